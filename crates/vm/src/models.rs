@@ -117,7 +117,7 @@ fn load(space: &Space<TestMachine>, n: u64) -> Option<u8> {
 
 fn store(space: &Space<TestMachine>, n: u64, value: u8) {
     if let Some(at) = reach(space, page(n), Access::Write) {
-        // SAFETY: as above.
+        // SAFETY: `reach` gave a frame of the machine's RAM, and the checkers run one thread at a time.
         unsafe { at.write(value) }
     }
 }

@@ -110,9 +110,9 @@ pub struct TestMachine {
     frames: u64,
     domains: usize,
 }
-// SAFETY: RAM is shared by design.
+// SAFETY: the RAM belongs to no thread, and the kernel's table is made of atomics and locks.
 unsafe impl Send for TestMachine {}
-// SAFETY: as above.
+// SAFETY: shared references read fixed fields, or change the kernel's table, which is made of atomics and locks.
 unsafe impl Sync for TestMachine {}
 
 // SAFETY: one leaked, page-aligned allocation.
@@ -161,7 +161,7 @@ pub fn boot_in_domains(frames: u64, cpus: usize, domains: usize, config: Config)
         quire_sync::hooks::threads::set_cpu(0);
     }
     let layout = std::alloc::Layout::from_size_align((frames * PAGE_SIZE) as usize, PAGE_SIZE as usize).unwrap();
-    // SAFETY: not of size zero.
+    // SAFETY: a machine has RAM, so the layout is not of size zero.
     let ram = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }).unwrap();
     let range = PhysRange { start: Pfn(0), end: Pfn(frames) };
     // SAFETY: the memory is ours; `Boot` is dropped after everything that uses it.
@@ -178,9 +178,9 @@ pub struct Boot {
     ram: NonNull<u8>,
     layout: std::alloc::Layout,
 }
-// SAFETY: as the machine.
+// SAFETY: only `drop` uses `ram`, and any thread can free it; the system is `Sync`.
 unsafe impl Send for Boot {}
-// SAFETY: as the machine.
+// SAFETY: a shared reference gives the system, which is `Sync`; `ram` is used by `drop` alone.
 unsafe impl Sync for Boot {}
 
 impl Boot {

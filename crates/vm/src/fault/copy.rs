@@ -77,7 +77,8 @@ impl<'e, M: Machine> At<'e, M> {
             None => {}
         }
         let _flushed = owed.discharge();
-        // SAFETY: as in `copy`.
+        // SAFETY: the new frame is busy and mapped by no leaf. The source may be reused meanwhile; the look at it below throws the
+        // copy away then.
         unsafe { self.vm.machine().copy_frame(from, to) };
         if mapped {
             return self.install(new, front, Some(source), pin, |_| ());

@@ -403,11 +403,11 @@ fn take_out<M: Machine>(space: &Space<M>, va: u64, front: NonNull<Backing<M>>, l
     for n in 0..layers {
         let Some(gone) = NonNull::new(layer.behind_ptr()) else { break };
         if stays >> n & 1 != 0 {
-            // SAFETY: as above.
+            // SAFETY: `gone` is a layer of this chain, which changes under the map's lock only, and the lock is held.
             layer = unsafe { gone.as_ref() };
             continue;
         }
-        // SAFETY: as above.
+        // SAFETY: `gone` is still a layer of this chain, under the map's lock, and is retired below at the earliest.
         let object = unsafe {
             backing::take_out(layer, gone.as_ref());
             gone.as_ref().object().map(NonNull::from)

@@ -322,7 +322,7 @@ impl<M: Machine> Arenas<M> {
     /// Frees the arenas and their nodes.
     ///
     /// # Safety
-    /// Nobody else can reach the space any more.
+    /// The caller alone can reach the space, and frees its arenas once.
     pub unsafe fn free(&mut self, vm: &'static Maps<M>) {
         // SAFETY: by this function's contract; arenas and fan were made from these slabs, and are freed once.
         unsafe {

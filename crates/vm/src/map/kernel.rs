@@ -138,7 +138,7 @@ pub struct KernelMap<M: KernelPages> {
 // SAFETY: regions are reached through the tree's lock and the lists' locks; a range that somebody holds is looked at by its
 // holder only, and what it says of itself never changes.
 unsafe impl<M: KernelPages> Send for KernelMap<M> {}
-// SAFETY: as above.
+// SAFETY: the tree and the lists have locks; a region that is in use changes only by its holder, and its range is fixed.
 unsafe impl<M: KernelPages> Sync for KernelMap<M> {}
 
 impl<M: KernelPages> KernelMap<M> {
@@ -150,7 +150,7 @@ impl<M: KernelPages> KernelMap<M> {
     pub unsafe fn new(vm: &'static Maps<M>, range: VirtRange, stack_bytes: u64) -> Result<KernelMap<M>, OutOfMemory> {
         let cpus = vm.machine().cpus();
         let layout = Layout::from_size_align(PerCpu::<SpinLock<List>>::bytes(cpus), 128).map_err(|_| OutOfMemory)?;
-        // SAFETY: the system's own heap.
+        // SAFETY: the heap is the one of `vm`, which `Heap::alloc` asks for.
         let memory = unsafe { vm.heap().alloc(vm, layout)? };
         // SAFETY: fresh, large enough, aligned, and never freed.
         let idle = unsafe { PerCpu::new(memory, cpus, |_| SpinLock::new(Rank::KERNEL_STACKS, List::EMPTY)) };
@@ -237,7 +237,7 @@ impl<M: KernelPages> KernelMap<M> {
             let _mapped = frame.into_pfn();
             self.vm.stats().count(purpose.pages().0);
         }
-        // SAFETY: ours.
+        // SAFETY: `made` is a region of this call's that no list has, and it is freed only after it was given up.
         unsafe { made.region.as_ref() }.whole.set(true);
         Ok(made)
     }
@@ -279,19 +279,19 @@ impl<M: KernelPages> KernelMap<M> {
         let mut owner = self.writer.lock();
         let Some(at) = self.regions.first_fit(&owner, len, PAGE_SIZE, self.range.start, self.range.end) else {
             drop(owner);
-            // SAFETY: ours, and in no tree.
+            // SAFETY: `region` came from this slab just now, and the tree has no item for it.
             unsafe { slab.free(self.vm, region) };
             return Ok(None);
         };
         let end = at + len;
-        // SAFETY: ours alone so far.
+        // SAFETY: no list and no tree has the region before `commit`, so this reference is the only one.
         unsafe { region.as_mut() }.range = VirtRange { start: at + guard, end };
         let item = Item { start: at, end, value: region };
         match self.regions.prepare(&mut owner, at, end, 1, core::iter::once(item)) {
             Ok(change) => self.regions.commit(&mut owner, change),
             Err(e) => {
                 drop(owner);
-                // SAFETY: as above.
+                // SAFETY: `prepare` failed and so changed nothing: no tree and no list has the region, which came from this slab.
                 unsafe { slab.free(self.vm, region) };
                 return Err(e);
             }
@@ -301,7 +301,7 @@ impl<M: KernelPages> KernelMap<M> {
 
     /// The holder gives a region up.
     fn give_up(&self, region: NonNull<Region>) {
-        // SAFETY: the caller held it.
+        // SAFETY: its holder gives the region up by this call, and a region is freed only by `settle`, after it was retired.
         let r = unsafe { region.as_ref() };
         if r.purpose == Purpose::Stack && r.whole.get() {
             let cpu = preempt_off();
@@ -346,7 +346,7 @@ impl<M: KernelPages> KernelMap<M> {
         let early = mutant(Mutant::ReuseBeforeFlush);
         let mut set = FlushSet::new();
         let mut at = batch.first;
-        // SAFETY: on our list.
+        // SAFETY: what waits was taken off `waiting` under its lock: regions in the batch are freed by the loop below only.
         while let Some(r) = unsafe { at.as_ref() } {
             set.add(r.range);
             at = r.link.get();
@@ -405,10 +405,10 @@ impl<M: KernelPages> KernelMap<M> {
     /// Calls `f` with each range, its purpose, and the bytes of its guard, ascending, under the tree's lock.
     pub fn each(&self, mut f: impl FnMut(VirtRange, Purpose, u64)) {
         let _owner = self.writer.lock();
-        // SAFETY: the writer is kept out.
+        // SAFETY: the tree's lock is held for as long as the cursor is used, so no writer retires a node.
         let cursor: Cursor<_, _, FAN_OUT> = unsafe { self.regions.cursor(0) };
         for item in cursor {
-            // SAFETY: in the tree, so alive.
+            // SAFETY: a region is freed only after a commit has taken it out of the tree, and the tree's lock is held.
             let r = unsafe { item.value.as_ref() };
             f(r.range, r.purpose, r.guard);
         }
@@ -434,15 +434,15 @@ pub struct KernelRange<M: KernelPages> {
     region: NonNull<Region>,
 }
 
-// SAFETY: the range is the holder's alone.
+// SAFETY: regions are in a slab that all CPUs share, and the holder alone uses this one until it is given up.
 unsafe impl<M: KernelPages> Send for KernelRange<M> {}
-// SAFETY: as above; what it says of itself never changes.
+// SAFETY: a shared range is only asked for the region's `range`, which is fixed before the holder has it.
 unsafe impl<M: KernelPages> Sync for KernelRange<M> {}
 
 impl<M: KernelPages> KernelRange<M> {
     /// The addresses.
     pub fn range(&self) -> VirtRange {
-        // SAFETY: the holder keeps it.
+        // SAFETY: the region is freed only after it was given up, which is the holder's `drop`.
         unsafe { self.region.as_ref() }.range
     }
 

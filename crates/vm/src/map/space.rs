@@ -106,7 +106,7 @@ pub struct SpaceRef<M: Machine>(pub(super) NonNull<Space<M>>);
 
 // SAFETY: a handle is a shared reference to a space that lives while it exists; a space is made of locks and atomics.
 unsafe impl<M: Machine> Send for SpaceRef<M> {}
-// SAFETY: as above.
+// SAFETY: `&SpaceRef` gives `&Space`, which is made of locks and atomics, and clones, which count atomically.
 unsafe impl<M: Machine> Sync for SpaceRef<M> {}
 
 impl<M: Machine> Space<M> {
@@ -151,7 +151,7 @@ impl<M: Machine> Unborn<M> {
             place: Place::new(),
             refs: AtomicUsize::new(1),
         };
-        // SAFETY: memory for a space.
+        // SAFETY: `place` is fresh memory from the slab of spaces, so it has a space's size and alignment.
         unsafe { place.write(space) };
         Ok(Unborn(place))
     }
@@ -191,7 +191,7 @@ impl<M: Machine> Space<M> {
     /// Gives back what a space without entries and leaves has, and itself.
     ///
     /// # Safety
-    /// Nobody else can reach it.
+    /// The caller alone can reach it, no CPU runs it, and it is freed once.
     pub(super) unsafe fn free(mut this: NonNull<Space<M>>) {
         // SAFETY: by this function's contract.
         unsafe {

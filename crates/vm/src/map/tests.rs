@@ -71,7 +71,7 @@ fn store(s: &Space<TestMachine>, n: u64, value: u8) {
 }
 
 fn load(s: &Space<TestMachine>, n: u64) -> Result<u8, FaultError> {
-    // SAFETY: the frame is mapped.
+    // SAFETY: `access` calls this with a byte of a frame that a leaf maps for reads, in RAM that outlives the test's space.
     reach(s, page(n), Access::Read, |p| unsafe { p.read_volatile() })
 }
 

@@ -178,7 +178,7 @@ impl<M: Machine> MoreParts<M> {
                 .compare_exchange(ptr::null_mut(), fresh.as_ptr(), Ordering::AcqRel, Ordering::Acquire)
                 .is_err()
         {
-            // SAFETY: nobody has seen it.
+            // SAFETY: the exchange failed, so no slot of `own` leads to `fresh`; it came from this slab.
             unsafe { vm.object_memory().own_parts.free(vm, fresh) };
         }
     }
@@ -378,7 +378,7 @@ impl<M: Machine> Parts<M> {
         if let Ok(fresh) = vm.object_memory().parts.alloc(vm, parts)
             && self.more.compare_exchange(ptr::null_mut(), fresh.as_ptr(), Ordering::AcqRel, Ordering::Acquire).is_err()
         {
-            // SAFETY: nobody has seen it.
+            // SAFETY: the exchange failed, so `more` never led to `fresh`; it came from this slab.
             unsafe { vm.object_memory().parts.free(vm, fresh) };
         }
     }
@@ -441,7 +441,7 @@ impl<M: Machine> Parts<M> {
     /// # Safety
     /// It is linked here.
     pub unsafe fn remove(&self, b: NonNull<Backing<M>>) -> bool {
-        // SAFETY: linked, hence alive.
+        // SAFETY: `b` is linked here, by this function's contract, and a backing is retired only after it was unlinked.
         let (part, mut list) = self.lock_part_of(unsafe { b.as_ref() });
         // SAFETY: by this function's contract.
         unsafe { list.tree.remove(b.as_ptr()) };

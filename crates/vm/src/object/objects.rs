@@ -43,7 +43,7 @@ impl<M: Machine> Deref for Objects<M> {
 
 impl<M: Machine> Objects<M> {
     fn memory(&self) -> Option<&'static dyn MemoryWait> {
-        // SAFETY: written once, at boot.
+        // SAFETY: `Vm::new` writes the word before another CPU knows the system, and no code writes it later.
         unsafe { *self.memory.get() }
     }
 

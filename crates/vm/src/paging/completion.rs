@@ -50,11 +50,12 @@ impl<M: Machine> Objects<M> {
         // further down this list.
         let mut kept: [Option<Kept<M>>; RECORDS] = [const { None }; RECORDS];
         while let Some(record) = NonNull::new(at) {
-            // SAFETY: popped, so ours.
+            // SAFETY: the swap took the whole list, so its records are this call's until it gives them back; records are never
+            // freed.
             let r = unsafe { record.as_ref() };
             at = r.next.load(Ordering::Relaxed);
             let result = if r.failed.load(Ordering::Relaxed) == 0 { Ok(()) } else { Err(PagerError) };
-            // SAFETY: as above.
+            // SAFETY: a request that is complete is used by no pager, so the record's body is this call's alone.
             let body = unsafe { &*r.body.get() };
             // SAFETY: the reference that the record was given when it was filled, if any.
             let object = unsafe { Kept::<M>::from_raw(body.object) };

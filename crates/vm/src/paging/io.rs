@@ -244,7 +244,7 @@ pub struct Requests {
     len: usize,
 }
 
-// SAFETY: as a request.
+// SAFETY: the records on the list are reached through it alone, and records live as long as the system.
 unsafe impl Send for Requests {}
 
 impl Requests {
@@ -284,7 +284,7 @@ impl Requests {
             let next = NonNull::new(unsafe { at.as_ref() }.next.load(Ordering::Relaxed))?;
             before = Some(core::mem::replace(&mut at, next));
         }
-        // SAFETY: as above.
+        // SAFETY: `at` and `before` are records on this list, and records live as long as the system.
         unsafe {
             let next = at.as_ref().next.load(Ordering::Relaxed);
             match before {
@@ -410,11 +410,11 @@ impl Io {
     pub(crate) fn try_take(&self) -> Option<Taken<'_>> {
         let mut free = self.free.lock();
         let record = NonNull::new(free.first)?;
-        // SAFETY: free, so the list's.
+        // SAFETY: records live as long as the system, and the lock on the free list is held.
         free.first = unsafe { record.as_ref() }.next.load(Ordering::Relaxed);
         free.len -= 1;
         drop(free);
-        // SAFETY: taken off the list.
+        // SAFETY: the record was taken off the free list under its lock, so no other thread reaches its body.
         unsafe {
             record.as_ref().io.store(ptr::from_ref(self).cast_mut(), Ordering::Relaxed);
             *record.as_ref().body.get() = Body::new();

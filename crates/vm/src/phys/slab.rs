@@ -41,7 +41,7 @@ unsafe fn next(object: FreeList) -> FreeList {
 /// Puts a free object before `next`.
 ///
 /// # Safety
-/// As [`next`].
+/// `object` is free, and on a list, or about to be, that is the caller's.
 #[inline(always)]
 unsafe fn link(object: FreeList, next: FreeList) {
     record::wrote(object);
@@ -330,7 +330,7 @@ impl Cache {
             let page = vm.page(slab);
             debug_assert_eq!(page.kind(), Kind::Slab, "an object is freed into a cache that it did not come from");
             let free = page.words()[FREE].load(Ordering::Relaxed) as FreeList;
-            // SAFETY: as above.
+            // SAFETY: the object came off this CPU's free list, and the depot's lock guards the list that it is put on.
             unsafe { link(object, free) };
             page.words()[FREE].store(object as u64, Ordering::Relaxed);
             let used = page.words()[USED].load(Ordering::Relaxed) - 1;
@@ -418,7 +418,7 @@ impl<T> Slab<T> {
     /// Drops the object and takes its memory back.
     ///
     /// # Safety
-    /// `object` came from this slab, and nobody uses it any more.
+    /// `object` came from this slab, and is not used any more.
     pub(crate) unsafe fn free<M: Machine>(&self, vm: &Physical<M>, object: NonNull<T>) {
         // SAFETY: by this function's contract.
         unsafe {

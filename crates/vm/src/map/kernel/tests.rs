@@ -11,7 +11,7 @@ fn map(b: &Boot) -> &'static KernelMap<TestMachine> {
 
 fn free(b: &Boot) -> u64 {
     b.vm.epoch().drain();
-    // SAFETY: the system's own.
+    // SAFETY: the caches are those of `b.vm`, which they are given.
     b.vm.map_memory().caches().iter().for_each(|c| unsafe { c.drain(b.vm) });
     b.vm.frames().free()
 }
@@ -95,7 +95,7 @@ fn a_device_window_has_the_devices_frames_and_keeps_them() {
     drop(window);
     map.settle();
     assert_eq!(free(&b), before);
-    // SAFETY: as above.
+    // SAFETY: the range has no frames, so nothing is mapped.
     let none = unsafe { map.device(PhysRange { start: Pfn(7), end: Pfn(7) }, MemoryType::Uncached) };
     assert_eq!(none.err(), Some(MapError::Invalid));
 }

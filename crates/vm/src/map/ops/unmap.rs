@@ -70,7 +70,7 @@ impl<M: Machine> Drop for SpaceRef<M> {
 /// tables go. The entries go at once: nobody is left who could read them.
 ///
 /// # Safety
-/// Nobody else can reach the space but by its backings, and no CPU runs it.
+/// Other threads reach the space by its backings only, and no CPU runs it.
 pub(in crate::map) unsafe fn take_apart<M: Machine>(space: &Space<M>) {
     let vm = space.vm();
     vm.epoch().push_back();
@@ -96,7 +96,7 @@ pub(in crate::map) unsafe fn take_apart<M: Machine>(space: &Space<M>) {
     // SAFETY: the tree's entries; nobody looks at the tree any more, whose nodes are freed without a look at them.
     while let Some(entry) = unsafe { all.as_ref() } {
         all = entry.link.get();
-        // SAFETY: as above; each is given up once, and its chain is its own.
+        // SAFETY: no CPU can find the entries any more, the list has each of them once, and each owns its chain.
         unsafe {
             backing::dispose_onto(vm, entry.front_ptr(), &proof, &mut pile);
             vm.map_memory().entries.free(vm, NonNull::from(entry));

@@ -155,7 +155,7 @@ impl<A: NodeAlloc, const F: usize> Source<A, F> {
         let list = &self.aside[usize::from(level > 0)];
         for _ in 0..count {
             let node = Node::new(self.alloc, level)?;
-            // SAFETY: just made.
+            // SAFETY: `Node::new` has just made the node, and no other code has its address yet.
             unsafe { (*node).link.set(list.get()) };
             list.set(node);
         }

@@ -97,6 +97,9 @@ fn seal<N: Nodes>(n: &Node<N>) -> bool {
 }
 
 /// Retires the node of `word` and all below. As deep as the tree is high: at most nine calls.
+///
+/// # Safety
+/// The caller has just taken `word`, which names a node of the same `N`, out of a live tree, and is pinned.
 unsafe fn dismantle<N: Nodes>(word: u64) {
     // SAFETY: by this function's contract the word was just taken out of a live tree.
     let n = unsafe { node::<N>(word) };
@@ -114,7 +117,7 @@ unsafe fn dismantle<N: Nodes>(word: u64) {
                 quire_sync::hooks::relax();
             };
             if child & NODE != 0 {
-                // SAFETY: as above.
+                // SAFETY: the exchange has just taken `child` out of the tree, and the caller's pin lasts until it is retired.
                 unsafe { dismantle::<N>(child) };
             }
         }
