@@ -63,7 +63,7 @@ pub(crate) fn reach<R>(
 }
 
 pub(crate) fn store(space: &Space<TestMachine>, va: u64, value: u8) {
-    // SAFETY: the frame is mapped for stores.
+    // SAFETY: `access` calls this with a byte of a frame that a leaf maps for stores, in RAM that outlives the space.
     reach(space, va, Access::Write, |p| unsafe { p.write_volatile(value) }).unwrap()
 }
 

@@ -73,7 +73,7 @@ pub(crate) unsafe fn collapse<M: Machine>(vm: &'static Objects<M>, front: NonNul
             // fills it: only fronts are filled.
             unsafe { Object::unlink(vm, NonNull::from(object), next, &Flushed::never_mapped()) };
         }
-        // SAFETY: out of the chain, and unlinked.
+        // SAFETY: `next` is out of the chain and on no list, and this loop retires it once.
         unsafe { Backing::retire(next) };
     }
     // SAFETY: the loop retires layers behind the front only, and the map's lock keeps the chain's owner from disposing of it.

@@ -102,7 +102,7 @@ impl List {
     const EMPTY: List = List { first: ptr::null_mut(), len: 0, pages: 0 };
 
     fn push(&mut self, region: NonNull<Region>) {
-        // SAFETY: the caller's region, which is on no list.
+        // SAFETY: the caller has the region, which is on no list, and a region is freed only by `settle`, off a list.
         let r = unsafe { region.as_ref() };
         r.link.set(self.first);
         self.first = region.as_ptr();
@@ -112,7 +112,7 @@ impl List {
 
     fn pop(&mut self) -> Option<NonNull<Region>> {
         let region = NonNull::new(self.first)?;
-        // SAFETY: on the list, so alive and ours.
+        // SAFETY: a region on a list is freed only after it was popped, by the holder of the list's lock.
         let r = unsafe { region.as_ref() };
         self.first = r.link.get();
         self.len -= 1;
@@ -227,7 +227,7 @@ impl<M: KernelPages> KernelMap<M> {
         for va in made.pages() {
             let frame = self.frame()?;
             let pfn = frame.pfn();
-            // SAFETY: as in `device`; the frame was taken for it.
+            // SAFETY: the addresses are the region's, where nothing is mapped yet, and the frame was allocated for them.
             let map = || unsafe { self.vm.machine().map_kernel(self.vm, va, pfn, MemoryType::WriteBack) };
             if let Err(e) = self.or_reclaim(map) {
                 self.vm.return_frame(frame);
@@ -317,7 +317,7 @@ impl<M: KernelPages> KernelMap<M> {
     /// Takes a region's leaves away; its frames and addresses wait for a generation, which begins where enough waits. Returns
     /// whether anything came back by that.
     fn retire(&self, region: NonNull<Region>) -> bool {
-        // SAFETY: nobody holds it or has it on a list.
+        // SAFETY: the region was given up by its holder or popped from an idle list, so this call alone has it.
         let r = unsafe { region.as_ref() };
         for va in (r.range.start..r.range.end).step_by(PAGE_SIZE as usize) {
             // SAFETY: the region is given up, and its holder reaches nothing of it.
@@ -358,7 +358,7 @@ impl<M: KernelPages> KernelMap<M> {
         }
         let mut any = false;
         while let Some(region) = batch.pop() {
-            // SAFETY: on our list, so nobody else looks at it.
+            // SAFETY: the region was popped from this call's batch, so no other thread looks at it.
             let r = unsafe { region.as_ref() };
             while let Some(pfn) = r.frames.get() {
                 r.frames.set(self.vm.page(pfn).next());

@@ -66,7 +66,7 @@ fn reach<R>(s: &Space<TestMachine>, va: u64, access: Access, f: impl Fn(*mut u8)
 }
 
 fn store(s: &Space<TestMachine>, n: u64, value: u8) {
-    // SAFETY: the frame is mapped for stores.
+    // SAFETY: `access` calls this with a byte of a frame that a leaf maps for stores, in RAM that outlives the test's space.
     reach(s, page(n), Access::Write, |p| unsafe { p.write_volatile(value) }).unwrap()
 }
 

@@ -259,7 +259,7 @@ impl<M: Machine> Object<M> {
     /// The pager, where it has one.
     #[inline(always)]
     pub(crate) fn pager(&self) -> Option<&dyn Pager> {
-        // SAFETY: a pager lives until `released`.
+        // SAFETY: the pager came in as a `&'static dyn Pager`, and `released` is called at the object's teardown only.
         self.pager.map(|p| unsafe { &*p.as_ptr() })
     }
     /// Whether a page that is not there is all zeroes.
@@ -429,7 +429,7 @@ impl<M: Machine> Object<M> {
     /// # Safety
     /// The caller has a reference, and does not use the object through it any more.
     pub(crate) unsafe fn unref(vm: &'static Objects<M>, this: NonNull<Object<M>>) {
-        // SAFETY: the caller's reference keeps it.
+        // SAFETY: the caller has a reference, by this function's contract, and it is given up below at the earliest.
         let object = unsafe { this.as_ref() };
         loop {
             match object.refs.give_up() {
@@ -556,7 +556,7 @@ impl<M: Machine> Clone for ObjectRef<M> {
 impl<M: Machine> Drop for ObjectRef<M> {
     fn drop(&mut self) {
         let vm = self.vm;
-        // SAFETY: the handle's own reference.
+        // SAFETY: the handle has one reference, and is gone after this.
         unsafe { Object::unref(vm, self.object) }
     }
 }

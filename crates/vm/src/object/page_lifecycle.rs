@@ -107,7 +107,7 @@ impl<M: Machine> Objects<M> {
             self.stats().add(Event::SharedPageGone, shared);
         }
         let freed = batch.as_slice().iter().enumerate().filter(|(n, _)| freed.contains(*n));
-        // SAFETY: as in `unhold_page`, for those whose last hold was undone.
+        // SAFETY: the last hold of each of these pages was undone by this call, so no other CPU frees or uses its frame.
         unsafe { self.free_frames(freed.map(|(_, (_, pfn))| *pfn)) };
     }
 

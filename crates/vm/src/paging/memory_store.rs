@@ -131,7 +131,7 @@ impl MemoryStore {
     }
 
     fn page(&self, n: u64) -> Option<*mut u8> {
-        // SAFETY: within the store's memory.
+        // SAFETY: page `n` is one of the store's pages, whose memory is one block that is valid for all of them.
         (n < self.pages).then(|| unsafe { self.bytes.as_ptr().add((n * PAGE_SIZE) as usize) })
     }
 

@@ -101,7 +101,7 @@ impl Swap {
         if !self.ready.load(Ordering::Acquire) {
             return None;
         }
-        // SAFETY: set, and never changed again.
+        // SAFETY: `ready` was seen, and the word was written before it and is not written again.
         unsafe { *self.store.get() }
     }
     /// Slots in all.

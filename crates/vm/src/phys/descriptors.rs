@@ -64,7 +64,7 @@ pub(crate) struct Descriptors {
 
 // SAFETY: descriptors are made of atomics, and live as long as the system.
 unsafe impl Send for Descriptors {}
-// SAFETY: as for `Send`: every field is shared by reference or by atomics.
+// SAFETY: a shared reference gives shared references to pages and words, which are made of atomics.
 unsafe impl Sync for Descriptors {}
 
 impl Descriptors {

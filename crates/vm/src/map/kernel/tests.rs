@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 const STACK: u64 = 4 * PAGE_SIZE;
 
 fn map(b: &Boot) -> &'static KernelMap<TestMachine> {
-    // SAFETY: the machine's one map there.
+    // SAFETY: this is the machine's only kernel map, and nothing else is mapped at `KERNEL`.
     Box::leak(Box::new(unsafe { KernelMap::new(b.vm, KERNEL, STACK) }.unwrap()))
 }
 
@@ -88,7 +88,7 @@ fn a_device_window_has_the_devices_frames_and_keeps_them() {
     let map = map(&b);
     let before = free(&b);
     let frames = PhysRange { start: Pfn(1 << 30), end: Pfn((1 << 30) + 3) };
-    // SAFETY: no such memory is ever touched.
+    // SAFETY: the frames lie beyond RAM, so no other code uses them, and the test reaches none of them.
     let window = unsafe { map.device(frames, MemoryType::Uncached) }.unwrap();
     let shown: Vec<_> = window.pages().map(|va| b.vm.machine().kernel_leaf(va).unwrap()).collect();
     assert_eq!(shown, [Pfn(1 << 30), Pfn((1 << 30) + 1), Pfn((1 << 30) + 2)]);

@@ -129,7 +129,7 @@ impl<M: Machine> Space<M> {
             if matches!(fate, Fate::Freeze | Fate::Split) {
                 let own = ours.push(e.range(), a, How::Taken, e)?;
                 if e.has_no_stores() {
-                    // SAFETY: just made, and not published.
+                    // SAFETY: `push` has just made the entry, and `ours` publishes it at the end of the fork.
                     unsafe { own.as_ref() }.note_no_stores();
                 }
                 replaced.start = replaced.start.min(e.range().start);
@@ -155,7 +155,7 @@ impl<M: Machine> Space<M> {
         // Nothing from here on can fail.
         let mut new = ours.iter().peekable();
         for entry in theirs.iter() {
-            // SAFETY: new entries of ours, whose origins are in the parent's tree.
+            // SAFETY: the entries are not published yet, and their origins stay in the parent's tree until the commit below.
             let (entry, e) = unsafe { (entry.as_ref(), entry.as_ref().origin()) };
             // SAFETY: entries of `ours` are not published before this loop ends, so they are alive.
             let own = new.next_if(|n| unsafe { n.as_ref() }.range().start == e.range().start);

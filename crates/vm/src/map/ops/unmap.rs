@@ -90,10 +90,10 @@ pub(in crate::map) unsafe fn take_apart<M: Machine>(space: &Space<M>) {
         set.add_all();
         space.pmap().flush(vm, &set);
     }
-    // SAFETY: flushed just now, and nobody runs or faults in the space any more.
+    // SAFETY: every CPU's translations were flushed just now, and no CPU runs the space or faults in it.
     let proof = unsafe { Flushed::never_mapped() };
     let mut pile = vm.epoch().pile();
-    // SAFETY: the tree's entries; nobody looks at the tree any more, whose nodes are freed without a look at them.
+    // SAFETY: the list has the tree's entries, each of which is freed after its link was read; no thread reaches the tree.
     while let Some(entry) = unsafe { all.as_ref() } {
         all = entry.link.get();
         // SAFETY: no CPU can find the entries any more, the list has each of them once, and each owns its chain.

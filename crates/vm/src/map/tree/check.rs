@@ -73,7 +73,7 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
     /// Makes wrong what `what` names, wherever that is, in a tree of two levels or more.
     pub fn corrupt(&self, what: TreeError, _owner: &Owner) {
         let root = self.root.load(Ordering::Relaxed);
-        // SAFETY: the caller is the writer, and nobody reads.
+        // SAFETY: the caller is the writer, the tree has two levels, and the tests of the checker have no reader.
         unsafe {
             let child = (*root).child(1);
             match what {

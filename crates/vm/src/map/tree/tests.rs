@@ -41,7 +41,7 @@ unsafe impl NodeAlloc for Boxes {
         }
     }
     unsafe fn retire(self, node: *mut Retired, free: unsafe fn(*mut Retired)) {
-        // SAFETY: nobody reads next to these tests.
+        // SAFETY: these tests run on one thread, which has no search under way when it commits.
         unsafe { free(node) }
     }
 }
@@ -119,7 +119,7 @@ impl<const F: usize> Pair<F> {
 
 impl<const F: usize> Drop for Pair<F> {
     fn drop(&mut self) {
-        // SAFETY: nobody else has the tree.
+        // SAFETY: the pair owns its tree, and no cursor on it outlives a step of the test.
         unsafe { self.tree.free_all() }
     }
 }
@@ -299,7 +299,7 @@ fn readers_beside_a_writer_see_every_item_that_stays() {
     // was routed by something half-changed.
     #[derive(Clone, Copy)]
     struct Epoch(&'static Domain);
-    // SAFETY: as `Boxes`, and retiring waits for readers.
+    // SAFETY: `std::alloc` gives memory of the size and alignment that the trait asks for, and retiring waits for pinned readers.
     unsafe impl NodeAlloc for Epoch {
         fn alloc(self, size: NodeSize, bytes: usize) -> Result<NonNull<u8>, OutOfMemory> {
             Boxes.alloc(size, bytes)

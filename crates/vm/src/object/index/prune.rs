@@ -25,7 +25,7 @@ impl<N: Nodes> Index<N> {
         while n.present.load(Ordering::Acquire) == 0 && (mutant(Mutant::PruneUnsealed) || seal(n)) {
             // Sealed by us: nobody fills it, and nobody else takes it out.
             let parent = self.unlink(key, n, pin);
-            // SAFETY: unlinked just now, by the only one who could.
+            // SAFETY: this call sealed the node and unlinked it, and no other call can unlink a sealed node.
             unsafe { Node::retire(NonNull::from(n)) };
             match parent {
                 Some(p) => n = p,
@@ -122,6 +122,6 @@ unsafe fn dismantle<N: Nodes>(word: u64) {
             }
         }
     }
-    // SAFETY: nobody can reach the node any more but readers that are pinned now.
+    // SAFETY: the word that led to the node was taken out, so only readers that are pinned now can reach it.
     unsafe { Node::retire(NonNull::from(n)) };
 }

@@ -112,7 +112,7 @@ fn zeroed_frames_of_the_stock_are_used_first_and_given_back_when_memory_is_short
     assert_eq!(m.vm.frames().check(), Ok(()));
     let frame = m.vm.alloc_frame(Fill::Zeroed, For::User).unwrap();
     assert_eq!(m.vm.zero_stock(), 99);
-    // SAFETY: the frame is this test's.
+    // SAFETY: the frame was allocated by this test, and its RAM is valid for a page.
     let bytes = unsafe { core::slice::from_raw_parts(m.vm.machine().frame_ptr(frame.pfn()), PAGE_SIZE as usize) };
     assert!(bytes.iter().all(|b| *b == 0));
     m.vm.return_frame(frame);

@@ -101,7 +101,7 @@ mod tests {
         for wrong in 0..4 {
             let m = boot(1024, 1);
             let layout = Layout::from_size_align(256, 64).unwrap();
-            // SAFETY: here and below: the system's own.
+            // SAFETY: the heap is the one of `m.vm`, which it is given.
             let objects: Vec<_> = (0..40).map(|_| unsafe { m.vm.heap().alloc(m.vm, layout) }.unwrap()).collect();
             let cache = m.vm.heap().caches().iter().find(|c| c.object_size() == 256).unwrap();
             // SAFETY: the cache is one of the heap of `m.vm`, which it is given.
