@@ -37,17 +37,17 @@ impl Account {
         for cpu in 0..vm.machine().cpus() {
             as_cpu(cpu, || {
                 // What a CPU keeps it alone looks at.
-                // SAFETY: the machine's own.
+                // SAFETY: the caches are those of `vm`, which they are given.
                 caches().for_each(|c| unsafe {
                     c.check(vm).unwrap_or_else(|broken| panic!("{broken}"));
                 });
-                // SAFETY: as above.
+                // SAFETY: the caches are those of `vm`, which they are given.
                 caches().for_each(|c| unsafe { c.drain(vm) });
             });
         }
         vm.check(true).unwrap_or_else(|broken| panic!("{broken}"));
         let count = |c: &quire_vm::phys::slab::Cache| {
-            // SAFETY: the machine's own.
+            // SAFETY: the cache is one of `vm`'s, which it is given.
             unsafe { c.in_use(vm) }.unwrap_or_else(|broken| panic!("{broken}"))
         };
         Account {

@@ -1,4 +1,4 @@
-//! What an embedder that writes no `unsafe` can do wrong: each misuse is refused, and the machine goes on (Contract C10).
+//! What an embedder that writes no `unsafe` can do wrong: each misuse is refused, and the machine goes on (relies on C10).
 #![forbid(unsafe_code)]
 
 use quire_hosted::{AttachError, Cpu, ForeignSpace, Hosted, NoMachine, Settings};

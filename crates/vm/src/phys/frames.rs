@@ -471,7 +471,7 @@ impl<M: Machine> Physical<M> {
 
     /// Takes a frame back. An error where another system gave it.
     pub fn free_frame(&self, frame: Frame) -> Result<(), ForeignFrame> {
-        // Contract C10.
+        // Relies on C10: a frame of another system is an error.
         if frame.system != 0 && frame.system != self.tag() {
             return Err(ForeignFrame(frame));
         }

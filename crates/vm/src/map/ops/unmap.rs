@@ -90,7 +90,7 @@ pub(in crate::map) unsafe fn take_apart<M: Machine>(space: &Space<M>) {
         set.add_all();
         space.pmap().flush(vm, &set);
     }
-    // SAFETY: every CPU's translations were flushed just now, and no CPU runs the space or faults in it.
+    // SAFETY: a space with entries was flushed on every CPU just now, and no CPU runs the space or faults in it.
     let proof = unsafe { Flushed::never_mapped() };
     let mut pile = vm.epoch().pile();
     // SAFETY: the list has the tree's entries, each of which is freed after its link was read; no thread reaches the tree.
