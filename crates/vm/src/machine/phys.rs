@@ -28,7 +28,7 @@ pub unsafe trait Phys {
     /// # Safety
     /// The caller owns the frame, or holds its page exclusively busy with no writable translation.
     unsafe fn zero_frame(&self, pfn: Pfn) {
-        // SAFETY: by the trait's contract the pointer is valid; by this function's, nobody else uses the frame.
+        // SAFETY: the pointer is valid by the trait's contract, and the caller alone uses the frame by this function's.
         unsafe { bytes::fill(self.frame_ptr(pfn), 0, PAGE_SIZE as usize) }
     }
 

@@ -135,10 +135,10 @@ pub struct KernelMap<M: KernelPages> {
     generation: AtomicU64,
 }
 
-// SAFETY: regions are reached through the tree's lock and the lists' locks; a range that somebody holds is looked at by its
-// holder only, and what it says of itself never changes.
+// SAFETY: regions are reached under the tree's lock or a list's lock; a region in use changes only by its holder, and its range is
+// fixed.
 unsafe impl<M: KernelPages> Send for KernelMap<M> {}
-// SAFETY: the tree and the lists have locks; a region that is in use changes only by its holder, and its range is fixed.
+// SAFETY: a shared map takes the tree's lock or a list's lock before it looks at a region that a list has.
 unsafe impl<M: KernelPages> Sync for KernelMap<M> {}
 
 impl<M: KernelPages> KernelMap<M> {
@@ -215,7 +215,8 @@ impl<M: KernelPages> KernelMap<M> {
         let bytes = pages.checked_mul(PAGE_SIZE).ok_or(MapError::Invalid)?;
         let window = self.reserve(bytes, 0, Purpose::Device)?;
         for (n, va) in window.pages().enumerate() {
-            // SAFETY: the addresses are the region's, where nothing is mapped yet; by `device`'s contract nobody else uses the frames.
+            // SAFETY: the addresses are the region's, where nothing is mapped yet, and the frames are the caller's by `device`'s
+            // contract.
             unsafe { self.vm.machine().map_kernel(self.vm, va, Pfn(frames.start.0 + n as u64), memory)? };
         }
         Ok(window)

@@ -206,7 +206,7 @@ impl<N: Nodes> Node<N> {
     /// # Safety
     /// The node came from [`Node::build`], the caller alone can reach it, and it is discarded once.
     unsafe fn discard(node: NonNull<Self>) {
-        // SAFETY: by this function's contract nobody else has the node.
+        // SAFETY: the caller alone can reach the node, by this function's contract, and `nodes` allocated it.
         unsafe {
             let nodes = node.as_ref().nodes;
             node.drop_in_place();

@@ -491,8 +491,8 @@ impl<M: Machine> Objects<M> {
     /// # Safety
     /// `object` is 0, or a page that had been let go of by its maker has named it under the pin.
     unsafe fn object_at<'p>(&self, object: u64, _pin: &'p Pinned<'_>) -> Option<&'p Object<M>> {
-        // SAFETY: pages name objects, and an object is retired only after the pages that were there to stay have lost their
-        // identities: what was read under the pin is not freed under it.
+        // SAFETY: pages name objects, and an object is retired only after pages that were let go of have lost their identities. So
+        // a name that was read under the pin is not freed under it.
         unsafe { core::ptr::with_exposed_provenance::<Object<M>>(object as usize).as_ref() }
     }
 }

@@ -134,7 +134,7 @@ impl<M: Machine> Objects<M> {
     /// Undoes one hold; frees the frame where it was the last.
     pub(crate) fn unhold_page(&self, page: &Page) {
         if page.unhold() {
-            // SAFETY: no identity and no hold is left, so nobody else frees it or looks at it.
+            // SAFETY: no identity and no hold is left, so no other CPU frees the frame or looks at it.
             self.return_frame(unsafe { Frame::from_pfn(self.pfn_of_page(page)) });
         }
     }

@@ -54,8 +54,8 @@ impl<M: Machine> Drop for SpaceRef<M> {
         quire_sync::atomic::fence_after_rmw();
         let _span = Span::begin(Kind::TakeApart, 0, 0);
         self.vm().map_memory().all.forget(self);
-        // SAFETY: this was the last handle: nobody faults in the space, and no CPU runs it; after the first step no backing
-        // leads to it either.
+        // SAFETY: this was the last handle, so no thread faults in the space and no CPU runs it; after the first step no backing
+        // leads to it.
         unsafe {
             take_apart(self);
             Space::free(self.0);

@@ -135,7 +135,7 @@ fn a_store_into_a_zeroed_frame_of_the_stock_is_found() {
     m.vm.idle_zero(1);
     for page in m.vm.described().filter(|page| page.kind() == Kind::Cached) {
         let p = m.vm.pfn_of_page(page);
-        // SAFETY: RAM; that it is nobody's is what the test is about.
+        // SAFETY: the frame is RAM, so the pointer is valid; that a free frame is stored into is what the test is about.
         unsafe { m.vm.machine().frame_ptr(p).add(77).write(1) };
     }
     let _frame = m.vm.alloc_frame(Fill::Zeroed, For::User).map(Frame::into_pfn);
