@@ -37,17 +37,17 @@ impl Account {
         for cpu in 0..vm.machine().cpus() {
             as_cpu(cpu, || {
                 // What a CPU keeps it alone looks at.
-                // SAFETY: the slabs and descriptors are asked together with the system that they are of.
+                // SAFETY: the caches are those of `vm`, which they are given.
                 caches().for_each(|c| unsafe {
                     c.check(vm).unwrap_or_else(|broken| panic!("{broken}"));
                 });
-                // SAFETY: each cache is one of this very system.
+                // SAFETY: the caches are those of `vm`, which they are given.
                 caches().for_each(|c| unsafe { c.drain(vm) });
             });
         }
         vm.check(true).unwrap_or_else(|broken| panic!("{broken}"));
         let count = |c: &quire_vm::phys::slab::Cache| {
-            // SAFETY: the slabs and descriptors are asked together with the system that they are of.
+            // SAFETY: the cache is one of `vm`'s, which it is given.
             unsafe { c.in_use(vm) }.unwrap_or_else(|broken| panic!("{broken}"))
         };
         Account {

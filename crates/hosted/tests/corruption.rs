@@ -58,7 +58,7 @@ impl<F: Simulate> World<F> {
     fn table(&self, level: u32) -> Pfn {
         (level + 1..F::LEVELS)
             .rev()
-            // SAFETY: the descriptor is only looked at, and the frame was in use before.
+            // SAFETY: the page tables are only asked for their root, and not changed.
             .fold(unsafe { self.space.page_tables() }.root(), |t, l| {
                 F::frame(self.slot(t, index::<F>(l)).load(Ordering::Relaxed))
             })
@@ -167,7 +167,7 @@ fn a_leaf_of_a_frame_that_is_free_is_noticed_also_while_others_are_at_work<F: Si
     let w = World::<F>::new();
     let _cpu = Cpu::attach(w.vm, 0).unwrap();
     let t = w.table(0);
-    // SAFETY: the descriptor is only looked at, and the frame was in use before.
+    // SAFETY: the descriptors are only looked at, as `descriptors_in_use` asks.
     let other = unsafe { w.vm.descriptors_in_use() }
         .skip(1)
         .find(|page| page.kind() == Kind::Cached)

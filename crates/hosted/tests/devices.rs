@@ -178,7 +178,7 @@ fn a_frame_buffer_may_lie_in_ram<F: Simulate>() {
     space.unmap(VirtRange { start: AT, end: page(8) }).unwrap();
     drop(cpu);
     let _cpu = Cpu::attach(vm, 0).unwrap();
-    // SAFETY: the descriptor is only looked at, and the frame was in use before.
+    // SAFETY: the test took the frames from this system as a run, and their states are only read.
     let state = |n| unsafe { vm.descriptor(Pfn(first.0 + n)) }.state();
     (0..8).for_each(|n| assert!(!state(n).dirty(), "a frame that is no page is marked"));
     drop((space, object));

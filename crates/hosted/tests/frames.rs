@@ -157,7 +157,7 @@ fn the_heap_gives_every_size_aligned_and_gives_all_frames_back() {
                         let size = 1 + random.below(if round % 100 == 0 { 40_000 } else { 3000 }) as usize;
                         let align = 1usize << random.below(8);
                         let layout = Layout::from_size_align(size, align).expect("a layout");
-                        // SAFETY: the memory comes from, and goes back to, the heap of this very system.
+                        // SAFETY: the heap is the one of `vm`, which it is given.
                         let Ok(memory) = (unsafe { vm.heap().alloc(vm, layout) }) else { continue };
                         assert_eq!(memory.as_ptr() as usize % align, 0, "{layout:?} is misaligned");
                         let mark = round as u8;
@@ -181,7 +181,7 @@ fn the_heap_gives_every_size_aligned_and_gives_all_frames_back() {
         }
     });
     for cpu in 0..2 {
-        // SAFETY: the slabs and descriptors are asked together with the system that they are of.
+        // SAFETY: the caches are those of `vm`, which they are given.
         as_cpu(cpu, || vm.heap().caches().iter().for_each(|c| unsafe { c.drain(vm) }));
     }
     assert_eq!(frames_that_are_free(vm), before);

@@ -234,7 +234,7 @@ fn what_was_stored_is_still_dirty_and_referenced_after_the_tables_went<F: Simula
             (entry, entry.front().object().unwrap().page_index())
         };
         match index.get(entry.front().key(va), &pin) {
-            // SAFETY: the index names a page of this system, whose state is only read.
+            // SAFETY: the index names frames of this system, and the descriptor's state is only read.
             quire_vm::object::index::Slot::Page(pfn) => unsafe { vm.descriptor(pfn) }.state(),
             other => panic!("{va:#x} shows {other:?}"),
         }

@@ -131,11 +131,11 @@ fn a_fork_brings_all_cpus_back_to_one_root_and_the_memory_of_their_own_is_freed(
     for (cpu, (n, range)) in cpus.iter().zip(&all) {
         cpu.write(&space, range.start, *n).unwrap();
     }
-    // SAFETY: the descriptors are only counted, and nothing of them is changed.
+    // SAFETY: the page tables are only asked for their number, and not changed.
     let fanned = unsafe { space.page_tables() }.table_pages(vm);
     let child = cpus[0].run(|| space.fork()).unwrap();
     // Four roots.
-    // SAFETY: the descriptors are only counted, and nothing of them is changed.
+    // SAFETY: the page tables are only asked for their number, and not changed.
     assert_eq!(fanned - unsafe { space.page_tables() }.table_pages(vm), 4);
     for cpu in &cpus {
         for (n, range) in &all {
@@ -166,7 +166,7 @@ fn after_unmapping_everything_and_joining_the_root_is_left() {
     }
     cpus.iter().for_each(Cpu::leave);
     space.drop_tables().unwrap();
-    // SAFETY: the descriptors are only counted, and nothing of them is changed.
+    // SAFETY: the page tables are only asked for their number, and not changed.
     assert_eq!(unsafe { space.page_tables() }.table_pages(vm), 1);
 }
 

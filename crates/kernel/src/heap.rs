@@ -18,7 +18,7 @@ unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // Boot allocates nothing before the memory system is up.
         let Some(vm) = try_vm() else { return core::ptr::null_mut() };
-        // SAFETY: there is one memory system in a kernel, and the heap and the slabs are its own.
+        // SAFETY: the heap is the one of `vm`, which it is given.
         match unsafe { vm.heap().alloc(vm, layout) } {
             Ok(memory) => memory.as_ptr(),
             Err(OutOfMemory) => at_last(layout),
@@ -54,7 +54,7 @@ fn at_last(layout: Layout) -> *mut u8 {
         if !cpu::may_sleep() || !vm.wait_for_frames() {
             break;
         }
-        // SAFETY: there is one memory system in a kernel, and the heap and the slabs are its own.
+        // SAFETY: the heap is the one of `vm`, which it is given.
         if let Ok(memory) = unsafe { vm.heap().alloc(vm, layout) } {
             return memory.as_ptr();
         }

@@ -52,7 +52,7 @@ impl<M: Hardware> Frames<M> {
     }
 
     fn of(vm: &'static Physical<M>) -> &'static Self {
-        // SAFETY: `Frames` is `repr(transparent)` over `Physical`, so the reference is to a valid value of it.
+        // SAFETY: `Frames` is a transparent wrapper of `Physical`, so a reference to either has the other's layout.
         unsafe { &*(&raw const *vm).cast() }
     }
 }
@@ -621,7 +621,7 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
     }
 
     fn check(&self, vm: &'static Physical<M>, quiet: bool) -> Result<u64, Broken> {
-        // SAFETY: only the kind of the frame's descriptor is looked at.
+        // SAFETY: the descriptor is only asked for its kind, as `find_descriptor` wants.
         let is_table = |pfn: Pfn| unsafe { vm.find_descriptor(pfn) }.is_some_and(|page| page.kind() == Kind::Table);
         let cost = self.tree(vm).check(USER_HALF, &is_table, quiet)?;
         self.check_own(vm)?;

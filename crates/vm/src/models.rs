@@ -111,13 +111,13 @@ fn reach(space: &Space<TestMachine>, va: u64, access: Access) -> Option<*mut u8>
 }
 
 fn load(space: &Space<TestMachine>, n: u64) -> Option<u8> {
-    // SAFETY: a frame; the checkers run one thread at a time.
+    // SAFETY: `reach` gave a frame of the machine's RAM, and the checkers run one thread at a time.
     reach(space, page(n), Access::Read).map(|at| unsafe { at.read() })
 }
 
 fn store(space: &Space<TestMachine>, n: u64, value: u8) {
     if let Some(at) = reach(space, page(n), Access::Write) {
-        // SAFETY: as above.
+        // SAFETY: `reach` gave a frame of the machine's RAM, and the checkers run one thread at a time.
         unsafe { at.write(value) }
     }
 }
@@ -244,7 +244,7 @@ fn copy_against_remove() {
         World::showing(false),
         |w| {
             if let Some(at) = reach(&w.space, page(0), Access::Write) {
-                // SAFETY: a mapped frame; another byte than the one that is looked at.
+                // SAFETY: `reach` gave the first byte of a frame of the machine's RAM, so the second lies in it too.
                 unsafe { at.add(1).write(9) };
             }
         },
@@ -478,7 +478,7 @@ fn merge(w: &World) {
         let pin = vm.epoch().pin();
         w.space.lookup(page(0), &pin).map(|e| NonNull::from(e.front()))
     };
-    // SAFETY: the writer is held, and nothing is pinned.
+    // SAFETY: the writer of the space is held, and the pin that found the front is gone.
     unsafe { collapse(vm, front.unwrap()) };
 }
 
@@ -517,7 +517,7 @@ fn move_against_copy() {
         w,
         |w| {
             if let Some(at) = reach(&w.space, page(0), Access::Write) {
-                // SAFETY: a mapped frame; another byte than the one that is looked at.
+                // SAFETY: `reach` gave the first byte of a frame of the machine's RAM, so the second lies in it too.
                 unsafe { at.add(1).write(9) };
             }
         },
@@ -652,7 +652,7 @@ fn kernel_addresses_are_reused() {
     let boot = Arc::new(boot(FRAMES, 2));
     let vm = boot.vm;
     // The map refers to itself for ever; what it holds lies in the system's memory.
-    // SAFETY: the machine's one map there.
+    // SAFETY: this is the machine's only kernel map, and nothing else is mapped at `KERNEL`.
     let map: &'static KernelMap<TestMachine> =
         Box::leak(Box::new(unsafe { KernelMap::new(vm, KERNEL, PAGE_SIZE) }.unwrap()));
     // One range for each CPU: room for no guard, so that addresses run out.

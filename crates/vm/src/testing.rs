@@ -110,12 +110,12 @@ pub struct TestMachine {
     frames: u64,
     domains: usize,
 }
-// SAFETY: RAM is shared by design.
+// SAFETY: the RAM belongs to no thread, and the kernel's table is made of atomics and locks.
 unsafe impl Send for TestMachine {}
-// SAFETY: as above.
+// SAFETY: shared references read fixed fields, or change the kernel's table, which is made of atomics and locks.
 unsafe impl Sync for TestMachine {}
 
-// SAFETY: one leaked, page-aligned allocation.
+// SAFETY: `ram` is one page-aligned allocation of all frames, which is freed only when the machine is not used any more.
 unsafe impl Phys for TestMachine {
     fn frame_ptr(&self, pfn: Pfn) -> *mut u8 {
         self.ram.as_ptr().wrapping_add(pfn.address() as usize)
@@ -161,10 +161,10 @@ pub fn boot_in_domains(frames: u64, cpus: usize, domains: usize, config: Config)
         quire_sync::hooks::threads::set_cpu(0);
     }
     let layout = std::alloc::Layout::from_size_align((frames * PAGE_SIZE) as usize, PAGE_SIZE as usize).unwrap();
-    // SAFETY: not of size zero.
+    // SAFETY: a machine has RAM, so the layout is not of size zero.
     let ram = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }).unwrap();
     let range = PhysRange { start: Pfn(0), end: Pfn(frames) };
-    // SAFETY: the memory is ours; `Boot` is dropped after everything that uses it.
+    // SAFETY: the allocation has all frames of `range`, and tests drop `Boot`, which frees it, after all that uses the system.
     let vm =
         unsafe { Vm::new(TestMachine { kernel: KernelTable::new(), ram, cpus, frames, domains }, &[range], config) }
             .unwrap();
@@ -178,9 +178,9 @@ pub struct Boot {
     ram: NonNull<u8>,
     layout: std::alloc::Layout,
 }
-// SAFETY: as the machine.
+// SAFETY: only `drop` uses `ram`, and any thread can free it; the system is `Sync`.
 unsafe impl Send for Boot {}
-// SAFETY: as the machine.
+// SAFETY: a shared reference gives the system, which is `Sync`; `ram` is used by `drop` alone.
 unsafe impl Sync for Boot {}
 
 impl Boot {
@@ -195,13 +195,13 @@ impl Boot {
 /// A store in leaked memory.
 pub fn memory_store(pages: u64, plan: FaultPlan) -> &'static MemoryStore {
     let bytes = std::vec![0u8; (pages * PAGE_SIZE) as usize].leak();
-    // SAFETY: leaked, and nobody else's.
+    // SAFETY: the bytes are leaked, and this store alone has their address.
     Box::leak(Box::new(unsafe { MemoryStore::new(NonNull::from(bytes).cast(), pages, plan) }))
 }
 
 impl Drop for Boot {
     fn drop(&mut self) {
-        // SAFETY: tests drop their system last.
+        // SAFETY: tests drop their system last, and `ram` was allocated with this layout.
         unsafe { std::alloc::dealloc(self.ram.as_ptr(), self.layout) }
     }
 }

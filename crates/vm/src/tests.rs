@@ -63,12 +63,12 @@ pub(crate) fn reach<R>(
 }
 
 pub(crate) fn store(space: &Space<TestMachine>, va: u64, value: u8) {
-    // SAFETY: the frame is mapped for stores.
+    // SAFETY: `access` calls this with a byte of a frame that a leaf maps for stores, in RAM that outlives the space.
     reach(space, va, Access::Write, |p| unsafe { p.write_volatile(value) }).unwrap()
 }
 
 pub(crate) fn load(space: &Space<TestMachine>, va: u64) -> u8 {
-    // SAFETY: the frame is mapped.
+    // SAFETY: `access` calls this with a byte of a frame that a leaf maps for reads, in RAM that outlives the space.
     reach(space, va, Access::Read, |p| unsafe { p.read_volatile() }).unwrap()
 }
 
@@ -77,7 +77,7 @@ pub(crate) fn settled(vm: &'static Vm) -> u64 {
     vm.epoch().drain();
     for cpu in 0..vm.machine().cpus() {
         let caches = || vm.object_memory().caches().into_iter().chain(vm.map_memory().caches());
-        // SAFETY: the system's own.
+        // SAFETY: the caches are those of `vm`, which they are given, and the thread runs as the CPU whose lists they drain.
         as_cpu(cpu, || caches().for_each(|c| unsafe { c.drain(vm) }));
     }
     vm.frames().total() - vm.frames().free()

@@ -95,7 +95,7 @@ fn store(space: &Space<Hosted>, page: u64) -> Result<(), Failure> {
 
 /// Pages of objects.
 fn held(vm: &'static Vm<Hosted>) -> u64 {
-    // SAFETY: the descriptors are only counted, and nothing of them is changed.
+    // SAFETY: the descriptors are only looked at, as `descriptors_in_use` asks.
     unsafe { vm.descriptors_in_use() }.filter(|page| page.kind() == Kind::Object).count() as u64
 }
 

@@ -80,7 +80,7 @@ mod recorded {
     /// Objects of all slabs that somebody has.
     fn objects(vm: &Vm<Hosted>) -> Result<u64, Failure> {
         let caches = vm.map_memory().caches().into_iter().chain(vm.object_memory().caches()).chain(vm.heap().caches());
-        // SAFETY: the slabs and descriptors are asked together with the system that they are of.
+        // SAFETY: the caches are those of `vm`, which they are given.
         let in_use = |c: &Cache| unsafe { c.in_use(vm) }.map_err(|broken| Failure::Wrong(broken.to_string()));
         caches.map(in_use).sum()
     }

@@ -33,9 +33,9 @@ fn bytes(report: &mut Report) -> Result<(), Failure> {
     }
     let used = |vm: &'static Vm<Hosted>| {
         vm.epoch().drain();
-        // SAFETY: the slabs and descriptors are asked together with the system that they are of.
+        // SAFETY: the caches are those of `vm`, which they are given.
         vm.object_memory().caches().iter().for_each(|c| unsafe { c.drain(vm) });
-        // SAFETY: the slabs and descriptors are asked together with the system that they are of.
+        // SAFETY: the caches are those of `vm`, which they are given.
         vm.map_memory().caches().iter().for_each(|c| unsafe { c.drain(vm) });
         vm.frames().total() - vm.frames().free() - space.stats().table_pages
     };

@@ -495,7 +495,7 @@ impl Act for Enqueue {
     fn run(&mut self, world: &World, _side: Side) -> Result<Outcome, Failure> {
         let Some(pfn) = self.pages.get(self.next) else { return Ok(Outcome::Refused) };
         self.next += 1;
-        // SAFETY: the page was isolated for this run, so that its place in a queue is the caller's to change.
+        // SAFETY: `pages` has frames of the space that is kept, and `ready` took their pages out of every queue.
         world.vm.put_in_queue(unsafe { world.vm.descriptor(*pfn) }, Queue::Inactive);
         Ok(Outcome::Done)
     }

@@ -125,7 +125,7 @@ impl Memory for Production {
         let vm = self.0;
         vm.epoch().drain();
         // Backings, the lists that they stand in, and what an object has that the spaces do not change.
-        // SAFETY: the slabs and descriptors are asked together with the system that they are of.
+        // SAFETY: the caches are those of `vm`, which they are given.
         let bytes = |c: &&Cache| unsafe { c.in_use(vm) }.expect("the slabs are whole") * c.object_size() as u64;
         vm.object_memory().caches().iter().map(bytes).sum()
     }
@@ -133,7 +133,7 @@ impl Memory for Production {
     fn held(self) -> u64 {
         let vm = self.0;
         vm.epoch().drain();
-        // SAFETY: the descriptors are only counted, and nothing of them is changed.
+        // SAFETY: the descriptors are only looked at, as `descriptors_in_use` asks.
         unsafe { vm.descriptors_in_use() }.filter(|page| page.kind() == Kind::Object).count() as u64
     }
 

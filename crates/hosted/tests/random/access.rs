@@ -214,7 +214,7 @@ impl<F: Simulate> Worker<'_, F> {
                 // SAFETY: all is looked at, under a pin of the one system.
                 let index = unsafe { shared.object.page_index() };
                 match index.get(shared.index(self.lane, p), &pin) {
-                    // SAFETY: the index names a page of this system, whose state is only read.
+                    // SAFETY: the index names frames of this system, and the descriptor's state is only read.
                     Slot::Page(pfn) => !unsafe { vm.descriptor(pfn) }.state().busy(),
                     _ => false,
                 }

@@ -124,7 +124,7 @@ pub(super) fn slab_info<M: Machine>(about: &About<M>, out: &mut Text) -> Result<
     for cache in vm.heap().caches().iter().chain(vm.map_memory().caches()).chain(vm.object_memory().caches()) {
         put!(out, "{} {} {} ", cache.label(), cache.object_size(), cache.frames())?;
         // Objects that are in use, where nothing else runs: other CPUs' lists change while they are counted. That walks them.
-        // SAFETY: there is one memory system in a kernel, and the heap and the slabs are its own.
+        // SAFETY: the cache is one of `vm`'s, which it is given.
         match if cfg!(debug_assertions) { unsafe { cache.in_use(vm) }.ok() } else { None } {
             Some(objects) => put!(out, "{objects}\n")?,
             None => put!(out, "-\n")?,

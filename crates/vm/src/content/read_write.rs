@@ -453,7 +453,8 @@ impl<M: Machine> ObjectRef<M> {
                 }
             };
             if whole && gave < n {
-                // SAFETY: as above.
+                // SAFETY: a whole page is written from its first byte on, so the rest lies within the frame, which no index has
+                // yet.
                 unsafe { core::ptr::write_bytes(bytes.add(gave), 0, n - gave) };
             }
             match add(self, key, frame, State::DIRTY, charge, may).map_err(IoError::of_caller)? {

@@ -51,7 +51,7 @@ pub(crate) unsafe fn collapse<M: Machine>(vm: &'static Objects<M>, front: NonNul
         // SAFETY: layers of the caller's chain, which changes under the map's lock only.
         let layer = unsafe { at.as_ref() };
         let Some(next) = NonNull::new(layer.behind_ptr()) else { break };
-        // SAFETY: as above.
+        // SAFETY: `next` is a layer of the caller's chain, which changes under the map's lock only.
         let behind = unsafe { next.as_ref() };
         if let (Some(a), Some(b)) = (layer.object(), behind.object())
             && a.is_exclusive()
@@ -73,10 +73,10 @@ pub(crate) unsafe fn collapse<M: Machine>(vm: &'static Objects<M>, front: NonNul
             // fills it: only fronts are filled.
             unsafe { Object::unlink(vm, NonNull::from(object), next, &Flushed::never_mapped()) };
         }
-        // SAFETY: out of the chain, and unlinked.
+        // SAFETY: `next` is out of the chain and on no list, and this loop retires it once.
         unsafe { Backing::retire(next) };
     }
-    // SAFETY: as above.
+    // SAFETY: the loop retires layers behind the front only, and the map's lock keeps the chain's owner from disposing of it.
     backing::note_depth(unsafe { front.as_ref() });
 }
 

@@ -42,9 +42,9 @@ impl<M: Machine> Objects<M> {
             while left > 0 && seen < budget {
                 left -= 1;
                 let Some(object) = self.reaper().take(list, &may.pin(self.epoch())) else { break };
-                // SAFETY: the reference keeps it.
+                // SAFETY: `take` counted a reference, which is given up only by the `unref` after the sweep.
                 seen += sweep(unsafe { object.as_ref() }, budget - seen, may);
-                // SAFETY: the reference that `take` took.
+                // SAFETY: `take` counted the reference for this call, and the object is not used after this.
                 unsafe { Object::unref(self, object) };
             }
         }

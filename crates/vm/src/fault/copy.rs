@@ -41,8 +41,8 @@ impl<'e, M: Machine> At<'e, M> {
         if !mutant(Mutant::FlushAfterInstall) {
             let _flushed = owed.discharge_so_far();
         }
-        // SAFETY: the new frame is ours, busy and mapped by nobody. The source may be stored into or reused meanwhile; then
-        // its state says so when it is looked at again, and what was copied is thrown away.
+        // SAFETY: the new frame is busy and mapped by no leaf. The source may be stored into or reused meanwhile; the look at it
+        // afterwards throws the copy away then.
         unsafe { self.vm.machine().copy_frame(from, to) };
         self.install(new, front, Some(&source), pin, |_| ())?;
         if !mutant(Mutant::LookBeforeFill) {
@@ -77,7 +77,8 @@ impl<'e, M: Machine> At<'e, M> {
             None => {}
         }
         let _flushed = owed.discharge();
-        // SAFETY: as in `copy`.
+        // SAFETY: the new frame is busy and mapped by no leaf. The source may be reused meanwhile; the look at it below throws the
+        // copy away then.
         unsafe { self.vm.machine().copy_frame(from, to) };
         if mapped {
             return self.install(new, front, Some(source), pin, |_| ());

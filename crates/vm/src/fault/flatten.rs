@@ -397,17 +397,17 @@ fn take_out<M: Machine>(space: &Space<M>, va: u64, front: NonNull<Backing<M>>, l
             }
         }
     }
-    // SAFETY: the front of an entry, whose chain changes under the map's lock only, which is held.
+    // SAFETY: `front` is the front of an entry, whose chain changes under the map's lock only, and the lock is held.
     let first = unsafe { front.as_ref() };
     let mut layer = first;
     for n in 0..layers {
         let Some(gone) = NonNull::new(layer.behind_ptr()) else { break };
         if stays >> n & 1 != 0 {
-            // SAFETY: as above.
+            // SAFETY: `gone` is a layer of this chain, which changes under the map's lock only, and the lock is held.
             layer = unsafe { gone.as_ref() };
             continue;
         }
-        // SAFETY: as above.
+        // SAFETY: `gone` is still a layer of this chain, under the map's lock, and is retired below at the earliest.
         let object = unsafe {
             backing::take_out(layer, gone.as_ref());
             gone.as_ref().object().map(NonNull::from)
@@ -416,7 +416,7 @@ fn take_out<M: Machine>(space: &Space<M>, va: u64, front: NonNull<Backing<M>>, l
             // SAFETY: no leaf maps a page that it shows (see the module's head), nor will; it is linked, and unlinked once.
             unsafe { Object::unlink(vm, object, gone, &Flushed::never_mapped()) };
         }
-        // SAFETY: out of the chain, and unlinked.
+        // SAFETY: `gone` is out of the chain and on no list, and this loop retires it once.
         unsafe { Backing::retire(gone) };
     }
     backing::note_depth(first);

@@ -678,7 +678,7 @@ impl<M: Machine> NewPage<'_, M> {
             if let Some(next) = self.next {
                 vm.machine().prefetch_frame::<PREFETCHED_BEFORE>(next);
             }
-            // SAFETY: the page is busy with us, and no leaf maps it.
+            // SAFETY: this fault holds the page busy and has not mapped it, so no other CPU uses the frame.
             unsafe { vm.machine().zero_frame(vm.pfn_of_page(self.page)) };
         }
     }

@@ -163,7 +163,7 @@ impl<M: Machine> Made<'_, M> {
             if which != 0 {
                 machine.prefetch_frame::<PREFETCHED_BEFORE>(self.frames[which.trailing_zeros() as usize]);
             }
-            // SAFETY: the page is busy with us, and no leaf maps it.
+            // SAFETY: this fault holds the pages busy and has not mapped them, so no other CPU uses the frames.
             unsafe { machine.zero_frame(self.frames[n]) };
         }
     }

@@ -28,7 +28,7 @@ pub unsafe trait Phys {
     /// # Safety
     /// The caller owns the frame, or holds its page exclusively busy with no writable translation.
     unsafe fn zero_frame(&self, pfn: Pfn) {
-        // SAFETY: by the trait's contract the pointer is valid; by this function's, nobody else uses the frame.
+        // SAFETY: the pointer is valid by the trait's contract, and the caller alone uses the frame by this function's.
         unsafe { bytes::fill(self.frame_ptr(pfn), 0, PAGE_SIZE as usize) }
     }
 
@@ -47,8 +47,8 @@ pub unsafe trait Phys {
     /// Copies one frame to another.
     ///
     /// # Safety
-    /// As [`Phys::zero_frame`] for `to`; `from` must not be freed meanwhile. Racing stores into `from` are the caller's
-    /// business (a copy-on-write copy is taken only after the flush).
+    /// The caller owns `to`, or holds its page exclusively busy with no writable translation. `from` is another frame of RAM. If it
+    /// is stored into or freed meanwhile, the caller looks for that afterwards and uses nothing of the copy.
     unsafe fn copy_frame(&self, from: Pfn, to: Pfn) {
         // SAFETY: both pointers are valid by the trait's contract, and distinct frames do not overlap.
         unsafe { bytes::copy(self.frame_ptr(from), self.frame_ptr(to), PAGE_SIZE as usize) }

@@ -110,7 +110,7 @@ impl<M: Machine> Arena<M> {
 
     /// The first entry that ends after `from`.
     pub(super) fn next<'p>(&self, from: u64, _pin: &'p Pinned<'_>) -> Option<&'p Entry<M>> {
-        // SAFETY: as in `lookup`.
+        // SAFETY: the caller is pinned, and an entry that leaves the tree is retired through the epoch.
         unsafe { self.entries.next(from).map(|item| &*item.value.as_ptr()) }
     }
 
@@ -157,11 +157,11 @@ impl<M: Machine> Arena<M> {
     /// All entries, ascending, without the writer's lock.
     ///
     /// # Safety
-    /// Nobody else can reach the arena any more.
+    /// The caller alone can reach the arena.
     pub(super) unsafe fn all_at_last(&self) -> impl Iterator<Item = &Entry<M>> {
         // SAFETY: by this function's contract nothing changes in the tree, and what it holds is there.
         let cursor: Cursor<_, _, FAN_OUT> = unsafe { self.entries.cursor(0) };
-        // SAFETY: as above.
+        // SAFETY: the tree holds live entries, and by this function's contract no other thread can retire one.
         cursor.map(|item| unsafe { &*item.value.as_ptr() })
     }
 
@@ -186,9 +186,9 @@ impl<M: Machine> Arena<M> {
     /// The tree's nodes, freed at once.
     ///
     /// # Safety
-    /// Nobody else can reach the arena any more.
+    /// The caller alone can reach the arena.
     pub(super) unsafe fn free_nodes(&mut self) {
-        // SAFETY: by this function's contract.
+        // SAFETY: by this function's contract no reader and no writer can reach the nodes.
         unsafe { self.entries.free_all() }
     }
 }
@@ -216,7 +216,7 @@ impl Kept {
 /// The entries are not published yet, or stay.
 fn items<M: Machine>(entries: impl Iterator<Item = NonNull<Entry<M>>>) -> impl Iterator<Item = Item<Entry<M>>> {
     entries.map(|value| {
-        // SAFETY: the caller's entries.
+        // SAFETY: entries that are not published yet, or that stay, are not retired: what this function requires of its caller.
         let range = unsafe { value.as_ref() }.range();
         Item { start: range.start, end: range.end, value }
     })
@@ -251,39 +251,39 @@ impl<'a, M: Machine> Writer<'a, M> {
 
     /// The last entry that starts before `va`.
     pub(super) fn before(&self, va: u64) -> Option<&'a Entry<M>> {
-        // SAFETY: as in `get`.
+        // SAFETY: the writer is held, so what is in the tree stays; callers let go of an entry before they replace it.
         unsafe { self.arena.entries.before(va).map(|item| &*item.value.as_ptr()) }
     }
 
     /// The first entry that ends after `va`.
     pub(super) fn next(&self, va: u64) -> Option<&'a Entry<M>> {
-        // SAFETY: as in `get`.
+        // SAFETY: the writer is held, so what is in the tree stays; callers let go of an entry before they replace it.
         unsafe { self.arena.entries.next(va).map(|item| &*item.value.as_ptr()) }
     }
 
     /// The entries that overlap `lo..hi`.
     pub(super) fn overlapping(&self, lo: u64, hi: u64) -> impl Iterator<Item = &'a Entry<M>> + use<'a, M> {
-        // SAFETY: as in `get`.
+        // SAFETY: the writer is held, so no node is retired before it commits; callers end the walk before that.
         let cursor: Cursor<_, _, FAN_OUT> = unsafe { self.arena.entries.cursor(lo) };
-        // SAFETY: as in `get`.
+        // SAFETY: the tree holds live entries, and only the writer, which is held, retires one that it has replaced.
         cursor.take_while(move |i| i.start < hi).map(|item| unsafe { &*item.value.as_ptr() })
     }
 
     /// The entries from the first one that ends after `va` on; and the one before that, where it costs nothing to tell.
     pub(super) fn around(&self, va: u64) -> (Option<&'a Entry<M>>, impl Iterator<Item = &'a Entry<M>> + use<'a, M>) {
-        // SAFETY: as in `get`.
+        // SAFETY: the writer is held, so no node is retired before it commits; callers end the walk before that.
         let cursor: Cursor<_, _, FAN_OUT> = unsafe { self.arena.entries.cursor(va) };
-        // SAFETY: as in `get`.
+        // SAFETY: the tree holds live entries, and only the writer, which is held, retires one that it has replaced.
         let before = cursor.before().map(|item| unsafe { &*item.value.as_ptr() });
-        // SAFETY: as in `get`.
+        // SAFETY: the tree holds live entries, and only the writer, which is held, retires one that it has replaced.
         (before, cursor.map(|item| unsafe { &*item.value.as_ptr() }))
     }
 
     /// All entries, with the ranges under which the tree has them.
     pub(super) fn items(&self) -> impl Iterator<Item = (VirtRange, &'a Entry<M>)> + use<'a, M> {
-        // SAFETY: as in `get`.
+        // SAFETY: the writer is held, so no node is retired before it commits; callers end the walk before that.
         let cursor: Cursor<_, _, FAN_OUT> = unsafe { self.arena.entries.cursor(0) };
-        // SAFETY: as in `get`.
+        // SAFETY: the tree holds live entries, and only the writer, which is held, retires one that it has replaced.
         cursor.map(|i| (VirtRange { start: i.start, end: i.end }, unsafe { &*i.value.as_ptr() }))
     }
 
@@ -326,7 +326,7 @@ impl<'a, M: Machine> Writer<'a, M> {
     /// # Panics
     /// Where none has: a bug of the map.
     pub(super) fn replace(&mut self, entry: NonNull<Entry<M>>, old: &Attributes) {
-        // SAFETY: the caller's entry.
+        // SAFETY: the caller made the entry and has not published it, so no other thread can retire it.
         let (range, new) = unsafe { (entry.as_ref().range(), entry.as_ref().attributes()) };
         self.arena.covered.change_class(range.len(), Class::of(old), Class::of(&new));
         let item = Item { start: range.start, end: range.end, value: entry };
@@ -379,7 +379,7 @@ impl<M: Machine> Writer<'_, M> {
         self.arena.covered.change(&more);
     }
     pub(super) fn pointer(&self, va: u64) -> NonNull<Entry<M>> {
-        // SAFETY: as in `get`.
+        // SAFETY: the writer is held, so no node of the tree is retired during the search.
         unsafe { self.arena.entries.get(va) }.expect("an entry is there").value
     }
 }

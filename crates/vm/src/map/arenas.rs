@@ -97,7 +97,7 @@ impl<M: Machine> Fan<M> {
     fn make(vm: &Maps<M>) -> Result<NonNull<Fan<M>>, OutOfMemory> {
         let fan = vm.map_memory().fans.cache().alloc(vm)?.cast::<Fan<M>>();
         record::wrote(fan.as_ptr());
-        // SAFETY: fresh memory of its size and alignment, and all of it is written.
+        // SAFETY: the memory is a fan's, from its slab, and every field is written below.
         unsafe {
             for n in 0..ARENAS.div_ceil(64) {
                 (&raw mut (*fan.as_ptr()).open[n]).write(AtomicU64::new(0));
@@ -112,7 +112,7 @@ impl<M: Machine> Fan<M> {
 
     /// The arena of slot `n`, open or closed.
     fn at(&self, n: usize) -> Option<&Arena<M>> {
-        // SAFETY: an arena lives as long as the space.
+        // SAFETY: a slot's arena is freed with the space only, which owns this fan.
         unsafe { self.slots[n].load(Ordering::Acquire).as_ref() }
     }
 
@@ -182,7 +182,7 @@ impl<M: Machine> Arenas<M> {
 
     #[inline(always)]
     fn fan(&self) -> Option<&Fan<M>> {
-        // SAFETY: made once, and freed with the space.
+        // SAFETY: the fan is made once, and freed with the space, which owns it.
         unsafe { self.fan.load(Ordering::Acquire).as_ref() }
     }
 
@@ -322,7 +322,7 @@ impl<M: Machine> Arenas<M> {
     /// Frees the arenas and their nodes.
     ///
     /// # Safety
-    /// Nobody else can reach the space any more.
+    /// The caller alone can reach the space, and frees its arenas once.
     pub unsafe fn free(&mut self, vm: &'static Maps<M>) {
         // SAFETY: by this function's contract; arenas and fan were made from these slabs, and are freed once.
         unsafe {

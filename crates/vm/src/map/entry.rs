@@ -114,7 +114,7 @@ pub(super) enum How {
 
 // SAFETY: what readers look at is immutable once published, or atomic (`state`); the cells are the one writer's.
 unsafe impl<M: Machine> Send for Entry<M> {}
-// SAFETY: as above.
+// SAFETY: readers load `state` and fields that stay as they are once published; the cells are set by the arena's one writer.
 unsafe impl<M: Machine> Sync for Entry<M> {}
 
 /// What an entry says of its range, apart from where it lies and what is behind it.
@@ -332,7 +332,7 @@ impl<M: Machine> NewEntries<M> {
         if self.last.is_null() {
             self.first = entry.as_ptr();
         } else {
-            // SAFETY: an entry of ours.
+            // SAFETY: `last` is on this list, whose entries are freed only when it is dropped before they are published.
             unsafe { (*self.last).link.set(entry.as_ptr()) };
         }
         self.last = entry.as_ptr();
@@ -348,7 +348,7 @@ impl<M: Machine> NewEntries<M> {
         let mut at = self.first;
         core::iter::from_fn(move || {
             let entry = NonNull::new(at.cast_mut())?;
-            // SAFETY: on the list, so ours.
+            // SAFETY: the entry is on the list: it is not published, and is freed only by the list's `drop`, after this step.
             at = unsafe { entry.as_ref() }.link.get();
             Some(entry)
         })

@@ -102,7 +102,7 @@ impl List {
     const EMPTY: List = List { first: ptr::null_mut(), len: 0, pages: 0 };
 
     fn push(&mut self, region: NonNull<Region>) {
-        // SAFETY: the caller's region, which is on no list.
+        // SAFETY: the caller has the region, which is on no list, and a region is freed only by `settle`, off a list.
         let r = unsafe { region.as_ref() };
         r.link.set(self.first);
         self.first = region.as_ptr();
@@ -112,7 +112,7 @@ impl List {
 
     fn pop(&mut self) -> Option<NonNull<Region>> {
         let region = NonNull::new(self.first)?;
-        // SAFETY: on the list, so alive and ours.
+        // SAFETY: a region on a list is freed only after it was popped, by the holder of the list's lock.
         let r = unsafe { region.as_ref() };
         self.first = r.link.get();
         self.len -= 1;
@@ -135,10 +135,10 @@ pub struct KernelMap<M: KernelPages> {
     generation: AtomicU64,
 }
 
-// SAFETY: regions are reached through the tree's lock and the lists' locks; a range that somebody holds is looked at by its
-// holder only, and what it says of itself never changes.
+// SAFETY: regions are reached under the tree's lock or a list's lock; a region in use changes only by its holder, and its range is
+// fixed.
 unsafe impl<M: KernelPages> Send for KernelMap<M> {}
-// SAFETY: as above.
+// SAFETY: a shared map takes the tree's lock or a list's lock before it looks at a region that a list has.
 unsafe impl<M: KernelPages> Sync for KernelMap<M> {}
 
 impl<M: KernelPages> KernelMap<M> {
@@ -150,7 +150,7 @@ impl<M: KernelPages> KernelMap<M> {
     pub unsafe fn new(vm: &'static Maps<M>, range: VirtRange, stack_bytes: u64) -> Result<KernelMap<M>, OutOfMemory> {
         let cpus = vm.machine().cpus();
         let layout = Layout::from_size_align(PerCpu::<SpinLock<List>>::bytes(cpus), 128).map_err(|_| OutOfMemory)?;
-        // SAFETY: the system's own heap.
+        // SAFETY: the heap is the one of `vm`, which `Heap::alloc` asks for.
         let memory = unsafe { vm.heap().alloc(vm, layout)? };
         // SAFETY: fresh, large enough, aligned, and never freed.
         let idle = unsafe { PerCpu::new(memory, cpus, |_| SpinLock::new(Rank::KERNEL_STACKS, List::EMPTY)) };
@@ -215,7 +215,8 @@ impl<M: KernelPages> KernelMap<M> {
         let bytes = pages.checked_mul(PAGE_SIZE).ok_or(MapError::Invalid)?;
         let window = self.reserve(bytes, 0, Purpose::Device)?;
         for (n, va) in window.pages().enumerate() {
-            // SAFETY: the addresses are the region's, where nothing is mapped yet; by `device`'s contract nobody else uses the frames.
+            // SAFETY: the addresses are the region's, where nothing is mapped yet, and the frames are the caller's by `device`'s
+            // contract.
             unsafe { self.vm.machine().map_kernel(self.vm, va, Pfn(frames.start.0 + n as u64), memory)? };
         }
         Ok(window)
@@ -227,7 +228,7 @@ impl<M: KernelPages> KernelMap<M> {
         for va in made.pages() {
             let frame = self.frame()?;
             let pfn = frame.pfn();
-            // SAFETY: as in `device`; the frame was taken for it.
+            // SAFETY: the addresses are the region's, where nothing is mapped yet, and the frame was allocated for them.
             let map = || unsafe { self.vm.machine().map_kernel(self.vm, va, pfn, MemoryType::WriteBack) };
             if let Err(e) = self.or_reclaim(map) {
                 self.vm.return_frame(frame);
@@ -237,7 +238,7 @@ impl<M: KernelPages> KernelMap<M> {
             let _mapped = frame.into_pfn();
             self.vm.stats().count(purpose.pages().0);
         }
-        // SAFETY: ours.
+        // SAFETY: `made` is a region of this call's that no list has, and it is freed only after it was given up.
         unsafe { made.region.as_ref() }.whole.set(true);
         Ok(made)
     }
@@ -279,19 +280,19 @@ impl<M: KernelPages> KernelMap<M> {
         let mut owner = self.writer.lock();
         let Some(at) = self.regions.first_fit(&owner, len, PAGE_SIZE, self.range.start, self.range.end) else {
             drop(owner);
-            // SAFETY: ours, and in no tree.
+            // SAFETY: `region` came from this slab just now, and the tree has no item for it.
             unsafe { slab.free(self.vm, region) };
             return Ok(None);
         };
         let end = at + len;
-        // SAFETY: ours alone so far.
+        // SAFETY: no list and no tree has the region before `commit`, so this reference is the only one.
         unsafe { region.as_mut() }.range = VirtRange { start: at + guard, end };
         let item = Item { start: at, end, value: region };
         match self.regions.prepare(&mut owner, at, end, 1, core::iter::once(item)) {
             Ok(change) => self.regions.commit(&mut owner, change),
             Err(e) => {
                 drop(owner);
-                // SAFETY: as above.
+                // SAFETY: `prepare` failed and so changed nothing: no tree and no list has the region, which came from this slab.
                 unsafe { slab.free(self.vm, region) };
                 return Err(e);
             }
@@ -301,7 +302,7 @@ impl<M: KernelPages> KernelMap<M> {
 
     /// The holder gives a region up.
     fn give_up(&self, region: NonNull<Region>) {
-        // SAFETY: the caller held it.
+        // SAFETY: its holder gives the region up by this call, and a region is freed only by `settle`, after it was retired.
         let r = unsafe { region.as_ref() };
         if r.purpose == Purpose::Stack && r.whole.get() {
             let cpu = preempt_off();
@@ -317,7 +318,7 @@ impl<M: KernelPages> KernelMap<M> {
     /// Takes a region's leaves away; its frames and addresses wait for a generation, which begins where enough waits. Returns
     /// whether anything came back by that.
     fn retire(&self, region: NonNull<Region>) -> bool {
-        // SAFETY: nobody holds it or has it on a list.
+        // SAFETY: the region was given up by its holder or popped from an idle list, so this call alone has it.
         let r = unsafe { region.as_ref() };
         for va in (r.range.start..r.range.end).step_by(PAGE_SIZE as usize) {
             // SAFETY: the region is given up, and its holder reaches nothing of it.
@@ -346,7 +347,7 @@ impl<M: KernelPages> KernelMap<M> {
         let early = mutant(Mutant::ReuseBeforeFlush);
         let mut set = FlushSet::new();
         let mut at = batch.first;
-        // SAFETY: on our list.
+        // SAFETY: what waits was taken off `waiting` under its lock: regions in the batch are freed by the loop below only.
         while let Some(r) = unsafe { at.as_ref() } {
             set.add(r.range);
             at = r.link.get();
@@ -358,7 +359,7 @@ impl<M: KernelPages> KernelMap<M> {
         }
         let mut any = false;
         while let Some(region) = batch.pop() {
-            // SAFETY: on our list, so nobody else looks at it.
+            // SAFETY: the region was popped from this call's batch, so no other thread looks at it.
             let r = unsafe { region.as_ref() };
             while let Some(pfn) = r.frames.get() {
                 r.frames.set(self.vm.page(pfn).next());
@@ -405,10 +406,10 @@ impl<M: KernelPages> KernelMap<M> {
     /// Calls `f` with each range, its purpose, and the bytes of its guard, ascending, under the tree's lock.
     pub fn each(&self, mut f: impl FnMut(VirtRange, Purpose, u64)) {
         let _owner = self.writer.lock();
-        // SAFETY: the writer is kept out.
+        // SAFETY: the tree's lock is held for as long as the cursor is used, so no writer retires a node.
         let cursor: Cursor<_, _, FAN_OUT> = unsafe { self.regions.cursor(0) };
         for item in cursor {
-            // SAFETY: in the tree, so alive.
+            // SAFETY: a region is freed only after a commit has taken it out of the tree, and the tree's lock is held.
             let r = unsafe { item.value.as_ref() };
             f(r.range, r.purpose, r.guard);
         }
@@ -434,15 +435,15 @@ pub struct KernelRange<M: KernelPages> {
     region: NonNull<Region>,
 }
 
-// SAFETY: the range is the holder's alone.
+// SAFETY: regions are in a slab that all CPUs share, and the holder alone uses this one until it is given up.
 unsafe impl<M: KernelPages> Send for KernelRange<M> {}
-// SAFETY: as above; what it says of itself never changes.
+// SAFETY: a shared range is only asked for the region's `range`, which is fixed before the holder has it.
 unsafe impl<M: KernelPages> Sync for KernelRange<M> {}
 
 impl<M: KernelPages> KernelRange<M> {
     /// The addresses.
     pub fn range(&self) -> VirtRange {
-        // SAFETY: the holder keeps it.
+        // SAFETY: the region is freed only after it was given up, which is the holder's `drop`.
         unsafe { self.region.as_ref() }.range
     }
 

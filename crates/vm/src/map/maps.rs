@@ -59,7 +59,7 @@ impl<M: Machine> Maps<M> {
         for cache in
             self.map_memory().caches().into_iter().chain(self.object_memory().caches()).chain(self.heap().caches())
         {
-            // SAFETY: the system's own slabs.
+            // SAFETY: the caches are those of this system, which they are given.
             unsafe { cache.check(self)? };
         }
         Ok(())

@@ -106,11 +106,11 @@ unsafe impl<M: Machine> NodeAlloc for Nodes<M> {
         self.cache(size).alloc(self.0)
     }
     unsafe fn free(self, node: NonNull<u8>, size: NodeSize, _bytes: usize) {
-        // SAFETY: by the trait's contract.
+        // SAFETY: the node came from `alloc` with this size, hence from this cache: the contract of `NodeAlloc::free`.
         unsafe { self.cache(size).free(self.0, node) }
     }
     unsafe fn retire(self, node: *mut Retired, free: unsafe fn(*mut Retired)) {
-        // SAFETY: by the trait's contract.
+        // SAFETY: no new reader can reach the node, and it is retired once: the contract of `NodeAlloc::retire`.
         unsafe { self.0.epoch().retire(node, free) }
     }
 }

@@ -106,7 +106,7 @@ pub struct SpaceRef<M: Machine>(pub(super) NonNull<Space<M>>);
 
 // SAFETY: a handle is a shared reference to a space that lives while it exists; a space is made of locks and atomics.
 unsafe impl<M: Machine> Send for SpaceRef<M> {}
-// SAFETY: as above.
+// SAFETY: `&SpaceRef` gives `&Space`, which is made of locks and atomics, and clones, which count atomically.
 unsafe impl<M: Machine> Sync for SpaceRef<M> {}
 
 impl<M: Machine> Space<M> {
@@ -125,11 +125,11 @@ impl<M: Machine> Unborn<M> {
     pub fn new(vm: &'static Maps<M>, limits: Limits) -> Result<Unborn<M>, OutOfMemory> {
         let memory = vm.map_memory();
         let place = memory.spaces.cache().alloc(vm)?.cast::<Space<M>>();
-        // SAFETY: the space names its own system, and destroys them when it goes.
+        // SAFETY: the space keeps the page tables with its own `vm`, and destroys them in `free`.
         let pmap = match unsafe { M::Pmap::new(vm) } {
             Ok(pmap) => pmap,
             Err(e) => {
-                // SAFETY: just taken, and holding nothing.
+                // SAFETY: the memory was taken from this slab just now, and nothing was written there.
                 unsafe { memory.spaces.cache().free(vm, place.cast()) };
                 return Err(e);
             }
@@ -151,19 +151,19 @@ impl<M: Machine> Unborn<M> {
             place: Place::new(),
             refs: AtomicUsize::new(1),
         };
-        // SAFETY: memory for a space.
+        // SAFETY: `place` is fresh memory from the slab of spaces, so it has a space's size and alignment.
         unsafe { place.write(space) };
         Ok(Unborn(place))
     }
 
     pub fn pmap(&self) -> &M::Pmap {
-        // SAFETY: whole, and alive until this is.
+        // SAFETY: `new` wrote the space, and it is freed only by `drop` or handed on by `born`.
         unsafe { self.0.as_ref() }.pmap()
     }
 
     /// Where its entries go.
     pub fn home(&mut self) -> &mut Arena<M> {
-        // SAFETY: nobody else can reach the arenas: a backing leads to the page tables alone.
+        // SAFETY: no thread can reach the arenas: a backing leads to the page tables alone, and `&mut self` is the maker's.
         unsafe { (*self.0.as_ptr()).arenas.home_mut() }
     }
 
@@ -182,7 +182,7 @@ impl<M: Machine> Drop for Unborn<M> {
             // Backings that lead to it may be listed already.
             return;
         }
-        // SAFETY: nobody has seen it, and it shows nothing.
+        // SAFETY: the space was never born, so no handle and no list has it, and its map has no entries.
         unsafe { Space::free(self.0) };
     }
 }
@@ -191,7 +191,7 @@ impl<M: Machine> Space<M> {
     /// Gives back what a space without entries and leaves has, and itself.
     ///
     /// # Safety
-    /// Nobody else can reach it.
+    /// The caller alone can reach it, no CPU runs it, and it is freed once.
     pub(super) unsafe fn free(mut this: NonNull<Space<M>>) {
         // SAFETY: by this function's contract.
         unsafe {
@@ -403,7 +403,7 @@ impl<M: Machine> Deref for SpaceRef<M> {
     type Target = Space<M>;
     #[inline(always)]
     fn deref(&self) -> &Space<M> {
-        // SAFETY: the handle keeps the space alive.
+        // SAFETY: the handle counts in the space's `refs`, and the space is freed after that count came to zero.
         unsafe { self.0.as_ref() }
     }
 }

@@ -79,7 +79,8 @@ impl<M: Machine> Ends<M> {
     fn append(&mut self, space: &Space<M>) {
         space.place.next.set(ptr::null());
         space.place.previous.set(self.last);
-        // SAFETY: on the list, hence alive.
+        // SAFETY: a space is taken off its list before its memory goes (`forget`), and the list is locked, so those on it are
+        // alive.
         match unsafe { self.last.as_ref() } {
             Some(last) => last.place.next.set(space),
             None => self.first = space,
@@ -91,7 +92,8 @@ impl<M: Machine> Ends<M> {
     /// `space` is on this list.
     fn unlink(&mut self, space: &Space<M>) {
         let (next, previous) = (space.place.next.get(), space.place.previous.get());
-        // SAFETY: neighbours on the list, hence alive.
+        // SAFETY: a space is taken off its list before its memory goes (`forget`), and the list is locked, so those on it are
+        // alive.
         unsafe {
             match previous.as_ref() {
                 Some(p) => p.place.next.set(next),
@@ -141,7 +143,8 @@ impl<M: Machine> Spaces<M> {
             while hand.left != 0 {
                 let list = self.0.of(hand.list);
                 let mut ends = list.ends.lock();
-                // SAFETY: on the list, hence alive.
+                // SAFETY: a space is taken off its list before its memory goes (`forget`), and the list is locked, so those on it
+                // are alive.
                 let Some(space) = (unsafe { ends.first.as_ref() }) else { break };
                 hand.left -= 1;
                 ends.unlink(space);

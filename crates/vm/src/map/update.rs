@@ -135,7 +135,7 @@ impl<'s, M: Machine> Row<'s, M> {
         };
         self.spare.reserve_more(backings + usize::from(p.add_front))?;
         let entry = self.new.push(p.range, p.attributes, how, origin)?;
-        // SAFETY: just made, ours.
+        // SAFETY: `push` has just made the entry, and the row publishes it later, in `publish`.
         unsafe { entry.as_ref() }.add_front.set(p.add_front);
         Ok(())
     }
@@ -187,7 +187,7 @@ impl<'s, M: Machine> Row<'s, M> {
     /// Gives the new entries their chains and publishes them.
     fn publish(&mut self, writer: &mut Writer<'s, M>, change: EntryChange<M>) {
         for entry in self.new.iter() {
-            // SAFETY: ours, not published.
+            // SAFETY: the row made its entries, and they are not published before the `commit` below.
             let entry = unsafe { entry.as_ref() };
             self.furnish(entry);
             writer.arena().counts().come(entry);
@@ -429,7 +429,7 @@ impl<'s, M: Machine> Update<'s, M> {
 
         // Nobody finds the old entries any more. Their chains go under the lock: a mapping that grows into what a private
         // object showed here must not find pages that are still to be freed.
-        // SAFETY: as above.
+        // SAFETY: entries on this list left the tree by `publish`, and this loop alone retires them, once each.
         while let Some(entry) = unsafe { replaced.as_ref() } {
             replaced = entry.link.get();
             // SAFETY: unreachable for new readers, and given up once; a chain that was not passed on was the entry's own.

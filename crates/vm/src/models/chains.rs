@@ -349,7 +349,7 @@ fn claim_against_copy() {
         move |_| {
             // Another byte than the one that is looked at.
             if let Some(at) = reach(&theirs, page(0), Access::Write) {
-                // SAFETY: a mapped frame.
+                // SAFETY: `reach` gave the first byte of a frame of the machine's RAM, so the second lies in it too.
                 unsafe { at.add(1).write(9) };
             }
         },

@@ -71,7 +71,7 @@ quire_sync::assert_layout!(Backing<crate::testing::TestMachine> {
 
 // SAFETY: `links` is guarded by the lock of the object's part; the pmap outlives the backing, by the rules above.
 unsafe impl<M: Machine> Send for Backing<M> {}
-// SAFETY: as above.
+// SAFETY: shared references change atomics only; `links` is reached under the lock of the backing's part, and all else is fixed.
 unsafe impl<M: Machine> Sync for Backing<M> {}
 
 // SAFETY: the interval is made of fields that never change; ranges are not empty.
@@ -157,7 +157,8 @@ impl<M: Machine> Backing<M> {
     }
     /// The layer in front of it. Its memory outlives the pin, since a layer that goes first makes the one behind it forget it.
     pub(crate) fn in_front<'p>(&self, _pin: &'p Pinned<'_>) -> Option<&'p Backing<M>> {
-        // SAFETY: as the comment says.
+        // SAFETY: a layer makes the one behind it forget it before it is retired (`take_out`, `dispose_onto`), so it outlives the
+        // pin.
         unsafe { self.in_front.load(Ordering::Acquire).as_ref() }
     }
     /// The layers in front of it, nearest first.
@@ -246,7 +247,7 @@ impl<M: Machine> Backing<M> {
         let fresh = Object::private(self.vm, NonNull::from(self))?;
         match self.object.compare_exchange(ptr::null_mut(), fresh.as_ptr(), Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => {}
-            // SAFETY: nobody else has seen it.
+            // SAFETY: the exchange failed, so no backing and no list has the address of `fresh` but this call.
             Err(_) => unsafe { Object::discard(fresh) },
         }
         Ok(self.object())
@@ -297,6 +298,8 @@ impl<M: Machine> Backing<M> {
         }
     }
 
+    /// # Safety
+    /// `retired` is the header of a backing that was retired, and no reader is left.
     unsafe fn free(retired: *mut Retired) {
         // SAFETY: the header is the backing's first field; no reader is left.
         unsafe {
@@ -341,7 +344,7 @@ impl<M: Machine> Spare<M> {
     /// Where fewer were reserved than are used: a bug of the map.
     fn take(&mut self, value: Backing<M>) -> NonNull<Backing<M>> {
         let at = NonNull::new(self.first).expect("backings are reserved before they are used");
-        // SAFETY: on the list, so ours.
+        // SAFETY: `reserve_more` took the memory from the slab of backings, so a backing fits; until now this list alone had it.
         unsafe {
             self.first = at.as_ref().next;
             self.len -= 1;
@@ -356,7 +359,7 @@ impl<M: Machine> Spare<M> {
 impl<M: Machine> Drop for Spare<M> {
     fn drop(&mut self) {
         while let Some(at) = NonNull::new(self.first) {
-            // SAFETY: on the list, so ours, and holding no backing.
+            // SAFETY: the memory came from this slab, holds no backing, and is on this list alone.
             unsafe {
                 self.first = at.as_ref().next;
                 self.vm.object_memory().backings.cache().free(self.vm, at.cast());
@@ -381,9 +384,9 @@ pub(crate) fn private<M: Machine>(
 ) -> NonNull<Backing<M>> {
     let at = behind.map_or(ptr::null_mut(), |b| b.as_ptr());
     let front = spare.take(Backing::new(spare.vm, NonNull::from(pmap), range, offset, at));
-    // SAFETY: the caller's chain.
+    // SAFETY: `behind` heads a chain that the caller owns, and its layers are retired only when that owner disposes of it.
     behind.inspect(|b| unsafe { b.as_ref() }.set_in_front(front.as_ptr()));
-    // SAFETY: just made.
+    // SAFETY: `take` has just written a backing there, and no list and no entry has its address yet.
     note_depth(unsafe { front.as_ref() });
     front
 }
@@ -402,7 +405,7 @@ pub(crate) fn note_depth<M: Machine>(front: &Backing<M>) {
 /// The map's lock is held; the caller unlinks and retires it.
 pub(crate) fn take_out<M: Machine>(layer: &Backing<M>, gone: &Backing<M>) {
     let behind = gone.behind_ptr();
-    // SAFETY: a layer of the same chain.
+    // SAFETY: the layer behind `gone` is of the chain too, which changes only under the map's lock; the caller holds it.
     if let Some(b) = unsafe { behind.as_ref() } {
         b.set_in_front(ptr::from_ref(layer).cast_mut());
     }
@@ -456,11 +459,14 @@ pub(crate) unsafe fn replicate<M: Machine>(
     pmap: &M::Pmap,
 ) -> NonNull<Backing<M>> {
     front.close();
-    // SAFETY: by this function's contract.
+    // SAFETY: the caller holds the lock of the map that the chain is of, and `pmap` outlives the new chain.
     unsafe { copy_from(spare, front, true, range, to, pmap) }.expect("a chain has a front")
 }
 
 /// As [`replicate`], from the layer `from` on; `grows`: it is a front, which grows with the range.
+///
+/// # Safety
+/// The caller holds the lock of the map that `from`'s chain belongs to, and `pmap` outlives the new chain.
 unsafe fn copy_from<M: Machine>(
     spare: &mut Spare<M>,
     from: &Backing<M>,
@@ -485,7 +491,7 @@ unsafe fn copy_from<M: Machine>(
         let new = Backing::new(spare.vm, NonNull::from(pmap), shown, offset, ptr::null_mut());
         let new = spare.take(Backing { stores: b.stores, ..new });
         // Before it is listed: who finds it there asks what hides it.
-        // SAFETY: just made, ours.
+        // SAFETY: `take` has just written a backing there, and it is retired only when its chain is disposed of.
         let copy = unsafe { new.as_ref() };
         copy.set_merges(b.merges());
         copy.set_in_front(last.map_or(ptr::null_mut(), NonNull::as_ptr));
@@ -494,12 +500,12 @@ unsafe fn copy_from<M: Machine>(
         }
         match last {
             None => first = Some(new),
-            // SAFETY: made by us, just now.
+            // SAFETY: `l` was taken from `spare` in the pass before, and nothing disposes of a chain that is being built.
             Some(l) => unsafe { l.as_ref() }.set_behind(new.as_ptr()),
         }
         last = Some(new);
     }
-    // SAFETY: made by us.
+    // SAFETY: `f` was taken from `spare` in this call, and nothing disposes of a chain that is being built.
     first.inspect(|f| note_depth(unsafe { f.as_ref() }));
     first
 }
@@ -536,14 +542,14 @@ pub(crate) unsafe fn fork<M: Machine>(
     let f = unsafe { front.as_ref() };
     let (range, offset) = (f.range, f.offset);
     let (parent, behind) = if empty {
-        // SAFETY: by this function's contract.
+        // SAFETY: the caller holds the lock of the map that the chain is of, and `child` outlives the new chain.
         (front, f.behind().and_then(|b| unsafe { copy_from(spare, b, false, range, range.start, child) }))
     } else {
         let parent = spare.take(Backing::new(spare.vm, f.pmap, range, offset, front.as_ptr()));
         f.set_in_front(parent.as_ptr());
-        // SAFETY: just made.
+        // SAFETY: `take` has just written a backing there, and no entry shows it yet.
         note_depth(unsafe { parent.as_ref() });
-        // SAFETY: as above.
+        // SAFETY: `f` is of the chain of the map whose lock the caller holds, and `child` outlives the new chain.
         (parent, unsafe { copy_from(spare, f, true, range, range.start, child) })
     };
     Forked { parent, child: private(spare, child, range, offset, behind) }
@@ -555,25 +561,25 @@ pub(crate) unsafe fn fork<M: Machine>(
 /// # Safety
 /// The caller owns the chain; no entry that new readers can find has it; it is disposed of once.
 pub(crate) unsafe fn dispose<M: Machine>(vm: &'static Objects<M>, front: NonNull<Backing<M>>, proof: &Flushed) {
-    // SAFETY: by this function's contract.
+    // SAFETY: the caller owns the chain, which no new reader finds, and disposes of it once: this function's contract.
     unsafe { dispose_onto(vm, front, proof, &mut vm.epoch().pile()) }
 }
 
 /// As [`dispose`]; the memory goes onto `pile`.
 ///
 /// # Safety
-/// As [`dispose`].
+/// The caller owns the chain; no entry that new readers can find has it; it is disposed of once.
 pub(crate) unsafe fn dispose_onto<M: Machine>(
     vm: &'static Objects<M>,
     front: NonNull<Backing<M>>,
     proof: &Flushed,
     pile: &mut Pile<'_>,
 ) {
-    // SAFETY: by this function's contract.
+    // SAFETY: the caller owns the chain, so its front is retired by this call at the earliest.
     unsafe { front.as_ref() }.close();
     let mut at = front.as_ptr();
     while let Some(b) = NonNull::new(at) {
-        // SAFETY: as above; a layer's memory outlives this pass, since it is retired last.
+        // SAFETY: `b` is the front, or the link of a layer that this loop has left; only this loop retires the caller's layers.
         let layer = unsafe { b.as_ref() };
         at = layer.behind_ptr();
         // Before its object may go: who finds the layer behind in a list, and pins after that, must not come to it from there.

@@ -129,14 +129,14 @@ pub enum FillError {
 /// Where nodes come from and go to. A copy stands in each node, so that the epoch can free it.
 ///
 /// # Safety
-/// `allocate` gives memory that is valid for a [`Node<Self>`] and used by nobody else.
+/// `allocate` gives memory that is valid for a [`Node<Self>`] and not used elsewhere.
 pub unsafe trait Nodes: Copy + 'static {
     /// Memory for a node, uninitialised.
     fn allocate(self) -> Result<NonNull<Node<Self>>, OutOfMemory>;
     /// Takes memory back at once.
     ///
     /// # Safety
-    /// It came from `allocate`, and nobody uses it any more.
+    /// It came from `allocate`, and is not used any more.
     unsafe fn release(self, node: NonNull<Node<Self>>);
     /// Calls `free` with the node's header once no reader can hold it.
     ///
@@ -202,8 +202,11 @@ impl<N: Nodes> Node<N> {
     }
 
     /// Frees a node that was never reachable.
+    ///
+    /// # Safety
+    /// The node came from [`Node::build`], the caller alone can reach it, and it is discarded once.
     unsafe fn discard(node: NonNull<Self>) {
-        // SAFETY: by this function's contract nobody else has the node.
+        // SAFETY: the caller alone can reach the node, by this function's contract, and `nodes` allocated it.
         unsafe {
             let nodes = node.as_ref().nodes;
             node.drop_in_place();
@@ -212,6 +215,9 @@ impl<N: Nodes> Node<N> {
     }
 
     /// Gives a node that was unlinked to the epoch.
+    ///
+    /// # Safety
+    /// No new reader can reach the node, and it is retired once.
     unsafe fn retire(node: NonNull<Self>) {
         unsafe fn free<N: Nodes>(node: *mut Retired) {
             // SAFETY: the header is the node's first field, and the epoch gives each node back once.
@@ -515,7 +521,7 @@ impl<N: Nodes> Index<N> {
         };
         let root = Node::build(nodes, h).map_err(|_| FillError::OutOfMemory)?;
         if old != EMPTY {
-            // SAFETY: not reachable yet.
+            // SAFETY: `build` has just made the root, and no word leads to it before the exchange below.
             let n = unsafe { root.as_ref() };
             n.slots[0].store(old, Ordering::Relaxed);
             n.present.store(1, Ordering::Relaxed);

@@ -102,7 +102,7 @@ impl<T: Interval> Tree<T> {
     /// # Safety
     /// It is in this tree.
     pub(crate) unsafe fn remove(&mut self, member: *mut T) {
-        // SAFETY: as in `insert`.
+        // SAFETY: `member` is in this tree, whose members are alive, and `&mut self` keeps all others away from the links.
         unsafe {
             loop {
                 let l = links(member);
@@ -136,8 +136,11 @@ impl<T: Interval> Tree<T> {
     }
 
     /// Rotates `member` above its parent.
+    ///
+    /// # Safety
+    /// It is in this tree, and has a parent.
     unsafe fn rotate_up(&mut self, member: *mut T) {
-        // SAFETY: as in `insert`; the caller has seen that there is a parent.
+        // SAFETY: `member` and its parent, which the caller has seen, are in this tree and alive; `&mut self` guards the links.
         unsafe {
             let parent = links(member).parent;
             let grand = links(parent).parent;
@@ -214,9 +217,9 @@ impl<T: Interval> Tree<T> {
     pub(crate) fn next_start(&self, key: u64) -> Option<u64> {
         let mut best = None;
         let mut at = self.root;
-        // SAFETY: as above.
+        // SAFETY: `at` is null, the root or a member's link, and members stay alive while they are in the tree.
         while let Some(t) = unsafe { at.as_ref() } {
-            // SAFETY: as above.
+            // SAFETY: `at` is a member of this tree, and nothing changes links while `self` is borrowed.
             let l = unsafe { links(at) };
             if t.start() > key {
                 best = Some(t.start());
@@ -241,7 +244,7 @@ impl<T: Interval> Tree<T> {
             if ptr::eq(t, member) {
                 return true;
             }
-            // SAFETY: as above.
+            // SAFETY: `at` is a member of this tree, and nothing changes links while `self` is borrowed.
             let l = unsafe { links(at) };
             at = if Self::place(member) < Self::place(t) { l.left } else { l.right };
         }
@@ -279,21 +282,31 @@ impl<T: Interval> Tree<T> {
 }
 
 /// A member's links, to be read.
+///
+/// # Safety
+/// The member is alive, nothing changes its tree meanwhile, and no reference from [`change`] is used beside this one.
 #[cfg_attr(recording, track_caller)]
 unsafe fn links<'a, T: Interval + 'a>(member: *mut T) -> &'a Links<T> {
-    // SAFETY: the callers hold the tree, and use one member's links at a time.
+    // SAFETY: the member is alive, and no reference to its links from `change` is in use: this function's contract.
     unsafe { (*member).links().get() }
 }
 
 /// A member's links, to be changed.
+///
+/// # Safety
+/// The member is alive, the caller has its tree to itself, and no other reference to its links is used beside this one.
 #[cfg_attr(recording, track_caller)]
 unsafe fn change<'a, T: Interval + 'a>(member: *mut T) -> &'a mut Links<T> {
-    // SAFETY: as in `links`.
+    // SAFETY: the member is alive, and no other reference to its links is in use: this function's contract.
     unsafe { (*member).links().get_mut() }
 }
 
+/// A member's place in the order.
+///
+/// # Safety
+/// The member is alive.
 unsafe fn place<T: Interval>(member: *mut T) -> Place {
-    // SAFETY: members are alive.
+    // SAFETY: the member is alive, by this function's contract, and its start never changes.
     unsafe { ((*member).start(), member.addr()) }
 }
 
@@ -306,8 +319,11 @@ fn priority<T>(member: *mut T) -> u64 {
 }
 
 /// Computes the largest end below `member` again; whether it is another one.
+///
+/// # Safety
+/// It is in a tree that the caller has to itself.
 unsafe fn refresh<T: Interval>(member: *mut T) -> bool {
-    // SAFETY: the callers hold the tree.
+    // SAFETY: the caller has the tree to itself, and the children of a member are members, hence alive.
     unsafe {
         let l = links(member);
         let mut max = (*member).end();
@@ -324,10 +340,14 @@ unsafe fn refresh<T: Interval>(member: *mut T) -> bool {
     }
 }
 
-// As deep as the tree: about 2 ln n calls.
+/// The first member at or below `at`, in the tree's order, that overlaps `start..end` and stands after `after`, or null. As deep as
+/// the tree: about 2 ln n calls.
+///
+/// # Safety
+/// `at` is null or in a tree that the caller has borrowed.
 unsafe fn find<T: Interval>(at: *mut T, start: u64, end: u64, after: Option<Place>) -> *mut T {
     let mut at = at;
-    // SAFETY: the callers hold the tree.
+    // SAFETY: the caller has borrowed the tree: its members stay alive and no link changes, so links lead to members.
     unsafe {
         while !at.is_null() && links(at).max > start {
             let l = links(at);
@@ -351,10 +371,13 @@ unsafe fn find<T: Interval>(at: *mut T, start: u64, end: u64, after: Option<Plac
 
 /// Checks the members below `at` in their order; returns the largest end among them, or 0. A member whose parent is not the
 /// one above it ends the walk, so that it ends also where links lead in a circle.
+///
+/// # Safety
+/// `at` is null or in a tree that the caller has borrowed.
 unsafe fn check<T: Interval>(at: *mut T, parent: *mut T, seen: &mut Seen<'_, T>) -> Result<u64, Broken> {
-    // SAFETY: the callers hold the tree, whose members are alive.
+    // SAFETY: `at` is null or a member of the tree that the caller has borrowed, and members are alive.
     let Some(member) = (unsafe { at.as_ref() }) else { return Ok(0) };
-    // SAFETY: as above.
+    // SAFETY: `at` is a member, its links lead to members or are null, and nothing changes them while the tree is borrowed.
     unsafe {
         let (left, right, up, max) = {
             let l = links(at);
@@ -388,7 +411,7 @@ mod tests {
         start: u64,
         end: u64,
     }
-    // SAFETY: fixed fields.
+    // SAFETY: nothing changes `start` and `end` once a member is made, and every length is 1 at least.
     unsafe impl Interval for Member {
         fn links(&self) -> &Shared<Links<Self>> {
             &self.links
@@ -420,7 +443,8 @@ mod tests {
                 } else {
                     let end = start + len;
                     let m = Box::into_raw(Box::new(Member { links: Shared::new(Links::new(end)), start, end }));
-                    // SAFETY: in no tree yet.
+                    // SAFETY: the box was just made and is in no tree; it is freed after its removal, or after the last use of the
+                    // tree.
                     unsafe { tree.insert(m) };
                     list.push(m);
                 }
@@ -433,7 +457,7 @@ mod tests {
                 while let Some(m) = tree.next_overlap(start, end, after) {
                     after = Some(Tree::place(m));
                     got.push(Tree::place(m));
-                    // SAFETY: in the tree.
+                    // SAFETY: `next_overlap` has just found `m` in this tree, and nothing was removed since.
                     let from = unsafe { tree.next_overlap_from(m, start, end) }.map(Tree::place);
                     prop_assert_eq!(from, tree.next_overlap(start, end, after).map(Tree::place));
                 }
@@ -442,12 +466,12 @@ mod tests {
                     .filter(|m| m.start < end && m.end > start).map(Tree::place).collect();
                 want.sort();
                 prop_assert_eq!(got, want);
-                // SAFETY: as above.
+                // SAFETY: boxes on the list are freed by the loop at the end of the test only.
                 let next = list.iter().map(|m| unsafe { (**m).start }).filter(|s| *s > start).min();
                 prop_assert_eq!(tree.next_start(start), next);
             }
             for m in list {
-                // SAFETY: made by `Box::into_raw`.
+                // SAFETY: each pointer on the list came from `Box::into_raw`, and the tree is not used any more.
                 drop(unsafe { Box::from_raw(m) });
             }
         }

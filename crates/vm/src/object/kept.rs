@@ -14,7 +14,7 @@ impl<M: Machine> Kept<M> {
         object.try_ref(pin).then(|| Kept(NonNull::from(object)))
     }
     pub fn object(&self) -> &Object<M> {
-        // SAFETY: the reference keeps it.
+        // SAFETY: `try_ref` counted a reference that only `drop` gives up, and a counted object is not retired.
         unsafe { self.0.as_ref() }
     }
     /// Gives the reference to whoever keeps the pointer.
@@ -26,7 +26,7 @@ impl<M: Machine> Kept<M> {
     /// Takes it back.
     ///
     /// # Safety
-    /// The pointer came from [`Kept::into_raw`] of the same machine's, once.
+    /// The pointer is null, or [`Kept::into_raw`] of the same `M` returned it, and it was not taken back before.
     pub unsafe fn from_raw(object: *const ()) -> Option<Self> {
         NonNull::new(object.cast_mut().cast()).map(Kept)
     }
@@ -35,7 +35,7 @@ impl<M: Machine> Kept<M> {
 impl<M: Machine> Drop for Kept<M> {
     fn drop(&mut self) {
         let vm = self.object().vm();
-        // SAFETY: our own reference.
+        // SAFETY: this value has one reference of its own, and nothing uses the object through it after `drop`.
         unsafe { Object::unref(vm, self.0) }
     }
 }

@@ -150,7 +150,7 @@ impl<M: Machine> MoreParts<M> {
 
     /// The own parts that `cpu`, which is below [`OWN`], has with its neighbours.
     fn group(&self, cpu: usize) -> Option<&OwnParts<M>> {
-        // SAFETY: set once, freed with the object.
+        // SAFETY: a slot is set once, and own parts are freed with the object, which the caller keeps.
         unsafe { self.own[cpu / GROUP].load(Ordering::Acquire).as_ref() }
     }
 
@@ -178,7 +178,7 @@ impl<M: Machine> MoreParts<M> {
                 .compare_exchange(ptr::null_mut(), fresh.as_ptr(), Ordering::AcqRel, Ordering::Acquire)
                 .is_err()
         {
-            // SAFETY: nobody has seen it.
+            // SAFETY: the exchange failed, so no slot of `own` leads to `fresh`; it came from this slab.
             unsafe { vm.object_memory().own_parts.free(vm, fresh) };
         }
     }
@@ -260,7 +260,7 @@ impl<M: Machine> Part<M> {
                     if visits == VISITS && restarts < RESTARTS {
                         break;
                     }
-                    // SAFETY: in the tree, which is locked.
+                    // SAFETY: `b` was found in this tree, and its lock was not let go of since.
                     next = unsafe { list.tree.next_overlap_from(b, start, end) };
                 }
                 if visits < VISITS || restarts >= RESTARTS {
@@ -284,7 +284,7 @@ impl<M: Machine> Parts<M> {
     }
 
     fn more(&self) -> Option<&MoreParts<M>> {
-        // SAFETY: set once, freed with the object.
+        // SAFETY: the word is set once, and the parts are freed with the object, which the caller keeps.
         unsafe { self.more.load(Ordering::Acquire).as_ref() }
     }
 
@@ -378,7 +378,7 @@ impl<M: Machine> Parts<M> {
         if let Ok(fresh) = vm.object_memory().parts.alloc(vm, parts)
             && self.more.compare_exchange(ptr::null_mut(), fresh.as_ptr(), Ordering::AcqRel, Ordering::Acquire).is_err()
         {
-            // SAFETY: nobody has seen it.
+            // SAFETY: the exchange failed, so `more` never led to `fresh`; it came from this slab.
             unsafe { vm.object_memory().parts.free(vm, fresh) };
         }
     }
@@ -386,7 +386,7 @@ impl<M: Machine> Parts<M> {
     /// Links `b` into its part, or into the first where that is closed by now. `refs`: the object's, one of which is the part's from
     /// now on where it did not have one. The caller keeps the object.
     pub fn insert(&self, vm: &Objects<M>, b: NonNull<Backing<M>>, refs: &References) {
-        // SAFETY: the caller's, and not linked yet.
+        // SAFETY: the caller made the backing and has linked it nowhere, so no other thread retires it.
         let backing = unsafe { b.as_ref() };
         let mut part = self.part(backing.part());
         let mut list = part.lock();
@@ -405,7 +405,7 @@ impl<M: Machine> Parts<M> {
             // In the same hold as the linking: a scan that reads the count after this finds the backing here.
             more.moved.fetch_add(1, Ordering::AcqRel);
         }
-        // SAFETY: in no tree; backings are unlinked before they are freed.
+        // SAFETY: the backing is in no tree, and it is unlinked before it is retired.
         unsafe { list.tree.insert(b.as_ptr()) };
         let n = part.count.load(Ordering::Relaxed);
         part.count.store(n + 1, Ordering::Release);
@@ -441,7 +441,7 @@ impl<M: Machine> Parts<M> {
     /// # Safety
     /// It is linked here.
     pub unsafe fn remove(&self, b: NonNull<Backing<M>>) -> bool {
-        // SAFETY: linked, hence alive.
+        // SAFETY: `b` is linked here, by this function's contract, and a backing is retired only after it was unlinked.
         let (part, mut list) = self.lock_part_of(unsafe { b.as_ref() });
         // SAFETY: by this function's contract.
         unsafe { list.tree.remove(b.as_ptr()) };
@@ -449,7 +449,7 @@ impl<M: Machine> Parts<M> {
         part.unlinked.store(unlinked + 1, Ordering::Release);
         let n = part.count.load(Ordering::Relaxed);
         part.count.store(n - 1, Ordering::Release);
-        // SAFETY: not linked any more, but the caller's still.
+        // SAFETY: the backing left the tree, but its memory stays until the caller retires it.
         let b = unsafe { b.as_ref() };
         let emptied = n == 1 && self.own_part(b.part()).is_none();
         part.release(b.vm(), &mut list);
@@ -634,7 +634,7 @@ impl<M: Machine> Parts<M> {
                 if let ControlFlow::Break(found) = visit(b) {
                     return Some(found);
                 }
-                // SAFETY: in the tree, which is locked.
+                // SAFETY: `b` was found in this tree, and its lock was not let go of since.
                 next = unsafe { list.tree.next_overlap_from(b, key, key + 1) };
             }
         }
@@ -710,7 +710,7 @@ impl<M: Machine> Parts<M> {
     pub fn free(&self, vm: &Objects<M>) {
         if let Some(more) = NonNull::new(self.more.load(Ordering::Acquire)) {
             debug_assert!(self.iter().all(|p| p.list.lock().tree.is_empty()), "an object goes while backings show it");
-            // SAFETY: the object is dead and shown by nobody: only scans looked here, and they hold the object.
+            // SAFETY: the object is dead and no backing shows it; only scans came here, and they keep the object.
             unsafe {
                 let own = more.as_ref().own.iter().filter_map(|own| NonNull::new(own.load(Ordering::Acquire)));
                 own.for_each(|own| vm.object_memory().own_parts.free(vm, own));
@@ -742,7 +742,7 @@ impl<M: Machine> Parts<M> {
 #[cfg(all(test, not(any(loom, shuttle))))]
 impl<M: Machine> Parts<M> {
     pub fn corrupt_max(&self, b: NonNull<Backing<M>>) {
-        // SAFETY: the tests' backings are listed.
+        // SAFETY: the tests pass backings that are linked into the first part.
         unsafe { self.first.list.lock().tree.corrupt_max(b.as_ptr()) };
     }
     pub fn corrupt_count(&self) {

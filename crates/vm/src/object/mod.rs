@@ -100,7 +100,8 @@ unsafe impl<M: Machine> Nodes for &'static Objects<M> {
         unsafe { self.object_memory().nodes.cache().free(self, node.cast()) }
     }
     unsafe fn retire(self, node: *mut Retired, free: unsafe fn(*mut Retired)) {
-        // SAFETY: by the trait's contract.
+        // SAFETY: no new reader can reach `node`, and it is retired once: the contract of `Nodes::retire`. Readers of the index pin
+        // this epoch.
         unsafe { self.epoch().retire(node, free) }
     }
 }
@@ -153,7 +154,7 @@ quire_sync::assert_layout!(Object<crate::testing::TestMachine> {
 
 // SAFETY: the pager is `Send + Sync` and outlives the object (`Pager::released`); the rest is made of atomics and locks.
 unsafe impl<M: Machine> Send for Object<M> {}
-// SAFETY: as above.
+// SAFETY: shared references change atomics, and lists under their locks; the pager is `Sync`, and all other fields are fixed.
 unsafe impl<M: Machine> Sync for Object<M> {}
 
 impl<M: Machine> Object<M> {
@@ -189,7 +190,8 @@ impl<M: Machine> Object<M> {
     /// Frees an object that nobody has seen.
     ///
     /// # Safety
-    /// As it says.
+    /// The object came from its system's slab, and the caller alone can reach it: no handle, no backing, no reader. It is discarded
+    /// once.
     pub(crate) unsafe fn discard(this: NonNull<Object<M>>) {
         // SAFETY: by this function's contract.
         unsafe {
@@ -262,7 +264,7 @@ impl<M: Machine> Object<M> {
     /// The pager, where it has one.
     #[inline(always)]
     pub(crate) fn pager(&self) -> Option<&dyn Pager> {
-        // SAFETY: a pager lives until `released`.
+        // SAFETY: the pager came in as a `&'static dyn Pager`, and `released` is called at the object's teardown only.
         self.pager.map(|p| unsafe { &*p.as_ptr() })
     }
     /// Whether a page that is not there is all zeroes.
@@ -337,7 +339,7 @@ impl<M: Machine> Object<M> {
 
     /// Links a backing that shows the object, into the part that it names. The caller keeps the object meanwhile.
     pub(crate) fn link(&self, b: NonNull<Backing<M>>) {
-        // SAFETY: the caller's.
+        // SAFETY: the caller made `b` and has linked it nowhere yet; a backing is retired only after it was unlinked.
         self.note_stores(unsafe { b.as_ref() }, true);
         self.parts.insert(self.vm, b, &self.refs);
     }
@@ -369,7 +371,7 @@ impl<M: Machine> Object<M> {
         // CPU's own part, the object may be gone then, and is not used.
         let object = unsafe { this.as_ref() };
         let keys = {
-            // SAFETY: linked, hence alive.
+            // SAFETY: `b` is linked, by this function's contract, and a backing is retired only after it was unlinked.
             let b = unsafe { b.as_ref() };
             let start = b.offset();
             start..start + (b.range().len() / PAGE_SIZE)
@@ -380,11 +382,11 @@ impl<M: Machine> Object<M> {
             object.refs.add();
         }
         // While it still keeps the object.
-        // SAFETY: linked, hence alive.
+        // SAFETY: `b` leaves its list only in the `remove` below, and its memory lives until the caller retires it.
         if object.parts.is_too_wide(unsafe { b.as_ref() }) {
             object.parts.shrink(&object.refs);
         }
-        // SAFETY: as above.
+        // SAFETY: `b` is linked until the `remove` below, so neither it nor the object that it keeps is gone.
         object.note_stores(unsafe { b.as_ref() }, false);
         // SAFETY: by this function's contract.
         let emptied = unsafe { object.parts.remove(b) };
@@ -432,7 +434,7 @@ impl<M: Machine> Object<M> {
     /// # Safety
     /// The caller has a reference, and does not use the object through it any more.
     pub(crate) unsafe fn unref(vm: &'static Objects<M>, this: NonNull<Object<M>>) {
-        // SAFETY: the caller's reference keeps it.
+        // SAFETY: the caller has a reference, by this function's contract, and it is given up below at the earliest.
         let object = unsafe { this.as_ref() };
         loop {
             match object.refs.give_up() {
@@ -477,7 +479,8 @@ impl<M: Machine> Objects<M> {
         // The same identity before and after, and its maker had let go of it: it was there to stay when the object was read.
         let let_go = state.0 & (State::IDENTITY | State::BUSY) == State::IDENTITY;
         let stays = let_go && page.state().generation() == state.generation();
-        // SAFETY: by what was just seen.
+        // SAFETY: both looks saw one generation, an identity and no busy bit: the page named `object` under the pin, after its
+        // maker had let go.
         if stays { unsafe { self.object_at(object, pin) } } else { None }
     }
 
@@ -493,8 +496,8 @@ impl<M: Machine> Objects<M> {
     /// # Safety
     /// `object` is 0, or a page that had been let go of by its maker has named it under the pin.
     unsafe fn object_at<'p>(&self, object: u64, _pin: &'p Pinned<'_>) -> Option<&'p Object<M>> {
-        // SAFETY: pages name objects, and an object is retired only after the pages that were there to stay have lost their
-        // identities: what was read under the pin is not freed under it.
+        // SAFETY: pages name objects, and an object is retired only after pages that were let go of have lost their identities. So
+        // a name that was read under the pin is not freed under it.
         unsafe { core::ptr::with_exposed_provenance::<Object<M>>(object as usize).as_ref() }
     }
 }
@@ -504,9 +507,9 @@ pub struct ObjectRef<M: Machine> {
     object: NonNull<Object<M>>,
 }
 
-// SAFETY: objects are shared between CPUs by design.
+// SAFETY: `Object` is `Send` and `Sync`, and a handle's reference can be given up on any CPU.
 unsafe impl<M: Machine> Send for ObjectRef<M> {}
-// SAFETY: as above.
+// SAFETY: `&ObjectRef` gives `&Object`, which is `Sync`, and clones, which count atomically.
 unsafe impl<M: Machine> Sync for ObjectRef<M> {}
 
 impl<M: Machine> ObjectRef<M> {
@@ -558,7 +561,7 @@ impl<M: Machine> Clone for ObjectRef<M> {
 impl<M: Machine> Drop for ObjectRef<M> {
     fn drop(&mut self) {
         let vm = self.vm;
-        // SAFETY: the handle's own reference.
+        // SAFETY: the handle has one reference, and is gone after this.
         unsafe { Object::unref(vm, self.object) }
     }
 }
@@ -566,7 +569,7 @@ impl<M: Machine> Drop for ObjectRef<M> {
 impl<M: Machine> Deref for ObjectRef<M> {
     type Target = Object<M>;
     fn deref(&self) -> &Object<M> {
-        // SAFETY: the handle keeps it.
+        // SAFETY: the handle counts in `refs`, and an object is retired only after that count came to zero.
         unsafe { self.object.as_ref() }
     }
 }

@@ -30,7 +30,7 @@ pub struct Objects<M: Machine> {
 
 // SAFETY: every part is shared between CPUs by design but `memory`, which is written at boot, before other CPUs know the value.
 unsafe impl<M: Machine> Sync for Objects<M> {}
-// SAFETY: as any other value; what `memory` leads to is `Sync`.
+// SAFETY: every part is made of atomics and locks, and `memory` leads to a `dyn MemoryWait`, which is `Sync`.
 unsafe impl<M: Machine> Send for Objects<M> {}
 
 impl<M: Machine> Deref for Objects<M> {
@@ -43,7 +43,7 @@ impl<M: Machine> Deref for Objects<M> {
 
 impl<M: Machine> Objects<M> {
     fn memory(&self) -> Option<&'static dyn MemoryWait> {
-        // SAFETY: written once, at boot.
+        // SAFETY: `Vm::new` writes the word before another CPU knows the system, and no code writes it later.
         unsafe { *self.memory.get() }
     }
 

@@ -107,7 +107,7 @@ impl<M: Machine> Objects<M> {
             self.stats().add(Event::SharedPageGone, shared);
         }
         let freed = batch.as_slice().iter().enumerate().filter(|(n, _)| freed.contains(*n));
-        // SAFETY: as in `unhold_page`, for those whose last hold was undone.
+        // SAFETY: the last hold of each of these pages was undone by this call, so no other CPU frees or uses its frame.
         unsafe { self.free_frames(freed.map(|(_, (_, pfn))| *pfn)) };
     }
 
@@ -134,7 +134,7 @@ impl<M: Machine> Objects<M> {
     /// Undoes one hold; frees the frame where it was the last.
     pub(crate) fn unhold_page(&self, page: &Page) {
         if page.unhold() {
-            // SAFETY: no identity and no hold is left, so nobody else frees it or looks at it.
+            // SAFETY: no identity and no hold is left, so no other CPU frees the frame or looks at it.
             self.return_frame(unsafe { Frame::from_pfn(self.pfn_of_page(page)) });
         }
     }

@@ -79,7 +79,7 @@ impl<M: Machine> Reaper<M> {
             }
             place.previous.set(ptr::null());
             place.next.set(list.first);
-            // SAFETY: on the list, hence alive.
+            // SAFETY: an object is taken off its list before it is retired, and the list is locked, so those on it are alive.
             if let Some(first) = unsafe { list.first.as_ref() } {
                 first.reaping().previous.set(object);
             }
@@ -115,7 +115,7 @@ impl<M: Machine> Reaper<M> {
     pub(crate) fn take(&self, list: usize, pin: &Pinned<'_>) -> Option<NonNull<Object<M>>> {
         let mut list = self.lists.of(list).lock();
         loop {
-            // SAFETY: on the list, hence alive.
+            // SAFETY: an object is taken off its list before it is retired, and the list is locked, so those on it are alive.
             let object = unsafe { list.first.as_ref() }?;
             unlink(&mut list, object);
             if object.try_ref(pin) {
@@ -128,7 +128,7 @@ impl<M: Machine> Reaper<M> {
 fn unlink<M: Machine>(list: &mut List<M>, object: &Object<M>) {
     let place = object.reaping();
     let (next, previous) = (place.next.get(), place.previous.get());
-    // SAFETY: neighbours on the list, hence alive.
+    // SAFETY: an object is taken off its list before it is retired, and the list is locked, so those on it are alive.
     unsafe {
         match previous.as_ref() {
             Some(p) => p.reaping().next.set(next),

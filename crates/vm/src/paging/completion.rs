@@ -50,20 +50,21 @@ impl<M: Machine> Objects<M> {
         // further down this list.
         let mut kept: [Option<Kept<M>>; RECORDS] = [const { None }; RECORDS];
         while let Some(record) = NonNull::new(at) {
-            // SAFETY: popped, so ours.
+            // SAFETY: the swap took the whole list, so its records are this call's until it gives them back; records are never
+            // freed.
             let r = unsafe { record.as_ref() };
             at = r.next.load(Ordering::Relaxed);
             let result = if r.failed.load(Ordering::Relaxed) == 0 { Ok(()) } else { Err(PagerError) };
-            // SAFETY: as above.
+            // SAFETY: a request that is complete is used by no pager, so the record's body is this call's alone.
             let body = unsafe { &*r.body.get() };
-            // SAFETY: the reference that the record was given when it was filled, if any.
+            // SAFETY: the record got the pointer from `Kept::into_raw`, or null, when it was filled, and is finished once.
             let object = unsafe { Kept::<M>::from_raw(body.object) };
             match body.direction {
                 Direction::Read => object.iter().for_each(|o| page_in::finish(self, o.object(), body, result, may)),
                 Direction::Write => laundry::finish(self, object.as_ref().map(Kept::object), body, result, may),
             }
             kept[n] = object;
-            // SAFETY: the waiter stays until this is set.
+            // SAFETY: the pointer is null, or of a waiter that stays until the word is set, which happens below.
             if let Some(done) = unsafe { body.done.as_ref() } {
                 done.0.store(if result.is_ok() { 1 } else { 2 }, Ordering::Release);
             }

@@ -129,7 +129,7 @@ pub(crate) struct Taken<'v> {
 impl Taken<'_> {
     /// What it says.
     pub fn body(&mut self) -> &mut Body {
-        // SAFETY: the record is the holder's alone.
+        // SAFETY: the record was taken off the free list, so this value alone leads to its body.
         unsafe { &mut *self.record.as_ref().body.get() }
     }
 
@@ -153,7 +153,7 @@ impl Taken<'_> {
 
 /// Pages that a record which is the caller's writes.
 pub(super) fn written(record: NonNull<Record>) -> u64 {
-    // SAFETY: the record is the caller's.
+    // SAFETY: the caller holds the record, so no other thread changes its body.
     let body = unsafe { &*record.as_ref().body.get() };
     if body.direction == Direction::Write { body.len as u64 } else { 0 }
 }
@@ -170,7 +170,7 @@ impl Drop for Taken<'_> {
 /// A write's frames are read at any time until then, and may be stored into meanwhile: then the page is written again later.
 pub struct Request(NonNull<Record>);
 
-// SAFETY: the record is reached by the holder alone.
+// SAFETY: a request is the one value that leads to its record, and records live as long as the system.
 unsafe impl Send for Request {}
 // SAFETY: shared references only read what does not change while the request is held.
 unsafe impl Sync for Request {}
@@ -181,7 +181,7 @@ impl Request {
         unsafe { self.0.as_ref() }
     }
     fn body(&self) -> &Body {
-        // SAFETY: the record is the holder's.
+        // SAFETY: nothing changes a record's body from `start` to the end of its request.
         unsafe { &*self.record().body.get() }
     }
 
@@ -216,7 +216,7 @@ impl Request {
     fn push(&self, result: Result<(), PagerError>) {
         let record = self.record();
         record.failed.store(result.is_err() as u8, Ordering::Relaxed);
-        // SAFETY: set when the record was made; lives as long as the record.
+        // SAFETY: `try_take` set the word, and `Io` lives as long as its records, which live as long as the system.
         let io = unsafe { &*record.io.load(Ordering::Relaxed) };
         let mut head = io.completed.load(Ordering::Relaxed);
         loop {
@@ -244,7 +244,7 @@ pub struct Requests {
     len: usize,
 }
 
-// SAFETY: as a request.
+// SAFETY: the records on the list are reached through it alone, and records live as long as the system.
 unsafe impl Send for Requests {}
 
 impl Requests {
@@ -264,7 +264,7 @@ impl Requests {
     pub(crate) fn push(&mut self, request: Request) {
         let record = request.0;
         core::mem::forget(request);
-        // SAFETY: the request was the caller's; those on the list are this list's.
+        // SAFETY: the request's record comes from the caller, and those on the list are reached through it alone.
         unsafe {
             record.as_ref().next.store(ptr::null_mut(), Ordering::Relaxed);
             match self.last {
@@ -280,11 +280,11 @@ impl Requests {
         let mut before: Option<NonNull<Record>> = None;
         let mut at = self.first?;
         for _ in 0..n {
-            // SAFETY: on the list, so this list's.
+            // SAFETY: `at` is a record on this list, and records live as long as the system.
             let next = NonNull::new(unsafe { at.as_ref() }.next.load(Ordering::Relaxed))?;
             before = Some(core::mem::replace(&mut at, next));
         }
-        // SAFETY: as above.
+        // SAFETY: `at` and `before` are records on this list, and records live as long as the system.
         unsafe {
             let next = at.as_ref().next.load(Ordering::Relaxed);
             match before {
@@ -410,11 +410,11 @@ impl Io {
     pub(crate) fn try_take(&self) -> Option<Taken<'_>> {
         let mut free = self.free.lock();
         let record = NonNull::new(free.first)?;
-        // SAFETY: free, so the list's.
+        // SAFETY: records live as long as the system, and the lock on the free list is held.
         free.first = unsafe { record.as_ref() }.next.load(Ordering::Relaxed);
         free.len -= 1;
         drop(free);
-        // SAFETY: taken off the list.
+        // SAFETY: the record was taken off the free list under its lock, so no other thread reaches its body.
         unsafe {
             record.as_ref().io.store(ptr::from_ref(self).cast_mut(), Ordering::Relaxed);
             *record.as_ref().body.get() = Body::new();
@@ -425,7 +425,7 @@ impl Io {
     pub(super) fn give(&self, record: NonNull<Record>) {
         {
             let mut free = self.free.lock();
-            // SAFETY: the caller's, who gives it up.
+            // SAFETY: records live as long as the system, and the caller gives up this one, which is on no list.
             unsafe { record.as_ref() }.next.store(free.first, Ordering::Relaxed);
             free.first = record.as_ptr();
             free.len += 1;

@@ -102,14 +102,14 @@ pub struct MemoryStore {
 // SAFETY: the memory is the store's; a page is read and written only by the request that names it, and the core never has two
 // for one slot. (Files behind a store are read and written as their programs do.)
 unsafe impl Send for MemoryStore {}
-// SAFETY: as above.
+// SAFETY: `state` has a lock, and each page's bytes are used by the one request under way that names the page.
 unsafe impl Sync for MemoryStore {}
 
 impl MemoryStore {
     /// A store of `pages` pages at `bytes`. Its content is what is there.
     ///
     /// # Safety
-    /// The memory is valid for reads and writes of so many pages as long as the store, and nobody else uses it.
+    /// The memory is valid for reads and writes of so many pages as long as the store, and is used by the store alone.
     pub unsafe fn new(bytes: NonNull<u8>, pages: u64, plan: FaultPlan) -> MemoryStore {
         let random = plan.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
         let state = State { plan, random, waiting: Requests::new(), last: 0, reads: 0, writes: 0, failed: 0 };
@@ -131,7 +131,7 @@ impl MemoryStore {
     }
 
     fn page(&self, n: u64) -> Option<*mut u8> {
-        // SAFETY: within the store's memory.
+        // SAFETY: page `n` is one of the store's pages, whose memory is one block that is valid for all of them.
         (n < self.pages).then(|| unsafe { self.bytes.as_ptr().add((n * PAGE_SIZE) as usize) })
     }
 

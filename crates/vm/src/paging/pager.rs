@@ -45,7 +45,8 @@ pub trait Pager: Send + Sync {
     fn start(&self, request: Request) {
         let result = match request.direction() {
             Direction::Read => (0..request.len()).try_for_each(|i| {
-                // SAFETY: a read's frames are the request's alone.
+                // SAFETY: the frames of a read belong to its request, are a page long, and are mapped by no leaf until it is
+                // complete.
                 let bytes = unsafe { &mut *request.frame(i).cast::<[u8; PAGE_SIZE as usize]>() };
                 self.fill(request.first() + i as u64, bytes)
             }),

@@ -57,7 +57,7 @@ impl<M: Machine> Objects<M> {
         let memory = self.alloc_run(order, For::Kernel).map_err(|_| SwapError::OutOfMemory)?;
         self.stats().add(Event::BufferPage, 1 << order);
         let at = self.machine().frame_ptr(memory.pfn()).cast::<u64>();
-        // SAFETY: the run is large enough, ours alone, and never freed.
+        // SAFETY: the run has a bit for each slot, was allocated by this call, and is never freed once it is the bitmap's.
         let map = unsafe {
             core::ptr::write_bytes(at, 0, words);
             core::slice::from_raw_parts_mut(at, words)
@@ -76,7 +76,8 @@ impl<M: Machine> Objects<M> {
         }
         bitmap.words = map;
         let _kept: Pfn = memory.into_pfn();
-        // SAFETY: nobody reads it before `ready`, and the lock keeps others from writing it.
+        // SAFETY: readers look at the word after they have seen `ready`, which is not set yet; the bitmap's lock keeps other
+        // writers out.
         unsafe { *swap.store.get() = Some(store) };
         swap.total.store(slots, Ordering::Relaxed);
         swap.free.store(slots, Ordering::Relaxed);

@@ -66,7 +66,7 @@ pub struct Swap {
 
 // SAFETY: `store` is written once, before `ready`, under the bitmap's lock.
 unsafe impl Send for Swap {}
-// SAFETY: as above.
+// SAFETY: readers look at `store` only after they have seen `ready`, and it is not written any more then.
 unsafe impl Sync for Swap {}
 
 /// A run of at most `n` zero bits in `word`, as long as possible: (bit, length).
@@ -101,7 +101,7 @@ impl Swap {
         if !self.ready.load(Ordering::Acquire) {
             return None;
         }
-        // SAFETY: set, and never changed again.
+        // SAFETY: `ready` was seen, and the word was written before it and is not written again.
         unsafe { *self.store.get() }
     }
     /// Slots in all.

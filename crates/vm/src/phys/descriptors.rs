@@ -64,7 +64,7 @@ pub(crate) struct Descriptors {
 
 // SAFETY: descriptors are made of atomics, and live as long as the system.
 unsafe impl Send for Descriptors {}
-// SAFETY: as for `Send`: every field is shared by reference or by atomics.
+// SAFETY: a shared reference gives shared references to pages and words, which are made of atomics.
 unsafe impl Sync for Descriptors {}
 
 impl Descriptors {
@@ -164,7 +164,7 @@ impl Descriptors {
     /// Opens the sections of `start..end` that are closed, as frames that are no RAM of the allocator's.
     ///
     /// # Safety
-    /// As [`Descriptors::open`].
+    /// The caller keeps every other CPU from opening these sections; see the module.
     pub unsafe fn open_reserved(&self, start: u64, end: u64) {
         for section in start / SECTION..end.min(self.len).div_ceil(SECTION) {
             if !self.is_open(Pfn(section * SECTION)) {

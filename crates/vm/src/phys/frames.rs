@@ -427,7 +427,7 @@ impl<M: Machine> Physical<M> {
     pub fn alloc_frame(&self, fill: Fill, on_behalf: For) -> Result<Frame, OutOfMemory> {
         let (frame, zeroed) = self.take_frame(fill, on_behalf)?;
         if fill == Fill::Zeroed && !zeroed {
-            // SAFETY: the frame was just taken off the free lists; nobody else uses it.
+            // SAFETY: the frame was just taken off the free lists, so the caller is its only owner.
             unsafe { self.machine().zero_frame(frame.pfn()) };
         }
         Ok(frame)
@@ -471,7 +471,7 @@ impl<M: Machine> Physical<M> {
 
     /// Takes a frame back. An error where another system gave it.
     pub fn free_frame(&self, frame: Frame) -> Result<(), ForeignFrame> {
-        // Relies on C10.
+        // Relies on C10: a frame of another system is an error.
         if frame.system != 0 && frame.system != self.tag() {
             return Err(ForeignFrame(frame));
         }
@@ -498,7 +498,7 @@ impl<M: Machine> Physical<M> {
 
     /// Takes a frame of this system back.
     pub(crate) fn return_frame(&self, frame: Frame) {
-        // SAFETY: the frame was its owner's.
+        // SAFETY: a `Frame` is its frame's one owner, and it is consumed here.
         unsafe { self.free_frames(core::iter::once(frame.into_pfn())) };
     }
 
@@ -626,7 +626,7 @@ impl<M: Machine> Physical<M> {
             let depot = &f.domains[run.domain as usize];
             let mut held = depot.held.lock();
             for end in ends.into_iter().filter(|end| !end.is_empty()) {
-                // SAFETY: boot is alone.
+                // SAFETY: `Vm::new` calls this before another CPU knows the system, so no other CPU opens sections.
                 unsafe { f.pages.open_reserved(end.start, end.end) };
                 end.clone().for_each(|i| self.page(Pfn(i)).set_domain(run.domain));
                 held.buddy.put_range(end.start, end.end, Group::User);
@@ -650,10 +650,10 @@ impl<M: Machine> Physical<M> {
     }
 
     pub(crate) fn poison(&self, pfn: Pfn) {
-        // SAFETY: a frame that is freed was flushed before (relies on C4).
+        // SAFETY: relies on C4: a frame that is freed has no translation, since its obligation was discharged first.
         unsafe { self.machine().frame_freed(pfn) };
         if self.poisons() {
-            // SAFETY: the frame is free: nobody may use its memory. What is read from it later is a bug that shows.
+            // SAFETY: a free frame is valid RAM that no owner uses. A later read of this pattern is a bug that shows.
             unsafe {
                 crate::machine::bytes::fill(self.machine().frame_ptr(pfn), 0xd5, crate::types::PAGE_SIZE as usize)
             };

@@ -41,7 +41,7 @@ unsafe fn next(object: FreeList) -> FreeList {
 /// Puts a free object before `next`.
 ///
 /// # Safety
-/// As [`next`].
+/// `object` is free, and on a list, or about to be, that is the caller's.
 #[inline(always)]
 unsafe fn link(object: FreeList, next: FreeList) {
     record::wrote(object);
@@ -202,8 +202,7 @@ impl Cache {
     #[inline(always)]
     fn mine<'a>(&'a self, cpu: &'a PreemptOff) -> Mine<'a> {
         let local = self.local.mine(cpu);
-        // SAFETY: this CPU's, which the caller is kept on. It gives them back before it frees or allocates here again; no interrupt
-        // handler does that.
+        // SAFETY: the caller is kept on this CPU, and has its list nowhere else; interrupt handlers do not allocate here.
         Mine { head: unsafe { local.head.get() }, len: &local.len, _cpu: cpu }
     }
 
@@ -239,7 +238,7 @@ impl Cache {
         let full = {
             let cpu = preempt_off();
             let mut local = self.mine(&cpu);
-            // SAFETY: the caller gave the object up.
+            // SAFETY: the caller gave the object up, by this function's contract, and it came from this cache.
             unsafe { local.push(object) };
             local.len() > self.keep
         };
@@ -275,7 +274,7 @@ impl Cache {
             let mut free = page.words()[FREE].load(Ordering::Relaxed) as FreeList;
             let mut used = page.words()[USED].load(Ordering::Relaxed);
             while local.len() < self.batch && !free.is_null() {
-                // SAFETY: objects on a slab's free list are free, and ours under the depot's lock.
+                // SAFETY: objects on a slab's free list are free, and the depot's lock guards that list.
                 unsafe {
                     let rest = next(free);
                     local.push(free);
@@ -306,7 +305,7 @@ impl Cache {
         record::own_array(base, self.size as usize * self.per_slab as usize, self.size as usize, self.label);
         let mut list: FreeList = ptr::null_mut();
         for i in (0..self.per_slab as usize).rev() {
-            // SAFETY: within the run, which is ours; objects do not overlap.
+            // SAFETY: each object lies within the run, which was allocated by this call, and objects do not overlap.
             unsafe {
                 let object: FreeList = base.add(i * self.size as usize).cast();
                 link(object, list);
@@ -330,7 +329,7 @@ impl Cache {
             let page = vm.page(slab);
             debug_assert_eq!(page.kind(), Kind::Slab, "an object is freed into a cache that it did not come from");
             let free = page.words()[FREE].load(Ordering::Relaxed) as FreeList;
-            // SAFETY: as above.
+            // SAFETY: the object came off this CPU's free list, and the depot's lock guards the list that it is put on.
             unsafe { link(object, free) };
             page.words()[FREE].store(object as u64, Ordering::Relaxed);
             let used = page.words()[USED].load(Ordering::Relaxed) - 1;
@@ -418,7 +417,7 @@ impl<T> Slab<T> {
     /// Drops the object and takes its memory back.
     ///
     /// # Safety
-    /// `object` came from this slab, and nobody uses it any more.
+    /// `object` came from this slab, and is not used any more.
     pub(crate) unsafe fn free<M: Machine>(&self, vm: &Physical<M>, object: NonNull<T>) {
         // SAFETY: by this function's contract.
         unsafe {

@@ -47,7 +47,7 @@ impl<M: Machine> Reclaimer<M> {
         // What waits for readers to go.
         self.epoch().drain();
         let slabs = self.map_memory().caches().into_iter().chain(self.object_memory().caches());
-        // SAFETY: the system's own.
+        // SAFETY: the caches are those of this system, which they are given.
         slabs.chain(self.heap().caches()).for_each(|cache| unsafe { cache.drain(self) });
         self.take_kept(&mut self.pageout().hands.lock());
     }

@@ -157,7 +157,7 @@ fn settle<M: Machine>(
 }
 
 fn copy_bytes<M: Machine>(vm: &Objects<M>, from: Pfn, to: Pfn) {
-    // SAFETY: two frames, of which the caller owns the second.
+    // SAFETY: the frames differ, the caller owns the second, and it holds the first's page busy.
     unsafe {
         let (source, target) = (vm.machine().frame_ptr(from), vm.machine().frame_ptr(to));
         crate::machine::bytes::copy(source, target, PAGE_SIZE as usize);
@@ -172,7 +172,7 @@ fn give_up<M: Machine>(vm: &Objects<M>, page: &Page, take: &mut dyn FnMut(Frame)
     debug_assert!(held, "a busy page has an identity, which is a hold");
     vm.release_page(page);
     if page.unhold() {
-        // SAFETY: no identity and no hold is left: the frame is ours alone.
+        // SAFETY: no identity and no hold is left, so no other thread frees or uses the frame.
         take(unsafe { Frame::from_pfn(vm.pfn_of_page(page)) });
     }
 }

@@ -128,7 +128,7 @@ pub(crate) fn unmap_shown<M: Machine>(object: &Object<M>, keys: Range<u64>) -> F
         let _flushed = owed.discharge();
     });
     object.scanned();
-    // SAFETY: every obligation was discharged.
+    // SAFETY: every translation that was taken away was owed, and each obligation was discharged above.
     unsafe { Flushed::never_mapped() }
 }
 

@@ -299,7 +299,7 @@ mod tests {
     #[test]
     fn a_table_pages_count_is_raised_once_for_each_obligation_however_many_leaves_it_takes() {
         let boot = boot(512, 1);
-        // SAFETY: used with this system alone.
+        // SAFETY: the page tables are used with `boot.vm` alone, which made them.
         let pmap = unsafe { TestPmap::new(boot.vm) }.unwrap();
         let mut raised = 0;
         for _ in 0..2 {
@@ -318,7 +318,7 @@ mod tests {
     #[test]
     fn what_is_paid_for_is_not_asked_for_again() {
         let boot = boot(512, 1);
-        // SAFETY: used with this system alone.
+        // SAFETY: the page tables are used with `boot.vm` alone, which made them.
         let pmap = unsafe { TestPmap::new(boot.vm) }.unwrap();
         let range = |n| VirtRange { start: page(n), end: page(n + 1) };
         let mut owed = Obligation::new(boot.vm, &pmap);

@@ -84,7 +84,7 @@ mod tests {
     fn runs_of_frames_are_told_once_and_a_slab_by_its_label() {
         let m = boot(1024, 1);
         let layout = Layout::from_size_align(768, 8).unwrap();
-        // SAFETY: the system's own heap.
+        // SAFETY: the heap is the one of `m.vm`, which it is given.
         let object = unsafe { m.vm.heap().alloc(m.vm, layout) }.unwrap();
         let at = m.vm.machine().pfn_of(object.as_ptr());
         let mut runs = Vec::new();
@@ -98,7 +98,7 @@ mod tests {
         assert_eq!(of(at.0), Some(Use::Slab("heap-768", 768)));
         let descriptor = m.vm.machine().pfn_of(core::ptr::from_ref(m.vm.page(at)).cast());
         assert_eq!(of(descriptor.0), Some(Use::Descriptors));
-        // SAFETY: as it was allocated.
+        // SAFETY: the object came from this heap with this layout, and is not used any more.
         unsafe { m.vm.heap().free(m.vm, object, layout) };
     }
 }

@@ -186,7 +186,7 @@ impl<M: Machine> Vm<M> {
         // SAFETY: boot is alone: no other CPU knows the value, and none reads the word while it is written.
         unsafe { *vm.memory.get() = Some(&vm.reclaimer) };
         // Leaves show the zero frame.
-        // SAFETY: boot is alone.
+        // SAFETY: no other CPU knows the system yet, so no other CPU opens sections.
         unsafe { pages.open_reserved(zero.0, zero.0 + 1) };
         vm.donate_all(managed <= config.describe_at_boot);
         Ok(vm)

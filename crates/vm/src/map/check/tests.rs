@@ -144,7 +144,7 @@ fn an_entry_that_says_that_no_leaf_allows_stores_where_one_does_is_noticed() {
 #[test]
 fn an_entry_whose_rights_contradict_its_kind_is_noticed() {
     let w = World::new();
-    // SAFETY: nobody else is here.
+    // SAFETY: the entry is in the tree, and no other thread knows the space.
     unsafe { Entry::corrupt_rights(w.writer().pointer(page(SHARED)), Prot::READ) };
     assert_eq!(w.verdict(), Err(Broken::Rights(page(SHARED))));
 }
@@ -153,7 +153,7 @@ fn an_entry_whose_rights_contradict_its_kind_is_noticed() {
 fn a_chain_that_leads_to_another_spaces_backing_is_noticed() {
     let w = World::new();
     let theirs = NonNull::from(w.child.keep_writers_out(page(0)).get(page(PRIVATE)).unwrap().front());
-    // SAFETY: both are alive.
+    // SAFETY: fronts are in published entries, and the test takes neither space apart before the verdict.
     unsafe { w.front(PRIVATE).as_ref() }.corrupt_behind(theirs.as_ptr());
     assert_eq!(w.verdict(), Err(Broken::Chain(page(PRIVATE))));
 }
@@ -161,7 +161,7 @@ fn a_chain_that_leads_to_another_spaces_backing_is_noticed() {
 #[test]
 fn a_layer_that_does_not_know_what_stands_in_front_of_it_is_noticed() {
     let w = World::new();
-    // SAFETY: both are alive.
+    // SAFETY: both fronts are in published entries, which keep their chains; the fork left a layer behind the first.
     unsafe { w.front(PRIVATE).as_ref().behind().unwrap().corrupt_in_front(w.front(SHARED)) };
     assert_eq!(w.verdict(), Err(Broken::Chain(page(PRIVATE))));
 }
@@ -169,7 +169,7 @@ fn a_layer_that_does_not_know_what_stands_in_front_of_it_is_noticed() {
 #[test]
 fn a_chain_that_shows_something_behind_shared_memory_is_noticed() {
     let w = World::new();
-    // SAFETY: both are alive.
+    // SAFETY: both fronts are in published entries of this space, which keep their backings.
     unsafe { w.front(SHARED).as_ref() }.corrupt_behind(w.front(SHARED + 10).as_ptr());
     assert_eq!(w.verdict(), Err(Broken::Chain(page(SHARED))));
 }
@@ -177,7 +177,7 @@ fn a_chain_that_shows_something_behind_shared_memory_is_noticed() {
 #[test]
 fn a_backing_that_shows_a_wrong_object_is_noticed_from_both_sides() {
     let w = World::new();
-    // SAFETY: alive.
+    // SAFETY: the front is in a published entry, which keeps its backing.
     unsafe { w.front(SHARED).as_ref() }.corrupt_object(&w.other);
     assert!(matches!(w.shared.check(true), Err(Broken::Stranger(at)) if at == page(SHARED)));
     assert_eq!(w.verdict(), Err(Broken::Unlisted(page(SHARED))));
@@ -186,7 +186,7 @@ fn a_backing_that_shows_a_wrong_object_is_noticed_from_both_sides() {
 #[test]
 fn a_backing_that_is_on_no_list_is_noticed() {
     let w = World::new();
-    // SAFETY: linked.
+    // SAFETY: `World::new` mapped `shared` there, so the front is linked into its list, and it is removed once.
     unsafe { w.shared.parts().remove(w.front(SHARED)) };
     assert_eq!(w.verdict(), Err(Broken::Unlisted(page(SHARED))));
 }
@@ -230,7 +230,7 @@ fn an_object_without_references_or_of_a_wrong_size_is_noticed() {
     w.shared.corrupt_references();
     assert_eq!(w.verdict(), Err(Broken::References(0)));
     let w = World::new();
-    // SAFETY: alive.
+    // SAFETY: the front is in a published entry, and the world is never taken apart.
     let front = unsafe { w.front(PRIVATE).as_ref() };
     let object = front.object().unwrap();
     object.corrupt_size();
@@ -260,7 +260,7 @@ fn a_wrong_occupancy_bit_tag_or_height_of_an_index_is_noticed() {
 #[test]
 fn a_wrong_bitmap_of_private_memory_is_noticed_by_the_map_though_others_are_at_work() {
     let w = World::new();
-    // SAFETY: alive.
+    // SAFETY: the front is in a published entry, and the world is never taken apart.
     let behind = unsafe { w.front(PRIVATE).as_ref() }.behind().unwrap();
     {
         let pin = w.space.vm().epoch().pin();
@@ -279,7 +279,7 @@ fn a_page_that_says_it_is_another_is_noticed() {
         assert!(p.try_busy(p.state().generation()));
         p.rename(p.object(), p.index() + 1);
         vm.unbusy(p);
-        // SAFETY: alive.
+        // SAFETY: the front is in a published entry, and the world is never taken apart.
         let object = unsafe { w.front(PRIVATE).as_ref() }.object().unwrap();
         assert_eq!(object.check_pages(0..KEYS, quiet), Err(Broken::Identity(0)));
         // The leaf is looked at first; to a fault's eye the page is where it was.

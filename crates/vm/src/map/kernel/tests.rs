@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 const STACK: u64 = 4 * PAGE_SIZE;
 
 fn map(b: &Boot) -> &'static KernelMap<TestMachine> {
-    // SAFETY: the machine's one map there.
+    // SAFETY: this is the machine's only kernel map, and nothing else is mapped at `KERNEL`.
     Box::leak(Box::new(unsafe { KernelMap::new(b.vm, KERNEL, STACK) }.unwrap()))
 }
 
 fn free(b: &Boot) -> u64 {
     b.vm.epoch().drain();
-    // SAFETY: the system's own.
+    // SAFETY: the caches are those of `b.vm`, which they are given.
     b.vm.map_memory().caches().iter().for_each(|c| unsafe { c.drain(b.vm) });
     b.vm.frames().free()
 }
@@ -88,14 +88,14 @@ fn a_device_window_has_the_devices_frames_and_keeps_them() {
     let map = map(&b);
     let before = free(&b);
     let frames = PhysRange { start: Pfn(1 << 30), end: Pfn((1 << 30) + 3) };
-    // SAFETY: no such memory is ever touched.
+    // SAFETY: the frames lie beyond RAM, so no other code uses them, and the test reaches none of them.
     let window = unsafe { map.device(frames, MemoryType::Uncached) }.unwrap();
     let shown: Vec<_> = window.pages().map(|va| b.vm.machine().kernel_leaf(va).unwrap()).collect();
     assert_eq!(shown, [Pfn(1 << 30), Pfn((1 << 30) + 1), Pfn((1 << 30) + 2)]);
     drop(window);
     map.settle();
     assert_eq!(free(&b), before);
-    // SAFETY: as above.
+    // SAFETY: the range has no frames, so nothing is mapped.
     let none = unsafe { map.device(PhysRange { start: Pfn(7), end: Pfn(7) }, MemoryType::Uncached) };
     assert_eq!(none.err(), Some(MapError::Invalid));
 }

@@ -129,7 +129,7 @@ impl<M: Machine> Space<M> {
             if matches!(fate, Fate::Freeze | Fate::Split) {
                 let own = ours.push(e.range(), a, How::Taken, e)?;
                 if e.has_no_stores() {
-                    // SAFETY: just made, and not published.
+                    // SAFETY: `push` has just made the entry, and `ours` publishes it at the end of the fork.
                     unsafe { own.as_ref() }.note_no_stores();
                 }
                 replaced.start = replaced.start.min(e.range().start);
@@ -143,7 +143,7 @@ impl<M: Machine> Space<M> {
             let count = writer.overlapping(replaced.start, replaced.end).count();
             let mut new = ours.iter().peekable();
             let row = writer.overlapping(replaced.start, replaced.end).map(|e| {
-                // SAFETY: new entries of ours.
+                // SAFETY: entries of `ours` are freed by its `drop` only, which comes after the change is prepared.
                 match new.next_if(|n| unsafe { n.as_ref() }.range().start == e.range().start) {
                     Some(n) => n,
                     None => NonNull::from(e),
@@ -155,9 +155,9 @@ impl<M: Machine> Space<M> {
         // Nothing from here on can fail.
         let mut new = ours.iter().peekable();
         for entry in theirs.iter() {
-            // SAFETY: new entries of ours, whose origins are in the parent's tree.
+            // SAFETY: the entries are not published yet, and their origins stay in the parent's tree until the commit below.
             let (entry, e) = unsafe { (entry.as_ref(), entry.as_ref().origin()) };
-            // SAFETY: as above.
+            // SAFETY: entries of `ours` are not published before this loop ends, so they are alive.
             let own = new.next_if(|n| unsafe { n.as_ref() }.range().start == e.range().start);
             let range = e.range();
             let split = own.is_some() && !entry.flags().contains(Flags::NEEDS_FRONT);
@@ -168,7 +168,7 @@ impl<M: Machine> Space<M> {
                 // tables outlive its chains.
                 let f = unsafe { backing::fork(&mut spare, e.front_ptr(), !split, child.pmap()) };
                 if let Some(own) = own {
-                    // SAFETY: as above.
+                    // SAFETY: entries of `ours` are not published before this loop ends, so they are alive.
                     let own = unsafe { own.as_ref() };
                     own.set_front(f.parent);
                     mark_chain(own.front(), own.flags());
@@ -177,17 +177,18 @@ impl<M: Machine> Space<M> {
                 f.child
             } else {
                 if let Some(own) = own {
-                    // SAFETY: as above.
+                    // SAFETY: entries of `ours` are not published before this loop ends, so they are alive.
                     unsafe { own.as_ref() }.set_front(e.front_ptr());
                     e.passed_on.set(true);
                 }
-                // SAFETY: as above; a front that is shared has an object.
+                // SAFETY: the writer of all arenas is held, and the child's page tables outlive its chains; a shared front has an
+                // object.
                 unsafe { backing::replicate(&mut spare, e.front(), range, range.start, child.pmap()) }
             };
             entry.set_front(front);
         }
         for entry in theirs.iter() {
-            // SAFETY: ours, published next.
+            // SAFETY: entries of `theirs` are published after this loop, so they are alive.
             child.home().counts().come(unsafe { entry.as_ref() });
         }
         child.home().commit_first(born);
@@ -208,7 +209,7 @@ impl<M: Machine> Space<M> {
         while let Some(e) = unsafe { at.as_ref() } {
             at = e.link.get();
             if e.passed_on.get() {
-                // SAFETY: as above; the chain has another owner.
+                // SAFETY: the commit took the entry out of the tree, the list has it once, and its chain is its successor's now.
                 unsafe { Entry::retire(NonNull::from(e)) };
             } else {
                 e.unmark_stale();

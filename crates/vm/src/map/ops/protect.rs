@@ -114,11 +114,11 @@ impl<M: Machine> Space<M> {
             sweep.perform(Work::lose(e.range(), lost, a.prot));
             let _flushed = sweep.finish();
         }
-        // SAFETY: just made, and not published.
+        // SAFETY: the entry was made by this call, and `replace` publishes it after this.
         unsafe { entry.as_ref() }.set_front(e.front_ptr());
         writer.replace(entry, &e.attributes());
         new.published();
-        // SAFETY: unreachable for new readers since the store, and given up once; its chain is the new entry's.
+        // SAFETY: `replace` took the entry out of the tree, this call alone retires it, and its chain is the new entry's.
         unsafe { Entry::retire(NonNull::from(e)) };
         Ok(())
     }

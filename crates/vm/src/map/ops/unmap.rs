@@ -54,8 +54,8 @@ impl<M: Machine> Drop for SpaceRef<M> {
         quire_sync::atomic::fence_after_rmw();
         let _span = Span::begin(Kind::TakeApart, 0, 0);
         self.vm().map_memory().all.forget(self);
-        // SAFETY: this was the last handle: nobody faults in the space, and no CPU runs it; after the first step no backing
-        // leads to it either.
+        // SAFETY: this was the last handle, so no thread faults in the space and no CPU runs it; after the first step no backing
+        // leads to it.
         unsafe {
             take_apart(self);
             Space::free(self.0);
@@ -70,7 +70,7 @@ impl<M: Machine> Drop for SpaceRef<M> {
 /// tables go. The entries go at once: nobody is left who could read them.
 ///
 /// # Safety
-/// Nobody else can reach the space but by its backings, and no CPU runs it.
+/// Other threads reach the space by its backings only, and no CPU runs it.
 pub(in crate::map) unsafe fn take_apart<M: Machine>(space: &Space<M>) {
     let vm = space.vm();
     vm.epoch().push_back();
@@ -90,13 +90,13 @@ pub(in crate::map) unsafe fn take_apart<M: Machine>(space: &Space<M>) {
         set.add_all();
         space.pmap().flush(vm, &set);
     }
-    // SAFETY: flushed just now, and nobody runs or faults in the space any more.
+    // SAFETY: a space with entries was flushed on every CPU just now, and no CPU runs the space or faults in it.
     let proof = unsafe { Flushed::never_mapped() };
     let mut pile = vm.epoch().pile();
-    // SAFETY: the tree's entries; nobody looks at the tree any more, whose nodes are freed without a look at them.
+    // SAFETY: the list has the tree's entries, each of which is freed after its link was read; no thread reaches the tree.
     while let Some(entry) = unsafe { all.as_ref() } {
         all = entry.link.get();
-        // SAFETY: as above; each is given up once, and its chain is its own.
+        // SAFETY: no CPU can find the entries any more, the list has each of them once, and each owns its chain.
         unsafe {
             backing::dispose_onto(vm, entry.front_ptr(), &proof, &mut pile);
             vm.map_memory().entries.free(vm, NonNull::from(entry));

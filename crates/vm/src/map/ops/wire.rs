@@ -104,7 +104,7 @@ impl<M: Machine> Space<M> {
     /// [`MapError::Invalid`] for a range that no map can have; [`MapError::Protection`] at what cannot be, since nothing may
     /// access it or its object ends before it; [`MapError::OutOfMemory`]. What was brought in before stays. May sleep.
     pub fn make_resident(&self, range: VirtRange) -> Result<(), MapError> {
-        // Relies on C10.
+        // Relies on C10: a range that no map can have is an error.
         self.valid(range)?;
         let mut at = range.start;
         let mut result = Ok(());

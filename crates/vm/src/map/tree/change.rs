@@ -62,7 +62,7 @@ impl<A: NodeAlloc, const F: usize> Level<A, F> {
             if self.first.is_null() {
                 self.first = node;
             } else {
-                // SAFETY: `last` is a node of ours.
+                // SAFETY: `last` is a new node of this row, which only the row's change reaches.
                 unsafe { (*self.last).link.set(node) };
             }
             self.last = node;
@@ -71,7 +71,7 @@ impl<A: NodeAlloc, const F: usize> Level<A, F> {
             self.wide = self.wide.saturating_sub(1);
         }
         self.room -= 1;
-        // SAFETY: a node of ours with room.
+        // SAFETY: `last` is a new node of this row, and `room` says that it is not full.
         unsafe { Node::push(self.last, start, end, slot, gap) };
         Ok(())
     }
@@ -96,7 +96,7 @@ impl<A: NodeAlloc, const F: usize> Level<A, F> {
                 continue;
             }
             let n = self.room.min(range.len());
-            // SAFETY: by this function's contract; a node of ours with room.
+            // SAFETY: `node` and the range keep to this function's contract; `last` is a new node of this row, with room for `n`.
             unsafe { Node::append(self.last, node, range.start..range.start + n) };
             self.room -= n;
             range.start += n;
@@ -142,7 +142,7 @@ impl<A: NodeAlloc, const F: usize> Source<A, F> {
         if node.is_null() {
             return Node::new(self.alloc, level);
         }
-        // SAFETY: set aside by us, reachable by nobody.
+        // SAFETY: nodes that were set aside are on this list alone, and the writer has it.
         unsafe {
             list.set((*node).link.get());
             (*node).link.set(ptr::null_mut());
@@ -155,7 +155,7 @@ impl<A: NodeAlloc, const F: usize> Source<A, F> {
         let list = &self.aside[usize::from(level > 0)];
         for _ in 0..count {
             let node = Node::new(self.alloc, level)?;
-            // SAFETY: just made.
+            // SAFETY: `Node::new` has just made the node, and no other code has its address yet.
             unsafe { (*node).link.set(list.get()) };
             list.set(node);
         }
@@ -175,7 +175,7 @@ impl<A: NodeAlloc, const F: usize> Source<A, F> {
         for list in &self.aside {
             let mut at = list.replace(ptr::null_mut());
             while !at.is_null() {
-                // SAFETY: set aside by us, reachable by nobody.
+                // SAFETY: nodes that were set aside are on this list alone, and the writer has it.
                 unsafe {
                     let next = (*at).link.get();
                     Node::free(at);
@@ -397,7 +397,7 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
         f: impl FnOnce(&mut Level<A, F>, &Source<A, F>) -> Result<(), OutOfMemory>,
     ) -> Result<(), OutOfMemory> {
         f(row, &self.source).inspect_err(|_| {
-            // SAFETY: the row's nodes are ours.
+            // SAFETY: the row's nodes are new, linked, and reached by this change alone.
             unsafe { chain(row.first, &mut change.built) };
             row.first = ptr::null_mut();
         })
@@ -405,7 +405,7 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
 
     /// Puts new levels over `below` until one node is left, or takes levels away that hold one child only.
     fn crown(&self, mut change: Change<T, A, F>, mut below: Level<A, F>) -> Result<Change<T, A, F>, OutOfMemory> {
-        // SAFETY: all nodes of the rows are ours; below them hang nodes that stay, which only the writer changes.
+        // SAFETY: the rows' nodes are new and reached by this change alone; below them hang nodes that only the writer changes.
         unsafe {
             while below.count > 1 {
                 let level = below.level + 1;
@@ -605,7 +605,7 @@ impl<T, A: NodeAlloc, const F: usize> Change<T, A, F> {
     /// Nothing refers to it any more.
     unsafe fn unbuild(&mut self, node: *mut Node<A, F>) -> bool {
         let (mut before, mut at) = (ptr::null_mut::<Node<A, F>>(), self.built);
-        // SAFETY: the list holds new nodes of ours.
+        // SAFETY: `built` links new nodes of this change, and no reader reaches them.
         unsafe {
             while !at.is_null() && at != node {
                 before = at;
@@ -630,7 +630,7 @@ impl<T, A: NodeAlloc, const F: usize> Drop for Change<T, A, F> {
     fn drop(&mut self) {
         let mut at = self.built;
         while !at.is_null() {
-            // SAFETY: new nodes that were never published.
+            // SAFETY: a commit empties `built`, so its nodes were never published, and only this change reaches them.
             unsafe {
                 let next = (*at).link.get();
                 Node::free(at);

@@ -26,12 +26,12 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
 /// Checks the subtree and returns its triple, derived from the leaves alone.
 ///
 /// # Safety
-/// The caller is the writer.
+/// `this` is reachable from the tree's root, and the caller is the writer.
 unsafe fn check_node<A: NodeAlloc, const F: usize>(
     this: *mut Node<A, F>,
     count: &mut usize,
 ) -> Result<Summary, TreeError> {
-    // SAFETY: as for this function.
+    // SAFETY: `this` is reachable, by this function's contract, and the caller is the writer, so no node is retired.
     let node = unsafe { &*this };
     if node.len() == 0 || node.len() > F {
         return Err(TreeError::Shape(0));
@@ -45,13 +45,13 @@ unsafe fn check_node<A: NodeAlloc, const F: usize>(
             }
             Summary { first: node.start(i), last: node.end(i), gap: 0 }
         } else {
-            // SAFETY: as for this function.
+            // SAFETY: `i` is below the node's length, and the pointer came from the tree, so it leads to all of the node.
             let (child, gap) = unsafe { (node.child(i), Node::gap(this, i)) };
-            // SAFETY: as for this function.
+            // SAFETY: a child of a reachable node is reachable, and the caller is the writer, so it stays.
             if unsafe { (*child).level } + 1 != node.level {
                 return Err(TreeError::Shape(node.start(i)));
             }
-            // SAFETY: as for this function.
+            // SAFETY: the child is reachable, and the caller is the writer: what the contract asks for.
             let truth = unsafe { check_node(child, count)? };
             if truth != (Summary { first: node.start(i), last: node.end(i), gap }) {
                 return Err(TreeError::Summary(node.start(i)));
@@ -73,7 +73,7 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
     /// Makes wrong what `what` names, wherever that is, in a tree of two levels or more.
     pub fn corrupt(&self, what: TreeError, _owner: &Owner) {
         let root = self.root.load(Ordering::Relaxed);
-        // SAFETY: the caller is the writer, and nobody reads.
+        // SAFETY: the caller is the writer, the tree has two levels, and the tests of the checker have no reader.
         unsafe {
             let child = (*root).child(1);
             match what {

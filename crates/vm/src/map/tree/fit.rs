@@ -79,19 +79,19 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
 /// The lowest fit between the items below `node`.
 ///
 /// # Safety
-/// The caller is the writer.
+/// `this` is reachable from the tree's root, and the caller is the writer.
 unsafe fn below<A: NodeAlloc, const F: usize>(this: *mut Node<A, F>, w: &mut Wanted) -> Option<u64> {
     w.visited += 1;
-    // SAFETY: as for this function: a live node, and the only one who changes it is the caller.
+    // SAFETY: `this` is reachable, by this function's contract, and only the caller, which is the writer, changes it.
     let node = unsafe { &*this };
     // Children that end at or before `lo` hold nothing of interest; the hole after the last of them may.
     let mut i = node.route(w.lo);
     loop {
-        // SAFETY: as above.
+        // SAFETY: the node is reachable and has an item at least, so `route` and the loop keep `i` below its length.
         let gap = unsafe { Node::gap(this, i) };
         // The child that contains `lo` may be entered in vain, once a level.
         if node.end(i) > w.lo && gap >= w.enter {
-            // SAFETY: as above.
+            // SAFETY: a leaf has gap 0, which is less than `enter`, so the slot leads to a child; it is reachable and stays.
             let found = unsafe { below(node.child(i), w) };
             if found.is_some() {
                 return found;

@@ -99,7 +99,7 @@ pub struct Tree<T, A: NodeAlloc, const F: usize> {
 // SAFETY: nodes are shared as the module says: readers reach immutable parts and atomics, the writer is one (`Owner`). Values
 // are handed out as raw pointers; who dereferences them argues for `T`.
 unsafe impl<T, A: NodeAlloc, const F: usize> Send for Tree<T, A, F> {}
-// SAFETY: as above.
+// SAFETY: readers use atomics, and cells that are fixed once reachable; every change asks for the one `Owner`.
 unsafe impl<T, A: NodeAlloc, const F: usize> Sync for Tree<T, A, F> {}
 
 impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
@@ -163,7 +163,7 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
         if node.is_null() || at == 0 {
             return None;
         }
-        // SAFETY: as in `get`.
+        // SAFETY: the caller keeps writers out, so nodes that the root leads to are not retired.
         unsafe {
             while (*node).level > 0 {
                 node = (*node).child((*node).route(at - 1));
@@ -190,7 +190,7 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
     /// The items' nodes, freed at once.
     ///
     /// # Safety
-    /// Nobody else can reach the tree any more.
+    /// The caller alone can reach the tree.
     pub unsafe fn free_all(&mut self) {
         let root = self.root.swap(ptr::null_mut(), Ordering::Relaxed);
         self.len.store(0, Ordering::Relaxed);
@@ -234,7 +234,7 @@ impl<T, A: NodeAlloc, const F: usize> Cursor<T, A, F> {
 
     /// The item before the cursor's place, where it is in the same leaf. `None` says nothing.
     pub fn before(&self) -> Option<Item<T>> {
-        // SAFETY: as in `next`.
+        // SAFETY: the caller of `cursor` promised that the nodes stay alive while the cursor is used.
         let leaf = unsafe { self.leaf.as_ref() }?;
         self.index.checked_sub(1).map(|i| leaf.item(i))
     }
@@ -258,7 +258,7 @@ impl<T, A: NodeAlloc, const F: usize> Iterator for Cursor<T, A, F> {
             if self.beyond == u64::MAX {
                 return None;
             }
-            // SAFETY: as above.
+            // SAFETY: a cursor that has a leaf has a root, and the caller of `cursor` promised that its nodes stay alive.
             leaf = unsafe {
                 self.go_on();
                 &*self.leaf

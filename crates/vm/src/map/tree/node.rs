@@ -29,7 +29,7 @@ pub unsafe trait NodeAlloc: Copy + 'static {
     /// Takes a node back at once.
     ///
     /// # Safety
-    /// It came from `alloc` with the same size, and nobody uses it.
+    /// It came from `alloc` with the same `size` and `bytes`, and is not used any more.
     unsafe fn free(self, node: NonNull<u8>, size: NodeSize, bytes: usize);
 
     /// Calls `free` with `node`, a part of a node, once no reader can hold it.
@@ -132,7 +132,7 @@ impl<A: NodeAlloc, const F: usize> Node<A, F> {
     /// Frees a node that nobody else can reach.
     ///
     /// # Safety
-    /// As it says.
+    /// `node` came from [`Node::new`], the caller alone can reach it, and it is freed once.
     pub unsafe fn free(node: *mut Self) {
         // SAFETY: by this function's contract.
         unsafe {
@@ -144,7 +144,7 @@ impl<A: NodeAlloc, const F: usize> Node<A, F> {
     /// Frees a node and all below it.
     ///
     /// # Safety
-    /// Nobody else can reach any of them.
+    /// The caller alone can reach any of them, and they are freed once.
     pub unsafe fn free_subtree(node: *mut Self) {
         // SAFETY: by this function's contract.
         unsafe {
@@ -194,13 +194,13 @@ impl<A: NodeAlloc, const F: usize> Node<A, F> {
     pub fn end(&self, i: usize) -> u64 {
         debug_assert!(i < self.len());
         record::read(&self.ends[i]);
-        // SAFETY: as in `start`.
+        // SAFETY: ends below `len` are initialised, and callers ask for no others.
         unsafe { self.ends.get_unchecked(i).assume_init_ref() }.get()
     }
     #[inline(always)]
     pub fn slot(&self, i: usize) -> *mut () {
         debug_assert!(i < self.len());
-        // SAFETY: as in `start`.
+        // SAFETY: pointers below `len` are initialised, and callers ask for no others.
         unsafe { self.keys.get_unchecked(i).slot.assume_init_ref() }.load(Ordering::Acquire)
     }
     #[inline(always)]

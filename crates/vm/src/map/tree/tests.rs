@@ -28,7 +28,7 @@ unsafe impl NodeAlloc for Boxes {
             }
         }
         LIVE.set(LIVE.get() + 1);
-        // SAFETY: not a zero-sized layout.
+        // SAFETY: a node has a header, so the layout is not of size zero.
         NonNull::new(unsafe { std::alloc::alloc(Layout::from_size_align(bytes, NODE_ALIGN).unwrap()) })
             .ok_or(OutOfMemory)
     }
@@ -41,7 +41,7 @@ unsafe impl NodeAlloc for Boxes {
         }
     }
     unsafe fn retire(self, node: *mut Retired, free: unsafe fn(*mut Retired)) {
-        // SAFETY: nobody reads next to these tests.
+        // SAFETY: these tests run on one thread, which has no search under way when it commits.
         unsafe { free(node) }
     }
 }
@@ -96,7 +96,7 @@ impl<const F: usize> Pair<F> {
 
     fn agree(&self) {
         self.tree.check(&self.owner).unwrap();
-        // SAFETY: one thread.
+        // SAFETY: the tree is this thread's alone, and it does not change while the cursor is used.
         let got: Vec<_> = unsafe { self.tree.cursor(0) }.map(|i| (i.start, i.end, i.value.as_ptr() as usize)).collect();
         let want: Vec<_> = self.model.iter().map(|(s, (e, t))| (*s, *e, *t)).collect();
         assert_eq!(got, want);
@@ -119,7 +119,7 @@ impl<const F: usize> Pair<F> {
 
 impl<const F: usize> Drop for Pair<F> {
     fn drop(&mut self) {
-        // SAFETY: nobody else has the tree.
+        // SAFETY: the pair owns its tree, and no cursor on it outlives a step of the test.
         unsafe { self.tree.free_all() }
     }
 }
@@ -154,14 +154,14 @@ fn ops<const F: usize>(ops: Vec<(u8, u64, u64)>) {
                 }
                 if let Some(at) = p.tree.first_fit(&p.owner, len, 8 * PAGE, lo, 1 << 40) {
                     assert_eq!(at % (8 * PAGE), 0);
-                    // SAFETY: one thread.
+                    // SAFETY: the tree is this thread's alone, so no writer runs during `next`.
                     assert!(unsafe { p.tree.next(at) }.is_none_or(|i| i.start >= at + len));
                 }
             }
         }
         p.agree();
         for at in [lo, hi, lo + PAGE, hi.saturating_sub(1), 0] {
-            // SAFETY: one thread.
+            // SAFETY: the tree is this thread's alone, so no writer runs during the three searches.
             unsafe {
                 let want = p.model.range(..=at).next_back().filter(|(_, (e, _))| *e > at).map(|(s, _)| *s);
                 assert_eq!(p.tree.get(at).map(|i| i.start), want);
@@ -259,7 +259,7 @@ fn fragmented(n: u64) -> (Tree<u64, Boxes, 11>, Owner, u64) {
         let change = tree.prepare(&mut owner, at * PAGE, (at + pages) * PAGE, 0, core::iter::empty()).unwrap();
         tree.commit(&mut owner, change);
     }
-    // SAFETY: the writer.
+    // SAFETY: the tree has items, hence a root, and this thread is its only writer.
     let levels = unsafe { (*tree.root.load(Ordering::Relaxed)).level } as u64 + 1;
     (tree, owner, levels)
 }
@@ -275,14 +275,14 @@ fn finding_room_looks_at_two_nodes_a_level_at_most_however_many_entries_there_ar
             let lo = n / 200 * k * 2 * PAGE;
             for pages in [1, 2, 3, 5, 9, 17, 33, 1 << 30] {
                 let (found, visits) = tree.first_fit_visits(&owner, pages * PAGE, PAGE, lo, 2 * n * PAGE);
-                // SAFETY: the writer.
+                // SAFETY: this thread is the tree's only writer, and changes nothing during `next`.
                 assert!(found.is_none_or(|at| unsafe { tree.next(at) }.is_none_or(|i| i.start >= at + pages * PAGE)));
                 assert!(visits <= 2 * levels, "{visits} nodes of {n} entries on {levels} levels");
                 worst = visits.max(worst);
             }
         }
         most.push(worst);
-        // SAFETY: nobody else has it.
+        // SAFETY: the tree is this thread's alone, and has no cursor any more.
         unsafe { tree.free_all() };
     }
     // O(log n): ten times the entries are a level more, mostly, or a little more than one.
@@ -299,17 +299,17 @@ fn readers_beside_a_writer_see_every_item_that_stays() {
     // was routed by something half-changed.
     #[derive(Clone, Copy)]
     struct Epoch(&'static Domain);
-    // SAFETY: as `Boxes`, and retiring waits for readers.
+    // SAFETY: `std::alloc` gives memory of the size and alignment that the trait asks for, and retiring waits for pinned readers.
     unsafe impl NodeAlloc for Epoch {
         fn alloc(self, size: NodeSize, bytes: usize) -> Result<NonNull<u8>, OutOfMemory> {
             Boxes.alloc(size, bytes)
         }
         unsafe fn free(self, node: NonNull<u8>, size: NodeSize, bytes: usize) {
-            // SAFETY: by the trait's contract.
+            // SAFETY: the node came from `alloc` with this size, hence from `Boxes`: the contract of `NodeAlloc::free`.
             unsafe { Boxes.free(node, size, bytes) }
         }
         unsafe fn retire(self, node: *mut Retired, free: unsafe fn(*mut Retired)) {
-            // SAFETY: by the trait's contract.
+            // SAFETY: no new reader can reach the node, by the contract of `NodeAlloc::retire`; readers pin this domain.
             unsafe { self.0.retire(node, free) }
         }
     }
@@ -338,10 +338,10 @@ fn readers_beside_a_writer_see_every_item_that_stays() {
                 while !stop.load(Ordering::Relaxed) {
                     at = (at * 5 + 7) % 64;
                     let _pin = domain.pin();
-                    // SAFETY: pinned.
+                    // SAFETY: the pin is of the domain that the tree's allocator retires into.
                     let hit = unsafe { tree.get(8 * at * PAGE) };
                     assert_eq!(hit.map(|i| i.start), Some(8 * at * PAGE));
-                    // SAFETY: pinned.
+                    // SAFETY: the pin is of the domain that the tree's allocator retires into, and lasts until the count is there.
                     let walked = unsafe { tree.cursor(0) }.filter(|i| i.start % (8 * PAGE) == 0).count();
                     assert!(walked <= 128);
                 }
@@ -351,7 +351,7 @@ fn readers_beside_a_writer_see_every_item_that_stays() {
         for _ in 0..if cfg!(debug_assertions) { 20_000 } else { 200_000 } {
             x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             let at = (x >> 33) % 64 * 8 + 1 + (x >> 50) % 7;
-            // SAFETY: the writer.
+            // SAFETY: this thread is the tree's only writer, and changes nothing during `get`.
             let there = unsafe { tree.get(at * PAGE) }.is_some();
             let new = (!there).then(|| item(at, at + 1));
             let c = tree.prepare(&mut owner, at * PAGE, (at + 1) * PAGE, new.iter().len(), new.into_iter());

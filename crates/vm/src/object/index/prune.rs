@@ -25,7 +25,7 @@ impl<N: Nodes> Index<N> {
         while n.present.load(Ordering::Acquire) == 0 && (mutant(Mutant::PruneUnsealed) || seal(n)) {
             // Sealed by us: nobody fills it, and nobody else takes it out.
             let parent = self.unlink(key, n, pin);
-            // SAFETY: unlinked just now, by the only one who could.
+            // SAFETY: this call sealed the node and unlinked it, and no other call can unlink a sealed node.
             unsafe { Node::retire(NonNull::from(n)) };
             match parent {
                 Some(p) => n = p,
@@ -97,6 +97,9 @@ fn seal<N: Nodes>(n: &Node<N>) -> bool {
 }
 
 /// Retires the node of `word` and all below. As deep as the tree is high: at most nine calls.
+///
+/// # Safety
+/// The caller has just taken `word`, which names a node of the same `N`, out of a live tree, and is pinned.
 unsafe fn dismantle<N: Nodes>(word: u64) {
     // SAFETY: by this function's contract the word was just taken out of a live tree.
     let n = unsafe { node::<N>(word) };
@@ -114,11 +117,11 @@ unsafe fn dismantle<N: Nodes>(word: u64) {
                 quire_sync::hooks::relax();
             };
             if child & NODE != 0 {
-                // SAFETY: as above.
+                // SAFETY: the exchange has just taken `child` out of the tree, and the caller's pin lasts until it is retired.
                 unsafe { dismantle::<N>(child) };
             }
         }
     }
-    // SAFETY: nobody can reach the node any more but readers that are pinned now.
+    // SAFETY: the word that led to the node was taken out, so only readers that are pinned now can reach it.
     unsafe { Node::retire(NonNull::from(n)) };
 }

@@ -18,11 +18,11 @@ unsafe impl Nodes for Boxes {
         NonNull::new(unsafe { std::alloc::alloc(layout) }.cast()).ok_or(OutOfMemory)
     }
     unsafe fn release(self, node: NonNull<Node<Self>>) {
-        // SAFETY: came from `allocate`.
+        // SAFETY: the contract of `release` says that the node came from `allocate`, which used this allocator and layout.
         unsafe { std::alloc::dealloc(node.as_ptr().cast(), std::alloc::Layout::new::<Node<Self>>()) }
     }
     unsafe fn retire(self, node: *mut Retired, free: unsafe fn(*mut Retired)) {
-        // SAFETY: passed on.
+        // SAFETY: the caller keeps the contract of `Nodes::retire`, which is that of `Domain::retire`.
         unsafe { self.0.retire(node, free) }
     }
 }

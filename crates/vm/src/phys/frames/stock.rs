@@ -44,7 +44,7 @@ impl<M: Machine> Physical<M> {
         }
         // While it is on no list it is somebody's.
         self.page(pfn).set_kind(Kind::Wild);
-        // SAFETY: the frame was just taken off the free lists; nobody else uses it.
+        // SAFETY: the frame was just taken off the free lists, so this CPU alone uses it.
         unsafe { self.machine().zero_frame(pfn) };
         self.page(pfn).set_kind(Kind::Cached);
         local.lock().zeroed.push(&f.pages, pfn);
@@ -55,7 +55,7 @@ impl<M: Machine> Physical<M> {
     #[inline]
     pub(super) fn check_zeroed(&self, pfn: Pfn) {
         if self.poisons() {
-            // SAFETY: the frame was just taken off the free lists.
+            // SAFETY: the frame was just taken off the free lists, so nothing stores into it, and frames are aligned to a page.
             let words = unsafe { &*self.machine().frame_ptr(pfn).cast::<[u64; PAGE_SIZE as usize / 8]>() };
             assert!(words.iter().all(|w| *w == 0), "somebody stored into free frame {pfn:?}");
         }

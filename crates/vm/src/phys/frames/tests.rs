@@ -112,7 +112,7 @@ fn zeroed_frames_of_the_stock_are_used_first_and_given_back_when_memory_is_short
     assert_eq!(m.vm.frames().check(), Ok(()));
     let frame = m.vm.alloc_frame(Fill::Zeroed, For::User).unwrap();
     assert_eq!(m.vm.zero_stock(), 99);
-    // SAFETY: the frame is this test's.
+    // SAFETY: the frame was allocated by this test, and its RAM is valid for a page.
     let bytes = unsafe { core::slice::from_raw_parts(m.vm.machine().frame_ptr(frame.pfn()), PAGE_SIZE as usize) };
     assert!(bytes.iter().all(|b| *b == 0));
     m.vm.return_frame(frame);
@@ -135,7 +135,7 @@ fn a_store_into_a_zeroed_frame_of_the_stock_is_found() {
     m.vm.idle_zero(1);
     for page in m.vm.described().filter(|page| page.kind() == Kind::Cached) {
         let p = m.vm.pfn_of_page(page);
-        // SAFETY: RAM; that it is nobody's is what the test is about.
+        // SAFETY: the frame is RAM, so the pointer is valid; that a free frame is stored into is what the test is about.
         unsafe { m.vm.machine().frame_ptr(p).add(77).write(1) };
     }
     let _frame = m.vm.alloc_frame(Fill::Zeroed, For::User).map(Frame::into_pfn);

@@ -101,16 +101,17 @@ mod tests {
         for wrong in 0..4 {
             let m = boot(1024, 1);
             let layout = Layout::from_size_align(256, 64).unwrap();
-            // SAFETY: here and below: the system's own.
+            // SAFETY: the heap is the one of `m.vm`, which it is given.
             let objects: Vec<_> = (0..40).map(|_| unsafe { m.vm.heap().alloc(m.vm, layout) }.unwrap()).collect();
             let cache = m.vm.heap().caches().iter().find(|c| c.object_size() == 256).unwrap();
-            // SAFETY: as above.
+            // SAFETY: the cache is one of the heap of `m.vm`, which it is given.
             unsafe {
                 assert_eq!(cache.in_use(m.vm), Ok(40));
                 cache.drain(m.vm);
                 assert_eq!(cache.in_use(m.vm), Ok(40));
             }
-            // SAFETY: objects of this test's.
+            // SAFETY: the test allocated the objects and does not use them any more. What cases 2 and 3 free wrongly lies on lists
+            // that are only checked.
             unsafe {
                 m.vm.heap().free(m.vm, objects[0], layout);
                 cache.drain(m.vm);
@@ -124,7 +125,7 @@ mod tests {
                     _ => cache.free(m.vm, objects[1].add(8)),
                 }
             }
-            // SAFETY: as above.
+            // SAFETY: the cache is one of the heap of `m.vm`, which it is given.
             assert!(matches!(unsafe { cache.check(m.vm) }, Err(Broken::Slab(_))), "case {wrong}");
         }
     }
