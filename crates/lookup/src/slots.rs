@@ -632,6 +632,8 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering as Order};
 
     fn domain(cpus: usize) -> Domain {
+        // The thread that makes it is the first CPU.
+        quire_sync::hooks::threads::set_cpu(0);
         Domain::new(PerCpu::leaked(cpus, |_| Slot::new()))
     }
 
