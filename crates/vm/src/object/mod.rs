@@ -50,7 +50,7 @@ use crate::paging::pager::Pager;
 use crate::phys::boot::BootMemory;
 use crate::phys::page::{Page, State};
 use crate::phys::slab::Slab;
-use crate::tlb::flush::Flushed;
+use crate::tlb::flush::NoTranslation;
 use crate::types::PAGE_SIZE;
 use core::fmt;
 use core::ops::{ControlFlow, Deref};
@@ -363,7 +363,7 @@ impl<M: Machine> Object<M> {
         vm: &'static Objects<M>,
         this: NonNull<Object<M>>,
         b: NonNull<Backing<M>>,
-        _proof: &Flushed,
+        proof: &impl NoTranslation,
     ) {
         // SAFETY: the backing keeps the object until it is unlinked; then the part that it emptied does, until `unref`. Where it was in a
         // CPU's own part, the object may be gone then, and is not used.
@@ -371,6 +371,7 @@ impl<M: Machine> Object<M> {
         let keys = {
             // SAFETY: linked, hence alive.
             let b = unsafe { b.as_ref() };
+            debug_assert!(proof.is_about::<M>(b.pmap()), "another space was flushed");
             let start = b.offset();
             start..start + (b.range().len() / PAGE_SIZE)
         };

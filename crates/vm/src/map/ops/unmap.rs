@@ -11,7 +11,7 @@ use crate::map::space::SpaceRef;
 use crate::map::update::Update;
 use crate::mutant::{Mutant, mutant};
 use crate::object::backing;
-use crate::tlb::flush::{FlushSet, Flushed};
+use crate::tlb::flush::Flushed;
 use crate::types::VirtRange;
 use core::ptr::NonNull;
 use quire_sync::atomic::Ordering;
@@ -85,13 +85,11 @@ pub(in crate::map) unsafe fn take_apart<M: Machine>(space: &Space<M>) {
             all = entry;
         }
     }
-    if !all.is_null() {
-        let mut set = FlushSet::new();
-        set.add_all();
-        space.pmap().flush(vm, &set);
-    }
-    // SAFETY: flushed just now, and nobody runs or faults in the space any more.
-    let proof = unsafe { Flushed::never_mapped() };
+    let proof = match all.is_null() {
+        false => Flushed::whole(vm, space.pmap()),
+        // SAFETY: without an entry there is no leaf; no thread runs or faults in the space any more.
+        true => unsafe { Flushed::unused::<M>(space.pmap()) },
+    };
     let mut pile = vm.epoch().pile();
     // SAFETY: the tree's entries; nobody looks at the tree any more, whose nodes are freed without a look at them.
     while let Some(entry) = unsafe { all.as_ref() } {
