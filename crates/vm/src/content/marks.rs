@@ -7,7 +7,7 @@ use crate::object::batch::Batch;
 use crate::object::index::Slot;
 use crate::object::{ObjectRange, What};
 use crate::rmap;
-use crate::tlb::flush::Flushed;
+use crate::tlb::flush::FlushedEverywhere;
 use core::ops::Range;
 
 /// Counts of a range of an object; each page counts once, however often it is mapped.
@@ -46,7 +46,7 @@ impl<M: Machine> Object<M> {
 
     /// Takes the right to store into the pages of `keys` away from every mapping that has it when this begins; stores fault
     /// after it returns. The pages stay as dirty as they are.
-    pub fn write_protect(&self, keys: Range<u64>) -> Flushed {
+    pub fn write_protect(&self, keys: Range<u64>) -> FlushedEverywhere {
         let mut proof = rmap::write_protect(self, &Batch::new());
         self.in_batches(keys, |batch| proof = rmap::write_protect(self, batch));
         proof

@@ -34,7 +34,7 @@ use crate::paging::swap::Slots;
 use crate::phys::page::Page;
 use crate::rmap;
 use crate::stats::Event;
-use crate::tlb::flush::Flushed;
+use crate::tlb::flush::NeverMapped;
 use crate::types::VirtRange;
 use core::ptr::NonNull;
 use quire_sync::atomic::fence_full;
@@ -71,7 +71,7 @@ pub(crate) unsafe fn collapse<M: Machine>(vm: &'static Objects<M>, front: NonNul
         if let Some(object) = behind.object() {
             // SAFETY: the layer shows no page, so no leaf is there because of it; it is linked, and unlinked once. Nobody
             // fills it: only fronts are filled.
-            unsafe { Object::unlink(vm, NonNull::from(object), next, &Flushed::never_mapped()) };
+            unsafe { Object::unlink(vm, NonNull::from(object), next, &NeverMapped::new()) };
         }
         // SAFETY: `next` is out of the chain and on no list, and this loop retires it once.
         unsafe { Backing::retire(next) };

@@ -54,7 +54,7 @@ use crate::object::backing::{self, Backing};
 use crate::object::index::{Cursor, FillError, Slot};
 use crate::sleep::MaySleep;
 use crate::stats::Event;
-use crate::tlb::flush::Flushed;
+use crate::tlb::flush::NeverMapped;
 use crate::types::{Access, PAGE_SIZE, VirtRange};
 use core::ops::Range;
 use core::ptr::NonNull;
@@ -414,7 +414,7 @@ fn take_out<M: Machine>(space: &Space<M>, va: u64, front: NonNull<Backing<M>>, l
         };
         if let Some(object) = object {
             // SAFETY: no leaf maps a page that it shows (see the module's head), nor will; it is linked, and unlinked once.
-            unsafe { Object::unlink(vm, object, gone, &Flushed::never_mapped()) };
+            unsafe { Object::unlink(vm, object, gone, &NeverMapped::new()) };
         }
         // SAFETY: `gone` is out of the chain and on no list, and this loop retires it once.
         unsafe { Backing::retire(gone) };

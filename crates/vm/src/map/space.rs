@@ -9,6 +9,7 @@ use crate::error::{MapError, OutOfMemory};
 use crate::machine::{Machine, Pmap};
 use crate::map::Maps;
 use crate::map::wired::Wire;
+use crate::tlb::flush::{NeverMapped, NoTranslation};
 use crate::types::{PAGE_SIZE, VirtRange};
 use core::mem::ManuallyDrop;
 use core::ops::Deref;
@@ -113,7 +114,9 @@ impl<M: Machine> Space<M> {
     /// An empty space. Its cost is a root table and this structure.
     #[allow(clippy::new_ret_no_self)] // A space is reached through handles only.
     pub fn new(vm: &'static Maps<M>) -> Result<SpaceRef<M>, OutOfMemory> {
-        Ok(Unborn::new(vm, Limits::DEFAULT)?.born())
+        let space = Unborn::new(vm, Limits::DEFAULT)?;
+        // SAFETY: the space shows nothing, so that it shares no page with another one.
+        Ok(space.born(&unsafe { NeverMapped::new() }))
     }
 }
 
@@ -167,8 +170,8 @@ impl<M: Machine> Unborn<M> {
         unsafe { (*self.0.as_ptr()).arenas.home_mut() }
     }
 
-    /// From here on others may find it.
-    pub fn born(self) -> SpaceRef<M> {
+    /// From here on others may find it. What it shares with another space is write-protected there, and flushed, says the proof.
+    pub fn born(self, _shared: &impl NoTranslation) -> SpaceRef<M> {
         let this = ManuallyDrop::new(self);
         let space = SpaceRef(this.0);
         space.vm.map_memory().all.add(&space);

@@ -19,7 +19,7 @@ use crate::machine::Machine;
 use crate::object::Objects;
 use crate::object::interval::{Interval, Links};
 use crate::object::{Object, ObjectRef};
-use crate::tlb::flush::Flushed;
+use crate::tlb::flush::NoTranslation;
 use crate::types::{PAGE_SHIFT, VirtRange};
 use core::ptr::{self, NonNull};
 use quire_sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU64, Ordering};
@@ -560,7 +560,11 @@ pub(crate) unsafe fn fork<M: Machine>(
 ///
 /// # Safety
 /// The caller owns the chain; no entry that new readers can find has it; it is disposed of once.
-pub(crate) unsafe fn dispose<M: Machine>(vm: &'static Objects<M>, front: NonNull<Backing<M>>, proof: &Flushed) {
+pub(crate) unsafe fn dispose<M: Machine>(
+    vm: &'static Objects<M>,
+    front: NonNull<Backing<M>>,
+    proof: &impl NoTranslation,
+) {
     // SAFETY: the caller owns the chain, which no new reader finds, and disposes of it once: this function's contract.
     unsafe { dispose_onto(vm, front, proof, &mut vm.epoch().pile()) }
 }
@@ -572,7 +576,7 @@ pub(crate) unsafe fn dispose<M: Machine>(vm: &'static Objects<M>, front: NonNull
 pub(crate) unsafe fn dispose_onto<M: Machine>(
     vm: &'static Objects<M>,
     front: NonNull<Backing<M>>,
-    proof: &Flushed,
+    proof: &impl NoTranslation,
     pile: &mut Pile<'_>,
 ) {
     // SAFETY: the caller owns the chain, so its front is retired by this call at the earliest.

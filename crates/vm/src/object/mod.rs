@@ -50,7 +50,7 @@ use crate::paging::pager::Pager;
 use crate::phys::boot::BootMemory;
 use crate::phys::page::{Page, State};
 use crate::phys::slab::Slab;
-use crate::tlb::flush::Flushed;
+use crate::tlb::flush::NoTranslation;
 use crate::types::PAGE_SIZE;
 use core::fmt;
 use core::ops::{ControlFlow, Deref};
@@ -365,7 +365,7 @@ impl<M: Machine> Object<M> {
         vm: &'static Objects<M>,
         this: NonNull<Object<M>>,
         b: NonNull<Backing<M>>,
-        _proof: &Flushed,
+        proof: &impl NoTranslation,
     ) {
         // SAFETY: the backing keeps the object until it is unlinked; then the part that it emptied does, until `unref`. Where it was in a
         // CPU's own part, the object may be gone then, and is not used.
@@ -373,6 +373,7 @@ impl<M: Machine> Object<M> {
         let keys = {
             // SAFETY: `b` is linked, by this function's contract, and a backing is retired only after it was unlinked.
             let b = unsafe { b.as_ref() };
+            debug_assert!(proof.is_about::<M>(b.pmap()), "another space was flushed");
             let start = b.offset();
             start..start + (b.range().len() / PAGE_SIZE)
         };

@@ -18,7 +18,7 @@ use crate::error::PagerError;
 use crate::machine::Machine;
 use crate::phys::Physical;
 use crate::phys::boot::BootMemory;
-use crate::tlb::flush::Flushed;
+use crate::tlb::flush::FlushedEverywhere;
 use crate::types::Pfn;
 use core::cell::UnsafeCell;
 use core::ptr::{self, NonNull};
@@ -134,7 +134,10 @@ impl Taken<'_> {
     }
 
     /// Makes a write of it. Relies on C4: the flush after which no CPU stores into the pages is its argument.
-    pub fn start_writing(self, _flushed: &Flushed) -> Request {
+    pub fn start_writing(mut self, flushed: &FlushedEverywhere) -> Request {
+        let object = self.body().object;
+        // A write to swap needs no reference on its object.
+        debug_assert!(object.is_null() || object.addr() as u64 == flushed.object(), "another object was flushed");
         self.start()
     }
 

@@ -36,7 +36,7 @@ use crate::phys::page::{Page, State};
 use crate::rmap;
 use crate::sleep::MaySleep;
 use crate::stats::Event;
-use crate::tlb::flush::Flushed;
+use crate::tlb::flush::FlushedEverywhere;
 use crate::types::Pfn;
 use core::ops::Range;
 use quire_sync::epoch::Pinned;
@@ -111,8 +111,8 @@ pub(crate) fn launder<M: Machine>(
     mark_clean(object, &batch);
     let flushed = match early {
         false => rmap::write_protect(object, &batch),
-        // SAFETY: none: this is the step that the mutants leave out.
-        true => unsafe { Flushed::never_mapped() },
+        // This is the step that the mutants leave out.
+        true => FlushedEverywhere::pass(object.address()),
     };
     if mutant(Mutant::UntagEarly) {
         untag(object, batch.as_slice(), &may.pin(vm.epoch()));

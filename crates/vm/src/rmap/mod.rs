@@ -35,7 +35,7 @@ use crate::object::batch::{Batch, Subset};
 use crate::object::interval::Interval;
 use crate::phys::page::State;
 use crate::rmap::dirty::credit;
-use crate::tlb::flush::{Flushed, Obligation};
+use crate::tlb::flush::{Flushed, FlushedEverywhere, Obligation};
 use crate::types::{PAGE_SHIFT, PAGE_SIZE, Pfn, Prot, VirtRange};
 use core::ops::Range;
 use quire_sync::atomic::fence_full;
@@ -70,12 +70,12 @@ impl<M: Machine> Operation<M> for Unmap<'_, M> {
 
 /// Takes every translation of the batch's pages away; flushed when it returns. Relies on C2: the caller holds them busy, and
 /// they are marked dirty where a leaf says that they were stored into.
-pub(crate) fn unmap<M: Machine>(object: &Object<M>, batch: &Batch) -> Flushed {
+pub(crate) fn unmap<M: Machine>(object: &Object<M>, batch: &Batch) -> FlushedEverywhere {
     pass(object, batch, &mut Unmap(object.vm(), batch))
 }
 
 /// As [`unmap`], for who wants to steal the pages: those that a wired backing shows are returned, and stay the object's.
-pub(crate) fn unmap_unwired<M: Machine>(object: &Object<M>, batch: &Batch) -> (Flushed, Subset) {
+pub(crate) fn unmap_unwired<M: Machine>(object: &Object<M>, batch: &Batch) -> (FlushedEverywhere, Subset) {
     struct Steal<'b, M: Machine>(Unmap<'b, M>, Subset);
     impl<M: Machine> Operation<M> for Steal<'_, M> {
         const FLUSHES: bool = true;
@@ -99,8 +99,9 @@ pub(crate) fn unmap_unwired<M: Machine>(object: &Object<M>, batch: &Batch) -> (F
 /// Takes every translation away that a backing which shows `keys` of `object` allows there, whatever page it is of: copies that
 /// private mappings have in front of a file go with the file's own pages. Flushed when it returns. The caller has made sure
 /// that no fault installs such a translation any more, and has fenced.
-pub(crate) fn unmap_shown<M: Machine>(object: &Object<M>, keys: Range<u64>) -> Flushed {
+pub(crate) fn unmap_shown<M: Machine>(object: &Object<M>, keys: Range<u64>) -> FlushedEverywhere {
     let vm = object.vm();
+    let mut everywhere = FlushedEverywhere::pass(object.address());
     object.scan(keys.start, keys.end, |b| {
         let (from, to) = (keys.start.max(Interval::start(b)), keys.end.min(Interval::end(b)));
         if from >= to {
@@ -119,22 +120,21 @@ pub(crate) fn unmap_shown<M: Machine>(object: &Object<M>, keys: Range<u64>) -> F
             at = span.end;
             drop(table);
             if owed.is_full() {
-                let _flushed = core::mem::replace(&mut owed, Obligation::new(vm, b.pmap())).discharge();
+                everywhere.and(core::mem::replace(&mut owed, Obligation::new(vm, b.pmap())).discharge());
             }
             if at >= end {
                 break;
             }
         }
-        let _flushed = owed.discharge();
+        everywhere.and(owed.discharge());
     });
     object.scanned();
-    // SAFETY: every translation that was taken away was owed, and each obligation was discharged above.
-    unsafe { Flushed::never_mapped() }
+    everywhere
 }
 
 /// Takes the right to store away from every translation of the batch's pages; flushed when it returns. What the leaves say of
 /// stores so far is dropped (see *Cleaning*).
-pub(crate) fn write_protect<M: Machine>(object: &Object<M>, batch: &Batch) -> Flushed {
+pub(crate) fn write_protect<M: Machine>(object: &Object<M>, batch: &Batch) -> FlushedEverywhere {
     struct Protect;
     impl<M: Machine> Operation<M> for Protect {
         const FLUSHES: bool = true;
@@ -215,22 +215,27 @@ pub(crate) fn query<M: Machine>(object: &Object<M>, batch: &Batch) -> Query {
 }
 
 /// One pass over the backings of `object` that show any page of the batch.
-fn pass<M: Machine, O: Operation<M>>(object: &Object<M>, batch: &Batch, op: &mut O) -> Flushed {
+fn pass<M: Machine, O: Operation<M>>(object: &Object<M>, batch: &Batch, op: &mut O) -> FlushedEverywhere {
     let pages = batch.as_slice();
+    let mut everywhere = FlushedEverywhere::pass(object.address());
     if let (Some(first), Some(last)) = (pages.first(), pages.last()) {
         if O::FLUSHES && !mutant(Mutant::NoFenceBeforeScan) {
             fence_full();
         }
-        object.scan(first.0, last.0 + 1, |b| in_backing(object.vm(), b, pages, op));
+        object.scan(first.0, last.0 + 1, |b| everywhere.and(in_backing(object.vm(), b, pages, op)));
         object.scanned();
     }
-    // SAFETY: every obligation of the pass was discharged before its backing was let go; what was owed there includes what
-    // others had taken away and not flushed.
-    unsafe { Flushed::never_mapped() }
+    // What was owed in each backing's space includes what others had taken away there and not flushed.
+    everywhere
 }
 
 /// The pass through one backing: the table pages over what it shows of `pages`.
-fn in_backing<M: Machine, O: Operation<M>>(vm: &'static Objects<M>, b: &Backing<M>, pages: &[(u64, Pfn)], op: &mut O) {
+fn in_backing<M: Machine, O: Operation<M>>(
+    vm: &'static Objects<M>,
+    b: &Backing<M>,
+    pages: &[(u64, Pfn)],
+    op: &mut O,
+) -> Flushed {
     let pmap = b.pmap();
     let flushes = O::FLUSHES && !mutant(Mutant::NoUnflushedCheck);
     let (mut at, to) = match pages {
@@ -238,10 +243,10 @@ fn in_backing<M: Machine, O: Operation<M>>(vm: &'static Objects<M>, b: &Backing<
         [(key, _)] => (usize::from(*key < Interval::start(b)), usize::from(*key < Interval::end(b))),
         _ => (pages.partition_point(|p| p.0 < Interval::start(b)), pages.partition_point(|p| p.0 < Interval::end(b))),
     };
-    if op.spares(b, at..to) {
-        return;
-    }
     let mut owed = Obligation::new(vm, pmap).pruning();
+    if op.spares(b, at..to) {
+        return owed.discharge();
+    }
     while at < to {
         let va = b.va(pages[at].0);
         let Some(mut table) = pmap.next_table(vm, VirtRange { start: va, end: va + PAGE_SIZE }) else {
@@ -270,7 +275,7 @@ fn in_backing<M: Machine, O: Operation<M>>(vm: &'static Objects<M>, b: &Backing<
             let _flushed = owed.discharge_so_far();
         }
     }
-    let _flushed = owed.discharge_so_far();
+    owed.discharge()
 }
 
 pub(crate) mod dirty;

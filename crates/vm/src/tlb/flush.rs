@@ -14,6 +14,7 @@ use crate::machine::{Machine, Pmap};
 use crate::phys::Physical;
 use crate::phys::frames::Frame;
 use crate::types::{PAGE_SIZE, Pfn, VirtRange};
+use core::ptr;
 
 /// Up to this many separate ranges are kept before the set becomes "everything": beyond it, single invalidations cost more
 /// than refilling a TLB.
@@ -135,17 +136,83 @@ pub struct Obligation<'p, M: Machine> {
     frames: Option<Pfn>,
 }
 
-/// Proof that everything that an obligation owed has left every TLB.
+/// Proof that what one address space owed has left every TLB. It names the space by the place of its page tables.
 #[derive(Debug)]
-pub struct Flushed(());
+pub struct Flushed {
+    pmap: *const (),
+}
 
 impl Flushed {
-    /// The proof for something that was never published, so that no TLB can hold it.
+    fn of<M: Machine>(pmap: &M::Pmap) -> Flushed {
+        Flushed { pmap: ptr::from_ref(pmap).cast() }
+    }
+
+    /// Flushes all of a space.
+    pub(crate) fn whole<M: Machine>(vm: &'static Physical<M>, pmap: &M::Pmap) -> Flushed {
+        let mut set = FlushSet::new();
+        set.add_all();
+        pmap.flush(vm, &set);
+        Flushed::of::<M>(pmap)
+    }
+
+    /// The proof for a space none of whose leaves was ever installed, or which is flushed by its owner's word.
     ///
     /// # Safety
-    /// No translation of what the proof is used for was ever installed since the last flush.
-    pub(crate) unsafe fn never_mapped() -> Flushed {
-        Flushed(())
+    /// No CPU runs the space or will, and no TLB holds a translation of it.
+    pub(crate) unsafe fn unused<M: Machine>(pmap: &M::Pmap) -> Flushed {
+        Flushed::of::<M>(pmap)
+    }
+}
+
+/// Proof that a pass over the mappings of an object's pages has paid, in each space that it met, what it owed there. It names the
+/// object.
+#[derive(Debug)]
+pub struct FlushedEverywhere {
+    object: u64,
+}
+
+impl FlushedEverywhere {
+    /// A pass over the object at this address begins.
+    pub(crate) fn pass(object: u64) -> FlushedEverywhere {
+        FlushedEverywhere { object }
+    }
+
+    /// The pass has paid in one space, of which this is the proof.
+    #[inline(always)]
+    pub(crate) fn and(&mut self, _one: Flushed) {}
+
+    /// The address of the object.
+    pub(crate) fn object(&self) -> u64 {
+        self.object
+    }
+}
+
+/// Statement that no leaf was ever installed by what it is used for, so that no TLB can hold one.
+pub(crate) struct NeverMapped(());
+
+impl NeverMapped {
+    /// # Safety
+    /// No translation of what the statement is used for was ever installed.
+    pub(crate) unsafe fn new() -> NeverMapped {
+        NeverMapped(())
+    }
+}
+
+/// Something after which no TLB translates by a backing: a flush of its space, or that it never had a leaf.
+pub(crate) trait NoTranslation {
+    /// Whether it is about the space with these page tables.
+    fn is_about<M: Machine>(&self, pmap: &M::Pmap) -> bool;
+}
+
+impl NoTranslation for Flushed {
+    fn is_about<M: Machine>(&self, pmap: &M::Pmap) -> bool {
+        ptr::eq(self.pmap, ptr::from_ref(pmap).cast())
+    }
+}
+
+impl NoTranslation for NeverMapped {
+    fn is_about<M: Machine>(&self, _: &M::Pmap) -> bool {
+        true
     }
 }
 
@@ -250,7 +317,7 @@ impl<'p, M: Machine> Obligation<'p, M> {
         if self.owes() {
             self.pay();
         }
-        Flushed(())
+        Flushed::of::<M>(self.pmap)
     }
 
     /// Whether there is anything to pay, or to tidy up after.

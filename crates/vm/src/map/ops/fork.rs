@@ -193,7 +193,8 @@ impl<M: Machine> Space<M> {
         }
         child.home().commit_first(born);
         theirs.published();
-        let child = child.born();
+        // Relies on C4: the child may run, since the parent's translations that could store are gone.
+        let child = child.born(&proof);
         if vm.check_level() != Level::Never {
             drop(child.arenas.home().write(&child));
         }
@@ -202,8 +203,6 @@ impl<M: Machine> Space<M> {
             writer.commit(change);
             ours.published();
         }
-        // Relies on C4: the child may run, since the parent's translations that could store are gone.
-        let _flushed = proof;
         let mut at = core::mem::replace(&mut marks.list, ptr::null());
         // SAFETY: marked entries are in the tree, or were until now and are retired here, once.
         while let Some(e) = unsafe { at.as_ref() } {

@@ -11,7 +11,7 @@ use crate::map::space::SpaceRef;
 use crate::map::update::Update;
 use crate::mutant::{Mutant, mutant};
 use crate::object::backing;
-use crate::tlb::flush::{FlushSet, Flushed};
+use crate::tlb::flush::Flushed;
 use crate::types::VirtRange;
 use core::ptr::NonNull;
 use quire_sync::atomic::Ordering;
@@ -85,13 +85,11 @@ pub(in crate::map) unsafe fn take_apart<M: Machine>(space: &Space<M>) {
             all = entry;
         }
     }
-    if !all.is_null() {
-        let mut set = FlushSet::new();
-        set.add_all();
-        space.pmap().flush(vm, &set);
-    }
-    // SAFETY: a space with entries was flushed on every CPU just now, and no CPU runs the space or faults in it.
-    let proof = unsafe { Flushed::never_mapped() };
+    let proof = match all.is_null() {
+        false => Flushed::whole(vm, space.pmap()),
+        // SAFETY: without an entry there is no leaf; no thread runs or faults in the space any more.
+        true => unsafe { Flushed::unused::<M>(space.pmap()) },
+    };
     let mut pile = vm.epoch().pile();
     // SAFETY: the list has the tree's entries, each of which is freed after its link was read; no thread reaches the tree.
     while let Some(entry) = unsafe { all.as_ref() } {
