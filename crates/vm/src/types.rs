@@ -55,6 +55,12 @@ impl VirtRange {
     pub const fn len(&self) -> u64 {
         self.end.saturating_sub(self.start)
     }
+    /// Length in bytes of a range that the core has checked: on paths where the comparison of [`len`](Self::len) counts.
+    #[inline(always)]
+    pub(crate) const fn bytes(&self) -> u64 {
+        debug_assert!(self.start <= self.end);
+        self.end - self.start
+    }
     /// Whether the range holds no byte.
     pub const fn is_empty(&self) -> bool {
         self.start >= self.end

@@ -55,7 +55,7 @@ impl<M: Machine> At<'_, M> {
         let Some(window) = self.reachable(window) else { return };
         let place = |va: u64| (va - window.start) >> PAGE_SHIFT;
         // Pages that nobody has decided yet, a bit each; and what was decided.
-        let mut open = ((1u64 << (window.len() >> PAGE_SHIFT)) - 1) & !(1 << place(self.va));
+        let mut open = ((1u64 << (window.bytes() >> PAGE_SHIFT)) - 1) & !(1 << place(self.va));
         let (mut there, mut writable) = (0u64, 0u64);
         let mut frames = [Pfn(0); AROUND as usize];
         let mut layer = Some(self.entry.front());
@@ -70,7 +70,7 @@ impl<M: Machine> At<'_, M> {
                 }
                 let in_place = self.entry.shared() || (front && private);
                 let (first, skipped) = (b.key(shown.start), place(shown.start));
-                let wanted = (open >> skipped) & ((1 << (shown.len() >> PAGE_SHIFT)) - 1);
+                let wanted = (open >> skipped) & ((1 << (shown.bytes() >> PAGE_SHIFT)) - 1);
                 object.index().each_of(first, wanted, pin, |n, slot| {
                     let bit = 1 << (u64::from(n) + skipped);
                     open &= !bit;

@@ -200,7 +200,7 @@ fn private_behind<M: Machine>(front: &Backing<M>) -> impl Iterator<Item = &Backi
 fn window<M: Machine>(layer: &Backing<M>, range: VirtRange) -> Option<Range<u64>> {
     let shown = layer.range().intersect(&range)?;
     let first = layer.key(shown.start);
-    Some(first..first + shown.len() / PAGE_SIZE)
+    Some(first..first + shown.bytes() / PAGE_SIZE)
 }
 
 /// What a layer holds in `range`, counted up to about `enough`.

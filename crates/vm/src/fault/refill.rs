@@ -102,5 +102,5 @@ pub(crate) fn refill_some<M: Machine>(
 fn keys<M: Machine>(b: &Backing<M>, window: VirtRange) -> Option<Range<u64>> {
     let shown = b.range().intersect(&window)?;
     let start = b.key(shown.start);
-    Some(start..start + (shown.len() >> PAGE_SHIFT))
+    Some(start..start + (shown.bytes() >> PAGE_SHIFT))
 }

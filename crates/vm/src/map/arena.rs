@@ -328,7 +328,7 @@ impl<'a, M: Machine> Writer<'a, M> {
     pub(super) fn replace(&mut self, entry: NonNull<Entry<M>>, old: &Attributes) {
         // SAFETY: the caller made the entry and has not published it, so no other thread can retire it.
         let (range, new) = unsafe { (entry.as_ref().range(), entry.as_ref().attributes()) };
-        self.arena.covered.change_class(range.len(), Class::of(old), Class::of(&new));
+        self.arena.covered.change_class(range.bytes(), Class::of(old), Class::of(&new));
         let item = Item { start: range.start, end: range.end, value: entry };
         let old = self.arena.entries.replace(&mut self.kept.owner, item);
         assert!(old.is_some(), "an entry that gives way is in the tree");

@@ -83,7 +83,7 @@ impl Covered {
 
     /// All of an entry.
     pub(super) fn come_entry<M: Machine>(&mut self, e: &Entry<M>) {
-        self.come(e.range().len(), &e.attributes());
+        self.come(e.range().bytes(), &e.attributes());
     }
 
     /// What it is more than `other`.
@@ -129,7 +129,7 @@ impl Counts {
     /// The caller is the arena's writer.
     #[inline]
     pub fn come<M: Machine>(&self, e: &Entry<M>) {
-        let bytes = e.range().len();
+        let bytes = e.range().bytes();
         add(&self.bytes, bytes);
         add(&self.classes[Class::of(&e.attributes()) as usize], bytes);
     }
@@ -140,7 +140,7 @@ impl Counts {
     /// The caller is the arena's writer.
     #[inline]
     pub fn go<M: Machine>(&self, e: &Entry<M>) {
-        let bytes = e.range().len().wrapping_neg();
+        let bytes = e.range().bytes().wrapping_neg();
         add(&self.bytes, bytes);
         add(&self.classes[Class::of(&e.attributes()) as usize], bytes);
     }

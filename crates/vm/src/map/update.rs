@@ -155,7 +155,7 @@ impl<'s, M: Machine> Row<'s, M> {
                 let origin = unsafe { entry.origin() };
                 let file = layers(origin.front()).last().unwrap_or(origin.front());
                 let from = range.start.wrapping_add(self.moved);
-                let shown = VirtRange { start: from, end: from + range.len() };
+                let shown = VirtRange { start: from, end: from + range.bytes() };
                 // SAFETY: the writer is held; the space outlives its chains.
                 unsafe { backing::replicate(spare, file, shown, range.start, pmap) }
             }
@@ -169,7 +169,7 @@ impl<'s, M: Machine> Row<'s, M> {
                     let up = how == How::Grown && !flags.contains(Flags::GROWS_DOWN);
                     let window = if up { with_room(range, flags, self.stack_room) } else { range };
                     let from = window.start.wrapping_add(self.moved);
-                    let shown = VirtRange { start: from, end: from + window.len() };
+                    let shown = VirtRange { start: from, end: from + window.bytes() };
                     // SAFETY: the writer is held; the space outlives its chains.
                     unsafe { backing::replicate(spare, origin.front(), shown, window.start, pmap) }
                 }

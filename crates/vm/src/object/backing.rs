@@ -83,7 +83,7 @@ unsafe impl<M: Machine> Interval for Backing<M> {
         self.offset()
     }
     fn end(&self) -> u64 {
-        self.offset + (self.range().len() >> PAGE_SHIFT)
+        self.offset + (self.range().bytes() >> PAGE_SHIFT)
     }
 }
 
@@ -117,7 +117,7 @@ impl<M: Machine> Backing<M> {
             part: AtomicU16::new(0),
             wired: AtomicBool::new(false),
             stores: false,
-            links: Shared::new(Links::new(offset + (range.len() >> PAGE_SHIFT))),
+            links: Shared::new(Links::new(offset + (range.bytes() >> PAGE_SHIFT))),
         }
     }
 
@@ -484,7 +484,7 @@ unsafe fn copy_from<M: Machine>(
         let grows = grows && ptr::eq(b, from) || object.is_some_and(|o| !o.is_private());
         let Some(window) = (if grows { Some(range) } else { b.range.intersect(&range) }) else { continue };
         let start = to + (window.start - range.start);
-        let shown = VirtRange { start, end: start + window.len() };
+        let shown = VirtRange { start, end: start + window.bytes() };
         // Page numbers wrap only where a caller grows a range below page 0 of its object: `private`'s offset is for that.
         let shift = (window.start as i64 - b.range.start as i64) >> PAGE_SHIFT;
         let offset = b.offset.wrapping_add_signed(shift);

@@ -375,7 +375,7 @@ impl<M: Machine> Object<M> {
             let b = unsafe { b.as_ref() };
             debug_assert!(proof.is_about::<M>(b.pmap()), "another space was flushed");
             let start = b.offset();
-            start..start + (b.range().len() / PAGE_SIZE)
+            start..start + (b.range().bytes() / PAGE_SIZE)
         };
         // A private object may go as soon as its last backing is unlinked, by us or by another: keep it for the trim.
         let keeps = object.is_private() && !object.is_exclusive();

@@ -65,7 +65,7 @@ impl FlushSet {
         if self.all {
             return;
         }
-        self.pages += range.len() / PAGE_SIZE;
+        self.pages += range.bytes() / PAGE_SIZE;
         if self.pages > PAGES {
             self.all = true;
             return;
