@@ -144,8 +144,8 @@ Examples:
 #[command(after_help = "Examples:\n  ./quire test\n  ./quire test guest         only what runs inside the guest\n  \
                         ./quire test 'sort'        every check with `sort` in its name\n  ./quire test --list        \
                         names, without running anything\n  ./quire test --soak --minutes 720 attack   \
-                        random system calls for twelve hours\n\nLogs are kept in target/test-logs/. With CI=true, what cannot \
-                        be checked counts as failed.")]
+                        random system calls for twelve hours\n  ./quire test layers --graph  who uses whom inside each \
+                        crate\n\nLogs are kept in target/test-logs/. With CI=true, what cannot be checked counts as failed.")]
 pub struct Test {
     /// Only checks whose name contains this
     pub filter: Option<String>,
