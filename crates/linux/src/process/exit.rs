@@ -5,7 +5,7 @@ use super::{Process, usage, wait};
 use crate::errno::Errno;
 use crate::machine::{End, Machine};
 use crate::signal::action::flag;
-use crate::signal::{Detail, SigInfo, Signal, info::code, stop};
+use crate::signal::{Detail, SigInfo, SigSet, Signal, info::code, stop};
 use crate::thread::{Thread, work};
 use crate::{Ctx, Linux, futex};
 use core::sync::atomic::Ordering;
@@ -178,6 +178,11 @@ fn end_process<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
         group.hang_up_if_orphaned(&parent.group());
     }
     drop(group);
+    // Places in queues are given back before the parent can know of the end: after its wait it must not find them charged. KILL
+    // stays, since it ends waits.
+    let queued = SigSet(!SigSet::UNBLOCKABLE.0);
+    thread.pending.discard(queued);
+    process.pending.discard(queued);
     leave_user(linux, thread);
     tell_parent(linux, process);
 }
