@@ -90,6 +90,12 @@ impl quire_vm::paging::pager::Pager for Plain {
     fn ident(&self) -> (u64, u64) {
         (1, 1)
     }
+    fn in_memory(&self) -> bool {
+        true
+    }
+    fn takes_writes(&self) -> bool {
+        false
+    }
 }
 
 /// Pages that CPUs write in turn, each to a file of its own that is charged to one quota.

@@ -6,7 +6,7 @@ use super::world::{PAGES, World};
 use crate::Failure;
 use quire_hosted::Hosted;
 use quire_vm::map::{Advice, Limits, MapRequest, Placement, Space, SpaceRef, Tag};
-use quire_vm::phys::frames::{Fill, For, Frame};
+use quire_vm::phys::frames::{Fill, For};
 use quire_vm::phys::queues::Queue;
 use quire_vm::{Access, FaultKind, PAGE_SIZE, Pfn, Prot, VirtRange};
 
@@ -486,8 +486,8 @@ impl Act for Enqueue {
         if self.next == self.pages.len() {
             self.next = 0;
             for pfn in &self.pages {
-                // SAFETY: a page of the space that is kept.
-                world.vm.queues().isolate(unsafe { world.vm.descriptor(*pfn) });
+                // SAFETY: a page of the space that is kept; `run` puts it into a queue again.
+                unsafe { world.vm.queues().take_out(world.vm.descriptor(*pfn)) };
             }
         }
         Ok(())
