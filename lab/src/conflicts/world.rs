@@ -68,6 +68,14 @@ pub struct World {
     _crowd: Option<SpaceRef<Hosted>>,
 }
 
+impl Drop for World {
+    fn drop(&mut self) {
+        // The CPUs leave their spaces first. Then one of them gives the spaces and files up.
+        self.cpus.clear();
+        quire_sync::hooks::threads::set_cpu(0);
+    }
+}
+
 impl World {
     /// A machine of `frames` frames, files and processes, and the parent of the processes before `fill` has touched what it will
     /// pass on.
