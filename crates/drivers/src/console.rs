@@ -143,8 +143,7 @@ impl<H: Hal> Console<H> {
             && let Some(token) = self.receive.peek_used()
             && let Some(&i) = self.incoming.of_token.get(token as usize)
         {
-            // SAFETY: the queue was given this buffer under this token, and `of_token` keeps which one that was until it is
-            // popped.
+            // SAFETY: the driver gave the queue this buffer under this token. `of_token` names the buffer until the driver pops it.
             let len = unsafe {
                 let buffer = self.incoming.slice(i as usize, RECEIVE_PAGES * PAGE);
                 self.receive.pop_used(token, &[], &mut [buffer])

@@ -53,11 +53,11 @@ pub struct Weak<T: ?Sized>(NonNull<Inner<T>>);
 
 // SAFETY: a reference gives shared access, and the last one drops the value: on any thread.
 unsafe impl<T: ?Sized + Sync + Send> Send for Arc<T> {}
-// SAFETY: a shared `Arc` can be cloned, so it gives what a sent one gives: shared access, and the drop of the value.
+// SAFETY: a shared `Arc` can be cloned by any thread. So sharing needs what sending needs: shared access, and the drop of the value.
 unsafe impl<T: ?Sized + Sync + Send> Sync for Arc<T> {}
 // SAFETY: a weak reference becomes a strong one.
 unsafe impl<T: ?Sized + Sync + Send> Send for Weak<T> {}
-// SAFETY: a shared weak reference can be cloned and upgraded, so it gives what a sent one gives.
+// SAFETY: a shared weak reference can be cloned and upgraded by any thread. So sharing needs what sending needs.
 unsafe impl<T: ?Sized + Sync + Send> Sync for Weak<T> {}
 
 /// Makes an [`Arc`] of a trait object (or a slice) of one of a type that can be that.

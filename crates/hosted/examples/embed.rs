@@ -29,7 +29,7 @@ struct Ram(NonNull<u8>);
 
 // SAFETY: the memory is shared by design, and never freed.
 unsafe impl Send for Ram {}
-// SAFETY: shared RAM is reached through pointers only, and what is in it is guarded by the core's own rules.
+// SAFETY: CPUs reach shared RAM through raw pointers only, and the core's locks and busy bits guard its content.
 unsafe impl Sync for Ram {}
 
 impl Ram {

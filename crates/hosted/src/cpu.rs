@@ -75,7 +75,7 @@ enum Loaded {
 }
 
 impl<F: Simulate> Cpu<F> {
-    /// Makes the calling thread CPU `id`, until what is returned is dropped. An error where there is no such CPU, or a thread is
+    /// Makes the calling thread CPU `id`, until the caller drops the returned handle. An error where there is no such CPU, or a thread is
     /// that CPU already.
     pub fn attach(vm: &'static Vm<Simulated<F>>, id: CpuId) -> Result<Cpu<F>, AttachError> {
         vm.machine().attach(id)?;

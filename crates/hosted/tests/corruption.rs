@@ -72,7 +72,7 @@ impl<F: Simulate> World<F> {
 
     /// The descriptor of a table page, which holds a lock, the live count and the count of unflushed removals.
     fn state(&self, t: Pfn) -> &AtomicU64 {
-        // SAFETY: what a test corrupts it gives up.
+        // SAFETY: the test owns the system that it corrupts, and no other thread uses it.
         &unsafe { self.vm.descriptor(t) }.words()[0]
     }
 
@@ -126,14 +126,14 @@ fn an_entry_that_leads_to_no_table_page_is_noticed<F: Simulate>() {
 
 fn a_group_of_entries_that_scans_would_skip_is_noticed<F: Simulate>() {
     let w = World::<F>::new();
-    // SAFETY: what a test corrupts it gives up.
+    // SAFETY: the test owns the system that it corrupts, and no other thread uses it.
     unsafe { w.vm.descriptor(w.table(0)) }.spare().store(0, Ordering::Relaxed);
     assert_eq!(w.verdict(), Err(Broken::TableOccupied(middle::<F>())));
 }
 
 fn a_leaf_that_a_fork_would_leave_writable_is_noticed<F: Simulate>() {
     let w = World::<F>::new();
-    // SAFETY: what a test corrupts it gives up.
+    // SAFETY: the test owns the system that it corrupts, and no other thread uses it.
     unsafe { w.vm.descriptor(w.table(0)) }.words()[1].store(0, Ordering::Relaxed);
     assert_eq!(w.verdict(), Err(Broken::TableWritable(middle::<F>())));
 }

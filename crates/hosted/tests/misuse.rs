@@ -63,7 +63,7 @@ fn a_thread_that_is_no_cpu_is_refused_before_it_can_do_harm() {
     assert!(stranger(&|space| {
         let _refused = space.fault(0x1000, quire_vm::Access::Read);
     }));
-    // Nor is one that was a CPU, and is none any more.
+    // A thread that has left its CPU is refused too.
     assert!(stranger(&|space| {
         drop(Cpu::attach(vm, 1).unwrap());
         drop(Space::new(space.vm()));

@@ -348,7 +348,8 @@ impl<F: Format> Mmu<F> {
         fan: &Fan,
     ) {
         let state = self.cpus.of(cpu);
-        // Relies on C4: from here on flushes ask this CPU; what it missed before, it makes up for now.
+        // Relies on C4: from here on other CPUs send this CPU their flushes. The generations below tell whether it missed any
+        // before, and then this load flushes.
         let (generation, new) = space.arrive(cpu);
         // Read after the CPU joined: see `roots`.
         let (regime, own, stale) = match fan.get() {

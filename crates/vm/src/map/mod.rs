@@ -5,8 +5,8 @@
 //! nothing that they say of the range; map operations replace whole entries.
 //!
 //! # Contract C3: stale entries
-//! Entries are published immutable and replaced, never edited under readers. A writer marks the old entry stale before it touches
-//! PTEs, and a fault checks the mark under the page-table page's lock. No fault takes a lock of the map.
+//! Writers publish entries immutable and replace them; no writer edits an entry that readers can find. A writer marks the old
+//! entry stale before it touches PTEs, and a fault checks the mark under the page-table page's lock. No fault takes a lock of the map.
 //!
 //! A writer holds its arena's sleeping lock. It marks the entries that it will replace stale and fences; plans and allocates,
 //! which may fail; then, without failure: clears or weakens leaves and flushes, links new chains, publishes by one swap, and
