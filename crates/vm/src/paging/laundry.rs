@@ -36,7 +36,7 @@ use crate::phys::page::{Page, State};
 use crate::rmap;
 use crate::sleep::MaySleep;
 use crate::stats::Event;
-use crate::tlb::flush::FlushedEverywhere;
+use crate::tlb::flush::Pass;
 use crate::types::Pfn;
 use core::ops::Range;
 use quire_sync::epoch::Pinned;
@@ -112,7 +112,7 @@ pub(crate) fn launder<M: Machine>(
     let flushed = match early {
         false => rmap::write_protect(object, &batch),
         // This is the step that the mutants leave out.
-        true => FlushedEverywhere::pass(object.address()),
+        true => Pass::over(object.address()).end(),
     };
     if mutant(Mutant::UntagEarly) {
         untag(object, batch.as_slice(), &may.pin(vm.epoch()));

@@ -35,7 +35,7 @@ use crate::object::batch::{Batch, Subset};
 use crate::object::interval::Interval;
 use crate::phys::page::State;
 use crate::rmap::dirty::credit;
-use crate::tlb::flush::{Flushed, FlushedEverywhere, Obligation};
+use crate::tlb::flush::{Flushed, FlushedEverywhere, Obligation, Pass};
 use crate::types::{PAGE_SHIFT, PAGE_SIZE, Pfn, Prot, VirtRange};
 use core::ops::Range;
 use quire_sync::atomic::fence_full;
@@ -101,7 +101,7 @@ pub(crate) fn unmap_unwired<M: Machine>(object: &Object<M>, batch: &Batch) -> (F
 /// that no fault installs such a translation any more, and has fenced.
 pub(crate) fn unmap_shown<M: Machine>(object: &Object<M>, keys: Range<u64>) -> FlushedEverywhere {
     let vm = object.vm();
-    let mut everywhere = FlushedEverywhere::pass(object.address());
+    let mut passed = Pass::over(object.address());
     object.scan(keys.start, keys.end, |b| {
         let (from, to) = (keys.start.max(Interval::start(b)), keys.end.min(Interval::end(b)));
         if from >= to {
@@ -120,16 +120,16 @@ pub(crate) fn unmap_shown<M: Machine>(object: &Object<M>, keys: Range<u64>) -> F
             at = span.end;
             drop(table);
             if owed.is_full() {
-                everywhere.and(core::mem::replace(&mut owed, Obligation::new(vm, b.pmap())).discharge());
+                passed.paid(core::mem::replace(&mut owed, Obligation::new(vm, b.pmap())).discharge());
             }
             if at >= end {
                 break;
             }
         }
-        everywhere.and(owed.discharge());
+        passed.paid(owed.discharge());
     });
     object.scanned();
-    everywhere
+    passed.end()
 }
 
 /// Takes the right to store away from every translation of the batch's pages; flushed when it returns. What the leaves say of
@@ -217,16 +217,16 @@ pub(crate) fn query<M: Machine>(object: &Object<M>, batch: &Batch) -> Query {
 /// One pass over the backings of `object` that show any page of the batch.
 fn pass<M: Machine, O: Operation<M>>(object: &Object<M>, batch: &Batch, op: &mut O) -> FlushedEverywhere {
     let pages = batch.as_slice();
-    let mut everywhere = FlushedEverywhere::pass(object.address());
+    let mut passed = Pass::over(object.address());
     if let (Some(first), Some(last)) = (pages.first(), pages.last()) {
         if O::FLUSHES && !mutant(Mutant::NoFenceBeforeScan) {
             fence_full();
         }
-        object.scan(first.0, last.0 + 1, |b| everywhere.and(in_backing(object.vm(), b, pages, op)));
+        object.scan(first.0, last.0 + 1, |b| passed.paid(in_backing(object.vm(), b, pages, op)));
         object.scanned();
     }
     // What was owed in each backing's space includes what others had taken away there and not flushed.
-    everywhere
+    passed.end()
 }
 
 /// The pass through one backing: the table pages over what it shows of `pages`.

@@ -154,14 +154,6 @@ impl Flushed {
         pmap.flush(vm, &set);
         Flushed::of::<M>(pmap)
     }
-
-    /// The proof for a space none of whose leaves was ever installed, or which is flushed by its owner's word.
-    ///
-    /// # Safety
-    /// No CPU runs the space or will, and no TLB holds a translation of it.
-    pub(crate) unsafe fn unused<M: Machine>(pmap: &M::Pmap) -> Flushed {
-        Flushed::of::<M>(pmap)
-    }
 }
 
 /// Proof that a pass over the mappings of an object's pages has paid, in each space that it met, what it owed there. It names the
@@ -172,18 +164,30 @@ pub struct FlushedEverywhere {
 }
 
 impl FlushedEverywhere {
+    /// The address of the object.
+    pub(crate) fn object(&self) -> u64 {
+        self.object
+    }
+}
+
+/// A pass over the mappings of an object's pages, which takes the proof of each space before it goes on to the next.
+pub(crate) struct Pass {
+    object: u64,
+}
+
+impl Pass {
     /// A pass over the object at this address begins.
-    pub(crate) fn pass(object: u64) -> FlushedEverywhere {
-        FlushedEverywhere { object }
+    pub(crate) fn over(object: u64) -> Pass {
+        Pass { object }
     }
 
     /// The pass has paid in one space, of which this is the proof.
     #[inline(always)]
-    pub(crate) fn and(&mut self, _one: Flushed) {}
+    pub(crate) fn paid(&mut self, _one: Flushed) {}
 
-    /// The address of the object.
-    pub(crate) fn object(&self) -> u64 {
-        self.object
+    /// The pass has met every mapping.
+    pub(crate) fn end(self) -> FlushedEverywhere {
+        FlushedEverywhere { object: self.object }
     }
 }
 

@@ -85,25 +85,23 @@ pub(in crate::map) unsafe fn take_apart<M: Machine>(space: &Space<M>) {
             all = entry;
         }
     }
-    let proof = match all.is_null() {
-        false => Flushed::whole(vm, space.pmap()),
-        // SAFETY: without an entry there is no leaf; no thread runs or faults in the space any more.
-        true => unsafe { Flushed::unused::<M>(space.pmap()) },
-    };
-    let mut pile = vm.epoch().pile();
-    // SAFETY: the list has the tree's entries, each of which is freed after its link was read; no thread reaches the tree.
-    while let Some(entry) = unsafe { all.as_ref() } {
-        all = entry.link.get();
-        // SAFETY: no CPU can find the entries any more, the list has each of them once, and each owns its chain.
-        unsafe {
-            backing::dispose_onto(vm, entry.front_ptr(), &proof, &mut pile);
-            vm.map_memory().entries.free(vm, NonNull::from(entry));
-        }
-        if pile.is_full() {
-            pile = vm.epoch().pile();
+    // Without an entry there is no leaf, and nothing to flush.
+    if !all.is_null() {
+        let proof = Flushed::whole(vm, space.pmap());
+        let mut pile = vm.epoch().pile();
+        // SAFETY: the list has the tree's entries, each of which is freed after its link was read; no thread reaches the tree.
+        while let Some(entry) = unsafe { all.as_ref() } {
+            all = entry.link.get();
+            // SAFETY: no CPU can find the entries any more, the list has each of them once, and each owns its chain.
+            unsafe {
+                backing::dispose_onto(vm, entry.front_ptr(), &proof, &mut pile);
+                vm.map_memory().entries.free(vm, NonNull::from(entry));
+            }
+            if pile.is_full() {
+                pile = vm.epoch().pile();
+            }
         }
     }
-    drop(pile);
     // Table pages may be there even where nothing is mapped any more.
     space.pmap().clear(vm);
 }
