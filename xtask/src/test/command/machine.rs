@@ -1,0 +1,216 @@
+//! The machine that `./quire run` boots: its panics, settings and boot words, bad input, QEMU, the debugger.
+
+use super::program::one_line;
+use super::{Bench, Done, ended, finish, text};
+use crate::{build, programs};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+/// The report names functions, and the status is the machine's, not the program's.
+pub(super) fn panic(bench: &Bench) -> Result<(), String> {
+    let done = bench.run(&["run", "--append", "panic", "--", "busybox", "true"])?;
+    ended(&done, 125)?;
+    let named = done.stderr.lines().any(|l| l.contains("+0x") && l.contains("quire_kernel"));
+    if done.stderr.contains("as asked") && named && done.stderr.contains("quire: the kernel panicked") {
+        return Ok(());
+    }
+    Err(format!("it reported: {}", done.stderr))
+}
+
+/// What the command line sets, the kernel's counts show: pages made ahead of touches, and copied up out of deep chains.
+pub(super) fn settings(bench: &Bench) -> Result<(), String> {
+    let program = programs::all(&bench.places).map_err(text)?.remove("cowchain").ok_or("there is no cowchain")?;
+    let program = program.to_str().ok_or("its path is no text")?;
+    let line = "./cowchain --seconds 0 --only cowchain_kept >/dev/null && grep -E '^(pgfault_ahead|page_copied_up) ' /proc/vmstat";
+    let counts = |append: &str| {
+        let done = bench.run(&["run", "--append", append, "--copy", program, "--", "busybox", "sh", "-c", line])?;
+        ended(&done, 0)?;
+        let said = String::from_utf8_lossy(&done.stdout).into_owned();
+        let of = |name: &str| said.lines().find_map(|l| l.strip_prefix(name)?.trim().parse::<u64>().ok());
+        of("pgfault_ahead").zip(of("page_copied_up")).ok_or(said)
+    };
+    let (usual, neither, no_number) =
+        (counts("")?, counts("zero-window=1 layers=254")?, counts("zero-window=none layers=")?);
+    if usual.0 > 0 && usual.1 > 0 && neither == (0, 0) && no_number.0 > 0 && no_number.1 > 0 {
+        return Ok(());
+    }
+    Err(format!("pages made ahead and copied up: {usual:?}, with neither {neither:?}, without numbers {no_number:?}"))
+}
+
+/// The smallest size and the usual one, with 1 CPU and 4, and the fewest inodes. What is full says so, and nobody is killed.
+pub(super) fn file_systems(bench: &Bench) -> Result<(), String> {
+    let all = ["run", "--timeout", "300"];
+    let cases: [(&[&str], &[&str]); 3] = [
+        (&["--append", "tmpfs-size=4096"], &["tmpfs", "--pages", "1"]),
+        (
+            &["--append", "tmpfs-size=1M tmpfs-inodes=300", "--cpus", "4"],
+            &["tmpfs", "--pages", "256", "--inodes", "300"],
+        ),
+        (&["--append", "tmpfs-inodes=1"], &["tmpfs", "--inodes", "1", "--only", "inodes"]),
+    ];
+    for (machine, program) in cases {
+        let done = bench.run(&[&all, machine, &["--"], program].concat())?;
+        let checks = if program.contains(&"--only") { 1 } else { 10 };
+        let passed = format!("begun 1 program\nchecks_passed {checks} checks\n");
+        ended(&done, 0).map_err(|e| format!("{machine:?}: {e}"))?;
+        if done.stdout != passed.as_bytes() {
+            return Err(format!("{machine:?}: {:?}, {:?}", String::from_utf8_lossy(&done.stdout), done.stderr));
+        }
+    }
+    // The usual size is half of memory.
+    let line = "set -- $(stat -f -c '%a %d' /) $(awk '/^MemTotal/ { print int($2 / 8) }' /proc/meminfo); \
+                [ $1 = $3 ] && [ $2 = $3 ] && ! dd if=/dev/zero of=/big bs=64k 2>&1 && rm /big && [ $(stat -f -c %a /) = $1 ] && echo full";
+    let done = bench.run(&["run", "--memory", "96M", "--", "busybox", "sh", "-c", line])?;
+    ended(&done, 0)?;
+    let said = String::from_utf8_lossy(&done.stdout);
+    if said.contains("No space left on device") && said.ends_with("full\n") { Ok(()) } else { Err(said.into_owned()) }
+}
+
+/// Each ends with one sentence that names the word; the least and the most that can be had are had.
+pub(super) fn boot_words(bench: &Bench) -> Result<(), String> {
+    let words = [
+        "swap",
+        "swap=",
+        "swap=much",
+        "swap=-1",
+        "swap=0",
+        "swap=4095",
+        "swap=9999G",
+        "swap=99999999999G",
+        "tmpfs-size=",
+        "tmpfs-size=x",
+        "tmpfs-size=0",
+        "tmpfs-size=9999G",
+        "tmpfs-inodes=many",
+        "tmpfs-inodes=0",
+        "tmpfs-inodes=9999G",
+    ];
+    let run = |append: &str, words: &[&str]| bench.run(&[&["run", "--append", append, "--"], words].concat());
+    for word in words {
+        let done = run(word, &["true"])?;
+        let told = format!("quire: Quire cannot run on this machine: {word} ");
+        let named = if done.stderr.starts_with(&told) { Ok(()) } else { Err(format!("it says {:?}", done.stderr)) };
+        ended(&done, 2).and_then(|()| one_line(&done)).and(named).map_err(|e| format!("{word}: {e}"))?;
+    }
+    let most = run("swap=9999G", &["true"])?.stderr;
+    let most = most.split_once("more than the ").and_then(|(_, rest)| rest.split_once(' ')?.0.parse::<u64>().ok());
+    let most = most.ok_or("the most swap is not told")?;
+    for (asked, kib) in [("4K".to_owned(), 4), (format!("{most}M"), most << 10)] {
+        let done = run(&format!("swap={asked}"), &["busybox", "grep", "SwapTotal", "/proc/meminfo"])?;
+        ended(&done, 0).map_err(|e| format!("swap={asked}: {e}"))?;
+        let said = String::from_utf8_lossy(&done.stdout).into_owned();
+        if said.split_whitespace().nth(1) != Some(&kib.to_string()) {
+            return Err(format!("swap={asked}: {said}"));
+        }
+    }
+    ended(&run(&format!("swap={}M", most + 1), &["true"])?, 2)
+}
+
+/// What takes most of the kernel's locks: processes, pipes, files, and programs that are mapped, while two CPUs are at it.
+const BUSY: &str = "for i in 1 2 3 4 5 6; do (dd if=/dev/zero of=/tmp/f$i bs=64k count=16 2>/dev/null; sort /etc/passwd | wc -l >/dev/null; \
+                    mkdir -p /tmp/d$i/e; mv /tmp/f$i /tmp/d$i/e/f; cat /tmp/d$i/e/f /proc/self/maps | md5sum >/dev/null; rm -r /tmp/d$i) & done; \
+                    sleep 1 & kill $!; wait; ps >/dev/null; echo done";
+
+/// The same kernel, but assertions, the order of locks and the maps' consistency are checked as it runs.
+pub(super) fn checked_programs(bench: &Bench) -> Result<(), String> {
+    let done = on_checked(bench, &["run", "--cpus", "2", "--", "busybox", "sh", "-c", BUSY])?;
+    ended(&done, 0)?;
+    if done.stdout == b"done\n" { Ok(()) } else { Err(format!("it printed {:?}: {}", done.stdout, done.stderr)) }
+}
+
+/// The first run that takes two locks both ways round fails, and shows where each way was taken.
+pub(super) fn inversion(bench: &Bench) -> Result<(), String> {
+    for locks in ["invert=spin", "invert=sleep"] {
+        let done = on_checked(bench, &["run", "--append", locks, "--", "busybox", "true"])?;
+        ended(&done, 125)?;
+        let told = ["lock order (Contract C6)", "the_one_way", "the_other_way"].map(|t| done.stderr.contains(t));
+        if told != [true; 3] {
+            return Err(format!("{locks}: it reported: {}", done.stderr));
+        }
+    }
+    Ok(())
+}
+
+fn on_checked(bench: &Bench, words: &[&str]) -> Result<Done, String> {
+    let kernel = build::checked_kernel(&bench.places).map_err(text)?;
+    finish(bench.command(words).env("QUIRE_KERNEL", kernel).spawn().map_err(text)?)
+}
+
+pub(super) fn bad_input(bench: &Bench) -> Result<(), String> {
+    let plain = bench.file("plain", b"text\n")?;
+    let script = bench.file("mode", b"text\n")?;
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).map_err(text)?;
+    let mut foreign = fs::read(&bench.quire).map_err(text)?;
+    foreign.truncate(1 << 20);
+    foreign[18] = 183; // aarch64
+    let foreign = bench.file("foreign", &foreign)?;
+    fs::set_permissions(&foreign, fs::Permissions::from_mode(0o755)).map_err(text)?;
+    let (plain, script, foreign) = (plain.to_string_lossy(), script.to_string_lossy(), foreign.to_string_lossy());
+    let cases: &[(&[&str], i32)] = &[
+        (&["run", "--", "no-such-program"], 127),
+        (&["run", "--", "./no/such/file"], 127),
+        (&["run", "--", ""], 127),
+        (&["run", "--", &plain], 126),
+        (&["run", "--", &script], 126),
+        (&["run", "--", &foreign], 126),
+        (&["run", "--", "/"], 126),
+        (&["run", "--memory", "1M", "--", "true"], 2),
+        (&["run", "--memory", "much", "--", "true"], 2),
+        (&["run", "--cpus", "0", "--", "true"], 2),
+        (&["run", "--cpus", "65", "--", "true"], 2),
+        (&["run", "--timeout", "-1", "--", "true"], 2),
+        (&["run", "--copy", "/no/such/file", "--", "true"], 2),
+        (&["run", "--env", "NOVALUE", "--", "true"], 2),
+        (&["run", "--cwd", "relative", "--", "true"], 2),
+        (&["debug"], 2),
+        (&["fly"], 2),
+        (&["compare", "--count", "--cpus", "2", "--", "busybox", "true"], 2),
+    ];
+    for (words, status) in cases {
+        let done = bench.run(words)?;
+        ended(&done, *status).and_then(|()| one_line(&done)).map_err(|e| format!("{words:?}: {e}"))?;
+    }
+    Ok(())
+}
+
+pub(super) fn bad_qemu(bench: &Bench) -> Result<(), String> {
+    let fake = |name: &str, script: &str| -> Result<PathBuf, String> {
+        let path = bench.file(name, format!("#!/bin/sh\n{script}\n").as_bytes())?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).map_err(text)?;
+        Ok(path)
+    };
+    let with = |qemu: &Path, words: &[&str]| -> Result<Done, String> {
+        let mut command = bench.command(words);
+        command.env("QUIRE_QEMU", qemu).env("QUIRE_ACCEL", "tcg");
+        finish(command.spawn().map_err(text)?)
+    };
+    let missing = with(Path::new("/no/such/qemu"), &["run", "--", "true"])?;
+    ended(&missing, 2).and_then(|()| one_line(&missing)).map_err(|e| format!("missing: {e}"))?;
+    let dies = with(&fake("dies", "echo it broke >&2; exit 1")?, &["run", "--", "true"])?;
+    ended(&dies, 125).map_err(|e| format!("dies: {e}"))?;
+    if !dies.stderr.contains("it broke") {
+        return Err(format!("QEMU's own complaint is lost: {:?}", dies.stderr));
+    }
+    let hangs = with(&fake("hangs", "sleep 1000")?, &["run", "--timeout", "1", "--", "true"])?;
+    ended(&hangs, 124).map_err(|e| format!("hangs: {e}"))
+}
+
+pub(super) fn debugger(bench: &Bench) -> Result<(), String> {
+    let mut commands =
+        vec!["--ex", "printf \"at entry: %d\\n\", $pc == $entry", "--ex", "info symbol trap_first_return"];
+    // A breakpoint of the usual kind needs the page that it lies in.
+    commands.extend(["--ex", "break *$entry", "--ex", "x/2i $pc", "--ex", "stepi"]);
+    let words = [&["debug"][..], &commands, &["--", "busybox", "true"]].concat();
+    let done = bench.run(&words)?;
+    let said = String::from_utf8_lossy(&done.stdout).into_owned();
+    let before = said.lines().position(|line| line.starts_with("at entry: 1"));
+    let quiet = before.is_some_and(|lines| lines <= 2) && !done.stderr.contains("Error") && !said.contains("Cannot");
+    if quiet
+        && said.contains("trap_first_return in section")
+        && said.lines().any(|l| l.starts_with("Breakpoint ") && l.contains(" at 0x"))
+    {
+        return Ok(());
+    }
+    Err(format!("gdb said: {said}\n{}", done.stderr))
+}

@@ -1,0 +1,206 @@
+//! The command itself, as a user meets it: streams, statuses, signals, terminals, and what is left behind (nothing).
+
+mod machine;
+mod program;
+mod tools;
+
+use std::{
+    fs::{self},
+    io::Read,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use super::{Context, verdict::Check};
+use crate::failure::{Doing, Failure, Result};
+use crate::places::Places;
+
+type Body = fn(&Bench) -> Result<(), String>;
+
+const CHECKS: &[(&str, Body)] = &[
+    ("exit status", program::exit_status),
+    ("death by a signal", program::death_by_signal),
+    ("streams are apart and byte-transparent", program::streams),
+    ("a slow reader loses nothing", program::slow_reader),
+    ("a reader that goes away", program::reader_goes),
+    ("standard input from nowhere", program::no_input),
+    ("copies, environment and directory", program::surroundings),
+    ("a dynamic program of this machine", program::dynamic),
+    ("a project in C is built as it is here", program::built),
+    ("programs larger than memory", program::overcommit),
+    ("a user takes all of the kernel's memory", program::exhausted),
+    ("timeout", program::timeout),
+    ("interrupt", program::interrupt),
+    ("a second interrupt", program::second_interrupt),
+    ("terminated", program::terminated),
+    ("killed", program::killed),
+    ("an interactive shell", program::interactive),
+    ("a panic of the kernel", machine::panic),
+    ("settings of the memory core", machine::settings),
+    ("file systems in memory of every size", machine::file_systems),
+    ("boot words that ask for what cannot be", machine::boot_words),
+    ("programs on a kernel that checks itself", machine::checked_programs),
+    ("locks taken both ways round, on a kernel that checks itself", machine::inversion),
+    ("bad input", machine::bad_input),
+    ("QEMU that is missing, hangs or dies", machine::bad_qemu),
+    ("debugger", machine::debugger),
+    ("a profile begins with the program", tools::profiled),
+    ("comparison", tools::comparison),
+    ("lines that processors share in the guest", tools::shared_lines),
+    ("the lab is interrupted, goes on, and draws", tools::lab),
+    ("a trace of known events", tools::traced),
+    ("a trace that is too long", tools::cut_trace),
+    ("nothing of traces in the usual kernel", tools::untraced),
+];
+
+/// The checks' names.
+pub fn names(_: &Context<'_>) -> Result<Vec<String>> {
+    Ok(CHECKS.iter().map(|(name, _)| format!("command/{name}")).collect())
+}
+
+/// Runs what is selected. Each check has a directory for temporary files of its own, which must be empty at the end, and a
+/// mark in the environment by which what it left running is found.
+pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
+    for (number, (name, body)) in CHECKS.iter().enumerate() {
+        let full = format!("command/{name}");
+        if !context.selects(&full) {
+            continue;
+        }
+        let place = tempfile::tempdir().doing(|| "cannot make a temporary directory".to_string())?;
+        let bench = Bench {
+            kernel: context.kernel()?,
+            quire: std::env::current_exe().doing(|| "cannot find this program".to_string())?,
+            places: context.places.clone(),
+            temporary: place.path().join("tmp"),
+            place: place.path().to_owned(),
+            mark: format!("QUIRE_TEST_MARK={}-{number}", std::process::id()),
+        };
+        fs::create_dir(&bench.temporary).doing(|| "cannot make a temporary directory".to_string())?;
+        let result = body(&bench).and_then(|()| bench.nothing_left());
+        done(Check::of(full, result));
+    }
+    Ok(())
+}
+
+struct Bench {
+    kernel: PathBuf,
+    quire: PathBuf,
+    places: Places,
+    place: PathBuf,
+    temporary: PathBuf,
+    mark: String,
+}
+
+#[derive(Debug)]
+struct Done {
+    status: i32,
+    stdout: Vec<u8>,
+    stderr: String,
+}
+
+impl Bench {
+    fn command(&self, words: &[&str]) -> Command {
+        let (name, value) = self.mark.split_once('=').unwrap_or_default();
+        let mut command = Command::new(&self.quire);
+        command.args(words).env("QUIRE_ROOT", &self.places.root).env("TMPDIR", &self.temporary).env(name, value);
+        command.env("QUIRE_KERNEL", &self.kernel);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    fn run(&self, words: &[&str]) -> Result<Done, String> {
+        finish(self.command(words).spawn().map_err(text)?)
+    }
+
+    /// Runs and waits until the program has printed `word`.
+    fn until(&self, words: &[&str], word: &str) -> Result<Child, String> {
+        let mut child = self.command(words).spawn().map_err(text)?;
+        let mut seen = Vec::new();
+        let out = child.stdout.as_mut().ok_or("no standard output")?;
+        while !String::from_utf8_lossy(&seen).contains(word) {
+            let mut byte = [0];
+            if out.read(&mut byte).map_err(text)? == 0 {
+                let done = finish(child)?;
+                return Err(format!("ended with {} before it printed {word:?}: {}", done.status, done.stderr));
+            }
+            seen.push(byte[0]);
+        }
+        Ok(child)
+    }
+
+    /// Neither a file nor a process.
+    fn nothing_left(&self) -> Result<(), String> {
+        let files: Vec<_> = fs::read_dir(&self.temporary).map_err(text)?.filter_map(|e| Some(e.ok()?.path())).collect();
+        if !files.is_empty() {
+            return Err(format!("left behind: {files:?}"));
+        }
+        // A killed parent's QEMU gets its signal at once, but takes a moment to be gone.
+        let start = Instant::now();
+        loop {
+            let left = self.running();
+            if left.is_empty() {
+                return Ok(());
+            }
+            if start.elapsed() > Duration::from_secs(3) {
+                return Err(format!("still running: {left:?}"));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn running(&self) -> Vec<String> {
+        let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let marked = |path: &Path| {
+            let environment = fs::read(path.join("environ")).unwrap_or_default();
+            environment.split(|b| *b == 0).any(|v| v == self.mark.as_bytes())
+        };
+        processes
+            .filter(|p| p.file_name().to_string_lossy().bytes().all(|b| b.is_ascii_digit()) && marked(&p.path()))
+            .map(|p| fs::read_to_string(p.path().join("cmdline")).unwrap_or_default().replace('\0', " "))
+            .collect()
+    }
+
+    fn file(&self, name: &str, bytes: &[u8]) -> Result<PathBuf, String> {
+        let path = self.place.join(name);
+        fs::write(&path, bytes).map_err(text)?;
+        Ok(path)
+    }
+}
+
+fn text(e: impl std::fmt::Display) -> String {
+    e.to_string()
+}
+
+fn finish(child: Child) -> Result<Done, String> {
+    let out = child.wait_with_output().map_err(text)?;
+    let status = out.status.code().unwrap_or(-1);
+    Ok(Done { status, stdout: out.stdout, stderr: String::from_utf8_lossy(&out.stderr).into_owned() })
+}
+
+/// Did it end with `status`? Says what it said if not.
+fn ended(done: &Done, status: i32) -> Result<(), String> {
+    if done.status == status {
+        return Ok(());
+    }
+    Err(format!("status {} instead of {status}; standard error: {}", done.status, done.stderr.trim()))
+}
+
+fn same(what: &str, got: &[u8], expected: &[u8]) -> Result<(), String> {
+    if got == expected {
+        return Ok(());
+    }
+    let show = |b: &[u8]| format!("{} bytes, {:?}", b.len(), String::from_utf8_lossy(&b[..b.len().min(80)]));
+    Err(format!("{what}: {} instead of {}", show(got), show(expected)))
+}
+
+/// Bytes of every value, lines and none.
+fn bytes(count: usize) -> Vec<u8> {
+    (0..count).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
+}
+
+impl From<Failure> for String {
+    fn from(failure: Failure) -> Self {
+        failure.message
+    }
+}

@@ -1,0 +1,264 @@
+//! What a program passes through `./quire run`: status, streams, signals, the terminal, its surroundings.
+
+use super::{Bench, Done, bytes, ended, finish, same, text};
+use crate::programs;
+use rustix::fs::{Mode, OFlags};
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{Winsize, tcgetattr, tcsetwinsize};
+use std::fs;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+pub(super) fn exit_status(bench: &Bench) -> Result<(), String> {
+    ended(&bench.run(&["run", "--", "busybox", "true"])?, 0)?;
+    ended(&bench.run(&["run", "--", "sh", "-c", "exit 42"])?, 42)
+}
+
+pub(super) fn death_by_signal(bench: &Bench) -> Result<(), String> {
+    ended(&bench.run(&["run", "--", "sh", "-c", "kill -TERM $$"])?, 143)?;
+    ended(&bench.run(&["run", "--", "sh", "-c", "sleep 100 & kill -SEGV $$"])?, 139)
+}
+
+pub(super) fn streams(bench: &Bench) -> Result<(), String> {
+    let sent = bytes(1 << 20);
+    let file = bench.file("input", &sent)?;
+    let mut command = bench.command(&["run", "--", "sh", "-c", "echo to the errors >&2; cat; echo again >&2"]);
+    let child = command.stdin(File::open(file).map_err(text)?).spawn().map_err(text)?;
+    let done = finish(child)?;
+    ended(&done, 0)?;
+    same("standard output", &done.stdout, &sent)?;
+    same("standard error", done.stderr.as_bytes(), b"to the errors\nagain\n")
+}
+
+pub(super) fn slow_reader(bench: &Bench) -> Result<(), String> {
+    let sent = bytes(3 << 20);
+    let file = bench.file("input", &sent)?;
+    let mut command = bench.command(&["run", "--", "busybox", "cat"]);
+    let mut child = command.stdin(File::open(file).map_err(text)?).spawn().map_err(text)?;
+    std::thread::sleep(Duration::from_secs(3));
+    let mut got = Vec::new();
+    let out = child.stdout.as_mut().ok_or("no standard output")?;
+    let mut piece = [0; 30_000];
+    loop {
+        match out.read(&mut piece).map_err(text)? {
+            0 => break,
+            n => got.extend(&piece[..n]),
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    ended(&finish(child)?, 0)?;
+    same("standard output", &got, &sent)
+}
+
+pub(super) fn reader_goes(bench: &Bench) -> Result<(), String> {
+    let mut child = bench.until(&["run", "--", "busybox", "yes"], "y\n")?;
+    drop(child.stdout.take());
+    ended(&finish(child)?, 141)
+}
+
+pub(super) fn no_input(bench: &Bench) -> Result<(), String> {
+    let done = bench.run(&["run", "--", "busybox", "wc", "-c"])?;
+    ended(&done, 0)?;
+    same("standard output", &done.stdout, b"0\n")
+}
+
+pub(super) fn surroundings(bench: &Bench) -> Result<(), String> {
+    let file = bench.file("data", b"the data\n")?;
+    fs::create_dir(bench.place.join("tree")).map_err(text)?;
+    bench.file("tree/inner", b"inner\n")?;
+    let tree = format!("{}:/srv/tree", bench.place.join("tree").display());
+    let script = "cat data /srv/tree/inner; pwd; echo $WORD; echo \"$PATH\" | grep -c bin; tty";
+    let copy = file.to_string_lossy();
+    let words =
+        ["run", "--copy", &copy, "--copy", &tree, "--env", "WORD=a b", "--cwd", "/work", "--", "sh", "-c", script];
+    let done = bench.run(&words)?;
+    same("standard output", &done.stdout, b"the data\ninner\n/work\na b\n1\nnot a tty\n")?;
+    ended(&done, 1)
+}
+
+pub(super) fn dynamic(bench: &Bench) -> Result<(), String> {
+    let sent = bytes(100_000);
+    let file = bench.file("input", &sent)?;
+    let here = Command::new("/usr/bin/sha256sum").stdin(File::open(&file).map_err(text)?).output().map_err(text)?;
+    let mut command = bench.command(&["run", "--", "/usr/bin/sha256sum"]);
+    let done = finish(command.stdin(File::open(&file).map_err(text)?).spawn().map_err(text)?)?;
+    ended(&done, 0)?;
+    same("standard output", &done.stdout, &here.stdout)
+}
+
+/// A small project in the shape of Lua's: make runs itself, with jobs at a time, and the compiler, the archiver and the linker.
+const PROJECT: [(&str, &str); 5] = [
+    (
+        "Makefile",
+        "posix:\n\t$(MAKE) lua\nlua: lua.o libab.a\n\t$(CC) -o lua lua.o libab.a -lm\n\
+         libab.a: a.o b.o\n\t$(AR) libab.a a.o b.o\nclean:\n\trm -f *.o *.a lua\n%.o: %.c ab.h\n\t$(CC) $(MYCFLAGS) -c $<\n",
+    ),
+    ("ab.h", "double a(double), b(double);\n"),
+    ("a.c", "#include \"ab.h\"\n#include <math.h>\ndouble a(double x) { return sqrt(b(x)); }\n"),
+    ("b.c", "#include \"ab.h\"\ndouble b(double x) { return 2 * x; }\n"),
+    (
+        "lua.c",
+        "#include \"ab.h\"\n#include <stdio.h>\nint main(int n, char **words) { return printf(\"%s %f\\n\", words[0], a(n)) < 0; }\n",
+    ),
+];
+
+/// This machine's compiler makes the same bytes in the guest, and what it made runs there.
+pub(super) fn built(bench: &Bench) -> Result<(), String> {
+    for (name, content) in PROJECT {
+        bench.file(name, content.as_bytes())?;
+    }
+    let source = bench.place.to_str().ok_or("no UTF-8")?;
+    let mut command = bench.command(&["run", "--cpus", "2", "--", "build", "--builds", "2"]);
+    let done = finish(command.env("QUIRE_LUA", source).spawn().map_err(text)?)?;
+    ended(&done, 0)?;
+    let program = programs::compile(&bench.places, &bench.places.root.join("programs/build.c")).map_err(text)?;
+    let here = Command::new(program).args(["--builds", "1", "--source", source]).output().map_err(text)?;
+    let crc =
+        |out: &[u8]| String::from_utf8_lossy(out).lines().find(|l| l.starts_with("build_crc ")).map(str::to_owned);
+    match (crc(&done.stdout), crc(&here.stdout)) {
+        (Some(there), Some(here)) if there == here => Ok(()),
+        (there, here) => Err(format!("there {there:?}, here {here:?}: {}", done.stderr)),
+    }
+}
+
+/// Two processes show three quarters more than the guest has, what is missing in swap; nothing is lost.
+pub(super) fn overcommit(bench: &Bench) -> Result<(), String> {
+    let size = ["run", "--memory", "160M", "--append", "swap=96M", "--"];
+    let done = bench.run(&[&size[..], &["overcommit", "--megabytes", "72", "--rounds", "1"]].concat())?;
+    ended(&done, 0)?;
+    same("standard output", &done.stdout, b"overcommit_pages 18432 pages\n")
+}
+
+/// Process 1 goes on, one signal ends a group that has taken all memory, and the memory comes back.
+pub(super) fn exhausted(bench: &Bench) -> Result<(), String> {
+    for (cpus, memory) in [("1", "128M"), ("4", "256M")] {
+        let done = bench.run(&["run", "--cpus", cpus, "--memory", memory, "--", "exhaust"])?;
+        ended(&done, 0)?;
+        same("standard output", &done.stdout, b"exhaust_survived 5 kinds\n")?;
+    }
+    Ok(())
+}
+
+pub(super) fn timeout(bench: &Bench) -> Result<(), String> {
+    let start = Instant::now();
+    let done = bench.run(&["run", "--timeout", "3", "--", "busybox", "sleep", "100"])?;
+    ended(&done, 124)?;
+    if start.elapsed() > Duration::from_secs(20) { Err("it took far longer than told".into()) } else { one_line(&done) }
+}
+
+fn signal(child: &Child, signal: Signal) -> Result<(), String> {
+    kill_process(Pid::from_child(child), signal).map_err(text)
+}
+
+pub(super) fn interrupt(bench: &Bench) -> Result<(), String> {
+    let script = "trap 'echo got it; exit 7' INT; echo ready; while :; do sleep 0.1; done";
+    let child = bench.until(&["run", "--timeout", "60", "--", "sh", "-c", script], "ready")?;
+    signal(&child, Signal::INT)?;
+    let done = finish(child)?;
+    ended(&done, 7)?;
+    same("standard output", &done.stdout, b"\ngot it\n")?;
+    let child = bench.until(&["run", "--timeout", "60", "--", "sh", "-c", "echo ready; exec sleep 100"], "ready")?;
+    signal(&child, Signal::INT)?;
+    ended(&finish(child)?, 130)
+}
+
+pub(super) fn second_interrupt(bench: &Bench) -> Result<(), String> {
+    let script = "trap '' INT; echo ready; while :; do sleep 0.1; done";
+    let child = bench.until(&["run", "--timeout", "60", "--", "sh", "-c", script], "ready")?;
+    signal(&child, Signal::INT)?;
+    std::thread::sleep(Duration::from_millis(500));
+    signal(&child, Signal::INT)?;
+    ended(&finish(child)?, 130)
+}
+
+pub(super) fn terminated(bench: &Bench) -> Result<(), String> {
+    let child = bench.until(&["run", "--", "sh", "-c", "echo ready; sleep 100"], "ready")?;
+    signal(&child, Signal::TERM)?;
+    ended(&finish(child)?, 143)
+}
+
+pub(super) fn killed(bench: &Bench) -> Result<(), String> {
+    let child = bench.until(&["run", "--", "sh", "-c", "echo ready; sleep 100"], "ready")?;
+    signal(&child, Signal::KILL)?;
+    finish(child).map(drop)
+}
+
+/// A shell on a terminal: what is typed is echoed and run, and the terminal is as before in the end.
+pub(super) fn interactive(bench: &Bench) -> Result<(), String> {
+    let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).map_err(text)?;
+    grantpt(&controller).and_then(|()| unlockpt(&controller)).map_err(text)?;
+    let name = ptsname(&controller, Vec::new()).map_err(text)?;
+    let terminal: OwnedFd = rustix::fs::open(name, OFlags::RDWR | OFlags::NOCTTY, Mode::empty()).map_err(text)?;
+    let size = Winsize { ws_row: 30, ws_col: 100, ws_xpixel: 0, ws_ypixel: 0 };
+    tcsetwinsize(&terminal, size).map_err(text)?;
+    let settings = |fd: &OwnedFd| tcgetattr(fd).map(|t| (t.input_modes, t.output_modes, t.local_modes)).map_err(text);
+    let before = settings(&terminal)?;
+    let mut command = bench.command(&["run", "--timeout", "60"]);
+    let copy = || terminal.try_clone().map(Stdio::from).map_err(text);
+    let mut child = command.stdin(copy()?).stdout(copy()?).stderr(copy()?).spawn().map_err(text)?;
+    let mut controller = File::from(controller);
+    let mut seen = String::new();
+    // Before there is a prompt, or a machine: it is run all the same, as is the half of a line that goes on later.
+    controller.write_all(b"echo early$((1 + 1))\recho ab").map_err(text)?;
+    wait_for(&mut controller, &mut seen, "early2\r\n")?;
+    wait_for(&mut controller, &mut seen, "# ")?;
+    // The guest's own shell edits lines: the cursor goes back one, and the line before comes again.
+    controller.write_all(b"d\x1b[Dc\r").map_err(text)?;
+    wait_for(&mut controller, &mut seen, "abcd\r\n")?;
+    controller.write_all(b"\x1b[A\x1b[A\r").map_err(text)?;
+    wait_for(&mut controller, &mut seen, "early2\r\n")?;
+    wait_for(&mut controller, &mut seen, "# ")?;
+    controller.write_all(b"echo $((6 * 7)); tty; stty -a | grep -c icanon; stty size\r").map_err(text)?;
+    wait_for(&mut controller, &mut seen, "42\r\n")?;
+    wait_for(&mut controller, &mut seen, "/dev/console\r\n1\r\n30 100\r\n")?;
+    // Ctrl-C reaches the program in the foreground, not the shell.
+    controller.write_all(b"sleep 100; echo then $?\r").map_err(text)?;
+    std::thread::sleep(Duration::from_millis(500));
+    controller.write_all(b"\x03").map_err(text)?;
+    wait_for(&mut controller, &mut seen, "# ")?;
+    controller.write_all(b"exit 5\r").map_err(text)?;
+    let status = child.wait().map_err(text)?.code();
+    if status != Some(5) {
+        return Err(format!("status {status:?} instead of 5 after: {seen}"));
+    }
+    if settings(&terminal)? != before {
+        return Err("the terminal was not restored".into());
+    }
+    Ok(())
+}
+
+/// Reads until `word` appears behind what was consumed before; what comes up to it is consumed.
+fn wait_for(from: &mut File, seen: &mut String, word: &str) -> Result<(), String> {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let start = Instant::now();
+    loop {
+        if let Some(at) = seen.find(word) {
+            seen.drain(..at + word.len());
+            return Ok(());
+        }
+        if start.elapsed() > Duration::from_secs(30) {
+            return Err(format!("{word:?} did not appear; seen: {seen:?}"));
+        }
+        let timeout = Timespec { tv_sec: 1, tv_nsec: 0 };
+        if poll(&mut [PollFd::new(&*from, PollFlags::IN)], Some(&timeout)).map_err(text)? > 0 {
+            let mut piece = [0; 1024];
+            let n = from.read(&mut piece).map_err(text)?;
+            seen.push_str(&String::from_utf8_lossy(&piece[..n]));
+        }
+    }
+}
+
+/// Errors are one line that begins with the command's name.
+pub(super) fn one_line(done: &Done) -> Result<(), String> {
+    let lines: Vec<&str> = done.stderr.lines().collect();
+    match lines[..] {
+        [line] if line.starts_with("quire: ") => Ok(()),
+        // The argument parser adds how to get help.
+        [line, ..] if line.starts_with("error: ") => Ok(()),
+        _ => Err(format!("not one line: {:?}", done.stderr)),
+    }
+}

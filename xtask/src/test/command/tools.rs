@@ -1,0 +1,276 @@
+//! The other commands: profile, compare, conflicts, lab, trace.
+
+use super::program::one_line;
+use super::{Bench, ended, finish, text};
+use crate::build;
+use object::{Object as _, ObjectSymbol as _};
+use quire_results::Results;
+use rustix::process::{Pid, Signal};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Neither what firmware executes counts nor the kernel's own start: the bounds are those of a program that does nothing.
+pub(super) fn profiled(bench: &Bench) -> Result<(), String> {
+    let done = bench.run(&["profile", "--", "busybox", "true"])?;
+    ended(&done, 0)?;
+    let said = String::from_utf8_lossy(&done.stdout).into_owned();
+    let numbers: Vec<u64> = said.lines().next().unwrap_or_default().split(' ').filter_map(|w| w.parse().ok()).collect();
+    match numbers[..] {
+        [10_000..1_000_000, _, 1000..100_000] => Ok(()),
+        _ => Err(format!("the profile says: {said}")),
+    }
+}
+
+/// What a program prints is compared, and what it used, whether or not it prints anything.
+pub(super) fn comparison(bench: &Bench) -> Result<(), String> {
+    let json = bench.file("compared.json", b"")?;
+    let words = ["compare", "--count", "--runs", "1", "--seed", "3", "--json", &json.to_string_lossy(), "--"];
+    let done = bench.run(&[&words[..], &["busybox", "echo", "answer", "42", "units"]].concat())?;
+    ended(&done, 0)?;
+    let said = String::from_utf8_lossy(&done.stdout).into_owned();
+    let row = |said: &str, name: &str| -> Vec<String> {
+        let line = said.lines().find(|line| line.split('|').nth(1).is_some_and(|cell| cell.trim() == name));
+        line.map(|line| line.split('|').map(|cell| cell.trim().to_owned()).collect()).unwrap_or_default()
+    };
+    let wrong = |what: &str, said: &str| Err(format!("{what} in: {said}"));
+    if row(&said, "answer").get(2..5) != Some(&["42", "42", "1.00"].map(str::to_owned)) || !said.contains("Linux 6") {
+        return wrong("no answer", &said);
+    }
+    for name in ["wall_time", "instructions_kernel", "faults_minor", "peak_resident", "switches_all", "tasks_started"] {
+        let cells = row(&said, name);
+        let positive = |at: usize| cells.get(at).and_then(|cell| cell.parse::<f64>().ok()).is_some_and(|v| v > 0.0);
+        if !positive(2) || !positive(3) {
+            return wrong(&format!("{name} is not there on both sides"), &said);
+        }
+    }
+    // Only one side tells its faults by kind.
+    let zero = row(&said, "faults_zero");
+    if zero.get(2).is_none_or(|v| v == "-") || zero.get(3).is_none_or(|v| v != "-") {
+        return wrong("faults by kind", &said);
+    }
+    let text = fs::read_to_string(&json).map_err(text)?;
+    let all: serde_json::Value = serde_json::from_str(&text).map_err(|e| format!("{e}: {text}"))?;
+    let kernels: Vec<_> = all["runs"].as_array().into_iter().flatten().map(|run| run["kernel"].clone()).collect();
+    if kernels.len() != 2 || kernels[1] != "Quire" || all["lines"][0]["linux"][0] != 42.0 {
+        return wrong("the samples", &text);
+    }
+    let silent = bench.run(&["compare", "--repeat", "2", "--cpus", "2", "--", "busybox", "sleep", "0.3"])?;
+    ended(&silent, 0)?;
+    let said = String::from_utf8_lossy(&silent.stdout).into_owned();
+    let wall = row(&said, "wall_time");
+    if wall.get(2).and_then(|v| v.parse::<f64>().ok()).is_none_or(|v| v < 300.0) || said.contains("| printed") {
+        return wrong("a program that prints nothing", &said);
+    }
+    let fails = bench.run(&["compare", "--repeat", "1", "--", "busybox", "sh", "-c", "echo why >&2; exit 7"])?;
+    ended(&fails, 7)?;
+    if fails.stderr.contains("why") && fails.stderr.contains("ended with 7") {
+        return Ok(());
+    }
+    Err(format!("a program that fails: {}", fails.stderr))
+}
+
+/// The kernel's matrix is as its list says; an operation that writes a line from both processors on purpose is found.
+pub(super) fn shared_lines(bench: &Bench) -> Result<(), String> {
+    // What two threads happen to do at once differs from run to run: what is not as listed must be so twice.
+    let mut whole = bench.run(&["conflicts", "--guest"])?;
+    if ended(&whole, 0).is_err() {
+        whole = bench.run(&["conflicts", "--guest"])?;
+        ended(&whole, 0)?;
+    }
+    let said = String::from_utf8_lossy(&whole.stdout).into_owned();
+    let counts = said.lines().last().and_then(|line| line.strip_suffix(" cases conflict-free")?.split_once(" of "));
+    match counts.and_then(|(free, all)| Some((free.parse::<u64>().ok()?, all.parse::<u64>().ok()?))) {
+        Some((free, all)) if all >= 300 && free * 100 >= all * 98 => {}
+        _ => return Err(format!("the whole matrix: {said}")),
+    }
+    let wrong = bench.run(&["conflicts", "--guest", "same-pipe"])?;
+    ended(&wrong, 1)?;
+    let said = String::from_utf8_lossy(&wrong.stdout).into_owned();
+    if said.contains("not expected: heap, quire_fs::pipe::") && said.ends_with("0 of 1 cases conflict-free\n") {
+        return Ok(());
+    }
+    Err(format!("one pipe for two: {said}"))
+}
+
+/// A run of the lab is killed once it has samples; the same command goes on with them, tells all figures, and draws them.
+pub(super) fn lab(bench: &Bench) -> Result<(), String> {
+    let out = bench.places.target.join("test-lab");
+    let _ = fs::remove_dir_all(&out);
+    let home = out.to_string_lossy().into_owned();
+    let words = ["lab", "calibration", "--no-linux", "--cpus", "1", "--out", &home];
+    let command = || {
+        let mut command = bench.command(&words);
+        // What is drawn is checked here, not how fast it was: the lab as tests have built it will do.
+        command.env("QUIRE_LAB_PROFILE", "dev");
+        command
+    };
+    let (file, begun) = (out.join("results.json"), Instant::now());
+    let samples = |file: &Path| -> Result<(usize, bool), String> {
+        let run = Results::read(file).map_err(text)?.runs.pop().ok_or("the file holds no run")?;
+        let cases = run.experiments.iter().flat_map(|e| &e.cases);
+        Ok((cases.flat_map(|c| c.measures.values()).map(|m| m.samples.len()).sum(), run.complete))
+    };
+    let mut child = command().process_group(0).spawn().map_err(text)?;
+    while !file.exists() || samples(&file)?.0 == 0 {
+        if begun.elapsed() > Duration::from_secs(600) || child.try_wait().map_err(text)?.is_some() {
+            return Err(format!("it wrote no samples: {}", finish(child)?.stderr));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let group = Pid::from_child(&child);
+    rustix::process::kill_process_group(group, Signal::KILL).map_err(text)?;
+    finish(child)?;
+    let (before, complete) = samples(&file)?;
+    if before == 0 || complete {
+        return Err(format!("after it was killed the file holds {before} samples, complete: {complete}"));
+    }
+    let done = finish(command().spawn().map_err(text)?)?;
+    ended(&done, 0)?;
+    let said = String::from_utf8_lossy(&done.stdout).into_owned();
+    if !done.stderr.contains("going on with the run") || !said.contains("byte through a pipe") {
+        return Err(format!("it printed: {said}{}", done.stderr));
+    }
+    let (after, complete) = samples(&file)?;
+    // Four things, counted and timed in a guest, and timed hosted, three times each.
+    if (after, complete) != (36, true) {
+        return Err(format!("the file holds {after} samples, complete: {complete}"));
+    }
+    let page = fs::read_to_string(out.join("report.html")).map_err(text)?;
+    if !page.contains("Calibration") || !page.contains("<svg") {
+        return Err("the page does not show the experiment".to_owned());
+    }
+    fs::remove_dir_all(&out).map_err(text)
+}
+
+/// A program's faults are there, each of its kind, and its maps' changes; what stands on a track is nested; the unmapping that the
+/// other processor had to hear of was told there.
+pub(super) fn traced(bench: &Bench) -> Result<(), String> {
+    let out = bench.place.join("trace.json");
+    let done = bench.run(&["trace", "--cpus", "2", "--out", &out.to_string_lossy(), "--", "events"])?;
+    ended(&done, 0)?;
+    let said = String::from_utf8_lossy(&done.stdout).into_owned();
+    for word in ["fault: zero-fill", "fault: copy", "the costliest sites", "events: main"] {
+        if !said.contains(word) {
+            return Err(format!("no {word:?} in: {said}"));
+        }
+    }
+    let file: Value = serde_json::from_slice(&fs::read(&out).map_err(text)?).map_err(text)?;
+    let events = file["traceEvents"].as_array().ok_or("no events in the file")?;
+    let area = done.stderr.lines().find_map(|l| l.strip_prefix("area 0x")).ok_or("the program printed no area")?;
+    let words: Vec<&str> = area.split(' ').collect();
+    let (&[at, len, "child", child], true) = (&words[..], file["otherData"]["lost"] == 0) else {
+        return Err(format!("events are missing, or the program printed {area:?}"));
+    };
+    let at = u64::from_str_radix(at, 16).map_err(text)?;
+    let range = at..at + len.parse::<u64>().map_err(text)?;
+    let child: u64 = child.parse().map_err(text)?;
+
+    if let Some(event) = events.iter().find(|e| !e["pid"].is_u64() || !e["tid"].is_u64()) {
+        return Err(format!("on no track: {event}"));
+    }
+    let address = |e: &Value| u64::from_str_radix(e["args"]["address"].as_str()?.strip_prefix("0x")?, 16).ok();
+    let count = |name: &str, of: &dyn Fn(&Value) -> bool| events.iter().filter(|e| e["name"] == name && of(e)).count();
+    let inside = |e: &Value| address(e).is_some_and(|a| range.contains(&a));
+    let whole = |e: &Value| inside(e) && e["args"]["bytes"] == *len;
+    let (copied, gone) = (|e: &Value| inside(e) && e["pid"] == child, |e: &Value| e["tid"] == child);
+    // The program touches its pages in a row, so most are made ahead.
+    let made = |e: &Value| e["args"]["pages"].as_str().and_then(|n| n.parse::<usize>().ok());
+    let ahead: usize = events.iter().filter(|e| e["name"] == "fault ahead" && inside(e)).filter_map(made).sum();
+    let faults = count("fault: zero-fill", &inside);
+    if ahead <= faults {
+        return Err(format!("{ahead} pages were made ahead, by {faults} faults: {said}"));
+    }
+    let counts = [
+        ("pages of zeroes", faults + ahead, 100),
+        ("copies", count("fault: copy", &inside), 10),
+        ("copies by the child", count("fault: copy", &copied), 10),
+        ("mappings of the area", count("map", &whole), 1),
+        ("ends of it", count("unmap", &whole), 1),
+        ("ends of the child", count("end", &gone), 1),
+    ];
+    if let Some((what, n, expected)) = counts.iter().find(|(_, n, expected)| n != expected) {
+        return Err(format!("{n} {what} instead of {expected}: {said}"));
+    }
+    for name in ["fork", "take apart", "mmap", "munmap", "wait4", "shootdown", "shootdown answered"] {
+        if count(name, &|e| e["ph"] == "X") == 0 {
+            return Err(format!("no {name}: {said}"));
+        }
+    }
+    let tracks = |name: &str| count("thread_name", &|e: &Value| e["args"]["name"] == name);
+    if (tracks("CPU 0"), tracks("CPU 1"), tracks("CPU 2")) != (1, 1, 0) {
+        return Err("not a track for each CPU".into());
+    }
+    nested(events)
+}
+
+/// A span's beginning and end, and the event.
+type Spanned<'e> = (u64, u64, &'e Value);
+
+/// On each track, what begins within something ends within it.
+fn nested(events: &[Value]) -> Result<(), String> {
+    let mut tracks: BTreeMap<(u64, u64), Vec<Spanned<'_>>> = BTreeMap::new();
+    // Nanoseconds.
+    let ns = |v: &Value| v.as_f64().map(|us| (us * 1000.0).round() as u64);
+    for e in events.iter().filter(|e| e["ph"] == "X") {
+        let (Some(pid), Some(tid)) = (e["pid"].as_u64(), e["tid"].as_u64()) else { continue };
+        let (start, length) = ns(&e["ts"]).zip(ns(&e["dur"])).ok_or_else(|| format!("without a time: {e}"))?;
+        tracks.entry((pid, tid)).or_default().push((start, start + length, e));
+    }
+    if tracks.len() < 4 {
+        return Err(format!("{} tracks: two CPUs, a parent and a child are four", tracks.len()));
+    }
+    for spans in tracks.values_mut() {
+        spans.sort_by_key(|(start, end, _)| (*start, std::cmp::Reverse(*end)));
+        let mut open: Vec<(u64, &Value)> = Vec::new();
+        for (start, end, event) in spans {
+            while open.last().is_some_and(|(until, _)| until <= start) {
+                open.pop();
+            }
+            if let Some((_, around)) = open.last().filter(|(until, _)| until < end) {
+                return Err(format!("{event} begins within {around} and ends after it"));
+            }
+            open.push((*end, event));
+        }
+    }
+    Ok(())
+}
+
+/// What there was no room for is counted and told; what is there can be used.
+pub(super) fn cut_trace(bench: &Bench) -> Result<(), String> {
+    let out = bench.place.join("trace.json");
+    let words = ["trace", "--buffer", "1M", "--out", &out.to_string_lossy(), "--", "events", "--calls", "20000"];
+    let done = bench.run(&words)?;
+    ended(&done, 0)?;
+    let file: Value = serde_json::from_slice(&fs::read(&out).map_err(text)?).map_err(text)?;
+    let lost = file["otherData"]["lost"].as_u64().unwrap_or(0);
+    if lost < 5_000 || !done.stderr.contains(&format!("{lost} later events are missing")) {
+        return Err(format!("{lost} events lost; standard error: {}", done.stderr));
+    }
+    let there = file["traceEvents"].as_array().map_or(0, Vec::len);
+    if there < 5_000 {
+        return Err(format!("{there} events are left"));
+    }
+    let wrong = bench.run(&["trace", "--count", "--cpus", "2", "--", "events"])?;
+    ended(&wrong, 2).and_then(|()| one_line(&wrong))
+}
+
+/// Tracing costs nothing when it is off: the usual kernel has no function of it, and so no call either, which would find nothing to call.
+pub(super) fn untraced(bench: &Bench) -> Result<(), String> {
+    const NAMES: [&str; 3] = ["quire_kernel::trace", "quire_sync::trace", "__quire_trace"];
+    let look = |kernel: &Path| -> Result<Vec<String>, String> {
+        let bytes = fs::read(kernel).map_err(text)?;
+        let file = object::File::parse(&*bytes).map_err(text)?;
+        let names = file.symbols().filter_map(|s| Some(format!("{:#}", rustc_demangle::demangle(s.name().ok()?))));
+        Ok(names.filter(|name| NAMES.iter().any(|n| name.contains(n))).collect())
+    };
+    let traced = look(&build::traced_kernel(&bench.places).map_err(text)?)?;
+    if !traced.iter().any(|n| n.contains("quire_kernel::trace")) {
+        return Err(format!("this check sees nothing: the traced kernel has {traced:?}"));
+    }
+    let usual = look(&bench.kernel)?;
+    if usual.is_empty() { Ok(()) } else { Err(format!("the usual kernel has {usual:?}")) }
+}
