@@ -12,14 +12,12 @@ fn boot(cpus: usize, frames: u64) -> &'static Vm<Hosted> {
     Hosted::boot(Settings { cpus, frames, ..Settings::default() }).unwrap()
 }
 
-/// A generator that needs no crate: SplitMix64.
-struct Random(u64);
+/// Numbers that a seed repeats.
+struct Random(fastrand::Rng);
+
 impl Random {
     fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % n
+        self.0.u64(..n)
     }
 }
 
@@ -39,7 +37,7 @@ fn no_frame_has_two_owners_and_all_come_back() {
             let owners = &owners;
             s.spawn(move || {
                 let _cpu = Cpu::attach(vm, cpu).unwrap();
-                let mut random = Random(cpu as u64);
+                let mut random = Random(fastrand::Rng::with_seed(cpu as u64));
                 let mut mine: Vec<(Frame, u8)> = Vec::new();
                 for _ in 0..20_000 {
                     if random.below(100) < 52 && mine.len() < 600 {
@@ -150,7 +148,7 @@ fn the_heap_gives_every_size_aligned_and_gives_all_frames_back() {
         for cpu in 0..2 {
             s.spawn(move || {
                 let _cpu = Cpu::attach(vm, cpu).unwrap();
-                let mut random = Random(7 + cpu as u64);
+                let mut random = Random(fastrand::Rng::with_seed(7 + cpu as u64));
                 let mut mine: Vec<(std::ptr::NonNull<u8>, Layout, u8)> = Vec::new();
                 for round in 0..20_000u32 {
                     if random.below(2) == 0 && mine.len() < 300 {

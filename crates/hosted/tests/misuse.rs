@@ -111,15 +111,12 @@ fn objects_and_frames_of_another_system_are_refused() {
     assert_eq!([here, there].map(|vm| vm.frames().total() - vm.frames().free() < 300), [true; 2], "{free:?}");
 }
 
-/// SplitMix64.
-struct Random(u64);
+/// Numbers that a seed repeats.
+struct Random(fastrand::Rng);
 
 impl Random {
     fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % n
+        self.0.u64(..n)
     }
 
     /// Mostly a page of a small range, now and then an address that cannot be.
@@ -206,7 +203,9 @@ fn threads_that_do_whatever_they_like_on_two_machines_meet_errors_and_nothing_br
                     let (spaces, objects) = (&spaces, &objects);
                     threads.push(scope.spawn(move || {
                         let cpu = Cpu::attach(vm, id).unwrap();
-                        let mut random = Random(seed * 4 + id as u64 * 2 + u64::from(std::ptr::eq(vm, here)));
+                        let mut random = Random(fastrand::Rng::with_seed(
+                            seed * 4 + id as u64 * 2 + u64::from(std::ptr::eq(vm, here)),
+                        ));
                         (0..1500).for_each(|_| play(&cpu, &mut random, spaces, objects));
                         cpu.leave();
                     }));

@@ -219,12 +219,13 @@ impl<M: Machine> PageIn<M> {
     }
 }
 
-/// Reads those of `keys` that only the pager or swap has, cluster by cluster, as far as memory is not low. What cannot be read
-/// is left for the fault that needs it, which says why. Nothing is mapped.
+/// Reads those of `keys` that only the pager or swap has, cluster by cluster, as far as memory is not low. The first page that
+/// cannot be read ends it; the fault that needs the page says why. Nothing is mapped.
 pub(crate) fn read_ahead<M: Machine>(object: &Object<M>, keys: Range<u64>, may: &mut MaySleep) {
     let vm = object.vm();
     let (in_memory, mut at) = (object.holes_are_zero(), keys.start);
-    while at < keys.end.min(object.end()) && !vm.frames().is_low() {
+    // An end of the thread, memory that is low and a read that fails end the advice.
+    while at < keys.end.min(object.end()) && !vm.frames().is_low() && !vm.machine().is_ending() {
         let read = {
             let pin = may.pin(vm.epoch());
             // A hole of an object in memory has nothing to read, so that only pages in swap are looked at.
@@ -239,10 +240,10 @@ pub(crate) fn read_ahead<M: Machine>(object: &Object<M>, keys: Range<u64>, may: 
                 _ => None,
             }
         };
-        match read.map(|read| read.run(may)) {
-            Some(Err(FaultError::OutOfMemory)) => return,
-            _done_or_left => at += 1,
+        if read.is_some_and(|read| read.run(may).is_err()) {
+            return;
         }
+        at += 1;
     }
 }
 
