@@ -6,13 +6,12 @@ use crate::error::{FaultError, OutOfMemory};
 use crate::machine::Machine;
 use crate::paging::io::Io;
 use crate::paging::swap::Swap;
-use crate::paging::waiting::{MemoryWait, Patience};
+use crate::paging::waiting::{Patience, Waiter};
 use crate::phys::Physical;
 use crate::phys::frames::{Fill, For, Frame};
 use crate::reclaim::progress::Ghosts;
 use crate::sleep::MaySleep;
 use crate::stats::Event;
-use core::cell::UnsafeCell;
 use core::ops::Deref;
 
 /// Objects, their slabs, swap, and reads and writes under way.
@@ -25,13 +24,8 @@ pub struct Objects<M: Machine> {
     /// Pages that were evicted lately.
     pub(crate) ghosts: Ghosts,
     /// The storey above that frees memory.
-    pub(crate) memory: UnsafeCell<Option<&'static dyn MemoryWait>>,
+    pub(crate) memory: Waiter,
 }
-
-// SAFETY: every part is shared between CPUs by design but `memory`, which is written at boot, before other CPUs know the value.
-unsafe impl<M: Machine> Sync for Objects<M> {}
-// SAFETY: every part is made of atomics and locks, and `memory` leads to a `dyn MemoryWait`, which is `Sync`.
-unsafe impl<M: Machine> Send for Objects<M> {}
 
 impl<M: Machine> Deref for Objects<M> {
     type Target = Physical<M>;
@@ -42,21 +36,16 @@ impl<M: Machine> Deref for Objects<M> {
 }
 
 impl<M: Machine> Objects<M> {
-    fn memory(&self) -> Option<&'static dyn MemoryWait> {
-        // SAFETY: `Vm::new` writes the word before another CPU knows the system, and no code writes it later.
-        unsafe { *self.memory.get() }
-    }
-
     /// Sleeps until frames for programs are free; false where there is nothing that could be freed.
     #[cold]
     pub(crate) fn wait_for_memory(&self, may: &mut MaySleep) -> bool {
-        self.memory().is_some_and(|memory| memory.wait_for_memory(may))
+        self.memory.get().is_some_and(|memory| memory.wait_for_memory(may))
     }
 
     /// As `wait_for_memory`, as long as the caller's patience lasts: others may take the memory that it waited for.
     #[cold]
     pub(crate) fn memory_or_error(&self, patience: &mut Patience, may: &mut MaySleep) -> Result<(), FaultError> {
-        self.memory().map_or(Err(FaultError::OutOfMemory), |memory| memory.memory_or_error(patience, may))
+        self.memory.get().map_or(Err(FaultError::OutOfMemory), |memory| memory.memory_or_error(patience, may))
     }
 
     /// Sleeps until there is memory again, after an allocation has failed; false where nothing can be freed. The caller holds

@@ -2,6 +2,7 @@
 
 use crate::error::FaultError;
 use crate::sleep::MaySleep;
+use core::cell::UnsafeCell;
 
 /// The room that frees memory.
 pub(crate) trait MemoryWait: Sync {
@@ -30,6 +31,31 @@ impl Patience {
     /// It got what it waited for, and goes on.
     pub fn served(&mut self) {
         self.since = None;
+    }
+}
+
+/// Where a system keeps the room that frees its memory: given once, at boot.
+pub(crate) struct Waiter(UnsafeCell<Option<&'static dyn MemoryWait>>);
+
+// SAFETY: the word is written by `give`, whose caller is the only CPU that knows the system, and only read after that.
+unsafe impl Sync for Waiter {}
+
+impl Waiter {
+    pub(crate) const fn new() -> Waiter {
+        Waiter(UnsafeCell::new(None))
+    }
+
+    /// # Safety
+    /// No other CPU knows the system yet, and no reference to the word is alive.
+    pub(crate) unsafe fn give(&self, memory: &'static dyn MemoryWait) {
+        // SAFETY: by this function's contract no other code reads or writes the word meanwhile.
+        unsafe { *self.0.get() = Some(memory) };
+    }
+
+    /// None only while the system is built.
+    pub(crate) fn get(&self) -> Option<&'static dyn MemoryWait> {
+        // SAFETY: the word was written before another CPU knew the system, and no code writes it later.
+        unsafe { *self.0.get() }
     }
 }
 

@@ -8,6 +8,7 @@ use crate::object::reap_list::Reaper;
 use crate::object::{ObjectMemory, Objects};
 use crate::paging::io::Io;
 use crate::paging::swap::Swap;
+use crate::paging::waiting::Waiter;
 use crate::phys::Config;
 use crate::phys::boot::BootMemory;
 use crate::phys::descriptors::{self, Descriptors, Run};
@@ -22,7 +23,6 @@ use crate::reclaim::progress::{Block, Ghosts};
 use crate::reclaim::scan::Pageout;
 use crate::stats::{Counters, Stats};
 use crate::types::{PAGE_SIZE, Pfn, PhysRange};
-use core::cell::UnsafeCell;
 use core::fmt;
 use core::ops::Deref;
 use quire_sync::atomic::{AtomicU8, AtomicU64};
@@ -173,7 +173,7 @@ impl<M: Machine> Vm<M> {
             check_updates: AtomicU64::new(0),
             check: AtomicU8::new(config.check as u8),
         };
-        let (swap, memory) = (Swap::new(), UnsafeCell::new(None));
+        let (swap, memory) = (Swap::new(), Waiter::new());
         let objects = Objects { physical, object_memory, reaper, io, swap, ghosts, memory };
         let maps = Maps { objects, map_memory };
         let vm = Vm { reclaimer: Reclaimer { maps, pageout, daemons: Daemons::new() } };
@@ -184,7 +184,7 @@ impl<M: Machine> Vm<M> {
             place.as_ref()
         };
         // SAFETY: boot is alone: no other CPU knows the value, and none reads the word while it is written.
-        unsafe { *vm.memory.get() = Some(&vm.reclaimer) };
+        unsafe { vm.memory.give(&vm.reclaimer) };
         // Leaves show the zero frame.
         // SAFETY: no other CPU knows the system yet, so no other CPU opens sections.
         unsafe { pages.open_reserved(zero.0, zero.0 + 1) };
