@@ -60,7 +60,7 @@ impl FlushSet {
 
     /// Adds `range`.
     #[inline]
-    pub(crate) fn add(&mut self, range: VirtRange) {
+    pub fn add(&mut self, range: VirtRange) {
         self.widen(range);
         if self.all {
             return;
