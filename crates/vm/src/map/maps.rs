@@ -4,6 +4,7 @@ use super::memory::MapMemory;
 use crate::check::{Broken, Level};
 use crate::machine::Machine;
 use crate::object::Objects;
+use crate::phys::boot::{BootMemory, write_storey};
 use crate::phys::queues::Queue;
 use core::ops::Deref;
 use quire_sync::atomic::Ordering;
@@ -23,6 +24,16 @@ impl<M: Machine> Deref for Maps<M> {
 }
 
 impl<M: Machine> Maps<M> {
+    /// Writes everything but the storey below.
+    ///
+    /// # Safety
+    /// The place is fresh memory that no reader knows, and the storey below is written.
+    #[inline(never)]
+    pub(crate) unsafe fn write(place: *mut Self, boot: &mut BootMemory<'_, M>) {
+        // SAFETY: by this function's contract.
+        unsafe { write_storey!(place => Maps { map_memory: MapMemory::new(boot); objects }) }
+    }
+
     /// Slabs of spaces, entries and tree nodes.
     pub fn map_memory(&self) -> &MapMemory<M> {
         &self.map_memory

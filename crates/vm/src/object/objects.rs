@@ -8,11 +8,13 @@ use crate::paging::io::Io;
 use crate::paging::swap::Swap;
 use crate::paging::waiting::{Patience, Waiter};
 use crate::phys::Physical;
+use crate::phys::boot::{BootMemory, write_storey};
 use crate::phys::frames::{Fill, For, Frame};
-use crate::reclaim::progress::Ghosts;
+use crate::reclaim::progress::{Block, Ghosts};
 use crate::sleep::MaySleep;
 use crate::stats::Event;
 use core::ops::Deref;
+use quire_sync::atomic::AtomicU64;
 
 /// Objects, their slabs, swap, and reads and writes under way.
 pub struct Objects<M: Machine> {
@@ -36,6 +38,27 @@ impl<M: Machine> Deref for Objects<M> {
 }
 
 impl<M: Machine> Objects<M> {
+    /// Writes everything but the storey below, for a system of `managed` frames.
+    ///
+    /// # Safety
+    /// The place is fresh memory that no reader knows, and the storey below is written.
+    #[inline(never)]
+    pub(crate) unsafe fn write(place: *mut Self, boot: &mut BootMemory<'_, M>, managed: u64) {
+        let (blocks, cpus) = (boot.per_cpu(|_| Block::default()), boot.machine().cpus());
+        // SAFETY: by this function's contract.
+        unsafe {
+            write_storey!(place => Objects {
+                object_memory: ObjectMemory::new(boot),
+                reaper: Reaper::new(boot),
+                io: Io::new(boot),
+                swap: Swap::new(),
+                ghosts: Ghosts::new(&mut |n| boot.slice(n, || AtomicU64::new(0)), blocks, cpus, managed),
+                memory: Waiter::new();
+                physical,
+            });
+        }
+    }
+
     /// Sleeps until frames for programs are free; false where there is nothing that could be freed.
     #[cold]
     pub(crate) fn wait_for_memory(&self, may: &mut MaySleep) -> bool {

@@ -4,6 +4,21 @@ use crate::machine::Machine;
 use core::ptr::NonNull;
 use quire_sync::{CpuId, PerCpu};
 
+/// Writes the fields of one storey where it will live, each once. The value never stands on the stack as a whole, which at boot is small.
+/// What follows the semicolon was written before. A field that is left out does not compile.
+///
+/// The caller vouches that the place is valid for writes of the storey, and that no reader knows it.
+macro_rules! write_storey {
+    ($place:expr => $storey:ident { $($field:ident: $value:expr),* $(,)?; $($written:ident),* $(,)? }) => {{
+        let _complete = |storey: &$storey<M>| {
+            let $storey { $($field: _,)* $($written: _,)* } = storey;
+        };
+        let place: *mut $storey<M> = $place;
+        $((&raw mut (*place).$field).write($value);)*
+    }};
+}
+pub(crate) use write_storey;
+
 /// RAM handed out while the system is built, never taken back: a bump allocator over one range.
 pub struct BootMemory<'m, M: Machine> {
     pub(crate) machine: &'m M,

@@ -215,6 +215,11 @@ impl DomainSet {
     }
 }
 
+/// How many memory domains the core tells apart on `machine`.
+pub(crate) fn domains_of(machine: &impl Machine) -> usize {
+    machine.domains().clamp(1, 128)
+}
+
 impl Frames {
     /// Bytes of boot memory that the depots of `domains` domains take.
     pub(crate) const fn boot_bytes(domains: usize) -> usize {
@@ -225,10 +230,10 @@ impl Frames {
         boot: &mut BootMemory<'_, M>,
         pages: Descriptors,
         total: u64,
-        domains: usize,
         config: &Config,
     ) -> Self {
         let machine = boot.machine();
+        let domains = domains_of(machine);
         let cpus = machine.cpus();
         let reserve = (total / 64).clamp(256, 4096) + FRAMES_A_CPU * cpus as u64;
         let reserve = config.reserve.unwrap_or(reserve).min(total / 2);

@@ -1,5 +1,6 @@
 //! What every room needs of a memory system: the machine, descriptors, frames, slabs, queues, the epoch and the counts.
 
+use super::boot::{BootMemory, write_storey};
 use super::config::Config;
 use super::descriptors::Descriptors;
 use super::frames::Frames;
@@ -8,8 +9,8 @@ use super::queues::Queues;
 use super::slab::Heap;
 use crate::check::{Broken, Due, Level};
 use crate::machine::Machine;
-use crate::stats::{Event, Stats};
-use crate::types::Pfn;
+use crate::stats::{Counters, Event, Stats};
+use crate::types::{PAGE_SIZE, Pfn};
 use quire_sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use quire_sync::{PerCpu, WaitQueue, epoch};
 
@@ -56,7 +57,45 @@ impl Failures {
     }
 }
 
+/// One part of memory in so many may wait for readers in each epoch.
+const WAITS: u64 = 1024;
+
 impl<M: Machine> Physical<M> {
+    /// Writes everything but the machine, for the `managed` frames of `pages`.
+    ///
+    /// # Safety
+    /// The place is fresh memory that no reader knows, and its machine is written, which `boot` refers to.
+    #[inline(never)]
+    pub(crate) unsafe fn write(
+        place: *mut Self,
+        boot: &mut BootMemory<'_, M>,
+        pages: Descriptors,
+        managed: u64,
+        queue_parts: usize,
+        config: Config,
+    ) {
+        let epoch = epoch::Domain::new(boot.per_cpu(|_| epoch::Slot::new())).holding(managed * PAGE_SIZE / WAITS);
+        boot.burst = epoch.every();
+        // SAFETY: by this function's contract.
+        unsafe {
+            write_storey!(place => Physical {
+                epoch: epoch,
+                pages: pages,
+                zero: boot.machine().pfn_of(boot.take(PAGE_SIZE as usize, PAGE_SIZE as usize).as_ptr()),
+                frames: Frames::new(boot, pages, managed, &config),
+                stats: Stats::new(boot.per_cpu(|_| Counters::new())),
+                heap: Heap::new(boot),
+                queues: Queues::new(boot, pages, queue_parts),
+                page_waits: boot.per_cpu(|_| core::array::from_fn(|_| WaitQueue::new())),
+                check: AtomicU8::new(config.check as u8),
+                config: config,
+                failures: Failures::new(),
+                check_updates: AtomicU64::new(0);
+                machine,
+            });
+        }
+    }
+
     /// The machine beneath.
     #[inline(always)]
     pub fn machine(&self) -> &M {

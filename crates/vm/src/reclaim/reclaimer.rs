@@ -4,6 +4,7 @@ use super::daemon::Daemons;
 use super::scan::Pageout;
 use crate::machine::Machine;
 use crate::map::Maps;
+use crate::phys::boot::write_storey;
 use core::ops::Deref;
 
 /// Pageout, its daemons, and the maps and objects that they take memory from.
@@ -22,6 +23,16 @@ impl<M: Machine> Deref for Reclaimer<M> {
 }
 
 impl<M: Machine> Reclaimer<M> {
+    /// Writes everything but the storey below.
+    ///
+    /// # Safety
+    /// The place is fresh memory that no reader knows, and the storey below is written.
+    #[inline(never)]
+    pub(crate) unsafe fn write(place: *mut Self) {
+        // SAFETY: by this function's contract.
+        unsafe { write_storey!(place => Reclaimer { pageout: Pageout::new(), daemons: Daemons::new(); maps }) }
+    }
+
     /// Pageout: passes, and who waits for memory.
     pub fn pageout(&self) -> &Pageout {
         &self.pageout

@@ -3,31 +3,23 @@
 pub mod frame_census;
 
 use crate::machine::Machine;
-use crate::map::{MapMemory, Maps};
-use crate::object::reap_list::Reaper;
-use crate::object::{ObjectMemory, Objects};
+use crate::map::Maps;
+use crate::object::Objects;
 use crate::paging::io::Io;
-use crate::paging::swap::Swap;
-use crate::paging::waiting::Waiter;
-use crate::phys::Config;
 use crate::phys::boot::BootMemory;
 use crate::phys::descriptors::{self, Descriptors, Run};
-use crate::phys::frames::Frames;
+use crate::phys::frames::{Frames, domains_of};
 use crate::phys::page::Page;
-use crate::phys::physical::{Failures, Physical};
 use crate::phys::queues::{MAX_PARTS, Queues};
-use crate::phys::slab::Heap;
+use crate::phys::{Config, Physical};
 use crate::reclaim::Reclaimer;
-use crate::reclaim::daemon::Daemons;
-use crate::reclaim::progress::{Block, Ghosts};
-use crate::reclaim::scan::Pageout;
-use crate::stats::{Counters, Stats};
+use crate::reclaim::progress::Ghosts;
 use crate::types::{PAGE_SIZE, Pfn, PhysRange};
 use core::fmt;
 use core::ops::Deref;
-use quire_sync::atomic::{AtomicU8, AtomicU64};
+use quire_sync::atomic::AtomicU64;
 use quire_sync::cpuset::MAX_CPUS;
-use quire_sync::{WaitQueue, epoch, record};
+use quire_sync::record;
 
 /// Why a memory system cannot be built.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -74,7 +66,7 @@ const fn boot_bytes<M: Machine>(cpus: usize, queue_parts: usize, domains: usize)
 
 /// RAM as runs of frames of one domain.
 fn runs_of<M: Machine>(machine: &M, ram: impl Iterator<Item = PhysRange>) -> impl Iterator<Item = Run> {
-    let domains = machine.domains().clamp(1, 128);
+    let domains = domains_of(machine);
     ram.flat_map(move |r| {
         let mut at = r.start.0;
         core::iter::from_fn(move || {
@@ -85,9 +77,6 @@ fn runs_of<M: Machine>(machine: &M, ram: impl Iterator<Item = PhysRange>) -> imp
         })
     })
 }
-
-/// One part of memory in so many may wait for readers in each epoch.
-const WAITS: u64 = 1024;
 
 impl<M: Machine> Vm<M> {
     /// Builds the system over `ram`: sorted, disjoint ranges of frames that nobody else uses. The first part of the largest
@@ -112,7 +101,7 @@ impl<M: Machine> Vm<M> {
         let total: u64 = ram.iter().map(|r| r.end.0 - r.start.0).sum();
         let largest = ram.iter().copied().max_by_key(|r| r.end.0 - r.start.0).ok_or(BootError::TooLittleMemory(0))?;
         let queue_parts = config.queue_parts.map_or(Queues::scale(cpus, total), |n| n.clamp(1, MAX_PARTS));
-        let domains = machine.domains().clamp(1, 128);
+        let domains = domains_of(&machine);
         let tables = Descriptors::words(page_count) * size_of::<AtomicU64>()
             + runs_of(&machine, ram.iter().copied()).count() * size_of::<Run>();
         let bytes = descriptors::bytes(page_count) + (tables + boot_bytes::<M>(cpus, queue_parts, domains)) as u64;
@@ -125,7 +114,6 @@ impl<M: Machine> Vm<M> {
         // SAFETY: one past the part of the range that is set aside; consecutive frames are consecutive in memory.
         let end = unsafe { next.add((boot_frames * PAGE_SIZE) as usize) };
         let mut boot = BootMemory { machine: &machine, next, end, burst: 0 };
-
         let pages = boot.take_untouched(page_count as usize * size_of::<Page>(), 64).cast::<Page>();
         record::own_array(pages.as_ptr().cast(), page_count as usize * size_of::<Page>(), size_of::<Page>(), "page");
         let open = boot.slice(Descriptors::words(page_count), || AtomicU64::new(0));
@@ -142,53 +130,30 @@ impl<M: Machine> Vm<M> {
         // SAFETY: the array's memory was just taken, and is never freed; the words are zero, the runs as sorted as `ram`.
         let pages = unsafe { Descriptors::new(pages, page_count, open, runs) };
         let managed = total - boot_frames;
-        let frames = Frames::new(&mut boot, pages, managed, domains, &config);
-        let epoch = epoch::Domain::new(boot.per_cpu(|_| epoch::Slot::new())).holding(managed * PAGE_SIZE / WAITS);
-        boot.burst = epoch.every();
-        let stats = Stats::new(boot.per_cpu(|_| Counters::new()));
-        let heap = Heap::new(&mut boot);
-        let object_memory = ObjectMemory::new(&mut boot);
-        let map_memory = MapMemory::new(&mut boot);
-        let queues = Queues::new(&mut boot, pages, queue_parts);
-        let reaper = Reaper::new(&mut boot);
-        let io = Io::new(&mut boot);
-        let blocks = boot.per_cpu(|_| Block::default());
-        let ghosts = Ghosts::new(&mut |n| boot.slice(n, || AtomicU64::new(0)), blocks, cpus, managed);
-        let pageout = Pageout::new();
-        let page_waits = boot.per_cpu(|_| core::array::from_fn(|_| WaitQueue::new()));
-        let zero = machine.pfn_of(boot.take(PAGE_SIZE as usize, PAGE_SIZE as usize).as_ptr());
         let place = boot.take(size_of::<Vm<M>>(), align_of::<Vm<M>>()).cast::<Vm<M>>();
-        let physical = Physical {
-            machine,
-            pages,
-            zero,
-            frames,
-            epoch,
-            stats,
-            heap,
-            queues,
-            page_waits,
-            config,
-            failures: Failures::new(),
-            check_updates: AtomicU64::new(0),
-            check: AtomicU8::new(config.check as u8),
-        };
-        let (swap, memory) = (Swap::new(), Waiter::new());
-        let objects = Objects { physical, object_memory, reaper, io, swap, ghosts, memory };
-        let maps = Maps { objects, map_memory };
-        let vm = Vm { reclaimer: Reclaimer { maps, pageout, daemons: Daemons::new() } };
         record::own(place.as_ptr().cast(), size_of::<Vm<M>>(), "vm");
-        // SAFETY: fresh memory of the right size and alignment, never freed.
+        let next = boot.next;
+        // SAFETY: fresh memory of the right size and alignment, never freed, which no reader knows. Each storey is written once, with
+        // those below it, before the reference is made.
         let vm: &'static Vm<M> = unsafe {
-            place.write(vm);
+            let reclaimer = &raw mut (*place.as_ptr()).reclaimer;
+            let maps = &raw mut (*reclaimer).maps;
+            let objects = &raw mut (*maps).objects;
+            let physical = &raw mut (*objects).physical;
+            (&raw mut (*physical).machine).write(machine);
+            let mut boot = BootMemory { machine: &(*physical).machine, next, end, burst: 0 };
+            Physical::write(physical, &mut boot, pages, managed, queue_parts, config);
+            Objects::write(objects, &mut boot, managed);
+            Maps::write(maps, &mut boot);
+            Reclaimer::write(reclaimer);
             place.as_ref()
         };
         // SAFETY: boot is alone: no other CPU knows the value, and none reads the word while it is written.
         unsafe { vm.memory.give(&vm.reclaimer) };
         // Leaves show the zero frame.
         // SAFETY: no other CPU knows the system yet, so no other CPU opens sections.
-        unsafe { pages.open_reserved(zero.0, zero.0 + 1) };
-        vm.donate_all(managed <= config.describe_at_boot);
+        unsafe { pages.open_reserved(vm.zero.0, vm.zero.0 + 1) };
+        vm.donate_all(managed <= vm.config.describe_at_boot);
         Ok(vm)
     }
 }
