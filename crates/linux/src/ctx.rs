@@ -5,8 +5,8 @@ use crate::file::{Files, FsState};
 use crate::machine::Machine;
 use crate::memory::AddressSpace;
 use crate::process::Process;
+use crate::process::thread::{Restart, Thread};
 use crate::regs::UserRegs;
-use crate::thread::{Restart, Thread};
 use crate::{Linux, Pid};
 use quire_heap::Arc;
 

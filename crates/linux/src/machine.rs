@@ -3,8 +3,8 @@
 //! Memory and page tables come with [`quire_vm::Machine`], threads with [`quire_task::Machine`]; this trait adds what only
 //! an operating system's personality needs. All methods are called from thread context with interrupts on.
 
+use crate::process::thread::Thread;
 use crate::regs::UserRegs;
-use crate::thread::Thread;
 use core::fmt;
 use quire_vm::OutOfMemory;
 

@@ -11,7 +11,7 @@
 
 use crate::Linux;
 use crate::machine::Machine;
-use crate::thread::Thread;
+use crate::process::thread::Thread;
 use core::sync::atomic::Ordering;
 use linux_raw_sys::general as raw;
 

@@ -2,8 +2,8 @@
 
 use crate::errno::Errno;
 use crate::machine::{End, Machine};
+use crate::plain::Plain;
 use crate::process::capabilities::cap;
-use crate::user::Plain;
 use crate::{Ctx, Linux};
 use quire_sync::{Rank, Sequenced};
 use quire_vm::PAGE_SIZE;

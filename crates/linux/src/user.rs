@@ -1,28 +1,13 @@
 //! User memory, checked and typed: every pointer that a program passes goes through here.
 
 use crate::machine::{BadAddress, Machine, UserAccess};
+use crate::plain::Plain;
 use crate::{Ctx, Errno};
 use core::mem::{MaybeUninit, size_of};
 use quire_heap::Vec;
 
 /// One past the highest user address.
 pub const USER_END: u64 = 0x7fff_ffff_f000;
-
-/// A type that may be copied to and from user memory byte by byte.
-///
-/// # Safety
-/// Every bit pattern is a value of the type, and it has no padding whose content could tell something.
-pub unsafe trait Plain: Copy + 'static {}
-
-macro_rules! plain {
-    ($($t:ty)*) => { $(
-        // SAFETY: integers have no padding and no invalid patterns.
-        unsafe impl Plain for $t {}
-    )* };
-}
-plain!(u8 u16 u32 u64 i8 i16 i32 i64 usize isize);
-// SAFETY: arrays have no padding between elements.
-unsafe impl<T: Plain, const N: usize> Plain for [T; N] {}
 
 impl From<BadAddress> for Errno {
     fn from(_: BadAddress) -> Self {

@@ -2,8 +2,8 @@
 
 use super::File;
 use super::open::no_restart;
+use crate::process::thread::Restart;
 use crate::signal::SigSet;
-use crate::thread::Restart;
 use crate::{Ctx, Errno, Machine};
 use linux_raw_sys::general as raw;
 use quire_fs::readiness::Poller;

@@ -5,8 +5,8 @@ pub mod robust;
 
 use crate::errno::Errno;
 use crate::machine::{BadAddress, Machine};
+use crate::process::thread::{Restart, Thread};
 use crate::tables::TableMemory;
-use crate::thread::{Restart, Thread};
 use crate::time::Timespec;
 use crate::user::USER_END;
 use crate::{Ctx, Linux};

@@ -3,7 +3,7 @@
 use crate::errno::Errno;
 use crate::machine::Machine;
 use crate::process::access::By;
-use crate::thread::Thread;
+use crate::process::thread::Thread;
 use crate::user::UserMemory;
 use crate::{Ctx, Linux, Pid};
 use core::sync::atomic::Ordering;

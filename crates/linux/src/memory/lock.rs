@@ -6,7 +6,7 @@ use crate::errno::Errno;
 use crate::machine::Machine;
 use crate::process::capabilities::cap;
 use crate::process::limits::which;
-use crate::thread::Thread;
+use crate::process::thread::Thread;
 use crate::user::USER_END;
 use linux_raw_sys::general as raw;
 use quire_vm::map::{Flags, Wire};

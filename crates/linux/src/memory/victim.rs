@@ -26,7 +26,7 @@ use super::Foreign;
 use crate::Linux;
 use crate::machine::Machine;
 use crate::process::Process;
-use crate::thread::Thread;
+use crate::process::thread::Thread;
 use core::sync::atomic::Ordering;
 use quire_heap::Arc;
 use quire_sync::hooks::now;

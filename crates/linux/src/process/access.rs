@@ -16,7 +16,7 @@ use super::capabilities::{Caps, cap};
 use super::credentials::Credentials;
 use crate::machine::Machine;
 use crate::memory::{AddressSpace, Foreign};
-use crate::thread::Thread;
+use crate::process::thread::Thread;
 use crate::{Errno, Pid};
 use quire_task::powers::{self, Looked};
 

@@ -2,7 +2,7 @@
 
 use super::capabilities::cap;
 use crate::errno::Errno;
-use crate::user::Plain;
+use crate::plain::Plain;
 use crate::{Ctx, Machine, Process};
 
 /// One limit.

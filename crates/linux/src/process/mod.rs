@@ -24,6 +24,7 @@ pub mod ids;
 pub mod limits;
 pub mod prctl;
 pub mod scheduling;
+pub mod thread;
 pub mod threads;
 pub mod usage;
 pub mod users;
@@ -31,9 +32,9 @@ pub mod wait;
 
 use crate::machine::Machine;
 use crate::owned::Owned;
+use crate::process::thread::Name;
 use crate::signal::send::PendingQueue;
 use crate::signal::{Actions, SigInfo, SigSet};
-use crate::thread::Name;
 use crate::time::cpu_limit::CpuLimit;
 use crate::time::interval::Timers;
 use crate::{Linux, Pid};

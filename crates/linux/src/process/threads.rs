@@ -1,7 +1,7 @@
 //! The threads of a process.
 
 use crate::machine::Machine;
-use crate::thread::{Thread, work};
+use crate::process::thread::{Thread, work};
 use crate::{Pid, Process};
 use core::sync::atomic::Ordering;
 use quire_heap::{Map, Spare, Vec};

@@ -2,8 +2,8 @@
 
 use crate::errno::Errno;
 use crate::machine::Machine;
+use crate::plain::Plain;
 use crate::time::Timeval;
-use crate::user::Plain;
 use crate::{Ctx, Process};
 use quire_task::Thread as Task;
 

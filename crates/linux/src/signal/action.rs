@@ -58,7 +58,7 @@ pub struct Action {
 }
 
 // SAFETY: four words, no padding, all patterns valid.
-unsafe impl crate::user::Plain for Action {}
+unsafe impl crate::plain::Plain for Action {}
 const _: () = assert!(core::mem::size_of::<Action>() == 32);
 
 /// `SA_*` bits.

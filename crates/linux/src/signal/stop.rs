@@ -5,7 +5,7 @@ use super::info::{Detail, SigInfo, code};
 use super::set::Signal;
 use crate::machine::Machine;
 use crate::process::Report;
-use crate::thread::{Thread, work};
+use crate::process::thread::{Thread, work};
 use crate::{Linux, Process};
 use core::sync::atomic::Ordering;
 use quire_heap::Arc;

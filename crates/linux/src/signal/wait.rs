@@ -5,7 +5,7 @@ use super::{SigInfo, SigSet};
 use crate::Ctx;
 use crate::errno::Errno;
 use crate::machine::Machine;
-use crate::thread::{Thread, work};
+use crate::process::thread::{Thread, work};
 use crate::time::Timespec;
 use core::sync::atomic::{Ordering, fence};
 

@@ -9,8 +9,8 @@ use super::SECOND;
 use super::interval::Timers;
 use crate::machine::Machine;
 use crate::process::limits::{INFINITY, which};
+use crate::process::thread::work;
 use crate::signal::{SigInfo, Signal};
-use crate::thread::work;
 use crate::{Linux, Process};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

@@ -6,9 +6,9 @@
 use super::{SECOND, Timeval};
 use crate::errno::Errno;
 use crate::machine::Machine;
+use crate::plain::Plain;
+use crate::process::thread::{Thread, work};
 use crate::signal::{SigInfo, Signal};
-use crate::thread::{Thread, work};
-use crate::user::Plain;
 use crate::{Ctx, Linux, Process};
 use core::mem::offset_of;
 use core::ptr::{self, NonNull};

@@ -6,7 +6,7 @@ pub mod interval;
 pub mod sleep;
 
 use crate::errno::Errno;
-use crate::user::Plain;
+use crate::plain::Plain;
 
 /// Nanoseconds in a second.
 pub const SECOND: u64 = 1_000_000_000;

@@ -5,7 +5,7 @@ use super::clock::Clock;
 use crate::Ctx;
 use crate::errno::Errno;
 use crate::machine::Machine;
-use crate::thread::Restart;
+use crate::process::thread::Restart;
 use linux_raw_sys::general as raw;
 
 /// Sleeps until `deadline` (nanoseconds since boot). False where a signal came first.
