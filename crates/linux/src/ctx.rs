@@ -1,10 +1,12 @@
 //! The context of a system call: who calls, from where, and how handlers reach what they need.
 
 use crate::errno::Errno;
-use crate::file::{Files, FsState};
+use crate::file::files::Files;
+use crate::file::state::FsState;
 use crate::machine::Machine;
 use crate::memory::AddressSpace;
 use crate::process::Process;
+use crate::process::credentials::Credentials;
 use crate::process::thread::{Restart, Thread};
 use crate::regs::UserRegs;
 use crate::{Linux, Pid};
@@ -73,11 +75,6 @@ impl<'a, M: Machine> Ctx<'a, M> {
         self.thread.process.pid
     }
 
-    /// Whether a wait should end: with what was done so far, else with [`Errno::ERESTARTSYS`] (or one of its kin).
-    pub fn interrupted(&self) -> bool {
-        self.thread.interrupted()
-    }
-
     /// Notes how `restart_syscall` goes on, and gives the error to return.
     pub fn restart_with(&mut self, how: Restart) -> Errno {
         // SAFETY: the owner is here; nothing borrows the old value.
@@ -88,5 +85,11 @@ impl<'a, M: Machine> Ctx<'a, M> {
     /// Nanoseconds since boot.
     pub fn now(&self) -> u64 {
         quire_sync::hooks::now()
+    }
+
+    /// Whose thread the caller is.
+    pub fn credentials(&self) -> &Credentials {
+        // SAFETY: a context is the owner's; `change` alone replaces them, by `&mut`.
+        unsafe { self.thread.credentials.get() }
     }
 }

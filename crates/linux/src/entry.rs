@@ -1,73 +1,17 @@
 //! The ways in from the kernel: system calls, faults, exceptions, and the way back to user mode.
 
 use crate::errno::{Errno, encode};
-use crate::exec::Prepared;
 use crate::machine::Machine;
-use crate::memory::victim::Victims;
-use crate::process::ids::Ids;
 use crate::process::thread::{Again, Thread, Trap, work};
 use crate::regs::UserRegs;
 use crate::shortage::ATTEMPTS;
 use crate::signal::info::code;
 use crate::signal::{SigInfo, Signal};
 use crate::syscall::{self, Repeat};
-use crate::tables::{TableMemory, padded};
-use crate::{Ctx, Process, file, futex, random};
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use quire_heap::Arc;
-use quire_sync::{CachePadded, Rank, SpinLock};
-use quire_task::{RollCall, Scheduler, Thread as Task};
-use quire_vm::FaultKind;
-use quire_vm::{Access, FaultError, PAGE_SIZE, Vm};
+use crate::{Ctx, Linux};
+use core::sync::atomic::Ordering;
+use quire_vm::{Access, FaultError, FaultKind, PAGE_SIZE};
 
-/// The Linux layer of a running kernel. One a machine, for ever.
-pub struct Linux<M: Machine> {
-    /// The kernel beneath.
-    pub machine: &'static M,
-    /// Memory.
-    pub vm: &'static Vm<M>,
-    /// Threads.
-    pub scheduler: &'static Scheduler<M>,
-    /// Process, thread, group and session ids.
-    pub ids: Ids<M>,
-    /// The load average.
-    pub(crate) load: crate::load::Load<M>,
-    /// Users.
-    pub(crate) users: crate::process::users::Users<M>,
-    /// Futexes.
-    pub futexes: futex::Futexes<M>,
-    /// Random numbers.
-    pub random: random::Random,
-    /// Which unknown system calls were logged.
-    pub unknown: syscall::Unknown,
-    /// The file layer's state: the root directory, devices.
-    pub files: file::System<M>,
-    /// How large pipes may be.
-    pub pipes: file::pipes::PipeLimits,
-    /// What `uname` calls this machine.
-    pub host_name: crate::system::HostName,
-    /// Process 1.
-    pub(crate) first: SpinLock<Option<Arc<Process<M>>>>,
-    /// What process 1 writes to its stack before its first instruction.
-    pub(crate) first_program: SpinLock<Option<Prepared<M>>>,
-    /// Threads that are stopped. Written by job control only, so that nobody else pays for looking.
-    pub(crate) stopped: AtomicUsize,
-    /// Calls to all processes, which those that are forked meanwhile must not miss. Every fork reads it.
-    pub(crate) roll_call: CachePadded<RollCall>,
-    /// The most mappings that a new program may have.
-    map_count: AtomicU64,
-    /// Which process ends because memory is out.
-    pub(crate) victims: Victims<M>,
-}
-
-/// Ids a process needs memory for: about what a sleeping process takes with its page tables.
-const FRAMES_A_PROCESS: u64 = 8;
-/// Ids that the smallest machine has.
-const LEAST_IDS: u64 = 1024;
-/// The highest id that Linux has on 64 bits.
-pub(crate) const MOST_IDS: u64 = 4 << 20;
-/// `vm.max_map_count`: what distributions set, where Linux itself says 65,530. A mapping costs no more here.
-const MAP_COUNT: u64 = 1 << 20;
 /// How often a fault begins again after memory was out: only where what it needs is not what the end of processes gives.
 const DEFEATS: u32 = 64;
 
@@ -75,84 +19,6 @@ const DEFEATS: u32 = 64;
 const NO_MEMORY: u64 = (-(Errno::ENOMEM.0 as i64)) as u64;
 
 impl<M: Machine> Linux<M> {
-    /// The highest id on a machine of `memory` bytes.
-    const fn most_ids(memory: u64) -> crate::Pid {
-        let ids = memory / PAGE_SIZE / FRAMES_A_PROCESS;
-        (if ids < LEAST_IDS {
-            LEAST_IDS
-        } else if ids > MOST_IDS {
-            MOST_IDS
-        } else {
-            ids
-        }) as crate::Pid
-    }
-
-    /// Bytes of the tables that [`Linux::new`] wants on a machine of `memory` bytes and `cpus` CPUs.
-    pub const fn table_bytes(memory: u64, cpus: usize) -> usize {
-        padded(Ids::<M>::bytes(Self::most_ids(memory), cpus))
-            + padded(futex::Futexes::<M>::bytes(memory))
-            + padded(random::Random::bytes(cpus))
-    }
-
-    /// The Linux layer over `vm` and `scheduler`, for ever, on a machine of `memory` bytes. Nothing runs yet. ENOMEM where
-    /// `tables` has less than [`Linux::table_bytes`].
-    pub fn new(
-        vm: &'static Vm<M>,
-        scheduler: &'static Scheduler<M>,
-        memory: u64,
-        mut tables: TableMemory,
-    ) -> Result<&'static Self, Errno> {
-        let (machine, cpus) = (vm.machine(), scheduler.cpus());
-        Ok(quire_heap::try_leak(Linux {
-            machine,
-            vm,
-            scheduler,
-            ids: Ids::new(Self::most_ids(memory), cpus, &mut tables)?,
-            load: crate::load::Load::new(scheduler),
-            users: crate::process::users::Users::new(cpus)?,
-            futexes: futex::Futexes::new(memory, &mut tables)?,
-            random: random::Random::new(machine.entropy(), cpus, &mut tables)?,
-            unknown: syscall::Unknown::new(),
-            files: file::System::new(vm, machine)?,
-            pipes: file::pipes::PipeLimits::new(),
-            host_name: crate::system::HostName::new(),
-            first: SpinLock::new(Rank::OWNED, None),
-            first_program: SpinLock::new(Rank::OWNED, None),
-            stopped: AtomicUsize::new(0),
-            roll_call: CachePadded(RollCall::new()),
-            map_count: AtomicU64::new(MAP_COUNT),
-            victims: Victims::new(),
-        })?)
-    }
-
-    /// The most mappings that a new program may have.
-    pub fn max_map_count(&self) -> u64 {
-        self.map_count.load(Ordering::Relaxed)
-    }
-
-    /// Changes it, for programs that run as for new ones. One that a fork or an exec makes just now may keep the old number.
-    pub fn set_max_map_count(&self, count: u64) {
-        self.map_count.store(count, Ordering::SeqCst);
-        for process in self.ids.processes() {
-            if let Some(memory) = process.memory() {
-                memory.change_limits(|limits| quire_vm::map::Limits { entries: count, ..limits });
-            }
-        }
-    }
-
-    /// The calling thread.
-    ///
-    /// # Panics
-    /// On a kernel thread: only threads of programs come here.
-    #[inline(always)]
-    pub fn current(&self) -> &'static Thread<M> {
-        let task = quire_task::Machine::current(self.machine);
-        // SAFETY: the machine names the thread that runs, which lives while it runs; what is returned does not outlive the
-        // system call or fault that asks.
-        let payload = unsafe { (*task).payload() };
-        payload.as_ref().expect("a kernel thread has no process")
-    }
-
     /// Serves the system call in `regs`; its result is in `regs.rax` afterwards. The kernel has put the call's number in
     /// both `rax` and `orig_rax`.
     #[inline(never)]
@@ -399,17 +265,6 @@ impl<M: Machine> Linux<M> {
         if program.fill(self.machine).is_err() {
             self.machine.log(format_args!("out of memory: process 1 cannot begin"));
             self.kill_process(&thread.process, Signal::KILL);
-        }
-    }
-
-    /// Makes `task` look at its work flags soon, wherever it is: asleep, or in user mode on another CPU.
-    pub(crate) fn poke(&self, task: &Task<M>) {
-        self.scheduler.unpark(task);
-        if task.is_running() {
-            let home = task.home();
-            if home != quire_sync::current_cpu() {
-                quire_task::Machine::kick(self.machine, home);
-            }
         }
     }
 

@@ -1,10 +1,7 @@
 //! Random numbers: ChaCha20, a stream for each CPU, all seeded by the machine.
 
-use crate::Ctx;
 use crate::errno::Errno;
-use crate::machine::Machine;
 use crate::tables::TableMemory;
-use linux_raw_sys::general as raw;
 use quire_sync::{PerCpu, Rank, SpinLock, preempt_off};
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
@@ -15,7 +12,7 @@ pub struct Random {
 }
 
 /// Bytes made in one hold of the lock.
-const STEP: usize = 256;
+pub(crate) const STEP: usize = 256;
 
 impl Random {
     /// Bytes of the streams of `cpus` CPUs.
@@ -43,33 +40,6 @@ impl Random {
             self.cpus.mine(&cpu).lock().fill_bytes(part);
         }
     }
-}
-
-/// `getrandom`
-pub fn sys_getrandom<M: Machine>(ctx: &mut Ctx<'_, M>, to: u64, len: usize, flags: u32) -> Result<usize, Errno> {
-    /// As Linux: no call gives more.
-    const MOST: usize = 0x7fff_f000;
-    if flags & !(raw::GRND_NONBLOCK | raw::GRND_RANDOM | raw::GRND_INSECURE) != 0 {
-        return Err(Errno::EINVAL);
-    }
-    if flags & raw::GRND_RANDOM != 0 && flags & raw::GRND_INSECURE != 0 {
-        return Err(Errno::EINVAL);
-    }
-    let len = len.min(MOST);
-    let mut done = 0;
-    let mut part = [0u8; STEP];
-    while done < len {
-        let n = STEP.min(len - done);
-        ctx.linux.random.fill(&mut part[..n]);
-        if ctx.user().write_bytes(to.wrapping_add(done as u64), &part[..n]).is_err() {
-            return if done > 0 { Ok(done) } else { Err(Errno::EFAULT) };
-        }
-        done += n;
-        if ctx.interrupted() && done < len {
-            break;
-        }
-    }
-    Ok(done)
 }
 
 #[cfg(test)]

@@ -1,20 +1,19 @@
 //! About the machine as a whole: `uname`, `sysinfo`, `reboot`.
 
 use crate::errno::Errno;
+use crate::host_name::{NAME_LEN, name};
 use crate::machine::{End, Machine};
 use crate::plain::Plain;
-use crate::process::capabilities::cap;
+use crate::process::credentials::capabilities::cap;
+use crate::random::STEP;
 use crate::{Ctx, Linux};
-use quire_sync::{Rank, Sequenced};
+use linux_raw_sys::general as raw;
 use quire_vm::PAGE_SIZE;
 
 /// The version of Linux whose interface this is: programs compare it with what they need.
 pub const RELEASE: &str = "6.12.0-quire";
 /// What `uname -v` says.
 pub const VERSION: &str = concat!("#1 SMP Quire ", env!("CARGO_PKG_VERSION"));
-
-/// Bytes of a name in `struct utsname`, its zero byte included.
-const NAME_LEN: usize = 65;
 
 /// `struct utsname`: system, node, release, version, machine, domain.
 #[repr(C)]
@@ -23,63 +22,6 @@ struct Names([[u8; NAME_LEN]; 6]);
 
 // SAFETY: arrays of bytes have no padding, and every byte is a value.
 unsafe impl Plain for Names {}
-
-/// Words that both names take.
-const NAME_WORDS: usize = (2 * NAME_LEN).div_ceil(8);
-
-/// Node and domain names, which can be set. Read without a lock.
-pub struct HostName {
-    names: Sequenced<NAME_WORDS>,
-}
-
-fn name(text: &[u8]) -> [u8; NAME_LEN] {
-    let mut out = [0; NAME_LEN];
-    let len = text.len().min(NAME_LEN - 1);
-    out[..len].copy_from_slice(&text[..len]);
-    out
-}
-
-fn byte(words: &[u64; NAME_WORDS], at: usize) -> u8 {
-    (words[at / 8] >> (at % 8 * 8)) as u8
-}
-
-impl Default for HostName {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl HostName {
-    /// "quire", and no domain.
-    pub fn new() -> Self {
-        let names = HostName { names: Sequenced::new(Rank::OWNED, [0; NAME_WORDS]) };
-        names.set(0, name(b"quire"));
-        names.set(1, name(b"(none)"));
-        names
-    }
-
-    /// Both, as they are at one moment.
-    fn get(&self) -> [[u8; NAME_LEN]; 2] {
-        let words = self.names.read();
-        core::array::from_fn(|which| core::array::from_fn(|at| byte(&words, which * NAME_LEN + at)))
-    }
-
-    fn set(&self, which: usize, new: [u8; NAME_LEN]) {
-        self.names.update(|words| {
-            for (at, new) in new.into_iter().enumerate() {
-                let at = which * NAME_LEN + at;
-                let shift = at % 8 * 8;
-                words[at / 8] = words[at / 8] & !(0xff << shift) | u64::from(new) << shift;
-            }
-        });
-    }
-
-    /// The node's name, without zeroes.
-    pub fn node(&self) -> Result<quire_heap::Vec<u8>, quire_heap::OutOfMemory> {
-        let [node, _] = self.get();
-        quire_heap::Vec::try_from_iter(node.into_iter().take_while(|b| *b != 0))
-    }
-}
 
 /// `uname`
 pub fn sys_uname<M: Machine>(ctx: &mut Ctx<'_, M>, to: u64) -> Result<usize, Errno> {
@@ -178,20 +120,29 @@ pub fn sys_reboot<M: Machine>(ctx: &mut Ctx<'_, M>, magic: u32, second: u32, com
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_name_that_is_set_leaves_the_other_one_as_it_is() {
-        let names = HostName::new();
-        names.set(0, name(b"longer than it was"));
-        assert_eq!(
-            (&names.node().expect("memory")[..], names.get()[1]),
-            (b"longer than it was".as_slice(), name(b"(none)"))
-        );
-        names.set(1, [b'x'; NAME_LEN]);
-        names.set(0, name(b"q"));
-        assert_eq!((&names.node().expect("memory")[..], names.get()[1]), (b"q".as_slice(), [b'x'; NAME_LEN]));
+/// `getrandom`
+pub fn sys_getrandom<M: Machine>(ctx: &mut Ctx<'_, M>, to: u64, len: usize, flags: u32) -> Result<usize, Errno> {
+    /// As Linux: no call gives more.
+    const MOST: usize = 0x7fff_f000;
+    if flags & !(raw::GRND_NONBLOCK | raw::GRND_RANDOM | raw::GRND_INSECURE) != 0 {
+        return Err(Errno::EINVAL);
     }
+    if flags & raw::GRND_RANDOM != 0 && flags & raw::GRND_INSECURE != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let len = len.min(MOST);
+    let mut done = 0;
+    let mut part = [0u8; STEP];
+    while done < len {
+        let n = STEP.min(len - done);
+        ctx.linux.random.fill(&mut part[..n]);
+        if ctx.user().write_bytes(to.wrapping_add(done as u64), &part[..n]).is_err() {
+            return if done > 0 { Ok(done) } else { Err(Errno::EFAULT) };
+        }
+        done += n;
+        if ctx.interrupted() && done < len {
+            break;
+        }
+    }
+    Ok(done)
 }

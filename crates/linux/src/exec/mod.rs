@@ -11,12 +11,14 @@ pub mod script;
 pub mod strings;
 
 use crate::errno::Errno;
-use crate::file::{self, Executable};
+use crate::file;
+use crate::file::executable::Executable;
 use crate::machine::Machine;
 use crate::memory::AddressSpace;
+use crate::memory::image::Image;
 use crate::process::Process;
-use crate::process::capabilities::{SetIds, Transformed};
 use crate::process::credentials::Credentials;
+use crate::process::credentials::capabilities::{SetIds, Transformed};
 use crate::process::limits::which;
 use crate::process::thread::{AltStack, Name, Thread};
 use crate::regs::UserRegs;
@@ -33,22 +35,6 @@ const USUAL_STACK: u64 = 8 << 20;
 
 /// How many `#!` lines may lead to one another, as in Linux.
 const MOST_SCRIPTS: usize = 5;
-
-/// What an address space holds: a program.
-pub struct Image<M: Machine> {
-    /// The file and its path, as `/proc/<pid>/exe` leads to it.
-    pub file: Executable<M>,
-    /// Where the arguments' strings are on the stack.
-    pub arguments: (u64, u64),
-    /// Where the environment's strings are.
-    pub environment: (u64, u64),
-    /// The auxiliary vector, as `/proc/<pid>/auxv` shows it.
-    pub vector: Vec<(u64, u64)>,
-    /// Code, from the first to the last byte.
-    pub code: (u64, u64),
-    /// The stack pointer at the first instruction.
-    pub stack: u64,
-}
 
 /// A program that is ready to run.
 pub struct Prepared<M: Machine> {

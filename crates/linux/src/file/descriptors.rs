@@ -1,6 +1,5 @@
 //! Closing and duplicating descriptors.
 
-use super::files::descriptor_limit;
 use super::path::only;
 use crate::{Ctx, Errno, Machine};
 use linux_raw_sys::general as raw;
@@ -63,4 +62,9 @@ pub fn sys_close_range<M: Machine>(ctx: &mut Ctx<'_, M>, first: u32, last: u32, 
         files.close_range(first, last);
     }
     Ok(0)
+}
+
+/// The highest number of descriptors that the thread's process may have.
+pub fn descriptor_limit<M: Machine>(thread: &crate::Thread<M>) -> u64 {
+    thread.process.soft_limit(crate::process::limits::which::NOFILE).min(1 << 20)
 }

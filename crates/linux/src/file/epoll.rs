@@ -20,8 +20,6 @@ use quire_fs::{FsError, Io, Listener, OpenFlags, Readiness, Ready, Sink, Source,
 use quire_heap::{Arc, Deque, Map, OutOfMemory, Spare, Vec, Weak, unsize};
 use quire_sync::{Mutex, Rank, SpinLock};
 
-/// Kernel memory of one file in a set, or a little more: the watch, its entry, its places on the list, and what the file keeps.
-pub(super) const WATCH_BYTES: u64 = 256;
 /// The most events that one call returns.
 const MOST: usize = 4096;
 /// The most sets above each other, but for the first: Linux's `EP_MAX_NESTS`.

@@ -1,7 +1,7 @@
 //! `fcntl` and `flock`.
 
 use super::File;
-use super::files::descriptor_limit;
+use super::descriptors::descriptor_limit;
 use super::open::{linux_flags, open_flags};
 use super::pipes;
 use crate::{Ctx, Errno, Machine};

@@ -1,7 +1,7 @@
 //! A table of open files: what descriptors name.
 
-use super::File;
-use crate::{Errno, Machine, Thread};
+use super::host::File;
+use crate::{Errno, Machine};
 use core::mem::ManuallyDrop;
 use core::sync::atomic::{AtomicU64, Ordering};
 use quire_fs::OpenFlags;
@@ -203,9 +203,4 @@ impl<M: Machine> Drop for Files<M> {
             self.slots.iter_mut().for_each(|file| file.dentry.inode.locks.release_process(id));
         }
     }
-}
-
-/// The highest number of descriptors that the thread's process may have.
-pub fn descriptor_limit<M: Machine>(thread: &Thread<M>) -> u64 {
-    thread.process.soft_limit(crate::process::limits::which::NOFILE).min(1 << 20)
 }

@@ -3,7 +3,7 @@
 use super::Dentry;
 use super::path::{AT_FDCWD, find, find_path, only, walk};
 use super::stat::type_bits;
-use crate::process::capabilities::cap;
+use crate::process::credentials::capabilities::cap;
 use crate::{Ctx, Errno, Machine};
 use linux_raw_sys::general as raw;
 use quire_fs::rename::Rename;

@@ -1,16 +1,16 @@
 //! Opening files; what exec and mmap need of them.
 
-use super::files::descriptor_limit;
+use super::descriptors::descriptor_limit;
+use super::executable::Executable;
 use super::path::{AT_FDCWD, base, find_path};
-use super::{Dentry, File, FileHost, FsState, View, terminals};
-use crate::process::capabilities::SetIds;
+use super::{Dentry, File, FsState, View, terminals};
 use crate::{Ctx, Errno, Linux, Machine};
 use linux_raw_sys::general as raw;
 use quire_fs::open_file::Body;
 use quire_fs::seal::ToStore;
 use quire_fs::walk::Want;
-use quire_fs::{FsError, Io, OpenFlags, Place, Program, Who};
-use quire_heap::{Arc, Vec};
+use quire_fs::{FsError, Io, OpenFlags, Program, Who};
+use quire_heap::Arc;
 use quire_lookup::Hold;
 use quire_vm::Prot;
 use quire_vm::object::ObjectRef;
@@ -125,37 +125,6 @@ pub fn sys_open<M: Machine>(ctx: &mut Ctx<'_, M>, path: u64, flags: u32, mode: u
 /// `creat`
 pub fn sys_creat<M: Machine>(ctx: &mut Ctx<'_, M>, path: u64, mode: u32) -> Result<usize, Errno> {
     sys_openat(ctx, AT_FDCWD, path, raw::O_CREAT | raw::O_WRONLY | raw::O_TRUNC, mode)
-}
-
-/// A file to be executed; the right to do so is checked.
-pub struct Executable<M: Machine> {
-    /// Where it is. Nobody opens it for writing as long as somebody executes it.
-    pub dentry: Program<FileHost<M>>,
-    root: Place<FileHost<M>>,
-    /// Whether who executes it may read it, too. Else nobody may look at the program's memory.
-    pub readable: bool,
-}
-
-impl<M: Machine> Executable<M> {
-    /// Its bytes: borrowed, since who counts an object writes a line of all who run the program.
-    pub fn object(&self) -> Result<&ObjectRef<M>, Errno> {
-        self.dentry.inode.file().map(|f| &f.object.0).ok_or(Errno::EACCES)
-    }
-
-    /// The ids that its bits ask for; of one moment.
-    pub fn set_ids(&self) -> SetIds {
-        const GROUP: u16 = 0o2010;
-        let attr = self.dentry.inode.attr();
-        SetIds {
-            user: (attr.mode & 0o4000 != 0).then_some(attr.uid),
-            group: (attr.mode & GROUP == GROUP).then_some(attr.gid),
-        }
-    }
-
-    /// Its absolute path, from the root of who opened it.
-    pub fn path(&self) -> Result<Vec<u8>, Errno> {
-        Ok(Dentry::path(&self.dentry, &self.root)?.0)
-    }
 }
 
 /// The executable file that `path` leads to. `flags` as for `execveat`.

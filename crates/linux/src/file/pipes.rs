@@ -4,67 +4,17 @@
 //! has neither CAP_SYS_RESOURCE nor CAP_SYS_ADMIN is limited: beyond `pipe-user-pages-soft` its new pipes are small and none grows,
 //! beyond `pipe-user-pages-hard` it makes none.
 
+use super::pipe_limits::round;
 use super::{File, FileHost};
-use crate::process::capabilities::cap;
-use crate::process::credentials::Credentials;
+use crate::process::credentials::capabilities::cap;
 use crate::process::users::{Account, Charge};
 use crate::{Ctx, Errno, Linux, Machine};
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use quire_fs::PAGE_SIZE;
 use quire_fs::pipe::{DEFAULT, PipeEnd};
 
 /// Pages of a new pipe beyond the soft limit: two, since programs that expect a pipe to take more than PIPE_BUF bytes would wait for ever
 /// with one.
 const SMALL: usize = 2;
-
-/// The limits in `/proc/sys/fs`.
-pub struct PipeLimits {
-    /// `pipe-max-size`: bytes up to which a thread without CAP_SYS_RESOURCE may enlarge a pipe. As [`round`] gives them.
-    largest: AtomicU32,
-    /// `pipe-user-pages-soft` and `pipe-user-pages-hard`: pages, or 0 for no limit.
-    soft: AtomicU64,
-    hard: AtomicU64,
-}
-
-impl PipeLimits {
-    /// Those of a machine that has just started.
-    pub(crate) const fn new() -> Self {
-        PipeLimits { largest: AtomicU32::new(1 << 20), soft: AtomicU64::new(16_384), hard: AtomicU64::new(0) }
-    }
-
-    /// `pipe-max-size`, in bytes.
-    pub fn largest(&self) -> u32 {
-        self.largest.load(Ordering::Relaxed)
-    }
-
-    /// Changes it; it is rounded as a pipe's size is.
-    pub fn set_largest(&self, bytes: u32) -> Result<(), Errno> {
-        self.largest.store(round(bytes)?, Ordering::Relaxed);
-        Ok(())
-    }
-}
-
-impl PipeLimits {
-    /// `pipe-user-pages-soft`
-    pub fn soft(&self) -> &AtomicU64 {
-        &self.soft
-    }
-
-    /// `pipe-user-pages-hard`
-    pub fn hard(&self) -> &AtomicU64 {
-        &self.hard
-    }
-
-    /// The most pages beside which a user's pipes may have their full size, and the most at all, for a thread that has `own`.
-    fn of(&self, own: &Credentials) -> (u64, u64) {
-        let free = own.may(cap::SYS_RESOURCE) || own.may(cap::SYS_ADMIN);
-        let limit = |limit: &AtomicU64| match limit.load(Ordering::Relaxed) {
-            pages if pages == 0 || free => u64::MAX,
-            pages => pages,
-        };
-        (limit(&self.soft), limit(&self.hard))
-    }
-}
 
 /// What the maker of a pipe is charged with.
 pub struct PipeCharge(Option<Charge>);
@@ -102,11 +52,6 @@ impl PipeCharge {
     }
 }
 
-/// The size that a pipe gets where `bytes` are wanted: a power of two, a page at least.
-fn round(bytes: u32) -> Result<u32, Errno> {
-    bytes.max(PAGE_SIZE as u32).checked_next_power_of_two().ok_or(Errno::EINVAL)
-}
-
 fn end<M: Machine>(file: &File<M>) -> Result<&PipeEnd<FileHost<M>>, Errno> {
     file.stream_as().ok_or(Errno::EBADF)
 }
@@ -123,18 +68,4 @@ pub fn set_size<M: Machine>(ctx: &Ctx<'_, M>, file: &File<M>, bytes: u32) -> Res
     let most = if ctx.credentials().may(cap::SYS_RESOURCE) { u32::MAX } else { ctx.linux.pipes.largest() };
     end.resize(bytes / PAGE_SIZE, most as usize / PAGE_SIZE)?;
     Ok(bytes)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_are_powers_of_two_from_a_page_on() {
-        let most = 1 << 31;
-        for (wanted, given) in [(0, 4096), (1, 4096), (4096, 4096), (4097, 8192), (65_537, 131_072), (most, most)] {
-            assert_eq!(round(wanted), Ok(given));
-        }
-        assert_eq!((round(most + 1), round(u32::MAX)), (Err(Errno::EINVAL), Err(Errno::EINVAL)));
-    }
 }

@@ -112,7 +112,7 @@ struct Entry<M: Machine> {
 }
 
 fn poll<M: Machine>(ctx: &mut Ctx<'_, M>, at: u64, count: u64, deadline: Option<u64>) -> Result<usize, FsOrErrno> {
-    let limit = super::files::descriptor_limit(ctx.thread) as usize;
+    let limit = super::descriptors::descriptor_limit(ctx.thread) as usize;
     let raw_entries: Vec<u64> = ctx.user().read_many(at, usize::try_from(count).map_err(|_| Errno::EINVAL)?, limit)?;
     let mut entries: Vec<Entry<M>> = Vec::new();
     entries.try_reserve_exact(raw_entries.len()).map_err(Errno::from)?;

@@ -1,11 +1,9 @@
 //! Working directory, root directory and umask of a process.
 
-use super::{Dentry, FileHost, View};
-use crate::process::capabilities::{Caps, cap};
-use crate::process::credentials::Credentials;
-use crate::{Ctx, Errno, Machine};
+use super::host::{Dentry, FileHost};
+use crate::{Errno, Machine};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use quire_fs::{Place, Places, Powers, Who};
+use quire_fs::{Place, Places};
 use quire_heap::{Arc, OutOfMemory, Room};
 use quire_sync::{CachePadded, Rank, SpinLock};
 
@@ -14,22 +12,22 @@ use quire_sync::{CachePadded, Rank, SpinLock};
 /// Each thread keeps places of its own ([`Seen`]), made anew when the directories have changed: a path that is looked up
 /// counts neither, nor takes the lock.
 pub struct FsState<M: Machine> {
-    look: CachePadded<Look>,
+    pub(super) look: CachePadded<Look>,
     places: SpinLock<Places<FileHost<M>>>,
 }
 
 /// What is read by each path that is looked up.
-struct Look {
+pub(super) struct Look {
     /// How often a directory was changed; changed under the lock of `places`.
-    changes: AtomicU64,
+    pub(super) changes: AtomicU64,
     umask: AtomicU32,
 }
 
 /// What a thread knows of its [`FsState`].
 pub struct Seen<M: Machine> {
     /// As of which change.
-    changes: u64,
-    places: Arc<Places<FileHost<M>>>,
+    pub(super) changes: u64,
+    pub(super) places: Arc<Places<FileHost<M>>>,
 }
 
 impl<M: Machine> FsState<M> {
@@ -88,81 +86,11 @@ impl<M: Machine> FsState<M> {
     }
 
     /// What there is now, and as of which change.
-    fn seen(&self) -> Result<Seen<M>, OutOfMemory> {
+    pub(super) fn seen(&self) -> Result<Seen<M>, OutOfMemory> {
         let room = Room::try_new()?;
         let places = self.places.lock();
         let (changes, now) = (self.look.changes.load(Ordering::Relaxed), places.clone());
         drop(places);
         Ok(Seen { changes, places: room.fill(now) })
     }
-}
-
-/// Credentials as files see them.
-fn who(c: &Credentials, uid: u32, gid: u32, caps: Caps) -> Who {
-    const POWERS: [(u32, Powers); 6] = [
-        (cap::CHOWN, Powers::CHOWN),
-        (cap::DAC_OVERRIDE, Powers::OVERRIDE),
-        (cap::DAC_READ_SEARCH, Powers::READ_SEARCH),
-        (cap::FOWNER, Powers::OWNER),
-        (cap::FSETID, Powers::SET_IDS),
-        (cap::MKNOD, Powers::DEVICES),
-    ];
-    let mut powers = Powers::empty();
-    POWERS.iter().for_each(|(number, power)| powers.set(*power, caps.has(*number)));
-    Who { uid, gid, groups: c.groups.clone(), powers }
-}
-
-impl<M: Machine> Ctx<'_, M> {
-    /// How the caller sees the tree.
-    pub fn view(&self) -> Result<View<M>, Errno> {
-        let fs = self.fs()?;
-        Ok(View { places: self.places(fs)?, who: self.who(), umask: fs.umask() })
-    }
-
-    /// The caller as the owner of what it makes, and for checks of permissions.
-    pub fn who(&self) -> Who {
-        let c = self.credentials();
-        who(c, c.file_user, c.file_group, c.capabilities.effective)
-    }
-
-    /// Whether what the caller writes to keeps its set-id bits.
-    pub fn keeps_set_ids(&self) -> bool {
-        self.credentials().may(cap::FSETID)
-    }
-
-    /// As [`who`](Self::who), by the real ids: for `access`.
-    pub fn real_who(&self) -> Who {
-        let c = self.credentials();
-        who(c, c.real_user, c.real_group, c.capabilities.of_real_user(c.real_user))
-    }
-
-    fn places(&self, fs: &FsState<M>) -> Result<Arc<Places<FileHost<M>>>, OutOfMemory> {
-        // SAFETY: a context is the owner's; the reference ends before the value is replaced.
-        let seen = unsafe { self.thread.seen.get() }.as_ref();
-        if let Some(seen) = seen.filter(|seen| seen.changes == fs.look.changes.load(Ordering::Acquire)) {
-            return Ok(seen.places.clone());
-        }
-        let now = fs.seen()?;
-        let places = now.places.clone();
-        // SAFETY: a context is the owner's, and the view of the old value has ended.
-        drop(unsafe { self.thread.seen.replace(Some(now)) });
-        Ok(places)
-    }
-
-    /// Makes `to` the working directory.
-    pub fn set_cwd(&self, to: Arc<Dentry<M>>) -> Result<(), Errno> {
-        self.fs()?.set_cwd(Place::new(to, self.vfs().root()));
-        Ok(())
-    }
-
-    /// Makes `to` the root directory.
-    pub fn set_root(&self, to: Arc<Dentry<M>>) -> Result<(), Errno> {
-        self.fs()?.set_root(Place::new(to, self.vfs().root()));
-        Ok(())
-    }
-}
-
-/// `umask`
-pub fn sys_umask<M: Machine>(ctx: &mut Ctx<'_, M>, mask: u32) -> Result<usize, Errno> {
-    Ok(usize::from(ctx.fs()?.set_umask(mask as u16)))
 }

@@ -2,36 +2,17 @@
 
 pub mod operation;
 pub mod robust;
+pub mod table;
 
 use crate::errno::Errno;
 use crate::machine::{BadAddress, Machine};
 use crate::process::thread::{Restart, Thread};
-use crate::tables::TableMemory;
 use crate::time::Timespec;
 use crate::user::USER_END;
 use crate::{Ctx, Linux};
 use linux_raw_sys::general as raw;
-use quire_task::{FutexTable, FutexWait, Key};
-
-/// The futexes of a machine.
-pub struct Futexes<M: Machine> {
-    table: FutexTable<M>,
-}
-
-impl<M: Machine> Futexes<M> {
-    /// Bytes of a table for `memory` bytes of RAM.
-    pub(crate) const fn bytes(memory: u64) -> usize {
-        FutexTable::<M>::bytes(FutexTable::<M>::buckets_for(memory))
-    }
-
-    /// A table sized for `memory` bytes of RAM.
-    pub fn new(memory: u64, tables: &mut TableMemory) -> Result<Self, Errno> {
-        let buckets = FutexTable::<M>::buckets_for(memory);
-        let place = tables.take(Self::bytes(memory))?;
-        // SAFETY: fresh memory of that size and alignment, which is never freed.
-        Ok(Futexes { table: unsafe { FutexTable::new(place, buckets) } })
-    }
-}
+use quire_task::{FutexWait, Key};
+pub use table::Futexes;
 
 /// Every waker counts.
 pub(crate) const ANY: u32 = u32::MAX;
@@ -184,7 +165,7 @@ pub fn sys_futex<M: Machine>(
                     let nanos = ctx.read::<Timespec>(from)?.nanos()?;
                     Some(match command {
                         raw::FUTEX_WAIT => ctx.now().saturating_add(nanos),
-                        _ if operation & REALTIME != 0 => crate::time::sleep::on_monotonic(ctx, nanos),
+                        _ if operation & REALTIME != 0 => crate::time::clock::on_monotonic(ctx, nanos),
                         _ => nanos,
                     })
                 }

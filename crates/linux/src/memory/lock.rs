@@ -4,7 +4,7 @@ use super::{AddressSpace, page_up};
 use crate::Ctx;
 use crate::errno::Errno;
 use crate::machine::Machine;
-use crate::process::capabilities::cap;
+use crate::process::credentials::capabilities::cap;
 use crate::process::limits::which;
 use crate::process::thread::Thread;
 use crate::user::USER_END;

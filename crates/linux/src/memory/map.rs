@@ -1,4 +1,4 @@
-//! `mmap` and `munmap`.
+//! `mmap` and `munmap`, and how many mappings a program may have.
 
 use super::page_up;
 use crate::errno::Errno;
@@ -6,6 +6,7 @@ use crate::file;
 use crate::machine::Machine;
 use crate::user::USER_END;
 use crate::{Ctx, Linux};
+use core::sync::atomic::Ordering;
 use linux_raw_sys::general as raw;
 use quire_vm::map::{MapRequest, Placement, Wire};
 use quire_vm::object::ObjectRef;
@@ -83,6 +84,18 @@ fn refuse_to_replace<M: Machine>(ctx: &Ctx<'_, M>, at: Placement, len: u64) -> R
         false
     });
     if next.is_some_and(|start| start < at + len) { Err(Errno::EEXIST) } else { Ok(()) }
+}
+
+impl<M: Machine> Linux<M> {
+    /// Changes it, for programs that run as for new ones. One that a fork or an exec makes just now may keep the old number.
+    pub fn set_max_map_count(&self, count: u64) {
+        self.map_count.store(count, Ordering::SeqCst);
+        for process in self.ids.processes() {
+            if let Some(memory) = process.memory() {
+                memory.change_limits(|limits| quire_vm::map::Limits { entries: count, ..limits });
+            }
+        }
+    }
 }
 
 /// `mmap`

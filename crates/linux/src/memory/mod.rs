@@ -2,6 +2,7 @@
 
 pub mod advise;
 pub mod brk;
+pub mod image;
 pub mod lock;
 pub mod map;
 pub mod own;
@@ -10,9 +11,9 @@ pub mod remap;
 pub mod victim;
 
 use crate::errno::Errno;
-use crate::exec::Image;
+use crate::line::Line;
 use crate::machine::Machine;
-use crate::process::Line;
+use crate::memory::image::Image;
 use core::ops::Deref;
 pub use own::{Foreign, OwnSpace};
 use quire_heap::Arc;

@@ -5,8 +5,8 @@
 //! neither page tables to switch to nor a map to change.
 
 use super::AddressSpace;
-use crate::exec::Image;
 use crate::machine::Machine;
+use crate::memory::image::Image;
 use crate::owned::Owned;
 use quire_heap::{Arc, Weak};
 use quire_vm::FaultError;

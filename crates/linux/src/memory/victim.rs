@@ -22,106 +22,21 @@
 //! |---|---|---|---|
 //! | **chooser** | waits on the same queue, and is woken by the victim's end | is a waiter itself, whose wait its own end interrupts | `choosing`: the second one finds the first one's victim |
 
-use super::Foreign;
 use crate::Linux;
 use crate::machine::Machine;
 use crate::process::Process;
 use crate::process::thread::Thread;
+use crate::process::victims::{Dying, GRACE, Step};
 use core::sync::atomic::Ordering;
 use quire_heap::Arc;
 use quire_sync::hooks::now;
-use quire_sync::{Mutex, Rank, SpinLock, WaitQueue};
 use quire_vm::PAGE_SIZE;
 use quire_vm::map::Holdings;
 
-/// Nanoseconds that a victim has for leaving its memory by itself, which wakes those who wait for its robust futexes.
-const GRACE: u64 = 200_000_000;
-/// Nanoseconds after which another victim may be chosen.
-const BOUND: u64 = 1_000_000_000;
 /// `oom_score_adj` of a process that is never chosen.
 pub const EXEMPT: i32 = -1000;
 
-/// The victim, and those who wait for it.
-pub(crate) struct Victims<M: Machine> {
-    /// Held while a victim is chosen.
-    choosing: Mutex<()>,
-    dying: SpinLock<Option<Dying<M>>>,
-    waits: WaitQueue,
-}
-
-struct Dying<M: Machine> {
-    process: Arc<Process<M>>,
-    since: u64,
-    reaped: bool,
-}
-
-/// What a waiter for the victim has to do.
-enum Step {
-    /// The victim's memory is back, or it is given up.
-    Done,
-    /// Wait until then.
-    Until(u64),
-    /// Take its memory.
-    Reap,
-}
-
-impl<M: Machine> Victims<M> {
-    pub fn new() -> Self {
-        Victims { choosing: Mutex::new(()), dying: SpinLock::new(Rank::OWNED, None), waits: WaitQueue::new() }
-    }
-
-    /// `process` has lost a thread. Those who wait for its memory look whether that was the last one.
-    pub fn left(&self, process: &Process<M>) {
-        if process.is_exiting() {
-            self.waits.wake_all();
-        }
-    }
-
-    /// What there is to do for the victim at `time`. Says [`Step::Reap`] once.
-    fn step(&self, time: u64) -> Step {
-        let gone;
-        let step = {
-            let mut dying = self.dying.lock();
-            let Some(now) = dying.as_mut() else { return Step::Done };
-            let age = time.saturating_sub(now.since);
-            if now.process.has_left_memory() || age >= BOUND {
-                now.process.given_up.store(true, Ordering::Release);
-                gone = dying.take();
-                Step::Done
-            } else {
-                gone = None;
-                match now.reaped {
-                    true => Step::Until(now.since + BOUND),
-                    false if age >= GRACE => {
-                        now.reaped = true;
-                        Step::Reap
-                    }
-                    false => Step::Until(now.since + GRACE),
-                }
-            }
-        };
-        // Perhaps the last count, which frees: not under the lock.
-        drop(gone);
-        step
-    }
-
-    fn process(&self) -> Option<Arc<Process<M>>> {
-        self.dying.lock().as_ref().map(|dying| dying.process.clone())
-    }
-}
-
 impl<M: Machine> Process<M> {
-    /// Its memory; `None` once its threads have left it.
-    pub(crate) fn memory(&self) -> Option<Foreign<M>> {
-        let threads = self.threads.lock();
-        threads.iter().find_map(|task| task.payload().as_ref()?.space.borrow())
-    }
-
-    fn has_left_memory(&self) -> bool {
-        let threads = self.threads.lock();
-        threads.iter().all(|task| task.payload().as_ref().is_none_or(|thread| thread.space.is_left()))
-    }
-
     /// By how much memory it stands out as a victim, in pages, and what it holds. `None`: it is exempt, or holds nothing.
     fn badness(&self) -> Option<(i64, Holdings)> {
         let held = self.memory()?.holdings();

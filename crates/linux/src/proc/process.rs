@@ -2,12 +2,12 @@
 
 use super::node::{Directory, Each, Item, Jump, Short, Table, What, number, put};
 use super::{descriptors, memory, node};
-use crate::exec::Image;
 use crate::file::{Dentry, FileHost};
 use crate::machine::Machine;
 use crate::memory::Foreign;
+use crate::memory::image::Image;
 use crate::process::access::{By, Granted};
-use crate::process::capabilities::cap;
+use crate::process::credentials::capabilities::cap;
 use crate::process::limits::{INFINITY, NAMES, which};
 use crate::process::thread::Name;
 use crate::process::usage;

@@ -12,8 +12,8 @@
 //! execs afterwards shows nothing of its new program.
 
 use super::Process;
-use super::capabilities::{Caps, cap};
 use super::credentials::Credentials;
+use super::credentials::capabilities::{Caps, cap};
 use crate::machine::Machine;
 use crate::memory::{AddressSpace, Foreign};
 use crate::process::thread::Thread;
@@ -94,7 +94,7 @@ fn admits(me: &Credentials, by: By, other: &Credentials, open: impl Fn() -> bool
 
 #[cfg(test)]
 mod tests {
-    use super::super::capabilities::Capabilities;
+    use super::super::credentials::capabilities::Capabilities;
     use super::*;
 
     fn user(id: u32) -> Credentials {

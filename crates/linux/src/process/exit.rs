@@ -6,7 +6,8 @@ use crate::errno::Errno;
 use crate::machine::{End, Machine};
 use crate::process::thread::{Thread, work};
 use crate::signal::action::flag;
-use crate::signal::{Detail, SigInfo, SigSet, Signal, info::code, stop};
+use crate::signal::send::stop;
+use crate::signal::{Detail, SigInfo, SigSet, Signal, info::code};
 use crate::{Ctx, Linux, futex};
 use core::sync::atomic::Ordering;
 use quire_heap::Arc;
@@ -30,29 +31,6 @@ pub fn sys_exit<M: Machine>(ctx: &mut Ctx<'_, M>, status: i32) -> Result<usize, 
 pub fn sys_exit_group<M: Machine>(ctx: &mut Ctx<'_, M>, status: i32) -> Result<usize, Errno> {
     ctx.process().begin_exit((status & 0xff) << 8);
     Ok(0)
-}
-
-impl<M: Machine> Process<M> {
-    /// Makes all threads end; the process reports `status` (as `wait4` shows it). The first one who says so counts.
-    pub fn begin_exit(&self, status: i32) {
-        {
-            let mut threads = self.threads.lock();
-            if self.exiting.swap(true, Ordering::AcqRel) {
-                return;
-            }
-            self.status.store(status, Ordering::Release);
-            threads.closed = true;
-            let me = quire_task::Machine::current(self.linux.machine);
-            for task in threads.iter() {
-                if let Some(thread) = task.payload() {
-                    thread.work.fetch_or(work::KILL, Ordering::AcqRel);
-                    if !core::ptr::eq(me, &**task) {
-                        self.linux.poke(task);
-                    }
-                }
-            }
-        }
-    }
 }
 
 /// Ends the calling thread, which holds nothing any more.

@@ -1,7 +1,7 @@
 //! Making threads and processes.
 
-use super::capabilities::cap;
 use super::credentials::Credentials;
+use super::credentials::capabilities::cap;
 use super::group::Group;
 use super::limits::{self, Limits};
 use super::users::Permit;
@@ -12,7 +12,7 @@ use crate::memory::{AddressSpace, OwnSpace};
 use crate::owned::Owned;
 use crate::process::thread::{Again, AltStack, Name, Thread, Trap, work};
 use crate::regs::UserRegs;
-use crate::signal::send::PendingQueue;
+use crate::signal::pending::PendingQueue;
 use crate::signal::{Actions, SigSet, Signal};
 use crate::user::USER_END;
 use crate::{Ctx, Linux, Pid, file};

@@ -4,9 +4,8 @@ use super::Process;
 use super::arc_list::{ArcList, Kind, Place, Walk};
 use crate::errno::Errno;
 use crate::machine::Machine;
-use crate::signal::{SigInfo, Signal};
-use crate::{Ctx, Linux, Pid};
-use core::sync::atomic::{AtomicU64, Ordering};
+use crate::{Linux, Pid};
+use core::sync::atomic::AtomicU64;
 use quire_heap::{Arc, Vec};
 use quire_sync::{Rank, SpinLock};
 
@@ -25,7 +24,7 @@ pub struct Group<M: Machine> {
     pub id: Pid,
     /// Its session.
     pub session: Arc<Session>,
-    linux: &'static Linux<M>,
+    pub(crate) linux: &'static Linux<M>,
     members: SpinLock<Members<M>>,
 }
 
@@ -117,7 +116,7 @@ impl<M: Machine> Group<M> {
 
     /// The members one by one, with no lock held: those that neither come nor go meanwhile once each. Nothing is allocated, so
     /// that a group can be ended while there is no memory.
-    fn any(&self, mut is: impl FnMut(&Arc<Process<M>>) -> bool) -> bool {
+    pub(crate) fn any(&self, mut is: impl FnMut(&Arc<Process<M>>) -> bool) -> bool {
         let walk = Walk::new();
         let under_way = UnderWay::begin(self, &walk);
         while let Some(process) = under_way.step() {
@@ -126,25 +125,6 @@ impl<M: Machine> Group<M> {
             }
         }
         false
-    }
-
-    /// Sends `info` to every member; whether there was one that `may` allows and that took it, or why not.
-    pub fn signal(&self, info: Option<SigInfo>, may: impl Fn(&Process<M>) -> bool) -> Result<(), Errno> {
-        let (mut taken, mut why) = (false, Errno::ESRCH);
-        let _telling = info.map(|_| Telling::begin(self));
-        self.any(|process| {
-            let sent = match info {
-                _ if !may(process) => Err(Errno::EPERM),
-                Some(info) => self.linux.signal_process(process, info),
-                None => Ok(()),
-            };
-            match sent {
-                Ok(()) => taken = true,
-                Err(error) => why = error,
-            }
-            false
-        });
-        if taken { Ok(()) } else { Err(why) }
     }
 
     /// Whether no member has a parent in another group of the same session: nobody is there to continue it.
@@ -160,16 +140,6 @@ impl<M: Machine> Group<M> {
     /// Whether a member is stopped.
     pub fn has_stopped_member(&self) -> bool {
         self.any(|process| process.job.lock().stopped_threads > 0)
-    }
-
-    /// What POSIX asks for when a group *becomes* orphaned with stopped members: SIGHUP, then SIGCONT. `link` is the group of
-    /// the other end of the parenthood that has just gone: only one into another group of the same session kept this group
-    /// from being orphaned.
-    pub(crate) fn hang_up_if_orphaned(&self, link: &Group<M>) {
-        if link.id != self.id && link.session.id == self.session.id && self.is_orphaned() && self.has_stopped_member() {
-            let _none_left = self.signal(Some(SigInfo::kernel(Signal::HUP)), |_| true);
-            let _none_left = self.signal(Some(SigInfo::kernel(Signal::CONT)), |_| true);
-        }
     }
 }
 
@@ -199,10 +169,10 @@ impl<M: Machine> Drop for UnderWay<'_, M> {
 }
 
 /// All members of a group are told of a signal: no child joins while it lives, nor one whose parent had looked before.
-struct Telling<'a, M: Machine>(&'a Group<M>);
+pub(crate) struct Telling<'a, M: Machine>(&'a Group<M>);
 
 impl<'a, M: Machine> Telling<'a, M> {
-    fn begin(group: &'a Group<M>) -> Self {
+    pub(crate) fn begin(group: &'a Group<M>) -> Self {
         let mut members = group.members.lock();
         members.told += 1;
         members.telling += 1;
@@ -216,19 +186,9 @@ impl<M: Machine> Drop for Telling<'_, M> {
     }
 }
 
-impl<M: Machine> Linux<M> {
-    /// Sends a signal of the kernel's to group `id` (the terminal's foreground group, say). Nothing happens where there is no
-    /// such group.
-    pub fn signal_group(&self, id: Pid, signal: Signal) {
-        if let Some(group) = self.ids.group(id) {
-            let _nobody = group.signal(Some(SigInfo::kernel(signal)), |_| true);
-        }
-    }
-}
-
 /// What became of a move to a group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Move {
+pub(super) enum Move {
     Done,
     /// Others came or went meanwhile: the id names another group now, or none.
     Changed,
@@ -237,7 +197,7 @@ enum Move {
 }
 
 /// Moves `process` from its group to `to`, which has begun.
-fn move_to<M: Machine>(process: &Arc<Process<M>>, to: &Arc<Group<M>>) -> Move {
+pub(super) fn move_to<M: Machine>(process: &Arc<Process<M>>, to: &Arc<Group<M>>) -> Move {
     let one_mover = process.moving.lock();
     let from = process.group();
     if Arc::ptr_eq(&from, to) {
@@ -266,7 +226,7 @@ fn move_to<M: Machine>(process: &Arc<Process<M>>, to: &Arc<Group<M>>) -> Move {
 
 /// Moves `process` to a group of its own, in `session`. Only here does its id come to name a group, under its `moving`: so of two
 /// who want that at once (a shell and its child) one makes it, and none is made for a process whose id is free.
-fn found<M: Machine>(process: &Arc<Process<M>>, session: Arc<Session>) -> Result<Move, Errno> {
+pub(super) fn found<M: Machine>(process: &Arc<Process<M>>, session: Arc<Session>) -> Result<Move, Errno> {
     let linux = process.linux;
     let group = Group::new(linux, process.pid, session)?;
     let one_mover = process.moving.lock();
@@ -297,74 +257,4 @@ pub(crate) fn leave<M: Machine>(process: &Process<M>) {
     drop(one_mover);
     drop(left);
     group.end_if_empty();
-}
-
-/// `setpgid`
-pub fn sys_setpgid<M: Machine>(ctx: &mut Ctx<'_, M>, pid: i32, group: i32) -> Result<usize, Errno> {
-    if group < 0 || pid < 0 {
-        return Err(Errno::EINVAL);
-    }
-    let me = ctx.process();
-    let target = if pid == 0 { me.clone() } else { ctx.linux.ids.process(pid as Pid).ok_or(Errno::ESRCH)? };
-    let is_me = Arc::ptr_eq(&target, me);
-    if !is_me {
-        if !target.parent().is_some_and(|parent| Arc::ptr_eq(&parent, me)) {
-            return Err(Errno::ESRCH);
-        }
-        if target.group().session.id != me.group().session.id {
-            return Err(Errno::EPERM);
-        }
-        if target.execed.load(Ordering::Acquire) {
-            return Err(Errno::EACCES);
-        }
-    }
-    let session = target.group().session.clone();
-    if session.id == target.pid {
-        return Err(Errno::EPERM);
-    }
-    let id = if group == 0 { target.pid } else { group as Pid };
-    loop {
-        let moved = match ctx.linux.ids.group(id) {
-            Some(existing) if existing.session.id == session.id => move_to(&target, &existing),
-            None if id == target.pid => found(&target, session.clone())?,
-            _ => return Err(Errno::EPERM),
-        };
-        match moved {
-            Move::Done => return Ok(0),
-            Move::Changed => {}
-            Move::NoProcess => return Err(Errno::ESRCH),
-        }
-    }
-}
-
-/// `getpgid`
-pub fn sys_getpgid<M: Machine>(ctx: &mut Ctx<'_, M>, pid: i32) -> Result<usize, Errno> {
-    Ok(process_or_self(ctx, pid)?.group().id as usize)
-}
-
-/// `getpgrp`
-pub fn sys_getpgrp<M: Machine>(ctx: &mut Ctx<'_, M>) -> Result<usize, Errno> {
-    Ok(ctx.process().group().id as usize)
-}
-
-/// `getsid`
-pub fn sys_getsid<M: Machine>(ctx: &mut Ctx<'_, M>, pid: i32) -> Result<usize, Errno> {
-    Ok(process_or_self(ctx, pid)?.group().session.id as usize)
-}
-
-fn process_or_self<M: Machine>(ctx: &Ctx<'_, M>, pid: i32) -> Result<Arc<Process<M>>, Errno> {
-    match pid {
-        0 => Ok(ctx.process().clone()),
-        pid => ctx.linux.ids.process_of_thread(pid as Pid).ok_or(Errno::ESRCH),
-    }
-}
-
-/// `setsid`
-pub fn sys_setsid<M: Machine>(ctx: &mut Ctx<'_, M>) -> Result<usize, Errno> {
-    let me = ctx.process();
-    let session = Arc::try_new(Session { id: me.pid, terminal: AtomicU64::new(0) })?;
-    match found(me, session)? {
-        Move::Done => Ok(me.pid as usize),
-        Move::Changed | Move::NoProcess => Err(Errno::EPERM),
-    }
 }

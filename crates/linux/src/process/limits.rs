@@ -1,9 +1,8 @@
 //! Resource limits.
 
-use super::capabilities::cap;
-use crate::errno::Errno;
+use crate::machine::Machine;
 use crate::plain::Plain;
-use crate::{Ctx, Machine, Process};
+use crate::process::Process;
 
 /// One limit.
 #[repr(C)]
@@ -127,88 +126,4 @@ impl<M: Machine> Process<M> {
             }
         });
     }
-
-    /// Tells of a new limit what keeps it: the address space, or the timer for CPU time.
-    fn limits_changed(&self, which: usize) {
-        if which == self::which::CPU {
-            self.cpu_limit.changed(self.linux, self);
-        }
-        if !matches!(which, self::which::STACK | self::which::AS | self::which::DATA) {
-            return;
-        }
-        let Some(task) = self.any_thread() else { return };
-        let Some(thread) = task.payload() else { return };
-        if let Some(memory) = thread.space.borrow() {
-            let stack = self.soft_limit(self::which::STACK);
-            let bytes = self.soft_limit(self::which::AS).min(quire_vm::map::USER.end);
-            let data = self.data_limit();
-            memory.change_limits(|most| quire_vm::map::Limits { stack, bytes, data, ..most });
-        }
-    }
-}
-
-/// `getrlimit`
-pub fn sys_getrlimit<M: Machine>(ctx: &mut Ctx<'_, M>, which: u32, to: u64) -> Result<usize, Errno> {
-    if which as usize >= COUNT {
-        return Err(Errno::EINVAL);
-    }
-    let limit = ctx.process().limit(which as usize);
-    ctx.write(to, &limit)?;
-    Ok(0)
-}
-
-/// `setrlimit`
-pub fn sys_setrlimit<M: Machine>(ctx: &mut Ctx<'_, M>, which: u32, from: u64) -> Result<usize, Errno> {
-    sys_prlimit64(ctx, 0, which, from, 0)
-}
-
-/// `prlimit64`
-pub fn sys_prlimit64<M: Machine>(
-    ctx: &mut Ctx<'_, M>,
-    pid: i32,
-    which: u32,
-    new: u64,
-    old: u64,
-) -> Result<usize, Errno> {
-    /// No table of files is larger: what one process could otherwise make the kernel allocate.
-    const MOST_FILES: u64 = 1 << 20;
-    let which = which as usize;
-    let wanted = if new == 0 { None } else { Some(ctx.read::<Limit>(new)?) };
-    let process = match pid {
-        0 => ctx.process().clone(),
-        pid => ctx.linux.ids.process_of_thread(pid as u32).ok_or(Errno::ESRCH)?,
-    };
-    let me = ctx.credentials();
-    let own = pid == 0 || pid as u32 == ctx.thread.tid();
-    let may = || process.credentials_of(pid as u32).is_all_of(me.real_user, me.real_group) || me.may(cap::SYS_RESOURCE);
-    if !own && !may() {
-        return Err(Errno::EPERM);
-    }
-    if which >= COUNT {
-        return Err(Errno::EINVAL);
-    }
-    let before = if let Some(limit) = wanted {
-        if limit.soft > limit.hard {
-            return Err(Errno::EINVAL);
-        }
-        if which == self::which::NOFILE && limit.hard > MOST_FILES {
-            return Err(Errno::EPERM);
-        }
-        let before = process.limits.update(|words| {
-            let (soft, hard) = (words[2 * which], words[2 * which + 1]);
-            if limit.hard > hard && !me.may(cap::SYS_RESOURCE) {
-                return Err(Errno::EPERM);
-            }
-            (words[2 * which], words[2 * which + 1]) = (limit.soft, limit.hard);
-            Ok(Limit { soft, hard })
-        })?;
-        process.limits_changed(which);
-        before
-    } else {
-        process.limit(which)
-    };
-    if old != 0 {
-        ctx.write(old, &before)?;
-    }
-    Ok(0)
 }

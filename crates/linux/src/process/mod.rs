@@ -14,32 +14,38 @@
 
 pub mod access;
 pub mod arc_list;
-pub mod capabilities;
+pub mod cpu_limit;
 pub mod credentials;
 pub mod exit;
 pub mod fork;
 pub mod group;
+pub mod identities;
 pub mod identity;
 pub mod ids;
+pub mod job_control;
 pub mod limits;
 pub mod prctl;
+pub mod prlimit;
+pub mod rusage;
 pub mod scheduling;
 pub mod thread;
 pub mod threads;
+pub mod timers;
 pub mod usage;
 pub mod users;
+pub(crate) mod victims;
 pub mod wait;
 
+use crate::line::Line;
 use crate::machine::Machine;
 use crate::owned::Owned;
 use crate::process::thread::Name;
-use crate::signal::send::PendingQueue;
+use crate::signal::pending::PendingQueue;
 use crate::signal::{Actions, SigInfo, SigSet};
-use crate::time::cpu_limit::CpuLimit;
-use crate::time::interval::Timers;
 use crate::{Linux, Pid};
 use arc_list::{ArcList, Kind, Place};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, Ordering};
+use cpu_limit::CpuLimit;
 use credentials::Credentials;
 use group::Group;
 use limits::Limits;
@@ -47,12 +53,8 @@ use quire_heap::Arc;
 use quire_sync::{Rank, Sequenced, SpinLock, WaitQueue};
 use quire_task::Openness;
 use threads::Threads;
+use timers::Timers;
 use usage::Accounts;
-
-/// The fields behind it begin on a line of their own.
-#[derive(Clone, Copy, Default)]
-#[repr(align(64))]
-pub(crate) struct Line;
 
 /// A process: a group of threads, in Linux's words. What its threads read in every other system call stands on lines that nobody
 /// writes meanwhile.

@@ -1,6 +1,6 @@
 //! `prctl` and `arch_prctl`.
 
-use super::credentials;
+use super::identities;
 use crate::Ctx;
 use crate::errno::Errno;
 use crate::machine::Machine;
@@ -19,7 +19,7 @@ pub fn sys_prctl<M: Machine>(
     fourth: u64,
     fifth: u64,
 ) -> Result<usize, Errno> {
-    if let Some(result) = credentials::control(ctx, option, second, third, fourth == 0 && fifth == 0) {
+    if let Some(result) = identities::control(ctx, option, second, third, fourth == 0 && fifth == 0) {
         return result;
     }
     let process = ctx.process();

@@ -1,7 +1,7 @@
 //! Scheduling: yielding, priorities, CPUs. There is one class of scheduling; real-time ones are refused.
 
 use super::Process;
-use super::capabilities::cap;
+use super::credentials::capabilities::cap;
 use crate::errno::Errno;
 use crate::machine::Machine;
 use crate::time::Timespec;

@@ -1,15 +1,7 @@
 //! A thread: the payload of a `quire_task` thread.
-//!
-//! # What the file layer provides ([`crate::file`])
-//! - `Files<M>`: a table of open files. `Files::fork(&self) -> Result<Arc<Self>, Errno>` (fork, unshare),
-//!   `Files::close_on_exec(&self)`; dropping the last count closes everything.
-//! - `FsState<M>`: working directory, root directory, umask. `FsState::fork(&self) -> Result<Arc<Self>, Errno>`.
-//! - `open_executable(ctx, directory, path, flags) -> Result<Executable<M>, Errno>`, where an `Executable` has the file's
-//!   object, its absolute path, and the right to execute it already checked.
-//! - `mappable(ctx, descriptor, write, shared) -> Result<Mappable<M>, Errno>`: the object behind a descriptor for mmap, with
-//!   the protection that it may ever get.
 
-use crate::file::{Files, FsState, Seen};
+use crate::file::files::Files;
+use crate::file::state::{FsState, Seen};
 use crate::machine::Machine;
 use crate::memory::OwnSpace;
 use crate::owned::Owned;
@@ -17,11 +9,12 @@ use crate::process::Process;
 use crate::process::credentials::Credentials;
 use crate::process::users::Permit;
 use crate::signal::SigSet;
-use crate::signal::send::PendingQueue;
+use crate::signal::pending::PendingQueue;
 use crate::{Linux, Pid};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use quire_heap::Arc;
 use quire_sync::WaitQueue;
+use quire_task::powers;
 
 /// Values of [`Thread::again`].
 pub(crate) struct Again;
@@ -226,27 +219,41 @@ impl<M: Machine> Thread<M> {
         self.trap.look(|trap| *trap)
     }
 
-    /// Whether the thread should leave an interruptible wait. The thread itself asks, with no spin lock held. A timer that ran out
-    /// is seen to here: only its signal, if anything, ends the wait.
-    #[inline]
-    pub fn interrupted(&self) -> bool {
-        if self.work.load(Ordering::Acquire) & work::TIMER != 0 {
-            self.see_to_timers();
-        }
-        self.work.load(Ordering::Acquire) & work::INTERRUPTS != 0
-    }
-
-    /// A timer of the process ran out: sends its signal. The thread itself calls it, with no spin lock held.
-    #[cold]
-    pub(crate) fn see_to_timers(&self) {
-        self.work.fetch_and(!work::TIMER, Ordering::AcqRel);
-        self.process.timers.expired(self.linux, &self.process);
-        self.process.cpu_limit.see_to(self.linux, &self.process);
-    }
-
     /// Whether the thread must end.
     #[inline]
     pub fn killed(&self) -> bool {
         self.work.load(Ordering::Acquire) & work::KILL != 0
+    }
+}
+
+impl<M: Machine> Thread<M> {
+    /// Makes `new` the thread's credentials, and shows them as its process's where it is the first thread. The thread itself calls
+    /// it, and holds no view of the old ones.
+    ///
+    /// Where its powers change, its memory is closed to others first: who sees the new ids sees that, too.
+    pub(crate) fn become_user(&self, new: Credentials) {
+        // SAFETY: the thread itself runs this; the view ends before the change.
+        let (differ, space) = unsafe { (self.credentials.get().powers_differ(&new), self.space.get()) };
+        let show = || {
+            // SAFETY: the thread itself runs this, and the view that `differ` was made from has ended.
+            drop(unsafe { self.credentials.replace(new) });
+            if self.tid() == self.process.pid {
+                self.show_credentials();
+            }
+        };
+        if differ {
+            self.process.parent_death_signal.store(0, Ordering::Relaxed);
+            powers::change(space.map(|space| space.dumpable()), show);
+        } else {
+            show();
+        }
+    }
+
+    /// Shows others the thread's credentials as its process's. The thread itself calls it.
+    pub(crate) fn show_credentials(&self) {
+        // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
+        let own = unsafe { self.credentials.get() }.clone();
+        let old = core::mem::replace(&mut *self.process.credentials.lock(), own);
+        drop(old);
     }
 }

@@ -1,6 +1,8 @@
 //! The threads of a process.
 
 use crate::machine::Machine;
+use crate::memory::own::Foreign;
+use crate::process::credentials::Credentials;
 use crate::process::thread::{Thread, work};
 use crate::{Pid, Process};
 use core::sync::atomic::Ordering;
@@ -130,5 +132,46 @@ impl<M: Machine> Process<M> {
                 self.linux.poke(task);
             }
         }
+    }
+
+    /// Its memory; `None` once its threads have left it.
+    pub(crate) fn memory(&self) -> Option<Foreign<M>> {
+        let threads = self.threads.lock();
+        threads.iter().find_map(|task| task.payload().as_ref()?.space.borrow())
+    }
+
+    /// Whether its threads have left its memory.
+    pub(crate) fn has_left_memory(&self) -> bool {
+        let threads = self.threads.lock();
+        threads.iter().all(|task| task.payload().as_ref().is_none_or(|thread| thread.space.is_left()))
+    }
+
+    /// Makes all threads end; the process reports `status` (as `wait4` shows it). The first one who says so counts.
+    pub fn begin_exit(&self, status: i32) {
+        {
+            let mut threads = self.threads.lock();
+            if self.exiting.swap(true, Ordering::AcqRel) {
+                return;
+            }
+            self.status.store(status, Ordering::Release);
+            threads.closed = true;
+            let me = quire_task::Machine::current(self.linux.machine);
+            for task in threads.iter() {
+                if let Some(thread) = task.payload() {
+                    thread.work.fetch_or(work::KILL, Ordering::AcqRel);
+                    if !core::ptr::eq(me, &**task) {
+                        self.linux.poke(task);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The credentials of thread `tid` of this process; of its first thread where there is no such thread any more.
+    pub fn credentials_of(&self, tid: crate::Pid) -> Credentials {
+        let task = self.threads.lock().get(tid).cloned();
+        let own =
+            task.as_ref().and_then(|task| task.payload().as_ref()).map(|thread| thread.credentials.look(Clone::clone));
+        own.unwrap_or_else(|| self.credentials())
     }
 }

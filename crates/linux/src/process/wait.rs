@@ -1,6 +1,7 @@
 //! Waiting for children.
 
-use super::usage::{RawUsage, Usage};
+use super::rusage::RawUsage;
+use super::usage::Usage;
 use super::{Family, Process, Report, group};
 use crate::errno::Errno;
 use crate::machine::Machine;

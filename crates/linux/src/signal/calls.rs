@@ -1,14 +1,12 @@
 //! The system calls about actions, masks, the alternate stack, and sending.
 
 use super::action::{Action, flag};
-use super::frame::{RawStack, SS_AUTODISARM, SS_DISABLE, SS_ONSTACK};
 use super::info::{SIGINFO_LEN, code};
-use super::send::{discard_ignored, stops};
+use super::send::discard_ignored;
 use super::{SigInfo, SigSet, Signal};
 use crate::errno::Errno;
 use crate::machine::Machine;
 use crate::plain::Plain;
-use crate::process::thread::AltStack;
 use crate::{Ctx, Pid, Process};
 use quire_heap::Arc;
 use quire_task::ThreadRef;
@@ -85,53 +83,6 @@ pub fn sys_rt_sigpending<M: Machine>(ctx: &mut Ctx<'_, M>, to: u64, len: usize) 
     let pending = ctx.thread.pending.set().or(ctx.process().pending.set()).and(ctx.thread.blocked());
     ctx.user().write_bytes(to, &pending.0.to_le_bytes()[..len])?;
     Ok(0)
-}
-
-/// `sigaltstack`
-pub fn sys_sigaltstack<M: Machine>(ctx: &mut Ctx<'_, M>, new: u64, old: u64) -> Result<usize, Errno> {
-    // SAFETY: a context is the owner's view.
-    let before = *unsafe { ctx.thread.alt_stack.get() };
-    if new != 0 {
-        let stack: RawStack = ctx.read(new)?;
-        set_alt_stack(ctx, &stack)?;
-    }
-    if old != 0 {
-        let state = if before.size == 0 {
-            SS_DISABLE
-        } else if before.holds(ctx.regs.rsp) {
-            SS_ONSTACK
-        } else {
-            0
-        };
-        ctx.write(old, &RawStack::new(before.base, state | before.flags, before.size))?;
-    }
-    Ok(0)
-}
-
-/// Makes `stack` the alternate stack. EPERM while the thread runs on the one that it has.
-pub(super) fn set_alt_stack<M: Machine>(ctx: &mut Ctx<'_, M>, stack: &RawStack) -> Result<(), Errno> {
-    // SAFETY: a context is the owner's view.
-    let before = *unsafe { ctx.thread.alt_stack.get() };
-    if before.holds(ctx.regs.rsp) && before.flags & SS_AUTODISARM == 0 {
-        return Err(Errno::EPERM);
-    }
-    let mode = stack.flags & !SS_AUTODISARM;
-    let new = match mode {
-        SS_DISABLE => AltStack::default(),
-        0 | SS_ONSTACK => {
-            if stack.size < u64::from(linux_raw_sys::general::MINSIGSTKSZ) {
-                return Err(Errno::ENOMEM);
-            }
-            if stack.base.checked_add(stack.size).is_none_or(|end| end > crate::user::USER_END) {
-                return Err(Errno::EFAULT);
-            }
-            AltStack { base: stack.base, size: stack.size, flags: stack.flags & SS_AUTODISARM }
-        }
-        _ => return Err(Errno::EINVAL),
-    };
-    // SAFETY: the owner is here; `before` is a copy.
-    unsafe { ctx.thread.alt_stack.replace(new) };
-    Ok(())
 }
 
 /// Whether the caller may send `signal` (or nothing: a check) to `process`.
@@ -277,14 +228,4 @@ pub fn sys_rt_tgsigqueueinfo<M: Machine>(
 ) -> Result<usize, Errno> {
     let (signal, info) = made_up(ctx, signal, info, group == ctx.pid() as i32)?;
     signal_thread(ctx, Some(group), tid, Some(signal), Some(info))
-}
-
-impl<M: Machine> Ctx<'_, M> {
-    /// Sends the calling thread what a write raises that is refused: SIGPIPE where nobody reads it, SIGXFSZ beyond the limit on file
-    /// sizes. As if it had sent that itself.
-    pub fn refused_write(&self, signal: Signal) {
-        debug_assert!(!stops(signal));
-        let info = self.process().as_sender(signal, self.credentials().real_user);
-        let _merged = self.linux.signal_thread(&self.linux.scheduler.current(), info);
-    }
 }

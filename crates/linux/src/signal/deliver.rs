@@ -1,8 +1,9 @@
 //! Delivery: what a thread does about its work flags before it goes to user mode.
 
 use super::action::{Default as DefaultAction, Disposition, flag};
+use super::send::stop;
 use super::set::{SigSet, Signal};
-use super::{Action, SigInfo, frame, stop};
+use super::{Action, SigInfo, frame};
 use crate::Linux;
 use crate::errno::Errno;
 use crate::machine::Machine;

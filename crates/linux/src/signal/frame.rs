@@ -2,6 +2,7 @@
 //! (arch/x86/include/uapi/asm/sigcontext.h, ucontext.h).
 
 use super::action::{Action, flag};
+use super::alt_stack::{self, RawStack, SS_AUTODISARM, SS_DISABLE, SS_ONSTACK};
 use super::info::{SIGINFO_LEN, SigInfo};
 use super::set::SigSet;
 use crate::errno::Errno;
@@ -83,26 +84,6 @@ impl Context {
     }
 }
 
-/// `stack_t`.
-#[repr(C)]
-#[derive(Clone, Copy, Default, Debug)]
-pub struct RawStack {
-    /// Lowest address.
-    pub base: u64,
-    /// `SS_*`.
-    pub flags: u32,
-    padding: u32,
-    /// Bytes.
-    pub size: u64,
-}
-
-impl RawStack {
-    /// A `stack_t`.
-    pub const fn new(base: u64, flags: u32, size: u64) -> RawStack {
-        RawStack { base, flags, padding: 0, size }
-    }
-}
-
 /// `struct ucontext`.
 #[repr(C)]
 #[derive(Clone, Copy, Default, Debug)]
@@ -125,8 +106,6 @@ struct Frame {
 
 // SAFETY: words and bytes, whose order leaves no padding (asserted below).
 unsafe impl Plain for Frame {}
-// SAFETY: words, and the padding between them is a field of its own, so all bytes are set.
-unsafe impl Plain for RawStack {}
 
 const _: () = assert!(size_of::<Context>() == 256);
 const _: () = assert!(offset_of!(Context, rip) == 128 && offset_of!(Context, cs) == 144);
@@ -147,10 +126,6 @@ const MAGIC_2_LEN: usize = 4;
 /// Bytes of the legacy area, and of it with the XSAVE header.
 const LEGACY: usize = 512;
 const WITH_HEADER: usize = 576;
-/// `SS_DISABLE`, `SS_ONSTACK`, `SS_AUTODISARM`.
-pub(crate) const SS_DISABLE: u32 = 2;
-pub(crate) const SS_ONSTACK: u32 = 1;
-pub(crate) const SS_AUTODISARM: u32 = 1 << 31;
 
 /// A buffer for the floating-point state, aligned as the CPU wants it.
 pub(crate) struct FloatArea {
@@ -422,7 +397,7 @@ fn restore<M: Machine>(ctx: &mut Ctx<'_, M>) -> Result<(), Errno> {
     restore_float(ctx.linux, saved.float)?;
     *ctx.regs = saved.regs;
     // As Linux: a stack that cannot be set is no reason to fail.
-    let _kept = super::calls::set_alt_stack(ctx, &saved.stack);
+    let _kept = alt_stack::set_alt_stack(ctx, &saved.stack);
     Ok(())
 }
 

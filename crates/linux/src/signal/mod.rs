@@ -2,9 +2,10 @@
 //!
 //! A signal is *sent* ([`send`]) to a thread or a process: it becomes pending, and a thread that can take it is told
 //! through its work flags and woken. It is *delivered* ([`deliver`]) by the thread itself on its way to user mode: default
-//! action, or a frame ([`frame`]) and a handler. Stopping for job control is a delivery too ([`stop`]).
+//! action, or a frame ([`frame`]) and a handler. Stopping for job control is a delivery too ([`send::stop`]).
 
 pub mod action;
+pub mod alt_stack;
 pub mod calls;
 pub mod deliver;
 pub mod frame;
@@ -12,7 +13,6 @@ pub mod info;
 pub mod pending;
 pub mod send;
 pub mod set;
-pub mod stop;
 pub mod wait;
 
 pub use action::{Action, Actions, Default, Disposition};

@@ -3,7 +3,9 @@
 use super::info::{SigInfo, code};
 use super::set::{SigSet, Signal};
 use crate::process::users::Charge;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use quire_heap::Deque;
+use quire_sync::{Rank, SpinLock};
 
 /// One queue: a thread's or a process's.
 #[derive(Default)]
@@ -113,9 +115,112 @@ impl Pending {
     }
 }
 
+/// A queue of pending signals and, readable without its lock, what is in it.
+pub struct PendingQueue {
+    bits: AtomicU64,
+    pub(super) queue: SpinLock<Pending>,
+}
+
+impl Default for PendingQueue {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl PendingQueue {
+    /// Nothing pending.
+    pub const fn new() -> Self {
+        PendingQueue { bits: AtomicU64::new(0), queue: SpinLock::new(Rank::SIGNALS, Pending::new()) }
+    }
+    /// What is pending.
+    pub fn set(&self) -> SigSet {
+        SigSet(self.bits.load(Ordering::Acquire))
+    }
+    /// Adds a signal; `charge` is that of its place in the queue, where its user may have one. Without memory for the place, the
+    /// signal has none.
+    pub(crate) fn add(&self, info: SigInfo, mut charge: Option<Charge>) -> Result<(), Full> {
+        // Dropped after the lock, as all memory is allocated before.
+        let mut larger = Entries::new();
+        loop {
+            let mut queue = self.queue.lock();
+            let (used, places) = queue.places();
+            if charge.is_some() && used == places && queue.wants_place(&info) {
+                if larger.capacity() <= used {
+                    drop(queue);
+                    match Entries::try_with_capacity(2 * used.max(1)) {
+                        Ok(entries) => larger = entries,
+                        Err(_) => charge = None,
+                    }
+                    continue;
+                }
+                queue.exchange(&mut larger);
+            }
+            let result = queue.add(info, charge);
+            self.bits.store(queue.set().0, Ordering::Release);
+            drop(queue);
+            return result;
+        }
+    }
+    /// Takes the first signal of `wanted`.
+    pub fn take(&self, wanted: SigSet) -> Option<SigInfo> {
+        self.take_and(wanted, |_| {})
+    }
+    /// Takes the first signal of `wanted`, to deliver it. Raises `stop_taken` if it may stop the process, before the queue shows that
+    /// it has gone: so a SIGCONT finds it here or there.
+    pub(super) fn take_to_deliver(&self, wanted: SigSet, stop_taken: &AtomicBool) -> Option<SigInfo> {
+        self.take_and(wanted, |info| {
+            if SigSet::STOPPING.has(info.signal) {
+                stop_taken.store(true, Ordering::Relaxed);
+            }
+        })
+    }
+    fn take_and(&self, wanted: SigSet, taken: impl FnOnce(&SigInfo)) -> Option<SigInfo> {
+        if self.set().and(wanted).is_empty() {
+            return None;
+        }
+        let mut queue = self.queue.lock();
+        let info = queue.take(wanted);
+        if let Some(info) = &info {
+            taken(info);
+        }
+        self.bits.store(queue.set().0, Ordering::Release);
+        let large = queue.is_large();
+        drop(queue);
+        if large {
+            self.shrink();
+        }
+        info
+    }
+    /// Drops what is in `gone`.
+    pub fn discard(&self, gone: SigSet) {
+        if self.set().and(gone).is_empty() {
+            return;
+        }
+        let mut queue = self.queue.lock();
+        queue.discard(gone);
+        self.bits.store(queue.set().0, Ordering::Release);
+        let large = queue.is_large();
+        drop(queue);
+        if large {
+            self.shrink();
+        }
+    }
+    /// Frees the memory of a queue that was once full, because no user is charged for it. Without memory for a smaller one it
+    /// stays until the next signal is taken.
+    #[cold]
+    fn shrink(&self) {
+        let used = self.queue.lock().places().0;
+        let Ok(mut smaller) = Entries::try_with_capacity(2 * used) else { return };
+        let mut queue = self.queue.lock();
+        if queue.is_large() && queue.places().0 <= smaller.capacity() {
+            queue.exchange(&mut smaller);
+        }
+        drop(queue);
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::send::PendingQueue;
     use super::*;
     use crate::process::users::testing::Counted;
     use crate::signal::{Detail, info::code};

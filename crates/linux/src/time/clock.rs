@@ -3,7 +3,7 @@
 use super::{SECOND, Timespec, Timeval};
 use crate::errno::Errno;
 use crate::machine::Machine;
-use crate::process::capabilities::cap;
+use crate::process::credentials::capabilities::cap;
 use crate::{Ctx, Pid};
 use linux_raw_sys::general as raw;
 
@@ -126,6 +126,11 @@ pub fn sys_time<M: Machine>(ctx: &mut Ctx<'_, M>, to: u64) -> Result<usize, Errn
     let seconds = ctx.linux.machine.realtime() / SECOND;
     ctx.write_optional(to, &seconds)?;
     Ok(seconds as usize)
+}
+
+/// A time of day as nanoseconds since boot.
+pub(crate) fn on_monotonic<M: Machine>(ctx: &Ctx<'_, M>, realtime: u64) -> u64 {
+    ctx.now().saturating_add(realtime.saturating_sub(ctx.linux.machine.realtime()))
 }
 
 #[cfg(test)]

@@ -6,13 +6,13 @@
 //! are interrupted first, and the count follows a little later.
 
 use super::SECOND;
-use super::interval::Timers;
 use crate::machine::Machine;
+use crate::process::cpu_limit::CpuLimit;
 use crate::process::limits::{INFINITY, which};
 use crate::process::thread::work;
 use crate::signal::{SigInfo, Signal};
 use crate::{Linux, Process};
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::Ordering;
 
 /// The timer is not set to less: what a count costs is small against it.
 const LEAST: u64 = 1_000_000;
@@ -21,33 +21,7 @@ const MOST_IDLE: u64 = 100_000_000;
 /// Next to nothing: this part of the time that passed.
 const IDLE: u64 = 16;
 
-/// What a process has for its limit on CPU time.
-pub struct CpuLimit<M: Machine> {
-    pub(crate) timers: Timers<M>,
-    /// The other threads were interrupted, and are counted next.
-    interrupted: AtomicBool,
-    /// What was used at the last count, and for how long the timer was set then. Hints: whoever counts writes them.
-    used: AtomicU64,
-    wait: AtomicU64,
-}
-
-impl<M: Machine> Default for CpuLimit<M> {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl<M: Machine> CpuLimit<M> {
-    /// No limit.
-    pub fn new() -> Self {
-        CpuLimit {
-            timers: Timers::new(),
-            interrupted: AtomicBool::new(false),
-            used: AtomicU64::new(0),
-            wait: AtomicU64::new(0),
-        }
-    }
-
     /// A thread of `process` looks whether the timer ran out.
     pub(crate) fn see_to(&self, linux: &'static Linux<M>, process: &Process<M>) {
         if self.timers.take_fired() {

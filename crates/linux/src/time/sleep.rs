@@ -1,7 +1,7 @@
 //! Sleeping for a time.
 
 use super::Timespec;
-use super::clock::Clock;
+use super::clock::{Clock, on_monotonic};
 use crate::Ctx;
 use crate::errno::Errno;
 use crate::machine::Machine;
@@ -67,11 +67,6 @@ pub fn sys_clock_nanosleep<M: Machine>(
         _ => nanos,
     };
     if sleep_until(ctx, deadline) { Ok(0) } else { Err(Errno::ERESTARTNOHAND) }
-}
-
-/// A time of day as nanoseconds since boot.
-pub(crate) fn on_monotonic<M: Machine>(ctx: &Ctx<'_, M>, realtime: u64) -> u64 {
-    ctx.now().saturating_add(realtime.saturating_sub(ctx.linux.machine.realtime()))
 }
 
 /// `restart_syscall`: goes on with what a signal interrupted. Programs do not call it themselves.

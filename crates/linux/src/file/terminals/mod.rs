@@ -3,7 +3,7 @@
 pub mod settings;
 
 use super::File;
-use crate::process::capabilities::cap;
+use crate::process::credentials::capabilities::cap;
 use crate::process::group::Session;
 use crate::signal::{SigInfo, Signal};
 use crate::{Ctx, Errno, Linux, Machine};

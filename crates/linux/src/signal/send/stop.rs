@@ -1,11 +1,11 @@
 //! Stopping and going on: job control.
 
-use super::action::flag;
-use super::info::{Detail, SigInfo, code};
-use super::set::Signal;
 use crate::machine::Machine;
 use crate::process::Report;
 use crate::process::thread::{Thread, work};
+use crate::signal::action::flag;
+use crate::signal::info::{Detail, SigInfo, code};
+use crate::signal::set::Signal;
 use crate::{Linux, Process};
 use core::sync::atomic::Ordering;
 use quire_heap::Arc;

@@ -4,125 +4,23 @@
 //! sender publishes the pending bit, fences, and reads the masks; the thread publishes its mask, fences, and reads the
 //! pending bits. One of the two sees the other.
 
+pub mod group;
+pub mod mask;
+pub mod stop;
+
 use super::action::Default as DefaultAction;
 use super::info::{SigInfo, code};
-use super::pending::{Entries, Full, Pending};
+use super::pending::Full;
 use super::set::{SigSet, Signal};
-use super::stop;
 use crate::errno::Errno;
 use crate::machine::Machine;
 use crate::process::limits::which;
 use crate::process::thread::{Thread, work};
 use crate::process::users::{Account, Charge};
-use crate::{Linux, Process};
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use crate::{Ctx, Linux, Process};
+use core::sync::atomic::{Ordering, fence};
 use quire_heap::Arc;
-use quire_sync::{Rank, SpinLock};
 use quire_task::Thread as Task;
-
-/// A queue of pending signals and, readable without its lock, what is in it.
-pub struct PendingQueue {
-    bits: AtomicU64,
-    pub(super) queue: SpinLock<Pending>,
-}
-
-impl Default for PendingQueue {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl PendingQueue {
-    /// Nothing pending.
-    pub const fn new() -> Self {
-        PendingQueue { bits: AtomicU64::new(0), queue: SpinLock::new(Rank::SIGNALS, Pending::new()) }
-    }
-    /// What is pending.
-    pub fn set(&self) -> SigSet {
-        SigSet(self.bits.load(Ordering::Acquire))
-    }
-    /// Adds a signal; `charge` is that of its place in the queue, where its user may have one. Without memory for the place, the
-    /// signal has none.
-    pub(crate) fn add(&self, info: SigInfo, mut charge: Option<Charge>) -> Result<(), Full> {
-        // Dropped after the lock, as all memory is allocated before.
-        let mut larger = Entries::new();
-        loop {
-            let mut queue = self.queue.lock();
-            let (used, places) = queue.places();
-            if charge.is_some() && used == places && queue.wants_place(&info) {
-                if larger.capacity() <= used {
-                    drop(queue);
-                    match Entries::try_with_capacity(2 * used.max(1)) {
-                        Ok(entries) => larger = entries,
-                        Err(_) => charge = None,
-                    }
-                    continue;
-                }
-                queue.exchange(&mut larger);
-            }
-            let result = queue.add(info, charge);
-            self.bits.store(queue.set().0, Ordering::Release);
-            drop(queue);
-            return result;
-        }
-    }
-    /// Takes the first signal of `wanted`.
-    pub fn take(&self, wanted: SigSet) -> Option<SigInfo> {
-        self.take_and(wanted, |_| {})
-    }
-    /// Takes the first signal of `wanted`, to deliver it. Raises `stop_taken` if it may stop the process, before the queue shows that
-    /// it has gone: so a SIGCONT finds it here or there.
-    pub(super) fn take_to_deliver(&self, wanted: SigSet, stop_taken: &AtomicBool) -> Option<SigInfo> {
-        self.take_and(wanted, |info| {
-            if SigSet::STOPPING.has(info.signal) {
-                stop_taken.store(true, Ordering::Relaxed);
-            }
-        })
-    }
-    fn take_and(&self, wanted: SigSet, taken: impl FnOnce(&SigInfo)) -> Option<SigInfo> {
-        if self.set().and(wanted).is_empty() {
-            return None;
-        }
-        let mut queue = self.queue.lock();
-        let info = queue.take(wanted);
-        if let Some(info) = &info {
-            taken(info);
-        }
-        self.bits.store(queue.set().0, Ordering::Release);
-        let large = queue.is_large();
-        drop(queue);
-        if large {
-            self.shrink();
-        }
-        info
-    }
-    /// Drops what is in `gone`.
-    pub fn discard(&self, gone: SigSet) {
-        if self.set().and(gone).is_empty() {
-            return;
-        }
-        let mut queue = self.queue.lock();
-        queue.discard(gone);
-        self.bits.store(queue.set().0, Ordering::Release);
-        let large = queue.is_large();
-        drop(queue);
-        if large {
-            self.shrink();
-        }
-    }
-    /// Frees the memory of a queue that was once full, because no user is charged for it. Without memory for a smaller one it
-    /// stays until the next signal is taken.
-    #[cold]
-    fn shrink(&self) {
-        let used = self.queue.lock().places().0;
-        let Ok(mut smaller) = Entries::try_with_capacity(2 * used) else { return };
-        let mut queue = self.queue.lock();
-        if queue.is_large() && queue.places().0 <= smaller.capacity() {
-            queue.exchange(&mut smaller);
-        }
-        drop(queue);
-    }
-}
 
 impl<M: Machine> Thread<M> {
     /// What it blocks.
@@ -305,6 +203,16 @@ impl<M: Machine> Linux<M> {
     /// Ends all of `process` with `signal` as its status.
     pub fn kill_process(&self, process: &Process<M>, signal: Signal) {
         process.begin_exit(i32::from(signal.number()));
+    }
+}
+
+impl<M: Machine> Ctx<'_, M> {
+    /// Sends the calling thread what a write raises that is refused: SIGPIPE where nobody reads it, SIGXFSZ beyond the limit on file
+    /// sizes. As if it had sent that itself.
+    pub fn refused_write(&self, signal: Signal) {
+        debug_assert!(!stops(signal));
+        let info = self.process().as_sender(signal, self.credentials().real_user);
+        let _merged = self.linux.signal_thread(&self.linux.scheduler.current(), info);
     }
 }
 

@@ -3,7 +3,7 @@
 //! The rules are those of capabilities(7). There is one user namespace and no file has capabilities of its own. All of this is
 //! arithmetic on sets; who may ask for what is decided by the callers.
 
-use super::credentials::Credentials;
+use super::Credentials;
 use crate::errno::Errno;
 
 macro_rules! numbers {
@@ -125,7 +125,7 @@ impl Capabilities {
     ///
     /// # Requires
     /// `self` are still those of `old`.
-    pub(super) fn users_changed(&mut self, old: &Credentials, new: &Credentials) {
+    pub(crate) fn users_changed(&mut self, old: &Credentials, new: &Credentials) {
         if self.secure & secure::NO_SETUID_FIXUP != 0 {
             return;
         }
@@ -145,7 +145,7 @@ impl Capabilities {
     }
 
     /// What a change of the user id for files does.
-    pub(super) fn file_user_changed(&mut self, old: u32, new: u32) {
+    pub(crate) fn file_user_changed(&mut self, old: u32, new: u32) {
         if self.secure & secure::NO_SETUID_FIXUP != 0 {
             return;
         }
@@ -166,7 +166,7 @@ impl Capabilities {
     }
 
     /// `capset`, with its conditions.
-    pub(super) fn set(&mut self, effective: Caps, permitted: Caps, inheritable: Caps) -> Result<(), Errno> {
+    pub(crate) fn set(&mut self, effective: Caps, permitted: Caps, inheritable: Caps) -> Result<(), Errno> {
         let capped = !self.effective.has(cap::SETPCAP);
         let wrong = (capped && !inheritable.within(self.inheritable.or(self.permitted)))
             || !inheritable.within(self.inheritable.or(self.bounding))
@@ -181,7 +181,7 @@ impl Capabilities {
     }
 
     /// `PR_CAPBSET_DROP`
-    pub(super) fn drop_bounding(&mut self, number: u32) -> Result<(), Errno> {
+    pub(crate) fn drop_bounding(&mut self, number: u32) -> Result<(), Errno> {
         if !self.effective.has(cap::SETPCAP) {
             return Err(Errno::EPERM);
         }
@@ -193,7 +193,7 @@ impl Capabilities {
     }
 
     /// `PR_SET_SECUREBITS`: what is locked stays, locks stay, nothing is unknown, and only the privileged may.
-    pub(super) fn set_secure(&mut self, bits: u32) -> Result<(), Errno> {
+    pub(crate) fn set_secure(&mut self, bits: u32) -> Result<(), Errno> {
         let locked = (self.secure & secure::ALL_LOCKS) >> 1;
         let wrong = locked & (self.secure ^ bits) != 0
             || self.secure & secure::ALL_LOCKS & !bits != 0
@@ -207,7 +207,7 @@ impl Capabilities {
     }
 
     /// `PR_SET_KEEPCAPS`
-    pub(super) fn keep(&mut self, keep: bool) -> Result<(), Errno> {
+    pub(crate) fn keep(&mut self, keep: bool) -> Result<(), Errno> {
         if self.secure & secure::KEEP_CAPS_LOCKED != 0 {
             return Err(Errno::EPERM);
         }
@@ -216,7 +216,7 @@ impl Capabilities {
     }
 
     /// `PR_CAP_AMBIENT` with `PR_CAP_AMBIENT_RAISE`.
-    pub(super) fn raise_ambient(&mut self, number: u32) -> Result<(), Errno> {
+    pub(crate) fn raise_ambient(&mut self, number: u32) -> Result<(), Errno> {
         let one = Caps::of(number);
         if !one.within(self.permitted.and(self.inheritable)) || self.secure & secure::NO_AMBIENT_RAISE != 0 {
             return Err(Errno::EPERM);
@@ -226,7 +226,7 @@ impl Capabilities {
     }
 
     /// `PR_CAP_AMBIENT` with `PR_CAP_AMBIENT_LOWER`.
-    pub(super) fn lower_ambient(&mut self, lowered: Caps) {
+    pub(crate) fn lower_ambient(&mut self, lowered: Caps) {
         self.ambient = self.ambient.without(lowered);
     }
 }

@@ -1,141 +1,16 @@
-//! Whose process it is.
+//! The calls that read and change a thread's ids and capabilities.
 
-use super::capabilities::{Capabilities, Caps, LAST, cap};
+use super::credentials::Credentials;
+use super::credentials::capabilities::{Caps, LAST, cap};
+use crate::Ctx;
 use crate::errno::Errno;
-use crate::{Ctx, Machine, Process, Thread};
-use core::sync::atomic::Ordering;
+use crate::machine::Machine;
 use quire_heap::{Arc, Vec};
-use quire_task::powers;
-
-/// Users, groups, capabilities. A thread has its own, which it reads without a lock; others see those of the thread that they
-/// name, or of a process's first thread ([`Process::credentials`](crate::Process::credentials)).
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[allow(missing_docs)]
-pub struct Credentials {
-    pub real_user: u32,
-    pub effective_user: u32,
-    pub saved_user: u32,
-    pub file_user: u32,
-    pub real_group: u32,
-    pub effective_group: u32,
-    pub saved_group: u32,
-    pub file_group: u32,
-    /// Supplementary groups, where there are any: shared by those who inherit them. Ascending.
-    pub groups: Option<Arc<Vec<u32>>>,
-    pub capabilities: Capabilities,
-}
 
 /// Linux's NGROUPS_MAX.
 const MOST_GROUPS: usize = 65_536;
 /// "Leave as it is" in the calls that set several ids.
 const KEEP: u32 = u32::MAX;
-
-impl Credentials {
-    /// Process 1's.
-    pub fn root() -> Credentials {
-        Credentials::of(0, 0)
-    }
-
-    /// All ids alike, with all capabilities.
-    pub(crate) fn of(user: u32, group: u32) -> Credentials {
-        Credentials {
-            real_user: user,
-            effective_user: user,
-            saved_user: user,
-            file_user: user,
-            real_group: group,
-            effective_group: group,
-            saved_group: group,
-            file_group: group,
-            groups: None,
-            capabilities: Capabilities::FIRST,
-        }
-    }
-
-    /// Whether it may do what capability `number` is for. The one question by which privilege is decided: user 0 as such may
-    /// nothing.
-    pub fn may(&self, number: u32) -> bool {
-        self.capabilities.effective.has(number)
-    }
-
-    /// Whether this user may signal a process of `other`.
-    pub fn may_signal(&self, other: &Credentials) -> bool {
-        [self.effective_user, self.real_user].iter().any(|u| *u == other.real_user || *u == other.saved_user)
-            || self.may(cap::KILL)
-    }
-
-    /// Whether all user and group ids of `other` are `user` and `group`: it has, and had, no others.
-    pub(super) fn is_all_of(&self, user: u32, group: u32) -> bool {
-        [self.real_user, self.effective_user, self.saved_user].iter().all(|id| *id == user)
-            && [self.real_group, self.effective_group, self.saved_group].iter().all(|id| *id == group)
-    }
-
-    /// Whether this user may decide how threads of `other` are scheduled.
-    pub fn may_schedule(&self, other: &Credentials) -> bool {
-        [other.real_user, other.effective_user].contains(&self.effective_user) || self.may(cap::SYS_NICE)
-    }
-
-    /// The same, where it must not be less privileged either.
-    pub fn may_reschedule(&self, other: &Credentials) -> bool {
-        self.may(cap::SYS_NICE)
-            || (self.may_schedule(other) && other.capabilities.permitted.within(self.capabilities.permitted))
-    }
-
-    fn has_user(&self, id: u32) -> bool {
-        [self.real_user, self.effective_user, self.saved_user].contains(&id) || self.may(cap::SETUID)
-    }
-
-    fn has_group(&self, id: u32) -> bool {
-        [self.real_group, self.effective_group, self.saved_group].contains(&id) || self.may(cap::SETGID)
-    }
-
-    /// Whether a thread that changes from `self` to `new` has other powers than before, so that others who could look at its
-    /// memory may not any more: secrets may have come into it before, or come now.
-    pub(crate) fn powers_differ(&self, new: &Credentials) -> bool {
-        let ids = |c: &Credentials| [c.effective_user, c.effective_group, c.file_user, c.file_group];
-        ids(self) != ids(new) || !new.capabilities.permitted.within(self.capabilities.permitted)
-    }
-}
-
-impl<M: Machine> Ctx<'_, M> {
-    /// Whose thread the caller is.
-    pub fn credentials(&self) -> &Credentials {
-        // SAFETY: a context is the owner's; `change` alone replaces them, by `&mut`.
-        unsafe { self.thread.credentials.get() }
-    }
-}
-
-impl<M: Machine> Thread<M> {
-    /// Makes `new` the thread's credentials, and shows them as its process's where it is the first thread. The thread itself calls
-    /// it, and holds no view of the old ones.
-    ///
-    /// Where its powers change, its memory is closed to others first: who sees the new ids sees that, too.
-    pub(crate) fn become_user(&self, new: Credentials) {
-        // SAFETY: the thread itself runs this; the view ends before the change.
-        let (differ, space) = unsafe { (self.credentials.get().powers_differ(&new), self.space.get()) };
-        let show = || {
-            // SAFETY: the thread itself runs this, and the view that `differ` was made from has ended.
-            drop(unsafe { self.credentials.replace(new) });
-            if self.tid() == self.process.pid {
-                self.show_credentials();
-            }
-        };
-        if differ {
-            self.process.parent_death_signal.store(0, Ordering::Relaxed);
-            powers::change(space.map(|space| space.dumpable()), show);
-        } else {
-            show();
-        }
-    }
-
-    /// Shows others the thread's credentials as its process's. The thread itself calls it.
-    pub(crate) fn show_credentials(&self) {
-        // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
-        let own = unsafe { self.credentials.get() }.clone();
-        let old = core::mem::replace(&mut *self.process.credentials.lock(), own);
-        drop(old);
-    }
-}
 
 /// The calling thread counts as one of `user` from now on, and has part in that one's CPU time. EAGAIN, as on Linux, where there is no
 /// memory for a user that is new.
@@ -450,7 +325,7 @@ pub(super) fn control<M: Machine>(
     let now = ctx.credentials().capabilities;
     let number = u32::try_from(second).unwrap_or(u32::MAX);
     Some(match option {
-        raw::PR_GET_KEEPCAPS => Ok(usize::from(now.secure & super::capabilities::secure::KEEP_CAPS != 0)),
+        raw::PR_GET_KEEPCAPS => Ok(usize::from(now.secure & super::credentials::capabilities::secure::KEEP_CAPS != 0)),
         raw::PR_SET_KEEPCAPS if second > 1 => Err(Errno::EINVAL),
         raw::PR_SET_KEEPCAPS => change(ctx, |c| c.capabilities.keep(second == 1)),
         raw::PR_CAPBSET_READ if number <= LAST => Ok(usize::from(now.bounding.has(number))),
@@ -478,53 +353,4 @@ pub(super) fn control<M: Machine>(
         }
         _ => return None,
     })
-}
-
-impl<M: Machine> Process<M> {
-    /// The credentials of thread `tid` of this process; of its first thread where there is no such thread any more.
-    pub fn credentials_of(&self, tid: crate::Pid) -> Credentials {
-        let task = self.threads.lock().get(tid).cloned();
-        let own =
-            task.as_ref().and_then(|task| task.payload().as_ref()).map(|thread| thread.credentials.look(Clone::clone));
-        own.unwrap_or_else(|| self.credentials())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn user(id: u32) -> Credentials {
-        let capabilities = Capabilities { permitted: Caps::NONE, effective: Caps::NONE, ..Capabilities::FIRST };
-        Credentials { capabilities, ..Credentials::of(id, id) }
-    }
-
-    #[test]
-    fn only_root_and_oneself_may_be_signalled_from() {
-        let (root, one, other) = (Credentials::root(), user(5), user(6));
-        assert!(root.may_signal(&one) && one.may_signal(&one.clone()));
-        assert!(!one.may_signal(&other) && !one.may_signal(&root));
-        assert!(!user(0).may_signal(&one));
-        // By the saved id of the one, not by its effective id.
-        let acts = Credentials { effective_user: 0, ..user(5) };
-        let had = Credentials { effective_user: 5, ..user(0) };
-        assert!(one.may_signal(&acts) && !one.may_signal(&had));
-    }
-
-    #[test]
-    fn other_ids_or_more_capabilities_are_other_powers() {
-        let one = user(5);
-        assert!(!one.powers_differ(&one.clone()));
-        assert!(!one.powers_differ(&Credentials { real_user: 1, saved_user: 1, ..one.clone() }));
-        for new in [
-            Credentials { effective_user: 1, ..one.clone() },
-            Credentials { effective_group: 1, ..one.clone() },
-            Credentials { file_user: 1, ..one.clone() },
-            Credentials { file_group: 1, ..one.clone() },
-            Credentials { capabilities: Capabilities::FIRST, ..one.clone() },
-        ] {
-            assert!(one.powers_differ(&new), "{new:?}");
-        }
-        assert!(!Credentials::of(5, 5).powers_differ(&one));
-    }
 }

@@ -1,0 +1,33 @@
+//! What a process keeps for its limit on CPU time. [`cpu_limit`](crate::time::cpu_limit) says how it is used.
+
+use super::timers::Timers;
+use crate::machine::Machine;
+use core::sync::atomic::{AtomicBool, AtomicU64};
+
+/// What a process has for its limit on CPU time.
+pub struct CpuLimit<M: Machine> {
+    pub(crate) timers: Timers<M>,
+    /// The other threads were interrupted, and are counted next.
+    pub(crate) interrupted: AtomicBool,
+    /// What was used at the last count, and for how long the timer was set then. Hints: whoever counts writes them.
+    pub(crate) used: AtomicU64,
+    pub(crate) wait: AtomicU64,
+}
+
+impl<M: Machine> Default for CpuLimit<M> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<M: Machine> CpuLimit<M> {
+    /// No limit.
+    pub fn new() -> Self {
+        CpuLimit {
+            timers: Timers::new(),
+            interrupted: AtomicBool::new(false),
+            used: AtomicU64::new(0),
+            wait: AtomicU64::new(0),
+        }
+    }
+}

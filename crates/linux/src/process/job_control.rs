@@ -1,0 +1,79 @@
+//! The calls that make and change process groups and sessions.
+
+use super::Process;
+use super::group::{Move, Session, found, move_to};
+use crate::errno::Errno;
+use crate::machine::Machine;
+use crate::{Ctx, Pid};
+use core::sync::atomic::{AtomicU64, Ordering};
+use quire_heap::Arc;
+
+/// `setpgid`
+pub fn sys_setpgid<M: Machine>(ctx: &mut Ctx<'_, M>, pid: i32, group: i32) -> Result<usize, Errno> {
+    if group < 0 || pid < 0 {
+        return Err(Errno::EINVAL);
+    }
+    let me = ctx.process();
+    let target = if pid == 0 { me.clone() } else { ctx.linux.ids.process(pid as Pid).ok_or(Errno::ESRCH)? };
+    let is_me = Arc::ptr_eq(&target, me);
+    if !is_me {
+        if !target.parent().is_some_and(|parent| Arc::ptr_eq(&parent, me)) {
+            return Err(Errno::ESRCH);
+        }
+        if target.group().session.id != me.group().session.id {
+            return Err(Errno::EPERM);
+        }
+        if target.execed.load(Ordering::Acquire) {
+            return Err(Errno::EACCES);
+        }
+    }
+    let session = target.group().session.clone();
+    if session.id == target.pid {
+        return Err(Errno::EPERM);
+    }
+    let id = if group == 0 { target.pid } else { group as Pid };
+    loop {
+        let moved = match ctx.linux.ids.group(id) {
+            Some(existing) if existing.session.id == session.id => move_to(&target, &existing),
+            None if id == target.pid => found(&target, session.clone())?,
+            _ => return Err(Errno::EPERM),
+        };
+        match moved {
+            Move::Done => return Ok(0),
+            Move::Changed => {}
+            Move::NoProcess => return Err(Errno::ESRCH),
+        }
+    }
+}
+
+/// `getpgid`
+pub fn sys_getpgid<M: Machine>(ctx: &mut Ctx<'_, M>, pid: i32) -> Result<usize, Errno> {
+    Ok(process_or_self(ctx, pid)?.group().id as usize)
+}
+
+/// `getpgrp`
+pub fn sys_getpgrp<M: Machine>(ctx: &mut Ctx<'_, M>) -> Result<usize, Errno> {
+    Ok(ctx.process().group().id as usize)
+}
+
+/// `getsid`
+pub fn sys_getsid<M: Machine>(ctx: &mut Ctx<'_, M>, pid: i32) -> Result<usize, Errno> {
+    Ok(process_or_self(ctx, pid)?.group().session.id as usize)
+}
+
+fn process_or_self<M: Machine>(ctx: &Ctx<'_, M>, pid: i32) -> Result<Arc<Process<M>>, Errno> {
+    match pid {
+        0 => Ok(ctx.process().clone()),
+        pid => ctx.linux.ids.process_of_thread(pid as Pid).ok_or(Errno::ESRCH),
+    }
+}
+
+/// `setsid`
+pub fn sys_setsid<M: Machine>(ctx: &mut Ctx<'_, M>) -> Result<usize, Errno> {
+    let me = ctx.process();
+    let session = Arc::try_new(Session { id: me.pid, terminal: AtomicU64::new(0) })?;
+    match found(me, session)? {
+        Move::Done => Ok(me.pid as usize),
+        Move::Changed | Move::NoProcess => Err(Errno::EPERM),
+    }
+}

@@ -1,0 +1,168 @@
+//! A timer of a process.
+//!
+//! A timer runs out in interrupt context, where no signal can be sent: it raises a flag of one thread of its process, its
+//! *target*, and wakes it; that thread sends the signal on its way to user mode. A target that ends passes the timer on.
+
+use super::Process;
+use super::thread::{Thread, work};
+use crate::Linux;
+use crate::machine::Machine;
+use core::mem::offset_of;
+use core::ptr::{self, NonNull};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use quire_heap::Arc;
+use quire_sync::{Rank, SpinLock};
+use quire_task::{Thread as Task, ThreadRef, Timer};
+
+/// A timer of a process. In place while armed: processes do not move.
+pub struct Timers<M: Machine> {
+    timer: Timer,
+    /// Nanoseconds between expiries; 0: once. Read by the expiry.
+    pub(crate) every: AtomicU64,
+    /// It ran out since the target last looked.
+    fired: AtomicBool,
+    /// The target's task, counted by `target` while the timer is armed. Read by the expiry.
+    task: AtomicPtr<Task<M>>,
+    /// Guards arming and cancelling.
+    target: SpinLock<Option<ThreadRef<M>>>,
+}
+
+/// Runs in interrupt context.
+///
+/// # Safety
+/// `timer` is the field of a [`Timers`] that is alive and in place.
+unsafe fn expire<M: Machine>(timer: NonNull<Timer>, now: u64) -> Option<u64> {
+    // SAFETY: by this function's contract; shared access only.
+    let timers = unsafe { timer.byte_sub(offset_of!(Timers<M>, timer)).cast::<Timers<M>>().as_ref() };
+    timers.fired.store(true, Ordering::Release);
+    let task = timers.task.load(Ordering::Acquire);
+    // SAFETY: counted by `target` while armed, and a cancel waits for this callback.
+    if let Some(task) = unsafe { task.as_ref() }
+        && let Some(thread) = task.payload()
+    {
+        thread.work.fetch_or(work::TIMER, Ordering::AcqRel);
+        thread.linux.poke(task);
+    }
+    match timers.every.load(Ordering::Relaxed) {
+        0 => None,
+        every => {
+            // On the old beat; what was missed is not made up for.
+            let late = now.saturating_sub(timers.timer.deadline());
+            Some(timers.timer.deadline().saturating_add((late / every + 1).saturating_mul(every)))
+        }
+    }
+}
+
+impl<M: Machine> Default for Timers<M> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<M: Machine> Timers<M> {
+    /// Not armed.
+    pub fn new() -> Self {
+        Timers {
+            timer: Timer::new(expire::<M>),
+            every: AtomicU64::new(0),
+            fired: AtomicBool::new(false),
+            task: AtomicPtr::new(ptr::null_mut()),
+            target: SpinLock::new(Rank::OWNED, None),
+        }
+    }
+
+    /// Nanoseconds until it runs out; 0 where it is off.
+    pub(crate) fn remaining(&self, now: u64) -> u64 {
+        if self.timer.is_armed() { self.timer.deadline().saturating_sub(now).max(1) } else { 0 }
+    }
+
+    /// Sets the timer: first after `value` nanoseconds (0: off), then every `every`. Returns what was set before, as
+    /// (value, every).
+    pub(crate) fn set(&self, linux: &Linux<M>, target: ThreadRef<M>, value: u64, every: u64) -> (u64, u64) {
+        let now = quire_sync::hooks::now();
+        let mut guard = self.target.lock();
+        let before = (self.remaining(now), self.every.load(Ordering::Relaxed));
+        linux.scheduler.cancel(&self.timer);
+        let old = if value == 0 {
+            self.every.store(0, Ordering::Relaxed);
+            self.task.store(ptr::null_mut(), Ordering::Release);
+            guard.take()
+        } else {
+            self.every.store(every, Ordering::Relaxed);
+            if let Some(thread) = target.payload() {
+                thread.timed.store(true, Ordering::Relaxed);
+            }
+            self.task.store(ptr::from_ref::<Task<M>>(&target).cast_mut(), Ordering::Release);
+            let old = guard.replace(target);
+            // SAFETY: the timer is part of a process, which neither moves nor ends before `end` has cancelled it.
+            unsafe { linux.scheduler.arm(&self.timer, now.saturating_add(value)) };
+            old
+        };
+        drop(guard);
+        drop(old);
+        before
+    }
+
+    /// Whether the timer ran out since this was asked last.
+    pub(crate) fn take_fired(&self) -> bool {
+        self.fired.load(Ordering::Relaxed) && self.fired.swap(false, Ordering::AcqRel)
+    }
+
+    /// As if the timer ran out.
+    pub(crate) fn fire(&self) {
+        self.fired.store(true, Ordering::Release);
+    }
+
+    /// `thread` ends: another thread of the process becomes the target.
+    pub(crate) fn thread_ends(&self, linux: &'static Linux<M>, process: &Arc<Process<M>>, thread: &Thread<M>) {
+        if !thread.timed.load(Ordering::Relaxed) || self.task.load(Ordering::Acquire).is_null() {
+            return;
+        }
+        let threads = process.threads.lock();
+        let stays = |t: &&ThreadRef<M>| t.payload().as_ref().is_some_and(|t| !t.leaving.load(Ordering::Relaxed));
+        let heir = threads.iter().find(stays).cloned();
+        if let Some(heir) = heir.as_ref().and_then(|heir| heir.payload().as_ref()) {
+            heir.timed.store(true, Ordering::Relaxed);
+        }
+        let old = {
+            // An heir that begins to leave from now on comes here after this, and passes the timer on.
+            let mut guard = self.target.lock();
+            drop(threads);
+            let mine = guard.as_ref().is_some_and(|t| t.payload().as_ref().is_some_and(|t| ptr::eq(t, thread)));
+            if !mine {
+                return;
+            }
+            let armed = self.timer.is_armed();
+            let deadline = self.timer.deadline();
+            let still = linux.scheduler.cancel(&self.timer);
+            let heir_task = heir.as_ref().map_or(ptr::null_mut(), |t| ptr::from_ref::<Task<M>>(t).cast_mut());
+            self.task.store(heir_task, Ordering::Release);
+            if let Some(heir) = &heir {
+                if armed && still {
+                    // SAFETY: the timer is part of a process, which neither moves nor ends before `end` has cancelled it.
+                    unsafe { linux.scheduler.arm(&self.timer, deadline) };
+                }
+                if let Some(thread) = heir.payload() {
+                    thread.work.fetch_or(work::TIMER, Ordering::AcqRel);
+                    linux.poke(heir);
+                }
+            }
+            core::mem::replace(&mut *guard, heir)
+        };
+        drop(old);
+    }
+
+    /// The process ends.
+    pub(crate) fn end(&self, linux: &'static Linux<M>) {
+        if self.task.load(Ordering::Acquire).is_null() {
+            return;
+        }
+        let old = {
+            let mut guard = self.target.lock();
+            linux.scheduler.cancel(&self.timer);
+            self.task.store(ptr::null_mut(), Ordering::Release);
+            guard.take()
+        };
+        drop(old);
+    }
+}

@@ -1,0 +1,50 @@
+//! Signals to all members of a process group.
+
+use crate::errno::Errno;
+use crate::machine::Machine;
+use crate::process::Process;
+use crate::process::group::{Group, Telling};
+use crate::signal::info::SigInfo;
+use crate::signal::set::Signal;
+use crate::{Linux, Pid};
+
+impl<M: Machine> Group<M> {
+    /// Sends `info` to every member; whether there was one that `may` allows and that took it, or why not.
+    pub fn signal(&self, info: Option<SigInfo>, may: impl Fn(&Process<M>) -> bool) -> Result<(), Errno> {
+        let (mut taken, mut why) = (false, Errno::ESRCH);
+        let _telling = info.map(|_| Telling::begin(self));
+        self.any(|process| {
+            let sent = match info {
+                _ if !may(process) => Err(Errno::EPERM),
+                Some(info) => self.linux.signal_process(process, info),
+                None => Ok(()),
+            };
+            match sent {
+                Ok(()) => taken = true,
+                Err(error) => why = error,
+            }
+            false
+        });
+        if taken { Ok(()) } else { Err(why) }
+    }
+
+    /// What POSIX asks for when a group *becomes* orphaned with stopped members: SIGHUP, then SIGCONT. `link` is the group of
+    /// the other end of the parenthood that has just gone: only one into another group of the same session kept this group
+    /// from being orphaned.
+    pub(crate) fn hang_up_if_orphaned(&self, link: &Group<M>) {
+        if link.id != self.id && link.session.id == self.session.id && self.is_orphaned() && self.has_stopped_member() {
+            let _none_left = self.signal(Some(SigInfo::kernel(Signal::HUP)), |_| true);
+            let _none_left = self.signal(Some(SigInfo::kernel(Signal::CONT)), |_| true);
+        }
+    }
+}
+
+impl<M: Machine> Linux<M> {
+    /// Sends a signal of the kernel's to group `id` (the terminal's foreground group, say). Nothing happens where there is no
+    /// such group.
+    pub fn signal_group(&self, id: Pid, signal: Signal) {
+        if let Some(group) = self.ids.group(id) {
+            let _nobody = group.signal(Some(SigInfo::kernel(signal)), |_| true);
+        }
+    }
+}
