@@ -1,13 +1,16 @@
 //! The page tables of one address space: [`quire_vm::Pmap`].
 
 mod locked;
+pub(crate) mod tables;
 
 pub use locked::LockedTable;
+pub use tables::Tables;
 
 use crate::format::{FANOUT, Format, base, index, span};
-use crate::hardware::Hardware;
+use crate::hardware::{Drops, Hardware};
 use crate::roots::{Fan, Own, Part, Roots, USER_HALF};
-use crate::shootdown::{Drops, Request, Residency};
+use crate::shootdown::Request;
+use crate::shootdown::residency::Residency;
 use crate::table::{Memory, Slots, TableState, View};
 use crate::tree::{Dead, Tree};
 use core::marker::PhantomData;
@@ -23,21 +26,6 @@ use quire_vm::phys::page::{Kind, Page};
 use quire_vm::stats::Event;
 use quire_vm::tlb::flush::FlushSet;
 use quire_vm::{OutOfMemory, PAGE_SIZE, Pfn, Pmap, VirtRange};
-
-/// The page tables of one address space. Faults read the first line and nothing else of it.
-#[repr(C)]
-pub struct Tables<F: Format> {
-    root: Pfn,
-    /// Root tables of the CPUs' own; null until the map fans out for the first time.
-    fan: Fan,
-    /// As the residency says.
-    id: u64,
-    format: PhantomData<F>,
-    residency: Residency,
-    /// Held while somebody counts pages, one GiB at a time, and while the tables are detached at the end: counting is the
-    /// one walk that may meet an exit.
-    census: SpinLock<()>,
-}
 
 /// A memory system, seen as the place where table pages live.
 #[repr(transparent)]
