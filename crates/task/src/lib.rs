@@ -19,10 +19,8 @@
 #![deny(missing_docs)]
 
 pub mod account;
-mod cpu_mask;
 pub mod futex;
 pub mod group;
-mod idle;
 pub mod ids;
 pub mod irq;
 pub mod list;
@@ -30,12 +28,9 @@ mod machine;
 #[cfg(all(test, any(loom, shuttle)))]
 mod models;
 mod mutant;
-mod place;
 pub mod powers;
 pub mod roll_call;
-mod run_queue;
 mod scheduler;
-mod share;
 pub mod thread;
 pub mod timer;
 mod token;
@@ -46,12 +41,11 @@ pub use account::Times;
 pub use futex::{FutexTable, FutexWait, Key};
 pub use group::Group;
 pub use ids::{IdError, IdTable};
-pub use irq::{Irq, IrqLock, Masked};
-pub use machine::Machine;
+pub use irq::{IrqLock, Masked};
+pub use machine::{Irq, Machine};
 pub use powers::Openness;
 pub use roll_call::{Quiet, RollCall};
-pub use scheduler::{CpuTimes, Scheduler};
-pub use share::User;
+pub use scheduler::{CpuTimes, Scheduler, User};
 pub use thread::{Current, Thread, ThreadRef};
 pub use timer::Timer;
 pub use watch::{Lockup, Watching};

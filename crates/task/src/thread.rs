@@ -3,8 +3,7 @@
 use crate::account::Account;
 use crate::list::{Adapter, Links};
 use crate::machine::Machine;
-use crate::run_queue::SLICE;
-use crate::share::User;
+use crate::scheduler::share::User;
 use crate::timer::Timer;
 use crate::token::Token;
 use crate::weight::{unweighted, weighted};
@@ -16,6 +15,9 @@ use quire_sync::CpuId;
 use quire_sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use quire_sync::cpuset::{CpuMask, CpuSet, MAX_CPUS};
 use quire_sync::hooks::ThreadHandle;
+
+/// A turn at nice 0, in nanoseconds: long beside the cost of a switch, short beside what a person notices.
+pub(crate) const SLICE: u32 = 4_000_000;
 
 /// A thread. Placed by its maker (a box, a slab), counted by [`ThreadRef`]s, linked by the scheduler.
 ///

@@ -2,9 +2,9 @@
 #![allow(clippy::undocumented_unsafe_blocks)] // all memory is the test's own
 
 use super::*;
-use crate::irq::Irq;
-use crate::share::CREDIT;
-use crate::thread::ThreadRef;
+use crate::machine::Irq;
+use crate::scheduler::share::{CREDIT, PATIENCE};
+use crate::thread::{SLICE, ThreadRef};
 use proptest::prelude::*;
 use quire_sync::cpuset::{CpuMask, MAX_CPUS};
 use std::collections::VecDeque;

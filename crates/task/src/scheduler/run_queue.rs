@@ -1,35 +1,22 @@
-//! One CPU's queue of runnable threads: the shares of users by virtual time ([`share`](crate::share)), and in each share the
+//! One CPU's queue of runnable threads: the shares of users by virtual time ([`share`](super::share)), and in each share the
 //! user's threads.
 //!
 //! The share whose thread runs is the *current* one, and is not in the heap. So where all runnable threads are of one user,
 //! which is most of the time, the heap is empty and nothing is compared.
 
+use super::share::{CREDIT, Heap, Join, Share};
 use crate::list::List;
 use crate::machine::Machine;
 use crate::mutant::{Mutant, mutant};
-use crate::share::{CREDIT, Heap, Share};
 use crate::thread::{Queued, Thread};
 use core::ptr::{self, NonNull};
 use quire_sync::CpuId;
 use quire_sync::atomic::Ordering::Relaxed;
 
-/// A turn at nice 0, in nanoseconds: long beside the cost of a switch, short beside what a person notices.
-pub(crate) const SLICE: u32 = 4_000_000;
 /// How long a thread runs before it lets a woken one of its user in, and how far a user gets ahead of another one, in nanoseconds.
 pub(crate) const STRETCH: u64 = 1_000_000;
-/// How long a back list may be passed over, in nanoseconds at nice 0: a few turns.
-pub(crate) const PATIENCE: u64 = 20_000_000;
 /// No deadline.
 const NEVER: u64 = u64::MAX;
-
-/// Where a thread joins the queue of its user.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Join {
-    /// Behind the others that have some of their turn left.
-    Front,
-    /// Behind everybody, for a new turn.
-    Back,
-}
 
 /// How far a thread may go from its queue, as it was when it joined.
 const PINNED: u8 = 0;

@@ -1,10 +1,11 @@
 //! Which CPU a runnable thread goes to, and from where an idle CPU takes one.
 
+use super::cpu::{Cpu, Scheduler};
+use super::run_queue::RunQueue;
+use super::share::Join;
 use crate::irq::Masked;
 use crate::machine::Machine;
 use crate::mutant::{Mutant, mutant};
-use crate::run_queue::{Join, RunQueue};
-use crate::scheduler::{Cpu, Scheduler};
 use crate::thread::Thread;
 use core::ptr::NonNull;
 use quire_sync::atomic::{Ordering, fence_full};

@@ -13,7 +13,6 @@
 
 use crate::list::List;
 use crate::machine::Machine;
-use crate::run_queue::{Join, PATIENCE};
 use crate::thread::{Queued, Thread};
 use core::cell::{Cell, UnsafeCell};
 use core::marker::PhantomData;
@@ -23,6 +22,18 @@ use quire_sync::{CpuId, PerCpu, record};
 /// How far behind the others a share may start again, in nanoseconds: so long may a user who slept run before it takes turns. As
 /// long as a turn of a thread, which is what an interactive program gets within its user, too.
 pub(crate) const CREDIT: u64 = 4_000_000;
+
+/// How long a back list may be passed over, in nanoseconds at nice 0: a few turns.
+pub(crate) const PATIENCE: u64 = 20_000_000;
+
+/// Where a thread joins the queue of its user.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Join {
+    /// Behind the others that have some of their turn left.
+    Front,
+    /// Behind everybody, for a new turn.
+    Back,
+}
 
 type Link<M> = Option<NonNull<Share<M>>>;
 

@@ -15,88 +15,34 @@
 //!
 //! No lock is held across a switch.
 
-use crate::account::{Times, bump};
-use crate::cpu_mask::CpuBits;
-use crate::idle::IdleCpus;
-use crate::irq::{Irq, IrqLock, Masked};
+mod cpu;
+mod cpu_mask;
+pub(crate) mod idle;
+mod place;
+mod run_queue;
+pub(crate) mod share;
+mod timers;
+mod times;
+mod watching;
+
+pub use cpu::Scheduler;
+pub use share::User;
+pub use times::CpuTimes;
+
+use crate::account::bump;
+use crate::irq::Masked;
 use crate::list::List;
-use crate::machine::Machine;
+use crate::machine::{Irq, Machine};
 use crate::mutant::{Mutant, mutant};
-use crate::run_queue::{Join, RunQueue, STRETCH};
-use crate::share::{Share, User};
-use crate::thread::{Current, Queued, Thread, ThreadRef};
-use crate::timer::{Timer, Wheel};
-use crate::watch::{Lockup, Watch};
+use crate::thread::{Queued, Thread, ThreadRef};
+use crate::timer::Timer;
 use core::mem::offset_of;
 use core::ptr::{self, NonNull};
-use quire_sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence_full};
+use cpu::{Cpu, NEVER};
+use quire_sync::atomic::{Ordering, fence_full};
 use quire_sync::cpuset::{CpuMask, MAX_CPUS};
-use quire_sync::per_cpu::CachePadded;
-use quire_sync::{CpuId, PerCpu, Rank, current_cpu};
-
-/// No deadline.
-const NEVER: u64 = u64::MAX;
-
-/// One CPU. Its queue and wheel are reached from other CPUs through their locks; what is written by this CPU only, with
-/// interrupts masked, is marked (own). What others write who queue a thread here stands first.
-#[repr(C)]
-pub(crate) struct Cpu<M: Machine> {
-    pub queue: IrqLock<RunQueue<M>>,
-    /// Length of the queue; of the front list of the running thread's user; when that thread has to give way to another user's, in
-    /// nanoseconds of the counter. Hints without the lock. Written under it.
-    pub waiting: AtomicUsize,
-    pub eager: AtomicUsize,
-    pub share_end: AtomicU64,
-    /// The share of user 0 and of the kernel's threads; guarded by the queue.
-    share: Share<M>,
-    /// (own) What runs here when nothing else does; holds a count.
-    idle: AtomicPtr<Thread<M>>,
-    /// (own) The thread that is being left, between the switch and `finish_switch`.
-    leaving: AtomicPtr<Thread<M>>,
-    /// (own) That thread goes to another CPU.
-    moving: AtomicBool,
-    /// (own) When the running thread got the CPU, in nanoseconds of the CPU's counter.
-    dispatched: AtomicU64,
-    /// (own) When the running thread's stretch ends because others wait, nanoseconds; `NEVER` where none waits.
-    stretch_end: AtomicU64,
-    /// (own) What the timer is programmed to, nanoseconds.
-    armed: AtomicU64,
-    /// Threads wait to be reaped.
-    has_dead: AtomicBool,
-    /// (own) Ticks by kind, up to the last switch; the running thread's own counts at its dispatch.
-    user: AtomicU64,
-    system: AtomicU64,
-    idled: AtomicU64,
-    at_dispatch: (AtomicU64, AtomicU64),
-    switches: AtomicU64,
-    /// (own) How often the CPU has come to look whether to preempt.
-    looked: AtomicU64,
-    /// (own) Threads that were started from here.
-    started: AtomicU64,
-    /// (own) Threads that have ended here.
-    ended: AtomicU64,
-    /// (own) Uninterruptible sleeps that began here, less those that ended here.
-    blocked: AtomicU64,
-    /// When the wheel wants to be looked at, nanoseconds. Written under the wheel's lock.
-    wheel_due: AtomicU64,
-    wheel: CachePadded<IrqLock<Wheel>>,
-    watch: CachePadded<Watch>,
-}
-
-/// What a CPU's time went to.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub struct CpuTimes {
-    /// Threads in user mode, in nanoseconds.
-    pub user_ns: u64,
-    /// Threads in the kernel, in nanoseconds.
-    pub system_ns: u64,
-    /// Nothing to do, in nanoseconds.
-    pub idle_ns: u64,
-    /// Switches from one thread to another.
-    pub switches: u64,
-    /// Threads that were started from this CPU.
-    pub started: u64,
-}
+use quire_sync::{CpuId, current_cpu};
+use share::Join;
 
 /// Why a thread gives its CPU up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -109,90 +55,7 @@ enum Leave {
     Move,
 }
 
-/// The scheduler of a machine. Lives as long as the machine, at one address.
-pub struct Scheduler<M: Machine> {
-    pub(crate) machine: &'static M,
-    pub(crate) cpus: PerCpu<Cpu<M>>,
-    /// CPUs that halt, or are about to.
-    pub(crate) idle: IdleCpus,
-    /// CPUs that run a thread while others wait on their queue, or lately did: where an idle CPU steals.
-    pub(crate) crowded: CpuBits,
-}
-
 impl<M: Machine> Scheduler<M> {
-    /// The size in bytes of the memory that [`new`](Self::new) needs.
-    pub const fn bytes(cpus: usize) -> usize {
-        PerCpu::<Cpu<M>>::bytes(cpus) + IdleCpus::bytes(cpus)
-    }
-
-    /// A scheduler for `cpus` CPUs (at most [`quire_sync::cpuset::MAX_CPUS`]) on which nothing runs yet.
-    ///
-    /// # Safety
-    /// `memory` points to [`bytes`](Self::bytes)`(cpus)` writable bytes, aligned to 128, that nobody else uses, for ever. The
-    /// scheduler is not moved once a thread was spawned.
-    pub unsafe fn new(machine: &'static M, memory: NonNull<u8>, cpus: usize) -> Self {
-        let init = |cpu| Cpu {
-            queue: IrqLock::new(Rank::RUN_QUEUE, RunQueue::new()),
-            waiting: AtomicUsize::new(0),
-            eager: AtomicUsize::new(0),
-            share_end: AtomicU64::new(NEVER),
-            share: Share::new(),
-            idle: AtomicPtr::new(ptr::null_mut()),
-            leaving: AtomicPtr::new(ptr::null_mut()),
-            moving: AtomicBool::new(false),
-            dispatched: AtomicU64::new(0),
-            stretch_end: AtomicU64::new(NEVER),
-            armed: AtomicU64::new(NEVER),
-            has_dead: AtomicBool::new(false),
-            user: AtomicU64::new(0),
-            system: AtomicU64::new(0),
-            idled: AtomicU64::new(0),
-            at_dispatch: (AtomicU64::new(0), AtomicU64::new(0)),
-            switches: AtomicU64::new(0),
-            looked: AtomicU64::new(0),
-            started: AtomicU64::new(0),
-            ended: AtomicU64::new(0),
-            blocked: AtomicU64::new(0),
-            wheel_due: AtomicU64::new(NEVER),
-            wheel: CachePadded(IrqLock::new(Rank::TIMER, Wheel::new(cpu))),
-            watch: CachePadded(Watch::new()),
-        };
-        // SAFETY: the caller's word: the last part of the memory, and the first one.
-        let (idle, cpus) = unsafe {
-            let after = memory.add(PerCpu::<Cpu<M>>::bytes(cpus));
-            (IdleCpus::new(after, cpus), PerCpu::new(memory, cpus, init))
-        };
-        Scheduler { machine, cpus, idle, crowded: CpuBits::new() }
-    }
-
-    /// The machine.
-    pub fn machine(&self) -> &'static M {
-        self.machine
-    }
-
-    /// The number of CPUs.
-    pub fn cpus(&self) -> usize {
-        self.cpus.len()
-    }
-
-    // This CPU. The caller has masked interrupts, or takes a hint.
-    #[inline(always)]
-    pub(crate) fn here(&self) -> &Cpu<M> {
-        self.cpus.of(current_cpu())
-    }
-
-    /// The calling thread.
-    ///
-    /// # Panics
-    /// In debug builds, before this CPU's [`start_cpu`](Self::start_cpu).
-    #[inline(always)]
-    pub fn current(&self) -> Current<'_, M> {
-        let thread = self.machine.current();
-        debug_assert!(!thread.is_null(), "no thread runs on this CPU yet");
-        // SAFETY: set by `start_cpu` or a switch.
-        Current::new(unsafe { NonNull::new_unchecked(thread.cast_mut()) })
-    }
-
     /// Makes the caller the idle thread of this CPU. Called once on each CPU, with interrupts masked; the CPU goes on to
     /// [`idle`](Self::idle) when it has nothing else to do.
     pub fn start_cpu(&self, idle: ThreadRef<M>) {
@@ -380,62 +243,6 @@ impl<M: Machine> Scheduler<M> {
         self.program(here);
     }
 
-    /// This CPU's tick: looks whether the CPU or its ward is stuck.
-    ///
-    /// # Requires
-    /// Interrupts are masked; called by the timer interrupt.
-    #[cold]
-    fn watch_tick(&self, here: &Cpu<M>, now: u64) {
-        let Some(how) = self.machine.watching() else { return here.watch.stop() };
-        let cpu = current_cpu();
-        let (ward, watcher) = self.neighbours(cpu);
-        let came = here.switches.load(Ordering::Relaxed) + here.looked.load(Ordering::Relaxed);
-        let idle = self.is_idle(&self.current());
-        let found = here.watch.tick(&how, now, came, idle, ward.map(|ward| &*self.cpus.of(ward).watch));
-        if !idle && here.watch.becomes_busy(now, watcher.map(|watcher| &*self.cpus.of(watcher).watch)) {
-            watcher.into_iter().for_each(|watcher| self.machine.kick(watcher));
-        }
-        // Whatever runs comes to look whether to preempt, unless it is stuck.
-        self.machine.set_pending(true);
-        if let (true, Some(ward)) = (found.probe, ward) {
-            self.machine.probe(ward);
-        }
-        if let Some(ticks) = found.soft {
-            self.machine.locked_up(Lockup::Soft(ticks));
-        }
-        if let (true, Some(ward)) = (found.hard, ward) {
-            self.machine.locked_up(Lockup::Hard(ward));
-        }
-    }
-
-    /// The CPU that `cpu` watches, and the one that watches it.
-    fn neighbours(&self, cpu: CpuId) -> (Option<CpuId>, Option<CpuId>) {
-        match self.cpus.len() {
-            1 => (None, None),
-            n => (Some((cpu + n - 1) % n), Some((cpu + 1) % n)),
-        }
-    }
-
-    /// This CPU has begun to run threads, and was not busy at its last tick.
-    ///
-    /// # Requires
-    /// Interrupts are masked.
-    #[cold]
-    fn watch_busy(&self, here: &Cpu<M>) {
-        let Some(how) = self.machine.watching() else { return };
-        let watcher = self.neighbours(current_cpu()).1;
-        let due = self.machine.now().saturating_add(how.period);
-        if here.watch.becomes_busy(due, watcher.map(|watcher| &*self.cpus.of(watcher).watch)) {
-            watcher.into_iter().for_each(|watcher| self.machine.kick(watcher));
-        }
-        self.program(here);
-    }
-
-    /// The non-maskable interrupt of [`Machine::probe`] was served here, and found interrupts masked or not.
-    pub fn probed(&self, masked: bool) {
-        self.here().watch.probe(masked);
-    }
-
     /// Lets `thread` run on the CPUs of `allowed` only. The calling thread has moved when this returns; one that runs elsewhere
     /// leaves that CPU at the interrupt that this sends; one that waits goes on to another CPU when its turn comes. False, and
     /// nothing changes, where the machine has none of these CPUs.
@@ -497,15 +304,6 @@ impl<M: Machine> Scheduler<M> {
         self.limit_stretch(here);
     }
 
-    /// The share of CPU time that `thread` has part in on `cpu`.
-    pub(crate) fn share<'a>(&'a self, thread: &'a Thread<M>, cpu: CpuId) -> &'a Share<M> {
-        // SAFETY: by `belong_to`, a thread's user lives as long as it is the thread's.
-        match unsafe { thread.user().as_ref() } {
-            Some(user) => user.share(cpu),
-            None => &self.cpus.of(cpu).share,
-        }
-    }
-
     /// The reschedule interrupt: another CPU has queued a thread here, or the one that runs may not any more.
     pub fn kicked(&self) {
         let _masked = Masked::new(self.machine);
@@ -514,104 +312,6 @@ impl<M: Machine> Scheduler<M> {
             self.watch_kicked(here);
         }
         self.limit_stretch(here);
-    }
-
-    /// This CPU has no tick, and was interrupted, perhaps because its ward is busy.
-    ///
-    /// # Requires
-    /// Interrupts are masked.
-    #[cold]
-    fn watch_kicked(&self, here: &Cpu<M>) {
-        if let Some(how) = self.machine.watching() {
-            here.watch.start(self.machine.now().saturating_add(how.period));
-            self.program(here);
-        }
-    }
-
-    /// Arms `timer`, which is not armed, on this CPU's wheel. Expiry is up to 16 microseconds late, never early.
-    ///
-    /// # Safety
-    /// The timer stays in place and alive until it has expired for good or [`cancel`](Self::cancel) has returned.
-    pub unsafe fn arm(&self, timer: &Timer, deadline: u64) {
-        debug_assert!(!timer.is_armed());
-        let _masked = Masked::new(self.machine);
-        let here = self.here();
-        {
-            let mut wheel = here.wheel.lock_masked();
-            // SAFETY: the caller vouches that the timer stays in place until it has expired or is cancelled.
-            unsafe { wheel.insert(timer, deadline) };
-            here.wheel_due.store(wheel.next().unwrap_or(NEVER), Ordering::Relaxed);
-        }
-        self.program(here);
-    }
-
-    /// Takes `timer` back, on whichever CPU it is armed. When this returns its callback does not run and will not; true
-    /// where it was still armed. Not callable from timer callbacks.
-    pub fn cancel(&self, timer: &Timer) -> bool {
-        // A timer stays on one wheel until it expires or is cancelled, and only its owner arms it.
-        let Some(cpu) = timer.wheel() else {
-            return false;
-        };
-        let owner = self.cpus.of(cpu);
-        let mut wheel = owner.wheel.lock(self.machine);
-        if timer.wheel().is_none() && !mutant(Mutant::CancelTrustsFirstLook) {
-            return false;
-        }
-        wheel.remove(timer);
-        owner.wheel_due.store(wheel.next().unwrap_or(NEVER), Ordering::Relaxed);
-        true
-    }
-
-    /// What `thread` has used so far; for the calling thread up to this moment, for others up to their last kernel entry,
-    /// exit or switch.
-    pub fn times(&self, thread: &Thread<M>) -> Times {
-        if ptr::eq(self.machine.current(), thread) {
-            let _masked = Masked::new(self.machine);
-            thread.account.cut_system(self.machine.ticks());
-        }
-        let (user, system) = thread.account.ticks();
-        Times { user_ns: self.machine.ticks_to_ns(user), system_ns: self.machine.ticks_to_ns(system) }
-    }
-
-    /// What `cpu`'s time went to. What passed since its last switch counts as idle where it halts, else as user time.
-    pub fn cpu_times(&self, cpu: CpuId) -> CpuTimes {
-        let c = self.cpus.of(cpu);
-        let ns = |v: &AtomicU64| self.machine.ticks_to_ns(v.load(Ordering::Relaxed));
-        let now = self.machine.ticks_to_ns(self.machine.ticks());
-        let since = now.saturating_sub(c.dispatched.load(Ordering::Relaxed));
-        let idle = self.idle.contains(cpu);
-        CpuTimes {
-            user_ns: ns(&c.user) + if idle { 0 } else { since },
-            system_ns: ns(&c.system),
-            idle_ns: ns(&c.idled) + if idle { since } else { 0 },
-            switches: c.switches.load(Ordering::Relaxed),
-            started: c.started.load(Ordering::Relaxed),
-        }
-    }
-
-    /// How many threads run or wait for a CPU at this moment.
-    pub fn runnable(&self) -> usize {
-        let on = |(cpu, c): (CpuId, &Cpu<M>)| c.waiting.load(Ordering::Relaxed) + usize::from(!self.idle.contains(cpu));
-        self.cpus.iter().enumerate().map(on).sum()
-    }
-
-    /// How many threads sleep uninterruptibly at this moment.
-    pub fn blocked(&self) -> usize {
-        let sum = self.cpus.iter().fold(0u64, |sum, cpu| sum.wrapping_add(cpu.blocked.load(Ordering::Relaxed)));
-        // One that began elsewhere may have been missed.
-        usize::try_from(sum as i64).unwrap_or(0)
-    }
-
-    /// How many threads there are: those that were spawned and have not ended.
-    pub fn threads(&self) -> u64 {
-        // Those that ended first: a thread that starts and ends meanwhile is not missing then.
-        let ended: u64 = self.cpus.iter().map(|cpu| cpu.ended.load(Ordering::Acquire)).sum();
-        let started: u64 = self.cpus.iter().map(|cpu| cpu.started.load(Ordering::Acquire)).sum();
-        started.saturating_sub(ended)
-    }
-
-    fn is_idle(&self, thread: &Thread<M>) -> bool {
-        ptr::eq(self.here().idle.load(Ordering::Relaxed), thread)
     }
 
     /// Gives the CPU to the next thread. Returns, with interrupts still masked, when the caller gets a CPU again (perhaps
@@ -762,53 +462,6 @@ impl<M: Machine> Scheduler<M> {
         let (user, system) = next.account.ticks();
         user_then.store(user, Ordering::Relaxed);
         system_then.store(system, Ordering::Relaxed);
-    }
-
-    /// Sees to it that the running thread does not keep those who wait here longer than its stretch, nor stays where it may not
-    /// run.
-    ///
-    /// # Requires
-    /// Interrupts are masked.
-    pub(crate) fn limit_stretch(&self, here: &Cpu<M>) {
-        let current = self.current();
-        if self.is_idle(&current) {
-            return;
-        }
-        if !current.may_run_on(current_cpu()) {
-            self.machine.set_pending(true);
-            return;
-        }
-        if here.waiting.load(Ordering::Relaxed) == 0 {
-            return;
-        }
-        let now = self.machine.ticks_to_ns(self.machine.ticks());
-        let ran = now.saturating_sub(here.dispatched.load(Ordering::Relaxed));
-        let slice = current.slice();
-        let limit = if here.eager.load(Ordering::Relaxed) > 0 { slice.min(STRETCH) } else { slice };
-        let share_end = here.share_end.load(Ordering::Relaxed);
-        let for_others = if share_end == NEVER { NEVER } else { share_end.saturating_sub(now) };
-        let left = limit.saturating_sub(ran).min(for_others);
-        if left == 0 {
-            here.stretch_end.store(NEVER, Ordering::Relaxed);
-            self.machine.set_pending(true);
-        } else {
-            here.stretch_end.store(self.machine.now() + left, Ordering::Relaxed);
-            self.program(here);
-        }
-    }
-
-    /// Programs this CPU's timer if something is due earlier than it is set to. A deadline that went away or later costs
-    /// one interrupt that finds nothing, instead of a write to the timer each time.
-    ///
-    /// # Requires
-    /// Interrupts are masked.
-    fn program(&self, here: &Cpu<M>) {
-        let due = here.wheel_due.load(Ordering::Relaxed).min(here.stretch_end.load(Ordering::Relaxed));
-        let due = due.min(here.watch.due());
-        if due < here.armed.load(Ordering::Relaxed) {
-            here.armed.store(due, Ordering::Relaxed);
-            self.machine.arm(Some(due));
-        }
     }
 }
 

@@ -9,7 +9,7 @@
 //! | **who takes it out of the hints** (*takes out, fences, looks again whether it is idle*) | one of the two sees the other, and it is in again |
 //! | **who has work for it** (*queues, fences, looks here*) | finds it, or is found: it looks for work afterwards |
 
-use crate::cpu_mask::CpuBits;
+use super::cpu_mask::CpuBits;
 use crate::mutant::{Mutant, mutant};
 use core::ptr::NonNull;
 use quire_sync::atomic::{AtomicBool, Ordering, fence_full};
