@@ -4,7 +4,7 @@ use crate::account::Account;
 use crate::list::{Adapter, Links};
 use crate::machine::Machine;
 use crate::scheduler::share::User;
-use crate::timer::Timer;
+use crate::timer::{Expire, Timer};
 use crate::token::Token;
 use crate::weight::{unweighted, weighted};
 use core::cell::UnsafeCell;
@@ -91,9 +91,14 @@ unsafe impl<M: Machine> Adapter for Queued<M> {
 }
 
 impl<M: Machine> Thread<M> {
-    /// A thread that has never run, with one reference, for its maker to place and to wrap by
-    /// [`ThreadRef::adopt`]. `release` is called once, when the last reference is dropped, and frees the memory.
-    pub fn new(context: M::Context, payload: M::Payload, release: unsafe fn(NonNull<Thread<M>>)) -> Self {
+    /// As [`Thread::new`]. `deadline` is what happens when a park's deadline passes: waking is the scheduler's.
+    #[inline(always)]
+    pub(crate) fn made(
+        context: M::Context,
+        payload: M::Payload,
+        release: unsafe fn(NonNull<Thread<M>>),
+        deadline: Expire,
+    ) -> Self {
         #[cfg(not(any(loom, shuttle)))]
         const {
             assert!(core::mem::offset_of!(Self, account) == 64, "a thread's first line is what it should be");
@@ -116,7 +121,7 @@ impl<M: Machine> Thread<M> {
             uninterruptible: AtomicBool::new(false),
             seen_switches: AtomicU64::new(0),
             seen_rounds: AtomicU32::new(0),
-            deadline: Timer::new(crate::scheduler::park_deadline::<M>),
+            deadline: Timer::new(deadline),
             scheduler: AtomicPtr::new(core::ptr::null_mut()),
             count: AtomicUsize::new(1),
             release,

@@ -465,11 +465,19 @@ impl<M: Machine> Scheduler<M> {
     }
 }
 
+impl<M: Machine> Thread<M> {
+    /// A thread that has never run, with one reference, for its maker to place and to wrap by
+    /// [`ThreadRef::adopt`]. `release` is called once, when the last reference is dropped, and frees the memory.
+    pub fn new(context: M::Context, payload: M::Payload, release: unsafe fn(NonNull<Thread<M>>)) -> Self {
+        Thread::made(context, payload, release, park_deadline::<M>)
+    }
+}
+
 /// The deadline of a park has passed.
 ///
 /// # Safety
 /// `timer` is the deadline of a thread that is alive.
-pub(crate) unsafe fn park_deadline<M: Machine>(timer: NonNull<Timer>, _now: u64) -> Option<u64> {
+unsafe fn park_deadline<M: Machine>(timer: NonNull<Timer>, _now: u64) -> Option<u64> {
     // SAFETY: armed by `park` only, as part of a thread that cancels it before it goes on; `park` ran on that scheduler.
     unsafe {
         let thread = timer.byte_sub(offset_of!(Thread<M>, deadline)).cast::<Thread<M>>().as_ref();

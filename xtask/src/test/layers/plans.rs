@@ -137,7 +137,7 @@ pub const PLANS: &[Plan] = &[
             ("machine", "thread", "the machine switches between threads, and a thread holds the machine's context"),
             ("thread", "scheduler/share", "a thread points to the user whose share it runs on, and shares queue threads"),
         ],
-        debts: &[("thread", "scheduler")],
+        debts: &[],
         limit: 5,
     },
     Plan {
