@@ -13,8 +13,8 @@
 //!   is queued before its word is compared. Both protocols have a model beside them (`models`).
 //!
 //! # Where to start reading
-//! [`Scheduler::park`], then `switch_from` in the same file (how a CPU changes threads), `share` (whose thread is next), `place` (where a woken thread
-//! goes), [`thread`] (what a thread is), [`timer`] and [`futex`]. `tests/simulated` is a whole machine in two hundred lines.
+//! [`Scheduler::park`], then `switch_from` in the same file (how a CPU changes threads), `scheduler/share` (whose thread is next),
+//! `scheduler/place` (where a woken thread goes), [`thread`] (what a thread is), [`timer`] and [`futex`]. `tests/simulated` is a whole machine in two hundred lines.
 #![cfg_attr(not(any(test, loom, shuttle)), no_std)]
 #![deny(missing_docs)]
 

@@ -91,7 +91,7 @@ unsafe impl<M: Machine> Adapter for Queued<M> {
 }
 
 impl<M: Machine> Thread<M> {
-    /// As [`Thread::new`]. `deadline` is what happens when a park's deadline passes: waking is the scheduler's.
+    /// As [`Thread::new`]. `deadline` is called when a park's deadline passes, because only the scheduler can wake the thread.
     #[inline(always)]
     pub(crate) fn made(
         context: M::Context,

@@ -3,6 +3,8 @@
 //! A CPU keeps the translations of the last few spaces that it ran: tags are its own small cache of spaces, not a number
 //! that a space owns, so the memory is a fixed few words a CPU (relies on C8). A space whose tag is still there and whose
 //! generation has not moved is loaded without losing a translation.
+//!
+//! The state is here; [`switch`] loads and leaves spaces by the machine's instructions.
 
 mod switch;
 

@@ -13,7 +13,7 @@ pub struct Request<'a, F: Format> {
     format: PhantomData<F>,
 }
 
-/// What is asked.
+/// The kinds of requests.
 pub(super) enum Kind<'a> {
     /// Drop `set` of the space, as of `generation`.
     Flush { space: &'a Residency, generation: u64, set: &'a FlushSet },

@@ -1,4 +1,4 @@
-//! The state of the CPUs and of the scheduler, and what needs no placement: the current thread, its stretch, this CPU's timer.
+//! The state of the CPUs and of the scheduler; the current thread, the end of its stretch, and this CPU's timer.
 
 use super::cpu_mask::CpuBits;
 use super::idle::IdleCpus;

@@ -1,5 +1,12 @@
 //! The scheduler: how a thread gives its CPU up, and how a CPU takes the next one.
 //!
+//! [`cpu`] holds the state of the CPUs, [`run_queue`] and [`share`] their runnable threads, [`idle`] and [`cpu_mask`] the sets of
+//! CPUs that look for work or have too much. [`place`] chooses a CPU for a thread. [`timers`], [`times`] and [`watching`] add methods
+//! to [`Scheduler`], as this file does: parking, waking, switching.
+//!
+//! May use: threads, timers, tokens, and the machine's trait. Futexes are above.
+//! Owns: a runnable thread is on one queue, or runs; a thread whose context is in use is on its own CPU's queue alone.
+//!
 //! # How a thread leaves its CPU
 //! A thread that parks first turns its token word to `PARKED`; from then on a waker may queue it, although it still runs
 //! on its way out. That is safe because while `on_cpu` is set it is queued on its own CPU only, which comes to its queue

@@ -1,4 +1,4 @@
-//! Accounts of CPU time, and counts of threads.
+//! CPU times of threads and CPUs, and counts of threads.
 
 use super::cpu::{Cpu, Scheduler};
 use crate::account::Times;

@@ -1,4 +1,4 @@
-//! When a CPU looks whether it or its ward is stuck. The protocol itself is [`watch`](crate::watch).
+//! The times at which a CPU looks whether it or its ward is stuck. The protocol itself is [`watch`](crate::watch).
 
 use super::cpu::{Cpu, Scheduler};
 use crate::machine::Machine;
