@@ -1,7 +1,7 @@
 //! A directory of a memory file system: its entries, by name and in the order they were made.
 
+use super::dentry::Dentry;
 use crate::FsError;
-use crate::dentry::Dentry;
 use crate::host::Host;
 use quire_heap::{Arc, Map, Spare, Vec};
 use quire_lookup::Names;

@@ -12,9 +12,10 @@
 
 use crate::FsError;
 use crate::host::{Host, PAGE_SIZE};
-use crate::readiness::{Readiness, Ready};
-use crate::stream::{Io, Stream};
-use crate::transfer::{Sink, Source};
+use crate::stream::Stream;
+use crate::stream::io::Io;
+use crate::stream::readiness::{Readiness, Ready};
+use crate::stream::transfer::{Sink, Source};
 use core::any::Any;
 use quire_heap::{Arc, Room, Vec, unsize};
 use quire_sync::Mutex;

@@ -1,9 +1,10 @@
 //! Event counters: a number that is added to and taken from, and waited for.
 
 use crate::FsError;
-use crate::readiness::{Readiness, Ready};
-use crate::stream::{Io, Stream};
-use crate::transfer::{Sink, Source};
+use crate::stream::Stream;
+use crate::stream::io::Io;
+use crate::stream::readiness::{Readiness, Ready};
+use crate::stream::transfer::{Sink, Source};
 use core::any::Any;
 use quire_heap::Arc;
 use quire_sync::atomic::{AtomicU64, Ordering};

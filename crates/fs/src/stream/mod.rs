@@ -1,49 +1,24 @@
 //! What is read and written without being a regular file: pipes, devices, terminals, sockets, counters.
+//!
+//! A [`Stream`] moves bytes through the sinks and sources of [`transfer`] and waits as an [`Io`] allows. It announces by
+//! [`readiness`] that a call would not wait. [`flags`] say how a file is opened. [`event`] is the smallest stream, a counter.
+//!
+//! May use: errors, and nothing else of this crate.
+//! Owns: a change is announced after it is made, so that no wake-up is lost; bytes move with no spin lock held.
 
-use crate::readiness::{Readiness, Ready};
-use crate::transfer::{Sink, Source};
-use crate::{FsError, OpenFlags};
+pub mod event;
+pub(crate) mod flags;
+pub(crate) mod io;
+pub mod readiness;
+pub mod transfer;
+
+pub use flags::OpenFlags;
+pub use io::Io;
+
+use crate::FsError;
 use core::any::Any;
-
-/// How a call may wait.
-#[derive(Clone, Copy)]
-pub struct Io<'a> {
-    /// Rather fail with [`FsError::WouldBlock`] than wait.
-    pub nonblock: bool,
-    /// When to give up, by the monotonic clock in nanoseconds.
-    pub deadline: Option<u64>,
-    /// Whether a signal wants the caller.
-    pub interrupted: &'a dyn Fn() -> bool,
-    /// What is written keeps its set-id bits (the caller has [`Powers::SET_IDS`](crate::Powers)); else it loses them.
-    pub keeps_set_ids: bool,
-    /// Each write to a pipe makes packets.
-    pub packets: bool,
-    /// The caller makes no regular file longer than this, and writes to none beyond it: [`FsError::OverLimit`].
-    pub most: u64,
-}
-
-impl Io<'_> {
-    /// Never wait.
-    pub const NOW: Io<'static> = Io { nonblock: true, ..Io::WAIT };
-    /// Wait as long as it takes.
-    pub const WAIT: Io<'static> = Io {
-        nonblock: false,
-        deadline: None,
-        interrupted: &|| false,
-        keeps_set_ids: false,
-        packets: false,
-        most: u64::MAX,
-    };
-
-    /// The same, but not waiting, and of packets, where the file was opened so.
-    pub fn of(self, flags: OpenFlags) -> Self {
-        Io {
-            nonblock: self.nonblock || flags.contains(OpenFlags::NONBLOCK),
-            packets: flags.contains(OpenFlags::DIRECT),
-            ..self
-        }
-    }
-}
+use readiness::{Readiness, Ready};
+use transfer::{Sink, Source};
 
 /// An open stream. Dropping it closes it.
 pub trait Stream: Send + Sync {

@@ -1,9 +1,11 @@
 //! Changing modes, owners and times.
 
-use crate::host::{Host, Timestamp};
-use crate::inode::{Attr, EXECUTE, Inode, without_set_ids};
+use crate::host::Host;
+use crate::tree::attr::Timestamp;
+use crate::tree::attr::{Attr, EXECUTE, without_set_ids};
+use crate::tree::inode::Inode;
 use crate::vfs::Vfs;
-use crate::walk::{Powers, Want, Who};
+use crate::vfs::who::{Powers, Want, Who};
 use crate::{FsError, Seals};
 
 impl<H: Host> Vfs<H> {

@@ -1,15 +1,18 @@
 //! Open files: what a file descriptor names.
 
 use crate::FsError;
-use crate::dentry::Dentry;
-use crate::directory::FIRST_COOKIE;
-use crate::generated::{Generated, GeneratedDirectory, GeneratedFile, Text};
+use crate::file::seal::Seals;
 use crate::host::{FileObject, Host, PAGE_SIZE};
-use crate::inode::{FileKind, Node, RegularFile};
-use crate::readiness::{Readiness, Ready};
-use crate::seal::Seals;
-use crate::stream::{Io, Stream};
-use crate::transfer::{Sink, Source};
+use crate::stream::Stream;
+use crate::stream::flags::OpenFlags;
+use crate::stream::io::Io;
+use crate::stream::readiness::{Readiness, Ready};
+use crate::stream::transfer::{Sink, Source};
+use crate::tree::attr::FileKind;
+use crate::tree::dentry::Dentry;
+use crate::tree::directory::FIRST_COOKIE;
+use crate::tree::generated::{Generated, GeneratedDirectory, GeneratedFile, Text};
+use crate::tree::inode::{Node, RegularFile};
 use quire_heap::{Arc, Room};
 use quire_lookup::Hold;
 use quire_sync::Mutex;
@@ -18,55 +21,6 @@ use quire_vm::object::Told;
 
 /// The largest offset, and size, of a file.
 pub const OFFSET_MAX: u64 = i64::MAX as u64;
-
-bitflags::bitflags! {
-    /// How a file is opened.
-    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-    pub struct OpenFlags: u32 {
-        /// For reading.
-        const READ = 1;
-        /// For writing.
-        const WRITE = 1 << 1;
-        /// Every write goes to the end.
-        const APPEND = 1 << 2;
-        /// Calls rather fail than wait.
-        const NONBLOCK = 1 << 3;
-        /// Make it where it is missing.
-        const CREATE = 1 << 4;
-        /// With `CREATE`: it must be missing.
-        const EXCLUSIVE = 1 << 5;
-        /// Empty it.
-        const TRUNCATE = 1 << 6;
-        /// It must be a directory.
-        const DIRECTORY = 1 << 7;
-        /// The last component must not be a link.
-        const NOFOLLOW = 1 << 8;
-        /// Only to name it.
-        const PATH = 1 << 9;
-        /// A terminal does not become the caller's.
-        const NO_TERMINAL = 1 << 10;
-        /// A file without a name, on the file system of the directory that is named.
-        const NAMELESS = 1 << 11;
-        /// Remembered for the caller, without effect: everything is as synchronous as memory.
-        const SYNC = 1 << 12;
-        /// Each write to a pipe makes packets. Other files keep the flag without effect.
-        const DIRECT = 1 << 13;
-        /// Remembered for the caller, without effect: times of access are not kept.
-        const NOATIME = 1 << 14;
-        /// Remembered for the caller, without effect.
-        const ASYNC = 1 << 15;
-        /// Remembered for the caller, without effect: offsets may be large (they always may).
-        const LARGE = 1 << 16;
-    }
-}
-
-impl OpenFlags {
-    /// What can be changed while a file is open.
-    pub const CHANGEABLE: OpenFlags =
-        Self::APPEND.union(Self::NONBLOCK).union(Self::DIRECT).union(Self::NOATIME).union(Self::ASYNC);
-    /// What concerns only the opening.
-    const OPENING: OpenFlags = Self::CREATE.union(Self::EXCLUSIVE).union(Self::TRUNCATE).union(Self::NO_TERMINAL);
-}
 
 /// What an offset is counted from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -132,7 +86,7 @@ pub struct OpenFile<H: Host> {
     body: Body<H>,
     /// Up to where it has been told of writes that failed; of regular files.
     told: Option<Told>,
-    /// It counts as one that may write ([`crate::text`]).
+    /// It counts as one that may write ([`crate::file::text`]).
     writes: bool,
 }
 

@@ -7,12 +7,14 @@
 //! directory and wants an ancestor of it: only a move between *unrelated* directories could, and there is one at a time.
 
 use crate::FsError;
-use crate::dentry::Dentry;
-use crate::directory::{Directory, EntryMemory, Locked};
 use crate::host::Host;
-use crate::inode::Node;
+use crate::tree::dentry::Dentry;
+use crate::tree::directory::{Directory, EntryMemory, Locked};
+use crate::tree::inode::Node;
 use crate::vfs::Vfs;
-use crate::walk::{Found, Last, View, Want};
+use crate::vfs::found::{Found, Last};
+use crate::vfs::view::View;
+use crate::vfs::who::Want;
 use quire_heap::Arc;
 
 /// What happens to what is in the way.

@@ -1,7 +1,7 @@
 //! Seals: what a file in memory says will not happen to it any more. Seals come and never go.
 //!
 //! A file is sealed against writing only while no mapping can store into it. One count decides that, as one does of programs
-//! ([`text`](crate::text)): above zero it counts shared mappings that may store, and map operations that are about to make one; below
+//! ([`text`](crate::file::text)): above zero it counts shared mappings that may store, and map operations that are about to make one; below
 //! zero there will be none. So of a seal and a mapping at the same moment one is refused. Files that cannot be sealed count nothing.
 
 use crate::FsError;

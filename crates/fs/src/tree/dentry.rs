@@ -1,8 +1,9 @@
 //! Dentries: a name in a directory, and the way up.
 
+use super::generated::Entry;
+use super::inode::Inode;
 use crate::FsError;
 use crate::host::Host;
-use crate::inode::Inode;
 use quire_heap::{Arc, Vec};
 use quire_sync::{Rank, SpinLock};
 
@@ -63,6 +64,18 @@ impl<H: Host> Dentry<H> {
     /// A file that was made in `parent` without a name there; `label` is what listings of open files show, as of a name that is gone.
     pub(crate) fn unlisted(parent: &Arc<Dentry<H>>, label: &[u8], inode: Arc<Inode<H>>) -> Result<Arc<Self>, FsError> {
         Self::with(Some(parent.clone()), Arc::try_copy(label)?, inode, false, false)
+    }
+
+    /// A dentry for `entry`, called `name`, in the generated directory `parent`. It is not kept: the next look makes another.
+    pub(crate) fn for_generated(
+        host: &H,
+        parent: &Arc<Dentry<H>>,
+        name: &[u8],
+        entry: Entry<H>,
+    ) -> Result<Arc<Self>, FsError> {
+        let inode = Inode::generated(parent.inode.system(), entry.number, entry.attr, host.realtime(), entry.node)?;
+        inode.change(host.realtime(), |a| a.links = if inode.is_directory() { 2 } else { 1 });
+        Dentry::child(parent, Arc::try_copy(name)?, inode, false)
     }
 
     /// The directory it is in.

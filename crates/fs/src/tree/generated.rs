@@ -1,9 +1,9 @@
 //! Files that are made up when somebody looks: the frame of procfs. Who knows the contents implements
 //! [`GeneratedDirectory`], [`GeneratedFile`] and [`GeneratedLink`]; names, paths, reading by pieces and listing are here.
 
-use crate::dentry::Dentry;
+use super::attr::{FileKind, NewAttr};
+use super::dentry::Dentry;
 use crate::host::Host;
-use crate::inode::{FileKind, FileSystem, Inode, NewAttr};
 use crate::{FsError, Sink};
 use core::fmt;
 use quire_heap::{Arc, Vec};
@@ -77,32 +77,6 @@ pub trait GeneratedLink<H: Host>: Send + Sync {
     fn jump(&self) -> Option<Result<Arc<Dentry<H>>, FsError>> {
         None
     }
-}
-
-impl<H: Host> Dentry<H> {
-    /// A dentry for `entry`, called `name`, in the generated directory `parent`. It is not kept: the next look makes another.
-    pub(crate) fn for_generated(
-        host: &H,
-        parent: &Arc<Dentry<H>>,
-        name: &[u8],
-        entry: Entry<H>,
-    ) -> Result<Arc<Self>, FsError> {
-        let inode = Inode::generated(parent.inode.system(), entry.number, entry.attr, host.realtime(), entry.node)?;
-        inode.change(host.realtime(), |a| a.links = if inode.is_directory() { 2 } else { 1 });
-        Dentry::child(parent, Arc::try_copy(name)?, inode, false)
-    }
-}
-
-/// A file system of generated things, with `root` as its root directory.
-pub(crate) fn root_inode<H: Host>(
-    host: &H,
-    system: &'static FileSystem,
-    root: Arc<dyn GeneratedDirectory<H>>,
-) -> Result<Arc<Inode<H>>, FsError> {
-    let attr = NewAttr { mode: 0o555, uid: 0, gid: 0 };
-    let inode = Inode::generated(system, 1, attr, host.realtime(), Generated::Directory(root))?;
-    inode.change(host.realtime(), |a| a.links = 2);
-    Ok(inode)
 }
 
 const CHUNK: usize = 4000;

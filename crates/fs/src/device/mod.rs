@@ -1,20 +1,28 @@
 //! The devices that are nothing but code: `null`, `zero`, `full`, `random`; and the directory that shows them.
+//!
+//! [`driver`] is the seam through which [`vfs`](crate::vfs) opens a device, and so stands below it. [`port`] is a line of bytes to
+//! the world outside, as a device.
+//!
+//! May use: [`vfs`](crate::vfs) and all below; [`driver`] and [`port`] only [`stream`](crate::stream).
+//! Owns: the numbers of the memory devices and of the terminals' nodes.
+
+pub(crate) mod driver;
+pub mod port;
+
+pub use driver::Driver;
 
 use crate::host::Host;
-use crate::inode::{DeviceNumber, Limits};
-use crate::stream::{Io, Stream};
-use crate::transfer::{Sink, Source};
-use crate::vfs::{Create, Vfs};
-use crate::walk::Final;
+use crate::stream::Stream;
+use crate::stream::io::Io;
+use crate::stream::transfer::{Sink, Source};
+use crate::tree::attr::DeviceNumber;
+use crate::tree::system::Limits;
+use crate::vfs::Vfs;
+use crate::vfs::found::Final;
+use crate::vfs::make::Create;
 use crate::{FsError, OpenFlags};
 use core::any::Any;
 use quire_heap::{Arc, unsize};
-
-/// What stands behind a device number.
-pub trait Driver: Send + Sync {
-    /// Opens the device.
-    fn open(&self, flags: OpenFlags) -> Result<Arc<dyn Stream>, FsError>;
-}
 
 /// Number of the caller's own terminal.
 pub const TTY: DeviceNumber = DeviceNumber { major: 5, minor: 0 };

@@ -1,9 +1,10 @@
 //! Byte ports to the world outside: a serial line, a virtio console. The kernel implements [`Port`].
 
-use crate::device::Driver;
-use crate::readiness::{Readiness, Ready};
-use crate::stream::{Io, Stream};
-use crate::transfer::{Sink, Source};
+use crate::device::driver::Driver;
+use crate::stream::Stream;
+use crate::stream::io::Io;
+use crate::stream::readiness::{Readiness, Ready};
+use crate::stream::transfer::{Sink, Source};
 use crate::{FsError, OpenFlags};
 use core::any::Any;
 use quire_heap::Arc;

@@ -5,8 +5,8 @@
 //! noted is true, and no circle is seen that is none.
 
 use crate::FsError;
-use crate::readiness::Readiness;
-use crate::stream::Io;
+use crate::stream::io::Io;
+use crate::stream::readiness::Readiness;
 use quire_heap::{OutOfMemory, Vec};
 use quire_sync::atomic::{AtomicUsize, Ordering};
 use quire_sync::{Rank, SpinLock};
