@@ -78,6 +78,11 @@ impl<H: Host> Dentry<H> {
         Dentry::child(parent, Arc::try_copy(name)?, inode, false)
     }
 
+    /// Whether it leads to a directory.
+    pub(crate) fn is_directory(&self) -> bool {
+        self.inode.is_directory()
+    }
+
     /// The directory it is in.
     pub fn parent(&self) -> Option<Arc<Dentry<H>>> {
         self.place.lock().parent.clone()

@@ -146,7 +146,7 @@ impl<'a, H: Host> Locked<'a, H> {
     }
 
     fn show(&mut self, memory: ShownMemory<H>, name: Arc<[u8]>, dentry: Arc<Dentry<H>>) -> Option<Arc<Dentry<H>>> {
-        let stays = dentry.inode.is_directory();
+        let stays = dentry.is_directory();
         self.names.put(memory, name, dentry, stays, &mut self.given_up)
     }
 

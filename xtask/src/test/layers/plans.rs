@@ -190,7 +190,7 @@ pub const PLANS: &[Plan] = &[
             ("tree/directory", "tree/dentry", "a directory's entries are dentries"),
             ("tree/generated", "tree/dentry", "a generated link may lead straight to a dentry that no path names"),
         ],
-        debts: &[("tree/directory", "tree/inode")],
+        debts: &[],
         limit: 5,
     },
     Plan {
