@@ -56,7 +56,7 @@ pub use tree::dentry::Dentry;
 pub use tree::inode::{Inode, Node};
 pub use tree::system::{Count, FileSystem, Limits, Space};
 pub use tree::{dentry, directory, generated, inode};
-pub use vfs::found::{Final, Found, Last, Name};
+pub use vfs::found::{Final, Found, Last, NAME_MAX, Name};
 pub use vfs::make::Create;
 pub use vfs::view::{Place, Places, View};
 pub use vfs::who::{Powers, Want, Who};

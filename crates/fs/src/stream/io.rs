@@ -5,7 +5,7 @@ use super::flags::OpenFlags;
 /// How a call may wait.
 #[derive(Clone, Copy)]
 pub struct Io<'a> {
-    /// Rather fail with [`FsError::WouldBlock`] than wait.
+    /// Rather fail with [`FsError::WouldBlock`](crate::FsError::WouldBlock) than wait.
     pub nonblock: bool,
     /// When to give up, by the monotonic clock in nanoseconds.
     pub deadline: Option<u64>,
@@ -15,7 +15,7 @@ pub struct Io<'a> {
     pub keeps_set_ids: bool,
     /// Each write to a pipe makes packets.
     pub packets: bool,
-    /// The caller makes no regular file longer than this, and writes to none beyond it: [`FsError::OverLimit`].
+    /// The caller makes no regular file longer than this, and writes to none beyond it: [`FsError::OverLimit`](crate::FsError::OverLimit).
     pub most: u64,
 }
 

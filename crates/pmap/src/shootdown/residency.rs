@@ -27,7 +27,7 @@ pub struct Residency {
     lazy: CpuSet,
     /// A CPU has begun to run it since somebody asked. Beside what every switch-in writes.
     ran: AtomicBool,
-    /// Resident pages, but for what CPUs that have it loaded have not told yet ([`CpuMmu::count`]).
+    /// Resident pages, but for what CPUs that have it loaded have not told yet ([`CpuMmu::count`](crate::mmu::CpuMmu::count)).
     resident: AtomicU64,
     /// The most that ever were.
     peak: AtomicU64,
