@@ -5,12 +5,16 @@
 //!
 //! The archive comes from outside: every number is checked, every part must lie inside, and no name leaves the tree.
 
-use crate::dentry::Dentry;
-use crate::host::{FileObject, Host, Timestamp};
-use crate::inode::DeviceNumber;
-use crate::transfer::{SliceSource, Source};
-use crate::vfs::{Create, Vfs};
-use crate::walk::{Final, Last, PATH_MAX, View};
+use crate::host::{FileObject, Host};
+use crate::stream::transfer::{SliceSource, Source};
+use crate::tree::attr::DeviceNumber;
+use crate::tree::attr::Timestamp;
+use crate::tree::dentry::Dentry;
+use crate::vfs::Vfs;
+use crate::vfs::found::{Final, Last};
+use crate::vfs::make::Create;
+use crate::vfs::view::View;
+use crate::vfs::walk::PATH_MAX;
 use crate::{FsError, Inode};
 use core::fmt;
 use quire_heap::{Arc, Map, OutOfMemory, Vec};

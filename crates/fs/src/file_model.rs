@@ -1,10 +1,10 @@
 //! Open files against a model, and the rules of opening them.
 
-use crate::generated::{Entry, Generated, GeneratedDirectory, GeneratedFile, GeneratedLink, Text};
 use crate::host::PAGE_SIZE;
-use crate::inode::NewAttr;
+use crate::stream::transfer::{SliceSink, SliceSource};
 use crate::test_host::{TestHost, read_file, write_file};
-use crate::transfer::{SliceSink, SliceSource};
+use crate::tree::attr::NewAttr;
+use crate::tree::generated::{Entry, Generated, GeneratedDirectory, GeneratedFile, GeneratedLink, Text};
 use crate::{
     Create, Dentry, FileKind, Final, FsError, Host, Io, Limits, OpenFile, OpenFlags, Place, Places, Vfs, Whence, Who,
 };
@@ -273,7 +273,7 @@ fn further_names_count_as_inodes_do() {
     assert_eq!((link(b"/a", b"/b"), taken()), (Err(FsError::Exists), 4), "what is refused takes nothing");
     vfs.unlink(&view, &at(b"/a")).unwrap();
     write_file(&vfs, "/x", b"").unwrap();
-    vfs.rename(&view, &at(b"/x"), &at(b"/c"), crate::rename::Rename::Replace).unwrap();
+    vfs.rename(&view, &at(b"/x"), &at(b"/c"), crate::vfs::rename::Rename::Replace).unwrap();
     vfs.host().epoch().drain();
     assert_eq!(taken(), 3, "/b, and /c that was /x");
     vfs.unlink(&view, &at(b"/b")).unwrap();
@@ -295,7 +295,7 @@ fn a_system_with_all_its_files_open_opens_and_makes_no_more() {
     assert_eq!(open(&vfs, "/new", RW | OpenFlags::CREATE).err(), Some(FsError::TooManyFiles));
     assert_eq!(open(&vfs, "/new", RW).err(), Some(FsError::NotFound), "no file was made");
     drop(first);
-    let stream = crate::event::Event::new(0, false).unwrap();
+    let stream = crate::stream::event::Event::new(0, false).unwrap();
     let third = vfs.nameless_stream(&Who::ROOT, "[eventfd]", quire_heap::unsize!(stream), RW, false).unwrap();
     drop((second, third));
     assert_eq!(FILES.get().0, before);
@@ -513,8 +513,8 @@ fn what_has_no_name_belongs_to_its_maker() {
         assert_eq!((attr.uid, attr.gid), (7, 8));
     }
     let view = |uid| crate::View { who: Who { uid, gid: uid, ..Who::default() }, ..vfs.view() };
-    assert!(view(7).who.may(&r.dentry.inode, crate::walk::Want::READ).is_ok());
-    assert!(view(9).who.may(&r.dentry.inode, crate::walk::Want::READ).is_err());
+    assert!(view(7).who.may(&r.dentry.inode, crate::vfs::who::Want::READ).is_ok());
+    assert!(view(9).who.may(&r.dentry.inode, crate::vfs::who::Want::READ).is_err());
 }
 
 #[test]

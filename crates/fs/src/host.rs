@@ -1,11 +1,11 @@
 //! What the file layer needs of the kernel around it.
 
 use crate::FsError;
-use crate::dentry::Dentry;
-use crate::inode::Ident;
-use crate::lock::Charge;
-use crate::seal::{Stores, ToStore};
-use crate::transfer::{Sink, Source};
+use crate::file::lock::Charge;
+use crate::file::seal::{Stores, ToStore};
+use crate::stream::transfer::{Sink, Source};
+use crate::tree::attr::{Ident, Timestamp};
+use crate::tree::dentry::Dentry;
 use core::ops::DerefMut;
 use quire_heap::{Arc, Weak};
 use quire_sync::atomic::{AtomicUsize, Ordering};
@@ -15,15 +15,6 @@ use quire_vm::object::WriteErrors;
 
 /// Bytes in a page, of pipes and of what sizes are rounded to.
 pub const PAGE_SIZE: usize = quire_vm::PAGE_SIZE as usize;
-
-/// A point in time: seconds and nanoseconds since 1970, UTC.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-pub struct Timestamp {
-    /// Whole seconds; negative before 1970.
-    pub seconds: i64,
-    /// Nanoseconds within the second, below 1,000,000,000.
-    pub nanos: u32,
-}
 
 /// The kernel around the file layer. A cheap handle: clones name the same kernel.
 pub trait Host: Clone + Send + Sync + 'static {
@@ -123,7 +114,7 @@ impl<H: Host> Origin<H> {
     pub fn counts_stores(&self) -> bool {
         self.stores.is_some()
     }
-    /// A shared mapping that may store into the file has come, made out of another one or [announced](crate::inode::RegularFile::to_store);
+    /// A shared mapping that may store into the file has come, made out of another one or [announced](crate::tree::inode::RegularFile::to_store);
     /// or, where not `came`, one has gone.
     pub fn note_stores(&self, came: bool) {
         match &self.stores {

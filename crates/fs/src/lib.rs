@@ -17,29 +17,16 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
-mod attributes;
 pub mod cpio;
-pub mod dentry;
 pub mod device;
-pub mod directory;
 pub mod error;
-pub mod event;
-pub mod generated;
+mod file;
 pub mod host;
-pub mod inode;
-pub mod lock;
-pub mod open_file;
 pub mod pipe;
-pub mod port;
-pub mod readiness;
-pub mod rename;
-pub mod seal;
 pub mod stream;
 pub mod terminal;
-pub mod text;
-pub mod transfer;
+mod tree;
 pub mod vfs;
-pub mod walk;
 
 #[cfg(test)]
 mod file_model;
@@ -50,17 +37,27 @@ pub mod test_host;
 #[cfg(test)]
 mod tree_model;
 
-pub use dentry::Dentry;
+pub use device::port;
+pub use device::port::Port;
 pub use error::FsError;
-pub use host::{FileObject, Host, Origin, PAGE_SIZE, Timestamp};
-pub use inode::{Attr, DeviceNumber, FileKind, Ident, Inode, Limits, Node, Status};
-pub use open_file::{OpenFile, OpenFlags, Whence};
+pub use file::open_file::{OpenFile, Whence};
+pub use file::program::Program;
+pub use file::seal::Seals;
+pub use file::{lock, open_file, seal, text};
+pub use host::{FileObject, Host, Origin, PAGE_SIZE};
 pub use pipe::Pipe;
-pub use port::Port;
-pub use readiness::{Listener, Readiness, Ready};
-pub use seal::Seals;
-pub use stream::{Io, Stream};
-pub use text::Program;
-pub use transfer::{Sink, SliceSink, SliceSource, Source};
-pub use vfs::{Create, Vfs};
-pub use walk::{Final, Found, Last, Name, Place, Places, Powers, View, Who};
+pub use stream::flags::OpenFlags;
+pub use stream::io::Io;
+pub use stream::readiness::{Listener, Readiness, Ready};
+pub use stream::transfer::{Sink, SliceSink, SliceSource, Source};
+pub use stream::{Stream, event, readiness, transfer};
+pub use tree::attr::{Attr, DeviceNumber, FileKind, Ident, NewAttr, Status, Timestamp};
+pub use tree::dentry::Dentry;
+pub use tree::inode::{Inode, Node};
+pub use tree::system::{Count, FileSystem, Limits, Space};
+pub use tree::{dentry, directory, generated, inode};
+pub use vfs::found::{Final, Found, Last, NAME_MAX, Name};
+pub use vfs::make::Create;
+pub use vfs::view::{Place, Places, View};
+pub use vfs::who::{Powers, Want, Who};
+pub use vfs::{Vfs, rename, walk};

@@ -2,16 +2,16 @@
 //! succeeds where nothing is refused.
 
 use crate::cpio::{self, Problem};
-use crate::device::Driver;
+use crate::device::driver::Driver;
+use crate::device::port::Shared;
+use crate::file::lock::{Owner, Record, RecordLocks};
 use crate::file_model::Numbers;
 use crate::host::{FileObject, PAGE_SIZE};
-use crate::inode::DeviceNumber;
-use crate::lock::{Owner, Record, RecordLocks};
 use crate::pipe::{Pair, Pipe};
-use crate::port::Shared;
-use crate::rename::Rename;
+use crate::stream::transfer::{SliceSink, SliceSource};
 use crate::test_host::{TestHost, write_file};
-use crate::transfer::{SliceSink, SliceSource};
+use crate::tree::attr::DeviceNumber;
+use crate::vfs::rename::Rename;
 use crate::{
     Create, Dentry, FileKind, Final, Found, FsError, Host, Inode, Io, Limits, Listener, OpenFile, OpenFlags, Readiness,
     Stream, Vfs, Who, event,
@@ -281,7 +281,7 @@ fn a_tree_that_is_refused_memory_is_an_error() {
     // An inode that was not made does not count.
     let vfs = tree();
     let system = vfs.root().inode.system();
-    let attr = crate::inode::NewAttr { mode: 0, uid: 0, gid: 0 };
+    let attr = crate::tree::attr::NewAttr { mode: 0, uid: 0, gid: 0 };
     let before = system.inodes();
     refusal::refused_each(false, |_| {
         let inode =

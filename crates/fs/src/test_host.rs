@@ -1,8 +1,9 @@
 //! A kernel for tests: objects are maps of pages, the clock stands still.
 
-use crate::host::{FileObject, Host, Origin, PAGE_SIZE, Timestamp};
+use crate::host::{FileObject, Host, Origin, PAGE_SIZE};
 use crate::pipe::DEFAULT;
-use crate::transfer::{Sink, SliceSink, SliceSource, Source};
+use crate::stream::transfer::{Sink, SliceSink, SliceSource, Source};
+use crate::tree::attr::Timestamp;
 use crate::{FsError, Io, OpenFlags, Vfs};
 use quire_heap::{Arc, Box, Map, Spare};
 use quire_sync::epoch::{Domain, Slot};

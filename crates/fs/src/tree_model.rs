@@ -1,8 +1,8 @@
 //! The tree against a model: random operations on a real tree and on a map of paths must give the same results, and end
 //! in the same tree.
 
-use crate::rename::Rename;
 use crate::test_host::{TestHost, read_file, write_file};
+use crate::vfs::rename::Rename;
 use crate::{Create, Dentry, FileKind, Final, FsError, Host, Io, Limits, OpenFlags, Vfs};
 use proptest::prelude::*;
 use quire_heap::Arc;

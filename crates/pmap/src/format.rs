@@ -3,7 +3,6 @@
 //! All tables are one page of 64-bit entries: 512 to a table, nine bits of the address a level, on x86-64 and on RISC-V
 //! alike. What an entry says is the architecture's.
 
-use crate::kernel_tables::Rights;
 use quire_vm::machine::{Enter, Leaf};
 use quire_vm::{MemoryType, PAGE_SHIFT, Pfn, Prot, VirtRange};
 
@@ -16,6 +15,17 @@ pub const BITS: u32 = 1;
 
 /// Entries in a table.
 pub const FANOUT: usize = 1 << BITS;
+
+/// What the kernel may do with a mapping of its own. There is no way to say "store and execute" (W^X).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Rights {
+    /// Loads.
+    Read,
+    /// Loads and stores.
+    Write,
+    /// Loads and instruction fetches.
+    Execute,
+}
 
 /// Page-table entries of one architecture. An entry that is not present is zero: no frame number is ever left behind in one,
 /// so nothing is there for a speculative load to follow (L1TF on x86-64).

@@ -2,9 +2,9 @@
 //! running a flush on other CPUs.
 
 use crate::format::Format;
-use crate::mmu::Mmu;
-use crate::pmap::Tables;
-use crate::shootdown::Request;
+use crate::mmu::{CpuMmu, Mmu};
+use crate::pmap::tables::Tables;
+use crate::shootdown::request::Request;
 use quire_sync::cpuset::CpuMask;
 use quire_vm::{Machine, Pfn};
 
@@ -50,4 +50,32 @@ pub unsafe trait Hardware: Machine<Pmap = Tables<Self::Format>> {
     /// it waits it serves what other CPUs ask of this one, so that two shooters never wait for each other. The request
     /// lives on the caller's stack: no target may touch it after its last acknowledgement.
     fn shoot(&self, targets: &CpuMask, request: &Request<'_, Self::Format>);
+}
+
+/// What a flush drops on the CPU that it runs on.
+pub(crate) trait Drops {
+    /// See [`Format::PAGE_DROPS_UPPER`].
+    const PAGE_DROPS_UPPER: bool;
+
+    /// The translation of one page, in the loaded space.
+    fn drop_page(&self, va: u64);
+
+    /// All that is cached for what is loaded; global translations stay.
+    fn drop_loaded(&self, state: &CpuMmu);
+}
+
+impl<M: Hardware> Drops for M {
+    const PAGE_DROPS_UPPER: bool = M::Format::PAGE_DROPS_UPPER;
+
+    fn drop_page(&self, va: u64) {
+        Hardware::drop_page(self, va);
+    }
+
+    fn drop_loaded(&self, state: &CpuMmu) {
+        // Masked: without tags the root is loaded again, and it must not be one that a handler has left meanwhile, to be freed.
+        self.masked(|| {
+            let (root, tag) = state.root();
+            Hardware::drop_loaded(self, root, tag);
+        });
+    }
 }

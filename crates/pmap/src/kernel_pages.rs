@@ -1,8 +1,9 @@
 //! What a machine's [`KernelPages`](quire_vm::machine::KernelPages) does by [`KernelTables`](crate::KernelTables): a machine's
 //! implementation of that trait is these three calls.
 
+use crate::format::Rights;
 use crate::hardware::Hardware;
-use crate::kernel_tables::{KernelMapError, Rights};
+use crate::kernel_tables::KernelMapError;
 use crate::shootdown::Request;
 use quire_sync::cpuset::CpuMask;
 use quire_sync::preempt_off;

@@ -4,7 +4,7 @@
 //! into every new root; below them everything is shared, so a kernel mapping made later is at once in every space. Table
 //! pages of the kernel are never freed and their entries change under one lock: kernel mappings are rare.
 
-use crate::format::{FANOUT, Format, base, index, span};
+use crate::format::{FANOUT, Format, Rights, base, index, span};
 use core::marker::PhantomData;
 use quire_sync::atomic::{AtomicU64, Ordering};
 use quire_sync::{Rank, SpinLock};
@@ -12,17 +12,6 @@ use quire_vm::{MemoryType, OutOfMemory, PAGE_SIZE, Pfn, Phys, VirtRange};
 
 /// Bytes that a large kernel leaf covers.
 pub const LARGE_PAGE: u64 = span(1);
-
-/// What the kernel may do with a mapping of its own. There is no way to say "store and execute" (W^X).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Rights {
-    /// Loads.
-    Read,
-    /// Loads and stores.
-    Write,
-    /// Loads and instruction fetches.
-    Execute,
-}
 
 /// Why a kernel mapping could not be made. What was made before stays; nothing that was there is replaced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

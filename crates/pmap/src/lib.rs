@@ -33,9 +33,9 @@ pub mod shootdown;
 mod table;
 mod tree;
 
-pub use format::Format;
+pub use format::{Format, Rights};
 pub use hardware::Hardware;
-pub use kernel_tables::{KernelMapError, KernelTables, Rights};
+pub use kernel_tables::{KernelMapError, KernelTables};
 pub use mmu::Mmu;
 pub use pmap::{LockedTable, Tables};
 pub use shootdown::Request;

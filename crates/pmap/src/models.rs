@@ -2,12 +2,13 @@
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p quire-pmap` and the same with `shuttle`; see `quire_sync::protocol`.
 
-use crate::format::{Format, index};
-use crate::kernel_tables::Rights;
+use crate::format::{Format, Rights, index};
+use crate::hardware::Drops;
 use crate::mmu::CpuMmu;
 use crate::mutant::{Mutant, mutant};
 use crate::roots::{Fan, Own, Part, Roots};
-use crate::shootdown::{Drops, Residency, flush_here};
+use crate::shootdown::flush_here;
+use crate::shootdown::residency::Residency;
 use crate::table::{Memory, Slots, TableState};
 use crate::tree::{Dead, Tree};
 use core::marker::PhantomData;

@@ -25,7 +25,7 @@
 
 use crate::format::FANOUT;
 use crate::mutant::{Mutant, mutant};
-use crate::shootdown::Residency;
+use crate::shootdown::residency::Residency;
 use core::ptr;
 use quire_sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering, fence_after_rmw, fence_full};
 use quire_sync::cpuset::{CpuMask, CpuSet, MAX_CPUS};

@@ -17,7 +17,7 @@
 
 use crate::format::FANOUT;
 use crate::mutant::{Mutant, mutant};
-use crate::shootdown::Residency;
+use crate::shootdown::residency::Residency;
 use quire_sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use quire_sync::{Rank, SpinGuard, SpinLock};
 use quire_vm::{OutOfMemory, Pfn};

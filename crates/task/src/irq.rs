@@ -1,18 +1,9 @@
 //! Locks that interrupt handlers take too: they mask interrupts around a spin lock.
 
-use crate::machine::Machine;
+use crate::machine::{Irq, Machine};
 use core::ops::{Deref, DerefMut};
 use quire_sync::hooks::{PreemptOff, preempt_off};
 use quire_sync::{Rank, SpinGuard, SpinLock};
-
-/// How interrupts were before they were masked.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Irq {
-    /// They were on.
-    On,
-    /// They were masked already.
-    Off,
-}
 
 /// Interrupts are masked on this CPU until this is dropped. A preemption that became due meanwhile happens at that
 /// moment, if nothing else forbids it: the preemption guard is dropped after interrupts are back.

@@ -13,16 +13,14 @@
 //!   is queued before its word is compared. Both protocols have a model beside them (`models`).
 //!
 //! # Where to start reading
-//! [`Scheduler::park`], then `switch_from` in the same file (how a CPU changes threads), `share` (whose thread is next), `place` (where a woken thread
-//! goes), [`thread`] (what a thread is), [`timer`] and [`futex`]. `tests/simulated` is a whole machine in two hundred lines.
+//! [`Scheduler::park`], then `switch_from` in the same file (how a CPU changes threads), `scheduler/share` (whose thread is next),
+//! `scheduler/place` (where a woken thread goes), [`thread`] (what a thread is), [`timer`] and [`futex`]. `tests/simulated` is a whole machine in two hundred lines.
 #![cfg_attr(not(any(test, loom, shuttle)), no_std)]
 #![deny(missing_docs)]
 
 pub mod account;
-mod cpu_mask;
 pub mod futex;
 pub mod group;
-mod idle;
 pub mod ids;
 pub mod irq;
 pub mod list;
@@ -30,12 +28,9 @@ mod machine;
 #[cfg(all(test, any(loom, shuttle)))]
 mod models;
 mod mutant;
-mod place;
 pub mod powers;
 pub mod roll_call;
-mod run_queue;
 mod scheduler;
-mod share;
 pub mod thread;
 pub mod timer;
 mod token;
@@ -46,12 +41,11 @@ pub use account::Times;
 pub use futex::{FutexTable, FutexWait, Key};
 pub use group::Group;
 pub use ids::{IdError, IdTable};
-pub use irq::{Irq, IrqLock, Masked};
-pub use machine::Machine;
+pub use irq::{IrqLock, Masked};
+pub use machine::{Irq, Machine};
 pub use powers::Openness;
 pub use roll_call::{Quiet, RollCall};
-pub use scheduler::{CpuTimes, Scheduler};
-pub use share::User;
+pub use scheduler::{CpuTimes, Scheduler, User};
 pub use thread::{Current, Thread, ThreadRef};
 pub use timer::Timer;
 pub use watch::{Lockup, Watching};

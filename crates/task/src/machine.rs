@@ -1,9 +1,17 @@
 //! What the scheduler needs of hardware.
 
-use crate::irq::Irq;
 use crate::thread::{Thread, ThreadRef};
 use crate::watch::{Lockup, Watching};
 use quire_sync::CpuId;
+
+/// How interrupts were before they were masked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Irq {
+    /// They were on.
+    On,
+    /// They were masked already.
+    Off,
+}
 
 /// CPUs that switch between threads, mask interrupts, halt, and wake each other.
 ///

@@ -3,9 +3,8 @@
 use crate::account::Account;
 use crate::list::{Adapter, Links};
 use crate::machine::Machine;
-use crate::run_queue::SLICE;
-use crate::share::User;
-use crate::timer::Timer;
+use crate::scheduler::share::User;
+use crate::timer::{Expire, Timer};
 use crate::token::Token;
 use crate::weight::{unweighted, weighted};
 use core::cell::UnsafeCell;
@@ -16,6 +15,9 @@ use quire_sync::CpuId;
 use quire_sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use quire_sync::cpuset::{CpuMask, CpuSet, MAX_CPUS};
 use quire_sync::hooks::ThreadHandle;
+
+/// A turn at nice 0, in nanoseconds: long beside the cost of a switch, short beside what a person notices.
+pub(crate) const SLICE: u32 = 4_000_000;
 
 /// A thread. Placed by its maker (a box, a slab), counted by [`ThreadRef`]s, linked by the scheduler.
 ///
@@ -89,9 +91,14 @@ unsafe impl<M: Machine> Adapter for Queued<M> {
 }
 
 impl<M: Machine> Thread<M> {
-    /// A thread that has never run, with one reference, for its maker to place and to wrap by
-    /// [`ThreadRef::adopt`]. `release` is called once, when the last reference is dropped, and frees the memory.
-    pub fn new(context: M::Context, payload: M::Payload, release: unsafe fn(NonNull<Thread<M>>)) -> Self {
+    /// As [`Thread::new`]. `deadline` is called when a park's deadline passes, because only the scheduler can wake the thread.
+    #[inline(always)]
+    pub(crate) fn made(
+        context: M::Context,
+        payload: M::Payload,
+        release: unsafe fn(NonNull<Thread<M>>),
+        deadline: Expire,
+    ) -> Self {
         #[cfg(not(any(loom, shuttle)))]
         const {
             assert!(core::mem::offset_of!(Self, account) == 64, "a thread's first line is what it should be");
@@ -114,7 +121,7 @@ impl<M: Machine> Thread<M> {
             uninterruptible: AtomicBool::new(false),
             seen_switches: AtomicU64::new(0),
             seen_rounds: AtomicU32::new(0),
-            deadline: Timer::new(crate::scheduler::park_deadline::<M>),
+            deadline: Timer::new(deadline),
             scheduler: AtomicPtr::new(core::ptr::null_mut()),
             count: AtomicUsize::new(1),
             release,

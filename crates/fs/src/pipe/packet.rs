@@ -12,7 +12,7 @@
 use super::{Large, Pipe, Place, Writing, place};
 use crate::FsError;
 use crate::host::{Host, PAGE_SIZE};
-use crate::transfer::{Sink, Source};
+use crate::stream::transfer::{Sink, Source};
 use quire_sync::MutexGuard;
 use quire_sync::atomic::Ordering;
 

@@ -3,9 +3,10 @@
 use super::{Pipe, PipeEnd};
 use crate::FsError;
 use crate::host::Host;
-use crate::readiness::{Readiness, Ready};
-use crate::stream::{Io, Stream};
-use crate::transfer::{Sink, Source};
+use crate::stream::Stream;
+use crate::stream::io::Io;
+use crate::stream::readiness::{Readiness, Ready};
+use crate::stream::transfer::{Sink, Source};
 use core::any::Any;
 use quire_heap::Arc;
 use quire_sync::{Rank, SpinLock};

@@ -1,8 +1,8 @@
 //! Pipes between threads, and against a queue.
 
 use super::*;
+use crate::stream::transfer::{SliceSink, SliceSource};
 use crate::test_host::TestHost;
-use crate::transfer::{SliceSink, SliceSource};
 use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicBool;

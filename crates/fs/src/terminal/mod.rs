@@ -13,10 +13,11 @@ pub use editor::Key;
 pub use settings::{Characters, Input, Local, Output, Settings, Size};
 
 use crate::FsError;
-use crate::port::{Port, write_all};
-use crate::readiness::{Listener, Readiness, Ready};
-use crate::stream::{Io, Stream};
-use crate::transfer::{Sink, Source};
+use crate::device::port::{Port, write_all};
+use crate::stream::Stream;
+use crate::stream::io::Io;
+use crate::stream::readiness::{Listener, Readiness, Ready};
+use crate::stream::transfer::{Sink, Source};
 use core::any::Any;
 use editor::Editor;
 use quire_heap::{Arc, Weak, unsize};

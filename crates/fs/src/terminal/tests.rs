@@ -1,7 +1,7 @@
 //! The terminal on a port that is a pair of queues.
 
 use super::*;
-use crate::transfer::{SliceSink, SliceSource};
+use crate::stream::transfer::{SliceSink, SliceSource};
 use std::collections::VecDeque;
 use std::sync::Mutex as StdMutex;
 use std::vec::Vec;

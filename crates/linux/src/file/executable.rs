@@ -4,8 +4,7 @@ use super::host::{Dentry, FileHost};
 use crate::errno::Errno;
 use crate::machine::Machine;
 use crate::process::credentials::capabilities::SetIds;
-use quire_fs::Place;
-use quire_fs::text::Program;
+use quire_fs::{Place, Program};
 use quire_heap::Vec;
 use quire_vm::object::ObjectRef;
 

@@ -7,9 +7,9 @@ use crate::process::limits::which;
 use crate::signal::Signal;
 use crate::{Ctx, Errno, Machine};
 use linux_raw_sys::general as raw;
+use quire_fs::Want;
 use quire_fs::open_file::{Body, OFFSET_MAX};
 use quire_fs::transfer::Limited;
-use quire_fs::walk::Want;
 use quire_fs::{FileKind, FsError, Io, OpenFlags, Sink, SliceSink, SliceSource, Source, Whence};
 use quire_heap::Vec;
 

@@ -6,8 +6,8 @@ use super::stat::type_bits;
 use crate::process::credentials::capabilities::cap;
 use crate::{Ctx, Errno, Machine};
 use linux_raw_sys::general as raw;
+use quire_fs::Want;
 use quire_fs::rename::Rename;
-use quire_fs::walk::Want;
 use quire_fs::{Create, DeviceNumber, Final, FsError, Powers};
 
 /// `mkdirat`

@@ -3,8 +3,8 @@
 use super::path::{AT_FDCWD, find, only};
 use crate::{Ctx, Errno, Machine};
 use linux_raw_sys::general as raw;
-use quire_fs::inode::Space;
-use quire_fs::walk::Want;
+use quire_fs::Space;
+use quire_fs::Want;
 use quire_fs::{FileKind, PAGE_SIZE, Status, Timestamp};
 
 /// The file type bits of `st_mode`.

@@ -5,7 +5,7 @@ use super::path::{AT_FDCWD, find, only};
 use super::{Dentry, View};
 use crate::{Ctx, Errno, Machine};
 use linux_raw_sys::general as raw;
-use quire_fs::walk::Want;
+use quire_fs::Want;
 use quire_heap::Vec;
 use quire_lookup::Hold;
 

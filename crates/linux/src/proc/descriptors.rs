@@ -5,8 +5,8 @@ use super::process::{About, numbers};
 use crate::file::path::absolute;
 use crate::file::{File, FileHost, Files};
 use crate::machine::Machine;
+use quire_fs::NewAttr;
 use quire_fs::generated::{Entry, Generated, GeneratedDirectory, GeneratedLink};
-use quire_fs::inode::NewAttr;
 use quire_fs::{FileKind, FsError, OpenFlags};
 use quire_heap::{Arc, Vec, unsize};
 

@@ -5,8 +5,8 @@ use super::node::{Directory, Each, Item, Short, Table, What, directory, number, 
 use super::root::About;
 use crate::file::FileHost;
 use crate::machine::Machine;
+use quire_fs::NewAttr;
 use quire_fs::generated::{Entry, Generated, GeneratedDirectory, Text};
-use quire_fs::inode::NewAttr;
 use quire_fs::{FileKind, FsError};
 use quire_sync::cpuset::{CpuMask, MAX_CPUS};
 use quire_vm::PAGE_SIZE;

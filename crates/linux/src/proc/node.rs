@@ -3,8 +3,8 @@
 use crate::file::FileHost;
 use crate::machine::Machine;
 use core::fmt;
+use quire_fs::NewAttr;
 use quire_fs::generated::{Entry, Generated, GeneratedDirectory, GeneratedFile, GeneratedLink, Text};
-use quire_fs::inode::NewAttr;
 use quire_fs::{Dentry, FileKind, FsError};
 use quire_heap::{Arc, Vec, unsize};
 

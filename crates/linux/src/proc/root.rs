@@ -5,8 +5,8 @@ use super::{devices, machine, process, sys};
 use crate::Linux;
 use crate::file::FileHost;
 use crate::machine::Machine;
+use quire_fs::NewAttr;
 use quire_fs::generated::{Entry, Generated, GeneratedDirectory};
-use quire_fs::inode::NewAttr;
 use quire_fs::{FileKind, FsError};
 use quire_heap::{Vec, try_format};
 

@@ -1,7 +1,7 @@
 //! CPUs that go idle, and who takes them.
 
 use super::machine::with_memory;
-use crate::idle::IdleCpus;
+use crate::scheduler::idle::IdleCpus;
 use quire_sync::cpuset::CpuMask;
 use quire_sync::explore::thread;
 use quire_sync::hooks::threads::set_cpu;

@@ -1,0 +1,177 @@
+//! The devices that are nothing but code: `null`, `zero`, `full`, `random`; and the directory that shows them.
+//!
+//! [`driver`] is the seam through which [`vfs`](crate::vfs) opens a device, and so stands below it. [`port`] is a line of bytes to
+//! the world outside, as a device.
+//!
+//! May use: [`vfs`](crate::vfs) and all below; [`driver`] and [`port`] only [`stream`](crate::stream).
+//! Owns: the numbers of the memory devices and of the terminals' nodes.
+
+pub(crate) mod driver;
+pub mod port;
+
+pub use driver::Driver;
+
+use crate::host::Host;
+use crate::stream::Stream;
+use crate::stream::io::Io;
+use crate::stream::transfer::{Sink, Source};
+use crate::tree::attr::DeviceNumber;
+use crate::tree::system::Limits;
+use crate::vfs::Vfs;
+use crate::vfs::found::Final;
+use crate::vfs::make::Create;
+use crate::{FsError, OpenFlags};
+use core::any::Any;
+use quire_heap::{Arc, unsize};
+
+/// Number of the caller's own terminal.
+pub const TTY: DeviceNumber = DeviceNumber { major: 5, minor: 0 };
+/// Number of the system's terminal.
+pub const CONSOLE: DeviceNumber = DeviceNumber { major: 5, minor: 1 };
+
+static ZEROES: [u8; 4096] = [0; 4096];
+
+/// The memory devices.
+struct Memory<H: Host> {
+    what: What,
+    host: H,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum What {
+    Null,
+    Zero,
+    Full,
+    Random,
+}
+
+impl<H: Host> Stream for Memory<H> {
+    fn read(&self, io: &Io<'_>, sink: &mut dyn Sink) -> Result<usize, FsError> {
+        let mut done = 0;
+        if self.what == What::Null {
+            return Ok(0);
+        }
+        let mut random = [0; 256];
+        while sink.room() > 0 {
+            // A large read can be interrupted, as it may take long.
+            if done > 0 && (io.interrupted)() {
+                break;
+            }
+            let bytes = if self.what == What::Random {
+                self.host.random(&mut random);
+                &random[..]
+            } else {
+                &ZEROES[..]
+            };
+            let n = bytes.len().min(sink.room());
+            match sink.put(&bytes[..n]) {
+                Ok(m) => {
+                    done += m;
+                    if m < n {
+                        break;
+                    }
+                }
+                Err(_) if done > 0 => break,
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(done)
+    }
+
+    fn write(&self, _io: &Io<'_>, source: &mut dyn Source) -> Result<usize, FsError> {
+        match self.what {
+            What::Full => Err(FsError::NoSpace),
+            // Not even looked at, as on Linux.
+            What::Null | What::Zero => Ok(source.left()),
+            What::Random => {
+                let mut bytes = [0; 256];
+                let mut done = 0;
+                while source.left() > 0 {
+                    let want = source.left().min(bytes.len());
+                    match source.take(&mut bytes[..want]) {
+                        Ok(0) => break,
+                        Ok(n) => done += n,
+                        Err(_) if done > 0 => break,
+                        Err(e) => return Err(e),
+                    }
+                }
+                Ok(done)
+            }
+        }
+    }
+
+    fn seekable(&self) -> bool {
+        true
+    }
+
+    fn maps_zeroes(&self) -> bool {
+        self.what == What::Zero
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+struct MemoryDriver<H: Host> {
+    what: What,
+    host: H,
+}
+
+impl<H: Host> Driver for MemoryDriver<H> {
+    fn open(&self, _flags: OpenFlags) -> Result<Arc<dyn Stream>, FsError> {
+        Ok(unsize!(Arc::try_new(Memory { what: self.what, host: self.host.clone() })?))
+    }
+}
+
+impl<H: Host> Vfs<H> {
+    /// Mounts `/dev` with the memory devices, nodes for terminals and the usual links. Drivers for [`TTY`] and [`CONSOLE`]
+    /// are the caller's to [`register`](Vfs::register).
+    pub fn mount_devices(&self) -> Result<(), FsError> {
+        let view = self.view();
+        let dev = self.mount_memory(b"/dev", "devtmpfs", Limits::UNSET, 0o755)?;
+        let make = |name: &[u8], what: Create<'_>, mode: u16| -> Result<(), FsError> {
+            let found = self.walk(&view, &dev, name, Final::Name)?;
+            self.make(&view, &found, what, mode).map(drop)
+        };
+        let memory = [
+            (&b"null"[..], 3, What::Null),
+            (b"zero", 5, What::Zero),
+            (b"full", 7, What::Full),
+            (b"random", 8, What::Random),
+            (b"urandom", 9, What::Random),
+        ];
+        for (name, minor, what) in memory {
+            let number = DeviceNumber { major: 1, minor };
+            self.register(number, unsize!(Arc::try_new(MemoryDriver { what, host: self.host().clone() })?))?;
+            make(name, Create::CharDevice(number), 0o666)?;
+        }
+        make(b"tty", Create::CharDevice(TTY), 0o666)?;
+        make(b"console", Create::CharDevice(CONSOLE), 0o600)?;
+        make(b"fd", Create::Symlink(b"/proc/self/fd"), 0)?;
+        make(b"stdin", Create::Symlink(b"/proc/self/fd/0"), 0)?;
+        make(b"stdout", Create::Symlink(b"/proc/self/fd/1"), 0)?;
+        make(b"stderr", Create::Symlink(b"/proc/self/fd/2"), 0)?;
+        make(b"shm", Create::Directory, 0o1777)?;
+        Ok(())
+    }
+
+    /// Makes a node in `/dev` with a driver behind it.
+    pub fn add_device(
+        &self,
+        name: &[u8],
+        number: DeviceNumber,
+        mode: u16,
+        driver: Arc<dyn Driver>,
+    ) -> Result<(), FsError> {
+        let view = self.view();
+        let dev = self.find(&view, self.root(), b"/dev", true)?;
+        let found = self.walk(&view, &dev, name, Final::Name)?;
+        self.register(number, driver.clone())?;
+        let made = self.make(&view, &found, Create::CharDevice(number), mode);
+        if made.is_err() {
+            self.deregister(number, &driver);
+        }
+        made.map(drop)
+    }
+}

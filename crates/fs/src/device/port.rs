@@ -1,0 +1,153 @@
+//! Byte ports to the world outside: a serial line, a virtio console. The kernel implements [`Port`].
+
+use crate::device::driver::Driver;
+use crate::stream::Stream;
+use crate::stream::io::Io;
+use crate::stream::readiness::{Readiness, Ready};
+use crate::stream::transfer::{Sink, Source};
+use crate::{FsError, OpenFlags};
+use core::any::Any;
+use quire_heap::Arc;
+use quire_sync::Mutex;
+
+/// A two-way port of bytes. None of its calls waits.
+pub trait Port: Send + Sync {
+    /// Sends bytes from the front of `bytes`, as many as fit now, and returns how many.
+    fn write(&self, bytes: &[u8]) -> usize;
+    /// Takes bytes that came in, and returns how many; 0 where none are there.
+    fn read(&self, into: &mut [u8]) -> usize;
+    /// How many bytes [`read`](Self::read) would give now; at least 1 where it gives any.
+    fn unread(&self) -> usize;
+    /// Whether [`write`](Self::write) takes anything now.
+    fn writable(&self) -> bool;
+    /// Everything that will ever come in has been read.
+    fn at_end(&self) -> bool;
+    /// Notified when bytes came in, room appeared, or the end was reached.
+    fn readiness(&self) -> &Readiness;
+}
+
+/// A port as a byte-transparent device.
+pub struct RawPort {
+    port: Arc<dyn Port>,
+    /// Bytes go through a buffer of the kernel's, since a port does not wait and user memory may; one reader at a time, so
+    /// that none are lost between the two. Holds what did not fit the reader.
+    rest: Mutex<Rest>,
+}
+
+struct Rest {
+    bytes: [u8; 512],
+    from: usize,
+    to: usize,
+}
+
+impl RawPort {
+    /// The stream over `port`.
+    pub fn new(port: Arc<dyn Port>) -> Result<Arc<Self>, FsError> {
+        Ok(Arc::try_new(RawPort { port, rest: Mutex::new(Rest { bytes: [0; 512], from: 0, to: 0 }) })?)
+    }
+}
+
+/// Writes all of `bytes`, waiting for room as `io` allows; returns how many were written before that failed.
+pub fn write_all(port: &dyn Port, io: &Io<'_>, mut bytes: &[u8]) -> (usize, Result<(), FsError>) {
+    let mut done = 0;
+    while !bytes.is_empty() {
+        let n = port.write(bytes);
+        done += n;
+        bytes = &bytes[n..];
+        if n == 0
+            && let Err(e) = port.readiness().wait(io, || port.writable().then_some(()))
+        {
+            return (done, Err(e));
+        }
+    }
+    (done, Ok(()))
+}
+
+impl Stream for RawPort {
+    fn read(&self, io: &Io<'_>, sink: &mut dyn Sink) -> Result<usize, FsError> {
+        let mut done = 0;
+        loop {
+            {
+                let mut rest = self.rest.lock();
+                while sink.room() > 0 {
+                    if rest.from == rest.to {
+                        rest.from = 0;
+                        let Rest { bytes, to, .. } = &mut *rest;
+                        *to = self.port.read(bytes);
+                        if *to == 0 {
+                            break;
+                        }
+                    }
+                    match sink.put(&rest.bytes[rest.from..rest.to]) {
+                        Ok(0) => return Ok(done),
+                        Ok(n) => {
+                            done += n;
+                            rest.from += n;
+                        }
+                        Err(_) if done > 0 => return Ok(done),
+                        Err(e) => return Err(e),
+                    }
+                }
+            }
+            if done > 0 || sink.room() == 0 || self.port.at_end() {
+                return Ok(done);
+            }
+            self.port.readiness().wait(io, || (self.port.unread() > 0 || self.port.at_end()).then_some(()))?;
+        }
+    }
+
+    fn write(&self, io: &Io<'_>, source: &mut dyn Source) -> Result<usize, FsError> {
+        let mut done = 0;
+        let mut bytes = [0; 1024];
+        while source.left() > 0 {
+            if io.nonblock && !self.port.writable() {
+                return if done > 0 { Ok(done) } else { Err(FsError::WouldBlock) };
+            }
+            let want = source.left().min(bytes.len());
+            let n = match source.take(&mut bytes[..want]) {
+                Ok(0) => break,
+                Ok(n) => n,
+                Err(_) if done > 0 => break,
+                Err(e) => return Err(e),
+            };
+            let (sent, outcome) = write_all(&*self.port, io, &bytes[..n]);
+            done += sent;
+            match outcome {
+                Ok(()) => {}
+                Err(_) if done > 0 => break,
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(done)
+    }
+
+    fn ready(&self) -> Ready {
+        let mut ready = Ready::empty();
+        let kept = self.rest.try_lock().is_none_or(|r| r.from < r.to);
+        ready.set(Ready::READ, kept || self.port.unread() > 0 || self.port.at_end());
+        ready.set(Ready::WRITE, self.port.writable());
+        ready
+    }
+
+    fn readiness(&self) -> Option<&Readiness> {
+        Some(self.port.readiness())
+    }
+
+    fn queued(&self) -> Result<usize, FsError> {
+        let kept = self.rest.try_lock().map_or(0, |r| r.to - r.from);
+        Ok(kept + self.port.unread())
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// Opens always the same stream.
+pub struct Shared(pub Arc<dyn Stream>);
+
+impl Driver for Shared {
+    fn open(&self, _flags: OpenFlags) -> Result<Arc<dyn Stream>, FsError> {
+        Ok(self.0.clone())
+    }
+}

@@ -1,0 +1,654 @@
+//! Advisory locks: on ranges of bytes, held by processes or open files, and on whole files, held by open files.
+//!
+//! Processes that wait for each other's ranges in a circle would wait for ever: the one that would close the circle gets an error. Who
+//! waits for whom is noted under the lock of the file that it waits at, as long as what stands against it is held there: so what is
+//! noted is true, and no circle is seen that is none.
+
+use crate::FsError;
+use crate::stream::io::Io;
+use crate::stream::readiness::Readiness;
+use quire_heap::{OutOfMemory, Vec};
+use quire_sync::atomic::{AtomicUsize, Ordering};
+use quire_sync::{Rank, SpinLock};
+
+/// Most locks on one file: each takes kernel memory.
+const MOST: usize = 4096;
+
+/// A list keeps room for so many locks beyond four times what it holds.
+const FEW: usize = 8;
+
+/// Who holds a lock. Locks of one owner never stand against each other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Owner {
+    /// A process (its table of open files).
+    Process {
+        /// Names the owner.
+        id: u64,
+        /// What is reported to others.
+        pid: u32,
+    },
+    /// An open file.
+    File(u64),
+}
+
+/// A lock on the bytes `start..end`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Record {
+    /// First byte.
+    pub start: u64,
+    /// One past the last byte.
+    pub end: u64,
+    /// Nobody else may lock it, not even for reading.
+    pub exclusive: bool,
+    /// Whose it is.
+    pub owner: Owner,
+}
+
+impl Record {
+    fn against(&self, other: &Record) -> bool {
+        self.owner != other.owner
+            && (self.exclusive || other.exclusive)
+            && self.start < other.end
+            && other.start < self.end
+    }
+}
+
+/// What an owner's locks on the ranges of one file take of a user's account, until it is dropped.
+pub trait Charge: Send {
+    /// Makes it a charge of `n` locks. Where these are more than the user may have, it changes nothing and returns `false`.
+    fn resize(&mut self, n: usize) -> bool;
+}
+
+/// None.
+impl Charge for () {
+    fn resize(&mut self, _n: usize) -> bool {
+        true
+    }
+}
+
+struct Held<C> {
+    /// Byte ranges. No two of one owner overlap.
+    records: Vec<Record>,
+    /// Owners that have ranges, each charged for as many as it has.
+    charges: Vec<(Owner, C)>,
+    /// Whole files, a family of their own.
+    whole: Vec<Record>,
+    /// How many wait here of those in [`WAITS`].
+    waiting: usize,
+}
+
+impl<C: Charge> Held<C> {
+    fn ranges_of(&self, owner: Owner) -> usize {
+        self.records.iter().filter(|r| r.owner == owner).count()
+    }
+
+    /// Sees to it that `owner` may have `more` ranges, and that there is memory for them.
+    fn make_room(
+        &mut self,
+        owner: Owner,
+        more: usize,
+        charge: impl FnOnce(usize) -> Option<C>,
+    ) -> Result<(), OutOfMemory> {
+        if self.records.len() + more > MOST {
+            return Err(OutOfMemory);
+        }
+        self.records.try_reserve(more)?;
+        let n = self.ranges_of(owner) + more;
+        if let Some((_, charge)) = self.charges.iter_mut().find(|(of, _)| *of == owner) {
+            return if charge.resize(n) { Ok(()) } else { Err(OutOfMemory) };
+        }
+        self.charges.try_reserve(1)?;
+        self.charges.push_reserved((owner, charge(n).ok_or(OutOfMemory)?));
+        Ok(())
+    }
+
+    /// Gives back what `owner` is charged for beyond the ranges that it has.
+    fn settle(&mut self, owner: Owner) {
+        let n = self.ranges_of(owner);
+        self.charges.retain_mut(|(of, charge)| {
+            // A smaller charge is not refused.
+            *of != owner || (n != 0 && charge.resize(n))
+        });
+    }
+
+    /// Frees spare memory of the lists, because no user is charged for it.
+    fn shrink(&mut self) {
+        shrink(&mut self.records);
+        shrink(&mut self.whole);
+        shrink(&mut self.charges);
+    }
+
+    /// Drops the ranges of `owner`.
+    fn release(&mut self, owner: impl Fn(Owner) -> bool) {
+        self.records.retain(|r| !owner(r.owner));
+        self.charges.retain(|(of, _)| !owner(*of));
+    }
+}
+
+/// A thread that waits for a range.
+struct Wait {
+    /// Which thread: where its [`Waiter`] is.
+    who: usize,
+    /// At which file's locks.
+    at: usize,
+    /// Its process.
+    process: u64,
+    /// A process whose lock stands against it: the first one, where there are several.
+    holder: u64,
+}
+
+/// All processes that wait for others' ranges. One list for all files: a circle goes through several. Changed under the lock of the
+/// file, too.
+static WAITS: SpinLock<Vec<Wait>> = SpinLock::new(Rank::RANGE_WAITS, Vec::new());
+
+/// Longer chains of waiting processes are not followed.
+const LONGEST: usize = 64;
+
+/// Whether process `from` waits for `to`, or for somebody who does, and so on. Everybody waits for himself.
+fn waits_for(waits: &[Wait], from: u64, to: u64) -> bool {
+    let (mut met, mut len, mut at) = ([from; LONGEST], 1, 0);
+    while at < len {
+        if met[at] == to {
+            return true;
+        }
+        let process = met[at];
+        for next in waits.iter().filter(|wait| wait.process == process).map(|wait| wait.holder) {
+            if len < LONGEST && !met[..len].contains(&next) {
+                met[len] = next;
+                len += 1;
+            }
+        }
+        at += 1;
+    }
+    false
+}
+
+/// Where there is no memory for a smaller list, the next change tries again.
+fn shrink<T>(list: &mut Vec<T>) {
+    if list.is_empty() {
+        *list = Vec::new();
+    }
+    if list.capacity() <= 4 * list.len() + FEW {
+        return;
+    }
+    let Ok(mut smaller) = Vec::try_with_capacity(2 * list.len()) else { return };
+    list.drain(..).for_each(|one| smaller.push_reserved(one));
+    *list = smaller;
+}
+
+/// A thread that wants a lock. In place while it is noted in [`WAITS`].
+struct Waiter<'a, C: Charge>(&'a RecordLocks<C>);
+
+impl<C: Charge> Waiter<'_, C> {
+    fn who(&self) -> usize {
+        core::ptr::from_ref(self).addr()
+    }
+
+    /// Notes that the thread will wait for `wanted`; an error where that would be for ever.
+    fn wait(&self, held: &mut Held<C>, wanted: &Record) -> Result<(), FsError> {
+        let Owner::Process { id: process, .. } = wanted.owner else { return Ok(()) };
+        let holder = |r: &Record| match r.owner {
+            Owner::Process { id, .. } if r.against(wanted) => Some(id),
+            _ => None,
+        };
+        let mut waits = WAITS.lock();
+        self.no_more(held, &mut waits);
+        if held.records.iter().filter_map(holder).any(|holder| waits_for(&waits, holder, process)) {
+            return Err(FsError::Deadlock);
+        }
+        if let Some(holder) = held.records.iter().find_map(holder) {
+            waits.try_push(Wait { who: self.who(), at: self.0.at(), process, holder })?;
+            held.waiting += 1;
+        }
+        Ok(())
+    }
+
+    fn no_more(&self, held: &mut Held<C>, waits: &mut Vec<Wait>) {
+        if let Some(i) = waits.iter().position(|wait| wait.who == self.who()) {
+            waits.swap_remove(i);
+            held.waiting -= 1;
+        }
+    }
+}
+
+/// The locks on one inode.
+pub struct RecordLocks<C = ()> {
+    held: SpinLock<Held<C>>,
+    /// Lets a close skip the lock where there is nothing to release.
+    count: AtomicUsize,
+    readiness: Readiness,
+}
+
+impl<C: Charge> Default for RecordLocks<C> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+impl RecordLocks {
+    /// As [`lock_charged`](Self::lock_charged), without a charge.
+    pub fn lock(&self, wanted: Record, io: &Io<'_>) -> Result<(), FsError> {
+        self.lock_charged(wanted, io, &|_| Some(()))
+    }
+}
+
+impl<C: Charge> RecordLocks<C> {
+    /// No locks.
+    pub const fn new() -> Self {
+        RecordLocks {
+            held: SpinLock::new(
+                Rank::ATTRIBUTES,
+                Held { records: Vec::new(), charges: Vec::new(), whole: Vec::new(), waiting: 0 },
+            ),
+            count: AtomicUsize::new(0),
+            readiness: Readiness::new(),
+        }
+    }
+
+    /// The lock that stands against `wanted`, if any.
+    pub fn test(&self, wanted: &Record) -> Option<Record> {
+        self.held.lock().records.iter().filter(|r| r.against(wanted)).min_by_key(|r| r.start).copied()
+    }
+
+    /// Locks the range, changing what the owner held there; waits as `io` allows. A process that would wait for one that waits for
+    /// it, or for one that waits for such a one, gets [`FsError::Deadlock`]. `charge` charges the caller's user
+    /// for a number of ranges. Where the user may not have them, and without memory, the error is [`FsError::OutOfMemory`].
+    pub fn lock_charged(
+        &self,
+        wanted: Record,
+        io: &Io<'_>,
+        charge: &dyn Fn(usize) -> Option<C>,
+    ) -> Result<(), FsError> {
+        let waiter = Waiter(self);
+        let locked = self.readiness.wait(io, || {
+            let mut held = self.held.lock();
+            if held.records.iter().any(|r| r.against(&wanted)) {
+                return if io.nonblock { None } else { waiter.wait(&mut held, &wanted).err().map(Err) };
+            }
+            // One more by the cut, and its own.
+            if held.make_room(wanted.owner, 2, charge).is_err() {
+                held.settle(wanted.owner);
+                return Some(Err(FsError::OutOfMemory));
+            }
+            cut(&mut held.records, wanted.owner, wanted.start, wanted.end);
+            add(&mut held.records, wanted);
+            held.settle(wanted.owner);
+            self.changed(&mut held);
+            Some(Ok(()))
+        });
+        if !matches!(locked, Ok(Ok(()))) {
+            // It gives up.
+            let mut held = self.held.lock();
+            if held.waiting != 0 {
+                waiter.no_more(&mut held, &mut WAITS.lock());
+            }
+        }
+        locked??;
+        // A lock that became shared lets others in.
+        self.readiness.notify();
+        Ok(())
+    }
+
+    /// Takes the owner's locks off `start..end`.
+    pub fn unlock(&self, owner: Owner, start: u64, end: u64) -> Result<(), FsError> {
+        if self.count.load(Ordering::Acquire) == 0 {
+            return Ok(());
+        }
+        {
+            let mut held = self.held.lock();
+            // Only what becomes two needs memory.
+            let splits = |r: &Record| r.owner == owner && r.start < start && end < r.end;
+            // An owner that has a range has a charge.
+            if held.records.iter().any(splits) && held.make_room(owner, 1, |_| None).is_err() {
+                return Err(FsError::OutOfMemory);
+            }
+            cut(&mut held.records, owner, start, end);
+            held.settle(owner);
+            self.changed(&mut held);
+        }
+        self.readiness.notify();
+        Ok(())
+    }
+
+    /// Locks the whole file for an open file; waits as `io` allows. A lock of the other kind that it has goes first, as on Linux:
+    /// two that share the file and both want it alone do not wait for each other.
+    pub fn lock_whole(&self, file: u64, exclusive: bool, io: &Io<'_>) -> Result<(), FsError> {
+        let wanted = Record { start: 0, end: u64::MAX, exclusive, owner: Owner::File(file) };
+        let changes = {
+            let mut held = self.held.lock();
+            let before = held.whole.len();
+            held.whole.retain(|r| r.owner != wanted.owner || r.exclusive == exclusive);
+            self.changed(&mut held);
+            held.whole.len() != before
+        };
+        if changes {
+            self.readiness.notify();
+        }
+        self.readiness.wait(io, || {
+            let mut held = self.held.lock();
+            if held.whole.iter().any(|r| r.against(&wanted)) {
+                return None;
+            }
+            if held.whole.try_reserve(1).is_err() {
+                return Some(Err(FsError::OutOfMemory));
+            }
+            held.whole.retain(|r| r.owner != wanted.owner);
+            held.whole.push_reserved(wanted);
+            self.changed(&mut held);
+            Some(Ok(()))
+        })??;
+        self.readiness.notify();
+        Ok(())
+    }
+
+    /// Takes the open file's lock off the whole file.
+    pub fn unlock_whole(&self, file: u64) {
+        if self.count.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        {
+            let mut held = self.held.lock();
+            held.whole.retain(|r| r.owner != Owner::File(file));
+            self.changed(&mut held);
+        }
+        self.readiness.notify();
+    }
+
+    /// The open file is closed.
+    pub(crate) fn release_file(&self, file: u64) {
+        if self.count.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        {
+            let mut held = self.held.lock();
+            held.whole.retain(|r| r.owner != Owner::File(file));
+            held.release(|owner| owner == Owner::File(file));
+            self.changed(&mut held);
+        }
+        self.readiness.notify();
+    }
+
+    /// The process closed a descriptor of the file: all its range locks end, as POSIX has it.
+    pub fn release_process(&self, id: u64) {
+        if self.count.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        {
+            let mut held = self.held.lock();
+            held.release(|owner| matches!(owner, Owner::Process { id: i, .. } if i == id));
+            self.changed(&mut held);
+        }
+        self.readiness.notify();
+    }
+
+    /// What is held has changed, for which who waits is told after the lock: what each of them waits for, it looks at again.
+    fn changed(&self, held: &mut Held<C>) {
+        held.shrink();
+        self.count.store(held.records.len() + held.whole.len(), Ordering::Release);
+        if held.waiting != 0 {
+            WAITS.lock().retain(|wait| wait.at != self.at());
+            held.waiting = 0;
+        }
+    }
+
+    /// What names this file's locks in [`WAITS`].
+    fn at(&self) -> usize {
+        core::ptr::from_ref(self).addr()
+    }
+}
+
+/// Adds a lock to a range that the owner has cut free; it and equal neighbours become one. The caller has reserved room.
+fn add(records: &mut Vec<Record>, mut new: Record) {
+    records.retain(|r| {
+        let equal = r.owner == new.owner && r.exclusive == new.exclusive;
+        let touches = equal && (r.end == new.start || r.start == new.end);
+        if touches {
+            new.start = new.start.min(r.start);
+            new.end = new.end.max(r.end);
+        }
+        !touches
+    });
+    records.push_reserved(new);
+}
+
+/// Takes `start..end` out of the owner's records. A record that reaches over both ends becomes two; the caller has reserved room.
+fn cut(records: &mut Vec<Record>, owner: Owner, start: u64, end: u64) {
+    let mut rest = None;
+    records.retain_mut(|r| {
+        if r.owner != owner || r.end <= start || end <= r.start {
+            return true;
+        }
+        if r.start < start && end < r.end {
+            rest = Some(Record { start: end, ..*r });
+            r.end = start;
+        } else if r.start < start {
+            r.end = start;
+        } else if end < r.end {
+            r.start = end;
+        } else {
+            return false;
+        }
+        true
+    });
+    if let Some(rest) = rest {
+        records.push_reserved(rest);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::vec::Vec;
+
+    fn owner(id: u64) -> Owner {
+        Owner::Process { id, pid: id as u32 }
+    }
+
+    #[test]
+    fn a_lock_waits_for_the_one_against_it_and_ends_with_its_owner() {
+        let locks = RecordLocks::new();
+        let lock =
+            |id, exclusive, io: &Io<'_>| locks.lock(Record { start: 0, end: 10, exclusive, owner: owner(id) }, io);
+        lock(1, false, &Io::NOW).unwrap();
+        lock(2, false, &Io::NOW).unwrap();
+        assert_eq!(lock(3, true, &Io::NOW), Err(FsError::WouldBlock));
+        std::thread::scope(|s| {
+            let waiter = s.spawn(|| lock(3, true, &Io::WAIT));
+            locks.unlock(owner(1), 0, 10).unwrap();
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            assert!(!waiter.is_finished());
+            locks.release_process(2);
+            waiter.join().unwrap().unwrap();
+        });
+        locks.lock_whole(7, true, &Io::NOW).unwrap();
+        assert_eq!(locks.lock_whole(8, false, &Io::NOW), Err(FsError::WouldBlock));
+        locks.release_file(7);
+        locks.lock_whole(8, false, &Io::NOW).unwrap();
+        // Who wants another kind of lock gives up the one that it has, whether or not it gets that.
+        locks.lock_whole(9, false, &Io::NOW).unwrap();
+        assert_eq!(locks.lock_whole(8, true, &Io::NOW), Err(FsError::WouldBlock));
+        locks.lock_whole(9, true, &Io::NOW).unwrap();
+    }
+
+    /// Waits, though not for ever where something is wrong.
+    fn patient() -> Io<'static> {
+        Io { deadline: Some(quire_sync::hooks::now() + 10_000_000_000), ..Io::WAIT }
+    }
+
+    /// Owners that no other test has: those who wait are in one list.
+    fn wait_in_turn(files: &[RecordLocks], first_owner: u64) {
+        let record = |i: usize| Record { start: 0, end: 1, exclusive: true, owner: owner(first_owner + i as u64) };
+        for (i, locks) in files.iter().enumerate() {
+            locks.lock(record(i), &Io::NOW).unwrap();
+        }
+        let next = |i: usize| &files[(i + 1) % files.len()];
+        std::thread::scope(|s| {
+            // Each waits for the one after it; the last one would close the circle.
+            let waiters: Vec<_> = (0..files.len() - 1)
+                .map(|i| {
+                    let waiter = s.spawn(move || next(i).lock(record(i), &patient()));
+                    while next(i).held.lock().waiting == 0 {
+                        std::thread::yield_now();
+                    }
+                    waiter
+                })
+                .collect();
+            let last = files.len() - 1;
+            assert_eq!(next(last).lock(record(last), &Io::NOW), Err(FsError::WouldBlock));
+            for _ in 0..3 {
+                assert_eq!(next(last).lock(record(last), &patient()), Err(FsError::Deadlock));
+            }
+            // An open file's lock is in nobody's circle, as on Linux.
+            let by_file = Record { owner: Owner::File(first_owner), ..record(last) };
+            let io = Io { deadline: Some(quire_sync::hooks::now() + 20_000_000), ..Io::WAIT };
+            assert_eq!(next(last).lock(by_file, &io), Err(FsError::WouldBlock));
+            // Who lets go ends it, one after the other.
+            files[last].release_process(first_owner + last as u64);
+            for (i, waiter) in waiters.into_iter().enumerate().rev() {
+                waiter.join().unwrap().unwrap();
+                files.iter().for_each(|locks| locks.release_process(first_owner + i as u64));
+            }
+        });
+        assert!(files.iter().all(|locks| locks.held.lock().waiting == 0));
+        let mine = |wait: &Wait| (first_owner..first_owner + files.len() as u64).contains(&wait.process);
+        assert!(!WAITS.lock().iter().any(mine));
+    }
+
+    #[test]
+    fn who_would_close_a_circle_of_waiting_processes_is_told() {
+        for (n, files) in [2, 3, 9].into_iter().enumerate() {
+            let files: Vec<_> = (0..files).map(|_| RecordLocks::new()).collect();
+            wait_in_turn(&files, 1000 * (n as u64 + 1));
+        }
+    }
+
+    #[test]
+    fn what_was_let_go_closes_no_circle() {
+        let (a, b) = (RecordLocks::new(), RecordLocks::new());
+        let record = |id, start| Record { start, end: start + 1, exclusive: true, owner: owner(id) };
+        let (first, second) = (5001, 5002);
+        a.lock(record(first, 0), &Io::NOW).unwrap();
+        b.lock(record(second, 0), &Io::NOW).unwrap();
+        b.lock(record(5003, 1), &Io::NOW).unwrap();
+        std::thread::scope(|s| {
+            // It waits for the second and for a third one.
+            let waiter = s.spawn(|| b.lock(Record { end: 2, ..record(first, 0) }, &patient()));
+            while b.held.lock().waiting == 0 {
+                std::thread::yield_now();
+            }
+            b.unlock(owner(second), 0, 1).unwrap();
+            // Now it waits for the third alone, so the second may wait for it.
+            let other = s.spawn(|| a.lock(record(second, 0), &patient()));
+            while a.held.lock().waiting == 0 {
+                assert!(!other.is_finished(), "a circle that is none");
+                std::thread::yield_now();
+            }
+            a.release_process(first);
+            other.join().unwrap().unwrap();
+            b.release_process(5003);
+            waiter.join().unwrap().unwrap();
+        });
+    }
+
+    /// Locks of a user: how many all its files have, how many this one has, and the user's limit.
+    struct Counted<'a>(&'a AtomicUsize, usize, usize);
+
+    impl Charge for Counted<'_> {
+        fn resize(&mut self, n: usize) -> bool {
+            let others = self.0.load(Ordering::Relaxed) - self.1;
+            if n > self.1 && others + n > self.2 {
+                return false;
+            }
+            self.0.store(others + n, Ordering::Relaxed);
+            self.1 = n;
+            true
+        }
+    }
+
+    impl Drop for Counted<'_> {
+        fn drop(&mut self) {
+            self.0.fetch_sub(self.1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_user_is_charged_for_each_range_on_all_files() {
+        const MOST: usize = 8;
+        let count = AtomicUsize::new(0);
+        let files: [RecordLocks<Counted<'_>>; 2] = [RecordLocks::new(), RecordLocks::new()];
+        let charge = |n| {
+            let mut new = Counted(&count, 0, MOST);
+            new.resize(n).then_some(new)
+        };
+        let lock = |file: usize, id, start, len| {
+            let wanted = Record { start, end: start + len, exclusive: true, owner: owner(id) };
+            files[file].lock_charged(wanted, &Io::NOW, &charge)
+        };
+        let charged = || count.load(Ordering::Relaxed);
+        for at in 0..3 {
+            lock(0, 9001, 100 * at, 50).unwrap();
+            lock(1, 9002, 100 * at, 50).unwrap();
+        }
+        assert_eq!(charged(), 6);
+        files[0].unlock(owner(9001), 10, 20).unwrap();
+        assert_eq!(charged(), 7, "a range that is split is two");
+        // The lock could split a range of its owner, and needs room for both halves.
+        assert_eq!((lock(1, 9002, 400, 1), charged()), (Err(FsError::OutOfMemory), 7));
+        assert_eq!((lock(1, 9003, 400, 1), charged()), (Err(FsError::OutOfMemory), 7));
+        lock(0, 9001, 10, 10).unwrap_err();
+        files[0].unlock(owner(9001), 200, 250).unwrap();
+        lock(0, 9001, 10, 10).unwrap();
+        assert_eq!(charged(), 5, "neighbours became one");
+        assert_eq!(lock(1, 9001, 0, 50), Err(FsError::WouldBlock));
+        assert_eq!(charged(), 5, "a refused lock is not charged");
+        files[1].release_process(9002);
+        assert_eq!(charged(), 2);
+        let capacity = |file: usize| files[file].held.lock().records.capacity();
+        assert_eq!((capacity(1), files[1].held.lock().charges.capacity()), (0, 0));
+        drop(files);
+        assert_eq!(charged(), 0);
+    }
+
+    proptest! {
+        #[test]
+        fn ranges_are_locked_byte_by_byte(
+            steps in prop::collection::vec((0u64..3, 0u64..20, 1u64..10, 0u8..3), 1..60),
+        ) {
+            let locks = RecordLocks::new();
+            // Who has each byte: an exclusive owner, or a set of sharing ones.
+            let mut model = std::vec![[None::<bool>; 3]; 40];
+            for (who, start, len, what) in steps {
+                let end = start + len;
+                let bytes = start as usize..end as usize;
+                if what == 2 {
+                    locks.unlock(owner(who), start, end).unwrap();
+                    model[bytes].iter_mut().for_each(|b| b[who as usize] = None);
+                } else {
+                    let exclusive = what == 1;
+                    let free = model[bytes.clone()].iter().all(|b| {
+                        (0..3).all(|o| o == who as usize || !b[o].is_some_and(|e| e || exclusive))
+                    });
+                    let record = Record { start, end, exclusive, owner: owner(who) };
+                    prop_assert_eq!(locks.test(&record).is_none(), free);
+                    prop_assert_eq!(locks.lock(record, &Io::NOW).is_ok(), free);
+                    if free {
+                        model[bytes].iter_mut().for_each(|b| b[who as usize] = Some(exclusive));
+                    }
+                }
+                let held = locks.held.lock().records.to_vec();
+                for (at, byte) in model.iter().enumerate() {
+                    for (o, want) in byte.iter().enumerate() {
+                        let here: Vec<bool> = held
+                            .iter()
+                            .filter(|r| r.owner == owner(o as u64) && r.start <= at as u64 && (at as u64) < r.end)
+                            .map(|r| r.exclusive)
+                            .collect();
+                        prop_assert_eq!(here, want.iter().copied().collect::<Vec<bool>>());
+                    }
+                }
+            }
+        }
+    }
+}

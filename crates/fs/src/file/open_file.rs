@@ -1,0 +1,548 @@
+//! Open files: what a file descriptor names.
+
+use crate::FsError;
+use crate::file::seal::Seals;
+use crate::host::{FileObject, Host, PAGE_SIZE};
+use crate::stream::Stream;
+use crate::stream::flags::OpenFlags;
+use crate::stream::io::Io;
+use crate::stream::readiness::{Readiness, Ready};
+use crate::stream::transfer::{Sink, Source};
+use crate::tree::attr::FileKind;
+use crate::tree::dentry::Dentry;
+use crate::tree::directory::FIRST_COOKIE;
+use crate::tree::generated::{Generated, GeneratedDirectory, GeneratedFile, Text};
+use crate::tree::inode::{Node, RegularFile};
+use quire_heap::{Arc, Room};
+use quire_lookup::Hold;
+use quire_sync::Mutex;
+use quire_sync::atomic::{AtomicU32, Ordering};
+use quire_vm::object::Told;
+
+/// The largest offset, and size, of a file.
+pub const OFFSET_MAX: u64 = i64::MAX as u64;
+
+/// What an offset is counted from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Whence {
+    /// The start of the file.
+    Start,
+    /// The current position.
+    Current,
+    /// The end of the file.
+    End,
+    /// The next data at or after the offset.
+    Data,
+    /// The next hole at or after the offset.
+    Hole,
+}
+
+/// One entry of a directory listing.
+pub struct Listed<'a> {
+    /// Its name.
+    pub name: &'a [u8],
+    /// Its inode's number.
+    pub number: u64,
+    /// Its kind.
+    pub kind: FileKind,
+    /// Where the listing goes on behind it.
+    pub next: u64,
+}
+
+/// What an open file reads and writes.
+pub enum Body<H: Host> {
+    /// The inode's object.
+    File,
+    /// The inode's entries.
+    Directory,
+    /// Generated entries.
+    Names(Arc<dyn GeneratedDirectory<H>>),
+    /// Generated text, kept from the read at position zero on.
+    Text(Arc<dyn GeneratedFile>, Mutex<Option<Text>>),
+    /// A stream.
+    Stream(Arc<dyn Stream>),
+    /// Nothing: the file only names something.
+    Path,
+}
+
+impl<H: Host> Body<H> {
+    pub(crate) fn generated(node: &Generated<H>) -> Result<Self, FsError> {
+        Ok(match node {
+            Generated::Directory(d) => Body::Names(d.clone()),
+            Generated::File(f) => Body::Text(f.open()?.unwrap_or_else(|| f.clone()), Mutex::new(None)),
+            Generated::Link(_) => return Err(FsError::Loop),
+        })
+    }
+}
+
+/// An open file. File descriptors share it; the last one to go closes it.
+pub struct OpenFile<H: Host> {
+    /// What was opened.
+    pub dentry: Hold<Dentry<H>>,
+    counted: Counted<H>,
+    flags: AtomicU32,
+    /// Held for the length of a call that moves it, so that two readers do not get the same bytes.
+    position: Mutex<u64>,
+    body: Body<H>,
+    /// Up to where it has been told of writes that failed; of regular files.
+    told: Option<Told>,
+    /// It counts as one that may write ([`crate::file::text`]).
+    writes: bool,
+}
+
+/// An open file that the system counts.
+struct Counted<H: Host>(H);
+
+impl<H: Host> Drop for Counted<H> {
+    fn drop(&mut self) {
+        self.0.file_closed();
+    }
+}
+
+/// All that an open file needs: taken before anything is made or changed, so that nothing has to be taken back for want of it.
+pub(crate) struct Opening<H: Host> {
+    room: Room<OpenFile<H>>,
+    counted: Counted<H>,
+}
+
+impl<H: Host> Opening<H> {
+    /// Memory for one more open file, and a place among those of the system.
+    pub(crate) fn new(host: &H) -> Result<Self, FsError> {
+        let room = Room::try_new()?;
+        if !host.file_opened() {
+            return Err(FsError::TooManyFiles);
+        }
+        Ok(Opening { room, counted: Counted(host.clone()) })
+    }
+}
+
+impl<H: Host> OpenFile<H> {
+    pub(crate) fn new(
+        Opening { room, counted }: Opening<H>,
+        dentry: Hold<Dentry<H>>,
+        flags: OpenFlags,
+        body: Body<H>,
+        writes: bool,
+    ) -> Arc<Self> {
+        let flags = AtomicU32::new((flags - OpenFlags::OPENING).bits());
+        let told = match (&body, &dentry.inode.node) {
+            (Body::File, Node::File(f)) => Some(f.object.write_errors().follow()),
+            _ => None,
+        };
+        room.fill(OpenFile { dentry, counted, flags, position: Mutex::new(0), body, told, writes })
+    }
+
+    /// How it is open.
+    pub fn flags(&self) -> OpenFlags {
+        OpenFlags::from_bits_truncate(self.flags.load(Ordering::Relaxed))
+    }
+
+    /// Changes what can be changed.
+    pub fn set_flags(&self, new: OpenFlags) {
+        let keep = !OpenFlags::CHANGEABLE.bits();
+        let new = (new & OpenFlags::CHANGEABLE).bits();
+        let mut old = self.flags.load(Ordering::Relaxed);
+        while let Err(now) =
+            self.flags.compare_exchange_weak(old, (old & keep) | new, Ordering::Relaxed, Ordering::Relaxed)
+        {
+            old = now;
+        }
+    }
+
+    /// What it reads and writes.
+    pub fn body(&self) -> &Body<H> {
+        &self.body
+    }
+
+    /// The stream behind it, if it is one.
+    pub fn stream(&self) -> Option<&Arc<dyn Stream>> {
+        match &self.body {
+            Body::Stream(s) => Some(s),
+            _ => None,
+        }
+    }
+
+    /// The stream of type `T` behind it, if it is one.
+    pub fn stream_as<T: 'static>(&self) -> Option<&T> {
+        self.stream()?.as_any().downcast_ref()
+    }
+
+    /// The regular file behind it.
+    pub fn regular(&self) -> Option<&RegularFile<H>> {
+        match (&self.body, &self.dentry.inode.node) {
+            (Body::File, Node::File(f)) => Some(f),
+            _ => None,
+        }
+    }
+
+    /// Whether reading and writing at an offset means something.
+    pub fn has_positions(&self) -> Result<(), FsError> {
+        match &self.body {
+            Body::Stream(s) if !s.seekable() => Err(FsError::NotSeekable),
+            _ => Ok(()),
+        }
+    }
+
+    fn permits(&self, flag: OpenFlags) -> Result<OpenFlags, FsError> {
+        let flags = self.flags();
+        if flags.contains(flag) && !flags.contains(OpenFlags::PATH) { Ok(flags) } else { Err(FsError::BadFile) }
+    }
+
+    /// Reads from the current position, and moves it.
+    pub fn read(&self, io: &Io<'_>, sink: &mut dyn Sink) -> Result<usize, FsError> {
+        let flags = self.permits(OpenFlags::READ)?;
+        if let Body::Stream(s) = &self.body {
+            return s.read(&io.of(flags), sink);
+        }
+        let mut position = self.position.lock();
+        let n = self.read_here(*position, sink)?;
+        *position += n as u64;
+        Ok(n)
+    }
+
+    /// Reads from `offset`.
+    pub fn read_at(&self, io: &Io<'_>, offset: u64, sink: &mut dyn Sink) -> Result<usize, FsError> {
+        if offset > OFFSET_MAX {
+            return Err(FsError::Invalid);
+        }
+        self.has_positions()?;
+        let flags = self.permits(OpenFlags::READ)?;
+        match &self.body {
+            Body::Stream(s) => s.read(&io.of(flags), sink),
+            _ => self.read_here(offset, sink),
+        }
+    }
+
+    fn read_here(&self, offset: u64, sink: &mut dyn Sink) -> Result<usize, FsError> {
+        match &self.body {
+            Body::Text(file, text) => {
+                let mut text = text.lock();
+                if offset == 0 || text.is_none() {
+                    let mut new = Text::new();
+                    file.text(&mut new)?;
+                    *text = Some(new);
+                }
+                text.as_ref().map_or(Ok(0), |t| t.read(offset, sink))
+            }
+            Body::File => self.regular().ok_or(FsError::BadFile)?.object.read(offset, sink),
+            Body::Directory | Body::Names(_) => Err(FsError::IsDirectory),
+            Body::Stream(_) | Body::Path => Err(FsError::BadFile),
+        }
+    }
+
+    /// Writes at the current position, and moves it.
+    pub fn write(&self, io: &Io<'_>, source: &mut dyn Source) -> Result<usize, FsError> {
+        let flags = self.permits(OpenFlags::WRITE)?;
+        if let Body::Stream(s) = &self.body {
+            return s.write(&io.of(flags), source);
+        }
+        let mut position = self.position.lock();
+        let (n, end) = self.write_here(io, flags, *position, source)?;
+        *position = end;
+        Ok(n)
+    }
+
+    /// Writes at `offset` (at the end, where the file is open for appending).
+    pub fn write_at(&self, io: &Io<'_>, offset: u64, source: &mut dyn Source) -> Result<usize, FsError> {
+        if offset > OFFSET_MAX {
+            return Err(FsError::Invalid);
+        }
+        self.has_positions()?;
+        let flags = self.permits(OpenFlags::WRITE)?;
+        match &self.body {
+            Body::Stream(s) => s.write(&io.of(flags), source),
+            _ => Ok(self.write_here(io, flags, offset, source)?.0),
+        }
+    }
+
+    /// Returns how much was written and where that ended.
+    fn write_here(
+        &self,
+        io: &Io<'_>,
+        flags: OpenFlags,
+        offset: u64,
+        source: &mut dyn Source,
+    ) -> Result<(usize, u64), FsError> {
+        match &self.body {
+            Body::File => {
+                let file = self.regular().ok_or(FsError::BadFile)?;
+                if source.left() == 0 {
+                    return Ok((0, offset)); // moves nothing, not even the position to the end
+                }
+                let _one = file.writing.lock();
+                let offset = if flags.contains(OpenFlags::APPEND) { file.object.size() } else { offset };
+                let mut room = OFFSET_MAX.min(io.most).saturating_sub(offset);
+                if room == 0 {
+                    return Err(if offset >= io.most { FsError::OverLimit } else { FsError::TooLarge });
+                }
+                let seals = file.writing.seals();
+                if seals.intersects(Seals::WRITES.union(Seals::GROW)) {
+                    // Linux cuts the write by the limit first, so that a write beyond the sealed end may end before it.
+                    let len = source.left().min(usize::try_from(room).unwrap_or(usize::MAX));
+                    room = room.min(sealed_room(seals, file.object.size(), offset, len)?);
+                }
+                self.dentry.inode.lose_set_ids(&self.counted.0, io.keeps_set_ids);
+                let mut source = Capped { inner: source, left: usize::try_from(room).unwrap_or(usize::MAX) };
+                let n = file.object.write(offset, &mut source)?;
+                if n > 0 {
+                    self.dentry.inode.touch(self.counted.0.realtime());
+                }
+                Ok((n, offset + n as u64))
+            }
+            Body::Text(file, _) => {
+                let mut bytes = [0; 1024];
+                let n = source.left().min(bytes.len());
+                let n = source.take(&mut bytes[..n])?;
+                let n = file.store(&bytes[..n])?;
+                Ok((n, offset + n as u64))
+            }
+            _ => Err(FsError::BadFile),
+        }
+    }
+
+    /// Moves the position, and returns it.
+    pub fn seek(&self, offset: i64, whence: Whence) -> Result<u64, FsError> {
+        if let Body::Stream(s) = &self.body {
+            return s.seek();
+        }
+        let mut position = self.position.lock();
+        let (base, size) = match (&self.body, whence) {
+            (Body::Path, _) => return Err(FsError::BadFile),
+            (_, Whence::Start) => (0, None),
+            (_, Whence::Current) => (*position, None),
+            (Body::File, _) => {
+                let size = self.regular().ok_or(FsError::BadFile)?.object.size();
+                (if whence == Whence::End { size } else { 0 }, Some(size))
+            }
+            _ => return Err(FsError::Invalid),
+        };
+        if offset < 0 && matches!(whence, Whence::Data | Whence::Hole) {
+            return Err(FsError::NoDevice);
+        }
+        let mut to = base.checked_add_signed(offset).filter(|&to| to <= OFFSET_MAX).ok_or(FsError::Invalid)?;
+        if let (Whence::Data | Whence::Hole, Some(size)) = (whence, size) {
+            if to >= size {
+                return Err(FsError::NoDevice);
+            }
+            let (object, page) = (&self.regular().ok_or(FsError::BadFile)?.object, to / PAGE_SIZE as u64);
+            let found = match whence {
+                Whence::Data => object.next_data(page).filter(|at| at * (PAGE_SIZE as u64) < size),
+                _ => Some(object.next_hole(page)),
+            };
+            // The end of a file is a hole, and what lies behind the last data is none.
+            to = to.max(found.ok_or(FsError::NoDevice)?.saturating_mul(PAGE_SIZE as u64)).min(size);
+        }
+        *position = to;
+        Ok(to)
+    }
+
+    /// The current position.
+    pub fn position(&self) -> u64 {
+        *self.position.lock()
+    }
+
+    /// Makes the file `size` bytes long.
+    pub fn truncate(&self, io: &Io<'_>, size: u64) -> Result<(), FsError> {
+        let flags = self.flags();
+        if flags.contains(OpenFlags::PATH) {
+            return Err(FsError::BadFile);
+        }
+        if self.regular().is_none() || !flags.contains(OpenFlags::WRITE) || size > OFFSET_MAX {
+            return Err(FsError::Invalid);
+        }
+        self.dentry.inode.truncate(&self.counted.0, size, io)
+    }
+
+    /// Writes what has changed in `offset..end` to where the file is kept, and waits for that.
+    pub fn write_back(&self, offset: u64, end: u64) {
+        if let Some(file) = self.regular() {
+            let page = PAGE_SIZE as u64;
+            file.object.write_back(offset / page, end.div_ceil(page));
+        }
+    }
+
+    /// An error where a write of the file has failed, whoever started it, and this open file has not been told yet.
+    pub fn write_error(&self) -> Result<(), FsError> {
+        match (self.regular(), &self.told) {
+            (Some(file), Some(told)) => file.object.write_errors().tell(told).map_err(|_| FsError::Io),
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes sure that `offset..offset + len` has memory; grows the file to cover it, unless `keep_size`.
+    pub fn allocate(&self, io: &Io<'_>, offset: u64, len: u64, keep_size: bool) -> Result<(), FsError> {
+        self.permits(OpenFlags::WRITE)?;
+        let file = self.regular().ok_or(FsError::NoDevice)?;
+        let end = offset.checked_add(len).filter(|&e| e <= OFFSET_MAX).ok_or(FsError::TooLarge)?;
+        let _one = file.writing.lock();
+        let old = file.object.size();
+        if end > old && end > io.most {
+            return Err(FsError::OverLimit);
+        }
+        if end > old && file.writing.seals().contains(Seals::GROW) {
+            return Err(FsError::NotPermitted);
+        }
+        self.dentry.inode.lose_set_ids(&self.counted.0, io.keeps_set_ids);
+        if end > old && !keep_size {
+            file.object.set_size(end)?;
+        }
+        let page = PAGE_SIZE as u64;
+        let covered = end.min(file.object.size()).div_ceil(page);
+        if let Err(e) = file.object.allocate(offset / page, covered) {
+            if end > old && !keep_size {
+                file.object.set_size(old)?;
+            }
+            return Err(e);
+        }
+        self.dentry.inode.touch(self.counted.0.realtime());
+        Ok(())
+    }
+
+    /// Makes `offset..offset + len` read as zeroes and gives whole pages back; the size stays.
+    pub fn punch(&self, io: &Io<'_>, offset: u64, len: u64) -> Result<(), FsError> {
+        self.permits(OpenFlags::WRITE)?;
+        let file = self.regular().ok_or(FsError::NoDevice)?;
+        let end = offset.checked_add(len).filter(|&e| e <= OFFSET_MAX).ok_or(FsError::TooLarge)?;
+        let _one = file.writing.lock();
+        if file.writing.seals().intersects(Seals::WRITES) {
+            return Err(FsError::NotPermitted);
+        }
+        self.dentry.inode.lose_set_ids(&self.counted.0, io.keeps_set_ids);
+        let end = end.min(file.object.size());
+        if offset >= end {
+            return Ok(());
+        }
+        let page = PAGE_SIZE as u64;
+        let (first, last) = (offset.div_ceil(page), end / page);
+        if first > last {
+            file.object.zero(offset, end)?;
+        } else {
+            file.object.zero(offset, (first * page).min(end))?;
+            file.object.zero(last * page, end)?;
+            file.object.discard(first, last);
+        }
+        self.dentry.inode.touch(self.counted.0.realtime());
+        Ok(())
+    }
+
+    /// Lists a directory from the current position: calls `each` until it returns false, and leaves the position behind the
+    /// last entry that it took.
+    pub fn list(&self, each: &mut dyn FnMut(&Listed<'_>) -> bool) -> Result<(), FsError> {
+        let flags = self.flags();
+        if !matches!(self.body, Body::Directory | Body::Names(_)) {
+            return Err(if flags.contains(OpenFlags::PATH) { FsError::BadFile } else { FsError::NotDirectory });
+        }
+        let mut position = self.position.lock();
+        let here = &self.dentry;
+        for (at, name) in [(0, &b"."[..]), (1, b"..")] {
+            if *position == at {
+                let number = match at {
+                    0 => here.inode.ident.number,
+                    _ => here.parent().map_or(here.inode.ident.number, |p| p.inode.ident.number),
+                };
+                if !each(&Listed { name, number, kind: FileKind::Directory, next: at + 1 }) {
+                    return Ok(());
+                }
+                *position = at + 1;
+            }
+        }
+        match (&self.body, &here.inode.node) {
+            (Body::Directory, Node::Directory(d)) => {
+                if !here.listed() {
+                    return Err(FsError::NotFound);
+                }
+                loop {
+                    let batch = d.batch(*position, 32)?;
+                    if batch.is_empty() {
+                        return Ok(());
+                    }
+                    for (next, name, dentry) in &batch {
+                        let number = dentry.inode.ident.number;
+                        if !each(&Listed { name, number, kind: dentry.inode.kind(), next: *next }) {
+                            return Ok(());
+                        }
+                        *position = *next;
+                    }
+                }
+            }
+            (Body::Names(d), _) => {
+                let mut at = *position;
+                let listed = d.list(at - FIRST_COOKIE, &mut |cookie, name, kind, number| {
+                    let next = cookie + FIRST_COOKIE;
+                    let taken = each(&Listed { name, number, kind, next });
+                    if taken {
+                        at = next;
+                    }
+                    taken
+                });
+                *position = at;
+                listed
+            }
+            _ => Err(FsError::NotDirectory),
+        }
+    }
+
+    /// What can be done now without waiting. Files are always ready.
+    pub fn ready(&self) -> Ready {
+        match &self.body {
+            Body::Stream(s) => s.ready(),
+            Body::Path => Ready::empty(),
+            _ => Ready::READ | Ready::WRITE,
+        }
+    }
+
+    /// Where changes of [`ready`](Self::ready) are announced.
+    pub fn readiness(&self) -> Option<&Readiness> {
+        self.stream()?.readiness()
+    }
+}
+
+impl<H: Host> Drop for OpenFile<H> {
+    fn drop(&mut self) {
+        if let Some(file) = self.dentry.inode.file().filter(|_| self.writes) {
+            file.writing.text.end_write();
+        }
+        if let Some(readiness) = self.readiness() {
+            readiness.drop_closed();
+        }
+        // Locks on the whole file belong to the open file and end with it.
+        self.dentry.inode.locks.release_file(self.lock_owner());
+    }
+}
+
+impl<H: Host> OpenFile<H> {
+    /// Names this open file among owners of locks.
+    pub fn lock_owner(&self) -> u64 {
+        core::ptr::from_ref(self).addr() as u64
+    }
+}
+
+/// How many of `len` bytes at `offset` a writer may write to a file with these seals. As on Linux, a writer leaves out a whole page that
+/// would reach beyond the end of a file sealed against growth.
+#[cold]
+fn sealed_room(seals: Seals, size: u64, offset: u64, len: usize) -> Result<u64, FsError> {
+    if seals.intersects(Seals::WRITES) {
+        return Err(FsError::NotPermitted);
+    }
+    let end = offset.saturating_add(len as u64);
+    let last = if end <= size { end } else { size & !(PAGE_SIZE as u64 - 1) };
+    if last > offset { Ok(last - offset) } else { Err(FsError::NotPermitted) }
+}
+
+/// At most `left` bytes of another source.
+struct Capped<'a> {
+    inner: &'a mut dyn Source,
+    left: usize,
+}
+
+impl Source for Capped<'_> {
+    fn take(&mut self, into: &mut [u8]) -> Result<usize, FsError> {
+        let n = into.len().min(self.left);
+        let n = self.inner.take(&mut into[..n])?;
+        self.left -= n;
+        Ok(n)
+    }
+    fn left(&self) -> usize {
+        self.left.min(self.inner.left())
+    }
+}

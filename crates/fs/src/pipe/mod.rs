@@ -1,0 +1,539 @@
+//! Pipes: a ring of bytes in pages, between writers and readers that copy at the same time.
+//!
+//! Positions only grow: `written` is moved by the writer that holds `writer`, `read` by the reader that holds `reader`. The
+//! bytes between them belong to readers, the others to writers; each page has a sleeping lock, held over one copy, for the
+//! page where the two meet. No spin lock is held over a copy, which may fault and sleep.
+//!
+//! The ring changes its size under both locks ([`resize`](PipeEnd::resize)): a reader or a writer that holds its own finds the same
+//! ring as long as it does. A ring of up to [`DEFAULT`] pages is part of the pipe; a larger one is memory of its own.
+//!
+//! The user that opens the first end is charged with the ring until the last end is closed. The next opener of a FIFO then pays for a
+//! new ring of the first size.
+
+use crate::FsError;
+use crate::host::{Host, PAGE_SIZE};
+use crate::stream::Stream;
+use crate::stream::io::Io;
+use crate::stream::readiness::{Readiness, Ready};
+use crate::stream::transfer::{Sink, Source};
+use core::any::Any;
+use quire_heap::{Arc, Room, Vec, unsize};
+use quire_sync::Mutex;
+use quire_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence_full};
+
+/// Pages of a new pipe's ring.
+pub const DEFAULT: usize = 16;
+/// A write of at most so many bytes is never torn apart by another.
+pub const ATOMIC: usize = PAGE_SIZE;
+/// How often a writer waits in a row for memory that others then take.
+const PATIENCE: u32 = 32;
+
+/// A pipe. Its ends are [`PipeEnd`]s.
+pub struct Pipe<H: Host> {
+    host: H,
+    /// The ring, or its beginning is, while it has no memory of its own.
+    pages: [Slot<H>; DEFAULT],
+    /// How many pages the ring has: a power of two. Changed under both locks, or under the writer's while no end is open.
+    size: AtomicUsize,
+    /// One reader copies at a time.
+    reader: Mutex<Large<H>>,
+    /// One writer copies at a time.
+    writer: Mutex<Writing<H>>,
+    written: AtomicU64,
+    read: AtomicU64,
+    /// Packets were written, so room is counted in whole pages.
+    packets: AtomicBool,
+    /// How many of the bytes between the positions are gaps.
+    gaps: AtomicUsize,
+    /// Open ends.
+    readers: AtomicUsize,
+    writers: AtomicUsize,
+    /// How often each side was opened: who waits for the other end sees one that came and went.
+    reader_opens: AtomicU64,
+    writer_opens: AtomicU64,
+    /// Shared by the two pipes of a socket pair, which is polled as one thing.
+    readiness: Arc<Readiness>,
+}
+
+/// A page of the ring.
+struct Place<H: Host> {
+    /// Allocated by the writer that first gets there, kept until the pipe goes or changes its size.
+    page: Option<H::Page>,
+    mark: Mark,
+}
+
+impl<H: Host> Place<H> {
+    const EMPTY: Self = Place { page: None, mark: Mark::NONE };
+}
+
+type Slot<H> = Mutex<Place<H>>;
+
+/// A ring that has memory of its own. The reader's lock and the writer's lock each keep a reference to the same one.
+type Large<H> = Option<Arc<Vec<Slot<H>>>>;
+
+/// A pipe, its reading end and its writing end.
+pub type NewPipe<H> = (Arc<Pipe<H>>, [Arc<dyn Stream>; 2]);
+
+/// What the writer's lock guards.
+struct Writing<H: Host> {
+    large: Large<H>,
+    /// There while an end is open; never of sockets.
+    charge: Option<H::PipeCharge>,
+}
+
+/// An end (or both ends) of a pipe; closes when dropped.
+pub struct PipeEnd<H: Host> {
+    pipe: Arc<Pipe<H>>,
+    reads: bool,
+    writes: bool,
+    /// How often the writing side had been opened when this end was opened without anybody there: it is not hung up before
+    /// a writer came. `u64::MAX` for all others.
+    unmet: u64,
+    /// It is an end no more, though somebody still has it.
+    closed: AtomicBool,
+}
+
+impl<H: Host> Pipe<H> {
+    /// A pipe with no end open.
+    pub fn new(host: H) -> Result<Arc<Self>, FsError> {
+        Self::announced_by(host, Arc::try_new(Readiness::new())?)
+    }
+
+    /// The two ends of a new pipe, with which the calling thread's user is charged.
+    pub fn ends(host: H) -> Result<NewPipe<H>, FsError> {
+        let (pages, charge) = host.charge_pipe().ok_or(FsError::TooManyPipes)?;
+        let pipe = Self::made(host, Arc::try_new(Readiness::new())?, pages, Some(charge))?;
+        let ends: [Arc<dyn Stream>; 2] =
+            [unsize!(Self::end(&pipe, true, false)?), unsize!(Self::end(&pipe, false, true)?)];
+        Ok((pipe, ends))
+    }
+
+    /// A pipe with which no user is charged.
+    fn announced_by(host: H, readiness: Arc<Readiness>) -> Result<Arc<Self>, FsError> {
+        Self::made(host, readiness, DEFAULT, None)
+    }
+
+    fn made(
+        host: H,
+        readiness: Arc<Readiness>,
+        pages: usize,
+        charge: Option<H::PipeCharge>,
+    ) -> Result<Arc<Self>, FsError> {
+        Ok(Arc::try_new(Pipe {
+            host,
+            pages: [const { Mutex::new(Place::EMPTY) }; DEFAULT],
+            size: AtomicUsize::new(pages),
+            reader: Mutex::new(None),
+            writer: Mutex::new(Writing { large: None, charge }),
+            written: AtomicU64::new(0),
+            read: AtomicU64::new(0),
+            packets: AtomicBool::new(false),
+            gaps: AtomicUsize::new(0),
+            readers: AtomicUsize::new(0),
+            writers: AtomicUsize::new(0),
+            reader_opens: AtomicU64::new(0),
+            writer_opens: AtomicU64::new(0),
+            readiness,
+        })?)
+    }
+
+    /// Opens ends without waiting for the other.
+    pub fn open_now(this: &Arc<Self>, reads: bool, writes: bool) -> Result<Arc<dyn Stream>, FsError> {
+        let room = Room::try_new()?;
+        Ok(unsize!(room.fill(Self::opened(this, reads, writes)?)))
+    }
+
+    /// Ends of a pipe that is paid for, or is not to be. Their memory comes first: others see each opening, and cannot unsee it.
+    fn end(this: &Arc<Self>, reads: bool, writes: bool) -> Result<Arc<PipeEnd<H>>, FsError> {
+        let room = Room::try_new()?;
+        this.count(reads, writes);
+        Ok(room.fill(Self::announced(this, reads, writes)))
+    }
+
+    /// Ends that are open. The first one that opens is charged.
+    fn opened(this: &Arc<Self>, reads: bool, writes: bool) -> Result<PipeEnd<H>, FsError> {
+        let mut writer = this.writer.lock();
+        // An end that was the last one has left and not emptied the pipe yet: its bytes and its charge are not the opener's.
+        while writer.charge.is_some() && this.is_closed() {
+            drop(writer);
+            this.empty_if_closed();
+            writer = this.writer.lock();
+        }
+        if writer.charge.is_none() {
+            let (pages, charge) = this.host.charge_pipe().ok_or(FsError::OutOfMemory)?;
+            writer.charge = Some(charge);
+            this.size.store(pages, Ordering::Release);
+        }
+        // Under the lock, so that the last end to close does not give the charge back meanwhile.
+        this.count(reads, writes);
+        drop(writer);
+        Ok(Self::announced(this, reads, writes))
+    }
+
+    fn count(&self, reads: bool, writes: bool) {
+        if reads {
+            self.readers.fetch_add(1, Ordering::AcqRel);
+            self.reader_opens.fetch_add(1, Ordering::AcqRel);
+        }
+        if writes {
+            self.writers.fetch_add(1, Ordering::AcqRel);
+            self.writer_opens.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    fn uncount(&self, reads: bool, writes: bool) {
+        if reads {
+            self.readers.fetch_sub(1, Ordering::AcqRel);
+        }
+        if writes {
+            self.writers.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    /// Ends that are counted.
+    fn announced(this: &Arc<Self>, reads: bool, writes: bool) -> PipeEnd<H> {
+        this.readiness.notify();
+        PipeEnd { pipe: this.clone(), reads, writes, unmet: u64::MAX, closed: AtomicBool::new(false) }
+    }
+
+    /// Opens ends as opening a FIFO does: one side waits until the other is, or was, there; a writer that does not wait
+    /// fails instead.
+    pub fn open(this: &Arc<Self>, reads: bool, writes: bool, io: &Io<'_>) -> Result<Arc<dyn Stream>, FsError> {
+        if writes && !reads && io.nonblock && this.readers.load(Ordering::Acquire) == 0 {
+            return Err(FsError::NoDevice);
+        }
+        let room = Room::try_new()?;
+        // Who is there already may come to life by this opening, and be gone before this thread looks again.
+        let (there, opens) = match reads {
+            true => (&this.writers, &this.writer_opens),
+            false => (&this.readers, &this.reader_opens),
+        };
+        let seen = opens.load(Ordering::Acquire);
+        let met_already = there.load(Ordering::Acquire) > 0;
+        let mut end = Self::opened(this, reads, writes)?;
+        if reads == writes || io.nonblock || met_already {
+            if reads && !writes && !met_already {
+                end.unmet = seen;
+            }
+            return Ok(unsize!(room.fill(end)));
+        }
+        let met = || there.load(Ordering::Acquire) > 0 || opens.load(Ordering::Acquire) != seen;
+        this.readiness.wait(io, || met().then_some(()))?;
+        Ok(unsize!(room.fill(end)))
+    }
+
+    /// Whether no end is open. It stays so while the caller holds the writer's lock, under which ends are opened.
+    fn is_closed(&self) -> bool {
+        self.readers.load(Ordering::Acquire) + self.writers.load(Ordering::Acquire) == 0
+    }
+
+    /// What nobody read is lost with the last end: whoever opens a FIFO then finds it empty.
+    fn empty_if_closed(&self) {
+        if self.is_closed() {
+            let (mut reader, mut writer) = (self.reader.lock(), self.writer.lock());
+            // A reader that opened meanwhile may lose what was written before it came, and a writer has the lock or comes
+            // later.
+            if self.is_closed() {
+                self.read.store(self.written.load(Ordering::Acquire), Ordering::Release);
+                self.gaps.store(0, Ordering::Release);
+                self.packets.store(false, Ordering::Release);
+                self.pages.iter().for_each(|slot| drop(slot.lock().page.take()));
+                drop((reader.take(), writer.large.take(), writer.charge.take()));
+                self.size.store(DEFAULT, Ordering::Release);
+            }
+        }
+    }
+
+    fn filled(&self) -> usize {
+        let read = self.read.load(Ordering::Acquire);
+        // A writer of packets may have moved both on before both were looked at.
+        self.written.load(Ordering::Acquire).saturating_sub(read) as usize
+    }
+
+    fn capacity(&self) -> usize {
+        self.size.load(Ordering::Acquire) * PAGE_SIZE
+    }
+
+    fn free(&self) -> usize {
+        let read = self.read.load(Ordering::Acquire);
+        self.room(self.capacity(), read, self.written.load(Ordering::Acquire))
+    }
+
+    /// What is free between these positions. They may have moved between two looks at them.
+    fn room(&self, capacity: usize, read: u64, written: u64) -> usize {
+        let mut used = written.saturating_sub(read);
+        if used > 0 && self.packets.load(Ordering::Acquire) {
+            used = written.next_multiple_of(PAGE_SIZE as u64) - read;
+        }
+        capacity.saturating_sub(used as usize)
+    }
+
+    /// The ring, for a thread that holds the reader's or the writer's lock, in which `large` is.
+    fn ring<'a>(&'a self, large: &'a Large<H>) -> &'a [Slot<H>] {
+        match large {
+            None => &self.pages[..self.size.load(Ordering::Relaxed).min(DEFAULT)],
+            Some(large) => large,
+        }
+    }
+
+    /// Copies what is there into `sink`.
+    fn take(&self, sink: &mut dyn Sink) -> Result<usize, FsError> {
+        let one = self.reader.lock();
+        let ring = self.ring(&one);
+        let capacity = ring.len() * PAGE_SIZE;
+        let start = self.read.load(Ordering::Relaxed);
+        let end = self.written.load(Ordering::Acquire);
+        let mut at = start;
+        let mut done = 0;
+        let mut failed = None;
+        while at < end {
+            let room = sink.room();
+            if room == 0 {
+                break;
+            }
+            let (page, from) = place(at, ring.len());
+            let n = (PAGE_SIZE - from).min((end - at) as usize).min(room);
+            let slot = ring[page].lock();
+            if let Some(marked) = slot.mark.of(at) {
+                match self.take_marked(&slot, marked, from, n, sink) {
+                    Ok(taken) => {
+                        at += taken.positions as u64;
+                        done += taken.bytes;
+                        if taken.last {
+                            break;
+                        }
+                        continue;
+                    }
+                    Err(e) => {
+                        failed = Some(e);
+                        break;
+                    }
+                }
+            }
+            let moved = match &slot.page {
+                Some(bytes) => sink.put(&bytes[from..from + n]),
+                None => Err(FsError::Io), // written bytes have a page
+            };
+            drop(slot);
+            match moved {
+                Ok(m) => {
+                    at += m as u64;
+                    done += m;
+                    if m < n {
+                        break;
+                    }
+                }
+                Err(e) => {
+                    failed = Some(e);
+                    break;
+                }
+            }
+        }
+        self.read.store(at, Ordering::Release);
+        // Writers and polls wait for room only while less than ATOMIC bytes are free. Whether that was so is asked now, after
+        // the new position: writers went on during the copy, and one that then found the ring full looked at the position
+        // after its last write; so either it saw the new one, or its write is seen here.
+        fence_full();
+        let free_until_now = self.room(capacity, start, self.written.load(Ordering::Acquire));
+        // As in `put`.
+        drop(one);
+        // A read can fail after a gap alone: it took no byte, but made room.
+        if at > start && free_until_now < ATOMIC {
+            self.readiness.notify();
+        }
+        match failed {
+            Some(e) if done == 0 => Err(e),
+            _ => Ok(done),
+        }
+    }
+
+    /// Copies `left` bytes from `source`, or what fits, if that is at least `need`; else nothing. What is copied becomes visible at once.
+    ///
+    /// Inline, since a write of a stream comes here once and packets hardly ever do.
+    #[inline(always)]
+    fn put(&self, source: &mut dyn Source, need: usize, left: usize) -> Result<usize, FsError> {
+        let one = self.writer.lock();
+        let ring = self.ring(&one.large);
+        let mut at = self.written.load(Ordering::Relaxed);
+        let free = ring.len() * PAGE_SIZE - (at - self.read.load(Ordering::Acquire)) as usize;
+        if free < need {
+            return Ok(0);
+        }
+        let end = at + free.min(left) as u64;
+        let mut done = 0;
+        let mut failed = None;
+        while at < end {
+            let (page, from) = place(at, ring.len());
+            let n = (PAGE_SIZE - from).min((end - at) as usize);
+            let mut slot = ring[page].lock();
+            if slot.page.is_none() {
+                slot.page = self.host.page();
+            }
+            let moved = match &mut slot.page {
+                Some(bytes) => source.take(&mut bytes[from..from + n]),
+                None => Err(FsError::OutOfMemory),
+            };
+            drop(slot);
+            match moved {
+                Ok(m) => {
+                    at += m as u64;
+                    done += m;
+                    if m < n {
+                        break;
+                    }
+                }
+                Err(e) => {
+                    failed = Some(e);
+                    break;
+                }
+            }
+        }
+        self.written.store(at, Ordering::Release);
+        // A listener may have the last reference to an end, which needs both locks to go.
+        drop(one);
+        if done > 0 {
+            self.readiness.notify();
+        }
+        match failed {
+            Some(e) if done == 0 => Err(e),
+            _ => Ok(done),
+        }
+    }
+
+    /// Reads for an end, until that is `closed`.
+    fn read_end(&self, closed: &AtomicBool, io: &Io<'_>, sink: &mut dyn Sink) -> Result<usize, FsError> {
+        if sink.room() == 0 {
+            return Ok(0);
+        }
+        loop {
+            if self.filled() > 0 {
+                let n = self.take(sink)?;
+                if n > 0 {
+                    return Ok(n);
+                }
+                continue; // another reader was faster
+            }
+            // The writers are looked at first: the last one wrote before it closed.
+            let state = || {
+                let open = self.writers.load(Ordering::Acquire) > 0 && !closed.load(Ordering::Acquire);
+                if self.filled() > 0 { Some(true) } else { (!open).then_some(false) }
+            };
+            if !self.readiness.wait(io, state)? {
+                return Ok(0);
+            }
+        }
+    }
+
+    /// Writes for an end, until that is `closed`.
+    fn write_end(&self, closed: &AtomicBool, io: &Io<'_>, source: &mut dyn Source) -> Result<usize, FsError> {
+        let mut done = 0;
+        let in_vain = || self.readers.load(Ordering::Acquire) == 0 || closed.load(Ordering::Acquire);
+        // What cannot wait and is large goes on as soon as anything fits; a packet, as soon as a page is free.
+        let grain = if io.nonblock && !io.packets && source.left() > ATOMIC { 1 } else { ATOMIC };
+        let mut patience = PATIENCE;
+        loop {
+            let left = source.left();
+            if left == 0 {
+                return Ok(done);
+            }
+            let need = if io.packets { grain } else { left.min(grain) };
+            if in_vain() {
+                return if done > 0 { Ok(done) } else { Err(FsError::BrokenPipe) };
+            }
+            let put = if io.packets { self.put_packet(source, done == 0) } else { self.put(source, need, left) };
+            let outcome = match put {
+                Ok(0) => {
+                    let state = || (self.free() >= need || in_vain()).then_some(());
+                    self.readiness.wait(io, state)
+                }
+                Ok(n) => {
+                    done += n;
+                    if n == left {
+                        return Ok(done);
+                    }
+                    patience = PATIENCE;
+                    Ok(())
+                }
+                Err(FsError::OutOfMemory) if patience != 0 && self.host.wait_for_memory() => {
+                    patience -= 1;
+                    Ok(())
+                }
+                Err(e) => Err(e),
+            };
+            match outcome {
+                Ok(()) => {}
+                Err(_) if done > 0 => return Ok(done),
+                Err(e) => return Err(e),
+            }
+        }
+    }
+}
+
+impl<H: Host> Stream for PipeEnd<H> {
+    fn read(&self, io: &Io<'_>, sink: &mut dyn Sink) -> Result<usize, FsError> {
+        if self.reads { self.pipe.read_end(&self.closed, io, sink) } else { Err(FsError::BadFile) }
+    }
+
+    fn write(&self, io: &Io<'_>, source: &mut dyn Source) -> Result<usize, FsError> {
+        if self.writes { self.pipe.write_end(&self.closed, io, source) } else { Err(FsError::BadFile) }
+    }
+
+    fn ready(&self) -> Ready {
+        let pipe = &self.pipe;
+        let mut ready = Ready::empty();
+        if self.reads {
+            let closed = pipe.writers.load(Ordering::Acquire) == 0;
+            ready.set(Ready::READ, pipe.filled() > 0);
+            ready.set(Ready::HANGUP, closed && pipe.writer_opens.load(Ordering::Acquire) != self.unmet);
+        }
+        if self.writes {
+            ready.set(Ready::WRITE, pipe.free() >= ATOMIC);
+            ready.set(Ready::ERROR, pipe.readers.load(Ordering::Acquire) == 0);
+        }
+        ready
+    }
+
+    fn readiness(&self) -> Option<&Readiness> {
+        Some(&self.pipe.readiness)
+    }
+
+    fn queued(&self) -> Result<usize, FsError> {
+        Ok(self.pipe.filled().saturating_sub(self.pipe.gaps.load(Ordering::Acquire)))
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+impl<H: Host> PipeEnd<H> {
+    /// Ends being an end: who waits by it waits no more, and who waits at the other ones finds it gone.
+    fn close(&self) {
+        if self.closed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        self.pipe.uncount(self.reads, self.writes);
+        self.pipe.empty_if_closed();
+        self.pipe.readiness.notify();
+    }
+}
+
+impl<H: Host> Drop for PipeEnd<H> {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// The page of position `at` in a ring of `pages`, a power of two, and the place in that page.
+fn place(at: u64, pages: usize) -> (usize, usize) {
+    ((at as usize / PAGE_SIZE) & (pages - 1), at as usize % PAGE_SIZE)
+}
+
+mod packet;
+mod pair;
+mod resize;
+#[cfg(test)]
+mod tests;
+
+use packet::Mark;
+pub use pair::Pair;

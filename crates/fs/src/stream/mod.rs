@@ -1,0 +1,55 @@
+//! What is read and written without being a regular file: pipes, devices, terminals, sockets, counters.
+//!
+//! A [`Stream`] moves bytes through the sinks and sources of [`transfer`] and waits as an [`Io`] allows. It announces by
+//! [`readiness`] that a call would not wait. [`flags`] say how a file is opened. [`event`] is the smallest stream, a counter.
+//!
+//! May use: errors, and nothing else of this crate.
+//! Owns: a change is announced after it is made, so that no wake-up is lost; bytes move with no spin lock held.
+
+pub mod event;
+pub(crate) mod flags;
+pub(crate) mod io;
+pub mod readiness;
+pub mod transfer;
+
+pub use flags::OpenFlags;
+pub use io::Io;
+
+use crate::FsError;
+use core::any::Any;
+use readiness::{Readiness, Ready};
+use transfer::{Sink, Source};
+
+/// An open stream. Dropping it closes it.
+pub trait Stream: Send + Sync {
+    /// Reads what is there into `sink`, waiting for the first byte as `io` allows; `Ok(0)` at the end.
+    fn read(&self, io: &Io<'_>, sink: &mut dyn Sink) -> Result<usize, FsError>;
+    /// Writes what `source` has, waiting for room as `io` allows. An error only where nothing was written.
+    fn write(&self, io: &Io<'_>, source: &mut dyn Source) -> Result<usize, FsError>;
+    /// What can be done now.
+    fn ready(&self) -> Ready {
+        Ready::READ | Ready::WRITE
+    }
+    /// Where changes of [`ready`](Self::ready) are announced; `None` where it never changes.
+    fn readiness(&self) -> Option<&Readiness> {
+        None
+    }
+    /// Bytes that could be read now, where the stream can tell.
+    fn queued(&self) -> Result<usize, FsError> {
+        Err(FsError::NotTerminal)
+    }
+    /// Whether positions mean something (they are then ignored, as on `/dev/zero`).
+    fn seekable(&self) -> bool {
+        false
+    }
+    /// Where a seek arrives, whatever it asked for; an error where the stream refuses it.
+    fn seek(&self) -> Result<u64, FsError> {
+        if self.seekable() { Ok(0) } else { Err(FsError::NotSeekable) }
+    }
+    /// A private mapping of it is a mapping of zeroes, as of `/dev/zero`.
+    fn maps_zeroes(&self) -> bool {
+        false
+    }
+    /// The stream's own type, for requests that only it knows.
+    fn as_any(&self) -> &dyn Any;
+}

@@ -1,0 +1,185 @@
+//! Dentries: a name in a directory, and the way up.
+
+use super::generated::Entry;
+use super::inode::Inode;
+use crate::FsError;
+use crate::host::Host;
+use quire_heap::{Arc, Vec};
+use quire_sync::{Rank, SpinLock};
+
+/// A name of an inode. Alive while somebody uses it, also after the name is gone.
+///
+/// Guards: `place` by its own lock; it changes only under the locks of the directories that the name is in and goes to.
+///
+/// On lines of its own: who opens or closes the file counts it on the line before, which who reads the file does not touch.
+#[repr(align(64))]
+pub struct Dentry<H: Host> {
+    /// What the name leads to.
+    pub inode: Arc<Inode<H>>,
+    place: SpinLock<Place<H>>,
+    /// The root of something mounted, which cannot be renamed or removed.
+    pub(crate) mounted: bool,
+}
+
+struct Place<H: Host> {
+    /// The directory it is (or last was) in; `None` for the root of everything and for nameless things.
+    parent: Option<Arc<Dentry<H>>>,
+    name: Arc<[u8]>,
+    /// Whether the parent lists it.
+    listed: bool,
+}
+
+impl<H: Host> Dentry<H> {
+    fn with(
+        parent: Option<Arc<Dentry<H>>>,
+        name: Arc<[u8]>,
+        inode: Arc<Inode<H>>,
+        listed: bool,
+        mounted: bool,
+    ) -> Result<Arc<Self>, FsError> {
+        let place = SpinLock::new(Rank::PLACE, Place { parent, name, listed });
+        Ok(Arc::try_new(Dentry { inode, place, mounted })?)
+    }
+
+    /// The root of a tree.
+    pub(crate) fn root(inode: Arc<Inode<H>>) -> Result<Arc<Self>, FsError> {
+        Self::with(None, Arc::try_copy(b"")?, inode, true, true)
+    }
+
+    /// A name under `parent`, which lists it (or is about to).
+    pub(crate) fn child(
+        parent: &Arc<Dentry<H>>,
+        name: Arc<[u8]>,
+        inode: Arc<Inode<H>>,
+        mounted: bool,
+    ) -> Result<Arc<Self>, FsError> {
+        Self::with(Some(parent.clone()), name, inode, true, mounted)
+    }
+
+    /// Something that no directory lists: a pipe, a memory file. `label` is what listings of open files show.
+    pub fn nameless(label: &[u8], inode: Arc<Inode<H>>) -> Result<Arc<Self>, FsError> {
+        Self::with(None, Arc::try_copy(label)?, inode, false, false)
+    }
+
+    /// A file that was made in `parent` without a name there; `label` is what listings of open files show, as of a name that is gone.
+    pub(crate) fn unlisted(parent: &Arc<Dentry<H>>, label: &[u8], inode: Arc<Inode<H>>) -> Result<Arc<Self>, FsError> {
+        Self::with(Some(parent.clone()), Arc::try_copy(label)?, inode, false, false)
+    }
+
+    /// A dentry for `entry`, called `name`, in the generated directory `parent`. It is not kept: the next look makes another.
+    pub(crate) fn for_generated(
+        host: &H,
+        parent: &Arc<Dentry<H>>,
+        name: &[u8],
+        entry: Entry<H>,
+    ) -> Result<Arc<Self>, FsError> {
+        let inode = Inode::generated(parent.inode.system(), entry.number, entry.attr, host.realtime(), entry.node)?;
+        inode.change(host.realtime(), |a| a.links = if inode.is_directory() { 2 } else { 1 });
+        Dentry::child(parent, Arc::try_copy(name)?, inode, false)
+    }
+
+    /// Whether it leads to a directory.
+    pub(crate) fn is_directory(&self) -> bool {
+        self.inode.is_directory()
+    }
+
+    /// The directory it is in.
+    pub fn parent(&self) -> Option<Arc<Dentry<H>>> {
+        self.place.lock().parent.clone()
+    }
+
+    /// Its name.
+    pub fn name(&self) -> Arc<[u8]> {
+        self.place.lock().name.clone()
+    }
+
+    /// Whether a directory lists it.
+    pub fn listed(&self) -> bool {
+        self.place.lock().listed
+    }
+
+    /// The name is gone. The caller holds the directory's lock.
+    pub(crate) fn unlist(&self) {
+        self.place.lock().listed = false;
+    }
+
+    /// Moves the name. The caller holds the locks of both directories; the old parent is returned to be dropped without.
+    pub(crate) fn place_at(&self, parent: &Arc<Dentry<H>>, name: Arc<[u8]>) -> Option<Arc<Dentry<H>>> {
+        let parent = Some(parent.clone());
+        let mut place = self.place.lock();
+        place.name = name;
+        core::mem::replace(&mut place.parent, parent)
+    }
+
+    /// Whether it is `other` or lies below it.
+    pub(crate) fn is_below(this: &Arc<Self>, other: &Arc<Dentry<H>>) -> bool {
+        let mut at = Some(this.clone());
+        while let Some(d) = at {
+            if Arc::ptr_eq(&d, other) {
+                return true;
+            }
+            at = d.parent();
+        }
+        false
+    }
+
+    /// The path from `root` (or from the root of everything, where it is not below `root`), and whether that name still
+    /// exists. Nameless things give their label.
+    pub fn path(this: &Arc<Self>, root: &Arc<Dentry<H>>) -> Result<(Vec<u8>, bool), FsError> {
+        Self::path_within(this, root).map(|(path, exists, _)| (path, exists))
+    }
+
+    /// The same, and whether it is `root` or lies below it.
+    pub fn path_within(this: &Arc<Self>, root: &Arc<Dentry<H>>) -> Result<(Vec<u8>, bool, bool), FsError> {
+        let mut inside = true;
+        let mut names: Vec<Arc<[u8]>> = Vec::new();
+        let mut exists = true;
+        let mut above: Option<Arc<Dentry<H>>> = None;
+        while let at = above.as_ref().unwrap_or(this)
+            && !Arc::ptr_eq(at, root)
+        {
+            let (parent, name, listed) = {
+                let p = at.place.lock();
+                (p.parent.clone(), p.name.clone(), p.listed)
+            };
+            exists &= listed;
+            let Some(parent) = parent else {
+                if names.is_empty() && !listed {
+                    names.try_push(name)?;
+                    return joined(&names, b"").map(|path| (path, true, false));
+                }
+                inside = false;
+                break;
+            };
+            names.try_push(name)?;
+            above = Some(parent);
+        }
+        if names.is_empty() {
+            return Ok((Vec::try_copy(b"/")?, exists, inside));
+        }
+        Ok((joined(&names, b"/")?, exists, inside))
+    }
+}
+
+/// The names, the last one first, each behind `separator`; there is room for a few bytes more.
+fn joined(names: &[Arc<[u8]>], separator: &[u8]) -> Result<Vec<u8>, FsError> {
+    const MORE: usize = 16;
+    let len = names.iter().map(|n| n.len() + separator.len()).sum::<usize>() + MORE;
+    let mut path = Vec::try_with_capacity(len)?;
+    for name in names.iter().rev() {
+        path.extend_reserved(separator);
+        path.extend_reserved(name);
+    }
+    Ok(path)
+}
+
+impl<H: Host> Drop for Dentry<H> {
+    /// Lets go of a long chain of parents one by one: a deep tree that was removed under a working directory would
+    /// otherwise end in a recursion as deep.
+    fn drop(&mut self) {
+        let mut up = self.place.get_mut().parent.take();
+        while let Some(mut last) = up.and_then(Arc::into_inner) {
+            up = last.place.get_mut().parent.take();
+        }
+    }
+}

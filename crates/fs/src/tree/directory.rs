@@ -1,0 +1,197 @@
+//! A directory of a memory file system: its entries, by name and in the order they were made.
+
+use super::dentry::Dentry;
+use crate::FsError;
+use crate::host::Host;
+use quire_heap::{Arc, Map, Spare, Vec};
+use quire_lookup::Names;
+use quire_lookup::names::{self, Found};
+use quire_sync::epoch::{Domain, Pile, Pinned};
+use quire_sync::{CachePadded, Rank, SpinGuard, SpinLock};
+
+/// The first cookie of an entry; those below stand for `.` and `..`.
+pub(crate) const FIRST_COOKIE: u64 = 2;
+
+/// A directory's entries. The lock is held for one step at a time; nothing is allocated for users, copied to them or
+/// given back under it. Names are looked up without it.
+pub struct Directory<H: Host> {
+    /// The same entries, for lookups. A directory in it outlives its removal until nobody looks who may have come to it.
+    names: Names<Dentry<H>>,
+    epoch: &'static Domain,
+    entries: CachePadded<SpinLock<Entries<H>>>,
+}
+
+/// A directory whose entries are locked.
+pub(crate) struct Locked<'a, H: Host> {
+    names: &'a Names<Dentry<H>>,
+    entries: SpinGuard<'a, Entries<H>>,
+    /// Behind the lock: what it frees is freed without.
+    given_up: Pile<'a>,
+}
+
+/// A dentry and its cookie.
+type Listed<H> = (u64, Arc<Dentry<H>>);
+/// An entry as a listing shows it: the cookie of what comes next, the name, the dentry.
+pub(crate) type Shown<H> = (u64, Arc<[u8]>, Arc<Dentry<H>>);
+
+/// The memory of an entry in both listings.
+pub(crate) struct Spares<H: Host> {
+    by_name: Spare<Arc<[u8]>, Listed<H>>,
+    by_cookie: Spare<u64, Arc<[u8]>>,
+}
+
+/// The memory of a name for lookups.
+pub(crate) type ShownMemory<H> = names::Spare<Dentry<H>>;
+
+/// All memory of an entry that comes later, of one directory. Taken before the directory's lock, so that nothing fails under it.
+pub(crate) struct EntryMemory<H: Host> {
+    pub shown: ShownMemory<H>,
+    pub listed: Spares<H>,
+}
+
+/// An entry that was taken out of a directory. The caller drops it after the directory's lock.
+pub(crate) type Taken<H> = (Arc<Dentry<H>>, Spares<H>);
+
+/// What the lock of a directory guards.
+pub(crate) struct Entries<H: Host> {
+    by_name: Map<Arc<[u8]>, Listed<H>>,
+    /// Listings go by cookie, so that one goes on at the right place while entries come and go.
+    by_cookie: Map<u64, Arc<[u8]>>,
+    next: u64,
+    /// Removed: nothing may be put in any more.
+    dead: bool,
+}
+
+impl<H: Host> Directory<H> {
+    /// An empty directory.
+    pub fn new(host: &H) -> Self {
+        let entries = Entries { by_name: Map::new(), by_cookie: Map::new(), next: FIRST_COOKIE, dead: false };
+        let entries = CachePadded(SpinLock::new(Rank::DIRECTORY, entries));
+        Directory { names: Names::new(Rank::NAMES), epoch: host.epoch(), entries }
+    }
+
+    /// The entry called `name`. A directory is not counted.
+    pub(crate) fn get<'p>(&self, name: &[u8], pin: &'p Pinned<'_>) -> Option<Found<'p, Dentry<H>>> {
+        self.names.get(name, pin)
+    }
+
+    /// Memory for a name that lookups see.
+    pub(crate) fn shown_memory(&self) -> Result<ShownMemory<H>, FsError> {
+        Ok(self.names.spare()?)
+    }
+
+    /// Memory for an entry more.
+    pub(crate) fn memory(&self) -> Result<EntryMemory<H>, FsError> {
+        let listed = Spares { by_name: Spare::try_new()?, by_cookie: Spare::try_new()? };
+        Ok(EntryMemory { shown: self.shown_memory()?, listed })
+    }
+
+    /// Number of entries.
+    pub fn len(&self) -> usize {
+        self.entries.lock().by_name.len()
+    }
+
+    /// Whether there is no entry.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub(crate) fn lock(&self) -> Locked<'_, H> {
+        self.locked(self.entries.lock())
+    }
+
+    /// As [`lock`](Self::lock), below another directory's (or beside it: `rename` tells why that is well). Which of two comes first
+    /// changes as directories move, so that no one order of two can be noted.
+    pub(crate) fn lock_below(&self) -> Locked<'_, H> {
+        self.locked(self.entries.lock_below())
+    }
+
+    fn locked<'a>(&'a self, entries: SpinGuard<'a, Entries<H>>) -> Locked<'a, H> {
+        Locked { names: &self.names, entries, given_up: self.epoch.pile() }
+    }
+
+    /// Up to `most` entries at or after `cookie`, each with the cookie of what comes next.
+    pub(crate) fn batch(&self, cookie: u64, most: usize) -> Result<Vec<Shown<H>>, FsError> {
+        let mut out = Vec::try_with_capacity(most)?;
+        let entries = self.entries.lock();
+        for (at, name) in entries.by_cookie.iter_from(&cookie).take(most) {
+            if let Some((_, dentry)) = entries.by_name.get(name) {
+                out.push_reserved((at + 1, name.clone(), dentry.clone()));
+            }
+        }
+        Ok(out)
+    }
+}
+
+impl<'a, H: Host> Locked<'a, H> {
+    /// Unlocks; what was given up under the lock is left, for who holds another one.
+    pub(crate) fn unlock(self) -> Pile<'a> {
+        self.given_up
+    }
+
+    pub(crate) fn get(&self, name: &[u8]) -> Option<&Arc<Dentry<H>>> {
+        self.entries.by_name.get(name).map(|(_, d)| d)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.by_name.is_empty()
+    }
+
+    pub(crate) fn dead(&self) -> bool {
+        self.entries.dead
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.entries.dead = true;
+    }
+
+    fn show(&mut self, memory: ShownMemory<H>, name: Arc<[u8]>, dentry: Arc<Dentry<H>>) -> Option<Arc<Dentry<H>>> {
+        let stays = dentry.is_directory();
+        self.names.put(memory, name, dentry, stays, &mut self.given_up)
+    }
+
+    /// Adds an entry under a name that is free.
+    pub(crate) fn add(&mut self, memory: EntryMemory<H>, name: Arc<[u8]>, dentry: Arc<Dentry<H>>) {
+        let EntryMemory { shown, listed } = memory;
+        let shown = self.show(shown, name.clone(), dentry.clone());
+        debug_assert!(shown.is_none());
+        let cookie = self.entries.next;
+        self.entries.next += 1;
+        self.entries.by_cookie.insert(listed.by_cookie, cookie, name.clone());
+        self.entries.by_name.insert(listed.by_name, name, (cookie, dentry));
+    }
+
+    /// Puts `dentry` in the place of an entry that is there, which is returned, to be dropped without the lock.
+    pub(crate) fn replace(
+        &mut self,
+        memory: ShownMemory<H>,
+        name: Arc<[u8]>,
+        dentry: Arc<Dentry<H>>,
+    ) -> Option<Arc<Dentry<H>>> {
+        let (_, there) = self.entries.by_name.get_mut(&name)?;
+        let old = core::mem::replace(there, dentry.clone());
+        // The returned dentry has one reference fewer then.
+        drop(self.show(memory, name, dentry));
+        Some(old)
+    }
+
+    /// Puts `dentry` in the place of an entry, or adds it. Returns the old dentry and the unused memory, which the caller drops after
+    /// the lock.
+    pub(crate) fn put(&mut self, memory: EntryMemory<H>, name: Arc<[u8]>, dentry: Arc<Dentry<H>>) -> Option<Taken<H>> {
+        if self.get(&name).is_none() {
+            self.add(memory, name, dentry);
+            return None;
+        }
+        let EntryMemory { shown, listed } = memory;
+        self.replace(shown, name, dentry).map(|old| (old, listed))
+    }
+
+    /// Takes an entry out, to be dropped without the lock. Its memory can be that of another entry.
+    pub(crate) fn take(&mut self, name: &[u8]) -> Option<Taken<H>> {
+        let (by_name, _, (cookie, dentry)) = self.entries.by_name.take(name)?;
+        let (by_cookie, _, _) = self.entries.by_cookie.take(&cookie)?;
+        // The returned dentry has one reference fewer then.
+        drop(self.names.take(name, &mut self.given_up));
+        Some((dentry, Spares { by_name, by_cookie }))
+    }
+}

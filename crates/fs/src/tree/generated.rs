@@ -1,0 +1,149 @@
+//! Files that are made up when somebody looks: the frame of procfs. Who knows the contents implements
+//! [`GeneratedDirectory`], [`GeneratedFile`] and [`GeneratedLink`]; names, paths, reading by pieces and listing are here.
+
+use super::attr::{FileKind, NewAttr};
+use super::dentry::Dentry;
+use crate::host::Host;
+use crate::{FsError, Sink};
+use core::fmt;
+use quire_heap::{Arc, Vec};
+
+/// What is behind a generated inode.
+pub enum Generated<H: Host> {
+    /// Names to be looked up.
+    Directory(Arc<dyn GeneratedDirectory<H>>),
+    /// Text to be read.
+    File(Arc<dyn GeneratedFile>),
+    /// A way to somewhere else.
+    Link(Arc<dyn GeneratedLink<H>>),
+}
+
+impl<H: Host> Generated<H> {
+    /// Its kind.
+    pub fn kind(&self) -> FileKind {
+        match self {
+            Generated::Directory(_) => FileKind::Directory,
+            Generated::File(_) => FileKind::Regular,
+            Generated::Link(_) => FileKind::Symlink,
+        }
+    }
+}
+
+/// A generated thing as its directory hands it out.
+pub struct Entry<H: Host> {
+    /// Inode number: the same for the same thing, at all times.
+    pub number: u64,
+    /// Permissions and owner.
+    pub attr: NewAttr,
+    /// The thing.
+    pub node: Generated<H>,
+}
+
+/// A directory whose entries are found when asked for.
+pub trait GeneratedDirectory<H: Host>: Send + Sync {
+    /// The entry called `name`.
+    fn lookup(&self, name: &[u8]) -> Result<Option<Entry<H>>, FsError>;
+    /// Calls `each(cookie, name, kind, inode number)` for the entries with cookies above `after`, in ascending order of
+    /// cookies (all above zero), until it returns false.
+    #[allow(clippy::type_complexity)]
+    fn list(&self, after: u64, each: &mut dyn FnMut(u64, &[u8], FileKind, u64) -> bool) -> Result<(), FsError>;
+    /// Whether the caller may use it whatever its bits say.
+    fn admits(&self) -> bool {
+        false
+    }
+}
+
+/// A file whose text is written when it is read from its start.
+pub trait GeneratedFile: Send + Sync {
+    /// Comes when it is opened: whether the caller may, beyond what its bits say. What it returns is read in its place:
+    /// a file that is about something which may change hands binds what it shows here, where the opener is checked.
+    fn open(&self) -> Result<Option<Arc<dyn GeneratedFile>>, FsError> {
+        Ok(None)
+    }
+    /// Writes the whole text.
+    fn text(&self, out: &mut Text) -> Result<(), FsError>;
+    /// Takes what a program wrote.
+    fn store(&self, bytes: &[u8]) -> Result<usize, FsError> {
+        let _ = bytes;
+        Err(FsError::NotPermitted)
+    }
+}
+
+/// A link whose target is found when it is followed.
+pub trait GeneratedLink<H: Host>: Send + Sync {
+    /// What reading the link shows.
+    fn target(&self) -> Result<Vec<u8>, FsError>;
+    /// Where following it leads, if not to what [`target`](Self::target) names: an open file may have no name.
+    fn jump(&self) -> Option<Result<Arc<Dentry<H>>, FsError>> {
+        None
+    }
+}
+
+const CHUNK: usize = 4000;
+
+/// Text in pieces of one page: a listing of a million lines needs no large allocation. Written with `write!`, which fails
+/// where memory is out.
+#[derive(Default)]
+pub struct Text {
+    chunks: Vec<Vec<u8>>,
+    len: usize,
+}
+
+impl Text {
+    /// No text yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Its length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether nothing was written.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Adds bytes, which need not be UTF-8.
+    pub fn push(&mut self, mut bytes: &[u8]) -> Result<(), FsError> {
+        while !bytes.is_empty() {
+            if self.chunks.last().is_none_or(|c| c.len() == CHUNK) {
+                self.chunks.try_push(Vec::try_with_capacity(CHUNK)?)?;
+            }
+            let Some(chunk) = self.chunks.last_mut() else { return Err(FsError::OutOfMemory) };
+            let n = bytes.len().min(CHUNK - chunk.len());
+            chunk.extend_reserved(&bytes[..n]);
+            self.len += n;
+            bytes = &bytes[n..];
+        }
+        Ok(())
+    }
+
+    /// Gives the bytes from `offset` to `sink`.
+    pub fn read(&self, offset: u64, sink: &mut dyn Sink) -> Result<usize, FsError> {
+        let mut done = 0;
+        let Ok(offset) = usize::try_from(offset) else { return Ok(0) };
+        while sink.room() > 0 && offset + done < self.len {
+            let at = offset + done;
+            let Some(rest) = self.chunks.get(at / CHUNK).and_then(|c| c.get(at % CHUNK..)) else { break };
+            match sink.put(rest) {
+                Ok(n) => {
+                    done += n;
+                    if n < rest.len() {
+                        break;
+                    }
+                }
+                Err(e) if done == 0 => return Err(e),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    }
+}
+
+impl fmt::Write for Text {
+    fn write_str(&mut self, s: &str) -> fmt::Result {
+        self.push(s.as_bytes()).map_err(|_| fmt::Error)
+    }
+}

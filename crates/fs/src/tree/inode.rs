@@ -1,0 +1,354 @@
+//! Inodes: what a name leads to.
+
+use super::attr::{Attr, DeviceNumber, EXECUTE, FileKind, Ident, NewAttr, Rights, Status, Timestamp, without_set_ids};
+use super::directory::Directory;
+use super::generated::Generated;
+use super::system::{Admitted, FileSystem};
+use crate::file::lock::RecordLocks;
+use crate::file::seal::{Seals, ToStore};
+use crate::file::text::TextUse;
+use crate::host::{FileObject, Host, Origin, PAGE_SIZE};
+use crate::pipe::Pipe;
+use crate::{FsError, Io};
+use quire_heap::{Arc, Room, Vec};
+use quire_sync::atomic::{AtomicU32, Ordering};
+use quire_sync::{Mutex, MutexGuard, Rank, Sequenced};
+
+/// Most names of one inode.
+pub const LINK_MAX: u32 = 1 << 30;
+
+/// A regular file's contents.
+pub struct RegularFile<H: Host> {
+    /// The bytes.
+    pub object: H::Object,
+    /// What those change who write to it, or execute it.
+    pub writing: Writing,
+    /// What the object knows of the file.
+    pub origin: Arc<Origin<H>>,
+}
+
+/// What those change who write to a file, or execute it. On lines of its own: who maps or reads the file reads what stands beside.
+#[repr(C, align(128))]
+pub struct Writing {
+    /// Writes and truncations one after the other, so that appends do not overwrite each other.
+    lock: Mutex<()>,
+    /// [`Seals`]. Written under the lock, so that a write and a seal come one after the other.
+    seals: AtomicU32,
+    /// On the second line: who writes and who opens share none.
+    pub(crate) text: TextUse,
+}
+
+impl Writing {
+    /// Keeps other writes and truncations out.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, ()> {
+        self.lock.lock()
+    }
+
+    /// What will not happen to the file any more. Those that concern writes and truncations change under the lock.
+    pub(crate) fn seals(&self) -> Seals {
+        Seals::from_bits_truncate(self.seals.load(Ordering::Acquire))
+    }
+}
+
+impl<H: Host> RegularFile<H> {
+    /// Announces a shared mapping that may store into the file. The caller keeps the announcement until the mapping is there, or given up.
+    /// `None`: the file cannot be sealed. [`FsError::NotPermitted`]: it is sealed against that.
+    pub fn to_store(&self) -> Result<Option<ToStore<'_>>, FsError> {
+        let Some(announced) = self.origin.to_store()? else { return Ok(None) };
+        // After the announcement: a seal that comes now finds it.
+        if self.writing.seals().intersects(Seals::WRITES) { Err(FsError::NotPermitted) } else { Ok(Some(announced)) }
+    }
+}
+
+/// What is behind an inode.
+pub enum Node<H: Host> {
+    /// A file with bytes.
+    File(RegularFile<H>),
+    /// A directory.
+    Directory(Directory<H>),
+    /// A symbolic link to a path.
+    Symlink(Vec<u8>),
+    /// A pipe, with or without a name.
+    Fifo(Arc<Pipe<H>>),
+    /// A device that reads and writes streams of bytes.
+    CharDevice(DeviceNumber),
+    /// A device of blocks (a node only: nothing drives one).
+    BlockDevice(DeviceNumber),
+    /// A socket's name.
+    Socket,
+    /// A nameless stream.
+    Anonymous(&'static str),
+    /// Made up when looked at.
+    Generated(Generated<H>),
+}
+
+/// An inode; see the module.
+pub struct Inode<H: Host> {
+    /// Identity.
+    pub ident: Ident,
+    /// Contents.
+    pub node: Node<H>,
+    /// Locks on byte ranges, and on the whole.
+    pub locks: RecordLocks<H::LockCharge>,
+    system: &'static FileSystem,
+    /// [`Rights`], for all the paths that lead here or through: what a write to the file changes stands elsewhere. Written under the
+    /// lock of `attr`.
+    rights: Sequenced<2>,
+    attr: Attributes,
+}
+
+/// As [`Attr::words`]. On lines of its own: each write to the file notes its time.
+#[repr(align(64))]
+struct Attributes(Sequenced<8>);
+
+impl<H: Host> Drop for Inode<H> {
+    fn drop(&mut self) {
+        self.system.forget();
+    }
+}
+
+impl<H: Host> Inode<H> {
+    /// A new inode of `system` with no name yet, with what `node` makes of its identity.
+    pub fn new(
+        host: &H,
+        system: &'static FileSystem,
+        attr: NewAttr,
+        node: impl FnOnce(Ident) -> Result<Node<H>, FsError>,
+    ) -> Result<Arc<Self>, FsError> {
+        let room = Room::try_new()?;
+        let admitted = system.admit(host.epoch())?;
+        let ident = Ident { device: system.device, number: system.number() };
+        let node = node(ident)?;
+        // From here on the inode itself counts, until it is dropped.
+        admitted.keep();
+        Ok(room.fill(Self::with(ident, node, attr, host.realtime(), system)))
+    }
+
+    /// An inode that stands for something generated, numbered by its provider; it counts against no limit.
+    pub fn generated(
+        system: &'static FileSystem,
+        number: u64,
+        attr: NewAttr,
+        now: Timestamp,
+        node: Generated<H>,
+    ) -> Result<Arc<Self>, FsError> {
+        debug_assert!(system.inodes.is_none(), "what is generated has no limit");
+        let ident = Ident { device: system.device, number };
+        Ok(Arc::try_new(Self::with(ident, Node::Generated(node), attr, now, system))?)
+    }
+
+    fn with(ident: Ident, node: Node<H>, new: NewAttr, now: Timestamp, system: &'static FileSystem) -> Self {
+        let attr = Attr {
+            mode: new.mode & 0o7777,
+            uid: new.uid,
+            gid: new.gid,
+            links: 0,
+            linkable: false,
+            accessed: now,
+            modified: now,
+            changed: now,
+            born: now,
+        };
+        let words = attr.words();
+        Inode {
+            ident,
+            node,
+            locks: RecordLocks::new(),
+            system,
+            rights: Sequenced::new(Rank::RIGHTS, [words[0], words[1]]),
+            attr: Attributes(Sequenced::new(Rank::ATTRIBUTES, words)),
+        }
+    }
+
+    /// A regular file's node, in `system`. With [`Seals::SEAL`] it can never be sealed further.
+    pub fn regular(host: &H, system: &FileSystem, ident: Ident, seals: Seals) -> Result<Node<H>, FsError> {
+        let origin = Arc::try_new(Origin::new(ident, !seals.contains(Seals::SEAL)))?;
+        let object = host.object(origin.clone(), system.quota())?;
+        let writing = Writing { lock: Mutex::new(()), seals: AtomicU32::new(seals.bits()), text: TextUse::new() };
+        Ok(Node::File(RegularFile { object, writing, origin }))
+    }
+
+    /// The file system it belongs to.
+    pub fn system(&self) -> &'static FileSystem {
+        self.system
+    }
+
+    /// What kind it is.
+    pub fn kind(&self) -> FileKind {
+        match &self.node {
+            Node::File(_) => FileKind::Regular,
+            Node::Directory(_) => FileKind::Directory,
+            Node::Symlink(_) => FileKind::Symlink,
+            Node::Fifo(_) => FileKind::Fifo,
+            Node::CharDevice(_) => FileKind::CharDevice,
+            Node::BlockDevice(_) => FileKind::BlockDevice,
+            Node::Socket => FileKind::Socket,
+            Node::Anonymous(_) => FileKind::Anonymous,
+            Node::Generated(g) => g.kind(),
+        }
+    }
+
+    /// Whether names can be looked up in it.
+    pub fn is_directory(&self) -> bool {
+        self.kind() == FileKind::Directory
+    }
+
+    /// Its attributes now.
+    pub fn attr(&self) -> Attr {
+        Attr::of_words(self.attr.0.read())
+    }
+
+    /// Who may do what with it now.
+    pub(crate) fn rights(&self) -> Rights {
+        let [first, owners] = self.rights.read();
+        Rights { mode: first as u16, uid: owners as u32, gid: (owners >> 32) as u32 }
+    }
+
+    /// Changes attributes in one step and notes the time of the change.
+    pub fn change<R>(&self, now: Timestamp, f: impl FnOnce(&mut Attr) -> R) -> R {
+        self.attr.0.update(|words| {
+            let mut attr = Attr::of_words(*words);
+            attr.changed = now;
+            let result = f(&mut attr);
+            let before = [words[0], words[1]];
+            *words = attr.words();
+            if before != [words[0], words[1]] {
+                self.rights.update(|rights| *rights = [words[0], words[1]]);
+            }
+            result
+        })
+    }
+
+    /// Notes that the contents changed.
+    pub fn touch(&self, now: Timestamp) {
+        self.change(now, |a| a.modified = now);
+    }
+
+    /// The regular file behind it.
+    pub fn file(&self) -> Option<&RegularFile<H>> {
+        match &self.node {
+            Node::File(f) => Some(f),
+            _ => None,
+        }
+    }
+
+    /// The seals of a regular file.
+    pub fn seals(&self) -> Option<Seals> {
+        self.file().map(|file| file.writing.seals())
+    }
+
+    /// Adds seals to a regular file. [`FsError::NotPermitted`] where none may be added, [`FsError::Busy`] where a mapping may store
+    /// into it that is to be written to no more.
+    pub fn add_seals(&self, seals: Seals) -> Result<(), FsError> {
+        let file = self.file().ok_or(FsError::Invalid)?;
+        let writing = &file.writing;
+        let _one = writing.lock();
+        if writing.seals().contains(Seals::SEAL) {
+            return Err(FsError::NotPermitted);
+        }
+        // Under the lock of the mode, so that it does not change meanwhile. What may be executed for ever is not written to.
+        self.attr.0.update(|words| {
+            let runs = seals.contains(Seals::EXEC) && Attr::of_words(*words).mode & EXECUTE != 0;
+            let implied = if runs { Seals::SHRINK | Seals::GROW | Seals::WRITES } else { Seals::empty() };
+            let more = (seals | implied) - writing.seals();
+            if more.contains(Seals::WRITE) {
+                file.origin.deny_stores()?;
+            }
+            if more.intersects(Seals::WRITES) {
+                file.origin.forbid_writes();
+            }
+            writing.seals.fetch_or(more.bits(), Ordering::AcqRel);
+            Ok(())
+        })
+    }
+
+    /// Counts one more name of something that is no directory. Further names count as inodes do, as on Linux; the first one of a file
+    /// that was made without a name does not. An inode that lost its last name stays so.
+    pub(crate) fn gain_name(&self, now: Timestamp, admitted: Result<Admitted<'_>, FsError>) -> Result<(), FsError> {
+        let further = self.change(now, |a| match a.links {
+            0 if !a.linkable => Err(FsError::NotFound),
+            LINK_MAX.. => Err(FsError::TooManyLinks),
+            before => {
+                if let (1.., Err(full)) = (before, &admitted) {
+                    return Err(*full);
+                }
+                a.links += 1;
+                a.linkable = false;
+                Ok(before > 0)
+            }
+        })?;
+        if further {
+            admitted.map(Admitted::keep)?;
+        }
+        Ok(())
+    }
+
+    /// Counts one name less.
+    pub(crate) fn lose_name(&self, now: Timestamp) {
+        let left = self.change(now, |a| {
+            a.links = a.links.saturating_sub(1);
+            a.links
+        });
+        if left > 0 {
+            self.system.forget();
+        }
+    }
+
+    /// Everything that is to be told about it.
+    pub fn status(&self) -> Status {
+        let (mut size, mut allocated, mut device) = (0, 0, DeviceNumber { major: 0, minor: 0 });
+        match &self.node {
+            Node::File(f) => {
+                size = f.object.size();
+                allocated = f.object.resident() * PAGE_SIZE as u64;
+            }
+            // As Linux's tmpfs does: twenty bytes an entry, `.` and `..` included.
+            Node::Directory(d) => size = (d.len() as u64 + 2) * 20,
+            Node::Symlink(target) => size = target.len() as u64,
+            Node::CharDevice(d) | Node::BlockDevice(d) => device = *d,
+            Node::Fifo(_) | Node::Socket | Node::Anonymous(_) | Node::Generated(_) => {}
+        }
+        Status { ident: self.ident, kind: self.kind(), attr: self.attr(), size, allocated, device }
+    }
+
+    /// Takes the set-id bits away, before the contents change on behalf of somebody who may not keep them: what runs as its
+    /// owner is what the owner wrote. The bit for the group stays where nobody of the group may execute it, for then it says
+    /// something else.
+    pub(crate) fn lose_set_ids(&self, host: &H, keep: bool) {
+        const EITHER: u16 = 0o6000;
+        // Mostly there are none, and then nothing is written.
+        if keep || self.rights().mode & EITHER == 0 || self.is_directory() {
+            return;
+        }
+        self.change(host.realtime(), |a| a.mode = without_set_ids(a.mode));
+    }
+
+    /// As [`truncate`](Self::truncate), for a caller that has not opened it for writing: a program that runs is not cut.
+    pub fn truncate_by_name(&self, host: &H, size: u64, io: &Io<'_>) -> Result<(), FsError> {
+        let _writer = self.file().map(|file| file.writing.text.write()).transpose()?;
+        self.truncate(host, size, io)
+    }
+
+    /// Makes a regular file `size` bytes long.
+    pub(crate) fn truncate(&self, host: &H, size: u64, io: &Io<'_>) -> Result<(), FsError> {
+        match &self.node {
+            Node::File(f) => {
+                let _one = f.writing.lock();
+                let (seals, now) = (f.writing.seals(), f.object.size());
+                if size > now && size > io.most {
+                    return Err(FsError::OverLimit);
+                }
+                let against = if size < now { Seals::SHRINK } else { Seals::GROW };
+                if size != now && seals.contains(against) {
+                    return Err(FsError::NotPermitted);
+                }
+                self.lose_set_ids(host, io.keeps_set_ids);
+                f.object.set_size(size)?;
+                self.touch(host.realtime());
+                Ok(())
+            }
+            Node::Directory(_) => Err(FsError::IsDirectory),
+            _ => Err(FsError::Invalid),
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! File systems: how many inodes and pages each may hold, and the numbers of its inodes.
+
+use crate::FsError;
+use quire_heap::try_leak;
+use quire_lookup::per_cpu;
+use quire_sync::atomic::{AtomicU64, Ordering};
+use quire_sync::epoch::Domain;
+use quire_sync::{PerCpu, Quota, preempt_off};
+
+/// What a file system may hold. `None`: anything.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Limits {
+    /// Pages of files' contents, those in swap too.
+    pub pages: Option<u64>,
+    /// Inodes, and the second and further names of files: each takes kernel memory.
+    pub inodes: Option<u64>,
+}
+
+impl Limits {
+    /// A file system that may hold anything, for ever.
+    pub const NONE: Limits = Limits { pages: None, inodes: None };
+    /// One that gets its limits later ([`FileSystem::set_room`]).
+    pub const UNSET: Limits = Limits { pages: Some(u64::MAX), inodes: Some(u64::MAX) };
+}
+
+/// The file system that an inode belongs to. It is mounted, or the machine's, for ever.
+///
+/// Inodes and pages are counted by each processor for itself, and inodes numbered, so that those who make and remove files or write to
+/// different files at the same time share no line. The limits are exact all the same.
+pub struct FileSystem {
+    /// Device number that its inodes show.
+    pub device: u64,
+    /// Its type, as mount tables name it.
+    pub kind: &'static str,
+    /// None where there is no limit, for ever; the same for pages.
+    pub(super) inodes: Option<&'static Quota>,
+    pages: Option<&'static Quota>,
+    numbered: PerCpu<AtomicU64>,
+}
+
+impl FileSystem {
+    /// An empty file system on a machine of `cpus` processors. What has no limit now is not counted, and never gets one.
+    pub fn new(device: u64, kind: &'static str, limits: Limits, cpus: usize) -> Result<&'static Self, FsError> {
+        let quota = |limit: u64| -> Result<&'static Quota, FsError> { Ok(try_leak(per_cpu::quota(cpus, limit)?)?) };
+        Ok(try_leak(FileSystem {
+            device,
+            kind,
+            inodes: limits.inodes.map(quota).transpose()?,
+            pages: limits.pages.map(quota).transpose()?,
+            numbered: per_cpu::per_cpu(cpus, |_| AtomicU64::new(0))?,
+        })?)
+    }
+
+    /// Adds `more` to what it holds at this moment: that, and no more than that, it may hold from now on.
+    pub fn set_room(&self, more: Limits) {
+        for (quota, more) in [(self.inodes, more.inodes), (self.pages, more.pages)] {
+            if let Some(quota) = quota {
+                quota.set_limit(more.map_or(u64::MAX, |more| quota.taken().saturating_add(more)));
+            }
+        }
+    }
+
+    /// How much it may hold, and how much of that is free. Zeroes stand for no limit, as on Linux.
+    pub fn space(&self) -> Space {
+        let of = |quota: Option<&Quota>| match quota.map(|quota| (quota.limit(), quota.taken())) {
+            None | Some((u64::MAX, _)) => Count::default(),
+            Some((limit, taken)) => Count { total: limit, free: limit.saturating_sub(taken) },
+        };
+        Space { kind: self.kind, device: self.device, pages: of(self.pages), inodes: of(self.inodes) }
+    }
+
+    /// Inodes that live, and further names, where they are counted.
+    pub fn inodes(&self) -> u64 {
+        self.inodes.map_or(0, Quota::taken)
+    }
+
+    /// What contents are charged to.
+    pub fn quota(&self) -> Option<&'static Quota> {
+        self.pages
+    }
+
+    /// One more inode, or name of one. The caller holds no lock and is not pinned.
+    pub(crate) fn admit(&self, epoch: &Domain) -> Result<Admitted<'_>, FsError> {
+        let Some(quota) = self.inodes else { return Ok(Admitted(self)) };
+        if !quota.take(1) {
+            // A directory that was removed counts until no lookup can stand in it.
+            epoch.drain();
+            if !quota.take(1) {
+                return Err(FsError::NoSpace);
+            }
+        }
+        Ok(Admitted(self))
+    }
+
+    /// One inode less, or name of one.
+    pub(crate) fn forget(&self) {
+        if let Some(quota) = self.inodes {
+            quota.put(1);
+        }
+    }
+
+    /// A number that no other inode has or had.
+    pub(super) fn number(&self) -> u64 {
+        let pinned = preempt_off();
+        // Written by this processor alone.
+        let mine = self.numbered.mine(&pinned);
+        let n = mine.load(Ordering::Relaxed);
+        mine.store(n + 1, Ordering::Relaxed);
+        n * self.numbered.len() as u64 + pinned.cpu() as u64 + 1
+    }
+}
+
+/// An inode, or a name, that counts; it counts no more when this is dropped.
+#[must_use]
+pub(crate) struct Admitted<'a>(&'a FileSystem);
+
+impl Admitted<'_> {
+    /// It is there: whoever takes it away says so ([`FileSystem::forget`]).
+    pub fn keep(self) {
+        core::mem::forget(self);
+    }
+}
+
+impl Drop for Admitted<'_> {
+    fn drop(&mut self) {
+        self.0.forget();
+    }
+}
+
+/// How many of something there may be, and how many of these are free; zeroes where there is no limit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Count {
+    /// All.
+    pub total: u64,
+    /// Those that may still be had.
+    pub free: u64,
+}
+
+/// Space on a file system.
+#[derive(Clone, Copy, Debug)]
+pub struct Space {
+    /// The type's name.
+    pub kind: &'static str,
+    /// Device number.
+    pub device: u64,
+    /// Pages.
+    pub pages: Count,
+    /// Inodes.
+    pub inodes: Count,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Host;
+    use crate::test_host::TestHost;
+    use quire_sync::hooks::threads::set_cpu;
+    use std::collections::BTreeSet;
+
+    /// As many inodes as the limit says, whichever processors make and remove them; each with a number of its own.
+    #[test]
+    fn what_one_processor_gives_back_another_may_use() {
+        const LIMIT: u64 = 200;
+        let system = FileSystem::new(1, "test", Limits { inodes: Some(LIMIT), pages: None }, 3).unwrap();
+        let epoch = TestHost.epoch();
+        let mut numbers = BTreeSet::new();
+        for n in 0..LIMIT {
+            set_cpu(n as usize % 3);
+            assert_eq!(system.space().inodes, Count { total: LIMIT, free: LIMIT - n });
+            system.admit(epoch).unwrap().keep();
+            assert!(numbers.insert(system.number()));
+        }
+        assert_eq!((system.admit(epoch).err(), system.inodes()), (Some(FsError::NoSpace), LIMIT));
+        set_cpu(1);
+        (0..LIMIT).for_each(|_| system.forget());
+        assert_eq!(system.inodes(), 0);
+        set_cpu(2);
+        (0..LIMIT).for_each(|_| system.admit(epoch).unwrap().keep());
+        set_cpu(0);
+        assert_eq!(system.admit(epoch).err(), Some(FsError::NoSpace));
+        system.forget();
+        drop(system.admit(epoch).unwrap());
+        assert_eq!(system.inodes(), LIMIT - 1);
+    }
+}

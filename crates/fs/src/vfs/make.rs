@@ -1,0 +1,222 @@
+//! Making, linking and removing names.
+
+use super::Vfs;
+use super::found::{Found, Last};
+use super::view::View;
+use super::who::Want;
+use crate::host::Host;
+use crate::pipe::Pipe;
+use crate::tree::attr::{DeviceNumber, NewAttr};
+use crate::tree::dentry::Dentry;
+use crate::tree::directory::Directory;
+use crate::tree::inode::{Inode, Node};
+use crate::tree::system::FileSystem;
+use crate::{FsError, Seals};
+use quire_heap::{Arc, Vec};
+
+/// What is to be made.
+#[derive(Clone, Copy, Debug)]
+pub enum Create<'a> {
+    /// An empty file.
+    File,
+    /// An empty directory.
+    Directory,
+    /// A symbolic link to a path.
+    Symlink(&'a [u8]),
+    /// A pipe with a name.
+    Fifo,
+    /// A character device's node.
+    CharDevice(DeviceNumber),
+    /// A block device's node.
+    BlockDevice(DeviceNumber),
+    /// A socket's name.
+    Socket,
+}
+
+impl<H: Host> Vfs<H> {
+    /// Makes `what` under the name that `found` ends in. `mode` loses what the view's umask says.
+    pub fn make(
+        &self,
+        view: &View<H>,
+        found: &Found<H>,
+        what: Create<'_>,
+        mode: u16,
+    ) -> Result<Arc<Dentry<H>>, FsError> {
+        if found.last != Last::Name || found.target.is_some() {
+            return Err(FsError::Exists);
+        }
+        if found.slash && !matches!(what, Create::Directory) {
+            return Err(FsError::NotFound);
+        }
+        let parent = &found.parent;
+        let Node::Directory(directory) = &parent.inode.node else { return Err(FsError::NotFound) };
+        view.who.may(&parent.inode, Want::WRITE | Want::EXECUTE)?;
+        let inode = self.new_inode(view, Some(&parent.inode), parent.inode.system(), what, mode)?;
+        let name = found.name.shared()?;
+        let dentry = Dentry::child(parent, name.clone(), inode, false)?;
+        let memory = directory.memory()?;
+        if let Some(file) = dentry.inode.file() {
+            file.origin.set_name(&dentry);
+        }
+        let now = self.host.realtime();
+        let is_directory = dentry.inode.is_directory();
+        dentry.inode.change(now, |a| a.links = if is_directory { 2 } else { 1 });
+        {
+            let mut entries = directory.lock();
+            if entries.dead() {
+                return Err(FsError::NotFound);
+            }
+            if entries.get(&name).is_some() {
+                drop(entries);
+                return Err(FsError::Exists);
+            }
+            entries.add(memory, name, dentry.clone());
+        }
+        parent.inode.change(now, |a| {
+            a.modified = now;
+            a.links += u32::from(is_directory);
+        });
+        Ok(dentry)
+    }
+
+    pub(super) fn new_inode(
+        &self,
+        view: &View<H>,
+        parent: Option<&Inode<H>>,
+        system: &'static FileSystem,
+        what: Create<'_>,
+        mode: u16,
+    ) -> Result<Arc<Inode<H>>, FsError> {
+        let mut attr = NewAttr { mode: mode & !view.umask, uid: view.who.uid, gid: view.who.gid };
+        if matches!(what, Create::Symlink(_)) {
+            attr.mode = 0o777;
+        }
+        // A directory with the set-group-id bit hands its group on, and the bit to directories.
+        if let Some(parent) = parent.map(|p| p.attr()).filter(|p| p.mode & 0o2000 != 0) {
+            attr.gid = parent.gid;
+            if matches!(what, Create::Directory) {
+                attr.mode |= 0o2000;
+            } else if attr.mode & 0o2010 == 0o2010 && !view.who.may_set_group_id(parent.gid) {
+                // Who is not in a group makes no programs that run as that group.
+                attr.mode &= !0o2000;
+            }
+        }
+        Inode::new(&self.host, system, attr, |ident| {
+            Ok(match what {
+                Create::File => Inode::regular(&self.host, system, ident, Seals::SEAL)?,
+                Create::Directory => Node::Directory(Directory::new(&self.host)),
+                Create::Symlink(target) => Node::Symlink(Vec::try_copy(target)?),
+                Create::Fifo => Node::Fifo(Pipe::new(self.host.clone())?),
+                Create::CharDevice(n) => Node::CharDevice(n),
+                Create::BlockDevice(n) => Node::BlockDevice(n),
+                Create::Socket => Node::Socket,
+            })
+        })
+    }
+
+    /// Gives the inode behind `old` one more name.
+    pub fn link(&self, view: &View<H>, old: &Arc<Dentry<H>>, found: &Found<H>) -> Result<(), FsError> {
+        if found.last != Last::Name || found.target.is_some() {
+            return Err(FsError::Exists);
+        }
+        if found.slash {
+            return Err(FsError::NotFound);
+        }
+        if old.inode.is_directory() {
+            return Err(FsError::NotPermitted);
+        }
+        let parent = &found.parent;
+        if !core::ptr::eq(old.inode.system(), parent.inode.system()) {
+            return Err(FsError::CrossDevice);
+        }
+        let Node::Directory(directory) = &parent.inode.node else { return Err(FsError::NotPermitted) };
+        view.who.may_link(&old.inode)?;
+        view.who.may(&parent.inode, Want::WRITE | Want::EXECUTE)?;
+        let admitted = parent.inode.system().admit(self.host.epoch());
+        let name = found.name.shared()?;
+        let dentry = Dentry::child(parent, name.clone(), old.inode.clone(), false)?;
+        let memory = directory.memory()?;
+        let now = self.host.realtime();
+        {
+            let mut entries = directory.lock();
+            if entries.dead() {
+                return Err(FsError::NotFound);
+            }
+            if entries.get(&name).is_some() {
+                drop(entries);
+                return Err(FsError::Exists);
+            }
+            // Under the directory's lock: whoever sees the name sees it counted.
+            old.inode.gain_name(now, admitted)?;
+            entries.add(memory, name, dentry);
+        }
+        parent.inode.touch(now);
+        Ok(())
+    }
+
+    /// Removes a name that does not lead to a directory.
+    pub fn unlink(&self, view: &View<H>, found: &Found<H>) -> Result<(), FsError> {
+        match found.last {
+            Last::Name => {}
+            _ => return Err(FsError::IsDirectory),
+        }
+        let Node::Directory(directory) = &found.parent.inode.node else { return Err(FsError::NotPermitted) };
+        view.who.may(&found.parent.inode, Want::WRITE | Want::EXECUTE)?;
+        let removed = {
+            let mut entries = directory.lock();
+            let victim = entries.get(found.name.bytes()).cloned().ok_or(FsError::NotFound)?;
+            if victim.inode.is_directory() {
+                return Err(FsError::IsDirectory);
+            }
+            if found.slash {
+                return Err(FsError::NotDirectory);
+            }
+            view.who.may_take(&found.parent.inode, &victim.inode)?;
+            let listed = entries.take(found.name.bytes());
+            victim.unlist();
+            (victim, listed)
+        };
+        let now = self.host.realtime();
+        removed.0.inode.lose_name(now);
+        found.parent.inode.touch(now);
+        Ok(())
+    }
+
+    /// Removes an empty directory.
+    pub fn rmdir(&self, view: &View<H>, found: &Found<H>) -> Result<(), FsError> {
+        match found.last {
+            Last::Name => {}
+            Last::Dot => return Err(FsError::Invalid),
+            Last::DotDot => return Err(FsError::NotEmpty),
+            Last::Root | Last::Jump => return Err(FsError::Busy),
+        }
+        let Node::Directory(directory) = &found.parent.inode.node else { return Err(FsError::NotPermitted) };
+        view.who.may(&found.parent.inode, Want::WRITE | Want::EXECUTE)?;
+        let removed = {
+            let mut entries = directory.lock();
+            let victim = entries.get(found.name.bytes()).cloned().ok_or(FsError::NotFound)?;
+            if victim.mounted {
+                return Err(FsError::Busy);
+            }
+            let Node::Directory(inner) = &victim.inode.node else { return Err(FsError::NotDirectory) };
+            view.who.may_take(&found.parent.inode, &victim.inode)?;
+            {
+                let mut inner = inner.lock_below();
+                if !inner.is_empty() {
+                    return Err(FsError::NotEmpty);
+                }
+                inner.kill();
+            }
+            let listed = entries.take(found.name.bytes());
+            victim.unlist();
+            (victim, listed)
+        };
+        let now = self.host.realtime();
+        removed.0.inode.change(now, |a| a.links = 0);
+        found.parent.inode.change(now, |a| {
+            a.modified = now;
+            a.links = a.links.saturating_sub(1);
+        });
+        Ok(())
+    }
+}

@@ -1,0 +1,108 @@
+//! Paths and what is done by them: the tree as a process sees it.
+//!
+//! [`Vfs`] holds the root, the mounts and the drivers. [`who`] says what the caller may do, [`view`] where its paths start, [`found`]
+//! where a path leads. [`walk`] turns a path into a dentry; [`make`], [`mounts`], [`open`], [`rename`] and [`attributes`] change the
+//! tree or open what is in it, each by adding methods to [`Vfs`].
+//!
+//! May use: [`tree`](crate::tree), [`file`](crate::file), [`pipe`](crate::pipe) and the seam to
+//! [drivers](crate::device::driver). Devices themselves are above.
+//! Owns: ancestors change only under `moving`; nothing that is mounted goes; permissions are checked before a name changes.
+
+mod attributes;
+pub(crate) mod found;
+pub(crate) mod make;
+mod mounts;
+pub(crate) mod open;
+pub mod rename;
+pub(crate) mod view;
+pub mod walk;
+pub(crate) mod who;
+
+use crate::device::driver::Driver;
+use crate::host::Host;
+use crate::tree::attr::{DeviceNumber, NewAttr};
+use crate::tree::dentry::Dentry;
+use crate::tree::directory::Directory;
+use crate::tree::inode::{Inode, Node};
+use crate::tree::system::{FileSystem, Limits};
+use crate::{FsError, OpenFlags, Stream};
+use quire_heap::{Arc, Vec};
+use quire_sync::atomic::AtomicU64;
+use quire_sync::{Mutex, Rank, SpinLock};
+use view::{Place, Places, View};
+use who::Who;
+
+/// All files of a machine.
+pub struct Vfs<H: Host> {
+    host: H,
+    root: Arc<Dentry<H>>,
+    /// Where the paths of [`view`](Self::view) start.
+    places: Arc<Places<H>>,
+    /// Where pipes and other nameless things live.
+    nameless: &'static FileSystem,
+    /// Where memory files live: it has no limits, as Linux's mount for them.
+    memory: &'static FileSystem,
+    /// Held while a name moves between directories: then, and only then, do ancestors change.
+    pub(crate) moving: Mutex<()>,
+    drivers: SpinLock<Vec<(DeviceNumber, Arc<dyn Driver>)>>,
+    mounts: SpinLock<Vec<Arc<Dentry<H>>>>,
+    next_device: AtomicU64,
+}
+
+impl<H: Host> Vfs<H> {
+    /// An empty tree whose root file system has `limits`.
+    pub fn new(host: H, limits: Limits) -> Result<Arc<Self>, FsError> {
+        let cpus = host.cpus();
+        let system = FileSystem::new(1, "tmpfs", limits, cpus)?;
+        let root = Dentry::root(Self::root_directory(&host, system, 0o755)?)?;
+        let place = Place::Counted(root.clone());
+        Ok(Arc::try_new(Vfs {
+            host,
+            mounts: SpinLock::new(Rank::ATTRIBUTES, Vec::try_from_iter([root.clone()])?),
+            root,
+            places: Arc::try_new(Places { cwd: place.clone(), root: place })?,
+            nameless: FileSystem::new(2, "pipefs", Limits::NONE, cpus)?,
+            memory: FileSystem::new(3, "tmpfs", Limits::NONE, cpus)?,
+            moving: Mutex::new(()),
+            drivers: SpinLock::new(Rank::ATTRIBUTES, Vec::new()),
+            next_device: AtomicU64::new(4),
+        })?)
+    }
+
+    fn root_directory(host: &H, system: &'static FileSystem, mode: u16) -> Result<Arc<Inode<H>>, FsError> {
+        let attr = NewAttr { mode, uid: 0, gid: 0 };
+        let inode = Inode::new(host, system, attr, |_| Ok(Node::Directory(Directory::new(host))))?;
+        inode.change(host.realtime(), |a| a.links = 2);
+        Ok(inode)
+    }
+
+    /// The kernel around it.
+    pub fn host(&self) -> &H {
+        &self.host
+    }
+
+    /// The root of everything.
+    pub fn root(&self) -> &Arc<Dentry<H>> {
+        &self.root
+    }
+
+    /// The view of a process that may do everything, from the root.
+    pub fn view(&self) -> View<H> {
+        View { places: self.places.clone(), who: Who::ROOT, umask: 0 }
+    }
+
+    /// From now on `driver` stands behind the nodes with that number.
+    pub fn register(&self, number: DeviceNumber, driver: Arc<dyn Driver>) -> Result<(), FsError> {
+        Ok(self.drivers.lock().try_push((number, driver))?)
+    }
+
+    /// Takes a [registered](Self::register) driver back.
+    pub(crate) fn deregister(&self, number: DeviceNumber, driver: &Arc<dyn Driver>) {
+        self.drivers.lock().retain(|(n, d)| *n != number || !Arc::ptr_eq(d, driver));
+    }
+
+    fn open_device(&self, number: DeviceNumber, flags: OpenFlags) -> Result<Arc<dyn Stream>, FsError> {
+        let driver = self.drivers.lock().iter().rev().find(|(n, _)| *n == number).map(|(_, d)| d.clone());
+        driver.ok_or(FsError::NoDevice)?.open(flags)
+    }
+}

@@ -1,0 +1,224 @@
+//! Opening what names lead to, and what has no name.
+
+use super::Vfs;
+use super::found::{Final, Last};
+use super::make::Create;
+use super::view::View;
+use super::who::{Want, Who};
+use crate::file::open_file::{Body, OpenFile, Opening};
+use crate::file::text::Writer;
+use crate::host::Host;
+use crate::pipe::Pipe;
+use crate::tree::attr::{EXECUTE, FileKind, NewAttr};
+use crate::tree::dentry::Dentry;
+use crate::tree::inode::{Inode, Node};
+use crate::{FsError, Io, OpenFlags, Seals, Stream};
+use quire_heap::{Arc, Vec, try_format};
+use quire_lookup::Hold;
+
+/// An open file as descriptors share it.
+pub type SharedFile<H> = Arc<OpenFile<H>>;
+
+impl<H: Host> Vfs<H> {
+    /// Opens what `path` leads to, making it where `flags` say so. Waits only for the other end of a FIFO.
+    pub fn open(
+        &self,
+        view: &View<H>,
+        base: &Arc<Dentry<H>>,
+        path: &[u8],
+        flags: OpenFlags,
+        mode: u16,
+        io: &Io<'_>,
+    ) -> Result<Arc<OpenFile<H>>, FsError> {
+        let exclusive = flags.contains(OpenFlags::CREATE | OpenFlags::EXCLUSIVE);
+        let end = match () {
+            () if exclusive => Final::Name,
+            () if flags.contains(OpenFlags::NOFOLLOW) => Final::Stay,
+            () => Final::Follow,
+        };
+        if flags.contains(OpenFlags::CREATE) && path.last() == Some(&b'/') {
+            // Whatever it is, it would have to be made as a directory; but first of all the way there must exist.
+            if self.walk(view, base, path, Final::Name)?.last == Last::Name {
+                return Err(FsError::IsDirectory);
+            }
+        }
+        if !flags.intersects(OpenFlags::CREATE | OpenFlags::NAMELESS) {
+            let dentry = self.target(view, base, path, end)?.ok_or(FsError::NotFound)?;
+            self.check_open(&view.who, &dentry, flags)?;
+            return self.open_dentry(dentry, flags, io);
+        }
+        loop {
+            let found = self.walk(view, base, path, end)?;
+            if flags.contains(OpenFlags::NAMELESS) {
+                let directory = found.target.ok_or(FsError::NotFound)?;
+                let Node::Directory(_) = &directory.inode.node else { return Err(FsError::NotDirectory) };
+                view.who.may(&directory.inode, Want::WRITE | Want::EXECUTE)?;
+                let system = directory.inode.system();
+                let inode = self.new_inode(view, Some(&directory.inode), system, Create::File, mode)?;
+                // Nobody else has it yet.
+                inode.change(self.host.realtime(), |a| a.linkable = !flags.contains(OpenFlags::EXCLUSIVE));
+                let label = try_format(format_args!("#{}", inode.ident.number))?;
+                return self.open_dentry(Dentry::unlisted(&directory, &label, inode)?, flags, io);
+            }
+            let dentry = match &found.target {
+                Some(_) if exclusive => return Err(FsError::Exists),
+                Some(there) => there.clone(),
+                None if !flags.contains(OpenFlags::CREATE) => return Err(FsError::NotFound),
+                // A link led to a name with a slash behind it.
+                None if found.slash => return Err(FsError::IsDirectory),
+                None => {
+                    // Before the file: opening it needs no more memory.
+                    let opening = Opening::new(&self.host)?;
+                    match self.make(view, &found, Create::File, mode) {
+                        Ok(new) => return self.open_in(opening, new.into(), flags - OpenFlags::TRUNCATE, io),
+                        Err(FsError::Exists) if !exclusive => continue,
+                        Err(e) => return Err(e),
+                    }
+                }
+            };
+            if flags.contains(OpenFlags::CREATE) && dentry.inode.is_directory() {
+                return Err(FsError::IsDirectory);
+            }
+            self.check_open(&view.who, &dentry, flags)?;
+            return self.open_dentry(dentry, flags, io);
+        }
+    }
+
+    /// Whether `who` may open what is there with `flags`.
+    fn check_open(&self, who: &Who, dentry: &Dentry<H>, flags: OpenFlags) -> Result<(), FsError> {
+        let kind = dentry.inode.kind();
+        if flags.contains(OpenFlags::DIRECTORY) && kind != FileKind::Directory {
+            return Err(FsError::NotDirectory);
+        }
+        if flags.contains(OpenFlags::PATH) {
+            return Ok(());
+        }
+        if kind == FileKind::Symlink {
+            return Err(FsError::Loop);
+        }
+        let mut want = Want::empty();
+        want.set(Want::READ, flags.contains(OpenFlags::READ));
+        want.set(Want::WRITE, flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE));
+        if want.contains(Want::WRITE) && kind == FileKind::Directory {
+            return Err(FsError::IsDirectory);
+        }
+        who.may(&dentry.inode, want)?;
+        if flags.contains(OpenFlags::NOATIME) && !who.owns(&dentry.inode.attr()) {
+            return Err(FsError::NotPermitted);
+        }
+        Ok(())
+    }
+
+    /// Opens a dentry; permissions were checked.
+    pub fn open_dentry(
+        &self,
+        dentry: impl Into<Hold<Dentry<H>>>,
+        flags: OpenFlags,
+        io: &Io<'_>,
+    ) -> Result<Arc<OpenFile<H>>, FsError> {
+        self.open_in(Opening::new(&self.host)?, dentry.into(), flags, io)
+    }
+
+    fn open_in(
+        &self,
+        opening: Opening<H>,
+        dentry: Hold<Dentry<H>>,
+        flags: OpenFlags,
+        io: &Io<'_>,
+    ) -> Result<Arc<OpenFile<H>>, FsError> {
+        if flags.contains(OpenFlags::PATH) {
+            return Ok(OpenFile::new(opening, dentry, flags, Body::Path, false));
+        }
+        let written = dentry.inode.file().filter(|_| flags.contains(OpenFlags::WRITE));
+        let writer = written.map(|file| file.writing.text.write()).transpose()?;
+        let body = self.body(&dentry, flags, io)?;
+        let counts = writer.map(Writer::keep).is_some();
+        Ok(OpenFile::new(opening, dentry, flags, body, counts))
+    }
+
+    fn body(&self, dentry: &Arc<Dentry<H>>, flags: OpenFlags, io: &Io<'_>) -> Result<Body<H>, FsError> {
+        let inode = &dentry.inode;
+        Ok(match &inode.node {
+            Node::File(file) => {
+                if flags.contains(OpenFlags::TRUNCATE) {
+                    inode.truncate_by_name(&self.host, 0, io)?;
+                }
+                file.origin.opened_as(dentry);
+                Body::File
+            }
+            Node::Directory(_) => Body::Directory,
+            Node::Fifo(pipe) => {
+                let (read, write) = (flags.contains(OpenFlags::READ), flags.contains(OpenFlags::WRITE));
+                // Only a pipe with a name is a meeting place. One without was open at both ends from the start, so its other
+                // end is there or will never come: an opener that comes through /proc neither waits nor is refused.
+                Body::Stream(match core::ptr::eq(inode.system(), self.nameless) {
+                    true => Pipe::open_now(pipe, read, write)?,
+                    false => Pipe::open(pipe, read, write, &io.of(flags))?,
+                })
+            }
+            Node::CharDevice(number) => Body::Stream(self.open_device(*number, flags)?),
+            Node::Generated(generated) => Body::generated(generated)?,
+            Node::Symlink(_) => return Err(FsError::Loop),
+            Node::BlockDevice(_) | Node::Socket | Node::Anonymous(_) => return Err(FsError::NoDevice),
+        })
+    }
+
+    /// A new pipe of `who`: its reading and its writing end. `flags` are added to both, except that a reader has no packets.
+    pub fn pipe(&self, who: &Who, flags: OpenFlags) -> Result<(SharedFile<H>, SharedFile<H>), FsError> {
+        let (pipe, [r, w]) = Pipe::ends(self.host.clone())?;
+        let attr = NewAttr { mode: 0o600, uid: who.uid, gid: who.gid };
+        let inode = Inode::new(&self.host, self.nameless, attr, |_| Ok(Node::Fifo(pipe)))?;
+        inode.change(self.host.realtime(), |a| a.links = 1);
+        let label = try_format(format_args!("pipe:[{}]", inode.ident.number))?;
+        let dentry = Dentry::nameless(&label, inode)?;
+        let open_as = |flags, s| -> Result<SharedFile<H>, FsError> {
+            Ok(OpenFile::new(Opening::new(&self.host)?, dentry.clone().into(), flags, Body::Stream(s), false))
+        };
+        Ok((open_as((flags - OpenFlags::DIRECT) | OpenFlags::READ, r)?, open_as(flags | OpenFlags::WRITE, w)?))
+    }
+
+    /// An open file of `who` for a stream without a name; `kind` is what listings of open files show.
+    pub fn nameless_stream(
+        &self,
+        who: &Who,
+        kind: &'static str,
+        stream: Arc<dyn Stream>,
+        flags: OpenFlags,
+        socket: bool,
+    ) -> Result<Arc<OpenFile<H>>, FsError> {
+        let attr = NewAttr { mode: if socket { 0o777 } else { 0o600 }, uid: who.uid, gid: who.gid };
+        let node = if socket { Node::Socket } else { Node::Anonymous(kind) };
+        let inode = Inode::new(&self.host, self.nameless, attr, |_| Ok(node))?;
+        inode.change(self.host.realtime(), |a| a.links = 1);
+        let label = match socket {
+            true => try_format(format_args!("socket:[{}]", inode.ident.number))?,
+            false => try_format(format_args!("anon_inode:{kind}"))?,
+        };
+        let dentry = Dentry::nameless(&label, inode)?;
+        Ok(OpenFile::new(Opening::new(&self.host)?, dentry.into(), flags, Body::Stream(stream), false))
+    }
+
+    /// A file of `who` in memory without a name in any directory; listings show `/memfd:name (deleted)`.
+    /// With `seals`, of which [`Seals::EXEC`] says that nobody may ever execute it.
+    pub fn memory_file(
+        &self,
+        who: &Who,
+        name: &[u8],
+        flags: OpenFlags,
+        seals: Seals,
+    ) -> Result<Arc<OpenFile<H>>, FsError> {
+        let mode = if seals.contains(Seals::EXEC) { 0o777 & !EXECUTE } else { 0o777 };
+        let attr = NewAttr { mode, uid: who.uid, gid: who.gid };
+        let node = |ident| Inode::regular(&self.host, self.memory, ident, seals);
+        let inode = Inode::new(&self.host, self.memory, attr, node)?;
+        let mut label = Vec::new();
+        for part in [b"/memfd:", name, b" (deleted)"] {
+            label.try_extend_from_slice(part)?;
+        }
+        let dentry = Dentry::nameless(&label, inode)?;
+        let opening = Opening::new(&self.host)?;
+        let body = self.body(&dentry, flags, &Io::NOW)?;
+        // No writer in the sense of a program's file, as on Linux: what is made in memory is executed through its only descriptor.
+        Ok(OpenFile::new(opening, dentry.into(), flags | OpenFlags::LARGE, body, false))
+    }
+}

@@ -1,0 +1,86 @@
+//! How a process sees the tree: where its paths start, and on whose behalf it looks.
+
+use super::who::Who;
+use crate::host::Host;
+use crate::tree::dentry::Dentry;
+use core::ops::Deref;
+use quire_heap::Arc;
+
+/// A directory that paths start in.
+pub enum Place<H: Host> {
+    /// The root of everything, of a tree that stays: nobody counts it.
+    Root(&'static Arc<Dentry<H>>),
+    /// Any other one.
+    Counted(Arc<Dentry<H>>),
+}
+
+impl<H: Host> Place<H> {
+    /// The directory `dentry`, of a tree that stays and begins at `root`.
+    pub fn new(dentry: Arc<Dentry<H>>, root: &'static Arc<Dentry<H>>) -> Self {
+        if Arc::ptr_eq(&dentry, root) { Place::Root(root) } else { Place::Counted(dentry) }
+    }
+}
+
+impl<H: Host> Clone for Place<H> {
+    fn clone(&self) -> Self {
+        match self {
+            Place::Root(root) => Place::Root(root),
+            Place::Counted(dentry) => Place::Counted(dentry.clone()),
+        }
+    }
+}
+
+impl<H: Host> Deref for Place<H> {
+    type Target = Arc<Dentry<H>>;
+    fn deref(&self) -> &Arc<Dentry<H>> {
+        match self {
+            Place::Root(root) => root,
+            Place::Counted(dentry) => dentry,
+        }
+    }
+}
+
+/// Where paths start. On lines of its own: each thread has one, and counts it.
+#[repr(align(64))]
+pub struct Places<H: Host> {
+    /// What `/` means.
+    pub root: Place<H>,
+    /// Where relative paths start.
+    pub cwd: Place<H>,
+}
+
+impl<H: Host> Clone for Places<H> {
+    fn clone(&self) -> Self {
+        Places { root: self.root.clone(), cwd: self.cwd.clone() }
+    }
+}
+
+/// How a process sees the tree: where its paths start, who it is, what it takes from the modes of what it makes.
+pub struct View<H: Host> {
+    /// Where its paths start: counted by whoever has the view, not by each path that is looked up.
+    pub places: Arc<Places<H>>,
+    /// On whose behalf.
+    pub who: Who,
+    /// Permission bits that new files do not get.
+    pub umask: u16,
+}
+
+impl<H: Host> View<H> {
+    /// What `/` means.
+    #[inline]
+    pub fn root(&self) -> &Arc<Dentry<H>> {
+        &self.places.root
+    }
+
+    /// Where relative paths start.
+    #[inline]
+    pub fn cwd(&self) -> &Arc<Dentry<H>> {
+        &self.places.cwd
+    }
+}
+
+impl<H: Host> Clone for View<H> {
+    fn clone(&self) -> Self {
+        View { places: self.places.clone(), who: self.who.clone(), umask: self.umask }
+    }
+}

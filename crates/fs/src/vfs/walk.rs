@@ -1,0 +1,290 @@
+//! From a path to a dentry.
+
+use super::Vfs;
+use super::found::{Final, Found, Last, NAME_MAX, Name};
+use super::view::View;
+use super::who::Want;
+use crate::FsError;
+use crate::host::Host;
+use crate::tree::attr::FileKind;
+use crate::tree::dentry::Dentry;
+use crate::tree::generated::Generated;
+use crate::tree::inode::Node;
+use core::ops::Deref;
+use quire_heap::{Arc, Vec};
+use quire_lookup::{Hold, names};
+
+/// Longest path, the terminating zero that Linux counts included.
+pub const PATH_MAX: usize = 4096;
+/// Most symbolic links that one path may lead through.
+pub const LINKS_MAX: u32 = 40;
+
+/// The directory that a walk has come to.
+enum Here<'w, H: Host> {
+    /// The one that it began in, which somebody else counts.
+    Start(&'w Arc<Dentry<H>>),
+    Below(Arc<Dentry<H>>),
+}
+
+impl<H: Host> Here<'_, H> {
+    fn counted(self) -> Arc<Dentry<H>> {
+        match self {
+            Here::Start(start) => start.clone(),
+            Here::Below(here) => here,
+        }
+    }
+}
+
+impl<H: Host> Deref for Here<'_, H> {
+    type Target = Arc<Dentry<H>>;
+    fn deref(&self) -> &Arc<Dentry<H>> {
+        match self {
+            Here::Start(start) => start,
+            Here::Below(here) => here,
+        }
+    }
+}
+
+/// As [`Found`], where the last component's directory need not be kept.
+struct Reached<'w, H: Host> {
+    here: Here<'w, H>,
+    last: Last,
+    target: Option<Arc<Dentry<H>>>,
+    slash: bool,
+}
+
+/// The rest of a path: borrowed until a link is followed.
+enum Rest<'p> {
+    Path(&'p [u8]),
+    Link(Vec<u8>, usize),
+}
+
+impl Rest<'_> {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Rest::Path(p) => p,
+            Rest::Link(p, at) => &p[*at..],
+        }
+    }
+    fn advance(&mut self, n: usize) {
+        match self {
+            Rest::Path(p) => *p = &p[n..],
+            Rest::Link(_, at) => *at += n,
+        }
+    }
+}
+
+fn slashes(path: &[u8]) -> usize {
+    path.iter().take_while(|&&b| b == b'/').count()
+}
+
+impl<H: Host> Vfs<H> {
+    /// The entry `name` of the directory `here`, if it exists.
+    pub(crate) fn child(&self, here: &Arc<Dentry<H>>, name: &[u8]) -> Result<Option<Arc<Dentry<H>>>, FsError> {
+        match &here.inode.node {
+            Node::Directory(d) => Ok(d.get(name, &self.host().epoch().pin()).map(names::Found::counted)),
+            Node::Generated(Generated::Directory(d)) => {
+                let entry = d.lookup(name)?;
+                entry.map(|entry| Dentry::for_generated(self.host(), here, name, entry)).transpose()
+            }
+            _ => Err(FsError::NotDirectory),
+        }
+    }
+
+    /// Walks `path` from `base` (or from the root) to its last component, which may be missing. Links on the way are always
+    /// followed, one at the end as `end` says. With a slash behind it the last component must be a directory, unless only
+    /// its name matters.
+    pub fn walk(&self, view: &View<H>, base: &Arc<Dentry<H>>, path: &[u8], end: Final) -> Result<Found<H>, FsError> {
+        let mut name = Name::new(b"")?;
+        let reached = self.reach(view, base, path, end, Some(&mut name))?;
+        let Reached { here, last, target, slash } = reached;
+        Ok(Found { parent: here.counted(), last, name, target, slash })
+    }
+
+    /// What a path leads to, if it exists; links as with [`walk`](Self::walk). Counts nothing else, where only directories lie on
+    /// the way.
+    pub(crate) fn target(
+        &self,
+        view: &View<H>,
+        base: &Arc<Dentry<H>>,
+        path: &[u8],
+        end: Final,
+    ) -> Result<Option<Hold<Dentry<H>>>, FsError> {
+        if path.is_empty() {
+            return Err(FsError::NotFound);
+        }
+        if path.len() < PATH_MAX
+            && let Some(found) = self.straight(view, base, path)
+        {
+            return Ok(found);
+        }
+        Ok(self.reach(view, base, path, end, None)?.target.map(Hold::from))
+    }
+
+    /// What a path leads to, if it exists, where that can be told without stopping on the way: by names of directories that
+    /// are kept, and no link at the end. `None` where it has to be walked.
+    fn straight(&self, view: &View<H>, base: &Arc<Dentry<H>>, path: &[u8]) -> Option<Option<Hold<Dentry<H>>>> {
+        // What was counted in vain goes after the pin: it may be the last of it.
+        let mut _in_vain = None;
+        let pin = self.host().epoch().pin();
+        let mut below: Option<names::Kept<'_, Dentry<H>>> = None;
+        let mut rest = path;
+        loop {
+            let here: &Arc<Dentry<H>> = match &below {
+                Some(found) => found,
+                None if path[0] == b'/' => view.root(),
+                None => base,
+            };
+            rest = &rest[slashes(rest)..];
+            let len = rest.iter().position(|&b| b == b'/').unwrap_or(rest.len());
+            let name = &rest[..len];
+            let Node::Directory(directory) = &here.inode.node else { return None };
+            if matches!(name, b"" | b"." | b"..") || len > NAME_MAX || view.who.may(&here.inode, Want::EXECUTE).is_err()
+            {
+                return None;
+            }
+            let found = directory.get(name, &pin);
+            if len == rest.len() {
+                let found = found.map(names::Found::held);
+                if found.as_ref().is_some_and(|found| found.inode.kind() == FileKind::Symlink) {
+                    _in_vain = found;
+                    return None;
+                }
+                return Some(found);
+            }
+            match found {
+                Some(names::Found::Kept(directory)) => below = Some(directory),
+                Some(names::Found::Counted(other)) => {
+                    _in_vain = Some(other);
+                    return None;
+                }
+                None => return None,
+            }
+            rest = &rest[len..];
+        }
+    }
+
+    /// As [`walk`](Self::walk), without counting the directory that the walk begins in; the last component's name goes into `last_name`.
+    fn reach<'w>(
+        &self,
+        view: &'w View<H>,
+        base: &'w Arc<Dentry<H>>,
+        path: &[u8],
+        end: Final,
+        last_name: Option<&mut Name>,
+    ) -> Result<Reached<'w, H>, FsError> {
+        if path.is_empty() {
+            return Err(FsError::NotFound);
+        }
+        if path.len() >= PATH_MAX {
+            return Err(FsError::NameTooLong);
+        }
+        let mut here = Here::Start(if path[0] == b'/' { view.root() } else { base });
+        let mut rest = Rest::Path(path);
+        let mut links = 0;
+        loop {
+            let skip = slashes(rest.bytes());
+            rest.advance(skip);
+            let bytes = rest.bytes();
+            let len = bytes.iter().position(|&b| b == b'/').unwrap_or(bytes.len());
+            let name = &bytes[..len];
+            if name.is_empty() {
+                return Ok(Reached { target: Some(Arc::clone(&here)), here, last: Last::Root, slash: true });
+            }
+            let behind = slashes(&bytes[len..]);
+            let (is_final, slash) = (len + behind == bytes.len(), behind > 0);
+            if !here.inode.is_directory() {
+                return Err(FsError::NotDirectory);
+            }
+            view.who.may(&here.inode, Want::EXECUTE)?;
+            if len > NAME_MAX {
+                return Err(FsError::NameTooLong);
+            }
+            let (mut last, mut child) = match name {
+                b"." => (Last::Dot, Some(Arc::clone(&here))),
+                b".." if Arc::ptr_eq(&here, view.root()) => (Last::DotDot, Some(Arc::clone(&here))),
+                b".." => (Last::DotDot, Some(here.parent().unwrap_or_else(|| Arc::clone(&here)))),
+                _ => (Last::Name, self.child(&here, name)?),
+            };
+            if let Some(link) = &child
+                && link.inode.kind() == FileKind::Symlink
+                && (!is_final || end == Final::Follow || (slash && end == Final::Stay))
+            {
+                links += 1;
+                if links > LINKS_MAX {
+                    return Err(FsError::Loop);
+                }
+                if is_final {
+                    view.who.may_follow(&here.inode, &link.inode)?;
+                }
+                match self.follow(link)? {
+                    Step::Path(mut target) => {
+                        target.try_extend_from_slice(&bytes[len..])?;
+                        if target[0] == b'/' {
+                            here = Here::Start(view.root());
+                        }
+                        rest = Rest::Link(target, 0);
+                        continue;
+                    }
+                    Step::Jump(to) => {
+                        child = Some(to);
+                        last = Last::Jump;
+                    }
+                }
+            }
+            if is_final {
+                if let Some(last_name) = last_name {
+                    *last_name = Name::new(name)?;
+                }
+                if slash && end != Final::Name && child.as_ref().is_some_and(|c| !c.inode.is_directory()) {
+                    return Err(FsError::NotDirectory);
+                }
+                return Ok(Reached { here, last, target: child, slash });
+            }
+            here = Here::Below(child.ok_or(FsError::NotFound)?);
+            rest.advance(len);
+        }
+    }
+
+    /// Walks a path to something that must exist.
+    pub fn find(
+        &self,
+        view: &View<H>,
+        base: &Arc<Dentry<H>>,
+        path: &[u8],
+        follow: bool,
+    ) -> Result<Hold<Dentry<H>>, FsError> {
+        let end = if follow { Final::Follow } else { Final::Stay };
+        self.target(view, base, path, end)?.ok_or(FsError::NotFound)
+    }
+
+    fn follow(&self, link: &Arc<Dentry<H>>) -> Result<Step<H>, FsError> {
+        if let Node::Generated(Generated::Link(l)) = &link.inode.node
+            && let Some(to) = l.jump()
+        {
+            return Ok(Step::Jump(to?));
+        }
+        let target = self.link_target(link)?;
+        if target.is_empty() {
+            return Err(FsError::NotFound);
+        }
+        if target.len() >= PATH_MAX {
+            return Err(FsError::NameTooLong);
+        }
+        Ok(Step::Path(target))
+    }
+
+    /// What a symbolic link says.
+    pub fn link_target(&self, link: &Dentry<H>) -> Result<Vec<u8>, FsError> {
+        match &link.inode.node {
+            Node::Symlink(target) => Ok(Vec::try_copy(target)?),
+            Node::Generated(Generated::Link(l)) => l.target(),
+            _ => Err(FsError::Invalid),
+        }
+    }
+}
+
+enum Step<H: Host> {
+    Path(Vec<u8>),
+    Jump(Arc<Dentry<H>>),
+}

@@ -1,0 +1,135 @@
+//! On whose behalf something is done with a file, and what its bits and owners allow.
+
+use crate::FsError;
+use crate::host::Host;
+use crate::tree::attr::{Attr, FileKind, without_set_ids};
+use crate::tree::generated::Generated;
+use crate::tree::inode::{Inode, Node};
+use quire_heap::{Arc, Vec};
+
+bitflags::bitflags! {
+    /// What somebody wants to do with a file: the three permission bits.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct Want: u16 {
+        /// Read it, or list it.
+        const READ = 4;
+        /// Write it, or change its entries.
+        const WRITE = 2;
+        /// Execute it, or look names up in it.
+        const EXECUTE = 1;
+    }
+}
+
+bitflags::bitflags! {
+    /// What somebody may do with files whatever their bits and owners say: Linux's capabilities that concern files.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct Powers: u8 {
+        /// Change owners and groups.
+        const CHOWN = 1;
+        /// Read and write, and execute where anybody may.
+        const OVERRIDE = 1 << 1;
+        /// Read files, list directories and look names up.
+        const READ_SEARCH = 1 << 2;
+        /// Do what only the owner may.
+        const OWNER = 1 << 3;
+        /// Keep set-id bits over writes, and give them to files of groups that one is not in.
+        const SET_IDS = 1 << 4;
+        /// Make devices' nodes.
+        const DEVICES = 1 << 5;
+    }
+}
+
+/// On whose behalf something is done.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Who {
+    /// User. None is privileged by its number.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// More groups, ascending, where there are any.
+    pub groups: Option<Arc<Vec<u32>>>,
+    /// What it may do beside what its ids give it.
+    pub powers: Powers,
+}
+
+impl Who {
+    /// The one that may do everything.
+    pub const ROOT: Who = Who { uid: 0, gid: 0, groups: None, powers: Powers::all() };
+
+    /// Whether it is in the group `gid`.
+    pub fn is_in(&self, gid: u32) -> bool {
+        self.gid == gid || self.groups.as_deref().is_some_and(|groups| groups.binary_search(&gid).is_ok())
+    }
+
+    /// Whether it has that power.
+    pub fn has(&self, power: Powers) -> bool {
+        self.powers.contains(power)
+    }
+
+    /// Whether the permission bits let `self` do what it wants.
+    pub fn may<H: Host>(&self, inode: &Inode<H>, want: Want) -> Result<(), FsError> {
+        let rights = inode.rights();
+        let shift = match () {
+            () if self.uid == rights.uid => 6,
+            // Mostly the group may what others may, and then the list need not be searched.
+            () if (rights.mode ^ rights.mode >> 3) & want.bits() != 0 && self.is_in(rights.gid) => 3,
+            () => 0,
+        };
+        if (rights.mode >> shift) & want.bits() == want.bits() || self.may_by_power(inode, rights.mode, want) {
+            return Ok(());
+        }
+        match &inode.node {
+            Node::Generated(Generated::Directory(directory)) if directory.admits() => Ok(()),
+            _ => Err(FsError::Denied),
+        }
+    }
+
+    fn may_by_power<H: Host>(&self, inode: &Inode<H>, mode: u16, want: Want) -> bool {
+        if inode.is_directory() {
+            return self.has(Powers::OVERRIDE) || (self.has(Powers::READ_SEARCH) && !want.contains(Want::WRITE));
+        }
+        // Execution of a file needs one execute bit.
+        (self.has(Powers::OVERRIDE) && (!want.contains(Want::EXECUTE) || mode & 0o111 != 0))
+            || (self.has(Powers::READ_SEARCH) && want == Want::READ)
+    }
+
+    /// Whether `self` may change a file's attributes.
+    pub fn owns(&self, attr: &Attr) -> bool {
+        self.uid == attr.uid || self.has(Powers::OWNER)
+    }
+
+    /// Whether a file of group `gid` may have the set-group-id bit for all that `self` does with it.
+    pub(crate) fn may_set_group_id(&self, gid: u32) -> bool {
+        self.is_in(gid) || self.has(Powers::SET_IDS)
+    }
+
+    /// Whether `self` may remove or rename `victim` in `directory`, the sticky bit considered.
+    pub(crate) fn may_take<H: Host>(&self, directory: &Inode<H>, victim: &Inode<H>) -> Result<(), FsError> {
+        let attr = directory.attr();
+        if attr.mode & 0o1000 != 0 && self.uid != attr.uid && !self.owns(&victim.attr()) {
+            return Err(FsError::NotPermitted);
+        }
+        Ok(())
+    }
+}
+
+impl Who {
+    /// Whether `self` may give `inode` another name: the owner, and who may read and write it, where nobody's powers are behind it.
+    /// (Linux's `fs.protected_hardlinks`, as distributions set it.) A name of a set-id program would keep the program when its
+    /// owner removes it to mend it.
+    pub(crate) fn may_link<H: Host>(&self, inode: &Inode<H>) -> Result<(), FsError> {
+        let attr = inode.attr();
+        let plain = inode.kind() == FileKind::Regular && without_set_ids(attr.mode) == attr.mode;
+        let may = self.owns(&attr) || (plain && self.may(inode, Want::READ | Want::WRITE).is_ok());
+        if may { Ok(()) } else { Err(FsError::NotPermitted) }
+    }
+
+    /// Whether `self` follows `link` of `directory` at the end of a path: not where anybody may have put it there. (Linux's
+    /// `fs.protected_symlinks`.)
+    pub(crate) fn may_follow<H: Host>(&self, directory: &Inode<H>, link: &Inode<H>) -> Result<(), FsError> {
+        const ANYBODYS: u16 = 0o1002;
+        let (directory, link) = (directory.rights(), link.rights());
+        let trusted = directory.mode & ANYBODYS != ANYBODYS || [self.uid, directory.uid].contains(&link.uid);
+        if trusted { Ok(()) } else { Err(FsError::Denied) }
+    }
+}

@@ -1,0 +1,318 @@
+//! Which tables each CPU has loaded, and which tags (PCIDs, ASIDs) stand for which spaces there.
+//!
+//! A CPU keeps the translations of the last few spaces that it ran: tags are its own small cache of spaces, not a number
+//! that a space owns, so the memory is a fixed few words a CPU (relies on C8). A space whose tag is still there and whose
+//! generation has not moved is loaded without losing a translation.
+//!
+//! The state is here; [`switch`] loads and leaves spaces by the machine's instructions.
+
+mod switch;
+
+use crate::format::Format;
+use crate::kernel_tables::KernelTables;
+use crate::roots::Own;
+use crate::shootdown::residency::Residency;
+use core::ptr::{self, NonNull};
+use quire_sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use quire_sync::{CpuId, PerCpu, Rank, SpinLock, preempt_off};
+use quire_vm::phys::Physical;
+use quire_vm::{Machine, Pfn};
+
+/// Tags that each CPU uses for spaces. More would only keep translations that other work has pushed out of the TLB before
+/// their space runs again (Linux came to six PCIDs as well).
+pub const TAGS: usize = 6;
+
+/// One tag of one CPU: whose entries it holds, and how fresh they are.
+struct Tagged {
+    space: AtomicU64,
+    seen: AtomicU64,
+    /// The regime of the space's [`Roots`](crate::roots::Roots) under which they were made.
+    regime: AtomicU64,
+}
+
+/// Empty table pages that a CPU keeps: enough for two small processes, few enough not to matter.
+const SPARE: u32 = 16;
+
+/// Empty table pages, linked through their descriptors.
+#[derive(Default)]
+struct Spare {
+    head: Option<Pfn>,
+}
+
+/// One CPU's translation state. Only that CPU touches it, with interrupts off or from a shootdown handler.
+pub struct CpuMmu {
+    /// The space that is loaded; null: the kernel's own root.
+    space: AtomicPtr<Residency>,
+    /// Its number, 0 for the kernel's.
+    loaded: AtomicU64,
+    root: AtomicU64,
+    /// This CPU's own root of that space, if that is what is loaded.
+    own: AtomicPtr<Own>,
+    tag: AtomicU16,
+    slot: AtomicUsize,
+    slots: [Tagged; TAGS],
+    /// Table pages are empty again when they are given back, so the next one needs no zeroing. Another CPU takes the lock
+    /// only to drain it.
+    spare: SpinLock<Spare>,
+    /// How many those are: written under the lock, read without where there is nothing to take, or no room.
+    spares: AtomicU32,
+    /// Numbers that this CPU has given to spaces.
+    given: AtomicU64,
+    /// Pages that became resident in the loaded space by this CPU, less those that are no more, since it told the space.
+    untold: AtomicU64,
+}
+
+/// How many pages a CPU counts for itself before it writes the space's count, which all its CPUs share: one line moved in as many
+/// zero-fill faults, and 4 MiB a CPU at most that nobody else knows of.
+#[cfg(not(any(loom, shuttle)))]
+const TOLD_AFTER: i64 = 1024;
+#[cfg(any(loom, shuttle))]
+const TOLD_AFTER: i64 = 2;
+/// So many it tells before pages go, or they might never have been.
+const TOLD_BEFORE: i64 = TOLD_AFTER / 8 + 1;
+
+impl CpuMmu {
+    pub(crate) fn new() -> Self {
+        CpuMmu {
+            space: AtomicPtr::new(ptr::null_mut()),
+            loaded: AtomicU64::new(0),
+            root: AtomicU64::new(0),
+            own: AtomicPtr::new(ptr::null_mut()),
+            tag: AtomicU16::new(0),
+            slot: AtomicUsize::new(0),
+            slots: core::array::from_fn(|_| Tagged {
+                space: AtomicU64::new(0),
+                seen: AtomicU64::new(0),
+                regime: AtomicU64::new(0),
+            }),
+            spare: SpinLock::new(Rank::TABLE_SPARE, Spare::default()),
+            spares: AtomicU32::new(0),
+            given: AtomicU64::new(0),
+            untold: AtomicU64::new(0),
+        }
+    }
+
+    /// Counts pages that became resident in `space`, whose number is `id` (`by` above zero) or are no more, by the calling CPU.
+    ///
+    /// A handler may leave the space in the middle of this: it has then told the space what was counted before, and what is written
+    /// here stays with no space, and is forgotten at the next load.
+    ///
+    /// # Requires
+    /// The caller is kept on that CPU, by the lock of the table page.
+    #[inline]
+    pub(crate) fn count(&self, id: u64, space: &Residency, by: i64) {
+        if self.loaded() != id {
+            return space.add_resident(by);
+        }
+        let untold = self.untold.load(Ordering::Relaxed).cast_signed();
+        let (told, left) = match untold + by {
+            _ if by < 0 && untold >= TOLD_BEFORE => (untold, by),
+            n if n.abs() >= TOLD_AFTER => (n, 0),
+            n => (0, n),
+        };
+        self.untold.store(left.cast_unsigned(), Ordering::Relaxed);
+        if told != 0 {
+            space.add_resident(told);
+        }
+    }
+
+    /// What this CPU has not told the space `id` yet.
+    ///
+    /// # Requires
+    /// As [`count`](Self::count).
+    pub(crate) fn untold(&self, id: u64) -> i64 {
+        if self.loaded() == id { self.untold.load(Ordering::Relaxed).cast_signed() } else { 0 }
+    }
+
+    /// Begins to count for another space. `before`: the one that was loaded.
+    ///
+    /// # Requires
+    /// Runs on this CPU, with interrupts off.
+    fn count_anew(&self, before: Option<&Residency>) {
+        let n = self.untold.load(Ordering::Relaxed).cast_signed();
+        self.untold.store(0, Ordering::Relaxed);
+        if let Some(before) = before
+            && n != 0
+        {
+            before.add_resident(n);
+        }
+    }
+
+    /// What was counted for the loaded space does not count any more.
+    ///
+    /// # Requires
+    /// Runs on this CPU.
+    pub(crate) fn forget_untold(&self) {
+        self.untold.store(0, Ordering::Relaxed);
+    }
+
+    /// The number of the space that is loaded, 0 for the kernel's own root.
+    pub fn loaded(&self) -> u64 {
+        self.loaded.load(Ordering::Relaxed)
+    }
+
+    /// The root that is loaded, and the tag that it is loaded under.
+    pub(crate) fn root(&self) -> (Pfn, u16) {
+        (Pfn(self.root.load(Ordering::Relaxed)), self.tag.load(Ordering::Relaxed))
+    }
+
+    fn set_root(&self, root: Pfn, own: Option<&Own>, tag: u16) {
+        self.root.store(root.0, Ordering::Relaxed);
+        self.own.store(own.map_or(ptr::null_mut(), |o| ptr::from_ref(o).cast_mut()), Ordering::Relaxed);
+        self.tag.store(tag, Ordering::Relaxed);
+    }
+
+    /// Whether this CPU has a root of its own loaded. A hint where it may be another CPU that asks.
+    pub(crate) fn has_own(&self) -> bool {
+        !self.own.load(Ordering::Relaxed).is_null()
+    }
+
+    /// The root that this CPU has for itself, if that is what is loaded.
+    ///
+    /// # Requires
+    /// Runs on that CPU, with interrupts off.
+    #[inline]
+    pub(crate) fn own(&self) -> Option<&Own> {
+        // SAFETY: it is freed after this CPU has come back to the space's root, or left the space.
+        unsafe { self.own.load(Ordering::Relaxed).as_ref() }
+    }
+
+    /// The generation of the loaded space that this CPU has caught up with.
+    pub(crate) fn seen(&self) -> u64 {
+        self.slots[self.slot.load(Ordering::Relaxed)].seen.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_seen(&self, generation: u64) {
+        self.slots[self.slot.load(Ordering::Relaxed)].seen.store(generation, Ordering::Relaxed);
+    }
+
+    /// What is cached under the loaded tag is as of `generation` and `regime`.
+    fn set_fresh(&self, generation: u64, regime: u64) {
+        self.set_seen(generation);
+        self.slots[self.slot.load(Ordering::Relaxed)].regime.store(regime, Ordering::Relaxed);
+    }
+
+    /// Whether what is cached under tag slot `i` is as of `generation` and `regime`.
+    fn is_fresh(&self, i: usize, generation: u64, regime: u64) -> bool {
+        let slot = &self.slots[i];
+        slot.seen.load(Ordering::Relaxed) == generation && slot.regime.load(Ordering::Relaxed) == regime
+    }
+
+    /// Which tag's slot to load `space` into, and whether what it holds is that space's as of `generation` and `regime`.
+    fn choose(&self, space: u64, generation: u64, regime: u64, tags: bool) -> (usize, bool) {
+        if !tags {
+            return (0, false);
+        }
+        match self.slots.iter().position(|s| s.space.load(Ordering::Relaxed) == space) {
+            Some(i) => (i, self.is_fresh(i, generation, regime)),
+            // In turn: what was loaded longest ago, if spaces come in turn as well.
+            None => ((self.slot.load(Ordering::Relaxed) + 1) % TAGS, false),
+        }
+    }
+}
+
+/// The translation state of all CPUs, and the kernel's half.
+pub struct Mmu<F: Format> {
+    kernel: KernelTables<F>,
+    cpus: PerCpu<CpuMmu>,
+    tags: bool,
+}
+
+impl<F: Format> Mmu<F> {
+    /// The size in bytes of the memory that [`Mmu::new`] needs, aligned to 128.
+    pub const fn bytes(cpus: usize) -> usize {
+        PerCpu::<CpuMmu>::bytes(cpus)
+    }
+
+    /// The state of `cpus` CPUs, each of which runs on the kernel's own root. `tags`: CPUs have address-space
+    /// tags, switched on everywhere.
+    ///
+    /// # Safety
+    /// `memory` points to [`Mmu::bytes`]`(cpus)` writable bytes, aligned to 128, that nobody else uses, for ever.
+    pub unsafe fn new(memory: NonNull<u8>, cpus: usize, kernel: KernelTables<F>, tags: bool) -> Mmu<F> {
+        let root = kernel.root();
+        // SAFETY: the caller hands over what `PerCpu::new` asks for: memory for `cpus` elements, for ever.
+        let cpus = unsafe { PerCpu::new(memory, cpus, |_| CpuMmu::new()) };
+        cpus.iter().for_each(|c| c.set_root(root, None, 0));
+        Mmu { kernel, cpus, tags }
+    }
+
+    /// Whether tags are used.
+    pub fn tags(&self) -> bool {
+        self.tags
+    }
+
+    /// The kernel's half, shared by all spaces.
+    pub fn kernel(&self) -> &KernelTables<F> {
+        &self.kernel
+    }
+
+    /// One CPU's state.
+    pub fn cpu(&self, cpu: CpuId) -> &CpuMmu {
+        self.cpus.of(cpu)
+    }
+
+    /// An empty table page from this CPU's few.
+    pub(crate) fn take_spare<M: Machine>(&self, vm: &Physical<M>) -> Option<Pfn> {
+        let cpu = preempt_off();
+        let mine = self.cpus.mine(&cpu);
+        if mine.spares.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let mut spare = mine.spare.lock();
+        let t = spare.head?;
+        // SAFETY: an empty table page, which the holder of the list has.
+        spare.head = unsafe { vm.descriptor(t) }.next();
+        mine.spares.store(mine.spares.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
+        Some(t)
+    }
+
+    /// Keeps an empty table page for later, where there is room.
+    pub(crate) fn keep_spare<M: Machine>(&self, vm: &Physical<M>, t: Pfn) -> bool {
+        let cpu = preempt_off();
+        let mine = self.cpus.mine(&cpu);
+        // Only this CPU adds to its own.
+        if mine.spares.load(Ordering::Relaxed) == SPARE {
+            return false;
+        }
+        let mut spare = mine.spare.lock();
+        // Before anybody can take it: from then on it may be another's.
+        // SAFETY: a table page that was unlinked and flushed.
+        unsafe { vm.machine().frame_freed(t) };
+        // SAFETY: an empty table page, which nobody else has.
+        unsafe { vm.descriptor(t) }.set_next(spare.head);
+        spare.head = Some(t);
+        mine.spares.store(mine.spares.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        true
+    }
+
+    /// Gives the empty table pages that the CPUs keep back to the system; returns how many.
+    pub fn drain<M: Machine>(&self, vm: &Physical<M>) -> u64 {
+        let mut n = 0;
+        for cpu in self.cpus.iter() {
+            let mut next = {
+                let mut spare = cpu.spare.lock();
+                cpu.spares.store(0, Ordering::Relaxed);
+                spare.head.take()
+            };
+            while let Some(t) = next {
+                // SAFETY: nobody else has a page that was kept here.
+                unsafe {
+                    next = vm.descriptor(t).next();
+                    vm.free_pfn(t);
+                }
+                n += 1;
+            }
+        }
+        n
+    }
+
+    /// The number of a new space; never 0, never used again. CPUs count each for itself, and their numbers alternate.
+    pub(crate) fn new_id(&self) -> u64 {
+        let cpu = preempt_off();
+        let given = &self.cpus.mine(&cpu).given;
+        let n = given.load(Ordering::Relaxed) + 1;
+        given.store(n, Ordering::Relaxed);
+        n * self.cpus.len() as u64 + cpu.cpu() as u64
+    }
+}

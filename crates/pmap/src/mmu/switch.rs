@@ -1,0 +1,143 @@
+//! Loading and leaving spaces: the instructions of a switch, and the state that says what they loaded.
+
+use super::Mmu;
+use crate::format::Format;
+use crate::hardware::{Drops, Hardware};
+use crate::roots::{Fan, Own};
+use crate::shootdown::residency::Residency;
+use core::ptr;
+use quire_sync::CpuId;
+use quire_sync::atomic::Ordering;
+use quire_vm::Pfn;
+
+impl<F: Format> Mmu<F> {
+    /// Loads the kernel's own root on this CPU, and leaves the space that was loaded.
+    ///
+    /// # Safety
+    /// `cpu` is the calling CPU, with preemption and interrupts off.
+    pub unsafe fn leave<M: Hardware<Format = F>>(&self, machine: &M, cpu: CpuId) {
+        let state = self.cpus.of(cpu);
+        let root = self.kernel.root();
+        let before = state.space.swap(ptr::null_mut(), Ordering::Relaxed);
+        state.loaded.store(0, Ordering::Relaxed);
+        state.set_root(root, None, 0);
+        // SAFETY: the kernel's root maps the kernel; tag 0 holds nothing but kernel translations where tags are used.
+        unsafe { machine.load_root(root, 0, self.tags) };
+        // SAFETY: a space is destroyed only after every CPU has left it, and this one leaves it just now.
+        let before = unsafe { before.as_ref() };
+        state.count_anew(before);
+        if let Some(before) = before {
+            before.leave(cpu);
+        }
+    }
+
+    /// Loads `space`, whose root is `root`, on this CPU, or the CPU's own root of it, and catches up with the flushes that it
+    /// missed.
+    ///
+    /// # Safety
+    /// Preemption and interrupts are off; `space`, `root` and `fan` live until the CPU has left them.
+    #[inline]
+    pub(crate) unsafe fn load<M: Hardware<Format = F>>(
+        &self,
+        machine: &M,
+        cpu: CpuId,
+        space: &Residency,
+        root: Pfn,
+        fan: &Fan,
+    ) {
+        let state = self.cpus.of(cpu);
+        // Relies on C4: from here on other CPUs send this CPU their flushes. The generations below tell whether it missed any
+        // before, and then this load flushes.
+        let (generation, new) = space.arrive(cpu);
+        // Read after the CPU joined: see `roots`.
+        let (regime, own, stale) = match fan.get() {
+            None => (0, None, false),
+            Some(roots) => {
+                let found = roots.arrive(cpu, new);
+                (found.regime, found.own, found.stale)
+            }
+        };
+        let root = own.map_or(root, Own::root);
+        if state.loaded() == space.id() {
+            let (loaded, tag) = state.root();
+            if loaded != root {
+                // SAFETY: every root shares the kernel's half; interrupts are off by this function's contract.
+                unsafe { machine.load_root(root, tag, false) };
+                state.set_root(root, own, tag);
+                state.set_fresh(generation, regime);
+            } else if stale || !state.is_fresh(state.slot.load(Ordering::Relaxed), generation, regime) {
+                Drops::drop_loaded(machine, state);
+                state.set_fresh(generation, regime);
+            }
+        } else {
+            let (slot, fresh) = state.choose(space.id(), generation, regime, self.tags);
+            let fresh = fresh && !stale;
+            let tag = if self.tags { slot as u16 + 1 } else { 0 };
+            let before = state.space.swap(ptr::from_ref(space).cast_mut(), Ordering::Relaxed);
+            // SAFETY: every root shares the kernel's half; interrupts are off by this function's contract.
+            unsafe { machine.load_root(root, tag, fresh) };
+            state.slots[slot].space.store(space.id(), Ordering::Relaxed);
+            state.slot.store(slot, Ordering::Relaxed);
+            state.set_fresh(generation, regime);
+            state.set_root(root, own, tag);
+            state.loaded.store(space.id(), Ordering::Relaxed);
+            // SAFETY: a space is destroyed only after every CPU has left it, and this one leaves it just now.
+            let before = unsafe { before.as_ref() };
+            state.count_anew(before);
+            if let Some(before) = before {
+                before.leave(cpu);
+            }
+        }
+        space.arrived(cpu);
+    }
+
+    /// Goes over to `own`, this CPU's new root of the loaded space, with nothing cached.
+    ///
+    /// # Safety
+    /// On `cpu`, with preemption and interrupts off; the root shares the kernel's half and lives until the CPU has left it.
+    pub(crate) unsafe fn go_private<M: Hardware<Format = F>>(
+        &self,
+        machine: &M,
+        cpu: CpuId,
+        space: &Residency,
+        own: &Own,
+        regime: u64,
+    ) {
+        // SAFETY: the caller is on `cpu` with interrupts off, and `own` stays while its root is loaded, as `reload` asks.
+        unsafe { self.reload(machine, cpu, space, (own.root(), Some(own)), regime) }
+    }
+
+    /// Goes back to `root`, the loaded space's, with nothing cached.
+    ///
+    /// # Safety
+    /// As [`go_private`](Self::go_private).
+    pub(crate) unsafe fn come_home<M: Hardware<Format = F>>(
+        &self,
+        machine: &M,
+        cpu: CpuId,
+        space: &Residency,
+        root: Pfn,
+        regime: u64,
+    ) {
+        // SAFETY: the caller is on `cpu` with interrupts off, and `root` is the space's own, as `reload` asks.
+        unsafe { self.reload(machine, cpu, space, (root, None), regime) }
+    }
+
+    unsafe fn reload<M: Hardware<Format = F>>(
+        &self,
+        machine: &M,
+        cpu: CpuId,
+        space: &Residency,
+        (root, own): (Pfn, Option<&Own>),
+        regime: u64,
+    ) {
+        let state = self.cpus.of(cpu);
+        let (_, tag) = state.root();
+        // Read before everything is dropped.
+        let generation = space.generation();
+        // SAFETY: by the callers' contracts.
+        unsafe { machine.load_root(root, tag, false) };
+        state.set_root(root, own, tag);
+        state.set_fresh(generation, regime);
+    }
+}

@@ -1,0 +1,637 @@
+//! The page tables of one address space: [`quire_vm::Pmap`].
+
+mod locked;
+pub(crate) mod tables;
+
+pub use locked::LockedTable;
+pub use tables::Tables;
+
+use crate::format::{FANOUT, Format, base, index, span};
+use crate::hardware::{Drops, Hardware};
+use crate::roots::{Fan, Own, Part, Roots, USER_HALF};
+use crate::shootdown::Request;
+use crate::shootdown::residency::Residency;
+use crate::table::{Memory, Slots, TableState, View};
+use crate::tree::{Dead, Tree};
+use core::marker::PhantomData;
+use core::ptr;
+use quire_sync::atomic::{AtomicU64, Ordering};
+use quire_sync::cpuset::{CpuMask, MAX_CPUS};
+use quire_sync::epoch::{Pinned, Retired};
+use quire_sync::{CpuId, Rank, SpinLock, preempt_off, record};
+use quire_vm::check::Broken;
+use quire_vm::phys::Physical;
+use quire_vm::phys::frames::{Fill, For};
+use quire_vm::phys::page::{Kind, Page};
+use quire_vm::stats::Event;
+use quire_vm::tlb::flush::FlushSet;
+use quire_vm::{OutOfMemory, PAGE_SIZE, Pfn, Pmap, VirtRange};
+
+/// A memory system, seen as the place where table pages live.
+#[repr(transparent)]
+struct Frames<M: Hardware>(Physical<M>);
+
+impl<M: Hardware> Frames<M> {
+    /// The descriptor of a table page, or of a frame that becomes one.
+    #[inline(always)]
+    fn page(&self, t: Pfn) -> &'static Page {
+        // SAFETY: `allocate` took the frame from this system, and a table page's words are this crate's.
+        unsafe { self.0.descriptor(t) }
+    }
+
+    fn of(vm: &'static Physical<M>) -> &'static Self {
+        // SAFETY: `Frames` is a transparent wrapper of `Physical`, so a reference to either has the other's layout.
+        unsafe { &*(&raw const *vm).cast() }
+    }
+}
+
+impl<M: Hardware> Memory for Frames<M> {
+    type Pin<'a> = Pinned<'a>;
+
+    #[inline]
+    fn pin(&self) -> Pinned<'_> {
+        self.0.epoch().pin()
+    }
+    #[inline]
+    fn slots(&self, t: Pfn) -> &'static Slots {
+        // SAFETY: frames stay reachable (Phys); a table page's memory is touched only as atomics, by us and by hardware.
+        unsafe { &*self.0.machine().frame_ptr(t).cast::<Slots>() }
+    }
+    #[inline]
+    fn state(&self, t: Pfn) -> &'static TableState {
+        // SAFETY: the first word of a table page's descriptor holds its state from `allocate` on; the size is asserted where
+        // the type is, and it is made of atomics.
+        unsafe { &*(&raw const self.page(t).words()[0]).cast::<TableState>() }
+    }
+    #[inline]
+    fn occupied(&self, t: Pfn) -> &'static AtomicU64 {
+        self.page(t).spare()
+    }
+    #[inline]
+    fn writable(&self, t: Pfn) -> &'static AtomicU64 {
+        // Until it is dead: then a header lies there.
+        &self.page(t).words()[1]
+    }
+
+    fn allocate(&self, level: u32) -> Result<Pfn, OutOfMemory> {
+        let t = match self.0.machine().mmu().take_spare(&self.0) {
+            // An allocation like any other, to who makes them fail.
+            Some(t) if self.0.inject_failure() => {
+                // SAFETY: nobody else has a page that was kept.
+                unsafe { self.0.free_pfn(t) };
+                return Err(OutOfMemory);
+            }
+            Some(t) => t,
+            None => self.0.alloc_frame(Fill::Zeroed, For::Table)?.into_pfn(),
+        };
+        debug_assert!(self.slots(t).iter().all(|s| s.load(Ordering::Relaxed) == 0), "a new table page is not empty");
+        record::own(self.0.machine().frame_ptr(t), PAGE_SIZE as usize, "table");
+        let page = self.page(t);
+        page.set_kind(Kind::Table);
+        page.spare().store(0, Ordering::Relaxed);
+        page.words()[1].store(0, Ordering::Relaxed);
+        let word: *const AtomicU64 = &page.words()[0];
+        // SAFETY: the frame is ours alone; see `state`.
+        unsafe { word.cast_mut().cast::<TableState>().write(TableState::new(level)) };
+        self.0.stats().count(Event::TableAlloc);
+        Ok(t)
+    }
+
+    fn free(&self, t: Pfn) {
+        self.page(t).set_kind(Kind::Wild);
+        let vm = &self.0;
+        vm.stats().count(Event::TableFree);
+        record::disown(vm.machine().frame_ptr(t));
+        if self.state(t).live() == 0 && vm.machine().mmu().keep_spare(vm, t) {
+            return;
+        }
+        // SAFETY: by the trait's contract nobody reaches the table page any more; `allocate` gave its number up.
+        unsafe { self.0.free_pfn(t) };
+    }
+
+    fn retire(&self, t: Pfn) {
+        let page: *const Page = self.page(t);
+        // What frees the page later needs the system; the word's other use ended with the table page's life.
+        self.page(t).spare().store((&raw const self.0).expose_provenance() as u64, Ordering::Relaxed);
+        let offset = &raw const self.page(t).words()[1] as usize - page as usize;
+        let header = page.wrapping_byte_add(offset).cast_mut().cast::<Retired>();
+        // SAFETY: nothing looks at the second and third word of a dead table page's descriptor, and they hold a header; the page
+        // was unlinked and flushed, and is retired once. `released` does not sleep.
+        unsafe {
+            header.write(Retired::new());
+            self.0.epoch().retire_large(header, PAGE_SIZE, released::<M>);
+        }
+    }
+
+    fn set_next(&self, t: Pfn, next: Option<Pfn>) {
+        self.page(t).set_next(next);
+    }
+    fn next(&self, t: Pfn) -> Option<Pfn> {
+        self.page(t).next()
+    }
+}
+
+const _: () = assert!(size_of::<Retired>() == 16);
+
+/// The walkers are gone: frees a retired table page.
+unsafe fn released<M: Hardware>(header: *mut Retired) {
+    // SAFETY: the header lies inside the descriptor of the table page, which is as large as its alignment and was named when
+    // the header was made; the spare word holds the system's address.
+    unsafe {
+        let page: *const Page = header.cast_const().map_addr(|a| a & !(align_of::<Page>() - 1)).cast();
+        let page: &'static Page = &*page;
+        let vm: &'static Physical<M> =
+            &*core::ptr::with_exposed_provenance(page.spare().load(Ordering::Relaxed) as usize);
+        Frames::of(vm).free(vm.pfn_of_page(page));
+    }
+}
+
+impl<F: Format> Tables<F> {
+    fn tree<M: Hardware<Format = F>>(&self, vm: &'static Physical<M>) -> Tree<'_, F, Frames<M>> {
+        Tree { memory: Frames::of(vm), root: self.root, fan: &self.fan, format: PhantomData }
+    }
+
+    #[inline(always)]
+    fn roots(&self) -> Option<&Roots> {
+        self.fan.get()
+    }
+
+    #[cold]
+    fn fan_out_now<M: Hardware<Format = F>>(&self, vm: &'static Physical<M>) {
+        if self.roots().is_none() {
+            let Ok(new) = Self::place(vm, "roots", Roots::new()) else { return };
+            if !self.fan.put(new) {
+                // SAFETY: `new` was placed above and did not get into the fan, so this thread has it alone.
+                unsafe { Self::displace(vm, new) };
+            }
+        }
+        if let Some(roots) = self.roots() {
+            let _held = roots.lock.lock();
+            // Who prunes looks under this lock whether entries stay.
+            let _root = Frames::of(vm).state(self.root).lock();
+            if !roots.is_open() {
+                roots.open();
+            }
+        }
+    }
+
+    /// Before a fault at `va`: this CPU gets a root of its own, where it runs the space and there is memory; and where it has
+    /// one, what it needs to copy the entry over `va`.
+    #[inline(never)]
+    fn prepare_own<M: Hardware<Format = F>>(
+        &self,
+        vm: &'static Physical<M>,
+        roots: &Roots,
+        va: u64,
+    ) -> Result<(), OutOfMemory> {
+        let here = vm.machine().mmu().cpu(preempt_off().cpu());
+        if here.loaded() != self.id() {
+            return Ok(());
+        }
+        if !here.has_own() {
+            let Ok(new) = self.new_own(vm) else { return Ok(()) };
+            if !self.adopt(vm, roots, new) {
+                Self::free_own(vm, new);
+            }
+        }
+        let part = roots.part_of(index(va, F::LEVELS - 1));
+        if part.load(Ordering::Acquire).is_null() {
+            let new = Self::place(vm, "root-entries", Part::new())?;
+            if part.compare_exchange(ptr::null_mut(), new, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+                // SAFETY: `new` was placed above and lost the exchange, so this thread has it alone.
+                unsafe { Self::displace(vm, new) };
+            }
+        }
+        Ok(())
+    }
+
+    fn new_own<M: Hardware<Format = F>>(&self, vm: &'static Physical<M>) -> Result<*mut Own, OutOfMemory> {
+        let frames = Frames::of(vm);
+        let root = frames.allocate(F::LEVELS - 1)?;
+        match Self::place(vm, "own-root", Own::new(root)) {
+            Ok(own) => {
+                vm.machine().mmu().kernel().share(vm.machine(), root);
+                Ok(own)
+            }
+            Err(no) => {
+                frames.free(root);
+                Err(no)
+            }
+        }
+    }
+
+    /// Makes `new` the root that this CPU has of this space, and loads it; `false` where things have changed meanwhile.
+    fn adopt<M: Hardware<Format = F>>(&self, vm: &'static Physical<M>, roots: &Roots, new: *mut Own) -> bool {
+        let held = roots.lock.lock();
+        let cpu = quire_sync::current_cpu();
+        let mmu = vm.machine().mmu();
+        let done = vm.machine().masked(|| {
+            if !roots.is_open() || roots.own(cpu).is_some() || mmu.cpu(cpu).loaded() != self.id() {
+                return false;
+            }
+            // SAFETY: on this CPU, masked; it shares the kernel's half, and is freed when every CPU has come home.
+            unsafe { mmu.go_private(vm.machine(), cpu, &self.residency, &*new, roots.regime()) };
+            roots.adopt(cpu, new);
+            true
+        });
+        drop(held);
+        done
+    }
+
+    /// Where this CPU has a root of its own, copies the entry over `va` into it.
+    ///
+    /// # Requires
+    /// The last-level table page over `va` is locked, hence linked.
+    #[inline(never)]
+    fn copy_entry<M: Hardware<Format = F>>(&self, vm: &'static Physical<M>, roots: &Roots, va: u64) {
+        let i = index(va, F::LEVELS - 1);
+        let machine = vm.machine();
+        let cpu = quire_sync::current_cpu();
+        let state = machine.mmu().cpu(cpu);
+        // Masked: who is asked to come home must not go on with what is freed then.
+        machine.masked(|| {
+            let Some((own, reach)) = state.own().zip(roots.reach(i)) else { return };
+            if state.loaded() != self.id() || own.has(i) {
+                return;
+            }
+            roots.join(cpu, own, i, reach);
+            let frames = Frames::of(vm);
+            let word = frames.slots(self.root)[i].load(Ordering::Acquire);
+            frames.slots(own.root())[i].store(word, Ordering::Release);
+            if F::CACHES_ABSENT {
+                Drops::drop_loaded(machine, state);
+            }
+        });
+    }
+
+    /// # Requires
+    /// No CPU has it loaded.
+    fn free_own<M: Hardware<Format = F>>(vm: &'static Physical<M>, own: *mut Own) {
+        let frames = Frames::of(vm);
+        // SAFETY: it was made by `new_own`, and is the caller's alone.
+        let root = unsafe {
+            (*own).each(|i| frames.slots((*own).root())[i].store(0, Ordering::Relaxed));
+            (*own).root()
+        };
+        vm.machine().mmu().kernel().unshare(vm.machine(), root);
+        frames.free(root);
+        // SAFETY: `own` was made by `new_own`, is the caller's alone, and is not used after this.
+        unsafe { Self::displace(vm, own) };
+    }
+
+    /// Puts a value into a frame of its own.
+    fn place<M: Hardware<Format = F>, T>(
+        vm: &'static Physical<M>,
+        label: &'static str,
+        value: T,
+    ) -> Result<*mut T, OutOfMemory> {
+        const { assert!(size_of::<T>() <= PAGE_SIZE as usize || cfg!(any(loom, shuttle))) };
+        let frame = vm.alloc_frame(Fill::Any, For::User)?.into_pfn();
+        vm.stats().count(Event::BufferPage);
+        let at = vm.machine().frame_ptr(frame);
+        record::own(at, PAGE_SIZE as usize, label);
+        let at = at.cast::<T>();
+        // SAFETY: the frame is ours alone, and large enough.
+        unsafe { at.write(value) };
+        Ok(at)
+    }
+
+    /// Frees what [`place`](Self::place) made.
+    ///
+    /// # Safety
+    /// Nobody can reach it any more.
+    unsafe fn displace<M: Hardware<Format = F>, T>(vm: &'static Physical<M>, value: *mut T) {
+        record::disown(value.cast());
+        let pfn = vm.machine().pfn_of(value.cast());
+        // SAFETY: `place` took the frame for this value, which no reader can reach any more.
+        unsafe { vm.free_pfn(pfn) };
+        vm.stats().count(Event::BufferPageGone);
+    }
+
+    /// The frame of the root table: what the hardware walks from.
+    pub fn root(&self) -> Pfn {
+        self.root
+    }
+
+    /// The number of this space for its translations; never reused.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Loads these tables on this CPU, which may then run the space's programs and touch its user memory. Whatever was
+    /// loaded before is left. Cheap where they are loaded already.
+    ///
+    /// # Safety
+    /// `cpu` is the calling CPU, with preemption and interrupts off; the pmap is not moved or destroyed before the CPU has loaded
+    /// something else ([`Pmap::destroy`] sees to that on other CPUs).
+    pub unsafe fn switch_in<M: Hardware<Format = F>>(&self, machine: &M, cpu: CpuId) {
+        // SAFETY: the caller is on `cpu` with preemption and interrupts off, and keeps the pmap until the CPU has left it.
+        unsafe { machine.mmu().load(machine, cpu, &self.residency, self.root, &self.fan) }
+    }
+
+    /// The CPU goes on to run something that has no user half (the idle thread, a kernel thread) and keeps these tables
+    /// loaded meanwhile: it is not interrupted for flushes, unless table pages go. It must not touch user memory until it
+    /// has called [`switch_in`](Self::switch_in) again.
+    ///
+    /// # Safety
+    /// `cpu` is the calling CPU, with preemption and interrupts off.
+    pub unsafe fn go_lazy<M: Hardware<Format = F>>(&self, machine: &M, cpu: CpuId) {
+        if machine.mmu().cpu(cpu).loaded() == self.id() {
+            self.residency.idle(cpu);
+        }
+    }
+
+    /// Whether the CPUs' own roots say what the space's does, where they say anything.
+    fn check_own<M: Hardware<Format = F>>(&self, vm: &'static Physical<M>) -> Result<(), Broken> {
+        let Some(roots) = self.roots() else { return Ok(()) };
+        let _held = roots.lock.lock();
+        let frames = Frames::of(vm);
+        for own in (0..MAX_CPUS).filter_map(|cpu| roots.own(cpu)) {
+            for i in 0..USER_HALF {
+                let theirs = frames.slots(own.root())[i].load(Ordering::Acquire);
+                // A CPU says that it has an entry before it copies it.
+                if theirs != 0 && (!own.has(i) || theirs != frames.slots(self.root)[i].load(Ordering::Acquire)) {
+                    return Err(Broken::TableRoot(i as u64 * span(F::LEVELS - 1)));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn shoot<M: Hardware<Format = F>>(vm: &'static Physical<M>, mut targets: CpuMask, request: &Request<'_, F>) {
+        if targets.is_empty() {
+            return;
+        }
+        let pinned = preempt_off();
+        let here = pinned.cpu();
+        let mine = targets.contains(here);
+        targets.remove(here);
+        if !targets.is_empty() {
+            vm.stats().count(Event::Shootdown);
+            vm.stats().add(Event::ShootdownTarget, targets.len() as u64);
+            if mine {
+                targets.insert(here);
+            }
+            vm.machine().shoot(&targets, request);
+        } else if mine {
+            // The common case, a program of one thread: nobody else is involved.
+            request.serve(vm.machine());
+        }
+    }
+
+    /// Calls `f` with each last-level table page in turn, and returns the number of table pages, the root not counted. At
+    /// each step the tables are held for one entry of level 2 (a GiB).
+    fn census<M: Hardware<Format = F>>(&self, vm: &'static Physical<M>, mut f: impl FnMut(&TableState)) -> u64 {
+        let frames = Frames::of(vm);
+        let (mut tables, mut at) = (0, 0);
+        'step: loop {
+            let _held = self.census.lock();
+            let _pin = frames.pin();
+            let mut t = self.root;
+            for level in (2..F::LEVELS).rev() {
+                let table = base(at, level + 1);
+                let last = if level == F::LEVELS - 1 { USER_HALF - 1 } else { FANOUT - 1 };
+                // The root's user half may be done: there the address has left it.
+                let from = if at >= span(F::LEVELS - 1) * USER_HALF as u64 { FANOUT } else { index(at, level) };
+                let Some((i, word)) = View::of(frames, t).next(from, last) else {
+                    if level == F::LEVELS - 1 {
+                        return tables;
+                    }
+                    at = table + span(level + 1);
+                    continue 'step;
+                };
+                at = at.max(table + i as u64 * span(level));
+                // Entered for the first time.
+                tables += u64::from(at == base(at, level));
+                t = F::frame(word);
+            }
+            let middle = View::of(frames, t);
+            let mut k = 0;
+            while let Some((i, word)) = middle.next(k, FANOUT - 1) {
+                tables += 1;
+                f(frames.state(F::frame(word)));
+                k = i + 1;
+            }
+            at = base(at, 2) + span(2);
+        }
+    }
+}
+
+// SAFETY: C2 and C3 are kept in `tree` and `table`: installs and removals by read-modify-write under the table page's lock,
+// dead marks under both locks, frames of table pages to the epoch after the flush. C4 is kept in `shootdown`.
+unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
+    const USER: VirtRange = F::USER;
+    const TABLE_SPAN: u64 = span(1);
+
+    type Table<'a> = LockedTable<'a, M>;
+
+    unsafe fn new(vm: &'static Physical<M>) -> Result<Self, OutOfMemory> {
+        let mmu = vm.machine().mmu();
+        let root = Frames::of(vm).allocate(F::LEVELS - 1)?;
+        mmu.kernel().share(vm.machine(), root);
+        let id = mmu.new_id();
+        Ok(Tables {
+            root,
+            fan: Fan::new(),
+            id,
+            format: PhantomData,
+            residency: Residency::new(id),
+            census: SpinLock::new(Rank::TABLE_UPPER, ()),
+        })
+    }
+
+    #[inline(always)]
+    fn table(&self, vm: &'static Physical<M>, va: u64, pin: &Pinned<'_>) -> Result<LockedTable<'_, M>, OutOfMemory> {
+        debug_assert!(index(va, F::LEVELS - 1) < USER_HALF, "a kernel address is entered into a user half");
+        let roots = self.roots().filter(|roots| roots.is_open());
+        if let Some(roots) = roots {
+            self.prepare_own(vm, roots, va)?;
+        }
+        let table = LockedTable { vm, tables: self, t: self.tree(vm).lock_last(va, pin)? };
+        if let Some(roots) = roots {
+            self.copy_entry(vm, roots, va);
+        }
+        Ok(table)
+    }
+
+    #[inline]
+    fn next_table(&self, vm: &'static Physical<M>, range: VirtRange) -> Option<LockedTable<'_, M>> {
+        Some(LockedTable { vm, tables: self, t: self.tree(vm).lock_next(range)? })
+    }
+
+    fn unflushed_above(&self, vm: &'static Physical<M>, va: u64) -> bool {
+        self.tree(vm).unflushed(va)
+    }
+
+    fn flush(&self, vm: &'static Physical<M>, set: &FlushSet) {
+        vm.stats().count(Event::Flush);
+        let (hull, top) = (set.hull(), F::LEVELS - 1);
+        if let Some(roots) = self.roots()
+            && let Some(last) = hull.end.checked_sub(1)
+            && base(hull.start, top) == base(last, top)
+        {
+            let i = index(hull.start, top);
+            if let Some((reach, generation, targets)) =
+                roots.bump(i, &self.residency, set.structure(), vm.machine().cpus())
+            {
+                Self::shoot(vm, targets, &Request::entry(self.id, i, (reach, generation), set));
+                return;
+            }
+        }
+        let (generation, targets) = self.residency.bump(set.structure());
+        Self::shoot(vm, targets, &Request::flush(&self.residency, generation, set));
+    }
+
+    fn settle(&self, vm: &'static Physical<M>, table: Pfn) -> bool {
+        Frames::of(vm).state(table).settle()
+    }
+
+    fn prune(&self, vm: &'static Physical<M>, range: VirtRange) {
+        let tree = self.tree(vm);
+        // The first and the last table page cover more than programs may map.
+        let mut at = if range.start <= F::USER.start { 0 } else { range.start };
+        let end = if range.end >= F::USER.end { span(F::LEVELS - 1) * USER_HALF as u64 } else { range.end };
+        let mut dead = Dead::new();
+        while at < end {
+            at = tree.prune_some(VirtRange { start: at, end }, &mut dead);
+        }
+        if dead.first.is_some() {
+            // All leaves below were flushed before: only cached upper levels are left.
+            let mut set = FlushSet::new();
+            set.add_structure(dead.covered);
+            Pmap::<M>::flush(self, vm, &set);
+            tree.retire(dead);
+        }
+    }
+
+    #[inline]
+    fn fan_out(&self, vm: &'static Physical<M>) {
+        if self.roots().is_none_or(|r| !r.is_open()) {
+            self.fan_out_now(vm);
+        }
+    }
+
+    fn fan_in(&self, vm: &'static Physical<M>) {
+        let Some(roots) = self.roots().filter(|r| r.is_open()) else { return };
+        let _held = roots.lock.lock();
+        if !roots.is_open() {
+            return;
+        }
+        let loaded = roots.close(&self.residency);
+        Self::shoot(vm, loaded, &Request::home(&self.residency, self.root, roots.regime()));
+        roots.take(|own| Self::free_own(vm, own));
+        let _root = Frames::of(vm).state(self.root).lock();
+        roots.keeps_root.store(false, Ordering::Release);
+    }
+
+    fn is_running(&self) -> bool {
+        !self.residency.running().is_empty()
+    }
+
+    fn is_running_elsewhere(&self, cpu: CpuId) -> bool {
+        let mut others = self.residency.running();
+        others.remove(cpu);
+        !others.is_empty()
+    }
+
+    fn take_ran(&self) -> bool {
+        self.residency.take_ran()
+    }
+
+    fn reclaim_tables(vm: &Physical<M>) -> u64 {
+        vm.machine().mmu().drain(vm)
+    }
+
+    fn clear(&self, vm: &'static Physical<M>) {
+        Pmap::<M>::fan_in(self, vm);
+        let frames = Frames::of(vm);
+        let root = View::of(frames, self.root);
+        // Linked through their descriptors.
+        let mut detached = None;
+        // Where there is nothing, nothing is detached under those who count.
+        if root.next(0, USER_HALF - 1).is_some() {
+            let _held = self.census.lock();
+            let mut i = 0;
+            while let Some((at, word)) = root.next(i, USER_HALF - 1) {
+                root.unlink(at);
+                let t = F::frame(word);
+                frames.set_next(t, detached);
+                detached = Some(t);
+                i = at + 1;
+            }
+        }
+        if detached.is_none() {
+            return;
+        }
+        // Other CPUs have nothing left to do with this space; this one drops what it has cached of the upper levels.
+        let (generation, mut targets) = self.residency.bump(true);
+        {
+            let pinned = preempt_off();
+            let here = pinned.cpu();
+            if targets.contains(here) {
+                let mut set = FlushSet::new();
+                set.add_all();
+                set.add_structure(F::USER);
+                Request::flush(&self.residency, generation, &set).serve(vm.machine());
+                targets.remove(here);
+            }
+            Self::shoot(vm, targets, &Request::leave(&self.residency));
+        }
+        {
+            let pinned = preempt_off();
+            let here = vm.machine().mmu().cpu(pinned.cpu());
+            if here.loaded() == self.id {
+                here.forget_untold();
+            }
+        }
+        self.residency.none_resident();
+        // Nobody can reach them any more, so nothing keeps this from being interrupted.
+        let tree = self.tree(vm);
+        while let Some(t) = detached {
+            detached = frames.next(t);
+            tree.free_below(t, F::LEVELS - 2);
+        }
+    }
+
+    unsafe fn destroy(&mut self, vm: &'static Physical<M>) {
+        // Idle CPUs may still have it loaded.
+        Self::shoot(vm, self.residency.loaded(), &Request::leave(&self.residency));
+        vm.machine().mmu().kernel().unshare(vm.machine(), self.root);
+        Frames::of(vm).free(self.root);
+        if let Some(roots) = self.roots() {
+            debug_assert!(!roots.is_open(), "page tables are destroyed that were not cleared");
+            // SAFETY: no CPU and no walker is left.
+            unsafe {
+                roots.each_part(|part| Self::displace(vm, part));
+                Self::displace(vm, ptr::from_ref(roots).cast_mut());
+            }
+        }
+    }
+
+    fn check(&self, vm: &'static Physical<M>, quiet: bool) -> Result<u64, Broken> {
+        // SAFETY: the descriptor is only asked for its kind, as `find_descriptor` wants.
+        let is_table = |pfn: Pfn| unsafe { vm.find_descriptor(pfn) }.is_some_and(|page| page.kind() == Kind::Table);
+        let cost = self.tree(vm).check(USER_HALF, &is_table, quiet)?;
+        self.check_own(vm)?;
+        Ok(cost)
+    }
+
+    fn resident_pages(&self, vm: &'static Physical<M>) -> u64 {
+        let mut pages = 0;
+        self.census(vm, |t| pages += t.live() as u64);
+        pages
+    }
+
+    fn peak_pages(&self, vm: &'static Physical<M>) -> u64 {
+        let pinned = preempt_off();
+        self.residency.peak(vm.machine().mmu().cpu(pinned.cpu()).untold(self.id))
+    }
+
+    fn table_pages(&self, vm: &'static Physical<M>) -> u64 {
+        let own = self.roots().map_or(0, |r| {
+            let _held = r.lock.lock();
+            r.count()
+        });
+        1 + own + self.census(vm, |_| {})
+    }
+}

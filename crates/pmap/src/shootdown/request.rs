@@ -1,0 +1,60 @@
+//! A request to other CPUs: data only, so that the machine's trait can name it. [`shootdown`](crate::shootdown) serves it.
+
+use super::residency::Residency;
+use crate::format::Format;
+use crate::roots::Reach;
+use core::marker::PhantomData;
+use quire_vm::tlb::flush::FlushSet;
+use quire_vm::{Pfn, VirtRange};
+
+/// What one CPU asks of others. It lives on the asker's stack until all have answered.
+pub struct Request<'a, F: Format> {
+    pub(super) kind: Kind<'a>,
+    format: PhantomData<F>,
+}
+
+/// The kinds of requests.
+pub(super) enum Kind<'a> {
+    /// Drop `set` of the space, as of `generation`.
+    Flush { space: &'a Residency, generation: u64, set: &'a FlushSet },
+    /// Drop `set`, which lies below entry `i` of the space `id`'s root, as of `generation` of that entry.
+    Entry { id: u64, i: usize, reach: &'a Reach, generation: u64, set: &'a FlushSet },
+    /// Whoever has a root of its own loaded for the space loads the space's.
+    Home { space: &'a Residency, root: Pfn, regime: u64 },
+    /// The space is about to lose its tables: whoever has it loaded loads the kernel's.
+    Leave { space: &'a Residency },
+    /// Kernel addresses, the same in every space.
+    Kernel { ranges: &'a [VirtRange] },
+    /// All translations of kernel addresses, whichever.
+    Everything,
+}
+
+impl<'a, F: Format> Request<'a, F> {
+    pub(crate) fn flush(space: &'a Residency, generation: u64, set: &'a FlushSet) -> Self {
+        Request { kind: Kind::Flush { space, generation, set }, format: PhantomData }
+    }
+
+    pub(crate) fn entry(id: u64, i: usize, (reach, generation): (&'a Reach, u64), set: &'a FlushSet) -> Self {
+        Request { kind: Kind::Entry { id, i, reach, generation, set }, format: PhantomData }
+    }
+
+    pub(crate) fn home(space: &'a Residency, root: Pfn, regime: u64) -> Self {
+        Request { kind: Kind::Home { space, root, regime }, format: PhantomData }
+    }
+
+    pub(crate) fn leave(space: &'a Residency) -> Self {
+        Request { kind: Kind::Leave { space }, format: PhantomData }
+    }
+
+    /// Kernel addresses, in whole pages, must leave every TLB: the one flush that may be sent to all CPUs. Page by page, since
+    /// global translations survive everything else but the costliest.
+    pub fn kernel(ranges: &'a [VirtRange]) -> Self {
+        Request { kind: Kind::Kernel { ranges }, format: PhantomData }
+    }
+
+    /// Every translation must leave every TLB, global ones included: for so many kernel addresses at once that naming them
+    /// costs more than filling the TLBs again.
+    pub fn everything() -> Self {
+        Request { kind: Kind::Everything, format: PhantomData }
+    }
+}

@@ -1,0 +1,209 @@
+//! The state of the CPUs and of the scheduler; the current thread, the end of its stretch, and this CPU's timer.
+
+use super::cpu_mask::CpuBits;
+use super::idle::IdleCpus;
+use super::run_queue::{RunQueue, STRETCH};
+use super::share::Share;
+use crate::irq::IrqLock;
+use crate::machine::Machine;
+use crate::thread::{Current, Thread};
+use crate::timer::Wheel;
+use crate::watch::Watch;
+use core::ptr::{self, NonNull};
+use quire_sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use quire_sync::per_cpu::CachePadded;
+use quire_sync::{CpuId, PerCpu, Rank, current_cpu};
+
+/// No deadline.
+pub(super) const NEVER: u64 = u64::MAX;
+
+/// One CPU. Its queue and wheel are reached from other CPUs through their locks; what is written by this CPU only, with
+/// interrupts masked, is marked (own). What others write who queue a thread here stands first.
+#[repr(C)]
+pub(crate) struct Cpu<M: Machine> {
+    pub queue: IrqLock<RunQueue<M>>,
+    /// Length of the queue; of the front list of the running thread's user; when that thread has to give way to another user's, in
+    /// nanoseconds of the counter. Hints without the lock. Written under it.
+    pub waiting: AtomicUsize,
+    pub eager: AtomicUsize,
+    pub share_end: AtomicU64,
+    /// The share of user 0 and of the kernel's threads; guarded by the queue.
+    pub(super) share: Share<M>,
+    /// (own) What runs here when nothing else does; holds a count.
+    pub(super) idle: AtomicPtr<Thread<M>>,
+    /// (own) The thread that is being left, between the switch and `finish_switch`.
+    pub(super) leaving: AtomicPtr<Thread<M>>,
+    /// (own) That thread goes to another CPU.
+    pub(super) moving: AtomicBool,
+    /// (own) When the running thread got the CPU, in nanoseconds of the CPU's counter.
+    pub(super) dispatched: AtomicU64,
+    /// (own) When the running thread's stretch ends because others wait, nanoseconds; `NEVER` where none waits.
+    pub(super) stretch_end: AtomicU64,
+    /// (own) What the timer is programmed to, nanoseconds.
+    pub(super) armed: AtomicU64,
+    /// Threads wait to be reaped.
+    pub(super) has_dead: AtomicBool,
+    /// (own) Ticks by kind, up to the last switch; the running thread's own counts at its dispatch.
+    pub(super) user: AtomicU64,
+    pub(super) system: AtomicU64,
+    pub(super) idled: AtomicU64,
+    pub(super) at_dispatch: (AtomicU64, AtomicU64),
+    pub(super) switches: AtomicU64,
+    /// (own) How often the CPU has come to look whether to preempt.
+    pub(super) looked: AtomicU64,
+    /// (own) Threads that were started from here.
+    pub(super) started: AtomicU64,
+    /// (own) Threads that have ended here.
+    pub(super) ended: AtomicU64,
+    /// (own) Uninterruptible sleeps that began here, less those that ended here.
+    pub(super) blocked: AtomicU64,
+    /// When the wheel wants to be looked at, nanoseconds. Written under the wheel's lock.
+    pub(super) wheel_due: AtomicU64,
+    pub(super) wheel: CachePadded<IrqLock<Wheel>>,
+    pub(super) watch: CachePadded<Watch>,
+}
+
+/// The scheduler of a machine. Lives as long as the machine, at one address.
+pub struct Scheduler<M: Machine> {
+    pub(crate) machine: &'static M,
+    pub(crate) cpus: PerCpu<Cpu<M>>,
+    /// CPUs that halt, or are about to.
+    pub(crate) idle: IdleCpus,
+    /// CPUs that run a thread while others wait on their queue, or lately did: where an idle CPU steals.
+    pub(crate) crowded: CpuBits,
+}
+
+impl<M: Machine> Scheduler<M> {
+    /// The size in bytes of the memory that [`new`](Self::new) needs.
+    pub const fn bytes(cpus: usize) -> usize {
+        PerCpu::<Cpu<M>>::bytes(cpus) + IdleCpus::bytes(cpus)
+    }
+
+    /// A scheduler for `cpus` CPUs (at most [`quire_sync::cpuset::MAX_CPUS`]) on which nothing runs yet.
+    ///
+    /// # Safety
+    /// `memory` points to [`bytes`](Self::bytes)`(cpus)` writable bytes, aligned to 128, that nobody else uses, for ever. The
+    /// scheduler is not moved once a thread was spawned.
+    pub unsafe fn new(machine: &'static M, memory: NonNull<u8>, cpus: usize) -> Self {
+        let init = |cpu| Cpu {
+            queue: IrqLock::new(Rank::RUN_QUEUE, RunQueue::new()),
+            waiting: AtomicUsize::new(0),
+            eager: AtomicUsize::new(0),
+            share_end: AtomicU64::new(NEVER),
+            share: Share::new(),
+            idle: AtomicPtr::new(ptr::null_mut()),
+            leaving: AtomicPtr::new(ptr::null_mut()),
+            moving: AtomicBool::new(false),
+            dispatched: AtomicU64::new(0),
+            stretch_end: AtomicU64::new(NEVER),
+            armed: AtomicU64::new(NEVER),
+            has_dead: AtomicBool::new(false),
+            user: AtomicU64::new(0),
+            system: AtomicU64::new(0),
+            idled: AtomicU64::new(0),
+            at_dispatch: (AtomicU64::new(0), AtomicU64::new(0)),
+            switches: AtomicU64::new(0),
+            looked: AtomicU64::new(0),
+            started: AtomicU64::new(0),
+            ended: AtomicU64::new(0),
+            blocked: AtomicU64::new(0),
+            wheel_due: AtomicU64::new(NEVER),
+            wheel: CachePadded(IrqLock::new(Rank::TIMER, Wheel::new(cpu))),
+            watch: CachePadded(Watch::new()),
+        };
+        // SAFETY: the caller's word: the last part of the memory, and the first one.
+        let (idle, cpus) = unsafe {
+            let after = memory.add(PerCpu::<Cpu<M>>::bytes(cpus));
+            (IdleCpus::new(after, cpus), PerCpu::new(memory, cpus, init))
+        };
+        Scheduler { machine, cpus, idle, crowded: CpuBits::new() }
+    }
+
+    /// The machine.
+    pub fn machine(&self) -> &'static M {
+        self.machine
+    }
+
+    /// The number of CPUs.
+    pub fn cpus(&self) -> usize {
+        self.cpus.len()
+    }
+
+    /// This CPU. The caller has masked interrupts, or takes a hint.
+    #[inline(always)]
+    pub(crate) fn here(&self) -> &Cpu<M> {
+        self.cpus.of(current_cpu())
+    }
+
+    /// The calling thread.
+    ///
+    /// # Panics
+    /// In debug builds, before this CPU's [`start_cpu`](Self::start_cpu).
+    #[inline(always)]
+    pub fn current(&self) -> Current<'_, M> {
+        let thread = self.machine.current();
+        debug_assert!(!thread.is_null(), "no thread runs on this CPU yet");
+        // SAFETY: set by `start_cpu` or a switch.
+        Current::new(unsafe { NonNull::new_unchecked(thread.cast_mut()) })
+    }
+
+    pub(super) fn is_idle(&self, thread: &Thread<M>) -> bool {
+        ptr::eq(self.here().idle.load(Ordering::Relaxed), thread)
+    }
+
+    /// The share of CPU time that `thread` has part in on `cpu`.
+    pub(crate) fn share<'a>(&'a self, thread: &'a Thread<M>, cpu: CpuId) -> &'a Share<M> {
+        // SAFETY: by `belong_to`, a thread's user lives as long as it is the thread's.
+        match unsafe { thread.user().as_ref() } {
+            Some(user) => user.share(cpu),
+            None => &self.cpus.of(cpu).share,
+        }
+    }
+
+    /// Sees to it that the running thread does not keep those who wait here longer than its stretch, nor stays where it may not
+    /// run.
+    ///
+    /// # Requires
+    /// Interrupts are masked.
+    pub(crate) fn limit_stretch(&self, here: &Cpu<M>) {
+        let current = self.current();
+        if self.is_idle(&current) {
+            return;
+        }
+        if !current.may_run_on(current_cpu()) {
+            self.machine.set_pending(true);
+            return;
+        }
+        if here.waiting.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let now = self.machine.ticks_to_ns(self.machine.ticks());
+        let ran = now.saturating_sub(here.dispatched.load(Ordering::Relaxed));
+        let slice = current.slice();
+        let limit = if here.eager.load(Ordering::Relaxed) > 0 { slice.min(STRETCH) } else { slice };
+        let share_end = here.share_end.load(Ordering::Relaxed);
+        let for_others = if share_end == NEVER { NEVER } else { share_end.saturating_sub(now) };
+        let left = limit.saturating_sub(ran).min(for_others);
+        if left == 0 {
+            here.stretch_end.store(NEVER, Ordering::Relaxed);
+            self.machine.set_pending(true);
+        } else {
+            here.stretch_end.store(self.machine.now() + left, Ordering::Relaxed);
+            self.program(here);
+        }
+    }
+
+    /// Programs this CPU's timer if something is due earlier than it is set to. A deadline that went away or later costs
+    /// one interrupt that finds nothing, instead of a write to the timer each time.
+    ///
+    /// # Requires
+    /// Interrupts are masked.
+    pub(super) fn program(&self, here: &Cpu<M>) {
+        let due = here.wheel_due.load(Ordering::Relaxed).min(here.stretch_end.load(Ordering::Relaxed));
+        let due = due.min(here.watch.due());
+        if due < here.armed.load(Ordering::Relaxed) {
+            here.armed.store(due, Ordering::Relaxed);
+            self.machine.arm(Some(due));
+        }
+    }
+}

@@ -1,0 +1,497 @@
+//! The scheduler: how a thread gives its CPU up, and how a CPU takes the next one.
+//!
+//! [`cpu`] holds the state of the CPUs, [`run_queue`] and [`share`] their runnable threads, [`idle`] and [`cpu_mask`] the sets of
+//! CPUs that look for work or have too much. [`place`] chooses a CPU for a thread. [`timers`], [`times`] and [`watching`] add methods
+//! to [`Scheduler`], as this file does: parking, waking, switching.
+//!
+//! May use: threads, timers, tokens, and the machine's trait. Futexes are above.
+//! Owns: a runnable thread is on one queue, or runs; a thread whose context is in use is on its own CPU's queue alone.
+//!
+//! # How a thread leaves its CPU
+//! A thread that parks first turns its token word to `PARKED`; from then on a waker may queue it, although it still runs
+//! on its way out. That is safe because while `on_cpu` is set it is queued on its own CPU only, which comes to its queue
+//! again only after it has left, and because nobody steals a thread whose `on_cpu` is set. The CPU clears `on_cpu` (release)
+//! in [`finish_switch`](Scheduler::finish_switch), on the next thread's stack; whoever reads it false (acquire) finds the
+//! saved context complete.
+//!
+//! | | parks | is preempted | exits |
+//! |---|---|---|---|
+//! | **waker** on another CPU | token word: the token is taken, or the waker queues it here | gives a token | gives a token that nobody takes |
+//! | **thief** | not queued; queued by a waker: `on_cpu` | queued: `on_cpu` | never queued |
+//! | **interrupt** here | interrupts are masked from before `PARKED` until the next thread runs | same | same |
+//!
+//! No lock is held across a switch.
+
+mod cpu;
+mod cpu_mask;
+pub(crate) mod idle;
+mod place;
+mod run_queue;
+pub(crate) mod share;
+mod timers;
+mod times;
+mod watching;
+
+pub use cpu::Scheduler;
+pub use share::User;
+pub use times::CpuTimes;
+
+use crate::account::bump;
+use crate::irq::Masked;
+use crate::list::List;
+use crate::machine::{Irq, Machine};
+use crate::mutant::{Mutant, mutant};
+use crate::thread::{Queued, Thread, ThreadRef};
+use crate::timer::Timer;
+use core::mem::offset_of;
+use core::ptr::{self, NonNull};
+use cpu::{Cpu, NEVER};
+use quire_sync::atomic::{Ordering, fence_full};
+use quire_sync::cpuset::{CpuMask, MAX_CPUS};
+use quire_sync::{CpuId, current_cpu};
+use share::Join;
+
+/// Why a thread gives its CPU up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Leave {
+    Park,
+    Yield,
+    Preempt,
+    Exit,
+    /// It may not run on this CPU any more.
+    Move,
+}
+
+impl<M: Machine> Scheduler<M> {
+    /// Makes the caller the idle thread of this CPU. Called once on each CPU, with interrupts masked; the CPU goes on to
+    /// [`idle`](Self::idle) when it has nothing else to do.
+    pub fn start_cpu(&self, idle: ThreadRef<M>) {
+        let here = self.here();
+        let now = self.machine.ticks();
+        idle.on_cpu.store(true, Ordering::Relaxed);
+        idle.set_home(current_cpu());
+        idle.account.start(now);
+        here.dispatched.store(self.machine.ticks_to_ns(now), Ordering::Relaxed);
+        here.queue.lock_masked().idle = true;
+        let idle = idle.into_raw();
+        here.idle.store(idle.as_ptr(), Ordering::Release);
+        // SAFETY: the caller is that thread from now on.
+        unsafe { self.machine.set_current(idle.as_ptr()) };
+    }
+
+    /// Runs this CPU's idle thread: takes threads as they come, steals where others have too many, halts otherwise.
+    pub fn idle(&self) -> ! {
+        loop {
+            self.idle_once();
+        }
+    }
+
+    /// One turn of [`idle`](Self::idle): runs threads until none is left; else does a step of what idle CPUs do for others, or
+    /// halts until an interrupt.
+    pub fn idle_once(&self) {
+        self.reap_dead();
+        // Whoever makes a thread runnable meanwhile interrupts the step, and the next turn finds it.
+        if self.here().waiting.load(Ordering::Acquire) == 0 && self.crowded.any(0).is_none() && self.machine.idle_work()
+        {
+            return;
+        }
+        let was = self.machine.mask();
+        let here = self.here();
+        let work = || here.waiting.load(Ordering::Acquire) != 0 || self.crowd_has_for(current_cpu());
+        let early = mutant(Mutant::LookBeforeIdle).then(work);
+        // Marked idle first, then a look round: who makes a CPU crowded marks it first, then looks for an idle one.
+        self.idle.insert(current_cpu());
+        if early.unwrap_or_else(work) {
+            self.switch_from(Leave::Yield);
+            self.machine.restore(was);
+            if here.waiting.load(Ordering::Acquire) == 0 {
+                quire_sync::hooks::relax();
+            }
+            return;
+        }
+        // A waker that queues a thread here from now on finds the queue marked idle and interrupts the halt; interrupts
+        // are masked until the CPU halts, so that the interrupt is not lost either.
+        self.machine.halt();
+    }
+
+    /// Makes a new thread runnable, on an idle CPU where there is one that it may run on. The scheduler keeps the reference until the thread
+    /// has exited, and gives it to [`Machine::reap`].
+    pub fn spawn(&self, thread: ThreadRef<M>) {
+        let cpu = self.place_new(&thread);
+        self.spawn_on(thread, cpu);
+    }
+
+    /// As [`spawn`](Self::spawn), on `cpu`: for threads that belong to a CPU, or a child that its parent waits for.
+    pub fn spawn_on(&self, thread: ThreadRef<M>, cpu: CpuId) {
+        let thread = thread.into_raw();
+        let masked = Masked::new(self.machine);
+        bump(&self.here().started, 1);
+        // SAFETY: the count that was just given up keeps it alive until it is reaped.
+        self.enqueue_masked(&masked, unsafe { thread.as_ref() }, cpu, Join::Back);
+    }
+
+    /// The first thing that a new thread does, on its own stack, with interrupts masked: settles the switch that started
+    /// it, and turns interrupts on.
+    pub fn started(&self) {
+        self.finish_switch();
+        self.machine.restore(Irq::On);
+        self.reap_dead();
+    }
+
+    /// Sleeps until unparked, or until `deadline` ([`Machine::now`]'s nanoseconds); returns at once where a token waits.
+    /// May also return early: callers look at what they wait for. Nothing that spins may be held.
+    pub fn park(&self, deadline: Option<u64>) {
+        let me = self.current();
+        // An uncontended token costs no switch, no timer and no masking.
+        if me.token.is_set() && me.token.take() {
+            return;
+        }
+        if let Some(deadline) = deadline {
+            if deadline <= self.machine.now() {
+                return;
+            }
+            me.scheduler.store(ptr::from_ref(self).cast_mut().cast(), Ordering::Relaxed);
+            // SAFETY: the timer is part of the thread, which does not go away before the cancel below.
+            unsafe { self.arm(&me.deadline, deadline) };
+        }
+        let was = self.machine.mask();
+        if me.token.park() {
+            self.switch_from(Leave::Park);
+            me.token.take();
+        }
+        self.machine.restore(was);
+        if deadline.is_some() && !mutant(Mutant::DeadlineStaysArmed) {
+            self.cancel(&me.deadline);
+        }
+        self.reap_dead();
+    }
+
+    /// As [`park`](Self::park) without a deadline, where no signal ends the caller's wait either: the thread says so meanwhile.
+    pub fn park_uninterruptibly(&self) {
+        let count = |by: u64| {
+            let _masked = Masked::new(self.machine);
+            bump(&self.here().blocked, by);
+        };
+        self.current().uninterruptible.store(true, Ordering::Relaxed);
+        count(1);
+        self.park(None);
+        count(1u64.wrapping_neg());
+        self.current().uninterruptible.store(false, Ordering::Relaxed);
+    }
+
+    /// Gives `thread` its token, and queues it where it sleeps. Callable from interrupts and under any lock of a rank below
+    /// the run queue's.
+    pub fn unpark(&self, thread: &Thread<M>) {
+        if thread.token.give() {
+            let cpu = self.place(thread);
+            let join = if thread.has_slice() { Join::Front } else { Join::Back };
+            self.enqueue(thread, cpu, join);
+        }
+    }
+
+    /// Lets everybody else who waits for this CPU go first.
+    pub fn yield_now(&self) {
+        let was = self.machine.mask();
+        self.switch_from(Leave::Yield);
+        self.machine.restore(was);
+        self.reap_dead();
+    }
+
+    /// Gives the CPU to somebody else where the running thread's stretch has ended. Called by `preempt_enable` and on the
+    /// way out of interrupts, when the flag of [`Machine::set_pending`] is up and the preemption count is zero.
+    pub fn preempt(&self) {
+        let was = self.machine.mask();
+        let here = self.here();
+        bump(&here.looked, 1);
+        // The idle thread is not preempted: its loop looks at the queue after every interrupt.
+        let current = self.current();
+        let gives_way = here.waiting.load(Ordering::Relaxed) > 0 || !current.may_run_on(current_cpu());
+        if gives_way && !self.is_idle(&current) {
+            self.switch_from(Leave::Preempt);
+        } else {
+            self.machine.set_pending(false);
+        }
+        self.machine.restore(was);
+        if was == Irq::On {
+            self.reap_dead();
+        }
+    }
+
+    /// Ends the calling thread. Its reference reaches [`Machine::reap`] once its stack is no longer in use.
+    pub fn exit(&self) -> ! {
+        self.reap_dead();
+        self.machine.mask();
+        self.current().dying.store(true, Ordering::Relaxed);
+        self.switch_from(Leave::Exit);
+        unreachable!("Machine::switch came back to a thread that has exited");
+    }
+
+    /// The timer interrupt: expires timers, and notices the end of the running thread's stretch.
+    pub fn timer_interrupt(&self) {
+        let _masked = Masked::new(self.machine);
+        let here = self.here();
+        let now = self.machine.now();
+        here.armed.store(NEVER, Ordering::Relaxed);
+        if here.wheel_due.load(Ordering::Relaxed) <= now {
+            let mut wheel = here.wheel.lock_masked();
+            wheel.expire(now);
+            here.wheel_due.store(wheel.next().unwrap_or(NEVER), Ordering::Relaxed);
+        }
+        if here.stretch_end.load(Ordering::Relaxed) <= now {
+            here.stretch_end.store(NEVER, Ordering::Relaxed);
+            if here.waiting.load(Ordering::Relaxed) > 0 {
+                // Never lowered here: it may stand for a change of the running thread's affinity.
+                self.machine.set_pending(true);
+            }
+        }
+        if here.watch.due() <= now {
+            self.watch_tick(here, now);
+        }
+        self.program(here);
+    }
+
+    /// Lets `thread` run on the CPUs of `allowed` only. The calling thread has moved when this returns; one that runs elsewhere
+    /// leaves that CPU at the interrupt that this sends; one that waits goes on to another CPU when its turn comes. False, and
+    /// nothing changes, where the machine has none of these CPUs.
+    pub fn set_affinity(&self, thread: &Thread<M>, allowed: &CpuMask) -> bool {
+        let machine = CpuMask::first(self.cpus.len());
+        if allowed.and(&machine).is_empty() {
+            return false;
+        }
+        // All that there are is all that there could be: such a thread is free to go.
+        let all = allowed.and(&machine) == machine;
+        thread.restrict(&if all { CpuMask::first(MAX_CPUS) } else { *allowed });
+        // Who takes it off a queue looks at the mask after it has locked that queue, on which its home stands: either it sees
+        // the new mask, or this sees the CPU that runs it.
+        fence_full();
+        let was = self.machine.mask();
+        loop {
+            let home = thread.home();
+            let queue = self.cpus.of(home).queue.lock_masked();
+            if thread.home() != home {
+                continue;
+            }
+            drop(queue);
+            if thread.may_run_on(home) {
+                break;
+            }
+            if !ptr::eq(&*self.current(), thread) {
+                if home == current_cpu() {
+                    break; // It waits here.
+                }
+                self.machine.kick(home);
+                break;
+            }
+            self.switch_from(Leave::Move);
+            break;
+        }
+        self.machine.restore(was);
+        if was == Irq::On {
+            self.reap_dead();
+        }
+        true
+    }
+
+    /// The calling thread has part in the CPU time of `user` from now on; `None`: in that which each CPU keeps for the kernel and user 0.
+    ///
+    /// # Safety
+    /// As [`Thread::belong_to`]; the user that it had lives until this returns.
+    pub unsafe fn become_user(&self, user: Option<NonNull<User<M>>>) {
+        if self.current().user() == user.map_or(ptr::null(), |user| user.as_ptr().cast_const()) {
+            return;
+        }
+        let _masked = Masked::new(self.machine);
+        let (cpu, here, me) = (current_cpu(), self.here(), self.current());
+        let mut queue = here.queue.lock_masked();
+        // SAFETY: the caller vouches for the user as `belong_to` asks, and the lock of this CPU's queue is held.
+        unsafe { me.belong_to(user) };
+        queue.begin(self.share(&me, cpu), self.machine.ticks_to_ns(self.machine.ticks()));
+        self.note(here, cpu, &queue);
+        drop(queue);
+        self.limit_stretch(here);
+    }
+
+    /// The reschedule interrupt: another CPU has queued a thread here, or the one that runs may not any more.
+    pub fn kicked(&self) {
+        let _masked = Masked::new(self.machine);
+        let here = self.here();
+        if here.watch.due() == NEVER {
+            self.watch_kicked(here);
+        }
+        self.limit_stretch(here);
+    }
+
+    /// Gives the CPU to the next thread. Returns, with interrupts still masked, when the caller gets a CPU again (perhaps
+    /// another one).
+    ///
+    /// # Requires
+    /// Interrupts are masked; the preemption count is zero; no lock is held.
+    fn switch_from(&self, mut why: Leave) {
+        let cpu = current_cpu();
+        let here = self.cpus.of(cpu);
+        let prev = self.current();
+        let prev_idle = self.is_idle(&prev);
+        if matches!(why, Leave::Yield | Leave::Preempt) && !prev_idle && !prev.may_run_on(cpu) {
+            why = Leave::Move;
+        }
+        let ticks = self.machine.ticks();
+        prev.account.cut_system(ticks);
+        let now = self.machine.ticks_to_ns(ticks);
+        let weighted = prev.use_slice(now.saturating_sub(here.dispatched.load(Ordering::Relaxed)));
+        self.machine.set_pending(false);
+
+        // Threads that waited here when their CPUs were changed.
+        let mut strays: List<Queued<M>> = List::new();
+        let next = {
+            let mut queue = here.queue.lock_masked();
+            queue.charge(now, weighted);
+            let share = || self.share(&prev, cpu);
+            match why {
+                Leave::Preempt if prev.has_slice() => queue.push(&prev, share(), Join::Front, || now),
+                Leave::Preempt => queue.push(&prev, share(), Join::Back, || now),
+                Leave::Yield if !prev_idle => {
+                    queue.give_way();
+                    queue.push(&prev, share(), Join::Back, || now);
+                }
+                Leave::Yield | Leave::Park | Leave::Exit | Leave::Move => {}
+            }
+            let next = loop {
+                let next = queue.pop(now);
+                // SAFETY: it was queued, so it is alive.
+                let stray = next.filter(|n| !unsafe { n.as_ref() }.may_run_on(cpu) && *n != NonNull::from(&*prev));
+                let Some(stray) = stray else { break next };
+                // SAFETY: `pop` took the thread off its list, and it stays alive: it is runnable.
+                unsafe { strays.push_back(stray) };
+            };
+            queue.idle = next.is_none();
+            self.note(here, cpu, &queue);
+            if why == Leave::Preempt {
+                self.offer(cpu, &queue, &prev);
+            }
+            next
+        };
+        while let Some(stray) = strays.pop_front() {
+            // SAFETY: it was queued, so it is alive.
+            let stray = unsafe { stray.as_ref() };
+            self.enqueue(stray, self.place(stray), Join::Front);
+        }
+        // Only now look elsewhere: two queues are never locked at once. Meanwhile this one is marked idle, so whoever
+        // queues a thread here sends an interrupt.
+        let next = next.or_else(|| self.steal(cpu, now));
+        let next = next.unwrap_or_else(|| {
+            self.idle.insert(cpu);
+            // SAFETY: `start_cpu` stored this CPU's idle thread before the CPU scheduled for the first time.
+            unsafe { NonNull::new_unchecked(here.idle.load(Ordering::Relaxed)) }
+        });
+        // SAFETY: it was queued, or is the idle thread: alive, and this CPU's alone now.
+        let next = unsafe { next.as_ref() };
+        if prev_idle && !ptr::eq(next, &*prev) {
+            self.idle.take(cpu);
+            if !here.watch.is_busy() {
+                self.watch_busy(here);
+            }
+        }
+
+        self.charge(here, &prev, prev_idle, next);
+        here.dispatched.store(now, Ordering::Relaxed);
+        here.stretch_end.store(NEVER, Ordering::Relaxed);
+        if ptr::eq(next, &*prev) {
+            self.limit_stretch(here);
+            return;
+        }
+        let count = if why == Leave::Preempt { &prev.involuntary } else { &prev.voluntary };
+        bump(count, 1);
+        bump(&here.switches, 1);
+        next.account.start(ticks);
+        next.on_cpu.store(true, Ordering::Relaxed);
+        here.leaving.store(ptr::from_ref(&*prev).cast_mut(), Ordering::Relaxed);
+        here.moving.store(why == Leave::Move, Ordering::Relaxed);
+        // SAFETY: interrupts are masked, and the switch to `next` follows on this CPU.
+        unsafe { self.machine.set_current(next) };
+        self.limit_stretch(here);
+        // SAFETY: `prev` is the caller, `next` was off its CPU (its `on_cpu` was clear) and is claimed by the line above.
+        unsafe { self.machine.switch(&prev, next) };
+        self.finish_switch();
+    }
+
+    /// On the stack of the thread that got the CPU: the one before it has left now.
+    fn finish_switch(&self) {
+        let here = self.here();
+        let prev = here.leaving.swap(ptr::null_mut(), Ordering::Relaxed);
+        // SAFETY: it was running until a moment ago, and cannot be reaped before the lines below.
+        let Some(prev) = (unsafe { prev.as_ref() }) else { return };
+        if prev.dying.load(Ordering::Relaxed) {
+            prev.on_cpu.store(false, Ordering::Relaxed);
+            bump(&here.ended, 1);
+            // SAFETY: it exited, so it is on no queue; the scheduler's own count keeps it alive.
+            unsafe { here.queue.lock_masked().dead.push_back(NonNull::from(prev)) };
+            here.has_dead.store(true, Ordering::Relaxed);
+        } else {
+            let moves = here.moving.load(Ordering::Relaxed);
+            // From here on another CPU may run it.
+            prev.on_cpu.store(false, if mutant(Mutant::LeftRelaxed) { Ordering::Relaxed } else { Ordering::Release });
+            if moves {
+                // It neither waits on a queue nor sleeps, so nobody else queues it.
+                self.enqueue(prev, self.place(prev), Join::Front);
+            }
+        }
+    }
+
+    /// Hands threads that left this CPU for good to the machine.
+    ///
+    /// # Requires
+    /// Interrupts are on, nothing is held.
+    fn reap_dead(&self) {
+        if !self.here().has_dead.load(Ordering::Relaxed) {
+            return;
+        }
+        loop {
+            let masked = Masked::new(self.machine);
+            let here = self.here();
+            let dead = here.queue.lock_masked().dead.pop_front();
+            if dead.is_none() {
+                here.has_dead.store(false, Ordering::Relaxed);
+            }
+            drop(masked);
+            let Some(dead) = dead else { return };
+            // SAFETY: the count that `spawn` took over.
+            self.machine.reap(unsafe { ThreadRef::adopt(dead) });
+        }
+    }
+
+    /// Adds what `prev` used since it was dispatched to its CPU's times.
+    fn charge(&self, here: &Cpu<M>, prev: &Thread<M>, prev_idle: bool, next: &Thread<M>) {
+        let (user, system) = prev.account.ticks();
+        let (user_then, system_then) = (&here.at_dispatch.0, &here.at_dispatch.1);
+        let (user, system) = (user - user_then.load(Ordering::Relaxed), system - system_then.load(Ordering::Relaxed));
+        bump(&here.user, user);
+        bump(if prev_idle { &here.idled } else { &here.system }, system);
+        let (user, system) = next.account.ticks();
+        user_then.store(user, Ordering::Relaxed);
+        system_then.store(system, Ordering::Relaxed);
+    }
+}
+
+impl<M: Machine> Thread<M> {
+    /// A thread that has never run, with one reference, for its maker to place and to wrap by
+    /// [`ThreadRef::adopt`]. `release` is called once, when the last reference is dropped, and frees the memory.
+    pub fn new(context: M::Context, payload: M::Payload, release: unsafe fn(NonNull<Thread<M>>)) -> Self {
+        Thread::made(context, payload, release, park_deadline::<M>)
+    }
+}
+
+/// The deadline of a park has passed.
+///
+/// # Safety
+/// `timer` is the deadline of a thread that is alive.
+unsafe fn park_deadline<M: Machine>(timer: NonNull<Timer>, _now: u64) -> Option<u64> {
+    // SAFETY: armed by `park` only, as part of a thread that cancels it before it goes on; `park` ran on that scheduler.
+    unsafe {
+        let thread = timer.byte_sub(offset_of!(Thread<M>, deadline)).cast::<Thread<M>>().as_ref();
+        let scheduler = thread.scheduler.load(Ordering::Relaxed).cast::<Scheduler<M>>();
+        if let Some(scheduler) = scheduler.as_ref() {
+            scheduler.unpark(thread);
+        }
+    }
+    None
+}

@@ -1,0 +1,173 @@
+//! Which CPU a runnable thread goes to, and from where an idle CPU takes one.
+
+use super::cpu::{Cpu, Scheduler};
+use super::run_queue::RunQueue;
+use super::share::Join;
+use crate::irq::Masked;
+use crate::machine::Machine;
+use crate::mutant::{Mutant, mutant};
+use crate::thread::Thread;
+use core::ptr::NonNull;
+use quire_sync::atomic::{Ordering, fence_full};
+use quire_sync::{CpuId, current_cpu};
+
+/// How many crowded CPUs an idle one finds locked before it gives up: somebody else is at each.
+const TRIES: usize = 4;
+
+impl<M: Machine> Scheduler<M> {
+    /// Where a woken thread goes: home if that CPU is idle (its caches may still hold the thread's data), else to an idle
+    /// CPU that it may run on, else home. Who takes an idle CPU out has it for itself, so two wakers do not pick the same one.
+    pub(crate) fn place(&self, thread: &Thread<M>) -> CpuId {
+        let home = thread.home();
+        if thread.on_cpu.load(Ordering::Acquire) && !mutant(Mutant::PlaceBeforeLeft) {
+            // It has not left its CPU: only there can it be queued.
+            return home;
+        }
+        if thread.may_run_on(home) && self.idle.take(home) {
+            return home;
+        }
+        self.choose(thread, home)
+    }
+
+    /// Where a new thread goes: to an idle CPU, else it stays with its maker.
+    pub(crate) fn place_new(&self, thread: &Thread<M>) -> CpuId {
+        self.choose(thread, current_cpu())
+    }
+
+    /// An idle CPU that `thread` may run on, else `near`, else the least busy one.
+    fn choose(&self, thread: &Thread<M>, near: CpuId) -> CpuId {
+        let allowed = thread.affinity();
+        let here = allowed.contains(near);
+        if here && allowed.is_single() {
+            return near;
+        }
+        self.idle.take_any(near, &allowed).or(here.then_some(near)).unwrap_or_else(|| {
+            let existing = allowed.iter().take_while(|cpu| *cpu < self.cpus.len());
+            existing.min_by_key(|cpu| self.cpus.of(*cpu).waiting.load(Ordering::Relaxed)).unwrap_or(near)
+        })
+    }
+
+    /// Queues a runnable thread on `cpu`, and tells that CPU where it must know.
+    pub(crate) fn enqueue(&self, thread: &Thread<M>, cpu: CpuId, join: Join) {
+        let masked = Masked::new(self.machine);
+        self.enqueue_masked(&masked, thread, cpu, join);
+    }
+
+    /// As [`enqueue`](Self::enqueue), with interrupts masked already.
+    pub(crate) fn enqueue_masked(&self, _masked: &Masked<'_, M>, thread: &Thread<M>, cpu: CpuId, join: Join) {
+        let target = self.cpus.of(cpu);
+        let told = {
+            let mut queue = target.queue.lock_masked();
+            thread.set_home(cpu);
+            let hints = || (target.eager.load(Ordering::Relaxed), target.share_end.load(Ordering::Relaxed));
+            let before = hints();
+            queue.push(thread, self.share(thread, cpu), join, || self.machine.ticks_to_ns(self.machine.ticks()));
+            self.note(target, cpu, &queue);
+            self.offer(cpu, &queue, thread);
+            // It halts, or it has to set its timer for the end of the running thread's stretch. That is shorter where a thread
+            // waits that should not wait for a whole turn, or one of another user. Where such a one waits already it has been told.
+            let after = hints();
+            queue.len() == 1 || (before.0 == 0 && after.0 == 1) || after.1 < before.1
+        };
+        if cpu == current_cpu() {
+            self.limit_stretch(target);
+        } else if told && !mutant(Mutant::QueueWithoutKick) {
+            self.machine.kick(cpu);
+        }
+    }
+
+    /// Brings the hints about a queue up to date. Called under its lock, after each change. A CPU whose queue runs dry stays in
+    /// the crowded set until it idles itself, or somebody who idles has looked: while all are busy, threads that sleep and wake write
+    /// nothing that CPUs share.
+    pub(crate) fn note(&self, cpu: &Cpu<M>, id: CpuId, queue: &RunQueue<M>) {
+        cpu.waiting.store(queue.len(), Ordering::Release);
+        cpu.eager.store(queue.eager(), Ordering::Relaxed);
+        cpu.share_end.store(queue.share_end(), Ordering::Relaxed);
+        if queue.idle {
+            self.crowded.remove(id);
+        } else if queue.movable() > 0 {
+            self.crowded.insert(id);
+        }
+    }
+
+    /// Where `thread` has joined `id`'s queue, on which it waits, while another CPU halts that it may run on, wakes that one
+    /// to look for it.
+    pub(crate) fn offer(&self, id: CpuId, queue: &RunQueue<M>, thread: &Thread<M>) {
+        if queue.movable() == 0 || queue.idle {
+            return;
+        }
+        if !mutant(Mutant::OfferNoFence) {
+            fence_full();
+        }
+        let mut others = thread.affinity();
+        others.remove(id);
+        others.remove(current_cpu());
+        if let Some(idle) = self.idle.take_any(id, &others) {
+            self.machine.kick(idle);
+        }
+    }
+
+    /// Whether a thread waits on a crowded CPU that may run on `cpu`. Exact, so that a CPU that finds none may halt: who queues
+    /// such a thread later finds this CPU marked idle.
+    ///
+    /// # Requires
+    /// Interrupts are masked, no queue is locked.
+    pub(crate) fn crowd_has_for(&self, cpu: CpuId) -> bool {
+        let mut from = 0;
+        while let Some(at) = self.crowded.any(from).filter(|at| *at >= from) {
+            if self.cpus.of(at).queue.lock_masked().has_for(cpu) {
+                return true;
+            }
+            from = at + 1;
+            if from == self.cpus.len() {
+                break;
+            }
+        }
+        false
+    }
+
+    /// Takes a thread from a crowded CPU for `cpu`, which has none, at `now` of the CPU's counter.
+    ///
+    /// # Requires
+    /// Interrupts are masked, no queue is locked.
+    pub(crate) fn steal(&self, cpu: CpuId, now: u64) -> Option<NonNull<Thread<M>>> {
+        let (count, mut walked, mut locked) = (self.cpus.len(), 0, 0);
+        // Once around: what waits on the nearest crowded CPUs may be such as may not run here.
+        loop {
+            let next = (cpu + walked + 1) % count;
+            let from = self.crowded.any(next)?;
+            walked += (from + count - next) % count + 1;
+            if walked >= count {
+                return None;
+            }
+            let victim = self.cpus.of(from);
+            let Some(mut queue) = victim.queue.try_lock_masked() else {
+                locked += 1;
+                if locked == TRIES {
+                    return None;
+                }
+                continue;
+            };
+            let thread = queue.steal(cpu);
+            if let Some(thread) = thread {
+                // Under the lock of the queue that it leaves: see `set_affinity`.
+                // SAFETY: it was queued, so it is alive.
+                unsafe { thread.as_ref() }.set_home(cpu);
+            }
+            self.note(victim, from, &queue);
+            if queue.movable() == 0 {
+                self.crowded.remove(from);
+            }
+            drop(queue);
+            if let Some(stolen) = thread {
+                let own = self.cpus.of(cpu);
+                let mut queue = own.queue.lock_masked();
+                queue.idle = false;
+                // SAFETY: the thread was taken off its queue, so no other CPU runs or frees it.
+                queue.begin(self.share(unsafe { stolen.as_ref() }, cpu), now);
+                self.note(own, cpu, &queue);
+                return thread;
+            }
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! A run queue beside lists of numbers, two a user, step by step.
+#![allow(clippy::undocumented_unsafe_blocks)] // all memory is the test's own
+
+use super::*;
+use crate::machine::Irq;
+use crate::scheduler::share::{CREDIT, PATIENCE};
+use crate::thread::{SLICE, ThreadRef};
+use proptest::prelude::*;
+use quire_sync::cpuset::{CpuMask, MAX_CPUS};
+use std::collections::VecDeque;
+
+const THREADS: usize = 12;
+const USERS: usize = 4;
+/// In two words of a mask.
+const CPUS: [CpuId; 3] = [0, 1, 70];
+
+/// A machine on which nothing runs.
+struct Still;
+unsafe impl Machine for Still {
+    type Context = ();
+    type Payload = usize;
+    fn now(&self) -> u64 {
+        0
+    }
+    fn arm(&self, _deadline: Option<u64>) {}
+    fn kick(&self, _cpu: CpuId) {}
+    fn halt(&self) {}
+    fn mask(&self) -> Irq {
+        Irq::Off
+    }
+    fn restore(&self, _was: Irq) {}
+    fn current(&self) -> *const Thread<Self> {
+        core::ptr::null()
+    }
+    unsafe fn set_current(&self, _thread: *const Thread<Self>) {}
+    fn set_pending(&self, _pending: bool) {}
+    unsafe fn switch(&self, _prev: &Thread<Self>, _next: &Thread<Self>) {}
+    fn reap(&self, _thread: ThreadRef<Self>) {}
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// One of those that do not wait joins; nothing where all do.
+    Join(usize, Join),
+    /// So many nanoseconds pass, of which the running thread's user had all, and the next one is taken.
+    Pop(u64),
+    /// The running thread is one of another user from now on.
+    Begin(usize),
+    /// The running thread lets others go first.
+    GiveWay,
+    Steal(CpuId),
+    SetNice(usize, i8),
+    Restrict(usize, CpuMask),
+    /// It has its CPU again, or has left it.
+    OnCpu(usize, bool),
+    /// It has run for so long.
+    Ran(usize, u64),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let thread = || 0..THREADS;
+    let cpu = || prop::sample::select(&CPUS);
+    let mask = prop_oneof![
+        Just(CpuMask::first(MAX_CPUS)),
+        cpu().prop_map(CpuMask::only),
+        (cpu(), cpu()).prop_map(|(a, b)| {
+            let mut mask = CpuMask::only(a);
+            mask.insert(b);
+            mask
+        }),
+    ];
+    let join = prop::sample::select(vec![Join::Front, Join::Back]);
+    let step = prop_oneof![
+        5 => (thread(), join).prop_map(|(t, j)| Step::Join(t, j)),
+        3 => (0..PATIENCE).prop_map(Step::Pop),
+        1 => (0..USERS).prop_map(Step::Begin),
+        1 => Just(Step::GiveWay),
+        2 => cpu().prop_map(Step::Steal),
+        1 => (thread(), -20..20i8).prop_map(|(t, n)| Step::SetNice(t, n)),
+        2 => (thread(), mask).prop_map(|(t, m)| Step::Restrict(t, m)),
+        1 => (thread(), any::<bool>()).prop_map(|(t, on)| Step::OnCpu(t, on)),
+        1 => (thread(), 0..10_000_000u64).prop_map(|(t, ns)| Step::Ran(t, ns)),
+    ];
+    prop::collection::vec(step, 1..120)
+}
+
+#[derive(Clone)]
+struct Known {
+    nice: i8,
+    allowed: CpuMask,
+    on_cpu: bool,
+    slice: u64,
+    /// It might go elsewhere when it joined.
+    moves: bool,
+}
+
+#[derive(Clone, Default)]
+struct User {
+    used: u64,
+    clock: u64,
+    served: u64,
+    front: VecDeque<usize>,
+    back: VecDeque<usize>,
+}
+
+impl User {
+    fn waiting(&self) -> impl Iterator<Item = usize> {
+        self.back.iter().chain(&self.front).copied()
+    }
+    fn is_empty(&self) -> bool {
+        self.front.is_empty() && self.back.is_empty()
+    }
+}
+
+/// A thread's user is its number modulo that of users.
+struct Model {
+    threads: Vec<Known>,
+    users: Vec<User>,
+    current: Option<usize>,
+    floor: u64,
+    charged: u64,
+}
+
+impl Model {
+    fn is_active(&self, user: usize) -> bool {
+        self.current == Some(user) || !self.users[user].is_empty()
+    }
+
+    /// The least virtual time of users whose threads wait and do not run.
+    fn least(&self) -> Option<u64> {
+        let others = (0..USERS).filter(|u| self.current != Some(*u) && !self.users[*u].is_empty());
+        others.map(|u| self.users[u].used).min()
+    }
+
+    fn charge(&mut self, now: u64) {
+        if let Some(current) = self.current {
+            self.users[current].used += now - self.charged;
+            self.charged = now;
+            self.floor = self.floor.max(self.users[current].used.min(self.least().unwrap_or(u64::MAX)));
+        }
+    }
+
+    fn wake(&mut self, user: usize) {
+        self.users[user].used = self.users[user].used.max(self.floor.saturating_sub(CREDIT));
+    }
+
+    fn join(&mut self, thread: usize, join: Join, now: u64) {
+        let known = &mut self.threads[thread];
+        known.moves = known.allowed.len() > 1;
+        if !self.is_active(thread % USERS) {
+            self.charge(now);
+            self.wake(thread % USERS);
+        }
+        let user = &mut self.users[thread % USERS];
+        match join {
+            Join::Front => user.front.push_back(thread),
+            Join::Back => {
+                if user.back.is_empty() {
+                    user.served = user.clock;
+                }
+                user.back.push_back(thread);
+            }
+        }
+    }
+
+    /// Whose turn it may be: of those with the least virtual time, but the running one's where that has no more.
+    fn next_users(&self) -> Vec<usize> {
+        let waiting: Vec<usize> = (0..USERS).filter(|u| !self.users[*u].is_empty()).collect();
+        let least = waiting.iter().map(|u| self.users[*u].used).min();
+        let stays = self.current.filter(|c| waiting.contains(c) && Some(self.users[*c].used) == least);
+        stays.map_or_else(|| waiting.into_iter().filter(|u| Some(self.users[*u].used) == least).collect(), |c| vec![c])
+    }
+
+    fn pop_of(&mut self, user: usize) -> usize {
+        let share = &mut self.users[user];
+        let starved = !share.back.is_empty() && share.clock > share.served + PATIENCE;
+        if !starved && let Some(thread) = share.front.pop_front() {
+            return thread;
+        }
+        let thread = share.back.pop_front().expect("it has one");
+        share.served = share.clock;
+        self.threads[thread].slice = SLICE.into();
+        thread
+    }
+
+    fn movable(&self) -> usize {
+        self.users.iter().flat_map(User::waiting).filter(|t| self.threads[*t].moves).count()
+    }
+
+    /// Who waits longest, of each user, of those on a list that may run there, the back list first.
+    fn bound_for(&self, cpu: CpuId, off: bool) -> Vec<usize> {
+        if self.movable() == 0 {
+            return Vec::new();
+        }
+        let may = |t: &usize| self.threads[*t].allowed.contains(cpu) && !(off && self.threads[*t].on_cpu);
+        self.users.iter().filter_map(|user| user.waiting().find(may)).collect()
+    }
+}
+
+/// As on Linux, a factor of 1.25 a step.
+fn weighted(ns: u64, nice: i8) -> u64 {
+    (ns as f64 * 1.25f64.powi(nice.into())) as u64
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn a_thread_that_joins_is_taken_or_stolen_as_lists_of_numbers_say(steps in steps()) {
+        unsafe fn never(_: NonNull<Thread<Still>>) {}
+        let threads: Vec<Thread<Still>> = (0..THREADS).map(|n| Thread::new((), n, never)).collect();
+        let shares: Vec<Share<Still>> = (0..USERS).map(|_| Share::new()).collect();
+        let known = Known { nice: 0, allowed: CpuMask::first(MAX_CPUS), on_cpu: false, slice: SLICE.into(), moves: false };
+        let users = vec![User::default(); USERS];
+        let mut model = Model { threads: vec![known; THREADS], users, current: None, floor: 0, charged: 0 };
+        let mut queue = RunQueue::new();
+        let mut now = 0;
+        let number = |thread: Option<NonNull<Thread<Still>>>| thread.map(|t| *unsafe { t.as_ref() }.payload());
+        // What is left is taken too.
+        let all = steps.into_iter().chain((0..=THREADS).map(|_| Step::Pop(1)));
+        for step in all {
+            match step {
+                Step::Join(from, join) => {
+                    let waits = |t: &usize| model.users.iter().flat_map(User::waiting).any(|w| w == *t);
+                    let free = (from..THREADS).chain(0..from).find(|t| !waits(t));
+                    if let Some(thread) = free {
+                        model.join(thread, join, now);
+                        queue.push(&threads[thread], &shares[thread % USERS], join, || now);
+                    }
+                }
+                Step::Pop(passed) => {
+                    now += passed;
+                    queue.charge(now, passed);
+                    model.charge(now);
+                    if let Some(current) = model.current {
+                        model.users[current].clock += passed;
+                    }
+                    let may = model.next_users();
+                    let taken = number(queue.pop(now));
+                    prop_assert_eq!(taken.is_some(), !may.is_empty());
+                    model.current = taken.map(|t| t % USERS);
+                    model.charged = now;
+                    if let Some(thread) = taken {
+                        prop_assert!(may.contains(&(thread % USERS)), "{} of {:?}", thread, may);
+                        prop_assert_eq!(model.pop_of(thread % USERS), thread);
+                        prop_assert_eq!(threads[thread].slice.load(Relaxed) as u64, model.threads[thread].slice);
+                    }
+                }
+                Step::Begin(user) => {
+                    // Another thread than those that are counted here runs.
+                    queue.begin(&shares[user], now);
+                    model.charge(now);
+                    if !model.is_active(user) {
+                        model.wake(user);
+                    }
+                    model.current = Some(user);
+                    model.charged = now;
+                }
+                Step::GiveWay => {
+                    queue.give_way();
+                    if let (Some(current), Some(least)) = (model.current, model.least())
+                        && model.users[current].is_empty()
+                    {
+                        model.users[current].used = model.users[current].used.max(least + 1);
+                    }
+                }
+                Step::Steal(cpu) => {
+                    let may = model.bound_for(cpu, true);
+                    let stolen = number(queue.steal(cpu));
+                    prop_assert_eq!(stolen.is_some(), !may.is_empty());
+                    if let Some(stolen) = stolen {
+                        prop_assert!(may.contains(&stolen));
+                        model.users[stolen % USERS].front.retain(|t| *t != stolen);
+                        model.users[stolen % USERS].back.retain(|t| *t != stolen);
+                    }
+                }
+                Step::SetNice(thread, nice) => {
+                    threads[thread].set_nice(nice);
+                    model.threads[thread].nice = nice;
+                }
+                Step::Restrict(thread, allowed) => {
+                    threads[thread].restrict(&allowed);
+                    model.threads[thread].allowed = allowed;
+                }
+                Step::OnCpu(thread, on) => {
+                    threads[thread].on_cpu.store(on, Relaxed);
+                    model.threads[thread].on_cpu = on;
+                }
+                Step::Ran(thread, ns) => {
+                    let used = threads[thread].use_slice(ns);
+                    let expected = weighted(ns, model.threads[thread].nice);
+                    prop_assert!(used.abs_diff(expected) <= expected / 1000 + 2, "{} is not {}", used, expected);
+                    model.threads[thread].slice = model.threads[thread].slice.saturating_sub(used);
+                }
+            }
+            let len = model.users.iter().flat_map(User::waiting).count();
+            let eager = model.current.map_or(0, |c| model.users[c].front.len());
+            prop_assert_eq!((queue.len(), queue.eager(), queue.movable()), (len, eager, model.movable()));
+            let end = match (model.current, model.least()) {
+                (Some(current), Some(least)) => model.charged + (least + STRETCH).saturating_sub(model.users[current].used),
+                _ => u64::MAX,
+            };
+            prop_assert_eq!(queue.share_end(), end);
+            for (user, share) in shares.iter().enumerate() {
+                prop_assert_eq!(share.used(), model.users[user].used);
+            }
+            for cpu in CPUS {
+                prop_assert_eq!(queue.has_for(cpu), !model.bound_for(cpu, false).is_empty());
+            }
+        }
+        prop_assert!(queue.len() == 0);
+    }
+}

@@ -1,0 +1,386 @@
+//! Users' shares of CPU time.
+//!
+//! A CPU divides its time between users first, then between the threads of a user. On each CPU a user has a [`Share`]: its runnable
+//! threads there, and its *virtual time*, which is the CPU time that it has used there. The share with the least virtual time runs
+//! next, so a user with a thousand threads gets as much as a user with one.
+//!
+//! Virtual time belongs to a CPU and never moves. A thread that migrates joins its user's share of the other CPU. A share
+//! that was idle starts again no further than [`CREDIT`] behind the others of its CPU, because it must not make up for all the time
+//! that it slept.
+//!
+//! Shares with waiting threads form a leftist heap through the shares themselves: a join, a turn's end and a removal take a number
+//! of steps that grows with the logarithm of the number of users, and nothing is allocated.
+
+use crate::list::List;
+use crate::machine::Machine;
+use crate::thread::{Queued, Thread};
+use core::cell::{Cell, UnsafeCell};
+use core::marker::PhantomData;
+use core::ptr::NonNull;
+use quire_sync::{CpuId, PerCpu, record};
+
+/// How far behind the others a share may start again, in nanoseconds: so long may a user who slept run before it takes turns. As
+/// long as a turn of a thread, which is what an interactive program gets within its user, too.
+pub(crate) const CREDIT: u64 = 4_000_000;
+
+/// How long a back list may be passed over, in nanoseconds at nice 0: a few turns.
+pub(crate) const PATIENCE: u64 = 20_000_000;
+
+/// Where a thread joins the queue of its user.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Join {
+    /// Behind the others that have some of their turn left.
+    Front,
+    /// Behind everybody, for a new turn.
+    Back,
+}
+
+type Link<M> = Option<NonNull<Share<M>>>;
+
+/// What one user has on one CPU. Guarded by the lock of that CPU's queue, which reads and writes it by shared references.
+pub(crate) struct Share<M: Machine> {
+    /// Virtual time: CPU time that the user's threads have had here, in nanoseconds.
+    used: Cell<u64>,
+    threads: UnsafeCell<Threads<M>>,
+    /// Its place in the heap: the two smaller heaps below it, the share above it, and the length of the shortest way to a free place.
+    left: Cell<Link<M>>,
+    right: Cell<Link<M>>,
+    up: Cell<Link<M>>,
+    rank: Cell<u32>,
+    in_heap: Cell<bool>,
+}
+
+/// A user's threads that wait for one CPU.
+///
+/// Two lists. Threads that wake up, or were preempted, with some of their turn left stand on the *front* list and take
+/// short stretches round-robin, so that a thread that mostly sleeps runs soon; a thread whose turn is used up goes to the end of
+/// the *back* list and gets a new turn when it comes off it. A turn is as long as the thread's nice weight says, so in
+/// each round threads get CPU time by their weights.
+/// So a thread that wakes up a thousand times is ahead of a busy one for one turn's worth of CPU time in all, then waits in line.
+/// Should the front list never run dry, the back list is served every [`PATIENCE`] nonetheless.
+struct Threads<M: Machine> {
+    front: List<Queued<M>>,
+    back: List<Queued<M>>,
+    front_len: u32,
+    back_len: u32,
+    /// CPU time that the user's threads have had here, each divided by its weight: in nanoseconds at nice 0.
+    clock: u64,
+    /// The clock when the back list was last served or was empty.
+    back_served: u64,
+}
+
+// SAFETY: only the holder of the lock of the share's CPU's queue uses it.
+unsafe impl<M: Machine> Send for Share<M> {}
+// SAFETY: a shared share lets only the holder of its queue's lock touch its cells.
+unsafe impl<M: Machine> Sync for Share<M> {}
+
+impl<M: Machine> Share<M> {
+    pub fn new() -> Self {
+        let threads =
+            Threads { front: List::new(), back: List::new(), front_len: 0, back_len: 0, clock: 0, back_served: 0 };
+        Share {
+            used: Cell::new(0),
+            threads: UnsafeCell::new(threads),
+            left: Cell::new(None),
+            right: Cell::new(None),
+            up: Cell::new(None),
+            rank: Cell::new(0),
+            in_heap: Cell::new(false),
+        }
+    }
+
+    /// # Requires
+    /// As for every function here: the caller holds the lock of the CPU's queue.
+    fn threads(&self) -> &Threads<M> {
+        record::read(self);
+        // SAFETY: the lock is held, and no `&mut` outlives the function that made it.
+        unsafe { &*self.threads.get() }
+    }
+
+    #[allow(clippy::mut_from_ref)] // the lock is what makes it exclusive
+    #[cfg_attr(recording, track_caller)]
+    fn threads_mut(&self) -> &mut Threads<M> {
+        record::wrote(self);
+        // SAFETY: the lock is held, and neither this nor a `&` of `threads` outlives the function that made it.
+        unsafe { &mut *self.threads.get() }
+    }
+
+    /// Its virtual time.
+    pub fn used(&self) -> u64 {
+        self.used.get()
+    }
+
+    #[cfg_attr(recording, track_caller)]
+    pub fn set_used(&self, ns: u64) {
+        debug_assert!(!self.in_heap.get(), "the heap is in the order of virtual times");
+        record::wrote(&self.used);
+        self.used.set(ns);
+    }
+
+    pub fn is_in_heap(&self) -> bool {
+        self.in_heap.get()
+    }
+
+    /// Threads that wait.
+    pub fn len(&self) -> usize {
+        let threads = self.threads();
+        (threads.front_len + threads.back_len) as usize
+    }
+
+    /// Whether none does.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Threads that should not wait for a whole turn of another one of the same user.
+    pub fn eager(&self) -> usize {
+        self.threads().front_len as usize
+    }
+
+    /// A thread of the user's has run for `ns`, divided by its weight.
+    pub fn pass(&self, ns: u64) {
+        self.threads_mut().clock += ns;
+    }
+
+    /// Puts `thread` on a list.
+    ///
+    /// # Safety
+    /// It is on no list, and stays alive and in place until it is taken off.
+    pub unsafe fn push(&self, thread: NonNull<Thread<M>>, join: Join) {
+        let threads = self.threads_mut();
+        // SAFETY: the caller vouches that the thread is on no list and stays in place, and holds the queue's lock.
+        unsafe {
+            match join {
+                Join::Front => threads.front.push_back(thread),
+                Join::Back => threads.back.push_back(thread),
+            }
+        }
+        if join == Join::Back {
+            if threads.back_len == 0 {
+                threads.back_served = threads.clock;
+            }
+            threads.back_len += 1;
+        } else {
+            threads.front_len += 1;
+        }
+    }
+
+    /// Takes off the thread that is to run next, and whether it comes from the back list: it gets a new turn then.
+    pub fn pop(&self) -> Option<(NonNull<Thread<M>>, bool)> {
+        let threads = self.threads_mut();
+        let starved = threads.back_len > 0 && threads.clock - threads.back_served > PATIENCE;
+        if !starved && let Some(thread) = threads.front.pop_front() {
+            threads.front_len -= 1;
+            return Some((thread, false));
+        }
+        let thread = threads.back.pop_front()?;
+        threads.back_len -= 1;
+        threads.back_served = threads.clock;
+        Some((thread, true))
+    }
+
+    /// The first thread of the back list, else of the front list, that `may` be taken; whether it is on the back list.
+    pub fn find(&self, may: impl Fn(NonNull<Thread<M>>) -> bool) -> Option<(NonNull<Thread<M>>, bool)> {
+        let threads = self.threads();
+        let first = |list: &List<Queued<M>>| list.iter().find(|n| may(*n));
+        first(&threads.back).map(|n| (n, true)).or_else(|| first(&threads.front).map(|n| (n, false)))
+    }
+
+    /// Takes off what [`find`](Self::find) found.
+    ///
+    /// # Safety
+    /// The thread is on that list.
+    pub unsafe fn remove(&self, thread: NonNull<Thread<M>>, back: bool) {
+        let threads = self.threads_mut();
+        // SAFETY: the caller vouches that the thread is on the list that `back` names, and holds the queue's lock.
+        unsafe {
+            if back {
+                threads.back.remove(thread);
+                threads.back_len -= 1;
+            } else {
+                threads.front.remove(thread);
+                threads.front_len -= 1;
+            }
+        }
+    }
+}
+
+/// Shares by virtual time, the least first. Guarded, with the places in the shares, by the lock of the CPU's queue.
+pub(crate) struct Heap<M: Machine> {
+    root: Link<M>,
+    _shares: PhantomData<Share<M>>,
+}
+
+// SAFETY: it only holds pointers to shares, which are `Sync`.
+unsafe impl<M: Machine> Send for Heap<M> {}
+
+/// # Safety
+/// A share in a heap stays alive and in place: its user does as long as a thread of it is runnable.
+unsafe fn at<'a, M: Machine>(share: NonNull<Share<M>>) -> &'a Share<M> {
+    // SAFETY: the caller vouches that the share is alive and in place for `'a`.
+    unsafe { share.as_ref() }
+}
+
+impl<M: Machine> Heap<M> {
+    pub const fn new() -> Self {
+        Heap { root: None, _shares: PhantomData }
+    }
+
+    /// The share with the least virtual time.
+    pub fn first(&self) -> Option<&Share<M>> {
+        // SAFETY: the root is in the heap, so it is alive by `insert`'s contract.
+        self.root.map(|root| unsafe { at(root) })
+    }
+
+    /// Puts `share` in.
+    ///
+    /// # Safety
+    /// It is in no heap, and stays alive and in place until it is out again.
+    pub unsafe fn insert(&mut self, share: NonNull<Share<M>>) {
+        // SAFETY: the caller vouches that the share stays alive and in place until it is out again.
+        let new = unsafe { at(share) };
+        debug_assert!(!new.in_heap.get());
+        record::wrote(new);
+        new.in_heap.set(true);
+        new.rank.set(1);
+        self.root = merge(self.root, Some(share));
+    }
+
+    /// Takes the share with the least virtual time out.
+    pub fn pop(&mut self) -> Link<M> {
+        let first = self.root?;
+        // SAFETY: the root is in this heap: it was read just now, under `&mut self`.
+        unsafe { self.remove(first) };
+        Some(first)
+    }
+
+    /// Takes `share` out.
+    ///
+    /// # Safety
+    /// It is in this heap.
+    pub unsafe fn remove(&mut self, share: NonNull<Share<M>>) {
+        // SAFETY: in the heap, as all that it is linked to.
+        let gone = unsafe { at(share) };
+        debug_assert!(gone.in_heap.get());
+        record::wrote(gone);
+        let above = gone.up.take();
+        let rest = merge(gone.left.take(), gone.right.take());
+        gone.in_heap.set(false);
+        let Some(above) = above else {
+            self.root = rest;
+            return;
+        };
+        // SAFETY: what a share in the heap is linked to is in the heap, so it is alive.
+        let parent = unsafe { at(above) };
+        record::wrote(parent);
+        let place = if parent.left.get() == Some(share) { &parent.left } else { &parent.right };
+        place.set(rest);
+        if let Some(rest) = rest {
+            // SAFETY: `rest` was below a share in the heap, so it is in the heap and alive.
+            unsafe { at(rest) }.up.set(Some(above));
+        }
+        // Ranks above change only as far as the shortest way went through here.
+        let mut next = Some(above);
+        while let Some(node) = next {
+            // SAFETY: what a share in the heap is linked to is in the heap, so it is alive.
+            let node = unsafe { at(node) };
+            if !lean(node) {
+                break;
+            }
+            next = node.up.get();
+        }
+    }
+
+    /// The first that `f` finds something in: shares in no particular order, but the one with the least virtual time first.
+    pub fn find<R>(&self, mut f: impl FnMut(NonNull<Share<M>>) -> Option<R>) -> Option<R> {
+        let mut node = self.root;
+        while let Some(here) = node {
+            let found = f(here);
+            if found.is_some() {
+                return found;
+            }
+            // SAFETY: in the heap, as all that it is linked to.
+            let share = unsafe { at(here) };
+            node = share.left.get().or(share.right.get());
+            let mut from = here;
+            // Both heaps below are done with: up, to the first share whose right one is not.
+            while node.is_none() {
+                // SAFETY: `from` is in the heap: the walk came to it by links of shares that are.
+                let above = unsafe { at(from) }.up.get()?;
+                // SAFETY: what a share in the heap is linked to is in the heap, so it is alive.
+                let parent = unsafe { at(above) };
+                node = parent.right.get().filter(|right| parent.left.get() == Some(from) && *right != from);
+                from = above;
+            }
+        }
+        None
+    }
+}
+
+fn rank<M: Machine>(link: Link<M>) -> u32 {
+    // SAFETY: a link leads to a share in the heap, which is alive by `insert`'s contract.
+    link.map_or(0, |share| unsafe { at(share) }.rank.get())
+}
+
+/// Puts the heap with the longer shortest way to the left, and brings the rank up to date; whether that changed it.
+fn lean<M: Machine>(share: &Share<M>) -> bool {
+    if rank(share.left.get()) < rank(share.right.get()) {
+        share.left.swap(&share.right);
+    }
+    let new = rank(share.right.get()) + 1;
+    record::wrote(share);
+    share.rank.replace(new) != new
+}
+
+/// One heap of two, whose root has nothing above it. Goes down the right-hand ways only, which are as long as the logarithm of the
+/// number of shares at most.
+fn merge<M: Machine>(a: Link<M>, b: Link<M>) -> Link<M> {
+    let (Some(x), Some(y)) = (a, b) else {
+        let one = a.or(b);
+        if let Some(one) = one {
+            // SAFETY: both heaps' shares are in the heap that becomes of them, so they are alive.
+            unsafe { at(one) }.up.set(None);
+        }
+        return one;
+    };
+    // SAFETY: both roots are in a heap, so they are alive by `insert`'s contract.
+    let (less, more) = if unsafe { at(y).used() < at(x).used() } { (y, x) } else { (x, y) };
+    // SAFETY: `less` is one of the two roots, which are alive by `insert`'s contract.
+    let top = unsafe { at(less) };
+    record::wrote(top);
+    let right = merge(top.right.get(), Some(more));
+    top.right.set(right);
+    if let Some(right) = right {
+        // SAFETY: `right` is a root that `merge` returned: a share in the heap, so alive.
+        unsafe { at(right) }.up.set(Some(less));
+    }
+    lean(top);
+    top.up.set(None);
+    Some(less)
+}
+
+/// A user: a share of CPU time on each CPU. A thread without a user has part in the share that each CPU has of its own, which
+/// is that of the kernel's threads and of user 0.
+pub struct User<M: Machine> {
+    shares: PerCpu<Share<M>>,
+}
+
+impl<M: Machine> User<M> {
+    /// The size in bytes of the memory that [`new`](Self::new) needs.
+    pub const fn bytes(cpus: usize) -> usize {
+        PerCpu::<Share<M>>::bytes(cpus)
+    }
+
+    /// A user without threads, on a machine of `cpus` CPUs.
+    ///
+    /// # Safety
+    /// `memory` points to [`bytes`](Self::bytes)`(cpus)` writable bytes, aligned to 128, that nobody else uses as long as the user lives.
+    pub unsafe fn new(memory: NonNull<u8>, cpus: usize) -> Self {
+        // SAFETY: the caller hands over what `PerCpu::new` asks for: memory for `cpus` shares, for ever.
+        User { shares: unsafe { PerCpu::new(memory, cpus, |_| Share::new()) } }
+    }
+
+    pub(crate) fn share(&self, cpu: CpuId) -> &Share<M> {
+        self.shares.of(cpu)
+    }
+}

@@ -1,0 +1,44 @@
+//! Arming timers, and taking them back from whichever CPU they are armed on.
+
+use super::cpu::{NEVER, Scheduler};
+use crate::irq::Masked;
+use crate::machine::Machine;
+use crate::mutant::{Mutant, mutant};
+use crate::timer::Timer;
+use quire_sync::atomic::Ordering;
+
+impl<M: Machine> Scheduler<M> {
+    /// Arms `timer`, which is not armed, on this CPU's wheel. Expiry is up to 16 microseconds late, never early.
+    ///
+    /// # Safety
+    /// The timer stays in place and alive until it has expired for good or [`cancel`](Self::cancel) has returned.
+    pub unsafe fn arm(&self, timer: &Timer, deadline: u64) {
+        debug_assert!(!timer.is_armed());
+        let _masked = Masked::new(self.machine);
+        let here = self.here();
+        {
+            let mut wheel = here.wheel.lock_masked();
+            // SAFETY: the caller vouches that the timer stays in place until it has expired or is cancelled.
+            unsafe { wheel.insert(timer, deadline) };
+            here.wheel_due.store(wheel.next().unwrap_or(NEVER), Ordering::Relaxed);
+        }
+        self.program(here);
+    }
+
+    /// Takes `timer` back, on whichever CPU it is armed. When this returns its callback does not run and will not; true
+    /// where it was still armed. Not callable from timer callbacks.
+    pub fn cancel(&self, timer: &Timer) -> bool {
+        // A timer stays on one wheel until it expires or is cancelled, and only its owner arms it.
+        let Some(cpu) = timer.wheel() else {
+            return false;
+        };
+        let owner = self.cpus.of(cpu);
+        let mut wheel = owner.wheel.lock(self.machine);
+        if timer.wheel().is_none() && !mutant(Mutant::CancelTrustsFirstLook) {
+            return false;
+        }
+        wheel.remove(timer);
+        owner.wheel_due.store(wheel.next().unwrap_or(NEVER), Ordering::Relaxed);
+        true
+    }
+}

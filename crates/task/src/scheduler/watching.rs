@@ -1,0 +1,77 @@
+//! The times at which a CPU looks whether it or its ward is stuck. The protocol itself is [`watch`](crate::watch).
+
+use super::cpu::{Cpu, Scheduler};
+use crate::machine::Machine;
+use crate::watch::Lockup;
+use quire_sync::atomic::Ordering;
+use quire_sync::{CpuId, current_cpu};
+
+impl<M: Machine> Scheduler<M> {
+    /// This CPU's tick: looks whether the CPU or its ward is stuck.
+    ///
+    /// # Requires
+    /// Interrupts are masked; called by the timer interrupt.
+    #[cold]
+    pub(super) fn watch_tick(&self, here: &Cpu<M>, now: u64) {
+        let Some(how) = self.machine.watching() else { return here.watch.stop() };
+        let cpu = current_cpu();
+        let (ward, watcher) = self.neighbours(cpu);
+        let came = here.switches.load(Ordering::Relaxed) + here.looked.load(Ordering::Relaxed);
+        let idle = self.is_idle(&self.current());
+        let found = here.watch.tick(&how, now, came, idle, ward.map(|ward| &*self.cpus.of(ward).watch));
+        if !idle && here.watch.becomes_busy(now, watcher.map(|watcher| &*self.cpus.of(watcher).watch)) {
+            watcher.into_iter().for_each(|watcher| self.machine.kick(watcher));
+        }
+        // Whatever runs comes to look whether to preempt, unless it is stuck.
+        self.machine.set_pending(true);
+        if let (true, Some(ward)) = (found.probe, ward) {
+            self.machine.probe(ward);
+        }
+        if let Some(ticks) = found.soft {
+            self.machine.locked_up(Lockup::Soft(ticks));
+        }
+        if let (true, Some(ward)) = (found.hard, ward) {
+            self.machine.locked_up(Lockup::Hard(ward));
+        }
+    }
+
+    /// The CPU that `cpu` watches, and the one that watches it.
+    pub(super) fn neighbours(&self, cpu: CpuId) -> (Option<CpuId>, Option<CpuId>) {
+        match self.cpus.len() {
+            1 => (None, None),
+            n => (Some((cpu + n - 1) % n), Some((cpu + 1) % n)),
+        }
+    }
+
+    /// This CPU has begun to run threads, and was not busy at its last tick.
+    ///
+    /// # Requires
+    /// Interrupts are masked.
+    #[cold]
+    pub(super) fn watch_busy(&self, here: &Cpu<M>) {
+        let Some(how) = self.machine.watching() else { return };
+        let watcher = self.neighbours(current_cpu()).1;
+        let due = self.machine.now().saturating_add(how.period);
+        if here.watch.becomes_busy(due, watcher.map(|watcher| &*self.cpus.of(watcher).watch)) {
+            watcher.into_iter().for_each(|watcher| self.machine.kick(watcher));
+        }
+        self.program(here);
+    }
+
+    /// This CPU has no tick, and was interrupted, perhaps because its ward is busy.
+    ///
+    /// # Requires
+    /// Interrupts are masked.
+    #[cold]
+    pub(super) fn watch_kicked(&self, here: &Cpu<M>) {
+        if let Some(how) = self.machine.watching() {
+            here.watch.start(self.machine.now().saturating_add(how.period));
+            self.program(here);
+        }
+    }
+
+    /// The non-maskable interrupt of [`Machine::probe`] was served here, and found interrupts masked or not.
+    pub fn probed(&self, masked: bool) {
+        self.here().watch.probe(masked);
+    }
+}
