@@ -35,6 +35,11 @@ pub const TARGETS: &[Target] = &[
     },
     Target { name: "cpio", about: "archives are read and unpacked into a tree of files", runs: 40_000 },
     Target { name: "elf", about: "headers of programs", runs: 200_000 },
+    Target {
+        name: "embedder",
+        about: "all safe public functions of the memory core, by two threads on two systems, misuse included",
+        runs: 1_000,
+    },
     Target { name: "frames", about: "frames, runs and slabs against a record of who has what", runs: 2_000 },
     Target { name: "index", about: "the page index and its cursors against a sorted map", runs: 20_000 },
     Target { name: "map", about: "operations on address spaces and forks against a page-by-page model", runs: 1_500 },
