@@ -5,14 +5,15 @@
 //! Both threads are a CPU of both systems, by the same number, because a thread has one number. A third thread, the input's own, makes
 //! what the input uses, answers flushes meanwhile, and takes everything apart.
 //!
-//! - [`world`]: the two systems and what threads share of them. The only module that writes `unsafe`: it does what the owner of a machine
-//!   does once, or what takes back what only an `unsafe` function takes back.
+//! - [`world`]: the two systems and what threads share of them. [`inside`]: looks at what only `unsafe` functions show. These two write
+//!   `unsafe`, for what the owner of a machine does; the compiler refuses it in the others.
 //! - [`player`]: how bytes become calls. [`spaces`], [`objects`], [`system`], [`values`]: the calls.
 //! - [`pagers`]: what stands behind objects and swap. [`strangers`]: calls of threads that are no CPU.
 //!
 //! `./quire test docs/` reads these modules' machine code: each safe function of `docs/api.md` is called from here, or is an exception
 //! of `xtask/src/test/reach.rs`. So a call is written as a call or a closure: a function that is passed by its path is not seen.
 
+mod inside;
 mod objects;
 mod pagers;
 mod player;

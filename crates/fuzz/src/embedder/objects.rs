@@ -1,9 +1,9 @@
 //! Calls on objects.
 #![forbid(unsafe_code)]
 
-use super::Operation;
 use super::pagers::{Blank, Disk, Pattern};
 use super::world::THINGS;
+use super::{Operation, inside};
 use quire_vm::object::What;
 use quire_vm::{ObjectRef, PAGE_SIZE};
 
@@ -103,6 +103,7 @@ pub const OPERATIONS: &[Operation] = &[
         assert!(std::ptr::eq(range.object(), &*object));
         range.resume_at(back);
         assert!(range.is_done() || range.key() == back);
+        inside::pages(&object, p.pages());
     }),
     ("change a quota", |p| {
         let quota = p.quota();

@@ -1,10 +1,11 @@
 //! Calls on address spaces, and the accesses of the CPUs that have them loaded.
 #![forbid(unsafe_code)]
 
-use super::Operation;
 use super::player::Player;
 use super::world::THINGS;
+use super::{Operation, inside};
 use quire_vm::map::{Advice, Content, Inherit, Limits, MapRequest, Move, Placement, Space, Tag, Wire};
+use quire_vm::phys::frames::{Fill, For};
 use quire_vm::{FaultError, MapError, PAGE_SIZE, Prot};
 
 pub const OPERATIONS: &[Operation] = &[
@@ -64,11 +65,7 @@ pub const OPERATIONS: &[Operation] = &[
     }),
     ("grow a stack", |p| {
         let (space, at) = (p.space().1, p.address());
-        let _typed = if p.flip() {
-            space.grow_stack(at).is_ok()
-        } else {
-            space.grow_stack_at_fault(at).is_ok()
-        };
+        let _typed = if p.flip() { space.grow_stack(at).is_ok() } else { space.grow_stack_at_fault(at).is_ok() };
     }),
     ("make resident", |p| {
         let _typed = p.space().1.make_resident(p.range());
@@ -119,6 +116,11 @@ pub const OPERATIONS: &[Operation] = &[
         // A CPU that there is not, too.
         let cpu = p.one_of(&[0, 1, 2, 3, 255, 256, usize::MAX]);
         p.space().1.open_arena(cpu);
+    }),
+    ("look at page tables", |p| {
+        let ((n, space), range) = (p.space(), p.range());
+        let spare = p.world.vms[n / THINGS].alloc_frame(Fill::Any, For::Kernel).ok();
+        inside::tables(&space, range, spare);
     }),
     ("check a space", |p| {
         p.space().1.check(false).unwrap_or_else(|broken| panic!("{broken}"));
@@ -190,7 +192,7 @@ fn look(p: &mut Player<'_>) {
     let ((n, space), range) = (p.space(), p.range());
     let vm = p.world.vms[n / THINGS];
     assert!(space.is_of(vm) && std::ptr::eq(space.vm(), &raw const ***vm));
-    match p.below(5) {
+    match p.below(6) {
         0 => {
             let mut seen = 0;
             // A sink cannot end the question, so that a huge range is none to ask about.
@@ -209,6 +211,7 @@ fn look(p: &mut Player<'_>) {
             assert!(covered.data() + covered.stack() + covered.code() <= covered.bytes || p.cpus.len() > 1);
             let _racing = (space.peak_resident(), space.holdings().total(), space.is_mapped(range));
         }
+        4 => inside::entry(&space, range.start),
         _ => assert_ne!(space.id(), 0),
     }
 }

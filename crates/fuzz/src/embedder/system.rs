@@ -1,10 +1,10 @@
 //! Calls on the memory systems themselves: frames, kernel addresses, pageout, daemons, counts, checks.
 #![forbid(unsafe_code)]
 
-use super::Operation;
 use super::pagers::{Blank, Keeper, Late};
 use super::player::Player;
 use super::world::Run;
+use super::{Operation, inside};
 use quire_vm::check::Level;
 use quire_vm::phys::frames::Fill;
 use quire_vm::reclaim::daemon::Daemon;
@@ -19,7 +19,10 @@ pub const OPERATIONS: &[Operation] = &[
         if let Ok(frame) = vm.alloc_frame(fill, behalf) {
             let at = vm.machine().frame_ptr(frame.pfn());
             assert_eq!(vm.machine().pfn_of(at), frame.pfn());
-            p.keep_frame(frame);
+            match p.below(8) {
+                0 => inside::free_by_number(vm, frame),
+                _ => p.keep_frame(frame),
+            }
         }
     }),
     ("free a frame", |p| p.free_one()),
@@ -46,7 +49,8 @@ pub const OPERATIONS: &[Operation] = &[
     }),
     ("drain", |p| {
         let vm = p.vm();
-        match p.below(8) {
+        match p.below(9) {
+            7 => inside::requeue(vm, p.one_of(&Queue::ALL), p.one_of(&Queue::ALL), p.below(4) as usize),
             0 => vm.drain_caches(),
             1 => vm.drain_magazines(),
             2 => vm.drain_own_queue_batch(),
@@ -182,7 +186,11 @@ fn count(p: &mut Player<'_>) {
             let counts = p.world.swap.counts();
             assert!(counts.failed <= counts.reads + counts.writes);
             let _racing = vm.pageout().passes();
-            let _fixed = vm.zero_frame();
+            let mut frames = 0;
+            let _ended = vm.uses(|_first, count, _what| {
+                frames += count;
+                if frames < 2000 { Ok(()) } else { Err(()) }
+            });
         }
     }
 }
