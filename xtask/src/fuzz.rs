@@ -45,7 +45,7 @@ pub const TARGETS: &[Target] = &[
     Target {
         name: "embedder",
         about: "all safe public functions of the memory core, by two threads on two systems, misuse included",
-        runs: 1_000,
+        runs: 200,
         address: true,
     },
     Target {
