@@ -55,6 +55,8 @@ pub const OPERATIONS: &[Operation] = &[
     }),
     ("allocate", |p| {
         let (object, pages) = (p.object().1, p.pages());
+        // A disk that takes all would be given all pages that an object can have, one after the other.
+        let pages = pages.start..pages.end.min(pages.start.saturating_add(4096));
         let _typed = object.allocate(pages).map_err(|refused| refused.of_caller::<u8>());
     }),
     ("zero", |p| {
