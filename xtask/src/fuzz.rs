@@ -1,5 +1,6 @@
 //! `./quire fuzz`: libFuzzer on the targets of `crates/fuzz`, through the drivers in `fuzz/`. Coverage comes from the compiler's
-//! own pass, so that any stable toolchain will do.
+//! own pass, so that any stable toolchain will do. A target that says so runs under AddressSanitizer, by the toolchain of
+//! `./quire test sanitize`.
 
 use std::{
     fs,
@@ -13,7 +14,10 @@ use crate::{
     failure::{Doing, Failure, Result},
     places::Places,
     progress::Step,
-    setup::runtime,
+    setup::{
+        runtime,
+        sanitizer::{self, Sanitizer},
+    },
 };
 
 /// A target, what it is about, and how many inputs the check in `./quire test` tries.
@@ -24,6 +28,8 @@ pub struct Target {
     pub about: &'static str,
     /// Some seconds' worth.
     pub runs: u32,
+    /// Whether it runs under AddressSanitizer too.
+    pub address: bool,
 }
 
 /// All of them.
@@ -32,19 +38,47 @@ pub const TARGETS: &[Target] = &[
         name: "calls",
         about: "system calls of any kind, each input a process on a machine of its own",
         runs: 1_000,
+        address: false,
     },
-    Target { name: "cpio", about: "archives are read and unpacked into a tree of files", runs: 40_000 },
-    Target { name: "elf", about: "headers of programs", runs: 200_000 },
-    Target { name: "frames", about: "frames, runs and slabs against a record of who has what", runs: 2_000 },
-    Target { name: "index", about: "the page index and its cursors against a sorted map", runs: 20_000 },
-    Target { name: "map", about: "operations on address spaces and forks against a page-by-page model", runs: 1_500 },
-    Target { name: "script", about: "`#!` lines", runs: 200_000 },
-    Target { name: "sigframe", about: "signal frames that a program has rewritten", runs: 200_000 },
-    Target { name: "tables", about: "page tables and the hardware's walk of them against a sorted map", runs: 10_000 },
+    Target { name: "cpio", about: "archives are read and unpacked into a tree of files", runs: 40_000, address: false },
+    Target { name: "elf", about: "headers of programs", runs: 200_000, address: false },
+    Target {
+        name: "embedder",
+        about: "all safe public functions of the memory core, by two threads on two systems, misuse included",
+        runs: 200,
+        address: true,
+    },
+    Target {
+        name: "frames",
+        about: "frames, runs and slabs against a record of who has what",
+        runs: 2_000,
+        address: false,
+    },
+    Target {
+        name: "index",
+        about: "the page index and its cursors against a sorted map",
+        runs: 20_000,
+        address: false,
+    },
+    Target {
+        name: "map",
+        about: "operations on address spaces and forks against a page-by-page model",
+        runs: 1_500,
+        address: false,
+    },
+    Target { name: "script", about: "`#!` lines", runs: 200_000, address: false },
+    Target { name: "sigframe", about: "signal frames that a program has rewritten", runs: 200_000, address: false },
+    Target {
+        name: "tables",
+        about: "page tables and the hardware's walk of them against a sorted map",
+        runs: 10_000,
+        address: false,
+    },
     Target {
         name: "user",
         about: "what system calls take from a program's memory and put there, byte by byte",
         runs: 20_000,
+        address: false,
     },
 ];
 
@@ -74,11 +108,12 @@ pub fn command(places: &Places, options: &cli::Fuzz) -> Result<u8> {
     let log = places.target.join("fuzz-build.log");
     fs::create_dir_all(&places.target).doing(|| format!("cannot make {}", places.target.display()))?;
     let file = fs::File::create(&log).doing(|| format!("cannot make {}", log.display()))?;
-    let programs = build(places, &[target.name], file)?;
+    let programs = build(places, &[target.name], target.address, file)?;
     drop(step);
     let mut command = match &options.input {
         Some(input) => {
             let mut command = Command::new(programs.join(target.name));
+            report_by(&mut command);
             command.arg(std::path::absolute(input).doing(|| input.display())?);
             command
         }
@@ -91,15 +126,23 @@ pub fn command(places: &Places, options: &cli::Fuzz) -> Result<u8> {
     Err(Failure::usage(format_args!("cannot run {}: {}", target.name, command.stdin(Stdio::null()).exec())))
 }
 
-/// Builds drivers (`names`; none: all of them) and gives the directory they are in.
-pub fn build(places: &Places, names: &[&str], log: fs::File) -> Result<PathBuf> {
-    let target = places.target.join("fuzz");
+/// Builds drivers (`names`; none: all of them), with AddressSanitizer where `address` says so, and gives the directory they are in.
+pub fn build(places: &Places, names: &[&str], address: bool, log: fs::File) -> Result<PathBuf> {
+    // Two sets of flags in one place would compile everything again for each.
+    let target = places.target.join(if address { "fuzz-address" } else { "fuzz" });
     let library = runtime::libfuzzer()?;
-    let mut command = Command::new("cargo");
-    command.args(["build", "--release", "--locked", "--color", "never", "--target", HOST, "--target-dir"]).arg(&target);
-    command.args(names.iter().flat_map(|n| ["--bin", n])).current_dir(places.root.join("fuzz"));
     let flags: Vec<String> = COVERAGE.iter().map(|f| (*f).to_owned()).chain(library.flags).collect();
-    command.env("RUSTFLAGS", flags.join(" ")).envs(library.variables);
+    let flags = flags.join(" ");
+    let mut command = if address {
+        // What both passes add is optimised for longer than a run of the check takes.
+        sanitizer::find(Sanitizer::Address)?.cargo("build", &format!("{flags} -Copt-level=1"))
+    } else {
+        let mut command = Command::new("cargo");
+        command.args(["build", "--target", HOST]).env("RUSTFLAGS", flags);
+        command
+    };
+    command.args(["--release", "--locked", "--color", "never", "--target-dir"]).arg(&target);
+    command.args(names.iter().flat_map(|n| ["--bin", n])).current_dir(places.root.join("fuzz")).envs(library.variables);
     let status = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).status();
     if !status.doing(|| "cannot run cargo".to_string())?.success() {
         return Err(Failure::usage("the fuzz targets did not build: see the build's log in target/"));
@@ -119,7 +162,15 @@ pub fn session(places: &Places, programs: &Path, name: &str) -> Result<Command> 
     // Operations come in lists: long ones from the beginning on.
     command.args(["-max_len=2048", "-len_control=0", "-timeout=20"]);
     command.arg(kept).arg(places.root.join("fuzz/corpus").join(name));
+    report_by(&mut command);
     Ok(command)
+}
+
+/// How AddressSanitizer, where it is there, reports. A machine is kept from input to input, so that what it holds is no leak.
+fn report_by(command: &mut Command) {
+    let symbols =
+        sanitizer::symbolizer().map_or(String::new(), |p| format!(":external_symbolizer_path={}", p.display()));
+    command.env("ASAN_OPTIONS", format!("detect_leaks=0:quarantine_size_mb=64{symbols}")).arg("-detect_leaks=0");
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@
 mod archive;
 mod calls;
 mod elf;
+mod embedder;
 mod frames;
 mod index;
 mod input;
@@ -34,6 +35,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "calls", run: calls::run },
     Target { name: "cpio", run: archive::run },
     Target { name: "elf", run: elf::run },
+    Target { name: "embedder", run: embedder::run },
     Target { name: "frames", run: frames::run },
     Target { name: "index", run: index::run },
     Target { name: "map", run: map::run },
@@ -49,4 +51,9 @@ pub const TARGETS: &[Target] = &[
 /// Where there is none.
 pub fn target(name: &str) -> &'static Target {
     TARGETS.iter().find(|t| t.name == name).unwrap_or_else(|| panic!("no fuzz target is called {name}"))
+}
+
+/// The operations of the target `embedder` that no input has done in this process.
+pub fn operations_missed() -> Vec<&'static str> {
+    embedder::missed()
 }

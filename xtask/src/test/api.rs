@@ -54,6 +54,14 @@ pub fn write(places: &Places) -> Result<()> {
     Ok(())
 }
 
+/// The functions that another crate can call without `unsafe`, as the file lists them.
+pub fn safe_functions(places: &Places) -> Result<BTreeSet<String>> {
+    let path = places.root.join(FILE);
+    let text = fs::read_to_string(&path).doing(|| format!("cannot read {}", path.display()))?;
+    let name = |line: &str| Some(line.strip_prefix("- `")?.strip_suffix("`: function")?.to_owned());
+    Ok(text.lines().filter_map(name).collect())
+}
+
 /// Lines that only one of the two has, `-` before the first's and `+` before the second's.
 fn differences(kept: &str, now: &str) -> Option<String> {
     if kept == now {

@@ -6,11 +6,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Context, verdict::Check};
+use super::{Context, reach, verdict::Check};
 use crate::{
     failure::{Doing, Result},
     fuzz::{self, TARGETS},
     machine::qemu,
+    setup::sanitizer::{self, Sanitizer},
 };
 
 /// A fuzzer that takes so long hangs, or this machine is busy with something else.
@@ -18,7 +19,7 @@ const LIMIT: Duration = Duration::from_secs(300);
 
 /// One name a target.
 pub fn names(_: &Context<'_>) -> Result<Vec<String>> {
-    Ok(TARGETS.iter().map(|t| name_of(t.name)).collect())
+    Ok(TARGETS.iter().map(|t| name_of(t.name)).chain([reach::NAME.to_owned()]).collect())
 }
 
 fn name_of(target: &str) -> String {
@@ -27,18 +28,30 @@ fn name_of(target: &str) -> String {
 
 /// Builds all selected targets and runs each.
 pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
+    reach::run(context, done)?;
     let selected: Vec<_> = TARGETS.iter().filter(|t| context.selects(&name_of(t.name))).collect();
     if context.names_another("fuzz") || selected.is_empty() {
         return Ok(());
     }
-    let names: Vec<&str> = selected.iter().map(|t| t.name).collect();
-    let programs = fuzz::build(context.places, &names, context.log("fuzz-build")?)?;
-    for target in selected {
-        let name = name_of(target.name);
-        let mut command = fuzz::session(context.places, &programs, target.name)?;
-        let runs = target.runs * if context.soak { 10 } else { 1 };
-        command.arg(format!("-runs={runs}")).arg("-seed=1");
-        done(Check::of(&name, watch(context, &name, command)));
+    for address in [false, true] {
+        let selected: Vec<_> = selected.iter().filter(|t| t.address == address).collect();
+        if selected.is_empty() {
+            continue;
+        }
+        let names: Vec<&str> = selected.iter().map(|t| t.name).collect();
+        if address && let Err(missing) = sanitizer::find(Sanitizer::Address) {
+            names.iter().for_each(|name| done(Check::skipped(name_of(name), missing.message.clone(), false)));
+            continue;
+        }
+        let log = context.log(if address { "fuzz-address-build" } else { "fuzz-build" })?;
+        let programs = fuzz::build(context.places, &names, address, log)?;
+        for target in selected {
+            let name = name_of(target.name);
+            let mut command = fuzz::session(context.places, &programs, target.name)?;
+            let runs = target.runs * if context.soak { 10 } else { 1 };
+            command.arg(format!("-runs={runs}")).arg("-seed=1");
+            done(Check::of(&name, watch(context, &name, command)));
+        }
     }
     Ok(())
 }

@@ -22,6 +22,7 @@ mod memory;
 mod miri;
 mod models;
 mod packages;
+mod reach;
 mod readme;
 mod refusals;
 mod safety;

@@ -418,11 +418,15 @@ impl<M: Machine> ObjectRef<M> {
                 true => resident(self, key, &mut may)?,
                 false => Some(present(self, key, &mut may)?),
             };
-            if let Some(held) = held {
-                make_dirty(&held, key, &mut may)?;
-                // SAFETY: within the frame, which is held; programs that map the page race with us as they do with each other.
-                unsafe { crate::machine::bytes::fill(held.bytes().add(within as usize), 0, n as usize) };
-            }
+            let Some(held) = held else {
+                // Holes are passed over at once, because a range from outside may have 2^52 of them.
+                let Some(next) = self.next_page(key + 1) else { break };
+                at = next << PAGE_SHIFT;
+                continue;
+            };
+            make_dirty(&held, key, &mut may)?;
+            // SAFETY: within the frame, which is held; programs that map the page race with us as they do with each other.
+            unsafe { crate::machine::bytes::fill(held.bytes().add(within as usize), 0, n as usize) };
             at += n;
         }
         Ok(())

@@ -135,7 +135,7 @@ impl Program {
     }
 
     fn read(&mut self, file: &object::File<'_>) -> Result<()> {
-        self.read_calls(file);
+        self.calls.extend(calls(file));
         let sections = gimli::DwarfSections::load(|id| Ok::<_, Failure>(relocated(file, id.name())))?;
         let dwarf = sections.borrow(|section| EndianSlice::new(section, LittleEndian));
         let mut units = dwarf.units();
@@ -145,31 +145,33 @@ impl Program {
         }
         Ok(())
     }
+}
 
-    /// Each function has a section of its own.
-    fn read_calls(&mut self, file: &object::File<'_>) {
-        let mut owners = HashMap::new();
-        for symbol in file.symbols().filter(|s| s.kind() == SymbolKind::Text && s.is_definition()) {
-            if let (Some(section), Ok(name)) = (symbol.section_index(), symbol.name()) {
-                owners.insert(section, name.to_owned());
-            }
+/// The linkage names of callers and callees in an object in which each function has a section of its own.
+pub fn calls(file: &object::File<'_>) -> BTreeSet<(String, String)> {
+    let mut owners = HashMap::new();
+    for symbol in file.symbols().filter(|s| s.kind() == SymbolKind::Text && s.is_definition()) {
+        if let (Some(section), Ok(name)) = (symbol.section_index(), symbol.name()) {
+            owners.insert(section, name.to_owned());
         }
-        for section in file.sections() {
-            let Some(caller) = owners.get(&section.index()) else { continue };
-            for (_, relocation) in section.relocations() {
-                let RelocationTarget::Symbol(symbol) = relocation.target() else { continue };
-                let Ok(symbol) = file.symbol_by_index(symbol) else { continue };
-                let callee = match symbol.kind() {
-                    // A function of the same object may be meant by its section.
-                    SymbolKind::Section => symbol.section_index().and_then(|s| owners.get(&s)).map(String::as_str),
-                    _ => symbol.name().ok(),
-                };
-                if let Some(callee) = callee.filter(|c| !c.is_empty() && c != caller) {
-                    self.calls.insert((caller.clone(), callee.to_owned()));
-                }
+    }
+    let mut calls = BTreeSet::new();
+    for section in file.sections() {
+        let Some(caller) = owners.get(&section.index()) else { continue };
+        for (_, relocation) in section.relocations() {
+            let RelocationTarget::Symbol(symbol) = relocation.target() else { continue };
+            let Ok(symbol) = file.symbol_by_index(symbol) else { continue };
+            let callee = match symbol.kind() {
+                // A function of the same object may be meant by its section.
+                SymbolKind::Section => symbol.section_index().and_then(|s| owners.get(&s)).map(String::as_str),
+                _ => symbol.name().ok(),
+            };
+            if let Some(callee) = callee.filter(|c| !c.is_empty() && c != caller) {
+                calls.insert((caller.clone(), callee.to_owned()));
             }
         }
     }
+    calls
 }
 
 fn about() -> String {
@@ -423,6 +425,6 @@ fn is_method_of_trait(callee: &str) -> bool {
 }
 
 /// A name without its hash.
-fn plain(name: &str) -> String {
+pub fn plain(name: &str) -> String {
     format!("{:#}", rustc_demangle::demangle(name))
 }

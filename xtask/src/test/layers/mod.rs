@@ -1,6 +1,6 @@
 //! Dependencies point down: no crate may use one of a layer above its own, no room of a crate one above it.
 
-mod compiler;
+pub mod compiler;
 mod graph;
 mod modules;
 mod plans;

@@ -51,6 +51,18 @@ fn calls_find_what_only_the_pager_has_and_leave_the_rest_of_a_page_as_it_is() {
 }
 
 #[test]
+fn zeroing_all_that_an_object_can_have_passes_over_its_holes() {
+    let m = system();
+    let file = ObjectRef::anonymous(m.vm, 0).unwrap();
+    file.zero(0..u64::MAX).unwrap();
+    let pages = [0, 7, 1 << 40];
+    pages.iter().for_each(|n| write(&file, n * PAGE_SIZE, &[7, 7]));
+    file.zero(1..u64::MAX).unwrap();
+    assert_eq!(pages.map(|n| read(&file, n * PAGE_SIZE, 2)), [[7, 0], [0, 0], [0, 0]].map(Vec::from));
+    assert_eq!((file.resident(), file.check(true).err()), (3, None));
+}
+
+#[test]
 fn what_was_stored_behind_the_end_is_zero_when_the_file_grows() {
     let m = system();
     let space = Space::new(m.vm).unwrap();

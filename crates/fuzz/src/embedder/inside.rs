@@ -1,0 +1,111 @@
+//! Looks at what only an `unsafe` function shows: entries, indexes, descriptors of frames, parts of queues. What is seen there has safe
+//! functions too.
+
+use super::world::V;
+use quire_hosted::Hosted;
+use quire_vm::map::Space;
+use quire_vm::object::index::{Cursor, Slot};
+use quire_vm::object::{ObjectRef, What};
+use quire_vm::phys::frames::Frame;
+use quire_vm::phys::page::Page;
+use quire_vm::tlb::flush::{FlushSet, Obligation};
+use quire_vm::types::Queue;
+use quire_vm::{Machine, PAGE_SIZE, Pmap, Table, VirtRange};
+use std::ops::Range;
+
+type Tables = <Hosted as Machine>::Pmap;
+
+/// The entry that covers `va`, as a fault finds it.
+pub fn entry(space: &Space<Hosted>, va: u64) {
+    let pin = space.vm().epoch().pin();
+    // SAFETY: the pin is of the space's system.
+    let Some(entry) = (unsafe { space.entry_at(va, &pin) }) else { return };
+    let front = entry.front();
+    let (key, object) = (front.key(va & !(PAGE_SIZE - 1)), front.object());
+    assert!(object.is_none_or(|object| object.is_of(space.vm())), "page {key} is of another system");
+}
+
+/// The pages `keys` of an object.
+pub fn pages(object: &ObjectRef<Hosted>, keys: Range<u64>) {
+    let vm = object.vm();
+    let pin = vm.epoch().pin();
+    // SAFETY: this call only looks, under a pin of the object's system.
+    let index = unsafe { object.page_index() };
+    let _racing = (index.get(keys.start, &pin), index.is_empty(&pin));
+    let _racing = (index.first(keys.start, keys.end, &pin), index.count(keys.clone(), &pin));
+    let mut cursor = Cursor::over(keys.clone());
+    for (key, slot) in cursor.resume(index, &pin).take(4) {
+        assert!(keys.contains(&key), "{slot:?} at {key} lies outside of {keys:?}");
+    }
+    let mut range = object.range(keys.clone(), What::BOTH);
+    // SAFETY: the pin is of the object's system.
+    for found in unsafe { range.walk_under(&pin) }.take(4) {
+        assert!(keys.contains(&found.key()), "{} lies outside of {keys:?}", found.key());
+        if let Slot::Page(pfn) = found.slot() {
+            // SAFETY: an index has the frame, so that it is RAM in use; this call only looks.
+            let page = unsafe { vm.descriptor(pfn) };
+            assert_eq!(vm.pfn_of_page(page), pfn);
+            describe(page);
+        }
+    }
+}
+
+fn describe(page: &Page) {
+    let state = page.state();
+    let _racing = (page.kind(), page.next(), page.words().len(), page.spare(), state.busy(), state.dirty());
+}
+
+/// The page tables of a space, from `range` on. `spare` is a frame of the space's system.
+pub fn tables(space: &Space<Hosted>, range: VirtRange, spare: Option<Frame>) {
+    let (vm, user) = (space.vm(), <Tables as Pmap<Hosted>>::USER);
+    let pages = VirtRange { start: range.start & !(PAGE_SIZE - 1), end: range.end & !(PAGE_SIZE - 1) };
+    let Some(range) = pages.intersect(&user).filter(|range| !range.is_empty()) else {
+        return spare.into_iter().for_each(|frame| vm.free_frame(frame).expect("the frame is the system's"));
+    };
+    // SAFETY: no leaf is entered or taken away here, and the handle outlives the call.
+    let tables = unsafe { space.page_tables() };
+    let _racing = (Pmap::<Hosted>::is_running(tables), Pmap::<Hosted>::is_running_elsewhere(tables, 0));
+    let _racing = (tables.peak_pages(vm), tables.table_pages(vm), tables.resident_pages(vm));
+    let _racing = (tables.unflushed_above(vm, range.start), Pmap::<Hosted>::take_ran(tables));
+    tables.check(vm, false).map(drop).unwrap_or_else(|broken| panic!("{broken}"));
+    if let Some(mut table) = tables.next_table(vm, VirtRange { end: user.end, ..range }) {
+        let span = table.span();
+        let _racing = (table.live(), table.unflushed(), table.is_sealed());
+        if let Some(va) = table.next_present(span.start, span.end) {
+            assert!(table.get(va).is_some(), "{va:#x} is present, and has no leaf");
+            let _racing = table.take_accessed(va);
+        }
+    }
+    {
+        let pin = vm.epoch().pin();
+        if let Ok(table) = tables.table(vm, range.start, &pin) {
+            assert!(table.span().contains(range.start));
+        }
+    }
+    let mut owed = Obligation::new(vm, tables).pruning();
+    assert!(owed.is_empty());
+    owed.owe_range(range);
+    spare.into_iter().for_each(|frame| owed.own(frame));
+    let _flushed = owed.discharge();
+    let mut all = FlushSet::new();
+    all.add_all();
+    tables.flush(vm, &all);
+    tables.prune(vm, range);
+    <Tables as Pmap<Hosted>>::reclaim_tables(vm);
+}
+
+/// Takes some pages out of a part of a queue, as pageout does, and puts them into another queue.
+pub fn requeue(vm: V, from: Queue, to: Queue, n: usize) {
+    let mut taken = Vec::new();
+    // SAFETY: each page that is taken is put into a queue below; nothing else is done with it.
+    if let Some(part) = unsafe { vm.queues().parts_of(from) }.next() {
+        part.take(n, &mut |page| taken.push(page));
+    }
+    taken.into_iter().for_each(|page| vm.put_in_queue(page, to));
+}
+
+/// Gives a frame back by its number.
+pub fn free_by_number(vm: V, frame: Frame) {
+    // SAFETY: the caller owns the frame of this system, and keeps nothing of it.
+    unsafe { vm.free_pfn(frame.into_pfn()) }
+}

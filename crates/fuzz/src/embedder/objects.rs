@@ -1,0 +1,116 @@
+//! Calls on objects.
+#![forbid(unsafe_code)]
+
+use super::pagers::{Blank, Disk, Pattern};
+use super::world::THINGS;
+use super::{Operation, inside};
+use quire_vm::object::What;
+use quire_vm::{ObjectRef, PAGE_SIZE};
+
+/// Bytes of one read or write: some pages and a part of one.
+const BYTES: usize = 9000;
+
+pub const OPERATIONS: &[Operation] = &[
+    ("new object", |p| {
+        let ((n, vm), pages) = (p.system(), p.below(32));
+        let bytes = if p.below(8) == 0 { p.input.long() } else { pages * PAGE_SIZE + p.below(2) };
+        let quota = Some(p.world.quotas[n]);
+        let object = match p.below(7) {
+            0 => ObjectRef::anonymous(vm, if p.below(8) == 0 { p.input.long() } else { pages }),
+            1 => ObjectRef::with_pager(vm, &Disk, bytes),
+            2 => ObjectRef::with_pager(vm, &Pattern, bytes),
+            3 => ObjectRef::with_pager(vm, p.world.file_store, bytes),
+            4 => p.world.device(n),
+            5 => ObjectRef::charged(vm, &Disk, bytes, quota),
+            _ => ObjectRef::charged(vm, &Blank, bytes, quota),
+        };
+        if let Ok(object) = object {
+            p.keep_object(object);
+        }
+    }),
+    ("read", |p| {
+        let (object, at, gives) = (p.object().1, p.offset(), p.input.byte());
+        let _typed = object.read(at, BYTES, &mut |bytes| match gives {
+            0 => Err(()),
+            1 => Ok(bytes.len() / 2),
+            // More than there was.
+            2 => Ok(usize::MAX),
+            _ => Ok(bytes.len()),
+        });
+    }),
+    ("write", |p| {
+        let (object, at, gives) = (p.object().1, p.offset(), p.input.byte());
+        let mut calls = 0;
+        let _typed = object.write(at, BYTES, &mut |bytes| {
+            calls += 1;
+            bytes.fill(gives);
+            match gives {
+                0 => Err(()),
+                1 => Ok(0),
+                2 => Ok(usize::MAX),
+                3 if calls < 4 => Ok(1),
+                _ => Ok(bytes.len()),
+            }
+        });
+    }),
+    ("allocate", |p| {
+        let (object, pages) = (p.object().1, p.pages());
+        // A disk that takes all would be given all pages that an object can have, one after the other.
+        let pages = pages.start..pages.end.min(pages.start.saturating_add(4096));
+        let _typed = object.allocate(pages).map_err(|refused| refused.of_caller::<u8>());
+    }),
+    ("zero", |p| {
+        let (object, from, to) = (p.object().1, p.offset(), p.offset());
+        let _typed = object.zero(from..to);
+    }),
+    ("discard", |p| p.object().1.discard(p.pages())),
+    ("page out", |p| p.object().1.page_out(p.pages())),
+    ("write back", |p| {
+        let _typed = p.object().1.write_back(p.pages());
+    }),
+    ("set a size", |p| {
+        let (object, bytes) = (p.object().1, p.offset());
+        object.set_size(bytes);
+    }),
+    ("revoke", |p| p.object().1.revoke()),
+    ("write protect", |p| {
+        let _proof = p.object().1.write_protect(p.pages());
+    }),
+    ("marks", |p| {
+        let (object, pages) = (p.object().1, p.pages());
+        let marks = object.query_range(pages.clone());
+        assert!(marks.mapped.max(marks.referenced).max(marks.dirty) <= marks.resident, "{marks:?}");
+        let _racing = object.take_referenced(pages);
+    }),
+    ("look at an object", |p| {
+        let ((n, object), page) = (p.object(), p.page());
+        let vm = p.world.vms[n / THINGS];
+        assert!(object.is_of(vm) && std::ptr::eq(object.vm(), &raw const ****vm));
+        assert!(!object.is_of(p.world.vms[1 - n / THINGS]));
+        let _racing = (object.size(), object.resident(), object.next_page(page), object.next_hole(page));
+        object.check(false).map(drop).unwrap_or_else(|broken| panic!("{broken}"));
+    }),
+    ("failed writes", |p| {
+        let object = p.object().1;
+        let errors = object.write_errors();
+        let asker = errors.follow();
+        if p.flip() {
+            errors.raise();
+        }
+        let _told = errors.tell(&asker);
+    }),
+    ("walk", |p| {
+        let (object, pages, back) = (p.object().1, p.pages(), p.page());
+        let mut range = object.range(pages, What::BOTH | What::MARKS);
+        assert!(std::ptr::eq(range.object(), &*object));
+        range.resume_at(back);
+        assert!(range.is_done() || range.key() == back);
+        inside::pages(&object, p.pages());
+    }),
+    ("change a quota", |p| {
+        let quota = p.quota();
+        let limit = p.one_of(&[0, 4, 24, u64::MAX]);
+        quota.set_limit(limit);
+    }),
+    ("fail pagers", |p| super::pagers::fail(p.below(8) as u32)),
+];

@@ -1,0 +1,156 @@
+//! What an embedder puts behind objects and swap. None of it touches a frame, because that takes `unsafe`: what is read is what
+//! [`Pager::fill`] gives, or what the frame held.
+#![forbid(unsafe_code)]
+
+use quire_vm::PAGE_SIZE;
+use quire_vm::paging::io::{Direction, Polled, Request};
+use quire_vm::paging::pager::{Pager, PagerError, SwapStore};
+use quire_vm::reclaim::scan::Reclaim;
+use std::fmt;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// One call in so many fails; 0: none. The calls are counted.
+static FAILS: AtomicU32 = AtomicU32::new(0);
+static CALLS: AtomicU32 = AtomicU32::new(0);
+/// Shared mappings that may store, as far as the pager was told.
+static STORES: AtomicU64 = AtomicU64::new(0);
+/// Requests that wait for a poll.
+static WAITING: Mutex<Vec<Request>> = Mutex::new(Vec::new());
+
+/// One call in `n` fails from now on.
+pub fn fail(n: u32) {
+    FAILS.store(n, Ordering::Relaxed);
+}
+
+/// No call fails, and what waits is done.
+pub fn calm() {
+    fail(0);
+    Late.poll();
+}
+
+fn outcome() -> Result<(), PagerError> {
+    let n = CALLS.fetch_add(1, Ordering::Relaxed);
+    match FAILS.load(Ordering::Relaxed) {
+        0 => Ok(()),
+        one_in if n.is_multiple_of(one_in) => Err(PagerError),
+        _ => Ok(()),
+    }
+}
+
+/// A file whose pages are a pattern. What is written is taken and forgotten.
+pub struct Disk;
+
+impl Pager for Disk {
+    fn name(&self, to: &mut dyn fmt::Write) -> fmt::Result {
+        to.write_str("/disk")
+    }
+    fn ident(&self) -> (u64, u64) {
+        (8, 1)
+    }
+    fn in_memory(&self) -> bool {
+        false
+    }
+    fn cluster(&self) -> usize {
+        8
+    }
+    fn takes_writes(&self) -> bool {
+        true
+    }
+    fn start(&self, request: Request) {
+        let asked = (request.direction(), request.first(), request.len(), request.pfn(0), request.frame(0));
+        assert!(asked.2 > 0 && !asked.4.is_null(), "a request of nothing: {asked:?}");
+        let mut waiting = WAITING.lock().expect("a push does not panic");
+        waiting.push(request);
+        let due = if waiting.len() > 3 || asked.0 == Direction::Read { Some(waiting.swap_remove(0)) } else { None };
+        drop(waiting);
+        if let Some(request) = due {
+            request.complete(outcome());
+        }
+    }
+    fn make_writable(&self, _page: u64) -> Result<(), PagerError> {
+        outcome()
+    }
+    fn counts_stores(&self) -> bool {
+        true
+    }
+    fn stores_noted(&self, came: bool) {
+        STORES.fetch_add(if came { 1 } else { u64::MAX }, Ordering::Relaxed);
+    }
+    fn discard_begins(&self) -> bool {
+        outcome().is_ok()
+    }
+    fn discard_ended(&self) {}
+    fn released(&self) {}
+}
+
+/// Completes what the disk was asked for and has not done.
+pub struct Late;
+
+impl Polled for Late {
+    fn poll(&self) -> bool {
+        loop {
+            let due = WAITING.lock().expect("a pop does not panic").pop();
+            let Some(request) = due else { return false };
+            request.complete(outcome());
+        }
+    }
+}
+
+/// A file of a pattern that cannot be written back, page by page; a file in memory; and swap that remembers nothing.
+pub struct Blank;
+
+/// A file of a pattern, read only.
+pub struct Pattern;
+
+impl Pager for Pattern {
+    fn name(&self, to: &mut dyn fmt::Write) -> fmt::Result {
+        to.write_str("/pattern")
+    }
+    fn ident(&self) -> (u64, u64) {
+        (8, 2)
+    }
+    fn in_memory(&self) -> bool {
+        false
+    }
+    fn fill(&self, page: u64, frame: &mut [u8; PAGE_SIZE as usize]) -> Result<(), PagerError> {
+        frame.fill(page as u8);
+        outcome()
+    }
+    fn takes_writes(&self) -> bool {
+        false
+    }
+}
+
+impl Pager for Blank {
+    fn name(&self, to: &mut dyn fmt::Write) -> fmt::Result {
+        to.write_str("/memory")
+    }
+    fn ident(&self) -> (u64, u64) {
+        (8, 3)
+    }
+    fn in_memory(&self) -> bool {
+        true
+    }
+    fn takes_writes(&self) -> bool {
+        false
+    }
+}
+
+impl SwapStore for Blank {
+    fn slots(&self) -> u64 {
+        128
+    }
+    fn start(&self, request: Request) {
+        request.complete(outcome());
+    }
+}
+
+/// Keeps nothing that could be given back, and says at times that it did.
+pub struct Keeper;
+
+impl Reclaim for Keeper {
+    fn reclaim(&self) -> bool {
+        false
+    }
+}

@@ -1,0 +1,217 @@
+//! Calls on address spaces, and the accesses of the CPUs that have them loaded.
+#![forbid(unsafe_code)]
+
+use super::player::Player;
+use super::world::THINGS;
+use super::{Operation, inside};
+use quire_vm::map::{Advice, Content, Inherit, Limits, MapRequest, Move, Placement, Space, Tag, Wire};
+use quire_vm::phys::frames::{Fill, For};
+use quire_vm::{FaultError, MapError, PAGE_SIZE, Prot};
+
+pub const OPERATIONS: &[Operation] = &[
+    ("map", map),
+    ("map an object", map_object),
+    ("unmap", |p| {
+        let (space, range) = (p.space().1, p.range());
+        let _typed = space.unmap(range);
+        assert!(!space.is_mapped(range) || p.scene.spaces.len() > 1);
+    }),
+    ("protect", |p| {
+        let _typed = p.space().1.protect(p.range(), p.prot());
+    }),
+    ("advise", |p| {
+        use Advice::*;
+        let all = [Normal, WillNeed, DontNeed, Free, Remove, PageOut, PopulateRead, PopulateWrite];
+        let _typed = p.space().1.advise(p.range(), p.one_of(&all));
+    }),
+    ("inherit", |p| {
+        let some = Inherit { included: None, content: Some(Content::Zero) };
+        let all = [Inherit::NONE, Inherit::COPY, Inherit::SHARE, Inherit::ZERO, Inherit::default(), some];
+        let _typed = p.space().1.inherit(p.range(), p.one_of(&all));
+    }),
+    ("remap", |p| {
+        let (space, from, to) = (p.space().1, p.range(), p.address());
+        let len = if p.flip() { p.below(24) * PAGE_SIZE } else { from.end.wrapping_sub(from.start) };
+        let how = p.one_of(&[Move::No, Move::May, Move::To(to)]);
+        let _typed = space.remap(from, len, how, p.flip());
+    }),
+    ("wire", |p| {
+        let (space, how) = (p.space().1, p.one_of(&[Wire::No, Wire::No, Wire::Now, Wire::OnFault]));
+        let _typed = space.wire(p.range(), how);
+        let range = p.range();
+        let _racing = (space.wired_in(range), space.wired_bytes());
+    }),
+    ("wire all", |p| {
+        let (space, how) = (p.space().1, p.one_of(&[Wire::No, Wire::No, Wire::Now, Wire::OnFault]));
+        if p.flip() {
+            let _typed = space.wire_all(how);
+        } else {
+            space.wire_future(how);
+            let _racing = space.future();
+        }
+    }),
+    ("fork", |p| {
+        if let Ok(child) = p.space().1.fork() {
+            p.keep_space(child);
+        }
+    }),
+    ("new space", |p| {
+        if let Ok(space) = Space::new(p.vm()) {
+            p.keep_space(space);
+        }
+    }),
+    ("fault", |p| {
+        let _typed = p.space().1.fault(p.address(), p.access());
+    }),
+    ("grow a stack", |p| {
+        let (space, at) = (p.space().1, p.address());
+        let _typed = if p.flip() { space.grow_stack(at).is_ok() } else { space.grow_stack_at_fault(at).is_ok() };
+    }),
+    ("make resident", |p| {
+        let _typed = p.space().1.make_resident(p.range());
+    }),
+    ("sync", |p| {
+        let (space, range) = (p.space().1, p.range());
+        let _typed = if p.flip() { space.sync(range) } else { space.start_sync(range) };
+    }),
+    ("look", look),
+    ("entries", |p| {
+        let (space, from, mut left) = (p.space().1, p.address(), 20);
+        space.entries(from, &mut |entry| {
+            let mut name = String::new();
+            entry.name(&mut name).expect("a string takes all");
+            assert!(name.is_empty() || entry.ident() != (0, 0), "{name} has no number");
+            assert!(entry.tag() == Tag::None || entry.tag() == Tag::Stack || entry.tag() == Tag::Heap);
+            left -= 1;
+            left > 0
+        });
+    }),
+    ("limits", |p| {
+        let space = p.space().1;
+        let limits = space.limits();
+        let (byte, long) = (p.input.byte(), p.input.long());
+        space.set_limits(match byte % 6 {
+            0 => Limits { base: long, ..limits },
+            1 => Limits { stack: long, ..limits },
+            2 => Limits { bytes: long, ..limits },
+            3 => Limits { data: long, ..limits },
+            4 => Limits { entries: long, ..limits },
+            _ => Limits { base: 0x1000, stack: 1 << 20, bytes: 1 << 40, data: u64::MAX, entries: 1000 },
+        });
+    }),
+    ("end a space", |p| {
+        let space = p.space().1;
+        match p.below(8) {
+            0 => {
+                space.condemn();
+                space.reap();
+            }
+            1 => space.clear(),
+            _ => {
+                let _dropped = space.drop_tables();
+            }
+        }
+    }),
+    ("open an arena", |p| {
+        // A CPU that there is not, too.
+        let cpu = p.one_of(&[0, 1, 2, 3, 255, 256, usize::MAX]);
+        p.space().1.open_arena(cpu);
+    }),
+    ("look at page tables", |p| {
+        let ((n, space), range) = (p.space(), p.range());
+        let spare = p.world.vms[n / THINGS].alloc_frame(Fill::Any, For::Kernel).ok();
+        inside::tables(&space, range, spare);
+    }),
+    ("check a space", |p| {
+        p.space().1.check(false).unwrap_or_else(|broken| panic!("{broken}"));
+    }),
+    ("enter", |p| {
+        let (n, space) = p.space();
+        let (own, other) = (&p.cpus[n / THINGS], &p.cpus[1 - n / THINGS]);
+        own.enter(&space).expect("a space of its machine");
+        assert!(other.enter(&space).is_err(), "a CPU loads the tables of another machine");
+    }),
+    ("leave", |p| p.one_of(&[&p.cpus[0], &p.cpus[1]]).leave()),
+    ("load and store", |p| {
+        let (n, space) = p.space();
+        let (own, other) = (&p.cpus[n / THINGS], &p.cpus[1 - n / THINGS]);
+        own.enter(&space).expect("a space of its machine");
+        let at = p.address() & !7;
+        assert_eq!(other.read(&space, at), Err(FaultError::Foreign));
+        match p.below(4) {
+            0 => drop(own.read(&space, at)),
+            1 => drop(own.execute(&space, at)),
+            2 => own.speculate(at),
+            _ => drop(own.write(&space, at, at)),
+        }
+    }),
+];
+
+fn map(p: &mut Player<'_>) {
+    let (space, at) = (p.space().1, p.address());
+    let at = p.one_of(&[Placement::Fixed(at), Placement::FixedNoReplace(at), Placement::Any { hint: at }]);
+    let len = match p.input.byte() {
+        0..8 => p.input.long(),
+        8 => u64::MAX,
+        n => u64::from(n % 24) * PAGE_SIZE,
+    };
+    let request = MapRequest {
+        prot: p.prot(),
+        max_prot: if p.below(8) == 0 { p.prot() } else { Prot::all() },
+        shared: p.below(4) == 0,
+        grows_down: p.below(6) == 0,
+        tag: p.one_of(&[Tag::None, Tag::Stack, Tag::Heap]),
+        wire: if p.below(16) == 0 { Wire::Now } else { Wire::No },
+        populate: p.below(6) == 0,
+        ..MapRequest::private(at, len)
+    };
+    let _typed = space.map(&request);
+}
+
+fn map_object(p: &mut Player<'_>) {
+    let ((n, space), (of, object), at) = (p.space(), p.object(), p.address());
+    let offset = if p.below(8) == 0 { p.offset() } else { p.below(16) * PAGE_SIZE };
+    let request = MapRequest {
+        prot: p.prot(),
+        shared: p.flip(),
+        object: Some((&object, offset)),
+        populate: p.below(6) == 0,
+        ..MapRequest::private(Placement::Fixed(at), p.below(24) * PAGE_SIZE)
+    };
+    let done = space.map(&request);
+    if n / THINGS != of / THINGS {
+        assert!(
+            matches!(done, Err(MapError::Foreign | MapError::Invalid)),
+            "an object of another system is mapped: {done:?}"
+        );
+    }
+}
+
+/// Questions, which change nothing.
+fn look(p: &mut Player<'_>) {
+    let ((n, space), range) = (p.space(), p.range());
+    let vm = p.world.vms[n / THINGS];
+    assert!(space.is_of(vm) && std::ptr::eq(space.vm(), &raw const ***vm));
+    match p.below(6) {
+        0 => {
+            let mut seen = 0;
+            // A sink cannot end the question, so that a huge range is none to ask about.
+            if range.end.saturating_sub(range.start) < 1 << 20 {
+                let _typed = space.resident(range, &mut |_, there| seen += u64::from(there));
+            }
+        }
+        1 => drop(space.futex_key(range.start)),
+        2 => {
+            let mut bytes = [0; 5000];
+            let _typed = space.read(range.start, &mut bytes);
+        }
+        3 => {
+            let stats = space.stats();
+            let covered = stats.covered;
+            assert!(covered.data() + covered.stack() + covered.code() <= covered.bytes || p.cpus.len() > 1);
+            let _racing = (space.peak_resident(), space.holdings().total(), space.is_mapped(range));
+        }
+        4 => inside::entry(&space, range.start),
+        _ => assert_ne!(space.id(), 0),
+    }
+}

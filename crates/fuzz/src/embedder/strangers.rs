@@ -1,0 +1,73 @@
+//! Calls of threads that are no CPU: each is refused, by a panic before it has taken a lock or changed anything.
+#![forbid(unsafe_code)]
+
+use super::Operation;
+use super::player::Player;
+use quire_hosted::{AttachError, Cpu};
+use quire_vm::map::{MapRequest, Placement, Space};
+use quire_vm::phys::frames::{Fill, For};
+use quire_vm::{Access, ObjectRef, PAGE_SIZE, Prot, VirtRange};
+use std::cell::Cell;
+use std::sync::Once;
+
+pub const OPERATIONS: &[Operation] = &[
+    ("a stranger", stranger),
+    ("attach", |p| {
+        let vm = p.vm();
+        for id in [3, 256, usize::MAX] {
+            assert_eq!(Cpu::attach(vm, id).err(), Some(AttachError::NoSuchCpu { cpus: 3 }));
+        }
+        assert_eq!(Cpu::attach(vm, p.cpus[0].id()).err(), Some(AttachError::Taken));
+    }),
+];
+
+std::thread_local! {
+    /// A panic of this thread is no finding.
+    static REFUSED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Lets the fuzzer see no panic of strangers.
+fn expect_refusals() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let finding = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if !REFUSED.get() {
+                finding(info);
+            }
+        }));
+    });
+}
+
+fn stranger(p: &mut Player<'_>) {
+    expect_refusals();
+    let (space, object, vm, what) = (p.space().1, p.object().1, p.vm(), p.below(12));
+    let range = VirtRange { start: 0x1000, end: 0x2000 };
+    let done = std::thread::scope(|scope| {
+        let call = || {
+            REFUSED.set(true);
+            match what {
+                0 => Space::new(vm).is_ok(),
+                1 => space.map(&MapRequest::private(Placement::Any { hint: 0 }, PAGE_SIZE)).is_ok(),
+                2 => space.fault(0x1000, Access::Read).is_ok(),
+                3 => space.unmap(range).is_ok(),
+                4 => space.protect(range, Prot::READ).is_ok(),
+                5 => space.fork().is_ok(),
+                6 => vm.alloc_frame(Fill::Any, For::User).is_ok(),
+                7 => vm.alloc_run(0, For::User).is_ok(),
+                8 => ObjectRef::anonymous(vm, 1).is_ok(),
+                9 => object.read(0, 8, &mut |bytes| Ok::<_, ()>(bytes.len())).is_ok_and(|n| n != 0),
+                10 => object.write(0, 8, &mut |bytes| Ok::<_, ()>(bytes.len())).is_ok(),
+                _ => space.is_mapped(range),
+            }
+        };
+        let thread = scope.spawn(call);
+        while !thread.is_finished() {
+            p.cpus.iter().for_each(Cpu::interrupts);
+            std::thread::yield_now();
+        }
+        // An error is an answer too: of an allocation that is to fail, or of a device, which is not read.
+        thread.join().unwrap_or(false)
+    });
+    assert!(!done, "a thread that is no CPU was let do call {what}");
+}

@@ -1,0 +1,197 @@
+//! Two memory systems, what an input finds there, and the account at its end.
+
+use super::pagers::{Blank, Disk, Keeper, Late};
+use quire_hosted::{Account, Cpu, Hosted, Settings};
+use quire_sync::Quota;
+use quire_vm::check::Level;
+use quire_vm::map::kernel::KernelMap;
+use quire_vm::map::{Maps, Space, SpaceRef};
+use quire_vm::paging::memory_store::{FaultPlan, MemoryStore};
+use quire_vm::phys::frames::Frame;
+use quire_vm::{MemoryType, ObjectRef, PAGE_SIZE, PhysRange, Vm};
+use std::ptr::NonNull;
+use std::sync::Mutex;
+
+/// A memory system on a machine in this process.
+pub type V = &'static Vm<Hosted>;
+
+/// Threads that play; the thread of the input is one more CPU.
+pub const PLAYERS: usize = 2;
+/// Spaces and objects of each system.
+pub const THINGS: usize = 3;
+/// Frames of each system: few, so that an input can use them up.
+const FRAMES: u64 = 2500;
+/// Pages of swap.
+const SLOTS: u64 = 256;
+/// Pages that a quota has room for.
+const QUOTA: u64 = 24;
+
+/// Something that threads share, replaced at times. The lock is held for a clone or an exchange alone: a thread that waits for it answers
+/// no flush.
+pub struct Place<T>(Mutex<T>);
+
+impl<T: Clone> Place<T> {
+    fn new(thing: T) -> Self {
+        Place(Mutex::new(thing))
+    }
+    /// Another handle.
+    pub fn get(&self) -> T {
+        self.0.lock().expect("a clone does not panic").clone()
+    }
+    /// What was there goes when no thread uses it.
+    pub fn put(&self, thing: T) {
+        let old = std::mem::replace(&mut *self.0.lock().expect("a clone does not panic"), thing);
+        drop(old);
+    }
+}
+
+/// What an input begins with. The first half is the first system's.
+pub struct Scene {
+    /// Address spaces.
+    pub spaces: Vec<Place<SpaceRef<Hosted>>>,
+    /// Objects, one of them with a pager in each system.
+    pub objects: Vec<Place<ObjectRef<Hosted>>>,
+}
+
+/// What lasts from input to input.
+pub struct World {
+    /// The two systems.
+    pub vms: [V; 2],
+    /// The map of each one's kernel.
+    pub kernels: [&'static KernelMap<Hosted>; 2],
+    /// What files in memory of each are charged to.
+    pub quotas: [&'static Quota; 2],
+    /// What the first one's pages are written to.
+    pub swap: &'static MemoryStore,
+    /// A store that files of both are behind.
+    pub file_store: &'static MemoryStore,
+    before: Vec<Account>,
+}
+
+impl World {
+    pub fn new() -> World {
+        let settings = Settings {
+            cpus: PLAYERS + 1,
+            frames: FRAMES,
+            device_frames: 8,
+            zero_stock: 16,
+            layers: 3,
+            ..Settings::default()
+        };
+        let vms: [V; 2] = std::array::from_fn(|n| {
+            Hosted::boot(Settings { pcid: n == 0, ..settings }).expect("the settings make a machine")
+        });
+        let cpus = vms.map(|vm| Cpu::attach(vm, PLAYERS).expect("a CPU that no thread is"));
+        let kernels = vms.map(|vm| {
+            let window = Hosted::KERNEL_WINDOW;
+            // SAFETY: the window is reserved in every space's tables, and this map alone is over it.
+            let map = unsafe { KernelMap::new(vm, window, 4 * PAGE_SIZE) }.expect("memory for a map");
+            &*Box::leak(Box::new(map))
+        });
+        let plan = FaultPlan { delay: 2, window: 4, fail_reads: 50, fail_writes: 50, seed: 7, ..FaultPlan::default() };
+        let [swap, file_store] = [plan, FaultPlan::default()].map(|plan| {
+            let bytes = vec![0u8; (SLOTS * PAGE_SIZE) as usize].leak();
+            // SAFETY: the bytes are leaked, as many as the store has pages, and the store's alone.
+            let store = unsafe { MemoryStore::new(NonNull::from(&mut bytes[0]), SLOTS, plan) };
+            &*Box::leak(Box::new(store))
+        });
+        vms[0].add_polled_swap(swap).expect("there is none yet");
+        vms[1].add_swap(&Blank).expect("there is none yet");
+        for (vm, kernel) in vms.iter().zip(kernels) {
+            vm.poll_with(&Late).expect("there is room");
+            vm.reclaim_from(&Keeper);
+            // For ever, so that the account has it.
+            let _stays = kernel.buffer(PAGE_SIZE).expect("memory for a buffer").keep();
+            vm.wake_and_stop();
+        }
+        let world = World {
+            vms,
+            kernels,
+            quotas: [(); 2].map(|()| &*Box::leak(Box::new(Quota::leaked(PLAYERS + 1, QUOTA)))),
+            swap,
+            file_store,
+            before: Vec::new(),
+        };
+        drop(world.scene());
+        let before = vms.iter().map(|vm| Account::of(vm)).collect();
+        drop(cpus);
+        World { before, ..world }
+    }
+
+    /// The calling thread as the CPU of both systems that plays no input.
+    pub fn as_one(&self, f: impl FnOnce(&[Cpu; 2])) {
+        let cpus = self.vms.map(|vm| Cpu::attach(vm, PLAYERS).expect("a CPU that no thread is"));
+        f(&cpus);
+    }
+
+    pub fn scene(&self) -> Scene {
+        let each = || (0..2 * THINGS).map(|n| (n, self.vms[n / THINGS]));
+        let spaces = each().map(|(_, vm)| Place::new(Space::new(vm).expect("memory for a space"))).collect();
+        let object = |(n, vm): (usize, V)| {
+            let object = match n % THINGS {
+                0 => ObjectRef::anonymous(vm, 16),
+                1 => ObjectRef::with_pager(vm, &Disk, 40 * PAGE_SIZE),
+                _ => ObjectRef::charged(vm, &Blank, 16 * PAGE_SIZE, Some(self.quotas[n / THINGS])),
+            };
+            Place::new(object.expect("memory for an object"))
+        };
+        Scene { spaces, objects: each().map(object).collect() }
+    }
+
+    /// A device of system `n`.
+    pub fn device(&self, n: usize) -> Result<ObjectRef<Hosted>, quire_vm::OutOfMemory> {
+        let frames = self.vms[n].machine().devices();
+        // SAFETY: the frames are the simulated device's, used by device objects alone, and always with this memory type.
+        unsafe { ObjectRef::device(self.vms[n], PhysRange { ..frames }, MemoryType::Uncached) }
+    }
+
+    /// Ends an input: everything goes, and nothing may be lost.
+    pub fn settle(&self, scene: Scene) {
+        super::pagers::calm();
+        for vm in self.vms {
+            vm.fail_allocation(0);
+            vm.set_check_level(Level::DEFAULT);
+        }
+        self.quotas.iter().for_each(|quota| quota.set_limit(QUOTA));
+        for space in &scene.spaces {
+            space.get().check(true).unwrap_or_else(|broken| panic!("{broken}"));
+        }
+        drop(scene);
+        for kernel in self.kernels {
+            kernel.reclaim();
+        }
+        for (n, vm) in self.vms.into_iter().enumerate() {
+            self.before[n].assert_settled(vm);
+            assert_eq!(self.quotas[n].taken(), 0, "pages are charged that no object has");
+            vm.frames().check().unwrap_or_else(|broken| panic!("{broken:?}"));
+        }
+    }
+}
+
+trait Daemons {
+    /// Lets each daemon run for a moment on a thread of its own.
+    fn wake_and_stop(&'static self);
+}
+
+impl Daemons for Vm<Hosted> {
+    fn wake_and_stop(&'static self) {}
+}
+
+/// What was taken as several frames at once.
+pub enum Run {
+    /// Log2 of how many.
+    Aligned(u8),
+    /// How many.
+    Contiguous(u64),
+}
+
+/// Takes frames back that `vm` gave as `run` says.
+pub fn give_back(vm: &Maps<Hosted>, first: Frame, run: &Run) {
+    // SAFETY: the caller keeps with the first frame how it was taken and from which system, and uses none of the frames.
+    unsafe {
+        match *run {
+            Run::Aligned(order) => vm.free_run(first, order),
+            Run::Contiguous(count) => vm.free_contiguous(first, count),
+        }
+    }
+}
