@@ -46,7 +46,7 @@ fn physical(at: u64, len: usize) -> Option<&'static [u8]> {
 pub extern "C" fn start(start_info: u32) -> ! {
     // SAFETY: the boot CPU alone runs; each step below is in the order that the hardware needs.
     unsafe {
-        tables::fill_interrupts();
+        tables::fill_interrupts(trap::entry::stub);
         tables::load(cpu::boot_block());
         uart::init();
         pic::mask_all();
@@ -95,6 +95,7 @@ pub extern "C" fn start(start_info: u32) -> ! {
     unsafe {
         cpu::registers::set_cr3(kernel_tables.root().address());
         cpu::set_registers();
+        cpu::set_system_calls(trap::entry::syscall_address());
     }
     // SAFETY: `set_registers` ran above, and no other CPU has started.
     unsafe {

@@ -4,7 +4,7 @@ use crate::cpu::{self, Block, tables};
 use crate::interrupt;
 use crate::layout::direct;
 use crate::machine::DirectMap;
-use crate::{fpu, paging, stack};
+use crate::{fpu, paging, stack, trap};
 use core::arch::global_asm;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use quire_drivers::acpi::Topology;
@@ -221,6 +221,7 @@ extern "C" fn arrived(id: usize) -> ! {
     unsafe {
         tables::load(block);
         cpu::set_registers();
+        cpu::set_system_calls(trap::entry::syscall_address());
         let registers = APIC_REGISTERS.load(Ordering::Relaxed);
         local_apic::init((registers != 0).then_some(registers), interrupt::SPURIOUS);
     }

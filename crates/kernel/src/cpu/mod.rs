@@ -334,7 +334,7 @@ const EFER_SYSCALL: u64 = 1;
 /// Flags that SYSCALL clears: trap, interrupt, direction, I/O privilege, nested task, alignment check.
 const SYSCALL_MASK: u64 = 0x4_7700;
 
-/// Sets this CPU's registers that stay as they are: protection, FPU, system calls.
+/// Sets this CPU's registers that stay as they are: protection, FPU, memory types.
 ///
 /// # Safety
 /// Interrupts are off, the kernel's own tables are loaded (PCID zero), `features::detect` has run.
@@ -356,9 +356,19 @@ pub unsafe fn set_registers() {
                 | when(Feature::Smap, CR4_SMAP),
         );
         wrmsr(PAT_MSR, PAT);
+    }
+}
+
+/// Makes SYSCALL enter this CPU's kernel at `entry`.
+///
+/// # Safety
+/// `entry` is the way in for system calls, and the descriptor tables are loaded.
+pub unsafe fn set_system_calls(entry: u64) {
+    // SAFETY: all CPUs that Quire runs on have SYSCALL (`boot::required`), and the caller answers for the entry.
+    unsafe {
         wrmsr(EFER, rdmsr(EFER) | EFER_SYSCALL);
         wrmsr(STAR, (tables::SYSRET_BASE as u64) << 48 | (tables::KERNEL_CS as u64) << 32);
-        wrmsr(LSTAR, crate::trap::entry::syscall_address());
+        wrmsr(LSTAR, entry);
         // Nobody gets there (`Segments`).
         wrmsr(CSTAR, 0);
         wrmsr(SFMASK, SYSCALL_MASK);
