@@ -1,6 +1,5 @@
 //! Floating-point and vector state, in the standard XSAVE format.
 
-use crate::boot::required::refuse;
 use crate::cpu::features::{Feature, has, withdraw};
 use crate::cpu::{self, registers};
 use core::alloc::Layout;
@@ -29,14 +28,14 @@ static MXCSR_MASK: AtomicU32 = AtomicU32::new(0xffbf);
 
 /// Chooses the state components: once, on the boot CPU. What the processor announces is tried, because a hypervisor may announce
 /// vectors and lose the register that allows them whenever it runs; then the kernel and programs do without (CR4.OSXSAVE is
-/// what programs ask for).
+/// what programs ask for). The error says why.
 ///
 /// # Safety
 /// `cpu::set_registers` has run, and no other CPU has started.
-pub unsafe fn detect() {
+pub unsafe fn detect() -> Result<(), Broken> {
     if !has(Feature::Xsave) {
         withdraw(Feature::Avx);
-        return;
+        return Ok(());
     }
     let offered = __cpuid_count(0xd, 0).eax as u64;
     let mut features = X87 | SSE;
@@ -47,8 +46,8 @@ pub unsafe fn detect() {
         }
     }
     // SAFETY: CR4.OSXSAVE is on, and leaf 0xd offers what was chosen.
-    if let Err(why) = unsafe { attempt(features) } {
-        log!("XSAVE and AVX are not used: {why}");
+    let works = unsafe { attempt(features) };
+    if works.is_err() {
         withdraw(Feature::Xsave);
         withdraw(Feature::Avx);
         withdraw(Feature::Avx512);
@@ -59,10 +58,11 @@ pub unsafe fn detect() {
         withdraw(Feature::Avx);
     }
     FEATURES.store(features, Ordering::Relaxed);
+    works
 }
 
 /// Why announced vectors do not work.
-enum Broken {
+pub enum Broken {
     /// XCR0 is not what was written, once the hypervisor has run.
     Lost { wrote: u64, reads: u64 },
     /// An area for this state would be larger than one can be.
@@ -130,17 +130,16 @@ unsafe extern "C" {
     fn fpu_try_vector() -> bool;
 }
 
-/// Lets this CPU use the components. CR4 allows XSAVE already where it is used.
+/// Lets this CPU use the components. CR4 allows XSAVE already where it is used. The error says what does not work here, though it
+/// did on the boot CPU.
 ///
 /// # Safety
 /// Called on each CPU after `cpu::set_registers`; `detect` has run.
-pub unsafe fn enable() {
+pub unsafe fn enable() -> Result<(), Broken> {
     let features = FEATURES.load(Ordering::Relaxed);
     if has(Feature::Xsave) {
         // SAFETY: `detect` chose components that the CPU offers.
-        if let Err(why) = unsafe { attempt(features) } {
-            refuse(format_args!("vectors work on CPU 0, but not on CPU {}: {why}", cpu::id()));
-        }
+        unsafe { attempt(features)? };
         let len = (__cpuid_count(0xd, 0).ebx as usize).clamp(SMALLEST, LARGEST).next_multiple_of(64);
         LEN.store(len, Ordering::Relaxed);
     }
@@ -153,6 +152,7 @@ pub unsafe fn enable() {
     if mask != 0 {
         MXCSR_MASK.store(mask, Ordering::Relaxed);
     }
+    Ok(())
 }
 
 #[repr(C, align(64))]

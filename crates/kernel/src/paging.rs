@@ -9,8 +9,8 @@ use quire_pmap_x86_64::KernelTables;
 use quire_vm::{MemoryType, Pfn, VirtRange};
 
 /// Builds the kernel's tables over `all` RAM, taking table pages from `free`. Root entries for the kernel's map are made too,
-/// so that what is mapped there later is in every space.
-pub fn build(all: &Ram, free: &mut Ram) -> Result<KernelTables, KernelMapError> {
+/// so that what is mapped there later is in every space. The page of the image at `guard`, below the boot stack, is left out.
+pub fn build(all: &Ram, free: &mut Ram, guard: u64) -> Result<KernelTables, KernelMapError> {
     let phys = &DirectMap;
     let mut frames = || take_low(free, PAGE).map(Pfn::containing);
     let root = frames().ok_or(KernelMapError::OutOfMemory)?;
@@ -25,7 +25,6 @@ pub fn build(all: &Ram, free: &mut Ram) -> Result<KernelTables, KernelMapError> 
     };
     map(text, constants, text - IMAGE, Rights::Execute)?;
     map(constants, data, constants - IMAGE, Rights::Read)?;
-    let guard = crate::boot::pvh::stack_guard();
     map(data, guard, data - IMAGE, Rights::Write)?;
     map(guard + PAGE, end, guard + PAGE - IMAGE, Rights::Write)?;
     // W^X holds for the alias too: text and constants are not writable through the direct map either.

@@ -86,7 +86,7 @@ pub extern "C" fn start(start_info: u32) -> ! {
     let total = all.bytes();
     let limits = usable(file_limits(command_line, total));
     let files = info.modules().iter().map(|m| m.len).fold(0, u64::saturating_add);
-    let kernel_tables = match paging::build(&all, &mut free) {
+    let kernel_tables = match paging::build(&all, &mut free, pvh::stack_guard()) {
         Ok(t) => t,
         Err(e) => panic!("the kernel's page tables cannot be made from {} KiB: {e:?}", total / 1024),
     };
@@ -99,8 +99,10 @@ pub extern "C" fn start(start_info: u32) -> ! {
     }
     // SAFETY: `set_registers` ran above, and no other CPU has started.
     unsafe {
-        fpu::detect();
-        fpu::enable();
+        if let Err(why) = fpu::detect() {
+            log!("XSAVE and AVX are not used: {why}");
+        }
+        enable_fpu();
     }
     frame::use_vectors(fpu::widest_is_avx());
 
@@ -200,6 +202,17 @@ pub extern "C" fn start(start_info: u32) -> ! {
     smp::go(&topology, registers.is_none());
     cpu::interrupts_on();
     scheduler().idle()
+}
+
+/// Lets this CPU use what the boot CPU has found to work.
+///
+/// # Safety
+/// As [`fpu::enable`].
+unsafe fn enable_fpu() {
+    // SAFETY: by this function's contract.
+    if let Err(why) = unsafe { fpu::enable() } {
+        required::refuse(format_args!("vectors work on CPU 0, but not on CPU {}: {why}", cpu::id()));
+    }
 }
 
 /// The firmware's memory domains; one of everything where its table is broken.

@@ -4,7 +4,7 @@ use crate::cpu::{self, Block, tables};
 use crate::interrupt;
 use crate::layout::direct;
 use crate::machine::DirectMap;
-use crate::{fpu, paging, stack, trap};
+use crate::{paging, stack, trap};
 use core::arch::global_asm;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use quire_drivers::acpi::Topology;
@@ -226,7 +226,7 @@ extern "C" fn arrived(id: usize) -> ! {
         local_apic::init((registers != 0).then_some(registers), interrupt::SPURIOUS);
     }
     // SAFETY: `set_registers` ran above on this CPU, and the boot CPU ran `detect` before it started this one.
-    unsafe { fpu::enable() };
+    unsafe { super::enable_fpu() };
     cpu::register(id, block, local_apic::id());
     ONLINE.fetch_add(1, Ordering::AcqRel);
     // The boot CPU has work to do meanwhile, and may share a core with this one: halt, not spin. Before it says go it has
