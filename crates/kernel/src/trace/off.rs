@@ -1,9 +1,9 @@
 //! Nothing is traced, and nothing is left of being asked to.
 
 use crate::machine::Machine;
-use crate::trap::Regs;
 use quire_kernel::command_line::Unusable;
 use quire_kernel::memory_map::Ram;
+use quire_linux::UserRegs as Regs;
 use quire_sync::cpuset::CpuMask;
 use quire_sync::trace::{Kind, Span};
 

@@ -15,12 +15,12 @@
 
 use crate::layout::direct;
 use crate::machine::Machine;
-use crate::trap::Regs;
 use crate::{clock, cpu, paging, panic};
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use quire_kernel::command_line::{self, Unusable};
 use quire_kernel::memory_map::Ram;
+use quire_linux::UserRegs as Regs;
 use quire_sync::cpuset::CpuMask;
 use quire_sync::trace::{Event, Kind, Span, Trace, note};
 use quire_task::Thread;

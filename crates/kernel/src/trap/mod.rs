@@ -12,7 +12,7 @@ use crate::personality::{linux, try_linux};
 use crate::{clock, shootdown, trace, user, watchdog};
 use quire_drivers::local_apic;
 use quire_linux::Linux;
-pub use quire_linux::UserRegs as Regs;
+use quire_linux::UserRegs as Regs;
 use quire_task::Thread;
 use quire_vm::Access;
 

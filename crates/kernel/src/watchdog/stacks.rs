@@ -7,9 +7,9 @@ use crate::context::Context;
 use crate::cpu;
 use crate::machine::Machine;
 use crate::panic;
-use crate::trap::Regs;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use quire_drivers::local_apic;
+use quire_linux::UserRegs as Regs;
 use quire_task::Thread;
 
 /// Return addresses in a snapshot, at most.
