@@ -41,6 +41,8 @@ mod machine;
 #[cfg(target_os = "none")]
 mod memtest;
 #[cfg(target_os = "none")]
+mod own;
+#[cfg(target_os = "none")]
 mod paging;
 #[cfg(target_os = "none")]
 mod panic;

@@ -3,10 +3,10 @@
 use crate::context::{self, Context};
 use crate::cpu;
 use crate::machine::{Machine, Once, scheduler, vm};
+use crate::own::kernel_thread;
 use crate::{clock, fpu, ports, power, trace, trap, user};
 use core::arch::x86_64::__cpuid;
 use core::fmt;
-use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use quire_fs::Limits;
 use quire_fs::terminal::{Key, Size};
@@ -15,7 +15,6 @@ use quire_linux::start::{Boot, StartError};
 use quire_linux::tables::TableMemory;
 use quire_linux::{BadAddress, End, Errno, Fpu, Interrupt, Linux, UserRegs, WatchSetting};
 use quire_pmap_x86_64::X86Pmap;
-use quire_sync::hooks::ThreadHandle;
 use quire_sync::preempt_off;
 use quire_task::{Thread, ThreadRef};
 use quire_vm::OutOfMemory;
@@ -256,23 +255,6 @@ extern "C" fn first_thread(files: usize) -> ! {
         power::off(End::Exit(e.status()));
     }
     scheduler().exit()
-}
-
-/// Starts a thread of the kernel's own: it runs `main(argument)`, which ends by `Scheduler::exit`, if at all.
-pub fn kernel_thread(name: &'static str, main: extern "C" fn(usize) -> !, argument: usize) -> ThreadHandle {
-    unsafe fn release(thread: NonNull<Thread<Machine>>) {
-        // SAFETY: leaked below; the last reference is gone.
-        drop(unsafe { quire_heap::Box::from_raw(thread.as_ptr()) });
-    }
-    let Ok(context) = Context::kernel(name, main, argument) else {
-        panic!("not enough memory for the kernel's own threads")
-    };
-    let thread = crate::heap::keep(Thread::new(context, None, release));
-    let handle = thread.handle();
-    crate::watchdog::watch_kernel_thread(thread.to_ref(), name);
-    // SAFETY: leaked, so it stays in place; its first count is given up here.
-    scheduler().spawn(unsafe { ThreadRef::adopt(NonNull::from(thread)) });
-    handle
 }
 
 /// Process 1, and the group that it began with.

@@ -15,6 +15,7 @@
 
 use crate::layout::{DIRECT, PAGE, direct};
 use crate::machine::{Machine, vm};
+use crate::own::kernel_thread;
 use crate::stack::kernel_map;
 use crate::{interrupt, personality};
 use core::ptr::NonNull;
@@ -285,7 +286,7 @@ fn interrupted(index: usize) {
 
 /// Starts the ports' thread.
 pub fn start() {
-    let thread = personality::kernel_thread("ports", serve, 0);
+    let thread = kernel_thread("ports", serve, 0);
     THREAD.store(thread.0, Ordering::Release);
     unpark(thread);
 }

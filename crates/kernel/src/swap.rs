@@ -5,8 +5,8 @@
 
 use crate::layout::direct;
 use crate::machine::vm;
+use crate::own::kernel_thread;
 use crate::paging;
-use crate::personality::kernel_thread;
 use core::ptr::NonNull;
 use quire_kernel::command_line::{self, Unusable};
 use quire_kernel::memory_map::Ram;

@@ -5,11 +5,11 @@ pub mod required;
 pub mod smp;
 
 use crate::clock::Calibration;
-use crate::context::Context;
 use crate::cpu::features::{Feature, has};
 use crate::cpu::{self, tables};
 use crate::layout::direct;
 use crate::machine::{self, Machine, scheduler, vm};
+use crate::own::adopt_idle;
 use crate::{fpu, frame, interrupt, paging, personality, ports, shootdown, stack, trap};
 use core::cell::UnsafeCell;
 use core::ptr::NonNull;
@@ -23,7 +23,7 @@ use quire_kernel::start_info::StartInfo;
 use quire_linux::Linux;
 use quire_linux::tables::TableMemory;
 use quire_pmap_x86_64::Mmu;
-use quire_task::{Scheduler, Thread, ThreadRef};
+use quire_task::Scheduler;
 use quire_vm::Config;
 use quire_vm::{Pfn, PhysRange, Vm};
 
@@ -239,14 +239,6 @@ pub fn join_scheduler() -> ! {
     adopt_idle();
     cpu::interrupts_on();
     scheduler().idle()
-}
-
-/// Makes the caller this CPU's idle thread.
-fn adopt_idle() {
-    unsafe fn never_released(_thread: NonNull<Thread<Machine>>) {}
-    let thread = crate::heap::keep(Thread::new(Context::running(), personality::Payload::None, never_released));
-    // SAFETY: leaked, so it stays in place; the first count is given up here.
-    scheduler().start_cpu(unsafe { ThreadRef::adopt(NonNull::from(thread)) });
 }
 
 /// Memory that boot takes for ever.

@@ -6,36 +6,20 @@
 use super::stacks::Mine;
 use super::{report, setting};
 use crate::machine::Machine;
-use crate::{clock, personality};
+use crate::{clock, own, personality};
 use core::sync::atomic::{AtomicUsize, Ordering};
 use quire_linux::WatchSetting;
 use quire_sync::hooks::{ThreadHandle, park, unpark};
-use quire_sync::{Rank, SpinLock};
 use quire_task::{Thread, ThreadRef};
 
 /// Looks in a timeout.
 const LOOKS: u32 = 4;
-/// Threads of the kernel's own that are watched too.
-const OWN: usize = 16;
-
-/// Such a thread and its name.
-type Own = (ThreadRef<Machine>, &'static str);
-
-static OWN_THREADS: SpinLock<[Option<Own>; OWN]> = SpinLock::new(Rank::SYSTEM, [const { None }; OWN]);
 /// The thread that looks.
 static WATCHMAN: AtomicUsize = AtomicUsize::new(0);
 
-/// Watches a thread of the kernel's own until it ends.
-pub fn watch_kernel_thread(thread: ThreadRef<Machine>, name: &'static str) {
-    let mut own = OWN_THREADS.lock();
-    if let Some(free) = own.iter_mut().find(|t| t.is_none()) {
-        *free = Some((thread, name));
-    }
-}
-
 /// Starts the thread that looks.
 pub fn start() {
-    WATCHMAN.store(personality::kernel_thread("watch", watchman, 0).0, Ordering::Release);
+    WATCHMAN.store(own::kernel_thread("watch", watchman, 0).0, Ordering::Release);
 }
 
 /// The timeout has changed.
@@ -84,16 +68,7 @@ fn look(seconds: u32) {
             found.into_iter().for_each(|thread| hung(&thread, "", seconds));
         }
     }
-    for at in 0..OWN {
-        // The lock is given up before the reference is: the last one frees the thread.
-        let taken = {
-            let own = &mut OWN_THREADS.lock()[at];
-            if own.as_ref().is_some_and(|(t, _)| t.has_ended()) { own.take() } else { own.clone() }
-        };
-        if let Some((thread, name)) = taken.filter(|(thread, _)| hangs(thread).is_some()) {
-            hung(&thread, name, seconds);
-        }
-    }
+    own::listed().filter(|(thread, _)| hangs(thread).is_some()).for_each(|(thread, name)| hung(&thread, name, seconds));
 }
 
 /// `own` is the name of a thread of the kernel's own.

@@ -28,7 +28,7 @@ use quire_kernel::command_line;
 use quire_linux::WatchSetting;
 use quire_task::{Lockup, Watching};
 
-pub use hung::{start, watch_kernel_thread};
+pub use hung::start;
 pub use spin::spun;
 use stacks::Mine;
 pub use stacks::{interrupted_by_timer, nmi, probe};

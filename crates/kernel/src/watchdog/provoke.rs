@@ -1,7 +1,7 @@
 //! The word `lockup=KIND` on the command line: makes what the watchdog must notice, so that it can be tested.
 
 use crate::cpu;
-use crate::personality::kernel_thread;
+use crate::own::kernel_thread;
 use core::hint::black_box;
 use core::sync::atomic::{AtomicBool, Ordering};
 use quire_sync::{Mutex, Rank, SpinLock, preempt_off};
