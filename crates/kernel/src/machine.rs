@@ -1,10 +1,12 @@
 //! The machine that the layers below the system call interface run on: RAM, page tables, scheduling, waiting.
 
-use crate::context::Context;
-use crate::cpu::{self, registers};
-use crate::layout::{DIRECT, direct};
+use crate::cpu::{self, clock, interrupt, registers};
+use crate::memory::layout::{DIRECT, direct};
+use crate::memory::{frame, shootdown};
 use crate::personality::Payload;
-use crate::{clock, context, frame, interrupt, shootdown, trace, watchdog};
+use crate::report::{trace, watchdog};
+use crate::thread::context;
+use crate::thread::context::Context;
 use core::arch::asm;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use quire_drivers::acpi::Affinity;
@@ -372,7 +374,7 @@ unsafe impl quire_sync::Cpu for Hooks {
     #[cfg(debug_assertions)]
     fn backtrace(into: &mut [usize]) -> usize {
         let mut n = 0;
-        crate::panic::each_caller(|address| {
+        crate::report::panic::each_caller(|address| {
             if let Some(place) = into.get_mut(n) {
                 *place = address as usize;
                 n += 1;
@@ -382,7 +384,7 @@ unsafe impl quire_sync::Cpu for Hooks {
     }
     #[cfg(debug_assertions)]
     fn describe(address: usize, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        crate::panic::describe(address as u64, f)
+        crate::report::panic::describe(address as u64, f)
     }
 }
 

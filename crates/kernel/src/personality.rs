@@ -1,10 +1,13 @@
 //! The machine as the Linux layer sees it.
 
-use crate::context::{self, Context};
-use crate::cpu;
+use crate::cpu::{self, clock, fpu};
+use crate::host::{ports, power};
 use crate::machine::{Machine, Once, scheduler, vm};
-use crate::own::kernel_thread;
-use crate::{clock, fpu, ports, power, trace, trap, user};
+use crate::memory::user;
+use crate::report::trace;
+use crate::thread::context::{self, Context};
+use crate::thread::kthread::kernel_thread;
+use crate::trap;
 use core::arch::x86_64::__cpuid;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -73,7 +76,7 @@ extern "C" fn user_thread(regs: &mut UserRegs) {
     if !FIRST_RAN.load(Ordering::Relaxed) && !FIRST_RAN.swap(true, Ordering::Relaxed) {
         ports::tell(format_args!("ready {}", clock::now()));
         trace::begin();
-        crate::watchdog::provoke::sleep_where_asked();
+        crate::report::watchdog::provoke::sleep_where_asked();
     }
     linux().first_return(regs);
     trap::leave(regs);
@@ -199,7 +202,7 @@ impl quire_linux::Machine for Machine {
         EPOCH.store(ns.wrapping_sub(clock::now()), Ordering::Relaxed);
     }
     fn entropy(&self) -> [u8; 32] {
-        crate::entropy::seed()
+        crate::cpu::entropy::seed()
     }
     fn hwcap(&self) -> u64 {
         __cpuid(1).edx as u64
@@ -209,18 +212,18 @@ impl quire_linux::Machine for Machine {
     }
 
     fn interrupts(&self, cpu: usize, kind: Interrupt) -> u64 {
-        crate::interrupt::counted(cpu, kind)
+        crate::cpu::interrupt::counted(cpu, kind)
     }
 
     fn watch_setting(&self, of: WatchSetting) -> u32 {
-        crate::watchdog::setting(of)
+        crate::report::watchdog::setting(of)
     }
     fn set_watch(&self, of: WatchSetting, value: u32) -> bool {
-        crate::watchdog::set(of, value)
+        crate::report::watchdog::set(of, value)
     }
 
     fn log(&self, line: fmt::Arguments<'_>) {
-        crate::log::line(line);
+        crate::report::log::line(line);
     }
     fn verbose(&self) -> bool {
         VERBOSE.load(Ordering::Relaxed)
@@ -238,7 +241,7 @@ pub fn start(archive: &'static [u8], limits: Limits, memory: u64, tables: TableM
         Err(e) => panic!("the Linux layer cannot be built: {e:?}"),
     };
     LINUX.set(linux);
-    let files = crate::heap::keep((archive, limits));
+    let files = crate::memory::heap::keep((archive, limits));
     kernel_thread("first", first_thread, core::ptr::from_ref(files) as usize);
 }
 

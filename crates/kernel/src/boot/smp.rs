@@ -1,15 +1,15 @@
 //! Starts the other CPUs: INIT, then start-up interrupts, all at once; each finds its number, block and stack by arrival.
 
-use crate::cpu::{self, Block, tables};
-use crate::interrupt;
-use crate::layout::direct;
+use crate::cpu::{self, Block, interrupt, tables};
 use crate::machine::DirectMap;
-use crate::{paging, stack, trap};
+use crate::memory::layout::direct;
+use crate::memory::{paging, stack};
+use crate::trap;
 use core::arch::global_asm;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use quire_drivers::acpi::Topology;
 use quire_drivers::local_apic;
-use quire_kernel::memory_map::Ram;
+use quire_kernel::loader::memory_map::Ram;
 use quire_pmap::Rights;
 use quire_pmap_x86_64::KernelTables;
 use quire_vm::{MemoryType, Pfn, VirtRange};
@@ -204,8 +204,8 @@ pub fn go(topology: &Topology, x2apic: bool) {
 
 /// Waits up to about `ns` nanoseconds (the clock is not calibrated yet) for `done`.
 fn wait_until(ns: u64, done: impl Fn() -> bool) -> bool {
-    let end = crate::clock::now() + ns;
-    while crate::clock::now() < end {
+    let end = crate::cpu::clock::now() + ns;
+    while crate::cpu::clock::now() < end {
         if done() {
             return true;
         }

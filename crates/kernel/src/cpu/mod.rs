@@ -1,6 +1,15 @@
-//! What a CPU has of its own: one block, reached through GS in kernel mode, and the registers that are set once.
+//! One CPU: its block, reached through GS in kernel mode, its registers and tables, its features, FPU, clock and interrupts.
+//!
+//! Uses the processor and the local APIC, and nothing else of the kernel. Boot passes the addresses that traps enter at.
+//!
+//! Invariants: a CPU's block is changed by that CPU alone; what the block says of preemption changes in one instruction, so
+//! that an interrupt in between loses nothing; features only go away, and only before other CPUs start.
 
+pub mod clock;
+pub mod entropy;
 pub mod features;
+pub mod fpu;
+pub mod interrupt;
 pub mod registers;
 pub mod tables;
 

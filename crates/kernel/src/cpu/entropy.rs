@@ -1,6 +1,6 @@
 //! Seeds for random numbers.
 
-use crate::clock;
+use crate::cpu::clock;
 use crate::cpu::features::{Feature, has};
 use core::arch::asm;
 

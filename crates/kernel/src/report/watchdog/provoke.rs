@@ -1,7 +1,7 @@
 //! The word `lockup=KIND` on the command line: makes what the watchdog must notice, so that it can be tested.
 
 use crate::cpu;
-use crate::own::kernel_thread;
+use crate::thread::kthread::kernel_thread;
 use core::hint::black_box;
 use core::sync::atomic::{AtomicBool, Ordering};
 use quire_sync::{Mutex, Rank, SpinLock, preempt_off};
@@ -47,10 +47,10 @@ extern "C" fn never_schedules(_: usize) -> ! {
 
 #[inline(never)]
 extern "C" fn schedules_late(_: usize) -> ! {
-    let end = crate::clock::now() + 3_500_000_000;
+    let end = crate::cpu::clock::now() + 3_500_000_000;
     {
         let _pinned = preempt_off();
-        while crate::clock::now() < end {
+        while crate::cpu::clock::now() < end {
             turn(1000);
         }
     }

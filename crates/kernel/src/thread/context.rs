@@ -1,11 +1,10 @@
 //! Threads' saved contexts, and the switch between them.
 
-use crate::cpu::{self, registers};
-use crate::fpu;
+use crate::cpu::{self, fpu, registers};
 use crate::machine::Machine;
+use crate::memory::stack::Stack;
 use crate::personality;
-use crate::stack::Stack;
-use crate::trace::Known;
+use crate::report::trace::Known;
 use core::arch::global_asm;
 use quire_sync::CpuId;
 use quire_task::Thread;
@@ -59,7 +58,7 @@ impl Context {
         let at = unsafe { (&raw const (*context).stack_pointer).read_volatile() };
         // What `switch_stacks` pushes: r15, r14, r13, r12, rbx, rbp, and the return address, which make a frame.
         let frame = at.checked_add(40)?;
-        (at != 0 && crate::stack::is_readable(frame)).then_some(frame)
+        (at != 0 && crate::memory::stack::is_readable(frame)).then_some(frame)
     }
 
     /// A kernel thread that calls `main(argument)`, which must not return.

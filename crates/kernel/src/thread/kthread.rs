@@ -1,8 +1,8 @@
 //! The kernel's own threads: those that run no program.
 
-use crate::context::Context;
-use crate::heap::keep;
 use crate::machine::{Machine, scheduler};
+use crate::memory::heap::keep;
+use crate::thread::context::Context;
 use core::ptr::NonNull;
 use quire_sync::hooks::ThreadHandle;
 use quire_sync::{Rank, SpinLock};

@@ -3,9 +3,9 @@
 //! So a machine shows at boot that the lowest and the highest frames of all ranges are there and are different memory. What lies
 //! between is not touched: a range may be larger than the memory that the host has for it.
 
-use crate::layout::direct;
 use crate::machine::Machine;
-use quire_kernel::memory_map::{Ram, Span};
+use crate::memory::layout::direct;
+use quire_kernel::loader::memory_map::{Ram, Span};
 use quire_vm::phys::frames::{Contiguous, For, Frame};
 use quire_vm::{PAGE_SIZE, Pfn, PhysRange, Vm};
 

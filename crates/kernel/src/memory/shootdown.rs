@@ -8,9 +8,9 @@
 //! at each other both go on. A CPU has one request out at a time, for it stays where it is until that is answered.
 
 use crate::cpu;
-use crate::interrupt::{self, Interrupt};
+use crate::cpu::interrupt::{self, Interrupt};
 use crate::machine::{Machine, vm};
-use crate::trace;
+use crate::report::trace;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use quire_drivers::local_apic;

@@ -1,6 +1,7 @@
 //! How the machine ends.
 
-use crate::{cpu, ports};
+use crate::cpu;
+use crate::host::ports;
 use quire_drivers::debug_exit;
 use quire_linux::End;
 

@@ -3,10 +3,10 @@
 //! A CPU that is asked writes what it was doing into its own snapshot: it neither prints nor takes a lock, since it may have
 //! been interrupted in the middle of either. The CPU that asks prints.
 
-use crate::context::Context;
 use crate::cpu;
 use crate::machine::Machine;
-use crate::panic;
+use crate::report::panic;
+use crate::thread::context::Context;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use quire_drivers::local_apic;
 use quire_linux::UserRegs as Regs;
@@ -184,8 +184,8 @@ fn ask<R>(lock: usize, f: impl FnOnce(u64) -> R) -> Option<R> {
         local_apic::send_nmi(cpu::apic_id(other));
         silent |= 1 << other;
     }
-    let end = crate::clock::now() + PATIENCE;
-    while silent != 0 && crate::clock::now() < end {
+    let end = crate::cpu::clock::now() + PATIENCE;
+    while silent != 0 && crate::cpu::clock::now() < end {
         for other in others() {
             let theirs = &SNAPSHOTS[other];
             if theirs.answered.load(Ordering::Acquire) == theirs.asked.load(Ordering::Relaxed) {
@@ -237,8 +237,8 @@ pub fn print_all(mine: &Mine<'_>) {
         me.print(cpu::id());
         log!("another CPU prints the others' stacks");
         // The caller may be about to panic, which would stop that CPU.
-        let end = crate::clock::now() + 5 * PATIENCE;
-        while ASKING.load(Ordering::Relaxed) && crate::clock::now() < end {
+        let end = crate::cpu::clock::now() + 5 * PATIENCE;
+        while ASKING.load(Ordering::Relaxed) && crate::cpu::clock::now() < end {
             core::hint::spin_loop();
         }
     }

@@ -1,12 +1,12 @@
 //! Panics: what went wrong, a backtrace with names, every other CPU stopped, and an end that the outside can tell.
 
 use crate::cpu;
-use crate::layout;
+use crate::memory::layout;
 use core::fmt;
 use core::panic::PanicInfo;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use quire_drivers::{debug_exit, local_apic};
-use quire_kernel::symbols::Symbols;
+use quire_kernel::loader::symbols::Symbols;
 
 /// The CPU that panics, plus one.
 static BY: AtomicU32 = AtomicU32::new(0);
@@ -116,7 +116,7 @@ fn return_addresses(first: u64) -> impl Iterator<Item = u64> {
         let at = frame?;
         // A frame lies on a kernel stack or on one in the image (the boot CPU's).
         let on_stack = (layout::MAP..layout::MAP_END - 16).contains(&at) || (text_end..image_end - 16).contains(&at);
-        if !on_stack || !at.is_multiple_of(8) || !crate::stack::is_readable(at) {
+        if !on_stack || !at.is_multiple_of(8) || !crate::memory::stack::is_readable(at) {
             return None;
         }
         // SAFETY: the range is mapped kernel memory, as just tested.

@@ -1,8 +1,8 @@
 //! Kernel stacks, 16 KiB each (more in a build that checks itself), an unmapped page below, so that an overflow is a double fault and not silent damage; and the
 //! kernel's map, which has them and everything else that the kernel maps after boot.
 
-use crate::layout::{MAP, MAP_END};
 use crate::machine::{DirectMap, Machine, Once, vm};
+use crate::memory::layout::{MAP, MAP_END};
 use core::sync::atomic::{AtomicU64, Ordering};
 use quire_pmap::Hardware;
 use quire_vm::map::kernel::{KernelMap, KernelRange};
@@ -20,7 +20,7 @@ static KERNEL_MAP: Once<KernelMap<Machine>> = Once::new();
 pub fn init() -> Result<(), OutOfMemory> {
     let range = VirtRange { start: NEXT.swap(MAP_END, Ordering::Relaxed), end: MAP_END };
     // SAFETY: the range is set aside for this map.
-    KERNEL_MAP.set(crate::heap::keep(unsafe { KernelMap::new(vm(), range, SIZE)? }));
+    KERNEL_MAP.set(crate::memory::heap::keep(unsafe { KernelMap::new(vm(), range, SIZE)? }));
     vm().reclaim_from(kernel_map());
     Ok(())
 }

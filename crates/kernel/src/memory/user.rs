@@ -6,11 +6,11 @@
 //!
 //! Words are moved by strings: under TCG a string iteration costs less than a pair of moves, and real CPUs have fast ones.
 
-use crate::layout::USER_END;
+use crate::memory::layout::USER_END;
 use core::arch::global_asm;
 
 global_asm!(
-    include_str!("smap.s"),
+    include_str!("../cpu/smap.s"),
     r#"
     // The instruction at the first address may fault on user memory; the kernel then goes on at the second.
     .macro FIXUP at, to
@@ -146,7 +146,7 @@ global_asm!(
     .text
     .purgem FIXUP
     "#,
-    include_str!("smap_end.s"),
+    include_str!("../cpu/smap_end.s"),
 );
 
 /// A word and whether there was a fault instead.

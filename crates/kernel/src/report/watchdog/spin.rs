@@ -5,7 +5,7 @@
 
 use super::stacks::{self, Mine};
 use super::{TICKS, report, setting, threshold};
-use crate::{clock, cpu};
+use crate::cpu::{self, clock};
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use quire_linux::WatchSetting;
 use quire_sync::spin::SPUN;
@@ -52,7 +52,7 @@ pub fn spun(lock: usize, rank: u8, turns: u32) {
     let tick = seconds * 1_000_000_000 / u64::from(TICKS);
     // The questions come in the last ticks before the threshold.
     let due = tick * u64::from((TICKS - ANSWERS).saturating_add(answers.saturating_add(1)));
-    if seconds == 0 || answers == REPORTED || spun < due || crate::panic::in_progress() {
+    if seconds == 0 || answers == REPORTED || spun < due || crate::report::panic::in_progress() {
         return;
     }
     let Some(holder) = stacks::holder(lock) else { return };

@@ -8,12 +8,12 @@ static HELD: AtomicBool = AtomicBool::new(false);
 
 /// Formats one line into the log.
 macro_rules! log {
-    ($($t:tt)*) => { $crate::log::line(format_args!($($t)*)) };
+    ($($t:tt)*) => { $crate::report::log::line(format_args!($($t)*)) };
 }
 
 /// Formats text into the log, each of its lines on one or more lines there: nothing is cut.
 macro_rules! log_text {
-    ($($t:tt)*) => { $crate::log::text(format_args!($($t)*)) };
+    ($($t:tt)*) => { $crate::report::log::text(format_args!($($t)*)) };
 }
 
 /// A line, assembled so that it reaches the port in one piece; what is longer is cut.
@@ -35,7 +35,7 @@ impl Write for Line {
 /// Writes one line. May be called anywhere, interrupt handlers and panics included.
 pub fn line(args: fmt::Arguments<'_>) {
     let mut line = Line { bytes: [0; 256], len: 0 };
-    let us = crate::clock::now() / 1000;
+    let us = crate::cpu::clock::now() / 1000;
     let _never_fails = write!(line, "[{:>5}.{:06}] ", us / 1_000_000, us % 1_000_000);
     let _never_fails = line.write_fmt(args);
     line.bytes[line.len] = b'\n';

@@ -21,10 +21,10 @@ pub mod provoke;
 mod spin;
 mod stacks;
 
-use crate::clock;
+use crate::cpu::clock;
 use core::fmt;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use quire_kernel::command_line;
+use quire_kernel::loader::command_line;
 use quire_linux::WatchSetting;
 use quire_task::{Lockup, Watching};
 

@@ -1,9 +1,9 @@
 //! Builds the kernel's half of every address space at boot, over `quire_pmap`'s tables.
 
-use crate::layout::{self, DIRECT, IMAGE, MAP, MAP_END, PAGE};
 use crate::machine::DirectMap;
-use crate::stack;
-use quire_kernel::memory_map::{Ram, Span};
+use crate::memory::layout::{self, DIRECT, IMAGE, MAP, MAP_END, PAGE};
+use crate::memory::stack;
+use quire_kernel::loader::memory_map::{Ram, Span};
 use quire_pmap::{KernelMapError, Rights};
 use quire_pmap_x86_64::KernelTables;
 use quire_vm::{MemoryType, Pfn, VirtRange};

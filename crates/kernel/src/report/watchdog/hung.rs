@@ -5,8 +5,10 @@
 
 use super::stacks::Mine;
 use super::{report, setting};
+use crate::cpu::clock;
 use crate::machine::Machine;
-use crate::{clock, own, personality};
+use crate::personality;
+use crate::thread::kthread;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use quire_linux::WatchSetting;
 use quire_sync::hooks::{ThreadHandle, park, unpark};
@@ -19,7 +21,7 @@ static WATCHMAN: AtomicUsize = AtomicUsize::new(0);
 
 /// Starts the thread that looks.
 pub fn start() {
-    WATCHMAN.store(own::kernel_thread("watch", watchman, 0).0, Ordering::Release);
+    WATCHMAN.store(kthread::kernel_thread("watch", watchman, 0).0, Ordering::Release);
 }
 
 /// The timeout has changed.
@@ -68,7 +70,9 @@ fn look(seconds: u32) {
             found.into_iter().for_each(|thread| hung(&thread, "", seconds));
         }
     }
-    own::listed().filter(|(thread, _)| hangs(thread).is_some()).for_each(|(thread, name)| hung(&thread, name, seconds));
+    kthread::listed()
+        .filter(|(thread, _)| hangs(thread).is_some())
+        .for_each(|(thread, name)| hung(&thread, name, seconds));
 }
 
 /// `own` is the name of a thread of the kernel's own.

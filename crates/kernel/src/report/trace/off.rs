@@ -1,8 +1,8 @@
 //! Nothing is traced, and nothing is left of being asked to.
 
 use crate::machine::Machine;
-use quire_kernel::command_line::Unusable;
-use quire_kernel::memory_map::Ram;
+use quire_kernel::loader::command_line::Unusable;
+use quire_kernel::loader::memory_map::Ram;
 use quire_linux::UserRegs as Regs;
 use quire_sync::cpuset::CpuMask;
 use quire_sync::trace::{Kind, Span};

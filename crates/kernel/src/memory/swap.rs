@@ -1,18 +1,16 @@
-//! Swap in memory, and the daemons of the memory core.
+//! Swap in memory.
 //!
 //! `swap=SIZE` on the kernel's command line sets memory aside that stands for a disk until there is one: what is in it is out
 //! of programs' reach, and comes back page by page.
 
-use crate::layout::direct;
 use crate::machine::vm;
-use crate::own::kernel_thread;
-use crate::paging;
+use crate::memory::layout::direct;
+use crate::memory::paging;
 use core::ptr::NonNull;
-use quire_kernel::command_line::{self, Unusable};
-use quire_kernel::memory_map::Ram;
+use quire_kernel::loader::command_line::{self, Unusable};
+use quire_kernel::loader::memory_map::Ram;
 use quire_vm::PAGE_SIZE;
 use quire_vm::paging::memory_store::{FaultPlan, MemoryStore};
-use quire_vm::reclaim::daemon::Daemon;
 
 /// Memory for swap.
 pub struct Memory {
@@ -37,25 +35,8 @@ pub unsafe fn add(memory: Option<Memory>) {
     let Some(memory) = memory else { return };
     // SAFETY: the memory came from `set_aside`, so it is `pages` long, and it is used by the store alone.
     let store = unsafe { MemoryStore::new(memory.at, memory.pages, FaultPlan::default()) };
-    match vm().add_swap(crate::heap::keep(store)) {
+    match vm().add_swap(crate::memory::heap::keep(store)) {
         Ok(()) => log!("{} MiB of swap, in memory", (memory.pages * PAGE_SIZE) >> 20),
         Err(e) => log!("swap cannot be used: {e:?}"),
     }
-}
-
-/// The memory core's own threads.
-const DAEMONS: [(&str, Daemon); 3] =
-    [("completion", Daemon::Completion), ("pageout", Daemon::Pageout), ("reaper", Daemon::Reaper)];
-
-/// Starts them.
-pub fn start_daemons() {
-    for (daemon, (name, _)) in DAEMONS.iter().enumerate() {
-        kernel_thread(name, run, daemon);
-    }
-}
-
-extern "C" fn run(daemon: usize) -> ! {
-    vm().daemon_run(DAEMONS[daemon].1);
-    // Nobody stops the kernel's daemons.
-    crate::machine::scheduler().exit()
 }

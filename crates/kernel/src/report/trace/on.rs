@@ -13,13 +13,15 @@
 //!
 //! `xtask/src/trace/memory.rs` reads that; all numbers are little-endian.
 
-use crate::layout::direct;
+use crate::cpu::{self, clock};
 use crate::machine::Machine;
-use crate::{clock, cpu, paging, panic};
+use crate::memory::layout::direct;
+use crate::memory::paging;
+use crate::report::panic;
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use quire_kernel::command_line::{self, Unusable};
-use quire_kernel::memory_map::Ram;
+use quire_kernel::loader::command_line::{self, Unusable};
+use quire_kernel::loader::memory_map::Ram;
 use quire_linux::UserRegs as Regs;
 use quire_sync::cpuset::CpuMask;
 use quire_sync::trace::{Event, Kind, Span, Trace, note};

@@ -13,11 +13,12 @@
 //!
 //! A device's interrupt only acknowledges it and wakes the ports' thread, which tells the readers and writers.
 
-use crate::layout::{DIRECT, PAGE, direct};
+use crate::cpu::interrupt;
 use crate::machine::{Machine, vm};
-use crate::own::kernel_thread;
-use crate::stack::kernel_map;
-use crate::{interrupt, personality};
+use crate::memory::layout::{DIRECT, PAGE, direct};
+use crate::memory::stack::kernel_map;
+use crate::personality;
+use crate::thread::kthread::kernel_thread;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use quire_drivers::acpi::{self, Physical, Topology, VirtioDevice};
@@ -25,7 +26,7 @@ use quire_drivers::console::{BufferDirection, Console, ConsoleError, Hal, Line};
 use quire_drivers::io_apic::{IoApic, Signal};
 use quire_fs::{Port, Readiness};
 use quire_heap::{Arc, OutOfMemory, unsize};
-use quire_kernel::command_line;
+use quire_kernel::loader::command_line;
 use quire_sync::Rank;
 use quire_sync::hooks::{ThreadHandle, park, unpark};
 use quire_task::IrqLock;
@@ -140,7 +141,7 @@ struct LogPort(Readiness);
 
 impl Port for LogPort {
     fn write(&self, bytes: &[u8]) -> usize {
-        crate::log::raw(bytes);
+        crate::report::log::raw(bytes);
         bytes.len()
     }
     fn read(&self, _into: &mut [u8]) -> usize {
@@ -250,7 +251,7 @@ pub fn init(announced: &Announced, topology: &Topology) {
             }
         };
         let registers = registers.keep();
-        let port = crate::heap::keep(ConsolePort {
+        let port = crate::memory::heap::keep(ConsolePort {
             console: IrqLock::new(Rank::DEVICE, console),
             readiness: Readiness::new(),
             taken: AtomicU64::new(0),
@@ -389,8 +390,8 @@ pub fn tell(message: core::fmt::Arguments<'_>) {
 
 /// Waits until the host has taken everything that was written, for at most about `ns` nanoseconds.
 pub fn drain(ns: u64) {
-    let end = crate::clock::now() + ns;
-    while crate::clock::now() < end && !(0..PORTS).filter_map(port).all(ConsolePort::drained) {
+    let end = crate::cpu::clock::now() + ns;
+    while crate::cpu::clock::now() < end && !(0..PORTS).filter_map(port).all(ConsolePort::drained) {
         core::hint::spin_loop();
     }
 }

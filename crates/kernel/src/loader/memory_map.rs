@@ -1,6 +1,6 @@
 //! Carves the loader's memory map into ranges of whole frames that the kernel may use.
 
-use crate::start_info::{MAX_RANGES, Range};
+use super::start_info::{MAX_RANGES, Range};
 
 /// Bytes in a frame.
 pub const FRAME: u64 = 4096;

@@ -1,0 +1,14 @@
+//! The kernel's reports: the log, panics with their backtraces, traces, and the watchdog.
+//!
+//! The log stands near the bottom: it uses a CPU and the serial port alone. Panics read stacks. The tracer and the watchdog look
+//! at threads and stand above them; what they observe calls them, and goes on the same way where they are off.
+//!
+//! Invariant: the log, a panic and a backtrace work in every context, an NMI and a panic while the log's lock is held included.
+
+#[macro_use]
+pub mod log;
+#[cfg(debug_assertions)]
+pub mod inversion;
+pub mod panic;
+pub mod trace;
+pub mod watchdog;
