@@ -174,10 +174,10 @@ pub extern "C" fn start(start_info: u32) -> ! {
     }
     start_timer();
     adopt_idle();
-    personality::set_verbose(quire_kernel::loader::command_line::flag(command_line, "verbose"));
+    personality::machine::set_verbose(quire_kernel::loader::command_line::flag(command_line, "verbose"));
     // SAFETY: the boot CPU alone uses the clock's ports.
     if let Some(seconds) = unsafe { rtc::read() }.and_then(|r| r.seconds_since_1970()) {
-        personality::set_epoch(seconds);
+        personality::machine::set_epoch(seconds);
     }
     ports::init(&announced, &topology);
     ports::start();
@@ -200,7 +200,7 @@ pub extern "C" fn start(start_info: u32) -> ! {
     if let Some(kind) = quire_kernel::loader::command_line::value(command_line, "lockup") {
         crate::report::watchdog::provoke::start(kind);
     }
-    personality::start(archive, limits, total, tables);
+    personality::start::start(archive, limits, total, tables);
     smp::go(&topology, registers.is_none());
     cpu::interrupts_on();
     scheduler().idle()

@@ -2,8 +2,8 @@
 //!
 //! Uses the processor and the local APIC, and nothing else of the kernel. Boot passes the addresses that traps enter at.
 //!
-//! Invariants: a CPU's block is changed by that CPU alone; what the block says of preemption changes in one instruction, so
-//! that an interrupt in between loses nothing; features only go away, and only before other CPUs start.
+//! Invariants: only the CPU itself changes its block; the preemption word changes in one instruction, because an interrupt may
+//! come between two; features only go away, and only before other CPUs start.
 
 pub mod clock;
 pub mod entropy;
@@ -13,7 +13,7 @@ pub mod interrupt;
 pub mod registers;
 pub mod tables;
 
-use core::arch::{asm, global_asm};
+use core::arch::asm;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use features::{Feature, has};
 use quire_pmap_x86_64::registers::{PAT, PAT_MSR};
@@ -143,7 +143,8 @@ pub fn preempt_disable() {
     unsafe { asm!("inc dword ptr gs:[{}]", const offset::PREEMPT, options(nostack)) }
 }
 
-/// Undoes one [`preempt_disable`]; where it was the last and a reschedule is pending, calls `preempt_now`.
+/// Undoes one [`preempt_disable`]; where it was the last and a reschedule is pending, calls the linker's `preempt_stub`, which the
+/// scheduler's side of the kernel defines (`thread::hooks`).
 ///
 /// Two instructions in the caller, which keeps all its registers: every unlock ends in this.
 #[inline(always)]
@@ -162,41 +163,6 @@ pub fn preempt_enable() {
         );
     }
 }
-
-global_asm!(
-    r#"
-    .pushsection .text.preempt, "ax"
-    preempt_stub:
-        push rbp
-        mov rbp, rsp
-        push rax
-        push rcx
-        push rdx
-        push rsi
-        push rdi
-        push r8
-        push r9
-        push r10
-        push r11
-        sub rsp, 8
-        and rsp, -16
-        call {preempt_now}
-        lea rsp, [rbp - 72]
-        pop r11
-        pop r10
-        pop r9
-        pop r8
-        pop rdi
-        pop rsi
-        pop rdx
-        pop rcx
-        pop rax
-        pop rbp
-        ret
-    .popsection
-    "#,
-    preempt_now = sym crate::machine::preempt_now,
-);
 
 /// Whether preemption is not disabled here, and a reschedule is pending.
 #[inline(always)]

@@ -8,6 +8,7 @@
 
 pub mod bytes;
 pub mod frame;
+mod hardware;
 pub mod heap;
 pub mod layout;
 pub mod memtest;

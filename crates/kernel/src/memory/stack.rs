@@ -4,7 +4,6 @@
 use crate::machine::{DirectMap, Machine, Once, vm};
 use crate::memory::layout::{MAP, MAP_END};
 use core::sync::atomic::{AtomicU64, Ordering};
-use quire_pmap::Hardware;
 use quire_vm::map::kernel::{KernelMap, KernelRange};
 use quire_vm::{OutOfMemory, PAGE_SIZE, VirtRange};
 

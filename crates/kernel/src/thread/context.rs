@@ -3,9 +3,9 @@
 use crate::cpu::{self, fpu, registers};
 use crate::machine::Machine;
 use crate::memory::stack::Stack;
-use crate::personality;
-use crate::report::trace::Known;
+use crate::report::trace::known::Known;
 use core::arch::global_asm;
+use quire_pmap_x86_64::X86Pmap;
 use quire_sync::CpuId;
 use quire_task::Thread;
 use quire_vm::OutOfMemory;
@@ -233,13 +233,23 @@ unsafe fn switch_space(machine: &Machine, prev: &Thread<Machine>, next: &Thread<
     let cpu: CpuId = cpu::id();
     // SAFETY: interrupts are masked, and a space outlives its threads.
     unsafe {
-        match personality::pmap(next) {
+        match pmap(next) {
             Some(pmap) => pmap.switch_in(machine, cpu),
             None => {
-                if let Some(pmap) = personality::pmap(prev) {
+                if let Some(pmap) = pmap(prev) {
                     pmap.go_lazy(machine, cpu);
                 }
             }
         }
     }
+}
+
+/// The page tables that `thread` runs on.
+///
+/// # Safety
+/// As [`quire_linux::Thread::pmap`]: the switch to or from that thread.
+#[inline(always)]
+unsafe fn pmap(thread: &Thread<Machine>) -> Option<&X86Pmap> {
+    // SAFETY: the caller is in the switch to or from that thread, during which its space stays.
+    thread.payload().as_ref().and_then(|t| unsafe { t.pmap() })
 }

@@ -17,6 +17,6 @@ pub fn start() {
 
 extern "C" fn run(daemon: usize) -> ! {
     vm().daemon_run(DAEMONS[daemon].1);
-    // Nobody stops the kernel's daemons.
+    // Only the end of the machine stops the daemons.
     scheduler().exit()
 }

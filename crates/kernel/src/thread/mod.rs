@@ -7,4 +7,6 @@
 
 pub mod context;
 pub mod daemons;
+mod hooks;
 pub mod kthread;
+mod scheduling;

@@ -7,19 +7,6 @@ use quire_linux::UserRegs as Regs;
 use quire_sync::cpuset::CpuMask;
 use quire_sync::trace::{Kind, Span};
 
-/// What is known of a thread: nothing.
-pub struct Known;
-
-impl Known {
-    pub const fn program() -> Known {
-        Known
-    }
-    #[inline(always)]
-    pub fn kernel(_name: &'static str) -> Known {
-        Known
-    }
-}
-
 #[inline(always)]
 pub fn set_aside<'a>(_line: &'a [u8], _free: &mut Ram, _files: u64) -> Result<(), Unusable<'a>> {
     Ok(())

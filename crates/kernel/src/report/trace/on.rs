@@ -19,7 +19,7 @@ use crate::memory::layout::direct;
 use crate::memory::paging;
 use crate::report::panic;
 use core::fmt::{self, Write};
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use quire_kernel::loader::command_line::{self, Unusable};
 use quire_kernel::loader::memory_map::Ram;
 use quire_linux::UserRegs as Regs;
@@ -33,8 +33,6 @@ const CPUS_AT: usize = 4096;
 const TEXT_AT: usize = 16 << 10;
 /// Where the records begin.
 const RECORDS_AT: usize = 64 << 10;
-/// Numbers of threads of the kernel's own begin here.
-const KERNEL: u32 = 1 << 31;
 /// Calls that lead to an event and are kept with it.
 const SITES: usize = 5;
 
@@ -94,29 +92,6 @@ static SIZE: AtomicU64 = AtomicU64::new(0);
 static ROOM: AtomicU64 = AtomicU64::new(0);
 /// Events are kept.
 static ON: AtomicBool = AtomicBool::new(false);
-static NEXT_KERNEL: AtomicU32 = AtomicU32::new(KERNEL);
-
-/// What the tracer knows of a thread; the thread's own, or whoever's that switches to it.
-pub struct Known {
-    /// Its number, if it is the kernel's own.
-    number: u32,
-    name: &'static str,
-    /// The name was told.
-    told: bool,
-    /// The instruction that brought it into the kernel, or that faulted there.
-    site: u64,
-}
-
-impl Known {
-    /// A program's thread, which has its name elsewhere.
-    pub const fn program() -> Known {
-        Known { number: 0, name: "", told: false, site: 0 }
-    }
-    /// A thread of the kernel's own.
-    pub fn kernel(name: &'static str) -> Known {
-        Known { number: NEXT_KERNEL.fetch_add(1, Ordering::Relaxed), name, told: false, site: 0 }
-    }
-}
 
 /// Takes the memory that the command line asks for out of `free`, and says on the log where it is.
 pub fn set_aside<'a>(line: &'a [u8], free: &mut Ram, files: u64) -> Result<(), Unusable<'a>> {

@@ -1,48 +1,22 @@
 //! The machine as the Linux layer sees it.
 
+use super::start::user_thread;
 use crate::cpu::{self, clock, fpu};
-use crate::host::{ports, power};
-use crate::machine::{Machine, Once, scheduler, vm};
+use crate::host::power;
+use crate::machine::{Machine, scheduler};
 use crate::memory::user;
-use crate::report::trace;
 use crate::thread::context::{self, Context};
-use crate::thread::kthread::kernel_thread;
-use crate::trap;
 use core::arch::x86_64::__cpuid;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use quire_fs::Limits;
-use quire_fs::terminal::{Key, Size};
-use quire_linux::signal::Signal;
-use quire_linux::start::{Boot, StartError};
-use quire_linux::tables::TableMemory;
-use quire_linux::{BadAddress, End, Errno, Fpu, Interrupt, Linux, UserRegs, WatchSetting};
+use quire_linux::{BadAddress, End, Fpu, Interrupt, UserRegs, WatchSetting};
 use quire_pmap_x86_64::X86Pmap;
 use quire_sync::preempt_off;
-use quire_task::{Thread, ThreadRef};
 use quire_vm::OutOfMemory;
 
-/// What the scheduler's threads carry: a Linux thread, or nothing on the kernel's own.
-pub type Payload = Option<quire_linux::Thread<Machine>>;
-
-static LINUX: Once<Linux<Machine>> = Once::new();
-/// A program has begun.
-static FIRST_RAN: AtomicBool = AtomicBool::new(false);
 static VERBOSE: AtomicBool = AtomicBool::new(false);
 /// Nanoseconds from 1970 to boot.
 static EPOCH: AtomicU64 = AtomicU64::new(0);
-
-/// The Linux layer.
-#[inline(always)]
-pub fn linux() -> &'static Linux<Machine> {
-    // SAFETY: set before the first program runs, and only programs' traps and threads ask.
-    unsafe { LINUX.get() }
-}
-
-/// The Linux layer, once it is there.
-pub fn try_linux() -> Option<&'static Linux<Machine>> {
-    LINUX.try_get()
-}
 
 /// Makes the log tell more.
 pub fn set_verbose(yes: bool) {
@@ -52,34 +26,6 @@ pub fn set_verbose(yes: bool) {
 /// Sets the wall clock to what the battery clock says.
 pub fn set_epoch(seconds: u64) {
     EPOCH.store(seconds.saturating_mul(1_000_000_000).saturating_sub(clock::now()), Ordering::Relaxed);
-}
-
-/// The page tables that `thread` runs on.
-///
-/// # Safety
-/// As [`quire_linux::Thread::pmap`]: the switch to or from that thread.
-#[inline(always)]
-pub unsafe fn pmap(thread: &Thread<Machine>) -> Option<&X86Pmap> {
-    // SAFETY: the caller is in the switch to or from that thread, during which its space stays.
-    thread.payload().as_ref().and_then(|t| unsafe { t.pmap() })
-}
-
-/// A thread has left its stack for good.
-pub fn reap(thread: ThreadRef<Machine>) {
-    trace::ended(&thread);
-    drop(thread);
-}
-
-/// Where a program's thread starts, on its own stack: `regs` is what it will load.
-extern "C" fn user_thread(regs: &mut UserRegs) {
-    // Written once: every thread of every CPU comes by.
-    if !FIRST_RAN.load(Ordering::Relaxed) && !FIRST_RAN.swap(true, Ordering::Relaxed) {
-        ports::tell(format_args!("ready {}", clock::now()));
-        trace::begin();
-        crate::report::watchdog::provoke::sleep_where_asked();
-    }
-    linux().first_return(regs);
-    trap::leave(regs);
 }
 
 fn bad(left: usize) -> BadAddress {
@@ -137,7 +83,7 @@ impl quire_linux::Machine for Machine {
         unsafe {
             match pmap {
                 Some(pmap) => pmap.switch_in(self, cpu::id()),
-                None => quire_pmap::Hardware::mmu(self).leave(self, cpu::id()),
+                None => self.mmu().leave(self, cpu::id()),
             }
         }
         cpu::interrupts_restore(interrupts);
@@ -230,60 +176,5 @@ impl quire_linux::Machine for Machine {
     }
     fn power_off(&self, end: End) -> ! {
         power::off(end)
-    }
-}
-
-/// Starts the Linux layer and process 1, in a thread of its own: unpacking files may sleep.
-/// `memory` bytes of RAM decide how large its tables are.
-pub fn start(archive: &'static [u8], limits: Limits, memory: u64, tables: TableMemory) {
-    let linux = match Linux::new(vm(), scheduler(), memory, tables) {
-        Ok(linux) => linux,
-        Err(e) => panic!("the Linux layer cannot be built: {e:?}"),
-    };
-    LINUX.set(linux);
-    let files = crate::memory::heap::keep((archive, limits));
-    kernel_thread("first", first_thread, core::ptr::from_ref(files) as usize);
-}
-
-extern "C" fn first_thread(files: usize) -> ! {
-    // SAFETY: `start` passes a leaked box.
-    let (initramfs, limits) = unsafe { *(files as *const (&'static [u8], Limits)) };
-    let start = || {
-        let no_memory = |_| StartError::Step("opening the machine's ports", Errno::ENOMEM);
-        let (io, error) = (ports::shared(0).map_err(no_memory)?, ports::shared(1).map_err(no_memory)?);
-        linux().start(Boot { initramfs, io, error, size: Size::default(), limits })
-    };
-    if let Err(e) = start() {
-        log!("{e}");
-        power::off(End::Exit(e.status()));
-    }
-    scheduler().exit()
-}
-
-/// Process 1, and the group that it began with.
-const FIRST: u32 = 1;
-
-/// The host asks for an interrupt: to the terminal's foreground, or to the first process's group.
-pub fn host_interrupt() {
-    if let Some(linux) = LINUX.try_get()
-        && !linux.files.key(Key::Interrupt)
-    {
-        linux.signal_group(FIRST, Signal::INT);
-    }
-}
-
-/// The host asks for the end.
-pub fn host_kill() {
-    if let Some(linux) = LINUX.try_get()
-        && let Some(first) = linux.ids.process(FIRST)
-    {
-        linux.kill_process(&first, Signal::KILL);
-    }
-}
-
-/// The host's window has a new size.
-pub fn host_resize(rows: u16, columns: u16) {
-    if let Some(linux) = LINUX.try_get() {
-        linux.files.resize(rows, columns);
     }
 }
