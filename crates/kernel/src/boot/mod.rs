@@ -185,7 +185,7 @@ pub extern "C" fn start(start_info: u32) -> ! {
         // SAFETY: the loader's module lies in RAM, which the direct map shows; it was kept out of what was given away.
         unsafe { core::slice::from_raw_parts(direct(m.start), m.len as usize) }
     });
-    crate::report::panic::set_symbols(archive);
+    crate::report::backtrace::set_symbols(archive);
     // The word `panic` on the command line: how a panic's report and status are tested.
     if quire_kernel::loader::command_line::flag(command_line, "panic") {
         panic!("as asked");

@@ -7,6 +7,7 @@
 
 #[macro_use]
 pub mod log;
+pub mod backtrace;
 #[cfg(debug_assertions)]
 pub mod inversion;
 pub mod panic;

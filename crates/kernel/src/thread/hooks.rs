@@ -48,7 +48,7 @@ unsafe impl quire_sync::Cpu for Hooks {
     #[cfg(debug_assertions)]
     fn backtrace(into: &mut [usize]) -> usize {
         let mut n = 0;
-        crate::report::panic::each_caller(|address| {
+        crate::report::backtrace::each_caller(|address| {
             if let Some(place) = into.get_mut(n) {
                 *place = address as usize;
                 n += 1;
@@ -58,7 +58,7 @@ unsafe impl quire_sync::Cpu for Hooks {
     }
     #[cfg(debug_assertions)]
     fn describe(address: usize, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        crate::report::panic::describe(address as u64, f)
+        crate::report::backtrace::describe(address as u64, f)
     }
 }
 

@@ -238,7 +238,7 @@ fn die(regs: &Regs, what: &str, error: u64, address: Option<u64>) -> ! {
     log!("r9  {:#018x} r10 {:#018x} r11 {:#018x} r12 {:#018x}", regs.r9, regs.r10, regs.r11, regs.r12);
     log!("r13 {:#018x} r14 {:#018x} r15 {:#018x} cr2 {:#018x}", regs.r13, regs.r14, regs.r15, registers::cr2());
     log!("{}", if try_linux().is_some() { "programs were running" } else { "during boot" });
-    crate::report::panic::log_address(regs.rip);
-    crate::report::panic::backtrace(regs.rbp);
+    crate::report::backtrace::log_address(regs.rip);
+    crate::report::backtrace::backtrace(regs.rbp);
     panic!("{what} in the kernel at {:#x}", regs.rip)
 }

@@ -17,7 +17,7 @@ use crate::cpu::{self, clock};
 use crate::machine::Machine;
 use crate::memory::layout::direct;
 use crate::memory::paging;
-use crate::report::panic;
+use crate::report::backtrace;
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use quire_kernel::loader::command_line::{self, Unusable};
@@ -293,7 +293,7 @@ impl Trace for Tracer {
         // Also what the kernel itself asks for: the end of a process that a signal has killed.
         if sites[0] == 0 && !matches!(event.kind, Kind::Switch | Kind::End | Kind::Answer) {
             let mut slots = sites.iter_mut();
-            panic::each_call(&mut |address| slots.next().map(|slot| *slot = address).is_some());
+            backtrace::each_call(&mut |address| slots.next().map(|slot| *slot = address).is_some());
         }
         keep(event, thread.map_or(0, number_of), sites);
     }

@@ -5,7 +5,7 @@
 
 use crate::cpu;
 use crate::machine::Machine;
-use crate::report::panic;
+use crate::report::backtrace;
 use crate::thread::context::Context;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use quire_drivers::local_apic;
@@ -118,8 +118,8 @@ impl Snapshot {
         };
         match regs {
             Some(_) if user => {}
-            Some(regs) => panic::each_return_address(regs.rbp, &mut note),
-            None => panic::each_caller(&mut note),
+            Some(regs) => backtrace::each_return_address(regs.rbp, &mut note),
+            None => backtrace::each_caller(&mut note),
         }
         self.len.store(len, Ordering::Relaxed);
     }
@@ -139,10 +139,10 @@ impl Snapshot {
             _ => log!("CPU {cpu}: thread {tid}, in the kernel, interrupts {masked}, preemption off {preemption} times"),
         }
         if at != 0 {
-            panic::log_address(at);
+            backtrace::log_address(at);
         }
         let len = self.len.load(Ordering::Relaxed);
-        self.calls.iter().take(len).for_each(|call| panic::log_address(call.load(Ordering::Relaxed)));
+        self.calls.iter().take(len).for_each(|call| backtrace::log_address(call.load(Ordering::Relaxed)));
     }
 }
 
@@ -212,7 +212,7 @@ pub fn print_sleeper(thread: &Thread<Machine>) {
     // memory of its stack still, and of no use.
     let frame = unsafe { Context::saved_frame(thread.context()) };
     if let Some(frame) = frame.filter(|_| !thread.is_running()) {
-        panic::backtrace(frame);
+        backtrace::backtrace(frame);
     }
 }
 
