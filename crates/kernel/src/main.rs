@@ -2,7 +2,12 @@
 //!
 //! # Where to start reading
 //! Boot: [`boot::pvh`] (the first instructions), then [`boot::start`]. A page fault or system call: [`trap::entry`], then
-//! [`trap`]. What a CPU has of its own: [`cpu`].
+//! [`trap`]. A CPU's own state: [`cpu`].
+//!
+//! # Folders, from the bottom
+//! `loader` (in the library), [`cpu`], [`machine`], [`memory`], [`report`], [`thread`], [`personality`], [`trap`], [`host`], [`boot`].
+//! The first lines of each say what lives there. Some have files at several heights: the log stands below the machine, the watchdog
+//! above threads. `./quire test layers` holds the exact order.
 //!
 //! # Unsafe code
 //! This crate is where hardware is touched. What can be tested without it is in the library `quire_kernel`.

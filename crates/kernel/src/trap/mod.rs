@@ -1,4 +1,6 @@
-//! What is done on traps: faults, exceptions, interrupts and system calls.
+//! Traps: faults, exceptions, interrupts and system calls, from the entry in assembly to the layer that serves them.
+//!
+//! Uses the Linux layer, the scheduler, shootdowns and the watchdog. Only boot and a program's first steps use it.
 //!
 //! Every way in from user mode first notes the time (the program's user time ends), and every way out ends in [`leave`]:
 //! signals, preemption, and the time again.
