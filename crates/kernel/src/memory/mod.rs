@@ -1,7 +1,7 @@
 //! The kernel's own memory: where things lie, the kernel's page tables and stacks, the heap, user memory, and shootdowns.
 //!
-//! Below the machine stand [`layout`], [`frame`] and [`bytes`]. The others use the machine and its memory system. Shootdowns stand
-//! on top, because they are traced; nothing here knows threads or programs.
+//! Below the machine stand [`layout`], [`frame`] and [`bytes`]. The others use the machine and its memory system. On top stand
+//! [`shootdown`], which is traced, and `hardware`, which implements the machine for `quire_pmap`. Nothing here uses threads.
 //!
 //! Invariants: no page is both writable and executable, under any alias; below each stack lies an unmapped page; a user address is
 //! touched by [`user`] alone.
