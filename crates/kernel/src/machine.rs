@@ -1,20 +1,17 @@
-//! The machine that the layers below the system call interface run on: RAM, page tables, scheduling, waiting.
+//! The machine that the layers below the system call interface run on: its type, the memory system and the scheduler on it, and
+//! RAM as the memory system sees it.
+//!
+//! Its other sides are implemented above what they call: translations in `memory::hardware`, scheduling in `thread::scheduling`,
+//! preemption and waiting in `thread::hooks`, programs in `personality::machine`. So a user of the type uses none of those.
 
-use crate::context::Context;
-use crate::cpu::{self, registers};
-use crate::layout::{DIRECT, direct};
-use crate::personality::Payload;
-use crate::{clock, context, frame, interrupt, shootdown, trace, watchdog};
-use core::arch::asm;
+use crate::cpu;
+use crate::memory::frame;
+use crate::memory::layout::{DIRECT, direct};
 use core::sync::atomic::{AtomicPtr, Ordering};
 use quire_drivers::acpi::Affinity;
-use quire_drivers::local_apic;
-use quire_pmap::{Hardware, kernel_pages};
-use quire_pmap_x86_64::registers::cr3;
-use quire_pmap_x86_64::{Mmu, Request, X86_64, X86Pmap};
-use quire_sync::cpuset::CpuMask;
-use quire_sync::{CpuId, ThreadHandle};
-use quire_task::{Irq, Scheduler, Thread, ThreadRef};
+use quire_pmap::kernel_pages;
+use quire_pmap_x86_64::{Mmu, X86Pmap};
+use quire_task::{Scheduler, Thread};
 use quire_vm::machine::KernelPages;
 use quire_vm::tlb::flush::FlushSet;
 use quire_vm::{MemoryType, OutOfMemory, PAGE_SIZE, Pfn, Phys, Vm};
@@ -89,6 +86,16 @@ impl Machine {
     pub fn new(mmu: Mmu, affinity: Affinity) -> Machine {
         Machine { mmu, affinity }
     }
+    /// The translation state.
+    #[inline(always)]
+    pub fn mmu(&self) -> &Mmu {
+        &self.mmu
+    }
+}
+
+/// The thread that runs; null while a CPU has none yet.
+fn current() -> *const Thread<Machine> {
+    cpu::current_thread() as *const Thread<Machine>
 }
 
 /// RAM through the direct map; usable before there is a [`Machine`].
@@ -154,18 +161,18 @@ impl quire_vm::Machine for Machine {
     }
     fn is_ending(&self) -> bool {
         // SAFETY: the thread that runs, where there is one yet; it lives while it runs.
-        let task = unsafe { quire_task::Machine::current(self).as_ref() };
+        let task = unsafe { current().as_ref() };
         task.and_then(|task| task.payload().as_ref()).is_some_and(quire_linux::Thread::killed)
     }
     #[cfg(debug_assertions)]
     fn refuses_allocation(&self) -> bool {
         // SAFETY: the thread that runs, if there is one, lives while it runs.
-        let thread = unsafe { quire_task::Machine::current(self).as_ref() };
+        let thread = unsafe { current().as_ref() };
         thread.and_then(|thread| thread.payload().as_ref()).is_some_and(quire_linux::Thread::is_refused)
     }
     fn ends_something(&self) -> bool {
         // SAFETY: the thread that runs, if there is one, lives while it runs.
-        let thread = unsafe { quire_task::Machine::current(self).as_ref() };
+        let thread = unsafe { current().as_ref() };
         // The kernel's own threads free memory, or make what boot needs.
         thread.and_then(|thread| thread.payload().as_ref()).is_none_or(quire_linux::Thread::ends_something)
     }
@@ -180,13 +187,6 @@ impl quire_vm::Machine for Machine {
         // A frame that lies in two domains counts to that of its first byte.
         (domain, Pfn(end.div_ceil(PAGE_SIZE)))
     }
-}
-
-/// INVPCID: everything of one PCID but global translations, or everything.
-fn invpcid(kind: u64, pcid: u16) {
-    let descriptor = [pcid as u64, 0];
-    // SAFETY: called only where the CPU has INVPCID.
-    unsafe { asm!("invpcid {}, [{}]", in(reg) kind, in(reg) &descriptor, options(nostack, preserves_flags)) }
 }
 
 // SAFETY: `kernel_pages` keeps the contract by way of `shoot`.
@@ -207,226 +207,3 @@ unsafe impl KernelPages for Machine {
         kernel_pages::flush(self, set);
     }
 }
-
-// SAFETY: the instructions are the CPU's own; `shootdown` returns when every target has answered.
-unsafe impl Hardware for Machine {
-    type Format = X86_64;
-
-    #[inline(always)]
-    fn mmu(&self) -> &Mmu {
-        &self.mmu
-    }
-    #[inline(always)]
-    unsafe fn load_root(&self, root: Pfn, tag: u16, keep: bool) {
-        // SAFETY: by the trait's contract the root maps the kernel.
-        unsafe { registers::set_cr3(cr3(root, tag, keep)) }
-    }
-    #[inline(always)]
-    fn drop_page(&self, va: u64) {
-        // SAFETY: dropping a translation changes nothing that the tables do not say.
-        unsafe { asm!("invlpg [{}]", in(reg) va, options(nostack, preserves_flags)) }
-    }
-    fn drop_loaded(&self, root: Pfn, tag: u16) {
-        if self.mmu.tags() {
-            invpcid(1, tag);
-        } else {
-            // SAFETY: the root that is loaded is loaded again; without PCIDs that drops everything but global entries.
-            unsafe { registers::set_cr3(cr3(root, 0, false)) }
-        }
-    }
-    fn drop_all(&self) {
-        if self.mmu.tags() {
-            invpcid(2, 0);
-        } else {
-            // SAFETY: CR3 and CR4 get back what they had; turning global pages off and on drops all translations.
-            unsafe { registers::drop_global() }
-        }
-    }
-    fn masked<R>(&self, f: impl FnOnce() -> R) -> R {
-        let interrupts = cpu::interrupts_off();
-        let r = f();
-        cpu::interrupts_restore(interrupts);
-        r
-    }
-    fn shoot(&self, targets: &CpuMask, request: &Request<'_>) {
-        shootdown::shoot(self, targets, request);
-    }
-}
-
-// SAFETY: `mask` clears the interrupt flag; `current` is one load relative to GS; `switch` saves and restores all that the
-// System V calling convention preserves, the FPU, FS, GS and the address space.
-unsafe impl quire_task::Machine for Machine {
-    type Context = Context;
-    type Payload = Payload;
-
-    #[inline(always)]
-    fn now(&self) -> u64 {
-        clock::now()
-    }
-    #[inline(always)]
-    fn ticks(&self) -> u64 {
-        clock::ticks()
-    }
-    #[inline(always)]
-    fn ticks_to_ns(&self, ticks: u64) -> u64 {
-        clock::ns_of(ticks)
-    }
-    fn arm(&self, deadline: Option<u64>) {
-        match deadline {
-            Some(at) => {
-                let wait = at.saturating_sub(clock::now());
-                local_apic::timer_arm(wait, clock::ticks_in(wait));
-            }
-            None => local_apic::timer_disarm(),
-        }
-    }
-    fn kick(&self, cpu: CpuId) {
-        local_apic::send(cpu::apic_id(cpu), interrupt::RESCHEDULE);
-    }
-    #[inline(always)]
-    fn halt(&self) {
-        cpu::halt();
-    }
-    fn idle_work(&self) -> bool {
-        let vm = vm();
-        vm.drain_own_queue_batch();
-        vm.idle_zero(1)
-    }
-    fn watching(&self) -> Option<quire_task::Watching> {
-        watchdog::watching()
-    }
-    fn probe(&self, cpu: CpuId) {
-        watchdog::probe(cpu);
-    }
-    fn locked_up(&self, what: quire_task::Lockup) {
-        watchdog::locked_up(what);
-    }
-    #[inline(always)]
-    fn mask(&self) -> Irq {
-        if cpu::interrupts_off() { Irq::On } else { Irq::Off }
-    }
-    #[inline(always)]
-    fn restore(&self, was: Irq) {
-        cpu::interrupts_restore(was == Irq::On);
-    }
-    #[inline(always)]
-    fn current(&self) -> *const Thread<Self> {
-        cpu::current_thread() as *const Thread<Self>
-    }
-    #[inline(always)]
-    unsafe fn set_current(&self, thread: *const Thread<Self>) {
-        // SAFETY: only the scheduler calls this, with interrupts masked.
-        unsafe { cpu::set_current_thread(thread as usize) }
-    }
-    #[inline(always)]
-    fn set_pending(&self, pending: bool) {
-        cpu::set_pending(pending);
-    }
-    #[inline]
-    unsafe fn switch(&self, prev: &Thread<Self>, next: &Thread<Self>) {
-        trace::switch(next);
-        // SAFETY: the caller has masked interrupts, and runs as `prev` while `next` is on no CPU, as `context::switch` asks.
-        unsafe { context::switch(self, prev, next) }
-    }
-    fn reap(&self, thread: ThreadRef<Self>) {
-        crate::personality::reap(thread);
-    }
-}
-
-/// Binds `quire_sync`'s hooks to this machine.
-pub struct Hooks;
-
-// SAFETY: the preemption word keeps the scheduler from switching while its count is not zero; `id` reads this CPU's block.
-unsafe impl quire_sync::Cpu for Hooks {
-    #[inline(always)]
-    fn preempt_disable() {
-        cpu::preempt_disable();
-    }
-    #[inline(always)]
-    fn preempt_enable() {
-        cpu::preempt_enable();
-    }
-    #[inline(always)]
-    fn current() -> CpuId {
-        cpu::id()
-    }
-    #[inline(always)]
-    fn relax() {
-        core::hint::spin_loop();
-    }
-    fn spun(lock: usize, rank: u8, turns: u32) {
-        watchdog::spun(lock, rank, turns);
-    }
-
-    #[cfg(debug_assertions)]
-    fn uninterrupted(f: &mut dyn FnMut()) {
-        let interrupts = cpu::interrupts_off();
-        f();
-        cpu::interrupts_restore(interrupts);
-    }
-    #[cfg(debug_assertions)]
-    fn held() -> *mut quire_sync::held::SpinsHeld {
-        // SAFETY: only the address is taken; who asks stays on this CPU.
-        unsafe { &raw mut (*cpu::block()).held }
-    }
-    #[cfg(debug_assertions)]
-    fn backtrace(into: &mut [usize]) -> usize {
-        let mut n = 0;
-        crate::panic::each_caller(|address| {
-            if let Some(place) = into.get_mut(n) {
-                *place = address as usize;
-                n += 1;
-            }
-        });
-        n
-    }
-    #[cfg(debug_assertions)]
-    fn describe(address: usize, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        crate::panic::describe(address as u64, f)
-    }
-}
-
-/// The last reason against preemption is gone, and a reschedule is pending.
-#[cold]
-pub extern "C" fn preempt_now() {
-    // With interrupts masked, whoever masked them drops a guard later.
-    if cpu::interrupts_are_on()
-        && let Some(scheduler) = try_scheduler()
-    {
-        scheduler.preempt();
-    }
-}
-
-// SAFETY: the scheduler's token keeps an `unpark` that comes before its `park`.
-unsafe impl quire_sync::Wait for Hooks {
-    #[inline(always)]
-    fn current() -> ThreadHandle {
-        ThreadHandle(cpu::current_thread())
-    }
-    fn park(deadline: Option<u64>) {
-        scheduler().park(deadline);
-    }
-    fn park_uninterruptibly() {
-        scheduler().park_uninterruptibly();
-    }
-    fn unpark(thread: ThreadHandle) {
-        // SAFETY: whoever keeps a handle to wake somebody keeps that thread alive.
-        scheduler().unpark(unsafe { Thread::from_handle(thread) });
-    }
-    #[inline(always)]
-    fn now() -> u64 {
-        clock::now()
-    }
-
-    #[cfg(debug_assertions)]
-    fn held() -> *mut quire_sync::held::MutexesHeld {
-        match cpu::current_thread() {
-            // Boot, before there are threads.
-            0 => core::ptr::null_mut(),
-            // SAFETY: the running thread is alive; only its list's address is taken.
-            at => unsafe { &raw mut (*Thread::<Machine>::from_handle(ThreadHandle(at)).context()).held },
-        }
-    }
-}
-
-quire_sync::provide!(Hooks);

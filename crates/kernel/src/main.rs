@@ -2,7 +2,12 @@
 //!
 //! # Where to start reading
 //! Boot: [`boot::pvh`] (the first instructions), then [`boot::start`]. A page fault or system call: [`trap::entry`], then
-//! [`trap`]. What a CPU has of its own: [`cpu`].
+//! [`trap`]. A CPU's own state: [`cpu`].
+//!
+//! # Folders, from the bottom
+//! `loader` (in the library), [`cpu`], [`machine`], [`memory`], [`report`], [`thread`], [`personality`], [`trap`], [`host`], [`boot`].
+//! The first lines of each say what lives there. Some have files at several heights: the log stands below the machine, the watchdog
+//! above threads. `./quire test layers` holds the exact order.
 //!
 //! # Unsafe code
 //! This crate is where hardware is touched. What can be tested without it is in the library `quire_kernel`.
@@ -11,59 +16,23 @@
 
 #[cfg(target_os = "none")]
 #[macro_use]
-mod log;
+mod report;
 #[cfg(target_os = "none")]
 mod boot;
 #[cfg(target_os = "none")]
-mod bytes;
-#[cfg(target_os = "none")]
-mod clock;
-#[cfg(target_os = "none")]
-mod context;
-#[cfg(target_os = "none")]
 mod cpu;
 #[cfg(target_os = "none")]
-mod entropy;
-#[cfg(target_os = "none")]
-mod fpu;
-#[cfg(target_os = "none")]
-mod frame;
-#[cfg(target_os = "none")]
-mod heap;
-#[cfg(target_os = "none")]
-mod interrupt;
-#[cfg(all(target_os = "none", debug_assertions))]
-mod inversion;
-#[cfg(target_os = "none")]
-mod layout;
+mod host;
 #[cfg(target_os = "none")]
 mod machine;
 #[cfg(target_os = "none")]
-mod memtest;
-#[cfg(target_os = "none")]
-mod paging;
-#[cfg(target_os = "none")]
-mod panic;
+mod memory;
 #[cfg(target_os = "none")]
 mod personality;
 #[cfg(target_os = "none")]
-mod ports;
-#[cfg(target_os = "none")]
-mod power;
-#[cfg(target_os = "none")]
-mod shootdown;
-#[cfg(target_os = "none")]
-mod stack;
-#[cfg(target_os = "none")]
-mod swap;
-#[cfg(target_os = "none")]
-mod trace;
+mod thread;
 #[cfg(target_os = "none")]
 mod trap;
-#[cfg(target_os = "none")]
-mod user;
-#[cfg(target_os = "none")]
-mod watchdog;
 
 #[cfg(not(target_os = "none"))]
 fn main() {

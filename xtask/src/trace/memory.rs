@@ -1,4 +1,4 @@
-//! What a traced kernel leaves in its memory: `crates/kernel/src/trace/on.rs` says how it is laid out. The machine may have ended
+//! What a traced kernel leaves in its memory: `crates/kernel/src/report/trace/on.rs` says how it is laid out. The machine may have ended
 //! anywhere, and another version may have written it: whatever is there, it is read or refused, never believed.
 
 use std::collections::BTreeMap;

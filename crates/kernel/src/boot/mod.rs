@@ -1,29 +1,37 @@
-//! From the first Rust instruction to the first thread.
+//! Boot: from the loader's entry to the first thread, on the boot CPU and on the others.
+//!
+//! Uses all of the kernel, and nothing uses it. Rooms below get from boot what they need of rooms above: a CPU's tables the addresses
+//! that traps enter at, the page tables the page below the boot stack to leave out.
+//!
+//! Invariants: each step stands behind those that it needs (features, registers, the memory system, the scheduler, interrupts); a
+//! machine that cannot run Quire gets one sentence that says why.
 
 pub mod pvh;
 pub mod required;
 pub mod smp;
 
-use crate::clock::Calibration;
-use crate::context::Context;
+use crate::cpu::clock::Calibration;
 use crate::cpu::features::{Feature, has};
-use crate::cpu::{self, tables};
-use crate::layout::direct;
+use crate::cpu::{self, fpu, interrupt, tables};
+use crate::host::ports;
 use crate::machine::{self, Machine, scheduler, vm};
-use crate::{fpu, frame, interrupt, paging, personality, ports, shootdown, stack, trap};
+use crate::memory::layout::direct;
+use crate::memory::{frame, paging, shootdown, stack};
+use crate::thread::kthread::adopt_idle;
+use crate::{personality, trap};
 use core::cell::UnsafeCell;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 use quire_drivers::acpi::Affinity;
 use quire_drivers::{acpi, local_apic, pic, rtc, uart};
 use quire_fs::Limits;
-use quire_kernel::command_line::Unusable;
-use quire_kernel::memory_map::{Ram, Span};
-use quire_kernel::start_info::StartInfo;
+use quire_kernel::loader::command_line::Unusable;
+use quire_kernel::loader::memory_map::{Ram, Span};
+use quire_kernel::loader::start_info::StartInfo;
 use quire_linux::Linux;
 use quire_linux::tables::TableMemory;
 use quire_pmap_x86_64::Mmu;
-use quire_task::{Scheduler, Thread, ThreadRef};
+use quire_task::Scheduler;
 use quire_vm::Config;
 use quire_vm::{Pfn, PhysRange, Vm};
 
@@ -46,7 +54,7 @@ fn physical(at: u64, len: usize) -> Option<&'static [u8]> {
 pub extern "C" fn start(start_info: u32) -> ! {
     // SAFETY: the boot CPU alone runs; each step below is in the order that the hardware needs.
     unsafe {
-        tables::fill_interrupts();
+        tables::fill_interrupts(trap::entry::stub);
         tables::load(cpu::boot_block());
         uart::init();
         pic::mask_all();
@@ -71,7 +79,7 @@ pub extern "C" fn start(start_info: u32) -> ! {
     let announced = ports::Announced::find(info.command_line, &topology, &BootPhysical, info.root_pointer);
 
     let mut reserved = [Span::default(); 8];
-    let (image_start, image_end) = crate::layout::image_physical();
+    let (image_start, image_end) = crate::memory::layout::image_physical();
     reserved[0] = Span { start: 0, end: 1 << 20 };
     reserved[1] = Span { start: image_start, end: image_end };
     let all = Ram::new(info.ranges(), &[]);
@@ -86,7 +94,7 @@ pub extern "C" fn start(start_info: u32) -> ! {
     let total = all.bytes();
     let limits = usable(file_limits(command_line, total));
     let files = info.modules().iter().map(|m| m.len).fold(0, u64::saturating_add);
-    let kernel_tables = match paging::build(&all, &mut free) {
+    let kernel_tables = match paging::build(&all, &mut free, pvh::stack_guard()) {
         Ok(t) => t,
         Err(e) => panic!("the kernel's page tables cannot be made from {} KiB: {e:?}", total / 1024),
     };
@@ -95,11 +103,14 @@ pub extern "C" fn start(start_info: u32) -> ! {
     unsafe {
         cpu::registers::set_cr3(kernel_tables.root().address());
         cpu::set_registers();
+        cpu::set_system_calls(trap::entry::syscall_address());
     }
     // SAFETY: `set_registers` ran above, and no other CPU has started.
     unsafe {
-        fpu::detect();
-        fpu::enable();
+        if let Err(why) = fpu::detect() {
+            log!("XSAVE and AVX are not used: {why}");
+        }
+        enable_fpu();
     }
     frame::use_vectors(fpu::widest_is_avx());
 
@@ -129,12 +140,12 @@ pub extern "C" fn start(start_info: u32) -> ! {
     let tables = unsafe {
         shootdown::init(boot_memory(&mut free, shootdown::bytes(cpus)), cpus);
         let mmu = Mmu::new(boot_memory(&mut free, Mmu::bytes(cpus)), cpus, kernel_tables, has(Feature::Pcid));
-        usable(crate::trace::set_aside(command_line, &mut free, files));
-        let swap = usable(crate::swap::set_aside(command_line, &mut free, files));
+        usable(crate::report::trace::set_aside(command_line, &mut free, files));
+        let swap = usable(crate::memory::swap::set_aside(command_line, &mut free, files));
         let schedulers_memory = boot_memory(&mut free, Scheduler::<Machine>::bytes(cpus));
         let table_bytes = Linux::<Machine>::table_bytes(total, cpus);
         let tables = TableMemory::new(boot_memory(&mut free, table_bytes), table_bytes);
-        let mut ranges = [PhysRange { start: Pfn(0), end: Pfn(0) }; quire_kernel::start_info::MAX_RANGES];
+        let mut ranges = [PhysRange { start: Pfn(0), end: Pfn(0) }; quire_kernel::loader::start_info::MAX_RANGES];
         let ranges = fill_ranges(&free, &mut ranges);
         match Vm::new(Machine::new(mmu, affinity), ranges, config(command_line)) {
             Ok(vm) => machine::set_vm(vm),
@@ -143,9 +154,9 @@ pub extern "C" fn start(start_info: u32) -> ! {
         if stack::init().is_err() {
             panic!("not enough memory for the kernel's map");
         }
-        let scheduler = crate::heap::keep(Scheduler::new(vm().machine(), schedulers_memory, cpus));
+        let scheduler = crate::memory::heap::keep(Scheduler::new(vm().machine(), schedulers_memory, cpus));
         machine::set_scheduler(scheduler);
-        crate::swap::add(swap);
+        crate::memory::swap::add(swap);
         tables
     };
     let rates = calibration.finish();
@@ -158,21 +169,21 @@ pub extern "C" fn start(start_info: u32) -> ! {
         rates.tsc / 1_000_000,
         if registers.is_some() { "xAPIC" } else { "x2APIC" },
         if has(Feature::TscDeadline) { " with TSC deadlines" } else { "" },
-        crate::clock::now() / 1000,
+        crate::cpu::clock::now() / 1000,
     );
-    crate::watchdog::configure(command_line);
+    crate::report::watchdog::configure(command_line);
     if domains > 1 {
         (0..domains).for_each(|d| log!("memory domain {d}: {} MiB free", vm().frames().free_in(d) >> 8));
     }
-    if quire_kernel::command_line::flag(command_line, "memtest") {
-        crate::memtest::run(vm(), &free);
+    if quire_kernel::loader::command_line::flag(command_line, "memtest") {
+        crate::memory::memtest::run(vm(), &free);
     }
     start_timer();
     adopt_idle();
-    personality::set_verbose(quire_kernel::command_line::flag(command_line, "verbose"));
+    personality::machine::set_verbose(quire_kernel::loader::command_line::flag(command_line, "verbose"));
     // SAFETY: the boot CPU alone uses the clock's ports.
     if let Some(seconds) = unsafe { rtc::read() }.and_then(|r| r.seconds_since_1970()) {
-        personality::set_epoch(seconds);
+        personality::machine::set_epoch(seconds);
     }
     ports::init(&announced, &topology);
     ports::start();
@@ -180,25 +191,36 @@ pub extern "C" fn start(start_info: u32) -> ! {
         // SAFETY: the loader's module lies in RAM, which the direct map shows; it was kept out of what was given away.
         unsafe { core::slice::from_raw_parts(direct(m.start), m.len as usize) }
     });
-    crate::panic::set_symbols(archive);
+    crate::report::backtrace::set_symbols(archive);
     // The word `panic` on the command line: how a panic's report and status are tested.
-    if quire_kernel::command_line::flag(command_line, "panic") {
+    if quire_kernel::loader::command_line::flag(command_line, "panic") {
         panic!("as asked");
     }
     #[cfg(debug_assertions)]
-    if let Some(kind) = quire_kernel::command_line::value(command_line, "invert") {
-        crate::inversion::show(kind);
+    if let Some(kind) = quire_kernel::loader::command_line::value(command_line, "invert") {
+        crate::report::inversion::show(kind);
     }
-    crate::swap::start_daemons();
-    crate::watchdog::start();
+    crate::thread::daemons::start();
+    crate::report::watchdog::start();
     // How it is tested that the watchdog notices.
-    if let Some(kind) = quire_kernel::command_line::value(command_line, "lockup") {
-        crate::watchdog::provoke::start(kind);
+    if let Some(kind) = quire_kernel::loader::command_line::value(command_line, "lockup") {
+        crate::report::watchdog::provoke::start(kind);
     }
-    personality::start(archive, limits, total, tables);
+    personality::start::start(archive, limits, total, tables);
     smp::go(&topology, registers.is_none());
     cpu::interrupts_on();
     scheduler().idle()
+}
+
+/// Lets this CPU use what the boot CPU has found to work.
+///
+/// # Safety
+/// As [`fpu::enable`].
+unsafe fn enable_fpu() {
+    // SAFETY: by this function's contract.
+    if let Err(why) = unsafe { fpu::enable() } {
+        required::refuse(format_args!("vectors work on CPU 0, but not on CPU {}: {why}", cpu::id()));
+    }
 }
 
 /// The firmware's memory domains; one of everything where its table is broken.
@@ -227,14 +249,6 @@ pub fn join_scheduler() -> ! {
     scheduler().idle()
 }
 
-/// Makes the caller this CPU's idle thread.
-fn adopt_idle() {
-    unsafe fn never_released(_thread: NonNull<Thread<Machine>>) {}
-    let thread = crate::heap::keep(Thread::new(Context::running(), personality::Payload::None, never_released));
-    // SAFETY: leaked, so it stays in place; the first count is given up here.
-    scheduler().start_cpu(unsafe { ThreadRef::adopt(NonNull::from(thread)) });
-}
-
 /// Memory that boot takes for ever.
 fn boot_memory(free: &mut Ram, bytes: usize) -> NonNull<u8> {
     match paging::take_large(free, bytes as u64).and_then(|at| NonNull::new(direct(at))) {
@@ -255,7 +269,7 @@ fn fill_ranges<'a>(free: &Ram, ranges: &'a mut [PhysRange]) -> &'a [PhysRange] {
 
 /// The memory core's settings, as far as the command line has a say in them.
 fn config(command_line: &[u8]) -> Config {
-    use quire_kernel::command_line::{number, value};
+    use quire_kernel::loader::command_line::{number, value};
     let default = Config::default();
     let given = |name| value(command_line, name).and_then(|v| number(core::str::from_utf8(v).ok()?));
     Config {
@@ -273,7 +287,7 @@ fn usable<T>(asked: Result<T, Unusable<'_>>) -> T {
 /// What the file systems in memory may hold beside what boot puts there, as far as the command line has a say in it, on a machine of
 /// `total` bytes.
 fn file_limits(command_line: &[u8], total: u64) -> Result<Limits, Unusable<'_>> {
-    use quire_kernel::command_line::amount_up_to;
+    use quire_kernel::loader::command_line::amount_up_to;
     /// What an inode takes at least.
     const INODE: u64 = 512;
     let size = amount_up_to(command_line, "tmpfs-size", total)?;

@@ -1,15 +1,15 @@
 //! Starts the other CPUs: INIT, then start-up interrupts, all at once; each finds its number, block and stack by arrival.
 
-use crate::cpu::{self, Block, tables};
-use crate::interrupt;
-use crate::layout::direct;
+use crate::cpu::{self, Block, interrupt, tables};
 use crate::machine::DirectMap;
-use crate::{fpu, paging, stack};
+use crate::memory::layout::direct;
+use crate::memory::{paging, stack};
+use crate::trap;
 use core::arch::global_asm;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use quire_drivers::acpi::Topology;
 use quire_drivers::local_apic;
-use quire_kernel::memory_map::Ram;
+use quire_kernel::loader::memory_map::Ram;
 use quire_pmap::Rights;
 use quire_pmap_x86_64::KernelTables;
 use quire_vm::{MemoryType, Pfn, VirtRange};
@@ -204,8 +204,8 @@ pub fn go(topology: &Topology, x2apic: bool) {
 
 /// Waits up to about `ns` nanoseconds (the clock is not calibrated yet) for `done`.
 fn wait_until(ns: u64, done: impl Fn() -> bool) -> bool {
-    let end = crate::clock::now() + ns;
-    while crate::clock::now() < end {
+    let end = crate::cpu::clock::now() + ns;
+    while crate::cpu::clock::now() < end {
         if done() {
             return true;
         }
@@ -221,11 +221,12 @@ extern "C" fn arrived(id: usize) -> ! {
     unsafe {
         tables::load(block);
         cpu::set_registers();
+        cpu::set_system_calls(trap::entry::syscall_address());
         let registers = APIC_REGISTERS.load(Ordering::Relaxed);
         local_apic::init((registers != 0).then_some(registers), interrupt::SPURIOUS);
     }
     // SAFETY: `set_registers` ran above on this CPU, and the boot CPU ran `detect` before it started this one.
-    unsafe { fpu::enable() };
+    unsafe { super::enable_fpu() };
     cpu::register(id, block, local_apic::id());
     ONLINE.fetch_add(1, Ordering::AcqRel);
     // The boot CPU has work to do meanwhile, and may share a core with this one: halt, not spin. Before it says go it has

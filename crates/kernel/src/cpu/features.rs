@@ -118,7 +118,7 @@ pub fn describe(cpu: usize, out: &mut dyn core::fmt::Write) -> core::fmt::Result
             text(&[r.eax, r.ebx, r.ecx, r.edx], out)?;
         }
     }
-    let mhz = crate::clock::hz() / 1000;
+    let mhz = crate::cpu::clock::hz() / 1000;
     writeln!(out, "\nstepping\t: {stepping}\ncpu MHz\t\t: {}.{:03}", mhz / 1000, mhz % 1000)?;
     let cpus = super::count();
     writeln!(out, "physical id\t: 0\nsiblings\t: {cpus}\ncore id\t\t: {cpu}\ncpu cores\t: {cpus}")?;

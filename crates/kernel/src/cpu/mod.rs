@@ -1,10 +1,19 @@
-//! What a CPU has of its own: one block, reached through GS in kernel mode, and the registers that are set once.
+//! One CPU: its block, reached through GS in kernel mode, its registers and tables, its features, FPU, clock and interrupts.
+//!
+//! Uses the processor and the local APIC, and nothing else of the kernel. Boot passes the addresses that traps enter at.
+//!
+//! Invariants: only the CPU itself changes its block; the preemption word changes in one instruction, because an interrupt may
+//! come between two; features only go away, and only before other CPUs start.
 
+pub mod clock;
+pub mod entropy;
 pub mod features;
+pub mod fpu;
+pub mod interrupt;
 pub mod registers;
 pub mod tables;
 
-use core::arch::{asm, global_asm};
+use core::arch::asm;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use features::{Feature, has};
 use quire_pmap_x86_64::registers::{PAT, PAT_MSR};
@@ -134,7 +143,8 @@ pub fn preempt_disable() {
     unsafe { asm!("inc dword ptr gs:[{}]", const offset::PREEMPT, options(nostack)) }
 }
 
-/// Undoes one [`preempt_disable`]; where it was the last and a reschedule is pending, calls `preempt_now`.
+/// Undoes one [`preempt_disable`]; where it was the last and a reschedule is pending, calls the linker's `preempt_stub`, which the
+/// scheduler's side of the kernel defines (`thread::hooks`).
 ///
 /// Two instructions in the caller, which keeps all its registers: every unlock ends in this.
 #[inline(always)]
@@ -153,41 +163,6 @@ pub fn preempt_enable() {
         );
     }
 }
-
-global_asm!(
-    r#"
-    .pushsection .text.preempt, "ax"
-    preempt_stub:
-        push rbp
-        mov rbp, rsp
-        push rax
-        push rcx
-        push rdx
-        push rsi
-        push rdi
-        push r8
-        push r9
-        push r10
-        push r11
-        sub rsp, 8
-        and rsp, -16
-        call {preempt_now}
-        lea rsp, [rbp - 72]
-        pop r11
-        pop r10
-        pop r9
-        pop r8
-        pop rdi
-        pop rsi
-        pop rdx
-        pop rcx
-        pop rax
-        pop rbp
-        ret
-    .popsection
-    "#,
-    preempt_now = sym crate::machine::preempt_now,
-);
 
 /// Whether preemption is not disabled here, and a reschedule is pending.
 #[inline(always)]
@@ -334,7 +309,7 @@ const EFER_SYSCALL: u64 = 1;
 /// Flags that SYSCALL clears: trap, interrupt, direction, I/O privilege, nested task, alignment check.
 const SYSCALL_MASK: u64 = 0x4_7700;
 
-/// Sets this CPU's registers that stay as they are: protection, FPU, system calls.
+/// Sets this CPU's registers that stay as they are: protection, FPU, memory types.
 ///
 /// # Safety
 /// Interrupts are off, the kernel's own tables are loaded (PCID zero), `features::detect` has run.
@@ -356,9 +331,19 @@ pub unsafe fn set_registers() {
                 | when(Feature::Smap, CR4_SMAP),
         );
         wrmsr(PAT_MSR, PAT);
+    }
+}
+
+/// Makes SYSCALL enter this CPU's kernel at `entry`.
+///
+/// # Safety
+/// `entry` is the way in for system calls, and the descriptor tables are loaded.
+pub unsafe fn set_system_calls(entry: u64) {
+    // SAFETY: all CPUs that Quire runs on have SYSCALL (`boot::required`), and the caller answers for the entry.
+    unsafe {
         wrmsr(EFER, rdmsr(EFER) | EFER_SYSCALL);
         wrmsr(STAR, (tables::SYSRET_BASE as u64) << 48 | (tables::KERNEL_CS as u64) << 32);
-        wrmsr(LSTAR, crate::trap::entry::syscall_address());
+        wrmsr(LSTAR, entry);
         // Nobody gets there (`Segments`).
         wrmsr(CSTAR, 0);
         wrmsr(SFMASK, SYSCALL_MASK);

@@ -4,7 +4,6 @@
 //! machine checks run on stacks of their own, for they may come where the current stack is not to be trusted.
 
 use super::Block;
-use crate::trap::entry;
 use core::arch::asm;
 use core::cell::UnsafeCell;
 
@@ -87,15 +86,15 @@ struct Pointer {
     base: u64,
 }
 
-/// Fills the interrupt table.
+/// Fills the interrupt table: `stub` gives the address of each vector's way in.
 ///
 /// # Safety
-/// Called once, by the boot CPU, before any interrupt can come.
-pub unsafe fn fill_interrupts() {
+/// Called once, by the boot CPU, before any interrupt can come. Each address is that of a way in for its vector.
+pub unsafe fn fill_interrupts(stub: impl Fn(u8) -> u64) {
     // SAFETY: nobody else reads or writes the table yet.
     let table = unsafe { &mut *INTERRUPTS.0.get() };
     for (vector, gate) in table.iter_mut().enumerate() {
-        let at = entry::stub(vector as u8);
+        let at = stub(vector as u8);
         let (stack, level) = match vector {
             2 => (IST_NMI, 0),
             8 => (IST_DOUBLE_FAULT, 0),

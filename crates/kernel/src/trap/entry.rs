@@ -13,7 +13,7 @@ use crate::cpu::offset;
 use core::arch::global_asm;
 
 global_asm!(
-    include_str!("../smap.s"),
+    include_str!("../cpu/smap.s"),
     r#"
     // The registers below orig_rax and rdi.
     .macro PUSH_REST
@@ -223,7 +223,7 @@ global_asm!(
         sysretq
     .text
     "#,
-    include_str!("../smap_end.s"),
+    include_str!("../cpu/smap_end.s"),
     orig = const 15 * 8,
     rip = const 16 * 8,
     cs = const 17 * 8,

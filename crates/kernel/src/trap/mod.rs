@@ -1,18 +1,21 @@
-//! What is done on traps: faults, exceptions, interrupts and system calls.
+//! Traps: faults, exceptions, interrupts and system calls, from the entry in assembly to the layer that serves them.
+//!
+//! Uses the Linux layer, the scheduler, shootdowns and the watchdog. Only boot and a program's first steps use it.
 //!
 //! Every way in from user mode first notes the time (the program's user time ends), and every way out ends in [`leave`]:
 //! signals, preemption, and the time again.
 
 pub mod entry;
 
-use crate::cpu::{self, registers};
-use crate::interrupt::{self, Interrupt, RESCHEDULE, SHOOTDOWN, SPURIOUS, TIMER};
+use crate::cpu::interrupt::{self, Interrupt, RESCHEDULE, SHOOTDOWN, SPURIOUS, TIMER};
+use crate::cpu::{self, clock, registers};
 use crate::machine::{Machine, scheduler};
+use crate::memory::{shootdown, user};
 use crate::personality::{linux, try_linux};
-use crate::{clock, shootdown, trace, user, watchdog};
+use crate::report::{trace, watchdog};
 use quire_drivers::local_apic;
 use quire_linux::Linux;
-pub use quire_linux::UserRegs as Regs;
+use quire_linux::UserRegs as Regs;
 use quire_task::Thread;
 use quire_vm::Access;
 
@@ -114,7 +117,7 @@ pub extern "C" fn page_fault(regs: &mut Regs, error: u64) {
 
 /// The kernel faulted: on user memory, through one of the instructions that may, or by a mistake.
 fn kernel_fault(regs: &mut Regs, error: u64, address: u64, access: Access) {
-    let fixup = if address < crate::layout::USER_END { user::fixup(regs.rip) } else { None };
+    let fixup = if address < crate::memory::layout::USER_END { user::fixup(regs.rip) } else { None };
     let Some(fixup) = fixup else { die(regs, "page fault", error, Some(address)) };
     // Where sleeping is not allowed (preemption is off, or interrupts are), nothing is repaired.
     if regs.rflags & INTERRUPTS != 0 && cpu::preempt_count() == 0 {
@@ -189,7 +192,7 @@ fn serve(regs: &Regs, vector: u8) {
 /// An NMI, a double fault or a machine check, on a stack of its own.
 pub extern "C" fn paranoid(regs: &mut Regs, vector: u64, error: u64) {
     if vector == 2 {
-        if crate::panic::in_progress() {
+        if crate::report::panic::in_progress() {
             cpu::stop();
         }
         if watchdog::nmi(regs) {
@@ -229,7 +232,7 @@ fn name(vector: u64) -> &'static str {
 /// The kernel itself did something that it must not do.
 #[cold]
 fn die(regs: &Regs, what: &str, error: u64, address: Option<u64>) -> ! {
-    let on_guard = address.is_some_and(crate::stack::is_guard);
+    let on_guard = address.is_some_and(crate::memory::stack::is_guard);
     log!("{what} in the kernel, error {error:#x}{}", if on_guard { ", kernel stack overflow" } else { "" });
     log!("rip {:#018x} rsp {:#018x} flags {:#x} cr3 {:#x}", regs.rip, regs.rsp, regs.rflags, registers::cr3());
     log!("rax {:#018x} rbx {:#018x} rcx {:#018x} rdx {:#018x}", regs.rax, regs.rbx, regs.rcx, regs.rdx);
@@ -237,7 +240,7 @@ fn die(regs: &Regs, what: &str, error: u64, address: Option<u64>) -> ! {
     log!("r9  {:#018x} r10 {:#018x} r11 {:#018x} r12 {:#018x}", regs.r9, regs.r10, regs.r11, regs.r12);
     log!("r13 {:#018x} r14 {:#018x} r15 {:#018x} cr2 {:#018x}", regs.r13, regs.r14, regs.r15, registers::cr2());
     log!("{}", if try_linux().is_some() { "programs were running" } else { "during boot" });
-    crate::panic::log_address(regs.rip);
-    crate::panic::backtrace(regs.rbp);
+    crate::report::backtrace::log_address(regs.rip);
+    crate::report::backtrace::backtrace(regs.rbp);
     panic!("{what} in the kernel at {:#x}", regs.rip)
 }

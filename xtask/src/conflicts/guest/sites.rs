@@ -25,7 +25,7 @@ const CARRIERS: [&str; 9] = [
     "hashbrown::",
     "smallvec::",
     "compiler_builtins::",
-    "quire_kernel::bytes::",
+    "quire_kernel::memory::bytes::",
 ];
 
 /// A run of frames and what the kernel says of it.

@@ -260,7 +260,7 @@ pub(super) fn cut_trace(bench: &Bench) -> Result<(), String> {
 
 /// Tracing costs nothing when it is off: the usual kernel has no function of it, and so no call either, which would find nothing to call.
 pub(super) fn untraced(bench: &Bench) -> Result<(), String> {
-    const NAMES: [&str; 3] = ["quire_kernel::trace", "quire_sync::trace", "__quire_trace"];
+    const NAMES: [&str; 3] = ["quire_kernel::report::trace", "quire_sync::trace", "__quire_trace"];
     let look = |kernel: &Path| -> Result<Vec<String>, String> {
         let bytes = fs::read(kernel).map_err(text)?;
         let file = object::File::parse(&*bytes).map_err(text)?;
@@ -268,7 +268,7 @@ pub(super) fn untraced(bench: &Bench) -> Result<(), String> {
         Ok(names.filter(|name| NAMES.iter().any(|n| name.contains(n))).collect())
     };
     let traced = look(&build::traced_kernel(&bench.places).map_err(text)?)?;
-    if !traced.iter().any(|n| n.contains("quire_kernel::trace")) {
+    if !traced.iter().any(|n| n.contains("quire_kernel::report::trace")) {
         return Err(format!("this check sees nothing: the traced kernel has {traced:?}"));
     }
     let usual = look(&bench.kernel)?;

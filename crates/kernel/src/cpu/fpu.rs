@@ -1,0 +1,274 @@
+//! Floating-point and vector state, in the standard XSAVE format.
+
+use crate::cpu::features::{Feature, has, withdraw};
+use crate::cpu::{self, registers};
+use core::alloc::Layout;
+use core::arch::x86_64::__cpuid_count;
+use core::arch::{asm, global_asm};
+use core::fmt;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use quire_vm::OutOfMemory;
+
+const X87: u64 = 1;
+const SSE: u64 = 2;
+const AVX: u64 = 4;
+const AVX512: u64 = 0xe0;
+/// Bytes of the legacy area and the header.
+const SMALLEST: usize = 576;
+/// The area is never larger than a page or two: what is not in XCR0 takes no room.
+const LARGEST: usize = 8192;
+/// Default control words: all exceptions masked, round to nearest, extended precision.
+const FCW: u16 = 0x37f;
+const MXCSR: u32 = 0x1f80;
+
+static LEN: AtomicUsize = AtomicUsize::new(SMALLEST);
+static FEATURES: AtomicU64 = AtomicU64::new(X87 | SSE);
+static MXCSR_MASK: AtomicU32 = AtomicU32::new(0xffbf);
+
+/// Chooses the state components: once, on the boot CPU. What the processor announces is tried, because a hypervisor may announce
+/// vectors and lose the register that allows them whenever it runs; then the kernel and programs do without (CR4.OSXSAVE is
+/// what programs ask for). The error says why.
+///
+/// # Safety
+/// `cpu::set_registers` has run, and no other CPU has started.
+pub unsafe fn detect() -> Result<(), Broken> {
+    if !has(Feature::Xsave) {
+        withdraw(Feature::Avx);
+        return Ok(());
+    }
+    let offered = __cpuid_count(0xd, 0).eax as u64;
+    let mut features = X87 | SSE;
+    if has(Feature::Avx) && offered & AVX != 0 {
+        features |= AVX;
+        if has(Feature::Avx512) && offered & AVX512 == AVX512 {
+            features |= AVX512;
+        }
+    }
+    // SAFETY: CR4.OSXSAVE is on, and leaf 0xd offers what was chosen.
+    let works = unsafe { attempt(features) };
+    if works.is_err() {
+        withdraw(Feature::Xsave);
+        withdraw(Feature::Avx);
+        withdraw(Feature::Avx512);
+        // SAFETY: nothing has used XSAVE yet.
+        unsafe { cpu::set_registers() };
+        features = X87 | SSE;
+    } else if features & AVX == 0 {
+        withdraw(Feature::Avx);
+    }
+    FEATURES.store(features, Ordering::Relaxed);
+    works
+}
+
+/// Why announced vectors do not work.
+pub enum Broken {
+    /// XCR0 is not what was written, once the hypervisor has run.
+    Lost { wrote: u64, reads: u64 },
+    /// An area for this state would be larger than one can be.
+    Large { bytes: u32 },
+    /// An instruction faulted.
+    Faults,
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Broken::Lost { wrote, reads } => write!(f, "XCR0 was set to {wrote:#x} and reads {reads:#x}"),
+            Broken::Large { bytes } => write!(f, "the state takes {bytes} bytes"),
+            Broken::Faults => write!(f, "they are announced, and fault"),
+        }
+    }
+}
+
+/// Lets this CPU use `features`, and sees whether that lasts.
+///
+/// # Safety
+/// CR4.OSXSAVE is on, and leaf 0xd offers `features`.
+unsafe fn attempt(features: u64) -> Result<(), Broken> {
+    // SAFETY: CR4.OSXSAVE is on by this function's contract, and leaf 0xd offers what XCR0 gets.
+    unsafe { registers::set_xcr0(features) };
+    // Hypervisors run at each CPUID: they restore this CPU's XCR0 as they remember it.
+    let bytes = __cpuid_count(0xd, 0).ebx;
+    // SAFETY: CR4.OSXSAVE is on by this function's contract, so `xgetbv` is allowed.
+    let reads = unsafe { registers::xcr0() };
+    if reads != features {
+        return Err(Broken::Lost { wrote: features, reads });
+    }
+    if bytes as usize > LARGEST {
+        return Err(Broken::Large { bytes });
+    }
+    // SAFETY: the routine keeps all registers that Rust expects to be kept, and goes on behind an instruction that faults.
+    if features & AVX != 0 && !unsafe { fpu_try_vector() } {
+        return Err(Broken::Faults);
+    }
+    Ok(())
+}
+
+global_asm!(
+    r#"
+    .section .text.fpu, "ax"
+    // Returns whether an instruction with a 32-byte register runs. It may be invalid here.
+    .global fpu_try_vector
+    fpu_try_vector:
+        sub rsp, 40
+    2:  vmovdqu [rsp], ymm0
+        mov eax, 1
+        add rsp, 40
+        ret
+    3:  xor eax, eax
+        add rsp, 40
+        ret
+    .pushsection .exceptions, "a"
+    .quad 2b, 3b
+    .popsection
+    .text
+    "#
+);
+
+unsafe extern "C" {
+    fn fpu_try_vector() -> bool;
+}
+
+/// Lets this CPU use the components. CR4 allows XSAVE already where it is used. The error says what does not work here, though it
+/// did on the boot CPU.
+///
+/// # Safety
+/// Called on each CPU after `cpu::set_registers`; `detect` has run.
+pub unsafe fn enable() -> Result<(), Broken> {
+    let features = FEATURES.load(Ordering::Relaxed);
+    if has(Feature::Xsave) {
+        // SAFETY: `detect` chose components that the CPU offers.
+        unsafe { attempt(features)? };
+        let len = (__cpuid_count(0xd, 0).ebx as usize).clamp(SMALLEST, LARGEST).next_multiple_of(64);
+        LEN.store(len, Ordering::Relaxed);
+    }
+    // SAFETY: initialises this CPU's unit.
+    unsafe { asm!("fninit", "ldmxcsr [{}]", in(reg) &MXCSR, options(nostack)) };
+    let mut image = Image([0; 512]);
+    // SAFETY: FXSAVE writes 512 bytes, aligned to 16.
+    unsafe { asm!("fxsave64 [{}]", in(reg) &mut image, options(nostack)) };
+    let mask = u32::from_le_bytes([image.0[28], image.0[29], image.0[30], image.0[31]]);
+    if mask != 0 {
+        MXCSR_MASK.store(mask, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+#[repr(C, align(64))]
+struct Image([u8; 512]);
+
+/// Whether vector registers of 32 bytes may be used, and there are no wider ones, whose upper halves a store to them would clear.
+pub fn widest_is_avx() -> bool {
+    FEATURES.load(Ordering::Relaxed) & (AVX | AVX512) == AVX
+}
+
+/// Bytes of a state area.
+#[inline(always)]
+pub fn len() -> usize {
+    LEN.load(Ordering::Relaxed)
+}
+
+/// The components of a state area.
+pub fn features() -> u64 {
+    FEATURES.load(Ordering::Relaxed)
+}
+
+/// MXCSR bits that may be set.
+pub fn mxcsr_mask() -> u32 {
+    MXCSR_MASK.load(Ordering::Relaxed)
+}
+
+/// Saves this CPU's state to `area`.
+///
+/// # Safety
+/// `area` is writable for [`len`] bytes, aligned to 64, and was zeroed or saved to before.
+#[inline(always)]
+pub unsafe fn save(area: *mut u8) {
+    // SAFETY: the caller vouches that the area is writable for `len` bytes, aligned to 64, and has a header that XSAVE accepts.
+    unsafe {
+        if has(Feature::Xsave) {
+            asm!("xsave64 [{}]", in(reg) area, in("eax") u32::MAX, in("edx") u32::MAX, options(nostack, preserves_flags));
+        } else {
+            asm!("fxsave64 [{}]", in(reg) area, options(nostack, preserves_flags));
+        }
+    }
+}
+
+/// Loads this CPU's state from `area`.
+///
+/// # Safety
+/// `area` holds a valid state of [`len`] bytes, aligned to 64.
+#[inline(always)]
+pub unsafe fn restore(area: *const u8) {
+    // SAFETY: the caller vouches that the area holds a state that `save` wrote, which XRSTOR accepts.
+    unsafe {
+        if has(Feature::Xsave) {
+            asm!("xrstor64 [{}]", in(reg) area, in("eax") u32::MAX, in("edx") u32::MAX, options(nostack, preserves_flags));
+        } else {
+            asm!("fxrstor64 [{}]", in(reg) area, options(nostack, preserves_flags));
+        }
+    }
+}
+
+/// Puts this CPU's state back to what it is after reset.
+pub fn reset() {
+    // SAFETY: large enough and aligned.
+    unsafe { restore(FRESH.0.as_ptr()) }
+}
+
+static FRESH: Fresh = Fresh::new();
+
+#[repr(C, align(64))]
+struct Fresh([u8; LARGEST]);
+
+impl Fresh {
+    /// With an empty XSTATE_BV, XRSTOR initialises everything but MXCSR, which it loads; FXRSTOR loads the control word too.
+    const fn new() -> Self {
+        let mut fresh = [0; LARGEST];
+        [fresh[0], fresh[1]] = FCW.to_le_bytes();
+        [fresh[24], fresh[25], fresh[26], fresh[27]] = MXCSR.to_le_bytes();
+        Fresh(fresh)
+    }
+}
+
+/// A thread's saved state.
+pub struct Area(NonNull<u8>);
+
+// SAFETY: memory that the area owns.
+unsafe impl Send for Area {}
+
+impl Area {
+    fn layout() -> Layout {
+        Layout::from_size_align(len(), 64).unwrap_or(Layout::new::<Image>())
+    }
+
+    /// The state after reset.
+    pub fn fresh() -> Result<Area, OutOfMemory> {
+        let at = quire_heap::allocate(Self::layout()).map_err(|_| OutOfMemory)?;
+        // SAFETY: the memory just allocated, no larger than an image.
+        unsafe { at.copy_from_nonoverlapping(NonNull::from(&FRESH.0).cast(), len()) };
+        Ok(Area(at))
+    }
+
+    /// A copy of this CPU's state now.
+    pub fn copy() -> Result<Area, OutOfMemory> {
+        let area = Self::fresh()?;
+        // SAFETY: zeroed, large enough and aligned.
+        unsafe { save(area.0.as_ptr()) };
+        Ok(area)
+    }
+
+    /// Where the state lies.
+    #[inline(always)]
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.0.as_ptr()
+    }
+}
+
+impl Drop for Area {
+    fn drop(&mut self) {
+        // SAFETY: `fresh` allocated it with this layout, whose length does not change after boot.
+        unsafe { quire_heap::deallocate(self.0, Self::layout()) }
+    }
+}

@@ -1,0 +1,24 @@
+//! How the machine ends.
+
+use crate::cpu;
+use crate::host::ports;
+use quire_drivers::debug_exit;
+use quire_linux::End;
+
+/// How long the host gets to take what was written to the ports.
+const PATIENCE: u64 = 10_000_000_000;
+
+/// Reports how process 1 ended, and powers off.
+pub fn off(end: End) -> ! {
+    match end {
+        End::Exit(status) => ports::tell(format_args!("exit {status}")),
+        End::Signal(number) => ports::tell(format_args!("signal {number}")),
+        End::PowerOff => ports::tell(format_args!("exit 0")),
+    }
+    ports::drain(PATIENCE);
+    debug_exit::exit(debug_exit::POWER_OFF);
+    // Real machines have no such device.
+    log!("the machine can be switched off");
+    let _was = cpu::interrupts_off();
+    cpu::stop()
+}

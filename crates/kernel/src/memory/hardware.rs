@@ -1,0 +1,63 @@
+//! Translations of this machine's CPUs, for `quire_pmap`.
+
+use super::shootdown;
+use crate::cpu::{self, registers};
+use crate::machine::Machine;
+use core::arch::asm;
+use quire_pmap::Hardware;
+use quire_pmap_x86_64::registers::cr3;
+use quire_pmap_x86_64::{Mmu, Request, X86_64};
+use quire_sync::cpuset::CpuMask;
+use quire_vm::Pfn;
+
+// SAFETY: the instructions are the CPU's own; `shootdown` returns when every target has answered.
+unsafe impl Hardware for Machine {
+    type Format = X86_64;
+
+    #[inline(always)]
+    fn mmu(&self) -> &Mmu {
+        self.mmu()
+    }
+    #[inline(always)]
+    unsafe fn load_root(&self, root: Pfn, tag: u16, keep: bool) {
+        // SAFETY: by the trait's contract the root maps the kernel.
+        unsafe { registers::set_cr3(cr3(root, tag, keep)) }
+    }
+    #[inline(always)]
+    fn drop_page(&self, va: u64) {
+        // SAFETY: dropping a translation changes nothing that the tables do not say.
+        unsafe { asm!("invlpg [{}]", in(reg) va, options(nostack, preserves_flags)) }
+    }
+    fn drop_loaded(&self, root: Pfn, tag: u16) {
+        if self.mmu().tags() {
+            invpcid(1, tag);
+        } else {
+            // SAFETY: the root that is loaded is loaded again; without PCIDs that drops everything but global entries.
+            unsafe { registers::set_cr3(cr3(root, 0, false)) }
+        }
+    }
+    fn drop_all(&self) {
+        if self.mmu().tags() {
+            invpcid(2, 0);
+        } else {
+            // SAFETY: CR3 and CR4 get back what they had; turning global pages off and on drops all translations.
+            unsafe { registers::drop_global() }
+        }
+    }
+    fn masked<R>(&self, f: impl FnOnce() -> R) -> R {
+        let interrupts = cpu::interrupts_off();
+        let r = f();
+        cpu::interrupts_restore(interrupts);
+        r
+    }
+    fn shoot(&self, targets: &CpuMask, request: &Request<'_>) {
+        shootdown::shoot(self, targets, request);
+    }
+}
+
+/// INVPCID: everything of one PCID but global translations, or everything.
+fn invpcid(kind: u64, pcid: u16) {
+    let descriptor = [pcid as u64, 0];
+    // SAFETY: called only where the CPU has INVPCID.
+    unsafe { asm!("invpcid {}, [{}]", in(reg) kind, in(reg) &descriptor, options(nostack, preserves_flags)) }
+}

@@ -1,0 +1,71 @@
+//! Builds the kernel's half of every address space at boot, over `quire_pmap`'s tables.
+
+use crate::machine::DirectMap;
+use crate::memory::layout::{self, DIRECT, IMAGE, MAP, MAP_END, PAGE};
+use crate::memory::stack;
+use quire_kernel::loader::memory_map::{Ram, Span};
+use quire_pmap::{KernelMapError, Rights};
+use quire_pmap_x86_64::KernelTables;
+use quire_vm::{MemoryType, Pfn, VirtRange};
+
+/// Builds the kernel's tables over `all` RAM, taking table pages from `free`. Root entries for the kernel's map are made too,
+/// so that what is mapped there later is in every space. The page of the image at `guard`, below the boot stack, is left out.
+pub fn build(all: &Ram, free: &mut Ram, guard: u64) -> Result<KernelTables, KernelMapError> {
+    let phys = &DirectMap;
+    let mut frames = || take_low(free, PAGE).map(Pfn::containing);
+    let root = frames().ok_or(KernelMapError::OutOfMemory)?;
+    let mut tables = KernelTables::new(phys, root);
+    let [text, constants, data, end] = layout::image();
+    let range = |start: u64, end: u64| VirtRange { start, end };
+    tables.reserve(phys, range(IMAGE, end), &mut frames)?;
+    tables.reserve(phys, range(DIRECT, DIRECT + all.end()), &mut frames)?;
+    tables.reserve(phys, range(MAP, MAP_END), &mut frames)?;
+    let mut map = |at: u64, end: u64, physical: u64, rights| {
+        tables.map(phys, range(at, end), physical, rights, MemoryType::WriteBack, &mut frames)
+    };
+    map(text, constants, text - IMAGE, Rights::Execute)?;
+    map(constants, data, constants - IMAGE, Rights::Read)?;
+    map(data, guard, data - IMAGE, Rights::Write)?;
+    map(guard + PAGE, end, guard + PAGE - IMAGE, Rights::Write)?;
+    // W^X holds for the alias too: text and constants are not writable through the direct map either.
+    let fixed = Span { start: text - IMAGE, end: data - IMAGE };
+    for span in all.spans() {
+        let before = Span { start: span.start, end: span.end.min(fixed.start) };
+        let inside = Span { start: span.start.max(fixed.start), end: span.end.min(fixed.end) };
+        let after = Span { start: span.start.max(fixed.end), end: span.end };
+        for (part, rights) in [(before, Rights::Write), (inside, Rights::Read), (after, Rights::Write)] {
+            if !part.is_empty() {
+                map(DIRECT + part.start, DIRECT + part.end, part.start, rights)?;
+            }
+        }
+    }
+    Ok(tables)
+}
+
+/// Memory for tables and stacks while the boot tables, which show the first 4 GiB, may still be loaded.
+pub fn take_low(free: &mut Ram, len: u64) -> Option<u64> {
+    let at = free.take(len, PAGE, 1 << 20)?;
+    (at + len <= 1 << 32).then_some(at)
+}
+
+/// Memory for what is large, once the kernel's own tables are loaded: above 4 GiB where there is some, since devices and other
+/// CPUs' starts want what is below.
+pub fn take_large(free: &mut Ram, len: u64) -> Option<u64> {
+    free.take(len, PAGE, 1 << 32).or_else(|| free.take(len, PAGE, 1 << 20))
+}
+
+/// Maps `len` bytes of device registers at physical address `pa` before there is a memory system; later ones are windows of
+/// the kernel's map ([`stack::kernel_map`]).
+pub fn map_device(
+    tables: &KernelTables,
+    pa: u64,
+    len: u64,
+    frames: &mut dyn FnMut() -> Option<Pfn>,
+) -> Result<*mut u8, KernelMapError> {
+    let offset = pa % PAGE;
+    let pages = (offset + len).next_multiple_of(PAGE);
+    let va = stack::fresh(pages).ok_or(KernelMapError::OutOfMemory)?;
+    let range = VirtRange { start: va, end: va + pages };
+    tables.map(&DirectMap, range, pa - offset, Rights::Write, MemoryType::Uncached, frames)?;
+    Ok((va + offset) as *mut u8)
+}

@@ -1,0 +1,105 @@
+//! Makes other CPUs drop translations: an inbox a CPU, with a slot for each sender, and an interrupt only where the inbox was
+//! empty.
+//!
+//! The sender puts a pointer to its request, which lives on its stack, into its slot of each target's inbox, then raises its
+//! bit in the target's mask. Whoever takes a bit out of the mask (the target's interrupt handler, or the target itself while
+//! it waits for others) serves that slot and then empties it: that is the answer, and the last time that the request is
+//! touched. A sender waits until all of its slots are empty, and serves its own inbox meanwhile, so that two CPUs that shoot
+//! at each other both go on. A CPU has one request out at a time, for it stays where it is until that is answered.
+
+use crate::cpu;
+use crate::cpu::interrupt::{self, Interrupt};
+use crate::machine::{Machine, vm};
+use crate::report::trace;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use quire_drivers::local_apic;
+use quire_pmap_x86_64::Request;
+use quire_sync::cpuset::CpuMask;
+use quire_sync::trace::{Kind, Span};
+
+/// One CPU's inbox, on cache lines of its own.
+#[repr(C, align(128))]
+struct Inbox {
+    /// Senders whose slots are filled.
+    waiting: AtomicU64,
+    slots: [AtomicPtr<Request<'static>>; cpu::MAX],
+}
+
+/// The inboxes: an array of `cpu::count()`.
+static INBOXES: AtomicPtr<Inbox> = AtomicPtr::new(core::ptr::null_mut());
+static LEN: AtomicUsize = AtomicUsize::new(0);
+
+/// Bytes of memory that [`init`] needs for `cpus` CPUs.
+pub const fn bytes(cpus: usize) -> usize {
+    cpus * size_of::<Inbox>()
+}
+
+/// Lays the inboxes out.
+///
+/// # Safety
+/// `memory` points to [`bytes`]`(cpus)` writable bytes, aligned to 128, that nobody else uses, for ever. Called once, before
+/// other CPUs run.
+pub unsafe fn init(memory: NonNull<u8>, cpus: usize) {
+    let base = memory.cast::<Inbox>();
+    for i in 0..cpus {
+        let slots = [const { AtomicPtr::new(core::ptr::null_mut()) }; cpu::MAX];
+        // SAFETY: within the memory that the caller handed over.
+        unsafe { base.add(i).write(Inbox { waiting: AtomicU64::new(0), slots }) };
+    }
+    INBOXES.store(base.as_ptr(), Ordering::Release);
+    LEN.store(cpus, Ordering::Release);
+}
+
+#[inline(always)]
+fn inbox(cpu: usize) -> &'static Inbox {
+    assert!(cpu < LEN.load(Ordering::Relaxed));
+    // SAFETY: in bounds of the array, initialised by `init`, never freed.
+    unsafe { &*INBOXES.load(Ordering::Relaxed).add(cpu) }
+}
+
+/// Makes every CPU in `targets` serve `request`; returns when all have. The caller has preemption off and interrupts on.
+pub fn shoot(machine: &Machine, targets: &CpuMask, request: &Request<'_>) {
+    let me = cpu::id();
+    let _span = trace::shootdown(targets, me);
+    // The lifetime ends when the slots are empty again, which is before this function returns.
+    let request_ptr = core::ptr::from_ref(request).cast_mut().cast::<Request<'static>>();
+    for target in targets.iter().filter(|t| *t != me) {
+        let inbox = inbox(target);
+        inbox.slots[me].store(request_ptr, Ordering::Relaxed);
+        // Release: the slot and the request are visible to whoever takes the bit.
+        if inbox.waiting.fetch_or(1 << me, Ordering::AcqRel) == 0 {
+            local_apic::send(cpu::apic_id(target), interrupt::SHOOTDOWN);
+        }
+    }
+    if targets.contains(me) {
+        request.serve(machine);
+    }
+    for target in targets.iter().filter(|t| *t != me) {
+        while !inbox(target).slots[me].load(Ordering::Acquire).is_null() {
+            serve();
+            core::hint::spin_loop();
+        }
+    }
+}
+
+/// Serves what other CPUs ask of this one. Preemption is off, or interrupts are masked.
+pub fn serve() {
+    let inbox = inbox(cpu::id());
+    if inbox.waiting.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    let mut senders = inbox.waiting.swap(0, Ordering::AcqRel);
+    interrupt::count(Interrupt::Shootdown, u64::from(senders.count_ones()));
+    while senders != 0 {
+        let sender = senders.trailing_zeros() as usize;
+        senders &= senders - 1;
+        let slot = &inbox.slots[sender];
+        // SAFETY: the bit was set after the slot was filled; the request stays in place until the slot is emptied below.
+        if let Some(request) = unsafe { slot.load(Ordering::Acquire).as_ref() } {
+            let _span = Span::begin(Kind::Answer, sender as u64, 0);
+            request.serve(vm().machine());
+        }
+        slot.store(core::ptr::null_mut(), Ordering::Release);
+    }
+}

@@ -1,0 +1,64 @@
+//! Kernel stacks, 16 KiB each (more in a build that checks itself), an unmapped page below, so that an overflow is a double fault and not silent damage; and the
+//! kernel's map, which has them and everything else that the kernel maps after boot.
+
+use crate::machine::{DirectMap, Machine, Once, vm};
+use crate::memory::layout::{MAP, MAP_END};
+use core::sync::atomic::{AtomicU64, Ordering};
+use quire_vm::map::kernel::{KernelMap, KernelRange};
+use quire_vm::{OutOfMemory, PAGE_SIZE, VirtRange};
+
+/// Bytes of a stack. Where the kernel checks itself, frames are larger, and the order of locks is looked up on top of everything.
+pub const SIZE: u64 = if cfg!(debug_assertions) { 64 } else { 16 } * 1024;
+const GUARD: u64 = PAGE_SIZE;
+
+/// The next address that boot takes for ever; the kernel's map begins behind them.
+static NEXT: AtomicU64 = AtomicU64::new(MAP);
+static KERNEL_MAP: Once<KernelMap<Machine>> = Once::new();
+
+/// Makes the kernel's map, over the addresses that boot has left. Called once, when there is a memory system.
+pub fn init() -> Result<(), OutOfMemory> {
+    let range = VirtRange { start: NEXT.swap(MAP_END, Ordering::Relaxed), end: MAP_END };
+    // SAFETY: the range is set aside for this map.
+    KERNEL_MAP.set(crate::memory::heap::keep(unsafe { KernelMap::new(vm(), range, SIZE)? }));
+    vm().reclaim_from(kernel_map());
+    Ok(())
+}
+
+/// The kernel's map.
+pub fn kernel_map() -> &'static KernelMap<Machine> {
+    // SAFETY: boot makes it before the first thread, and before other CPUs go on.
+    unsafe { KERNEL_MAP.get() }
+}
+
+/// A kernel stack; given back when dropped.
+pub struct Stack(KernelRange<Machine>);
+
+impl Stack {
+    /// A stack, its contents left over from whoever had it before.
+    pub fn new() -> Result<Stack, OutOfMemory> {
+        // Whatever is short, frames or addresses, the thread cannot be made.
+        kernel_map().stack().map(Stack).map_err(|_| OutOfMemory)
+    }
+
+    /// One past the highest byte.
+    pub fn top(&self) -> u64 {
+        self.0.range().end
+    }
+}
+
+/// Addresses of `size` bytes above an unmapped guard, taken for ever while there is no kernel's map yet.
+pub fn fresh(size: u64) -> Option<u64> {
+    let at = NEXT.fetch_add(size + GUARD, Ordering::Relaxed);
+    (at + size + GUARD <= MAP_END).then_some(at + GUARD)
+}
+
+/// Whether kernel address `at` may be a stack's guard: in the kernel's map and not mapped.
+pub fn is_guard(at: u64) -> bool {
+    (MAP..MAP_END).contains(&at)
+        && crate::machine::try_vm().is_some_and(|vm| vm.machine().mmu().kernel().lookup(&DirectMap, at).is_none())
+}
+
+/// Whether the two words at kernel address `at`, which lies on a kernel stack or in the image, can be read.
+pub fn is_readable(at: u64) -> bool {
+    !(MAP..MAP_END).contains(&at) || !is_guard(at) && !is_guard(at + 8)
+}

@@ -1,0 +1,58 @@
+//! The Linux layer on this machine: the layer itself, its start, and the machine as it sees it.
+//!
+//! This file has the part that the rest of the kernel uses: the layer, once it is set, and the host's signals to it.
+//! It stands below traps and the watchdog. [`start`] and [`machine`] stand above traps and the host's ports, which they use.
+//!
+//! Invariant: the layer is set once, before the first program's thread, and stays for ever.
+
+pub mod machine;
+pub mod start;
+
+use crate::machine::{Machine, Once};
+use quire_fs::terminal::Key;
+use quire_linux::Linux;
+use quire_linux::signal::Signal;
+
+/// What the scheduler's threads carry: a Linux thread, or nothing on the kernel's own.
+pub type Payload = Option<quire_linux::Thread<Machine>>;
+
+static LINUX: Once<Linux<Machine>> = Once::new();
+/// The Linux layer.
+#[inline(always)]
+pub fn linux() -> &'static Linux<Machine> {
+    // SAFETY: set before the first program runs, and only programs' traps and threads ask.
+    unsafe { LINUX.get() }
+}
+
+/// The Linux layer, once it is there.
+pub fn try_linux() -> Option<&'static Linux<Machine>> {
+    LINUX.try_get()
+}
+
+/// Process 1, and the group that it began with.
+const FIRST: u32 = 1;
+
+/// The host asks for an interrupt: to the terminal's foreground, or to the first process's group.
+pub fn host_interrupt() {
+    if let Some(linux) = LINUX.try_get()
+        && !linux.files.key(Key::Interrupt)
+    {
+        linux.signal_group(FIRST, Signal::INT);
+    }
+}
+
+/// The host asks for the end.
+pub fn host_kill() {
+    if let Some(linux) = LINUX.try_get()
+        && let Some(first) = linux.ids.process(FIRST)
+    {
+        linux.kill_process(&first, Signal::KILL);
+    }
+}
+
+/// The host's window has a new size.
+pub fn host_resize(rows: u16, columns: u16) {
+    if let Some(linux) = LINUX.try_get() {
+        linux.files.resize(rows, columns);
+    }
+}

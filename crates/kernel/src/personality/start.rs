@@ -1,0 +1,56 @@
+//! The Linux layer's start, process 1, and the first steps of each program's thread.
+
+use super::{LINUX, linux};
+use crate::cpu::clock;
+use crate::host::{ports, power};
+use crate::machine::{scheduler, vm};
+use crate::report::trace;
+use crate::thread::kthread::kernel_thread;
+use crate::trap;
+use core::sync::atomic::{AtomicBool, Ordering};
+use quire_fs::Limits;
+use quire_fs::terminal::Size;
+use quire_linux::start::{Boot, StartError};
+use quire_linux::tables::TableMemory;
+use quire_linux::{End, Errno, Linux, UserRegs};
+
+/// A program has begun.
+static FIRST_RAN: AtomicBool = AtomicBool::new(false);
+/// Starts the Linux layer and process 1, in a thread of its own: unpacking files may sleep.
+/// `memory` bytes of RAM decide how large its tables are.
+pub fn start(archive: &'static [u8], limits: Limits, memory: u64, tables: TableMemory) {
+    let linux = match Linux::new(vm(), scheduler(), memory, tables) {
+        Ok(linux) => linux,
+        Err(e) => panic!("the Linux layer cannot be built: {e:?}"),
+    };
+    LINUX.set(linux);
+    let files = crate::memory::heap::keep((archive, limits));
+    kernel_thread("first", first_thread, core::ptr::from_ref(files) as usize);
+}
+
+extern "C" fn first_thread(files: usize) -> ! {
+    // SAFETY: `start` passes a leaked box.
+    let (initramfs, limits) = unsafe { *(files as *const (&'static [u8], Limits)) };
+    let start = || {
+        let no_memory = |_| StartError::Step("opening the machine's ports", Errno::ENOMEM);
+        let (io, error) = (ports::shared(0).map_err(no_memory)?, ports::shared(1).map_err(no_memory)?);
+        linux().start(Boot { initramfs, io, error, size: Size::default(), limits })
+    };
+    if let Err(e) = start() {
+        log!("{e}");
+        power::off(End::Exit(e.status()));
+    }
+    scheduler().exit()
+}
+
+/// Where a program's thread starts, on its own stack: `regs` is what it will load.
+pub extern "C" fn user_thread(regs: &mut UserRegs) {
+    // Written once: every thread of every CPU comes by.
+    if !FIRST_RAN.load(Ordering::Relaxed) && !FIRST_RAN.swap(true, Ordering::Relaxed) {
+        ports::tell(format_args!("ready {}", clock::now()));
+        trace::begin();
+        crate::report::watchdog::provoke::sleep_where_asked();
+    }
+    linux().first_return(regs);
+    trap::leave(regs);
+}

@@ -1,0 +1,92 @@
+//! The kernel's log: lines on the first serial port, each with the time since boot.
+
+use core::fmt::{self, Write};
+use core::sync::atomic::{AtomicBool, Ordering};
+use quire_drivers::uart;
+
+static HELD: AtomicBool = AtomicBool::new(false);
+
+/// Formats one line into the log.
+macro_rules! log {
+    ($($t:tt)*) => { $crate::report::log::line(format_args!($($t)*)) };
+}
+
+/// Formats text into the log, each of its lines on one or more lines there: nothing is cut.
+macro_rules! log_text {
+    ($($t:tt)*) => { $crate::report::log::text(format_args!($($t)*)) };
+}
+
+/// A line, assembled so that it reaches the port in one piece; what is longer is cut.
+struct Line {
+    bytes: [u8; 256],
+    len: usize,
+}
+
+impl Write for Line {
+    fn write_str(&mut self, s: &str) -> fmt::Result {
+        let room = self.bytes.len() - 1 - self.len;
+        let n = s.len().min(room);
+        self.bytes[self.len..self.len + n].copy_from_slice(&s.as_bytes()[..n]);
+        self.len += n;
+        Ok(())
+    }
+}
+
+/// Writes one line. May be called anywhere, interrupt handlers and panics included.
+pub fn line(args: fmt::Arguments<'_>) {
+    let mut line = Line { bytes: [0; 256], len: 0 };
+    let us = crate::cpu::clock::now() / 1000;
+    let _never_fails = write!(line, "[{:>5}.{:06}] ", us / 1_000_000, us % 1_000_000);
+    let _never_fails = line.write_fmt(args);
+    line.bytes[line.len] = b'\n';
+    line.len += 1;
+    raw(&line.bytes[..line.len]);
+}
+
+/// Text that goes to the log line by line as it is formatted.
+struct Text(Line);
+
+impl Text {
+    fn flush(&mut self) {
+        if let Ok(text) = core::str::from_utf8(&self.0.bytes[..self.0.len]) {
+            line(format_args!("{text}"));
+        }
+        self.0.len = 0;
+    }
+}
+
+impl Write for Text {
+    fn write_str(&mut self, s: &str) -> fmt::Result {
+        for c in s.chars() {
+            // Room for what stands before a line.
+            if c == '\n' || self.0.len + c.len_utf8() > self.0.bytes.len() - 32 {
+                self.flush();
+            }
+            if c != '\n' {
+                self.0.write_char(c)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Writes text of any length, a line for each of its lines.
+pub fn text(args: fmt::Arguments<'_>) {
+    let mut text = Text(Line { bytes: [0; 256], len: 0 });
+    let _never_fails = text.write_fmt(args);
+    text.flush();
+}
+
+/// Writes bytes to the port in one piece.
+pub fn raw(bytes: &[u8]) {
+    let interrupts = crate::cpu::interrupts_off();
+    // A CPU that died with the lock held must not silence the others: give up after a while.
+    let mut patience = 50_000_000u32;
+    while HELD.swap(true, Ordering::Acquire) && patience > 0 {
+        core::hint::spin_loop();
+        patience -= 1;
+    }
+    uart::write(bytes);
+    HELD.store(false, Ordering::Release);
+    crate::cpu::interrupts_restore(interrupts);
+}

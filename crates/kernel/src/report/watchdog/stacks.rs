@@ -1,0 +1,245 @@
+//! The stacks of all CPUs, by non-maskable interrupts.
+//!
+//! A CPU that is asked writes what it was doing into its own snapshot: it neither prints nor takes a lock, since it may have
+//! been interrupted in the middle of either. The CPU that asks prints.
+
+use crate::cpu;
+use crate::machine::Machine;
+use crate::report::backtrace;
+use crate::thread::context::Context;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use quire_drivers::local_apic;
+use quire_linux::UserRegs as Regs;
+use quire_task::Thread;
+
+/// Return addresses in a snapshot, at most.
+const DEPTH: usize = 24;
+
+/// What a CPU was doing. Written by its non-maskable interrupt, between `asked` and `answered`.
+#[repr(align(128))]
+struct Snapshot {
+    /// The number of the last question, and of the last one that was answered.
+    asked: AtomicU32,
+    answered: AtomicU32,
+    /// A probe of the watcher's is on its way.
+    probed: AtomicBool,
+    user: AtomicBool,
+    interrupts: AtomicBool,
+    /// In builds that check themselves: it holds the lock that was asked for.
+    holds: AtomicBool,
+    preemption: AtomicU32,
+    tid: AtomicU32,
+    at: AtomicU64,
+    calls: [AtomicU64; DEPTH],
+    len: AtomicUsize,
+    /// What the timer interrupt that is being served, if any, has interrupted.
+    timer: AtomicPtr<Regs>,
+}
+
+static SNAPSHOTS: [Snapshot; cpu::MAX] = [const {
+    Snapshot {
+        asked: AtomicU32::new(0),
+        answered: AtomicU32::new(0),
+        probed: AtomicBool::new(false),
+        user: AtomicBool::new(false),
+        interrupts: AtomicBool::new(false),
+        holds: AtomicBool::new(false),
+        preemption: AtomicU32::new(0),
+        tid: AtomicU32::new(0),
+        at: AtomicU64::new(0),
+        calls: [const { AtomicU64::new(0) }; DEPTH],
+        len: AtomicUsize::new(0),
+        timer: AtomicPtr::new(core::ptr::null_mut()),
+    }
+}; cpu::MAX];
+
+/// A CPU asks the others; the second one does without.
+static ASKING: AtomicBool = AtomicBool::new(false);
+/// The lock whose holder is wanted; 0 for none.
+static WANTED: AtomicUsize = AtomicUsize::new(0);
+
+/// Where the asking CPU's own stack is.
+pub enum Mine<'a> {
+    /// It serves its timer, which interrupted what matters.
+    Interrupted,
+    /// The caller is what matters.
+    Here,
+    /// This thread, which sleeps, is what matters.
+    Sleeper(&'a Thread<Machine>),
+}
+
+/// Notes what the timer interrupt that is being served has interrupted. This CPU's own line.
+#[inline(always)]
+pub fn interrupted_by_timer(regs: &Regs) {
+    SNAPSHOTS[cpu::id()].timer.store(core::ptr::from_ref(regs).cast_mut(), Ordering::Relaxed);
+}
+
+/// Sends `cpu` a probe.
+pub fn probe(cpu: usize) {
+    SNAPSHOTS[cpu].probed.store(true, Ordering::Release);
+    local_apic::send_nmi(cpu::apic_id(cpu));
+}
+
+/// The interrupt flag.
+const INTERRUPTS: u64 = 1 << 9;
+
+/// Serves an NMI: whether a question or a probe was behind it.
+pub fn nmi(regs: &Regs) -> bool {
+    let mine = &SNAPSHOTS[cpu::id()];
+    let probed = mine.probed.swap(false, Ordering::AcqRel);
+    if probed && let Some(scheduler) = crate::machine::try_scheduler() {
+        scheduler.probed(regs.rflags & INTERRUPTS == 0);
+    }
+    let asked = mine.asked.load(Ordering::Acquire);
+    let question = asked != mine.answered.load(Ordering::Relaxed);
+    if question {
+        mine.take(Some(regs));
+        mine.answered.store(asked, Ordering::Release);
+    }
+    probed || question
+}
+
+impl Snapshot {
+    /// What this CPU did at `regs`, or does.
+    fn take(&self, regs: Option<&Regs>) {
+        let user = regs.is_some_and(|r| r.cs & 3 != 0);
+        self.user.store(user, Ordering::Relaxed);
+        self.interrupts.store(regs.is_some_and(|r| r.rflags & INTERRUPTS != 0), Ordering::Relaxed);
+        self.preemption.store(cpu::preempt_count(), Ordering::Relaxed);
+        self.tid.store(tid(), Ordering::Relaxed);
+        self.at.store(regs.map_or(0, |r| r.rip), Ordering::Relaxed);
+        self.holds.store(holds(WANTED.load(Ordering::Relaxed)), Ordering::Relaxed);
+        let mut len = 0;
+        let mut note = |address| {
+            if let Some(place) = self.calls.get(len) {
+                place.store(address, Ordering::Relaxed);
+                len += 1;
+            }
+        };
+        match regs {
+            Some(_) if user => {}
+            Some(regs) => backtrace::each_return_address(regs.rbp, &mut note),
+            None => backtrace::each_caller(&mut note),
+        }
+        self.len.store(len, Ordering::Relaxed);
+    }
+
+    fn print(&self, cpu: usize) {
+        let at = self.at.load(Ordering::Relaxed);
+        let (tid, preemption) = (self.tid.load(Ordering::Relaxed), self.preemption.load(Ordering::Relaxed));
+        if self.user.load(Ordering::Relaxed) {
+            log!("CPU {cpu}: thread {tid}, in user mode at {at:#x}");
+            return;
+        }
+        let masked = if self.interrupts.load(Ordering::Relaxed) { "on" } else { "masked" };
+        match tid {
+            0 => {
+                log!("CPU {cpu}: a thread of the kernel's own, interrupts {masked}, preemption off {preemption} times")
+            }
+            _ => log!("CPU {cpu}: thread {tid}, in the kernel, interrupts {masked}, preemption off {preemption} times"),
+        }
+        if at != 0 {
+            backtrace::log_address(at);
+        }
+        let len = self.len.load(Ordering::Relaxed);
+        self.calls.iter().take(len).for_each(|call| backtrace::log_address(call.load(Ordering::Relaxed)));
+    }
+}
+
+/// The id of the program's thread that this CPU runs; 0 for one of the kernel's own.
+fn tid() -> u32 {
+    // SAFETY: what runs here is alive, and this CPU does not leave it while it is interrupted.
+    let thread = unsafe { (cpu::current_thread() as *const Thread<Machine>).as_ref() };
+    thread.and_then(|thread| thread.payload().as_ref()).map_or(0, quire_linux::Thread::tid)
+}
+
+#[cfg(debug_assertions)]
+fn holds(lock: usize) -> bool {
+    // SAFETY: this CPU's own list, which nothing else on it changes while it is interrupted.
+    lock != 0 && unsafe { (*cpu::block()).held.has(lock) }
+}
+#[cfg(not(debug_assertions))]
+fn holds(_lock: usize) -> bool {
+    false
+}
+
+/// How long an answer may take: a CPU that does not run now answers when it does.
+const PATIENCE: u64 = 1_000_000_000;
+
+/// The CPUs that work, but this one.
+fn others() -> impl Iterator<Item = usize> {
+    let me = cpu::id();
+    (0..cpu::count()).filter(move |c| *c != me && !cpu::block_of(*c).is_null() && cpu::apic_id(*c) != cpu::NOT_ARRIVED)
+}
+
+/// Asks all other CPUs, and calls `f` with those that did not answer as a mask. `None` where another CPU asks.
+fn ask<R>(lock: usize, f: impl FnOnce(u64) -> R) -> Option<R> {
+    if ASKING.swap(true, Ordering::Acquire) {
+        return None;
+    }
+    WANTED.store(lock, Ordering::Relaxed);
+    let mut silent = 0u64;
+    for other in others() {
+        SNAPSHOTS[other].asked.fetch_add(1, Ordering::AcqRel);
+        local_apic::send_nmi(cpu::apic_id(other));
+        silent |= 1 << other;
+    }
+    let end = crate::cpu::clock::now() + PATIENCE;
+    while silent != 0 && crate::cpu::clock::now() < end {
+        for other in others() {
+            let theirs = &SNAPSHOTS[other];
+            if theirs.answered.load(Ordering::Acquire) == theirs.asked.load(Ordering::Relaxed) {
+                silent &= !(1 << other);
+            }
+        }
+        core::hint::spin_loop();
+    }
+    let r = f(silent);
+    ASKING.store(false, Ordering::Release);
+    Some(r)
+}
+
+/// Asks all other CPUs; which of them holds `lock`, as far as it is known. `None` where one of them gives no answer: it does
+/// not run at this moment.
+pub fn holder(lock: usize) -> Option<Option<usize>> {
+    let found = |silent| (silent == 0).then(|| others().find(|c| SNAPSHOTS[*c].holds.load(Ordering::Relaxed)));
+    ask(lock, found).flatten()
+}
+
+/// Logs where a thread that sleeps left its CPU.
+pub fn print_sleeper(thread: &Thread<Machine>) {
+    // SAFETY: the context lives as long as the thread. A thread that wakes at this moment overwrites the frame: what is read is
+    // memory of its stack still, and of no use.
+    let frame = unsafe { Context::saved_frame(thread.context()) };
+    if let Some(frame) = frame.filter(|_| !thread.is_running()) {
+        backtrace::backtrace(frame);
+    }
+}
+
+/// Prints the stacks of all CPUs.
+pub fn print_all(mine: &Mine<'_>) {
+    let me = &SNAPSHOTS[cpu::id()];
+    match mine {
+        // SAFETY: the registers lie on the stack of the interrupt that is being served.
+        Mine::Interrupted => me.take(unsafe { me.timer.load(Ordering::Relaxed).as_ref() }),
+        Mine::Here | Mine::Sleeper(_) => me.take(None),
+    }
+    let printed = ask(0, |silent| {
+        me.print(cpu::id());
+        for other in others() {
+            match silent & 1 << other {
+                0 => SNAPSHOTS[other].print(other),
+                _ => log!("CPU {other} gives no answer"),
+            }
+        }
+    });
+    if printed.is_none() {
+        me.print(cpu::id());
+        log!("another CPU prints the others' stacks");
+        // The caller may be about to panic, which would stop that CPU.
+        let end = crate::cpu::clock::now() + 5 * PATIENCE;
+        while ASKING.load(Ordering::Relaxed) && crate::cpu::clock::now() < end {
+            core::hint::spin_loop();
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! The kernel's own threads: those that run no program.
+
+use crate::machine::{Machine, scheduler};
+use crate::memory::heap::keep;
+use crate::thread::context::Context;
+use core::ptr::NonNull;
+use quire_sync::hooks::ThreadHandle;
+use quire_sync::{Rank, SpinLock};
+use quire_task::{Thread, ThreadRef};
+
+/// Threads that are listed at most; later ones run, and are not watched.
+const LISTED: usize = 16;
+
+/// Such a thread and its name.
+pub type Own = (ThreadRef<Machine>, &'static str);
+
+static OWN: SpinLock<[Option<Own>; LISTED]> = SpinLock::new(Rank::SYSTEM, [const { None }; LISTED]);
+
+/// Starts a thread of the kernel's own: it runs `main(argument)`, which ends by `Scheduler::exit`, if at all.
+pub fn kernel_thread(name: &'static str, main: extern "C" fn(usize) -> !, argument: usize) -> ThreadHandle {
+    unsafe fn release(thread: NonNull<Thread<Machine>>) {
+        // SAFETY: leaked below; the last reference is gone.
+        drop(unsafe { quire_heap::Box::from_raw(thread.as_ptr()) });
+    }
+    let Ok(context) = Context::kernel(name, main, argument) else {
+        panic!("not enough memory for the kernel's own threads")
+    };
+    let thread = keep(Thread::new(context, None, release));
+    let handle = thread.handle();
+    list(thread.to_ref(), name);
+    // SAFETY: leaked, so it stays in place; its first count is given up here.
+    scheduler().spawn(unsafe { ThreadRef::adopt(NonNull::from(thread)) });
+    handle
+}
+
+/// Makes the caller this CPU's idle thread.
+pub fn adopt_idle() {
+    unsafe fn never_released(_thread: NonNull<Thread<Machine>>) {}
+    let thread = keep(Thread::new(Context::running(), None, never_released));
+    // SAFETY: leaked, so it stays in place; the first count is given up here.
+    scheduler().start_cpu(unsafe { ThreadRef::adopt(NonNull::from(thread)) });
+}
+
+fn list(thread: ThreadRef<Machine>, name: &'static str) {
+    let mut own = OWN.lock();
+    if let Some(free) = own.iter_mut().find(|t| t.is_none()) {
+        *free = Some((thread, name));
+    }
+}
+
+/// The threads that are listed. Those that have ended are let go of.
+pub fn listed() -> impl Iterator<Item = Own> {
+    (0..LISTED).filter_map(|at| {
+        // The lock is given up before the reference is: the last one frees the thread.
+        let own = &mut OWN.lock()[at];
+        if own.as_ref().is_some_and(|(t, _)| t.has_ended()) { own.take() } else { own.clone() }
+    })
+}
