@@ -6,18 +6,26 @@ use super::world::THINGS;
 use super::{Operation, inside};
 use quire_vm::map::{Advice, Content, Inherit, Limits, MapRequest, Move, Placement, Space, Tag, Wire};
 use quire_vm::phys::frames::{Fill, For};
-use quire_vm::{FaultError, MapError, PAGE_SIZE, Prot};
+use quire_vm::{FaultError, MapError, PAGE_SIZE, Prot, VirtRange};
+
+/// Whether no call may take `range`.
+fn is_wrong(range: VirtRange) -> bool {
+    range.start > range.end || !(range.start | range.end).is_multiple_of(PAGE_SIZE)
+}
 
 pub const OPERATIONS: &[Operation] = &[
     ("map", map),
     ("map an object", map_object),
     ("unmap", |p| {
         let (space, range) = (p.space().1, p.range());
-        let _typed = space.unmap(range);
+        let done = space.unmap(range);
+        assert!(done.is_err() || !is_wrong(range), "unmapped {range:?}");
         assert!(!space.is_mapped(range) || p.scene.spaces.len() > 1);
     }),
     ("protect", |p| {
-        let _typed = p.space().1.protect(p.range(), p.prot());
+        let range = p.range();
+        let done = p.space().1.protect(range, p.prot());
+        assert!(done.is_err() || !is_wrong(range), "protected {range:?}");
     }),
     ("advise", |p| {
         use Advice::*;
@@ -27,7 +35,9 @@ pub const OPERATIONS: &[Operation] = &[
     ("inherit", |p| {
         let some = Inherit { included: None, content: Some(Content::Zero) };
         let all = [Inherit::NONE, Inherit::COPY, Inherit::SHARE, Inherit::ZERO, Inherit::default(), some];
-        let _typed = p.space().1.inherit(p.range(), p.one_of(&all));
+        let range = p.range();
+        let done = p.space().1.inherit(range, p.one_of(&all));
+        assert!(done.is_err() || !is_wrong(range), "inherits {range:?}");
     }),
     ("remap", |p| {
         let (space, from, to) = (p.space().1, p.range(), p.address());
@@ -68,7 +78,9 @@ pub const OPERATIONS: &[Operation] = &[
         let _typed = if p.flip() { space.grow_stack(at).is_ok() } else { space.grow_stack_at_fault(at).is_ok() };
     }),
     ("make resident", |p| {
-        let _typed = p.space().1.make_resident(p.range());
+        let range = p.range();
+        let done = p.space().1.make_resident(range);
+        assert!(done.is_err() || !is_wrong(range), "made {range:?} resident");
     }),
     ("sync", |p| {
         let (space, range) = (p.space().1, p.range());

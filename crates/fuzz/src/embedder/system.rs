@@ -140,8 +140,8 @@ pub const OPERATIONS: &[Operation] = &[
             1 => drop(kernel.reclaim()),
             2 => kernel.each(|range, _purpose, guard| assert!(!range.is_empty() && guard <= PAGE_SIZE)),
             _ => {
-                let _racing = (kernel.generation(), kernel.visits_for_a_stack());
-                assert!(!kernel.is_empty() && kernel.len() > 0);
+                let _racing = (kernel.generation(), kernel.visits_for_a_stack(), kernel.len());
+                assert!(!kernel.is_empty());
                 assert!(kernel.stack_bytes() < kernel.range().len());
             }
         }

@@ -102,7 +102,6 @@ impl World {
             vm.reclaim_from(&Keeper);
             // For ever, so that the account has it.
             let _stays = kernel.buffer(PAGE_SIZE).expect("memory for a buffer").keep();
-            vm.wake_and_stop();
         }
         let world = World {
             vms,
@@ -166,15 +165,6 @@ impl World {
             vm.frames().check().unwrap_or_else(|broken| panic!("{broken:?}"));
         }
     }
-}
-
-trait Daemons {
-    /// Lets each daemon run for a moment on a thread of its own.
-    fn wake_and_stop(&'static self);
-}
-
-impl Daemons for Vm<Hosted> {
-    fn wake_and_stop(&'static self) {}
 }
 
 /// What was taken as several frames at once.

@@ -14,7 +14,7 @@
 //!    ([`is_ending`](quire_vm::Machine::is_ending)); interruptible waits end.
 //! 2. Where it has not left its memory after [`GRACE`], because a thread of it waits for something else, its memory is condemned and taken
 //!    ([`reap`](quire_vm::Space::reap)). So a victim may hold a lock that the waiters' locks depend on.
-//! 3. Where it still has memory after [`BOUND`], it is given up, and another victim may be chosen.
+//! 3. Where it still has memory after a second ([`victims`](crate::process::victims)), it is given up, and another victim may be chosen.
 //!
 //! There is one victim at a time, so that a burst of refused faults ends one process and not ten.
 //!
