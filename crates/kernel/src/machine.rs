@@ -1,5 +1,4 @@
-//! The machine that the layers below the system call interface run on: its type, the memory system and the scheduler on it, and
-//! RAM as the memory system sees it.
+//! The machine that the memory system and the scheduler run on: its type, its parts, and RAM as the memory system sees it.
 //!
 //! Its other sides are implemented above what they call: translations in `memory::hardware`, scheduling in `thread::scheduling`,
 //! preemption and waiting in `thread::hooks`, programs in `personality::machine`. So a user of the type uses none of those.

@@ -10,7 +10,7 @@ use crate::signal::{SigInfo, Signal};
 use crate::syscall::{self, Repeat};
 use crate::{Ctx, Linux};
 use core::sync::atomic::Ordering;
-use quire_vm::{Access, FaultError, FaultKind, PAGE_SIZE};
+use quire_vm::{Access, FaultError, FaultKind};
 
 /// How often a fault begins again after memory was out: only where what it needs is not what the end of processes gives.
 const DEFEATS: u32 = 64;
@@ -111,7 +111,7 @@ impl<M: Machine> Linux<M> {
     /// Serves a fault; where memory is out, again when a victim has ended. [`FaultError::OutOfMemory`]: the calling thread ends.
     fn repair(&'static self, address: u64, access: Access) -> Result<(), FaultError> {
         #[cfg(debug_assertions)]
-        if self.current().refusals.misses(address / PAGE_SIZE) {
+        if self.current().refusals.misses(address / quire_vm::PAGE_SIZE) {
             return Err(FaultError::OutOfMemory);
         }
         match self.repair_once(address, access) {
@@ -124,7 +124,7 @@ impl<M: Machine> Linux<M> {
     fn repair_again(&'static self, address: u64, access: Access) -> Result<(), FaultError> {
         #[cfg(debug_assertions)]
         if self.current().refusals.has_refused() {
-            self.current().refusals.miss(address / PAGE_SIZE);
+            self.current().refusals.miss(address / quire_vm::PAGE_SIZE);
             return Err(FaultError::OutOfMemory);
         }
         loop {

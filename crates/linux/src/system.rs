@@ -1,4 +1,4 @@
-//! About the machine as a whole: `uname`, `sysinfo`, `reboot`.
+//! About the machine as a whole: `uname` and its names, `sysinfo`, `getrandom`, `reboot`.
 
 use crate::errno::Errno;
 use crate::host_name::{NAME_LEN, name};

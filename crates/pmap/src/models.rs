@@ -451,7 +451,7 @@ impl Target {
             let generation = self.asked[i].swap(0, Ordering::AcqRel);
             if generation != 0 {
                 let mut set = FlushSet::new();
-                set.add(VirtRange { start: i as u64 * PAGE_SIZE, end: (i as u64 + 1) * PAGE_SIZE });
+                set.add_for_model(VirtRange { start: i as u64 * PAGE_SIZE, end: (i as u64 + 1) * PAGE_SIZE });
                 flush_here(self, &self.state, &self.space, generation, &set);
                 assert!(!self.cached[i].load(Ordering::Relaxed), "a flush was answered and the translation is there");
             }

@@ -1,4 +1,5 @@
-//! What the documents say of the code is there: files and functions that the walkthrough names, and items that the README names.
+//! What the documents say of the code is there: files that they name, functions that the walkthrough names, and items that the README
+//! names.
 
 use std::{
     fs,
@@ -10,6 +11,7 @@ use crate::failure::{Doing, Result};
 
 const NAME: &str = "docs/the walkthrough names code that is there";
 const README: &str = "docs/the README names items that are there";
+const FILES: &str = "docs/documents name files that are there";
 const CONTRACTS: &str = "docs/every contract has one home";
 const RANKS: &str = "docs/all lock ranks stand in one table";
 const SAFETY: &str = "docs/every unsafe block is argued for";
@@ -17,7 +19,7 @@ const MUTANTS: &str = "docs/every step that models leave out is in the models' t
 
 /// Their names.
 pub fn names(_: &Context<'_>) -> Result<Vec<String>> {
-    Ok([NAME, README, CONTRACTS, RANKS, SAFETY, MUTANTS, api::NAME].map(str::to_owned).to_vec())
+    Ok([NAME, README, FILES, CONTRACTS, RANKS, SAFETY, MUTANTS, api::NAME].map(str::to_owned).to_vec())
 }
 
 /// Looks every name up.
@@ -27,7 +29,7 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
         done(if wrong.is_empty() { Check::passed(MUTANTS) } else { Check::failed(MUTANTS, wrong.join("\n")) });
     }
     for (name, judge) in
-        [(CONTRACTS, contracts as fn(&Path) -> Result<Vec<String>>), (RANKS, ranks), (SAFETY, safeties)]
+        [(CONTRACTS, contracts as fn(&Path) -> Result<Vec<String>>), (RANKS, ranks), (SAFETY, safeties), (FILES, files)]
     {
         if context.selects(name) {
             let wrong = judge(&context.places.root)?;
@@ -87,6 +89,40 @@ fn contracts(root: &Path) -> Result<Vec<String>> {
     let path = root.join("ARCHITECTURE.md");
     let text = fs::read_to_string(&path).doing(|| format!("cannot read {}", path.display()))?;
     Ok(contract::judge(&contract::table(&text), &sources(root, &["crates", "lab"])?))
+}
+
+/// Files that a document names with their folder, and that are not there. Tables of files without their crate are generated.
+fn files(root: &Path) -> Result<Vec<String>> {
+    let mut documents: Vec<PathBuf> =
+        ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"].map(|name| root.join(name)).into();
+    let folder = root.join("docs");
+    for entry in fs::read_dir(&folder).doing(|| format!("cannot read {}", folder.display()))? {
+        let path = entry.doing(|| folder.display().to_string())?.path();
+        let name = path.file_name().unwrap_or_default();
+        if path.extension().is_some_and(|e| e == "md") && name != "status.md" && name != "api.md" {
+            documents.push(path);
+        }
+    }
+    documents.sort();
+    let mut missing = Vec::new();
+    for path in documents {
+        let text = fs::read_to_string(&path).doing(|| format!("cannot read {}", path.display()))?;
+        let names = file_names(&text).into_iter();
+        let there = |name: &str| {
+            let mut places = candidates(&root.join("crates"), name).into_iter().chain([root.join(name)]);
+            places.any(|place| place.exists())
+        };
+        let shown = path.strip_prefix(root).unwrap_or(&path).display();
+        missing
+            .extend(names.filter(|name| !there(name)).map(|name| format!("{shown} names {name}, which is not there")));
+    }
+    Ok(missing)
+}
+
+/// Rust files that a text names between backquotes, with a folder and without a star.
+fn file_names(text: &str) -> Vec<&str> {
+    let prose = text.split("```").step_by(2);
+    prose.flat_map(quoted).filter(|n| n.ends_with(".rs") && n.contains('/') && !n.contains(['*', ' ', '<'])).collect()
 }
 
 /// Ranks that are made of a number outside of the table and of tests.
@@ -221,6 +257,13 @@ mod tests {
         assert_eq!(["vm", "pmap_x86_64"].map(directory), ["vm", "pmap-x86_64"]);
         assert!(declares("pub struct Space<M>", "Space") && declares("macro_rules! provide {", "provide"));
         assert!(!declares("pub struct Spaces;", "Space") && !declares("// Space", "Space"));
+    }
+
+    #[test]
+    fn files_are_named_with_a_folder() {
+        let text =
+            "`vm/fault/mod.rs`, `mod.rs`, `crates/*/src/models.rs`\n```\n`no/no.rs`\n```\n`./quire lab` `a/b.md`";
+        assert_eq!(file_names(text), ["vm/fault/mod.rs"]);
     }
 
     #[test]

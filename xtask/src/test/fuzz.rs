@@ -17,7 +17,7 @@ use crate::{
 /// A fuzzer that takes so long hangs, or this machine is busy with something else.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// One name a target.
+/// One name a target, and that of the check of reach.
 pub fn names(_: &Context<'_>) -> Result<Vec<String>> {
     Ok(TARGETS.iter().map(|t| name_of(t.name)).chain([reach::NAME.to_owned()]).collect())
 }

@@ -1,4 +1,4 @@
-//! How a process sees the tree: where its paths start, and on whose behalf it looks.
+//! How a process sees the tree: where its paths start, and the caller as permissions see it.
 
 use super::who::Who;
 use crate::host::Host;

@@ -1,4 +1,4 @@
-//! On whose behalf something is done with a file, and what its bits and owners allow.
+//! The caller of a file operation, as permissions see it, and what a file's bits and owners allow.
 
 use crate::FsError;
 use crate::host::Host;

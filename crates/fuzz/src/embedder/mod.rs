@@ -1,16 +1,16 @@
-//! An embedder of the memory core: sequences of all its safe public functions, by two threads, on things of two memory systems,
-//! misuse included. Nothing is modelled: each call ends in a value or a typed error, and at the end of an input both systems
-//! are consistent and have lost nothing.
+//! An embedder of the memory core: sequences of all its safe public functions, by two threads, on things of two memory systems.
+//! Misuse is included. Nothing is modelled: each call ends in a value or a typed error. At the end of an input both systems are
+//! consistent and have lost nothing.
 //!
 //! Both threads are a CPU of both systems, by the same number, because a thread has one number. A third thread, the input's own, makes
 //! what the input uses, answers flushes meanwhile, and takes everything apart.
 //!
-//! - [`world`]: the two systems and what threads share of them. [`inside`]: looks at what only `unsafe` functions show. These two write
-//!   `unsafe`, for what the owner of a machine does; the compiler refuses it in the others.
+//! - [`world`]: the two systems and what threads share of them. [`inside`]: looks at what only `unsafe` functions show. These two have
+//!   `unsafe` code, because they do what the owner of a machine does. The compiler refuses it in the others.
 //! - [`player`]: how bytes become calls. [`spaces`], [`objects`], [`system`], [`values`]: the calls.
 //! - [`pagers`]: what stands behind objects and swap. [`strangers`]: calls of threads that are no CPU.
 //!
-//! `./quire test docs/` reads these modules' machine code: each safe function of `docs/api.md` is called from here, or is an exception
+//! `./quire test fuzz/embedder` reads these modules' machine code: each safe function of `docs/api.md` is called from here, or is an exception
 //! of `xtask/src/test/reach.rs`. So a call is written as a call or a closure: a function that is passed by its path is not seen.
 
 mod inside;
@@ -31,6 +31,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use world::{PLAYERS, World};
 
 /// One input at a time: both systems are kept from one to the next, since making them costs more than an input.
+/// So a finding may need the inputs before it.
 static WORLD: Mutex<Option<World>> = Mutex::new(None);
 
 /// Which operations any input has done, a bit each.
@@ -60,7 +61,7 @@ pub fn run(data: &[u8]) {
             if how & 2 != 0 {
                 cpus[0].disturb_every(64, u64::from(how) + id as u64);
             }
-            let mut player = Player::new(Input::new(bytes), &cpus, world, &scene);
+            let mut player = Player::new(Input::new(bytes), &cpus, world, &scene, how & 1 == 0);
             while !player.input.is_over() {
                 let n = player.input.below(all.len());
                 DONE[n / 64].fetch_or(1 << (n % 64), Ordering::Relaxed);

@@ -23,6 +23,11 @@ pub fn fail(n: u32) {
     FAILS.store(n, Ordering::Relaxed);
 }
 
+/// Shared mappings that may store, as far as the pager was told: as many came as went once all are gone.
+pub fn stores() -> u64 {
+    STORES.load(Ordering::Relaxed)
+}
+
 /// No call fails, and what waits is done.
 pub fn calm() {
     fail(0);
@@ -97,7 +102,7 @@ impl Polled for Late {
     }
 }
 
-/// A file of a pattern that cannot be written back, page by page; a file in memory; and swap that remembers nothing.
+/// A file in memory, and swap that remembers nothing.
 pub struct Blank;
 
 /// A file of a pattern, read only.
@@ -146,7 +151,7 @@ impl SwapStore for Blank {
     }
 }
 
-/// Keeps nothing that could be given back, and says at times that it did.
+/// Keeps nothing that could be given back.
 pub struct Keeper;
 
 impl Reclaim for Keeper {

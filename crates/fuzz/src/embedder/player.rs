@@ -24,6 +24,8 @@ pub struct Player<'a> {
     pub cpus: &'a [Cpu; 2],
     pub world: &'a World,
     pub scene: &'a Scene,
+    /// No other thread plays.
+    pub alone: bool,
     /// Frames, of whichever system.
     frames: Vec<Frame>,
     /// Frames that were taken together, and the system that gave them.
@@ -33,8 +35,8 @@ pub struct Player<'a> {
 }
 
 impl<'a> Player<'a> {
-    pub fn new(input: Input<'a>, cpus: &'a [Cpu; 2], world: &'a World, scene: &'a Scene) -> Self {
-        Player { input, cpus, world, scene, frames: Vec::new(), runs: Vec::new(), ranges: Vec::new() }
+    pub fn new(input: Input<'a>, cpus: &'a [Cpu; 2], world: &'a World, scene: &'a Scene, alone: bool) -> Self {
+        Player { input, cpus, world, scene, alone, frames: Vec::new(), runs: Vec::new(), ranges: Vec::new() }
     }
 
     /// Gives up what it has.

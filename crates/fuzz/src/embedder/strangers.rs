@@ -6,8 +6,9 @@ use super::player::Player;
 use quire_hosted::{AttachError, Cpu};
 use quire_vm::map::{MapRequest, Placement, Space};
 use quire_vm::phys::frames::{Fill, For};
-use quire_vm::{Access, ObjectRef, PAGE_SIZE, Prot, VirtRange};
+use quire_vm::{Access, FaultError, MapError, ObjectRef, PAGE_SIZE, Prot, VirtRange};
 use std::cell::Cell;
+use std::mem::forget;
 use std::sync::Once;
 
 pub const OPERATIONS: &[Operation] = &[
@@ -47,18 +48,21 @@ fn stranger(p: &mut Player<'_>) {
         let call = || {
             REFUSED.set(true);
             match what {
-                0 => Space::new(vm).is_ok(),
+                0 => Space::new(vm).map(forget).is_ok(),
                 1 => space.map(&MapRequest::private(Placement::Any { hint: 0 }, PAGE_SIZE)).is_ok(),
-                2 => space.fault(0x1000, Access::Read).is_ok(),
+                2 => !matches!(space.fault(0x1000, Access::Read), Err(FaultError::OutOfMemory)),
                 3 => space.unmap(range).is_ok(),
-                4 => space.protect(range, Prot::READ).is_ok(),
-                5 => space.fork().is_ok(),
-                6 => vm.alloc_frame(Fill::Any, For::User).is_ok(),
-                7 => vm.alloc_run(0, For::User).is_ok(),
-                8 => ObjectRef::anonymous(vm, 1).is_ok(),
+                4 => !matches!(space.protect(range, Prot::READ), Err(MapError::OutOfMemory)),
+                5 => space.fork().map(forget).is_ok(),
+                6 => vm.alloc_frame(Fill::Any, For::User).map(forget).is_ok(),
+                7 => vm.alloc_run(0, For::User).map(forget).is_ok(),
+                8 => ObjectRef::anonymous(vm, 1).map(forget).is_ok(),
                 9 => object.read(0, 8, &mut |bytes| Ok::<_, ()>(bytes.len())).is_ok_and(|n| n != 0),
                 10 => object.write(0, 8, &mut |bytes| Ok::<_, ()>(bytes.len())).is_ok(),
-                _ => space.is_mapped(range),
+                _ => {
+                    let _answer = space.is_mapped(range);
+                    true
+                }
             }
         };
         let thread = scope.spawn(call);
@@ -66,8 +70,16 @@ fn stranger(p: &mut Player<'_>) {
             p.cpus.iter().for_each(Cpu::interrupts);
             std::thread::yield_now();
         }
-        // An error is an answer too: of an allocation that is to fail, or of a device, which is not read.
-        thread.join().unwrap_or(false)
+        match thread.join() {
+            // An error is an answer too: of an allocation that is to fail, or of a device, which is not read.
+            Ok(done) => done,
+            Err(payload) => {
+                let said =
+                    payload.downcast_ref::<&str>().copied().or(payload.downcast_ref::<String>().map(String::as_str));
+                assert_eq!(said, Some("the calling thread is no CPU of this machine"), "call {what}");
+                false
+            }
+        }
     });
     assert!(!done, "a thread that is no CPU was let do call {what}");
 }

@@ -90,7 +90,7 @@ pub const OPERATIONS: &[Operation] = &[
     ("a second store", |p| {
         let ((_, vm), store) = (p.system(), p.world.swap);
         assert!(vm.add_swap(&Blank).is_err(), "swap is added twice");
-        // A place of what is polled is used up where there is one.
+        // Each success takes a place for the rest of the process, so it is tried rarely.
         if p.below(64) == 0 {
             assert!(vm.add_polled_swap(store).is_err(), "swap is added twice");
             let _full = vm.poll_with(&Late);

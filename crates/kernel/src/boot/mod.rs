@@ -1,10 +1,11 @@
 //! Boot: from the loader's entry to the first thread, on the boot CPU and on the others.
 //!
-//! Uses all of the kernel, and nothing uses it. Rooms below get from boot what they need of rooms above: a CPU's tables the addresses
-//! that traps enter at, the page tables the page below the boot stack to leave out.
+//! Uses all of the kernel, and nothing uses it. Boot hands to rooms below what rooms above own. A CPU's tables get the addresses that
+//! traps enter at. The page tables get the page below the boot stack, which they leave out.
 //!
-//! Invariants: each step stands behind those that it needs (features, registers, the memory system, the scheduler, interrupts); a
-//! machine that cannot run Quire gets one sentence that says why.
+//! Invariants:
+//! - Each step stands behind those that it needs: features, registers, the memory system, the scheduler, interrupts.
+//! - A machine that cannot run Quire gets one sentence that says why.
 
 pub mod pvh;
 pub mod required;

@@ -2,8 +2,10 @@
 //!
 //! Uses the processor and the local APIC, and nothing else of the kernel. Boot passes the addresses that traps enter at.
 //!
-//! Invariants: only the CPU itself changes its block; the preemption word changes in one instruction, because an interrupt may
-//! come between two; features only go away, and only before other CPUs start.
+//! Invariants:
+//! - Only the CPU itself changes its block.
+//! - The preemption word changes in one instruction, because an interrupt may come between two.
+//! - Features only go away, and only before other CPUs start.
 
 pub mod clock;
 pub mod entropy;
@@ -143,8 +145,8 @@ pub fn preempt_disable() {
     unsafe { asm!("inc dword ptr gs:[{}]", const offset::PREEMPT, options(nostack)) }
 }
 
-/// Undoes one [`preempt_disable`]; where it was the last and a reschedule is pending, calls the linker's `preempt_stub`, which the
-/// scheduler's side of the kernel defines (`thread::hooks`).
+/// Undoes one [`preempt_disable`]. The last one calls the linker's `preempt_stub` where a reschedule is pending. `thread::hooks`
+/// defines it.
 ///
 /// Two instructions in the caller, which keeps all its registers: every unlock ends in this.
 #[inline(always)]

@@ -48,7 +48,7 @@ fn list(thread: ThreadRef<Machine>, name: &'static str) {
     }
 }
 
-/// The threads that are listed. Those that have ended are let go of.
+/// The threads that are listed. One that has ended is returned once more, and leaves the list.
 pub fn listed() -> impl Iterator<Item = Own> {
     (0..LISTED).filter_map(|at| {
         // The lock is given up before the reference is: the last one frees the thread.

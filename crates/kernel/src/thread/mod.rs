@@ -3,11 +3,12 @@
 //! Contexts and kernel threads use CPUs, stacks and the machine. `scheduling` and `hooks` implement the machine for `quire_task` and
 //! `quire_sync`. They stand above the tracer and the watchdog, which they call.
 //!
-//! Two jumps go up by the linker's names, because no argument can reach them: a new program's thread leaves through the trap
-//! entry's `trap_first_return`, and `cpu::preempt_enable` calls the `preempt_stub` of `hooks`.
+//! Two jumps go up by the linker's names, because no argument can reach them. A new program's thread leaves through the trap
+//! entry's `trap_first_return`. `cpu::preempt_enable` calls the `preempt_stub` of `hooks`.
 //!
-//! Invariants: a context is changed by its own thread, or by the CPU that switches to or from it, with interrupts masked; a
-//! thread of the kernel's own has no FPU state.
+//! Invariants:
+//! - A context is changed by its own thread, or by the CPU that switches to or from it, with interrupts masked.
+//! - A thread of the kernel's own has no FPU state.
 
 pub mod context;
 pub mod daemons;

@@ -1,4 +1,4 @@
-//! The size of pipes: F_GETPIPE_SZ and F_SETPIPE_SZ, and the limits in `/proc/sys/fs`.
+//! The size of pipes: F_GETPIPE_SZ and F_SETPIPE_SZ, within the [limits](super::pipe_limits).
 //!
 //! The real user of the thread that makes a pipe is charged with the pages of its ring, used or not, until the pipe goes. A thread that
 //! has neither CAP_SYS_RESOURCE nor CAP_SYS_ADMIN is limited: beyond `pipe-user-pages-soft` its new pipes are small and none grows,

@@ -1,4 +1,4 @@
-//! The file layer's state of a machine: the tree, devices, the terminal, the first process's files.
+//! The file layer's state of a machine: the tree and its limits, the terminal, the first working directory.
 
 use super::host::{Dentry, FileHost};
 use super::state::FsState;

@@ -1,4 +1,4 @@
-//! How the calling thread sees the tree of files: from where, and as whom.
+//! How the calling thread sees the tree of files: its directories, and its ids as permissions see them.
 
 use super::host::{Dentry, FileHost, View};
 use super::state::FsState;

@@ -1,4 +1,4 @@
-//! The system calls about actions, masks, the alternate stack, and sending.
+//! The system calls about actions, masks and sending.
 
 use super::action::{Action, flag};
 use super::info::{SIGINFO_LEN, code};

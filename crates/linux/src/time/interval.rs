@@ -1,4 +1,4 @@
-//! Interval timers: `setitimer`, `alarm`, and what a thread does when one ran out.
+//! Interval timers: `setitimer`, `alarm`, and what a thread does when a timer of its process has run out.
 
 use super::{SECOND, Timeval};
 use crate::errno::Errno;

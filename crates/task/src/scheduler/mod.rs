@@ -1,6 +1,6 @@
 //! The scheduler: how a thread gives its CPU up, and how a CPU takes the next one.
 //!
-//! [`cpu`] holds the state of the CPUs, [`run_queue`] and [`share`] their runnable threads, [`idle`] and [`cpu_mask`] the sets of
+//! [`cpu`] holds the state of the CPUs, [`run_queue`] and [`share`] their runnable threads. [`idle`] and [`cpu_mask`] hold the sets of
 //! CPUs that look for work or have too much. [`place`] chooses a CPU for a thread. [`timers`], [`times`] and [`watching`] add methods
 //! to [`Scheduler`], as this file does: parking, waking, switching.
 //!

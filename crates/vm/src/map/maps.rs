@@ -30,8 +30,7 @@ impl<M: Machine> Maps<M> {
     /// The place is fresh memory that no reader knows, and the storey below is written.
     #[inline(never)]
     pub(crate) unsafe fn write(place: *mut Self, boot: &mut BootMemory<'_, M>) {
-        // SAFETY: by this function's contract.
-        unsafe { write_storey!(place => Maps { map_memory: MapMemory::new(boot); objects }) }
+        write_storey!(place => Maps { map_memory: MapMemory::new(boot); objects });
     }
 
     /// Slabs of spaces, entries and tree nodes.

@@ -45,18 +45,15 @@ impl<M: Machine> Objects<M> {
     #[inline(never)]
     pub(crate) unsafe fn write(place: *mut Self, boot: &mut BootMemory<'_, M>, managed: u64) {
         let (blocks, cpus) = (boot.per_cpu(|_| Block::default()), boot.machine().cpus());
-        // SAFETY: by this function's contract.
-        unsafe {
-            write_storey!(place => Objects {
-                object_memory: ObjectMemory::new(boot),
-                reaper: Reaper::new(boot),
-                io: Io::new(boot),
-                swap: Swap::new(),
-                ghosts: Ghosts::new(&mut |n| boot.slice(n, || AtomicU64::new(0)), blocks, cpus, managed),
-                memory: Waiter::new();
-                physical,
-            });
-        }
+        write_storey!(place => Objects {
+            object_memory: ObjectMemory::new(boot),
+            reaper: Reaper::new(boot),
+            io: Io::new(boot),
+            swap: Swap::new(),
+            ghosts: Ghosts::new(&mut |n| boot.slice(n, || AtomicU64::new(0)), blocks, cpus, managed),
+            memory: Waiter::new();
+            physical,
+        });
     }
 
     /// Sleeps until frames for programs are free; false where there is nothing that could be freed.

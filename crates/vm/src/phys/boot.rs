@@ -4,17 +4,23 @@ use crate::machine::Machine;
 use core::ptr::NonNull;
 use quire_sync::{CpuId, PerCpu};
 
-/// Writes the fields of one storey where it will live, each once. The value never stands on the stack as a whole, which at boot is small.
-/// What follows the semicolon was written before. A field that is left out does not compile.
+/// Writes the fields of one storey where it will live, each once. No storey ever stands on the stack as a whole, because the boot
+/// stack is small. What follows the semicolon was written before. A field that is left out does not compile. The caller's machine is
+/// called `M`.
 ///
-/// The caller vouches that the place is valid for writes of the storey, and that no reader knows it.
+/// # Safety
+/// The place is valid for writes of the storey, and no reader knows it. The caller calls it in a function with that contract.
 macro_rules! write_storey {
     ($place:expr => $storey:ident { $($field:ident: $value:expr),* $(,)?; $($written:ident),* $(,)? }) => {{
         let _complete = |storey: &$storey<M>| {
             let $storey { $($field: _,)* $($written: _,)* } = storey;
         };
         let place: *mut $storey<M> = $place;
-        $((&raw mut (*place).$field).write($value);)*
+        $(
+            let value = $value;
+            // SAFETY: by the contract of the function that calls this macro.
+            unsafe { (&raw mut (*place).$field).write(value) };
+        )*
     }};
 }
 pub(crate) use write_storey;

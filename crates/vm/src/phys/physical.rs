@@ -76,24 +76,21 @@ impl<M: Machine> Physical<M> {
     ) {
         let epoch = epoch::Domain::new(boot.per_cpu(|_| epoch::Slot::new())).holding(managed * PAGE_SIZE / WAITS);
         boot.burst = epoch.every();
-        // SAFETY: by this function's contract.
-        unsafe {
-            write_storey!(place => Physical {
-                epoch: epoch,
-                pages: pages,
-                zero: boot.machine().pfn_of(boot.take(PAGE_SIZE as usize, PAGE_SIZE as usize).as_ptr()),
-                frames: Frames::new(boot, pages, managed, &config),
-                stats: Stats::new(boot.per_cpu(|_| Counters::new())),
-                heap: Heap::new(boot),
-                queues: Queues::new(boot, pages, queue_parts),
-                page_waits: boot.per_cpu(|_| core::array::from_fn(|_| WaitQueue::new())),
-                check: AtomicU8::new(config.check as u8),
-                config: config,
-                failures: Failures::new(),
-                check_updates: AtomicU64::new(0);
-                machine,
-            });
-        }
+        write_storey!(place => Physical {
+            epoch: epoch,
+            pages: pages,
+            zero: boot.machine().pfn_of(boot.take(PAGE_SIZE as usize, PAGE_SIZE as usize).as_ptr()),
+            frames: Frames::new(boot, pages, managed, &config),
+            stats: Stats::new(boot.per_cpu(|_| Counters::new())),
+            heap: Heap::new(boot),
+            queues: Queues::new(boot, pages, queue_parts),
+            page_waits: boot.per_cpu(|_| core::array::from_fn(|_| WaitQueue::new())),
+            check: AtomicU8::new(config.check as u8),
+            config: config,
+            failures: Failures::new(),
+            check_updates: AtomicU64::new(0);
+            machine,
+        });
     }
 
     /// The machine beneath.

@@ -29,8 +29,7 @@ impl<M: Machine> Reclaimer<M> {
     /// The place is fresh memory that no reader knows, and the storey below is written.
     #[inline(never)]
     pub(crate) unsafe fn write(place: *mut Self) {
-        // SAFETY: by this function's contract.
-        unsafe { write_storey!(place => Reclaimer { pageout: Pageout::new(), daemons: Daemons::new(); maps }) }
+        write_storey!(place => Reclaimer { pageout: Pageout::new(), daemons: Daemons::new(); maps });
     }
 
     /// Pageout: passes, and who waits for memory.

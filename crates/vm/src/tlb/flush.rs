@@ -58,9 +58,15 @@ impl FlushSet {
         (self.len, self.pages, self.all, self.structure, self.hull) = (0, 0, false, false, NOWHERE);
     }
 
+    /// Adds `range`, for the models of page tables.
+    #[cfg(any(loom, shuttle))]
+    pub fn add_for_model(&mut self, range: VirtRange) {
+        self.add(range);
+    }
+
     /// Adds `range`.
     #[inline]
-    pub fn add(&mut self, range: VirtRange) {
+    pub(crate) fn add(&mut self, range: VirtRange) {
         self.widen(range);
         if self.all {
             return;
