@@ -67,9 +67,10 @@ const FRAMES_A_PROCESS: u64 = 8;
 /// Ids that the smallest machine has.
 const LEAST_IDS: u64 = 1024;
 /// The highest id that Linux has on 64 bits.
-pub(crate) const MOST_IDS: u64 = 4 << 20;
+const MOST_IDS: u64 = 4 << 20;
 /// `vm.max_map_count`: what distributions set, where Linux itself says 65,530. A mapping costs no more here.
 const MAP_COUNT: u64 = 1 << 20;
+
 impl<M: Machine> Linux<M> {
     /// The highest id on a machine of `memory` bytes.
     const fn most_ids(memory: u64) -> crate::Pid {

@@ -125,7 +125,7 @@ impl Capabilities {
     ///
     /// # Requires
     /// `self` are still those of `old`.
-    pub(crate) fn users_changed(&mut self, old: &Credentials, new: &Credentials) {
+    pub(in crate::process) fn users_changed(&mut self, old: &Credentials, new: &Credentials) {
         if self.secure & secure::NO_SETUID_FIXUP != 0 {
             return;
         }
@@ -145,7 +145,7 @@ impl Capabilities {
     }
 
     /// What a change of the user id for files does.
-    pub(crate) fn file_user_changed(&mut self, old: u32, new: u32) {
+    pub(in crate::process) fn file_user_changed(&mut self, old: u32, new: u32) {
         if self.secure & secure::NO_SETUID_FIXUP != 0 {
             return;
         }
@@ -166,7 +166,7 @@ impl Capabilities {
     }
 
     /// `capset`, with its conditions.
-    pub(crate) fn set(&mut self, effective: Caps, permitted: Caps, inheritable: Caps) -> Result<(), Errno> {
+    pub(in crate::process) fn set(&mut self, effective: Caps, permitted: Caps, inheritable: Caps) -> Result<(), Errno> {
         let capped = !self.effective.has(cap::SETPCAP);
         let wrong = (capped && !inheritable.within(self.inheritable.or(self.permitted)))
             || !inheritable.within(self.inheritable.or(self.bounding))
@@ -181,7 +181,7 @@ impl Capabilities {
     }
 
     /// `PR_CAPBSET_DROP`
-    pub(crate) fn drop_bounding(&mut self, number: u32) -> Result<(), Errno> {
+    pub(in crate::process) fn drop_bounding(&mut self, number: u32) -> Result<(), Errno> {
         if !self.effective.has(cap::SETPCAP) {
             return Err(Errno::EPERM);
         }
@@ -193,7 +193,7 @@ impl Capabilities {
     }
 
     /// `PR_SET_SECUREBITS`: what is locked stays, locks stay, nothing is unknown, and only the privileged may.
-    pub(crate) fn set_secure(&mut self, bits: u32) -> Result<(), Errno> {
+    pub(in crate::process) fn set_secure(&mut self, bits: u32) -> Result<(), Errno> {
         let locked = (self.secure & secure::ALL_LOCKS) >> 1;
         let wrong = locked & (self.secure ^ bits) != 0
             || self.secure & secure::ALL_LOCKS & !bits != 0
@@ -207,7 +207,7 @@ impl Capabilities {
     }
 
     /// `PR_SET_KEEPCAPS`
-    pub(crate) fn keep(&mut self, keep: bool) -> Result<(), Errno> {
+    pub(in crate::process) fn keep(&mut self, keep: bool) -> Result<(), Errno> {
         if self.secure & secure::KEEP_CAPS_LOCKED != 0 {
             return Err(Errno::EPERM);
         }
@@ -216,7 +216,7 @@ impl Capabilities {
     }
 
     /// `PR_CAP_AMBIENT` with `PR_CAP_AMBIENT_RAISE`.
-    pub(crate) fn raise_ambient(&mut self, number: u32) -> Result<(), Errno> {
+    pub(in crate::process) fn raise_ambient(&mut self, number: u32) -> Result<(), Errno> {
         let one = Caps::of(number);
         if !one.within(self.permitted.and(self.inheritable)) || self.secure & secure::NO_AMBIENT_RAISE != 0 {
             return Err(Errno::EPERM);
@@ -226,7 +226,7 @@ impl Capabilities {
     }
 
     /// `PR_CAP_AMBIENT` with `PR_CAP_AMBIENT_LOWER`.
-    pub(crate) fn lower_ambient(&mut self, lowered: Caps) {
+    pub(in crate::process) fn lower_ambient(&mut self, lowered: Caps) {
         self.ambient = self.ambient.without(lowered);
     }
 }

@@ -58,7 +58,7 @@ impl Credentials {
     }
 
     /// Whether all user and group ids of `other` are `user` and `group`: it has, and had, no others.
-    pub(crate) fn is_all_of(&self, user: u32, group: u32) -> bool {
+    pub(in crate::process) fn is_all_of(&self, user: u32, group: u32) -> bool {
         [self.real_user, self.effective_user, self.saved_user].iter().all(|id| *id == user)
             && [self.real_group, self.effective_group, self.saved_group].iter().all(|id| *id == group)
     }
@@ -74,11 +74,11 @@ impl Credentials {
             || (self.may_schedule(other) && other.capabilities.permitted.within(self.capabilities.permitted))
     }
 
-    pub(crate) fn has_user(&self, id: u32) -> bool {
+    pub(in crate::process) fn has_user(&self, id: u32) -> bool {
         [self.real_user, self.effective_user, self.saved_user].contains(&id) || self.may(cap::SETUID)
     }
 
-    pub(crate) fn has_group(&self, id: u32) -> bool {
+    pub(in crate::process) fn has_group(&self, id: u32) -> bool {
         [self.real_group, self.effective_group, self.saved_group].contains(&id) || self.may(cap::SETGID)
     }
 

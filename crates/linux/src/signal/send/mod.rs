@@ -96,7 +96,7 @@ impl<M: Machine> Linux<M> {
     /// The place of a signal in a queue, charged to the user of `thread`, or of a thread of `process`; `None` where that has no thread.
     /// `Some(None)` where the user may have no more: as on Linux, `RLIMIT_SIGPENDING` of the receiver does not hold for standard
     /// signals of `kill` and of the kernel.
-    pub(crate) fn charge_signal(
+    fn charge_signal(
         &self,
         process: &Process<M>,
         thread: Option<&Thread<M>>,
@@ -121,7 +121,7 @@ impl<M: Machine> Linux<M> {
 
     /// Tells one thread of `process` that `signal` is pending for all of them: one that wants it, and of those one that is
     /// not busy with another signal already.
-    pub(crate) fn tell_one(&self, process: &Process<M>, signal: Signal) {
+    fn tell_one(&self, process: &Process<M>, signal: Signal) {
         let threads = process.threads.lock();
         let mut chosen = None;
         for task in threads.iter() {
