@@ -1,6 +1,7 @@
 //! Ends of files, on the test machine.
 
 use crate::object::ObjectRef;
+use crate::object::index::Slot;
 use crate::paging::memory_store::FaultPlan;
 use crate::testing::{TestMachine, memory_store, page};
 use crate::tests::{load, range, show, store, system};
@@ -60,6 +61,22 @@ fn zeroing_all_that_an_object_can_have_passes_over_its_holes() {
     file.zero(1..u64::MAX).unwrap();
     assert_eq!(pages.map(|n| read(&file, n * PAGE_SIZE, 2)), [[7, 0], [0, 0], [0, 0]].map(Vec::from));
     assert_eq!((file.resident(), file.check(true).err()), (3, None));
+}
+
+#[test]
+fn zeroing_reaches_pages_in_swap_and_part_of_the_last_one() {
+    let m = system();
+    let _store = m.swap(16, FaultPlan::default());
+    let file = ObjectRef::anonymous(m.vm, 0).unwrap();
+    let pages = [0, 7, 9];
+    pages.iter().for_each(|n| write(&file, n * PAGE_SIZE, &[7, 7]));
+    file.page_out(0..10);
+    let pin = m.vm.epoch().pin();
+    assert!(pages.iter().all(|n| matches!(file.index().get(*n, &pin), Slot::Swap(_))));
+    drop(pin);
+    file.zero(1..9 * PAGE_SIZE + 1).unwrap();
+    assert_eq!(pages.map(|n| read(&file, n * PAGE_SIZE, 2)), [[7, 0], [0, 0], [0, 7]].map(Vec::from));
+    assert_eq!(file.check(true).err(), None);
 }
 
 #[test]
