@@ -104,13 +104,16 @@ fn files(root: &Path) -> Result<Vec<String>> {
         }
     }
     documents.sort();
+    let all = sources(root, &["crates", "lab", "xtask", "fuzz", "examples"])?;
     let mut missing = Vec::new();
     for path in documents {
         let text = fs::read_to_string(&path).doing(|| format!("cannot read {}", path.display()))?;
         let names = file_names(&text).into_iter();
+        // Named from the root, from a crate's folder, or by the last folders.
         let there = |name: &str| {
-            let mut places = candidates(&root.join("crates"), name).into_iter().chain([root.join(name)]);
-            places.any(|place| place.exists())
+            let ends = format!("/{name}");
+            candidates(&root.join("crates"), name).iter().any(|place| place.exists())
+                || all.iter().any(|(path, _)| path == name || path.ends_with(&ends))
         };
         let shown = path.strip_prefix(root).unwrap_or(&path).display();
         missing
@@ -119,10 +122,13 @@ fn files(root: &Path) -> Result<Vec<String>> {
     Ok(missing)
 }
 
-/// Rust files that a text names between backquotes, with a folder and without a star.
+/// Rust files that a text names between backquotes, with a folder, and neither a star nor `NAME` for what varies.
 fn file_names(text: &str) -> Vec<&str> {
     let prose = text.split("```").step_by(2);
-    prose.flat_map(quoted).filter(|n| n.ends_with(".rs") && n.contains('/') && !n.contains(['*', ' ', '<'])).collect()
+    prose
+        .flat_map(quoted)
+        .filter(|n| n.ends_with(".rs") && n.contains('/') && !n.contains(['*', ' ', '<']) && !n.contains("NAME"))
+        .collect()
 }
 
 /// Ranks that are made of a number outside of the table and of tests.
