@@ -86,7 +86,7 @@ pub struct OpenFile<H: Host> {
     body: Body<H>,
     /// Up to where it has been told of writes that failed; of regular files.
     told: Option<Told>,
-    /// It counts as one that may write ([`crate::file::text`]).
+    /// The open file counts as a writer ([`crate::file::text`]).
     writes: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Who may write to a program: nobody while it is executed, and what is open for writing is not executed.
+//! Writers and programs exclude each other: no writer opens a file that is executed, and no file that is open for writing is executed.
 //!
 //! One count says both, so that of an open for writing and an exec at the same moment one is refused: above zero it counts open files
 //! that may write, below zero programs that run the file or are being loaded from it. [`TextUse`] alone changes it, in one step.
@@ -9,7 +9,7 @@
 use crate::FsError;
 use quire_sync::atomic::{AtomicU64, Ordering};
 
-/// What an open file that may write adds to the count, and what a program adds.
+/// A writer adds the first number to the count, a program the second.
 const WRITES: i64 = 1;
 pub(super) const RUNS: i64 = -1;
 

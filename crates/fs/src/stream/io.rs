@@ -11,7 +11,8 @@ pub struct Io<'a> {
     pub deadline: Option<u64>,
     /// Whether a signal wants the caller.
     pub interrupted: &'a dyn Fn() -> bool,
-    /// What is written keeps its set-id bits (the caller has [`Powers::SET_IDS`](crate::Powers)); else it loses them.
+    /// A file that the caller writes to keeps its set-id bits, because the caller has [`Powers::SET_IDS`](crate::Powers). Else it loses
+    /// them.
     pub keeps_set_ids: bool,
     /// Each write to a pipe makes packets.
     pub packets: bool,

@@ -42,7 +42,7 @@ pub enum FileKind {
     Anonymous,
 }
 
-/// Attributes that anybody may ask for and the owner may change.
+/// Attributes that each caller may read and the owner may change.
 #[derive(Clone, Copy, Debug)]
 pub struct Attr {
     /// Permission bits, with set-id and sticky bits (0o7777).

@@ -7,7 +7,7 @@ use quire_sync::atomic::{AtomicU64, Ordering};
 use quire_sync::epoch::Domain;
 use quire_sync::{PerCpu, Quota, preempt_off};
 
-/// What a file system may hold. `None`: anything.
+/// Limits of a file system. `None`: no limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Limits {
     /// Pages of files' contents, those in swap too.
@@ -19,7 +19,7 @@ pub struct Limits {
 impl Limits {
     /// A file system that may hold anything, for ever.
     pub const NONE: Limits = Limits { pages: None, inodes: None };
-    /// One that gets its limits later ([`FileSystem::set_room`]).
+    /// Limits that are set later ([`FileSystem::set_room`]).
     pub const UNSET: Limits = Limits { pages: Some(u64::MAX), inodes: Some(u64::MAX) };
 }
 
@@ -115,7 +115,7 @@ impl FileSystem {
 pub(crate) struct Admitted<'a>(&'a FileSystem);
 
 impl Admitted<'_> {
-    /// It is there: whoever takes it away says so ([`FileSystem::forget`]).
+    /// The inode or name stays counted until its remover calls [`FileSystem::forget`].
     pub fn keep(self) {
         core::mem::forget(self);
     }

@@ -14,7 +14,7 @@ use crate::tree::system::FileSystem;
 use crate::{FsError, Seals};
 use quire_heap::{Arc, Vec};
 
-/// What is to be made.
+/// The kind of file to make.
 #[derive(Clone, Copy, Debug)]
 pub enum Create<'a> {
     /// An empty file.
@@ -97,7 +97,7 @@ impl<H: Host> Vfs<H> {
             if matches!(what, Create::Directory) {
                 attr.mode |= 0o2000;
             } else if attr.mode & 0o2010 == 0o2010 && !view.who.may_set_group_id(parent.gid) {
-                // Who is not in a group makes no programs that run as that group.
+                // A caller outside a group makes no programs that run as that group.
                 attr.mode &= !0o2000;
             }
         }
@@ -146,7 +146,7 @@ impl<H: Host> Vfs<H> {
                 drop(entries);
                 return Err(FsError::Exists);
             }
-            // Under the directory's lock: whoever sees the name sees it counted.
+            // Under the directory's lock, so that each reader of the name finds it counted.
             old.inode.gain_name(now, admitted)?;
             entries.add(memory, name, dentry);
         }

@@ -1,8 +1,8 @@
-//! Paths and what is done by them: the tree as a process sees it.
+//! Paths: the tree as a process sees it, and the operations that take a path.
 //!
 //! [`Vfs`] holds the root, the mounts and the drivers. [`who`] says what the caller may do, [`view`] where its paths start, [`found`]
 //! where a path leads. [`walk`] turns a path into a dentry; [`make`], [`mounts`], [`open`], [`rename`] and [`attributes`] change the
-//! tree or open what is in it, each by adding methods to [`Vfs`].
+//! tree or open its files, each by adding methods to [`Vfs`].
 //!
 //! May use: [`tree`](crate::tree), [`file`](crate::file), [`pipe`](crate::pipe) and the seam to
 //! [drivers](crate::device::driver). Devices themselves are above.

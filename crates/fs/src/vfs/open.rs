@@ -55,7 +55,7 @@ impl<H: Host> Vfs<H> {
                 view.who.may(&directory.inode, Want::WRITE | Want::EXECUTE)?;
                 let system = directory.inode.system();
                 let inode = self.new_inode(view, Some(&directory.inode), system, Create::File, mode)?;
-                // Nobody else has it yet.
+                // No other thread has the file yet.
                 inode.change(self.host.realtime(), |a| a.linkable = !flags.contains(OpenFlags::EXCLUSIVE));
                 let label = try_format(format_args!("#{}", inode.ident.number))?;
                 return self.open_dentry(Dentry::unlisted(&directory, &label, inode)?, flags, io);
