@@ -182,6 +182,10 @@ pub struct Test {
     #[arg(long, requires = "filter", conflicts_with_all = ["model", "sanitize", "miri", "list"])]
     pub graph: bool,
 
+    /// With `prose`: print for each document and source its sentences, the longest, and how many are over 25 words
+    #[arg(long, requires = "filter", conflicts_with_all = ["model", "sanitize", "miri", "list", "graph"])]
+    pub table: bool,
+
     /// Run the guest tests on Debian's Linux instead: a check of the tests themselves
     #[arg(long, hide = true)]
     pub linux: bool,

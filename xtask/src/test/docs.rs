@@ -159,6 +159,11 @@ fn numbered_ranks(path: &str, text: &str) -> Vec<String> {
 
 /// All Rust files below these folders of `root`: their paths from there, and their text.
 pub(super) fn sources(root: &Path, folders: &[&str]) -> Result<Vec<(String, String)>> {
+    files_below(root, folders, &["rs"])
+}
+
+/// All files with such endings below these folders of `root`, in order: their paths from there, and their text.
+pub(super) fn files_below(root: &Path, folders: &[&str], endings: &[&str]) -> Result<Vec<(String, String)>> {
     let mut found = Vec::new();
     let mut folders: Vec<PathBuf> = folders.iter().map(|f| root.join(f)).collect();
     while let Some(folder) = folders.pop() {
@@ -166,7 +171,7 @@ pub(super) fn sources(root: &Path, folders: &[&str]) -> Result<Vec<(String, Stri
             let path = entry.doing(|| folder.display().to_string())?.path();
             if path.is_dir() {
                 folders.push(path);
-            } else if path.extension().is_some_and(|e| e == "rs") {
+            } else if path.extension().is_some_and(|e| endings.iter().any(|wanted| e == *wanted)) {
                 let text = fs::read_to_string(&path).doing(|| path.display().to_string())?;
                 found.push((path.strip_prefix(root).unwrap_or(&path).display().to_string(), text));
             }

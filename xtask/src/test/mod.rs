@@ -22,6 +22,7 @@ mod memory;
 mod miri;
 mod models;
 mod packages;
+mod prose;
 mod reach;
 mod readme;
 mod refusals;
@@ -122,6 +123,7 @@ const HERE: &[Stage] = &[
     Stage { name: "format", names: lint::format_names, run: lint::format },
     Stage { name: "layers", names: layers::names, run: layers::run },
     Stage { name: "docs", names: docs::names, run: docs::run },
+    Stage { name: "prose", names: prose::names, run: prose::run },
     Stage { name: "lint", names: lint::names, run: lint::run },
     Stage { name: "unit", names: cargo::unit_names, run: cargo::unit },
     Stage { name: "doc", names: cargo::doc_names, run: cargo::doc },
@@ -174,6 +176,12 @@ pub fn command(places: &Places, options: &cli::Test) -> Result<u8> {
             return Err(Failure::usage("--graph goes with layers: ./quire test layers --graph"));
         }
         return layers::show(places).map(|()| 0);
+    }
+    if options.table {
+        if options.filter.as_deref() != Some("prose") {
+            return Err(Failure::usage("--table goes with prose: ./quire test prose --table"));
+        }
+        return prose::show(places).map(|()| 0);
     }
     if options.list {
         for stage in HERE.iter().chain(GUESTS).chain(options.miri.then_some(&MIRI)) {
