@@ -35,7 +35,7 @@ pub(crate) const STARVED: u64 = 2_000_000_000;
 /// Of what was gained, one part in so many must be left.
 const KEPT: u64 = 4;
 /// With full swap, the part of all frames that programs must get in a window.
-pub(crate) const TURNOVER: u64 = 64;
+pub(crate) const TURNOVER: u64 = 32;
 /// That part at most, in frames: what a slow disk gives, however large memory is.
 pub(crate) const MOST_TURNOVER: u64 = 4096;
 /// Entries of the table. The models are of other things.
