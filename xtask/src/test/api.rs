@@ -1,7 +1,7 @@
 //! `docs/api.md`: every public item of the memory core, as rustdoc sees them.
 //!
-//! The list is made from rustdoc's JSON, with all features and with items that are hidden from the documentation,
-//! because both can be used from outside. The JSON format is not stable, so a stable toolchain prints it only with
+//! The list is made from rustdoc's JSON, with all features and with items that are hidden from the documentation. Both
+//! can be used from outside. The JSON format is not stable, so a stable toolchain prints it only with
 //! `RUSTC_BOOTSTRAP`. The fields read here (the index, names, visibilities, kinds) have been the same for many
 //! versions.
 

@@ -207,7 +207,7 @@ enum Said {
     Ignored,
 }
 
-/// The lines `test NAME ... RESULT`; what a test prints may stand between name and result.
+/// The lines `test NAME ... RESULT`. A test's output may stand between name and result.
 fn parse(text: &str) -> Vec<(String, Said)> {
     let mut found = Vec::new();
     for line in text.lines() {

@@ -1,6 +1,6 @@
-//! How CPU time is divided. A user's fork bomb runs beside root's shell (`programs/forkbomb.c`), once with a limit on
-//! the user's processes, and once with as many as the machine has ids. The shell must respond in time, and the bomb
-//! must end on command. Nice weights are checked on one CPU and on one of several (`programs/users.c`).
+//! How CPU time is divided. A user's fork bomb runs beside root's shell (`programs/forkbomb.c`): with a limit on the
+//! user's processes, and with as many as the machine has ids. The shell must respond in time, and the bomb must end on
+//! command. Nice weights are checked on one CPU and on one of several (`programs/users.c`).
 //!
 //! Time is counted (`-icount`): guest seconds are instructions, whatever else this machine does.
 
