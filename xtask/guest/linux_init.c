@@ -1,7 +1,9 @@
-// The first program of a Linux guest: makes Linux look to ./quire as Quire itself does. It reads /.quire/run, connects the
-// program with the ports, reports its status on the control port and ends QEMU through the debug-exit port.
+// The first program of a Linux guest: it gives Linux the interface to ./quire that Quire has. It reads /.quire/run,
+// connects the program with the ports, reports its status on the control port and ends QEMU through the debug-exit
+// port.
 //
-// Ports (one virtio-serial device): vport0p1 standard input and output, vport0p2 standard error, vport0p3 control lines.
+// Ports (one virtio-serial device): vport0p1 standard input and output, vport0p2 standard error, vport0p3 control
+// lines.
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -28,7 +30,7 @@ static char *args[MOST], *envs[MOST], *cwd = "/";
 static int nargs, nenvs;
 
 static void power_off(int how) {
-    // The driver returns from a write when the data is queued, not when QEMU has taken it.
+    // The driver returns from a write when the data is queued, so give QEMU time to take it.
     usleep(100000);
     if (ioperm(0xf4, 1, 1) == 0) __asm__ volatile("outb %b0, $0xf4" ::"a"(how));
     for (;;) pause();
@@ -78,7 +80,7 @@ static void read_order(void) {
     fclose(file);
 }
 
-// Loads what lies there, in the order of names.
+// Loads all modules of the directory, in the order of names.
 static void load_modules(const char *directory) {
     struct dirent **entries;
     int count = scandir(directory, &entries, NULL, alphasort);
@@ -100,7 +102,7 @@ static void put(const char *path, const char *text) {
     }
 }
 
-// Moves input to the program until `total` bytes have passed; the pipe's writer is closed at the end.
+// Moves input to the program until `total` bytes have passed, then closes the pipe's writer.
 static void feed(int port, int *writer, uint64_t *passed, uint64_t total) {
     static char bytes[65536];
     if (*passed < total) {
@@ -149,7 +151,7 @@ int main(void) {
     mount("devpts", "/dev/pts", "devpts", 0, NULL);
     mount("shm", "/dev/shm", "tmpfs", 0, NULL);
     load_modules("/.quire/modules");
-    // Fair to a kernel that has no such limits and no such extras.
+    // Fair to a kernel that has neither these limits nor these extras.
     put("/proc/sys/vm/max_map_count", "16777216");
     put("/proc/sys/vm/overcommit_memory", "1");
     signal(SIGPIPE, SIG_IGN);
@@ -159,7 +161,7 @@ int main(void) {
     if (nargs == 0) die("nothing to run");
     int input[2];
     if (pipe2(input, O_CLOEXEC) < 0) die("pipe");
-    // What Linux still does on its own right after boot belongs to nobody's measurement.
+    // Linux's own work right after boot is not measured.
     FILE *settle = fopen("/.quire/settle", "r");
     int seconds = 0;
     if (settle && fscanf(settle, "%d", &seconds) == 1) sleep((unsigned)seconds);

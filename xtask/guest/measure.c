@@ -1,11 +1,12 @@
-// Runs one program and tells what it used: the first program of a guest that ./quire compare starts.
+// Runs one program and reports the resources that it used. It is the first program of a guest that ./quire compare
+// starts.
 //
 //   measure TAG MILLISECONDS PROGRAM ARGS...
 //
-// The program has the streams, the environment and the directory that this has. When it has ended, the last thing on standard
-// error is a line `TAG BYTES` and so many bytes: lines `name value`, then for each file of /proc, before and after, a line
-// `file NAME before|after BYTES` and its content. Every so many milliseconds memory in use is looked at; 0: never, since that
-// takes instructions, too.
+// The program inherits the streams, the environment and the directory. After its end, the last output on standard error
+// is a line `TAG BYTES` and so many bytes. These are lines `name value`, then for each file of /proc, before and after,
+// a line `file NAME before|after BYTES` and its content. Every MILLISECONDS the memory in use is sampled. With 0 it is
+// not, because a sample takes instructions too.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -37,7 +38,7 @@ static _Noreturn void die(const char *what) {
     _exit(99);
 }
 
-// A file that is not there is empty: kernels differ in what they tell.
+// A missing file counts as empty, because kernels differ in their files.
 static void take(struct text *to, const char *name) {
     char path[64];
     snprintf(path, sizeof path, "/proc/%s", name);
@@ -97,7 +98,8 @@ static void say(const char *bytes, size_t length) {
     }
 }
 
-// A no-operation that says to a plugin of the emulator where the measured stretch begins (5) and ends (6). See plugin/src/mark.rs.
+// A no-operation by which a plugin of the emulator finds where the measured stretch begins (5) and ends (6). See
+// plugin/src/mark.rs.
 #define MARK(what) __asm__ volatile(".byte 0x0f, 0x1f, 0x80; .long 0x51756900 | " #what ::: "memory") // nopl WORD(%rax)
 
 int main(int argc, char **argv) {
@@ -111,7 +113,7 @@ int main(int argc, char **argv) {
     sigemptyset(&child_ended);
     sigaddset(&child_ended, SIGCHLD);
     sigprocmask(SIG_BLOCK, &child_ended, &were);
-    // All memory that is used later is touched now: faults from here on are the program's.
+    // Touches all memory that is used later, so that later faults are the program's.
     memset(before, 1, sizeof before);
     memset(after, 1, sizeof after);
     memset(&now, 1, sizeof now);
@@ -133,7 +135,7 @@ int main(int argc, char **argv) {
     int status;
     struct rusage used;
     for (;;) {
-        // By name: as process 1 this has orphans, too.
+        // Waits for this child only, because process 1 has orphans too.
         pid_t ended = wait4(child, &status, pause ? WNOHANG : 0, &used);
         if (ended == child) break;
         if (ended < 0 && errno != EINTR) die("wait4");

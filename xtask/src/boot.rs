@@ -1,4 +1,4 @@
-//! What is booted: a kernel with the image that belongs to it, on the emulator of this machine.
+//! Booting a machine: a kernel with its image, on this machine's emulator.
 
 use std::{
     ffi::OsString,
@@ -26,22 +26,23 @@ use crate::{
 /// The kernels that can be booted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum On {
-    /// Ours.
+    /// Quire.
     Quire,
-    /// Debian's.
+    /// Debian's Linux.
     Linux,
 }
 
-/// Words for Linux's command line that take away what would slow it unfairly, or keep it from booting where the host is busy (see
-/// docs/lab.md), or let it end at once where the emulator trips it up ([`untripped`]), whoever was running: `oops=panic panic=-1`.
+/// Words for Linux's command line, of three kinds. Some remove unfair costs. Some let it boot on a busy host (see
+/// docs/lab.md). And `oops=panic panic=-1` ends it at once after a fault of the emulator ([`untripped`]), in any
+/// thread.
 const FAIR: &str = "console=ttyS0 oops=panic panic=-1 rdinit=/.quire/init mitigations=off audit=0 apparmor=0 init_on_alloc=0 cryptomgr.notests \
                     transparent_hugepage=never no_timer_check";
 
-/// How often a Linux is booted that the emulator trips up, at most.
+/// The most boots of a Linux that dies of a fault of the emulator.
 const BOOTS: u32 = 3;
-/// What Linux's log says then. QEMU's translator before 8.1, with several CPUs, runs now and then an instruction that another CPU
-/// has just replaced; where Linux replaces its own (first a breakpoint, then the rest), that one meets a breakpoint which is no more.
-/// Quire does not patch itself.
+/// Linux's log after such a fault. QEMU's translator before 8.1, with several CPUs, sometimes runs an instruction that
+/// another CPU has just replaced. Linux replaces its own code in two steps, first a breakpoint, then the rest. So a CPU
+/// may trap on a breakpoint that is already gone. Quire does not patch itself.
 const TRIPPED: &str = "int3: 0000 [#1]";
 
 /// The processor of [`Kernel::host`].
@@ -52,33 +53,33 @@ pub const HOST_CPU: &str = "max,-la57,+svm";
 pub struct Kernel {
     on: On,
     file: PathBuf,
-    /// For people: which one it is.
+    /// Its name for the user.
     pub name: String,
     qemu: PathBuf,
     accelerator: Accelerator,
-    /// Why that accelerator.
+    /// The reason for that accelerator.
     pub why: String,
     init: Option<PathBuf>,
     /// Modules that a Linux loads first.
     modules: Vec<PathBuf>,
 }
 
-/// The size and manner of one machine.
+/// The size and mode of one machine.
 #[derive(Debug, Clone, Default)]
 pub struct Shape {
     /// 1 to 64.
     pub cpus: u32,
     /// In MiB.
     pub memory: u64,
-    /// Count instructions; makes it one CPU.
+    /// Count instructions, on one CPU.
     pub count: bool,
-    /// By the translator, whatever else there is, whose plugins see every access; the CPUs take turns on one thread.
+    /// Use the translator, whose plugins see every access. The CPUs take turns on one thread.
     pub translated: bool,
-    /// On the q35 board: Quire has no ports there.
+    /// Use the q35 board, where Quire has no ports.
     pub q35: bool,
-    /// The processor that the guest sees, in QEMU's words; else `$QUIRE_CPU`, else all that there is.
+    /// The guest's processor in QEMU's words. The defaults are `$QUIRE_CPU`, and then all features of the accelerator.
     pub cpu: Option<String>,
-    /// Let the kernel's log tell more.
+    /// Let the kernel log more.
     pub verbose: bool,
     /// More words for the kernel's command line.
     pub append: String,
@@ -94,7 +95,7 @@ impl Kernel {
         Self::with(places, on, || build::kernel(places))
     }
 
-    /// The same, where `quire` says which kernel of ours it is.
+    /// As `ready`, with a kernel of ours that `quire` builds.
     pub fn with(places: &Places, on: On, quire: impl FnOnce() -> Result<PathBuf>) -> Result<Self> {
         let qemu = accel::find_qemu()?;
         let (file, name, init) = match on {
@@ -109,7 +110,7 @@ impl Kernel {
         Ok(Self { on, file, name, qemu, accelerator, why, init, modules: Vec::new() })
     }
 
-    /// A Linux that offers KVM to its programs, in the emulator: on a processor of AMD's, with [`HOST_CPU`].
+    /// A Linux that offers KVM to its programs, in the emulator, on an AMD processor ([`HOST_CPU`]).
     pub fn host(places: &Places) -> Result<Self> {
         let qemu = accel::find_qemu()?;
         let linux::Host { linux, modules } = linux::host(places)?;
@@ -119,17 +120,17 @@ impl Kernel {
         Ok(Self { on: On::Linux, file: linux.kernel, name, qemu, accelerator, why, init: Some(init), modules })
     }
 
-    /// The same, by the translator whatever else there is: it shows any processor.
+    /// This kernel under the translator, which emulates any processor.
     pub fn emulated(self) -> Self {
         Self { accelerator: Accelerator::Tcg, why: "processors of all kinds are emulated".to_owned(), ..self }
     }
 
-    /// The same, by another QEMU's translator.
+    /// This kernel under another QEMU's translator.
     pub fn emulated_by(self, qemu: PathBuf) -> Self {
         Self { qemu, ..self.emulated() }
     }
 
-    /// What executes the guest.
+    /// The accelerator that executes the guest.
     pub fn accelerator(&self) -> Accelerator {
         self.accelerator
     }
@@ -139,7 +140,7 @@ impl Kernel {
         &self.file
     }
 
-    /// The initial file system for this kernel: the tree, the order, and what the kernel itself wants in it.
+    /// The initial file system for this kernel: the tree, the order, and the kernel's own files.
     pub fn image(&self, mut tree: Tree, order: &Order) -> Result<File> {
         /// First in the archive, so that even an early panic finds it.
         const SYMBOLS: &str = "/.quire/symbols";
@@ -157,7 +158,7 @@ impl Kernel {
 
     /// Starts a machine. The calling thread must live as long as the guest.
     pub fn start(&self, image: &File, shape: &Shape) -> Result<Guest> {
-        // Counting is something that only the translator does.
+        // Only the translator counts instructions.
         let accelerator = if shape.count || shape.translated { Accelerator::Tcg } else { self.accelerator };
         let (system, mut cmdline) = match self.on {
             On::Quire if shape.q35 => (System::QuireQ35, String::new()),
@@ -170,7 +171,8 @@ impl Kernel {
             _ => {}
         }
         if shape.count && self.on == On::Linux {
-            // With a counted clock the TSC runs at 1 GHz; Linux would calibrate for a long (counted) while.
+            // With a counted clock the TSC runs at 1 GHz. Without this word Linux would calibrate for many counted
+            // instructions.
             cmdline.push_str(" tsc_early_khz=1000000");
         }
         if !shape.append.is_empty() {
@@ -194,8 +196,8 @@ impl Kernel {
         .start()
     }
 
-    /// Runs a machine that nobody talks to, for `limit` at most, and keeps what its program writes. A Linux that the emulator
-    /// tripped up is booted anew, and that is told.
+    /// Runs a machine without user input, for `limit` at most, and keeps the program's output. A Linux that dies of a
+    /// fault of the emulator boots again, with a message.
     pub fn kept(&self, image: &File, shape: &Shape, limit: Duration) -> Result<Kept> {
         let run = || relay::kept(self.start(image, shape)?, limit);
         match self.on {
@@ -205,7 +207,7 @@ impl Kernel {
     }
 }
 
-/// The first run that the emulator did not trip up, or the last that may be made.
+/// The first run without a fault of the emulator, or the last allowed one.
 fn untripped(mut run: impl FnMut() -> Result<Kept>) -> Result<Kept> {
     for _ in 1..BOOTS {
         let ended = run()?;
@@ -219,7 +221,7 @@ fn untripped(mut run: impl FnMut() -> Result<Kept>) -> Result<Kept> {
     run()
 }
 
-/// Did Linux die of the emulator?
+/// Whether Linux died of a fault of the emulator.
 fn tripped(ended: &Kept) -> bool {
     matches!(ended.report.outcome, Outcome::Died(_)) && ended.report.log_tail.contains(TRIPPED)
 }
@@ -238,7 +240,7 @@ mod tests {
         ended(Outcome::of_qemu(Some(0), "exit status: 0", "", log), log)
     }
 
-    /// As Linux tells it.
+    /// The message in Linux's log.
     const INT3: &str = "[    2.532102] Oops: int3: 0000 [#1] PREEMPT SMP NOPTI\r\n\
                         [    2.532734] Kernel panic - not syncing: Fatal exception in interrupt\r\n";
 

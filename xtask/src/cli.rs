@@ -1,4 +1,4 @@
-//! The command line. Its help teaches by example.
+//! The command line. The `--help` texts teach by example: each option's first words are an imperative or a noun phrase.
 
 use std::{ffi::OsString, os::unix::ffi::OsStrExt, path::PathBuf, time::Duration};
 
@@ -11,11 +11,11 @@ use clap::{
 #[derive(Debug, Parser)]
 #[command(name = "./quire", bin_name = "./quire", version, propagate_version = true, after_help = EXAMPLES, max_term_width = 110)]
 pub struct Cli {
-    /// What to do.
+    /// The command to run.
     #[command(subcommand)]
     pub command: Command,
 
-    /// Install what is missing without asking (as where no terminal is there to ask).
+    /// Install missing tools without a question, as without a terminal
     #[arg(long, global = true)]
     pub yes: bool,
 }
@@ -37,35 +37,35 @@ Examples:
   ./quire trace -- ./my-program                     what the kernel did meanwhile and when, for Perfetto's viewer
   ./quire fuzz elf --seconds 600                    generated programs for the ELF reader, guided by coverage";
 
-/// What can be done.
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Boot and run one program (or an interactive shell)
+    /// Boot a guest and run one program in it, or an interactive shell
     Run(Run),
-    /// Build the kernel and print where it is
+    /// Build the kernel and print its path
     Build,
     /// Install and prepare everything that the other commands need
     Setup,
-    /// Say what this machine offers, what runs guests here and why, and what to do where something is missing
+    /// Show what this machine offers, which accelerator runs guests and why, and how to mend shortcomings
     #[command(after_help = DOCTOR_HELP)]
     Doctor,
     /// Check everything: format, lints, unit and property tests, models, programs in the guest
     Test(Test),
     /// Stop at a program's entry with gdb attached
     Debug(Debug),
-    /// Run a program on Quire and on Debian's Linux in the same QEMU and print both sides
+    /// Run a program on Quire and on Debian's Linux in the same QEMU, and print both sides
     Compare(Compare),
-    /// Measure the memory core's parts, and the designs that they replaced, on this machine without a guest
+    /// Measure the memory core's parts and the designs that they replaced, on this machine, without a guest
     Bench(Bench),
-    /// Rerun what the sources of Quire's ideas measured: before, after, Quire and Linux, in tables and a page
+    /// Repeat the measurements of the sources of Quire's ideas: before, after, Quire and Linux, in tables and a page
     Lab(Lab),
-    /// Show which operations that commute share cache lines: the conflict matrix
+    /// Show which commutative operations share cache lines: the conflict matrix
     Conflicts(Conflicts),
-    /// Run a program and show where the kernel's instructions go, by function
+    /// Run a program and show how many instructions the kernel executes, by function
     Profile(Profile),
-    /// Run a program and show what happened: faults, map changes, shootdowns, paging, waits, for each CPU and process
+    /// Run a program and show its events by CPU and process: faults, map changes, shootdowns, paging, waits
     Trace(Trace),
-    /// Try generated inputs on the readers of foreign formats and on the memory core, guided by coverage
+    /// Feed generated inputs to the readers of foreign formats and to the memory core, guided by coverage
     Fuzz(Fuzz),
 }
 
@@ -73,19 +73,19 @@ const DOCTOR_HELP: &str = "\
 One screen: the processor, KVM and whether a trial guest runs, QEMU, memory, the Rust that builds the kernel, apt. Then which
 accelerator runs guests and why, and what to do. Nothing is installed or fetched. The exit status is 1 where guests cannot run.";
 
-/// What a guest is made of.
+/// The options of a guest.
 #[derive(Debug, Clone, Args)]
 pub struct Guest {
-    /// How many CPUs the guest has, 1 to 64
+    /// Number of the guest's CPUs, 1 to 64
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub cpus: u32,
 
-    /// The guest's memory, like 256M or 2G
+    /// Size of the guest's memory, like 256M or 2G
     #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = memory)]
     pub memory: u64,
 
-    /// Copy a file or directory into the guest; without GUEST it keeps its name, where the program starts. Owners, times and links
-    /// are kept; programs bring their libraries
+    /// Copy a file or directory into the guest, with owners, times and links; programs bring their libraries. Without
+    /// GUEST it keeps its name and lies in the directory where the program starts
     #[arg(long, value_name = "HOST[:GUEST]")]
     pub copy: Vec<OsString>,
 
@@ -93,7 +93,7 @@ pub struct Guest {
     #[arg(long, value_name = "K=V", value_parser = OsStringValueParser::new().try_map(variable))]
     pub env: Vec<OsString>,
 
-    /// Where the program starts in the guest
+    /// Directory of the guest where the program starts
     #[arg(long, value_name = "DIR", default_value = "/", value_parser = PathBufValueParser::new().try_map(directory))]
     pub cwd: PathBuf,
 }
@@ -110,7 +110,7 @@ pub struct Run {
     #[arg(long, value_name = "S", value_parser = seconds)]
     pub timeout: Option<Duration>,
 
-    /// Say which accelerator is used and show the kernel's log on standard error
+    /// Name the accelerator, and show the kernel's log on standard error
     #[arg(short, long)]
     pub verbose: bool,
 
@@ -122,7 +122,7 @@ pub struct Run {
     #[arg(long, hide = true)]
     pub linux: bool,
 
-    /// The program and its arguments: a path of this machine, or a name inside the guest's root
+    /// Program and its arguments: a path of this machine, or a name inside the guest's root
     #[arg(trailing_var_arg = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,
 }
@@ -147,38 +147,39 @@ Examples:
                         random system calls for twelve hours\n  ./quire test layers --graph  who uses whom inside each \
                         crate\n\nLogs are kept in target/test-logs/. With CI=true, what cannot be checked counts as failed.")]
 pub struct Test {
-    /// Only checks whose name contains this
+    /// Part of the name of each check to run
     pub filter: Option<String>,
 
     /// Print the names of all checks
     #[arg(long)]
     pub list: bool,
 
-    /// Run the random tests ten times as long (ten million operations), and the guest tests on a kernel that checks itself too
+    /// Run the random tests ten times as long (ten million operations), and the guest tests also on a kernel that
+    /// checks itself
     #[arg(long)]
     pub soak: bool,
 
-    /// How long `--soak attack` attacks in all; what was interrupted goes on
+    /// Minutes that `--soak attack` runs in all; an interrupted run continues
     #[arg(long, value_name = "N", requires = "soak", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub minutes: u32,
 
-    /// Repeat one round of `--soak attack`, which a failure names
+    /// Repeat one round of `--soak attack`, by the seed that its failure names
     #[arg(long, value_name = "N", requires = "soak")]
     pub seed: Option<u64>,
 
-    /// Only the models, under both checkers; the last line counts them and the mutants that each finds
+    /// Run only the models, under both checkers; the last line counts models and the mutants that each checker finds
     #[arg(long)]
     pub model: bool,
 
-    /// Only ThreadSanitizer and AddressSanitizer on the random tests, for long
+    /// Run only ThreadSanitizer and AddressSanitizer on the random tests, for long
     #[arg(long, conflicts_with = "model")]
     pub sanitize: bool,
 
-    /// Only Miri, where it is installed, on the parts that need no machine
+    /// Run only Miri, where it is installed, on the parts that need no machine
     #[arg(long, conflicts_with_all = ["model", "sanitize"])]
     pub miri: bool,
 
-    /// With `layers`: print who uses whom inside each crate, its largest cycle, and write pictures
+    /// With `layers`: print how the modules of each crate use each other, print its largest cycle, and write pictures
     #[arg(long, requires = "filter", conflicts_with_all = ["model", "sanitize", "miri", "list"])]
     pub graph: bool,
 
@@ -186,7 +187,7 @@ pub struct Test {
     #[arg(long, requires = "filter", conflicts_with_all = ["model", "sanitize", "miri", "list", "graph"])]
     pub table: bool,
 
-    /// Run the guest tests on Debian's Linux instead: a check of the tests themselves
+    /// Run the guest tests on Debian's Linux instead, as a check of the tests themselves
     #[arg(long, hide = true)]
     pub linux: bool,
 }
@@ -207,7 +208,7 @@ pub struct Debug {
     #[arg(long = "ex", value_name = "COMMAND")]
     pub commands: Vec<OsString>,
 
-    /// The program and its arguments
+    /// Program and its arguments
     #[arg(trailing_var_arg = true, required = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,
 }
@@ -228,27 +229,28 @@ pub struct Compare {
     #[command(flatten)]
     pub guest: Guest,
 
-    /// Count instructions, of the kernel and of programs: one CPU, a clock of 8 ns an instruction, the same figures every time
+    /// Count instructions of the kernel and of programs: one CPU, a clock of 8 ns an instruction, the same figures
+    /// every time
     #[arg(long)]
     pub count: bool,
 
-    /// Instead of figures: both must print the same; tells the first line that differs
+    /// Compare what both sides print, instead of figures, and show the first line that differs
     #[arg(long, conflicts_with_all = ["count", "repeat", "json", "seed"])]
     pub same: bool,
 
-    /// How often each side runs
+    /// Number of runs of each side
     #[arg(long, alias = "runs", value_name = "K", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=99))]
     pub repeat: u32,
 
-    /// Write every run's figures there, as JSON
+    /// Write the figures of every run to this file, as JSON
     #[arg(long, value_name = "FILE")]
     pub json: Option<std::path::PathBuf>,
 
-    /// Decides which side begins: Quire where it is even [default: by chance]
+    /// Seed of the order of the sides: Quire begins where it is even [default: random]
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 
-    /// The program and its arguments
+    /// Program and its arguments
     #[arg(trailing_var_arg = true, required = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,
 }
@@ -263,7 +265,7 @@ pub struct Compare {
                         fork >fork.json"
 )]
 pub struct Bench {
-    /// Only figures whose name contains one of these
+    /// Parts of the names of the figures to measure
     #[arg(value_name = "NAME")]
     pub names: Vec<String>,
 
@@ -288,27 +290,27 @@ pub struct Bench {
                   ./quire lab --full --out big            larger sizes, more rounds\n  ./quire lab report */results.json --out all.html"
 )]
 pub struct Lab {
-    /// Instead of measuring
+    /// A subcommand that does not measure.
     #[command(subcommand)]
     pub part: Option<LabPart>,
 
-    /// Only experiments whose name contains one of these
+    /// Parts of the names of the experiments to run
     #[arg(value_name = "NAME")]
     pub names: Vec<String>,
 
-    /// Small sizes and few rounds (as without --full)
+    /// Use small sizes and few rounds (as without --full)
     #[arg(long, conflicts_with = "full")]
     pub quick: bool,
 
-    /// Larger sizes and more rounds
+    /// Use larger sizes and more rounds
     #[arg(long)]
     pub full: bool,
 
-    /// Where results.json and report.html are written [default: target/lab-runs/quick or full]
+    /// Directory for results.json and report.html [default: target/lab-runs/quick or full]
     #[arg(long, value_name = "DIR")]
     pub out: Option<std::path::PathBuf>,
 
-    /// How many CPUs are tried, for instance 1,2,8 [default: the powers of two that this machine has, and all]
+    /// Numbers of CPUs to try, for instance 1,2,8 [default: the powers of two that this machine has, and all]
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=256))]
     pub cpus: Vec<u32>,
 
@@ -316,27 +318,27 @@ pub struct Lab {
     #[arg(long)]
     pub no_linux: bool,
 
-    /// Begin anew where an unfinished run would go on; what it found is kept beside
+    /// Begin anew instead of continuing an unfinished run; its results are kept beside
     #[arg(long)]
     pub again: bool,
 }
 
-/// What `lab` does instead of measuring.
+/// Subcommands of `lab` that do not measure.
 #[derive(Debug, Clone, Subcommand)]
 pub enum LabPart {
-    /// Names the experiments, what each measures, and how long it takes
+    /// Print the experiments, what each measures, and how long it takes
     List(LabList),
-    /// Merges and compares runs, of several machines for instance, in one page
+    /// Merge and compare runs, for instance of several machines, in one page
     Report(LabReport),
-    /// Writes docs/status.md anew: budgets met and missed, what of Linux is there, gaps, unsafe code; and docs/api.md: the core's
-    /// public items
+    /// Write docs/status.md and docs/api.md. The first has budgets met and missed, Linux's features, gaps and unsafe
+    /// code. The second lists the core's public items
     Status,
 }
 
 /// Options of `lab list`.
 #[derive(Debug, Clone, Args)]
 pub struct LabList {
-    /// Only the names, one a line
+    /// Print only the names, one a line
     #[arg(long)]
     pub names: bool,
 }
@@ -344,11 +346,11 @@ pub struct LabList {
 /// Options of `lab report`.
 #[derive(Debug, Clone, Args)]
 pub struct LabReport {
-    /// Files results.json
+    /// Files results.json to merge
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<std::path::PathBuf>,
 
-    /// The page
+    /// Page to write
     #[arg(long, value_name = "FILE", default_value = "report.html")]
     pub out: std::path::PathBuf,
 }
@@ -365,7 +367,7 @@ pub struct LabReport {
                         conflicts --guest -v munmap    this operation, and each line with its sites"
 )]
 pub struct Conflicts {
-    /// Only pairs with one of these operations; with --scale, workloads whose name has one of these in it
+    /// Operations whose pairs are run; with --scale, parts of the workloads' names
     #[arg(value_name = "OPERATION")]
     pub operations: Vec<String>,
 
@@ -373,15 +375,16 @@ pub struct Conflicts {
     #[arg(long, value_name = "FILE")]
     pub html: Option<std::path::PathBuf>,
 
-    /// Instead: lines that move from CPU to CPU for each operation, by how many CPUs there are
+    /// Count the lines that move from CPU to CPU for each operation, by the number of CPUs, instead of pairs
     #[arg(long, group = "counted", conflicts_with = "html")]
     pub scale: bool,
 
-    /// In a guest instead, by real system calls and faults
+    /// Run real system calls and faults in a guest instead
     #[arg(long, group = "counted")]
     pub guest: bool,
 
-    /// In a guest: tell of each conflict which code wrote the line and which touched it. With --scale: which code needed the lines
+    /// With --guest: show which code wrote each conflicting line, and which touched it. With --scale: show which code
+    /// needed the lines
     #[arg(short, long, requires = "counted")]
     pub verbose: bool,
 }
@@ -399,11 +402,11 @@ pub struct Profile {
     #[command(flatten)]
     pub guest: Guest,
 
-    /// Count only what the program marks, as those of programs/ do
+    /// Count only the sections that the program marks, as those of programs/ do
     #[arg(long)]
     pub marked: bool,
 
-    /// How many functions are shown
+    /// Number of functions to show
     #[arg(long, value_name = "N", default_value_t = 40)]
     pub top: usize,
 
@@ -411,11 +414,12 @@ pub struct Profile {
     #[arg(long, value_name = "FILE")]
     pub folded: Option<std::path::PathBuf>,
 
-    /// Draw the stacks of calls as a flame graph: an SVG file for a browser; a click on a function enlarges it
+    /// Write the stacks of calls as a flame graph: an SVG file for a browser, in which a click on a function enlarges
+    /// it
     #[arg(long, value_name = "FILE")]
     pub flame: Option<std::path::PathBuf>,
 
-    /// The program and its arguments
+    /// Program and its arguments
     #[arg(trailing_var_arg = true, required = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,
 }
@@ -435,11 +439,12 @@ pub struct Trace {
     #[command(flatten)]
     pub guest: Guest,
 
-    /// The file to write, for Perfetto's viewer
+    /// File to write, for Perfetto's viewer
     #[arg(long, value_name = "FILE", default_value = "trace.json")]
     pub out: std::path::PathBuf,
 
-    /// Memory for events beside the guest's own, like 256M; a MiB holds some 12,000, and what does not fit is counted
+    /// Memory for events beside the guest's own, like 256M. A MiB holds some 12,000 events; further events are only
+    /// counted
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = buffer)]
     pub buffer: u64,
 
@@ -447,7 +452,7 @@ pub struct Trace {
     #[arg(long)]
     pub count: bool,
 
-    /// How many of the costliest sites are shown
+    /// Number of the costliest sites to show
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub top: usize,
 
@@ -455,7 +460,7 @@ pub struct Trace {
     #[arg(long, hide = true, default_value = "")]
     pub append: String,
 
-    /// The program and its arguments
+    /// Program and its arguments
     #[arg(trailing_var_arg = true, required = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,
 }
@@ -468,14 +473,14 @@ pub struct Trace {
                         ./quire fuzz elf --input target/fuzz/artifacts/elf-crash-0a1b"
 )]
 pub struct Fuzz {
-    /// The target
+    /// Fuzz target to run
     pub target: Option<String>,
 
-    /// How long
+    /// Seconds to run
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..))]
     pub seconds: u32,
 
-    /// Only try this input
+    /// Try only this input
     #[arg(long, value_name = "FILE")]
     pub input: Option<std::path::PathBuf>,
 
@@ -484,7 +489,7 @@ pub struct Fuzz {
     pub list: bool,
 }
 
-/// `256M`, `2G`, `512` (MiB) as MiB: a guest's memory.
+/// The MiB of a guest's memory, from `256M`, `2G` or `512` (MiB).
 fn memory(text: &str) -> Result<u64, String> {
     match mebibytes(text)? {
         0..LEAST_MEMORY => Err(format!("{text} is too little memory; give at least {LEAST_MEMORY}M")),
@@ -493,7 +498,7 @@ fn memory(text: &str) -> Result<u64, String> {
     }
 }
 
-/// The same for a trace, which lies where the boot loader sees it.
+/// The MiB of a trace's buffer, which must lie where the boot loader sees it.
 fn buffer(text: &str) -> Result<u64, String> {
     match mebibytes(text)? {
         mib @ 1..=2048 => Ok(mib),
@@ -510,7 +515,7 @@ fn mebibytes(text: &str) -> Result<u64, String> {
     digits.parse::<u64>().ok().and_then(|n| n.checked_mul(unit)).ok_or_else(wrong)
 }
 
-/// The kernel, its tables and a shell fit into this many MiB.
+/// The least memory of a guest in MiB: the kernel, its tables and a shell fit into it.
 pub const LEAST_MEMORY: u64 = 32;
 
 fn variable(text: OsString) -> Result<OsString, String> {

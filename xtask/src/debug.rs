@@ -1,8 +1,8 @@
-//! `./quire debug`: gdb at a program's first instruction, with the kernel's symbols and the program's.
+//! `./quire debug`: gdb at a program's first instruction, with the symbols of the kernel and the program.
 //!
-//! QEMU starts stopped and listens on a socket that it inherits. The kernel is let run until it first leaves for user mode
-//! (`trap_first_return`); from there the program's entry is read from the auxiliary vector on its stack, wherever it was
-//! loaded, so that this works for static, position-independent and dynamic programs alike.
+//! QEMU starts stopped and listens on a socket that it inherits. The kernel runs until its first return to user mode
+//! (`trap_first_return`). There gdb reads the program's entry from the auxiliary vector on the program's stack,
+//! wherever the program was loaded. So this works for static, position-independent and dynamic programs alike.
 
 use std::{
     fs::File,
@@ -40,7 +40,7 @@ pub fn command(places: &Places, options: &cli::Debug) -> Result<u8> {
     let (listener, port) = qemu::local_listener()?;
     let script = script(kernel.file(), program.as_deref(), port)?;
     let (mut stop, wake) = UnixStream::pair().doing(|| "cannot connect with the guest".to_string())?;
-    // Ctrl-C belongs to gdb while it runs.
+    // While gdb runs, it handles Ctrl-C.
     let ignored = Arc::new(std::sync::atomic::AtomicBool::new(false));
     signal_hook::flag::register(SIGINT, ignored).doing(|| "cannot catch signals".to_string())?;
     let shape = shape(&options.guest, &listener);
@@ -94,12 +94,12 @@ fn shape(guest: &cli::Guest, listener: &OwnedFd) -> Shape {
     }
 }
 
-/// The host's file behind the guest's program, if it is an ELF file: links are followed within the tree.
+/// The host's file behind the guest's program, if it is an ELF file. Links are followed within the tree.
 fn symbols_of(tree: &Tree, program: &std::ffi::OsStr) -> Result<Option<PathBuf>> {
     Ok(tree.host_path(program).filter(|p| std::fs::read(p).is_ok_and(|bytes| libraries::needs(&bytes).is_ok())))
 }
 
-/// What gdb does before the user gets it: nothing of it is shown but where it ended.
+/// The commands that gdb runs before the user gets its prompt. The user sees only where gdb stopped.
 fn script(kernel: &Path, program: Option<&Path>, port: u16) -> Result<File> {
     let symbols = match program {
         None => String::new(),

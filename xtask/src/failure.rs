@@ -1,17 +1,17 @@
-//! How a command of ours fails: one line that says what to do, and the status a shell user would expect.
+//! Failures of our commands: one line that says what to do, and the status that a shell user expects.
 
 use std::fmt;
 
-/// What [`crate::main`] prints and exits with. Statuses follow the shell and `timeout(1)`.
+/// The message and the status with which [`crate::main`] ends. Statuses follow the shell and `timeout(1)`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     /// The exit status of `./quire`.
     pub status: u8,
-    /// One line; empty where everything was said already.
+    /// One line. Empty where the message was printed already.
     pub message: String,
 }
 
-/// The result of everything that talks to the user.
+/// The result of all functions that report to the user.
 pub type Result<T, E = Failure> = std::result::Result<T, E>;
 
 impl Failure {
@@ -20,7 +20,7 @@ impl Failure {
         Self { status: 2, message: message.to_string() }
     }
 
-    /// The time that `--timeout` gave is over: 124, as `timeout(1)`.
+    /// The time of `--timeout` is over: 124, as `timeout(1)`.
     pub fn timed_out(message: impl fmt::Display) -> Self {
         Self { status: 124, message: message.to_string() }
     }
@@ -30,7 +30,7 @@ impl Failure {
         Self { status: 125, message: message.to_string() }
     }
 
-    /// The program is there and cannot be run: 126.
+    /// The program exists and cannot be run: 126.
     pub fn cannot_run(message: impl fmt::Display) -> Self {
         Self { status: 126, message: message.to_string() }
     }
@@ -40,7 +40,7 @@ impl Failure {
         Self { status: 127, message: message.to_string() }
     }
 
-    /// Everything was said already; only the status is left to give.
+    /// The message was printed already. Only the status is left.
     pub fn silent(status: u8) -> Self {
         Self { status, message: String::new() }
     }
@@ -54,7 +54,7 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// Says what was being done when something went wrong.
+/// Adds the failed action to an error.
 pub trait Doing<T> {
     /// Turns the error into a [`Failure`] that starts with `what` (status 2).
     fn doing<D: fmt::Display>(self, what: impl FnOnce() -> D) -> Result<T>;

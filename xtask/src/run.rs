@@ -1,4 +1,4 @@
-//! `./quire run`: one program in a fresh machine, its streams and its status as if it ran here.
+//! `./quire run`: one program in a fresh machine, with streams and a status as if it ran here.
 
 use std::{
     ffi::OsString,
@@ -35,7 +35,7 @@ use crate::{
     setup::lua,
 };
 
-/// Runs what the user asked for and returns its status.
+/// Runs the program and returns its status.
 pub fn command(places: &Places, options: &cli::Run) -> Result<u8> {
     let tty = terminal::interactive();
     let (tree, order) = prepare(places, &options.guest, &options.program, tty)?;
@@ -65,7 +65,7 @@ pub fn command(places: &Places, options: &cli::Run) -> Result<u8> {
     conclude(&report, options.verbose)
 }
 
-/// The status of a run, or what went wrong with the machine.
+/// The status of a run, or the failure of the machine.
 fn conclude(report: &Report, log_shown: bool) -> Result<u8> {
     match &report.outcome {
         Outcome::Exit(_) | Outcome::Signal(_) => Ok(report.outcome.status()),
@@ -78,15 +78,15 @@ fn conclude(report: &Report, log_shown: bool) -> Result<u8> {
     }
 }
 
-/// The end of a log, as whole lines.
+/// The last whole lines of a log.
 pub fn last_lines(text: &str, count: usize) -> String {
     let text = text.replace('\r', "");
     let lines: Vec<&str> = text.lines().collect();
     lines[lines.len().saturating_sub(count)..].iter().map(|l| format!("{l}\n")).collect()
 }
 
-/// The tree with the program and the copies in it, and the order to run it. Refuses what cannot work, before anything
-/// is built or started.
+/// The tree with the program and the copies in it, and the order to run it. Refuses wrong requests before anything is
+/// built or started.
 pub fn prepare(places: &Places, guest: &cli::Guest, words: &[OsString], tty: bool) -> Result<(Tree, Order)> {
     let mut tree = root::tree()?;
     tree.directory(&guest.cwd, 0o755)?;
@@ -95,7 +95,7 @@ pub fn prepare(places: &Places, guest: &cli::Guest, words: &[OsString], tty: boo
     }
     let mut args = words.to_vec();
     if args.is_empty() {
-        // The guest's own, which edits lines; a path would mean this machine's.
+        // The guest's own shell, which edits lines. A path would name a file of this machine.
         args = vec![root::SHELL.into(), "-l".into()];
     } else if programs::is_named(places, &args[0]) {
         programs::install(&mut tree, &programs::all(places)?)?;
@@ -128,7 +128,7 @@ pub fn prepare(places: &Places, guest: &cli::Guest, words: &[OsString], tty: boo
     Ok((tree, Order { args, env, cwd: guest.cwd.clone().into(), tty, size }))
 }
 
-/// Starts the machine and connects it with the user: their streams, their terminal, their signals.
+/// Starts the machine and connects it with the user's streams, terminal and signals.
 pub fn with_user(
     start: impl FnOnce() -> Result<Guest>,
     tty: bool,
@@ -141,7 +141,7 @@ pub fn with_user(
     let mut flags = Vec::new();
     for signal in [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGWINCH] {
         let flag = Arc::new(AtomicBool::new(false));
-        // Flag first: it must be up when the loop wakes.
+        // The flag comes first, because it must be set when the loop wakes.
         signal_hook::flag::register(signal, Arc::clone(&flag)).doing(about)?;
         signal_hook::low_level::pipe::register(signal, bell.try_clone().doing(about)?).doing(about)?;
         flags.push((signal, flag));

@@ -1,5 +1,5 @@
-//! `./quire conflicts`: which pairs of operations that commute share a written cache line. The memory core's: builds the lab so that
-//! it records, and lets it print the matrix. The kernel's: [`guest`].
+//! `./quire conflicts`: the pairs of commutative operations that share a written cache line. For the memory core it
+//! builds the lab in the recording build, which prints the matrix. For the whole kernel see [`guest`].
 
 mod guest;
 
@@ -13,7 +13,7 @@ use crate::{
     places::Places,
 };
 
-/// Prints the matrix that is asked for; the status is 1 where it is not as its list says.
+/// Prints the selected matrix. The status is 1 if the matrix differs from its list.
 pub fn command(places: &Places, options: &cli::Conflicts) -> Result<u8> {
     if options.guest {
         return guest::command(places, options);

@@ -1,5 +1,6 @@
-//! What a program of the host needs to run elsewhere: its interpreter and libraries, found as the dynamic linker finds
-//! them (ld.so(8)): `DT_RPATH`, `LD_LIBRARY_PATH`, `DT_RUNPATH`, `/etc/ld.so.conf`, the built-in directories.
+//! The files that a program of the host needs elsewhere: its interpreter and libraries. They are found as the dynamic
+//! linker finds them (ld.so(8)): `DT_RPATH`, `LD_LIBRARY_PATH`, `DT_RUNPATH`, `/etc/ld.so.conf`, the built-in
+//! directories.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -16,7 +17,7 @@ use object::{
     read::elf::{FileHeader, ProgramHeader},
 };
 
-/// Why a file cannot be run, or cannot be run alone.
+/// The reason why a file cannot be run, or not by itself.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ElfError {
     /// Not an ELF file.
@@ -31,7 +32,7 @@ pub enum ElfError {
     /// Headers that point nowhere.
     #[error("a damaged ELF file ({0})")]
     Damaged(String),
-    /// A library is nowhere to be found.
+    /// A library is missing.
     #[error("needs the library {}, which is not on this machine; add it with --copy", .0.display())]
     NoLibrary(OsString),
     /// A file could not be read.
@@ -39,7 +40,7 @@ pub enum ElfError {
     Unreadable(PathBuf),
 }
 
-/// What an ELF file asks for.
+/// The needs of an ELF file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Needs {
     /// `PT_INTERP`; `None` for a static program.
@@ -54,7 +55,7 @@ pub struct Needs {
     pub entry: u64,
 }
 
-/// Reads what the ELF file in `bytes` asks for; refuses what could not run on x86-64 Linux.
+/// Reads the needs of the ELF file in `bytes`. Refuses a file that cannot run on x86-64 Linux.
 pub fn needs(bytes: &[u8]) -> Result<Needs, ElfError> {
     if !bytes.starts_with(b"\x7fELF") {
         return Err(ElfError::NotElf);
@@ -95,7 +96,7 @@ fn read_dynamic(
     let value = |tag: elf::DynamicTag| entries.iter().find(|e| e.d_tag.get(endian) == tag).map(|e| e.d_val.get(endian));
     let Some(table) = value(elf::DT_STRTAB) else { return Ok(()) };
     let segments = header.program_headers(endian, bytes).map_err(|e| ElfError::Damaged(e.to_string()))?;
-    // The string table's address is virtual; the segment that holds it gives the place in the file.
+    // The string table's address is virtual. The segment that contains it gives the place in the file.
     let strings = segments
         .iter()
         .filter(|s| s.p_type(endian) == elf::PT_LOAD)
@@ -125,7 +126,7 @@ fn read_dynamic(
     Ok(())
 }
 
-/// Where this host's dynamic linker looks.
+/// The directories that this host's dynamic linker searches.
 #[derive(Debug, Clone)]
 pub struct SearchPath {
     /// `LD_LIBRARY_PATH`, before `DT_RUNPATH`.
@@ -169,7 +170,7 @@ fn read_conf(path: &Path, depth: u32, out: &mut Vec<PathBuf>) {
     }
 }
 
-/// Everything that must come along with `program`, as guest path → host file. The program itself is not among it.
+/// All files that `program` needs, as guest path → host file. The program itself is not among them.
 pub fn closure(program: &Path, search: &SearchPath) -> Result<BTreeMap<PathBuf, PathBuf>, ElfError> {
     let mut found: BTreeMap<PathBuf, PathBuf> = BTreeMap::new();
     let mut by_name: BTreeSet<OsString> = BTreeSet::new();
@@ -192,7 +193,7 @@ pub fn closure(program: &Path, search: &SearchPath) -> Result<BTreeMap<PathBuf, 
     Ok(found)
 }
 
-/// The file that the library `name`, wanted by `wanter`, resolves to.
+/// The file for the library `name` that `wanter` needs.
 fn find(name: &OsStr, wanter: &Path, needs: &Needs, search: &SearchPath) -> Option<PathBuf> {
     if name.as_bytes().contains(&b'/') {
         return Some(PathBuf::from(name)).filter(|p| p.exists());
@@ -215,11 +216,11 @@ fn find(name: &OsStr, wanter: &Path, needs: &Needs, search: &SearchPath) -> Opti
         .chain(expand(&needs.runpath))
         .chain(search.system.iter().cloned())
         .map(|d| d.join(name))
-        // A library for another architecture under the same name is passed over, as ld.so does.
+        // A library of that name for another architecture is skipped, as ld.so does.
         .find(|p| fs::read(p).is_ok_and(|bytes| self::needs(&bytes).is_ok()))
 }
 
-/// `text` with `by` for every `what`.
+/// Replaces every `what` in `text` by `by`.
 fn replace(text: &[u8], what: &[u8], by: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     let mut rest = text;

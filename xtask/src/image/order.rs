@@ -1,8 +1,12 @@
-//! `/.quire/run`: what the guest shall run, as lines that no byte can break.
+//! `/.quire/run`: the guest's order, as lines that no byte can break.
 //!
-//! One word and one value a line; texts are in hexadecimal, so that arguments may hold anything but NUL:
-//! `arg HEX` (as often as there are arguments; the first is the absolute path that is executed), `env HEX` (`NAME=value`),
-//! `cwd HEX`, `tty 0|1` (are descriptors 0 to 2 a terminal, or byte streams), `size ROWS COLUMNS` (of that terminal).
+//! Each line is one word and one value. Texts are in hexadecimal, so that arguments may contain any byte except NUL:
+//!
+//! - `arg HEX`, as often as there are arguments: the first is the absolute path of the program
+//! - `env HEX`: `NAME=value`
+//! - `cwd HEX`: the directory where the program starts
+//! - `tty 0|1`: whether descriptors 0 to 2 are a terminal or byte streams
+//! - `size ROWS COLUMNS`: the size of that terminal
 
 use std::{ffi::OsString, fmt::Write as _, os::unix::ffi::OsStrExt};
 
@@ -13,11 +17,11 @@ pub struct Order {
     pub args: Vec<OsString>,
     /// `NAME=value`.
     pub env: Vec<OsString>,
-    /// Where it starts.
+    /// The directory where it starts.
     pub cwd: OsString,
     /// A terminal, or plain streams.
     pub tty: bool,
-    /// The terminal's rows and columns, where they are known.
+    /// The terminal's rows and columns, if they are known.
     pub size: Option<(u16, u16)>,
 }
 

@@ -1,4 +1,4 @@
-//! The root file system that every guest has: busybox under all its names and the few files that programs look for.
+//! The root file system of every guest: busybox under all its names, and the few files that programs look for.
 
 use std::{
     fs,
@@ -40,7 +40,7 @@ pub fn busybox() -> Result<PathBuf> {
     Err(Failure::usage("no static busybox: install busybox-static (./quire setup), or name one in $QUIRE_BUSYBOX"))
 }
 
-/// The names that `busybox` answers to, as paths without the leading slash.
+/// The names of `busybox`'s applets, as paths without the leading slash.
 pub fn applets(busybox: &Path) -> Result<Vec<String>> {
     let out =
         Command::new(busybox).arg("--list-full").output().doing(|| format!("cannot run {}", busybox.display()))?;
@@ -48,7 +48,7 @@ pub fn applets(busybox: &Path) -> Result<Vec<String>> {
     Ok(text.lines().filter(|l| !l.is_empty()).map(str::to_owned).collect())
 }
 
-/// A tree with everything that is always there.
+/// A tree with the files of every guest.
 pub fn tree() -> Result<Tree> {
     let busybox = busybox()?;
     let mut tree = Tree::default();

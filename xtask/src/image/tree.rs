@@ -1,7 +1,7 @@
 //! A file tree in memory, and the newc cpio archive made from it.
 //!
-//! Names follow the tree's own links, as they will in the guest: what is put below `/bin` lies in `/usr/bin`. A file of this
-//! machine keeps its owner, permissions, times and hard links.
+//! Names follow the tree's own links, as they will in the guest: a file put below `/bin` lies in `/usr/bin`. A file of
+//! this machine keeps its owner, permissions, times and hard links.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -20,7 +20,7 @@ use crate::failure::{Doing, Failure, Result};
 const DIRECTORY: u32 = 0o040_000;
 const REGULAR: u32 = 0o100_000;
 const LINK: u32 = 0o120_000;
-/// As many links as Linux follows on one way.
+/// The most links on one path, as in Linux.
 const MOST_LINKS: usize = 40;
 
 /// Owner, permission bits and time of change.
@@ -34,12 +34,12 @@ struct Meta {
 }
 
 impl Meta {
-    /// Of something that is only there.
+    /// For a file that is made here.
     fn made(mode: u32) -> Self {
         Self { mode, ..Self::default() }
     }
 
-    /// Of something of this machine. The archive has no times before 1970 or after 2106.
+    /// For a file of this machine. The archive has no times before 1970 or after 2106.
     fn of(meta: &Metadata) -> Self {
         let seconds = u32::try_from(meta.mtime().max(0)).unwrap_or(u32::MAX);
         let nanos = if i64::from(seconds) == meta.mtime() { meta.mtime_nsec() as u32 } else { 0 };
@@ -47,11 +47,12 @@ impl Meta {
     }
 }
 
-/// What a name stands for.
+/// The kind of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Kind {
     Directory,
-    /// Read from the host only when the archive is written. Its device and inode number there, where it has several names.
+    /// A host file that is read only when the archive is written. With several names, also its device and inode number
+    /// there.
     HostFile(PathBuf, Option<(u64, u64)>),
     File(Vec<u8>),
     Link(PathBuf),
@@ -59,21 +60,22 @@ enum Kind {
     Special(u32, u64),
 }
 
-/// One thing in the tree.
+/// One node of the tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Node {
     kind: Kind,
     meta: Meta,
 }
 
-/// What the guest's root will hold. Names are absolute, without `.` or `..`; directories come by themselves.
+/// The contents of the guest's root. Names are absolute, without `.` or `..`. Parent directories are made
+/// automatically.
 #[derive(Debug, Clone, Default)]
 pub struct Tree {
     nodes: BTreeMap<PathBuf, Node>,
 }
 
 impl Tree {
-    /// A directory with these permission bits; one that is there already keeps its own.
+    /// Adds a directory with these permission bits. An existing one keeps its own.
     pub fn directory(&mut self, at: impl AsRef<Path>, mode: u32) -> Result<()> {
         self.put_directory(at.as_ref(), Meta::made(mode), false)
     }
@@ -92,18 +94,18 @@ impl Tree {
         Ok(())
     }
 
-    /// A file with this content.
+    /// Adds a file with this content.
     pub fn file(&mut self, at: impl AsRef<Path>, mode: u32, bytes: impl Into<Vec<u8>>) -> Result<()> {
         self.put(at.as_ref(), Kind::File(bytes.into()), Meta::made(mode))
     }
 
-    /// A symbolic link. It takes the place of a file, of another link, and of a directory, whose content moves to where the
-    /// link leads.
+    /// Adds a symbolic link. It replaces a file or another link. It also replaces a directory, whose content moves to
+    /// the link's target.
     pub fn link(&mut self, at: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
         self.put_link(at.as_ref(), to.as_ref(), Meta::made(0o777))
     }
 
-    /// A symbolic link; what is there already stays.
+    /// Adds a symbolic link. An existing node stays.
     pub fn alias(&mut self, at: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
         let place = self.place(at.as_ref(), false)?;
         let node = Node { kind: Kind::Link(to.as_ref().to_owned()), meta: Meta::made(0o777) };
@@ -136,7 +138,7 @@ impl Tree {
         Ok(())
     }
 
-    /// A file of the host, with its permission bits; symbolic links are followed.
+    /// Adds a file of the host, with its permission bits. Symbolic links are followed.
     pub fn host_file(&mut self, at: impl AsRef<Path>, from: &Path) -> Result<()> {
         let about = || format!("cannot read {}", from.display());
         let meta = fs::metadata(from).doing(about)?;
@@ -145,7 +147,7 @@ impl Tree {
         self.put(at.as_ref(), Kind::HostFile(from.to_owned(), several), Meta::of(&meta))
     }
 
-    /// A file or a whole directory of the host. Links inside a directory stay links.
+    /// Adds a file or a whole directory of the host. Links inside a directory stay links.
     pub fn host_tree(&mut self, at: impl AsRef<Path>, from: &Path) -> Result<()> {
         let meta = fs::metadata(from).doing(|| format!("cannot copy {}", from.display()))?;
         self.host_node(at.as_ref(), from, &meta)
@@ -172,15 +174,15 @@ impl Tree {
         self.put_directory(at, Meta::of(meta), true)?;
         for entry in fs::read_dir(from).doing(about)? {
             let entry = entry.doing(about)?;
-            // Of the entry itself, not of what a link leads to.
+            // The metadata of the entry itself, not of a link's target.
             let meta = entry.metadata().doing(|| format!("cannot copy {}", entry.path().display()))?;
             self.host_node(&at.join(entry.file_name()), &entry.path(), &meta)?;
         }
         Ok(())
     }
 
-    /// Puts every link of this machine on the way to `path` into the tree, and returns where the way ends: there the file has
-    /// to lie for a program that looks at what it was loaded from (`$ORIGIN`, `/proc/self/exe`) and around it.
+    /// Puts every link of this machine on the way to `path` into the tree, and returns the final path. The file must
+    /// lie there, because a program may look at its own path (`$ORIGIN`, `/proc/self/exe`) and around it.
     pub fn host_links(&mut self, path: &Path) -> Result<PathBuf> {
         let about = || format!("cannot follow {}", path.display());
         let mut real = PathBuf::from("/");
@@ -203,12 +205,12 @@ impl Tree {
         Ok(real)
     }
 
-    /// Is there anything of this name? Links are followed.
+    /// Whether there is a node of this name. Links are followed.
     pub fn has(&self, at: impl AsRef<Path>) -> bool {
         self.get(at.as_ref()).is_some()
     }
 
-    /// Is there a directory of this name?
+    /// Whether there is a directory of this name.
     pub fn has_directory(&self, at: impl AsRef<Path>) -> bool {
         self.get(at.as_ref()).is_some_and(|n| n.kind == Kind::Directory)
     }
@@ -217,7 +219,7 @@ impl Tree {
         self.nodes.get(&self.canonical(at, true)?)
     }
 
-    /// The host's file that the guest will find under this name, through the tree's own links.
+    /// The host's file that has this name in the guest, through the tree's own links.
     pub fn host_path(&self, at: impl AsRef<Path>) -> Option<PathBuf> {
         match &self.get(at.as_ref())?.kind {
             Kind::HostFile(path, _) => Some(path.clone()),
@@ -237,7 +239,7 @@ impl Tree {
             .collect()
     }
 
-    /// Bytes that the archive will take, roughly: what the guest's memory must hold twice while it unpacks.
+    /// The rough size of the archive in bytes. The guest's memory must have twice as much while it unpacks.
     pub fn bytes(&self) -> u64 {
         let mut seen = HashMap::new();
         let mut size = |n: &Node| match &n.kind {
@@ -249,7 +251,7 @@ impl Tree {
         self.nodes.values().map(|n| size(n) + 256).sum()
     }
 
-    /// Writes the archive: `first` before everything else if it is there, the rest in the order of names.
+    /// Writes the archive: `first` before everything else if it exists, then the rest in the order of names.
     pub fn write(&self, mut out: impl Write, first: &str) -> Result<()> {
         let mut names: HashMap<(u64, u64), u32> = HashMap::new();
         for node in self.nodes.values() {
@@ -257,7 +259,7 @@ impl Tree {
                 *names.entry(*key).or_default() += 1;
             }
         }
-        // Of the names of one file, the first carries the content.
+        // The first of a file's names carries the content.
         let mut numbers: HashMap<(u64, u64), u32> = HashMap::new();
         let mut archive = || -> io::Result<()> {
             let mut last = 1;
@@ -294,7 +296,8 @@ impl Tree {
         Ok(())
     }
 
-    /// The name under which a node goes: cleaned, links on the way followed (`last`: also one at its end), its parents made.
+    /// The final name of a new node: cleaned, with links on the way followed (`last`: also one at its end), and with
+    /// its parents made.
     fn place(&mut self, at: &Path, last: bool) -> Result<PathBuf> {
         let shown = at.display();
         let place = self
@@ -310,7 +313,7 @@ impl Tree {
         Ok(place)
     }
 
-    /// `at` without `.`, `..`, doubled slashes and links; a link at its end stays unless `last`.
+    /// `at` without `.`, `..`, doubled slashes and links. A link at its end stays unless `last`.
     fn canonical(&self, at: &Path, last: bool) -> Option<PathBuf> {
         if !at.is_absolute() || at.as_os_str().as_bytes().contains(&0) {
             return None;
@@ -335,7 +338,7 @@ impl Tree {
     }
 }
 
-/// What is left of a path that is walked, the next part last.
+/// The rest of a path during a walk, the next part last.
 struct Parts(Vec<Option<OsString>>);
 
 impl Parts {
@@ -345,7 +348,7 @@ impl Parts {
         parts
     }
 
-    /// The next name; `..` on the way to it is taken off `at`.
+    /// The next name. Each `..` before it removes a part of `at`.
     fn next(&mut self, at: &mut PathBuf) -> Option<OsString> {
         loop {
             match self.0.pop()? {
@@ -355,7 +358,7 @@ impl Parts {
         }
     }
 
-    /// Goes on at `to`, which a link at `at` holds, and then with what was left.
+    /// Continues the walk at `to`, the target of a link in `at`, before the rest.
     fn lead(&mut self, to: &Path, at: &mut PathBuf) {
         if to.is_absolute() {
             *at = PathBuf::from("/");
@@ -384,8 +387,8 @@ fn write_node(out: &mut impl Write, number: u32, links: u32, again: bool, name: 
     write_member(out, name, number, links, kind, &node.meta, device, bytes)
 }
 
-/// A member of a newc archive. The field of the checksum, which this format leaves unused, holds the nanoseconds: a guest that
-/// does not know of them passes over it.
+/// Writes a member of a newc archive. This format does not use the field of the checksum, so the field has the
+/// nanoseconds. A guest that does not know of them ignores it.
 #[allow(clippy::too_many_arguments)]
 fn write_member(
     out: &mut impl Write,

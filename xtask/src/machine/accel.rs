@@ -1,4 +1,4 @@
-//! Hardware virtualisation or emulation: what really works here, found out by really starting a guest.
+//! Hardware virtualisation or emulation, decided by a trial guest that really starts.
 
 use std::{
     fmt, fs,
@@ -17,10 +17,10 @@ use crate::{
     places::Places,
 };
 
-/// What executes the guest's instructions.
+/// The executor of the guest's instructions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Accelerator {
-    /// The processor itself.
+    /// The processor itself, through KVM.
     Kvm,
     /// QEMU's translator.
     Tcg,
@@ -35,27 +35,28 @@ impl fmt::Display for Accelerator {
     }
 }
 
-/// Why KVM is not used.
+/// The reason why KVM is not used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoKvm {
-    /// There is no such device.
+    /// The device does not exist.
     #[error("there is no /dev/kvm")]
     NoDevice,
-    /// The device is there, but not for this user.
+    /// The device exists, but this user may not open it.
     #[error("/dev/kvm cannot be opened ({0}); being in the group kvm usually helps")]
     NoAccess(String),
     /// The guest neither ended nor died.
     #[error("a trial guest hung")]
     Hung,
-    /// QEMU ended otherwise than the guest asked.
+    /// QEMU ended in another way than the guest's exit.
     #[error("a trial guest died ({0})")]
     Died(String),
 }
 
-/// How long the trial guest may take; it needs about a tenth of a second.
+/// The limit of the trial guest, which needs about a tenth of a second.
 const PATIENCE: Duration = Duration::from_secs(4);
 
-/// Decides, and says why. `$QUIRE_ACCEL` (`kvm` or `tcg`) overrules. What a trial found is kept until the next reboot.
+/// Chooses the accelerator, and returns the reason. `$QUIRE_ACCEL` (`kvm` or `tcg`) overrides the choice. A trial's
+/// result is kept until the next reboot.
 pub fn choose(places: &Places, qemu: &Path) -> Result<(Accelerator, String)> {
     if let Some(forced) = forced()? {
         return Ok((forced, "$QUIRE_ACCEL says so".into()));
@@ -75,7 +76,7 @@ pub fn choose(places: &Places, qemu: &Path) -> Result<(Accelerator, String)> {
     })
 }
 
-/// What `$QUIRE_ACCEL` asks for.
+/// The accelerator that `$QUIRE_ACCEL` names.
 pub fn forced() -> Result<Option<Accelerator>> {
     match std::env::var("QUIRE_ACCEL").as_deref() {
         Ok("kvm") => Ok(Some(Accelerator::Kvm)),
@@ -85,7 +86,7 @@ pub fn forced() -> Result<Option<Accelerator>> {
     }
 }
 
-/// Whether KVM runs a guest: tried now, and noted for [`choose`].
+/// Runs a trial of KVM now, and keeps the result for [`choose`].
 pub fn find_out(places: &Places, qemu: &Path) -> Result<(), NoKvm> {
     device(Path::new("/dev/kvm"))?;
     let found = trial(qemu, PATIENCE);
@@ -95,12 +96,12 @@ pub fn find_out(places: &Places, qemu: &Path) -> Result<(), NoKvm> {
     found
 }
 
-/// Where the last trial's result is kept.
+/// The file with the last trial's result.
 fn trial_file(places: &Places) -> std::path::PathBuf {
     places.cache.join("kvm-trial")
 }
 
-/// What a trial's result holds for: this boot of the machine, and this QEMU.
+/// The key of a trial's result: this boot of the machine, and this QEMU.
 fn trial_key(qemu: &Path) -> String {
     format!(
         "{} {} {}",
@@ -120,7 +121,7 @@ fn device(path: &Path) -> Result<(), NoKvm> {
     }
 }
 
-/// Starts the trial guest under KVM and sees whether it comes to its end in time. Leaves nothing running.
+/// Starts the trial guest under KVM and checks that it ends in time. No process is left.
 pub fn trial(qemu: &Path, patience: Duration) -> Result<(), NoKvm> {
     let died = |e: &dyn fmt::Display| NoKvm::Died(e.to_string());
     let mut kernel = qemu::memory_file("quire-trial").map_err(|e| died(&e))?;
@@ -152,7 +153,7 @@ pub fn trial(qemu: &Path, patience: Duration) -> Result<(), NoKvm> {
     }
 }
 
-/// The QEMU that is used: `$QUIRE_QEMU`, else the one on `PATH`.
+/// The QEMU to run: `$QUIRE_QEMU`, else the one on `PATH`.
 pub fn find_qemu() -> Result<std::path::PathBuf> {
     if let Some(given) = std::env::var_os("QUIRE_QEMU") {
         let path = std::path::PathBuf::from(given);

@@ -1,4 +1,4 @@
-//! One direction of a stream: bytes on their way from one descriptor to another, bounded.
+//! One direction of a stream: a bounded buffer of bytes between two descriptors.
 
 use std::collections::VecDeque;
 
@@ -7,12 +7,12 @@ use rustix::{
     io::{Errno, read, write},
 };
 
-/// What a step of a flow found.
+/// The result of one step of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moved {
     /// This many bytes.
     Bytes(usize),
-    /// Nothing could be moved right now.
+    /// No byte could be moved now.
     Nothing,
     /// The source has ended.
     End,
@@ -31,9 +31,9 @@ pub struct Flow {
     pub ended: bool,
 }
 
-/// Enough to keep both sides busy.
+/// Bytes of the buffer: enough to keep both sides busy.
 const LIMIT: usize = 256 << 10;
-/// One read.
+/// Bytes of one read.
 const PIECE: usize = 64 << 10;
 /// A pipe that polls as writable takes at least this much without blocking (pipe(7): `PIPE_BUF`).
 const SURE: usize = 4096;
@@ -45,37 +45,37 @@ impl Default for Flow {
 }
 
 impl Flow {
-    /// May more be read?
+    /// Whether more bytes may be read.
     pub fn has_room(&self) -> bool {
         !self.ended && self.buffer.len() < self.limit
     }
 
-    /// Is there something to write?
+    /// Whether there are bytes to write.
     pub fn has_bytes(&self) -> bool {
         !self.buffer.is_empty()
     }
 
-    /// Everything that was read was written, and no more will come.
+    /// Whether all bytes were written and no more will come.
     pub fn is_done(&self) -> bool {
         self.ended && self.buffer.is_empty()
     }
 
-    /// Lets far more collect here, for when the sink is slow and the source must not wait for it.
+    /// Raises the limit far, so that a slow sink does not stop the source.
     pub fn widen(&mut self) {
         self.limit = 64 << 20;
     }
 
-    /// Adds bytes that come from nowhere (control lines).
+    /// Adds bytes without a source (control lines).
     pub fn put(&mut self, bytes: &[u8]) {
         self.buffer.extend(bytes);
     }
 
-    /// Drops what was not written.
+    /// Drops the bytes that are not written.
     pub fn discard(&mut self) {
         self.buffer.clear();
     }
 
-    /// Is this byte all there is?
+    /// Whether the buffer holds only this byte.
     pub fn holds_only(&self, byte: u8) -> bool {
         self.buffer.len() == 1 && self.buffer.front() == Some(&byte)
     }
@@ -101,7 +101,7 @@ impl Flow {
         }
     }
 
-    /// Writes once. A sink that may block gets only what a writable pipe takes for sure.
+    /// Writes once. A sink that may block gets only as many bytes as a writable pipe surely takes.
     pub fn drain(&mut self, to: impl AsFd, may_block: bool) -> Moved {
         let (front, _) = self.buffer.as_slices();
         let piece = if may_block { &front[..front.len().min(SURE)] } else { front };

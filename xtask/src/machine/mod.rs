@@ -1,7 +1,7 @@
-//! The virtual machine: which QEMU and accelerator, its command line, its ports, and what passes through them.
+//! The virtual machine: its QEMU and accelerator, its command line, its ports, and the bytes that pass through them.
 //!
-//! A guest has three ports and a log, each a socket pair whose far end QEMU inherits; nothing has a name in the file system,
-//! so nothing can be left behind:
+//! A guest has three ports and a log. Each is a socket pair whose far end QEMU inherits. None has a name in the file
+//! system, so no file can be left behind:
 //!
 //! | port | to the guest | from the guest |
 //! |---|---|---|

@@ -1,36 +1,37 @@
-//! How a run ended, and the exit status that says so.
+//! The end of a run, and its exit status.
 
 use super::qemu;
 use crate::failure::Failure;
 
-/// How the kernel's sentence begins where it cannot run (`boot/required.rs`).
+/// The beginning of the kernel's message when it cannot run (`boot/required.rs`).
 const REFUSAL: &str = "Quire cannot run on this machine: ";
 
-/// How a run ended.
+/// The end of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// The program ended with this status.
     Exit(u8),
     /// The program died of this signal.
     Signal(u8),
-    /// `--timeout` was over.
+    /// The time of `--timeout` was over.
     TimedOut,
-    /// The user, or a signal to us, ended the machine: the signal's number.
+    /// The user, or a signal to us, ended the machine. The signal's number.
     Stopped(u8),
-    /// Nobody reads our standard output any more.
+    /// The reader of our standard output has closed it.
     OutputClosed,
     /// Our standard output could not be written.
     OutputFailed(String),
     /// The kernel panicked.
     Panicked,
-    /// The kernel cannot run on this machine: its sentence.
+    /// The kernel cannot run on this machine. Its message.
     Refused(String),
-    /// QEMU ended before the program did: how, and what it said.
+    /// QEMU ended before the program did: how it ended, and its message.
     Died(String),
 }
 
 impl Outcome {
-    /// What QEMU's own end means when the guest did not say how its program ended. `log`: the end of the kernel's.
+    /// The outcome of QEMU's own end, where the guest did not report the end of its program. `log`: the end of the
+    /// kernel's log.
     pub fn of_qemu(code: Option<i32>, shown: &str, complaint: &str, log: &str) -> Self {
         match code {
             Some(qemu::PANICKED) => Self::Panicked,
@@ -46,7 +47,7 @@ impl Outcome {
         }
     }
 
-    /// The status of `./quire run`: the program's own, 128+n for a signal; ours follow `timeout(1)`.
+    /// The status of `./quire run`: the program's own, or 128+n for a signal. Our own statuses follow `timeout(1)`.
     pub fn status(&self) -> u8 {
         match self {
             Self::Exit(status) => *status,
@@ -58,7 +59,7 @@ impl Outcome {
         }
     }
 
-    /// The same as something to report; an end that is the program's own says nothing.
+    /// The outcome as a failure to report. A program's own end has no message.
     pub fn to_failure(&self) -> Failure {
         match self {
             Self::TimedOut => Failure::timed_out("the time given by --timeout is over; the machine was stopped"),

@@ -1,4 +1,5 @@
-//! Starting QEMU so that nothing of it can outlive us: its command line, the descriptors it inherits, its end.
+//! Starting QEMU so that none of its processes can outlive us: its command line, the descriptors that it inherits, its
+//! end.
 
 use std::{
     ffi::OsString,
@@ -29,32 +30,32 @@ use crate::failure::{Doing, Failure, Result};
 pub const NAME: &str = "qemu-system-x86_64";
 /// QEMU's status after the guest wrote 0x10 to the debug-exit port: an orderly end.
 pub const ORDERLY: i32 = 33;
-/// The same for 0x11: the kernel panicked.
+/// The status after 0x11: the kernel panicked.
 pub const PANICKED: i32 = 35;
-/// The same for 0x12: the kernel cannot run on this machine; its log says why.
+/// The status after 0x12: the kernel cannot run on this machine, and its log says why.
 pub const REFUSED: i32 = 37;
 
-/// A guest of more MiB than this is *large*: its memory may be more than the host has. The host reserves none of it, and gives it
-/// in small pages, since in large ones the first touch of each descriptor, table and bitmap would fill 2 MiB.
+/// A guest of more MiB than this is *large*: its memory may exceed the host's. The host reserves none of it, and
+/// provides small pages. With large pages the first touch of each descriptor, table and bitmap would fill 2 MiB.
 const LARGE: u64 = 2048;
 
-/// Which kernel is booted, and on what board.
+/// The kernel to boot, and its board.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum System {
-    /// Quire on a microvm board, its ports virtio-mmio consoles.
+    /// Quire on a microvm board. Its ports are virtio-mmio consoles.
     Quire,
-    /// Quire on a q35 board: log only, no ports.
+    /// Quire on a q35 board, with a log and no ports.
     QuireQ35,
-    /// Debian's Linux on a q35 board, its ports on one virtio-serial device.
+    /// Debian's Linux on a q35 board. Its ports are on one virtio-serial device.
     Linux,
 }
 
-/// Everything that decides the command line.
+/// All inputs of the command line.
 #[derive(Debug)]
 pub struct Launch<'a> {
     /// The emulator.
     pub qemu: &'a Path,
-    /// What is booted.
+    /// The kernel to boot, and its board.
     pub system: System,
     /// Words for the kernel's command line.
     pub cmdline: String,
@@ -66,13 +67,13 @@ pub struct Launch<'a> {
     pub cpus: u32,
     /// In MiB.
     pub memory: u64,
-    /// What executes.
+    /// The executor of the guest's instructions.
     pub accelerator: Accelerator,
-    /// The processor that the guest sees, in QEMU's words; `None`: everything that the accelerator can do.
+    /// The guest's processor in QEMU's words. `None`: all features of the accelerator.
     pub cpu: Option<String>,
     /// Count instructions (one CPU, repeatable) instead of running as fast as possible.
     pub count: bool,
-    /// Translate all CPUs on one thread: a CPU that pauses gives way to the next at once.
+    /// Translate all CPUs on one thread. A CPU that pauses then gives way to the next at once.
     pub turns: bool,
     /// More arguments.
     pub extra: Vec<OsString>,
@@ -80,17 +81,18 @@ pub struct Launch<'a> {
     pub inherit: Vec<RawFd>,
 }
 
-/// An anonymous file in memory, for what QEMU wants by name: `/proc/self/fd/N` names it for whoever inherits it.
+/// An anonymous file in memory, for a file that QEMU opens by name. A process that inherits the descriptor opens it as
+/// `/proc/self/fd/N`.
 pub fn memory_file(name: &str) -> io::Result<File> {
     Ok(File::from(memfd_create(name, MemfdFlags::CLOEXEC)?))
 }
 
-/// Lets the child keep these descriptors, and ties its life to this process's.
+/// Lets the child keep these descriptors, and ends it when this process ends.
 ///
-/// The death signal follows the *thread* that spawns: it must live as long as the child.
+/// The death signal follows the *thread* that spawns, so that thread must live as long as the child.
 pub fn inherit(command: &mut Command, descriptors: Vec<RawFd>) {
     let parent = std::process::id();
-    // SAFETY: the closure runs between fork and exec; it calls only system calls, and neither allocates nor locks.
+    // SAFETY: the closure runs between fork and exec. It calls only system calls, and neither allocates nor locks.
     unsafe {
         command.pre_exec(move || {
             set_parent_process_death_signal(Some(Signal::KILL))?;
@@ -98,7 +100,7 @@ pub fn inherit(command: &mut Command, descriptors: Vec<RawFd>) {
                 return Err(io::Error::from(rustix::io::Errno::SRCH)); // the parent is gone already
             }
             for fd in &descriptors {
-                // SAFETY: the descriptors are open: whoever called `inherit` keeps them until after the spawn.
+                // SAFETY: the descriptors are open, because the caller of `inherit` keeps them until after the spawn.
                 let fd = rustix::fd::BorrowedFd::borrow_raw(*fd);
                 fcntl_setfd(fd, FdFlags::empty())?;
             }
@@ -107,7 +109,7 @@ pub fn inherit(command: &mut Command, descriptors: Vec<RawFd>) {
     }
 }
 
-/// Ends a child that leads its own process group, and everything that it started.
+/// Ends a child that leads its own process group, and all processes that it started.
 pub fn kill_group(child: &mut Child) {
     if let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
         let _ = kill_process_group(pid, Signal::KILL);
@@ -131,7 +133,7 @@ pub struct Guest {
     /// The kernel's log.
     pub log: OwnedFd,
     complaints: File,
-    /// When QEMU was started.
+    /// The time when QEMU started.
     pub started: Instant,
 }
 
@@ -191,7 +193,7 @@ impl Launch<'_> {
             System::Quire => "microvm,acpi=on,pit=on,pic=on,rtc=on,isa-serial=on,auto-kernel-cmdline=on",
             System::QuireQ35 | System::Linux => "q35",
         };
-        // Who lays memory out in domains names the memory of each.
+        // A caller that lays memory out in domains names the memory of each.
         if self.is_large() && !self.extra.iter().any(|word| word == "-numa") {
             add(&["-object", &format!("memory-backend-ram,id=ram,size={}M,reserve=off", self.memory)]);
             add(&["-M", &format!("{board},memory-backend=ram")]);
@@ -207,7 +209,8 @@ impl Launch<'_> {
             Accelerator::Tcg if self.turns => add(&["-accel", "tcg,thread=single"]),
             Accelerator::Tcg => add(&["-accel", "tcg,thread=multi"]),
         }
-        // ERMS and FSRM would make Linux (and anyone) clear pages by `rep stosb`, which TCG executes byte by byte.
+        // With ERMS and FSRM, Linux and other kernels would clear pages by `rep stosb`, which TCG executes byte by
+        // byte.
         add(&[
             "-cpu",
             self.cpu.as_deref().unwrap_or(match self.accelerator {
@@ -224,7 +227,7 @@ impl Launch<'_> {
         }
         add(&["-serial", "chardev:log", "-device", "isa-debug-exit,iobase=0xf4,iosize=4"]);
         match &self.system {
-            // Quire tells the ports apart by their order.
+            // Quire distinguishes the ports by their order.
             System::Quire => {
                 for name in ["out", "err", "control"] {
                     add(&["-device", &format!("virtio-serial-device,max_ports=1,id=port-{name}")]);
@@ -248,11 +251,12 @@ impl Launch<'_> {
     }
 }
 
-/// Makes QEMU's writes to its ports block when we are slow, instead of losing what does not fit.
+/// Makes QEMU's writes to its ports block when we read slowly, so that no output is lost.
 ///
-/// A virtio *console* in QEMU drops output that its character device refuses for now, and sockets are switched to refuse
-/// (`O_NONBLOCK`) when QEMU opens them. Both ends of the inheritance share that flag: wait until QEMU has set it, which is
-/// before any guest runs, and take it away again. The guest then waits as a process waits on a full pipe.
+/// A virtio *console* in QEMU drops output that its character device refuses. QEMU sets `O_NONBLOCK` on a socket when
+/// it opens it, so the socket refuses output when it is full. Both ends of the inheritance share that flag. So this
+/// waits until QEMU has set the flag, which is before any guest runs, and clears it again. The guest then waits as a
+/// process waits on a full pipe.
 fn make_blocking(theirs: &[rustix::fd::BorrowedFd<'_>], ended: &OwnedFd) {
     let start = Instant::now();
     let mut waiting: Vec<_> = theirs.to_vec();
@@ -276,7 +280,7 @@ fn readable(fd: &OwnedFd) -> bool {
 }
 
 impl Guest {
-    /// QEMU's process.
+    /// QEMU's process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
@@ -291,7 +295,7 @@ impl Guest {
         self.child.wait()
     }
 
-    /// What QEMU itself complained about, in one line.
+    /// QEMU's own error messages, in one line.
     pub fn complaints(&mut self) -> String {
         let mut text = String::new();
         let _ = self.complaints.rewind();
@@ -308,14 +312,15 @@ impl Drop for Guest {
     }
 }
 
-/// A listening TCP socket on a free local port, for the debugger: QEMU inherits it, so nobody can take the port between.
+/// A listening TCP socket on a free local port, for the debugger. QEMU inherits the socket, so no other process can
+/// take the port.
 pub fn local_listener() -> Result<(OwnedFd, u16)> {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").doing(|| "cannot listen for the debugger".to_string())?;
     let port = listener.local_addr().doing(|| "cannot listen for the debugger".to_string())?.port();
     Ok((OwnedFd::from(listener), port))
 }
 
-/// Where an image is written before QEMU starts.
+/// Writes an image into a file before QEMU starts.
 pub fn image_file(write: impl FnOnce(&mut io::BufWriter<File>) -> Result<()>) -> Result<File> {
     let about = || "cannot keep the initial file system in memory".to_string();
     let mut writer = io::BufWriter::with_capacity(1 << 20, memory_file("quire-initramfs").doing(about)?);

@@ -1,8 +1,8 @@
-//! Between the user and the guest: one loop that moves bytes both ways, never blocks on one side for the other, and knows
-//! how the run ended.
+//! The relay between the user and the guest: one loop that moves bytes both ways. It never blocks on one side for the
+//! other, and finds out how the run ended.
 //!
 //! Back-pressure reaches the guest: a full buffer here stops the reads, QEMU's write blocks, the guest waits. The first
-//! interrupt lifts the bound, so that the guest can hear it even where nobody takes its output.
+//! interrupt lifts the bound, so it reaches the guest even if no reader takes the guest's output.
 
 use std::{
     fs::File,
@@ -26,25 +26,25 @@ use super::{
 };
 use crate::failure::{Doing, Result};
 
-/// After the program has ended, how long the machine may go on without moving a byte.
+/// After the program's end, the longest time that the machine may run without moving a byte.
 const GRACE: Duration = Duration::from_secs(10);
-/// How much of the kernel's log is kept for an error message.
+/// The bytes of the kernel's log that are kept for an error message.
 const TAIL: usize = 32 << 10;
-/// In raw mode: ends the machine (Ctrl-]).
+/// Ctrl-], which ends the machine in raw mode.
 const ESCAPE: u8 = 0x1d;
 
-/// What a signal to us asks for.
+/// The request of a signal to us.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asked {
     /// Ctrl-C.
     Interrupt,
     /// The window changed.
     Resized,
-    /// End everything: the signal's number.
+    /// End the whole run. The signal's number.
     Stop(u8),
 }
 
-/// Where a run's streams go, and when it has to end.
+/// The streams of a run, and its limits.
 pub struct Ends<'a> {
     /// The program's standard input.
     pub input: BorrowedFd<'a>,
@@ -52,7 +52,7 @@ pub struct Ends<'a> {
     pub output: BorrowedFd<'a>,
     /// Its standard error.
     pub errors: BorrowedFd<'a>,
-    /// Readable when `asked` has something to say.
+    /// Readable when `asked` has requests.
     pub wake: Option<BorrowedFd<'a>>,
     /// Called when `wake` is readable.
     pub asked: Box<dyn FnMut() -> Vec<Asked> + 'a>,
@@ -60,13 +60,13 @@ pub struct Ends<'a> {
     pub tty: bool,
     /// Show the kernel's log on standard error.
     pub verbose: bool,
-    /// Keep the kernel's log.
+    /// The file that keeps the kernel's log.
     pub log: Option<File>,
-    /// When the run has to be over.
+    /// The time when the run must be over.
     pub deadline: Option<Instant>,
 }
 
-/// What is known at the end.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Report {
     /// How it ended.
@@ -75,7 +75,7 @@ pub struct Report {
     pub log_tail: String,
     /// Guest nanoseconds to the first user instruction.
     pub ready: Option<u64>,
-    /// The same in real time since QEMU was started.
+    /// Real time from QEMU's start to that instruction.
     pub ready_after: Option<Duration>,
 }
 
@@ -92,14 +92,14 @@ struct Relay<'a> {
     ready: Option<(u64, Duration)>,
     interrupts: u32,
     eof_sent: bool,
-    /// QEMU has ended; what is left lies in the sockets.
+    /// QEMU has ended. The sockets still hold its last bytes.
     over: bool,
     quiet_since: Instant,
     closed: [bool; 2],
     blocking: [bool; 2],
 }
 
-/// Runs until the guest has ended and everything it said was passed on, or until it has to be stopped.
+/// Runs until the guest has ended and all its bytes are passed on, or until it must be stopped.
 pub fn run(guest: Guest, ends: Ends<'_>) -> Report {
     let may_block = |fd: BorrowedFd<'_>| {
         fstat(fd).map_or(true, |s| !matches!(FileType::from_raw_mode(s.st_mode), FileType::RegularFile))
@@ -138,7 +138,7 @@ pub fn run(guest: Guest, ends: Ends<'_>) -> Report {
     }
 }
 
-/// Runs a guest that nobody talks to, for `limit` at most. `log`: where the kernel's log is kept.
+/// Runs a guest without user input, for `limit` at most. `log` keeps the kernel's log.
 pub fn unattended(
     guest: Guest,
     [output, errors]: [BorrowedFd<'_>; 2],
@@ -160,17 +160,17 @@ pub fn unattended(
     Ok(run(guest, ends))
 }
 
-/// How a guest ended that nobody talked to, and what its program wrote.
+/// The result of a guest without user input, and its program's output.
 pub struct Kept {
     /// How it ended.
     pub report: Report,
-    /// What came out of its standard output.
+    /// The bytes of its standard output.
     pub output: Vec<u8>,
-    /// And of its standard error.
+    /// The bytes of its standard error.
     pub errors: Vec<u8>,
 }
 
-/// As [`unattended`], and keeps what the program writes.
+/// As [`unattended`], and keeps the program's output.
 pub fn kept(guest: Guest, limit: Duration) -> Result<Kept> {
     let file = |name| qemu::memory_file(name).doing(|| "cannot keep the program's output".to_string());
     let (mut output, mut errors) = (file("output")?, file("errors")?);
@@ -178,7 +178,7 @@ pub fn kept(guest: Guest, limit: Duration) -> Result<Kept> {
     Ok(Kept { report, output: content(&mut output)?, errors: content(&mut errors)? })
 }
 
-/// All that was written to a file of this process's memory.
+/// The bytes of a file in this process's memory.
 pub fn content(file: &mut File) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.rewind().and_then(|()| file.read_to_end(&mut bytes)).doing(|| "cannot read what was kept".to_string())?;
@@ -200,7 +200,7 @@ enum Side {
 }
 
 impl Relay<'_> {
-    /// Waits for something to do and does it; the outcome if that was the end.
+    /// Waits for an event and serves it. Returns the outcome if the run is over.
     fn step(&mut self) -> Option<Outcome> {
         let wanted = self.wanted();
         let mut fds: Vec<PollFd<'_>> =
@@ -221,7 +221,7 @@ impl Relay<'_> {
         self.settle()
     }
 
-    /// What is worth waiting for now.
+    /// The events to wait for now.
     fn wanted(&self) -> Vec<(Side, PollFlags)> {
         let mut wanted = Vec::with_capacity(9);
         let mut want = |side, flags: PollFlags| {
@@ -257,7 +257,7 @@ impl Relay<'_> {
         }
     }
 
-    /// How long the next wait may last.
+    /// The longest time of the next wait.
     fn patience(&self) -> Option<Duration> {
         let now = Instant::now();
         let grace = self.said.is_some().then(|| self.quiet_since + GRACE);
@@ -277,7 +277,7 @@ impl Relay<'_> {
             Side::Output => return self.give_output(),
             Side::Errors => {
                 if let Moved::Failed(_) = self.from_b.drain(self.ends.errors, self.blocking[1]) {
-                    self.closed[1] = true; // as a program whose standard error is closed goes on
+                    self.closed[1] = true; // a program whose standard error is closed continues too
                 }
             }
             Side::PortA => {
@@ -312,7 +312,7 @@ impl Relay<'_> {
         None
     }
 
-    /// Conclusions after a round.
+    /// Draws conclusions after a round.
     fn settle(&mut self) -> Option<Outcome> {
         if self.closed[1] {
             self.from_b.discard();
@@ -322,7 +322,7 @@ impl Relay<'_> {
             self.tell(ToGuest::Eof(self.to_a.taken));
         }
         if self.over {
-            // QEMU is gone: its sockets hold what is left and then end.
+            // QEMU is gone. Its sockets still hold its last bytes, and then end.
             while self.from_a.has_room() && matches!(self.from_a.fill(&self.guest.port_a), Moved::Bytes(_)) {}
             while self.from_b.has_room() && matches!(self.from_b.fill(&self.guest.port_b), Moved::Bytes(_)) {}
             if self.from_a.is_done() && self.from_b.is_done() {
@@ -333,7 +333,7 @@ impl Relay<'_> {
         if self.ends.deadline.is_some_and(|d| now >= d) {
             return Some(Outcome::TimedOut);
         }
-        // The program has ended and the machine hangs: the status is known, the machine is not waited for.
+        // The program has ended and the machine hangs. The status is known, so do not wait for the machine.
         if self.said.is_some() && !self.over && !self.from_a.has_bytes() && now >= self.quiet_since + GRACE {
             return Some(self.verdict());
         }
@@ -357,7 +357,7 @@ impl Relay<'_> {
     fn take_input(&mut self) -> Option<Outcome> {
         let before = self.to_a.taken;
         self.to_a.fill(self.ends.input);
-        // Raw mode, and a key on its own: a paste that happens to hold the byte goes to the program.
+        // In raw mode, only a single key ends the machine. In a paste, the byte goes to the program.
         if self.ends.tty && self.to_a.taken == before + 1 && self.to_a.holds_only(ESCAPE) {
             return Some(Outcome::Stopped(2));
         }
@@ -379,7 +379,7 @@ impl Relay<'_> {
                 match FromGuest::parse(&line) {
                     Some(FromGuest::Ready(ns)) => {
                         self.ready = Some((ns, self.guest.started.elapsed()));
-                        // It may have changed since the guest was told at its start.
+                        // The size may have changed since the guest's start.
                         self.window_size();
                     }
                     Some(said) => {

@@ -1,26 +1,28 @@
-//! A flame graph: each stack of calls as a pile of bars, as wide as what was executed there and below it, the outermost function
-//! at the bottom (Gregg, *The Flame Graph*, CACM 59(6), 2016). One SVG file without anything from outside: a browser opens it, a
-//! click on a bar makes that the whole width, one beside the bars shows everything again.
+//! A flame graph: each stack of calls as a pile of bars, the outermost function at the bottom (Gregg, *The Flame
+//! Graph*, CACM 59(6), 2016). A bar's width is the number of instructions in its function and its callees. The result
+//! is one SVG file without external parts. A browser opens it. A click on a bar widens the bar to the whole width, and
+//! a click beside the bars shows everything again.
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
-/// Of a bar, in pixels.
+/// The height of a bar, in pixels.
 const HEIGHT: usize = 18;
-/// Above the bars.
+/// The height above the bars.
 const HEAD: usize = 58;
-/// Bars below this share of the whole could not be seen, and could not be hit: a million of them make a file that no browser opens.
+/// Narrower bars, by share of the whole, could not be seen or clicked. A million of them make a file that no browser
+/// opens.
 const LEAST: f64 = 0.0002;
 
 /// A function at its place in the stacks.
 struct Bar<'f> {
     name: &'f str,
     depth: usize,
-    /// What was executed before it, in the order of the stacks, and in it with all that it called.
+    /// The count before the bar, in the order of the stacks, and the count of the bar with its callees.
     from: u64,
     count: u64,
 }
 
-/// Draws the stacks (outermost function first) under `title`. `unit` is what is counted.
+/// Draws the stacks (outermost function first) under `title`. `unit` is the counted unit.
 pub fn draw(stacks: &BTreeMap<Vec<&str>, u64>, title: &str, unit: &str) -> String {
     let total = stacks.values().sum::<u64>().max(1);
     let mut bars = bars(stacks);
@@ -55,7 +57,7 @@ pub fn draw(stacks: &BTreeMap<Vec<&str>, u64>, title: &str, unit: &str) -> Strin
     svg
 }
 
-/// Makes a bar the whole width: those below it fill the width too, those beside it go.
+/// Widens a bar to the whole width. Bars of its callees fill the width too, and bars beside it vanish.
 const SCRIPT: &str = "<script><![CDATA[
 const bars = [...document.querySelectorAll('.f')].map(e => ({ e, x: parseFloat(e.getAttribute('x')), w: parseFloat(e.getAttribute('width')) }));
 function zoom(x, w) {
@@ -72,10 +74,10 @@ document.getElementById('all').addEventListener('click', () => zoom(0, 100));
 ]]></script>
 ";
 
-/// The bars of stacks, which are in order: those of one function next to each other are one.
+/// The bars of stacks, which are in order. Neighbouring bars of one function are joined.
 fn bars<'f>(stacks: &BTreeMap<Vec<&'f str>, u64>) -> Vec<Bar<'f>> {
     let mut bars: Vec<Bar<'f>> = Vec::new();
-    // Indices of the bars that the last stack stands in.
+    // Indices of the bars of the last stack.
     let mut open: Vec<usize> = Vec::new();
     let mut from = 0;
     for (stack, count) in stacks {
@@ -100,7 +102,7 @@ fn crate_of(name: &str) -> &str {
     if path[end..].starts_with("::") { &path[..end] } else { "" }
 }
 
-/// Without the crates' common beginning.
+/// The name without the crates' common beginning.
 fn short(name: &str) -> &str {
     name.strip_prefix("quire_").unwrap_or(name)
 }
@@ -118,7 +120,7 @@ const HUES: &[(&str, u32)] = &[
     ("quire_fs", 320),
 ];
 
-/// Of a function's bar; grey for what is in none of our crates.
+/// The colour of a function's bar, or grey for a function outside of our crates.
 fn colour(name: &str) -> String {
     match HUES.iter().find(|(known, _)| *known == crate_of(name)) {
         Some((_, hue)) => format!("hsl({hue},70%,75%)"),
@@ -126,7 +128,7 @@ fn colour(name: &str) -> String {
     }
 }
 
-/// Which colour is which crate, of those that are there.
+/// The legend of the crates in the graph and their colours.
 fn legend(svg: &mut String, bars: &[Bar<'_>]) {
     let there = |name: &str| bars.iter().any(|b| crate_of(b.name) == name);
     let mut x = 8;
@@ -169,7 +171,7 @@ mod tests {
             svg.contains("&lt;quire_vm::map::Map&lt;&quot;M&quot;&gt; as core::ops::Drop&gt;::drop &amp; more"),
             "{svg}"
         );
-        // Too narrow to be seen.
+        // The bar is too narrow to be drawn.
         assert!(!svg.contains("trap"), "{svg}");
         for tag in ["svg", "title", "text", "script"] {
             let (open, close) = (svg.matches(&format!("<{tag}")).count(), svg.matches(&format!("</{tag}>")).count());

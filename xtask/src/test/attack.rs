@@ -1,9 +1,9 @@
-//! Random system calls of root's and of a user's, beside memory pressure, a fork bomb and a heartbeat (`programs/siege.c`), in
-//! rounds of one boot each.
+//! Random system calls of root's and of a user's, beside memory pressure, a fork bomb and a heartbeat
+//! (`programs/siege.c`), in rounds of one boot each.
 //!
-//! A round follows from its seed: the machine, how its time is counted, and every call. Where instructions are counted the
-//! same seed gives the same run; elsewhere CPUs really race. `--soak` keeps how far it is in `target/attack.json` after each
-//! round, and goes on there.
+//! A seed determines a round: the machine, how its time is counted, and every call. Where instructions are counted, the
+//! same seed gives the same run. Elsewhere CPUs really race. `--soak` saves its progress in `target/attack.json` after
+//! each round, and the next soak continues from there.
 
 use std::{
     fs,
@@ -24,27 +24,27 @@ use crate::{
 };
 
 const NAME: &str = "attack/random calls beside memory pressure and a fork bomb";
-/// A round that takes so long hangs: its program ends by itself after its seconds of the guest's time.
+/// A round that takes so long hangs, because its program ends by itself after its seconds of guest time.
 const LIMIT: Duration = Duration::from_secs(1800);
-/// Seconds of the guest's time: of a round of every run of the tests, and of one of a soak.
+/// Seconds of guest time: of a round in every run of the tests, and of one in a soak.
 const SHORT: u32 = 8;
 const LONG: u32 = 20;
 
-/// How far a soak is.
+/// The progress of a soak.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct State {
-    /// The seed of its first round.
+    /// The seed of the first round.
     seed: u64,
-    /// Rounds that are over.
+    /// Finished rounds.
     rounds: u64,
     /// Real seconds that they took.
     seconds: u64,
-    /// Rounds that found something, and what.
+    /// The seeds of rounds that found something, and the findings.
     found: Vec<(u64, String)>,
 }
 
 impl State {
-    /// Goes on with the one that is kept, or begins.
+    /// Reads the saved state, or begins a new one.
     fn open(file: &Path) -> State {
         let kept = fs::read(file).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
         kept.unwrap_or_else(|| State { seed: fastrand::u64(1..1 << 32), rounds: 0, seconds: 0, found: Vec::new() })
@@ -53,7 +53,7 @@ impl State {
     fn keep(&self, file: &Path) -> Result<()> {
         let about = || format!("cannot keep {}", file.display());
         let text = serde_json::to_vec_pretty(self).doing(about)?;
-        // Whole under its name, whenever this is interrupted.
+        // The rename is atomic: the file is whole whenever this process is interrupted.
         let fresh = file.with_extension("new");
         fs::write(&fresh, text).and_then(|()| fs::rename(&fresh, file)).doing(about)
     }
@@ -65,18 +65,18 @@ struct Round {
     seed: u64,
     seconds: u32,
     cpus: u32,
-    /// In MiB: of the machine, swap among them, and what the pressure touches.
+    /// In MiB: the machine's memory, its swap, and the memory that the pressure touches.
     memory: u64,
     swap: u64,
     pressure: u64,
-    /// Instructions are counted: a seed repeats exactly, and time is the guest's own.
+    /// QEMU counts instructions: a seed repeats exactly, and time is the guest's own.
     counted: bool,
-    /// On the kernel that checks itself.
+    /// On the self-checking kernel.
     checked: bool,
 }
 
 impl Round {
-    /// A round of a soak: of two in a row one is counted, of three one runs on the kernel that checks itself.
+    /// A round of a soak: every second one is counted, and every third runs on the self-checking kernel.
     fn of(seed: u64) -> Round {
         let pressure = [60, 150, 190][(seed / 2 % 3) as usize];
         let cpus = [1, 2, 4][(seed % 3) as usize];
@@ -86,12 +86,12 @@ impl Round {
 
     /// Seconds that a shell of root's may take.
     fn patience(&self) -> u32 {
-        // Elsewhere the guest's time goes on while the host does something else.
+        // Without counting, guest time advances while the host runs other processes.
         if self.counted { 10 } else { 100 }
     }
 }
 
-/// The round of every run of the tests: its machine has memory for all.
+/// The round of every run of the tests, on a machine with memory for all.
 const FEW: [Round; 1] =
     [Round { seed: 1, seconds: SHORT, cpus: 2, memory: 320, swap: 64, pressure: 100, counted: false, checked: false }];
 
@@ -100,7 +100,7 @@ pub fn names(_: &Context<'_>) -> Result<Vec<String>> {
     Ok(vec![NAME.to_owned()])
 }
 
-/// A short round; a soak's, until its minutes are over.
+/// Runs a short round, or rounds of a soak until its minutes are over.
 pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     if !context.selects(NAME) {
         return Ok(());
@@ -115,7 +115,7 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     Ok(())
 }
 
-/// What went wrong, with the words that repeat it.
+/// The round's failure, with the command that repeats it.
 fn tell(round: &Round, result: Result<(), String>) -> Result<(), String> {
     result.map_err(|why| format!("{why}\n{round:?}; repeat a soak's: ./quire test --soak --seed {} attack", round.seed))
 }
@@ -179,8 +179,8 @@ fn attack(context: &Context<'_>, round: &Round) -> Result<Result<(), String>> {
     Ok(judge(round, &ended))
 }
 
-/// The program's own checks hold, and the log says nothing of a fault. What is told of a CPU that seems stuck counts where time
-/// is counted.
+/// Requires that the program's own checks hold and that the machine ends orderly. A report of a stuck CPU counts only
+/// where instructions are counted.
 fn judge(round: &Round, ended: &relay::Kept) -> Result<(), String> {
     let log = &ended.report.log_tail;
     let said = || format!("{}{}", String::from_utf8_lossy(&ended.output), String::from_utf8_lossy(&ended.errors));

@@ -1,5 +1,5 @@
-//! Unit and property tests, documentation tests, the models under both checkers, and what only the recording build can tell:
-//! all through cargo, each counted by name.
+//! Unit and property tests, documentation tests, the models under both checkers, and the tests of the recording build.
+//! All run through cargo, and each counts by name.
 
 use std::{
     fmt::Write as _,
@@ -19,16 +19,16 @@ use crate::{
     machine::qemu,
 };
 
-/// Crates whose types are held to their layouts in the recording build, or whose costs are counted there.
+/// Crates whose types have checked layouts in the recording build, or whose costs are counted there.
 const RECORDED: [&str; 7] =
     ["quire-sync", "quire-lookup", "quire-vm", "quire-task", "quire-pmap", "quire-hosted", "quire-lab"];
 /// Keeps the memory core's mutants, by which tests of whole machines see that a step is needed.
 pub(super) const MUTANTS: &str = "--cfg mutants";
-/// One test program may take this long; what hangs is a failure with a name.
+/// The limit of one test program. A program that hangs is a failure with a name.
 const LIMIT: Duration = Duration::from_secs(900);
-/// And the debugger that looks where it hangs.
+/// The limit of the debugger that prints where a program hangs.
 const DEBUGGER: Duration = Duration::from_secs(60);
-/// How much longer random tests run with `--soak`.
+/// The factor by which random tests run longer with `--soak`.
 const SOAK: u32 = 10;
 
 /// One compiled test program.
@@ -36,7 +36,7 @@ pub(super) struct Binary {
     /// `unit/quire-vm` or, for a file of `tests/`, `unit/quire-vm/file`.
     pub(super) prefix: String,
     file: PathBuf,
-    /// Where cargo would run it.
+    /// The directory in which cargo would run it.
     directory: PathBuf,
 }
 
@@ -48,7 +48,7 @@ fn build(context: &Context<'_>, group: &str, log: &str, prepare: impl FnOnce(&mu
     compile(context, group, log, command)
 }
 
-/// The same by a `cargo test` of its own.
+/// As `build`, by a `cargo test` that the caller has made.
 pub(super) fn compile(context: &Context<'_>, group: &str, log: &str, mut command: Command) -> Result<Vec<Binary>> {
     command.args(["--locked", "--no-run", "--message-format=json-render-diagnostics"]).stdin(Stdio::null());
     let out = command.stderr(context.log(log)?).output().doing(|| "cannot run cargo".to_string())?;
@@ -61,7 +61,7 @@ pub(super) fn compile(context: &Context<'_>, group: &str, log: &str, mut command
     Ok(text.lines().filter_map(|l| artifact(l, group)).collect())
 }
 
-/// A line of cargo's messages, if it announces a test program.
+/// The test program that a line of cargo's messages announces, if it announces one.
 fn artifact(line: &str, group: &str) -> Option<Binary> {
     let message: serde_json::Value = serde_json::from_str(line).ok()?;
     if message["reason"] != "compiler-artifact" || message["profile"]["test"] != true {
@@ -116,7 +116,7 @@ impl Binary {
                 Some((_, Said::Failed)) => {
                     Check::failed(name, format!("{}\nlog: {}", section(&text, short), log.display()))
                 }
-                // Where its threads are is said once.
+                // Where the program's threads are is printed only once.
                 None => {
                     let how = std::mem::replace(&mut how, in_short);
                     Check::failed(name, format!("gave no result: {how}\nlog: {}", log.display()))
@@ -127,7 +127,7 @@ impl Binary {
     }
 }
 
-/// Runs a command to its end or its limit, with all output in a log; gives that output and how it ended.
+/// Runs a command to its end or its limit, with all output in a log. Returns that output and how the command ended.
 pub(super) fn capture(context: &Context<'_>, command: &mut Command, log: &str) -> Result<(String, String)> {
     use std::os::unix::process::CommandExt;
     let file = context.log(log)?;
@@ -157,8 +157,8 @@ pub(super) fn capture(context: &Context<'_>, command: &mut Command, log: &str) -
     Ok((text, ended))
 }
 
-/// Of the debugger's backtraces in a log: a line for each thread with the functions of this project that it is in, the
-/// innermost first. Who has only the test's report needs no more to begin with.
+/// The debugger's backtraces in a log, shortened. Each thread has one line with its functions of this project, the
+/// innermost first. A test report with these lines is enough to begin the search.
 fn stacks(text: &str) -> String {
     let mut out = String::new();
     for line in text.lines() {
@@ -182,7 +182,7 @@ fn stacks(text: &str) -> String {
     out.trim_start().to_owned()
 }
 
-/// Adds to a log where each thread of a program is that hangs, as far as the debugger can say.
+/// Appends to a log where each thread of a hanging program is, as far as the debugger can say.
 fn backtraces(pid: u32, log: &Path) {
     use std::os::unix::process::CommandExt;
     let Ok(file) = OpenOptions::new().append(true).open(log) else { return };
@@ -199,7 +199,7 @@ fn backtraces(pid: u32, log: &Path) {
     }
 }
 
-/// What the test harness said of one test.
+/// The test harness's result of one test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Said {
     Ok,
@@ -207,7 +207,7 @@ enum Said {
     Ignored,
 }
 
-/// The lines `test NAME ... RESULT`; what a test prints may stand between name and result.
+/// The lines `test NAME ... RESULT`. A test's output may stand between name and result.
 fn parse(text: &str) -> Vec<(String, Said)> {
     let mut found = Vec::new();
     for line in text.lines() {
@@ -223,7 +223,7 @@ fn parse(text: &str) -> Vec<(String, Said)> {
     found
 }
 
-/// What a failed test printed.
+/// The output of a failed test.
 fn section(text: &str, name: &str) -> String {
     let start = format!("---- {name} stdout ----");
     let lines = text.lines().skip_while(|l| *l != start).skip(1).take_while(|l| !l.starts_with("---- "));
@@ -234,7 +234,7 @@ fn section(text: &str, name: &str) -> String {
     if out.is_empty() { "it failed".into() } else { out.trim_end().to_owned() }
 }
 
-/// cargo for what runs on this machine.
+/// The cargo command for programs of this machine.
 fn cargo(context: &Context<'_>) -> Command {
     let mut command = Command::new("cargo");
     command.current_dir(&context.places.root).stdin(Stdio::null()).env("CARGO_TERM_COLOR", "never");
@@ -260,7 +260,7 @@ fn collect_names(binaries: Vec<Binary>) -> Result<Vec<String>> {
 
 /// See [`unit_names`].
 pub fn unit(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
-    // Compiling is worth it only if a name can match; without a filter that names another stage it always can.
+    // Compiles only if a name can match. Without a filter that names another stage, a name always can.
     if context.names_another("unit") {
         return Ok(());
     }
@@ -270,7 +270,7 @@ pub fn unit(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     Ok(())
 }
 
-/// The documentation's examples: known only once they are compiled.
+/// The documentation's examples, whose names are known only once they are compiled.
 pub fn doc_names(_: &Context<'_>) -> Result<Vec<String>> {
     Ok(vec!["doc/...".to_owned()])
 }
@@ -365,7 +365,7 @@ fn record_binaries(context: &Context<'_>) -> Result<Vec<Binary>> {
     })
 }
 
-/// What the recording build tests: layouts, shared lines, locks taken.
+/// The checks of the recording build: layouts, shared lines, locks taken.
 pub fn record_names(context: &Context<'_>) -> Result<Vec<String>> {
     collect_names(record_binaries(context)?)
 }

@@ -1,6 +1,6 @@
-//! Other processors than the usual one: models of QEMU, and features left out. What the kernel can do without, it does without;
-//! what it requires, it names. Each run boots two CPUs, keeps every register through threads, signals and forks
-//! (`programs/processor.c`), and powers off.
+//! Other processors than the usual one: models of QEMU, and features left out. The kernel runs without each optional
+//! feature. If a required feature is absent, the kernel names it. Each run boots two CPUs, keeps every register through
+//! threads, signals and forks (`programs/processor.c`), and powers off.
 
 use std::{
     fs::File,
@@ -19,10 +19,10 @@ use crate::{
     setup::qemu,
 };
 
-/// A processor in QEMU's words, and the widest vectors, in bytes, that programs must have there.
+/// A processor in QEMU's words, and the width in bytes of the widest vectors that programs must have there.
 type Model = (&'static str, u32);
 
-/// A few that differ much, for every run of the tests: without and with XSAVE and AVX.
+/// Two very different ones for every run of the tests: without and with XSAVE and AVX.
 const FEW: &[(Board, Model)] = &[(Board::Q35, ("qemu64", 16)), (Board::Microvm, ("EPYC", 32))];
 
 /// For long runs, on both boards: fifteen models, the oldest and the newest that QEMU 7.2 has, and features that are left out.
@@ -30,7 +30,7 @@ const MANY: &[Model] = &[
     ("qemu64", 16),
     ("kvm64", 16),
     ("Opteron_G1", 16),
-    // Has AVX, but not in the emulator: see `hangs_on_xsave` in the kernel.
+    // It has AVX, but not in the emulator: see `hangs_on_xsave` in the kernel.
     ("Opteron_G5", 16),
     ("phenom", 16),
     ("EPYC", 32),
@@ -56,7 +56,7 @@ const MANY: &[Model] = &[
     ("max,-hypervisor", 32),
 ];
 
-/// The same with the newer QEMU, which emulates x2APIC and PCIDs, and knows newer models.
+/// For long runs on the newer QEMU, which emulates x2APIC and PCIDs, and knows newer models.
 const NEWER: &[Model] = &[
     ("qemu64", 16),
     ("EPYC-Genoa", 32),
@@ -71,7 +71,8 @@ const NEWER: &[Model] = &[
     ("max,-x2apic,-pcid,-invpcid,-xsave", 16),
 ];
 
-/// What the kernel requires, by QEMU's names, which are its own too (`crates/kernel/src/boot/required.rs`).
+/// The features that the kernel requires, by QEMU's names, which the kernel uses too
+/// (`crates/kernel/src/boot/required.rs`).
 const REQUIRED: [&str; 16] = [
     "fpu", "tsc", "msr", "pae", "mce", "cx8", "apic", "pge", "cmov", "pat", "fxsr", "sse", "sse2", "syscall", "nx",
     "lm",
@@ -81,7 +82,7 @@ const REFUSED: &str = "cpus/what is required and absent is named";
 const TOLD: &str = "cpus/a user is told what the processor lacks";
 const MOST: &str = "cpus/newer/64 CPUs with x2APIC";
 
-/// A run takes seconds; the machine may be busy.
+/// A run takes seconds, and longer on a busy host.
 const LIMIT: Duration = Duration::from_secs(180);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -100,7 +101,7 @@ struct Run {
     model: Model,
 }
 
-/// All runs, of which [`Context::soak`] says how many there are.
+/// All runs: few, or with [`Context::soak`] all models on both boards.
 fn runs(soak: bool) -> Vec<Run> {
     let run = |newer: bool, board, model: Model| {
         let on = if board == Board::Q35 { "q35" } else { "microvm" };
@@ -123,7 +124,7 @@ pub fn names(context: &Context<'_>) -> Result<Vec<String>> {
     Ok([REFUSED, TOLD].map(str::to_owned).into_iter().chain(runs).collect())
 }
 
-/// Runs what is selected.
+/// Runs the selected checks.
 pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     let selected: Vec<Run> = runs(context.soak).into_iter().filter(|r| context.selects(&r.name)).collect();
     let [refused, told] = [REFUSED, TOLD].map(|name| context.selects(name));
@@ -175,7 +176,7 @@ fn runs_on(run: &Run, kernel: &Kernel, image: &File) -> Result<(), String> {
     let ended = kernel.kept(image, &shape, LIMIT).map_err(|e| e.message)?;
     let log = &ended.report.log_tail;
     let last = || format!("{:?}; the log ends:\n{}", ended.report.outcome, crate::run::last_lines(log, 15));
-    // On q35 there are no ports: the program's output is in the log, and an orderly end is all that is told.
+    // On q35 there are no ports: the program's output is in the log, and only an orderly end can be seen.
     let (said, well) = match &ended.report.outcome {
         Outcome::Exit(0) if !q35 => (String::from_utf8_lossy(&ended.output).into_owned(), true),
         Outcome::Died(how) if q35 => (log.clone(), how.contains("powered off")),
@@ -191,11 +192,13 @@ fn runs_on(run: &Run, kernel: &Kernel, image: &File) -> Result<(), String> {
     }
 }
 
-/// Each feature that is required, left out alone; and a processor that has none of them.
+/// Boots without each required feature alone, and with a processor that has none of them. The kernel must name the
+/// absent ones.
 fn names_what_is_absent(kernel: &Kernel, image: &File) -> Result<(), String> {
     let emulated = kernel.clone().emulated();
     let one = REQUIRED.iter().map(|name| (format!("max,-{name}"), (*name).to_owned()));
-    // The oldest model has an FPU. SYSCALL is looked for in 64-bit mode, because Intel's processors announce it there alone.
+    // The oldest model has an FPU. The kernel looks for SYSCALL in 64-bit mode, because Intel's processors announce it
+    // only there.
     let all = REQUIRED.into_iter().filter(|name| !["fpu", "syscall"].contains(name)).collect::<Vec<_>>().join(", ");
     for (cpu, lacks) in one.chain([("486".to_owned(), all)]) {
         let shape = Shape { cpus: 1, memory: 128, cpu: Some(cpu.clone()), ..Shape::default() };
@@ -212,7 +215,7 @@ fn names_what_is_absent(kernel: &Kernel, image: &File) -> Result<(), String> {
     Ok(())
 }
 
-/// The command ends with 2, and says one line.
+/// The command ends with status 2 and prints one line.
 fn tells_the_user(context: &Context<'_>) -> Result<(), String> {
     let run = || -> Result<_> {
         let quire: PathBuf = std::env::current_exe().doing(|| "cannot find this program".to_string())?;

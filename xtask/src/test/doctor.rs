@@ -1,4 +1,5 @@
-//! `./quire doctor` on this machine, and where things are missing: it says what is, and its status tells whether guests run.
+//! `./quire doctor` on this machine, and where things are missing: it reports the state, and its status tells whether
+//! guests run.
 
 use std::{
     path::Path,
@@ -16,7 +17,7 @@ pub fn names(_: &Context<'_>) -> Result<Vec<String>> {
     Ok([HERE, MISSING].map(str::to_owned).to_vec())
 }
 
-/// Runs what is selected.
+/// Runs the selected checks.
 pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     for (name, body) in [(HERE, here as fn(&Context<'_>) -> Result<(), String>), (MISSING, missing)] {
         if context.selects(name) {
@@ -26,7 +27,7 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     Ok(())
 }
 
-/// With a cache of its own, so that nothing is left behind, and with `variables` set.
+/// Runs the command with `variables` set. The caller gives a cache of its own, so that nothing is left behind.
 fn doctor(context: &Context<'_>, cache: &Path, variables: &[(&str, &str)]) -> Result<(Output, String), String> {
     let quire = std::env::current_exe().map_err(|e| e.to_string())?;
     let mut command = Command::new(quire);

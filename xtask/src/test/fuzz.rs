@@ -1,4 +1,5 @@
-//! A few seconds of each fuzz target, by a fixed number of inputs from a fixed seed: what one run finds, the next finds.
+//! A few seconds of each fuzz target. The seed and the number of inputs are fixed, so a finding repeats in the next
+//! run.
 
 use std::{
     fs,
@@ -14,10 +15,10 @@ use crate::{
     setup::sanitizer::{self, Sanitizer},
 };
 
-/// A fuzzer that takes so long hangs, or this machine is busy with something else.
+/// A fuzzer that takes so long hangs, or this machine is busy.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// One name a target, and that of the check of reach.
+/// One name a target, and the name of the check of reach.
 pub fn names(_: &Context<'_>) -> Result<Vec<String>> {
     Ok(TARGETS.iter().map(|t| name_of(t.name)).chain([reach::NAME.to_owned()]).collect())
 }
@@ -56,7 +57,7 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     Ok(())
 }
 
-/// Runs a fuzzer to its end; what it found, if it found something.
+/// Runs a fuzzer to its end. The error is its finding.
 fn watch(context: &Context<'_>, name: &str, mut command: std::process::Command) -> Result<(), String> {
     use std::os::unix::process::CommandExt;
     let wrong = |e: &dyn std::fmt::Display| format!("{name}: {e}");
@@ -82,7 +83,7 @@ fn watch(context: &Context<'_>, name: &str, mut command: std::process::Command) 
     Err(format!("{}\nlog: {}", found(&text), context.log_path(name).display()))
 }
 
-/// What a fuzzer says of what it found: the panic, and the input.
+/// The fuzzer's own words about its finding: the panic and the input.
 fn found(log: &str) -> String {
     let mut lines = log.lines().skip_while(|l| !l.contains("panicked at") && !l.contains("ERROR:"));
     let mut said: Vec<&str> = lines.by_ref().take(3).collect();

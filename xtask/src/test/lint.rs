@@ -1,4 +1,5 @@
-//! What the compiler's tools check: format, lints for the host's crates and for the kernel, documentation, dependencies.
+//! The checks of the compiler's tools: format, lints for the host's crates and for the kernel, documentation,
+//! dependencies.
 
 use std::process::{Command, Stdio};
 
@@ -8,7 +9,7 @@ use crate::{
     setup::toolchain::{KERNEL_TARGET, Toolchain},
 };
 
-/// Lints that decide: warnings are errors.
+/// Turns warnings into errors.
 const DENY: [&str; 3] = ["--", "-D", "warnings"];
 
 /// One name: the format of all sources.
@@ -27,7 +28,7 @@ pub fn format(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> 
 }
 
 const KERNEL: &str = "lint/clippy for the kernel";
-/// Of what stands in the kernel only where it is built to be traced.
+/// Lints the code that only the traced kernel has.
 const TRACED: &str = "lint/clippy for the kernel, traced";
 
 /// The lints' names.
@@ -35,7 +36,8 @@ pub fn names(_: &Context<'_>) -> Result<Vec<String>> {
     Ok(["lint/clippy", KERNEL, TRACED, "lint/rustdoc"].map(str::to_owned).to_vec())
 }
 
-/// clippy for what runs here, for the kernel's target, without and with what is traced, and rustdoc; each with warnings as errors.
+/// Runs clippy for the host's crates, for the kernel, and for the traced kernel, and rustdoc. Each treats warnings as
+/// errors.
 pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     let target = &context.places.target;
     let mut hosted = plain(context, "clippy");
@@ -64,8 +66,8 @@ pub fn dependency_names(_: &Context<'_>) -> Result<Vec<String>> {
 
 const DEPENDENCIES: &str = "dependencies/cargo deny";
 
-/// Licences, sources and advisories of all dependencies. cargo-deny is compiled once into the cache; where it cannot be had
-/// that is an exception by name.
+/// Checks licences, sources and advisories of all dependencies. cargo-deny is compiled once into the cache. A machine
+/// that cannot get it skips the check under an exception by name.
 pub fn dependencies(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     if !context.selects(DEPENDENCIES) {
         return Ok(());
@@ -87,7 +89,7 @@ pub fn dependencies(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Resul
             return Ok(());
         }
     }
-    // Advisories come from a repository that is not everywhere within reach; licences and sources need nothing.
+    // The advisories' repository is not reachable everywhere. Licences and sources need no network.
     let mut deny = Command::new(program);
     deny.args(["--color", "never", "check", "licenses", "bans", "sources"]).current_dir(&context.places.root);
     tool(context, DEPENDENCIES, deny, done)
@@ -108,7 +110,7 @@ pub(super) fn tool(context: &Context<'_>, name: &str, command: Command, done: &m
     tool_of(context, name, command, done)
 }
 
-/// The same, whether it is selected or not: where another check needs what the tool leaves.
+/// Runs the tool as [`tool`] does, selected or not, because another check needs the tool's output.
 pub(super) fn tool_of(
     context: &Context<'_>,
     name: &str,

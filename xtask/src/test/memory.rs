@@ -1,7 +1,7 @@
-//! Machines whose memory is out, or full and enough: who ends, how soon, and what goes on (`programs/hold.c`, `overload.c`,
-//! `workingset.c`).
+//! Machines without free memory, or with just enough: which process ends, how soon, and which ones continue
+//! (`programs/hold.c`, `overload.c`, `workingset.c`).
 //!
-//! Time is counted (`-icount`): the guest's seconds are instructions, whatever else this machine does.
+//! Time is counted (`-icount`): guest seconds are instructions, whatever else this machine does.
 
 use std::time::Duration;
 
@@ -23,11 +23,11 @@ struct Case {
     memory: u64,
     append: &'static str,
     script: &'static str,
-    /// What the kernel's log must say.
+    /// Text that the kernel's log must have.
     told: &'static str,
-    /// What it must not.
+    /// Text that it must not have.
     untold: Option<&'static str>,
-    /// What the script prints.
+    /// The script's output.
     printed: &'static str,
 }
 

@@ -1,7 +1,8 @@
-//! `./quire test`: everything that is checked, in two lanes, ending in one line that counts.
+//! `./quire test` runs all checks, in two lanes, and ends in one line that counts them.
 //!
-//! A stage reports each check by its full name; FILTER selects by a part of that name. One lane compiles and runs what runs
-//! on this machine, the other what runs in guests, and then what the first has not come to: neither fills two processors alone.
+//! A stage reports each check by its full name, and FILTER selects by a part of that name. One lane compiles and runs
+//! the checks on this machine. The other runs the checks in guests, and then takes stages that the first has not begun.
+//! Neither lane alone fills two processors.
 
 mod allocation;
 pub mod api;
@@ -55,14 +56,14 @@ use crate::{
 };
 use verdict::{Check, Outcome, Skip, summary};
 
-/// What every stage knows.
+/// The state that all stages share.
 pub struct Context<'a> {
-    /// Where everything is.
+    /// The directories.
     pub places: &'a Places,
     filter: Option<String>,
     /// The random tests of the memory core run ten times as long.
     pub soak: bool,
-    /// How long a soak of the attack lasts, and the seed of its only round.
+    /// Minutes that a soak of the attack lasts, and the seed of its only round.
     pub minutes: u32,
     pub seed: Option<u64>,
     /// The sanitizers run for long.
@@ -72,20 +73,20 @@ pub struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// Does FILTER take the check of this name?
+    /// Whether FILTER takes the check of this name.
     pub fn selects(&self, name: &str) -> bool {
         self.filter.as_deref().is_none_or(|f| name.contains(f))
     }
 
-    /// Does FILTER begin with the name of a stage that is not this one? Then nothing has to be compiled to know that
-    /// nothing is selected.
+    /// Whether FILTER begins with the name of another stage. Then this stage selects nothing, and need not compile to
+    /// know it.
     pub fn names_another(&self, stage: &str) -> bool {
         let Some(filter) = self.filter.as_deref() else { return false };
         let word = filter.split('/').next().unwrap_or_default();
         word != stage && HERE.iter().chain(GUESTS).any(|s| s.name == word)
     }
 
-    /// The kernel, built once: what is tested does not change under the tests.
+    /// The kernel, built once, so that the tested kernel does not change under the tests.
     pub fn kernel(&self) -> Result<PathBuf> {
         let built = self.kernel.get_or_init(|| {
             let built = build::kernel(self.places)?;
@@ -99,13 +100,13 @@ impl Context<'_> {
         built.clone()
     }
 
-    /// A log file that is kept.
+    /// A log file that stays after the run.
     pub fn log(&self, name: &str) -> Result<File> {
         let path = self.log_path(name);
         File::create(&path).doing(|| format!("cannot make {}", path.display()))
     }
 
-    /// Where that file lies.
+    /// The path of that file.
     pub fn log_path(&self, name: &str) -> PathBuf {
         self.logs.join(format!("{}.log", name.replace('/', "-")))
     }
@@ -118,7 +119,7 @@ struct Stage {
     run: fn(&Context<'_>, &mut dyn FnMut(Check)) -> Result<()>,
 }
 
-/// What compiles and runs here. No stage needs what one before it leaves.
+/// Stages that compile and run on this machine. No stage needs the results of one before it.
 const HERE: &[Stage] = &[
     Stage { name: "format", names: lint::format_names, run: lint::format },
     Stage { name: "layers", names: layers::names, run: layers::run },
@@ -135,10 +136,10 @@ const HERE: &[Stage] = &[
     Stage { name: "dependencies", names: lint::dependency_names, run: lint::dependencies },
 ];
 
-/// What runs where it is asked for.
+/// The stage that runs only with `--miri`.
 const MIRI: Stage = Stage { name: "miri", names: miri::names, run: miri::run };
 
-/// What boots machines.
+/// Stages that boot machines.
 const GUESTS: &[Stage] = &[
     Stage { name: "guest", names: guest::names, run: |context, done| guest::run(context, On::Quire, done) },
     Stage { name: "allocation", names: allocation::names, run: allocation::run },
@@ -157,7 +158,7 @@ const GUESTS: &[Stage] = &[
     Stage { name: "readme", names: readme::names, run: readme::run },
 ];
 
-/// Runs what is selected; the status is 1 if anything failed.
+/// Runs the selected checks. The status is 1 if a check failed.
 pub fn command(places: &Places, options: &cli::Test) -> Result<u8> {
     let logs = places.target.join("test-logs");
     fs::create_dir_all(&logs).doing(|| format!("cannot make {}", logs.display()))?;
@@ -191,7 +192,7 @@ pub fn command(places: &Places, options: &cli::Test) -> Result<u8> {
         }
         return Ok(0);
     }
-    // What programs see as their mask here is what they see there.
+    // Programs on this machine must see the umask that they see in the guest.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     let strict = std::env::var("CI").is_ok_and(|v| v == "true" || v == "1");
     let board = Board::new(strict);
@@ -238,7 +239,7 @@ pub fn command(places: &Places, options: &cli::Test) -> Result<u8> {
     Ok(u8::from(checks.iter().any(|c| matches!(c.outcome, Outcome::Failed(_))) || checks.is_empty()))
 }
 
-/// Collects what the lanes report, and shows it: a line for each stage, a bar on a terminal.
+/// Collects and shows the reports of both lanes: a line for each stage, and a bar on a terminal.
 struct Board {
     checks: Mutex<Vec<Check>>,
     strict: bool,
@@ -286,7 +287,7 @@ impl Board {
         }
     }
 
-    /// On a terminal above the bar, elsewhere a plain line.
+    /// Prints a line: above the bar on a terminal, plain elsewhere.
     fn say(&self, line: &str) {
         if self.bar.is_hidden() { eprintln!("{line}") } else { self.bar.println(line) }
     }

@@ -1,5 +1,5 @@
-//! What the names of the models' tests tell: which protocols there are, which steps none can do without, and which checker finds
-//! out. The table of docs/models.md is made from them, and held against them.
+//! The facts in the names of the models' tests: the protocols, the necessary steps of each, and the checkers that find
+//! a missing step. The table of docs/models.md is made from them and checked against them.
 
 use std::{collections::BTreeMap, fmt::Write as _, fs, path::Path};
 
@@ -9,9 +9,9 @@ use crate::failure::{Doing, Result};
 pub const MODELLED: [&str; 5] = ["quire-sync", "quire-lookup", "quire-vm", "quire-task", "quire-pmap"];
 /// The two checkers: loom knows weak memory, shuttle more schedules.
 pub const CHECKERS: [&str; 2] = ["loom", "shuttle"];
-/// Where the table stands.
+/// The document with the table.
 const DOCUMENT: &str = "docs/models.md";
-/// The header of its table of steps that something else than a model misses.
+/// The header of its table of steps whose absence only another test than a model finds.
 const OTHERS: &str = "| crate | step |";
 
 /// Under which of [`CHECKERS`].
@@ -29,7 +29,7 @@ impl Under {
     }
 }
 
-/// One protocol: where its model runs, and who finds out which missing step.
+/// One protocol: where its model runs, and which checker finds which missing step.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Protocol {
     holds: Under,
@@ -41,8 +41,9 @@ struct Protocol {
 pub struct Models(BTreeMap<(String, String), Protocol>);
 
 impl Models {
-    /// From names of tests, like `model/loom/quire-vm/models::a_removed_page_is_mapped_by_nobody::without::NoBusyCheck`. Other
-    /// tests of the same programs count for nothing.
+    /// Reads names of tests, like
+    /// `model/loom/quire-vm/models::a_removed_page_is_mapped_by_nobody::without::NoBusyCheck`. Other tests of the same
+    /// programs do not count.
     pub fn of<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
         let mut all = Self::default();
         for name in names {
@@ -148,7 +149,7 @@ fn variants(text: &str) -> impl Iterator<Item = &str> {
         .filter_map(|l| l.split([',', ' ']).next())
 }
 
-/// Steps that can be left out and are in no row of the document, and those of rows that are no step any more.
+/// Steps that can be left out and are in no row of the document, and steps of rows that the code no longer has.
 pub fn undocumented(root: &Path) -> Result<Vec<String>> {
     let text = read(&root.join(DOCUMENT))?;
     let mut listed = Vec::new();

@@ -1,14 +1,15 @@
-//! The fuzz target `embedder` calls every safe public function of the memory core: those that `docs/api.md` lists, less the exceptions
-//! below.
+//! The fuzz target `embedder` calls every safe public function of the memory core: those that `docs/api.md` lists, less
+//! the exceptions below.
 //!
-//! Calls are relocations of the target's object, built without any inlining, as `./quire test layers` reads them. A method of a trait
-//! that the target implements counts too, because the core calls it there.
+//! Calls are relocations of the target's object, built without any inlining, as `./quire test layers` reads them. A
+//! method of a trait that the target implements counts too, because the core calls it there.
 //!
 //! # Limits
-//! - A call counts whether or not an input reaches it. `crates/fuzz/tests/embedder.rs` says that the corpus does each operation.
-//! - A call that the compiler evaluates is none: a `const fn` in a constant.
-//! - A function that is passed by its path is called by the function that it is passed to. The target writes closures.
-//! - Functions are told apart by their name and that of their type or trait. Two that share both are an error here.
+//! - A call counts whether or not an input reaches it. `crates/fuzz/tests/embedder.rs` checks that the corpus does each
+//!   operation.
+//! - A call that the compiler evaluates does not count: a `const fn` in a constant.
+//! - A function that is passed by its path is called by the function that receives it. The target writes closures.
+//! - Two functions differ by their name and that of their type or trait. Two that share both are an error here.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -34,12 +35,12 @@ pub const NAME: &str = "fuzz/embedder calls every safe function of the core";
 /// Functions that the target does not call, and why.
 struct Exceptions {
     why: &'static str,
-    /// The module of `crates/fuzz` that calls them instead, where one does.
+    /// The module of `crates/fuzz` that calls them instead, if there is one.
     instead: Option<&'static str>,
     functions: &'static [&'static str],
 }
 
-/// The list only shrinks: a function that is called, or that there is no more, fails.
+/// The list only shrinks: an exception fails if the target calls the function, or if the function no longer exists.
 const EXCEPTIONS: &[Exceptions] = &[
     Exceptions {
         why: "leaves that the core has not entered or taken away are unknown to its maps",
@@ -113,12 +114,12 @@ const EXCEPTIONS: &[Exceptions] = &[
     },
 ];
 
-/// The caller or implementor, as a demangled name begins.
+/// The beginning of the demangled name of a caller or implementor.
 const CRATE: &str = "quire_fuzz::";
 const TARGET: &str = "embedder";
 const CORE: &str = "quire_vm::";
 
-/// A function by its type or trait, where it has one, and its own name.
+/// A function: its type or trait, if it has one, and its own name.
 type Function = (Option<String>, String);
 
 /// Compares the list with the target.
@@ -141,13 +142,14 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     Ok(())
 }
 
-/// What each module of `crates/fuzz` calls of the core, or implements.
+/// The functions of the core that each module of `crates/fuzz` calls or implements.
 fn called(places: &Places, log: fs::File) -> Result<BTreeMap<String, BTreeSet<Function>>> {
     let target = places.target.join("reach");
     let mut command = Command::new("cargo");
     command.args(["rustc", "--profile", "structure", "--locked", "-p", "quire-fuzz", "--lib", "--color", "never"]);
     command.arg("--target-dir").arg(&target).current_dir(&places.root);
-    // Names tell traits and types apart; not even `#[inline(always)]` inlines.
+    // Mangled names must tell traits and types apart. These flags also keep the compiler from inlining
+    // `#[inline(always)]` functions.
     command.env("RUSTFLAGS", "-Csymbol-mangling-version=v0 -Cno-prepopulate-passes -Cdebuginfo=0");
     command.args(["--", "--emit=obj", "-Ccodegen-units=1"]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
     if !command.status().doing(|| "cannot run cargo")?.success() {
@@ -188,7 +190,7 @@ fn module_of(name: &str) -> Option<String> {
     Some(rest.split("::").next().unwrap_or_default().to_owned())
 }
 
-/// A function of the core, by its demangled name; closures are none.
+/// A function of the core by its demangled name, or `None` for a closure.
 fn function_of(name: &str) -> Option<Function> {
     let Some(inner) = name.strip_prefix('<') else {
         let path = without_arguments(name.strip_prefix(CORE)?);
@@ -202,13 +204,13 @@ fn function_of(name: &str) -> Option<Function> {
     (!rest.contains("::") && !rest.contains('{')).then_some((Some(of), rest))
 }
 
-/// Where the bracket closes that was opened before `text`.
+/// The place of the bracket that closes one opened before `text`.
 fn closing(text: &str) -> Option<usize> {
     let mut depth = 0usize;
     for (at, byte) in text.bytes().enumerate() {
         match byte {
             b'<' => depth += 1,
-            // An arrow closes nothing.
+            // The `>` of an arrow closes nothing.
             b'>' if text[..at].ends_with('-') => {}
             b'>' => match depth.checked_sub(1) {
                 Some(less) => depth = less,
@@ -220,7 +222,7 @@ fn closing(text: &str) -> Option<usize> {
     None
 }
 
-/// A path without its type arguments, `::` before them included.
+/// A path without its type arguments and the `::` before them.
 fn without_arguments(path: &str) -> String {
     let mut plain = String::new();
     let mut rest = path;
@@ -231,7 +233,7 @@ fn without_arguments(path: &str) -> String {
     plain + rest
 }
 
-/// What is wrong, a line each.
+/// The differences, a line each.
 fn compare(
     listed: &BTreeSet<String>,
     called: &BTreeMap<String, BTreeSet<Function>>,
@@ -262,11 +264,11 @@ fn compare(
     wrong
 }
 
-/// A path of the list, as [`function_of`] tells functions apart.
+/// A path of the list, in the form of [`function_of`].
 fn by_type(path: &str) -> Function {
     let mut parts = path.rsplit("::");
     let name = parts.next().unwrap_or_default().to_owned();
-    // Modules are lowercase.
+    // Module names are lowercase.
     (parts.next().filter(|of| of.starts_with(char::is_uppercase)).map(str::to_owned), name)
 }
 

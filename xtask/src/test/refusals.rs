@@ -1,4 +1,5 @@
-//! Every system call, with one of its allocations refused after the other (`programs/refusals.c`), in the kernel that checks itself.
+//! Runs every system call and refuses its allocations one after the other (`programs/refusals.c`), in the self-checking
+//! kernel.
 
 use std::{fs, time::Duration};
 

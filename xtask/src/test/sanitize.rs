@@ -1,5 +1,6 @@
-//! ThreadSanitizer and AddressSanitizer on the programs that stress the memory core and the scheduler from many threads: a few
-//! seconds of each in every run, long ones with `--sanitize`. One check a program; the first report ends it.
+//! ThreadSanitizer and AddressSanitizer on the programs that stress the memory core and the scheduler from many
+//! threads. Every run has a few seconds of each, and `--sanitize` runs them for long. Each program is one check, and
+//! ends with its first report.
 
 use std::process::Command;
 
@@ -15,20 +16,20 @@ use crate::{
 
 const SANITIZERS: [Sanitizer; 2] = [Sanitizer::Thread, Sanitizer::Address];
 
-/// A test program, and which of its tests are run: the long ones, and of these what is run for a few seconds (none: all).
+/// A test program with its tests for long runs, and the tests of these that run for a few seconds (none: all).
 struct Program {
     name: &'static str,
     all: &'static [&'static str],
     smoke: &'static [&'static str],
-    /// Operations that a CPU does in the random test.
+    /// Operations of a CPU in the random test.
     steps: [u32; 2],
 }
 
-/// What `build` builds.
+/// The programs that `build` builds.
 const PROGRAMS: &[Program] = &[
     Program {
         name: "quire-hosted/random",
-        // Without what looks for steps that are left out, which is about finding them.
+        // Without the tests that leave steps out, because those make errors on purpose.
         all: &["x86_64::"],
         smoke: &[
             "x86_64::four_cpus_see_what_they_wrote",
@@ -44,7 +45,7 @@ const PROGRAMS: &[Program] = &[
     Program { name: "quire-heap", all: &[], smoke: &[], steps: [0; 2] },
 ];
 
-/// The exit status by which both tell that they found something.
+/// The exit status by which both sanitizers report a finding.
 const FOUND: &str = "66";
 /// A test that races on purpose.
 const ON_PURPOSE: &str = "spin::tests::an_unlock_that_publishes_nothing";
@@ -57,13 +58,13 @@ fn on_purpose() -> String {
     name_of(Sanitizer::Thread, "a race that is made on purpose is found")
 }
 
-/// One name a program and sanitizer, and that of the race on purpose.
+/// One name a program and sanitizer, and the name of the race on purpose.
 pub fn names(_: &Context<'_>) -> Result<Vec<String>> {
     let all = SANITIZERS.iter().flat_map(|s| PROGRAMS.iter().map(|p| name_of(*s, p.name)));
     Ok(all.chain([on_purpose()]).collect())
 }
 
-/// Builds what is selected and runs it.
+/// Builds and runs the selected programs.
 pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     if context.names_another("sanitize") {
         return Ok(());
@@ -74,7 +75,7 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
         if selected.is_empty() && !races {
             continue;
         }
-        // What is missing is told by each check: a run that skips them is not one that passed them.
+        // Each check reports a missing sanitizer itself, because a skipped check has not passed.
         let binaries = match build(context, sanitizer) {
             Ok(binaries) => binaries,
             Err(missing) => {
@@ -139,27 +140,28 @@ fn build(context: &Context<'_>, sanitizer: Sanitizer) -> Result<Vec<Binary>> {
     compile(context, &group, &format!("sanitize-{}-build", sanitizer.name()), command)
 }
 
-/// The program, told how to report.
+/// The program, with options for its reports.
 fn prepared(binary: &Binary) -> Command {
     let symbols =
         sanitizer::symbolizer().map_or(String::new(), |p| format!(":external_symbolizer_path={}", p.display()));
     let mut command = binary.command();
     command.env("TSAN_OPTIONS", format!("halt_on_error=1:exitcode={FOUND}:history_size=4{symbols}"));
-    // A simulated machine is never torn down, so what it holds at the end is no leak; the tests count frames themselves.
+    // A simulated machine is never torn down, so the memory that it holds at the end is no leak. The tests count frames
+    // themselves.
     command.env("ASAN_OPTIONS", format!("exitcode={FOUND}:detect_leaks=0{symbols}"));
     command
 }
 
-/// Whether all went well, else what was reported.
+/// Passes a good run. Otherwise returns the report.
 fn judge(text: &str, ended: &str, context: &Context<'_>, name: &str) -> std::result::Result<(), String> {
-    // A filter that takes nothing would pass too.
+    // A filter that selects no test would pass too.
     if ended == "exit status: 0" && !text.contains("running 0 tests") {
         return Ok(());
     }
     Err(format!("{}\n{ended}; log: {}", report(text), context.log_path(name).display()))
 }
 
-/// The lines of a report that a reader needs first: what it is, and the calls in code of ours.
+/// The lines of a report that a reader needs first: its kind, and the calls in our own code.
 fn report(text: &str) -> String {
     let mut lines = text.lines().skip_while(|l| !l.contains("Sanitizer: "));
     let Some(first) = lines.next() else {

@@ -1,4 +1,5 @@
-//! One boot that runs many tests: `guest/testd.c` is its first program, and this is the other end of its protocol.
+//! One boot that runs many tests. `guest/testd.c` is the guest's first program, and this module is the other end of its
+//! protocol.
 
 use std::{
     fs::File,
@@ -41,7 +42,7 @@ impl std::fmt::Display for End {
     }
 }
 
-/// What a test's program did.
+/// The result of a test's program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
     /// How it ended.
@@ -52,14 +53,14 @@ pub struct Answer {
     pub stderr: Vec<u8>,
 }
 
-/// Why there is no answer. The session is of no more use then.
+/// Why there is no answer. The session cannot be used after that.
 #[derive(Debug)]
 pub enum Trouble {
     /// The time was over.
     Hung,
     /// The machine ended.
     Ended,
-    /// What came back is not of the protocol.
+    /// The answer breaks the protocol.
     Garbled(String),
 }
 
@@ -72,7 +73,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Boots. The kernel's log goes to `log`.
+    /// Boots the machine. The kernel's log goes to `log`.
     pub fn boot(kernel: &Arc<Kernel>, image: &Arc<File>, shape: Shape, log: File) -> Result<Self> {
         let about = || "cannot connect with the guest".to_string();
         let (theirs_in, input) = pipe().doing(about)?;
@@ -122,7 +123,7 @@ impl Session {
         Ok(Answer { end, stdout: self.receive(out, deadline)?, stderr: self.receive(err, deadline)? })
     }
 
-    /// Lets the machine end by itself (its first program ends with its input) and says how that went.
+    /// Lets the machine end by itself, and reports how it ended. Its first program ends when its input ends.
     pub fn finish(self) -> Result<Report> {
         drop(self.input);
         let start = Instant::now();
@@ -171,7 +172,7 @@ impl Session {
     }
 }
 
-/// Why a report means that the machine did not end as it should.
+/// Why a report shows a wrong end of the machine.
 pub fn complaint(report: &Report) -> Option<String> {
     match &report.outcome {
         Outcome::Exit(0) => None,

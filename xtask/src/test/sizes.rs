@@ -1,7 +1,7 @@
-//! Boots machines from the smallest to the largest, each with a program, and looks at both ends of their memory.
+//! Boots machines from the smallest to the largest, each with a program, and checks both ends of their memory.
 //!
-//! A large guest's memory is more than this machine has: the host has a page for it only once it is touched. So what QEMU holds
-//! at its peak says how much memory a kernel touches because a machine is large.
+//! A large guest has more memory than this machine: the host has a page for it only after a touch. So QEMU's peak
+//! memory shows how much memory a kernel touches only because its machine is large.
 
 use std::{
     fs,
@@ -29,12 +29,12 @@ use crate::{
 
 const GIB: u64 = 1024;
 
-/// A machine, and what it may cost.
+/// A machine and the limits of its costs.
 struct Size {
     /// MiB.
     memory: u64,
     cpus: u32,
-    /// The most MiB that QEMU may hold at its peak, where there is a budget.
+    /// The most MiB that QEMU may have at its peak, if there is a budget.
     resident: Option<u64>,
 }
 
@@ -56,13 +56,14 @@ const SIZES: [Size; 10] = [
     size(512 * GIB, 64),
 ];
 
-/// The most guest time from the kernel's first instruction to the program's, counted in instructions of one CPU at 8 ns.
+/// The limit of guest time from the kernel's first instruction to the program's, counted in instructions of one CPU at
+/// 8 ns.
 const BOOT: Duration = Duration::from_secs(1);
-/// Only stops what hangs.
+/// The limit only stops a hanging machine.
 const LIMIT: Duration = Duration::from_secs(240);
-/// KiB that boot may take for each CPU: its stacks and its parts of what is kept by CPU.
+/// KiB that boot may take for each CPU: its stacks and its shares of per-CPU data.
 const OF_A_CPU: u64 = 96;
-/// Bytes at the end of a range of RAM that boot may have taken for itself.
+/// Bytes that boot may have taken for itself at the end of a range of RAM.
 const TAKEN_AT_THE_END: u64 = 32 << 20;
 
 const DOMAINS: &str = "sizes/5 GiB in two memory domains, a hole below 4 GiB, 4 CPUs";
@@ -99,12 +100,12 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     Ok(())
 }
 
-/// What a machine left.
+/// The result of a machine's run.
 struct Ended {
     report: Report,
     output: String,
     log: String,
-    /// The most MiB that QEMU was seen to hold.
+    /// The most MiB that QEMU had.
     resident: u64,
 }
 
@@ -113,7 +114,7 @@ impl Ended {
         format!("{what}; {:?}; the log ends:\n{}", self.report.outcome, crate::run::last_lines(&self.log, 12))
     }
 
-    /// Each range of RAM as `memtest` told of it: start, end, the lowest and the highest frame that it looked at.
+    /// Each range of RAM in `memtest`'s output: start, end, the lowest and the highest frame that it tested.
     fn ranges(&self) -> Vec<[u64; 4]> {
         let number = |word: Option<&str>| u64::from_str_radix(word?.strip_prefix("0x")?, 16).ok();
         let range = |line: &str| {
@@ -124,7 +125,7 @@ impl Ended {
         self.log.lines().filter_map(range).collect()
     }
 
-    /// Both ends of all ranges were looked at, and the highest is `above` bytes up at least.
+    /// Checks that both ends of all ranges were tested, and that the highest end is at least at `above` bytes.
     fn ends_are_seen(&self, above: u64) -> Result<(), String> {
         let ranges = self.ranges();
         if !self.log.contains("frames hold what is written") || ranges.is_empty() {
@@ -176,7 +177,7 @@ impl Size {
             append: "memtest".to_owned(),
             ..Shape::default()
         };
-        // It waits, so that its machine is looked at when it is up.
+        // The script waits, so that the watch sees the running machine.
         let script = "grep MemTotal /proc/meminfo; nproc; sleep 0.3; exit 7";
         let ended = boot(context, kernel, &self.name(), &shape, script)?;
         if ended.report.outcome != Outcome::Exit(7) {
@@ -188,7 +189,7 @@ impl Size {
             [total, cpus] if total >= least && total <= self.memory * 1024 && cpus == u64::from(self.cpus) => {}
             _ => return Err(ended.wrong(format!("the machine has {:?}", ended.output))),
         }
-        // The board has RAM up to 3 GiB, and the rest behind 4 GiB.
+        // The board has RAM up to 3 GiB, and the rest above 4 GiB.
         ended.ends_are_seen(if self.memory > 3 * GIB { 4 << 30 } else { 0 })?;
         let ready = Duration::from_nanos(ended.report.ready.unwrap_or(u64::MAX));
         if alone && ready > BOOT {
@@ -203,7 +204,7 @@ impl Size {
     }
 }
 
-/// Boots a machine of two domains, on the board that can have them; it has no port for what a program writes.
+/// Boots a machine of two domains, on the board that can have them. It has no port for the program's output.
 fn domains(context: &Context<'_>, kernel: &Kernel) -> Result<(), String> {
     let words = "-object memory-backend-ram,id=near,size=1G,reserve=off -object memory-backend-ram,id=far,size=4G,reserve=off \
                  -numa node,nodeid=0,cpus=0-1,memdev=near -numa node,nodeid=1,cpus=2-3,memdev=far";
@@ -231,7 +232,7 @@ fn domains(context: &Context<'_>, kernel: &Kernel) -> Result<(), String> {
     Ok(())
 }
 
-/// Looks every now and then at what a process holds at its peak.
+/// Samples the peak memory of a process.
 struct Watch {
     over: Arc<AtomicBool>,
     peak: Arc<AtomicU64>,
@@ -254,7 +255,7 @@ impl Watch {
         Self { over, peak, thread }
     }
 
-    /// The most MiB that were seen.
+    /// The most MiB of all samples.
     fn finish(self) -> u64 {
         self.over.store(true, Ordering::Relaxed);
         let _ = self.thread.join();
@@ -262,7 +263,7 @@ impl Watch {
     }
 }
 
-/// The KiB that the process of this `status` file held at its peak.
+/// The peak memory of the process of this `status` file, in KiB.
 fn peak_resident(status: &Path) -> Option<u64> {
     let text = fs::read_to_string(status).ok()?;
     text.lines().find_map(|line| line.strip_prefix("VmHWM:")?.split_whitespace().next()?.parse().ok())

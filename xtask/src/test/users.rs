@@ -1,8 +1,8 @@
-//! How CPU time is divided. A user's fork bomb beside root's shell (`programs/forkbomb.c`), with a limit on the user's processes and
-//! with as many as the machine has ids: the shell comes back in time, and the bomb ends when it is told to. Nice weights on one CPU of
-//! one and of several (`programs/users.c`).
+//! How CPU time is divided. A user's fork bomb runs beside root's shell (`programs/forkbomb.c`): with a limit on the
+//! user's processes, and with as many as the machine has ids. The shell must respond in time, and the bomb must end on
+//! command. Nice weights are checked on one CPU and on one of several (`programs/users.c`).
 //!
-//! Time is counted (`-icount`): the guest's seconds are instructions, whatever else this machine does.
+//! Time is counted (`-icount`): guest seconds are instructions, whatever else this machine does.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::programs;
 /// A machine that takes so long hangs.
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// What one machine runs.
+/// The work of one machine.
 struct Case {
     name: String,
     cpus: u32,
@@ -26,7 +26,7 @@ struct Case {
 
 fn cases() -> Vec<Case> {
     let mut cases = vec![];
-    // No limit: as many processes as the machine has ids.
+    // Limit 0: as many processes as the machine has ids.
     for (limit, processes) in [(100, " of 100 processes"), (0, "")] {
         for cpus in [1, 4] {
             cases.push(Case {
@@ -68,7 +68,7 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     Ok(())
 }
 
-/// What was wrong.
+/// Runs a case and returns its failure.
 fn try_case(context: &Context<'_>, case: &Case) -> Result<Option<String>> {
     let kernel = Kernel::with(context.places, On::Quire, || context.kernel())?;
     let mut tree = root::tree()?;

@@ -1,13 +1,13 @@
-//! What a check found, and the line that ends a run.
+//! Results of checks, and the line that ends a run.
 
-/// What a check found.
+/// The result of a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// It holds.
     Passed,
-    /// It does not: what was seen.
+    /// It does not, with the finding.
     Failed(String),
-    /// It could not be checked here: why.
+    /// It could not run here, with the reason.
     Skipped(Skip),
 }
 
@@ -16,7 +16,7 @@ pub enum Outcome {
 pub struct Skip {
     /// In a few words.
     pub why: String,
-    /// May be missing anywhere, continuous integration included: hardware virtualisation, tools that cannot be had.
+    /// Whether continuous integration may miss it too: hardware virtualisation, tools that cannot be had.
     pub excepted: bool,
 }
 
@@ -25,7 +25,7 @@ pub struct Skip {
 pub struct Check {
     /// Its full name, by which FILTER selects.
     pub name: String,
-    /// What it found.
+    /// The result.
     pub outcome: Outcome,
 }
 
@@ -40,12 +40,12 @@ impl Check {
         Self { name: name.into(), outcome: Outcome::Failed(why.into()) }
     }
 
-    /// A check that was not made.
+    /// A check that did not run.
     pub fn skipped(name: impl Into<String>, why: impl Into<String>, excepted: bool) -> Self {
         Self { name: name.into(), outcome: Outcome::Skipped(Skip { why: why.into(), excepted }) }
     }
 
-    /// By whether something went well.
+    /// A check that passes or fails with `result`.
     pub fn of<T, E: std::fmt::Display>(name: impl Into<String>, result: Result<T, E>) -> Self {
         match result {
             Ok(_) => Self::passed(name),
@@ -53,7 +53,7 @@ impl Check {
         }
     }
 
-    /// Where everything must be checked, what was skipped without excuse has failed.
+    /// The strict result: a check that was skipped without an exception has failed.
     pub fn strict(self) -> Self {
         match self.outcome {
             Outcome::Skipped(Skip { why, excepted: false }) => {

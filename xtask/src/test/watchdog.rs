@@ -1,6 +1,7 @@
-//! The kernel's watch over itself: each thing that may be stuck is made on purpose, and told with the right names; nothing else is.
+//! The kernel's watch over itself. Each test makes one thing stuck on purpose. The log must name it rightly, and must
+//! report nothing else.
 //!
-//! Time is counted (`-icount`): the guest's seconds are instructions, whatever else this machine does.
+//! Time is counted (`-icount`): guest seconds are instructions, whatever else this machine does.
 
 use std::time::Duration;
 
@@ -14,25 +15,25 @@ use crate::machine::{outcome::Outcome, relay};
 /// A machine that takes so long hangs.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// One machine, and what its log must say.
+/// One machine and the text that its log must have.
 struct Case {
     name: &'static str,
-    /// The kernel that checks itself knows who holds a lock.
+    /// Whether it is the self-checking kernel, which knows the holder of a lock.
     checked: bool,
     cpus: u32,
-    /// Words for the kernel, beside the threshold of a second and the timeout of two for sleepers.
+    /// Words for the kernel, beside the threshold of one second and the sleepers' timeout of two seconds.
     append: &'static str,
     script: &'static str,
     outcome: Outcome,
-    /// In this order.
+    /// Texts that the log must have, in this order.
     told: &'static [&'static str],
-    /// How many incidents.
+    /// Number of incidents.
     incidents: usize,
-    /// What the program prints.
+    /// The program's output.
     printed: &'static str,
 }
 
-/// What takes most of the kernel's locks, and a program that computes for long without a system call.
+/// A script that takes most of the kernel's locks, and a program that computes for long without a system call.
 const BUSY: &str = "for i in 1 2 3 4; do (dd if=/dev/zero of=/tmp/f$i bs=64k count=16 2>/dev/null; sort /etc/passwd | wc -l >/dev/null; \
                     cat /tmp/f$i /proc/self/maps | md5sum >/dev/null; rm /tmp/f$i) & done; \
                     n=0; while [ $n -lt 150000 ]; do n=$((n + 1)); done; sleep 30; wait; echo done";

@@ -1,5 +1,6 @@
-//! The file for viewers: the JSON of Chrome's tracing (*Trace Event Format*, 2016), which Perfetto's viewer opens. Times are
-//! microseconds; a complete event (`X`) has a length, an instant (`i`) none, metadata (`M`) names tracks.
+//! The file for viewers: the JSON of Chrome's tracing (*Trace Event Format*, 2016), which Perfetto's viewer opens.
+//! Times are in microseconds. A complete event (`X`) has a length and an instant (`i`) has none. Metadata (`M`) names
+//! tracks.
 
 use std::io::{self, Write};
 
@@ -8,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::timeline::{Item, Timeline, Track};
 
-/// The process under which CPUs are shown, and the kernel's own threads. No process of a guest has such a number.
+/// The process id of the tracks of CPUs and of the kernel's own threads. No process of a guest has such an id.
 const CPUS: u32 = 1_000_000_000;
 const KERNEL: u32 = 1_100_000_000;
 
@@ -22,7 +23,7 @@ struct Event<'e> {
     ts: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     dur: Option<f64>,
-    /// Of an instant: it concerns its thread.
+    /// Only for an instant: its scope is its thread.
     #[serde(skip_serializing_if = "Option::is_none")]
     s: Option<&'static str>,
     pid: u32,
@@ -46,7 +47,7 @@ fn metadata<'e>(what: &'e str, (pid, tid): (u32, u32), key: &str, value: Value) 
     Event { name: what, ph: "M", cat: None, ts: None, dur: None, s: None, pid, tid, args }
 }
 
-/// Writes everything.
+/// Writes the whole file.
 pub fn write(timeline: &Timeline, title: &str, to: &mut impl Write) -> io::Result<()> {
     write!(to, "{{\"displayTimeUnit\":\"ns\",\"otherData\":")?;
     serde_json::to_writer(&mut *to, &json!({ "program": title, "lost": timeline.lost }))?;

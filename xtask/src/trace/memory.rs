@@ -1,5 +1,6 @@
-//! What a traced kernel leaves in its memory: `crates/kernel/src/report/trace/on.rs` says how it is laid out. The machine may have ended
-//! anywhere, and another version may have written it: whatever is there, it is read or refused, never believed.
+//! The records that a traced kernel leaves in its memory. `crates/kernel/src/report/trace/on.rs` describes their
+//! layout. The machine may have ended anywhere, and another version may have written them. So each value is checked,
+//! and a wrong one is refused.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +9,7 @@ use crate::failure::{Failure, Result};
 const MAGIC: &[u8; 8] = b"QUIRETRC";
 const VERSION: u32 = 1;
 const CPUS_AT: usize = 4096;
-/// From one CPU's counts to the next one's.
+/// Bytes between the counts of two CPUs.
 const CPU_BYTES: usize = 128;
 const MOST_CPUS: usize = (TEXT_AT - CPUS_AT) / CPU_BYTES;
 const TEXT_AT: usize = 16 << 10;
@@ -17,25 +18,25 @@ const RECORD_BYTES: usize = 88;
 /// Return addresses in a record.
 pub const SITES: usize = 5;
 
-/// All that was kept.
+/// All records and names.
 #[derive(Debug, PartialEq)]
 pub struct Recorded {
     /// Ticks a second.
     pub hz: u64,
-    /// When the first program began.
+    /// The time when the first program began.
     pub start: u64,
-    /// What happened on each CPU.
+    /// The events of each CPU.
     pub cpus: Vec<Cpu>,
-    /// What numbers mean.
+    /// The meanings of numbers.
     pub names: Names,
 }
 
-/// One CPU's part.
+/// The events of one CPU.
 #[derive(Debug, PartialEq)]
 pub struct Cpu {
     /// Events, by when they ended.
     pub records: Vec<Record>,
-    /// Events for which there was no room.
+    /// Events without room.
     pub lost: u64,
 }
 
@@ -46,22 +47,22 @@ pub struct Record {
     pub start: u64,
     /// In ticks.
     pub length: u64,
-    /// A number of [`Names::kinds`].
+    /// Its kind, as a key of [`Names::kinds`].
     pub kind: u32,
     pub detail: u32,
     /// The thread, 0 for none.
     pub who: u32,
     pub a: u64,
     pub b: u64,
-    /// Innermost first; 0 where there is none.
+    /// Return addresses, innermost first, or 0 where there is none.
     pub sites: [u64; SITES],
 }
 
-/// What the numbers in records mean.
+/// The meanings of the numbers in records.
 #[derive(Debug, Default, PartialEq)]
 pub struct Names {
     pub kinds: BTreeMap<u32, String>,
-    /// Of faults.
+    /// Outcomes of faults.
     pub outcomes: BTreeMap<u32, String>,
     /// System calls.
     pub calls: BTreeMap<u32, String>,
@@ -71,7 +72,7 @@ fn bad(what: impl std::fmt::Display) -> Failure {
     Failure::machine(format_args!("the trace cannot be read: {what}"))
 }
 
-/// Little-endian numbers at places that were checked, or are checked here.
+/// Reads a little-endian number, and checks that it lies within the bytes.
 fn u64_at(bytes: &[u8], at: usize) -> Result<u64> {
     let word = at.checked_add(8).and_then(|end| bytes.get(at..end)).ok_or_else(|| bad("it is cut short"))?;
     Ok(u64::from_le_bytes(word.try_into().unwrap_or_default()))
@@ -115,7 +116,7 @@ impl Recorded {
         Ok(Recorded { hz, start, cpus, names })
     }
 
-    /// Events for which there was no room.
+    /// The events without room on all CPUs.
     pub fn lost(&self) -> u64 {
         self.cpus.iter().map(|cpu| cpu.lost).fold(0, u64::saturating_add)
     }
@@ -174,7 +175,7 @@ impl Names {
 pub mod tests {
     use super::*;
 
-    /// Lays out what a kernel would.
+    /// Lays records out as a kernel does.
     pub fn laid_out(text: &str, room: usize, cpus: &[(&[Record], u64)]) -> Vec<u8> {
         let mut bytes = vec![0; RECORDS_AT + cpus.len() * room * RECORD_BYTES];
         let mut put = |at: usize, word: &[u8]| bytes[at..at + word.len()].copy_from_slice(word);
@@ -255,7 +256,7 @@ pub mod tests {
         ) {
             let mut bytes = laid_out(TEXT, 2, &[(&[record(1000, 5, 4, 2, 1, 0)], 0), (&[], 0)]);
             for (at, byte) in changes {
-                // Mostly where something is.
+                // Mostly where the kernel has written.
                 let at = if at % 2 == 0 { at % 64 } else { at };
                 if let Some(there) = bytes.get_mut(at) {
                     *there = byte;

@@ -1,7 +1,9 @@
-//! `./quire trace`: what happened while a program ran: faults, changes of maps, shootdowns, paging, waits, and which thread ran where.
+//! `./quire trace`: events while a program ran: faults, map changes, shootdowns, paging, waits, and which thread ran
+//! where.
 //!
-//! A kernel that is built for it ([`build::traced_kernel`]) keeps events in a part of the guest's memory, which is a file of ours: it
-//! is read here when the machine has ended. Nothing is sent meanwhile, and a machine that fails leaves what it had.
+//! A kernel built for it ([`build::traced_kernel`]) keeps events in a part of the guest's memory, which is a file of
+//! this process. It is read when the machine has ended. The kernel sends no event while it runs, so a machine that
+//! fails leaves all events until then.
 
 mod chrome;
 mod memory;
@@ -34,7 +36,7 @@ use memory::Recorded;
 use sites::Sites;
 use timeline::Timeline;
 
-/// For the whole run.
+/// The limit of the whole run.
 const LIMIT: Duration = Duration::from_secs(3600);
 
 /// Runs the program, writes the file and prints the tables.
@@ -45,7 +47,7 @@ pub fn command(places: &Places, options: &cli::Trace) -> Result<u8> {
     let (memory, kernel, outcome) = record(places, options)?;
     let recorded = match (Recorded::read(&memory), &outcome) {
         (Ok(recorded), _) => recorded,
-        // Why there is nothing matters more.
+        // The machine's failure explains why there are no records.
         (Err(_), Err(failure)) => return Err(failure.clone()),
         (Err(failure), Ok(())) => return Err(failure),
     };
@@ -63,7 +65,7 @@ pub fn command(places: &Places, options: &cli::Trace) -> Result<u8> {
     outcome.map(|()| 0)
 }
 
-/// The program's file on this machine, for its functions' names.
+/// The program's file on this machine, for the names of its functions.
 fn program_file(places: &Places, options: &cli::Trace) -> Option<PathBuf> {
     let program = options.program.first()?;
     if !programs::is_named(places, program) {
@@ -72,13 +74,13 @@ fn program_file(places: &Places, options: &cli::Trace) -> Option<PathBuf> {
     programs::all(places).ok()?.remove(&*program.to_string_lossy())
 }
 
-/// Boots a traced guest and runs the program there; returns what the kernel kept, and what went wrong with the machine, if anything.
+/// Boots a traced guest and runs the program there. Returns the kernel's records, and the machine's failure, if any.
 fn record(places: &Places, options: &cli::Trace) -> Result<(Vec<u8>, Kernel, Result<()>)> {
     let (tree, order) = run::prepare(places, &options.guest, &options.program, false)?;
     let kernel = Kernel::with(places, On::Quire, || build::traced_kernel(places))?;
     let image = kernel.image(tree, &order)?;
     let about = || "cannot keep the trace".to_string();
-    // What the trace takes is not the program's.
+    // The trace's memory comes on top of the program's.
     let megabytes = options.guest.memory + options.buffer;
     let ram = qemu::memory_file("trace").doing(about)?;
     ram.set_len(megabytes << 20).doing(about)?;
@@ -99,7 +101,7 @@ fn record(places: &Places, options: &cli::Trace) -> Result<(Vec<u8>, Kernel, Res
     };
     let mut log = qemu::memory_file("log").doing(about)?;
     let step = Step::new("tracing");
-    // The tables have the standard output to themselves.
+    // Standard output is only for the tables.
     let err = io::stderr();
     let kept = Some(log.try_clone().doing(about)?);
     let report = relay::unattended(kernel.start(&image, &shape)?, [err.as_fd(); 2], kept, LIMIT)?;
@@ -124,7 +126,7 @@ fn record(places: &Places, options: &cli::Trace) -> Result<(Vec<u8>, Kernel, Res
     Ok((memory, kernel, outcome))
 }
 
-/// Where the kernel says on its log that the trace is: address and bytes.
+/// The address and the bytes of the trace, from the kernel's log.
 fn told(log: &str) -> Option<(u64, u64)> {
     let words = log.lines().find_map(|line| line.split_once("] trace: ").map(|(_, words)| words))?;
     let (len, at) = words.trim().split_once(" bytes at 0x")?;
@@ -143,7 +145,8 @@ mod tests {
     const TEXT: &str = "kind 0 switch\nkind 1 name\nkind 2 end\nkind 3 call\nkind 4 fault\nkind 13 shootdown\nkind 14 shootdown \
                         answered\noutcome 2 zero-fill\ncall 9 mmap\n";
 
-    /// Two CPUs: on the first a program's thread maps, faults and is interrupted; the second idles, then runs it.
+    /// Two CPUs: on the first a program's thread maps, faults and is interrupted. The second idles, then runs the
+    /// thread.
     fn timeline() -> Timeline {
         let name = |who, what, text: [u8; 8], process| {
             let mut r = record(1000, 0, 1, what, who, u64::from_le_bytes(text));

@@ -1,4 +1,4 @@
-//! Which code it was: addresses as people know them.
+//! The code behind an event: addresses as names of functions.
 
 use std::path::Path;
 
@@ -7,8 +7,8 @@ use crate::{
     profile::{Functions, KERNEL},
 };
 
-/// What leads to an event without being the reason for it: the locks themselves, how translations are dropped, the tracer. Names
-/// of functions that begin so are passed over, as long as a caller is known.
+/// Functions between an event and its reason: the locks themselves, the shootdown of translations, the tracer.
+/// Functions whose names begin so are skipped, as long as a caller is known.
 const PLUMBING: &[&str] = &[
     "core::",
     "alloc::",
@@ -26,16 +26,16 @@ const PLUMBING: &[&str] = &[
     "?",
 ];
 
-/// The functions of the kernel, and those of the program where its addresses are known.
+/// The functions of the kernel, and those of the program if its addresses are known.
 #[derive(Debug, Default)]
 pub struct Sites {
     kernel: Functions,
-    /// As the guest calls it, and its functions.
+    /// The program's name in the guest, and its functions.
     program: Option<(String, Functions)>,
 }
 
 impl Sites {
-    /// `program`: the file of this machine that is run in the guest.
+    /// Reads both. `program` is this machine's file of the program in the guest.
     pub fn read(kernel: &Path, program: Option<&Path>) -> Result<Self> {
         let kernel = Functions::read(kernel)?;
         let program = program.and_then(|path| {
@@ -50,7 +50,7 @@ impl Sites {
         Sites { kernel, program }
     }
 
-    /// The code that an event of the program that is called `program` is for.
+    /// The code that caused an event of the program with the name `program`.
     pub fn of(&self, program: &str, calls: &[u64]) -> String {
         let first = calls.first().copied().unwrap_or(0);
         if first == 0 {
@@ -62,7 +62,7 @@ impl Sites {
                 _ => format!("{program}: {first:#x}"),
             };
         }
-        // A call's return address may be the next function's first.
+        // Subtracts 1, because the return address of a last instruction belongs to the next function.
         let names = calls.iter().filter(|at| **at != 0).map(|at| self.kernel.at(at - 1));
         let mut reasons = names.clone().filter(|name| !PLUMBING.iter().any(|p| name.starts_with(p)));
         reasons.next().or(names.clone().next()).unwrap_or_default().to_owned()

@@ -1,23 +1,23 @@
-//! What happened, on tracks: from records to spans of time with names, each on its CPU's or its thread's track.
+//! Events on tracks: turns records into named spans of time, each on the track of its CPU or its thread.
 
 use std::collections::BTreeMap;
 
 use super::memory::{Record, Recorded};
 use super::sites::Sites;
 
-/// Numbers of threads of the kernel's own begin here.
+/// The numbers of the kernel's own threads begin here.
 const KERNEL: u32 = 1 << 31;
 
-/// Where something is shown.
+/// The place where an event is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Track {
-    /// What a CPU does, whoever it is for.
+    /// The events of a CPU, for any thread.
     Cpu(usize),
     /// A thread, by its number.
     Thread(u32),
 }
 
-/// What sort of thing it is.
+/// The sort of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Sort {
     /// A thread runs on a CPU.
@@ -31,14 +31,14 @@ pub enum Sort {
     Shootdown,
     /// Pages that are written, read or freed.
     Paging,
-    /// Somebody waits for a lock, a page or memory.
+    /// A thread waits for a lock, a page or memory.
     Wait,
     /// A thread ends.
     End,
 }
 
 impl Sort {
-    /// Of a kind, by its name. A kind that is new to us is the program's business.
+    /// The sort of a kind's name. An unknown kind counts as a change of a map.
     fn of(kind: &str) -> Sort {
         match kind {
             "call" => Sort::Call,
@@ -51,7 +51,7 @@ impl Sort {
         }
     }
 
-    /// For people, and for the viewer's filter.
+    /// The name for the user and for the viewer's filter.
     pub fn name(self) -> &'static str {
         match self {
             Sort::Run => "running",
@@ -79,9 +79,9 @@ pub struct Item {
     pub length: Option<u64>,
     /// The CPU on which it ended.
     pub cpu: usize,
-    /// Further figures, by name.
+    /// More figures, by name.
     pub figures: Vec<(&'static str, String)>,
-    /// Who it was for, or which code wanted it; empty where that is not known.
+    /// The program or the code that caused it. Empty where that is not known.
     pub site: String,
 }
 
@@ -91,16 +91,16 @@ pub struct Thread {
     pub name: String,
     /// 0 for the kernel's own.
     pub process: u32,
-    /// It runs where nothing else does.
+    /// The idle thread of a CPU.
     pub idle: bool,
 }
 
-/// All of it.
+/// The whole timeline.
 #[derive(Debug, Default)]
 pub struct Timeline {
     pub cpus: usize,
     pub threads: BTreeMap<u32, Thread>,
-    /// By track, then by start, what is around something before it.
+    /// Sorted by track, then by start. An enclosing event comes before the events in it.
     pub items: Vec<Item>,
     pub lost: u64,
 }
@@ -108,7 +108,7 @@ pub struct Timeline {
 impl Timeline {
     pub fn of(recorded: &Recorded, sites: &Sites) -> Self {
         let mut timeline = Timeline { cpus: recorded.cpus.len(), lost: recorded.lost(), ..Timeline::default() };
-        // Names first: what a thread is called last is what it is called.
+        // Names come first, because a thread's last name counts.
         for record in recorded.cpus.iter().flat_map(|cpu| &cpu.records) {
             if kind_of(recorded, record) == "name" {
                 timeline.name(record);
@@ -137,12 +137,12 @@ impl Timeline {
             }
             timeline.ran(cpu, running, end);
         }
-        // Whatever is around something comes before it.
+        // An enclosing event comes before the events in it.
         timeline.items.sort_by_key(|i| (i.track, i.start, std::cmp::Reverse(i.length)));
         timeline
     }
 
-    /// Notes a thread's name.
+    /// Keeps a thread's name.
     fn name(&mut self, record: &Record) {
         let bytes = [record.a.to_le_bytes(), record.b.to_le_bytes()].concat();
         let text: Vec<u8> = bytes.into_iter().take_while(|b| *b != 0).collect();
@@ -154,7 +154,7 @@ impl Timeline {
         self.threads.insert(record.who, thread);
     }
 
-    /// A thread ran on a CPU until now.
+    /// Adds the span of a thread that ran on a CPU until `until`.
     fn ran(&mut self, cpu: usize, ran: Option<(u32, u64)>, until: u64) {
         let Some((who, since)) = ran else { return };
         let thread = self.threads.get(&who).cloned().unwrap_or_default();
@@ -212,7 +212,7 @@ fn item(
         "busy page" => vec![("object", hex(r.a)), ("page", r.b.to_string())],
         _ => vec![("address", hex(r.a)), ("bytes", r.b.to_string())],
     };
-    // A CPU serves others whatever it runs.
+    // A CPU answers shootdowns for other CPUs, with any thread running.
     let of_cpu = kind == "shootdown answered" || r.who == 0 || threads.get(&r.who).is_some_and(|t| t.idle);
     let who = if kind == "end" { u32::try_from(r.a).unwrap_or(r.who) } else { r.who };
     let track = if of_cpu && kind != "end" { Track::Cpu(cpu) } else { Track::Thread(who) };

@@ -1,4 +1,4 @@
-//! What the program and the plugin wrote: cases in order, and for each its rounds with the lines in conflict.
+//! Output of the program and the plugin: cases in order, and for each case its rounds with the lines in conflict.
 
 use crate::failure::{Failure, Result};
 
@@ -28,7 +28,7 @@ pub struct Case {
     pub rounds: Vec<Vec<Line>>,
 }
 
-/// What was run.
+/// The cases of a run.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Records {
     pub cases: Vec<Case>,
@@ -49,7 +49,7 @@ pub fn read(program: &str, plugin: &str) -> Result<Records> {
         match words[..] {
             ["case"] => rounds.push(Vec::new()),
             ["round", accesses] => {
-                // A round without any access is one that was not seen.
+                // A round without any access was not recorded, so it is an error.
                 accesses.parse::<u64>().ok().filter(|n| *n > 0).ok_or_else(bad)?;
                 rounds.last_mut().ok_or_else(bad)?.push(Vec::new());
             }

@@ -1,4 +1,4 @@
-//! What a line of the kernel's memory is, and which code reached it.
+//! The owner of a line of kernel memory, and the code that accessed it.
 
 use std::{borrow::Cow, cell::RefCell, collections::HashMap, fs, path::Path};
 
@@ -9,13 +9,13 @@ use crate::failure::{Doing, Failure, Result};
 
 type Reader = gimli::EndianArcSlice<gimli::RunTimeEndian>;
 
-/// The kernel's image in its address space (`layout.rs` of the kernel): statics are found by these addresses.
+/// The kernel's image in its address space (`layout.rs` of the kernel). Statics have these addresses.
 const IMAGE: u64 = 0xffff_ffff_8000_0000;
-/// The kernel's map: stacks.
+/// The kernel's map, which contains the stacks.
 const MAP: std::ops::Range<u64> = 0xffff_c000_0000_0000..0xffff_c800_0000_0000;
 const PAGE: u64 = 4096;
 
-/// Functions that only carry out what their callers mean.
+/// Functions that only act for their callers.
 const CARRIERS: [&str; 9] = [
     "core::",
     "alloc::",
@@ -28,7 +28,7 @@ const CARRIERS: [&str; 9] = [
     "quire_kernel::memory::bytes::",
 ];
 
-/// A run of frames and what the kernel says of it.
+/// A run of frames, and their use as the kernel prints it.
 #[derive(Debug, PartialEq, Eq)]
 struct Frames {
     first: u64,
@@ -36,19 +36,19 @@ struct Frames {
     used: String,
 }
 
-/// The kernel's debug information, and what its memory was used for.
+/// The kernel's debug information, and the uses of its memory.
 pub struct Sites {
     dwarf: addr2line::Context<Reader>,
     /// Statics by address: address, size, name.
     statics: Vec<(u64, u64, String)>,
-    /// Functions by address: what is written in assembly has no debug information.
+    /// Functions by address, because assembly has no debug information.
     symbols: Vec<(u64, String)>,
     frames: Vec<Frames>,
     functions: RefCell<HashMap<u64, String>>,
 }
 
 impl Sites {
-    /// From the kernel's ELF file, and the lines `frames FIRST COUNT USE` in what the program printed.
+    /// Reads the kernel's ELF file, and the lines `frames FIRST COUNT USE` in the program's output.
     pub fn read(kernel: &Path, program: &str) -> Result<Self> {
         let about = || format!("cannot read {}", kernel.display());
         let bytes = fs::read(kernel).doing(about)?;
@@ -82,12 +82,12 @@ impl Sites {
         Ok(Self { dwarf, statics, symbols, frames, functions: RefCell::default() })
     }
 
-    /// What the line belongs to, and the function that stored into it: the name under which a conflict is expected.
+    /// The owner of the line, and the function that stored into it. The list of expected conflicts uses these labels.
     pub fn label(&self, line: &Line) -> String {
         format!("{}, {}", self.owner(line), self.function(line.writer.pc))
     }
 
-    /// The same with addresses and with who else touched it.
+    /// The label with addresses and the other accessor.
     pub fn describe(&self, line: &Line) -> String {
         format!(
             "CPU {} stores at {:#x} in {}; the other one comes from {} (line {:#x}, {})",
@@ -115,7 +115,8 @@ impl Sites {
         let found = self.frames[..last].last().filter(|f| frame < f.first + f.count);
         let Some(found) = found else { return "free memory".to_owned() };
         match found.used.split(' ').collect::<Vec<_>>()[..] {
-            // What the heap's objects are the function tells; their sizes change with every field.
+            // The function tells which heap objects these are. Their size is left out, because it changes with every
+            // field.
             ["slab", label, _] => {
                 label.split_once('-').map_or(label, |(kind, _)| if kind == "heap" { kind } else { label }).to_owned()
             }
@@ -123,7 +124,7 @@ impl Sites {
         }
     }
 
-    /// The innermost function that means something by the instruction at `pc`.
+    /// The innermost function at `pc` that does not only act for its callers.
     fn function(&self, pc: u64) -> String {
         if let Some(known) = self.functions.borrow().get(&pc) {
             return known.clone();
@@ -165,7 +166,7 @@ fn frames(line: &str) -> Option<Frames> {
     Some(Frames { first: hex(first)?, count: hex(count)?, used: used.to_owned() })
 }
 
-/// A function's path without type parameters, the trait it belongs to, and the compiler's hash.
+/// A function's path without type parameters, its trait, and the compiler's hash.
 pub fn plain(name: &str) -> String {
     let mut out = String::new();
     let mut rest = name;
@@ -194,13 +195,13 @@ pub fn plain(name: &str) -> String {
     }
 }
 
-/// Where the bracket that stands before `text` is closed.
+/// The place of the bracket that closes one opened before `text`.
 fn closing(text: &str) -> Option<usize> {
     let mut depth = 1;
     for (at, c) in text.char_indices() {
         match c {
             '<' => depth += 1,
-            // An arrow in a function's type closes nothing.
+            // The `>` of an arrow in a function's type closes nothing.
             '>' if !text[..at].ends_with('-') => depth -= 1,
             _ => {}
         }

@@ -1,4 +1,5 @@
-//! The command itself, as a user meets it: streams, statuses, signals, terminals, and what is left behind (nothing).
+//! Checks of the command itself, as a user sees it: streams, statuses, signals, terminals, and that it leaves nothing
+//! behind.
 
 mod machine;
 mod program;
@@ -59,8 +60,8 @@ pub fn names(_: &Context<'_>) -> Result<Vec<String>> {
     Ok(CHECKS.iter().map(|(name, _)| format!("command/{name}")).collect())
 }
 
-/// Runs what is selected. Each check has a directory for temporary files of its own, which must be empty at the end, and a
-/// mark in the environment by which what it left running is found.
+/// Runs the selected checks. Each check has its own directory for temporary files, which must be empty at the end. A
+/// mark in the environment finds processes that the check left running.
 pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     for (number, (name, body)) in CHECKS.iter().enumerate() {
         let full = format!("command/{name}");
@@ -129,7 +130,7 @@ impl Bench {
         Ok(child)
     }
 
-    /// Neither a file nor a process.
+    /// Checks that neither a file nor a process is left.
     fn nothing_left(&self) -> Result<(), String> {
         let files: Vec<_> = fs::read_dir(&self.temporary).map_err(text)?.filter_map(|e| Some(e.ok()?.path())).collect();
         if !files.is_empty() {
@@ -178,7 +179,7 @@ fn finish(child: Child) -> Result<Done, String> {
     Ok(Done { status, stdout: out.stdout, stderr: String::from_utf8_lossy(&out.stderr).into_owned() })
 }
 
-/// Did it end with `status`? Says what it said if not.
+/// Checks that the command ended with `status`, and otherwise returns its output.
 fn ended(done: &Done, status: i32) -> Result<(), String> {
     if done.status == status {
         return Ok(());
@@ -194,7 +195,7 @@ fn same(what: &str, got: &[u8], expected: &[u8]) -> Result<(), String> {
     Err(format!("{what}: {} instead of {}", show(got), show(expected)))
 }
 
-/// Bytes of every value, lines and none.
+/// Bytes of every value, both with line ends and without.
 fn bytes(count: usize) -> Vec<u8> {
     (0..count).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
 }

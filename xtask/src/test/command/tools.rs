@@ -1,4 +1,4 @@
-//! The other commands: profile, compare, conflicts, lab, trace.
+//! Checks of the other commands: profile, compare, conflicts, lab, trace.
 
 use super::program::one_line;
 use super::{Bench, ended, finish, text};
@@ -13,7 +13,8 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Neither what firmware executes counts nor the kernel's own start: the bounds are those of a program that does nothing.
+/// A profile counts neither the firmware's instructions nor the kernel's start. The bounds are those of a program that
+/// does nothing.
 pub(super) fn profiled(bench: &Bench) -> Result<(), String> {
     let done = bench.run(&["profile", "--", "busybox", "true"])?;
     ended(&done, 0)?;
@@ -25,7 +26,7 @@ pub(super) fn profiled(bench: &Bench) -> Result<(), String> {
     }
 }
 
-/// What a program prints is compared, and what it used, whether or not it prints anything.
+/// A comparison has the program's own figures and the resources that it used, whether or not it prints figures.
 pub(super) fn comparison(bench: &Bench) -> Result<(), String> {
     let json = bench.file("compared.json", b"")?;
     let words = ["compare", "--count", "--runs", "1", "--seed", "3", "--json", &json.to_string_lossy(), "--"];
@@ -47,7 +48,7 @@ pub(super) fn comparison(bench: &Bench) -> Result<(), String> {
             return wrong(&format!("{name} is not there on both sides"), &said);
         }
     }
-    // Only one side tells its faults by kind.
+    // Only one side counts its faults by kind.
     let zero = row(&said, "faults_zero");
     if zero.get(2).is_none_or(|v| v == "-") || zero.get(3).is_none_or(|v| v != "-") {
         return wrong("faults by kind", &said);
@@ -73,12 +74,12 @@ pub(super) fn comparison(bench: &Bench) -> Result<(), String> {
     Err(format!("a program that fails: {}", fails.stderr))
 }
 
-/// How often the matrix is measured until no complaint is left that stands in each run.
+/// The most runs of the matrix. Only a complaint that every run shows is an error.
 const MATRICES: usize = 3;
 
-/// The kernel's matrix is as its list says; an operation that writes a line from both processors on purpose is found.
+/// The kernel's matrix agrees with its list. An operation that writes a line from both processors on purpose is found.
 pub(super) fn shared_lines(bench: &Bench) -> Result<(), String> {
-    // Two threads meet in another way in each run, the more so on a busy host. A fault of the kernel's stands in every run.
+    // Two threads meet differently in each run, and more so on a busy host. A kernel fault shows in every run.
     let mut lasting: Option<BTreeSet<String>> = None;
     let mut said = String::new();
     for _ in 0..MATRICES {
@@ -113,14 +114,15 @@ pub(super) fn shared_lines(bench: &Bench) -> Result<(), String> {
     Err(format!("one pipe for two: {said}"))
 }
 
-/// What the matrix complains of, without how often.
+/// The complaints of a matrix, without their counts.
 fn complaints(said: &str) -> BTreeSet<String> {
     let begins = ["not expected: ", "more often than once in ", "expected, but gone: "];
     let lines = said.lines().filter(|line| begins.iter().any(|b| line.starts_with(b)));
     lines.map(|line| line.split(", in ").next().unwrap_or(line).to_owned()).collect()
 }
 
-/// A run of the lab is killed once it has samples; the same command goes on with them, tells all figures, and draws them.
+/// A lab run is killed once it has samples. The same command then continues the run, prints all figures, and draws
+/// them.
 pub(super) fn lab(bench: &Bench) -> Result<(), String> {
     let out = bench.places.target.join("test-lab");
     let _ = fs::remove_dir_all(&out);
@@ -128,7 +130,7 @@ pub(super) fn lab(bench: &Bench) -> Result<(), String> {
     let words = ["lab", "calibration", "--no-linux", "--cpus", "1", "--out", &home];
     let command = || {
         let mut command = bench.command(&words);
-        // What is drawn is checked here, not how fast it was: the lab as tests have built it will do.
+        // This checks the drawing and not the speed, so the lab as tests have built it is enough.
         command.env("QUIRE_LAB_PROFILE", "dev");
         command
     };
@@ -159,7 +161,7 @@ pub(super) fn lab(bench: &Bench) -> Result<(), String> {
         return Err(format!("it printed: {said}{}", done.stderr));
     }
     let (after, complete) = samples(&file)?;
-    // Four things, counted and timed in a guest, and timed hosted, three times each.
+    // Four operations: each counted in a guest, timed in a guest, and timed hosted, three times.
     if (after, complete) != (36, true) {
         return Err(format!("the file holds {after} samples, complete: {complete}"));
     }
@@ -170,8 +172,8 @@ pub(super) fn lab(bench: &Bench) -> Result<(), String> {
     fs::remove_dir_all(&out).map_err(text)
 }
 
-/// A program's faults are there, each of its kind, and its maps' changes; what stands on a track is nested; the unmapping that the
-/// other processor had to hear of was told there.
+/// The trace has a program's faults, each of its kind, and the changes of its maps. Events on a track are nested. An
+/// unmapping makes a shootdown, and the other processor answers it.
 pub(super) fn traced(bench: &Bench) -> Result<(), String> {
     let out = bench.place.join("trace.json");
     let done = bench.run(&["trace", "--cpus", "2", "--out", &out.to_string_lossy(), "--", "events"])?;
@@ -201,7 +203,7 @@ pub(super) fn traced(bench: &Bench) -> Result<(), String> {
     let inside = |e: &Value| address(e).is_some_and(|a| range.contains(&a));
     let whole = |e: &Value| inside(e) && e["args"]["bytes"] == *len;
     let (copied, gone) = (|e: &Value| inside(e) && e["pid"] == child, |e: &Value| e["tid"] == child);
-    // The program touches its pages in a row, so most are made ahead.
+    // The program touches its pages in order, so most are made ahead.
     let made = |e: &Value| e["args"]["pages"].as_str().and_then(|n| n.parse::<usize>().ok());
     let ahead: usize = events.iter().filter(|e| e["name"] == "fault ahead" && inside(e)).filter_map(made).sum();
     let faults = count("fault: zero-fill", &inside);
@@ -234,7 +236,7 @@ pub(super) fn traced(bench: &Bench) -> Result<(), String> {
 /// A span's beginning and end, and the event.
 type Spanned<'e> = (u64, u64, &'e Value);
 
-/// On each track, what begins within something ends within it.
+/// On each track, an event that begins within another ends within it.
 fn nested(events: &[Value]) -> Result<(), String> {
     let mut tracks: BTreeMap<(u64, u64), Vec<Spanned<'_>>> = BTreeMap::new();
     // Nanoseconds.
@@ -263,7 +265,7 @@ fn nested(events: &[Value]) -> Result<(), String> {
     Ok(())
 }
 
-/// What there was no room for is counted and told; what is there can be used.
+/// Events without room are counted and reported. The events before them can be used.
 pub(super) fn cut_trace(bench: &Bench) -> Result<(), String> {
     let out = bench.place.join("trace.json");
     let words = ["trace", "--buffer", "1M", "--out", &out.to_string_lossy(), "--", "events", "--calls", "20000"];
@@ -282,7 +284,7 @@ pub(super) fn cut_trace(bench: &Bench) -> Result<(), String> {
     ended(&wrong, 2).and_then(|()| one_line(&wrong))
 }
 
-/// Tracing costs nothing when it is off: the usual kernel has no function of it, and so no call either, which would find nothing to call.
+/// Tracing costs nothing when it is off. The usual kernel has no function of the tracer, so it cannot call one either.
 pub(super) fn untraced(bench: &Bench) -> Result<(), String> {
     const NAMES: [&str; 3] = ["quire_kernel::report::trace", "quire_sync::trace", "__quire_trace"];
     let look = |kernel: &Path| -> Result<Vec<String>, String> {

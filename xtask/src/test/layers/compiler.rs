@@ -1,7 +1,7 @@
-//! Who uses whom, as the compiler knows it: calls and types of a build in which nothing is inlined.
+//! Uses between modules, as the compiler knows them: calls and types of a build in which nothing is inlined.
 //!
-//! Calls are relocations of a function's section, so that a re-export or an `impl` in another folder hides none. The debug
-//! information says in which file each function stands, and the types of its parameters, results and locals.
+//! Calls are relocations of a function's section, so a re-export or an `impl` in another folder hides none. The debug
+//! information gives the file of each function, and the types of its parameters, results and locals.
 
 use std::{
     borrow::Cow,
@@ -24,18 +24,18 @@ use crate::{
     setup::toolchain::{KERNEL_TARGET, Toolchain},
 };
 
-/// One use: the module that uses, the module that is used, and a word on what.
+/// One use: the using module, the used module, and the items.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Use {
     /// The module of the caller, or of the type that holds another.
     pub from: Module,
     /// The module of the callee, or of the type.
     pub to: Module,
-    /// The two items, for people.
+    /// The two items, for the reader of the report.
     pub what: String,
 }
 
-/// The profile that the kernel is built by for this: no inlining, all of the debug information.
+/// The profile of this kernel build: no inlining, and all of the debug information.
 const PROFILE: &str = "structure";
 
 /// Builds the kernel's crates and returns their objects: libraries, and the object of the kernel itself.
@@ -46,7 +46,7 @@ pub fn build(places: &Places) -> Result<Vec<PathBuf>> {
         .args(["--profile", PROFILE, "--locked", "-p", "quire-kernel", "--bin", "quire-kernel"])
         .args(["--target", KERNEL_TARGET, "--color", "never", "--target-dir"])
         .arg(&target)
-        // Without several units of code generation: they would be objects of several names.
+        // With several codegen units, the objects would have several names.
         .args(["--", "--emit=obj", "-Ccodegen-units=1"])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -101,15 +101,15 @@ pub fn uses(objects: &[PathBuf]) -> Result<BTreeSet<Use>> {
     Ok(program.uses())
 }
 
-/// What is known of one function.
+/// The facts about one function.
 #[derive(Debug, Clone)]
 struct Function {
     module: Module,
-    /// The modules that its type arguments come from: what it calls there, its caller has passed to it.
+    /// The modules of its type arguments. Its caller has passed it the functions that it calls in these modules.
     passed: BTreeSet<Module>,
 }
 
-/// Everything read so far.
+/// The facts read so far.
 #[derive(Default)]
 struct Program {
     /// By linkage name.
@@ -162,7 +162,7 @@ pub fn calls(file: &object::File<'_>) -> BTreeSet<(String, String)> {
             let RelocationTarget::Symbol(symbol) = relocation.target() else { continue };
             let Ok(symbol) = file.symbol_by_index(symbol) else { continue };
             let callee = match symbol.kind() {
-                // A function of the same object may be meant by its section.
+                // A relocation may name a function of the same object by its section.
                 SymbolKind::Section => symbol.section_index().and_then(|s| owners.get(&s)).map(String::as_str),
                 _ => symbol.name().ok(),
             };
@@ -178,7 +178,8 @@ fn about() -> String {
     "the kernel's debug information".to_string()
 }
 
-/// A section as a linker at address zero would leave it: debug sections of objects hold their values in relocations.
+/// A section as a linker at address zero would leave it, because debug sections of objects hold their values in
+/// relocations.
 fn relocated(file: &object::File<'_>, name: &str) -> Cow<'static, [u8]> {
     let Some(section) = file.section_by_name(name) else { return Cow::Borrowed(&[]) };
     let Ok(data) = section.uncompressed_data() else { return Cow::Borrowed(&[]) };
@@ -186,7 +187,7 @@ fn relocated(file: &object::File<'_>, name: &str) -> Cow<'static, [u8]> {
     for (at, relocation) in section.relocations() {
         let RelocationTarget::Symbol(symbol) = relocation.target() else { continue };
         let symbol = file.symbol_by_index(symbol).ok();
-        // Addresses of code are not needed; offsets into other debug sections are.
+        // Only offsets into other debug sections are needed, not addresses of code.
         let base = symbol.filter(|s| s.kind() == SymbolKind::Section).map_or(0, |s| s.address());
         let value = base.wrapping_add_signed(relocation.addend()).to_le_bytes();
         let (at, size) = (at as usize, usize::from(relocation.size() / 8));
@@ -199,7 +200,7 @@ fn relocated(file: &object::File<'_>, name: &str) -> Cow<'static, [u8]> {
 
 type Bytes<'a> = EndianSlice<'a, LittleEndian>;
 
-/// An entry of the debug information, as far as it is needed.
+/// The needed fields of an entry of the debug information.
 #[derive(Debug, Clone)]
 struct Entry {
     tag: gimli::DwTag,
@@ -208,12 +209,12 @@ struct Entry {
     linkage: Option<String>,
     file: Option<u64>,
     type_at: Option<usize>,
-    /// The entry that says more of the same function.
+    /// The entry with further facts about the same function.
     of: Option<usize>,
     has_code: bool,
 }
 
-/// The entries of one unit, in their order; links are places in that list.
+/// The entries of one unit, in their order. Links are indices into that list.
 struct Unit {
     entries: Vec<Entry>,
     /// The module of each source file.
@@ -265,7 +266,7 @@ impl Unit {
             at.insert(die.offset().0, entries.len() - 1);
             path.push(entries.len() - 1);
         }
-        // Offsets become places; what lies outside of the unit is nothing of ours.
+        // Turns offsets into indices. An entry outside of the unit is not from our crates.
         for entry in &mut entries {
             entry.type_at = entry.type_at.and_then(|offset| at.get(&offset).copied());
             entry.of = entry.of.and_then(|offset| at.get(&offset).copied());
@@ -276,7 +277,7 @@ impl Unit {
     /// The entry that has the name and the file of a function.
     fn declared(&self, entry: usize) -> usize {
         let mut at = entry;
-        // A definition, its abstract instance, its declaration: not longer than that.
+        // A definition, its abstract instance, its declaration: no chain is longer.
         for _ in 0..3 {
             match self.entries[at].of {
                 Some(next) => at = next,
@@ -300,7 +301,7 @@ impl Unit {
         Module::of_path(&names)
     }
 
-    /// The modules of all types that a type names: behind pointers, in arrays, as type arguments.
+    /// The modules of all types inside a type: behind pointers, in arrays, as type arguments.
     fn modules(&self, entry: Option<usize>, children: &HashMap<usize, Vec<usize>>, depth: usize) -> BTreeSet<Module> {
         let mut all = BTreeSet::new();
         let Some(at) = entry.filter(|_| depth < 8) else { return all };
@@ -318,7 +319,7 @@ impl Unit {
         all
     }
 
-    /// Adds what this unit knows.
+    /// Adds the facts of this unit.
     fn tell(&self, program: &mut Program) {
         let mut children: HashMap<usize, Vec<usize>> = HashMap::new();
         for (at, entry) in self.entries.iter().enumerate() {
@@ -413,12 +414,12 @@ impl Unit {
     }
 }
 
-/// A closure that another module calls was passed to it.
+/// Whether it is a closure. A caller in another module received it as an argument.
 fn is_closure(callee: &str) -> bool {
     plain(callee).contains("{{closure}}")
 }
 
-/// Methods of traits reach a generic function through its type arguments.
+/// Whether it is a method of a trait. A generic function reaches these through its type arguments.
 fn is_method_of_trait(callee: &str) -> bool {
     let name = plain(callee);
     name.starts_with('<') && name.contains(" as ")

@@ -1,4 +1,4 @@
-//! `./quire test layers --graph`: who uses whom, as a table of counts and as pictures.
+//! `./quire test layers --graph`: uses between rooms, as a table of counts and as pictures.
 
 use std::{
     collections::BTreeSet,
@@ -27,7 +27,8 @@ pub fn show(plan: &Plan, source: &Source, uses: &BTreeSet<Use>, folder: &Path) -
     Ok(())
 }
 
-/// Rooms from the top: a row says how often a room uses each other one. What stands left of the diagonal points up.
+/// The table of rooms from the top. A row has the number of a room's uses of each other room. Uses left of the diagonal
+/// point up.
 fn table(plan: &Plan, source: &Source, edges: &Edges<'_>, uses: &BTreeSet<Use>) -> String {
     let lines = plan.lines(source);
     let rooms: Vec<&str> = plan.rooms.iter().copied().rev().collect();
@@ -62,7 +63,7 @@ fn table(plan: &Plan, source: &Source, edges: &Edges<'_>, uses: &BTreeSet<Use>) 
     text
 }
 
-/// Each use, by pairs of rooms; those that point up first.
+/// Each use, by pairs of rooms. Pairs that point up come first.
 fn every(plan: &Plan, edges: &Edges<'_>) -> String {
     let mut text = String::new();
     for up in [true, false] {
@@ -74,7 +75,7 @@ fn every(plan: &Plan, edges: &Edges<'_>) -> String {
     text
 }
 
-/// Rooms as a column, the top above; arcs on the right point down, red ones on the left point up.
+/// Rooms as a column, the top above. Arcs on the right point down, red ones on the left point up.
 fn picture(plan: &Plan, source: &Source, edges: &Edges<'_>) -> String {
     const STEP: usize = 34;
     let rooms: Vec<&str> = plan.rooms.iter().copied().rev().collect();

@@ -1,4 +1,4 @@
-//! The order of rooms in each crate, written down. What is not in it has no place.
+//! The order of rooms in each crate. A module outside of these rooms is an error.
 
 use super::rooms::Plan;
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{compiler::Use, modules::Module, source::Source};
 
-/// A crate's rooms in their order, and the pairs that point up all the same.
+/// A crate's rooms in their order, and the exceptional pairs that point up.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
     /// The folder below `crates/`.
@@ -13,19 +13,19 @@ pub struct Plan {
     pub rooms: &'static [&'static str],
     /// A room, a room above it that it uses, and why.
     pub exceptions: &'static [(&'static str, &'static str, &'static str)],
-    /// Pairs that point up and are to go. The list may only shrink.
+    /// Pairs that point up and must go. The list may only shrink.
     pub debts: &'static [(&'static str, &'static str)],
-    /// How many exceptions there may be.
+    /// The most exceptions that may exist.
     pub limit: usize,
 }
 
-/// A crate of fewer lines may have a room that is most of it.
+/// In a crate of fewer lines, a room may have more than a quarter of them.
 const SMALL: usize = 5_000;
 
-/// How the root of a crate is called.
+/// The name of a crate's root.
 const ROOT: &str = "root";
 
-/// Uses between rooms: from, to, and what each of them is.
+/// Uses between rooms: from, to, and the items of each use.
 pub type Edges<'a> = BTreeMap<(&'a str, &'a str), Vec<&'a str>>;
 
 impl Plan {
@@ -42,7 +42,7 @@ impl Plan {
         self.rooms.iter().position(|r| *r == room).unwrap_or(self.rooms.len())
     }
 
-    /// Does a use of `to` by `from` point up?
+    /// Whether a use of `to` by `from` points up.
     pub fn is_up(&self, from: &str, to: &str) -> bool {
         self.height(from) < self.height(to)
     }
@@ -69,7 +69,7 @@ impl Plan {
         lines
     }
 
-    /// What does not hold, a line each.
+    /// The broken rules, a line each.
     pub fn judge(&self, source: &Source, uses: &BTreeSet<Use>) -> Vec<String> {
         let mut wrong = Vec::new();
         for module in source.modules.keys().filter(|m| self.room(m).is_none()) {

@@ -1,6 +1,6 @@
-//! Who uses whom, as the source names it: paths that begin with `crate`, `self` or `super`.
+//! Uses between modules in the source: paths that begin with `crate`, `self` or `super`.
 //!
-//! The compiler's objects do not show constants, macros, and generic functions that the kernel does not call.
+//! The compiler's objects lack constants, macros, and generic functions that the kernel does not call.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,12 +21,12 @@ use crate::failure::{Doing, Failure, Result};
 pub struct Source {
     /// Each module and its lines, tests' files left out.
     pub modules: BTreeMap<Module, usize>,
-    /// Whose path names a module of another.
+    /// Uses whose path names another module.
     pub uses: BTreeSet<Use>,
 }
 
 impl Source {
-    /// The module of the source that `module` is or is inside of: the compiler has namespaces for functions too.
+    /// The module of the source that is or contains `module`, because the compiler has namespaces for functions too.
     pub fn known(&self, module: &Module) -> Module {
         longest(&self.modules, &module.krate, &module.path)
     }
@@ -45,11 +45,11 @@ pub fn read(root: &Path, krate: &str) -> Result<Source> {
     for (module, lines, _) in &files {
         *source.modules.entry(module.clone()).or_default() += lines;
     }
-    // What the root passes on under a name of its own stands for where it comes from.
+    // A name that the root re-exports stands for the path of its origin.
     let mut exported = BTreeMap::new();
     for (module, _, file) in &files {
         for item in &file.items {
-            // An exported macro is the root's by name.
+            // An exported macro has its name in the root.
             if let Item::Macro(syn::ItemMacro { attrs, ident: Some(name), .. }) = item
                 && attrs.iter().any(|a| a.path().is_ident("macro_export"))
             {
@@ -93,7 +93,7 @@ fn longest(modules: &BTreeMap<Module, usize>, krate: &str, path: &[String]) -> M
     module
 }
 
-/// Parses a file and those of its modules.
+/// Parses a file and the files of its modules.
 fn walk(path: &Path, module: Module, files: &mut Vec<(Module, usize, syn::File)>) -> Result<()> {
     let text = fs::read_to_string(path).doing(|| format!("cannot read {}", path.display()))?;
     let mut file =
@@ -130,7 +130,7 @@ fn file_of(inside: &Path, name: &str, attributes: &[Attribute]) -> PathBuf {
     if alone.exists() { alone } else { inside.join(name).join("mod.rs") }
 }
 
-/// Is an item built for tests, model checkers or documentation alone?
+/// Whether an item is built only for tests, model checkers or documentation.
 fn of_tests(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         let syn::Meta::List(list) = &attribute.meta else { return false };
@@ -234,7 +234,7 @@ impl<'ast> Visit<'ast> for Paths {
         let passed_on = !matches!(item.vis, syn::Visibility::Inherited);
         let inside = self.inside.path.clone();
         flatten(&item.tree, &mut Vec::new(), &mut |path| {
-            // A module that passes on names of its own children does not use them.
+            // A module that re-exports names of its own children does not use them.
             let own = match path.first().map(String::as_str) {
                 Some("crate") => path[1..].starts_with(&inside),
                 Some("super") => false,
@@ -252,7 +252,7 @@ impl<'ast> Visit<'ast> for Paths {
         visit::visit_path(self, path);
     }
 
-    // `pub(in crate::map)` says how far a name is seen, not what is used.
+    // `pub(in crate::map)` sets a name's visibility and uses nothing.
     fn visit_visibility(&mut self, _: &'ast syn::Visibility) {}
 }
 

@@ -23,21 +23,21 @@ const DOCUMENTS: &str = "prose/documents have short sentences";
 const COMMENTS: &str = "prose/comments have short sentences";
 const ACTORS: &str = "prose/actors have names";
 const ALLOWED: &str = "prose/exceptions are few, have reasons and are used";
-/// Sentences without an actor that may stay; its head says how to read it.
+/// Allowed sentences without an actor. The head of the list describes its format.
 const LIST: &str = include_str!("allowed");
-/// So many of them at most.
+/// The most such sentences.
 const MOST_ALLOWED: usize = 20;
 /// Generated lists of signatures.
 const GENERATED: [&str; 1] = ["docs/api.md"];
-/// Where there are comments.
+/// The folders with comments.
 const FOLDERS: [&str; 8] = ["crates", "lab", "fuzz", "plugin", "examples", "programs", "xtask", "tests"];
 
-/// Their names.
+/// The checks' names.
 pub fn names(_: &Context<'_>) -> Result<Vec<String>> {
     Ok([DOCUMENTS, COMMENTS, ACTORS, ALLOWED].map(str::to_owned).to_vec())
 }
 
-/// Whether a file is read whole, or its comments only.
+/// Whether the check reads a file whole, or only its comments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Document,
@@ -45,7 +45,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// Of a hundred sentences so many may be long.
+    /// The most long sentences in a hundred.
     fn limit(self) -> usize {
         match self {
             Self::Document => 3,
@@ -72,13 +72,13 @@ impl Read {
         self.sentences.iter().filter(|(_, s)| s.is_long()).count()
     }
 
-    /// Whether too many are long. One may be, however short the file is.
+    /// Whether too many sentences are long. One may be, even in a short file.
     fn is_over(&self) -> bool {
         self.long() > 1 && self.long() * 100 > self.sentences.len() * self.kind.limit()
     }
 }
 
-/// Checks what is selected.
+/// Runs the selected checks.
 pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     if ![DOCUMENTS, COMMENTS, ACTORS, ALLOWED].iter().any(|name| context.selects(name)) {
         return Ok(());
@@ -100,7 +100,7 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     Ok(())
 }
 
-/// A row for each file: `./quire test prose --table`.
+/// Prints a row for each file: `./quire test prose --table`.
 pub fn show(places: &Places) -> Result<()> {
     let files = read(&places.root)?;
     let allowed = allowed(LIST)?;
@@ -143,7 +143,7 @@ fn long(file: &Read) -> String {
     said
 }
 
-/// Sentences that name no actor, but those that may.
+/// Sentences that name no actor, except the allowed ones.
 fn vague(files: &[Read], allowed: &[Allowed]) -> Vec<String> {
     let all = files.iter().flat_map(|f| f.sentences.iter().map(move |(line, s)| (f, line, s)));
     let of = |(f, line, s): (&Read, &usize, &Sentence)| Some((f.path.clone(), *line, s.vague()?, s.text.clone()));
@@ -177,7 +177,7 @@ fn allowed(text: &str) -> Result<Vec<Allowed>> {
     lines.map(|line| one(line).ok_or_else(|| Failure::usage(format_args!("{line:?} is no `words | reason`")))).collect()
 }
 
-/// Exceptions that stand for no sentence, and those that are too many.
+/// Exceptions that match no sentence, and exceptions over the limit.
 fn stale(files: &[Read], allowed: &[Allowed]) -> Vec<String> {
     let all: Vec<&Sentence> = files.iter().flat_map(|f| f.sentences.iter().map(|(_, s)| s)).collect();
     let used = |a: &&Allowed| all.iter().any(|s| a.stands_for(s) && s.vague().is_some());

@@ -1,12 +1,12 @@
-//! Sentences: where they end, how many words they have, and which of their words name no actor.
+//! Sentences: their ends, their numbers of words, and the words that name no actor.
 
-/// A sentence of more words is long.
+/// The most words of a sentence that is not long.
 pub const LONG: usize = 25;
 /// Blocks of fewer words are labels, such as a table's cell, and no sentences.
 const LABEL: usize = 4;
-/// `What a check found.` names a thing. More words than these behind a first `what` or `who` hide the subject of a statement.
+/// `What a check found.` names a thing. In a statement of more words, a first `what` or `who` hides the subject.
 const NAME: usize = 8;
-/// Words behind whose full stop a sentence goes on.
+/// Words whose full stop does not end a sentence.
 const ABBREVIATIONS: [&str; 9] = ["e.g.", "i.e.", "vs.", "cf.", "vol.", "sec.", "no.", "fig.", "etc."];
 /// Words that name no actor.
 const VAGUE: [&str; 12] = [
@@ -37,12 +37,12 @@ pub struct Sentence {
 }
 
 impl Sentence {
-    /// Whether it has more words than a reader takes in at once.
+    /// Whether it has too many words for one reading.
     pub fn is_long(&self) -> bool {
         self.words > LONG
     }
 
-    /// The first words in it that stand where an actor should be named.
+    /// The first words in it that replace the name of an actor.
     pub fn vague(&self) -> Option<String> {
         let words: Vec<String> = self.text.split_whitespace().map(bare).filter(|w| !w.is_empty()).collect();
         if let Some(word) = words.iter().find(|word| VAGUE.contains(&word.as_str())) {
@@ -58,7 +58,7 @@ impl Sentence {
     }
 }
 
-/// A word without its punctuation, in small letters. Code has none.
+/// A word without its punctuation, in small letters. Code becomes a backquote.
 fn bare(word: &str) -> String {
     if word.contains('`') {
         return "`".into();

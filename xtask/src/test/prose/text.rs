@@ -12,7 +12,7 @@ pub struct Block {
     pub text: String,
 }
 
-/// The blocks of a text in Markdown whose first line is `first` of its file. Headings and code are none.
+/// The blocks of a text in Markdown whose first line is line `first` of its file. Headings and code give no blocks.
 pub fn document(text: &str, first: usize) -> Vec<Block> {
     let mut found: Vec<Block> = Vec::new();
     let mut open = String::new();
@@ -62,17 +62,17 @@ pub fn document(text: &str, first: usize) -> Vec<Block> {
     found
 }
 
-/// The blocks of the comments of a source in Rust or C. Lines of comments that follow each other are one text.
+/// The blocks of the comments of a source in Rust or C. Consecutive comment lines are one text.
 pub fn comments(source: &str) -> Vec<Block> {
     let mut texts: Vec<(usize, &str, String)> = Vec::new();
-    // Where the next line of a comment would have to begin to continue the last one.
+    // The line on which a comment would continue the last one.
     let (mut at, mut line, mut next) = (0, 1, 0);
     for token in tokenize(source, FrontmatterAllowed::No) {
         let text = &source[at..at + token.len as usize];
         if let TokenKind::LineComment { .. } = token.kind {
             let marker = ["//!", "///", "//"].into_iter().find(|m| text.starts_with(m)).unwrap_or("//");
             let words = text[marker.len()..].strip_prefix(' ').unwrap_or(&text[marker.len()..]);
-            // A comment behind code stands for itself.
+            // A comment behind code is a text of its own.
             let alone = source[..at].rsplit('\n').next().is_none_or(|before| before.trim().is_empty());
             match texts.last_mut() {
                 Some((_, last, whole)) if alone && *last == marker && next == line => {
