@@ -125,7 +125,7 @@ fn a_list_that_was_long_and_contended_has_one_part_again_when_it_is_short() {
             spaces.drain(..2);
             assert!(!file.parts().is_wide(), "round {round}");
             file.check(true).unwrap();
-            // Who has changed the part is found.
+            // A CPU that has changed its shard is found.
             assert_eq!(file.query_range(0..4).mapped, 1);
             file.discard(0..1);
             spaces.iter().for_each(|s| assert_eq!(s.pmap().peek(page(0)), None));
