@@ -20,6 +20,7 @@
 //! A chain that replaces another (clip, protect, remap), or that a fork makes of it, has copies of the same layers.
 //! They are in the same shards of the lists, and are linked before the old ones are unlinked. A fork leaves the front
 //! out only where it is empty. So a later chain inherits the result. Merging layers may put a page into the slot
+//! *behind*: that is another page, of another generation, than the page that was searched.
 //! *behind*: that is another page, of another generation, than the one that was looked at.
 //!
 //! # Races
