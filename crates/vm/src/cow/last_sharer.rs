@@ -21,7 +21,6 @@
 //! They are in the same shards of the lists, and are linked before the old ones are unlinked. A fork leaves the front
 //! out only where it is empty. So a later chain inherits the result. Merging layers may put a page into the slot
 //! *behind*: that is another page, of another generation, than the page that was searched.
-//! *behind*: that is another page, of another generation, than the one that was looked at.
 //!
 //! # Races
 //! | | what it does first | what the other sees |
