@@ -282,7 +282,7 @@ protocol! {
     NoFrontCheck: "the page behind a copy is mapped";
 }
 
-/// C2, insert: a hole is filled while the file is cut short.
+/// C2, insert: a hole is filled while the file is truncated.
 fn insert_against_truncate() {
     let w = World::showing(true);
     w.file.discard(0..1);

@@ -19,7 +19,7 @@ fn assert_no_page_is_forgotten(w: &World, seen: usize) {
     assert_eq!(pages(w), seen, "a page that nobody sees is forgotten");
 }
 
-/// The last two who see a page copy it at once.
+/// The last two spaces that see a page copy it at once.
 fn copy_against_copy() {
     let w = World::private(1);
     store(&w.space, 0, 1);
@@ -280,7 +280,8 @@ fn with_behind<R>(w: &World, f: impl FnOnce(&crate::object::Object<TestMachine>)
     f(kept.object());
 }
 
-/// The last two who see a page in swap copy it at once, and the pages that they copy from are taken again meanwhile.
+/// The last two spaces that see a page in swap copy it at once. The pages that they copy from are taken again
+/// meanwhile.
 #[cfg(shuttle)]
 fn copy_from_swap_against_copy() {
     let w = World::private(1);

@@ -69,8 +69,8 @@ protocol! {
     ReplaceNotAtomic: "two pages of one";
 }
 
-/// A file behind a store: a call reads a missing page while another writes to it, and the page is written back and
-/// taken. (loom takes minutes.)
+/// A file behind a store: a call reads a missing page while another writes to it. The page is written back and taken.
+/// Under shuttle only, because loom takes minutes.
 #[cfg(shuttle)]
 fn read_against_written_and_stolen() {
     let w = World::new();
@@ -131,7 +131,7 @@ protocol! {
     ReadBeforeProtect: "a store is lost";
 }
 
-/// The cleaner against an unmap of a page that was stored into: the leaf's dirty bit is credited to the page in the
+/// The cleaner against an unmap of a page that was stored into. The leaf's dirty bit is credited to the page in the
 /// middle of its cleaning.
 fn clean_against_unmap() {
     let w = with_swap(PROMPT);

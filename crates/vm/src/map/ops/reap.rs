@@ -78,7 +78,7 @@ impl<M: Machine> Space<M> {
         held
     }
 
-    /// From now on the space admits no translation; see the module. Its program must have been told to end.
+    /// From now on the space admits no translation; see the module. The caller has begun to end its program.
     pub fn condemn(&self) {
         self.condemned.store(true, Ordering::Relaxed);
         // As for a stale mark: before the leaves are swept.

@@ -178,7 +178,7 @@ impl<M: Machine> Space<M> {
         let mut update = Update::new(self, writer, all);
         let mut last = a;
         if shows_objects(entry) && front_is_own(entry) {
-            // A file or shared memory goes on where it ended.
+            // A file or shared memory continues at its old end.
             update.push(Piece::new(all, a, From::Entry(entry)))?;
         } else if shows_objects(entry) {
             update.push(Piece::part(entry, entry.range()))?;
