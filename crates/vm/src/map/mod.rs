@@ -38,6 +38,8 @@
 //! # Where to start reading
 //! [`space`](self): a space and its limits. `arenas`: the lock and the tree of an address. `find_space`: the place of a
 //! new mapping. `update`: a change of the map. Then the operations.
+//!
+//! The structure (all but `ops`) knows objects and pageout's waits, and no fault. The operations stand above the fault.
 
 mod arena;
 mod arenas;

@@ -14,9 +14,9 @@
 //! - **T3 Height.** Every leaf has the same distance from the root, each node's level is one less than its parent's.
 //!
 //! # Why the gap values hold
-//! The triple (first, last, gap) of a run of items is a monoid. The triple of two adjacent runs is `(a.first, b.last,
-//! max(a.gap, b.gap, b.first - a.last))`. A node's triple therefore follows from its own arrays alone, without its
-//! neighbours: a hole between two subtrees belongs to their lowest common ancestor. By operation:
+//! The triple (first, last, gap) of a run of items is a monoid. The triple of two adjacent runs is
+//! `(a.first, b.last, max(a.gap, b.gap, b.first - a.last))`. A node's triple therefore follows from its own arrays
+//! alone, without its neighbours: a hole between two subtrees belongs to their lowest common ancestor. By operation:
 //!
 //! - *A value is replaced by another of the same range.* No triple contains a value; one store, and nothing else is
 //!   read.
