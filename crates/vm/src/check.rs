@@ -1,19 +1,20 @@
 //! The consistency checker: every invariant derived again from scratch, when the [`Level`] says so.
 //!
-//! Each structure has a `check` of its own beside its code, which trusts nothing that the structure remembers about itself:
-//! sums, largest gaps, largest ends, bitmaps, counts and links are computed anew and compared. This module has what they
-//! share: when they run, what they can say, and what happens then.
+//! Each structure has a `check` of its own beside its code, which trusts no cached value of the structure. It computes
+//! sums, largest gaps, largest ends, bitmaps, counts and links anew and compares. This module has what all checks
+//! share: when they run, which errors they return, and what happens then.
 //!
 //! # When
-//! The knob is one word ([`Physical::check_level`](crate::phys::Physical::check_level)). With [`Level::AtRelease`] whoever gives up a structure's lock checks the
-//! structure only after as many updates as the last check looked at things ([`Due`]), so that checking costs each update a
-//! constant on average however large the structure is (the idea of FreeBSD's `vm_map` checker, D19826). With
-//! [`Level::Never`] a release costs one load of a word that nobody writes.
+//! The level is one word ([`Physical::check_level`](crate::phys::Physical::check_level)). With [`Level::AtRelease`] a
+//! structure may be checked when its lock is released. That happens only after as many updates as the last check
+//! visited things ([`Due`]). So checking costs each update a constant on average, however large the structure is (the
+//! idea of FreeBSD's `vm_map` checker, D19826). With [`Level::Never`] a release costs one load of a word that no CPU
+//! writes.
 //!
 //! # What a check may assume
-//! Its caller keeps the structure's writers out. Others go on: faults install leaves, pages come and go in indexes. So a check
-//! says *broken* only for what no step under way can explain; what only holds while nothing at all runs is checked where the
-//! caller says that it is `quiet`.
+//! Its caller keeps the structure's writers out. Other threads continue: faults install leaves, pages come and go in
+//! indexes. So a check returns *broken* only for a state that no step under way can explain. Rules that hold only in a
+//! silent machine are checked if the caller says that it is `quiet`.
 
 use crate::types::{Pfn, Queue};
 use core::fmt;
@@ -24,9 +25,9 @@ use core::fmt;
 pub enum Level {
     /// Never: the default of release builds.
     Never = 0,
-    /// When a lock is given up, after as many updates as the last check looked at things: the default of debug builds.
+    /// When a lock is released, after as many updates as the last check visited things: the default of debug builds.
     AtRelease = 1,
-    /// Whenever a lock is given up. Slow.
+    /// Whenever a lock is released. Slow.
     Always = 2,
 }
 
@@ -51,48 +52,48 @@ impl Level {
 pub enum TreeError {
     /// T1: a range is empty, or overlaps or precedes the one before it.
     Order(u64),
-    /// T2: a parent's start, end or gap is not what the leaves below say.
+    /// T2: a parent's start, end or gap does not match the leaves below.
     Summary(u64),
     /// T3: a node's level does not fit its place, or a node is empty.
     Shape(u64),
-    /// The number of items is not what the tree says.
+    /// The number of items does not match the tree's count.
     Count,
 }
 
 /// An invariant of the frame allocator that does not hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FrameError {
-    /// A free block whose links, order, alignment, domain or group contradict the list that it is on.
+    /// A free block whose links, order, alignment, domain or group contradict its list.
     Block(Pfn),
     /// Two free blocks that should be one.
     Apart(Pfn),
-    /// A frame that a list has and whose kind says otherwise.
+    /// A frame on a list whose kind does not fit the list.
     Kind(Pfn),
-    /// A chain that is not as long as it says (its first frame).
+    /// A chain whose length does not match its count (its first frame).
     Chain(Pfn),
-    /// A domain's count of free frames is not what its lists hold.
+    /// A domain's count of free frames does not match its lists.
     Count(usize),
-    /// Frames that say they are free or cached, and are on no list or on two: so many more or fewer than the lists hold.
+    /// Frames marked free or cached that are on no list or on two: so many more or fewer than the lists hold.
     Lost(i64),
 }
 
 /// An invariant of the queues that does not hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum QueueError {
-    /// A part's length is not the number of pages that its links lead to.
+    /// A shard's length is not the number of pages that its links lead to.
     Length(Queue, usize),
     /// A page whose links contradict its neighbours'.
     Links(Pfn),
-    /// A page in a part, whose state says that it is somewhere else.
+    /// A page in a shard, whose state names another place.
     Place(Pfn),
-    /// A frame that is no object's page, in a part.
+    /// A frame that is no object's page, in a shard.
     NoPage(Pfn),
-    /// A page that says it is in a part, and is not.
+    /// A page whose state names a shard that does not have it.
     Lost(Pfn),
 }
 
-/// An invariant that does not hold, and where that was seen: addresses are those of the address space, keys are page numbers
-/// of an object, frames are frame numbers.
+/// An invariant that does not hold, and where that was seen. Addresses are those of the address space, keys are page
+/// numbers of an object, frames are frame numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Broken {
     /// Map: the tree of entries.
@@ -108,7 +109,7 @@ pub enum Broken {
     Count,
     /// Backing: it is not on its object's list (address).
     Unlisted(u64),
-    /// Backing: it is on the list of an object that it does not show, or in another part than it says (address).
+    /// Backing: it is on the list of an object that it does not show, or in another shard than it records (address).
     Stranger(u64),
     /// List of backings: a member's links do not lead back to where it stands: it is in the list twice, or in two (first key).
     ListLinks(u64),
@@ -116,7 +117,7 @@ pub enum Broken {
     ListOrder(u64),
     /// List of backings: a member's largest end is not that of the members below it (first key).
     ListMax(u64),
-    /// List of backings: it is not as long as it says (what it says).
+    /// List of backings: its length does not match its count (the count).
     ListCount(u64),
     /// Object: fewer references than its list alone has (the count).
     References(u32),
@@ -128,7 +129,7 @@ pub enum Broken {
     Occupancy(u64),
     /// Index: an empty slot is tagged dirty, or a dirty page of a file is not (key).
     DirtyTag(u64),
-    /// Index: a slot has a page that says it is another (key).
+    /// Index: a slot has a page with another identity (key).
     Identity(u64),
     /// Index: a page beyond the object's end (key).
     BeyondEnd(u64),
@@ -138,13 +139,13 @@ pub enum Broken {
     TableLive(u64),
     /// Page tables: a present entry is not noted as occupied, so that scans would skip it (address).
     TableOccupied(u64),
-    /// Page tables: a CPU's own root does not say what the space's does (address).
+    /// Page tables: a CPU's own root differs from the space's (address).
     TableRoot(u64),
     /// Page tables: removals count as not flushed, though nothing is under way (address).
     TableUnflushed(u64),
     /// Page tables: a leaf that allows stores is not noted as one, so that a fork would skip it (address).
     TableWritable(u64),
-    /// A table page says that it is sealed, or that it is not, and the entry above says otherwise.
+    /// A table page is marked store-protected, or not, and the entry above has the opposite mark.
     TableSealed(u64),
     /// Page tables: an entry that is neither empty nor present (address).
     TableWord(u64),
@@ -152,7 +153,7 @@ pub enum Broken {
     LeafWithoutEntry(u64),
     /// Leaf: it allows more than its entry (address).
     LeafRights(u64),
-    /// Leaf: it maps another frame than the chain shows, or one that no layer of it has (address).
+    /// Leaf: its frame is not the chain's page, or no layer of the chain has it (address).
     LeafFrame(u64),
     /// Leaf: it is writable, and the page is clean (address).
     LeafClean(u64),
@@ -228,7 +229,7 @@ impl core::error::Error for Broken {}
 #[derive(Debug, Default)]
 pub struct Due {
     updates: u64,
-    /// What the last check looked at.
+    /// Things that the last check visited.
     cost: u64,
 }
 
@@ -244,7 +245,7 @@ impl Due {
         self.updates += n;
     }
 
-    /// A check looked at `cost` things: the next one is due after as many updates.
+    /// A check visited `cost` things: the next one is due after as many updates.
     pub(crate) fn checked(&mut self, cost: u64) {
         *self = Due { updates: 0, cost };
     }

@@ -9,7 +9,7 @@ pub struct OutOfMemory;
 /// Why a change of a map was refused. Nothing was changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MapError {
-    /// An address, length or alignment that cannot be: misaligned, empty, wrapping, outside the map's range.
+    /// An impossible address, length or alignment: misaligned, empty, wrapping, outside the map's range.
     Invalid,
     /// The range, or a part of it, is not mapped.
     NotMapped,
@@ -23,7 +23,7 @@ pub enum MapError {
     TooMany,
     /// No memory for the operation itself.
     OutOfMemory,
-    /// A pager could not write what has changed.
+    /// A pager could not write the changes.
     Pager,
     /// The pager does not allow that its pages are dropped.
     Refused,
@@ -46,7 +46,7 @@ pub enum FaultError {
     OutOfMemory,
     /// The object's file system has no room for the page.
     NoRoom,
-    /// The space belongs to another memory system than the CPU, or is not the one that the CPU has loaded.
+    /// The space belongs to another memory system than the CPU, or the CPU has another space loaded.
     Foreign,
 }
 
@@ -101,6 +101,6 @@ impl fmt::Display for FaultError {
 }
 impl core::error::Error for FaultError {}
 
-/// The pager could not do what was asked.
+/// The pager failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PagerError;

@@ -7,22 +7,23 @@
 //!   operation and address space. A [`machine::Pmap`] is only ever a cache of the map.
 //! - **No architecture, no errno, no heap, no statics.** Everything is allocated from typed per-CPU slabs over frames, so
 //!   every allocation can fail, is counted, and has a label. A [`Vm`] is a value; it lives in the memory it manages.
-//! - **What is taken away is owed.** Weakening a translation returns a [`tlb::flush::Obligation`]; only its discharge
-//!   yields the [`tlb::flush::Flushed`] proof that what comes after asks for.
+//! - **Every removal owes a flush.** Weakening a translation returns a [`tlb::flush::Obligation`]; only its discharge
+//!   yields the [`tlb::flush::Flushed`] proof that later steps need.
 //!
 //! # The contracts
-//! C1 identity, C2 enter versus remove, C3 stale entries, C4 frames after flush, C5 no sleep under a guard, C6 one lock
-//! order, C7 nothing proportional to pages, C8 no memory of processes times CPUs, C9 the map fans out, C10 bad input is an
-//! error. Each has one home, under the heading `Contract Cn`; ARCHITECTURE.md lists them in full.
+//! C1 identity, C2 enter versus remove, C3 stale entries, C4 frames after flush, C5 no sleep under a guard. C6 one lock
+//! order, C7 nothing proportional to pages, C8 no memory of processes times CPUs, C9 the map fans out. C10 bad input is
+//! an error. Each has one home, under the heading `Contract Cn`; ARCHITECTURE.md lists them in full.
 //!
 //! # Where to start reading
-//! A fault: [`fault`], then [`map`] (which entry), [`object::backing`] (which objects, front to back), [`object`] and its
-//! [`index`](object::index) (which page), [`phys::page`] (is it busy), [`machine::Pmap`] (install), [`phys::queues`].
+//! A fault: [`fault`], then [`map`] (which entry), [`object::backing`] (which objects, front to back), [`object`] and
+//! its [`index`](object::index) (which page). Then [`phys::page`] (is it busy), [`machine::Pmap`] (install),
+//! [`phys::queues`].
 //!
 //! # The rooms
 //! From the top to the bottom; a room uses those below it (`./quire test layers` checks that, and draws it with `--graph`).
 //!
-//! | room | what is in it |
+//! | room | contents |
 //! |---|---|
 //! | [`Vm`] | the whole: making it, and the census of frames |
 //! | `map::ops` | map, unmap, protect, remap, fork, advise, wire, grow a stack, exit |
@@ -36,8 +37,8 @@
 //! | [`object`] | objects, backings, their index of pages, their list of mappings, the life of a page |
 //! | [`tlb`] | translations that are owed, and proofs of flushes |
 //! | [`phys`] | frames, page descriptors, slabs, page queues |
-//! | [`machine`] | what the core needs of the hardware: frames' memory, page tables, CPUs |
-//! | [`check`] | what the checker of all structures can say, and when it runs |
+//! | [`machine`] | the core's requirements of the hardware: frames' memory, page tables, CPUs |
+//! | [`check`] | the errors of the checker of all structures, and when it runs |
 //!
 //! # One system, five storeys
 //! A [`Vm`] is a tower. Page tables, queues and slabs are given its lowest storey, [`phys::Physical`]; objects and their content

@@ -1,9 +1,9 @@
 //! Models of the fault path's protocols, on the production functions, under loom and shuttle.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test --release -p quire-vm --lib`, and the same with `shuttle`. Each protocol first holds;
-//! then each step that can be left out makes a checker fail. A step that is a fence can only be missed under loom, since
-//! shuttle runs everything in one order: those tests are loom's alone. The machine beneath has one table page, absent at
-//! first, and TLBs that keep what they are not told to drop. Assertions stand where no pin or lock is held.
+//! `RUSTFLAGS="--cfg loom" cargo test --release -p quire-vm --lib`, and the same with `shuttle`. Each protocol first
+//! holds; then each step that can be left out makes a checker fail. Only loom notices a missing fence, because shuttle
+//! runs everything in one order: those tests are loom's alone. The machine beneath has one table page, absent at first,
+//! and TLBs that keep translations until they are told to drop them. Assertions stand where no pin or lock is held.
 
 mod ahead;
 mod asking;
@@ -282,7 +282,7 @@ protocol! {
     NoFrontCheck: "the page behind a copy is mapped";
 }
 
-/// C2, insert: a hole is filled while the file is cut short.
+/// C2, insert: a hole is filled while the file is truncated.
 fn insert_against_truncate() {
     let w = World::showing(true);
     w.file.discard(0..1);
@@ -331,7 +331,7 @@ fn fork_against_store() {
     fork_beside_store(w, None);
 }
 
-/// `sibling`: a child that has the page, as it was first, from before.
+/// `sibling`: an older child that has the page as it was first.
 fn fork_beside_store(w: World, sibling: Option<SpaceRef<TestMachine>>) {
     beside(
         w,
@@ -385,7 +385,8 @@ protocol! {
     StoresUnnoted: "the parent's store reaches the child";
 }
 
-/// C3, fork: the same where the front gets its first page while the fork looks, which is merged with what is behind, or split.
+/// C3, fork: the same, and the front gets its first page while the fork looks. The fork merges that page with those
+/// behind, or splits.
 fn second_fork_against_fill() {
     let w = World::private(2);
     store(&w.space, 0, 1);
@@ -438,7 +439,7 @@ protocol! {
     MissInClosedArena: "an entry is missed while arenas join";
 }
 
-/// C9: arenas join while a walk comes to what one of them has, from an address where nothing is.
+/// C9: arenas join while a walk from an unmapped address comes to an entry of one of them.
 fn join_against_walk() {
     let w = World::private(1);
     set_cpu(1);
@@ -500,7 +501,7 @@ fn move_against_load() {
 
 protocol! {
     a_page_that_moves_is_never_missed = move_against_load, Some(1);
-    // Under shuttle only, as the two after it: loom takes a minute and more, and what is left out here is an order of steps.
+    // Under shuttle only, as the two after it: loom takes a minute and more, and the mutant changes an order of steps.
     #[cfg(shuttle)]
     EmptyBeforeFill: "a page is missed while it moves";
 }
@@ -662,7 +663,7 @@ fn kernel_addresses_are_reused() {
         for _ in 0..2 {
             if let Ok(range) = map.buffer(0x1) {
                 let va = range.range().start;
-                // What any CPU reaches there is what is mapped there now.
+                // Every CPU's translation there is the current mapping.
                 let now = vm.machine().kernel_leaf(va);
                 stale |= vm.machine().kernel_translate(va) != now;
                 set_cpu(1 - cpu);

@@ -1,16 +1,16 @@
 //! Switches that leave out one step of a protocol, so that the model checkers can be seen to notice.
 //!
-//! A model first passes with everything in place, then fails with each switch on. Natively [`mutant`] is constant false and
-//! the switches are compiled away. Tests of whole machines build with `--cfg mutants`, which keeps them; no cargo feature does, so no
-//! crate that depends on this one can turn them on.
+//! A model first passes with everything in place, then fails with each switch on. Natively [`mutant`] is constant false
+//! and the switches are compiled away. Tests of whole machines build with `--cfg mutants`, which keeps them. No cargo
+//! feature does, so no crate that depends on this one can turn them on.
 
 /// A step that can be left out; each names the protocol and the step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Mutant {
-    /// Index: the occupancy bit is set after the slot was published, when another may already own it.
+    /// Index: the occupancy bit is set after the slot was published, when another CPU may already own it.
     BitAfterPublish = 1,
-    /// Index: the occupancy bit is cleared after the slot was emptied, when another may already own it.
+    /// Index: the occupancy bit is cleared after the slot was emptied, when another CPU may already own it.
     BitAfterEmpty,
     /// Enter: the fence between locking the table page and checking the page is left out (the test machine's pmap).
     NoFenceAfterLock,
@@ -26,17 +26,17 @@ pub enum Mutant {
     NoFenceBeforeScan,
     /// Remove: unflushed removals of others are not waited for.
     NoUnflushedCheck,
-    /// Enter a new page: what it was made of is not looked at again.
+    /// Enter a new page: the source of its content is not checked again.
     NoSourceCheck,
-    /// A sealed table page allows stores again though others see what is behind.
+    /// A store-protected table page allows stores again though other spaces see the layers behind.
     UnsealedUnlooked,
-    /// Pages made ahead: what lies behind is not looked at again under the table page's lock.
+    /// Pages made ahead: the layers behind are not checked again under the table page's lock.
     NoLookBehind,
     /// Copy-on-write: the old translation is flushed after the copy is installed.
     FlushAfterInstall,
     /// Insert: the object's end and dead mark are not read again after the insert.
     NoEndCheck,
-    /// Insert: the fence between the insert and that look is left out.
+    /// Insert: the fence between the insert and that check is left out.
     NoFenceAfterInsert,
     /// Move: a page that is busy in front counts as hiding the one behind it, though it may yet be given up.
     BusyHides,
@@ -44,58 +44,58 @@ pub enum Mutant {
     EmptyBeforeFill,
     /// Move: a page in swap is put into the new slot while its old slot can still be read in.
     SwapInTwoSlots,
-    /// Claim: who else sees the page is not asked again once it is in the front.
+    /// Claim: other sharers of the page are not searched again once it is in the front.
     NoSecondAsk,
     /// Move: the end of the file behind is not read again once a page is in the layer behind.
     MovesCutOff,
-    /// Reverse lists: a scan that let go of a part goes on where it was, though something was unlinked meanwhile.
+    /// Reverse lists: a scan that let go of a shard continues where it was, though a backing was unlinked meanwhile.
     ScanGoesOn,
-    /// Reverse lists: that backings have gone back to the first part is not shown to scans.
+    /// Reverse lists: scans cannot see that backings have gone back to the first shard.
     ShrinkUnseen,
-    /// Copy-up: what a walk did not find is cut off without a second look.
+    /// Copy-up: an address without a page in the walk is hidden without a second walk.
     CutUnseen,
-    /// Shadow: a copy looks who else sees its source before it is there to stay.
+    /// Shadow: a copy searches other sharers of its source before it is there to stay.
     LookBeforeFill,
-    /// Reaper: who leaves an object to it does not look whether that is dead.
+    /// Reaper: a thread that marks an object for the reaper does not check whether it is dead.
     FlagTheDead,
-    /// Shadow: a chain that was chosen as the watch is not looked at again after the watch was written.
+    /// Shadow: a chain chosen as the watch is not checked again after the watch was written.
     NoSecondLook,
     /// Dirty: a page that was credited with stores in the middle of its cleaning is not tagged again.
     CreditUntagged,
-    /// Map change: a leaf that is gone but not flushed yet is taken for gone.
+    /// Map change: a leaf that is cleared but not flushed yet counts as gone.
     NoUnflushedSweep,
     /// Kernel map: frames and addresses are used again before every CPU has dropped its translations.
     ReuseBeforeFlush,
-    /// Arenas: a miss is believed though the address belongs to another arena by now.
+    /// Arenas: a miss counts though the address belongs to another arena by now.
     MissInClosedArena,
     /// Clean: the data is read before the flush.
     ReadBeforeProtect,
-    /// Clean: whether somebody stores through the frame is not looked at.
+    /// Clean: stores through the frame by a holder are not checked.
     NoHoldCheck,
-    /// Clean: at the end of a write the page is not asked whether it has gone.
+    /// Clean: at the end of a write it is not checked whether the page was removed.
     NoGoneCheck,
-    /// Queues: a drain links what its batch names, whatever the page's state says.
+    /// Queues: a drain links the pages of its batch, whatever their states are.
     DrainTrustsBatch,
     /// Queues: a page is unlinked though its state could not be changed, because a remover has just taken its identity.
     TakeUnlinksLeaving,
     /// Queues: a page's links are read after its state was changed, when its frame may be another's.
     LinksAfterState,
-    /// Queues: a page that goes with others is taken off the queue that it was in when it was looked at, not when it lost its
-    /// identity.
+    /// Queues: a page that goes with others is taken off the queue that it was first seen on, not the queue at the loss
+    /// of its identity.
     LeavesWhereItWas,
-    /// Frames: a block stays marked free until it is handed out, after the depot's lock was let go.
+    /// Frames: a block stays marked free until it is handed out, after the depot's lock was released.
     TakenStaysFree,
     /// Holes: the frame of zeroes stays mapped where a hole was filled.
     NoHoleScan,
-    /// Holes: a load does not look at the slot again under its table page's lock.
+    /// Holes: a load does not check the slot again under its table page's lock.
     NoHoleCheck,
-    /// Enter: whether the page is dirty is not asked again under the table page's lock, before it is made writable.
+    /// Enter: whether the page is dirty is not checked again under the table page's lock, before it is made writable.
     DirtyAsFound,
-    /// Lazy: translations of what was given up may go on being stored through.
+    /// Lazy: translations of given-up memory keep their stores.
     FreeLeavesWritable,
     /// Migrate: the bytes are copied before the translations are gone and flushed.
     CopyBeforeRemove,
-    /// Migrate: whether somebody loads or stores through the old frame is not looked at.
+    /// Migrate: loads and stores through the old frame by a holder are not checked.
     MoveUnderHold,
     /// Scaling: every fault counts itself in a word that all CPUs share.
     CountsFaults,
@@ -107,69 +107,71 @@ pub enum Mutant {
     PruneUnsealed,
     /// The bit of a node that was taken out is cleared when another may stand there.
     BitAfterUnlink,
-    /// Who waits for a page that is busy does not say so.
+    /// A thread that waits for a busy page does not mark that it waits.
     WaitUnannounced,
-    /// Who lets go of a busy page takes away that somebody waits, in a step before.
+    /// A thread that unbusies a page clears the mark of its waiters, in a step before.
     WaitersForgotten,
-    /// A page is made busy whichever identity it has.
+    /// A page is made busy with any identity.
     BusyAnyIdentity,
-    /// A fault that is about to store marks the page that it found dirty, whatever that has become.
+    /// A fault that is about to store marks the page that it found dirty, whatever the page is by now.
     DirtyAnyIdentity,
-    /// Dirty: who writes through the frame tags the page after it has marked it.
+    /// Dirty: a thread that writes through the frame tags the page after it has marked it.
     TagAfterDirty,
-    /// Clean: the tag goes while nothing else says yet that the page is being written.
+    /// Clean: the tag goes before the page's state shows that it is being written.
     UntagEarly,
-    /// Dirty: a fault marks a page whose pager was asked before it tags it.
+    /// Dirty: after the pager's hook a fault marks a page before it tags it.
     HookTagsLate,
     /// A page is made busy by a look and a store.
     BusyNotAtomic,
     /// A frame that is no page is made busy.
     BusyNoPage,
-    /// Reverse lists: an object whose last reference but for those of CPUs' own parts goes stays for their sake.
+    /// Reverse lists: references of CPUs' own shards keep an object whose last other reference is dropped.
     OwnPartsKeep,
-    /// Reverse lists: a scan leaves out CPUs' own parts.
+    /// Reverse lists: a scan leaves out CPUs' own shards.
     OwnPartsUnscanned,
-    /// Reverse lists: who closes the parts does not see that another one is through with it, and that they are open again.
+    /// Reverse lists: a CPU that closes the shards does not see that another has finished, and that they are open
+    /// again.
     StaleClose,
-    /// Pageout: the daemon takes back that it is wanted without seeing who wanted it.
+    /// Pageout: the daemon clears the request for a pass without seeing who made it.
     WantedForgotten,
-    /// Pageout: who waits for memory and has none after a pass does not ask again.
+    /// Pageout: a thread that waits for memory and has none after a pass does not request another.
     AskedOnce,
-    /// Arenas: a walk looks at the home arena before those that may join it.
+    /// Arenas: a walk searches the home arena before those that may join it.
     HomeArenaFirst,
-    /// Whether an address is still its arena's is not looked at again under the arena's lock.
+    /// Whether an address is still its arena's is not checked again under the arena's lock.
     ArenaBeforeLock,
-    /// Whether a CPU still has its arena is not looked at again under the arena's lock.
+    /// Whether a CPU still has its arena is not checked again under the arena's lock.
     OwnArenaBeforeLock,
     /// Index: a slot is taken by a look and a store.
     FillNotAtomic,
-    /// Index: a new root takes the place of whatever is there.
+    /// Index: a new root replaces the old one without a check that it is unchanged.
     GrowNotAtomic,
-    /// Index: what is in a slot is replaced by a look and a store.
+    /// Index: a slot is replaced by a look and a store.
     ReplaceNotAtomic,
     /// Index: a walk ends at a node that has just been taken out.
     GoneIsEnd,
-    /// Frames: a CPU's frames are looked at in one hold of its lock, and taken from it in the next.
+    /// Frames: a CPU's frames are looked at in one hold of its lock, and taken in the next.
     DrainInTwoHolds,
-    /// Queues: who moves a page to the tail of its part does not look again, under the part's lock, whether it is there.
+    /// Queues: a CPU that moves a page to the tail of its shard does not check again, under the shard's lock, whether
+    /// it is there.
     RequeueUnlooked,
-    /// Reverse lists: who makes a CPU's own part does not fence before the look whether the parts are open.
+    /// Reverse lists: a CPU that makes a shard of its own does not fence before it checks whether the shards are open.
     NoFenceAfterOwn,
-    /// Reverse lists: who closes the parts does not fence before the look which own parts there are.
+    /// Reverse lists: a CPU that closes the shards does not fence before it looks for own shards.
     NoFenceAfterClosing,
-    /// Fork: a fault enters a leaf of an entry that was left without stores, and does not say so.
+    /// Fork: a fault enters a leaf of an entry without stores, and does not clear that mark.
     StoresUnnoted,
-    /// Fork: a fault says that it may store without seeing whether the entry was marked meanwhile.
+    /// Fork: a fault clears the mark for no stores without seeing whether the entry was marked stale meanwhile.
     NotedUnlooked,
     /// Enter: whether the space is condemned is not checked under the table page's lock.
     CondemnedUnlooked,
-    /// Condemn: the fence between the mark and the look at the table pages is left out.
+    /// Condemn: the fence between the mark and the sweep of the table pages is left out.
     NoFenceAfterCondemn,
     /// Reap: pages are freed before the translations that were taken away are flushed.
     ReapsBeforeFlush,
-    /// Reap: whether others show a layer is not looked at.
+    /// Reap: whether other spaces show a layer is not checked.
     ReapsShared,
-    /// Fork: whether the space is condemned is looked at before the arenas' locks are held.
+    /// Fork: whether the space is condemned is checked before the arenas' locks are held.
     ForkLooksEarly,
     /// Space: a handle is taken off the count by a look and a store.
     HandleNotAtomic,
@@ -211,7 +213,7 @@ mod switch {
     /// Leaves out `m` (or nothing) from now on, in the whole program.
     ///
     /// # Safety
-    /// What memory holds and who reaches it is undefined from then on: for tests that expect to see it go wrong.
+    /// Memory's content and its users are undefined from then on: for tests that expect failures.
     pub unsafe fn set_mutant(m: Option<Mutant>) {
         ON.store(m.map_or(0, |m| m as u8), Ordering::Relaxed);
     }

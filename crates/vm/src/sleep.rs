@@ -1,4 +1,5 @@
-//! The right to sleep, as a value: what may sleep wants it exclusively, and a guard that must not be slept under borrows it.
+//! The right to sleep, as a value: code that may sleep borrows it exclusively, and a guard that forbids sleep borrows
+//! it too.
 //!
 //! # Contract C5: no sleep under a guard
 //! No thread sleeps while it holds an iteration, a busy or page-table guard, a spin lock or an epoch pin. Types keep it here; debug
@@ -8,8 +9,8 @@ use core::marker::PhantomData;
 use quire_sync::epoch::{Domain, Pinned};
 use quire_sync::{WaitQueue, rank};
 
-/// Held by code that may sleep (relies on C5). Pins are taken through it and borrow it, so that the compiler refuses a sleep
-/// under a pin, and with it under an iteration over an index, which borrows the pin.
+/// Held by code that may sleep (relies on C5). Pins are taken through it and borrow it. So the compiler refuses a sleep
+/// under a pin. The same holds under an iteration over an index, which borrows the pin.
 pub struct MaySleep(PhantomData<*mut ()>);
 
 impl MaySleep {
@@ -36,7 +37,7 @@ impl MaySleep {
         queue.wait_for_work(ready);
     }
 
-    /// Yields until `ready`: for what is over in a few instructions of another CPU.
+    /// Yields until `ready`: for waits of a few instructions of another CPU.
     pub fn sleep_until(&mut self, mut ready: impl FnMut() -> bool) {
         while !ready() {
             quire_sync::hooks::relax();

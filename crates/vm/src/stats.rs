@@ -23,7 +23,8 @@ macro_rules! events {
 events! {
     /// Faults that began again because something changed under them.
     FaultRetry = "pgfault_retry",
-    /// Faults that could not be served: no mapping allows the access, or nothing is there. One below a stack that then grows too.
+    /// Faults that could not be served: no mapping allows the access, or nothing is there. A fault below a stack that
+    /// then grows counts too.
     FaultRefused = "pgfault_refused",
     /// Resident neighbours of the page of a fault that were mapped along.
     FaultAround = "pgfault_around",
@@ -73,7 +74,7 @@ events! {
     PageIn = "pgpgin",
     /// New pages that system calls filled.
     PageFilled = "pgfilled",
-    /// Pages that came back soon after their frames were taken: what programs lost for nothing.
+    /// Pages that came back soon after their frames were taken: programs lost them for nothing.
     NearRefault = "workingset_refault_near",
     /// Pages written to swap.
     SwapOut = "pswpout",
@@ -85,15 +86,15 @@ events! {
     Scan = "pgscan_kswapd",
     /// Pages whose frames were taken by pageout.
     Steal = "pgsteal_kswapd",
-    /// Pages that pageout took from the active queue because nobody had referenced them.
+    /// Pages that pageout took from the active queue because no program had referenced them.
     Deactivate = "pgdeactivate",
-    /// Pages that pageout gave back to the active queue because somebody had.
+    /// Pages that pageout gave back to the active queue because a program had.
     Activate = "pgactivate",
     /// Pages that programs gave up, to be freed when memory is short.
     LazyFree = "pglazyfree",
     /// Pages that left their frames so that those could be part of a run.
     Migrated = "pgmigrate_success",
-    /// Pages that could not, at that moment or at all.
+    /// Pages that could not leave, at that moment or at all.
     MigrateFailed = "pgmigrate_fail",
     /// Table pages freed because their space was idle.
     TablesDropped = "pagetables_dropped",
@@ -191,7 +192,7 @@ impl Stats {
         self.there_are(Event::BufferPage, Event::BufferPageGone)
     }
 
-    /// How many came and have not gone; the halves of each count are read one after the other.
+    /// Those made less those gone; the halves of each count are read one after the other.
     fn there_are(&self, came: Event, gone: Event) -> u64 {
         let gone = self.total(gone);
         self.total(came).saturating_sub(gone)
@@ -231,7 +232,7 @@ kinds! {
     ZeroFill = "zero",
     /// A new page, copied.
     Copy = "copy",
-    /// The page was there, behind the front, where nobody else saw it any more: it is the front's now.
+    /// The page was behind the front, and no other chain saw it any more: it was moved into the front.
     Move = "move",
     /// A pager was waited for.
     PagedIn = "paged_in",

@@ -1,5 +1,6 @@
-//! A machine for this crate's own tests and models: some RAM, page tables of two pages, TLBs that keep what they were not told
-//! to drop. (The hosted machine tests the real page tables; this one is small enough for a model checker.)
+//! A machine for this crate's own tests and models: some RAM, page tables of two pages, TLBs that keep translations
+//! until told to drop them. (The hosted machine tests the real page tables; this one is small enough for a model
+//! checker.)
 
 use crate::check::Broken;
 use crate::error::OutOfMemory;
@@ -25,7 +26,7 @@ const TABLES: usize = if cfg!(any(loom, shuttle)) { 1 } else { 16 };
 /// The first address that a space can map.
 pub const BASE: u64 = 0x1000_0000;
 
-/// The address of page `n` of what a space can map.
+/// The address of page `n` of the addresses that a space can map.
 pub fn page(n: u64) -> u64 {
     BASE + n * PAGE_SIZE
 }
@@ -35,7 +36,7 @@ pub const KERNEL: VirtRange =
     VirtRange { start: 0x8000_0000, end: 0x8000_0000 + if cfg!(any(loom, shuttle)) { 2 } else { 4096 } * PAGE_SIZE };
 const KERNEL_PAGES: usize = ((KERNEL.end - KERNEL.start) >> PAGE_SHIFT) as usize;
 
-/// What the kernel's addresses map (a frame number plus one), and what each of two CPUs remembers of that.
+/// The mappings of kernel addresses (a frame number plus one), and the TLBs of two CPUs for them.
 struct KernelTable {
     leaves: Vec<AtomicU64>,
     cached: [SpinLock<Vec<u64>>; 2],
@@ -56,7 +57,7 @@ impl KernelTable {
 
 impl TestMachine {
     #[cfg(any(loom, shuttle))]
-    /// What the kernel on this CPU reaches at `va`: by what the CPU remembers, else by the tables, which it remembers then.
+    /// The frame that the kernel on this CPU reaches at `va`: by its TLB, else by the tables, which fills the TLB.
     pub fn kernel_translate(&self, va: u64) -> Option<Pfn> {
         let n = KernelTable::index(va);
         let mut cached = self.kernel.cached[current_cpu()].lock();
@@ -171,7 +172,7 @@ pub fn boot_in_domains(frames: u64, cpus: usize, domains: usize, config: Config)
     Boot { vm, ram, layout }
 }
 
-/// A memory system that goes at the end of a test.
+/// A memory system that is freed at the end of a test.
 pub struct Boot {
     /// The system.
     pub vm: &'static Vm<TestMachine>,
@@ -249,9 +250,9 @@ struct Tlb(SpinLock<[u64; SPAN as usize * TABLES]>);
 pub struct TestPmap {
     tables: [TestTable; TABLES],
     tlbs: [Tlb; 2],
-    /// Whether other CPUs run the space than the one that asks, as far as the map is told.
+    /// Whether other CPUs than the calling one run the space, as far as the map is told.
     running_elsewhere: core::sync::atomic::AtomicBool,
-    /// Whether table pages are sealed where their stores go as a whole.
+    /// Whether table pages are store-protected where their stores go as a whole.
     seals: core::sync::atomic::AtomicBool,
 }
 
@@ -271,13 +272,13 @@ impl TestPmap {
         &self.tables[n / SPAN as usize].leaves[n % SPAN as usize]
     }
 
-    /// What an instruction on this CPU reaches at `va`: by the TLB, else by the tables, which fills the TLB.
+    /// The frame that an instruction on this CPU reaches at `va`: by the TLB, else by the tables, which fills the TLB.
     #[cfg(any(loom, shuttle))]
     pub fn translate(&self, va: u64, access: Access) -> Option<Pfn> {
         self.access(va, access, |pfn| pfn)
     }
 
-    /// As an instruction does it: translates, and has done with the memory before an invalidation can be over.
+    /// As an instruction: translates, and ends its access before an invalidation can end.
     pub fn access<R>(&self, va: u64, access: Access, f: impl FnOnce(Pfn) -> R) -> Option<R> {
         let n = Self::index(va)?;
         let mut tlb = self.tlbs[current_cpu()].0.lock();
@@ -310,7 +311,7 @@ impl TestPmap {
         self.running_elsewhere.store(true, core::sync::atomic::Ordering::Relaxed);
     }
 
-    /// From now on table pages are sealed where their stores go as a whole ([`Table::is_sealed`]).
+    /// From now on table pages are store-protected where their stores go as a whole ([`Table::is_sealed`]).
     #[cfg(any(loom, shuttle))]
     pub fn seal(&self) {
         self.seals.store(true, core::sync::atomic::Ordering::Relaxed);

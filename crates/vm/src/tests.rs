@@ -43,7 +43,7 @@ pub(crate) fn show(space: &Space<TestMachine>, first: u64, pages: u64, object: &
     assert_eq!(space.map(&r), Ok(page(first)));
 }
 
-/// What a program does at an address: translate, fault where that fails, and begin again.
+/// A program's access to an address: translates, faults if that fails, and begins again.
 pub(crate) fn reach<R>(
     space: &Space<TestMachine>,
     va: u64,
@@ -94,7 +94,7 @@ pub(crate) fn held(vm: &'static Vm) -> u64 {
     pages().count() as u64 + vm.swap().total() - vm.swap().free() - kept
 }
 
-/// Pages out what the mapping at the first page shows, whoever else shows it too.
+/// Pages out the pages that the mapping at the first page shows, shared ones too.
 pub(crate) fn page_out(space: &Space<TestMachine>) {
     let kept: Vec<_> = {
         let pin = space.vm().epoch().pin();
@@ -126,7 +126,7 @@ fn each_fault_is_counted_once_by_its_kind() {
     for n in 0..3 {
         assert_eq!(space.fault(page(n), Access::Write), Ok(FaultKind::ZeroFill));
     }
-    // What was weakened is there still, and comes back by a fault that finds it.
+    // A weakened leaf is there still, and a fault that finds it gives the right back.
     space.protect(range(0, 1), Prot::READ).unwrap();
     assert_eq!(space.fault(page(0), Access::Write), Err(FaultError::Protection));
     space.protect(range(0, 1), Prot::READ | Prot::WRITE).unwrap();

@@ -102,7 +102,7 @@ bitflags::bitflags! {
     }
 }
 
-/// What an instruction tried to do when it faulted, or what the kernel is about to do on a program's behalf.
+/// A program's access that faulted, or that the kernel is about to make on its behalf.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
     /// A load.
@@ -114,8 +114,8 @@ pub enum Access {
 }
 
 impl Prot {
-    /// Whether an access is allowed. What can be stored into or executed can be read: no page table of ours says otherwise,
-    /// and programs rely on it.
+    /// Whether an access is allowed. Memory that can be stored into or executed can be read: none of our page tables
+    /// can forbid it, and programs rely on it.
     #[inline(always)]
     pub fn allows(self, access: Access) -> bool {
         match access {
@@ -136,7 +136,7 @@ impl Access {
     }
 }
 
-/// Where a page is kept until it is decided what becomes of it.
+/// The place of a page until pageout decides about it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Queue {

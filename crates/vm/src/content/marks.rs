@@ -1,5 +1,5 @@
-//! What an object's pages say of their use, everywhere they are mapped: asked and reset by range, one pass over the backings
-//! for each batch of pages ([`crate::rmap`]).
+//! The use of an object's pages, in every mapping: read and reset by range, one pass over the backings for each batch
+//! of pages ([`crate::rmap`]).
 
 use crate::machine::Machine;
 use crate::object::Object;
@@ -19,12 +19,12 @@ pub struct Marks {
     pub mapped: u64,
     /// Those that were referenced since the last [`Object::take_referenced`].
     pub referenced: u64,
-    /// Those that are newer than what the pager has.
+    /// Those that are newer than the pager's copy.
     pub dirty: u64,
 }
 
 impl<M: Machine> Object<M> {
-    /// Counts what the pages of `keys` say of their use. Nothing is changed, nothing waited for.
+    /// Counts the use of the pages of `keys`. Changes nothing and waits for nothing.
     pub fn query_range(&self, keys: Range<u64>) -> Marks {
         let mut marks = Marks::default();
         self.in_batches(keys, |batch| {
@@ -44,16 +44,16 @@ impl<M: Machine> Object<M> {
         n
     }
 
-    /// Takes the right to store into the pages of `keys` away from every mapping that has it when this begins; stores fault
-    /// after it returns. The pages stay as dirty as they are.
+    /// Takes the right to store into the pages of `keys` away from every mapping that has it when this begins. Stores
+    /// fault after it returns. The pages stay as dirty as they are.
     pub fn write_protect(&self, keys: Range<u64>) -> FlushedEverywhere {
         let mut proof = rmap::write_protect(self, &Batch::new());
         self.in_batches(keys, |batch| proof = rmap::write_protect(self, batch));
         proof
     }
 
-    /// Calls `f` with the resident pages of `keys`, as they come, under no pin. They are not busy: each may be gone by then,
-    /// which a pass notices, since no leaf there maps its frame any more.
+    /// Calls `f` with the resident pages of `keys`, in batches, under no pin. They are not busy. A page may be removed
+    /// by then, and then the pass finds no leaf that maps its frame.
     fn in_batches(&self, keys: Range<u64>, mut f: impl FnMut(&Batch)) {
         let mut range = self.range(keys, What::PAGES);
         loop {
@@ -69,7 +69,7 @@ impl<M: Machine> Object<M> {
     }
 }
 
-/// Fills `batch` with pages that follow; true at the end of the range.
+/// Fills `batch` with the next pages; true at the end of the range.
 fn gather<M: Machine>(range: &mut ObjectRange<'_, M>, batch: &mut Batch) -> bool {
     let pin = range.object().vm().epoch().pin();
     for found in range.walk(&pin) {

@@ -1,11 +1,12 @@
 //! The content of objects: bytes read and written, sizes, holes, and writing back.
 //!
-//! - `read_write`: bytes for system calls. `truncate`, `remove`: pages that go, from the object and from every mapping.
-//! - `holes`: what private mappings show where a file in memory has no page. `write_back`: dirty pages of files.
-//! - `marks`: what tools ask of a file's pages.
+//! - `read_write`: bytes for system calls. `truncate`, `remove`: removing pages from the object and from every mapping.
+//! - `holes`: private mappings of a file in memory, where it has no page. `write_back`: dirty pages of files.
+//! - `marks`: the use of a file's pages, for tools.
 //!
-//! What changes an object's pages as a whole stands here, above the reverse mappings that it takes pages out of. The room owns
-//! the remover's order of steps (it relies on C2, whose home is the fault). It knows objects and paging, and no map.
+//! Operations on an object's pages as a whole stand here, above the reverse mappings that they remove pages from. The
+//! room owns the remover's order of steps (it relies on C2, whose home is the fault). It knows objects and paging, and
+//! no map.
 
 pub(crate) mod holes;
 pub(crate) mod marks;

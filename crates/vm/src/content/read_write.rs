@@ -1,4 +1,4 @@
-//! Reading and writing an object's content: what `read` and `write` on a file do.
+//! Reading and writing an object's content: the work of `read` and `write` on a file.
 //!
 //! Page by page. While the caller's function runs, the page is *held*, which keeps its frame, and is not busy: the function
 //! may sleep and may fault, even on a mapping of the same page.
@@ -20,7 +20,7 @@ use crate::types::{PAGE_SHIFT, PAGE_SIZE};
 use core::ops::Range;
 use quire_sync::atomic::{Ordering, fence_full};
 
-/// Why a read or a write ended before it began; one that has begun returns how far it came instead.
+/// The reason why a read or a write ended before it began. A call that has begun returns how far it came instead.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum IoError<E> {
     /// No frame for a page.
@@ -31,7 +31,7 @@ pub enum IoError<E> {
     NoRoom,
     /// No object has such an offset.
     TooLarge,
-    /// The caller's function said so.
+    /// The caller's function returned this.
     Caller(E),
 }
 
@@ -51,12 +51,12 @@ impl<E> From<PagerError> for IoError<E> {
     }
 }
 
-/// How often the last page is read again, where that fails while an object is cut short.
+/// How often the last page is read again if that fails while an object is truncated.
 const TAIL_READS: u32 = 16;
 
 static ZEROES: [u8; PAGE_SIZE as usize] = [0; PAGE_SIZE as usize];
 
-/// A page that is held; let go when dropped.
+/// A page that is held; dropping releases the hold.
 struct Held<'a, M: Machine> {
     object: &'a Object<M>,
     page: &'static Page,
@@ -75,7 +75,7 @@ impl<M: Machine> Drop for Held<'_, M> {
     }
 }
 
-/// The page at `key`, held, valid when it was looked up, read from swap where it is there; `None`: a hole.
+/// The page at `key`, held, valid when it was looked up, read in if it is in swap; `None`: a hole.
 fn resident<'a, M: Machine>(
     object: &'a Object<M>,
     key: u64,
@@ -118,7 +118,7 @@ fn resident<'a, M: Machine>(
     }
 }
 
-/// Reads a page in, or waits until there is memory for it: then it is to be looked for again.
+/// Reads a page in, or waits until there is memory for it. After that the caller looks for the page again.
 fn run<M: Machine>(vm: &'static Objects<M>, read: PageIn<M>, may: &mut MaySleep) -> Result<(), IoError<()>> {
     match read.run(may) {
         Ok(()) => Ok(()),
@@ -130,8 +130,9 @@ fn run<M: Machine>(vm: &'static Objects<M>, read: PageIn<M>, may: &mut MaySleep)
 
 /// The page at `key`, held; made where there is none, from the pager or of zeroes.
 ///
-/// What the pager has is read as a fault reads it, behind a placeholder in the index. Read beside the index it would be old by
-/// the time that it is put there where another has read the page too, changed it, and it was written back and stolen since.
+/// The pager's copy is read as a fault reads it, behind a placeholder in the index. Without the placeholder it could be
+/// old before it is put there. Another thread could read the page too and change it, and pageout could write and steal
+/// it.
 fn present<'a, M: Machine>(object: &'a Object<M>, key: u64, may: &mut MaySleep) -> Result<Held<'a, M>, IoError<()>> {
     let vm = object.vm();
     loop {
@@ -166,11 +167,11 @@ fn present<'a, M: Machine>(object: &'a Object<M>, key: u64, may: &mut MaySleep) 
     }
 }
 
-/// What became of a frame that was to be a page.
+/// The outcome for a frame that was to become a page.
 enum Added<'a, M: Machine> {
     /// It is the page.
     Ours(Held<'a, M>),
-    /// Somebody else made the page first; the frame goes when `ours` is dropped.
+    /// Another thread made the page first; the frame is freed when `ours` is dropped.
     Theirs { theirs: Held<'a, M>, ours: Held<'a, M> },
 }
 
@@ -210,7 +211,8 @@ fn add<'a, M: Machine>(
             }
             Err(FillError::OutOfMemory) => break IoError::OutOfMemory,
             Err(FillError::BeyondKeys | FillError::Gone) => break IoError::TooLarge,
-            // A page there, or gone again meanwhile. (Ours is busy, but nobody can wait for what is in no index.)
+            // A page is there, or was removed meanwhile. (Our page is busy, but no thread can wait for a page that is
+            // in no index.)
             Err(FillError::Taken(_)) => match resident(object, key, may) {
                 Ok(Some(theirs)) => {
                     vm.release_page(page);
@@ -238,7 +240,7 @@ fn make_dirty<M: Machine>(held: &Held<'_, M>, key: u64, may: &mut MaySleep) -> R
     Ok(())
 }
 
-/// Zeroes what lies behind `bytes` in the last page of an object whose size is `bytes` now.
+/// Zeroes the bytes behind `bytes` in the last page of an object whose size is `bytes` now.
 pub(super) fn zero_tail<M: Machine>(object: &Object<M>, bytes: u64, may: &mut MaySleep) {
     let key = bytes >> PAGE_SHIFT;
     let mut find = || match object.holes_are_zero() {
@@ -252,10 +254,10 @@ pub(super) fn zero_tail<M: Machine>(object: &Object<M>, bytes: u64, may: &mut Ma
         }
         held = find();
     }
-    // Where the page cannot be read, it will not be read by others either.
+    // If the page cannot be read here, other threads cannot read it either.
     if let Ok(Some(held)) = held {
-        // What is in swap, or with the pager, must not come back when the object grows again. Where the pager has no room for it, the
-        // write fails, and whoever asks is told.
+        // The old bytes in swap, or with the pager, must not reappear when the object grows again. If the pager has no
+        // room for the page, its write fails, and `fsync` returns that error.
         if make_dirty(&held, key, may).is_err() {
             laundry::stain(object, key, held.page, &may.pin(object.vm().epoch()));
         }
@@ -266,9 +268,9 @@ pub(super) fn zero_tail<M: Machine>(object: &Object<M>, bytes: u64, may: &mut Ma
 }
 
 impl<M: Machine> ObjectRef<M> {
-    /// Reads up to `len` bytes from `offset`, within the object's size, page by page into `sink`, which says how many bytes
-    /// it took; fewer than offered end the read. Holes read as zeroes and stay holes. Returns how many bytes were taken.
-    /// May sleep; so may `sink`.
+    /// Reads up to `len` bytes from `offset`, within the object's size, page by page into `sink`. `sink` returns how
+    /// many bytes it took; fewer than offered end the read. Holes read as zeroes and stay holes. Returns how many bytes
+    /// were taken. May sleep; so may `sink`.
     pub fn read<E>(
         &self,
         offset: u64,
@@ -305,8 +307,8 @@ impl<M: Machine> ObjectRef<M> {
             };
             let took = match &held {
                 None => sink(&ZEROES[..n]),
-                // SAFETY: within the frame, which is held. Others may store into it meanwhile, as on any machine; what is
-                // read then is one or the other.
+                // SAFETY: within the frame, which is held. Other threads may store into it meanwhile, as on any
+                // machine; the read then sees old or new bytes.
                 Some(held) => sink(unsafe { core::slice::from_raw_parts(held.bytes().add(within), n) }),
             };
             match took {
@@ -323,10 +325,10 @@ impl<M: Machine> ObjectRef<M> {
         Ok(done)
     }
 
-    /// Writes up to `len` bytes at `offset`, page by page from `source`, which says how many bytes it gave. After fewer than
-    /// asked for it is asked again, and nothing ends the write: what it gives may be of this very object, which has grown by
-    /// then. Holes are filled; the size grows to what was written. Returns how many bytes were written. May sleep; so may
-    /// `source`.
+    /// Writes up to `len` bytes at `offset`, page by page from `source`, which returns how many bytes it gave. If it
+    /// gave too few, it is called again, and the write ends only after it gave none. Its bytes may be of this very
+    /// object, which has grown by then. Holes are filled; the size grows to the end of the written bytes. Returns how
+    /// many bytes were written. May sleep; so may `source`.
     pub fn write<E>(
         &self,
         offset: u64,
@@ -340,7 +342,7 @@ impl<M: Machine> ObjectRef<M> {
         let mut done = 0;
         let old = self.size();
         if offset > old && !old.is_multiple_of(PAGE_SIZE) && len > 0 {
-            // As in `set_size`: what lies between the old end and this becomes the file's, and is zeroes.
+            // As in `set_size`: the bytes between the old end and this become the file's, and are zeroes.
             zero_tail(self, old, &mut may);
         }
         while done < len {
@@ -358,7 +360,7 @@ impl<M: Machine> ObjectRef<M> {
                 Err(e) => return Err(e),
             };
             done += gave;
-            // Most writes are within the size, which others read.
+            // Most writes are within the size, whose line other CPUs read.
             if at + gave as u64 > self.size() {
                 self.size.fetch_max(at + gave as u64, Ordering::AcqRel);
             }
@@ -369,8 +371,8 @@ impl<M: Machine> ObjectRef<M> {
         Ok(done)
     }
 
-    /// Makes sure that each of `pages` has memory, charged, that pageout does not take for a hole; none is charged where there is no
-    /// room for all. Where memory is out, those that were made stay. May sleep.
+    /// Gives each of `pages` memory, charged, that pageout does not take for a hole. Charges nothing if there is no
+    /// room for all. If memory runs out, pages made so far stay. May sleep.
     pub fn allocate(&self, pages: Range<u64>) -> Result<(), IoError<()>> {
         let vm = self.vm();
         let mut may = MaySleep::here();
@@ -390,7 +392,7 @@ impl<M: Machine> ObjectRef<M> {
                     }
                     Slot::Reserved => quire_sync::hooks::relax(),
                     Slot::Empty | Slot::Cut => {
-                        // One that was there has become a hole meanwhile.
+                        // A page that was there has become a hole meanwhile.
                         let one = match charge.split() {
                             Some(one) => one,
                             None => self.charge(1)?,
@@ -443,7 +445,7 @@ impl<M: Machine> ObjectRef<M> {
         let vm = self.vm();
         if self.holes_are_zero() && resident(self, key, may).map_err(IoError::of_caller)?.is_none() {
             let charge = self.charge(1)?;
-            // A new page is filled before anybody can see it: no zeroes that are overwritten at once.
+            // A new page is filled before any thread can see it: it is not zeroed first.
             let whole = n == PAGE_SIZE as usize;
             let frame = vm.alloc_frame_waiting(if whole { Fill::Any } else { Fill::Zeroed }, may)?;
             let bytes = vm.machine().frame_ptr(frame.pfn());

@@ -1,22 +1,23 @@
-//! The remover: takes pages away from an object, and from everybody who maps them (relies on C2).
+//! The remover: removes pages from an object and from every mapping (relies on C2).
 //!
 //! # The protocol
 //! 1. Set the page exclusively busy.
 //! 2. Fence.
-//! 3. ([`rmap::unmap`]) For each backing that shows it, under the lock of the backing's part: lock the table page over it, exchange the leaf if
-//!    it maps the frame, credit dirty; flush that space before the part is let go.
+//! 3. ([`rmap::unmap`]) For each backing that shows the page, under the lock of the backing's shard: lock the table
+//!    page over it, clear the leaf if it maps the frame, credit its dirty bit. Flush that space before the shard is
+//!    unlocked.
 //! 4. Empty the index slot, drop the identity (the generation rises), free the frame.
 //!
-//! A fault checks busy and generation under the table page's lock, after a fence; so either it sees busy, or the scan sees its
-//! leaf. A leaf that another remover has cleared and not flushed yet shows in the table page's count of unflushed removals:
-//! then this scan flushes that space too, though it found nothing.
+//! A fault checks busy and generation under the table page's lock, after a fence. So either it sees busy, or the scan
+//! sees its leaf. If another remover has cleared a leaf and not flushed yet, the table page's count of unflushed
+//! removals shows it. Then this scan flushes that space too.
 //!
 //! | | fault enters | another remover | copy-on-write | first touch, fork, clip |
 //! |---|---|---|---|---|
-//! | **remover** | busy + fence, check under the table's lock | busy: one at a time; unflushed counts | generation after the copy | the part's lock: old or new backing is there |
+//! | **remover** | busy + fence, check under the table's lock | busy: one at a time; unflushed counts | generation after the copy | the shard's lock: old or new backing is there |
 //!
-//! Pages are taken in batches, so that a scan and a flush serve many. A batch is never held over a wait: where a page is busy,
-//! the batch so far is finished first, then the wait begins, with nothing held.
+//! Pages are removed in batches, so that a scan and a flush serve many. A batch is never held over a wait. At a busy
+//! page the batch so far is finished first; then the remover waits with nothing held.
 
 use crate::machine::Machine;
 use crate::object::batch::Batch;
@@ -26,7 +27,7 @@ use crate::rmap;
 use crate::sleep::MaySleep;
 use core::ops::Range;
 
-/// Takes the pages of `keys` (and cuts) away from `object` and from everybody who maps them.
+/// Removes the pages and zero markers of `keys` from `object` and from every mapping.
 pub(crate) fn evict<M: Machine>(object: &Object<M>, keys: Range<u64>, may: &mut MaySleep) {
     let vm = object.vm();
     let mut range = object.range(keys.clone(), EVERYTHING);
@@ -54,8 +55,8 @@ pub(crate) fn evict<M: Machine>(object: &Object<M>, keys: Range<u64>, may: &mut 
 }
 
 impl<M: Machine> ObjectRef<M> {
-    /// Takes the pages of `pages` away, from the object and from everybody who maps them: their next use finds zeroes (or what
-    /// the pager has). May sleep.
+    /// Removes the pages of `pages` from the object and from every mapping. Their next use finds zeroes, or the pager's
+    /// copy. May sleep.
     pub fn discard(&self, pages: Range<u64>) {
         evict(self, pages, &mut MaySleep::here());
     }

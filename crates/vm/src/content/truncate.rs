@@ -1,14 +1,14 @@
-//! A new size: what lies beyond a nearer end goes, from the object and from everybody who shows it.
+//! A new size: pages beyond a nearer end are removed from the object and from every mapping.
 //!
 //! # Copies
-//! Private mappings have copies of a file's pages in layers in front of it. Those beyond the new end go too, wherever they are,
-//! as on Linux: they are memory that nobody can reach, and would come back if the file grew again. A layer in front of a file
-//! is shown by chains that all have the file behind it at the same place, so what one chain's window says holds for every
-//! chain that shows the layer.
+//! Private mappings have copies of a file's pages in layers in front of it. Those beyond the new end are removed too,
+//! wherever they are, as on Linux. They are memory that no program can reach, and would reappear if the file grew
+//! again. All chains that show a layer in front of a file have the file behind it at the same place. So the window of
+//! one chain holds for every chain that shows the layer.
 //!
 //! | | fault copies, beyond the end | collapse moves a copy | fork, clip |
 //! |---|---|---|---|
-//! | **truncate** | insert, fence, look at the size; here: size, fence, look for pages: one of them takes the copy back | filled before it is emptied; forward: met by a look, which goes the same way; back: insert, fence, look at the end, as a fault (mutant [`Mutant::MovesCutOff`](crate::mutant::Mutant::MovesCutOff)) | the list's part is held; the old or the new backing is there |
+//! | **truncate** | insert, fence, read the size; here: write the size, fence, look for pages: one of them removes the copy | filled before it is emptied; forward: the search meets it, as it goes the same way; back: insert, fence, check the end, as a fault (mutant [`Mutant::MovesCutOff`](crate::mutant::Mutant::MovesCutOff)) | the list's shard is locked; the old or the new backing is there |
 
 use crate::content::read_write;
 use crate::content::remove;
@@ -26,21 +26,21 @@ use quire_sync::atomic::{Ordering, fence_full};
 use quire_sync::epoch::Pinned;
 
 impl<M: Machine> ObjectRef<M> {
-    /// Changes the size. Shrinking takes the pages beyond the end away, from the object and from everybody who maps them, with
-    /// the copies that private mappings have made of them, and zeroes the rest of the last page. The caller serialises size
-    /// changes of one object (the file's own lock). May sleep. A device keeps its size ([`ObjectRef::revoke`]).
+    /// Changes the size. Shrinking removes the pages beyond the end from the object and from every mapping, with
+    /// private mappings' copies of them. It zeroes the rest of the last page. The caller serialises size changes of one
+    /// object (the file's own lock). May sleep. A device keeps its size ([`ObjectRef::revoke`]).
     pub fn set_size(&self, bytes: u64) {
         if self.device().is_some() {
             return;
         }
         let old = self.size();
         if bytes > old && !old.is_multiple_of(PAGE_SIZE) {
-            // What programs have stored behind the end through mappings does not become the file's.
+            // Bytes that programs stored behind the end through mappings do not become the file's.
             read_write::zero_tail(self, old, &mut MaySleep::here());
         }
         self.size.store(bytes, Ordering::Release);
         if bytes < old {
-            // Insert: "insert busy, fence, read the size". Here: "write the size, fence, look".
+            // A fault inserts a busy page, fences and reads the size. This writes the size, fences and looks.
             fence_full();
             let mut may = MaySleep::here();
             let gone = bytes.div_ceil(PAGE_SIZE)..KEYS;
@@ -54,7 +54,7 @@ impl<M: Machine> ObjectRef<M> {
     }
 }
 
-/// Layers that are looked for at a time, under the lock of a part of the list.
+/// Layers that are searched for at a time, under the lock of a shard of the list.
 const LAYERS: usize = 16;
 
 /// Layers with copies, kept while nothing else is held.
@@ -91,10 +91,10 @@ impl<M: Machine> Copies<M> {
     }
 }
 
-/// Takes the copies away that private mappings have of the pages `gone` of `file`, which end before them.
+/// Removes private mappings' copies of the pages `gone` of `file`, which now ends before them.
 fn drop_copies<M: Machine>(file: &Object<M>, gone: Range<u64>, may: &mut MaySleep) {
-    // A look goes from behind to the front: so it meets what moves that way meanwhile. What moves back stays where it was, once the
-    // file has ended before it.
+    // The search goes from behind to the front, so it meets copies that move forward meanwhile. A copy that moves back
+    // stays in its slot if the file ends before it.
     loop {
         let mut copies = Copies { layers: [const { None }; LAYERS], len: 0 };
         {

@@ -1,13 +1,14 @@
-//! Writing an object's changes back: what `fsync` and `msync` ask for.
+//! Writing an object's changes back: the work of `fsync` and `msync`.
 //!
-//! One walk over what is tagged dirty starts the writes, in clusters of neighbours; a second one over the same range waits for
-//! them, and for those that others have begun: a cleaner takes the tag away only once the page says that it is being written, so
-//! it is found by the one or by the other. The walk is suspended to its key before anything that sleeps. A busy page is waited for, and the walk goes on at it;
-//! so it does at a page that is being written already, with what may be older content, and at one that is in somebody's hands.
-//! Behind a cluster it goes on behind the cluster. No lock is held over a walk.
+//! One walk over the pages tagged dirty starts the writes, in clusters of neighbours. A second walk over the same range
+//! waits for them, and for writes that other threads have begun. A cleaner clears the tag only after the page says that
+//! it is being written, so one of the two walks finds it. The walk is suspended to its key before anything that sleeps.
+//! It waits for a busy page and continues at it. The same holds for a page that is already being written, perhaps with
+//! older content, and for a page that is held. Behind a cluster it continues behind the cluster. No lock is held over a
+//! walk.
 //!
-//! What becomes dirty while this runs may be written or not. A page that is dirty when it begins has been written when it
-//! returns, or its write has failed, which is an error and leaves the page dirty.
+//! A page that becomes dirty while this runs may be written or not. A page that is dirty at the begin has been written
+//! at the return. Otherwise its write has failed, which is an error and leaves the page dirty.
 
 use crate::machine::Machine;
 use crate::object::batch::Batch;
@@ -20,7 +21,7 @@ use crate::phys::page::{Page, State};
 use crate::sleep::MaySleep;
 use core::ops::Range;
 
-/// What ended a step of the walk, which stands before it.
+/// The reason why a step of the walk ended; the walk stands before it.
 enum Stop {
     /// The range is done.
     Done,
@@ -30,15 +31,15 @@ enum Stop {
     Busy(&'static Page),
     /// This page is being written.
     Laundering(&'static Page),
-    /// Somebody holds this page.
+    /// This page is held.
     Held(&'static Page),
     /// The slot is being filled or emptied.
     Reserved,
 }
 
 impl<M: Machine> ObjectRef<M> {
-    /// Writes what has changed in `pages` to the object's pager, and waits until that is done; returns how many pages it wrote.
-    /// Nothing, for objects whose pages have nowhere to go. May sleep.
+    /// Writes the changes in `pages` to the object's pager, and waits until that is done; returns how many pages it
+    /// wrote. Writes nothing for objects whose pages have nowhere to go. May sleep.
     pub fn write_back(&self, pages: Range<u64>) -> Result<u64, PagerError> {
         let pages = pages.start..pages.end.min(KEYS);
         let written = self.start_write_back(pages.clone());
@@ -48,8 +49,8 @@ impl<M: Machine> ObjectRef<M> {
         Ok(written)
     }
 
-    /// Begins to write what has changed in `pages`, without waiting for the ends; returns how many pages are on their way. May
-    /// sleep.
+    /// Begins to write the changes in `pages`, without waiting for the ends; returns how many pages are being written.
+    /// May sleep.
     pub(crate) fn start_write_back(&self, pages: Range<u64>) -> u64 {
         match self.is_written_back() {
             true => self.start_writes(pages.start..pages.end.min(KEYS), &mut MaySleep::here()),
@@ -84,14 +85,14 @@ impl<M: Machine> ObjectRef<M> {
             };
             let mut next = (!matches!(stop, Stop::Done)).then_some(key);
             let mut wait = stop;
-            // Whom this waits for may need a record.
+            // The thread that this waits for may need a record.
             if wash.is_empty() {
                 drop(taken);
             } else {
                 let n = laundry::launder(self, &wash, taken, may).len();
                 written += n as u64;
                 if let Some((key, pfn)) = wash.as_slice().get(n) {
-                    // Somebody took a hold of it in the last moment.
+                    // Another thread has just taken a hold of it.
                     (next, wait) = (Some(*key), Stop::Held(vm.page(*pfn)));
                 }
             }
@@ -107,7 +108,7 @@ impl<M: Machine> ObjectRef<M> {
         }
     }
 
-    /// Adds what stands at `key` to the cluster, busy; what stops the walk before it, if anything does.
+    /// Adds the page at `key` to the cluster, busy; returns the reason to stop the walk before it, if any.
     fn consider(&self, key: u64, slot: Slot, wash: &mut Batch) -> Option<Stop> {
         let vm = self.vm();
         let pfn = match slot {
@@ -138,12 +139,12 @@ impl<M: Machine> ObjectRef<M> {
         }
     }
 
-    /// The state of `page` while it was this object's page `key`, and how often writing it has failed; `None` where it is
-    /// another one's by now.
+    /// The state of `page` while it was this object's page `key`, and how often writing it has failed; `None` if it has
+    /// another identity by now.
     fn state_of(&self, key: u64, page: &Page) -> Option<(State, u64)> {
         let state = page.state();
         let (is_ours, failed) = (page.object() == self.address() && page.index() == key, page.failed_writes());
-        // The same generation after that: all of it was said of one page.
+        // The same generation after that: all values are of one page.
         (is_ours && page.state().generation() == state.generation()).then_some((state, failed))
     }
 
@@ -158,7 +159,8 @@ impl<M: Machine> ObjectRef<M> {
                 for found in range.walk(&pin) {
                     let Slot::Page(pfn) = found.slot() else { continue };
                     let page = vm.page(pfn);
-                    // It may be another object's by now, whose writes are none of ours; then the slot says something else.
+                    // The page may be another object's by now, whose writes do not matter here. Then the slot has
+                    // changed.
                     let Some((state, failed)) = self.state_of(found.key(), page) else {
                         wait = Some((found.key(), None));
                         break;

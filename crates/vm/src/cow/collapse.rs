@@ -1,26 +1,29 @@
 //! Keeping chains short: pages move from one layer into the next where both are this chain's alone.
 //!
-//! A fork stacks a new front on what was there. Once the other side is gone, the two layers belong to one chain again, and
-//! the smaller population moves into the larger: by identity, one page at a time, held busy; no byte is copied, no leaf is
-//! touched, and other CPUs keep faulting meanwhile. A layer that is empty then is taken out. So a process that forks over and
-//! over keeps the depth that its living relatives need, and no more.
+//! A fork stacks a new front on the parent's layers. Once the other side exits, two of the layers belong to one chain
+//! again. Then the smaller population moves into the larger by identity, one page at a time, held busy. No byte is
+//! copied, no leaf is touched, and other CPUs keep faulting meanwhile. A layer that is empty then is taken out. So a
+//! process that forks over and over has the depth that its living relatives need, and no more.
 //!
 //! # Against faults
 //! A page that moves is in both slots for a moment, never in none: the new slot is filled before the old one is emptied
-//! (mutant [`Mutant::EmptyBeforeFill`]). A fault that looked at the page before sees busy, or another generation, under its
-//! table page's lock. A fault that walked front to back while a page moved forward may have missed it in both layers; it
-//! looks behind its new page once more before it installs it, and finds the front's slot taken, or the page. A page that a
-//! fault is making is busy until it is installed or given up; until then it hides nothing (mutant [`Mutant::BusyHides`]).
+//! (mutant [`Mutant::EmptyBeforeFill`]). A fault that found the page before sees busy, or another generation, under its
+//! table page's lock. A fault that walked front to back while a page moved forward may have missed it in both layers.
+//! Before it installs its new page, it walks the layers behind again. It finds the front's slot taken, or the page. A
+//! page that a fault is making is busy until it is installed or given up; until then it hides nothing (mutant
+//! [`Mutant::BusyHides`]).
 //!
-//! # What is in swap
-//! It moves too, without being read: the index slot is the page's then, so who moves it holds the slot as he would hold a page
-//! busy ([`TakenSlot`]), and fills the new one before he empties it. A fault that meets the slot looks again; one that has read
-//! it before finds that it says something else when it puts its page there (mutant [`Mutant::SwapInTwoSlots`]).
+//! # Pages in swap
+//! They move too, without a read. The index slot stands for the page, so the mover holds the slot as it would hold a
+//! page busy ([`TakenSlot`]). It fills the new slot before it empties the old one. A fault that meets the held slot
+//! looks again. A fault that read the slot before finds it changed when it puts its page there (mutant
+//! [`Mutant::SwapInTwoSlots`]).
 //!
-//! # What a file has lost
-//! Copies beyond the end of the file behind are looked for from behind to the front ([`truncate`](crate::object::ObjectRef::set_size)),
-//! so what moves back could be missed in both places: its mover reads the end again once the new slot is filled, and takes it
-//! out of there where it lies beyond (mutant [`Mutant::MovesCutOff`]).
+//! # Truncation of the file behind
+//! A truncation searches for copies beyond the file's end from behind to the front
+//! ([`truncate`](crate::object::ObjectRef::set_size)). It could miss a copy that moves back in both places. So the
+//! mover reads the end again once the new slot is filled. If the copy lies beyond it, the mover takes it out of there
+//! (mutant [`Mutant::MovesCutOff`]).
 
 use crate::machine::Machine;
 use crate::mutant::{Mutant, mutant};
@@ -40,8 +43,9 @@ use core::ptr::NonNull;
 use quire_sync::atomic::fence_full;
 use quire_sync::epoch::Pinned;
 
-/// Merges the layers of a private chain that only this chain shows, and takes empty ones out. For fork, before it marks the
-/// entry stale. Skips what is busy; stops where there is no memory; either way the chain stays right. Does not sleep.
+/// Merges the layers of a private chain that only this chain shows, and takes empty ones out. For fork, before it marks
+/// the entry stale. Skips busy pages and stops where there is no memory; either way the chain stays right. Does not
+/// sleep.
 ///
 /// # Safety
 /// The caller holds the lock of the map that the chain belongs to, and no pin.
@@ -69,8 +73,8 @@ pub(crate) unsafe fn collapse<M: Machine>(vm: &'static Objects<M>, front: NonNul
         }
         backing::take_out(layer, behind);
         if let Some(object) = behind.object() {
-            // SAFETY: the layer shows no page, so no leaf is there because of it; it is linked, and unlinked once. Nobody
-            // fills it: only fronts are filled.
+            // SAFETY: the layer shows no page, so no leaf is there because of it; it is linked, and unlinked once. No
+            // fault fills it: faults fill only fronts.
             unsafe { Object::unlink(vm, NonNull::from(object), next, &NeverMapped::new()) };
         }
         // SAFETY: `next` is out of the chain and on no list, and this loop retires it once.
@@ -87,7 +91,7 @@ fn merge<M: Machine>(vm: &'static Objects<M>, layer: &Backing<M>, a: &Object<M>,
     let (from, source, to) = if down { (layer, a, behind) } else { (behind, b, layer) };
     let mut cursor = Cursor::over(keys(from, window));
     loop {
-        // A pin for each page: this may go on for long.
+        // A pin for each page: this loop may be long.
         let pin = vm.epoch().pin();
         let Some((key, slot)) = cursor.resume(source.index(), &pin).next() else { break };
         let va = from.va(key);
@@ -101,7 +105,7 @@ fn merge<M: Machine>(vm: &'static Objects<M>, layer: &Backing<M>, a: &Object<M>,
             return;
         }
     }
-    // What is emptied here and kept, as a front is, begins anew.
+    // The emptied layer may be kept, as a front is: its count begins at 0 again.
     to.set_merges(to.merges().max(from.merges()));
     from.set_merges(0);
     let pin = vm.epoch().pin();
@@ -113,8 +117,8 @@ fn keys<M: Machine>(b: &Backing<M>, window: VirtRange) -> core::ops::Range<u64> 
     start..start + window.len() / crate::types::PAGE_SIZE
 }
 
-/// Counts both in step, so that the cost is that of the smaller one. A front that is not smaller than what lies behind takes
-/// that up instead.
+/// Counts both in step, so that the cost is that of the smaller one. If the front is not smaller, the pages behind move
+/// up instead.
 fn front_is_smaller<M: Machine>(
     vm: &'static Objects<M>,
     layer: &Backing<M>,
@@ -139,21 +143,22 @@ fn front_is_smaller<M: Machine>(
     }
 }
 
-/// No memory to go on.
+/// There is no memory to continue.
 struct Full;
 
-/// What is moved, held so that it stays where it is meanwhile.
+/// The moved page or marker, held so that it stays where it is meanwhile.
 enum Held<'p, M: Machine> {
     /// A page, busy.
     Page(&'static Page),
-    /// A page in swap, held by its slot. It is in both slots for no moment: who reads it in takes the swap slot along, from one.
+    /// A page in swap, held by its slot. It never is in both slots at once, because a fault that reads it in takes the
+    /// swap slot from one index slot only.
     Swap(TakenSlot<'p, &'static Objects<M>>),
-    /// A cut.
+    /// A zero marker.
     Cut,
 }
 
 impl<'p, M: Machine> Held<'p, M> {
-    /// `None`: it is in somebody's hands, or nothing to move.
+    /// `None`: another thread holds it, or there is nothing to move.
     fn take(vm: &'static Objects<M>, from: (&'p Object<M>, u64), slot: Slot, pin: &'p Pinned<'_>) -> Option<Self> {
         match slot {
             Slot::Page(pfn) => vm.try_busy_page(from.0, from.1, vm.page(pfn)).map(Held::Page),
@@ -184,23 +189,23 @@ impl<'p, M: Machine> Held<'p, M> {
                 taken.empty();
                 vm.stats().count(Event::PageMoved);
             }
-            // It may have been filled by a fault meanwhile: then that page stays in front, as it should.
+            // A fault may have put a page there meanwhile: that page stays in front, as it should.
             Held::Cut => _ = from.0.index().clear(from.1, slot, pin),
         }
     }
 
-    /// It stays where it is.
+    /// Lets go of it where it is.
     fn stay(self, vm: &'static Objects<M>) {
         if let Held::Page(page) = self {
             vm.unbusy(page);
         }
     }
 
-    /// It is hidden for good: it goes.
+    /// Destroys it: it is hidden for good.
     fn destroy(self, vm: &'static Objects<M>, slot: Slot, from: (&Object<M>, u64), pin: &Pinned<'_>) {
         match (self, slot) {
             (Held::Page(page), Slot::Page(pfn)) => {
-                // Hidden, so hardly mapped; but a leaf may be on its way out still.
+                // Hidden, so hardly mapped, but a leaf may still be about to be cleared.
                 let mut batch = Batch::new();
                 batch.push(from.1, pfn);
                 let _flushed = rmap::unmap(from.0, &batch);
@@ -216,7 +221,7 @@ impl<'p, M: Machine> Held<'p, M> {
     }
 }
 
-/// Moves what is at `from` (in front) into `to` (behind it), whose content it hides. `behind` shows `to` at `va`.
+/// Moves the slot at `from` (in front) into `to` (behind it), whose content it hides. `behind` shows `to` at `va`.
 fn move_down<M: Machine>(
     vm: &'static Objects<M>,
     from: (&Object<M>, u64),
@@ -227,7 +232,7 @@ fn move_down<M: Machine>(
 ) -> Result<(), Full> {
     let more = behind.behind().is_some();
     let Some(held) = Held::take(vm, from, slot, pin) else { return Ok(()) };
-    // A cut with nothing behind it hides nothing.
+    // A zero marker with no layer behind it hides nothing.
     let keeps = slot != Slot::Cut || more;
     let there = to.0.index().get(to.1, pin);
     let done = match there {
@@ -258,10 +263,11 @@ fn move_down<M: Machine>(
         Slot::Empty if !keeps => true,
         Slot::Empty => match to.0.index().fill(to.1, slot, vm, pin) {
             Ok(()) => {
-                // Relies on C2, *insert*: whoever shortens the file after this finds it here; whoever did before is seen.
+                // Relies on C2, *insert*: a later truncation finds it here, and this sees an earlier one.
                 fence_full();
                 let stays = !behind.is_cut_off(va) || mutant(Mutant::MovesCutOff);
-                // A page in swap that somebody reads in from here was found while the file was longer: then it is found here.
+                // If a page in swap is being read in from here, its fault saw the longer file: then the page is found
+                // here.
                 stays || !to.0.index().clear(to.1, slot, pin)
             }
             Err(FillError::OutOfMemory) => {
@@ -280,7 +286,7 @@ fn move_down<M: Machine>(
     Ok(())
 }
 
-/// Moves what is at `from` (behind) into `to` (in front of it), or destroys it where `to` hides it.
+/// Moves the slot at `from` (behind) into `to` (in front of it), or destroys it where `to` hides it.
 fn move_up<M: Machine>(
     vm: &'static Objects<M>,
     from: (&Object<M>, u64),
@@ -300,8 +306,8 @@ fn move_up<M: Machine>(
     match to.0.index().fill(to.1, slot, vm, pin) {
         Ok(()) => held.settle(vm, slot, from, to, pin),
         Err(FillError::Taken(taken @ (Slot::Page(_) | Slot::Swap(_) | Slot::Cut))) => {
-            // What stands in front hides this one, where it is there to stay: a page that a fault is making right now may
-            // be a copy of this one, and be given up. (One that is being read from swap goes back there at worst.)
+            // The slot in front hides this one only if its content stays. A page that a fault is making may be a copy
+            // of this one, and be given up. (A page that is being read from swap goes back there at worst.)
             let over = match taken {
                 Slot::Page(pfn) => match vm.try_busy_page(to.0, to.1, vm.page(pfn)) {
                     Some(over) => Some(over),

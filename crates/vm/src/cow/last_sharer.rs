@@ -1,40 +1,43 @@
-//! Pages that nobody can see any more because every chain in front of them has something of its own there: found when the last
-//! copy is made, and destroyed.
+//! Pages that no chain can see any more, because every chain in front of them has something of its own there. They are
+//! found when the last copy is made, and destroyed.
 //!
-//! # How the last one is known
-//! What would be counted, how many of those that show a layer have filled their slot, changes with every fork, exit, clip and
-//! move, at each page of a window of its own. It need not be counted: the reverse list already says who shows a page, whatever
-//! became of their mappings, and each backing knows the layers in front of it ([`Backing::in_front`]). So a page remembers
-//! *one* backing that still shows it, its **watch**, and only whoever hides the page from that one looks for another. Where
-//! there is none, the page goes. The search goes on behind the old watch and comes round once, so that all copies of a page
-//! together read about two slots each.
+//! # How the last sharer is found
+//! No count of sharers is kept: every fork, exit, clip and move would change it for each page of a window. The reverse
+//! list already has the backings that show a page, whatever became of their mappings. Each backing knows the layers in
+//! front of it ([`Backing::in_front`]). So each page caches *one* backing that still shows it, its **watch**. Only a
+//! copy that hides the page from the watch searches for another. If there is none, the page is destroyed. The search
+//! begins behind the old watch and comes round once, so that all copies of a page together read about two slots each.
 //!
-//! The first copy of a page only leaves a mark. A fork with one child so pays one byte a copy, and no lock. Who is about to
-//! make the last one need not: the page moves into its front ([`cow_move`](crate::fault::cow_move)). What is left for copies to destroy are
-//! pages whose last two copies were made at once.
+//! The first copy of a page only leaves a mark. So a fork with one child pays one byte a copy, and no lock. A fault
+//! that is about to make the last copy moves the page into its front instead ([`cow_move`](crate::fault::cow_move)).
+//! Copies destroy only pages whose last two copies were made at once.
 //!
 //! # Why a page that was found hidden stays hidden
-//! What is in front of a page in a chain may move forward or back between its layers, be paged out, or be cut off; it never
-//! goes without leaving something that hides the page too, but for one case: a page that a fault is making is given up while
-//! it is busy. So busy pages hide nothing here. A chain that replaces another (clip, protect, remap) or that a fork makes of it
-//! has copies of the same layers in the same parts of the lists, linked before the old ones are unlinked; a fork leaves the
-//! front out only where it is empty. So who comes late inherits what was found. And a page that goes into the slot *behind*, as
-//! merging layers does, is another page, of another generation, than the one that was looked at.
+//! The page in front of it in a chain may move forward or back between layers, be paged out, or be replaced by a zero
+//! marker. Each of these leaves something that hides the page too. The one exception is a page that a fault is making,
+//! which may be given up while it is busy. So busy pages hide nothing here.
 //!
-//! # Who may miss whom
+//! A chain that replaces another (clip, protect, remap), or that a fork makes of it, has copies of the same layers.
+//! They are in the same shards of the lists, and are linked before the old ones are unlinked. A fork leaves the front
+//! out only where it is empty. So a later chain inherits the result. Merging layers may put a page into the slot
+//! *behind*: that is another page, of another generation, than the page that was searched.
+//!
+//! # Races
 //! | | what it does first | what the other sees |
 //! |---|---|---|
-//! | two copies at once | lets go of its new page (a full fence), then looks at the mark and the watch (mutant [`Mutant::LookBeforeFill`]) | the later one sees both pages |
+//! | two copies at once | unbusies its new page (a full fence), then looks at the mark and the watch (mutant [`Mutant::LookBeforeFill`]) | the later one sees both pages |
 //! | a copy, and a search that chooses its chain as the watch | the search writes the watch, fences, looks at that chain once more (mutant [`Mutant::NoSecondLook`]) | the copy sees the watch, or the search sees the copy |
 //! | a copy, and the exit of the watch | the exit counts (`unlinked`), then hands the object to the reaper | a watch from before that count is no watch; or the reaper sees the copy |
 //!
-//! Where something is busy, the page stays and the object is left to the [reaper](crate::cow::reaper). Every error is towards keeping.
+//! Where something is busy, the page stays and the object is left to the [reaper](crate::cow::reaper). Every error is
+//! towards keeping.
 //!
 //! # Pages in swap
-//! They are hidden and freed as others are, without being read. A page that is paged out takes no mark and no watch along: once
-//! it is read in again, the first copy looks ([`Page::suspect`]). Where it is in swap when it is looked for, which is by the
-//! reaper, or by a copy whose source was taken just then, all of the list is asked, and once more while the slot is held
-//! ([`Index::take`](crate::object::index::Index::take)), since a slot has no generation that would say that it is another page's.
+//! They are hidden and freed as others are, without being read. A page that is paged out takes no mark and no watch
+//! along: once it is read in again, the first copy searches ([`Page::suspect`]). The reaper, or a copy whose source was
+//! just paged out, may search for a page in swap. Then the whole list is searched, and again while the slot is held
+//! ([`Index::take`](crate::object::index::Index::take)). The reason is that a slot has no generation that would show a
+//! change of page.
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
@@ -57,15 +60,15 @@ use quire_sync::epoch::Pinned;
 /// Whether the layers in front of a backing hide a page of it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sight {
-    /// One of them has a page, a page in swap, or a cut there.
+    /// One of them has a page, a page in swap, or a zero marker there.
     Hidden,
-    /// None has.
+    /// None of them has.
     Shown,
-    /// One has something busy there, which may stay or not.
+    /// One of them has something busy there, which may stay or not.
     Unsure,
 }
 
-/// What `b`, which covers `key`, makes of that page of its object.
+/// How `b`, which covers `key`, sees that page of its object.
 fn sight<M: Machine>(b: &Backing<M>, key: u64, pin: &Pinned<'_>) -> Sight {
     let va = b.va(key);
     let mut sight = Sight::Shown;
@@ -92,8 +95,8 @@ fn sight<M: Machine>(b: &Backing<M>, key: u64, pin: &Pinned<'_>) -> Sight {
     sight
 }
 
-/// A copy of `source` stands in front of it, and is not busy any more: destroys `source` where that was the last chain to see
-/// it.
+/// Destroys `source` if that was the last chain to see it. A copy of `source` stands in front of it and is not busy any
+/// more.
 ///
 /// # Requires
 /// No lock is held.
@@ -103,28 +106,28 @@ pub(crate) fn hid<M: Machine>(source: &Found<'_, M>, pin: &Pinned<'_>) {
     if !object.is_private() {
         return;
     }
-    // The copy was let go of by a read-modify-write.
+    // A read-modify-write unbusied the copy.
     fence_after_rmw();
     if !somebody_watches(source, source.page.note_copy()) {
         search(object, source.key, source.page, Some(source.layer), pin);
     }
 }
 
-/// Whether a page need not be looked for when `source.layer` does not show it any more.
+/// Whether no search is needed when `source.layer` does not show the page any more.
 fn somebody_watches<M: Machine>(source: &Found<'_, M>, copied: Copied) -> bool {
     match copied {
         Copied::First => true,
         Copied::Again => false,
         Copied::Watched(watch) => {
             let unlinked = source.object.parts().unlinked();
-            // A watch that has been unlinked since is none.
+            // A watch that was unlinked since does not count.
             watch != Watch::new(source.layer, unlinked).0 && Watch(watch).is_of(unlinked)
         }
     }
 }
 
-/// Whether `source` was copied before and no chain but the one that it was found in is known to see it still. Where one is
-/// found that does, it becomes the page's watch.
+/// Whether `source` was copied before, and no other chain than its own is known to see it still. If one is found, it
+/// becomes the page's watch.
 #[inline]
 pub(crate) fn seems_last<M: Machine>(source: &Found<'_, M>, pin: &Pinned<'_>) -> bool {
     let page = source.page;
@@ -138,8 +141,8 @@ pub(crate) fn seems_last<M: Machine>(source: &Found<'_, M>, pin: &Pinned<'_>) ->
     last
 }
 
-/// Whether another chain than the one that `source` was found in sees it, or may; it becomes the page's watch. The caller holds
-/// the page, or has it busy.
+/// Whether another chain than `source`'s own sees it, or may; that chain becomes the page's watch. The caller holds the
+/// page, or has it busy.
 pub(crate) fn is_shown_elsewhere<M: Machine>(source: &Found<'_, M>, pin: &Pinned<'_>) -> bool {
     let seen = find(source.object, source.key, source.page, Some(source.layer), true, pin);
     if seen == Some(Sight::Unsure) {
@@ -148,8 +151,8 @@ pub(crate) fn is_shown_elsewhere<M: Machine>(source: &Found<'_, M>, pin: &Pinned
     seen.is_some()
 }
 
-/// A backing, by its address, and how many had been unlinked from its object when it was chosen. Compared, never followed: the
-/// address may be another's by now, which costs a search too many.
+/// The address of a backing, and how many had been unlinked from its object when it was chosen. Compared, never
+/// followed. The address may be another backing's by now, which costs one search too many.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Watch(u64);
 
@@ -167,8 +170,8 @@ impl Watch {
     }
 }
 
-/// Finds a backing that shows `page`, which is `object`'s page `key`, and makes it the page's watch; destroys the page where
-/// there is none. `hider`: a backing that does not show it any more, where the search begins.
+/// Finds a backing that shows `page`, which is `object`'s page `key`, and makes it the page's watch; destroys the page
+/// if there is none. The search begins at `hider`, a backing that does not show the page any more.
 pub(crate) fn search<M: Machine>(
     object: &Object<M>,
     key: u64,
@@ -177,19 +180,19 @@ pub(crate) fn search<M: Machine>(
     pin: &Pinned<'_>,
 ) {
     let vm = object.vm();
-    // Held, so that the descriptor stays a page's while the watch is written into it.
+    // Held, so that the descriptor keeps its identity while the watch is written into it.
     let held = page.try_hold();
     let state = page.state();
     if held && state.valid() && page.object() == object.address() && page.index() == key {
         let shown = if state.busy() { Some(Sight::Unsure) } else { find(object, key, page, hider, false, pin) };
         match shown {
-            // Or on its way elsewhere: a watch must not come after it.
+            // Or it is moving: a watch must not be written after the move.
             Some(Sight::Unsure) => vm.reaper().flag(object),
             Some(_) => {}
             None => destroy(object, key, page, state.generation(), pin),
         }
     } else {
-        // Taken by pageout since it was found?
+        // Perhaps pageout took it since it was found.
         match object.index().get(key, pin) {
             Slot::Swap(slot) => search_swapped(object, key, slot, pin),
             Slot::Reserved => vm.reaper().flag(object),
@@ -215,7 +218,7 @@ pub(crate) fn search_swapped<M: Machine>(object: &Object<M>, key: u64, slot: u64
             let Some(taken) = object.index().take(key, Slot::Swap(slot), pin) else { return };
             let shown = seen(object);
             if shown.is_none() {
-                // Nothing is left in its place: every chain hides what lies behind here, too.
+                // Nothing replaces it: every chain hides the layers behind here, too.
                 taken.empty();
                 vm.swap().release(Slots { first: slot, len: 1 });
                 vm.stats().count(Event::PageShadowed);
@@ -229,7 +232,7 @@ pub(crate) fn search_swapped<M: Machine>(object: &Object<M>, key: u64, slot: u64
     }
 }
 
-/// The search proper: how the backing that it chose sees the page. `others`: the one where it begins does not count.
+/// Searches for a watch; returns how the chosen backing sees the page. `others`: the backing `hider` does not count.
 fn find<M: Machine>(
     object: &Object<M>,
     key: u64,
@@ -258,11 +261,11 @@ fn find<M: Machine>(
     near.or_else(|| object.search(key, key + 1, &mut look))
 }
 
-/// Takes a page away that no chain shows. (Hidden, so no leaf maps it: a copy is let go of after the old translation is flushed.
-/// The remover looks all the same, and meets what is on its way out.)
+/// Destroys a page that no chain shows. (It is hidden, so no leaf maps it: a copy is unbusied only after the old
+/// translation is flushed. The remover looks all the same, and finds leaves that are about to be cleared.)
 fn destroy<M: Machine>(object: &Object<M>, key: u64, page: &'static Page, generation: u64, pin: &Pinned<'_>) {
     let vm = object.vm();
-    // The same generation: never moved, so what hid it hides it still.
+    // The same generation: it never moved, so it is still hidden.
     if !page.try_busy(generation) {
         vm.reaper().flag(object);
         return;

@@ -1,16 +1,18 @@
-//! The reaper: frees pages, resident or in swap, that nobody shows any more because those who did have left.
+//! The reaper: frees pages, resident or in swap, that no chain shows any more because the spaces that did have exited.
 //!
-//! A copy finds by itself that it hid a page from the last one who saw it ([`last_sharer`]). An exit, an unmapping or
-//! a cut that takes the last one away leaves the object here, and looks no further: it costs the leaver a mark, and nothing
-//! where the object is marked already. The reaper goes over what was left, some pages at a time ([`Objects::reap`](crate::object::Objects::reap)).
+//! A copy finds by itself that it hid a page from its last sharer ([`last_sharer`]). An exit, an unmapping or a zero
+//! marker that removes the last sharer only marks the object for the reaper, and searches nothing. That costs a mark,
+//! and nothing if the object is marked already. The reaper goes over marked objects some pages at a time
+//! ([`Objects::reap`](crate::object::Objects::reap)).
 //!
-//! What it looks at: of each stretch of an object, the pages of the layers in front of that one backing, of a few, that has the
-//! fewest there. A page that is hidden everywhere is hidden by those too; so a shell's children, who come and go over a large
-//! parent, cost what the parent wrote in between.
+//! For each stretch of an object it samples a few backings, and takes the one with the fewest pages in front. It looks
+//! at the pages of the layers in front of that one. A page that is hidden everywhere is hidden by those too. So for a
+//! shell's children, which come and go over a large parent, the cost is the pages that the parent wrote in between.
 //!
 //! # Lists
-//! One a CPU, of objects, doubly linked through them, each with its lock. A marked object holds no reference: the last one of
-//! its own unlinks it. Who takes it off the list takes a reference first, under the list's lock.
+//! Each CPU has a list of objects, doubly linked through them, with its own lock. A marked object holds no reference:
+//! dropping the last reference unlinks it. The reaper takes a reference before it takes an object off the list, under
+//! the list's lock.
 
 use crate::cow::last_sharer;
 use crate::machine::Machine;
@@ -32,12 +34,12 @@ const BLOCK: u64 = 512;
 const SAMPLE: usize = 8;
 
 impl<M: Machine> Objects<M> {
-    /// Frees pages that every chain in front of them hides, of objects that somebody has left since they were last looked at,
-    /// up to about `budget` pages looked at; returns how many were. Fewer than the budget: nothing is left to do. May sleep.
+    /// Frees pages that every chain in front of them hides, of the marked objects. Looks at about `budget` pages at
+    /// most, and returns how many it looked at. Fewer than the budget: nothing is left to do. May sleep.
     pub fn reap(&'static self, budget: u64, may: &mut MaySleep) -> u64 {
         let mut seen = 0;
         for list in 0..self.reaper().lists.len() {
-            // What is marked again meanwhile waits for the next call.
+            // An object that is marked again meanwhile waits for the next call.
             let mut left = self.reaper().lists.of(list).lock().len;
             while left > 0 && seen < budget {
                 left -= 1;
@@ -56,7 +58,7 @@ impl<M: Machine> Objects<M> {
         self.reaper().lists.iter().any(|l| !l.lock().first.is_null())
     }
 
-    /// Makes the reaper's thread, where there is one, look at what there is, however little.
+    /// Wakes the reaper's thread, if there is one, to reap the marked objects, however few.
     pub(crate) fn wake_reaper(&self) {
         self.reaper().asked.store(true, Ordering::Release);
         self.reaper().waits.wake_all();
@@ -67,7 +69,7 @@ impl<M: Machine> Objects<M> {
 fn sweep<M: Machine>(object: &Object<M>, budget: u64, may: &mut MaySleep) -> u64 {
     let mut at = object.reaping().from.swap(0, Ordering::Relaxed);
     let mut seen = 1;
-    // Who left has counted itself before it marked the object; what was copied before is seen from here on.
+    // The leaver raised its count before it marked the object. Copies made before that are seen from here on.
     fence_full();
     while at < KEYS {
         let pin = may.pin(object.vm().epoch());
@@ -106,7 +108,7 @@ fn next_block<'p, M: Machine>(object: &Object<M>, at: u64, pin: &'p Pinned<'_>) 
         sampled += 1;
         if sampled == SAMPLE || pages == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
-    // Shown by nobody: whoever showed it last is about to free it.
+    // No backing shows it: the last to show it is about to free it.
     let Some((pages, b)) = best else { return Some(Block { keys: key..key + 1, by: None }) };
     // SAFETY: it was linked under the pin, and its memory goes through the epoch.
     let b: &'p Backing<M> = unsafe { b.as_ref() };
@@ -114,7 +116,7 @@ fn next_block<'p, M: Machine>(object: &Object<M>, at: u64, pin: &'p Pinned<'_>) 
     if pages > 0 {
         return Some(Block { keys: key..shown.min(key + BLOCK), by: Some(b) });
     }
-    // Nothing in front: on to where there is something.
+    // Nothing in front: continue where there is something.
     let next = b.all_in_front(pin).filter_map(|l| {
         let keys = window(b, l, &(key..shown))?;
         let (first, _) = l.object()?.index().first(keys.start, keys.end, pin)?;

@@ -1,8 +1,8 @@
 //! Copy-on-write (relies on C2): insert busy, take the old translation away, flush, copy, look at the source again, install.
 //!
-//! The flush comes before the copy can be seen: a thread of this space on another CPU that still read the source through its
-//! TLB, after another one has stored into the copy, would see memory go backwards. The look at the source comes after the
-//! copy ([`At::install`]): a source that was removed meanwhile may have been overwritten, and then so is what was copied.
+//! The flush comes before the copy can be seen. Otherwise a thread of this space on another CPU could read the source
+//! through its TLB after a store into the copy: memory would go backwards. The source is checked after the copy
+//! ([`At::install`]): a source that was removed meanwhile may have been overwritten, and then the copy is wrong.
 
 use crate::cow::found::Found;
 use crate::cow::last_sharer;
@@ -19,8 +19,8 @@ use quire_sync::atomic::fence_full;
 use quire_sync::epoch::Pinned;
 
 impl<'e, M: Machine> At<'e, M> {
-    /// Copies the page that was found behind the front into the front, and maps the copy; or moves it there, where nobody else
-    /// sees it any more ([`cow_move`](crate::fault::cow_move)).
+    /// Copies the page found behind the front into the front, and maps the copy. If no other chain sees the page any
+    /// more, moves it there instead ([`cow_move`](crate::fault::cow_move)).
     pub fn copy(&self, source: Found<'e, M>, pin: &Pinned<'_>) -> Result<FaultKind, Stop<M>> {
         if self.claim(&source, pin)? {
             return Ok(FaultKind::Move);
@@ -41,8 +41,8 @@ impl<'e, M: Machine> At<'e, M> {
         if !mutant(Mutant::FlushAfterInstall) {
             let _flushed = owed.discharge_so_far();
         }
-        // SAFETY: the new frame is busy and mapped by no leaf. The source may be stored into or reused meanwhile; the look at it
-        // afterwards throws the copy away then.
+        // SAFETY: the new frame is busy and mapped by no leaf. If the source is stored into or reused meanwhile, the
+        // check of the source afterwards discards the copy.
         unsafe { self.vm.machine().copy_frame(from, to) };
         self.install(new, front, Some(&source), pin, |_| ())?;
         if !mutant(Mutant::LookBeforeFill) {
@@ -51,9 +51,9 @@ impl<'e, M: Machine> At<'e, M> {
         Ok(FaultKind::Copy)
     }
 
-    /// Copies the page that was found behind the front into the front though no store asks for it; maps the copy only where
-    /// the page was mapped. Elsewhere no table page is locked for it: who is about to map the page finds the front's slot filled
-    /// (the insert fenced), and a writer who does not find it filled has marked the entry before (it fenced too).
+    /// Copies the page found behind the front into the front without a store; maps the copy only where the page was
+    /// mapped. Elsewhere it locks no table page. A CPU that is about to map the page finds the front's slot filled,
+    /// because the insert fenced. A writer that does not see it filled has marked the entry before and fenced too.
     pub fn copy_up(&self, source: &Found<'e, M>, pin: &Pinned<'_>) -> Result<(), Stop<M>> {
         let front = self.entry.front();
         let Some(object) = front.touch(pin)? else { return Err(Stop::Stale) };
@@ -77,13 +77,13 @@ impl<'e, M: Machine> At<'e, M> {
             None => {}
         }
         let _flushed = owed.discharge();
-        // SAFETY: the new frame is busy and mapped by no leaf. The source may be reused meanwhile; the look at it below throws the
-        // copy away then.
+        // SAFETY: the new frame is busy and mapped by no leaf. If the source is reused meanwhile, the check of the
+        // source below discards the copy.
         unsafe { self.vm.machine().copy_frame(from, to) };
         if mapped {
             return self.install(new, front, Some(source), pin, |_| ());
         }
-        // What was read, before whether it was still the source: no lock lies between.
+        // Orders the read of the source before the check that it still is the source: no lock lies between.
         fence_full();
         self.check_entry()?;
         self.check_source(&new, front, Some(source), pin)?;
@@ -91,7 +91,7 @@ impl<'e, M: Machine> At<'e, M> {
         Ok(())
     }
 
-    /// Takes the leaf at the address away, and owes the flush after which no CPU translates by it.
+    /// Clears the leaf at the address. Owes a flush, after which no CPU translates by it.
     #[inline]
     pub fn take_away(&self, owed: &mut Obligation<'e, M>, pin: &Pinned<'_>) -> Result<(), OutOfMemory> {
         let mut table = self.pmap.table(self.vm, self.va, pin)?;

@@ -1,31 +1,32 @@
-//! Moving a page instead of copying it: what a store does where its chain is the only one left that sees the page behind.
+//! Moving a page instead of copying it: a store does so if its chain is the only one left that sees the page behind.
 //!
-//! Where a whole layer is one chain's alone, stores go to its pages in place. Where others show the layer too, but all of them
-//! have something of their own in front of this page, a copy would only leave a page behind that nobody sees: so the page
-//! itself becomes the front's. Of a fork with one child that both write to, every second copy is saved.
+//! If a whole layer belongs to one chain, stores go to its pages in place. If other chains show the layer too, but all
+//! have something in front of this page, a copy would leave a page behind that no chain sees. So the page itself
+//! becomes the front's. After a fork with one child, if both write, this saves every second copy.
 //!
 //! # How
-//! 1. *Ask*, with nothing held: the page was copied before, and its watch ([`last_sharer`]) stands for nobody but this chain. Most
-//!    copies end here, with a look at a byte; and a search that finds somebody leaves him as the watch, as it would have after
-//!    the copy.
+//! 1. *Search*, with nothing held: the page was copied before, and its watch ([`last_sharer`]) is this chain's backing
+//!    or stale. Most copies end here, after a read of one byte. A search that finds another chain makes it the watch,
+//!    as after a copy.
 //! 2. Set the page busy, put it into the front's empty slot as well, fence. It still is the layer's page.
-//! 3. Look at the entry's stale mark, then *ask again* (mutant [`Mutant::NoSecondAsk`]).
-//! 4. Run the remover: no translation of it is left, and what is on its way out is flushed.
-//! 5. Lock the table page; the entry is not stale, and the layers in between have nothing there. Then the page changes its
-//!    identity, leaves the layer's slot (after it is in the front's: mutant [`Mutant::EmptyBeforeFill`]), and is mapped.
+//! 3. Check the entry's stale mark, then *search again* (mutant [`Mutant::NoSecondAsk`]).
+//! 4. Run the remover: it clears every translation of the page, and flushes those that other removers have cleared.
+//! 5. Lock the table page; the entry is not stale, and the layers in between have nothing there. Then the page changes
+//!    its identity, leaves the layer's slot (after it is in the front's: mutant [`Mutant::EmptyBeforeFill`]), and is
+//!    mapped.
 //!
-//! Until the last step it can be given up: the front's slot is emptied, and the page is what it was.
+//! Before the last step the move can be given up: the front's slot is emptied, and the page stays the layer's.
 //!
-//! # Against others
-//! | another CPU | what it does | what comes of it |
+//! # Against other CPUs
+//! | another CPU | what it does | outcome |
 //! |---|---|---|
-//! | has something in front of the page already | may move it, page it out, cut it | hides the page for good ([`last_sharer`], *Why*) |
-//! | copies the page into its own front | is busy in front: hides nothing (mutant [`Mutant::BusyHides`]) | it is seen in step 1 or 3; one that begins later finds the page busy, or another generation, when it looks at its source again |
-//! | forks this space | marks the entry stale, fences, looks whether the front is empty | its look sees the front's slot filled, and the child's chain has the front in it; or step 3 sees the mark; or the fork was over by then, and the child is asked |
+//! | has something in front of the page already | may move it, page it out, put a zero marker there | it hides the page for good ([`last_sharer`], *Why*) |
+//! | copies the page into its own front | is busy in front: hides nothing (mutant [`Mutant::BusyHides`]) | step 1 or 3 sees it; a copy that begins later finds the page busy, or another generation, when it checks its source again |
+//! | forks this space | marks the entry stale, fences, looks whether the front is empty | it sees the front's slot filled, and the child's chain has the front; or step 3 sees the mark; or the fork was over, and step 3 finds the child |
 //! | unmaps, protects, clips | marks the entry stale, passes over the table page | step 5 sees the mark; or it comes after the page is the front's |
 //! | faults in this space | waits for the busy page | finds it in front |
-//! | merges layers | skips what is busy | the layers in between are looked at in step 5: what was copied into the front and merged since hides the page |
-//! | holds the page (a write to swap, a search) | took its hold before step 2 | the page is copied; one that takes its hold later sees busy |
+//! | merges layers | skips busy pages | step 5 checks the layers in between: a page copied into the front and merged since hides this one |
+//! | holds the page (a write to swap, a search) | took its hold before step 2 | the page is copied; a CPU that takes its hold later sees busy |
 
 use crate::cow::found::Found;
 use crate::cow::last_sharer;
@@ -45,13 +46,13 @@ use crate::tlb::flush::Obligation;
 use quire_sync::atomic::{fence_after_rmw, fence_full};
 use quire_sync::epoch::Pinned;
 
-/// A page on its way into the front: busy. Dropped, it stays where it was.
+/// A page on its way into the front: busy. If this is dropped, the page stays where it was.
 struct Claim<'o, M: Machine> {
     vm: &'static Maps<M>,
     page: &'static Page,
     /// The front's object and the slot there.
     to: (&'o Object<M>, u64),
-    /// It is in that slot.
+    /// Whether it is in that slot.
     listed: bool,
     pin: &'o Pinned<'o>,
 }
@@ -59,7 +60,7 @@ struct Claim<'o, M: Machine> {
 impl<M: Machine> Drop for Claim<'_, M> {
     fn drop(&mut self) {
         if self.listed {
-            // Where the index was dismantled meanwhile, the slot is gone already.
+            // If the index was dismantled meanwhile, the slot is gone already.
             let slot = Slot::Page(self.vm.pfn_of_page(self.page));
             let _gone = self.to.0.index().clear(self.to.1, slot, self.pin);
         }
@@ -68,8 +69,8 @@ impl<M: Machine> Drop for Claim<'_, M> {
 }
 
 impl<'e, M: Machine> At<'e, M> {
-    /// Makes the page that was found behind the front the front's, and maps it, where no other chain sees it; `false` where it
-    /// is to be copied instead.
+    /// Moves the page found behind the front into the front and maps it, if no other chain sees it. Returns `false` if
+    /// it must be copied instead.
     pub fn claim(&self, source: &Found<'e, M>, pin: &Pinned<'_>) -> Result<bool, Stop<M>> {
         if !last_sharer::seems_last(source, pin) {
             return Ok(false);
@@ -92,11 +93,11 @@ impl<'e, M: Machine> At<'e, M> {
         }
         match object.index().fill(key, slot, self.vm, pin) {
             Ok(()) => claim.listed = true,
-            // A copy needs no less memory.
+            // A copy needs as much memory.
             Err(FillError::OutOfMemory) => return Ok(false),
             Err(_) => return Err(Stop::Again),
         }
-        // Relies on C2, *insert*; and for who looks whether the front is empty.
+        // Relies on C2, *insert*. Orders the fill before a fork's check whether the front is empty, too.
         fence_full();
         if object.is_dead() {
             return Err(Stop::Again);
@@ -127,7 +128,7 @@ impl<'e, M: Machine> At<'e, M> {
         table.enter(self.va, Enter::new(pfn, self.entry.prot()));
         drop(table);
         claim.listed = false;
-        // What is in swap is old by the next store; there is a lock to take only where memory was short.
+        // The next store makes the copy in swap old. A lock is taken here only after memory was short.
         if let Some(slot) = page.take_swap_slot() {
             self.vm.swap().release(Slots { first: slot, len: 1 });
         }

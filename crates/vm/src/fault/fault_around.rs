@@ -1,10 +1,10 @@
-//! Fault-around: what a fault maps besides the page that it came for.
+//! Fault-around: a read fault also maps resident neighbours of its page.
 //!
-//! The chain is looked at for a window at once, layer by layer, through each object's occupancy bitmap: a neighbour costs a
-//! slot, not a walk. Of each page the first layer that has something decides, as in a walk; pages are checked as the faulting
-//! page is, under the same table page's lock, where a look at each is enough: whoever fills a slot in front after it comes
-//! for the leaf under that lock, and pages move between layers under it too, or while the entry is stale, which is looked at
-//! last.
+//! A window is looked up in each layer's object at once, through its occupancy bitmap: a neighbour costs a slot, not a
+//! walk. As in a walk, the first layer that has something at an address decides. Each page is checked as the faulting
+//! page is, under the same table page's lock, but only once. That is enough: a CPU that later fills a slot in front
+//! takes that lock to clear the leaf. A page moves between layers under that lock too, or while the entry is stale, and
+//! the stale mark is read last.
 
 use crate::fault::At;
 use crate::machine::{Enter, Machine, Table};
@@ -16,20 +16,20 @@ use crate::types::{PAGE_SHIFT, PAGE_SIZE, Pfn, Prot, VirtRange};
 use quire_sync::epoch::Pinned;
 use quire_sync::trace::{Kind, note};
 
-/// Pages that a read fault maps at once where they are resident, the faulting one included: an aligned window, as large as
-/// Linux's `fault_around_bytes`. Of private memory too: a child begins with empty page tables, and what it only reads it
-/// finds in the layers that it shares.
+/// Pages of the aligned window that a read fault maps where they are resident, the faulting page included: as many as
+/// Linux's `fault_around_bytes`. Private memory has it too: a child begins with empty page tables and finds the pages
+/// that it only reads in shared layers.
 const AROUND: u64 = 16;
 
 impl<M: Machine> At<'_, M> {
-    /// The part of `window` that the file at the end of a private mapping's chain does not end before: copies beyond it cannot
-    /// be reached.
+    /// The part of `window` that is not behind the end of the file at the end of a private mapping's chain. Copies
+    /// beyond the file's end must not be reached.
     ///
     /// # Requires
-    /// Runs under the table page's lock: whoever cuts the file short comes for the leaves after it has written the size.
+    /// The caller holds the table page's lock. A truncation clears the leaves after it has written the size.
     fn reachable(&self, window: VirtRange) -> Option<VirtRange> {
         let chain = || core::iter::successors(Some(self.entry.front()), |b| b.behind());
-        // Without copies there is nothing but the file's own pages, and no look at the size, which appending writes.
+        // A chain without copies shows the file's own pages alone. Then the size, which appending writes, is not read.
         let copies = || chain().any(|b| b.object().is_some_and(Object::is_private));
         if !self.entry.flags().contains(Flags::FILE) || !copies() {
             return Some(window);
@@ -40,12 +40,12 @@ impl<M: Machine> At<'_, M> {
         window.intersect(&VirtRange { start: window.start, end: window.start.saturating_add(left) })
     }
 
-    /// Maps resident neighbours, of the object `file` or of private memory, for loads only where a store would have to do more
-    /// first.
+    /// Maps resident neighbours, of the object `file` or of private memory. A leaf allows loads only, where a store
+    /// would need more work first.
     ///
     /// # Requires
     /// The table page that covers the address is locked, and the entry was checked under its lock.
-    #[inline(never)] // what it keeps on its stack other faults need not make room for
+    #[inline(never)] // other faults need no room for its stack frame
     pub fn map_around(&self, table: &mut impl Table<M>, file: &Object<M>, pin: &Pinned<'_>) {
         let start = self.va & !(AROUND * PAGE_SIZE - 1);
         let window = VirtRange { start, end: start + AROUND * PAGE_SIZE };
@@ -54,7 +54,7 @@ impl<M: Machine> At<'_, M> {
         };
         let Some(window) = self.reachable(window) else { return };
         let place = |va: u64| (va - window.start) >> PAGE_SHIFT;
-        // Pages that nobody has decided yet, a bit each; and what was decided.
+        // Pages that no layer has decided yet, a bit each; then the decided ones.
         let mut open = ((1u64 << (window.bytes() >> PAGE_SHIFT)) - 1) & !(1 << place(self.va));
         let (mut there, mut writable) = (0u64, 0u64);
         let mut frames = [Pfn(0); AROUND as usize];

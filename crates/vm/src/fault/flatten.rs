@@ -1,44 +1,45 @@
-//! Chains that are too deep, though others still see their layers: what a chain shows of the small layers near its front is
-//! copied up into the front, and the layers are left to the others.
+//! Chains that are too deep while other chains still show their layers. Pages of the small layers near the front are
+//! copied up into the front, and this chain gives the layers up.
 //!
-//! Where a layer is one chain's alone, fork merges it into the next ([`collapse`](crate::cow::collapse)): pages move. Where relatives
-//! live that see it too, nothing can move; each fork adds a layer for as long as the line goes on. So a copy-on-write fault that
-//! finds its source behind more layers than [`Config::layers`](crate::Config::layers) allows copies some pages more than the one
-//! that it came for, and the last of these faults takes the emptied layers out. Never at fork; never a file's page (a file at the
-//! end stays).
+//! If a layer belongs to one chain, fork merges it into the next ([`collapse`](crate::cow::collapse)): pages move. If
+//! relatives show it too, no page can move, and each generation's fork adds a layer. So some copy-on-write faults copy
+//! more pages than their own. They are those with a source behind more layers than
+//! [`Config::layers`](crate::Config::layers) allows. The last of them takes the emptied layers out. A fork never copies
+//! up, and no file's page is copied up (a file at the end stays).
 //!
-//! A page of theirs that is in swap stays there: to share its swap slot would need a count for each, to copy it a read, which a
-//! fault that only tidies up does not wait for. A layer that still shows one stays in the chain, the others go, and the next
-//! generation tries again. Once relatives leave, [`collapse`](crate::cow::collapse) moves what is in swap as it moves pages, and the
-//! reaper frees what is hidden.
+//! A page of these layers that is in swap stays there. Sharing its swap slot would need a count for each slot. Copying
+//! it would need a read, which this fault does not wait for. A layer that still shows a page in swap stays in the
+//! chain. The others go, and the next generation tries again. Once relatives exit, [`collapse`](crate::cow::collapse)
+//! moves pages in swap like resident ones, and the reaper frees hidden ones.
 //!
 //! # Which layers
-//! A *run* behind the front: so many that the rest is short enough, and those behind them up to one that was copied up more
-//! often than any of the run, or that is too large for it: more than twice as large as the run so far, and twice as much for each
-//! time that it was copied less often; if it is the last (what the first of a line had, mostly), larger at all.
+//! A *run* of layers behind the front. It has at least as many layers as the chain has too many. It ends before a layer
+//! that was copied up more often than every layer of the run, and before a layer that is too large. Too large is more
+//! than twice the run's size so far, doubled for each time that the layer was copied less often. The last anonymous
+//! layer, mostly the first generation's, is too large if it is larger than the run.
 //!
-//! Where generations store about as much as each other, a page is copied for the *n*th time only when C(k + n, n) generations have
-//! come, *k* being the layers that a chain may have before the last one, its front included: no way of merging copies it later (the binomial transform of Bentley
-//! and Saxe, 1980). To look at populations alone, as log-structured stores do, is worse where each generation stores into the same
-//! few pages, since such layers do not grow.
+//! Let *k* be the layers that a chain may have before the last one, its front included. If generations store about
+//! equally much, a page is copied for the *n*th time only after C(k + n, n) generations. No way of merging copies it
+//! later (the binomial transform of Bentley and Saxe, 1980). Log-structured stores compare populations alone. That is
+//! worse where each generation stores into the same few pages, because such layers do not grow.
 //!
-//! # How, while others go on
-//! 1. *Copy*, no lock of the map held: page by page as a fault does it ([`At::copy_up`]), a budget a fault. Loads and stores of
-//!    others, on the same pages too, meet a busy page for the time of one copy. Where the page is mapped, the copy is mapped in
-//!    its place; where it is not, no page table is touched.
-//! 2. *Take out*, with the map's lock: each page and cut in a layer that goes must have something in front of it that is there
-//!    to stay, in the front or in a layer that does not go; where it is not in swap and has not, the run waits for the next
-//!    fault. No leaf maps a page of a layer that goes then: whoever filled the front's slot has
-//!    cleared the leaf, and flushed, before letting go of its page; whoever came later found the slot filled, under the table
-//!    page's lock. So the layers are unlinked, and a walk that stands in them goes on, under its pin, to what lies behind.
+//! # How, beside other threads
+//! 1. *Copy*, no lock of the map held: page by page as a fault does it ([`At::copy_up`]), a budget a fault. Loads and
+//!    stores of other threads wait for a busy page for the time of one copy at most. If the page is mapped, its leaf is
+//!    replaced. If not, no page table is touched.
+//! 2. *Take out*, with the map's lock. In a layer that goes, each page and zero marker must be hidden for good by the
+//!    front or by a layer that stays. If a resident page or a marker is not hidden, the run waits for the next fault.
+//!    Then no leaf maps a page of a layer that goes. A CPU that filled the front's slot cleared the leaf and flushed
+//!    before it unbusied its page. A CPU that came later found the slot filled, under the table page's lock. So the
+//!    layers are unlinked. A walk that stands in them continues, under its pin, to the layers behind.
 //!
-//! A cut is made with its slot held, and after a second look: a walk alone may miss a page that a fork moves forward past it
-//! (mutant [`Mutant::CutUnseen`]).
+//! A zero marker is made with its slot held, and after a second walk. One walk alone may miss a page that a fork moves
+//! forward past it (mutant [`Mutant::CutUnseen`]).
 //!
-//! | | fault in the same place | fork, unmap, clip, cut | another copy-up |
+//! | | fault in the same place | fork, unmap, clip, `MADV_DONTNEED` | another copy-up |
 //! |---|---|---|---|
-//! | **copy** | one fills the slot; the other waits, or begins again | the entry is stale: given up, and seen by whoever looks at the front's slots after the mark (fences on both sides) | one at a time a front |
-//! | **take out** | walks go on; a source in the run fails the front check | the map's lock | the map's lock |
+//! | **copy** | one fills the slot; the other waits, or begins again | the entry is stale: given up; a CPU that reads the front's slots after the mark sees the copy (fences on both sides) | one at a time a front |
+//! | **take out** | walks continue; a source in the run fails the front check | the map's lock | the map's lock |
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
@@ -61,24 +62,24 @@ use core::ptr::NonNull;
 use quire_sync::atomic::{Ordering, fence_full};
 use quire_sync::epoch::Pinned;
 
-/// Pages that one fault copies up, and twice as many for each layer too many: a line that forks faster than it copies catches up.
-/// What it has copied by then is copied again, so they are not few.
+/// Pages that one fault copies up, doubled for each layer too many, so that a line that forks faster than it copies
+/// catches up. Later runs copy these pages again, so there are not few.
 const PAGES: u64 = 128;
 /// Doublings of that at most.
 const DOUBLINGS: usize = 8;
 
-/// What a page that has to be copied takes of a fault's budget; one that has not takes 1.
+/// The part of a fault's budget that a copied page takes. Any other page takes 1.
 const A_COPY: u64 = 16;
 
-/// Layers of a run at most: a bit each.
+/// Most layers of a run: a bit each.
 const MOST: usize = 64;
 
-/// Somebody is at it.
+/// A thread is copying up.
 const RUNNING: u64 = u64::MAX - 1;
-/// It cannot be done to this chain, until its map replaces it.
+/// Impossible for this chain, until its map replaces it.
 const NEVER: u64 = u64::MAX - 2;
 
-/// What is copied up: `layers` of them behind the front.
+/// The layers that are copied up: `layers` of them behind the front.
 struct Run<'e, M: Machine> {
     front: &'e Backing<M>,
     layers: usize,
@@ -107,12 +108,12 @@ impl<'e, M: Machine> Run<'e, M> {
         let mut layers = 0;
         for (n, layer) in private_behind(front).enumerate() {
             let must = n < least;
-            // Once: a fork may be at the chain already, whose entry is stale then.
+            // Read once: a fork may be changing the chain already, and then the entry is stale.
             let times = layer.merges();
             if !must && times > merges {
                 break;
             }
-            // Counted no further than it matters: the layer at the end may be large.
+            // Counted only as far as needed: the layer at the end may be large.
             let enough = if must {
                 u64::MAX
             } else if n + 1 == private {
@@ -138,8 +139,8 @@ impl<'e, M: Machine> Run<'e, M> {
         private_behind(self.front).take(self.layers)
     }
 
-    /// What `layer` of the run has that neither the front nor a layer of the run before it which `stays` hides for good:
-    /// something that is not in swap, where there is such a thing.
+    /// The slots of `layer`, a layer of the run, that neither the front nor a layer in `stays` before it hides for
+    /// good. A resident page or a zero marker comes before pages in swap.
     fn shows(&self, layer: &Backing<M>, stays: u64, pin: &Pinned<'_>) -> Option<Shown> {
         let (object, keys) = (layer.object()?, window(layer, self.front.range())?);
         let mut cursor = Cursor::over(keys);
@@ -171,7 +172,7 @@ impl<'e, M: Machine> Run<'e, M> {
 
 /// What a layer shows.
 enum Shown {
-    /// A page, or a cut, at this address.
+    /// A page, or a zero marker, at this address.
     Page(u64),
     /// Nothing but pages in swap.
     Swapped,
@@ -203,7 +204,7 @@ fn window<M: Machine>(layer: &Backing<M>, range: VirtRange) -> Option<Range<u64>
     Some(first..first + shown.bytes() / PAGE_SIZE)
 }
 
-/// What a layer holds in `range`, counted up to about `enough`.
+/// The slots that a layer fills in `range`, counted up to about `enough`.
 fn population<M: Machine>(layer: &Backing<M>, range: VirtRange, enough: u64, pin: &Pinned<'_>) -> u64 {
     let (Some(object), Some(keys)) = (layer.object(), window(layer, range)) else { return 0 };
     let mut n = 0;
@@ -230,8 +231,8 @@ enum Came {
     To(u64),
 }
 
-/// Copies some pages up where the chain that shows `va` is too deep, and takes layers out once all are. For a fault that has just
-/// copied a page; holds nothing, may sleep for the map's lock.
+/// Copies some pages up where the chain that shows `va` is too deep, and takes layers out once all are copied. For a
+/// fault that has just copied a page. Holds nothing; may sleep for the map's lock.
 #[cold]
 pub(crate) fn shorten<M: Machine>(space: &Space<M>, va: u64, may: &mut MaySleep) {
     let vm = space.vm();
@@ -299,7 +300,7 @@ fn copy<'e, M: Machine>(
                     budget = budget.saturating_sub(A_COPY);
                     stuck.get_or_insert(va);
                 }
-                // No memory, or the entry is going.
+                // No memory, or the entry is being replaced.
                 Err(_) => {
                     stuck.get_or_insert(va);
                     break 'all;
@@ -310,8 +311,8 @@ fn copy<'e, M: Machine>(
     stuck.map_or(Came::Through, |va| Came::To((va - start) / PAGE_SIZE))
 }
 
-/// What a layer has something for, of up to [`STRETCH`] pages. What is busy in the front is as good as there here: if it goes
-/// again, that is seen before the run is taken out.
+/// The filled slots of a layer, a bit each of up to [`STRETCH`] pages. A busy slot of the front counts as filled here.
+/// If it is emptied again, the check before the run is taken out sees that.
 fn filled<M: Machine>(layer: &Backing<M>, stretch: VirtRange, pin: &Pinned<'_>) -> u64 {
     let (Some(object), Some(keys)) = (layer.object(), window(layer, stretch)) else { return 0 };
     let skipped = (layer.va(keys.start) - stretch.start) / PAGE_SIZE;
@@ -322,15 +323,15 @@ fn filled<M: Machine>(layer: &Backing<M>, stretch: VirtRange, pin: &Pinned<'_>) 
     all
 }
 
-/// What became of one address.
+/// The outcome for one address.
 enum One {
     /// Its page was copied.
     Copied,
-    /// The front had something there, or has it now, without a copy; or the page is in swap.
+    /// The front had something there already, or has it now without a copy; or the page is in swap.
     There,
 }
 
-/// Fills the front's slot at one address with what the chain shows there.
+/// Fills the front's slot at one address with the content that the chain shows there.
 fn one<M: Machine>(at: &At<'_, M>, pin: &Pinned<'_>) -> Result<One, Stop<M>> {
     let front = at.entry.front();
     match at.walk(Some(front), false, pin)? {
@@ -343,9 +344,9 @@ fn one<M: Machine>(at: &At<'_, M>, pin: &Pinned<'_>) -> Result<One, Stop<M>> {
         Walk::Swapped(..) => return Ok(One::There),
         Walk::Page(_) | Walk::Hole(..) | Walk::Zero => {}
     }
-    // What stands there is a cut, in the front or in the run, and what lies behind stays hidden; unless a page moved forward past
-    // the walk, as a fork makes pages do. So the slot is held while the chain is looked at again: what a fork moves after the
-    // mark is seen as that, and what it moved before is found.
+    // A zero marker stands there, in the front or in the run, and hides the layers behind. Or a page moved forward past
+    // the walk, as at a fork. So the slot is held during a second walk. A page that a fork moves after its mark fails
+    // the check of the entry, and the walk finds one moved before.
     let Some(object) = front.touch(pin)? else { return Err(Stop::Stale) };
     let mut slot = match object.index().take_empty(front.key(at.va), at.vm, pin) {
         Ok(slot) => slot,
@@ -370,12 +371,12 @@ fn one<M: Machine>(at: &At<'_, M>, pin: &Pinned<'_>) -> Result<One, Stop<M>> {
 fn take_out<M: Machine>(space: &Space<M>, va: u64, front: NonNull<Backing<M>>, layers: usize) {
     let vm = space.vm();
     let _writer = space.keep_writers_out(va);
-    // Layers of the run, a bit each, that pages in swap keep where they are.
+    // Layers of the run that stay because of pages in swap, a bit each.
     let mut stays = 0u64;
     let merges;
     {
         let pin = vm.epoch().pin();
-        // Where the map has another chain there by now, this front may be gone.
+        // If the map has another chain there by now, this front may be gone.
         let Some(entry) = space.lookup(va, &pin).filter(|e| core::ptr::eq(e.front(), front.as_ptr())) else { return };
         let run = Run { front: entry.front(), layers, excess: 0 };
         let progress = run.front.progress();
@@ -390,7 +391,7 @@ fn take_out<M: Machine>(space: &Space<M>, va: u64, front: NonNull<Backing<M>>, l
                 None => {}
                 Some(Shown::Swapped) => stays |= 1 << n,
                 Some(Shown::Page(va)) => {
-                    // In the entry: somebody was copying it just then. Elsewhere nobody will.
+                    // In the entry: another thread was copying it just then. Outside of it no thread will.
                     progress.store(if entry.range().contains(va) { IDLE } else { NEVER }, Ordering::Release);
                     return;
                 }

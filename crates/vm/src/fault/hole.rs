@@ -1,4 +1,4 @@
-//! Faults on holes of files in memory that a private mapping shows; the protocol stands with [`holes`](crate::content::holes).
+//! Faults on holes of files in memory that a private mapping shows. [`holes`](crate::content::holes) has the protocol.
 
 use super::{At, Stop, Walk};
 use crate::machine::{Enter, Machine, Table};
@@ -11,12 +11,12 @@ use crate::types::{Access, Prot};
 use quire_sync::epoch::Pinned;
 
 impl<'e, M: Machine> At<'e, M> {
-    /// Page `key` of `object`, a file in memory, is a hole, which a private mapping shows: a load maps the frame of zeroes, a
-    /// store makes a page of the mapping's own.
+    /// Serves a fault on page `key` of `object`, a hole of a file in memory, through a private mapping. A load maps the
+    /// frame of zeroes; a store makes a page of the mapping's own.
     pub(crate) fn private_hole(&self, object: &Object<M>, key: u64, pin: &'e Pinned<'_>) -> Result<FaultKind, Stop<M>> {
         let front = self.entry.front();
         if self.access == Access::Write {
-            // As a copy is made of a page: the front's slot, then the old leaf, then the new one.
+            // The order of a copy: the front's slot, then the old leaf, then the new one.
             let Some(own) = front.touch(pin)? else { return Err(Stop::Stale) };
             let new = self.insert(own, front.key(self.va), Fill::Zeroed, true, pin)?;
             let mut owed = Obligation::new(self.vm, self.pmap);
@@ -36,7 +36,7 @@ impl<'e, M: Machine> At<'e, M> {
         let zero = self.vm.zero_frame();
         let kind = match table.get(self.va) {
             Some(leaf) if leaf.pfn != zero => {
-                // Whoever took that page away has not come to its leaf yet.
+                // The CPU that took that page away has not cleared this leaf yet.
                 let mut owed = Obligation::new(self.vm, self.pmap);
                 let _gone = table.remove(self.va, &mut owed);
                 drop(table);

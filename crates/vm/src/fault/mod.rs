@@ -5,39 +5,50 @@
 //! the object's backings. Neither can miss the other. A removal that is not flushed yet is visible to every other remover.
 //!
 //! # What a fault does
-//! Pin the epoch. Find the entry that covers the address. Walk its chain of backings, front to back, asking each object's
-//! index. Then one of four things: *map* the page that was found; *zero-fill* a new page into the front, and more behind it
-//! where touches come in a row ([`zero_ahead`]); *copy* the page that
-//! was found into the front ([`copy`]), or move it there ([`cow_move`]); *page in* what a pager has. Everything that the decision rests on is
-//! checked again under the lock of the one table page that covers the address, and only then is the leaf installed. Nothing
-//! is installed first and backed out: another CPU could cache a translation that a remover never sees.
+//! 1. Pin the epoch.
+//! 2. Find the entry that covers the address.
+//! 3. Walk its chain of backings, front to back, and look the page up in each object's index.
+//! 4. *Map* the page that the walk found, *zero-fill* a new page into the front, *copy* the found page into the front
+//!    ([`copy`]), move it there ([`cow_move`]), or *page in* from a pager. After first touches in a row a zero-fill
+//!    makes more pages ahead ([`zero_ahead`]).
 //!
-//! A fault writes, outside its own table page and its CPU's own memory, only what it changes: the slot and the descriptor of
-//! a page that it makes, the dirty bit of one that it is the first to store into, and, the first time after a fork, that the entry may
-//! have leaves with stores again. It takes no lock of the map, no count on an
-//! object, no lock of a queue.
+//! The fault locks the one table page that covers the address and checks again everything that the decision rests on.
+//! Only then does it install the leaf. It never installs a leaf first and backs it out: another CPU could cache a
+//! translation that a remover never sees.
+//!
+//! Outside its own table page and its CPU's own memory, a fault writes only what it changes:
+//! - the slot and the descriptor of a page that it makes,
+//! - the dirty bit of a page that it is the first to store into,
+//! - the first time after a fork, the mark that the entry may have leaves with stores again.
+//!
+//! It takes no lock of the map, no count on an object, no lock of a queue.
 //!
 //! # What is checked under the table page's lock, and against whom
 //! | another CPU | what it does first | what the fault sees under the lock |
 //! |---|---|---|
-//! | removes the page | sets busy, fences, scans the leaves | busy, or another generation: again; or the scan finds the leaf |
+//! | removes the page | sets busy, fences, scans the leaves | busy, or another generation: tries again; or the scan finds the leaf |
 //! | replaces the entry (unmap, protect, fork, clip) | marks it stale, fences, passes over the table pages | stale: waits for that writer; or the pass finds the leaf |
-//! | copies the page into the front (our space) | fills the front's slot, then clears our leaf | the front's slot is not empty: again; or the leaf is cleared after us |
-//! | moves the page to another layer | holds it busy; the generation rises | busy, or another generation: again |
-//! | seals the table page (fork, protect) | marks the entry stale first | stale; or the pass comes by after us |
+//! | copies the page into the front (our space) | fills the front's slot, then clears our leaf | the front's slot is not empty: tries again; or the leaf is cleared after us |
+//! | moves the page to another layer | holds it busy; the generation rises | busy, or another generation: tries again |
+//! | store-protects the table page (fork, protect) | marks the entry stale first | stale; or the pass comes by after us |
 //! | shares the layer that we write in place (fork) | marks our entry stale first | stale |
-//! | leaves out the table pages of an entry without stores (fork) | marks it stale, by an exchange that says whether it has none | stale; or the fork comes by, for we have said before it that there may be some |
+//! | leaves out the table pages of an entry without stores (fork) | marks it stale, by an exchange that returns whether the entry has none | stale; or the fork visits them, because we set the mark for stores before |
 //! | takes the table page out | marks it dead under its lock | the pmap returns live table pages only |
 //! | truncates below a page that we insert | writes the size, fences, looks for pages | we read the size after a fence that follows the insert: one of us takes the page back |
 //! | tears the object down | marks it dead, fences, looks for pages | as with truncation |
 //!
 //! # Waiting
-//! Everything above happens under one pin and never sleeps; where something is in the way, the attempt ends and says what to
-//! wait for. Memory: until pageout has freed some or found nothing to free. A busy page: on its wait queue. A stale entry: on the map's lock, which its writer holds. A pager: with nothing
-//! held but a busy placeholder. After [`DEFEATS`] defeats the fault keeps the map's writers out and tries under that.
+//! An attempt runs under one pin and never sleeps. Where something is in the way, the attempt ends and returns what to
+//! wait for ([`Stop`]):
+//! - memory: until pageout has freed some or found nothing to free,
+//! - a busy page: on its wait queue,
+//! - a stale entry: on the map's lock, which its writer holds,
+//! - a pager: with nothing held but a busy placeholder.
+//!
+//! After [`DEFEATS`] failed attempts the fault keeps the map's writers out and tries under that.
 //!
 //! # What the room knows
-//! Maps, chains, content and paging below it. Operations on maps stand above: some fault pages in.
+//! Maps, chains, content and paging below it. Operations on maps stand above: some of them fault pages in.
 
 pub(crate) mod copy;
 pub(crate) mod cow_move;
@@ -71,10 +82,10 @@ use quire_sync::epoch::Pinned;
 use quire_sync::trace::{Kind, Span};
 use refill::refill;
 
-/// Attempts that something else may spoil before the fault keeps the map's writers out.
+/// Failed attempts after which the fault keeps the map's writers out.
 const DEFEATS: u32 = 8;
 
-/// What can come of a fault, by the number that its event in a trace has.
+/// The outcomes of a fault, by the number that its event in a trace has.
 pub const OUTCOMES: [&str; 14] = [
     "spurious",
     "resident",
@@ -92,7 +103,7 @@ pub const OUTCOMES: [&str; 14] = [
     "foreign",
 ];
 
-/// That number.
+/// The outcome's number in [`OUTCOMES`].
 fn outcome(result: &Result<FaultKind, FaultError>) -> u32 {
     match result {
         // The kinds come first, in their own order.
@@ -113,15 +124,15 @@ const _: () = assert!(FaultKind::ALL.len() == 7 && OUTCOMES.len() == 14);
 pub(crate) enum Stop<M: Machine> {
     /// Something changed; look again at once.
     Again,
-    /// As `Again`, and not because anybody else was in the way.
+    /// As `Again`, and no other thread was in the way.
     Progress,
     /// The entry is being replaced.
     Stale,
     /// The page is busy.
     Busy(&'static Page),
-    /// A pager has to be asked.
+    /// A pager must read the page.
     PageIn(PageIn<M>),
-    /// A pager has to be told that the page is about to become dirty.
+    /// A pager must first admit that the page becomes dirty.
     Hook(WriteHook<M>),
     /// The access cannot be served.
     Fail(FaultError),
@@ -133,12 +144,12 @@ impl<M: Machine> From<OutOfMemory> for Stop<M> {
     }
 }
 
-/// One fault's surroundings.
+/// The place and the access that one fault serves.
 pub(crate) struct At<'e, M: Machine> {
     pub vm: &'static Maps<M>,
     pub pmap: &'e M::Pmap,
     pub entry: &'e Entry<M>,
-    /// The space admits no translation any more.
+    /// Whether the space admits no translation any more.
     pub condemned: &'e AtomicBool,
     /// Page-aligned.
     pub va: u64,
@@ -149,17 +160,17 @@ pub(crate) struct At<'e, M: Machine> {
 pub(crate) enum Walk<'e, M: Machine> {
     /// A page.
     Page(Found<'e, M>),
-    /// Nothing; the page is to be made in this object, which is a file's or shared.
+    /// Nothing: the page must be made in this object, which is a file's or shared.
     Hole(&'e Object<M>, u64),
     /// The page is in this swap slot.
     Swapped(&'e Object<M>, u64, u64),
-    /// Nothing at all: zeroes, in the front.
+    /// Nothing in any layer: zeroes, in the front.
     Zero,
 }
 
 impl<M: Machine> Space<M> {
-    /// Serves an access at `va` (the page fault handler, and kernel code on a program's behalf). May sleep; the caller holds
-    /// nothing. A miss below a stack is the caller's to turn into [`Space::grow_stack`] and another try.
+    /// Serves an access at `va`, for the page fault handler and for kernel code on a program's behalf. May sleep; the
+    /// caller holds nothing. After a miss below a stack the caller tries [`Space::grow_stack`] and then this again.
     pub fn fault(&self, va: u64, access: Access) -> Result<FaultKind, FaultError> {
         fault(self, va, access)
     }
@@ -210,7 +221,7 @@ fn serve<M: Machine>(space: &Space<M>, va: u64, access: Access) -> Result<FaultK
         drop(pin);
         match stop {
             Stop::Fail(FaultError::OutOfMemory) => {
-                // With nothing held; then from the start.
+                // Wait with nothing held, then begin again.
                 drop(writers_out.take());
                 vm.memory_or_error(&mut patience, &mut may)?;
             }
@@ -220,7 +231,7 @@ fn serve<M: Machine>(space: &Space<M>, va: u64, access: Access) -> Result<FaultK
             }
             Stop::Progress => continue,
             Stop::Again => quire_sync::hooks::relax(),
-            // Nobody will replace the entry.
+            // No writer will replace the entry of a condemned space.
             Stop::Stale if space.is_condemned() => return Err(FaultError::OutOfMemory),
             Stop::Stale => drop((writers_out.is_none()).then(|| space.keep_writers_out(va))),
             Stop::Busy(page) => vm.wait_unbusy(page, &mut may),
@@ -242,7 +253,7 @@ fn serve<M: Machine>(space: &Space<M>, va: u64, access: Access) -> Result<FaultK
         vm.stats().count(Event::FaultRetry);
         defeats += 1;
         if defeats >= DEFEATS && writers_out.is_none() {
-            // Also where they were let in again for the time of a sleep.
+            // Also where a sleep has let them in again.
             writers_out = Some(space.keep_writers_out(va));
         }
     }
@@ -277,14 +288,15 @@ impl<'e, M: Machine> At<'e, M> {
         let front = self.entry.front();
         match self.walk(Some(front), false, pin)? {
             Walk::Page(found) => self.map_or_copy(found, pin),
-            // Where it is, however deep: one page for all chains that show the layer. Then it is mapped, or copied.
+            // Paged in where it is, however deep: one page for all chains that show the layer. Then it is mapped, or
+            // copied.
             Walk::Swapped(object, key, slot) => {
                 Err(PageIn::swapped(object, key, slot, pin).map_or(Stop::Again, Stop::PageIn))
             }
             Walk::Zero => self.zero_fill(front, pin),
             Walk::Hole(object, key) => match object.device() {
                 Some(device) => self.map_device(object, device, pin),
-                // What is wired stays as it is found, so it needs a page.
+                // A wired mapping keeps the pages that it has, so it needs a page here.
                 None if object.holes_are_zero() && !self.entry.shared() && !front.is_wired() => {
                     self.private_hole(object, key, pin)
                 }
@@ -294,8 +306,8 @@ impl<'e, M: Machine> At<'e, M> {
         }
     }
 
-    /// Walks the chain from `layer` on. A cut (one in front of it, or one that is met) hides the anonymous layers behind it,
-    /// not a file at the end.
+    /// Walks the chain from `layer` on. A zero marker (met here, or in front as `cut` says) hides the anonymous layers
+    /// behind it, but not a file at the end.
     #[inline]
     pub fn walk(
         &self,
@@ -304,7 +316,8 @@ impl<'e, M: Machine> At<'e, M> {
         pin: &Pinned<'_>,
     ) -> Result<Walk<'e, M>, Stop<M>> {
         let mut depth = 0;
-        // A page of the file's own is within its size, or is being taken away; the size itself is on a line that appending writes.
+        // A file's own page is below its size, or is being removed. The size itself is not read: appending writes its
+        // line.
         let of_file = self.entry.flags().contains(Flags::FILE);
         let beyond_end = |b: &Backing<M>, object: &Object<M>| of_file && object.is_private() && b.is_cut_off(self.va);
         let no_page = || if self.entry.is_stale() { Stop::Stale } else { Stop::Fail(FaultError::BeyondEnd) };
@@ -319,7 +332,7 @@ impl<'e, M: Machine> At<'e, M> {
                         if state.busy() {
                             return Err(Stop::Busy(page));
                         }
-                        // A slot that was read before the page got another identity.
+                        // The slot was read before the page got another identity.
                         if !state.valid() || page.object() != object.address() || page.index() != key {
                             return Err(Stop::Again);
                         }
@@ -373,7 +386,7 @@ impl<'e, M: Machine> At<'e, M> {
         let mut table = self.table(pin)?;
         let now = self.check_page(&found, pin)?;
         let mut prot = self.entry.prot();
-        // Exclusive still: a fork that shares the layer has marked the entry stale before.
+        // Still exclusive: a fork that shares the layer marks the entry stale first.
         let dirty = now.dirty() || (mutant(Mutant::DirtyAsFound) && (store || found.state.dirty()));
         if !in_place || !dirty || (found.depth > 0 && !self.entry.shared() && !found.object.is_exclusive()) {
             if store {
@@ -385,7 +398,7 @@ impl<'e, M: Machine> At<'e, M> {
         let kind = match table.get(self.va) {
             None => FaultKind::Resident,
             Some(leaf) if leaf.pfn != pfn => {
-                // Whoever gave the address another page has not come to the old one's leaf yet.
+                // The CPU that gave the address another page has not cleared the old leaf yet.
                 let mut owed = Obligation::new(self.vm, self.pmap);
                 credit(self.vm, table.remove(self.va, &mut owed));
                 drop(table);
@@ -402,9 +415,8 @@ impl<'e, M: Machine> At<'e, M> {
         Ok(kind)
     }
 
-    /// Maps the page that the chain shows at the address, where it is resident and `wanted` by its object, and nothing is
-    /// mapped there; for whole small spaces. Checked as
-    /// [`At::map_around`] does. Returns what the leaf allows, where it did.
+    /// Maps the page that the chain shows at the address, if it is resident, `wanted` accepts its object, and no leaf
+    /// is there. For whole small spaces. Checks as [`At::map_around`] does. Returns the rights of the new leaf, if any.
     ///
     /// # Requires
     /// Runs under the table page's lock.
@@ -431,8 +443,8 @@ impl<'e, M: Machine> At<'e, M> {
         Ok(Some(prot))
     }
 
-    /// The table page over the address, locked, with the entry checked under its lock. Where the entry is being replaced, a
-    /// table page that is empty (linked by this fault, perhaps, after the writer came by) is not left behind.
+    /// The table page over the address, locked, with the entry checked under its lock. Where the entry is being
+    /// replaced, an empty table page is pruned: this fault may have linked it after the writer's pass.
     #[inline(always)]
     pub fn table(&self, pin: &Pinned<'_>) -> Result<<M::Pmap as Pmap<M>>::Table<'e>, Stop<M>> {
         let mut table = self.pmap.table(self.vm, self.va, pin)?;
@@ -442,7 +454,8 @@ impl<'e, M: Machine> At<'e, M> {
             }
             return Ok(table);
         }
-        // Handed to nobody: a table page that some path keeps in memory every path would.
+        // `table` is dropped, not passed on: a value that one path keeps in memory, the compiler keeps there on every
+        // path.
         let empty = (table.live() == 0).then(|| table.span());
         drop(table);
         if let Some(span) = empty {
@@ -451,13 +464,13 @@ impl<'e, M: Machine> At<'e, M> {
         Err(Stop::Stale)
     }
 
-    /// Lets a table page allow stores again ([`Table::is_sealed`]). What its leaves say is right where all that it covers is the entry's,
-    /// and nobody else sees a layer of its chain any more: whoever the stores were taken away for has gone. What the caller has
-    /// found before, it checks after this.
+    /// Lets a store-protected table page allow stores again ([`Table::is_sealed`]). The leaves keep their rights if the
+    /// entry covers the whole table page and no other space shows a layer of its chain any more. Then the relatives
+    /// that the stores were taken away for have gone. The caller checks after this, not before.
     ///
     /// # Requires
-    /// The table page over the address is locked, the entry checked under its lock: a fork that would show a layer to somebody
-    /// has marked the entry before.
+    /// The caller has locked the table page over the address and checked the entry under its lock. A fork that would
+    /// share a layer has marked the entry stale before.
     #[cold]
     #[inline(never)]
     fn unseal(&self, table: &mut impl Table<M>) {
@@ -485,8 +498,8 @@ impl<'e, M: Machine> At<'e, M> {
         Ok(FaultKind::ZeroFill)
     }
 
-    /// A hole in a file in memory or in shared memory: a new page of zeroes there, where the file system has room. A store through a
-    /// private mapping (a wired one; others: [`At::private_hole`]) copies it in the next attempt.
+    /// A hole in a file in memory or in shared memory: a new page of zeroes there, where the file system has room. A
+    /// store through a private mapping (a wired one; others: [`At::private_hole`]) copies it in the next attempt.
     fn fill_hole(&self, object: &'e Object<M>, key: u64, pin: &Pinned<'_>) -> Result<FaultKind, Stop<M>> {
         let shared = self.entry.shared();
         // Dropped after the page, which leaves its slot first.
@@ -509,8 +522,8 @@ impl<'e, M: Machine> At<'e, M> {
         Ok(FaultKind::ZeroFill)
     }
 
-    /// Makes a busy, valid page in `object`'s empty slot `key`. Its content is the caller's to complete, zeroes too
-    /// ([`NewPage::complete`]): what is done here is time in which the frame's lines come.
+    /// Makes a busy, valid page in `object`'s empty slot `key`. The caller completes its content, zeroes too
+    /// ([`NewPage::complete`]). The frame's lines are prefetched meanwhile.
     #[inline(always)]
     pub fn insert<'o>(
         &self,
@@ -525,7 +538,7 @@ impl<'e, M: Machine> At<'e, M> {
         let next = if zeroed { None } else { page.next() };
         if !zeroed {
             self.vm.machine().prefetch_frame::<PREFETCHED>(frame.pfn());
-            // The frame still names the one behind it in the magazine: the next fault's.
+            // The frame's descriptor still names the next frame of the magazine: the next fault takes that.
             if let Some(next) = next {
                 self.vm.machine().prefetch(core::ptr::from_ref(self.vm.page(next)).cast());
             }
@@ -548,7 +561,7 @@ impl<'e, M: Machine> At<'e, M> {
             });
         }
         let zero = fill == Fill::Zeroed && !zeroed;
-        // Relies on C2, *insert*: whoever shortens or ends the object after this sees the page; whoever did before is seen.
+        // Relies on C2, *insert*: a later truncation or teardown sees the page, and this fault sees an earlier one.
         if !mutant(Mutant::NoFenceAfterInsert) {
             fence_full();
         }
@@ -564,8 +577,8 @@ impl<'e, M: Machine> At<'e, M> {
         Ok(NewPage { object, key, page, pin, cut, zero, next })
     }
 
-    /// Installs a new page, whose content is complete, and lets go of it. `source`: the page that it was copied from. Returns what `look`
-    /// finds in the table page then.
+    /// Installs a new page, whose content is complete, and unbusies it. `source`: the page that it was copied from.
+    /// Returns the result of `look` on the table page, taken under its lock.
     #[inline(always)]
     pub fn install<R>(
         &self,
@@ -596,9 +609,9 @@ impl<'e, M: Machine> At<'e, M> {
         Ok(seen)
     }
 
-    /// What lies behind must still be what a new page's content was made of: a source that was removed may have been
-    /// overwritten before it was copied. A page that moved forward meanwhile is found here, since whoever moves it fills the new
-    /// slot before emptying the old one.
+    /// The chain behind the front must still show the page that the content came from. A source that was removed may
+    /// have been overwritten before it was copied. A page that moved forward meanwhile is found here, because its mover
+    /// fills the new slot before it empties the old one.
     #[inline]
     pub fn check_source(
         &self,
@@ -653,23 +666,24 @@ impl<'e, M: Machine> At<'e, M> {
     }
 }
 
-/// A page that this fault made: busy, and in its object's index. Dropped without [`NewPage::keep`], it is taken back, and nobody has
-/// seen its content.
+/// A page that this fault made: busy, and in its object's index. Dropped without [`NewPage::keep`], it is taken back,
+/// and no other thread has read its content.
 pub(crate) struct NewPage<'o, M: Machine> {
     object: &'o Object<M>,
     key: u64,
     pub page: &'static Page,
     pin: &'o Pinned<'o>,
-    /// A cut stood in the slot before.
+    /// A zero marker stood in the slot before.
     cut: bool,
     /// Its content is still to be zeroed.
     zero: bool,
-    /// The frame that the next fault will take, most likely.
+    /// The frame that the next fault will probably take.
     next: Option<Pfn>,
 }
 
 impl<M: Machine> NewPage<'_, M> {
-    /// Zeroes the content where that was asked for and is still to be done. Nobody looks at it before: the page is busy.
+    /// Zeroes the content if the caller wanted zeroes and the frame has none. No other CPU reads it before: the page is
+    /// busy.
     #[inline(always)]
     pub fn complete(&self) {
         if self.zero {
@@ -696,7 +710,7 @@ impl<M: Machine> Drop for NewPage<'_, M> {
     fn drop(&mut self) {
         let (vm, index) = (self.object.vm(), self.object.index());
         let slot = Slot::Page(vm.pfn_of_page(self.page));
-        // Where the index was dismantled meanwhile, the slot is gone already.
+        // If the index was dismantled meanwhile, the slot is gone already.
         let _gone = match self.cut {
             true => index.replace(self.key, slot, Slot::Cut, self.pin),
             false => index.clear(self.key, slot, self.pin),

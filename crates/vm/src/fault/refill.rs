@@ -1,4 +1,4 @@
-//! Filling the page tables of a space again whose tables were dropped ([`drop_tables`](crate::map::Space::drop_tables)).
+//! Refilling the page tables of a space whose tables were dropped ([`drop_tables`](crate::map::Space::drop_tables)).
 
 use super::{At, Stop};
 use crate::machine::{Machine, Table};
@@ -16,8 +16,8 @@ use quire_sync::epoch::Pinned;
 /// Leaves that are entered under one hold of a table page's lock.
 const STEP: usize = 64;
 
-/// Maps what is resident in a small space whose tables were dropped: anonymous memory first, then files, up to [`SMALL`] pages.
-/// What stands in the way, or memory that is short, ends it: faults serve the rest.
+/// Maps the resident pages of a small space whose tables were dropped: anonymous memory first, then files, up to
+/// [`SMALL`] pages. Ends at an obstacle or where memory is short: faults serve the rest.
 #[cold]
 pub(crate) fn refill<M: Machine>(space: &Space<M>, may: &mut MaySleep) {
     let vm = space.vm();
@@ -40,7 +40,7 @@ pub(crate) fn refill<M: Machine>(space: &Space<M>, may: &mut MaySleep) {
     vm.stats().add(Event::FaultAll, SMALL - tally.left as u64);
 }
 
-/// Pages that [`refill_some`] may still enter, and what all that it has entered allow.
+/// Pages that [`refill_some`] may still enter, and the rights that all entered leaves have.
 pub(crate) struct Tally {
     pub left: u32,
     pub prot: Prot,
@@ -52,8 +52,8 @@ impl Tally {
     }
 }
 
-/// One step of [`refill`], under one pin: enters up to `step` pages of each layer, all below one table page, in `rest` of `entry`.
-/// Returns where to go on.
+/// One step of [`refill`], under one pin: enters up to `step` pages of each layer, all below one table page, in `rest`
+/// of `entry`. Returns the address to continue at.
 pub(crate) fn refill_some<M: Machine>(
     space: &Space<M>,
     entry: &Entry<M>,

@@ -1,25 +1,26 @@
-//! First touches in a row: what a fault makes besides the page that it came for.
+//! First touches in a row: a fault makes pages ahead of the touched one.
 //!
-//! A program that fills fresh memory touches it page by page, and each first touch is a fault. Where the pages before the one that
-//! is touched are there, the fault makes those behind it too: as many as lie there in a row, up to a window
-//! ([`Config::zero_window`](crate::Config::zero_window)). So a program that touches memory here and there gets what it touches and no
-//! more.
+//! A program that fills fresh memory touches it page by page, and each first touch is a fault. Where the pages before
+//! the touched one are mapped, the fault makes as many behind it as lie before it in a row. A window limits them
+//! ([`Config::zero_window`](crate::Config::zero_window)). A program that touches scattered pages gets only those.
 //!
-//! Nothing is remembered for it: what was touched is read from the leaves, in the lines of the table page that the fault writes or has
-//! just written, under the lock that it holds. Pages count by whole lines of leaves, those that are all there and whose last one says
-//! that it was accessed. All leaves say so when they are entered, but for the last of each line that is made ahead: so where no line was
-//! touched to its end, nothing is made. A row begins anew with each table page.
+//! No state is kept for it: the fault reads from the leaves which pages were touched. It reads lines of the table page
+//! that it writes or has just written, under the lock that it holds. A line of leaves counts if all its leaves are
+//! present and the last one has its access bit. Every leaf is entered with the access bit, but for the last of each
+//! line that is made ahead. So if no line was touched to its end, nothing is made. A row begins anew with each table
+//! page.
 //!
-//! What a program has asked for as a range (`MAP_POPULATE`) is touched like that too, and may end within a window: no more than the
-//! mapping's own pages are made.
+//! `MAP_POPULATE` touches its range in the same way, and the range may end within a window. No page is made outside the
+//! mapping.
 //!
-//! # Against whom
-//! Each page is made as a fault makes one (relies on C2): busy in its slot, its content, the table page's lock, the entry and what lies
-//! behind once more, the leaf, and only then not busy any more. What any of these finds in the way takes the page back; the fault
-//! itself is served before. The object needs no look of its own: it is a front's, has no end, and goes after the entry is stale.
+//! # Against other CPUs
+//! Each page is made as a fault makes a page (relies on C2). It is put busy into its slot and gets its content. Then,
+//! under the table page's lock, the entry and the layers behind are checked again, and the leaf is entered. Only then
+//! is it unbusied. If a check fails, the page is taken back; the fault itself has been served before. The object is not
+//! checked: a front's object has no end, and is torn down after the entry is stale.
 
 impl<M: Machine> Maps<M> {
-    /// As `Config::zero_window` says.
+    /// `Config::zero_window`, limited to `MOST`.
     #[inline(always)]
     pub(crate) fn zero_window(&self) -> u64 {
         u64::from(self.config.zero_window).min(MOST)
@@ -46,11 +47,11 @@ use quire_sync::trace::{Kind, note};
 /// Pages of a line of leaves. Windows are whole lines.
 const LINE: u64 = if cfg!(any(loom, shuttle)) { 2 } else { 8 };
 
-/// Pages of a window at most: a bit each.
+/// Most pages of a window: a bit each.
 pub(crate) const MOST: u64 = if cfg!(any(loom, shuttle)) { 2 } else { 64 };
 
 impl<'e, M: Machine> At<'e, M> {
-    /// How many pages behind the one that was just touched first, and mapped, are to be made too.
+    /// How many pages to make behind the page that was just touched first and mapped.
     ///
     /// # Requires
     /// The table page that covers the address is locked.
@@ -82,7 +83,8 @@ impl<'e, M: Machine> At<'e, M> {
         (end - next) / PAGE_SIZE
     }
 
-    /// Makes `pages` pages of zeroes behind the address in the front, and maps them; fewer, or none, where anything is in the way.
+    /// Makes `pages` pages of zeroes behind the address in the front, and maps them. Makes fewer, or none, where
+    /// anything is in the way.
     ///
     /// # Requires
     /// No lock is held.
@@ -104,16 +106,16 @@ impl<'e, M: Machine> At<'e, M> {
             Enter::new(frames[n], prot)
         });
         for last in (LINE - 2..pages).step_by(LINE as usize).filter(|n| entered >> n & 1 != 0) {
-            // Just entered: no CPU needs to be told.
+            // Just entered: no CPU needs a flush.
             table.take_accessed(from + last * PAGE_SIZE);
         }
         drop(table);
-        // Where somebody's leaf is, which is on its way out.
+        // An address that has another leaf, which is about to be cleared.
         made.take_back(|n| entered >> n & 1 == 0);
         made.keep(from);
     }
 
-    /// Whether nothing behind the front shows through at page `n` behind the address.
+    /// Whether page `n` behind the address is zero in all layers behind the front.
     fn is_zero_behind(&self, front: &'e Backing<M>, n: u64, pin: &Pinned<'_>) -> bool {
         let va = self.va + (n + 1) * PAGE_SIZE;
         let walked = At { va, ..*self }.walk(front.behind(), false, pin);
@@ -121,8 +123,8 @@ impl<'e, M: Machine> At<'e, M> {
     }
 }
 
-/// Pages that were made ahead: busy, in their object, mapped nowhere. Those that are left when this is dropped are taken back, and
-/// nobody has seen their content.
+/// Pages made ahead: busy, in their object, not mapped. Dropping takes back the remaining ones, and no other thread has
+/// read their content.
 struct Made<'o, M: Machine> {
     vm: &'static Maps<M>,
     object: &'o Object<M>,
@@ -135,7 +137,7 @@ struct Made<'o, M: Machine> {
 }
 
 impl<M: Machine> Made<'_, M> {
-    /// Makes up to `pages` of them; returns, a bit each, which are still to be zeroed.
+    /// Makes up to `pages` of them. Returns which must still be zeroed, a bit each.
     fn insert(&mut self, at: &At<'_, M>, front: &Backing<M>, pages: u64) -> u64 {
         let (vm, object) = (self.vm, self.object);
         let pages = match front.behind() {
@@ -168,7 +170,7 @@ impl<M: Machine> Made<'_, M> {
         }
     }
 
-    /// Takes back those that `which` says.
+    /// Takes back the pages for which `which` is true.
     fn take_back(&mut self, which: impl Fn(u64) -> bool) {
         let mut rest = self.left;
         while rest != 0 {
@@ -184,12 +186,12 @@ impl<M: Machine> Made<'_, M> {
     #[cold]
     fn take_back_one(&self, n: u32) {
         let pfn = self.frames[n as usize];
-        // Where the index was dismantled meanwhile, the slot is gone already.
+        // If the index was dismantled meanwhile, the slot is gone already.
         let _gone = self.object.index().clear(self.first + u64::from(n), Slot::Page(pfn), self.pin);
         self.vm.release_page(self.vm.page(pfn));
     }
 
-    /// The pages stay, from address `from` on, and are not busy any more.
+    /// Keeps the remaining pages, from address `from` on, and unbusies them.
     fn keep(mut self, from: u64) {
         let mut rest = core::mem::take(&mut self.left);
         let kept = u64::from(rest.count_ones());

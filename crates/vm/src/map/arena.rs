@@ -1,4 +1,4 @@
-//! An arena: a tree of entries, the lock of its writers, and the sequence by which readers trust a miss.
+//! An arena: a tree of entries, the lock of its writers, and the sequence with which readers check a miss.
 
 use super::covered::{Class, Counts, Covered};
 use super::entry::{Attributes, Entry};
@@ -17,7 +17,7 @@ use quire_sync::{CpuId, Mutex, MutexGuard, current_cpu};
 pub(super) type Entries<M> = Tree<Entry<M>, Nodes<M>, FAN_OUT>;
 pub(super) type EntryChange<M> = Change<Entry<M>, Nodes<M>, FAN_OUT>;
 
-/// What a turn counts for: writers that come three times before another CPU's comes are in nobody's way.
+/// The weight of a turn: a writer that comes three times before another CPU's hinders no other CPU.
 const TURN: u32 = 4;
 /// CPUs take turns, where they have done so this often of late.
 #[cfg(not(any(test, loom, shuttle)))]
@@ -25,9 +25,9 @@ const TURNS: u32 = 16;
 #[cfg(any(test, loom, shuttle))]
 const TURNS: u32 = 4;
 
-/// A part of a map that has writers of its own (relies on C9): no operation knows of a space's entries but through an arena.
-/// [`arenas`](super::arenas) says which addresses it has. On lines of its own, of which faults read the first: a fault that finds an
-/// entry reads the tree's root and nothing else of the arena.
+/// A part of a map with writers of its own (relies on C9): operations reach a space's entries only through arenas.
+/// [`arenas`](super::arenas) decides its addresses. It has lines of its own, and faults read the first: a fault that
+/// finds an entry reads the tree's root and nothing else of the arena.
 #[repr(C, align(64))]
 pub struct Arena<M: Machine> {
     entries: Entries<M>,
@@ -36,30 +36,30 @@ pub struct Arena<M: Machine> {
     sequence: AtomicU64,
     /// Bytes that entries cover, and as what.
     covered: Counts,
-    /// The most bytes that it ever was, or has been since [`Arena::forget_peak`]. As `covered`.
+    /// The most bytes of entries ever, or since [`Arena::forget_peak`]. As `covered`.
     peak: AtomicU64,
     /// The addresses that it may have.
     bounds: VirtRange,
     writer: Mutex<Kept>,
 }
 
-/// What only writers use.
+/// The state of writers only.
 pub(super) struct Kept {
     pub(super) owner: Owner,
     /// The CPU of the writer before.
     last: CpuId,
     /// Grows where a writer is on another CPU than the one before, and falls where it is on the same.
     turns: u32,
-    /// Table pages there were found empty last. Pruned when the next ones are: whoever maps and unmaps in one place does not
-    /// pay for a table page each time, and at most one idle stretch is kept.
+    /// Table pages there were found empty last. They are pruned when the next ones are found empty. So a program that
+    /// maps and unmaps in one place does not pay for a table page each time, and at most one idle stretch is kept.
     idle: Option<VirtRange>,
     /// When the entries and their chains are checked next, and the leaves.
     pub(super) entries_due: Due,
     pub(super) leaves_due: Due,
 }
 
-/// The one writer of an arena. Sleeps may happen while it is held. Where the knob says so, the map is checked when it is given
-/// up (`check`).
+/// The one writer of an arena. Its holder may sleep. If the check level says so, the map is checked when it is dropped
+/// (`check`).
 pub struct Writer<'a, M: Machine> {
     pub(super) space: &'a Space<M>,
     arena: &'a Arena<M>,
@@ -90,7 +90,7 @@ impl<M: Machine> Arena<M> {
         self.bounds
     }
 
-    /// The writer, where there is none now. `space`: whose arena it is. May sleep where readers hold the epoch back.
+    /// The writer, if there is none now. `space`: whose arena it is. May sleep where readers hold the epoch back.
     pub(super) fn try_write<'a>(&'a self, space: &'a Space<M>) -> Option<Writer<'a, M>> {
         space.vm().epoch().push_back();
         self.writer.try_lock().map(|kept| Writer::new(space, self, kept))
@@ -133,11 +133,11 @@ impl<M: Machine> Arena<M> {
     pub(super) fn data(&self) -> u64 {
         self.covered.data()
     }
-    /// What entries cover.
+    /// Bytes that entries cover.
     pub(super) fn covered(&self) -> Covered {
         self.covered.read()
     }
-    /// What entries cover, to be changed by the arena's writer.
+    /// Bytes that entries cover, for the arena's writer to change.
     pub(super) fn counts(&self) -> &Counts {
         &self.covered
     }
@@ -146,7 +146,7 @@ impl<M: Machine> Arena<M> {
         self.peak.load(Ordering::Relaxed)
     }
     /// # Requires
-    /// The arena's lock is held; what it was is kept elsewhere.
+    /// The caller holds the arena's lock, and has kept the old peak elsewhere.
     pub(super) fn forget_peak(&self) {
         self.peak.store(0, Ordering::Relaxed);
     }
@@ -165,7 +165,7 @@ impl<M: Machine> Arena<M> {
         cursor.map(|item| unsafe { &*item.value.as_ptr() })
     }
 
-    /// As [`Writer::prepare`], of all of an arena that nobody else can reach yet.
+    /// As [`Writer::prepare`], for all of an arena that no other thread can reach yet.
     pub(super) fn prepare_first(
         &mut self,
         count: usize,
@@ -175,7 +175,7 @@ impl<M: Machine> Arena<M> {
         self.entries.prepare(owner, self.bounds.start, self.bounds.end, count, items(entries))
     }
 
-    /// As [`Writer::commit`], of what [`prepare_first`](Self::prepare_first) has prepared.
+    /// As [`Writer::commit`], for the change from [`prepare_first`](Self::prepare_first).
     pub(super) fn commit_first(&mut self, change: EntryChange<M>) {
         let kept = self.writer.get_mut();
         self.entries.commit(&mut kept.owner, change);
@@ -228,8 +228,8 @@ impl<'a, M: Machine> Writer<'a, M> {
         Writer { space, arena, kept }
     }
 
-    /// Whether CPUs take turns as writers, none of which need ever wait for another: the lines go to and fro between them all the
-    /// same. Told once, then they are counted anew.
+    /// Whether CPUs take turns as writers. None of them may ever wait for another, but the lines go to and fro all the
+    /// same. After a `true` the count begins at 0 again.
     #[inline]
     pub(super) fn take_turns(&mut self) -> bool {
         let many = self.kept.turns > TURN * (TURNS - 1);
@@ -245,19 +245,19 @@ impl<'a, M: Machine> Writer<'a, M> {
 
     /// The entry that covers `va`.
     pub(super) fn get(&self, va: u64) -> Option<&'a Entry<M>> {
-        // SAFETY: the writer is held, so what is in the tree stays; callers let go of entries before they replace them.
+        // SAFETY: the writer is held, so entries in the tree stay; callers let go of entries before they replace them.
         unsafe { self.arena.entries.get(va).map(|item| &*item.value.as_ptr()) }
     }
 
     /// The last entry that starts before `va`.
     pub(super) fn before(&self, va: u64) -> Option<&'a Entry<M>> {
-        // SAFETY: the writer is held, so what is in the tree stays; callers let go of an entry before they replace it.
+        // SAFETY: the writer is held, so entries in the tree stay; callers let go of an entry before they replace it.
         unsafe { self.arena.entries.before(va).map(|item| &*item.value.as_ptr()) }
     }
 
     /// The first entry that ends after `va`.
     pub(super) fn next(&self, va: u64) -> Option<&'a Entry<M>> {
-        // SAFETY: the writer is held, so what is in the tree stays; callers let go of an entry before they replace it.
+        // SAFETY: the writer is held, so entries in the tree stay; callers let go of an entry before they replace it.
         unsafe { self.arena.entries.next(va).map(|item| &*item.value.as_ptr()) }
     }
 
@@ -265,17 +265,17 @@ impl<'a, M: Machine> Writer<'a, M> {
     pub(super) fn overlapping(&self, lo: u64, hi: u64) -> impl Iterator<Item = &'a Entry<M>> + use<'a, M> {
         // SAFETY: the writer is held, so no node is retired before it commits; callers end the walk before that.
         let cursor: Cursor<_, _, FAN_OUT> = unsafe { self.arena.entries.cursor(lo) };
-        // SAFETY: the tree holds live entries, and only the writer, which is held, retires one that it has replaced.
+        // SAFETY: the tree holds live entries, and only the writer, which is held, retires replaced entries.
         cursor.take_while(move |i| i.start < hi).map(|item| unsafe { &*item.value.as_ptr() })
     }
 
-    /// The entries from the first one that ends after `va` on; and the one before that, where it costs nothing to tell.
+    /// The entries that end after `va`, ascending, and the entry before them if it is in the same leaf.
     pub(super) fn around(&self, va: u64) -> (Option<&'a Entry<M>>, impl Iterator<Item = &'a Entry<M>> + use<'a, M>) {
         // SAFETY: the writer is held, so no node is retired before it commits; callers end the walk before that.
         let cursor: Cursor<_, _, FAN_OUT> = unsafe { self.arena.entries.cursor(va) };
-        // SAFETY: the tree holds live entries, and only the writer, which is held, retires one that it has replaced.
+        // SAFETY: the tree holds live entries, and only the writer, which is held, retires replaced entries.
         let before = cursor.before().map(|item| unsafe { &*item.value.as_ptr() });
-        // SAFETY: the tree holds live entries, and only the writer, which is held, retires one that it has replaced.
+        // SAFETY: the tree holds live entries, and only the writer, which is held, retires replaced entries.
         (before, cursor.map(|item| unsafe { &*item.value.as_ptr() }))
     }
 
@@ -283,7 +283,7 @@ impl<'a, M: Machine> Writer<'a, M> {
     pub(super) fn items(&self) -> impl Iterator<Item = (VirtRange, &'a Entry<M>)> + use<'a, M> {
         // SAFETY: the writer is held, so no node is retired before it commits; callers end the walk before that.
         let cursor: Cursor<_, _, FAN_OUT> = unsafe { self.arena.entries.cursor(0) };
-        // SAFETY: the tree holds live entries, and only the writer, which is held, retires one that it has replaced.
+        // SAFETY: the tree holds live entries, and only the writer, which is held, retires replaced entries.
         cursor.map(|i| (VirtRange { start: i.start, end: i.end }, unsafe { &*i.value.as_ptr() }))
     }
 
@@ -307,7 +307,7 @@ impl<'a, M: Machine> Writer<'a, M> {
         self.arena.entries.set_aside(&mut self.kept.owner)
     }
 
-    /// Publishes a change by one swap. Relies on C3: misses next to it do not count. What entries cover was counted before.
+    /// Publishes a change by one swap. Relies on C3: misses next to it do not count. The bytes were counted before.
     pub(super) fn commit(&mut self, change: EntryChange<M>) {
         let s = self.arena.sequence.load(Ordering::Relaxed);
         self.arena.sequence.store(s + 1, Ordering::Relaxed);
@@ -321,10 +321,10 @@ impl<'a, M: Machine> Writer<'a, M> {
         self.note_updates(1);
     }
 
-    /// Puts an entry in the place of the one that has exactly its range, and has the attributes `old`, by one store. Nobody's miss is concerned.
+    /// Replaces the entry with exactly this range, and the attributes `old`, by one store. Misses need no second look.
     ///
     /// # Panics
-    /// Where none has: a bug of the map.
+    /// If no entry has the range: a bug of the map.
     pub(super) fn replace(&mut self, entry: NonNull<Entry<M>>, old: &Attributes) {
         // SAFETY: the caller made the entry and has not published it, so no other thread can retire it.
         let (range, new) = unsafe { (entry.as_ref().range(), entry.as_ref().attributes()) };
@@ -335,14 +335,14 @@ impl<'a, M: Machine> Writer<'a, M> {
         self.note_updates(1);
     }
 
-    /// Counts leaves that a change cleared or weakened, or changes: what the checker's cost is spread over.
+    /// Counts leaves that a change cleared or weakened, or changes: the checker's cost is spread over these.
     pub(super) fn note_updates(&mut self, n: u64) {
         self.kept.note_updates(n);
     }
 
-    /// Table pages in `emptied` hold nothing any more: returns what to prune now. Where nothing is mapped in the space any
-    /// more, that is everything. (Who maps and unmaps in an arena of its own does not look at others; what one idle stretch
-    /// there has goes when the arenas join.)
+    /// Table pages in `emptied` hold no leaf any more: returns the range to prune now. If nothing is mapped in the
+    /// space any more, that is everything. (A writer in an arena of its own does not look at others; idle stretches
+    /// there are pruned when the arenas join.)
     pub(super) fn idle_tables(&mut self, emptied: Option<VirtRange>, space: &Space<M>) -> Option<VirtRange> {
         let home = core::ptr::eq(self.arena, space.arenas.home());
         if home && self.arena.mapped() == 0 && space.mapped() == 0 {

@@ -1,4 +1,4 @@
-//! The arenas of a space: one to begin with, more where CPUs get in each other's way.
+//! The arenas of a space: one at first, more where CPUs contend.
 //!
 //! # Contract C9: the map fans out
 //! Operations in different arenas share no lock, no tree, no sequence and no flush.
@@ -7,24 +7,26 @@
 //! A space has memory only for the CPUs on which it really contended.
 //!
 //! # How arenas open
-//! A space starts with its *home* arena, which has all addresses. Where a mapping without an address meets another writer
-//! there again and again, or CPUs that run the space at the same time take turns as its writers, the CPU that is about to map
-//! gets an arena of its own: a stretch of [`SPAN`] bytes (half a slot of the root table on x86-64; up to 128 CPUs have a slot each,
-//! so that their arenas share no table page but the root, and then two share one), with a tree, a lock and a sequence of its own.
-//! From then on what that CPU maps without an address goes there, and whoever unmaps or changes it takes that arena's lock. So
-//! memory follows the CPUs on which a process really contended.
+//! A space starts with its *home* arena, which has all addresses. Two things give a CPU an arena of its own. Mappings
+//! without an address may meet another writer there again and again. Or CPUs that run the space at the same time take
+//! turns as its writers. The CPU that is about to map then gets a stretch of [`SPAN`] bytes, with a tree, a lock and a
+//! sequence of its own. The stretch is half a slot of the root table on x86-64. Up to 128 CPUs have a slot each, so
+//! that their arenas share no table page but the root; then two share one. From then on that CPU's mappings without an
+//! address go there. Any thread that unmaps or changes them takes that arena's lock. So memory follows the CPUs on
+//! which a process really contended.
 //!
 //! # Rules
-//! - An address belongs to the open arena whose stretch covers it, else to the home arena. Reading that takes two loads of
-//!   words that hardly ever change.
-//! - Arenas open and close under the home arena's lock; one closes under its own lock too. So who holds either knows what
-//!   belongs to it, and who has just taken an arena's lock looks again whether the address is still the arena's.
-//! - A stretch is opened only where the home arena has nothing in it; and the home arena places nothing in the stretches once
-//!   there are any.
-//! - No entry crosses from one arena to another. An operation that would, or one that needs all of the space at one moment
-//!   (fork), *joins*: under the home arena's lock the others' entries go to the home tree, and the stretches close. Entries
-//!   themselves do not change by that, so no fault is disturbed: it finds the entry in one tree or the other, and a miss counts
-//!   only where the address still belongs to the arena that was searched (mutant [`Mutant::MissInClosedArena`]).
+//! - An address belongs to the open arena whose stretch covers it, else to the home arena. Reading that takes two loads
+//!   of words that hardly ever change.
+//! - Arenas open and close under the home arena's lock; one closes under its own lock too. So the holder of either lock
+//!   knows the arena's addresses. A thread that has just taken an arena's lock checks again that the address is still
+//!   the arena's.
+//! - A stretch is opened only where the home arena has nothing in it. Once there are stretches, the home arena places
+//!   nothing in them.
+//! - No entry crosses from one arena to another. Some operations would cross, or need all of the space at one moment
+//!   (fork). They *join*: under the home arena's lock the others' entries go to the home tree, and the stretches close.
+//!   Entries do not change by that, so no fault is disturbed: it finds the entry in one tree or the other. A miss
+//!   counts only if the address still belongs to the searched arena (mutant [`Mutant::MissInClosedArena`]).
 //! - A closed arena's memory stays until the space goes, and is used when that CPU contends again.
 
 use super::arena::{Arena, Writer};
@@ -57,8 +59,8 @@ const ARENAS: usize = 256;
 #[cfg(any(test, loom, shuttle))]
 const ARENAS: usize = 2;
 
-/// The first stretch begins here: above what sanitizers reserve below 17 TiB, and all end below where programs that may lie
-/// anywhere are loaded (85 TiB).
+/// The first stretch begins here. It is above the addresses that sanitizers reserve below 17 TiB. All stretches end
+/// below 85 TiB, where position-independent programs are loaded.
 #[cfg(not(any(test, loom, shuttle)))]
 const FIRST: u64 = 80 << SPAN_SHIFT;
 #[cfg(any(test, loom, shuttle))]
@@ -66,13 +68,13 @@ const FIRST: u64 = crate::testing::BASE + if cfg!(any(loom, shuttle)) { 0 } else
 /// All stretches.
 pub(super) const STRETCHES: VirtRange = VirtRange { start: FIRST, end: FIRST + ARENAS as u64 * SPAN };
 
-/// A CPU has an arena of its own after so many waits of anybody for the home arena's writers.
+/// Waits for the home arena's writers, by any CPU, after which a CPU gets an arena of its own.
 #[cfg(not(any(test, loom, shuttle)))]
 const CROWD: u32 = 16;
 #[cfg(any(test, loom, shuttle))]
 const CROWD: u32 = 1;
 
-/// Where a look at a map took place, and when: what a miss is believed by (relies on C3).
+/// The place and the time of a lookup, by which a miss is checked (relies on C3).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Moment<M: Machine> {
     arena: *const Arena<M>,
@@ -85,7 +87,7 @@ pub struct Changed;
 
 /// Pointers to the arenas, in the order of their stretches.
 pub(super) struct Fan<M: Machine> {
-    /// Which of them have their stretches, one bit each: apart from the arenas, whose lines their writers write.
+    /// Which of them have their stretches, one bit each. Apart from the arenas, because writers write an arena's lines.
     open: [AtomicU64; ARENAS.div_ceil(64)],
     slots: [AtomicPtr<Arena<M>>; ARENAS],
     /// The most bytes that the space's entries can have covered before arenas were joined last. Written under the home arena's lock.
@@ -93,7 +95,7 @@ pub(super) struct Fan<M: Machine> {
 }
 
 impl<M: Machine> Fan<M> {
-    /// One without arenas; made in its place, which is long for a kernel's stack.
+    /// A fan without arenas; made in its place, because it is too long for a kernel's stack.
     fn make(vm: &Maps<M>) -> Result<NonNull<Fan<M>>, OutOfMemory> {
         let fan = vm.map_memory().fans.cache().alloc(vm)?.cast::<Fan<M>>();
         record::wrote(fan.as_ptr());
@@ -149,10 +151,10 @@ impl<M: Machine> Fan<M> {
 #[repr(C)]
 pub(super) struct Arenas<M: Machine> {
     home: Arena<M>,
-    // A new line from here: what faults read.
+    // Faults read the line that begins here.
     /// Null until a CPU gets an arena of its own.
     fan: AtomicPtr<Fan<M>>,
-    /// Waits for the home arena's writers, of those who would rather be elsewhere.
+    /// Waits for the home arena's writers, by CPUs without an arena of their own.
     crowd: AtomicU32,
 }
 
@@ -199,7 +201,7 @@ impl<M: Machine> Arenas<M> {
         &self.home
     }
 
-    /// The home arena of a space that nobody else can reach.
+    /// The home arena of a space that no other thread can reach.
     pub fn home_mut(&mut self) -> &mut Arena<M> {
         &mut self.home
     }
@@ -210,7 +212,8 @@ impl<M: Machine> Arenas<M> {
         core::iter::once(&self.home).chain(others)
     }
 
-    /// The most bytes that entries ever covered; where arenas have peaks of their own, at different times perhaps, their sum.
+    /// The most bytes that entries ever covered. Arenas may have had their peaks at different times; then the sum of
+    /// the peaks.
     pub fn peak(&self) -> u64 {
         let before = self.fan().map_or(0, |f| f.peak.load(Ordering::Relaxed));
         before.max(self.all().map(|a| a.peak()).sum())
@@ -221,7 +224,7 @@ impl<M: Machine> Arenas<M> {
         self.fan().is_some_and(|f| f.open.iter().any(|w| w.load(Ordering::Acquire) != 0))
     }
 
-    /// Where what belongs to `arena` from `va` on ends.
+    /// The end of the addresses that belong to `arena` from `va` on.
     ///
     /// # Requires
     /// `arena`'s lock or the home arena's is held, and it has `va`.
@@ -238,11 +241,11 @@ impl<M: Machine> Arenas<M> {
         self.next_in(VirtRange { start: from, end: u64::MAX }, pin)
     }
 
-    /// The first entry that has a part of `range`. Only arenas that can have one are looked at: what others change is nobody's
-    /// business there.
+    /// The first entry that has a part of `range`. Only arenas that can have one are searched, so it reads no lines
+    /// that other arenas' writers write.
     pub fn next_in<'p>(&self, range: VirtRange, pin: &'p Pinned<'_>) -> Option<&'p Entry<M>> {
         let from = range.start;
-        // Where something is there, no other arena is looked at.
+        // If the first arena has an entry there, no other arena is searched.
         let here = self.of(from);
         let first = here.next(from, pin).filter(|e| e.range().start < range.end);
         let all_here = !ptr::eq(here, &self.home) && slot(from).is_some_and(|n| stretch(n).end >= range.end);
@@ -250,20 +253,20 @@ impl<M: Machine> Arenas<M> {
             return first;
         }
         if all_here {
-            // Unless it was closed meanwhile, and what it had is the home arena's.
+            // Unless it was closed meanwhile, and the home arena has its entries.
             return if ptr::eq(self.of(from), here) { first } else { self.next_in(range, pin) };
         }
         let has = |n: usize| stretch(n).end > from && stretch(n).start < range.end;
         let others = self.fan().into_iter().flat_map(|f| f.open().filter(|n| has(*n)).filter_map(|n| f.at(n)));
-        // The home arena last: where others join it meanwhile, what has left them is there.
+        // The home arena last: it has the entries of arenas that join meanwhile.
         let early = mutant(Mutant::HomeArenaFirst).then_some(&self.home);
         let late = core::iter::once(&self.home).filter(|_| early.is_none());
         let all = early.into_iter().chain(others).chain(late).filter_map(|a| a.next(from, pin));
         all.filter(|e| e.range().start < range.end).min_by_key(|e| e.range().start)
     }
 
-    /// Opens the stretch of `cpu`; nothing happens where something is mapped there, where the machine's
-    /// addresses end before, or where there is no memory for it.
+    /// Opens the stretch of `cpu`. Does nothing if something is mapped there, if the machine's addresses end before it,
+    /// or if there is no memory.
     pub fn open(&self, space: &Space<M>, cpu: CpuId) {
         let vm = space.vm();
         let n = slot_of(cpu);
@@ -285,12 +288,12 @@ impl<M: Machine> Arenas<M> {
         space.pmap().fan_out(vm);
     }
 
-    /// Everything belongs to the home arena, and does while the result is held. An error closes some stretches or none, and
-    /// loses nothing.
+    /// Joins: everything belongs to the home arena while the result is held. An error closes some stretches or none,
+    /// and loses nothing.
     fn join<'a>(&'a self, space: &'a Space<M>) -> Result<Writer<'a, M>, OutOfMemory> {
         let mut home = self.home.write(space);
         let Some(fan) = self.fan() else { return Ok(home) };
-        // Who joins again and again, as forks of one process do, has nothing new to write.
+        // A process that joins again and again, as by forks, has nothing new to write.
         let peak = self.peak();
         if peak > fan.peak.load(Ordering::Relaxed) {
             fan.peak.store(peak, Ordering::Relaxed);
@@ -306,13 +309,14 @@ impl<M: Machine> Arenas<M> {
             let come =
                 home.prepare(bounds.start, bounds.end, arena.len(), theirs.items().map(|(_, e)| NonNull::from(e)))?;
             let go = theirs.prepare(bounds.start, bounds.end, 0, core::iter::empty())?;
-            // A look that misses an entry in the old tree sees that the stretch is closed: it was before the entry went.
+            // A lookup that misses an entry in the old tree sees that the stretch is closed, because it closed before
+            // the entry went.
             home.arena().counts().change(&covered);
             home.commit(come);
             fan.set_open(n, false);
             arena.counts().change(&Covered::default().less(&covered));
             theirs.commit(go);
-            // Else it would count here and there.
+            // Otherwise its bytes would count in both arenas.
             arena.forget_peak();
         }
         space.pmap().fan_in(space.vm());
@@ -340,7 +344,7 @@ impl<M: Machine> Arenas<M> {
 }
 
 impl<M: Machine> Space<M> {
-    /// The writer of the arena that has `va`; and where what belongs to that arena from there on ends.
+    /// The writer of the arena that has `va`, and the end of that arena's addresses from there on.
     pub(super) fn write_at(&self, va: u64) -> (Writer<'_, M>, u64) {
         loop {
             let arena = self.arenas.of(va);
@@ -373,7 +377,7 @@ impl<M: Machine> Space<M> {
         self.arenas.join(self)
     }
 
-    /// The writer under which a mapping without an address shall be made: the calling CPU's own arena's where it has one.
+    /// The writer for a mapping without an address: of the calling CPU's own arena, if it has one.
     pub(super) fn write_somewhere(&self) -> Writer<'_, M> {
         let arenas = &self.arenas;
         let cpu = current_cpu();
@@ -382,13 +386,14 @@ impl<M: Machine> Space<M> {
         if let Some(arena) = own() {
             let writer = arena.write(self);
             if own().is_some() || mutant(Mutant::OwnArenaBeforeLock) {
-                // Again where the page tables were dropped meanwhile. Who closes the stretch waits for this lock before the fan-in.
+                // Fan out again, if the page tables were dropped meanwhile. A thread that closes the stretch waits for
+                // this lock before the fan-in.
                 self.pmap().fan_out(self.vm());
                 return writer;
             }
         }
         let crowded = match arenas.home.try_write(self) {
-            // A thread that goes from CPU to CPU takes turns with nobody.
+            // A thread that goes from CPU to CPU takes turns with no other thread.
             Some(mut writer) => {
                 if !writer.take_turns() || !self.pmap().is_running_elsewhere(cpu) {
                     return writer;
@@ -409,8 +414,8 @@ impl<M: Machine> Space<M> {
         arenas.home.write(self)
     }
 
-    /// The entry that covers `va`, or a miss that counts (relies on C3): one around which nothing changed. The sequence, which each
-    /// change writes, is read only where there is nothing at the first look.
+    /// The entry that covers `va`, or a miss that counts (relies on C3), because nothing changed around it. The
+    /// sequence, which each change writes, is read only after a first miss.
     #[inline]
     pub(crate) fn look<'p>(&self, va: u64, pin: &'p Pinned<'_>) -> Result<Option<&'p Entry<M>>, Changed> {
         match self.lookup(va, pin) {
@@ -428,14 +433,14 @@ impl<M: Machine> Space<M> {
         }
     }
 
-    /// Where and when a look at the map at `va` takes place, taken before a lookup whose miss shall count.
+    /// The place and the time of a lookup at `va`, taken before a lookup whose miss shall count.
     #[inline]
     pub(crate) fn moment(&self, va: u64) -> Moment<M> {
         let arena = self.arenas.of(va);
         Moment { arena, sequence: arena.sequence() }
     }
 
-    /// Whether a miss at `va` since `moment` may be believed: nothing changed in the arena, and `va` is still its.
+    /// Whether a miss at `va` since `moment` counts: nothing changed in the arena, and `va` still belongs to it.
     #[inline]
     pub(crate) fn unchanged_since(&self, va: u64, moment: Moment<M>) -> bool {
         let arena = self.arenas.of(va);
@@ -446,16 +451,16 @@ impl<M: Machine> Space<M> {
     }
 
     /// Sleeps until no writer changes the arena of `va`, and keeps writers out while the result is held: no entry is or
-    /// becomes stale. For a fault that was defeated too often (progress), and to wait for a stale entry to be replaced.
+    /// becomes stale. For a fault that failed too often (progress), and to wait for a stale entry to be replaced.
     pub(crate) fn keep_writers_out(&self, va: u64) -> Writer<'_, M> {
         self.write_at(va).0
     }
 }
 
 impl<M: Machine> Space<M> {
-    /// Gives `cpu` an arena of its own for what it maps without an address, as waiting for other writers often enough would:
-    /// for who knows beforehand that a program's threads will map and unmap at once. Nothing happens where there is no memory
-    /// for it, or where something is mapped in the CPU's stretch of addresses already.
+    /// Gives `cpu` an arena of its own for mappings without an address, as enough waits for other writers would. For a
+    /// caller that knows that a program's threads will map and unmap at once. Does nothing if there is no memory for
+    /// it, or if something is mapped in the CPU's stretch already.
     pub fn open_arena(&self, cpu: CpuId) {
         self.arenas.open(self, cpu);
     }
@@ -521,7 +526,7 @@ mod tests {
         assert_eq!(rows(s), [(a, 2), (b, 3)]);
         assert_eq!(s.stats().mapped_bytes, 5 * PAGE_SIZE);
         assert_eq!(s.fault(b, Access::Write), Ok(crate::FaultKind::ZeroFill));
-        // Whoever unmaps, it is the same memory.
+        // The same memory is unmapped, on whatever CPU.
         set_cpu(0);
         s.unmap(VirtRange { start: b, end: b + PAGE_SIZE }).unwrap();
         assert_eq!(rows(s), [(a, 2), (b + PAGE_SIZE, 2)]);
@@ -594,7 +599,7 @@ mod tests {
         assert!(!s.arenas.fanned_out());
         assert_eq!(rows(s), [(at, 2), (edge + PAGE_SIZE, 1)]);
         s.check(true).unwrap();
-        // What is there now keeps the stretch closed.
+        // The mapping that is there now keeps the stretch closed.
         s.open_arena(1);
         assert!(!s.arenas.fanned_out());
     }

@@ -1,4 +1,4 @@
-//! Derives every invariant of a map again: its tree, its entries, their chains, and what the page tables cache of them.
+//! Derives every invariant of a map again: its tree, its entries, their chains, and the page tables that cache them.
 
 use super::arena::Writer;
 use super::covered::Covered;
@@ -29,7 +29,7 @@ impl<M: Machine> Writer<'_, M> {
     fn check_at_release(&mut self) {
         let vm = self.space.vm();
         let level = vm.check_level();
-        // A thread that unwinds gives its locks up half-way through what it was doing.
+        // A thread that unwinds drops its locks in the middle of its work.
         if quire_sync::hooks::is_panicking() {
             return;
         }
@@ -44,7 +44,7 @@ impl<M: Machine> Writer<'_, M> {
         vm.check_at_release();
     }
 
-    /// The tree, the entries and their chains. Returns how many things were looked at.
+    /// The tree, the entries and their chains. Returns how many things were checked.
     fn check_entries(&self) -> Result<u64, Broken> {
         self.check_tree().map_err(Broken::Tree)?;
         let (mut covered, mut cost) = (Covered::default(), 0);
@@ -103,7 +103,7 @@ impl<M: Machine> Writer<'_, M> {
         Ok(depth)
     }
 
-    /// The page tables, and what the private layers of the chains hold. `quiet`: no fault and no remover is under way.
+    /// The page tables, and the slots of the chains' private layers. `quiet`: no fault and no remover is under way.
     fn check_leaves(&self, quiet: bool) -> Result<u64, Broken> {
         let (vm, pmap) = (self.space.vm(), self.space.pmap());
         let mut cost = pmap.check(vm, quiet)?;
@@ -133,7 +133,8 @@ impl<M: Machine> Writer<'_, M> {
         Ok(cost)
     }
 
-    /// One leaf, under the lock of its table page. What it says is no more than what is so where the table page is sealed.
+    /// One leaf, under the lock of its table page. If the table page is store-protected, the leaf may allow stores in
+    /// name only.
     fn check_leaf(&self, va: u64, leaf: Leaf, sealed: bool, quiet: bool, pin: &Pinned<'_>) -> Result<(), Broken> {
         let entry = self.get(va).ok_or(Broken::LeafWithoutEntry(va))?;
         let stores = leaf.prot.contains(Prot::WRITE) && !sealed;
@@ -143,7 +144,7 @@ impl<M: Machine> Writer<'_, M> {
         if let Some((object, key)) = entry.front().layer(va)
             && let Some(device) = object.device()
         {
-            // A revoked one has no pages; its leaves are on their way out.
+            // A revoked device has no pages; its leaves are about to be cleared.
             let right = leaf.pfn.0 == device.first.0 + key && (key < object.end() || !quiet);
             return if right { Ok(()) } else { Err(Broken::LeafFrame(va)) };
         }
@@ -155,7 +156,7 @@ impl<M: Machine> Writer<'_, M> {
         let page = self.space.vm().page(leaf.pfn);
         let state = page.state();
         if state.busy() && !quiet {
-            // Somebody is taking the page away, or moves it from layer to layer.
+            // Another CPU is removing the page, or moving it from layer to layer.
             return Ok(());
         }
         if leaf.prot.contains(Prot::WRITE) && !state.dirty() {
@@ -164,7 +165,7 @@ impl<M: Machine> Writer<'_, M> {
         let right = if quiet {
             shown(entry, va, pin) == Slot::Page(leaf.pfn)
         } else {
-            // Something may have come in front of it a moment ago; but a layer of the chain has it.
+            // Another page may have come in front of it just now, but a layer of the chain has it.
             let (object, key) = (page.object(), page.index());
             layers(entry.front()).filter_map(|b| b.layer(va)).any(|(o, k)| o.address() == object && k == key)
                 || page.state() != state
@@ -174,8 +175,8 @@ impl<M: Machine> Writer<'_, M> {
 }
 
 impl<M: Machine> Space<M> {
-    /// Checks the map, with its writers kept out. Faults may go on, unless the caller says that the machine is `quiet`; then
-    /// more can be checked. In O(entries + residents).
+    /// Checks the map, with its writers kept out. Faults may continue, unless the caller says that the machine is
+    /// `quiet`: then more can be checked. In O(entries + residents).
     pub fn check(&self, quiet: bool) -> Result<(), Broken> {
         // While the home arena's writer is held, no arena opens or closes.
         let home = self.arenas.home().write(self);

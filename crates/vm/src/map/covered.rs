@@ -1,11 +1,12 @@
-//! How many bytes of an address space entries cover, and as what. Kept with each change of the tree, so that no question needs a walk.
+//! How many bytes of an address space entries cover, by class. Each change of the tree updates the counts, so no query
+//! needs a walk.
 
 use super::entry::{Attributes, Entry, Flags};
 use crate::machine::Machine;
 use crate::types::Prot;
 use quire_sync::atomic::{AtomicU64, Ordering};
 
-/// What a range counts as, by its protection and flags.
+/// The class of a range, by its protection and flags.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Class {
     /// A program can store into it, and only the program sees that.
@@ -45,7 +46,7 @@ const KIND: u8 = Flags::SHARED.bits() | Flags::GROWS_DOWN.bits();
 const _: () = assert!(KIND == 3 && Prot::all().bits() == 7);
 
 impl Class {
-    /// As Linux tells them apart.
+    /// The class by Linux's rules.
     #[inline(always)]
     pub fn of(a: &Attributes) -> Class {
         CLASS_OF[usize::from(a.flags.bits() & KIND | (a.prot.bits() & 7) << KIND.count_ones())]
@@ -65,41 +66,41 @@ impl Covered {
     pub fn data(&self) -> u64 {
         self.classes[Class::Data as usize]
     }
-    /// What grows downward.
+    /// Memory that grows downward.
     pub fn stack(&self) -> u64 {
         self.classes[Class::Stack as usize]
     }
-    /// What a program can execute and not store into, stacks apart.
+    /// Memory that a program can execute and not store into, stacks apart.
     pub fn code(&self) -> u64 {
         self.classes[Class::Code as usize]
     }
 
-    /// `bytes` more with these attributes.
+    /// Adds `bytes` with these attributes.
     pub(super) fn come(&mut self, bytes: u64, a: &Attributes) {
         self.bytes = self.bytes.wrapping_add(bytes);
         let class = &mut self.classes[Class::of(a) as usize];
         *class = class.wrapping_add(bytes);
     }
 
-    /// All of an entry.
+    /// Adds all of an entry.
     pub(super) fn come_entry<M: Machine>(&mut self, e: &Entry<M>) {
         self.come(e.range().bytes(), &e.attributes());
     }
 
-    /// What it is more than `other`.
+    /// This less `other`.
     pub(super) fn less(&self, other: &Covered) -> Covered {
         let classes = core::array::from_fn(|i| self.classes[i].wrapping_sub(other.classes[i]));
         Covered { bytes: self.bytes.wrapping_sub(other.bytes), classes }
     }
 
-    /// Both together.
+    /// The sum of both.
     pub(super) fn and(&self, other: &Covered) -> Covered {
         let classes = core::array::from_fn(|i| self.classes[i].wrapping_add(other.classes[i]));
         Covered { bytes: self.bytes.wrapping_add(other.bytes), classes }
     }
 }
 
-/// What an arena covers. Its writer's; read by anybody for limits and statistics.
+/// The bytes that an arena covers. Only its writer writes them; limits and statistics read them without a lock.
 pub(super) struct Counts {
     bytes: AtomicU64,
     classes: [AtomicU64; CLASSES],
@@ -123,7 +124,7 @@ impl Counts {
         Covered { bytes: self.bytes(), classes }
     }
 
-    /// An entry comes.
+    /// Adds an entry.
     ///
     /// # Requires
     /// The caller is the arena's writer.
@@ -134,7 +135,7 @@ impl Counts {
         add(&self.classes[Class::of(&e.attributes()) as usize], bytes);
     }
 
-    /// An entry goes.
+    /// Takes an entry out.
     ///
     /// # Requires
     /// The caller is the arena's writer.
@@ -145,7 +146,7 @@ impl Counts {
         add(&self.classes[Class::of(&e.attributes()) as usize], bytes);
     }
 
-    /// `bytes` change their class.
+    /// Moves `bytes` from a class to another.
     ///
     /// # Requires
     /// The caller is the arena's writer.
@@ -166,7 +167,7 @@ impl Counts {
 }
 
 /// # Requires
-/// The caller is the only one that writes `count`.
+/// No other thread writes `count`.
 #[inline(always)]
 fn add(count: &AtomicU64, by: u64) {
     count.store(count.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Entries: what a map holds for a range. Immutable once published; replaced, never edited.
+//! Entries: a map's record of a range. Immutable once published; replaced, never edited.
 
 use crate::error::OutOfMemory;
 use crate::machine::Machine;
@@ -14,30 +14,30 @@ use quire_sync::epoch::Retired;
 use quire_sync::record;
 
 bitflags::bitflags! {
-    /// What kind of mapping an entry is.
+    /// The kind of mapping that an entry is.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct Flags: u8 {
-        /// Stores go to the object itself, and everybody who maps it sees them.
+        /// Stores go to the object itself, and every mapping of it sees them.
         const SHARED = 1;
         /// A fault below the entry extends it downward (a stack).
         const GROWS_DOWN = 2;
-        /// The front backing is not this mapping's alone (a file, or a layer shared since a fork): before the first store is
-        /// allowed, a new front is put before it. An entry with this flag never allows stores.
+        /// The front backing is not this mapping's alone (a file, or a layer shared since a fork). A new front is put
+        /// before it before the first store is allowed. An entry with this flag never allows stores.
         const NEEDS_FRONT = 4;
         /// A fork leaves it out.
         const DONT_FORK = 8;
         /// A fork gives the child fresh, empty memory in its place.
         const WIPE_ON_FORK = 16;
-        /// What it shows stays resident ([`Wire`](super::Wire)).
+        /// Its pages stay resident ([`Wire`](super::Wire)).
         const WIRED = 32;
         /// With `WIRED`: from the first use on; nothing is made resident before.
         const WIRED_ON_FAULT = 64;
-        /// Private, and a file lies at the end of the chain: what lies beyond the file's end cannot be reached, copied or not.
+        /// Private, with a file at the end of the chain: nothing beyond the file's end can be reached, copied or not.
         const FILE = 128;
     }
 }
 
-/// What a range is for, as far as tools want to know: a name in /proc/self/maps.
+/// The purpose of a range, for tools: a name in /proc/self/maps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(u8)]
 pub enum Tag {
@@ -54,14 +54,14 @@ pub enum Tag {
     Vvar,
 }
 
-/// What a map holds for a range; see the module.
+/// A map's record of a range; see the module.
 #[repr(C)]
 pub struct Entry<M: Machine> {
     /// Must be first: the epoch hands it back.
     retired: Retired,
     vm: &'static Maps<M>,
-    /// The front backing: the newest layer of the chain, which belongs to the newest entry that has it. Until its writer can
-    /// no longer fail, an unpublished entry has here the old entry whose chain its own will come from.
+    /// The front backing: the newest layer of the chain, which belongs to the newest entry that has it. In an
+    /// unpublished entry this is first the old entry whose chain it will take or copy.
     front: Cell<*const ()>,
     range: VirtRange,
     prot: Prot,
@@ -90,12 +90,12 @@ quire_sync::assert_layout!(Entry<crate::testing::TestMachine> {
 /// Relies on C3: a writer has begun to replace the entry. Set before any PTE of the range is touched; checked by faults under
 /// the lock of the table page.
 const STALE: u8 = 1;
-/// No leaf of the range allows stores: a fork has taken them away, and no fault has come since. A fault takes the bit off
-/// before it enters a leaf, which it can only as long as the entry is not stale: so whoever marks the entry knows by what the
-/// mark replaced.
+/// No leaf of the range allows stores: a fork has taken them away, and no fault has come since. A fault clears the bit
+/// before it enters a leaf, which it can only while the entry is not stale. So a writer learns from the value that its
+/// stale mark replaced.
 const NO_STORES: u8 = 2;
 
-/// How a new entry comes to its chain.
+/// How a new entry gets its chain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum How {
     /// Empty private memory is made for it.
@@ -104,7 +104,7 @@ pub(super) enum How {
     Object,
     /// It takes over the chain of its origin, which goes.
     Taken,
-    /// It gets a copy of what its origin's chain shows.
+    /// It gets a copy of its part of its origin's chain.
     Copied,
     /// The same, with room to grow.
     Grown,
@@ -112,21 +112,22 @@ pub(super) enum How {
     Tail,
 }
 
-// SAFETY: what readers look at is immutable once published, or atomic (`state`); the cells are the one writer's.
+// SAFETY: readers look only at fields that are immutable once published, or atomic (`state`); the cells are the one
+// writer's.
 unsafe impl<M: Machine> Send for Entry<M> {}
 // SAFETY: readers load `state` and fields that stay as they are once published; the cells are set by the arena's one writer.
 unsafe impl<M: Machine> Sync for Entry<M> {}
 
-/// What an entry says of its range, apart from where it lies and what is behind it.
+/// The attributes of an entry: all but its place and its chain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Attributes {
-    /// What accesses are allowed.
+    /// The allowed accesses.
     pub prot: Prot,
-    /// What `protect` may allow at most.
+    /// The most that `protect` may allow.
     pub max_prot: Prot,
-    /// What kind of mapping it is.
+    /// The kind of mapping.
     pub flags: Flags,
-    /// What it is for.
+    /// Its purpose.
     pub tag: Tag,
 }
 
@@ -136,7 +137,7 @@ impl Attributes {
         self.flags.contains(Flags::SHARED) && self.max_prot.contains(Prot::WRITE)
     }
 
-    /// Those of a range that goes with it but is empty memory: its front is its own.
+    /// These attributes for an adjoining range of empty memory, whose front is its own.
     pub(super) fn emptied(self) -> Attributes {
         Attributes { flags: self.flags - Flags::NEEDS_FRONT - Flags::FILE, ..self }
     }
@@ -169,13 +170,13 @@ impl<M: Machine> Entry<M> {
         record::read(&self.range);
         self.range
     }
-    /// What accesses are allowed.
+    /// The allowed accesses.
     #[inline(always)]
     pub(crate) fn prot(&self) -> Prot {
         record::read(&self.prot);
         self.prot
     }
-    /// What kind of mapping it is.
+    /// The kind of mapping.
     #[inline(always)]
     pub(crate) fn flags(&self) -> Flags {
         record::read(&self.flags);
@@ -222,8 +223,8 @@ impl<M: Machine> Entry<M> {
         self.state.load(Ordering::Acquire) & STALE != 0
     }
 
-    /// Whether a fault may enter leaves of the entry, as far as its writers go: it is not stale, and will not be taken for one
-    /// without stores. Decisive under the lock of the table page that covers the address; elsewhere a hint to begin again.
+    /// Whether a fault may enter leaves of the entry, as far as its writers go: it is not stale. Takes off the mark for
+    /// no stores. Decisive under the lock of the table page that covers the address; elsewhere a hint to begin again.
     #[inline(always)]
     pub(crate) fn admits(&self) -> bool {
         self.state.load(Ordering::Acquire) == 0 || self.admits_after_fork()
@@ -249,18 +250,18 @@ impl<M: Machine> Entry<M> {
         self.state.store(STALE, Ordering::Release);
     }
 
-    /// As [`mark_stale`](Self::mark_stale); what is known of stores stays.
+    /// As [`mark_stale`](Self::mark_stale), but keeps the mark for no stores.
     pub(super) fn mark_stale_for_fork(&self) {
         self.state.fetch_or(STALE, Ordering::AcqRel);
     }
 
     /// Takes the mark back where the entry stays after all.
     pub(super) fn unmark_stale(&self) {
-        // Nobody else changes it while it is stale.
+        // No other thread changes it while it is stale.
         self.state.store(self.state.load(Ordering::Relaxed) & !STALE, Ordering::Release);
     }
 
-    /// Whether no leaf of the range allows stores. False says nothing.
+    /// Whether no leaf of the range allows stores. False means unknown.
     ///
     /// # Requires
     /// The entry is marked by [`mark_stale_for_fork`](Self::mark_stale_for_fork); or the table page of the leaves that matter is
@@ -269,7 +270,7 @@ impl<M: Machine> Entry<M> {
         self.state.load(Ordering::Relaxed) & NO_STORES != 0
     }
 
-    /// Notes that.
+    /// Sets the mark that no leaf allows stores.
     ///
     /// # Requires
     /// The entry is not published, or marked, and its leaves are weakened before the mark goes.
@@ -280,14 +281,14 @@ impl<M: Machine> Entry<M> {
     /// Makes the rights wrong, for tests of the checker.
     ///
     /// # Safety
-    /// Nobody looks at the entry meanwhile.
+    /// No other thread reads the entry meanwhile.
     #[cfg(all(test, not(any(loom, shuttle))))]
     pub(super) unsafe fn corrupt_rights(entry: NonNull<Entry<M>>, max_prot: Prot) {
         // SAFETY: by this function's contract.
         unsafe { (*entry.as_ptr()).max_prot = max_prot };
     }
 
-    /// Gives up an entry that readers may still hold; its chain is the caller's business.
+    /// Retires an entry that readers may still hold. The caller disposes of its chain.
     ///
     /// # Safety
     /// No new reader can reach it, and it is given up once.
@@ -354,7 +355,7 @@ impl<M: Machine> NewEntries<M> {
         })
     }
 
-    /// They belong to the tree from now on.
+    /// From now on they belong to the tree.
     pub fn published(&mut self) {
         (self.first, self.last) = (ptr::null(), ptr::null());
     }

@@ -1,4 +1,4 @@
-//! Making mappings, and where they go.
+//! Making mappings, and choosing their place.
 
 use super::arena::Writer;
 use super::arenas::STRETCHES;
@@ -12,42 +12,42 @@ use crate::map::Maps;
 use crate::object::ObjectRef;
 use crate::types::{PAGE_SIZE, Prot, VirtRange};
 
-/// An arena may have this part of a space's entries without a look at the others: twice as many as there can be arenas.
+/// The share of a space's entries that an arena may have without counting the others': 1 in twice the number of arenas.
 const SHARES: u64 = 512;
 
-/// Where a mapping shall go.
+/// The place of a new mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Placement {
-    /// Anywhere: at `hint` where that is possible (0: no wish), else in the lowest hole, or, where it fills whole last-level
-    /// tables, in one of the lowest in which it can begin where a table does.
+    /// Anywhere: at `hint` if possible (0: no wish), else in the lowest hole. A mapping of whole last-level tables goes
+    /// to one of the lowest holes in which it can begin where a table does.
     Any {
-        /// The address that the caller would like.
+        /// The address that the caller prefers.
         hint: u64,
     },
-    /// There; whatever is mapped there goes, and nobody sees anything in between.
+    /// At this address. Older mappings there are removed, and no other thread sees a hole in between.
     Fixed(u64),
-    /// There, unless something is.
+    /// At this address, unless something is mapped there.
     FixedNoReplace(u64),
 }
 
-/// What to map.
+/// A request for a mapping.
 #[derive(Clone, Debug)]
 pub struct MapRequest<'o, M: Machine> {
-    /// Where.
+    /// The place.
     pub at: Placement,
     /// Bytes, a multiple of the page size.
     pub len: u64,
-    /// What accesses are allowed.
+    /// The allowed accesses.
     pub prot: Prot,
-    /// What may be allowed later at most.
+    /// The most that may be allowed later.
     pub max_prot: Prot,
-    /// Whether stores go to the object, for all to see; else the mapping has copies of its own.
+    /// Whether stores go to the object, for all to see; otherwise the mapping has copies of its own.
     pub shared: bool,
-    /// What it shows, and the byte of it that it begins with (a multiple of the page size); nothing: zeroes.
+    /// The object, and its byte at which the mapping begins (a multiple of the page size). `None`: zeroes.
     pub object: Option<(&'o ObjectRef<M>, u64)>,
     /// Whether a fault below extends it (a stack).
     pub grows_down: bool,
-    /// What it is for.
+    /// Its purpose.
     pub tag: Tag,
     /// Whether it is wired; in any case where [`Space::wire_future`] says so.
     pub wire: Wire,
@@ -78,7 +78,7 @@ impl<M: Machine> Space<M> {
     /// The range that a new mapping of `len` bytes gets, and the writer that has it.
     ///
     /// # Requires
-    /// What is mapped in a fixed one is the caller's business.
+    /// The caller removes older mappings in a fixed range.
     pub(super) fn place_new(&self, at: Placement, len: u64) -> Result<(Writer<'_, M>, VirtRange), MapError> {
         if let Placement::Fixed(start) | Placement::FixedNoReplace(start) = at {
             let range = self.range_at(start, len)?;
@@ -109,8 +109,8 @@ impl<M: Machine> Space<M> {
             .ok_or(MapError::Invalid)
     }
 
-    /// A hole of the writer's arena, as [`find_in`] chooses it. Of the home arena: at or above the base, below it where there is
-    /// none above, and none in the stretches while others are open.
+    /// A hole of the writer's arena, as [`find_in`] chooses it. In the home arena: at or above the base, or below it if
+    /// there is none above; not in the stretches while others are open.
     pub(super) fn find(&self, writer: &Writer<'_, M>, len: u64) -> Option<VirtRange> {
         let find_in = |lo, hi| find_in(writer, len, lo, hi);
         let bounds = writer.arena().bounds();
@@ -132,11 +132,12 @@ impl<M: Machine> Space<M> {
         None
     }
 
-    /// Whether the space would have more bytes than it may, or more data, with `more` of these attributes. Exact where one arena is
-    /// open; else what others map at the same moment may not be seen, so that the limit may be passed by one mapping a CPU.
+    /// Whether the space would exceed its limit of bytes, or of data, with `more` of these attributes. Exact while one
+    /// arena is open. Otherwise it may miss mappings that other CPUs make at the same moment: the limit may be passed
+    /// by one mapping a CPU.
     pub(super) fn exceeds(&self, more: u64, a: &Attributes) -> bool {
         let Limits { bytes, data, .. } = self.limits();
-        // Where the limit is the address space itself, no arena has to look at another's count.
+        // If the limit is the address space itself, no arena reads another's count.
         (bytes < M::Pmap::USER.len() && self.mapped().saturating_add(more) > bytes)
             || (data < M::Pmap::USER.len() && Class::of(a) == Class::Data && self.data_exceeds(more, data))
     }
@@ -146,8 +147,8 @@ impl<M: Machine> Space<M> {
         limit < M::Pmap::USER.len() && self.data().saturating_add(more) > limit
     }
 
-    /// Whether the space would have more entries than it may, with `more` in the writer's arena. An arena has a share that it
-    /// may use without a look at the others: as many as all can have together is half the limit.
+    /// Whether the space would exceed its limit of entries, with `more` in the writer's arena. Each arena has a share
+    /// that it may use without counting the others'. All shares together are half the limit.
     pub(super) fn too_many(&self, writer: &Writer<'_, M>, more: usize) -> bool {
         let limit = self.limits().entries;
         let own = (writer.arena().len() + more) as u64;
@@ -159,12 +160,12 @@ impl<M: Machine> Space<M> {
     }
 }
 
-/// So many holes are looked at for one in which a mapping of whole tables can begin where a table does.
+/// Holes that are tried for one in which a mapping of whole tables can begin where a table does.
 const HOLES: usize = 8;
 
-/// `len` bytes in `lo..hi`: in the lowest hole, unless they fill whole last-level tables. Those begin where a table does, so that
-/// they take none more than they fill and share none: in the lowest of the first few holes that allows it, else in the
-/// lowest that is so large that it must, and only where there is no such hole, anywhere.
+/// `len` bytes in `lo..hi`: in the lowest hole, unless they fill whole last-level tables. Those begin where a table
+/// does, so that they take no more tables than they fill and share none. They go to the lowest of the first few holes
+/// that allows it. Otherwise they go to the lowest hole that is surely large enough, and without such a hole anywhere.
 fn find_in<M: Machine>(writer: &Writer<'_, M>, len: u64, lo: u64, hi: u64) -> Option<VirtRange> {
     let table = M::Pmap::TABLE_SPAN;
     let lowest = hole(writer, len, lo, hi)?;
@@ -181,7 +182,7 @@ fn find_in<M: Machine>(writer: &Writer<'_, M>, len: u64, lo: u64, hi: u64) -> Op
     Some(VirtRange { start: lowest.start, end: lowest.start + len })
 }
 
-/// The lowest hole of `len` bytes or more in `lo..hi`, as far as it can be used.
+/// The usable part of the lowest hole of `len` bytes or more in `lo..hi`.
 fn hole<M: Machine>(writer: &Writer<'_, M>, len: u64, lo: u64, hi: u64) -> Option<VirtRange> {
     let mut lo = lo;
     while let Some(start) = (lo < hi).then(|| writer.first_fit(len, PAGE_SIZE, lo, hi)).flatten() {
@@ -220,7 +221,7 @@ pub(super) fn validate<M: Machine>(vm: &'static Maps<M>, r: &MapRequest<'_, M>) 
     if !r.max_prot.contains(r.prot) {
         return Err(MapError::Protection);
     }
-    // What a stack grows by is memory of its own.
+    // A stack grows by memory of its own.
     if r.grows_down && (r.shared || r.object.is_some()) {
         return Err(MapError::Invalid);
     }

@@ -1,9 +1,9 @@
-//! Page tables of spaces that nobody runs: dropped whole when memory is short, and filled again by one fault.
+//! Page tables of spaces that no CPU runs: dropped whole when memory is short, and filled again by one fault.
 //!
-//! Page tables are a cache of the map, so taking leaves away needs nobody's leave: each goes under its table page's lock, by
-//! an exchange that keeps what hardware says in it, and what it says of stores and references is credited to its page before
-//! the lock is let go. The flush reaches no CPU, for none runs the space; one that begins to meanwhile is asked like any
-//! other.
+//! Page tables are a cache of the map, so leaves may be removed at any time. Each goes under its table page's lock, by
+//! an exchange that keeps the bits that hardware set. Its dirty and access bits are credited to its page before the
+//! lock is released. The flush reaches no CPU, because none runs the space; a CPU that begins to meanwhile is flushed
+//! like any other.
 //!
 //! | | fault | reverse scan | map operation | exit |
 //! |---|---|---|---|---|
@@ -18,12 +18,12 @@ use crate::stats::Event;
 use crate::tlb::flush::Obligation;
 use crate::types::{PAGE_SIZE, VirtRange};
 
-/// A space with at most so many resident pages is small: the first fault after its tables were dropped maps all of them.
-/// Mapping a page that is there costs a twentieth of a fault; beyond this, programs touch too small a part of what they have
-/// for that to pay.
+/// A space with at most so many resident pages is small: the first fault after its tables were dropped maps all of
+/// them. Mapping a resident page costs a twentieth of a fault. In larger spaces programs touch too small a part of
+/// their pages for that to pay.
 pub const SMALL: u64 = 512;
 
-/// What [`Space::drop_tables`] took.
+/// Counts of what [`Space::drop_tables`] dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Dropped {
     /// Leaves.
@@ -33,11 +33,11 @@ pub struct Dropped {
 }
 
 impl<M: Machine> Space<M> {
-    /// Drops all page tables but the root, where no CPU runs the space (`None` where one does): nothing is lost but the time
-    /// of the faults that make them again, one where the space is small ([`SMALL`]). Takes no lock but table pages', one after
-    /// the other.
+    /// Drops all page tables but the root, unless a CPU runs the space (then `None`). The only cost is the time of the
+    /// faults that make them again: one fault if the space is small ([`SMALL`]). Takes no lock but table pages', one
+    /// after the other.
     ///
-    /// Whoever runs the space or faults in it meanwhile is served as always; tables that come back are left.
+    /// A thread that runs the space or faults in it meanwhile is served as always; tables that come back are left.
     pub fn drop_tables(&self) -> Option<Dropped> {
         let (vm, pmap) = (self.vm(), self.pmap());
         if pmap.is_running() {
@@ -74,7 +74,7 @@ impl<M: Machine> Space<M> {
         Some(Dropped { leaves, tables })
     }
 
-    /// What a leaf says of references goes to its page, where the queues' second chance finds it.
+    /// Credits a leaf's access bit to its page, where the queues' second chance finds it.
     fn credit_reference(&self, old: Option<Removed>) {
         if let Some(leaf) = old
             && leaf.accessed

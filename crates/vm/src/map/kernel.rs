@@ -1,21 +1,21 @@
-//! The kernel's own address space: a map of the same kind as a program's, by the same tree, with what a kernel maps: stacks with
-//! guards, large buffers, windows on devices.
+//! The kernel's own address space: a map of the same kind as a program's, by the same tree. It maps stacks with guards,
+//! large buffers and windows on devices.
 //!
 //! # How addresses come and go
 //! A range is the lowest hole that fits, with its guard (pages that are never mapped) below it. Ranges are mapped as a whole
 //! when they are made: the kernel takes no faults on them.
 //!
-//! What is given up is *recycled* or *retired*. Stacks, which come and go with threads, stay mapped on a list of the CPU that
-//! gave them up, and the next thread there gets one without any work on page tables. Everything else, and stacks beyond
-//! [`KEEP`], is retired: its leaves go at once, its frames and its addresses wait. When [`BATCH`] ranges or [`PAGES`] pages wait,
-//! or when memory or addresses run out, all CPUs drop their translations, once for all that waits: a new *generation*. Only
-//! then are the frames freed and may the addresses be used again.
+//! A range that is given up is *recycled* or *retired*. Stacks, which come and go with threads, stay mapped on a list
+//! of the CPU that gave them up. The next thread there gets one without any work on page tables. Everything else, and
+//! stacks beyond [`KEEP`], is retired: its leaves go at once, its frames and its addresses wait. A new *generation*
+//! begins when [`BATCH`] ranges or [`PAGES`] pages wait, or when memory or addresses run out. All CPUs then drop their
+//! translations, once for all waiting ranges. Only then are the frames freed and may the addresses be used again.
 //!
 //! | | make | give up | new generation |
 //! |---|---|---|---|
 //! | **make** | the tree's lock | the CPU's list; a retired range is still in the tree | its range is in the tree until after the flush |
-//! | **give up** | | the list of what waits | it waits for this flush or the next: what waits is taken before the flush begins |
-//! | **new generation** | | | each takes what waits then |
+//! | **give up** | | the list of waiting ranges | it waits for this flush or the next: the waiting ranges are taken before the flush begins |
+//! | **new generation** | | | each takes the ranges that wait then |
 //!
 //! Model: `a_kernel_address_is_used_again_only_after_every_cpu_has_forgotten_it`, mutant
 //! [`Mutant::ReuseBeforeFlush`](crate::mutant::Mutant).
@@ -40,19 +40,19 @@ use quire_sync::{PerCpu, Rank, SpinLock, preempt_off};
 /// Idle stacks that a CPU keeps mapped.
 #[cfg(not(any(loom, shuttle)))]
 pub const KEEP: usize = 64;
-/// None, so that addresses are used again under the checkers.
+/// 0, so that the checkers see addresses used again.
 #[cfg(any(loom, shuttle))]
 pub const KEEP: usize = 0;
 /// Retired ranges that make a generation.
 #[cfg(not(any(test, loom, shuttle)))]
 pub const BATCH: u64 = 64;
-/// Few, so that generations come.
+/// Few, so that generations come often.
 #[cfg(any(test, loom, shuttle))]
 pub const BATCH: u64 = if cfg!(any(loom, shuttle)) { 1 } else { 4 };
 /// Retired pages that make a generation: 8 MiB.
 pub const PAGES: u64 = 2048;
 
-/// What a range of kernel addresses is for.
+/// The purpose of a range of kernel addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Purpose {
     /// A thread's stack, of [`KernelMap::stack_bytes`] bytes, an unmapped page below.
@@ -64,7 +64,7 @@ pub enum Purpose {
 }
 
 impl Purpose {
-    /// What counts its pages that came, and that have gone.
+    /// The events that count its pages, made and gone.
     fn pages(self) -> (Event, Event) {
         match self {
             Purpose::Stack => (Event::StackPage, Event::StackPageGone),
@@ -73,14 +73,15 @@ impl Purpose {
     }
 }
 
-/// A range in the tree. On a line of its own: each CPU has stacks on its list, whichever slab they lie side by side in.
+/// A range in the tree. On a line of its own, because each CPU lists its own stacks, though they lie side by side in a
+/// slab.
 #[repr(align(64))]
 pub struct Region {
-    /// What is mapped; the guard lies below it.
+    /// The mapped addresses; the guard lies below them.
     range: VirtRange,
     guard: u64,
     purpose: Purpose,
-    /// It is mapped to its end: one whose making failed half-way is not, and is never recycled.
+    /// Whether it is mapped to its end. If its making failed half-way, it is not, and it is never recycled.
     whole: Cell<bool>,
     /// The next region on the list that it is on: guarded by that list's lock.
     link: Cell<*mut Region>,
@@ -95,7 +96,7 @@ struct List {
     pages: u64,
 }
 
-// SAFETY: what is on a list is reached by the holder of its lock only.
+// SAFETY: only the holder of a list's lock reaches the regions on it.
 unsafe impl Send for List {}
 
 impl List {
@@ -130,7 +131,7 @@ pub struct KernelMap<M: KernelPages> {
     writer: SpinLock<Owner>,
     /// Each CPU's idle stacks, mapped.
     idle: PerCpu<SpinLock<List>>,
-    /// What waits for a generation: mapped nowhere, still in the tree.
+    /// Retired ranges that wait for a generation: unmapped, still in the tree.
     waiting: SpinLock<List>,
     generation: AtomicU64,
 }
@@ -171,11 +172,11 @@ impl<M: KernelPages> KernelMap<M> {
     pub fn stack_bytes(&self) -> u64 {
         self.stack_bytes
     }
-    /// The addresses that it hands out.
+    /// Its addresses.
     pub fn range(&self) -> VirtRange {
         self.range
     }
-    /// How often every CPU has dropped what was retired.
+    /// How often every CPU has dropped the translations of retired ranges.
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Relaxed)
     }
@@ -188,7 +189,7 @@ impl<M: KernelPages> KernelMap<M> {
         self.len() == 0
     }
 
-    /// A stack, its contents left over from whoever had it before, an unmapped page below.
+    /// A stack with an unmapped page below; it has the contents of its last use.
     pub fn stack(&'static self) -> Result<KernelRange<M>, MapError> {
         let idle = {
             let cpu = preempt_off();
@@ -232,7 +233,8 @@ impl<M: KernelPages> KernelMap<M> {
             let map = || unsafe { self.vm.machine().map_kernel(self.vm, va, pfn, MemoryType::WriteBack) };
             if let Err(e) = self.or_reclaim(map) {
                 self.vm.return_frame(frame);
-                // What was mapped so far was never used, but a CPU may have looked: it is retired like any other.
+                // The pages mapped so far were never used, but a CPU may have cached them: the range is retired like
+                // any other.
                 return Err(e.into());
             }
             let _mapped = frame.into_pfn();
@@ -247,12 +249,12 @@ impl<M: KernelPages> KernelMap<M> {
         self.or_reclaim(|| self.vm.alloc_frame(Fill::Any, For::Kernel))
     }
 
-    /// Retired frames and idle stacks are memory too: tries once more where there were any.
+    /// Retired frames and idle stacks are memory too: tries once more if there were any.
     fn or_reclaim<T>(&self, mut f: impl FnMut() -> Result<T, OutOfMemory>) -> Result<T, OutOfMemory> {
         f().or_else(|e| if self.reclaim() { f() } else { Err(e) })
     }
 
-    /// Addresses for `bytes` bytes above `guard` bytes that nothing is mapped at, in the tree from now on.
+    /// Unmapped addresses for `bytes` bytes above `guard` bytes, in the tree from now on.
     fn reserve(&'static self, bytes: u64, guard: u64, purpose: Purpose) -> Result<KernelRange<M>, MapError> {
         let len = bytes.checked_add(guard).ok_or(MapError::Invalid)?;
         loop {
@@ -300,7 +302,7 @@ impl<M: KernelPages> KernelMap<M> {
         Ok(Some(region))
     }
 
-    /// The holder gives a region up.
+    /// Takes a region back from its holder.
     fn give_up(&self, region: NonNull<Region>) {
         // SAFETY: its holder gives the region up by this call, and a region is freed only by `settle`, after it was retired.
         let r = unsafe { region.as_ref() };
@@ -315,8 +317,8 @@ impl<M: KernelPages> KernelMap<M> {
         let _came = self.retire(region);
     }
 
-    /// Takes a region's leaves away; its frames and addresses wait for a generation, which begins where enough waits. Returns
-    /// whether anything came back by that.
+    /// Takes a region's leaves away. Its frames and addresses wait for a generation, which begins here if enough waits.
+    /// Returns whether anything came back by that.
     fn retire(&self, region: NonNull<Region>) -> bool {
         // SAFETY: the region was given up by its holder or popped from an idle list, so this call alone has it.
         let r = unsafe { region.as_ref() };
@@ -337,8 +339,8 @@ impl<M: KernelPages> KernelMap<M> {
         due && self.settle()
     }
 
-    /// A new generation: every CPU drops what waits, then its frames are freed and its addresses may be used again. Returns
-    /// whether anything came back.
+    /// A new generation: every CPU drops the waiting ranges' translations, then their frames are freed and their
+    /// addresses may be used again. Returns whether anything came back.
     pub fn settle(&self) -> bool {
         let mut batch = core::mem::replace(&mut *self.waiting.lock(), List::EMPTY);
         if batch.len == 0 {
@@ -347,7 +349,7 @@ impl<M: KernelPages> KernelMap<M> {
         let early = mutant(Mutant::ReuseBeforeFlush);
         let mut set = FlushSet::new();
         let mut at = batch.first;
-        // SAFETY: what waits was taken off `waiting` under its lock: regions in the batch are freed by the loop below only.
+        // SAFETY: the batch was taken off `waiting` under its lock, and only the loop below frees its regions.
         while let Some(r) = unsafe { at.as_ref() } {
             set.add(r.range);
             at = r.link.get();
@@ -391,7 +393,7 @@ impl<M: KernelPages> KernelMap<M> {
         any
     }
 
-    /// Gives idle stacks back: when memory is short. Returns whether anything came back.
+    /// Gives idle stacks back when memory is short. Returns whether anything came back.
     pub fn reclaim(&self) -> bool {
         let mut any = false;
         for idle in self.idle.iter() {
@@ -447,7 +449,7 @@ impl<M: KernelPages> KernelRange<M> {
         unsafe { self.region.as_ref() }.range
     }
 
-    /// Never gives it up: for what lasts as long as the machine. Returns the addresses.
+    /// Keeps it for as long as the machine runs. Returns the addresses.
     pub fn keep(self) -> VirtRange {
         let range = self.range();
         core::mem::forget(self);

@@ -38,13 +38,13 @@ impl<M: Machine> Maps<M> {
         &self.map_memory
     }
 
-    /// A map was changed and its lock is given up: what belongs to no address space is checked where it is due.
+    /// Called when a map's lock is given up after a change: checks what belongs to no address space, if that is due.
     #[cold]
     pub(crate) fn check_at_release(&self) {
         let done = match self.check_level() {
             Level::Never => return,
             Level::AtRelease => {
-                // Shared between CPUs: with the knob at this level, nobody measures.
+                // Shared between CPUs: at this check level no benchmark runs.
                 let updates = self.check_updates.fetch_add(1, Ordering::Relaxed);
                 let cost = Queue::ALL.iter().map(|q| self.queues().len(*q)).sum::<u64>();
                 if updates < cost {
@@ -58,8 +58,9 @@ impl<M: Machine> Maps<M> {
         done.unwrap_or_else(|broken| self.broken(broken));
     }
 
-    /// Checks what belongs to no address space: queues, swap, slabs, frames. Others may be at work, unless the caller says that
-    /// the machine is `quiet`; then more can be checked. In O(pages in queues + swap slots / 64), and where `quiet` O(frames).
+    /// Checks what belongs to no address space: queues, swap, slabs, frames. Other CPUs may be at work, unless the
+    /// caller says that the machine is `quiet`; then more can be checked. In O(pages in queues + swap slots / 64), and
+    /// if `quiet` O(frames).
     pub fn check(&self, quiet: bool) -> Result<(), Broken> {
         self.queues().check(quiet).map_err(Broken::Queue)?;
         self.swap().check()?;

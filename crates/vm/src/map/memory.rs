@@ -1,4 +1,4 @@
-//! Where maps' structures come from.
+//! The memory of maps' structures.
 
 use super::arena::Arena;
 use super::arenas::Fan;
@@ -57,7 +57,7 @@ impl<M: Machine> MapMemory<M> {
         }
     }
 
-    /// CPUs count each for itself, and their numbers alternate: making a space writes nothing that they share.
+    /// Each CPU counts for itself, and their numbers alternate: making a space writes no shared line.
     pub(super) fn new_id(&self) -> u64 {
         let cpu = preempt_off();
         let given = self.ids.mine(&cpu);

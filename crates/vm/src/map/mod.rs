@@ -1,21 +1,25 @@
-//! Maps: what an address space shows at which address.
+//! Maps: the mappings of an address space by address.
 //!
 //! A [`Space`] is an address space: an arena of entries (an ordered [`tree`] read without locks) or several where CPUs
-//! contend (`arenas`), and the page tables that cache it. An [`Entry`] says what a range allows and which chain of backings it shows. Faults look entries up and change
-//! nothing that they say of the range; map operations replace whole entries.
+//! contend (`arenas`), and the page tables that cache it. An [`Entry`] has the rights of a range and its chain of
+//! backings. Faults look entries up and do not change them; map operations replace whole entries.
 //!
 //! # Contract C3: stale entries
-//! Writers publish entries immutable and replace them; no writer edits an entry that readers can find. A writer marks the old
-//! entry stale before it touches PTEs, and a fault checks the mark under the page-table page's lock. No fault takes a lock of the map.
+//! Writers publish entries immutable and replace them; no writer edits an entry that readers can find. A writer marks
+//! the old entry stale before it touches PTEs, and a fault checks the mark under the page-table page's lock. No fault
+//! takes a lock of the map.
 //!
-//! A writer holds its arena's sleeping lock. It marks the entries that it will replace stale and fences; plans and allocates,
-//! which may fail; then, without failure: clears or weakens leaves and flushes, links new chains, publishes by one swap, and
-//! gives up what was replaced. [`update`](self) is the one place where that is done; the operations only say which pieces
-//! take a range's place and what is to happen to the leaves:
+//! A writer holds its arena's sleeping lock. It works in three steps:
+//! 1. It marks the entries that it will replace stale and fences.
+//! 2. It plans and allocates, which may fail.
+//! 3. Without failure it clears or weakens leaves and flushes, links new chains, publishes by one swap, and gives up
+//!    the old entries.
+//!
+//! Only [`update`](self) does that. The operations name the pieces that replace a range, and the work on the leaves:
 //!
 //! | operation | pieces | leaves |
 //! |---|---|---|
-//! | map | the new one; what is in the way goes | cleared where something was in the way |
+//! | map | the new one; older ones there go | cleared where something was mapped |
 //! | unmap | the ends of entries that reach beyond | cleared |
 //! | protect | the same chains, other rights | weakened, where rights are lost |
 //! | remap | the same chain elsewhere | cleared at the old place, and refault |
@@ -29,12 +33,13 @@
 //! | **mark** | sees it under its table page's lock, after a fence on both sides | arena lock | does not look at entries |
 //! | **leaves** | table page's lock | arena lock | table page's lock; unflushed counts |
 //! | **swap** | old or new entry; a miss counts if the sequence stood still | arena lock | - |
-//! | **unlink** | chains live until the epoch | parts' locks | part's lock: sees the old backing, the new one, or both |
+//! | **unlink** | chains live until the epoch | shards' locks | shard's lock: sees the old backing, the new one, or both |
 //!
 //! # Where to start reading
-//! [`space`](self): what a space is. `arenas`: which lock and tree an address has. `find_space`: where a mapping goes. `update`: how a change happens. Then the operations.
+//! [`space`](self): a space and its limits. `arenas`: the lock and the tree of an address. `find_space`: the place of a
+//! new mapping. `update`: a change of the map. Then the operations.
 //!
-//! The structure (all but `ops`) knows objects and pageout's waits, and no fault; the operations stand above the fault.
+//! The structure (all but `ops`) knows objects and pageout's waits, and no fault. The operations stand above the fault.
 
 mod arena;
 mod arenas;

@@ -1,4 +1,5 @@
-//! Relies on C10: whatever comes from outside, an operation succeeds or gives a typed error; on an error the map is as it was.
+//! Relies on C10: for any input from outside, an operation succeeds or gives a typed error; on an error the map is as
+//! it was.
 
 use super::*;
 use crate::error::MapError;
@@ -64,7 +65,7 @@ fn prot(bits: u16) -> Prot {
     Prot::from_bits_truncate(bits as u8)
 }
 
-/// What the call says, and whether it may have served a part of its range before it met an error.
+/// The call's result, and whether it may have served a part of its range before an error.
 fn perform(s: &Space<TestMachine>, object: &ObjectRef<TestMachine>, c: &Call) -> (Result<(), MapError>, bool) {
     let range = VirtRange { start: c.at, end: c.at.wrapping_add(c.len) };
     let bit = |n: u16| c.bits >> n & 1 == 1;
@@ -91,7 +92,7 @@ fn perform(s: &Space<TestMachine>, object: &ObjectRef<TestMachine>, c: &Call) ->
         4 => s.protect(range, prot(c.bits)),
         5 => {
             let how = [Move::No, Move::May, Move::To(c.to.0)][any_of(3)];
-            // What lies at the destination goes first, also where the move has no memory then.
+            // The mapping at the destination goes first, also if the move has no memory then.
             let partly = matches!(how, Move::To(_));
             let done = s.remap(range, c.to.1, how, bit(9)).map(drop);
             return (done, partly && !matches!(done, Err(MapError::Invalid | MapError::NotMapped)));
@@ -116,7 +117,7 @@ fn perform(s: &Space<TestMachine>, object: &ObjectRef<TestMachine>, c: &Call) ->
         }
         _ => s.sync(range),
     };
-    // Of a range with a hole, and of one that may not have the protection in part, the rest is served.
+    // If the range has a hole, or a part that may not have the protection, the rest is served.
     let partly = matches!(c.kind, 4 | 6 | 7 | 8) && matches!(result, Err(MapError::NotMapped | MapError::Protection));
     (result, partly || (c.kind == 8 && result == Err(MapError::OutOfMemory)))
 }
@@ -178,7 +179,7 @@ fn what_no_map_can_have_never_reaches_the_tree() {
         (page(0), PAGE_SIZE.wrapping_neg()),
         (u64::MAX - PAGE_SIZE + 1, PAGE_SIZE),
     ];
-    // Whoever looks at the tree to change it waits for its writer: this one.
+    // An operation that looks at the tree to change it waits for its writer, which is this thread.
     let held = s.keep_writers_out(page(0));
     let (done, all_done) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {

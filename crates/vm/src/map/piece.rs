@@ -1,4 +1,4 @@
-//! Pieces: what takes a range's place in a map change, and when two of them are one.
+//! Pieces: the parts that replace a range in a map change, and when two of them are joined.
 
 use super::entry::{Attributes, Entry, Flags};
 use super::space::USER;
@@ -14,7 +14,7 @@ const ROOM: u64 = 1 << 30;
 /// A stack's front covers at least this much, downward: 64 pages are one node of its object's index.
 pub(super) const STACK_ROOM: u64 = 64 * PAGE_SIZE;
 
-/// A part of the row that takes a range's place.
+/// A part of the row that replaces a range.
 pub(super) struct Piece<'s, M: Machine> {
     pub range: VirtRange,
     pub attributes: Attributes,
@@ -22,13 +22,13 @@ pub(super) struct Piece<'s, M: Machine> {
     pub from: From<'s, M>,
     /// A new, untouched front goes before that chain.
     pub add_front: bool,
-    /// Empty memory was joined to it: it may well grow again.
+    /// Empty memory was joined to it: it will probably grow again.
     pub grown: bool,
 }
 
 /// Where a piece's chain comes from.
 pub(super) enum From<'s, M: Machine> {
-    /// What this entry shows there (or, in an update that moves, showed at the old place).
+    /// This entry's chain there (or, in an update that moves, at the old place).
     Entry(&'s Entry<M>),
     /// Private, empty memory.
     Empty,
@@ -50,12 +50,12 @@ impl<'s, M: Machine> Piece<'s, M> {
         Piece { range, attributes, from, add_front: false, grown: false }
     }
 
-    /// What `entry` has in `range`, as it is.
+    /// The part of `entry` in `range`, unchanged.
     pub fn part(entry: &'s Entry<M>, range: VirtRange) -> Self {
         Self::new(range, entry.attributes(), From::Entry(entry))
     }
 
-    /// What `entry` has in `range` without the anonymous memory that was put before it.
+    /// The part of `entry` in `range` without the anonymous memory in front of it.
     pub fn without_private_layers(entry: &'s Entry<M>, range: VirtRange) -> Self {
         let mut a = entry.attributes();
         if layers(entry.front()).any(|b| b.object().is_some_and(|o| !o.is_private())) {
@@ -72,8 +72,8 @@ impl<'s, M: Machine> Piece<'s, M> {
     }
 }
 
-/// Whether `next` is empty memory that `p`, private and anonymous, can grow over: a page that is not in `p`'s chain is zero
-/// there, and its front is nobody else's.
+/// Whether `p`, private and anonymous, can grow over the empty memory `next`. A page that is not in `p`'s chain is zero
+/// there, and no other mapping has its front.
 pub(super) fn grows<M: Machine>(p: &Piece<'_, M>, next: &Piece<'_, M>, moved: u64) -> bool {
     let own = !p.attributes.flags.intersects(Flags::SHARED | Flags::NEEDS_FRONT);
     let empty = match next.from {
@@ -86,8 +86,8 @@ pub(super) fn grows<M: Machine>(p: &Piece<'_, M>, next: &Piece<'_, M>, moved: u6
         && match p.from {
             From::Empty => true,
             From::Entry(e) => {
-                // Pages of the front's object could lie where it would grow to: the entry's own, of which a part gives way, or
-                // such as other fronts show (it was clipped, and that part moved away).
+                // Pages of the front's object could lie where it would grow to. They could be the entry's own, of which
+                // a part gives way. Or other fronts may show them (it was clipped, and that part moved away).
                 p.range.end.wrapping_add(moved) >= e.range().end
                     && e.front().object().is_none_or(|o| o.is_alone())
                     && layers(e.front()).all(|b| b.object().is_none_or(|o| o.is_private()))
@@ -96,7 +96,7 @@ pub(super) fn grows<M: Machine>(p: &Piece<'_, M>, next: &Piece<'_, M>, moved: u6
         }
 }
 
-/// Whether each layer of `next` goes on where the same layer of `p` ends, so that one chain can show both.
+/// Whether each layer of `next` continues where the same layer of `p` ends, so that one chain can show both.
 pub(super) fn continues<M: Machine>(p: &Piece<'_, M>, next: &Piece<'_, M>) -> bool {
     let (From::Entry(a), From::Entry(b)) = (p.from, next.from) else { return false };
     let (mut left, mut right) = (layers(a.front()), layers(b.front()));

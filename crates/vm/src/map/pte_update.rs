@@ -1,7 +1,7 @@
-//! The page-table work of map changes: clear or weaken what is present in a range, and pay for it.
+//! The page-table work of map changes: clears or weakens the present leaves of a range, and pays for the flush.
 //!
-//! Cost follows what is resident: absent levels are skipped whole, and a table page's present leaves are found by its
-//! bitmap (relies on C7).
+//! Cost follows resident pages: absent levels are skipped whole, and a table page's bitmap finds its present leaves
+//! (relies on C7).
 
 use super::space::Space;
 use crate::machine::{Machine, Pmap, Table};
@@ -11,12 +11,12 @@ use crate::stats::Event;
 use crate::tlb::flush::{Flushed, Obligation};
 use crate::types::{Prot, VirtRange};
 
-/// What a change does to the leaves of its range.
+/// The effect of a change on the leaves of its range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Work {
     /// Nothing: they stay right.
     None,
-    /// All go.
+    /// All are cleared.
     Clear(VirtRange),
     /// They keep these rights at most.
     Weaken(VirtRange, Prot),
@@ -28,8 +28,8 @@ impl Work {
         if lost.is_empty() {
             Work::None
         } else if lost == Prot::WRITE && !prot.is_empty() {
-            // What may not be touched at all is not present. Else no leaf allows more than its entry did: all but stores stays, and who
-            // takes stores alone away looks only where there are some.
+            // Without any right no leaf is present. Otherwise no leaf allows more than its entry did, so all rights but
+            // stores stay. A weakening of stores alone looks only at table pages with stores.
             Work::Weaken(range, UNWRITABLE)
         } else {
             Work::Weaken(range, prot)
@@ -57,8 +57,8 @@ impl<'s, M: Machine> Sweep<'s, M> {
         Sweep { space, owed: Obligation::new(space.vm(), space.pmap()), emptied: None, cleared: 0, visited: 0 }
     }
 
-    /// Does `work`. Relies on C3: the caller has marked the entries stale, and fenced: only so may an absent table page be
-    /// skipped.
+    /// Does `work`. Relies on C3: the caller has marked the entries stale, and fenced. Only then may an absent table
+    /// page be skipped.
     pub fn perform(&mut self, work: Work) {
         let (range, keep) = match work {
             Work::None => return,
@@ -69,7 +69,7 @@ impl<'s, M: Machine> Sweep<'s, M> {
         let mut at = range.start;
         while at < range.end {
             if self.owed.is_full() {
-                // The proof of a part proves nothing that is asked for; the last one is given out when all is paid.
+                // The proof of a part is not the caller's; the last one is returned when all is paid.
                 let _part = self.owed.discharge_so_far();
             }
             let Some(mut table) = pmap.next_table(vm, VirtRange { start: at, end: range.end }) else { break };
@@ -115,11 +115,11 @@ impl<'s, M: Machine> Sweep<'s, M> {
         }
     }
 
-    /// The leaves of `part`, which `table` has: they keep the rights `keep` at most, or go. Returns how many were looked at.
+    /// The leaves of `part` in `table`: they keep the rights `keep` at most, or go. Returns how many were visited.
     fn sweep(&mut self, table: &mut <M::Pmap as Pmap<M>>::Table<'_>, part: VirtRange, keep: Option<Prot>) -> u64 {
         if !mutant(Mutant::NoUnflushedSweep) && table.unflushed() {
-            // What a reverse scan took away may still be cached, and a right that a cleaner took away still be used; nobody shall
-            // do so once this is done.
+            // A TLB may still cache leaves that a reverse scan removed, or rights that a cleaner took away. This
+            // change's flush ends that.
             self.owed.owe_range(part);
         }
         let vm = self.space.vm();
@@ -128,7 +128,7 @@ impl<'s, M: Machine> Sweep<'s, M> {
         seen
     }
 
-    /// Pays for all of it.
+    /// Flushes for all of it.
     pub fn finish(&mut self) -> Flushed {
         if self.visited != 0 {
             self.space.vm().stats().add(Event::RangeVisit, self.visited);

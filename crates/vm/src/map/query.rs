@@ -1,4 +1,4 @@
-//! Looking at a map: entries for tools, residency, keys for futexes. Nothing here takes the map's lock.
+//! Queries of a map: entries for tools, residency, keys for futexes. Nothing here takes the map's lock.
 
 use super::arenas::Changed;
 use super::entry::{Attributes, Entry, Flags, Tag};
@@ -17,7 +17,7 @@ use quire_sync::epoch::Pinned;
 /// Marks a futex key that names an object; without it, a key names a space.
 const SHARED_KEY: u64 = 1 << 63;
 
-/// What tools learn of an entry.
+/// The information of an entry for tools.
 #[derive(Debug)]
 pub struct EntryInfo<M: Machine> {
     /// Its addresses.
@@ -31,7 +31,7 @@ pub struct EntryInfo<M: Machine> {
 }
 
 impl<M: Machine> EntryInfo<M> {
-    /// What it is for.
+    /// Its purpose.
     pub fn tag(&self) -> Tag {
         self.attributes.tag
     }
@@ -46,8 +46,8 @@ impl<M: Machine> EntryInfo<M> {
 }
 
 impl<M: Machine> Space<M> {
-    /// Calls `f` with each entry that ends after `from`, ascending, until it returns false. Nothing is held during a call,
-    /// which may sleep; the walk goes on by address, so what changes meanwhile may be shown before or after the change.
+    /// Calls `f` with each entry that ends after `from`, ascending, until it returns false. Nothing is held during a
+    /// call, which may sleep. The walk continues by address, so a concurrent change may be shown before or after.
     pub fn entries(&self, from: u64, f: &mut dyn FnMut(&EntryInfo<M>) -> bool) {
         let mut at = from;
         loop {
@@ -78,14 +78,14 @@ impl<M: Machine> Space<M> {
         self.arenas.next_in(range, &pin).is_some()
     }
 
-    /// Makes sure that what was stored into shared mappings of files in `range` has reached the files' pagers. What lies behind
-    /// a hole is written too, as on Linux; then [`MapError::NotMapped`]. [`MapError::Pager`] where a write failed: the pages
-    /// stay dirty. May sleep.
+    /// Writes stores into shared mappings of files in `range` to the files' pagers, and waits. The range behind a hole
+    /// is written too, as on Linux; then it returns [`MapError::NotMapped`]. [`MapError::Pager`]: a write failed, and
+    /// the pages stay dirty. May sleep.
     pub fn sync(&self, range: VirtRange) -> Result<(), MapError> {
         self.write_shared(range, |object, pages| object.write_back(pages).map(drop))
     }
 
-    /// As [`Space::sync`], without waiting for the writes: who wants to know how they end asks by `sync`. May sleep, until a
+    /// As [`Space::sync`], without waiting for the writes: a later `sync` returns their errors. May sleep, until a
     /// write can be begun.
     pub fn start_sync(&self, range: VirtRange) -> Result<(), MapError> {
         self.write_shared(range, |object, pages| {
@@ -94,7 +94,7 @@ impl<M: Machine> Space<M> {
         })
     }
 
-    /// Calls `write` with what the shared mappings in `range` show.
+    /// Calls `write` with the pages that the shared mappings in `range` show.
     fn write_shared(
         &self,
         range: VirtRange,
@@ -124,7 +124,7 @@ impl<M: Machine> Space<M> {
         result
     }
 
-    /// Calls `sink` with each page of `range`, as a number from its start, and whether an access would find it in memory.
+    /// Calls `sink` with each page of `range`, as a number from its start, and whether it is resident.
     /// [`MapError::NotMapped`] for a hole, with the pages before it reported.
     pub fn resident(&self, range: VirtRange, sink: &mut dyn FnMut(u64, bool)) -> Result<(), MapError> {
         self.valid(range)?;
@@ -135,7 +135,7 @@ impl<M: Machine> Space<M> {
                 match self.look(va, &pin) {
                     Ok(None) => return Err(MapError::NotMapped),
                     Err(Changed) => continue,
-                    // A page that a fork moves forward may be missed, once.
+                    // A walk may miss a page that a fork moves forward, once.
                     Ok(Some(entry)) => (0..2).any(|_| matches!(shown(entry, va, &pin), Slot::Page(_))),
                 }
             };
@@ -145,8 +145,8 @@ impl<M: Machine> Space<M> {
         Ok(())
     }
 
-    /// What stands for the word at `va`, in every space that shares it: (space, address) of private memory, (object, byte) of
-    /// shared memory.
+    /// A key for the word at `va`, the same in every space that shares it: (space, address) of private memory, (object,
+    /// byte) of shared memory.
     pub fn futex_key(&self, va: u64) -> Result<(u64, u64), FaultError> {
         loop {
             let pin = self.vm().epoch().pin();
@@ -167,7 +167,7 @@ impl<M: Machine> Space<M> {
     }
 }
 
-/// What a fault at `va` would find.
+/// The slot that a fault at `va` would find.
 pub(super) fn shown<M: Machine>(entry: &Entry<M>, va: u64, pin: &Pinned<'_>) -> Slot {
     let mut cut = false;
     for (object, key) in layers(entry.front()).filter_map(|b| b.layer(va)) {

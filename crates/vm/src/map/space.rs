@@ -21,16 +21,17 @@ use quire_sync::epoch::Pinned;
 /// system call's return address would lie in the hole (as Linux). Page tables may reach less far ([`Pmap::USER`]).
 pub const USER: VirtRange = VirtRange { start: 0x1000, end: 0x7fff_ffff_f000 };
 
-/// Addresses below a stack that nothing is placed in unasked, and that a stack never grows into: 256 pages, as Linux.
+/// Addresses below a stack in which nothing is placed without a fixed address, and into which a stack never grows: 256
+/// pages, as Linux.
 pub const STACK_GUARD: u64 = 256 * PAGE_SIZE;
 
-/// How often an operation begins again after pageout has made room: others may take it first.
+/// How often an operation begins again after pageout has made room: other threads may take the memory first.
 const ATTEMPTS: u32 = 32;
 
-/// Where a space puts what has no address, and how much it may hold.
+/// The placement of mappings without an address, and the limits of a space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Mappings without an address go to the lowest hole at or above this; where there is none, to the lowest hole at all.
+    /// Mappings without an address go to the lowest hole at or above this; without one, to the lowest hole of all.
     pub base: u64,
     /// Bytes a stack may grow to.
     pub stack: u64,
@@ -59,8 +60,8 @@ impl Limits {
 pub struct Space<M: Machine> {
     vm: &'static Maps<M>,
     id: u64,
-    /// Leaves that went with the page tables while nobody ran the space; the first fault after that takes it to zero. Read by
-    /// every fault, so it stands with what never changes.
+    /// Leaves of page tables that were dropped while no CPU ran the space; the next fault sets it to zero. Every fault
+    /// reads it, so it stands with fields that never change.
     dropped: AtomicU64,
     /// No fault enters a translation any more. Read by every fault too; written once, at a violent end.
     pub(super) condemned: AtomicBool,
@@ -76,20 +77,20 @@ pub struct Space<M: Machine> {
     future: AtomicU8,
     /// The most resident pages that a look has found.
     peak: AtomicU64,
-    /// Where pageout finds it.
+    /// Its place on pageout's lists.
     pub(super) place: Place<M>,
     /// Handles.
     pub(super) refs: AtomicUsize,
 }
 
-/// What a space holds, counted when asked: no fault touches a counter of the space.
+/// Counts of a space, computed by a query: no fault touches a counter of the space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SpaceStats {
     /// Bytes that entries cover.
     pub mapped_bytes: u64,
-    /// The same, and as what.
+    /// The same, by class.
     pub covered: Covered,
-    /// The most that they ever covered: exactly while nobody fanned the map out, else at least that.
+    /// The most that they ever covered: exact if the map never fanned out, otherwise at least the true peak.
     pub peak_bytes: u64,
     /// Pages that the page tables map.
     pub resident_pages: u64,
@@ -120,8 +121,8 @@ impl<M: Machine> Space<M> {
     }
 }
 
-/// A space that only its maker can reach yet: its map is filled without a lock. Dropped, it takes its memory back; its map is empty
-/// then.
+/// A space that only its maker can reach yet: its map is filled without a lock. If this is dropped, it takes its memory
+/// back; its map is empty then.
 pub(super) struct Unborn<M: Machine>(NonNull<Space<M>>);
 
 impl<M: Machine> Unborn<M> {
@@ -164,13 +165,14 @@ impl<M: Machine> Unborn<M> {
         unsafe { self.0.as_ref() }.pmap()
     }
 
-    /// Where its entries go.
+    /// The arena of its entries.
     pub fn home(&mut self) -> &mut Arena<M> {
         // SAFETY: no thread can reach the arenas: a backing leads to the page tables alone, and `&mut self` is the maker's.
         unsafe { (*self.0.as_ptr()).arenas.home_mut() }
     }
 
-    /// From here on others may find it. What it shares with another space is write-protected there, and flushed, says the proof.
+    /// Lets other threads find it. The proof says that memory shared with another space is write-protected there, and
+    /// flushed.
     pub fn born(self, _shared: &impl NoTranslation) -> SpaceRef<M> {
         let this = ManuallyDrop::new(self);
         let space = SpaceRef(this.0);
@@ -223,8 +225,8 @@ impl<M: Machine> Space<M> {
     /// The page tables, for the machine that loads them.
     ///
     /// # Safety
-    /// The caller loads or looks at them, or takes leaves away by the rules of [`Pmap`] and [`Table`](crate::Table): what is entered there is not known
-    /// to the map. They are not used after the space's last handle.
+    /// The caller loads or looks at them, or removes leaves by the rules of [`Pmap`] and [`Table`](crate::Table): the
+    /// map does not know leaves that a caller enters. They are not used after the space's last handle.
     #[inline(always)]
     pub unsafe fn page_tables(&self) -> &M::Pmap {
         &self.pmap
@@ -251,7 +253,7 @@ impl<M: Machine> Space<M> {
         self.arenas.next(va, pin)
     }
 
-    /// As a fault finds the entry that covers `va`, for tests.
+    /// The entry that covers `va`, found as a fault finds it, for tests.
     ///
     /// # Safety
     /// The pin is of this space's system.
@@ -259,7 +261,7 @@ impl<M: Machine> Space<M> {
         self.lookup(va, pin)
     }
 
-    /// How mappings are wired that are made from now on.
+    /// How mappings made from now on are wired.
     pub fn future(&self) -> Wire {
         Wire::from_u8(self.future.load(Ordering::Relaxed))
     }
@@ -267,7 +269,7 @@ impl<M: Machine> Space<M> {
         self.future.store(how as u8, Ordering::Relaxed);
     }
 
-    /// What the space may hold, and where it puts things.
+    /// The limits of the space, and where it places mappings.
     pub fn limits(&self) -> Limits {
         Limits {
             base: self.base.load(Ordering::Relaxed),
@@ -278,7 +280,7 @@ impl<M: Machine> Space<M> {
         }
     }
 
-    /// Changes limits from now on; what exceeds them stays.
+    /// Changes limits from now on; mappings that exceed them stay.
     pub fn set_limits(&self, limits: Limits) {
         self.base.store(limits.base, Ordering::Relaxed);
         self.stack.store(limits.stack, Ordering::Relaxed);
@@ -287,7 +289,7 @@ impl<M: Machine> Space<M> {
         self.entries.store(limits.entries, Ordering::Relaxed);
     }
 
-    /// Does a map operation, and again where it failed for want of memory that pageout can free.
+    /// Does a map operation, and again if it failed for lack of memory that pageout can free.
     ///
     /// # Requires
     /// The operation changes nothing where it fails, or comes to the same when it is done again; the caller holds nothing.
@@ -325,7 +327,7 @@ impl<M: Machine> Space<M> {
         }
     }
 
-    /// The most pages that were resident at once, as exactly as [`Pmap::peak_pages`] knows it. No table is looked at.
+    /// The most pages that were resident at once, as exactly as [`Pmap::peak_pages`] has it. No table is read.
     pub fn peak_resident(&self) -> u64 {
         self.peak.load(Ordering::Relaxed).max(self.pmap.peak_pages(self.vm))
     }
@@ -340,7 +342,7 @@ impl<M: Machine> Space<M> {
         self.arenas.all().map(|a| a.data()).sum()
     }
 
-    /// The page tables went with so many leaves.
+    /// Adds leaves that went with dropped page tables.
     pub(super) fn note_dropped(&self, leaves: u64) {
         self.peak.fetch_max(leaves, Ordering::Relaxed);
         self.dropped.fetch_add(leaves, Ordering::Relaxed);
@@ -352,14 +354,14 @@ impl<M: Machine> Space<M> {
         self.dropped.load(Ordering::Relaxed) != 0
     }
 
-    /// How many leaves went with them; the caller is the one fault that knows.
+    /// How many leaves went with them; only one fault gets the count.
     pub(crate) fn take_dropped(&self) -> u64 {
         self.dropped.swap(0, Ordering::Relaxed)
     }
 
-    /// Remembers that `now` pages are resident; returns the most that ever were.
+    /// Records that `now` pages are resident; returns the most that ever were.
     fn note_peak(&self, now: u64) -> u64 {
-        // Mostly it is none, and then nothing is written beside what map operations read.
+        // Mostly it is no new peak, and then no line is written that map operations read.
         if now > self.peak.load(Ordering::Relaxed) {
             self.peak.fetch_max(now, Ordering::Relaxed);
         }

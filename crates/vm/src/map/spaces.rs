@@ -1,11 +1,11 @@
-//! All spaces of a system, for pageout, which takes page tables of those that are idle.
+//! All spaces of a system, for pageout, which takes page tables of idle ones.
 //!
-//! Lists, one a CPU: a space stands on the list of the CPU that made it, from when it is whole until its last handle is gone.
-//! So making and ending spaces on different CPUs share no line (relies on C8); an end elsewhere takes the maker's list. A list
-//! holds no reference: who looks at a space takes one first, under the list's lock, which the space's end takes too.
+//! Each CPU has a list of the spaces that it made, each from its birth until its last handle is gone. So making and
+//! ending spaces on different CPUs share no line (relies on C8); an end elsewhere takes the maker's list. A list holds
+//! no reference. Pageout takes one before it looks at a space, under the list's lock, which the space's end takes too.
 //!
-//! Pageout goes round: it takes the first of a list and puts it last ([`Spaces::next`]), a few in each round of a pass, so no
-//! pass looks at all of them but one that has found nothing else.
+//! Pageout goes round: it takes the first space of a list and puts it last ([`Spaces::next`]), a few in each round of a
+//! pass. So a pass looks at all spaces only if it has found nothing else.
 
 use super::space::{Space, SpaceRef};
 use crate::machine::{Machine, Pmap};
@@ -16,18 +16,18 @@ use core::ptr;
 use quire_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use quire_sync::{CpuId, PerCpu, Rank, SpinLock, current_cpu};
 
-/// Nanoseconds for which nobody must have run a space before its tables go although there are pages to take; and for which
-/// tables that went once stay when they are back, however short memory is: they were needed.
+/// Nanoseconds without a run after which a space is idle: its tables go although there are pages to take. Also the time
+/// for which tables that were dropped once and came back stay, however short memory is: they were needed.
 pub const IDLE: u64 = 1_000_000_000;
 
-/// A space's place on a list, and when it was of use. On a line of its own: neighbours on the list write it.
+/// A space's place on a list, and the times of its use. On a line of its own: neighbours on the list write it.
 #[repr(align(64))]
 pub(super) struct Place<M: Machine> {
     list: CpuId,
     /// Both guarded by the list's lock.
     next: Cell<*const Space<M>>,
     previous: Cell<*const Space<M>>,
-    /// When pageout last found that somebody had run it. Pageout's, as is the next; one pass looks at a time.
+    /// When pageout last found that the space had run. Only pageout writes this and the next; one pass looks at a time.
     ran: AtomicU64,
     /// When its tables were dropped last; 0: never.
     dropped: AtomicU64,
@@ -59,14 +59,14 @@ unsafe impl<M: Machine> Send for Ends<M> {}
 
 struct List<M: Machine> {
     ends: SpinLock<Ends<M>>,
-    /// Written under the lock; read by who passes by.
+    /// Written under the lock; passes read it without.
     len: AtomicUsize,
 }
 
 /// The lists.
 pub(super) struct Spaces<M: Machine>(PerCpu<List<M>>);
 
-/// Where pageout goes on: a list, and how many spaces of it are still to be looked at.
+/// Where pageout continues: a list, and how many spaces of it are still to be visited.
 #[derive(Default)]
 pub(crate) struct Hand {
     list: usize,
@@ -116,7 +116,7 @@ impl<M: Machine> Spaces<M> {
         Spaces(boot.per_cpu(list))
     }
 
-    /// From now on pageout may look at it.
+    /// Lets pageout look at it.
     pub fn add(&self, space: &Space<M>) {
         let list = self.0.of(space.place.list);
         let mut ends = list.ends.lock();
@@ -124,7 +124,7 @@ impl<M: Machine> Spaces<M> {
         list.len.store(list.len.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
-    /// Its last handle is gone: nobody looks at it any more.
+    /// Its last handle is gone: no pass looks at it any more.
     pub fn forget(&self, space: &Space<M>) {
         let list = self.0.of(space.place.list);
         let mut ends = list.ends.lock();
@@ -132,7 +132,7 @@ impl<M: Machine> Spaces<M> {
         list.len.store(list.len.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
     }
 
-    /// How many there are, give or take those that come and go.
+    /// How many there are; spaces that are being made or freed may be missed.
     fn len(&self) -> usize {
         self.0.iter().map(|list| list.len.load(Ordering::Relaxed)).sum()
     }
@@ -160,12 +160,12 @@ impl<M: Machine> Spaces<M> {
     }
 }
 
-/// Which spaces lose their tables.
+/// The spaces that lose their tables.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Which {
-    /// Those that nobody has run for [`IDLE`].
+    /// Those that no CPU has run for [`IDLE`].
     Idle,
-    /// All that no CPU runs now, but for tables that came back within [`IDLE`].
+    /// All that no CPU runs now, except those whose tables came back within [`IDLE`].
     NotRunning,
 }
 
@@ -175,11 +175,11 @@ impl<M: Machine> Maps<M> {
         self.map_memory().all.len()
     }
 
-    /// Looks at up to `n` spaces from `hand` on, and drops the page tables of those that `which` says. Returns how many table
-    /// pages went. May sleep: the last handle may be ours.
+    /// Looks at up to `n` spaces from `hand` on, and drops the page tables of those that `which` selects. Returns how
+    /// many table pages were freed. May sleep, because this may drop the last handle.
     ///
     /// # Requires
-    /// One caller at a time, who holds nothing that a fault could want.
+    /// One caller at a time, which holds nothing that a fault could want.
     pub(crate) fn drop_tables(&'static self, hand: &mut Hand, n: usize, which: Which) -> u64 {
         if n == 0 {
             return 0;
@@ -197,7 +197,7 @@ impl<M: Machine> Maps<M> {
                 at => now.saturating_sub(at) < IDLE,
             };
             let needed = recent(&place.dropped) || which == Which::Idle && recent(&place.ran);
-            // Nobody has faulted there since: nothing has come back.
+            // No thread has faulted there since: nothing has come back.
             if needed || space.were_tables_dropped() {
                 continue;
             }
@@ -207,7 +207,7 @@ impl<M: Machine> Maps<M> {
             }
         }
         if tables != 0 {
-            // They wait for walkers, and then the CPU keeps some for later: both are for when there is memory.
+            // Freed tables wait for walkers, and then the CPU keeps some for later. Both cost memory that is short now.
             for _ in 0..GRACE {
                 self.epoch().collect_everywhere();
             }
@@ -217,5 +217,5 @@ impl<M: Machine> Maps<M> {
     }
 }
 
-/// Steps of the epoch after which what was retired is freed, where nobody is pinned.
+/// Epoch steps after which retired memory is freed, if no reader is pinned.
 const GRACE: usize = 3;

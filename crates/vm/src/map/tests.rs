@@ -1,4 +1,4 @@
-//! Map operations on the test machine: what each leaves behind, and that a failure leaves nothing.
+//! Map operations on the test machine: the results of each, and that a failure leaves no trace.
 
 use super::*;
 use crate::error::{FaultError, MapError};
@@ -115,7 +115,7 @@ fn protecting_a_whole_entry_allocates_that_entry_and_nothing_else() {
         assert_eq!(space.protect(crate::tests::range(3 * n, 1), Prot::READ), Err(MapError::OutOfMemory));
         m.vm.fail_allocation(2);
         if space.protect(crate::tests::range(3 * n, 1), Prot::READ).is_err() {
-            // The frame that entries are cut from, now and then.
+            // Sometimes the failed allocation was the frame that entries are cut from.
             frames += 1;
             assert_eq!(space.protect(crate::tests::range(3 * n, 1), Prot::READ), Ok(()));
         }
@@ -323,7 +323,7 @@ fn whole_tables_do_not_go_below_the_base_while_there_is_room_above() {
 fn whole_tables_leave_a_stack_the_room_below_it() {
     const TABLE: u64 = crate::testing::SPAN;
     let s = System::new();
-    // The upper end of the hole below it is its guard; what is left is a table.
+    // The upper end of the hole below it is its guard; the rest is one table.
     let stack = USER.start.next_multiple_of(TABLE * PAGE_SIZE) + STACK_GUARD + 3 * TABLE * PAGE_SIZE;
     let hole = stack - STACK_GUARD - TABLE * PAGE_SIZE;
     s.map(&MapRequest::private(Placement::Fixed(USER.start), hole - USER.start)).unwrap();
@@ -395,7 +395,7 @@ fn moving_a_mapping_moves_its_content_without_touching_a_page() {
     assert_eq!(pages_made(&s), made);
     assert_eq!(load(&s, 3), Err(FaultError::NotMapped));
     s.check(true).unwrap();
-    // What is mapped where it was is new, though the front that it grows has such pages elsewhere.
+    // A mapping at the old place is new, though the front that it grows has such pages elsewhere.
     map(&s, 2, 4);
     assert!((2..6).all(|n| load(&s, n) == Ok(0)));
     assert_eq!(load(&s, 100), Ok(3));
@@ -439,7 +439,7 @@ fn memory_that_is_not_needed_is_zero_afterwards_on_both_sides_of_a_fork() {
     map(&s, 0, 8);
     (0..8).for_each(|n| store(&s, n, 4));
     let child = s.fork().unwrap();
-    // The parent's pages lie in a layer that both show: a cut hides them from the child only.
+    // The parent's pages lie in a layer that both show: a zero marker hides them from the child only.
     child.advise(range(2, 3), Advice::DontNeed).unwrap();
     assert_eq!((0..8).map(|n| load(&child, n).unwrap()).collect::<Vec<_>>(), [4, 4, 0, 0, 0, 4, 4, 4]);
     assert!((0..8).all(|n| load(&s, n) == Ok(4)));
@@ -501,7 +501,7 @@ fn a_fork_leaves_out_or_wipes_what_it_was_told_to() {
     s.inherit(range(20, 6), Inherit::COPY).unwrap();
     assert_eq!(entries(&s)[3..], [(20, 26, RW)]);
     assert_eq!(s.inherit(range(5, 2), Inherit::NONE), Err(MapError::NotMapped));
-    // A range that is left out remembers what it would hold.
+    // A range that is left out keeps its setting of the content.
     s.inherit(range(20, 2), Inherit::ZERO).unwrap();
     s.inherit(range(20, 2), Inherit::NONE).unwrap();
     s.inherit(range(20, 2), again).unwrap();
@@ -548,7 +548,7 @@ fn entries_know_in_which_of_them_no_fault_came_since_a_fork() {
         assert_eq!(known(), [false; 2]);
         let child = s.fork().unwrap();
         assert_eq!(known(), [true; 2]);
-        // What is mapped is loaded from without a fault; a store has one, in the entry that it is in.
+        // Loads from mapped pages take no fault; a store takes one, in its own entry.
         assert_eq!(load(&s, first), Ok(1));
         assert_eq!(known(), [true; 2]);
         store(&s, last, 3);
@@ -563,7 +563,7 @@ fn entries_know_in_which_of_them_no_fault_came_since_a_fork() {
         store(&s, first, 5);
         assert_eq!([load(&third, first), load(&third, last)], [Ok(4), Ok(3)]);
     }
-    // A new entry is one of which nothing is known.
+    // A new entry has no mark for no stores.
     drop(s.fork().unwrap());
     assert_eq!(known(), [true; 2]);
     s.protect(range(0, 4), Prot::READ).unwrap();
@@ -607,7 +607,7 @@ fn bytes_of(s: &Space<TestMachine>, va: u64, len: usize) -> Result<Vec<u8>, Faul
     Ok(to)
 }
 
-/// Fresh pages, copied ones, pages of a file, swapped-out ones, holes: what a load would find, and nothing is mapped or made.
+/// Fresh pages, copied ones, pages of a file, swapped-out ones, holes: reads as a load, but maps and makes nothing.
 #[test]
 fn another_spaces_bytes_are_read_as_it_would_load_them() {
     let s = System::new();
@@ -686,7 +686,7 @@ fn a_failed_allocation_anywhere_changes_nothing() {
                 assert_eq!(done, Err(MapError::OutOfMemory), "{name}, allocation {n}");
                 let after = (entries(&s), (0..14).map(|n| load(&s, n)).collect::<Vec<_>>());
                 assert_eq!(before, after, "{name}, allocation {n}");
-                // Nor does what a fork remembers of the one that failed let the next child see what is stored after that one.
+                // A mark that a failed fork leaves must not let the next child see a store after its own fork.
                 store(&s, 1, 98);
                 let child = s.fork().unwrap();
                 store(&s, 1, 99);

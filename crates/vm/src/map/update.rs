@@ -1,20 +1,20 @@
 //! One change of a map, from its plan to its publication (relies on C3).
 //!
 //! # The two phases
-//! 1. *Plan.* The entries that the change may replace are marked stale, and one fence stands after the marks. From here on
-//!    no fault takes effect in them: it finds the mark under its table page's lock and waits for this writer. So what the
-//!    plan reads of their chains stays true. Then everything is allocated: entries, memory for backings, tree nodes. Any
-//!    failure takes the marks back; nothing has changed.
-//! 2. *Do.* Cannot fail. Leaves are cleared or weakened and flushed; new chains are linked; one swap publishes the new
-//!    entries; the old ones' chains are unlinked with the proof of the flush, and the old entries retired.
+//! 1. *Plan.* The entries that the change may replace are marked stale, and one fence stands after the marks. From here
+//!    on no fault takes effect in them: it finds the mark under its table page's lock and waits for this writer. So the
+//!    chains that the plan reads do not change. Then everything is allocated: entries, memory for backings, tree nodes.
+//!    Any failure takes the marks back; nothing has changed.
+//! 2. *Do.* Cannot fail. Leaves are cleared or weakened and flushed. New chains are linked, and one swap publishes the
+//!    new entries. The old ones' chains are unlinked with the proof of the flush, and the old entries retired.
 //!
-//! A stale entry is its own tombstone: until the swap it stays in the tree, so its range is no hole for anybody, and a fault
-//! that meets it waits for this writer. Nothing between old and new is ever to be seen.
+//! A stale entry is its own tombstone: it stays in the tree until the swap. So no thread sees its range as a hole, and
+//! a fault that meets it waits for this writer. No state between old and new is ever visible.
 //!
 //! # Merging
-//! The plan is a row of *pieces*, ascending. A piece that continues the one before it (same attributes; each layer goes on
-//! where the other ends) is joined to it, and so are neighbours outside the changed range: `brk`, and programs that map or
-//! protect piece by piece, do not pay an entry for each call.
+//! The plan is a row of *pieces*, ascending. Two pieces are joined if they have the same attributes and each layer
+//! continues where the other ends. The same holds for neighbours outside the changed range. So `brk`, and programs that
+//! map or protect piece by piece, do not pay an entry for each call.
 
 use super::arena::{EntryChange, Writer};
 use super::entry::{Attributes, Entry, Flags, How, NewEntries};
@@ -34,12 +34,12 @@ use quire_sync::atomic::fence_full;
 /// The pieces of one range, and what was allocated for them.
 pub(super) struct Row<'s, M: Machine> {
     space: &'s Space<M>,
-    /// What gives way: whole entries, and the holes between them.
+    /// The replaced range: whole entries, and the holes between them.
     range: VirtRange,
     pending: Option<Piece<'s, M>>,
     new: NewEntries<M>,
     spare: Spare<M>,
-    /// What pieces may show, and the page of it that they begin with.
+    /// The object that pieces may show, and its page at which they begin.
     object: Option<(&'s ObjectRef<M>, u64)>,
     /// Added to an address of a piece, it gives the address at which its entry shows it.
     moved: u64,
@@ -47,7 +47,7 @@ pub(super) struct Row<'s, M: Machine> {
     stack_room: u64,
 }
 
-/// A change in the making; see the module. Dropped before it is applied, it takes everything back.
+/// A change that is being planned; see the module. If it is dropped before it is applied, it takes everything back.
 pub(super) struct Update<'s, M: Machine> {
     space: &'s Space<M>,
     writer: Option<Writer<'s, M>>,
@@ -57,13 +57,13 @@ pub(super) struct Update<'s, M: Machine> {
     first: Option<&'s Entry<M>>,
     last: Option<&'s Entry<M>>,
     following: Option<&'s Entry<M>>,
-    /// The one before them, where it was met on the way.
+    /// The entry before them, if the descent met it.
     previous: Option<&'s Entry<M>>,
     row: Row<'s, M>,
 }
 
 impl<'s, M: Machine> Row<'s, M> {
-    /// A row for `range`, in which nothing is.
+    /// An empty row for `range`.
     pub fn new(space: &'s Space<M>, range: VirtRange) -> Self {
         Row {
             space,
@@ -77,7 +77,7 @@ impl<'s, M: Machine> Row<'s, M> {
         }
     }
 
-    /// Pieces show what entries show `by` bytes above them.
+    /// Pieces show the pages that entries show `by` bytes above them.
     pub fn moving(mut self, by: u64) -> Self {
         self.moved = by;
         self
@@ -109,7 +109,7 @@ impl<'s, M: Machine> Row<'s, M> {
         true
     }
 
-    /// Allocates what the pending piece needs.
+    /// Allocates the entry and the backings of the pending piece.
     fn settle(&mut self) -> Result<(), MapError> {
         let Some(p) = self.pending.take() else { return Ok(()) };
         let (how, origin, backings) = match p.from {
@@ -124,7 +124,7 @@ impl<'s, M: Machine> Row<'s, M> {
                 }
                 let contains = |outer: VirtRange| outer.start <= p.range.start && outer.end >= p.range.end;
                 let all = p.range.start <= entry.range().start && p.range.end >= entry.range().end;
-                // A chain is taken over where it is, as a whole, and where its front covers what is to be shown.
+                // A chain is taken over where it is, as a whole, and only if its front covers the new range.
                 if gives_way && self.moved == 0 && all && contains(entry.front().range()) {
                     (How::Taken, ptr::from_ref(entry), 0)
                 } else {
@@ -140,7 +140,7 @@ impl<'s, M: Machine> Row<'s, M> {
         Ok(())
     }
 
-    /// Makes the chain of a new entry out of what was set aside.
+    /// Makes the chain of a new entry from the reserved backings.
     fn furnish(&mut self, entry: &Entry<M>) {
         let (range, flags, pmap) = (entry.range(), entry.flags(), self.space.pmap());
         let spare = &mut self.spare;
@@ -198,8 +198,8 @@ impl<'s, M: Machine> Row<'s, M> {
 }
 
 impl<'s, M: Machine> Update<'s, M> {
-    /// A change that replaces what lies in `range`: every entry that overlaps it is marked, its attributes and chain are
-    /// frozen. What of those entries lies outside must come back as pieces.
+    /// A change that replaces the entries in `range`: every entry that overlaps it is marked, its attributes and chain
+    /// are frozen. The parts of those entries outside must come back as pieces.
     pub fn new(space: &'s Space<M>, writer: Writer<'s, M>, range: VirtRange) -> Self {
         let mut update = Update {
             space,
@@ -234,7 +234,7 @@ impl<'s, M: Machine> Update<'s, M> {
         update
     }
 
-    /// What the entry that reaches into `range` from below has before it stays.
+    /// Keeps the part before `range` of the entry that reaches into it from below.
     pub fn outside_before(&mut self, range: VirtRange) -> Result<(), MapError> {
         match self.first {
             Some(e) if e.range().start < range.start => {
@@ -244,7 +244,7 @@ impl<'s, M: Machine> Update<'s, M> {
         }
     }
 
-    /// What the entry that reaches out of `range` upward has after it stays.
+    /// Keeps the part after `range` of the entry that reaches out of it upward.
     pub fn outside_after(&mut self, range: VirtRange) -> Result<(), MapError> {
         match self.last {
             Some(e) if e.range().end > range.end => {
@@ -254,8 +254,8 @@ impl<'s, M: Machine> Update<'s, M> {
         }
     }
 
-    /// Everything in `range`, which the update was made for, stays with the attributes that `changed` gives it, joined with what
-    /// is the same then. What needs a front of its own no longer to be stored into gets one.
+    /// Gives everything in `range`, which the update was made for, the attributes from `changed`, and joins equal
+    /// neighbours. A part that needed a front before stores, and allows them now, gets it.
     pub fn change(&mut self, range: VirtRange, changed: impl Fn(&Entry<M>) -> Attributes) -> Result<(), MapError> {
         let (first, last) = (self.first, self.last);
         self.outside_before(range)?;
@@ -312,14 +312,14 @@ impl<'s, M: Machine> Update<'s, M> {
         }
     }
 
-    /// `entry` gives way too, in whole.
+    /// Replaces `entry` too, as a whole.
     pub fn include(&mut self, entry: &'s Entry<M>) {
         self.mark(entry);
         self.row.range.start = self.row.range.start.min(entry.range().start);
         self.row.range.end = self.row.range.end.max(entry.range().end);
     }
 
-    /// The neighbour before the change may grow into it: it is the first piece, and forgotten where nothing joins it.
+    /// The neighbour before the change may grow into it: it is the first piece, and dropped if nothing joins it.
     pub fn lean_on_previous(&mut self, a: Attributes) {
         let start = self.row.range.start;
         if let Some(previous) = self.previous.or_else(|| self.writer().before(start))
@@ -332,7 +332,7 @@ impl<'s, M: Machine> Update<'s, M> {
         }
     }
 
-    /// The neighbour after the change joins the last piece, where it continues it.
+    /// The neighbour after the change joins the last piece, if it continues it.
     pub fn lean_on_next(&mut self, a: Attributes) {
         if let Some(next) = self.following
             && next.range().start == self.row.range.end
@@ -346,20 +346,20 @@ impl<'s, M: Machine> Update<'s, M> {
         }
     }
 
-    /// Ends the plan and does it: `work` on the leaves, then the swap, then what was replaced is given up. On an error
+    /// Ends the plan and does it: `work` on the leaves, then the swap, then the old entries are given up. On an error
     /// nothing has changed.
     #[inline]
     pub fn apply(mut self, work: Work) -> Result<(), MapError> {
         self.perform(None, work)
     }
 
-    /// As [`Update::apply`], with a second row that fills a hole elsewhere, out of entries that give way here: it is published
-    /// first, so that nobody sees neither.
+    /// As [`Update::apply`], with a second row that fills a hole elsewhere from entries replaced here. It is published
+    /// first, so that one of the two places is always mapped.
     pub fn apply_with(mut self, mut elsewhere: Row<'s, M>, work: Work) -> Result<(), MapError> {
         self.perform(Some(&mut elsewhere), work)
     }
 
-    /// Once: what is left of the update does nothing.
+    /// Called once: afterwards the update does nothing.
     fn perform(&mut self, mut elsewhere: Option<&mut Row<'s, M>>, work: Work) -> Result<(), MapError> {
         self.row.settle()?;
         if let Some(row) = &mut elsewhere {
@@ -427,8 +427,8 @@ impl<'s, M: Machine> Update<'s, M> {
         }
         let prune = writer.idle_tables(emptied, self.space);
 
-        // Nobody finds the old entries any more. Their chains go under the lock: a mapping that grows into what a private
-        // object showed here must not find pages that are still to be freed.
+        // The old entries are unreachable now. Their chains go under the lock: a mapping may grow over pages of a
+        // private object that showed here. It must not find pages that are still to be freed.
         // SAFETY: entries on this list left the tree by `publish`, and this loop alone retires them, once each.
         while let Some(entry) = unsafe { replaced.as_ref() } {
             replaced = entry.link.get();
@@ -461,7 +461,7 @@ impl<'s, M: Machine> Update<'s, M> {
 }
 
 impl<M: Machine> Drop for Update<'_, M> {
-    /// Nothing was changed: the marks go.
+    /// Nothing was changed: takes the marks back.
     fn drop(&mut self) {
         for entry in self.marked() {
             entry.unmark_stale();

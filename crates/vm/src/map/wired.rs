@@ -1,4 +1,4 @@
-//! How entries and chains say that a range is wired; the operation stands in [`ops::wire`](super::ops::wire).
+//! The marks of wired ranges on entries and chains; the operation stands in [`ops::wire`](super::ops::wire).
 
 use super::entry::{Attributes, Flags};
 use super::piece::layers;
@@ -43,7 +43,7 @@ impl Attributes {
     }
 }
 
-/// Marks every layer of a chain that is not published yet, or whose entry is marked stale, as its entry says.
+/// Gives every layer of a chain its entry's mark. The chain is not published yet, or its entry is marked stale.
 pub(in crate::map) fn mark_chain<M: Machine>(front: &Backing<M>, flags: Flags) {
     for layer in layers(front) {
         layer.set_wired(flags.contains(Flags::WIRED));

@@ -1,4 +1,4 @@
-//! Who waits for memory, and the pageout daemon, tell each other whose turn it is.
+//! Threads that wait for memory, and the pageout daemon, signal each other whose turn it is.
 
 use super::*;
 use crate::reclaim::memory_wait::Asking;
@@ -11,7 +11,8 @@ struct Memory {
     stopped: AtomicBool,
 }
 
-/// One waits for memory, and stops the daemon when it has some. A pass of the daemon frees some; then `others` happens, once.
+/// A thread waits for memory, and stops the daemon when it has some. A pass of the daemon frees some; then `others`
+/// happens, once.
 fn wait_against_serve(others: fn(&AtomicBool)) {
     set_cpu(0);
     let memory = || Memory { asking: Asking::new(), free: AtomicBool::new(false), stopped: AtomicBool::new(false) };
@@ -47,7 +48,7 @@ protocol! {
     WantedForgotten: "deadlock";
 }
 
-/// Another takes what the pass has freed, and gives it back without telling anybody.
+/// Another thread takes the memory that the pass has freed, and gives it back without a signal.
 fn wait_for_what_comes_and_goes() {
     wait_against_serve(|free| {
         free.swap(false, Ordering::AcqRel);

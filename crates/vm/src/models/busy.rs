@@ -1,4 +1,4 @@
-//! Busy pages: who waits for one, and who finds one that has become another: models of C1.
+//! Busy pages: a thread waits for a page, or finds a page that has changed its identity: models of C1.
 
 use super::*;
 use crate::phys::frames::{Fill, For};

@@ -1,4 +1,4 @@
-//! Models of what happens to chains while others go on: the last copy of a page, copying up.
+//! Models of changes of chains beside other threads: the last copy of a page, copying up.
 
 use super::*;
 use crate::map::Advice;
@@ -12,14 +12,14 @@ fn pages(w: &World) -> usize {
     (0..vm.page_count()).filter(|n| vm.page(Pfn(*n)).kind() == Kind::Object).count() - w.file.resident() as usize
 }
 
-/// A page that nobody sees is gone, or the reaper has been told.
+/// A page that no space sees is freed, or its object is marked for the reaper.
 fn assert_no_page_is_forgotten(w: &World, seen: usize) {
     assert!(pages(w) == seen || w.boot.vm.reapable(), "a page that nobody sees is forgotten");
     w.boot.vm.reap(u64::MAX, &mut MaySleep::here());
     assert_eq!(pages(w), seen, "a page that nobody sees is forgotten");
 }
 
-/// The last two who see a page copy it at once.
+/// The last two spaces that see a page copy it at once.
 fn copy_against_copy() {
     let w = World::private(1);
     store(&w.space, 0, 1);
@@ -43,7 +43,7 @@ protocol! {
     LookBeforeFill: "a page that nobody sees is forgotten";
 }
 
-/// Who has copied a page leaves its object to the reaper while the object goes.
+/// A thread that has copied a page leaves its object to the reaper while the object is torn down.
 fn flag_against_teardown() {
     let w = World::private(1);
     store(&w.space, 0, 1);
@@ -96,7 +96,7 @@ protocol! {
     NoSecondLook: "a page that nobody sees is forgotten";
 }
 
-/// The other one who sees a page leaves while it is copied, and the reaper is quick.
+/// The other space that sees a page exits while it is copied, and the reaper is quick.
 fn copy_against_exit() {
     let w = World::private(1);
     store(&w.space, 0, 1);
@@ -121,10 +121,10 @@ protocol! {
     LookBeforeFill: "a page that nobody sees is forgotten";
 }
 
-// What is copied up is modelled under shuttle alone: three spaces are too much for loom, and what matters are orders of steps.
+// Copying up is modelled under shuttle alone: three spaces are too much for loom, and only orders of steps matter here.
 
-/// A grandchild, deep enough that its next copy shortens its chain: page 0 is the child's (3) over the first one's (1), page 1
-/// the first one's (2).
+/// A grandchild, deep enough that its next copy shortens its chain. Page 0 is the child's (3) over the first space's
+/// (1), page 1 the first space's (2).
 #[cfg(shuttle)]
 fn deep() -> (World, [SpaceRef<TestMachine>; 2]) {
     let w = World::private(2);
@@ -163,7 +163,7 @@ protocol! {
     what_is_copied_up_is_seen_all_the_time = copy_up_against_store, Some(2);
 }
 
-/// A page is copied up while it is forgotten.
+/// A page is copied up while `MADV_DONTNEED` hides it.
 #[cfg(shuttle)]
 fn copy_up_against_cut() {
     let (w, [child, grandchild]) = deep();
@@ -185,7 +185,7 @@ protocol! {
     NoSourceCheck: "old data comes back";
 }
 
-/// The layers are taken out while another CPU's copy of what is in them is under way, and is given up.
+/// The layers are taken out while another CPU's copy from them is under way, and is given up.
 #[cfg(shuttle)]
 fn take_out_against_copy() {
     let (w, [child, grandchild]) = deep();
@@ -212,7 +212,7 @@ protocol! {
     a_copy_that_is_given_up_keeps_its_source = take_out_against_copy, Some(2);
 }
 
-/// What is copied up moves forward between the layers behind, because the relatives have left.
+/// Pages that are copied up move forward between the layers behind, because the relatives have exited.
 fn copy_up_against_merge() {
     let w = World::private(4);
     // Three layers behind an untouched front; the last one's page moves into the one in front of it, which has more. None is a
@@ -227,7 +227,7 @@ fn copy_up_against_merge() {
         |w| crate::fault::flatten::shorten(&w.space, page(0), &mut MaySleep::here()),
         merge,
         |w, (), ()| {
-            // What is mapped still would be seen whatever the chain shows.
+            // A mapped page would be seen whatever the chain shows.
             let seen = [0, 1, 2, 3].map(|n| {
                 w.space.pmap().forget(w.boot.vm, page(n));
                 load(&w.space, n)
@@ -280,7 +280,8 @@ fn with_behind<R>(w: &World, f: impl FnOnce(&crate::object::Object<TestMachine>)
     f(kept.object());
 }
 
-/// The last two who see a page in swap copy it at once, and the pages that they copy from are taken again meanwhile.
+/// The last two spaces that see a page in swap copy it at once. The pages that they copy from are taken again
+/// meanwhile.
 #[cfg(shuttle)]
 fn copy_from_swap_against_copy() {
     let w = World::private(1);
@@ -347,7 +348,7 @@ fn claim_against_copy() {
     beside(
         w,
         move |_| {
-            // Another byte than the one that is looked at.
+            // Another byte than the loads below read.
             if let Some(at) = reach(&theirs, page(0), Access::Write) {
                 // SAFETY: `reach` gave the first byte of a frame of the machine's RAM, so the second lies in it too.
                 unsafe { at.add(1).write(9) };
@@ -436,14 +437,14 @@ fn copied() -> (World, SpaceRef<TestMachine>) {
     (w, child)
 }
 
-/// Nothing is left of what the file has lost.
+/// No copy of the truncated pages is left.
 #[cfg(shuttle)]
 fn assert_cut_off(w: &World) {
     assert_eq!((load(&w.space, 0), w.translations()), (None, Vec::new()), "a copy is left beyond the end");
     assert_no_page_is_forgotten(w, 0);
 }
 
-/// A file is cut short while the last who sees a copy of its page takes that over.
+/// A file is truncated while the last sharer of a copy of its page moves that into its front.
 #[cfg(shuttle)]
 fn claim_against_truncate() {
     let (w, child) = copied();
@@ -465,7 +466,7 @@ protocol! {
     no_copy_that_moves_is_left_beyond_the_end = claim_against_truncate, Some(2);
 }
 
-/// A file is cut short while the layers in front of it merge.
+/// A file is truncated while the layers in front of it merge.
 #[cfg(shuttle)]
 fn collapse_against_truncate() {
     let w = World::showing(false);
@@ -479,8 +480,8 @@ protocol! {
     no_copy_that_merges_is_left_beyond_the_end = collapse_against_truncate, Some(2);
 }
 
-/// A private mapping of all of the file's pages, and as many layers in front of it as `stored` has: each has copies of these
-/// pages, and this chain alone shows it.
+/// A private mapping of all of the file's pages, with a layer in front of it for each member of `stored`. Each layer
+/// has copies of that member's pages, and this chain alone shows it.
 #[cfg(shuttle)]
 fn stacked(stored: &[&[u64]]) -> World {
     let w = World::new();
@@ -498,7 +499,7 @@ fn stacked(stored: &[&[u64]]) -> World {
     w
 }
 
-/// The last of four pages of a file is cut off while layers merge, and what was copied of the others stays.
+/// The last of four pages of a file is truncated while layers merge, and the copies of the others stay.
 #[cfg(shuttle)]
 fn merge_against_cut(w: World) {
     beside(

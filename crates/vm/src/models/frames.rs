@@ -1,13 +1,13 @@
-//! Which frame shows a page: a page that leaves its frame, and the frame of zeroes that is shown for a hole.
+//! The frame that shows a page: a page that moves to another frame, and the frame of zeroes for a hole.
 
 use super::*;
 use crate::phys::frames::Frame;
 use crate::reclaim::migrate::{Vacated, vacate};
 use crate::sleep::MaySleep;
 
-/// The file's first page leaves its frame, which is somebody else's at once: what is loaded from there then is not the
-/// page's, and what is stored there is lost. Hands the frame over, to be freed when nobody runs; none where the page stayed, or
-/// where who looked at it just then frees the frame.
+/// Moves the file's first page out of its frame. The frame has other content at once: a later load from it does not
+/// read the page, and a later store into it is lost. Returns the frame, to be freed when no thread runs. Returns none
+/// if the page stayed, or if a thread that was just reading it frees the frame.
 fn move_away(w: &World) -> Option<Frame> {
     let vm = w.boot.vm;
     let page = w.frame().map(|pfn| vm.page(pfn))?;
@@ -21,7 +21,7 @@ fn move_away(w: &World) -> Option<Frame> {
     taken
 }
 
-/// The page is where the file has it, for everybody, and its old frame is nobody's but the new owner's.
+/// Every mapping has the page where the file has it, and only the new owner has its old frame.
 fn assert_moved(w: &World, old: Option<Frame>, content: &[u8]) {
     let (now, translations) = (w.frame(), w.translations());
     assert!(translations.iter().all(|t| Some(*t) == now), "a page that moved is mapped where it was");

@@ -1,5 +1,5 @@
-//! Scans of an object's list of backings while backings are replaced, and while they change their part. Orders of steps matter
-//! here: under shuttle alone.
+//! Scans of an object's list of backings while backings are replaced, and while they change their shard. Orders of
+//! steps matter here: under shuttle alone.
 #![cfg(shuttle)]
 
 use super::*;
@@ -18,7 +18,7 @@ fn show(w: &World, n: u64, key: u64, pages: u64) {
     w.space.map(&r).unwrap();
 }
 
-/// The `n`-th address does not map `frame`, which page `key` of the file was in, where it is not there any more.
+/// Asserts that the `n`-th address does not map `frame`, the former frame of page `key` of the file.
 fn assert_nobody_maps(w: &World, n: u64, key: u64, frame: Option<Pfn>) {
     let pmap = w.space.pmap();
     let mapped = pmap.peek(page(n)).into_iter().chain(pmap.cached(page(n))).any(|l| Some(l.pfn) == frame);
@@ -31,13 +31,13 @@ fn place(w: &World, n: u64) -> usize {
     w.space.lookup(page(n), &pin).map(|e| std::ptr::from_ref(e.front()).addr()).unwrap()
 }
 
-/// A page is taken away while a backing that shows it is replaced by one that stands before the scan's place.
+/// A page is removed while a backing that shows it is replaced by a backing before the scan's place.
 fn scan_against_replacement() {
     let w = World::new();
     w.file.write(PAGE_SIZE, 1, &mut |b| -> Result<_, ()> { Ok(b.len()) }).unwrap();
     let frame = w.frame_of(1);
-    // Two that a scan visits in one go, and a third behind them, which is about to become one with its neighbour: that begins
-    // with page 0, and so stands first.
+    // A scan visits two of these in one go. The third, behind them, is about to be joined with its neighbour: the new
+    // one begins with page 0, and so stands first.
     show(&w, 2, 0, 1);
     [3, 1, 0].iter().for_each(|n| show(&w, *n, 1, 1));
     let later = VirtRange { start: page(3), end: page(4) };
@@ -60,7 +60,7 @@ protocol! {
     ScanGoesOn: "a removed page is mapped";
 }
 
-/// A page is taken away while the list has become short, and the backing that shows it goes back to the first part.
+/// A page is removed while the list has become short, and the backing that shows it goes back to the first shard.
 fn scan_against_shrinking() {
     let w = World::new();
     let frame = w.frame();
@@ -89,7 +89,7 @@ protocol! {
     ShrinkUnseen: "a removed page is mapped";
 }
 
-/// The list's parts are open, and CPUs have taken turns there, so that the next to link has a part of its own.
+/// The list's shards are open, and CPUs have taken turns there, so that the next to link has a shard of its own.
 fn turned() -> World {
     let w = World::new();
     w.file.parts().widen(w.boot.vm);
@@ -101,7 +101,7 @@ fn turned() -> World {
     w
 }
 
-/// As [`turned`], and it has.
+/// As [`turned`], after that link.
 fn contended() -> World {
     let w = turned();
     show(&w, 3, 0, 1);
@@ -109,7 +109,7 @@ fn contended() -> World {
     w
 }
 
-/// A page is taken away while a CPU gets a part of its own and shows the page there.
+/// A page is removed while a CPU gets a shard of its own and shows the page there.
 fn scan_against_first_own_part() {
     let w = turned();
     let frame = w.frame();
@@ -134,14 +134,14 @@ protocol! {
     OwnPartsUnscanned: "a removed page is mapped";
 }
 
-/// As [`scan_against_shrinking`], of a CPU's own part.
+/// As [`scan_against_shrinking`], of a CPU's own shard.
 fn scan_against_shrinking_of_own_parts() {
     let w = contended();
     let frame = w.frame();
     set_cpu(1);
     show(&w, 0, 0, 1);
     assert!(w.file.parts().has_own());
-    // The next one that leaves this part looks how long the list is.
+    // The next backing that leaves this shard makes its CPU count the list.
     w.space.unmap(VirtRange { start: page(2), end: page(3) }).unwrap();
     beside(
         w,
@@ -163,18 +163,19 @@ protocol! {
     ShrinkUnseen: "a removed page is mapped";
 }
 
-/// The last handle of a file goes while the last mapping of it does, which is in a CPU's own part.
+/// The last handle of a file is dropped while its last mapping, which is in a CPU's own shard, is unmapped.
 fn close_against_last_unmap() {
     let w = contended();
     set_cpu(1);
     show(&w, 0, 0, 1);
-    // As short as this the list has one part, until somebody opens the others again. The one in the own part goes last, from the first part:
-    // so what leaves that own part below is the first to do so, and does not look how many there are.
+    // As short as this the list has one shard, until a CPU opens the others again. The backing in the own shard goes
+    // last, from the first shard. So the unmapping below is the first that leaves the own shard, and its CPU does not
+    // count the list.
     [1, 2, 3, 0].iter().for_each(|n| w.space.unmap(VirtRange { start: page(*n), end: page(n + 1) }).unwrap());
     w.file.parts().widen(w.boot.vm);
     show(&w, 0, 0, 1);
     set_cpu(0);
-    // In this order: a system goes after what lives in it, also where the model fails.
+    // In this order: a system is dropped after the values in it, also if the model fails.
     let World { boot, space, file } = w;
     let vm = boot.vm;
     let pages = || (0..vm.page_count()).filter(|n| vm.page(Pfn(*n)).kind() == Kind::Object).count();
@@ -198,7 +199,7 @@ protocol! {
     OwnPartsKeep: "an object stays that nobody has";
 }
 
-/// Two close the parts at once; one of them opens them again after that, and links there.
+/// Two CPUs close the shards at once; one of them opens them again after that, and links there.
 fn close_against_close() {
     let w = contended();
     let frame = w.frame();
@@ -231,12 +232,12 @@ protocol! {
     StaleClose: "a part does not count that has something";
 }
 
-/// A page is taken away while the backing that shows it is replaced in its part, and the parts close and open again.
+/// A page is removed while the backing that shows it is replaced in its shard, and the shards close and open again.
 fn scan_against_reopening() {
     let w = World::new();
     w.file.write(PAGE_SIZE, 1, &mut |b| -> Result<_, ()> { Ok(b.len()) }).unwrap();
     let frame = w.frame_of(1);
-    // Two that a scan visits in one go once they are in the first part, and behind them the one that is replaced.
+    // A scan visits two of these in one go once they are in the first shard; the replaced one is behind them.
     w.file.parts().widen(w.boot.vm);
     show(&w, 3, 1, 1);
     show(&w, 2, 1, 1);
@@ -267,7 +268,7 @@ protocol! {
     a_scan_meets_what_replaces_a_backing_of_parts_that_open_again = scan_against_reopening, Some(2);
 }
 
-/// A backing is replaced while its part is closed: what replaces it goes to the first part.
+/// A backing is replaced while its shard is closed: the new one goes to the first shard.
 fn scan_against_replacement_in_a_closed_part() {
     let w = World::new();
     let frame = w.frame();

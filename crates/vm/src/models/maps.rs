@@ -1,11 +1,11 @@
-//! Changes of the map against faults in what stays: protection, clipping.
+//! Changes of the map against faults in the remaining mappings: protection, clipping.
 
 use super::*;
 use crate::types::Prot;
 
 /// C3: the right to store is taken away while a thread stores.
 fn protect_against_store() {
-    // Without a table page: what is there already is locked by the writer, and needs no fence.
+    // Without a table page: the writer locks present ones, and needs no fence for them.
     beside(
         World::private(1),
         |w| store(&w.space, 0, 2),

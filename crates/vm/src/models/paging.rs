@@ -1,4 +1,5 @@
-//! Paging out and in: swap slots against faults, the cleaner against stores, the end of a write against whoever frees the page.
+//! Paging out and in: swap slots against faults, the cleaner against stores, the end of a write against the page's
+//! removal.
 
 use super::*;
 use crate::paging::memory_store::FaultPlan;
@@ -7,11 +8,11 @@ use crate::sleep::MaySleep;
 
 pub(super) const PROMPT: FaultPlan =
     FaultPlan { delay: 0, pause: 0, fail_reads: 0, fail_writes: 0, window: 0, seed: 1 };
-/// A request waits until somebody polls.
+/// A request waits until a thread polls.
 pub(super) const LATE: FaultPlan = FaultPlan { window: 2, ..PROMPT };
 pub(super) const SLOTS: u64 = 4;
 
-/// The file's first page at the first address, shared, and somewhere for it to go.
+/// The file's first page at the first address, shared, and a swap store for it.
 fn with_swap(plan: FaultPlan) -> World {
     let w = World::showing(true);
     w.boot.swap(SLOTS, plan);
@@ -22,7 +23,7 @@ fn finish(w: &World) {
     w.boot.vm.finish_io(&mut MaySleep::here());
 }
 
-/// Page to Swap and back: a fault reads the page while another CPU takes it away.
+/// From page to swap slot and back: a fault reads the page while another CPU removes it.
 fn page_in_against_discard() {
     let w = with_swap(PROMPT);
     w.file.page_out(0..1);
@@ -68,8 +69,8 @@ protocol! {
     ReplaceNotAtomic: "two pages of one";
 }
 
-/// A file behind a store: a call reads the page that is not there, while another writes to it, and the page is written back and
-/// taken. (loom takes minutes.)
+/// A file behind a store: a call reads a missing page while another writes to it. The page is written back and taken.
+/// Under shuttle only, because loom takes minutes.
 #[cfg(shuttle)]
 fn read_against_written_and_stolen() {
     let w = World::new();
@@ -130,7 +131,7 @@ protocol! {
     ReadBeforeProtect: "a store is lost";
 }
 
-/// The cleaner against an unmap of a page that was stored into: what the leaf said of that is credited to the page, in the
+/// The cleaner against an unmap of a page that was stored into. The leaf's dirty bit is credited to the page in the
 /// middle of its cleaning.
 fn clean_against_unmap() {
     let w = with_swap(PROMPT);
@@ -202,7 +203,7 @@ fn write(file: &ObjectRef<TestMachine>, at: u64, value: u8) {
     file.write(at, 1, bytes).unwrap();
 }
 
-/// One CPU pages out while another, which has written, asks for everything to be on the disk.
+/// One CPU pages out while another, which has written, syncs the file to the disk.
 fn clean_against_write_back() {
     let w = World::new();
     let (file, disk) = on_disk(&w);
@@ -226,7 +227,7 @@ protocol! {
     UntagEarly: "it is not on the disk";
 }
 
-/// A CPU stores through a mapping, and its pager is asked before; another writes to the page and asks for it to be on the disk.
+/// A CPU stores through a mapping, after a call of its pager. Another CPU writes to the page and syncs it to the disk.
 fn hook_against_write_back() {
     let w = World::new();
     let (file, disk) = on_disk(&w);
@@ -253,7 +254,7 @@ protocol! {
     HookTagsLate: "it is not on the disk";
 }
 
-/// The pager of a file is asked about a page that goes meanwhile; its frame becomes another file's.
+/// The pager of a file is called for a page that is removed meanwhile; its frame becomes another file's.
 fn hook_against_another_identity() {
     let w = World::new();
     let (file, _) = on_disk(&w);
@@ -279,7 +280,7 @@ protocol! {
     BusyAnyIdentity: "a dirty page has no tag";
 }
 
-/// Two CPUs write to one page, and one of them asks for it to be on the disk.
+/// Two CPUs write to one page, and one of them syncs it to the disk.
 fn write_against_write_back() {
     let w = World::new();
     let (file, disk) = on_disk(&w);
@@ -303,7 +304,7 @@ protocol! {
     TagAfterDirty: "it is not on the disk";
 }
 
-/// A fault is about to store to a page that goes meanwhile; its frame becomes a file's.
+/// A fault is about to store to a page that is removed meanwhile; its frame becomes a file's.
 fn dirty_against_another_identity() {
     let w = World::private(1);
     w.boot.swap(SLOTS, PROMPT);

@@ -1,9 +1,9 @@
-//! The parts of an object's list of backings: what a CPU links into a part of its own that nobody has seen, while another closes
-//! them all. Fences matter here: under loom too, unlike the rest ([`lists`](super::lists)).
+//! The shards of an object's list of backings. A CPU links into a new shard of its own, while another closes all
+//! shards. Fences matter here: under loom too, unlike the rest ([`lists`](super::lists)).
 
 use super::*;
 
-/// A CPU gets a part of its own, and maps the file there, while another closes the parts.
+/// A CPU gets a shard of its own, and maps the file there, while another closes the shards.
 fn own_part_against_close() {
     let w = World::new();
     w.file.parts().widen(w.boot.vm);
@@ -21,7 +21,7 @@ fn own_part_against_close() {
             w.file.discard(0..1);
             let passed_over = !w.translations().is_empty();
             if passed_over {
-                // Nothing can be taken apart then.
+                // The system cannot be taken apart then.
                 std::mem::forget((w.space.clone(), w.file.clone()));
             }
             assert!(!passed_over, "a mapping is in a part that scans pass over");

@@ -94,7 +94,7 @@ protocol! {
     ReapsShared: "the child of a condemned space has other memory";
 }
 
-/// A child of the space ends, which alone kept the reaper from what both show.
+/// A child of the space exits. It alone kept the reaper from the shared layers.
 fn reap_against_exit_of_child() {
     let w = stored();
     let child = w.space.fork().unwrap();
@@ -113,7 +113,7 @@ protocol! {
     what_a_condemned_space_shared_goes_once = reap_against_exit_of_child, Some(2);
 }
 
-/// A thread unmaps what the reaper takes.
+/// A thread unmaps memory that the reaper takes.
 fn reap_against_unmap() {
     beside(stored(), |w| w.space.unmap(ONE).unwrap(), |w| reap(&w.space), |w, (), ()| assert_reaped(w));
 }
@@ -125,7 +125,7 @@ protocol! {
 /// The last thread of the space leaves it while it is reaped.
 fn reap_against_exit() {
     let w = stored();
-    // What others might show stays when the space is reaped, and goes with the space.
+    // Memory that others might show stays when the space is reaped, and goes with the space.
     let shared = ObjectRef::anonymous(w.boot.vm, 1).unwrap();
     let r = MapRequest { shared: true, ..MapRequest::private(Placement::Fixed(page(1)), PAGE_SIZE) };
     w.space.map(&MapRequest { object: Some((&shared, 0)), ..r }).unwrap();
@@ -144,7 +144,7 @@ fn reap_against_exit() {
     drop(space);
     t.join().unwrap();
     set_cpu(0);
-    // Nothing of the system may outlive it, where what follows fails either.
+    // The file must not outlive the system, also if an assertion below fails.
     drop(file);
     assert_eq!(pages(&boot), 0, "a space that ended has a page");
     assert_eq!(boot.vm.frames().check(), Ok(()), "a frame is on two lists or on none");

@@ -13,7 +13,7 @@ fn whole() -> World {
 /// A fork takes the stores of a table page, which another CPU gets back.
 fn seal_against_store() {
     let w = whole();
-    // Nobody else sees the memory; the table page is sealed.
+    // No other space sees the memory; the table page is store-protected.
     drop(w.space.fork().unwrap());
     beside(
         w,

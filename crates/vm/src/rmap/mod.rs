@@ -1,30 +1,31 @@
-//! Reverse mapping: what is done to every translation of an object's pages, wherever they are mapped.
+//! Reverse mapping: operations on every translation of an object's pages, wherever they are mapped.
 //!
-//! There is no record for a mapped page. An object knows the backings that show it; a backing says at which address of which
-//! space a page of the object would be; the table page over that address says whether it is. So a mapping of a page costs a
-//! leaf and nothing else, and whoever wants all mappings of many pages asks each backing once, not each page.
+//! There is no record for a mapped page. An object knows the backings that show it. A backing knows at which address of
+//! which space a page of the object would be. The table page over that address says whether it is mapped. So a mapping
+//! of a page costs a leaf and nothing else. An operation on all mappings of many pages visits each backing once, not
+//! each page.
 //!
 //! # Operations
-//! All work on a [`Batch`] of pages of one object, in one pass over the backings that show any of them, each backing under the
-//! lock of the part of the list that it stands in, each table page locked once for all the pages that it covers.
+//! All work on a [`Batch`] of pages of one object, in one pass over the backings that show any of them. The pass holds
+//! the lock of a backing's shard of the list, and locks each table page once for all the pages that it covers.
 //!
-//! | operation | what becomes of a leaf | who holds the pages busy | flush |
+//! | operation | effect on a leaf | who holds the pages busy | flush |
 //! |---|---|---|---|
-//! | [`unmap`] | goes; what it says of stores is credited to the page | the caller | yes |
+//! | [`unmap`] | removed; its dirty bit is credited to the page | the caller | yes |
 //! | [`unmap_unwired`] | the same, where no wired backing shows it | the caller | yes |
-//! | [`write_protect`] | loses WRITE and its own dirty bit | a cleaner; nobody where only stores are to be seen | yes |
-//! | [`take_referenced`] | loses its accessed bit | nobody | no: a TLB that still holds it set is a missed look, not an error |
-//! | [`query`] | is read | nobody | no |
+//! | [`write_protect`] | loses WRITE and its own dirty bit | a cleaner; no caller that only wants to see stores | yes |
+//! | [`take_referenced`] | loses its accessed bit | not held | no: a TLB that still holds the bit set is a missed look, not an error |
+//! | [`query`] | is read | not held | no |
 //!
 //! # Flushes (relies on C2)
-//! A pass that takes away or weakens flushes each space before it lets the backing's part go. Where it finds nothing to take,
-//! another remover may have been faster and not flushed yet: the table page's count of unflushed removals says so, and then
-//! this pass flushes that address too, so that its [`Flushed`] holds for every translation there was.
+//! A pass that removes or weakens leaves flushes each space before it unlocks the backing's shard. Where it finds no
+//! leaf, another remover may have cleared it without having flushed yet. The table page's count of unflushed removals
+//! shows that. Then this pass flushes that address too, so that its [`Flushed`] holds for every translation there was.
 //!
 //! # Cleaning
-//! Clear the page's dirty mark, fence, [`write_protect`], and only then read the page (the pass fences at its start). A store
-//! before the flush is in what is read; one after it faults, waits until the page is not busy, and marks it dirty again. So
-//! the write-protecting pass must not credit the leaves' dirty bits: they are of stores that the read will see.
+//! Clear the page's dirty mark, fence, [`write_protect`], and only then read the page (the pass fences at its start).
+//! The read sees a store before the flush. A store after it faults, waits until the page is not busy, and marks it
+//! dirty again. So the write-protecting pass must not credit the leaves' dirty bits: the read will see those stores.
 
 use crate::machine::{Leaf, Machine, Pmap, Table};
 use crate::mutant::{Mutant, mutant};
@@ -40,13 +41,14 @@ use crate::types::{PAGE_SHIFT, PAGE_SIZE, Pfn, Prot, VirtRange};
 use core::ops::Range;
 use quire_sync::atomic::fence_full;
 
-/// What a pass does where it meets a leaf that maps one of its pages.
+/// The effect of a pass on a leaf that maps one of its pages.
 trait Operation<M: Machine> {
-    /// Translations are taken away or weakened: the pass fences first, and flushes what others have not flushed yet.
+    /// Whether translations are removed or weakened: then the pass fences first, and flushes what others have not
+    /// flushed yet.
     const FLUSHES: bool;
     /// `at`: the page's number in the batch. `leaf` stands at `va` in the locked `table`.
     fn leaf(&mut self, at: usize, va: u64, leaf: Leaf, table: &mut impl Table<M>, owed: &mut Obligation<'_, M>);
-    /// Whether the pass leaves alone what `b` shows, among the pages with these numbers in the batch.
+    /// Whether the pass leaves the leaves of `b` alone, among the pages with these numbers in the batch.
     fn spares(&mut self, b: &Backing<M>, pages: Range<usize>) -> bool {
         let _nothing = (b, pages);
         false
@@ -68,13 +70,13 @@ impl<M: Machine> Operation<M> for Unmap<'_, M> {
     }
 }
 
-/// Takes every translation of the batch's pages away; flushed when it returns. Relies on C2: the caller holds them busy, and
-/// they are marked dirty where a leaf says that they were stored into.
+/// Removes every translation of the batch's pages; flushed when it returns. Relies on C2: the caller holds them busy.
+/// Marks a page dirty where a leaf's dirty bit says that it was stored into.
 pub(crate) fn unmap<M: Machine>(object: &Object<M>, batch: &Batch) -> FlushedEverywhere {
     pass(object, batch, &mut Unmap(object.vm(), batch))
 }
 
-/// As [`unmap`], for who wants to steal the pages: those that a wired backing shows are returned, and stay the object's.
+/// As [`unmap`], for stealing the pages. Pages that a wired backing shows are returned, and stay the object's.
 pub(crate) fn unmap_unwired<M: Machine>(object: &Object<M>, batch: &Batch) -> (FlushedEverywhere, Subset) {
     struct Steal<'b, M: Machine>(Unmap<'b, M>, Subset);
     impl<M: Machine> Operation<M> for Steal<'_, M> {
@@ -83,7 +85,7 @@ pub(crate) fn unmap_unwired<M: Machine>(object: &Object<M>, batch: &Batch) -> (F
             self.0.leaf(at, va, leaf, table, owed);
         }
         fn spares(&mut self, b: &Backing<M>, pages: Range<usize>) -> bool {
-            // Behind the fence that follows busy: a fault of whoever has wired it since has seen busy, or is seen here.
+            // After the fence that follows busy: a fault through a mapping wired since has seen busy, or is seen here.
             let wired = b.is_wired();
             if wired {
                 pages.for_each(|at| self.1.add(at));
@@ -96,9 +98,9 @@ pub(crate) fn unmap_unwired<M: Machine>(object: &Object<M>, batch: &Batch) -> (F
     (flushed, steal.1)
 }
 
-/// Takes every translation away that a backing which shows `keys` of `object` allows there, whatever page it is of: copies that
-/// private mappings have in front of a file go with the file's own pages. Flushed when it returns. The caller has made sure
-/// that no fault installs such a translation any more, and has fenced.
+/// Removes every translation within the backings that show `keys` of `object`, of whatever page: private mappings'
+/// copies in front of a file go with the file's own pages. Flushed when it returns. The caller has made sure that no
+/// fault installs such a translation any more, and has fenced.
 pub(crate) fn unmap_shown<M: Machine>(object: &Object<M>, keys: Range<u64>) -> FlushedEverywhere {
     let vm = object.vm();
     let mut passed = Pass::over(object.address());
@@ -132,8 +134,8 @@ pub(crate) fn unmap_shown<M: Machine>(object: &Object<M>, keys: Range<u64>) -> F
     passed.end()
 }
 
-/// Takes the right to store away from every translation of the batch's pages; flushed when it returns. What the leaves say of
-/// stores so far is dropped (see *Cleaning*).
+/// Takes the right to store away from every translation of the batch's pages; flushed when it returns. The leaves'
+/// dirty bits are dropped (see *Cleaning*).
 pub(crate) fn write_protect<M: Machine>(object: &Object<M>, batch: &Batch) -> FlushedEverywhere {
     struct Protect;
     impl<M: Machine> Operation<M> for Protect {
@@ -142,7 +144,7 @@ pub(crate) fn write_protect<M: Machine>(object: &Object<M>, batch: &Batch) -> Fl
             if leaf.prot.contains(Prot::WRITE) {
                 table.weaken(va, Prot::READ | Prot::EXEC, owed);
             } else if !mutant(Mutant::NoUnflushedCheck) && table.unflushed() {
-                // Weakened by somebody who has not flushed yet: a TLB may still allow stores.
+                // Another CPU weakened it and has not flushed yet: a TLB may still allow stores.
                 owed.owe_again(va);
             }
         }
@@ -150,8 +152,8 @@ pub(crate) fn write_protect<M: Machine>(object: &Object<M>, batch: &Batch) -> Fl
     pass(object, batch, &mut Protect)
 }
 
-/// Which of the batch's pages were referenced since the last look: by the pages' own marks and by the accessed bits of every
-/// translation; both are cleared.
+/// Returns the pages of the batch that were referenced since the last look. Reads and clears the pages' own marks and
+/// the accessed bits of every translation.
 pub(crate) fn take_referenced<M: Machine>(object: &Object<M>, batch: &Batch) -> Subset {
     struct Take(Subset);
     impl<M: Machine> Operation<M> for Take {
@@ -173,14 +175,14 @@ pub(crate) fn take_referenced<M: Machine>(object: &Object<M>, batch: &Batch) -> 
     take.0
 }
 
-/// What is known of a batch's pages; nothing is changed.
+/// The state of a batch's pages; nothing is changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Query {
     /// Some translation exists.
     pub mapped: Subset,
     /// Referenced since the last look.
     pub referenced: Subset,
-    /// Memory is newer than what the pager has.
+    /// Memory is newer than the pager's copy.
     pub dirty: Subset,
 }
 
@@ -225,11 +227,11 @@ fn pass<M: Machine, O: Operation<M>>(object: &Object<M>, batch: &Batch, op: &mut
         object.scan(first.0, last.0 + 1, |b| passed.paid(in_backing(object.vm(), b, pages, op)));
         object.scanned();
     }
-    // What was owed in each backing's space includes what others had taken away there and not flushed.
+    // The flush of each backing's space covered leaves that others had removed there and not flushed.
     passed.end()
 }
 
-/// The pass through one backing: the table pages over what it shows of `pages`.
+/// The pass through one backing: the table pages over its part of `pages`.
 fn in_backing<M: Machine, O: Operation<M>>(
     vm: &'static Objects<M>,
     b: &Backing<M>,

@@ -121,11 +121,11 @@ fn a_list_that_was_long_and_contended_has_one_part_again_when_it_is_short() {
             spaces.drain(..5);
             assert!(file.parts().is_wide(), "nobody pays for parts while nobody scans");
             assert_eq!(file.query_range(0..4).mapped, 1);
-            // One look in two leavings, where CPUs have parts of their own.
+            // One look in two unlinkings, where CPUs have shards of their own.
             spaces.drain(..2);
             assert!(!file.parts().is_wide(), "round {round}");
             file.check(true).unwrap();
-            // Who has changed the part is found.
+            // A CPU that has changed its shard is found.
             assert_eq!(file.query_range(0..4).mapped, 1);
             file.discard(0..1);
             spaces.iter().for_each(|s| assert_eq!(s.pmap().peek(page(0)), None));
@@ -153,7 +153,7 @@ fn cpus_that_take_turns_in_a_part_get_parts_of_their_own_which_keep_no_object() 
                 if n == 10 {
                     file.parts().widen(m.vm);
                 }
-                // Two of the same part, as long as CPUs share any.
+                // Two of the same shard, as long as CPUs share any.
                 set_cpu(if n % 2 == 0 { 0 } else { 15 });
                 let space = Space::new(m.vm).unwrap();
                 show(&space, 0, 4, &file, true);
@@ -163,7 +163,7 @@ fn cpus_that_take_turns_in_a_part_get_parts_of_their_own_which_keep_no_object() 
         set_cpu(0);
         assert!(file.parts().has_own());
         file.check(true).unwrap();
-        // Those that are not in CPUs' own parts.
+        // Those that are not in CPUs' own shards.
         assert_eq!(file.query_range(0..4).mapped, 0);
         spaces.drain(..13);
         assert!(file.parts().is_wide(), "as long as it is long");

@@ -96,7 +96,7 @@ fn what_was_stored_behind_the_end_is_zero_when_the_file_grows() {
         assert_eq!((load(&space, page(0) + 299), load(&space, page(0) + 399)), (0, 0));
         assert!(matches!(load(&space, page(0) + 300), 0 | 9));
     }
-    // What lies behind the end of a write that extends the file is behind the end still.
+    // Bytes behind the end of a write that extends the file are behind the end still.
     file.set_size(100);
     store(&space, page(0) + 120, 77);
     write(&file, 90, &[5; 20]);

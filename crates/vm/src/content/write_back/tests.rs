@@ -185,7 +185,7 @@ fn a_frame_that_has_become_another_objects_says_nothing_of_this_ones_writes() {
     m.vm.release_page(page);
 }
 
-/// A store whose object looks, when it goes, for what is under way.
+/// A store whose object reads, when it is dropped, which writes are under way.
 struct Last {
     disk: &'static MemoryStore,
     vm: &'static crate::tests::Vm,
@@ -220,7 +220,7 @@ fn the_end_of_an_object_with_its_last_write_finds_every_other_write_finished_tha
     let late = FaultPlan { window: 2, ..FaultPlan::default() };
     let (other, _disk) = file(&m, 64, late);
     let disk = memory_store(64, late);
-    // What is complete is a stack, and stores are polled in order: this one's write is the first to be finished.
+    // Completions are a stack, and stores are polled in order: this store's write is the first to be finished.
     m.vm.poll_with(disk).unwrap();
     let last: &'static Last = Box::leak(Box::new(Last { disk, vm: m.vm, left: OnceLock::new() }));
     let file = ObjectRef::with_pager(m.vm, last, 64 * PAGE_SIZE).unwrap();

@@ -37,7 +37,7 @@ impl Random {
     }
 }
 
-/// What space `who` (0: the parent, before anybody forks; 1: the parent; 2 and up: children) writes.
+/// The value that space `who` writes (0: the parent, before any fork; 1: the parent; 2 and up: children).
 fn value(who: u64, n: u64) -> u8 {
     (who * 31 + n * 7 + 1) as u8
 }
@@ -101,7 +101,7 @@ fn of_a_page_that_everybody_copies_there_are_no_more_copies_than_chains() {
     assert_eq!(before, PAGES);
     f.rewrite(7, |_, _| {});
     assert_eq!(pages(vm), (CHILDREN + 1) * PAGES, "a copy each, and no original");
-    // Nobody else stores at the same time: so the last one need not copy, nor anything be destroyed.
+    // No other thread stores at the same time. So the last sharer need not copy, and nothing is destroyed.
     assert_eq!(vm.stats().faults_of(FaultKind::Move), PAGES);
     assert_eq!(vm.stats().faults_of(FaultKind::Copy), CHILDREN * PAGES, "a copy less than there are chains");
     assert_eq!(vm.stats().total(Event::PageShadowed), 0);
@@ -156,7 +156,7 @@ fn children_that_leave_take_nothing_with_them_that_others_see() {
     f.rewrite(11, |f, at| {
         if at % 97 == 50 && f.children.len() > 3 {
             let gone = random.below(f.children.len() as u64) as usize;
-            // The others keep their numbers: a member that is gone is replaced by one that writes nothing more.
+            // The others keep their numbers: a member that exits is replaced by a space that writes nothing more.
             f.children[gone] = Space::new(f.boot.vm).unwrap();
             anonymous(&f.children[gone], 0, PAGES);
             (0..PAGES).for_each(|n| store(&f.children[gone], page(n), value(gone as u64 + 2, n)));
@@ -364,7 +364,7 @@ fn a_page_that_is_hidden_while_it_is_in_swap_gives_its_slot_up() {
     page_out(&f.children[2]);
     assert_eq!(held(vm), 4 * PAGES);
     let reads = vm.stats().total(Event::SwapIn);
-    // The last who sees them leaves, by halves: a cut, and an exit.
+    // The last space that sees them leaves, by halves: by `MADV_DONTNEED`, and by an exit.
     f.children[2].advise(range(0, PAGES / 2), Advice::DontNeed).unwrap();
     reap(vm);
     assert_eq!(held(vm), 3 * PAGES + PAGES / 2);

@@ -1,4 +1,4 @@
-//! Lines of generations: how deep their chains get, what they hold, what is copied and looked at.
+//! Lines of generations: the depth of their chains, the pages that they hold, copy and look at.
 
 use crate::map::{Space, SpaceRef};
 use crate::object::ObjectRef;
@@ -131,7 +131,7 @@ fn a_page_is_copied_again_only_when_there_is_no_other_way() {
         quire_sync::hooks::threads::set_cpu(0);
         let boot = boot(60_000, 2);
         let first = Space::new(boot.vm).unwrap();
-        // More than all generations' together: nobody copies these for so few.
+        // More pages than all generations store into: no fault copies these for so few.
         anonymous(&first, 0, 2 * generations);
         (0..2 * generations).for_each(|n| store(&first, page(n), 255));
         let mut line = Line { spaces: vec![first], models: Vec::new(), random: 1, boot };

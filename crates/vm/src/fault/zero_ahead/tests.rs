@@ -1,4 +1,4 @@
-//! What first touches in a row make, and what keeps them from it.
+//! Pages that first touches in a row make, and the cases in which they make none.
 
 use crate::map::{MapRequest, Placement, Space, SpaceRef, Wire};
 use crate::object::ObjectRef;
@@ -142,7 +142,7 @@ fn what_a_relative_left_behind_is_not_hidden() {
     assert_eq!(touch(&m, &child, 0..17), (8 + 2, 7 + 3));
     assert_eq!(load(&child, page(20)), 7);
     assert_eq!(mapped(&parent, 0..64), [20]);
-    // What was forgotten stays so, and nothing is made in its place.
+    // A discarded page stays discarded, and no page is made in its place.
     let (m, parent) = private(64);
     store(&parent, page(12), 7);
     let child = parent.fork().unwrap();
@@ -157,7 +157,7 @@ fn frames_that_are_zeroed_already_are_taken_first() {
     for stock in [3, 5, 24] {
         let (m, space) = private(64);
         touch(&m, &space, 0..8);
-        // What nobody has zeroed since is full of something.
+        // Frames that were not zeroed since hold other bytes.
         let frames: Vec<_> = (0..500).map(|_| m.vm.alloc_frame(Fill::Any, For::User).unwrap()).collect();
         frames.into_iter().for_each(|f| m.vm.return_frame(f));
         assert!(m.vm.idle_zero(stock) && m.vm.zero_stock() == stock);
@@ -182,7 +182,8 @@ fn a_window_may_lie_across_two_nodes_of_the_index() {
 
 #[test]
 fn what_cannot_be_had_is_not_missed() {
-    // The first allocation is the touch's own; whichever of the others fails, it is served, and nothing is lost.
+    // The first allocation is the touch's own. If another one fails, the touch is served all the same, and no frame is
+    // lost.
     for n in 2..8 {
         let m = system();
         let before = settled(m.vm);
@@ -216,7 +217,7 @@ fn what_cannot_be_had_is_not_missed() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// Whatever the touches, memory holds what was stored, and zeroes elsewhere.
+    /// After any touches, memory holds the stored values, and zeroes elsewhere.
     #[test]
     fn memory_is_what_was_stored(runs in prop::collection::vec((0u64..192, 1u64..48, any::<bool>()), 1..24)) {
         let (m, space) = private(192);

@@ -88,7 +88,8 @@ impl World {
         let _flushed = owed.discharge();
     }
 
-    /// What the checker says of the space, and of its objects where that is all right. What is broken is not taken apart.
+    /// The checker's result for the space, and for its objects if the space is right. The broken world is leaked, not
+    /// taken apart.
     fn verdict(self) -> Result<(), Broken> {
         let result = self.space.check(true);
         let result = result.and_then(|()| self.shared.check(true).and(self.other.check(true)).map(drop));
@@ -282,7 +283,7 @@ fn a_page_that_says_it_is_another_is_noticed() {
         // SAFETY: the front is in a published entry, and the world is never taken apart.
         let object = unsafe { w.front(PRIVATE).as_ref() }.object().unwrap();
         assert_eq!(object.check_pages(0..KEYS, quiet), Err(Broken::Identity(0)));
-        // The leaf is looked at first; to a fault's eye the page is where it was.
+        // The leaf is checked first; to a fault the page is where it was.
         assert!(matches!(w.space.check(quiet), Err(Broken::LeafFrame(_) | Broken::Identity(0))));
         core::mem::forget(w);
     }

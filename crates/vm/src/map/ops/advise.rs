@@ -27,19 +27,19 @@ use quire_sync::atomic::fence_full;
 use quire_sync::epoch::Pinned;
 use quire_sync::trace::{Kind, Span};
 
-/// What a program says of a range.
+/// A program's advice about a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Advice {
     /// Nothing special; also for random and sequential use, which change nothing yet.
     Normal,
-    /// It is needed soon: what lies in swap or with a pager is read now, as far as memory is not low, and mapped by the faults that
-    /// need it. The caller waits for the reads. What cannot be read is no error.
+    /// The range is needed soon. Its pages in swap or with a pager are read now, as far as memory is not low, and
+    /// faults map them later. The caller waits for the reads. A failed read is no error.
     WillNeed,
-    /// Its content is not needed: private memory is as new (zeroes, or the file's content) at the next use; shared memory and
-    /// files stay, and are mapped again by faults.
+    /// Its content is not needed. Private memory is as new at the next use: zeroes, or the file's content. Shared
+    /// memory and files stay, and faults map them again.
     DontNeed,
-    /// Of private anonymous memory only: the content may go at any time until the next store, and goes when memory is short.
-    /// What lies in swap, which nothing would be gained by reading, goes at once; what others show too stays.
+    /// Of private anonymous memory only: the content may go at any time until the next store, and goes when memory is
+    /// short. Pages in swap go at once, because reading them would gain nothing. Pages that other spaces show stay.
     Free,
     /// The pages go from the shared object itself: a hole is punched.
     Remove,
@@ -53,10 +53,10 @@ pub enum Advice {
 }
 
 impl<M: Machine> Space<M> {
-    /// Takes advice about `range`. Where a part of it is a hole, the rest is served and [`MapError::NotMapped`] returned, as
-    /// on Linux; [`MapError::Invalid`] where the advice does not fit the mapping, [`MapError::Protection`] where a hole is to be
-    /// punched through a mapping that does not let its object be written. With [`MapError::OutOfMemory`] a part may have
-    /// been done: the same advice again completes it.
+    /// Takes advice about `range`. If a part of it is a hole, the rest is served and [`MapError::NotMapped`] returned,
+    /// as on Linux. [`MapError::Invalid`]: the advice does not fit the mapping. [`MapError::Protection`]: a hole is to
+    /// be punched through a mapping that does not let its object be written. With [`MapError::OutOfMemory`] a part may
+    /// have been done: the same advice again completes it.
     pub fn advise(&self, range: VirtRange, advice: Advice) -> Result<(), MapError> {
         let _span = Span::begin(Kind::Advise, range.start, range.end.wrapping_sub(range.start));
         self.valid(range)?;
@@ -130,12 +130,12 @@ impl<M: Machine> Space<M> {
         let _flushed = sweep.finish();
     }
 
-    /// Frees what a private entry has of its own in `part`.
+    /// Frees the private pages of an entry in `part`.
     ///
-    /// The entry is marked for the time being, so that no fault takes effect in between; then the leaves go, with one flush for
-    /// many. Where a layer that others show has a page, a cut in the front hides it (and all anonymous layers behind). The cuts
-    /// come first: without memory for one, what was hidden before is hidden still. Then the pages go that only this chain
-    /// shows.
+    /// The entry is marked stale for the time being, so that no fault takes effect in between. Then the leaves go, with
+    /// one flush for many. Where a shared layer has a page, a zero marker in the front hides it, and all anonymous
+    /// layers behind. The markers come first: if there is no memory for one, hidden pages stay hidden. Then the pages
+    /// go that only this chain shows.
     ///
     /// # Requires
     /// The writer is held.
@@ -160,15 +160,15 @@ impl<M: Machine> Space<M> {
         }
         entry.unmark_stale();
         if hidden {
-            // This chain may have been the last one that saw pages of theirs.
+            // This chain may have been the last sharer of pages there.
             let behind = layers(entry.front()).skip(1).filter_map(|b| b.object()).filter(|o| o.is_private());
             behind.for_each(|o| self.vm().reaper().flag(o));
         }
         result
     }
 
-    /// Puts a cut into the front, in the place of what the front has there, wherever a layer behind it that others show has
-    /// a page in `part`. Work for those pages only (relies on C7).
+    /// Puts a zero marker into the front wherever a shared layer behind it has a page in `part`, in the place of the
+    /// front's own slot. Work for those pages only (relies on C7).
     fn cut(&self, entry: &Entry<M>, part: VirtRange) -> Result<(), MapError> {
         let vm = self.vm();
         let front = entry.front();
@@ -254,7 +254,7 @@ impl<M: Machine> Space<M> {
         self.each_own_layer(range, evict::push_out)
     }
 
-    /// Contents are given up, lazily: no entry changes, so no fault has to be kept away, and forks may run beside.
+    /// Gives contents up lazily: no entry changes, so no fault has to be kept away, and forks may run beside.
     fn give_up(&self, range: VirtRange) -> Result<(), MapError> {
         if self.write(range)?.overlapping(range.start, range.end).any(|e| e.shared() || shows_file(e)) {
             return Err(MapError::Invalid);
@@ -273,7 +273,7 @@ impl<M: Machine> Space<M> {
         self.each_layer(range, |e, o, depth| e.shared() || (depth == 0 && own_front(e)) || o.is_exclusive(), f)
     }
 
-    /// Calls `f` for each layer of `range` that is `wanted`, of an entry and at so many layers from its front, with nothing held but a
+    /// Calls `f` for each layer of `range` that `wanted` selects by its entry, object and depth. Nothing is held but a
     /// reference on the object.
     pub(in crate::map) fn each_layer(
         &self,
@@ -347,13 +347,13 @@ pub(in crate::map) fn window<M: Machine>(layer: &Backing<M>, part: VirtRange) ->
     Some((layer.object()?, first..first + (part.len() >> PAGE_SHIFT)))
 }
 
-/// As [`window`], where others show the layer too, so that what it has there stays.
+/// As [`window`], for a layer that other chains show too, so that its pages stay.
 fn shared_window<M: Machine>(layer: &Backing<M>, part: VirtRange) -> Option<(&Object<M>, Range<u64>)> {
     window(layer, part).filter(|(o, _)| o.is_private() && !o.is_exclusive())
 }
 
-/// Puts a cut at `key` of a front whose leaves there are gone and whose faults give up; frees what stood there. A page that
-/// such a fault has not given up yet is returned, to be waited for.
+/// Puts a zero marker at `key` of a front whose leaves there are gone and whose faults give up; frees the old page.
+/// Returns a page that such a fault has not given up yet, for the caller to wait for.
 fn hide<M: Machine>(
     vm: &'static Maps<M>,
     front: &Object<M>,

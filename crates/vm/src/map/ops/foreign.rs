@@ -1,7 +1,7 @@
-//! Reading a space that the reader does not run in: what shows a process's memory to others.
+//! Reading a space that the reader does not run in: one process reads the memory of another.
 //!
-//! The bytes come from the frames, by the kernel's own mapping of them. No page table is switched and no leaf is installed, so
-//! the reader's thread never stands in the other space: its faults, its futexes and its limits stay its own.
+//! The kernel copies the bytes from the frames, by its own mapping of them. It switches no page table and installs no
+//! leaf. So the reader's thread never stands in the other space: its faults, its futexes and its limits stay its own.
 
 use crate::error::FaultError;
 use crate::fault::{At, Stop, Walk};
@@ -15,8 +15,9 @@ use crate::types::{Access, PAGE_SIZE};
 use quire_sync::epoch::Pinned;
 
 impl<M: Machine> Space<M> {
-    /// Fills `to` with the bytes from `va` on, and returns how many it filled: fewer than asked for where the next byte is not
-    /// mapped to be read, or cannot be had. An error where that is the first one. Holes are not filled. May sleep.
+    /// Fills `to` with the bytes from `va` on, and returns how many it filled. It fills fewer if the next byte is not
+    /// mapped readable, or cannot be had. If that is the first byte, it returns an error. Holes are not filled. May
+    /// sleep.
     pub fn read(&self, va: u64, to: &mut [u8]) -> Result<usize, FaultError> {
         let mut may = MaySleep::here();
         let mut done = 0;
@@ -58,7 +59,7 @@ impl<M: Machine> Space<M> {
         }
     }
 
-    /// One attempt, under one pin: what a fault would find, copied instead of mapped.
+    /// One attempt, under one pin: copies the bytes that a fault would map.
     fn try_read(&self, at: u64, to: &mut [u8], pin: &Pinned<'_>) -> Result<(), Stop<M>> {
         let vm = self.vm();
         let (va, within) = (at & !(PAGE_SIZE - 1), (at % PAGE_SIZE) as usize);
@@ -77,7 +78,7 @@ impl<M: Machine> Space<M> {
                 if !found.page.try_hold() {
                     return Err(Stop::Again);
                 }
-                // Held: the frame keeps what it has now. That is the page's where the page is still what was found.
+                // Held: the frame keeps its content. It is the page's content if the page is unchanged since the walk.
                 let now = found.page.state();
                 let same = !now.busy() && now.valid() && now.generation() == found.state.generation();
                 if same {
@@ -103,7 +104,7 @@ impl<M: Machine> Space<M> {
         if !zeroes {
             return Err(Stop::Fail(FaultError::Pager));
         }
-        // A hole counts while the entry does: a writer may have moved what it shows.
+        // A hole counts while the entry does: a writer may have moved the pages.
         if entry.is_stale() {
             return Err(Stop::Stale);
         }

@@ -1,17 +1,17 @@
 //! Forking a space: work for each entry and each resident writable page of private memory, for nothing else (relies on C7).
 //!
-//! The child starts with empty page tables. What it may share with the parent it shows through backings of its own; private
-//! memory that has content gets a new, untouched front on both sides.
+//! The child starts with empty page tables. It shows memory that it may share with the parent through backings of its
+//! own. Private memory that has content gets a new, untouched front on both sides.
 //!
 //! # Order
-//! 1. All private entries are marked stale, all at once, then a fence. No fault takes effect in any of them until the end,
-//!    so the child's memory is one moment's.
-//! 2. Stores are taken away from the leaves of private memory, and flushed. (Where the rest fails, a fault gives them back.)
-//!    Entries that a fork left behind, and in which no fault came since, have none, and say so.
-//! 3. Layers that only this space shows are merged ([`collapse`](crate::cow::collapse)): a process that forks again and again
-//!    keeps short chains.
+//! 1. All private entries are marked stale, all at once, then a fence. No fault takes effect in any of them until the
+//!    end, so the child's memory is one moment's.
+//! 2. Stores are taken away from the leaves of private memory, and flushed. (If the rest fails, a fault gives them
+//!    back.) Entries without stores since the last fork have a mark, and are skipped.
+//! 3. Layers that only this space shows are merged ([`collapse`](crate::cow::collapse)): a process that forks again and
+//!    again keeps short chains.
 //! 4. Everything is allocated: the child, entries for both sides, backings, nodes. This is the last point of failure.
-//! 5. Chains are made, linked, and published on both sides. Nobody runs in the child before this returns.
+//! 5. Chains are made, linked, and published on both sides. No CPU runs the child before this returns.
 
 use crate::check::Level;
 use crate::cow::collapse::collapse;
@@ -30,7 +30,7 @@ use core::ptr::{self, NonNull};
 use quire_sync::atomic::fence_full;
 use quire_sync::trace::{Kind, Span};
 
-/// What becomes of a parent's entry.
+/// The treatment of a parent's entry.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
     /// The child gets nothing.
@@ -39,9 +39,9 @@ enum Fate {
     Wipe,
     /// Both show the same: shared memory, a file, or anonymous memory that may not be stored into.
     Share,
-    /// As `Share`; the front, which was the parent's alone until now, is nobody's any more.
+    /// As `Share`; the front, which was the parent's alone until now, is now shared.
     Freeze,
-    /// Private, with nothing in the front: the parent keeps it, the child gets a front of its own over what is behind.
+    /// Private, with an empty front: the parent keeps it, the child gets a front of its own over the layers behind.
     Keep,
     /// Private: both get a new front.
     Split,
@@ -67,8 +67,8 @@ impl<M: Machine> Drop for Marks<M> {
 }
 
 impl<M: Machine> Space<M> {
-    /// A copy of the space, as of one moment during the call: private memory is the child's own from then on, shared memory
-    /// and files are shared. On an error there is no child, and the parent is as it was.
+    /// A copy of the space, as of one moment during the call. The child has its own copy of private memory from then
+    /// on, and shares shared memory and files. On an error there is no child, and the parent is as it was.
     pub fn fork(&self) -> Result<SpaceRef<M>, MapError> {
         let _span = Span::begin(Kind::Fork, 0, 0);
         self.with_memory(|| self.fork_once())
@@ -80,7 +80,7 @@ impl<M: Machine> Space<M> {
         let early = mutant(Mutant::ForkLooksEarly).then(|| self.is_condemned());
         // One moment's copy of everything: all arenas are one for the time being.
         let mut writer = self.write_all()?;
-        // Under the lock that reaping takes: what is shared by then stays.
+        // Under the lock that reaping takes: layers shared by then stay.
         if early.unwrap_or_else(|| self.is_condemned()) {
             return Err(MapError::OutOfMemory);
         }
@@ -225,7 +225,7 @@ fn has_content<M: Machine>(e: &Entry<M>) -> bool {
     layers(e.front()).any(|b| b.object().is_some_and(|o| o.is_private()))
 }
 
-/// Decides what becomes of an entry, and shortens its chain first.
+/// Decides the treatment of an entry, and shortens its chain first.
 ///
 /// # Requires
 /// The writer is held, the entry is marked if private, and its leaves allow no stores any more.
@@ -242,9 +242,9 @@ fn fate<M: Machine>(e: &Entry<M>) -> Fate {
     }
     let Some(object) = e.front().object() else { return Fate::Keep };
     let vm = object.vm();
-    // A page that moves forward is missed by a walk at most once: the second look at the chain is under the table page's lock. A
-    // fault that is past its look at the entry there has finished: it had said before that there may be stores, so the pass over the
-    // table pages came to that lock. Any other one finds the mark.
+    // A walk misses a page that moves forward at most once: the second walk is under the table page's lock. A fault
+    // that has passed its check of the entry there has finished. It had cleared the mark for no stores before, so the
+    // pass over the table pages took that lock. Any other fault finds the stale mark.
     if a.prot.contains(Prot::WRITE) {
         // SAFETY: the writer is held, nothing is pinned.
         unsafe { collapse(vm, e.front_ptr()) };

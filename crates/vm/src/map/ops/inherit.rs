@@ -1,4 +1,4 @@
-//! What a fork makes of a range.
+//! The inheritance of a range by a fork.
 
 use crate::error::MapError;
 use crate::machine::Machine;
@@ -9,25 +9,25 @@ use crate::map::space::Space;
 use crate::map::update::Update;
 use crate::types::VirtRange;
 
-/// What the child finds in a range that it gets.
+/// The content of a range that the child gets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Content {
     /// A copy of private memory; shared memory itself.
     Copy,
-    /// The memory itself: for shared memory only. What a private mapping holds is its own, layer by layer, and no second space can
-    /// store into it.
+    /// The memory itself: for shared memory only. The pages of a private mapping are its own, layer by layer, and no
+    /// second space can store into them.
     Share,
     /// Fresh, empty memory: for private anonymous memory only.
     Zero,
 }
 
-/// What is to change about that: whether the child gets the range, and what it finds there. Each stays where it is `None`; a range
-/// that is left out remembers what it would hold.
+/// A change of inheritance: whether the child gets the range, and with which content. A `None` leaves that setting as
+/// it is. A range that is left out keeps its setting of the content.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Inherit {
     /// Whether the child gets the range at all.
     pub included: Option<bool>,
-    /// What it finds there.
+    /// The content there.
     pub content: Option<Content>,
 }
 
@@ -62,8 +62,8 @@ impl Inherit {
 }
 
 impl<M: Machine> Space<M> {
-    /// Says what a fork makes of `range`. Where a part of it is a hole, the rest is served and [`MapError::NotMapped`] returned, as
-    /// on Linux; [`MapError::Invalid`] where something in it cannot be inherited so, and nothing has changed.
+    /// Sets the inheritance of `range`. If a part of it is a hole, the rest is served and [`MapError::NotMapped`]
+    /// returned, as on Linux. [`MapError::Invalid`]: something in it cannot be inherited so, and nothing has changed.
     pub fn inherit(&self, range: VirtRange, how: Inherit) -> Result<(), MapError> {
         self.valid(range)?;
         self.with_memory(|| self.inherit_once(range, how))

@@ -16,9 +16,13 @@ use quire_sync::trace::{Kind, Span};
 impl<M: Machine> Space<M> {
     /// Maps; returns the address.
     ///
-    /// Errors: [`MapError::Invalid`] for lengths, addresses or offsets that cannot be, [`MapError::Foreign`] for an object of another
-    /// system, [`MapError::Protection`] where `prot` exceeds `max_prot`, [`MapError::Exists`], [`MapError::NoSpace`],
-    /// [`MapError::TooMany`], [`MapError::OutOfMemory`]. Nothing was changed then.
+    /// Errors:
+    /// - [`MapError::Invalid`] for impossible lengths, addresses or offsets,
+    /// - [`MapError::Foreign`] for an object of another system,
+    /// - [`MapError::Protection`] if `prot` exceeds `max_prot`,
+    /// - [`MapError::Exists`], [`MapError::NoSpace`], [`MapError::TooMany`], [`MapError::OutOfMemory`].
+    ///
+    /// Nothing was changed then.
     pub fn map(&self, r: &MapRequest<'_, M>) -> Result<u64, MapError> {
         let mut span = Span::begin(Kind::Map, 0, r.len);
         let result = self.with_memory(|| self.map_once(r));
@@ -74,7 +78,7 @@ impl<M: Machine> Space<M> {
         update.apply(if in_the_way == 0 { Work::None } else { Work::Clear(range) })?;
 
         if wire == Wire::Now {
-            // What is missing shows at the access, as without wiring.
+            // An error shows at the later access, as without wiring.
             let _as_far_as_it_goes = self.make_resident(range);
         } else if r.populate {
             self.populate(range, r.prot);
@@ -82,7 +86,7 @@ impl<M: Machine> Space<M> {
         Ok(range.start)
     }
 
-    /// Makes what can be made resident; errors show at the later access.
+    /// Makes pages resident as far as possible; errors show at the later access.
     pub(in crate::map) fn populate(&self, range: VirtRange, prot: Prot) {
         let access = if prot.contains(Prot::WRITE) {
             Access::Write

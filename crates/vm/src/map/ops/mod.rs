@@ -1,7 +1,7 @@
-//! Operations on a map: each says which pieces take a range's place, and what is to happen to the leaves.
+//! Operations on a map: each names the pieces that replace a range, and the work on the leaves.
 //!
-//! `update` (one level up) does the change; what an operation must not do is listed in the map's own documentation. An operation
-//! knows the space, its arenas and entries, and faults pages in where it has to. Nothing but the system's top stands above.
+//! `update` (one level up) does the change; the map's own documentation lists the rules for operations. An operation
+//! knows the space, its arenas and entries, and faults pages in where it has to. Only the system's top stands above.
 
 pub(crate) mod advise;
 pub(crate) mod foreign;

@@ -1,5 +1,5 @@
-//! Making ranges resident: what is in memory already is mapped by walks over the objects, one lock of a table page for many
-//! pages; the rest is faulted in.
+//! Making ranges resident. Walks over the objects map resident pages, many under one lock of a table page; the rest is
+//! faulted in.
 
 use crate::error::FaultError;
 use crate::fault::refill::{Tally, refill_some};
@@ -8,16 +8,17 @@ use crate::map::space::Space;
 use crate::stats::FaultKind;
 use crate::types::{Access, PAGE_SIZE, Prot, VirtRange};
 
-/// Pages that one look for what is resident maps at most, under one hold of their table page's lock: all that it covers.
+/// Most pages that one walk maps under one hold of their table page's lock: all that the table page covers.
 const LOOK: u32 = 512;
 
 impl<M: Machine> Space<M> {
-    /// Serves `access` at every page of `range`; ends at the first that cannot be, with what is before it done. May sleep.
+    /// Serves `access` at every page of `range`. Ends at the first page that cannot be served; the pages before it are
+    /// done. May sleep.
     pub(in crate::map) fn fault_range(&self, range: VirtRange, access: Access) -> Result<(), FaultError> {
         let mut at = range.start;
         while at < range.end {
             let (end, all) = self.map_residents(VirtRange { start: at, end: range.end });
-            // Only where something is missing or allows less is a second look due.
+            // A second look is due only if a page is missing or allows less.
             if all.contains(access.needs()) {
                 at = end;
                 continue;
@@ -40,8 +41,8 @@ impl<M: Machine> Space<M> {
         Ok(())
     }
 
-    /// Maps what is resident in `range`, as far as the table page over its start and the entry there. Returns where that ends,
-    /// and what every page up to there allows, as far as this has mapped them.
+    /// Maps the resident pages of `range`, as far as the table page over its start and the entry there. Returns that
+    /// end, and the rights that every page up to there has, as far as this has mapped them.
     fn map_residents(&self, range: VirtRange) -> (u64, Prot) {
         let pin = self.vm().epoch().pin();
         let Some(entry) = self.lookup(range.start, &pin) else { return (range.start, Prot::empty()) };

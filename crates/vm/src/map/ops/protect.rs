@@ -1,4 +1,4 @@
-//! Changing what accesses are allowed.
+//! Changing the allowed accesses.
 
 use crate::error::MapError;
 use crate::machine::{Machine, Pmap};
@@ -14,10 +14,10 @@ use quire_sync::atomic::fence_full;
 use quire_sync::trace::{Kind, Span};
 
 impl<M: Machine> Space<M> {
-    /// Gives `range` the protection `prot`. Rights that are lost are lost when it returns; rights that are gained come by
-    /// the next fault. Where a part of the range is a hole ([`MapError::NotMapped`]), may not have the protection
-    /// ([`MapError::Protection`]), or would be more data than the space may have ([`MapError::NoSpace`]), what lies before that part is
-    /// changed, as POSIX allows and Linux does.
+    /// Gives `range` the protection `prot`. Lost rights are gone when it returns; the next fault brings gained rights.
+    /// It stops at a hole ([`MapError::NotMapped`]), or at a part that may not have the protection
+    /// ([`MapError::Protection`]). It also stops at a part that would exceed the space's limit of data
+    /// ([`MapError::NoSpace`]). The range before that part is changed, as POSIX allows and Linux does.
     pub fn protect(&self, range: VirtRange, prot: Prot) -> Result<(), MapError> {
         let _span = Span::begin(Kind::Protect, range.start, range.end.wrapping_sub(range.start));
         self.valid(range)?;
@@ -26,7 +26,7 @@ impl<M: Machine> Space<M> {
 
     fn protect_once(&self, range: VirtRange, prot: Prot) -> Result<(), MapError> {
         let writer = self.write(range)?;
-        // How far it goes, and what rights are lost there.
+        // How far it goes, and which rights are lost there.
         let (mut end, mut error, mut changes) = (range.start, None, false);
         let mut lost = Prot::empty();
         let (most_data, mut data) = (self.limits().data, 0);
@@ -49,7 +49,7 @@ impl<M: Machine> Space<M> {
             }
             changes |= e.prot() != prot;
             lost |= e.prot() - prot;
-            // What can be stored into or executed stays readable.
+            // Memory that can be stored into or executed stays readable.
             lost.set(Prot::READ, lost.contains(Prot::READ) && !prot.allows(Access::Read));
             end = e.range().end;
         }
@@ -93,8 +93,9 @@ impl<M: Machine> Space<M> {
         update.apply(Work::lose(range, lost, prot))
     }
 
-    /// One entry gets the attributes `a`, as a whole, and joins no neighbour: the most common change by far. The new entry takes
-    /// over the chain and the place in the tree, so there is nothing to plan. The steps are those of every change (relies on C3).
+    /// Gives one whole entry the attributes `a` without joining neighbours: the most common change by far. The new
+    /// entry takes over the chain and the place in the tree, so there is nothing to plan. The steps are those of every
+    /// change (relies on C3).
     fn protect_whole(
         &self,
         mut writer: crate::map::Writer<'_, M>,

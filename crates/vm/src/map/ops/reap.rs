@@ -1,15 +1,17 @@
-//! A space whose program ends because memory is out: what it holds, and taking that while its threads may still wait somewhere.
+//! A space whose program ends because memory is out: counting its memory, and taking it while its threads may still
+//! wait somewhere.
 //!
 //! # A condemned space
-//! [`Space::condemn`] says once and for all that no fault enters a translation any more: to faults it is as if every entry were stale
-//! (relies on C3), so the same check, under the same lock, keeps them away from what [`Space::reap`] takes. A fault that meets the mark
-//! fails, since no writer will replace the entries; system calls that reach for the memory fail as at a bad address. A fork fails: the
-//! child would inherit zeroes. Map operations go on, because the last handle's drop is one.
+//! After [`Space::condemn`] no fault enters a translation any more. To faults it is as if every entry were stale
+//! (relies on C3). The same check, under the same lock, keeps them away from the pages that [`Space::reap`] takes. A
+//! fault that meets the mark fails, because no writer will replace the entries. System calls on that memory fail as at
+//! a bad address. A fork fails, because the child would inherit zeroes. Map operations still work, because the last
+//! handle's drop is one.
 //!
-//! # What is taken
-//! Private memory that only this space shows, wherever it is: frames and swap slots. Shared memory and files belong to others too, and
-//! page tables go with the space. Nothing is allocated. Each arena's lock is taken, one after the other; its holder may wait for a page
-//! that is being read, and for nothing that waits for memory.
+//! # The memory taken
+//! Private memory that only this space shows, wherever it is: frames and swap slots. Shared memory and files belong to
+//! others too, and page tables go with the space. Nothing is allocated. Each arena's lock is taken, one after the
+//! other. Its holder may wait for a page that is being read, but for nothing that waits for memory.
 
 use crate::machine::{Machine, Pmap};
 use crate::map::entry::{Entry, Flags};
@@ -25,10 +27,10 @@ use quire_sync::atomic::{Ordering, fence_full};
 /// Pages that a count of a space's memory visits under one pin.
 const COUNTED: usize = 1024;
 
-/// What the end of a space would give back, in pages, as the choice of a victim counts it.
+/// Pages that the end of a space would give back, as the choice of a victim counts them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Holdings {
-    /// Pages in memory: what the page tables map, or would map if they had not been dropped.
+    /// Pages in memory: those that the page tables map, or would map if they had not been dropped.
     pub resident: u64,
     /// Pages of private memory that are in swap.
     pub swapped: u64,
@@ -44,15 +46,15 @@ impl Holdings {
 }
 
 impl<M: Machine> Space<M> {
-    /// Counts what the space holds. A space that forked shares pages with its children: each of them counts those, as on Linux. Work
-    /// for what is in swap, and for what is in memory where the page tables do not tell.
+    /// Counts the pages that the space holds. A space that forked shares pages with its children: each of them counts
+    /// those, as on Linux. The work is for pages in swap, and for resident pages if the page tables were dropped.
     pub fn holdings(&self) -> Holdings {
         let mut held = Holdings {
             resident: self.pmap().resident_pages(self.vm()),
             swapped: 0,
             tables: self.pmap().table_pages(self.vm()),
         };
-        // Where the tables were dropped, as those of all idle spaces are before memory is out, only the objects know.
+        // If the tables were dropped, as those of all idle spaces are before memory is out, only the objects know.
         let what = if self.were_tables_dropped() { What::BOTH } else { What::SWAP };
         let mut pages = 0;
         let _holes = self.each_layer(
@@ -76,10 +78,10 @@ impl<M: Machine> Space<M> {
         held
     }
 
-    /// From now on the space admits no translation; see the module. Its program must have been told to end.
+    /// From now on the space admits no translation; see the module. The caller has begun to end its program.
     pub fn condemn(&self) {
         self.condemned.store(true, Ordering::Relaxed);
-        // As for a stale mark: before the leaves are looked at.
+        // As for a stale mark: before the leaves are swept.
         if !mutant(Mutant::NoFenceAfterCondemn) {
             fence_full();
         }

@@ -1,5 +1,5 @@
-//! Resizing and moving mappings. Pages are never touched: they stay in their objects, under the same page numbers; the leaves
-//! of the old place are dropped and come back by faults at the new one.
+//! Resizing and moving mappings. Pages are never touched: they stay in their objects, under the same page numbers. The
+//! leaves of the old place are dropped; faults enter them at the new one.
 
 use crate::error::MapError;
 use crate::machine::Machine;
@@ -12,8 +12,8 @@ use crate::map::update::{Row, Update};
 use crate::types::{PAGE_SIZE, VirtRange};
 use quire_sync::trace::{Kind, Span};
 
-/// A move to a chosen place is refused where fewer entries than this are left, as on Linux: it may split the mapping at both ends, and
-/// what lies at the new place.
+/// A move to a chosen place is refused if fewer entries than this are left, as on Linux. It may split the mapping at
+/// both ends, and the mapping at the new place.
 const ENTRIES_OF_A_MOVE: usize = 6;
 
 /// Whether and where to a mapping may move.
@@ -23,7 +23,7 @@ pub enum Move {
     No,
     /// It moves where it cannot grow in place.
     May,
-    /// It moves there; what is mapped there goes.
+    /// It moves there; older mappings there are removed.
     To(u64),
 }
 
@@ -55,12 +55,13 @@ impl<M: Machine> Space<M> {
         }
         let stays = how == Move::No || (how == Move::May && !keep_old);
 
-        // A move that makes too many entries is refused before anything goes for its sake.
+        // A move that makes too many entries is refused before anything is unmapped for it.
         if matches!(how, Move::To(_)) && self.too_many(&self.write_at(old.start).0, ENTRIES_OF_A_MOVE) {
             return Err(MapError::TooMany);
         }
 
-        // What lies beyond the new length goes first, as on Linux, whatever it is; what stays where it is may be of several entries.
+        // Pages beyond the new length go first, as on Linux, whatever they are; a range that stays in place may be of
+        // several entries.
         let mut old = old;
         if !twice && new_len <= old.len() {
             let stays_whole = VirtRange { start: old.start, end: old.start + if stays { PAGE_SIZE } else { new_len } };
@@ -78,7 +79,7 @@ impl<M: Machine> Space<M> {
             _ => None,
         };
         if let Some(to) = to {
-            // Nothing goes for the sake of what cannot be moved.
+            // Nothing is unmapped for a mapping that cannot be moved.
             let shown = if twice { VirtRange { end: old.start + 1, ..old } } else { old };
             if !covering(&self.write_at(old.start).0, shown)?.shared() && twice {
                 return Err(MapError::Invalid);
@@ -89,7 +90,7 @@ impl<M: Machine> Space<M> {
         self.with_memory(|| self.resize(old, new_len, how, to, keep_old))
     }
 
-    /// The rest of [`Space::remap`], once what is in the way is gone: grows in place, or relocates.
+    /// The rest of [`Space::remap`], after obstacles are unmapped: grows in place, or relocates.
     fn resize(
         &self,
         old: VirtRange,
@@ -112,7 +113,7 @@ impl<M: Machine> Space<M> {
                 return Err(MapError::NoSpace);
             }
             let more = new_len - if keep_old { 0 } else { old.len() };
-            // What only moves is no more than before, even where a limit was lowered since.
+            // A mapping that only moves is no more than before, even where a limit was lowered since.
             if more > 0 && self.exceeds(more, &a) {
                 return Err(MapError::NoSpace);
             }
@@ -139,7 +140,7 @@ impl<M: Machine> Space<M> {
                 None => self.find(&writer, new_len),
             };
             match new {
-                // Somebody else mapped there since it was cleared.
+                // Another thread mapped there since it was cleared.
                 Some(new) if writer.next(new.start).is_some_and(|e| e.range().start < new.end) => {
                     return Err(MapError::NoSpace);
                 }
@@ -158,7 +159,7 @@ impl<M: Machine> Space<M> {
         }
     }
 
-    /// Makes `range` resident where an entry with these attributes is to be. What is missing shows at the access.
+    /// Makes `range` resident if an entry with these attributes must be. Errors show at the access.
     fn bring_in(&self, a: Attributes, range: VirtRange) {
         if a.flags.contains(Flags::WIRED) && !a.flags.contains(Flags::WIRED_ON_FAULT) {
             let _as_far_as_it_goes = self.make_resident(range);
@@ -177,7 +178,7 @@ impl<M: Machine> Space<M> {
         let mut update = Update::new(self, writer, all);
         let mut last = a;
         if shows_objects(entry) && front_is_own(entry) {
-            // A file or shared memory goes on where it ended.
+            // A file or shared memory continues at its old end.
             update.push(Piece::new(all, a, From::Entry(entry)))?;
         } else if shows_objects(entry) {
             update.push(Piece::part(entry, entry.range()))?;
@@ -191,7 +192,7 @@ impl<M: Machine> Space<M> {
         update.apply(Work::None)
     }
 
-    /// Shows at `new` what `entry` shows in `old`, and more where `new` is longer.
+    /// Shows the pages of `entry` in `old` at `new`, and more if `new` is longer.
     fn relocate<'s>(
         &'s self,
         writer: Writer<'s, M>,
@@ -235,7 +236,7 @@ fn covering<'a, M: Machine>(writer: &Writer<'a, M>, range: VirtRange) -> Result<
     writer.get(range.start).filter(|e| e.range().end >= range.end).ok_or(MapError::NotMapped)
 }
 
-/// Whether what lies beyond the entry's end is more of its object, and not zeroes.
+/// Whether more of its object, and not zeroes, lies beyond the entry's end.
 fn shows_objects<M: Machine>(entry: &Entry<M>) -> bool {
     crate::map::piece::layers(entry.front()).any(|b| b.object().is_some_and(|o| !o.is_private()))
 }

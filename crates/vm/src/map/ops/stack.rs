@@ -55,7 +55,7 @@ impl<M: Machine> Space<M> {
         }
         if let Some(below) = writer.before(start)
             && !below.flags().contains(Flags::GROWS_DOWN)
-            // What nobody can touch is a guard itself: runtimes put theirs below the stack.
+            // An inaccessible mapping is a guard itself: runtimes put theirs below the stack.
             && !below.prot().is_empty()
             && below.range().end.saturating_add(STACK_GUARD) > start
         {

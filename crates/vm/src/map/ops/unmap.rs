@@ -18,7 +18,7 @@ use quire_sync::atomic::Ordering;
 use quire_sync::trace::{Kind, Span};
 
 impl<M: Machine> Space<M> {
-    /// Unmaps what is mapped in `range`; holes are no error. Proportional to the residents and entries in it, not to its
+    /// Unmaps the mappings in `range`; holes are no error. Proportional to the residents and entries in it, not to its
     /// length. When it returns, no CPU has a translation of the range left.
     pub fn unmap(&self, range: VirtRange) -> Result<(), MapError> {
         let _span = Span::begin(Kind::Unmap, range.start, range.end.wrapping_sub(range.start));
@@ -40,7 +40,7 @@ impl<M: Machine> Space<M> {
 
 impl<M: Machine> Drop for SpaceRef<M> {
     fn drop(&mut self) {
-        // What a thread that unwinds has left half-done would be waited for.
+        // A thread that unwinds may have left work half-done, and taking the space apart would wait for it.
         let before = if mutant(Mutant::HandleNotAtomic) {
             let before = self.refs.load(Ordering::Acquire);
             self.refs.store(before - 1, Ordering::Release);
@@ -54,8 +54,8 @@ impl<M: Machine> Drop for SpaceRef<M> {
         quire_sync::atomic::fence_after_rmw();
         let _span = Span::begin(Kind::TakeApart, 0, 0);
         self.vm().map_memory().all.forget(self);
-        // SAFETY: this was the last handle, so no thread faults in the space and no CPU runs it; after the first step no backing
-        // leads to it.
+        // SAFETY: this was the last handle, so no thread faults in the space and no CPU runs it. After the first step
+        // no backing leads to it.
         unsafe {
             take_apart(self);
             Space::free(self.0);
@@ -65,9 +65,9 @@ impl<M: Machine> Drop for SpaceRef<M> {
 
 /// Takes a space apart whose last handle is gone: no leaf is looked at one by one, no page table is walked.
 ///
-/// Relies on C4, exit: one flush leaves no CPU with a translation, and none will fault here again. Reverse scans that found
-/// the space through a backing hold that backing's part, so unlinking every backing waits for them; only then do the page
-/// tables go. The entries go at once: nobody is left who could read them.
+/// Relies on C4, exit: one flush leaves no CPU with a translation, and no CPU will fault here again. A reverse scan
+/// that found the space through a backing holds that backing's shard. So unlinking every backing waits for the scans;
+/// only then do the page tables go. The entries go at once: no reader is left.
 ///
 /// # Safety
 /// Other threads reach the space by its backings only, and no CPU runs it.

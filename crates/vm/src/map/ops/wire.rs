@@ -1,18 +1,19 @@
 //! Wiring: ranges whose pages stay resident.
 //!
 //! # How
-//! An entry says that its range is wired, and so does each backing of its chain. Nothing is written on pages: who wants to
-//! steal one passes over the backings that show it anyway, meets one that is wired, and leaves the page where it is
-//! ([`rmap::unmap_unwired`](crate::rmap::unmap_unwired)). So wiring and unwiring cost work for the entries and their layers, not
-//! for pages (relies on C7); only bringing in what is not there yet is work for pages.
+//! An entry has a mark that its range is wired, and so does each backing of its chain. No mark is written on pages.
+//! Pageout passes over the backings that show a page anyway. If it meets a wired one, it leaves the page where it is
+//! ([`rmap::unmap_unwired`](crate::rmap::unmap_unwired)). So wiring and unwiring cost work for the entries and their
+//! layers, not for pages (relies on C7). Only bringing in missing pages is work for pages.
 //!
-//! A chain belongs to one entry, so its mark is that entry's alone: the same page of a file may be shown by wired and by other
-//! mappings. Every layer that a wired chain shows stays, also where a layer in front hides it: every error is towards keeping.
+//! A chain belongs to one entry, so its mark is that entry's alone: wired and other mappings may show the same page of
+//! a file. Every layer that a wired chain shows stays, also where a layer in front hides it: every error is towards
+//! keeping.
 //!
-//! # Against a thief
-//! The writer marks the chain and publishes; then the range is faulted in. A fault looks at busy under the table page's lock, behind a
-//! fence; a thief sets busy, fences, and looks at the mark. So one of them sees the other: the fault waits and brings the page
-//! in again, or the thief leaves it.
+//! # Against pageout
+//! The writer marks the chain and publishes; then the range is faulted in. A fault reads busy under the table page's
+//! lock, behind a fence; pageout sets busy, fences, and reads the mark. So one of them sees the other: the fault waits
+//! and brings the page in again, or pageout leaves it.
 //!
 //! Truncation, and advice that content is not needed, take wired pages too. A child does not inherit wiring.
 
@@ -27,9 +28,9 @@ use crate::types::{Access, Prot, VirtRange};
 use quire_sync::trace::{Kind, Span};
 
 impl<M: Machine> Space<M> {
-    /// Wires or unwires `range`. Where a part of it is a hole, what lies before that is changed and
-    /// [`MapError::NotMapped`] returned, as on Linux. What is to be resident now is brought in by
-    /// [`make_resident`](Space::make_resident) after this, in steps as large as the caller likes.
+    /// Wires or unwires `range`. If a part of it is a hole, the range before that is changed and
+    /// [`MapError::NotMapped`] returned, as on Linux. The caller brings pages in after this by
+    /// [`make_resident`](Space::make_resident), in steps as large as it likes.
     pub fn wire(&self, range: VirtRange, how: Wire) -> Result<(), MapError> {
         let _span = Span::begin(Kind::Wire, range.start, range.end.wrapping_sub(range.start));
         self.valid(range)?;
@@ -37,7 +38,7 @@ impl<M: Machine> Space<M> {
         if covered.end < range.end { Err(MapError::NotMapped) } else { Ok(()) }
     }
 
-    /// Wires or unwires everything that is mapped.
+    /// Wires or unwires all mappings.
     pub fn wire_all(&self, how: Wire) -> Result<(), MapError> {
         let mut at = M::Pmap::USER.start;
         loop {
@@ -99,10 +100,11 @@ impl<M: Machine> Space<M> {
         Ok(range)
     }
 
-    /// Makes what is mapped in `range` resident: private memory that may be stored into as if it were, so that no store has to
-    /// copy later. Where a part of it is a hole, the rest is served and [`MapError::NotMapped`] returned.
-    /// [`MapError::Invalid`] for a range that no map can have; [`MapError::Protection`] at what cannot be, since nothing may
-    /// access it or its object ends before it; [`MapError::OutOfMemory`]. What was brought in before stays. May sleep.
+    /// Makes the mappings in `range` resident. Private memory that allows stores is made so for stores, so that no
+    /// store has to copy later. If a part of it is a hole, the rest is served and [`MapError::NotMapped`] returned.
+    /// [`MapError::Invalid`]: no map can have the range. [`MapError::Protection`]: a page cannot be made resident,
+    /// because its mapping allows no access or its object ends before it. Also [`MapError::OutOfMemory`]. Pages brought
+    /// in before stay. May sleep.
     pub fn make_resident(&self, range: VirtRange) -> Result<(), MapError> {
         // Relies on C10: a range that no map can have is an error.
         self.valid(range)?;

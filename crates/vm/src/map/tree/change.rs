@@ -14,21 +14,21 @@ const fn thin(fan_out: usize) -> usize {
     fan_out / 4
 }
 
-/// A prepared replacement of a range's items: published by [`Tree::commit`], or dropped, which takes it back.
+/// A prepared replacement of a range's items: published by [`Tree::commit`], or taken back when dropped.
 #[must_use = "a prepared change does nothing until it is committed"]
 pub struct Change<T, A: NodeAlloc, const F: usize> {
     /// All new nodes, linked.
     built: *mut Node<A, F>,
     /// All nodes that the change replaces, linked.
     replaced: *mut Node<A, F>,
-    /// The top of what is new; null: nothing is left.
+    /// The top of the new nodes; null: no item is left.
     top: *mut Node<A, F>,
-    /// Where it goes: the level of the parent on the path that the tree keeps, or none for the root. Level 0: only a value is
-    /// replaced.
+    /// The place of the new nodes: the level of their parent on the path that the tree keeps, or `None` for the root.
+    /// Level 0: only a value is replaced.
     parent: Option<usize>,
-    /// Which of the tree's changes it is: the path is that of the last.
+    /// The number of the change: the path is that of the last.
     number: u32,
-    /// That value.
+    /// The new value.
     value: *mut (),
     /// Items gained or lost.
     delta: isize,
@@ -49,7 +49,8 @@ struct Level<A: NodeAlloc, const F: usize> {
 }
 
 impl<A: NodeAlloc, const F: usize> Level<A, F> {
-    /// `total` slots to come. `at_end`: the change lies at their end, as in ascending insertion, which so leaves full nodes.
+    /// Plans for `total` slots. `at_end`: the change lies at their end, as in ascending insertion; then it leaves full
+    /// nodes.
     fn plan(level: u8, total: usize, at_end: bool) -> Self {
         let nodes = total.div_ceil(F).max(1);
         let (share, wide) = if at_end && nodes > 1 { (F, 0) } else { (total / nodes, total % nodes) };
@@ -105,15 +106,16 @@ impl<A: NodeAlloc, const F: usize> Level<A, F> {
     }
 }
 
-/// Where a tree's new nodes come from. All but the first is the writer's, who writes it at each change: on lines of its own.
+/// The source of a tree's new nodes. All but the first field is the writer's, written at each change: on lines of its
+/// own.
 #[repr(C, align(64))]
 pub(super) struct Source<A: NodeAlloc, const F: usize> {
     pub alloc: A,
     /// Leaves and inner nodes that were set aside, linked. The writer's.
     aside: [Cell<*mut Node<A, F>>; 2],
-    /// Commits to come before what is set aside is given back.
+    /// Commits that must come before the nodes set aside are given back.
     awaited: Cell<u8>,
-    /// The way to where the change goes that was prepared last: here, since changes are handed from call to call. The writer's.
+    /// The path to the change that was prepared last: here, because changes are handed from call to call. The writer's.
     path: UnsafeCell<Path<A, F>>,
     /// Changes prepared so far.
     number: Cell<u32>,
@@ -130,7 +132,7 @@ impl<A: NodeAlloc, const F: usize> Source<A, F> {
         }
     }
 
-    /// The number of a change that is prepared now.
+    /// The number for a change that is prepared now.
     fn next(&self) -> u32 {
         self.number.set(self.number.get().wrapping_add(1));
         self.number.get()
@@ -162,7 +164,7 @@ impl<A: NodeAlloc, const F: usize> Source<A, F> {
         Ok(())
     }
 
-    /// A change was committed: nodes that were set aside for one yet to come stay.
+    /// Called after a commit: keeps the nodes that were set aside for a later change.
     fn committed(&self) {
         match self.awaited.get() {
             0 | 1 => self.empty(),
@@ -189,7 +191,7 @@ impl<A: NodeAlloc, const F: usize> Source<A, F> {
 /// Appends the list that starts at `list` to `onto`.
 ///
 /// # Safety
-/// Nodes of the caller's, linked.
+/// The nodes are the caller's, linked.
 unsafe fn chain<A: NodeAlloc, const F: usize>(list: *mut Node<A, F>, onto: &mut *mut Node<A, F>) {
     let mut at = list;
     while !at.is_null() {
@@ -204,8 +206,8 @@ unsafe fn chain<A: NodeAlloc, const F: usize>(list: *mut Node<A, F>, onto: &mut 
 }
 
 impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
-    /// Prepares that the items which start in `lo..hi` give way to `items`: `count` disjoint items, ascending, that lie in
-    /// `lo..hi` and overlap nothing that stays. Readers see nothing yet. On an error nothing has happened.
+    /// Prepares to replace the items that start in `lo..hi` by `items`: `count` disjoint items, ascending, that lie in
+    /// `lo..hi` and overlap no other item. Readers see nothing yet. On an error nothing has happened.
     pub fn prepare(
         &self,
         _owner: &mut Owner,
@@ -236,7 +238,7 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
             return Ok(done);
         }
         let (mut left, mut right) = (Path::new(), Path::new());
-        // SAFETY: the caller is the writer (`Owner`): what is reachable stays, and only this code changes it.
+        // SAFETY: the caller is the writer (`Owner`): reachable nodes stay, and only this code changes them.
         unsafe {
             left.descend(root, |n| n.route(lo));
             right.descend(root, |n| n.route(hi.saturating_sub(1)));
@@ -324,7 +326,8 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
         self.crown(change, below)
     }
 
-    /// The usual changes: one leaf gives way to one leaf, or one value to another of the same range. `None` where it is another.
+    /// The usual changes: a leaf is replaced by one leaf, or a value by another of the same range. `None` for any other
+    /// change.
     #[inline]
     fn prepare_leaf(
         &self,
@@ -334,7 +337,8 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
         count: usize,
         items: &mut Peekable<impl Iterator<Item = Item<T>>>,
     ) -> Result<Option<Change<T, A, F>>, OutOfMemory> {
-        // SAFETY: the caller is the writer: what is reachable stays, and only this code changes it; the path is the writer's too.
+        // SAFETY: the caller is the writer: reachable nodes stay, and only this code changes them; the path is the
+        // writer's too.
         unsafe {
             let path = &mut *self.source.path.get();
             let bound = path.descend_below(root, lo);
@@ -389,7 +393,7 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
         }
     }
 
-    /// Runs `f` to fill `row`; where that fails, the row's nodes go to the change, which frees them.
+    /// Runs `f` to fill `row`. If that fails, the row's nodes go to the change, which frees them.
     fn fill(
         &self,
         change: &mut Change<T, A, F>,
@@ -403,7 +407,7 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
         })
     }
 
-    /// Puts new levels over `below` until one node is left, or takes levels away that hold one child only.
+    /// Puts new levels over `below` until one node is left, or removes levels that hold one child only.
     fn crown(&self, mut change: Change<T, A, F>, mut below: Level<A, F>) -> Result<Change<T, A, F>, OutOfMemory> {
         // SAFETY: the rows' nodes are new and reached by this change alone; below them hang nodes that only the writer changes.
         unsafe {
@@ -435,8 +439,8 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
         Ok(change)
     }
 
-    /// Publishes `change` by one store, brings the ancestors' triples up to date, and retires what was replaced.
-    /// Relies on C3, second phase: cannot fail.
+    /// Publishes `change` by one store, updates the ancestors' triples, and retires the replaced nodes. Relies on C3,
+    /// second phase: cannot fail.
     pub fn commit(&self, _owner: &mut Owner, mut change: Change<T, A, F>) {
         self.len.store(self.len.load(Ordering::Relaxed).wrapping_add_signed(change.delta), Ordering::Relaxed);
         debug_assert_eq!(change.number, self.source.number.get(), "a change is committed before the next is prepared");
@@ -459,12 +463,12 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
                 at = next;
             }
         }
-        // The new nodes belong to the tree now.
+        // From now on the new nodes belong to the tree.
         change.built = ptr::null_mut();
         self.source.committed();
     }
 
-    /// Brings the triples of `change.top` and of what is above it up to date: from its parent at `level` up, until one stays.
+    /// Updates the triples of `change.top` and its ancestors: from its parent at `level` up, until one does not change.
     ///
     /// # Safety
     /// The caller is the writer, and has published the change.
@@ -472,7 +476,8 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
         // SAFETY: by this function's contract.
         unsafe {
             let mut new = Node::summary(change.top);
-            // A leaf that gave way to a leaf was just read in whole: it tells what it was, where its parent would be one look more.
+            // A leaf replaced by a leaf was just read in whole: its triple follows from it, without another read of its
+            // parent.
             let lone = level == 1 && (*change.replaced).link.get().is_null() && (*change.replaced).level == 0;
             let mut old =
                 if lone { Node::summary(change.replaced) } else { Node::said(path.node(level), path.index(level)) };
@@ -503,14 +508,14 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
         }
     }
 
-    /// Puts `item` in the place of the one that has exactly its range, by one store: a reader finds the one or the other.
-    /// Returns what was there; nothing changes where nothing was. Allocates nothing.
+    /// Replaces the item with exactly the range of `item`, by one store: a reader finds one or the other. Returns the
+    /// old value; changes nothing if no item has the range. Allocates nothing.
     pub(crate) fn replace(&self, _owner: &mut Owner, item: Item<T>) -> Option<NonNull<T>> {
         let mut node = self.root.load(Ordering::Relaxed);
         if node.is_null() {
             return None;
         }
-        // SAFETY: the caller is the writer, so what is reachable stays.
+        // SAFETY: the caller is the writer, so reachable nodes stay.
         unsafe {
             while (*node).level > 0 {
                 node = (*node).child((*node).route(item.start));
@@ -525,8 +530,8 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
         }
     }
 
-    /// Sets nodes aside for a change that gives at most three items for a range, after one other change: its `prepare` cannot
-    /// fail then. What is left is given back when the second is committed.
+    /// Sets nodes aside for a change that replaces a range by at most three items, after one other change. Its
+    /// `prepare` cannot fail then. Unused nodes are given back when the second is committed.
     pub(crate) fn set_aside(&self, _owner: &mut Owner) -> Result<(), OutOfMemory> {
         let root = self.root.load(Ordering::Relaxed);
         // SAFETY: the caller is the writer, so the root stays.
@@ -557,7 +562,7 @@ impl<A: NodeAlloc, const F: usize> Level<A, F> {
     /// Takes the nodes of the row below as children.
     ///
     /// # Safety
-    /// They are the caller's, linked.
+    /// The nodes are the caller's, linked.
     unsafe fn adopt(&mut self, from: &Source<A, F>, list: *mut Node<A, F>) -> Result<(), OutOfMemory> {
         let mut child = list;
         while !child.is_null() {

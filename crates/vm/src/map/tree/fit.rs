@@ -1,16 +1,17 @@
 //! Finding room: the lowest hole that fits.
 //!
 //! # Cost
-//! At most two nodes a level, for lengths whose alignment is a page. A subtree is entered where it says that its largest hole is
-//! large enough (T2), and then has one that fits, unless that hole lies below `lo` or above `hi` in part. Only the one subtree a level
-//! that `lo` lies in can be left without a find and the search go on to its right; the one that `hi` lies in ends it. To the right of
-//! `lo`'s path the first subtree entered gives the answer, and by the same argument so does the first one in it.
+//! At most two nodes a level, for lengths whose alignment is a page. A subtree is entered if its largest hole is large
+//! enough (T2). Then it has a hole that fits, unless that hole lies in part below `lo` or above `hi`. On each level
+//! only the subtree of `lo` can be left without a find, and the search continues to its right. The subtree of `hi` ends
+//! the search. To the right of `lo`'s path the first subtree entered has the answer, and so has the first one in it, by
+//! the same argument.
 
 use super::node::Node;
 use super::{NodeAlloc, Owner, Tree};
 use crate::types::PAGE_SIZE;
 
-/// What is looked for.
+/// The hole to find.
 struct Wanted {
     len: u64,
     align: u64,
@@ -54,8 +55,8 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
         if w.enter == w.len {
             return found;
         }
-        // A hole of `sure` bytes fits whatever its alignment; a smaller one may fit by luck, and may lie lower, but looking
-        // for it everywhere would be a walk. Only where nothing is surely large enough is that walk worth it.
+        // A hole of `enter` bytes fits whatever its alignment. A smaller one may fit by luck, and may lie lower, but a
+        // search for it would be a walk. Only if no hole is surely large enough is that walk worth it.
         found.or_else(|| {
             w.enter = w.len;
             self.search(w)
@@ -84,7 +85,7 @@ unsafe fn below<A: NodeAlloc, const F: usize>(this: *mut Node<A, F>, w: &mut Wan
     w.visited += 1;
     // SAFETY: `this` is reachable, by this function's contract, and only the caller, which is the writer, changes it.
     let node = unsafe { &*this };
-    // Children that end at or before `lo` hold nothing of interest; the hole after the last of them may.
+    // Children that end at or before `lo` have no hole for this; the hole after the last of them may be one.
     let mut i = node.route(w.lo);
     loop {
         // SAFETY: the node is reachable and has an item at least, so `route` and the loop keep `i` below its length.

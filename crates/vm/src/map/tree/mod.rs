@@ -1,11 +1,11 @@
-//! An ordered tree of disjoint ranges that is read without locks and changed by copying: a B+tree whose inner nodes also know
-//! the largest hole below each child, so that finding room is a descent and not a walk.
+//! An ordered tree of disjoint ranges that is read without locks and changed by copying. It is a B+tree whose inner
+//! nodes also have the largest hole below each child, so that finding room is a descent and not a walk.
 //!
 //! # State
-//! A leaf holds up to `F` items: `starts`, `ends`, and a pointer to what the range means. An inner node holds for each child
-//! `starts[i]`, the first address that any item below it covers, `ends[i]`, one past the last, and `gaps[i]`, the largest hole
-//! *between* two items below it. All leaves are at level 0; no node but the root may be the only one of its parent's children
-//! to shrink to nothing: a node without items is never kept.
+//! A leaf holds up to `F` items: `starts`, `ends`, and a pointer to the value of the range. An inner node holds three
+//! numbers for each child: `starts[i]`, the first address that any item below it covers, `ends[i]`, one past the last,
+//! and `gaps[i]`, the largest hole *between* two items below it. All leaves are at level 0. A node without items is
+//! never kept.
 //!
 //! # Invariants
 //! - **T1 Order.** Items are disjoint and ascending, within a leaf and from leaf to leaf.
@@ -14,39 +14,44 @@
 //! - **T3 Height.** Every leaf has the same distance from the root, each node's level is one less than its parent's.
 //!
 //! # Why the gap values hold
-//! The triple (first, last, gap) of a run of items is a monoid: the triple of two adjacent runs is
-//! `(a.first, b.last, max(a.gap, b.gap, b.first - a.last))`. A node's triple therefore follows from its own arrays alone, with
-//! no look at a neighbour: a hole between two subtrees belongs to their lowest common ancestor. By operation:
+//! The triple (first, last, gap) of a run of items is a monoid. The triple of two adjacent runs is
+//! `(a.first, b.last, max(a.gap, b.gap, b.first - a.last))`. A node's triple therefore follows from its own arrays
+//! alone, without its neighbours: a hole between two subtrees belongs to their lowest common ancestor. By operation:
 //!
-//! - *A value is replaced by another of the same range.* No triple contains a value; one store, and nothing else is looked at.
-//! - *A leaf gives way to a leaf*, or any subtree to another below one slot. The new nodes' triples are computed from their finished
-//!   arrays, bottom up. Above the slot the ancestors are walked once, each slot given its child's new triple, until a triple stays
-//!   as it was: then no triple further up contains anything that changed.
-//! - *Nodes split, merge or vanish.* Their parent gives way too, and so on up to a slot or the root: the same argument, higher.
+//! - *A value is replaced by another of the same range.* No triple contains a value; one store, and nothing else is
+//!   read.
+//! - *A leaf is replaced by a leaf*, or any subtree by another below one slot. The new nodes' triples are computed from
+//!   their finished arrays, bottom up. Then the ancestors above the slot are walked once, and each slot gets its
+//!   child's new triple. The walk ends at a triple that does not change: then no triple further up contains anything
+//!   that changed.
+//! - *Nodes split, merge or vanish.* Their parent is replaced too, and so on up to a slot or the root: the same
+//!   argument, higher.
 //!
-//! An ancestor's own new gap needs no look at its other children, mostly. Let `G` be its gap before (its parent says it), and
-//! `x`, `y` the largest of what surrounds the changed child before and after: the child's gap, and the holes at its two ends.
-//! `G = max(x, rest)`. If `y >= G`, then `y >= rest`, and the new gap is `y`. If `x < G`, then `rest = G`, and with `y < G` it stays
-//! `G`. Only where `x = G > y` the rest decides, and is read. Where the child's ends stay, so do the holes, and its gap alone
-//! takes the place of `x` and `y`: if it was less than `G` and still is, the ancestor's triple stays.
+//! Mostly an ancestor's new gap follows without its other children. Let `G` be its gap before, which its parent has.
+//! Let `x` and `y` be the largest of three values before and after: the changed child's gap, and the holes at its two
+//! ends. `G = max(x, rest)`. If `y >= G`, then `y >= rest`, and the new gap is `y`. If `x < G`, then `rest = G`, and
+//! with `y < G` it stays `G`. Only for `x = G > y` the rest decides, and is read. If the child's ends stay, so do the
+//! holes, and its gap alone takes the place of `x` and `y`. If it was less than `G` and still is, the ancestor's triple
+//! stays.
 //!
-//! Nothing off the search path is read or written but a neighbour's end and start in the same node. (FreeBSD D19826 has the same
-//! aim for its binary tree, and infers the value of a child that it does not want to touch from its parent's; there the hole
-//! belongs to both neighbours, here to the common ancestor, so no child off the path is ever asked.) [`Tree::check`] derives all
-//! of it again from the leaves.
+//! Nothing off the search path is read or written but a neighbour's end and start in the same node. (FreeBSD D19826 has
+//! the same aim for its binary tree. It infers the value of a child that it does not want to touch from its parent's,
+//! because there the hole belongs to both neighbours. Here it belongs to the common ancestor, so no child off the path
+//! is read.) [`Tree::check`] derives all of it again from the leaves.
 //!
 //! # Readers against the one writer
-//! Leaves are immutable once reachable but for values, of which one takes the place of another of the same range by one store.
-//! An inner node's `len`, `level` and which slots are in use are immutable too. A change whose effect fits below one slot of one
-//! inner node builds the new subtree aside and stores **one pointer**: either a reader sees the old subtree or the new one.
-//! Everything that is replaced is retired through the epoch.
+//! Leaves are immutable once reachable, except for values: one store replaces a value by another of the same range. An
+//! inner node's `len`, `level` and which slots are in use are immutable too. If a change's effect fits below one slot
+//! of one inner node, it builds the new subtree aside and stores **one pointer**: a reader sees either the old subtree
+//! or the new one. All replaced nodes are retired through the epoch.
 //!
-//! Readers use of an inner node only `starts[1..]` (routing: the last child that starts at or before the address, else the
-//! first) and the pointers. `starts[i]` may rise in place, after the pointer is stored; it never falls for `i > 0`, since an
-//! item that starts before `starts[i]` is put below child `i - 1`. So a reader that routes by an outdated `starts[i]` meets the
-//! new child and misses an address which that child does not cover: the same answer as before and after. A miss that overlaps
-//! *several* changes may be wrong; therefore a miss counts only where the arena's sequence did not move (relies on C3), and a
-//! hit counts only where the item is not stale. `ends` and `gaps` of inner nodes are the writer's alone.
+//! Of an inner node readers use only `starts[1..]` and the pointers. They route to the last child that starts at or
+//! before the address, else to the first. `starts[i]` may rise in place, after the pointer is stored. It never falls
+//! for `i > 0`, because an item that starts before `starts[i]` is put below child `i - 1`. So a reader that routes by
+//! an outdated `starts[i]` meets the new child. It misses an address that this child does not cover: the same answer as
+//! before and after. A miss that overlaps *several* changes may be wrong. Therefore a miss counts only if the arena's
+//! sequence did not move (relies on C3), and a hit counts only if the item is not stale. `ends` and `gaps` of inner
+//! nodes are the writer's alone.
 
 mod change;
 mod check;
@@ -75,7 +80,7 @@ pub struct Item<T> {
     pub start: u64,
     /// One past the last address.
     pub end: u64,
-    /// What the range means.
+    /// The value of the range.
     pub value: NonNull<T>,
 }
 
@@ -86,18 +91,18 @@ impl<T> Clone for Item<T> {
 }
 impl<T> Copy for Item<T> {}
 
-/// The tree; see the module. `F` is the fan-out: 11 makes a leaf five lines. What readers use is a line of its own.
+/// The tree; see the module. `F` is the fan-out: 11 makes a leaf five lines. Readers' fields have a line of their own.
 #[repr(C, align(64))]
 pub struct Tree<T, A: NodeAlloc, const F: usize> {
     root: AtomicPtr<Node<A, F>>,
     source: Source<A, F>,
-    /// Number of items: the writer's, read by anybody for statistics.
+    /// Number of items. Only the writer writes it; statistics read it without a lock.
     len: AtomicUsize,
     _values: PhantomData<NonNull<T>>,
 }
 
-// SAFETY: nodes are shared as the module says: readers reach immutable parts and atomics, the writer is one (`Owner`). Values
-// are handed out as raw pointers; who dereferences them argues for `T`.
+// SAFETY: nodes are shared as the module says: readers reach immutable parts and atomics, the writer is one (`Owner`).
+// Values are handed out as raw pointers; code that dereferences them argues for `T`.
 unsafe impl<T, A: NodeAlloc, const F: usize> Send for Tree<T, A, F> {}
 // SAFETY: readers use atomics, and cells that are fixed once reachable; every change asks for the one `Owner`.
 unsafe impl<T, A: NodeAlloc, const F: usize> Sync for Tree<T, A, F> {}
@@ -145,7 +150,7 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
         }
     }
 
-    /// The first item that ends after `from`: the one that covers it, else the next.
+    /// The first item that ends after `from`: the item that covers it, else the next.
     ///
     /// # Safety
     /// As [`Tree::get`].
@@ -173,7 +178,7 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
         }
     }
 
-    /// Walks the items from the first one that ends after `from`.
+    /// Walks the items that end after `from`.
     ///
     /// # Safety
     /// As [`Tree::get`], for as long as the cursor is used. Next to a writer the walk may show a mix of before and after.
@@ -201,8 +206,8 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
     }
 }
 
-/// A place between items; see [`Tree::cursor`]. Four words: where a leaf ends, the next one is found from the root again, which
-/// costs less than a path that every short walk would have to carry.
+/// A place between items; see [`Tree::cursor`]. It has four words: at the end of a leaf it finds the next one from the
+/// root again. That costs less than a path that every short walk would have to carry.
 pub struct Cursor<T, A: NodeAlloc, const F: usize> {
     root: *mut Node<A, F>,
     /// The leaf that the place is in or behind; null: there are no items.
@@ -232,7 +237,7 @@ impl<T, A: NodeAlloc, const F: usize> Cursor<T, A, F> {
         }
     }
 
-    /// The item before the cursor's place, where it is in the same leaf. `None` says nothing.
+    /// The item before the cursor's place, if it is in the same leaf. `None` means unknown.
     pub fn before(&self) -> Option<Item<T>> {
         // SAFETY: the caller of `cursor` promised that the nodes stay alive while the cursor is used.
         let leaf = unsafe { self.leaf.as_ref() }?;
@@ -254,7 +259,7 @@ impl<T, A: NodeAlloc, const F: usize> Iterator for Cursor<T, A, F> {
         // SAFETY: the cursor's maker promised that the nodes stay alive while it is used.
         let mut leaf = unsafe { self.leaf.as_ref() }?;
         while self.index >= leaf.len() {
-            // Every leaf further right begins beyond the one before: this ends, next to a writer too.
+            // Every leaf further right begins beyond the one before, so this loop ends, also beside a writer.
             if self.beyond == u64::MAX {
                 return None;
             }

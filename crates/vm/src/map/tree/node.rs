@@ -1,4 +1,4 @@
-//! Nodes, where they come from, and paths through them.
+//! Nodes, their memory, and paths through them.
 
 use super::Item;
 use crate::error::OutOfMemory;
@@ -18,10 +18,10 @@ pub enum NodeSize {
     Inner,
 }
 
-/// Where a tree's nodes come from and go to. A copy stands in each node, so that the epoch can free it.
+/// The source of a tree's nodes. Each node has a copy, so that the epoch can free it.
 ///
 /// # Safety
-/// `alloc` returns `bytes` bytes, aligned to [`NODE_ALIGN`], that nobody else uses.
+/// `alloc` returns `bytes` bytes, aligned to [`NODE_ALIGN`], that no other code uses.
 pub unsafe trait NodeAlloc: Copy + 'static {
     /// Memory for a node of `bytes` bytes.
     fn alloc(self, size: NodeSize, bytes: usize) -> Result<NonNull<u8>, OutOfMemory>;
@@ -57,17 +57,18 @@ pub(super) struct Node<A: NodeAlloc, const F: usize> {
     keys: [Key; F],
     /// Inner: the writer's. Leaf: fixed once reachable.
     ends: [MaybeUninit<Cell<u64>>; F],
-    /// The epoch's, once the node is given up.
+    /// For the epoch, once the node is retired.
     retired: Retired,
     alloc: A,
-    /// The next node of a list that the writer has it on: nodes being built, nodes to be retired. Readers never look.
+    /// The next node of a list that the writer has it on: nodes being built, nodes to be retired. Readers never read
+    /// this.
     pub link: Cell<*mut Node<A, F>>,
 }
 
 /// The start of a slot that is not in use: a search compares with all of them alike. No range starts there, since none is empty.
 const BEYOND: u64 = u64::MAX;
 
-/// A start, and what it leads to.
+/// A start, and the child or value there.
 #[repr(C)]
 struct Key {
     /// Inner: rises in place (see the tree's module). Leaf: fixed once reachable.
@@ -76,7 +77,7 @@ struct Key {
     slot: MaybeUninit<AtomicPtr<()>>,
 }
 
-/// An inner node: what a leaf has, and the gaps.
+/// An inner node: a leaf's fields, and the gaps.
 #[repr(C)]
 struct Inner<A: NodeAlloc, const F: usize> {
     node: Node<A, F>,
@@ -84,7 +85,7 @@ struct Inner<A: NodeAlloc, const F: usize> {
     gaps: [MaybeUninit<Cell<u64>>; F],
 }
 
-/// What a node's address is a multiple of: a line.
+/// The alignment of a node: a line.
 pub const NODE_ALIGN: usize = 64;
 
 /// Bytes of a node.
@@ -95,7 +96,7 @@ pub const fn node_bytes<A: NodeAlloc, const F: usize>(size: NodeSize) -> usize {
     }
 }
 
-/// What a node's parent says about it: a monoid over runs of items (see the tree's module).
+/// A node's triple in its parent: a monoid over runs of items (see the tree's module).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Summary {
     pub first: u64,
@@ -109,13 +110,13 @@ impl<A: NodeAlloc, const F: usize> Node<A, F> {
         (size, node_bytes::<A, F>(size))
     }
 
-    /// An empty node that nobody else can reach yet.
+    /// An empty node that no other thread can reach yet.
     pub fn new(alloc: A, level: u8) -> Result<*mut Self, OutOfMemory> {
         let (size, bytes) = Self::size(level);
         let node = alloc.alloc(size, bytes)?.cast::<Node<A, F>>().as_ptr();
         record::wrote(node);
-        // SAFETY: fresh memory, large enough. The arrays may be uninitialised but for what a search compares with; `push` writes
-        // what `len` makes readable.
+        // SAFETY: fresh memory, large enough. The arrays may be uninitialised, except the starts that a search compares
+        // with. `push` writes the slots that `len` makes readable.
         unsafe {
             for key in &mut (*node).keys {
                 key.start.write(AtomicU64::new(BEYOND));
@@ -129,7 +130,7 @@ impl<A: NodeAlloc, const F: usize> Node<A, F> {
         Ok(node)
     }
 
-    /// Frees a node that nobody else can reach.
+    /// Frees a node that no other thread can reach.
     ///
     /// # Safety
     /// `node` came from [`Node::new`], the caller alone can reach it, and it is freed once.
@@ -157,12 +158,12 @@ impl<A: NodeAlloc, const F: usize> Node<A, F> {
         }
     }
 
-    /// Gives up a node that readers may still hold.
+    /// Retires a node that readers may still hold.
     ///
     /// # Safety
     /// It is unreachable for new readers, and given up once.
     pub unsafe fn retire(node: *mut Self) {
-        // One function for each size, so that the node's first line need not be looked at.
+        // One function for each size, so that the node's first line need not be read.
         unsafe fn free<A: NodeAlloc, const F: usize, const LEAF: bool>(retired: *mut Retired) {
             // SAFETY: `retired` is a node's field; no reader is left.
             unsafe {
@@ -220,13 +221,13 @@ impl<A: NodeAlloc, const F: usize> Node<A, F> {
         self.count_starting_at_or_before(at).saturating_sub(1)
     }
 
-    /// Number of slots that start at or before `at`: a binary search that takes the same steps whatever is there, so that no step
-    /// waits for a branch or for the length.
+    /// Number of slots that start at or before `at`: a binary search that takes the same steps for any content, so that
+    /// no step waits for a branch or for the length.
     #[inline(always)]
     pub fn count_starting_at_or_before(&self, at: u64) -> usize {
         let top = const { 1 << F.ilog2() };
         let at = at.min(BEYOND - 1);
-        // Of what is left there is always one less than a power of two.
+        // The number of remaining slots is always one less than a power of two.
         let mut base = if self.start_or_beyond(top - 1) <= at { F + 1 - top } else { 0 };
         let mut half = top / 2;
         while half > 0 {
@@ -247,7 +248,7 @@ impl<A: NodeAlloc, const F: usize> Node<A, F> {
     /// The leaf for `at`, and the first address that belongs to a leaf further right.
     ///
     /// # Safety
-    /// `root` and what is reachable from it stay alive.
+    /// `root` and the nodes reachable from it stay alive.
     #[inline]
     pub unsafe fn leaf_for(root: *mut Self, at: u64) -> (*mut Self, u64) {
         let (mut node, mut bound) = (root, u64::MAX);
@@ -278,7 +279,7 @@ impl<A: NodeAlloc, const F: usize> Node<A, F> {
     /// Appends a slot to a node that is being built. Where it is a leaf, `gap` is not kept.
     ///
     /// # Safety
-    /// As [`Node::gap`]; nobody else can reach the node, and it is not full.
+    /// As [`Node::gap`]; no other thread can reach the node, and it is not full.
     #[inline]
     pub unsafe fn push(this: *mut Self, start: u64, end: u64, slot: *mut (), gap: u64) {
         // SAFETY: by this function's contract.
@@ -303,8 +304,8 @@ impl<A: NodeAlloc, const F: usize> Node<A, F> {
     /// # Safety
     /// As [`Node::push`], for each of them.
     pub unsafe fn append(this: *mut Self, from: *mut Self, range: core::ops::Range<usize>) {
-        // SAFETY: by this function's contract. Only the writer changes what is copied, so plain copies do; the arrays of the
-        // two nodes do not overlap.
+        // SAFETY: by this function's contract. Only the writer changes the copied arrays, so plain copies do; the
+        // arrays of the two nodes do not overlap.
         unsafe {
             let (at, n) = ((*this).len(), range.len());
             record::read(from);
@@ -360,7 +361,7 @@ impl<A: NodeAlloc, const F: usize> Node<A, F> {
         }
     }
 
-    /// What an inner node says about child `i`.
+    /// An inner node's triple of child `i`.
     ///
     /// # Safety
     /// As [`Node::gap`].
@@ -369,7 +370,7 @@ impl<A: NodeAlloc, const F: usize> Node<A, F> {
         unsafe { Summary { first: (*this).start(i), last: (*this).end(i), gap: Self::gap(this, i) } }
     }
 
-    /// Stores in an inner node what is true of child `i` now, where that differs from `old`, after the pointer.
+    /// Stores the current triple of child `i` in an inner node, where it differs from `old`, after the pointer.
     ///
     /// # Safety
     /// As [`Node::gap`]; the node is an inner one.
@@ -398,8 +399,8 @@ impl<A: NodeAlloc, const F: usize> Node<A, F> {
         unsafe { self.ends[i].assume_init_ref() }.set(end);
     }
 
-    /// The node's own triple, where it was `own` before child `i` changed from `old` to `new`: without a look at the other
-    /// children, unless the largest gap may have shrunk (see the tree's module).
+    /// The node's own triple, which was `own` before child `i` changed from `old` to `new`. It reads the other children
+    /// only if the largest gap may have shrunk (see the tree's module).
     ///
     /// # Safety
     /// As [`Node::renew`], which has stored `new`.

@@ -13,7 +13,7 @@ std::thread_local! {
     static FAIL_IN: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Nodes from the heap; what is retired is freed at once (single-threaded tests have no readers).
+/// Nodes from the heap; retired nodes are freed at once (single-threaded tests have no readers).
 #[derive(Clone, Copy)]
 struct Boxes;
 
@@ -61,7 +61,7 @@ impl<const F: usize> Pair<F> {
         Pair { tree, owner, model: BTreeMap::new(), tag: 8 }
     }
 
-    /// Everything between `lo` and `hi` gives way to `new`; what straddles the ends is clipped, as a map does it.
+    /// Replaces everything between `lo` and `hi` by `new`; items that straddle the ends are clipped, as by a map.
     fn replace(&mut self, lo: u64, hi: u64, new: &[(u64, u64)]) -> bool {
         let mut items: Vec<(u64, u64, usize)> = Vec::new();
         let old: Vec<(u64, u64, usize)> =
@@ -295,8 +295,8 @@ fn readers_beside_a_writer_see_every_item_that_stays() {
     use quire_sync::epoch::{Domain, Slot};
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    // Items at multiples of eight pages stay for ever; what lies between comes and goes. A reader that misses a lasting item
-    // was routed by something half-changed.
+    // Items at multiples of eight pages stay for ever; those in between are made and removed. A reader that misses a
+    // lasting item was routed by something half-changed.
     #[derive(Clone, Copy)]
     struct Epoch(&'static Domain);
     // SAFETY: `std::alloc` gives memory of the size and alignment that the trait asks for, and retiring waits for pinned readers.

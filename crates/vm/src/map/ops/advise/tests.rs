@@ -20,7 +20,7 @@ fn what_was_given_up_stays_hidden_where_memory_for_the_cuts_is_missing() {
         let child = space.fork().unwrap();
         child.advise(range(0, 64), Advice::DontNeed).unwrap();
         (10..20).for_each(|n| store(&child, page(n), 8));
-        // Memory for the slabs' next objects may be there already; then a later allocation is the one that fails.
+        // Memory for the slabs' next objects may be there already; then a later allocation fails.
         m.vm.fail_allocation(n);
         let done = child.advise(range(0, 400), Advice::DontNeed);
         m.vm.fail_allocation(0);
@@ -39,7 +39,7 @@ fn what_was_given_up_stays_hidden_where_memory_for_the_cuts_is_missing() {
 #[test]
 fn what_was_given_up_lazily_stays_until_memory_is_short_and_a_store_revives_it() {
     quire_sync::hooks::threads::set_cpu(0);
-    // There is no swap: only what was given up can go.
+    // There is no swap: only pages given up can go.
     let m = boot(1024, 2);
     let (space, other) = (Space::new(m.vm).unwrap(), Space::new(m.vm).unwrap());
     anonymous(&space, 0, 200);
@@ -60,7 +60,7 @@ fn what_was_given_up_lazily_stays_until_memory_is_short_and_a_store_revives_it()
     space.check(true).unwrap();
 }
 
-/// What page `n` holds: zero where there is no frame for what would be zeroes.
+/// The content of page `n`: zero if there is no frame for zeroes.
 fn load_where_possible(space: &Space<crate::testing::TestMachine>, n: u64) -> u8 {
     if space.fault(page(n), Access::Read).is_ok() { load(space, page(n)) } else { 0 }
 }

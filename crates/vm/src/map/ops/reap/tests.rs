@@ -37,7 +37,7 @@ fn a_reaped_space_gives_back_its_frames_and_its_swap_and_admits_no_fault() {
         assert_eq!(space.fault(page(100), access), Err(FaultError::OutOfMemory));
     }
     assert_eq!(space.fork().err(), Some(MapError::OutOfMemory));
-    // What a thread of it was about to do.
+    // A call that a thread of it was about to make.
     space.unmap(range(100, 10)).unwrap();
 }
 
@@ -72,7 +72,7 @@ fn holdings_count_what_is_in_memory_and_in_swap() {
     assert_eq!((held.resident, held.swapped), (0, 40));
     (0..10).for_each(|n| store(&space, page(n), 1));
     let held = space.holdings();
-    // Their neighbours were read along, and are mapped by nobody yet.
+    // Their neighbours were read along, and no table maps them yet.
     assert!(held.resident == 10 && (20..=30).contains(&held.swapped), "{held:?}");
     assert_eq!(held.total(), held.resident + held.swapped + held.tables);
     space.unmap(crate::VirtRange { start: page(0), end: page(0) + 40 * PAGE_SIZE }).unwrap();

@@ -102,7 +102,7 @@ fn what_goes_and_what_stays_may_be_of_several_mappings() {
         Err(MapError::NotMapped),
         "there is nothing to stay"
     );
-    // What moves is of one mapping when the end is gone.
+    // The moving part is of one mapping when the end is gone.
     anonymous(&space, 10, 4);
     space.protect(range(12, 2), Prot::READ).unwrap();
     assert_eq!(space.remap(range(10, 4), one(2), Move::To(page(100)), false), Ok(page(100)));
