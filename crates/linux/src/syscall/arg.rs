@@ -1,4 +1,4 @@
-//! From argument registers to typed parameters: what lets a handler be an ordinary function.
+//! Converts argument registers to typed parameters, so that a handler is an ordinary function.
 
 use crate::errno::Errno;
 use crate::{Ctx, Machine};
