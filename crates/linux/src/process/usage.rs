@@ -62,7 +62,7 @@ pub fn of_thread<M: Machine>(linux: &crate::Linux<M>, task: &Task<M>) -> Usage {
 }
 
 impl<M: Machine> Process<M> {
-    /// The most resident pages of its threads' present memory; 0 if they have left it. Counts the resident pages.
+    /// The most resident pages of its threads' present memory; 0 if they have left it. Reads no page table.
     pub fn peak_pages(&self) -> u64 {
         let memory = {
             let threads = self.threads.lock();
