@@ -205,7 +205,8 @@ impl<H: Host> Vfs<H> {
             done.members += 1;
             done.bytes += member.data.len() as u64;
         }
-        // Unpacking its files has changed the directory's time since. Of two members for one directory, the later counts.
+        // Unpacking its files has changed the directory's time since. Of two members for one directory, the later
+        // counts.
         for (inode, time) in directories {
             inode.change(self.host().realtime(), |a| (a.accessed, a.modified) = (time, time));
         }

@@ -106,7 +106,8 @@ pub struct Origin<H: Host> {
 }
 
 impl<H: Host> Origin<H> {
-    /// An origin whose name is not known yet. `sealable`: the file can be sealed, so mappings that may store into it are counted.
+    /// An origin whose name is not known yet. `sealable`: the file can be sealed, so mappings that may store into it
+    /// are counted.
     pub(crate) fn new(ident: Ident, sealable: bool) -> Self {
         let name = SpinLock::new(Rank::ATTRIBUTES, Weak::new());
         Origin { ident, name, at: AtomicUsize::new(0), stores: sealable.then(Stores::new) }

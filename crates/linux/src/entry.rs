@@ -20,8 +20,8 @@ const DEFEATS: u32 = 64;
 const NO_MEMORY: u64 = (-(Errno::ENOMEM.0 as i64)) as u64;
 
 impl<M: Machine> Linux<M> {
-    /// Serves the system call in `regs`; its result is in `regs.rax` afterwards. The kernel has put the call's number in
-    /// both `rax` and `orig_rax`.
+    /// Serves the system call in `regs`; its result is in `regs.rax` afterwards. The kernel has put the call's number
+    /// in both `rax` and `orig_rax`.
     #[inline(never)]
     pub fn syscall(&'static self, regs: &mut UserRegs) {
         let thread = self.current();

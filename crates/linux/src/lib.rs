@@ -5,8 +5,9 @@
 //!   decide what an address space is, when a thread runs and what a file holds.
 //! - **Everything that a program passes is checked once, at the edge** ([`user`], [`syscall::Arg`]), and bounded before
 //!   anything is allocated for it. A bad argument is an error (C10).
-//! - **Every handler is an ordinary function** `fn sys_x<M: Machine>(ctx: &mut Ctx<'_, M>, ...) -> Result<usize, Errno>`,
-//!   found through one table ([`syscall::table`]), from which the page of supported calls is generated.
+//! - **Every handler is an ordinary function**
+//!   `fn sys_x<M: Machine>(ctx: &mut Ctx<'_, M>, ...) -> Result<usize, Errno>`, found through one table
+//!   ([`syscall::table`]), from which the page of supported calls is generated.
 //! - **The crate is generic over its machine.** [`Machine`] is all that it needs from the kernel, so it also runs
 //!   hosted.
 //!

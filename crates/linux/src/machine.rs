@@ -1,7 +1,7 @@
 //! The kernel's interface to this crate: access to user memory, threads' contexts, the FPU, clocks, entropy, power.
 //!
-//! Memory and page tables come with [`quire_vm::Machine`], threads with [`quire_task::Machine`]; this trait adds what only
-//! an operating system's personality needs. All methods are called from thread context with interrupts on.
+//! Memory and page tables come with [`quire_vm::Machine`], threads with [`quire_task::Machine`]; this trait adds what
+//! only an operating system's personality needs. All methods are called from thread context with interrupts on.
 
 use crate::process::thread::Thread;
 use crate::regs::UserRegs;

@@ -24,8 +24,8 @@ impl<T> Owned<T> {
     /// The owner's view, without a lock.
     ///
     /// # Safety
-    /// The caller is the owner (or runs in its place: a context switch to it), and does not use the reference across its
-    /// own [`replace`](Owned::replace).
+    /// The caller is the owner (or runs in its place: a context switch to it), and does not use the reference across
+    /// its own [`replace`](Owned::replace).
     #[inline(always)]
     pub unsafe fn get(&self) -> &T {
         // SAFETY: only the owner writes, and it is here.

@@ -125,8 +125,8 @@ impl<H: Host> Driver for MemoryDriver<H> {
 }
 
 impl<H: Host> Vfs<H> {
-    /// Mounts `/dev` with the memory devices, nodes for terminals and the usual links. Drivers for [`TTY`] and [`CONSOLE`]
-    /// are the caller's to [`register`](Vfs::register).
+    /// Mounts `/dev` with the memory devices, nodes for terminals and the usual links. Drivers for [`TTY`] and
+    /// [`CONSOLE`] are the caller's to [`register`](Vfs::register).
     pub fn mount_devices(&self) -> Result<(), FsError> {
         let view = self.view();
         let dev = self.mount_memory(b"/dev", "devtmpfs", Limits::UNSET, 0o755)?;

@@ -12,7 +12,8 @@ use quire_lookup::Hold;
 pub struct Program<H: Host>(Hold<Dentry<H>>);
 
 impl<H: Host> Program<H> {
-    /// The file of `dentry`. [`FsError::TextBusy`] where it is open for writing, [`FsError::Denied`] where it is no regular file.
+    /// The file of `dentry`. [`FsError::TextBusy`] where it is open for writing, [`FsError::Denied`] where it is no
+    /// regular file.
     pub fn new(dentry: Hold<Dentry<H>>) -> Result<Self, FsError> {
         let Node::File(file) = &dentry.inode.node else { return Err(FsError::Denied) };
         file.writing.text.enter(RUNS)?;

@@ -7,8 +7,8 @@
 //! The ring changes its size under both locks ([`resize`](PipeEnd::resize)). So the ring is stable for a reader or
 //! writer that holds its lock. A ring of up to [`DEFAULT`] pages is part of the pipe; a larger one is allocated.
 //!
-//! The user that opens the first end is charged with the ring until the last end is closed. The next opener of a FIFO then pays for a
-//! new ring of the first size.
+//! The user that opens the first end is charged with the ring until the last end is closed. The next opener of a FIFO
+//! then pays for a new ring of the first size.
 
 use crate::FsError;
 use crate::host::{Host, PAGE_SIZE};

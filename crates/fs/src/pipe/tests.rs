@@ -429,7 +429,8 @@ fn packets_and_a_stream_share_a_pipe() {
     let (r, w) = pipe();
     let stream = |bytes: &[u8]| assert_eq!(write(&*w, &Io::NOW, bytes), Ok(bytes.len()));
     let packet = |bytes: &[u8]| assert_eq!(write(&*w, &PACKETS, bytes), Ok(bytes.len()));
-    // A packet joins the stream before it where that has room in its page; else it begins its own. A stream does not join it.
+    // A packet joins the stream before it where that has room in its page; else it begins its own. A stream does not
+    // join it.
     stream(&[1; 4000]);
     packet(&[2; 90]);
     packet(&[3; 10]);

@@ -11,12 +11,13 @@ pub struct Io<'a> {
     pub deadline: Option<u64>,
     /// Whether the caller has a signal to handle.
     pub interrupted: &'a dyn Fn() -> bool,
-    /// A file that the caller writes to keeps its set-id bits, because the caller has [`Powers::SET_IDS`](crate::Powers). Else it loses
-    /// them.
+    /// A file that the caller writes to keeps its set-id bits, because the caller has
+    /// [`Powers::SET_IDS`](crate::Powers). Else it loses them.
     pub keeps_set_ids: bool,
     /// Each write to a pipe makes packets.
     pub packets: bool,
-    /// The caller makes no regular file longer than this, and writes to none beyond it: [`FsError::OverLimit`](crate::FsError::OverLimit).
+    /// The caller makes no regular file longer than this, and writes to none beyond it:
+    /// [`FsError::OverLimit`](crate::FsError::OverLimit).
     pub most: u64,
 }
 

@@ -164,7 +164,8 @@ impl<H: Host> Vfs<H> {
         })
     }
 
-    /// A new pipe of `who`: its reading and its writing end. `flags` are added to both, except that a reader has no packets.
+    /// A new pipe of `who`: its reading and its writing end. `flags` are added to both, except that a reader has no
+    /// packets.
     pub fn pipe(&self, who: &Who, flags: OpenFlags) -> Result<(SharedFile<H>, SharedFile<H>), FsError> {
         let (pipe, [r, w]) = Pipe::ends(self.host.clone())?;
         let attr = NewAttr { mode: 0o600, uid: who.uid, gid: who.gid };

@@ -270,7 +270,8 @@ fn become_program<M: Machine>(
     let process: &Arc<Process<M>> = ctx.process();
     crate::process::exit::tell_memory(linux, me);
     note_peak(process, me);
-    // SAFETY: the thread itself runs this; `ctx` is borrowed exclusively, so nothing of the old space is borrowed from it.
+    // SAFETY: the thread itself runs this; `ctx` is borrowed exclusively, so nothing of the old space is borrowed from
+    // it.
     let old = unsafe { me.space.enter(linux.machine, Some(prepared.space.clone())) };
     crate::process::exit::release_parent(me);
     drop(old);

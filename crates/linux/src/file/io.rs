@@ -235,8 +235,8 @@ impl<M: Machine> Sink for IntoFile<'_, M> {
     }
 }
 
-/// Copies from `input` at `from` to `output`; both offsets optional (else the files' positions). Returns the count and the
-/// offset behind what was read.
+/// Copies from `input` at `from` to `output`; both offsets optional (else the files' positions). Returns the count and
+/// the offset behind what was read.
 fn copy<M: Machine>(
     ctx: &Ctx<'_, M>,
     input: &File<M>,

@@ -10,8 +10,8 @@ use quire_fs::readiness::Poller;
 use quire_fs::{FsError, Io, Listener, Ready};
 use quire_heap::{Arc, Vec, unsize};
 
-/// Calls `scan` until it counts something, `deadline` passes (`Ok(0)`) or a signal comes. Between the calls it sleeps until
-/// one of `files` changes.
+/// Calls `scan` until it counts something, `deadline` passes (`Ok(0)`) or a signal comes. Between the calls it sleeps
+/// until one of `files` changes.
 pub(super) fn wait_for<'f, M: Machine>(
     ctx: &Ctx<'_, M>,
     files: impl Iterator<Item = &'f Arc<File<M>>> + Clone,

@@ -90,7 +90,8 @@ impl Set {
         put!(out, "\n")
     }
 
-    /// As Linux's bit masks: groups of 32 bits in hexadecimal, the highest first, as many digits as the machine has processors.
+    /// As Linux's bit masks: groups of 32 bits in hexadecimal, the highest first, as many digits as the machine has
+    /// processors.
     fn map(&self, out: &mut Text) -> Written {
         let groups = self.width.div_ceil(32);
         for group in (0..groups).rev() {
@@ -106,7 +107,8 @@ impl Set {
     }
 }
 
-/// A directory with the names of a table, and one directory for each number below `count`, called `prefix` and the number.
+/// A directory with the names of a table, and one directory for each number below `count`, called `prefix` and the
+/// number.
 struct Numbered<M: Machine> {
     names: Table<M, About<M>>,
     prefix: &'static str,

@@ -30,8 +30,8 @@ fn bind<M: Machine>(about: &About<M>, write: Write<M>) -> Result<Arc<dyn Generat
     Ok(unsize!(Arc::try_new(Bound(granted.memory.as_ref().map(Foreign::downgrade), write))?))
 }
 
-/// Copies the bytes `start..end` of the process's memory; stops where they cannot be read. An error where there is no memory for
-/// a page of it.
+/// Copies the bytes `start..end` of the process's memory; stops where they cannot be read. An error where there is no
+/// memory for a page of it.
 fn show<M: Machine>(memory: &Foreign<M>, (start, end): (u64, u64), out: &mut Text) -> Result<(), FsError> {
     /// The most bytes of arguments that are shown at once, as on Linux. Longer ones are rare and truncated.
     const MOST: u64 = 1 << 20;

@@ -274,7 +274,7 @@ fn set_oom_adjust<M: Machine>(about: &About<M>, bytes: &[u8]) -> Result<usize, F
     let me = process.linux.current();
     // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
     let may = unsafe { me.credentials.get() }.may(cap::SYS_RESOURCE);
-    // Any process may lower the value to the one that a privileged process has set.
+    // Any process may lower the value as far as a privileged process has set it.
     if value < process.oom_adjust_least.load(Ordering::Relaxed) && !may {
         return Err(FsError::Denied);
     }

@@ -86,7 +86,8 @@ fn leave_memory<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
     tell_memory(linux, thread);
     // SAFETY: the thread itself runs this.
     let space = unsafe { thread.space.get() }.map(|space| &**space);
-    // SAFETY: the thread itself runs this. Its view of the space ends with the note, and the space is dropped after the call.
+    // SAFETY: the thread itself runs this. Its view of the space ends with the note, and the space is dropped after the
+    // call.
     drop(thread.process.leave_memory(space, || unsafe { thread.space.enter(linux.machine, None) }));
     release_parent(thread);
 }
@@ -210,7 +211,8 @@ fn give_children_away<M: Machine>(linux: &'static Linux<M>, process: &Arc<Proces
         let place = if zombie { &mut theirs.zombies } else { &mut theirs.children };
         let pushed = place.push(child.clone());
         debug_assert!(pushed.is_ok());
-        // An adopted child's end is reported like any other's. Under the new parent's lock: `tell_parent` reads it there.
+        // An adopted child's end is reported like any other's. Under the new parent's lock: `tell_parent` reads it
+        // there.
         child.exit_signal.store(Signal::CHLD.number(), Ordering::Relaxed);
         drop(theirs);
         drop(mine);

@@ -208,7 +208,7 @@ pub(super) fn move_to<M: Machine>(process: &Arc<Process<M>>, to: &Arc<Group<M>>)
         return Move::Done;
     }
     {
-        // Both locks are held: a group is never left for one that is gone. The group at the lower address is locked
+        // Both locks are held: a process never moves to a group that is gone. The group at the lower address is locked
         // first.
         let ascending = Arc::as_ptr(&from) < Arc::as_ptr(to);
         let (low, high) = if ascending { (&from, to) } else { (to, &from) };

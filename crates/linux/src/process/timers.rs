@@ -140,7 +140,8 @@ impl<M: Machine> Timers<M> {
             self.task.store(heir_task, Ordering::Release);
             if let Some(heir) = &heir {
                 if armed && still {
-                    // SAFETY: the timer is part of a process, which neither moves nor ends before `end` has cancelled it.
+                    // SAFETY: the timer is part of a process, which neither moves nor ends before `end` has cancelled
+                    // it.
                     unsafe { linux.scheduler.arm(&self.timer, deadline) };
                 }
                 if let Some(thread) = heir.payload() {

@@ -77,7 +77,8 @@ impl<M: Machine> Record<M> {
             // SAFETY: allocated above with this layout.
             unsafe { deallocate(memory, layout) };
         })?;
-        // SAFETY: the two parts of that memory, the first of which is a multiple of 128 bytes long; `place` is for a record.
+        // SAFETY: the two parts of that memory, the first of which is a multiple of 128 bytes long; `place` is for a
+        // record.
         unsafe {
             let accounts = Accounts::new(memory, cpus);
             let share = User::new(memory.add(Accounts::bytes(cpus)), cpus);
@@ -176,7 +177,8 @@ impl<M: Machine> Users<M> {
             match table.records.binary_search_by_key(&id, |record| unsafe { record.as_ref() }.id) {
                 Ok(at) => {
                     let record = table.records[at];
-                    // SAFETY: the record is in the table, whose lock keeps it from being freed; from here on the permit does.
+                    // SAFETY: the record is in the table, whose lock keeps it from being freed; from here on the permit
+                    // does.
                     unsafe { record.as_ref() }.accounts.take(Account::Threads as usize, 1, u64::MAX);
                     break Permit(Some(record));
                 }

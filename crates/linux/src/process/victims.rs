@@ -1,4 +1,5 @@
-//! The process that ends because memory is out, and the threads that wait for its memory ([`victim`](crate::memory::victim) chooses it).
+//! The process that ends because memory is out, and the threads that wait for its memory
+//! ([`victim`](crate::memory::victim) chooses it).
 
 use super::Process;
 use crate::machine::Machine;
