@@ -1,5 +1,5 @@
-//! Reads ACPI's tables for the start of a kernel: CPUs and interrupt controllers (MADT), virtio devices in memory
-//! (DSDT), and the memory near each CPU (SRAT).
+//! Reads ACPI's tables for boot: CPUs and interrupt controllers (MADT), virtio devices in memory (DSDT), and the memory
+//! near each CPU (SRAT).
 //!
 //! The tables are untrusted. Every length and every table's checksum is checked. An invalid part is an error or is left
 //! out; no code here panics.

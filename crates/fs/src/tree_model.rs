@@ -1,4 +1,4 @@
-//! Tests of the tree against a model: random operations on a real tree and on a map of paths must give the same results
+//! Tests of the tree against a model. Random operations on a real tree and on a map of paths must give the same results
 //! and trees.
 
 use crate::test_host::{TestHost, read_file, write_file};

@@ -50,9 +50,8 @@ impl<M: Machine> Linux<M> {
         }
     }
 
-    /// Repeats a call that failed with ENOMEM, while memory is short and pageout makes room. A call is not repeated
-    /// where the failed attempt may have left effects that a second attempt would meet ([`Repeat`]), nor where its
-    /// thread must end.
+    /// Repeats a call that failed with ENOMEM, while memory is short and pageout makes room. A call is not repeated if
+    /// the failed attempt may have left effects that a second would meet ([`Repeat`]), or if its thread must end.
     #[cold]
     fn syscall_again(&'static self, regs: &mut UserRegs) {
         let thread = self.current();

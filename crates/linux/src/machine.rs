@@ -31,7 +31,7 @@ pub enum End {
     Exit(u8),
     /// This signal killed process 1.
     Signal(u8),
-    /// A program asked for it (`reboot`).
+    /// A program requested it (`reboot`).
     PowerOff,
 }
 

@@ -1,7 +1,7 @@
 //! Refused allocations, to test the error paths: in a kernel with checks, a thread can have the n-th allocation of its
 //! next system call refused.
 //!
-//! A number N written to `/proc/sys/vm/quire_refuse` applies to the writer's next system call: its N-th allocation is
+//! A number N written to `/proc/sys/vm/quire_refuse` applies to the writer's next system call. Its N-th allocation is
 //! refused, of any kind (frames, page tables, the core's structures, this layer's). 0 refuses none. Read afterwards,
 //! the file shows the call's number of allocations, and whether one was refused. A refusal is final: the call neither
 //! waits for memory nor is repeated.

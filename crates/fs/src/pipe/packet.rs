@@ -4,8 +4,8 @@
 //! is the next page. The bytes from the end of a packet, or of the stream before it, to the next page are a *gap*. A
 //! [`Mark`] in the page gives the end of its bytes. Only pages that have a packet or a gap are marked.
 //!
-//! A mark has the number of its page, because the first and the last bytes of a stream can lie in the same page of the
-//! ring. Also, a mark stays when the page is reused. A mark with another number is ignored.
+//! A mark has its page's number, because a stream's first and last bytes can lie in the same page of the ring. Also, a
+//! mark stays when the page is reused. A mark with another number is ignored.
 //!
 //! As on Linux, a packet that fits into the page behind the bytes of a stream becomes part of that stream.
 

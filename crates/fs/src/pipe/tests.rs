@@ -441,7 +441,7 @@ fn packets_and_a_stream_share_a_pipe() {
     assert_eq!(got.chunk_by(|a, b| a == b).map(<[u8]>::len).collect::<Vec<_>>(), [3990, 90, 10]);
     assert_eq!(read(&*r, &Io::NOW, 9000).unwrap(), [4; 20]);
     assert_eq!(r.queued(), Ok(0));
-    // A reader that took the stream's end exactly goes on with the packet.
+    // A reader that took exactly the stream's end continues with the packet.
     stream(&[5; 4000]);
     packet(&[6; 97]);
     assert_eq!(read(&*r, &Io::NOW, 4000).unwrap(), [5; 4000]);

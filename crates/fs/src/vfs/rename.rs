@@ -1,6 +1,6 @@
 //! Moving names.
 //!
-//! # Why it cannot deadlock
+//! # Lock order
 //! At most two directories are locked, then the entries of a replaced directory. A move between directories holds
 //! `Vfs::moving`, so there is one at a time and ancestors do not change. It locks an ancestor before a descendant, and
 //! unrelated directories by address. `rmdir` locks the parent before the child. A cycle needs a thread that holds a

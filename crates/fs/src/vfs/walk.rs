@@ -121,8 +121,8 @@ impl<H: Host> Vfs<H> {
         Ok(self.reach(view, base, path, end, None)?.target.map(Hold::from))
     }
 
-    /// The dentry of a path, if it exists, for paths that need no full walk: only names in stored directories, and no
-    /// link at the end. `None` if it must be walked.
+    /// The dentry of a path, if it exists, for paths with only names in stored directories and no link at the end.
+    /// `None` if the path needs a full walk.
     fn straight(&self, view: &View<H>, base: &Arc<Dentry<H>>, path: &[u8]) -> Option<Option<Hold<Dentry<H>>>> {
         // A reference taken in vain is dropped after the pin, because it may be the last one.
         let mut _in_vain = None;

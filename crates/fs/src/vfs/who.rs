@@ -114,9 +114,9 @@ impl Who {
 }
 
 impl Who {
-    /// Whether `self` may give `inode` another name: its owner may, and for a regular file without set-id bits a caller
-    /// who may read and write it. (Linux's `fs.protected_hardlinks`, as distributions set it.) A new name of a set-id
-    /// program would keep the program after its owner removes it for a fix.
+    /// Whether `self` may give `inode` another name. Its owner may. For a regular file without set-id bits a caller who
+    /// may read and write it also may. (Linux's `fs.protected_hardlinks`, as distributions set it.) A new name of a
+    /// set-id program would keep the program after its owner removes it for a fix.
     pub(crate) fn may_link<H: Host>(&self, inode: &Inode<H>) -> Result<(), FsError> {
         let attr = inode.attr();
         let plain = inode.kind() == FileKind::Regular && without_set_ids(attr.mode) == attr.mode;

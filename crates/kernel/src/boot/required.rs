@@ -1,8 +1,8 @@
 //! The required features of the processor, checked before the first instruction that needs them.
 //!
-//! The check runs in 32-bit mode with paging off, because a processor without long mode or NX would fault for ever at
-//! the first write of EFER. If features are missing, one sentence on the serial line names them all, and QEMU's
-//! debug-exit device gets [`REFUSED`]. Optional features are in `cpu::features`.
+//! The check runs in 32-bit mode with paging off. A processor without long mode or NX would fault for ever at the first
+//! write of EFER. If features are missing, one sentence on the serial line names them all, and QEMU's debug-exit device
+//! gets [`REFUSED`]. Optional features are in `cpu::features`.
 //!
 //! A loader that speaks PVH starts on processors with CPUID, so its presence is taken for granted.
 

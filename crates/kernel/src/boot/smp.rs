@@ -15,7 +15,7 @@ use quire_pmap::Rights;
 use quire_pmap_x86_64::KernelTables;
 use quire_vm::{MemoryType, Pfn, VirtRange};
 
-/// The address at which CPUs begin in real mode: a page below 1 MiB that is RAM on every PC and left out of the free
+/// The address at which CPUs begin in real mode. The page is below 1 MiB, RAM on every PC, and left out of the free
 /// memory.
 const TRAMPOLINE: u64 = 0x8000;
 /// Bytes of a stack for double faults, NMIs and machine checks.

@@ -24,7 +24,7 @@ pub const IST_MACHINE_CHECK: usize = 3;
 /// words for the task state. The empty one is SYSRET's 32-bit user code.
 ///
 /// No program can leave 64-bit mode. After a far jump into 32-bit code, its SYSCALL would enter the kernel at CSTAR
-/// with the program's stack pointer, and there is no entry for it.
+/// with the program's stack pointer. There is no entry for it.
 #[repr(C, align(16))]
 pub struct Segments([u64; 10]);
 

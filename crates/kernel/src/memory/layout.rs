@@ -1,6 +1,6 @@
 //! The layout of the kernel's half of the address space, and of the image in memory.
 //!
-//! | from | what |
+//! | start | content |
 //! |---|---|
 //! | `0xffff_8000_0000_0000` | all RAM, one to one, writable, never executable; the image's text and constants read-only |
 //! | `0xffff_c000_0000_0000` | the kernel's map: stacks, an unmapped guard page below each, buffers, device registers |

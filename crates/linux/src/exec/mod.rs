@@ -1,9 +1,9 @@
 //! New programs: `execve`, and process 1.
 //!
-//! Every step that can fail with an error to the caller happens first, in a new address space that no thread uses yet:
-//! files are opened and read, arguments collected, segments mapped. Only then the other threads are ended and the old
-//! memory is left. No page is copied: text and data are mapped from the file's object. An ordinary private write zeroes
-//! the last data page behind the file's bytes.
+//! Every step that can fail with an error to the caller happens first, in a new address space that no thread uses yet.
+//! There files are opened and read, arguments collected, and segments mapped. Only then the other threads are ended and
+//! the old memory is left. No page is copied: text and data are mapped from the file's object. An ordinary private
+//! write zeroes the last data page behind the file's bytes.
 
 pub mod elf;
 pub mod load;
@@ -59,7 +59,7 @@ pub(crate) struct Identity {
     pub effective_group: u32,
     /// It must not trust the program that started it.
     pub secure: bool,
-    /// Its owner's other processes may look at it.
+    /// Its owner's other processes may read its memory.
     pub dumpable: bool,
 }
 

@@ -10,8 +10,8 @@ use quire_heap::Arc;
 use quire_sync::{Rank, SpinLock};
 use quire_vm::{PAGE_SIZE, Vm};
 
-/// Kernel memory of one file in an epoll set, or a little more: the watch, its map entry, its places on the list, and
-/// the file's listener.
+/// Kernel memory of one file in an epoll set, or a little more. It has a watch, its map entry, its places on the list,
+/// and the file's listener.
 pub(super) const WATCH_BYTES: u64 = 256;
 /// See the module.
 pub struct System<M: Machine> {

@@ -59,7 +59,7 @@ impl<M: Machine> AddressSpace<M> {
         AddressSpace { space, image, dumpable: Openness::new(dumpable), _heap: Line, heap: Mutex::new(heap) }
     }
 
-    /// Whether its owner's other processes may look at it.
+    /// Whether its owner's other processes may read it.
     pub fn is_dumpable(&self) -> bool {
         self.dumpable.is_open()
     }

@@ -27,7 +27,8 @@ impl<M: Machine> OwnSpace<M> {
     /// As for [`Owned::get`].
     #[inline(always)]
     pub unsafe fn get(&self) -> Option<&Arc<AddressSpace<M>>> {
-        // SAFETY: the owner calls this, and replaces the space only while it holds no view of it, as `Owned::get` asks.
+        // SAFETY: the owner calls this, and replaces the space only while it holds no view of it, as `Owned::get`
+        // requires.
         unsafe { self.0.get() }.as_ref()
     }
 
@@ -66,7 +67,7 @@ impl<M: Machine> Foreign<M> {
         &self.0.image
     }
 
-    /// Whether its owner's other processes may look at it.
+    /// Whether its owner's other processes may read it.
     pub fn is_dumpable(&self) -> bool {
         self.0.is_dumpable()
     }

@@ -1,17 +1,17 @@
 //! Out of memory: a process is chosen and ends, and the other threads that need memory wait for its memory.
 //!
-//! # When
+//! # Trigger
 //! The memory core has decided that programs make no progress ([`quire_vm::reclaim::scan`]). A fault or a system call
 //! that needs memory gets its error, and calls [`Linux::out_of_memory`]. There it waits until a victim's memory is
 //! free, and then tries again.
 //!
-//! # Who
+//! # Choice of the victim
 //! The victim is the process that holds most: resident pages, pages in swap and page tables. Each point of
 //! `oom_score_adj` adds a thousandth of memory and swap, as on Linux. A process with -1000 is exempt. Process 1 ends
 //! only if no other process can. Processes that share an address space end together. `/proc/<pid>/oom_score` shows the
 //! same figure, scaled as Linux does.
 //!
-//! # How it ends
+//! # End of the victim
 //! 1. Its threads are killed. A thread that is ending waits for no memory, and may use a part of the reserve
 //!    ([`is_ending`](quire_vm::Machine::is_ending)); interruptible waits end.
 //! 2. If it has not left its memory after [`GRACE`], because a thread of it waits for another event, its memory is

@@ -40,7 +40,7 @@ struct Members<M: Machine> {
 /// The kind of a group's list.
 pub struct MemberKind<M>(core::marker::PhantomData<fn(M)>);
 // SAFETY: `member` is used by no other kind. `move_to` moves a process out of the old list under its lock, then into
-// the new one under its lock, and `moving` admits one mover at a time.
+// the new one under its lock. `moving` admits one mover at a time.
 unsafe impl<M: Machine> Kind for MemberKind<M> {
     type Node = Process<M>;
     fn place(node: &Process<M>) -> &Place<Process<M>> {

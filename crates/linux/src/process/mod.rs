@@ -1,10 +1,10 @@
 //! Processes: families, groups, sessions, and the state that their threads share.
 //!
-//! # Who guards what
+//! # Locks
 //! | state | guard |
 //! |---|---|
 //! | a process's children and zombies, their places on those lists, their wait reports | the *parent's* `family` |
-//! | who the parent is | `parent` of the child; it changes only with the old parent's `family` held too |
+//! | the parent of a process | `parent` of the child; it changes only with the old parent's `family` held too |
 //! | the members of a group | the group's `members` |
 //! | the list of threads, whether the process is ending | `threads` |
 //! | pending signals | the queue's own lock, taken last |

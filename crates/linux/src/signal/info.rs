@@ -9,16 +9,16 @@ pub enum Detail {
     None,
     /// `kill`, `tgkill` and the kernel on a process's behalf.
     Sender {
-        /// Who.
+        /// The sending process.
         pid: u32,
-        /// As whom.
+        /// The sender's user.
         uid: u32,
     },
     /// `sigqueue`: a sender and a value.
     Value {
-        /// Who.
+        /// The sending process.
         pid: u32,
-        /// As whom.
+        /// The sender's user.
         uid: u32,
         /// `sigval_t`.
         value: u64,

@@ -1,9 +1,10 @@
 //! The limit on CPU time, `RLIMIT_CPU`.
 //!
 //! No tick checks it. A process with the limit has a timer, set to the earliest moment at which the limit can be
-//! reached: the remaining time, divided by the threads that can run at once. When the timer expires, a thread of the
-//! process counts, and sets it anew. The count of a thread in user mode ends at its last entry to the kernel. So if
-//! there are several threads, the CPUs that run the others are interrupted first, and the count follows a little later.
+//! reached. That is the remaining time, divided by the threads that can run at once. When the timer expires, a thread
+//! of the process counts, and sets it anew. The count of a thread in user mode ends at its last entry to the kernel. So
+//! if there are several threads, the CPUs that run the others are interrupted first, and the count follows a little
+//! later.
 
 use super::SECOND;
 use crate::machine::Machine;

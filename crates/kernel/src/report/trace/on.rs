@@ -4,12 +4,12 @@
 //! So the kernel sends no records and does not wait. Each CPU writes only its own part; when that is full, later events
 //! are counted and not kept.
 //!
-//! | from | what |
+//! | offset | content |
 //! |---|---|
 //! | 0 | [`Header`] |
 //! | [`CPUS_AT`] | each CPU's [`Written`] |
 //! | [`TEXT_AT`] | lines: `kind NUMBER NAME`, `outcome NUMBER NAME` (of faults), `call NUMBER NAME` |
-//! | [`RECORDS_AT`] | each CPU's records, as many as the header says |
+//! | [`RECORDS_AT`] | each CPU's records, in the number of the header |
 //!
 //! `xtask/src/trace/memory.rs` reads that; all numbers are little-endian.
 

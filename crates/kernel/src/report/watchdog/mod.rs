@@ -1,11 +1,11 @@
 //! Detects stuck CPUs, spin locks and threads, and prints the stacks of all CPUs.
 //!
-//! | stuck | noticed by | how |
+//! | stuck | detected by | code |
 //! |---|---|---|
 //! | a CPU that does not schedule (*soft lockup*) | its own timer interrupt | [`quire_task::Watching`] |
 //! | a CPU that takes no interrupts (*hard lockup*) | the CPU with the next number, by probes (NMIs) | the same |
 //! | a spin lock that is held too long | a CPU that spins on it | [`spin`] |
-//! | a thread that sleeps uninterruptibly too long | a thread of the kernel's own | [`hung`] |
+//! | a thread that sleeps uninterruptibly too long | a kernel thread | [`hung`] |
 //!
 //! # Settings
 //! The command line sets them before the first thread, `/proc/sys/kernel` later:

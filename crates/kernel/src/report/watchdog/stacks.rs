@@ -53,7 +53,7 @@ static SNAPSHOTS: [Snapshot; cpu::MAX] = [const {
     }
 }; cpu::MAX];
 
-/// A CPU asks the others; a second asking CPU gives up.
+/// A CPU is asking the others; a second one gives up.
 static ASKING: AtomicBool = AtomicBool::new(false);
 /// The lock whose holder is searched; 0 for none.
 static WANTED: AtomicUsize = AtomicUsize::new(0);
