@@ -1,4 +1,4 @@
-//! Hands the linker script to the linker, for the kernel's target only.
+//! Passes the linker script to the linker, for the kernel's target only.
 
 fn main() {
     println!("cargo::rerun-if-changed=kernel.ld");

@@ -1,20 +1,20 @@
-//! Reads from ACPI's tables what a kernel needs to start: the CPUs and the interrupt controllers (the MADT), virtio
-//! devices in memory (the DSDT), and which memory is near to which CPU (the SRAT).
+//! Reads ACPI's tables for boot: CPUs and interrupt controllers (MADT), virtio devices in memory (DSDT), and the memory
+//! near each CPU (SRAT).
 //!
-//! The tables come from outside. Every length is checked against what it must hold, every table's checksum is verified, and
-//! what does not fit is an error or is left out; nothing here panics.
+//! The tables are untrusted. Every length and every table's checksum is checked. An invalid part is an error or is left
+//! out; no code here panics.
 
 mod affinity;
 
 pub use affinity::{Affinity, MAX_DOMAINS, affinity};
 
-/// What can be read of physical memory. `None` where the range cannot be reached: tables may point anywhere.
+/// Reads physical memory. `None` if the range cannot be reached: tables may point anywhere.
 pub trait Physical {
     /// The `len` bytes at physical address `at`.
     fn bytes(&self, at: u64, len: usize) -> Option<&[u8]>;
 }
 
-/// Why the tables could not be used.
+/// The reason that the tables could not be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AcpiError {
     /// No root pointer was found.
@@ -27,11 +27,11 @@ pub enum AcpiError {
     NoMadt,
 }
 
-/// The largest number of CPUs that is taken from the tables.
+/// The most CPUs taken from the tables.
 pub const MAX_CPUS: usize = 256;
 const MAX_IO_APICS: usize = 8;
 const MAX_OVERRIDES: usize = 24;
-/// No table that is read here is larger; a longer length is a broken table.
+/// The largest valid table; a longer length is a broken table.
 const MAX_TABLE: usize = 1 << 20;
 
 /// An I/O interrupt controller.
@@ -50,7 +50,7 @@ pub struct Override {
     pub line: u8,
     /// The global interrupt that it appears as.
     pub gsi: u32,
-    /// Polarity (bits 0 and 1) and trigger mode (bits 2 and 3) as the MADT has them.
+    /// Polarity (bits 0 and 1) and trigger mode (bits 2 and 3) in the MADT's encoding.
     pub flags: u16,
 }
 
@@ -110,7 +110,7 @@ fn adds_up(b: &[u8]) -> bool {
     b.iter().fold(0u8, |sum, x| sum.wrapping_add(*x)) == 0
 }
 
-/// Finds the root pointer in the places where firmware of PCs leaves it; `hint` (0: none) is looked at first.
+/// Finds the root pointer at the usual places of PC firmware; `hint` (0: none) is tried first.
 fn root(memory: &impl Physical, hint: u64) -> Option<&[u8]> {
     let valid = |at: u64| {
         let v1 = memory.bytes(at, 20)?;
@@ -155,7 +155,7 @@ fn listed<'a>(memory: &'a impl Physical, root_hint: u64, signature: &[u8; 4]) ->
     for pointer in list[36..].chunks_exact(width) {
         let at = if width == 8 { u64_at(pointer, 0) } else { u32_at(pointer, 0).map(u64::from) };
         let Some(at) = at else { continue };
-        // Only the table that is wanted has to be sound.
+        // Only the requested table must be valid.
         if memory.bytes(at, 4).is_some_and(|found| found == signature) {
             return table(memory, at).map(Some);
         }
@@ -163,12 +163,12 @@ fn listed<'a>(memory: &'a impl Physical, root_hint: u64, signature: &[u8; 4]) ->
     Ok(None)
 }
 
-/// Reads the machine's topology. `root_hint` is where the boot loader says the root pointer is, 0 where it does not say.
+/// Reads the machine's topology. `root_hint` is the boot loader's address of the root pointer, or 0.
 pub fn topology(memory: &impl Physical, root_hint: u64) -> Result<Topology, AcpiError> {
     madt(listed(memory, root_hint, b"APIC")?.ok_or(AcpiError::NoMadt)?)
 }
 
-/// A virtio device in memory, as the DSDT describes it.
+/// A virtio device in memory, described by the DSDT.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct VirtioDevice {
     /// Physical address of its registers.
@@ -185,8 +185,8 @@ pub struct VirtioDevice {
 
 /// Calls `found` for each virtio-mmio device of the DSDT, in its order.
 ///
-/// No AML is interpreted: microVMs describe these devices by constant data, a `_HID` of "LNRO0005" and after it a `_CRS`
-/// buffer with one memory range and one interrupt (ACPI 6.4, 6.4.3.4 and 6.4.3.6), and that is what is looked for.
+/// No AML is interpreted, because microVMs describe these devices by constant data. The search is for a `_HID` of
+/// "LNRO0005", followed by a `_CRS` buffer with one memory range and one interrupt (ACPI 6.4, 6.4.3.4 and 6.4.3.6).
 pub fn virtio_devices(
     memory: &impl Physical,
     root_hint: u64,
@@ -246,8 +246,8 @@ fn madt(table: &[u8]) -> Result<Topology, AcpiError> {
     Ok(t)
 }
 
-/// Calls `f` with the kind and the bytes of each entry of `table` from `start` on. An entry too short for what `f` reads of it is
-/// a broken table.
+/// Calls `f` with the kind and the bytes of each entry of `table` from `start` on. An entry too short for `f` is a
+/// broken table.
 fn each_entry(table: &[u8], start: usize, mut f: impl FnMut(u8, &[u8]) -> Option<()>) -> Result<(), AcpiError> {
     let mut rest = table.get(start..).ok_or(AcpiError::BadTable)?;
     while let [kind, len, ..] = *rest {

@@ -1,8 +1,9 @@
 //! A virtio console with one port, over the `virtio-drivers` crate's queues: bytes in both directions, in large pieces.
 //!
-//! Receiving: all buffers are with the device; one that came back stays here until its bytes were read, so that a slow reader
-//! holds the sender back. Sending: bytes are copied into buffers, and the device is told once for all that a call filled. The
-//! device works through the queue by itself; nothing here waits. The device's answers (lengths, tokens) are checked.
+//! Receiving: the device owns all buffers. A filled buffer stays with the driver until its bytes are read, so that a
+//! slow reader slows the sender. Sending: bytes are copied into buffers, and the device is notified once for all
+//! buffers of a call. The device processes the queue by itself; the driver never waits. The device's results (lengths,
+//! tokens) are checked.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -15,20 +16,20 @@ pub use virtio_drivers::{BufferDirection, Hal};
 const ENTRIES: usize = 16;
 /// Pages of a receive buffer.
 const RECEIVE_PAGES: usize = 1;
-/// Pages of a send buffer: large, for each costs the device a turn.
+/// Pages of a send buffer: large, because the device handles each buffer in a separate step.
 const SEND_PAGES: usize = 4;
 const PAGE: usize = virtio_drivers::PAGE_SIZE;
 
 const RECEIVE: u16 = 0;
 const SEND: u16 = 1;
-/// VIRTIO_F_VERSION_1 is all that is asked for. No multiple ports, no size; no event index, so that interrupts of the send queue
-/// can be off while there is room.
+/// The only requested feature is VIRTIO_F_VERSION_1. Not multiple ports or a size; not the event index, so that
+/// interrupts of the send queue can be off while there is room.
 const FEATURES: u64 = 1 << 32;
 
-/// Why a device cannot be used.
+/// The reason that a device cannot be used.
 #[derive(Debug)]
 pub enum ConsoleError {
-    /// There is no virtio device at that place.
+    /// There is no virtio device at that address.
     Absent,
     /// It is not a console, but this kind of device.
     Kind(DeviceType),
@@ -36,10 +37,10 @@ pub enum ConsoleError {
     Queue(virtio_drivers::Error),
 }
 
-/// Buffers of one direction, in one piece of memory for each.
+/// Buffers of one direction, each contiguous.
 struct Buffers<const BYTES: usize> {
     memory: [NonNull<u8>; ENTRIES],
-    /// Which buffer a queue token stands for.
+    /// The buffer of each queue token.
     of_token: [u8; ENTRIES],
 }
 
@@ -58,42 +59,43 @@ impl<const BYTES: usize> Buffers<BYTES> {
     /// The first `len` bytes of buffer `i`.
     ///
     /// # Safety
-    /// Nobody else uses the buffer: not the device, and no other slice of it.
+    /// The buffer is otherwise unused: the device does not own it, and there is no other slice of it.
     unsafe fn slice<'a>(&self, i: usize, len: usize) -> &'a mut [u8] {
         debug_assert!(len <= BYTES);
-        // SAFETY: the buffer has that many bytes; the caller answers for the rest. Buffers are never freed.
+        // SAFETY: the buffer has that many bytes; the caller guarantees exclusive use. Buffers are never freed.
         unsafe { core::slice::from_raw_parts_mut(self.memory[i].as_ptr(), len) }
     }
 }
 
-/// The console. Its owner keeps users apart.
+/// The console. Its owner serialises users.
 pub struct Console<H: Hal> {
     transport: MmioTransport<'static>,
     receive: VirtQueue<H, ENTRIES>,
     send: VirtQueue<H, ENTRIES>,
     incoming: Buffers<{ RECEIVE_PAGES * PAGE }>,
     outgoing: Buffers<{ SEND_PAGES * PAGE }>,
-    /// Buffers that came back with bytes: number, how many bytes, how many of them were read; oldest first, a ring.
+    /// Buffers filled by the device: number, bytes, bytes already read. A ring, the oldest first.
     filled: [(u8, u32, u32); ENTRIES],
     filled_from: usize,
     filled_len: usize,
-    /// Send buffers that are free, and how many bytes each one that is with the device carries.
+    /// Free send buffers, and the number of bytes in each buffer that the device owns.
     free: u32,
     lengths: [u32; ENTRIES],
 }
 
-// SAFETY: the buffers and queues belong to the console; the hardware does not care which CPU talks to it.
+// SAFETY: the buffers and queues belong to the console, and any CPU may access the hardware.
 unsafe impl<H: Hal> Send for Console<H> {}
 
 impl<H: Hal> Console<H> {
     /// The console whose registers are mapped at `registers`.
     ///
     /// # Safety
-    /// `registers` is an uncached mapping of `len` bytes of a virtio-mmio device's registers that nobody else uses but
-    /// [`Line::acknowledge`], for ever.
+    /// `registers` is a permanent uncached mapping of `len` bytes of a virtio-mmio device's registers, which only
+    /// [`Line::acknowledge`] also uses.
     pub unsafe fn new(registers: NonNull<u8>, len: usize) -> Result<Self, ConsoleError> {
         let header = registers.cast::<VirtIOHeader>();
-        // SAFETY: the caller vouches for a mapping of `len` bytes of the device's registers, which are used here alone.
+        // SAFETY: the caller vouches for a mapping of `len` bytes of the device's registers, which only this console
+        // uses.
         let mut transport = unsafe { MmioTransport::new(header, len) }.map_err(|_| ConsoleError::Absent)?;
         match transport.device_type() {
             DeviceType::Console => {}
@@ -126,7 +128,7 @@ impl<H: Hal> Console<H> {
 
     /// Gives receive buffer `i` to the device.
     fn offer(&mut self, i: usize) {
-        // SAFETY: the buffer is with nobody; it stays untouched until `pop_used` gives it back.
+        // SAFETY: the buffer is unused; it stays untouched until `pop_used` returns it.
         unsafe {
             let buffer = self.incoming.slice(i, RECEIVE_PAGES * PAGE);
             if let Ok(token) = self.receive.add(&[], &mut [buffer])
@@ -143,7 +145,8 @@ impl<H: Hal> Console<H> {
             && let Some(token) = self.receive.peek_used()
             && let Some(&i) = self.incoming.of_token.get(token as usize)
         {
-            // SAFETY: the driver gave the queue this buffer under this token. `of_token` names the buffer until the driver pops it.
+            // SAFETY: the driver gave the queue this buffer under this token. `of_token` names the buffer until the
+            // driver pops it.
             let len = unsafe {
                 let buffer = self.incoming.slice(i as usize, RECEIVE_PAGES * PAGE);
                 self.receive.pop_used(token, &[], &mut [buffer])
@@ -160,7 +163,7 @@ impl<H: Hal> Console<H> {
         }
     }
 
-    /// Reads what has come in, up to the length of `into`; returns how much.
+    /// Reads received bytes, up to the length of `into`; returns how many.
     pub fn read(&mut self, into: &mut [u8]) -> usize {
         self.collect();
         let mut done = 0;
@@ -168,7 +171,7 @@ impl<H: Hal> Console<H> {
         while done < into.len() && self.filled_len > 0 {
             let (i, len, read) = self.filled[self.filled_from];
             let n = ((len - read) as usize).min(into.len() - done);
-            // SAFETY: a filled buffer is with us until it is offered again.
+            // SAFETY: the driver owns a filled buffer until it offers it again.
             let bytes = unsafe { self.incoming.slice(i as usize, len as usize) };
             into[done..done + n].copy_from_slice(&bytes[read as usize..read as usize + n]);
             done += n;
@@ -186,7 +189,7 @@ impl<H: Hal> Console<H> {
         done
     }
 
-    /// How much [`read`](Self::read) would give now.
+    /// How many bytes [`read`](Self::read) would give now.
     pub fn unread(&mut self) -> usize {
         self.collect();
         (0..self.filled_len)
@@ -195,12 +198,12 @@ impl<H: Hal> Console<H> {
             .sum()
     }
 
-    /// Takes send buffers back that the device is done with.
+    /// Takes back send buffers that the device has processed.
     fn reclaim(&mut self) {
         while let Some(token) = self.send.peek_used()
             && let Some(&i) = self.outgoing.of_token.get(token as usize)
         {
-            // SAFETY: the queue was given these bytes, with this length, under this token, and nothing else is sent from them
+            // SAFETY: the queue was given these bytes, with this length, under this token, and the buffer is not reused
             // until it is popped.
             let popped = unsafe {
                 let buffer = self.outgoing.slice(i as usize, self.lengths[i as usize] as usize);
@@ -213,14 +216,14 @@ impl<H: Hal> Console<H> {
         }
     }
 
-    /// Sends bytes from the front of `bytes`, as many as find room; returns how many.
+    /// Sends bytes from the front of `bytes`, as many as fit; returns how many.
     pub fn write(&mut self, bytes: &[u8]) -> usize {
         self.reclaim();
         let mut done = 0;
         while done < bytes.len() && self.free != 0 {
             let i = self.free.trailing_zeros() as usize;
             let n = (bytes.len() - done).min(SEND_PAGES * PAGE);
-            // SAFETY: a free buffer is with us; it stays untouched until `pop_used` gives it back.
+            // SAFETY: the driver owns a free buffer; it stays untouched until `pop_used` returns it.
             let added = unsafe {
                 let buffer = self.outgoing.slice(i, n);
                 buffer.copy_from_slice(&bytes[done..done + n]);
@@ -243,7 +246,7 @@ impl<H: Hal> Console<H> {
     /// Whether [`write`](Self::write) takes anything now.
     pub fn writable(&mut self) -> bool {
         if self.free == 0 {
-            // The interrupt is wanted before the last look, so that room which appears between the two is not missed.
+            // The interrupt is enabled before the last check, so that room which appears between the two is not missed.
             self.send.set_dev_notify(true);
             core::sync::atomic::fence(Ordering::SeqCst);
             self.reclaim();
@@ -254,14 +257,14 @@ impl<H: Hal> Console<H> {
         self.free != 0
     }
 
-    /// Whether the device has taken everything that was sent.
+    /// Whether the device has taken all sent bytes.
     pub fn drained(&mut self) -> bool {
         self.reclaim();
         self.free.count_ones() as usize == ENTRIES
     }
 }
 
-/// Resets the device, reads its features, and takes those that are wanted.
+/// Resets the device, reads its features, and accepts the requested ones.
 fn begin(transport: &mut MmioTransport<'static>) {
     use virtio_drivers::transport::DeviceStatus;
     transport.set_status(DeviceStatus::empty());
@@ -272,7 +275,7 @@ fn begin(transport: &mut MmioTransport<'static>) {
     transport.set_guest_page_size(PAGE as u32);
 }
 
-/// A device's interrupt line as its handler sees it: two registers that only the handler uses.
+/// A device's interrupt line: two registers that only the interrupt handler uses.
 pub struct Line(AtomicPtr<u32>);
 
 impl Line {
@@ -284,12 +287,12 @@ impl Line {
     /// The line of the device whose registers are mapped at `registers`.
     ///
     /// # Safety
-    /// `registers` is an uncached mapping of a virtio-mmio device's registers, for ever.
+    /// `registers` is a permanent uncached mapping of a virtio-mmio device's registers.
     pub unsafe fn connect(&self, registers: NonNull<u8>) {
         self.0.store(registers.as_ptr().cast(), Ordering::Release);
     }
 
-    /// Tells the device that its interrupt was seen; false where it was not the one that interrupted.
+    /// Acknowledges the device's interrupt; false if the device did not interrupt.
     pub fn acknowledge(&self) -> bool {
         const STATUS: usize = 0x60 / 4;
         const ACKNOWLEDGE: usize = 0x64 / 4;

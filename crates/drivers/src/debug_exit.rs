@@ -8,10 +8,10 @@ const PORT: u16 = 0xf4;
 pub const POWER_OFF: u8 = 0x10;
 /// A panic: QEMU ends with status 35.
 pub const PANIC: u8 = 0x11;
-/// The kernel cannot run on this machine, and has said why: QEMU ends with status 37.
+/// The kernel cannot run on this machine, and has logged the reason: QEMU ends with status 37.
 pub const REFUSED: u8 = 0x12;
 
-/// Ends QEMU; returns where the device is absent.
+/// Ends QEMU; returns if the device is absent.
 pub fn exit(value: u8) {
     // SAFETY: the port is unassigned on PCs but for this device, which takes any byte.
     unsafe { out8(PORT, value) }

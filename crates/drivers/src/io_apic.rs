@@ -7,7 +7,7 @@ pub struct IoApic {
     lines: u32,
 }
 
-// SAFETY: the registers are device memory; the owner keeps users apart (`&mut self`).
+// SAFETY: the registers are device memory; the owner serialises users (`&mut self`).
 unsafe impl Send for IoApic {}
 
 /// How a line signals.
@@ -20,10 +20,11 @@ pub struct Signal {
 }
 
 impl IoApic {
-    /// The controller whose registers are mapped at `registers` and whose first global interrupt is `first`. Masks all lines.
+    /// The controller whose registers are mapped at `registers` and whose first global interrupt is `first`. Masks all
+    /// lines.
     ///
     /// # Safety
-    /// `registers` is an uncached mapping of the controller that nobody else uses, for ever.
+    /// `registers` is a permanent uncached mapping of the controller, which no other code uses.
     pub unsafe fn new(registers: *mut u32, first: u32) -> IoApic {
         let mut apic = IoApic { registers, first, lines: 0 };
         apic.lines = ((apic.read(1) >> 16) & 0xff) + 1;
@@ -48,8 +49,8 @@ impl IoApic {
         }
     }
 
-    /// Routes global interrupt `gsi` as `vector` to the CPU with local APIC identifier `target`; false where the line is not
-    /// this controller's.
+    /// Routes global interrupt `gsi` as `vector` to the CPU with local APIC identifier `target`; false if the line is
+    /// not this controller's.
     pub fn route(&mut self, gsi: u32, vector: u8, target: u32, signal: Signal) -> bool {
         let Some(line) = gsi.checked_sub(self.first).filter(|l| *l < self.lines) else { return false };
         let low = vector as u32 | (signal.low as u32) << 13 | (signal.level as u32) << 15;

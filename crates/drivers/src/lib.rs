@@ -1,5 +1,5 @@
-//! Device drivers. They know neither the memory core nor Linux: what they need of memory and interrupts their caller hands
-//! in, so that what parses outside data ([`acpi`]) is tested in an ordinary process.
+//! Device drivers. They use neither the memory core nor Linux: the caller passes in memory and interrupts. So parsers
+//! of untrusted data ([`acpi`]) are tested in an ordinary process.
 #![cfg_attr(not(test), no_std)]
 
 pub mod acpi;

@@ -1,4 +1,4 @@
-//! The local interrupt controller of a CPU: xAPIC through memory, x2APIC through MSRs where the CPU has it.
+//! The local interrupt controller of a CPU: xAPIC through memory, x2APIC through MSRs if the CPU has it.
 
 use core::arch::asm;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -31,9 +31,9 @@ const PENDING: u32 = 1 << 12;
 const TIMER_TSC_DEADLINE: u32 = 2 << 17;
 const MSR_TSC_DEADLINE: u32 = 0x6e0;
 
-/// Where the registers are: an address, or 0 for x2APIC mode. The same on all CPUs.
+/// The address of the registers, or 0 for x2APIC mode. The same on all CPUs.
 static REGISTERS: AtomicUsize = AtomicUsize::new(0);
-/// Timer ticks per nanosecond at divisor 1, times 2^32; 0 where the TSC deadline is used.
+/// Timer ticks per nanosecond at divisor 1, times 2^32; 0 if the TSC deadline is used.
 static TIMER_RATE: AtomicU64 = AtomicU64::new(0);
 
 unsafe fn rdmsr(msr: u32) -> u64 {
@@ -75,11 +75,11 @@ pub fn physical_base() -> u64 {
     unsafe { rdmsr(MSR_APIC_BASE) & 0x000f_ffff_ffff_f000 }
 }
 
-/// Turns this CPU's controller on: x2APIC where `registers` is `None`, else xAPIC with its registers mapped at that address.
-/// All lines masked but NMI; spurious interrupts go to `spurious`.
+/// Turns this CPU's controller on: x2APIC if `registers` is `None`, else xAPIC with its registers mapped at that
+/// address. All lines masked but NMI; spurious interrupts go to `spurious`.
 ///
 /// # Safety
-/// `registers` is the uncached mapping of [`physical_base`], for ever, and the same for all CPUs; with `None` the CPU has
+/// `registers` is the permanent uncached mapping of [`physical_base`], the same for all CPUs; with `None` the CPU has
 /// x2APIC. Interrupts are off.
 pub unsafe fn init(registers: Option<usize>, spurious: u8) {
     REGISTERS.store(registers.unwrap_or(0), Ordering::Relaxed);
@@ -106,7 +106,7 @@ pub fn id() -> u32 {
     if REGISTERS.load(Ordering::Relaxed) == 0 { id } else { id >> 24 }
 }
 
-/// Ends the interrupt that is being served.
+/// Ends the present interrupt.
 #[inline(always)]
 pub fn end_of_interrupt() {
     write(END_OF_INTERRUPT, 0);
@@ -120,7 +120,7 @@ fn command(target: u32, low: u32) {
             wrmsr(0x800 + (COMMAND >> 4), (target as u64) << 32 | low as u64);
         }
     } else {
-        // The pair of registers is this CPU's own, but an interrupt handler may send too.
+        // The pair of registers belongs to this CPU, but its interrupt handlers may send too.
         let interrupts = interrupts_off();
         write(COMMAND_HIGH, target << 24);
         write(COMMAND, low);
@@ -156,7 +156,7 @@ pub fn send_init(target: u32) {
     command(target, LEVEL_ASSERT | DELIVERY_INIT);
 }
 
-/// Lets a CPU that waits after [`send_init`] begin at physical address `page << 12` in real mode.
+/// Starts a CPU that waits after [`send_init`] at physical address `page << 12` in real mode.
 pub fn send_startup(target: u32, page: u8) {
     command(target, LEVEL_ASSERT | DELIVERY_STARTUP | page as u32);
 }
@@ -173,8 +173,8 @@ pub fn timer_elapsed() -> u64 {
     (u32::MAX - read(TIMER_CURRENT)) as u64
 }
 
-/// Sets this CPU's timer to send `vector` once, when armed. With `hz` it counts its own ticks, of which there are that many
-/// a second; with `None` it compares with the TSC, which the CPU then must be able to do.
+/// Sets this CPU's timer to send `vector` once, when armed. With `hz` it counts its own ticks, `hz` a second. With
+/// `None` it compares with the TSC, which the CPU must support.
 pub fn timer_init(vector: u8, hz: Option<u64>) {
     let rate = hz.map_or(0, |hz| ((hz as u128) << 32) / 1_000_000_000);
     TIMER_RATE.store(rate as u64, Ordering::Relaxed);
@@ -186,7 +186,7 @@ pub fn timer_init(vector: u8, hz: Option<u64>) {
         }
         None => {
             write(TIMER, TIMER_TSC_DEADLINE | vector as u32);
-            // SAFETY: orders the switch of mode before the first deadline, as the manual asks.
+            // SAFETY: orders the switch of mode before the first deadline, as the manual requires.
             unsafe { asm!("mfence", options(nostack, preserves_flags)) }
         }
     }
@@ -200,7 +200,7 @@ pub fn timer_arm(nanoseconds: u64, deadline: u64) {
         // SAFETY: `timer_init` was told that the CPU has the deadline mode.
         unsafe { wrmsr(MSR_TSC_DEADLINE, deadline.max(1)) }
     } else {
-        // At least one tick, for 0 disarms; at most what the register holds: the handler then arms again.
+        // At least one tick, because 0 disarms. At most the register's largest value: the handler then arms again.
         let ticks = ((nanoseconds as u128 * rate as u128) >> 32).clamp(1, u32::MAX as u128);
         write(TIMER_INITIAL, ticks as u32);
     }
@@ -209,7 +209,7 @@ pub fn timer_arm(nanoseconds: u64, deadline: u64) {
 /// Disarms this CPU's timer.
 pub fn timer_disarm() {
     if TIMER_RATE.load(Ordering::Relaxed) == 0 {
-        // SAFETY: a TSC-deadline timer is in use where there is no rate, so the MSR exists; zero disarms it.
+        // SAFETY: a TSC-deadline timer is in use if there is no rate, so the MSR exists; zero disarms it.
         unsafe { wrmsr(MSR_TSC_DEADLINE, 0) }
     } else {
         write(TIMER_INITIAL, 0);

@@ -1,11 +1,12 @@
-//! The pair of 8259 interrupt controllers that PCs are born with: masked for ever.
+//! The pair of 8259 interrupt controllers of PCs: masked for ever.
 
 use crate::port::out8;
 
-/// Masks every line of both, moved first to vectors 0x20 to 0x2f so that a spurious interrupt is not taken for an exception.
+/// Masks every line of both, moved first to vectors 0x20 to 0x2f so that a spurious interrupt does not look like an
+/// exception.
 ///
 /// # Safety
-/// Interrupts are off, and nobody else programs the controllers.
+/// Interrupts are off, and no other code programs the controllers.
 pub unsafe fn mask_all() {
     // SAFETY: the standard initialisation sequence (ICW1 to ICW4, then the mask).
     unsafe {

@@ -1,5 +1,5 @@
-//! Channel 0 of the 8254 timer as a reference interval: started early, read late, so that calibration overlaps boot work.
-//! (Channel 2, the usual choice, needs port 0x61, which microVMs do not have.)
+//! Channel 0 of the 8254 timer as a reference interval: started early, read late, so that calibration overlaps boot
+//! work. (Channel 2, the usual choice, needs port 0x61, which microVMs do not have.)
 
 use crate::port::{in8, out8};
 
@@ -23,9 +23,9 @@ impl Interval {
     /// Starts the count-down.
     ///
     /// # Safety
-    /// Nobody else uses the timer until the interval was read, and its interrupt is masked.
+    /// No other code uses the timer until the interval was read, and its interrupt is masked.
     pub unsafe fn start() -> Interval {
-        // SAFETY: programs the channel as its manual says; the caller keeps others away.
+        // SAFETY: programs the channel as its manual says; the caller excludes other users.
         unsafe {
             out8(COMMAND, ONE_SHOT);
             out8(CHANNEL_0, START as u8);
@@ -34,9 +34,9 @@ impl Interval {
         Interval(())
     }
 
-    /// Ticks of [`HZ`] since the start; `None` once the counter has run out (or there is none).
+    /// Ticks of [`HZ`] since the start; `None` after the counter has ended (or there is none).
     pub fn elapsed(&self) -> Option<u64> {
-        // SAFETY: a read-back command and the three reads that it asks for.
+        // SAFETY: a read-back command and the three reads that it requires.
         unsafe {
             out8(COMMAND, READ_BACK);
             let status = in8(CHANNEL_0);

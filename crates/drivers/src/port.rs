@@ -5,7 +5,7 @@ use core::arch::asm;
 /// Writes a byte to I/O port `port`.
 ///
 /// # Safety
-/// The port must belong to the caller's device, and the write must be one that the device's manual allows.
+/// The port belongs to the caller's device, and the device's manual allows the write.
 #[inline(always)]
 pub unsafe fn out8(port: u16, value: u8) {
     // SAFETY: the caller answers for what the device does.

@@ -2,7 +2,7 @@
 
 use crate::port::{in8, out8};
 
-/// A reading of the clock's registers, before it is made sense of.
+/// An uninterpreted reading of the clock's registers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reading {
     /// Seconds, minutes, hours, day of the month, month, year of the century.
@@ -14,9 +14,9 @@ pub struct Reading {
 /// Reads the clock twice until both readings agree; `None` without a clock.
 ///
 /// # Safety
-/// Nobody else uses ports 0x70 and 0x71 meanwhile.
+/// No other code uses ports 0x70 and 0x71 meanwhile.
 pub unsafe fn read() -> Option<Reading> {
-    // SAFETY: the caller keeps others away; index 0x80 set would disable NMI, which is left alone.
+    // SAFETY: the caller excludes other users; index 0x80 set would disable NMI, which is left alone.
     let register = |index: u8| unsafe {
         out8(0x70, index);
         in8(0x71)
@@ -35,7 +35,7 @@ pub unsafe fn read() -> Option<Reading> {
 }
 
 impl Reading {
-    /// Seconds since 1970 in UTC, the clock taken as UTC and its year as 2000 to 2099; `None` where a field is impossible.
+    /// Seconds since 1970 in UTC, the clock taken as UTC and its year as 2000 to 2099; `None` if a field is impossible.
     pub fn seconds_since_1970(&self) -> Option<u64> {
         let binary = self.mode & 4 != 0;
         let value = |raw: u8| if binary { raw } else { (raw >> 4) * 10 + (raw & 15) } as u64;

@@ -22,7 +22,7 @@ pub fn init() {
     }
 }
 
-/// Sends `bytes`, each newline as carriage return and newline. The caller keeps writers apart.
+/// Sends `bytes`, each newline as carriage return and newline. The caller serialises writers.
 pub fn write(bytes: &[u8]) {
     for &b in bytes {
         if b == b'\n' {

@@ -1,9 +1,9 @@
 //! Unpacking an initial file system from a cpio archive ("newc", as Linux's initramfs is).
 //!
-//! A field that the format leaves unused, the checksum's of a member without one, holds the nanoseconds of the member's time:
-//! a program that compares times to the second alone takes what is newer for as old.
+//! The checksum field, unused in members without a checksum, holds the nanoseconds of the member's time. With seconds
+//! alone, a program could take a newer file for one of the same age.
 //!
-//! The archive comes from outside: every number is checked, every part must lie inside, and no name leaves the tree.
+//! The archive is untrusted: every number is checked, every part must lie inside, and no name leaves the tree.
 
 use crate::host::{FileObject, Host};
 use crate::stream::transfer::{SliceSource, Source};
@@ -19,16 +19,16 @@ use crate::{FsError, Inode};
 use core::fmt;
 use quire_heap::{Arc, Map, OutOfMemory, Vec};
 
-/// Why an archive was refused; what stood before is unpacked.
+/// The reason that an archive was refused; the members before are unpacked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CpioError {
     /// Where the member's header starts.
     pub offset: usize,
-    /// What is wrong with it.
+    /// The defect.
     pub problem: Problem,
 }
 
-/// What is wrong with an archive.
+/// The defects of an archive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Problem {
     /// Not a newc header.
@@ -37,7 +37,7 @@ pub enum Problem {
     Number,
     /// The archive ends inside a member, or without a trailer.
     Truncated,
-    /// An empty or overlong name, or one that leads out of the tree.
+    /// An empty or overlong name, or a name outside the tree.
     Name,
     /// A kind of file that does not exist.
     Kind,
@@ -73,7 +73,7 @@ impl From<FsError> for Problem {
     }
 }
 
-/// What was unpacked.
+/// The amount unpacked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Unpacked {
     /// Members.
@@ -90,7 +90,7 @@ const TRAILER: &[u8] = b"TRAILER!!!";
 pub struct Member<'a> {
     /// Where its header starts.
     pub offset: usize,
-    /// The name, as it stands there.
+    /// The name, unchecked.
     pub name: &'a [u8],
     /// The contents, or a link's target.
     pub data: &'a [u8],
@@ -128,7 +128,7 @@ impl<'a> Members<'a> {
             *field = hexadecimal(text).ok_or(Problem::Number)?;
         }
         let [inode, mode, uid, gid, links, time, size, major, minor, node_major, node_minor, name_len, check] = fields;
-        // "070702" says that the field is a checksum.
+        // With "070702" the field is a checksum.
         let nanos = if header[5] == b'1' && check < 1_000_000_000 { check } else { 0 };
         let time = Timestamp { seconds: i64::from(time), nanos };
         if name_len == 0 || name_len as usize > PATH_MAX {
@@ -173,7 +173,7 @@ impl<'a> Iterator for Members<'a> {
             match self.read() {
                 Ok(Some(member)) => return Some(Ok(member)),
                 Ok(None) => {
-                    // Behind a trailer: padding, and perhaps another archive.
+                    // A trailer is followed by padding, and perhaps another archive.
                     self.at += self.archive[self.at..].iter().take_while(|&&b| b == 0).count();
                     self.over = self.at == self.archive.len();
                 }
@@ -192,8 +192,7 @@ fn hexadecimal(text: &[u8]) -> Option<u32> {
 }
 
 impl<H: Host> Vfs<H> {
-    /// Unpacks `archive` into the root directory. Directories on the way are made where they are missing; a name that is
-    /// there already is replaced.
+    /// Unpacks `archive` into the root directory. Missing parent directories are made; an existing name is replaced.
     pub fn unpack(&self, archive: &[u8]) -> Result<Unpacked, CpioError> {
         let view = self.view();
         let mut linked = Map::new();
@@ -206,7 +205,8 @@ impl<H: Host> Vfs<H> {
             done.members += 1;
             done.bytes += member.data.len() as u64;
         }
-        // Unpacking its files has changed the directory's time since. Of two members for one directory, the later counts.
+        // Unpacking its files has changed the directory's time since. Of two members for one directory, the later
+        // counts.
         for (inode, time) in directories {
             inode.change(self.host().realtime(), |a| (a.accessed, a.modified) = (time, time));
         }
@@ -296,7 +296,7 @@ impl<H: Host> Vfs<H> {
         self.adorn(&dentry.inode, member, noted)
     }
 
-    /// Owner, permissions and times as the archive says; a directory is noted, to get its times once it is filled.
+    /// Sets owner, permissions and times from the archive. A directory is noted, to get its times after it is filled.
     fn adorn(
         &self,
         inode: &Arc<Inode<H>>,

@@ -21,7 +21,7 @@ pub enum FsError {
     NameTooLong,
     /// The permission bits forbid it.
     Denied,
-    /// Only a privileged caller may, or nobody.
+    /// Only a privileged caller may do it, or no caller at all.
     NotPermitted,
     /// An argument makes no sense.
     Invalid,
@@ -41,11 +41,11 @@ pub enum FsError {
     Overflow,
     /// The file is not open for that.
     BadFile,
-    /// It would have to wait, and the caller does not want to.
+    /// It would have to wait, and the caller forbids waiting.
     WouldBlock,
     /// A signal came first.
     Interrupted,
-    /// Nobody is left to read what is written.
+    /// No reader is left for the written bytes.
     BrokenPipe,
     /// The caller's memory cannot be reached.
     Fault,
@@ -53,7 +53,7 @@ pub enum FsError {
     NotSeekable,
     /// The file is not a terminal, or not of a kind that knows the request.
     NotTerminal,
-    /// No driver stands behind the device number, or nobody at the other end of the FIFO.
+    /// The device number has no driver, or the FIFO's other end is not open.
     NoDevice,
     /// The inode has as many names as it can have.
     TooManyLinks,
@@ -65,7 +65,7 @@ pub enum FsError {
     Io,
     /// The file is an executable in use, or the like.
     TextBusy,
-    /// The process that the file told about is gone.
+    /// The process that the file described has ended.
     NoProcess,
     /// Waiting for the lock would never end.
     Deadlock,

@@ -1,4 +1,4 @@
-//! Open files against a model, and the rules of opening them.
+//! Tests of open files against a model, and of the rules of opening them.
 
 use crate::host::PAGE_SIZE;
 use crate::stream::transfer::{SliceSink, SliceSource};
@@ -233,7 +233,7 @@ fn a_listing_goes_on_while_entries_go() {
             batch.len() < 7
         })
         .unwrap();
-        // The last one that was offered was refused, and comes again.
+        // The last offered entry was refused, and is listed again.
         if batch.len() == 7 {
             batch.pop();
         }
@@ -363,7 +363,7 @@ fn permission_bits_hold_for_everybody_but_root() {
     assert_eq!(vfs.make(&view, &found, Create::File, 0o644).err(), Some(FsError::Denied));
 }
 
-/// Files that are called as numbers are.
+/// Files with numbers as names.
 pub(crate) struct Numbers;
 struct Number(u64);
 struct ToFile(Arc<Dentry<TestHost>>);
@@ -445,7 +445,7 @@ fn a_deep_tree_that_was_removed_is_let_go_without_recursion() {
         drop(deepest);
     };
     std::thread::Builder::new().stack_size(64 << 10).spawn(last).unwrap().join().unwrap();
-    // A directory outlives its removal until nobody looks who may have come to it.
+    // A directory outlives its removal until no lookup can still be in it.
     vfs.host().epoch().drain();
     assert_eq!(vfs.root().inode.system().inodes(), 1);
 }
@@ -464,7 +464,7 @@ fn devices_do_what_their_names_say() {
     let (r, w) = vfs.pipe(&Who::ROOT, OpenFlags::empty()).unwrap();
     assert_eq!(w.seek(0, Whence::Start), Err(FsError::NotSeekable));
     write(&w, b"through").unwrap();
-    // As `/proc/self/fd/0` leads to it: the pipe is opened anew.
+    // As through `/proc/self/fd/0`: the pipe is opened again.
     vfs.mount_memory(b"/m", "tmpfs", Limits { inodes: Some(10), pages: Some(3) }, 0o755).unwrap();
     let again = vfs.open_dentry(r.dentry.clone(), OpenFlags::READ, &Io::NOW).unwrap();
     assert_eq!(read(&again, 99).unwrap(), b"through");
@@ -493,7 +493,7 @@ fn a_pipe_without_a_name_is_reopened_without_waiting() {
     write(&w, b"more").unwrap();
     assert_eq!(read(&again, 99).unwrap(), b"more");
     drop((r, again, calm));
-    // The reader has gone: a writer opens, also where it does not wait, and meets a broken pipe.
+    // The reader has closed: a writer opens without waiting in either mode, and meets a broken pipe.
     for flags in [OpenFlags::WRITE, OpenFlags::WRITE | OpenFlags::NONBLOCK] {
         assert_eq!(write(&reopen(&w, flags).unwrap(), b"x"), Err(FsError::BrokenPipe));
     }

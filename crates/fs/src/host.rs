@@ -1,4 +1,4 @@
-//! What the file layer needs of the kernel around it.
+//! The file layer's interface to the kernel.
 
 use crate::FsError;
 use crate::file::lock::Charge;
@@ -16,44 +16,45 @@ use quire_vm::object::WriteErrors;
 /// Bytes in a page, of pipes and of what sizes are rounded to.
 pub const PAGE_SIZE: usize = quire_vm::PAGE_SIZE as usize;
 
-/// The kernel around the file layer. A cheap handle: clones name the same kernel.
+/// The kernel around the file layer. A cheap handle: clones are the same kernel.
 pub trait Host: Clone + Send + Sync + 'static {
-    /// What holds a regular file's bytes.
+    /// The container of a regular file's bytes.
     type Object: FileObject;
-    /// One page of memory that a user is accountable for; given back when dropped.
+    /// One page of memory charged to a user; freed when dropped.
     type Page: DerefMut<Target = [u8]> + Send;
 
-    /// The part of a user's account that record locks take.
+    /// A charge to a user's account for record locks.
     type LockCharge: Charge;
 
-    /// Charges the calling thread's user with `n` record locks; `None` where it may have no more.
+    /// Charges the calling thread's user with `n` record locks; `None` if it may have no more.
     fn charge_locks(&self, n: usize) -> Option<Self::LockCharge>;
 
-    /// The part of a user's account that the pages of a pipe's ring take, until it is dropped.
+    /// A charge to a user's account for the pages of a pipe's ring, until it is dropped.
     type PipeCharge: Send;
 
-    /// An empty object for a new file; `origin` tells which file, for as long as the object lives. Its pages are charged to `quota`.
+    /// An empty object for a new file; `origin` describes the file, for as long as the object lives. Its pages are
+    /// charged to `quota`.
     fn object(&self, origin: Arc<Origin<Self>>, quota: Option<&'static Quota>) -> Result<Self::Object, FsError>;
     /// A page of [`PAGE_SIZE`] bytes with any contents.
     fn page(&self) -> Option<Self::Page>;
 
-    /// Charges the calling thread's user with a ring of [`DEFAULT`](crate::pipe::DEFAULT) pages, or fewer where it has many; returns how
-    /// many. `None` where it has as many as it may.
+    /// Charges the calling thread's user with a ring of [`DEFAULT`](crate::pipe::DEFAULT) pages, or fewer if it has
+    /// many; returns how many. `None` if it is at its limit.
     fn charge_pipe(&self) -> Option<(usize, Self::PipeCharge)>;
-    /// Makes a charge one of `pages` pages. Where these are more than the calling thread may let the user have, it changes nothing and
-    /// returns `false`.
+    /// Changes a charge to `pages` pages. If the calling thread's limits forbid so many, it changes nothing and returns
+    /// `false`.
     fn recharge_pipe(&self, charge: &mut Self::PipeCharge, pages: usize) -> bool;
 
-    /// Sleeps until there is memory again, after [`page`](Self::page) gave none; false where nothing can be freed. The caller holds no
-    /// lock.
+    /// Sleeps until there is memory again, after [`page`](Self::page) gave none; false if no memory can be freed. The
+    /// caller holds no lock.
     fn wait_for_memory(&self) -> bool {
         false
     }
-    /// Counts an open file; whether there may be one more.
+    /// Counts an open file; false if the limit is reached.
     fn file_opened(&self) -> bool;
-    /// Counts one less.
+    /// Uncounts an open file.
     fn file_closed(&self);
-    /// What keeps the memory of names that are looked up.
+    /// The epoch domain that protects names during lookups.
     fn epoch(&self) -> &'static Domain;
     /// The wall clock.
     fn realtime(&self) -> Timestamp;
@@ -67,11 +68,11 @@ pub trait Host: Clone + Send + Sync + 'static {
 pub trait FileObject: Clone + Send + Sync + 'static {
     /// The size in bytes.
     fn size(&self) -> u64;
-    /// Makes the file `bytes` long: cuts off what lies behind, also out of every mapping, or adds zeroes.
+    /// Makes the file `bytes` long: removes the bytes behind it, also from every mapping, or adds zeroes.
     fn set_size(&self, bytes: u64) -> Result<(), FsError>;
     /// Gives the bytes from `offset` to `sink`, as many as it takes and the file has. May sleep in the sink.
     fn read(&self, offset: u64, sink: &mut dyn Sink) -> Result<usize, FsError>;
-    /// Writes what `source` has at `offset`, growing the file to cover what was written. An error only where nothing was.
+    /// Writes the bytes of `source` at `offset`, growing the file to cover them. An error only if none was written.
     fn write(&self, offset: u64, source: &mut dyn Source) -> Result<usize, FsError>;
     /// Pages that hold data.
     fn resident(&self) -> u64;
@@ -81,41 +82,42 @@ pub trait FileObject: Clone + Send + Sync + 'static {
     fn next_hole(&self, page: u64) -> u64;
     /// Drops the pages `first..end`: they read as zeroes from now on.
     fn discard(&self, first: u64, end: u64);
-    /// Writes what has changed in the pages `first..end` to where the file is kept, and waits for that. What fails is noted in
+    /// Writes changed pages of `first..end` to the file's storage, and waits for that. Errors are recorded in
     /// [`write_errors`](Self::write_errors). May sleep.
     fn write_back(&self, first: u64, end: u64);
-    /// Writes that failed, whoever started them.
+    /// The failed writes of all callers.
     fn write_errors(&self) -> &WriteErrors;
     /// Makes the bytes `from..to` zeroes; holes stay holes.
     fn zero(&self, from: u64, to: u64) -> Result<(), FsError>;
-    /// Makes sure that the pages `first..end` exist, so that storing to them runs out of neither room nor memory. Where there is no
-    /// room for all, none is made.
+    /// Makes sure that the pages `first..end` exist, so that storing to them runs out of neither room nor memory. If
+    /// there is no room for all, none is made.
     fn allocate(&self, first: u64, end: u64) -> Result<(), FsError>;
 }
 
-/// What an object tells of the file it belongs to, for listings of mappings. Outlives the file's last name.
+/// An object's description of its file, for listings of mappings. Outlives the file's last name.
 pub struct Origin<H: Host> {
     /// The file's identity.
     pub ident: Ident,
     name: SpinLock<Weak<Dentry<H>>>,
-    /// Where the dentry of that name lies: nothing else can as long as the name refers to it. Changed under the name's lock.
+    /// The address of that name's dentry, unique while the name refers to it. Changed under the name's lock.
     at: AtomicUsize,
     /// Of a file that can be sealed: the mappings that may store into it.
     stores: Option<Stores>,
 }
 
 impl<H: Host> Origin<H> {
-    /// An origin whose name is not known yet. `sealable`: the file can be sealed, so mappings that may store into it are counted.
+    /// An origin whose name is not known yet. `sealable`: the file can be sealed, so mappings that may store into it
+    /// are counted.
     pub(crate) fn new(ident: Ident, sealable: bool) -> Self {
         let name = SpinLock::new(Rank::ATTRIBUTES, Weak::new());
         Origin { ident, name, at: AtomicUsize::new(0), stores: sealable.then(Stores::new) }
     }
-    /// Whether shared mappings that may store into the file are to be counted by [`note_stores`](Self::note_stores).
+    /// Whether shared mappings that may store into the file must be counted by [`note_stores`](Self::note_stores).
     pub fn counts_stores(&self) -> bool {
         self.stores.is_some()
     }
-    /// A shared mapping that may store into the file has come, made out of another one or [announced](crate::tree::inode::RegularFile::to_store);
-    /// or, where not `came`, one has gone.
+    /// Counts a new shared mapping that may store into the file, copied or
+    /// [announced](crate::tree::inode::RegularFile::to_store). If not `came`, uncounts a removed one.
     pub fn note_stores(&self, came: bool) {
         match &self.stores {
             Some(stores) if came => stores.add(),
@@ -123,32 +125,32 @@ impl<H: Host> Origin<H> {
             None => {}
         }
     }
-    /// A program is about to change the file through a mapping that may store, otherwise than by a store; whether seals allow it. Until
-    /// [`end_change`](Self::end_change) the file is not sealed against writing.
+    /// Begins a change of the file through a mapping that may store, other than by a store. Returns whether seals allow
+    /// it. Until [`end_change`](Self::end_change) the file cannot be sealed against writing.
     pub fn begin_change(&self) -> bool {
         self.stores.as_ref().is_none_or(Stores::begin_change)
     }
-    /// The change that was allowed is done.
+    /// Ends the change.
     pub fn end_change(&self) {
         if let Some(stores) = &self.stores {
             stores.leave();
         }
     }
-    /// Seals forbid writes from now on.
+    /// Notes that seals forbid writes from now on.
     pub(crate) fn forbid_writes(&self) {
         if let Some(stores) = &self.stores {
             stores.forbid_writes();
         }
     }
-    /// No such mapping comes from now on; [`FsError::Busy`] where there is one.
+    /// Denies such mappings from now on; [`FsError::Busy`] if there is one.
     pub(crate) fn deny_stores(&self) -> Result<(), FsError> {
         self.stores.as_ref().map_or(Ok(()), Stores::deny)
     }
-    /// Announces such a mapping, where they are counted.
+    /// Announces such a mapping, if they are counted.
     pub(crate) fn to_store(&self) -> Result<Option<ToStore<'_>>, FsError> {
         self.stores.as_ref().map(ToStore::announce).transpose()
     }
-    /// Notes the name under which the file was made or opened last.
+    /// Stores the name under which the file was made or opened last.
     pub fn set_name(&self, dentry: &Arc<Dentry<H>>) {
         let new = Arc::downgrade(dentry);
         let mut name = self.name.lock();
@@ -157,14 +159,14 @@ impl<H: Host> Origin<H> {
         drop(name);
         drop(old);
     }
-    /// Notes that the file was opened as `dentry`, where it is known under no name that exists.
+    /// Stores `dentry`, by which the file was opened, unless the stored name still exists.
     pub(crate) fn opened_as(&self, dentry: &Arc<Dentry<H>>) {
-        // Mostly it is the one that is noted, which can be seen without the lock.
+        // Mostly `dentry` is stored already, which is checked without the lock.
         if self.at.load(Ordering::Acquire) != Arc::as_ptr(dentry).addr() && self.dentry().is_none() {
             self.set_name(dentry);
         }
     }
-    /// The dentry under which the file is known, while it exists.
+    /// The stored dentry, while it exists.
     pub fn dentry(&self) -> Option<Arc<Dentry<H>>> {
         let weak = self.name.lock().clone();
         weak.upgrade()

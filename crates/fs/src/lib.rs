@@ -1,18 +1,18 @@
 //! Files: names, contents, pipes, devices, terminals.
 //!
 //! # Principles
-//! - **A file's bytes live in a memory object.** There is no page cache here: reading, writing, mapping and executing a
-//!   file all reach the same pages, through the [`Host`]'s objects.
-//! - **The tree is made of [`Dentry`]s.** A dentry ties a name in a directory to an [`Inode`] and knows its parent. A mount
-//!   is a dentry whose inode belongs to another file system; nothing else is special about it.
-//! - **Lookups take no lock**, and count what a path leads to, not the directories on the way.
-//! - **User memory is touched with nothing held but sleeping locks**: bytes move through [`Sink`] and [`Source`], which may
+//! - **A file's bytes live in a memory object.** There is no separate page cache: read, write, mapping and execution
+//!   all use the same pages, through the [`Host`]'s objects.
+//! - **The tree is made of [`Dentry`]s.** A dentry ties a name in a directory to an [`Inode`] and refers to its parent.
+//!   A mount is a dentry whose inode belongs to another file system; it has no other special property.
+//! - **Lookups take no lock.** They take a reference to the path's target, not to the directories on the way.
+//! - **User memory is accessed with only sleeping locks held**: bytes move through [`Sink`] and [`Source`], which may
 //!   sleep in a fault.
 //! - **No errno, no Linux constant.** Errors are [`FsError`], flags are our own types; the Linux layer translates.
 //!
 //! # Where to start reading
-//! [`walk`] turns a path into a dentry, [`vfs`] changes the tree, [`open_file`] is what a file descriptor names,
-//! [`stream`] is everything that is not a regular file or a directory ([`pipe`], [`device`], [`terminal`], [`event`]).
+//! [`walk`] turns a path into a dentry, [`vfs`] changes the tree, and file descriptors name an [`open_file`]. A
+//! [`stream`] is any open file but a regular file or a directory ([`pipe`], [`device`], [`terminal`], [`event`]).
 #![cfg_attr(not(any(test, feature = "test-host")), no_std)]
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]

@@ -1,5 +1,5 @@
-//! Out of memory at each allocation of each operation: it is an error, the tree is as it was before, and the same operation
-//! succeeds where nothing is refused.
+//! Refuses each allocation of each operation in turn. The operation returns an error and leaves the tree unchanged, and
+//! succeeds when no allocation is refused.
 
 use crate::cpio::{self, Problem};
 use crate::device::driver::Driver;
@@ -21,12 +21,12 @@ use std::string::String;
 use std::vec::Vec;
 
 type Tree = Arc<Vfs<TestHost>>;
-/// What an operation made that lives on: open files.
+/// The open files that an operation made.
 type Made = [Option<Arc<OpenFile<TestHost>>>; 2];
 const NOTHING: Made = [None, None];
 const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 
-/// Runs an operation once before it is refused memory: the lock-order checker allocates when it sees a new order.
+/// Runs an operation once before refusals, because the lock-order checker allocates when it sees a new order.
 fn warm_up(does: impl FnOnce()) {
     TestHost.be_cpu();
     does();
@@ -76,7 +76,7 @@ fn read(vfs: &Tree, path: &str) -> Result<Made, FsError> {
     Ok(NOTHING)
 }
 
-/// What can be seen of a tree, and who counts what.
+/// The visible state of a tree, and its counts.
 #[derive(PartialEq, Debug)]
 struct Seen {
     names: Vec<(String, FileKind, u64, [usize; 2], u32, u64)>,
@@ -223,7 +223,7 @@ fn a_driver_is_not_kept_where_its_node_cannot_be_made() {
 
 #[test]
 fn what_ends_something_needs_no_memory() {
-    // The first round notes the orders of the locks.
+    // The first round records the orders of the locks.
     for round in 0..2 {
         let vfs = tree();
         let view = vfs.view();
@@ -278,7 +278,7 @@ fn a_tree_that_is_refused_memory_is_an_error() {
         }
     });
     assert!(made > 10);
-    // An inode that was not made does not count.
+    // An inode that was not made is not counted.
     let vfs = tree();
     let system = vfs.root().inode.system();
     let attr = crate::tree::attr::NewAttr { mode: 0, uid: 0, gid: 0 };
@@ -306,12 +306,12 @@ fn locks_that_are_refused_memory_stay_as_they_were() {
     let lock = |id, start, end| locks.lock(record(id, start, end), &Io::NOW);
     assert_eq!(refusal::at(1, || lock(1, 0, 10)), (Err(FsError::OutOfMemory), 1));
     assert_eq!(locks.test(&record(2, 0, 100)), None);
-    // The smallest vector has room for four: three, and what becomes of one that is split.
+    // The smallest vector has room for four: three, and one more by a split.
     (0..3).for_each(|at| lock(1, 20 * at, 20 * at + 10).unwrap());
     locks.unlock(owner(1), 45, 46).unwrap();
     assert_eq!(refusal::at(1, || locks.unlock(owner(1), 3, 4)), (Err(FsError::OutOfMemory), 1));
     assert_eq!(locks.test(&record(2, 3, 4)), Some(record(1, 0, 10)));
-    // What splits nothing needs nothing.
+    // An unlock without a split allocates nothing.
     assert_eq!(refusal::at(1, || locks.unlock(owner(1), 0, 4)), (Ok(()), 0));
     assert_eq!((locks.test(&record(2, 3, 4)), locks.test(&record(2, 4, 5))), (None, Some(record(1, 4, 10))));
     assert_eq!(refusal::at(1, || locks.release_process(1)).1, 0);
@@ -358,7 +358,7 @@ fn a_listener_stops_from_its_own_call_without_memory() {
     *stops.1.lock().unwrap() = Some(listener.clone());
     readiness.listen(&listener).unwrap();
     drop(listener);
-    // The thread that tells the listeners reads the list meanwhile.
+    // The notifying thread reads the list meanwhile.
     assert_eq!(refusal::at(1, || readiness.notify()), (false, 0));
     assert_eq!(Arc::strong_count(&stops), 1, "the list keeps a listener that has stopped");
 }

@@ -15,7 +15,7 @@ use std::sync::{Mutex, OnceLock};
 use std::vec::Vec;
 
 std::thread_local! {
-    /// Files that the thread has opened and not closed, and how many those may be.
+    /// The number of files that the thread has open, and its limit.
     pub static FILES: core::cell::Cell<(i64, i64)> = const { core::cell::Cell::new((0, i64::MAX)) };
 }
 
@@ -31,7 +31,7 @@ struct Pages {
 }
 
 impl Pages {
-    /// Charges what a change adds beyond `before` pages, or gives back what it takes away.
+    /// Charges the pages that a change adds to `before`, or returns the charge of removed ones.
     fn settle(&self, before: usize) {
         let now = self.pages.len();
         if let Some(quota) = self.quota.filter(|_| now < before) {
@@ -39,7 +39,7 @@ impl Pages {
         }
     }
 
-    /// Page `i`, made where it is missing and there is room.
+    /// Page `i`, made if it is missing and there is room.
     fn make(&mut self, i: u64) -> Result<&mut [u8; PAGE_SIZE], FsError> {
         if !self.pages.contains_key(&i) {
             let (memory, page) = (Spare::try_new()?, Box::try_new([0; PAGE_SIZE])?);
@@ -51,7 +51,7 @@ impl Pages {
         Ok(self.pages.get_mut(&i).expect("it is there"))
     }
 
-    /// Drops the pages whose numbers `gone` names.
+    /// Drops the pages whose numbers `gone` selects.
     fn discard(&mut self, gone: impl Fn(u64) -> bool) {
         let before = self.pages.len();
         loop {
@@ -69,10 +69,10 @@ impl Drop for Pages {
     }
 }
 
-/// Threads that a test has at a time, each of which is a CPU. Fuzzers have one, and make many file systems.
+/// Concurrent threads of a test, each of which is a CPU. Fuzzers have one, and make many file systems.
 const THREADS: usize = if cfg!(test) { 64 } else { 2 };
 
-/// CPUs that no thread is.
+/// CPU numbers that no thread uses.
 static UNUSED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
 /// A thread's CPU, as long as it lives.
@@ -98,7 +98,7 @@ impl Drop for Cpu {
 #[derive(Clone)]
 pub struct TestObject(Arc<Mutex<Pages>>, Arc<TestDisk>);
 
-/// Where the file is kept: nothing is written to it, but it may fail.
+/// The file's storage: it stores nothing, but can fail.
 #[derive(Default)]
 pub struct TestDisk {
     /// Every write fails.
@@ -107,7 +107,7 @@ pub struct TestDisk {
 }
 
 impl TestHost {
-    /// From now on the calling thread is a CPU of its own.
+    /// Makes the calling thread a separate CPU.
     pub fn be_cpu(&self) {
         std::thread_local! {
             static CPU: Cpu = Cpu::new();
@@ -123,7 +123,7 @@ impl TestObject {
     }
 }
 
-/// A page of its own.
+/// A separately allocated page.
 pub struct TestPage(Box<[u8; PAGE_SIZE]>);
 impl Deref for TestPage {
     type Target = [u8];
@@ -141,7 +141,7 @@ impl DerefMut for TestPage {
 pub type Purse = std::sync::Arc<AtomicUsize>;
 
 std::thread_local! {
-    /// Of the thread's user, which has no limit where there is none.
+    /// The purse of the thread's user; without one there is no limit.
     static PURSE: std::cell::RefCell<Option<Purse>> = const { std::cell::RefCell::new(None) };
 }
 
@@ -160,7 +160,7 @@ impl Drop for TestCharge {
 }
 
 impl TestHost {
-    /// From now on the calling thread's pipes are paid for out of `purse`.
+    /// Charges the calling thread's pipes to `purse` from now on.
     pub fn pay_from(&self, purse: Option<Purse>) {
         PURSE.with(|own| *own.borrow_mut() = purse);
     }
@@ -204,7 +204,7 @@ impl Host for TestHost {
         }
         done
     }
-    /// One for all, in which each thread is a CPU.
+    /// One domain for all, in which each thread is a CPU.
     fn epoch(&self) -> &'static Domain {
         static EPOCH: OnceLock<Domain> = OnceLock::new();
         self.be_cpu();

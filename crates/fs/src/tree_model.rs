@@ -1,5 +1,5 @@
-//! The tree against a model: random operations on a real tree and on a map of paths must give the same results, and end
-//! in the same tree.
+//! Tests of the tree against a model. Random operations on a real tree and on a map of paths must give the same results
+//! and trees.
 
 use crate::test_host::{TestHost, read_file, write_file};
 use crate::vfs::rename::Rename;
@@ -38,7 +38,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// What a path leads to: `None` a directory, `Some(id)` a file.
+/// The file of a path: `None` a directory, `Some(id)` a file.
 #[derive(Default)]
 struct Model {
     names: BTreeMap<String, Option<usize>>,
@@ -49,7 +49,7 @@ impl Model {
     fn get(&self, p: &str) -> Option<Option<usize>> {
         if p.is_empty() { Some(None) } else { self.names.get(p).copied() }
     }
-    /// Whether the way to `p` consists of directories.
+    /// Whether all parents of `p` are directories.
     fn way(&self, p: &str) -> Result<(), FsError> {
         let mut at = String::new();
         let parts: Vec<&str> = p[1..].split('/').collect();
@@ -186,7 +186,7 @@ fn apply(vfs: &Tree, op: &Op) -> Result<(), FsError> {
     }
 }
 
-/// Every path of the tree, with what it leads to, and a check of the numbers that go with it.
+/// Every path of the tree with its file; also checks the numbers.
 fn paths(vfs: &Tree, at: &str, out: &mut BTreeMap<String, Option<u64>>) -> usize {
     let dir = vfs
         .open(&vfs.view(), vfs.root(), if at.is_empty() { b"/" } else { at.as_bytes() }, OpenFlags::READ, 0, &Io::NOW)
@@ -280,7 +280,7 @@ fn concurrent_moves_between_directories_neither_deadlock_nor_lose_anything() {
                         let op = Op::Rename(format!("{}/{name}", places[at]), format!("{}/{name}", places[to]), 0);
                         apply(vfs, &op).unwrap();
                     }
-                    // Something to stand in the way: a directory made and removed beside.
+                    // A disturbance: a neighbouring directory is made and removed.
                     apply(vfs, &Op::Mkdir(format!("{}/x{t}", places[at]))).unwrap();
                     apply(vfs, &Op::Rmdir(format!("{}/x{t}", places[at]))).unwrap();
                     at = to;

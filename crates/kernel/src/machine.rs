@@ -1,7 +1,8 @@
-//! The machine that the memory system and the scheduler run on: its type, its parts, and RAM as the memory system sees it.
+//! The machine under the memory system and the scheduler: its type, its parts, and access to RAM.
 //!
-//! Its other sides are implemented above what they call: translations in `memory::hardware`, scheduling in `thread::scheduling`,
-//! preemption and waiting in `thread::hooks`, programs in `personality::machine`. So a user of the type uses none of those.
+//! Its other traits are implemented above the code that they call: translations in `memory::hardware`, scheduling in
+//! `thread::scheduling`, preemption and waiting in `thread::hooks`, programs in `personality::machine`. So a user of
+//! the type uses none of those.
 
 use crate::cpu;
 use crate::memory::frame;
@@ -21,7 +22,7 @@ pub struct Machine {
     affinity: Affinity,
 }
 
-/// A value that boot sets once, before anybody asks for it.
+/// A value that boot sets once, before its first reader.
 pub struct Once<T: 'static>(AtomicPtr<T>);
 
 impl<T> Once<T> {
@@ -63,15 +64,15 @@ pub fn scheduler() -> &'static Scheduler<Machine> {
     // SAFETY: boot sets it before the first thread and before interrupts are on.
     unsafe { SCHEDULER.get() }
 }
-/// The memory system, if boot has come that far.
+/// The memory system, if boot has set it.
 pub fn try_vm() -> Option<&'static Vm<Machine>> {
     VM.try_get()
 }
-/// The scheduler, if boot has come that far.
+/// The scheduler, if boot has set it.
 pub fn try_scheduler() -> Option<&'static Scheduler<Machine>> {
     SCHEDULER.try_get()
 }
-/// Called once each by boot.
+/// Called once by boot.
 pub fn set_vm(vm: &'static Vm<Machine>) {
     VM.set(vm);
 }
@@ -92,7 +93,7 @@ impl Machine {
     }
 }
 
-/// The thread that runs; null while a CPU has none yet.
+/// The running thread; null while a CPU has none yet.
 fn current() -> *const Thread<Machine> {
     cpu::current_thread() as *const Thread<Machine>
 }
@@ -100,7 +101,7 @@ fn current() -> *const Thread<Machine> {
 /// RAM through the direct map; usable before there is a [`Machine`].
 pub struct DirectMap;
 
-// SAFETY: the direct map shows every frame of RAM at its own constant address, consecutive frames consecutively.
+// SAFETY: the direct map has every frame of RAM at its own constant address, consecutive frames consecutively.
 unsafe impl Phys for DirectMap {
     #[inline(always)]
     fn frame_ptr(&self, pfn: Pfn) -> *mut u8 {
@@ -142,12 +143,12 @@ unsafe impl Phys for Machine {
     }
     #[inline(always)]
     unsafe fn zero_frame(&self, pfn: Pfn) {
-        // SAFETY: the caller owns the frame, as `DirectMap` asks.
+        // SAFETY: the caller owns the frame, as `DirectMap` requires.
         unsafe { DirectMap.zero_frame(pfn) }
     }
     #[inline(always)]
     unsafe fn copy_frame(&self, from: Pfn, to: Pfn) {
-        // SAFETY: the caller owns `to` and may read `from`, as `DirectMap` asks.
+        // SAFETY: the caller owns `to` and may read `from`, as `DirectMap` requires.
         unsafe { DirectMap.copy_frame(from, to) }
     }
 }
@@ -159,7 +160,7 @@ impl quire_vm::Machine for Machine {
         cpu::count()
     }
     fn is_ending(&self) -> bool {
-        // SAFETY: the thread that runs, where there is one yet; it lives while it runs.
+        // SAFETY: null or the running thread, which lives while it runs.
         let task = unsafe { current().as_ref() };
         task.and_then(|task| task.payload().as_ref()).is_some_and(quire_linux::Thread::killed)
     }
@@ -172,7 +173,7 @@ impl quire_vm::Machine for Machine {
     fn ends_something(&self) -> bool {
         // SAFETY: the thread that runs, if there is one, lives while it runs.
         let thread = unsafe { current().as_ref() };
-        // The kernel's own threads free memory, or make what boot needs.
+        // The kernel's own threads free memory, or allocate for boot.
         thread.and_then(|thread| thread.payload().as_ref()).is_none_or(quire_linux::Thread::ends_something)
     }
     fn domains(&self) -> usize {
@@ -183,7 +184,7 @@ impl quire_vm::Machine for Machine {
     }
     fn domain_of_frame(&self, pfn: Pfn) -> (usize, Pfn) {
         let (domain, end) = self.affinity.of_address(pfn.address());
-        // A frame that lies in two domains counts to that of its first byte.
+        // A frame in two domains belongs to the domain of its first byte.
         (domain, Pfn(end.div_ceil(PAGE_SIZE)))
     }
 }

@@ -1,16 +1,16 @@
-//! Quire's kernel for x86-64: boot, traps, SMP, and the composition of the layers below it; nothing else.
+//! Quire's kernel for x86-64: boot, traps, SMP, and the composition of the layers below it.
 //!
 //! # Where to start reading
-//! Boot: [`boot::pvh`] (the first instructions), then [`boot::start`]. A page fault or system call: [`trap::entry`], then
-//! [`trap`]. A CPU's own state: [`cpu`].
+//! Boot: [`boot::pvh`] (the first instructions), then [`boot::start`]. A page fault or system call: [`trap::entry`],
+//! then [`trap`]. A CPU's own state: [`cpu`].
 //!
 //! # Folders, from the bottom
-//! `loader` (in the library), [`cpu`], [`machine`], [`memory`], [`report`], [`thread`], [`personality`], [`trap`], [`host`], [`boot`].
-//! The first lines of each say what lives there. Some have files at several heights: the log stands below the machine, the watchdog
-//! above threads. `./quire test layers` holds the exact order.
+//! `loader` (in the library), [`cpu`], [`machine`], [`memory`], [`report`], [`thread`], [`personality`], [`trap`],
+//! [`host`], [`boot`]. The head of each describes it. Some rooms have files at several levels: the log lies below the
+//! machine, the watchdog above threads. `./quire test layers` checks the exact order.
 //!
 //! # Unsafe code
-//! This crate is where hardware is touched. What can be tested without it is in the library `quire_kernel`.
+//! This crate accesses the hardware. Code that can be tested without hardware is in the library `quire_kernel`.
 #![cfg_attr(target_os = "none", no_std, no_main)]
 #![cfg_attr(target_os = "none", deny(clippy::undocumented_unsafe_blocks))]
 

@@ -1,4 +1,4 @@
-//! The context of a system call: who calls, from where, and how handlers reach what they need.
+//! The context of a system call: the calling thread, its registers, and its process's resources.
 
 use crate::errno::Errno;
 use crate::file::files::Files;
@@ -13,7 +13,7 @@ use crate::{Linux, Pid};
 use quire_heap::Arc;
 
 /// Handed to every system call handler: the calling thread and its registers. Only the entry path makes one, for the
-/// thread that runs; that is what makes the owner's view of [`Thread`]'s fields safe.
+/// running thread. The owner's view of [`Thread`]'s fields is safe because of that.
 pub struct Ctx<'a, M: Machine> {
     /// The kernel.
     pub linux: &'static Linux<M>,
@@ -29,7 +29,7 @@ impl<'a, M: Machine> Ctx<'a, M> {
     /// The context of the calling thread.
     ///
     /// # Safety
-    /// `thread` is the thread that runs this, and no other context of it is in use.
+    /// `thread` is the running thread, and no other context of it is in use.
     pub unsafe fn new(linux: &'static Linux<M>, thread: &'a Thread<M>, regs: &'a mut UserRegs) -> Self {
         Ctx { linux, thread, regs, regs_replaced: false }
     }
@@ -75,7 +75,7 @@ impl<'a, M: Machine> Ctx<'a, M> {
         self.thread.process.pid
     }
 
-    /// Notes how `restart_syscall` goes on, and gives the error to return.
+    /// Stores how `restart_syscall` resumes the call, and returns the error for the caller to return.
     pub fn restart_with(&mut self, how: Restart) -> Errno {
         // SAFETY: the owner is here; nothing borrows the old value.
         unsafe { self.thread.restart.replace(Some(how)) };
@@ -87,7 +87,7 @@ impl<'a, M: Machine> Ctx<'a, M> {
         quire_sync::hooks::now()
     }
 
-    /// Whose thread the caller is.
+    /// The caller's credentials.
     pub fn credentials(&self) -> &Credentials {
         // SAFETY: a context is the owner's; `change` alone replaces them, by `&mut`.
         unsafe { self.thread.credentials.get() }

@@ -12,15 +12,16 @@ use crate::{Ctx, Linux};
 use core::sync::atomic::Ordering;
 use quire_vm::{Access, FaultError, FaultKind};
 
-/// How often a fault begins again after memory was out: only where what it needs is not what the end of processes gives.
+/// How often a fault is repeated after a victim's end freed memory. A fault fails so often only if that memory does not
+/// help it.
 const DEFEATS: u32 = 64;
 
-/// What a call returns that met ENOMEM.
+/// The return value of a call that failed with ENOMEM.
 const NO_MEMORY: u64 = (-(Errno::ENOMEM.0 as i64)) as u64;
 
 impl<M: Machine> Linux<M> {
-    /// Serves the system call in `regs`; its result is in `regs.rax` afterwards. The kernel has put the call's number in
-    /// both `rax` and `orig_rax`.
+    /// Serves the system call in `regs`; its result is in `regs.rax` afterwards. The kernel has put the call's number
+    /// in both `rax` and `orig_rax`.
     #[inline(never)]
     pub fn syscall(&'static self, regs: &mut UserRegs) {
         let thread = self.current();
@@ -49,8 +50,8 @@ impl<M: Machine> Linux<M> {
         }
     }
 
-    /// Serves a call that has failed with ENOMEM again while memory is short and pageout makes room; not
-    /// where the failed attempt may have left something that another one would meet ([`Repeat`]), nor where its thread must end.
+    /// Repeats a call that failed with ENOMEM, while memory is short and pageout makes room. A call is not repeated if
+    /// the failed attempt may have left effects that a second would meet ([`Repeat`]), or if its thread must end.
     #[cold]
     fn syscall_again(&'static self, regs: &mut UserRegs) {
         let thread = self.current();
@@ -64,7 +65,7 @@ impl<M: Machine> Linux<M> {
             return;
         }
         for _ in 0..ATTEMPTS {
-            // A thread that ends needs no result, and must not wait for memory.
+            // An ending thread needs no result, and must not wait for memory.
             if thread.killed() || !self.has_made_room() {
                 break;
             }
@@ -88,8 +89,8 @@ impl<M: Machine> Linux<M> {
         Err(Errno::ENOSYS)
     }
 
-    /// Serves a page fault at `address`. `from_user`: the program itself faulted, and what cannot be repaired becomes its
-    /// signal. Otherwise the kernel faulted on a user address, and `false` tells it to take its fix-up path.
+    /// Serves a page fault at `address`. `from_user`: the program itself faulted, and gets a signal if the fault cannot
+    /// be repaired. Otherwise the kernel faulted on a user address, and takes its fix-up path if this returns `false`.
     pub fn page_fault(&'static self, regs: &mut UserRegs, address: u64, access: Access, from_user: bool) -> bool {
         if !from_user {
             return self.kernel_fault(address, access);
@@ -108,7 +109,8 @@ impl<M: Machine> Linux<M> {
         self.repair(address, access).is_ok()
     }
 
-    /// Serves a fault; where memory is out, again when a victim has ended. [`FaultError::OutOfMemory`]: the calling thread ends.
+    /// Serves a fault; if memory is out, serves it again after a victim has ended. [`FaultError::OutOfMemory`]: the
+    /// calling thread ends.
     fn repair(&'static self, address: u64, access: Access) -> Result<(), FaultError> {
         #[cfg(debug_assertions)]
         if self.current().refusals.misses(address / quire_vm::PAGE_SIZE) {
@@ -137,7 +139,7 @@ impl<M: Machine> Linux<M> {
                     done => return done,
                 }
             }
-            // Memory was there each time, and never for this.
+            // Each time memory was free, and the fault still failed.
             if !self.end_for_defeats("a fault", DEFEATS) {
                 return Err(FaultError::OutOfMemory);
             }
@@ -147,7 +149,8 @@ impl<M: Machine> Linux<M> {
     #[inline(always)]
     fn repair_once(&self, address: u64, access: Access) -> Result<(), FaultError> {
         let thread = self.current();
-        // SAFETY: the running thread owns its space and replaces it in `exec` and `exit` only, which no fault is inside of.
+        // SAFETY: the running thread owns its space and replaces it in `exec` and `exit` only, and no fault runs inside
+        // either.
         let Some(space) = (unsafe { thread.space.get() }) else { return Err(FaultError::NotMapped) };
         let kind = match space.fault(address, access) {
             // A miss below a stack that may grow: once it has grown, the fault is like any other.
@@ -187,7 +190,7 @@ impl<M: Machine> Linux<M> {
             // It ends, on its way back to its program.
             FaultError::OutOfMemory => return,
         };
-        // Garbage collectors and sandboxes fault on purpose: what they handle is no crash.
+        // Garbage collectors and sandboxes fault on purpose: a handled signal is no crash.
         if self.machine.verbose() && !self.handles(thread, info.signal) {
             self.machine.log(format_args!(
                 "process {} ({}): {:?} at {:#x}, instruction {:#x}, stack {:#x}",
@@ -224,8 +227,8 @@ impl<M: Machine> Linux<M> {
         (half(0), half(2), u32::from(half(24)) | u32::from(half(26)) << 16)
     }
 
-    /// Comes before a return to user mode where there [is work](Linux::has_work), with interrupts on: signals, stops, the end
-    /// of the process.
+    /// Does the [work](Linux::has_work) that is due before a return to user mode: signals, stops, the end of the
+    /// process. Interrupts are on.
     pub fn return_to_user(&'static self, regs: &mut UserRegs) {
         let thread = self.current();
         if thread.work.load(Ordering::Acquire) != 0 {
@@ -235,17 +238,17 @@ impl<M: Machine> Linux<M> {
 
     #[cold]
     fn work(&'static self, thread: &Thread<M>, regs: &mut UserRegs) {
-        // A handler's frame, and what the end of a process needs, must be had.
+        // A handler's frame and the end of a process may use the last part of the reserve.
         thread.ending(|| crate::signal::deliver::work(self, thread, regs));
     }
 
-    /// What a new thread does before its first instruction, in place of [`return_to_user`](Linux::return_to_user).
+    /// The work of a new thread before its first instruction, in place of [`return_to_user`](Linux::return_to_user).
     pub fn first_return(&'static self, regs: &mut UserRegs) {
         let thread = self.current();
         if thread.process.pid == 1 {
             self.fill_first_stack(thread);
         }
-        // What was sent to the process between its becoming known by its id and this thread's joining it.
+        // Finds signals sent after the process became known by its id and before this thread joined it.
         thread.look_for_signals();
         if thread.process.is_exiting() {
             thread.work.fetch_or(work::KILL, Ordering::AcqRel);
@@ -253,7 +256,7 @@ impl<M: Machine> Linux<M> {
         thread.process.cpu_limit.thread_begins(self, &thread.process);
         let set = thread.set_tid.load(Ordering::Relaxed);
         if set != 0 {
-            // As in Linux, a bad address is the program's own loss.
+            // As on Linux, a bad address is ignored.
             let _ignored = crate::user::UserMemory(self.machine).write(set, &thread.tid());
         }
         self.return_to_user(regs);

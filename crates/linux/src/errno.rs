@@ -13,7 +13,7 @@ macro_rules! numbers {
         impl Errno {
             $(pub const $name: Errno = Errno(raw::$name as u16);)*
 
-            /// The symbolic name, where it is one that this kernel returns.
+            /// The symbolic name, if this kernel returns the number.
             pub const fn name(self) -> Option<&'static str> {
                 match self {
                     $(Errno::$name => Some(stringify!($name)),)*
@@ -31,8 +31,8 @@ numbers! {
     EINPROGRESS ENODATA ETIME ENOTCONN ECONNREFUSED EPROTO EBADMSG
 }
 
-/// Numbers that never reach a program: a call that a signal interrupted before it did anything returns one of these, and
-/// signal delivery turns it into EINTR or makes the call again.
+/// Numbers that never reach a program. A call returns one if a signal interrupted it before it did anything. Signal
+/// delivery then turns it into EINTR or repeats the call.
 #[allow(missing_docs)]
 impl Errno {
     /// Make the call again unless a handler runs whose action lacks SA_RESTART; then EINTR.
@@ -41,8 +41,8 @@ impl Errno {
     pub const ERESTARTNOINTR: Errno = Errno(513);
     /// Make the call again only when no handler runs; EINTR if one does.
     pub const ERESTARTNOHAND: Errno = Errno(514);
-    /// As [`Errno::ERESTARTNOHAND`], but what is made again is `restart_syscall`, with what the thread noted
-    /// ([`Ctx::restart_with`](crate::Ctx::restart_with)): for relative timeouts.
+    /// As [`Errno::ERESTARTNOHAND`], but repeats `restart_syscall` instead, with the state that
+    /// [`Ctx::restart_with`](crate::Ctx::restart_with) stored. For relative timeouts.
     pub const ERESTARTBLOCK: Errno = Errno(516);
 
     /// Whether signal delivery has to decide.

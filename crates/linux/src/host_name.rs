@@ -1,4 +1,4 @@
-//! The names of the machine, which `uname` tells.
+//! The machine's names in `uname`.
 
 use quire_sync::{Rank, Sequenced};
 
@@ -13,7 +13,7 @@ pub struct HostName {
     names: Sequenced<NAME_WORDS>,
 }
 
-/// `text` as the field of a structure: cut where it is too long, with zeroes behind.
+/// `text` as the field of a structure: truncated to its length, padded with zeroes.
 pub(crate) fn name(text: &[u8]) -> [u8; NAME_LEN] {
     let mut out = [0; NAME_LEN];
     let len = text.len().min(NAME_LEN - 1);
@@ -40,7 +40,7 @@ impl HostName {
         names
     }
 
-    /// Both, as they are at one moment.
+    /// Both names at one moment.
     pub(crate) fn get(&self) -> [[u8; NAME_LEN]; 2] {
         let words = self.names.read();
         core::array::from_fn(|which| core::array::from_fn(|at| byte(&words, which * NAME_LEN + at)))

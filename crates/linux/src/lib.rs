@@ -1,22 +1,24 @@
 //! Linux's system call interface over Quire's memory core, scheduler and file layer.
 //!
 //! # Principles
-//! - **This crate translates; it decides no policy.** It alone knows an errno or a Linux constant. What an address space
-//!   is, when a thread runs and what a file holds is decided below.
+//! - **This crate translates; it decides no policy.** Only this crate uses errnos and Linux constants. The layers below
+//!   decide what an address space is, when a thread runs and what a file holds.
 //! - **Everything that a program passes is checked once, at the edge** ([`user`], [`syscall::Arg`]), and bounded before
 //!   anything is allocated for it. A bad argument is an error (C10).
-//! - **Every handler is an ordinary function** `fn sys_x<M: Machine>(ctx: &mut Ctx<'_, M>, ...) -> Result<usize, Errno>`,
-//!   found through one table ([`syscall::table`]), from which the page of supported calls is generated.
-//! - **Generic over its machine.** [`Machine`] is all that it needs of the kernel, so it runs hosted too.
+//! - **Every handler is an ordinary function**
+//!   `fn sys_x<M: Machine>(ctx: &mut Ctx<'_, M>, ...) -> Result<usize, Errno>`, found through one table
+//!   ([`syscall::table`]), from which the page of supported calls is generated.
+//! - **The crate is generic over its machine.** [`Machine`] is all that it needs from the kernel, so it also runs
+//!   hosted.
 //!
 //! # Where to start reading
 //! A system call: [`entry`], [`syscall::table`], then the handler's module. A new program: [`exec`]. A new process:
 //! [`process::fork`]. A signal: [`signal`].
 //!
 //! # Entry points for the kernel
-//! [`Linux::new`], [`Linux::start`] make process 1. [`Linux::syscall`], [`Linux::page_fault`], [`Linux::exception`] serve
-//! traps. [`Linux::return_to_user`] comes before every return to user mode, with interrupts on;
-//! [`Linux::first_return`] in its place for a new thread.
+//! [`Linux::new`], [`Linux::start`] make process 1. [`Linux::syscall`], [`Linux::page_fault`], [`Linux::exception`]
+//! serve traps. The kernel calls [`Linux::return_to_user`] before every return to user mode, with interrupts on. For a
+//! new thread it calls [`Linux::first_return`] instead.
 #![cfg_attr(not(test), no_std)]
 
 pub mod ctx;

@@ -1,6 +1,6 @@
-//! Fields that begin on a cache line of their own.
+//! Separates fields by cache lines.
 
-/// The fields behind it begin on a line of their own.
+/// The fields after it begin on a new line.
 #[derive(Clone, Copy, Default)]
 #[repr(align(64))]
 pub(crate) struct Line;

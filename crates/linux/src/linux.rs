@@ -1,4 +1,4 @@
-//! The Linux layer as one value: what all its processes share.
+//! The Linux layer as one value: the state that all its processes share.
 
 use crate::errno::Errno;
 use crate::exec::Prepared;
@@ -22,7 +22,7 @@ use quire_sync::{CachePadded, Rank, SpinLock};
 use quire_task::{RollCall, Scheduler, Thread as Task};
 use quire_vm::{PAGE_SIZE, Vm};
 
-/// The Linux layer of a running kernel. One a machine, for ever.
+/// The Linux layer of a running kernel: one a machine, never freed.
 pub struct Linux<M: Machine> {
     /// The kernel beneath.
     pub machine: &'static M,
@@ -46,29 +46,29 @@ pub struct Linux<M: Machine> {
     pub files: System<M>,
     /// How large pipes may be.
     pub pipes: PipeLimits,
-    /// What `uname` calls this machine.
+    /// The machine's names in `uname`.
     pub host_name: HostName,
     /// Process 1.
     pub(crate) first: SpinLock<Option<Arc<Process<M>>>>,
-    /// What process 1 writes to its stack before its first instruction.
+    /// The program of process 1, whose stack it fills before its first instruction.
     pub(crate) first_program: SpinLock<Option<Prepared<M>>>,
-    /// Threads that are stopped. Written by job control only, so that nobody else pays for looking.
+    /// The number of stopped threads. Only job control writes it, so that readers mostly find it in their cache.
     pub(crate) stopped: AtomicUsize,
-    /// Calls to all processes, which those that are forked meanwhile must not miss. Every fork reads it.
+    /// Calls to all processes, which a concurrent fork must not miss. Every fork reads it.
     pub(crate) roll_call: CachePadded<RollCall>,
     /// The most mappings that a new program may have.
     pub(crate) map_count: AtomicU64,
-    /// Which process ends because memory is out.
+    /// The choice of a process to end when memory is out.
     pub(crate) victims: Victims<M>,
 }
 
-/// Ids a process needs memory for: about what a sleeping process takes with its page tables.
+/// Frames of memory for each id: about as many as a sleeping process takes with its page tables.
 const FRAMES_A_PROCESS: u64 = 8;
 /// Ids that the smallest machine has.
 const LEAST_IDS: u64 = 1024;
 /// The highest id that Linux has on 64 bits.
 const MOST_IDS: u64 = 4 << 20;
-/// `vm.max_map_count`: what distributions set, where Linux itself says 65,530. A mapping costs no more here.
+/// `vm.max_map_count`: the value that distributions set; Linux's own is 65,530. A mapping costs no more here.
 const MAP_COUNT: u64 = 1 << 20;
 
 impl<M: Machine> Linux<M> {
@@ -84,15 +84,15 @@ impl<M: Machine> Linux<M> {
         }) as crate::Pid
     }
 
-    /// Bytes of the tables that [`Linux::new`] wants on a machine of `memory` bytes and `cpus` CPUs.
+    /// Bytes of the tables that [`Linux::new`] needs on a machine of `memory` bytes and `cpus` CPUs.
     pub const fn table_bytes(memory: u64, cpus: usize) -> usize {
         padded(Ids::<M>::bytes(Self::most_ids(memory), cpus))
             + padded(Futexes::<M>::bytes(memory))
             + padded(Random::bytes(cpus))
     }
 
-    /// The Linux layer over `vm` and `scheduler`, for ever, on a machine of `memory` bytes. Nothing runs yet. ENOMEM where
-    /// `tables` has less than [`Linux::table_bytes`].
+    /// The Linux layer over `vm` and `scheduler`, never freed, on a machine of `memory` bytes. No thread runs yet.
+    /// ENOMEM if `tables` has less than [`Linux::table_bytes`].
     pub fn new(
         vm: &'static Vm<M>,
         scheduler: &'static Scheduler<M>,
@@ -130,17 +130,17 @@ impl<M: Machine> Linux<M> {
     /// The calling thread.
     ///
     /// # Panics
-    /// On a kernel thread: only threads of programs come here.
+    /// On a kernel thread: only threads of programs call this.
     #[inline(always)]
     pub fn current(&self) -> &'static Thread<M> {
         let task = quire_task::Machine::current(self.machine);
-        // SAFETY: the machine names the thread that runs, which lives while it runs; what is returned does not outlive the
-        // system call or fault that asks.
+        // SAFETY: the machine returns the running thread, which lives while it runs. The returned reference does not
+        // outlive the current system call or fault.
         let payload = unsafe { (*task).payload() };
         payload.as_ref().expect("a kernel thread has no process")
     }
 
-    /// Makes `task` look at its work flags soon, wherever it is: asleep, or in user mode on another CPU.
+    /// Makes `task` check its work flags soon, even if it sleeps or runs in user mode on another CPU.
     pub(crate) fn poke(&self, task: &Task<M>) {
         self.scheduler.unpark(task);
         if task.is_running() {

@@ -1,7 +1,7 @@
 //! The load average: how many threads run, wait for a CPU or sleep uninterruptibly, averaged over 1, 5 and 15 minutes.
 //!
-//! Each CPU keeps the length of its queue for its own purposes. A timer sums them up every five seconds, so that nothing is
-//! written for the average's sake where threads come and go.
+//! Each CPU keeps the length of its queue for the scheduler. A timer adds them up every five seconds, so that threads
+//! that come and go write nothing for the average.
 
 use core::mem::offset_of;
 use core::ptr::NonNull;
@@ -12,7 +12,7 @@ use quire_task::{Machine, Scheduler, Timer};
 const PERIOD: u64 = 5_000_000_000;
 /// Bits behind the point, as `sysinfo` has them.
 pub(crate) const SHIFT: u32 = 16;
-/// What is left of an average after a period: e to the power of minus a period over 1, 5, 15 minutes.
+/// The fraction of an average that remains after a period: e to the power of minus a period over 1, 5, 15 minutes.
 const DECAY: [u64; 3] = [60_296, 64_453, 65_173];
 
 /// See the module.
@@ -23,24 +23,24 @@ pub(crate) struct Load<M: Machine> {
 }
 
 impl<M: Machine> Load<M> {
-    /// Of a machine on which nothing runs.
+    /// The load of an idle machine.
     pub fn new(scheduler: &'static Scheduler<M>) -> Self {
         Load { timer: Timer::new(sample::<M>), averages: [const { AtomicU64::new(0) }; 3], scheduler }
     }
 
-    /// From here on it is averaged. Called once.
+    /// Starts the sampling. Called once.
     pub fn start(&'static self) {
         // SAFETY: it lives as long as the machine.
         unsafe { self.scheduler.arm(&self.timer, self.scheduler.machine().now() + PERIOD) };
     }
 
-    /// In 65,536ths.
+    /// The averages in 65,536ths.
     pub fn averages(&self) -> [u64; 3] {
         self.averages.each_ref().map(|average| average.load(Ordering::Relaxed))
     }
 }
 
-/// What `average` is a period later, of which `threads` is the sample.
+/// The value of `average` a period later, with `threads` as the sample.
 fn decayed(average: u64, decay: u64, threads: u64) -> u64 {
     // Rounded towards the sample, so that it is reached.
     let sum = average * decay + (threads << SHIFT) * ((1 << SHIFT) - decay);

@@ -1,21 +1,21 @@
-//! What this crate needs of the kernel: reaching user memory, making threads' contexts, the FPU, clocks, entropy, power.
+//! The kernel's interface to this crate: access to user memory, threads' contexts, the FPU, clocks, entropy, power.
 //!
-//! Memory and page tables come with [`quire_vm::Machine`], threads with [`quire_task::Machine`]; this trait adds what only
-//! an operating system's personality needs. All methods are called from thread context with interrupts on.
+//! Memory and page tables come with [`quire_vm::Machine`], threads with [`quire_task::Machine`]; this trait adds what
+//! only an operating system's personality needs. All methods are called from thread context with interrupts on.
 
 use crate::process::thread::Thread;
 use crate::regs::UserRegs;
 use core::fmt;
 use quire_vm::OutOfMemory;
 
-/// User memory could not be reached to the end: nothing is mapped there, or not with that right.
+/// A user access failed before its end: nothing is mapped there, or not with that right.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BadAddress {
     /// Bytes at the end that were not copied.
     pub left: usize,
 }
 
-/// Where a new thread's floating-point state comes from.
+/// The source of a new thread's floating-point state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fpu {
     /// As after reset.
@@ -31,11 +31,11 @@ pub enum End {
     Exit(u8),
     /// This signal killed process 1.
     Signal(u8),
-    /// A program asked for it (`reboot`).
+    /// A program requested it (`reboot`).
     PowerOff,
 }
 
-/// What CPUs are interrupted for.
+/// The reasons of interrupts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
 pub enum Interrupt {
@@ -45,7 +45,7 @@ pub enum Interrupt {
     Timer,
     /// Another CPU has a thread for this one.
     Reschedule,
-    /// Another CPU asks that translations be dropped; one for each that is served, whether or not it took an interrupt.
+    /// Another CPU requests a TLB flush. Counts each served request, with or without an interrupt.
     Shootdown,
 }
 
@@ -54,7 +54,7 @@ impl Interrupt {
     pub const ALL: &'static [Interrupt] =
         &[Interrupt::Device, Interrupt::Timer, Interrupt::Reschedule, Interrupt::Shootdown];
 
-    /// The row of `/proc/interrupts`, with Linux's names where it has them, and what it says for people.
+    /// The row of `/proc/interrupts`, with Linux's names where it has them, and its description.
     pub fn row(self) -> (&'static str, &'static str) {
         match self {
             Interrupt::Device => ("DEV", "Device interrupts"),
@@ -71,11 +71,11 @@ impl Interrupt {
 pub enum WatchSetting {
     /// Whether CPUs and spin locks are watched at all: 0 or 1.
     On,
-    /// So many seconds without an interrupt, or on a spin lock, are too many, and twice as many without scheduling.
+    /// The most seconds without an interrupt, or on a spin lock; twice as many may pass without scheduling.
     Seconds,
     /// Whether a CPU that is stuck is a panic: 0 or 1.
     LockupPanics,
-    /// So many seconds of uninterruptible sleep are too many; 0: any number will do.
+    /// The most seconds of uninterruptible sleep; 0: no limit.
     HungSeconds,
     /// Whether a thread that sleeps too long is a panic: 0 or 1.
     HungPanics,
@@ -125,8 +125,8 @@ impl WatchSetting {
 /// User memory of the space that is active on this CPU.
 ///
 /// # Safety
-/// The methods must touch nothing but the given user range and the given kernel range, whatever the user address says; an address
-/// outside user space, or one that faults beyond repair, ends in [`BadAddress`], never in a panic.
+/// The methods access only the given user range and the given kernel range, whatever the user address is. An address
+/// outside user space, or with a fault beyond repair, ends in [`BadAddress`], never in a panic.
 pub unsafe trait UserAccess {
     /// Copies `len` bytes from user address `from`. May sleep: the access may fault.
     ///
@@ -153,7 +153,7 @@ pub unsafe trait UserAccess {
     /// Loads the aligned word at user address `at`, atomically. May sleep.
     fn load_user_u32(&self, at: u64) -> Result<u32, BadAddress>;
 
-    /// As [`load_user_u32`](UserAccess::load_user_u32), but never sleeps: a page that is not there is an error at once. Called
+    /// As [`load_user_u32`](UserAccess::load_user_u32), but never sleeps: an absent page is an error at once. Called
     /// with a spin lock held (a futex compares its word under its bucket's lock).
     fn peek_user_u32(&self, at: u64) -> Result<u32, BadAddress>;
 
@@ -166,7 +166,8 @@ pub unsafe trait UserAccess {
 /// A `quire_task` thread's payload is `Some` for Linux threads, `None` for the kernel's own (each CPU's idle thread).
 pub trait Machine: UserAccess + quire_vm::Machine + quire_task::Machine<Payload = Option<Thread<Self>>> {
     /// A context that, when first switched to, calls [`Linux::first_return`](crate::Linux::first_return) with `regs` on
-    /// its own kernel stack and goes to user mode with what that leaves. `fs_base` and `gs_base` are the new thread's.
+    /// its own kernel stack and goes to user mode with the resulting registers. `fs_base` and `gs_base` are the new
+    /// thread's.
     fn new_context(
         &self,
         regs: &UserRegs,
@@ -175,8 +176,8 @@ pub trait Machine: UserAccess + quire_vm::Machine + quire_task::Machine<Payload 
         fpu: Fpu,
     ) -> Result<<Self as quire_task::Machine>::Context, OutOfMemory>;
 
-    /// Makes `pmap` the calling thread's address space on this CPU, now. `None`: none, only the kernel's half. Later
-    /// switches to this thread take [`Thread::pmap`].
+    /// Makes `pmap` the calling thread's address space on this CPU, at once. `None`: only the kernel's half. Later
+    /// switches to this thread load [`Thread::pmap`].
     fn activate(&self, pmap: Option<&<Self as quire_vm::Machine>::Pmap>);
 
     /// The calling thread's FS base.
@@ -188,8 +189,8 @@ pub trait Machine: UserAccess + quire_vm::Machine + quire_task::Machine<Payload 
     /// Sets the calling thread's user GS base; `base` is a user address (the caller checked).
     fn set_gs_base(&self, base: u64);
 
-    /// Bytes of the floating-point state in the standard (not compacted) XSAVE format: what a signal frame carries.
-    /// At least 576 (legacy area and header), at most 8192, a multiple of 64.
+    /// Bytes of the floating-point state in the standard (not compacted) XSAVE format, as in a signal frame. At least
+    /// 576 (legacy area and header), at most 8192, a multiple of 64.
     fn fpu_len(&self) -> usize;
     /// The state components that the state has (XCR0).
     fn fpu_features(&self) -> u64;
@@ -199,12 +200,12 @@ pub trait Machine: UserAccess + quire_vm::Machine + quire_task::Machine<Payload 
     fn fpu_save(&self, area: &mut [u8]);
     /// Loads the calling thread's state from `area`, whose header and MXCSR the caller has checked.
     fn fpu_restore(&self, area: &[u8]);
-    /// Puts the calling thread's state back to what it is after reset.
+    /// Resets the calling thread's state to its value after reset.
     fn fpu_reset(&self);
 
     /// Nanoseconds since 1970.
     fn realtime(&self) -> u64;
-    /// Makes the wall clock say `ns` since 1970.
+    /// Sets the wall clock to `ns` since 1970.
     fn set_realtime(&self, ns: u64);
     /// The smallest step of the clocks in nanoseconds.
     fn clock_resolution(&self) -> u64 {
@@ -212,26 +213,26 @@ pub trait Machine: UserAccess + quire_vm::Machine + quire_task::Machine<Payload 
     }
     /// Entropy for seeding, 32 bytes: from the CPU's generator where there is one, mixed with clock jitter.
     fn entropy(&self) -> [u8; 32];
-    /// What CPUID says in EDX of leaf 1 (`AT_HWCAP`).
+    /// EDX of CPUID leaf 1 (`AT_HWCAP`).
     fn hwcap(&self) -> u64;
     /// The lines of `/proc/cpuinfo` for `cpu` behind the first, which numbers it: model, family, flags, place.
     fn describe_cpu(&self, cpu: usize, out: &mut dyn fmt::Write) -> fmt::Result;
 
-    /// How often `cpu` was interrupted for that.
+    /// How many interrupts of `kind` `cpu` has taken.
     fn interrupts(&self, cpu: usize, kind: Interrupt) -> u64;
 
     /// The value of a setting of the watch over CPUs and threads.
     fn watch_setting(&self, of: WatchSetting) -> u32 {
         of.usual()
     }
-    /// Changes one; false where the value is too large, and nothing changes.
+    /// Changes a setting; false if the value is too large, and nothing changes.
     fn set_watch(&self, _of: WatchSetting, _value: u32) -> bool {
         false
     }
 
     /// One line for the kernel's log.
     fn log(&self, line: fmt::Arguments<'_>);
-    /// Whether the log should also tell what is merely interesting (unknown system calls, deaths by signal).
+    /// Whether to log events that are no errors (unknown system calls, deaths by signal).
     fn verbose(&self) -> bool;
     /// Flushes the ports, reports `end` to the host and powers off. Does not return.
     fn power_off(&self, end: End) -> !;

@@ -1,16 +1,18 @@
-//! A value that belongs to one thread: it reads it without a lock; others read, and it changes it, under one.
+//! A value that one thread owns. The owner reads it without a lock, and changes it under one. Other threads read it
+//! under that lock.
 
 use core::cell::UnsafeCell;
 use quire_sync::{Rank, SpinLock};
 
-/// See the module. "The owner" is the thread whose structure this is in.
+/// See the module. The owner is the thread whose structure contains the value.
 pub struct Owned<T> {
-    /// Held by the owner while it changes the value, and by others while they read it.
+    /// Held by the owner while it changes the value, and by other threads while they read it.
     guard: SpinLock<()>,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: others only read, under the guard, which the owner holds to write; so `T` is shared and sent between threads.
+// SAFETY: other threads only read, under the guard, which the owner holds to write; so `T` is shared and sent between
+// threads.
 unsafe impl<T: Send + Sync> Sync for Owned<T> {}
 
 impl<T> Owned<T> {
@@ -22,15 +24,15 @@ impl<T> Owned<T> {
     /// The owner's view, without a lock.
     ///
     /// # Safety
-    /// The caller is the owner (or runs in its place: a context switch to it), and does not use the reference across its
-    /// own [`replace`](Owned::replace).
+    /// The caller is the owner (or runs in its place: a context switch to it), and does not use the reference across
+    /// its own [`replace`](Owned::replace).
     #[inline(always)]
     pub unsafe fn get(&self) -> &T {
         // SAFETY: only the owner writes, and it is here.
         unsafe { &*self.value.get() }
     }
 
-    /// Changes the value, returning the old one (which the caller drops outside the guard: that may take long).
+    /// Changes the value, returning the old one (which the caller drops outside the guard, because that may take long).
     ///
     /// # Safety
     /// The caller is the owner and holds no reference from [`get`](Owned::get).
@@ -40,7 +42,7 @@ impl<T> Owned<T> {
         unsafe { core::mem::replace(&mut *self.value.get(), new) }
     }
 
-    /// Another thread's view: a short look under the guard. `f` does not sleep, and takes no lock of this layer.
+    /// Another thread's view: a short read under the guard. `f` does not sleep, and takes no lock of this layer.
     pub fn look<R>(&self, f: impl FnOnce(&T) -> R) -> R {
         let _guard = self.guard.lock();
         // SAFETY: the guard keeps the owner from writing.

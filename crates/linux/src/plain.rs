@@ -3,7 +3,7 @@
 /// A type that may be copied to and from user memory byte by byte.
 ///
 /// # Safety
-/// Every bit pattern is a value of the type, and it has no padding whose content could tell something.
+/// Every bit pattern is a value of the type, and it has no padding whose content could leak.
 pub unsafe trait Plain: Copy + 'static {}
 
 macro_rules! plain {

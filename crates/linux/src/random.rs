@@ -11,7 +11,7 @@ pub struct Random {
     cpus: PerCpu<SpinLock<ChaCha20Rng>>,
 }
 
-/// Bytes made in one hold of the lock.
+/// Bytes made at a time under the lock.
 pub(crate) const STEP: usize = 256;
 
 impl Random {
@@ -20,7 +20,7 @@ impl Random {
         PerCpu::<SpinLock<ChaCha20Rng>>::bytes(cpus)
     }
 
-    /// For `cpus` CPUs, seeded by `seed`. ENOMEM where there is no room for them.
+    /// A generator for `cpus` CPUs, seeded by `seed`. ENOMEM if `tables` has no room for it.
     pub fn new(seed: [u8; 32], cpus: usize, tables: &mut TableMemory) -> Result<Random, Errno> {
         let memory = tables.take(Self::bytes(cpus))?;
         let mut seeds = ChaCha20Rng::from_seed(seed);
@@ -53,7 +53,7 @@ mod tests {
             let memory = vec![0u128; Random::bytes(2) / 16 + 16].leak();
             let at = memory.as_mut_ptr().cast::<u8>();
             let at = core::ptr::NonNull::new(at.wrapping_add(at.align_offset(128))).expect("an address");
-            // SAFETY: leaked; what is behind the alignment is enough.
+            // SAFETY: leaked memory; enough of it lies behind the alignment.
             let mut tables = unsafe { TableMemory::new(at, Random::bytes(2).next_multiple_of(128)) };
             Random::new([7; 32], 2, &mut tables).expect("memory")
         };

@@ -1,27 +1,27 @@
-//! Refused allocations, for tests of what follows: in a kernel that checks itself, a thread can have the n-th allocation of its next
-//! system call refused.
+//! Refused allocations, to test the error paths: in a kernel with checks, a thread can have the n-th allocation of its
+//! next system call refused.
 //!
-//! A number N written to `/proc/sys/vm/quire_refuse` holds for the writer's next system call: the N-th allocation that it makes
-//! is refused, whatever it is of (frames, page tables, the core's structures, this layer's). 0 refuses none. Read afterwards, the
-//! file tells how many allocations that call made, and whether one was refused. A refusal is final: the call neither waits for
-//! memory nor is made again.
+//! A number N written to `/proc/sys/vm/quire_refuse` applies to the writer's next system call. Its N-th allocation is
+//! refused, of any kind (frames, page tables, the core's structures, this layer's). 0 refuses none. Read afterwards,
+//! the file shows the call's number of allocations, and whether one was refused. A refusal is final: the call neither
+//! waits for memory nor is repeated.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
 /// No number was written.
 const NONE: u64 = u64::MAX;
 
-/// One thread's. Only that thread reads and writes it.
+/// A thread's state. Only that thread reads and writes it.
 pub(crate) struct Refusals {
-    /// What the next call is told.
+    /// The number for the next call.
     next: AtomicU64,
-    /// In the call that was told: the allocation that is refused; else [`NONE`].
+    /// In a call with a number: the allocation to refuse; else [`NONE`].
     number: AtomicU64,
     /// How many allocations that call has made.
     made: AtomicU64,
-    /// 1 where one was refused.
+    /// 1 if one was refused.
     refused: AtomicU64,
-    /// The page of user memory that a fault could not have for it; else [`NONE`].
+    /// The page of user memory whose fault failed for it; else [`NONE`].
     missed: AtomicU64,
 }
 
@@ -31,12 +31,12 @@ impl Refusals {
         Refusals { next, number, made: AtomicU64::new(0), refused: AtomicU64::new(0), missed }
     }
 
-    /// For the next call.
+    /// Sets the number for the next call.
     pub fn tell(&self, number: u64) {
         self.next.store(number, Ordering::Relaxed);
     }
 
-    /// A call begins. Another attempt at a call is no call.
+    /// Begins a call. A repetition does not count as a call.
     pub fn begin(&self) {
         let next = self.next.load(Ordering::Relaxed);
         if next != NONE && self.number.load(Ordering::Relaxed) == NONE {
@@ -48,7 +48,7 @@ impl Refusals {
         }
     }
 
-    /// The call ends. Whether one of its allocations was refused.
+    /// Ends the call. Returns whether one of its allocations was refused.
     pub fn end(&self) -> bool {
         let was_told = self.number.load(Ordering::Relaxed) != NONE;
         self.number.store(NONE, Ordering::Relaxed);
@@ -74,8 +74,8 @@ impl Refusals {
         self.number.load(Ordering::Relaxed) != NONE && self.refused.load(Ordering::Relaxed) == 1
     }
 
-    /// A fault at `page` has failed, as one of the call's allocations was refused. That is final: a copy that goes on bytewise faults
-    /// there again.
+    /// Notes that a fault at `page` failed because of a refused allocation. That is final: a copy that continues
+    /// bytewise faults there again.
     pub fn miss(&self, page: u64) {
         self.missed.store(page, Ordering::Relaxed);
     }
@@ -85,7 +85,7 @@ impl Refusals {
         self.has_refused() && self.missed.load(Ordering::Relaxed) == page
     }
 
-    /// Of the last call that was told: the allocations that it made, and whether one was refused.
+    /// For the last call with a number: the allocations that it made, and whether one was refused.
     pub fn last(&self) -> (u64, bool) {
         (self.made.load(Ordering::Relaxed), self.refused.load(Ordering::Relaxed) == 1)
     }

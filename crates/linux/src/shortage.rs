@@ -1,13 +1,14 @@
-//! Out of memory: who waits for it, whose call begins again, and who may have the last of it.
+//! Shortage of memory: the calls that wait, those that are repeated, and those that may use the last of the reserve.
 //!
-//! # The rule
-//! Every allocation of this layer can be refused, and a refused call leaves nothing behind. A request of the heap waits for pageout
-//! where it may sleep. A call that fails with ENOMEM all the same begins again where pageout has made room and where the failed
-//! attempt has left nothing that another one would meet ([`Repeat`](crate::syscall::repeat::Repeat)).
+//! # Rule
+//! Every allocation of this layer can be refused, and a refused call leaves nothing behind. A request to the heap waits
+//! for pageout where it may sleep. A call that still fails with ENOMEM is repeated after pageout has made room. It is
+//! repeated only if the failed attempt has left no effects that a second attempt would meet
+//! ([`Repeat`](crate::syscall::repeat::Repeat)).
 //!
-//! # What ends things
-//! Exit, close, munmap and their like give memory back, and are never refused for want of it: their layer allocates nothing, and what
-//! they need of the memory core comes from below the [floor](quire_vm::phys::frames::Frames::floor), where no other call reaches.
+//! # Calls that end things
+//! Exit, close, munmap and similar calls free memory, and never fail for want of it. Their layer allocates nothing. The
+//! memory core serves them from below the [floor](quire_vm::phys::frames::Frames::floor), which other calls cannot use.
 
 use crate::Linux;
 use crate::machine::Machine;
@@ -15,7 +16,7 @@ use crate::process::thread::Thread;
 use core::sync::atomic::Ordering;
 use linux_raw_sys::general as raw;
 
-/// How often a call is begun again where pageout makes room that others take.
+/// How often a call is repeated while pageout makes room that other threads take.
 pub(crate) const ATTEMPTS: u32 = 32;
 
 /// Whether call `number` ends something.
@@ -42,7 +43,7 @@ pub const fn ends(number: u64) -> bool {
 }
 
 impl<M: Machine> Linux<M> {
-    /// Whether a call that failed with ENOMEM should begin again: memory is short, and pageout has made room since.
+    /// Whether to repeat a call that failed with ENOMEM: memory is short, and pageout has made room since.
     #[cold]
     pub(crate) fn has_made_room(&self) -> bool {
         self.vm.frames().is_low() && self.vm.wait_for_frames()
@@ -50,24 +51,24 @@ impl<M: Machine> Linux<M> {
 }
 
 impl<M: Machine> Thread<M> {
-    /// Whether the allocation that it makes now is refused on purpose.
+    /// Whether its present allocation is refused on purpose.
     #[cfg(debug_assertions)]
     pub fn is_refused(&self) -> bool {
         self.refusals.refuses()
     }
 
-    /// The `number`-th allocation of its next call is refused. The thread itself calls it.
+    /// Refuses the `number`-th allocation of its next call. The thread itself calls it.
     #[cfg(debug_assertions)]
     pub fn refuse_allocation(&self, number: u64) {
         self.refusals.tell(number);
     }
 
-    /// Whether it ends something just now, so that what it needs of the core comes from the last part of the reserve.
+    /// Whether it runs a call that ends something, which may use the last part of the reserve.
     pub fn ends_something(&self) -> bool {
         self.ending.load(Ordering::Relaxed) != 0
     }
 
-    /// Does `f` as something that ends something. The thread itself calls it.
+    /// Runs `f` with the rights of a call that ends something. The thread itself calls it.
     #[inline(always)]
     pub(crate) fn ending<T>(&self, f: impl FnOnce() -> T) -> T {
         self.ending.store(1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! The first process: the root file system, what is to be run, and running it.
+//! The start of the first process: the root file system, the order of the program to run, and its execution.
 
 use crate::Linux;
 use crate::errno::Errno;
@@ -11,7 +11,7 @@ use quire_fs::terminal::Size;
 use quire_fs::{Limits, Port};
 use quire_heap::{Arc, OutOfMemory, Vec};
 
-/// What the kernel found at boot.
+/// The kernel's findings at boot.
 pub struct Boot<'a> {
     /// The initial file system: a cpio archive.
     pub initramfs: &'a [u8],
@@ -19,22 +19,22 @@ pub struct Boot<'a> {
     pub io: Arc<dyn Port>,
     /// Its standard error.
     pub error: Arc<dyn Port>,
-    /// The terminal's size, where the program gets one.
+    /// The terminal's size, if the program gets a terminal.
     pub size: Size,
-    /// What the file systems in memory may hold beside what boot puts there, where that was said.
+    /// The limits of the file systems in memory, beside the files that boot puts there; may be unset.
     pub limits: Limits,
 }
 
-/// Why no program could be started, for the kernel's log.
+/// The reason that no program could be started, for the kernel's log.
 #[derive(Debug)]
 pub enum StartError {
     /// The initial file system is damaged.
     Initramfs(quire_fs::cpio::CpioError),
-    /// `/.quire/run` is missing or says nothing that can be run.
+    /// `/.quire/run` is missing or invalid.
     Order,
     /// The program could not be started.
     Program(Vec<u8>, Errno),
-    /// Something else, said in words, failed.
+    /// Another step, described in words, failed.
     Step(&'static str, Errno),
 }
 
@@ -52,7 +52,7 @@ impl fmt::Display for StartError {
 }
 
 impl StartError {
-    /// The status that a shell reports for it: 127 where the program is not there, 126 where it cannot be run.
+    /// The status that a shell reports for it: 127 if the program is missing, 126 if it cannot be run.
     pub fn status(&self) -> u8 {
         match self {
             StartError::Program(_, Errno::ENOENT | Errno::ENOTDIR) => 127,
@@ -62,14 +62,15 @@ impl StartError {
     }
 }
 
-/// Where the order lies.
+/// The path of the order.
 const ORDER: &str = "/.quire/run";
-/// Where programs without a slash in their name are looked for when the environment has no PATH.
+/// The search path of programs without a slash in their name if the environment has no PATH.
 const DEFAULT_PATH: &[u8] = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// The order is written by the command that boots the kernel; longer ones are damaged.
 const LONGEST_ORDER: u64 = 16 << 20;
 
-/// What is to be run: lines `arg HEX`, `env HEX`, `cwd HEX`, `tty 0` or `tty 1`, `size ROWS COLUMNS`; others are skipped.
+/// The program to run: lines `arg HEX`, `env HEX`, `cwd HEX`, `tty 0` or `tty 1`, `size ROWS COLUMNS`; others are
+/// skipped.
 #[derive(Default, PartialEq, Eq, Debug)]
 struct Order {
     arguments: Vec<Vec<u8>>,
@@ -117,7 +118,7 @@ impl Order {
         (!order.arguments.is_empty()).then_some(order)
     }
 
-    /// Where the program may be, in order.
+    /// The program's possible paths, in order.
     fn candidates(&self) -> Result<Vec<Vec<u8>>, OutOfMemory> {
         let name = &self.arguments[0];
         let mut all = Vec::new();
@@ -137,7 +138,7 @@ impl Order {
 }
 
 impl<M: Machine> Linux<M> {
-    /// Unpacks the initial file system and starts what its order says as process 1. Returns once that is spawned.
+    /// Unpacks the initial file system and starts the program of its order as process 1. Returns once it is spawned.
     pub fn start(&'static self, boot: Boot<'_>) -> Result<(), StartError> {
         let vfs = self.files.vfs();
         vfs.unpack(boot.initramfs).map_err(StartError::Initramfs)?;
@@ -164,14 +165,15 @@ impl<M: Machine> Linux<M> {
         let files = file::Files::new(self.vm).map_err(|e| StartError::Step("making the first process", e))?;
         let task =
             self.first_process(program, files, fs).map_err(|e| StartError::Step("making the first process", e))?;
-        // The terminal asks for process 1's session, so the files come after the process and before its first instruction.
+        // The terminal needs process 1's session, so the files are made after the process and before its first
+        // instruction.
         let files = self
             .files
             .standard_files(self, order.terminal, boot.io, boot.error, order.size.unwrap_or(boot.size))
             .map_err(|e| StartError::Step("opening the standard files", e))?;
         self.files.set_limits(self.vm, boot.limits);
         if let Some(thread) = task.payload() {
-            // SAFETY: the thread does not run yet: its maker stands for it.
+            // SAFETY: the thread does not run yet, so its maker acts as the owner.
             drop(unsafe { thread.files.replace(Some(files)) });
         }
         self.scheduler.spawn(task);

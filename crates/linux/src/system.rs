@@ -10,9 +10,9 @@ use crate::{Ctx, Linux};
 use linux_raw_sys::general as raw;
 use quire_vm::PAGE_SIZE;
 
-/// The version of Linux whose interface this is: programs compare it with what they need.
+/// The version of Linux whose interface this is: programs compare it with the version that they need.
 pub const RELEASE: &str = "6.12.0-quire";
-/// What `uname -v` says.
+/// The version of `uname -v`.
 pub const VERSION: &str = concat!("#1 SMP Quire ", env!("CARGO_PKG_VERSION"));
 
 /// `struct utsname`: system, node, release, version, machine, domain.
@@ -122,7 +122,7 @@ pub fn sys_reboot<M: Machine>(ctx: &mut Ctx<'_, M>, magic: u32, second: u32, com
 
 /// `getrandom`
 pub fn sys_getrandom<M: Machine>(ctx: &mut Ctx<'_, M>, to: u64, len: usize, flags: u32) -> Result<usize, Errno> {
-    /// As Linux: no call gives more.
+    /// The most bytes of a call, as on Linux.
     const MOST: usize = 0x7fff_f000;
     if flags & !(raw::GRND_NONBLOCK | raw::GRND_RANDOM | raw::GRND_INSECURE) != 0 {
         return Err(Errno::EINVAL);

@@ -1,18 +1,18 @@
 //! Memory for the tables that grow with the machine: the futex table, the directory of ids, random streams.
 //!
-//! They live as long as the kernel and lie in one piece, which the frame allocator cannot give beyond its largest block. So
-//! boot sets their memory aside before the frame allocator gets the rest.
+//! Each lives as long as the kernel and is contiguous, which the frame allocator cannot give beyond its largest block.
+//! So boot sets their memory aside before the frame allocator gets the rest.
 
 use crate::errno::Errno;
 use core::ptr::NonNull;
 
-/// Memory set aside by boot, handed out once and for ever.
+/// Memory set aside by boot. Its parts are handed out once and never freed.
 pub struct TableMemory {
     next: NonNull<u8>,
     left: usize,
 }
 
-/// The largest alignment that a table asks for.
+/// The largest alignment of a table.
 pub const ALIGN: usize = 128;
 
 impl TableMemory {
@@ -24,7 +24,7 @@ impl TableMemory {
         TableMemory { next: at, left: len }
     }
 
-    /// `bytes` bytes, aligned to [`ALIGN`], with whatever they hold. ENOMEM where less was set aside.
+    /// `bytes` bytes, aligned to [`ALIGN`], uninitialised. ENOMEM if less was set aside.
     pub(crate) fn take(&mut self, bytes: usize) -> Result<NonNull<u8>, Errno> {
         let bytes = padded(bytes);
         self.left = self.left.checked_sub(bytes).ok_or(Errno::ENOMEM)?;
@@ -35,7 +35,7 @@ impl TableMemory {
     }
 }
 
-/// What [`TableMemory::take`] uses up for `bytes`.
+/// The bytes that [`TableMemory::take`] uses for `bytes`.
 pub(crate) const fn padded(bytes: usize) -> usize {
     bytes.next_multiple_of(ALIGN)
 }

@@ -1,4 +1,4 @@
-//! System calls that are not there, each of which is logged once.
+//! Unknown system calls, each logged once.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -19,7 +19,7 @@ impl Unknown {
         Unknown { seen: [const { AtomicU64::new(0) }; 8] }
     }
 
-    /// Whether `number` comes for the first time. Numbers beyond all that Linux has count as one.
+    /// Whether `number` occurs for the first time. Numbers beyond Linux's highest count as one.
     pub fn first_time(&self, number: u64) -> bool {
         let at = number.min(511);
         self.seen[(at / 64) as usize].fetch_or(1 << (at % 64), Ordering::Relaxed) & (1 << (at % 64)) == 0

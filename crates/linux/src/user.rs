@@ -1,4 +1,4 @@
-//! User memory, checked and typed: every pointer that a program passes goes through here.
+//! User memory, checked and typed: every pointer of a program is used through this module.
 
 use crate::machine::{BadAddress, Machine, UserAccess};
 use crate::plain::Plain;
@@ -15,7 +15,7 @@ impl From<BadAddress> for Errno {
     }
 }
 
-/// Whether `len` bytes at `at` lie in user space; says nothing about what is mapped.
+/// Whether `len` bytes at `at` lie in user space, mapped or not.
 pub fn in_user_space(at: u64, len: usize) -> bool {
     at.checked_add(len as u64).is_some_and(|end| end <= USER_END)
 }
@@ -75,7 +75,7 @@ impl<A: UserAccess> UserMemory<'_, A> {
         check(from, bytes)?;
         let mut out: Vec<T> = Vec::new();
         out.try_reserve_exact(count)?;
-        // SAFETY: the capacity is there; the copy fills all of it before the length says so.
+        // SAFETY: the capacity is reserved; the copy fills all of it before the length is set.
         unsafe {
             self.0.copy_from_user(out.as_mut_ptr().cast(), from, bytes)?;
             out.set_len(count);
@@ -100,8 +100,8 @@ impl<A: UserAccess> UserMemory<'_, A> {
         }
     }
 
-    /// Appends to `out` what lies at `from` up to a zero byte, at most `want` bytes; fewer: the zero byte was met. The caller
-    /// has reserved room.
+    /// Appends to `out` the bytes from `from` up to a zero byte, at most `want` bytes; fewer: the zero byte was met.
+    /// The caller has reserved room.
     pub fn read_string_step(&self, from: u64, out: &mut Vec<u8>, want: usize) -> Result<usize, Errno> {
         let room = USER_END.checked_sub(from).filter(|room| *room > 0).ok_or(Errno::EFAULT)?;
         let allowed = want.min(out.capacity() - out.len()).min(room as usize);

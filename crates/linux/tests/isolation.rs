@@ -1,11 +1,11 @@
-//! Which calls reach another process, user or inode, and that each of them has a line in the table of `programs/isolation.c`,
-//! which is compared with Linux. A call that is added to the dispatch table has to be put into one of these lists, or get a line.
+//! Checks that each call that reaches another process, user or inode has a line in the table of `programs/isolation.c`,
+//! which is compared with Linux. A call added to the dispatch table must be put into one of these lists, or get a line.
 
 use quire_linux::syscall::SUPPORTED;
 use std::collections::BTreeSet;
 
-/// They name nothing but the caller's own: its memory, threads, descriptors and time. Those that change what it is allowed are told
-/// of by the lines `ids` and `step`.
+/// They name only the caller's own memory, threads, descriptors and time. The lines `ids` and `step` cover those that
+/// change the caller's rights.
 const OWN: &str = "
     socket fsetxattr fgetxattr flistxattr fremovexattr splice tee vmsplice
     read close fstat poll mmap mprotect munmap brk rt_sigaction rt_sigprocmask rt_sigreturn ioctl pread64 readv sched_yield
@@ -19,10 +19,10 @@ const OWN: &str = "
     epoll_pwait2 setfsuid setfsgid personality prctl
 ";
 
-/// They answer that there is nothing of that kind, whoever asks for whatever.
+/// They report to every caller that there is nothing of that kind.
 const NOTHING: &str = "setxattr lsetxattr getxattr lgetxattr listxattr llistxattr removexattr lremovexattr";
 
-/// They come to the same check as another call.
+/// They use the same check as another call.
 const AS_ANOTHER: &[(&str, &str)] = &[
     ("lstat", "stat"),
     ("newfstatat", "stat"),

@@ -1,11 +1,11 @@
-//! Which memory is near to which CPU: the SRAT (ACPI 6.4, 5.2.16).
+//! The memory near each CPU: the SRAT (ACPI 6.4, 5.2.16).
 //!
-//! Firmware numbers its proximity domains as it likes; here they are numbered from 0, in the order in which the table names
-//! their first memory. A CPU of a domain without memory counts to the first.
+//! The firmware's numbers of proximity domains are arbitrary. Here they are numbered from 0, in the order of their
+//! first memory in the table. A CPU of a domain without memory belongs to the first.
 
 use super::{AcpiError, Physical, each_entry, listed, u32_at, u64_at};
 
-/// The most domains with memory that are told apart; what belongs to others counts to the first.
+/// The most domains with memory; memory and CPUs of further ones belong to the first.
 pub const MAX_DOMAINS: usize = 64;
 /// The most ranges of memory that are kept.
 const MAX_RANGES: usize = 128;
@@ -32,7 +32,7 @@ pub struct Affinity {
 }
 
 impl Affinity {
-    /// One domain of everything.
+    /// One domain with all memory and CPUs.
     pub const fn flat() -> Affinity {
         Affinity {
             names: [0; MAX_DOMAINS],
@@ -49,7 +49,7 @@ impl Affinity {
         self.domains
     }
 
-    /// The domain of physical address `at`, and an address behind it up to which all is of that domain.
+    /// The domain of physical address `at`, and an address behind it up to which all memory is of that domain.
     pub fn of_address(&self, at: u64) -> (usize, u64) {
         let ranges = &self.ranges[..self.ranges_len];
         let next = ranges.partition_point(|r| r.end <= at);
@@ -84,7 +84,7 @@ impl Affinity {
         }
     }
 
-    /// Keeps a range. Where it overlaps a kept range, or the list is full, its memory counts to the first domain.
+    /// Keeps a range. If it overlaps a kept range, or the list is full, its memory belongs to the first domain.
     fn add(&mut self, new: Near) {
         let at = self.ranges[..self.ranges_len].partition_point(|r| r.end <= new.start);
         let overlaps = self.ranges[at..self.ranges_len].first().is_some_and(|r| r.start < new.end);
@@ -97,7 +97,7 @@ impl Affinity {
     }
 }
 
-/// Reads the machine's domains; one of everything where the firmware describes none. `root_hint` is as for
+/// Reads the machine's domains; a single one if the firmware describes none. `root_hint` is as for
 /// [`topology`](super::topology).
 pub fn affinity(memory: &impl Physical, root_hint: u64) -> Result<Affinity, AcpiError> {
     match listed(memory, root_hint, b"SRAT")? {
@@ -107,7 +107,7 @@ pub fn affinity(memory: &impl Physical, root_hint: u64) -> Result<Affinity, Acpi
 }
 
 const ENABLED: u32 = 1;
-/// Where the table's entries begin.
+/// The offset of the table's entries.
 const FIRST: usize = 48;
 
 fn srat(table: &[u8]) -> Result<Affinity, AcpiError> {

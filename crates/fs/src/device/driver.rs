@@ -1,10 +1,10 @@
-//! The seam between a device's node and the code behind it.
+//! The interface between a device's node and its driver.
 
 use crate::stream::Stream;
 use crate::{FsError, OpenFlags};
 use quire_heap::Arc;
 
-/// What stands behind a device number.
+/// The driver of a device number.
 pub trait Driver: Send + Sync {
     /// Opens the device.
     fn open(&self, flags: OpenFlags) -> Result<Arc<dyn Stream>, FsError>;

@@ -1,7 +1,7 @@
-//! The devices that are nothing but code: `null`, `zero`, `full`, `random`; and the directory that shows them.
+//! The devices without hardware: `null`, `zero`, `full`, `random`; and their directory.
 //!
-//! [`driver`] is the seam through which [`vfs`](crate::vfs) opens a device, and so stands below it. [`port`] is a line of bytes to
-//! the world outside, as a device.
+//! [`driver`] is the interface by which [`vfs`](crate::vfs) opens a device, and so lies below it. [`port`] is a line of
+//! bytes to the world outside, as a device.
 //!
 //! May use: [`vfs`](crate::vfs) and all below; [`driver`] and [`port`] only [`stream`](crate::stream).
 //! Owns: the numbers of the memory devices and of the terminals' nodes.
@@ -81,7 +81,7 @@ impl<H: Host> Stream for Memory<H> {
     fn write(&self, _io: &Io<'_>, source: &mut dyn Source) -> Result<usize, FsError> {
         match self.what {
             What::Full => Err(FsError::NoSpace),
-            // Not even looked at, as on Linux.
+            // The bytes are not read, as on Linux.
             What::Null | What::Zero => Ok(source.left()),
             What::Random => {
                 let mut bytes = [0; 256];
@@ -125,8 +125,8 @@ impl<H: Host> Driver for MemoryDriver<H> {
 }
 
 impl<H: Host> Vfs<H> {
-    /// Mounts `/dev` with the memory devices, nodes for terminals and the usual links. Drivers for [`TTY`] and [`CONSOLE`]
-    /// are the caller's to [`register`](Vfs::register).
+    /// Mounts `/dev` with the memory devices, nodes for terminals and the usual links. Drivers for [`TTY`] and
+    /// [`CONSOLE`] are the caller's to [`register`](Vfs::register).
     pub fn mount_devices(&self) -> Result<(), FsError> {
         let view = self.view();
         let dev = self.mount_memory(b"/dev", "devtmpfs", Limits::UNSET, 0o755)?;
@@ -156,7 +156,7 @@ impl<H: Host> Vfs<H> {
         Ok(())
     }
 
-    /// Makes a node in `/dev` with a driver behind it.
+    /// Makes a node with a driver in `/dev`.
     pub fn add_device(
         &self,
         name: &[u8],

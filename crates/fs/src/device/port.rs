@@ -14,13 +14,13 @@ use quire_sync::Mutex;
 pub trait Port: Send + Sync {
     /// Sends bytes from the front of `bytes`, as many as fit now, and returns how many.
     fn write(&self, bytes: &[u8]) -> usize;
-    /// Takes bytes that came in, and returns how many; 0 where none are there.
+    /// Takes received bytes, and returns how many; 0 if there are none.
     fn read(&self, into: &mut [u8]) -> usize;
-    /// How many bytes [`read`](Self::read) would give now; at least 1 where it gives any.
+    /// How many bytes [`read`](Self::read) would give now; at least 1 if it gives any.
     fn unread(&self) -> usize;
     /// Whether [`write`](Self::write) takes anything now.
     fn writable(&self) -> bool;
-    /// Everything that will ever come in has been read.
+    /// All input has been read, and no more will come.
     fn at_end(&self) -> bool;
     /// Notified when bytes came in, room appeared, or the end was reached.
     fn readiness(&self) -> &Readiness;
@@ -29,8 +29,8 @@ pub trait Port: Send + Sync {
 /// A port as a byte-transparent device.
 pub struct RawPort {
     port: Arc<dyn Port>,
-    /// Bytes go through a buffer of the kernel's, since a port does not wait and user memory may; one reader at a time, so
-    /// that none are lost between the two. Holds what did not fit the reader.
+    /// Bytes go through a kernel buffer, since a port does not wait and user memory may. There is one reader at a time,
+    /// so that no bytes are lost between the two. Holds the bytes that did not fit the reader.
     rest: Mutex<Rest>,
 }
 
@@ -143,7 +143,7 @@ impl Stream for RawPort {
     }
 }
 
-/// Opens always the same stream.
+/// A driver that always opens the same stream.
 pub struct Shared(pub Arc<dyn Stream>);
 
 impl Driver for Shared {

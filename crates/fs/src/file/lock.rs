@@ -1,8 +1,8 @@
 //! Advisory locks: on ranges of bytes, held by processes or open files, and on whole files, held by open files.
 //!
-//! Processes that wait for each other's ranges in a circle would wait for ever: the one that would close the circle gets an error. Who
-//! waits for whom is noted under the lock of the file that it waits at, as long as what stands against it is held there: so what is
-//! noted is true, and no circle is seen that is none.
+//! Processes that wait for each other's ranges in a circle would wait for ever: the process that would close the circle
+//! gets an error. A wait is recorded under the lock of its file, for as long as a conflicting range is held there. So
+//! recorded waits are true, and no false circle is found.
 
 use crate::FsError;
 use crate::stream::io::Io;
@@ -14,17 +14,17 @@ use quire_sync::{Rank, SpinLock};
 /// Most locks on one file: each takes kernel memory.
 const MOST: usize = 4096;
 
-/// A list keeps room for so many locks beyond four times what it holds.
+/// Locks that a list keeps room for beyond four times its length.
 const FEW: usize = 8;
 
-/// Who holds a lock. Locks of one owner never stand against each other.
+/// The holder of a lock. Locks of one owner never conflict.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Owner {
     /// A process (its table of open files).
     Process {
-        /// Names the owner.
+        /// The owner's id.
         id: u64,
-        /// What is reported to others.
+        /// The process id reported to other processes.
         pid: u32,
     },
     /// An open file.
@@ -38,9 +38,9 @@ pub struct Record {
     pub start: u64,
     /// One past the last byte.
     pub end: u64,
-    /// Nobody else may lock it, not even for reading.
+    /// No other owner may lock it, not even for reading.
     pub exclusive: bool,
-    /// Whose it is.
+    /// Its owner.
     pub owner: Owner,
 }
 
@@ -53,9 +53,9 @@ impl Record {
     }
 }
 
-/// What an owner's locks on the ranges of one file take of a user's account, until it is dropped.
+/// The charge to a user's account for an owner's range locks on one file, until it is dropped.
 pub trait Charge: Send {
-    /// Makes it a charge of `n` locks. Where these are more than the user may have, it changes nothing and returns `false`.
+    /// Changes the charge to `n` locks. If the user may not have so many, it changes nothing and returns `false`.
     fn resize(&mut self, n: usize) -> bool;
 }
 
@@ -69,11 +69,11 @@ impl Charge for () {
 struct Held<C> {
     /// Byte ranges. No two of one owner overlap.
     records: Vec<Record>,
-    /// Owners that have ranges, each charged for as many as it has.
+    /// Owners with ranges, each with the charge for its ranges.
     charges: Vec<(Owner, C)>,
-    /// Whole files, a family of their own.
+    /// Locks on the whole file, which do not conflict with ranges.
     whole: Vec<Record>,
-    /// How many wait here of those in [`WAITS`].
+    /// The number of entries in [`WAITS`] for this file.
     waiting: usize,
 }
 
@@ -82,7 +82,7 @@ impl<C: Charge> Held<C> {
         self.records.iter().filter(|r| r.owner == owner).count()
     }
 
-    /// Sees to it that `owner` may have `more` ranges, and that there is memory for them.
+    /// Ensures that `owner` may have `more` ranges, and that there is memory for them.
     fn make_room(
         &mut self,
         owner: Owner,
@@ -102,7 +102,7 @@ impl<C: Charge> Held<C> {
         Ok(())
     }
 
-    /// Gives back what `owner` is charged for beyond the ranges that it has.
+    /// Reduces the charge of `owner` to its present ranges.
     fn settle(&mut self, owner: Owner) {
         let n = self.ranges_of(owner);
         self.charges.retain_mut(|(of, charge)| {
@@ -127,24 +127,24 @@ impl<C: Charge> Held<C> {
 
 /// A thread that waits for a range.
 struct Wait {
-    /// Which thread: where its [`Waiter`] is.
+    /// The thread, by the address of its [`Waiter`].
     who: usize,
-    /// At which file's locks.
+    /// The file, by the address of its locks.
     at: usize,
     /// Its process.
     process: u64,
-    /// A process whose lock stands against it: the first one, where there are several.
+    /// A process with a conflicting lock: the first of them.
     holder: u64,
 }
 
-/// All processes that wait for others' ranges. One list for all files: a circle goes through several. Changed under the lock of the
-/// file, too.
+/// All processes that wait for others' ranges. One list serves all files, because a circle goes through several.
+/// Changes also need the lock of the file.
 static WAITS: SpinLock<Vec<Wait>> = SpinLock::new(Rank::RANGE_WAITS, Vec::new());
 
-/// Longer chains of waiting processes are not followed.
+/// The longest chain of waiting processes that is followed.
 const LONGEST: usize = 64;
 
-/// Whether process `from` waits for `to`, or for somebody who does, and so on. Everybody waits for himself.
+/// Whether process `from` waits for `to`, directly or through other waiters. Each process counts as waiting for itself.
 fn waits_for(waits: &[Wait], from: u64, to: u64) -> bool {
     let (mut met, mut len, mut at) = ([from; LONGEST], 1, 0);
     while at < len {
@@ -163,7 +163,7 @@ fn waits_for(waits: &[Wait], from: u64, to: u64) -> bool {
     false
 }
 
-/// Where there is no memory for a smaller list, the next change tries again.
+/// Without memory for a smaller list, the next change tries again.
 fn shrink<T>(list: &mut Vec<T>) {
     if list.is_empty() {
         *list = Vec::new();
@@ -176,7 +176,7 @@ fn shrink<T>(list: &mut Vec<T>) {
     *list = smaller;
 }
 
-/// A thread that wants a lock. In place while it is noted in [`WAITS`].
+/// A thread that wants a lock. It stays in place while it is recorded in [`WAITS`].
 struct Waiter<'a, C: Charge>(&'a RecordLocks<C>);
 
 impl<C: Charge> Waiter<'_, C> {
@@ -184,7 +184,7 @@ impl<C: Charge> Waiter<'_, C> {
         core::ptr::from_ref(self).addr()
     }
 
-    /// Notes that the thread will wait for `wanted`; an error where that would be for ever.
+    /// Records that the thread will wait for `wanted`; an error if that would be a deadlock.
     fn wait(&self, held: &mut Held<C>, wanted: &Record) -> Result<(), FsError> {
         let Owner::Process { id: process, .. } = wanted.owner else { return Ok(()) };
         let holder = |r: &Record| match r.owner {
@@ -214,7 +214,7 @@ impl<C: Charge> Waiter<'_, C> {
 /// The locks on one inode.
 pub struct RecordLocks<C = ()> {
     held: SpinLock<Held<C>>,
-    /// Lets a close skip the lock where there is nothing to release.
+    /// The number of locks, by which a close skips the lock if there is none to release.
     count: AtomicUsize,
     readiness: Readiness,
 }
@@ -246,14 +246,14 @@ impl<C: Charge> RecordLocks<C> {
         }
     }
 
-    /// The lock that stands against `wanted`, if any.
+    /// The lock that conflicts with `wanted`, if any.
     pub fn test(&self, wanted: &Record) -> Option<Record> {
         self.held.lock().records.iter().filter(|r| r.against(wanted)).min_by_key(|r| r.start).copied()
     }
 
-    /// Locks the range, changing what the owner held there; waits as `io` allows. A process that would wait for one that waits for
-    /// it, or for one that waits for such a one, gets [`FsError::Deadlock`]. `charge` charges the caller's user
-    /// for a number of ranges. Where the user may not have them, and without memory, the error is [`FsError::OutOfMemory`].
+    /// Locks the range, replacing the owner's locks in it; waits as `io` allows. A process whose wait would close a
+    /// circle of waiters gets [`FsError::Deadlock`]. `charge` charges the caller's user for a number of ranges. If the
+    /// user may not have them, or without memory, the error is [`FsError::OutOfMemory`].
     pub fn lock_charged(
         &self,
         wanted: Record,
@@ -266,7 +266,7 @@ impl<C: Charge> RecordLocks<C> {
             if held.records.iter().any(|r| r.against(&wanted)) {
                 return if io.nonblock { None } else { waiter.wait(&mut held, &wanted).err().map(Err) };
             }
-            // One more by the cut, and its own.
+            // Two ranges: one from a split, and the new one.
             if held.make_room(wanted.owner, 2, charge).is_err() {
                 held.settle(wanted.owner);
                 return Some(Err(FsError::OutOfMemory));
@@ -278,26 +278,26 @@ impl<C: Charge> RecordLocks<C> {
             Some(Ok(()))
         });
         if !matches!(locked, Ok(Ok(()))) {
-            // It gives up.
+            // The thread stops waiting.
             let mut held = self.held.lock();
             if held.waiting != 0 {
                 waiter.no_more(&mut held, &mut WAITS.lock());
             }
         }
         locked??;
-        // A lock that became shared lets others in.
+        // Other owners can use a lock that became shared.
         self.readiness.notify();
         Ok(())
     }
 
-    /// Takes the owner's locks off `start..end`.
+    /// Removes the owner's locks from `start..end`.
     pub fn unlock(&self, owner: Owner, start: u64, end: u64) -> Result<(), FsError> {
         if self.count.load(Ordering::Acquire) == 0 {
             return Ok(());
         }
         {
             let mut held = self.held.lock();
-            // Only what becomes two needs memory.
+            // Only a range that is split needs memory.
             let splits = |r: &Record| r.owner == owner && r.start < start && end < r.end;
             // An owner that has a range has a charge.
             if held.records.iter().any(splits) && held.make_room(owner, 1, |_| None).is_err() {
@@ -311,8 +311,8 @@ impl<C: Charge> RecordLocks<C> {
         Ok(())
     }
 
-    /// Locks the whole file for an open file; waits as `io` allows. A lock of the other kind that it has goes first, as on Linux:
-    /// two that share the file and both want it alone do not wait for each other.
+    /// Locks the whole file for an open file; waits as `io` allows. Its lock of the other kind is released first, as on
+    /// Linux. So two sharers that both want the file exclusively do not wait for each other.
     pub fn lock_whole(&self, file: u64, exclusive: bool, io: &Io<'_>) -> Result<(), FsError> {
         let wanted = Record { start: 0, end: u64::MAX, exclusive, owner: Owner::File(file) };
         let changes = {
@@ -342,7 +342,7 @@ impl<C: Charge> RecordLocks<C> {
         Ok(())
     }
 
-    /// Takes the open file's lock off the whole file.
+    /// Removes the open file's lock on the whole file.
     pub fn unlock_whole(&self, file: u64) {
         if self.count.load(Ordering::Acquire) == 0 {
             return;
@@ -355,7 +355,7 @@ impl<C: Charge> RecordLocks<C> {
         self.readiness.notify();
     }
 
-    /// The open file is closed.
+    /// Removes the locks of a closed open file.
     pub(crate) fn release_file(&self, file: u64) {
         if self.count.load(Ordering::Acquire) == 0 {
             return;
@@ -369,7 +369,7 @@ impl<C: Charge> RecordLocks<C> {
         self.readiness.notify();
     }
 
-    /// The process closed a descriptor of the file: all its range locks end, as POSIX has it.
+    /// Called when the process closed a descriptor of the file: all its range locks end, as POSIX requires.
     pub fn release_process(&self, id: u64) {
         if self.count.load(Ordering::Acquire) == 0 {
             return;
@@ -382,7 +382,8 @@ impl<C: Charge> RecordLocks<C> {
         self.readiness.notify();
     }
 
-    /// What is held has changed, for which who waits is told after the lock: what each of them waits for, it looks at again.
+    /// Updates count and waits after a change of the locks. The caller notifies waiters after unlocking; each then
+    /// checks its conflicts again.
     fn changed(&self, held: &mut Held<C>) {
         held.shrink();
         self.count.store(held.records.len() + held.whole.len(), Ordering::Release);
@@ -392,13 +393,14 @@ impl<C: Charge> RecordLocks<C> {
         }
     }
 
-    /// What names this file's locks in [`WAITS`].
+    /// The id of this file's locks in [`WAITS`].
     fn at(&self) -> usize {
         core::ptr::from_ref(self).addr()
     }
 }
 
-/// Adds a lock to a range that the owner has cut free; it and equal neighbours become one. The caller has reserved room.
+/// Adds a lock to a range without locks of the owner, and merges it with equal neighbours. The caller has reserved
+/// room.
 fn add(records: &mut Vec<Record>, mut new: Record) {
     records.retain(|r| {
         let equal = r.owner == new.owner && r.exclusive == new.exclusive;
@@ -412,7 +414,8 @@ fn add(records: &mut Vec<Record>, mut new: Record) {
     records.push_reserved(new);
 }
 
-/// Takes `start..end` out of the owner's records. A record that reaches over both ends becomes two; the caller has reserved room.
+/// Removes `start..end` from the owner's records. A record that reaches over both ends is split; the caller has
+/// reserved room.
 fn cut(records: &mut Vec<Record>, owner: Owner, start: u64, end: u64) {
     let mut rest = None;
     records.retain_mut(|r| {
@@ -466,18 +469,18 @@ mod tests {
         assert_eq!(locks.lock_whole(8, false, &Io::NOW), Err(FsError::WouldBlock));
         locks.release_file(7);
         locks.lock_whole(8, false, &Io::NOW).unwrap();
-        // Who wants another kind of lock gives up the one that it has, whether or not it gets that.
+        // An owner that requests the other kind of lock loses its present one, even if it does not get the new one.
         locks.lock_whole(9, false, &Io::NOW).unwrap();
         assert_eq!(locks.lock_whole(8, true, &Io::NOW), Err(FsError::WouldBlock));
         locks.lock_whole(9, true, &Io::NOW).unwrap();
     }
 
-    /// Waits, though not for ever where something is wrong.
+    /// Waits up to a time limit, so that a failing test ends.
     fn patient() -> Io<'static> {
         Io { deadline: Some(quire_sync::hooks::now() + 10_000_000_000), ..Io::WAIT }
     }
 
-    /// Owners that no other test has: those who wait are in one list.
+    /// Owners that no other test uses, because all waiters are in one list.
     fn wait_in_turn(files: &[RecordLocks], first_owner: u64) {
         let record = |i: usize| Record { start: 0, end: 1, exclusive: true, owner: owner(first_owner + i as u64) };
         for (i, locks) in files.iter().enumerate() {
@@ -500,11 +503,11 @@ mod tests {
             for _ in 0..3 {
                 assert_eq!(next(last).lock(record(last), &patient()), Err(FsError::Deadlock));
             }
-            // An open file's lock is in nobody's circle, as on Linux.
+            // An open file's lock is in no circle, as on Linux.
             let by_file = Record { owner: Owner::File(first_owner), ..record(last) };
             let io = Io { deadline: Some(quire_sync::hooks::now() + 20_000_000), ..Io::WAIT };
             assert_eq!(next(last).lock(by_file, &io), Err(FsError::WouldBlock));
-            // Who lets go ends it, one after the other.
+            // Each release ends the wait of the one before.
             files[last].release_process(first_owner + last as u64);
             for (i, waiter) in waiters.into_iter().enumerate().rev() {
                 waiter.join().unwrap().unwrap();
@@ -533,7 +536,7 @@ mod tests {
         b.lock(record(second, 0), &Io::NOW).unwrap();
         b.lock(record(5003, 1), &Io::NOW).unwrap();
         std::thread::scope(|s| {
-            // It waits for the second and for a third one.
+            // The first process waits for the second and for a third.
             let waiter = s.spawn(|| b.lock(Record { end: 2, ..record(first, 0) }, &patient()));
             while b.held.lock().waiting == 0 {
                 std::thread::yield_now();
@@ -552,7 +555,7 @@ mod tests {
         });
     }
 
-    /// Locks of a user: how many all its files have, how many this one has, and the user's limit.
+    /// Locks of a user: the number on all files, the number on this one, and the user's limit.
     struct Counted<'a>(&'a AtomicUsize, usize, usize);
 
     impl Charge for Counted<'_> {
@@ -617,7 +620,7 @@ mod tests {
             steps in prop::collection::vec((0u64..3, 0u64..20, 1u64..10, 0u8..3), 1..60),
         ) {
             let locks = RecordLocks::new();
-            // Who has each byte: an exclusive owner, or a set of sharing ones.
+            // The owners of each byte: an exclusive one, or a set of sharing ones.
             let mut model = std::vec![[None::<bool>; 3]; 40];
             for (who, start, len, what) in steps {
                 let end = start + len;

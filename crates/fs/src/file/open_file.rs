@@ -1,4 +1,4 @@
-//! Open files: what a file descriptor names.
+//! Open files, which file descriptors name.
 
 use crate::FsError;
 use crate::file::seal::Seals;
@@ -22,7 +22,7 @@ use quire_vm::object::Told;
 /// The largest offset, and size, of a file.
 pub const OFFSET_MAX: u64 = i64::MAX as u64;
 
-/// What an offset is counted from.
+/// The base of an offset.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Whence {
     /// The start of the file.
@@ -45,11 +45,11 @@ pub struct Listed<'a> {
     pub number: u64,
     /// Its kind.
     pub kind: FileKind,
-    /// Where the listing goes on behind it.
+    /// The cookie at which the listing continues after it.
     pub next: u64,
 }
 
-/// What an open file reads and writes.
+/// The content that an open file reads and writes.
 pub enum Body<H: Host> {
     /// The inode's object.
     File,
@@ -61,7 +61,7 @@ pub enum Body<H: Host> {
     Text(Arc<dyn GeneratedFile>, Mutex<Option<Text>>),
     /// A stream.
     Stream(Arc<dyn Stream>),
-    /// Nothing: the file only names something.
+    /// None: opened with O_PATH, only as a name.
     Path,
 }
 
@@ -77,14 +77,14 @@ impl<H: Host> Body<H> {
 
 /// An open file. File descriptors share it; the last one to go closes it.
 pub struct OpenFile<H: Host> {
-    /// What was opened.
+    /// The dentry that was opened.
     pub dentry: Hold<Dentry<H>>,
     counted: Counted<H>,
     flags: AtomicU32,
     /// Held for the length of a call that moves it, so that two readers do not get the same bytes.
     position: Mutex<u64>,
     body: Body<H>,
-    /// Up to where it has been told of writes that failed; of regular files.
+    /// The failed writes that it has reported; of regular files.
     told: Option<Told>,
     /// The open file counts as a writer ([`crate::file::text`]).
     writes: bool,
@@ -99,14 +99,14 @@ impl<H: Host> Drop for Counted<H> {
     }
 }
 
-/// All that an open file needs: taken before anything is made or changed, so that nothing has to be taken back for want of it.
+/// All resources of an open file, allocated before any change, so that no change has to be undone for want of them.
 pub(crate) struct Opening<H: Host> {
     room: Room<OpenFile<H>>,
     counted: Counted<H>,
 }
 
 impl<H: Host> Opening<H> {
-    /// Memory for one more open file, and a place among those of the system.
+    /// Memory for one more open file, counted in the system's limit.
     pub(crate) fn new(host: &H) -> Result<Self, FsError> {
         let room = Room::try_new()?;
         if !host.file_opened() {
@@ -132,12 +132,12 @@ impl<H: Host> OpenFile<H> {
         room.fill(OpenFile { dentry, counted, flags, position: Mutex::new(0), body, told, writes })
     }
 
-    /// How it is open.
+    /// Its open flags.
     pub fn flags(&self) -> OpenFlags {
         OpenFlags::from_bits_truncate(self.flags.load(Ordering::Relaxed))
     }
 
-    /// Changes what can be changed.
+    /// Changes the changeable flags.
     pub fn set_flags(&self, new: OpenFlags) {
         let keep = !OpenFlags::CHANGEABLE.bits();
         let new = (new & OpenFlags::CHANGEABLE).bits();
@@ -175,7 +175,7 @@ impl<H: Host> OpenFile<H> {
         }
     }
 
-    /// Whether reading and writing at an offset means something.
+    /// Fails if the file has no positions.
     pub fn has_positions(&self) -> Result<(), FsError> {
         match &self.body {
             Body::Stream(s) if !s.seekable() => Err(FsError::NotSeekable),
@@ -255,7 +255,7 @@ impl<H: Host> OpenFile<H> {
         }
     }
 
-    /// Returns how much was written and where that ended.
+    /// Returns the number of bytes written, and the offset behind them.
     fn write_here(
         &self,
         io: &Io<'_>,
@@ -329,7 +329,7 @@ impl<H: Host> OpenFile<H> {
                 Whence::Data => object.next_data(page).filter(|at| at * (PAGE_SIZE as u64) < size),
                 _ => Some(object.next_hole(page)),
             };
-            // The end of a file is a hole, and what lies behind the last data is none.
+            // The end of a file counts as a hole, but no data follows the last data.
             to = to.max(found.ok_or(FsError::NoDevice)?.saturating_mul(PAGE_SIZE as u64)).min(size);
         }
         *position = to;
@@ -353,7 +353,7 @@ impl<H: Host> OpenFile<H> {
         self.dentry.inode.truncate(&self.counted.0, size, io)
     }
 
-    /// Writes what has changed in `offset..end` to where the file is kept, and waits for that.
+    /// Writes changed pages in `offset..end` to the file's storage, and waits for that.
     pub fn write_back(&self, offset: u64, end: u64) {
         if let Some(file) = self.regular() {
             let page = PAGE_SIZE as u64;
@@ -361,7 +361,7 @@ impl<H: Host> OpenFile<H> {
         }
     }
 
-    /// An error where a write of the file has failed, whoever started it, and this open file has not been told yet.
+    /// An error if a write of the file has failed, by any caller, and this open file has not reported it yet.
     pub fn write_error(&self) -> Result<(), FsError> {
         match (self.regular(), &self.told) {
             (Some(file), Some(told)) => file.object.write_errors().tell(told).map_err(|_| FsError::Io),
@@ -398,7 +398,7 @@ impl<H: Host> OpenFile<H> {
         Ok(())
     }
 
-    /// Makes `offset..offset + len` read as zeroes and gives whole pages back; the size stays.
+    /// Makes `offset..offset + len` read as zeroes and frees whole pages; the size stays.
     pub fn punch(&self, io: &Io<'_>, offset: u64, len: u64) -> Result<(), FsError> {
         self.permits(OpenFlags::WRITE)?;
         let file = self.regular().ok_or(FsError::NoDevice)?;
@@ -425,8 +425,8 @@ impl<H: Host> OpenFile<H> {
         Ok(())
     }
 
-    /// Lists a directory from the current position: calls `each` until it returns false, and leaves the position behind the
-    /// last entry that it took.
+    /// Lists a directory from the current position: calls `each` until it returns false, and leaves the position behind
+    /// the last accepted entry.
     pub fn list(&self, each: &mut dyn FnMut(&Listed<'_>) -> bool) -> Result<(), FsError> {
         let flags = self.flags();
         if !matches!(self.body, Body::Directory | Body::Names(_)) {
@@ -482,7 +482,7 @@ impl<H: Host> OpenFile<H> {
         }
     }
 
-    /// What can be done now without waiting. Files are always ready.
+    /// The operations that need no wait now. Files are always ready.
     pub fn ready(&self) -> Ready {
         match &self.body {
             Body::Stream(s) => s.ready(),
@@ -491,7 +491,7 @@ impl<H: Host> OpenFile<H> {
         }
     }
 
-    /// Where changes of [`ready`](Self::ready) are announced.
+    /// The announcer of changes of [`ready`](Self::ready).
     pub fn readiness(&self) -> Option<&Readiness> {
         self.stream()?.readiness()
     }
@@ -511,14 +511,14 @@ impl<H: Host> Drop for OpenFile<H> {
 }
 
 impl<H: Host> OpenFile<H> {
-    /// Names this open file among owners of locks.
+    /// The id of this open file as an owner of locks.
     pub fn lock_owner(&self) -> u64 {
         core::ptr::from_ref(self).addr() as u64
     }
 }
 
-/// How many of `len` bytes at `offset` a writer may write to a file with these seals. As on Linux, a writer leaves out a whole page that
-/// would reach beyond the end of a file sealed against growth.
+/// How many of `len` bytes at `offset` a writer may write to a file with these seals. As on Linux, a writer skips a
+/// whole page that would reach beyond the end of a file sealed against growth.
 #[cold]
 fn sealed_room(seals: Seals, size: u64, offset: u64, len: usize) -> Result<u64, FsError> {
     if seals.intersects(Seals::WRITES) {

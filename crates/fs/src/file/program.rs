@@ -8,11 +8,12 @@ use core::ops::Deref;
 use quire_heap::Arc;
 use quire_lookup::Hold;
 
-/// A regular file that nobody can open for writing as long as this is there.
+/// A regular file that no process can open for writing while this exists.
 pub struct Program<H: Host>(Hold<Dentry<H>>);
 
 impl<H: Host> Program<H> {
-    /// The file of `dentry`. [`FsError::TextBusy`] where it is open for writing, [`FsError::Denied`] where it is no regular file.
+    /// The file of `dentry`. [`FsError::TextBusy`] where it is open for writing, [`FsError::Denied`] where it is no
+    /// regular file.
     pub fn new(dentry: Hold<Dentry<H>>) -> Result<Self, FsError> {
         let Node::File(file) = &dentry.inode.node else { return Err(FsError::Denied) };
         file.writing.text.enter(RUNS)?;
@@ -114,7 +115,7 @@ mod tests {
         drop(writer);
     }
 
-    /// Threads open the file for writing and execute it: never both at once, and in the end neither counts.
+    /// Threads open the file for writing and execute it: never both at once, and at the end both counts are zero.
     #[test]
     fn racing_writers_and_programs_exclude_each_other() {
         let vfs = tree();

@@ -1,8 +1,9 @@
-//! Seals: what a file in memory says will not happen to it any more. Seals come and never go.
+//! Seals: promises that a file in memory will not change in some way. Seals are added, never removed.
 //!
-//! A file is sealed against writing only while no mapping can store into it. One count decides that, as one does of programs
-//! ([`text`](crate::file::text)): above zero it counts shared mappings that may store, and map operations that are about to make one; below
-//! zero there will be none. So of a seal and a mapping at the same moment one is refused. Files that cannot be sealed count nothing.
+//! A file is sealed against writing only while no mapping can store into it. One count decides that, as for programs
+//! ([`text`](crate::file::text)). Above zero it counts shared mappings that may store, and map operations about to make
+//! one. Below zero no such mapping can be made. So of a concurrent seal and mapping one is refused. Files that cannot
+//! be sealed have no count.
 
 use crate::FsError;
 use quire_sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,9 +14,9 @@ bitflags::bitflags! {
     pub struct Seals: u32 {
         /// No seal is added.
         const SEAL = 1;
-        /// It becomes no shorter.
+        /// The file does not shrink.
         const SHRINK = 2;
-        /// It becomes no longer.
+        /// The file does not grow.
         const GROW = 4;
         /// Its bytes do not change.
         const WRITE = 8;
@@ -27,14 +28,14 @@ bitflags::bitflags! {
 }
 
 impl Seals {
-    /// Those that forbid writes.
+    /// The seals that forbid writes.
     pub const WRITES: Seals = Seals::WRITE.union(Seals::FUTURE_WRITE);
 }
 
 /// The count of a file once no mapping may store into it.
 const DENIED: i64 = -1;
 
-/// How many mappings may store into a file; see the module. And whether seals forbid writes.
+/// The number of mappings that may store into a file (see the module), and whether seals forbid writes.
 pub(crate) struct Stores(AtomicU64, AtomicBool);
 
 impl Stores {
@@ -42,13 +43,13 @@ impl Stores {
         Stores(AtomicU64::new(0), AtomicBool::new(false))
     }
 
-    /// Seals forbid writes from now on, though mappings may store that were there before.
+    /// Notes that seals forbid writes from now on. Older mappings may still store.
     pub fn forbid_writes(&self) {
         self.1.store(true, Ordering::SeqCst);
     }
 
-    /// A program is about to change the file through a mapping that may store, otherwise than by a store. Counts until
-    /// [`leave`](Self::leave). `false`: seals forbid that.
+    /// Begins a change of the file through a mapping that may store, other than by a store. Counts until
+    /// [`leave`](Self::leave). `false`: seals forbid it.
     pub fn begin_change(&self) -> bool {
         if self.enter().is_err() {
             return false;
@@ -60,32 +61,33 @@ impl Stores {
         !forbidden
     }
 
-    /// One more, unless there will be none.
+    /// Adds one, unless mappings are denied.
     fn enter(&self) -> Result<(), FsError> {
         let more = |n: u64| (n as i64 != DENIED).then(|| n + 1);
         self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).map(drop).map_err(|_| FsError::NotPermitted)
     }
 
-    /// One more while there is one: the mapping that is copied or split, or the map operation that makes it.
+    /// Adds one while there is one: the mapping that is copied or split, or the map operation.
     pub fn add(&self) {
         let before = self.0.fetch_add(1, Ordering::AcqRel) as i64;
         debug_assert!(before > 0, "a mapping that may store comes from one, or is announced");
     }
 
-    /// One less.
+    /// Removes one.
     pub fn leave(&self) {
         let before = self.0.fetch_sub(1, Ordering::AcqRel) as i64;
         debug_assert!(before > 0, "what leaves counts");
     }
 
-    /// There will be none, unless there is one: [`FsError::Busy`].
+    /// Denies such mappings from now on; [`FsError::Busy`] if there is one.
     pub fn deny(&self) -> Result<(), FsError> {
         let denied = self.0.compare_exchange(0, DENIED as u64, Ordering::AcqRel, Ordering::Relaxed);
         denied.map(drop).map_err(|_| FsError::Busy)
     }
 }
 
-/// A shared mapping is about to be made that may store into a file. While this is there, the file is not sealed against writing.
+/// The announcement of a shared mapping that may store into a file. While it exists, the file cannot be sealed against
+/// writing.
 #[must_use]
 pub struct ToStore<'a>(&'a Stores);
 
@@ -143,7 +145,7 @@ mod tests {
         assert_eq!(file.truncate(&Io::NOW, 10_001), denied);
         assert_eq!(file.allocate(&Io::NOW, 0, 10_001, true), denied);
         assert_eq!(file.allocate(&Io::NOW, 0, 10_001, false), denied);
-        // A page that would reach beyond the end is not written at all.
+        // A page that would reach beyond the end is skipped.
         assert_eq!(write(&file, 9_000, 1_001), Err(FsError::NotPermitted));
         // A limit cuts the write first.
         let limited = |most| file.write_at(&Io { most, ..Io::NOW }, 9_000, &mut SliceSource::new(&[1; 1_001]));
@@ -184,7 +186,7 @@ mod tests {
         assert_eq!(plain.dentry.inode.seals(), Some(Seals::EXEC));
         assert_eq!(vfs.set_mode(&Who::ROOT, &plain.dentry.inode, 0o645), Err(FsError::NotPermitted));
         vfs.set_mode(&Who::ROOT, &plain.dentry.inode, 0o600).unwrap();
-        // What may be executed and stays so is not written either.
+        // A file sealed as executable is not written either.
         let program = file(&vfs, Seals::empty());
         program.dentry.inode.add_seals(Seals::EXEC).unwrap();
         assert_eq!(program.dentry.inode.seals(), Some(Seals::all() - Seals::SEAL));

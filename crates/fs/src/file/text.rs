@@ -1,10 +1,12 @@
-//! Writers and programs exclude each other: no writer opens a file that is executed, and no file that is open for writing is executed.
+//! Exclusion of writers and programs: an executed file cannot be opened for writing, and a file open for writing cannot
+//! be executed.
 //!
-//! One count says both, so that of an open for writing and an exec at the same moment one is refused: above zero it counts open files
-//! that may write, below zero programs that run the file or are being loaded from it. [`TextUse`] alone changes it, in one step.
+//! One count serves both, so that of a concurrent open for writing and exec one is refused. Above zero it counts open
+//! files that may write. Below zero it counts programs that run the file or are being loaded from it. Only [`TextUse`]
+//! changes it, by one atomic operation.
 //!
-//! As on Linux, the file that a process executes is one of these, and a script or an ELF interpreter only while an exec reads it.
-//! A process that was forked shares what its parent has loaded, and so its count.
+//! As on Linux, the file that a process executes counts. A script or an ELF interpreter counts only while an exec reads
+//! it. A forked process shares its parent's loaded program, and so its count.
 
 use crate::FsError;
 use quire_sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +15,7 @@ use quire_sync::atomic::{AtomicU64, Ordering};
 const WRITES: i64 = 1;
 pub(super) const RUNS: i64 = -1;
 
-/// How a regular file is used as a program; see the module.
+/// The use of a regular file by writers and programs; see the module.
 #[repr(align(64))]
 pub struct TextUse(AtomicU64);
 
@@ -22,7 +24,7 @@ impl TextUse {
         TextUse(AtomicU64::new(0))
     }
 
-    /// Adds `by` to the count, where that does not turn it to the other side of zero.
+    /// Adds `by` to the count, unless the count is on the other side of zero.
     pub(super) fn enter(&self, by: i64) -> Result<(), FsError> {
         let more = |n: u64| {
             let n = n as i64;
@@ -31,25 +33,25 @@ impl TextUse {
         self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).map(drop).map_err(|_| FsError::TextBusy)
     }
 
-    /// Takes back what `enter` added.
+    /// Subtracts the number that `enter` added.
     pub(super) fn leave(&self, by: i64) {
         let before = self.0.fetch_sub(by as u64, Ordering::AcqRel) as i64;
         debug_assert!(before.signum() == by, "what leaves counts");
     }
 
-    /// One more open file that may write.
+    /// Counts an open file that may write.
     pub(crate) fn write(&self) -> Result<Writer<'_>, FsError> {
         self.enter(WRITES)?;
         Ok(Writer(self))
     }
 
-    /// A writer that was [kept](Writer::keep) is gone.
+    /// Ends the count of a [kept](Writer::keep) writer.
     pub(crate) fn end_write(&self) {
         self.leave(WRITES);
     }
 }
 
-/// An open file that may write; it counts no more when this is dropped.
+/// An open file that may write; dropping it ends its count.
 #[must_use]
 pub(crate) struct Writer<'a>(&'a TextUse);
 

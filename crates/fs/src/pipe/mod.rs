@@ -1,14 +1,14 @@
 //! Pipes: a ring of bytes in pages, between writers and readers that copy at the same time.
 //!
-//! Positions only grow: `written` is moved by the writer that holds `writer`, `read` by the reader that holds `reader`. The
-//! bytes between them belong to readers, the others to writers; each page has a sleeping lock, held over one copy, for the
-//! page where the two meet. No spin lock is held over a copy, which may fault and sleep.
+//! Positions only grow. The writer that holds `writer` moves `written`, the reader that holds `reader` moves `read`.
+//! The bytes between them belong to readers, the others to writers. Each page has a sleeping lock, held over one copy,
+//! for the page where the two meet. No spin lock is held over a copy, which may fault and sleep.
 //!
-//! The ring changes its size under both locks ([`resize`](PipeEnd::resize)): a reader or a writer that holds its own finds the same
-//! ring as long as it does. A ring of up to [`DEFAULT`] pages is part of the pipe; a larger one is memory of its own.
+//! The ring changes its size under both locks ([`resize`](PipeEnd::resize)). So the ring is stable for a reader or
+//! writer that holds its lock. A ring of up to [`DEFAULT`] pages is part of the pipe; a larger one is allocated.
 //!
-//! The user that opens the first end is charged with the ring until the last end is closed. The next opener of a FIFO then pays for a
-//! new ring of the first size.
+//! The user that opens the first end is charged with the ring until the last end is closed. The next opener of a FIFO
+//! then pays for a new ring of the first size.
 
 use crate::FsError;
 use crate::host::{Host, PAGE_SIZE};
@@ -23,17 +23,18 @@ use quire_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence_ful
 
 /// Pages of a new pipe's ring.
 pub const DEFAULT: usize = 16;
-/// A write of at most so many bytes is never torn apart by another.
+/// Bytes of the largest write that no other write interrupts.
 pub const ATOMIC: usize = PAGE_SIZE;
-/// How often a writer waits in a row for memory that others then take.
+/// How often in a row a writer waits for memory that other threads then take.
 const PATIENCE: u32 = 32;
 
 /// A pipe. Its ends are [`PipeEnd`]s.
 pub struct Pipe<H: Host> {
     host: H,
-    /// The ring, or its beginning is, while it has no memory of its own.
+    /// The ring, or its first pages, while it is not allocated separately.
     pages: [Slot<H>; DEFAULT],
-    /// How many pages the ring has: a power of two. Changed under both locks, or under the writer's while no end is open.
+    /// The number of the ring's pages: a power of two. Changed under both locks, or under the writer's while no end is
+    /// open.
     size: AtomicUsize,
     /// One reader copies at a time.
     reader: Mutex<Large<H>>,
@@ -43,21 +44,22 @@ pub struct Pipe<H: Host> {
     read: AtomicU64,
     /// Packets were written, so room is counted in whole pages.
     packets: AtomicBool,
-    /// How many of the bytes between the positions are gaps.
+    /// The number of gap bytes between the positions.
     gaps: AtomicUsize,
     /// Open ends.
     readers: AtomicUsize,
     writers: AtomicUsize,
-    /// How often each side was opened: who waits for the other end sees one that came and went.
+    /// How often each side was opened. A thread that waits for the other end notices an end that was opened and closed
+    /// meanwhile.
     reader_opens: AtomicU64,
     writer_opens: AtomicU64,
-    /// Shared by the two pipes of a socket pair, which is polled as one thing.
+    /// Shared by the two pipes of a socket pair, because the pair is polled as one file.
     readiness: Arc<Readiness>,
 }
 
 /// A page of the ring.
 struct Place<H: Host> {
-    /// Allocated by the writer that first gets there, kept until the pipe goes or changes its size.
+    /// Allocated by the first writer that reaches it, kept until the pipe is freed or resized.
     page: Option<H::Page>,
     mark: Mark,
 }
@@ -68,16 +70,16 @@ impl<H: Host> Place<H> {
 
 type Slot<H> = Mutex<Place<H>>;
 
-/// A ring that has memory of its own. The reader's lock and the writer's lock each keep a reference to the same one.
+/// A separately allocated ring. The reader's lock and the writer's lock each hold a reference to the same ring.
 type Large<H> = Option<Arc<Vec<Slot<H>>>>;
 
 /// A pipe, its reading end and its writing end.
 pub type NewPipe<H> = (Arc<Pipe<H>>, [Arc<dyn Stream>; 2]);
 
-/// What the writer's lock guards.
+/// The state under the writer's lock.
 struct Writing<H: Host> {
     large: Large<H>,
-    /// There while an end is open; never of sockets.
+    /// Present while an end is open; never for sockets.
     charge: Option<H::PipeCharge>,
 }
 
@@ -86,10 +88,10 @@ pub struct PipeEnd<H: Host> {
     pipe: Arc<Pipe<H>>,
     reads: bool,
     writes: bool,
-    /// How often the writing side had been opened when this end was opened without anybody there: it is not hung up before
-    /// a writer came. `u64::MAX` for all others.
+    /// The number of openings of the writing side when this end was opened without a writer. The end shows no hangup
+    /// before a writer has come. `u64::MAX` for all other ends.
     unmet: u64,
-    /// It is an end no more, though somebody still has it.
+    /// The end is closed, though a thread may still have it.
     closed: AtomicBool,
 }
 
@@ -99,7 +101,7 @@ impl<H: Host> Pipe<H> {
         Self::announced_by(host, Arc::try_new(Readiness::new())?)
     }
 
-    /// The two ends of a new pipe, with which the calling thread's user is charged.
+    /// The two ends of a new pipe, charged to the calling thread's user.
     pub fn ends(host: H) -> Result<NewPipe<H>, FsError> {
         let (pages, charge) = host.charge_pipe().ok_or(FsError::TooManyPipes)?;
         let pipe = Self::made(host, Arc::try_new(Readiness::new())?, pages, Some(charge))?;
@@ -108,7 +110,7 @@ impl<H: Host> Pipe<H> {
         Ok((pipe, ends))
     }
 
-    /// A pipe with which no user is charged.
+    /// A pipe that is charged to no user.
     fn announced_by(host: H, readiness: Arc<Readiness>) -> Result<Arc<Self>, FsError> {
         Self::made(host, readiness, DEFAULT, None)
     }
@@ -137,23 +139,24 @@ impl<H: Host> Pipe<H> {
         })?)
     }
 
-    /// Opens ends without waiting for the other.
+    /// Opens ends without waiting for the other side.
     pub fn open_now(this: &Arc<Self>, reads: bool, writes: bool) -> Result<Arc<dyn Stream>, FsError> {
         let room = Room::try_new()?;
         Ok(unsize!(room.fill(Self::opened(this, reads, writes)?)))
     }
 
-    /// Ends of a pipe that is paid for, or is not to be. Their memory comes first: others see each opening, and cannot unsee it.
+    /// Ends of a pipe whose charge is settled. Their memory is allocated first, because other threads see each opening,
+    /// and it cannot be undone.
     fn end(this: &Arc<Self>, reads: bool, writes: bool) -> Result<Arc<PipeEnd<H>>, FsError> {
         let room = Room::try_new()?;
         this.count(reads, writes);
         Ok(room.fill(Self::announced(this, reads, writes)))
     }
 
-    /// Ends that are open. The first one that opens is charged.
+    /// Opens ends. The first opener is charged.
     fn opened(this: &Arc<Self>, reads: bool, writes: bool) -> Result<PipeEnd<H>, FsError> {
         let mut writer = this.writer.lock();
-        // An end that was the last one has left and not emptied the pipe yet: its bytes and its charge are not the opener's.
+        // The last end has closed and not yet emptied the pipe: its bytes and its charge are not the opener's.
         while writer.charge.is_some() && this.is_closed() {
             drop(writer);
             this.empty_if_closed();
@@ -164,7 +167,7 @@ impl<H: Host> Pipe<H> {
             writer.charge = Some(charge);
             this.size.store(pages, Ordering::Release);
         }
-        // Under the lock, so that the last end to close does not give the charge back meanwhile.
+        // Under the lock, so that the last end to close does not return the charge meanwhile.
         this.count(reads, writes);
         drop(writer);
         Ok(Self::announced(this, reads, writes))
@@ -190,20 +193,20 @@ impl<H: Host> Pipe<H> {
         }
     }
 
-    /// Ends that are counted.
+    /// Ends that are counted already. Notifies waiters.
     fn announced(this: &Arc<Self>, reads: bool, writes: bool) -> PipeEnd<H> {
         this.readiness.notify();
         PipeEnd { pipe: this.clone(), reads, writes, unmet: u64::MAX, closed: AtomicBool::new(false) }
     }
 
-    /// Opens ends as opening a FIFO does: one side waits until the other is, or was, there; a writer that does not wait
-    /// fails instead.
+    /// Opens ends of a FIFO: one side waits until the other is open, or was meanwhile. A nonblocking writer fails
+    /// instead.
     pub fn open(this: &Arc<Self>, reads: bool, writes: bool, io: &Io<'_>) -> Result<Arc<dyn Stream>, FsError> {
         if writes && !reads && io.nonblock && this.readers.load(Ordering::Acquire) == 0 {
             return Err(FsError::NoDevice);
         }
         let room = Room::try_new()?;
-        // Who is there already may come to life by this opening, and be gone before this thread looks again.
+        // This opening may wake a thread of the other side, which may close its end before this thread checks again.
         let (there, opens) = match reads {
             true => (&this.writers, &this.writer_opens),
             false => (&this.readers, &this.reader_opens),
@@ -227,11 +230,11 @@ impl<H: Host> Pipe<H> {
         self.readers.load(Ordering::Acquire) + self.writers.load(Ordering::Acquire) == 0
     }
 
-    /// What nobody read is lost with the last end: whoever opens a FIFO then finds it empty.
+    /// Drops unread bytes after the last end has closed, so that the next opener of a FIFO finds it empty.
     fn empty_if_closed(&self) {
         if self.is_closed() {
             let (mut reader, mut writer) = (self.reader.lock(), self.writer.lock());
-            // A reader that opened meanwhile may lose what was written before it came, and a writer has the lock or comes
+            // A reader that opened meanwhile may lose bytes written before. A writer either has the lock or comes
             // later.
             if self.is_closed() {
                 self.read.store(self.written.load(Ordering::Acquire), Ordering::Release);
@@ -246,7 +249,7 @@ impl<H: Host> Pipe<H> {
 
     fn filled(&self) -> usize {
         let read = self.read.load(Ordering::Acquire);
-        // A writer of packets may have moved both on before both were looked at.
+        // A writer of packets may have advanced both between the two loads.
         self.written.load(Ordering::Acquire).saturating_sub(read) as usize
     }
 
@@ -259,7 +262,7 @@ impl<H: Host> Pipe<H> {
         self.room(self.capacity(), read, self.written.load(Ordering::Acquire))
     }
 
-    /// What is free between these positions. They may have moved between two looks at them.
+    /// The free bytes at these positions, which may have moved between the loads.
     fn room(&self, capacity: usize, read: u64, written: u64) -> usize {
         let mut used = written.saturating_sub(read);
         if used > 0 && self.packets.load(Ordering::Acquire) {
@@ -268,7 +271,7 @@ impl<H: Host> Pipe<H> {
         capacity.saturating_sub(used as usize)
     }
 
-    /// The ring, for a thread that holds the reader's or the writer's lock, in which `large` is.
+    /// The ring, for a thread that holds the reader's or the writer's lock, which guards `large`.
     fn ring<'a>(&'a self, large: &'a Large<H>) -> &'a [Slot<H>] {
         match large {
             None => &self.pages[..self.size.load(Ordering::Relaxed).min(DEFAULT)],
@@ -276,7 +279,7 @@ impl<H: Host> Pipe<H> {
         }
     }
 
-    /// Copies what is there into `sink`.
+    /// Copies available bytes into `sink`.
     fn take(&self, sink: &mut dyn Sink) -> Result<usize, FsError> {
         let one = self.reader.lock();
         let ring = self.ring(&one);
@@ -330,14 +333,14 @@ impl<H: Host> Pipe<H> {
             }
         }
         self.read.store(at, Ordering::Release);
-        // Writers and polls wait for room only while less than ATOMIC bytes are free. Whether that was so is asked now, after
-        // the new position: writers went on during the copy, and one that then found the ring full looked at the position
-        // after its last write; so either it saw the new one, or its write is seen here.
+        // Writers and polls wait for room only while less than ATOMIC bytes are free. That is checked now, after the
+        // store of the new position, because writers continued during the copy. A writer that then found the ring full
+        // has read the position after its last write. So either it saw the new position, or its write is seen here.
         fence_full();
         let free_until_now = self.room(capacity, start, self.written.load(Ordering::Acquire));
         // As in `put`.
         drop(one);
-        // A read can fail after a gap alone: it took no byte, but made room.
+        // A read can fail after skipping only a gap: it took no byte, but made room.
         if at > start && free_until_now < ATOMIC {
             self.readiness.notify();
         }
@@ -347,9 +350,10 @@ impl<H: Host> Pipe<H> {
         }
     }
 
-    /// Copies `left` bytes from `source`, or what fits, if that is at least `need`; else nothing. What is copied becomes visible at once.
+    /// Copies `left` bytes from `source`, or as many as fit, if these are at least `need`; else none. Copied bytes
+    /// become visible at once.
     ///
-    /// Inline, since a write of a stream comes here once and packets hardly ever do.
+    /// Inline, since a stream's write calls it once and packets hardly ever do.
     #[inline(always)]
     fn put(&self, source: &mut dyn Source, need: usize, left: usize) -> Result<usize, FsError> {
         let one = self.writer.lock();
@@ -389,7 +393,7 @@ impl<H: Host> Pipe<H> {
             }
         }
         self.written.store(at, Ordering::Release);
-        // A listener may have the last reference to an end, which needs both locks to go.
+        // A listener may have the last reference to an end, whose drop needs both locks.
         drop(one);
         if done > 0 {
             self.readiness.notify();
@@ -413,7 +417,7 @@ impl<H: Host> Pipe<H> {
                 }
                 continue; // another reader was faster
             }
-            // The writers are looked at first: the last one wrote before it closed.
+            // The writers are checked first: the last one wrote before it closed.
             let state = || {
                 let open = self.writers.load(Ordering::Acquire) > 0 && !closed.load(Ordering::Acquire);
                 if self.filled() > 0 { Some(true) } else { (!open).then_some(false) }
@@ -428,7 +432,7 @@ impl<H: Host> Pipe<H> {
     fn write_end(&self, closed: &AtomicBool, io: &Io<'_>, source: &mut dyn Source) -> Result<usize, FsError> {
         let mut done = 0;
         let in_vain = || self.readers.load(Ordering::Acquire) == 0 || closed.load(Ordering::Acquire);
-        // What cannot wait and is large goes on as soon as anything fits; a packet, as soon as a page is free.
+        // A large nonblocking write starts when any byte fits, a packet when a page is free.
         let grain = if io.nonblock && !io.packets && source.left() > ATOMIC { 1 } else { ATOMIC };
         let mut patience = PATIENCE;
         loop {
@@ -507,7 +511,7 @@ impl<H: Host> Stream for PipeEnd<H> {
 }
 
 impl<H: Host> PipeEnd<H> {
-    /// Ends being an end: who waits by it waits no more, and who waits at the other ones finds it gone.
+    /// Closes the end: threads that wait on it stop waiting, and threads that wait at the other side find it closed.
     fn close(&self) {
         if self.closed.swap(true, Ordering::AcqRel) {
             return;

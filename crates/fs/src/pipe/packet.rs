@@ -1,11 +1,11 @@
-//! Packets: what is written to a pipe through a file that is open with O_DIRECT.
+//! Packets: the writes to a pipe through a file opened with O_DIRECT.
 //!
-//! A packet begins a page of the ring and has that page to itself, so the ring holds as many packets as pages. Positions go on behind the
-//! page: the bytes between the end of a packet, or of the stream before it, and the next page are a *gap*. A [`Mark`] in the page says
-//! where its bytes end. Only pages that have a packet or a gap are marked.
+//! A packet begins a page of the ring and uses it alone, so the ring holds as many packets as pages. The next position
+//! is the next page. The bytes from the end of a packet, or of the stream before it, to the next page are a *gap*. A
+//! [`Mark`] in the page gives the end of its bytes. Only pages that have a packet or a gap are marked.
 //!
-//! A mark has the number of its page, because the last bytes of a stream can lie in the same page of the ring as the first ones, and
-//! because it stays where it is when the page is used again. A mark of another number means nothing.
+//! A mark has its page's number, because a stream's first and last bytes can lie in the same page of the ring. Also, a
+//! mark stays when the page is reused. A mark with another number is ignored.
 //!
 //! As on Linux, a packet that fits into the page behind the bytes of a stream becomes part of that stream.
 
@@ -16,7 +16,8 @@ use crate::stream::transfer::{Sink, Source};
 use quire_sync::MutexGuard;
 use quire_sync::atomic::Ordering;
 
-/// Where the bytes of a page end: 0, or the number of the page plus one, the number of bytes less one, and whether they are a packet.
+/// The end of a page's bytes: 0, or three fields. They are the number of the page plus one, the number of bytes less
+/// one, and whether they are a packet.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Mark(u64);
 
@@ -31,7 +32,7 @@ impl Mark {
         Mark((page + 1) << BITS | ((len as u64 - 1) << 1) | u64::from(packet))
     }
 
-    /// Of the page at position `at`: how many bytes it has, and whether they are a packet.
+    /// For the page at position `at`: its number of bytes, and whether they are a packet.
     #[inline(always)]
     pub(super) fn of(self, at: u64) -> Option<(usize, bool)> {
         if self == Self::NONE { None } else { self.of_page(at / PAGE_SIZE as u64) }
@@ -43,10 +44,10 @@ impl Mark {
     }
 }
 
-/// What a reader took of a page with a mark.
+/// The bytes that a reader took from a page with a mark.
 pub(super) struct Taken {
     pub bytes: usize,
-    /// How far the reader's position goes on.
+    /// The advance of the reader's position.
     pub positions: usize,
     /// The read ends here.
     pub last: bool,
@@ -67,7 +68,7 @@ impl<H: Host> Pipe<H> {
         let bytes = place.page.as_ref().ok_or(FsError::Io)?;
         let moved = if n == 0 { 0 } else { sink.put(&bytes[from..from + n])? };
         if packet && moved < n {
-            // Part of a packet is none: it stays.
+            // A partly read packet stays whole in the ring.
             return Err(FsError::Fault);
         }
         if !packet && from + moved < len {
@@ -77,10 +78,11 @@ impl<H: Host> Pipe<H> {
         Ok(Taken { bytes: moved, positions: PAGE_SIZE - from, last: packet })
     }
 
-    /// Copies one packet from `source` where a page of the ring is free; else nothing. The `first` one of a write may join a stream.
+    /// Copies one packet from `source` if a page of the ring is free; else none. The `first` one of a write may join a
+    /// stream.
     #[cold]
     pub(super) fn put_packet(&self, source: &mut dyn Source, first: bool) -> Result<usize, FsError> {
-        // Before the look at the room: from now on readers tell when a whole page is free.
+        // Before the check for room: from now on readers notify when a whole page is free.
         self.packets.store(true, Ordering::Release);
         let reader = self.reader.lock();
         let writer = self.writer.lock();
@@ -92,8 +94,8 @@ impl<H: Host> Pipe<H> {
             return self.join(source, odd, reader, writer);
         }
         if read == at {
-            // Nothing is in the ring: both positions go to the next page. No gap is left, for which a small ring has no room. The
-            // reader's goes first, so that no thread sees bytes between them.
+            // The ring is empty: both positions move to the next page. This leaves no gap, for which a small ring has
+            // no room. The reader's position moves first, so that no thread sees bytes between them.
             at = at.next_multiple_of(PAGE_SIZE as u64);
             read = at;
             self.read.store(at, Ordering::Release);
@@ -129,10 +131,11 @@ impl<H: Host> Pipe<H> {
         Ok(len)
     }
 
-    /// Copies the `odd` bytes of a packet to the end of the stream before it, in whose last page they have room; else nothing.
+    /// Copies the `odd` bytes of a packet to the end of the stream before it, if its last page has room for them; else
+    /// none.
     ///
-    /// Both locks are held over the copy, because another writer's packet must not come between, and because a reader that takes the
-    /// stream meanwhile would leave a packet that the next one joins.
+    /// Both locks are held over the copy, because another writer's packet must not come between. Also, a reader that
+    /// takes the stream meanwhile would leave a packet, which the next packet would join.
     fn join(
         &self,
         source: &mut dyn Source,

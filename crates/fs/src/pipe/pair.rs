@@ -37,11 +37,11 @@ impl<H: Host> Pair<H> {
         Ok((end(&one, &other)?, end(&other, &one)?))
     }
 
-    /// Closes the directions that are named, for both ends.
+    /// Closes the given directions, for both ends.
     pub fn shut(&self, reading: bool, writing: bool) {
         let from = if reading { self.from.lock().take() } else { None };
         let to = if writing { self.to.lock().take() } else { None };
-        // Others may be waiting by them.
+        // Other threads may wait on them.
         from.iter().chain(&to).for_each(|end| end.close());
         self.readiness.notify();
     }

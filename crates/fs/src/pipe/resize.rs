@@ -1,8 +1,8 @@
-//! The size of a pipe's ring, and how it changes.
+//! The size of a pipe's ring, and its changes.
 //!
-//! The page at position `p` is in place `p / PAGE_SIZE % size` of the ring. The bytes of a ring that is nearly full can begin and end
-//! in the same page: the last bytes then lie before the first ones. In a larger ring the two parts have pages of their own; in a
-//! smaller one, the pages of two parts can become one.
+//! The page at position `p` is in place `p / PAGE_SIZE % size` of the ring. The bytes of a nearly full ring can begin
+//! and end in the same page: the last bytes then lie before the first ones. In a larger ring the two parts have
+//! separate pages. In a smaller one, two parts can share a page.
 
 use super::{DEFAULT, Large, Mark, Pipe, PipeEnd, Place, Slot};
 use crate::FsError;
@@ -12,13 +12,13 @@ use quire_sync::Mutex;
 use quire_sync::atomic::Ordering;
 
 impl<H: Host> PipeEnd<H> {
-    /// How many bytes the pipe holds.
+    /// The pipe's capacity in bytes.
     pub fn capacity(&self) -> usize {
         self.pipe.capacity()
     }
 
-    /// Gives the ring `pages` pages, a power of two. The bytes in it stay, and their order. [`FsError::NotPermitted`] where it would grow
-    /// to more than `most`, [`FsError::Busy`] where the bytes have no room.
+    /// Gives the ring `pages` pages, a power of two. The bytes in it stay, and their order. [`FsError::NotPermitted`]
+    /// if it would grow to more than `most`, [`FsError::Busy`] if the bytes have no room.
     pub fn resize(&self, pages: usize, most: usize) -> Result<(), FsError> {
         if !pages.is_power_of_two() {
             return Err(FsError::Invalid);
@@ -37,7 +37,7 @@ impl<H: Host> Pipe<H> {
         if pages > before && pages > most {
             return Err(FsError::NotPermitted);
         }
-        // A larger ring is paid for first, a smaller one last, since to pay less does not fail.
+        // A larger ring is charged first, a smaller one last, since a smaller charge cannot fail.
         let mut charge = writer.charge.take();
         let mut pays = |pages| charge.as_mut().is_none_or(|charge| self.host.recharge_pipe(charge, pages));
         let may = pages <= before || pays(pages);
@@ -78,7 +78,7 @@ impl<H: Host> Pipe<H> {
             kept.push_reserved(Place { page: Some(parted), mark: Mark::NONE });
         }
         if used > pages {
-            // The last bytes are of a stream, since a packet fills its page: the first page's mark is the one that counts.
+            // The last bytes are of a stream, since a packet fills its page: the first page's mark is valid.
             let last = kept.pop().and_then(|last| last.page);
             if let Some(page) = kept.first_mut().and_then(|first| first.page.as_mut()) {
                 copy_head(page, last.as_ref(), head);
@@ -110,7 +110,7 @@ fn large<H: Host>(pages: usize) -> Result<Option<NewRing<H>>, FsError> {
     Ok(Some((Room::try_new()?, ring)))
 }
 
-/// Copies the first `len` bytes of `from`, which is there where bytes were written.
+/// Copies the first `len` bytes of `from`, which exists if bytes were written.
 fn copy_head<P: core::ops::DerefMut<Target = [u8]>>(to: &mut P, from: Option<&P>, len: usize) {
     if let Some(from) = from {
         to[..len].copy_from_slice(&from[..len]);

@@ -1,4 +1,4 @@
-//! Pipes between threads, and against a queue.
+//! Tests of pipes between threads, and against a queue.
 
 use super::*;
 use crate::stream::transfer::{SliceSink, SliceSource};
@@ -71,7 +71,7 @@ fn small_writes_of_several_writers_are_never_torn_apart() {
 
 #[test]
 fn a_writer_that_fills_the_pipe_during_a_read_is_woken_by_it() {
-    /// Lets the writer go on until it sleeps, in the middle of the copy.
+    /// In the middle of the copy, lets the writer continue until it sleeps.
     struct Slow<'a>(&'a AtomicBool, usize);
     impl Sink for Slow<'_> {
         fn put(&mut self, bytes: &[u8]) -> Result<usize, FsError> {
@@ -173,7 +173,7 @@ fn a_writer_that_opened_first_and_leaves_at_once_is_met() {
     std::thread::scope(|s| {
         let writer = s.spawn(|| write(&*Pipe::open(&p, false, true, &Io::WAIT).unwrap(), &Io::WAIT, b"x"));
         std::thread::sleep(std::time::Duration::from_millis(20));
-        // As preempted right after the opening was announced: the writer has come and gone.
+        // As if preempted right after the opening was announced: the writer has opened and closed.
         struct Late(Arc<Pipe<TestHost>>, std::thread::ThreadId);
         impl crate::Listener for Late {
             fn changed(&self) {
@@ -302,11 +302,11 @@ fn bytes_keep_their_order_while_the_pipe_changes_its_size() {
 #[test]
 fn a_change_of_size_that_is_refused_memory_leaves_the_pipe_as_it_was() {
     use quire_heap::refusal;
-    // From a ring whose first and last bytes share a page to a larger and a smaller one: what each needs is refused.
+    // From a ring whose first and last bytes share a page to a larger and a smaller one: each allocation is refused.
     for pages in [32, 64, 8] {
         let attempt = |refuse: u64| {
             let (r, w) = pipe();
-            // Notes the order of the locks, which needs memory in tests.
+            // Records the order of the locks, which needs memory in tests.
             size(&*r).resize(DEFAULT, DEFAULT).unwrap();
             let mut at = 0;
             let mut put = |len| {
@@ -342,7 +342,7 @@ fn a_user_pays_for_its_pipes_until_they_go() {
     let ends = || Pipe::ends(TestHost).map(|(_, ends)| ends);
     let one = ends().unwrap();
     assert_eq!(left(), 24);
-    // What grows is paid for first, and what fails gives that back.
+    // A growing ring is charged first, and a failure returns the charge.
     assert_eq!(size(&*one[0]).resize(64, 64), Err(FsError::NotPermitted));
     size(&*one[0]).resize(32, 64).unwrap();
     assert_eq!(left(), 8);
@@ -351,13 +351,14 @@ fn a_user_pays_for_its_pipes_until_they_go() {
     assert_eq!(left(), 8);
     size(&*one[0]).resize(2, 64).unwrap();
     assert_eq!(left(), 38);
-    // A user that has many gets small ones, and then none.
+    // A user with many pipes gets small ones, and then none.
     let more = [ends().unwrap(), ends().unwrap()];
     let small = ends().unwrap();
     assert_eq!((left(), size(&*small[0]).capacity()), (4, 2 * PAGE_SIZE));
     let last = [ends().unwrap(), ends().unwrap()];
     assert_eq!((left(), ends().err()), (0, Some(FsError::TooManyPipes)));
-    // A FIFO's first end pays, and its last one gives back; the next pays again. Sockets do not pay.
+    // A FIFO's first end is charged, and its last one returns the charge; the next is charged again. Sockets are not
+    // charged.
     let fifo = Pipe::new(TestHost).unwrap();
     let open = || Pipe::open(&fifo, true, true, &Io::NOW);
     assert_eq!(open().err(), Some(FsError::OutOfMemory));
@@ -386,7 +387,7 @@ fn a_fifo_that_is_opened_while_its_last_end_closes_is_new() {
     let last = Pipe::open_now(&p, true, true).unwrap();
     size(&*last).resize(32, 32).unwrap();
     assert_eq!(write(&*last, &Io::NOW, b"never read"), Ok(10));
-    // As preempted in `close`, where the end counts no more.
+    // As if preempted in `close`, after the end is uncounted.
     size(&*last).closed.store(true, Ordering::SeqCst);
     p.uncount(true, true);
     let new = Pipe::open_now(&p, true, true).unwrap();
@@ -428,7 +429,8 @@ fn packets_and_a_stream_share_a_pipe() {
     let (r, w) = pipe();
     let stream = |bytes: &[u8]| assert_eq!(write(&*w, &Io::NOW, bytes), Ok(bytes.len()));
     let packet = |bytes: &[u8]| assert_eq!(write(&*w, &PACKETS, bytes), Ok(bytes.len()));
-    // A packet joins the stream before it where that has room in its page; else it begins its own. A stream does not join it.
+    // A packet joins the stream before it where that has room in its page; else it begins its own. A stream does not
+    // join it.
     stream(&[1; 4000]);
     packet(&[2; 90]);
     packet(&[3; 10]);
@@ -439,7 +441,7 @@ fn packets_and_a_stream_share_a_pipe() {
     assert_eq!(got.chunk_by(|a, b| a == b).map(<[u8]>::len).collect::<Vec<_>>(), [3990, 90, 10]);
     assert_eq!(read(&*r, &Io::NOW, 9000).unwrap(), [4; 20]);
     assert_eq!(r.queued(), Ok(0));
-    // A reader that took the stream's end exactly goes on with the packet.
+    // A reader that took exactly the stream's end continues with the packet.
     stream(&[5; 4000]);
     packet(&[6; 97]);
     assert_eq!(read(&*r, &Io::NOW, 4000).unwrap(), [5; 4000]);
@@ -531,7 +533,7 @@ fn packets_of_several_writers_arrive_whole_while_the_pipe_changes_its_size() {
             if round % 16 == 0 {
                 let _done = size(&*r).resize(1 << (round / 16 % 7), 64);
             }
-            // All of a stream that comes before a packet, so that the packet is not cut.
+            // Reads all of a stream before a packet, so that the packet is not truncated.
             let part = read(&*r, &Io::WAIT, 65 * PAGE_SIZE).unwrap();
             if part.is_empty() {
                 break;
@@ -591,7 +593,7 @@ fn a_read_that_passes_a_gap_and_fails_wakes_a_writer() {
         let writer = s.spawn(move || {
             let io = Io { packets: true, deadline: Some(deadline), ..Io::WAIT };
             let done = write(&*w, &io, b"next");
-            // At its deadline it looks once more.
+            // At its deadline it checks once more.
             assert!(quire_sync::hooks::now() < deadline, "the writer was not woken");
             done
         });

@@ -1,4 +1,4 @@
-//! Event counters: a number that is added to and taken from, and waited for.
+//! Event counters: writers add to a number, readers wait for it and take it.
 
 use crate::FsError;
 use crate::stream::Stream;
@@ -15,7 +15,7 @@ const MOST: u64 = u64::MAX - 1;
 /// A counter that reads as eight bytes.
 pub struct Event {
     count: AtomicU64,
-    /// Each read takes one off instead of everything.
+    /// Each read subtracts one instead of taking all.
     semaphore: bool,
     readiness: Readiness,
 }

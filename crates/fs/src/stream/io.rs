@@ -1,22 +1,23 @@
-//! How a call on a file may wait, and what it may do.
+//! The options of a call on a file: how it waits, and its rights.
 
 use super::flags::OpenFlags;
 
-/// How a call may wait.
+/// The options of a call.
 #[derive(Clone, Copy)]
 pub struct Io<'a> {
-    /// Rather fail with [`FsError::WouldBlock`](crate::FsError::WouldBlock) than wait.
+    /// Fail with [`FsError::WouldBlock`](crate::FsError::WouldBlock) instead of waiting.
     pub nonblock: bool,
-    /// When to give up, by the monotonic clock in nanoseconds.
+    /// The deadline, on the monotonic clock in nanoseconds.
     pub deadline: Option<u64>,
-    /// Whether a signal wants the caller.
+    /// Whether the caller has a signal to handle.
     pub interrupted: &'a dyn Fn() -> bool,
-    /// A file that the caller writes to keeps its set-id bits, because the caller has [`Powers::SET_IDS`](crate::Powers). Else it loses
-    /// them.
+    /// A file that the caller writes to keeps its set-id bits, because the caller has
+    /// [`Powers::SET_IDS`](crate::Powers). Else it loses them.
     pub keeps_set_ids: bool,
     /// Each write to a pipe makes packets.
     pub packets: bool,
-    /// The caller makes no regular file longer than this, and writes to none beyond it: [`FsError::OverLimit`](crate::FsError::OverLimit).
+    /// The caller makes no regular file longer than this, and writes to none beyond it:
+    /// [`FsError::OverLimit`](crate::FsError::OverLimit).
     pub most: u64,
 }
 
@@ -33,7 +34,7 @@ impl Io<'_> {
         most: u64::MAX,
     };
 
-    /// The same, but not waiting, and of packets, where the file was opened so.
+    /// The same, but nonblocking, or with packets, if the file's flags say so.
     pub fn of(self, flags: OpenFlags) -> Self {
         Io {
             nonblock: self.nonblock || flags.contains(OpenFlags::NONBLOCK),

@@ -1,7 +1,8 @@
-//! What is read and written without being a regular file: pipes, devices, terminals, sockets, counters.
+//! Files that are not regular, but can be read and written: pipes, devices, terminals, sockets, counters.
 //!
-//! A [`Stream`] moves bytes through the sinks and sources of [`transfer`] and waits as an [`Io`] allows. It announces by
-//! [`readiness`] that a call would not wait. [`flags`] say how a file is opened. [`event`] is the smallest stream, a counter.
+//! A [`Stream`] moves bytes through the sinks and sources of [`transfer`] and waits as an [`Io`] allows. It announces
+//! by [`readiness`] that a call would not wait. [`flags`] are the modes of opening a file. [`event`] is the smallest
+//! stream, a counter.
 //!
 //! May use: errors, and nothing else of this crate.
 //! Owns: a change is announced after it is made, so that no wake-up is lost; bytes move with no spin lock held.
@@ -22,19 +23,19 @@ use transfer::{Sink, Source};
 
 /// An open stream. Dropping it closes it.
 pub trait Stream: Send + Sync {
-    /// Reads what is there into `sink`, waiting for the first byte as `io` allows; `Ok(0)` at the end.
+    /// Reads available bytes into `sink`, waiting for the first as `io` allows; `Ok(0)` at the end.
     fn read(&self, io: &Io<'_>, sink: &mut dyn Sink) -> Result<usize, FsError>;
-    /// Writes what `source` has, waiting for room as `io` allows. An error only where nothing was written.
+    /// Writes the bytes of `source`, waiting for room as `io` allows. An error only if none was written.
     fn write(&self, io: &Io<'_>, source: &mut dyn Source) -> Result<usize, FsError>;
-    /// What can be done now.
+    /// The operations that need no wait now.
     fn ready(&self) -> Ready {
         Ready::READ | Ready::WRITE
     }
-    /// Where changes of [`ready`](Self::ready) are announced; `None` where it never changes.
+    /// The announcer of changes of [`ready`](Self::ready); `None` if it never changes.
     fn readiness(&self) -> Option<&Readiness> {
         None
     }
-    /// Bytes that could be read now, where the stream can tell.
+    /// Bytes that could be read now, if the stream knows.
     fn queued(&self) -> Result<usize, FsError> {
         Err(FsError::NotTerminal)
     }
@@ -42,11 +43,11 @@ pub trait Stream: Send + Sync {
     fn seekable(&self) -> bool {
         false
     }
-    /// Where a seek arrives, whatever it asked for; an error where the stream refuses it.
+    /// The resulting position of any seek; an error if the stream refuses it.
     fn seek(&self) -> Result<u64, FsError> {
         if self.seekable() { Ok(0) } else { Err(FsError::NotSeekable) }
     }
-    /// A private mapping of it is a mapping of zeroes, as of `/dev/zero`.
+    /// Whether a private mapping of it is a mapping of zeroes, as of `/dev/zero`.
     fn maps_zeroes(&self) -> bool {
         false
     }

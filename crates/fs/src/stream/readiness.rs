@@ -1,10 +1,11 @@
 //! Waiting for a stream, alone or for many at once.
 //!
-//! A [`Readiness`] is the one place where a stream says "something changed": sleepers inside a blocking call are woken, and
-//! [`Listener`]s (a poll that watches many streams, an event poll, a terminal's input) are told. Whoever is woken looks at
-//! the stream's state again, so telling too much is only slow, never wrong.
+//! A stream announces each change of its state by its [`Readiness`]. That wakes threads in blocking calls, and notifies
+//! [`Listener`]s (a poll of many streams, an epoll set, a terminal's input). A woken thread checks the stream's state
+//! again, so superfluous notifications are only slow, never wrong.
 //!
-//! The order that loses no wake-up: a stream changes its state *before* it notifies; a waiter registers *before* it looks.
+//! The order that loses no wake-up: a stream changes its state *before* it notifies; a waiter registers *before* it
+//! checks the state.
 
 use crate::{FsError, Io};
 use quire_heap::{Arc, Room, Vec};
@@ -13,40 +14,41 @@ use quire_sync::hooks::{ThreadHandle, current_thread, now, park, unpark};
 use quire_sync::{Rank, SpinLock, WaitOutcome, WaitQueue};
 
 bitflags::bitflags! {
-    /// What can be done with a stream without waiting.
+    /// The operations on a stream that need no wait.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct Ready: u16 {
         /// A read returns data, or the end.
         const READ = 1;
         /// A write takes data.
         const WRITE = 2;
-        /// The other side is gone.
+        /// The other side is closed.
         const HANGUP = 4;
         /// A write would fail.
         const ERROR = 8;
-        /// Something out of the ordinary is there.
+        /// An exceptional condition is present.
         const PRIORITY = 16;
         /// The other side will write no more.
         const READ_HANGUP = 32;
     }
 }
 
-/// Is told that a stream changed. Called from threads, with no lock held, possibly once more after it stopped listening.
+/// Notified when a stream changes. Called from threads, with no lock held, possibly once more after it stopped
+/// listening.
 pub trait Listener: Send + Sync {
     /// The stream changed.
     fn changed(&self);
 
-    /// Whether it is exclusive: a change is told to one exclusive listener after the other, until one wakes a thread.
+    /// Whether it is exclusive: exclusive listeners are notified in turn, until one of them wakes a thread.
     fn is_exclusive(&self) -> bool {
         false
     }
 
-    /// Whether what it listens for is closed: it is told no more, though the stream may live on.
+    /// Whether its file is closed: it is not notified any more, though the stream may still exist.
     fn is_closed(&self) -> bool {
         false
     }
 
-    /// It has been dropped as [closed](Self::is_closed). Called as `changed` is.
+    /// Notifies it that it was dropped as [closed](Self::is_closed). Called like `changed`.
     fn closed(&self) {}
 
     /// As [`changed`](Self::changed), for an exclusive listener. Returns whether a waiting thread was woken.
@@ -60,7 +62,7 @@ pub trait Listener: Send + Sync {
 struct Place {
     listener: Arc<dyn Listener>,
     exclusive: bool,
-    /// The listener has stopped while a thread read the list.
+    /// The listener stopped while a thread read the list.
     gone: AtomicBool,
 }
 
@@ -73,10 +75,10 @@ impl Place {
 type Listening = Vec<Place>;
 type Listeners = Arc<Listening>;
 
-/// Who waits for a stream.
+/// The threads and listeners that wait for a stream.
 pub struct Readiness {
     sleepers: WaitQueue,
-    /// Copied on change while a thread reads it, so that listeners are told without the lock.
+    /// Copied on change while a thread reads it, so that listeners are notified without the lock.
     listeners: SpinLock<Option<Listeners>>,
     listening: AtomicUsize,
 }
@@ -88,7 +90,7 @@ impl Default for Readiness {
 }
 
 impl Readiness {
-    /// Nobody waits.
+    /// No waiters.
     pub const fn new() -> Self {
         Readiness {
             sleepers: WaitQueue::new(),
@@ -97,8 +99,8 @@ impl Readiness {
         }
     }
 
-    /// Wakes the sleepers and tells the listeners that the state changed. Returns whether a thread slept. Called from threads,
-    /// never from an interrupt, with no spin lock held.
+    /// Wakes the sleepers and notifies the listeners after a change of state. Returns whether a thread slept. Called
+    /// from threads, never from an interrupt, with no spin lock held.
     pub fn notify(&self) -> bool {
         // Has a full fence: the new state is visible before `listening` is read.
         let slept = self.sleepers.wake_all() > 0;
@@ -132,7 +134,7 @@ impl Readiness {
         })
     }
 
-    /// From now on `listener` is told of changes.
+    /// Adds `listener`, which is then notified of changes.
     pub fn listen(&self, listener: &Arc<dyn Listener>) -> Result<(), FsError> {
         let old = {
             let mut slot = self.listeners.lock();
@@ -141,7 +143,7 @@ impl Readiness {
                     all.try_push(Place::new(listener))?;
                     None
                 }
-                // No listener yet, or another thread is telling the listed ones.
+                // No listener yet, or another thread is notifying the listed ones.
                 _ => {
                     let (room, mut all) = copy(slot.as_ref(), 1)?;
                     all.push_reserved(Place::new(listener));
@@ -156,8 +158,8 @@ impl Readiness {
         Ok(())
     }
 
-    /// `listener` is told no more; a call that is under way may still come. Needs no memory and does not wait, since the caller may be
-    /// the thread that is telling the listeners.
+    /// Removes `listener`; a notification under way may still call it. Needs no memory and does not wait, since the
+    /// caller may be the notifying thread.
     pub fn unlisten(&self, listener: &Arc<dyn Listener>) {
         let is = |place: &Place| Arc::ptr_eq(&place.listener, listener) && !place.gone.load(Ordering::Relaxed);
         let mut slot = self.listeners.lock();
@@ -166,7 +168,7 @@ impl Readiness {
                 Some(at) => Some(all.swap_remove(at)),
                 None => return,
             },
-            // A `notify` drops the entry, once no thread reads the list.
+            // A `notify` drops the entry when no thread reads the list.
             _ => match slot.as_ref().and_then(|all| all.iter().find(|place| is(place))) {
                 Some(place) => {
                     place.gone.store(true, Ordering::Release);
@@ -181,7 +183,8 @@ impl Readiness {
         drop((gone, empty));
     }
 
-    /// Drops the listeners that are [closed](Listener::is_closed), and tells them. Called as [`notify`](Self::notify) is.
+    /// Drops the listeners that are [closed](Listener::is_closed), and notifies them. Called like
+    /// [`notify`](Self::notify).
     pub fn drop_closed(&self) {
         while self.listening.load(Ordering::Acquire) != 0 {
             let closed = |place: &&Place| !place.gone.load(Ordering::Relaxed) && place.listener.is_closed();
@@ -206,7 +209,7 @@ impl Readiness {
     }
 }
 
-/// The listeners of `all`, with room for `more`, and where they will be.
+/// A copy of the listeners of `all`, with room for `more`, and the memory for its count.
 fn copy(all: Option<&Listeners>, more: usize) -> Result<(Room<Listening>, Listening), FsError> {
     let all = all.map_or(&[][..], |all| &all[..]);
     let room = Room::try_new()?;
@@ -237,7 +240,7 @@ impl Poller {
     }
 
     /// Sleeps until a stream that it listens to changed, the deadline passed or `io` was interrupted; `Ok(false)` after
-    /// the deadline. Every change since the last return counts.
+    /// the deadline. Each change since the last return ends the sleep.
     pub fn sleep(&self, io: &Io<'_>) -> Result<bool, FsError> {
         loop {
             if self.changed.swap(false, Ordering::AcqRel) {

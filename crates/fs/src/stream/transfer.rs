@@ -1,22 +1,22 @@
-//! Where bytes go to and come from: user memory, as a rule. Both may sleep.
+//! The destinations and sources of bytes, mostly user memory. Both may sleep.
 
 use crate::FsError;
 
 /// Takes bytes that were read.
 pub trait Sink {
-    /// Takes bytes from the front of `bytes` and returns how many. Fewer than all, or an error where it is none at all,
-    /// mean that no more can be taken (the memory ends or faults).
+    /// Takes bytes from the front of `bytes` and returns how many. Fewer than all, or an error instead of none, mean
+    /// that it can take no more (the memory ends or faults).
     fn put(&mut self, bytes: &[u8]) -> Result<usize, FsError>;
-    /// How many bytes it still takes, if its memory holds out.
+    /// How many bytes it still takes, unless its memory ends before.
     fn room(&self) -> usize;
 }
 
 /// Supplies bytes to be written.
 pub trait Source {
-    /// Fills the front of `into` and returns how much. Less than all means that no more comes now; nothing, or an error where
-    /// it is nothing at all, that no more comes.
+    /// Fills the front of `into` and returns the number of bytes. Fewer than all mean that no more come now. None, or
+    /// an error instead, means that no more will come.
     fn take(&mut self, into: &mut [u8]) -> Result<usize, FsError>;
-    /// How many bytes are still to come, if its memory holds out.
+    /// How many bytes are still to come, unless its memory ends before.
     fn left(&self) -> usize;
 }
 

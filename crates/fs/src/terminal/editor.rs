@@ -1,5 +1,5 @@
-//! The line discipline: what typing does. A state machine that neither waits nor reaches outside: bytes go in by
-//! [`Editor::receive`], what is to be shown collects in `echo`, what can be read is taken by [`Editor::take`].
+//! The line discipline, which processes typed bytes. It is a state machine that neither waits nor calls outside.
+//! [`Editor::receive`] takes typed bytes, `echo` collects bytes to show, and [`Editor::take`] returns readable bytes.
 
 use super::settings::{Input, Local, Output, Settings};
 use crate::FsError;
@@ -7,13 +7,13 @@ use quire_heap::{Deque, Vec};
 
 /// Most bytes that wait to be read, and the length of the longest line.
 pub(super) const QUEUE: usize = 4096;
-/// Most bytes that are typed after [`Editor::has_room`] was asked, until it is asked again.
+/// Most bytes that are typed between two calls of [`Editor::has_room`].
 pub(super) const BATCH: usize = 128;
 /// Most bytes that can be read: a full queue, and a line that ends in the next batch.
 const READY: usize = 2 * QUEUE + BATCH;
 /// Most lines: a full queue, and those that end in the next batch.
 const LINES: usize = QUEUE + BATCH + 1;
-/// Most bytes that wait to be shown; what is typed meanwhile is not.
+/// Most bytes that wait to be shown; further typed bytes are not shown.
 const ECHO: usize = 4096;
 
 /// A key that sends a signal to the foreground.
@@ -27,22 +27,22 @@ pub enum Key {
     Suspend,
 }
 
-/// See the module. All memory is taken when it is made.
+/// See the module. All memory is allocated when it is made.
 pub(super) struct Editor {
-    /// What can be read.
+    /// Readable bytes.
     ready: Deque<u8>,
     /// Canonical: lengths of the finished lines at the front of `ready`; an end of file is a line without an end.
     lines: Deque<u16>,
     /// The line under construction.
     line: Vec<u8>,
-    /// The next byte is taken as it is.
+    /// The next byte is taken literally.
     literal: bool,
-    /// Where the cursor is, and where it was when the line began.
+    /// The column of the cursor, and its column at the line's beginning.
     column: usize,
     line_column: usize,
     /// Output is stopped.
     pub stopped: bool,
-    /// What is to be shown.
+    /// Bytes to show.
     pub echo: Deque<u8>,
 }
 
@@ -91,7 +91,7 @@ impl Editor {
         self.ready.len()
     }
 
-    /// Whether a canonical read has something: a line, or the end.
+    /// Whether a canonical read can return: a line, or the end.
     pub fn has_line(&self) -> bool {
         !self.lines.is_empty() || !self.ready.is_empty()
     }
@@ -117,7 +117,7 @@ impl Editor {
                 }
             }
         } else {
-            // Lines that were finished earlier are no lines any more.
+            // Earlier lines lose their boundaries.
             while let Some(line) = self.lines.get_mut(0) {
                 let used = left.min(usize::from(*line));
                 *line -= used as u16;
@@ -131,7 +131,7 @@ impl Editor {
         (n, n == most)
     }
 
-    /// The settings changed: what was typed so far becomes readable where lines are no longer edited.
+    /// Called when the settings changed: if lines are no longer edited, the typed bytes become readable.
     pub fn changed(&mut self, old: &Settings, new: &Settings) {
         if old.local.contains(Local::CANONICAL) && !new.local.contains(Local::CANONICAL) {
             self.line_is_ready();
@@ -142,7 +142,7 @@ impl Editor {
         }
     }
 
-    /// Throws away what was typed.
+    /// Discards typed bytes.
     pub fn flush_input(&mut self) {
         self.ready.clear();
         self.lines.clear();
@@ -150,7 +150,7 @@ impl Editor {
         self.literal = false;
     }
 
-    /// A byte was typed.
+    /// Processes a typed byte.
     pub fn receive(&mut self, byte: u8, s: &Settings) -> Option<Key> {
         let mut b = if s.input.contains(Input::STRIP) { byte & 0x7f } else { byte };
         let (local, c) = (s.local, &s.characters);
@@ -260,12 +260,13 @@ impl Editor {
     }
 
     fn finish(&mut self, end: Option<u8>) {
-        // What was typed before lines were edited is a line of its own, or it would be taken for part of a later one.
+        // Bytes typed before line editing began become a separate line. Otherwise they would count as part of a later
+        // line.
         if self.lines.is_empty() && !self.ready.is_empty() {
             self.end_line(self.ready.len());
         }
         if let Some(end) = end {
-            self.line.push_reserved(end); // its place was left
+            self.line.push_reserved(end); // room for it was left
         }
         self.end_line(self.line.len());
         self.line_is_ready();
@@ -288,7 +289,7 @@ impl Editor {
         if s.local.contains(Local::ECHO_ERASE) { self.blank(b, s) } else { self.show_typed(key, s) }
     }
 
-    /// Takes the last character off the line: all its bytes; returns the first.
+    /// Removes the last character of the line, with all its bytes; returns the first.
     fn pop(&mut self, s: &Settings) -> Option<u8> {
         let mut b = self.line.pop()?;
         while s.input.contains(Input::UTF8) && b & 0xc0 == 0x80 {
@@ -331,7 +332,7 @@ impl Editor {
         self.line.clear();
     }
 
-    /// Shows that `b`, just taken off the line, is gone.
+    /// Shows the removal of `b` from the line.
     fn blank(&mut self, b: u8, s: &Settings) {
         let width = match b {
             b'\t' => {
@@ -372,7 +373,7 @@ impl Editor {
         }
     }
 
-    /// What goes out for byte `b`: one or two bytes, put into `out`. Keeps the column.
+    /// Puts the output for byte `b`, one or two bytes, into `out`. Updates the column.
     pub fn output(&mut self, b: u8, s: &Settings, out: &mut [u8; 2]) -> usize {
         out[0] = b;
         if s.output.contains(Output::PROCESS) {
@@ -395,7 +396,7 @@ impl Editor {
     }
 }
 
-/// Where the cursor goes from `at` when typed byte `b` is shown.
+/// The cursor's column after typed byte `b` is shown at `at`.
 fn advance(at: usize, b: u8, s: &Settings) -> usize {
     match b {
         b if is_control(b) && b != b'\t' => at + if s.local.contains(Local::ECHO_CONTROL) { 2 } else { 0 },

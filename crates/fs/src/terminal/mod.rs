@@ -1,8 +1,8 @@
 //! Terminals: a line discipline between a byte port and the programs that read and write it.
 //!
-//! What is typed is taken from the port as it comes in (the terminal listens to the port's readiness), so that the
-//! interrupt key works while nobody reads. The settings and the editor are under one spin lock, held a byte buffer at a
-//! time; bytes to and from programs are copied with nothing but the reader's sleeping lock held.
+//! The terminal listens to the port's readiness and takes typed bytes as they come in. So the interrupt key works
+//! without a reader. One spin lock guards the settings and the editor, and is held for one byte buffer at a time. Bytes
+//! to and from programs are copied with only the reader's sleeping lock held.
 
 mod editor;
 mod settings;
@@ -24,7 +24,7 @@ use quire_heap::{Arc, Weak, unsize};
 use quire_sync::hooks::now;
 use quire_sync::{Mutex, Rank, SpinLock};
 
-/// What a terminal tells processes.
+/// The notices of a terminal to processes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Notice {
     /// A key was pressed.
@@ -33,13 +33,13 @@ pub enum Notice {
     Resized,
 }
 
-/// What a terminal needs of processes.
+/// A terminal's interface to processes.
 pub trait Processes: Send + Sync {
     /// Sends the signal for `notice` to every process of the group.
     fn tell(&self, group: u32, notice: Notice);
-    /// The calling process wants to read (or write, or change) the terminal, whose foreground group and session are given.
-    /// In the background of that session it is sent the signal that stops it, and the call ends with
-    /// [`FsError::Interrupted`]; where that signal is ignored, with [`FsError::Io`] for a read, and writes go on.
+    /// Checks the calling process before it reads (or writes, or changes) the terminal, whose foreground group and
+    /// session are given. A process in the background of that session gets the signal that stops it, and
+    /// [`FsError::Interrupted`]. If it ignores the signal, a read gets [`FsError::Io`], and a write continues.
     fn check(&self, session: u32, foreground: u32, writing: bool) -> Result<(), FsError>;
 }
 
@@ -47,9 +47,9 @@ struct State {
     settings: Settings,
     editor: Editor,
     size: Size,
-    /// Process group that keys send signals to; 0 where there is none.
+    /// Process group that keys send signals to; 0 if there is none.
     foreground: u32,
-    /// Session that the terminal belongs to; 0 where it is free.
+    /// Session that the terminal belongs to; 0 if it is free.
     session: u32,
 }
 
@@ -65,7 +65,7 @@ pub struct Terminal {
     readiness: Readiness,
 }
 
-/// What listens to the port; weak, since the port outlives terminals.
+/// The port's listener; weak, since the port outlives terminals.
 struct Ear(Weak<Terminal>);
 
 impl Listener for Ear {
@@ -95,7 +95,7 @@ impl Terminal {
         Ok(terminal)
     }
 
-    /// Moves what was typed from the port to the editor, and what is to be shown to the port.
+    /// Moves typed bytes from the port to the editor, and echoes to the port.
     fn pump(&self) {
         {
             let _one = self.pumping.lock();
@@ -135,7 +135,7 @@ impl Terminal {
         }
     }
 
-    /// A key was pressed outside, whatever the settings say.
+    /// Handles a key pressed outside, whatever the settings are.
     pub fn key(&self, key: Key) {
         let group = self.state.lock().foreground;
         self.press(key, group);
@@ -167,7 +167,7 @@ impl Terminal {
         self.state.lock().settings
     }
 
-    /// Changes the settings, throwing away what was typed where `flush` says so.
+    /// Changes the settings; discards typed bytes if `flush`.
     pub fn set_settings(&self, new: Settings, flush: bool) {
         {
             let mut state = self.state.lock();
@@ -180,7 +180,7 @@ impl Terminal {
         self.pump();
     }
 
-    /// Throws away what was typed.
+    /// Discards typed bytes.
     pub fn flush_input(&self) {
         self.state.lock().editor.flush_input();
         self.pump();
@@ -197,7 +197,7 @@ impl Terminal {
         self.state.lock().size
     }
 
-    /// Changes the size, and tells the foreground.
+    /// Changes the size, and notifies the foreground group.
     pub fn set_size(&self, size: Size) {
         let group = {
             let mut state = self.state.lock();
@@ -208,7 +208,7 @@ impl Terminal {
         }
     }
 
-    /// The process group in the foreground, and the session it belongs to; zeroes where there is none.
+    /// The process group in the foreground, and the session it belongs to; zeroes if there is none.
     pub fn owner(&self) -> (u32, u32) {
         let state = self.state.lock();
         (state.foreground, state.session)
@@ -219,7 +219,7 @@ impl Terminal {
         self.state.lock().foreground = group;
     }
 
-    /// Makes the terminal a session's; fails where it is another's.
+    /// Gives the terminal to a session; fails if another session has it.
     pub fn claim(&self, session: u32, group: u32, steal: bool) -> Result<(), FsError> {
         let mut state = self.state.lock();
         if state.session != 0 && state.session != session && !steal {
@@ -232,7 +232,7 @@ impl Terminal {
         Ok(())
     }
 
-    /// The session ended.
+    /// Frees the terminal of an ended session.
     pub fn release(&self, session: u32) {
         let mut state = self.state.lock();
         if state.session == session {
@@ -247,13 +247,13 @@ impl Terminal {
         self.processes.check(session, foreground, writing)
     }
 
-    /// Waits until output went out.
+    /// Waits until all output is sent.
     pub fn drain(&self, io: &Io<'_>) -> Result<(), FsError> {
         self.port.readiness().wait(io, || self.port.writable().then_some(()))
     }
 
     fn read_line(&self, io: &Io<'_>, sink: &mut dyn Sink) -> Result<Option<usize>, FsError> {
-        // Looked at before the editor: what came in before the end is in the editor then.
+        // Checked before the editor, which then has all bytes that came before the end.
         let end = self.port.at_end();
         {
             let state = self.state.lock();
@@ -288,7 +288,7 @@ impl Terminal {
         Ok(Some(done))
     }
 
-    /// Reads without lines: by the number of bytes and the time that the settings want.
+    /// Reads without lines: by the number of bytes and the time in the settings.
     fn read_raw(&self, io: &Io<'_>, sink: &mut dyn Sink, min: u8, time: u8) -> Result<usize, FsError> {
         const TENTH: u64 = 100_000_000;
         let mut done = 0;
@@ -399,7 +399,7 @@ impl Stream for Terminal {
                     len += k;
                 }
             }
-            // Taken from the program, so it goes out whole: only a signal cuts it short.
+            // The bytes are taken from the program, so all are sent: only a signal ends that early.
             let (_, outcome) = write_all(&*self.port, &Io { nonblock: false, deadline: None, ..*io }, &out[..len]);
             done += n;
             if outcome.is_err() {
@@ -427,7 +427,7 @@ impl Stream for Terminal {
     }
 
     fn readiness(&self) -> Option<&Readiness> {
-        // The pump passes every change of the port on.
+        // The pump forwards every change of the port.
         Some(&self.readiness)
     }
 

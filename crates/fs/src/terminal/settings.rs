@@ -1,7 +1,7 @@
-//! How a terminal treats what goes through it: POSIX's termios, in types of our own.
+//! A terminal's processing of bytes: POSIX's termios, in our own types.
 
 bitflags::bitflags! {
-    /// What happens to bytes that come in.
+    /// Processing of input bytes.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub struct Input: u16 {
         /// Carriage return becomes newline.
@@ -18,10 +18,10 @@ bitflags::bitflags! {
         const UTF8 = 32;
     }
 
-    /// What happens to bytes that go out.
+    /// Processing of output bytes.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub struct Output: u16 {
-        /// Anything at all.
+        /// Any output processing.
         const PROCESS = 1;
         /// Newline becomes carriage return and newline.
         const NL_TO_CRNL = 2;
@@ -29,12 +29,12 @@ bitflags::bitflags! {
         const CR_TO_NL = 4;
     }
 
-    /// What the terminal itself does with what is typed.
+    /// The terminal's own actions on typed bytes.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub struct Local: u16 {
         /// Lines are edited, and read as a whole.
         const CANONICAL = 1;
-        /// What is typed is shown.
+        /// Typed bytes are shown.
         const ECHO = 2;
         /// Erasing is shown by blanking.
         const ECHO_ERASE = 4;
@@ -42,13 +42,13 @@ bitflags::bitflags! {
         const ECHO_KILL = 8;
         /// Killing a line is shown by blanking all of it.
         const ECHO_KILL_ERASE = 16;
-        /// Newlines are shown even where nothing else is.
+        /// Newlines are shown even without echo.
         const ECHO_NEWLINE = 32;
         /// Control characters are shown as `^X`.
         const ECHO_CONTROL = 64;
         /// Some characters send signals.
         const SIGNALS = 128;
-        /// Signals do not throw away what was typed.
+        /// Signals do not discard typed bytes.
         const NO_FLUSH = 256;
         /// Erasing words, reprinting and quoting.
         const EXTENDED = 512;
@@ -57,7 +57,7 @@ bitflags::bitflags! {
     }
 }
 
-/// Characters with a meaning; 0 where there is none.
+/// Special characters; 0 if there is none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub struct Characters {
@@ -84,20 +84,20 @@ pub struct Characters {
 /// A terminal's settings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Settings {
-    /// Coming in.
+    /// Input processing.
     pub input: Input,
-    /// Going out.
+    /// Output processing.
     pub output: Output,
-    /// In between.
+    /// Local actions.
     pub local: Local,
     /// Characters with a meaning.
     pub characters: Characters,
-    /// What else the caller set, remembered for it without effect.
+    /// The caller's other settings, stored without effect.
     pub remembered: [u32; 6],
 }
 
 impl Default for Settings {
-    /// What a login finds: canonical, echoing, with the usual keys.
+    /// The settings at login: canonical, with echo and the usual keys.
     fn default() -> Self {
         Settings {
             input: Input::CR_TO_NL | Input::FLOW,
@@ -133,7 +133,7 @@ impl Default for Settings {
     }
 }
 
-/// Rows and columns, and pixels for those who care.
+/// Rows and columns, and pixels.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[allow(missing_docs)]
 pub struct Size {

@@ -1,4 +1,4 @@
-//! The terminal on a port that is a pair of queues.
+//! Tests of a terminal on a port made of two queues.
 
 use super::*;
 use crate::stream::transfer::{SliceSink, SliceSource};
@@ -186,7 +186,7 @@ fn more_than_the_queue_holds_waits_in_the_port() {
     assert!(got == lines);
 }
 
-/// The editor's memory is taken once, so what is typed into a full one must fit, or wait.
+/// The editor's memory is allocated once, so bytes typed into a full editor must fit, or wait.
 #[test]
 fn the_longest_line_fits_behind_a_full_queue_and_ends_of_file_wait_in_the_port() {
     let (port, _, t) = terminal();

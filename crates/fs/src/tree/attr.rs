@@ -9,7 +9,7 @@ pub struct Timestamp {
     pub nanos: u32,
 }
 
-/// Names a file among all files: the file system's device number and the inode's number.
+/// The unique id of a file: the file system's device number and the inode's number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Ident {
     /// Device number of the file system.
@@ -18,16 +18,16 @@ pub struct Ident {
     pub number: u64,
 }
 
-/// Names a device driver.
+/// The number of a device driver.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct DeviceNumber {
     /// The kind of device.
     pub major: u32,
-    /// Which of them.
+    /// The device of that kind.
     pub minor: u32,
 }
 
-/// What kind of thing an inode is.
+/// The kind of an inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub enum FileKind {
@@ -55,7 +55,7 @@ pub struct Attr {
     pub links: u32,
     /// It was made without a name, and may be given its first one.
     pub linkable: bool,
-    /// Last read. Kept at creation and by explicit change only: reads write nothing (as with `noatime`).
+    /// Last read. Written only at creation and by explicit change: reads do not write it (as with `noatime`).
     pub accessed: Timestamp,
     /// Last change of the contents.
     pub modified: Timestamp,
@@ -95,7 +95,7 @@ impl Attr {
     }
 }
 
-/// Who may do what: the attributes that a path is checked by.
+/// The attributes that decide permissions on a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Rights {
     pub mode: u16,
@@ -103,7 +103,7 @@ pub(crate) struct Rights {
     pub gid: u32,
 }
 
-/// Everything that `stat` tells.
+/// The results of `stat`.
 #[derive(Clone, Copy, Debug)]
 pub struct Status {
     /// Identity.
@@ -134,7 +134,7 @@ pub struct NewAttr {
 /// The bits of a mode that allow execution.
 pub(crate) const EXECUTE: u16 = 0o111;
 
-/// `mode` without what makes a program run as its owner or its group.
+/// `mode` without the bits that make a program run as its owner or its group.
 pub(crate) fn without_set_ids(mode: u16) -> u16 {
     let group = if mode & 0o010 != 0 { 0o2000 } else { 0 };
     mode & !(0o4000 | group)

@@ -1,4 +1,4 @@
-//! Dentries: a name in a directory, and the way up.
+//! Dentries: a name in a directory, and its parent.
 
 use super::generated::Entry;
 use super::inode::Inode;
@@ -7,14 +7,15 @@ use crate::host::Host;
 use quire_heap::{Arc, Vec};
 use quire_sync::{Rank, SpinLock};
 
-/// A name of an inode. Alive while somebody uses it, also after the name is gone.
+/// A name of an inode. It exists while it is in use, even after the name is removed.
 ///
-/// Guards: `place` by its own lock; it changes only under the locks of the directories that the name is in and goes to.
+/// Guards: `place` has its own lock, and changes only under the locks of the name's old and new directories.
 ///
-/// On lines of its own: who opens or closes the file counts it on the line before, which who reads the file does not touch.
+/// Aligned, because openers and closers of the file write its reference count on the line before, which readers of the
+/// file do not access.
 #[repr(align(64))]
 pub struct Dentry<H: Host> {
-    /// What the name leads to.
+    /// The name's inode.
     pub inode: Arc<Inode<H>>,
     place: SpinLock<Place<H>>,
     /// The root of something mounted, which cannot be renamed or removed.
@@ -22,7 +23,7 @@ pub struct Dentry<H: Host> {
 }
 
 struct Place<H: Host> {
-    /// The directory it is (or last was) in; `None` for the root of everything and for nameless things.
+    /// The directory it is (or last was) in; `None` for the root of the tree and for nameless files.
     parent: Option<Arc<Dentry<H>>>,
     name: Arc<[u8]>,
     /// Whether the parent lists it.
@@ -56,17 +57,19 @@ impl<H: Host> Dentry<H> {
         Self::with(Some(parent.clone()), name, inode, true, mounted)
     }
 
-    /// Something that no directory lists: a pipe, a memory file. `label` is what listings of open files show.
+    /// A file that no directory lists: a pipe, a memory file. Listings of open files show `label`.
     pub fn nameless(label: &[u8], inode: Arc<Inode<H>>) -> Result<Arc<Self>, FsError> {
         Self::with(None, Arc::try_copy(label)?, inode, false, false)
     }
 
-    /// A file that was made in `parent` without a name there; `label` is what listings of open files show, as of a name that is gone.
+    /// A file that was made in `parent` without a name there. Listings of open files show `label`, marked as a removed
+    /// name.
     pub(crate) fn unlisted(parent: &Arc<Dentry<H>>, label: &[u8], inode: Arc<Inode<H>>) -> Result<Arc<Self>, FsError> {
         Self::with(Some(parent.clone()), Arc::try_copy(label)?, inode, false, false)
     }
 
-    /// A dentry for `entry`, called `name`, in the generated directory `parent`. It is not kept: the next look makes another.
+    /// A dentry for `entry`, called `name`, in the generated directory `parent`. It is not cached: the next lookup
+    /// makes another.
     pub(crate) fn for_generated(
         host: &H,
         parent: &Arc<Dentry<H>>,
@@ -78,7 +81,7 @@ impl<H: Host> Dentry<H> {
         Dentry::child(parent, Arc::try_copy(name)?, inode, false)
     }
 
-    /// Whether it leads to a directory.
+    /// Whether its inode is a directory.
     pub(crate) fn is_directory(&self) -> bool {
         self.inode.is_directory()
     }
@@ -98,12 +101,12 @@ impl<H: Host> Dentry<H> {
         self.place.lock().listed
     }
 
-    /// The name is gone. The caller holds the directory's lock.
+    /// Marks the name as removed. The caller holds the directory's lock.
     pub(crate) fn unlist(&self) {
         self.place.lock().listed = false;
     }
 
-    /// Moves the name. The caller holds the locks of both directories; the old parent is returned to be dropped without.
+    /// Moves the name. The caller holds the locks of both directories; the returned old parent is dropped without them.
     pub(crate) fn place_at(&self, parent: &Arc<Dentry<H>>, name: Arc<[u8]>) -> Option<Arc<Dentry<H>>> {
         let parent = Some(parent.clone());
         let mut place = self.place.lock();
@@ -123,8 +126,8 @@ impl<H: Host> Dentry<H> {
         false
     }
 
-    /// The path from `root` (or from the root of everything, where it is not below `root`), and whether that name still
-    /// exists. Nameless things give their label.
+    /// The path from `root` (or from the root of the tree, if it is not below `root`), and whether that name still
+    /// exists. Nameless files give their label.
     pub fn path(this: &Arc<Self>, root: &Arc<Dentry<H>>) -> Result<(Vec<u8>, bool), FsError> {
         Self::path_within(this, root).map(|(path, exists, _)| (path, exists))
     }
@@ -161,7 +164,7 @@ impl<H: Host> Dentry<H> {
     }
 }
 
-/// The names, the last one first, each behind `separator`; there is room for a few bytes more.
+/// Joins the names, given last to first, each after `separator`; reserves room for a few bytes more.
 fn joined(names: &[Arc<[u8]>], separator: &[u8]) -> Result<Vec<u8>, FsError> {
     const MORE: usize = 16;
     let len = names.iter().map(|n| n.len() + separator.len()).sum::<usize>() + MORE;
@@ -174,8 +177,8 @@ fn joined(names: &[Arc<[u8]>], separator: &[u8]) -> Result<Vec<u8>, FsError> {
 }
 
 impl<H: Host> Drop for Dentry<H> {
-    /// Lets go of a long chain of parents one by one: a deep tree that was removed under a working directory would
-    /// otherwise end in a recursion as deep.
+    /// Drops a long chain of parents in a loop. Otherwise a deep tree that was removed under a working directory would
+    /// recurse as deeply.
     fn drop(&mut self) {
         let mut up = self.place.get_mut().parent.take();
         while let Some(mut last) = up.and_then(Arc::into_inner) {

@@ -1,4 +1,4 @@
-//! A directory of a memory file system: its entries, by name and in the order they were made.
+//! A directory of a memory file system: its entries, by name and in the order of creation.
 
 use super::dentry::Dentry;
 use crate::FsError;
@@ -12,10 +12,10 @@ use quire_sync::{CachePadded, Rank, SpinGuard, SpinLock};
 /// The first cookie of an entry; those below stand for `.` and `..`.
 pub(crate) const FIRST_COOKIE: u64 = 2;
 
-/// A directory's entries. The lock is held for one step at a time; nothing is allocated for users, copied to them or
-/// given back under it. Names are looked up without it.
+/// A directory's entries. The lock is held for one step at a time, without allocations for users, copies to them or
+/// frees. Names are looked up without it.
 pub struct Directory<H: Host> {
-    /// The same entries, for lookups. A directory in it outlives its removal until nobody looks who may have come to it.
+    /// The same entries, for lookups. A directory in it outlives its removal until no lookup can still be in it.
     names: Names<Dentry<H>>,
     epoch: &'static Domain,
     entries: CachePadded<SpinLock<Entries<H>>>,
@@ -25,13 +25,13 @@ pub struct Directory<H: Host> {
 pub(crate) struct Locked<'a, H: Host> {
     names: &'a Names<Dentry<H>>,
     entries: SpinGuard<'a, Entries<H>>,
-    /// Behind the lock: what it frees is freed without.
+    /// After the lock, so that its elements are freed without it.
     given_up: Pile<'a>,
 }
 
 /// A dentry and its cookie.
 type Listed<H> = (u64, Arc<Dentry<H>>);
-/// An entry as a listing shows it: the cookie of what comes next, the name, the dentry.
+/// An entry of a listing: the cookie of the next entry, the name, the dentry.
 pub(crate) type Shown<H> = (u64, Arc<[u8]>, Arc<Dentry<H>>);
 
 /// The memory of an entry in both listings.
@@ -43,22 +43,23 @@ pub(crate) struct Spares<H: Host> {
 /// The memory of a name for lookups.
 pub(crate) type ShownMemory<H> = names::Spare<Dentry<H>>;
 
-/// All memory of an entry that comes later, of one directory. Taken before the directory's lock, so that nothing fails under it.
+/// All memory for a later entry of one directory. Allocated before the directory's lock, so that no step fails under
+/// it.
 pub(crate) struct EntryMemory<H: Host> {
     pub shown: ShownMemory<H>,
     pub listed: Spares<H>,
 }
 
-/// An entry that was taken out of a directory. The caller drops it after the directory's lock.
+/// An entry removed from a directory. The caller drops it after the directory's lock.
 pub(crate) type Taken<H> = (Arc<Dentry<H>>, Spares<H>);
 
-/// What the lock of a directory guards.
+/// The state under the lock of a directory.
 pub(crate) struct Entries<H: Host> {
     by_name: Map<Arc<[u8]>, Listed<H>>,
-    /// Listings go by cookie, so that one goes on at the right place while entries come and go.
+    /// Listings go by cookie, so that a listing continues at the right place while entries change.
     by_cookie: Map<u64, Arc<[u8]>>,
     next: u64,
-    /// Removed: nothing may be put in any more.
+    /// The directory is removed: no entry may be added any more.
     dead: bool,
 }
 
@@ -70,7 +71,7 @@ impl<H: Host> Directory<H> {
         Directory { names: Names::new(Rank::NAMES), epoch: host.epoch(), entries }
     }
 
-    /// The entry called `name`. A directory is not counted.
+    /// The entry called `name`. A directory's reference count is not changed.
     pub(crate) fn get<'p>(&self, name: &[u8], pin: &'p Pinned<'_>) -> Option<Found<'p, Dentry<H>>> {
         self.names.get(name, pin)
     }
@@ -80,7 +81,7 @@ impl<H: Host> Directory<H> {
         Ok(self.names.spare()?)
     }
 
-    /// Memory for an entry more.
+    /// Memory for one more entry.
     pub(crate) fn memory(&self) -> Result<EntryMemory<H>, FsError> {
         let listed = Spares { by_name: Spare::try_new()?, by_cookie: Spare::try_new()? };
         Ok(EntryMemory { shown: self.shown_memory()?, listed })
@@ -100,8 +101,8 @@ impl<H: Host> Directory<H> {
         self.locked(self.entries.lock())
     }
 
-    /// As [`lock`](Self::lock), below another directory's (or beside it: `rename` tells why that is well). Which of two comes first
-    /// changes as directories move, so that no one order of two can be noted.
+    /// As [`lock`](Self::lock), with the lock of a parent held (or of an unrelated directory, see `rename`). The order
+    /// of two directories changes when directories move, so the lock-order checker cannot record it.
     pub(crate) fn lock_below(&self) -> Locked<'_, H> {
         self.locked(self.entries.lock_below())
     }
@@ -110,7 +111,7 @@ impl<H: Host> Directory<H> {
         Locked { names: &self.names, entries, given_up: self.epoch.pile() }
     }
 
-    /// Up to `most` entries at or after `cookie`, each with the cookie of what comes next.
+    /// Up to `most` entries at or after `cookie`, each with the cookie of the next.
     pub(crate) fn batch(&self, cookie: u64, most: usize) -> Result<Vec<Shown<H>>, FsError> {
         let mut out = Vec::try_with_capacity(most)?;
         let entries = self.entries.lock();
@@ -124,7 +125,7 @@ impl<H: Host> Directory<H> {
 }
 
 impl<'a, H: Host> Locked<'a, H> {
-    /// Unlocks; what was given up under the lock is left, for who holds another one.
+    /// Unlocks, and returns the removed elements, for a caller that holds another lock.
     pub(crate) fn unlock(self) -> Pile<'a> {
         self.given_up
     }
@@ -150,7 +151,7 @@ impl<'a, H: Host> Locked<'a, H> {
         self.names.put(memory, name, dentry, stays, &mut self.given_up)
     }
 
-    /// Adds an entry under a name that is free.
+    /// Adds an entry under a free name.
     pub(crate) fn add(&mut self, memory: EntryMemory<H>, name: Arc<[u8]>, dentry: Arc<Dentry<H>>) {
         let EntryMemory { shown, listed } = memory;
         let shown = self.show(shown, name.clone(), dentry.clone());
@@ -161,7 +162,7 @@ impl<'a, H: Host> Locked<'a, H> {
         self.entries.by_name.insert(listed.by_name, name, (cookie, dentry));
     }
 
-    /// Puts `dentry` in the place of an entry that is there, which is returned, to be dropped without the lock.
+    /// Replaces an existing entry by `dentry`. Returns the old one, to be dropped without the lock.
     pub(crate) fn replace(
         &mut self,
         memory: ShownMemory<H>,
@@ -175,8 +176,8 @@ impl<'a, H: Host> Locked<'a, H> {
         Some(old)
     }
 
-    /// Puts `dentry` in the place of an entry, or adds it. Returns the old dentry and the unused memory, which the caller drops after
-    /// the lock.
+    /// Replaces an entry by `dentry`, or adds it. Returns the old dentry and the unused memory, which the caller drops
+    /// after the lock.
     pub(crate) fn put(&mut self, memory: EntryMemory<H>, name: Arc<[u8]>, dentry: Arc<Dentry<H>>) -> Option<Taken<H>> {
         if self.get(&name).is_none() {
             self.add(memory, name, dentry);
@@ -186,7 +187,7 @@ impl<'a, H: Host> Locked<'a, H> {
         self.replace(shown, name, dentry).map(|old| (old, listed))
     }
 
-    /// Takes an entry out, to be dropped without the lock. Its memory can be that of another entry.
+    /// Removes an entry, to be dropped without the lock. Its memory can be reused for another entry.
     pub(crate) fn take(&mut self, name: &[u8]) -> Option<Taken<H>> {
         let (by_name, _, (cookie, dentry)) = self.entries.by_name.take(name)?;
         let (by_cookie, _, _) = self.entries.by_cookie.take(&cookie)?;

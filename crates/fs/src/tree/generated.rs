@@ -1,5 +1,6 @@
-//! Files that are made up when somebody looks: the frame of procfs. Who knows the contents implements
-//! [`GeneratedDirectory`], [`GeneratedFile`] and [`GeneratedLink`]; names, paths, reading by pieces and listing are here.
+//! Files that are generated when they are read: the frame of procfs. Providers of contents implement
+//! [`GeneratedDirectory`], [`GeneratedFile`] and [`GeneratedLink`]. Names, paths, reads by pieces and listings are
+//! here.
 
 use super::attr::{FileKind, NewAttr};
 use super::dentry::Dentry;
@@ -8,13 +9,13 @@ use crate::{FsError, Sink};
 use core::fmt;
 use quire_heap::{Arc, Vec};
 
-/// What is behind a generated inode.
+/// The provider of a generated inode.
 pub enum Generated<H: Host> {
-    /// Names to be looked up.
+    /// A directory of names.
     Directory(Arc<dyn GeneratedDirectory<H>>),
-    /// Text to be read.
+    /// A file of text.
     File(Arc<dyn GeneratedFile>),
-    /// A way to somewhere else.
+    /// A link.
     Link(Arc<dyn GeneratedLink<H>>),
 }
 
@@ -29,17 +30,17 @@ impl<H: Host> Generated<H> {
     }
 }
 
-/// A generated thing as its directory hands it out.
+/// A generated entry from its directory.
 pub struct Entry<H: Host> {
-    /// Inode number: the same for the same thing, at all times.
+    /// Inode number: always the same for the same entry.
     pub number: u64,
     /// Permissions and owner.
     pub attr: NewAttr,
-    /// The thing.
+    /// The provider.
     pub node: Generated<H>,
 }
 
-/// A directory whose entries are found when asked for.
+/// A directory whose entries are generated at lookup.
 pub trait GeneratedDirectory<H: Host>: Send + Sync {
     /// The entry called `name`.
     fn lookup(&self, name: &[u8]) -> Result<Option<Entry<H>>, FsError>;
@@ -47,22 +48,22 @@ pub trait GeneratedDirectory<H: Host>: Send + Sync {
     /// cookies (all above zero), until it returns false.
     #[allow(clippy::type_complexity)]
     fn list(&self, after: u64, each: &mut dyn FnMut(u64, &[u8], FileKind, u64) -> bool) -> Result<(), FsError>;
-    /// Whether the caller may use it whatever its bits say.
+    /// Whether the caller may use it regardless of its permission bits.
     fn admits(&self) -> bool {
         false
     }
 }
 
-/// A file whose text is written when it is read from its start.
+/// A file whose text is generated when it is read from its start.
 pub trait GeneratedFile: Send + Sync {
-    /// Comes when it is opened: whether the caller may, beyond what its bits say. What it returns is read in its place:
-    /// a file that is about something which may change hands binds what it shows here, where the opener is checked.
+    /// Called at open: checks the caller beyond the permission bits. A returned file is read in its place. A file about
+    /// an object that may change its owner binds its contents here, where the opener is checked.
     fn open(&self) -> Result<Option<Arc<dyn GeneratedFile>>, FsError> {
         Ok(None)
     }
     /// Writes the whole text.
     fn text(&self, out: &mut Text) -> Result<(), FsError>;
-    /// Takes what a program wrote.
+    /// Takes a program's write.
     fn store(&self, bytes: &[u8]) -> Result<usize, FsError> {
         let _ = bytes;
         Err(FsError::NotPermitted)
@@ -71,9 +72,9 @@ pub trait GeneratedFile: Send + Sync {
 
 /// A link whose target is found when it is followed.
 pub trait GeneratedLink<H: Host>: Send + Sync {
-    /// What reading the link shows.
+    /// The text of the link.
     fn target(&self) -> Result<Vec<u8>, FsError>;
-    /// Where following it leads, if not to what [`target`](Self::target) names: an open file may have no name.
+    /// The dentry that it leads to, if not the path of [`target`](Self::target): an open file may have no name.
     fn jump(&self) -> Option<Result<Arc<Dentry<H>>, FsError>> {
         None
     }
@@ -81,8 +82,8 @@ pub trait GeneratedLink<H: Host>: Send + Sync {
 
 const CHUNK: usize = 4000;
 
-/// Text in pieces of one page: a listing of a million lines needs no large allocation. Written with `write!`, which fails
-/// where memory is out.
+/// Text in pieces of one page: a listing of a million lines needs no large allocation. Written with `write!`, which
+/// fails if memory is out.
 #[derive(Default)]
 pub struct Text {
     chunks: Vec<Vec<u8>>,
@@ -100,7 +101,7 @@ impl Text {
         self.len
     }
 
-    /// Whether nothing was written.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

@@ -1,4 +1,4 @@
-//! Inodes: what a name leads to.
+//! Inodes: the files that names lead to.
 
 use super::attr::{Attr, DeviceNumber, EXECUTE, FileKind, Ident, NewAttr, Rights, Status, Timestamp, without_set_ids};
 use super::directory::Directory;
@@ -21,46 +21,47 @@ pub const LINK_MAX: u32 = 1 << 30;
 pub struct RegularFile<H: Host> {
     /// The bytes.
     pub object: H::Object,
-    /// What those change who write to it, or execute it.
+    /// The state that writers and executing processes change.
     pub writing: Writing,
-    /// What the object knows of the file.
+    /// The object's description of the file.
     pub origin: Arc<Origin<H>>,
 }
 
-/// What those change who write to a file, or execute it. On lines of its own: who maps or reads the file reads what stands beside.
+/// The state that writers and executing processes of a file change. Aligned, because mappers and readers of the file
+/// read the neighbouring fields.
 #[repr(C, align(128))]
 pub struct Writing {
-    /// Writes and truncations one after the other, so that appends do not overwrite each other.
+    /// Serialises writes and truncations, so that appends do not overwrite each other.
     lock: Mutex<()>,
-    /// [`Seals`]. Written under the lock, so that a write and a seal come one after the other.
+    /// [`Seals`]. Written under the lock, so that a write and a seal are serialised.
     seals: AtomicU32,
-    /// On the second line: who writes and who opens share none.
+    /// On the second line, so that writers and openers share none.
     pub(crate) text: TextUse,
 }
 
 impl Writing {
-    /// Keeps other writes and truncations out.
+    /// Excludes other writes and truncations.
     pub(crate) fn lock(&self) -> MutexGuard<'_, ()> {
         self.lock.lock()
     }
 
-    /// What will not happen to the file any more. Those that concern writes and truncations change under the lock.
+    /// The file's seals. Those that concern writes and truncations change under the lock.
     pub(crate) fn seals(&self) -> Seals {
         Seals::from_bits_truncate(self.seals.load(Ordering::Acquire))
     }
 }
 
 impl<H: Host> RegularFile<H> {
-    /// Announces a shared mapping that may store into the file. The caller keeps the announcement until the mapping is there, or given up.
-    /// `None`: the file cannot be sealed. [`FsError::NotPermitted`]: it is sealed against that.
+    /// Announces a shared mapping that may store into the file. The caller keeps the announcement until the mapping
+    /// exists or has failed. `None`: the file cannot be sealed. [`FsError::NotPermitted`]: it is sealed against that.
     pub fn to_store(&self) -> Result<Option<ToStore<'_>>, FsError> {
         let Some(announced) = self.origin.to_store()? else { return Ok(None) };
-        // After the announcement: a seal that comes now finds it.
+        // After the announcement, so that a later seal finds it.
         if self.writing.seals().intersects(Seals::WRITES) { Err(FsError::NotPermitted) } else { Ok(Some(announced)) }
     }
 }
 
-/// What is behind an inode.
+/// The contents of an inode.
 pub enum Node<H: Host> {
     /// A file with bytes.
     File(RegularFile<H>),
@@ -72,13 +73,13 @@ pub enum Node<H: Host> {
     Fifo(Arc<Pipe<H>>),
     /// A device that reads and writes streams of bytes.
     CharDevice(DeviceNumber),
-    /// A device of blocks (a node only: nothing drives one).
+    /// A block device (a node only, without a driver).
     BlockDevice(DeviceNumber),
     /// A socket's name.
     Socket,
     /// A nameless stream.
     Anonymous(&'static str),
-    /// Made up when looked at.
+    /// Generated when it is read.
     Generated(Generated<H>),
 }
 
@@ -88,16 +89,16 @@ pub struct Inode<H: Host> {
     pub ident: Ident,
     /// Contents.
     pub node: Node<H>,
-    /// Locks on byte ranges, and on the whole.
+    /// Locks on byte ranges, and on the whole file.
     pub locks: RecordLocks<H::LockCharge>,
     system: &'static FileSystem,
-    /// [`Rights`], for all the paths that lead here or through: what a write to the file changes stands elsewhere. Written under the
-    /// lock of `attr`.
+    /// [`Rights`], read by all path walks to or through it, and so apart from fields that writes to the file change.
+    /// Written under the lock of `attr`.
     rights: Sequenced<2>,
     attr: Attributes,
 }
 
-/// As [`Attr::words`]. On lines of its own: each write to the file notes its time.
+/// As [`Attr::words`]. Aligned, because each write to the file stores its time here.
 #[repr(align(64))]
 struct Attributes(Sequenced<8>);
 
@@ -108,7 +109,7 @@ impl<H: Host> Drop for Inode<H> {
 }
 
 impl<H: Host> Inode<H> {
-    /// A new inode of `system` with no name yet, with what `node` makes of its identity.
+    /// A new inode of `system` without a name; `node` makes its contents from its identity.
     pub fn new(
         host: &H,
         system: &'static FileSystem,
@@ -119,12 +120,12 @@ impl<H: Host> Inode<H> {
         let admitted = system.admit(host.epoch())?;
         let ident = Ident { device: system.device, number: system.number() };
         let node = node(ident)?;
-        // From here on the inode itself counts, until it is dropped.
+        // From here on the inode itself is counted, until it is dropped.
         admitted.keep();
         Ok(room.fill(Self::with(ident, node, attr, host.realtime(), system)))
     }
 
-    /// An inode that stands for something generated, numbered by its provider; it counts against no limit.
+    /// An inode of a generated file, numbered by its provider; it counts against no limit.
     pub fn generated(
         system: &'static FileSystem,
         number: u64,
@@ -173,7 +174,7 @@ impl<H: Host> Inode<H> {
         self.system
     }
 
-    /// What kind it is.
+    /// Its kind.
     pub fn kind(&self) -> FileKind {
         match &self.node {
             Node::File(_) => FileKind::Regular,
@@ -198,13 +199,13 @@ impl<H: Host> Inode<H> {
         Attr::of_words(self.attr.0.read())
     }
 
-    /// Who may do what with it now.
+    /// Its present permissions.
     pub(crate) fn rights(&self) -> Rights {
         let [first, owners] = self.rights.read();
         Rights { mode: first as u16, uid: owners as u32, gid: (owners >> 32) as u32 }
     }
 
-    /// Changes attributes in one step and notes the time of the change.
+    /// Changes attributes in one step and stores the time of the change.
     pub fn change<R>(&self, now: Timestamp, f: impl FnOnce(&mut Attr) -> R) -> R {
         self.attr.0.update(|words| {
             let mut attr = Attr::of_words(*words);
@@ -219,12 +220,12 @@ impl<H: Host> Inode<H> {
         })
     }
 
-    /// Notes that the contents changed.
+    /// Stores the time of a change of the contents.
     pub fn touch(&self, now: Timestamp) {
         self.change(now, |a| a.modified = now);
     }
 
-    /// The regular file behind it.
+    /// Its regular file, if it is one.
     pub fn file(&self) -> Option<&RegularFile<H>> {
         match &self.node {
             Node::File(f) => Some(f),
@@ -237,8 +238,8 @@ impl<H: Host> Inode<H> {
         self.file().map(|file| file.writing.seals())
     }
 
-    /// Adds seals to a regular file. [`FsError::NotPermitted`] where none may be added, [`FsError::Busy`] where a mapping may store
-    /// into it that is to be written to no more.
+    /// Adds seals to a regular file. [`FsError::NotPermitted`] if none may be added, [`FsError::Busy`] if it would
+    /// forbid writes while a mapping may store.
     pub fn add_seals(&self, seals: Seals) -> Result<(), FsError> {
         let file = self.file().ok_or(FsError::Invalid)?;
         let writing = &file.writing;
@@ -246,7 +247,8 @@ impl<H: Host> Inode<H> {
         if writing.seals().contains(Seals::SEAL) {
             return Err(FsError::NotPermitted);
         }
-        // Under the lock of the mode, so that it does not change meanwhile. What may be executed for ever is not written to.
+        // Under the lock of the mode, so that it does not change meanwhile. A file sealed as executable is sealed
+        // against writes too.
         self.attr.0.update(|words| {
             let runs = seals.contains(Seals::EXEC) && Attr::of_words(*words).mode & EXECUTE != 0;
             let implied = if runs { Seals::SHRINK | Seals::GROW | Seals::WRITES } else { Seals::empty() };
@@ -262,8 +264,8 @@ impl<H: Host> Inode<H> {
         })
     }
 
-    /// Counts one more name of something that is no directory. Further names count as inodes do, as on Linux; the first one of a file
-    /// that was made without a name does not. An inode that lost its last name stays so.
+    /// Adds a name to a file that is no directory. Further names count like inodes, as on Linux. The first name of a
+    /// file made without one does not count. An inode that lost its last name gets no new one.
     pub(crate) fn gain_name(&self, now: Timestamp, admitted: Result<Admitted<'_>, FsError>) -> Result<(), FsError> {
         let further = self.change(now, |a| match a.links {
             0 if !a.linkable => Err(FsError::NotFound),
@@ -283,7 +285,7 @@ impl<H: Host> Inode<H> {
         Ok(())
     }
 
-    /// Counts one name less.
+    /// Removes a name.
     pub(crate) fn lose_name(&self, now: Timestamp) {
         let left = self.change(now, |a| {
             a.links = a.links.saturating_sub(1);
@@ -294,7 +296,7 @@ impl<H: Host> Inode<H> {
         }
     }
 
-    /// Everything that is to be told about it.
+    /// Its status for `stat`.
     pub fn status(&self) -> Status {
         let (mut size, mut allocated, mut device) = (0, 0, DeviceNumber { major: 0, minor: 0 });
         match &self.node {
@@ -311,19 +313,20 @@ impl<H: Host> Inode<H> {
         Status { ident: self.ident, kind: self.kind(), attr: self.attr(), size, allocated, device }
     }
 
-    /// Takes the set-id bits away, before the contents change on behalf of somebody who may not keep them: what runs as its
-    /// owner is what the owner wrote. The bit for the group stays where nobody of the group may execute it, for then it says
-    /// something else.
+    /// Clears the set-id bits before a caller without the right to keep them changes the contents: a set-id program
+    /// must be its owner's work. The group's bit stays if the group may not execute the file, because it then has
+    /// another meaning.
     pub(crate) fn lose_set_ids(&self, host: &H, keep: bool) {
         const EITHER: u16 = 0o6000;
-        // Mostly there are none, and then nothing is written.
+        // Mostly there are none, and then it writes nothing.
         if keep || self.rights().mode & EITHER == 0 || self.is_directory() {
             return;
         }
         self.change(host.realtime(), |a| a.mode = without_set_ids(a.mode));
     }
 
-    /// As [`truncate`](Self::truncate), for a caller that has not opened it for writing: a program that runs is not cut.
+    /// As [`truncate`](Self::truncate), for a caller that has not opened it for writing: a running program is not
+    /// truncated.
     pub fn truncate_by_name(&self, host: &H, size: u64, io: &Io<'_>) -> Result<(), FsError> {
         let _writer = self.file().map(|file| file.writing.text.write()).transpose()?;
         self.truncate(host, size, io)

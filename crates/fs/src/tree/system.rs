@@ -1,4 +1,4 @@
-//! File systems: how many inodes and pages each may hold, and the numbers of its inodes.
+//! File systems: their limits of inodes and pages, and the numbers of their inodes.
 
 use crate::FsError;
 use quire_heap::try_leak;
@@ -17,29 +17,30 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// A file system that may hold anything, for ever.
+    /// No limits, for ever.
     pub const NONE: Limits = Limits { pages: None, inodes: None };
     /// Limits that are set later ([`FileSystem::set_room`]).
     pub const UNSET: Limits = Limits { pages: Some(u64::MAX), inodes: Some(u64::MAX) };
 }
 
-/// The file system that an inode belongs to. It is mounted, or the machine's, for ever.
+/// The file system of an inode. It is mounted, or internal to the machine, and never freed.
 ///
-/// Inodes and pages are counted by each processor for itself, and inodes numbered, so that those who make and remove files or write to
+/// Each processor counts inodes and pages, and numbers inodes, for itself. So threads that make, remove or write
 /// different files at the same time share no line. The limits are exact all the same.
 pub struct FileSystem {
     /// Device number that its inodes show.
     pub device: u64,
     /// Its type, as mount tables name it.
     pub kind: &'static str,
-    /// None where there is no limit, for ever; the same for pages.
+    /// `None`: no limit, for ever; the same for pages.
     pub(super) inodes: Option<&'static Quota>,
     pages: Option<&'static Quota>,
     numbered: PerCpu<AtomicU64>,
 }
 
 impl FileSystem {
-    /// An empty file system on a machine of `cpus` processors. What has no limit now is not counted, and never gets one.
+    /// An empty file system on a machine of `cpus` processors. A resource without a limit is not counted, and never
+    /// gets one.
     pub fn new(device: u64, kind: &'static str, limits: Limits, cpus: usize) -> Result<&'static Self, FsError> {
         let quota = |limit: u64| -> Result<&'static Quota, FsError> { Ok(try_leak(per_cpu::quota(cpus, limit)?)?) };
         Ok(try_leak(FileSystem {
@@ -51,7 +52,7 @@ impl FileSystem {
         })?)
     }
 
-    /// Adds `more` to what it holds at this moment: that, and no more than that, it may hold from now on.
+    /// Sets its limits to its present contents plus `more`.
     pub fn set_room(&self, more: Limits) {
         for (quota, more) in [(self.inodes, more.inodes), (self.pages, more.pages)] {
             if let Some(quota) = quota {
@@ -60,7 +61,7 @@ impl FileSystem {
         }
     }
 
-    /// How much it may hold, and how much of that is free. Zeroes stand for no limit, as on Linux.
+    /// Its limits, and the free part. Zeroes mean no limit, as on Linux.
     pub fn space(&self) -> Space {
         let of = |quota: Option<&Quota>| match quota.map(|quota| (quota.limit(), quota.taken())) {
             None | Some((u64::MAX, _)) => Count::default(),
@@ -69,21 +70,21 @@ impl FileSystem {
         Space { kind: self.kind, device: self.device, pages: of(self.pages), inodes: of(self.inodes) }
     }
 
-    /// Inodes that live, and further names, where they are counted.
+    /// Existing inodes and further names, if they are counted.
     pub fn inodes(&self) -> u64 {
         self.inodes.map_or(0, Quota::taken)
     }
 
-    /// What contents are charged to.
+    /// The quota that contents are charged to.
     pub fn quota(&self) -> Option<&'static Quota> {
         self.pages
     }
 
-    /// One more inode, or name of one. The caller holds no lock and is not pinned.
+    /// Counts an inode, or a name of one. The caller holds no lock and is not pinned.
     pub(crate) fn admit(&self, epoch: &Domain) -> Result<Admitted<'_>, FsError> {
         let Some(quota) = self.inodes else { return Ok(Admitted(self)) };
         if !quota.take(1) {
-            // A directory that was removed counts until no lookup can stand in it.
+            // A removed directory is counted until no lookup can still be in it.
             epoch.drain();
             if !quota.take(1) {
                 return Err(FsError::NoSpace);
@@ -92,7 +93,7 @@ impl FileSystem {
         Ok(Admitted(self))
     }
 
-    /// One inode less, or name of one.
+    /// Uncounts an inode, or a name of one.
     pub(crate) fn forget(&self) {
         if let Some(quota) = self.inodes {
             quota.put(1);
@@ -102,7 +103,7 @@ impl FileSystem {
     /// A number that no other inode has or had.
     pub(super) fn number(&self) -> u64 {
         let pinned = preempt_off();
-        // Written by this processor alone.
+        // Only this processor writes it.
         let mine = self.numbered.mine(&pinned);
         let n = mine.load(Ordering::Relaxed);
         mine.store(n + 1, Ordering::Relaxed);
@@ -110,7 +111,7 @@ impl FileSystem {
     }
 }
 
-/// An inode, or a name, that counts; it counts no more when this is dropped.
+/// The count of an inode or name; dropping this ends it.
 #[must_use]
 pub(crate) struct Admitted<'a>(&'a FileSystem);
 
@@ -127,12 +128,12 @@ impl Drop for Admitted<'_> {
     }
 }
 
-/// How many of something there may be, and how many of these are free; zeroes where there is no limit.
+/// A limit, and its free part; zeroes for no limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Count {
-    /// All.
+    /// The limit.
     pub total: u64,
-    /// Those that may still be had.
+    /// The free part.
     pub free: u64,
 }
 
@@ -157,7 +158,7 @@ mod tests {
     use quire_sync::hooks::threads::set_cpu;
     use std::collections::BTreeSet;
 
-    /// As many inodes as the limit says, whichever processors make and remove them; each with a number of its own.
+    /// The limit of inodes is exact on any processors, and each inode has a unique number.
     #[test]
     fn what_one_processor_gives_back_another_may_use() {
         const LIMIT: u64 = 200;

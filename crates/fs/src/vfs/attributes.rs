@@ -26,7 +26,7 @@ impl<H: Host> Vfs<H> {
         })
     }
 
-    /// Changes owner and group, where given. Files lose their set-id bits, also where root changes them.
+    /// Changes owner and group, if given. Files lose their set-id bits, even if root changes them.
     pub fn set_owner(&self, who: &Who, inode: &Inode<H>, uid: Option<u32>, gid: Option<u32>) -> Result<(), FsError> {
         let is_directory = inode.is_directory();
         inode.change(self.host().realtime(), |a| {
@@ -40,7 +40,7 @@ impl<H: Host> Vfs<H> {
                     mode &= !0o2000;
                 }
             }
-            // To take bits away is a change of the mode.
+            // Clearing bits is a change of the mode.
             if !may || (mode != a.mode && !who.owns(a)) {
                 return Err(FsError::NotPermitted);
             }
@@ -51,7 +51,7 @@ impl<H: Host> Vfs<H> {
         })
     }
 
-    /// Changes the times of last access and modification, where given. `explicit` times need the owner, the current time
+    /// Changes the times of last access and modification, if given. `explicit` times need the owner, the current time
     /// only permission to write.
     pub fn set_times(
         &self,

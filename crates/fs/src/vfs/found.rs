@@ -8,7 +8,7 @@ use quire_heap::Arc;
 /// Longest name of one component.
 pub const NAME_MAX: usize = 255;
 
-/// One component's name, kept in place.
+/// One component's name, stored inline.
 #[derive(Clone)]
 pub struct Name {
     len: u8,
@@ -45,18 +45,18 @@ pub enum Last {
     DotDot,
     /// There was none: the path is made of slashes.
     Root,
-    /// A link that leads straight to a thing, which may have no name.
+    /// A link that leads straight to a dentry, which may have no name.
     Jump,
 }
 
-/// What to do about a symbolic link at the end of a path.
+/// The treatment of a symbolic link at the end of a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Final {
-    /// It is followed: the path stands for what the link leads to.
+    /// It is followed: the path means the link's target.
     Follow,
-    /// It is not followed, unless a slash stands behind it: the path stands for the link.
+    /// It is not followed, unless a slash follows it: the path means the link.
     Stay,
-    /// It is never followed: the path stands for a name that is to be made, moved or removed.
+    /// It is never followed: the path means a name to be made, moved or removed.
     Name,
 }
 
@@ -66,10 +66,10 @@ pub struct Found<H: Host> {
     pub parent: Arc<Dentry<H>>,
     /// What the last component was.
     pub last: Last,
-    /// The last component, where it was a name.
+    /// The last component, if it was a name.
     pub name: Name,
-    /// What it leads to, if that exists.
+    /// Its dentry, if that exists.
     pub target: Option<Arc<Dentry<H>>>,
-    /// The path ends in a slash: a directory is meant.
+    /// The path ends in a slash: it must be a directory.
     pub slash: bool,
 }

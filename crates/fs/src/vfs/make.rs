@@ -34,7 +34,7 @@ pub enum Create<'a> {
 }
 
 impl<H: Host> Vfs<H> {
-    /// Makes `what` under the name that `found` ends in. `mode` loses what the view's umask says.
+    /// Makes `what` under the name that `found` ends in. `mode` loses the bits of the view's umask.
     pub fn make(
         &self,
         view: &View<H>,
@@ -91,13 +91,13 @@ impl<H: Host> Vfs<H> {
         if matches!(what, Create::Symlink(_)) {
             attr.mode = 0o777;
         }
-        // A directory with the set-group-id bit hands its group on, and the bit to directories.
+        // A directory with the set-group-id bit passes on its group, and the bit to directories.
         if let Some(parent) = parent.map(|p| p.attr()).filter(|p| p.mode & 0o2000 != 0) {
             attr.gid = parent.gid;
             if matches!(what, Create::Directory) {
                 attr.mode |= 0o2000;
             } else if attr.mode & 0o2010 == 0o2010 && !view.who.may_set_group_id(parent.gid) {
-                // A caller outside a group makes no programs that run as that group.
+                // A caller outside a group cannot make programs that run as that group.
                 attr.mode &= !0o2000;
             }
         }
@@ -114,7 +114,7 @@ impl<H: Host> Vfs<H> {
         })
     }
 
-    /// Gives the inode behind `old` one more name.
+    /// Gives the inode of `old` one more name.
     pub fn link(&self, view: &View<H>, old: &Arc<Dentry<H>>, found: &Found<H>) -> Result<(), FsError> {
         if found.last != Last::Name || found.target.is_some() {
             return Err(FsError::Exists);

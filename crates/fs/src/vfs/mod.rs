@@ -1,12 +1,12 @@
-//! Paths: the tree as a process sees it, and the operations that take a path.
+//! Paths: a process's view of the tree, and the operations that take a path.
 //!
-//! [`Vfs`] holds the root, the mounts and the drivers. [`who`] says what the caller may do, [`view`] where its paths start, [`found`]
-//! where a path leads. [`walk`] turns a path into a dentry; [`make`], [`mounts`], [`open`], [`rename`] and [`attributes`] change the
-//! tree or open its files, each by adding methods to [`Vfs`].
+//! [`Vfs`] holds the root, the mounts and the drivers. [`who`] has the caller's rights, [`view`] the start of its
+//! paths, [`found`] the result of a walk. [`walk`] turns a path into a dentry. [`make`], [`mounts`], [`open`],
+//! [`rename`] and [`attributes`] add methods to [`Vfs`] that change the tree or open its files.
 //!
-//! May use: [`tree`](crate::tree), [`file`](crate::file), [`pipe`](crate::pipe) and the seam to
-//! [drivers](crate::device::driver). Devices themselves are above.
-//! Owns: ancestors change only under `moving`; nothing that is mounted goes; permissions are checked before a name changes.
+//! May use: [`tree`](crate::tree), [`file`](crate::file), [`pipe`](crate::pipe) and the interface to
+//! [drivers](crate::device::driver). Devices themselves are above. Owns: ancestors change only under `moving`; mounts
+//! stay; permissions are checked before a name changes.
 
 mod attributes;
 pub(crate) mod found;
@@ -36,13 +36,13 @@ use who::Who;
 pub struct Vfs<H: Host> {
     host: H,
     root: Arc<Dentry<H>>,
-    /// Where the paths of [`view`](Self::view) start.
+    /// The start of the paths of [`view`](Self::view).
     places: Arc<Places<H>>,
-    /// Where pipes and other nameless things live.
+    /// The file system of pipes and other nameless files.
     nameless: &'static FileSystem,
-    /// Where memory files live: it has no limits, as Linux's mount for them.
+    /// The file system of memory files: it has no limits, like Linux's mount for them.
     memory: &'static FileSystem,
-    /// Held while a name moves between directories: then, and only then, do ancestors change.
+    /// Held while a name moves between directories. Ancestors change only then.
     pub(crate) moving: Mutex<()>,
     drivers: SpinLock<Vec<(DeviceNumber, Arc<dyn Driver>)>>,
     mounts: SpinLock<Vec<Arc<Dentry<H>>>>,
@@ -81,7 +81,7 @@ impl<H: Host> Vfs<H> {
         &self.host
     }
 
-    /// The root of everything.
+    /// The root of the tree.
     pub fn root(&self) -> &Arc<Dentry<H>> {
         &self.root
     }
@@ -91,12 +91,12 @@ impl<H: Host> Vfs<H> {
         View { places: self.places.clone(), who: Who::ROOT, umask: 0 }
     }
 
-    /// From now on `driver` stands behind the nodes with that number.
+    /// Makes `driver` serve the nodes with that number.
     pub fn register(&self, number: DeviceNumber, driver: Arc<dyn Driver>) -> Result<(), FsError> {
         Ok(self.drivers.lock().try_push((number, driver))?)
     }
 
-    /// Takes a [registered](Self::register) driver back.
+    /// Removes a [registered](Self::register) driver.
     pub(crate) fn deregister(&self, number: DeviceNumber, driver: &Arc<dyn Driver>) {
         self.drivers.lock().retain(|(n, d)| *n != number || !Arc::ptr_eq(d, driver));
     }

@@ -1,4 +1,4 @@
-//! Mounts: file systems that a directory of another one leads to.
+//! Mounts: file systems at a directory of another one.
 
 use super::Vfs;
 use super::found::{Final, Last};
@@ -14,7 +14,7 @@ use quire_heap::Arc;
 use quire_sync::atomic::Ordering;
 
 impl<H: Host> Vfs<H> {
-    /// Mounts an empty memory file system on the directory `path`, which is made where it is missing.
+    /// Mounts an empty memory file system on the directory `path`, which is made if it is missing.
     pub fn mount_memory(
         &self,
         path: &[u8],
@@ -28,7 +28,7 @@ impl<H: Host> Vfs<H> {
         self.mount(path, root)
     }
 
-    /// Mounts what `root` makes up on the directory `path`, which is made where it is missing.
+    /// Mounts the generated tree of `root` on the directory `path`, which is made if it is missing.
     pub fn mount_generated(
         &self,
         path: &[u8],
@@ -62,19 +62,19 @@ impl<H: Host> Vfs<H> {
         Ok(mounted)
     }
 
-    /// From now on each file system that is mounted may hold `more` beside what it holds, where it has limits at all.
+    /// Sets the limits of each mounted file system to its present contents plus `more`, if it has limits at all.
     pub fn set_room(&self, more: Limits) {
-        // A directory that something was mounted on counts until no lookup can stand in it.
+        // A mounted-over directory is counted until no lookup can still be in it.
         self.host.epoch().drain();
         self.all_mounts().for_each(|mount| mount.inode.system().set_room(more));
     }
 
-    /// Everything that is mounted, one after the other. Nothing is unmounted.
+    /// All mounts, one after the other. Mounts are never removed.
     fn all_mounts(&self) -> impl Iterator<Item = Arc<Dentry<H>>> {
         (0..).map_while(|n| self.mounts.lock().get(n).cloned())
     }
 
-    /// Calls `each` with the path and the type of everything that is mounted.
+    /// Calls `each` with the path and the type of each mount.
     pub fn mounts(&self, mut each: impl FnMut(&[u8], &'static str)) -> Result<(), FsError> {
         for m in self.all_mounts() {
             each(&Dentry::path(&m, &self.root)?.0, m.inode.system().kind);
@@ -82,15 +82,15 @@ impl<H: Host> Vfs<H> {
         Ok(())
     }
 
-    /// How much space the file system of `inode` has. The caller holds no lock.
+    /// The space of the file system of `inode`. The caller holds no lock.
     pub fn space(&self, inode: &Inode<H>) -> Space {
-        // A directory that was removed counts until no lookup can stand in it.
+        // A removed directory is counted until no lookup can still be in it.
         self.host.epoch().drain();
         inode.system().space()
     }
 }
 
-/// A file system of generated things, with `root` as its root directory.
+/// A file system of generated files, with `root` as its root directory.
 fn root_inode<H: Host>(
     host: &H,
     system: &'static FileSystem,

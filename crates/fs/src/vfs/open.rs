@@ -1,4 +1,4 @@
-//! Opening what names lead to, and what has no name.
+//! Opening files by name, and nameless files.
 
 use super::Vfs;
 use super::found::{Final, Last};
@@ -16,11 +16,11 @@ use crate::{FsError, Io, OpenFlags, Seals, Stream};
 use quire_heap::{Arc, Vec, try_format};
 use quire_lookup::Hold;
 
-/// An open file as descriptors share it.
+/// An open file, shared by descriptors.
 pub type SharedFile<H> = Arc<OpenFile<H>>;
 
 impl<H: Host> Vfs<H> {
-    /// Opens what `path` leads to, making it where `flags` say so. Waits only for the other end of a FIFO.
+    /// Opens the file of `path`, making it if `flags` say so. Waits only for the other end of a FIFO.
     pub fn open(
         &self,
         view: &View<H>,
@@ -37,7 +37,7 @@ impl<H: Host> Vfs<H> {
             () => Final::Follow,
         };
         if flags.contains(OpenFlags::CREATE) && path.last() == Some(&b'/') {
-            // Whatever it is, it would have to be made as a directory; but first of all the way there must exist.
+            // The file would have to be a directory, which `open` cannot make. But first the parent path must exist.
             if self.walk(view, base, path, Final::Name)?.last == Last::Name {
                 return Err(FsError::IsDirectory);
             }
@@ -64,10 +64,10 @@ impl<H: Host> Vfs<H> {
                 Some(_) if exclusive => return Err(FsError::Exists),
                 Some(there) => there.clone(),
                 None if !flags.contains(OpenFlags::CREATE) => return Err(FsError::NotFound),
-                // A link led to a name with a slash behind it.
+                // A link led to a name with a trailing slash.
                 None if found.slash => return Err(FsError::IsDirectory),
                 None => {
-                    // Before the file: opening it needs no more memory.
+                    // Before the file is made: opening it then needs no more memory.
                     let opening = Opening::new(&self.host)?;
                     match self.make(view, &found, Create::File, mode) {
                         Ok(new) => return self.open_in(opening, new.into(), flags - OpenFlags::TRUNCATE, io),
@@ -84,7 +84,7 @@ impl<H: Host> Vfs<H> {
         }
     }
 
-    /// Whether `who` may open what is there with `flags`.
+    /// Whether `who` may open an existing file with `flags`.
     fn check_open(&self, who: &Who, dentry: &Dentry<H>, flags: OpenFlags) -> Result<(), FsError> {
         let kind = dentry.inode.kind();
         if flags.contains(OpenFlags::DIRECTORY) && kind != FileKind::Directory {
@@ -149,8 +149,9 @@ impl<H: Host> Vfs<H> {
             Node::Directory(_) => Body::Directory,
             Node::Fifo(pipe) => {
                 let (read, write) = (flags.contains(OpenFlags::READ), flags.contains(OpenFlags::WRITE));
-                // Only a pipe with a name is a meeting place. One without was open at both ends from the start, so its other
-                // end is there or will never come: an opener that comes through /proc neither waits nor is refused.
+                // Only openers of a pipe with a name wait for each other. A nameless pipe was open at both ends from
+                // the start, so its other end is open or never will be. An opener through /proc neither waits nor is
+                // refused.
                 Body::Stream(match core::ptr::eq(inode.system(), self.nameless) {
                     true => Pipe::open_now(pipe, read, write)?,
                     false => Pipe::open(pipe, read, write, &io.of(flags))?,
@@ -163,7 +164,8 @@ impl<H: Host> Vfs<H> {
         })
     }
 
-    /// A new pipe of `who`: its reading and its writing end. `flags` are added to both, except that a reader has no packets.
+    /// A new pipe of `who`: its reading and its writing end. `flags` are added to both, except that a reader has no
+    /// packets.
     pub fn pipe(&self, who: &Who, flags: OpenFlags) -> Result<(SharedFile<H>, SharedFile<H>), FsError> {
         let (pipe, [r, w]) = Pipe::ends(self.host.clone())?;
         let attr = NewAttr { mode: 0o600, uid: who.uid, gid: who.gid };
@@ -177,7 +179,7 @@ impl<H: Host> Vfs<H> {
         Ok((open_as((flags - OpenFlags::DIRECT) | OpenFlags::READ, r)?, open_as(flags | OpenFlags::WRITE, w)?))
     }
 
-    /// An open file of `who` for a stream without a name; `kind` is what listings of open files show.
+    /// An open file of `who` for a stream without a name; listings of open files show `kind`.
     pub fn nameless_stream(
         &self,
         who: &Who,
@@ -198,8 +200,8 @@ impl<H: Host> Vfs<H> {
         Ok(OpenFile::new(Opening::new(&self.host)?, dentry.into(), flags, Body::Stream(stream), false))
     }
 
-    /// A file of `who` in memory without a name in any directory; listings show `/memfd:name (deleted)`.
-    /// With `seals`, of which [`Seals::EXEC`] says that nobody may ever execute it.
+    /// A file of `who` in memory without a name in any directory; listings show `/memfd:name (deleted)`. With `seals`;
+    /// [`Seals::EXEC`] means that no process may ever execute it.
     pub fn memory_file(
         &self,
         who: &Who,
@@ -218,7 +220,8 @@ impl<H: Host> Vfs<H> {
         let dentry = Dentry::nameless(&label, inode)?;
         let opening = Opening::new(&self.host)?;
         let body = self.body(&dentry, flags, &Io::NOW)?;
-        // No writer in the sense of a program's file, as on Linux: what is made in memory is executed through its only descriptor.
+        // Not counted as a writer of a program's file, as on Linux: a memory file is executed through its only
+        // descriptor.
         Ok(OpenFile::new(opening, dentry.into(), flags | OpenFlags::LARGE, body, false))
     }
 }

@@ -1,10 +1,11 @@
 //! Moving names.
 //!
-//! # Why it cannot deadlock
-//! At most two directories are locked, then the entries of a directory that is replaced. A move between directories holds
-//! `Vfs::moving`, so there is one at a time and ancestors stand still. It locks an ancestor before what lies below it, and
-//! unrelated directories by address; `rmdir` locks the parent before the child. A cycle would need somebody who holds a
-//! directory and wants an ancestor of it: only a move between *unrelated* directories could, and there is one at a time.
+//! # Lock order
+//! At most two directories are locked, then the entries of a replaced directory. A move between directories holds
+//! `Vfs::moving`, so there is one at a time and ancestors do not change. It locks an ancestor before a descendant, and
+//! unrelated directories by address. `rmdir` locks the parent before the child. A cycle needs a thread that holds a
+//! directory and waits for its ancestor. Only a move between *unrelated* directories could do that, and there is one at
+//! a time.
 
 use crate::FsError;
 use crate::host::Host;
@@ -17,7 +18,7 @@ use crate::vfs::view::View;
 use crate::vfs::who::Want;
 use quire_heap::Arc;
 
-/// What happens to what is in the way.
+/// The treatment of an existing target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rename {
     /// It is replaced.
@@ -44,7 +45,7 @@ impl<'a, H: Host> Both<'a, H> {
             None => &mut self.old,
         }
     }
-    /// Unlocks both; what was given up goes when neither is locked.
+    /// Unlocks both; removed elements are freed when neither is locked.
     fn unlock(self) {
         let _given_up = (self.old.unlock(), self.new.map(Locked::unlock));
     }
@@ -74,7 +75,7 @@ impl<H: Host> Vfs<H> {
         view.who.may(&new_parent.inode, Want::WRITE | Want::EXECUTE)?;
         let same = Arc::ptr_eq(old_parent, new_parent);
         let name = to.name.shared()?;
-        // All memory before the locks: a move does not fail half way.
+        // All memory is allocated before the locks, so that a move does not fail half way.
         let shown = new_dir.shown_memory()?;
         let back = match how {
             Rename::Exchange => Some((from.name.shared()?, old_dir.shown_memory()?)),
@@ -111,7 +112,8 @@ impl<H: Host> Vfs<H> {
             _ => {}
         }
         view.who.may_take(&old_parent.inode, &source.inode)?;
-        // A slash means a directory: the source, whichever name it is behind; when places change, each its own.
+        // A trailing slash requires a directory. For either name that is the source; in an exchange each name requires
+        // its own.
         let there_is_dir = there.as_ref().is_some_and(|t| t.inode.is_directory());
         let new_is_dir = if how == Rename::Exchange { there_is_dir } else { source_is_dir };
         if (from.slash && !source_is_dir) || (to.slash && !new_is_dir) {
@@ -126,11 +128,11 @@ impl<H: Host> Vfs<H> {
             }
             view.who.may_take(&new_parent.inode, &there.inode)?;
             if Arc::ptr_eq(&there.inode, &source.inode) {
-                return Ok(()); // two names of one file: nothing happens, as POSIX has it
+                return Ok(()); // two names of one file: no effect, as POSIX requires
             }
         }
 
-        // Whatever might be freed is dropped after the locks.
+        // Dentries that may be freed are dropped after the locks.
         let _dropped = match (&there, back) {
             (Some(there), Some((old_name, old_shown))) => {
                 let a = both.source().replace(old_shown, old_name.clone(), there.clone());
@@ -156,7 +158,7 @@ impl<H: Host> Vfs<H> {
                     }
                     there.unlist();
                 }
-                // The entry goes with its memory.
+                // The entry moves with its memory.
                 let (a, listed) = both.source().take(from.name.bytes()).ok_or(FsError::NotFound)?;
                 let b = both.target().put(EntryMemory { shown, listed }, name.clone(), source.clone());
                 let c = source.place_at(new_parent, name);

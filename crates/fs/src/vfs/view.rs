@@ -1,4 +1,4 @@
-//! How a process sees the tree: where its paths start, and the caller as permissions see it.
+//! A process's view of the tree: the start of its paths, and the caller for permission checks.
 
 use super::who::Who;
 use crate::host::Host;
@@ -8,14 +8,14 @@ use quire_heap::Arc;
 
 /// A directory that paths start in.
 pub enum Place<H: Host> {
-    /// The root of everything, of a tree that stays: nobody counts it.
+    /// The root of a tree that is never freed: it needs no reference count.
     Root(&'static Arc<Dentry<H>>),
-    /// Any other one.
+    /// Any other directory.
     Counted(Arc<Dentry<H>>),
 }
 
 impl<H: Host> Place<H> {
-    /// The directory `dentry`, of a tree that stays and begins at `root`.
+    /// The directory `dentry`, of a permanent tree that begins at `root`.
     pub fn new(dentry: Arc<Dentry<H>>, root: &'static Arc<Dentry<H>>) -> Self {
         if Arc::ptr_eq(&dentry, root) { Place::Root(root) } else { Place::Counted(dentry) }
     }
@@ -40,7 +40,7 @@ impl<H: Host> Deref for Place<H> {
     }
 }
 
-/// Where paths start. On lines of its own: each thread has one, and counts it.
+/// The start of paths. Aligned, because each thread has one, and changes its reference count.
 #[repr(align(64))]
 pub struct Places<H: Host> {
     /// What `/` means.
@@ -55,11 +55,11 @@ impl<H: Host> Clone for Places<H> {
     }
 }
 
-/// How a process sees the tree: where its paths start, who it is, what it takes from the modes of what it makes.
+/// A process's view of the tree: the start of its paths, its credentials, its umask.
 pub struct View<H: Host> {
-    /// Where its paths start: counted by whoever has the view, not by each path that is looked up.
+    /// The start of its paths: each view holds a reference, path walks take none.
     pub places: Arc<Places<H>>,
-    /// On whose behalf.
+    /// The caller.
     pub who: Who,
     /// Permission bits that new files do not get.
     pub umask: u16,

@@ -1,4 +1,4 @@
-//! From a path to a dentry.
+//! The walk from a path to a dentry.
 
 use super::Vfs;
 use super::found::{Final, Found, Last, NAME_MAX, Name};
@@ -16,12 +16,12 @@ use quire_lookup::{Hold, names};
 
 /// Longest path, the terminating zero that Linux counts included.
 pub const PATH_MAX: usize = 4096;
-/// Most symbolic links that one path may lead through.
+/// Most symbolic links in the walk of one path.
 pub const LINKS_MAX: u32 = 40;
 
-/// The directory that a walk has come to.
+/// The directory that a walk has reached.
 enum Here<'w, H: Host> {
-    /// The one that it began in, which somebody else counts.
+    /// The directory that it began in, whose reference the caller holds.
     Start(&'w Arc<Dentry<H>>),
     Below(Arc<Dentry<H>>),
 }
@@ -45,7 +45,7 @@ impl<H: Host> Deref for Here<'_, H> {
     }
 }
 
-/// As [`Found`], where the last component's directory need not be kept.
+/// As [`Found`], without a reference to the last component's directory.
 struct Reached<'w, H: Host> {
     here: Here<'w, H>,
     last: Last,
@@ -91,9 +91,9 @@ impl<H: Host> Vfs<H> {
         }
     }
 
-    /// Walks `path` from `base` (or from the root) to its last component, which may be missing. Links on the way are always
-    /// followed, one at the end as `end` says. With a slash behind it the last component must be a directory, unless only
-    /// its name matters.
+    /// Walks `path` from `base` (or from the root) to its last component, which may be missing. Links on the way are
+    /// always followed, a link at the end according to `end`. With a trailing slash the last component must be a
+    /// directory, unless only its name matters.
     pub fn walk(&self, view: &View<H>, base: &Arc<Dentry<H>>, path: &[u8], end: Final) -> Result<Found<H>, FsError> {
         let mut name = Name::new(b"")?;
         let reached = self.reach(view, base, path, end, Some(&mut name))?;
@@ -101,8 +101,8 @@ impl<H: Host> Vfs<H> {
         Ok(Found { parent: here.counted(), last, name, target, slash })
     }
 
-    /// What a path leads to, if it exists; links as with [`walk`](Self::walk). Counts nothing else, where only directories lie on
-    /// the way.
+    /// The dentry of a path, if it exists; links as with [`walk`](Self::walk). Takes no other reference if only
+    /// directories lie on the way.
     pub(crate) fn target(
         &self,
         view: &View<H>,
@@ -121,10 +121,10 @@ impl<H: Host> Vfs<H> {
         Ok(self.reach(view, base, path, end, None)?.target.map(Hold::from))
     }
 
-    /// What a path leads to, if it exists, where that can be told without stopping on the way: by names of directories that
-    /// are kept, and no link at the end. `None` where it has to be walked.
+    /// The dentry of a path, if it exists, for paths with only names in stored directories and no link at the end.
+    /// `None` if the path needs a full walk.
     fn straight(&self, view: &View<H>, base: &Arc<Dentry<H>>, path: &[u8]) -> Option<Option<Hold<Dentry<H>>>> {
-        // What was counted in vain goes after the pin: it may be the last of it.
+        // A reference taken in vain is dropped after the pin, because it may be the last one.
         let mut _in_vain = None;
         let pin = self.host().epoch().pin();
         let mut below: Option<names::Kept<'_, Dentry<H>>> = None;
@@ -164,7 +164,8 @@ impl<H: Host> Vfs<H> {
         }
     }
 
-    /// As [`walk`](Self::walk), without counting the directory that the walk begins in; the last component's name goes into `last_name`.
+    /// As [`walk`](Self::walk), without a reference to the starting directory; the last component's name goes into
+    /// `last_name`.
     fn reach<'w>(
         &self,
         view: &'w View<H>,
@@ -246,7 +247,7 @@ impl<H: Host> Vfs<H> {
         }
     }
 
-    /// Walks a path to something that must exist.
+    /// Walks a path to a dentry that must exist.
     pub fn find(
         &self,
         view: &View<H>,
@@ -274,7 +275,7 @@ impl<H: Host> Vfs<H> {
         Ok(Step::Path(target))
     }
 
-    /// What a symbolic link says.
+    /// The target of a symbolic link.
     pub fn link_target(&self, link: &Dentry<H>) -> Result<Vec<u8>, FsError> {
         match &link.inode.node {
             Node::Symlink(target) => Ok(Vec::try_copy(target)?),

@@ -1,4 +1,4 @@
-//! The caller of a file operation, as permissions see it, and what a file's bits and owners allow.
+//! The caller of a file operation, and its permissions by a file's bits and owners.
 
 use crate::FsError;
 use crate::host::Host;
@@ -8,7 +8,7 @@ use crate::tree::inode::{Inode, Node};
 use quire_heap::{Arc, Vec};
 
 bitflags::bitflags! {
-    /// What somebody wants to do with a file: the three permission bits.
+    /// The requested access to a file: the three permission bits.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub struct Want: u16 {
         /// Read it, or list it.
@@ -21,39 +21,39 @@ bitflags::bitflags! {
 }
 
 bitflags::bitflags! {
-    /// What somebody may do with files whatever their bits and owners say: Linux's capabilities that concern files.
+    /// A caller's powers over files regardless of bits and owners: Linux's capabilities that concern files.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct Powers: u8 {
         /// Change owners and groups.
         const CHOWN = 1;
-        /// Read and write, and execute where anybody may.
+        /// Read and write, and execute if any execute bit is set.
         const OVERRIDE = 1 << 1;
         /// Read files, list directories and look names up.
         const READ_SEARCH = 1 << 2;
-        /// Do what only the owner may.
+        /// Do operations that only the owner may.
         const OWNER = 1 << 3;
-        /// Keep set-id bits over writes, and give them to files of groups that one is not in.
+        /// Keep set-id bits over writes, and give them to files of groups that the caller is not in.
         const SET_IDS = 1 << 4;
         /// Make devices' nodes.
         const DEVICES = 1 << 5;
     }
 }
 
-/// On whose behalf something is done.
+/// The caller of an operation.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Who {
-    /// User. None is privileged by its number.
+    /// User id. No id is privileged by its number.
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// More groups, ascending, where there are any.
+    /// More groups, ascending, if there are any.
     pub groups: Option<Arc<Vec<u32>>>,
-    /// What it may do beside what its ids give it.
+    /// Its powers beside those of its ids.
     pub powers: Powers,
 }
 
 impl Who {
-    /// The one that may do everything.
+    /// A caller that may do everything.
     pub const ROOT: Who = Who { uid: 0, gid: 0, groups: None, powers: Powers::all() };
 
     /// Whether it is in the group `gid`.
@@ -66,12 +66,12 @@ impl Who {
         self.powers.contains(power)
     }
 
-    /// Whether the permission bits let `self` do what it wants.
+    /// Whether the permission bits allow `self` the access `want`.
     pub fn may<H: Host>(&self, inode: &Inode<H>, want: Want) -> Result<(), FsError> {
         let rights = inode.rights();
         let shift = match () {
             () if self.uid == rights.uid => 6,
-            // Mostly the group may what others may, and then the list need not be searched.
+            // Mostly group and others have the same bits, and then the list need not be searched.
             () if (rights.mode ^ rights.mode >> 3) & want.bits() != 0 && self.is_in(rights.gid) => 3,
             () => 0,
         };
@@ -98,7 +98,7 @@ impl Who {
         self.uid == attr.uid || self.has(Powers::OWNER)
     }
 
-    /// Whether a file of group `gid` may have the set-group-id bit for all that `self` does with it.
+    /// Whether a file of group `gid` may keep the set-group-id bit when `self` changes it.
     pub(crate) fn may_set_group_id(&self, gid: u32) -> bool {
         self.is_in(gid) || self.has(Powers::SET_IDS)
     }
@@ -114,9 +114,9 @@ impl Who {
 }
 
 impl Who {
-    /// Whether `self` may give `inode` another name: the owner, and who may read and write it, where nobody's powers are behind it.
-    /// (Linux's `fs.protected_hardlinks`, as distributions set it.) A name of a set-id program would keep the program when its
-    /// owner removes it to mend it.
+    /// Whether `self` may give `inode` another name. Its owner may. For a regular file without set-id bits a caller who
+    /// may read and write it also may. (Linux's `fs.protected_hardlinks`, as distributions set it.) A new name of a
+    /// set-id program would keep the program after its owner removes it for a fix.
     pub(crate) fn may_link<H: Host>(&self, inode: &Inode<H>) -> Result<(), FsError> {
         let attr = inode.attr();
         let plain = inode.kind() == FileKind::Regular && without_set_ids(attr.mode) == attr.mode;
@@ -124,8 +124,8 @@ impl Who {
         if may { Ok(()) } else { Err(FsError::NotPermitted) }
     }
 
-    /// Whether `self` follows `link` of `directory` at the end of a path: not where anybody may have put it there. (Linux's
-    /// `fs.protected_symlinks`.)
+    /// Whether `self` follows `link` of `directory` at the end of a path: not if any user could have made it there.
+    /// (Linux's `fs.protected_symlinks`.)
     pub(crate) fn may_follow<H: Host>(&self, directory: &Inode<H>, link: &Inode<H>) -> Result<(), FsError> {
         const ANYBODYS: u16 = 0o1002;
         let (directory, link) = (directory.rights(), link.rights());

@@ -1,11 +1,11 @@
 //! Boot: from the loader's entry to the first thread, on the boot CPU and on the others.
 //!
-//! Uses all of the kernel, and nothing uses it. Boot hands to rooms below what rooms above own. A CPU's tables get the addresses that
-//! traps enter at. The page tables get the page below the boot stack, which they leave out.
+//! Uses all of the kernel, and no other room uses it. Boot passes values of upper rooms to lower ones. A CPU's tables
+//! get the addresses of the trap entries. The page tables get the page below the boot stack, which they leave unmapped.
 //!
 //! Invariants:
-//! - Each step stands behind those that it needs: features, registers, the memory system, the scheduler, interrupts.
-//! - A machine that cannot run Quire gets one sentence that says why.
+//! - Each step comes after those that it needs: features, registers, the memory system, the scheduler, interrupts.
+//! - A machine that cannot run Quire gets one sentence with the reason.
 
 pub mod pvh;
 pub mod required;
@@ -36,7 +36,7 @@ use quire_task::Scheduler;
 use quire_vm::Config;
 use quire_vm::{Pfn, PhysRange, Vm};
 
-/// Physical memory as the boot tables show it.
+/// Physical memory through the boot tables.
 struct BootPhysical;
 
 impl acpi::Physical for BootPhysical {
@@ -47,13 +47,13 @@ impl acpi::Physical for BootPhysical {
 
 fn physical(at: u64, len: usize) -> Option<&'static [u8]> {
     let end = at.checked_add(len as u64)?;
-    // SAFETY: the boot tables show the first 4 GiB; what the loader and the firmware left there does not change.
+    // SAFETY: the boot tables show the first 4 GiB; the loader's and the firmware's data there do not change.
     (end <= 1 << 32).then(|| unsafe { core::slice::from_raw_parts(direct(at), len) })
 }
 
 /// The boot CPU arrives here on the boot stack, interrupts masked, under the boot tables.
 pub extern "C" fn start(start_info: u32) -> ! {
-    // SAFETY: the boot CPU alone runs; each step below is in the order that the hardware needs.
+    // SAFETY: only the boot CPU runs; each step below is in the order that the hardware needs.
     unsafe {
         tables::fill_interrupts(trap::entry::stub);
         tables::load(cpu::boot_block());
@@ -99,8 +99,8 @@ pub extern "C" fn start(start_info: u32) -> ! {
         Ok(t) => t,
         Err(e) => panic!("the kernel's page tables cannot be made from {} KiB: {e:?}", total / 1024),
     };
-    // SAFETY: the kernel's own tables map what runs; from here on nothing is mapped below the kernel's half. Then
-    // interrupts are masked and those tables are loaded.
+    // SAFETY: the kernel's own tables map the running code; from here on no page is mapped below the kernel's half.
+    // Then interrupts are masked and those tables are loaded.
     unsafe {
         cpu::registers::set_cr3(kernel_tables.root().address());
         cpu::set_registers();
@@ -133,7 +133,7 @@ pub extern "C" fn start(start_info: u32) -> ! {
     let cpus = cpu::count();
     let domains = affinity.domains();
     if domains > 1 {
-        // Whose memory is near to a CPU follows from its local APIC, which it names when it arrives.
+        // A CPU's memory domain follows from its local APIC's identifier, which it registers when it arrives.
         smp::await_all(&topology, registers.is_none());
     }
 
@@ -189,11 +189,11 @@ pub extern "C" fn start(start_info: u32) -> ! {
     ports::init(&announced, &topology);
     ports::start();
     let archive = info.modules().first().map_or(&[][..], |m| {
-        // SAFETY: the loader's module lies in RAM, which the direct map shows; it was kept out of what was given away.
+        // SAFETY: the loader's module lies in RAM, which the direct map shows; it was left out of the free memory.
         unsafe { core::slice::from_raw_parts(direct(m.start), m.len as usize) }
     });
     crate::report::backtrace::set_symbols(archive);
-    // The word `panic` on the command line: how a panic's report and status are tested.
+    // The word `panic` on the command line tests a panic's report and status.
     if quire_kernel::loader::command_line::flag(command_line, "panic") {
         panic!("as asked");
     }
@@ -203,7 +203,7 @@ pub extern "C" fn start(start_info: u32) -> ! {
     }
     crate::thread::daemons::start();
     crate::report::watchdog::start();
-    // How it is tested that the watchdog notices.
+    // The word `lockup` tests the watchdog.
     if let Some(kind) = quire_kernel::loader::command_line::value(command_line, "lockup") {
         crate::report::watchdog::provoke::start(kind);
     }
@@ -213,7 +213,7 @@ pub extern "C" fn start(start_info: u32) -> ! {
     scheduler().idle()
 }
 
-/// Lets this CPU use what the boot CPU has found to work.
+/// Enables on this CPU the features that the boot CPU has found to work.
 ///
 /// # Safety
 /// As [`fpu::enable`].
@@ -224,8 +224,8 @@ unsafe fn enable_fpu() {
     }
 }
 
-/// The firmware's memory domains; one of everything where its table is broken.
-// Not in boot's own frame, which stays on the stack.
+/// The firmware's memory domains; a single one if its table is broken.
+// Not inlined, because boot's own frame stays on the stack.
 #[inline(never)]
 fn read_affinity(root_pointer: u64) -> Affinity {
     acpi::affinity(&BootPhysical, root_pointer).unwrap_or_else(|e| {
@@ -250,7 +250,7 @@ pub fn join_scheduler() -> ! {
     scheduler().idle()
 }
 
-/// Memory that boot takes for ever.
+/// Memory that boot takes and never frees.
 fn boot_memory(free: &mut Ram, bytes: usize) -> NonNull<u8> {
     match paging::take_large(free, bytes as u64).and_then(|at| NonNull::new(direct(at))) {
         Some(at) => at,
@@ -258,7 +258,7 @@ fn boot_memory(free: &mut Ram, bytes: usize) -> NonNull<u8> {
     }
 }
 
-/// What is left of RAM, in frames.
+/// The remaining RAM, in frames.
 fn fill_ranges<'a>(free: &Ram, ranges: &'a mut [PhysRange]) -> &'a [PhysRange] {
     let mut len = 0;
     for (slot, span) in ranges.iter_mut().zip(free.spans().iter().filter(|s| s.start >= 1 << 20)) {
@@ -268,7 +268,7 @@ fn fill_ranges<'a>(free: &Ram, ranges: &'a mut [PhysRange]) -> &'a [PhysRange] {
     &ranges[..len]
 }
 
-/// The memory core's settings, as far as the command line has a say in them.
+/// The memory core's settings, with those of the command line.
 fn config(command_line: &[u8]) -> Config {
     use quire_kernel::loader::command_line::{number, value};
     let default = Config::default();
@@ -280,16 +280,17 @@ fn config(command_line: &[u8]) -> Config {
     }
 }
 
-/// What a word of the command line asks for. A machine that cannot give it ends with one sentence that says why.
+/// The value of a word of the command line. If it is unusable, the machine ends with one sentence that gives the
+/// reason.
 fn usable<T>(asked: Result<T, Unusable<'_>>) -> T {
     asked.unwrap_or_else(|unusable| required::refuse(format_args!("{unusable}")))
 }
 
-/// What the file systems in memory may hold beside what boot puts there, as far as the command line has a say in it, on a machine of
-/// `total` bytes.
+/// The limits of the file systems in memory, beside the files that boot puts there, from the command line. The machine
+/// has `total` bytes.
 fn file_limits(command_line: &[u8], total: u64) -> Result<Limits, Unusable<'_>> {
     use quire_kernel::loader::command_line::amount_up_to;
-    /// What an inode takes at least.
+    /// The fewest bytes of an inode.
     const INODE: u64 = 512;
     let size = amount_up_to(command_line, "tmpfs-size", total)?;
     Ok(Limits {
@@ -298,13 +299,13 @@ fn file_limits(command_line: &[u8], total: u64) -> Result<Limits, Unusable<'_>> 
     })
 }
 
-/// Copies the command line out of the loader's memory, which is not mapped for long.
+/// Copies the command line out of the loader's memory, which is soon unmapped.
 fn keep_command_line(line: &[u8]) -> &'static [u8] {
     struct Kept(UnsafeCell<[u8; 4096]>);
-    // SAFETY: written once, below, while the boot CPU alone runs.
+    // SAFETY: written once, below, while only the boot CPU runs.
     unsafe impl Sync for Kept {}
     static KEPT: Kept = Kept(UnsafeCell::new([0; 4096]));
-    // SAFETY: boot calls this once, while the boot CPU alone runs, so this is the one reference.
+    // SAFETY: boot calls this once, while only the boot CPU runs, so this is the only reference.
     let kept = unsafe { &mut *KEPT.0.get() };
     let len = line.len().min(kept.len());
     kept[..len].copy_from_slice(&line[..len]);

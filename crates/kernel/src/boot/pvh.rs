@@ -1,11 +1,11 @@
 //! The first instructions: a PVH boot loader enters in 32-bit protected mode, paging off, EBX = start info.
 //!
-//! They map the first 4 GiB twice, low (where they run) and at the direct map's place, and the image at its own, then call
-//! [`start`](super::start). The low half goes when the kernel's own tables are loaded.
+//! They map the first 4 GiB twice, low (where they run) and in the direct map, and the image at its own address. Then
+//! they call [`start`](super::start). The low half is unmapped when the kernel's own tables are loaded.
 
 use core::arch::global_asm;
 
-/// Bytes of the boot stack, which becomes the boot CPU's idle stack. Large, for boot keeps its lists on it.
+/// Bytes of the boot stack, which becomes the boot CPU's idle stack. Large, because boot keeps its lists on it.
 pub const BOOT_STACK: usize = 128 * 1024;
 
 global_asm!(

@@ -1,8 +1,8 @@
-//! What the processor must have, checked before the first instruction that needs it.
+//! The required features of the processor, checked before the first instruction that needs them.
 //!
-//! The check runs in 32-bit mode with paging off, because a processor without long mode or NX would fault for ever at the
-//! first write of EFER. A machine that lacks something gets one sentence on the serial line, which names all that it lacks, and
-//! QEMU's debug-exit device gets [`REFUSED`]. What the kernel only uses where it is there stands in `cpu::features`.
+//! The check runs in 32-bit mode with paging off. A processor without long mode or NX would fault for ever at the first
+//! write of EFER. If features are missing, one sentence on the serial line names them all, and QEMU's debug-exit device
+//! gets [`REFUSED`]. Optional features are in `cpu::features`.
 //!
 //! A loader that speaks PVH starts on processors with CPUID, so its presence is taken for granted.
 
@@ -11,14 +11,14 @@ use core::arch::x86_64::__cpuid;
 use core::fmt;
 use quire_drivers::debug_exit::{self, REFUSED};
 
-/// How a refusal begins: `./quire run` looks for it in the log, and prints the line from there on.
+/// The beginning of a refusal: `./quire run` searches the log for it, and prints the line from there on.
 macro_rules! refusal {
     () => {
         "Quire cannot run on this machine: "
     };
 }
 
-/// Registers of CPUID that the table below names, by their place in `boot_found`.
+/// Registers of CPUID in the table below, by their index in `boot_found`.
 const ONE_EDX: u8 = 0;
 const EXTENDED_EDX: u8 = 1;
 
@@ -171,7 +171,7 @@ global_asm!(
     refused = const REFUSED,
 );
 
-/// Checks what a processor may announce in 64-bit mode only: Intel's do so with SYSCALL.
+/// Checks features that a processor may announce in 64-bit mode only: Intel's do so with SYSCALL.
 pub fn check_long_mode() {
     const SYSCALL: u32 = 1 << 11;
     if __cpuid(0x8000_0001).edx & SYSCALL == 0 {
@@ -179,7 +179,7 @@ pub fn check_long_mode() {
     }
 }
 
-/// Ends a machine that Quire cannot run on, with one sentence that says why.
+/// Ends a machine that Quire cannot run on, with one sentence that gives the reason.
 #[cold]
 pub fn refuse(why: fmt::Arguments<'_>) -> ! {
     log!(concat!(refusal!(), "{}"), why);

@@ -1,4 +1,5 @@
-//! Starts the other CPUs: INIT, then start-up interrupts, all at once; each finds its number, block and stack by arrival.
+//! Starts the other CPUs: INIT, then start-up interrupts, all at once; each gets its number, block and stack in the
+//! order of arrival.
 
 use crate::cpu::{self, Block, interrupt, tables};
 use crate::machine::DirectMap;
@@ -14,7 +15,8 @@ use quire_pmap::Rights;
 use quire_pmap_x86_64::KernelTables;
 use quire_vm::{MemoryType, Pfn, VirtRange};
 
-/// Where CPUs begin in real mode: a page below 1 MiB that is RAM on every PC and kept out of the memory that is given away.
+/// The address at which CPUs begin in real mode. The page is below 1 MiB, RAM on every PC, and left out of the free
+/// memory.
 const TRAMPOLINE: u64 = 0x8000;
 /// Bytes of a stack for double faults, NMIs and machine checks.
 const IST_STACK: u64 = 8 * 1024;
@@ -110,9 +112,9 @@ static STACK_TOPS: [AtomicU64; cpu::MAX] = [const { AtomicU64::new(0) }; cpu::MA
 static KERNEL_ROOT: AtomicU64 = AtomicU64::new(0);
 /// The scheduler and the timer are ready.
 static GO: AtomicBool = AtomicBool::new(false);
-/// CPUs that have arrived and work, the boot CPU included.
+/// CPUs that run, the boot CPU included.
 static ONLINE: AtomicUsize = AtomicUsize::new(1);
-/// What `local_apic::init` needs, for the CPUs that arrive.
+/// The argument of `local_apic::init`, for the arriving CPUs.
 static APIC_REGISTERS: AtomicUsize = AtomicUsize::new(0);
 /// A stack of `len` bytes with an unmapped page below it; returns its top.
 fn boot_stack(tables: &KernelTables, free: &mut Ram, len: u64) -> u64 {
@@ -169,14 +171,14 @@ pub fn prepare(topology: &Topology, tables: &KernelTables, free: &mut Ram, regis
     cpu::set_count(wanted + 1);
 }
 
-/// Lets the CPUs start; they come up while the boot goes on, and wait for [`go`].
+/// Starts the CPUs, which come up while boot continues, and wait for [`go`].
 pub fn start(topology: &Topology, x2apic: bool) {
     let from = &raw const __trampoline_start;
     let len = &raw const __trampoline_end as usize - from as usize;
-    // SAFETY: the page is RAM below 1 MiB that nobody uses.
+    // SAFETY: the page is unused RAM below 1 MiB.
     unsafe { core::ptr::copy_nonoverlapping(from, direct(TRAMPOLINE), len) };
     others(topology, x2apic).for_each(local_apic::send_init);
-    // Only CPUs of the last century need 10 ms here.
+    // Only very old CPUs need 10 ms here.
     wait_until(20_000, || false);
     others(topology, x2apic).for_each(|id| local_apic::send_startup(id, (TRAMPOLINE >> 12) as u8));
 }
@@ -184,7 +186,7 @@ pub fn start(topology: &Topology, x2apic: bool) {
 /// Waits until all CPUs that were started are there.
 pub fn await_all(topology: &Topology, x2apic: bool) {
     let all = || ONLINE.load(Ordering::Acquire) == cpu::count();
-    // The manual asks for a second start-up interrupt; a CPU that runs already ignores it.
+    // The manual requires a second start-up interrupt; a running CPU ignores it.
     if !wait_until(20_000_000, all) {
         others(topology, x2apic).for_each(|id| local_apic::send_startup(id, (TRAMPOLINE >> 12) as u8));
         if !wait_until(2_000_000_000, all) {
@@ -193,7 +195,7 @@ pub fn await_all(topology: &Topology, x2apic: bool) {
     }
 }
 
-/// Waits until all CPUs that were started are there, and sends them to the scheduler.
+/// Waits until all started CPUs have arrived, and releases them to the scheduler.
 pub fn go(topology: &Topology, x2apic: bool) {
     await_all(topology, x2apic);
     GO.store(true, Ordering::Release);
@@ -214,10 +216,10 @@ fn wait_until(ns: u64, done: impl Fn() -> bool) -> bool {
     done()
 }
 
-/// A CPU has arrived: on its own stack, under the kernel's tables.
+/// The entry of an arriving CPU, on its own stack, under the kernel's tables.
 extern "C" fn arrived(id: usize) -> ! {
     let block = cpu::block_of(id);
-    // SAFETY: the block is this CPU's own, the tables and features are ready, interrupts are masked.
+    // SAFETY: the block belongs to this CPU, the tables and features are ready, interrupts are masked.
     unsafe {
         tables::load(block);
         cpu::set_registers();
@@ -229,8 +231,8 @@ extern "C" fn arrived(id: usize) -> ! {
     unsafe { super::enable_fpu() };
     cpu::register(id, block, local_apic::id());
     ONLINE.fetch_add(1, Ordering::AcqRel);
-    // The boot CPU has work to do meanwhile, and may share a core with this one: halt, not spin. Before it says go it has
-    // set what the interrupt handlers need.
+    // The CPU halts and does not spin, because the boot CPU is busy and may share its core. The boot CPU sets up the
+    // interrupt handlers before [`go`].
     while !GO.load(Ordering::Acquire) {
         cpu::halt();
         let _was = cpu::interrupts_off();

@@ -35,8 +35,9 @@ pub fn hz() -> u64 {
     ((TICKS_PER_NS.load(Ordering::Relaxed) as u128 * 1_000_000_000) >> 32) as u64
 }
 
-/// The TSC's value in `ns` nanoseconds from now, or a little later: reckoned from boot the two rates, which are not each other's
-/// inverse to the last bit, would drift apart, and a timer would come before [`now`] says that it is due.
+/// The TSC's value in `ns` nanoseconds from now, or a little later. It is computed from the present, not from boot,
+/// because the two rates are not exact inverses. Their error would grow, and a timer would expire before [`now`]
+/// reaches its deadline.
 #[inline(always)]
 pub fn ticks_in(ns: u64) -> u64 {
     ticks().saturating_add(ticks_for(ns, TICKS_PER_NS.load(Ordering::Relaxed)))
@@ -48,7 +49,7 @@ fn ticks_for(ns: u64, rate: u64) -> u64 {
     ticks.min(u64::MAX as u128) as u64
 }
 
-/// A calibration that runs while the boot goes on.
+/// A calibration that runs while boot continues.
 pub struct Calibration {
     reference: pit::Interval,
     first: Option<Sample>,
@@ -62,8 +63,8 @@ struct Sample {
     pit: u64,
 }
 
-/// Reads both clocks. A virtual CPU may lose its core between two instructions, so the tightest of a few readings counts:
-/// the one between whose two looks at the TSC the least time passed.
+/// Reads both clocks. A virtual CPU may lose its core between two instructions. So it takes the tightest of a few
+/// readings, with the least time between its two reads of the TSC.
 fn sample(reference: &pit::Interval) -> Option<Sample> {
     let mut best: Option<(u64, Sample)> = None;
     for _ in 0..5 {
@@ -77,7 +78,7 @@ fn sample(reference: &pit::Interval) -> Option<Sample> {
     best.map(|(_, sample)| sample)
 }
 
-/// What a calibration found.
+/// The results of a calibration.
 #[derive(Clone, Copy, Debug)]
 pub struct Rates {
     /// TSC ticks a second.
@@ -86,25 +87,25 @@ pub struct Rates {
     pub apic: u64,
 }
 
-/// TSC ticks within which two accesses to a device are over where nobody takes the core away.
+/// The most TSC ticks of two device accesses by a CPU that does not lose its core.
 const QUICK: u64 = 50_000;
-/// How long the reference interval should be at least, in PIT ticks: 6 ms, for an error below one part in a thousand where a
-/// port access takes a few microseconds.
+/// The least reference interval in PIT ticks: 6 ms. The error is then below one part in a thousand if a port access
+/// takes a few microseconds.
 const ENOUGH: u64 = pit::HZ * 6 / 1000;
 
 impl Calibration {
     /// Sets time zero, and starts the reference interval.
     pub fn start() -> Calibration {
-        // SAFETY: the boot CPU alone runs, and nothing else uses the PIT.
+        // SAFETY: only the boot CPU runs, and no other code uses the PIT.
         let reference = unsafe { pit::Interval::start() };
         START.store(ticks(), Ordering::Relaxed);
         let first = sample(&reference);
         Calibration { reference, first, apic_at: None }
     }
 
-    /// The local APIC works: its timer is measured from here on.
+    /// Called when the local APIC works: starts the measurement of its timer.
     pub fn start_apic(&mut self) {
-        // The tightest of a few starts, as for a sample: a late look at the TSC would make the timer seem slow.
+        // The tightest of a few starts, as for a sample: a late read of the TSC would make the timer seem slow.
         for _ in 0..5 {
             let before = ticks();
             local_apic::timer_calibration_start();
@@ -119,8 +120,8 @@ impl Calibration {
     /// Waits until the interval is long enough, and sets the clock's rate.
     pub fn finish(self) -> Rates {
         let measured = self.first.and_then(|first| measure(&self.reference, first)).or_else(|| {
-            // The boot took longer than the counter runs: once more, waiting for it.
-            // SAFETY: the boot CPU alone runs, so no other code uses the interval timer.
+            // Boot took longer than the counter runs: it is started again, and waited for. SAFETY: only the boot CPU
+            // runs, so no other code uses the interval timer.
             let again = unsafe { pit::Interval::start() };
             measure(&again, sample(&again)?)
         });
@@ -140,7 +141,7 @@ impl Calibration {
     }
 }
 
-/// The TSC's rate since `first`; `None` where the reference has run out or does not run.
+/// The TSC's rate since `first`; `None` if the reference has ended or does not run.
 fn measure(reference: &pit::Interval, first: Sample) -> Option<u64> {
     for _ in 0..500_000 {
         let now = sample(reference)?;
@@ -153,7 +154,7 @@ fn measure(reference: &pit::Interval, first: Sample) -> Option<u64> {
     None
 }
 
-/// The TSC's rate where CPUID states it: leaf 0x15, or a hypervisor's leaf 0x4000_0010 (in kHz).
+/// The TSC's rate if CPUID states it: leaf 0x15, or a hypervisor's leaf 0x4000_0010 (in kHz).
 fn stated_rate() -> Option<u64> {
     let highest = __cpuid(0).eax;
     if highest >= 0x15 {

@@ -4,12 +4,12 @@ use crate::cpu::clock;
 use crate::cpu::features::{Feature, has};
 use core::arch::asm;
 
-/// 32 bytes: from the CPU's generator where there is one, always mixed with the jitter of the time-stamp counter.
+/// 32 bytes: from the CPU's generator if there is one, always mixed with the jitter of the time-stamp counter.
 pub fn seed() -> [u8; 32] {
     let mut out = [0u8; 32];
     let mut state = clock::ticks();
     for word in out.chunks_exact_mut(8) {
-        // How long a loop takes varies with everything else that the machine does.
+        // The time of a loop varies with all other activity of the machine.
         for _ in 0..64 {
             let before = clock::ticks();
             core::hint::black_box(state);

@@ -1,10 +1,10 @@
-//! What this machine's CPUs can do beyond what Quire requires (`boot::required`). Read once, on the boot CPU; all CPUs are taken
-//! to be alike.
+//! The CPUs' optional features, beyond those that Quire requires (`boot::required`). Read once, on the boot CPU; all
+//! CPUs are assumed to be alike.
 
 use core::arch::x86_64::{__cpuid, __cpuid_count};
 use core::sync::atomic::{AtomicU32, Ordering};
 
-/// A capability that the kernel uses where it is there.
+/// A feature that the kernel uses if it is present.
 #[derive(Clone, Copy)]
 #[repr(u32)]
 pub enum Feature {
@@ -32,12 +32,12 @@ pub fn has(feature: Feature) -> bool {
     FOUND.load(Ordering::Relaxed) & feature as u32 != 0
 }
 
-/// Notes that `feature` is announced, but does not work. For the boot CPU, before others start.
+/// Clears a `feature` that is announced, but does not work. For the boot CPU, before others start.
 pub fn withdraw(feature: Feature) {
     FOUND.fetch_and(!(feature as u32), Ordering::Relaxed);
 }
 
-/// Asks the boot CPU.
+/// Reads the features of the boot CPU.
 pub fn detect() {
     let highest = __cpuid(0).eax;
     let one = __cpuid(1);
@@ -63,14 +63,14 @@ pub fn detect() {
     FOUND.store(found, Ordering::Relaxed);
 }
 
-/// QEMU's translator takes CR4.OSXSAVE for a reserved bit where the model has no extension of XSAVE (AMD's first with AVX), and then
-/// runs the write of CR4 for ever, without an exception (`cr4_reserved_bits`, seen in QEMU 7.2 and 10.0).
+/// QEMU's translator treats CR4.OSXSAVE as reserved if the model has no extension of XSAVE (AMD's first with AVX). It
+/// then repeats the write of CR4 for ever, without an exception (`cr4_reserved_bits`, seen in QEMU 7.2 and 10.0).
 fn hangs_on_xsave(one_ecx: u32) -> bool {
     let under = __cpuid(0x4000_0000);
     one_ecx & 1 << 31 != 0 && [under.ebx, under.ecx, under.edx] == TCG && __cpuid_count(0xd, 1).eax == 0
 }
 
-/// `TCGTCGTCGTCG`, by which QEMU's translator tells its name.
+/// `TCGTCGTCGTCG`, the name of QEMU's translator.
 const TCG: [u32; 3] = [u32::from_le_bytes(*b"TCGT"), u32::from_le_bytes(*b"CGTC"), u32::from_le_bytes(*b"GTCG")];
 
 /// Names of the flags of CPUID leaf 1 (EDX, then ECX) that programs look for in `/proc/cpuinfo`.
@@ -101,7 +101,7 @@ const FLAGS: [(&str, u32, u32); 24] = [
     ("avx", 1, 28),
 ];
 
-/// CPU number `cpu` as `/proc/cpuinfo` shows it, behind its number. All CPUs count as cores of one package.
+/// The lines of CPU `cpu` in `/proc/cpuinfo`, after its number. All CPUs count as cores of one package.
 pub fn describe(cpu: usize, out: &mut dyn core::fmt::Write) -> core::fmt::Result {
     let zero = __cpuid(0);
     let one = __cpuid(1);

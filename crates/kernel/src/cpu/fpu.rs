@@ -16,7 +16,7 @@ const AVX: u64 = 4;
 const AVX512: u64 = 0xe0;
 /// Bytes of the legacy area and the header.
 const SMALLEST: usize = 576;
-/// The area is never larger than a page or two: what is not in XCR0 takes no room.
+/// The area is at most two pages: components that are not in XCR0 take no room.
 const LARGEST: usize = 8192;
 /// Default control words: all exceptions masked, round to nearest, extended precision.
 const FCW: u16 = 0x37f;
@@ -26,9 +26,9 @@ static LEN: AtomicUsize = AtomicUsize::new(SMALLEST);
 static FEATURES: AtomicU64 = AtomicU64::new(X87 | SSE);
 static MXCSR_MASK: AtomicU32 = AtomicU32::new(0xffbf);
 
-/// Chooses the state components: once, on the boot CPU. What the processor announces is tried, because a hypervisor may announce
-/// vectors and lose the register that allows them whenever it runs; then the kernel and programs do without (CR4.OSXSAVE is
-/// what programs ask for). The error says why.
+/// Chooses the state components: once, on the boot CPU. Announced vectors are tried, because a hypervisor may announce
+/// them and lose XCR0 whenever it runs. Then the kernel and programs do without them (programs check CR4.OSXSAVE). The
+/// error gives the reason.
 ///
 /// # Safety
 /// `cpu::set_registers` has run, and no other CPU has started.
@@ -45,13 +45,13 @@ pub unsafe fn detect() -> Result<(), Broken> {
             features |= AVX512;
         }
     }
-    // SAFETY: CR4.OSXSAVE is on, and leaf 0xd offers what was chosen.
+    // SAFETY: CR4.OSXSAVE is on, and leaf 0xd offers the chosen components.
     let works = unsafe { attempt(features) };
     if works.is_err() {
         withdraw(Feature::Xsave);
         withdraw(Feature::Avx);
         withdraw(Feature::Avx512);
-        // SAFETY: nothing has used XSAVE yet.
+        // SAFETY: no code has used XSAVE yet.
         unsafe { cpu::set_registers() };
         features = X87 | SSE;
     } else if features & AVX == 0 {
@@ -61,11 +61,11 @@ pub unsafe fn detect() -> Result<(), Broken> {
     works
 }
 
-/// Why announced vectors do not work.
+/// The reason that announced vectors do not work.
 pub enum Broken {
-    /// XCR0 is not what was written, once the hypervisor has run.
+    /// XCR0 differs from the written value after the hypervisor has run.
     Lost { wrote: u64, reads: u64 },
-    /// An area for this state would be larger than one can be.
+    /// An area for this state would exceed the largest area.
     Large { bytes: u32 },
     /// An instruction faulted.
     Faults,
@@ -81,14 +81,14 @@ impl fmt::Display for Broken {
     }
 }
 
-/// Lets this CPU use `features`, and sees whether that lasts.
+/// Enables `features` on this CPU, and checks that they stay enabled.
 ///
 /// # Safety
 /// CR4.OSXSAVE is on, and leaf 0xd offers `features`.
 unsafe fn attempt(features: u64) -> Result<(), Broken> {
-    // SAFETY: CR4.OSXSAVE is on by this function's contract, and leaf 0xd offers what XCR0 gets.
+    // SAFETY: CR4.OSXSAVE is on by this function's contract, and leaf 0xd offers the value for XCR0.
     unsafe { registers::set_xcr0(features) };
-    // Hypervisors run at each CPUID: they restore this CPU's XCR0 as they remember it.
+    // Hypervisors run at each CPUID, and restore this CPU's XCR0 from their own copy.
     let bytes = __cpuid_count(0xd, 0).ebx;
     // SAFETY: CR4.OSXSAVE is on by this function's contract, so `xgetbv` is allowed.
     let reads = unsafe { registers::xcr0() };
@@ -98,7 +98,7 @@ unsafe fn attempt(features: u64) -> Result<(), Broken> {
     if bytes as usize > LARGEST {
         return Err(Broken::Large { bytes });
     }
-    // SAFETY: the routine keeps all registers that Rust expects to be kept, and goes on behind an instruction that faults.
+    // SAFETY: the routine keeps all registers that Rust expects to be kept, and continues after a faulting instruction.
     if features & AVX != 0 && !unsafe { fpu_try_vector() } {
         return Err(Broken::Faults);
     }
@@ -130,8 +130,8 @@ unsafe extern "C" {
     fn fpu_try_vector() -> bool;
 }
 
-/// Lets this CPU use the components. CR4 allows XSAVE already where it is used. The error says what does not work here, though it
-/// did on the boot CPU.
+/// Enables the components on this CPU. CR4 already allows XSAVE if it is used. The error is a failure here that did not
+/// occur on the boot CPU.
 ///
 /// # Safety
 /// Called on each CPU after `cpu::set_registers`; `detect` has run.
@@ -158,7 +158,8 @@ pub unsafe fn enable() -> Result<(), Broken> {
 #[repr(C, align(64))]
 struct Image([u8; 512]);
 
-/// Whether vector registers of 32 bytes may be used, and there are no wider ones, whose upper halves a store to them would clear.
+/// Whether vector registers of 32 bytes may be used, and there are no wider ones, because writing the lower half clears
+/// the upper.
 pub fn widest_is_avx() -> bool {
     FEATURES.load(Ordering::Relaxed) & (AVX | AVX512) == AVX
 }
@@ -185,7 +186,8 @@ pub fn mxcsr_mask() -> u32 {
 /// `area` is writable for [`len`] bytes, aligned to 64, and was zeroed or saved to before.
 #[inline(always)]
 pub unsafe fn save(area: *mut u8) {
-    // SAFETY: the caller vouches that the area is writable for `len` bytes, aligned to 64, and has a header that XSAVE accepts.
+    // SAFETY: the caller vouches that the area is writable for `len` bytes, aligned to 64, and has a header that XSAVE
+    // accepts.
     unsafe {
         if has(Feature::Xsave) {
             asm!("xsave64 [{}]", in(reg) area, in("eax") u32::MAX, in("edx") u32::MAX, options(nostack, preserves_flags));
@@ -211,7 +213,7 @@ pub unsafe fn restore(area: *const u8) {
     }
 }
 
-/// Puts this CPU's state back to what it is after reset.
+/// Resets this CPU's state to its value after reset.
 pub fn reset() {
     // SAFETY: large enough and aligned.
     unsafe { restore(FRESH.0.as_ptr()) }
@@ -223,7 +225,8 @@ static FRESH: Fresh = Fresh::new();
 struct Fresh([u8; LARGEST]);
 
 impl Fresh {
-    /// With an empty XSTATE_BV, XRSTOR initialises everything but MXCSR, which it loads; FXRSTOR loads the control word too.
+    /// With an empty XSTATE_BV, XRSTOR initialises everything but MXCSR, which it loads; FXRSTOR loads the control word
+    /// too.
     const fn new() -> Self {
         let mut fresh = [0; LARGEST];
         [fresh[0], fresh[1]] = FCW.to_le_bytes();
@@ -259,7 +262,7 @@ impl Area {
         Ok(area)
     }
 
-    /// Where the state lies.
+    /// The address of the state.
     #[inline(always)]
     pub fn as_ptr(&self) -> *mut u8 {
         self.0.as_ptr()

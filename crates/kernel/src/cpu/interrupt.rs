@@ -1,4 +1,4 @@
-//! Interrupt vectors, and the drivers behind the device ones.
+//! Interrupt vectors, and the handlers of the device vectors.
 
 use crate::cpu;
 use core::arch::asm;
@@ -8,25 +8,26 @@ pub use quire_linux::Interrupt;
 
 /// The local timer.
 pub const TIMER: u8 = 0xf0;
-/// Another CPU has put a thread here, or wants this one to look.
+/// Another CPU has queued a thread here, or requests a check of the work flags.
 pub const RESCHEDULE: u8 = 0xf1;
-/// Another CPU asks for translations to be dropped.
+/// Another CPU requests a TLB flush.
 pub const SHOOTDOWN: u8 = 0xf2;
 /// The local APIC's spurious vector.
 pub const SPURIOUS: u8 = 0xff;
 /// The first device's vector.
 const DEVICES: u8 = 0x30;
-/// How many devices can have one.
+/// The most devices with a vector.
 const MAX_DEVICES: usize = 16;
 
-/// What a device's interrupt calls, with interrupts masked: it must not sleep or take locks that thread context takes.
+/// The handler of a device's interrupt, called with interrupts masked: it must not sleep or take locks that thread
+/// context takes.
 pub type Handler = fn(usize);
 
 static HANDLERS: [AtomicPtr<()>; MAX_DEVICES] = [const { AtomicPtr::new(core::ptr::null_mut()) }; MAX_DEVICES];
 static ARGUMENTS: [AtomicUsize; MAX_DEVICES] = [const { AtomicUsize::new(0) }; MAX_DEVICES];
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
-/// How often one CPU was interrupted, by what for; on lines of its own, which only it writes.
+/// A CPU's interrupt counts by kind, on cache lines that only it writes.
 #[repr(C, align(128))]
 struct Counts([AtomicU64; Interrupt::ALL.len()]);
 
@@ -39,17 +40,17 @@ static COUNTS: [Counts; cpu::MAX] = [const { Counts([const { AtomicU64::new(0) }
 #[inline(always)]
 pub fn count(kind: Interrupt, n: u64) {
     let counter = COUNTS[cpu::id()].0[kind as usize].as_ptr();
-    // SAFETY: the CPU's own counter, changed in one instruction, so that an interrupt that comes in loses nothing. No other
-    // CPU writes it, so that it need not be locked; others read it whole.
+    // SAFETY: the CPU's own counter, changed in one instruction, so that an interrupt loses no count. No other CPU
+    // writes it, so the instruction needs no lock prefix; other CPUs read it whole.
     unsafe { asm!("add qword ptr [{}], {}", in(reg) counter, in(reg) n, options(nostack)) }
 }
 
-/// How many of a kind `cpu` has had.
+/// How many interrupts of a kind `cpu` has had.
 pub fn counted(cpu: usize, kind: Interrupt) -> u64 {
     COUNTS[cpu].0[kind as usize].load(Ordering::Relaxed)
 }
 
-/// A vector for a device, whose interrupt will call `handler(argument)`; `None` where all are taken.
+/// A vector for a device, whose interrupt will call `handler(argument)`; `None` if all are taken.
 pub fn register(handler: Handler, argument: usize) -> Option<u8> {
     let i = NEXT.fetch_add(1, Ordering::Relaxed);
     ARGUMENTS.get(i)?.store(argument, Ordering::Relaxed);

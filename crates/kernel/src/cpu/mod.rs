@@ -1,11 +1,13 @@
-//! One CPU: its block, reached through GS in kernel mode, its registers and tables, its features, FPU, clock and interrupts.
+//! One CPU: its block, reached through GS in kernel mode, its registers and tables, its features, FPU, clock and
+//! interrupts.
 //!
-//! Uses the processor and the local APIC, and nothing else of the kernel. Boot passes the addresses that traps enter at.
+//! Uses the processor and the local APIC, and no other part of the kernel. Boot passes the addresses of the trap
+//! entries.
 //!
 //! Invariants:
 //! - Only the CPU itself changes its block.
 //! - The preemption word changes in one instruction, because an interrupt may come between two.
-//! - Features only go away, and only before other CPUs start.
+//! - Features are only withdrawn, and only before other CPUs start.
 
 pub mod clock;
 pub mod entropy;
@@ -36,14 +38,14 @@ pub mod offset {
     pub const THIS: usize = core::mem::offset_of!(Block, this);
 }
 
-/// The preemption word's top bit is *clear* while a reschedule is pending, so that one decrement finds both that the count is
-/// zero and that somebody waits: the word is then zero.
+/// The preemption word's top bit is *clear* while a reschedule is pending. So one decrement detects both a zero count
+/// and a pending reschedule: the word is then zero.
 pub const NOT_PENDING: u32 = 1 << 31;
 
 /// A CPU's own block. Fields that assembly reads come first, on one cache line.
 #[repr(C, align(128))]
 pub struct Block {
-    /// Top of the running thread's kernel stack: where SYSCALL switches to.
+    /// Top of the running thread's kernel stack, to which SYSCALL switches.
     pub kernel_stack: u64,
     /// The user's stack pointer while SYSCALL switches stacks.
     pub user_stack: u64,
@@ -55,7 +57,7 @@ pub struct Block {
     pub current: usize,
     /// The block itself.
     pub this: *mut Block,
-    /// The FS and user GS bases that are loaded.
+    /// The loaded FS and user GS bases.
     pub fs_base: u64,
     pub gs_base: u64,
     pub task: TaskState,
@@ -85,7 +87,7 @@ impl Block {
 }
 
 struct BootBlock(core::cell::UnsafeCell<Block>);
-// SAFETY: only CPU 0 reaches it, through GS.
+// SAFETY: only CPU 0 accesses it, through GS.
 unsafe impl Sync for BootBlock {}
 static BOOT_BLOCK: BootBlock = BootBlock(core::cell::UnsafeCell::new(Block::new(0)));
 
@@ -98,10 +100,10 @@ pub fn boot_block() -> *mut Block {
     BOOT_BLOCK.0.get()
 }
 
-/// What stands for the local APIC of a CPU that has not arrived.
+/// Stands for the local APIC of a CPU that has not arrived.
 pub const NOT_ARRIVED: u32 = u32::MAX;
 
-/// Notes CPU `id`'s block and local APIC.
+/// Stores CPU `id`'s block and local APIC.
 pub fn register(id: usize, block: *mut Block, apic: u32) {
     BLOCKS[id].store(block, Ordering::Release);
     APIC_IDS[id].store(apic, Ordering::Release);
@@ -145,10 +147,10 @@ pub fn preempt_disable() {
     unsafe { asm!("inc dword ptr gs:[{}]", const offset::PREEMPT, options(nostack)) }
 }
 
-/// Undoes one [`preempt_disable`]. The last one calls the linker's `preempt_stub` where a reschedule is pending. `thread::hooks`
-/// defines it.
+/// Undoes one [`preempt_disable`]. The last one calls the linker's `preempt_stub` if a reschedule is pending.
+/// `thread::hooks` defines it.
 ///
-/// Two instructions in the caller, which keeps all its registers: every unlock ends in this.
+/// Two instructions in the caller, which keeps all its registers, because every unlock ends in this.
 #[inline(always)]
 pub fn preempt_enable() {
     // SAFETY: counts in this CPU's block, in one instruction; the stub keeps all registers but the flags.
@@ -183,18 +185,18 @@ pub fn preempt_word() -> u32 {
     word
 }
 
-/// How often preemption is disabled here.
+/// The preemption count of this CPU.
 #[inline(always)]
 pub fn preempt_count() -> u32 {
     preempt_word() & !NOT_PENDING
 }
 
-/// Whether what runs here may sleep: it holds no spin lock and no pin, and is no interrupt handler.
+/// Whether the caller may sleep: it holds no spin lock and no pin, and is no interrupt handler.
 pub fn may_sleep() -> bool {
     preempt_count() == 0 && current_thread() != 0 && interrupts_are_on()
 }
 
-/// Raises or lowers this CPU's mark that a reschedule is pending.
+/// Sets or clears this CPU's mark that a reschedule is pending.
 #[inline(always)]
 pub fn set_pending(pending: bool) {
     // SAFETY: changes one bit in this CPU's block, in one instruction.
@@ -207,7 +209,7 @@ pub fn set_pending(pending: bool) {
     }
 }
 
-/// The running thread, as [`set_current_thread`] was given it.
+/// The running thread, as stored by [`set_current_thread`].
 #[inline(always)]
 pub fn current_thread() -> usize {
     let at: usize;
@@ -216,20 +218,20 @@ pub fn current_thread() -> usize {
     at
 }
 
-/// Notes the running thread.
+/// Stores the running thread.
 ///
 /// # Safety
 /// The caller switches to it, with interrupts masked.
 #[inline(always)]
 pub unsafe fn set_current_thread(at: usize) {
-    // SAFETY: GS leads to this CPU's block in the kernel, and the caller is the one that notes the thread.
+    // SAFETY: GS leads to this CPU's block in the kernel, and its caller is switching to the thread.
     unsafe { asm!("mov gs:[{}], {}", const offset::CURRENT, in(reg) at, options(nostack, preserves_flags)) }
 }
 
 /// This CPU's block.
 ///
 /// # Safety
-/// What is done with the pointer must be done on this CPU: preemption is off.
+/// The pointer may be used only on this CPU: preemption is off.
 #[inline(always)]
 pub unsafe fn block() -> *mut Block {
     let at: *mut Block;
@@ -265,7 +267,7 @@ pub fn interrupts_restore(on: bool) {
 /// Unmasks interrupts.
 #[inline(always)]
 pub fn interrupts_on() {
-    // SAFETY: the caller is thread context, where interrupts belong on.
+    // SAFETY: the caller is thread context, where interrupts are normally on.
     unsafe { asm!("sti", options(nostack)) }
 }
 
@@ -273,7 +275,8 @@ pub fn interrupts_on() {
 #[inline(always)]
 pub fn interrupts_are_on() -> bool {
     let flags: u64;
-    // SAFETY: the pushed flags are popped at once, and without `nostack` the compiler keeps nothing below the stack pointer.
+    // SAFETY: the pushed flags are popped at once, and without `nostack` the compiler keeps nothing below the stack
+    // pointer.
     unsafe { asm!("pushfq", "pop {}", out(reg) flags, options(nomem, preserves_flags)) }
     flags & 0x200 != 0
 }
@@ -311,13 +314,13 @@ const EFER_SYSCALL: u64 = 1;
 /// Flags that SYSCALL clears: trap, interrupt, direction, I/O privilege, nested task, alignment check.
 const SYSCALL_MASK: u64 = 0x4_7700;
 
-/// Sets this CPU's registers that stay as they are: protection, FPU, memory types.
+/// Sets this CPU's constant registers: protection, FPU, memory types.
 ///
 /// # Safety
 /// Interrupts are off, the kernel's own tables are loaded (PCID zero), `features::detect` has run.
 pub unsafe fn set_registers() {
     let when = |feature: Feature, bit: u64| if has(feature) { bit } else { 0 };
-    // SAFETY: each bit is set only where the CPU has the feature.
+    // SAFETY: each bit is set only if the CPU has the feature.
     unsafe {
         set_cr0((cr0() | CR0_WRITE_PROTECT | CR0_NUMERIC_ERROR | CR0_MONITOR) & !(CR0_EMULATION | CR0_TASK_SWITCHED));
         set_cr4(
@@ -339,14 +342,14 @@ pub unsafe fn set_registers() {
 /// Makes SYSCALL enter this CPU's kernel at `entry`.
 ///
 /// # Safety
-/// `entry` is the way in for system calls, and the descriptor tables are loaded.
+/// `entry` is the entry for system calls, and the descriptor tables are loaded.
 pub unsafe fn set_system_calls(entry: u64) {
-    // SAFETY: all CPUs that Quire runs on have SYSCALL (`boot::required`), and the caller answers for the entry.
+    // SAFETY: all CPUs that Quire runs on have SYSCALL (`boot::required`), and the caller guarantees the entry.
     unsafe {
         wrmsr(EFER, rdmsr(EFER) | EFER_SYSCALL);
         wrmsr(STAR, (tables::SYSRET_BASE as u64) << 48 | (tables::KERNEL_CS as u64) << 32);
         wrmsr(LSTAR, entry);
-        // Nobody gets there (`Segments`).
+        // No program can use it (`Segments`).
         wrmsr(CSTAR, 0);
         wrmsr(SFMASK, SYSCALL_MASK);
     }

@@ -26,7 +26,7 @@ pub unsafe fn rdmsr(msr: u32) -> u64 {
 /// Writes MSR `msr`.
 ///
 /// # Safety
-/// The CPU has it and takes `value`, and what that changes is what the caller wants.
+/// The CPU has it and accepts `value`, and the caller intends its effects.
 #[inline(always)]
 pub unsafe fn wrmsr(msr: u32, value: u64) {
     // SAFETY: the caller answers for the MSR.
@@ -59,10 +59,10 @@ control!(cr2, set_cr2, "cr2");
 control!(cr3, set_cr3, "cr3");
 control!(cr4, set_cr4, "cr4");
 
-/// Sets the extended control register that says which state XSAVE covers.
+/// Sets the extended control register that selects the state that XSAVE covers.
 ///
 /// # Safety
-/// CR4.OSXSAVE is on and `value` is one that CPUID leaf 0xd allows.
+/// CR4.OSXSAVE is on, and CPUID leaf 0xd allows `value`.
 pub unsafe fn set_xcr0(value: u64) {
     // SAFETY: the caller answers for the value.
     unsafe {
@@ -70,7 +70,7 @@ pub unsafe fn set_xcr0(value: u64) {
     }
 }
 
-/// Reads the extended control register that says which state XSAVE covers.
+/// Reads the extended control register that selects the state that XSAVE covers.
 ///
 /// # Safety
 /// CR4.OSXSAVE is on.
@@ -85,10 +85,10 @@ pub unsafe fn xcr0() -> u64 {
 /// 4.10.4.1).
 ///
 /// # Safety
-/// Interrupts are off, or their handlers do not mind which translations are cached; CR4 is otherwise what it was.
+/// Interrupts are off, or their handlers do not depend on cached translations; CR4 is otherwise unchanged.
 pub unsafe fn drop_global() {
     const GLOBAL_PAGES: u64 = 1 << 7;
-    // SAFETY: by this function's contract; the bit changes only what is cached.
+    // SAFETY: by this function's contract; the bit affects only cached translations.
     unsafe {
         let now = cr4();
         set_cr4(now & !GLOBAL_PAGES);

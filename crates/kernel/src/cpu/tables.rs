@@ -1,7 +1,7 @@
 //! Segments, task states and the interrupt descriptor table.
 //!
-//! Every CPU has a descriptor table and a task state of its own; the interrupt table is one for all. Double faults, NMIs and
-//! machine checks run on stacks of their own, for they may come where the current stack is not to be trusted.
+//! Every CPU has its own descriptor table and task state; all share one interrupt table. Double faults, NMIs and
+//! machine checks run on separate stacks, because the current stack may then be unusable.
 
 use super::Block;
 use core::arch::asm;
@@ -20,11 +20,11 @@ pub const IST_DOUBLE_FAULT: usize = 1;
 pub const IST_NMI: usize = 2;
 pub const IST_MACHINE_CHECK: usize = 3;
 
-/// A CPU's segment descriptors: null, unused, kernel code, kernel data, none where SYSRET would have 32-bit user code, user data,
-/// user code, unused, and the two words of the task state's.
+/// A CPU's segment descriptors: null, unused, kernel code, kernel data, none, user data, user code, unused, and two
+/// words for the task state. The empty one is SYSRET's 32-bit user code.
 ///
-/// No program gets out of 64-bit mode: where it could, by a far jump into 32-bit code, its SYSCALL would enter the kernel at CSTAR
-/// with the program's stack pointer, and nothing there is ready for it.
+/// No program can leave 64-bit mode. After a far jump into 32-bit code, its SYSCALL would enter the kernel at CSTAR
+/// with the program's stack pointer. There is no entry for it.
 #[repr(C, align(16))]
 pub struct Segments([u64; 10]);
 
@@ -68,7 +68,7 @@ impl TaskState {
             interrupt_stacks: [0; 7],
             _reserved_2: 0,
             _reserved_3: 0,
-            // Beyond the limit: no port is open to user mode.
+            // Beyond the limit, so that user mode can access no port.
             io_map: size_of::<TaskState>() as u16,
         }
     }
@@ -86,12 +86,12 @@ struct Pointer {
     base: u64,
 }
 
-/// Fills the interrupt table: `stub` gives the address of each vector's way in.
+/// Fills the interrupt table: `stub` gives the address of each vector's entry.
 ///
 /// # Safety
-/// Called once, by the boot CPU, before any interrupt can come. Each address is that of a way in for its vector.
+/// Called once, by the boot CPU, before any interrupt can come. Each address is an entry for its vector.
 pub unsafe fn fill_interrupts(stub: impl Fn(u8) -> u64) {
-    // SAFETY: nobody else reads or writes the table yet.
+    // SAFETY: no other code reads or writes the table yet.
     let table = unsafe { &mut *INTERRUPTS.0.get() };
     for (vector, gate) in table.iter_mut().enumerate() {
         let at = stub(vector as u8);
@@ -112,9 +112,10 @@ pub unsafe fn fill_interrupts(stub: impl Fn(u8) -> u64) {
 /// Loads this CPU's descriptor tables from `block`, and GS with the block itself.
 ///
 /// # Safety
-/// `block` is this CPU's own, for ever; interrupts are off; the interrupt table is filled.
+/// `block` belongs to this CPU, for ever; interrupts are off; the interrupt table is filled.
 pub unsafe fn load(block: *mut Block) {
-    // SAFETY: the block is this CPU's own, so nobody else touches its tables; the selectors name descriptors just written.
+    // SAFETY: the block belongs to this CPU, so no other CPU accesses its tables; the selectors name descriptors just
+    // written.
     unsafe {
         (*block).this = block;
         let task = &raw mut (*block).task as u64;

@@ -8,10 +8,10 @@
 //! | B | | its standard error |
 //! | C | lines: `eof BYTES`, `int`, `kill`, `winch ROWS COLUMNS` | lines: `ready NS`, `exit STATUS`, `signal NUMBER` |
 //!
-//! `eof BYTES` tells how long the standard input is in all: it ends when that many bytes were read, since a console has no
-//! end of its own.
+//! `eof BYTES` gives the length of the standard input: it ends after that many bytes, since a console has no end of
+//! file.
 //!
-//! A device's interrupt only acknowledges it and wakes the ports' thread, which tells the readers and writers.
+//! A device's interrupt handler only acknowledges it and wakes the ports' thread, which notifies readers and writers.
 
 use crate::cpu::interrupt;
 use crate::machine::{Machine, vm};
@@ -35,20 +35,20 @@ use quire_vm::phys::frames::{For, Frame};
 use quire_vm::stats::Event;
 use quire_vm::{MapError, MemoryType, PAGE_SIZE, Pfn, Phys, PhysRange};
 
-/// How many ports are looked for.
+/// The number of ports that are searched for.
 const PORTS: usize = 3;
 
 /// Memory for devices: frames, at their physical addresses.
 pub struct Dma;
 
-// SAFETY: frames from the memory system are nobody else's, zeroed here, and reached through the direct map at all times.
+// SAFETY: frames from the memory system have no other user, are zeroed here, and are always mapped by the direct map.
 unsafe impl Hal for Dma {
     fn dma_alloc(pages: usize, _direction: BufferDirection) -> (u64, NonNull<u8>) {
         let order = pages.next_power_of_two().trailing_zeros() as u8;
         let Ok(run) = vm().alloc_run(order, For::Kernel) else { return (0, NonNull::dangling()) };
         vm().stats().add(Event::BufferPage, 1 << order);
         let at = direct(run.into_pfn().address());
-        // SAFETY: the run was just allocated, has at least `pages` pages, and no device knows it yet.
+        // SAFETY: the run was just allocated, has at least `pages` pages, and no device uses it yet.
         unsafe { at.write_bytes(0, pages * PAGE as usize) };
         (at as u64 - DIRECT, NonNull::new(at).unwrap_or(NonNull::dangling()))
     }
@@ -64,18 +64,18 @@ unsafe impl Hal for Dma {
         unreachable!("only PCI devices ask where their registers are")
     }
     unsafe fn share(buffer: NonNull<[u8]>, _direction: BufferDirection) -> u64 {
-        // Buffers come from `dma_alloc`, hence lie in the direct map.
+        // Buffers come from `dma_alloc`, so they lie in the direct map.
         buffer.cast::<u8>().as_ptr() as u64 - DIRECT
     }
     unsafe fn unshare(_physical: u64, _buffer: NonNull<[u8]>, _direction: BufferDirection) {}
 }
 
-/// A console as the file layer's port.
+/// A console, as a port of the file layer.
 pub struct ConsolePort {
-    /// Without interrupts: what they take ranks before a device.
+    /// Locked with interrupts off, because locks of interrupt handlers rank before a device.
     console: IrqLock<Console<Dma>>,
     readiness: Readiness,
-    /// Bytes that were read, and how many there will be in all.
+    /// Bytes that were read, and the length of the input.
     taken: AtomicU64,
     total: AtomicU64,
 }
@@ -86,7 +86,7 @@ impl ConsolePort {
         self.readiness.notify();
     }
 
-    /// Whether the host has taken everything.
+    /// Whether the host has taken all bytes.
     fn drained(&self) -> bool {
         self.console.lock(vm().machine()).drained()
     }
@@ -115,10 +115,10 @@ impl Port for &'static ConsolePort {
     }
 }
 
-/// Ports A, B and C; fewer where the machine has fewer.
+/// Ports A, B and C; fewer if the machine has fewer.
 static PORT: [AtomicPtr<ConsolePort>; PORTS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; PORTS];
 static LINES: [Line; PORTS] = [const { Line::new() }; PORTS];
-/// Ports that have interrupted since the ports' thread looked last.
+/// Ports that have interrupted since the ports' thread last checked.
 static INTERRUPTED: AtomicU32 = AtomicU32::new(0);
 /// The ports' thread.
 static THREAD: AtomicUsize = AtomicUsize::new(0);
@@ -128,7 +128,7 @@ fn port(i: usize) -> Option<&'static ConsolePort> {
     unsafe { PORT[i].load(Ordering::Acquire).as_ref() }
 }
 
-/// A port for the file layer: 0 is A, 1 is B. Where the machine has none: the log, and nothing to read.
+/// A port for the file layer: 0 is A, 1 is B. Without ports: the log for output, and no input.
 pub fn shared(i: usize) -> Result<Arc<dyn Port>, OutOfMemory> {
     Ok(match port(i) {
         Some(port) => unsize!(Arc::try_new(port)?),
@@ -161,18 +161,19 @@ impl Port for LogPort {
     }
 }
 
-/// The virtio devices that were announced, at most this many.
+/// The announced virtio devices, and their number.
 pub struct Announced([VirtioDevice; 64], usize);
 
 impl Announced {
-    /// What the command line announces (as for Linux), else what ACPI does. Called while the firmware's tables can be read.
+    /// The devices of the command line (as for Linux), else those of ACPI. Called while the firmware's tables can be
+    /// read.
     pub fn find(line: &[u8], topology: &Topology, memory: &impl Physical, root: u64) -> Announced {
         let mut all = Announced([VirtioDevice::default(); 64], 0);
         for d in command_line::virtio_devices(line) {
             let changed = topology.overrides().iter().find(|o| o.line as u32 == d.line);
             let gsi = changed.map_or(d.line, |o| o.gsi);
             let low = changed.is_some_and(|o| o.flags & 3 == 3);
-            // The devices hold their line until they are acknowledged.
+            // The devices keep their line active until they are acknowledged.
             all.add(VirtioDevice { address: d.address, len: d.len, gsi, edge: false, low });
         }
         if all.1 == 0
@@ -180,7 +181,7 @@ impl Announced {
         {
             log!("virtio devices: {e:?}");
         }
-        // In the order of their creation: QEMU's microvm gives out its register blocks from the highest address down.
+        // In the order of their creation: QEMU's microvm assigns its register blocks from the highest address down.
         let Announced(devices, len) = &mut all;
         devices[..*len].sort_unstable_by_key(|d| core::cmp::Reverse(d.address));
         all
@@ -206,13 +207,13 @@ impl Registers {
     fn map(pa: u64, len: u64) -> Result<Registers, MapError> {
         let end = pa.checked_add(len).ok_or(MapError::Invalid)?;
         let frames = PhysRange { start: Pfn::containing(pa), end: Pfn(end.div_ceil(PAGE_SIZE)) };
-        // SAFETY: the firmware says that registers are there, so it is no RAM; they are mapped uncached everywhere.
+        // SAFETY: the firmware reports registers there, so it is no RAM; all mappings of them are uncached.
         let window = unsafe { kernel_map().device(frames, MemoryType::Uncached) }?;
         let at = (window.range().start + pa % PAGE_SIZE) as *mut u8;
         Ok(Registers { window, at: NonNull::new(at).ok_or(MapError::Invalid)? })
     }
 
-    /// They stay mapped for ever.
+    /// Makes the mapping permanent.
     fn keep(self) -> NonNull<u8> {
         self.window.keep();
         self.at
@@ -224,7 +225,7 @@ pub fn init(announced: &Announced, topology: &Topology) {
     let mut io_apics = [const { None }; 8];
     for (slot, info) in io_apics.iter_mut().zip(topology.io_apics()) {
         match Registers::map(info.address, 32) {
-            // SAFETY: the firmware says that an I/O APIC is there; mapped uncached just now, and used by boot alone.
+            // SAFETY: the firmware reports an I/O APIC there; mapped uncached just now, and used only by boot.
             Ok(registers) => *slot = Some(unsafe { IoApic::new(registers.keep().cast().as_ptr(), info.first) }),
             Err(e) => log!("I/O APIC at {:#x}: {e:?}", info.address),
         }
@@ -241,7 +242,7 @@ pub fn init(announced: &Announced, topology: &Topology) {
                 continue;
             }
         };
-        // SAFETY: the firmware says that a virtio device is there; mapped uncached just now.
+        // SAFETY: the firmware reports a virtio device there; mapped uncached just now.
         let console = match unsafe { Console::<Dma>::new(registers.at, device.len as usize) } {
             Ok(console) => console,
             Err(ConsoleError::Absent | ConsoleError::Kind(_)) => continue,
@@ -295,7 +296,7 @@ pub fn start() {
 /// The ports' thread.
 extern "C" fn serve(_argument: usize) -> ! {
     let mut line = LineBuffer { bytes: [0; 80], len: 0 };
-    // What the host said before interrupts were on.
+    // Input that the host sent before interrupts were on.
     INTERRUPTED.fetch_or((1 << PORTS) - 1, Ordering::AcqRel);
     loop {
         let mut which = INTERRUPTED.swap(0, Ordering::AcqRel);
@@ -316,7 +317,7 @@ extern "C" fn serve(_argument: usize) -> ! {
     }
 }
 
-/// A line from the control port, as far as it has come in. Longer ones are cut: none that is understood is.
+/// The received part of a line from the control port. Longer lines are truncated; no valid command is so long.
 struct LineBuffer {
     bytes: [u8; 80],
     len: usize,
@@ -343,7 +344,7 @@ impl LineBuffer {
     }
 }
 
-/// Does what the host asks for; what is not understood is ignored.
+/// Executes a command of the host; unknown ones are ignored.
 fn obey(line: &[u8]) {
     let Ok(text) = core::str::from_utf8(line) else { return };
     let mut words = text.split_ascii_whitespace();
@@ -368,7 +369,7 @@ fn obey(line: &[u8]) {
     }
 }
 
-/// Tells the host a line on the control port; lost where there is none, or where it does not listen.
+/// Sends the host a line on the control port; lost if there is no port, or the host does not listen.
 pub fn tell(message: core::fmt::Arguments<'_>) {
     use core::fmt::Write;
     struct Text([u8; 64], usize);
@@ -388,7 +389,7 @@ pub fn tell(message: core::fmt::Arguments<'_>) {
     }
 }
 
-/// Waits until the host has taken everything that was written, for at most about `ns` nanoseconds.
+/// Waits until the host has taken all written bytes, for at most about `ns` nanoseconds.
 pub fn drain(ns: u64) {
     let end = crate::cpu::clock::now() + ns;
     while crate::cpu::clock::now() < end && !(0..PORTS).filter_map(port).all(ConsolePort::drained) {

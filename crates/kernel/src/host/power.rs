@@ -1,11 +1,11 @@
-//! How the machine ends.
+//! The end of the machine.
 
 use crate::cpu;
 use crate::host::ports;
 use quire_drivers::debug_exit;
 use quire_linux::End;
 
-/// How long the host gets to take what was written to the ports.
+/// Nanoseconds that the host has to take the bytes written to the ports.
 const PATIENCE: u64 = 10_000_000_000;
 
 /// Reports how process 1 ended, and powers off.

@@ -1,10 +1,10 @@
-//! The kernel's command line: words with optional values. It comes from outside. Words that the kernel does not know are skipped. A
-//! word for an amount whose value cannot be used is an error ([`Unusable`]), because a machine that ignored it would not be the one
-//! that was asked for.
+//! The kernel's command line: words with optional values. It is untrusted. Unknown words are skipped. A word for an
+//! amount with an unusable value is an error ([`Unusable`]), because a machine that ignored it would not be the
+//! requested one.
 
 use core::fmt;
 
-/// A virtio device in memory, as Linux's `virtio_mmio.device=SIZE@ADDRESS:LINE[:ID]` names it.
+/// A virtio device in memory, given by Linux's `virtio_mmio.device=SIZE@ADDRESS:LINE[:ID]`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct VirtioDevice {
     /// Physical address of the registers.
@@ -25,7 +25,7 @@ pub fn value<'a>(line: &'a [u8], name: &str) -> Option<&'a [u8]> {
     words(line).filter_map(|w| w.strip_prefix(name.as_bytes())?.strip_prefix(b"=")).last()
 }
 
-/// Why the value of a word cannot be used.
+/// The reason that the value of a word cannot be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Problem {
     /// The word needs one.
@@ -34,11 +34,11 @@ pub enum Problem {
     NoNumber,
     /// It is zero.
     Zero,
-    /// It is more than so many.
+    /// It is more than this.
     MoreThan(u64),
-    /// It is less than so many.
+    /// It is less than this.
     LessThan(u64),
-    /// So many bytes can be set aside at most.
+    /// At most these bytes can be set aside.
     SetAside(u64),
 }
 
@@ -49,7 +49,7 @@ pub struct Unusable<'a> {
     pub name: &'static str,
     /// Its value.
     pub value: &'a [u8],
-    /// What is wrong with it.
+    /// The problem.
     pub problem: Problem,
 }
 
@@ -72,7 +72,7 @@ impl fmt::Display for Unusable<'_> {
     }
 }
 
-/// The value of the last word `name=value`, which is not zero; `None` where there is no such word.
+/// The value of the last word `name=value`, which is not zero; `None` if there is no such word.
 pub fn amount<'a>(line: &'a [u8], name: &'static str) -> Result<Option<u64>, Unusable<'a>> {
     let Some(value) = value(line, name) else {
         let missing = Unusable { name, value: &[], problem: Problem::Missing };
@@ -107,12 +107,12 @@ pub fn set_aside<'a>(line: &'a [u8], name: &'static str, least: u64, most: u64) 
     Err(Unusable { name, value: value(line, name).unwrap_or_default(), problem })
 }
 
-/// Whether the word `name` is there.
+/// Whether the line has the word `name`.
 pub fn flag(line: &[u8], name: &str) -> bool {
     words(line).any(|w| w == name.as_bytes())
 }
 
-/// The virtio devices that are announced, in their order on the line.
+/// The announced virtio devices, in their order on the line.
 pub fn virtio_devices(line: &[u8]) -> impl Iterator<Item = VirtioDevice> {
     words(line).filter_map(|w| device(w.strip_prefix(b"virtio_mmio.device=")?))
 }

@@ -8,7 +8,7 @@ pub const FRAME: u64 = 4096;
 const USABLE: u32 = 1;
 /// RAM from here on (16 TiB less two frames) is left out: the memory core numbers frames with 32 bits.
 const LIMIT: u64 = (u32::MAX as u64 - 1) * FRAME;
-/// Cutting holes out of ranges may make more of them; what does not fit is left out.
+/// Removing holes from ranges may make more of them; ranges that do not fit are left out.
 const MAX_PIECES: usize = 2 * MAX_RANGES;
 
 /// A range of physical bytes, `start..end`.
@@ -39,7 +39,7 @@ pub struct Ram {
 }
 
 impl Ram {
-    /// The usable ranges of `map` less everything that any other kind of range, or `reserved`, covers even in part.
+    /// The usable ranges of `map`, without frames that any other kind of range, or `reserved`, covers even in part.
     pub fn new(map: &[Range], reserved: &[Span]) -> Ram {
         let mut ram = Ram { spans: [Span::default(); MAX_PIECES], len: 0 };
         for r in map.iter().filter(|r| r.kind == USABLE) {
@@ -85,17 +85,17 @@ impl Ram {
         self.spans().iter().map(len).max().unwrap_or(0)
     }
 
-    /// What may be set aside in one piece between 1 MiB and `to` for something that boot can do without: so much is left as the rest of
-    /// boot and the first program need. These are descriptors and tables in proportion to memory, `files` bytes of initial files once
-    /// more where they are unpacked, and the least that a machine runs in.
+    /// The most bytes that can be set aside in one piece between 1 MiB and `to`, for a purpose that boot can do
+    /// without. The rest suffices for boot and the first program. They need descriptors and tables in proportion to
+    /// memory, `files` bytes of unpacked initial files, and the least memory of a machine.
     pub fn spare(&self, to: u64, files: u64) -> u64 {
         const LEAST: u64 = 24 << 20;
         let needed = (self.bytes() / 16).saturating_add(files).saturating_add(LEAST);
         self.largest(1 << 20, to).min(self.bytes().saturating_sub(needed)) / FRAME * FRAME
     }
 
-    /// Takes `len` bytes (rounded up to frames), aligned to `align` (a power of two, at least a frame), from the lowest place
-    /// at or above `from` that has them.
+    /// Takes `len` bytes (rounded up to frames) from the lowest free address at or above `from`. They are aligned to
+    /// `align` (a power of two, at least a frame).
     pub fn take(&mut self, len: u64, align: u64, from: u64) -> Option<u64> {
         let len = len.checked_next_multiple_of(FRAME)?;
         let at = self.spans().iter().find_map(|s| {

@@ -1,8 +1,9 @@
-//! What a PVH boot loader hands over: Xen's `hvm_start_info` (public/arch-x86/hvm/start_info.h), version 0 or 1.
+//! The structure that a PVH boot loader passes: Xen's `hvm_start_info` (public/arch-x86/hvm/start_info.h), version 0 or
+//! 1.
 
 /// The magic number that begins the structure.
 pub const MAGIC: u32 = 0x336e_c578;
-/// A longer command line is cut here.
+/// A longer command line is truncated.
 const MAX_COMMAND_LINE: usize = 4096;
 /// More memory ranges than this are ignored.
 pub const MAX_RANGES: usize = 128;
@@ -38,14 +39,14 @@ pub struct StartInfo<'a> {
     ranges_len: usize,
     /// The kernel's command line, without the final zero.
     pub command_line: &'a [u8],
-    /// ACPI's root pointer, 0 where the loader does not say.
+    /// ACPI's root pointer, 0 if the loader does not give it.
     pub root_pointer: u64,
 }
 
-/// Why the structure cannot be used.
+/// The reason that the structure cannot be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StartInfoError {
-    /// It, or what it points to, lies outside memory.
+    /// The structure, or data that it points to, lies outside memory.
     Unreachable,
     /// It does not begin with [`MAGIC`].
     BadMagic,
@@ -104,7 +105,7 @@ impl<'a> StartInfo<'a> {
         Ok(info)
     }
 
-    /// The files that were loaded: the first is the initial file system.
+    /// The loaded files: the first is the initial file system.
     pub fn modules(&self) -> &[Module] {
         &self.modules[..self.modules_len]
     }

@@ -1,9 +1,10 @@
-//! The kernel's symbols for backtraces: the first file of the initial file system, lines `ADDRESS NAME`, ascending, in hex.
+//! The kernel's symbols for backtraces: the first file of the initial file system, lines `ADDRESS NAME`, ascending, in
+//! hex.
 
 /// The name of the file, without a leading slash.
 pub const FILE: &[u8] = b".quire/symbols";
 
-/// A symbol table: text that is searched by bisection, so that nothing is allocated and nothing is prepared at boot.
+/// A symbol table: text that is searched by bisection, so that boot neither allocates nor prepares anything.
 #[derive(Clone, Copy, Debug)]
 pub struct Symbols<'a>(&'a [u8]);
 
@@ -34,7 +35,7 @@ impl<'a> Symbols<'a> {
     /// The last symbol at or below `address`, and how far above it `address` is.
     pub fn find(&self, address: u64) -> Option<(&'a str, u64)> {
         let text = self.0;
-        // Invariant: the line wanted begins in low..high, and low is the beginning of a line.
+        // Invariant: the wanted line begins in low..high, and low is the beginning of a line.
         let (mut low, mut high) = (0, text.len());
         let mut best = None;
         while low < high {

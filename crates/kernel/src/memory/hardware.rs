@@ -25,14 +25,14 @@ unsafe impl Hardware for Machine {
     }
     #[inline(always)]
     fn drop_page(&self, va: u64) {
-        // SAFETY: dropping a translation changes nothing that the tables do not say.
+        // SAFETY: dropping a translation only makes the CPU read the tables again.
         unsafe { asm!("invlpg [{}]", in(reg) va, options(nostack, preserves_flags)) }
     }
     fn drop_loaded(&self, root: Pfn, tag: u16) {
         if self.mmu().tags() {
             invpcid(1, tag);
         } else {
-            // SAFETY: the root that is loaded is loaded again; without PCIDs that drops everything but global entries.
+            // SAFETY: the loaded root is loaded again; without PCIDs that drops everything but global entries.
             unsafe { registers::set_cr3(cr3(root, 0, false)) }
         }
     }
@@ -40,7 +40,7 @@ unsafe impl Hardware for Machine {
         if self.mmu().tags() {
             invpcid(2, 0);
         } else {
-            // SAFETY: CR3 and CR4 get back what they had; turning global pages off and on drops all translations.
+            // SAFETY: CR3 and CR4 get back their old values; turning global pages off and on drops all translations.
             unsafe { registers::drop_global() }
         }
     }
@@ -55,7 +55,7 @@ unsafe impl Hardware for Machine {
     }
 }
 
-/// INVPCID: everything of one PCID but global translations, or everything.
+/// INVPCID: drops all translations of one PCID but global ones, or all translations.
 fn invpcid(kind: u64, pcid: u16) {
     let descriptor = [pcid as u64, 0];
     // SAFETY: called only where the CPU has INVPCID.

@@ -1,5 +1,5 @@
-//! The global allocator: the memory core's caches by size, and runs of frames. It draws on the reserve that user pages do not
-//! reach.
+//! The global allocator: the memory core's caches by size, and runs of frames. It may use the reserve that user pages
+//! cannot use.
 
 use crate::cpu;
 use crate::machine::{try_vm, vm};
@@ -12,11 +12,11 @@ struct Heap;
 #[global_allocator]
 static HEAP: Heap = Heap;
 
-// SAFETY: the memory core's heap hands out memory of the layout asked for, to one owner at a time.
+// SAFETY: the memory core's heap hands out memory of the requested layout, to one owner at a time.
 unsafe impl GlobalAlloc for Heap {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // Boot allocates nothing before the memory system is up.
+        // Boot does not allocate before the memory system is up.
         let Some(vm) = try_vm() else { return core::ptr::null_mut() };
         // SAFETY: the heap is the one of `vm`, which it is given.
         match unsafe { vm.heap().alloc(vm, layout) } {
@@ -31,7 +31,8 @@ unsafe impl GlobalAlloc for Heap {
     }
 }
 
-/// Moves what boot makes to the heap for ever. Before process 1 runs, memory can only be out on a machine that is too small.
+/// Moves a value of boot to the heap, never freed. Before process 1 runs, memory can only be out on a machine that is
+/// too small.
 pub fn keep<T>(value: T) -> &'static mut T {
     match quire_heap::try_leak(value) {
         Ok(kept) => kept,
@@ -42,7 +43,8 @@ pub fn keep<T>(value: T) -> &'static mut T {
 /// How often a request waits for pageout.
 const ATTEMPTS: u32 = 32;
 
-/// Where the heap has nothing: waits for pageout where sleeping is allowed. Null where that frees nothing, which the maker handles.
+/// Called when the heap is empty: waits for pageout if sleeping is allowed. Null if that frees nothing, which the
+/// caller handles.
 #[cold]
 fn at_last(layout: Layout) -> *mut u8 {
     let vm = vm();

@@ -1,6 +1,6 @@
-//! Where things are in the kernel's half of the address space, and in the image that the boot loader put into memory.
+//! The layout of the kernel's half of the address space, and of the image in memory.
 //!
-//! | from | what |
+//! | start | content |
 //! |---|---|
 //! | `0xffff_8000_0000_0000` | all RAM, one to one, writable, never executable; the image's text and constants read-only |
 //! | `0xffff_c000_0000_0000` | the kernel's map: stacks, an unmapped guard page below each, buffers, device registers |
@@ -14,9 +14,9 @@ pub const DIRECT: u64 = 0xffff_8000_0000_0000;
 pub const MAP: u64 = 0xffff_c000_0000_0000;
 /// One past the last address of the kernel's map: 8 TiB, room for 400 million stacks.
 pub const MAP_END: u64 = 0xffff_c800_0000_0000;
-/// What the image's addresses are above its physical ones.
+/// The offset of the image's virtual addresses from its physical ones.
 pub const IMAGE: u64 = 0xffff_ffff_8000_0000;
-/// One past the highest user address plus one: what lies below may belong to a program.
+/// One past the highest user address: addresses below may belong to a program.
 pub const USER_END: u64 = 0x7fff_ffff_f000;
 
 unsafe extern "C" {
@@ -27,8 +27,8 @@ unsafe extern "C" {
     static __image_end: u8;
 }
 
-/// The image's parts as virtual addresses, each a multiple of the page size: start of text, end of text (start of
-/// constants), end of constants (start of data), end.
+/// The boundaries of the image's parts as virtual addresses, multiples of the page size: start of text, start of
+/// constants, start of data, end.
 pub fn image() -> [u64; 4] {
     [
         &raw const __text_start as u64,
@@ -43,7 +43,7 @@ pub fn image_physical() -> (u64, u64) {
     (&raw const __image_start as u64, &raw const __image_end as u64 - IMAGE)
 }
 
-/// Where the direct map shows physical address `at`.
+/// The address of physical address `at` in the direct map.
 #[inline(always)]
 pub fn direct(at: u64) -> *mut u8 {
     (DIRECT + at) as *mut u8

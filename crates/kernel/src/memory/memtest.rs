@@ -1,7 +1,8 @@
-//! `memtest` on the kernel's command line: writes and checks memory at both ends of each range of RAM, before the first program.
+//! `memtest` on the kernel's command line: writes and checks memory at both ends of each range of RAM, before the first
+//! program.
 //!
-//! So a machine shows at boot that the lowest and the highest frames of all ranges are there and are different memory. What lies
-//! between is not touched: a range may be larger than the memory that the host has for it.
+//! So it checks at boot that the lowest and the highest frames of all ranges exist and are different memory. The frames
+//! between are not accessed, because a range may be larger than the host's memory for it.
 
 use crate::machine::Machine;
 use crate::memory::layout::direct;
@@ -9,9 +10,9 @@ use quire_kernel::loader::memory_map::{Ram, Span};
 use quire_vm::phys::frames::{Contiguous, For, Frame};
 use quire_vm::{PAGE_SIZE, Pfn, PhysRange, Vm};
 
-/// Frames at each end of a range that are looked at.
+/// Frames that are checked at each end of a range.
 const AT_AN_END: usize = 8;
-/// Frames that are looked at in all. Ranges beyond that many are named in the log and left out.
+/// The most frames checked in all. Further ranges are named in the log and left out.
 const MOST: usize = 512;
 const WORDS: u64 = PAGE_SIZE / 8;
 
@@ -21,11 +22,11 @@ struct Held {
     len: usize,
 }
 
-/// Checks all of `ram`, and tells of each range in the log.
+/// Checks the ends of all ranges of `ram`, and logs each range.
 ///
 /// # Panics
-/// Where memory does not hold what was written: nothing can run on such a machine.
-// Not in boot's own frame, which stays on the stack.
+/// If memory does not hold the written values: no program can run on such a machine.
+// Not inlined, because boot's own frame stays on the stack.
 #[inline(never)]
 pub fn run(vm: &'static Vm<Machine>, ram: &Ram) {
     let mut held = Held { frames: [const { None }; MOST], len: 0 };
@@ -41,13 +42,13 @@ pub fn run(vm: &'static Vm<Machine>, ram: &Ram) {
             _ => log!("memtest: {:#x} to {:#x} have no free frame", span.start, span.end),
         }
     }
-    // All are written before the first is checked: so two frames that are one memory show.
+    // All are written before the first is checked, so that two frames with the same memory are detected.
     for inverted in [0, !0] {
         held.each(|at| write(at, inverted));
         held.each(|at| check(at, inverted));
     }
     log!("memtest: {} frames hold what is written", held.len);
-    // SAFETY: `alloc_contiguous` gave them one by one, and the last look at them is over.
+    // SAFETY: `alloc_contiguous` gave them one by one, and the check is over.
     held.frames.into_iter().flatten().for_each(|frame| unsafe { vm.free_contiguous(frame, 1) });
 }
 
@@ -86,7 +87,7 @@ impl Held {
     }
 }
 
-/// What the word at `at` is to hold: its own address, so that no two words are alike.
+/// The value for the word at `at`: its own address, so that no two words are equal.
 fn pattern(at: *mut u64, inverted: u64) -> u64 {
     at as u64 ^ inverted
 }
@@ -102,7 +103,7 @@ fn write(frame: *mut u64, inverted: u64) {
 
 fn check(frame: *mut u64, inverted: u64) {
     for at in words(frame) {
-        // SAFETY: a word of a frame that is held, which the direct map shows; it was written just now.
+        // SAFETY: a word of a held frame, which the direct map shows; it was written before.
         let (found, wanted) = (unsafe { at.read_volatile() }, pattern(at, inverted));
         if found != wanted {
             panic!("memtest: the word at {at:p} of the direct map holds {found:#x}, not {wanted:#x}");

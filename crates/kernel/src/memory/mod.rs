@@ -1,10 +1,11 @@
-//! The kernel's own memory: where things lie, the kernel's page tables and stacks, the heap, user memory, and shootdowns.
+//! The kernel's own memory: its layout, page tables and stacks, the heap, user memory, and shootdowns.
 //!
-//! Below the machine stand [`layout`], [`frame`] and [`bytes`]. The others use the machine and its memory system. On top stand
-//! [`shootdown`], which is traced, and `hardware`, which implements the machine for `quire_pmap`. Nothing here uses threads.
+//! [`layout`], [`frame`] and [`bytes`] lie below the machine. The others use the machine and its memory system. On top
+//! are [`shootdown`], which is traced, and `hardware`, which implements the machine for `quire_pmap`. No module here
+//! uses threads.
 //!
-//! Invariants: no page is both writable and executable, under any alias; below each stack lies an unmapped page; a user address is
-//! touched by [`user`] alone.
+//! Invariants. No page is both writable and executable, under any alias. An unmapped page lies below each stack. Only
+//! [`user`] accesses user addresses.
 
 pub mod bytes;
 pub mod frame;

@@ -8,8 +8,9 @@ use quire_pmap::{KernelMapError, Rights};
 use quire_pmap_x86_64::KernelTables;
 use quire_vm::{MemoryType, Pfn, VirtRange};
 
-/// Builds the kernel's tables over `all` RAM, taking table pages from `free`. Root entries for the kernel's map are made too,
-/// so that what is mapped there later is in every space. The page of the image at `guard`, below the boot stack, is left out.
+/// Builds the kernel's tables over `all` RAM, taking table pages from `free`. Root entries for the kernel's map are
+/// made too, so that later mappings there are in every space. The page of the image at `guard`, below the boot stack,
+/// is left unmapped.
 pub fn build(all: &Ram, free: &mut Ram, guard: u64) -> Result<KernelTables, KernelMapError> {
     let phys = &DirectMap;
     let mut frames = || take_low(free, PAGE).map(Pfn::containing);
@@ -48,14 +49,14 @@ pub fn take_low(free: &mut Ram, len: u64) -> Option<u64> {
     (at + len <= 1 << 32).then_some(at)
 }
 
-/// Memory for what is large, once the kernel's own tables are loaded: above 4 GiB where there is some, since devices and other
-/// CPUs' starts want what is below.
+/// Memory for large allocations, after the kernel's own tables are loaded. It is above 4 GiB if possible, since devices
+/// and the start of CPUs need memory below.
 pub fn take_large(free: &mut Ram, len: u64) -> Option<u64> {
     free.take(len, PAGE, 1 << 32).or_else(|| free.take(len, PAGE, 1 << 20))
 }
 
-/// Maps `len` bytes of device registers at physical address `pa` before there is a memory system; later ones are windows of
-/// the kernel's map ([`stack::kernel_map`]).
+/// Maps `len` bytes of device registers at physical address `pa` before there is a memory system; later ones are
+/// windows of the kernel's map ([`stack::kernel_map`]).
 pub fn map_device(
     tables: &KernelTables,
     pa: u64,

@@ -1,11 +1,12 @@
-//! Makes other CPUs drop translations: an inbox a CPU, with a slot for each sender, and an interrupt only where the inbox was
-//! empty.
+//! Makes other CPUs drop translations. Each CPU has an inbox with a slot for each sender, and is interrupted only if
+//! its inbox was empty.
 //!
-//! The sender puts a pointer to its request, which lives on its stack, into its slot of each target's inbox, then raises its
-//! bit in the target's mask. Whoever takes a bit out of the mask (the target's interrupt handler, or the target itself while
-//! it waits for others) serves that slot and then empties it: that is the answer, and the last time that the request is
-//! touched. A sender waits until all of its slots are empty, and serves its own inbox meanwhile, so that two CPUs that shoot
-//! at each other both go on. A CPU has one request out at a time, for it stays where it is until that is answered.
+//! The request is on the sender's stack. The sender stores a pointer to it into its slot of each target's inbox, then
+//! sets its bit in the target's mask. The target takes bits out of the mask, in its interrupt handler or while it waits
+//! as a sender itself. It serves the slot of each bit and then empties it: that is the answer, and its last access to
+//! the request. A sender waits until all its slots are empty. It serves its own inbox meanwhile, so that two CPUs with
+//! requests to each other both make progress. A CPU has one request at a time, because the sender is not preempted
+//! before all answers.
 
 use crate::cpu;
 use crate::cpu::interrupt::{self, Interrupt};
@@ -18,7 +19,7 @@ use quire_pmap_x86_64::Request;
 use quire_sync::cpuset::CpuMask;
 use quire_sync::trace::{Kind, Span};
 
-/// One CPU's inbox, on cache lines of its own.
+/// One CPU's inbox, on separate cache lines.
 #[repr(C, align(128))]
 struct Inbox {
     /// Senders whose slots are filled.
@@ -35,11 +36,11 @@ pub const fn bytes(cpus: usize) -> usize {
     cpus * size_of::<Inbox>()
 }
 
-/// Lays the inboxes out.
+/// Lays out the inboxes.
 ///
 /// # Safety
-/// `memory` points to [`bytes`]`(cpus)` writable bytes, aligned to 128, that nobody else uses, for ever. Called once, before
-/// other CPUs run.
+/// `memory` points to [`bytes`]`(cpus)` writable bytes, aligned to 128, with no other user, for ever. Called once,
+/// before other CPUs run.
 pub unsafe fn init(memory: NonNull<u8>, cpus: usize) {
     let base = memory.cast::<Inbox>();
     for i in 0..cpus {
@@ -58,7 +59,8 @@ fn inbox(cpu: usize) -> &'static Inbox {
     unsafe { &*INBOXES.load(Ordering::Relaxed).add(cpu) }
 }
 
-/// Makes every CPU in `targets` serve `request`; returns when all have. The caller has preemption off and interrupts on.
+/// Makes every CPU in `targets` serve `request`; returns after all have. The caller has preemption off and interrupts
+/// on.
 pub fn shoot(machine: &Machine, targets: &CpuMask, request: &Request<'_>) {
     let me = cpu::id();
     let _span = trace::shootdown(targets, me);
@@ -67,7 +69,7 @@ pub fn shoot(machine: &Machine, targets: &CpuMask, request: &Request<'_>) {
     for target in targets.iter().filter(|t| *t != me) {
         let inbox = inbox(target);
         inbox.slots[me].store(request_ptr, Ordering::Relaxed);
-        // Release: the slot and the request are visible to whoever takes the bit.
+        // Release: the slot and the request are visible to the CPU that takes the bit.
         if inbox.waiting.fetch_or(1 << me, Ordering::AcqRel) == 0 {
             local_apic::send(cpu::apic_id(target), interrupt::SHOOTDOWN);
         }
@@ -83,7 +85,7 @@ pub fn shoot(machine: &Machine, targets: &CpuMask, request: &Request<'_>) {
     }
 }
 
-/// Serves what other CPUs ask of this one. Preemption is off, or interrupts are masked.
+/// Serves other CPUs' requests to this one. Preemption is off, or interrupts are masked.
 pub fn serve() {
     let inbox = inbox(cpu::id());
     if inbox.waiting.load(Ordering::Relaxed) == 0 {
@@ -95,7 +97,8 @@ pub fn serve() {
         let sender = senders.trailing_zeros() as usize;
         senders &= senders - 1;
         let slot = &inbox.slots[sender];
-        // SAFETY: the bit was set after the slot was filled; the request stays in place until the slot is emptied below.
+        // SAFETY: the bit was set after the slot was filled; the request stays in place until the slot is emptied
+        // below.
         if let Some(request) = unsafe { slot.load(Ordering::Acquire).as_ref() } {
             let _span = Span::begin(Kind::Answer, sender as u64, 0);
             request.serve(vm().machine());

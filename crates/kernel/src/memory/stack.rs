@@ -1,5 +1,6 @@
-//! Kernel stacks, 16 KiB each (more in a build that checks itself), an unmapped page below, so that an overflow is a double fault and not silent damage; and the
-//! kernel's map, which has them and everything else that the kernel maps after boot.
+//! Kernel stacks and the kernel's map. A stack has 16 KiB (more in a checked build). An unmapped page lies below it, so
+//! that an overflow is a double fault and not silent damage. The kernel's map has the stacks and all other mappings of
+//! the kernel after boot.
 
 use crate::machine::{DirectMap, Machine, Once, vm};
 use crate::memory::layout::{MAP, MAP_END};
@@ -7,15 +8,15 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use quire_vm::map::kernel::{KernelMap, KernelRange};
 use quire_vm::{OutOfMemory, PAGE_SIZE, VirtRange};
 
-/// Bytes of a stack. Where the kernel checks itself, frames are larger, and the order of locks is looked up on top of everything.
+/// Bytes of a stack. In checked builds frames are larger, and the lock-order checker runs on top of the deepest calls.
 pub const SIZE: u64 = if cfg!(debug_assertions) { 64 } else { 16 } * 1024;
 const GUARD: u64 = PAGE_SIZE;
 
-/// The next address that boot takes for ever; the kernel's map begins behind them.
+/// The next address for boot's permanent mappings; the kernel's map begins behind them.
 static NEXT: AtomicU64 = AtomicU64::new(MAP);
 static KERNEL_MAP: Once<KernelMap<Machine>> = Once::new();
 
-/// Makes the kernel's map, over the addresses that boot has left. Called once, when there is a memory system.
+/// Makes the kernel's map over the addresses behind boot's mappings. Called once, when there is a memory system.
 pub fn init() -> Result<(), OutOfMemory> {
     let range = VirtRange { start: NEXT.swap(MAP_END, Ordering::Relaxed), end: MAP_END };
     // SAFETY: the range is set aside for this map.
@@ -26,17 +27,17 @@ pub fn init() -> Result<(), OutOfMemory> {
 
 /// The kernel's map.
 pub fn kernel_map() -> &'static KernelMap<Machine> {
-    // SAFETY: boot makes it before the first thread, and before other CPUs go on.
+    // SAFETY: boot makes it before the first thread, and before it releases other CPUs.
     unsafe { KERNEL_MAP.get() }
 }
 
-/// A kernel stack; given back when dropped.
+/// A kernel stack; freed when dropped.
 pub struct Stack(KernelRange<Machine>);
 
 impl Stack {
-    /// A stack, its contents left over from whoever had it before.
+    /// A stack, with the contents of its last use.
     pub fn new() -> Result<Stack, OutOfMemory> {
-        // Whatever is short, frames or addresses, the thread cannot be made.
+        // For want of frames or addresses the thread cannot be made.
         kernel_map().stack().map(Stack).map_err(|_| OutOfMemory)
     }
 
@@ -46,7 +47,7 @@ impl Stack {
     }
 }
 
-/// Addresses of `size` bytes above an unmapped guard, taken for ever while there is no kernel's map yet.
+/// Permanent addresses of `size` bytes above an unmapped guard, before there is a kernel's map.
 pub fn fresh(size: u64) -> Option<u64> {
     let at = NEXT.fetch_add(size + GUARD, Ordering::Relaxed);
     (at + size + GUARD <= MAP_END).then_some(at + GUARD)

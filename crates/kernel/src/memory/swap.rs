@@ -1,7 +1,7 @@
 //! Swap in memory.
 //!
-//! `swap=SIZE` on the kernel's command line sets memory aside that stands for a disk until there is one: what is in it is out
-//! of programs' reach, and comes back page by page.
+//! `swap=SIZE` on the kernel's command line sets memory aside in place of a disk. Programs cannot access its pages,
+//! which are paged in one by one.
 
 use crate::machine::vm;
 use crate::memory::layout::direct;
@@ -18,7 +18,7 @@ pub struct Memory {
     pages: u64,
 }
 
-/// Takes the memory that the command line asks for out of `free`; none where it does not ask. `files`: bytes of initial files.
+/// Takes the memory for the command line's word out of `free`; none without the word. `files`: bytes of initial files.
 pub fn set_aside<'a>(line: &'a [u8], free: &mut Ram, files: u64) -> Result<Option<Memory>, Unusable<'a>> {
     let most = free.spare(u64::MAX, files);
     let Some(bytes) = command_line::set_aside(line, "swap", PAGE_SIZE, most)? else { return Ok(None) };
@@ -30,10 +30,10 @@ pub fn set_aside<'a>(line: &'a [u8], free: &mut Ram, files: u64) -> Result<Optio
 /// Gives it to the memory core.
 ///
 /// # Safety
-/// The memory came from [`set_aside`], and nobody else uses it.
+/// The memory came from [`set_aside`], and has no other user.
 pub unsafe fn add(memory: Option<Memory>) {
     let Some(memory) = memory else { return };
-    // SAFETY: the memory came from `set_aside`, so it is `pages` long, and it is used by the store alone.
+    // SAFETY: the memory came from `set_aside`, so it is `pages` long, and only the store uses it.
     let store = unsafe { MemoryStore::new(memory.at, memory.pages, FaultPlan::default()) };
     match vm().add_swap(crate::memory::heap::keep(store)) {
         Ok(()) => log!("{} MiB of swap, in memory", (memory.pages * PAGE_SIZE) >> 20),

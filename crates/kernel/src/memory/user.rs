@@ -1,10 +1,11 @@
-//! Reaching user memory from the kernel.
+//! Access to user memory from the kernel.
 //!
-//! The routines below touch user addresses under STAC, and every instruction of theirs that may fault has an entry in the
-//! exception table: where the page fault cannot be repaired, the kernel goes on at the entry's fix-up, which reports how
-//! much was left. Addresses outside user space are refused before; what is in user space and not mapped is a fault.
+//! The routines below access user addresses under STAC. Each of their instructions that may fault has an entry in the
+//! exception table. If the page fault cannot be repaired, the kernel continues at the entry's fix-up, which reports the
+//! remaining bytes. Addresses outside user space are refused before; an unmapped user address faults.
 //!
-//! Words are moved by strings: under TCG a string iteration costs less than a pair of moves, and real CPUs have fast ones.
+//! Words are moved by strings: under TCG a string iteration costs less than a pair of moves, and real CPUs have fast
+//! ones.
 
 use crate::memory::layout::USER_END;
 use core::arch::global_asm;
@@ -166,8 +167,8 @@ unsafe extern "C" {
     static __exceptions_end: [u64; 2];
 }
 
-/// Where the kernel goes on after a fault of the instruction at `rip` that cannot be repaired; `None` where that instruction
-/// must not fault.
+/// The address at which the kernel continues after an unrepaired fault of the instruction at `rip`; `None` if that
+/// instruction must not fault.
 pub fn fixup(rip: u64) -> Option<u64> {
     let start = &raw const __exceptions_start;
     let len = (&raw const __exceptions_end as usize - start as usize) / 16;
@@ -207,7 +208,7 @@ pub unsafe fn copy_to(to: u64, from: *const u8, len: usize) -> Result<(), usize>
     if !in_user(to, len) {
         return Err(len);
     }
-    // SAFETY: writes user space only, and reads what the caller allows.
+    // SAFETY: writes user space only, and reads memory that the caller allows.
     match unsafe { user_copy(to, from as u64, len) } {
         0 => Ok(()),
         left => Err(left),
@@ -226,8 +227,8 @@ pub fn clear(to: u64, len: usize) -> Result<(), usize> {
     }
 }
 
-/// Copies a string of at most `len` bytes from user address `from`, up to and with its zero byte. Returns how many bytes came
-/// before that; the error is how much room was left at the fault.
+/// Copies a string of at most `len` bytes from user address `from`, up to and with its zero byte. Returns how many
+/// bytes came before that; the error is how much room was left at the fault.
 ///
 /// # Safety
 /// `to` is valid for writes of `len` bytes.
@@ -235,7 +236,7 @@ pub unsafe fn string(to: *mut u8, from: u64, len: usize) -> Result<usize, usize>
     if from >= USER_END {
         return Err(len);
     }
-    // A string may end before user space does, however much room there is for it.
+    // The routine stops at the end of user space, however much room there is.
     let room = len.min((USER_END - from) as usize);
     // SAFETY: reads user space only, and writes what the caller allows.
     let done = unsafe { user_string(to, from, room) };
@@ -257,7 +258,7 @@ pub fn load_u32(at: u64) -> Result<u32, ()> {
     if word.fault == 0 { Ok(word.value as u32) } else { Err(()) }
 }
 
-/// Stores `new` at the aligned user address `at` where `old` is there; returns what was there.
+/// Stores `new` at the aligned user address `at` if it holds `old`; returns the old word.
 pub fn compare_exchange_u32(at: u64, old: u32, new: u32) -> Result<u32, ()> {
     if !in_user(at, 4) || !at.is_multiple_of(4) {
         return Err(());

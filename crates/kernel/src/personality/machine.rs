@@ -1,4 +1,4 @@
-//! The machine as the Linux layer sees it.
+//! The machine for the Linux layer.
 
 use super::start::user_thread;
 use crate::cpu::{self, clock, fpu};
@@ -18,12 +18,12 @@ static VERBOSE: AtomicBool = AtomicBool::new(false);
 /// Nanoseconds from 1970 to boot.
 static EPOCH: AtomicU64 = AtomicU64::new(0);
 
-/// Makes the log tell more.
+/// Makes the log more verbose.
 pub fn set_verbose(yes: bool) {
     VERBOSE.store(yes, Ordering::Relaxed);
 }
 
-/// Sets the wall clock to what the battery clock says.
+/// Sets the wall clock from the battery clock.
 pub fn set_epoch(seconds: u64) {
     EPOCH.store(seconds.saturating_mul(1_000_000_000).saturating_sub(clock::now()), Ordering::Relaxed);
 }
@@ -37,7 +37,8 @@ fn my_context() -> *mut Context {
     scheduler().current().context()
 }
 
-// SAFETY: user memory is reached only through `user`, which refuses addresses outside user space and turns faults into errors.
+// SAFETY: user memory is accessed only through `user`, which refuses addresses outside user space and turns faults into
+// errors.
 unsafe impl quire_linux::UserAccess for Machine {
     #[inline(always)]
     unsafe fn copy_from_user(&self, to: *mut u8, from: u64, len: usize) -> Result<(), BadAddress> {
@@ -60,7 +61,7 @@ unsafe impl quire_linux::UserAccess for Machine {
         user::load_u32(at).map_err(|()| bad(4))
     }
     fn peek_user_u32(&self, at: u64) -> Result<u32, BadAddress> {
-        // With preemption off the page-fault path does not repair.
+        // With preemption off the page-fault path does not repair faults.
         let _pinned = preempt_off();
         user::load_u32(at).map_err(|()| bad(4))
     }
@@ -79,7 +80,7 @@ impl quire_linux::Machine for Machine {
     }
     fn activate(&self, pmap: Option<&X86Pmap>) {
         let interrupts = cpu::interrupts_off();
-        // SAFETY: interrupts are masked, hence no preemption; a space stays while a thread has it.
+        // SAFETY: interrupts are masked, so there is no preemption; a space stays while a thread has it.
         unsafe {
             match pmap {
                 Some(pmap) => pmap.switch_in(self, cpu::id()),

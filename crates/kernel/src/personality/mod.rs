@@ -1,7 +1,8 @@
-//! The Linux layer on this machine: the layer itself, its start, and the machine as it sees it.
+//! The Linux layer on this machine: the layer itself, its start, and its machine traits.
 //!
-//! This file has the part that the rest of the kernel uses: the layer, once it is set, and the host's signals to it.
-//! It stands below traps and the watchdog. [`start`] and [`machine`] stand above traps and the host's ports, which they use.
+//! This file has the part that the rest of the kernel uses: the layer, after it is set, and the host's signals to it.
+//! It lies below traps and the watchdog. [`start`] and [`machine`] lie above traps and the host's ports, which they
+//! use.
 //!
 //! Invariant: the layer is set once, before the first program's thread, and stays for ever.
 
@@ -13,18 +14,18 @@ use quire_fs::terminal::Key;
 use quire_linux::Linux;
 use quire_linux::signal::Signal;
 
-/// What the scheduler's threads carry: a Linux thread, or nothing on the kernel's own.
+/// The payload of the scheduler's threads: a Linux thread, or `None` for the kernel's own.
 pub type Payload = Option<quire_linux::Thread<Machine>>;
 
 static LINUX: Once<Linux<Machine>> = Once::new();
 /// The Linux layer.
 #[inline(always)]
 pub fn linux() -> &'static Linux<Machine> {
-    // SAFETY: set before the first program runs, and only programs' traps and threads ask.
+    // SAFETY: set before the first program runs, and only programs' traps and threads call this.
     unsafe { LINUX.get() }
 }
 
-/// The Linux layer, once it is there.
+/// The Linux layer, after it is set.
 pub fn try_linux() -> Option<&'static Linux<Machine>> {
     LINUX.try_get()
 }
@@ -32,7 +33,7 @@ pub fn try_linux() -> Option<&'static Linux<Machine>> {
 /// Process 1, and the group that it began with.
 const FIRST: u32 = 1;
 
-/// The host asks for an interrupt: to the terminal's foreground, or to the first process's group.
+/// Handles the host's interrupt: sends it to the terminal's foreground, or to the first process's group.
 pub fn host_interrupt() {
     if let Some(linux) = LINUX.try_get()
         && !linux.files.key(Key::Interrupt)
@@ -41,7 +42,7 @@ pub fn host_interrupt() {
     }
 }
 
-/// The host asks for the end.
+/// Handles the host's request to end.
 pub fn host_kill() {
     if let Some(linux) = LINUX.try_get()
         && let Some(first) = linux.ids.process(FIRST)
@@ -50,7 +51,7 @@ pub fn host_kill() {
     }
 }
 
-/// The host's window has a new size.
+/// Handles a new size of the host's window.
 pub fn host_resize(rows: u16, columns: u16) {
     if let Some(linux) = LINUX.try_get() {
         linux.files.resize(rows, columns);

@@ -16,8 +16,8 @@ use quire_linux::{End, Errno, Linux, UserRegs};
 
 /// A program has begun.
 static FIRST_RAN: AtomicBool = AtomicBool::new(false);
-/// Starts the Linux layer and process 1, in a thread of its own: unpacking files may sleep.
-/// `memory` bytes of RAM decide how large its tables are.
+/// Starts the Linux layer and process 1, in a separate thread, because unpacking files may sleep. `memory` bytes of RAM
+/// decide the size of its tables.
 pub fn start(archive: &'static [u8], limits: Limits, memory: u64, tables: TableMemory) {
     let linux = match Linux::new(vm(), scheduler(), memory, tables) {
         Ok(linux) => linux,
@@ -43,9 +43,9 @@ extern "C" fn first_thread(files: usize) -> ! {
     scheduler().exit()
 }
 
-/// Where a program's thread starts, on its own stack: `regs` is what it will load.
+/// The start of a program's thread, on its own stack; it will load `regs`.
 pub extern "C" fn user_thread(regs: &mut UserRegs) {
-    // Written once: every thread of every CPU comes by.
+    // Written once, because every thread of every CPU reads it here.
     if !FIRST_RAN.load(Ordering::Relaxed) && !FIRST_RAN.swap(true, Ordering::Relaxed) {
         ports::tell(format_args!("ready {}", clock::now()));
         trace::begin();

@@ -10,10 +10,10 @@ use quire_kernel::loader::symbols::Symbols;
 static SYMBOLS: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
 static SYMBOLS_LEN: AtomicUsize = AtomicUsize::new(0);
 
-/// Frames of a backtrace, at most.
+/// The most frames of a backtrace.
 const DEPTH: usize = 48;
 
-/// Notes the initial file system, whose first file may be the kernel's symbols. It stays where it is.
+/// Stores the initial file system, whose first file may be the kernel's symbols. It stays in place.
 pub fn set_symbols(archive: &'static [u8]) {
     SYMBOLS_LEN.store(archive.len(), Ordering::Relaxed);
     SYMBOLS.store(archive.as_ptr().cast_mut(), Ordering::Release);

@@ -1,4 +1,4 @@
-//! Two locks both ways round, once: how it is tested that a checked kernel notices, and shows both places.
+//! Takes two locks in both orders, to test that a checked kernel detects the inversion and shows both places.
 
 use quire_sync::{Mutex, Rank, SpinLock};
 

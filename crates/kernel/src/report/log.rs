@@ -11,12 +11,12 @@ macro_rules! log {
     ($($t:tt)*) => { $crate::report::log::line(format_args!($($t)*)) };
 }
 
-/// Formats text into the log, each of its lines on one or more lines there: nothing is cut.
+/// Formats text into the log, each of its lines on one or more lines there, without truncation.
 macro_rules! log_text {
     ($($t:tt)*) => { $crate::report::log::text(format_args!($($t)*)) };
 }
 
-/// A line, assembled so that it reaches the port in one piece; what is longer is cut.
+/// A line, assembled so that it reaches the port in one piece. Longer lines are truncated.
 struct Line {
     bytes: [u8; 256],
     len: usize,
@@ -32,7 +32,7 @@ impl Write for Line {
     }
 }
 
-/// Writes one line. May be called anywhere, interrupt handlers and panics included.
+/// Writes one line. May be called in any context, interrupt handlers and panics included.
 pub fn line(args: fmt::Arguments<'_>) {
     let mut line = Line { bytes: [0; 256], len: 0 };
     let us = crate::cpu::clock::now() / 1000;
@@ -58,7 +58,7 @@ impl Text {
 impl Write for Text {
     fn write_str(&mut self, s: &str) -> fmt::Result {
         for c in s.chars() {
-            // Room for what stands before a line.
+            // Leaves room for the line's prefix.
             if c == '\n' || self.0.len + c.len_utf8() > self.0.bytes.len() - 32 {
                 self.flush();
             }

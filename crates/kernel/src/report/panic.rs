@@ -1,4 +1,5 @@
-//! Panics: the message and a backtrace in the log, every other CPU stopped, and an end that the host can tell from others.
+//! Panics: the message and a backtrace in the log, every other CPU stopped, and an exit status that the host can
+//! distinguish.
 
 use super::backtrace::{backtrace, frame_pointer};
 use crate::cpu;
@@ -19,12 +20,12 @@ fn panic(info: &PanicInfo<'_>) -> ! {
     let me = cpu::id() as u32 + 1;
     match BY.compare_exchange(0, me, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => {}
-        // A panic in the panic: say no more.
+        // A panic in the panic: print no more.
         Err(by) if by == me => end(),
         Err(_) => cpu::stop(),
     }
     for other in 0..cpu::count() {
-        // The number of one that has not arrived is a broadcast's, which would stop this one too.
+        // The APIC number of a CPU that has not arrived is the broadcast number, which would stop this CPU too.
         if other != cpu::id() && !cpu::block_of(other).is_null() && cpu::apic_id(other) != cpu::NOT_ARRIVED {
             local_apic::send_nmi(cpu::apic_id(other));
         }

@@ -13,7 +13,7 @@ use quire_vm::OutOfMemory;
 /// The saved registers of a thread that does not run, and its stack. Callee-saved registers lie on the stack.
 pub struct Context {
     stack_pointer: u64,
-    /// One past the highest byte of the kernel stack: where system calls and traps from user mode begin.
+    /// One past the highest byte of the kernel stack, on which system calls and traps from user mode begin.
     stack_top: u64,
     /// User FS and GS bases.
     pub fs_base: u64,
@@ -21,7 +21,7 @@ pub struct Context {
     /// `None` for kernel threads, which use no floating point.
     fpu: Option<fpu::Area>,
     _stack: Option<Stack>,
-    /// What a trace knows of it.
+    /// The tracer's record of it.
     #[cfg_attr(not(feature = "trace"), expect(dead_code, reason = "nothing is known where nothing is traced"))]
     pub known: Known,
     /// The sleeping locks that the thread holds.
@@ -30,7 +30,7 @@ pub struct Context {
 }
 
 impl Context {
-    /// The context of a thread that runs already: a CPU's idle thread, on the stack that it was started on.
+    /// The context of a running thread: a CPU's idle thread, on its start stack.
     pub fn running() -> Context {
         Context::new(0, 0, None, Known::kernel("idle"))
     }
@@ -49,14 +49,14 @@ impl Context {
         }
     }
 
-    /// Where the chain of frames of a thread that does not run begins; `None` where its stack cannot be read.
+    /// The first frame of a thread that does not run; `None` if its stack cannot be read.
     ///
     /// # Safety
-    /// `context` lives. It may be in use: then the answer is of no use, but harmless.
+    /// `context` lives. It may be in use: then the result is useless, but harmless.
     pub unsafe fn saved_frame(context: *const Context) -> Option<u64> {
-        // SAFETY: by this function's contract; a number that is read whole.
+        // SAFETY: by this function's contract; the number is read in one load.
         let at = unsafe { (&raw const (*context).stack_pointer).read_volatile() };
-        // What `switch_stacks` pushes: r15, r14, r13, r12, rbx, rbp, and the return address, which make a frame.
+        // `switch_stacks` pushes r15, r14, r13, r12, rbx, rbp, and the return address, which make a frame.
         let frame = at.checked_add(40)?;
         (at != 0 && crate::memory::stack::is_readable(frame)).then_some(frame)
     }
@@ -69,16 +69,16 @@ impl Context {
     ) -> Result<Context, OutOfMemory> {
         let stack = Stack::new()?;
         let top = stack.top();
-        // Two spare words keep the stack aligned as a call would leave it, and end the chain of frames.
-        // SAFETY: the stack is this function's own.
+        // Two spare words align the stack as after a call, and end the chain of frames. SAFETY: the stack is this
+        // function's own.
         let stack_pointer = unsafe {
             first_frame(top - 16, kernel_thread_start as *const () as u64, main as *const () as u64, argument as u64)
         };
         Ok(Context::new(stack_pointer, top, Some(stack), Known::kernel(name)))
     }
 
-    /// A thread that goes to user mode: it calls `main` with a pointer to a copy of `regs` at the top of its stack, and when
-    /// that returns loads the registers that it left there.
+    /// A thread that goes to user mode. It calls `main` with a pointer to a copy of `regs` at the top of its stack.
+    /// When `main` returns, it loads the registers from there.
     pub fn user<R: Copy>(
         regs: &R,
         main: extern "C" fn(&mut R),
@@ -103,10 +103,11 @@ impl Context {
     }
 }
 
-/// Lays out, below `at`, what `switch_stacks` pops: rbx = `main`, r12 = `argument`, and `start` as the return address.
+/// Lays out the frame that `switch_stacks` pops, below `at`: rbx = `main`, r12 = `argument`, and `start` as the return
+/// address.
 ///
 /// # Safety
-/// The memory below `at` is a stack that nobody uses.
+/// The memory below `at` is an unused stack.
 unsafe fn first_frame(at: u64, start: u64, main: u64, argument: u64) -> u64 {
     let frame: [u64; 7] = [0, 0, 0, argument, main, 0, start];
     let at = at - 56;
@@ -173,7 +174,7 @@ extern "C" fn started() {
 /// # Safety
 /// `prev` is the calling thread, `next` a complete context that runs nowhere; interrupts are masked.
 pub unsafe fn switch(machine: &Machine, prev: &Thread<Machine>, next: &Thread<Machine>) {
-    // SAFETY: by this function's contract both contexts are this CPU's for the moment.
+    // SAFETY: by this function's contract this CPU owns both contexts during the switch.
     unsafe {
         let (from, to) = (prev.context(), next.context());
         if let Some(area) = &(*from).fpu {
@@ -191,8 +192,8 @@ pub unsafe fn switch(machine: &Machine, prev: &Thread<Machine>, next: &Thread<Ma
     }
 }
 
-/// Loads the bases. A program may have changed them behind the kernel's back by loading a selector, so what was loaded last
-/// counts only where it was zero: all selectors that there are have a base of zero.
+/// Loads the bases. A program may have changed them by loading a selector, unnoticed by the kernel. All existing
+/// selectors have a base of zero, so the last loaded value is still valid only if it was zero.
 ///
 /// # Requires
 /// This CPU's block; interrupts are masked.
@@ -216,7 +217,8 @@ unsafe fn load_bases(block: *mut cpu::Block, fs: u64, gs: u64) {
 /// # Safety
 /// `context` is the calling thread's; the bases are user addresses.
 pub unsafe fn set_bases(context: *mut Context, fs: u64, gs: u64) {
-    // SAFETY: the caller vouches that the context is its own, and that the bases are user addresses, which no `wrfsbase` refuses.
+    // SAFETY: the caller vouches that the context is its own, and that the bases are user addresses, which no
+    // `wrfsbase` refuses.
     unsafe {
         (*context).fs_base = fs;
         (*context).gs_base = gs;
@@ -224,7 +226,7 @@ pub unsafe fn set_bases(context: *mut Context, fs: u64, gs: u64) {
     }
 }
 
-/// Loads the next thread's address space; a thread without one keeps what is loaded, lazily.
+/// Loads the next thread's address space; a thread without one lazily keeps the loaded space.
 ///
 /// # Requires
 /// Interrupts are masked.

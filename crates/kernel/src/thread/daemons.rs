@@ -1,4 +1,4 @@
-//! The daemons of the memory core: its work, on threads of the kernel's own.
+//! The daemons of the memory core, on kernel threads.
 
 use super::kthread::kernel_thread;
 use crate::machine::{scheduler, vm};

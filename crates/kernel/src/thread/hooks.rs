@@ -12,7 +12,7 @@ use quire_task::Thread;
 /// Binds `quire_sync`'s hooks to this machine.
 pub struct Hooks;
 
-// SAFETY: the preemption word keeps the scheduler from switching while its count is not zero; `id` reads this CPU's block.
+// SAFETY: the scheduler does not switch while the preemption word's count is not zero; `id` reads this CPU's block.
 unsafe impl quire_sync::Cpu for Hooks {
     #[inline(always)]
     fn preempt_disable() {
@@ -62,7 +62,7 @@ unsafe impl quire_sync::Cpu for Hooks {
     }
 }
 
-// SAFETY: the scheduler's token keeps an `unpark` that comes before its `park`.
+// SAFETY: the scheduler's token stores an `unpark` that comes before its `park`.
 unsafe impl quire_sync::Wait for Hooks {
     #[inline(always)]
     fn current() -> ThreadHandle {
@@ -96,7 +96,7 @@ unsafe impl quire_sync::Wait for Hooks {
 
 quire_sync::provide!(Hooks);
 
-// Called by `cpu::preempt_enable` and by nothing else: keeps all registers but the flags.
+// Called only by `cpu::preempt_enable`: keeps all registers but the flags.
 global_asm!(
     r#"
     .pushsection .text.preempt, "ax"
@@ -132,7 +132,7 @@ global_asm!(
     preempt_now = sym preempt_now,
 );
 
-/// The last reason against preemption is gone, and a reschedule is pending.
+/// Called when preemption is enabled again, and a reschedule is pending.
 #[cold]
 extern "C" fn preempt_now() {
     // With interrupts masked, the code that masked them drops a guard later.

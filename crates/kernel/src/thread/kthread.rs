@@ -1,4 +1,4 @@
-//! The kernel's own threads: those that run no program.
+//! Kernel threads: threads that run no program.
 
 use crate::machine::{Machine, scheduler};
 use crate::memory::heap::keep;
@@ -8,15 +8,15 @@ use quire_sync::hooks::ThreadHandle;
 use quire_sync::{Rank, SpinLock};
 use quire_task::{Thread, ThreadRef};
 
-/// Threads that are listed at most; later ones run, and are not watched.
+/// The most listed threads; later ones run, and are not watched.
 const LISTED: usize = 16;
 
-/// Such a thread and its name.
+/// A kernel thread and its name.
 pub type Own = (ThreadRef<Machine>, &'static str);
 
 static OWN: SpinLock<[Option<Own>; LISTED]> = SpinLock::new(Rank::SYSTEM, [const { None }; LISTED]);
 
-/// Starts a thread of the kernel's own: it runs `main(argument)`, which ends by `Scheduler::exit`, if at all.
+/// Starts a kernel thread: it runs `main(argument)`, which ends by `Scheduler::exit`, if at all.
 pub fn kernel_thread(name: &'static str, main: extern "C" fn(usize) -> !, argument: usize) -> ThreadHandle {
     unsafe fn release(thread: NonNull<Thread<Machine>>) {
         // SAFETY: leaked below; the last reference is gone.
@@ -48,10 +48,10 @@ fn list(thread: ThreadRef<Machine>, name: &'static str) {
     }
 }
 
-/// The threads that are listed. One that has ended is returned once more, and leaves the list.
+/// The listed threads. An ended thread is returned once more, and removed from the list.
 pub fn listed() -> impl Iterator<Item = Own> {
     (0..LISTED).filter_map(|at| {
-        // The lock is given up before the reference is: the last one frees the thread.
+        // The lock is released before the reference is dropped, because the last reference frees the thread.
         let own = &mut OWN.lock()[at];
         if own.as_ref().is_some_and(|(t, _)| t.has_ended()) { own.take() } else { own.clone() }
     })

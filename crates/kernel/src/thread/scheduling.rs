@@ -1,4 +1,4 @@
-//! Scheduling on this machine, for `quire_task`: timer, reschedule interrupts, the switch, and the watchdog's looks.
+//! Scheduling on this machine, for `quire_task`: timer, reschedule interrupts, the switch, and the watchdog's checks.
 
 use super::context::{self, Context};
 use crate::cpu::{self, clock, interrupt};
@@ -9,8 +9,8 @@ use quire_drivers::local_apic;
 use quire_sync::CpuId;
 use quire_task::{Irq, Thread, ThreadRef};
 
-// SAFETY: `mask` clears the interrupt flag; `current` is one load relative to GS; `switch` saves and restores all that the
-// System V calling convention preserves, the FPU, FS, GS and the address space.
+// SAFETY: `mask` clears the interrupt flag; `current` is one load relative to GS. `switch` saves and restores the
+// registers that the System V calling convention preserves, the FPU, FS, GS and the address space.
 unsafe impl quire_task::Machine for Machine {
     type Context = Context;
     type Payload = Payload;
@@ -81,7 +81,8 @@ unsafe impl quire_task::Machine for Machine {
     #[inline]
     unsafe fn switch(&self, prev: &Thread<Self>, next: &Thread<Self>) {
         trace::switch(next);
-        // SAFETY: the caller has masked interrupts, and runs as `prev` while `next` is on no CPU, as `context::switch` asks.
+        // SAFETY: the caller has masked interrupts, and runs as `prev` while `next` is on no CPU, as `context::switch`
+        // requires.
         unsafe { context::switch(self, prev, next) }
     }
     fn reap(&self, thread: ThreadRef<Self>) {

@@ -1,13 +1,15 @@
 //! The ways into the kernel and out of it, in assembly.
 //!
-//! Every way in leaves a [`Regs`](super::Regs) on the kernel stack. Interrupt gates come with interrupts masked; the handlers
-//! in [`super`] unmask them. On the way out interrupts are masked from the last look at what is pending until user mode.
+//! Every entry leaves a [`Regs`](super::Regs) on the kernel stack. Interrupt gates enter with interrupts masked; the
+//! handlers in [`super`] unmask them. On the way out interrupts are masked from the last check for pending work until
+//! user mode.
 //!
-//! GS: in user mode its base is the program's, in the kernel this CPU's block. SWAPGS happens where the interrupted code was
-//! in user mode. NMIs, double faults and machine checks may interrupt the few instructions between entry and SWAPGS: they
-//! look at the base itself (the kernel's is negative; a program cannot set a negative one, as FSGSBASE is off).
+//! GS: in user mode its base is the program's, in the kernel this CPU's block. SWAPGS is executed if the interrupted
+//! code was in user mode. NMIs, double faults and machine checks may interrupt the few instructions between entry and
+//! SWAPGS, so they read the base itself. The kernel's is negative; a program cannot set a negative one, as FSGSBASE is
+//! off.
 //!
-//! SMAP: `stac` and `clac` are written as three-byte no-operations and patched in at boot where the CPU has SMAP.
+//! SMAP: `stac` and `clac` are written as three-byte no-operations and patched in at boot if the CPU has SMAP.
 
 use crate::cpu::offset;
 use core::arch::global_asm;
@@ -253,7 +255,7 @@ pub fn stub(vector: u8) -> u64 {
     &raw const trap_stubs as u64 + vector as u64 * 16
 }
 
-/// Where SYSCALL enters.
+/// The entry of SYSCALL.
 pub fn syscall_address() -> u64 {
     &raw const syscall_entry as u64
 }
@@ -264,7 +266,7 @@ pub fn syscall_address() -> u64 {
 /// Text is still writable, no other CPU runs, and the CPU has SMAP.
 pub unsafe fn patch_smap() {
     let mut site = &raw const __smap_sites_start;
-    // SAFETY: the linker script bounds the list; each entry names three bytes of text and what belongs there.
+    // SAFETY: the linker script bounds the list; each entry names three bytes of text and their replacement.
     unsafe {
         while site < &raw const __smap_sites_end {
             let [at, bytes] = *site;

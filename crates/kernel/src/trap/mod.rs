@@ -2,7 +2,7 @@
 //!
 //! Uses the Linux layer, the scheduler, shootdowns and the watchdog. Only boot and a program's first steps use it.
 //!
-//! Every way in from user mode first notes the time (the program's user time ends), and every way out ends in [`leave`]:
+//! Every entry from user mode first stores the time, which ends the program's user time. Every exit ends in [`leave`]:
 //! signals, preemption, and the time again.
 
 pub mod entry;
@@ -35,10 +35,11 @@ fn from_user(regs: &Regs) -> bool {
     regs.cs & 3 != 0
 }
 
-/// The thread that was interrupted in user mode, or called.
+/// The thread that was interrupted in user mode, or made a system call.
 #[inline(always)]
 fn thread() -> &'static Thread<Machine> {
-    // SAFETY: traps from user mode come from a thread, which lives while it runs; the reference does not outlive the trap.
+    // SAFETY: traps from user mode come from a thread, which lives while it runs; the reference does not outlive the
+    // trap.
     unsafe { &*(cpu::current_thread() as *const Thread<Machine>) }
 }
 
@@ -47,14 +48,14 @@ fn enter() {
     thread().enter_kernel(clock::ticks());
 }
 
-/// All that comes before user mode. Called with interrupts on, since delivering a signal may fault on the user's stack and
+/// All work before user mode. Called with interrupts on, since delivery of a signal may fault on the user's stack and
 /// sleep; returns with them masked.
 #[inline(always)]
 pub fn leave(regs: &mut Regs) {
     let linux = linux();
     let thread = thread();
     loop {
-        // What is raised from here on interrupts user mode.
+        // An interrupt from here on arrives in user mode.
         cpu::interrupts_disable();
         if cpu::preempt_due() {
             preempt();
@@ -115,11 +116,11 @@ pub extern "C" fn page_fault(regs: &mut Regs, error: u64) {
     }
 }
 
-/// The kernel faulted: on user memory, through one of the instructions that may, or by a mistake.
+/// Handles a fault of the kernel: on user memory, by an instruction that may fault, or by a bug.
 fn kernel_fault(regs: &mut Regs, error: u64, address: u64, access: Access) {
     let fixup = if address < crate::memory::layout::USER_END { user::fixup(regs.rip) } else { None };
     let Some(fixup) = fixup else { die(regs, "page fault", error, Some(address)) };
-    // Where sleeping is not allowed (preemption is off, or interrupts are), nothing is repaired.
+    // If sleeping is not allowed (preemption or interrupts are off), the fault is not repaired.
     if regs.rflags & INTERRUPTS != 0 && cpu::preempt_count() == 0 {
         cpu::interrupts_on();
         let repaired = trace::at(regs.rip, || linux().kernel_fault(address, access));
@@ -133,7 +134,7 @@ fn kernel_fault(regs: &mut Regs, error: u64, address: u64, access: Access) {
 
 pub extern "C" fn exception(regs: &mut Regs, vector: u64, error: u64) {
     if !from_user(regs) {
-        // An instruction that the kernel tries.
+        // An instruction that the kernel tests.
         if vector == INVALID_OPCODE
             && let Some(fixup) = user::fixup(regs.rip)
         {
@@ -148,7 +149,7 @@ pub extern "C" fn exception(regs: &mut Regs, vector: u64, error: u64) {
     leave(regs);
 }
 
-/// An interrupt: masked throughout, but where the interrupted thread gives its CPU up.
+/// Handles an interrupt: masked throughout, unless the interrupted thread gives up its CPU.
 pub extern "C" fn interrupt(regs: &mut Regs, vector: u64) {
     if from_user(regs) {
         enter();
@@ -175,7 +176,7 @@ fn serve(regs: &Regs, vector: u8) {
         RESCHEDULE => {
             interrupt::count(Interrupt::Reschedule, 1);
             local_apic::end_of_interrupt();
-            // A CPU that is told to begin has no thread yet.
+            // A starting CPU has no thread yet.
             if cpu::current_thread() != 0 {
                 scheduler().kicked();
             }
@@ -189,7 +190,7 @@ fn serve(regs: &Regs, vector: u8) {
     }
 }
 
-/// An NMI, a double fault or a machine check, on a stack of its own.
+/// Handles an NMI, a double fault or a machine check, on a separate stack.
 pub extern "C" fn paranoid(regs: &mut Regs, vector: u64, error: u64) {
     if vector == 2 {
         if crate::report::panic::in_progress() {
@@ -229,7 +230,7 @@ fn name(vector: u64) -> &'static str {
     }
 }
 
-/// The kernel itself did something that it must not do.
+/// Handles an exception of the kernel itself, which is a bug.
 #[cold]
 fn die(regs: &Regs, what: &str, error: u64, address: Option<u64>) -> ! {
     let on_guard = address.is_some_and(crate::memory::stack::is_guard);

@@ -1,4 +1,4 @@
-//! Reading ELF headers: everything is checked here, so that what comes after can rely on it.
+//! Reads ELF headers. Every field is checked here, so that the loader can rely on it.
 
 use crate::errno::Errno;
 use crate::user::USER_END;
@@ -22,12 +22,12 @@ const INTERPRETER: u32 = 3;
 const HEADERS: u32 = 6;
 const GNU_STACK: u32 = 0x6474_e551;
 
-/// The file header, as far as it matters.
+/// The fields of the file header that the loader uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
-    /// Loaded anywhere (a shared object, a position-independent program), not at fixed addresses.
+    /// Loadable at any address (a shared object, a position-independent program), not at fixed addresses.
     pub relocatable: bool,
-    /// Where it starts.
+    /// The address of its first instruction.
     pub entry: u64,
     /// Where its program headers are in the file.
     pub segments_at: u64,
@@ -35,25 +35,25 @@ pub struct Header {
     pub segment_count: usize,
 }
 
-/// A part of the file that is mapped.
+/// A loadable segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Segment {
-    /// Where it goes, before the load bias.
+    /// Its address, before the load bias.
     pub address: u64,
     /// Bytes in memory.
     pub memory_len: u64,
     /// Bytes of the file in it; the rest is zero.
     pub file_len: u64,
-    /// Where those are.
+    /// Their offset in the file.
     pub offset: u64,
-    /// What it allows.
+    /// Its protection.
     pub prot: Prot,
 }
 
-/// What the program headers say.
+/// The contents of the program headers.
 #[derive(PartialEq, Eq, Debug)]
 pub struct Layout {
-    /// What to map; at least one, none empty, ascending and apart from each other by pages' first bytes.
+    /// The segments to map: at least one, none empty, ascending, each beginning in a later page than the one before.
     pub segments: Vec<Segment>,
     /// Where in the file the interpreter's path is: offset and length.
     pub interpreter: Option<(u64, usize)>,
@@ -61,7 +61,7 @@ pub struct Layout {
     pub executable_stack: bool,
     /// Where the program headers are in memory, before the load bias.
     pub headers: Option<u64>,
-    /// The largest alignment that a segment wants.
+    /// The largest alignment of a segment.
     pub align: u64,
 }
 
@@ -187,7 +187,7 @@ impl Segment {
     pub fn map_start(&self) -> u64 {
         self.address & !(PAGE_SIZE - 1)
     }
-    /// The end (page-aligned) of what shows the file.
+    /// The end (page-aligned) of the pages that show the file.
     pub fn file_map_end(&self) -> u64 {
         if self.file_len == 0 { self.map_start() } else { (self.address + self.file_len).next_multiple_of(PAGE_SIZE) }
     }

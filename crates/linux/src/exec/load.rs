@@ -26,7 +26,7 @@ impl Program {
     pub fn read<M: Machine>(object: &ObjectRef<M>, head: &[u8]) -> Result<Program, Errno> {
         let header = Header::parse(head)?;
         let len = header.segments_len();
-        // Where the linkers put them: right behind the file header, in the bytes that are here already.
+        // Linkers put them right behind the file header, in the bytes already read.
         let start = usize::try_from(header.segments_at).map_err(|_| Errno::ENOEXEC)?;
         if let Some(near) = start.checked_add(len).and_then(|end| head.get(start..end)) {
             return Ok(Program { header, layout: Layout::parse(&header, near)? });
@@ -51,10 +51,10 @@ impl Program {
     }
 }
 
-/// Where the parts of an address space go that have no fixed place.
+/// The addresses of stack, mappings and heap, where the program does not fix them.
 ///
-/// One random base for all: the stack grows down from it, mappings go up from it, so that a small process's stack, program
-/// and libraries share page tables. The heap starts at the gigabyte boundary below, under the same directory.
+/// One random base serves all: the stack grows down from it, and mappings go up from it. So a small process's stack,
+/// program and libraries share page tables. The heap starts at the gigabyte boundary below, under the same directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Places {
     /// One past the stack's highest byte.
@@ -63,7 +63,7 @@ pub struct Places {
     pub base: u64,
     /// Where the heap of a position-independent program starts.
     pub heap: u64,
-    /// How far behind a program that has its fixed place its heap starts: whole pages, below 32 MiB, as in Linux.
+    /// The gap between a program at fixed addresses and its heap: whole pages, below 32 MiB, as in Linux.
     pub heap_gap: u64,
 }
 
@@ -71,41 +71,41 @@ const GIB: u64 = 1 << 30;
 const MIB: u64 = 1 << 20;
 /// The bases: 16 TiB of them, so that 48 TiB lie above the highest.
 const LOWEST: u64 = 0x4000_0000_0000;
-/// Stacks that may grow further get their heap elsewhere.
+/// The stack limit above which the heap goes elsewhere.
 const NEAR_STACK: u64 = 512 * MIB;
-/// The bases beside a program that has its fixed place: the upper half of what the first entry of the root table covers.
+/// The bases beside a program at fixed addresses: the upper half of the range that the first root entry covers.
 const LOWEST_NEAR: u64 = 256 * GIB;
 
-/// The gap that `random` bits choose, which nothing else looks at.
+/// The gap chosen by `random` bits that choose nothing else.
 fn heap_gap(random: u64) -> u64 {
     (random >> 40 & 0x1fff) * PAGE_SIZE
 }
 
 impl Places {
-    /// Whether `program` is near enough to what lies at [`near_from_bits`](Self::near_from_bits), and nothing else wants to be
-    /// there: it has its fixed place, far below, and its stack does not grow without bounds. With an interpreter it may bring a
-    /// sanitizer, which wants all addresses below 17 TiB for itself.
+    /// Whether `program` uses the bases of [`near_from_bits`](Self::near_from_bits): it lies at fixed addresses far
+    /// below them, and its stack is bounded. A program with an interpreter does not, because it may bring a sanitizer,
+    /// which reserves all addresses below 17 TiB.
     fn are_near(program: &Program, interpreter: bool, stack_limit: u64) -> bool {
         let (_, end) = program.layout.span();
         !program.header.relocatable && !interpreter && end <= LOWEST_NEAR / 2 && stack_limit <= NEAR_STACK
     }
 
-    /// Places chosen by `random` bits for a program that lies at low, fixed addresses with its heap behind it. It has tables
-    /// there in any case: stack and mappings share the directory of directories with it, so that a small process has one table
-    /// less. The heap has 128 GiB at the least.
+    /// Places chosen by `random` bits for a program that lies at low, fixed addresses with its heap behind it. It has
+    /// tables there in any case. Stack and mappings share its directory of directories, so that a small process has one
+    /// table less. The heap has at least 128 GiB.
     fn near_from_bits(random: u64) -> Places {
-        // 8 bits choose a gigabyte, 9 bits a table in it (nothing else is in that gigabyte), 7 bits a page as below: two bits
-        // less than elsewhere in all.
+        // 8 bits choose a gigabyte, 9 bits a table in it (nothing else is in that gigabyte), 7 bits a page as below.
+        // That is two bits less than elsewhere.
         let table = LOWEST_NEAR + (random & 0xff) * GIB + (random >> 8 & 0x1ff) * 2 * MIB;
         let base = table + MIB / 2 + (random >> 17 & 0x7f) * PAGE_SIZE;
-        // Its heap follows the program, so that this one is not looked at.
+        // The heap follows the program, so `heap` is unused.
         Places { stack_top: base, base, heap: base, heap_gap: heap_gap(random) }
     }
 
     /// Places chosen by `random` bits.
     fn from_bits(random: u64, stack_limit: u64) -> Places {
-        // 14 bits choose a gigabyte, 5 bits a table in its last 64 MiB, 7 bits a page in the middle of the table: stack
-        // below and mappings above then both have room in it.
+        // 14 bits choose a gigabyte, 5 bits a table in its last 64 MiB, 7 bits a page in the middle of the table. The
+        // table then has room for the stack below and for mappings above.
         let gigabyte = LOWEST + (random & 0x3fff) * GIB;
         let table = gigabyte + GIB - 64 * MIB + (random >> 14 & 0x1f) * 2 * MIB;
         let base = table + MIB / 2 + (random >> 19 & 0x7f) * PAGE_SIZE;
@@ -142,9 +142,9 @@ pub struct Loaded<M: Machine> {
     pub heap: Heap,
     /// From the first to the last byte of code.
     pub code: (u64, u64),
-    /// What must be zeroed.
+    /// The ranges that must be zeroed.
     pub tails: [Option<(u64, usize)>; 2],
-    /// What is added to the program's addresses, and to the interpreter's.
+    /// The load bias, added to the program's addresses.
     bias: u64,
     interpreter: u64,
 }
@@ -189,7 +189,7 @@ fn tail(program: &Program, bias: u64) -> Option<(u64, usize)> {
     segment.prot.contains(Prot::WRITE).then_some((at.wrapping_add(bias), len))
 }
 
-/// Maps all segments; returns the load bias. Position-independent ones go to the first fitting place from `base` on.
+/// Maps all segments; returns the load bias. Position-independent files go to the first fitting place from `base` on.
 fn map_segments<M: Machine>(
     space: &SpaceRef<M>,
     base: u64,
@@ -243,10 +243,10 @@ fn private<'o, M: Machine>(prot: Prot) -> MapRequest<'o, M> {
     }
 }
 
-/// How much of a stack is mapped from the start; the rest grows by faults.
+/// Bytes of a stack that are mapped from the start; faults grow the rest.
 const FIRST_STACK: u64 = 132 << 10;
 
-/// Maps the stack that `stack` is to be written to.
+/// Maps the range that `stack` will be written to.
 pub(crate) fn map_stack<M: Machine>(
     space: &SpaceRef<M>,
     places: &Places,
@@ -264,7 +264,7 @@ pub(crate) fn map_stack<M: Machine>(
 }
 
 impl<M: Machine> Loaded<M> {
-    /// The auxiliary vector, without what lies on the stack.
+    /// The auxiliary vector, without the entries that point to the stack.
     pub(crate) fn vector(
         &self,
         linux: &Linux<M>,

@@ -1,9 +1,9 @@
 //! New programs: `execve`, and process 1.
 //!
-//! Everything that can fail with an error to the caller happens first, on the side, in an address space that nobody uses
-//! yet: the files are opened and read, arguments collected, segments mapped. Only then are the other threads ended and the
-//! old memory left. No page is copied: text and data are mapped from the file's object; the part of the last data page
-//! behind the file's bytes is zeroed through an ordinary private write.
+//! Every step that can fail with an error to the caller happens first, in a new address space that no thread uses yet.
+//! There files are opened and read, arguments collected, and segments mapped. Only then the other threads are ended and
+//! the old memory is left. No page is copied: text and data are mapped from the file's object. An ordinary private
+//! write zeroes the last data page behind the file's bytes.
 
 pub mod elf;
 pub mod load;
@@ -30,10 +30,10 @@ use load::Program;
 use quire_heap::{Arc, Vec};
 use strings::{Stack, Strings};
 
-/// What Linux lets a stack grow to unless told otherwise.
+/// Linux's default limit of a stack.
 const USUAL_STACK: u64 = 8 << 20;
 
-/// How many `#!` lines may lead to one another, as in Linux.
+/// How long a chain of `#!` lines may be, as in Linux.
 const MOST_SCRIPTS: usize = 5;
 
 /// A program that is ready to run.
@@ -44,22 +44,22 @@ pub struct Prepared<M: Machine> {
     pub regs: UserRegs,
     /// Its name.
     pub name: Name,
-    /// What its stack holds, to be written once the space is active.
+    /// The contents of its stack, written once the space is active.
     stack: Stack,
     /// Ranges that must read as zero although their page shows a file.
     tails: [Option<(u64, usize)>; 2],
 }
 
-/// Whose a new program is, as its auxiliary vector tells it, and what follows for its memory.
+/// The user of a new program, for its auxiliary vector and for access to its memory.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Identity {
     pub user: u32,
     pub effective_user: u32,
     pub group: u32,
     pub effective_group: u32,
-    /// It must not trust who started it.
+    /// It must not trust the program that started it.
     pub secure: bool,
-    /// Its owner's other processes may look at it.
+    /// Its owner's other processes may read its memory.
     pub dumpable: bool,
 }
 
@@ -79,7 +79,7 @@ impl Identity {
     }
 }
 
-/// What an address space may grow to.
+/// The limits of an address space's size.
 #[derive(Clone, Copy)]
 pub(crate) struct Limits {
     /// Bytes of stack.
@@ -126,7 +126,8 @@ pub(crate) fn prepare<M: Machine>(
     let (file, head) = resolve(&mut open, path, &mut strings)?;
     let identity = identity(&file);
     if identity.secure {
-        // Whoever starts it says how large its stack may become, and so where things lie: within what is usual.
+        // The caller's stack limit decides the layout of the new space, so a larger limit than the usual one does not
+        // count.
         limits.stack = limits.stack.min(USUAL_STACK);
     }
     if strings.argument_count() == 0 {
@@ -191,7 +192,7 @@ impl<M: Machine> Prepared<M> {
     }
 }
 
-/// Ends the other threads of the caller's process, and makes the caller its first thread. An error where the process ends
+/// Ends the other threads of the caller's process, and makes the caller its first thread. Fails if the process ends
 /// meanwhile, or another thread execs. Returns whether the caller was the only thread.
 fn end_other_threads<M: Machine>(ctx: &Ctx<'_, M>) -> Result<bool, Errno> {
     let process = ctx.process();
@@ -215,7 +216,7 @@ fn end_other_threads<M: Machine>(ctx: &Ctx<'_, M>) -> Result<bool, Errno> {
     let mut threads = process.threads.lock();
     let tid = me.tid();
     if tid != process.pid {
-        // The first thread is gone; its id, which is the process's, passes to the caller.
+        // The first thread is gone. Its id, which is the process's id, passes to the caller.
         if let Some(task) = threads.remove(tid) {
             me.tid.store(process.pid, Ordering::Relaxed);
             threads.begin(task);
@@ -232,15 +233,14 @@ fn end_other_threads<M: Machine>(ctx: &Ctx<'_, M>) -> Result<bool, Errno> {
     Ok(false)
 }
 
-/// What a process that shared something with others gets of its own when it becomes another program. It is made before the old
-/// program is left.
+/// Own copies of resources that a process shared, for its new program. They are made before the old program is left.
 struct Unshared<M: Machine> {
     files: Option<Arc<file::Files<M>>>,
     actions: Option<Arc<Actions>>,
     fs: Option<Arc<file::FsState<M>>>,
 }
 
-/// Copies what is shared. `sets_ids`: another process must not change the new program's directories either.
+/// Copies shared resources. `sets_ids`: another process must not change the new program's directories either.
 ///
 /// # Requires
 /// The caller is the only thread of its process.
@@ -250,15 +250,15 @@ fn unshare<M: Machine>(ctx: &Ctx<'_, M>, sets_ids: bool) -> Result<Unshared<M>, 
     let actions = unsafe { ctx.process().actions.get() };
     Ok(Unshared {
         files: if Arc::strong_count(files) > 1 { Some(files.fork()?) } else { None },
-        // Whoever looks at them from outside counts them for a moment: then a copy is made in vain.
+        // A reader from outside raises the count for a moment: then a copy is made in vain.
         actions: if Arc::strong_count(actions) > 1 { Some(Arc::try_new(actions.try_clone()?)?) } else { None },
-        // Another thread may have made a process that shares them, since they were counted.
+        // Since the count, another thread may have made a process that shares them.
         fs: if sets_ids && Arc::strong_count(fs) > 1 { Some(fs.fork()?) } else { None },
     })
 }
 
-/// Leaves the old program for `prepared`. There is no way back: what fails from here on ends the process. All that can fail is the
-/// new program's own memory.
+/// Leaves the old program for `prepared`. There is no way back: a failure from here on ends the process. Only access to
+/// the new program's own memory can fail.
 fn become_program<M: Machine>(
     ctx: &mut Ctx<'_, M>,
     prepared: Prepared<M>,
@@ -270,7 +270,8 @@ fn become_program<M: Machine>(
     let process: &Arc<Process<M>> = ctx.process();
     crate::process::exit::tell_memory(linux, me);
     note_peak(process, me);
-    // SAFETY: the thread itself runs this; `ctx` is borrowed exclusively, so nothing of the old space is borrowed from it.
+    // SAFETY: the thread itself runs this; `ctx` is borrowed exclusively, so nothing of the old space is borrowed from
+    // it.
     let old = unsafe { me.space.enter(linux.machine, Some(prepared.space.clone())) };
     crate::process::exit::release_parent(me);
     drop(old);
@@ -289,7 +290,7 @@ fn become_program<M: Machine>(
     }
     take_credentials(me, new);
     process.execed.store(true, Ordering::Release);
-    // As Linux: what `clone` was asked to send at its end was for the old program.
+    // As Linux: the exit signal given to `clone` was for the old program.
     process.exit_signal.store(crate::signal::Signal::CHLD.number(), Ordering::Relaxed);
     if let Some(own) = unshared.fs {
         ctx.replace_fs(own);
@@ -307,11 +308,11 @@ fn become_program<M: Machine>(
     Ok(())
 }
 
-/// Gives the thread what `new` says. Its new memory is closed already where that are other powers than before.
+/// Gives the thread the credentials in `new`. If its powers change, its new memory is closed already.
 fn take_credentials<M: Machine>(me: &Thread<M>, new: Transformed) {
     /// Flags of `personality` that make a program easier to attack (Linux's PER_CLEAR_ON_SETID).
     const WEAKENING: u32 = 0x0040_0000 | 0x0004_0000 | 0x0020_0000 | 0x0010_0000;
-    /// That memory which can be read can be executed: no program inherits it.
+    /// Makes readable memory executable. No program inherits the flag.
     const READ_IMPLIES_EXEC: u32 = 0x0040_0000;
     let process = &me.process;
     let cleared = if new.sets_ids { WEAKENING } else { READ_IMPLIES_EXEC };
@@ -326,8 +327,8 @@ fn take_credentials<M: Machine>(me: &Thread<M>, new: Transformed) {
     }
 }
 
-/// Whether a process other than the caller's shares the caller's directories: it could change them under a program that gets
-/// powers. Those who look count the directories for a moment, so a count that is too high is read again.
+/// Whether another process shares the caller's directories. It could change them under a program that gets powers.
+/// Readers raise the count for a moment, so a count that is too high is read again.
 fn shares_directories<M: Machine>(ctx: &Ctx<'_, M>) -> Result<bool, Errno> {
     const LOOKS: u32 = 64;
     let fs = ctx.fs()?;
@@ -346,7 +347,7 @@ fn shares_directories<M: Machine>(ctx: &Ctx<'_, M>) -> Result<bool, Errno> {
     Ok(true)
 }
 
-/// The peak of the memory that the process leaves counts for the process.
+/// Adds the old space's peak of memory to the process's accounts.
 fn note_peak<M: Machine>(process: &Process<M>, me: &Thread<M>) {
     // SAFETY: the thread itself runs this.
     let peak = unsafe { me.space.get() }.map_or(0, |s| s.peak_resident());
@@ -364,7 +365,7 @@ fn exec<M: Machine>(
 ) -> Result<usize, Errno> {
     let linux = ctx.linux;
     let process = ctx.process();
-    // A thread that became a user's who had too many already is refused here, as on Linux, until that one has fewer.
+    // A thread whose new user already had too many processes is refused here, as on Linux, until the user has fewer.
     if ctx.thread.over_limit.load(Ordering::Relaxed) {
         // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
         if unsafe { ctx.thread.permit.get() }.exceeds(process.soft_limit(which::NPROC)) {
@@ -393,7 +394,7 @@ fn exec<M: Machine>(
         limits,
         |file| {
             let set = file.set_ids();
-            // Mostly nothing is asked for, and then nobody has to be counted.
+            // Most files set no ids, and then no sharers have to be counted.
             let shared = set != SetIds::default() && shares_directories(ctx).unwrap_or(true);
             let transformed = old.transform(set, confined, shared);
             let identity = Identity::of(old, &transformed);
@@ -402,8 +403,8 @@ fn exec<M: Machine>(
         },
     )?;
     let new = new.ok_or(Errno::ENOEXEC)?;
-    // Where there are other threads, their end is the point of no return. What is shared with other processes is copied behind it:
-    // until then it may change.
+    // If there are other threads, their end is the point of no return. Resources shared with other processes are copied
+    // behind it, because until then they may change.
     let alone = end_other_threads(ctx)?;
     let unshared = match unshare(ctx, new.sets_ids) {
         Err(error) if alone => return Err(error),

@@ -3,10 +3,10 @@
 use crate::errno::Errno;
 use quire_heap::Vec;
 
-/// How many of a file's bytes decide what it is.
+/// Bytes at a file's start that decide its format.
 pub const HEAD_LEN: usize = 256;
 
-/// What a `#!` line says.
+/// The contents of a `#!` line.
 #[derive(PartialEq, Eq, Debug)]
 pub struct Line {
     /// The interpreter.
@@ -19,8 +19,8 @@ fn is_blank(byte: &u8) -> bool {
     matches!(byte, b' ' | b'\t')
 }
 
-/// The line at the start of `head` (a file's first bytes, at most [`HEAD_LEN`]); `None` where it is no script. ENOEXEC where
-/// the line names nobody, or the name does not end within the head.
+/// The line at the start of `head` (a file's first bytes, at most [`HEAD_LEN`]); `None` if it is no script. ENOEXEC if
+/// the line has no name, or the name does not end within the head.
 pub fn parse(head: &[u8]) -> Result<Option<Line>, Errno> {
     let Some(rest) = head.strip_prefix(b"#!") else { return Ok(None) };
     let end = rest.iter().position(|b| matches!(b, b'\n' | b'\0'));
@@ -28,7 +28,7 @@ pub fn parse(head: &[u8]) -> Result<Option<Line>, Errno> {
     let line = &line[line.iter().take_while(|b| is_blank(b)).count()..];
     let name_len = line.iter().position(is_blank);
     if name_len.is_none() && end.is_none() && head.len() >= HEAD_LEN {
-        // Cut off: running something else than what is meant would be worse.
+        // The name is cut off: running another program would be worse.
         return Err(Errno::ENOEXEC);
     }
     let (name, rest) = line.split_at(name_len.unwrap_or(line.len()));

@@ -5,11 +5,11 @@ use crate::machine::UserAccess;
 use crate::user::UserMemory;
 use quire_heap::Vec;
 
-/// No argument is longer (Linux's MAX_ARG_STRLEN).
+/// The longest argument (Linux's MAX_ARG_STRLEN).
 const LONGEST: usize = 128 << 10;
-/// All of them together, with their pointers, whatever the stack's limit says (Linux: three quarters of 8 MiB).
+/// Bytes of all of them together, with their pointers, whatever the stack's limit is (Linux: three quarters of 8 MiB).
 const MOST: usize = 6 << 20;
-/// What they may always take.
+/// Bytes that they may always take.
 const LEAST: usize = 128 << 10;
 
 /// Strings, each with its zero byte, and where each begins.
@@ -52,7 +52,7 @@ impl Strings {
         self.charge()
     }
 
-    /// What was added so far are the arguments; the environment follows.
+    /// Ends the arguments; strings added later are the environment.
     pub fn arguments_end(&mut self) {
         self.arguments = self.starts.len();
     }
@@ -111,7 +111,7 @@ impl Strings {
             let got = memory.read_string_step(at, &mut self.bytes, STEP)?;
             self.charge()?;
             if got < STEP {
-                // Fewer bytes came than there is room for.
+                // The string ended before the buffer's room did.
                 self.bytes.push_reserved(0);
                 return Ok(());
             }
@@ -119,7 +119,7 @@ impl Strings {
     }
 }
 
-/// What the strings and the vectors above them become: the stack of a new program.
+/// The initial stack of a new program: the strings and the vectors.
 pub struct Stack {
     /// The bytes, from the stack pointer up.
     pub bytes: Vec<u8>,
@@ -155,8 +155,8 @@ pub mod aux {
     pub const MINSIGSTKSZ: u64 = 51;
 }
 
-/// Lays the stack out below `top`, as the x86-64 ABI wants it: count, arguments, environment, auxiliary vector (each ended
-/// by zero), 16 random bytes, then the strings. `vector` is completed by what lies on the stack itself.
+/// Lays the stack out below `top` after the x86-64 ABI: count, arguments, environment, auxiliary vector (each ended by
+/// zero), 16 random bytes, then the strings. Entries that point to the stack complete `vector`.
 pub fn lay_out(
     strings: &Strings,
     top: u64,

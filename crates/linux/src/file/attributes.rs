@@ -7,7 +7,7 @@ use linux_raw_sys::general as raw;
 use quire_fs::{FileKind, Host, Timestamp};
 use quire_lookup::Hold;
 
-/// What a descriptor names, for calls that change it: not one that only names.
+/// The dentry of a descriptor, for calls that change it; refuses O_PATH files.
 fn of_descriptor<M: Machine>(ctx: &Ctx<'_, M>, fd: i32) -> Result<(View<M>, Hold<Dentry<M>>), Errno> {
     Ok((ctx.view()?, ctx.file(fd)?.dentry.clone().into()))
 }
@@ -88,7 +88,7 @@ pub fn sys_fchown<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, uid: u32, gid: u32)
     change_owner(ctx, found, uid, gid)
 }
 
-/// What a caller wants a time to be.
+/// A requested time.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Time {
     Now,

@@ -1,10 +1,11 @@
 //! `epoll`: a set of files that collects those that changed.
 //!
-//! A `Watch` listens to its file and, told of a change, puts itself on the set's list. Waiting takes watches off that list
-//! and looks at their files: O(changed), not O(watched). Level-triggered watches that were ready go back on the list. One at a time
-//! does so: nobody takes a watch for gone that another one looks at just now.
+//! A `Watch` listens to its file and, notified of a change, puts itself on the set's list. A waiter takes watches off
+//! that list and checks their files: O(changed), not O(watched). Level-triggered watches that were ready go back on the
+//! list. The lock `looking` admits one thread at a time, so that no thread misses a watch that another has taken off
+//! for a check.
 //!
-//! A watch that is told of a change needs no memory: the set takes the room on its list when the watch is put in.
+//! A notification needs no memory: the set reserves room on its list when a watch is added.
 //!
 //! A set may be in a set, as on Linux no more than [`MOST_NESTS`] deep, and never in itself.
 
@@ -22,11 +23,11 @@ use quire_sync::{Mutex, Rank, SpinLock};
 
 /// The most events that one call returns.
 const MOST: usize = 4096;
-/// The most sets above each other, but for the first: Linux's `EP_MAX_NESTS`.
+/// The most sets nested in a set: Linux's `EP_MAX_NESTS`.
 const MOST_NESTS: usize = 4;
-/// Held by whoever puts a set into a set.
+/// Held while a set is put into a set.
 static NESTING: Mutex<()> = Mutex::new(());
-/// What an exclusive watch may wait for beside being that.
+/// The event bits that an exclusive watch may have.
 const EXCLUSIVE_WITH: u32 = raw::EPOLLIN
     | raw::EPOLLOUT
     | raw::EPOLLERR
@@ -34,9 +35,9 @@ const EXCLUSIVE_WITH: u32 = raw::EPOLLIN
     | raw::EPOLLWAKEUP
     | raw::EPOLLET
     | raw::EPOLLEXCLUSIVE;
-/// So many watches that have left a set may be on its list beyond as many as are in it.
+/// A set's list may hold as many removed watches as the set has watches, and so many more.
 const FEW: usize = 16;
-/// What is always waited for.
+/// Events that every watch waits for.
 const ALWAYS: u32 = raw::EPOLLERR | raw::EPOLLHUP;
 
 /// One file in a set.
@@ -48,13 +49,13 @@ struct Watch<M: Machine> {
     file: Weak<File<M>>,
     events: AtomicU32,
     data: AtomicU64,
-    /// It is on the list of those that changed.
+    /// It is on the list of changed watches.
     listed: AtomicBool,
-    /// It was taken out of the set. Set under the lock of the list, on which it is not put any more.
+    /// It was taken out of the set. Set under the list's lock; from then on it is not listed again.
     gone: AtomicBool,
     /// The file is a set itself.
     is_set: bool,
-    /// It counts for the set's user, as long as it is in the set.
+    /// The charge to the set's user, as long as it is in the set.
     charge: SpinLock<Option<Charge>>,
 }
 
@@ -62,30 +63,30 @@ struct Watch<M: Machine> {
 pub struct Epoll<M: Machine> {
     /// By descriptor, as at the time of adding.
     watches: Mutex<Map<i32, Arc<Watch<M>>>>,
-    /// Those that changed. Has room for all that are in the set, since a watch that is told of a change cannot fail.
+    /// Changed watches. Has room for all watches in the set, since a notification cannot fail.
     changed: SpinLock<List<M>>,
-    /// Watches that have left the set since the list was tidied. Some are on the list still.
+    /// Watches removed from the set since the list was last compacted. Some are still on the list.
     left: AtomicUsize,
-    /// Held by whoever looks at the files of those that changed.
+    /// Held by a thread that checks the files of changed watches.
     looking: Mutex<()>,
     readiness: Readiness,
-    /// Sets that it was put into, some of which may have let it go since.
+    /// Sets that it was put into. Some may have removed it since.
     above: Mutex<Vec<Weak<Epoll<M>>>>,
     itself: Weak<Epoll<M>>,
-    /// The user who made it, and pays for what is put in.
+    /// The user who made it, and is charged for its watches.
     payer: Payer,
 }
 
-/// What is put into a set.
+/// The parameters of a new watch.
 struct New {
     events: u32,
     data: u64,
     is_set: bool,
-    /// How many its user may have.
+    /// How many watches its user may have.
     most: u64,
 }
 
-/// Watches that changed: each one that is in the set at most once, and some that the set has let go.
+/// Changed watches: each watch of the set at most once, and some removed ones.
 type List<M> = Deque<Arc<Watch<M>>>;
 
 impl<M: Machine> Listener for Watch<M> {
@@ -105,7 +106,7 @@ impl<M: Machine> Listener for Watch<M> {
     fn closed(&self) {
         let Some(epoll) = self.epoll.upgrade() else { return };
         let mut watches = epoll.watches.lock();
-        // Another file may have the descriptor since.
+        // The descriptor may name another file by now.
         let own = watches.get(&self.fd).is_some_and(|watch| core::ptr::eq(&raw const **watch, self));
         let watch = if own { watches.remove(&self.fd) } else { None };
         let old = watch.as_ref().and_then(|watch| epoll.forget(watch, watches.len()));
@@ -118,7 +119,7 @@ impl<M: Machine> Listener for Watch<M> {
     }
 
     fn changed_for_one(&self) -> bool {
-        // What it does not wait for may be what another one does, and an end that goes is news for all.
+        // Another listener may wait for events that this one does not. A closed end concerns all listeners.
         let Some(ready) = self.file.upgrade().map(|file| file.ready()) else { return false };
         let wanted = poll_bits(ready) & self.events.load(Ordering::Acquire);
         if self.gone.load(Ordering::Acquire) || wanted == 0 {
@@ -153,7 +154,7 @@ impl<M: Machine> Epoll<M> {
         }
     }
 
-    /// Puts a watch on the list, of which it has said that it is there.
+    /// Puts a watch on the list. Its `listed` is set already.
     fn put(&self, watch: Arc<Watch<M>>, in_front: bool) {
         let mut changed = self.changed.lock();
         if watch.gone.load(Ordering::Relaxed) {
@@ -163,8 +164,8 @@ impl<M: Machine> Epoll<M> {
         if in_front { changed.push_front_reserved(watch) } else { changed.push_back_reserved(watch) }
     }
 
-    /// The set does not list a watch again that it lets go. The caller has locked the watches, of which there are `watches`, and drops
-    /// what is returned after that.
+    /// Marks a removed watch so that it is not listed again. The caller holds the lock of the `watches` remaining
+    /// watches, and drops the returned list after it.
     #[must_use]
     fn forget(&self, watch: &Watch<M>, watches: usize) -> Option<List<M>> {
         let changed = self.changed.lock();
@@ -172,11 +173,12 @@ impl<M: Machine> Epoll<M> {
         drop(changed);
         let charge = watch.charge.lock().take();
         drop(charge);
-        // Those that have left take memory as long as they are listed: no more than there are in the set, and a few.
+        // Removed watches take memory as long as they are listed. So there are at most as many as the set has watches,
+        // and a few.
         if self.left.fetch_add(1, Ordering::Relaxed) < watches + FEW {
             return None;
         }
-        // Without memory the next one tries.
+        // Without memory the next removal tries again.
         let mut old = Deque::try_with_capacity(2 * watches.max(1)).ok()?;
         exchange(&mut self.changed.lock(), &mut old, |watch| watch.gone.load(Ordering::Relaxed));
         self.left.store(0, Ordering::Relaxed);
@@ -215,7 +217,7 @@ impl<M: Machine> Epoll<M> {
             if let Some(readiness) = file.readiness() {
                 readiness.listen(&listener)?;
             }
-            // The descriptor was another file's, which is open elsewhere.
+            // A watch found there is of another file, which had the descriptor and is still open elsewhere.
             let before = watches.insert(entry, fd, watch.clone());
             let old = before.as_ref().and_then(|before| self.forget(before, watches.len()));
             (before, old)
@@ -242,7 +244,7 @@ impl<M: Machine> Epoll<M> {
                 return Err(Errno::ENOENT);
             }
             let watch = watches.remove(&fd).ok_or(Errno::ENOENT)?;
-            // Under the lock: the list has room for those that are in the set.
+            // Under the lock, because the list has room only for the watches in the set.
             let old = self.forget(&watch, watches.len());
             (watch, old)
         };
@@ -255,7 +257,7 @@ impl<M: Machine> Epoll<M> {
     fn collect(&self, most: usize, out: &mut impl FnMut(u32, u64)) -> usize {
         let mut n = 0;
         let _alone = self.looking.lock();
-        // Those that go back on the list are not looked at twice.
+        // Watches that go back on the list are not checked twice.
         let mut left = self.changed.lock().len();
         while n < most && left > 0 {
             left -= 1;
@@ -267,7 +269,7 @@ impl<M: Machine> Epoll<M> {
             out(ready, watch.data.load(Ordering::Acquire));
             n += 1;
             if events & raw::EPOLLONESHOT != 0 {
-                // Unless it was set anew since: then that is for the next event.
+                // Fails if `EPOLL_CTL_MOD` has set new events since: those are for the next event.
                 let _set_anew = watch.events.compare_exchange(events, 0, Ordering::AcqRel, Ordering::Relaxed);
             } else if events & raw::EPOLLET == 0 && !watch.listed.swap(true, Ordering::AcqRel) {
                 self.put(watch, false);
@@ -276,9 +278,9 @@ impl<M: Machine> Epoll<M> {
         n
     }
 
-    /// What `each` makes of the sets in the set; `None` where it gives no value for one.
+    /// The results of `each` for the sets in the set; `None` if it has no value for one.
     fn sets<R>(&self, mut each: impl FnMut(&Epoll<M>) -> Result<Option<R>, Errno>) -> Result<Option<Vec<R>>, Errno> {
-        // The files are dropped after the lock: one may be the last reference, and its end is news for this set.
+        // The files are dropped after the lock: one may be the last reference, and its end notifies this set.
         let mut files = Vec::new();
         {
             let watches = self.watches.lock();
@@ -298,7 +300,7 @@ impl<M: Machine> Epoll<M> {
         Ok(Some(out))
     }
 
-    /// How deep sets are in this one; `None` where `outer` is in it, or is it, or there are more than `most`.
+    /// How deep sets are nested in this one; `None` if `outer` is among them, or the depth exceeds `most`.
     fn depth_below(&self, outer: &Epoll<M>, most: usize) -> Result<Option<usize>, Errno> {
         if core::ptr::eq(self, outer) {
             return Ok(None);
@@ -313,7 +315,7 @@ impl<M: Machine> Epoll<M> {
         Ok(Some(depths.into_iter().max().unwrap_or(0)))
     }
 
-    /// In how many sets, one in the other, it is.
+    /// How many sets, one in the other, it is in.
     fn depth_above(&self) -> Result<usize, Errno> {
         let mut sets = Vec::new();
         {
@@ -324,7 +326,7 @@ impl<M: Machine> Epoll<M> {
         }
         let mut most = 0;
         for set in sets {
-            // Some have let this one go since.
+            // Some have removed this one since.
             if set.sets(|inner| Ok((!core::ptr::eq(inner, self)).then_some(())))?.is_none() {
                 most = most.max(set.depth_above()? + 1);
             }
@@ -352,7 +354,8 @@ impl<M: Machine> Epoll<M> {
         Ok(())
     }
 
-    /// Whether anything on the list is ready. What is not leaves the list: only so is its next change news.
+    /// Whether a listed watch is ready. Watches that are not ready leave the list, so that their next change lists them
+    /// again.
     fn any_ready(&self) -> bool {
         let _alone = self.looking.lock();
         let left = self.changed.lock().len();
@@ -370,27 +373,27 @@ impl<M: Machine> Epoll<M> {
     }
 }
 
-/// Makes room on a set's list for `watches` watches, which are all that are in the set, and one that comes. The caller holds the
-/// lock of the set's watches. Without memory the list stays as it is.
+/// Makes room on a set's list for `watches` watches: all of the set, and the new one. The caller holds the lock of the
+/// set's watches. Without memory the list stays as it is.
 fn make_room<T>(list: &SpinLock<Deque<T>>, watches: usize, is_gone: impl Fn(&T) -> bool) -> Result<(), OutOfMemory> {
     let has_room = {
         let list = list.lock();
-        // A watch that is listed now may leave the list and come back: room for all beside those on the list.
+        // A listed watch may leave the list and come back, so there is room for all beside the listed ones.
         list.capacity() - list.len() >= watches
     };
     if has_room {
         return Ok(());
     }
-    // A list with all watches on it is full when the set has twice as many: a set that grows comes here seldom.
+    // Four times as many as needed: a growing set comes here seldom.
     let mut old = Deque::try_with_capacity(watches.saturating_mul(4))?;
     exchange(&mut list.lock(), &mut old, is_gone);
-    // Without the lock of the list.
+    // After the list's lock.
     drop(old);
     Ok(())
 }
 
-/// Moves the elements of `list` to `other`, which has room for them, and exchanges the two. Those that are gone stay behind, in
-/// `other` then. Needs no memory.
+/// Moves the elements of `list` to `other`, which has room for them, and exchanges the two. Gone elements stay in the
+/// old list, which is `other` afterwards. Needs no memory.
 fn exchange<T>(list: &mut Deque<T>, other: &mut Deque<T>, is_gone: impl Fn(&T) -> bool) {
     for _ in 0..list.len() {
         let Some(element) = list.pop_front() else { break };
@@ -401,12 +404,13 @@ fn exchange<T>(list: &mut Deque<T>, other: &mut Deque<T>, is_gone: impl Fn(&T) -
 }
 
 impl<M: Machine> Watch<M> {
-    /// Looks at its file, for who has taken it off the list: what is ready of what is waited for, and that.
+    /// Checks its file, for the thread that has taken it off the list. Returns the ready events among the awaited ones,
+    /// and the awaited ones.
     fn look(&self) -> (u32, u32) {
         // Unlisted before the look: a change after the look lists it again.
         self.listed.store(false, Ordering::SeqCst);
         let events = self.events.load(Ordering::Acquire);
-        // Closed: it stays in the set until its descriptor is added again, and is never met again.
+        // A closed file's watch stays in the set until its descriptor is added again, and reports nothing.
         let file = if self.gone.load(Ordering::Acquire) { None } else { self.file.upgrade() };
         (file.map_or(0, |file| poll_bits(file.ready()) & events), events)
     }
@@ -534,8 +538,8 @@ fn wait<M: Machine>(ctx: &Ctx<'_, M>, set: i32, to: u64, most: i32, deadline: Op
     let io = Io { nonblock: deadline.is_some_and(|d| d <= ctx.now()), deadline, interrupted: &interrupted, ..Io::WAIT };
     let mut events = Vec::new();
     let collected = epoll.readiness.wait(&io, || {
-        // Room for all that are in the set, if that is less. Not for what is listed now: another thread that looks at the list has
-        // taken a watch off it for the moment.
+        // Room for all watches of the set, if that is less. The list's present length would be too small: another
+        // thread may have taken a watch off for a check.
         let room = (most as usize).min(MOST).min(epoll.changed.lock().capacity());
         if events.try_reserve(room).is_err() {
             return Some(Err(Errno::ENOMEM));
@@ -636,7 +640,7 @@ mod tests {
         let list = list_of(&[]);
         for watches in 1..200 {
             make_room(&list, watches, |_| false).unwrap();
-            // All that are in the set are on the list, and each one leaves it and comes back.
+            // All watches of the set are on the list, and each leaves it and comes back.
             let told = allocations(|| {
                 let mut list = list.lock();
                 list.push_back_reserved(watches as u32);
@@ -647,7 +651,8 @@ mod tests {
             });
             assert_eq!((told, list.lock().len()), (0, watches));
         }
-        // None is on the list until all are in the set; then all are told at once, and three are still there that were let go.
+        // No watch is listed until all are in the set. Then all are notified at once, with three removed ones still
+        // listed.
         let list = list_of(&[0, 0, 0]);
         (1..200).for_each(|watches| make_room(&list, watches, |n| *n == 0).unwrap());
         assert_eq!(allocations(|| (1..200).for_each(|n| list.lock().push_back_reserved(n))), 0);
@@ -657,7 +662,7 @@ mod tests {
     fn watches_that_come_and_go_do_not_make_the_list_grow() {
         let list = list_of(&[]);
         for n in 0..1000 {
-            // Those before have all been let go.
+            // All earlier watches have been removed.
             make_room(&list, 1, |there| *there < n).unwrap();
             list.lock().push_back_reserved(n);
         }

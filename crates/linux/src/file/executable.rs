@@ -1,4 +1,4 @@
-//! Files that are executed.
+//! Files opened for execution.
 
 use super::host::{Dentry, FileHost};
 use crate::errno::Errno;
@@ -8,22 +8,23 @@ use quire_fs::{Place, Program};
 use quire_heap::Vec;
 use quire_vm::object::ObjectRef;
 
-/// A file to be executed; the right to do so is checked.
+/// A file to be executed; the right to execute it is checked.
 pub struct Executable<M: Machine> {
-    /// Where it is. Nobody opens it for writing as long as somebody executes it.
+    /// Its dentry. No process can open it for writing while a process executes it.
     pub dentry: Program<FileHost<M>>,
     pub(super) root: Place<FileHost<M>>,
-    /// Whether who executes it may read it, too. Else nobody may look at the program's memory.
+    /// Whether the executing user may also read it. Otherwise other processes may not read the program's memory.
     pub readable: bool,
 }
 
 impl<M: Machine> Executable<M> {
-    /// Its bytes: borrowed, since who counts an object writes a line of all who run the program.
+    /// Its bytes: borrowed, since counting a reference would write a cache line shared by all processes that run the
+    /// program.
     pub fn object(&self) -> Result<&ObjectRef<M>, Errno> {
         self.dentry.inode.file().map(|f| &f.object.0).ok_or(Errno::EACCES)
     }
 
-    /// The ids that its bits ask for; of one moment.
+    /// The ids that its set-id bits give, read at one moment.
     pub fn set_ids(&self) -> SetIds {
         const GROUP: u16 = 0o2010;
         let attr = self.dentry.inode.attr();
@@ -33,7 +34,7 @@ impl<M: Machine> Executable<M> {
         }
     }
 
-    /// Its absolute path, from the root of who opened it.
+    /// Its absolute path, from the opening process's root.
     pub fn path(&self) -> Result<Vec<u8>, Errno> {
         Ok(Dentry::path(&self.dentry, &self.root)?.0)
     }

@@ -55,7 +55,7 @@ pub fn sys_fcntl<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, command: u32, argume
         raw::F_GETLK | raw::F_OFD_GETLK => test_lock(ctx, &file, argument, command == raw::F_OFD_GETLK),
         raw::F_SETLK | raw::F_OFD_SETLK => set_lock(ctx, &file, argument, command == raw::F_OFD_SETLK, false),
         raw::F_SETLKW | raw::F_OFD_SETLKW => set_lock(ctx, &file, argument, command == raw::F_OFD_SETLKW, true),
-        // Nobody gets SIGIO, so who would is not kept.
+        // SIGIO is never sent, so its receiver is not stored.
         raw::F_SETOWN | raw::F_SETSIG | F_SETOWN_EX => Ok(0),
         raw::F_GETOWN | raw::F_GETSIG => Ok(0),
         F_GETOWN_EX => {
@@ -166,7 +166,7 @@ fn set_lock<M: Machine>(ctx: &Ctx<'_, M>, file: &File<M>, at: u64, by_file: bool
 
 /// `flock`
 pub fn sys_flock<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, operation: u32) -> Result<usize, Errno> {
-    /// Locks that others must obey: a thing of the past, of which Linux says that it worked.
+    /// Mandatory locks: Linux has dropped them, and returns success.
     const LOCK_MAND: u32 = 32;
     if operation & LOCK_MAND != 0 {
         return Ok(0);

@@ -1,4 +1,4 @@
-//! A table of open files: what descriptors name.
+//! The table of open files that maps descriptors to files.
 
 use super::host::File;
 use crate::{Errno, Machine};
@@ -12,17 +12,16 @@ use quire_sync::Rank;
 use quire_sync::epoch::Domain;
 use quire_vm::Vm;
 
-/// A file layer lock that is taken with nothing else held.
+/// The rank of a file layer lock that is taken with no other held.
 const TABLE: Rank = Rank::FILE;
 
-/// A table of open files, shared by the threads that CLONE_FILES says. A file is marked that closes on exec. Not beside the count of
-/// who shares it, which each thread that comes or goes changes.
+/// A table of open files, shared by threads that were cloned with CLONE_FILES. A mark on a file's slot says that it
+/// closes on exec. Aligned, because each thread that comes or goes writes the reference count before it.
 #[repr(align(64))]
 pub struct Files<M: Machine> {
     slots: Slots<File<M>>,
     vm: &'static Vm<M>,
-    /// Names the table among owners of record locks.
-    /// Given when it is first asked for; 0 before.
+    /// The table's id among owners of record locks. Assigned at first use; 0 before.
     id: AtomicU64,
 }
 
@@ -42,8 +41,8 @@ impl From<NoNumber> for Errno {
     }
 }
 
-/// A descriptor that a call has before it opens a file, so that nothing is opened or made in vain. It is given back unless it is
-/// [filled](Reserved::fill).
+/// A descriptor reserved before a file is opened, so that no file is opened or made in vain. It is released unless it
+/// is [filled](Reserved::fill).
 #[must_use]
 pub struct Reserved<'a, M: Machine> {
     files: &'a Files<M>,
@@ -96,17 +95,17 @@ impl<M: Machine> Files<M> {
         }
     }
 
-    /// The open file of descriptor `fd` of the caller's.
+    /// The open file of the caller's descriptor `fd`.
     ///
     /// # Safety
-    /// The table is the calling thread's, which thus nobody else changes unless it is shared.
+    /// The table is the calling thread's, so no other thread changes it unless it is shared.
     #[inline]
     pub(crate) unsafe fn get(&self, fd: u32) -> Result<Arc<File<M>>, Errno> {
         // SAFETY: the table is the calling thread's: where it is not shared, no other thread changes it.
         unsafe { self.slots.get(fd as usize, self.epoch()) }.ok_or(Errno::EBADF)
     }
 
-    /// The open file of descriptor `fd`, for whoever looks at somebody else's.
+    /// The open file of descriptor `fd`, for a reader of another process's table.
     pub fn peek(&self, fd: u32) -> Option<Arc<File<M>>> {
         self.slots.peek(fd as usize)
     }
@@ -163,12 +162,12 @@ impl<M: Machine> Files<M> {
         self.slots.mark_range(first as usize, last as usize);
     }
 
-    /// Closes what is to be closed on exec.
+    /// Closes the files marked to close on exec.
     pub fn close_on_exec(&self) {
         self.slots.remove_range(0, usize::MAX, true, self.epoch(), |file| self.closed(&file));
     }
 
-    /// What POSIX wants at every close of a descriptor: the process's record locks on the file end.
+    /// Ends the process's record locks on the file, as POSIX requires at every close of a descriptor.
     pub fn closed(&self, file: &File<M>) {
         // Without an id it has never locked anything.
         let id = self.id.load(Ordering::Relaxed);

@@ -1,4 +1,5 @@
-//! The kernel as `quire_fs` sees it, and its types for this kernel. [`objects`](super::objects) says what it does for files.
+//! The host of `quire_fs` in this kernel, and the file types with it. [`objects`](super::objects) implements its
+//! methods.
 
 use crate::{Linux, Machine};
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -6,22 +7,22 @@ use quire_heap::{OutOfMemory, try_leak};
 use quire_sync::Headcount;
 use quire_vm::Vm;
 
-/// Open files that a small machine may have. Larger ones may have so many that they take a tenth of memory at 1 KiB each, as on Linux.
+/// Open files that a small machine may have. On larger ones they may take a tenth of memory at 1 KiB each, as on Linux.
 const LEAST_FILES: u64 = 8192;
 
-/// The kernel, as `quire_fs` sees it.
+/// The host of `quire_fs` in this kernel.
 pub struct FileHost<M: Machine> {
     pub(super) vm: &'static Vm<M>,
     pub(super) machine: &'static M,
-    /// Made once a machine, and stays: a file that comes or goes counts nothing of the host's.
+    /// Allocated once a machine and never freed, so that files need no reference count on it.
     pub(super) late: &'static Late<M>,
 }
 
-/// What exists only after the first files do.
+/// State that is set after the first files exist.
 pub(super) struct Late<M: Machine> {
     linux: AtomicPtr<Linux<M>>,
     pub(super) open_files: Headcount,
-    /// How many of them there may be, beyond which only the administrator opens files.
+    /// The most open files; beyond it only the administrator opens files.
     pub(super) most_files: AtomicU64,
 }
 

@@ -34,13 +34,13 @@ fn write_with<M: Machine>(
     write(&writing(ctx, &interrupted), &mut from.transfer(ctx)).map_err(|e| refused_write(ctx, e))
 }
 
-/// How the caller changes files.
+/// The caller's options for writes to files.
 fn writing<'a, M: Machine>(ctx: &Ctx<'_, M>, interrupted: &'a dyn Fn() -> bool) -> Io<'a> {
     let most = ctx.process().soft_limit(which::FSIZE);
     Io { interrupted, keeps_set_ids: ctx.keeps_set_ids(), most, ..Io::WAIT }
 }
 
-/// A write that nobody will read raises SIGPIPE in the writer itself, and one beyond its limit SIGXFSZ.
+/// A write to a pipe without readers raises SIGPIPE in the writer, a write beyond its limit SIGXFSZ.
 fn refused_write<M: Machine>(ctx: &Ctx<'_, M>, e: FsError) -> Errno {
     let signal = match e {
         FsError::BrokenPipe => Signal::PIPE,
@@ -135,7 +135,7 @@ pub fn sys_pwritev<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, count: u6
     write_with(ctx, &from, |io, source| file.write_at(io, to, source))
 }
 
-/// Flags of `preadv2` and `pwritev2` that need nothing done: memory is as synchronous as it gets.
+/// Flags of `preadv2` and `pwritev2` that need nothing done: files in memory are always synchronous.
 fn no_effect(flags: u32) -> Result<(), Errno> {
     let known = raw::RWF_HIPRI | raw::RWF_DSYNC | raw::RWF_SYNC;
     if flags & !known == 0 { Ok(()) } else { Err(Errno::EOPNOTSUPP) }
@@ -186,7 +186,7 @@ pub fn sys_lseek<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, to: i64, whence: u32
 /// Bytes that [`copy_apart`] reads before it writes them.
 const APART: usize = 64 << 10;
 
-/// Kernel memory that is read becomes another file's input, without a stop in between.
+/// Writes the bytes read from one file straight to another.
 struct IntoFile<'a, M: Machine> {
     file: &'a File<M>,
     io: Io<'a>,
@@ -202,7 +202,7 @@ impl<M: Machine> Sink for IntoFile<'_, M> {
         let bytes = &bytes[..bytes.len().min(self.left)];
         let mut source = SliceSource::new(bytes);
         let mut done = 0;
-        // After a part, the next write tells why it was no more.
+        // After a partial write, the next write reports the reason.
         while done < bytes.len() && self.left > 0 {
             let written = match self.at {
                 Some(at) => self.file.write_at(&self.io, at, &mut source),
@@ -235,8 +235,8 @@ impl<M: Machine> Sink for IntoFile<'_, M> {
     }
 }
 
-/// Copies from `input` at `from` to `output`; both offsets optional (else the files' positions). Returns the count and the
-/// offset behind what was read.
+/// Copies from `input` at `from` to `output`; both offsets optional (else the files' positions). Returns the count and
+/// the offset behind what was read.
 fn copy<M: Machine>(
     ctx: &Ctx<'_, M>,
     input: &File<M>,
@@ -248,7 +248,7 @@ fn copy<M: Machine>(
     let thread = ctx.thread;
     let interrupted = || thread.interrupted();
     let io = writing(ctx, &interrupted);
-    // Not by `read`, which holds the position: input and output may share one.
+    // Not by `read`, which locks the position: input and output may share it.
     let start = from.unwrap_or_else(|| input.position());
     let same = input.dentry.inode.ident == output.dentry.inode.ident;
     let mut failed = None;
@@ -262,7 +262,7 @@ fn copy<M: Machine>(
     };
     let n = copied.map_err(|e| refused_write(ctx, e))?;
     if failed == Some(FsError::OverLimit) {
-        // As on Linux, where the rest was written up to the limit, and then refused.
+        // As on Linux, which writes up to the limit and refuses the rest.
         refused_write(ctx, FsError::OverLimit);
     }
     let end = start + n as u64;
@@ -272,8 +272,9 @@ fn copy<M: Machine>(
     Ok((n, end))
 }
 
-/// Copies by way of a buffer: onto the file itself, where bytes may not be read while they are written, and from generated text,
-/// whose lock may not be held while the output's is waited for. An error after the first bytes ends the copy there, and is `failed`.
+/// Copies by way of a buffer. A copy within one file needs it, because bytes may not be read while they are written. So
+/// does generated text, because its lock may not be held while waiting for the output's. An error after the first bytes
+/// ends the copy, and is `failed`.
 fn copy_apart<M: Machine>(
     io: &Io<'_>,
     (input, start): (&File<M>, u64),
@@ -342,7 +343,7 @@ pub fn sys_copy_file_range<M: Machine>(
 ) -> Result<usize, Errno> {
     let (input, output) = (ctx.file(from)?, ctx.file(to)?);
     only(flags, 0)?;
-    // What kind of files they are comes before how they were opened, as on Linux.
+    // The kind of the files is checked before their open modes, as on Linux.
     for file in [&input, &output] {
         match file.body() {
             Body::File => {}
@@ -361,7 +362,7 @@ pub fn sys_copy_file_range<M: Machine>(
     };
     let (source, target) = (read_offset(from_at)?, read_offset(to_at)?);
     let (a, b) = (source.unwrap_or_else(|| input.position()), target.unwrap_or_else(|| output.position()));
-    // What there is now: within one file the copy may make more of it.
+    // The length at this moment: within one file the copy may extend it.
     let len = len.min(MOST as u64).min(input.dentry.inode.status().size.saturating_sub(a));
     let most = ctx.process().soft_limit(which::FSIZE);
     if b >= most {
@@ -380,8 +381,7 @@ pub fn sys_copy_file_range<M: Machine>(
     Ok(n)
 }
 
-/// `fsync`: files in memory are where they will ever be; others are written back. A write that has failed is told of once for
-/// each open file.
+/// `fsync`: files in memory need nothing; others are written back. A failed write is reported once for each open file.
 pub fn sys_fsync<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32) -> Result<usize, Errno> {
     let file = ctx.file(fd)?;
     if let Body::Stream(_) = file.body() {

@@ -62,7 +62,7 @@ fn readable_bytes<M: Machine>(file: &File<M>) -> Result<i32, Errno> {
     let bytes = match file.stream() {
         Some(stream) => stream.queued()?,
         None if file.regular().is_some() => {
-            // Negative behind the end, and cut to the width of the answer, as Linux has it.
+            // Negative behind the end, and truncated to the result's width, as on Linux.
             return Ok(file.dentry.inode.status().size.wrapping_sub(file.position()) as i32);
         }
         None => return Err(Errno::ENOTTY),
@@ -98,7 +98,7 @@ fn of_terminal<M: Machine>(ctx: &Ctx<'_, M>, terminal: &Terminal, request: u32, 
             terminal.check(true)?;
             match argument {
                 0 | 2 => terminal.flush_input(),
-                1 => {} // output is with the port already
+                1 => {} // output has gone to the port already
                 _ => return Err(Errno::EINVAL),
             }
         }

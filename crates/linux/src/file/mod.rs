@@ -1,10 +1,10 @@
 //! File system calls: descriptors, paths, flags and errors, between programs and `quire_fs`.
 //!
 //! # Where to start reading
-//! [`files`] is the table of descriptors, [`path`] how path arguments become dentries, [`transfer`] how bytes move to and
-//! from user memory. [`host`] has this kernel's types of files, [`objects`] binds `quire_fs` to the memory core: a file's bytes are an
-//! `ObjectRef`. [`start`] sets the tree up; [`terminals`] ties terminals to sessions and process groups. Each other module is one
-//! family of calls.
+//! [`files`] is the table of descriptors, [`path`] finds the dentries of path arguments, [`transfer`] moves bytes to
+//! and from user memory. [`host`] has this kernel's types of files. [`objects`] binds `quire_fs` to the memory core: a
+//! file's bytes are an `ObjectRef`. [`start`] sets up the tree; [`terminals`] ties terminals to sessions and process
+//! groups. Each other module is one family of calls.
 
 pub mod attributes;
 pub mod descriptors;

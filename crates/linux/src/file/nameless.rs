@@ -95,7 +95,7 @@ pub fn sys_memfd_create<M: Machine>(ctx: &mut Ctx<'_, M>, name: u64, flags: u32)
 /// `socket`: there is no family of sockets to make one of. Only pairs exist.
 pub fn sys_socket<M: Machine>(_ctx: &mut Ctx<'_, M>, family: u32, kind: u32, _protocol: u32) -> Result<usize, Errno> {
     only(kind & !SOCK_TYPE_MASK, SOCK_NONBLOCK | SOCK_CLOEXEC)?;
-    // A number that is no family at all is refused with the same error, and before the type is looked at.
+    // A number that is no family at all is refused with the same error, before the type is checked.
     if family < FAMILIES && kind & SOCK_TYPE_MASK >= SOCK_MAX { Err(Errno::EINVAL) } else { Err(Errno::EAFNOSUPPORT) }
 }
 

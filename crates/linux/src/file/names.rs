@@ -1,4 +1,4 @@
-//! Making, moving, removing and listing names; where a process stands.
+//! Making, moving, removing and listing names; the working and root directories of a process.
 
 use super::Dentry;
 use super::path::{AT_FDCWD, find, find_path, only, walk};
@@ -116,12 +116,12 @@ pub fn sys_linkat<M: Machine>(
     flags: u32,
 ) -> Result<usize, Errno> {
     only(flags, raw::AT_SYMLINK_FOLLOW | raw::AT_EMPTY_PATH)?;
-    // `find` follows unless told otherwise; `linkat` the other way round.
+    // `find` follows links by default, `linkat` does not.
     let nofollow = if flags & raw::AT_SYMLINK_FOLLOW == 0 { raw::AT_SYMLINK_NOFOLLOW } else { 0 };
     let path = ctx.path(old)?;
     let (_, target) = find_path(ctx, old_dir, &path, (flags & raw::AT_EMPTY_PATH) | nofollow)?;
     if path.is_empty() && !ctx.who().has(Powers::READ_SEARCH) {
-        // A descriptor that another user passed on is not yet a right to give its file a name.
+        // A descriptor received from another user is no right to give its file a name.
         return Err(Errno::ENOENT);
     }
     let (view, found) = walk(ctx, new_dir, new, Final::Name)?;
@@ -206,7 +206,7 @@ pub fn sys_getdents64<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, to: u64, size: 
         }
     });
     match (listed, failed) {
-        // What was given does not come again: where memory ended behind it, the next call fails.
+        // Returned entries are not returned again. If memory ran out after some, the next call fails.
         (Err(e), _) if e != FsError::OutOfMemory || done == 0 => Err(e.into()),
         (_, Some(e)) if done == 0 => Err(e),
         _ => Ok(done),
@@ -220,7 +220,7 @@ pub fn sys_getcwd<M: Machine>(ctx: &mut Ctx<'_, M>, to: u64, size: u64) -> Resul
     if !exists {
         return Err(Errno::ENOENT);
     }
-    // What its root was taken to lies elsewhere.
+    // The working directory is not below the root.
     if !inside {
         let mut outside = quire_heap::Vec::try_copy(b"(unreachable)")?;
         outside.try_extend_from_slice(&path)?;

@@ -1,4 +1,4 @@
-//! `quire_fs` on the memory core: files' bytes are objects, pipes' pages are frames.
+//! Binds `quire_fs` to the memory core: files' bytes are objects, pipes' pages are frames.
 
 use super::host::{Dentry, FileHost};
 use super::pipes::PipeCharge;
@@ -20,15 +20,14 @@ use quire_vm::phys::frames::{Fill, For, Frame};
 use quire_vm::stats::Event;
 
 impl<M: Machine> FileHost<M> {
-    /// Whether the limit on open files does not hold for the caller.
+    /// Whether the caller is exempt from the limit on open files.
     #[cold]
     fn may_exceed(&self) -> bool {
         let Some(linux) = self.linux() else { return true };
         let task = quire_task::Machine::current(linux.machine);
-        // SAFETY: the machine names the thread that runs, which lives while it runs.
+        // SAFETY: the machine returns the running thread, which lives while it runs.
         let thread = unsafe { (*task).payload() }.as_ref();
-        // The kernel's own threads open files for nobody.
-        // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
+        // The kernel's own threads have no user. SAFETY: the thread itself runs this, and replaces nothing meanwhile.
         thread.is_none_or(|thread| unsafe { thread.credentials.get() }.may(cap::SYS_ADMIN))
     }
 
@@ -47,8 +46,8 @@ impl<M: Machine> Clone for FileBytes<M> {
     }
 }
 
-/// The pager of a file in memory: knows the file's name, and nothing else, since its pages exist nowhere else. Freed when its
-/// object is gone, which may be long after the file.
+/// The pager of a file in memory. It holds only the file's name, since its pages exist nowhere else. Freed with its
+/// object, which may outlive the file.
 struct FilePager<M: Machine> {
     origin: Arc<Origin<FileHost<M>>>,
     host: FileHost<M>,
@@ -61,7 +60,7 @@ impl<M: Machine> Pager for FilePager<M> {
         };
         let (path, exists) = Dentry::<M>::path(&dentry, root).map_err(|_| fmt::Error)?;
         for byte in path {
-            // As in Linux's listings, a newline would look like another line.
+            // A newline is escaped as in Linux's listings: it would look like another line.
             match byte {
                 b'\n' => to.write_str("\\012")?,
                 _ => to.write_char(char::from(byte))?,
@@ -152,7 +151,7 @@ impl<M: Machine> FileObject for FileBytes<M> {
     }
 
     fn write_back(&self, first: u64, end: u64) {
-        // What fails is in `write_errors`, which more than this caller want to know.
+        // Errors are counted in `write_errors`, which other callers read too.
         let _written = self.0.write_back(first..end);
     }
 
@@ -161,7 +160,7 @@ impl<M: Machine> FileObject for FileBytes<M> {
     }
 
     fn allocate(&self, first: u64, end: u64) -> Result<(), FsError> {
-        // What could not possibly fit is refused before it drives everything else out.
+        // A size that cannot fit is refused before it evicts everything else.
         let vm = self.0.vm();
         if end.saturating_sub(first) > vm.frames().total() + vm.swap().total() {
             return Err(FsError::NoSpace);
@@ -177,7 +176,7 @@ impl<M: Machine> FileObject for FileBytes<M> {
 /// Kernel memory of a record lock, or a little more: the lock, its owner's charge, and room for as many again.
 const LOCK_BYTES: u64 = 256;
 
-/// How many record locks the caller lets its user have: they take no more than a 256th of memory.
+/// The most record locks of the caller's user: they take no more than a 256th of memory.
 fn most_locks<M: Machine>(linux: &Linux<M>) -> u64 {
     // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
     let credentials = unsafe { linux.current().credentials.get() };
@@ -193,7 +192,7 @@ pub struct LockCharge<M: Machine> {
 
 impl<M: Machine> quire_fs::lock::Charge for LockCharge<M> {
     fn resize(&mut self, n: usize) -> bool {
-        // Fewer are not refused, whoever asks.
+        // A smaller number is never refused.
         let fewer = n as u64 <= self.charge.n();
         self.charge.resize(n as u64, if fewer { u64::MAX } else { most_locks(self.linux) })
     }
@@ -254,7 +253,7 @@ impl<M: Machine> Host for FileHost<M> {
         // SAFETY: just made; freed by `released` alone, after the last use, or below where no object took it.
         let object = ObjectRef::charged(self.vm, unsafe { &*pager }, 0, quota);
         object.map(FileBytes).map_err(|_| {
-            // SAFETY: no object was made, so nobody else has the pager.
+            // SAFETY: no object was made, so no other reference to the pager exists.
             drop(unsafe { Box::from_raw(pager) });
             FsError::OutOfMemory
         })

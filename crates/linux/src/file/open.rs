@@ -1,4 +1,4 @@
-//! Opening files; what exec and mmap need of them.
+//! Opening files, also for exec and mmap.
 
 use super::descriptors::descriptor_limit;
 use super::executable::Executable;
@@ -98,7 +98,8 @@ pub fn sys_openat<M: Machine>(
     if path.is_empty() {
         return Err(Errno::ENOENT);
     }
-    // Before the way, as on Linux: without a descriptor nothing is made, truncated, or waited for.
+    // The descriptor is reserved before the path is walked, as on Linux: without one no file is made, truncated, or
+    // waited for.
     let files = ctx.files()?;
     let descriptor = files.reserve(flags & raw::O_CLOEXEC != 0, descriptor_limit(ctx.thread))?;
     let view = ctx.view()?;
@@ -107,7 +108,7 @@ pub fn sys_openat<M: Machine>(
     let interrupted = || thread.interrupted();
     let io = Io { interrupted: &interrupted, keeps_set_ids: ctx.keeps_set_ids(), ..Io::WAIT };
     let file = ctx.vfs().open(&view, base.of(&view), &path, ours, (mode & 0o7777) as u16, &io)?;
-    // A pipe has packets only where it says so once it is open.
+    // Only an open pipe supports `O_DIRECT`, which gives it packets.
     if ours.contains(OpenFlags::DIRECT) && file.regular().is_none() {
         return Err(Errno::EINVAL);
     }
@@ -139,7 +140,7 @@ pub fn open_executable<M: Machine>(
     executable(&view, dentry)
 }
 
-/// As [`open_executable`] where nobody runs yet: for the first process, which may do everything.
+/// As [`open_executable`] before any process runs: for the first process, which may do everything.
 pub fn first_executable<M: Machine>(linux: &Linux<M>, cwd: &FsState<M>, path: &[u8]) -> Result<Executable<M>, Errno> {
     let view = View { places: Arc::try_new(cwd.places())?, who: Who::ROOT, umask: cwd.umask() };
     let dentry = linux.files.vfs().find(&view, view.cwd(), path, true)?;
@@ -157,10 +158,10 @@ fn executable<M: Machine>(view: &View<M>, dentry: Hold<Dentry<M>>) -> Result<Exe
     Ok(Executable { dentry: Program::new(dentry)?, root: view.places.root.clone(), readable })
 }
 
-/// What a descriptor's file gives to a mapping.
+/// A file's contribution to a mapping.
 pub struct Mappable<M: Machine> {
     file: Arc<File<M>>,
-    /// The most that the mapping may ever be allowed.
+    /// The most permissive protection that the mapping may ever get.
     pub max_prot: Prot,
 }
 
@@ -176,7 +177,7 @@ impl<M: Machine> Mappable<M> {
     }
 }
 
-/// What to map for descriptor `fd`; `write` and `shared` are how.
+/// The mappable object of descriptor `fd`, for a mapping that is `write` and `shared` or not.
 pub fn mappable<M: Machine>(ctx: &Ctx<'_, M>, fd: i32, write: bool, shared: bool) -> Result<Mappable<M>, Errno> {
     let file = ctx.file(fd)?;
     let flags = file.flags();
@@ -192,7 +193,7 @@ pub fn mappable<M: Machine>(ctx: &Ctx<'_, M>, fd: i32, write: bool, shared: bool
     }
 }
 
-/// For calls that a signal interrupts before anything happened and that are never made again.
+/// The errno for calls that are not repeated after a signal interrupted them before they did anything.
 pub fn no_restart(e: FsError) -> Errno {
     match e {
         FsError::Interrupted => Errno::EINTR,

@@ -1,4 +1,4 @@
-//! Path arguments: directory descriptors, flags, and the way to dentries.
+//! Path arguments: directory descriptors, flags, and the walk to dentries.
 
 use super::{Dentry, File, FileHost, View};
 use crate::{Ctx, Errno, Machine};
@@ -7,7 +7,7 @@ use quire_fs::{Final, Found, FsError, OpenFlags, Vfs};
 use quire_heap::{Arc, Vec};
 use quire_lookup::Hold;
 
-/// "The working directory", where a directory descriptor is asked for.
+/// Stands for the working directory in place of a directory descriptor.
 pub const AT_FDCWD: i32 = raw::AT_FDCWD;
 
 impl<M: Machine> Ctx<'_, M> {
@@ -16,14 +16,14 @@ impl<M: Machine> Ctx<'_, M> {
         self.linux.files.vfs()
     }
 
-    /// The open file of a descriptor argument; not one that only names something.
+    /// The open file of a descriptor argument; refuses O_PATH files.
     #[inline]
     pub fn file(&self, fd: i32) -> Result<Arc<File<M>>, Errno> {
         let file = self.any_file(fd)?;
         if file.flags().contains(OpenFlags::PATH) { Err(Errno::EBADF) } else { Ok(file) }
     }
 
-    /// The open file of a descriptor argument, also one that only names something.
+    /// The open file of a descriptor argument; O_PATH files too.
     #[inline]
     pub fn any_file(&self, fd: i32) -> Result<Arc<File<M>>, Errno> {
         // SAFETY: a context is the calling thread's.
@@ -31,7 +31,7 @@ impl<M: Machine> Ctx<'_, M> {
     }
 }
 
-/// Where relative path `path` starts, for directory descriptor `fd`.
+/// The starting directory of relative path `path`, for directory descriptor `fd`.
 pub fn base<M: Machine>(ctx: &Ctx<'_, M>, fd: i32, path: &[u8]) -> Result<Base<M>, Errno> {
     if fd == AT_FDCWD || path.first() == Some(&b'/') {
         return Ok(Base::WorkingDirectory);
@@ -39,16 +39,16 @@ pub fn base<M: Machine>(ctx: &Ctx<'_, M>, fd: i32, path: &[u8]) -> Result<Base<M
     Ok(Base::File(ctx.any_file(fd)?))
 }
 
-/// Where a relative path starts; see [`base`].
+/// The starting directory of a relative path; see [`base`].
 pub enum Base<M: Machine> {
-    /// In the view's working directory.
+    /// The view's working directory.
     WorkingDirectory,
-    /// At an open file.
+    /// An open file.
     File(Arc<File<M>>),
 }
 
 impl<M: Machine> Base<M> {
-    /// The directory, for who has `view`.
+    /// The directory, in `view`.
     pub fn of<'a>(&'a self, view: &'a View<M>) -> &'a Arc<Dentry<M>> {
         match self {
             Base::WorkingDirectory => view.cwd(),
@@ -71,14 +71,14 @@ pub fn walk<M: Machine>(
     Ok((view, found))
 }
 
-/// What the path at user address `at` leads to. With AT_SYMLINK_NOFOLLOW a link at its end is not followed; with
-/// AT_EMPTY_PATH an empty path means what the descriptor names.
+/// Finds the dentry of the path at user address `at`. With AT_SYMLINK_NOFOLLOW a link at its end is not followed. With
+/// AT_EMPTY_PATH an empty path means the descriptor's file.
 pub fn find<M: Machine>(ctx: &Ctx<'_, M>, fd: i32, at: u64, flags: u32) -> Result<(View<M>, Hold<Dentry<M>>), Errno> {
     let path = ctx.path(at)?;
     find_path(ctx, fd, &path, flags)
 }
 
-/// As [`find`], for a path that was read already.
+/// As [`find`], for a path already in kernel memory.
 pub fn find_path<M: Machine>(
     ctx: &Ctx<'_, M>,
     fd: i32,

@@ -8,7 +8,7 @@ use quire_fs::PAGE_SIZE;
 
 /// The limits in `/proc/sys/fs`.
 pub struct PipeLimits {
-    /// `pipe-max-size`: bytes up to which a thread without CAP_SYS_RESOURCE may enlarge a pipe. As [`round`] gives them.
+    /// `pipe-max-size`: bytes up to which a thread without CAP_SYS_RESOURCE may enlarge a pipe. Rounded by [`round`].
     largest: AtomicU32,
     /// `pipe-user-pages-soft` and `pipe-user-pages-hard`: pages, or 0 for no limit.
     soft: AtomicU64,
@@ -16,7 +16,7 @@ pub struct PipeLimits {
 }
 
 impl PipeLimits {
-    /// Those of a machine that has just started.
+    /// The limits of a machine that has just started.
     pub(crate) const fn new() -> Self {
         PipeLimits { largest: AtomicU32::new(1 << 20), soft: AtomicU64::new(16_384), hard: AtomicU64::new(0) }
     }
@@ -44,7 +44,7 @@ impl PipeLimits {
         &self.hard
     }
 
-    /// The most pages beside which a user's pipes may have their full size, and the most at all, for a thread that has `own`.
+    /// The soft and the hard limit on a user's pages in pipes, for a thread with credentials `own`.
     pub(super) fn of(&self, own: &Credentials) -> (u64, u64) {
         let free = own.may(cap::SYS_RESOURCE) || own.may(cap::SYS_ADMIN);
         let limit = |limit: &AtomicU64| match limit.load(Ordering::Relaxed) {
@@ -55,7 +55,7 @@ impl PipeLimits {
     }
 }
 
-/// The size that a pipe gets where `bytes` are wanted: a power of two, a page at least.
+/// The size of a pipe for a request of `bytes`: a power of two, at least a page.
 pub(super) fn round(bytes: u32) -> Result<u32, Errno> {
     bytes.max(PAGE_SIZE as u32).checked_next_power_of_two().ok_or(Errno::EINVAL)
 }

@@ -1,8 +1,8 @@
 //! The size of pipes: F_GETPIPE_SZ and F_SETPIPE_SZ, within the [limits](super::pipe_limits).
 //!
-//! The real user of the thread that makes a pipe is charged with the pages of its ring, used or not, until the pipe goes. A thread that
-//! has neither CAP_SYS_RESOURCE nor CAP_SYS_ADMIN is limited: beyond `pipe-user-pages-soft` its new pipes are small and none grows,
-//! beyond `pipe-user-pages-hard` it makes none.
+//! The real user of the thread that makes a pipe is charged with the pages of its ring, used or not, until the pipe
+//! goes. A thread with neither CAP_SYS_RESOURCE nor CAP_SYS_ADMIN is limited. Beyond `pipe-user-pages-soft` its new
+//! pipes are small and none grows. Beyond `pipe-user-pages-hard` it makes none.
 
 use super::pipe_limits::round;
 use super::{File, FileHost};
@@ -12,16 +12,16 @@ use crate::{Ctx, Errno, Linux, Machine};
 use quire_fs::PAGE_SIZE;
 use quire_fs::pipe::{DEFAULT, PipeEnd};
 
-/// Pages of a new pipe beyond the soft limit: two, since programs that expect a pipe to take more than PIPE_BUF bytes would wait for ever
-/// with one.
+/// Pages of a new pipe beyond the soft limit. With one page, programs that expect a pipe to take more than PIPE_BUF
+/// bytes would wait for ever.
 const SMALL: usize = 2;
 
-/// What the maker of a pipe is charged with.
+/// The charge to the user who made a pipe.
 pub struct PipeCharge(Option<Charge>);
 
 impl PipeCharge {
-    /// Of a new pipe, with its pages. `None` where the calling thread's user has as many as it may. Before there are threads, nothing is
-    /// charged.
+    /// The pages of a new pipe, and their charge. `None` if the calling thread's user has reached its limit. Before
+    /// there are threads, nothing is charged.
     pub(super) fn new<M: Machine>(linux: Option<&Linux<M>>) -> Option<(usize, Self)> {
         let Some(linux) = linux else { return Some((DEFAULT, PipeCharge(None))) };
         let thread = linux.current();
@@ -36,14 +36,14 @@ impl PipeCharge {
         if let Some(charge) = charge(pages, soft.min(hard)) {
             return Some((pages, PipeCharge(Some(charge))));
         }
-        // Only what the soft limit refuses becomes smaller.
+        // Only a pipe that the soft limit refuses becomes smaller.
         if hard < soft && charge(pages, soft).is_some() {
             return None;
         }
         Some((SMALL, PipeCharge(Some(charge(SMALL, hard)?))))
     }
 
-    /// Makes it one of `pages`; `false` where these are more than the calling thread may let the user have.
+    /// Changes the charge to `pages`; `false` if the calling thread's limits forbid so many.
     pub(super) fn resize<M: Machine>(&mut self, linux: Option<&Linux<M>>, pages: usize) -> bool {
         let (Some(charge), Some(linux)) = (&mut self.0, linux) else { return true };
         // SAFETY: the calling thread's own.

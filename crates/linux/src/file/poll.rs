@@ -10,8 +10,8 @@ use quire_fs::readiness::Poller;
 use quire_fs::{FsError, Io, Listener, Ready};
 use quire_heap::{Arc, Vec, unsize};
 
-/// Calls `scan` until it counts something, `deadline` passes (`Ok(0)`) or a signal comes. Between the calls it sleeps until
-/// one of `files` changes.
+/// Calls `scan` until it counts something, `deadline` passes (`Ok(0)`) or a signal comes. Between the calls it sleeps
+/// until one of `files` changes.
 pub(super) fn wait_for<'f, M: Machine>(
     ctx: &Ctx<'_, M>,
     files: impl Iterator<Item = &'f Arc<File<M>>> + Clone,
@@ -50,7 +50,7 @@ pub(super) fn wait_for<'f, M: Machine>(
     outcome
 }
 
-/// What `poll` calls a state.
+/// The `poll` bits of a state.
 pub(super) fn poll_bits(ready: Ready) -> u32 {
     const PAIRS: [(Ready, u32); 6] = [
         (Ready::READ, raw::POLLIN | raw::POLLRDNORM),
@@ -63,7 +63,7 @@ pub(super) fn poll_bits(ready: Ready) -> u32 {
     PAIRS.iter().filter(|(r, _)| ready.contains(*r)).fold(0, |all, (_, bits)| all | bits)
 }
 
-/// When a relative time in nanoseconds will have passed; `None`: never.
+/// The deadline of a relative time in nanoseconds; `None`: never.
 pub(super) fn deadline_after(now: u64, ns: u64) -> Option<u64> {
     now.checked_add(ns)
 }
@@ -93,8 +93,9 @@ pub(super) fn temporary_mask<M: Machine>(ctx: &mut Ctx<'_, M>, mask: u64, size: 
     Ok(())
 }
 
-/// A call under a temporary mask, if there is one, ends with `outcome`. Where no signal interrupted it, the mask goes at once: what
-/// came meanwhile waits, as on Linux, and no handler runs behind a call that says nothing of it.
+/// Ends a call under a temporary mask, if there is one, with `outcome`. If no signal interrupted the call, the mask is
+/// removed at once. Signals that arrived meanwhile stay pending, as on Linux: no handler runs after a call that does
+/// not return EINTR.
 pub(super) fn end_temporary_mask<M: Machine>(
     ctx: &mut Ctx<'_, M>,
     outcome: Result<usize, Errno>,
@@ -122,7 +123,7 @@ fn poll<M: Machine>(ctx: &mut Ctx<'_, M>, at: u64, count: u64, deadline: Option<
         let result = if fd >= 0 && file.is_none() { raw::POLLNVAL } else { 0 };
         entries.push_reserved(Entry { file, events: u32::from(events) | raw::POLLERR | raw::POLLHUP, result });
     }
-    // The files by themselves: the entries change while they are listened to.
+    // The files have a list of their own, because the entries change while the thread listens.
     let mut files: Vec<Arc<File<M>>> = Vec::new();
     files.try_reserve_exact(entries.len()).map_err(Errno::from)?;
     entries.iter().filter_map(|e| e.file.clone()).for_each(|file| files.push_reserved(file));
@@ -154,7 +155,7 @@ impl From<Errno> for FsOrErrno {
     }
 }
 
-/// `poll` with an absolute deadline (`u64::MAX`: none): what `restart_syscall` goes on with.
+/// `poll` with an absolute deadline (`u64::MAX`: none): resumed by `restart_syscall`.
 pub fn restart_poll<M: Machine>(ctx: &mut Ctx<'_, M>, fds: u64, count: u64, deadline: u64) -> Result<usize, Errno> {
     match poll(ctx, fds, count, (deadline != u64::MAX).then_some(deadline)) {
         Ok(n) => Ok(n),
@@ -191,7 +192,7 @@ pub fn sys_ppoll<M: Machine>(
     end_temporary_mask(ctx, outcome)
 }
 
-/// Tells the caller how much of its time is left, as Linux does; a place that cannot be written is its own loss.
+/// Writes the remaining time to the caller's memory, as Linux does. A failed write is ignored.
 pub(super) fn write_remaining<M: Machine>(ctx: &Ctx<'_, M>, at: u64, deadline: Option<u64>) {
     if let Some(deadline) = deadline.filter(|_| at != 0) {
         let left = deadline.saturating_sub(ctx.now());

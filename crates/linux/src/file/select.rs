@@ -6,20 +6,20 @@ use crate::{Ctx, Errno, Machine};
 use quire_fs::{FsError, Ready};
 use quire_heap::{Arc, Vec};
 
-/// Read, write and exceptional sets, and what each waits for.
+/// The events of the read, write and exceptional sets.
 const SETS: [Ready; 3] =
     [Ready::READ.union(Ready::HANGUP).union(Ready::ERROR), Ready::WRITE.union(Ready::ERROR), Ready::PRIORITY];
 
 struct Watched<M: Machine> {
     fd: usize,
     file: Arc<File<M>>,
-    /// In which sets it is.
+    /// The sets that it is in.
     sets: [bool; 3],
 }
 
 fn select<M: Machine>(ctx: &Ctx<'_, M>, count: i32, at: [u64; 3], deadline: Option<u64>) -> Result<usize, Errno> {
     let count = usize::try_from(count).map_err(|_| Errno::EINVAL)?;
-    // Descriptors beyond the table cannot be open, and Linux does not look at them.
+    // Descriptors beyond the table cannot be open, and Linux ignores them.
     let count = count.min(ctx.files()?.size().next_multiple_of(64));
     let words = count.div_ceil(64);
     let mut sets: [Vec<u64>; 3] = [const { Vec::new() }; 3];
@@ -93,7 +93,7 @@ pub fn sys_select<M: Machine>(
     let outcome = select(ctx, count, [read, write, except], deadline);
     if let Some(deadline) = deadline {
         let left = deadline.saturating_sub(ctx.now()) / 1000;
-        // A place that cannot be written is the caller's own loss.
+        // A failed write is ignored.
         let _unwritten = ctx.write_optional(time, &[left / 1_000_000, left % 1_000_000]);
     }
     outcome

@@ -1,5 +1,6 @@
-//! Moving pages between files and pipes: `splice`, `tee` and `vmsplice`. This kernel moves none. Linux says EINVAL where the
-//! files at hand cannot take part, and programs then copy. What Linux refuses before it asks the files is refused so here.
+//! Moving pages between files and pipes: `splice`, `tee` and `vmsplice`. This kernel moves none. Linux returns EINVAL
+//! where the given files cannot take part, and programs then copy. Arguments that Linux refuses before it checks the
+//! files are refused here with the same errors.
 
 use super::path::only;
 use crate::{Ctx, Errno, Machine};
@@ -60,7 +61,7 @@ pub fn sys_vmsplice<M: Machine>(
 ) -> Result<usize, Errno> {
     only(flags, FLAGS)?;
     let file = ctx.file(fd)?;
-    // Linux has no other error for what is not a pipe.
+    // Linux has no other error for a file that is no pipe.
     if file.dentry.inode.kind() != FileKind::Fifo {
         return Err(Errno::EBADF);
     }

@@ -1,4 +1,4 @@
-//! What the tree has when the first process starts: devices, `/proc`, the terminal and the first descriptors.
+//! The tree's contents when the first process starts: devices, `/proc`, the terminal and the first descriptors.
 
 use super::File;
 use super::files::Files;
@@ -13,14 +13,14 @@ use quire_fs::terminal::{Size, Terminal};
 use quire_fs::{DeviceNumber, Final, FsError, Io, OpenFlags, Port, Stream};
 use quire_heap::{Arc, unsize};
 
-/// The root directory of a file system whose files are made up when they are looked at.
+/// The root directory of a file system whose files are generated when they are read.
 type Root<M> = Arc<dyn GeneratedDirectory<super::FileHost<M>>>;
 
 /// Majors of this kernel's own devices, from Linux's range for local use.
 const LOCAL: u32 = 240;
 
 impl<M: Machine> System<M> {
-    /// Mounts `/dev`, and `/proc` and `/sys` where they are given. After the initial file system is unpacked.
+    /// Mounts `/dev`, and `/proc` and `/sys` if they are given. Called after the initial file system is unpacked.
     pub fn start(&self, linux: &'static Linux<M>, generated: Option<(Root<M>, Root<M>)>) -> Result<(), Errno> {
         self.vfs.host().set_linux(linux);
         self.vfs.mount_devices()?;
@@ -29,7 +29,7 @@ impl<M: Machine> System<M> {
             self.vfs.mount_generated(b"/proc", "proc", proc)?;
             self.vfs.mount_generated(b"/sys", "sysfs", sys)?;
         }
-        // What programs expect to be able to write to.
+        // Directories that programs expect to be writable.
         let view = self.vfs.view();
         let found = self.vfs.walk(&view, self.vfs.root(), b"/tmp", Final::Follow)?;
         if found.target.is_none() {
@@ -38,8 +38,8 @@ impl<M: Machine> System<M> {
         Ok(())
     }
 
-    /// The first process's descriptors 0 to 2: on a terminal at `io` (then process 1's session gets it), or byte-transparent
-    /// on `io` and, for 2, on `error`.
+    /// The first process's descriptors 0 to 2. They are on a terminal at `io`, which process 1's session then gets. Or
+    /// they are byte-transparent on `io` and, for 2, on `error`.
     pub fn standard_files(
         &self,
         linux: &'static Linux<M>,

@@ -1,4 +1,4 @@
-//! Asking about files.
+//! The `stat` family of calls.
 
 use super::path::{AT_FDCWD, find, only};
 use crate::{Ctx, Errno, Machine};

@@ -9,23 +9,23 @@ use quire_sync::{CachePadded, Rank, SpinLock};
 
 /// See the module. Shared by the threads that CLONE_FS says.
 ///
-/// Each thread keeps places of its own ([`Seen`]), made anew when the directories have changed: a path that is looked up
-/// counts neither, nor takes the lock.
+/// Each thread keeps its own copy of the places ([`Seen`]), renewed when the directories have changed. So a path walk
+/// neither changes their reference counts nor takes the lock.
 pub struct FsState<M: Machine> {
     pub(super) look: CachePadded<Look>,
     places: SpinLock<Places<FileHost<M>>>,
 }
 
-/// What is read by each path that is looked up.
+/// The fields that each path walk reads.
 pub(super) struct Look {
-    /// How often a directory was changed; changed under the lock of `places`.
+    /// The number of directory changes; written under the lock of `places`.
     pub(super) changes: AtomicU64,
     umask: AtomicU32,
 }
 
-/// What a thread knows of its [`FsState`].
+/// A thread's copy of its [`FsState`].
 pub struct Seen<M: Machine> {
-    /// As of which change.
+    /// The number of changes at the time of the copy.
     pub(super) changes: u64,
     pub(super) places: Arc<Places<FileHost<M>>>,
 }
@@ -78,14 +78,14 @@ impl<M: Machine> FsState<M> {
     /// Changes the umask, and returns the old one.
     pub fn set_umask(&self, mask: u16) -> u16 {
         let new = u32::from(mask & 0o777);
-        // One that stays is not written: most programs set it to what it is.
+        // An equal value is not written: most programs set the value that is there.
         if self.look.umask.load(Ordering::Relaxed) == new {
             return new as u16;
         }
         self.look.umask.swap(new, Ordering::Relaxed) as u16
     }
 
-    /// What there is now, and as of which change.
+    /// A copy of the present state, with its number of changes.
     pub(super) fn seen(&self) -> Result<Seen<M>, OutOfMemory> {
         let room = Room::try_new()?;
         let places = self.places.lock();

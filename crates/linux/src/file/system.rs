@@ -10,12 +10,13 @@ use quire_heap::Arc;
 use quire_sync::{Rank, SpinLock};
 use quire_vm::{PAGE_SIZE, Vm};
 
-/// Kernel memory of one file in an epoll set, or a little more: the watch, its entry, its places on the list, and what the file keeps.
+/// Kernel memory of one file in an epoll set, or a little more. It has a watch, its map entry, its places on the list,
+/// and the file's listener.
 pub(super) const WATCH_BYTES: u64 = 256;
 /// See the module.
 pub struct System<M: Machine> {
     pub(super) vfs: Arc<Vfs<FileHost<M>>>,
-    /// The one terminal, where there is one. Changed once, at start.
+    /// The only terminal, if there is one. Set once, at start.
     pub(super) terminal: SpinLock<Option<Arc<Terminal>>>,
     /// How many files a user may have in epoll sets.
     most_watches: AtomicU64,
@@ -24,7 +25,7 @@ pub struct System<M: Machine> {
 impl<M: Machine> System<M> {
     /// An empty tree. `/dev` and `/proc` come with [`start`](Self::start).
     pub fn new(vm: &'static Vm<M>, machine: &'static M) -> Result<Self, Errno> {
-        // What boot puts there comes first, and does not count.
+        // Files that boot puts there come first, and do not count.
         let vfs = Vfs::new(FileHost::new(vm, machine)?, Limits::UNSET)?;
         // As on Linux, they may take a twenty-fifth of memory.
         let most_watches = AtomicU64::new(vm.frames().total() * PAGE_SIZE / 25 / WATCH_BYTES);
@@ -36,7 +37,7 @@ impl<M: Machine> System<M> {
         self.most_watches.load(Ordering::Relaxed)
     }
 
-    /// Changes that. Those that are watched stay.
+    /// Changes that. Existing watches stay.
     pub fn set_most_watches(&self, most: u64) {
         self.most_watches.store(most, Ordering::Relaxed);
     }
@@ -52,8 +53,8 @@ impl<M: Machine> System<M> {
         self.terminal.lock().clone()
     }
 
-    /// What boot puts into files is there: from now on the root and `/dev` may each hold `limits` beside it. Where these say nothing,
-    /// it is as much as on Linux: half of memory, and half as many inodes as memory has pages.
+    /// Called when boot has unpacked its files: from now on the root and `/dev` may each hold `limits` beside them.
+    /// Unset limits are as on Linux: half of memory, and half as many inodes as memory has pages.
     pub fn set_limits(&self, vm: &Vm<M>, limits: Limits) {
         let half = Some(vm.frames().total() / 2);
         self.vfs.set_room(Limits { pages: limits.pages.or(half), inodes: limits.inodes.or(half) });
@@ -70,7 +71,7 @@ impl<M: Machine> System<M> {
         if found.inode.is_directory() { Ok(found.counted()) } else { Err(Errno::ENOTDIR) }
     }
 
-    /// A key pressed outside: to the terminal's foreground; `false` where there is no terminal.
+    /// Sends a key pressed outside to the terminal's foreground; `false` if there is no terminal.
     pub fn key(&self, key: Key) -> bool {
         match self.terminal() {
             Some(terminal) => {

@@ -67,7 +67,7 @@ impl Vectors {
 /// User memory, from the front of the first vector to the end of the last.
 pub struct UserTransfer<'v, M: Machine> {
     user: UserMemory<'static, M>,
-    /// What is left; the first has `offset` bytes behind it.
+    /// The remaining vectors; `offset` bytes of the first are done.
     vectors: &'v [IoVec],
     offset: u64,
     left: usize,

@@ -1,4 +1,4 @@
-//! How the calling thread sees the tree of files: its directories, and its ids as permissions see them.
+//! The calling thread's view of the tree: its directories, and its ids for permission checks.
 
 use super::host::{Dentry, FileHost, View};
 use super::state::FsState;
@@ -9,7 +9,7 @@ use core::sync::atomic::Ordering;
 use quire_fs::{Place, Places, Powers, Who};
 use quire_heap::{Arc, OutOfMemory};
 
-/// Credentials as files see them.
+/// Credentials for the checks of the file layer.
 fn who(c: &Credentials, uid: u32, gid: u32, caps: Caps) -> Who {
     const POWERS: [(u32, Powers); 6] = [
         (cap::CHOWN, Powers::CHOWN),
@@ -25,19 +25,19 @@ fn who(c: &Credentials, uid: u32, gid: u32, caps: Caps) -> Who {
 }
 
 impl<M: Machine> Ctx<'_, M> {
-    /// How the caller sees the tree.
+    /// The caller's view of the tree.
     pub fn view(&self) -> Result<View<M>, Errno> {
         let fs = self.fs()?;
         Ok(View { places: self.places(fs)?, who: self.who(), umask: fs.umask() })
     }
 
-    /// The caller as the owner of what it makes, and for checks of permissions.
+    /// The caller as the owner of new files, and for permission checks.
     pub fn who(&self) -> Who {
         let c = self.credentials();
         who(c, c.file_user, c.file_group, c.capabilities.effective)
     }
 
-    /// Whether what the caller writes to keeps its set-id bits.
+    /// Whether files that the caller writes to keep their set-id bits.
     pub fn keeps_set_ids(&self) -> bool {
         self.credentials().may(cap::FSETID)
     }

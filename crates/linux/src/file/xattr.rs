@@ -1,5 +1,5 @@
-//! Extended attributes: no file system of this kernel has any. Linux answers so too for file systems without them, after it
-//! has checked the arguments, because programs tell "no such file" and "bad name" from "not here".
+//! Extended attributes: no file system of this kernel has any. As Linux does for such file systems, the calls check
+//! their arguments first. Programs tell "no such file" and "bad name" from "not supported".
 
 use super::path::{AT_FDCWD, find, only};
 use super::{Dentry, View};
@@ -16,12 +16,12 @@ const SIZE_MAX: u64 = 65536;
 
 type Found<M> = (View<M>, Hold<Dentry<M>>);
 
-/// What a path leads to; a link at its end itself, where `flags` say so.
+/// The dentry of a path; a link at its end itself, if `flags` say so.
 fn at<M: Machine>(ctx: &Ctx<'_, M>, path: u64, flags: u32) -> Result<Found<M>, Errno> {
     find(ctx, AT_FDCWD, path, flags)
 }
 
-/// What a descriptor is open on.
+/// The dentry of a descriptor.
 fn of<M: Machine>(ctx: &Ctx<'_, M>, fd: i32) -> Result<Found<M>, Errno> {
     Ok((ctx.view()?, ctx.file(fd)?.dentry.clone().into()))
 }
@@ -32,7 +32,7 @@ fn name<M: Machine>(ctx: &Ctx<'_, M>, at: u64) -> Result<Vec<u8>, Errno> {
     if name.is_empty() { Err(Errno::ERANGE) } else { Ok(name) }
 }
 
-/// The answer to a question about one attribute: the caller's rights to the file come before what the file can hold.
+/// The error for a request of one attribute: the caller's rights are checked before the file system's abilities.
 fn refuse<M: Machine>((view, dentry): Found<M>, name: &[u8], want: Want) -> Result<usize, Errno> {
     let own = [&b"security."[..], b"system."].iter().any(|prefix| name.starts_with(prefix));
     let trusted = name.starts_with(b"trusted.");
@@ -60,7 +60,7 @@ fn set<M: Machine>(
     if size > SIZE_MAX {
         return Err(Errno::E2BIG);
     }
-    // A value that cannot be read is told before one that cannot be kept.
+    // An unreadable value is reported before the lack of support.
     let mut piece = [0; 256];
     let mut read = 0;
     while read < size {

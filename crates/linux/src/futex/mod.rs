@@ -1,4 +1,4 @@
-//! Futexes: from system calls to the futex table of `quire_task`.
+//! Futex system calls over the futex table of `quire_task`.
 
 pub mod operation;
 pub mod robust;
@@ -14,7 +14,7 @@ use linux_raw_sys::general as raw;
 use quire_task::{FutexWait, Key};
 pub use table::Futexes;
 
-/// Every waker counts.
+/// Any waker wakes the waiter.
 pub(crate) const ANY: u32 = u32::MAX;
 
 fn check_address(at: u64) -> Result<(), Errno> {
@@ -24,24 +24,24 @@ fn check_address(at: u64) -> Result<(), Errno> {
     if at >= USER_END { Err(Errno::EFAULT) } else { Ok(()) }
 }
 
-/// The key of the word at `at`. Words of the process's own need no look at the map.
+/// The key of the word at `at`. Private words need no lookup in the map.
 fn key_of<M: Machine>(machine: &M, thread: &Thread<M>, at: u64, private: bool) -> Result<Key, Errno> {
     check_address(at)?;
-    // SAFETY: only the thread itself asks, for a word of its own memory.
+    // SAFETY: only the thread itself calls this, for a word of its own memory.
     let space = unsafe { thread.space.get() }.ok_or(Errno::EFAULT)?;
     if private {
-        // Not the key of the same word for those who ask for a shared one: words are aligned.
+        // Differs from the shared key of the same word, because words are aligned.
         return Ok((space.id(), at | 1));
     }
     let key = space.futex_key(at)?;
-    // Who asks for a shared one must be able to load it.
+    // A caller with a shared word must be able to load it.
     if machine.peek_user_u32(at).is_err() {
         machine.load_user_u32(at)?;
     }
     Ok(key)
 }
 
-/// Sleeps while the word at `at` holds `value`, until woken by somebody with a bit of `bitset`, or until `deadline`.
+/// Sleeps while the word at `at` holds `value`, until a waker with a bit of `bitset` wakes it, or until `deadline`.
 pub(crate) fn wait<M: Machine>(
     ctx: &mut Ctx<'_, M>,
     at: u64,
@@ -73,7 +73,7 @@ pub(crate) fn wait<M: Machine>(
                 None => Errno::ERESTARTSYS,
                 Some(deadline) => ctx.restart_with(Restart::Futex { at, value, bitset, private, deadline }),
             }),
-            // The page is not there: fetched without the bucket's lock, and looked at again.
+            // The page is not present: it is faulted in without the bucket's lock, and the word is compared again.
             Err(BadAddress { .. }) => {
                 machine.load_user_u32(at)?;
                 continue;
@@ -128,7 +128,7 @@ fn requeue<M: Machine>(
             Some(value) => linux.machine.peek_user_u32(from).map(|found| found == value),
         };
         match linux.futexes.table.requeue(linux.scheduler, key, other, wake, move_most, &mut check) {
-            // `FUTEX_CMP_REQUEUE` tells both numbers, the older call those that it woke.
+            // `FUTEX_CMP_REQUEUE` returns the sum, the older call only the woken ones.
             Ok(Some((woken, moved))) => return Ok(if expected.is_some() { woken + moved } else { woken }),
             Ok(None) => return Err(Errno::EAGAIN),
             Err(BadAddress { .. }) => {

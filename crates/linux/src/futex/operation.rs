@@ -1,4 +1,4 @@
-//! `FUTEX_WAKE_OP`: changes a second word and wakes by what it held.
+//! `FUTEX_WAKE_OP`: changes a second word, and wakes its waiters if its old value passes a comparison.
 
 use super::wake;
 use crate::Ctx;

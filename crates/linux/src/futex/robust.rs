@@ -1,4 +1,4 @@
-//! Robust futexes: what a thread held when it ended is marked so, and a waiter is woken.
+//! Robust futexes: those that an ending thread holds are marked, and a waiter is woken.
 
 use crate::errno::Errno;
 use crate::machine::Machine;
@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering;
 
 /// Bytes of `struct robust_list_head`.
 const HEAD_LEN: usize = 24;
-/// A list may be a circle, or garbage: as Linux, no more entries are followed.
+/// The most entries that are followed, as on Linux: a list may be a circle, or garbage.
 const MOST: usize = 2048;
 const WAITERS: u32 = 0x8000_0000;
 const OWNER_DIED: u32 = 0x4000_0000;
@@ -41,7 +41,7 @@ pub fn sys_get_robust_list<M: Machine>(ctx: &mut Ctx<'_, M>, tid: i32, head: u64
     Ok(0)
 }
 
-/// Goes through the calling thread's list. Whatever is wrong with it ends the walk: it is the program's own loss.
+/// Walks the calling thread's list. An invalid entry ends the walk.
 pub(crate) fn walk<M: Machine>(linux: &Linux<M>, thread: &Thread<M>) {
     let head = thread.robust_list.swap(0, Ordering::Relaxed);
     if head != 0 {
@@ -54,7 +54,7 @@ fn follow<M: Machine>(linux: &Linux<M>, thread: &Thread<M>, head: u64) -> Result
     let [first, offset, pending] = memory.read::<[u64; 3]>(head)?;
     let mut at = first;
     for _ in 0..MOST {
-        // The lowest bit marks priority inheritance, which is not there.
+        // The lowest bit marks priority inheritance, which is not supported.
         let entry = at & !1;
         if entry == head {
             break;
@@ -77,7 +77,7 @@ fn owner_died<M: Machine>(linux: &Linux<M>, thread: &Thread<M>, word: u64, pendi
     let mut old = machine.load_user_u32(word)?;
     loop {
         if pending && old == 0 {
-            // It was about to wake somebody.
+            // The thread ended before it could wake a waiter.
             super::wake_address(linux, thread, word, 1)?;
             return Ok(());
         }

@@ -24,7 +24,7 @@ pub(super) fn populate<M: Machine>(ctx: &Ctx<'_, M>, range: VirtRange) -> Result
     fault_in(ctx, range, None).map_err(|(_, error)| error)
 }
 
-/// As [`populate`]; `how` says which access. The error comes with what the core said.
+/// As [`populate`]; `how` is the access. The error is returned with the core's own error.
 fn fault_in<M: Machine>(
     ctx: &Ctx<'_, M>,
     range: VirtRange,
@@ -54,7 +54,7 @@ fn fault_in<M: Machine>(
             }
             match space.fault(at, access) {
                 Ok(_) => {}
-                // Unmapped meanwhile: looked up again, and found missing.
+                // Unmapped meanwhile: the next lookup reports the hole.
                 Err(FaultError::NotMapped) => break,
                 Err(error @ FaultError::OutOfMemory) => return Err((Some(error), Errno::ENOMEM)),
                 Err(error) if how.is_some() => return Err((Some(error), Errno::EFAULT)),
@@ -78,7 +78,7 @@ fn inherit<M: Machine>(ctx: &mut Ctx<'_, M>, address: u64, len: u64, how: Inheri
     }
 }
 
-/// As Linux does it: from mapping to mapping, up to the first that `how` does not fit.
+/// Goes from mapping to mapping up to the first that refuses `how`, as Linux does.
 fn inherit_up_to<M: Machine>(ctx: &mut Ctx<'_, M>, range: VirtRange, how: Inherit) -> Result<usize, Errno> {
     let space = ctx.space()?;
     let mut at = range.start;
@@ -111,7 +111,7 @@ pub fn sys_madvise<M: Machine>(ctx: &mut Ctx<'_, M>, address: u64, len: u64, wha
         raw::MADV_KEEPONFORK => {
             return inherit(ctx, address, len, Inherit { included: None, content: Some(Content::Copy) });
         }
-        // Hints about merging, huge pages, core files and ageing: there is nothing to do, but the range must be right.
+        // Hints about merging, huge pages, core files and ageing have no effect, but the range must be valid.
         raw::MADV_MERGEABLE
         | raw::MADV_UNMERGEABLE
         | raw::MADV_HUGEPAGE
@@ -174,7 +174,7 @@ pub fn sys_msync<M: Machine>(ctx: &mut Ctx<'_, M>, address: u64, len: u64, flags
     Ok(0)
 }
 
-/// Pages that `mincore` tells of at a time.
+/// Pages that `mincore` reports at a time.
 const BATCH: u64 = 512;
 
 /// `mincore`

@@ -9,10 +9,10 @@ use crate::user::USER_END;
 use quire_vm::map::{MapRequest, Placement, Tag, Wire};
 use quire_vm::{PAGE_SIZE, VirtRange};
 
-/// Bytes above the heap that stay free, so that it does not run into a neighbour unnoticed (as Linux: one page).
+/// Bytes above the heap that stay free, so that it does not grow into a neighbour unnoticed (one page, as on Linux).
 const GUARD: u64 = PAGE_SIZE;
 
-/// `brk`: never fails, but tells where the break is afterwards.
+/// `brk`: never fails, but returns the resulting break.
 pub fn sys_brk<M: Machine>(ctx: &mut Ctx<'_, M>, wanted: u64) -> Result<usize, Errno> {
     let Ok(memory) = ctx.space() else { return Ok(0) };
     let mut heap = memory.heap.lock();

@@ -4,15 +4,15 @@ use crate::file::executable::Executable;
 use crate::machine::Machine;
 use quire_heap::Vec;
 
-/// What an address space holds: a program.
+/// The program in an address space.
 pub struct Image<M: Machine> {
-    /// The file and its path, as `/proc/<pid>/exe` leads to it.
+    /// The file and its path, for `/proc/<pid>/exe`.
     pub file: Executable<M>,
     /// Where the arguments' strings are on the stack.
     pub arguments: (u64, u64),
     /// Where the environment's strings are.
     pub environment: (u64, u64),
-    /// The auxiliary vector, as `/proc/<pid>/auxv` shows it.
+    /// The auxiliary vector, for `/proc/<pid>/auxv`.
     pub vector: Vec<(u64, u64)>,
     /// Code, from the first to the last byte.
     pub code: (u64, u64),

@@ -1,4 +1,4 @@
-//! `mlock`, `mlock2`, `munlock`, `mlockall`, `munlockall`, and what the limit on locked memory allows.
+//! `mlock`, `mlock2`, `munlock`, `mlockall`, `munlockall`, and the limit on locked memory.
 
 use super::{AddressSpace, page_up};
 use crate::Ctx;
@@ -12,12 +12,12 @@ use linux_raw_sys::general as raw;
 use quire_vm::map::{Flags, Wire};
 use quire_vm::{MapError, PAGE_SIZE, VirtRange};
 
-/// What a process may lock at most, in bytes; `None`: as much as it likes (root).
+/// The most bytes that a process may lock; `None`: no limit (root).
 fn limit<M: Machine>(ctx: &Ctx<'_, M>) -> Option<u64> {
     (!ctx.credentials().may(cap::IPC_LOCK)).then(|| ctx.process().soft_limit(which::MEMLOCK))
 }
 
-/// EPERM for who may lock nothing at all.
+/// EPERM for a caller that may lock nothing at all.
 pub(super) fn may_lock<M: Machine>(ctx: &Ctx<'_, M>) -> Result<(), Errno> {
     if limit(ctx) == Some(0) { Err(Errno::EPERM) } else { Ok(()) }
 }
@@ -39,7 +39,7 @@ pub(crate) fn stack_may_grow<M: Machine>(thread: &Thread<M>, memory: &AddressSpa
     more == 0 || memory.wired_bytes().saturating_add(more) <= limit || free()
 }
 
-/// EAGAIN where `more` bytes, about to be mapped locked, are more than the limit leaves.
+/// EAGAIN if `more` bytes, about to be mapped locked, exceed the limit.
 pub(super) fn may_add<M: Machine>(ctx: &Ctx<'_, M>, more: u64) -> Result<(), Errno> {
     match limit(ctx) {
         Some(limit) if ctx.space()?.wired_bytes().saturating_add(more) > limit => Err(Errno::EAGAIN),
@@ -58,7 +58,7 @@ fn pages(address: u64, len: u64) -> Result<Option<VirtRange>, Errno> {
     if start < PAGE_SIZE || end > USER_END { Err(Errno::ENOMEM) } else { Ok(Some(VirtRange { start, end })) }
 }
 
-/// Bytes that are brought in between two looks at whether the caller was killed.
+/// Bytes that are faulted in between two checks whether the caller was killed.
 const STEP: u64 = 1 << 20;
 
 fn wire<M: Machine>(ctx: &Ctx<'_, M>, range: VirtRange, how: Wire) -> Result<usize, Errno> {
@@ -71,7 +71,7 @@ fn wire<M: Machine>(ctx: &Ctx<'_, M>, range: VirtRange, how: Wire) -> Result<usi
         }
         let end = range.end.min(at + STEP);
         result = match space.make_resident(VirtRange { start: at, end }) {
-            // All of it was mapped when it was wired: what another thread has unmapped since then is that thread's affair.
+            // All of it was mapped when it was wired. Another thread has unmapped pages since then, which is no error.
             Err(MapError::NotMapped) => Ok(()),
             done => done,
         };
@@ -80,7 +80,7 @@ fn wire<M: Machine>(ctx: &Ctx<'_, M>, range: VirtRange, how: Wire) -> Result<usi
     match result {
         Ok(()) => Ok(0),
         Err(MapError::OutOfMemory) => Err(Errno::EAGAIN),
-        // A hole, or something that cannot be made resident.
+        // A hole, or a page that cannot be made resident.
         Err(MapError::NotMapped | MapError::Protection) => Err(Errno::ENOMEM),
         Err(error) => Err(error.into()),
     }
@@ -91,7 +91,7 @@ fn lock<M: Machine>(ctx: &Ctx<'_, M>, address: u64, len: u64, how: Wire) -> Resu
     let Some(range) = pages(address, len)? else { return Ok(0) };
     if let Some(limit) = limit(ctx) {
         let memory = ctx.space()?;
-        // What is locked already is not counted twice.
+        // Pages that are locked already are not counted twice.
         let after = memory.wired_bytes().saturating_add(range.len()).saturating_sub(memory.wired_in(range));
         if after > limit {
             return Err(Errno::ENOMEM);
@@ -141,7 +141,7 @@ pub fn sys_mlockall<M: Machine>(ctx: &mut Ctx<'_, M>, flags: u32) -> Result<usiz
         if how == Wire::Now {
             let mut at = PAGE_SIZE;
             while let Some(range) = next_mapped(memory, at) {
-                // What cannot be made resident is no error here.
+                // A page that cannot be made resident is no error here.
                 let _as_far_as_it_goes = super::advise::populate(ctx, range);
                 at = range.end;
             }

@@ -1,4 +1,4 @@
-//! `mmap` and `munmap`, and how many mappings a program may have.
+//! `mmap` and `munmap`, and the limit on a program's mappings.
 
 use super::page_up;
 use crate::errno::Errno;
@@ -27,7 +27,7 @@ const LOCKED: u32 = raw::MAP_LOCKED;
 const HUGETLB: u32 = raw::MAP_HUGETLB;
 const SYNC: u32 = raw::MAP_SYNC;
 const BELOW_4_GIB: u32 = raw::MAP_32BIT;
-/// What MAP_SHARED_VALIDATE accepts; other kinds ignore bits that they do not know.
+/// The flags that MAP_SHARED_VALIDATE accepts; other types ignore unknown bits.
 const KNOWN: u32 = TYPE
     | FIXED
     | FIXED_NOREPLACE
@@ -43,7 +43,7 @@ const KNOWN: u32 = TYPE
     | raw::MAP_EXECUTABLE
     | raw::MAP_STACK;
 
-/// The protection that `PROT_*` bits ask for.
+/// The protection of `PROT_*` bits.
 pub(super) fn prot_of(bits: u32) -> Prot {
     let mut prot = Prot::empty();
     prot.set(Prot::READ, bits & raw::PROT_READ != 0);
@@ -52,7 +52,7 @@ pub(super) fn prot_of(bits: u32) -> Prot {
     prot
 }
 
-/// What a placement in the low 2 GiB starts from, and where those end: Linux's window for MAP_32BIT.
+/// The start and end of the window for MAP_32BIT: Linux's, in the low 2 GiB.
 const LOW: (u64, u64) = (0x4000_0000, 0x8000_0000);
 
 fn placement(address: u64, flags: u32) -> Result<Placement, Errno> {
@@ -64,18 +64,18 @@ fn placement(address: u64, flags: u32) -> Result<Placement, Errno> {
         return Err(Errno::EINVAL);
     }
     if address < PAGE_SIZE {
-        // The first page is never mapped: what it would be good for is attacks.
+        // The first page is never mapped, because only attacks would use it.
         return Err(Errno::EPERM);
     }
     Ok(if flags & FIXED_NOREPLACE != 0 { Placement::FixedNoReplace(address) } else { Placement::Fixed(address) })
 }
 
-/// The heuristic of Linux's overcommit mode 0: a single request for more than there is at all is a mistake.
+/// The heuristic of Linux's overcommit mode 0: a single request for more than all memory is a mistake.
 pub(super) fn refuse_obvious_overcommit<M: Machine>(linux: &Linux<M>, bytes: u64) -> Result<(), Errno> {
     if bytes / PAGE_SIZE > linux.vm.frames().total() + linux.vm.swap().total() { Err(Errno::ENOMEM) } else { Ok(()) }
 }
 
-/// The error where something lies in the way of a mapping that must not replace anything. (Only the map itself decides.)
+/// The error of a mapping that must not replace another, if there is one. (Only the map itself decides.)
 fn refuse_to_replace<M: Machine>(ctx: &Ctx<'_, M>, at: Placement, len: u64) -> Result<(), Errno> {
     let Placement::FixedNoReplace(at) = at else { return Ok(()) };
     let mut next = None;
@@ -87,7 +87,8 @@ fn refuse_to_replace<M: Machine>(ctx: &Ctx<'_, M>, at: Placement, len: u64) -> R
 }
 
 impl<M: Machine> Linux<M> {
-    /// Changes it, for programs that run as for new ones. One that a fork or an exec makes just now may keep the old number.
+    /// Changes it, for running programs and for new ones. A program that a concurrent fork or exec makes may keep the
+    /// old number.
     pub fn set_max_map_count(&self, count: u64) {
         self.map_count.store(count, Ordering::SeqCst);
         for process in self.ids.processes() {
@@ -112,7 +113,7 @@ pub fn sys_mmap<M: Machine>(
         return Err(Errno::EINVAL);
     }
     if len == 0 {
-        // Linux looks at the descriptor first.
+        // Linux checks the descriptor first.
         return if flags & ANONYMOUS == 0 {
             Err(ctx.file(fd).err().unwrap_or(Errno::EINVAL))
         } else {
@@ -154,7 +155,7 @@ pub fn sys_mmap<M: Machine>(
     }
     if flags & ANONYMOUS == 0 {
         let found = file::mappable(ctx, fd, wanted.contains(Prot::WRITE), shared);
-        // What is in the way comes before what the file allows, as on Linux.
+        // Mappings in the way are reported before the file's permissions, as on Linux.
         if !matches!(found, Err(Errno::EBADF)) {
             refuse_to_replace(ctx, at, len)?;
         }
@@ -166,7 +167,7 @@ pub fn sys_mmap<M: Machine>(
             return Err(if file.max_prot.contains(wanted & Prot::EXEC) { Errno::EACCES } else { Errno::EPERM });
         }
         request.max_prot = file.max_prot;
-        // Announced until the mapping is there: a seal against writing finds either.
+        // Announced until the mapping exists, so that a seal against writing finds the announcement or the mapping.
         to_store = if shared && file.max_prot.contains(Prot::WRITE) { file.to_store() } else { Ok(None) };
         if let Err(sealed) = &to_store {
             if wanted.contains(Prot::WRITE) {
@@ -204,7 +205,7 @@ pub fn sys_munmap<M: Machine>(ctx: &mut Ctx<'_, M>, address: u64, len: u64) -> R
     let range = range(address, len)?;
     match ctx.space()?.unmap(range) {
         Err(MapError::Invalid) if range.start < PAGE_SIZE => {
-            // Page 0 is never mapped, so there is nothing to unmap there; the rest of the range counts.
+            // Page 0 is never mapped, so only the rest of the range is unmapped.
             if range.end > PAGE_SIZE {
                 ctx.space()?.unmap(VirtRange { start: PAGE_SIZE, ..range })?;
             }

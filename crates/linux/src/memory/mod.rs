@@ -1,4 +1,4 @@
-//! Address spaces as Linux sees them: the map, the heap's end, what program it holds; and the calls that change them.
+//! Linux's address spaces: the map, the heap and the program in it, and the calls that change them.
 
 pub mod advise;
 pub mod brk;
@@ -21,7 +21,7 @@ use quire_sync::Mutex;
 use quire_task::powers::{self, Openness};
 use quire_vm::{Space, SpaceRef};
 
-/// Where the heap (`brk`) is.
+/// The heap (`brk`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Heap {
     /// Its first byte; never moves.
@@ -30,17 +30,17 @@ pub struct Heap {
     pub end: u64,
 }
 
-/// An address space and what belongs to it. Shared by the threads of a process, and with children made by CLONE_VM. On lines of
-/// its own: those that lie side by side belong to different CPUs.
+/// An address space with its program and heap. Shared by the threads of a process, and with children made by CLONE_VM.
+/// Aligned to cache lines, because neighbouring spaces run on different CPUs.
 #[repr(C, align(64))]
 pub struct AddressSpace<M: Machine> {
     /// The map.
     pub space: SpaceRef<M>,
     /// The program.
     pub image: Arc<Image<M>>,
-    /// Whether its owner's other processes may look at it. Written where the powers of one that runs in it change.
+    /// Whether its owner's other processes may read it. Written when the powers of a thread in it change.
     dumpable: Openness,
-    /// Every fault reads what is before.
+    /// Every fault reads the fields before.
     _heap: Line,
     /// The heap. A sleeping lock: `brk` changes the map while it holds it.
     pub heap: Mutex<Heap>,
@@ -59,12 +59,12 @@ impl<M: Machine> AddressSpace<M> {
         AddressSpace { space, image, dumpable: Openness::new(dumpable), _heap: Line, heap: Mutex::new(heap) }
     }
 
-    /// Whether its owner's other processes may look at it.
+    /// Whether its owner's other processes may read it.
     pub fn is_dumpable(&self) -> bool {
         self.dumpable.is_open()
     }
 
-    /// The same, for those that change it. Closed before new ids are shown: see [`powers`].
+    /// The same, for a thread that changes it. It is closed before new ids are shown: see [`powers`].
     pub fn dumpable(&self) -> &Openness {
         &self.dumpable
     }

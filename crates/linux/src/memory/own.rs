@@ -1,8 +1,8 @@
-//! Which space is a thread's own, and what others may do with it.
+//! A thread's own address space, and the rights of other threads on it.
 //!
-//! A thread's own space is an [`OwnSpace`]. It changes in one place, [`enter`](OwnSpace::enter), for good: by exec and at the
-//! thread's end. Whatever looks at another thread's space gets a [`Foreign`] one, which has no way to become a thread's own, and
-//! neither page tables to switch to nor a map to change.
+//! A thread's own space is an [`OwnSpace`]. Only [`enter`](OwnSpace::enter) changes it, by exec and at the thread's
+//! end. A reader of another thread's space gets a [`Foreign`]. That cannot become a thread's own, and gives access
+//! neither to the page tables nor to the map.
 
 use super::AddressSpace;
 use crate::machine::Machine;
@@ -12,7 +12,7 @@ use quire_heap::{Arc, Weak};
 use quire_vm::FaultError;
 use quire_vm::map::{EntryInfo, Holdings, Limits, SpaceStats};
 
-/// The address space that a thread runs in; none once it has left it.
+/// The address space that a thread runs in; none after it has left it.
 pub struct OwnSpace<M: Machine>(Owned<Option<Arc<AddressSpace<M>>>>);
 
 impl<M: Machine> OwnSpace<M> {
@@ -27,12 +27,13 @@ impl<M: Machine> OwnSpace<M> {
     /// As for [`Owned::get`].
     #[inline(always)]
     pub unsafe fn get(&self) -> Option<&Arc<AddressSpace<M>>> {
-        // SAFETY: the owner calls this, and replaces the space only while it holds no view of it, as `Owned::get` asks.
+        // SAFETY: the owner calls this, and replaces the space only while it holds no view of it, as `Owned::get`
+        // requires.
         unsafe { self.0.get() }.as_ref()
     }
 
-    /// From now on the thread runs in `new`, or in no space. Returns the one before, for the caller to drop: its last count may
-    /// only go once no CPU runs in it for this thread.
+    /// Makes the thread run in `new`, or in no space. Returns the old space for the caller to drop: its last reference
+    /// may go only when no CPU runs in it for this thread.
     ///
     /// # Safety
     /// As for [`Owned::replace`], and the thread runs on this CPU.
@@ -41,7 +42,7 @@ impl<M: Machine> OwnSpace<M> {
         // First the thread has the new space (a switch back to it activates that one), then its CPU leaves the old one.
         // SAFETY: by this function's contract; the view below begins after the change.
         let (old, new) = unsafe { (self.0.replace(new), self.0.get()) };
-        // SAFETY: the machine loads them, and leaves them before the space goes.
+        // SAFETY: the machine loads the page tables, and leaves them before the space is freed.
         machine.activate(new.as_ref().map(|space| unsafe { space.page_tables() }));
         old
     }
@@ -51,13 +52,13 @@ impl<M: Machine> OwnSpace<M> {
         self.0.look(Option::is_none)
     }
 
-    /// The space as others may look at it.
+    /// The space for other threads.
     pub fn borrow(&self) -> Option<Foreign<M>> {
         self.0.look(|space| space.clone()).map(Foreign)
     }
 }
 
-/// The space of a thread that is not the one that looks at it (or may be another one).
+/// The space of a thread that need not be the reader.
 pub struct Foreign<M: Machine>(Arc<AddressSpace<M>>);
 
 impl<M: Machine> Foreign<M> {
@@ -66,32 +67,32 @@ impl<M: Machine> Foreign<M> {
         &self.0.image
     }
 
-    /// Whether its owner's other processes may look at it.
+    /// Whether its owner's other processes may read it.
     pub fn is_dumpable(&self) -> bool {
         self.0.is_dumpable()
     }
 
-    /// Whether both are of the same space.
+    /// Whether both are the same space.
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// The same, without keeping it: what is open does not keep the memory of a process that ends.
+    /// A weak reference: an open file does not keep the memory of a process that ends.
     pub fn downgrade(&self) -> Weak<AddressSpace<M>> {
         Arc::downgrade(&self.0)
     }
 
-    /// The space, unless everybody has left it.
+    /// The space, unless all threads have left it.
     pub fn again(weak: &Weak<AddressSpace<M>>) -> Option<Self> {
         weak.upgrade().map(Foreign)
     }
 
-    /// Fills `to` with the bytes from `at` on; returns how many there were. May sleep.
+    /// Fills `to` with the bytes from `at` on; returns how many were read. May sleep.
     pub fn read(&self, at: u64, to: &mut [u8]) -> Result<usize, FaultError> {
         self.0.read(at, to)
     }
 
-    /// Counts of what it holds.
+    /// Its statistics.
     pub fn stats(&self) -> SpaceStats {
         self.0.stats()
     }
@@ -116,7 +117,7 @@ impl<M: Machine> Foreign<M> {
         self.0.entries(from, f)
     }
 
-    /// What its end would give back.
+    /// The memory that its end would free.
     pub(crate) fn holdings(&self) -> Holdings {
         self.0.holdings()
     }
@@ -126,13 +127,13 @@ impl<M: Machine> Foreign<M> {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Takes its private memory: all threads that run in it must have been told to end. May sleep.
+    /// Frees its private memory. All threads that run in it must have been killed. May sleep.
     pub(crate) fn reap(&self) {
         self.0.condemn();
         self.0.reap();
     }
 
-    /// Changes what it may grow to, for `prlimit`.
+    /// Changes the limits of its size, for `prlimit`.
     pub(crate) fn change_limits(&self, change: impl FnOnce(Limits) -> Limits) {
         self.0.set_limits(change(self.0.limits()));
     }

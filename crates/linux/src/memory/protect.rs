@@ -28,7 +28,8 @@ pub fn sys_mprotect<M: Machine>(ctx: &mut Ctx<'_, M>, address: u64, len: u64, pr
     }
     let mut start = address;
     if prot & (raw::PROT_GROWSDOWN | raw::PROT_GROWSUP) != 0 {
-        // The whole stack that the range ends in: what dynamic loaders ask for to make stacks executable.
+        // The range is extended over the whole stack that it ends in: dynamic loaders use this to make stacks
+        // executable.
         let mut below = None;
         ctx.space()?.entries(address, &mut |entry| {
             below = (entry.range.contains(address) && entry.attributes.flags.contains(Flags::GROWS_DOWN))

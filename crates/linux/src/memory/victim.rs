@@ -1,20 +1,23 @@
-//! Memory is out: a process is chosen and ends, and everybody else waits for what it held.
+//! Out of memory: a process is chosen and ends, and the other threads that need memory wait for its memory.
 //!
-//! # When
-//! The memory core has decided that programs get nowhere ([`quire_vm::reclaim::scan`]): a fault, or a system call that needs memory, gets its
-//! error and comes to [`Linux::out_of_memory`]. There it waits until a victim's memory is back, and then tries again.
+//! # Trigger
+//! The memory core has decided that programs make no progress ([`quire_vm::reclaim::scan`]). A fault or a system call
+//! that needs memory gets its error, and calls [`Linux::out_of_memory`]. There it waits until a victim's memory is
+//! free, and then tries again.
 //!
-//! # Who
-//! The process that holds most: resident pages, pages in swap and page tables, and for each point of `oom_score_adj` a thousandth of
-//! memory and swap more, as on Linux. One with -1000 is exempt. Process 1 ends only where nothing else could. Processes that share an
-//! address space end together. `/proc/<pid>/oom_score` shows the same figure, scaled as Linux does.
+//! # Choice of the victim
+//! The victim is the process that holds most: resident pages, pages in swap and page tables. Each point of
+//! `oom_score_adj` adds a thousandth of memory and swap, as on Linux. A process with -1000 is exempt. Process 1 ends
+//! only if no other process can. Processes that share an address space end together. `/proc/<pid>/oom_score` shows the
+//! same figure, scaled as Linux does.
 //!
-//! # How it ends
+//! # End of the victim
 //! 1. Its threads are killed. A thread that is ending waits for no memory, and may use a part of the reserve
 //!    ([`is_ending`](quire_vm::Machine::is_ending)); interruptible waits end.
-//! 2. Where it has not left its memory after [`GRACE`], because a thread of it waits for something else, its memory is condemned and taken
-//!    ([`reap`](quire_vm::Space::reap)). So a victim may hold a lock that the waiters' locks depend on.
-//! 3. Where it still has memory after a second ([`victims`](crate::process::victims)), it is given up, and another victim may be chosen.
+//! 2. If it has not left its memory after [`GRACE`], because a thread of it waits for another event, its memory is
+//!    condemned and freed ([`reap`](quire_vm::Space::reap)). So a victim may hold a lock that waiters need.
+//! 3. If it still has memory after a second ([`victims`](crate::process::victims)), it is given up, and another victim
+//!    may be chosen.
 //!
 //! There is one victim at a time, so that a burst of refused faults ends one process and not ten.
 //!
@@ -37,7 +40,7 @@ use quire_vm::map::Holdings;
 pub const EXEMPT: i32 = -1000;
 
 impl<M: Machine> Process<M> {
-    /// By how much memory it stands out as a victim, in pages, and what it holds. `None`: it is exempt, or holds nothing.
+    /// Its badness as a victim, in pages, and the memory that it holds. `None`: it is exempt, or holds nothing.
     fn badness(&self) -> Option<(i64, Holdings)> {
         let held = self.memory()?.holdings();
         Some((badness(held, self.oom_adjust.load(Ordering::Relaxed), self.linux.total_pages())?, held))
@@ -64,7 +67,7 @@ fn score(points: i64, total: u64) -> u64 {
     u64::try_from(share.saturating_add(1000).saturating_mul(2) / 3).unwrap_or(0)
 }
 
-/// A victim that was found.
+/// A chosen victim.
 struct Choice<M: Machine> {
     process: Arc<Process<M>>,
     points: i64,
@@ -72,10 +75,10 @@ struct Choice<M: Machine> {
 }
 
 impl<M: Machine> Linux<M> {
-    /// The calling thread was refused memory that nothing but the end of a process can give; `why` says in which situation, for the log. Chooses
-    /// and kills a victim, or waits for the one that is dying. Returns whether to try again; not where the calling thread must end
-    /// itself. May sleep; the caller holds no lock that a system call's end needs. For faults, and for system calls that would
-    /// fail otherwise.
+    /// Called by a thread that was refused memory that only the end of a process can free; `why` is the situation, for
+    /// the log. Chooses and kills a victim, or waits for a dying one. Returns whether to try again; false if the
+    /// calling thread must end itself. May sleep; the caller holds no lock that a system call's end needs. For faults,
+    /// and for system calls that would fail otherwise.
     #[cold]
     pub fn out_of_memory(&'static self, why: &str) -> bool {
         let me = self.current();
@@ -95,7 +98,7 @@ impl<M: Machine> Linux<M> {
         }
         {
             let _one = self.victims.choosing.lock();
-            // Others chose before, or something ended while this thread was on its way here.
+            // Another thread chose a victim before, or memory was freed meanwhile.
             if self.victims.process().is_some() || !self.is_short() {
                 return !me.killed();
             }
@@ -104,14 +107,14 @@ impl<M: Machine> Linux<M> {
         if me.killed() {
             return false;
         }
-        // Most are gone by the next look.
+        // Most victims have left their memory by the next check.
         self.wait_for_victim(me, now() + GRACE);
         !me.killed()
     }
 
-    /// The calling thread was refused memory `times` times, although others could have had some each time; `why` says for what. Its own
-    /// process ends. Process 1, and a process that shares its memory, goes on instead, and the process that holds most ends. Returns
-    /// whether to try again. May sleep, as [`Linux::out_of_memory`].
+    /// Called by a thread that was refused memory `times` times, although memory was free each time; `why` is the
+    /// request. Its own process ends. For process 1, and for a process that shares its memory, the process that holds
+    /// most ends instead. Returns whether to try again. May sleep, as [`Linux::out_of_memory`].
     #[cold]
     pub fn end_for_defeats(&'static self, why: &str, times: u32) -> bool {
         let me = self.current();
@@ -137,19 +140,19 @@ impl<M: Machine> Linux<M> {
             }
         }
         self.wait_for_victim(me, now() + GRACE);
-        // Where memory is not short the wait is over at once, and the victim needs a CPU to end.
+        // If memory is not short the wait ends at once, and the victim needs a CPU to end.
         self.scheduler.yield_now();
         !me.killed()
     }
 
-    /// Sleeps until the victim has left its memory, or memory came from elsewhere (true), or until `deadline`.
+    /// Sleeps until the victim has left its memory or other memory is free (true), or until `deadline`.
     fn wait_for_victim(&self, me: &Thread<M>, deadline: u64) -> bool {
         let gone = || self.victims.process().is_none_or(|process| process.has_left_memory());
         let ready = || (gone() || !self.is_short()).then_some(());
         self.victims.waits.wait_until(Some(deadline), || me.killed(), ready).is_ok()
     }
 
-    /// Whether memory is still short when all that CPUs keep is counted.
+    /// Whether memory is still short when the frames cached by CPUs are counted.
     fn is_short(&self) -> bool {
         if !self.vm.frames().is_low() {
             return false;
@@ -167,7 +170,7 @@ impl<M: Machine> Linux<M> {
     /// `choosing` is held.
     fn kill_one(&'static self, me: &Thread<M>, why: &str) {
         let Some(choice) = self.choose() else {
-            // Exempt processes hold all there is. Process 1's end stops the machine, as Linux panics here.
+            // Exempt processes hold all memory. Process 1's end stops the machine, as Linux panics here.
             self.machine.log(format_args!("out of memory: {why}, and all processes are exempt"));
             if let Some(first) = self.first.lock().clone() {
                 self.kill_process(&first, crate::signal::Signal::KILL);
@@ -194,7 +197,7 @@ impl<M: Machine> Linux<M> {
         let before = self.victims.dying.lock().replace(Dying { process: victim.clone(), since: now(), reaped: false });
         drop(before);
         self.kill_process(&victim, crate::signal::Signal::KILL);
-        // Those that share the memory keep it, too.
+        // Processes that share the memory end too.
         if let Some(memory) = memory {
             for other in self.ids.processes() {
                 if !Arc::ptr_eq(&other, &victim) && other.memory().is_some_and(|theirs| theirs.is_same(&memory)) {
@@ -204,7 +207,7 @@ impl<M: Machine> Linux<M> {
         }
     }
 
-    /// The process to end. `None`: all that hold memory are exempt.
+    /// The process to end. `None`: all processes that hold memory are exempt.
     fn choose(&self) -> Option<Choice<M>> {
         let init = self.first.lock().as_ref().cloned();
         let init_memory = init.as_ref().and_then(|init| init.memory());
@@ -218,7 +221,7 @@ impl<M: Machine> Linux<M> {
             let shared = init_memory.as_ref().is_some_and(|theirs| memory.is_same(theirs));
             drop(memory);
             if process.is_exiting() && !shared {
-                // What ends by itself gives its memory back, and nobody else needs to.
+                // A process that is ending already frees its memory, so no other has to end.
                 return Some(Choice { process, points: i64::MAX, held: Holdings::default() });
             }
             let Some((points, held)) = process.badness() else {
@@ -227,7 +230,7 @@ impl<M: Machine> Linux<M> {
             };
             let choice = Choice { process, points, held };
             if shared {
-                // Process 1, or what it waits for in a vfork.
+                // Process 1, or its child in a vfork.
                 if first.is_none() {
                     first = Some(choice);
                 }
@@ -241,7 +244,7 @@ impl<M: Machine> Linux<M> {
     /// Takes the memory of the victim, which has not left it in time.
     fn reap_victim(&self) {
         let Some(memory) = self.victims.process().and_then(|process| process.memory()) else { return };
-        // All that share it were killed with it.
+        // All processes that share the memory were killed with it.
         memory.reap();
         drop(memory);
         self.victims.waits.wake_all();

@@ -11,7 +11,7 @@ use quire_fs::{FileKind, FsError, OpenFlags};
 use quire_heap::{Arc, Vec, unsize};
 
 struct Descriptors<M: Machine>(About<M>);
-/// Of one descriptor. What it names is looked up again when the link is used, after the looker was checked.
+/// The link of one descriptor. Its file is looked up again when the link is used, after the reader was checked.
 struct Link<M: Machine>(About<M>, u32);
 
 /// The directory.

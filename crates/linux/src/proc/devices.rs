@@ -1,5 +1,5 @@
-//! `/sys`: processors, memory domains and large pages, as C libraries, runtimes and `lscpu` ask for them. All processors
-//! count as cores of one package.
+//! `/sys`: processors, memory domains and large pages, for C libraries, runtimes and `lscpu`. All processors count as
+//! cores of one package.
 
 use super::node::{Directory, Each, Item, Short, Table, What, directory, number, put};
 use super::root::About;
@@ -90,7 +90,8 @@ impl Set {
         put!(out, "\n")
     }
 
-    /// As Linux's bit masks: groups of 32 bits in hexadecimal, the highest first, as many digits as the machine has processors.
+    /// As Linux's bit masks: groups of 32 bits in hexadecimal, the highest first, as many digits as the machine has
+    /// processors.
     fn map(&self, out: &mut Text) -> Written {
         let groups = self.width.div_ceil(32);
         for group in (0..groups).rev() {
@@ -106,7 +107,8 @@ impl Set {
     }
 }
 
-/// A directory with the names of a table, and one directory for each number below `count`, called `prefix` and the number.
+/// A directory with the names of a table, and one directory for each number below `count`, called `prefix` and the
+/// number.
 struct Numbered<M: Machine> {
     names: Table<M, About<M>>,
     prefix: &'static str,
@@ -120,7 +122,7 @@ const NUMBERED: u64 = 1000;
 const STEP: u64 = 100;
 
 impl<M: Machine> Numbered<M> {
-    /// The directory's own inode number; those of what is in it follow.
+    /// The directory's own inode number; those of its entries follow.
     fn at(&self, n: usize) -> u64 {
         self.names.numbers + STEP * (1 + n as u64)
     }
@@ -141,7 +143,7 @@ impl<M: Machine> GeneratedDirectory<FileHost<M>> for Numbered<M> {
         if after < NUMBERED && !self.names.list_items(after, each) {
             return Ok(());
         }
-        // The cookie of directory `n` is `NUMBERED + 1 + n`: the listing goes on with the next.
+        // The cookie of directory `n` is `NUMBERED + 1 + n`: the listing continues with the next.
         let first = usize::try_from(after.saturating_sub(NUMBERED)).unwrap_or(usize::MAX);
         for n in first..self.count {
             let name = Short::new(format_args!("{}{n}", self.prefix));
@@ -239,7 +241,7 @@ impl<M: Machine> Names<M> {
     ];
 }
 
-/// Inode numbers of what is in `cpuN/topology`: in the middle of those of `cpuN`.
+/// Inode numbers of the entries of `cpuN/topology`: in the middle of those of `cpuN`.
 fn topology_numbers(cpu: usize) -> u64 {
     1_000_000 + STEP * (1 + cpu as u64) + STEP / 2
 }
@@ -257,7 +259,7 @@ fn has_cpu<M: Machine>(about: &About<M>, out: &mut Text) -> Written {
     Set { mask, width: domains(about) }.list(out)
 }
 
-/// What firmware says of distances is not read: 10 to itself and 20 to each other, as Linux has it then.
+/// The firmware's distances are not read: 10 to itself and 20 to each other, as Linux has it without them.
 fn distance<M: Machine>(node: &One<M>, out: &mut Text) -> Written {
     for other in 0..domains(&node.0) {
         put!(out, "{}{}", if other == 0 { "" } else { " " }, if other == node.1 { 10 } else { 20 })?;

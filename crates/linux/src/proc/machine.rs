@@ -68,7 +68,7 @@ pub(super) fn memory_info<M: Machine>(about: &About<M>, out: &mut Text) -> Resul
     let [active, inactive, laundry] = queue_lengths(about);
     let (tables, stacks) = (vm.stats().table_pages(), vm.stats().stack_pages());
     let shared = vm.stats().shared_pages();
-    // All that is in use is something of the kernel's or a page of an object.
+    // A frame in use belongs to the kernel, or is a page of an object.
     let kernel = tables + stacks + vm.stats().buffer_pages() + slabs;
     let private = total.saturating_sub(free + kernel + shared);
     let rows = [
@@ -103,7 +103,7 @@ pub(super) fn memory_info<M: Machine>(about: &About<M>, out: &mut Text) -> Resul
     Ok(())
 }
 
-/// Pages that are active, inactive and waiting to be written, those included that are on their way there.
+/// Pages that are active, inactive and waiting to be written, with those on their way there.
 fn queue_lengths<M: Machine>(about: &About<M>) -> [u64; 3] {
     let queues = about.0.vm.queues();
     queues.drain_batches();
@@ -123,7 +123,7 @@ pub(super) fn slab_info<M: Machine>(about: &About<M>, out: &mut Text) -> Result<
     put!(out, "# name object-bytes frames objects\n")?;
     for cache in vm.heap().caches().iter().chain(vm.map_memory().caches()).chain(vm.object_memory().caches()) {
         put!(out, "{} {} {} ", cache.label(), cache.object_size(), cache.frames())?;
-        // Objects that are in use, where nothing else runs: other CPUs' lists change while they are counted. That walks them.
+        // Objects in use, exact only if no other CPU runs: the count walks other CPUs' lists, which change meanwhile.
         // SAFETY: the cache is one of `vm`'s, which it is given.
         match if cfg!(debug_assertions) { unsafe { cache.in_use(vm) }.ok() } else { None } {
             Some(objects) => put!(out, "{objects}\n")?,
@@ -190,7 +190,7 @@ pub(super) fn vm_stat<M: Machine>(about: &About<M>, out: &mut Text) -> Result<()
         ("nr_writeback", vm.io().writing()),
         ("nr_reserve", vm.frames().reserve()),
         ("nr_reserve_floor", vm.frames().floor()),
-        // The fewest that were ever left: all of the reserve where memory was never short.
+        // The fewest frames ever left: all of the reserve if memory was never short.
         ("nr_reserve_lowest", vm.frames().lowest().unwrap_or(vm.frames().reserve())),
     ];
     for (name, pages) in now {

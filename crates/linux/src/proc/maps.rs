@@ -1,4 +1,4 @@
-//! `maps` and what is summed up from it.
+//! `maps` and sums over it.
 
 use super::node::put;
 use crate::machine::Machine;
@@ -12,7 +12,7 @@ use quire_vm::{PAGE_SIZE, Prot};
 
 pub(super) fn maps<M: Machine>(memory: &Foreign<M>, out: &mut Text) -> Result<(), FsError> {
     let mut result = Ok(());
-    // A line may become as long as a path.
+    // A line may be as long as a path.
     let mut line = Vec::<u8>::new();
     memory.entries(0, &mut |entry| {
         let a = entry.attributes;
@@ -35,7 +35,7 @@ pub(super) fn maps<M: Machine>(memory: &Foreign<M>, out: &mut Text) -> Result<()
                 Tag::None if s == 's' => line.write_str("/dev/zero (deleted)")?,
                 Tag::None => {}
             }
-            // Names stand in one column, where the addresses leave room.
+            // Names stand in one column, if the addresses leave room.
             let name_len = line.len() - name_at;
             if name_len != 0 && name_at < COLUMN {
                 (name_at..COLUMN).try_for_each(|_| line.write_char(' '))?;
@@ -49,7 +49,7 @@ pub(super) fn maps<M: Machine>(memory: &Foreign<M>, out: &mut Text) -> Result<()
     result
 }
 
-/// Where Linux puts the names.
+/// Linux's column of the names.
 const COLUMN: usize = 73;
 
 /// `smaps_rollup`: sums over the whole space.

@@ -1,7 +1,7 @@
 //! Files that show another process's memory: arguments, environment, auxiliary vector, map.
 //!
-//! Whoever opens one of them is checked then, and the file is bound to the memory that was granted: a program that the process
-//! starts later is not shown by a file that is open already. What is open does not keep the memory.
+//! A reader is checked when it opens one of them, and the file is bound to the granted memory. An open file does not
+//! show a program that the process starts later. It does not keep the memory either.
 
 use super::maps;
 use super::process::About;
@@ -14,12 +14,12 @@ use quire_vm::FaultError;
 
 type Write<M> = fn(&Foreign<M>, &mut Text) -> Result<(), FsError>;
 
-/// A text about memory that was granted.
+/// A text about granted memory.
 struct Bound<M: Machine>(Option<Weak<AddressSpace<M>>>, Write<M>);
 
 impl<M: Machine> GeneratedFile for Bound<M> {
     fn text(&self, out: &mut Text) -> Result<(), FsError> {
-        // Nothing of a process that has ended.
+        // Empty for a process that has ended.
         let memory = self.0.as_ref().and_then(Foreign::again);
         memory.map_or(Ok(()), |memory| self.1(&memory, out))
     }
@@ -30,10 +30,10 @@ fn bind<M: Machine>(about: &About<M>, write: Write<M>) -> Result<Arc<dyn Generat
     Ok(unsize!(Arc::try_new(Bound(granted.memory.as_ref().map(Foreign::downgrade), write))?))
 }
 
-/// Copies the bytes `start..end` of the process's memory; stops where they cannot be read. An error where there is no memory for
-/// a page of it.
+/// Copies the bytes `start..end` of the process's memory; stops where they cannot be read. An error where there is no
+/// memory for a page of it.
 fn show<M: Machine>(memory: &Foreign<M>, (start, end): (u64, u64), out: &mut Text) -> Result<(), FsError> {
-    /// Linux shows no more than this of arguments in one go either; longer ones are rare and cut.
+    /// The most bytes of arguments that are shown at once, as on Linux. Longer ones are rare and truncated.
     const MOST: u64 = 1 << 20;
     let end = end.min(start.saturating_add(MOST));
     let mut at = start;
@@ -52,7 +52,7 @@ fn show<M: Machine>(memory: &Foreign<M>, (start, end): (u64, u64), out: &mut Tex
     Ok(())
 }
 
-/// Everybody may see it.
+/// All users may read it.
 pub(super) fn command_line<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
     about.memory().map_or(Ok(()), |memory| show(&memory, memory.image().arguments, out))
 }

@@ -1,5 +1,5 @@
-//! What `/proc` and `/sys` say. The frame (directories made up when somebody looks, reading by pieces) is `quire_fs::generated`;
-//! here are the contents.
+//! The contents of `/proc` and `/sys`. `quire_fs::generated` generates directories when they are read, and serves reads
+//! by pieces.
 //!
 //! A directory is a table of names (`node::Item`); processes and their descriptors are found by number.
 

@@ -1,4 +1,4 @@
-//! Tables of generated files: what most directories of `/proc` are.
+//! Tables of generated files, for most directories of `/proc`.
 
 use crate::file::FileHost;
 use crate::machine::Machine;
@@ -8,28 +8,28 @@ use quire_fs::generated::{Entry, Generated, GeneratedDirectory, GeneratedFile, G
 use quire_fs::{Dentry, FileKind, FsError};
 use quire_heap::{Arc, Vec, unsize};
 
-/// Who is told of a directory's entries: cookie, name, kind, inode number; says whether to go on.
+/// Receives a directory's entries: cookie, name, kind, inode number. Returns whether to continue.
 pub(super) type Each<'a> = &'a mut dyn FnMut(u64, &[u8], FileKind, u64) -> bool;
 
-/// Where a link leads.
+/// The target of a link.
 pub(super) type Jump<M> = Result<Arc<Dentry<FileHost<M>>>, FsError>;
 
-/// A directory that was made for who looks into it.
+/// A directory, generated for its reader.
 pub(super) type Directory<M> = Result<Arc<dyn GeneratedDirectory<FileHost<M>>>, FsError>;
 
-/// What a name stands for, in directories about a `T`.
+/// The kinds of entries, in directories about a `T`.
 pub(super) enum What<M: Machine, T> {
-    /// A text that is written when it is read.
+    /// A text that is generated when it is read.
     File(fn(&T, &mut Text) -> Result<(), FsError>),
     /// The same, for the owner alone.
     OwnFile(fn(&T, &mut Text) -> Result<(), FsError>),
-    /// A text that is bound, and its reader checked, when it is opened; with its bits.
+    /// A text that is bound, and its reader checked, at open; with its permission bits.
     Bound(u16, fn(&T) -> Result<Arc<dyn GeneratedFile>, FsError>),
     /// A text that can also be written.
     Writable(fn(&T, &mut Text) -> Result<(), FsError>, fn(&T, &[u8]) -> Result<usize, FsError>),
     /// A text that can only be written.
     Told(fn(&T, &[u8]) -> Result<usize, FsError>),
-    /// A link to be read; and followed elsewhere than its text says, where the second function is there.
+    /// A link with its text; the second function, if present, gives its target instead.
     Link(fn(&T) -> Result<Vec<u8>, FsError>, Option<fn(&T) -> Jump<M>>),
     /// A directory for the owner alone.
     OwnDirectory(fn(&T) -> Directory<M>),
@@ -37,7 +37,7 @@ pub(super) enum What<M: Machine, T> {
     Directory(fn(&T) -> Directory<M>),
 }
 
-/// A name and what it stands for.
+/// A name and its entry.
 pub(super) struct Item<M: Machine, T> {
     pub name: &'static str,
     pub what: What<M, T>,
@@ -111,9 +111,9 @@ pub(super) struct Table<M: Machine, T: 'static> {
     pub about: T,
     pub items: &'static [Item<M, T>],
     pub numbers: u64,
-    /// Whose its directories for everybody are.
+    /// The owner of its directories that all users may read.
     pub owner: (u32, u32),
-    /// Whose all else is.
+    /// The owner of all other entries.
     pub files_owner: (u32, u32),
 }
 
@@ -136,7 +136,7 @@ impl<M: Machine, T: Clone + Send + Sync> Table<M, T> {
         Ok(Entry { number: self.numbers + at as u64, attr, node })
     }
 
-    /// Lists the table with cookies from 1 on; returns whether `each` wanted to go on.
+    /// Lists the table with cookies from 1 on; returns whether `each` wanted to continue.
     pub fn list_items(&self, after: u64, each: Each<'_>) -> bool {
         for (at, item) in self.items.iter().enumerate().skip(after as usize) {
             let number = self.numbers + at as u64;
@@ -165,7 +165,7 @@ pub(super) fn directory<M: Machine, D: GeneratedDirectory<FileHost<M>> + 'static
     Ok(unsize!(Arc::try_new(of)?))
 }
 
-/// A short name on the stack: a number, perhaps behind a word.
+/// A short name on the stack: a number, perhaps after a word.
 pub(super) struct Short {
     bytes: [u8; Short::MOST],
     len: usize,
@@ -175,7 +175,7 @@ impl Short {
     /// The most bytes: `node` and the largest number.
     const MOST: usize = 24;
 
-    /// The name that is written so.
+    /// The name formatted by `name`.
     pub fn new(name: fmt::Arguments<'_>) -> Self {
         let mut new = Short { bytes: [0; Short::MOST], len: 0 };
         let written = fmt::write(&mut new, name);
@@ -197,7 +197,7 @@ impl fmt::Write for Short {
     }
 }
 
-/// `write!` to a text; what fails is memory.
+/// `write!` to a text; it fails only for want of memory.
 macro_rules! put {
     ($out:expr, $($arg:tt)*) => {
         core::fmt::Write::write_fmt($out, format_args!($($arg)*)).map_err(|_| quire_fs::FsError::OutOfMemory)

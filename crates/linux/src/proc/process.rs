@@ -28,7 +28,7 @@ use quire_vm::PAGE_SIZE;
 /// A process, or one thread of it.
 pub(super) struct About<M: Machine> {
     pub process: Arc<Process<M>>,
-    /// The thread that is meant; the process's id for the process as a whole.
+    /// The thread's id; the process's id for the process as a whole.
     pub tid: Pid,
 }
 
@@ -39,25 +39,25 @@ impl<M: Machine> Clone for About<M> {
 }
 
 impl<M: Machine> About<M> {
-    /// The thread, or any where the first one has ended. `None` for a zombie.
+    /// The thread, or any thread if the first one has ended. `None` for a zombie.
     pub fn task(&self) -> Option<ThreadRef<M>> {
         let threads = self.process.threads.lock();
         threads.get(self.tid).or_else(|| threads.any()).cloned()
     }
 
-    /// The thread's memory, for what everybody may see of it.
+    /// The thread's memory, for files that all users may read.
     pub fn memory(&self) -> Option<Foreign<M>> {
         self.process.memory_of(self.tid)
     }
 
-    /// What the calling thread may see that is not for everybody; an error where it may see nothing.
+    /// The calling thread's right to read more than all users may; an error if it has none.
     pub fn look(&self) -> Result<Granted<M>, FsError> {
         let me = self.process.linux.current();
         self.process.look_at(self.tid, me, By::Files).map_err(|_| FsError::Denied)
     }
 
-    /// What `f` takes from the process (its files, its directories), where the calling thread may look at it before and after, and
-    /// it has not started another program between the two: what was taken is then of the process that may be looked at.
+    /// The result of `f`, which takes files or directories from the process. The calling thread must have access before
+    /// and after, and the process must not exec in between. The result then belongs to the program that was checked.
     pub fn taken<R>(&self, f: impl FnOnce(&Granted<M>) -> Result<R, FsError>) -> Result<R, FsError> {
         let before = self.look()?;
         let taken = f(&before)?;
@@ -66,13 +66,14 @@ impl<M: Machine> About<M> {
             (Some(before), Some(after)) => before.is(after),
             (before, after) => before.is_none() && after.is_none(),
         };
-        // A thread that has left its memory has left its files, too, or is about to.
+        // A thread that has left its memory has also left its files, or is about to.
         if same { Ok(taken) } else { Err(FsError::NotFound) }
     }
 
-    /// Whose its files are: root's where its user's other processes may not look at it.
+    /// The owner of its files: root if its user's other processes may not access it.
     pub fn files_owner(&self) -> (u32, u32) {
-        // In the order of `quire_task::powers`: new ids are not shown as those of memory that was open under the old ones.
+        // In the order of `quire_task::powers`: new ids are not shown together with memory that was open under the old
+        // ones.
         let memory = self.memory();
         let owner = self.owner();
         if memory.is_some_and(|memory| memory.is_dumpable()) { owner } else { (0, 0) }
@@ -90,7 +91,7 @@ impl<M: Machine> About<M> {
     }
 }
 
-/// Inode numbers of what belongs to `pid` start here.
+/// The first inode number of the files of `pid`.
 pub(super) fn numbers(pid: Pid) -> u64 {
     u64::from(pid) << 20
 }
@@ -119,7 +120,7 @@ impl<M: Machine> Names<M> {
         Item::file("wchan", |_, out| put!(out, "0")),
         Item { name: "task", what: What::Directory(|a| node::directory(Tasks(a.process.clone()))) },
     ];
-    /// Everything but `task`, which comes last.
+    /// All entries but `task`, which comes last.
     const OF_THREAD: &'static [Item<M, About<M>>] = Self::OF_BOTH.split_at(Self::OF_BOTH.len() - 1).0;
 }
 
@@ -170,14 +171,14 @@ fn comm<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
 fn set_comm<M: Machine>(about: &About<M>, bytes: &[u8]) -> Result<usize, FsError> {
     let linux = about.process.linux;
     let me = linux.current();
-    // A thread's name belongs to the thread; it may be set from here by itself.
+    // Only the thread itself may set its name here.
     if !core::ptr::eq(&*me.process, &*about.process) {
         return Err(FsError::Invalid);
     }
     if me.tid() != about.tid {
         return Err(FsError::NotPermitted);
     }
-    // SAFETY: the thread itself runs this, and nobody borrows the old name.
+    // SAFETY: the thread itself runs this, and holds no borrow of the old name.
     unsafe { me.name.replace(Name::new(bytes)) };
     Ok(bytes.len())
 }
@@ -194,7 +195,7 @@ fn jump_to_executable<M: Machine>(about: &About<M>) -> Jump<M> {
     Ok(memory.image().file.dentry.clone())
 }
 
-/// Root and working directory, for who may see them.
+/// Root and working directory, for readers with access.
 fn places_of<M: Machine>(about: &About<M>) -> Result<Places<FileHost<M>>, FsError> {
     about.taken(|_| {
         let task = about.task().ok_or(FsError::NotFound)?;
@@ -273,7 +274,7 @@ fn set_oom_adjust<M: Machine>(about: &About<M>, bytes: &[u8]) -> Result<usize, F
     let me = process.linux.current();
     // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
     let may = unsafe { me.credentials.get() }.may(cap::SYS_RESOURCE);
-    // Back to what the privileged has allowed, everybody may go.
+    // Any process may lower the value as far as a privileged process has set it.
     if value < process.oom_adjust_least.load(Ordering::Relaxed) && !may {
         return Err(FsError::Denied);
     }
@@ -320,7 +321,7 @@ fn stat<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
     let nice = task.as_ref().map(|task| i32::from(task.nice()));
     let nice = nice.unwrap_or_else(|| 20 - process.priority.load(Ordering::Relaxed) as i32);
     let stats = memory.as_ref().map(|m| m.stats()).unwrap_or_default();
-    // Where things lie in its memory is for those who may look at that.
+    // Addresses are shown only to readers with access to the memory.
     let permitted = about.look().is_ok();
     let image = memory.as_ref().filter(|_| permitted).map(|m| m.image());
     let blocked = task.as_ref().and_then(|t| t.payload().as_ref()).map_or(0, |t| t.blocked().0);

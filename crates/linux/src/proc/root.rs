@@ -10,7 +10,7 @@ use quire_fs::generated::{Entry, Generated, GeneratedDirectory};
 use quire_fs::{FileKind, FsError};
 use quire_heap::{Vec, try_format};
 
-/// The kernel, as files about the whole machine need it.
+/// The kernel, for files about the whole machine.
 pub(super) struct About<M: Machine>(pub &'static Linux<M>);
 
 impl<M: Machine> Clone for About<M> {
@@ -87,7 +87,7 @@ impl<M: Machine> GeneratedDirectory<FileHost<M>> for Root<M> {
         if after < PROCESSES && !self.names.list_items(after, each) {
             return Ok(());
         }
-        // Whatever a program sought to.
+        // A program may have sought to any offset.
         let mut next = u32::try_from(after.saturating_sub(PROCESSES)).ok().and_then(|pid| pid.checked_add(1));
         while let Some(found) = next.and_then(|from| self.names.about.0.ids.next_process(from)) {
             let pid = found.pid;

@@ -1,4 +1,4 @@
-//! `/proc/sys`: settings, most of them only to be read.
+//! `/proc/sys`: settings, most of them read-only.
 
 use super::node;
 use super::node::{Directory, Item, Table, What, put};
@@ -97,7 +97,8 @@ fn uuid<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
     put!(out, "\n")
 }
 
-/// What frames are used for: lines `first count use`, the numbers in hexadecimal; of a slab, what its objects are and their size.
+/// The uses of frames: lines `first count use`, the numbers in hexadecimal. For a slab, the kind and size of its
+/// objects.
 fn frames<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
     about.0.vm.uses(|first, count, used| {
         put!(out, "{:x} {count:x} ", first.0)?;
@@ -112,8 +113,8 @@ fn frames<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
     })
 }
 
-/// Gives back what is kept for later: Linux's 1 to 3, which are one here, since a file in memory has no copy elsewhere. Of what each CPU
-/// keeps for itself, the one that the caller runs on gives back its own.
+/// Frees cached memory. Linux's values 1 to 3 mean the same here, since a file in memory has no copy elsewhere. Of the
+/// per-CPU caches, only the caller's CPU frees its own.
 fn drop_caches<M: Machine>(about: &About<M>, bytes: &[u8]) -> Result<usize, FsError> {
     let text = core::str::from_utf8(bytes).map_err(|_| FsError::Invalid)?;
     match text.trim() {
@@ -123,7 +124,7 @@ fn drop_caches<M: Machine>(about: &About<M>, bytes: &[u8]) -> Result<usize, FsEr
     Ok(bytes.len())
 }
 
-/// A number that is written into a setting.
+/// A number written to a setting.
 fn number(bytes: &[u8]) -> Result<u64, FsError> {
     core::str::from_utf8(bytes).ok().and_then(|text| text.trim().parse().ok()).ok_or(FsError::Invalid)
 }
@@ -146,12 +147,12 @@ fn set_max_watches<M: Machine>(about: &About<M>, bytes: &[u8]) -> Result<usize, 
     Ok(bytes.len())
 }
 
-/// When the memory core checks its structures: 0 never, 1 when a lock is given up, amortised, 2 whenever one is.
+/// When the memory core checks its structures: 0 never, 1 when a lock is released, amortised, 2 at each release.
 fn check_level<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
     put!(out, "{}\n", about.0.vm.check_level() as u8)
 }
 
-/// Of the reader's last system call that was told to refuse an allocation: how many it made, and whether one was refused.
+/// For the reader's last system call with a refused allocation: how many it made, and whether one was refused.
 #[cfg(debug_assertions)]
 fn refused<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
     let (made, refused) = about.0.current().refusals.last();
@@ -203,7 +204,7 @@ fn pipe_max_size<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsE
 }
 
 fn set_pipe_max_size<M: Machine>(about: &About<M>, bytes: &[u8]) -> Result<usize, FsError> {
-    // As on Linux, only the low half of the number counts.
+    // As on Linux, only the low half of the number is used.
     about.0.pipes.set_largest(number(bytes)? as u32).map_err(|_| FsError::Invalid)?;
     Ok(bytes.len())
 }

@@ -1,15 +1,15 @@
-//! Whether a thread may look at another process: the one question that `/proc`, limits and calls that name threads ask.
+//! Whether a thread may access another process: the check of `/proc`, limits and calls that name threads.
 //!
-//! The rule is Linux's `ptrace` access mode: to read. It has three parts. The ids: all of the other's are the looker's. The
-//! capabilities: the looker has all that the other is permitted. The memory: it is *dumpable*, which it is not where a set-id
-//! program runs, or where its process has changed its powers.
+//! The rule is Linux's `ptrace` access mode: to read. It has three parts. The ids: all of the other's are the reader's.
+//! The capabilities: the reader has all that the other is permitted. The memory: it is *dumpable*. It is not if a
+//! set-id program runs in it, or if its process has changed its powers.
 //!
-//! Against a change of the other's powers, the looker and the other keep the orders of [`quire_task::powers`]: a looker sees old
-//! ids, or closed memory. A process that has ended notes whether its memory was closed; a set-id program's memory is made closed
-//! before any thread has it.
+//! The reader and the other thread follow the orders of [`quire_task::powers`], because the other's powers may change:
+//! the reader sees old ids, or closed memory. A process that has ended stores whether its memory was closed. A set-id
+//! program's memory is closed before any thread has it.
 //!
-//! What was granted is the memory that was checked: [`Granted`] carries it, and what is shown comes from it alone. A process that
-//! execs afterwards shows nothing of its new program.
+//! Access is granted to the memory that was checked: [`Granted`] carries it, and readers use no other. So a reader sees
+//! nothing of a program that the process execs afterwards.
 
 use super::Process;
 use super::credentials::Credentials;
@@ -20,23 +20,23 @@ use crate::process::thread::Thread;
 use crate::{Errno, Pid};
 use quire_task::powers::{self, Looked};
 
-/// By which of its ids a looker is judged.
+/// The reader's ids that are checked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum By {
-    /// Those for files, and its effective capabilities: what a path leads to.
+    /// Those for files, and its effective capabilities: for access by a path.
     Files,
-    /// Its real ones, and its permitted capabilities: calls.
+    /// Its real ones, and its permitted capabilities: for calls.
     Real,
 }
 
-/// What a looker was granted.
+/// Granted access.
 pub struct Granted<M: Machine> {
-    /// The memory of the thread that it looks at; none of a zombie.
+    /// The memory of the other thread; none of a zombie.
     pub memory: Option<Foreign<M>>,
 }
 
 impl<M: Machine> Process<M> {
-    /// The memory of its thread `tid`, or of another thread where that one has ended.
+    /// The memory of its thread `tid`, or of another thread if that has ended.
     pub fn memory_of(&self, tid: Pid) -> Option<Foreign<M>> {
         let task = {
             let threads = self.threads.lock();
@@ -45,13 +45,13 @@ impl<M: Machine> Process<M> {
         task.payload().as_ref()?.space.borrow()
     }
 
-    /// The calling thread leaves `memory` by `go`, for good. Others see whether that was open as long as the process has files and
-    /// directories, which is longer.
+    /// The calling thread leaves `memory` by `go`, for good. Readers see whether it was open for as long as the process
+    /// has files and directories, which is longer.
     pub(super) fn leave_memory<R>(&self, memory: Option<&AddressSpace<M>>, go: impl FnOnce() -> R) -> R {
         powers::leave(memory.map(|memory| memory.dumpable()), &self.left, go)
     }
 
-    /// Whether `looker`, which is the thread that runs, may look at thread `tid` of this process. EPERM where it may not.
+    /// Access of `looker`, the running thread, to thread `tid` of this process. EPERM if it is refused.
     pub fn look_at(&self, tid: Pid, looker: &Thread<M>, by: By) -> Result<Granted<M>, Errno> {
         let own = core::ptr::eq(&*looker.process, self);
         // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
@@ -61,7 +61,7 @@ impl<M: Machine> Process<M> {
     }
 }
 
-/// Thread `tid` of `process`, as others look at it.
+/// Thread `tid` of `process`, for a reader.
 struct OneOf<'a, M: Machine> {
     process: &'a Process<M>,
     tid: Pid,
@@ -82,7 +82,7 @@ impl<M: Machine> Looked for OneOf<'_, M> {
     }
 }
 
-/// The rule, for a looker that is of another process. `open`: whether the memory is dumpable; asked after the ids were read.
+/// The rule, for a reader in another process. `open`: whether the memory is dumpable; called after the ids were read.
 fn admits(me: &Credentials, by: By, other: &Credentials, open: impl Fn() -> bool) -> bool {
     let (user, group, mine): (u32, u32, Caps) = match by {
         By::Files => (me.file_user, me.file_group, me.capabilities.effective),

@@ -5,7 +5,7 @@ use core::ptr::NonNull;
 use quire_heap::Arc;
 use quire_task::list::{Adapter, Links, List};
 
-/// A node's place on one kind of list. Guarded by whatever guards the lists of that kind that the node may be on.
+/// A node's place on one kind of list. Guarded by the lock of the lists of that kind that the node may be on.
 pub struct Place<T> {
     links: Links<T>,
     /// Identity of the list that the node is on; 0: none.
@@ -30,11 +30,11 @@ impl<T> Place<T> {
     }
 }
 
-/// Says where a node keeps its [`Place`] for one kind of list.
+/// Gives a node's [`Place`] for one kind of list.
 ///
 /// # Safety
-/// `place` returns the same field at all times, used by no other kind; all lists that a node may move between are guarded
-/// such that two threads never touch one place at a time.
+/// `place` always returns the same field, used by no other kind. All lists that a node may move between are guarded
+/// such that two threads never access one place at a time.
 pub unsafe trait Kind: 'static {
     /// The nodes' type.
     type Node;
@@ -51,8 +51,9 @@ unsafe impl<K: Kind> Adapter for ByKind<K> {
     }
 }
 
-/// A walk over a list that changes meanwhile: what is on the list from the walk's beginning to its end is met once. It stands on the
-/// walker's stack, and the list knows of it: who takes the node off that comes next moves the walk on. Guarded by what guards the list.
+/// A walk over a list that changes meanwhile: nodes that are on the list from the walk's beginning to its end are met
+/// once. It is on the walker's stack and registered with the list. A remover of the walk's next node advances the walk.
+/// Guarded by the list's lock.
 pub struct Walk<K: Kind> {
     links: Links<Walk<K>>,
     next: Cell<Option<NonNull<K::Node>>>,
@@ -90,7 +91,7 @@ pub struct ArcList<K: Kind> {
     list: List<ByKind<K>>,
     /// Walks under way.
     walks: List<Walks<K>>,
-    /// Tells this list from others of its kind; lists do not move once nodes are on them, but need not rely on it.
+    /// Differs from the ids of other lists of its kind, so that no list's identity depends on its address.
     id: usize,
     len: usize,
 }
@@ -111,7 +112,7 @@ impl<K: Kind> ArcList<K> {
         self.len == 0
     }
 
-    /// Appends a node that is on no list of this kind; gives it back where it is on one.
+    /// Appends a node that is on no list of this kind; returns it if it is on one.
     pub fn push(&mut self, node: Arc<K::Node>) -> Result<(), Arc<K::Node>> {
         let place = K::place(&node);
         if place.on.get() != 0 {
@@ -124,7 +125,7 @@ impl<K: Kind> ArcList<K> {
         Ok(())
     }
 
-    /// Takes `node` off, if it is on this list.
+    /// Removes `node`, if it is on this list.
     pub fn remove(&mut self, node: &K::Node) -> Option<Arc<K::Node>> {
         let place = K::place(node);
         if place.on.get() != self.id {
@@ -135,21 +136,21 @@ impl<K: Kind> ArcList<K> {
         if !self.walks.is_empty() {
             self.pass_over(node);
         }
-        // SAFETY: the node is on this list, which gives back the count that it took in `push`.
+        // SAFETY: the node is on this list, which returns the count that it took in `push`.
         unsafe {
             self.list.remove(NonNull::from(node));
             Some(Arc::from_raw(core::ptr::from_ref(node)))
         }
     }
 
-    /// No walk comes to `node`, which is about to leave.
+    /// Advances walks whose next node is `node`, which is about to be removed.
     #[cold]
     fn pass_over(&mut self, node: &K::Node) {
         for walk in self.walks.iter() {
             // SAFETY: a walk stays in place until it has ended.
             let next = unsafe { &walk.as_ref().next };
             if next.get() == Some(NonNull::from(node)) {
-                // SAFETY: the node is on the list still.
+                // SAFETY: the node is still on the list.
                 next.set(unsafe { self.list.next(NonNull::from(node)) });
             }
         }
@@ -158,7 +159,8 @@ impl<K: Kind> ArcList<K> {
     /// Begins a walk.
     ///
     /// # Safety
-    /// `walk` is under way nowhere, and stays in place until [`end_walk`](Self::end_walk), which comes before the list goes.
+    /// `walk` is under way nowhere, and stays in place until [`end_walk`](Self::end_walk), which comes before the list
+    /// is dropped.
     pub unsafe fn begin_walk(&mut self, walk: &Walk<K>) {
         walk.next.set(self.list.first());
         // SAFETY: the caller vouches that the walk is on no list and stays in place until `end_walk`.
@@ -168,7 +170,7 @@ impl<K: Kind> ArcList<K> {
     /// The next node of a walk that is under way here, counted.
     pub fn step(&mut self, walk: &Walk<K>) -> Option<Arc<K::Node>> {
         let node = walk.next.get()?;
-        // SAFETY: whoever takes the walk's next node off the list moves the walk on, so this one is on the list.
+        // SAFETY: a remover of the walk's next node advances the walk, so this node is on the list.
         unsafe {
             walk.next.set(self.list.next(node));
             self.counted(node.as_ref())
@@ -184,7 +186,7 @@ impl<K: Kind> ArcList<K> {
         unsafe { self.walks.remove(NonNull::from(walk)) };
     }
 
-    /// Takes the first node off.
+    /// Removes the first node.
     pub fn pop(&mut self) -> Option<Arc<K::Node>> {
         let node = self.list.first()?;
         // SAFETY: nodes on the list are alive.
@@ -255,13 +257,13 @@ mod tests {
 
     #[test]
     fn a_walk_meets_once_what_stays_whatever_goes_meanwhile() {
-        // Every subset of five nodes goes after every number of steps.
+        // Every subset of five nodes is removed after every number of steps.
         for (gone, after) in (0u32..32).flat_map(|gone| (0..=5).map(move |after| (gone, after))) {
             let nodes: Vec<Arc<Node>> = (0..5).map(|n| Arc::try_new(Node(n, Place::new())).expect("memory")).collect();
             let (mut list, mut other) = (ArcList::<Only>::new(1), ArcList::<Only>::new(2));
             nodes.iter().for_each(|node| assert!(list.push(node.clone()).is_ok()));
             let walk = Walk::new();
-            // SAFETY: the walk ends below, before the list goes.
+            // SAFETY: the walk ends below, before the list is dropped.
             unsafe { list.begin_walk(&walk) };
             let mut met: Vec<u32> = (0..after).filter_map(|_| list.step(&walk)).map(|n| n.0).collect();
             for node in nodes.iter().filter(|node| gone >> node.0 & 1 != 0) {

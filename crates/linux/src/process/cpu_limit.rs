@@ -1,15 +1,15 @@
-//! What a process keeps for its limit on CPU time. [`cpu_limit`](crate::time::cpu_limit) says how it is used.
+//! A process's state for its limit on CPU time. [`cpu_limit`](crate::time::cpu_limit) uses it.
 
 use super::timers::Timers;
 use crate::machine::Machine;
 use core::sync::atomic::{AtomicBool, AtomicU64};
 
-/// What a process has for its limit on CPU time.
+/// A process's state for its limit on CPU time.
 pub struct CpuLimit<M: Machine> {
     pub(crate) timers: Timers<M>,
     /// The other threads were interrupted, and are counted next.
     pub(crate) interrupted: AtomicBool,
-    /// What was used at the last count, and for how long the timer was set then. Hints: whoever counts writes them.
+    /// The CPU time at the last count, and the timer's length set then. Both are hints, written by each count.
     pub(crate) used: AtomicU64,
     pub(crate) wait: AtomicU64,
 }

@@ -1,4 +1,4 @@
-//! Ending: of a thread, and of a process with its last thread.
+//! The end of a thread, and of a process with its last thread.
 
 use super::users::Permit;
 use super::{Process, usage, wait};
@@ -15,9 +15,9 @@ use quire_heap::Arc;
 /// `exit`: ends the calling thread.
 pub fn sys_exit<M: Machine>(ctx: &mut Ctx<'_, M>, status: i32) -> Result<usize, Errno> {
     let process = ctx.process();
-    // What the process reports when no `exit_group` says otherwise: the status of its first thread.
+    // The process reports the status of its first thread, unless `exit_group` sets another.
     if ctx.thread.tid() == process.pid {
-        // Under the lock under which `exit_group` says otherwise.
+        // Under the lock under which `exit_group` sets the status.
         let _threads = process.threads.lock();
         if !process.is_exiting() {
             process.status.store((status & 0xff) << 8, Ordering::Release);
@@ -33,21 +33,20 @@ pub fn sys_exit_group<M: Machine>(ctx: &mut Ctx<'_, M>, status: i32) -> Result<u
     Ok(0)
 }
 
-/// Ends the calling thread, which holds nothing any more.
+/// Ends the calling thread, which holds no resource any more.
 pub(crate) fn exit_thread<M: Machine>(linux: &'static Linux<M>) -> ! {
     finish(linux, linux.current());
     linux.scheduler.exit()
 }
 
-/// Everything that the end of a thread means, up to giving its CPU away. A function of its own, so that all counts that
-/// it holds are dropped before.
+/// Does all the work of a thread's end except leaving its CPU. A separate function, so that all its references are
+/// dropped before that.
 fn finish<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
     let process = &thread.process;
     let tid = thread.tid();
     let mut used = usage::of_thread(linux, &linux.scheduler.current());
     if process.threads.lock().last_leaves(thread) {
-        // Nobody of the process will be there to ask.
-        // SAFETY: the thread itself runs this.
+        // Afterwards no thread of the process can read it. SAFETY: the thread itself runs this.
         used.peak_pages = unsafe { thread.space.get() }.map_or(0, |space| space.peak_resident());
     }
     leave_memory(linux, thread);
@@ -65,7 +64,7 @@ fn finish<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
         let mut threads = process.threads.lock();
         (threads.leave(tid), threads.len())
     };
-    // The scheduler and the caller's stack still count it.
+    // The scheduler and the caller's stack still hold references.
     drop(gone);
     linux.victims.left(process);
     if remaining == 0 {
@@ -82,43 +81,44 @@ fn finish<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
     }
 }
 
-/// Leaves the address space, and lets a vfork parent go on.
+/// Leaves the address space, and releases a vfork parent.
 fn leave_memory<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
     tell_memory(linux, thread);
     // SAFETY: the thread itself runs this.
     let space = unsafe { thread.space.get() }.map(|space| &**space);
-    // SAFETY: the thread itself runs this. Its view of the space ends with the note, and the space is dropped after the call.
+    // SAFETY: the thread itself runs this. Its view of the space ends with the note, and the space is dropped after the
+    // call.
     drop(thread.process.leave_memory(space, || unsafe { thread.space.enter(linux.machine, None) }));
     release_parent(thread);
 }
 
-/// Tells those who wait, by futexes in the memory that the thread is about to leave, that it ends.
+/// Wakes waiters on futexes in the memory that the ending thread is about to leave.
 pub(crate) fn tell_memory<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
     futex::robust::walk(linux, thread);
     let clear = thread.clear_tid.swap(0, Ordering::AcqRel);
     // SAFETY: the thread itself runs this.
     let shared = unsafe { thread.space.get() }.is_some_and(|space| Arc::strong_count(space) > 1);
     if clear != 0 && shared {
-        // As in Linux, a bad address is the program's own loss.
+        // As on Linux, a bad address is ignored.
         if crate::user::UserMemory(linux.machine).write(clear, &0u32).is_ok() {
             let _none_waits = futex::wake_address(linux, thread, clear, 1);
         }
     }
 }
 
-/// Lets the parent go on that waits in vfork.
+/// Releases the parent that waits in vfork.
 pub(crate) fn release_parent<M: Machine>(thread: &Thread<M>) {
     thread.released.store(true, Ordering::Release);
     thread.releases.wake_all();
 }
 
-/// A thread that ends may have been told of signals that any thread can take: another one is told.
+/// Notifies another thread of signals that any thread can take, because the ending one may have been notified of them.
 fn hand_over_signals<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
     linux.tell_all_of(&thread.process, thread.process.pending.set().without(thread.blocked()));
 }
 
-/// What the thread holds of its user goes back, or, of a process's first thread, to the zombie. The little that the thread still does
-/// counts as the kernel's CPU time, because its user's record may be gone as soon as the permit is back.
+/// Returns the thread's permit to its user, or gives a first thread's permit to the zombie. The thread's remaining work
+/// counts as the kernel's CPU time, because the user's record may be gone once the permit is returned.
 fn leave_user<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
     // SAFETY: the thread itself runs this, and holds the permit until it is another's.
     let permit = unsafe {
@@ -156,8 +156,8 @@ fn end_process<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
         group.hang_up_if_orphaned(&parent.group());
     }
     drop(group);
-    // Places in queues are given back before the parent can know of the end: after its wait it must not find them charged. KILL
-    // stays, since it ends waits.
+    // Charges for queued signals are returned before the parent can know of the end: after its wait it must not find
+    // them charged. KILL stays, since it ends waits.
     let queued = SigSet(!SigSet::UNBLOCKABLE.0);
     thread.pending.discard(queued);
     process.pending.discard(queued);
@@ -165,7 +165,7 @@ fn end_process<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
     tell_parent(linux, process);
 }
 
-/// Who adopts the children of `process`: its nearest ancestor that asked for them, else process 1.
+/// The adopter of the children of `process`: its nearest ancestor that is a subreaper, else process 1.
 pub(super) fn reaper_of<M: Machine>(process: &Process<M>) -> Option<Arc<Process<M>>> {
     let mut at = process.parent();
     while let Some(ancestor) = at {
@@ -200,7 +200,7 @@ fn give_children_away<M: Machine>(linux: &'static Linux<M>, process: &Arc<Proces
         // Families are locked from descendants to ancestors, so two reparentings cannot wait for each other.
         let mut theirs = reaper.family.lock_nested();
         if theirs.closed {
-            // The ancestor ends too: process 1, which takes everybody in until the machine stops.
+            // The ancestor ends too: process 1 adopts the children, and does so until the machine stops.
             drop(theirs);
             let first = linux.first.lock().clone();
             let Some(first) = first else { break };
@@ -211,7 +211,8 @@ fn give_children_away<M: Machine>(linux: &'static Linux<M>, process: &Arc<Proces
         let place = if zombie { &mut theirs.zombies } else { &mut theirs.children };
         let pushed = place.push(child.clone());
         debug_assert!(pushed.is_ok());
-        // An adopted child's end is reported like any other's. Under the new parent's lock: `tell_parent` reads it there.
+        // An adopted child's end is reported like any other's. Under the new parent's lock: `tell_parent` reads it
+        // there.
         child.exit_signal.store(Signal::CHLD.number(), Ordering::Relaxed);
         drop(theirs);
         drop(mine);
@@ -230,7 +231,7 @@ fn give_children_away<M: Machine>(linux: &'static Linux<M>, process: &Arc<Proces
     }
 }
 
-/// Makes `process` a zombie, or lets it go at once where its parent does not want to know.
+/// Makes `process` a zombie, or frees it at once if its parent ignores its end.
 fn tell_parent<M: Machine>(linux: &'static Linux<M>, process: &Arc<Process<M>>) {
     let own = process.usage();
     let status = process.status.load(Ordering::Acquire);
@@ -257,7 +258,7 @@ fn tell_parent<M: Machine>(linux: &'static Linux<M>, process: &Arc<Process<M>>) 
         };
         let gone = {
             let mut family = parent.family.lock();
-            // Given to another parent meanwhile, or since the signal was read.
+            // The process was given to another parent, or the signal has changed since it was read.
             if process.exit_signal.load(Ordering::Relaxed) != number {
                 continue;
             }
@@ -268,7 +269,7 @@ fn tell_parent<M: Machine>(linux: &'static Linux<M>, process: &Arc<Process<M>>) 
             } else {
                 let pushed = family.zombies.push(node);
                 debug_assert!(pushed.is_ok());
-                // With it: who has waited for it has been told, as on Linux.
+                // Sent with the zombie: a parent that has waited has the signal, as on Linux.
                 if signal == Ok(Signal::CHLD) {
                     let _merged = linux.signal_process(&parent, info(Signal::CHLD));
                 }
@@ -279,8 +280,8 @@ fn tell_parent<M: Machine>(linux: &'static Linux<M>, process: &Arc<Process<M>>) 
         if let Some(gone) = gone {
             wait::release(linux, &gone);
         }
-        // From here on the parent may have waited for the process: only what was read before is used. Other signals than a
-        // child's may stop or continue the parent, which takes another family's lock.
+        // From here on the parent may have waited for the process, so only values read before are used. Other signals
+        // than a child's may stop or continue the parent, which takes another family's lock.
         if let Ok(signal) = signal
             && (ignored || signal != Signal::CHLD)
             && !(ignored && action.handler == 1)

@@ -24,7 +24,7 @@ use quire_heap::{Arc, Spare};
 use quire_sync::WaitQueue;
 use quire_task::{Quiet, Thread as Task, ThreadRef};
 
-/// What `clone` was asked for.
+/// The arguments of a `clone`.
 #[derive(Clone, Copy, Debug, Default)]
 struct Request {
     flags: u64,
@@ -52,7 +52,7 @@ const UNTRACED: u64 = raw::CLONE_UNTRACED as u64;
 const PTRACE: u64 = raw::CLONE_PTRACE as u64;
 const IO: u64 = raw::CLONE_IO as u64;
 const CLEAR_SIGHAND: u64 = 1 << 32;
-/// What is understood; the rest is namespaces, pidfds and control groups.
+/// The supported flags; the rest is namespaces, pidfds and control groups.
 const KNOWN: u64 = VM
     | FS
     | FILES
@@ -86,7 +86,7 @@ impl Request {
     }
 }
 
-/// An id that is given back unless it is kept.
+/// An id that is released unless it is kept.
 struct NewId<M: Machine> {
     linux: &'static Linux<M>,
     id: Pid,
@@ -107,7 +107,7 @@ impl<M: Machine> Drop for NewId<M> {
     }
 }
 
-/// Parts of a thread that come from elsewhere.
+/// The parts of a new thread that its maker gives.
 pub(crate) struct NewThread<M: Machine> {
     pub process: Arc<Process<M>>,
     pub tid: Pid,
@@ -123,7 +123,7 @@ pub(crate) struct NewThread<M: Machine> {
     pub set_tid: u64,
 }
 
-/// Places a scheduler's thread with its payload in memory of its own. ENOMEM where there is none.
+/// Places a scheduler's thread with its payload in newly allocated memory. ENOMEM if there is none.
 pub(crate) fn place<M: Machine>(
     linux: &'static Linux<M>,
     context: <M as quire_task::Machine>::Context,
@@ -173,21 +173,22 @@ pub(crate) fn place<M: Machine>(
         refusals: crate::refusal::Refusals::new(),
     };
     let memory = quire_heap::allocate(Layout::new::<Task<M>>())?.cast::<Task<M>>();
-    // SAFETY: fresh memory of that layout; `release` gives it back; the count is the one that `Task::new` starts with.
+    // SAFETY: fresh memory of that layout; `release` frees it; the handle takes over the count that `Task::new` starts
+    // with.
     unsafe {
         memory.write(Task::new(context, Some(payload), release::<M>));
-        // The thread leaves its user before it puts the permit back.
+        // The thread leaves its user before it returns the permit.
         memory.as_ref().belong_to(user);
         Ok(ThreadRef::adopt(memory))
     }
 }
 
-/// Makes a thread, and tries again where it was disturbed.
+/// Makes a thread, and tries again after a disturbance.
 fn clone<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usize, Errno> {
     request.check()?;
     loop {
         match clone_once(ctx, request) {
-            // Its group, or everybody, is being told of a signal, which may be for others only.
+            // A signal to its group, or to all processes, is under way. It may be for others only.
             Err(Errno::ERESTARTNOINTR) if !ctx.interrupted() => ctx.linux.scheduler.yield_now(),
             done => return done,
         }
@@ -201,8 +202,8 @@ fn clone_once<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usiz
     if request.has(PARENT) && parent.pid == 1 && !request.has(THREAD) {
         return Err(Errno::EINVAL);
     }
-    // A signal to the whole group, or to all, must not slip between its sending and the child's joining: it comes here before, or is
-    // noticed by who joins.
+    // A concurrent signal to the whole group, or to all processes, must not miss the child. It is delivered to the
+    // parent before, or noticed when the child joins.
     let group = parent.group();
     let quiet = if request.has(THREAD) { None } else { Some(undisturbed(linux, &group)?) };
     if me.interrupted() {
@@ -212,7 +213,7 @@ fn clone_once<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usiz
         return Err(Errno::EPERM);
     }
 
-    // First: a refusal costs nothing then, however often a program asks.
+    // Checked first, because a refusal then costs nothing, however often a program tries.
     let limit = {
         let own = ctx.credentials();
         let free = own.real_user == 0 || own.may(cap::SYS_RESOURCE) || own.may(cap::SYS_ADMIN);
@@ -272,12 +273,12 @@ fn clone_once<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usiz
     if let Some(memory) = joins {
         let mut threads = process.threads.lock();
         if threads.closed {
-            // Whoever closed them ends the caller too, if it has not yet: the call is not seen to return.
+            // The thread that closed them also ends the caller, if it has not yet: the call does not return.
             me.work.fetch_or(work::KILL, Ordering::AcqRel);
             return Err(Errno::ERESTARTNOINTR);
         }
         threads.join(task.clone(), memory);
-        // The process began to stop since the caller looked: the new thread is one more that it waits for.
+        // The process began to stop after the caller's check: the new thread must stop too.
         if process.job.lock().stopping.is_some()
             && let Some(new) = task.payload()
         {
@@ -287,10 +288,10 @@ fn clone_once<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usiz
         process.threads.lock().begin(task.clone());
         let sibling = request.has(PARENT).then(|| ctx.process());
         if let Err(error) = adopt_into_family(&process, sibling, &quiet) {
-            // The process counts its thread, and the thread its process.
+            // Process and thread hold a reference to each other.
             let thread = process.threads.lock().remove(tid);
             drop(thread);
-            // Its name goes before it does.
+            // Its id is forgotten before it is freed.
             linux.ids.forget_process(tid);
             super::group::leave(&process);
             return Err(error);
@@ -298,7 +299,7 @@ fn clone_once<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usiz
     }
     id.keep();
     if request.has(VFORK) {
-        // The parent sleeps until the child has left its memory: the child takes its CPU over.
+        // The parent sleeps until the child has left its memory, so the child takes over its CPU.
         linux.scheduler.spawn_on(task.clone(), quire_sync::current_cpu());
         wait_for_release(me, &task);
     } else {
@@ -310,7 +311,7 @@ fn clone_once<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usiz
 /// Sleeps until the vfork child has left its parent's memory, by exec or exit.
 fn wait_for_release<M: Machine>(me: &Thread<M>, child: &ThreadRef<M>) {
     if let Some(child) = child.payload() {
-        // Its timers go on: one may be what counts the CPU time of its process.
+        // Its timers still run: one may count the CPU time of its process.
         let stops = || {
             let _ends_nothing = me.interrupted();
             me.killed()
@@ -357,30 +358,31 @@ fn child_of<M: Machine>(
     })
 }
 
-/// What was told to many when a fork began.
+/// The counts of signals to groups and to all, at a fork's beginning.
 struct Undisturbed {
-    /// How often its group.
+    /// The group's count.
     group: u64,
-    /// All.
+    /// The count of signals to all processes.
     all: Quiet,
 }
 
-/// For who forks, before it looks for signals. An error while its group, or everybody, is being told of one.
+/// Called by a forking thread before it checks for signals. An error while a signal to its group, or to all processes,
+/// is under way.
 fn undisturbed<M: Machine>(linux: &Linux<M>, group: &Group<M>) -> Result<Undisturbed, Errno> {
     let (group, all) = (group.told(), linux.roll_call.quiet());
     Ok(Undisturbed { group: group.ok_or(Errno::ERESTARTNOINTR)?, all: all.ok_or(Errno::ERESTARTNOINTR)? })
 }
 
-/// Puts a new process, which its id names, into its group and under its parent, from where others can find it. Undone where that
-/// fails. `sibling` is the caller where the new process gets the caller's parent and exit signal (CLONE_PARENT).
+/// Adds a new process, already found by its id, to its group and to its parent's children. Undone on failure. `sibling`
+/// is the caller if the new process gets the caller's parent and exit signal (CLONE_PARENT).
 fn adopt_into_family<M: Machine>(
     process: &Arc<Process<M>>,
     sibling: Option<&Arc<Process<M>>>,
     since: &Undisturbed,
 ) -> Result<(), Errno> {
-    // The group's lock is taken between the name and the question.
+    // The group's lock is taken after the id is named and before the roll call is checked.
     if !process.group().join(process.clone(), since.group) || process.linux.roll_call.called_since(since.all) {
-        // The parent was told of something, or has moved away from a group that has ended: once more.
+        // The parent was sent a signal, or has left a group that has ended: the fork is repeated.
         return Err(Errno::ERESTARTNOINTR);
     }
     let mut sibling = sibling;
@@ -391,18 +393,19 @@ fn adopt_into_family<M: Machine>(
             let mut family = parent.family.lock();
             if !family.closed {
                 if let Some(sibling) = sibling {
-                    // A reaper that adopts the caller changes its parent and then its signal, under this lock. Read without it,
-                    // the two may not belong together, and the reaper would be sent what was chosen for another parent.
+                    // A reaper that adopts the caller changes its parent and then its signal, under this lock. Without
+                    // the lock the two may not belong together, and the reaper would get the signal chosen for another
+                    // parent.
                     let signal = sibling.exit_signal.load(Ordering::Relaxed);
                     process.exit_signal.store(signal, Ordering::Relaxed);
                 }
                 return family.children.push(process.clone()).map_err(|_| Errno::EAGAIN);
             }
         }
-        // CLONE_PARENT, and that parent has ended: its reaper it is.
-        // As an orphan it ends by SIGCHLD: the reaper is not to be sent what the caller chose for another parent.
+        // CLONE_PARENT, and that parent has ended: its reaper becomes the parent. As an orphan the child sends SIGCHLD:
+        // the reaper must not get the signal that the caller chose for another parent.
         process.exit_signal.store(Signal::CHLD.number(), Ordering::Relaxed);
-        // The caller may still have the other parent's.
+        // The caller may still have the signal for the other parent.
         sibling = None;
         let reaper = super::exit::reaper_of(&parent);
         let old = process.replace_parent(reaper);
@@ -487,7 +490,7 @@ pub fn sys_clone<M: Machine>(
 
 /// `clone3`
 pub fn sys_clone3<M: Machine>(ctx: &mut Ctx<'_, M>, from: u64, size: usize) -> Result<usize, Errno> {
-    /// The first, shortest form of `struct clone_args`, and the longest that this kernel knows.
+    /// Bytes of the first, shortest form of `struct clone_args`.
     const SHORTEST: usize = 64;
     const LONGEST: usize = 88;
     if size > 4096 {
@@ -501,7 +504,7 @@ pub fn sys_clone3<M: Machine>(ctx: &mut Ctx<'_, M>, from: u64, size: usize) -> R
     for (i, word) in words.iter_mut().enumerate().take(known) {
         *word = ctx.read(from + 8 * i as u64)?;
     }
-    // What is longer than what is known must be zero.
+    // Bytes beyond the known ones must be zero.
     for at in known * 8..size {
         if ctx.read::<u8>(from + at as u64)? != 0 {
             return Err(Errno::E2BIG);

@@ -13,11 +13,11 @@ use quire_sync::{Rank, SpinLock};
 pub struct Session {
     /// Its id: that of the process that made it.
     pub id: Pid,
-    /// Its controlling terminal, as the file layer numbers terminals; 0: none.
+    /// The file layer's number of its controlling terminal; 0: none.
     pub terminal: AtomicU64,
 }
 
-/// A process group. On lines of its own: whoever forks counts it.
+/// A process group. Aligned to cache lines, because each fork changes its reference count.
 #[repr(align(64))]
 pub struct Group<M: Machine> {
     /// Its id: that of the process that made it.
@@ -30,17 +30,17 @@ pub struct Group<M: Machine> {
 
 struct Members<M: Machine> {
     list: ArcList<MemberKind<M>>,
-    /// The group lost its last member and its name: it takes no new ones.
+    /// The group lost its last member and its id: it takes no new members.
     gone: bool,
-    /// How often a signal to all members was begun, and how many are under way: a child that joins meanwhile would miss it.
+    /// The number of signals to all members begun, and those under way: a child that joins meanwhile would miss one.
     told: u64,
     telling: usize,
 }
 
-/// The kind of list that a group has.
+/// The kind of a group's list.
 pub struct MemberKind<M>(core::marker::PhantomData<fn(M)>);
-// SAFETY: `member` is used by no other kind; a process moves between groups under the group pointer's protocol in
-// `move_to`: out of the old list under its lock, then into the new one under its lock, by one mover at a time.
+// SAFETY: `member` is used by no other kind. `move_to` moves a process out of the old list under its lock, then into
+// the new one under its lock. `moving` admits one mover at a time.
 unsafe impl<M: Machine> Kind for MemberKind<M> {
     type Node = Process<M>;
     fn place(node: &Process<M>) -> &Place<Process<M>> {
@@ -49,7 +49,7 @@ unsafe impl<M: Machine> Kind for MemberKind<M> {
 }
 
 impl<M: Machine> Group<M> {
-    /// A group without members, which its id does not name yet.
+    /// A group without members, not yet found by its id.
     pub fn new(linux: &'static Linux<M>, id: Pid, session: Arc<Session>) -> Result<Arc<Group<M>>, Errno> {
         Ok(Arc::try_new(Group {
             id,
@@ -62,28 +62,30 @@ impl<M: Machine> Group<M> {
         })?)
     }
 
-    /// From now on the group's id, which is held and names no group, is held for it too and names it. It has a member.
+    /// Makes the group's id name it, and holds the id for it. The group has a member. The id is held already and names
+    /// no group.
     pub(super) fn begin(this: &Arc<Self>) {
         this.linux.ids.hold(this.id);
         this.linux.ids.name_group(this);
     }
 
-    /// How often all members were told of a signal; `None` while they are. For who forks, before it looks for signals.
+    /// The number of signals sent to all members; `None` while one is under way. Called by a forking thread before it
+    /// checks for signals.
     pub(super) fn told(&self) -> Option<u64> {
         let members = self.members.lock();
         (members.telling == 0).then_some(members.told)
     }
 
-    /// Takes a new process in, made since the group was [`told`](Self::told) `told`. `false` where the group is gone, or was told more
-    /// since: what the parent was told, the child must not miss.
+    /// Adds a new process, made since [`told`](Self::told) was `told`. `false` if the group is gone, or was sent a
+    /// signal since, which the child must not miss.
     pub(super) fn join(&self, process: Arc<Process<M>>, told: u64) -> bool {
         let mut members = self.members.lock();
         let fits = !members.gone && members.telling == 0 && members.told == told;
         fits && members.list.push(process).is_ok()
     }
 
-    /// Takes the name away from a group that has no members any more. Under the lock: who finds the group gone finds that its
-    /// id names it no more.
+    /// Unnames a group without members. Under the lock, so that a thread that finds the group gone also finds its id
+    /// free of it.
     fn end_if_empty(&self) {
         let empty = {
             let mut members = self.members.lock();
@@ -114,8 +116,8 @@ impl<M: Machine> Group<M> {
         }
     }
 
-    /// The members one by one, with no lock held: those that neither come nor go meanwhile once each. Nothing is allocated, so
-    /// that a group can be ended while there is no memory.
+    /// Calls `is` for the members with no lock held, once for each that neither joins nor leaves meanwhile. Allocates
+    /// nothing, so that a group can be killed without memory.
     pub(crate) fn any(&self, mut is: impl FnMut(&Arc<Process<M>>) -> bool) -> bool {
         let walk = Walk::new();
         let under_way = UnderWay::begin(self, &walk);
@@ -127,7 +129,7 @@ impl<M: Machine> Group<M> {
         false
     }
 
-    /// Whether no member has a parent in another group of the same session: nobody is there to continue it.
+    /// Whether no member has a parent in another group of the same session, which could continue it.
     pub fn is_orphaned(&self) -> bool {
         !self.any(|process| {
             process.parent().is_some_and(|parent| {
@@ -151,7 +153,8 @@ struct UnderWay<'a, M: Machine> {
 
 impl<'a, M: Machine> UnderWay<'a, M> {
     fn begin(group: &'a Group<M>, walk: &'a Walk<MemberKind<M>>) -> Self {
-        // SAFETY: the walk is borrowed, hence stays in place, until this value's drop ends it; the group is borrowed as long.
+        // SAFETY: the walk is borrowed, so it stays in place until this value's drop ends it; the group is borrowed as
+        // long.
         unsafe { group.members.lock().list.begin_walk(walk) };
         UnderWay { group, walk }
     }
@@ -168,7 +171,8 @@ impl<M: Machine> Drop for UnderWay<'_, M> {
     }
 }
 
-/// All members of a group are told of a signal: no child joins while it lives, nor one whose parent had looked before.
+/// A signal to all members is under way. While this lives no child joins, and afterwards none whose parent had checked
+/// before.
 pub(crate) struct Telling<'a, M: Machine>(&'a Group<M>);
 
 impl<'a, M: Machine> Telling<'a, M> {
@@ -186,13 +190,13 @@ impl<M: Machine> Drop for Telling<'_, M> {
     }
 }
 
-/// What became of a move to a group.
+/// The result of a move to a group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Move {
     Done,
-    /// Others came or went meanwhile: the id names another group now, or none.
+    /// The group changed meanwhile: the id names another group now, or none.
     Changed,
-    /// The process was waited for.
+    /// The process has been reaped.
     NoProcess,
 }
 
@@ -204,7 +208,8 @@ pub(super) fn move_to<M: Machine>(process: &Arc<Process<M>>, to: &Arc<Group<M>>)
         return Move::Done;
     }
     {
-        // Both at once: a group is never left for one that is gone. Of two, the one at the lower address first.
+        // Both locks are held: a process never moves to a group that is gone. The group at the lower address is locked
+        // first.
         let ascending = Arc::as_ptr(&from) < Arc::as_ptr(to);
         let (low, high) = if ascending { (&from, to) } else { (to, &from) };
         let mut low = low.members.lock();
@@ -224,8 +229,8 @@ pub(super) fn move_to<M: Machine>(process: &Arc<Process<M>>, to: &Arc<Group<M>>)
     Move::Done
 }
 
-/// Moves `process` to a group of its own, in `session`. Only here does its id come to name a group, under its `moving`: so of two
-/// who want that at once (a shell and its child) one makes it, and none is made for a process whose id is free.
+/// Moves `process` to a group of its own, in `session`. Only here its id is made to name a group, under its `moving`.
+/// So of two concurrent callers (a shell and its child) one makes the group, and no group is made for a free id.
 pub(super) fn found<M: Machine>(process: &Arc<Process<M>>, session: Arc<Session>) -> Result<Move, Errno> {
     let linux = process.linux;
     let group = Group::new(linux, process.pid, session)?;
@@ -239,7 +244,7 @@ pub(super) fn found<M: Machine>(process: &Arc<Process<M>>, session: Arc<Session>
     };
     let pushed = group.members.lock().list.push(node);
     debug_assert!(pushed.is_ok());
-    // Who was waited for leaves its group, under `moving`, before it lets its id go: so that is held.
+    // A reaped process leaves its group, under `moving`, before it releases its id. So the id is held here.
     Group::begin(&group);
     let old = core::mem::replace(&mut *process.group.lock(), group);
     drop(one_mover);
@@ -248,8 +253,8 @@ pub(super) fn found<M: Machine>(process: &Arc<Process<M>>, session: Arc<Session>
     Ok(Move::Done)
 }
 
-/// Takes a process that was waited for out of its group, for good. (A zombie still counts: a shell puts the next command
-/// of a pipeline into the group of the first, which may have ended.)
+/// Removes a reaped process from its group. (A zombie still counts: a shell puts the next command of a pipeline into
+/// the group of the first, which may have ended.)
 pub(crate) fn leave<M: Machine>(process: &Process<M>) {
     let one_mover = process.moving.lock();
     let group = process.group();

@@ -12,13 +12,13 @@ const MOST_GROUPS: usize = 65_536;
 /// "Leave as it is" in the calls that set several ids.
 const KEEP: u32 = u32::MAX;
 
-/// The calling thread counts as one of `user` from now on, and has part in that one's CPU time. EAGAIN, as on Linux, where there is no
-/// memory for a user that is new.
+/// Makes the calling thread count as one of `user`, and share that user's CPU time. EAGAIN, as on Linux, if there is no
+/// memory for a new user.
 fn change_user<M: Machine>(ctx: &Ctx<'_, M>, user: u32) -> Result<(), Errno> {
     let permit = ctx.linux.users.permit(user).map_err(|_| Errno::EAGAIN)?;
     let over = user != 0 && permit.exceeds(ctx.process().soft_limit(super::limits::which::NPROC));
     ctx.thread.over_limit.store(over, core::sync::atomic::Ordering::Relaxed);
-    // SAFETY: the thread itself runs this. Its new permit keeps the new user, and the old one is put back last.
+    // SAFETY: the thread itself runs this. Its new permit keeps the new user, and the old one is returned last.
     unsafe {
         ctx.linux.scheduler.become_user(permit.share());
         drop(ctx.thread.permit.replace(permit));
@@ -26,7 +26,7 @@ fn change_user<M: Machine>(ctx: &Ctx<'_, M>, user: u32) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Changes the calling thread's credentials: as in Linux, a library makes all threads of a program do so.
+/// Changes the calling thread's credentials: as on Linux, a library makes all threads of a program do so.
 fn change<M: Machine>(
     ctx: &mut Ctx<'_, M>,
     edit: impl FnOnce(&mut Credentials) -> Result<(), Errno>,
@@ -254,8 +254,8 @@ pub fn sys_setgroups<M: Machine>(ctx: &mut Ctx<'_, M>, size: usize, list: u64) -
     })
 }
 
-/// How many words of each set a version of `capget` and `capset` has. An unknown version is answered with the newest one, and an
-/// error unless only that was asked for.
+/// Words of each set in a version of `capget` and `capset`. For an unknown version the newest one is written back, with
+/// an error unless the call only requests the version.
 fn capability_words<M: Machine>(ctx: &Ctx<'_, M>, header: u64, asks: bool) -> Result<Option<(usize, u32)>, Errno> {
     const VERSION_3: u32 = 0x2008_0522;
     let [version, pid] = ctx.read::<[u32; 2]>(header)?;
@@ -283,7 +283,7 @@ pub fn sys_capget<M: Machine>(ctx: &mut Ctx<'_, M>, header: u64, data: u64) -> R
             let of_thread = task.as_ref().and_then(|task| task.payload().as_ref());
             match of_thread {
                 Some(thread) => thread.credentials.look(|c| c.capabilities),
-                // It has ended, and its process is known by its id still.
+                // The thread has ended, and its process is still found by its id.
                 None => ctx.linux.ids.process(pid).ok_or(Errno::ESRCH)?.credentials().capabilities,
             }
         }

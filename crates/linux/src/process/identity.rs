@@ -1,4 +1,4 @@
-//! Asking who one is.
+//! The calls that return the caller's ids.
 
 use crate::errno::Errno;
 use crate::{Ctx, Machine};
@@ -25,7 +25,7 @@ pub fn sys_set_tid_address<M: Machine>(ctx: &mut Ctx<'_, M>, at: u64) -> Result<
     Ok(ctx.thread.tid() as usize)
 }
 
-/// `personality`: remembered; only plain Linux behaves differently from nothing.
+/// `personality`: stored, with no other effect.
 pub fn sys_personality<M: Machine>(ctx: &mut Ctx<'_, M>, wanted: u32) -> Result<usize, Errno> {
     let personality = &ctx.process().personality;
     let before = personality.load(Ordering::Relaxed);
@@ -35,7 +35,7 @@ pub fn sys_personality<M: Machine>(ctx: &mut Ctx<'_, M>, wanted: u32) -> Result<
     Ok(before as usize)
 }
 
-/// `unshare`: open files and file system state; namespaces are not there.
+/// `unshare`: open files and file system state; there are no namespaces.
 pub fn sys_unshare<M: Machine>(ctx: &mut Ctx<'_, M>, flags: u64) -> Result<usize, Errno> {
     use linux_raw_sys::general as raw;
     let known = u64::from(raw::CLONE_FILES | raw::CLONE_FS | raw::CLONE_SYSVSEM);

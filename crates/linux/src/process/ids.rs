@@ -1,7 +1,7 @@
-//! Ids and what they name: processes and threads, groups, sessions.
+//! Ids and the objects that they name: processes and threads, groups, sessions.
 //!
-//! Every thread's id names its *process* in the table; the thread itself is found in the process's list. A number stays in
-//! use while a thread, a process (until it was waited for), a group or a session has it.
+//! Every thread's id names its *process* in the table; the thread itself is found in the process's list. A number stays
+//! in use while a thread, a process (until it is reaped), a group or a session has it.
 
 use super::group::Group;
 use crate::errno::Errno;
@@ -24,10 +24,10 @@ pub struct Ids<M: Machine> {
     latest: PerCpu<Latest>,
 }
 
-/// When a CPU gave an id last, and which. That CPU writes it.
+/// The time and the id of a CPU's last allocation. That CPU writes it.
 type Latest = (AtomicU64, AtomicU32);
 
-/// Another count of what a table names.
+/// Another reference to an object that a table names.
 ///
 /// # Safety
 /// `named` is the content of an `Arc` that lives while the table names it.
@@ -60,7 +60,7 @@ impl<M: Machine> Ids<M> {
         self.max
     }
 
-    /// An id that names nothing yet.
+    /// Allocates an id that names nothing yet.
     pub fn allocate(&self) -> Result<Pid, Errno> {
         let layout = Layout::from_size_align(CHUNK_BYTES, 64).map_err(|_| Errno::ENOMEM)?;
         let mut grow = || quire_heap::allocate_zeroed(layout).ok();
@@ -75,23 +75,23 @@ impl<M: Machine> Ids<M> {
         Ok(id)
     }
 
-    /// The id that was given last; of two that two CPUs gave at this moment, either.
+    /// The id that was allocated last; of two concurrent ones, either.
     pub fn last(&self) -> Pid {
         let latest = self.latest.iter().max_by_key(|(at, _)| at.load(Ordering::Relaxed));
         latest.map_or(0, |(_, id)| id.load(Ordering::Relaxed))
     }
 
-    /// One holder of `id` less.
+    /// Removes a holder of `id`.
     pub fn release(&self, id: Pid) {
         self.table.release(id);
     }
 
-    /// One more holder of `id`.
+    /// Adds a holder of `id`.
     pub fn hold(&self, id: Pid) {
         self.table.hold(id);
     }
 
-    /// Makes `id` name `process` (as its id, or as that of one of its threads). The caller sees to it that the process
+    /// Makes `id` name `process` (as its id, or as that of one of its threads). The caller ensures that the process
     /// outlives the name.
     pub fn name_process(&self, id: Pid, process: &Arc<Process<M>>) {
         self.table.set_thread(id, NonNull::new(Arc::as_ptr(process).cast_mut()));
@@ -130,7 +130,7 @@ impl<M: Machine> Ids<M> {
 
     /// The group with id `id`.
     pub fn group(&self, id: Pid) -> Option<Arc<Group<M>>> {
-        // SAFETY: named from an `Arc`; a group takes its name away before it is freed.
+        // SAFETY: named from an `Arc`; a group unnames itself before it is freed.
         self.table.group(id, |group| unsafe { count(group) })
     }
 

@@ -8,9 +8,9 @@ use crate::process::Process;
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limit {
-    /// What holds now.
+    /// The limit in force.
     pub soft: u64,
-    /// Up to where the process may raise it.
+    /// The value up to which the process may raise it.
     pub hard: u64,
 }
 
@@ -21,10 +21,10 @@ unsafe impl Plain for Limit {}
 pub const INFINITY: u64 = u64::MAX;
 /// Number of limits.
 pub const COUNT: usize = 16;
-/// Words that they are kept in: of each the soft one, then the hard one.
+/// Words that store them: of each limit the soft one, then the hard one.
 pub(crate) const WORDS: usize = 2 * COUNT;
 
-/// Which limit: Linux's RLIMIT_ numbers.
+/// The limits' indices: Linux's RLIMIT_ numbers.
 #[allow(missing_docs)]
 pub mod which {
     pub const CPU: usize = 0;
@@ -50,7 +50,7 @@ pub mod which {
 pub struct Limits(pub [Limit; COUNT]);
 
 impl Limits {
-    /// What process 1 starts with: Linux's defaults. `threads` is the highest number of threads that memory allows.
+    /// The limits of process 1: Linux's defaults. `threads` is the highest number of threads that memory allows.
     pub fn initial(threads: u64) -> Limits {
         let free = Limit { soft: INFINITY, hard: INFINITY };
         let mut all = [free; COUNT];
@@ -66,7 +66,7 @@ impl Limits {
         Limits(all)
     }
 
-    /// As they are kept.
+    /// The stored form.
     pub(crate) fn words(&self) -> [u64; WORDS] {
         core::array::from_fn(|i| if i % 2 == 0 { self.0[i / 2].soft } else { self.0[i / 2].hard })
     }
@@ -93,7 +93,7 @@ pub static NAMES: [(&str, &str); COUNT] = [
 ];
 
 impl<M: Machine> Process<M> {
-    /// Its limits. As all reading of limits, without a lock.
+    /// Its limits, read without a lock.
     pub fn limits(&self) -> Limits {
         let words = self.limits.read();
         Limits(core::array::from_fn(|i| Limit { soft: words[2 * i], hard: words[2 * i + 1] }))
@@ -105,19 +105,19 @@ impl<M: Machine> Process<M> {
         Limit { soft, hard }
     }
 
-    /// What holds of `which` now.
+    /// The soft limit `which`.
     pub fn soft_limit(&self, which: usize) -> u64 {
         self.limits.word(2 * which)
     }
 
-    /// Bytes of data that its mappings may have: where the soft limit is 0, the hard one holds, as on Linux. (Valgrind sets it to 0, to
-    /// move the break itself.)
+    /// Bytes of data that its mappings may have. If the soft limit is 0, the hard one applies, as on Linux. (Valgrind
+    /// sets it to 0, to move the break itself.)
     pub(crate) fn data_limit(&self) -> u64 {
         let limit = self.limit(which::DATA);
         if limit.soft == 0 { limit.hard } else { limit.soft }
     }
 
-    /// The soft limit on CPU time was reached, which was `from`: it is a second more now.
+    /// Raises the soft limit on CPU time, which was reached at `from`, by a second.
     pub(crate) fn raise_cpu_limit(&self, from: u64) {
         self.limits.update(|words| {
             let soft = &mut words[2 * which::CPU];

@@ -1,16 +1,16 @@
-//! Processes: families, groups, sessions, what their threads share.
+//! Processes: families, groups, sessions, and the state that their threads share.
 //!
-//! # Who guards what
+//! # Locks
 //! | state | guard |
 //! |---|---|
 //! | a process's children and zombies, their places on those lists, their wait reports | the *parent's* `family` |
-//! | who the parent is | `parent` of the child; it changes only with the old parent's `family` held too |
+//! | the parent of a process | `parent` of the child; it changes only with the old parent's `family` held too |
 //! | the members of a group | the group's `members` |
 //! | the list of threads, whether the process is ending | `threads` |
 //! | pending signals | the queue's own lock, taken last |
 //!
-//! No lock is global: fork, exit and wait of processes with different parents share no written line but those of the id
-//! table.
+//! No lock is global: fork, exit and wait of processes with different parents share no written cache line but those of
+//! the id table.
 
 pub mod access;
 pub mod arc_list;
@@ -56,8 +56,8 @@ use threads::Threads;
 use timers::Timers;
 use usage::Accounts;
 
-/// A process: a group of threads, in Linux's words. What its threads read in every other system call stands on lines that nobody
-/// writes meanwhile.
+/// A process: a group of threads, in Linux's terms. Fields that its threads read in many system calls have cache lines
+/// that are rarely written.
 #[repr(C)]
 pub struct Process<M: Machine> {
     /// The kernel that it lives in.
@@ -72,7 +72,7 @@ pub struct Process<M: Machine> {
     pub priority: AtomicU32,
     /// `personality`.
     pub personality: AtomicU32,
-    /// A wait status, once it is known.
+    /// The wait status, once it is known.
     pub status: AtomicI32,
     /// `oom_score_adj`, -1000 to 1000: see [`victim`](crate::memory::victim).
     pub oom_adjust: AtomicI32,
@@ -82,56 +82,56 @@ pub struct Process<M: Machine> {
     pub exiting: AtomicBool,
     /// The signal that its parent gets when it ends; 0: none.
     pub exit_signal: AtomicU8,
-    /// The signal that it asked for when its parent dies; 0: none.
+    /// The signal that it gets when its parent dies; 0: none.
     pub parent_death_signal: AtomicU8,
     /// It called exec since it was forked (`setpgid` of a parent then comes too late).
     pub execed: AtomicBool,
-    /// Whether the memory that threads of it left at their end was open to others.
+    /// Whether the memory that its ended threads left was open to readers.
     pub(crate) left: Openness,
     /// It adopts orphans among its descendants.
     pub subreaper: AtomicBool,
     /// It may not gain privileges by exec.
     pub no_new_privileges: AtomicBool,
-    /// It was to end because memory was out, and its memory is back or will not come: nobody waits for it any more.
+    /// It was a victim for lack of memory, and its memory is free or it was given up: no thread waits for it any more.
     pub(crate) given_up: AtomicBool,
 
-    /// From here on: what others lock for a moment who ask what it does about signals, and its own threads read.
+    /// The fields up to the next line: locked for a moment by senders of signals, read by its own threads.
     _actions: Line,
-    /// What it wants done about signals; shared with whom it was cloned from by CLONE_SIGHAND. Its threads own it together:
-    /// exec replaces it when there is but one.
+    /// Its signal actions, shared with the process that cloned it with CLONE_SIGHAND. Its threads own them together;
+    /// exec replaces them when only one thread is left.
     pub(crate) actions: Owned<Arc<Actions>>,
     /// Resource limits.
     pub(crate) limits: Sequenced<{ limits::WORDS }>,
 
-    /// From here on: what threads write that come and go.
+    /// The fields up to the next line: written by threads that start and end.
     _threads: Line,
     /// Its threads.
     pub threads: SpinLock<Threads<M>>,
     /// A thread of it ended, or stopped.
     pub thread_events: WaitQueue,
-    /// What it and its children used.
+    /// The resource usage of it and its children.
     pub accounts: SpinLock<Accounts>,
     /// Job control.
     pub job: SpinLock<Job>,
-    /// Threads that are stopped sleep here.
+    /// Stopped threads sleep here.
     pub continued: WaitQueue,
     /// The name of its last thread, once that has ended.
     pub(crate) last_name: SpinLock<Name>,
 
-    /// From here on: what threads write that fork and wait, or that other processes write.
+    /// The fields up to the next line: written by threads that fork and wait, or by other processes.
     _family: Line,
     /// Its children.
     pub family: SpinLock<Family<M>>,
-    /// `wait4` sleeps here for the children's sake.
+    /// `wait4` sleeps here until a child changes.
     pub child_events: WaitQueue,
     /// Its process group. Changed by the holder of `moving`.
     pub group: SpinLock<Arc<Group<M>>>,
-    /// Held by whoever moves the process from group to group.
+    /// Held while the process moves from group to group.
     pub(crate) moving: SpinLock<()>,
-    /// Whose process it is, for others: what its first thread has.
+    /// The credentials of its first thread, for other processes.
     pub(crate) credentials: SpinLock<Credentials>,
 
-    /// From here on: signals, which every thread looks at that takes one, and timers.
+    /// The fields up to the next line: signals, read by each thread that takes one, and timers.
     _signals: Line,
     /// Signals for any of its threads.
     pub pending: PendingQueue,
@@ -141,13 +141,13 @@ pub struct Process<M: Machine> {
     /// The limit on CPU time.
     pub(crate) cpu_limit: CpuLimit<M>,
 
-    /// From here on: what relatives write.
+    /// From here on: written by relatives.
     _relatives: Line,
-    /// Who made it, or adopted it. `None` for process 1.
+    /// The process that made or adopted it. `None` for process 1.
     parent: SpinLock<Option<Arc<Process<M>>>>,
     /// Its place among its parent's children or zombies.
     sibling: Place<Process<M>>,
-    /// What its first thread held of its user, from that one's end until the process was waited for.
+    /// The permit of its first thread, from that thread's end until the process is reaped.
     pub(crate) permit: SpinLock<users::Permit<M>>,
     /// Its place in its group.
     pub(crate) member: Place<Process<M>>,
@@ -162,12 +162,12 @@ pub struct Job {
     pub stopped_threads: usize,
 }
 
-/// What a parent may still be told of a living child.
+/// A report about a living child, for its parent's wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Report {
-    /// It stopped, by this signal.
+    /// The child stopped, by this signal.
     Stopped(u8),
-    /// It went on.
+    /// The child continued.
     Continued,
 }
 
@@ -175,18 +175,18 @@ pub enum Report {
 pub struct Family<M: Machine> {
     /// Living children.
     pub children: ArcList<Siblings<M>>,
-    /// Children that have ended and were not waited for.
+    /// Children that have ended and are not reaped yet.
     pub zombies: ArcList<Siblings<M>>,
     /// Reports of living children, few at any time: job control.
     pub reports: quire_heap::Vec<(Pid, Report)>,
-    /// The process ends and takes no more children in.
+    /// The process ends and takes no more children.
     pub closed: bool,
 }
 
-/// The kind of list that [`Family`] has.
+/// The kind of the lists of [`Family`].
 pub struct Siblings<M>(core::marker::PhantomData<fn(M)>);
-// SAFETY: `sibling` is used by no other kind, and guarded by the parent's `family`; a child that changes its parent is
-// moved with both families held.
+// SAFETY: `sibling` is used by no other kind, and guarded by the parent's `family`. A child that changes its parent is
+// moved with both families locked.
 unsafe impl<M: Machine> Kind for Siblings<M> {
     type Node = Process<M>;
     fn place(node: &Process<M>) -> &Place<Process<M>> {
@@ -194,7 +194,7 @@ unsafe impl<M: Machine> Kind for Siblings<M> {
     }
 }
 
-/// What a new process gets from whom it is made by.
+/// The parameters of a new process.
 pub struct NewProcess<M: Machine> {
     /// Its id.
     pub pid: Pid,
@@ -204,9 +204,9 @@ pub struct NewProcess<M: Machine> {
     pub group: Arc<Group<M>>,
     /// Its actions.
     pub actions: Arc<Actions>,
-    /// What it sends when it ends.
+    /// The signal that it sends when it ends.
     pub exit_signal: u8,
-    /// Whose it is.
+    /// Its credentials.
     pub credentials: Credentials,
     /// Its limits.
     pub limits: Limits,
@@ -221,7 +221,7 @@ pub struct NewProcess<M: Machine> {
 }
 
 impl<M: Machine> Process<M> {
-    /// A process without threads, in nobody's family yet.
+    /// A process without threads, in no family yet.
     pub fn new(linux: &'static Linux<M>, new: NewProcess<M>) -> Process<M> {
         // The two lists of a family need ids that no other family's have: twice the process id, and one more.
         let list = (new.pid as usize) * 2;
@@ -285,17 +285,17 @@ impl<M: Machine> Process<M> {
         self.parent.lock().clone()
     }
 
-    /// Whether `parent` is its parent; remains so as long as the caller holds the lock of that one's family.
+    /// Whether `parent` is its parent; stays so while the caller holds the lock of `parent`'s family.
     pub(crate) fn is_child_of(&self, parent: &Process<M>) -> bool {
         self.parent.lock().as_ref().is_some_and(|p| core::ptr::eq(&**p, parent))
     }
 
-    /// Its parent's id; 0 where it has none.
+    /// Its parent's id; 0 if it has none.
     pub fn parent_pid(&self) -> Pid {
         self.parent_pid.load(Ordering::Relaxed)
     }
 
-    /// Gives it another parent; returns the one before, to be let go of with no lock held.
+    /// Gives it another parent. Returns the old one, to be dropped with no lock held.
     #[must_use = "it may be the last handle, and locks may be held"]
     pub fn replace_parent(&self, new: Option<Arc<Process<M>>>) -> Option<Arc<Process<M>>> {
         let mut parent = self.parent.lock();
@@ -308,7 +308,7 @@ impl<M: Machine> Process<M> {
         self.group.lock().clone()
     }
 
-    /// Whose it is: what its first thread has, or had when it ended. A thread of its own asks [`Ctx`](crate::Ctx).
+    /// The credentials of its first thread, at its end if it has ended. Its own threads use [`Ctx`](crate::Ctx).
     pub fn credentials(&self) -> Credentials {
         self.credentials.lock().clone()
     }
@@ -316,7 +316,8 @@ impl<M: Machine> Process<M> {
     /// Calls `f` with its actions.
     pub fn with_actions<R>(&self, f: impl FnOnce(&Actions) -> R) -> R {
         if self.is_callers() {
-            // SAFETY: exec alone replaces them, in the process's only thread; the caller is one, and not there.
+            // SAFETY: exec alone replaces them, in the process's only thread; the caller is one of its threads, and not
+            // in exec.
             f(unsafe { self.actions.get() })
         } else {
             let actions = self.actions.look(Arc::clone);
@@ -324,10 +325,10 @@ impl<M: Machine> Process<M> {
         }
     }
 
-    /// Whether the thread that runs is one of its.
+    /// Whether the running thread is one of its threads.
     pub(crate) fn is_callers(&self) -> bool {
         let caller = quire_task::Machine::current(self.linux.machine);
-        // SAFETY: the thread that runs, where there is one yet.
+        // SAFETY: the pointer is null or the running thread, which lives while it runs.
         let caller = unsafe { caller.as_ref() }.and_then(|task| task.payload().as_ref());
         caller.is_some_and(|thread| core::ptr::eq(&*thread.process, self))
     }
@@ -337,7 +338,7 @@ impl<M: Machine> Process<M> {
         self.exiting.load(Ordering::Acquire)
     }
 
-    /// Which signals it ignores, and which it handles.
+    /// The signals that it ignores, and those that it handles.
     pub fn dispositions(&self) -> (SigSet, SigSet) {
         self.with_actions(Actions::sets)
     }

@@ -31,7 +31,7 @@ pub fn sys_prctl<M: Machine>(
                 Err(Errno::E2BIG) => Name::new(&ctx.read::<[u8; 15]>(second)?),
                 Err(error) => return Err(error),
             };
-            // SAFETY: a context is the owner's; nobody borrows the old name.
+            // SAFETY: a context is the owner's, which holds no borrow of the old name.
             unsafe { ctx.thread.name.replace(name) };
             Ok(0)
         }
@@ -51,7 +51,7 @@ pub fn sys_prctl<M: Machine>(
             ctx.write(second, &signal)?;
             Ok(0)
         }
-        // Core files are never written: it says who may look at the process.
+        // Core files are never written: the flag only decides about access to the process.
         raw::PR_GET_DUMPABLE => Ok(usize::from(ctx.space()?.is_dumpable())),
         raw::PR_SET_DUMPABLE if second <= 1 => {
             ctx.space()?.dumpable().set(second == 1);

@@ -8,7 +8,7 @@ use crate::errno::Errno;
 use crate::machine::Machine;
 
 impl<M: Machine> Process<M> {
-    /// Tells of a new limit what keeps it: the address space, or the timer for CPU time.
+    /// Applies a new limit to the address space, or to the timer for CPU time.
     fn limits_changed(&self, changed: usize) {
         if changed == which::CPU {
             self.cpu_limit.changed(self.linux, self);
@@ -50,7 +50,7 @@ pub fn sys_prlimit64<M: Machine>(
     new: u64,
     old: u64,
 ) -> Result<usize, Errno> {
-    /// No table of files is larger: what one process could otherwise make the kernel allocate.
+    /// The largest table of files, to bound the kernel memory of a process.
     const MOST_FILES: u64 = 1 << 20;
     let number = number as usize;
     let wanted = if new == 0 { None } else { Some(ctx.read::<Limit>(new)?) };

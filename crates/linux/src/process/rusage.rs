@@ -1,4 +1,4 @@
-//! The calls that tell what programs used: `getrusage`, `times`.
+//! The calls that return resource usage: `getrusage`, `times`.
 
 use super::usage::{Usage, of_thread};
 use crate::Ctx;

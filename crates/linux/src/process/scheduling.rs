@@ -26,7 +26,7 @@ fn thread_or_self<M: Machine>(ctx: &Ctx<'_, M>, tid: i32) -> Result<ThreadRef<M>
     }
 }
 
-/// As [`thread_or_self`], for calls that change how it is scheduled: EPERM where the caller may not.
+/// As [`thread_or_self`], for calls that change a thread's scheduling: EPERM if the caller may not.
 fn schedulable<M: Machine>(ctx: &Ctx<'_, M>, tid: i32) -> Result<ThreadRef<M>, Errno> {
     let thread = thread_or_self(ctx, tid)?;
     let may = |other: &crate::Thread<M>| other.credentials.look(|theirs| ctx.credentials().may_reschedule(theirs));
@@ -48,7 +48,7 @@ pub fn sys_sched_getaffinity<M: Machine>(ctx: &mut Ctx<'_, M>, tid: i32, len: us
     Ok(words * 8)
 }
 
-/// `sched_setaffinity`: CPUs that the machine does not have are passed over.
+/// `sched_setaffinity`: CPUs that the machine lacks are ignored.
 pub fn sys_sched_setaffinity<M: Machine>(
     ctx: &mut Ctx<'_, M>,
     tid: i32,
@@ -149,7 +149,7 @@ pub fn sys_sched_rr_get_interval<M: Machine>(ctx: &mut Ctx<'_, M>, tid: i32, to:
     Ok(0)
 }
 
-/// The processes that `getpriority` and `setpriority` name, of [`raw::PRIO_PROCESS`] the one with that thread.
+/// The processes that `getpriority` and `setpriority` name; for [`raw::PRIO_PROCESS`] the process of that thread.
 fn named<M: Machine>(ctx: &Ctx<'_, M>, kind: u32, who: u32) -> Result<Vec<Arc<Process<M>>>, Errno> {
     let mut out = Vec::new();
     match kind {
@@ -178,7 +178,7 @@ fn named<M: Machine>(ctx: &Ctx<'_, M>, kind: u32, who: u32) -> Result<Vec<Arc<Pr
     if out.is_empty() { Err(Errno::ESRCH) } else { Ok(out) }
 }
 
-/// The threads of `process` that a call means which named `who`: nice values are threads' own. None of a zombie.
+/// The threads of `process` that a call with `who` addresses: each thread has its own nice value. None of a zombie.
 fn meant<M: Machine>(ctx: &Ctx<'_, M>, kind: u32, who: u32, process: &Process<M>) -> Result<Vec<ThreadRef<M>>, Errno> {
     if kind != raw::PRIO_PROCESS {
         return process.all_threads();
@@ -208,7 +208,7 @@ pub fn sys_setpriority<M: Machine>(ctx: &mut Ctx<'_, M>, kind: u32, who: u32, ni
     let nice = nice.clamp(-20, 19);
     let value = (20 - nice) as u32;
     let me = ctx.credentials();
-    // All that it may change are changed; the last that it may not is told.
+    // All permitted changes are made; the last refusal is the result.
     let mut result = Ok(0);
     for process in named(ctx, kind, who)? {
         let theirs = process.credentials();
@@ -226,7 +226,7 @@ pub fn sys_setpriority<M: Machine>(ctx: &mut Ctx<'_, M>, kind: u32, who: u32, ni
             for task in &threads {
                 task.set_nice(nice as i8);
             }
-            // What a zombie shows, and who asks for the process, is its first thread's.
+            // For a zombie, and for a caller that names the process, the first thread's value counts.
             let is_first = |task: &ThreadRef<M>| task.payload().as_ref().is_none_or(|t| t.tid() == process.pid);
             if threads.is_empty() || threads.iter().any(is_first) {
                 process.priority.store(value, Ordering::Relaxed);

@@ -22,13 +22,13 @@ pub(crate) struct Again;
 impl Again {
     /// The call is made for the first time.
     pub const NO: u64 = 0;
-    /// Memory was out, and the call is made again.
+    /// Memory was out, and the call is repeated.
     pub const TRIES: u64 = 1;
-    /// That attempt met the same.
+    /// The repeated call also failed for want of memory.
     pub const FAILED: u64 = 2;
 }
 
-/// What a thread has to look at before it goes to user mode; bits of [`Thread::work`].
+/// The work that a thread must do before it goes to user mode; bits of [`Thread::work`].
 pub mod work {
     /// A signal may be deliverable.
     pub const SIGNAL: u32 = 1;
@@ -40,7 +40,7 @@ pub mod work {
     pub const RESTORE_MASK: u32 = 8;
     /// A timer of its process ran out (set in interrupt context, where signals cannot be sent).
     pub const TIMER: u32 = 16;
-    /// What ends an interruptible wait.
+    /// The bits that end an interruptible wait.
     pub const INTERRUPTS: u32 = SIGNAL | KILL | STOP | TIMER;
 }
 
@@ -62,12 +62,12 @@ impl AltStack {
     }
 }
 
-/// What `restart_syscall` goes on with.
+/// The state that `restart_syscall` resumes.
 #[derive(Clone, Copy, Debug)]
 pub enum Restart {
     /// Sleep until `deadline`; report the rest at `remaining` when interrupted again.
     Sleep {
-        /// Which clock the deadline is of.
+        /// The deadline's clock.
         clock: i32,
         /// In nanoseconds.
         deadline: u64,
@@ -78,11 +78,11 @@ pub enum Restart {
     Futex {
         /// User address of the word.
         at: u64,
-        /// What it must hold.
+        /// The value that it must hold.
         value: u32,
-        /// Which wakers count.
+        /// The wakers that may wake it.
         bitset: u32,
-        /// Whether the key is the process's own.
+        /// Whether the key is private to the process.
         private: bool,
         /// Monotonic, in nanoseconds.
         deadline: u64,
@@ -98,7 +98,7 @@ pub enum Restart {
     },
 }
 
-/// A Linux thread. Each field says who may use it; *owner* means the thread itself.
+/// A Linux thread. Each field names the threads that may use it; *owner* means the thread itself.
 pub struct Thread<M: Machine> {
     /// The kernel that it lives in.
     pub linux: &'static Linux<M>,
@@ -112,34 +112,35 @@ pub struct Thread<M: Machine> {
     pub files: Owned<Option<Arc<Files<M>>>>,
     /// Working directory, root, umask. Changed by the owner.
     pub fs: Owned<Option<Arc<FsState<M>>>>,
-    /// Owner only: what it knows of `fs`; `None` where that has been replaced.
+    /// Owner only: its copy of `fs`; `None` after `fs` was replaced.
     pub seen: Owned<Option<Seen<M>>>,
-    /// Whose thread it is. Changed by the owner.
+    /// Its credentials. Changed by the owner.
     pub credentials: Owned<Credentials>,
-    /// What it holds of its real user. Changed by the owner.
+    /// The permit of its real user. Changed by the owner.
     pub(crate) permit: Owned<Permit<M>>,
-    /// Its user had more threads than its limit when it became that user's: exec asks whether it still has. Owner only.
+    /// Its user was over its limit of threads when the thread changed to that user. Exec checks whether it still is.
+    /// Owner only.
     pub(crate) over_limit: AtomicBool,
-    /// What to look at before going to user mode: set by anybody, cleared by the owner.
+    /// The work due before it goes to user mode. Any thread sets bits, the owner clears them.
     pub work: AtomicU32,
-    /// It is on its way out. Set under the lock of its process's threads.
+    /// It is ending. Set under the lock of its process's threads.
     pub leaving: AtomicBool,
-    /// It took a signal that stops off a queue, and no SIGCONT came since. Set under that queue's lock, cleared under the lock of
-    /// its process's threads.
+    /// It took a stop signal off a queue, and no SIGCONT came since. Set under that queue's lock, cleared under the
+    /// lock of its process's threads.
     pub stop_taken: AtomicBool,
-    /// A timer of its process may be its to look at: set by whoever makes it so.
+    /// A timer of its process may have it as target. Set by the thread that makes it the target.
     pub timed: AtomicBool,
     /// Blocked signals. Changed by the owner, read by senders.
     pub blocked: AtomicU64,
-    /// What `sigtimedwait` waits for: it may be given to the thread although it is blocked.
+    /// Signals that `sigtimedwait` waits for. The thread may receive them although they are blocked.
     pub awaited: AtomicU64,
-    /// Owner only: what was blocked before a temporary mask.
+    /// Owner only: the blocked signals before a temporary mask.
     pub saved_mask: Owned<Option<SigSet>>,
     /// Signals for this thread.
     pub pending: PendingQueue,
     /// Owner only (through [`Owned`]): the alternate stack.
     pub alt_stack: Owned<AltStack>,
-    /// Owner only: what `restart_syscall` goes on with.
+    /// Owner only: the state that `restart_syscall` resumes.
     pub restart: Owned<Option<Restart>>,
     /// User address that is cleared and woken at exit (`set_tid_address`).
     pub clear_tid: AtomicU64,
@@ -149,12 +150,12 @@ pub struct Thread<M: Machine> {
     pub robust_list: AtomicU64,
     /// `comm`.
     pub name: Owned<Name>,
-    /// Owner only: not 0 while it does something that [ends](crate::shortage::ends) something. A word, so that it lies
-    /// beside what the owner alone writes: the flags share a line with what other CPUs look at.
+    /// Owner only: not 0 while it runs a call that [ends](crate::shortage::ends) something. It is a word, so that it
+    /// lies beside fields that only the owner writes. The flags share a line with fields that other CPUs read.
     pub(crate) ending: AtomicU64,
-    /// Owner only: what of [`Again`] holds for the call that it is in.
+    /// Owner only: the [`Again`] value of its present call.
     pub(crate) again: AtomicU64,
-    /// Owner only: allocations that are refused on purpose.
+    /// Owner only: allocations to refuse on purpose.
     #[cfg(debug_assertions)]
     pub(crate) refusals: crate::refusal::Refusals,
     /// Faults served without reading from a device.
@@ -163,13 +164,13 @@ pub struct Thread<M: Machine> {
     pub major_faults: AtomicU64,
     /// Owner only: its last fault or exception, for signal frames.
     pub trap: Owned<Trap>,
-    /// Raised when a vfork's child has left its parent's memory.
+    /// Set when a vfork's child has left its parent's memory.
     pub released: AtomicBool,
     /// The parent sleeps here until then.
     pub releases: WaitQueue,
 }
 
-/// The last fault or exception of a thread, as signal frames tell it.
+/// The last fault or exception of a thread, for signal frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Trap {
     /// The vector.
@@ -192,7 +193,7 @@ impl Name {
         out[..len].copy_from_slice(&from[..len]);
         Name(out)
     }
-    /// Without the zeroes.
+    /// The name without its zeroes.
     pub fn bytes(&self) -> &[u8] {
         let len = self.0.iter().position(|b| *b == 0).unwrap_or(16);
         &self.0[..len]
@@ -205,12 +206,13 @@ impl<M: Machine> Thread<M> {
         self.tid.load(Ordering::Relaxed)
     }
 
-    /// The page tables to run on, for the context switch: `None` when the thread has left its address space.
+    /// The page tables to run on, for the context switch: `None` after the thread has left its address space.
     ///
     /// # Safety
-    /// The caller is this thread, or the switch to it on the CPU where it will run: nobody changes the space meanwhile.
+    /// The caller is this thread, or the switch to it on the CPU where it will run. So no thread changes the space
+    /// meanwhile.
     pub unsafe fn pmap(&self) -> Option<&<M as quire_vm::Machine>::Pmap> {
-        // SAFETY: by this function's contract the caller stands for the owner, and loads them.
+        // SAFETY: by this function's contract the caller acts as the owner, and loads the page tables.
         unsafe { self.space.get().map(|space| space.page_tables()) }
     }
 
@@ -227,10 +229,10 @@ impl<M: Machine> Thread<M> {
 }
 
 impl<M: Machine> Thread<M> {
-    /// Makes `new` the thread's credentials, and shows them as its process's where it is the first thread. The thread itself calls
-    /// it, and holds no view of the old ones.
+    /// Makes `new` the thread's credentials, and its process's if it is the first thread. The thread itself calls it,
+    /// and holds no view of the old ones.
     ///
-    /// Where its powers change, its memory is closed to others first: who sees the new ids sees that, too.
+    /// If its powers change, its memory is closed to readers first, so that a reader of the new ids finds it closed.
     pub(crate) fn become_user(&self, new: Credentials) {
         // SAFETY: the thread itself runs this; the view ends before the change.
         let (differ, space) = unsafe { (self.credentials.get().powers_differ(&new), self.space.get()) };
@@ -249,7 +251,7 @@ impl<M: Machine> Thread<M> {
         }
     }
 
-    /// Shows others the thread's credentials as its process's. The thread itself calls it.
+    /// Publishes the thread's credentials as its process's. The thread itself calls it.
     pub(crate) fn show_credentials(&self) {
         // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
         let own = unsafe { self.credentials.get() }.clone();

@@ -13,7 +13,7 @@ use quire_task::ThreadRef;
 pub struct Threads<M: Machine> {
     first: Option<ThreadRef<M>>,
     others: Map<Pid, ThreadRef<M>>,
-    /// How many of them are on their way out.
+    /// The number of ending threads.
     leaving: usize,
     /// No thread may join any more: the process ends, or one of its threads execs.
     pub closed: bool,
@@ -25,18 +25,18 @@ fn tid_of<M: Machine>(task: &ThreadRef<M>) -> Pid {
 }
 
 impl<M: Machine> Threads<M> {
-    /// None yet.
+    /// An empty list.
     pub const fn new() -> Self {
         Threads { first: None, others: Map::new(), leaving: 0, closed: false }
     }
 
-    /// The only one, of a process that has none.
+    /// Adds the first thread.
     pub fn begin(&mut self, thread: ThreadRef<M>) {
         debug_assert!(self.is_empty());
         self.first = Some(thread);
     }
 
-    /// Adds one, in memory that was taken for it.
+    /// Adds a thread, in memory that was allocated for it.
     pub fn join(&mut self, thread: ThreadRef<M>, memory: Spare<Pid, ThreadRef<M>>) {
         if self.is_empty() {
             self.begin(thread);
@@ -45,7 +45,7 @@ impl<M: Machine> Threads<M> {
         }
     }
 
-    /// Takes one out; the caller drops it without locks.
+    /// Removes a thread; the caller drops it without locks.
     pub fn remove(&mut self, tid: Pid) -> Option<ThreadRef<M>> {
         if self.first.as_ref().is_some_and(|t| tid_of(t) == tid) {
             return self.first.take();
@@ -53,14 +53,14 @@ impl<M: Machine> Threads<M> {
         self.others.remove(&tid)
     }
 
-    /// `thread` of them, the caller, is on its way out, up to its [`leave`](Self::leave): whether all are.
+    /// Marks `thread`, the caller, as ending until its [`leave`](Self::leave). Returns whether all threads are ending.
     pub fn last_leaves(&mut self, thread: &Thread<M>) -> bool {
         thread.leaving.store(true, Ordering::Relaxed);
         self.leaving += 1;
         self.leaving == self.len()
     }
 
-    /// Takes one out that was on its way; the caller drops it without locks.
+    /// Removes an ending thread; the caller drops it without locks.
     pub fn leave(&mut self, tid: Pid) -> Option<ThreadRef<M>> {
         self.leaving -= 1;
         self.remove(tid)
@@ -121,7 +121,7 @@ impl<M: Machine> Process<M> {
         }
     }
 
-    /// Tells all threads but `except` to end, and wakes them.
+    /// Makes all threads but `except` end, and wakes them.
     pub(crate) fn kill_threads(&self, except: Option<&Thread<M>>) {
         let threads = self.threads.lock();
         for task in threads.iter() {
@@ -146,7 +146,7 @@ impl<M: Machine> Process<M> {
         threads.iter().all(|task| task.payload().as_ref().is_none_or(|thread| thread.space.is_left()))
     }
 
-    /// Makes all threads end; the process reports `status` (as `wait4` shows it). The first one who says so counts.
+    /// Makes all threads end; the process reports `status` (as `wait4` shows it). The first caller's status counts.
     pub fn begin_exit(&self, status: i32) {
         {
             let mut threads = self.threads.lock();
@@ -167,7 +167,7 @@ impl<M: Machine> Process<M> {
         }
     }
 
-    /// The credentials of thread `tid` of this process; of its first thread where there is no such thread any more.
+    /// The credentials of thread `tid` of this process; of its first thread if that thread has ended.
     pub fn credentials_of(&self, tid: crate::Pid) -> Credentials {
         let task = self.threads.lock().get(tid).cloned();
         let own =

@@ -1,7 +1,8 @@
 //! A timer of a process.
 //!
-//! A timer runs out in interrupt context, where no signal can be sent: it raises a flag of one thread of its process, its
-//! *target*, and wakes it; that thread sends the signal on its way to user mode. A target that ends passes the timer on.
+//! A timer expires in interrupt context, where no signal can be sent. It sets a flag of one thread of its process, its
+//! *target*, and wakes it. That thread sends the signal on its way to user mode. A target that ends passes the timer
+//! on.
 
 use super::Process;
 use super::thread::{Thread, work};
@@ -14,12 +15,12 @@ use quire_heap::Arc;
 use quire_sync::{Rank, SpinLock};
 use quire_task::{Thread as Task, ThreadRef, Timer};
 
-/// A timer of a process. In place while armed: processes do not move.
+/// A timer of a process. It stays in place while armed: processes do not move.
 pub struct Timers<M: Machine> {
     timer: Timer,
     /// Nanoseconds between expiries; 0: once. Read by the expiry.
     pub(crate) every: AtomicU64,
-    /// It ran out since the target last looked.
+    /// It expired since the target's last check.
     fired: AtomicBool,
     /// The target's task, counted by `target` while the timer is armed. Read by the expiry.
     task: AtomicPtr<Task<M>>,
@@ -46,7 +47,7 @@ unsafe fn expire<M: Machine>(timer: NonNull<Timer>, now: u64) -> Option<u64> {
     match timers.every.load(Ordering::Relaxed) {
         0 => None,
         every => {
-            // On the old beat; what was missed is not made up for.
+            // The next expiry keeps the old period's phase. Missed expiries are not repeated.
             let late = now.saturating_sub(timers.timer.deadline());
             Some(timers.timer.deadline().saturating_add((late / every + 1).saturating_mul(every)))
         }
@@ -71,13 +72,13 @@ impl<M: Machine> Timers<M> {
         }
     }
 
-    /// Nanoseconds until it runs out; 0 where it is off.
+    /// Nanoseconds until it expires; 0 if it is off.
     pub(crate) fn remaining(&self, now: u64) -> u64 {
         if self.timer.is_armed() { self.timer.deadline().saturating_sub(now).max(1) } else { 0 }
     }
 
-    /// Sets the timer: first after `value` nanoseconds (0: off), then every `every`. Returns what was set before, as
-    /// (value, every).
+    /// Sets the timer: first after `value` nanoseconds (0: off), then every `every`. Returns the old setting as (value,
+    /// every).
     pub(crate) fn set(&self, linux: &Linux<M>, target: ThreadRef<M>, value: u64, every: u64) -> (u64, u64) {
         let now = quire_sync::hooks::now();
         let mut guard = self.target.lock();
@@ -103,12 +104,12 @@ impl<M: Machine> Timers<M> {
         before
     }
 
-    /// Whether the timer ran out since this was asked last.
+    /// Whether the timer expired since the last call.
     pub(crate) fn take_fired(&self) -> bool {
         self.fired.load(Ordering::Relaxed) && self.fired.swap(false, Ordering::AcqRel)
     }
 
-    /// As if the timer ran out.
+    /// Acts as if the timer expired.
     pub(crate) fn fire(&self) {
         self.fired.store(true, Ordering::Release);
     }
@@ -125,7 +126,7 @@ impl<M: Machine> Timers<M> {
             heir.timed.store(true, Ordering::Relaxed);
         }
         let old = {
-            // An heir that begins to leave from now on comes here after this, and passes the timer on.
+            // A new target that begins to end from now on runs this function later, and passes the timer on.
             let mut guard = self.target.lock();
             drop(threads);
             let mine = guard.as_ref().is_some_and(|t| t.payload().as_ref().is_some_and(|t| ptr::eq(t, thread)));
@@ -139,7 +140,8 @@ impl<M: Machine> Timers<M> {
             self.task.store(heir_task, Ordering::Release);
             if let Some(heir) = &heir {
                 if armed && still {
-                    // SAFETY: the timer is part of a process, which neither moves nor ends before `end` has cancelled it.
+                    // SAFETY: the timer is part of a process, which neither moves nor ends before `end` has cancelled
+                    // it.
                     unsafe { linux.scheduler.arm(&self.timer, deadline) };
                 }
                 if let Some(thread) = heir.payload() {

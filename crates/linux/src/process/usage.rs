@@ -1,4 +1,4 @@
-//! What processes used: exact times, faults by kind, switches, peak memory.
+//! Resource usage of processes: exact times, faults by kind, switches, peak memory.
 
 use crate::machine::Machine;
 use crate::process::Process;
@@ -13,7 +13,7 @@ pub struct Usage {
     pub system: u64,
     /// Faults served without a device.
     pub minor_faults: u64,
-    /// Faults that waited for one.
+    /// Faults that waited for a device.
     pub major_faults: u64,
     /// Switches away because it slept.
     pub voluntary: u64,
@@ -41,11 +41,11 @@ impl Usage {
 pub struct Accounts {
     /// Threads of the process that have ended.
     pub ended_threads: Usage,
-    /// Children that were waited for, and theirs.
+    /// Reaped children, and theirs.
     pub children: Usage,
 }
 
-/// What one thread used so far, but for memory, which is its process's.
+/// The usage of one thread so far, without memory, which is its process's.
 pub fn of_thread<M: Machine>(linux: &crate::Linux<M>, task: &Task<M>) -> Usage {
     let times = linux.scheduler.times(task);
     let (voluntary, involuntary) = task.switches();
@@ -62,7 +62,7 @@ pub fn of_thread<M: Machine>(linux: &crate::Linux<M>, task: &Task<M>) -> Usage {
 }
 
 impl<M: Machine> Process<M> {
-    /// The most resident pages of the memory that its threads have now; 0 where they have left it. Counts what is resident.
+    /// The most resident pages of its threads' present memory; 0 if they have left it. Reads no page table.
     pub fn peak_pages(&self) -> u64 {
         let memory = {
             let threads = self.threads.lock();
@@ -71,7 +71,7 @@ impl<M: Machine> Process<M> {
         memory.map_or(0, |memory| memory.peak_resident())
     }
 
-    /// What all its threads used so far; of memory what is known of programs that are over.
+    /// The usage of all its threads so far; for memory, the peak of its earlier programs.
     pub fn usage(&self) -> Usage {
         let mut sum = Usage::default();
         {

@@ -1,17 +1,17 @@
-//! Users: how many threads each has, their shares of CPU time, and the kernel memory that is charged to them.
+//! Users: their numbers of threads, their shares of CPU time, and the kernel memory charged to them.
 //!
-//! A thread holds a [`Permit`] of its real user. The permit counts the thread towards the limit on processes, and keeps the user's
-//! record. A process's zombie holds that of its first thread until it was waited for, as Linux counts.
+//! A thread holds a [`Permit`] of its real user. The permit counts the thread towards the limit on processes, and keeps
+//! the user's record. A zombie holds the permit of its first thread until it is reaped, as Linux counts.
 //!
-//! User 0's permits name no record: it has no limit on processes, and has part in the share of CPU time that each CPU keeps. Its
-//! charges go to a record beside the table.
+//! User 0's permits name no record: it has no limit on processes, and uses the share of CPU time that each CPU keeps.
+//! Its charges go to a record beside the table.
 //!
-//! Kernel memory that a user makes the kernel keep is counted in its [`Account`]s. A [`Charge`] is such a part of an account; a
-//! [`Payer`] is an object of the user's, for which more will be charged later. Both keep the record, also when the user has no thread
-//! any more.
+//! Kernel memory held for a user is counted in its [`Account`]s. A [`Charge`] is a part of an account; a [`Payer`] is
+//! an object of the user's, for which more will be charged later. Both keep the record, even after the user's last
+//! thread has ended.
 //!
-//! Records are found by id in a sorted table, at changes of ids only; a fork has its parent's permit. A record that no thread, charge
-//! or payer holds is freed when the table has doubled since the last search for such records.
+//! Records are looked up by id in a sorted table, at changes of ids only; a fork uses its parent's permit. A record
+//! that no thread, charge or payer holds is freed when the table has doubled since the last search for such records.
 
 use crate::errno::Errno;
 use crate::machine::Machine;
@@ -21,10 +21,10 @@ use quire_heap::{Vec, allocate, deallocate};
 use quire_sync::{Headcounts, Rank, SpinLock};
 use quire_task::User;
 
-/// The first search for records that are not used comes at this many.
+/// The number of records at which unused ones are first searched for.
 const FIRST_SEARCH: usize = 16;
 
-/// What is counted of a user, and limited.
+/// The counted and limited resources of a user.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
 pub(crate) enum Account {
@@ -32,7 +32,7 @@ pub(crate) enum Account {
     Threads,
     /// Objects for which more will be charged. They have no limit of their own.
     Payers,
-    /// Signals that wait: `RLIMIT_SIGPENDING`.
+    /// Pending signals: `RLIMIT_SIGPENDING`.
     Signals,
     /// Pages of the rings of pipes: `fs.pipe-user-pages-soft` and `-hard`.
     PipePages,
@@ -43,7 +43,7 @@ pub(crate) enum Account {
 }
 
 impl Account {
-    /// How many there are.
+    /// The number of accounts.
     const COUNT: usize = Account::Locks as usize + 1;
 }
 
@@ -55,12 +55,12 @@ struct Record<M: Machine> {
     id: u32,
     accounts: Accounts,
     share: User<M>,
-    /// Where the two have their parts for each CPU.
+    /// The per-CPU parts of both.
     memory: NonNull<u8>,
     cpus: usize,
 }
 
-// SAFETY: the memory is the record's own; what is in it is shared as `Headcounts` and `User` say.
+// SAFETY: the memory is the record's own; its content is shared by the rules of `Headcounts` and `User`.
 unsafe impl<M: Machine> Send for Record<M> {}
 // SAFETY: a shared record gives `Headcounts` and `User`, which any CPU may use, and its memory stays.
 unsafe impl<M: Machine> Sync for Record<M> {}
@@ -77,7 +77,8 @@ impl<M: Machine> Record<M> {
             // SAFETY: allocated above with this layout.
             unsafe { deallocate(memory, layout) };
         })?;
-        // SAFETY: the two parts of that memory, the first of which is a multiple of 128 bytes long; `place` is for a record.
+        // SAFETY: the two parts of that memory, the first of which is a multiple of 128 bytes long; `place` is for a
+        // record.
         unsafe {
             let accounts = Accounts::new(memory, cpus);
             let share = User::new(memory.add(Accounts::bytes(cpus)), cpus);
@@ -86,16 +87,17 @@ impl<M: Machine> Record<M> {
         Ok(place)
     }
 
-    /// Whether nothing holds it. The caller has locked the table, through which alone a record without threads gets some again.
+    /// Whether no thread, charge or payer holds it. The caller has locked the table: only by it a record without
+    /// threads gets new ones.
     fn is_unused(&self) -> bool {
-        // Threads first, which alone make payers, then those, which alone make new charges.
+        // Threads first, because only they make payers; then payers, because only those two make new charges.
         (0..Account::COUNT).all(|account| self.accounts.count(account) == 0)
     }
 
     /// # Safety
-    /// It came from `new`, and nobody uses it any more.
+    /// It came from `new`, and no reference to it is left.
     unsafe fn free(record: NonNull<Self>) {
-        // SAFETY: the caller's word; `new` allocated both with these layouts.
+        // SAFETY: by this function's contract; `new` allocated both with these layouts.
         unsafe {
             let Record { memory, cpus, .. } = record.read();
             deallocate(record.cast(), Layout::new::<Self>());
@@ -109,17 +111,17 @@ impl<M: Machine> Record<M> {
 struct Table<M: Machine> {
     /// By id.
     records: Vec<NonNull<Record<M>>>,
-    /// The number of records at which those that are not used are searched for.
+    /// The number of records at which unused ones are searched for.
     search_at: usize,
 }
 
 // SAFETY: records are shared; the table only points to them.
 unsafe impl<M: Machine> Send for Table<M> {}
 
-/// All users that have threads, and some that had.
+/// All users with threads, and some that had threads.
 pub struct Users<M: Machine> {
     table: SpinLock<Table<M>>,
-    /// That of user 0, for ever.
+    /// The record of user 0, never freed.
     root: NonNull<Record<M>>,
     cpus: usize,
 }
@@ -136,13 +138,13 @@ impl<M: Machine> Users<M> {
         Ok(Users { table, root: Record::new(0, cpus)?, cpus })
     }
 
-    /// Charges `n` of `account` to the user of `permit`. `None` where the user would have more than `limit` then.
+    /// Charges `n` of `account` to the user of `permit`. `None` if the user would then exceed `limit`.
     #[inline]
     pub(crate) fn charge(&self, permit: &Permit<M>, account: Account, n: u64, limit: u64) -> Option<Charge> {
         Charge::take(self.accounts(permit), account, n, limit)
     }
 
-    /// The user of `permit` as one that will be charged for an object.
+    /// The user of `permit`, as the payer for an object.
     pub(crate) fn payer(&self, permit: &Permit<M>) -> Payer {
         let accounts = self.accounts(permit);
         // SAFETY: the permit keeps the record.
@@ -150,7 +152,7 @@ impl<M: Machine> Users<M> {
         Payer(accounts)
     }
 
-    /// How many of `account` the user of `permit` has at this moment. That takes time: each CPU's line is looked at.
+    /// The count of `account` for the user of `permit` at this moment. Slow: it reads each CPU's line.
     pub(crate) fn charged(&self, permit: &Permit<M>, account: Account) -> u64 {
         // SAFETY: the permit keeps the record.
         unsafe { self.accounts(permit).as_ref() }.count(account as usize)
@@ -161,8 +163,8 @@ impl<M: Machine> Users<M> {
         NonNull::from(unsafe { &permit.0.unwrap_or(self.root).as_ref().accounts })
     }
 
-    /// A permit of user `id` for a thread that becomes its. Whatever the limit is: as on Linux, who becomes another user is not refused
-    /// for it. ENOMEM where the user is new and there is no memory.
+    /// A permit of user `id` for a thread that changes to it. The limit is ignored: as on Linux, a change of user is
+    /// not refused for it. ENOMEM if the user is new and there is no memory.
     pub(crate) fn permit(&self, id: u32) -> Result<Permit<M>, Errno> {
         if id == 0 {
             return Ok(Permit::root());
@@ -175,7 +177,8 @@ impl<M: Machine> Users<M> {
             match table.records.binary_search_by_key(&id, |record| unsafe { record.as_ref() }.id) {
                 Ok(at) => {
                     let record = table.records[at];
-                    // SAFETY: the record is in the table, whose lock keeps it from being freed; from here on the permit does.
+                    // SAFETY: the record is in the table, whose lock keeps it from being freed; from here on the permit
+                    // does.
                     unsafe { record.as_ref() }.accounts.take(Account::Threads as usize, 1, u64::MAX);
                     break Permit(Some(record));
                 }
@@ -200,13 +203,13 @@ impl<M: Machine> Users<M> {
                 }
             }
         };
-        // Another thread was first.
-        // SAFETY: the record was made above and put into no table, so this thread has it alone.
+        // Another thread made it first. SAFETY: the record was made above and put into no table, so this thread has it
+        // alone.
         new.into_iter().for_each(|record| unsafe { Record::free(record) });
         Ok(permit)
     }
 
-    /// Sees to it that the table has room for more than `used` records.
+    /// Ensures that the table has room for more than `used` records.
     fn make_room(&self, used: usize) -> Result<(), Errno> {
         if self.table.lock().records.capacity() > used {
             return Ok(());
@@ -222,7 +225,7 @@ impl<M: Machine> Users<M> {
         Ok(())
     }
 
-    /// Frees the records that nothing holds.
+    /// Frees the unused records.
     fn forget_unused(&self) {
         loop {
             let mut table = self.table.lock();
@@ -234,13 +237,14 @@ impl<M: Machine> Users<M> {
             };
             let record = table.records.remove(at);
             drop(table);
-            // SAFETY: it is in the table no more, and nothing holds it; the thread that put the last part back is done with it.
+            // SAFETY: it is no longer in the table, and nothing holds it; the thread that returned the last part is
+            // done with it.
             unsafe { Record::free(record) };
         }
     }
 }
 
-/// A thread's, or a zombie's, part in its user.
+/// The permit of a thread or zombie, counted in its user.
 pub(crate) struct Permit<M: Machine>(Option<NonNull<Record<M>>>);
 
 // SAFETY: it keeps a record that is `Sync`.
@@ -249,17 +253,17 @@ unsafe impl<M: Machine> Send for Permit<M> {}
 unsafe impl<M: Machine> Sync for Permit<M> {}
 
 impl<M: Machine> Permit<M> {
-    /// That of user 0, and of what has no user any more.
+    /// The permit of user 0, and of threads that have left their user.
     pub(crate) const fn root() -> Self {
         Permit(None)
     }
 
     fn record(&self) -> Option<&Record<M>> {
-        // SAFETY: the permit counts in the record, which is not freed while anything does.
+        // SAFETY: the permit counts in the record, which is not freed while its count is above 0.
         self.0.map(|record| unsafe { record.as_ref() })
     }
 
-    /// One more of the same user. EAGAIN where the user has `limit` already.
+    /// Another permit of the same user. EAGAIN if the user has `limit` already.
     pub(crate) fn another(&self, limit: u64) -> Result<Self, Errno> {
         match self.record() {
             Some(record) if !record.accounts.take(Account::Threads as usize, 1, limit) => Err(Errno::EAGAIN),
@@ -267,12 +271,12 @@ impl<M: Machine> Permit<M> {
         }
     }
 
-    /// Whether the user has more than `limit`.
+    /// Whether the user has more than `limit` threads.
     pub(crate) fn exceeds(&self, limit: u64) -> bool {
         self.record().is_some_and(|record| record.accounts.count(Account::Threads as usize) > limit)
     }
 
-    /// Whose share of CPU time it gives.
+    /// The scheduler's user whose share of CPU time it uses.
     pub(crate) fn share(&self) -> Option<NonNull<User<M>>> {
         self.record().map(|record| NonNull::from(&record.share))
     }
@@ -286,7 +290,7 @@ impl<M: Machine> Drop for Permit<M> {
     }
 }
 
-/// So many of one account of a user, until it is dropped.
+/// An amount charged to one account of a user, until it is dropped.
 pub(crate) struct Charge {
     accounts: NonNull<Accounts>,
     account: Account,
@@ -309,12 +313,13 @@ impl Charge {
         taken.then(|| Charge { accounts, account, n })
     }
 
-    /// How many they are.
+    /// The amount.
     pub(crate) fn n(&self) -> u64 {
         self.n
     }
 
-    /// Makes them `n`, which is not 0. Where these are more, and the user would have more than `limit` then, it changes nothing and says `false`.
+    /// Changes the amount to `n`, which is not 0. If the user would then exceed `limit` by an increase, it changes
+    /// nothing and returns `false`.
     pub(crate) fn resize(&mut self, n: u64, limit: u64) -> bool {
         debug_assert!(n > 0 && self.n > 0);
         // SAFETY: the charge keeps the record, since some of it is left all the time.
@@ -347,7 +352,7 @@ unsafe impl Send for Payer {}
 unsafe impl Sync for Payer {}
 
 impl Payer {
-    /// Charges `n` of `account`. `None` where the user would have more than `limit` then.
+    /// Charges `n` of `account`. `None` if the user would then exceed `limit`.
     #[inline]
     pub(crate) fn charge(&self, account: Account, n: u64, limit: u64) -> Option<Charge> {
         Charge::take(self.0, account, n, limit)
@@ -384,7 +389,7 @@ pub(crate) mod testing {
             Counted(NonNull::from(quire_heap::try_leak(accounts).expect("memory")))
         }
 
-        /// One signal, where there are fewer than `limit`.
+        /// Charges one signal, if there are fewer than `limit`.
         pub fn signal(&self, limit: u64) -> Option<Charge> {
             Charge::take(self.0, Account::Signals, 1, limit)
         }

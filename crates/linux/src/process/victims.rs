@@ -1,4 +1,5 @@
-//! The process that ends because memory is out, and the threads that wait for its memory ([`victim`](crate::memory::victim) chooses it).
+//! The process that ends because memory is out, and the threads that wait for its memory
+//! ([`victim`](crate::memory::victim) chooses it).
 
 use super::Process;
 use crate::machine::Machine;
@@ -6,11 +7,11 @@ use core::sync::atomic::Ordering;
 use quire_heap::Arc;
 use quire_sync::{Mutex, Rank, SpinLock, WaitQueue};
 
-/// Nanoseconds that a victim has for leaving its memory by itself, which wakes those who wait for its robust futexes.
+/// Nanoseconds that a victim has to leave its memory by itself, which wakes waiters on its robust futexes.
 pub(crate) const GRACE: u64 = 200_000_000;
 /// Nanoseconds after which another victim may be chosen.
 const BOUND: u64 = 1_000_000_000;
-/// The victim, and those who wait for it.
+/// The victim, and the threads that wait for it.
 pub(crate) struct Victims<M: Machine> {
     /// Held while a victim is chosen.
     pub choosing: Mutex<()>,
@@ -24,11 +25,11 @@ pub(crate) struct Dying<M: Machine> {
     pub reaped: bool,
 }
 
-/// What a waiter for the victim has to do.
+/// The next step of a waiter for the victim.
 pub(crate) enum Step {
-    /// The victim's memory is back, or it is given up.
+    /// The victim's memory is free, or it is given up.
     Done,
-    /// Wait until then.
+    /// Wait until that time.
     Until(u64),
     /// Take its memory.
     Reap,
@@ -39,14 +40,15 @@ impl<M: Machine> Victims<M> {
         Victims { choosing: Mutex::new(()), dying: SpinLock::new(Rank::OWNED, None), waits: WaitQueue::new() }
     }
 
-    /// `process` has lost a thread. Those who wait for its memory look whether that was the last one.
+    /// Called when `process` has lost a thread: wakes the waiters for its memory, which check whether that was the last
+    /// one.
     pub fn left(&self, process: &Process<M>) {
         if process.is_exiting() {
             self.waits.wake_all();
         }
     }
 
-    /// What there is to do for the victim at `time`. Says [`Step::Reap`] once.
+    /// The next step for the victim at `time`. Returns [`Step::Reap`] once.
     pub fn step(&self, time: u64) -> Step {
         let gone;
         let step = {
@@ -69,7 +71,7 @@ impl<M: Machine> Victims<M> {
                 }
             }
         };
-        // Perhaps the last count, which frees: not under the lock.
+        // Perhaps the last reference, whose drop frees memory: not under the lock.
         drop(gone);
         step
     }

@@ -20,7 +20,7 @@ const ALL: u32 = raw::__WALL;
 const CLONE: u32 = raw::__WCLONE;
 const NOTHREAD: u32 = raw::__WNOTHREAD;
 
-/// Which children.
+/// The children to wait for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Which {
     Any,
@@ -28,14 +28,14 @@ enum Which {
     Group(Pid),
 }
 
-/// What is waited for.
+/// The arguments of a wait.
 #[derive(Clone, Copy, Debug)]
 struct Wanted {
     which: Which,
     options: u32,
 }
 
-/// What was found.
+/// A child found by a wait.
 struct Found {
     pid: Pid,
     uid: u32,
@@ -89,15 +89,16 @@ impl Wanted {
     }
 }
 
-/// One look at the children: something to tell, nothing yet, or nobody to wait for.
+/// Checks the children once: a report, none yet, or no child to wait for.
 fn look<M: Machine>(linux: &'static Linux<M>, me: &Process<M>, wanted: Wanted) -> Option<Result<Found, Errno>> {
-    // Found by its id, and not among thousands of siblings, which process 1 may have. Before the lock, so let go of after it.
+    // Looked up by its id, not among siblings, of which process 1 may have thousands. Before the lock, so that it is
+    // dropped after it.
     let named = match wanted.which {
         Which::Process(pid) => linux.ids.process(pid),
         _ => None,
     };
     let mut family = me.family.lock();
-    // Under this lock a child stays one, and so on the list that it is on.
+    // Under this lock a child stays one, and stays on its list.
     let named = named.as_ref().filter(|child| child.is_child_of(me));
     if wanted.options & EXITED != 0
         && let Some(child) = zombie(&family, wanted, named)
@@ -153,7 +154,7 @@ fn report<M: Machine>(family: &Family<M>, wanted: Wanted) -> Option<(usize, Arc<
     })
 }
 
-/// What a child and the children that it waited for used.
+/// The usage of a child and of its reaped children.
 fn whole<M: Machine>(child: &Process<M>) -> Usage {
     let mut sum = child.usage();
     sum.peak_pages = sum.peak_pages.max(child.peak_pages());
@@ -161,7 +162,7 @@ fn whole<M: Machine>(child: &Process<M>) -> Usage {
     sum
 }
 
-/// A process that nobody waits for any more: its id and its place in its group are free.
+/// Frees the id and the place in its group of a reaped process.
 pub(super) fn release<M: Machine>(linux: &'static Linux<M>, process: &Arc<Process<M>>) {
     let permit = core::mem::replace(&mut *process.permit.lock(), super::users::Permit::root());
     drop(permit);

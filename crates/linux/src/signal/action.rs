@@ -1,4 +1,4 @@
-//! What a process wants done when a signal comes.
+//! A process's signal actions.
 
 use super::set::{SigSet, Signal};
 use crate::errno::Errno;
@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use linux_raw_sys::general as raw;
 use quire_sync::{Rank, Sequence};
 
-/// What happens to a process that has no say.
+/// Default actions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Default {
     /// It ends.
@@ -17,7 +17,7 @@ pub enum Default {
     Ignore,
     /// It stops.
     Stop,
-    /// It goes on where it was stopped.
+    /// A stopped process continues.
     Continue,
 }
 
@@ -51,7 +51,7 @@ pub struct Action {
     pub handler: u64,
     /// `SA_*`.
     pub flags: u64,
-    /// Where the handler returns to.
+    /// The address that the handler returns to.
     pub restorer: u64,
     /// Blocked while it runs.
     pub mask: SigSet,
@@ -73,7 +73,7 @@ pub mod flag {
     pub const RESTART: u64 = raw::SA_RESTART as u64;
     pub const NODEFER: u64 = raw::SA_NODEFER as u64;
     pub const RESETHAND: u64 = raw::SA_RESETHAND as u64;
-    /// What this kernel stores; other bits read back as zero, as Linux's do.
+    /// The bits that this kernel stores; others read back as zero, as on Linux.
     pub const KNOWN: u64 = NOCLDSTOP | NOCLDWAIT | SIGINFO | RESTORER | ONSTACK | RESTART | NODEFER | RESETHAND | 0x800;
 }
 
@@ -81,7 +81,7 @@ impl Action {
     /// The default action.
     pub const DEFAULT: Action = Action { handler: 0, flags: 0, restorer: 0, mask: SigSet::EMPTY };
 
-    /// What it amounts to for `signal`.
+    /// Its disposition for `signal`.
     pub fn disposition(&self, signal: Signal) -> Disposition {
         match self.handler {
             0 => Disposition::Default(Default::of(signal)),
@@ -99,14 +99,14 @@ impl Action {
         [self.handler, self.flags, self.restorer, self.mask.0]
     }
 
-    /// Whether a signal with this action is thrown away where it is not blocked. What SIGCONT does is done by its being sent.
+    /// Whether an unblocked signal with this action is discarded. SIGCONT takes its effect when it is sent.
     pub fn ignores(&self, signal: Signal) -> bool {
         let nothing = matches!(Default::of(signal), Default::Ignore | Default::Continue);
         self.handler == 1 || (self.handler == 0 && nothing)
     }
 }
 
-/// What to do with a signal that is delivered.
+/// The handling of a delivered signal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Disposition {
     /// The kernel's default.
@@ -117,12 +117,12 @@ pub enum Disposition {
     Handle(Action),
 }
 
-/// Actions that one block holds: most processes set no more.
+/// Actions in a block: most processes set no more.
 const BLOCK: usize = 8;
 
 /// One signal's action, once it was set.
 struct Entry {
-    /// Whose it is; 0: nobody's yet. Set once, last of an entry's words.
+    /// The signal's number; 0: unused. Set once, after the entry's other words.
     signal: AtomicU64,
     /// Handler, flags, restorer, mask.
     words: [AtomicU64; 4],
@@ -131,7 +131,7 @@ struct Entry {
 #[derive(core::default::Default)]
 struct Block {
     entries: [Entry; BLOCK],
-    /// More of them, or null. Set once.
+    /// The next block, or null. Set once.
     next: AtomicPtr<Block>,
 }
 
@@ -152,8 +152,8 @@ impl Entry {
     }
 }
 
-/// All 64 actions. Most processes set few: what was ever set lies in a short list, which only grows, so fork copies little.
-/// Read without a lock: a signal that comes writes nothing that other threads read.
+/// All 64 actions. Most processes set few: those that were ever set lie in a short list, which only grows, so fork
+/// copies little. Readers take no lock, so a delivery writes no line that other threads read.
 pub struct Actions {
     sequence: Sequence,
     first: Block,
@@ -185,10 +185,10 @@ impl Actions {
         self.entries().find(|(of, _)| *of == signal).map(|(_, entry)| entry)
     }
 
-    /// An entry for `signal`, which has none. `None` where there is no memory.
+    /// A new entry for `signal`, which has none. `None` if there is no memory.
     ///
     /// # Requires
-    /// The caller is in a change.
+    /// The caller holds the lock for changes.
     fn add(&self, signal: Signal) -> Option<&Entry> {
         let mut last = &self.first;
         for block in self.blocks() {
@@ -209,8 +209,8 @@ impl Actions {
         self.sequence.read(|| self.find(signal).map_or(Action::DEFAULT, Entry::action))
     }
 
-    /// Changes the action of `signal` to what `change` makes of it, if anything; returns the one before. ENOMEM where there is no
-    /// memory, never for who goes back to the default.
+    /// Changes the action of `signal` to the result of `change`, if there is one; returns the old action. ENOMEM if
+    /// there is no memory, never for a reset to the default.
     pub fn update(&self, signal: Signal, change: impl FnOnce(Action) -> Option<Action>) -> Result<Action, Errno> {
         self.sequence.write(|| {
             let entry = self.find(signal);
@@ -222,18 +222,18 @@ impl Actions {
         })
     }
 
-    /// Changes the action of `signal`; returns the one before.
+    /// Changes the action of `signal`; returns the old one.
     pub fn put(&self, signal: Signal, action: Action) -> Result<Action, Errno> {
         self.update(signal, |_| Some(action))
     }
 
-    /// Gives `signal` its default back.
+    /// Resets `signal` to its default.
     pub fn reset(&self, signal: Signal) {
-        // What has an entry needs no memory, and what has none is the default.
+        // A signal with an entry needs no memory, and one without is at its default.
         let _before = self.put(signal, Action::DEFAULT);
     }
 
-    /// What is ignored, and what is handled.
+    /// The ignored signals, and the handled ones.
     pub fn sets(&self) -> (SigSet, SigSet) {
         self.sequence.read(|| {
             self.entries().fold((SigSet::EMPTY, SigSet::EMPTY), |(ignored, handled), (signal, entry)| {
@@ -255,7 +255,7 @@ impl Actions {
         Ok(copy)
     }
 
-    /// After exec: handlers are gone, what is ignored stays ignored.
+    /// For exec: handlers are reset, ignored signals stay ignored.
     pub fn reset_handlers(&self) {
         self.sequence.write(|| {
             for (_, entry) in self.entries() {
@@ -270,7 +270,7 @@ impl Drop for Actions {
     fn drop(&mut self) {
         let mut at = *self.first.next.get_mut();
         while !at.is_null() {
-            // SAFETY: leaked by `add`, linked once, and nobody reads any more.
+            // SAFETY: leaked by `add`, linked once, and no reader is left.
             let mut block = unsafe { quire_heap::Box::from_raw(at) };
             at = *block.next.get_mut();
         }
@@ -323,7 +323,7 @@ mod tests {
     #[test]
     fn defaults_are_those_of_signal_7() {
         assert!(Action::DEFAULT.ignores(Signal::CHLD) && !Action::DEFAULT.ignores(Signal::TSTP));
-        // It ends no wait of who is not stopped.
+        // It ends no wait of a process that is not stopped.
         assert!(
             Action::DEFAULT.ignores(Signal::CONT)
                 && !Action { handler: 0x1000, ..Action::DEFAULT }.ignores(Signal::CONT)

@@ -31,7 +31,7 @@ impl RawStack {
     }
 }
 
-// SAFETY: words, and the padding between them is a field of its own, so all bytes are set.
+// SAFETY: words, and the padding between them is a separate field, so all bytes are set.
 unsafe impl Plain for RawStack {}
 
 /// `sigaltstack`
@@ -55,7 +55,7 @@ pub fn sys_sigaltstack<M: Machine>(ctx: &mut Ctx<'_, M>, new: u64, old: u64) -> 
     Ok(0)
 }
 
-/// Makes `stack` the alternate stack. EPERM while the thread runs on the one that it has.
+/// Makes `stack` the alternate stack. EPERM while the thread runs on its present one.
 pub(super) fn set_alt_stack<M: Machine>(ctx: &mut Ctx<'_, M>, stack: &RawStack) -> Result<(), Errno> {
     // SAFETY: a context is the owner's view.
     let before = *unsafe { ctx.thread.alt_stack.get() };

@@ -14,7 +14,7 @@ use quire_task::ThreadRef;
 // SAFETY: a transparent word, of which every bit pattern is a set of signals.
 unsafe impl Plain for SigSet {}
 
-/// Bytes of the kernel's `sigset_t`: what programs must pass as its size.
+/// Bytes of the kernel's `sigset_t`, the size that programs must pass.
 pub(super) const SET_LEN: usize = 8;
 
 pub(super) fn check_len(len: usize) -> Result<(), Errno> {
@@ -87,7 +87,7 @@ pub fn sys_rt_sigpending<M: Machine>(ctx: &mut Ctx<'_, M>, to: u64, len: usize) 
 
 /// Whether the caller may send `signal` (or nothing: a check) to `process`.
 fn may<M: Machine>(ctx: &Ctx<'_, M>, process: &Process<M>, signal: Option<Signal>) -> bool {
-    // Anybody may continue a process of the own session.
+    // Any process may continue a process of its own session.
     let same_session = || process.group().session.id == ctx.process().group().session.id;
     core::ptr::eq(process, &**ctx.process())
         || ctx.credentials().may_signal(&process.credentials())
@@ -109,7 +109,7 @@ pub fn sys_kill<M: Machine>(ctx: &mut Ctx<'_, M>, pid: i32, signal: i32) -> Resu
             }
         }
         -1 => {
-            // Everybody but process 1 and the caller.
+            // All processes but process 1 and the caller.
             let (mut found, mut allowed) = (false, false);
             let _call = info.map(|_| ctx.linux.roll_call.begin());
             for process in ctx.linux.ids.processes() {
@@ -159,7 +159,7 @@ fn signal_thread<M: Machine>(
 ) -> Result<usize, Errno> {
     let own = tid == ctx.thread.tid() as i32 && group.is_none_or(|group| group == ctx.pid() as i32);
     if own && signal != Some(Signal::KILL) {
-        // `raise`: nobody has to be looked for.
+        // `raise`: no lookup is needed.
         if let Some(info) = info {
             ctx.linux.signal_thread(&ctx.linux.scheduler.current(), info)?;
         }
@@ -171,7 +171,7 @@ fn signal_thread<M: Machine>(
         return Err(Errno::EPERM);
     }
     match info {
-        // A deadly signal ends the process whichever thread it was sent to.
+        // A deadly signal to any thread ends the process.
         Some(info) if info.signal == Signal::KILL => ctx.linux.signal_process(&thread.process, info)?,
         Some(info) => ctx.linux.signal_thread(&task, info)?,
         None => {}
@@ -195,7 +195,7 @@ pub fn sys_tgkill<M: Machine>(ctx: &mut Ctx<'_, M>, group: i32, tid: i32, signal
     signal_thread(ctx, Some(group), tid, signal, from_thread(ctx, signal))
 }
 
-/// An info that a program made up, checked: only to itself may it pretend to be the kernel or `kill`.
+/// Checks a program's own info: only to itself it may pretend to be the kernel or `kill`.
 fn made_up<M: Machine>(ctx: &Ctx<'_, M>, signal: i32, at: u64, to_self: bool) -> Result<(Signal, SigInfo), Errno> {
     let signal = Signal::or_none(signal)?.ok_or(Errno::EINVAL)?;
     let raw: [u8; SIGINFO_LEN] = ctx.read(at)?;

@@ -1,4 +1,4 @@
-//! Delivery: what a thread does about its work flags before it goes to user mode.
+//! Delivery: a thread does the work of its flags before it goes to user mode.
 
 use super::action::{Default as DefaultAction, Disposition, flag};
 use super::send::stop;
@@ -16,7 +16,7 @@ use quire_sync::Rank;
 
 const _: () = assert!(Rank::FAMILY.0 < Rank::SIGNALS.0);
 
-/// Does everything that `thread`'s flags ask for. Does not return where the thread has to end.
+/// Does all work that `thread`'s flags request. Does not return if the thread must end.
 pub(crate) fn work<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>, regs: &mut UserRegs) {
     let mut handled = false;
     loop {
@@ -29,7 +29,7 @@ pub(crate) fn work<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>, reg
         } else if flags & work::STOP != 0 {
             stop::stop_here(thread);
         } else if flags & work::SIGNAL != 0 {
-            // Cleared before looking: a signal that comes later raises it again.
+            // Cleared before the check: a later signal sets it again.
             thread.work.fetch_and(!work::SIGNAL, Ordering::AcqRel);
             if let Some(info) = take(thread) {
                 thread.look_for_signals();
@@ -42,28 +42,28 @@ pub(crate) fn work<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>, reg
     if !handled {
         restart_without_handler(regs);
     }
-    // The restart belongs to the call that was interrupted, which is settled now.
+    // The restart belongs to the interrupted call, which is settled now.
     regs.orig_rax = UserRegs::NOT_A_SYSCALL;
-    // Where no handler took the saved mask along, it comes back here.
+    // If no handler's frame took the saved mask, it is restored here.
     if thread.restore_mask() && thread.work.load(Ordering::Acquire) & work::SIGNAL != 0 {
         work(linux, thread, regs);
     }
 }
 
-/// The next signal to deliver: the thread's own first (a fault must not be overtaken), then the process's.
+/// The next signal to deliver: the thread's own first (no signal may overtake a fault), then the process's.
 fn take<M: Machine>(thread: &Thread<M>) -> Option<SigInfo> {
     let wanted = SigSet(!thread.blocked().0);
     let stops = &thread.stop_taken;
     thread.pending.take_to_deliver(wanted, stops).or_else(|| thread.process.pending.take_to_deliver(wanted, stops))
 }
 
-/// Delivers one signal. True where a handler will run.
+/// Delivers one signal. True if a handler will run.
 fn deliver<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>, regs: &mut UserRegs, info: SigInfo) -> bool {
     let process = &thread.process;
     let signal = info.signal;
     let action = process.with_actions(|actions| {
         let action = actions.get(signal);
-        // Of two threads that come at once, one has the handler.
+        // Of two concurrent threads, one gets the handler.
         let taken =
             action.once().then(|| actions.update(signal, |now| now.once().then_some(Action { handler: 0, ..now })));
         taken.and_then(Result::ok).unwrap_or(action)
@@ -71,7 +71,7 @@ fn deliver<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>, regs: &mut 
     match action.disposition(signal) {
         Disposition::Ignore | Disposition::Default(DefaultAction::Ignore | DefaultAction::Continue) => false,
         Disposition::Default(DefaultAction::Stop) => {
-            // A group that nobody could continue is not stopped from the keyboard.
+            // An orphaned group, which no process could continue, is not stopped from the keyboard.
             if signal == Signal::STOP || !process.group().is_orphaned() {
                 stop::begin(linux, thread, signal);
             }
@@ -92,7 +92,7 @@ fn deliver<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>, regs: &mut 
         Disposition::Handle(action) => {
             restart_with_handler(regs, &action);
             if frame::push(linux, thread, regs, &action, &info).is_err() {
-                // No room for the frame: SIGSEGV, and where that was the signal, its default.
+                // No room for the frame: SIGSEGV, and if that was the signal, its default action.
                 if signal == Signal::SEGV {
                     process.with_actions(|actions| actions.reset(Signal::SEGV));
                 }

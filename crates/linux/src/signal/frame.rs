@@ -1,4 +1,4 @@
-//! Signal frames: what a handler finds on its stack, and going back from it. Laid out as Linux does on x86-64
+//! Signal frames on a handler's stack, and the return from them. Laid out as on Linux for x86-64
 //! (arch/x86/include/uapi/asm/sigcontext.h, ucontext.h).
 
 use super::action::{Action, flag};
@@ -52,10 +52,10 @@ struct Context {
 }
 
 impl Context {
-    /// The registers that a program may have of what it wrote there.
+    /// The registers in the frame, restricted to values that a program may have.
     fn registers(&self) -> Result<UserRegs, Errno> {
         if self.rip >> 47 != 0 {
-            // Not an address of user space: the CPU would fault in the kernel on its way there.
+            // Outside user space: the CPU would fault in the kernel at the return.
             return Err(Errno::EFAULT);
         }
         Ok(UserRegs {
@@ -118,16 +118,16 @@ const _: () = assert!(size_of::<Frame>() == 440 && offset_of!(Frame, info) == 31
 const RED_ZONE: u64 = 128;
 /// `UC_FP_XSTATE | UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS`.
 const USER_CONTEXT_FLAGS: u64 = 7;
-/// Offset of `sw_reserved` in the legacy area, and what it says.
+/// Offset of `sw_reserved` in the legacy area, and its magic numbers.
 const SOFTWARE: usize = 464;
 const MAGIC_1: u32 = 0x4650_5853;
 const MAGIC_2: u32 = 0x4650_5845;
 const MAGIC_2_LEN: usize = 4;
-/// Bytes of the legacy area, and of it with the XSAVE header.
+/// Bytes of the legacy area, alone and with the XSAVE header.
 const LEGACY: usize = 512;
 const WITH_HEADER: usize = 576;
 
-/// A buffer for the floating-point state, aligned as the CPU wants it.
+/// A buffer for the floating-point state, aligned for the CPU.
 pub(crate) struct FloatArea {
     at: NonNull<u8>,
     layout: Layout,
@@ -154,7 +154,7 @@ impl Drop for FloatArea {
 /// Bytes of a frame, without the floating-point state.
 pub const FRAME_LEN: usize = size_of::<Frame>();
 
-/// Where the parts of a frame go.
+/// The addresses of a frame's parts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Placement {
     /// The floating-point state.
@@ -163,8 +163,8 @@ pub struct Placement {
     pub frame: u64,
 }
 
-/// Places a frame below `top` (with red zone, if `top` is the interrupted stack): the floating-point state aligned to 64,
-/// the frame such that the handler starts with the stack pointer that a call leaves (8 modulo 16). `None`: there is no room.
+/// Places a frame below `top` (with red zone, if `top` is the interrupted stack). The floating-point state is aligned
+/// to 64. The handler starts with the stack pointer as after a call (8 modulo 16). `None`: there is no room.
 pub fn place(top: u64, float_len: usize) -> Option<Placement> {
     let float = top.checked_sub((float_len + MAGIC_2_LEN) as u64)? & !63;
     let frame = (float.checked_sub(size_of::<Frame>() as u64)? & !15).checked_sub(8)?;
@@ -179,7 +179,7 @@ pub fn least_stack<M: Machine>(machine: &M) -> usize {
 /// How often a handler's frame waits for the end of a victim.
 const ATTEMPTS: u32 = 32;
 
-/// A buffer for the state in a handler's frame. A frame must be had as a page must: where memory is out, others end for it.
+/// A buffer for the state in a handler's frame. As for a page fault, a victim is ended if memory is out.
 fn float_area<M: Machine>(linux: &'static Linux<M>, len: usize) -> Result<FloatArea, Errno> {
     for _ in 0..ATTEMPTS {
         match FloatArea::new(len) {
@@ -209,11 +209,11 @@ pub(crate) fn push<M: Machine>(
     let float_len = linux.machine.fpu_len();
     let at = place(top, float_len).ok_or(Errno::EFAULT)?;
     if on_alt && !alt.holds(at.frame) {
-        // The alternate stack itself has run over.
+        // The alternate stack itself has overflowed.
         return Err(Errno::EFAULT);
     }
     if action.flags & flag::RESTORER == 0 {
-        // x86-64 has no other way back.
+        // x86-64 has no other way to return.
         return Err(Errno::EFAULT);
     }
 
@@ -303,7 +303,7 @@ pub(crate) fn push<M: Machine>(
     Ok(())
 }
 
-/// Fills in the part of the legacy area that says how long the state is and what it has.
+/// Fills in the part of the legacy area that gives the state's length and components.
 fn describe_float(float: &mut [u8], features: u64) {
     let len = float.len();
     let mut put = |at: usize, bytes: &[u8]| float[at..at + bytes.len()].copy_from_slice(bytes);
@@ -314,8 +314,8 @@ fn describe_float(float: &mut [u8], features: u64) {
     put(SOFTWARE + 16, &(len as u32).to_le_bytes());
 }
 
-/// Makes a state that a program supplied safe to load: only components that exist, the standard format, reserved bytes
-/// zero, no MXCSR bit that faults. `extended` is false for one that has the legacy area only. The state has its header, at least.
+/// Makes a program's state safe to load: only existing components, the standard format, reserved bytes zero, no MXCSR
+/// bit that faults. `extended` is false for a state with the legacy area only. The state has at least its header.
 pub fn check_float(float: &mut [u8], extended: bool, features: u64, mxcsr_mask: u32) -> Result<(), Errno> {
     /// x87 and SSE.
     const LEGACY_FEATURES: u64 = 3;
@@ -364,25 +364,25 @@ pub fn sys_rt_sigreturn<M: Machine>(ctx: &mut Ctx<'_, M>) -> Result<usize, Errno
         let info = SigInfo::kernel(super::Signal::SEGV);
         ctx.linux.force_signal(ctx.thread, info);
     }
-    // Whatever comes next, this call is not made again.
+    // This call is never repeated.
     ctx.regs.orig_rax = UserRegs::NOT_A_SYSCALL;
     Ok(0)
 }
 
-/// What a frame says that a program goes back to.
+/// The state that a program returns to, read from a frame.
 #[derive(Clone, Copy, Debug)]
 pub struct Saved {
-    /// Registers that a program may have, whatever stands in the frame.
+    /// Registers, restricted to values that a program may have.
     pub regs: UserRegs,
-    /// Blocked signals, as they stand there.
+    /// Blocked signals, unchecked.
     pub mask: SigSet,
     /// Address of the floating-point state; 0: none.
     pub float: u64,
-    /// The alternate stack, as it stands there.
+    /// The alternate stack, unchecked.
     pub stack: RawStack,
 }
 
-/// Reads the frame at user address `at`. A program may have written there what it likes.
+/// Reads the frame at user address `at`. A program may have written any value there.
 pub fn load<A: UserAccess>(memory: &UserMemory<'_, A>, at: u64) -> Result<Saved, Errno> {
     let frame: Frame = memory.read(at)?;
     let user = &frame.user;
@@ -396,7 +396,7 @@ fn restore<M: Machine>(ctx: &mut Ctx<'_, M>) -> Result<(), Errno> {
     ctx.thread.set_blocked(saved.mask);
     restore_float(ctx.linux, saved.float)?;
     *ctx.regs = saved.regs;
-    // As Linux: a stack that cannot be set is no reason to fail.
+    // As on Linux, a stack that cannot be set is ignored.
     let _kept = alt_stack::set_alt_stack(ctx, &saved.stack);
     Ok(())
 }

@@ -1,31 +1,31 @@
-//! `siginfo_t`: why a signal came.
+//! `siginfo_t`: the reason of a signal.
 
 use super::set::Signal;
 
-/// What a signal brings along, and its layout in `siginfo_t`.
+/// A signal's data, and its layout in `siginfo_t`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Detail {
     /// Nothing.
     None,
-    /// `kill`, `tgkill` and the kernel on somebody's behalf.
+    /// `kill`, `tgkill` and the kernel on a process's behalf.
     Sender {
-        /// Who.
+        /// The sending process.
         pid: u32,
-        /// As whom.
+        /// The sender's user.
         uid: u32,
     },
     /// `sigqueue`: a sender and a value.
     Value {
-        /// Who.
+        /// The sending process.
         pid: u32,
-        /// As whom.
+        /// The sender's user.
         uid: u32,
         /// `sigval_t`.
         value: u64,
     },
     /// SIGCHLD.
     Child {
-        /// Which child.
+        /// The child.
         pid: u32,
         /// Its user.
         uid: u32,
@@ -38,21 +38,21 @@ pub enum Detail {
     },
     /// A fault at an address.
     Address(u64),
-    /// A timer that ran out.
+    /// An expired timer.
     Timer {
         /// Its id.
         id: i32,
-        /// How often it ran out beyond the one.
+        /// How many more times it expired.
         overrun: i32,
         /// `sigval_t`.
         value: u64,
     },
 }
 
-/// A signal and why it came.
+/// A signal and its reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SigInfo {
-    /// Which.
+    /// The signal.
     pub signal: Signal,
     /// `si_code`.
     pub code: i32,
@@ -101,7 +101,7 @@ impl SigInfo {
         SigInfo { signal, code, errno: 0, detail: Detail::Address(address) }
     }
 
-    /// As `siginfo_t` on x86-64.
+    /// The layout of `siginfo_t` on x86-64.
     pub fn encode(&self) -> [u8; SIGINFO_LEN] {
         let mut out = [0u8; SIGINFO_LEN];
         let mut put = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
@@ -136,7 +136,7 @@ impl SigInfo {
         out
     }
 
-    /// What a program passes to `rt_sigqueueinfo`: the layout of a queued value.
+    /// Reads a program's argument to `rt_sigqueueinfo`, in the layout of a queued value.
     pub fn decode(signal: Signal, raw: &[u8; SIGINFO_LEN]) -> SigInfo {
         let word = |at: usize| u32::from_le_bytes([raw[at], raw[at + 1], raw[at + 2], raw[at + 3]]);
         SigInfo {

@@ -1,8 +1,8 @@
-//! Signals: what is pending, what a program wants done, and doing it.
+//! Signals: pending ones, a program's actions, and delivery.
 //!
-//! A signal is *sent* ([`send`]) to a thread or a process: it becomes pending, and a thread that can take it is told
-//! through its work flags and woken. It is *delivered* ([`deliver`]) by the thread itself on its way to user mode: default
-//! action, or a frame ([`frame`]) and a handler. Stopping for job control is a delivery too ([`send::stop`]).
+//! A signal is *sent* ([`send`]) to a thread or a process. It becomes pending, and a thread that can take it gets a
+//! work flag and is woken. The thread itself *delivers* it ([`deliver`]) on its way to user mode: default action, or a
+//! frame ([`frame`]) and a handler. A stop for job control is also a delivery ([`send::stop`]).
 
 pub mod action;
 pub mod alt_stack;

@@ -1,4 +1,4 @@
-//! Signals that were sent and not delivered yet.
+//! Signals that are sent and not yet delivered.
 
 use super::info::{SigInfo, code};
 use super::set::{SigSet, Signal};
@@ -17,7 +17,7 @@ pub struct Pending {
 /// Signals with their details, the oldest first, each charged to the user of its receiver.
 pub(super) type Entries = Deque<(SigInfo, Charge)>;
 
-/// So many places a queue keeps without using them.
+/// Unused places that a queue may keep.
 const MANY: usize = 8;
 
 /// There was no room for a signal's details, without which it is not sent.
@@ -35,12 +35,12 @@ impl Pending {
         self.set
     }
 
-    /// Whether `info` would need a place in the queue: a standard signal that is pending already does not.
+    /// Whether `info` needs a place in the queue: a standard signal that is already pending does not.
     pub(super) fn wants_place(&self, info: &SigInfo) -> bool {
         info.signal.is_queued() || !self.set.has(info.signal)
     }
 
-    /// Places in the queue that are taken, and how many there are.
+    /// The used places in the queue, and all places.
     pub(super) fn places(&self) -> (usize, usize) {
         (self.queue.len(), self.queue.capacity())
     }
@@ -59,11 +59,11 @@ impl Pending {
         core::mem::swap(&mut self.queue, other);
     }
 
-    /// Adds a signal. A standard one that is pending already swallows it. The caller has seen to a free place in the queue, where it
+    /// Adds a signal. A pending standard signal absorbs it. The caller has ensured a free place in the queue if it
     /// gives a charge.
     ///
-    /// Without a charge there is no room for the details. `kill` and standard signals become pending without them, others not at
-    /// all, as on Linux.
+    /// Without a charge there is no place for the details. `kill` and standard signals become pending without them,
+    /// others not at all, as on Linux.
     pub(crate) fn add(&mut self, info: SigInfo, charge: Option<Charge>) -> Result<(), Full> {
         if !self.wants_place(&info) {
             return Ok(());
@@ -100,7 +100,7 @@ impl Pending {
         Some(found.unwrap_or(SigInfo { code: code::USER, ..SigInfo::kernel(signal) }))
     }
 
-    /// Drops whatever is in `gone`.
+    /// Drops the signals in `gone`.
     pub fn discard(&mut self, gone: SigSet) {
         if self.set.and(gone).is_empty() {
             return;
@@ -115,7 +115,7 @@ impl Pending {
     }
 }
 
-/// A queue of pending signals and, readable without its lock, what is in it.
+/// A queue of pending signals, and the set of them, readable without its lock.
 pub struct PendingQueue {
     bits: AtomicU64,
     pub(super) queue: SpinLock<Pending>,
@@ -136,10 +136,10 @@ impl PendingQueue {
     pub fn set(&self) -> SigSet {
         SigSet(self.bits.load(Ordering::Acquire))
     }
-    /// Adds a signal; `charge` is that of its place in the queue, where its user may have one. Without memory for the place, the
-    /// signal has none.
+    /// Adds a signal; `charge` is for its place in the queue, if its user may have one. Without memory for it the
+    /// signal has no place.
     pub(crate) fn add(&self, info: SigInfo, mut charge: Option<Charge>) -> Result<(), Full> {
-        // Dropped after the lock, as all memory is allocated before.
+        // Dropped after the lock, like all memory that is allocated before it.
         let mut larger = Entries::new();
         loop {
             let mut queue = self.queue.lock();
@@ -165,8 +165,8 @@ impl PendingQueue {
     pub fn take(&self, wanted: SigSet) -> Option<SigInfo> {
         self.take_and(wanted, |_| {})
     }
-    /// Takes the first signal of `wanted`, to deliver it. Raises `stop_taken` if it may stop the process, before the queue shows that
-    /// it has gone: so a SIGCONT finds it here or there.
+    /// Takes the first signal of `wanted`, to deliver it. If it may stop the process, `stop_taken` is set before the
+    /// queue's set changes. So a SIGCONT finds the stop in the queue or in the flag.
     pub(super) fn take_to_deliver(&self, wanted: SigSet, stop_taken: &AtomicBool) -> Option<SigInfo> {
         self.take_and(wanted, |info| {
             if SigSet::STOPPING.has(info.signal) {
@@ -191,7 +191,7 @@ impl PendingQueue {
         }
         info
     }
-    /// Drops what is in `gone`.
+    /// Drops the signals in `gone` and updates the set.
     pub fn discard(&self, gone: SigSet) {
         if self.set().and(gone).is_empty() {
             return;
@@ -205,8 +205,8 @@ impl PendingQueue {
             self.shrink();
         }
     }
-    /// Frees the memory of a queue that was once full, because no user is charged for it. Without memory for a smaller one it
-    /// stays until the next signal is taken.
+    /// Frees the memory of a queue that was once full, because no user is charged for it. Without memory for a smaller
+    /// queue it stays until the next signal is taken.
     #[cold]
     fn shrink(&self) {
         let used = self.queue.lock().places().0;

@@ -40,7 +40,7 @@ impl Signal {
     pub const fn number(self) -> u8 {
         self.0
     }
-    /// Whether it is queued (real-time) rather than merged with one that is pending.
+    /// Whether it is queued (real-time) and not merged with a pending one.
     pub const fn is_queued(self) -> bool {
         self.0 >= 32
     }
@@ -57,15 +57,15 @@ pub struct SigSet(pub u64);
 impl SigSet {
     /// No signal.
     pub const EMPTY: SigSet = SigSet(0);
-    /// What nobody can block, catch or ignore.
+    /// Signals that no process can block, catch or ignore.
     pub const UNBLOCKABLE: SigSet = SigSet::of(&[Signal::KILL, Signal::STOP]);
-    /// What a fault of the thread itself raises: these go before others.
+    /// Signals that a fault of the thread itself raises, delivered before others.
     pub const SYNCHRONOUS: SigSet =
         SigSet::of(&[Signal::SEGV, Signal::BUS, Signal::ILL, Signal::TRAP, Signal::FPE, Signal::SYS]);
-    /// What stops by default.
+    /// Signals that stop by default.
     pub const STOPPING: SigSet = SigSet::of(&[Signal::STOP, Signal::TSTP, Signal::TTIN, Signal::TTOU]);
 
-    /// A set of these.
+    /// The set of `signals`.
     pub const fn of(signals: &[Signal]) -> SigSet {
         let mut bits = 0;
         let mut i = 0;
@@ -83,23 +83,23 @@ impl SigSet {
     pub const fn with(self, signal: Signal) -> SigSet {
         SigSet(self.0 | signal.bit())
     }
-    /// Without what is in `other`.
+    /// The signals of `self` that are not in `other`.
     pub const fn without(self, other: SigSet) -> SigSet {
         SigSet(self.0 & !other.0)
     }
-    /// What is in both.
+    /// The intersection.
     pub const fn and(self, other: SigSet) -> SigSet {
         SigSet(self.0 & other.0)
     }
-    /// What is in either.
+    /// The union.
     pub const fn or(self, other: SigSet) -> SigSet {
         SigSet(self.0 | other.0)
     }
-    /// Whether nothing is in it.
+    /// Whether it is empty.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
-    /// The one to deliver first: a synchronous one, else the lowest number.
+    /// The signal to deliver first: a synchronous one, else the lowest number.
     pub fn first(self) -> Option<Signal> {
         let urgent = self.and(SigSet::SYNCHRONOUS);
         let from = if urgent.is_empty() { self } else { urgent };

@@ -52,7 +52,7 @@ fn wait<M: Machine>(ctx: &Ctx<'_, M>, wanted: SigSet, deadline: Option<u64>) -> 
     thread.awaited.store(wanted.0, Ordering::Release);
     fence(Ordering::SeqCst);
     let result = loop {
-        // Senders raise the signal flag for what is awaited too: it is lowered before looking.
+        // Senders set the signal flag for awaited signals too, so it is cleared before the check.
         thread.work.fetch_and(!work::SIGNAL, Ordering::AcqRel);
         if let Some(info) = take() {
             break Ok(info);
@@ -68,9 +68,9 @@ fn wait<M: Machine>(ctx: &Ctx<'_, M>, wanted: SigSet, deadline: Option<u64>) -> 
     };
     thread.awaited.store(0, Ordering::Release);
     fence(Ordering::SeqCst);
-    // Who saw that it was awaited has told nobody else.
+    // A sender that saw the signal awaited has notified no other thread.
     let result = result.or_else(|why| take().ok_or(why));
-    // What came for another reason while the flag was lowered.
+    // Sets the flag for other signals that came while it was clear.
     thread.look_for_signals();
     result
 }

@@ -1,4 +1,4 @@
-//! From argument registers to typed parameters: what lets a handler be an ordinary function.
+//! Converts argument registers to typed parameters, so that a handler is an ordinary function.
 
 use crate::errno::Errno;
 use crate::{Ctx, Machine};
@@ -21,8 +21,8 @@ macro_rules! args {
 }
 args!(u64 i64 u32 i32 usize);
 
-/// A function that serves a system call: `fn sys_x<M: Machine>(ctx: &mut Ctx<'_, M>, a: A, b: B) -> Result<usize, Errno>`,
-/// with up to six [`Arg`]s.
+/// A function that serves a system call:
+/// `fn sys_x<M: Machine>(ctx: &mut Ctx<'_, M>, a: A, b: B) -> Result<usize, Errno>`, with up to six [`Arg`]s.
 pub trait Handler<M: Machine, Args> {
     /// Calls it with the arguments from `registers`.
     fn serve(self, ctx: &mut Ctx<'_, M>, registers: &[u64; 6]) -> Result<usize, Errno>;

@@ -1,4 +1,4 @@
-//! The system call table and what stands around it.
+//! The system call table, its arguments, names and generated page.
 
 pub mod arg;
 pub mod names;
@@ -10,14 +10,14 @@ pub use arg::{Arg, Handler};
 pub use repeat::Repeat;
 pub use table::{SUPPORTED, dispatch};
 
-/// One line of the generated list of what is supported.
+/// One line of the generated list of supported calls.
 #[derive(Clone, Copy, Debug)]
 pub struct Supported {
     /// The call's number.
     pub number: u16,
     /// Its name.
     pub name: &'static str,
-    /// What of it is missing or different; empty where nothing is known to be.
+    /// Missing or different features; empty if none are known.
     pub note: &'static str,
 }
 

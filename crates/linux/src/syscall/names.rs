@@ -1,6 +1,6 @@
 //! The names of Linux's system calls on x86-64, for the log. From the constants of `linux-raw-sys`.
 
-/// The name of call `number`, where Linux has one.
+/// The name of call `number`, if Linux has one.
 pub fn name(number: u64) -> Option<&'static str> {
     let at = NAMES.binary_search_by_key(&number, |entry| u64::from(entry.0)).ok()?;
     Some(NAMES[at].1)

@@ -1,4 +1,4 @@
-//! The page that lists what is supported, made from the table. `docs/system-calls.md` is its output; a test says when it is
+//! The page of supported calls, made from the table. `docs/system-calls.md` is its output. A test fails when it is
 //! stale, and `cargo run -p quire-linux --example system-calls` prints it anew.
 
 use super::{SUPPORTED, names};

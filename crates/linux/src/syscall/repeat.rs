@@ -1,29 +1,29 @@
-//! Which calls may be begun again after ENOMEM.
+//! The calls that may be repeated after ENOMEM.
 //!
-//! While memory is short, a call that failed with ENOMEM waits for pageout and is begun again ([`Linux::syscall`](crate::Linux::syscall)).
-//! That is right only where the failed attempt has left nothing behind that the next one could meet. Each supported call stands in one
-//! of three lists; a call that stands in none is not begun again.
+//! While memory is short, a call that failed with ENOMEM waits for pageout and is repeated
+//! ([`Linux::syscall`](crate::Linux::syscall)). That is right only if the failed attempt has left no effects that the
+//! next one could meet. Each supported call is in one of three lists; a call in none is not repeated.
 
 use linux_raw_sys::general as raw;
 
-/// What another attempt of a call meets after ENOMEM.
+/// The effects that a repeated call meets after ENOMEM.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Repeat {
-    /// What was before: memory is had before anything is changed, what was changed is undone, or a part that was done is the result.
+    /// None: the call allocates before it changes anything, undoes its changes, or returns the completed part.
     Nothing,
-    /// Perhaps a part of the effect; the whole call comes to the same as if it had been made once.
+    /// Perhaps a part of the effect; the repeated call has the same effect as a single one.
     Same,
-    /// It is not begun again.
+    /// It is not repeated.
     Never,
 }
 
 impl Repeat {
-    /// Of call `number`; `None` where nobody has looked at it.
+    /// The list of call `number`; `None` if it is in no list.
     #[allow(clippy::too_many_lines)]
     pub const fn of(number: u64) -> Option<Repeat> {
         Some(match number as u32 {
-            // Descriptors are had before files are made, and both or none; ids, threads and processes go with what is dropped; transfers that have
-            // moved bytes return how many; names are linked when all that they need is there.
+            // Descriptors are reserved before files are made, and both or none. Ids, threads and processes are freed by
+            // drops. Transfers that have moved bytes return their number. Names are linked after all their allocations.
             raw::__NR_read
             | raw::__NR_write
             | raw::__NR_open
@@ -111,7 +111,8 @@ impl Repeat {
             | raw::__NR_epoll_wait
             | raw::__NR_epoll_pwait
             | raw::__NR_epoll_pwait2 => Repeat::Nothing,
-            // They read, set what is said, or do the rest of a range. A temporary signal mask remembers the first one.
+            // They read, set a given value, or do the rest of a range. A temporary signal mask keeps the first saved
+            // mask.
             raw::__NR_mprotect
             | raw::__NR_madvise
             | raw::__NR_msync
@@ -238,7 +239,7 @@ impl Repeat {
             | raw::__NR_pselect6
             | raw::__NR_rt_sigsuspend
             | raw::__NR_pause => Repeat::Same,
-            // They do not come back, or what they return is the program's own.
+            // They do not return, or their result register is the program's own.
             raw::__NR_rt_sigreturn | raw::__NR_exit | raw::__NR_reboot | raw::__NR_exit_group => Repeat::Never,
             _ => return None,
         })

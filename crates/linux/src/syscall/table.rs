@@ -8,7 +8,7 @@ use crate::{exec, file, futex, memory, process, signal, system, time};
 
 macro_rules! table {
     ($($number:literal $name:ident => $($handler:ident)::+ $(, $note:literal)?;)*) => {
-        /// Calls handler `number` with `registers` and encodes its result. `None` where there is no such call.
+        /// Calls handler `number` with `registers` and encodes its result. `None` if there is no such call.
         #[inline(always)]
         pub fn dispatch<M: Machine>(
             ctx: &mut Ctx<'_, M>,
@@ -24,13 +24,14 @@ macro_rules! table {
             })
         }
 
-        /// What is supported, ascending by number.
+        /// The supported calls, ascending by number.
         pub static SUPPORTED: &[Supported] =
             &[$(Supported { number: $number, name: stringify!($name), note: concat!("", $($note)?) },)*];
     };
 }
 
-/// Calls `handler` as what ends something. Never inlined: so the dispatcher keeps nothing across a call.
+/// Runs `handler` with the rights of a call that ends something. Never inlined, so that the dispatcher keeps no state
+/// across a call.
 #[inline(never)]
 fn end<M: Machine, Args>(
     handler: impl Handler<M, Args>,

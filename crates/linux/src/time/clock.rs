@@ -17,7 +17,7 @@ const MONOTONIC_COARSE: i32 = raw::CLOCK_MONOTONIC_COARSE as i32;
 const BOOTTIME: i32 = raw::CLOCK_BOOTTIME as i32;
 const TAI: i32 = raw::CLOCK_TAI as i32;
 
-/// What a clock id names.
+/// The clocks of clock ids.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Clock {
     /// Time of day.
@@ -37,7 +37,7 @@ impl Clock {
             MONOTONIC | MONOTONIC_RAW | MONOTONIC_COARSE | BOOTTIME => Clock::Monotonic,
             PROCESS_CPU => Clock::Process(0),
             THREAD_CPU => Clock::Thread(0),
-            // What `clock_getcpuclockid` makes: the id's complement above three bits that say which clock.
+            // An id of `clock_getcpuclockid`: the process or thread id's complement above three bits for the clock.
             id if id < 0 && id & 3 == 2 => {
                 let whose = !(id >> 3) as Pid;
                 if id & 4 != 0 { Clock::Thread(whose) } else { Clock::Process(whose) }

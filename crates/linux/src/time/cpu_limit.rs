@@ -1,9 +1,10 @@
 //! The limit on CPU time, `RLIMIT_CPU`.
 //!
-//! No tick looks at it. A process that has the limit has a timer, set to the earliest moment at which the limit can be reached: the
-//! time that is left, divided by the threads that can run at once. When the timer runs out, a thread of the process counts, and sets it
-//! anew. A thread in user mode is counted up to its last entry to the kernel only. So where there are several, CPUs that run the others
-//! are interrupted first, and the count follows a little later.
+//! No tick checks it. A process with the limit has a timer, set to the earliest moment at which the limit can be
+//! reached. That is the remaining time, divided by the threads that can run at once. When the timer expires, a thread
+//! of the process counts, and sets it anew. The count of a thread in user mode ends at its last entry to the kernel. So
+//! if there are several threads, the CPUs that run the others are interrupted first, and the count follows a little
+//! later.
 
 use super::SECOND;
 use crate::machine::Machine;
@@ -14,22 +15,23 @@ use crate::signal::{SigInfo, Signal};
 use crate::{Linux, Process};
 use core::sync::atomic::Ordering;
 
-/// The timer is not set to less: what a count costs is small against it.
+/// The shortest setting of the timer: a count costs little against it.
 const LEAST: u64 = 1_000_000;
-/// Nor to more where the process used next to nothing since the last count, and could reach its limit at once.
+/// The longest setting while the process was nearly idle since the last count: it could begin to run at once.
 const MOST_IDLE: u64 = 100_000_000;
-/// Next to nothing: this part of the time that passed.
+/// Nearly idle: it used less than this part of the time that passed.
 const IDLE: u64 = 16;
 
 impl<M: Machine> CpuLimit<M> {
-    /// A thread of `process` looks whether the timer ran out.
+    /// Called by a thread of `process`: counts if the timer expired.
     pub(crate) fn see_to(&self, linux: &'static Linux<M>, process: &Process<M>) {
         if self.timers.take_fired() {
             self.count(linux, process);
         }
     }
 
-    /// Whether `process` has the limit: what each new thread asks, since with it the limit comes nearer.
+    /// Called by each new thread: counts if `process` has the limit, since with one more thread it can be reached
+    /// sooner.
     #[inline]
     pub(crate) fn thread_begins(&self, linux: &'static Linux<M>, process: &Process<M>) {
         if process.soft_limit(which::CPU) != INFINITY {
@@ -37,13 +39,13 @@ impl<M: Machine> CpuLimit<M> {
         }
     }
 
-    /// The limit of `process` was changed. Another process counts for itself.
+    /// Called when the limit of `process` was changed. If it is not the caller's, the process counts for itself.
     pub(crate) fn changed(&self, linux: &'static Linux<M>, process: &Process<M>) {
         if process.is_callers() {
             self.count(linux, process);
             return;
         }
-        // Its timer is its threads' to set: a process that ends cancels it once.
+        // Only its own threads set its timer, because an ending process cancels it once.
         self.timers.fire();
         for task in process.threads.lock().iter() {
             if let Some(thread) = task.payload() {
@@ -53,7 +55,7 @@ impl<M: Machine> CpuLimit<M> {
         }
     }
 
-    /// Counts what `process`, the caller's, has used; sends what is due, and sets the timer.
+    /// Counts the CPU time of `process`, the caller's. Sends due signals, and sets the timer.
     #[cold]
     fn count(&self, linux: &'static Linux<M>, process: &Process<M>) {
         let me = linux.scheduler.current();
@@ -79,7 +81,8 @@ impl<M: Machine> CpuLimit<M> {
             let wait = self.due(linux, process, limit.soft, limit.hard, threads as u64);
             self.timers.set(linux, me.to_ref(), wait, 0);
             let now = process.limit(which::CPU);
-            // Else it was changed meanwhile, or a thread began, whose timer may be the one that was just replaced.
+            // Otherwise the limit was changed meanwhile, or a thread began, and this setting may have replaced its
+            // timer.
             let threads_now = process.threads.lock().len();
             if (now == limit && threads_now <= threads) || process.is_exiting() {
                 return;
@@ -88,7 +91,7 @@ impl<M: Machine> CpuLimit<M> {
         }
     }
 
-    /// Sends what is due; how long the limit cannot be reached, or 0 where there is none any more.
+    /// Sends due signals. Returns the time until the limit can be reached, or 0 if there is no limit any more.
     fn due(&self, linux: &'static Linux<M>, process: &Process<M>, soft: u64, hard: u64, threads: u64) -> u64 {
         if soft == INFINITY {
             return 0;
@@ -104,7 +107,7 @@ impl<M: Machine> CpuLimit<M> {
         if reached(soft) {
             let _merged = linux.signal_process(process, SigInfo::kernel(Signal::XCPU));
             next = soft + 1;
-            // As Linux does it: the next signal comes a second later, and the limit says so.
+            // As on Linux, the next signal comes a second later, and the limit shows it.
             process.raise_cpu_limit(soft);
         }
         let left = next.min(hard).saturating_mul(SECOND).saturating_sub(used);

@@ -1,4 +1,4 @@
-//! Interval timers: `setitimer`, `alarm`, and what a thread does when a timer of its process has run out.
+//! Interval timers: `setitimer`, `alarm`, and a thread's work when a timer of its process has expired.
 
 use super::{SECOND, Timeval};
 use crate::errno::Errno;
@@ -22,7 +22,7 @@ pub struct Interval {
 unsafe impl Plain for Interval {}
 
 impl<M: Machine> Timers<M> {
-    /// The target looks: sends the signal where the timer ran out.
+    /// Called by the target: sends the signal if the timer expired.
     pub(crate) fn expired(&self, linux: &'static Linux<M>, process: &Process<M>) {
         if self.take_fired() {
             let _merged = linux.signal_process(process, SigInfo::kernel(Signal::ALRM));
@@ -31,8 +31,8 @@ impl<M: Machine> Timers<M> {
 }
 
 impl<M: Machine> Thread<M> {
-    /// Whether the thread should leave an interruptible wait. The thread itself asks, with no spin lock held. A timer that ran out
-    /// is seen to here: only its signal, if anything, ends the wait.
+    /// Whether the thread should leave an interruptible wait. The thread itself calls it, with no spin lock held. An
+    /// expired timer is handled here: only its signal can end the wait.
     #[inline]
     pub fn interrupted(&self) -> bool {
         if self.work.load(Ordering::Acquire) & work::TIMER != 0 {
@@ -41,7 +41,7 @@ impl<M: Machine> Thread<M> {
         self.work.load(Ordering::Acquire) & work::INTERRUPTS != 0
     }
 
-    /// A timer of the process ran out: sends its signal. The thread itself calls it, with no spin lock held.
+    /// Sends the signal of an expired timer of the process. The thread itself calls it, with no spin lock held.
     #[cold]
     pub(crate) fn see_to_timers(&self) {
         self.work.fetch_and(!work::TIMER, Ordering::AcqRel);
@@ -51,13 +51,13 @@ impl<M: Machine> Thread<M> {
 }
 
 impl<M: Machine> Ctx<'_, M> {
-    /// Whether a wait should end: with what was done so far, else with [`Errno::ERESTARTSYS`] (or one of its kin).
+    /// Whether a wait should end: with the partial result, else with [`Errno::ERESTARTSYS`] (or a similar one).
     pub fn interrupted(&self) -> bool {
         self.thread.interrupted()
     }
 }
 
-/// Only the timer of real time; the ones of CPU time are not there.
+/// Refuses all timers but the one of real time: those of CPU time are not supported.
 fn check(which: i32) -> Result<(), Errno> {
     if which == 0 { Ok(()) } else { Err(Errno::EINVAL) }
 }
@@ -88,7 +88,7 @@ pub fn sys_setitimer<M: Machine>(ctx: &mut Ctx<'_, M>, which: i32, new: u64, old
 pub fn sys_alarm<M: Machine>(ctx: &mut Ctx<'_, M>, seconds: u32) -> Result<usize, Errno> {
     let me = ctx.linux.scheduler.current().to_ref();
     let (before, _) = ctx.process().timers.set(ctx.linux, me, u64::from(seconds) * SECOND, 0);
-    // As Linux: rounded to seconds, but not to nothing.
+    // As on Linux: rounded to seconds, but not to 0.
     let rounded = (before + SECOND / 2) / SECOND;
     Ok(if before > 0 { rounded.max(1) } else { 0 } as usize)
 }

@@ -8,7 +8,7 @@ use crate::machine::Machine;
 use crate::process::thread::Restart;
 use linux_raw_sys::general as raw;
 
-/// Sleeps until `deadline` (nanoseconds since boot). False where a signal came first.
+/// Sleeps until `deadline` (nanoseconds since boot). False if a signal came first.
 fn sleep_until<M: Machine>(ctx: &Ctx<'_, M>, deadline: u64) -> bool {
     loop {
         if ctx.now() >= deadline {
@@ -21,7 +21,7 @@ fn sleep_until<M: Machine>(ctx: &Ctx<'_, M>, deadline: u64) -> bool {
     }
 }
 
-/// Sleeps until `deadline`; where a signal comes first, tells the rest at `remaining` and how to go on.
+/// Sleeps until `deadline`. If a signal comes first, writes the rest to `remaining` and stores how to resume.
 pub(crate) fn sleep<M: Machine>(
     ctx: &mut Ctx<'_, M>,
     clock: i32,
@@ -69,7 +69,7 @@ pub fn sys_clock_nanosleep<M: Machine>(
     if sleep_until(ctx, deadline) { Ok(0) } else { Err(Errno::ERESTARTNOHAND) }
 }
 
-/// `restart_syscall`: goes on with what a signal interrupted. Programs do not call it themselves.
+/// `restart_syscall`: resumes a call that a signal interrupted. Programs do not call it themselves.
 pub fn sys_restart_syscall<M: Machine>(ctx: &mut Ctx<'_, M>) -> Result<usize, Errno> {
     // SAFETY: the owner is here; nothing borrows the value.
     let how = unsafe { ctx.thread.restart.replace(None) };
@@ -82,8 +82,8 @@ pub fn sys_restart_syscall<M: Machine>(ctx: &mut Ctx<'_, M>) -> Result<usize, Er
         Some(Restart::Poll { fds, count, deadline }) => crate::file::restart_poll(ctx, fds, count, deadline),
     };
     if done == Err(Errno::ENOMEM) {
-        // Another attempt has the same to do.
-        // SAFETY: a context is the owner's, and nothing borrows the value: it was taken out above.
+        // A repetition resumes the same call. SAFETY: a context is the owner's, and nothing borrows the value: it was
+        // taken out above.
         unsafe { ctx.thread.restart.replace(how) };
     }
     done

@@ -1,4 +1,5 @@
-//! The tracer's record of a thread. The thread's context holds it, so it stands below contexts, and the tracer above them.
+//! The tracer's record of a thread. The thread's context holds it, so it lies below contexts, and the tracer above
+//! them.
 
 #[cfg(feature = "trace")]
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -15,7 +16,7 @@ pub struct Known {
     /// Its number, if it is the kernel's own.
     pub(super) number: u32,
     pub(super) name: &'static str,
-    /// The name was told.
+    /// The name was recorded.
     pub(super) told: bool,
     /// The instruction that brought it into the kernel, or that faulted there.
     pub(super) site: u64,
@@ -23,7 +24,7 @@ pub struct Known {
 
 #[cfg(feature = "trace")]
 impl Known {
-    /// A program's thread, which has its name elsewhere.
+    /// A program's thread, whose name is stored elsewhere.
     pub const fn program() -> Known {
         Known { number: 0, name: "", told: false, site: 0 }
     }
@@ -33,7 +34,7 @@ impl Known {
     }
 }
 
-/// The record where nothing is traced: empty.
+/// The record in builds without tracing: empty.
 #[cfg(not(feature = "trace"))]
 pub struct Known;
 

@@ -1,4 +1,4 @@
-//! Events for `./quire trace`: kept by a kernel that is built with the feature `trace`, nothing at all in others.
+//! Events for `./quire trace`: recorded by a kernel built with the feature `trace`, absent in others.
 
 pub mod known;
 #[cfg(not(feature = "trace"))]

@@ -1,4 +1,4 @@
-//! Nothing is traced, and nothing is left of being asked to.
+//! The tracer's functions without the feature `trace`: they compile to no code.
 
 use crate::machine::Machine;
 use quire_kernel::loader::command_line::Unusable;

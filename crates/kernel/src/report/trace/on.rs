@@ -1,15 +1,15 @@
-//! What a traced kernel remembers, and where.
+//! The records of a traced kernel, and their layout in memory.
 //!
-//! `trace=SIZE` on the command line sets memory aside, which the host has beneath its own hands: it reads it when the machine has
-//! ended, however it ended. So nothing is sent and nothing waits. Each CPU has a part of it that it alone writes; when that is full,
-//! what comes later is counted and not kept.
+//! `trace=SIZE` on the command line sets memory aside. The host reads it after the machine has ended, however it ended.
+//! So the kernel sends no records and does not wait. Each CPU writes only its own part; when that is full, later events
+//! are counted and not kept.
 //!
-//! | from | what |
+//! | offset | content |
 //! |---|---|
 //! | 0 | [`Header`] |
 //! | [`CPUS_AT`] | each CPU's [`Written`] |
 //! | [`TEXT_AT`] | lines: `kind NUMBER NAME`, `outcome NUMBER NAME` (of faults), `call NUMBER NAME` |
-//! | [`RECORDS_AT`] | each CPU's records, as many as the header says |
+//! | [`RECORDS_AT`] | each CPU's records, in the number of the header |
 //!
 //! `xtask/src/trace/memory.rs` reads that; all numbers are little-endian.
 
@@ -27,18 +27,18 @@ use quire_sync::cpuset::CpuMask;
 use quire_sync::trace::{Event, Kind, Span, Trace, note};
 use quire_task::Thread;
 
-/// Where the CPUs' counts begin.
+/// The offset of the CPUs' counts.
 const CPUS_AT: usize = 4096;
-/// Where the text begins.
+/// The offset of the text.
 const TEXT_AT: usize = 16 << 10;
-/// Where the records begin.
+/// The offset of the records.
 const RECORDS_AT: usize = 64 << 10;
-/// Calls that lead to an event and are kept with it.
+/// Return addresses that are kept with an event.
 const SITES: usize = 5;
 
 const _: () = assert!(CPUS_AT + cpu::MAX * size_of::<Written>() <= TEXT_AT);
 
-/// What comes first. Complete when the magic number is there.
+/// The header. It is complete when the magic number is written.
 #[repr(C)]
 struct Header {
     magic: AtomicU64,
@@ -46,7 +46,7 @@ struct Header {
     cpus: u32,
     /// Ticks a second.
     hz: u64,
-    /// When the first program began.
+    /// The time at which the first program began.
     start: u64,
     /// Records that each CPU has room for.
     room: u64,
@@ -57,7 +57,7 @@ struct Header {
 const MAGIC: u64 = u64::from_le_bytes(*b"QUIRETRC");
 const VERSION: u32 = 1;
 
-/// How much a CPU has written, on cache lines of its own.
+/// A CPU's counts, on separate cache lines.
 #[repr(C, align(128))]
 struct Written {
     /// Complete records.
@@ -79,7 +79,7 @@ struct Record {
     zero: u32,
     a: u64,
     b: u64,
-    /// Return addresses, innermost first; of what a program asked for: the address of its instruction.
+    /// Return addresses, innermost first; for a program's own requests: the address of its instruction.
     sites: [u64; SITES],
 }
 
@@ -93,7 +93,7 @@ static ROOM: AtomicU64 = AtomicU64::new(0);
 /// Events are kept.
 static ON: AtomicBool = AtomicBool::new(false);
 
-/// Takes the memory that the command line asks for out of `free`, and says on the log where it is.
+/// Takes the memory for the command line's word out of `free`, and logs its address.
 pub fn set_aside<'a>(line: &'a [u8], free: &mut Ram, files: u64) -> Result<(), Unusable<'a>> {
     let most = free.spare(1 << 32, files);
     let Some(size) = command_line::set_aside(line, "trace", RECORDS_AT as u64 + 1, most)? else { return Ok(()) };
@@ -105,7 +105,7 @@ pub fn set_aside<'a>(line: &'a [u8], free: &mut Ram, files: u64) -> Result<(), U
     Ok(())
 }
 
-/// The first program is about to run: what comes from here on is kept.
+/// Called before the first program runs: later events are kept.
 pub fn begin() {
     let memory = MEMORY.load(Ordering::Relaxed);
     if memory.is_null() {
@@ -115,7 +115,8 @@ pub fn begin() {
     let room = (SIZE.load(Ordering::Relaxed) - RECORDS_AT as u64) / (cpus * size_of::<Record>()) as u64;
     let mut text = Text { at: TEXT_AT, memory };
     let _cut = names(&mut text);
-    // SAFETY: the memory was set aside for this, is aligned to a page and large enough for what stands before the records.
+    // SAFETY: the memory was set aside for this, is aligned to a page and large enough for all parts before the
+    // records.
     let header = unsafe {
         for n in 0..cpus {
             let written = Written { kept: AtomicU64::new(0), lost: AtomicU64::new(0) };
@@ -143,7 +144,7 @@ pub fn begin() {
     }
 }
 
-/// What numbers in records mean.
+/// Writes the meaning of numbers in records.
 fn names(to: &mut Text) -> fmt::Result {
     for (number, kind) in Kind::ALL.iter().enumerate() {
         writeln!(to, "kind {number} {}", kind.name())?;
@@ -157,7 +158,7 @@ fn names(to: &mut Text) -> fmt::Result {
     Ok(())
 }
 
-/// The text, as far as there is room for it.
+/// The text, up to the room for it.
 struct Text {
     at: usize,
     memory: *mut u8,
@@ -175,7 +176,7 @@ impl Write for Text {
     }
 }
 
-/// The thread that runs here; `None` while a CPU has none yet.
+/// The running thread; `None` while a CPU has none yet.
 fn current() -> Option<&'static Thread<Machine>> {
     // SAFETY: null, or the running thread, which lives while it runs; the reference does not outlive the event.
     unsafe { (cpu::current_thread() as *const Thread<Machine>).as_ref() }
@@ -189,7 +190,7 @@ fn number_of(thread: &Thread<Machine>) -> u32 {
     }
 }
 
-/// This CPU goes on with `next`.
+/// Records that this CPU switches to `next`.
 ///
 /// # Requires
 /// Interrupts are masked.
@@ -197,7 +198,7 @@ pub fn switch(next: &Thread<Machine>) {
     if !ON.load(Ordering::Relaxed) {
         return;
     }
-    // SAFETY: the context is this CPU's for the moment, as in the switch itself.
+    // SAFETY: this CPU owns the context during the switch.
     let told = unsafe { core::mem::replace(&mut (*next.context()).known.told, true) };
     if !told {
         tell_name(next);
@@ -205,17 +206,17 @@ pub fn switch(next: &Thread<Machine>) {
     note(Kind::Switch, 0, number_of(next).into(), 0);
 }
 
-/// The thread has left its stack for good.
+/// Records that the thread has left its stack for good.
 pub fn ended(thread: &Thread<Machine>) {
     note(Kind::End, 0, number_of(thread).into(), 0);
 }
 
-/// Tells the name of a thread: the calling one, or one that is being switched to.
+/// Records the name of a thread: the caller, or the next thread of a switch.
 fn tell_name(thread: &Thread<Machine>) {
     let mut bytes = [0; 16];
     let (what, process) = match thread.payload() {
         Some(program) => {
-            // SAFETY: the owner itself, or the switch to it: nobody replaces the name meanwhile.
+            // SAFETY: the caller is the owner, or the switch to it, so the name is not replaced meanwhile.
             bytes = unsafe { program.name.get() }.0;
             (0, program.process.pid)
         }
@@ -232,15 +233,15 @@ fn tell_name(thread: &Thread<Machine>) {
     keep(&event, number_of(thread), [process.into(), 0, 0, 0, 0]);
 }
 
-/// The name of threads that run where nothing else does.
+/// The name of idle threads.
 const IDLE: &str = "idle";
 
-/// CPUs are about to be asked to drop translations.
+/// Records the beginning of a shootdown.
 pub fn shootdown(targets: &CpuMask, me: usize) -> Span {
     Span::begin(Kind::Shootdown, targets.iter().filter(|t| *t != me).count() as u64, 0)
 }
 
-/// `execve`, `prctl`, `execveat`: what may change a thread's name.
+/// `execve`, `prctl`, `execveat`: calls that may change a thread's name.
 const RENAMING: [u64; 3] = [59, 157, 322];
 
 /// Serves a system call.
@@ -258,7 +259,7 @@ pub fn call(regs: &mut Regs, serve: impl FnOnce(&mut Regs)) {
     }
 }
 
-/// Does what the instruction at `site` needs.
+/// Runs `f` for the instruction at `site`.
 pub fn at<R>(site: u64, f: impl FnOnce() -> R) -> R {
     let Some(thread) = current() else { return f() };
     // SAFETY: the calling thread's own.
@@ -290,7 +291,7 @@ impl Trace for Tracer {
             // SAFETY: the calling thread's own.
             sites[0] = unsafe { (*thread.context()).known.site };
         }
-        // Also what the kernel itself asks for: the end of a process that a signal has killed.
+        // Also requests of the kernel itself: the end of a process that a signal has killed.
         if sites[0] == 0 && !matches!(event.kind, Kind::Switch | Kind::End | Kind::Answer) {
             let mut slots = sites.iter_mut();
             backtrace::each_call(&mut |address| slots.next().map(|slot| *slot = address).is_some());
@@ -301,7 +302,7 @@ impl Trace for Tracer {
 
 quire_sync::provide_trace!(Tracer);
 
-/// What programs ask for, themselves or by way of a system call.
+/// Whether programs request such an event, directly or by a system call.
 fn is_asked(kind: Kind) -> bool {
     (Kind::Call as u8..=Kind::TakeApart as u8).contains(&(kind as u8))
 }
@@ -313,11 +314,11 @@ fn keep(event: &Event, who: u32, sites: [u64; SITES]) {
     }
     let Event { start, length, kind, detail, a, b } = *event;
     let record = Record { start, length, kind: kind as u32, detail, who, zero: 0, a, b, sites };
-    // Interrupt handlers have events, too.
+    // Interrupt handlers also record events.
     let interrupts = cpu::interrupts_off();
     let (memory, room, me) = (MEMORY.load(Ordering::Relaxed), ROOM.load(Ordering::Relaxed), cpu::id());
-    // SAFETY: laid out by `begin` before anything is kept; `me` is below the number of CPUs; this CPU alone writes its part, and
-    // nothing comes between.
+    // SAFETY: laid out by `begin` before the first record; `me` is below the number of CPUs. Only this CPU writes its
+    // part, and interrupts are off.
     unsafe {
         let written = &*memory.add(CPUS_AT).cast::<Written>().add(me);
         let n = written.kept.load(Ordering::Relaxed);

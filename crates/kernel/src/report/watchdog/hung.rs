@@ -1,7 +1,7 @@
-//! Threads that sleep too long where nothing but what they wait for wakes them.
+//! Threads that sleep uninterruptibly for too long.
 //!
-//! A thread of the kernel's own looks at all threads a few times in the timeout. What counts are its looks: that the machine
-//! stood still for an hour between two of them says nothing of a thread.
+//! A kernel thread checks all threads a few times in the timeout. It counts checks and not time, because a pause of the
+//! whole machine between two checks is no thread's fault.
 
 use super::stacks::Mine;
 use super::{report, setting};
@@ -14,17 +14,17 @@ use quire_linux::WatchSetting;
 use quire_sync::hooks::{ThreadHandle, park, unpark};
 use quire_task::{Thread, ThreadRef};
 
-/// Looks in a timeout.
+/// Checks in a timeout.
 const LOOKS: u32 = 4;
-/// The thread that looks.
+/// The checking thread.
 static WATCHMAN: AtomicUsize = AtomicUsize::new(0);
 
-/// Starts the thread that looks.
+/// Starts the checking thread.
 pub fn start() {
     WATCHMAN.store(kthread::kernel_thread("watch", watchman, 0).0, Ordering::Release);
 }
 
-/// The timeout has changed.
+/// Called when the timeout has changed.
 pub fn look_again() {
     let watchman = WATCHMAN.load(Ordering::Acquire);
     if watchman != 0 {
@@ -44,7 +44,7 @@ extern "C" fn watchman(_: usize) -> ! {
         let now = clock::now();
         if now < next {
             park(Some(next));
-            // Another timeout counts from now on.
+            // Another timeout applies from now on.
             if setting(WatchSetting::HungSeconds) != seconds {
                 next = 0;
             }
@@ -55,17 +55,17 @@ extern "C" fn watchman(_: usize) -> ! {
     }
 }
 
-/// The first look that finds a thread asleep counts nothing.
+/// The first check that finds a thread asleep does not count.
 fn hangs(thread: &Thread<Machine>) -> Option<ThreadRef<Machine>> {
     (thread.overslept() == LOOKS).then(|| thread.to_ref())
 }
 
-/// One look at all threads.
+/// Checks all threads once.
 fn look(seconds: u32) {
     if let Some(linux) = personality::try_linux() {
         for process in linux.ids.processes() {
-            // One a look and a process: each incident is reported once, at its own look, and what the pause between reports
-            // leaves of it is a line.
+            // At most one thread a process and check. Each incident is reported once, at its check; within the pause
+            // between reports it is only a line.
             let found = process.threads.lock().iter().find_map(|thread| hangs(thread));
             found.into_iter().for_each(|thread| hung(&thread, "", seconds));
         }
@@ -75,7 +75,7 @@ fn look(seconds: u32) {
         .for_each(|(thread, name)| hung(&thread, name, seconds));
 }
 
-/// `own` is the name of a thread of the kernel's own.
+/// `own` is the name of a kernel thread.
 fn hung(thread: &Thread<Machine>, own: &str, seconds: u32) {
     let panics = setting(WatchSetting::HungPanics) != 0;
     let tid = thread.payload().as_ref().map_or(0, quire_linux::Thread::tid);

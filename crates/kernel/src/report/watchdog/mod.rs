@@ -1,18 +1,19 @@
-//! Notices what is stuck, and prints the stacks of all CPUs.
+//! Detects stuck CPUs, spin locks and threads, and prints the stacks of all CPUs.
 //!
-//! | stuck | noticed by | how |
+//! | stuck | detected by | code |
 //! |---|---|---|
 //! | a CPU that does not schedule (*soft lockup*) | its own timer interrupt | [`quire_task::Watching`] |
 //! | a CPU that takes no interrupts (*hard lockup*) | the CPU with the next number, by probes (NMIs) | the same |
 //! | a spin lock that is held too long | a CPU that spins on it | [`spin`] |
-//! | a thread that sleeps uninterruptibly too long | a thread of the kernel's own | [`hung`] |
+//! | a thread that sleeps uninterruptibly too long | a kernel thread | [`hung`] |
 //!
 //! # Settings
 //! The command line sets them before the first thread, `/proc/sys/kernel` later:
 //!
-//! - `watchdog=off`, `watchdog=report` (as if it were not there) or `watchdog=panic`;
-//! - `watchdog_thresh=SECONDS`: a hard lockup and a spin lock held too long last so long, a soft lockup twice as long;
-//! - `hung_task_timeout_secs=SECONDS`: so long may a thread sleep uninterruptibly.
+//! - `watchdog=off`, `watchdog=report` (the default) or `watchdog=panic`;
+//! - `watchdog_thresh=SECONDS`: the threshold of hard lockups and of held spin locks; that of soft lockups is twice as
+//!   long;
+//! - `hung_task_timeout_secs=SECONDS`: the longest uninterruptible sleep of a thread.
 //!
 //! 0 seconds turn the part off, as on Linux.
 
@@ -35,7 +36,7 @@ pub use stacks::{interrupted_by_timer, nmi, probe};
 
 const SETTINGS: usize = WatchSetting::ALL.len();
 
-/// The settings, by their numbers. Read by ticks, spinners and the thread that looks for hung threads; written seldom.
+/// The settings, by their numbers. Read by ticks, spinners and the thread that checks for hung threads; rarely written.
 static VALUES: [AtomicU32; SETTINGS] = [const { AtomicU32::new(0) }; SETTINGS];
 
 /// The value of a setting.
@@ -47,7 +48,7 @@ fn store(of: WatchSetting, value: u32) {
     VALUES[of as usize].store(value, Ordering::Relaxed);
 }
 
-/// Changes a setting; false, and nothing changes, where the value is above its largest.
+/// Changes a setting; false if the value is above its largest, and nothing changes.
 pub fn set(of: WatchSetting, value: u32) -> bool {
     let fits = value <= of.largest();
     if fits {
@@ -59,7 +60,7 @@ pub fn set(of: WatchSetting, value: u32) -> bool {
     fits
 }
 
-/// Takes the settings from the command line. What is not understood is told, and left as it is by default.
+/// Takes the settings from the command line. An invalid value is logged, and the default stays.
 pub fn configure(line: &[u8]) {
     WatchSetting::ALL.iter().for_each(|of| store(*of, of.usual()));
     match command_line::value(line, "watchdog") {
@@ -83,18 +84,18 @@ pub fn configure(line: &[u8]) {
 /// Ticks in the threshold.
 const TICKS: u32 = 10;
 
-/// Seconds that are too long, 0 where CPUs are not watched.
+/// The threshold in seconds, 0 if CPUs are not watched.
 fn threshold() -> u32 {
     if setting(WatchSetting::On) == 0 { 0 } else { setting(WatchSetting::Seconds) }
 }
 
-/// How CPUs are watched.
+/// The parameters of the watch over CPUs.
 pub fn watching() -> Option<Watching> {
     let period = u64::from(threshold()) * 1_000_000_000 / u64::from(TICKS);
     (period > 0).then_some(Watching { period, soft: 2 * TICKS, hard: TICKS })
 }
 
-/// A CPU is stuck. Called by the timer interrupt.
+/// Reports a stuck CPU. Called by the timer interrupt.
 pub fn locked_up(what: Lockup) {
     let (me, seconds) = (crate::cpu::id(), threshold());
     let panics = setting(WatchSetting::LockupPanics) != 0;
@@ -112,9 +113,9 @@ pub fn locked_up(what: Lockup) {
     }
 }
 
-/// Stacks of all CPUs are printed once in so many nanoseconds at most; an incident in between is a line.
+/// The least nanoseconds between two prints of all CPUs' stacks; an incident in between is a line.
 const PAUSE: u64 = 30_000_000_000;
-/// When they may be printed again.
+/// The time at which they may be printed again.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
 /// Logs an incident, and the stacks of all CPUs.

@@ -1,4 +1,4 @@
-//! The word `lockup=KIND` on the command line: makes what the watchdog must notice, so that it can be tested.
+//! The word `lockup=KIND` on the command line: provokes an incident, to test the watchdog.
 
 use crate::cpu;
 use crate::thread::kthread::kernel_thread;
@@ -12,7 +12,7 @@ static NEVER_FREE: Mutex<[u16; 3]> = Mutex::new([0; 3]);
 /// The first program's thread shall sleep for ever.
 static HANGS: AtomicBool = AtomicBool::new(false);
 
-/// Starts what is asked for: `soft`, `hard`, `spin` or `hung`; `pass` is a soft lockup that ends.
+/// Starts the incident `kind`: `soft`, `hard`, `spin` or `hung`; `pass` is a soft lockup that ends.
 pub fn start(kind: &[u8]) {
     let begin = |main| {
         kernel_thread("provoked", main, 0);
@@ -72,7 +72,7 @@ extern "C" fn holds_a_lock(_: usize) -> ! {
     HELD.store(true, Ordering::Release);
     loop {
         turn(10);
-        // Where CPUs take turns on one thread of the emulator, the spinner gets as many as the holder.
+        // If CPUs take turns on one thread of the emulator, the spinner gets as many turns as the holder.
         core::hint::spin_loop();
     }
 }
@@ -86,7 +86,7 @@ extern "C" fn wants_the_lock(_: usize) -> ! {
     crate::machine::scheduler().exit()
 }
 
-/// Called by each program's thread before its first instruction: the first one sleeps for ever where that was asked for.
+/// Called by each program's thread before its first instruction: the first one sleeps for ever if requested.
 #[inline(never)]
 pub fn sleep_where_asked() {
     if HANGS.swap(false, Ordering::Relaxed) {

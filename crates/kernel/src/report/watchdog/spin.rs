@@ -1,7 +1,7 @@
-//! A spin lock that is held too long: noticed by a CPU that spins on it.
+//! Detection of a spin lock that is held too long, by a CPU that spins on it.
 //!
-//! What counts is the time in which the spinner itself turned. That the holder's CPU ran meanwhile is shown by its answers:
-//! before the report all other CPUs have answered three questions, a tick's time apart, and the lock was never seen free.
+//! Only the time in which the spinner itself ran counts. The other CPUs must have run too. So before the report all of
+//! them have answered three probes, a tick apart, and the lock was never seen free.
 
 use super::stacks::{self, Mine};
 use super::{TICKS, report, setting, threshold};
@@ -10,29 +10,29 @@ use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use quire_linux::WatchSetting;
 use quire_sync::spin::SPUN;
 
-/// A CPU's wait for a lock: its own line. An interrupt that spins in its turn takes the line over; the wait that it interrupted
-/// begins anew.
+/// A CPU's wait for a lock, on its own cache line. An interrupt handler that spins too takes over the line; the
+/// interrupted wait begins again.
 #[repr(align(128))]
 struct Wait {
     lock: AtomicUsize,
-    /// When it last told, and for how many nanoseconds it has spun.
+    /// The time of its last call, and the nanoseconds that it has spun.
     told: AtomicU64,
     spun: AtomicU64,
-    /// Questions that all other CPUs have answered; [`REPORTED`].
+    /// Probes that all other CPUs have answered; [`REPORTED`].
     answers: AtomicU32,
 }
 
 const REPORTED: u32 = u32::MAX;
-/// So many answers of each other CPU are enough.
+/// The answers of each other CPU that are needed for a report.
 const ANSWERS: u32 = 3;
-/// Between two of its words a spinner that runs takes far less; one that took longer did not run in between.
+/// The most nanoseconds between two calls of a running spinner. A spinner that took longer did not run in between.
 const LONGEST: u64 = 100_000_000;
 
 static WAITS: [Wait; cpu::MAX] = [const {
     Wait { lock: AtomicUsize::new(0), told: AtomicU64::new(0), spun: AtomicU64::new(0), answers: AtomicU32::new(0) }
 }; cpu::MAX];
 
-/// A spinner's word; see [`quire_sync::Cpu::spun`].
+/// Called by a spinner; see [`quire_sync::Cpu::spun`].
 pub fn spun(lock: usize, rank: u8, turns: u32) {
     let wait = &WAITS[cpu::id()];
     let now = clock::now();
@@ -50,7 +50,7 @@ pub fn spun(lock: usize, rank: u8, turns: u32) {
     let seconds = u64::from(threshold());
     let answers = wait.answers.load(Ordering::Relaxed);
     let tick = seconds * 1_000_000_000 / u64::from(TICKS);
-    // The questions come in the last ticks before the threshold.
+    // The probes are sent in the last ticks before the threshold.
     let due = tick * u64::from((TICKS - ANSWERS).saturating_add(answers.saturating_add(1)));
     if seconds == 0 || answers == REPORTED || spun < due || crate::report::panic::in_progress() {
         return;

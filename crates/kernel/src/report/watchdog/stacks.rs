@@ -1,7 +1,7 @@
 //! The stacks of all CPUs, by non-maskable interrupts.
 //!
-//! A CPU that is asked writes what it was doing into its own snapshot: it neither prints nor takes a lock, since it may have
-//! been interrupted in the middle of either. The CPU that asks prints.
+//! An interrupted CPU writes its registers and stack into its own snapshot. It neither prints nor takes a lock, since
+//! it may have been interrupted while it did so. The asking CPU prints.
 
 use crate::cpu;
 use crate::machine::Machine;
@@ -12,27 +12,27 @@ use quire_drivers::local_apic;
 use quire_linux::UserRegs as Regs;
 use quire_task::Thread;
 
-/// Return addresses in a snapshot, at most.
+/// The most return addresses in a snapshot.
 const DEPTH: usize = 24;
 
-/// What a CPU was doing. Written by its non-maskable interrupt, between `asked` and `answered`.
+/// A snapshot of a CPU. Written by its non-maskable interrupt, between `asked` and `answered`.
 #[repr(align(128))]
 struct Snapshot {
-    /// The number of the last question, and of the last one that was answered.
+    /// The number of the last request, and of the last answered one.
     asked: AtomicU32,
     answered: AtomicU32,
-    /// A probe of the watcher's is on its way.
+    /// A probe of the watchdog is under way.
     probed: AtomicBool,
     user: AtomicBool,
     interrupts: AtomicBool,
-    /// In builds that check themselves: it holds the lock that was asked for.
+    /// In checked builds: it holds the requested lock.
     holds: AtomicBool,
     preemption: AtomicU32,
     tid: AtomicU32,
     at: AtomicU64,
     calls: [AtomicU64; DEPTH],
     len: AtomicUsize,
-    /// What the timer interrupt that is being served, if any, has interrupted.
+    /// The registers that the present timer interrupt, if any, has interrupted.
     timer: AtomicPtr<Regs>,
 }
 
@@ -53,22 +53,22 @@ static SNAPSHOTS: [Snapshot; cpu::MAX] = [const {
     }
 }; cpu::MAX];
 
-/// A CPU asks the others; the second one does without.
+/// A CPU is asking the others; a second one gives up.
 static ASKING: AtomicBool = AtomicBool::new(false);
-/// The lock whose holder is wanted; 0 for none.
+/// The lock whose holder is searched; 0 for none.
 static WANTED: AtomicUsize = AtomicUsize::new(0);
 
-/// Where the asking CPU's own stack is.
+/// The asking CPU's own stack to print.
 pub enum Mine<'a> {
-    /// It serves its timer, which interrupted what matters.
+    /// The code that its timer interrupted.
     Interrupted,
-    /// The caller is what matters.
+    /// The caller's stack.
     Here,
-    /// This thread, which sleeps, is what matters.
+    /// The stack of this sleeping thread.
     Sleeper(&'a Thread<Machine>),
 }
 
-/// Notes what the timer interrupt that is being served has interrupted. This CPU's own line.
+/// Stores the registers that the present timer interrupt has interrupted, in this CPU's own line.
 #[inline(always)]
 pub fn interrupted_by_timer(regs: &Regs) {
     SNAPSHOTS[cpu::id()].timer.store(core::ptr::from_ref(regs).cast_mut(), Ordering::Relaxed);
@@ -83,7 +83,7 @@ pub fn probe(cpu: usize) {
 /// The interrupt flag.
 const INTERRUPTS: u64 = 1 << 9;
 
-/// Serves an NMI: whether a question or a probe was behind it.
+/// Serves an NMI. Returns whether a request or a probe caused it.
 pub fn nmi(regs: &Regs) -> bool {
     let mine = &SNAPSHOTS[cpu::id()];
     let probed = mine.probed.swap(false, Ordering::AcqRel);
@@ -100,7 +100,7 @@ pub fn nmi(regs: &Regs) -> bool {
 }
 
 impl Snapshot {
-    /// What this CPU did at `regs`, or does.
+    /// Takes a snapshot of this CPU at `regs`, or at the caller.
     fn take(&self, regs: Option<&Regs>) {
         let user = regs.is_some_and(|r| r.cs & 3 != 0);
         self.user.store(user, Ordering::Relaxed);
@@ -146,16 +146,16 @@ impl Snapshot {
     }
 }
 
-/// The id of the program's thread that this CPU runs; 0 for one of the kernel's own.
+/// The id of the program's thread that this CPU runs; 0 for a kernel thread.
 fn tid() -> u32 {
-    // SAFETY: what runs here is alive, and this CPU does not leave it while it is interrupted.
+    // SAFETY: the running thread is alive, and this CPU does not leave it while it is interrupted.
     let thread = unsafe { (cpu::current_thread() as *const Thread<Machine>).as_ref() };
     thread.and_then(|thread| thread.payload().as_ref()).map_or(0, quire_linux::Thread::tid)
 }
 
 #[cfg(debug_assertions)]
 fn holds(lock: usize) -> bool {
-    // SAFETY: this CPU's own list, which nothing else on it changes while it is interrupted.
+    // SAFETY: this CPU's own list, which no other code changes while the CPU is interrupted.
     lock != 0 && unsafe { (*cpu::block()).held.has(lock) }
 }
 #[cfg(not(debug_assertions))]
@@ -163,16 +163,16 @@ fn holds(_lock: usize) -> bool {
     false
 }
 
-/// How long an answer may take: a CPU that does not run now answers when it does.
+/// The longest wait for an answer in nanoseconds: a CPU that does not run now answers when it runs again.
 const PATIENCE: u64 = 1_000_000_000;
 
-/// The CPUs that work, but this one.
+/// The running CPUs, without this one.
 fn others() -> impl Iterator<Item = usize> {
     let me = cpu::id();
     (0..cpu::count()).filter(move |c| *c != me && !cpu::block_of(*c).is_null() && cpu::apic_id(*c) != cpu::NOT_ARRIVED)
 }
 
-/// Asks all other CPUs, and calls `f` with those that did not answer as a mask. `None` where another CPU asks.
+/// Asks all other CPUs, and calls `f` with those that did not answer as a mask. `None` if another CPU is asking.
 fn ask<R>(lock: usize, f: impl FnOnce(u64) -> R) -> Option<R> {
     if ASKING.swap(true, Ordering::Acquire) {
         return None;
@@ -199,17 +199,17 @@ fn ask<R>(lock: usize, f: impl FnOnce(u64) -> R) -> Option<R> {
     Some(r)
 }
 
-/// Asks all other CPUs; which of them holds `lock`, as far as it is known. `None` where one of them gives no answer: it does
-/// not run at this moment.
+/// Asks all other CPUs which of them holds `lock`, as far as it is known. `None` if a CPU does not answer, because it
+/// does not run at this moment.
 pub fn holder(lock: usize) -> Option<Option<usize>> {
     let found = |silent| (silent == 0).then(|| others().find(|c| SNAPSHOTS[*c].holds.load(Ordering::Relaxed)));
     ask(lock, found).flatten()
 }
 
-/// Logs where a thread that sleeps left its CPU.
+/// Logs the place at which a sleeping thread left its CPU.
 pub fn print_sleeper(thread: &Thread<Machine>) {
-    // SAFETY: the context lives as long as the thread. A thread that wakes at this moment overwrites the frame: what is read is
-    // memory of its stack still, and of no use.
+    // SAFETY: the context lives as long as the thread. A thread that wakes at this moment overwrites the frame: the
+    // read data is then useless, but still memory of its stack.
     let frame = unsafe { Context::saved_frame(thread.context()) };
     if let Some(frame) = frame.filter(|_| !thread.is_running()) {
         backtrace::backtrace(frame);
@@ -220,7 +220,7 @@ pub fn print_sleeper(thread: &Thread<Machine>) {
 pub fn print_all(mine: &Mine<'_>) {
     let me = &SNAPSHOTS[cpu::id()];
     match mine {
-        // SAFETY: the registers lie on the stack of the interrupt that is being served.
+        // SAFETY: the registers lie on the stack of the present interrupt.
         Mine::Interrupted => me.take(unsafe { me.timer.load(Ordering::Relaxed).as_ref() }),
         Mine::Here | Mine::Sleeper(_) => me.take(None),
     }

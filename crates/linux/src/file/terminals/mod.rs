@@ -13,10 +13,10 @@ use quire_fs::terminal::{Key, Notice, Processes, Terminal};
 use quire_fs::{FsError, OpenFlags, Stream};
 use quire_heap::{Arc, unsize};
 
-/// The one terminal's number in `Session::terminal`.
+/// The terminal's number in `Session::terminal`.
 pub const CONSOLE: u64 = 1;
 
-/// What a terminal needs of processes.
+/// The process groups, for terminals.
 pub struct Groups<M: Machine>(pub &'static Linux<M>);
 
 impl<M: Machine> Processes for Groups<M> {
@@ -50,7 +50,7 @@ impl<M: Machine> Processes for Groups<M> {
     }
 }
 
-/// `/dev/tty`: the controlling terminal of who opens it.
+/// `/dev/tty`: the opening process's controlling terminal.
 pub struct OwnTerminal<M: Machine>(pub &'static Linux<M>);
 
 impl<M: Machine> Driver for OwnTerminal<M> {
@@ -74,7 +74,7 @@ pub fn claim_at_open<M: Machine>(ctx: &Ctx<'_, M>, file: &File<M>) {
     if let Some(terminal) = file.stream_as::<Terminal>() {
         let session = ctx.process().group().session.clone();
         if session.id == ctx.pid() && session.terminal.load(Ordering::Acquire) == 0 {
-            // Where it is another's, the file is opened all the same.
+            // If another session has it, the file is opened all the same.
             let _not_free = claim(ctx, terminal, false);
         }
     }
@@ -96,7 +96,7 @@ pub fn claim<M: Machine>(ctx: &Ctx<'_, M>, terminal: &Terminal, steal: bool) -> 
     Ok(())
 }
 
-/// The caller's session gives its terminal up; where the leader does, the foreground is hung up.
+/// The caller's session gives up its terminal; if the leader does so, the foreground is hung up.
 pub fn give_up<M: Machine>(ctx: &Ctx<'_, M>, terminal: &Terminal) -> Result<(), Errno> {
     let session = own_session(ctx, terminal)?;
     if session == ctx.pid() {
@@ -135,7 +135,7 @@ pub fn set_foreground<M: Machine>(ctx: &Ctx<'_, M>, terminal: &Terminal, group: 
     Ok(())
 }
 
-/// A session's leader ended: its terminal becomes free, and who was in the foreground is hung up.
+/// Frees the terminal of a session whose leader ended, and hangs up the foreground group.
 pub fn session_ends<M: Machine>(linux: &'static Linux<M>, session: &Session) {
     let Some(terminal) = linux.files.terminal() else { return };
     let (foreground, owner) = terminal.owner();

@@ -1,4 +1,5 @@
-//! `struct termios`, in both directions. What the terminal does not know is remembered, since `stty` checks that it was set.
+//! `struct termios`, in both directions. Flags without meaning for the terminal are stored, since `stty` checks that
+//! they were set.
 
 use quire_fs::terminal::{Characters, Input, Local, Output, Settings};
 
@@ -27,7 +28,7 @@ const LOCAL: [(u32, Local); 11] = [
     (0o4000, Local::ECHO_KILL_ERASE),
     (0o100000, Local::EXTENDED),
 ];
-/// Bits per character, receiver on, hang up, 38400 baud: what a line without a speed says.
+/// Bits per character, receiver on, hang up, 38400 baud: the values for a line without a speed.
 const CONTROL: u32 = 0o60 | 0o200 | 0o2000 | 0o17;
 
 type Field = fn(&mut Characters) -> &mut u8;
@@ -81,7 +82,7 @@ pub fn to_linux(s: &Settings) -> Termios {
     out
 }
 
-/// A program's wish as settings.
+/// Settings from a program's `termios`.
 pub fn from_linux(t: &Termios) -> Settings {
     let word = |i: usize| u32::from_le_bytes([t[4 * i], t[4 * i + 1], t[4 * i + 2], t[4 * i + 3]]);
     let mut s = Settings {
@@ -115,7 +116,7 @@ mod tests {
         let mut t = to_linux(&initial());
         assert_eq!(from_linux(&t), Settings { remembered: from_linux(&t).remembered, ..initial() });
         for (i, byte) in t.iter_mut().enumerate() {
-            // c_cc has three places that mean nothing, and are not kept.
+            // Three places of c_cc have no meaning, and are not stored.
             if ![17 + 7, 17 + 17, 17 + 18].contains(&i) {
                 *byte ^= 0x5a;
             }

@@ -1,14 +1,14 @@
-//! Capabilities: what a thread may do beyond what its ids give it, and how changes of ids and new programs change that.
+//! Capabilities: a thread's rights beyond those of its ids, and their changes with ids and new programs.
 //!
-//! The rules are those of capabilities(7). There is one user namespace and no file has capabilities of its own. All of this is
-//! arithmetic on sets; who may ask for what is decided by the callers.
+//! The rules are those of capabilities(7). There is one user namespace and no file has capabilities of its own. This
+//! module is arithmetic on sets; callers decide which changes a thread may request.
 
 use super::Credentials;
 use crate::errno::Errno;
 
 macro_rules! numbers {
     ($($(#[$doc:meta])* $name:ident = $number:literal;)*) => {
-        /// Each capability that something here asks for, by Linux's number.
+        /// Each capability that this kernel checks, by Linux's number.
         #[allow(missing_docs)]
         pub mod cap {
             $($(#[$doc])* pub const $name: u32 = $number;)*
@@ -50,7 +50,7 @@ impl Caps {
     pub const NONE: Caps = Caps(0);
     /// All.
     pub const ALL: Caps = Caps((1 << (LAST + 1)) - 1);
-    /// Those that concern files: what `setfsuid` takes and gives.
+    /// Those that concern files, which `setfsuid` removes and restores.
     const OF_FILES: Caps = Caps(
         1 << cap::CHOWN
             | 1 << cap::DAC_OVERRIDE
@@ -62,7 +62,7 @@ impl Caps {
             | 1 << cap::MAC_OVERRIDE,
     );
 
-    /// The set of one.
+    /// The set of one capability.
     pub const fn of(number: u32) -> Caps {
         Caps(1 << number)
     }
@@ -121,7 +121,7 @@ impl Capabilities {
         secure: 0,
     };
 
-    /// What a change of the user ids from those of `old` to those of `new` does.
+    /// Applies a change of the user ids from those of `old` to those of `new`.
     ///
     /// # Requires
     /// `self` are still those of `old`.
@@ -144,7 +144,7 @@ impl Capabilities {
         }
     }
 
-    /// What a change of the user id for files does.
+    /// Applies a change of the user id for files.
     pub(in crate::process) fn file_user_changed(&mut self, old: u32, new: u32) {
         if self.secure & secure::NO_SETUID_FIXUP != 0 {
             return;
@@ -156,7 +156,7 @@ impl Capabilities {
         }
     }
 
-    /// What `access` goes by: the real user's, not those of a set-id program.
+    /// The capabilities that `access` checks: the real user's, not those of a set-id program.
     pub fn of_real_user(&self, real_user: u32) -> Caps {
         match () {
             () if self.secure & secure::NO_SETUID_FIXUP != 0 => self.effective,
@@ -192,7 +192,8 @@ impl Capabilities {
         Ok(())
     }
 
-    /// `PR_SET_SECUREBITS`: what is locked stays, locks stay, nothing is unknown, and only the privileged may.
+    /// `PR_SET_SECUREBITS`: locked bits and locks stay, unknown bits are refused, and only a privileged thread may set
+    /// it.
     pub(in crate::process) fn set_secure(&mut self, bits: u32) -> Result<(), Errno> {
         let locked = (self.secure & secure::ALL_LOCKS) >> 1;
         let wrong = locked & (self.secure ^ bits) != 0
@@ -231,30 +232,30 @@ impl Capabilities {
     }
 }
 
-/// What the file of a new program says of ids.
+/// The ids that a new program's file sets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SetIds {
-    /// The user that the program is to act as.
+    /// The program's effective user.
     pub user: Option<u32>,
-    /// The group.
+    /// Its effective group.
     pub group: Option<u32>,
 }
 
 /// The credentials of a thread in a new program.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Transformed {
-    /// Those.
+    /// The credentials.
     pub credentials: Credentials,
-    /// The program must not trust who started it (`AT_SECURE`).
+    /// The program must not trust the program that started it (`AT_SECURE`).
     pub secure: bool,
-    /// The file asked for other ids: flags of `personality` that weaken a program go.
+    /// The file sets other ids: flags of `personality` that weaken a program are cleared.
     pub sets_ids: bool,
 }
 
 impl Credentials {
-    /// What `self` becomes by exec of a file that says `set`. `confined`: nothing may be gained, because the thread said so
-    /// (`no_new_privs`). `shared`: another process shares the directories of this one, and could change them under a privileged
-    /// program.
+    /// The credentials after exec of a file with `set`. `confined`: the program gains nothing, because the thread has
+    /// `no_new_privs`. `shared`: another process shares the directories of this one, and could change them under a
+    /// privileged program.
     pub fn transform(&self, set: SetIds, confined: bool, shared: bool) -> Transformed {
         let old = self;
         let mut new = self.clone();
@@ -268,7 +269,7 @@ impl Credentials {
             caps.permitted = caps.bounding.or(caps.inheritable);
         }
         let effective = !no_root && new.effective_user == 0;
-        // By the ids that were asked for, also where they are not had.
+        // Decided by the requested ids, even if they were not granted.
         let is_set = new.effective_user != old.real_user || new.effective_group != old.real_group;
         let gained = !caps.permitted.within(old.capabilities.permitted);
         if (is_set || gained) && (confined || shared) {
@@ -369,7 +370,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a thread without capabilities asks for, it never has more than before; and what can be used is permitted.
+        /// A thread without capabilities never gains any by a request, and its effective set is permitted.
         #[test]
         fn nothing_is_gained_by_asking(sets in any::<[u64; 3]>(), had in any::<[u64; 4]>()) {
             let all = |n: u64| Caps(n & Caps::ALL.0);
@@ -390,7 +391,7 @@ mod tests {
             prop_assert!(done.is_ok() || caps == before);
         }
 
-        /// A program whose file asks for nothing leaves an ordinary user an ordinary user.
+        /// A program whose file sets no ids leaves an ordinary user's credentials unchanged.
         #[test]
         fn an_ordinary_file_makes_nobody_root(id in 1u32.., inheritable in any::<u64>()) {
             let mut c = user(id);

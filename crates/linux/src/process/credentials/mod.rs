@@ -1,12 +1,12 @@
-//! Whose process it is.
+//! The credentials of threads and processes.
 
 pub mod capabilities;
 
 use capabilities::{Capabilities, cap};
 use quire_heap::{Arc, Vec};
 
-/// Users, groups, capabilities. A thread has its own, which it reads without a lock; others see those of the thread that they
-/// name, or of a process's first thread ([`Process::credentials`](crate::Process::credentials)).
+/// Users, groups, capabilities. A thread has its own, which it reads without a lock. Other threads read those of a
+/// named thread, or of a process's first thread ([`Process::credentials`](crate::Process::credentials)).
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub struct Credentials {
@@ -18,7 +18,7 @@ pub struct Credentials {
     pub effective_group: u32,
     pub saved_group: u32,
     pub file_group: u32,
-    /// Supplementary groups, where there are any: shared by those who inherit them. Ascending.
+    /// Supplementary groups, if there are any, ascending. Shared by threads that inherit them.
     pub groups: Option<Arc<Vec<u32>>>,
     pub capabilities: Capabilities,
 }
@@ -29,7 +29,7 @@ impl Credentials {
         Credentials::of(0, 0)
     }
 
-    /// All ids alike, with all capabilities.
+    /// Equal ids, with all capabilities.
     pub(crate) fn of(user: u32, group: u32) -> Credentials {
         Credentials {
             real_user: user,
@@ -45,8 +45,7 @@ impl Credentials {
         }
     }
 
-    /// Whether it may do what capability `number` is for. The one question by which privilege is decided: user 0 as such may
-    /// nothing.
+    /// Whether it has capability `number` in effect. All privilege is decided by this check: user 0 as such has none.
     pub fn may(&self, number: u32) -> bool {
         self.capabilities.effective.has(number)
     }
@@ -57,7 +56,7 @@ impl Credentials {
             || self.may(cap::KILL)
     }
 
-    /// Whether all user and group ids of `other` are `user` and `group`: it has, and had, no others.
+    /// Whether all user and group ids of `other` are `user` and `group`: it has, and can get, no others.
     pub(in crate::process) fn is_all_of(&self, user: u32, group: u32) -> bool {
         [self.real_user, self.effective_user, self.saved_user].iter().all(|id| *id == user)
             && [self.real_group, self.effective_group, self.saved_group].iter().all(|id| *id == group)
@@ -82,8 +81,8 @@ impl Credentials {
         [self.real_group, self.effective_group, self.saved_group].contains(&id) || self.may(cap::SETGID)
     }
 
-    /// Whether a thread that changes from `self` to `new` has other powers than before, so that others who could look at its
-    /// memory may not any more: secrets may have come into it before, or come now.
+    /// Whether a thread that changes from `self` to `new` has other powers. Its memory is then closed to other
+    /// processes, because it may hold secrets of the old or the new powers.
     pub(crate) fn powers_differ(&self, new: &Credentials) -> bool {
         let ids = |c: &Credentials| [c.effective_user, c.effective_group, c.file_user, c.file_group];
         ids(self) != ids(new) || !new.capabilities.permitted.within(self.capabilities.permitted)
@@ -106,7 +105,7 @@ mod tests {
         assert!(root.may_signal(&one) && one.may_signal(&one.clone()));
         assert!(!one.may_signal(&other) && !one.may_signal(&root));
         assert!(!user(0).may_signal(&one));
-        // By the saved id of the one, not by its effective id.
+        // Decided by the saved id of the target, not by its effective id.
         let acts = Credentials { effective_user: 0, ..user(5) };
         let had = Credentials { effective_user: 5, ..user(0) };
         assert!(one.may_signal(&acts) && !one.may_signal(&had));

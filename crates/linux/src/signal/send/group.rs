@@ -9,7 +9,7 @@ use crate::signal::set::Signal;
 use crate::{Linux, Pid};
 
 impl<M: Machine> Group<M> {
-    /// Sends `info` to every member; whether there was one that `may` allows and that took it, or why not.
+    /// Sends `info` to every member that `may` permits. Succeeds if a member took it; otherwise returns the reason.
     pub fn signal(&self, info: Option<SigInfo>, may: impl Fn(&Process<M>) -> bool) -> Result<(), Errno> {
         let (mut taken, mut why) = (false, Errno::ESRCH);
         let _telling = info.map(|_| Telling::begin(self));
@@ -28,9 +28,9 @@ impl<M: Machine> Group<M> {
         if taken { Ok(()) } else { Err(why) }
     }
 
-    /// What POSIX asks for when a group *becomes* orphaned with stopped members: SIGHUP, then SIGCONT. `link` is the group of
-    /// the other end of the parenthood that has just gone: only one into another group of the same session kept this group
-    /// from being orphaned.
+    /// Sends SIGHUP, then SIGCONT, if the group has *become* orphaned with stopped members, as POSIX requires. `link`
+    /// is the group at the other end of the parent link that has just been removed. Only a link into another group of
+    /// the same session kept this group from being orphaned.
     pub(crate) fn hang_up_if_orphaned(&self, link: &Group<M>) {
         if link.id != self.id && link.session.id == self.session.id && self.is_orphaned() && self.has_stopped_member() {
             let _none_left = self.signal(Some(SigInfo::kernel(Signal::HUP)), |_| true);
@@ -40,8 +40,8 @@ impl<M: Machine> Group<M> {
 }
 
 impl<M: Machine> Linux<M> {
-    /// Sends a signal of the kernel's to group `id` (the terminal's foreground group, say). Nothing happens where there is no
-    /// such group.
+    /// Sends a signal of the kernel to group `id` (for example the terminal's foreground group). Does nothing if there
+    /// is no such group.
     pub fn signal_group(&self, id: Pid, signal: Signal) {
         if let Some(group) = self.ids.group(id) {
             let _nobody = group.signal(Some(SigInfo::kernel(signal)), |_| true);

@@ -1,4 +1,4 @@
-//! Masks that hold for one call.
+//! Signal masks for one call.
 
 use crate::Ctx;
 use crate::machine::Machine;
@@ -7,8 +7,9 @@ use crate::signal::set::SigSet;
 use core::sync::atomic::Ordering;
 
 impl<M: Machine> Ctx<'_, M> {
-    /// Blocks `mask` until the call returns and its signals are delivered: for `sigsuspend`, `ppoll`, `pselect`, `epoll_pwait`.
-    /// The old mask comes back on the way to user mode, after a handler that interrupts the call has saved it.
+    /// Blocks `mask` until the call returns and its signals are delivered: for `sigsuspend`, `ppoll`, `pselect`,
+    /// `epoll_pwait`. The old mask is restored on the way to user mode; a handler that interrupts the call saves it in
+    /// its frame.
     pub fn set_temporary_mask(&mut self, mask: SigSet) {
         let before = self.thread.blocked();
         // SAFETY: a context is the owner's, and the view ends in this statement.
@@ -23,7 +24,7 @@ impl<M: Machine> Ctx<'_, M> {
 }
 
 impl<M: Machine> Thread<M> {
-    /// Ends a temporary mask: what was blocked before is blocked again. False where there is none. The thread itself calls it.
+    /// Ends a temporary mask: restores the old one. False if there is none. The thread itself calls it.
     pub(crate) fn restore_mask(&self) -> bool {
         if self.work.load(Ordering::Acquire) & work::RESTORE_MASK == 0 {
             return false;

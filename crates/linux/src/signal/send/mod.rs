@@ -1,8 +1,8 @@
-//! Sending: making a signal pending and telling somebody who can take it.
+//! Sending: makes a signal pending and notifies a thread that can take it.
 //!
-//! No signal is lost between a sender, who finds every thread blocking it, and a thread that unblocks it meanwhile: the
-//! sender publishes the pending bit, fences, and reads the masks; the thread publishes its mask, fences, and reads the
-//! pending bits. One of the two sees the other.
+//! No signal is lost between a sender, which finds every thread blocking it, and a thread that unblocks it meanwhile.
+//! The sender publishes the pending bit, fences, and reads the masks. The thread publishes its mask, fences, and reads
+//! the pending bits. At least one of the two sees the other's store.
 
 pub mod group;
 pub mod mask;
@@ -23,26 +23,26 @@ use quire_heap::Arc;
 use quire_task::Thread as Task;
 
 impl<M: Machine> Thread<M> {
-    /// What it blocks.
+    /// Its blocked signals.
     pub fn blocked(&self) -> SigSet {
         SigSet(self.blocked.load(Ordering::Acquire))
     }
 
-    /// Blocks `set` (never what cannot be blocked) from now on, and notes whether something can be delivered now. The
-    /// thread itself calls it.
+    /// Makes `set` the blocked signals (without the unblockable ones), and sets the signal flag if a signal can be
+    /// delivered now. The thread itself calls it.
     pub fn set_blocked(&self, set: SigSet) {
         let before = self.blocked();
         self.blocked.store(set.without(SigSet::UNBLOCKABLE).0, Ordering::Release);
         fence(Ordering::SeqCst);
         self.look_for_signals();
-        // This thread may have been told of what it takes no more: another one is.
+        // This thread may have been notified of signals that it now blocks: another thread is notified.
         let left = self.process.pending.set().and(set.without(SigSet::UNBLOCKABLE)).without(before);
         if !left.is_empty() {
             self.linux.tell_all_of(&self.process, left);
         }
     }
 
-    /// Raises the thread's signal flag if something is pending that it does not block.
+    /// Sets the thread's signal flag if an unblocked signal is pending.
     pub fn look_for_signals(&self) {
         let pending = self.pending.set().or(self.process.pending.set());
         if !pending.without(self.blocked()).is_empty() {
@@ -56,7 +56,7 @@ impl<M: Machine> Thread<M> {
 }
 
 impl<M: Machine> Linux<M> {
-    /// Sends to one thread. EAGAIN where a queued signal found no room.
+    /// Sends to one thread. EAGAIN if a queued signal found no place.
     pub fn signal_thread(&self, task: &Task<M>, info: SigInfo) -> Result<(), Errno> {
         let Some(thread) = task.payload() else { return Err(Errno::ESRCH) };
         let process = &thread.process;
@@ -85,7 +85,7 @@ impl<M: Machine> Linux<M> {
         if !self.prepare(process, info.signal, None) {
             return Ok(());
         }
-        // Its last thread has gone just now.
+        // Its last thread has just ended.
         let Some(charge) = self.charge_signal(process, None, &info) else { return Ok(()) };
         let room = process.pending.add(info, charge);
         fence(Ordering::SeqCst);
@@ -93,9 +93,9 @@ impl<M: Machine> Linux<M> {
         room.map_err(|Full| Errno::EAGAIN)
     }
 
-    /// The place of a signal in a queue, charged to the user of `thread`, or of a thread of `process`; `None` where that has no thread.
-    /// `Some(None)` where the user may have no more: as on Linux, `RLIMIT_SIGPENDING` of the receiver does not hold for standard
-    /// signals of `kill` and of the kernel.
+    /// Charges a signal's place in a queue to the user of `thread`, or of a thread of `process`. `None` if the process
+    /// has no thread; `Some(None)` if the user is at its limit. As on Linux, `RLIMIT_SIGPENDING` of the receiver does
+    /// not apply to standard signals of `kill` and of the kernel.
     fn charge_signal(
         &self,
         process: &Process<M>,
@@ -112,15 +112,15 @@ impl<M: Machine> Linux<M> {
         }
     }
 
-    /// Whether `signal` does nothing to `process`: process 1 is not killed or stopped by others, as in a container. It may do that
-    /// itself, and what it could handle and does not ends it as any other process, so that a program runs alone as it does
-    /// anywhere.
+    /// Whether `signal` has no effect on `process`: others cannot kill or stop process 1, as in a container. It can do
+    /// so itself. A signal that it could handle and does not ends it like any other process, so that a program behaves
+    /// the same alone.
     fn spares(&self, process: &Process<M>, signal: Signal) -> bool {
         SigSet::UNBLOCKABLE.has(signal) && process.pid == 1 && !process.is_callers()
     }
 
-    /// Tells one thread of `process` that `signal` is pending for all of them: one that wants it, and of those one that is
-    /// not busy with another signal already.
+    /// Notifies one thread of `process` that `signal` is pending for the process. It chooses among threads that do not
+    /// block the signal, and prefers a thread without another signal to handle.
     fn tell_one(&self, process: &Process<M>, signal: Signal) {
         let threads = process.threads.lock();
         let mut chosen = None;
@@ -139,7 +139,7 @@ impl<M: Machine> Linux<M> {
         }
     }
 
-    /// Tells a thread of `process` of each signal of `left`, which are pending for all of them.
+    /// Notifies a thread of `process` of each signal in `left`, which are pending for the process.
     #[cold]
     pub(crate) fn tell_all_of(&self, process: &Process<M>, mut left: SigSet) {
         while let Some(signal) = left.first() {
@@ -148,15 +148,15 @@ impl<M: Machine> Linux<M> {
         }
     }
 
-    /// What a signal does by being sent, blocked or not: SIGCONT continues and takes back stops, stops take back SIGCONT.
-    /// Returns whether the signal is to become pending at all.
+    /// Does a signal's effects at sending, blocked or not: SIGCONT continues the process and cancels stop signals, stop
+    /// signals cancel SIGCONT. Returns whether the signal becomes pending at all.
     fn prepare(&self, process: &Process<M>, signal: Signal, thread: Option<&Thread<M>>) -> bool {
         if process.is_exiting() {
             return false;
         }
         if signal == Signal::CONT {
             discard_everywhere(process, SigSet::STOPPING);
-            // What a thread has taken and not acted upon yet, too.
+            // Also cancels a stop signal that a thread has taken and not yet acted upon.
             for thread in process.threads.lock().iter().filter_map(|task| task.payload().as_ref()) {
                 thread.stop_taken.store(false, Ordering::Relaxed);
             }
@@ -169,14 +169,14 @@ impl<M: Machine> Linux<M> {
         if !ignored {
             return true;
         }
-        // Blocked signals stay pending even where they are ignored now: the action may change before they are unblocked.
+        // Blocked signals stay pending even if they are ignored now: the action may change before they are unblocked.
         match thread {
             Some(thread) => thread.blocked().has(signal),
             None => process.threads.lock().iter().all(|t| t.payload().as_ref().is_none_or(|t| t.blocked().has(signal))),
         }
     }
 
-    /// Sends what the thread itself raised. Where it blocks or ignores it, it dies of it.
+    /// Sends a signal that the thread itself raised. If it blocks or ignores the signal, the signal kills it.
     pub fn force_signal(&self, thread: &Thread<M>, info: SigInfo) {
         let signal = info.signal;
         {
@@ -193,10 +193,10 @@ impl<M: Machine> Linux<M> {
         thread.work.fetch_or(work::SIGNAL, Ordering::AcqRel);
     }
 
-    /// Whether a handler of `thread`'s runs where [`force_signal`](Self::force_signal) forces `signal` on it.
+    /// Whether a handler of `thread` runs if [`force_signal`](Self::force_signal) forces `signal` on it.
     pub(crate) fn handles(&self, thread: &Thread<M>, signal: Signal) -> bool {
         let handler = thread.process.with_actions(|actions| actions.get(signal).handler);
-        // 0 and 1 are the default action and none.
+        // 0 is the default action, 1 ignores the signal.
         handler > 1 && !thread.blocked().has(signal)
     }
 
@@ -207,8 +207,8 @@ impl<M: Machine> Linux<M> {
 }
 
 impl<M: Machine> Ctx<'_, M> {
-    /// Sends the calling thread what a write raises that is refused: SIGPIPE where nobody reads it, SIGXFSZ beyond the limit on file
-    /// sizes. As if it had sent that itself.
+    /// Sends the calling thread the signal of a refused write: SIGPIPE if there is no reader, SIGXFSZ beyond the limit
+    /// on file sizes. The thread itself is the sender.
     pub fn refused_write(&self, signal: Signal) {
         debug_assert!(!stops(signal));
         let info = self.process().as_sender(signal, self.credentials().real_user);
@@ -235,7 +235,7 @@ pub(crate) fn stops(signal: Signal) -> bool {
     DefaultAction::of(signal) == DefaultAction::Stop
 }
 
-/// What a program gets for exception `vector` at instruction `ip`. `float_state` gives the x87 status word and MXCSR.
+/// The signal for exception `vector` at instruction `ip`. `float_state` gives the x87 status word and MXCSR.
 pub fn of_exception(vector: u8, _error: u64, ip: u64, float_state: impl FnOnce() -> (u16, u16, u32)) -> SigInfo {
     match vector {
         0 => SigInfo::fault(Signal::FPE, code::FPE_INTDIV, ip),
@@ -248,8 +248,8 @@ pub fn of_exception(vector: u8, _error: u64, ip: u64, float_state: impl FnOnce()
             SigInfo::fault(Signal::FPE, float_code(raised), ip)
         }
         17 => SigInfo::fault(Signal::BUS, code::BUS_ADRALN, ip),
-        // Segment not present and stack fault are bus errors in Linux; general protection and the rest are SIGSEGV that
-        // tells no address.
+        // Segment not present and stack fault are bus errors on Linux. General protection and the rest are SIGSEGV
+        // without an address.
         11 | 12 => SigInfo { signal: Signal::BUS, code: code::KERNEL, errno: 0, detail: super::Detail::None },
         _ => SigInfo { signal: Signal::SEGV, code: code::KERNEL, errno: 0, detail: super::Detail::None },
     }

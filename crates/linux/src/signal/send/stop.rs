@@ -1,4 +1,4 @@
-//! Stopping and going on: job control.
+//! Stopping and continuing: job control.
 
 use crate::machine::Machine;
 use crate::process::Report;
@@ -10,8 +10,8 @@ use crate::{Linux, Process};
 use core::sync::atomic::Ordering;
 use quire_heap::Arc;
 
-/// Begins to stop the whole process of `thread`, the caller, which took `signal`: every thread stops on its way to user mode, the
-/// last one tells the parent. Nothing happens where a SIGCONT came after that signal was taken: it has found nothing to take back.
+/// Begins to stop the whole process of `thread`, the caller, which took `signal`. Every thread stops on its way to user
+/// mode, and the last one notifies the parent. Does nothing if a SIGCONT came after the signal was taken off the queue.
 pub(crate) fn begin<M: Machine>(linux: &Linux<M>, thread: &Thread<M>, signal: Signal) {
     let process = &thread.process;
     let threads = process.threads.lock();
@@ -33,11 +33,11 @@ pub(crate) fn begin<M: Machine>(linux: &Linux<M>, thread: &Thread<M>, signal: Si
     }
 }
 
-/// Stops the calling thread until its process goes on or ends.
+/// Stops the calling thread until its process continues or ends.
 pub(crate) fn stop_here<M: Machine>(thread: &Thread<M>) {
     let process = &thread.process;
     thread.work.fetch_and(!work::STOP, Ordering::AcqRel);
-    // Before anybody is told: a parent that ends at that looks whether there are any.
+    // Before the parent is notified: a parent that then ends checks whether there are stopped threads.
     thread.linux.stopped.fetch_add(1, Ordering::Relaxed);
     let all_stopped = {
         let threads = process.threads.lock();
@@ -59,7 +59,7 @@ pub(crate) fn stop_here<M: Machine>(thread: &Thread<M>) {
     job.stopped_threads = job.stopped_threads.saturating_sub(1);
 }
 
-/// A thread that ends may be the last one that the others' stop was waiting for.
+/// Called when a thread ends: the stop of the others may have waited only for it.
 pub(crate) fn thread_left<M: Machine>(process: &Arc<Process<M>>, remaining: usize) {
     let all_stopped = {
         let job = process.job.lock();
@@ -70,7 +70,7 @@ pub(crate) fn thread_left<M: Machine>(process: &Arc<Process<M>>, remaining: usiz
     }
 }
 
-/// SIGCONT: a process that is stopped, or about to, goes on.
+/// SIGCONT: continues a process that is stopped or about to stop.
 pub(crate) fn go_on<M: Machine>(process: &Process<M>) {
     let was_stopped = {
         let mut job = process.job.lock();
@@ -82,7 +82,7 @@ pub(crate) fn go_on<M: Machine>(process: &Process<M>) {
     }
 }
 
-/// Leaves a report for `wait4` with the parent, and sends SIGCHLD where the parent wants that.
+/// Stores a report for `wait4` with the parent, and sends SIGCHLD if the parent wants it.
 fn tell_parent<M: Machine>(process: &Process<M>, report: Report) {
     let Some(parent) = process.parent() else { return };
     {
@@ -90,12 +90,12 @@ fn tell_parent<M: Machine>(process: &Process<M>, report: Report) {
         if !family.children.has(process) {
             return;
         }
-        // It may have gone on, or stopped again, since: what came later was told under this lock, or will be.
+        // The process may have continued, or stopped again, since. The later change is reported under this lock.
         if process.job.lock().stopping.is_some() != matches!(report, Report::Stopped(_)) {
             return;
         }
         family.reports.retain(|(pid, _)| *pid != process.pid);
-        // Without memory the parent misses it, as it does where reports follow each other before it looks.
+        // Without memory the parent misses the report, as it does if another report follows before it waits.
         let _told = family.reports.try_push((process.pid, report));
     }
     let wanted = parent.with_actions(|actions| actions.get(Signal::CHLD)).flags & flag::NOCLDSTOP == 0;
