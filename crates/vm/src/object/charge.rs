@@ -1,4 +1,4 @@
-//! What the pages of a file in memory are charged to: the quota of its file system.
+//! Charges for pages of a file in memory, to the quota of its file system.
 //!
 //! # What must hold
 //! Each slot of a charged object's index that has a page, in a frame or in swap, is charged once. A page is charged before it comes
@@ -23,7 +23,7 @@ pub(crate) struct Charge {
 }
 
 impl Charge {
-    /// The pages are in their slots: whoever takes them out gives the charge back.
+    /// The pages are in their slots: the remover that takes them out returns the charge.
     #[inline(always)]
     pub fn keep(self) {
         core::mem::forget(self);

@@ -1,8 +1,9 @@
-//! An ordered tree of intervals, linked through its members: who covers this page, without visiting who does not.
+//! An ordered tree of intervals, linked through its members: finds the members that cover a page without visiting
+//! others.
 //!
-//! A treap: ordered by (start, address), a heap by a hash of the address, so that its depth is logarithmic with nothing to
-//! rebalance and nothing stored for it. Each member knows the largest end below it. Insert, remove and a step to the next
-//! overlap are O(log n) expected. Nothing is allocated; the owner of the tree guards it.
+//! A treap: ordered by (start, address), and a heap by a hash of the address. So its depth is logarithmic without
+//! rebalancing or stored priorities. Each member records the largest end below it. Insert, remove and a step to the
+//! next overlap are O(log n) expected. Nothing is allocated; the owner of the tree guards it.
 
 use crate::check::Broken;
 use core::ptr;
@@ -49,7 +50,7 @@ pub struct Tree<T> {
 unsafe impl<T: Send + Sync> Send for Tree<T> {}
 
 impl<T: Interval> Tree<T> {
-    /// The tree with no member, or with one that is in no other tree.
+    /// A tree with no member, or with a single member that is in no other tree.
     pub(crate) const fn new(root: *mut T) -> Self {
         Tree { root }
     }
@@ -71,7 +72,7 @@ impl<T: Interval> Tree<T> {
             let mut at = self.root;
             while !at.is_null() {
                 parent = at;
-                // Most members end before others do: a line that only is read stays with whoever has it.
+                // Mostly the member ends before others do, and a line that is only read stays shared.
                 if links(at).max < (*member).end() {
                     change(at).max = (*member).end();
                 }
@@ -128,7 +129,7 @@ impl<T: Interval> Tree<T> {
             }
             change(member).parent = ptr::null_mut();
             let mut at = parent;
-            // Above one where it stays as it is it does everywhere.
+            // Once a maximum stays unchanged, those above do too.
             while !at.is_null() && refresh(at) {
                 at = links(at).parent;
             }
@@ -179,7 +180,8 @@ impl<T: Interval> Tree<T> {
         unsafe { find(self.root, start, end, after).as_ref() }
     }
 
-    /// As [`Tree::next_overlap`] after `member`, from where that stands: a walk through all that overlap visits each link twice.
+    /// As [`Tree::next_overlap`] after `member`, starting at its node. A walk through all overlapping members visits
+    /// each link twice.
     ///
     /// # Safety
     /// The tree has the member.
@@ -192,7 +194,7 @@ impl<T: Interval> Tree<T> {
                 if !found.is_null() {
                     return found.as_ref();
                 }
-                // Up to what stands behind: where the way up comes from the left.
+                // Up to the next member in order: the first ancestor that is reached from its left child.
                 loop {
                     let below = at;
                     at = links(at).parent;
@@ -236,7 +238,7 @@ impl<T: Interval> Tree<T> {
         (member.start(), ptr::from_ref(member).addr())
     }
 
-    /// Whether `member` is found where the order says that it stands.
+    /// Whether `member` is found at its place in the order.
     pub(crate) fn contains(&self, member: &T) -> bool {
         let mut at = self.root;
         // SAFETY: members are alive while they are in the tree.
@@ -261,14 +263,14 @@ impl<T: Interval> Tree<T> {
     }
 }
 
-/// What a check has met so far.
+/// State of a running check.
 struct Seen<'a, T> {
     count: u64,
     last: Option<Place>,
     each: &'a mut dyn FnMut(&T) -> Result<(), Broken>,
 }
 
-/// A door for tests of the checker.
+/// Access for tests of the checker.
 #[cfg(all(test, not(any(loom, shuttle))))]
 impl<T: Interval> Tree<T> {
     /// Makes the largest end below `member` wrong.
