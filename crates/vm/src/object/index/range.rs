@@ -81,7 +81,7 @@ impl Cursor {
     }
 }
 
-/// An iteration over occupied slots, in order of their keys. A slot that stays occupied is visited; one that changes
+/// An iteration over occupied slots, in order of their keys. A slot that stays occupied is visited; a slot that changes
 /// meanwhile may be.
 pub struct Visit<'a, N: Nodes> {
     cursor: &'a mut Cursor,

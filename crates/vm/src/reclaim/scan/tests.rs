@@ -54,7 +54,7 @@ fn with_daemons_too() {
     m.swap(2048, FaultPlan { delay: 2, window: 4, fail_writes: 9, seed: 5, ..PROMPT });
     let before = settled(m.vm);
     beside_daemons(&m, 1, || overcommit(&m, 800));
-    // What was under way when the daemon was told to stop.
+    // I/O that was under way when the daemon was told to stop.
     m.vm.finish_io(&mut crate::sleep::MaySleep::here());
     assert_eq!((m.vm.swap().free(), settled(m.vm)), (2048, before));
     m.vm.queues().check(true).unwrap();
@@ -184,8 +184,8 @@ fn a_program_that_allocates_no_faster_than_the_store_writes_is_hardly_ever_refus
             });
         }
         assert!(m.vm.stats().total(Event::SwapOut) > 2 * pages);
-        // For a moment frames can be in the daemon's hands, on their way home from a magazine: for long where the host has the daemon's
-        // thread wait just then, and each of a program's tries counts.
+        // For a moment frames can be with the daemon, between a magazine and the buddy lists. That lasts long where the
+        // host suspends the daemon's thread just then, and each try of a program counts.
         let (refused, written) = (m.vm.stats().total(Event::AllocStall), m.vm.stats().total(Event::SwapOut));
         assert!(refused * 50 <= written, "{refused} of {written}");
     });
@@ -272,9 +272,9 @@ fn with_full_swap_memory_and_swap_hold_a_page_in_each_frame_and_in_each_slot() {
     assert_eq!(stored, in_frames + 128 - m.vm.swap().free(), "no page has both");
 }
 
-/// Four fifths of the frames are in use all the time, at random; the rest of them and all slots hold pages that nothing uses. Hot pages
-/// that went to swap are read, one at a time: swap is full, so each takes the place of a page that was not used since the last
-/// look. Where that was a hot one, it comes back as well. That ends once no hot page is in swap.
+/// Four fifths of the frames are in use all the time, at random; the rest of them and all slots hold pages that nothing
+/// uses. Hot pages that went to swap are read, one at a time. Swap is full, so each replaces a page that was not used
+/// since the last visit. Where that was a hot one, it comes back as well. That ends once no hot page is in swap.
 #[test]
 fn a_working_set_that_fits_is_at_peace_though_swap_is_full() {
     for first in 1..=4u64 {
