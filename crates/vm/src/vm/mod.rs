@@ -1,4 +1,4 @@
-//! The memory system as one value: everything that the core shares between CPUs, in the memory that it manages.
+//! The memory system as one value: all state that CPUs share, in the memory that it manages.
 
 pub mod frame_census;
 
@@ -45,7 +45,7 @@ impl core::error::Error for BootError {}
 
 /// A memory system. It lives in the RAM that it manages, for ever.
 ///
-/// It is a tower: each storey knows those below and leads to them by itself, so that their methods are the system's too.
+/// It is a tower: each storey uses those below and dereferences to them, so that their methods are the system's too.
 pub struct Vm<M: Machine> {
     reclaimer: Reclaimer<M>,
 }
@@ -79,8 +79,8 @@ fn runs_of<M: Machine>(machine: &M, ram: impl Iterator<Item = PhysRange>) -> imp
 }
 
 impl<M: Machine> Vm<M> {
-    /// Builds the system over `ram`: sorted, disjoint ranges of frames that nobody else uses. The first part of the largest
-    /// range is taken for page descriptors and the system itself.
+    /// Builds the system over `ram`: sorted, disjoint ranges of frames that no other code uses. The first part of the
+    /// largest range is taken for page descriptors and the system itself.
     ///
     /// # Safety
     /// The frames of `ram` belong to the system from now on, and `machine`'s RAM stays reachable as long as the returned
@@ -150,8 +150,7 @@ impl<M: Machine> Vm<M> {
         };
         // SAFETY: boot is alone: no other CPU knows the value, and none reads the word while it is written.
         unsafe { vm.memory.give(&vm.reclaimer) };
-        // Leaves show the zero frame.
-        // SAFETY: no other CPU knows the system yet, so no other CPU opens sections.
+        // Leaves map the zero frame. SAFETY: no other CPU knows the system yet, so no other CPU opens sections.
         unsafe { pages.open_reserved(vm.zero.0, vm.zero.0 + 1) };
         vm.donate_all(managed <= vm.config.describe_at_boot);
         Ok(vm)
