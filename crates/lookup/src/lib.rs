@@ -1,8 +1,8 @@
 //! Counted values by name and by number, found without a lock.
 //!
 //! # Principles
-//! - **Lookups take no lock.** A reader pins an epoch of [`quire_sync::epoch`], follows pointers, and counts what it finds. Changes
-//!   take a spin lock.
+//! - **Lookups take no lock.** A reader pins an epoch of [`quire_sync::epoch`], follows pointers, and counts the value
+//!   that it finds. Changes take a spin lock.
 //! - **Refusals change nothing.** All memory comes from the global allocator through [`quire_heap`], and each operation that needs
 //!   some returns an error where there is none.
 //! - **The tables know no files and no processes.** A directory is [`Names`], a table of descriptors is [`Slots`]; the layers above
