@@ -38,7 +38,7 @@ pub struct Physical<M: Machine> {
     pub(crate) failures: Failures,
     /// Changes of maps since queues and slabs were checked last.
     pub(crate) check_updates: AtomicU64,
-    /// A [`Level`], written by [`Physical::set_check_level`] only.
+    /// A [`Level`], written at boot and by [`Physical::set_check_level`].
     pub(crate) check: AtomicU8,
 }
 
