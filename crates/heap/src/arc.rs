@@ -54,7 +54,8 @@ pub struct Weak<T: ?Sized>(NonNull<Inner<T>>);
 
 // SAFETY: a reference gives shared access, and the last one drops the value: on any thread.
 unsafe impl<T: ?Sized + Sync + Send> Send for Arc<T> {}
-// SAFETY: a shared `Arc` can be cloned by any thread. So sharing needs what sending needs: shared access, and the drop of the value.
+// SAFETY: a shared `Arc` can be cloned by any thread. So sharing needs what sending needs: shared access, and the drop
+// of the value.
 unsafe impl<T: ?Sized + Sync + Send> Sync for Arc<T> {}
 // SAFETY: a weak reference becomes a strong one.
 unsafe impl<T: ?Sized + Sync + Send> Send for Weak<T> {}
@@ -80,7 +81,8 @@ unsafe impl<T: ?Sized + Sync + Send> Sync for Weak<T> {}
 macro_rules! unsize {
     ($arc:expr) => {{
         let inner = $crate::into_inner($arc);
-        // SAFETY: the pointer is the one of the reference that was given up; unsizing adds what the type's size and methods are.
+        // SAFETY: the pointer is the one of the reference that was given up; unsizing adds what the type's size and
+        // methods are.
         unsafe { $crate::from_inner(inner, inner as *mut _) }
     }};
 }
@@ -104,7 +106,7 @@ pub unsafe fn from_inner<T, U: ?Sized>(inner: *mut Inner<T>, wide: *mut Inner<U>
 /// The memory of an [`Arc`] whose value comes later.
 pub struct Room<T>(NonNull<Inner<T>>);
 
-// SAFETY: a room owns memory without a value, and freeing memory asks for no thread.
+// SAFETY: a room owns memory without a value, and any thread may free that memory.
 unsafe impl<T> Send for Room<T> {}
 // SAFETY: a shared room has no method that does anything.
 unsafe impl<T> Sync for Room<T> {}
@@ -411,8 +413,8 @@ impl<T> Weak<T> {
     /// The weak reference that `raw` has.
     ///
     /// # Safety
-    /// `raw` came from [`Arc::into_raw`], and one weak reference to its memory is the caller's; or the result is never dropped,
-    /// and the memory stays for as long as it is used.
+    /// `raw` came from [`Arc::into_raw`], and one weak reference to its memory is the caller's; or the result is never
+    /// dropped, and the memory stays for as long as it is used.
     pub unsafe fn from_raw(raw: *const T) -> Self {
         // SAFETY: by this function's contract the counts lie before the value.
         let inner = unsafe { raw.byte_sub(mem::offset_of!(Inner<T>, value)) };

@@ -118,8 +118,8 @@ impl<T> Deque<T> {
         if at >= self.len {
             return None;
         }
-        // SAFETY: an element of the queue is initialised. Each one behind it is moved to the place before its own, and the last
-        // place is outside of the queue then.
+        // SAFETY: an element of the queue is initialised. Each one behind it is moved to the place before its own, and
+        // the last place is outside of the queue then.
         unsafe {
             let taken = self.ring[self.place(at)].assume_init_read();
             for next in at + 1..self.len {

@@ -50,7 +50,8 @@ impl Drop for Named {
     }
 }
 
-/// A thread looks a name up while another one gives it a new value, and adds a second name, which makes the table longer.
+/// A thread looks a name up while another one gives it a new value, and adds a second name, which makes the table
+/// longer.
 fn name_against_change(stays: bool) {
     let domain = Arc::new(Domain::new(PerCpu::leaked(2, |_| Slot::new())));
     let names = Arc::new(Names::new(Rank::FILE));

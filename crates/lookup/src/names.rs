@@ -103,7 +103,8 @@ impl<V> Table<V> {
     unsafe fn free(this: Box<Self>) {
         // SAFETY: the caller has the table alone, as `nodes` requires.
         for node in unsafe { this.nodes() } {
-            // SAFETY: by this function's contract no other thread has the node, and the iterator has read its link already.
+            // SAFETY: by this function's contract no other thread has the node, and the iterator has read its link
+            // already.
             drop(unsafe { Box::from_raw(node) });
         }
     }
@@ -485,7 +486,7 @@ impl<V> Node<V> {
 /// # Safety
 /// The caller has taken `node` out of its chain, under the lock.
 unsafe fn give_up<V: Send + Sync + 'static>(node: *mut Node<V>, pile: &mut Pile<'_>) -> Arc<V> {
-    // SAFETY: it stays until the epoch frees it, which has not been told yet.
+    // SAFETY: the node stays until the epoch frees it, and it is not retired yet.
     let there = unsafe { &*node };
     // SAFETY: the map's reference, which is removed with the node.
     let value = unsafe { Arc::from_raw(there.value) };

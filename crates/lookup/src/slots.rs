@@ -156,8 +156,8 @@ impl<T: Send + Sync + 'static> Slots<T> {
             // SAFETY: no thread changes the table meanwhile, so the array stays.
             let array = unsafe { self.look.array.load(Ordering::Relaxed).as_ref() }?;
             let value = array.at(n)?.load(Ordering::Relaxed);
-            // SAFETY: by this function's contract no thread changes the table meanwhile, so the slot's reference counts the
-            // value.
+            // SAFETY: by this function's contract no thread changes the table meanwhile, so the slot's reference counts
+            // the value.
             return unsafe { counted(value) };
         }
         let _pin = epoch.pin();
@@ -241,8 +241,8 @@ impl<T: Send + Sync + 'static> Slots<T> {
         Ok(n)
     }
 
-    /// Reserves the lowest free number from `from` on and below `limit`, and marks it or not. The caller [fills](Self::fill_reserved)
-    /// it or [gives it back](Self::give_back).
+    /// Reserves the lowest free number from `from` on and below `limit`, and marks it or not. The caller
+    /// [fills](Self::fill_reserved) it or [gives it back](Self::give_back).
     pub fn reserve(&self, mark: bool, from: usize, limit: usize, epoch: &Domain) -> Result<usize, NoNumber> {
         let mut changes = self.changes.lock();
         let n = changes.lowest_free(from);
@@ -312,8 +312,8 @@ impl<T: Send + Sync + 'static> Slots<T> {
         Some(value)
     }
 
-    /// Takes all values of `first..=last` out, or those that are marked, a batch at a time, and gives them to `each` without
-    /// the lock.
+    /// Takes all values of `first..=last` out, or those that are marked, a batch at a time, and gives them to `each`
+    /// without the lock.
     pub fn remove_range(&self, first: usize, last: usize, marked: bool, epoch: &Domain, mut each: impl FnMut(Arc<T>)) {
         const BATCH: usize = 16;
         let mut at = first;
@@ -488,7 +488,8 @@ impl<T: Send + Sync + 'static> Slots<T> {
         drop(kept);
         let gone = Box::into_raw(gone);
         if mutant(Mutant::SlotValueFreed) {
-            // SAFETY: the box was made above and no other thread has seen it; this mutant leaves the wait for lookups out.
+            // SAFETY: the box was made above and no other thread has seen it; this mutant leaves the wait for lookups
+            // out.
             unsafe { free::<T>(gone.cast()) };
             return;
         }

@@ -16,8 +16,8 @@ pub const PRESENT: u64 = 1;
 pub const WRITE: u64 = 1 << 1;
 /// Programs may use it.
 pub const USER: u64 = 1 << 2;
-/// Alone: write-combining memory (PAT entry 1 as [`registers::PAT`](crate::registers::PAT) has it). With [`NO_CACHE`]: strong
-/// uncacheable memory (entry 3).
+/// Alone: write-combining memory (PAT entry 1 as [`registers::PAT`](crate::registers::PAT) has it). With [`NO_CACHE`]:
+/// strong uncacheable memory (entry 3).
 pub const WRITE_THROUGH: u64 = 1 << 3;
 /// Not cached.
 pub const NO_CACHE: u64 = 1 << 4;
@@ -104,8 +104,8 @@ const fn rights_bits(rights: Rights) -> u64 {
 
 impl Format for X86_64 {
     const LEVELS: u32 = LEVELS;
-    // Not page 0, and not the last page before the hole, from which a system call's return address would lie in the hole (as
-    // Linux).
+    // Not page 0, and not the last page before the hole, from which a system call's return address would lie in the
+    // hole (as Linux).
     const USER: VirtRange = VirtRange { start: 0x1000, end: 0x7fff_ffff_f000 };
     const KERNEL_HALF: u64 = 0xffff_8000_0000_0000;
     const PAGE_DROPS_UPPER: bool = true;
@@ -178,8 +178,8 @@ mod tests {
 
     #[test]
     fn memory_types_are_the_pats_entries() {
-        // Entry n of the PAT is its n-th byte; 6 is write-back, 1 write-combining, 0 uncached. The entry's number is made of
-        // the word's bits 4 and 3.
+        // Entry n of the PAT is its n-th byte; 6 is write-back, 1 write-combining, 0 uncached. The entry's number is
+        // made of the word's bits 4 and 3.
         for (memory, kind) in [(MemoryType::WriteBack, 6), (MemoryType::WriteCombining, 1), (MemoryType::Uncached, 0)] {
             let word = user_leaf(Enter { memory, ..Enter::new(Pfn(1), Prot::READ) });
             let entry = (word >> 3) & 3;

@@ -36,8 +36,8 @@ pub trait Format: Send + Sync + Sized + 'static {
     const USER: VirtRange;
     /// The first address of the kernel's half.
     const KERNEL_HALF: u64;
-    /// Dropping one page's translation also drops every cached upper level of that space (x86-64's INVLPG does, RISC-V's
-    /// SFENCE.VMA with an address does not).
+    /// Dropping one page's translation also drops every cached upper level of that space (x86-64's INVLPG does,
+    /// RISC-V's SFENCE.VMA with an address does not).
     const PAGE_DROPS_UPPER: bool;
     /// The hardware may cache absent entries, so a new entry is not seen before a local fence (RISC-V). x86-64 never
     /// caches absent entries, and a page fault drops the translation that caused it.
@@ -58,8 +58,8 @@ pub trait Format: Send + Sync + Sized + 'static {
     fn kernel_table(child: Pfn) -> u64;
     /// Whether a present user leaf allows stores.
     fn writable(word: u64) -> bool;
-    /// A user leaf. Accessed is preset, and dirty where stores are allowed: a writable leaf implies that the page is marked
-    /// dirty already (relies on C2).
+    /// A user leaf. Accessed is preset, and dirty where stores are allowed: a writable leaf implies that the page is
+    /// marked dirty already (relies on C2).
     fn user_leaf(new: Enter) -> u64;
     /// The content of a user leaf, if it is present.
     fn read_leaf(word: u64) -> Option<Leaf>;

@@ -33,8 +33,8 @@ pub unsafe trait Hardware: Machine<Pmap = Tables<Self::Format>> {
     /// Drops this CPU's translation of `va` under the loaded tag, a global one too; see [`Format::PAGE_DROPS_UPPER`].
     fn drop_page(&self, va: u64);
 
-    /// Drops all that this CPU has cached under `tag`, upper levels included; global translations stay. `root` and `tag` are
-    /// loaded.
+    /// Drops all that this CPU has cached under `tag`, upper levels included; global translations stay. `root` and
+    /// `tag` are loaded.
     fn drop_loaded(&self, root: Pfn, tag: u16);
 
     /// Drops everything, global translations included.
@@ -43,8 +43,9 @@ pub unsafe trait Hardware: Machine<Pmap = Tables<Self::Format>> {
     /// Runs `f` with interrupts masked on this CPU.
     fn masked<R>(&self, f: impl FnOnce() -> R) -> R;
 
-    /// Makes every CPU in `targets` call [`Request::serve`], and returns when all of them have. The caller's own CPU may be
-    /// among them: it serves the request itself, after it has interrupted the others and before it waits for them.
+    /// Makes every CPU in `targets` call [`Request::serve`], and returns when all of them have. The caller's own CPU
+    /// may be among them: it serves the request itself, after it has interrupted the others and before it waits for
+    /// them.
     ///
     /// Called with preemption off, interrupts on, and possibly with spin locks held that no interrupt handler takes.
     /// While it waits it serves requests of other CPUs, so that two shooters never wait for each other. The request

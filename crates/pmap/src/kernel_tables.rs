@@ -1,8 +1,8 @@
 //! The kernel's half of every address space: made at boot, shared by all roots, never freed.
 //!
-//! The root entries of the ranges that the kernel will ever use are filled once, before the first space exists, and copied
-//! into every new root; below them everything is shared, so a kernel mapping made later is at once in every space. Table
-//! pages of the kernel are never freed and their entries change under one lock: kernel mappings are rare.
+//! The root entries of the ranges that the kernel will ever use are filled once, before the first space exists, and
+//! copied into every new root; below them everything is shared, so a kernel mapping made later is at once in every
+//! space. Table pages of the kernel are never freed and their entries change under one lock: kernel mappings are rare.
 
 use crate::format::{FANOUT, Format, Rights, base, index, span};
 use core::marker::PhantomData;
@@ -104,7 +104,8 @@ impl<F: Format> KernelTables<F> {
     }
 
     /// Takes the 4 KiB mappings in `range` away; gaps are allowed. The caller then shoots
-    /// [`Request::kernel`](crate::Request::kernel) at every CPU before it uses the addresses or the frames for anything else.
+    /// [`Request::kernel`](crate::Request::kernel) at every CPU before it uses the addresses or the frames for anything
+    /// else.
     pub fn unmap(&self, phys: &impl Phys, range: VirtRange) -> Result<(), KernelMapError> {
         self.change(phys, range, |_| 0)
     }
@@ -203,8 +204,8 @@ impl<F: Format> KernelTables<F> {
         Ok(t)
     }
 
-    /// The table page below entry `i` of `t`, which stands at `level`, made where it is missing; `None` where a large leaf
-    /// stands there.
+    /// The table page below entry `i` of `t`, which stands at `level`, made where it is missing; `None` where a large
+    /// leaf stands there.
     fn descend(
         &self,
         phys: &impl Phys,

@@ -1,4 +1,5 @@
-//! The protocols of this crate under loom and shuttle, on the production code over tiny tables: three levels of two entries.
+//! The protocols of this crate under loom and shuttle, on the production code over tiny tables: three levels of two
+//! entries.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p quire-pmap` and the same with `shuttle`; see `quire_sync::protocol`.
 

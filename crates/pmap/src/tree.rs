@@ -157,8 +157,8 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
         }
     }
 
-    /// Links a table page into the empty entry over `va` of `parent`, which stands at `level`; `None` where the parent is
-    /// dead.
+    /// Links a table page into the empty entry over `va` of `parent`, which stands at `level`; `None` where the parent
+    /// is dead.
     ///
     /// # Requires
     /// The caller is pinned.
@@ -219,8 +219,8 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
         }
     }
 
-    /// The first last-level table page below `t`, which stands at `level`, over an address of `from..to`, with the first
-    /// address that it covers.
+    /// The first last-level table page below `t`, which stands at `level`, over an address of `from..to`, with the
+    /// first address that it covers.
     ///
     /// # Requires
     /// The caller is pinned.

@@ -51,8 +51,8 @@ pub struct CpuMmu {
     tag: AtomicU16,
     slot: AtomicUsize,
     slots: [Tagged; TAGS],
-    /// Table pages are empty again when they are given back, so the next one needs no zeroing. Another CPU takes the lock
-    /// only to drain it.
+    /// Table pages are empty again when they are given back, so the next one needs no zeroing. Another CPU takes the
+    /// lock only to drain it.
     spare: SpinLock<Spare>,
     /// The number of spare pages. Written under the lock; read without it to find that the list is empty or full.
     spares: AtomicU32,
@@ -279,8 +279,8 @@ impl<F: Format> Mmu<F> {
             return false;
         }
         let mut spare = mine.spare.lock();
-        // Before another CPU can take it, because then it may have a new owner. SAFETY: a table page that was unlinked
-        // and flushed.
+        // Before another CPU can take it, because then it may have a new owner.
+        // SAFETY: a table page that was unlinked and flushed.
         unsafe { vm.machine().frame_freed(t) };
         // SAFETY: an empty table page, which no other CPU has.
         unsafe { vm.descriptor(t) }.set_next(spare.head);

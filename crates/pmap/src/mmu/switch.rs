@@ -31,8 +31,8 @@ impl<F: Format> Mmu<F> {
         }
     }
 
-    /// Loads `space`, whose root is `root`, on this CPU, or the CPU's own root of it, and catches up with the flushes that it
-    /// missed.
+    /// Loads `space`, whose root is `root`, on this CPU, or the CPU's own root of it, and catches up with the flushes
+    /// that it missed.
     ///
     /// # Safety
     /// Preemption and interrupts are off; `space`, `root` and `fan` live until the CPU has left them.
@@ -46,8 +46,8 @@ impl<F: Format> Mmu<F> {
         fan: &Fan,
     ) {
         let state = self.cpus.of(cpu);
-        // Relies on C4: from here on other CPUs send this CPU their flushes. The generations below tell whether it missed any
-        // before, and then this load flushes.
+        // Relies on C4: from here on other CPUs send this CPU their flushes. The generations below tell whether it
+        // missed any before, and then this load flushes.
         let (generation, new) = space.arrive(cpu);
         // Read after the CPU joined: see `roots`.
         let (regime, own, stale) = match fan.get() {
@@ -94,7 +94,8 @@ impl<F: Format> Mmu<F> {
     /// Switches to `own`, this CPU's new root of the loaded space, with nothing cached.
     ///
     /// # Safety
-    /// On `cpu`, with preemption and interrupts off; the root shares the kernel's half and lives until the CPU has left it.
+    /// On `cpu`, with preemption and interrupts off; the root shares the kernel's half and lives until the CPU has left
+    /// it.
     pub(crate) unsafe fn go_private<M: Hardware<Format = F>>(
         &self,
         machine: &M,

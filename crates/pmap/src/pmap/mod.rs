@@ -329,7 +329,8 @@ impl<F: Format> Tables<F> {
     /// `cpu` is the calling CPU, with preemption and interrupts off. The pmap is not moved or destroyed before the CPU
     /// has loaded another root ([`Pmap::destroy`] does that on other CPUs).
     pub unsafe fn switch_in<M: Hardware<Format = F>>(&self, machine: &M, cpu: CpuId) {
-        // SAFETY: the caller is on `cpu` with preemption and interrupts off, and keeps the pmap until the CPU has left it.
+        // SAFETY: the caller is on `cpu` with preemption and interrupts off, and keeps the pmap until the CPU has left
+        // it.
         unsafe { machine.mmu().load(machine, cpu, &self.residency, self.root, &self.fan) }
     }
 
@@ -383,8 +384,8 @@ impl<F: Format> Tables<F> {
         }
     }
 
-    /// Calls `f` with each last-level table page in turn, and returns the number of table pages, the root not counted. At
-    /// each step the tables are held for one entry of level 2 (a GiB).
+    /// Calls `f` with each last-level table page in turn, and returns the number of table pages, the root not counted.
+    /// At each step the tables are held for one entry of level 2 (a GiB).
     fn census<M: Hardware<Format = F>>(&self, vm: &'static Physical<M>, mut f: impl FnMut(&TableState)) -> u64 {
         let frames = Frames::of(vm);
         let (mut tables, mut at) = (0, 0);

@@ -62,8 +62,8 @@ impl<F: Format> Request<'_, F> {
                 });
             }
             Kind::Leave { space } => {
-                // Masked: a handler must find either all of the space loaded or nothing of it. Otherwise it could call a flush
-                // done while the hardware still walks tables that are about to be freed.
+                // Masked: a handler must find either all of the space loaded or nothing of it. Otherwise it could call
+                // a flush done while the hardware still walks tables that are about to be freed.
                 machine.masked(|| {
                     if state.loaded() == space.id() {
                         // SAFETY: on the target CPU, interrupts masked; no code there uses the user half.

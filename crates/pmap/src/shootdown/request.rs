@@ -1,4 +1,5 @@
-//! A request to other CPUs: data only, so that the machine's trait can name it. [`shootdown`](crate::shootdown) serves it.
+//! A request to other CPUs: data only, so that the machine's trait can name it. [`shootdown`](crate::shootdown) serves
+//! it.
 
 use super::residency::Residency;
 use crate::format::Format;

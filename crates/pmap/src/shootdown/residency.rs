@@ -1,4 +1,5 @@
-//! The CPUs that run a space or have it loaded, and the generation of its flushes: the state that both sides of the protocol share.
+//! The CPUs that run a space or have it loaded, and the generation of its flushes: the state that both sides of the
+//! protocol share.
 //!
 //! The protocol stands at the head of [`shootdown`](crate::shootdown).
 

@@ -50,7 +50,8 @@ fn each(from: *mut u8, to: *mut u8, len: usize, f: impl Fn(&AtomicU64, &AtomicU6
     }
     let mut rest = [0u64; 2];
     for at in whole * 8..len {
-        // SAFETY: `at` is below `len`, so both bytes are valid, by the callers' contracts; the words are locals, hence aligned.
+        // SAFETY: `at` is below `len`, so both bytes are valid, by the callers' contracts; the words are locals, hence
+        // aligned.
         unsafe {
             rest[0] = u64::from(from.add(at).read());
             let [one, other] = &mut rest;

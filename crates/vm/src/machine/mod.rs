@@ -19,8 +19,8 @@ pub trait Machine: Phys + Sized + Send + Sync + 'static {
     /// The page tables of one address space.
     type Pmap: Pmap<Self>;
 
-    /// Number of CPUs, from 1 to [`MAX_CPUS`](quire_sync::cpuset::MAX_CPUS), always the same; `quire_sync::current_cpu()` of a thread
-    /// that uses the machine is below it.
+    /// Number of CPUs, from 1 to [`MAX_CPUS`](quire_sync::cpuset::MAX_CPUS), always the same;
+    /// `quire_sync::current_cpu()` of a thread that uses the machine is below it.
     fn cpus(&self) -> usize;
 
     /// Whether the calling thread is exiting and never runs its program again. Its waits for memory end at once, and it
@@ -45,7 +45,8 @@ pub trait Machine: Phys + Sized + Send + Sync + 'static {
         (0, crate::types::Pfn(u64::MAX))
     }
 
-    /// Whether the allocation that the calling thread makes now fails: for tests of error paths, which count per thread.
+    /// Whether the allocation that the calling thread makes now fails: for tests of error paths, which count per
+    /// thread.
     #[inline(always)]
     fn refuses_allocation(&self) -> bool {
         false

@@ -3,8 +3,8 @@
 use super::bytes;
 use crate::types::{PAGE_SIZE, Pfn};
 
-/// Lines of a frame that are fetched before it is zeroed: about as many as a CPU can have under way at once. From there on the
-/// hardware's own prefetcher has seen the stream.
+/// Lines of a frame that are fetched before it is zeroed: about as many as a CPU can have under way at once. From there
+/// on the hardware's own prefetcher has seen the stream.
 pub const PREFETCHED: usize = 16;
 /// Lines of the next frame that are fetched while a frame is zeroed, and with them its translation.
 /// `zero_fill_share_of_limit` on one machine: 0.72 with none, 0.83 with one, 0.87 with eight.

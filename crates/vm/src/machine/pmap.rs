@@ -82,12 +82,12 @@ pub unsafe trait Pmap<M: Machine<Pmap = Self>>: Send + Sync + Sized + 'static {
     /// scans that found no table page there (relies on C2, unflushed removals).
     fn unflushed_above(&self, vm: &'static Physical<M>, va: u64) -> bool;
 
-    /// Makes every CPU that may hold translations of this space drop those in `set` (or all), and returns when they have.
-    /// Sends interrupts only to CPUs that run this space now; others catch up by generation when they switch in.
+    /// Makes every CPU that may hold translations of this space drop those in `set` (or all), and returns when they
+    /// have. Sends interrupts only to CPUs that run this space now; others catch up by generation when they switch in.
     fn flush(&self, vm: &'static Physical<M>, set: &FlushSet);
 
-    /// Lowers the count of unflushed removals of table page `table` by one. Called only by [`Obligation`]'s discharge. Returns
-    /// whether the table page held nothing and owed nothing then: a hint that it may be pruned.
+    /// Lowers the count of unflushed removals of table page `table` by one. Called only by [`Obligation`]'s discharge.
+    /// Returns whether the table page held nothing and owed nothing then: a hint that it may be pruned.
     fn settle(&self, vm: &'static Physical<M>, table: Pfn) -> bool;
 
     /// Frees empty last-level table pages inside `range` (and upper levels that become empty) while other CPUs may walk
@@ -117,8 +117,8 @@ pub unsafe trait Pmap<M: Machine<Pmap = Self>>: Send + Sync + Sized + 'static {
         true
     }
 
-    /// Gives empty table pages that CPUs keep for later back to the frame allocator; returns how many. Called when memory
-    /// is short, with locks of slabs possibly held.
+    /// Gives empty table pages that CPUs keep for later back to the frame allocator; returns how many. Called when
+    /// memory is short, with locks of slabs possibly held.
     fn reclaim_tables(vm: &Physical<M>) -> u64 {
         let _none_kept = vm;
         0

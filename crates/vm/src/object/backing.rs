@@ -51,8 +51,8 @@ pub struct Backing<M: Machine> {
     progress: AtomicU64,
     /// A front: the layers of its chain, itself included; 255 also stands for more. Written under the map's lock.
     layers: AtomicU8,
-    /// How many runs of layers ended in it, one after the other ([`crate::fault::flatten`]); 255 also stands for more. Written under the
-    /// map's lock.
+    /// How many runs of layers ended in it, one after the other ([`crate::fault::flatten`]); 255 also stands for more.
+    /// Written under the map's lock.
     merges: AtomicU8,
     /// Its shard of the object's list. Written before it is linked.
     part: AtomicU16,
@@ -346,7 +346,8 @@ impl<M: Machine> Spare<M> {
     /// Where fewer were reserved than are used: a bug of the map.
     fn take(&mut self, value: Backing<M>) -> NonNull<Backing<M>> {
         let at = NonNull::new(self.first).expect("backings are reserved before they are used");
-        // SAFETY: `reserve_more` took the memory from the slab of backings, so a backing fits; until now this list alone had it.
+        // SAFETY: `reserve_more` took the memory from the slab of backings, so a backing fits; until now this list
+        // alone had it.
         unsafe {
             self.first = at.as_ref().next;
             self.len -= 1;
@@ -386,7 +387,8 @@ pub(crate) fn private<M: Machine>(
 ) -> NonNull<Backing<M>> {
     let at = behind.map_or(ptr::null_mut(), |b| b.as_ptr());
     let front = spare.take(Backing::new(spare.vm, NonNull::from(pmap), range, offset, at));
-    // SAFETY: `behind` heads a chain that the caller owns, and its layers are retired only when that owner disposes of it.
+    // SAFETY: `behind` heads a chain that the caller owns, and its layers are retired only when that owner disposes of
+    // it.
     behind.inspect(|b| unsafe { b.as_ref() }.set_in_front(front.as_ptr()));
     // SAFETY: `take` has just written a backing there, and no list and no entry has its address yet.
     note_depth(unsafe { front.as_ref() });
@@ -407,7 +409,8 @@ pub(crate) fn note_depth<M: Machine>(front: &Backing<M>) {
 /// The map's lock is held; the caller unlinks and retires `gone`.
 pub(crate) fn take_out<M: Machine>(layer: &Backing<M>, gone: &Backing<M>) {
     let behind = gone.behind_ptr();
-    // SAFETY: the layer behind `gone` is of the chain too, which changes only under the map's lock; the caller holds it.
+    // SAFETY: the layer behind `gone` is of the chain too, which changes only under the map's lock; the caller holds
+    // it.
     if let Some(b) = unsafe { behind.as_ref() } {
         b.set_in_front(ptr::from_ref(layer).cast_mut());
     }
@@ -487,13 +490,14 @@ unsafe fn copy_from<M: Machine>(
         let Some(window) = (if grows { Some(range) } else { b.range.intersect(&range) }) else { continue };
         let start = to + (window.start - range.start);
         let shown = VirtRange { start, end: start + window.bytes() };
-        // Page numbers wrap only where a caller grows a range below page 0 of its object: `private`'s offset is for that.
+        // Page numbers wrap only where a caller grows a range below page 0 of its object: `private`'s offset is for
+        // that.
         let shift = (window.start as i64 - b.range.start as i64) >> PAGE_SHIFT;
         let offset = b.offset.wrapping_add_signed(shift);
         let new = Backing::new(spare.vm, NonNull::from(pmap), shown, offset, ptr::null_mut());
         let new = spare.take(Backing { stores: b.stores, ..new });
-        // Before it is listed, because a CPU that finds it there reads which layers hide it. SAFETY: `take` has just
-        // written a backing there, and it is retired only when its chain is disposed of.
+        // Before it is listed, because a CPU that finds it there reads which layers hide it.
+        // SAFETY: `take` has just written a backing there, and it is retired only when its chain is disposed of.
         let copy = unsafe { new.as_ref() };
         copy.set_merges(b.merges());
         copy.set_in_front(last.map_or(ptr::null_mut(), NonNull::as_ptr));
@@ -502,7 +506,8 @@ unsafe fn copy_from<M: Machine>(
         }
         match last {
             None => first = Some(new),
-            // SAFETY: `l` was taken from `spare` in the pass before, and nothing disposes of a chain that is being built.
+            // SAFETY: `l` was taken from `spare` in the pass before, and nothing disposes of a chain that is being
+            // built.
             Some(l) => unsafe { l.as_ref() }.set_behind(new.as_ptr()),
         }
         last = Some(new);
@@ -585,11 +590,13 @@ pub(crate) unsafe fn dispose_onto<M: Machine>(
     unsafe { front.as_ref() }.close();
     let mut at = front.as_ptr();
     while let Some(b) = NonNull::new(at) {
-        // SAFETY: `b` is the front, or the link of a layer that this loop has left; only this loop retires the caller's layers.
+        // SAFETY: `b` is the front, or the link of a layer that this loop has left; only this loop retires the caller's
+        // layers.
         let layer = unsafe { b.as_ref() };
         at = layer.behind_ptr();
         // Before its object may go, because a CPU that later finds the layer behind in a list must not reach this layer
-        // from there. SAFETY: a layer of the chain, which the caller owns.
+        // from there.
+        // SAFETY: a layer of the chain, which the caller owns.
         if let Some(behind) = unsafe { at.as_ref() } {
             behind.set_in_front(ptr::null_mut());
         }

@@ -3,7 +3,8 @@
 use crate::types::Pfn;
 use core::mem::MaybeUninit;
 
-/// Pages of a batch: enough that a pass and its flushes are amortised, few enough for the stack, and for a word of bits.
+/// Pages of a batch: enough that a pass and its flushes are amortised, few enough for the stack, and for a word of
+/// bits.
 #[cfg(not(any(loom, shuttle)))]
 pub(crate) const BATCH: usize = 64;
 #[cfg(any(loom, shuttle))]

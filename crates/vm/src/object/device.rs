@@ -37,8 +37,8 @@ impl<M: Machine> Object<M> {
 }
 
 impl<M: Machine> ObjectRef<M> {
-    /// The physical addresses of `frames`, reached as `memory`. It can be mapped shared only, and neither read nor written as a
-    /// file.
+    /// The physical addresses of `frames`, reached as `memory`. It can be mapped shared only, and neither read nor
+    /// written as a file.
     ///
     /// # Safety
     /// While the object is mapped, the frames have no other use and no mapping of another memory type. The owner of

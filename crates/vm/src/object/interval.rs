@@ -103,7 +103,8 @@ impl<T: Interval> Tree<T> {
     /// # Safety
     /// It is in this tree.
     pub(crate) unsafe fn remove(&mut self, member: *mut T) {
-        // SAFETY: `member` is in this tree, whose members are alive, and `&mut self` keeps all others away from the links.
+        // SAFETY: `member` is in this tree, whose members are alive, and `&mut self` keeps all others away from the
+        // links.
         unsafe {
             loop {
                 let l = links(member);
@@ -141,7 +142,8 @@ impl<T: Interval> Tree<T> {
     /// # Safety
     /// It is in this tree, and has a parent.
     unsafe fn rotate_up(&mut self, member: *mut T) {
-        // SAFETY: `member` and its parent, which the caller has seen, are in this tree and alive; `&mut self` guards the links.
+        // SAFETY: `member` and its parent, which the caller has seen, are in this tree and alive; `&mut self` guards
+        // the links.
         unsafe {
             let parent = links(member).parent;
             let grand = links(parent).parent;
@@ -253,8 +255,8 @@ impl<T: Interval> Tree<T> {
         false
     }
 
-    /// Checks links, order, heap order and largest ends, and calls `each` with every member; returns how many there are. In
-    /// O(n), as deep as the tree.
+    /// Checks links, order, heap order and largest ends, and calls `each` with every member; returns how many there
+    /// are. In O(n), as deep as the tree.
     pub(crate) fn check(&self, each: &mut dyn FnMut(&T) -> Result<(), Broken>) -> Result<u64, Broken> {
         let mut seen = Seen { count: 0, last: None, each };
         // SAFETY: members are alive while they are in the tree.
@@ -342,8 +344,8 @@ unsafe fn refresh<T: Interval>(member: *mut T) -> bool {
     }
 }
 
-/// The first member at or below `at`, in the tree's order, that overlaps `start..end` and stands after `after`, or null. As deep as
-/// the tree: about 2 ln n calls.
+/// The first member at or below `at`, in the tree's order, that overlaps `start..end` and stands after `after`, or
+/// null. As deep as the tree: about 2 ln n calls.
 ///
 /// # Safety
 /// `at` is null or in a tree that the caller has borrowed.
@@ -371,15 +373,16 @@ unsafe fn find<T: Interval>(at: *mut T, start: u64, end: u64, after: Option<Plac
     ptr::null_mut()
 }
 
-/// Checks the members below `at` in their order; returns the largest end among them, or 0. A member whose parent is not the
-/// one above it ends the walk, so that it ends also where links lead in a circle.
+/// Checks the members below `at` in their order; returns the largest end among them, or 0. A member whose parent is not
+/// the one above it ends the walk, so that it ends also where links lead in a circle.
 ///
 /// # Safety
 /// `at` is null or in a tree that the caller has borrowed.
 unsafe fn check<T: Interval>(at: *mut T, parent: *mut T, seen: &mut Seen<'_, T>) -> Result<u64, Broken> {
     // SAFETY: `at` is null or a member of the tree that the caller has borrowed, and members are alive.
     let Some(member) = (unsafe { at.as_ref() }) else { return Ok(0) };
-    // SAFETY: `at` is a member, its links lead to members or are null, and nothing changes them while the tree is borrowed.
+    // SAFETY: `at` is a member, its links lead to members or are null, and nothing changes them while the tree is
+    // borrowed.
     unsafe {
         let (left, right, up, max) = {
             let l = links(at);
@@ -445,8 +448,8 @@ mod tests {
                 } else {
                     let end = start + len;
                     let m = Box::into_raw(Box::new(Member { links: Shared::new(Links::new(end)), start, end }));
-                    // SAFETY: the box was just made and is in no tree; it is freed after its removal, or after the last use of the
-                    // tree.
+                    // SAFETY: the box was just made and is in no tree; it is freed after its removal, or after the last
+                    // use of the tree.
                     unsafe { tree.insert(m) };
                     list.push(m);
                 }

@@ -57,7 +57,7 @@ const OWN_AT: u16 = if cfg!(any(test, loom, shuttle)) { 2 } else { 32 };
 const SHRINK_BELOW: u32 = 64 * (MORE as u32 + 1);
 #[cfg(any(test, loom, shuttle))]
 const SHRINK_BELOW: u32 = 6;
-/// Backings in the first part before it may fan out: a quarter more, so that it does not go back and forth.
+/// Backings in the first shard before it may fan out: a quarter more, so that the list does not alternate.
 const FAN_OUT_AT: u32 = SHRINK_BELOW / 4 * 5 + SHRINK_BELOW % 4;
 /// Turns that CPUs take in the first shard before a short list fans out. At each turn a cache line moves.
 const TURNS: u16 = if cfg!(any(loom, shuttle)) { u16::MAX } else { 64 };

@@ -104,8 +104,8 @@ unsafe impl<M: Machine> Nodes for &'static Objects<M> {
         unsafe { self.object_memory().nodes.cache().free(self, node.cast()) }
     }
     unsafe fn retire(self, node: *mut Retired, free: unsafe fn(*mut Retired)) {
-        // SAFETY: no new reader can reach `node`, and it is retired once: the contract of `Nodes::retire`. Readers of the index pin
-        // this epoch.
+        // SAFETY: no new reader can reach `node`, and it is retired once: the contract of `Nodes::retire`. Readers of
+        // the index pin this epoch.
         unsafe { self.epoch().retire(node, free) }
     }
 }
@@ -157,9 +157,11 @@ quire_sync::assert_layout!(Object<crate::testing::TestMachine> {
     retired: 0, index: 16, id: 24, flags: 32, write_errors: 36, vm: 40, pager: 48, parts: 64, refs: 120, size: 144, quota: 152,
 });
 
-// SAFETY: the pager is `Send + Sync` and outlives the object (`Pager::released`); the rest is made of atomics and locks.
+// SAFETY: the pager is `Send + Sync` and outlives the object (`Pager::released`); the rest is made of atomics and
+// locks.
 unsafe impl<M: Machine> Send for Object<M> {}
-// SAFETY: shared references change atomics, and lists under their locks; the pager is `Sync`, and all other fields are fixed.
+// SAFETY: shared references change atomics, and lists under their locks; the pager is `Sync`, and all other fields are
+// fixed.
 unsafe impl<M: Machine> Sync for Object<M> {}
 
 impl<M: Machine> Object<M> {
@@ -195,8 +197,8 @@ impl<M: Machine> Object<M> {
     /// Frees an object that no other thread has reached.
     ///
     /// # Safety
-    /// The object came from its system's slab, and the caller alone can reach it: no handle, no backing, no reader. It is discarded
-    /// once.
+    /// The object came from its system's slab, and the caller alone can reach it: no handle, no backing, no reader. It
+    /// is discarded once.
     pub(crate) unsafe fn discard(this: NonNull<Object<M>>) {
         // SAFETY: by this function's contract.
         unsafe {
@@ -456,7 +458,8 @@ impl<M: Machine> Object<M> {
             return;
         }
         object.flags.fetch_or(DEAD, Ordering::AcqRel);
-        // Insert: "insert busy, fence, read the dead mark". Teardown: "mark, fence, look". One of the two sees the other.
+        // Insert: "insert busy, fence, read the dead mark". Teardown: "mark, fence, look". One of the two sees the
+        // other.
         fence_full();
         vm.reaper().forget(object);
         removal::free_all(object);
@@ -484,7 +487,8 @@ impl<M: Machine> Objects<M> {
     pub(crate) fn object_of<'p>(&self, page: &Page, pin: &'p Pinned<'_>) -> Option<&'p Object<M>> {
         let state = page.state();
         let object = page.object();
-        // The same identity before and after, and its maker had let go of it: it was there to stay when the object was read.
+        // The same identity before and after, and its maker had let go of it: it was there to stay when the object was
+        // read.
         let let_go = state.0 & (State::IDENTITY | State::BUSY) == State::IDENTITY;
         let stays = let_go && page.state().generation() == state.generation();
         // SAFETY: both reads saw one generation, an identity and no busy bit: the page named `object` under the pin,
@@ -532,8 +536,8 @@ impl<M: Machine> ObjectRef<M> {
         Self::charged(vm, pager, bytes, None)
     }
 
-    /// As [`with_pager`](Self::with_pager). The pages of a file [in memory](Pager::in_memory) are charged to `quota`, those in swap too:
-    /// where it has no room, writes and faults that would fill a hole are refused.
+    /// As [`with_pager`](Self::with_pager). The pages of a file [in memory](Pager::in_memory) are charged to `quota`,
+    /// those in swap too: where it has no room, writes and faults that would fill a hole are refused.
     pub fn charged(
         vm: &'static Objects<M>,
         pager: &'static dyn Pager,

@@ -21,8 +21,8 @@ use quire_sync::trace::{Kind, Span};
 const SPINS: u32 = if cfg!(any(loom, shuttle)) { 0 } else { 64 };
 
 impl<M: Machine> Objects<M> {
-    /// Gives a wild frame an identity, as a new page: busy, on its way to the active queue. The caller owns the frame, puts
-    /// it into the index and calls [`Objects::enqueue_new`](crate::object::Objects::enqueue_new).
+    /// Gives a wild frame an identity, as a new page: busy, on its way to the active queue. The caller owns the frame,
+    /// puts it into the index and calls [`Objects::enqueue_new`](crate::object::Objects::enqueue_new).
     #[inline]
     pub(crate) fn assume_page(&self, page: &Page, object: u64, key: u64, bits: u64) {
         page.set_swap_slot(None);
@@ -108,7 +108,8 @@ impl<M: Machine> Objects<M> {
             self.stats().add(Event::SharedPageGone, shared);
         }
         let freed = batch.as_slice().iter().enumerate().filter(|(n, _)| freed.contains(*n));
-        // SAFETY: the last hold of each of these pages was undone by this call, so no other CPU frees or uses its frame.
+        // SAFETY: the last hold of each of these pages was undone by this call, so no other CPU frees or uses its
+        // frame.
         unsafe { self.free_frames(freed.map(|(_, (_, pfn))| *pfn)) };
     }
 

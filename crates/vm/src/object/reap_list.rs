@@ -80,7 +80,8 @@ impl<M: Machine> Reaper<M> {
             }
             place.previous.set(ptr::null());
             place.next.set(list.first);
-            // SAFETY: an object is taken off its list before it is retired, and the list is locked, so those on it are alive.
+            // SAFETY: an object is taken off its list before it is retired, and the list is locked, so those on it are
+            // alive.
             if let Some(first) = unsafe { list.first.as_ref() } {
                 first.reaping().previous.set(object);
             }
@@ -117,7 +118,8 @@ impl<M: Machine> Reaper<M> {
     pub(crate) fn take(&self, list: usize, pin: &Pinned<'_>) -> Option<NonNull<Object<M>>> {
         let mut list = self.lists.of(list).lock();
         loop {
-            // SAFETY: an object is taken off its list before it is retired, and the list is locked, so those on it are alive.
+            // SAFETY: an object is taken off its list before it is retired, and the list is locked, so those on it are
+            // alive.
             let object = unsafe { list.first.as_ref() }?;
             unlink(&mut list, object);
             if object.try_ref(pin) {

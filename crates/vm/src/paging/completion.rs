@@ -50,14 +50,15 @@ impl<M: Machine> Objects<M> {
         // that is further down this list.
         let mut kept: [Option<Kept<M>>; RECORDS] = [const { None }; RECORDS];
         while let Some(record) = NonNull::new(at) {
-            // SAFETY: the swap took the whole list, so its records are this call's until it gives them back; records are never
-            // freed.
+            // SAFETY: the swap took the whole list, so its records are this call's until it gives them back; records
+            // are never freed.
             let r = unsafe { record.as_ref() };
             at = r.next.load(Ordering::Relaxed);
             let result = if r.failed.load(Ordering::Relaxed) == 0 { Ok(()) } else { Err(PagerError) };
             // SAFETY: a request that is complete is used by no pager, so the record's body is this call's alone.
             let body = unsafe { &*r.body.get() };
-            // SAFETY: the record got the pointer from `Kept::into_raw`, or null, when it was filled, and is finished once.
+            // SAFETY: the record got the pointer from `Kept::into_raw`, or null, when it was filled, and is finished
+            // once.
             let object = unsafe { Kept::<M>::from_raw(body.object) };
             match body.direction {
                 Direction::Read => object.iter().for_each(|o| page_in::finish(self, o.object(), body, result, may)),

@@ -244,7 +244,8 @@ pub(crate) fn finish<M: Machine>(
         let page = vm.page(body.pfn(i));
         let slot = body.swap.then_some(body.first + i as u64);
         if result.is_err() {
-            // As in `stain`: the tag first. The write keeps other cleaners away, and the frame from becoming another page.
+            // As in `stain`: the tag first. The write keeps other cleaners away, and the frame from becoming another
+            // page.
             let pin = may.pin(vm.epoch());
             // SAFETY: `launder` took a hold for the write.
             if let Some(object) = unsafe { vm.object_of_held(page, &pin) } {

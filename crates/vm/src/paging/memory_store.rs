@@ -144,8 +144,8 @@ impl MemoryStore {
                 result = Err(PagerError);
                 break;
             };
-            // SAFETY: a page of the store and a frame, both valid for a page. Programs may store into a frame that is being
-            // written; then its page is dirty again and this copy is worth nothing.
+            // SAFETY: a page of the store and a frame, both valid for a page. Programs may store into a frame that is
+            // being written; then its page is dirty again and this copy is worth nothing.
             unsafe {
                 match request.direction() {
                     Direction::Read if i < pages => bytes::copy(at, frame, PAGE_SIZE as usize),

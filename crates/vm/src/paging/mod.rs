@@ -1,6 +1,7 @@
 //! Pages between memory and the store behind them: files' pagers and swap.
 //!
-//! - [`io`]: records of reads and writes under way. [`pager`]: the traits of a store. [`swap`]: slots of the swap store.
+//! - [`io`]: records of reads and writes under way. [`pager`]: the traits of a store. [`swap`]: slots of the swap
+//!   store.
 //! - `waiting`: the trait by which lower modules wait for memory; pageout implements it.
 //! - `page_in`: a page that has to be read before it is there. `laundry`: pages that are written before they can go.
 //! - `slots`: pages that give their slot of swap back. `completion`: finishing reads and writes that are complete.

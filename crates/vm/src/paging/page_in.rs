@@ -3,8 +3,8 @@
 //! # What must hold
 //! - A *placeholder* stands for the page while it is read: a page with the identity, busy and not valid, already in the
 //!   index. Other threads that need the page wait for it instead of reading it again; a remover waits too.
-//! - Swap to placeholder is one compare-and-swap of the index slot; the swap slot is the page's from then on. A read that fails
-//!   puts the slot back by the reverse step.
+//! - Swap to placeholder is one compare-and-swap of the index slot; the swap slot is the page's from then on. A read
+//!   that fails puts the slot back by the reverse step.
 //! - Over the wait the reader holds only the read's reference on the object, which finishing drops. So the object
 //!   cannot be torn down around a placeholder.
 //! - Neighbours are read too where their slots are adjacent (files: where they are not resident either). They are

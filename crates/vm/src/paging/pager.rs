@@ -41,13 +41,13 @@ pub trait Pager: Send + Sync {
     /// because a wrong one keeps every dirty page in memory for ever, or loses written data.
     fn takes_writes(&self) -> bool;
 
-    /// Starts a read or a write. May sleep; completing may come later. By default a read fills page after page, and a write
-    /// fails.
+    /// Starts a read or a write. May sleep; completing may come later. By default a read fills page after page, and a
+    /// write fails.
     fn start(&self, request: Request) {
         let result = match request.direction() {
             Direction::Read => (0..request.len()).try_for_each(|i| {
-                // SAFETY: the frames of a read belong to its request, are a page long, and are mapped by no leaf until it is
-                // complete.
+                // SAFETY: the frames of a read belong to its request, are a page long, and are mapped by no leaf until
+                // it is complete.
                 let bytes = unsafe { &mut *request.frame(i).cast::<[u8; PAGE_SIZE as usize]>() };
                 self.fill(request.first() + i as u64, bytes)
             }),

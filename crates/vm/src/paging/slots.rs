@@ -57,7 +57,8 @@ impl<M: Machine> Objects<M> {
         let memory = self.alloc_run(order, For::Kernel).map_err(|_| SwapError::OutOfMemory)?;
         self.stats().add(Event::BufferPage, 1 << order);
         let at = self.machine().frame_ptr(memory.pfn()).cast::<u64>();
-        // SAFETY: the run has a bit for each slot, was allocated by this call, and is never freed once it is the bitmap's.
+        // SAFETY: the run has a bit for each slot, was allocated by this call, and is never freed once it is the
+        // bitmap's.
         let map = unsafe {
             core::ptr::write_bytes(at, 0, words);
             core::slice::from_raw_parts_mut(at, words)

@@ -4,9 +4,9 @@ use crate::machine::Machine;
 use core::ptr::NonNull;
 use quire_sync::{CpuId, PerCpu};
 
-/// Writes the fields of one storey where it will live, each once. No storey ever stands on the stack as a whole, because the boot
-/// stack is small. What follows the semicolon was written before. A field that is left out does not compile. The caller's machine is
-/// called `M`.
+/// Writes the fields of one storey where it will live, each once. No storey ever stands on the stack as a whole,
+/// because the boot stack is small. What follows the semicolon was written before. A field that is left out does not
+/// compile. The caller's machine is called `M`.
 ///
 /// # Safety
 /// The place is valid for writes of the storey, and no reader knows it. The calling function has the same contract.

@@ -95,8 +95,8 @@ impl Frame {
     /// Takes ownership back.
     ///
     /// # Safety
-    /// The number came from [`Frame::into_pfn`] (or a block's frame), and its keeper gave it up. The frame goes back to the system
-    /// that gave it.
+    /// The number came from [`Frame::into_pfn`] (or a block's frame), and its keeper gave it up. The frame goes back to
+    /// the system that gave it.
     pub unsafe fn from_pfn(pfn: Pfn) -> Frame {
         Frame { pfn: pfn.0 as u32, system: 0 }
     }
@@ -133,7 +133,8 @@ pub enum Fill {
 pub enum For {
     /// A program's data: refused when only the reserve is left.
     User,
-    /// A program's page table: refused like its data, but kept together with the kernel's frames, since it cannot be moved.
+    /// A program's page table: refused like its data, but kept together with the kernel's frames, since it cannot be
+    /// moved.
     Table,
     /// The kernel's own structures, whose makers meet an error: may use the reserve down to the [floor](Frames::floor).
     Kernel,
@@ -310,8 +311,8 @@ impl Frames {
         let step = (frames / 64).max(16).min(frames / 8).min(MOST_STEP);
         Marks { min, low: min + step, high: min + 2 * step }
     }
-    /// Whether each domain had fewer frames outside the magazines than its low mark at the last depot exchange. One load of a
-    /// word that is hardly ever written.
+    /// Whether each domain had fewer frames outside the magazines than its low mark at the last depot exchange. One
+    /// load of a word that is hardly ever written.
     #[inline(always)]
     pub fn is_low(&self) -> bool {
         self.low.load(Ordering::Relaxed)
@@ -344,7 +345,8 @@ impl Frames {
     pub fn total_in(&self, domain: usize) -> u64 {
         self.domains[domain].total.load(Ordering::Relaxed)
     }
-    /// Frames of `domain` that are free now, in its depot or with its CPUs (where those have some of another domain, as theirs).
+    /// Frames of `domain` that are free now, in its depot or with its CPUs (where those have some of another domain, as
+    /// theirs).
     ///
     /// # Panics
     /// Where there is no such domain.
@@ -491,8 +493,8 @@ impl<M: Machine> Physical<M> {
     /// Takes the frame back whose number was kept.
     ///
     /// # Safety
-    /// The number came from [`Frame::into_pfn`] of a frame of this system, its keeper gives it up, and nothing of the frame is used
-    /// any more.
+    /// The number came from [`Frame::into_pfn`] of a frame of this system, its keeper gives it up, and nothing of the
+    /// frame is used any more.
     #[inline]
     pub unsafe fn free_pfn(&self, pfn: Pfn) {
         // SAFETY: by this function's contract.

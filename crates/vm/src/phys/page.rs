@@ -83,8 +83,8 @@ impl State {
     pub(crate) const WAITERS: u64 = 1 << 3;
     /// Referenced since the queues last looked.
     pub const REFERENCED: u64 = 1 << 4;
-    /// The content is being written out. No second write begins; freeing takes the frame only when the write is done. See
-    /// [`crate::paging::laundry`].
+    /// The content is being written out. No second write begins; freeing takes the frame only when the write is done.
+    /// See [`crate::paging::laundry`].
     pub(crate) const LAUNDERING: u64 = 1 << 5;
     /// The frame is a page. No thread may set another frame busy, because the thread that gives it an identity writes
     /// the whole word.
@@ -97,7 +97,8 @@ impl State {
     pub(crate) const PART_BITS: u32 = 10;
     /// Mask of the queue field.
     pub(crate) const QUEUE_MASK: u64 = ((1 << (3 + Self::PART_BITS)) - 1) << Self::QUEUE_SHIFT;
-    /// Lowest bit of the generation: 40 bits, which a frame that gets a new identity each microsecond uses up in 12 days.
+    /// Lowest bit of the generation: 40 bits, which a frame that gets a new identity each microsecond uses up in 12
+    /// days.
     pub(crate) const GENERATION_SHIFT: u32 = 24;
 
     /// Whether `BUSY` is set.
@@ -218,7 +219,8 @@ impl Page {
         State(self.state.load(Ordering::Acquire))
     }
 
-    /// Sets exclusive busy where it is clear, the frame is a page and the generation is still `generation`. A full fence on x86.
+    /// Sets exclusive busy where it is clear, the frame is a page and the generation is still `generation`. A full
+    /// fence on x86.
     #[inline]
     pub(crate) fn try_busy(&self, generation: u64) -> bool {
         let mut s = self.state.load(Ordering::Acquire);
@@ -317,7 +319,8 @@ impl Page {
         false
     }
 
-    /// Gives a wild frame an identity: busy from the start, `bits` of VALID, DIRTY and SHARED as told. The caller owns the frame.
+    /// Gives a wild frame an identity: busy from the start, with `bits` of VALID, DIRTY and SHARED. The caller owns the
+    /// frame.
     #[inline]
     pub(crate) fn assume(&self, object: u64, index: u64, bits: u64) {
         self.object.store(object, Ordering::Relaxed);

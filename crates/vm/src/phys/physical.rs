@@ -221,8 +221,8 @@ impl<M: Machine> Physical<M> {
         self.config.poison
     }
 
-    /// Makes the `n`-th allocation from now fail, once (1: the next; 0: none): of frames, runs of frames, table pages and
-    /// objects of slabs alike. For tests of error paths.
+    /// Makes the `n`-th allocation from now fail, once (1: the next; 0: none): of frames, runs of frames, table pages
+    /// and objects of slabs alike. For tests of error paths.
     pub fn fail_allocation(&self, n: u64) {
         self.failures.injected.store(false, Ordering::Relaxed);
         self.failures.fail_in.store(n & !AT_RANDOM, Ordering::Relaxed);

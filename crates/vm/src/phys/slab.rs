@@ -1,4 +1,4 @@
-//! Slabs: small objects of one size, cached a CPU, cut from frames; every allocation can fail and has a label.
+//! Slabs: small objects of one size in frames, cached for each CPU. Every allocation can fail and has a label.
 //!
 //! A [`Cache`] keeps a short list of free objects for each CPU. Whole batches move between it and the depot, which
 //! keeps the slabs (runs of frames) that have free objects. A slab whose objects are all free gives its frames back.
@@ -433,8 +433,8 @@ impl<T> Slab<T> {
     }
 }
 
-/// Sizes of the heap's caches, in bytes; larger requests take runs of frames. From two lines on each is of whole lines, or what
-/// begins on one (a process, a vector unit's state) would take the next larger.
+/// Sizes of the heap's caches, in bytes; larger requests take runs of frames. From two lines on each is of whole lines,
+/// or what begins on one (a process, a vector unit's state) would take the next larger.
 const CLASSES: [usize; 18] =
     [16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1344, 2048, 2688, 4096, 5440, 8192];
 const LABELS: [&str; 18] = [

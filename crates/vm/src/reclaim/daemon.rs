@@ -53,7 +53,8 @@ impl Daemons {
 }
 
 impl<M: Machine> Reclaimer<M> {
-    /// Runs a daemon's loop on the calling thread until [`Reclaimer::stop_daemons`](crate::reclaim::Reclaimer::stop_daemons).
+    /// Runs a daemon's loop on the calling thread until
+    /// [`Reclaimer::stop_daemons`](crate::reclaim::Reclaimer::stop_daemons).
     pub fn daemon_run(&'static self, daemon: Daemon) {
         match daemon {
             Daemon::Completion => self.run_completion(),

@@ -1,7 +1,8 @@
 //! Reclaim: freeing memory when it is short.
 //!
 //! - [`scan`]: pageout: when it begins, which pages it visits, how it wakes threads that wait for memory.
-//! - `evict`: takes the frame of one page. `madv_free`: pages that a program gave up. `idle_tables`: page tables of idle spaces.
+//! - `evict`: takes the frame of one page. `madv_free`: pages that a program gave up. `idle_tables`: page tables of
+//!   idle spaces.
 //! - `migrate`: moves pages, so that their frames form a run; `contiguous` makes such runs.
 //! - `progress`: whether waiting for memory still helps; it is the lowest module here, because paging reports refaults
 //!   to it.

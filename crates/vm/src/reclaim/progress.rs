@@ -236,7 +236,8 @@ mod tests {
         Ghosts::new(&mut |n| (0..n).map(|_| AtomicU64::new(0)).collect::<Vec<_>>().leak(), blocks, cpus, frames)
     }
 
-    /// `evictions` on CPUs that `cpu` says, each of a page that comes back after `after` more; how many of them come back near.
+    /// `evictions` on CPUs that `cpu` says, each of a page that comes back after `after` more; how many of them come
+    /// back near.
     fn near_among(g: &Ghosts, evictions: u64, after: u64, cpu: impl Fn(u64) -> usize) -> u64 {
         let mut near = 0;
         for n in 0..evictions + after {

@@ -142,7 +142,8 @@ pub struct Pageout {
     pub(super) hands: Mutex<Hands>,
     /// The keeper of cached memory that a pass may reclaim.
     pub(super) keeper: SpinLock<Option<&'static dyn Reclaim>>,
-    /// One claim of consecutive frames at a time; see [`Reclaimer::alloc_contiguous_reclaiming`](crate::reclaim::Reclaimer::alloc_contiguous_reclaiming).
+    /// One claim of consecutive frames at a time; see
+    /// [`Reclaimer::alloc_contiguous_reclaiming`](crate::reclaim::Reclaimer::alloc_contiguous_reclaiming).
     pub(crate) claims: Mutex<()>,
     /// Held by a thread that reaps because memory is out.
     reaps: Mutex<()>,
@@ -227,7 +228,7 @@ impl<M: Machine> Reclaimer<M> {
         done
     }
 
-    /// Whether pages can be written or dropped at all. If not, a scan of all pages is in vain.
+    /// Whether pages can be written or dropped at all. If not, a scan of all pages frees none.
     fn can_page_out(&self) -> bool {
         self.swap().store().is_some() || self.io().has_freeable()
     }

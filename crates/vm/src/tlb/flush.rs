@@ -16,8 +16,8 @@ use crate::phys::frames::Frame;
 use crate::types::{PAGE_SIZE, Pfn, VirtRange};
 use core::ptr;
 
-/// Up to this many separate ranges are kept before the set becomes "everything": beyond it, single invalidations cost more
-/// than refilling a TLB.
+/// Up to this many separate ranges are kept before the set becomes "everything": beyond it, single invalidations cost
+/// more than refilling a TLB.
 const RANGES: usize = 8;
 /// Up to this many table pages with raised counts are carried: 2 MiB each, so 32 MiB a batch.
 const TABLES: usize = 16;

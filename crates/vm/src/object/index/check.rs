@@ -77,7 +77,8 @@ unsafe fn check_node<N: Nodes>(
             if at_height == 1 {
                 return Err(Broken::NodeHeight(key));
             }
-            // SAFETY: `word` was read from a live node of this index, and the caller's pin lasts until the call returns.
+            // SAFETY: `word` was read from a live node of this index, and the caller's pin lasts until the call
+            // returns.
             cost += unsafe { check_node::<N>(word, at_height - 1, key, keys, quiet, judge)? };
         } else if word != EMPTY {
             if at_height > 1 {

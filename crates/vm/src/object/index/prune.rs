@@ -117,7 +117,8 @@ unsafe fn dismantle<N: Nodes>(word: u64) {
                 quire_sync::hooks::relax();
             };
             if child & NODE != 0 {
-                // SAFETY: the exchange has just taken `child` out of the tree, and the caller's pin lasts until it is retired.
+                // SAFETY: the exchange has just taken `child` out of the tree, and the caller's pin lasts until it is
+                // retired.
                 unsafe { dismantle::<N>(child) };
             }
         }

@@ -18,7 +18,8 @@ unsafe impl Nodes for Boxes {
         NonNull::new(unsafe { std::alloc::alloc(layout) }.cast()).ok_or(OutOfMemory)
     }
     unsafe fn release(self, node: NonNull<Node<Self>>) {
-        // SAFETY: the contract of `release` says that the node came from `allocate`, which used this allocator and layout.
+        // SAFETY: the contract of `release` says that the node came from `allocate`, which used this allocator and
+        // layout.
         unsafe { std::alloc::dealloc(node.as_ptr().cast(), std::alloc::Layout::new::<Node<Self>>()) }
     }
     unsafe fn retire(self, node: *mut Retired, free: unsafe fn(*mut Retired)) {

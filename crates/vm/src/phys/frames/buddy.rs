@@ -8,9 +8,9 @@
 //! frames with those of programs, which are freed together (Linux's `migratetype`, Gorman and Whitcroft 2006).
 //!
 //! # Fresh sections
-//! Memory that was never used stands on no list: it is counted, section by section ([`crate::phys::descriptors`]). A section is opened,
-//! as one largest block, where neither the group's pieces nor the whole blocks serve a request. So memory that was used before
-//! is used again first.
+//! Memory that was never used stands on no list: it is counted, section by section ([`crate::phys::descriptors`]). A
+//! section is opened, as one largest block, where neither the group's pieces nor the whole blocks serve a request. So
+//! memory that was used before is used again first.
 
 use crate::mutant::{Mutant, mutant};
 use crate::phys::descriptors::{Closed, Descriptors, SECTION};
@@ -140,8 +140,8 @@ impl Buddy {
     /// Opens a fresh section of the domain: one largest block more.
     fn open(&mut self, section: u64) {
         let domain = self.domain;
-        // SAFETY: it is closed, as the callers have seen, and whole sections of this domain are opened under its depot's lock
-        // alone, which guards this value.
+        // SAFETY: it is closed, as the callers have seen, and whole sections of this domain are opened under its
+        // depot's lock alone, which guards this value.
         unsafe { self.pages.open(section, || Page::free(domain, INSIDE)) };
         self.fresh.left -= 1;
         self.link(Pfn(section * SECTION), MAX_ORDER, Group::User);
@@ -152,7 +152,8 @@ impl Buddy {
         for section in start / SECTION..end.min(self.pages.len()).div_ceil(SECTION) {
             let first = section * SECTION;
             if !self.pages.is_open(Pfn(first)) && matches!(self.pages.closed(Pfn(first)), Closed::Hole(_)) {
-                // SAFETY: it is closed, and sections without RAM are opened under the lock of the first domain's depot alone.
+                // SAFETY: it is closed, and sections without RAM are opened under the lock of the first domain's depot
+                // alone.
                 unsafe { self.pages.open_reserved(first, first + SECTION) };
             }
         }

@@ -92,8 +92,8 @@ impl Frames {
             if order < MAX_ORDER
                 && let Some(page) = self.pages.find(buddy)
             {
-                // A buddy that is free and of this order would have been joined. (It is inside no larger block: that would
-                // hold this one as well.)
+                // A buddy that is free and of this order would have been joined. (It is inside no larger block: that
+                // would hold this one as well.)
                 if page.kind() == Kind::Free && page.order() == order && page.domain() == domain {
                     return Err(FrameError::Apart(pfn));
                 }

@@ -56,7 +56,8 @@ impl<M: Machine> Physical<M> {
     #[inline]
     pub(super) fn check_zeroed(&self, pfn: Pfn) {
         if self.poisons() {
-            // SAFETY: the frame was just taken off the free lists, so nothing stores into it, and frames are aligned to a page.
+            // SAFETY: the frame was just taken off the free lists, so nothing stores into it, and frames are aligned to
+            // a page.
             let words = unsafe { &*self.machine().frame_ptr(pfn).cast::<[u64; PAGE_SIZE as usize / 8]>() };
             assert!(words.iter().all(|w| *w == 0), "somebody stored into free frame {pfn:?}");
         }

@@ -54,7 +54,7 @@ fn with_daemons_too() {
     m.swap(2048, FaultPlan { delay: 2, window: 4, fail_writes: 9, seed: 5, ..PROMPT });
     let before = settled(m.vm);
     beside_daemons(&m, 1, || overcommit(&m, 800));
-    // I/O that was under way when the daemon was told to stop.
+    // I/O that was under way when the daemon was stopped.
     m.vm.finish_io(&mut crate::sleep::MaySleep::here());
     assert_eq!((m.vm.swap().free(), settled(m.vm)), (2048, before));
     m.vm.queues().check(true).unwrap();
@@ -168,7 +168,8 @@ fn a_program_that_allocates_no_faster_than_the_store_writes_is_hardly_ever_refus
     m.swap(8192, FaultPlan { delay: 2, window: 4, seed: 3, ..PROMPT });
     beside_daemons(&m, 1, || {
         let pages = 960;
-        // Several, since a space of this machine is small; all before memory is full, since it takes consecutive frames.
+        // Several, since a space of this machine is small; all before memory is full, since it takes consecutive
+        // frames.
         let spaces: Vec<_> = (0..5).map(|_| Space::new(m.vm).unwrap()).collect();
         for (n, space) in spaces.iter().enumerate() {
             anonymous(space, 0, pages);
@@ -226,7 +227,7 @@ fn a_domain_that_is_short_is_left_alone_while_another_is_not_and_each_gets_its_o
         })
         .collect();
     let mut pages = spaces.iter().flat_map(|s| (0..960).map(move |p| (s, p)));
-    // CPU 0 uses its own domain up, and goes on in the other.
+    // CPU 0 uses its own domain up, and continues in the other.
     while !low(0) {
         let (space, p) = pages.next().unwrap();
         store(space, page(p), 1);
