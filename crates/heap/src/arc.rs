@@ -13,13 +13,13 @@ use core::ops::Deref;
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicUsize, Ordering, fence};
 
-/// More references than there can be in memory: a count beyond it is a mistake that ends the program before it overflows.
+/// More references than fit into memory. A larger count is a bug and panics before it overflows.
 const MOST: usize = isize::MAX as usize;
 
-/// A count that says that nobody may look at it now: [`Arc::get_mut`] holds the weak one so while it looks at the other.
+/// A locked count: [`Arc::get_mut`] locks the weak count while it reads the strong one.
 const LOCKED: usize = usize::MAX;
 
-/// What is on the heap. The layout is fixed, so that a pointer to the value finds its counts.
+/// The allocation on the heap. The layout is fixed, so that a pointer to the value finds its counts.
 #[repr(C)]
 #[doc(hidden)]
 pub struct Inner<T: ?Sized> {
@@ -35,7 +35,8 @@ fn offset(value: Layout) -> usize {
     (counts.size() + value.align() - 1) & !(value.align() - 1)
 }
 
-/// What others did before they counted down comes before what follows. ThreadSanitizer knows no fences.
+/// Orders the accesses of other owners before their decrements ahead of the code that follows. ThreadSanitizer knows no
+/// fences.
 #[inline(always)]
 fn acquire(count: &AtomicUsize) {
     if cfg!(sanitized) {
@@ -53,14 +54,15 @@ pub struct Weak<T: ?Sized>(NonNull<Inner<T>>);
 
 // SAFETY: a reference gives shared access, and the last one drops the value: on any thread.
 unsafe impl<T: ?Sized + Sync + Send> Send for Arc<T> {}
-// SAFETY: a shared `Arc` can be cloned by any thread. So sharing needs what sending needs: shared access, and the drop of the value.
+// SAFETY: a shared `Arc` can be cloned by any thread. So sharing needs what sending needs: shared access, and the drop
+// of the value.
 unsafe impl<T: ?Sized + Sync + Send> Sync for Arc<T> {}
 // SAFETY: a weak reference becomes a strong one.
 unsafe impl<T: ?Sized + Sync + Send> Send for Weak<T> {}
 // SAFETY: a shared weak reference can be cloned and upgraded by any thread. So sharing needs what sending needs.
 unsafe impl<T: ?Sized + Sync + Send> Sync for Weak<T> {}
 
-/// Makes an [`Arc`] of a trait object (or a slice) of one of a type that can be that.
+/// Converts an [`Arc`] of a type into one of a trait object or a slice.
 ///
 /// ```
 /// use quire_heap::{Arc, unsize};
@@ -69,7 +71,7 @@ unsafe impl<T: ?Sized + Sync + Send> Sync for Weak<T> {}
 /// # Ok::<(), quire_heap::OutOfMemory>(())
 /// ```
 ///
-/// Nothing else can be made of it:
+/// No other conversion compiles:
 /// ```compile_fail
 /// use quire_heap::{Arc, unsize};
 /// let other: Arc<u64> = unsize!(Arc::try_new(7u8)?);
@@ -79,7 +81,8 @@ unsafe impl<T: ?Sized + Sync + Send> Sync for Weak<T> {}
 macro_rules! unsize {
     ($arc:expr) => {{
         let inner = $crate::into_inner($arc);
-        // SAFETY: the pointer is the one of the reference that was given up; unsizing adds what the type's size and methods are.
+        // SAFETY: the pointer is the one of the reference that was given up; unsizing adds what the type's size and
+        // methods are.
         unsafe { $crate::from_inner(inner, inner as *mut _) }
     }};
 }
@@ -103,7 +106,7 @@ pub unsafe fn from_inner<T, U: ?Sized>(inner: *mut Inner<T>, wide: *mut Inner<U>
 /// The memory of an [`Arc`] whose value comes later.
 pub struct Room<T>(NonNull<Inner<T>>);
 
-// SAFETY: a room owns memory without a value, and freeing memory asks for no thread.
+// SAFETY: a room owns memory without a value, and any thread may free that memory.
 unsafe impl<T> Send for Room<T> {}
 // SAFETY: a shared room has no method that does anything.
 unsafe impl<T> Sync for Room<T> {}
@@ -112,7 +115,7 @@ impl<T> Room<T> {
     /// Takes the memory.
     pub fn try_new() -> Result<Self, OutOfMemory> {
         let at = crate::allocate(Layout::new::<Inner<T>>())?.cast::<Inner<T>>();
-        // SAFETY: memory of that layout, which nobody else has.
+        // SAFETY: memory of that layout, which no other code has.
         unsafe {
             (&raw mut (*at.as_ptr()).strong).write(AtomicUsize::new(0));
             (&raw mut (*at.as_ptr()).weak).write(AtomicUsize::new(1));
@@ -123,7 +126,7 @@ impl<T> Room<T> {
     /// Puts the value in.
     pub fn fill(self, value: T) -> Arc<T> {
         let this = ManuallyDrop::new(self);
-        // SAFETY: the memory is this room's, and the value is written before anybody is given it.
+        // SAFETY: the memory belongs to this room, and the value is written before any reference to it exists.
         unsafe {
             (&raw mut (*this.0.as_ptr()).value).write(value);
             (*this.0.as_ptr()).strong.store(1, Ordering::Release);
@@ -145,13 +148,14 @@ impl<T> Arc<T> {
         Ok(Room::try_new()?.fill(value))
     }
 
-    /// Makes a value that knows its own reference: `make` is given one, which leads to the value once it is made.
+    /// Makes a value that has a weak reference to itself. `make` gets that reference, which can be upgraded once the
+    /// value is made.
     pub fn try_new_cyclic(make: impl FnOnce(&Weak<T>) -> T) -> Result<Self, OutOfMemory> {
         let room = ManuallyDrop::new(Room::<T>::try_new()?);
         // The weak reference that all strong ones will have together. Should `make` panic, it frees the memory.
         let itself = Weak(room.0);
         let value = make(&itself);
-        // SAFETY: the memory is there for as long as `itself` is, and nobody upgrades a reference whose count is nothing.
+        // SAFETY: the memory stays as long as `itself`, and a reference whose strong count is zero is never upgraded.
         unsafe {
             (&raw mut (*room.0.as_ptr()).value).write(value);
             (*room.0.as_ptr()).strong.store(1, Ordering::Release);
@@ -167,7 +171,7 @@ impl<T> Arc<T> {
             return None;
         }
         acquire(&this.inner().strong);
-        // SAFETY: it was the last reference, so nobody else uses the value; it is moved out once.
+        // SAFETY: it was the last reference, so no other thread uses the value; it is moved out once.
         let value = unsafe { ptr::read(&raw const (*this.0.as_ptr()).value) };
         drop(Weak(this.0));
         Some(value)
@@ -208,7 +212,7 @@ impl<T: Copy> Arc<[T]> {
         debug_assert_eq!(at, offset(values));
         let memory = crate::allocate(layout.pad_to_align())?;
         let inner = ptr::slice_from_raw_parts_mut(memory.as_ptr(), all.len()) as *mut Inner<[T]>;
-        // SAFETY: the memory has the layout of `Inner<[T]>` for this length, and nobody else has it.
+        // SAFETY: the memory has the layout of `Inner<[T]>` for this length, and no other code has it.
         unsafe {
             (&raw mut (*inner).strong).write(AtomicUsize::new(1));
             (&raw mut (*inner).weak).write(AtomicUsize::new(1));
@@ -221,7 +225,7 @@ impl<T: Copy> Arc<[T]> {
 impl<T: ?Sized> Arc<T> {
     #[inline]
     fn inner(&self) -> &Inner<T> {
-        // SAFETY: the memory is there while there is a reference.
+        // SAFETY: the memory stays while there is a reference.
         unsafe { self.0.as_ref() }
     }
 
@@ -252,7 +256,7 @@ impl<T: ?Sized> Arc<T> {
                 continue;
             }
             assert!(seen <= MOST, "too many weak references");
-            // Acquire: it comes after the release of who had it locked.
+            // Acquire: ordered after the release by the thread that had it locked.
             match weak.compare_exchange_weak(seen, seen + 1, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => return Weak(this.0),
                 Err(now) => seen = now,
@@ -263,9 +267,9 @@ impl<T: ?Sized> Arc<T> {
     /// The value alone, where there is no other reference of either kind.
     pub fn get_mut(this: &mut Self) -> Option<&mut T> {
         let inner = this.inner();
-        // While the weak count is locked nobody makes a weak reference of a strong one.
+        // While the weak count is locked no thread makes a weak reference of a strong one.
         inner.weak.compare_exchange(1, LOCKED, Ordering::Acquire, Ordering::Relaxed).ok()?;
-        // Acquire: after what other owners did before they let go.
+        // Acquire: ordered after all accesses of owners that have dropped their references.
         let alone = inner.strong.load(Ordering::Acquire) == 1;
         inner.weak.store(1, Ordering::Release);
         // SAFETY: this is the one reference, and it is borrowed for as long as the value is.
@@ -285,7 +289,7 @@ impl<T: ?Sized> Arc<T> {
 impl<T: ?Sized> Clone for Arc<T> {
     #[inline]
     fn clone(&self) -> Self {
-        // Relaxed: the new reference comes from one that is there.
+        // Relaxed: the new reference is made from an existing one.
         let before = self.inner().strong.fetch_add(1, Ordering::Relaxed);
         assert!(before <= MOST, "too many references");
         Arc(self.0, PhantomData)
@@ -295,7 +299,7 @@ impl<T: ?Sized> Clone for Arc<T> {
 impl<T: ?Sized> Drop for Arc<T> {
     #[inline]
     fn drop(&mut self) {
-        // Release: what this owner did comes before the value's end.
+        // Release: this owner's accesses come before the drop of the value.
         if self.inner().strong.fetch_sub(1, Ordering::Release) == 1 {
             acquire(&self.inner().strong);
             self.drop_value();
@@ -356,7 +360,7 @@ impl<T: ?Sized + Hash> Hash for Arc<T> {
 }
 
 impl<T> Weak<T> {
-    /// One that never had a value, and has no memory.
+    /// A reference that never had a value, and has no memory.
     pub const fn new() -> Self {
         Weak(NonNull::without_provenance(core::num::NonZeroUsize::MAX))
     }
@@ -389,7 +393,7 @@ impl<T: ?Sized> Weak<T> {
             assert!(n <= MOST, "too many references");
             (n != 0).then(|| n + 1)
         };
-        // Acquire: the value of `try_new_cyclic` is there once its count is.
+        // Acquire: the value of `try_new_cyclic` is written before its count.
         strong.fetch_update(Ordering::Acquire, Ordering::Relaxed, more).ok()?;
         Some(Arc(self.0, PhantomData))
     }
@@ -409,8 +413,8 @@ impl<T> Weak<T> {
     /// The weak reference that `raw` has.
     ///
     /// # Safety
-    /// `raw` came from [`Arc::into_raw`], and one weak reference to its memory is the caller's; or the result is never dropped,
-    /// and the memory stays for as long as it is used.
+    /// `raw` came from [`Arc::into_raw`], and one weak reference to its memory is the caller's; or the result is never
+    /// dropped, and the memory stays for as long as it is used.
     pub unsafe fn from_raw(raw: *const T) -> Self {
         // SAFETY: by this function's contract the counts lie before the value.
         let inner = unsafe { raw.byte_sub(mem::offset_of!(Inner<T>, value)) };
@@ -431,7 +435,8 @@ impl<T> Weak<T> {
 impl<T: ?Sized> Clone for Weak<T> {
     fn clone(&self) -> Self {
         if let Some((_, weak)) = self.counts() {
-            // Relaxed: the new one comes from one that is there. A weak reference exists, so the count is not locked.
+            // Relaxed: the new reference is made from an existing one. A weak reference exists, so the count is not
+            // locked.
             let before = weak.fetch_add(1, Ordering::Relaxed);
             assert!(before <= MOST, "too many weak references");
         }
@@ -445,8 +450,8 @@ impl<T: ?Sized> Drop for Weak<T> {
         // Release: uses of the memory come before its end.
         if weak.fetch_sub(1, Ordering::Release) == 1 {
             acquire(weak);
-            // SAFETY: the value is gone and nobody has a reference of either kind. The layout depends on the value's size alone,
-            // which is kept beside the pointer.
+            // SAFETY: the value is gone and no reference of either kind is left. The layout depends on the value's size
+            // alone, which is kept beside the pointer.
             unsafe {
                 let layout = Layout::for_value(&*(self.0.as_ptr() as *const Inner<ManuallyDrop<T>>));
                 crate::deallocate(self.0.cast(), layout);
@@ -468,7 +473,7 @@ mod tests {
     use core::cell::Cell;
     use std::string::{String, ToString};
 
-    /// Says when it is dropped.
+    /// Counts its drops.
     struct Told<'a>(&'a Cell<u32>);
 
     impl Drop for Told<'_> {
@@ -598,7 +603,7 @@ mod tests {
                         assert_eq!(weak.upgrade().unwrap().as_str(), "x");
                     }
                     drop(strong);
-                    // The last of all drops the value, another perhaps the memory.
+                    // The last owner drops the value; another may free the memory.
                     while weak.upgrade().is_some_and(|s| s.len() > 1) {}
                 });
             }

@@ -19,7 +19,7 @@ impl<T> Box<T> {
     /// Moves `value` to the heap. Where there is no memory, the value is dropped.
     pub fn try_new(value: T) -> Result<Self, OutOfMemory> {
         let at = crate::allocate(Layout::new::<T>())?.cast::<T>();
-        // SAFETY: memory of that layout, owned by nobody else.
+        // SAFETY: memory of that layout, which no other code owns.
         unsafe { at.write(value) };
         Ok(Box(at, PhantomData))
     }
@@ -42,10 +42,11 @@ impl<T: ?Sized> Box<T> {
         core::mem::ManuallyDrop::new(this).0.as_ptr()
     }
 
-    /// What [`into_raw`](Self::into_raw) gave.
+    /// Takes back a box from [`into_raw`](Self::into_raw).
     ///
     /// # Safety
-    /// `raw` came from [`into_raw`](Self::into_raw), of the same type or of one that it was unsized from, and the caller owns it.
+    /// `raw` came from [`into_raw`](Self::into_raw) of the same type, or was unsized from that pointer, and the caller
+    /// owns it.
     pub unsafe fn from_raw(raw: *mut T) -> Self {
         // SAFETY: `into_raw` gives no null.
         Box(unsafe { NonNull::new_unchecked(raw) }, PhantomData)
@@ -56,7 +57,7 @@ impl<T: ?Sized> Box<T> {
     where
         T: 'a,
     {
-        // SAFETY: nobody frees it any more, and the caller alone has the reference.
+        // SAFETY: the memory is never freed, and only the caller has the reference.
         unsafe { &mut *Self::into_raw(this) }
     }
 }

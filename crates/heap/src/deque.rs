@@ -1,4 +1,4 @@
-//! A queue with two ends, in a ring that grows only where it is said.
+//! A queue with two ends, in a ring that grows only in methods named so.
 
 use crate::OutOfMemory;
 use core::fmt;
@@ -118,8 +118,8 @@ impl<T> Deque<T> {
         if at >= self.len {
             return None;
         }
-        // SAFETY: an element of the queue is initialised. Each one behind it is moved to the place before its own, and the last
-        // place is outside of the queue then.
+        // SAFETY: an element of the queue is initialised. Each one behind it is moved to the place before its own, and
+        // the last place is outside of the queue then.
         unsafe {
             let taken = self.ring[self.place(at)].assume_init_read();
             for next in at + 1..self.len {
@@ -132,9 +132,10 @@ impl<T> Deque<T> {
         }
     }
 
-    /// Drops the elements that `keep` does not want.
+    /// Drops the elements for which `keep` returns false.
     pub fn retain(&mut self, mut keep: impl FnMut(&T) -> bool) {
-        // Each is taken from the front, and comes back to the end: nothing is lost where `keep` or a drop panics.
+        // Each is taken from the front and put back at the end, so no other element is lost where `keep` or a drop
+        // panics.
         for _ in 0..self.len {
             if let Some(value) = self.pop_front()
                 && keep(&value)
@@ -263,7 +264,7 @@ mod tests {
         ]
     }
 
-    /// Operations of a case. An interpreter takes seconds for as many as are looked at elsewhere.
+    /// Operations of a case. An interpreter takes seconds for the number used elsewhere.
     const MOST: usize = if cfg!(miri) { 12 } else { 300 };
 
     proptest! {

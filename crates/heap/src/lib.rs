@@ -1,12 +1,12 @@
 //! Containers in which every allocation can be refused.
 //!
 //! # The rule
-//! An operation that allocates returns [`OutOfMemory`] where there is no memory, and has then changed nothing. Operations
-//! that do not say so allocate nothing. No operation ends the program for want of memory.
+//! An operation that allocates returns [`OutOfMemory`] where there is no memory, and has then changed nothing.
+//! Operations that do not say so allocate nothing. No operation aborts the program for lack of memory.
 //!
 //! # Order
-//! A caller allocates first and publishes then. [`Room`], [`Spare`] and `try_reserve` take the memory of a step that
-//! comes later: behind a lock, or behind a point of no return.
+//! A caller allocates first and publishes then. [`Room`], [`Spare`] and `try_reserve` take the memory for a later step:
+//! under a lock, or after a point of no return.
 #![cfg_attr(not(any(test, feature = "refusal")), no_std)]
 #![deny(missing_docs)]
 
@@ -34,7 +34,7 @@ use core::alloc::Layout;
 use core::fmt;
 use core::ptr::NonNull;
 
-/// There is no memory for what was asked.
+/// There is no memory for the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfMemory;
 
@@ -46,7 +46,7 @@ impl fmt::Display for OutOfMemory {
 
 impl core::error::Error for OutOfMemory {}
 
-/// Text that grows as it is written has this one reason to fail.
+/// Writing growing text can fail only for lack of memory.
 impl From<fmt::Error> for OutOfMemory {
     fn from(_: fmt::Error) -> Self {
         OutOfMemory
@@ -74,12 +74,12 @@ pub fn allocate(layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
 /// As [`allocate`], and all zero.
 pub fn allocate_zeroed(layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
     let memory = allocate(layout)?;
-    // SAFETY: memory of that size, which nobody else has.
+    // SAFETY: memory of that size, which no other code has.
     unsafe { memory.write_bytes(0, layout.size()) };
     Ok(memory)
 }
 
-/// Gives back what [`allocate`] gave.
+/// Frees memory of [`allocate`].
 ///
 /// # Safety
 /// `memory` came from [`allocate`] with this layout, and is used no more.

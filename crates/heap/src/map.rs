@@ -22,7 +22,7 @@ intrusive_adapter!(Nodes<K, V> = UnsafeRef<Node<K, V>>: Node<K, V> { link => RBT
 /// The key of a node, as the tree compares it.
 struct KeyOf<'a, K>(&'a K);
 
-/// A key that is looked for; a type of its own, so that the tree's keys can be compared with all that they can be borrowed as.
+/// A searched key. A type of its own, so that the tree's keys can be compared with each of their borrowed forms.
 #[repr(transparent)]
 struct Sought<Q: ?Sized>(Q);
 
@@ -73,7 +73,7 @@ impl<'a, K: Ord + 'static, V: 'static> KeyAdapter<'a> for Nodes<K, V> {
 /// The memory of an entry that comes later.
 pub struct Spare<K, V>(NonNull<Node<K, V>>);
 
-// SAFETY: there is nothing in it yet.
+// SAFETY: the memory has no key and no value yet.
 unsafe impl<K, V> Send for Spare<K, V> {}
 
 impl<K, V> Spare<K, V> {
@@ -94,10 +94,10 @@ impl<K, V> Spare<K, V> {
         }
     }
 
-    /// What was in a node that is in no tree any more, and its memory.
+    /// The content and the memory of a node that was removed from its tree.
     fn emptied(node: UnsafeRef<Node<K, V>>) -> (Self, K, V) {
         let at = UnsafeRef::into_raw(node);
-        // SAFETY: `fill` made it, and the tree has let go of it: it is the caller's alone, and moved out of once.
+        // SAFETY: `fill` made it, and the tree has released it: only the caller has it, and it is moved out once.
         unsafe {
             let Node { key, value, .. } = at.read();
             (Spare(NonNull::new_unchecked(at)), key, value)
@@ -120,7 +120,7 @@ pub struct Map<K, V> {
 
 // SAFETY: the map owns its keys and values.
 unsafe impl<K: Send, V: Send> Send for Map<K, V> {}
-// SAFETY: a shared map gives shared references alone.
+// SAFETY: a shared map gives shared references only.
 unsafe impl<K: Sync, V: Sync> Sync for Map<K, V> {}
 
 impl<K, V> Map<K, V> {
@@ -182,7 +182,8 @@ impl<K: Ord + 'static, V: 'static> Map<K, V> {
         K: Borrow<Q>,
     {
         let node = self.tree.find_mut(Sought::new(key)).get_ptr()?;
-        // SAFETY: a node of the tree, which is borrowed for as long as the value is. The tree looks at its link and key alone.
+        // SAFETY: a node of the tree, which is borrowed for as long as the value is. The tree reads only its link and
+        // key.
         Some(unsafe { &mut (*node.as_ptr()).value })
     }
 
@@ -198,7 +199,7 @@ impl<K: Ord + 'static, V: 'static> Map<K, V> {
     pub fn insert(&mut self, memory: Spare<K, V>, key: K, value: V) -> Option<V> {
         match self.tree.entry(Sought::new(&key)) {
             Entry::Occupied(at) => {
-                // SAFETY: a node of the tree, which is borrowed. The tree looks at its link and key alone.
+                // SAFETY: a node of the tree, which is borrowed. The tree reads only its link and key.
                 let there = at.as_cursor().get_ptr().map(|node| unsafe { &mut (*node.as_ptr()).value })?;
                 Some(core::mem::replace(there, value))
             }
@@ -215,7 +216,7 @@ impl<K: Ord + 'static, V: 'static> Map<K, V> {
         Ok(self.insert(Spare::try_new()?, key, value))
     }
 
-    /// Takes the entry of `key` out, with its memory: another one can be made of it.
+    /// Takes the entry of `key` out, with its memory, which another entry may use.
     pub fn take<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<(Spare<K, V>, K, V)>
     where
         K: Borrow<Q>,
@@ -280,7 +281,7 @@ mod tests {
     use std::collections::BTreeMap;
     use std::string::{String, ToString};
 
-    /// Operations of a case. An interpreter takes seconds for as many as are looked at elsewhere.
+    /// Operations of a case. An interpreter takes seconds for the number used elsewhere.
     const MOST: usize = if cfg!(miri) { 12 } else { 300 };
 
     proptest! {

@@ -1,24 +1,24 @@
-//! An allocator for tests: it refuses one request of a thread, or all from one on.
+//! An allocator for tests that refuses one request of a thread, or all from some request on.
 //!
-//! A test program of a crate that uses this one gets it as its global allocator. What a thread does outside of [`at`] and
-//! [`allocations`] is never refused, unless the thread has a judge ([`set_judge`]).
+//! A test program of a crate that uses this one gets it as its global allocator. Requests outside of [`at`] and
+//! [`allocations`] are never refused, unless the thread has a judge ([`set_judge`]).
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::ptr;
 
-/// Numbers a thread's requests, and refuses the one that is asked for.
+/// Numbers a thread's requests, and refuses a chosen one.
 pub struct Refusing;
 
 #[global_allocator]
 static ALLOCATOR: Refusing = Refusing;
 
 std::thread_local! {
-    /// Requests since counting began; `None` while nothing is counted.
+    /// Requests since counting began; `None` while none are counted.
     static COUNTED: Cell<Option<u64>> = const { Cell::new(None) };
     /// The number of the request that is refused; 0 for none.
     static REFUSED: Cell<u64> = const { Cell::new(0) };
-    /// Decides about each request besides.
+    /// Also decides about each request.
     static JUDGE: Cell<Option<fn() -> bool>> = const { Cell::new(None) };
 }
 
@@ -34,13 +34,13 @@ fn is_refused() -> bool {
         counted.set(Some(n));
         Some(n)
     };
-    // A thread that ends has no counters any more, and is refused nothing.
+    // An ending thread has no counters any more, and no request of it is refused.
     let number = COUNTED.try_with(count).ok().flatten();
     let judge = JUDGE.try_with(Cell::get).ok().flatten();
     number.is_some_and(|n| REFUSED.try_with(Cell::get) == Ok(n)) || judge.is_some_and(|refuses| refuses())
 }
 
-// SAFETY: all memory is the system's; a refusal is null, as the trait wants it.
+// SAFETY: all memory comes from the system allocator; a refusal is null, as the trait requires.
 unsafe impl GlobalAlloc for Refusing {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller of the allocator vouches for a layout that has a size, and it is passed on.
@@ -63,7 +63,7 @@ unsafe impl GlobalAlloc for Refusing {
     }
 }
 
-/// Ends the counting also where a test panics within it.
+/// Ends the counting, also where a test panics.
 struct Counting;
 
 impl Drop for Counting {
@@ -73,7 +73,7 @@ impl Drop for Counting {
     }
 }
 
-/// Runs `f` while this thread's `n`-th request is refused, and says what it returned and how many requests it made.
+/// Runs `f` while this thread's `n`-th request is refused; returns its result and its number of requests.
 pub fn at<R>(n: u64, f: impl FnOnce() -> R) -> (R, u64) {
     assert_eq!(COUNTED.get(), None, "one count at a time");
     let _ends = Counting;
@@ -83,16 +83,17 @@ pub fn at<R>(n: u64, f: impl FnOnce() -> R) -> (R, u64) {
     (result, COUNTED.get().unwrap_or_default())
 }
 
-/// How many requests of memory `f` makes.
+/// The number of allocation requests of `f`.
 pub fn allocations(f: impl FnOnce()) -> u64 {
     at(0, f).1
 }
 
-/// Runs `f` with its first request refused, then with its second, and so on until none is refused any more. `f` gets the number
-/// of the refused request and says whether it came through. Returns the number of runs in which a request was refused.
+/// Runs `f` with its first request refused, then with its second, and so on until none is refused any more. `f` gets
+/// the number of the refused request and returns whether it succeeded. Returns the number of runs in which a request
+/// was refused.
 ///
 /// # Panics
-/// Where `f` comes through although a request was refused and `may_do_without` is not set, or does not although none was.
+/// Where `f` succeeds although a request was refused and `may_do_without` is not set, or fails although none was.
 pub fn refused_each(may_do_without: bool, mut f: impl FnMut(u64) -> bool) -> u64 {
     for n in 1.. {
         let (through, made) = at(n, || f(n));

@@ -1,9 +1,9 @@
-//! Text that is written to memory that grows.
+//! Formatting into growing memory.
 
 use crate::{OutOfMemory, Vec};
 use core::fmt::{self, Write};
 
-/// What `format!` gives, as bytes.
+/// The result of `format!`, as bytes.
 ///
 /// ```
 /// let text = quire_heap::try_format(format_args!("pipe:[{}]", 7))?;

@@ -1,4 +1,4 @@
-//! A vector that grows only where it is said.
+//! A vector that grows only in methods named so.
 
 use crate::OutOfMemory;
 use core::fmt;
@@ -22,7 +22,7 @@ impl<T> Vec<T> {
         Ok(new)
     }
 
-    /// What the iterator gives.
+    /// A vector of the iterator's elements.
     pub fn try_from_iter(all: impl IntoIterator<Item = T>) -> Result<Self, OutOfMemory> {
         let mut new = Self::new();
         new.try_extend(all)?;
@@ -81,7 +81,7 @@ impl<T> Vec<T> {
         self.0[at..].rotate_right(1);
     }
 
-    /// Adds what the iterator gives. Where memory ends, what was added until then stays.
+    /// Adds the iterator's elements. Where memory runs out, the elements added so far stay.
     pub fn try_extend(&mut self, all: impl IntoIterator<Item = T>) -> Result<(), OutOfMemory> {
         let all = all.into_iter();
         self.try_reserve(all.size_hint().0)?;
@@ -133,7 +133,7 @@ impl<T> Vec<T> {
         self.0.drain(range)
     }
 
-    /// Drops the elements that `keep` does not want.
+    /// Drops the elements for which `keep` returns false.
     pub fn retain(&mut self, keep: impl FnMut(&T) -> bool) {
         self.0.retain(keep);
     }
@@ -143,7 +143,7 @@ impl<T> Vec<T> {
         self.0.retain_mut(keep);
     }
 
-    /// Says that there are `len` elements.
+    /// Sets the length to `len`.
     ///
     /// # Safety
     /// `len` is within the capacity, and all elements before it were written.
@@ -185,7 +185,7 @@ impl<T: Copy> Vec<T> {
         unsafe { self.0.set_len(len + all.len()) };
     }
 
-    /// Brings the length to `len`; what is new has this value.
+    /// Changes the length to `len`; new elements have this value.
     pub fn try_resize(&mut self, len: usize, value: T) -> Result<(), OutOfMemory> {
         self.try_reserve(len.saturating_sub(self.0.len()))?;
         self.resize_reserved(len, value);
@@ -242,7 +242,7 @@ impl<T: fmt::Debug> fmt::Debug for Vec<T> {
     }
 }
 
-/// Fails where there is no memory; what was written of the piece then stays.
+/// Fails where there is no memory; the part of the piece that was written stays.
 impl fmt::Write for Vec<u8> {
     fn write_str(&mut self, s: &str) -> fmt::Result {
         self.try_extend_from_slice(s.as_bytes()).map_err(|OutOfMemory| fmt::Error)

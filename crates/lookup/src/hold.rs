@@ -1,16 +1,17 @@
-//! A value that many CPUs hold and let go of at the same time, without a count that all of them write.
+//! A value that many CPUs hold and release at the same time, without a count that all of them write.
 //!
 //! # The rule
-//! A crowd counts its holds in shards, one for each few CPUs. Who holds counts one more in the shard of its CPU, who lets go
-//! one less in the shard of the CPU that it is on then; only their sum means something, and nobody asks for it while the
-//! crowd is open. The crowd has one reference to the value for all of them.
+//! A crowd counts its holds in shards, one for each few CPUs. A holder adds one in the shard of its CPU, and subtracts
+//! one in the shard of the CPU that it releases on. Only the sum of the shards has a meaning, and no CPU reads it while
+//! the crowd is open. The crowd has one reference to the value for all holds.
 //!
-//! Closing it makes one count out of the shards: each is swapped for a number so small that no count is, and what was there is
-//! summed up. From then on nobody holds any more (a lookup goes on where it began), and who lets go finds its shard closed and
-//! counts in the sum. Until all shards are in it the sum is too large by more than all holds there can be: so it comes to nothing
-//! exactly when the last hold is gone, and whoever brings it there gives the value's reference up.
+//! Closing makes one count of the shards. Each is swapped for a number below all real counts, and the old counts are
+//! summed up. From then on no CPU can take a hold (a lookup starts over). A CPU that releases a hold finds its shard
+//! closed and subtracts from the sum. Until all shards are closed, the sum is too large by more than the greatest
+//! number of holds. So it reaches zero exactly when the last hold is released, and the CPU that lowers it to zero drops
+//! the value's reference.
 //!
-//! The crowd's own memory goes with the last hold and with its maker, whichever is later.
+//! The crowd's own memory is freed once both the last hold and the maker have dropped it.
 
 use crate::mutant::{Mutant, mutant};
 use core::cell::UnsafeCell;
@@ -27,8 +28,8 @@ const SHARDS: usize = 16;
 #[cfg(any(loom, shuttle))]
 const SHARDS: usize = 2;
 
-/// What a closed shard says, and what the sum is too large by until all are closed: more than there can be holds or changes of
-/// a shard that is closed.
+/// The value of a closed shard, and the excess of the sum until all are closed. It is larger than any number of holds
+/// or of changes of a closed shard.
 const CLOSED: i64 = i64::MIN / 2;
 
 /// A signed count on a line of its own.
@@ -40,7 +41,7 @@ impl Shard {
         Shard(AtomicU64::new(count as u64))
     }
 
-    /// Returns what it was before.
+    /// Adds `n`; returns the value before.
     fn add(&self, n: i64, order: Ordering) -> i64 {
         self.0.fetch_add(n as u64, order) as i64
     }
@@ -48,9 +49,9 @@ impl Shard {
 
 /// The holds of one value; see the module.
 pub(crate) struct Crowd<V> {
-    /// The reference of all holds. Taken out by who brings the sum to nothing.
+    /// The reference of all holds. Taken out by the CPU that lowers the sum to zero.
     value: UnsafeCell<ManuallyDrop<Arc<V>>>,
-    /// Those who need this memory: the maker, and all holds together.
+    /// References to this memory: one of the maker, one of all holds together.
     needed: AtomicU32,
     shards: [Shard; SHARDS],
     /// The holds, once all shards are closed.
@@ -58,7 +59,7 @@ pub(crate) struct Crowd<V> {
 }
 
 impl<V> Crowd<V> {
-    /// A crowd that nobody is in yet; `None` where there is no memory. Its maker gives it up by [`leave`](Self::leave).
+    /// A crowd without holds; `None` where there is no memory. Its maker drops its reference by [`leave`](Self::leave).
     pub(crate) fn new(value: &Arc<V>) -> Option<NonNull<Self>> {
         // Before the value is counted: a refusal must leave its count as it was.
         let memory = Box::into_raw(Box::try_new(MaybeUninit::<Self>::uninit()).ok()?).cast::<Self>();
@@ -87,7 +88,7 @@ impl<V> Crowd<V> {
         if is_closed(crowd.shard().add(1, Ordering::Relaxed)) && !mutant(Mutant::HoldOfClosed) {
             return None;
         }
-        // SAFETY: the hold counts, so the value is there.
+        // SAFETY: the hold counts, so the value is alive.
         let value = unsafe { core::ptr::read(crowd.value.get()) };
         Some(Hold { value, crowd: Some(this) })
     }
@@ -100,19 +101,19 @@ impl<V> Crowd<V> {
         // SAFETY: the memory stays while there are holds.
         let crowd = unsafe { this.as_ref() };
         if is_closed(crowd.shard().add(-1, Ordering::Release)) && !mutant(Mutant::LetGoUncounted) {
-            // SAFETY: the hold that the caller gives up keeps the crowd's memory until it is added to the sum.
+            // SAFETY: the hold that the caller releases keeps the crowd's memory until it is added to the sum.
             unsafe { Self::add_up(this, -1) };
         }
     }
 
-    /// Nobody may hold any more.
+    /// Ends the taking of holds.
     ///
     /// # Safety
     /// `this` is a crowd; it is closed once, by its maker, who has not left it.
     pub(crate) unsafe fn close(this: NonNull<Self>) {
         // SAFETY: the maker has not left the crowd, so its memory stays during the call.
         let crowd = unsafe { this.as_ref() };
-        // Acquire: what a holder did, who let go before this, is over.
+        // Acquire: all accesses of holders that released before this are over.
         let counted = |shard: &Shard| shard.0.swap(CLOSED as u64, Ordering::AcqRel) as i64;
         let holds = CLOSED + crowd.shards.iter().map(counted).sum::<i64>();
         // SAFETY: the maker has not left, so the memory stays, and its part is added once.
@@ -125,7 +126,7 @@ impl<V> Crowd<V> {
         // SAFETY: a hold or the maker's part is the caller's, and either keeps the crowd's memory.
         let crowd = unsafe { this.as_ref() };
         if crowd.sum.add(holds, Ordering::AcqRel) + holds == 0 {
-            // SAFETY: it comes to nothing once, when nobody holds and nobody can hold any more.
+            // SAFETY: the sum reaches zero once, when there is no hold and no CPU can take one any more.
             unsafe {
                 drop(ManuallyDrop::take(&mut *crowd.value.get()));
                 Self::leave(this);
@@ -133,14 +134,14 @@ impl<V> Crowd<V> {
         }
     }
 
-    /// The memory is not needed any more, on the part of the maker or of all holds.
+    /// Drops the reference to the memory of the maker or of all holds.
     ///
     /// # Safety
     /// Called once for either.
     pub(crate) unsafe fn leave(this: NonNull<Self>) {
         // SAFETY: by this function's contract the memory was needed until now.
         if unsafe { this.as_ref() }.needed.fetch_sub(1, Ordering::AcqRel) == 1 {
-            // SAFETY: made by `new` of a box; nobody else has it any more.
+            // SAFETY: made by `new` of a box; no other reference is left.
             drop(unsafe { Box::from_raw(this.as_ptr()) });
         }
     }
@@ -150,10 +151,10 @@ fn is_closed(counted: i64) -> bool {
     counted < CLOSED / 2
 }
 
-/// A value that is held: it stays until this is dropped.
+/// A held value: it stays until this is dropped.
 pub struct Hold<V> {
     value: ManuallyDrop<Arc<V>>,
-    /// Where it is counted; else by the value's own count.
+    /// The crowd that counts it; else the value's own count does.
     crowd: Option<NonNull<Crowd<V>>>,
 }
 
@@ -192,7 +193,7 @@ impl<V> Deref for Hold<V> {
 impl<V> Drop for Hold<V> {
     fn drop(&mut self) {
         match self.crowd {
-            // SAFETY: the hold is given up once, and not used again.
+            // SAFETY: the hold is released once, and not used again.
             Some(crowd) => unsafe { Crowd::part(crowd) },
             // SAFETY: the reference is this handle's, which is not used again.
             None => unsafe { ManuallyDrop::drop(&mut self.value) },

@@ -50,7 +50,8 @@ impl Drop for Named {
     }
 }
 
-/// A thread looks a name up while another one gives it a new value, and adds a second name, which makes the table longer.
+/// A thread looks a name up while another one gives it a new value, and adds a second name, which makes the table
+/// longer.
 fn name_against_change(stays: bool) {
     let domain = Arc::new(Domain::new(PerCpu::leaked(2, |_| Slot::new())));
     let names = Arc::new(Names::new(Rank::FILE));
@@ -85,7 +86,7 @@ protocol! {
     NameValueFreed: "the memory of a value goes under a lookup";
 }
 
-/// A value that CPUs have looked up in turn is held by two, of whom one looks it up while its name is taken out.
+/// Two CPUs that have looked a value up in turn hold it. One of them looks it up while its name is taken out.
 fn hold_against_close() {
     let domain = Arc::new(Domain::new(PerCpu::leaked(2, |_| Slot::new())));
     let names = Arc::new(Names::new(Rank::FILE));
@@ -113,7 +114,7 @@ fn hold_against_close() {
 
 protocol! {
     a_crowd_that_is_closed_gives_its_value_up_with_the_last_hold = hold_against_close, Some(2);
-    // It goes too soon, or never.
+    // The value is freed too early, or never.
     HoldOfClosed: "hold";
     LetGoUncounted: "what nobody holds stays";
 }

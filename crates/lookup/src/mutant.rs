@@ -5,15 +5,15 @@ quire_sync::mutants! {
     pub enum Mutant {
         /// Holds: a lookup that comes after the crowd was closed holds all the same.
         HoldOfClosed,
-        /// Holds: a holder that lets go after the crowd was closed is not counted in the sum.
+        /// Holds: a hold that is released after the crowd was closed is not subtracted from the sum.
         LetGoUncounted,
-        /// Names: a lookup that finds a value on its way out does not look what has taken its place.
+        /// Names: a lookup that finds a dying value does not check for its replacement.
         NameReadOnce,
-        /// Names: what was taken out does not wait for lookups.
+        /// Names: a removed name does not wait for lookups.
         NameValueFreed,
-        /// Slots: a lookup that finds a value on its way out does not look what has taken its place.
+        /// Slots: a lookup that finds a dying value does not check for its replacement.
         SlotReadOnce,
-        /// Slots: the memory of a value that was taken out does not wait for lookups.
+        /// Slots: the memory of a removed value does not wait for lookups.
         SlotValueFreed,
     }
 }

@@ -1,17 +1,18 @@
-//! Counted values by name, found without a lock: what a directory is made of.
+//! Counted values by name, found without a lock. Directories use it.
 //!
 //! # The rule
-//! Names are in chains by hash. Whoever adds or takes one holds the lock; a lookup takes none: pinned in an
-//! [epoch](quire_sync::epoch), it follows the chain. A name that was taken out is followed on by who has come to it before, and
-//! freed when they are gone; when there are too many for the chains, all are copied to longer tables, and the old ones are
-//! left as they were.
+//! Names are in chains by hash. A CPU that adds or removes a name holds the lock. A lookup takes no lock: pinned in an
+//! [epoch](quire_sync::epoch), it follows the chain. Lookups that have reached a removed name still follow its link,
+//! and it is freed when they are done. When there are too many names for the chains, all are copied to a longer table,
+//! and the old table stays unchanged.
 //!
-//! A value that *stays* outlives its removal until nobody is pinned who may have found it, and so it can be used without being
-//! counted ([`Found::Kept`]). Of any other only the memory does: it is counted, unless its count has come to zero. Then
-//! something may have taken its place, and the lookup goes on under the lock.
+//! A value that *stays* outlives its removal until all lookups that may have found it have unpinned. So it can be used
+//! without being counted ([`Found::Kept`]). Of other values only the memory stays: the lookup counts the value, unless
+//! its count is already zero. Then another value may have replaced it, and the lookup continues under the lock.
 //!
-//! Where CPUs take turns at looking a name up, its value gets a [crowd](crate::hold): from then on lookups hold it there, and
-//! share no count. The crowd is closed when the name is taken out, so that the value goes as soon as nobody has it.
+//! Where CPUs take turns at looking a name up, its value gets a [crowd](crate::hold). From then on lookups hold it
+//! there, and share no count. The crowd is closed when the name is removed, so that the value is freed with its last
+//! holder.
 
 use crate::hold::{Crowd, Hold};
 use crate::mutant::{Mutant, mutant};
@@ -28,7 +29,8 @@ use quire_sync::hooks::current_cpu;
 use quire_sync::rank::Rank;
 use quire_sync::spin::SpinLock;
 
-/// Chains of the first table. Each has a line of its own, so that a name that comes or goes leaves most others alone.
+/// Chains of the first table. Each has a line of its own, so that adding or removing a name leaves most others' lines
+/// alone.
 #[cfg(not(any(loom, shuttle)))]
 const FIRST: usize = 8;
 #[cfg(any(loom, shuttle))]
@@ -39,15 +41,15 @@ const IN_CHAIN: usize = 2;
 #[cfg(any(loom, shuttle))]
 const IN_CHAIN: usize = 1;
 
-/// What a turn counts for: a CPU that looks a name up three times before another does so is in nobody's way.
+/// Weight of a turn. A CPU that looks a name up three times before another CPU does counts as no contention.
 const TURN: u32 = 4;
-/// A value gets a crowd where CPUs have taken turns so often of late.
+/// Recent turns of CPUs after which a value gets a crowd.
 #[cfg(not(any(loom, shuttle)))]
 const TURNS: u32 = 16;
 #[cfg(any(loom, shuttle))]
 const TURNS: u32 = 1;
 
-/// One name. Lines of its own: others' names come and go beside it.
+/// One name, on lines of its own, because names beside it are added and removed.
 #[repr(C, align(64))]
 struct Node<V> {
     /// Must be first: the epoch hands it back.
@@ -55,7 +57,7 @@ struct Node<V> {
     next: AtomicPtr<Node<V>>,
     hash: u32,
     stays: bool,
-    /// The CPU that looked it up last, and whether it was the same one of late: hints, of names whose values are counted.
+    /// The CPU that looked it up last, and its recent turns: hints, for names whose values are counted.
     last: AtomicU32,
     turns: AtomicU32,
     name: Arc<[u8]>,
@@ -63,7 +65,8 @@ struct Node<V> {
     value: *const V,
     /// Null until the value gets one, under the lock.
     crowd: AtomicPtr<Crowd<V>>,
-    /// What is left of the value then. Written once, by who takes the name out; read by who frees the node.
+    /// The rest of the value after the removal. Written once, by the CPU that removes the name; read when the node is
+    /// freed.
     left: UnsafeCell<Left<V>>,
 }
 
@@ -78,12 +81,12 @@ enum Left<V> {
 #[repr(align(64))]
 struct Chain<V>(AtomicPtr<Node<V>>);
 
-/// All chains. Replaced where there are too few.
+/// All chains. Replaced when there are too few.
 #[repr(C, align(64))]
 struct Table<V> {
     /// Must be first: the epoch hands it back.
     retired: Retired,
-    /// A power of two of them.
+    /// Their number is a power of two.
     chains: Vec<Chain<V>>,
 }
 
@@ -93,14 +96,15 @@ impl<V> Table<V> {
         Box::try_new(Table { retired: Retired::new(), chains })
     }
 
-    /// Frees a table and its nodes; what they lead to is left alone.
+    /// Frees a table and its nodes, but not the values.
     ///
     /// # Safety
-    /// Nobody else has the table or one of its nodes.
+    /// No other thread has the table or one of its nodes.
     unsafe fn free(this: Box<Self>) {
-        // SAFETY: the caller has the table alone, as `nodes` asks.
+        // SAFETY: the caller has the table alone, as `nodes` requires.
         for node in unsafe { this.nodes() } {
-            // SAFETY: by this function's contract no other thread has the node, and the iterator has read its link already.
+            // SAFETY: by this function's contract no other thread has the node, and the iterator has read its link
+            // already.
             drop(unsafe { Box::from_raw(node) });
         }
     }
@@ -142,17 +146,17 @@ impl<V> Table<V> {
     }
 }
 
-/// The memory of one name more: what [`Names::put`] needs, so that it cannot fail.
+/// The memory of one more name, so that [`Names::put`] cannot fail.
 pub struct Spare<V> {
     node: Box<MaybeUninit<Node<V>>>,
-    /// Where there was none yet.
+    /// The first table, where there was none yet.
     table: Option<Box<Table<V>>>,
 }
 
-/// What the lock guards, besides the chains.
+/// Guarded by the lock, as the chains are.
 struct Count {
     names: usize,
-    /// Without memory for longer tables they are not tried again before there are so many.
+    /// After a failed allocation of a longer table the next try waits for so many names.
     wait_for: usize,
 }
 
@@ -163,7 +167,8 @@ pub struct Names<V> {
     changes: SpinLock<Count>,
 }
 
-// SAFETY: values are given to whoever looks, and dropped by whoever takes them out: they are shared and sent between threads.
+// SAFETY: lookups on any thread get references to values, and a removing thread drops them, so `V` is `Send` and
+// `Sync`.
 unsafe impl<V: Send + Sync> Send for Names<V> {}
 // SAFETY: a shared map gives references to values and drops them under its lock, for which `V` is `Send` and `Sync`.
 unsafe impl<V: Send + Sync> Sync for Names<V> {}
@@ -178,7 +183,7 @@ impl<V> Deref for Kept<'_, V> {
     }
 }
 
-/// What a name leads to.
+/// The result of a lookup.
 pub enum Found<'p, V> {
     /// A value that stays.
     Kept(Kept<'p, V>),
@@ -195,7 +200,7 @@ impl<V> Found<'_, V> {
         }
     }
 
-    /// The value, to be used for as long as it takes.
+    /// The value, for use without a time limit.
     pub fn held(self) -> Hold<V> {
         match self {
             Found::Kept(kept) => Arc::clone(&kept).into(),
@@ -226,7 +231,7 @@ fn same(one: &[u8], other: &[u8]) -> bool {
     if one.len() != other.len() {
         return false;
     }
-    // What is left over after whole words is looked at with the bytes before it.
+    // The last bytes are compared as a whole word that overlaps the one before.
     if let (Some(end), Some(other_end)) = (one.last_chunk::<8>(), other.last_chunk()) {
         return end == other_end && iter::zip(one.as_chunks::<8>().0, other.as_chunks().0).all(|(a, b)| a == b);
     }
@@ -242,12 +247,12 @@ impl<V: Send + Sync + 'static> Names<V> {
         Names { table: AtomicPtr::new(ptr::null_mut()), changes: SpinLock::new(rank, Count { names: 0, wait_for: 0 }) }
     }
 
-    /// What `name` leads to.
+    /// The value of `name`.
     pub fn get<'p>(&self, name: &[u8], pin: &'p Pinned<'_>) -> Option<Found<'p, V>> {
         let hash = hash(name);
         let node = self.node(name, hash, pin)?;
         if node.stays {
-            // SAFETY: the map's reference, or the one that is left where the name was taken out: it goes after the pin.
+            // SAFETY: the map's reference, or the rest that a removal leaves: it is dropped only after the pin.
             let value = ManuallyDrop::new(unsafe { Arc::from_raw(node.value) });
             return Some(Found::Kept(Kept(value, PhantomData)));
         }
@@ -255,7 +260,8 @@ impl<V: Send + Sync + 'static> Names<V> {
             self.make_crowd(name, hash, pin);
         }
         if let Some(crowd) = NonNull::new(node.crowd.load(Ordering::Acquire)) {
-            // SAFETY: who made it leaves it when nobody is pinned who may have come to the node.
+            // SAFETY: the crowd's maker drops its reference only when all lookups that may have reached the node have
+            // unpinned.
             return match unsafe { Crowd::join(crowd) } {
                 Some(held) => Some(Found::Counted(held)),
                 None => self.get_locked(name, hash, pin),
@@ -263,8 +269,8 @@ impl<V: Send + Sync + 'static> Names<V> {
         }
         #[cfg(any(loom, shuttle))]
         crate::slots::checked::about_to_count(node.value.cast_mut(), || _ = self.table.load(Ordering::Relaxed));
-        // SAFETY: the pointer of a counted value, whose memory stays while somebody is pinned who came to the node. The handle
-        // stands for no weak reference of its own, and is never dropped.
+        // SAFETY: the pointer of a counted value, whose memory stays while a lookup that reached the node is pinned.
+        // The handle stands for no weak reference of its own, and is never dropped.
         let value = ManuallyDrop::new(unsafe { Weak::from_raw(node.value) }).upgrade();
         match value {
             Some(value) => Some(Found::Counted(value.into())),
@@ -273,7 +279,7 @@ impl<V: Send + Sync + 'static> Names<V> {
         }
     }
 
-    /// As [`get`](Self::get), where what was found is on its way out.
+    /// As [`get`](Self::get), where the found value is dying.
     #[cold]
     fn get_locked<'p>(&self, name: &[u8], hash: u32, pin: &'p Pinned<'_>) -> Option<Found<'p, V>> {
         let _locked = self.changes.lock();
@@ -285,7 +291,7 @@ impl<V: Send + Sync + 'static> Names<V> {
         }
     }
 
-    /// Gives the value of `name` a crowd. Without memory it goes on as it was.
+    /// Gives the value of `name` a crowd. Without memory it stays counted.
     #[cold]
     fn make_crowd(&self, name: &[u8], hash: u32, pin: &Pinned<'_>) {
         let _locked = self.changes.lock();
@@ -302,7 +308,7 @@ impl<V: Send + Sync + 'static> Names<V> {
     }
 
     fn node<'p>(&self, name: &[u8], hash: u32, _pin: &'p Pinned<'_>) -> Option<&'p Node<V>> {
-        // SAFETY: tables and nodes are freed when nobody is pinned who may have come to them.
+        // SAFETY: tables and nodes are freed only when all lookups that may have reached them have unpinned.
         unsafe {
             let mut at = self.table.load(Ordering::Acquire).as_ref()?.chain(hash).load(Ordering::Acquire);
             while let Some(node) = at.as_ref() {
@@ -315,15 +321,15 @@ impl<V: Send + Sync + 'static> Names<V> {
         None
     }
 
-    /// Takes the memory of one name more.
+    /// Takes the memory of one more name.
     pub fn spare(&self) -> Result<Spare<V>, OutOfMemory> {
         let first = self.table.load(Ordering::Relaxed).is_null();
         let table = if first { Some(Table::new(FIRST)?) } else { None };
         Ok(Spare { node: Box::try_new(MaybeUninit::uninit())?, table })
     }
 
-    /// Gives `name` a value, and returns the one that it had. One that stays is used without being counted; whether it does, must
-    /// not change. What readers may still be at is given up to the pile. `spare` is of these names.
+    /// Gives `name` a value, and returns its old one. A value that stays is used without being counted; whether a value
+    /// stays must not change. Nodes that readers may still use go to the pile. `spare` belongs to this map.
     pub fn put(
         &self,
         spare: Spare<V>,
@@ -354,7 +360,7 @@ impl<V: Send + Sync + 'static> Names<V> {
         (!old.is_null()).then(|| unsafe { give_up(old, given_up) })
     }
 
-    /// Takes `name` out. What readers may still be at is given up to the pile.
+    /// Removes `name`. Nodes that readers may still use go to the pile.
     pub fn take(&self, name: &[u8], given_up: &mut Pile<'_>) -> Option<Arc<V>> {
         let mut count = self.changes.lock();
         // SAFETY: tables are replaced under the lock.
@@ -369,8 +375,8 @@ impl<V: Send + Sync + 'static> Names<V> {
         Some(unsafe { give_up(old, given_up) })
     }
 
-    /// A table for one name more, with a longer one where there is memory for it. `first` is the table where there is
-    /// none yet. The caller holds the lock.
+    /// A table for one more name, a longer one where needed and there is memory for it. `first` is the table where
+    /// there is none yet. The caller holds the lock.
     fn room(&self, count: &mut Count, first: Option<Box<Table<V>>>, given_up: &mut Pile<'_>) -> &Table<V> {
         let old = self.table.load(Ordering::Relaxed);
         // SAFETY: tables are replaced under the lock.
@@ -379,7 +385,7 @@ impl<V: Send + Sync + 'static> Names<V> {
             (Some(there), _) if count.names < (there.chains.len() * IN_CHAIN).max(count.wait_for) => return there,
             (Some(there), _) => match self.longer(there) {
                 Ok(new) => new,
-                // Chains get longer than they should. A copy that is given up costs as much as one that is not.
+                // Chains get longer than they should. A failed copy costs as much as a complete one.
                 Err(OutOfMemory) => {
                     count.wait_for = count.names + count.names / 8 + 1;
                     return there;
@@ -404,7 +410,7 @@ impl<V: Send + Sync + 'static> Names<V> {
         // SAFETY: the lock is held, and the nodes stay.
         for node in unsafe { there.nodes() }.map(|node| unsafe { &*node }) {
             let Ok(memory) = Box::try_new(MaybeUninit::uninit()) else {
-                // SAFETY: nobody has seen it. Its nodes are copies, whose references are the old ones'.
+                // SAFETY: no other thread has seen it. Its nodes are copies, whose references belong to the old ones.
                 unsafe { Table::free(new) };
                 return Err(OutOfMemory);
             };
@@ -443,7 +449,7 @@ impl<V> Node<V> {
         }
     }
 
-    /// Notes who looks it up: whether its value should have a crowd.
+    /// Notes the CPU of a lookup; returns whether the value should have a crowd.
     fn crowds(&self) -> bool {
         let (cpu, turns) = (current_cpu() as u32, self.turns.load(Ordering::Relaxed));
         if turns >= TURN * TURNS {
@@ -458,18 +464,18 @@ impl<V> Node<V> {
         false
     }
 
-    /// Nobody comes to the value by this node any more: closes its crowd.
+    /// Closes the crowd, because no new lookup reaches the value by this node.
     fn close(&self) {
         if let Some(crowd) = NonNull::new(self.crowd.load(Ordering::Acquire)) {
-            // SAFETY: the node's, and given up once.
+            // SAFETY: the node's own crowd, closed once.
             unsafe { Crowd::close(crowd) };
         }
     }
 
-    /// Nobody is left who may have come to the node.
+    /// Drops the crowd, after all lookups that may have reached the node.
     fn leave(&self) {
         if let Some(crowd) = NonNull::new(self.crowd.load(Ordering::Relaxed)) {
-            // SAFETY: the crowd is the node's own, and lookups that came by the node are over: it is left once.
+            // SAFETY: the crowd is the node's own, and lookups through the node are over: it is left once.
             unsafe { Crowd::leave(crowd) };
         }
     }
@@ -480,19 +486,19 @@ impl<V> Node<V> {
 /// # Safety
 /// The caller has taken `node` out of its chain, under the lock.
 unsafe fn give_up<V: Send + Sync + 'static>(node: *mut Node<V>, pile: &mut Pile<'_>) -> Arc<V> {
-    // SAFETY: it stays until the epoch frees it, which has not been told yet.
+    // SAFETY: the node stays until the epoch frees it, and it is not retired yet.
     let there = unsafe { &*node };
-    // SAFETY: the map's reference, which goes with the node's place.
+    // SAFETY: the map's reference, which is removed with the node.
     let value = unsafe { Arc::from_raw(there.value) };
     let left = if there.stays { Left::Value(value.clone()) } else { Left::Memory(Arc::downgrade(&value)) };
-    // SAFETY: lookups do not read it, and nobody else takes this node out.
+    // SAFETY: lookups do not read it, and no other thread removes this node.
     unsafe { *there.left.get() = left };
     there.close();
     if mutant(Mutant::NameValueFreed) {
         // SAFETY: this mutant leaves the wait for lookups out; in the checkers' builds the memory itself stays.
         drop_left(unsafe { there.left.get().replace(Left::Nothing) });
     }
-    // SAFETY: new lookups do not come to it; retired once, and `free_node` sleeps for nothing.
+    // SAFETY: new lookups do not reach it; retired once, and `free_node` does not sleep.
     unsafe { pile.add(node.cast(), free_node::<V>) };
     value
 }
@@ -519,7 +525,7 @@ unsafe fn free_node<V>(node: *mut Retired) {
 unsafe fn free_table<V>(table: *mut Retired) {
     // SAFETY: by this function's contract; the header is the first field.
     let table = unsafe { Box::from_raw(table.cast::<Table<V>>()) };
-    // SAFETY: nobody else has the table any more; nodes of a table that was replaced are its own.
+    // SAFETY: no other thread has the table any more; nodes of a table that was replaced are its own.
     unsafe { Table::free(table) };
 }
 
@@ -529,7 +535,7 @@ impl<V> Drop for Names<V> {
         if table.is_null() {
             return;
         }
-        // SAFETY: nobody else has the map any more.
+        // SAFETY: no other thread has the map any more.
         let table = unsafe { Box::from_raw(table) };
         // SAFETY: the caller drops the map, so it has the table alone.
         for node in unsafe { table.nodes() } {
@@ -674,7 +680,7 @@ mod tests {
             set_cpu(cpu);
             names.get(&name(0), &domain.pin()).unwrap().held()
         };
-        // One CPU after the other now and then: counted as ever.
+        // CPUs that rarely alternate: counted as before.
         (0..100).for_each(|i| drop(look(i / 5 % 2)));
         let before = Arc::strong_count(&value);
         let one = look(0);
@@ -684,7 +690,7 @@ mod tests {
         let crowded = Arc::strong_count(&value);
         let mut held: std::vec::Vec<_> = (0..20).map(|i| look(i % 2)).collect();
         assert_eq!((crowded, Arc::strong_count(&value)), (before + 1, before + 1));
-        // Let go on the other CPU; longer tables have it too.
+        // Released on the other CPU; longer tables have the crowd too.
         held.drain(..5).for_each(drop);
         for n in 1..100 {
             names.put(names.spare().unwrap(), name(n), Arc::try_new(Told(&GONE)).unwrap(), false, &mut domain.pile());
@@ -713,7 +719,7 @@ mod tests {
             }
         }
         set_cpu(0);
-        // Whichever retirement it is at which the epoch frees something.
+        // For each possible retirement at which the epoch frees memory.
         for before in 0..40 {
             let domain = domain(1);
             let (growing, others) = (Arc::try_new(Names::new(Rank::FILE)).unwrap(), Names::new(Rank::FILE));

@@ -1,14 +1,14 @@
 //! Counts with a part on each CPU, in memory of the global allocator that is never freed.
 //!
-//! `quire-sync` lays them out in memory of its caller, because it uses no heap. File systems and the table of open files live as long
-//! as the machine, so their parts are never given back.
+//! `quire-sync` lays them out in memory of its caller, because it uses no heap. File systems and the table of open
+//! files live as long as the machine, so their memory is never freed.
 
 use core::alloc::Layout;
 use core::ptr::NonNull;
 use quire_heap::{OutOfMemory, allocate};
 use quire_sync::{CachePadded, CpuId, Headcount, PerCpu, Quota};
 
-/// What `quire-sync` asks of the memory for each CPU.
+/// The alignment that `quire-sync` requires of the memory for each CPU.
 const ALIGN: usize = align_of::<CachePadded<u8>>();
 
 fn memory(bytes: usize) -> Result<NonNull<u8>, OutOfMemory> {
@@ -17,7 +17,7 @@ fn memory(bytes: usize) -> Result<NonNull<u8>, OutOfMemory> {
 
 /// One element for each of `cpus` CPUs.
 pub fn per_cpu<T>(cpus: usize, init: impl FnMut(CpuId) -> T) -> Result<PerCpu<T>, OutOfMemory> {
-    // No type asks for more than its padding does.
+    // No type needs a larger alignment than its padding.
     const { assert!(align_of::<CachePadded<T>>() == ALIGN) };
     let memory = memory(PerCpu::<T>::bytes(cpus))?;
     // SAFETY: a fresh allocation of that size, aligned as asserted, which is never freed.

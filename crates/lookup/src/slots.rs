@@ -1,23 +1,23 @@
-//! Counted values by number, found without a lock: what a table of descriptors is made of.
+//! Counted values by number, found without a lock. Tables of descriptors use it.
 //!
 //! # The rule
-//! Whoever changes the table holds its lock. A lookup takes none and writes nothing but the value's own count: pinned in an
-//! [epoch](quire_sync::epoch), it reads the slot and counts what it finds there, unless the count has come to zero. Whoever takes
-//! a value out gets the table's reference and drops it when it likes; the value's *memory* is kept by a weak reference, which
-//! waits until nobody is pinned who may have read the slot before.
+//! A thread that changes the table holds its lock. A lookup takes no lock and writes only the value's own count. Pinned
+//! in an [epoch](quire_sync::epoch), it reads the slot and counts the value found there, unless the count is already
+//! zero. A thread that removes a value gets the table's reference and drops it at any time. A weak reference keeps the
+//! value's *memory* until all lookups that may have read the slot before have unpinned.
 //!
-//! A count of zero says that the value was taken out after the slot was read. Something else may have taken its place in the
-//! same step, so the slot is read again: a number that has a value all the time is found all the time.
+//! A count of zero means that the value was removed after the slot was read. Another value may have replaced it in the
+//! same step, so the slot is read again. So a number that always has a value is always found.
 //!
-//! A table that one thread has for itself (until [`Slots::share`]) pins nothing and keeps nothing waiting.
+//! A table that only one thread has (until [`Slots::share`]) pins nothing and delays no free.
 //!
 //! # Reserved numbers
-//! A caller that must not begin without a number [reserves](Slots::reserve) one first, and then fills it or gives it back. Until
-//! then lookups find nothing there, and no other value gets the number.
+//! A caller that must not begin without a number [reserves](Slots::reserve) one first, and then fills it or gives it
+//! back. Until then lookups find no value there, and no other value gets the number.
 //!
 //! # Lines
-//! What lookups read lies apart from the lock and from what it guards. Neighbouring numbers lie on different lines, so that
-//! one that comes or goes does not disturb lookups of the next.
+//! The fields that lookups read lie apart from the lock and from the fields that it guards. Neighbouring numbers lie on
+//! different lines, so that a change of one does not disturb lookups of the next.
 
 use crate::mutant::{Mutant, mutant};
 use core::mem::ManuallyDrop;
@@ -34,7 +34,7 @@ use quire_sync::spin::{SpinGuard, SpinLock};
 const IN_LINE: usize = 8;
 /// Lines of the first array: 64 numbers are enough for most programs.
 const FIRST: usize = 8;
-/// Over how many lines neighbours are spread, where the table has as many; those that threads share have.
+/// Lines that neighbours are spread over, where the table has as many; tables that threads share have.
 const SPREAD: usize = 16;
 /// Numbers in a word of [`Word`].
 const BITS: usize = u64::BITS as usize;
@@ -42,10 +42,10 @@ const BITS: usize = u64::BITS as usize;
 #[repr(align(64))]
 struct Line<T>([AtomicPtr<T>; IN_LINE]);
 
-/// All slots. Replaced where there are too few. Small as it is, it has a line of its own: lookups read it.
+/// All slots. Replaced when there are too few. It has a line of its own, because lookups read it.
 #[repr(align(64))]
 struct Array<T> {
-    /// A power of two of them.
+    /// Their number is a power of two.
     lines: Vec<Line<T>>,
 }
 
@@ -69,14 +69,14 @@ impl<T> Array<T> {
     }
 }
 
-/// What the lock tells of 64 numbers.
+/// State of 64 numbers, guarded by the lock.
 #[derive(Clone, Copy, Default)]
 struct Word {
     used: u64,
     marked: u64,
 }
 
-/// What the lock guards, besides the slots' changes.
+/// Guarded by the lock, as changes of slots are.
 struct Changes {
     words: Vec<Word>,
     /// No number in a word below it is free.
@@ -86,7 +86,7 @@ struct Changes {
 struct Look<T> {
     /// Null before the first value. Changed under the lock.
     array: AtomicPtr<Array<T>>,
-    /// Several threads look. Changed once, by the one thread that has the table until then.
+    /// Several threads use the table. Set once, by the one thread that has it until then.
     shared: AtomicBool,
 }
 
@@ -113,7 +113,7 @@ impl From<OutOfMemory> for NoNumber {
     }
 }
 
-/// A value's memory, until nobody can count it any more.
+/// A value's memory, until no lookup can count it any more.
 #[repr(C)]
 struct Gone<T> {
     /// Must be first: the epoch hands it back.
@@ -121,7 +121,7 @@ struct Gone<T> {
     value: Weak<T>,
 }
 
-/// An array that was replaced, to be given to [`Slots::outgrown`] without the lock.
+/// A replaced array, to be given to [`Slots::outgrown`] without the lock.
 type Old<T> = Option<Box<Array<T>>>;
 
 impl<T: Send + Sync + 'static> Slots<T> {
@@ -132,7 +132,7 @@ impl<T: Send + Sync + 'static> Slots<T> {
         Slots { look: CachePadded(look), changes: CachePadded(changes) }
     }
 
-    /// From now on several threads have the table. Called by the one that has it, before it gives it to another one.
+    /// From now on several threads have the table. Called by its only thread, before a second one gets it.
     pub fn share(&self) -> Result<(), OutOfMemory> {
         if self.look.shared.load(Ordering::Relaxed) {
             return Ok(());
@@ -140,7 +140,7 @@ impl<T: Send + Sync + 'static> Slots<T> {
         let mut changes = self.changes.lock();
         let old = self.reach(&mut changes, SPREAD * IN_LINE - 1)?;
         drop(changes);
-        // Nobody else looks yet.
+        // No other thread uses it yet.
         drop(old);
         self.look.shared.store(true, Ordering::Relaxed);
         Ok(())
@@ -149,19 +149,19 @@ impl<T: Send + Sync + 'static> Slots<T> {
     /// The value of number `n`.
     ///
     /// # Safety
-    /// Until the table is shared, nobody changes it during the call.
+    /// Until the table is shared, no thread changes it during the call.
     #[inline]
     pub unsafe fn get(&self, n: usize, epoch: &Domain) -> Option<Arc<T>> {
         if !self.look.shared.load(Ordering::Relaxed) {
-            // SAFETY: nobody changes the table meanwhile, so the array stays.
+            // SAFETY: no thread changes the table meanwhile, so the array stays.
             let array = unsafe { self.look.array.load(Ordering::Relaxed).as_ref() }?;
             let value = array.at(n)?.load(Ordering::Relaxed);
-            // SAFETY: by this function's contract no thread changes the table meanwhile, so the slot's reference counts the
-            // value.
+            // SAFETY: by this function's contract no thread changes the table meanwhile, so the slot's reference counts
+            // the value.
             return unsafe { counted(value) };
         }
         let _pin = epoch.pin();
-        // SAFETY: an array that is replaced waits for whoever is pinned.
+        // SAFETY: a replaced array is freed only after all pinned lookups.
         let array = unsafe { self.look.array.load(Ordering::Acquire).as_ref() }?;
         let slot = array.at(n)?;
         let mut value = slot.load(Ordering::Acquire);
@@ -171,18 +171,18 @@ impl<T: Send + Sync + 'static> Slots<T> {
             }
             #[cfg(any(loom, shuttle))]
             checked::about_to_count(value, || _ = slot.load(Ordering::Relaxed));
-            // SAFETY: the slot had the pointer of a counted value, whose memory is kept for whoever was pinned then. The handle
-            // stands for no weak reference of its own, and is never dropped.
+            // SAFETY: the slot had the pointer of a counted value, whose memory stays for all lookups pinned then. The
+            // handle stands for no weak reference of its own, and is never dropped.
             let found = ManuallyDrop::new(unsafe { Weak::from_raw(value) }).upgrade();
             if found.is_some() || mutant(Mutant::SlotReadOnce) {
                 return found;
             }
-            // It was taken out, and the slot was changed before: this sees the change.
+            // The value was removed after a change of the slot: this read sees the change.
             value = slot.compare_exchange(value, value, Ordering::AcqRel, Ordering::Acquire).unwrap_or_else(|now| now);
         }
     }
 
-    /// The value of number `n`, for those who have no part in the table and only look.
+    /// The value of number `n`, for readers outside the threads that have the table.
     pub fn peek(&self, n: usize) -> Option<Arc<T>> {
         let changes = self.changes.lock();
         let value = self.array(&changes)?.at(n)?.load(Ordering::Acquire);
@@ -241,8 +241,8 @@ impl<T: Send + Sync + 'static> Slots<T> {
         Ok(n)
     }
 
-    /// Reserves the lowest free number from `from` on and below `limit`, and marks it or not. The caller [fills](Self::fill_reserved)
-    /// it or [gives it back](Self::give_back).
+    /// Reserves the lowest free number from `from` on and below `limit`, and marks it or not. The caller
+    /// [fills](Self::fill_reserved) it or [gives it back](Self::give_back).
     pub fn reserve(&self, mark: bool, from: usize, limit: usize, epoch: &Domain) -> Result<usize, NoNumber> {
         let mut changes = self.changes.lock();
         let n = changes.lowest_free(from);
@@ -259,7 +259,7 @@ impl<T: Send + Sync + 'static> Slots<T> {
 
     /// Puts `value` under the number `n`, which the caller has reserved.
     pub fn fill_reserved(&self, n: usize, value: Arc<T>) {
-        // Another thread may replace the array; one that has the table for itself needs no lock.
+        // Another thread may replace the array. A thread that has the table alone needs no lock.
         let changes = self.look.shared.load(Ordering::Relaxed).then(|| self.changes.lock());
         // SAFETY: the array is replaced under the lock, or by this thread only.
         let array = unsafe { self.look.array.load(Ordering::Relaxed).as_ref() };
@@ -280,7 +280,7 @@ impl<T: Send + Sync + 'static> Slots<T> {
         changes.lowest = changes.lowest.min(n / BITS);
     }
 
-    /// Puts `value` under number `n`, and returns what was there. A number that is reserved stays as it is.
+    /// Puts `value` under number `n`, and returns the old value. A reserved number stays as it is.
     pub fn replace(&self, value: Arc<T>, mark: bool, n: usize, epoch: &Domain) -> Result<Option<Arc<T>>, NoNumber> {
         let mut changes = self.changes.lock();
         if changes.is_used(n) && !self.has_value(&changes, n) {
@@ -312,8 +312,8 @@ impl<T: Send + Sync + 'static> Slots<T> {
         Some(value)
     }
 
-    /// Takes all values of `first..=last` out, or those that are marked, a batch at a time, and gives them to `each` without
-    /// the lock.
+    /// Takes all values of `first..=last` out, or those that are marked, a batch at a time, and gives them to `each`
+    /// without the lock.
     pub fn remove_range(&self, first: usize, last: usize, marked: bool, epoch: &Domain, mut each: impl FnMut(Arc<T>)) {
         const BATCH: usize = 16;
         let mut at = first;
@@ -342,10 +342,10 @@ impl<T: Send + Sync + 'static> Slots<T> {
         }
     }
 
-    /// A copy that one thread will have for itself.
+    /// A copy that one thread will have alone.
     pub fn fork(&self, rank: Rank) -> Result<Self, OutOfMemory> {
         let copy = Self::new(rank);
-        // Memory is had before the lock is taken; a table that has grown meanwhile is looked at again.
+        // Memory is allocated before the lock is taken. If the table has grown meanwhile, this starts over.
         loop {
             let used = self.changes.lock().used();
             if used > 0 {
@@ -370,7 +370,7 @@ impl<T: Send + Sync + 'static> Slots<T> {
                     let before = copy.fill(&mut copied, n, value, marked);
                     debug_assert!(before.is_none());
                 } else {
-                    // What is reserved here is free there.
+                    // A number reserved here is free there.
                     lowest = lowest.min(n / BITS);
                 }
                 at = n + 1;
@@ -382,7 +382,7 @@ impl<T: Send + Sync + 'static> Slots<T> {
         }
     }
 
-    /// Values with their numbers from `from` on, as many as `into` has room for.
+    /// Values with their numbers from `from` on, as many as fit into `into`.
     pub fn list(&self, from: usize, into: &mut Vec<(usize, Arc<T>)>) {
         let changes = self.changes.lock();
         let Some(array) = self.array(&changes) else { return };
@@ -399,15 +399,15 @@ impl<T: Send + Sync + 'static> Slots<T> {
         }
     }
 
-    /// How many numbers there is room for.
+    /// The number of slots.
     pub fn size(&self) -> usize {
         let changes = self.changes.lock();
         self.array(&changes).map_or(0, Array::len)
     }
 
-    /// All values, for whoever has the table alone.
+    /// All values, for a thread that has the table alone.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &T> {
-        // SAFETY: nobody else has the table.
+        // SAFETY: no other thread has the table.
         let array = unsafe { self.look.array.load(Ordering::Relaxed).as_ref() };
         let slots = array.into_iter().flat_map(|a| a.lines.iter()).flat_map(|line| &line.0);
         // SAFETY: the table's reference keeps the value while the table is borrowed.
@@ -432,7 +432,7 @@ impl<T: Send + Sync + 'static> Slots<T> {
             return Ok(None);
         }
         let lines = (n / IN_LINE + 1).next_power_of_two().max(FIRST);
-        // At least a line of words, so that nothing else lies beside them.
+        // At least a line of words, so that no other data shares their line.
         let words = (lines * IN_LINE).div_ceil(BITS).max(64 / size_of::<Word>());
         let more = words - changes.words.len();
         changes.words.try_reserve_exact(more)?;
@@ -452,7 +452,7 @@ impl<T: Send + Sync + 'static> Slots<T> {
         Ok((!old.is_null()).then(|| unsafe { Box::from_raw(old) }))
     }
 
-    /// Fills a slot that [`reach`](Self::reach) has made; the table's reference on what was there is returned.
+    /// Fills a slot that [`reach`](Self::reach) has made; returns the table's reference to the old value.
     fn fill(&self, changes: &mut SpinGuard<'_, Changes>, n: usize, value: Arc<T>, mark: bool) -> Option<Arc<T>> {
         let slot = self.array(changes)?.at(n)?;
         let before = slot.swap(Arc::into_raw(value).cast_mut(), Ordering::AcqRel);
@@ -474,7 +474,7 @@ impl<T: Send + Sync + 'static> Slots<T> {
         Some(unsafe { Arc::from_raw(before) })
     }
 
-    /// Keeps the memory of a value that was taken out for those who may still count it.
+    /// Keeps the memory of a removed value for lookups that may still count it.
     fn gone(&self, value: &Arc<T>, epoch: &Domain) {
         if !self.look.shared.load(Ordering::Relaxed) {
             return;
@@ -488,11 +488,12 @@ impl<T: Send + Sync + 'static> Slots<T> {
         drop(kept);
         let gone = Box::into_raw(gone);
         if mutant(Mutant::SlotValueFreed) {
-            // SAFETY: the box was made above and no other thread has seen it; this mutant leaves the wait for lookups out.
+            // SAFETY: the box was made above and no other thread has seen it; this mutant leaves the wait for lookups
+            // out.
             unsafe { free::<T>(gone.cast()) };
             return;
         }
-        // SAFETY: the slot has another value, or none; retired once, and `free` sleeps for nothing.
+        // SAFETY: the slot has another value, or none; retired once, and `free` does not sleep.
         unsafe { epoch.retire(gone.cast(), free::<T>) };
     }
 
@@ -500,7 +501,8 @@ impl<T: Send + Sync + 'static> Slots<T> {
     fn outgrown(&self, old: Old<T>, epoch: &Domain) {
         if let Some(old) = old {
             if self.look.shared.load(Ordering::Relaxed) {
-                // It happens once in as many numbers as there were; a large array is not for a free that must not sleep.
+                // It happens once in as many numbers as there were. A large array cannot be freed where sleeping is
+                // forbidden.
                 epoch.drain();
             }
             drop(old);
@@ -554,7 +556,7 @@ impl Changes {
     }
 }
 
-/// One more reference on a value that somebody keeps meanwhile.
+/// One more reference to a value that another reference keeps meanwhile.
 ///
 /// # Safety
 /// `value` is null or the pointer of a counted value, one of whose references stays for the length of the call.
@@ -588,7 +590,7 @@ impl<T> Drop for Slots<T> {
         if array.is_null() {
             return;
         }
-        // SAFETY: made by `Box::into_raw`; nobody else has the table any more.
+        // SAFETY: made by `Box::into_raw`; no other thread has the table any more.
         let array = unsafe { Box::from_raw(array) };
         for slot in array.lines.iter().flat_map(|line| &line.0) {
             let value = slot.load(Ordering::Relaxed);
@@ -600,7 +602,8 @@ impl<T> Drop for Slots<T> {
     }
 }
 
-/// What the checkers look at: that no value's memory goes while somebody is about to count it. In their builds it stays.
+/// Check for the model checkers: no value's memory is freed while a lookup is about to count it. In their builds it
+/// stays.
 #[cfg(any(loom, shuttle))]
 pub(crate) mod checked {
     use super::*;
@@ -609,7 +612,7 @@ pub(crate) mod checked {
 
     static WENT: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
-    /// `step` is one of the model's, between the look and the count.
+    /// `step` is a step of the model between the read and the count.
     pub(crate) fn about_to_count<T>(value: *mut T, step: impl FnOnce()) {
         step();
         let went = WENT.lock().unwrap().contains(&value.addr());
@@ -637,7 +640,7 @@ mod tests {
         Domain::new(PerCpu::leaked(cpus, |_| Slot::new()))
     }
 
-    /// A counter without the quality of chance that a test would need to be repeated.
+    /// A deterministic random generator, so that tests can be repeated.
     fn next(state: &mut u64) -> usize {
         *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (*state >> 33) as usize
@@ -694,7 +697,7 @@ mod tests {
                         table.mark_range(n, n + 3);
                         model.range_mut(n..=n + 3).for_each(|(_, m)| m.1 = true);
                         table = table.fork(Rank::FILE).unwrap();
-                        // What is reserved is free in the copy.
+                        // Reserved numbers are free in the copy.
                         reserved.clear();
                         if shared {
                             table.share().unwrap();
@@ -724,7 +727,7 @@ mod tests {
                     }
                     _ => {}
                 }
-                // SAFETY: nobody else has the table.
+                // SAFETY: no other thread has the table.
                 let got = unsafe { table.get(n, &domain) };
                 assert_eq!(got.map(|v| *v), model.get(&n).map(|m| m.0));
                 assert_eq!(table.peek(n).map(|v| *v), model.get(&n).map(|m| m.0));

@@ -1,13 +1,13 @@
-//! RISC-V Sv39 page tables for Quire: three levels, and how the hardware spells them (RISC-V privileged architecture, 12.4).
-//! Everything that does not depend on that is in [`quire_pmap`]. No kernel of Quire's runs on RISC-V; the hosted machine
-//! simulates the hardware, with the same tests as for x86-64, so that nothing in the memory core is shaped by one of them.
+//! RISC-V Sv39 page tables for Quire: three levels, and the hardware's encoding (RISC-V privileged architecture, 12.4).
+//! The architecture-independent code is in [`quire_pmap`]. No kernel of Quire's runs on RISC-V. The hosted machine
+//! simulates the hardware, with the same tests as for x86-64, so that the memory core depends on neither architecture.
 //!
-//! What differs from x86-64, beyond the bits:
-//! - Nothing need be present for the hardware to remember it: after a leaf was entered, the CPU that faulted fences the address
+//! Differences from x86-64, beyond the bits:
+//! - The hardware may cache absent entries. After a leaf was entered, the CPU that faulted fences the address
 //!   ([`Format::CACHES_ABSENT`]); others do so when they fault in turn.
-//! - A fence of one address keeps upper levels: a table page that goes costs a fence of the whole space
+//! - A fence of one address keeps upper levels, so freeing a table page costs a fence of the whole space
 //!   ([`Format::PAGE_DROPS_UPPER`]).
-//! - Accessed and dirty are the hardware's to set (Svadu) or fault where they are missing (Svade). Both work: leaves are
+//! - The hardware sets accessed and dirty (Svadu), or faults where they are missing (Svade). Both work: leaves are
 //!   entered with both preset, and a fault that finds the leaf in place sets them again.
 #![cfg_attr(not(any(test, loom, shuttle)), no_std)]
 #![deny(missing_docs)]
@@ -25,8 +25,8 @@ pub type Sv39Pmap = quire_pmap::Tables<Sv39>;
 /// `satp`'s mode field for Sv39.
 const SATP_SV39: u64 = 8 << 60;
 
-/// What `satp` is written with: the root, and the address-space identifier, which shares one word with it. Writing it drops
-/// nothing: who gives an identifier to another space fences it.
+/// The value for `satp`: the root and the address-space identifier. Writing it drops nothing, so a CPU that gives an
+/// identifier to another space fences it.
 pub const fn satp(root: Pfn, asid: u16) -> u64 {
     SATP_SV39 | (asid as u64) << 44 | root.0
 }

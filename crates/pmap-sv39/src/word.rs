@@ -12,11 +12,11 @@ pub const READ: u64 = 1 << 1;
 pub const WRITE: u64 = 1 << 2;
 /// Instruction fetches are allowed.
 pub const EXECUTE: u64 = 1 << 3;
-/// Programs may use it; nobody else may. Zero in an entry that points to a table page.
+/// Only programs may use it. Zero in an entry that points to a table page.
 pub const USER: u64 = 1 << 4;
 /// The translation is the same in every address space.
 pub const GLOBAL: u64 = 1 << 5;
-/// A leaf was translated through. Zero in an entry that points to a table page, as [`DIRTY`].
+/// An address was translated through the leaf. Zero in an entry that points to a table page, as [`DIRTY`].
 pub const ACCESSED: u64 = 1 << 6;
 /// A leaf was stored through.
 pub const DIRTY: u64 = 1 << 7;
@@ -28,7 +28,7 @@ pub const IO: u64 = 2 << 61;
 const FRAME_SHIFT: u32 = 10;
 const FRAME: u64 = ((1 << 44) - 1) << FRAME_SHIFT;
 
-/// RISC-V Sv39 as [`quire_pmap`] knows it.
+/// The RISC-V Sv39 format for [`quire_pmap`].
 pub enum Sv39 {}
 
 const fn memory_bits(memory: MemoryType) -> u64 {

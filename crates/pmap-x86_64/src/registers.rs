@@ -2,11 +2,11 @@
 
 use quire_vm::Pfn;
 
-/// CR3, bit 63: keep what the PCID has cached.
+/// CR3, bit 63: keep the PCID's cached translations.
 pub const CR3_KEEP: u64 = 1 << 63;
 
-/// What CR3 is written with. Bits 51..12 name the root, bits 11..0 the PCID (zero where PCIDs are off), bit 63 keeps what the
-/// PCID has cached: it may be set only where PCIDs are on.
+/// The value for CR3. Bits 51..12 name the root, bits 11..0 the PCID (zero where PCIDs are off). Bit 63 keeps the
+/// PCID's cached translations; it may be set only where PCIDs are on.
 pub const fn cr3(root: Pfn, pcid: u16, keep: bool) -> u64 {
     root.address() | pcid as u64 | if keep { CR3_KEEP } else { 0 }
 }
@@ -14,7 +14,7 @@ pub const fn cr3(root: Pfn, pcid: u16, keep: bool) -> u64 {
 /// The model-specific register that gives the entries' cache bits their meaning (Intel SDM volume 3, 11.12).
 pub const PAT_MSR: u32 = 0x277;
 
-/// What every CPU must have in the PAT before it uses memory that is not write-back. Entries 0, 2 and 3 stay what reset makes
-/// them (write-back, uncached unless an MTRR says otherwise, uncached), so that the tables that boot made keep their meaning;
-/// entry 1, write-through at reset, is write-combining, as Linux has it.
+/// The value of the PAT on every CPU before it uses memory that is not write-back. Entries 0, 2 and 3 keep their reset
+/// values: write-back, uncached unless an MTRR says otherwise, uncached. So the tables that boot made keep their
+/// meaning. Entry 1, write-through at reset, is write-combining, as Linux has it.
 pub const PAT: u64 = 0x0007_0406_0007_0106;

@@ -1,7 +1,7 @@
 //! Page-table entries, bit by bit (Intel SDM volume 3, table 4-20).
 //!
-//! An entry that is not present is zero: no frame number is ever left behind in one, so nothing is there for a speculative
-//! load to follow (L1TF). Bits 5 and 6 of such words stay unused.
+//! An entry that is not present is zero. It never keeps a frame number, so a speculative load cannot follow it (L1TF).
+//! Bits 5 and 6 of such words stay unused.
 
 use quire_pmap::{Format, Rights};
 use quire_vm::machine::{Enter, Leaf};
@@ -16,12 +16,12 @@ pub const PRESENT: u64 = 1;
 pub const WRITE: u64 = 1 << 1;
 /// Programs may use it.
 pub const USER: u64 = 1 << 2;
-/// Alone: write-combining memory (PAT entry 1 as [`registers::PAT`](crate::registers::PAT) has it). With [`NO_CACHE`]: strong
-/// uncacheable memory (entry 3).
+/// Alone: write-combining memory (PAT entry 1 as [`registers::PAT`](crate::registers::PAT) has it). With [`NO_CACHE`]:
+/// strong uncacheable memory (entry 3).
 pub const WRITE_THROUGH: u64 = 1 << 3;
 /// Not cached.
 pub const NO_CACHE: u64 = 1 << 4;
-/// Something was translated through the entry.
+/// An address was translated through the entry.
 pub const ACCESSED: u64 = 1 << 5;
 /// A leaf was stored through.
 pub const DIRTY: u64 = 1 << 6;
@@ -54,8 +54,8 @@ pub const fn kernel_table(pfn: Pfn) -> u64 {
     pfn.address() | PRESENT | WRITE | ACCESSED
 }
 
-/// A user leaf. Accessed is preset, and dirty where stores are allowed: a writable leaf implies that the page is marked dirty
-/// already (relies on C2). Whatever is mapped can be read: the hardware knows no other way.
+/// A user leaf. Accessed is preset, and dirty where stores are allowed: a writable leaf implies that the page is marked
+/// dirty already (relies on C2). Each present leaf is readable, because the hardware has no other encoding.
 pub const fn user_leaf(new: Enter) -> u64 {
     let mut word = new.pfn.address() | PRESENT | USER | ACCESSED | cache_bits(new.memory);
     if new.prot.contains(Prot::WRITE) {
@@ -67,7 +67,7 @@ pub const fn user_leaf(new: Enter) -> u64 {
     word
 }
 
-/// What a user leaf says, if it is present.
+/// The content of a user leaf, if it is present.
 pub const fn read_leaf(word: u64) -> Option<Leaf> {
     if !present(word) {
         return None;
@@ -82,7 +82,7 @@ pub const fn read_leaf(word: u64) -> Option<Leaf> {
     Some(Leaf { pfn: frame(word), prot, accessed: word & ACCESSED != 0, dirty: word & DIRTY != 0 })
 }
 
-/// x86-64 as [`quire_pmap`] knows it.
+/// The x86-64 format for [`quire_pmap`].
 pub enum X86_64 {}
 
 /// The cache bits of a leaf at any level.
@@ -104,8 +104,8 @@ const fn rights_bits(rights: Rights) -> u64 {
 
 impl Format for X86_64 {
     const LEVELS: u32 = LEVELS;
-    // Not page 0, and not the last page before the hole, from which a system call's return address would lie in the hole (as
-    // Linux).
+    // Not page 0, and not the last page before the hole, from which a system call's return address would lie in the
+    // hole (as Linux).
     const USER: VirtRange = VirtRange { start: 0x1000, end: 0x7fff_ffff_f000 };
     const KERNEL_HALF: u64 = 0xffff_8000_0000_0000;
     const PAGE_DROPS_UPPER: bool = true;
@@ -178,8 +178,8 @@ mod tests {
 
     #[test]
     fn memory_types_are_the_pats_entries() {
-        // Entry n of the PAT is its n-th byte; 6 is write-back, 1 write-combining, 0 uncached. The entry's number is made of
-        // the word's bits 4 and 3.
+        // Entry n of the PAT is its n-th byte; 6 is write-back, 1 write-combining, 0 uncached. The entry's number is
+        // made of the word's bits 4 and 3.
         for (memory, kind) in [(MemoryType::WriteBack, 6), (MemoryType::WriteCombining, 1), (MemoryType::Uncached, 0)] {
             let word = user_leaf(Enter { memory, ..Enter::new(Pfn(1), Prot::READ) });
             let entry = (word >> 3) & 3;

@@ -1,4 +1,4 @@
-//! Derives the invariants of the table pages of one address space again: counts, occupied and writable groups, marks, links.
+//! Checks the invariants of the table pages of one address space: counts, occupied and writable groups, marks, links.
 
 use crate::format::{FANOUT, Format, base, span};
 use crate::table::{GROUP, Memory, View};
@@ -8,9 +8,9 @@ use quire_vm::Pfn;
 use quire_vm::check::Broken;
 
 impl<F: Format, A: Memory> Tree<'_, F, A> {
-    /// Checks all table pages; of the root the first `user` entries. `is_table`: whether a frame is a table page at all.
-    /// Others may walk, link, enter, remove and prune meanwhile, unless the caller says that nothing is under way (`quiet`).
-    /// Returns how many entries were looked at.
+    /// Checks all table pages; of the root the first `user` entries. `is_table`: whether a frame is a table page at
+    /// all. Other CPUs may walk, link, enter, remove and prune meanwhile, unless the caller says that none does
+    /// (`quiet`). Returns the number of checked entries.
     pub(crate) fn check(&self, user: usize, is_table: &dyn Fn(Pfn) -> bool, quiet: bool) -> Result<u64, Broken> {
         let _pin = self.memory.pin();
         self.check_table(self.root, F::LEVELS - 1, 0, user, is_table, quiet)
@@ -33,7 +33,7 @@ impl<F: Format, A: Memory> Tree<'_, F, A> {
         {
             let _held = view.state.lock();
             if view.state.is_dead() {
-                // Taken out since its parent was looked at, under whose lock a child is dead only once it is unlinked.
+                // Taken out since its parent was checked. Under the parent's lock a dead child is already unlinked.
                 return Ok(0);
             }
             self.check_locked(&view, level, va, entries, is_table, quiet)?;

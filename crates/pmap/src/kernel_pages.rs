@@ -1,5 +1,5 @@
-//! What a machine's [`KernelPages`](quire_vm::machine::KernelPages) does by [`KernelTables`](crate::KernelTables): a machine's
-//! implementation of that trait is these three calls.
+//! [`KernelPages`](quire_vm::machine::KernelPages) on [`KernelTables`](crate::KernelTables): a machine implements that
+//! trait by these three calls.
 
 use crate::format::Rights;
 use crate::hardware::Hardware;
@@ -35,9 +35,9 @@ pub fn map<M: Hardware>(vm: &'static Physical<M>, va: u64, pfn: Pfn, memory: Mem
     }
 }
 
-/// Whether a kernel fault at `va` came only of what the hardware remembered, and nothing more is to be done than to try again:
-/// the page is mapped, and this CPU has been made to look. ([`Format::CACHES_ABSENT`](crate::Format::CACHES_ABSENT); on
-/// x86-64 there are no such faults.)
+/// Whether a kernel fault at `va` came only from a cached absent entry, so that a retry suffices: the page is mapped,
+/// and this CPU has fenced. ([`Format::CACHES_ABSENT`](crate::Format::CACHES_ABSENT); on x86-64 there are no such
+/// faults.)
 pub fn look_again<M: Hardware>(machine: &M, va: u64) -> bool {
     let there = machine.mmu().kernel().lookup(machine, va).is_some();
     if there {

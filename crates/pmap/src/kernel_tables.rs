@@ -1,8 +1,8 @@
 //! The kernel's half of every address space: made at boot, shared by all roots, never freed.
 //!
-//! The root entries of the ranges that the kernel will ever use are filled once, before the first space exists, and copied
-//! into every new root; below them everything is shared, so a kernel mapping made later is at once in every space. Table
-//! pages of the kernel are never freed and their entries change under one lock: kernel mappings are rare.
+//! The root entries of the ranges that the kernel will ever use are filled once, before the first space exists, and
+//! copied into every new root; below them everything is shared, so a kernel mapping made later is at once in every
+//! space. Table pages of the kernel are never freed and their entries change under one lock: kernel mappings are rare.
 
 use crate::format::{FANOUT, Format, Rights, base, index, span};
 use core::marker::PhantomData;
@@ -13,12 +13,12 @@ use quire_vm::{MemoryType, OutOfMemory, PAGE_SIZE, Pfn, Phys, VirtRange};
 /// Bytes that a large kernel leaf covers.
 pub const LARGE_PAGE: u64 = span(1);
 
-/// Why a kernel mapping could not be made. What was made before stays; nothing that was there is replaced.
+/// Why a kernel mapping could not be made. Mappings made before the error stay; no existing mapping is replaced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum KernelMapError {
     /// Addresses that are misaligned, not in the kernel's half, or outside what was reserved at boot.
     Invalid(u64),
-    /// Something else is mapped at this address.
+    /// Another mapping exists at this address.
     Exists(u64),
     /// No frame for a table page.
     OutOfMemory,
@@ -40,9 +40,9 @@ pub struct KernelTables<F: Format> {
 }
 
 impl<F: Format> KernelTables<F> {
-    /// Empty tables in the frame `root`, which is theirs from now on.
+    /// Empty tables in the frame `root`, which belongs to them from now on.
     pub fn new(phys: &impl Phys, root: Pfn) -> Self {
-        // SAFETY: the frame is the caller's to give.
+        // SAFETY: the caller owns the frame and gives it up.
         unsafe { phys.zero_frame(root) };
         KernelTables { root, format: PhantomData, used: [0; _], lock: SpinLock::new(Rank::TABLE_UPPER, ()) }
     }
@@ -71,8 +71,8 @@ impl<F: Format> KernelTables<F> {
         Ok(())
     }
 
-    /// Maps `range` to the physical addresses from `physical` on, with 2 MiB leaves where both sides allow it. New table
-    /// pages come from `frames`. A mapping that is there already is left alone and is an error. No flush is needed: entries
+    /// Maps `range` to the physical addresses from `physical` on, with 2 MiB leaves where both sides allow it. New
+    /// table pages come from `frames`. An existing mapping is left alone and is an error. No flush is needed: entries
     /// that are not present are never cached.
     pub fn map(
         &self,
@@ -104,12 +104,13 @@ impl<F: Format> KernelTables<F> {
     }
 
     /// Takes the 4 KiB mappings in `range` away; gaps are allowed. The caller then shoots
-    /// [`Request::kernel`](crate::Request::kernel) at every CPU before it uses the addresses or the frames for anything else.
+    /// [`Request::kernel`](crate::Request::kernel) at every CPU before it uses the addresses or the frames for anything
+    /// else.
     pub fn unmap(&self, phys: &impl Phys, range: VirtRange) -> Result<(), KernelMapError> {
         self.change(phys, range, |_| 0)
     }
 
-    /// Takes the 4 KiB mapping of `va` away and returns what it mapped, if there is one. The caller then shoots as after
+    /// Takes the 4 KiB mapping of `va` away and returns its frame, if there is one. The caller then shoots as after
     /// [`unmap`](Self::unmap).
     pub fn take(&self, phys: &impl Phys, va: u64) -> Option<Pfn> {
         let _guard = self.lock.lock();
@@ -119,8 +120,8 @@ impl<F: Format> KernelTables<F> {
         }
     }
 
-    /// Changes what the mappings in `range` allow; gaps are allowed. The caller then shoots as after [`unmap`](Self::unmap).
-    /// Large leaves must lie wholly inside.
+    /// Changes the rights of the mappings in `range`; gaps are allowed. The caller then shoots as after
+    /// [`unmap`](Self::unmap). Large leaves must lie wholly inside.
     pub fn protect(&self, phys: &impl Phys, range: VirtRange, rights: Rights) -> Result<(), KernelMapError> {
         self.change(phys, range, |old| F::with_rights(old, rights))
     }
@@ -156,14 +157,14 @@ impl<F: Format> KernelTables<F> {
     /// Copies the kernel's half into a new root.
     ///
     /// # Requires
-    /// `root` is the caller's alone, and zeroed.
+    /// Only the caller has `root`, and it is zeroed.
     pub fn share(&self, phys: &impl Phys, root: Pfn) {
         self.each_used(|i| {
             slot(phys, root, i).store(slot(phys, self.root, i).load(Ordering::Relaxed), Ordering::Relaxed);
         });
     }
 
-    /// Empties the kernel's half of a root that goes.
+    /// Empties the kernel's half of a dying root.
     ///
     /// # Requires
     /// No CPU has `root` in CR3.
@@ -203,8 +204,8 @@ impl<F: Format> KernelTables<F> {
         Ok(t)
     }
 
-    /// The table page below entry `i` of `t`, which stands at `level`, made where it is missing; `None` where a large leaf
-    /// stands there.
+    /// The table page below entry `i` of `t`, which stands at `level`, made where it is missing; `None` where a large
+    /// leaf stands there.
     fn descend(
         &self,
         phys: &impl Phys,
@@ -219,7 +220,7 @@ impl<F: Format> KernelTables<F> {
             return Ok((!F::is_leaf(w, level)).then(|| F::frame(w)));
         }
         let child = frames().ok_or(KernelMapError::OutOfMemory)?;
-        // SAFETY: the frame source gives frames that nobody else uses.
+        // SAFETY: the frame source gives frames that no other code uses.
         unsafe { phys.zero_frame(child) };
         slot.store(F::kernel_table(child), Ordering::Release);
         Ok(Some(child))
@@ -249,6 +250,7 @@ enum Found<'p> {
 
 fn slot(phys: &impl Phys, t: Pfn, i: usize) -> &AtomicU64 {
     debug_assert!(i < FANOUT);
-    // SAFETY: `t` is a table page, reachable by the trait's contract and never freed; entries are only touched as atomics.
+    // SAFETY: `t` is a table page, reachable by the trait's contract and never freed; entries are accessed only as
+    // atomics.
     unsafe { &*phys.frame_ptr(t).cast::<AtomicU64>().add(i) }
 }

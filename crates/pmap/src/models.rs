@@ -1,4 +1,5 @@
-//! The protocols of this crate under loom and shuttle, on the production code over tiny tables: three levels of two entries.
+//! The protocols of this crate under loom and shuttle, on the production code over tiny tables: three levels of two
+//! entries.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p quire-pmap` and the same with `shuttle`; see `quire_sync::protocol`.
 
@@ -83,8 +84,8 @@ struct Cell {
     writable: AtomicU64,
 }
 
-/// Table pages in an array. Nothing is reused: what the epoch is for is taken as given, and a table page that is used though
-/// it was unlinked shows by what gets lost in it.
+/// Table pages in an array. None is reused, because the model assumes the epoch. A use of an unlinked table page shows
+/// by the leaf that is lost in it.
 struct Pages {
     cells: Vec<Cell>,
     next: AtomicUsize,
@@ -177,7 +178,7 @@ protocol! {
     PruneNoChildLock: "dead table page";
 }
 
-/// Two faults want the same table page, which is not there.
+/// Two faults need the same absent table page.
 fn fault_against_fault() {
     let pages = Arc::new(Pages::new(8));
     let other = pages.clone();
@@ -193,8 +194,8 @@ protocol! {
     LinkUnlooked: "a leaf is in a table page that is not linked";
 }
 
-/// Model of C3: a writer marks an entry stale, fences, and skips table pages that are not there; a fault that links one finds
-/// the mark.
+/// Model of C3: a writer marks an entry stale, fences, and skips absent table pages. A fault that links one finds the
+/// mark.
 fn stale_against_link() {
     let world = Arc::new((Pages::new(4), AtomicBool::new(false)));
     let other = world.clone();
@@ -225,8 +226,8 @@ protocol! {
     TableNoFence: "outlives";
 }
 
-/// Model of C2, unflushed removals: one CPU has cleared a leaf and not flushed yet, a pruner passes by, and a remover that
-/// finds nothing must still flush before it gives the frame away.
+/// Model of C2, unflushed removals. One CPU has cleared a leaf and not flushed yet, and a pruner runs. A remover that
+/// finds no leaf must still flush before it frees the frame.
 fn remover_against_unflushed(prunes: bool) {
     struct World {
         pages: Pages,
@@ -252,11 +253,11 @@ fn remover_against_unflushed(prunes: bool) {
             let _last = w.pages.state(Pfn(2)).settle();
         }
     });
-    // The remover: busy is set and fenced.
+    // The remover has set busy and fenced.
     fence_full();
     let (found, owes) = match tree(&world.pages).lock_next(VirtRange { start: 0, end: PAGE_SIZE }) {
         Some(t) if t.view.slots[0].load(Ordering::Relaxed) != 0 => {
-            // Still there: the unmapper has not begun, and will flush what it takes.
+            // Still there: the unmapper has not begun, and will flush its removal.
             (true, false)
         }
         Some(t) => (false, t.view.state.unflushed()),
@@ -281,10 +282,12 @@ protocol! {
     PruneUnflushed: "somebody else's";
 }
 
-/// Model of C2 and C4: one CPU takes a leaf away and calls it flushed where nobody runs the space, another begins to run it with an
-/// old translation under its tag, and a remover that finds the leaf gone gives the frame to somebody else.
+/// Model of C2 and C4. One CPU removes a leaf and counts it as flushed where no CPU runs the space. Another begins to
+/// run the space with an old translation under its tag. A remover that finds the leaf gone gives the frame to a new
+/// owner.
 fn remover_against_flushed_at_once() {
-    /// The user CPU has the translation cached; the frame is the program's. One word: what the CPU does at one moment.
+    /// The user CPU has the translation cached; the frame belongs to the program. One word, because the CPU does both
+    /// at one moment.
     const CACHED: u64 = 1;
     const OURS: u64 = 2;
     struct World {
@@ -328,7 +331,7 @@ fn remover_against_flushed_at_once() {
             let _last = w.pages.state(Pfn(2)).settle();
         }
     });
-    // The remover: busy is set and fenced.
+    // The remover has set busy and fenced.
     fence_full();
     let found = match tree(&world.pages).lock_next(VirtRange { start: 0, end: PAGE_SIZE }) {
         Some(t) if t.view.slots[0].load(Ordering::Relaxed) != 0 => None,
@@ -365,7 +368,7 @@ fn switch_in_against_flush() {
             w.cached.store(w.pte.load(Ordering::Acquire), Ordering::Relaxed);
         }
         w.space.arrived(0);
-        // From here on it runs; what asks it now is answered before the frame is freed.
+        // From here on it runs; it answers requests before the frame is freed.
         w.cached.load(Ordering::Relaxed)
     });
     world.pte.swap(false, Ordering::AcqRel);
@@ -383,7 +386,8 @@ protocol! {
     BumpNoFence: "completed flush";
 }
 
-/// A CPU leaves a space while that is destroyed, which asks those who have it loaded; then its memory is another space's.
+/// A CPU leaves a space while another destroys it and interrupts the CPUs that have it loaded. Then its memory becomes
+/// another space.
 fn leave_against_destroy() {
     let space = Arc::new(Residency::new(1));
     let _caught_up = space.arrive(0);
@@ -394,7 +398,7 @@ fn leave_against_destroy() {
     };
     let gone = space.loaded().is_empty();
     if gone {
-        // The same CPU idles in the space that comes to lie there.
+        // The same CPU is lazy in the space that is made there.
         space.idle(0);
     }
     leaver.join().unwrap();
@@ -407,13 +411,13 @@ protocol! {
     LeaveLooksLate: "who has left a space wrote into it";
 }
 
-/// A CPU with some translations of the space that it runs, which walks the tables again whenever it likes.
+/// A CPU with some translations of the space that it runs. It may walk the tables again at any time.
 struct Target {
     space: Residency,
     state: CpuMmu,
     pte: [AtomicBool; 3],
     cached: [AtomicBool; 3],
-    /// The generation of a flush of that page whose interrupt has come; zero: none.
+    /// The generation of a flush of that page whose interrupt has arrived; zero: none.
     asked: [AtomicU64; 3],
 }
 
@@ -432,7 +436,7 @@ impl Target {
         target
     }
 
-    /// The leaf of page `i` goes: the generation that the target is to be asked for.
+    /// Removes the leaf of page `i`; returns the generation of the flush.
     fn unmap(&self, i: usize) -> u64 {
         self.pte[i].store(false, Ordering::Release);
         let (generation, targets) = self.space.bump(false);
@@ -441,11 +445,11 @@ impl Target {
     }
 
     fn ask(&self, i: usize, generation: u64) {
-        // Not a plain store, which loom would let the target pass over.
+        // Not a plain store, because loom would let the target miss it.
         self.asked[i].swap(generation, Ordering::AcqRel);
     }
 
-    /// The interrupts that have come, on the target.
+    /// Serves the arrived interrupts on the target.
     fn interrupts(&self) {
         for i in 0..self.asked.len() {
             let generation = self.asked[i].swap(0, Ordering::AcqRel);
@@ -476,8 +480,8 @@ impl Drops for Target {
     }
 }
 
-/// Model of C4: three CPUs flush a page each at the same time; the one that runs the space is interrupted also while it answers,
-/// and hears last of the flush that was first.
+/// Model of C4: three CPUs flush a page each at the same time. The CPU that runs the space is interrupted also while it
+/// answers, and may serve the first flush last.
 fn flush_against_flush() {
     let target = Arc::new(Target::new());
     let first = target.unmap(0);
@@ -498,7 +502,7 @@ protocol! {
     NewestAfterFlush: "the translation is there";
 }
 
-/// Model of C4: a table page goes while a CPU stops running the space but keeps it loaded, and runs it again.
+/// Model of C4: a table page is freed while a CPU stops running the space but keeps it loaded, and runs it again.
 fn idle_against_structure_flush(again: bool) {
     let space = Arc::new(Residency::new(1));
     let (seen, _) = space.arrive(0);
@@ -528,8 +532,8 @@ protocol! {
     ArriveNoFence: "a table page that is freed";
 }
 
-/// Model of C9: one CPU copies an entry of the root and uses what is below; another takes a leaf below away and flushes that
-/// entry.
+/// Model of C9: one CPU copies an entry of the root and uses the tables below it. Another removes a leaf below and
+/// flushes that entry.
 fn copy_against_flush(cpus: usize) {
     struct World {
         space: Residency,
@@ -553,7 +557,7 @@ fn copy_against_flush(cpus: usize) {
     let cpu = thread::spawn(move || {
         let reach = w.roots.reach(0).expect("the part is there");
         w.roots.join(0, &w.own, 0, reach);
-        // The walk through the entry that was copied.
+        // The walk through the copied entry.
         w.pte.load(Ordering::Acquire)
     });
     world.pte.swap(false, Ordering::AcqRel);
@@ -570,13 +574,13 @@ protocol! {
     CopyNoFence: "completed flush";
 }
 protocol! {
-    // Who runs the space is not looked at then.
+    // The set of running CPUs is not read then.
     a_cpu_that_alone_can_copy_an_entry_is_asked_or_finds_the_leaf_gone = || copy_against_flush(1), None;
     #[cfg(loom)]
     CopyNoFence: "completed flush";
 }
 
-/// Model of C9: the map fans out for the first time, and a CPU copies an entry of the root, while somebody prunes.
+/// Model of C9: the map fans out for the first time, and a CPU copies an entry of the root, while another prunes.
 fn fan_out_against_prune() {
     let world = Arc::new((Pages::new(8), Roots::new()));
     drop(tree(&world.0).lock_last(0, &world.0.pin()).expect("table pages"));
@@ -604,8 +608,8 @@ protocol! {
     KeepsRootEarly: "an entry that was copied has gone";
 }
 
-/// A CPU that holds a translation switches in while one entry is flushed and the regime ends: it is asked by the flush, is asked
-/// to come home, or drops what it has.
+/// A CPU that holds a translation switches in while one entry is flushed and the regime ends. The flush interrupts it,
+/// or the end of the regime does, or it drops its translations.
 fn switch_in_against_close() {
     struct World {
         space: Residency,
@@ -626,7 +630,7 @@ fn switch_in_against_close() {
     world.space.arrive(0);
     world.roots.adopt(0, (&raw const world.own).cast_mut());
     world.roots.join(0, &world.own, 0, world.roots.reach(0).expect("the part is there"));
-    // It runs something else, and has the leaf cached as of this regime.
+    // It runs another space, and has the leaf cached as of this regime.
     world.space.leave(0);
     let regime = world.roots.regime();
     let w = world.clone();

@@ -7,25 +7,25 @@ quire_sync::mutants! {
         ArriveNoFence,
         /// A flush reads the set before arriving CPUs can see the new generation.
         BumpNoFence,
-        /// A CPU that leaves a space looks at it again when nobody has to ask the CPU any more.
+        /// A CPU that leaves a space reads it again when it is no target any more.
         LeaveLooksLate,
         /// A CPU that has missed a flush counts it as seen with the next.
         MissedCountAsSeen,
-        /// A CPU that drops everything reads afterwards which flushes that was for.
+        /// A CPU that drops everything reads the generation afterwards.
         NewestAfterFlush,
-        /// A CPU that goes idle stops running the space before it says that it still has it loaded.
+        /// A CPU that goes idle leaves the running set before it enters the lazy set.
         LazyAfterRunning,
         /// A walker uses a table page that was marked dead before it got the lock.
         TableNoDeadCheck,
         /// A table page is linked below a dead parent.
         LinkNoDeadCheck,
-        /// Who links a table page does not look again, under its parent's lock, whether there is one.
+        /// A CPU that links a table page does not check again, under its parent's lock, whether there is one.
         LinkUnlooked,
-        /// What the caller checks under the lock may have been read before the table was linked.
+        /// The caller's checks under the lock may read before the table was linked.
         TableNoFence,
         /// A leaf is cleared before its removal is counted, or without.
         TakeNotCounted,
-        /// A removal that is flushed at once does not look whether a CPU runs the space.
+        /// A removal that is flushed at once does not check whether a CPU runs the space.
         TakenUnasked,
         /// A table page whose removals are not flushed yet is pruned.
         PruneUnflushed,
@@ -33,9 +33,9 @@ quire_sync::mutants! {
         PruneNoChildLock,
         /// A CPU that copies an entry of the root reads its generation before a flush can see it in the set.
         CopyNoFence,
-        /// Who closes a regime reads whom to ask before CPUs that switch in can see it closed.
+        /// A CPU that closes a regime reads its targets before CPUs that switch in can see it closed.
         CloseNoFence,
-        /// Whether entries of the root stay is looked at when a step of pruning begins, not under the root's lock.
+        /// A step of pruning reads at its beginning whether entries of the root stay, not under the root's lock.
         KeepsRootEarly,
     }
 }

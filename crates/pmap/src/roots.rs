@@ -1,27 +1,31 @@
-//! Root tables of their own for the CPUs of a space whose map has fanned out (relies on C9): who has never reached an arena's
-//! addresses is never asked to forget them.
+//! Per-CPU root tables for a space whose map has fanned out (relies on C9). A CPU that has never used an arena's
+//! addresses gets no shootdowns for them.
 //!
-//! A CPU's own root begins empty. The entry over an address is copied into it from the space's root when the CPU first faults
-//! there, and who has copied an entry is the set of CPUs that a flush below that entry asks. All levels below the root are
-//! shared, so nothing else about page tables changes. CPUs without a root of their own use the space's, and are always asked.
+//! A CPU's own root begins empty. The entry over an address is copied into it from the space's root when the CPU first
+//! faults there. Shootdowns below a root entry target only the CPUs that have copied that entry. All levels below the
+//! root are shared, so nothing else about page tables changes. CPUs without a root of their own use the space's, and
+//! are always targets.
 //!
 //! # The protocol
 //! Each entry of the root has a generation and the set of CPUs that copied it, as a space has for all of it
-//! ([`shootdown`](crate::shootdown)): a flush raises the generation, fences, reads the set; who copies joins the set, fences,
-//! reads the generation; who switches in joins the CPUs that run the space, fences, and compares the generations of all that
-//! it has copied.
+//! ([`shootdown`](crate::shootdown)):
+//! - a flush raises the generation, fences, reads the set;
+//! - a copying CPU joins the set, fences, reads the generation;
+//! - a CPU that switches in joins the CPUs that run the space, fences, and compares the generations of all copied
+//!   entries.
 //!
-//! A *regime* says whether there are such roots: odd while there are. It is read where a flush decides whom to ask, after the
-//! leaves were cleared, and where a CPU switches in, after it joined. Translations made under another regime are dropped at
-//! switch-in: so what a flush of one entry did not ask of a CPU never outlives the regime.
+//! A *regime* number is odd while there are such roots. A flush reads it to choose its targets, after the leaves were
+//! cleared. A CPU reads it at switch-in, after it joined, and drops translations made under another regime. So a
+//! translation that no flush of one entry covered never outlives the regime.
 //!
 //! | | copy | flush of an entry | switch in | open | close |
 //! |---|---|---|---|---|---|
 //! | **copy** | each CPU its own root | set before generation, bump before set | same CPU, masked | only while open | waits for every CPU to be back |
-//! | **flush of an entry** | | each its own generation | set of running CPUs before generations | regime after the leaves | superset, or dropped by who left the regime |
+//! | **flush of an entry** | | each its own generation | set of running CPUs before generations | regime after the leaves | superset, or dropped by a CPU that left the regime |
 //! | **switch in** | | | own CPU | regime after joining | regime after joining |
 //!
-//! While the regime is odd, and until every CPU is back on the space's root, entries of the space's root are not unlinked.
+//! While the regime is odd, and until every CPU is back on the space's root, entries of the space's root are not
+//! unlinked.
 
 use crate::format::FANOUT;
 use crate::mutant::{Mutant, mutant};
@@ -41,7 +45,7 @@ const PART: usize = if USER_HALF < 64 { USER_HALF } else { 64 };
 const PARTS: usize = USER_HALF / PART;
 const WORDS: usize = USER_HALF.div_ceil(64);
 
-/// One entry of the root: who has copied it, and how many flushes there were below it.
+/// One entry of the root: the CPUs that have copied it, and the number of flushes below it.
 #[repr(align(64))]
 pub(crate) struct Reach {
     generation: AtomicU64,
@@ -64,8 +68,8 @@ impl Reach {
     }
 }
 
-/// One CPU's own root. Only that CPU touches it, with interrupts off or from a shootdown handler, until every CPU is back on the
-/// space's root.
+/// One CPU's own root. Only that CPU uses it, with interrupts off or from a shootdown handler, until every CPU is back
+/// on the space's root.
 pub(crate) struct Own {
     root: Pfn,
     copied: [AtomicU64; WORDS],
@@ -112,7 +116,7 @@ impl Own {
     }
 }
 
-/// Where a space keeps its [`Roots`]: nowhere until its map fans out for the first time.
+/// A space's pointer to its [`Roots`]; null until its map fans out for the first time.
 pub(crate) struct Fan(AtomicPtr<Roots>);
 
 impl Fan {
@@ -120,14 +124,14 @@ impl Fan {
         Fan(AtomicPtr::new(ptr::null_mut()))
     }
 
-    /// What was made, if it was.
+    /// The roots, where they were made.
     #[inline(always)]
     pub(crate) fn get(&self) -> Option<&Roots> {
         // SAFETY: made once, and freed with the space, of which this is a part.
         unsafe { self.0.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Puts `new` here; `false` where others were faster.
+    /// Puts `new` here; `false` where another CPU was first.
     pub(crate) fn put(&self, new: *mut Roots) -> bool {
         self.0.compare_exchange(ptr::null_mut(), new, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
@@ -135,15 +139,15 @@ impl Fan {
     /// Whether entries of the space's root stay.
     ///
     /// # Requires
-    /// The caller holds the root's lock; what it reads may be old before.
+    /// The caller holds the root's lock; without it the value may be old.
     pub(crate) fn keeps_root(&self) -> bool {
         self.get().is_some_and(|r| r.keeps_root.load(Ordering::Acquire))
     }
 }
 
-/// What a CPU finds when it switches in.
+/// The result of a CPU's switch-in.
 pub(crate) struct Arrival<'a> {
-    /// Translations that were made under another regime are worth nothing.
+    /// The current regime; translations made under another one are dropped.
     pub regime: u64,
     /// The CPU's own root, where it has one.
     pub own: Option<&'a Own>,
@@ -153,7 +157,7 @@ pub(crate) struct Arrival<'a> {
 
 /// The CPUs' own roots of one space. It stays once it was made, and is closed where it is not used.
 pub(crate) struct Roots {
-    /// Odd: open.
+    /// Odd while open.
     regime: AtomicU64,
     /// Entries of the space's root stay while it is set. Changed under that root's lock too.
     pub keeps_root: AtomicBool,
@@ -185,7 +189,7 @@ impl Roots {
         }
     }
 
-    /// Which regime there is now.
+    /// The current regime.
     #[inline]
     pub(crate) fn regime(&self) -> u64 {
         self.regime.load(Ordering::Acquire)
@@ -204,8 +208,8 @@ impl Roots {
         self.regime.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// From now on nobody loads a root of its own. Returns the CPUs that have to be asked to come back, of those that have the
-    /// space loaded.
+    /// From now on no CPU loads a root of its own. Returns the CPUs that have the space loaded and must be told to go
+    /// back to its root.
     ///
     /// # Requires
     /// The caller holds the lock; the regime is odd.
@@ -217,12 +221,12 @@ impl Roots {
         space.loaded()
     }
 
-    /// Every CPU is back on the space's root: takes what was the CPUs' own, to be freed.
+    /// Takes the CPUs' own roots, to be freed, after every CPU is back on the space's root.
     ///
     /// # Requires
     /// The caller holds the lock.
     pub(crate) fn take(&self, mut free: impl FnMut(*mut Own)) {
-        // First: who is in neither set is asked for everything.
+        // First, because a CPU in neither set is a target of every flush.
         self.own_root.snapshot().iter().for_each(|cpu| self.own_root.remove(cpu));
         for own in &self.own {
             let own = own.swap(ptr::null_mut(), Ordering::AcqRel);
@@ -250,7 +254,7 @@ impl Roots {
         self.parts.iter().filter_map(|p| unsafe { p.load(Ordering::Acquire).as_ref() })
     }
 
-    /// Where the frame of the part that holds entry `i` stands.
+    /// The pointer to the frame with the state of entry `i`.
     pub(crate) fn part_of(&self, i: usize) -> &AtomicPtr<Part> {
         &self.parts[i / PART]
     }
@@ -260,7 +264,7 @@ impl Roots {
         self.parts.iter().map(|p| p.load(Ordering::Acquire)).filter(|p| !p.is_null()).for_each(f);
     }
 
-    /// The state of entry `i`, where anybody has copied an entry near it.
+    /// The state of entry `i`, where a CPU has copied an entry of its frame.
     pub(crate) fn reach(&self, i: usize) -> Option<&Reach> {
         // SAFETY: a part lives as long as the space.
         unsafe { self.parts[i / PART].load(Ordering::Acquire).as_ref() }.map(|p| &p.0[i % PART])
@@ -268,11 +272,12 @@ impl Roots {
 
     /// The root that `cpu` has for itself.
     pub(crate) fn own(&self, cpu: CpuId) -> Option<&Own> {
-        // SAFETY: freed only when every CPU is back on the space's root; who asks is that CPU, or holds the lock.
+        // SAFETY: freed only when every CPU is back on the space's root; the caller is that CPU, or holds the lock.
         unsafe { self.own[cpu].load(Ordering::Acquire).as_ref() }
     }
 
-    /// `cpu`, which has just loaded `own` with nothing cached, is from now on asked only for what it copies.
+    /// From now on `cpu`, which has just loaded `own` with nothing cached, is a target only for the entries that it
+    /// copies.
     ///
     /// # Requires
     /// Runs on that CPU, with interrupts off; the caller holds the lock, and the regime is odd.
@@ -281,7 +286,7 @@ impl Roots {
         self.own_root.insert(cpu);
     }
 
-    /// `cpu` is about to copy entry `i`: flushes below it ask this CPU from now on.
+    /// `cpu` is about to copy entry `i`: flushes below it target this CPU from now on.
     ///
     /// # Requires
     /// Runs on that CPU, which has `own` loaded, with interrupts off.
@@ -294,11 +299,11 @@ impl Roots {
         own.copied[i / 64].fetch_or(1 << (i % 64), Ordering::Relaxed);
     }
 
-    /// A flush's first half, below entry `i`: raises its generation, and says which of the machine's `cpus` CPUs to ask. `None`: the
-    /// regime is even, or nobody has copied an entry near it.
+    /// First half of a flush below entry `i`: raises its generation, and returns which of the machine's `cpus` CPUs to
+    /// interrupt. `None`: the regime is even, or no CPU has copied an entry of its frame.
     ///
-    /// Where nobody but the calling CPU can be concerned, it is not looked at who runs the space: CPUs that go idle and come back
-    /// write that.
+    /// Where only the calling CPU can be concerned, the set of running CPUs is not read, because CPUs that go idle and
+    /// come back write it.
     ///
     /// # Requires
     /// The leaves were cleared before.
@@ -320,7 +325,8 @@ impl Roots {
         let own_root = self.own_root.snapshot();
         let copied = reach.copied.snapshot();
         let concerned = CpuMask::first(cpus).in_or_not_in(&copied, &own_root);
-        // It may be another CPU's turn by now: then that one is asked, whether or not it runs the space.
+        // The thread may have moved to another CPU by now. Then the first CPU is a target, whether or not it runs the
+        // space.
         if concerned.and(&CpuMask::only(quire_sync::current_cpu())) == concerned {
             return Some((reach, generation, concerned));
         }
@@ -328,7 +334,7 @@ impl Roots {
         Some((reach, generation, asked.and(&concerned)))
     }
 
-    /// A CPU switches in; `new`: it did not run the space until now.
+    /// Switch-in of a CPU; `new`: it did not run the space until now.
     ///
     /// # Requires
     /// Runs on that CPU, with interrupts off, after it joined the CPUs that run the space, and a full fence.
@@ -338,7 +344,7 @@ impl Roots {
             return Arrival { regime, own: None, stale: false };
         }
         let Some(own) = self.own(cpu) else {
-            // What was flushed of one entry while it did not run is not written down for it.
+            // Flushes of single entries while it did not run are not recorded for it.
             return Arrival { regime, own: None, stale: new };
         };
         let mut stale = false;

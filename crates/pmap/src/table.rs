@@ -1,17 +1,17 @@
-//! The descriptor of a table page, and where table pages live.
+//! The descriptor of a table page, and the memory of table pages.
 //!
 //! # The descriptor
 //! Eight bytes in the page descriptor of the table's frame: {lock, live count or dead, unflushed}. It names neither an
 //! address nor a pmap, so that table pages can be shared later. Beside it stands `occupied`, one bit for each group of
-//! entries in which something was put: scans skip what was never used. And `writable`, one for each group in which a leaf was
-//! given the right to store: who takes only that right away looks at no other.
+//! entries that was ever used: scans skip the others. `writable` has one bit for each group in which a leaf got the
+//! right to store. Write-protection reads no other group.
 //!
 //! | field | guarded by |
 //! |---|---|
 //! | `live` | written under the lock; read under it, or as a hint |
 //! | dead mark (a value of `live`) | written under the parent's lock *and* this one; final |
-//! | sealed mark (a bit beside `unflushed`) | written and read under the lock: the entry above allows no stores |
-//! | `unflushed` | one for each obligation that took something here: raised under the lock, before the first leaf is cleared or in the same hold (`take_alone`); lowered by whoever flushed, without the lock |
+//! | store-protected mark (a bit beside `unflushed`) | written and read under the lock: the entry above allows no stores |
+//! | `unflushed` | one for each obligation that took leaves here. Raised under the lock, before the first leaf is cleared or in the same hold (`take_alone`). Lowered by the CPU that flushed, without the lock. |
 //! | `writable` | written and read under the lock, until the page is dead: then the epoch's header lies there |
 //! | `occupied` | written under the lock; read under it, or by walkers after a fence, as the entries themselves are |
 
@@ -31,10 +31,10 @@ pub(crate) const GROUP: usize = if FANOUT < 64 { 1 } else { FANOUT / 64 };
 /// The value of `live` in a table page that was unlinked for ever.
 const DEAD: u16 = u16::MAX;
 
-/// The bit beside the count of unflushed removals that says that the table page is sealed.
+/// The bit beside the count of unflushed removals that marks a store-protected table page.
 const SEALED: u32 = 1 << 31;
 
-/// What is known of a table page besides its entries.
+/// The state of a table page besides its entries.
 pub(crate) struct TableState {
     lock: SpinLock<()>,
     live: AtomicU16,
@@ -103,7 +103,7 @@ impl TableState {
         self.unflushed.load(Ordering::Relaxed) & SEALED != 0
     }
 
-    /// Says so, or says that it allows them.
+    /// Sets or clears the store-protected mark.
     ///
     /// # Requires
     /// The caller holds the lock.
@@ -114,7 +114,7 @@ impl TableState {
         };
     }
 
-    /// One obligation was paid; returns whether it was the last, and nothing is left here.
+    /// Settles one obligation; returns whether it was the last, and the page is empty.
     pub(crate) fn settle(&self) -> bool {
         let old = self.unflushed.fetch_sub(1, Ordering::AcqRel);
         debug_assert!(old & !SEALED != 0, "more removals are settled than were counted");
@@ -182,14 +182,14 @@ impl<'a> View<'a> {
         let bit = 1u64 << (i / GROUP);
         let occupied = self.occupied.load(Ordering::Relaxed);
         if occupied & bit == 0 {
-            // Before the entry: who sees the entry in a scan must not have skipped its group.
+            // Before the entry, so that no scan skips the group of an entry that it could see.
             self.occupied.store(occupied | bit, Ordering::Release);
         }
         let old = self.slots[i].swap(word, Ordering::AcqRel);
         debug_assert_eq!(old, 0, "an entry is overwritten");
     }
 
-    /// The leaf `i` allows stores from now on.
+    /// Notes that the leaf `i` allows stores from now on.
     ///
     /// # Requires
     /// The caller holds the lock.
@@ -202,8 +202,8 @@ impl<'a> View<'a> {
         }
     }
 
-    /// No leaf from entry `from` to `last` allows stores any more: notes it of the groups that lie wholly there, and of those at the borders
-    /// where no other leaf `allows` any.
+    /// Notes that no leaf from entry `from` to `last` allows stores any more. Clears the bits of groups wholly inside,
+    /// and of border groups where no other leaf `allows` stores.
     ///
     /// # Requires
     /// The caller holds the lock.
@@ -233,7 +233,7 @@ impl<'a> View<'a> {
         self.tidy(i / GROUP);
     }
 
-    /// Empties the entry `i` of a table above the last level that nobody can reach any more.
+    /// Empties the entry `i` of a table above the last level that no walker can reach any more.
     pub(crate) fn unlink_last(&self, i: usize) {
         self.slots[i].store(0, Ordering::Relaxed);
         self.state.change_live(-1);
@@ -242,23 +242,24 @@ impl<'a> View<'a> {
     /// Empties the present leaf `i`.
     ///
     /// # Requires
-    /// The caller holds the lock, and counts the removal as not flushed ([`owe`](Self::owe)) before it lets go, where it is not.
+    /// The caller holds the lock. If the removal is not flushed, it counts that ([`owe`](Self::owe)) before it releases
+    /// the lock.
     #[inline]
     pub(crate) fn take(&self, i: usize) -> u64 {
         self.state.change_live(-1);
         self.slots[i].swap(0, Ordering::AcqRel)
     }
 
-    /// As [`take`](Self::take), and counts the removal as not flushed after it, by `owe`, only where a CPU runs `space`: else the flush is
-    /// over with the generation, which CPUs that switch in later catch up with. Relies on C2: all of it under the lock, so whoever finds
-    /// the entry empty finds the count raised or the flush done.
+    /// As [`take`](Self::take), and then counts the removal as not flushed, by `owe`, only where a CPU runs `space`.
+    /// Else raising the generation is the flush, and CPUs that switch in later catch up. Relies on C2: all of it
+    /// happens under the lock, so a CPU that finds the entry empty finds the count raised or the flush done.
     ///
     /// # Requires
     /// The caller holds the lock.
     #[inline]
     pub(crate) fn take_alone(&self, i: usize, space: &Residency, owe: impl FnOnce()) -> u64 {
         let word = self.take(i);
-        // What was taken is taken by a read-modify-write, before the generation rises.
+        // The leaf was taken by a read-modify-write, before the generation rises.
         let (_, targets) = space.bump(false);
         if !targets.is_empty() && !mutant(Mutant::TakenUnasked) {
             owe();
@@ -266,8 +267,8 @@ impl<'a> View<'a> {
         word
     }
 
-    /// Counts one more obligation that is not paid. Relies on C2: before the lock is let go under which the entry is cleared, so that
-    /// whoever finds the entry empty finds the count.
+    /// Counts one more obligation that is not settled. Relies on C2: called under the same hold of the lock that clears
+    /// the entry, so that a CPU that finds the entry empty finds the count.
     ///
     /// # Requires
     /// The caller holds the lock.
@@ -278,7 +279,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Forgets group `g` where nothing is left in it.
+    /// Clears the occupied bit of group `g` where it is empty.
     ///
     /// # Requires
     /// The caller holds the lock.
@@ -315,14 +316,14 @@ impl<'a> View<'a> {
         None
     }
 
-    /// As [`next`](Self::next), and forgets groups that it finds empty.
+    /// As [`next`](Self::next), and clears the occupied bits of groups that it finds empty.
     ///
     /// # Requires
     /// The caller holds the lock.
     pub(crate) fn next_locked(&self, from: usize, last: usize) -> Option<(usize, u64)> {
         let found = self.next(from, last);
         let end = found.map_or(last + 1, |(i, _)| i);
-        // Groups that lie wholly in what was just seen to be empty.
+        // Groups wholly inside the range that was just found empty.
         for g in from.div_ceil(GROUP)..end / GROUP {
             let occupied = self.occupied.load(Ordering::Relaxed);
             if occupied & (1 << g) != 0 {
@@ -332,7 +333,7 @@ impl<'a> View<'a> {
         found
     }
 
-    /// The groups with leaves from entry `from` to `last` in which something is and one may allow stores.
+    /// The groups from entry `from` to `last` that are occupied and may have a leaf that allows stores.
     ///
     /// # Requires
     /// The caller holds the lock.
@@ -342,7 +343,8 @@ impl<'a> View<'a> {
         self.occupied.load(Ordering::Relaxed) & self.writable.load(Ordering::Relaxed) & within
     }
 
-    /// The entries of group `g`, and a bit for each of those that lie from entry `from` to `last`, of which there are some.
+    /// The entries of group `g`, and a bit for each of those from entry `from` to `last`, of which there is at least
+    /// one.
     #[inline]
     pub(crate) fn group(&self, g: usize, from: usize, last: usize) -> (&'a [AtomicU64; GROUP], u64) {
         let (groups, _) = self.slots.as_chunks::<GROUP>();
@@ -350,8 +352,8 @@ impl<'a> View<'a> {
         (&groups[g], (!0 << first) & (!0 >> (u64::BITS as usize - end)))
     }
 
-    /// Calls `f` with each entry from `from` to `last` that is not zero, in order, and its word; returns how many there were. Forgets
-    /// groups that it finds empty.
+    /// Calls `f` with each entry from `from` to `last` that is not zero, in order, and its word; returns their number.
+    /// Clears the occupied bits of groups that it finds empty.
     ///
     /// # Requires
     /// The caller holds the lock.

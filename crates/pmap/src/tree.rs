@@ -1,10 +1,11 @@
 //! Walking, linking and pruning the tree of table pages of one address space.
 //!
 //! # The protocol
-//! Walkers go down without locks, pinned in the epoch, and lock only the table page that they were looking for; then they
-//! check that it is not dead, else they begin again. A table page is linked under its parent's lock, where the parent is not
-//! dead. The pruner locks parent, then child, verifies that the child is empty and owes no flush, marks it dead, clears the
-//! parent's entry, lets go, flushes paging-structure caches, and only then gives the page to the epoch.
+//! Walkers go down without locks, pinned in the epoch, and lock only the searched table page. Then they check that it
+//! is not dead, else they begin again. A table page is linked under its parent's lock, where the parent is not dead.
+//! The pruner locks parent, then child, verifies that the child is empty and owes no flush, marks it dead, and clears
+//! the parent's entry. Then it releases both locks, flushes paging-structure caches, and only then gives the page to
+//! the epoch.
 //!
 //! | | walk and lock | link | prune |
 //! |---|---|---|---|
@@ -41,7 +42,7 @@ pub(crate) struct Locked<'a> {
 pub(crate) struct Dead {
     /// The first, linked through their descriptors.
     pub first: Option<Pfn>,
-    /// What they covered, or more.
+    /// Their addresses, or more.
     pub covered: VirtRange,
 }
 
@@ -55,8 +56,8 @@ impl Dead {
 pub(crate) struct Tree<'m, F: Format, A: Memory> {
     pub memory: &'m A,
     pub root: Pfn,
-    /// While it says so, entries of the root stay: CPUs have copies of them. It may begin to at any moment, so it is looked
-    /// at under the root's lock.
+    /// Says whether entries of the root stay, because CPUs have copies of them. This may begin at any moment, so it is
+    /// read under the root's lock.
     pub fan: &'m Fan,
     pub format: PhantomData<F>,
 }
@@ -90,12 +91,12 @@ impl<A: Memory> Drop for Spare<'_, A> {
 }
 
 impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
-    /// Locks the last-level table page over `va`, linking what is missing. A full fence stands between the lock and the
+    /// Locks the last-level table page over `va`, linking missing levels. A full fence stands between the lock and the
     /// return.
     #[inline(always)]
     pub(crate) fn lock_last(&self, va: u64, pin: &A::Pin<'_>) -> Result<Locked<'m>, OutOfMemory> {
         loop {
-            // The number alone comes from elsewhere: what is locked is put together here, in registers.
+            // Only the number comes from the called function: the locked value is built here, in registers.
             let t = match self.last(va) {
                 Some(t) => t,
                 None => self.last_linking(va, pin)?,
@@ -107,7 +108,7 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
         }
     }
 
-    /// The last-level table page over `va`, where it is there.
+    /// The last-level table page over `va`, where it exists.
     ///
     /// # Requires
     /// The caller is pinned.
@@ -131,7 +132,7 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
         above((2..F::LEVELS).rev().fold(self.root, below), 1)
     }
 
-    /// As [`last`](Self::last), and links what is missing.
+    /// As [`last`](Self::last), and links missing levels.
     ///
     /// # Requires
     /// The caller is pinned.
@@ -156,14 +157,14 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
         }
     }
 
-    /// Links a table page into the empty entry over `va` of `parent`, which stands at `level`; `None` where the parent is
-    /// dead.
+    /// Links a table page into the empty entry over `va` of `parent`, which stands at `level`; `None` where the parent
+    /// is dead.
     ///
     /// # Requires
     /// The caller is pinned.
     #[cold]
     fn link(&self, parent: Pfn, level: u32, va: u64, spare: &mut Spare<'_, A>) -> Result<Option<Pfn>, OutOfMemory> {
-        // Before the lock: zeroing a page under it would hold up every other fault below this parent.
+        // Before the lock: zeroing a page under it would delay every other fault below this parent.
         spare.provide(level - 1)?;
         let parent = View::of(self.memory, parent);
         let _guard = parent.state.lock();
@@ -188,7 +189,7 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
     fn lock_live(&self, t: Pfn, va: u64) -> Option<Locked<'m>> {
         let view = View::of(self.memory, t);
         let guard = view.state.lock();
-        // Relies on C2: what the caller checks from here on (stale marks, busy pages) is read after this table page became
+        // Relies on C2: the caller's checks from here on (stale marks, busy pages) read after this table page became
         // reachable for a remover's scan.
         if !mutant(Mutant::TableNoFence) {
             fence_after_rmw();
@@ -202,12 +203,12 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
     /// Locks the first existing last-level table page that covers an address of `range`.
     ///
     /// # Requires
-    /// The caller has fenced since it published what it relies on.
+    /// The caller has fenced since it published its marks.
     #[inline]
     pub(crate) fn lock_next(&self, range: VirtRange) -> Option<Locked<'m>> {
         loop {
             let _pin = self.memory.pin();
-            // Most often there is one right at the start.
+            // Most often a table page covers the start.
             let (t, va) = match self.last(range.start) {
                 Some(t) if !range.is_empty() => (t, range.start),
                 _ => self.find(self.root, F::LEVELS - 1, range.start, range.end)?,
@@ -218,8 +219,8 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
         }
     }
 
-    /// The first last-level table page below `t`, which stands at `level`, over an address of `from..to`, with the first
-    /// address that it covers.
+    /// The first last-level table page below `t`, which stands at `level`, over an address of `from..to`, with the
+    /// first address that it covers.
     ///
     /// # Requires
     /// The caller is pinned.
@@ -246,8 +247,8 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
         None
     }
 
-    /// Whether a removal is not flushed yet in the last-level table page over `va`, or, where that is absent, in the level
-    /// that it is absent from.
+    /// Whether a removal in the last-level table page over `va` is not flushed yet. Where that page is absent, the
+    /// lowest existing level counts.
     pub(crate) fn unflushed(&self, va: u64) -> bool {
         let _pin = self.memory.pin();
         let mut t = self.root;
@@ -261,9 +262,9 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
         self.memory.state(t).unflushed()
     }
 
-    /// One step of pruning `range`: looks at [`STEP`] last-level table pages at most, unlinks the empty ones that lie wholly
-    /// inside and whatever becomes empty above them, and adds them to `dead`: to be flushed from paging-structure
-    /// caches and then retired. Returns where the next step begins, `range.end` where none is left. Between steps nothing is
+    /// One step of pruning `range`. Visits at most [`STEP`] last-level table pages and unlinks the empty ones wholly
+    /// inside, and the tables above that become empty. Adds them to `dead`, to be flushed from paging-structure caches
+    /// and then retired. Returns the start of the next step, `range.end` where none is left. Between steps nothing is
     /// pinned, so each begins at the root again.
     pub(crate) fn prune_some(&self, range: VirtRange, dead: &mut Dead) -> u64 {
         let _pin = self.memory.pin();
@@ -271,7 +272,7 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
         self.prune_below(self.root, F::LEVELS - 1, range.start, range.end, &mut left, dead).unwrap_or(range.end)
     }
 
-    /// Prunes below `t`, which stands at `level`; `Some`: not done, but come to this address.
+    /// Prunes below `t`, which stands at `level`; `Some`: not finished, continue at this address.
     ///
     /// # Requires
     /// The caller is pinned.
@@ -309,7 +310,7 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
         None
     }
 
-    /// Unlinks `child` from entry `i` of `parent` where it is still there, empty and settled; says whether it did.
+    /// Unlinks `child` from entry `i` of `parent` where it is still there, empty and settled; returns whether it did.
     fn unlink(&self, parent: &View<'m>, i: usize, child: Pfn, dead: &mut Dead) -> bool {
         let _parent = parent.state.lock();
         let word = parent.slots[i].load(Ordering::Acquire);
@@ -343,7 +344,7 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
         }
     }
 
-    /// Frees the table page `t` at `level` and every one below, which nobody can reach any more. They are left empty.
+    /// Frees the table page `t` at `level` and all below, which no walker can reach any more. They are left empty.
     pub(crate) fn free_below(&self, t: Pfn, level: u32) {
         if level > 0 {
             let view = View::of(self.memory, t);

@@ -1,7 +1,7 @@
 //! The atomics of the chosen personality, and the two fences that the protocols use.
 //!
-//! C2 and the contracts beside it argue with full fences. On x86 a locked read-modify-write already is one, so after
-//! such an instruction only the compiler has to be held back; elsewhere, and under the model checkers, a real fence stands.
+//! C2 and the contracts beside it argue with full fences. On x86 a locked read-modify-write already is one, so after it
+//! a compiler fence suffices. Elsewhere, and under the model checkers, a real fence follows.
 
 #[cfg(recording)]
 pub use crate::record::atomic::{
@@ -20,16 +20,16 @@ pub use shuttle::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
 };
 
-/// A full fence: no later access passes an earlier one. Needed after a plain store that another CPU must see before this
-/// CPU reads (store-to-load order), for example "set busy, then scan".
+/// A full fence: no later access passes an earlier one. Needed after a plain store that another CPU must see before
+/// this CPU reads (store-to-load order), for example "set busy, then scan".
 #[inline(always)]
 #[cfg_attr(recording, track_caller)]
 pub fn fence_full() {
     fence(Ordering::SeqCst);
 }
 
-/// The full fence that must stand after an atomic read-modify-write (a lock taken, a `swap`): on x86 the locked
-/// instruction is the fence and only the compiler is held back; elsewhere and in the models it is [`fence_full`].
+/// The full fence after an atomic read-modify-write (a lock taken, a `swap`). On x86 the locked instruction is the
+/// fence, so this is a compiler fence. Elsewhere and in the models it is [`fence_full`].
 #[inline(always)]
 pub fn fence_after_rmw() {
     #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle))))]

@@ -1,4 +1,4 @@
-//! Where something happened: a backtrace, taken now and printed if it is ever wanted.
+//! Backtraces that are taken now and printed later if needed.
 
 #[cfg(any(test, feature = "std"))]
 mod taken {
@@ -29,10 +29,10 @@ mod taken {
     use crate::hooks;
     use core::fmt;
 
-    /// Calls of a backtrace that are kept: enough to see who it was, few enough for the stack that it is taken on.
+    /// Calls of a backtrace that are kept: enough to identify the caller, few enough for the stack.
     const DEPTH: usize = 20;
 
-    /// A backtrace: what the hooks found, as addresses.
+    /// A backtrace as return addresses, from the hooks.
     #[derive(Clone)]
     pub struct Trace {
         addresses: [usize; DEPTH],

@@ -20,8 +20,8 @@ impl CpuSet {
         CpuSet { words: core::array::from_fn(|_| AtomicU64::new(0)) }
     }
 
-    /// Adds `cpu`; a full fence on x86 (callers follow with [`fence_after_rmw`](crate::atomic::fence_after_rmw)). Returns
-    /// whether it was not in the set before.
+    /// Adds `cpu`; a full fence on x86 (callers follow with [`fence_after_rmw`](crate::atomic::fence_after_rmw)).
+    /// Returns whether it was not in the set before.
     pub fn insert(&self, cpu: CpuId) -> bool {
         self.words[cpu / 64].fetch_or(1 << (cpu % 64), Ordering::AcqRel) & 1 << (cpu % 64) == 0
     }
@@ -36,7 +36,7 @@ impl CpuSet {
         self.words[cpu / 64].load(Ordering::Acquire) & (1 << (cpu % 64)) != 0
     }
 
-    /// Makes the set `mask`, a word at a time.
+    /// Replaces the set by `mask`, a word at a time.
     pub fn replace(&self, mask: &CpuMask) {
         self.words.iter().zip(mask.words).for_each(|(word, new)| word.store(new, Ordering::Release));
     }
@@ -102,7 +102,7 @@ impl CpuMask {
     pub fn is_full(&self) -> bool {
         self.words.iter().all(|w| *w == !0)
     }
-    /// Whether exactly one CPU is in the set. Cheaper than to count them.
+    /// Whether exactly one CPU is in the set. Cheaper than counting them.
     pub fn is_single(&self) -> bool {
         let mut some = self.words.iter().filter(|w| **w != 0);
         some.next().is_some_and(|w| w & (w - 1) == 0) && some.next().is_none()

@@ -2,29 +2,30 @@
 //!
 //! # The rule
 //! The domain has a global epoch. A reader pins: it copies the global epoch to its CPU's slot and fences. The epoch may
-//! advance from `e` to `e + 1` only when every slot is idle or says `e`. Something retired in epoch `e` was unlinked before,
-//! so only readers pinned at `e` or `e - 1` can still hold it; when the global epoch reaches `e + 2` none of them is left.
-//! A CPU that halts is not pinned, hence quiescent. What waits is linked through the retired values themselves
-//! ([`Retired`] is embedded): retiring allocates nothing and cannot fail.
+//! advance from `e` to `e + 1` only when every slot is idle or at `e`. A value retired in epoch `e` was unlinked
+//! before, so only readers pinned at `e` or `e - 1` can still hold it. When the global epoch reaches `e + 2` none of
+//! them is left. A CPU that halts is not pinned, hence quiescent. Retired values are linked through themselves
+//! ([`Retired`] is embedded), so retiring allocates nothing and cannot fail.
 //!
 //! # How often
-//! To learn that all have passed costs a line for each CPU that reads, and to tell them the new epoch another one. That is paid
-//! for by what is retired: a CPU makes a *step* when it has retired as much as [`Domain::every`] since the epoch advanced, and
-//! another one for each as much again. A step looks at [`STRIDE`] slots at most, and goes on where the last one ended, whoever
-//! made that ([`Domain::passed`]): what was seen idle, or in this epoch, since it began need not be seen again. So
-//! - where all CPUs retire, a few of them look at all slots once for what all have retired; the others find a new epoch;
+//! Learning that all readers have passed moves a line for each reading CPU, and announcing the new epoch moves another
+//! one. Retirements pay for that. A CPU makes a *step* when it has retired [`Domain::every`] structures since the epoch
+//! advanced, and another for each as many again. A step reads at most [`STRIDE`] slots, and continues where the last
+//! one of any CPU ended ([`Domain::passed`]). A slot that was seen idle, or in this epoch, since the epoch began need
+//! not be read again. So
+//! - where all CPUs retire, a few of them read all slots once for all retirements; the others find a new epoch;
 //! - where few retire among many that read, each step still costs no more than its slots;
-//! - a step that meets a reader in the way costs that reader's slot, and the next one looks there first.
+//! - a step that meets a reader in the way costs that reader's slot, and the next step begins there.
 //!
-//! Lines moved for each retired structure are thus bounded, however many CPUs there are and whichever of them retire. A slot
-//! that is idle is not written, so that looking at it moves nothing.
+//! So the lines moved for each retired structure are bounded, however many CPUs there are and retire. An idle slot is
+//! not written, so reading it moves nothing.
 //!
-//! # What waits
-//! In each of three epochs a CPU has what it retired between two advances: its part of a share of memory where all retire
-//! ([`Domain::holding`]), and where it retires alone, as much for each step that an advance takes. Where a reader stalls (a
-//! virtual CPU that its host does not run) retirements go on. Then writers are pushed back: one whose CPU has retired
-//! [`SLACK`] times more than that waits until the epoch advances, before its change begins, where it may still sleep
-//! ([`Domain::push_back`]).
+//! # Waiting values
+//! For each of three epochs a CPU has the values that it retired between two advances. Where all CPUs retire, that is
+//! its part of a share of memory ([`Domain::holding`]). Where it retires alone, it is as much for each step of an
+//! advance. Where a reader stalls (a virtual CPU that its host does not run) retirements continue. Then writers are
+//! pushed back: a writer whose CPU has retired [`SLACK`] times more than that waits until the epoch advances. It waits
+//! before its change begins, where it may still sleep ([`Domain::push_back`]).
 //!
 //! Pins nest on a CPU and keep the thread there; nothing may sleep while pinned (relies on C5).
 
@@ -37,7 +38,7 @@ use crate::record;
 use crate::spin::SpinLock;
 use core::ptr;
 
-/// Embedded, as the first field, in whatever is retired through a domain.
+/// Embedded, as the first field, in each value that is retired through a domain.
 #[repr(C)]
 pub struct Retired {
     next: *mut Retired,
@@ -47,7 +48,7 @@ pub struct Retired {
 crate::assert_layout!(Retired { size: 16, align: 8, next: 0, free: 8 });
 
 impl Retired {
-    /// A header of something that is not retired.
+    /// The header of a value that is not retired.
     pub const fn new() -> Self {
         Retired { next: ptr::null_mut(), free: None }
     }
@@ -59,21 +60,21 @@ impl Default for Retired {
     }
 }
 
-// SAFETY: the header is touched only by the domain, once its owner has given the value up.
+// SAFETY: only the domain accesses the header, once its owner has given the value up.
 unsafe impl Send for Retired {}
-// SAFETY: a shared header gives nothing: its fields are private and the domain alone touches them.
+// SAFETY: a shared header gives no access: its fields are private and only the domain uses them.
 unsafe impl Sync for Retired {}
 
 /// One CPU's part of a domain.
 pub struct Slot {
     /// 0: idle; else (epoch << 1) | 1.
     pinned: AtomicU64,
-    /// Pins nest: only this CPU touches it, with preemption off. Where it can be checked that the CPU is one thread at a time,
-    /// the thread's [`tag`](crate::hooks::thread_tag) stands above the depth.
+    /// Depth of nested pins. Only this CPU uses it, with preemption off. In builds that check that a CPU is one thread
+    /// at a time, the thread's [`tag`](crate::hooks::thread_tag) is in the upper bits.
     depth: AtomicU64,
-    /// What this CPU has retired since it first retired something in this epoch, in structures: only this CPU writes it.
+    /// Structures that this CPU has retired since its first retirement in this epoch. Only this CPU writes it.
     count: AtomicU32,
-    /// What the count is when the next step is due: likewise.
+    /// The value of `count` at which the next step is due. Only this CPU writes it.
     due: AtomicU32,
     bags: SpinLock<Bags>,
 }
@@ -81,18 +82,18 @@ pub struct Slot {
 crate::assert_layout!(Slot { size: 80, align: 8 });
 
 struct Bags {
-    /// What was retired in epoch `stamp[i]`, newest list first in its bag; bag = epoch mod 3.
+    /// Values retired in epoch `stamp[i]`, newest list first in its bag; bag = epoch mod 3.
     head: [*mut Retired; 3],
     stamp: [u64; 3],
 }
 // SAFETY: the lists are reached only under the slot's lock, and hold values that their owners gave up.
 unsafe impl Send for Bags {}
 
-/// Lists that nobody can hold anything of.
+/// Lists of values that no reader can hold any more.
 type Free = [*mut Retired; 3];
 
 impl Bags {
-    /// Takes out what was retired two epochs before `e`, or earlier.
+    /// Takes out the values retired two epochs before `e`, or earlier.
     fn take_free(&mut self, e: u64) -> Free {
         let after = if mutant(Mutant::FreedTooSoon) { 1 } else { 2 };
         core::array::from_fn(|i| {
@@ -121,9 +122,9 @@ impl Default for Slot {
     }
 }
 
-/// The fewest retired structures for which a CPU makes a step: what moves for a step, and for the advance that several make
-/// together, is little for each; and what waits is little beside a CPU's free frames, a twentieth. Few CPUs, whose slots are soon
-/// looked at, wait for less, so that what comes back is still in the cache.
+/// The fewest retired structures for which a CPU makes a step. The lines that move for a step and its part of an
+/// advance are few for each structure. The waiting memory is a twentieth of a CPU's free frames. Few CPUs, whose slots
+/// are soon read, wait for fewer, so that freed memory is still in the cache.
 #[cfg(not(any(loom, shuttle)))]
 const fn fewest(cpus: usize) -> u32 {
     if cpus >= 8 { 128 } else { 16 * cpus as u32 }
@@ -133,14 +134,15 @@ const fn fewest(_cpus: usize) -> u32 {
     1
 }
 
-/// Slots that a step looks at. More, and a CPU that retires alone among many that read moves more lines for each structure; fewer,
-/// and more waits until it has looked at all.
+/// Slots that a step reads. With more, a CPU that retires alone among many readers moves more lines for each structure.
+/// With fewer, more memory waits until it has read all.
 const STRIDE: usize = if cfg!(any(loom, shuttle)) { 2 } else { 16 };
 
-/// How many times [`Domain::every`] a CPU retires beyond what an advance takes, before it waits for readers.
+/// How many times [`Domain::every`] a CPU retires beyond the structures of an advance, before it waits for readers.
 const SLACK: u32 = 4;
 
-/// The most: several forks and exits retire fewer together, and a quarter of a MiB still fits into a CPU's second cache.
+/// The most: several forks and exits retire fewer together, and a quarter of a MiB still fits into a CPU's second
+/// cache.
 const MOST: u32 = 1024;
 
 /// Bytes of a structure, on average: entries, backings and nodes have 64 to 640.
@@ -149,8 +151,8 @@ const STRUCTURE: u64 = 256;
 /// A reclamation domain.
 pub struct Domain {
     global: CachePadded<AtomicU64>,
-    /// (epoch << [`SLOT_BITS`]) | n: each of the first n slots has been idle or in that epoch since the epoch began, as somebody
-    /// saw who had fenced since then.
+    /// (epoch << [`SLOT_BITS`]) | n: each of the first n slots was idle or in that epoch, as seen by a CPU that had
+    /// fenced since the epoch began.
     passed: CachePadded<AtomicU64>,
     slots: PerCpu<Slot>,
     /// Structures that a CPU retires in one epoch for each step that it makes. Fixed.
@@ -163,7 +165,7 @@ pub struct Domain {
 const SLOT_BITS: u32 = 16;
 const SLOTS: u64 = (1 << SLOT_BITS) - 1;
 
-/// While it lives, nothing that the holder can reach through shared pointers of the domain's structures is freed.
+/// While it lives, no value that the holder can reach through shared pointers of the domain's structures is freed.
 pub struct Pinned<'a> {
     slot: &'a Slot,
     _cpu: PreemptOff,
@@ -173,8 +175,8 @@ pub struct Pinned<'a> {
 const DEPTH_BITS: u32 = 32;
 const DEPTH: u64 = (1 << DEPTH_BITS) - 1;
 
-/// What is per CPU is kept without locks by whoever has the CPU. Two threads that are the same CPU at once break all of it,
-/// and most of that shows long after: the epoch stands still, a waiter is never woken.
+/// Per-CPU state is changed without locks by the thread on that CPU. Two threads that are the same CPU at once break
+/// all of it. Mostly that shows much later: the epoch stops, a waiter is never woken.
 #[inline(always)]
 fn assert_one_thread(ok: bool) {
     if crate::hooks::TAGS && !crate::hooks::is_panicking() {
@@ -190,8 +192,8 @@ impl Domain {
         Domain { global, passed, every: 0, most: 0, slots }.stepping(0)
     }
 
-    /// As much as `bytes` may wait in each of two epochs, on all CPUs together; or the little that is always allowed. A single CPU
-    /// has nobody to spare: it goes on freeing what is still in its cache.
+    /// Lets `bytes` wait in each of two epochs, on all CPUs together, or the minimum that is always allowed. A single
+    /// CPU saves nothing by waiting, so it frees memory that is still in its cache.
     pub fn holding(self, bytes: u64) -> Self {
         let cpus = self.slots.len();
         if cpus == 1 || cfg!(any(loom, shuttle)) {
@@ -203,27 +205,28 @@ impl Domain {
 
     fn stepping(mut self, share: u32) -> Self {
         self.every = share.clamp(fewest(self.slots.len()), MOST);
-        // Alone, a CPU has to make as many steps as there are for all slots.
+        // A CPU that retires alone makes the steps for all slots.
         let steps = self.slots.len().div_ceil(STRIDE) as u32;
         self.most = if cfg!(any(loom, shuttle)) { u32::MAX } else { self.every * (steps + SLACK) };
         self
     }
 
-    /// Pushes writers back after `most` structures already, which models need: constants of theirs are small.
+    /// Pushes writers back after `most` structures already. For models, which have small constants.
     #[cfg(all(test, any(loom, shuttle)))]
     pub(crate) fn pushing_back_after(mut self, most: u32) -> Self {
         self.most = most;
         self
     }
 
-    /// As how many structures something of `bytes` bytes counts: so that what is due together has at most [`MOST`] times
-    /// [`STRUCTURE`] bytes, and no less where fewer structures are.
+    /// The number of structures that a value of `bytes` bytes counts as. So values due together have at most [`MOST`]
+    /// times [`STRUCTURE`] bytes, and no fewer where fewer structures are due.
     fn weight(&self, bytes: u64) -> u32 {
         let share = bytes.div_ceil(STRUCTURE).saturating_mul(self.every.into()) / u64::from(MOST);
         u32::try_from(share).unwrap_or(self.every).max(1)
     }
 
-    /// How many retired structures a CPU collects before it makes a step, and gets back at once later where others retire too.
+    /// How many retired structures a CPU collects before it makes a step. Where other CPUs retire too, it gets them
+    /// back at once.
     pub fn every(&self) -> u32 {
         self.every
     }
@@ -241,7 +244,7 @@ impl Domain {
             if mutant(Mutant::PinNoFence) {
                 slot.pinned.store((e << 1) | 1, Ordering::Release);
             } else {
-                // The swap is the store and the fence in one: what follows is not read before the pin is visible.
+                // The swap is the store and the fence in one: later loads do not come before the pin is visible.
                 slot.pinned.swap((e << 1) | 1, Ordering::AcqRel);
                 crate::atomic::fence_after_rmw();
             }
@@ -249,21 +252,22 @@ impl Domain {
         Pinned { slot, _cpu: cpu }
     }
 
-    /// Gives `value` up: `free` is called with it once no reader can hold it any more, on whichever CPU finds that out.
+    /// Gives `value` up: `free` is called with it once no reader can hold it any more, on the CPU that detects this.
     ///
     /// # Safety
-    /// `value` must be unreachable for new readers, be retired once, and stay untouched until `free`; `free` must not sleep.
+    /// `value` must be unreachable for new readers, be retired once, and stay untouched until `free`; `free` must not
+    /// sleep.
     pub unsafe fn retire(&self, value: *mut Retired, free: unsafe fn(*mut Retired)) {
-        // SAFETY: the caller vouches for the value as `retire_large` asks, and a structure has the smallest weight.
+        // SAFETY: the caller vouches for the value as `retire_large` requires, and a structure has the smallest weight.
         unsafe { self.retire_large(value, STRUCTURE, free) }
     }
 
-    /// For what is given up under a lock.
+    /// For values that are given up under a lock.
     pub fn pile(&self) -> Pile<'_> {
         Pile { domain: self, first: ptr::null_mut(), last: ptr::null_mut(), len: 0 }
     }
 
-    /// As [`retire`](Self::retire), for something that holds `bytes` bytes back, more than structures have.
+    /// As [`retire`](Self::retire), for a value of `bytes` bytes, larger than a structure.
     ///
     /// # Safety
     /// As [`retire`](Self::retire).
@@ -274,8 +278,8 @@ impl Domain {
         unsafe { self.retire_list(value, value, self.weight(bytes)) }
     }
 
-    /// As [`retire`](Self::retire), of the values from `first` to `last`, which are linked and know how they are freed; they weigh
-    /// as much as `weight` structures.
+    /// As [`retire`](Self::retire), for the linked values from `first` to `last`, whose `free` is set. They count as
+    /// `weight` structures.
     ///
     /// # Safety
     /// As [`retire`](Self::retire), for each.
@@ -292,7 +296,7 @@ impl Domain {
             let mut old = [ptr::null_mut(); 3];
             let (mut count, mut due) = (slot.count.load(Ordering::Relaxed), slot.due.load(Ordering::Relaxed));
             if bags.stamp[i] != e {
-                // The first in this epoch. What this bag had is at least three epochs old.
+                // The first in this epoch. The bag's old values are at least three epochs old.
                 old = bags.take_free(e);
                 bags.stamp[i] = e;
                 (count, due) = (0, self.every);
@@ -309,7 +313,7 @@ impl Domain {
             slot.count.store(count, Ordering::Relaxed);
             slot.due.store(due, Ordering::Relaxed);
             drop(bags);
-            // SAFETY: the lists are those of an epoch that every reader has left, so no reader can reach what is on them.
+            // SAFETY: the lists are those of an epoch that every reader has left, so no reader can reach their values.
             unsafe { free_lists(old) };
             steps
         };
@@ -318,8 +322,8 @@ impl Domain {
         }
     }
 
-    /// Looks at some more slots, and where that was the last of them, advances the epoch and frees what this CPU retired two epochs
-    /// ago. Returns whether the epoch advanced.
+    /// Reads some more slots. After the last of them, advances the epoch and frees this CPU's values of two epochs ago.
+    /// Returns whether the epoch advanced.
     #[inline(never)]
     pub(crate) fn step(&self) -> bool {
         let advanced = self.look(STRIDE);
@@ -329,15 +333,15 @@ impl Domain {
         advanced
     }
 
-    /// Advances the epoch where no reader holds it back, and frees what this CPU retired two epochs ago. Returns whether the
-    /// epoch advanced.
+    /// Advances the epoch where no reader holds it back, and frees this CPU's values of two epochs ago. Returns whether
+    /// the epoch advanced.
     pub fn collect(&self) -> bool {
         let advanced = self.look(usize::MAX);
         self.collect_mine();
         advanced
     }
 
-    /// As [`collect`](Self::collect), and frees what other CPUs retired two epochs ago: where memory is short.
+    /// As [`collect`](Self::collect), and frees other CPUs' values of two epochs ago: where memory is short.
     pub fn collect_everywhere(&self) -> bool {
         let advanced = self.look(usize::MAX);
         self.slots.iter().for_each(|slot| self.collect_slot(slot));
@@ -359,8 +363,9 @@ impl Domain {
         unsafe { free_lists(free) };
     }
 
-    /// Before something that will retire, where it may still wait: waits until readers let the epoch advance, if this CPU has
-    /// retired very much since it last did. So what waits is bounded, whatever readers do. They do not sleep, so they let go.
+    /// Waits until readers let the epoch advance, if this CPU has retired very much since the last advance. A writer
+    /// calls it before its change, where it may still wait. So the waiting memory is bounded, whatever readers do.
+    /// Readers do not sleep, so they unpin.
     ///
     /// # Requires
     /// The caller may sleep: it is not pinned and holds no spin lock.
@@ -374,7 +379,7 @@ impl Domain {
                 "a reader would wait for itself"
             );
         }
-        // Where the thread moves, another CPU's count is as good.
+        // If the thread moves, another CPU's count serves as well.
         if self.slots.of(crate::hooks::current_cpu()).count.load(Ordering::Relaxed) >= self.most {
             self.wait_for_readers();
         }
@@ -400,8 +405,8 @@ impl Domain {
         self.collect_mine();
     }
 
-    /// Advances as often as it takes for everything retired so far to be freed, on all CPUs; spins while readers are pinned.
-    /// The caller must not be pinned.
+    /// Advances as often as it takes for everything retired so far to be freed, on all CPUs; spins while readers are
+    /// pinned. The caller must not be pinned.
     pub fn drain(&self) {
         let advances = if mutant(Mutant::DrainAdvancesNothing) { 0 } else { 2 };
         let target = self.global.load(Ordering::Acquire) + advances;
@@ -413,8 +418,8 @@ impl Domain {
         self.slots.iter().for_each(|slot| self.collect_slot(slot));
     }
 
-    /// Looks at up to `most` slots from where the last look ended, whoever's it was, and advances the epoch where that leaves
-    /// none; whether this call did.
+    /// Reads up to `most` slots from where the last call of any CPU ended. Advances the epoch where none is left;
+    /// returns whether this call did.
     fn look(&self, most: usize) -> bool {
         let e = self.global.load(Ordering::Acquire);
         let before = self.passed.load(Ordering::Acquire);
@@ -424,7 +429,7 @@ impl Domain {
             older if older < e && !mutant(Mutant::PassedInAnyEpoch) => 0,
             _ => (before & SLOTS) as usize,
         };
-        // After the epoch was read, and before the slots: a reader that is not seen here sees what was unlinked by now.
+        // After the epoch was read, and before the slots: a reader that is not seen here sees all unlinkings up to now.
         if !mutant(Mutant::AdvanceNoFence) {
             fence_full();
         }
@@ -435,7 +440,7 @@ impl Domain {
         };
         let to = (from..end).find(stands).unwrap_or(end);
         let after = e << SLOT_BITS | to as u64;
-        // Who fails looked at what somebody else has looked at: that one goes on.
+        // A CPU that fails has read slots that another has read too; that other continues.
         if after != before && self.passed.compare_exchange(before, after, Ordering::AcqRel, Ordering::Acquire).is_err()
         {
             return false;
@@ -450,8 +455,9 @@ impl Domain {
     }
 }
 
-/// What was given up under a lock. It is retired when this goes, for which the holder lets go of the lock first: what a retirement frees
-/// may be anything, and may lead back to that lock. Also for what is given up in a row: the domain's lock is taken once.
+/// Values that were given up under a lock. Dropping the pile retires them, after the holder has released the lock,
+/// because a retirement may free any value and need that lock. A pile also serves for many values at once, because the
+/// domain's lock is taken once.
 pub struct Pile<'d> {
     domain: &'d Domain,
     first: *mut Retired,
@@ -460,12 +466,13 @@ pub struct Pile<'d> {
 }
 
 impl Pile<'_> {
-    /// Whether a step is due for it alone: who can let it go does so now, since what waits in it is not freed.
+    /// Whether a step is due for the pile alone. A holder that can drop it does so now, because its values are not
+    /// freed before.
     pub fn is_full(&self) -> bool {
         self.len >= self.domain.every
     }
 
-    /// As [`Domain::retire`], when the pile goes.
+    /// As [`Domain::retire`], when the pile is dropped.
     ///
     /// # Safety
     /// As [`Domain::retire`].
@@ -485,7 +492,7 @@ impl Drop for Pile<'_> {
     fn drop(&mut self) {
         if !self.first.is_null() {
             let weight = self.len.saturating_mul(self.domain.weight(STRUCTURE));
-            // SAFETY: `add` was told that each value is given up, and nobody else has this list.
+            // SAFETY: by `add`'s contract each value is given up, and no other code has this list.
             unsafe { self.domain.retire_list(self.first, self.last, weight) };
         }
     }
@@ -573,7 +580,7 @@ mod tests {
     fn retire(domain: &Domain, freed: &Count, bytes: u64, times: u32) {
         for _ in 0..times {
             let node = Box::into_raw(Box::new(Counted(Retired::new(), freed)));
-            // SAFETY: nobody else has it; retired once.
+            // SAFETY: no other thread has it; retired once.
             unsafe { domain.retire_large(node.cast(), bytes, count) };
         }
     }
@@ -582,7 +589,7 @@ mod tests {
     fn the_epoch_advances_once_in_as_much_as_a_cpu_may_hold() {
         set_cpu(0);
         let freed = Count::new(0);
-        // The share of memory, the fewest, the most; what one CPU has.
+        // The share of memory, the fewest, the most, and a single CPU.
         for (cpus, bytes, every) in [(2, 200 * 512, 200), (2, 0, 32), (8, 0, 128), (2, 1 << 30, MOST), (1, 1 << 30, 16)]
         {
             let domain = domain(cpus).holding(bytes);
@@ -593,7 +600,7 @@ mod tests {
                 retire(&domain, &freed, 1, 1);
                 assert_eq!(epoch(), 3 + round);
             }
-            // Something large counts as more.
+            // A large value counts as more.
             let weight = (16 * every / MOST).max(1);
             retire(&domain, &freed, 16 * STRUCTURE, every.div_ceil(weight) - 1);
             assert_eq!(epoch(), 6);
@@ -611,7 +618,7 @@ mod tests {
         std::thread::scope(|s| {
             s.spawn(|| {
                 set_cpu(0);
-                // One advance leads past the reader's epoch, no further.
+                // One advance passes the reader's epoch, and no more follow.
                 retire(&domain, &freed, STRUCTURE, 64 * 8);
                 assert_eq!(
                     (domain.global.load(Ordering::Relaxed), freed.load(std::sync::atomic::Ordering::SeqCst)),
@@ -624,7 +631,7 @@ mod tests {
         retire(&domain, &freed, STRUCTURE, 64);
         assert_eq!(domain.global.load(Ordering::Relaxed), 4);
         set_cpu(1);
-        // Whoever is short of memory frees what another CPU has retired.
+        // A CPU that is short of memory frees values that another CPU has retired.
         while domain.collect_everywhere() && freed.load(std::sync::atomic::Ordering::SeqCst) < 64 * 9 {}
         assert_eq!(freed.load(std::sync::atomic::Ordering::SeqCst), 64 * 9);
     }
@@ -636,7 +643,7 @@ mod tests {
         let every = domain.every();
         let epoch = || domain.global.load(Ordering::Relaxed);
         let passed = || (domain.passed.load(Ordering::Relaxed) & SLOTS) as usize;
-        // One alone makes all steps.
+        // A CPU that retires alone makes all steps.
         set_cpu(0);
         for step in 1..5 {
             retire(&domain, &freed, STRUCTURE, every);
@@ -644,7 +651,8 @@ mod tests {
         }
         retire(&domain, &freed, STRUCTURE, every);
         assert_eq!(epoch(), 3);
-        // Several make one each; who has not retired as much since the epoch advanced makes none, nor does who begins now.
+        // Several CPUs make one each. A CPU that has retired less since the epoch advanced makes none, nor does a CPU
+        // that begins now.
         for cpu in 0..5 {
             set_cpu(cpu);
             retire(&domain, &freed, STRUCTURE, every - 1);
@@ -659,7 +667,7 @@ mod tests {
         set_cpu(5);
         retire(&domain, &freed, STRUCTURE, every - 1);
         assert_eq!((epoch(), passed()), (4, cpus));
-        // A reader in the way is looked at again, and nobody before it.
+        // The slot of a reader in the way is read again, and none before it.
         let reader = domain.pin();
         set_cpu(0);
         assert!(domain.collect() && !domain.collect());
@@ -679,7 +687,7 @@ mod tests {
         let (domain, freed) = (domain(2), Count::new(0));
         let waits = || domain.slots.of(0).count.load(Ordering::Relaxed);
         set_cpu(0);
-        // Nobody in the way: nobody waits.
+        // No reader in the way, so no writer waits.
         domain.push_back();
         retire(&domain, &freed, STRUCTURE, domain.most);
         domain.push_back();

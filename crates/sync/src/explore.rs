@@ -1,22 +1,22 @@
-//! One entry for both model checkers: [`model`] runs a closure under every schedule (loom) or many random ones (shuttle), and
-//! [`protocol!`](crate::protocol!) states a model with the steps that it cannot do without.
+//! One entry for both model checkers. [`model`] runs a closure under every schedule (loom) or many random ones
+//! (shuttle). [`protocol!`](crate::protocol!) states a model with its necessary steps.
 //!
-//! loom explores all interleavings and weak memory, up to a bound on preemptions, but was seen to miss schedules; shuttle
-//! is sequentially consistent, but explores schedules freely. Every model therefore runs under both; a mutant says which of
-//! the two has to find it.
+//! loom explores all interleavings and weak memory, up to a bound on preemptions, but was seen to miss schedules.
+//! Shuttle is sequentially consistent, but explores schedules freely. Every model therefore runs under both; a mutant
+//! says which of the two must find it.
 
 #[cfg(loom)]
 pub use loom::thread;
 #[cfg(shuttle)]
 pub use shuttle::thread;
 
-/// What a model's threads share is counted by the ordinary reference count: that is no part of any protocol, and the checkers'
+/// A model's threads share values by the ordinary reference count, because it is no part of any protocol. The checkers'
 /// own cannot be dropped while a deadlock is reported.
 pub use std::sync::Arc;
 
-/// Where one thread of a model stops until another lets it go on; a permission that comes first waits for it.
+/// Stops one thread of a model until another gives it a permission. An early permission is kept.
 ///
-/// loom's own `park` forgets a permission that comes while its thread yields.
+/// loom's own `park` loses a permission that is given while its thread yields.
 pub struct Parker {
     #[cfg(loom)]
     permitted: loom::sync::Notify,
@@ -31,7 +31,7 @@ impl Parker {
     pub fn new() -> Self {
         Parker { permitted: loom::sync::Notify::new() }
     }
-    /// Stops the caller until it has a permission, which is used up; once it may return without.
+    /// Stops the caller until it has a permission, which is used up. It may return once without.
     pub fn park(&self) {
         self.permitted.wait();
     }
@@ -63,8 +63,8 @@ impl Parker {
     }
 }
 
-/// States a protocol: a sentence, the model that it holds in, the bound on preemptions, and the steps without which the model
-/// fails, each with a part of what it says then (none where it may be anything).
+/// States a protocol: a sentence, its model, the bound on preemptions, and the steps without which the model fails.
+/// Each step has a part of the failure's message (none: any message).
 ///
 /// ```ignore
 /// protocol! {
@@ -75,9 +75,10 @@ impl Parker {
 /// }
 /// ```
 ///
-/// Each becomes a test: `a_removed_page_is_mapped_by_nobody::holds`, `...::without::NoBusyCheck`. A step without `#[cfg]` is
-/// found by both checkers; fences can be missed under loom alone, since shuttle runs everything in one order. The crate has
-/// a `mutant` module of [`mutants!`](crate::mutants!). The table of docs/models.md is made from the tests' names.
+/// Each becomes a test: `a_removed_page_is_mapped_by_nobody::holds`, `...::without::NoBusyCheck`. A step without
+/// `#[cfg]` is found by both checkers; fences can be missed under loom alone, since shuttle runs everything in one
+/// order. The crate has a `mutant` module of [`mutants!`](crate::mutants!). The table of docs/models.md is made from
+/// the tests' names.
 #[macro_export]
 macro_rules! protocol {
     (
@@ -114,8 +115,8 @@ macro_rules! protocol {
 
 /// Runs `f` under the checker that this build was made for. `preemptions` bounds loom's search (`None`: unbounded).
 ///
-/// shuttle's schedules come from a fixed seed: what one run finds, every run of the same code finds. The schedule that it prints
-/// with a failure is run again, alone, where `SHUTTLE_SCHEDULE` has it; loom's settings (`LOOM_CHECKPOINT_FILE`, `LOOM_LOG`) are
+/// shuttle's schedules come from a fixed seed, so every run of the same code finds the same failures.
+/// `SHUTTLE_SCHEDULE` runs one printed schedule again, alone. loom's settings (`LOOM_CHECKPOINT_FILE`, `LOOM_LOG`) are
 /// read from the environment too.
 pub fn model(preemptions: Option<usize>, f: impl Fn() + Send + Sync + 'static) {
     #[cfg(loom)]
@@ -136,10 +137,10 @@ pub fn model(preemptions: Option<usize>, f: impl Fn() + Send + Sync + 'static) {
     }
 }
 
-/// Runs `f`, from which a step was left out, until the checker fails: the mutant's test expects that panic.
+/// Runs `f`, with one step left out, until the checker fails: the mutant's test expects that panic.
 ///
-/// loom's search is complete within its bound already. shuttle's is a matter of chance, so it goes on for twenty times as
-/// many schedules as [`model`] takes before it gives up and returns.
+/// loom's search is complete within its bound. Shuttle's search is random, so it runs up to twenty times as many
+/// schedules as [`model`] before it returns.
 pub fn refute(preemptions: Option<usize>, f: impl Fn() + Send + Sync + 'static) {
     #[cfg(loom)]
     model(preemptions, f);
@@ -158,7 +159,7 @@ pub fn refute(preemptions: Option<usize>, f: impl Fn() + Send + Sync + 'static) 
 
 #[cfg(shuttle)]
 fn settings() -> shuttle::Config {
-    // Its threads' own stacks, of 32 KiB, are too small for an operation that has another one inside.
+    // Its threads' default stacks of 32 KiB are too small for nested operations.
     let mut config = shuttle::Config::new();
     config.stack_size = 512 * 1024;
     config
@@ -175,7 +176,7 @@ fn schedules(round: u64, f: &std::sync::Arc<impl Fn() + Send + Sync + 'static>) 
     shuttle::Runner::new(pct, settings()).run(move || g());
 }
 
-/// The one schedule that a failure has printed.
+/// Runs the one schedule that a failure has printed.
 #[cfg(shuttle)]
 fn replay(schedule: &str, f: &std::sync::Arc<impl Fn() + Send + Sync + 'static>) {
     let f = f.clone();

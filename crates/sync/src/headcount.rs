@@ -1,19 +1,19 @@
-//! A count that has a limit, and that CPUs which are far from the limit count apart.
+//! A count with a limit. Far from the limit each CPU counts for itself.
 //!
-//! The count is in *permits*. Each CPU keeps some spare ones, so a CPU that takes and puts back writes its own line only. The books
-//! say how many permits exist: those that are held and the spare ones. So a taker that has a spare permit, and reads that no more
-//! exist than its limit allows, is within its limit whatever other CPUs do.
+//! The count is in *permits*. Each CPU keeps some spare ones, so a CPU that takes and puts back writes its own line
+//! only. The books count the existing permits, held and spare. So a taker is within its limit, whatever other CPUs do,
+//! if it has a spare permit and no more exist than its limit.
 //!
-//! Close to the limit, spare permits on other CPUs would be taken for held ones. A taker that does not find room for a batch
-//! *closes* all CPUs' stocks under the lock of the books: it swaps a mark in, and takes the spare permits off the books. From then on
-//! every taker comes to the lock, and the books say exactly how many are held. A stock is open again when its own CPU finds room
-//! for a batch.
+//! Close to the limit, spare permits on other CPUs would count as held. A taker that does not find room for a batch
+//! *closes* all CPUs' stocks under the lock of the books. It swaps a mark in, and takes the spare permits off the
+//! books. From then on every taker takes the lock, and the books have the exact number of held permits. A stock is open
+//! again when its own CPU finds room for a batch.
 //!
 //! | | closes a stock: *swap* |
 //! |---|---|
-//! | **taker, putter** on that CPU (*compare and swap*) | one of the two is first: the permit is on the books, or the taker comes to the lock |
+//! | **taker, putter** on that CPU (*compare and swap*) | one of the two is first: the permit is on the books, or the taker takes the lock |
 //!
-//! Limits differ from taker to taker, as those of a user's processes do, or change, as a file system's when boot has filled it.
+//! Limits may differ between takers, as for a user's processes, or change, as for a file system after boot.
 //!
 //! Counts that belong together share each CPU's line: [`Headcounts`] is several of them, [`Headcount`] is one.
 
@@ -24,12 +24,13 @@ use crate::per_cpu::CachePadded;
 use crate::{PerCpu, Rank, SpinLock};
 use core::ptr::NonNull;
 
-/// Permits that a CPU takes off the books, or puts back, at once. So a line that CPUs share is written once in so many forks.
+/// Permits that a CPU takes off the books, or puts back, at once. So a line that CPUs share is written once in so many
+/// forks.
 const BATCH: u64 = if cfg!(any(loom, shuttle)) { 2 } else { 32 };
 /// The mark of a stock that is closed.
 const CLOSED: u64 = u64::MAX;
 
-/// See the module: `N` counts, which are told apart by their numbers. A number of `N` or above panics.
+/// See the module: `N` counts, by number. A number of `N` or above panics.
 pub struct Headcounts<const N: usize> {
     /// Spare permits of each count.
     spare: PerCpu<[AtomicU64; N]>,
@@ -61,7 +62,7 @@ impl Headcount {
     /// # Safety
     /// As for [`Headcounts::new`].
     pub unsafe fn new(memory: NonNull<u8>, cpus: usize) -> Self {
-        // SAFETY: the caller hands over what `Headcounts::new` asks for: the sizes are equal.
+        // SAFETY: the caller hands over the memory that `Headcounts::new` requires: the sizes are equal.
         Headcount(unsafe { Headcounts::new(memory, cpus) })
     }
 
@@ -83,7 +84,8 @@ impl Headcount {
         self.0.take(0, n, limit)
     }
 
-    /// Counts one less that was counted before. Does not touch the count any more once others can find that it was the last.
+    /// Counts one less, after a [`take`](Self::take). Does not access the count after other CPUs can see that it was
+    /// the last.
     #[inline]
     pub fn put(&self) {
         self.0.put(0, 1);
@@ -110,9 +112,10 @@ impl<const N: usize> Headcounts<N> {
     /// Nothing is counted, on a machine of `cpus` CPUs.
     ///
     /// # Safety
-    /// `memory` points to [`bytes`](Self::bytes)`(cpus)` writable bytes, aligned to 128, that nobody else uses as long as this lives.
+    /// `memory` points to [`bytes`](Self::bytes)`(cpus)` writable bytes, aligned to 128, that no other code uses as
+    /// long as this lives.
     pub unsafe fn new(memory: NonNull<u8>, cpus: usize) -> Self {
-        // SAFETY: the caller hands over what `PerCpu::new` asks for: `bytes` is the size of these elements.
+        // SAFETY: the caller hands over the memory that `PerCpu::new` requires: `bytes` is the size of these elements.
         Self::over(unsafe { PerCpu::new(memory, cpus, |_| closed()) })
     }
 
@@ -144,7 +147,7 @@ impl<const N: usize> Headcounts<N> {
             let spare = mine.load(Ordering::Relaxed);
             let before = if spare == CLOSED { 0 } else { spare };
             books.permits.store(more, Ordering::Release);
-            // Nobody else closes it: that takes the lock.
+            // No other CPU closes it, because closing takes the lock.
             mine.store(before + BATCH - 1, Ordering::Release);
             return true;
         }
@@ -156,8 +159,8 @@ impl<const N: usize> Headcounts<N> {
         true
     }
 
-    /// Counts `n` less of count `which` that were counted before. Does not touch the count any more once others can find that they
-    /// were the last.
+    /// Counts `n` less of count `which`, after a [`take`](Self::take). Does not access the count after other CPUs can
+    /// see that they were the last.
     pub fn put(&self, which: usize, n: u64) {
         let pinned = preempt_off();
         let (mine, books) = (&self.spare.mine(&pinned)[which], &self.books[which]);
@@ -188,7 +191,7 @@ impl<const N: usize> Headcounts<N> {
         let books = &self.books[which];
         let mut permits = books.permits.load(Ordering::Relaxed);
         for stock in self.spare.iter().map(|of_cpu| &of_cpu[which]) {
-            // A look first: near the limit most are closed, and a taker there need not write their lines.
+            // A read first: near the limit most are closed, and a taker there need not write their lines.
             let seen = stock.load(Ordering::Acquire);
             if seen == CLOSED {
                 continue;
@@ -223,7 +226,7 @@ mod tests {
         for (cpus, limit) in [(1, 0), (1, 1), (2, 31), (3, 32), (64, 33), (64, 1000), (256, 5)] {
             let count = headcount(cpus);
             let mut held = 0;
-            // Comes and goes on all CPUs, so that each keeps spare permits.
+            // Takes and puts on all CPUs, so that each keeps spare permits.
             for i in 0..40 * cpus as u64 {
                 set_cpu(i as usize % cpus);
                 if i % 3 == 2 && held > 0 {
@@ -252,7 +255,7 @@ mod tests {
         for round in 0..100 * BATCH {
             set_cpu(0);
             assert!(count.take(u64::MAX));
-            // Ends on the other CPU, which gives back what it has too many of.
+            // Puts on the other CPU, which gives back its surplus.
             set_cpu(1);
             count.put();
             let permits = count.0.books[0].permits.load(Ordering::Relaxed);

@@ -1,7 +1,8 @@
-//! Which locks are held, in debug builds: what the checks of the lock order (C6) and of sleeping (C5) look at.
+//! The held locks, in debug builds, for the checks of the lock order (C6) and of sleeping (C5).
 //!
-//! Spin locks belong to a CPU, since their holders stay there; sleeping locks belong to a thread. Threads of the host stand for CPUs,
-//! so there both are the thread's. Elsewhere the hooks say where the lists are; where they name none, nothing is checked.
+//! Spin locks belong to a CPU, because their holders stay there; sleeping locks belong to a thread. On the host,
+//! threads stand for CPUs, so both belong to the thread. Elsewhere the hooks return the lists; without a list there is
+//! no check.
 
 use core::fmt;
 
@@ -31,11 +32,11 @@ impl fmt::Debug for Sleeping {
     }
 }
 
-/// The locks that somebody holds, oldest first.
+/// The locks that a CPU or a thread holds, oldest first.
 struct Locks<T, const N: usize> {
     list: [T; N],
     len: usize,
-    /// Held too, but there was no room for them.
+    /// Further held locks, for which there was no room.
     more: usize,
 }
 
@@ -67,7 +68,7 @@ impl<T: Copy, const N: usize> Locks<T, N> {
         }
     }
 
-    /// Takes out the last one that `is` the one; says whether it was there.
+    /// Takes out the last lock for which `is` returns true; returns whether there was one.
     fn pop(&mut self, is: impl Fn(&T) -> bool) -> bool {
         if let Some(i) = self.held().iter().rposition(is) {
             self.list.copy_within(i + 1..self.len, i);
@@ -94,7 +95,7 @@ impl SpinsHeld {
 
 #[cfg(all(debug_assertions, not(any(loom, shuttle))))]
 impl SpinsHeld {
-    /// Whether the lock at `at` is one of them. What interrupts the CPU while it notes a lock may be told the older state.
+    /// Whether the lock at `at` is one of them. An interrupt handler that interrupts an update may get the older state.
     pub fn has(&self, at: usize) -> bool {
         self.0.list.iter().take(self.0.len).any(|held| held.at == at)
     }
@@ -160,13 +161,13 @@ mod checked {
         spin_taken(rank, at);
     }
 
-    /// Notes a lock as held that was free: who does not wait can take it in any order.
+    /// Notes a lock as held that was free. A thread that does not wait may take it in any order.
     #[inline]
     pub fn spin_taken(rank: Rank, at: usize) {
         super::store::push_spin(Spin { rank: rank.0, at });
     }
 
-    /// It is free again.
+    /// Notes the lock as free again.
     #[inline]
     pub fn spin_released(at: usize) {
         super::store::pop_spin(at);
@@ -217,12 +218,12 @@ mod checked {
         super::store::push_sleeping(Sleeping { of, at });
     }
 
-    /// It is free again.
+    /// Notes the lock as free again.
     pub fn sleeping_released(at: usize) {
         super::store::pop_sleeping(at);
     }
 
-    /// The lock at `at` goes.
+    /// Notes that the lock at `at` is destroyed.
     pub fn forget(at: usize) {
         order::forget(at);
     }
@@ -237,7 +238,7 @@ mod store {
         static SPINS: RefCell<SpinsHeld> = const { RefCell::new(SpinsHeld::new()) };
         static SLEEPING: RefCell<MutexesHeld> = const { RefCell::new(MutexesHeld::new()) };
     }
-    // What a thread drops at its very end may still take locks: it is not watched any more.
+    // Destructors at the very end of a thread may still take locks; they are not checked.
     pub fn spins(f: impl FnOnce(&[Spin])) {
         let _gone = SPINS.try_with(|held| f(held.borrow().0.held()));
     }
@@ -264,18 +265,19 @@ mod store {
     use super::{MutexesHeld, Sleeping, Spin, SpinsHeld};
     use crate::hooks;
 
-    /// Does `f` with this CPU's list, where there is one.
+    /// Calls `f` with this CPU's list, where there is one.
     fn of_cpu<R>(f: impl FnOnce(&mut SpinsHeld) -> R) -> Option<R> {
         hooks::uninterrupted(|| {
-            // SAFETY: the hook's word: it is this CPU's own and stays; nothing of this CPU comes between.
+            // SAFETY: by the hook's contract the list is this CPU's own and stays; with interrupts masked no other code
+            // of this CPU uses it.
             unsafe { hooks::spins_held().as_mut() }.map(f)
         })
     }
 
-    /// Does `f` with the calling thread's list, where there is one.
+    /// Calls `f` with the calling thread's list, where there is one.
     fn of_thread<R>(f: impl FnOnce(&mut MutexesHeld) -> R) -> Option<R> {
         hooks::uninterrupted(|| {
-            // SAFETY: the hook's word: it is this thread's own, which stays here meanwhile.
+            // SAFETY: by the hook's contract the list is this thread's own, and the thread stays here meanwhile.
             unsafe { hooks::mutexes_held().as_mut() }.map(f)
         })
     }

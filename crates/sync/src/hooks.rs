@@ -1,7 +1,7 @@
-//! What the primitives need of their surroundings, bound at link time.
+//! The hooks of the primitives into kernel or host, bound at link time.
 //!
-//! The final binary implements [`Cpu`] and [`Wait`] on one type and names it with [`provide!`](crate::provide). With the
-//! `std` feature (tests, the hosted machine) this crate provides them itself, from threads.
+//! The final binary implements [`Cpu`] and [`Wait`] on one type and names it with [`provide!`](crate::provide). With
+//! the `std` feature (tests, the hosted machine) this crate provides them itself, from threads.
 
 use crate::held::{MutexesHeld, SpinsHeld};
 use core::fmt;
@@ -9,11 +9,11 @@ use core::fmt;
 /// The number of a CPU, dense from zero.
 pub type CpuId = usize;
 
-/// Names a thread that sleeps or may sleep. Opaque to this crate; valid as long as that thread lives.
+/// A thread that sleeps or may sleep. Opaque to this crate; valid as long as that thread lives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ThreadHandle(pub usize);
 
-/// Which CPU this is, and staying on it.
+/// The number of this CPU, and staying on it.
 ///
 /// # Safety
 /// `preempt_disable` must keep the calling thread on its CPU until the matching `preempt_enable`; the two nest.
@@ -25,28 +25,29 @@ pub unsafe trait Cpu {
     fn preempt_enable();
     /// The CPU that runs the caller. Stable only with preemption disabled.
     fn current() -> CpuId;
-    /// Called in every turn of a spin loop: a pause instruction; on machines without interrupts it also serves this CPU's
-    /// inbox, so that two CPUs that wait for each other both go on.
+    /// Called in every turn of a spin loop: a pause instruction; on machines without interrupts it also serves this
+    /// CPU's inbox, so that two CPUs that wait for each other both continue.
     fn relax();
-    /// Called by a CPU that spins on a lock, once in [`SPUN`](crate::spin::SPUN) turns: the lock's address and rank, and the turns
-    /// so far. 0 turns: the lock was seen free. Called with preemption off, and where locks are taken in interrupts also with
-    /// those masked; must take no lock.
+    /// Called by a CPU that spins on a lock, once in [`SPUN`](crate::spin::SPUN) turns: the lock's address and rank,
+    /// and the turns so far. 0 turns: the lock was seen free. Called with preemption off, and with interrupts masked
+    /// for locks that interrupt handlers take; must take no lock.
     fn spun(_lock: usize, _rank: u8, _turns: u32) {}
 
-    /// Debug builds only, as the rest here: does `f`, and nothing that takes locks on this CPU comes between (interrupts are masked).
+    /// Debug builds only, as the rest here. Calls `f` with interrupts masked, so that no other code on this CPU takes
+    /// locks meanwhile.
     fn uninterrupted(f: &mut dyn FnMut()) {
         f();
     }
-    /// Where this CPU's spin locks are noted while they are held; they stand there as long as the CPU runs. Null: the order of
-    /// locks is not checked. Called with preemption off or interrupts masked.
+    /// The list of this CPU's held spin locks, valid as long as the CPU runs. Null: the order of locks is not checked.
+    /// Called with preemption off or interrupts masked.
     fn held() -> *mut SpinsHeld {
         core::ptr::null_mut()
     }
-    /// Writes down the return addresses of the calls that led here, innermost first; gives their number.
+    /// Stores the return addresses of the calls that led here, innermost first; returns their number.
     fn backtrace(_into: &mut [usize]) -> usize {
         0
     }
-    /// Prints what is at such an address.
+    /// Prints the function at such an address.
     fn describe(address: usize, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{address:#x}")
     }
@@ -61,7 +62,7 @@ pub unsafe trait Wait {
     fn current() -> ThreadHandle;
     /// Sleeps until unparked, or until `deadline` (nanoseconds of [`Wait::now`]'s clock).
     fn park(deadline: Option<u64>);
-    /// As [`park`](Wait::park), where nothing but what the caller waits for ends its wait: no signal, no deadline.
+    /// As [`park`](Wait::park), where neither a signal nor a deadline ends the caller's wait.
     fn park_uninterruptibly() {
         Self::park(None);
     }
@@ -70,8 +71,8 @@ pub unsafe trait Wait {
     /// A monotonic clock in nanoseconds.
     fn now() -> u64;
 
-    /// Debug builds only: where the calling thread's sleeping locks are noted while they are held; they stand there as long as it
-    /// lives. Null: their order is not checked. Called with interrupts masked.
+    /// Debug builds only: the list of the calling thread's held sleeping locks, valid as long as it lives. Null: their
+    /// order is not checked. Called with interrupts masked.
     fn held() -> *mut MutexesHeld {
         core::ptr::null_mut()
     }
@@ -203,7 +204,7 @@ impl Drop for PreemptOff {
     }
 }
 
-/// The CPU that runs the caller; may be out of date at once unless preemption is off.
+/// The CPU that runs the caller; may be stale at once unless preemption is off.
 #[inline(always)]
 pub fn current_cpu() -> CpuId {
     bound::__quire_cpu()
@@ -215,7 +216,7 @@ pub fn relax() {
     bound::__quire_relax();
 }
 
-/// A spinner tells how long it has spun; see [`Cpu::spun`].
+/// Reports how long the caller has spun; see [`Cpu::spun`].
 #[cold]
 pub(crate) fn spun(lock: usize, rank: u8, turns: u32) {
     bound::__quire_spun(lock, rank, turns);
@@ -256,7 +257,7 @@ mod checks {
         __quire_spins_held as spins_held,
     };
 
-    /// Does `f`, and nothing else on this CPU that takes locks; see [`Cpu::uninterrupted`](super::Cpu::uninterrupted).
+    /// Calls `f` while no other code on this CPU takes locks; see [`Cpu::uninterrupted`](super::Cpu::uninterrupted).
     pub(crate) fn uninterrupted<R>(f: impl FnOnce() -> R) -> R {
         let (mut f, mut out) = (Some(f), None);
         bound::__quire_uninterrupted(&mut || out = f.take().map(|f| f()));
@@ -273,8 +274,8 @@ mod checks {
 #[cfg(all(debug_assertions, not(any(loom, shuttle))))]
 pub(crate) use checks::*;
 
-/// Whether the calling thread is on its way out because of a panic, giving up what it holds half-way. Only where threads
-/// unwind (tests, the hosted machine).
+/// Whether the calling thread unwinds from a panic, and may leave operations half done. Only where threads unwind
+/// (tests, the hosted machine).
 #[inline(always)]
 pub fn is_panicking() -> bool {
     #[cfg(any(test, loom, shuttle, feature = "std"))]
@@ -283,11 +284,11 @@ pub fn is_panicking() -> bool {
     false
 }
 
-/// Whether [`thread_tag`] tells threads apart: where threads of the host stand for CPUs, in builds that check.
+/// Whether [`thread_tag`] distinguishes threads: where threads of the host stand for CPUs, in builds with checks.
 pub(crate) const TAGS: bool =
     cfg!(any(debug_assertions, recording)) && cfg!(all(any(test, feature = "std"), not(any(loom, shuttle))));
 
-/// A small number of the calling thread; 0 where nothing is checked by it. (The checkers' threads are one of the host's.)
+/// A small number of the calling thread; 0 where no check uses it. (The checkers' threads are one thread of the host.)
 #[inline(always)]
 pub(crate) fn thread_tag() -> u64 {
     #[cfg(all(any(debug_assertions, recording), any(test, feature = "std"), not(any(loom, shuttle))))]

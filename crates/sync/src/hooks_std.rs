@@ -1,11 +1,11 @@
-//! The hooks from ordinary threads: a thread *is* a CPU where it has said so with [`set_cpu`], and what it must do while it
-//! spins (serve a simulated inbox) is the function that it gave to [`set_relax`]. A thread that has not said so has the number
-//! [`NO_CPU`], which no machine has: what is kept for each CPU refuses it. Two threads that were both CPU 0 by default would use
-//! memory that only one CPU may.
+//! The hooks from ordinary threads. A thread *is* a CPU after it has called [`set_cpu`]. In each turn of a spin loop it
+//! calls the function that it gave to [`set_relax`], to serve a simulated inbox. Another thread has the number
+//! [`NO_CPU`], which no machine has, so per-CPU state refuses it. Two threads that were both CPU 0 by default would use
+//! memory of one CPU.
 #![allow(missing_docs)]
 
 use std::cell::{Cell, RefCell};
-// The host's own, whatever the personality: it counts, and orders nothing.
+// The host's own atomic, whatever the personality: it counts, and orders nothing.
 use std::sync::atomic::{AtomicU64, Ordering};
 
 #[cfg(loom)]
@@ -23,8 +23,8 @@ pub const NO_CPU: usize = usize::MAX;
 std::thread_local! {
     static CPU: Cell<usize> = const { Cell::new(if cfg!(test) { 0 } else { NO_CPU }) };
 }
-// The checkers' threads share one thread of the system, so they need the checkers' own thread-local storage. Models say which
-// CPU a thread is, but for the first.
+// The checkers' threads share one thread of the system, so they need the checkers' own thread-local storage. Models set
+// the CPU of each thread but the first.
 #[cfg(loom)]
 loom::thread_local! {
     static CPU: Cell<usize> = Cell::new(0);
@@ -42,7 +42,7 @@ std::thread_local! {
     static APART: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Does `f`, which is the checks' own affair and none of what they check.
+/// Runs `f`, which belongs to the checks and not to the checked code.
 // Models have checks of their own.
 #[cfg_attr(any(loom, shuttle), allow(dead_code))]
 pub(crate) fn apart<R>(f: impl FnOnce() -> R) -> R {
@@ -52,14 +52,14 @@ pub(crate) fn apart<R>(f: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Whether the calling thread is in the checks of this crate that keep what they saw: an allocator that refuses leaves them alone.
+/// Whether the calling thread is in a check of this crate that allocates: a refusing allocator does not refuse it.
 pub fn is_apart() -> bool {
     APART.get()
 }
 
 static WAITS: AtomicU64 = AtomicU64::new(0);
 
-/// How often the process's threads have found a spin lock held by another and waited for it.
+/// How often threads of the process have waited for a spin lock that another held.
 pub fn waits() -> u64 {
     WAITS.load(Ordering::Relaxed)
 }
@@ -77,7 +77,7 @@ pub fn set_cpu(id: usize) {
     }
 }
 
-/// Does `f` as CPU `id`; then the thread is again the CPU that it was. So one thread can play many, one after the other.
+/// Runs `f` as CPU `id`; then the thread is its old CPU again. So one thread can play many CPUs, one after the other.
 pub fn as_cpu<R>(id: usize, f: impl FnOnce() -> R) -> R {
     struct Back(usize);
     impl Drop for Back {
@@ -90,13 +90,13 @@ pub fn as_cpu<R>(id: usize, f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// What the calling thread does in each turn of a spin loop (besides yielding). `None` takes it away.
+/// Sets the function that the calling thread calls in each turn of a spin loop (besides yielding). `None` removes it.
 pub fn set_relax(f: Option<std::rc::Rc<dyn Fn()>>) {
     RELAX.with(|r| *r.borrow_mut() = f);
 }
 
-/// What the calling thread does each time just before it would disable preemption: tests let others run there, so that
-/// interleavings happen which a machine with few CPUs would seldom show.
+/// Sets the function that the calling thread calls just before it disables preemption. Tests let other threads run
+/// there, for interleavings that a machine with few CPUs would rarely show.
 pub fn set_disturb(f: Option<fn()>) {
     DISTURB.set(f);
 }
@@ -126,7 +126,7 @@ std::thread_local! {
 #[cfg(not(any(loom, shuttle)))]
 mod parking {
     use super::thread;
-    // A thread is named by a leaked clone of its std handle: it stays valid for whoever still wants to wake it.
+    // A thread's handle is a leaked clone of its std handle, which stays valid for late wakers.
     std::thread_local! {
         static HANDLE: usize = Box::into_raw(Box::new(thread::current())) as usize;
     }
@@ -152,7 +152,7 @@ mod parking {
 #[cfg(any(loom, shuttle))]
 mod parking {
     use crate::explore::Parker;
-    // As natively; the checkers stop where everybody sleeps.
+    // As natively; the checkers stop where all threads sleep.
     #[cfg(loom)]
     loom::thread_local! {
         static HANDLE: usize = Box::into_raw(Box::new(Parker::new())) as usize;
@@ -168,7 +168,7 @@ mod parking {
         match deadline {
             // SAFETY: the thread's own `handle` is a box that is never freed.
             None => unsafe { &*(handle() as *const Parker) }.park(),
-            // It may pass at any moment.
+            // A deadline may pass at any moment.
             Some(_) => super::thread::yield_now(),
         }
     }
@@ -186,7 +186,7 @@ pub(crate) fn tag() -> u64 {
     std::thread_local! {
         static TAG: u32 = NEXT.fetch_add(1, Ordering::Relaxed);
     }
-    // A pin may be let go by what a thread drops at its very end.
+    // A destructor at the very end of a thread may unpin.
     TAG.try_with(|t| *t as u64).unwrap_or(0)
 }
 
@@ -208,7 +208,7 @@ std::thread_local! {
     static SLEEPER: Cell<Option<&'static dyn Sleeper>> = const { Cell::new(None) };
 }
 
-/// From now on the calling thread is one of that machine's.
+/// From now on the calling thread belongs to that machine.
 #[cfg(not(any(loom, shuttle)))]
 pub fn set_sleeper(machine: Option<&'static dyn Sleeper>) {
     SLEEPER.set(machine);
@@ -243,7 +243,7 @@ pub fn __quire_park(deadline: Option<u64>) {
         }
     }
 }
-/// Threads of the host say of no wait that it cannot be interrupted.
+/// Threads of the host do not distinguish uninterruptible waits.
 pub fn __quire_park_uninterruptibly() {
     __quire_park(None);
 }
@@ -256,8 +256,8 @@ pub fn __quire_unpark(thread: usize) {
     }
     parking::unpark(thread);
 }
-/// The thread's clock shows `time` (ns) from now on, and a nanosecond more at each look; `None`: the host's again. For runs
-/// that must not depend on how fast they are.
+/// The thread's clock shows `time` (ns) from now on, and a nanosecond more at each read. `None`: the host's clock
+/// again. For runs that must not depend on their speed.
 #[cfg(not(any(loom, shuttle)))]
 pub fn set_clock(time: Option<u64>) {
     CLOCK.set(time);

@@ -1,17 +1,17 @@
 //! Concurrency primitives of Quire: atomics, locks, epochs, per-CPU storage and waiting.
 //!
 //! # Principles
-//! - **One door to shared memory.** Every atomic and lock that the memory core or the scheduler shares between CPUs
-//!   comes from here, so that one switch swaps the personality: *native*, *recording* (`--cfg recording`, see [`record`]), or
-//!   *model-checked* under [loom](https://docs.rs/loom) (`--cfg loom`) and [shuttle](https://docs.rs/shuttle)
-//!   (`--cfg shuttle`).
-//! - **No architecture, no operating system, no heap.** Memory for each CPU comes from the caller. What the primitives need of their surroundings (which CPU is this, keep me
-//!   on it, put me to sleep) comes through two small traits, [`Cpu`] and [`Wait`], supplied once by the final binary with
-//!   [`provide!`] and bound at link time. The `std` feature supplies them from ordinary threads.
-//! - **Locks know their rank.** A debug build panics when locks are taken against [`rank::Rank`]'s order, or against the order in
-//!   which it has seen them taken before (C6), with a backtrace of either.
-//! - **Spinning is for guards, sleeping is for everybody else.** A [`SpinLock`] keeps its holder on its CPU; a
-//!   [`Mutex`] or a [`WaitQueue`] sleeps and must not be used while a spin lock or an epoch is held.
+//! - **All shared memory goes through this crate.** Every atomic and lock that the memory core or the scheduler shares
+//!   between CPUs comes from here, so that one build switch selects the personality: *native*, *recording* (`--cfg
+//!   recording`, see [`record`]), or *model-checked* under [loom](https://docs.rs/loom) (`--cfg loom`) and
+//!   [shuttle](https://docs.rs/shuttle) (`--cfg shuttle`).
+//! - **No architecture, no operating system, no heap.** Memory for each CPU comes from the caller. The number of the
+//!   CPU, staying on it and sleeping come through two small traits, [`Cpu`] and [`Wait`]. The final binary supplies
+//!   them once with [`provide!`], bound at link time. The `std` feature supplies them from ordinary threads.
+//! - **Locks have ranks.** A debug build panics when locks are taken against [`rank::Rank`]'s order, or against an
+//!   earlier order of the same run (C6). It prints backtraces of both places.
+//! - **Short sections spin, long waits sleep.** A [`SpinLock`] keeps its holder on its CPU. A [`Mutex`] or a
+//!   [`WaitQueue`] sleeps, and must not be used while a spin lock or an epoch is held.
 #![cfg_attr(not(any(test, loom, shuttle, recording, feature = "std")), no_std)]
 #![deny(missing_docs)]
 

@@ -8,7 +8,7 @@ use crate::explore::{Arc, thread};
 use crate::hooks::threads::set_cpu;
 use crate::{Mutex, PerCpu, Rank, Sequenced, SpinLock, WaitQueue, protocol};
 
-/// Two add to what a lock guards, each by a look and a store.
+/// Two threads add to a guarded value, each by a load and a store.
 fn spin_lock() {
     // An atomic, so that loom sees which value is read; the lock has to order it.
     let lock = Arc::new(SpinLock::new(Rank(1), AtomicUsize::new(0)));
@@ -45,7 +45,7 @@ unsafe fn free(node: *mut Retired) {
     node.freed.store(true, Ordering::SeqCst);
 }
 
-/// A reader looks at what a writer unlinks, retires and would like to see freed; at the end, when nobody reads, it is.
+/// A reader reads a value that a writer unlinks and retires. At the end, without readers, it is freed.
 fn reader_against_retire(nested: bool) {
     let domain = Arc::new(Domain::new(PerCpu::leaked(2, |_| Slot::new())));
     let freed = Arc::new(AtomicBool::new(false));
@@ -91,7 +91,8 @@ protocol! {
     NestedPinEnds: "freed under a reader";
 }
 
-/// Two CPUs make the steps that it takes to advance, one going on where the other ended, while a third reads what the first retires.
+/// Two CPUs make the steps of an advance, each continuing where the other ended, while a third reads a value that the
+/// first retires.
 fn reader_against_steps() {
     let domain = Arc::new(Domain::new(PerCpu::leaked(3, |_| Slot::new())));
     let (freed, shared) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(1)));
@@ -119,7 +120,7 @@ fn reader_against_steps() {
     domain.step();
     assert!(reader.join().unwrap(), "freed under a reader");
     other.join().unwrap();
-    // Nobody is in the way: what was begun is finished by whoever comes.
+    // No reader is in the way: any CPU finishes the begun steps.
     let all = 2 * 2 + 1;
     for _ in 0..all {
         domain.step();
@@ -147,7 +148,7 @@ unsafe fn count(node: *mut Retired) {
     node.1.fetch_sub(1, Ordering::SeqCst);
 }
 
-/// A writer retires more and more while a reader is pinned, who goes in the end.
+/// A writer retires more and more while a reader is pinned, which unpins in the end.
 fn stall_against_retire() {
     const MOST: usize = 1;
     const ROUNDS: usize = 5;
@@ -164,7 +165,7 @@ fn stall_against_retire() {
         domain.push_back();
         waiting.fetch_add(1, Ordering::SeqCst);
         let node = Box::into_raw(Box::new(Counted(Retired::new(), waiting.clone())));
-        // SAFETY: nobody else has it; retired once.
+        // SAFETY: no other thread has it; retired once.
         unsafe { domain.retire(node.cast(), count) };
         assert!(waiting.load(Ordering::SeqCst) <= 3 * MOST, "more waits than may");
     }
@@ -178,7 +179,8 @@ protocol! {
     NoPushBack: "more waits than may";
 }
 
-/// A writer drains the domain while a reader comes, goes, and comes again: it waits for pins that stand, for no new ones.
+/// A writer drains the domain while a reader pins, unpins, and pins again. It waits for existing pins, not for new
+/// ones.
 fn drain_against_readers() {
     let domain = Arc::new(Domain::new(PerCpu::leaked(2, |_| Slot::new())));
     let freed = Arc::new(AtomicBool::new(false));
@@ -190,7 +192,7 @@ fn drain_against_readers() {
     });
     set_cpu(0);
     let node = Box::into_raw(Box::new(Node { header: Retired::new(), freed: freed.clone() }));
-    // SAFETY: nobody else has it; retired once.
+    // SAFETY: no other thread has it; retired once.
     unsafe { domain.retire(node.cast(), free) };
     domain.drain();
     assert!(freed.load(Ordering::SeqCst), "a drain leaves something");
@@ -202,7 +204,7 @@ protocol! {
     DrainAdvancesNothing: "a drain leaves something";
 }
 
-/// A thread sleeps until a flag is up.
+/// A thread sleeps until a flag is set.
 fn wait_against_wake() {
     let queue = Arc::new(WaitQueue::new());
     let flag = Arc::new(AtomicBool::new(false));
@@ -222,7 +224,7 @@ protocol! {
     WakeNoFence: "deadlock";
 }
 
-/// One of two waiters gives up while the only wake-up comes.
+/// One of two waiters times out while the only wake-up arrives.
 fn wake_against_timeout() {
     let queue = Arc::new(WaitQueue::new());
     let tokens = Arc::new(AtomicUsize::new(0));
@@ -231,7 +233,7 @@ fn wake_against_timeout() {
         let take = move || tokens.compare_exchange(1, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok().then_some(());
         thread::spawn(move || queue.wait_until(deadline, || false, take))
     };
-    // One's time is over when it begins.
+    // The first waiter's deadline is over when it begins.
     let (hasty, patient) = (wait(Some(0)), wait(None));
     tokens.fetch_add(1, Ordering::AcqRel);
     queue.wake_one();
@@ -247,7 +249,7 @@ protocol! {
     WakeNotPassedOn: "deadlock";
 }
 
-/// Two wait for what comes twice; who finds it before it sleeps may be chosen by the second wake-up all the same.
+/// Two threads wait for two events. The second wake-up may still choose a thread that found its event before it slept.
 fn wake_against_success() {
     let queue = Arc::new(WaitQueue::new());
     let tokens = Arc::new(AtomicUsize::new(0));
@@ -294,7 +296,7 @@ protocol! {
     UnlockTellsNobody: "deadlock";
 }
 
-/// One changes two words that are always equal, another one reads them.
+/// One thread changes two words that are always equal, another reads them.
 fn read_against_write() {
     let words = Arc::new(Sequenced::new(Rank(1), [0, 0]));
     let reader = words.clone();

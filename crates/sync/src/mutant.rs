@@ -3,17 +3,17 @@
 crate::mutants! {
     /// A step that can be left out; each names the protocol and the step.
     pub enum Mutant {
-        /// Epoch: what a reader looks at may be read before its pin is visible.
+        /// Epoch: a reader's loads may come before its pin is visible.
         PinNoFence,
         /// Epoch: the epoch advances past readers that are pinned in an older one.
         AdvancePastReaders,
-        /// Epoch: who retires and advances never fences: slots may be read before the unlinking is visible.
+        /// Epoch: a CPU that retires and advances never fences: slots may be read before the unlinking is visible.
         AdvanceNoFence,
-        /// Epoch: what was retired is freed one epoch later, not two.
+        /// Epoch: retired values are freed one epoch later, not two.
         FreedTooSoon,
-        /// Epoch: a drain frees what may go, and advances nothing.
+        /// Epoch: a drain frees without advancing the epoch.
         DrainAdvancesNothing,
-        /// Epoch: slots that were passed in an older epoch are not looked at again.
+        /// Epoch: slots that were passed in an older epoch are not checked again.
         PassedInAnyEpoch,
         /// Epoch: a writer that has retired very much does not wait for readers.
         NoPushBack,
@@ -21,31 +21,31 @@ crate::mutants! {
         NestedPinEnds,
         /// Headcount: a taker takes a spare permit though its stock was closed meanwhile.
         TakeFromClosed,
-        /// Headcount: who closes a stock looks at it and marks it, instead of both at once.
+        /// Headcount: a CPU that closes a stock reads and marks it in two steps.
         CloseNotAtomic,
-        /// Spin lock: it is taken by a look and a store.
+        /// Spin lock: it is taken by a load and a store.
         LockNotAtomic,
-        /// Spin lock: what the holder wrote need not be visible to the next one.
+        /// Spin lock: the holder's stores need not be visible to the next holder.
         UnlockRelaxed,
-        /// Mutex: who waits for it is not told when it is free.
+        /// Mutex: a release wakes no waiter.
         UnlockTellsNobody,
-        /// Wait queue: a waiter looks at its condition before it is listed, and not after.
+        /// Wait queue: a waiter checks its condition before it is listed, and not after.
         LookBeforeListed,
-        /// Wait queue: a waiter's look may come before it can be seen as waiting.
+        /// Wait queue: a waiter's check may come before it is visible as waiting.
         WaitNoFence,
-        /// Wait queue: a waker looks for waiters before its change is visible.
+        /// Wait queue: a waker reads the waiters before its change is visible.
         WakeNoFence,
         /// Wait queue: a wake-up that chose a waiter which ends for another reason is lost.
         WakeNotPassedOn,
-        /// Wait queue: the same where that waiter has found what it waited for.
+        /// Wait queue: the same where that waiter's condition holds.
         WakeKept,
-        /// Sequence: a reader does not look at the count again.
+        /// Sequence: a reader does not read the count again.
         NoSecondCount,
-        /// Sequence: a reader may see the words after it has looked at the count for the second time.
+        /// Sequence: a reader may load the words after its second read of the count.
         ReadNoFence,
-        /// Sequence: a writer does not say that it writes.
+        /// Sequence: a writer does not make the count odd.
         WriteUncounted,
-        /// Sequence: what a writer stores may be seen before that it writes.
+        /// Sequence: a writer's stores may be seen before the odd count.
         WriteNoFence,
     }
 }

@@ -1,7 +1,7 @@
-//! Switches that leave one step of a protocol out, so that the model checkers can be seen to notice.
+//! Switches that leave one step of a protocol out, to prove that the model checkers find the omission.
 
-/// Declares a crate's `Mutant`, a value for each step that can be left out, with `mutant(m)`, which asks whether step `m` is to be
-/// left out, and `set_mutant`, by which a model's test says so.
+/// Declares a crate's `Mutant`, with a value for each step that can be left out. `mutant(m)` returns whether step `m`
+/// is left out; a model's test sets that with `set_mutant`.
 ///
 /// Outside the checkers' builds `mutant` is constant false, and the switches are compiled away.
 #[macro_export]
@@ -18,8 +18,8 @@ macro_rules! mutants {
             use super::Mutant;
             use core::cell::Cell;
 
-            // Both checkers run all threads of a model on the operating-system thread of its test; and this is no atomic of
-            // theirs, so that reading it is no step of the model.
+            // Both checkers run all threads of a model on the operating-system thread of its test. This is not a
+            // checker's atomic, so reading it is no step of the model.
             std::thread_local! {
                 static ON: Cell<Option<Mutant>> = const { Cell::new(None) };
             }

@@ -1,4 +1,4 @@
-//! A lock whose waiters sleep. For what may take long or may itself sleep: map writers, directories, file tables.
+//! A lock whose waiters sleep. For sections that may take long or sleep: map writers, directories, file tables.
 
 use crate::atomic::{AtomicBool, Ordering};
 use crate::held;
@@ -34,7 +34,7 @@ impl<T> Mutex<T> {
     pub fn new(value: T) -> Self {
         Mutex { held: AtomicBool::new(false), waiters: WaitQueue::new(), value: UnsafeCell::new(value) }
     }
-    /// Takes the value out of a lock that nobody else can reach any more.
+    /// Takes the value out of a lock that no other thread can reach any more.
     pub fn into_inner(self) -> T {
         // SAFETY: the value is read once, and the lock is gone with it.
         unsafe { core::mem::ManuallyDrop::new(self).value.get().read() }
@@ -51,7 +51,7 @@ impl<T: ?Sized> Drop for Mutex<T> {
 impl<T: ?Sized> Mutex<T> {
     /// Sleeps until the lock is free, then holds it.
     ///
-    /// Inline, so that who looks at which function writes a line finds whose lock it is.
+    /// Inline, so that reports of the function that writes a line show the owner of the lock.
     #[inline(always)]
     #[cfg_attr(recording, track_caller)]
     pub fn lock(&self) -> MutexGuard<'_, T> {

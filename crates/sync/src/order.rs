@@ -1,10 +1,10 @@
-//! In which order locks are taken, learned as the program runs: the part of C6 that [`Rank`](crate::Rank) does not
-//! decide. Debug builds only.
+//! Learns the order in which locks are taken at run time: the part of C6 that [`Rank`](crate::Rank) does not decide.
+//! Debug builds only.
 //!
-//! Ranks order spin locks of different kinds. What they leave open is checked here: two spin locks of one rank, by their
-//! addresses, and sleeping locks, which have no ranks, by the types that they guard (two of one type by their addresses). Who
-//! takes one lock while it holds another adds an arrow; an arrow that closes a circle is a deadlock that needs only the
-//! right moment, so the first run that draws it fails, and shows where each arrow of the circle was drawn first.
+//! Ranks order spin locks of different kinds. This checks the rest. Two spin locks of one rank are ordered by their
+//! addresses. Sleeping locks, which have no ranks, are ordered by the types that they guard, and two of one type by
+//! their addresses. A thread that takes one lock while it holds another adds an arrow. An arrow that closes a circle is
+//! a possible deadlock. So the first run that adds it fails, and shows where each arrow of the circle was first added.
 
 use crate::backtrace::Trace;
 use crate::record::apart;
@@ -12,14 +12,14 @@ use core::cell::UnsafeCell;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// What stands at an arrow's ends.
+/// An end of an arrow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Node {
     /// Every spin lock of this rank.
     Rank(u8),
     /// Every sleeping lock around this type.
     Type(&'static str),
-    /// The lock at this address, while it is there.
+    /// The lock at this address, while it exists.
     Lock(usize),
 }
 
@@ -41,7 +41,7 @@ struct Arrow {
     seen: Trace,
 }
 
-/// Arrows that are remembered; the oldest give way.
+/// Arrows that are kept; the oldest are replaced.
 const MOST: usize = 512;
 /// Locks of a circle, at most.
 const LONGEST: usize = 8;
@@ -51,18 +51,18 @@ struct Arrows {
     next: usize,
 }
 
-/// The arrows of a program, behind a lock that is none of those that are watched.
+/// The arrows of a program, behind a lock that is not checked itself.
 struct Graph {
     busy: AtomicBool,
     arrows: UnsafeCell<Arrows>,
 }
 
-// SAFETY: the arrows are reached only while `busy` is ours.
+// SAFETY: a thread reaches the arrows only while it has set `busy`.
 unsafe impl Sync for Graph {}
 
 static GRAPH: Graph =
     Graph { busy: AtomicBool::new(false), arrows: UnsafeCell::new(Arrows { list: [const { None }; MOST], next: 0 }) };
-/// Arrows between single locks exist, so that a lock that goes must be looked for.
+/// Arrows between single locks exist, so a destroyed lock must be searched.
 static SINGLE: AtomicBool = AtomicBool::new(false);
 
 impl Graph {
@@ -72,7 +72,8 @@ impl Graph {
             while self.busy.swap(true, Ordering::Acquire) {
                 core::hint::spin_loop();
             }
-            // SAFETY: the swap took `busy` from false to true, so this thread alone uses the arrows until it stores false.
+            // SAFETY: the swap took `busy` from false to true, so this thread alone uses the arrows until it stores
+            // false.
             let out = f(unsafe { &mut *self.arrows.get() });
             self.busy.store(false, Ordering::Release);
             out
@@ -105,7 +106,7 @@ impl Arrows {
         self.next = (at + 1) % MOST;
     }
 
-    /// The circle that the arrow would close; else it is there from now on.
+    /// Returns the circle that the arrow would close; else adds the arrow.
     fn add(&mut self, from: Node, to: Node) -> Option<Circle> {
         if self.known(from, to).is_some() {
             return None;
@@ -119,7 +120,7 @@ impl Arrows {
     }
 }
 
-/// A circle, and where each of its arrows was drawn.
+/// A circle, and where each of its arrows was added.
 struct Circle {
     from: Node,
     to: Node,
@@ -140,7 +141,7 @@ impl fmt::Display for Circle {
 /// The caller holds `from` and is about to wait for `to`.
 ///
 /// # Panics
-/// Where they, or others between them, were taken the other way round before.
+/// Where they, or locks between them, were taken in the opposite order before.
 pub(crate) fn after(from: Node, to: Node) {
     if matches!(from, Node::Lock(_)) {
         apart(|| SINGLE.store(true, Ordering::Relaxed));
@@ -150,11 +151,11 @@ pub(crate) fn after(from: Node, to: Node) {
     }
 }
 
-/// A bit for each pair of ranks whose arrow is drawn.
+/// A bit for each pair of ranks whose arrow exists.
 static RANKS: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
 
-/// A spin lock of rank `to` is taken while one of rank `from` is held, as the ranks want it: only where that was first is noted,
-/// for whoever does it the other way round.
+/// Notes the first place where a spin lock of rank `to` is taken while one of rank `from` is held. The ranks allow
+/// this; a later violation prints that place.
 pub(crate) fn ranks(from: u8, to: u8) {
     let (word, bit) = (&RANKS[usize::from(from) * 4 + usize::from(to) / 64], 1 << (to % 64));
     let new = || word.load(Ordering::Relaxed) & bit == 0 && word.fetch_or(bit, Ordering::Relaxed) & bit == 0;
@@ -168,7 +169,7 @@ pub(crate) fn first(from: u8, to: u8) -> Option<Trace> {
     GRAPH.with(|arrows| arrows.known(Node::Rank(from), Node::Rank(to)).map(|a| a.seen.clone()))
 }
 
-/// The lock at `at` goes; another may come to lie there.
+/// Forgets the lock at `at`, which is destroyed; another may get its address.
 pub(crate) fn forget(at: usize) {
     if apart(|| SINGLE.load(Ordering::Relaxed)) {
         GRAPH.with(|arrows| {

@@ -1,9 +1,9 @@
-//! Every way to take locks in two orders is found by the first run that does, and both places are told.
+//! The first run that takes locks in two orders fails, for every kind of lock, and prints both places.
 
 use crate::{Mutex, Rank, SpinLock};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// What the panic of `f` says.
+/// The panic message of `f`.
 fn refused(f: impl FnOnce()) -> String {
     let payload = catch_unwind(AssertUnwindSafe(f)).expect_err("the order is refused");
     payload.downcast_ref::<String>().cloned().unwrap_or_default()
@@ -29,7 +29,7 @@ fn tells_both(said: &str) {
 
 #[test]
 fn spin_locks_against_their_ranks() {
-    // Ranks that no other test uses: where they were first taken is this test's doing.
+    // Ranks that no other test uses, so that this test takes them first.
     let (low, high) = (SpinLock::new(Rank(241), ()), SpinLock::new(Rank(242), ()));
     one_way(|| {
         let _low = low.lock();
@@ -77,7 +77,7 @@ fn mutexes_of_two_types_both_ways_round() {
         let _left = left.lock();
         let _right = right.lock();
     });
-    // Other locks of the same types are the same to the order.
+    // Other locks of the same types count as the same in the order.
     let (left, right) = (Mutex::new(Left), Mutex::new(Right));
     tells_both(&refused(|| {
         the_other_way(|| {

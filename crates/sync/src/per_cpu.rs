@@ -8,7 +8,7 @@ use core::ptr::NonNull;
 #[cfg(debug_assertions)]
 use core::sync::atomic::{AtomicBool, Ordering};
 
-/// A value on cache lines of its own: 128 bytes, since x86 prefetches lines in pairs.
+/// A value on cache lines of its own: 128 bytes, because x86 prefetches lines in pairs.
 #[derive(Default, Debug)]
 #[repr(align(128))]
 pub struct CachePadded<T>(pub T);
@@ -29,8 +29,8 @@ impl<T> DerefMut for CachePadded<T> {
 
 /// One `T` a CPU, in memory that its maker provides and that lives as long as the machine.
 ///
-/// Elements are shared references: what a CPU changes in its own element goes through atomics, cells guarded by
-/// [`PreemptOff`], or locks inside `T`.
+/// Elements are shared references: a CPU changes its own element through atomics, cells guarded by [`PreemptOff`], or
+/// locks inside `T`.
 pub struct PerCpu<T> {
     base: NonNull<CachePadded<T>>,
     len: usize,
@@ -50,7 +50,7 @@ impl<T> PerCpu<T> {
     /// Lays `cpus` elements out at `memory`.
     ///
     /// # Safety
-    /// `memory` points to [`PerCpu::bytes`]`(cpus)` writable bytes, aligned to 128, that nobody else uses, for ever.
+    /// `memory` points to [`PerCpu::bytes`]`(cpus)` writable bytes, aligned to 128, that no other code ever uses.
     pub unsafe fn new(memory: NonNull<u8>, cpus: usize, mut init: impl FnMut(CpuId) -> T) -> Self {
         let base = memory.cast::<CachePadded<T>>();
         let (bytes, stride) = (Self::bytes(cpus), size_of::<CachePadded<T>>());
@@ -62,7 +62,8 @@ impl<T> PerCpu<T> {
         PerCpu { base, len: cpus }
     }
 
-    /// One element for each of `cpus` CPUs, in memory that is never freed: for programs with std, which may end without memory.
+    /// One element for each of `cpus` CPUs, in memory that is never freed: for programs with std, which may end without
+    /// memory.
     #[cfg(any(test, feature = "std"))]
     pub fn leaked(cpus: usize, init: impl FnMut(CpuId) -> T) -> Self {
         let layout = core::alloc::Layout::from_size_align(Self::bytes(cpus).max(1), align_of::<CachePadded<T>>());
@@ -82,7 +83,7 @@ impl<T> PerCpu<T> {
     /// The element of `cpu`.
     ///
     /// # Panics
-    /// Where `cpu` is not a CPU of the machine: the calling thread's number, where the thread never became a CPU.
+    /// Where `cpu` is not a CPU of the machine, such as the number of a thread that never became a CPU.
     #[inline(always)]
     #[cfg_attr(recording, track_caller)]
     pub fn of(&self, cpu: CpuId) -> &T {
@@ -108,21 +109,21 @@ impl<T> PerCpu<T> {
     }
 }
 
-/// A CPU's own: what nobody but that CPU uses, and it without a lock. As an element of a [`PerCpu`], while preemption is off.
+/// A value that only one CPU uses, without a lock, while preemption is off. An element of a [`PerCpu`].
 ///
-/// A lock that is never met held costs an atomic step all the same. What other CPUs reach into now and then needs one.
+/// Even an uncontended lock costs an atomic step. A value that other CPUs sometimes access needs one.
 pub struct Own<T> {
     value: UnsafeCell<T>,
-    /// Somebody uses it: two at once are found in builds that check.
+    /// It is in use. Debug builds detect two uses at once.
     #[cfg(debug_assertions)]
     used: AtomicBool,
 }
 
-// SAFETY: the value is used by one CPU at a time, on which one thread at a time runs, says who uses it.
+// SAFETY: by the contract of `get` one CPU at a time uses the value, and one thread at a time runs there.
 unsafe impl<T: Send> Sync for Own<T> {}
 
 impl<T> Own<T> {
-    /// One that nobody uses yet.
+    /// A value that is not in use yet.
     pub const fn new(value: T) -> Self {
         Own {
             value: UnsafeCell::new(value),
@@ -134,7 +135,8 @@ impl<T> Own<T> {
     /// The value.
     ///
     /// # Safety
-    /// The caller is kept on the CPU that it belongs to, or that CPU does not use it meanwhile; and what was given out before is gone.
+    /// The caller stays on the CPU that it belongs to, or that CPU does not use it meanwhile. No earlier [`Owned`] of
+    /// it is alive.
     #[inline(always)]
     pub unsafe fn get(&self) -> Owned<'_, T> {
         #[cfg(debug_assertions)]
@@ -154,7 +156,7 @@ impl<T> Deref for Owned<'_, T> {
     #[inline(always)]
     #[cfg_attr(recording, track_caller)]
     fn deref(&self) -> &T {
-        // SAFETY: whoever got this has it alone, by the contract of `get`.
+        // SAFETY: by the contract of `get` the holder has the value alone.
         let value = unsafe { &*self.own.value.get() };
         record::guarded(value, false);
         value
@@ -165,8 +167,8 @@ impl<T> DerefMut for Owned<'_, T> {
     #[inline(always)]
     #[cfg_attr(recording, track_caller)]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: the holder of an `Owned` has the value alone, by the contract of `get`, and `&mut self` makes this reference
-        // the one.
+        // SAFETY: by the contract of `get` the holder has the value alone, and `&mut self` makes this the only
+        // reference.
         let value = unsafe { &mut *self.own.value.get() };
         record::guarded(value, true);
         value
@@ -188,7 +190,7 @@ mod tests {
     #[should_panic(expected = "used by two at once")]
     fn who_uses_a_cpus_own_while_another_one_does_is_found() {
         let own = Own::new(1);
-        // SAFETY: not safe, which is what is found; the second one is never used.
+        // SAFETY: not safe, as the test must detect; the second value is never used.
         let (_first, _second) = unsafe { (own.get(), own.get()) };
     }
 }

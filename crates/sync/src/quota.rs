@@ -1,4 +1,4 @@
-//! How many there may be of something that many CPUs make and give back: a [`Headcount`] with one limit.
+//! A limit on objects that many CPUs make and free: a [`Headcount`] with one limit.
 //!
 //! The limit is exact. Far from it each CPU writes its own line; the line of all CPUs is written once in a batch.
 
@@ -25,7 +25,7 @@ impl Quota {
     /// # Safety
     /// As for [`Headcount::new`], with [`bytes`](Self::bytes)`(cpus)` bytes.
     pub unsafe fn new(memory: NonNull<u8>, cpus: usize, limit: u64) -> Self {
-        // SAFETY: the caller hands over what `Headcount::new` asks for: the sizes are equal.
+        // SAFETY: the caller hands over the memory that `Headcount::new` requires: the sizes are equal.
         Self::over(unsafe { Headcount::new(memory, cpus) }, limit)
     }
 
@@ -44,7 +44,7 @@ impl Quota {
         self.limit.load(Ordering::Relaxed)
     }
 
-    /// From now on there may be `limit`. What is taken beyond it stays taken.
+    /// Sets the limit. Objects beyond it stay taken.
     pub fn set_limit(&self, limit: u64) {
         self.limit.store(limit, Ordering::Relaxed);
     }
@@ -55,7 +55,7 @@ impl Quota {
         self.count.take_many(n, self.limit())
     }
 
-    /// Gives `n` back that were taken.
+    /// Returns `n` taken ones.
     #[inline]
     pub fn put(&self, n: u64) {
         self.count.put_many(n);
@@ -114,7 +114,7 @@ mod tests {
         assert_eq!(quota.taken(), 57);
     }
 
-    /// Each taker goes on until it is refused, so at the end exactly the limit is taken, whatever the batches were.
+    /// Each taker continues until it is refused, so at the end exactly the limit is taken, whatever the batches were.
     #[test]
     fn racing_takers_take_exactly_the_limit() {
         for limit in [1, 40, 1000, 100_003] {

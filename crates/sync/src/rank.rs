@@ -1,10 +1,11 @@
 //! # Contract C6: one lock order
-//! A lock may be taken only while every spin lock that the CPU already holds has a *lower* rank. Equal ranks are allowed only
-//! through [`SpinLock::lock_nested`](crate::SpinLock::lock_nested), whose caller names the order, and
-//! [`SpinLock::lock_below`](crate::SpinLock::lock_below), along a tree. Debug builds check it, and learn the order of what has
-//! no rank; others compile the checks away.
+//! A lock may be taken only while every spin lock that the CPU already holds has a *lower* rank. Equal ranks are
+//! allowed only through [`SpinLock::lock_nested`](crate::SpinLock::lock_nested), whose caller names the order, and
+//! [`SpinLock::lock_below`](crate::SpinLock::lock_below), along a tree. Debug builds check it, and learn the order of
+//! locks without a rank; others compile the checks away.
 //!
-//! The table below has the ranks of all layers, sorted by rank. Ranks that are equal belong to locks of which a CPU never holds two.
+//! The table below has the ranks of all layers, sorted by rank. Equal ranks belong to locks of which a CPU never holds
+//! two.
 
 use crate::held;
 
@@ -12,7 +13,7 @@ use crate::held;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Rank(pub u8);
 
-/// Makes the constants of [`Rank`] of a table, and refuses one that is not sorted.
+/// Makes the constants of [`Rank`] from a table, and refuses a table that is not sorted.
 macro_rules! ranks {
     ($($(#[$doc:meta])* $name:ident = $rank:literal,)*) => {
         impl Rank {
@@ -26,7 +27,7 @@ macro_rules! ranks {
 ranks! {
     /// Sleeping locks of the layers above (file tables, process tree): taken before everything else.
     SYSTEM = 10,
-    /// Members of the scheduler's groups; what is done to each takes its own locks.
+    /// Members of the scheduler's groups; operations on each take its own locks.
     GROUP = 15,
     /// Process tree, sessions, signal state (spin locks of the Linux layer).
     PROCESS = 20,
@@ -44,7 +45,7 @@ ranks! {
     ACTIONS = 24,
     /// A process's pending signals, then a thread's.
     SIGNALS = 25,
-    /// Limits, names, credentials, and what a thread owns: leaf locks of the Linux layer.
+    /// Limits, names, credentials, and values that a thread owns: leaf locks of the Linux layer.
     OWNED = 26,
     /// Directories, pipes, open files (spin locks of the file layer).
     FILE = 30,
@@ -56,9 +57,9 @@ ranks! {
     ATTRIBUTES = 32,
     /// A terminal's line editor and settings.
     TERMINAL = 33,
-    /// What lookups see of a directory.
+    /// The part of a directory that lookups read.
     NAMES = 34,
-    /// Of an inode's attributes, those by which paths are checked.
+    /// The attributes of an inode by which paths are checked.
     RIGHTS = 35,
     /// The listeners of a readiness.
     LISTENERS = 36,
@@ -66,9 +67,9 @@ ranks! {
     RANGE_WAITS = 37,
     /// An arena of a map: writers' bookkeeping that spins.
     MAP = 40,
-    /// One part of an object's list of backings.
+    /// One shard of an object's list of backings.
     BACKINGS = 50,
-    /// The root tables that CPUs have of their own for one space.
+    /// The CPUs' own root tables of one space.
     ROOTS = 58,
     /// A page-table page above the last level (parent before child).
     TABLE_UPPER = 60,
@@ -78,21 +79,21 @@ ranks! {
     INDEX = 70,
     /// Hash of waiters for busy pages, wait queues, sleeping locks' insides.
     WAIT = 80,
-    /// A CPU's list of objects that the reaper shall look at.
+    /// A CPU's list of objects for the reaper to check.
     REAPER = 82,
     /// A CPU's list of address spaces.
     SPACES = 83,
-    /// Idle kernel stacks of a CPU, and kernel ranges that wait to be forgotten.
+    /// Idle kernel stacks of a CPU, and kernel ranges that wait for their flush.
     KERNEL_STACKS = 84,
     /// Futex buckets.
     FUTEX = 85,
-    /// A CPU's process ids on their way in or out.
+    /// A CPU's batch of process ids.
     IDS = 86,
-    /// The process ids that no CPU has.
+    /// The process ids outside the CPUs' batches.
     ID_DEPOT = 87,
     /// A CPU's batch in front of the page queues.
     QUEUE_BATCH = 88,
-    /// One part of a page queue.
+    /// One shard of a page queue.
     QUEUE = 90,
     /// Slots of the swap store.
     SWAP = 91,
@@ -100,19 +101,19 @@ ranks! {
     IO = 92,
     /// A slab's depot.
     SLAB = 100,
-    /// Empty table pages that a CPU keeps: given back to the magazines when memory is short, whatever slab is being filled.
+    /// Spare table pages of a CPU: freed to the magazines when memory is short, also while a slab is being filled.
     TABLE_SPARE = 103,
     /// A CPU's magazine of frames: before the depot that refills it.
     MAGAZINE = 105,
     /// The frame depot and the buddy lists of a domain.
     FRAMES = 110,
-    /// Epoch domain: the list of what waits for readers.
+    /// Epoch domain: the lists of retired values.
     EPOCH = 120,
     /// The books of a headcount: a user's threads, a file system's pages or inodes.
     HEADCOUNT = 125,
     /// A CPU's timer wheel.
     TIMER = 130,
-    /// A CPU's run queue: the innermost lock, since waking happens under many others.
+    /// A CPU's run queue: the innermost lock, because threads are woken under many others.
     RUN_QUEUE = 140,
     /// Devices and the console; may be taken from anywhere.
     DEVICE = 200,

@@ -1,33 +1,33 @@
-//! Words that are read together without a lock and without a write, and seldom changed.
+//! Words that are read together without a lock and without a write, and rarely changed (a seqlock).
 //!
-//! A writer holds a lock, makes a count odd, stores, and makes the count even. A reader looks at the count, the words, and the
-//! count again: the same even number both times says that the words are of one moment. A reader that meets a writer takes the
-//! lock; so nobody spins, and no reader waits for more than the writers before it.
+//! A writer holds a lock, makes a count odd, stores, and makes the count even. A reader reads the count, the words, and
+//! the count again. The same even number both times means that the words are of one moment. A reader that meets a
+//! writer takes the lock. So no reader spins, or waits for more than the writers before it.
 //!
 //! | | a writer stores |
 //! |---|---|
-//! | **reader** | it saw the odd count, or sees that the count has moved: by the writer's fence, a word of a change is seen no earlier than the change's odd count |
+//! | **reader** | It saw the odd count, or sees that the count has moved. By the writer's fence, a changed word is seen no earlier than the odd count of its change. |
 //! | **writer** | the lock |
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::mutant::{Mutant, mutant};
 use crate::{Rank, SpinLock};
 
-/// The count and the lock of some words that stand elsewhere: atomics, loaded and stored relaxed.
+/// The count and the lock of words stored elsewhere: atomics, loaded and stored relaxed.
 pub struct Sequence {
-    /// Odd while somebody writes.
+    /// Odd while a writer stores.
     count: AtomicU32,
     writing: SpinLock<()>,
 }
 
 impl Sequence {
-    /// Of words that nobody has changed yet.
+    /// For words that no writer has changed yet.
     pub fn new(rank: Rank) -> Self {
         Sequence { count: AtomicU32::new(0), writing: SpinLock::new(rank, ()) }
     }
 
-    /// What `look` makes of the words at one moment. It may be called twice, and may see a mixture the first time, whose result
-    /// is thrown away; it only loads.
+    /// The result of `look` on the words at one moment. `look` only loads. It may be called twice, and may see a
+    /// mixture the first time, whose result is dropped.
     #[inline]
     #[cfg_attr(recording, track_caller)]
     pub fn read<R>(&self, mut look: impl FnMut() -> R) -> R {
@@ -45,7 +45,7 @@ impl Sequence {
         look()
     }
 
-    /// Does `change`, which stores to the words, as one step for readers, and one after the other with other writers.
+    /// Runs `change`, which stores to the words, as one step for readers, and in turn with other writers.
     #[cfg_attr(recording, track_caller)]
     pub fn write<R>(&self, change: impl FnOnce() -> R) -> R {
         let _alone = self.writing.lock();
@@ -101,7 +101,7 @@ impl<const N: usize> Sequenced<N> {
         self.words[at].load(Ordering::Relaxed)
     }
 
-    /// Changes the words by `edit`, which must not sleep; what it leaves is stored, whatever it returns.
+    /// Changes the words by `edit`, which must not sleep. Its changes are stored, whatever it returns.
     #[cfg_attr(recording, track_caller)]
     pub fn update<R>(&self, edit: impl FnOnce(&mut [u64; N]) -> R) -> R {
         self.sequence.write(|| {

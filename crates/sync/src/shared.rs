@@ -1,10 +1,10 @@
-//! Plain memory that CPUs share under a lock that stands elsewhere.
+//! Plain memory that CPUs share under a lock elsewhere.
 
 use crate::record;
 use core::cell::UnsafeCell;
 
-/// A value that several CPUs reach, guarded by something that the type does not know: the lock of the list that it is linked
-/// in, or busy. Like an [`UnsafeCell`], and of the same layout; the recording build writes accesses down.
+/// A value that several CPUs access under a guard that the type does not name: the lock of its list, or busy. Like an
+/// [`UnsafeCell`], and of the same layout; the recording build records accesses.
 #[repr(transparent)]
 pub struct Shared<T> {
     value: UnsafeCell<T>,
@@ -22,7 +22,7 @@ impl<T> Shared<T> {
     /// The value, to be read.
     ///
     /// # Safety
-    /// The caller holds the guard, and nobody writes while the reference lives.
+    /// The caller holds the guard, and no thread writes while the reference lives.
     #[inline(always)]
     #[cfg_attr(recording, track_caller)]
     pub unsafe fn get(&self) -> &T {

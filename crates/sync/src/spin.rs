@@ -1,7 +1,7 @@
-//! A spin lock that keeps its holder on its CPU and knows its rank.
+//! A spin lock that keeps its holder on its CPU and has a rank.
 //!
-//! Holders must not sleep. Interrupts stay on: no lock of this type may be taken by an interrupt handler, except where the
-//! owner also masks interrupts around it (the scheduler's run queues and timer wheels do).
+//! Holders must not sleep. Interrupts stay on: no lock of this type may be taken by an interrupt handler, except where
+//! the owner also masks interrupts around it (the scheduler's run queues and timer wheels do).
 
 use crate::atomic::{AtomicBool, Ordering};
 use crate::held;
@@ -13,17 +13,17 @@ use crate::trace::{Kind, Span};
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 
-/// Which lock of the same rank the caller may hold already.
+/// The lock of the same rank that the caller may hold already.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Beside {
     None,
-    /// One that is always taken first.
+    /// A lock that is always taken first.
     Equal,
     /// The parent in a tree.
     Parent,
 }
 
-/// A spinner tells its machine once in so many turns that it spins. Under TCG, where a pause is an exit from the translated
+/// A spinner calls its machine's hook once in so many turns. Under TCG, where a pause is an exit from the translated
 /// code, so many turns take about a millisecond; on hardware a twentieth of that.
 pub const SPUN: u32 = 1 << 10;
 
@@ -54,7 +54,7 @@ impl<T> SpinLock<T> {
         SpinLock { held: AtomicBool::new(false), rank, value: UnsafeCell::new(value) }
     }
 
-    /// Takes the value out of a lock that nobody else can reach any more.
+    /// Takes the value out of a lock that no other thread can reach any more.
     pub fn into_inner(self) -> T {
         // SAFETY: the value is read once, and the lock is gone with it.
         unsafe { core::mem::ManuallyDrop::new(self).value.get().read() }
@@ -76,15 +76,16 @@ impl<T: ?Sized> SpinLock<T> {
         self.acquire(Beside::None)
     }
 
-    /// Like [`lock`](Self::lock), where another lock of the same rank is held; the caller takes equals in one fixed order.
+    /// Like [`lock`](Self::lock), where another lock of the same rank is held; the caller takes equals in one fixed
+    /// order.
     #[inline]
     #[cfg_attr(recording, track_caller)]
     pub fn lock_nested(&self) -> SpinGuard<'_, T> {
         self.acquire(Beside::Equal)
     }
 
-    /// Like [`lock`](Self::lock), where the lock of its parent in a tree is held, which has the same rank: from the root down is the
-    /// fixed order.
+    /// Like [`lock`](Self::lock), where the lock of its parent in a tree is held, which has the same rank. The fixed
+    /// order is from the root down.
     #[inline]
     #[cfg_attr(recording, track_caller)]
     pub fn lock_below(&self) -> SpinGuard<'_, T> {
@@ -134,7 +135,7 @@ impl<T: ?Sized> SpinLock<T> {
         }
     }
 
-    /// Takes the lock if it is free; never waits, so its rank is not checked against what is held.
+    /// Takes the lock if it is free; never waits, so its rank is not checked against held locks.
     #[inline]
     #[cfg_attr(recording, track_caller)]
     pub fn try_lock(&self) -> Option<SpinGuard<'_, T>> {
@@ -157,7 +158,7 @@ impl<T: ?Sized> SpinLock<T> {
         self.value.get_mut()
     }
 
-    /// True while somebody holds it: for assertions only.
+    /// True while it is held: for assertions only.
     pub fn is_locked(&self) -> bool {
         self.held.load(Ordering::Relaxed)
     }
@@ -208,8 +209,8 @@ mod tests {
     #[test]
     fn two_threads_never_hold_it_together() {
         let lock = SpinLock::new(Rank(1), 0u64);
-        // All at once, on a machine that has much else to do, too: ThreadSanitizer takes a thread that begins when another one
-        // has ended for that one.
+        // Starts all at once, also on a loaded machine. ThreadSanitizer confuses a thread that begins after another has
+        // ended with that one.
         let all = std::sync::Barrier::new(4);
         std::thread::scope(|s| {
             for _ in 0..4 {

@@ -1,19 +1,20 @@
-//! What happened when: events of a kernel that is built to be traced.
+//! Tracing: events with times, in a kernel that is built for it.
 //!
-//! With the feature `trace` each [`Span`] and each [`note`] ends in one call of the final binary's [`Trace`], bound at link time by
-//! [`provide_trace!`](crate::provide_trace). Without it they are nothing: a span has no size, and neither it nor its arguments cost an
-//! instruction. All layers' kinds stand in one list here, as their locks' ranks do in [`rank`](crate::rank).
+//! With the feature `trace` each [`Span`] and each [`note`] ends in one call of the final binary's [`Trace`], bound at
+//! link time by [`provide_trace!`](crate::provide_trace). Without it they compile to nothing: a span has no size, and
+//! neither it nor its arguments cost an instruction. The kinds of all layers are in one list here, as the ranks of
+//! their locks are in [`rank`](crate::rank).
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
-        /// What an event tells of.
+        /// The kind of an event.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         #[repr(u8)]
         pub enum Kind { $($(#[$doc])* $name,)* }
         impl Kind {
             /// Every kind, in the order of their numbers.
             pub const ALL: &'static [Kind] = &[$(Kind::$name,)*];
-            /// The name under which tools know it.
+            /// Its name in tools.
             pub fn name(self) -> &'static str {
                 match self { $(Kind::$name => $text,)* }
             }
@@ -24,7 +25,7 @@ macro_rules! kinds {
 kinds! {
     /// From here on that thread runs on this CPU: `a` is its number.
     Switch = "switch",
-    /// A thread is called so: `a` and `b` are the bytes of its name.
+    /// A thread's name: `a` and `b` are its bytes.
     Name = "name",
     /// A thread has ended: `a` is its number.
     End = "end",
@@ -32,9 +33,9 @@ kinds! {
     Call = "call",
     /// A fault: how it was served is the detail, `a` the address, `b` how often it began again.
     Fault = "fault",
-    /// Resident neighbours were mapped along, for loads: `b` of those from `a` on.
+    /// Resident neighbours were mapped too, for loads: `b` of those from `a` on.
     Around = "fault around",
-    /// First touches in a row: `b` pages of zeroes were made besides, from `a` on.
+    /// First touches of consecutive pages: `b` further pages of zeroes were made, from `a` on.
     Ahead = "fault ahead",
     /// A mapping was made, as all that follow up to [`Kind::TakeApart`] at `a`, of `b` bytes.
     Map = "map",
@@ -54,11 +55,11 @@ kinds! {
     TakeApart = "take apart",
     /// Other CPUs were made to drop translations: `a` is how many.
     Shootdown = "shootdown",
-    /// Another CPU was obeyed in that: `a` is which.
+    /// A shootdown of another CPU was served: `a` is that CPU.
     Answer = "shootdown answered",
     /// Pages were read: `a` is how many.
     PageIn = "page in",
-    /// A page was waited for that somebody else had busy.
+    /// A thread waited for a page that another had busy.
     BusyPage = "busy page",
     /// Memory was waited for.
     NoMemory = "memory",
@@ -79,17 +80,17 @@ pub struct Event {
     pub start: u64,
     /// How long it took, in the same; 0 for what takes no time.
     pub length: u64,
-    /// What it was.
+    /// Its kind.
     pub kind: Kind,
-    /// What the kind says.
+    /// As the kind defines it.
     pub detail: u32,
-    /// What the kind says.
+    /// As the kind defines it.
     pub a: u64,
-    /// What the kind says.
+    /// As the kind defines it.
     pub b: u64,
 }
 
-/// Where events go.
+/// The receiver of events.
 pub trait Trace {
     /// The clock: ticks, never less than before on any CPU.
     fn ticks() -> u64;
@@ -122,7 +123,7 @@ mod bound {
     }
 }
 
-/// Threads of the host keep their events, if they were asked to.
+/// Threads of the host keep their events, if a test enables that.
 #[cfg(all(feature = "trace", any(test, loom, shuttle, feature = "std")))]
 mod bound {
     use super::Event;
@@ -142,7 +143,7 @@ mod bound {
         KEPT.with_borrow_mut(|kept| kept.iter_mut().for_each(|kept| kept.push(*event)));
     }
 
-    /// The events of the calling thread while it did `f`. Their clock counts looks at it.
+    /// The events of the calling thread during `f`. Their clock counts its reads.
     pub fn events_of(f: impl FnOnce()) -> Vec<Event> {
         KEPT.set(Some(Vec::new()));
         f();
@@ -152,7 +153,7 @@ mod bound {
 #[cfg(all(feature = "trace", any(test, loom, shuttle, feature = "std")))]
 pub use bound::events_of;
 
-/// Something that takes time: an event when it ends, which is when the span is dropped.
+/// An operation that takes time: dropping the span ends it and records the event.
 #[must_use]
 pub struct Span {
     #[cfg(feature = "trace")]
@@ -172,7 +173,7 @@ impl Span {
         }
     }
 
-    /// Says what is known of it by now: `detail` and `b`.
+    /// Sets `detail` and `b`.
     #[inline(always)]
     pub fn tell(&mut self, detail: u32, b: u64) {
         #[cfg(feature = "trace")]
@@ -184,7 +185,7 @@ impl Span {
         let _ = (detail, b);
     }
 
-    /// Says how many it was about: `a` and `b`.
+    /// Sets the counts `a` and `b`.
     #[inline(always)]
     pub fn count(&mut self, a: u64, b: u64) {
         #[cfg(feature = "trace")]
@@ -206,7 +207,7 @@ impl Drop for Span {
     }
 }
 
-/// Something that takes no time.
+/// Records an event without a length.
 #[inline(always)]
 pub fn note(kind: Kind, detail: u32, a: u64, b: u64) {
     #[cfg(feature = "trace")]

@@ -1,7 +1,7 @@
 //! A queue of sleeping threads. Waiters live on their own stacks; nothing is allocated.
 //!
-//! A waiter is on the list *before* it looks at its condition, and a waker changes the condition *before* it looks at the
-//! list; both lists and looks are under the queue's lock, so no wake-up is lost.
+//! A waiter is on the list *before* it checks its condition. A waker changes the condition *before* it reads the list.
+//! The list changes only under the queue's lock, so no wake-up is lost.
 
 use crate::atomic::{AtomicBool, Ordering};
 use crate::hooks::{ThreadHandle, current_thread, now, park, park_uninterruptibly, unpark};
@@ -17,7 +17,7 @@ pub enum WaitOutcome {
     Ready,
     /// The deadline passed first.
     TimedOut,
-    /// The caller's `interrupted` said so first.
+    /// The caller's `interrupted` returned true first.
     Interrupted,
 }
 
@@ -38,7 +38,7 @@ unsafe impl Send for List {}
 /// Threads that wait for the same thing.
 pub struct WaitQueue {
     list: SpinLock<List>,
-    /// Lets a waker skip the lock where nobody waits; raised before the waiter looks at its condition.
+    /// Lets a waker skip the lock where no thread waits; raised before the waiter checks its condition.
     waiting: crate::atomic::AtomicUsize,
 }
 
@@ -62,19 +62,19 @@ impl WaitQueue {
         }
     }
 
-    /// Sleeps until `ready` returns true, uninterruptibly: a machine that watches its threads takes a very long sleep for a fault.
-    /// `ready` is called without the queue's lock and may take locks.
+    /// Sleeps until `ready` returns true, uninterruptibly. A machine that watches its threads reports a very long sleep
+    /// as a fault. `ready` is called without the queue's lock and may take locks.
     pub fn wait(&self, mut ready: impl FnMut() -> bool) {
         let _ready = self.wait_with(None, || false, || ready().then_some(()), |_| park_uninterruptibly());
     }
 
-    /// As [`wait`](Self::wait), of a thread that has nothing to do until then: its sleep may be as long as it likes.
+    /// As [`wait`](Self::wait), for a thread that has no work until then, so its sleep may be of any length.
     pub fn wait_for_work(&self, mut ready: impl FnMut() -> bool) {
         let _ready = self.wait_with(None, || false, || ready().then_some(()), park);
     }
 
-    /// Sleeps until `ready` gives a value, `deadline` (nanoseconds, [`now`]'s clock) passes, or `interrupted` says stop.
-    /// The value counts first, then the interruption, then the deadline.
+    /// Sleeps until `ready` gives a value, `deadline` (nanoseconds, [`now`]'s clock) passes, or `interrupted` returns
+    /// true. The value counts first, then the interruption, then the deadline.
     pub fn wait_until<R>(
         &self,
         deadline: Option<u64>,
@@ -116,8 +116,8 @@ impl WaitQueue {
             };
             let was_woken = self.dequeue(me_ptr);
             if let Some(out) = out {
-                // A wake-up that chose this waiter, which ends without it, goes to the next one: also where what it waited for was
-                // there already, for then the wake-up may be of something that came since.
+                // A wake-up that chose this waiter, which ends for another reason, is passed on. Also where its
+                // condition held already, because the wake-up may be for a later change.
                 let kept = mutant(Mutant::WakeNotPassedOn) || mutant(Mutant::WakeKept) && out.is_ok();
                 if was_woken && !kept {
                     self.wake_one();
@@ -143,7 +143,7 @@ impl WaitQueue {
         self.waiting.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Takes `w` off where it still is on; returns whether a waker had chosen it.
+    /// Takes `w` off the list if it is still on it; returns whether a waker had chosen it.
     fn dequeue(&self, w: *mut Waiter) -> bool {
         let mut list = self.list.lock();
         // SAFETY: `w` is the caller's own waiter; `woken` changes only under the lock, and says whether it is listed.

@@ -1,8 +1,8 @@
-//! Which tables each CPU has loaded, and which tags (PCIDs, ASIDs) stand for which spaces there.
+//! The tables that each CPU has loaded, and its tags (PCIDs, ASIDs) for spaces.
 //!
-//! A CPU keeps the translations of the last few spaces that it ran: tags are its own small cache of spaces, not a number
-//! that a space owns, so the memory is a fixed few words a CPU (relies on C8). A space whose tag is still there and whose
-//! generation has not moved is loaded without losing a translation.
+//! A CPU keeps the translations of the last few spaces that it ran. Tags are its own small cache of spaces, not a
+//! number that a space owns. So the memory is a fixed few words a CPU (relies on C8). A space whose tag is still there
+//! and whose generation has not moved is loaded without losing a translation.
 //!
 //! The state is here; [`switch`] loads and leaves spaces by the machine's instructions.
 
@@ -18,11 +18,11 @@ use quire_sync::{CpuId, PerCpu, Rank, SpinLock, preempt_off};
 use quire_vm::phys::Physical;
 use quire_vm::{Machine, Pfn};
 
-/// Tags that each CPU uses for spaces. More would only keep translations that other work has pushed out of the TLB before
-/// their space runs again (Linux came to six PCIDs as well).
+/// Tags that each CPU uses for spaces. More would gain nothing, because other work evicts the translations before their
+/// space runs again (Linux uses six PCIDs as well).
 pub const TAGS: usize = 6;
 
-/// One tag of one CPU: whose entries it holds, and how fresh they are.
+/// One tag of one CPU: the space of its translations, and how fresh they are.
 struct Tagged {
     space: AtomicU64,
     seen: AtomicU64,
@@ -39,36 +39,37 @@ struct Spare {
     head: Option<Pfn>,
 }
 
-/// One CPU's translation state. Only that CPU touches it, with interrupts off or from a shootdown handler.
+/// One CPU's translation state. Only that CPU uses it, with interrupts off or from a shootdown handler.
 pub struct CpuMmu {
     /// The space that is loaded; null: the kernel's own root.
     space: AtomicPtr<Residency>,
     /// Its number, 0 for the kernel's.
     loaded: AtomicU64,
     root: AtomicU64,
-    /// This CPU's own root of that space, if that is what is loaded.
+    /// This CPU's own root of that space, if it is loaded.
     own: AtomicPtr<Own>,
     tag: AtomicU16,
     slot: AtomicUsize,
     slots: [Tagged; TAGS],
-    /// Table pages are empty again when they are given back, so the next one needs no zeroing. Another CPU takes the lock
-    /// only to drain it.
+    /// Table pages are empty again when they are given back, so the next one needs no zeroing. Another CPU takes the
+    /// lock only to drain it.
     spare: SpinLock<Spare>,
-    /// How many those are: written under the lock, read without where there is nothing to take, or no room.
+    /// The number of spare pages. Written under the lock; read without it to find that the list is empty or full.
     spares: AtomicU32,
     /// Numbers that this CPU has given to spaces.
     given: AtomicU64,
-    /// Pages that became resident in the loaded space by this CPU, less those that are no more, since it told the space.
+    /// Resident pages that this CPU has added to the loaded space, less removed ones, since its last report to the
+    /// space.
     untold: AtomicU64,
 }
 
-/// How many pages a CPU counts for itself before it writes the space's count, which all its CPUs share: one line moved in as many
-/// zero-fill faults, and 4 MiB a CPU at most that nobody else knows of.
+/// How many pages a CPU counts for itself before it writes the space's shared count. So one line moves in as many
+/// zero-fill faults, and at most 4 MiB a CPU are unreported.
 #[cfg(not(any(loom, shuttle)))]
 const TOLD_AFTER: i64 = 1024;
 #[cfg(any(loom, shuttle))]
 const TOLD_AFTER: i64 = 2;
-/// So many it tells before pages go, or they might never have been.
+/// A CPU reports so many before it removes pages, else the peak could miss them.
 const TOLD_BEFORE: i64 = TOLD_AFTER / 8 + 1;
 
 impl CpuMmu {
@@ -92,10 +93,11 @@ impl CpuMmu {
         }
     }
 
-    /// Counts pages that became resident in `space`, whose number is `id` (`by` above zero) or are no more, by the calling CPU.
+    /// Counts pages that the calling CPU has added to `space`, whose number is `id` (`by` above zero), or removed from
+    /// it.
     ///
-    /// A handler may leave the space in the middle of this: it has then told the space what was counted before, and what is written
-    /// here stays with no space, and is forgotten at the next load.
+    /// A handler may leave the space in the middle of this. It has then reported the earlier count to the space. The
+    /// count written here belongs to no space and is dropped at the next load.
     ///
     /// # Requires
     /// The caller is kept on that CPU, by the lock of the table page.
@@ -116,7 +118,7 @@ impl CpuMmu {
         }
     }
 
-    /// What this CPU has not told the space `id` yet.
+    /// The pages that this CPU has not reported to the space `id` yet.
     ///
     /// # Requires
     /// As [`count`](Self::count).
@@ -124,7 +126,7 @@ impl CpuMmu {
         if self.loaded() == id { self.untold.load(Ordering::Relaxed).cast_signed() } else { 0 }
     }
 
-    /// Begins to count for another space. `before`: the one that was loaded.
+    /// Begins to count for another space. `before`: the space that was loaded.
     ///
     /// # Requires
     /// Runs on this CPU, with interrupts off.
@@ -138,7 +140,7 @@ impl CpuMmu {
         }
     }
 
-    /// What was counted for the loaded space does not count any more.
+    /// Drops the unreported count of the loaded space.
     ///
     /// # Requires
     /// Runs on this CPU.
@@ -162,12 +164,12 @@ impl CpuMmu {
         self.tag.store(tag, Ordering::Relaxed);
     }
 
-    /// Whether this CPU has a root of its own loaded. A hint where it may be another CPU that asks.
+    /// Whether this CPU has a root of its own loaded. A hint where another CPU calls it.
     pub(crate) fn has_own(&self) -> bool {
         !self.own.load(Ordering::Relaxed).is_null()
     }
 
-    /// The root that this CPU has for itself, if that is what is loaded.
+    /// This CPU's own root, if it is loaded.
     ///
     /// # Requires
     /// Runs on that CPU, with interrupts off.
@@ -186,26 +188,27 @@ impl CpuMmu {
         self.slots[self.slot.load(Ordering::Relaxed)].seen.store(generation, Ordering::Relaxed);
     }
 
-    /// What is cached under the loaded tag is as of `generation` and `regime`.
+    /// Notes that the translations under the loaded tag are as of `generation` and `regime`.
     fn set_fresh(&self, generation: u64, regime: u64) {
         self.set_seen(generation);
         self.slots[self.slot.load(Ordering::Relaxed)].regime.store(regime, Ordering::Relaxed);
     }
 
-    /// Whether what is cached under tag slot `i` is as of `generation` and `regime`.
+    /// Whether the translations under tag slot `i` are as of `generation` and `regime`.
     fn is_fresh(&self, i: usize, generation: u64, regime: u64) -> bool {
         let slot = &self.slots[i];
         slot.seen.load(Ordering::Relaxed) == generation && slot.regime.load(Ordering::Relaxed) == regime
     }
 
-    /// Which tag's slot to load `space` into, and whether what it holds is that space's as of `generation` and `regime`.
+    /// The tag slot to load `space` into, and whether its translations are that space's as of `generation` and
+    /// `regime`.
     fn choose(&self, space: u64, generation: u64, regime: u64, tags: bool) -> (usize, bool) {
         if !tags {
             return (0, false);
         }
         match self.slots.iter().position(|s| s.space.load(Ordering::Relaxed) == space) {
             Some(i) => (i, self.is_fresh(i, generation, regime)),
-            // In turn: what was loaded longest ago, if spaces come in turn as well.
+            // In turn: the slot loaded longest ago, if spaces run in turn as well.
             None => ((self.slot.load(Ordering::Relaxed) + 1) % TAGS, false),
         }
     }
@@ -228,10 +231,10 @@ impl<F: Format> Mmu<F> {
     /// tags, switched on everywhere.
     ///
     /// # Safety
-    /// `memory` points to [`Mmu::bytes`]`(cpus)` writable bytes, aligned to 128, that nobody else uses, for ever.
+    /// `memory` points to [`Mmu::bytes`]`(cpus)` writable bytes, aligned to 128, that no other code ever uses.
     pub unsafe fn new(memory: NonNull<u8>, cpus: usize, kernel: KernelTables<F>, tags: bool) -> Mmu<F> {
         let root = kernel.root();
-        // SAFETY: the caller hands over what `PerCpu::new` asks for: memory for `cpus` elements, for ever.
+        // SAFETY: the caller hands over memory for `cpus` elements for ever, as `PerCpu::new` requires.
         let cpus = unsafe { PerCpu::new(memory, cpus, |_| CpuMmu::new()) };
         cpus.iter().for_each(|c| c.set_root(root, None, 0));
         Mmu { kernel, cpus, tags }
@@ -252,7 +255,7 @@ impl<F: Format> Mmu<F> {
         self.cpus.of(cpu)
     }
 
-    /// An empty table page from this CPU's few.
+    /// An empty table page from this CPU's spare ones.
     pub(crate) fn take_spare<M: Machine>(&self, vm: &Physical<M>) -> Option<Pfn> {
         let cpu = preempt_off();
         let mine = self.cpus.mine(&cpu);
@@ -261,7 +264,7 @@ impl<F: Format> Mmu<F> {
         }
         let mut spare = mine.spare.lock();
         let t = spare.head?;
-        // SAFETY: an empty table page, which the holder of the list has.
+        // SAFETY: an empty table page, which belongs to the holder of the list.
         spare.head = unsafe { vm.descriptor(t) }.next();
         mine.spares.store(mine.spares.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
         Some(t)
@@ -276,10 +279,10 @@ impl<F: Format> Mmu<F> {
             return false;
         }
         let mut spare = mine.spare.lock();
-        // Before anybody can take it: from then on it may be another's.
+        // Before another CPU can take it, because then it may have a new owner.
         // SAFETY: a table page that was unlinked and flushed.
         unsafe { vm.machine().frame_freed(t) };
-        // SAFETY: an empty table page, which nobody else has.
+        // SAFETY: an empty table page, which no other CPU has.
         unsafe { vm.descriptor(t) }.set_next(spare.head);
         spare.head = Some(t);
         mine.spares.store(mine.spares.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
@@ -296,7 +299,7 @@ impl<F: Format> Mmu<F> {
                 spare.head.take()
             };
             while let Some(t) = next {
-                // SAFETY: nobody else has a page that was kept here.
+                // SAFETY: no other CPU has a page that was kept here.
                 unsafe {
                     next = vm.descriptor(t).next();
                     vm.free_pfn(t);
@@ -307,7 +310,8 @@ impl<F: Format> Mmu<F> {
         n
     }
 
-    /// The number of a new space; never 0, never used again. CPUs count each for itself, and their numbers alternate.
+    /// The number of a new space; never 0, never used again. Each CPU counts for itself, and the CPUs' numbers
+    /// interleave.
     pub(crate) fn new_id(&self) -> u64 {
         let cpu = preempt_off();
         let given = &self.cpus.mine(&cpu).given;

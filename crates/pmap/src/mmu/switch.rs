@@ -1,4 +1,4 @@
-//! Loading and leaving spaces: the instructions of a switch, and the state that says what they loaded.
+//! Loading and leaving spaces: the instructions of a switch, and the state that records the loaded root.
 
 use super::Mmu;
 use crate::format::Format;
@@ -21,7 +21,7 @@ impl<F: Format> Mmu<F> {
         let before = state.space.swap(ptr::null_mut(), Ordering::Relaxed);
         state.loaded.store(0, Ordering::Relaxed);
         state.set_root(root, None, 0);
-        // SAFETY: the kernel's root maps the kernel; tag 0 holds nothing but kernel translations where tags are used.
+        // SAFETY: the kernel's root maps the kernel; tag 0 holds only kernel translations where tags are used.
         unsafe { machine.load_root(root, 0, self.tags) };
         // SAFETY: a space is destroyed only after every CPU has left it, and this one leaves it just now.
         let before = unsafe { before.as_ref() };
@@ -31,8 +31,8 @@ impl<F: Format> Mmu<F> {
         }
     }
 
-    /// Loads `space`, whose root is `root`, on this CPU, or the CPU's own root of it, and catches up with the flushes that it
-    /// missed.
+    /// Loads `space`, whose root is `root`, on this CPU, or the CPU's own root of it, and catches up with the flushes
+    /// that it missed.
     ///
     /// # Safety
     /// Preemption and interrupts are off; `space`, `root` and `fan` live until the CPU has left them.
@@ -46,8 +46,8 @@ impl<F: Format> Mmu<F> {
         fan: &Fan,
     ) {
         let state = self.cpus.of(cpu);
-        // Relies on C4: from here on other CPUs send this CPU their flushes. The generations below tell whether it missed any
-        // before, and then this load flushes.
+        // Relies on C4: from here on other CPUs send this CPU their flushes. The generations below tell whether it
+        // missed any before, and then this load flushes.
         let (generation, new) = space.arrive(cpu);
         // Read after the CPU joined: see `roots`.
         let (regime, own, stale) = match fan.get() {
@@ -91,10 +91,11 @@ impl<F: Format> Mmu<F> {
         space.arrived(cpu);
     }
 
-    /// Goes over to `own`, this CPU's new root of the loaded space, with nothing cached.
+    /// Switches to `own`, this CPU's new root of the loaded space, with nothing cached.
     ///
     /// # Safety
-    /// On `cpu`, with preemption and interrupts off; the root shares the kernel's half and lives until the CPU has left it.
+    /// On `cpu`, with preemption and interrupts off; the root shares the kernel's half and lives until the CPU has left
+    /// it.
     pub(crate) unsafe fn go_private<M: Hardware<Format = F>>(
         &self,
         machine: &M,
@@ -103,7 +104,8 @@ impl<F: Format> Mmu<F> {
         own: &Own,
         regime: u64,
     ) {
-        // SAFETY: the caller is on `cpu` with interrupts off, and `own` stays while its root is loaded, as `reload` asks.
+        // SAFETY: the caller is on `cpu` with interrupts off, and `own` stays while its root is loaded, as `reload`
+        // requires.
         unsafe { self.reload(machine, cpu, space, (own.root(), Some(own)), regime) }
     }
 
@@ -119,7 +121,7 @@ impl<F: Format> Mmu<F> {
         root: Pfn,
         regime: u64,
     ) {
-        // SAFETY: the caller is on `cpu` with interrupts off, and `root` is the space's own, as `reload` asks.
+        // SAFETY: the caller is on `cpu` with interrupts off, and `root` is the space's own, as `reload` requires.
         unsafe { self.reload(machine, cpu, space, (root, None), regime) }
     }
 

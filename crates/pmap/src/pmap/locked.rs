@@ -1,4 +1,4 @@
-//! A locked last-level table page: what is entered, taken away and weakened in it ([`quire_vm::Table`]).
+//! A locked last-level table page: entering, removing and weakening leaves ([`quire_vm::Table`]).
 
 use super::Tables;
 use crate::format::{FANOUT, Format, index, span};
@@ -14,7 +14,8 @@ use quire_vm::{PAGE_SIZE, Prot, Table, VirtRange};
 /// Everything but stores.
 const UNWRITABLE: Prot = Prot::all().difference(Prot::WRITE);
 
-/// Groups of leaves that allow stores in a table page from which on it is sealed, rather than its leaves weakened one by one.
+/// From so many groups with leaves that allow stores on, a table page is store-protected as a whole, rather than leaf
+/// by leaf.
 const SEALED_FROM: u32 = 4;
 
 /// A locked, live, last-level table page.
@@ -36,11 +37,11 @@ impl<M: Hardware> LockedTable<'_, M> {
         index(va, 0)
     }
 
-    /// Where hardware may remember that nothing was there, or that it was weaker: this CPU looks again.
+    /// Drops a cached absent or weaker entry on this CPU, where hardware caches such.
     #[inline]
     fn forget_absent(&self, va: u64) {
         if M::Format::CACHES_ABSENT {
-            // The lock keeps us on this CPU.
+            // The lock keeps the caller on this CPU.
             let machine = self.vm.machine();
             if machine.mmu().cpu(quire_sync::current_cpu()).loaded() == self.tables.id() {
                 machine.drop_page(va);
@@ -48,10 +49,10 @@ impl<M: Hardware> LockedTable<'_, M> {
         }
     }
 
-    /// Counts leaves that came or went.
+    /// Counts added or removed leaves.
     #[inline]
     fn count(&self, by: i64) {
-        // The lock keeps us on this CPU.
+        // The lock keeps the caller on this CPU.
         self.vm.machine().mmu().cpu(quire_sync::current_cpu()).count(self.tables.id, &self.tables.residency, by);
     }
 
@@ -74,11 +75,11 @@ impl<M: Hardware> LockedTable<'_, M> {
         self.forget_absent(va);
     }
 
-    /// Takes the right to store away from the leaves `first` to `last`. Looks at no group where none has it; hands each leaf that it
-    /// looks at to `each`, and returns how many those were.
+    /// Takes the right to store away from the leaves `first` to `last`. Skips groups where none has it. Hands each leaf
+    /// that it reads to `each`, and returns their number.
     ///
-    /// One step for each leaf, and nothing is read back: a leaf that allows stores says that it is dirty and goes on to allow them
-    /// while the table page is locked; all that hardware may do meanwhile is set accessed, which stays.
+    /// One step for each leaf, without reading back. A leaf that allows stores is marked dirty, and keeps the right
+    /// while the table page is locked. Hardware can only set accessed meanwhile, which stays.
     fn take_stores(
         &self,
         first: usize,
@@ -105,7 +106,7 @@ impl<M: Hardware> LockedTable<'_, M> {
             groups &= groups - 1;
             let (slots, inside) = view.group(g, first, last);
             let all = slots.iter().fold(!0, |all, s| all & s.load(Ordering::Relaxed));
-            // Most often all are alike.
+            // Most often all leaves are equal in this.
             let whole = inside == WHOLE && M::Format::writable(all);
             let (there, which) = match whole {
                 true => (WHOLE, WHOLE),
@@ -166,17 +167,17 @@ impl<M: Hardware> LockedTable<'_, M> {
         seen
     }
 
-    /// Takes the right to store away from all leaves at once, in the entry above: what they say stays.
+    /// Takes the right to store away from all leaves at once, in the entry above; the leaves stay as they are.
     fn seal(&self, owed: &mut Obligation<'_, M>) {
         let (view, covers) = (&self.t.view, self.covers());
         owed.owe_table(view.pfn, covers, || view.owe());
-        // So many pages are flushed as everything is, and cached upper levels with them.
+        // A flush of so many pages drops everything, cached upper levels included.
         owed.owe_range(covers);
         self.above().fetch_and(!M::Format::STORES_BELOW, Ordering::AcqRel);
         view.state.set_sealed(true);
     }
 
-    /// What allows stores is entered into table pages that do.
+    /// Asserts that leaves that allow stores are entered only into table pages that are not store-protected.
     #[inline(always)]
     fn assert_open(&self, new: Enter) {
         debug_assert!(
@@ -206,9 +207,9 @@ impl<M: Hardware> Table<M> for LockedTable<'_, M> {
         M::Format::read_leaf(self.word(va))
     }
 
-    /// Where a leaf is there already, other CPUs that still hold the weaker one will fault and find the stronger. What this CPU
-    /// remembers of the old one, or of there being none, went by the page fault that led here (x86-64: SDM volume 3, 4.10.4.1)
-    /// or goes now.
+    /// Where a leaf is present already, other CPUs that cache the weaker one will fault and find the stronger. The page
+    /// fault that led here dropped this CPU's cached old or absent entry (x86-64: SDM volume 3, 4.10.4.1). Otherwise
+    /// this drops it.
     #[inline(always)]
     fn enter(&mut self, va: u64, new: Enter) {
         self.assert_open(new);
@@ -260,11 +261,12 @@ impl<M: Hardware> Table<M> for LockedTable<'_, M> {
         M::Format::read_leaf(self.t.view.take(i))
     }
 
-    // Apart: who removes many leaves is not to save registers for it.
+    // A function of its own, so that removers of many leaves do not save registers for it.
     #[inline(never)]
     fn remove_alone(&mut self, va: u64, owed: &mut Obligation<'_, M>) -> Option<Removed> {
-        // Where CPUs have roots of their own, who is asked is found out entry by entry (`flush`). And a CPU that runs the space drops one
-        // page where it has missed no generation, everything else: it is not to miss one here. Who begins to run it now is seen below.
+        // Where CPUs have roots of their own, `flush` finds the targets entry by entry. A running CPU that misses a
+        // generation here would later drop everything instead of one page. A CPU that begins to run the space now is
+        // seen below.
         if self.tables.roots().is_some() || !self.tables.residency.running().is_empty() {
             return Table::<M>::remove(self, va, owed);
         }
@@ -289,7 +291,7 @@ impl<M: Hardware> Table<M> for LockedTable<'_, M> {
             return None;
         }
         if keep.is_empty() {
-            // Nothing that is present can be unreadable: it goes, and comes back by a fault.
+            // A present leaf is always readable: it is removed, and a fault brings it back.
             return Table::<M>::remove(self, va, owed);
         }
         if M::Format::read_leaf(old).is_some_and(|leaf| keep.contains(leaf.prot - Prot::READ)) {
@@ -316,7 +318,7 @@ impl<M: Hardware> Table<M> for LockedTable<'_, M> {
         if from >= to {
             return 0;
         }
-        // Nothing that is present can be unreadable: it goes, and comes back by a fault.
+        // A present leaf is always readable: it is removed, and a fault brings it back.
         let keep = keep.filter(|k| !k.is_empty());
         let (view, covers) = (&self.t.view, self.covers());
         let mut changed = VirtRange { start: 0, end: 0 };
@@ -383,7 +385,7 @@ impl<M: Hardware> Table<M> for LockedTable<'_, M> {
     fn unseal(&mut self, keep: bool, mut each: impl FnMut(Removed)) {
         let view = &self.t.view;
         if !keep {
-            // No CPU stores through them: what takes the right away owes no flush.
+            // No CPU stores through them, so taking the right away owes no flush.
             let stays = M::Format::weaken(!0, UNWRITABLE);
             view.scan_locked(0, FANOUT - 1, |_, slot, word| {
                 if M::Format::writable(word) {
@@ -395,8 +397,8 @@ impl<M: Hardware> Table<M> for LockedTable<'_, M> {
             });
             view.note_unwritable(0, FANOUT - 1, M::Format::writable);
         }
-        // After the leaves: who walks past the entry finds what they say now. Who remembers it without the bit faults at most once more, by
-        // which it forgets it (SDM volume 3, 4.10.4.1 and 4.10.4.3).
+        // After the leaves, because a walker past the entry then finds their new rights. A CPU that caches the entry
+        // without the bit faults at most once more, which drops it (SDM volume 3, 4.10.4.1 and 4.10.4.3).
         self.above().fetch_or(M::Format::STORES_BELOW, Ordering::AcqRel);
         view.state.set_sealed(false);
     }

@@ -54,13 +54,14 @@ impl<M: Hardware> Memory for Frames<M> {
     }
     #[inline]
     fn slots(&self, t: Pfn) -> &'static Slots {
-        // SAFETY: frames stay reachable (Phys); a table page's memory is touched only as atomics, by us and by hardware.
+        // SAFETY: frames stay reachable (Phys); the kernel and the hardware access a table page's memory only as
+        // atomics.
         unsafe { &*self.0.machine().frame_ptr(t).cast::<Slots>() }
     }
     #[inline]
     fn state(&self, t: Pfn) -> &'static TableState {
-        // SAFETY: the first word of a table page's descriptor holds its state from `allocate` on; the size is asserted where
-        // the type is, and it is made of atomics.
+        // SAFETY: the first word of a table page's descriptor holds its state from `allocate` on. Its size is asserted
+        // beside the type, and it is made of atomics.
         unsafe { &*(&raw const self.page(t).words()[0]).cast::<TableState>() }
     }
     #[inline]
@@ -69,15 +70,15 @@ impl<M: Hardware> Memory for Frames<M> {
     }
     #[inline]
     fn writable(&self, t: Pfn) -> &'static AtomicU64 {
-        // Until it is dead: then a header lies there.
+        // Until it is dead; then the epoch's header lies there.
         &self.page(t).words()[1]
     }
 
     fn allocate(&self, level: u32) -> Result<Pfn, OutOfMemory> {
         let t = match self.0.machine().mmu().take_spare(&self.0) {
-            // An allocation like any other, to who makes them fail.
+            // Counts as an allocation for failure injection.
             Some(t) if self.0.inject_failure() => {
-                // SAFETY: nobody else has a page that was kept.
+                // SAFETY: no other CPU has a page that was kept.
                 unsafe { self.0.free_pfn(t) };
                 return Err(OutOfMemory);
             }
@@ -105,18 +106,18 @@ impl<M: Hardware> Memory for Frames<M> {
         if self.state(t).live() == 0 && vm.machine().mmu().keep_spare(vm, t) {
             return;
         }
-        // SAFETY: by the trait's contract nobody reaches the table page any more; `allocate` gave its number up.
+        // SAFETY: by the trait's contract no walker reaches the table page any more; `allocate` gave its number up.
         unsafe { self.0.free_pfn(t) };
     }
 
     fn retire(&self, t: Pfn) {
         let page: *const Page = self.page(t);
-        // What frees the page later needs the system; the word's other use ended with the table page's life.
+        // `released` needs the system; the word's other use ended with the table page's life.
         self.page(t).spare().store((&raw const self.0).expose_provenance() as u64, Ordering::Relaxed);
         let offset = &raw const self.page(t).words()[1] as usize - page as usize;
         let header = page.wrapping_byte_add(offset).cast_mut().cast::<Retired>();
-        // SAFETY: nothing looks at the second and third word of a dead table page's descriptor, and they hold a header; the page
-        // was unlinked and flushed, and is retired once. `released` does not sleep.
+        // SAFETY: no code reads the second and third word of a dead table page's descriptor, so a header fits there.
+        // The page was unlinked and flushed, and is retired once. `released` does not sleep.
         unsafe {
             header.write(Retired::new());
             self.0.epoch().retire_large(header, PAGE_SIZE, released::<M>);
@@ -133,10 +134,10 @@ impl<M: Hardware> Memory for Frames<M> {
 
 const _: () = assert!(size_of::<Retired>() == 16);
 
-/// The walkers are gone: frees a retired table page.
+/// Frees a retired table page after its walkers.
 unsafe fn released<M: Hardware>(header: *mut Retired) {
-    // SAFETY: the header lies inside the descriptor of the table page, which is as large as its alignment and was named when
-    // the header was made; the spare word holds the system's address.
+    // SAFETY: the header lies inside the descriptor of the table page, which is as large as its alignment. The pointer
+    // covers all of it, and the spare word holds the system's address.
     unsafe {
         let page: *const Page = header.cast_const().map_addr(|a| a & !(align_of::<Page>() - 1)).cast();
         let page: &'static Page = &*page;
@@ -167,7 +168,7 @@ impl<F: Format> Tables<F> {
         }
         if let Some(roots) = self.roots() {
             let _held = roots.lock.lock();
-            // Who prunes looks under this lock whether entries stay.
+            // The pruner reads under this lock whether entries stay.
             let _root = Frames::of(vm).state(self.root).lock();
             if !roots.is_open() {
                 roots.open();
@@ -175,8 +176,8 @@ impl<F: Format> Tables<F> {
         }
     }
 
-    /// Before a fault at `va`: this CPU gets a root of its own, where it runs the space and there is memory; and where it has
-    /// one, what it needs to copy the entry over `va`.
+    /// Before a fault at `va`: gives this CPU a root of its own, where it runs the space and there is memory. Where it
+    /// has one, prepares the state that it needs to copy the entry over `va`.
     #[inline(never)]
     fn prepare_own<M: Hardware<Format = F>>(
         &self,
@@ -220,7 +221,8 @@ impl<F: Format> Tables<F> {
         }
     }
 
-    /// Makes `new` the root that this CPU has of this space, and loads it; `false` where things have changed meanwhile.
+    /// Makes `new` this CPU's own root of this space, and loads it; `false` where the regime or the CPU has changed
+    /// meanwhile.
     fn adopt<M: Hardware<Format = F>>(&self, vm: &'static Physical<M>, roots: &Roots, new: *mut Own) -> bool {
         let held = roots.lock.lock();
         let cpu = quire_sync::current_cpu();
@@ -229,7 +231,8 @@ impl<F: Format> Tables<F> {
             if !roots.is_open() || roots.own(cpu).is_some() || mmu.cpu(cpu).loaded() != self.id() {
                 return false;
             }
-            // SAFETY: on this CPU, masked; it shares the kernel's half, and is freed when every CPU has come home.
+            // SAFETY: on this CPU, masked; it shares the kernel's half, and is freed when every CPU is back on the
+            // space's root.
             unsafe { mmu.go_private(vm.machine(), cpu, &self.residency, &*new, roots.regime()) };
             roots.adopt(cpu, new);
             true
@@ -248,7 +251,8 @@ impl<F: Format> Tables<F> {
         let machine = vm.machine();
         let cpu = quire_sync::current_cpu();
         let state = machine.mmu().cpu(cpu);
-        // Masked: who is asked to come home must not go on with what is freed then.
+        // Masked: a CPU that is told to go back to the space's root must not continue with an own root that is freed
+        // then.
         machine.masked(|| {
             let Some((own, reach)) = state.own().zip(roots.reach(i)) else { return };
             if state.loaded() != self.id() || own.has(i) {
@@ -268,14 +272,14 @@ impl<F: Format> Tables<F> {
     /// No CPU has it loaded.
     fn free_own<M: Hardware<Format = F>>(vm: &'static Physical<M>, own: *mut Own) {
         let frames = Frames::of(vm);
-        // SAFETY: it was made by `new_own`, and is the caller's alone.
+        // SAFETY: it was made by `new_own`, and only the caller has it.
         let root = unsafe {
             (*own).each(|i| frames.slots((*own).root())[i].store(0, Ordering::Relaxed));
             (*own).root()
         };
         vm.machine().mmu().kernel().unshare(vm.machine(), root);
         frames.free(root);
-        // SAFETY: `own` was made by `new_own`, is the caller's alone, and is not used after this.
+        // SAFETY: `own` was made by `new_own`, only the caller has it, and it is not used after this.
         unsafe { Self::displace(vm, own) };
     }
 
@@ -296,10 +300,10 @@ impl<F: Format> Tables<F> {
         Ok(at)
     }
 
-    /// Frees what [`place`](Self::place) made.
+    /// Frees a value of [`place`](Self::place).
     ///
     /// # Safety
-    /// Nobody can reach it any more.
+    /// No other code can reach it any more.
     unsafe fn displace<M: Hardware<Format = F>, T>(vm: &'static Physical<M>, value: *mut T) {
         record::disown(value.cast());
         let pfn = vm.machine().pfn_of(value.cast());
@@ -308,7 +312,7 @@ impl<F: Format> Tables<F> {
         vm.stats().count(Event::BufferPageGone);
     }
 
-    /// The frame of the root table: what the hardware walks from.
+    /// The frame of the root table, where hardware walks begin.
     pub fn root(&self) -> Pfn {
         self.root
     }
@@ -318,20 +322,21 @@ impl<F: Format> Tables<F> {
         self.id
     }
 
-    /// Loads these tables on this CPU, which may then run the space's programs and touch its user memory. Whatever was
-    /// loaded before is left. Cheap where they are loaded already.
+    /// Loads these tables on this CPU, which may then run the space's programs and touch its user memory. Leaves the
+    /// space that was loaded before. Cheap where they are loaded already.
     ///
     /// # Safety
-    /// `cpu` is the calling CPU, with preemption and interrupts off; the pmap is not moved or destroyed before the CPU has loaded
-    /// something else ([`Pmap::destroy`] sees to that on other CPUs).
+    /// `cpu` is the calling CPU, with preemption and interrupts off. The pmap is not moved or destroyed before the CPU
+    /// has loaded another root ([`Pmap::destroy`] does that on other CPUs).
     pub unsafe fn switch_in<M: Hardware<Format = F>>(&self, machine: &M, cpu: CpuId) {
-        // SAFETY: the caller is on `cpu` with preemption and interrupts off, and keeps the pmap until the CPU has left it.
+        // SAFETY: the caller is on `cpu` with preemption and interrupts off, and keeps the pmap until the CPU has left
+        // it.
         unsafe { machine.mmu().load(machine, cpu, &self.residency, self.root, &self.fan) }
     }
 
-    /// The CPU goes on to run something that has no user half (the idle thread, a kernel thread) and keeps these tables
-    /// loaded meanwhile: it is not interrupted for flushes, unless table pages go. It must not touch user memory until it
-    /// has called [`switch_in`](Self::switch_in) again.
+    /// The CPU is about to run a thread without a user half (the idle thread, a kernel thread) and keeps these tables
+    /// loaded meanwhile. It is not interrupted for flushes, unless table pages are freed. It must not touch user memory
+    /// until it has called [`switch_in`](Self::switch_in) again.
     ///
     /// # Safety
     /// `cpu` is the calling CPU, with preemption and interrupts off.
@@ -341,7 +346,7 @@ impl<F: Format> Tables<F> {
         }
     }
 
-    /// Whether the CPUs' own roots say what the space's does, where they say anything.
+    /// Checks that each present entry of the CPUs' own roots equals the space's.
     fn check_own<M: Hardware<Format = F>>(&self, vm: &'static Physical<M>) -> Result<(), Broken> {
         let Some(roots) = self.roots() else { return Ok(()) };
         let _held = roots.lock.lock();
@@ -349,7 +354,7 @@ impl<F: Format> Tables<F> {
         for own in (0..MAX_CPUS).filter_map(|cpu| roots.own(cpu)) {
             for i in 0..USER_HALF {
                 let theirs = frames.slots(own.root())[i].load(Ordering::Acquire);
-                // A CPU says that it has an entry before it copies it.
+                // A CPU marks an entry as copied before it copies it.
                 if theirs != 0 && (!own.has(i) || theirs != frames.slots(self.root)[i].load(Ordering::Acquire)) {
                     return Err(Broken::TableRoot(i as u64 * span(F::LEVELS - 1)));
                 }
@@ -374,13 +379,13 @@ impl<F: Format> Tables<F> {
             }
             vm.machine().shoot(&targets, request);
         } else if mine {
-            // The common case, a program of one thread: nobody else is involved.
+            // The common case, a program of one thread: no other CPU is involved.
             request.serve(vm.machine());
         }
     }
 
-    /// Calls `f` with each last-level table page in turn, and returns the number of table pages, the root not counted. At
-    /// each step the tables are held for one entry of level 2 (a GiB).
+    /// Calls `f` with each last-level table page in turn, and returns the number of table pages, the root not counted.
+    /// At each step the tables are held for one entry of level 2 (a GiB).
     fn census<M: Hardware<Format = F>>(&self, vm: &'static Physical<M>, mut f: impl FnMut(&TableState)) -> u64 {
         let frames = Frames::of(vm);
         let (mut tables, mut at) = (0, 0);
@@ -391,7 +396,7 @@ impl<F: Format> Tables<F> {
             for level in (2..F::LEVELS).rev() {
                 let table = base(at, level + 1);
                 let last = if level == F::LEVELS - 1 { USER_HALF - 1 } else { FANOUT - 1 };
-                // The root's user half may be done: there the address has left it.
+                // At the end of the root's user half the address lies outside it.
                 let from = if at >= span(F::LEVELS - 1) * USER_HALF as u64 { FANOUT } else { index(at, level) };
                 let Some((i, word)) = View::of(frames, t).next(from, last) else {
                     if level == F::LEVELS - 1 {
@@ -417,8 +422,8 @@ impl<F: Format> Tables<F> {
     }
 }
 
-// SAFETY: C2 and C3 are kept in `tree` and `table`: installs and removals by read-modify-write under the table page's lock,
-// dead marks under both locks, frames of table pages to the epoch after the flush. C4 is kept in `shootdown`.
+// SAFETY: `tree` and `table` keep C2 and C3. Installs and removals are read-modify-writes under the table page's lock,
+// and dead marks are set under both locks. Frames of table pages go to the epoch after the flush. `shootdown` keeps C4.
 unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
     const USER: VirtRange = F::USER;
     const TABLE_SPAN: u64 = span(1);
@@ -548,7 +553,7 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
         let root = View::of(frames, self.root);
         // Linked through their descriptors.
         let mut detached = None;
-        // Where there is nothing, nothing is detached under those who count.
+        // An empty root detaches nothing, so counting CPUs need not be excluded.
         if root.next(0, USER_HALF - 1).is_some() {
             let _held = self.census.lock();
             let mut i = 0;
@@ -563,7 +568,7 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
         if detached.is_none() {
             return;
         }
-        // Other CPUs have nothing left to do with this space; this one drops what it has cached of the upper levels.
+        // Other CPUs do not run this space any more; this one drops its cached upper levels.
         let (generation, mut targets) = self.residency.bump(true);
         {
             let pinned = preempt_off();
@@ -585,7 +590,7 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
             }
         }
         self.residency.none_resident();
-        // Nobody can reach them any more, so nothing keeps this from being interrupted.
+        // No walker can reach them any more, so interrupts may stay on.
         let tree = self.tree(vm);
         while let Some(t) = detached {
             detached = frames.next(t);
@@ -609,7 +614,7 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
     }
 
     fn check(&self, vm: &'static Physical<M>, quiet: bool) -> Result<u64, Broken> {
-        // SAFETY: the descriptor is only asked for its kind, as `find_descriptor` wants.
+        // SAFETY: only the descriptor's kind is read, as `find_descriptor` requires.
         let is_table = |pfn: Pfn| unsafe { vm.find_descriptor(pfn) }.is_some_and(|page| page.kind() == Kind::Table);
         let cost = self.tree(vm).check(USER_HALF, &is_table, quiet)?;
         self.check_own(vm)?;

@@ -7,17 +7,17 @@ use core::marker::PhantomData;
 use quire_sync::SpinLock;
 use quire_vm::Pfn;
 
-/// The page tables of one address space. Faults read the first line and nothing else of it.
+/// The page tables of one address space. Faults read only its first line.
 #[repr(C)]
 pub struct Tables<F: Format> {
     pub(super) root: Pfn,
     /// Root tables of the CPUs' own; null until the map fans out for the first time.
     pub(super) fan: Fan,
-    /// As the residency says.
+    /// The residency's number.
     pub(super) id: u64,
     pub(super) format: PhantomData<F>,
     pub(super) residency: Residency,
-    /// Held while somebody counts pages, one GiB at a time, and while the tables are detached at the end: counting is the
-    /// one walk that may meet an exit.
+    /// Held while a CPU counts pages, one GiB at a time, and while the tables are detached at the end. Counting is the
+    /// only walk that may run beside an exit.
     pub(super) census: SpinLock<()>,
 }

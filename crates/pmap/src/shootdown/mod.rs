@@ -1,10 +1,10 @@
-//! Which CPUs must drop translations, and how one that was not asked finds out (relies on C4).
+//! Shootdowns: which CPUs must drop translations, and how CPUs that were not interrupted catch up (relies on C4).
 //!
 //! # The protocol
-//! A space has a generation and the set of CPUs that *run* it. Whoever owes a flush raises the generation, fences, then
+//! A space has a generation and the set of CPUs that *run* it. The flushing CPU raises the generation, fences, then
 //! reads the set and interrupts those CPUs only. A CPU that switches in adds itself to the set, fences, then reads the
-//! generation: where it differs from what this CPU had last seen, everything that is cached for the space goes. One of the
-//! two sees the other, so no CPU runs on translations older than the last completed flush.
+//! generation. Where it differs from the generation that this CPU saw last, it drops all translations of the space. One
+//! of the two sees the other, so no CPU runs on translations older than the last completed flush.
 //!
 //! | | switch in | flush | go lazy | structure flush |
 //! |---|---|---|---|---|
@@ -12,8 +12,8 @@
 //! | **flush** | | each has its own generation; late ones find it passed | an extra interrupt, harmless | as flush |
 //! | **go lazy** | | not a target: catches up when it runs again | own CPU | lazy mark set before the running mark goes |
 //!
-//! A *lazy* CPU has the space loaded but runs a kernel thread: user translations may stay stale there until it runs the
-//! space again, but page tables that are freed must leave its paging-structure caches, so structure flushes ask it too.
+//! A *lazy* CPU has the space loaded but runs a kernel thread. User translations may stay stale there until it runs the
+//! space again. Freed page tables must leave its paging-structure caches, so structure flushes interrupt it too.
 
 pub(crate) mod request;
 pub(crate) mod residency;
@@ -31,7 +31,8 @@ use request::Kind;
 use residency::Residency;
 
 impl<F: Format> Request<'_, F> {
-    /// Does what is asked on the calling CPU: from the interrupt handler, or from the asker itself. Preemption is off.
+    /// Serves the request on the calling CPU: from the interrupt handler, or on the requesting CPU itself. Preemption
+    /// is off.
     pub fn serve<M: Hardware<Format = F>>(&self, machine: &M) {
         let mmu = machine.mmu();
         let cpu = quire_sync::current_cpu();
@@ -43,7 +44,8 @@ impl<F: Format> Request<'_, F> {
                 }
             }
             Kind::Entry { id, i, reach, generation, set } => {
-                // Masked: as for `Leave`, and who is asked to come home must not go on with what is freed then.
+                // Masked: as for `Leave`, and this CPU must not continue with an own root that is freed after a `Home`
+                // request.
                 machine.masked(|| {
                     if state.loaded() == *id {
                         flush_entry_here(machine, state, *i, reach, *generation, set);
@@ -54,17 +56,17 @@ impl<F: Format> Request<'_, F> {
                 // Masked: as for `Leave`.
                 machine.masked(|| {
                     if state.loaded() == space.id() && state.has_own() {
-                        // SAFETY: on the CPU that is asked, interrupts masked; the root is the loaded space's.
+                        // SAFETY: on the target CPU, interrupts masked; the root is the loaded space's.
                         unsafe { mmu.come_home(machine, cpu, space, *root, *regime) };
                     }
                 });
             }
             Kind::Leave { space } => {
-                // Masked: a handler must find either all of the space loaded or nothing of it. Otherwise it could call a flush
-                // done while the hardware still walks tables that are about to be freed.
+                // Masked: a handler must find either all of the space loaded or nothing of it. Otherwise it could call
+                // a flush done while the hardware still walks tables that are about to be freed.
                 machine.masked(|| {
                     if state.loaded() == space.id() {
-                        // SAFETY: on the CPU that is asked, interrupts masked; nothing of the user half is used there.
+                        // SAFETY: on the target CPU, interrupts masked; no code there uses the user half.
                         unsafe { mmu.leave(machine, cpu) };
                     }
                 });
@@ -80,23 +82,23 @@ impl<F: Format> Request<'_, F> {
     }
 }
 
-/// The space is loaded here: drops what `set` names, or everything where an earlier flush was missed.
+/// The space is loaded here: drops the translations in `set`, or everything where an earlier flush was missed.
 ///
-/// A handler may serve another request in the middle of this; what this CPU has seen may then be written down too low,
-/// which costs one flush too many and never one too few.
+/// A handler may serve another request in the middle of this. Then the recorded generation may be too low, which costs
+/// one flush too many and never one too few.
 pub(crate) fn flush_here(machine: &impl Drops, state: &CpuMmu, space: &Residency, generation: u64, set: &FlushSet) {
     let seen = state.seen();
     if seen >= generation {
         return;
     }
     if let Some(ranges) = set.ranges()
-        // Only where nothing was missed in between does dropping single pages bring this CPU up to date.
+        // Dropping single pages brings this CPU up to date only where it missed no generation in between.
         && (seen + 1 == generation || mutant(Mutant::MissedCountAsSeen))
     {
         drop_ranges(machine, state, ranges, set.structure());
         state.set_seen(generation);
     } else {
-        // Read before the flush: whatever was cleared up to that generation is gone after it.
+        // Read before the flush: leaves that were cleared up to that generation are gone after it.
         let mut newest = space.generation();
         machine.drop_loaded(state);
         if mutant(Mutant::NewestAfterFlush) {
@@ -106,10 +108,11 @@ pub(crate) fn flush_here(machine: &impl Drops, state: &CpuMmu, space: &Residency
     }
 }
 
-/// As [`flush_here`], for what lies below one entry of the root.
+/// As [`flush_here`], for translations below one entry of the root.
 fn flush_entry_here(machine: &impl Drops, state: &CpuMmu, i: usize, reach: &Reach, generation: u64, set: &FlushSet) {
     let Some(own) = state.own() else {
-        // On the space's root a CPU keeps no account of single entries: it is asked for each flush while it runs the space.
+        // On the space's root a CPU records no generations of single entries: it is a target of each flush while it
+        // runs the space.
         match set.ranges() {
             Some(ranges) => drop_ranges(machine, state, ranges, set.structure()),
             None => machine.drop_loaded(state),
@@ -132,7 +135,7 @@ fn flush_entry_here(machine: &impl Drops, state: &CpuMmu, i: usize, reach: &Reac
     }
 }
 
-/// Drops what this CPU has cached of `ranges`, and of upper levels where `upper` says so.
+/// Drops this CPU's cached translations of `ranges`, and cached upper levels where `upper` says so.
 fn drop_ranges<M: Drops>(machine: &M, state: &CpuMmu, ranges: &[VirtRange], mut upper: bool) {
     for range in ranges {
         for va in (range.start..range.end).step_by(PAGE_SIZE as usize) {

@@ -1,4 +1,5 @@
-//! A request to other CPUs: data only, so that the machine's trait can name it. [`shootdown`](crate::shootdown) serves it.
+//! A request to other CPUs: data only, so that the machine's trait can name it. [`shootdown`](crate::shootdown) serves
+//! it.
 
 use super::residency::Residency;
 use crate::format::Format;
@@ -7,7 +8,7 @@ use core::marker::PhantomData;
 use quire_vm::tlb::flush::FlushSet;
 use quire_vm::{Pfn, VirtRange};
 
-/// What one CPU asks of others. It lives on the asker's stack until all have answered.
+/// A request from one CPU to others. It lives on the requester's stack until all have answered.
 pub struct Request<'a, F: Format> {
     pub(super) kind: Kind<'a>,
     format: PhantomData<F>,
@@ -19,13 +20,13 @@ pub(super) enum Kind<'a> {
     Flush { space: &'a Residency, generation: u64, set: &'a FlushSet },
     /// Drop `set`, which lies below entry `i` of the space `id`'s root, as of `generation` of that entry.
     Entry { id: u64, i: usize, reach: &'a Reach, generation: u64, set: &'a FlushSet },
-    /// Whoever has a root of its own loaded for the space loads the space's.
+    /// A CPU that has its own root of the space loaded loads the space's.
     Home { space: &'a Residency, root: Pfn, regime: u64 },
-    /// The space is about to lose its tables: whoever has it loaded loads the kernel's.
+    /// The space is about to lose its tables: a CPU that has it loaded loads the kernel's.
     Leave { space: &'a Residency },
     /// Kernel addresses, the same in every space.
     Kernel { ranges: &'a [VirtRange] },
-    /// All translations of kernel addresses, whichever.
+    /// All translations of kernel addresses.
     Everything,
 }
 
@@ -46,14 +47,14 @@ impl<'a, F: Format> Request<'a, F> {
         Request { kind: Kind::Leave { space }, format: PhantomData }
     }
 
-    /// Kernel addresses, in whole pages, must leave every TLB: the one flush that may be sent to all CPUs. Page by page, since
-    /// global translations survive everything else but the costliest.
+    /// Kernel addresses, in whole pages, must leave every TLB: the one flush that may be sent to all CPUs. Page by
+    /// page, because only the most expensive instruction also drops global translations.
     pub fn kernel(ranges: &'a [VirtRange]) -> Self {
         Request { kind: Kind::Kernel { ranges }, format: PhantomData }
     }
 
-    /// Every translation must leave every TLB, global ones included: for so many kernel addresses at once that naming them
-    /// costs more than filling the TLBs again.
+    /// Every translation must leave every TLB, global ones included. For so many kernel addresses at once that dropping
+    /// each costs more than refilling the TLBs.
     pub fn everything() -> Self {
         Request { kind: Kind::Everything, format: PhantomData }
     }

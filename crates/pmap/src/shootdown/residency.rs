@@ -1,4 +1,5 @@
-//! The CPUs that run a space or have it loaded, and the generation of its flushes: the state that both sides of the protocol share.
+//! The CPUs that run a space or have it loaded, and the generation of its flushes: the state that both sides of the
+//! protocol share.
 //!
 //! The protocol stands at the head of [`shootdown`](crate::shootdown).
 
@@ -7,13 +8,14 @@ use quire_sync::CpuId;
 use quire_sync::atomic::{AtomicBool, AtomicU64, Ordering, fence_after_rmw};
 use quire_sync::cpuset::{CpuMask, CpuSet};
 
-/// `count` and `more`, none where that is less: a CPU may have told that pages went which another has not told to have come.
+/// `count` plus `more`, at least zero. One CPU may have reported removed pages that another CPU added and has not
+/// reported.
 fn at_least_none(count: u64, more: i64) -> u64 {
     count.wrapping_add_signed(more).cast_signed().max(0).cast_unsigned()
 }
 
-/// Who may hold translations of one space, and how old they may be. On lines of its own: CPUs that come and go write it, and
-/// beside it stands what faults read.
+/// The CPUs that may hold translations of one space, and how old those may be. On lines of its own, because switching
+/// CPUs write it, and faults read the fields beside it.
 #[repr(C, align(64))]
 pub struct Residency {
     /// Never reused, so that a tag that still holds a dead space's entries is never taken for a new one's. Zero is the
@@ -23,13 +25,14 @@ pub struct Residency {
     generation: AtomicU64,
     /// The CPUs that run the space, or may at any moment.
     running: CpuSet,
-    /// The CPUs that have it loaded while they run something that has no user half.
+    /// The CPUs that have it loaded while they run a thread without a user half.
     lazy: CpuSet,
-    /// A CPU has begun to run it since somebody asked. Beside what every switch-in writes.
+    /// A CPU has begun to run it since the last check. On a line that every switch-in writes.
     ran: AtomicBool,
-    /// Resident pages, but for what CPUs that have it loaded have not told yet ([`CpuMmu::count`](crate::mmu::CpuMmu::count)).
+    /// Resident pages, without those that CPUs that have it loaded have not reported yet
+    /// ([`CpuMmu::count`](crate::mmu::CpuMmu::count)).
     resident: AtomicU64,
-    /// The most that ever were.
+    /// The highest count of resident pages.
     peak: AtomicU64,
 }
 
@@ -47,7 +50,7 @@ impl Residency {
         }
     }
 
-    /// Pages became resident, or are no more.
+    /// Adds to the count of resident pages.
     #[cold]
     pub(crate) fn add_resident(&self, by: i64) {
         let now = at_least_none(self.resident.fetch_add(by as u64, Ordering::Relaxed), by);
@@ -56,12 +59,12 @@ impl Residency {
         }
     }
 
-    /// No page is resident: what was not told yet does not count any more.
+    /// Resets the count to no resident page; unreported pages do not count any more.
     pub(crate) fn none_resident(&self) {
         self.resident.store(0, Ordering::Relaxed);
     }
 
-    /// The most resident pages there were, or are with `more`.
+    /// The highest count of resident pages, that of now with `more` included.
     pub(crate) fn peak(&self, more: i64) -> u64 {
         let now = at_least_none(self.resident.load(Ordering::Relaxed), more);
         self.peak.load(Ordering::Relaxed).max(now)
@@ -72,30 +75,30 @@ impl Residency {
         self.id
     }
 
-    /// Switch-in, first half: from now on flushes ask this CPU. Returns the generation to catch up with, and whether the CPU did
-    /// not run the space until now.
+    /// First half of switch-in: from now on flushes target this CPU. Returns the generation to catch up with, and
+    /// whether the CPU did not run the space until now.
     pub(crate) fn arrive(&self, cpu: CpuId) -> (u64, bool) {
         let new = self.running.insert(cpu);
-        // A hint: no protocol rests on it.
+        // A hint: no protocol relies on it.
         if new && !self.ran.load(Ordering::Relaxed) {
             self.ran.store(true, Ordering::Relaxed);
         }
-        // The shooter bumps, then reads the set; this CPU enters the set, then reads the generation: store-to-load order
-        // on both sides, or neither sees the other.
+        // The shooter raises the generation, then reads the set. This CPU enters the set, then reads the generation.
+        // Both need store-to-load order, or neither sees the other.
         if !mutant(Mutant::ArriveNoFence) {
             fence_after_rmw();
         }
         (self.generation.load(Ordering::Acquire), new)
     }
 
-    /// Switch-in, second half: what was stale is gone.
+    /// Second half of switch-in: stale translations are gone.
     pub(crate) fn arrived(&self, cpu: CpuId) {
         if self.lazy.contains(cpu) {
             self.lazy.remove(cpu);
         }
     }
 
-    /// This CPU keeps the space loaded but runs nothing of it.
+    /// This CPU keeps the space loaded but does not run it.
     pub(crate) fn idle(&self, cpu: CpuId) {
         if mutant(Mutant::LazyAfterRunning) {
             self.running.remove(cpu);
@@ -104,13 +107,14 @@ impl Residency {
         self.running.remove(cpu);
     }
 
-    /// This CPU has loaded something else. Once it is in neither set the space may be destroyed and its memory be another's: it
-    /// looks at both before it leaves one, and touches nothing after that.
+    /// This CPU has loaded another root. Once it is in neither set the space may be destroyed and its memory reused. So
+    /// it reads both sets before it leaves one, and accesses nothing after that.
     pub(crate) fn leave(&self, cpu: CpuId) {
         let runs = self.running.contains(cpu);
         let lazy = !mutant(Mutant::LeaveLooksLate) && self.lazy.contains(cpu);
         match (runs, lazy) {
-            // It idled, and its return is not over: nobody waits for a CPU that is still in the other set.
+            // It was lazy, and its switch-in is not finished. The space is not destroyed while the CPU is still in the
+            // other set.
             (true, true) => {
                 self.lazy.remove(cpu);
                 self.running.remove(cpu);
@@ -124,12 +128,12 @@ impl Residency {
         }
     }
 
-    /// Whether a CPU has begun to run it since this was asked last.
+    /// Whether a CPU has begun to run it since the last call.
     pub(crate) fn take_ran(&self) -> bool {
         self.ran.load(Ordering::Relaxed) && self.ran.swap(false, Ordering::Relaxed)
     }
 
-    /// A flush's first half: raises the generation, and says which CPUs to ask.
+    /// First half of a flush: raises the generation, and returns the CPUs to interrupt.
     pub(crate) fn bump(&self, structure: bool) -> (u64, CpuMask) {
         let generation = self.generation.fetch_add(1, Ordering::AcqRel) + 1;
         if !mutant(Mutant::BumpNoFence) {

@@ -10,7 +10,7 @@ fn with_headcount(f: impl FnOnce(Arc<Headcount>)) {
     f(Arc::new(Headcount::leaked(2)));
 }
 
-/// One permit is held. One CPU has a spare one; the other has none, and has to close that stock to know.
+/// One permit is held. One CPU has a spare one. The other has none, and must close that stock to get the exact count.
 fn take_against_close() {
     with_headcount(|count| {
         set_cpu(1);
@@ -29,7 +29,7 @@ fn take_against_close() {
     });
 }
 
-/// One of two permits is put back on one CPU, while the other one asks for a third.
+/// One of two permits is put back on one CPU, while the other CPU takes a third.
 fn put_against_close() {
     with_headcount(|count| {
         set_cpu(1);

@@ -1,4 +1,4 @@
-//! The atomics of the recording build: what they wrap and nothing else, each access written down.
+//! The atomics of the recording build: transparent wrappers that record each access.
 
 use super::recorder::{Kind, note};
 use core::fmt;
@@ -12,7 +12,7 @@ pub fn fence(order: Ordering) {
     real::fence(order);
 }
 
-/// What all atomics have, whatever they hold.
+/// The methods of all atomics, whatever they hold.
 macro_rules! common {
     ([$($generic:tt)*] $name:ty, $real:ty, $value:ty) => {
         const _: () = {
@@ -73,7 +73,7 @@ macro_rules! common {
                 self.note(Kind::ReadModifyWrite);
                 self.0.compare_exchange_weak(current, new, success, failure)
             }
-            /// Replaces what it holds by what `f` makes of it, until nobody interferes or `f` declines.
+            /// Replaces its value by the result of `f`, and retries until no other CPU interferes or `f` declines.
             #[track_caller]
             pub fn fetch_update(
                 &self,
@@ -100,7 +100,7 @@ macro_rules! common {
             pub fn into_inner(self) -> $value {
                 self.0.into_inner()
             }
-            /// Where the value lies. What is done there is not recorded.
+            /// The address of the value. Accesses through it are not recorded.
             pub const fn as_ptr(&self) -> *mut $value {
                 self.0.as_ptr()
             }

@@ -1,4 +1,5 @@
-//! A simple model of cache coherence: each line has an owner or sharers, caches are endless, and messages are counted.
+//! A simple model of cache coherence: each line has an owner or sharers, caches are unlimited, and messages are
+//! counted.
 
 use super::recorder::Access;
 use super::report::Record;
@@ -12,7 +13,7 @@ struct Line {
     modified: bool,
 }
 
-/// What moved between CPUs.
+/// Lines that moved between CPUs.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Traffic {
     /// A CPU needed a line that another one had, and got it from there (or, unchanged, from memory).
@@ -30,24 +31,24 @@ impl Traffic {
     }
 }
 
-/// The state of all lines. Warm it with the record of a few operations, then ask what the next ones cost.
+/// The state of all lines. Warm it with the record of a few operations, then measure the next ones.
 #[derive(Default)]
 pub struct Coherence {
     lines: HashMap<usize, Line>,
 }
 
 impl Coherence {
-    /// No CPU has anything.
+    /// No CPU has any line.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Goes on with the accesses of `record`, and says what they moved.
+    /// Continues with the accesses of `record`; returns the traffic.
     pub fn run(&mut self, record: &Record) -> Traffic {
         self.run_by(record, |_| ()).remove(&()).unwrap_or_default()
     }
 
-    /// The same, told apart by what `key` says of each access: its label, its site.
+    /// As [`run`](Self::run), grouped by the `key` of each access: its label, its site.
     pub fn run_by<K: Ord>(&mut self, record: &Record, key: impl Fn(&Access) -> K) -> BTreeMap<K, Traffic> {
         let mut traffic = BTreeMap::new();
         for access in record.accesses().iter().filter(|a| a.kind.touches()) {
@@ -62,8 +63,8 @@ impl Coherence {
         traffic
     }
 
-    /// Goes on with `operation`, one operation of one CPU, and returns how many lines it wrote that another CPU had before:
-    /// the *shared lines written*, each counted once however often it is touched.
+    /// Continues with `operation`, one operation of one CPU. Returns how many lines it wrote that another CPU had
+    /// before: the *shared lines written*, each counted once however often it is touched.
     pub fn shared_lines_written(&mut self, operation: &Record) -> usize {
         let written: BTreeMap<usize, CpuId> = operation
             .accesses()

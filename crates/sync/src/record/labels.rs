@@ -1,4 +1,4 @@
-//! Whose memory an address is.
+//! The owner of an address.
 
 use std::collections::BTreeMap;
 use std::sync::{PoisonError, RwLock};
@@ -12,10 +12,10 @@ struct Owned {
 /// Disjoint ranges by their first address.
 static OWNED: RwLock<BTreeMap<usize, Owned>> = RwLock::new(BTreeMap::new());
 
-/// An address, said with its object's name.
+/// An address, with its object's name.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Place {
-    /// What the object is.
+    /// The name of the object.
     pub label: &'static str,
     /// The object's address.
     pub object: usize,
@@ -50,18 +50,18 @@ pub(super) fn find(address: usize) -> Option<Place> {
     Some(Place { label: o.label, object: address - offset, offset })
 }
 
-/// Memory that somebody owns.
+/// Memory with an owner.
 #[derive(Clone, Debug)]
 pub struct Region {
     /// Its addresses.
     pub range: std::ops::Range<usize>,
     /// Bytes of each object there.
     pub stride: usize,
-    /// What the objects are.
+    /// The name of the objects.
     pub label: &'static str,
 }
 
-/// All memory that somebody owns, by address.
+/// All memory with an owner, by address.
 pub fn owned() -> Vec<Region> {
     let owned = OWNED.read().unwrap_or_else(PoisonError::into_inner);
     owned.iter().map(|(at, o)| Region { range: *at..o.end, stride: o.stride, label: o.label }).collect()

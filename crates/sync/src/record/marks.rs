@@ -1,24 +1,24 @@
-//! What somebody is told who watches this program's loads and stores from outside, as an instrumented run of it does: which CPU
-//! the thread is, when accesses count, and which are not the system's own.
+//! Marks for tools that watch this program's loads and stores from outside, such as an instrumented run. They give the
+//! thread's CPU, when accesses count, and which are not the system's own.
 //!
 //! A mark is a store of one byte at an address of its own: every tool that sees stores sees it, in the program's order.
 
 use crate::hooks::CpuId;
 use core::sync::atomic::{AtomicU8, Ordering};
 
-/// CPUs that can be told apart.
+/// CPUs that can be distinguished.
 const CPUS: usize = 256;
 /// A byte for each mark.
 static MARKS: [AtomicU8; 4 + CPUS] = [const { AtomicU8::new(0) }; 4 + CPUS];
 
-/// What is told.
+/// The kinds of marks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mark {
     /// From here on accesses count.
     Begin,
-    /// They do not any more.
+    /// From here on accesses do not count.
     End,
-    /// What follows is not the system's, up to the [`Mark::Back`] that belongs to it: they nest.
+    /// The following accesses are not the system's, up to the matching [`Mark::Back`]: they nest.
     Apart,
     /// See [`Mark::Apart`].
     Back,
@@ -35,7 +35,7 @@ impl Mark {
     /// Bytes that marks take.
     pub const BYTES: usize = size_of_val(&MARKS);
 
-    /// Where its store goes, from the first one's.
+    /// The offset of its store from the first mark's.
     pub fn offset(self) -> usize {
         match self {
             Mark::Begin => 0,
@@ -46,7 +46,7 @@ impl Mark {
         }
     }
 
-    /// The mark whose store goes there.
+    /// The mark whose store has this offset.
     pub fn at(offset: usize) -> Option<Mark> {
         Some(match offset {
             0 => Mark::Begin,
@@ -58,14 +58,14 @@ impl Mark {
         })
     }
 
-    /// Says it.
+    /// Emits the mark.
     #[inline]
     pub fn say(self) {
         MARKS[self.offset()].store(0, Ordering::Relaxed);
     }
 }
 
-/// From [`Mark::Apart`] to [`Mark::Back`], also where what stands between panics.
+/// From [`Mark::Apart`] to [`Mark::Back`], also where the code between panics.
 pub(super) struct Outside;
 
 impl Outside {

@@ -1,17 +1,17 @@
-//! Who touches which memory: the *recording* personality (`--cfg recording`).
+//! The *recording* personality (`--cfg recording`): which CPU accesses which memory.
 //!
 //! # What it is
-//! The same code, built so that every access to memory that CPUs share is written down: the CPU, whether it read, wrote or
-//! did both in one step, the address, the size, and the line of source that asked for it. The atomics are wrappers that are
-//! nothing but what they wrap (`repr(transparent)`), and what is recorded lies outside of them, in buffers of the host: so
-//! sizes, alignments and offsets of all shared types are those of the native build, and a conflict that shows here is one
-//! that the native build has. `assert_layout!` holds both builds to one list of numbers.
+//! The same code, built to record every access to memory that CPUs share. A record has the CPU, the kind (read, write,
+//! or both in one step), the address, the size, and the source line. The atomics are transparent wrappers
+//! (`repr(transparent)`), and records lie outside of them, in buffers of the host. So sizes, alignments and offsets of
+//! all shared types are those of the native build, and the native build has each conflict that shows here.
+//! `assert_layout!` holds both builds to one list of numbers.
 //!
 //! # How to use it
-//! `scope` records what the calling thread does. One thread can play several CPUs one after the other (`as_cpu`): what a
-//! line is shared by does not depend on timing, so records are exact and repeatable. Several threads can share a record
-//! (`current`, `Recorder::enter`). The `Record` then answers: `Record::lock_takes`, `Record::lines`,
-//! `Record::conflicts`; and `Coherence` says how many cache lines had to move.
+//! `scope` records the calling thread's accesses. One thread can play several CPUs one after the other (`as_cpu`). The
+//! sharing of a line does not depend on timing, so records are exact and repeatable. Several threads can share a record
+//! (`current`, `Recorder::enter`). The `Record` then has `Record::lock_takes`, `Record::lines` and `Record::conflicts`.
+//! `Coherence` counts the cache lines that had to move.
 //!
 //! ```text
 //! let (_, record) = record::scope(|| {
@@ -21,20 +21,20 @@
 //! assert!(record.conflicts().is_empty(), "{record}");
 //! ```
 //!
-//! # What is recorded
-//! - Atomics and fences, by `crate::atomic`; locks taken and released, and accesses through their guards, by
-//!   `SpinLock` and `Mutex`. A guarded value larger than a line is recorded as its first
-//!   line; code that goes further says so (`read`, `wrote`).
-//! - Plain memory behind a `Shared` cell, and whatever says so itself with `read` and `wrote`: fixed
-//!   fields of shared objects, links of free lists.
-//! - Not recorded: what programs have in their pages, stacks, and what the simulated hardware does.
+//! # Recorded accesses
+//! - Atomics and fences, by `crate::atomic`; locks taken and released, and accesses through their guards, by `SpinLock`
+//!   and `Mutex`. A guarded value larger than a line is recorded as its first line; code that accesses more calls
+//!   `read` and `wrote`.
+//! - Plain memory behind a `Shared` cell, and memory that the code reports with `read` and `wrote`: fixed fields of
+//!   shared objects, links of free lists.
+//! - Not recorded: programs' pages, stacks, and accesses of the simulated hardware.
 //!
-//! - What says nothing of itself is missed: so a run can be watched from outside, by its loads and stores, and held against its
-//!   record. `Mark` tells the watcher what it needs.
+//! - Unreported plain accesses are missed. So a tool can watch a run's loads and stores from outside and compare them
+//!   with its record. `Mark` gives the tool the needed events.
 //!
 //! # Labels
-//! Memory has an owner's name where the owner said so: `own` and `own_array`, `disown`. Without `--cfg recording` these
-//! functions, `read` and `wrote` are empty and cost nothing.
+//! Memory has its owner's name where the owner set one: `own` and `own_array`, `disown`. Without `--cfg recording`
+//! these functions, `read` and `wrote` are empty and cost nothing.
 
 #[cfg(recording)]
 pub(crate) mod atomic;
@@ -70,13 +70,13 @@ use crate::rank::Rank;
 /// Whether this build records.
 pub const ENABLED: bool = cfg!(recording);
 
-/// Says that the `bytes` at `at` are one object called `label`. What was said before of any part of that memory is forgotten.
+/// Labels the `bytes` at `at` as one object `label`. Earlier labels of any part of that memory are dropped.
 #[inline(always)]
 pub fn own(at: *const u8, bytes: usize, label: &'static str) {
     own_array(at, bytes, bytes, label);
 }
 
-/// Says that the `bytes` at `at` are objects of `stride` bytes each, called `label`.
+/// Labels the `bytes` at `at` as objects `label` of `stride` bytes each.
 #[inline(always)]
 pub fn own_array(at: *const u8, bytes: usize, stride: usize, label: &'static str) {
     #[cfg(recording)]
@@ -85,7 +85,7 @@ pub fn own_array(at: *const u8, bytes: usize, stride: usize, label: &'static str
     let _recording_only = (at, bytes, stride, label);
 }
 
-/// Forgets what was said of the memory that begins at `at`.
+/// Drops the label of the memory that begins at `at`.
 #[inline(always)]
 pub fn disown(at: *const u8) {
     #[cfg(recording)]
@@ -94,8 +94,8 @@ pub fn disown(at: *const u8) {
     let _recording_only = at;
 }
 
-/// Does `f`, whose loads and stores are not the system's own: those of simulated hardware, and of what checks the run. Tells it to
-/// whoever watches the program from outside; what `f` says of itself is recorded all the same.
+/// Runs `f`, whose loads and stores are not the system's own: simulated hardware and checks of the run. A tool that
+/// watches the program from outside gets a mark. Reports by `f` itself are still recorded.
 #[inline(always)]
 pub fn apart<R>(f: impl FnOnce() -> R) -> R {
     #[cfg(recording)]
@@ -103,7 +103,7 @@ pub fn apart<R>(f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// Says that the caller reads the plain memory at `at`.
+/// Records that the caller reads the plain memory at `at`.
 #[inline(always)]
 #[cfg_attr(recording, track_caller)]
 pub fn read<T>(at: *const T) {
@@ -113,7 +113,7 @@ pub fn read<T>(at: *const T) {
     let _recording_only = at;
 }
 
-/// Says that the caller writes the plain memory at `at`.
+/// Records that the caller writes the plain memory at `at`.
 #[inline(always)]
 #[cfg_attr(recording, track_caller)]
 pub fn wrote<T>(at: *const T) {
@@ -123,7 +123,8 @@ pub fn wrote<T>(at: *const T) {
     let _recording_only = at;
 }
 
-/// Says that the caller reads (or writes) a value through the guard of its lock: of a value larger than a line, the first.
+/// Records that the caller reads (or writes) a value through the guard of its lock; of a value larger than a line, the
+/// first line.
 #[inline(always)]
 #[cfg_attr(recording, track_caller)]
 pub(crate) fn guarded<T: ?Sized>(value: &T, write: bool) {
@@ -137,7 +138,7 @@ pub(crate) fn guarded<T: ?Sized>(value: &T, write: bool) {
     let _recording_only = (value, write);
 }
 
-/// Says that the lock at `lock` was taken; `None`: one that has no place in the order, such as those whose waiters sleep.
+/// Records that the lock at `lock` was taken. `None`: a lock without a rank, such as a sleeping lock.
 #[inline(always)]
 #[cfg_attr(recording, track_caller)]
 pub fn taken<T>(lock: &T, rank: Option<Rank>) {
@@ -147,7 +148,7 @@ pub fn taken<T>(lock: &T, rank: Option<Rank>) {
     let _recording_only = (lock, rank);
 }
 
-/// Says that the lock at `lock` was released.
+/// Records that the lock at `lock` was released.
 #[inline(always)]
 #[cfg_attr(recording, track_caller)]
 pub fn released<T>(lock: &T, rank: Option<Rank>) {
@@ -157,8 +158,8 @@ pub fn released<T>(lock: &T, rank: Option<Rank>) {
     let _recording_only = (lock, rank);
 }
 
-/// Holds a type to its size, alignment and field offsets, in bytes: one list of numbers for the native and the recording
-/// build. The checkers' atomics are larger, so that their builds are left out.
+/// Asserts a type's size, alignment and field offsets, in bytes: one list of numbers for the native and the recording
+/// build. The checkers' atomics are larger, so their builds are left out.
 ///
 /// ```
 /// #[repr(C)]

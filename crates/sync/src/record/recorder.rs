@@ -1,4 +1,4 @@
-//! Scopes, and the accesses that are written down in them.
+//! Scopes, and the accesses that are recorded in them.
 
 use super::labels::{self, Place};
 use super::marks::Outside;
@@ -9,18 +9,19 @@ use std::cell::RefCell;
 use std::panic::Location;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What was done.
+/// The kind of an access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// Memory was read.
     Read,
     /// Memory was written.
     Write,
-    /// Memory was read and written in one atomic step; also one that failed, since the hardware takes the line for it.
+    /// Memory was read and written in one atomic step. A failed step counts too, because the hardware takes the line
+    /// for it.
     ReadModifyWrite,
     /// A fence between accesses; it touches no memory.
     Fence,
-    /// The lock at the address was taken (the accesses that took it are recorded beside). `None`: a sleeping lock.
+    /// The lock at the address was taken (the accesses that took it are recorded too). `None`: a sleeping lock.
     Take(Option<Rank>),
     /// The lock at the address was released.
     Release(Option<Rank>),
@@ -42,19 +43,19 @@ impl Kind {
 pub struct Access {
     /// The CPU that the thread was.
     pub cpu: CpuId,
-    /// What was done.
+    /// The kind of access.
     pub kind: Kind,
     /// Where; 0 for a fence.
     pub address: usize,
     /// Bytes; 0 where no memory is touched.
     pub size: usize,
-    /// Which line of source asked for it.
+    /// The source line of the access.
     pub site: &'static Location<'static>,
-    /// Whose memory it was at that moment, where somebody had said so.
+    /// The object that owned the memory at that moment, where it was labelled.
     pub place: Option<Place>,
 }
 
-/// A record that is being made. Threads write into the one that they have entered.
+/// A record that is being made. Threads write into the recorder that they have entered.
 #[derive(Clone, Default)]
 pub struct Recorder {
     accesses: Arc<Mutex<Vec<Access>>>,
@@ -64,7 +65,7 @@ std::thread_local! {
     static CURRENT: RefCell<Option<Recorder>> = const { RefCell::new(None) };
 }
 
-/// Gives the thread its former recorder back, also where what was recorded panics.
+/// Restores the thread's former recorder, also where the recorded code panics.
 struct Entered(Option<Recorder>);
 
 impl Drop for Entered {
@@ -79,15 +80,15 @@ impl Recorder {
         self.accesses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records what the calling thread does in `f`, too. The order of accesses of several threads is that in which they were
-    /// written down.
+    /// Records also the calling thread's accesses in `f`. Accesses of several threads are ordered as they were
+    /// recorded.
     pub fn enter<R>(&self, f: impl FnOnce() -> R) -> R {
         let _entered = Entered(CURRENT.with(|c| c.replace(Some(self.clone()))));
         f()
     }
 }
 
-/// Records what the calling thread does in `f`. Scopes nest: the outer one has the inner one's accesses too.
+/// Records the calling thread's accesses in `f`. Scopes nest: the outer one has the inner one's accesses too.
 pub fn scope<R>(f: impl FnOnce() -> R) -> (R, Record) {
     let recorder = Recorder::default();
     let value = recorder.enter(f);
@@ -103,14 +104,14 @@ pub fn current() -> Option<Recorder> {
     CURRENT.with(|c| c.borrow().clone())
 }
 
-/// Does not record what `f` does: preparations and checks inside a scope.
+/// Runs `f` without recording: preparations and checks inside a scope.
 pub fn unrecorded<R>(f: impl FnOnce() -> R) -> R {
     let _outside = Outside::new();
     let _entered = Entered(CURRENT.with(RefCell::take));
     f()
 }
 
-/// Writes an access down.
+/// Records an access.
 #[track_caller]
 pub(super) fn note(kind: Kind, address: usize, size: usize) {
     let site = Location::caller();

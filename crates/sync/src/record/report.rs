@@ -1,4 +1,4 @@
-//! What a record says.
+//! Results of a record.
 
 use super::labels::Place;
 use super::recorder::{Access, Kind};
@@ -28,7 +28,7 @@ pub struct Record {
 pub struct Conflict {
     /// The line's first address.
     pub address: usize,
-    /// Whose memory it is: of the first access that says.
+    /// The owner of its memory, from the first access that has one.
     pub place: Option<Place>,
     /// CPUs that wrote it.
     pub writers: BTreeSet<CpuId>,
@@ -39,7 +39,7 @@ pub struct Conflict {
 }
 
 impl Conflict {
-    /// The label of the object that the line belongs to; empty where nobody owns it.
+    /// The label of the object that the line belongs to; empty where it has no owner.
     pub fn label(&self) -> &'static str {
         self.place.map_or("", |p| p.label)
     }
@@ -55,7 +55,7 @@ impl Record {
         &self.accesses
     }
 
-    /// Those that `keep` takes.
+    /// The accesses for which `keep` returns true.
     pub fn only(&self, keep: impl Fn(&Access) -> bool) -> Record {
         Record { accesses: self.accesses.iter().filter(|a| keep(a)).copied().collect() }
     }
@@ -78,7 +78,8 @@ impl Record {
         }
         takes
     }
-    /// The longest time for which a CPU held a lock of `rank`, in accesses of that CPU to shared memory; 0 where it took none.
+    /// The longest time for which a CPU held a lock of `rank`, in accesses of that CPU to shared memory; 0 where it
+    /// took none.
     pub fn longest_hold(&self, rank: Rank) -> usize {
         let mut longest = 0;
         // By lock and CPU: accesses since it was taken.

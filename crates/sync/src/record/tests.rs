@@ -1,10 +1,10 @@
-//! Records of little protocols are exactly what they should be.
+//! Records of small protocols have exactly the expected accesses.
 
 use super::*;
 use crate::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering, fence_full};
 use crate::{CachePadded, CpuSet, Mutex, Rank, SpinLock};
 
-/// What was done to which word, without addresses.
+/// The kinds of access by word, without addresses.
 fn said(record: &Record, words: &[(&str, *const u8)]) -> Vec<String> {
     let name = |a: &Access| words.iter().find(|(_, p)| p.addr() == a.address).map_or("?", |(n, _)| n);
     let what = |a: &Access| match a.kind {
@@ -27,7 +27,7 @@ fn the_longest_hold_is_that_of_one_cpu_and_one_rank() {
         as_cpu(2, || {
             let guard = long.lock();
             (0..5).for_each(|n| word.store(n, Ordering::Relaxed));
-            // What another CPU does meanwhile is not counted.
+            // Accesses of another CPU meanwhile do not count.
             as_cpu(3, || (0..100).for_each(|n| word.store(n, Ordering::Relaxed)));
             drop(guard);
             (0..50).for_each(|n| word.store(n, Ordering::Relaxed));

@@ -1,7 +1,9 @@
-//! The bytes of frames that others may use meanwhile: programs store into what is being copied, and a copy that is found out to be
-//! worth nothing was read from a frame that had become somebody else's. What is read then is one or the other, as on any machine.
+//! Access to the bytes of frames that other CPUs may use at the same time. Programs store into frames that are being
+//! copied. A copy that is later discarded may have read a frame that already had another owner. Each byte read is an
+//! old or a new one, as on any machine.
 //!
-//! Under ThreadSanitizer (`--cfg sanitized`) these accesses are relaxed atomics, so that it tells races that are meant from others.
+//! Under ThreadSanitizer (`--cfg sanitized`) these accesses are relaxed atomics, so that it separates intended races
+//! from others.
 
 /// Copies `len` bytes.
 ///
@@ -36,8 +38,8 @@ pub unsafe fn fill(to: *mut u8, byte: u8, len: usize) {
 #[cfg(sanitized)]
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed as RELAXED};
 
-/// Does `f` with each pair of words. Fills and copies of a part of a page end and begin where the caller says: what is no whole word
-/// goes the plain way.
+/// Calls `f` with each pair of words. Fills and copies of a part of a page may begin and end inside a word; such bytes
+/// use plain accesses.
 #[cfg(sanitized)]
 fn each(from: *mut u8, to: *mut u8, len: usize, f: impl Fn(&AtomicU64, &AtomicU64)) {
     let words = from.cast::<u64>().is_aligned() && to.cast::<u64>().is_aligned();
@@ -48,7 +50,8 @@ fn each(from: *mut u8, to: *mut u8, len: usize, f: impl Fn(&AtomicU64, &AtomicU6
     }
     let mut rest = [0u64; 2];
     for at in whole * 8..len {
-        // SAFETY: `at` is below `len`, so both bytes are valid, by the callers' contracts; the words are locals, hence aligned.
+        // SAFETY: `at` is below `len`, so both bytes are valid, by the callers' contracts; the words are locals, hence
+        // aligned.
         unsafe {
             rest[0] = u64::from(from.add(at).read());
             let [one, other] = &mut rest;

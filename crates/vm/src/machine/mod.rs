@@ -1,9 +1,9 @@
-//! What the core needs of hardware, one trait a file. Dispatch is static: a [`Vm`](crate::Vm) is generic over one
+//! The hardware traits of the core, one trait a file. Dispatch is static: a [`Vm`](crate::Vm) is generic over one
 //! [`Machine`]. (The number of the CPU, staying on it and sleeping come from `quire_sync`'s hooks.)
 //!
-//! The room owns no state. A machine that breaks the contract of an unsafe trait breaks the core. The traits name
-//! [`Physical`](crate::phys::Physical) and [`Obligation`](crate::tlb::flush::Obligation), which stand above: page tables are told
-//! what system they are of, and return the flushes that they owe.
+//! This folder owns no state. A machine that breaks the contract of an unsafe trait breaks the core. The traits name
+//! [`Physical`](crate::phys::Physical) and [`Obligation`](crate::tlb::flush::Obligation) of higher modules, because
+//! page tables get their system as an argument and return the flushes that they owe.
 
 pub(crate) mod bytes;
 mod kernel;
@@ -14,17 +14,17 @@ pub use kernel::KernelPages;
 pub use phys::{PREFETCHED, PREFETCHED_BEFORE, Phys};
 pub use pmap::{Enter, Leaf, Pmap, Removed, Table};
 
-/// A machine: RAM that can be reached, and page tables.
+/// A machine: accessible RAM, and page tables.
 pub trait Machine: Phys + Sized + Send + Sync + 'static {
     /// The page tables of one address space.
     type Pmap: Pmap<Self>;
 
-    /// Number of CPUs, from 1 to [`MAX_CPUS`](quire_sync::cpuset::MAX_CPUS), always the same; `quire_sync::current_cpu()` of a thread
-    /// that uses the machine is below it.
+    /// Number of CPUs, from 1 to [`MAX_CPUS`](quire_sync::cpuset::MAX_CPUS), always the same;
+    /// `quire_sync::current_cpu()` of a thread that uses the machine is below it.
     fn cpus(&self) -> usize;
 
-    /// Whether the calling thread is on its way out and never runs its program again. Its waits for memory end at once, and a part of
-    /// the reserve serves what it needs on its way. Asked on slow paths only, where it may sleep.
+    /// Whether the calling thread is exiting and never runs its program again. Its waits for memory end at once, and it
+    /// may use a part of the reserve to exit. Called on slow paths only, where it may sleep.
     fn is_ending(&self) -> bool {
         false
     }
@@ -39,20 +39,21 @@ pub trait Machine: Phys + Sized + Send + Sync + 'static {
         0
     }
 
-    /// The domain of frame `pfn`, below [`Machine::domains`], and a frame behind it up to which all are of that domain. Asked at
-    /// boot only.
+    /// The domain of frame `pfn`, below [`Machine::domains`], and a later frame up to which all are of that domain.
+    /// Called at boot only.
     fn domain_of_frame(&self, _pfn: crate::types::Pfn) -> (usize, crate::types::Pfn) {
         (0, crate::types::Pfn(u64::MAX))
     }
 
-    /// Whether the allocation that the calling thread makes now fails: for tests of error paths, which count per thread.
+    /// Whether the allocation that the calling thread makes now fails: for tests of error paths, which count per
+    /// thread.
     #[inline(always)]
     fn refuses_allocation(&self) -> bool {
         false
     }
 
-    /// Whether the thread that runs ends something, so that it may have what lies below the [floor](crate::phys::frames::Frames::floor).
-    /// Asked only where the kernel's structures are refused.
+    /// Whether the running thread ends something, so that it may have the frames below the
+    /// [floor](crate::phys::frames::Frames::floor). Called only where the kernel's structures are refused.
     fn ends_something(&self) -> bool {
         true
     }

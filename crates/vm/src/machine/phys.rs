@@ -1,23 +1,23 @@
-//! Reaching RAM.
+//! Access to RAM.
 
 use super::bytes;
 use crate::types::{PAGE_SIZE, Pfn};
 
-/// Lines of a frame that are fetched before it is zeroed: about as many as a CPU can have under way at once. From there on the
-/// hardware's own prefetcher has seen the stream.
+/// Lines of a frame that are fetched before it is zeroed: about as many as a CPU can have under way at once. From there
+/// on the hardware's own prefetcher has seen the stream.
 pub const PREFETCHED: usize = 16;
-/// Lines that are fetched one frame earlier, and with them the frame's translation, while the one before it is zeroed
-/// (`zero_fill_share_of_limit` on one machine: 0.72 with none, 0.83 with one, 0.87 with eight).
+/// Lines of the next frame that are fetched while a frame is zeroed, and with them its translation.
+/// `zero_fill_share_of_limit` on one machine: 0.72 with none, 0.83 with one, 0.87 with eight.
 pub const PREFETCHED_BEFORE: usize = 8;
 
 /// RAM as the kernel reaches it.
 ///
 /// # Safety
-/// `frame_ptr` must return the same pointer for the same frame at all times, valid for reads and writes of
-/// [`PAGE_SIZE`] bytes for every frame that the machine reported as RAM; consecutive frames of one range must be
+/// `frame_ptr` must always return the same pointer for the same frame. The pointer is valid for reads and writes of
+/// [`PAGE_SIZE`] bytes for every frame that the machine reported as RAM. Consecutive frames of one range must be
 /// consecutive in memory.
 pub unsafe trait Phys {
-    /// Where the kernel reaches frame `pfn` (a direct map, an arena).
+    /// The kernel's address of frame `pfn` (a direct map, an arena).
     fn frame_ptr(&self, pfn: Pfn) -> *mut u8;
 
     /// The frame that holds the byte at `ptr`, which came from [`Phys::frame_ptr`].
@@ -32,12 +32,13 @@ pub unsafe trait Phys {
         unsafe { bytes::fill(self.frame_ptr(pfn), 0, PAGE_SIZE as usize) }
     }
 
-    /// The line at `at` will soon be written: fetches it while the caller does something else. A hint, for any address;
-    /// machines that cannot have nothing to do.
+    /// Fetches the line at `at`, which will soon be written, while the caller does something else. A hint, for any
+    /// address; machines without it do nothing.
     #[inline(always)]
     fn prefetch(&self, _at: *const u8) {}
 
-    /// Frame `pfn` will soon be overwritten whole: fetches its translation and its first `LINES` lines.
+    /// Fetches the translation of frame `pfn` and its first `LINES` lines, because the whole frame will soon be
+    /// overwritten.
     #[inline(always)]
     fn prefetch_frame<const LINES: usize>(&self, pfn: Pfn) {
         let first = self.frame_ptr(pfn);
@@ -47,15 +48,15 @@ pub unsafe trait Phys {
     /// Copies one frame to another.
     ///
     /// # Safety
-    /// The caller owns `to`, or holds its page exclusively busy with no writable translation. `from` is another frame of RAM. If it
-    /// is stored into or freed meanwhile, the caller looks for that afterwards and uses nothing of the copy.
+    /// The caller owns `to`, or holds its page exclusively busy with no writable translation. `from` is another frame
+    /// of RAM. If it is stored into or freed meanwhile, the caller checks that afterwards and discards the copy.
     unsafe fn copy_frame(&self, from: Pfn, to: Pfn) {
         // SAFETY: both pointers are valid by the trait's contract, and distinct frames do not overlap.
         unsafe { bytes::copy(self.frame_ptr(from), self.frame_ptr(to), PAGE_SIZE as usize) }
     }
 
-    /// Frame `pfn` goes back to the free lists: a machine that watches for the use of stale translations counts the frame's
-    /// lives here. Others have nothing to do.
+    /// Frame `pfn` goes back to the free lists. A machine that checks for stale translations counts the frame's lives
+    /// here; others do nothing.
     ///
     /// # Safety
     /// No CPU has a translation to the frame, and its owner gives it up.

@@ -1,15 +1,16 @@
 //! Backings: one per whole mmap operation and address space; the only reverse map there is.
 //!
-//! A backing says: this range of this address space shows that object from that page on, and behind it lies the next backing
-//! (copy-on-write). A *chain* belongs to one entry of one map; clip, fork and protect make chains of their own out of new
-//! backings, in the same parts of the same objects' lists, and never copy a list of pages.
+//! A backing says: this range of this address space shows that object from that page on, and behind it lies the next
+//! backing (copy-on-write). A *chain* belongs to one entry of one map. Clip, fork and protect make new chains of new
+//! backings, in the same shards of the same objects' lists. They never copy a list of pages.
 //!
 //! # Rules
-//! - A backing is linked into its object's list before an entry shows it, and unlinked after the entry is stale, its leaves
-//!   are cleared and the flush is done ([`dispose`] asks for the proof). Being linked is its reference to the object.
-//! - A private front is made *untouched*: without an object, until the first page is needed. Whoever needs it makes one and
-//!   sets it by compare-and-swap; [`Backing::close`] ends that, so that a writer who replaces the chain knows what to carry
-//!   over.
+//! - A backing is linked into its object's list before an entry shows it. It is unlinked after the entry is stale, its
+//!   leaves are cleared and the flush is done ([`dispose`] requires the proof). Being linked is its reference to the
+//!   object.
+//! - A private front is made *untouched*: without an object, until the first page is needed. The faulting thread then
+//!   makes one and sets it by compare-and-swap. [`Backing::close`] ends that, so that a writer that replaces the chain
+//!   knows what to carry over.
 //! - Ranges, offsets and the space never change. `behind` changes only when a layer that has become empty is taken out
 //!   ([`crate::cow::collapse`]), under the map's lock.
 //! - A backing's memory goes back through the epoch: faults walk chains under a pin.
@@ -26,7 +27,7 @@ use quire_sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU64, 
 use quire_sync::epoch::{Pile, Pinned, Retired};
 use quire_sync::{Shared, record};
 
-/// A front's progress, where it is no page number: nothing is begun.
+/// The progress of a front that is not being copied up.
 pub(crate) const IDLE: u64 = u64::MAX;
 
 /// A range of an address space that shows an object; see the module.
@@ -34,14 +35,14 @@ pub(crate) const IDLE: u64 = u64::MAX;
 pub struct Backing<M: Machine> {
     /// Must be first: the epoch hands it back.
     retired: Retired,
-    /// Null: untouched. [`closed`]: untouched, and to stay so.
+    /// Null: untouched. [`closed`]: untouched for ever.
     object: AtomicPtr<Object<M>>,
     /// The next layer, or null. Written under the map's lock.
     behind: AtomicPtr<Backing<M>>,
     range: VirtRange,
     /// The page of the object that the range begins with.
     offset: u64,
-    // First cache line to here: all that a fault reads.
+    // First cache line to here: all fields that a fault reads.
     vm: &'static Objects<M>,
     pmap: NonNull<M::Pmap>,
     /// The layer in front of it, or null. Written under the map's lock; read under a pin.
@@ -50,16 +51,16 @@ pub struct Backing<M: Machine> {
     progress: AtomicU64,
     /// A front: the layers of its chain, itself included; 255 also stands for more. Written under the map's lock.
     layers: AtomicU8,
-    /// How many runs of layers ended in it, one after the other ([`crate::fault::flatten`]); 255 also stands for more. Written under the
-    /// map's lock.
+    /// How many runs of layers ended in it, one after the other ([`crate::fault::flatten`]); 255 also stands for more.
+    /// Written under the map's lock.
     merges: AtomicU8,
-    /// Which part of the object's list it is in. Written before it is linked.
+    /// Its shard of the object's list. Written before it is linked.
     part: AtomicU16,
-    /// What it shows stays resident. Written under the map's lock.
+    /// Its pages stay resident. Written under the map's lock.
     wired: AtomicBool,
-    /// Its entry shares the object, and may ever allow stores. Fixed before it is linked.
+    /// Its entry is shared and may allow stores at some time. Fixed before it is linked.
     stores: bool,
-    /// Guarded by that part's lock.
+    /// Guarded by that shard's lock.
     links: Shared<Links<Backing<M>>>,
 }
 
@@ -69,9 +70,11 @@ quire_sync::assert_layout!(Backing<crate::testing::TestMachine> {
     retired: 0, object: 16, behind: 24, range: 32, offset: 48, vm: 56, pmap: 64,
 });
 
-// SAFETY: `links` is guarded by the lock of the object's part; the pmap outlives the backing, by the rules above.
+// SAFETY: `links` is guarded by the lock of the object's shard; the pmap outlives the backing, by the rules of this
+// module.
 unsafe impl<M: Machine> Send for Backing<M> {}
-// SAFETY: shared references change atomics only; `links` is reached under the lock of the backing's part, and all else is fixed.
+// SAFETY: shared references change atomics only; `links` is reached under the lock of the backing's shard, and all else
+// is fixed.
 unsafe impl<M: Machine> Sync for Backing<M> {}
 
 // SAFETY: the interval is made of fields that never change; ranges are not empty.
@@ -155,10 +158,10 @@ impl<M: Machine> Backing<M> {
     fn set_behind(&self, behind: *mut Backing<M>) {
         self.behind.store(behind, Ordering::Release);
     }
-    /// The layer in front of it. Its memory outlives the pin, since a layer that goes first makes the one behind it forget it.
+    /// The layer in front of it. Its memory outlives the pin, because a layer clears this link before it is retired.
     pub(crate) fn in_front<'p>(&self, _pin: &'p Pinned<'_>) -> Option<&'p Backing<M>> {
-        // SAFETY: a layer makes the one behind it forget it before it is retired (`take_out`, `dispose_onto`), so it outlives the
-        // pin.
+        // SAFETY: a layer clears this link in the layer behind it before it is retired (`take_out`, `dispose_onto`), so
+        // it outlives the pin.
         unsafe { self.in_front.load(Ordering::Acquire).as_ref() }
     }
     /// The layers in front of it, nearest first.
@@ -194,7 +197,7 @@ impl<M: Machine> Backing<M> {
     pub(crate) fn progress(&self) -> &AtomicU64 {
         &self.progress
     }
-    /// How many runs ended in it, up to 255: about so often were pages copied that are in it.
+    /// How many runs of layers ended in it, up to 255: about how often its pages were copied.
     pub(crate) fn merges(&self) -> u8 {
         self.merges.load(Ordering::Relaxed)
     }
@@ -207,7 +210,7 @@ impl<M: Machine> Backing<M> {
     pub(crate) fn set_part(&self, part: u16) {
         self.part.store(part, Ordering::Relaxed);
     }
-    /// Whether what it shows stays resident ([`crate::map::Wire`]).
+    /// Whether its pages stay resident ([`crate::map::Wire`]).
     pub(crate) fn is_wired(&self) -> bool {
         self.wired.load(Ordering::Acquire)
     }
@@ -221,8 +224,7 @@ impl<M: Machine> Backing<M> {
     pub(crate) fn stores(&self) -> bool {
         self.stores
     }
-    /// The page that the layer has for `va`, as the index says now; `None` where the layer does not reach there or is
-    /// untouched.
+    /// The layer's object and the key of `va` in it; `None` where the layer does not reach there or is untouched.
     #[inline(always)]
     pub(crate) fn layer(&self, va: u64) -> Option<(&Object<M>, u64)> {
         if !self.range().contains(va) {
@@ -231,8 +233,8 @@ impl<M: Machine> Backing<M> {
         self.object().map(|o| (o, self.key(va)))
     }
 
-    /// Whether the file at the end of the chain ends before `va`: then a copy that was made while it was longer cannot be reached
-    /// either (as on Linux).
+    /// Whether the file at the end of the chain ends before `va`. Then copies that were made while it was longer cannot
+    /// be reached either (as on Linux).
     pub(crate) fn is_cut_off(&self, va: u64) -> bool {
         let file = core::iter::successors(Some(self), |b| b.behind()).last();
         file.and_then(|b| b.layer(va)).is_some_and(|(o, key)| !o.is_private() && key >= o.end())
@@ -253,21 +255,21 @@ impl<M: Machine> Backing<M> {
         Ok(self.object())
     }
 
-    /// Ends the time in which a first touch may give the front an object; returns the one that it has.
+    /// Ends the time in which a first touch may give the front an object; returns the object that it has.
     pub(crate) fn close(&self) -> Option<&Object<M>> {
-        // Touched already: then a fork takes no line away from those who fault here.
+        // A touched front is only read, so a fork takes no cache line from threads that fault here.
         if self.object.load(Ordering::Acquire).is_null() {
             let _lost = self.object.compare_exchange(ptr::null_mut(), closed(), Ordering::AcqRel, Ordering::Acquire);
         }
         self.object()
     }
 
-    /// Makes its chain go on elsewhere, for tests of the checker.
+    /// Links its chain to a wrong layer, for tests of the checker.
     #[cfg(all(test, not(any(loom, shuttle))))]
     pub(crate) fn corrupt_behind(&self, behind: *mut Backing<M>) {
         self.set_behind(behind);
     }
-    /// Makes something else stand in front of it, for tests of the checker.
+    /// Links it to a wrong layer in front, for tests of the checker.
     #[cfg(all(test, not(any(loom, shuttle))))]
     pub(crate) fn corrupt_in_front(&self, front: NonNull<Backing<M>>) {
         self.set_in_front(front.as_ptr());
@@ -310,8 +312,8 @@ impl<M: Machine> Backing<M> {
     }
 }
 
-/// Memory for backings, set aside in the phase of a map change that may fail, for the phase that must not (relies on C3).
-/// What is left is freed when it is dropped.
+/// Memory for backings, reserved in the phase of a map change that may fail, for the phase that must not (relies on
+/// C3). The unused rest is freed when it is dropped.
 pub struct Spare<M: Machine> {
     vm: &'static Objects<M>,
     first: *mut FreeBacking,
@@ -344,7 +346,8 @@ impl<M: Machine> Spare<M> {
     /// Where fewer were reserved than are used: a bug of the map.
     fn take(&mut self, value: Backing<M>) -> NonNull<Backing<M>> {
         let at = NonNull::new(self.first).expect("backings are reserved before they are used");
-        // SAFETY: `reserve_more` took the memory from the slab of backings, so a backing fits; until now this list alone had it.
+        // SAFETY: `reserve_more` took the memory from the slab of backings, so a backing fits; until now this list
+        // alone had it.
         unsafe {
             self.first = at.as_ref().next;
             self.len -= 1;
@@ -373,8 +376,8 @@ pub(crate) fn depth<M: Machine>(front: &Backing<M>) -> usize {
     1 + core::iter::successors(front.behind(), |b| b.behind()).count()
 }
 
-/// A private, untouched front over `range`; one of `spare`. `offset` is the page number that its first page will have: 0, or
-/// as much as the range may grow downward. Behind it, a chain that the caller owns.
+/// A private, untouched front over `range`; one of `spare`. `offset` is the page number of its first page: 0, or the
+/// room for downward growth. `behind` is a chain that the caller owns.
 pub(crate) fn private<M: Machine>(
     spare: &mut Spare<M>,
     pmap: &M::Pmap,
@@ -384,7 +387,8 @@ pub(crate) fn private<M: Machine>(
 ) -> NonNull<Backing<M>> {
     let at = behind.map_or(ptr::null_mut(), |b| b.as_ptr());
     let front = spare.take(Backing::new(spare.vm, NonNull::from(pmap), range, offset, at));
-    // SAFETY: `behind` heads a chain that the caller owns, and its layers are retired only when that owner disposes of it.
+    // SAFETY: `behind` heads a chain that the caller owns, and its layers are retired only when that owner disposes of
+    // it.
     behind.inspect(|b| unsafe { b.as_ref() }.set_in_front(front.as_ptr()));
     // SAFETY: `take` has just written a backing there, and no list and no entry has its address yet.
     note_depth(unsafe { front.as_ref() });
@@ -394,7 +398,7 @@ pub(crate) fn private<M: Machine>(
 /// Notes in a front how many layers its chain has.
 ///
 /// # Requires
-/// The map's lock is held, or nobody sees the chain yet.
+/// The map's lock is held, or no other thread can reach the chain yet.
 pub(crate) fn note_depth<M: Machine>(front: &Backing<M>) {
     front.layers.store(depth(front).min(u8::MAX.into()) as u8, Ordering::Relaxed);
 }
@@ -402,18 +406,19 @@ pub(crate) fn note_depth<M: Machine>(front: &Backing<M>) {
 /// Takes `gone` out of the chain, right behind `layer`.
 ///
 /// # Requires
-/// The map's lock is held; the caller unlinks and retires it.
+/// The map's lock is held; the caller unlinks and retires `gone`.
 pub(crate) fn take_out<M: Machine>(layer: &Backing<M>, gone: &Backing<M>) {
     let behind = gone.behind_ptr();
-    // SAFETY: the layer behind `gone` is of the chain too, which changes only under the map's lock; the caller holds it.
+    // SAFETY: the layer behind `gone` is of the chain too, which changes only under the map's lock; the caller holds
+    // it.
     if let Some(b) = unsafe { behind.as_ref() } {
         b.set_in_front(ptr::from_ref(layer).cast_mut());
     }
     layer.set_behind(behind);
 }
 
-/// A layer that shows `object` from page `offset` on; linked; one of `spare`. `stores`: its entry shares the object, and may ever allow
-/// stores.
+/// A layer that shows `object` from page `offset` on; linked; one of `spare`. `stores`: its entry is shared and may
+/// allow stores at some time.
 pub(crate) fn showing<M: Machine>(
     spare: &mut Spare<M>,
     pmap: &M::Pmap,
@@ -429,7 +434,7 @@ pub(crate) fn showing<M: Machine>(
 }
 
 fn show<M: Machine>(b: NonNull<Backing<M>>, object: &Object<M>, part: u16) {
-    // SAFETY: just made by the caller, and not reachable by anybody else yet.
+    // SAFETY: the caller has just made it, and no other thread can reach it yet.
     let new = unsafe { b.as_ref() };
     new.object.store(ptr::from_ref(object).cast_mut(), Ordering::Release);
     new.set_part(part);
@@ -442,12 +447,12 @@ impl<M: Machine> ObjectRef<M> {
     }
 }
 
-/// A chain of its own over `range`, showing at `to` what `front`'s chain shows at `range.start`; uses at most
-/// [`depth`]`(front)` of `spare`. Cannot fail. The old chain's front is closed: its entry is stale already, and its owner
-/// disposes of it after this.
+/// A new chain over `range`, which shows at `to` the pages of `front`'s chain at `range.start`. Uses at most
+/// [`depth`]`(front)` of `spare`. Cannot fail. The old chain's front is closed: its entry is stale already, and its
+/// owner disposes of the chain after this.
 ///
-/// `range` may reach beyond the old chain, to grow a mapping: the front and a file grow with it; an anonymous layer behind
-/// does not, so that nothing shows through where nothing was.
+/// `range` may reach beyond the old chain, to grow a mapping. The front and a file grow with it. An anonymous layer
+/// behind does not, so that the new pages show nothing of it.
 ///
 /// # Safety
 /// The caller holds the lock of the map that `front`'s chain belongs to, and `pmap` outlives the new chain.
@@ -463,7 +468,7 @@ pub(crate) unsafe fn replicate<M: Machine>(
     unsafe { copy_from(spare, front, true, range, to, pmap) }.expect("a chain has a front")
 }
 
-/// As [`replicate`], from the layer `from` on; `grows`: it is a front, which grows with the range.
+/// As [`replicate`], from the layer `from` on. `grows`: that layer is a front, which grows with the range.
 ///
 /// # Safety
 /// The caller holds the lock of the map that `from`'s chain belongs to, and `pmap` outlives the new chain.
@@ -485,12 +490,13 @@ unsafe fn copy_from<M: Machine>(
         let Some(window) = (if grows { Some(range) } else { b.range.intersect(&range) }) else { continue };
         let start = to + (window.start - range.start);
         let shown = VirtRange { start, end: start + window.bytes() };
-        // Page numbers wrap only where a caller grows a range below page 0 of its object: `private`'s offset is for that.
+        // Page numbers wrap only where a caller grows a range below page 0 of its object: `private`'s offset is for
+        // that.
         let shift = (window.start as i64 - b.range.start as i64) >> PAGE_SHIFT;
         let offset = b.offset.wrapping_add_signed(shift);
         let new = Backing::new(spare.vm, NonNull::from(pmap), shown, offset, ptr::null_mut());
         let new = spare.take(Backing { stores: b.stores, ..new });
-        // Before it is listed: who finds it there asks what hides it.
+        // Before it is listed, because a CPU that finds it there reads which layers hide it.
         // SAFETY: `take` has just written a backing there, and it is retired only when its chain is disposed of.
         let copy = unsafe { new.as_ref() };
         copy.set_merges(b.merges());
@@ -500,7 +506,8 @@ unsafe fn copy_from<M: Machine>(
         }
         match last {
             None => first = Some(new),
-            // SAFETY: `l` was taken from `spare` in the pass before, and nothing disposes of a chain that is being built.
+            // SAFETY: `l` was taken from `spare` in the pass before, and nothing disposes of a chain that is being
+            // built.
             Some(l) => unsafe { l.as_ref() }.set_behind(new.as_ptr()),
         }
         last = Some(new);
@@ -510,7 +517,7 @@ unsafe fn copy_from<M: Machine>(
     first
 }
 
-/// What a fork makes of a private chain.
+/// The two chains after a fork of a private chain.
 pub struct Forked<M: Machine> {
     /// The parent's front: the old one where nothing was in it, else a new, untouched one before it.
     pub parent: NonNull<Backing<M>>,
@@ -520,17 +527,17 @@ pub struct Forked<M: Machine> {
 
 /// How many backings [`fork`] needs at most.
 pub(crate) fn fork_needs<M: Machine>(front: &Backing<M>, empty: bool) -> usize {
-    // The child's front takes the place of an empty one; else both have one over a copy of the whole chain.
+    // The child's front replaces an empty one; else parent and child each get a front over the whole chain.
     depth(front) + if empty { 0 } else { 2 }
 }
 
-/// Makes the chains of parent and child out of a private chain: no work per page. Each gets an untouched front; the child is
-/// stacked directly on the layers behind where the parent's front is empty, which is why the caller has marked the entry
-/// stale and taken the stores away from its leaves, and then looked whether the front is `empty` (a fault that still fills
-/// the front after that gives its page up).
+/// Makes the chains of parent and child out of a private chain: no work per page. Each gets an untouched front. Where
+/// the parent's front is empty, the child is stacked directly on the layers behind it. So the caller first marks the
+/// entry stale and write-protects its leaves, then checks whether the front is `empty`. (A fault that still fills the
+/// front after that gives its page up.)
 ///
 /// # Safety
-/// The caller holds the map's lock and has marked the entry stale, none of whose leaves allows stores any more; and `child`
+/// The caller holds the map's lock and has marked the entry stale. None of its leaves allows stores any more. `child`
 /// outlives the child's chain.
 pub(crate) unsafe fn fork<M: Machine>(
     spare: &mut Spare<M>,
@@ -547,7 +554,7 @@ pub(crate) unsafe fn fork<M: Machine>(
     } else {
         let parent = spare.take(Backing::new(spare.vm, f.pmap, range, offset, front.as_ptr()));
         f.set_in_front(parent.as_ptr());
-        // SAFETY: `take` has just written a backing there, and no entry shows it yet.
+        // SAFETY: `take` has just written a backing there, and no entry leads to it yet.
         note_depth(unsafe { parent.as_ref() });
         // SAFETY: `f` is of the chain of the map whose lock the caller holds, and `child` outlives the new chain.
         (parent, unsafe { copy_from(spare, f, true, range, range.start, child) })
@@ -555,8 +562,8 @@ pub(crate) unsafe fn fork<M: Machine>(
     Forked { parent, child: private(spare, child, range, offset, behind) }
 }
 
-/// Unlinks a chain from its objects and gives it up. Objects that nobody shows any more go; of private objects that are shown
-/// elsewhere still, the pages that only this chain showed. May sleep.
+/// Unlinks a chain from its objects and frees it. Objects that no backing shows any more are freed. Of private objects
+/// that other backings still show, the pages that only this chain showed are freed. May sleep.
 ///
 /// # Safety
 /// The caller owns the chain; no entry that new readers can find has it; it is disposed of once.
@@ -583,17 +590,19 @@ pub(crate) unsafe fn dispose_onto<M: Machine>(
     unsafe { front.as_ref() }.close();
     let mut at = front.as_ptr();
     while let Some(b) = NonNull::new(at) {
-        // SAFETY: `b` is the front, or the link of a layer that this loop has left; only this loop retires the caller's layers.
+        // SAFETY: `b` is the front, or the link of a layer that this loop has left; only this loop retires the caller's
+        // layers.
         let layer = unsafe { b.as_ref() };
         at = layer.behind_ptr();
-        // Before its object may go: who finds the layer behind in a list, and pins after that, must not come to it from there.
-        // SAFETY: a layer of the chain, which is the caller's.
+        // Before its object may go, because a CPU that later finds the layer behind in a list must not reach this layer
+        // from there.
+        // SAFETY: a layer of the chain, which the caller owns.
         if let Some(behind) = unsafe { at.as_ref() } {
             behind.set_in_front(ptr::null_mut());
         }
         if let Some(object) = layer.object() {
             let object = NonNull::from(object);
-            // SAFETY: linked until now; its leaves are flushed, says the proof.
+            // SAFETY: linked until now; the proof says that its leaves are flushed.
             unsafe { Object::unlink(vm, object, b, proof) };
         }
         // SAFETY: unlinked, and unreachable for new readers by this function's contract.

@@ -1,9 +1,10 @@
-//! Some pages of one object, which are looked at or taken together.
+//! Some pages of one object, which are checked or taken together.
 
 use crate::types::Pfn;
 use core::mem::MaybeUninit;
 
-/// Pages of a batch: enough that a pass and its flushes are amortised, few enough for the stack, and for a word of bits.
+/// Pages of a batch: enough that a pass and its flushes are amortised, few enough for the stack, and for a word of
+/// bits.
 #[cfg(not(any(loom, shuttle)))]
 pub(crate) const BATCH: usize = 64;
 #[cfg(any(loom, shuttle))]
@@ -23,7 +24,7 @@ impl Batch {
         Batch { pages: core::array::from_fn(|_| MaybeUninit::uninit()), len: 0 }
     }
 
-    /// Adds a page at its place in the order; at no cost where it is the last. Not where [`is_full`](Batch::is_full).
+    /// Adds a page at its place in the order, at no cost where it is the last. The batch is not [full](Batch::is_full).
     pub fn push(&mut self, key: u64, pfn: Pfn) {
         let mut at = self.len;
         while at > 0 && self.as_slice()[at - 1].0 > key {
@@ -45,7 +46,7 @@ impl Batch {
     /// The pages, ascending: (key, frame).
     pub fn as_slice(&self) -> &[(u64, Pfn)] {
         let pages = &self.pages[..self.len];
-        // SAFETY: as many were written as `len` says, and what is moved up was written.
+        // SAFETY: the first `len` elements were written, and only written elements are moved up.
         unsafe { core::slice::from_raw_parts(pages.as_ptr().cast(), pages.len()) }
     }
 }
@@ -67,7 +68,7 @@ impl Subset {
     pub fn len(self) -> u32 {
         self.0.count_ones()
     }
-    /// Page number `at` is one of them too.
+    /// Adds page number `at`.
     pub fn add(&mut self, at: usize) {
         self.0 |= 1 << at;
     }

@@ -1,11 +1,12 @@
-//! What the pages of a file in memory are charged to: the quota of its file system.
+//! Charges for pages of a file in memory, to the quota of its file system.
 //!
 //! # What must hold
-//! Each slot of a charged object's index that has a page, in a frame or in swap, is charged once. A page is charged before it comes
-//! into its slot, and given back after it has left it. So a quota never says less than there is, and says exactly that when no CPU
-//! is between the two.
+//! Each slot of a charged object's index that has a page, in a frame or in swap, is charged once. A page is charged
+//! before it comes into its slot, and given back after it has left it. So a quota never says less than there is, and
+//! says exactly that when no CPU is between the two.
 //!
-//! The quota outlives the object: a fault that lost against the object's end gives its charge back when the pager is gone.
+//! The quota outlives the object: a fault that lost against the object's end gives its charge back when the pager is
+//! gone.
 
 use super::Object;
 use crate::machine::Machine;
@@ -23,7 +24,7 @@ pub(crate) struct Charge {
 }
 
 impl Charge {
-    /// The pages are in their slots: whoever takes them out gives the charge back.
+    /// The pages are in their slots: the remover that takes them out returns the charge.
     #[inline(always)]
     pub fn keep(self) {
         core::mem::forget(self);

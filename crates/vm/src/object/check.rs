@@ -1,4 +1,4 @@
-//! Derives the invariants of an object again: its list of backings, its index, and the identity of its pages.
+//! Checks the invariants of an object: its list of backings, its index, and the identity of its pages.
 
 use super::Object;
 use crate::check::Broken;
@@ -8,8 +8,8 @@ use crate::phys::page::Kind;
 use core::ops::Range;
 
 impl<M: Machine> Object<M> {
-    /// Checks the object. Others may link, unlink, fault and remove meanwhile, unless the caller says that nothing is under
-    /// way (`quiet`); then more can be checked. In O(backings + pages). Returns how many things were looked at.
+    /// Checks the object. Other CPUs may link, unlink, fault and remove meanwhile. With `quiet` the caller says that
+    /// none does, and more can be checked. In O(backings + pages). Returns the number of checked items.
     pub fn check(&self, quiet: bool) -> Result<u64, Broken> {
         let size = self.size();
         if self.is_private() && (size != u64::MAX || self.pager().is_some()) {
@@ -29,7 +29,7 @@ impl<M: Machine> Object<M> {
         self.index().check(keys, quiet, &pin, &mut |key, slot, tagged| self.check_slot(key, slot, tagged, quiet))
     }
 
-    /// Whether what the index says of `key` agrees with the page. `false`: not at this moment.
+    /// Whether the index's slot at `key` agrees with the page. `false`: not at this moment.
     fn check_slot(&self, key: u64, slot: Slot, tagged: bool, quiet: bool) -> Result<bool, Broken> {
         // A page beyond the end would come back with its old content when the object grows.
         if quiet && !self.is_private() && key >= self.end() && matches!(slot, Slot::Page(_) | Slot::Swap(_)) {
@@ -54,7 +54,7 @@ impl<M: Machine> Object<M> {
         if quiet && page.swap_slot().is_some_and(|slot| !self.vm().swap().in_use(slot)) {
             return Err(Broken::SwapSlot(key));
         }
-        // Whoever makes a page dirty tags it next.
+        // The thread that makes a page dirty tags it next.
         if quiet && state.dirty() && !tagged && !self.is_private() {
             return Err(Broken::DirtyTag(key));
         }
@@ -62,24 +62,24 @@ impl<M: Machine> Object<M> {
     }
 }
 
-/// Doors for models.
+/// Access for models.
 #[cfg(all(test, any(loom, shuttle)))]
 impl<M: Machine> Object<M> {
-    /// Closes the parts of the list of backings, or helps.
+    /// Closes the shards of the list of backings, or helps.
     pub(crate) fn close_parts(&self) {
         self.parts.shrink(&self.refs);
     }
-    /// What keeps the object. Models of one checker look at it.
+    /// The object's references. Models of one checker read it.
     #[cfg_attr(loom, allow(dead_code))]
     pub(crate) fn references(&self) -> u32 {
         self.refs.count()
     }
 }
 
-/// Doors for tests of the checker.
+/// Access for tests of the checker.
 #[cfg(all(test, not(any(loom, shuttle))))]
 impl<M: Machine> Object<M> {
-    /// The object forgets its references.
+    /// Drops the object's references.
     pub(crate) fn corrupt_references(&self) {
         self.refs.corrupt();
     }

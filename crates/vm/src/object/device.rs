@@ -1,12 +1,12 @@
 //! Devices: objects whose pages are physical addresses, registers or a frame buffer, and not pages of the core's.
 //!
-//! A device has no page in its index, no pager, and nothing in any queue: nobody ever takes its frames away but its driver,
-//! with [`ObjectRef::revoke`]. A leaf is made of the address and the memory type alone. Mappings are shared, so a fork shows
-//! the same device, and unmapping is a matter of leaves.
+//! A device has no page in its index, no pager, and nothing in any queue. Only its driver takes its frames away, with
+//! [`ObjectRef::revoke`]. A leaf is made of the address and the memory type alone. Mappings are shared, so a fork shows
+//! the same device, and unmapping only clears leaves.
 //!
-//! A private mapping is refused: the core would have to copy a page at the first store, and it reaches RAM only; what a device
-//! answers to reads of a whole page is the driver's to know. (Linux copies. What programs do map privately there, `/dev/zero`,
-//! is private memory and no device.)
+//! A private mapping is refused. The core would have to copy a page at the first store, and it can copy RAM only. The
+//! result of reading a whole page of a device is known to its driver alone. (Linux copies. Programs map `/dev/zero`
+//! privately, but that is private memory and no device.)
 //!
 //! | | fault | revoke |
 //! |---|---|---|
@@ -19,7 +19,7 @@ use crate::tlb::flush::Obligation;
 use crate::types::{MemoryType, PAGE_SIZE, Pfn, PhysRange, VirtRange};
 use quire_sync::atomic::{Ordering, fence_full};
 
-/// What a device object shows.
+/// The frames of a device object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Device {
     /// The frame of its first page: RAM that its owner keeps from other use, or no RAM at all.
@@ -29,7 +29,7 @@ pub struct Device {
 }
 
 impl<M: Machine> Object<M> {
-    /// What it shows, where it is a device.
+    /// Its frames, where it is a device.
     #[inline(always)]
     pub(crate) fn device(&self) -> Option<Device> {
         if self.flags.load(Ordering::Relaxed) & DEVICE == 0 { None } else { self.device }
@@ -37,13 +37,13 @@ impl<M: Machine> Object<M> {
 }
 
 impl<M: Machine> ObjectRef<M> {
-    /// The physical addresses of `frames`, reached as `memory`. It can be mapped shared only, and neither read nor written as a
-    /// file.
+    /// The physical addresses of `frames`, reached as `memory`. It can be mapped shared only, and neither read nor
+    /// written as a file.
     ///
     /// # Safety
-    /// The frames are not used for anything else while the object is mapped (managed RAM: its owner keeps it until the object
-    /// is revoked), nor mapped elsewhere with another memory type; and letting those who map the object store to them breaks
-    /// nothing that the kernel relies on.
+    /// While the object is mapped, the frames have no other use and no mapping of another memory type. The owner of
+    /// managed RAM keeps it until the object is revoked. Stores by programs that map the object break nothing that the
+    /// kernel relies on.
     pub unsafe fn device(
         vm: &'static crate::object::Objects<M>,
         frames: PhysRange,
@@ -52,14 +52,14 @@ impl<M: Machine> ObjectRef<M> {
         let pages = frames.end.0.saturating_sub(frames.start.0);
         let size = pages.checked_mul(PAGE_SIZE).ok_or(OutOfMemory)?;
         let mut object = Object::build(vm, size, DEVICE, None);
-        // Code that meets a leaf looks at the frame's descriptor.
+        // Code that finds a leaf reads the frame's descriptor.
         vm.describe_device(frames.start.0, frames.end.0);
         object.device = Some(Device { first: frames.start, memory });
         Ok(ObjectRef { object: vm.object_memory().objects.alloc(vm, object)? })
     }
 
-    /// The device is gone, or its driver is: takes it away from everybody who maps it. When it returns no CPU reaches it, and
-    /// accesses end as beyond the end of a file.
+    /// Removes the device from all its mappings, when it or its driver is gone. On return no CPU reaches it, and
+    /// accesses fail as beyond the end of a file.
     pub fn revoke(&self) {
         if self.device().is_none() {
             return;

@@ -1,20 +1,20 @@
-//! Writes that failed after whoever stored the data had gone on: remembered until everybody who asks has been told once.
+//! Failed writes of an object's pages, kept until each open file has reported them once.
 //!
-//! A page is written by a flush, by pageout, by anybody; who has the file open learns of a failure when it asks whether its
-//! data is safe. Each asker remembers up to where it has been told. (Linux: `lib/errseq.c`.)
+//! Flushes, pageout and other threads write a page. A program that has the file open learns of a failure when it syncs.
+//! So each open file records the last failure that it has reported. (Linux: `lib/errseq.c`.)
 
 use quire_sync::atomic::{AtomicU32, Ordering};
 
-/// Somebody has been told of the last failure: the next one is another.
+/// The last failure was reported, so the next one counts anew.
 const TOLD: u32 = 1;
 /// One failure.
 const ONE: u32 = 2;
 
-/// Failures of an object's writes. Many of which nobody has been told count as one.
+/// Failures of an object's writes. Unreported failures count as one.
 #[derive(Debug)]
 pub struct WriteErrors(AtomicU32);
 
-/// Up to where an asker has been told. Zero, with which it begins: nothing.
+/// The last failure that one open file has reported; zero at first.
 #[derive(Debug)]
 pub struct Told(AtomicU32);
 
@@ -34,21 +34,21 @@ impl WriteErrors {
         let _told_already = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
     }
 
-    /// A new asker, who need not be told of what somebody has been told of before.
+    /// The record of a new open file, which does not report failures that another has already reported.
     pub fn follow(&self) -> Told {
         let now = self.0.load(Ordering::Acquire);
-        // What nobody knows of yet is told to the next who asks.
+        // A failure that was never reported goes to the next caller.
         Told(AtomicU32::new(if now & TOLD != 0 { now } else { 0 }))
     }
 
-    /// Tells `asker` whether writes have failed since it was told last.
+    /// Whether writes have failed since the last report to `asker`.
     pub fn tell(&self, asker: &Told) -> Result<(), WritesFailed> {
         let now = self.0.load(Ordering::Acquire);
         if now == asker.0.load(Ordering::Acquire) {
             return Ok(());
         }
         let now = self.0.fetch_or(TOLD, Ordering::AcqRel) | TOLD;
-        // Of two who ask at once in the same name, one is told.
+        // Where two threads check the same file at once, one of them reports.
         if asker.0.swap(now, Ordering::AcqRel) == now { Ok(()) } else { Err(WritesFailed) }
     }
 }
@@ -79,7 +79,7 @@ mod tests {
         for who in [&a, &late, &unknown] {
             assert_eq!((errors.tell(who), errors.tell(who)), (Err(WritesFailed), Ok(())));
         }
-        // Two failures, and one answer: it was not asked between them.
+        // Two failures and one report, because there was no check between them.
         assert_eq!((errors.tell(&b), errors.tell(&b)), (Err(WritesFailed), Ok(())));
     }
 }

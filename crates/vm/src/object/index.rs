@@ -1,22 +1,22 @@
 //! The page index of an object: a radix tree read without locks and filled by compare-and-swap.
 //!
 //! # Shape
-//! A key is a page index. A node has 64 slots and a bitmap that says which of them are occupied; a *leaf* node's slots hold
-//! [`Slot`]s, the others hold nodes. The root word is either a node, or itself the slot of key 0: an object of one page has
-//! no node. All words are tagged, so what a word is never depends on where it was found.
+//! A key is a page index. A node has 64 slots and a bitmap of the occupied ones. The slots of a *leaf* node hold
+//! [`Slot`]s, those of others hold nodes. The root word is either a node, or itself the slot of key 0, so an object of
+//! one page has no node. All words are tagged, so the meaning of a word never depends on its place.
 //!
-//! # Who may change what
-//! - A slot leaves `Empty` and returns to it only through `Reserved`, taken by compare-and-swap; who took it owns the slot,
-//!   and the slot's owner alone changes its occupancy bit (mutants [`Mutant::BitAfterPublish`] and
-//!   [`Mutant::BitAfterEmpty`]). So a set bit is never lost to a neighbour in time. Owners are pinned and short; others who
-//!   want to fill the slot spin, readers take `Reserved` for what it is.
+//! # Permitted changes
+//! - A slot leaves `Empty` and returns to it only through `Reserved`, which a CPU sets by compare-and-swap. That CPU
+//!   owns the slot, and only the owner changes its occupancy bit (mutants [`Mutant::BitAfterPublish`] and
+//!   [`Mutant::BitAfterEmpty`]). So a bit and its slot agree whenever the slot has no owner. Owners are pinned and
+//!   finish soon. Other CPUs that want to fill the slot spin; readers return `Reserved`.
 //! - From one occupied word to another (`Page` to `Swap`, a page for its copy) is one compare-and-swap.
-//! - What cannot be held by itself, as a page is by its busy bit, is held by its slot: occupied → `Reserved` → occupied again,
-//!   or empty ([`Index::take`]).
+//! - Content without a busy bit, such as a swap slot, is held by its index slot: occupied → `Reserved` → occupied
+//!   again, or empty ([`Index::take`]).
 //! - A child is linked the same way: `Empty`, `Reserved`, node.
-//! - An empty node is taken out by *sealing*: each of its slots goes `Empty` → `Sealed`, or the attempt is undone. Readers
-//!   take `Sealed` for `Empty`; whoever wants to fill starts again from the root. Then the parent's slot goes node →
-//!   `Reserved` → `Empty`, and the epoch frees the node.
+//! - An empty node is taken out by *sealing*: each of its slots goes `Empty` → `Sealed`, or the attempt is undone.
+//!   Readers take `Sealed` for `Empty`; a CPU that wants to fill starts again from the root. Then the parent's slot
+//!   goes node → `Reserved` → `Empty`, and the epoch frees the node.
 //! - The tree grows at the root only: a new root whose slot 0 is the old root, by one compare-and-swap.
 //!
 //! | | get | fill, replace, clear | link a node | prune |
@@ -26,7 +26,7 @@
 //! | **link a node** | | | CAS on the slot | Sealed: again from the root |
 //! | **prune** | | | | CAS on each slot: one wins, or neither |
 //!
-//! Everything here needs an epoch pin of the caller: nodes are freed by the epoch.
+//! Every function here needs an epoch pin of the caller, because the epoch frees nodes.
 
 mod check;
 mod prune;
@@ -61,8 +61,8 @@ const MASK: u64 = SLOTS as u64 - 1;
 /// One past the largest key: page indexes of files of 2^63 bytes fit.
 pub const KEYS: u64 = 1 << if BITS * 31 < 52 { BITS * 31 } else { 52 };
 
-// Words. Bit 0: a node (its address in the upper bits, its height in bits 1 to 5). Else bits 1 to 3 say what the slot holds,
-// bits 4 to 7 are its order (large pages; always 0 now), and the rest is the payload.
+// Words. Bit 0: a node (its address in the upper bits, its height in bits 1 to 5). Else bits 1 to 3 are the kind of
+// content, bits 4 to 7 are its order (large pages; always 0 now), and the rest is the payload.
 const NODE: u64 = 1;
 const HEIGHT_SHIFT: u32 = 1;
 const ADDRESS: u64 = !63;
@@ -73,21 +73,21 @@ const RESERVED: u64 = 1 << 1;
 const PAGE: u64 = 2 << 1;
 const SWAP: u64 = 3 << 1;
 const CUT: u64 = 4 << 1;
-/// In a node that is being taken out; and in the root of an index that is gone for good.
+/// In a node that is being taken out, and in the root of a dismantled index.
 const SEALED: u64 = 6 << 1;
 
-/// What an index holds for a key.
+/// The content of an index at a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Slot {
     /// Nothing.
     Empty,
-    /// Somebody is about to fill or to empty the slot.
+    /// A CPU is about to fill or to empty the slot.
     Reserved,
     /// A page, resident in this frame.
     Page(Pfn),
     /// A page, in this swap slot.
     Swap(u64),
-    /// Nothing, and nothing behind shows through: what lies behind an anonymous layer is hidden here.
+    /// Zero marker: no page, and pages of layers behind are hidden at this key.
     Cut,
 }
 
@@ -122,7 +122,7 @@ pub enum FillError {
     OutOfMemory,
     /// The index was dismantled: its object is gone.
     Gone,
-    /// No file has such a page.
+    /// The key is larger than that of any file's page.
     BeyondKeys,
 }
 
@@ -153,8 +153,8 @@ pub struct Node<N: Nodes> {
     nodes: N,
     /// Occupied slots. Changed by the slots' owners.
     present: AtomicU64,
-    /// Leaves: slots whose page may be newer than what the pager has. Set by whoever makes a page dirty, cleared by the
-    /// cleaner or by a slot's owner.
+    /// Leaves: slots whose page may be newer than the pager's copy. Set by the CPU that makes a page dirty, cleared by
+    /// the cleaner or by a slot's owner.
     dirty: AtomicU64,
     /// 1: a leaf. Fixed.
     height: u32,
@@ -167,8 +167,8 @@ quire_sync::assert_layout!(Node<&'static crate::object::Objects<crate::testing::
     retired: 0, nodes: 16, present: 24, dirty: 32, height: 40, slots: 64,
 });
 
-/// A node's slots, from a line's start on: eight leaf nodes, which cover as much as one page-table page, have their slots in
-/// one line of their parent. So CPUs that fill different regions do not share a line of slots.
+/// A node's slots, aligned to a cache line. Eight leaf nodes cover the range of one page-table page, and their slots
+/// are one line of their parent. So CPUs that fill different regions do not share a line of slots.
 #[repr(align(64))]
 struct Slots([AtomicU64; SLOTS]);
 
@@ -232,8 +232,8 @@ impl<N: Nodes> Node<N> {
         self.slot_at(key, self.height)
     }
 
-    /// As [`slot`](Self::slot), where the caller knows the height from the word that led here: the header of an inner node is
-    /// written whenever a node is linked below it, its slots' lines are not.
+    /// As [`slot`](Self::slot), with the height from the word that led here. So the node's header, which each linking
+    /// below an inner node writes, is not read.
     fn slot_at(&self, key: u64, height: u32) -> (&AtomicU64, u64) {
         let i = (key >> (BITS * (height - 1))) & MASK;
         (&self.slots[i as usize], 1 << i)
@@ -244,7 +244,7 @@ fn height(word: u64) -> u32 {
     ((word >> HEIGHT_SHIFT) & 31) as u32
 }
 
-/// Changes `word` from `from` to `to` in one step, or says what is there. (The mutant `in_two`: in two.)
+/// Changes `word` from `from` to `to` in one step, or returns its value. (The mutant `in_two`: in two.)
 #[inline(always)]
 #[track_caller]
 fn exchange(word: &AtomicU64, from: u64, to: u64, in_two: Mutant) -> Result<u64, u64> {
@@ -278,7 +278,7 @@ fn height_for(key: u64) -> u32 {
     (64 - key.leading_zeros()).div_ceil(BITS).max(1)
 }
 
-/// Where a key's slot is.
+/// The place of a key's slot.
 enum Place<'a, N: Nodes> {
     /// The root word, which now is the slot of key 0.
     Root(u64),
@@ -308,7 +308,7 @@ impl<N: Nodes> Index<N> {
         Index { root: AtomicU64::new(EMPTY), _nodes: PhantomData }
     }
 
-    /// What stands at `key`. Takes no lock and never waits.
+    /// The slot at `key`. Takes no lock and never waits.
     #[inline]
     pub fn get(&self, key: u64, _pin: &Pinned<'_>) -> Slot {
         let mut word = self.root.load(Ordering::Acquire);
@@ -328,13 +328,13 @@ impl<N: Nodes> Index<N> {
                 return decode(word);
             }
             if word & NODE == 0 {
-                // Empty, being linked (with nothing in it yet) or taken out (with nothing in it any more).
+                // Empty, being linked (not filled yet) or taken out (already empty).
                 return Slot::Empty;
             }
         }
     }
 
-    /// Whether there is nothing at all, now.
+    /// Whether all slots are empty now.
     pub fn is_empty(&self, pin: &Pinned<'_>) -> bool {
         self.first(0, KEYS, pin).is_none()
     }
@@ -366,14 +366,14 @@ impl<N: Nodes> Index<N> {
     #[inline(always)]
     pub fn fill(&self, key: u64, value: Slot, nodes: N, pin: &Pinned<'_>) -> Result<(), FillError> {
         debug_assert!(!matches!(value, Slot::Empty | Slot::Reserved));
-        // No leaf has a key beyond the last.
+        // No leaf covers a key beyond the last.
         match self.place(key, pin) {
             Place::Leaf(leaf) if Self::fill_slot(leaf, key, encode(value)).is_ok() => Ok(()),
             _ => self.fill_growing(key, encode(value), nodes, pin),
         }
     }
 
-    /// Fills the slot of `key` in its leaf, or says what is there.
+    /// Fills the slot of `key` in its leaf, or returns its word.
     #[inline(always)]
     fn fill_slot(leaf: &Node<N>, key: u64, value: u64) -> Result<(), u64> {
         let (slot, bit) = leaf.slot_at(key, 1);
@@ -388,8 +388,8 @@ impl<N: Nodes> Index<N> {
         Ok(())
     }
 
-    /// Fills the slots from `key` on with the pages `frames`, in order, up to the first that is not empty, and returns how many. What
-    /// is in one leaf is filled together.
+    /// Fills the slots from `key` on with the pages `frames`, in order, up to the first that is not empty, and returns
+    /// how many. Slots of one leaf are filled together.
     pub(crate) fn fill_run(&self, key: u64, frames: &[Pfn], nodes: N, pin: &Pinned<'_>) -> usize {
         let mut done = 0;
         while let Some(first) = frames.get(done) {
@@ -410,7 +410,8 @@ impl<N: Nodes> Index<N> {
         done
     }
 
-    /// As [`fill_slot`](Self::fill_slot), for slots in a row; returns how many were empty before one that was not.
+    /// As [`fill_slot`](Self::fill_slot), for consecutive slots up to the first that is not empty; returns how many it
+    /// filled.
     fn fill_slots(leaf: &Node<N>, key: u64, frames: &[Pfn]) -> usize {
         let slots = || (key..).map(|k| leaf.slot_at(k, 1)).zip(frames);
         let mut bits = 0;
@@ -434,7 +435,7 @@ impl<N: Nodes> Index<N> {
         bits.count_ones() as usize
     }
 
-    /// As [`fill`](Self::fill), where there is no leaf yet, or something in the slot.
+    /// As [`fill`](Self::fill), where there is no leaf yet, or the slot is not empty.
     #[inline(never)]
     fn fill_growing(&self, key: u64, value: u64, nodes: N, pin: &Pinned<'_>) -> Result<(), FillError> {
         if key >= KEYS {
@@ -464,7 +465,7 @@ impl<N: Nodes> Index<N> {
         }
     }
 
-    /// Finds the place of `key`, growing the tree as needed. Never `Absent` but where something changed meanwhile.
+    /// Finds the place of `key`, growing the tree as needed. `Absent` only where the tree changed meanwhile.
     fn leaf<'a>(&self, key: u64, nodes: N, pin: &'a Pinned<'_>) -> Result<Place<'a, N>, FillError> {
         let _pinned = pin;
         let mut word = self.root.load(Ordering::Acquire);
@@ -510,7 +511,7 @@ impl<N: Nodes> Index<N> {
         }
     }
 
-    /// Puts a root above `old`, one level higher, or high enough for `key` where there is nothing yet.
+    /// Puts a root above `old`: one level higher, or high enough for `key` where there is no node yet.
     fn grow(&self, old: u64, key: u64, nodes: N) -> Result<(), FillError> {
         let h = if old & NODE != 0 {
             height(old) + 1
@@ -525,7 +526,7 @@ impl<N: Nodes> Index<N> {
             let n = unsafe { root.as_ref() };
             n.slots[0].store(old, Ordering::Relaxed);
             n.present.store(1, Ordering::Relaxed);
-            // The root word has no tags: a page that stood in it may be dirty.
+            // The root word has no tag, so a page that was in it may be dirty.
             n.dirty.store((old & NODE == 0) as u64, Ordering::Relaxed);
         }
         if old == RESERVED || exchange(&self.root, old, Node::word(root, h), Mutant::GrowNotAtomic).is_err() {
@@ -587,7 +588,7 @@ impl<N: Nodes> Index<N> {
         }
     }
 
-    /// Tags `key` as dirty. The caller holds what is in the slot, so that it stays.
+    /// Tags `key` as dirty. The caller holds the slot's content, so that it stays.
     pub(crate) fn tag_dirty(&self, key: u64, pin: &Pinned<'_>) {
         if let Place::Leaf(leaf) = self.place(key, pin) {
             let bit = leaf.slot(key).1;

@@ -1,8 +1,9 @@
-//! An ordered tree of intervals, linked through its members: who covers this page, without visiting who does not.
+//! An ordered tree of intervals, linked through its members: finds the members that cover a page without visiting
+//! others.
 //!
-//! A treap: ordered by (start, address), a heap by a hash of the address, so that its depth is logarithmic with nothing to
-//! rebalance and nothing stored for it. Each member knows the largest end below it. Insert, remove and a step to the next
-//! overlap are O(log n) expected. Nothing is allocated; the owner of the tree guards it.
+//! A treap: ordered by (start, address), and a heap by a hash of the address. So its depth is logarithmic without
+//! rebalancing or stored priorities. Each member records the largest end below it. Insert, remove and a step to the
+//! next overlap are O(log n) expected. Nothing is allocated; the owner of the tree guards it.
 
 use crate::check::Broken;
 use core::ptr;
@@ -49,7 +50,7 @@ pub struct Tree<T> {
 unsafe impl<T: Send + Sync> Send for Tree<T> {}
 
 impl<T: Interval> Tree<T> {
-    /// The tree with no member, or with one that is in no other tree.
+    /// A tree with no member, or with a single member that is in no other tree.
     pub(crate) const fn new(root: *mut T) -> Self {
         Tree { root }
     }
@@ -71,7 +72,7 @@ impl<T: Interval> Tree<T> {
             let mut at = self.root;
             while !at.is_null() {
                 parent = at;
-                // Most members end before others do: a line that only is read stays with whoever has it.
+                // Mostly the member ends before others do, and a line that is only read stays shared.
                 if links(at).max < (*member).end() {
                     change(at).max = (*member).end();
                 }
@@ -102,7 +103,8 @@ impl<T: Interval> Tree<T> {
     /// # Safety
     /// It is in this tree.
     pub(crate) unsafe fn remove(&mut self, member: *mut T) {
-        // SAFETY: `member` is in this tree, whose members are alive, and `&mut self` keeps all others away from the links.
+        // SAFETY: `member` is in this tree, whose members are alive, and `&mut self` keeps all others away from the
+        // links.
         unsafe {
             loop {
                 let l = links(member);
@@ -128,7 +130,7 @@ impl<T: Interval> Tree<T> {
             }
             change(member).parent = ptr::null_mut();
             let mut at = parent;
-            // Above one where it stays as it is it does everywhere.
+            // Once a maximum stays unchanged, those above do too.
             while !at.is_null() && refresh(at) {
                 at = links(at).parent;
             }
@@ -140,7 +142,8 @@ impl<T: Interval> Tree<T> {
     /// # Safety
     /// It is in this tree, and has a parent.
     unsafe fn rotate_up(&mut self, member: *mut T) {
-        // SAFETY: `member` and its parent, which the caller has seen, are in this tree and alive; `&mut self` guards the links.
+        // SAFETY: `member` and its parent, which the caller has seen, are in this tree and alive; `&mut self` guards
+        // the links.
         unsafe {
             let parent = links(member).parent;
             let grand = links(parent).parent;
@@ -179,7 +182,8 @@ impl<T: Interval> Tree<T> {
         unsafe { find(self.root, start, end, after).as_ref() }
     }
 
-    /// As [`Tree::next_overlap`] after `member`, from where that stands: a walk through all that overlap visits each link twice.
+    /// As [`Tree::next_overlap`] after `member`, starting at its node. A walk through all overlapping members visits
+    /// each link twice.
     ///
     /// # Safety
     /// The tree has the member.
@@ -192,7 +196,7 @@ impl<T: Interval> Tree<T> {
                 if !found.is_null() {
                     return found.as_ref();
                 }
-                // Up to what stands behind: where the way up comes from the left.
+                // Up to the next member in order: the first ancestor that is reached from its left child.
                 loop {
                     let below = at;
                     at = links(at).parent;
@@ -236,7 +240,7 @@ impl<T: Interval> Tree<T> {
         (member.start(), ptr::from_ref(member).addr())
     }
 
-    /// Whether `member` is found where the order says that it stands.
+    /// Whether `member` is found at its place in the order.
     pub(crate) fn contains(&self, member: &T) -> bool {
         let mut at = self.root;
         // SAFETY: members are alive while they are in the tree.
@@ -251,8 +255,8 @@ impl<T: Interval> Tree<T> {
         false
     }
 
-    /// Checks links, order, heap order and largest ends, and calls `each` with every member; returns how many there are. In
-    /// O(n), as deep as the tree.
+    /// Checks links, order, heap order and largest ends, and calls `each` with every member; returns how many there
+    /// are. In O(n), as deep as the tree.
     pub(crate) fn check(&self, each: &mut dyn FnMut(&T) -> Result<(), Broken>) -> Result<u64, Broken> {
         let mut seen = Seen { count: 0, last: None, each };
         // SAFETY: members are alive while they are in the tree.
@@ -261,14 +265,14 @@ impl<T: Interval> Tree<T> {
     }
 }
 
-/// What a check has met so far.
+/// State of a running check.
 struct Seen<'a, T> {
     count: u64,
     last: Option<Place>,
     each: &'a mut dyn FnMut(&T) -> Result<(), Broken>,
 }
 
-/// A door for tests of the checker.
+/// Access for tests of the checker.
 #[cfg(all(test, not(any(loom, shuttle))))]
 impl<T: Interval> Tree<T> {
     /// Makes the largest end below `member` wrong.
@@ -340,8 +344,8 @@ unsafe fn refresh<T: Interval>(member: *mut T) -> bool {
     }
 }
 
-/// The first member at or below `at`, in the tree's order, that overlaps `start..end` and stands after `after`, or null. As deep as
-/// the tree: about 2 ln n calls.
+/// The first member at or below `at`, in the tree's order, that overlaps `start..end` and stands after `after`, or
+/// null. As deep as the tree: about 2 ln n calls.
 ///
 /// # Safety
 /// `at` is null or in a tree that the caller has borrowed.
@@ -369,15 +373,16 @@ unsafe fn find<T: Interval>(at: *mut T, start: u64, end: u64, after: Option<Plac
     ptr::null_mut()
 }
 
-/// Checks the members below `at` in their order; returns the largest end among them, or 0. A member whose parent is not the
-/// one above it ends the walk, so that it ends also where links lead in a circle.
+/// Checks the members below `at` in their order; returns the largest end among them, or 0. A member whose parent is not
+/// the one above it ends the walk, so that it ends also where links lead in a circle.
 ///
 /// # Safety
 /// `at` is null or in a tree that the caller has borrowed.
 unsafe fn check<T: Interval>(at: *mut T, parent: *mut T, seen: &mut Seen<'_, T>) -> Result<u64, Broken> {
     // SAFETY: `at` is null or a member of the tree that the caller has borrowed, and members are alive.
     let Some(member) = (unsafe { at.as_ref() }) else { return Ok(0) };
-    // SAFETY: `at` is a member, its links lead to members or are null, and nothing changes them while the tree is borrowed.
+    // SAFETY: `at` is a member, its links lead to members or are null, and nothing changes them while the tree is
+    // borrowed.
     unsafe {
         let (left, right, up, max) = {
             let l = links(at);
@@ -443,8 +448,8 @@ mod tests {
                 } else {
                     let end = start + len;
                     let m = Box::into_raw(Box::new(Member { links: Shared::new(Links::new(end)), start, end }));
-                    // SAFETY: the box was just made and is in no tree; it is freed after its removal, or after the last use of the
-                    // tree.
+                    // SAFETY: the box was just made and is in no tree; it is freed after its removal, or after the last
+                    // use of the tree.
                     unsafe { tree.insert(m) };
                     list.push(m);
                 }

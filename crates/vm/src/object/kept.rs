@@ -9,15 +9,15 @@ use quire_sync::epoch::Pinned;
 pub(crate) struct Kept<M: Machine>(NonNull<Object<M>>);
 
 impl<M: Machine> Kept<M> {
-    /// `None`: the object is going.
+    /// `None`: the object is dying.
     pub fn new(object: &Object<M>, pin: &Pinned<'_>) -> Option<Self> {
         object.try_ref(pin).then(|| Kept(NonNull::from(object)))
     }
     pub fn object(&self) -> &Object<M> {
-        // SAFETY: `try_ref` counted a reference that only `drop` gives up, and a counted object is not retired.
+        // SAFETY: `try_ref` counted a reference that only `drop` releases, and a counted object is not retired.
         unsafe { self.0.as_ref() }
     }
-    /// Gives the reference to whoever keeps the pointer.
+    /// Passes the reference to the keeper of the pointer.
     pub fn into_raw(self) -> *const () {
         let object = self.0.as_ptr();
         core::mem::forget(self);

@@ -1,26 +1,30 @@
-//! The list of an object's backings: interval trees, fanned out into parts where many CPUs link and unlink.
+//! The list of an object's backings: interval trees, divided into shards where many CPUs link and unlink.
 //!
-//! A backing records its part, chosen when it is first mapped; every backing that replaces it is in the same part, and is
-//! linked before the old one is unlinked. So a scan of a part that holds its lock meets the one or the other; one that let go
-//! meanwhile begins the part again where something was unlinked (mutant [`Mutant::ScanGoesOn`]).
+//! A backing records its shard, chosen when it is first mapped. Every backing that replaces it is in the same shard,
+//! and is linked before the old one is unlinked. So a scan that holds a shard's lock meets the old or the new backing.
+//! A scan that released the lock meanwhile begins the shard again where a backing was unlinked (mutant
+//! [`Mutant::ScanGoesOn`]).
 //!
 //! # Growing and shrinking
-//! The list fans out where its first part is contended (CPUs wait for it, or take turns) and there are 64 backings, and a quarter more,
-//! for each of sixteen parts ([`FAN_OUT_AT`]), or where they have taken turns there often ([`TURNS`]), however short it is: a few
-//! programs that are run again and again by all CPUs. Where CPUs still take turns in one of those parts, or empty and fill one
-//! (which writes the object's count), they and their neighbours get parts of their own ([`OWN_AT`]): those follow the CPUs that contend,
-//! not the backings.
+//! The list fans out where its first shard is contended (CPUs wait for it, or take turns) and is long: 64 backings, and
+//! a quarter more, for each of sixteen shards ([`FAN_OUT_AT`]). It also fans out, however short, where CPUs have often
+//! taken turns there ([`TURNS`]): a few programs that all CPUs run again and again. CPUs may still take turns in one of
+//! those shards, or empty and fill one, which writes the object's count. Then they and their neighbours get shards of
+//! their own ([`OWN_AT`]). Those follow the CPUs that contend, not the backings.
 //!
-//! Parts are paid for by scans, which lock each. So a scan of a list with one part takes back what turns have said for more
-//! ([`SCAN`]), and parts go where the list is short and is scanned: who unlinks looks now and then ([`Parts::is_too_wide`]), and
-//! who scans without anybody unlinking does at last ([`Parts::scanned`]); and where CPUs' own are all that keeps the object
-//! ([`references`](super::references)). Each part is closed, and its backings go back to the first, one by one, under both locks
-//! ([`Parts::shrink`]). Whoever needs the parts closed helps, and waits for nobody. A scan that has passed the first part would miss
-//! what goes there: so everything that changes its part raises a count first, and a scan that sees it change looks at everything again
-//! (mutant [`Mutant::ShrinkUnseen`]). It asks for the other parts once it is through with the first:
-//! they may open meanwhile, and one that is in the first part by then be replaced by one that is not. What is linked into a part that is closed by then goes to the first part, and counts too: the
-//! one that it replaces may have been in a part that the scan has not come to. The parts' memory stays with the object; an empty
-//! part costs a scan a lock.
+//! Scans pay for shards, because a scan locks each. So a scan of a list with one shard subtracts from the turns counted
+//! for more ([`SCAN`]). The shards are closed where the list is short and is scanned. A CPU that unlinks checks this
+//! from time to time ([`Parts::is_too_wide`]). A scan checks it after many scans without an unlinking
+//! ([`Parts::scanned`]). They are also closed where only CPUs' own shards keep the object
+//! ([`references`](super::references)).
+//!
+//! Each shard is closed, and its backings go back to the first, one by one, under both locks ([`Parts::shrink`]). A CPU
+//! that needs the shards closed helps, and waits for no other. A scan that has passed the first shard would miss
+//! backings that move there. So each change of shard raises a count first, and a scan that sees it change starts over
+//! (mutant [`Mutant::ShrinkUnseen`]). A scan lists the other shards only after it is through with the first. They may
+//! open meanwhile, and a backing of the first shard may be replaced by one in another. A backing whose shard is closed
+//! when it is linked goes to the first shard and raises the count too, because the backing that it replaces may be in a
+//! shard that the scan has not reached. The shards' memory stays with the object; an empty shard costs a scan one lock.
 
 use crate::check::{Broken, Due, Level};
 use crate::machine::Machine;
@@ -36,36 +40,36 @@ use quire_sync::atomic::{
 };
 use quire_sync::{CachePadded, Rank, SpinLock};
 
-/// Parts beyond the first, where there are any.
+/// Shards beyond the first, where there are any.
 #[cfg(not(any(loom, shuttle)))]
 const MORE: usize = 15;
 #[cfg(any(loom, shuttle))]
 const MORE: usize = 1;
-/// CPUs whose own parts are made together.
+/// CPUs whose own shards are made together.
 const GROUP: usize = if cfg!(any(loom, shuttle)) { 2 } else { 16 };
-/// Groups of them; CPUs beyond share.
+/// Groups of them; further CPUs share.
 const GROUPS: usize = if cfg!(any(loom, shuttle)) { 1 } else { 16 };
-/// How often CPUs have taken turns in a part before its CPUs get parts of their own: so often that what a part costs each scan
-/// from then on is paid for.
+/// How often CPUs take turns in a shard before they get shards of their own. The turns that this saves pay for the cost
+/// to later scans.
 const OWN_AT: u16 = if cfg!(any(test, loom, shuttle)) { 2 } else { 32 };
-/// So few backings in all, and the parts go: of those that all CPUs have, at most one for 64.
+/// With so few backings in all, the shards close: at most one for 64 backings, of those that all CPUs share.
 #[cfg(not(any(test, loom, shuttle)))]
 const SHRINK_BELOW: u32 = 64 * (MORE as u32 + 1);
 #[cfg(any(test, loom, shuttle))]
 const SHRINK_BELOW: u32 = 6;
-/// Backings in the first part before it may fan out: a quarter more, so that it does not go back and forth.
+/// Backings in the first shard before it may fan out: a quarter more, so that the list does not alternate.
 const FAN_OUT_AT: u32 = SHRINK_BELOW / 4 * 5 + SHRINK_BELOW % 4;
-/// Turns that CPUs have taken in the first part before a short list fans out: so many lines have gone to and fro.
+/// Turns that CPUs take in the first shard before a short list fans out. At each turn a cache line moves.
 const TURNS: u16 = if cfg!(any(loom, shuttle)) { u16::MAX } else { 64 };
-/// Turns that a scan weighs as much as: it locks each part that there would be.
+/// Turns that one scan outweighs, because it would lock each shard.
 const SCAN: u16 = 16;
-/// Scans of parts of a short list, with nobody unlinking, before they close.
+/// Scans of a short list without an unlinking before its shards close.
 const SCANS: u32 = 64;
-/// How many backings leave a part between two looks at how many there are in all, for each sixteen parts that there are: a look reads a
-/// line of each part, so there are so few that mapping and unmapping share next to nothing. Until the next one, a short list is
-/// scanned part by part, most of them empty.
+/// How many backings leave a shard between two checks of the list's length, for each sixteen shards. A check reads a
+/// line of each shard. It is rare enough that mapping and unmapping share next to nothing. Until the next check, scans
+/// of a short list visit many empty shards.
 const LOOK_EVERY: u64 = if SHRINK_BELOW > 16 { 256 } else { 1 };
-/// Scans between two such looks that are worth closing the parts for.
+/// Scans between two such checks that justify closing the shards.
 const LOOK_SCANS: u32 = match () {
     _ if cfg!(any(loom, shuttle)) => 0,
     _ if cfg!(test) => 1,
@@ -73,12 +77,13 @@ const LOOK_SCANS: u32 = match () {
 };
 /// No CPU.
 const NOBODY: u16 = u16::MAX;
-/// Backings that a scan visits before it lets go of a part, so that others get in.
+/// Backings that a scan visits before it releases a shard's lock, so that other CPUs get it.
 #[cfg(not(any(loom, shuttle)))]
 const VISITS: u32 = 16;
 #[cfg(any(loom, shuttle))]
 const VISITS: u32 = 2;
-/// Times that a scan begins a part again because something was unlinked meanwhile, before it holds the part to the end.
+/// Times that a scan begins a shard again because a backing was unlinked meanwhile. After that it keeps the lock to the
+/// end.
 const RESTARTS: u32 = 4;
 
 struct Listed<M: Machine> {
@@ -87,16 +92,16 @@ struct Listed<M: Machine> {
     due: Due,
 }
 
-/// One part of the list.
+/// One shard of the list.
 pub struct Part<M: Machine> {
     list: SpinLock<Listed<M>>,
     /// Backings in the tree. Written under the lock.
     count: AtomicU32,
-    /// Rises with every unlinking, under the lock: a scan that let go may have missed a replacement that stands before its
-    /// place.
+    /// Rises with every unlinking, under the lock. A scan that released the lock may have missed a replacement before
+    /// its position.
     unlinked: AtomicU64,
-    /// How often somebody met the lock held, or linked after another CPU had: a line that goes to and fro costs as much as a
-    /// lock that is met held. It may wrap round.
+    /// How often a CPU found the lock held, or linked after another CPU. A line that moves between CPUs costs as much
+    /// as a held lock. It may wrap round.
     contended: AtomicU16,
     /// The CPU that linked last. Written under the lock.
     last: AtomicU16,
@@ -105,26 +110,27 @@ pub struct Part<M: Machine> {
 #[cfg(test)]
 quire_sync::assert_layout!(Part<crate::testing::TestMachine> { size: 48, align: 8 });
 
-/// Parts 1 and up.
+/// Shards 1 and up.
 pub struct MoreParts<M: Machine> {
     parts: [CachePadded<Part<M>>; MORE],
-    /// Which time it is that the parts are open, times [`STATES`], and [`OPEN`], [`CLOSING`] or [`CLOSED`]. They are not closed while
-    /// somebody has the lock of a part that was open when the lock was taken.
+    /// How often the shards were opened, times [`STATES`], plus [`OPEN`], [`CLOSING`] or [`CLOSED`]. Closing waits for
+    /// each CPU that locked a shard while it was open.
     state: AtomicU32,
-    /// Rises before a backing goes to the first part that would have been in another, or was.
+    /// Rises before a backing goes to the first shard that was in another, or would have been.
     moved: AtomicU64,
-    /// Scans since somebody looked whether the list is too short for its parts. Apart from what everybody reads who links.
+    /// Scans since the last check whether the list is too short for its shards. On a line of its own, apart from the
+    /// fields that each linking reads.
     scans: CachePadded<AtomicU32>,
-    /// Parts of CPUs' own, behind those. Null until one of the group's CPUs contends. Set once.
+    /// CPUs' own shards, after those. Null until one of the group's CPUs contends. Set once.
     own: [AtomicPtr<OwnParts<M>>; GROUPS],
 }
 
-/// Parts of some neighbouring CPUs' own.
+/// Own shards of a group of neighbouring CPUs.
 pub struct OwnParts<M: Machine>([CachePadded<OwnPart<M>>; GROUP]);
 
 struct OwnPart<M: Machine> {
     part: Part<M>,
-    /// It has a reference to the object. Guarded by the part's lock.
+    /// It has a reference to the object. Guarded by the shard's lock.
     counts: AtomicBool,
 }
 
@@ -133,7 +139,7 @@ impl<M: Machine> MoreParts<M> {
         self.state.load(Ordering::Acquire) % STATES == state
     }
 
-    /// Part `i` of the whole list, which is not the first; `None`: no CPU has had that yet.
+    /// Shard `i` of the whole list, not the first; `None` where it is not made yet.
     fn part(&self, i: u16) -> Option<&Part<M>> {
         let i = i as usize - 1;
         match i.checked_sub(MORE) {
@@ -142,37 +148,37 @@ impl<M: Machine> MoreParts<M> {
         }
     }
 
-    /// As [`part`](Self::part), where that is a CPU's own.
+    /// As [`part`](Self::part), for a CPU's own shard.
     fn own_part(&self, i: u16) -> Option<&OwnPart<M>> {
         let cpu = (i as usize).checked_sub(1 + MORE)?;
         self.group(cpu).map(|own| &own.0[cpu % GROUP].0)
     }
 
-    /// The own parts that `cpu`, which is below [`OWN`], has with its neighbours.
+    /// The own shards of `cpu` and its neighbours; `cpu` is below [`OWN`].
     fn group(&self, cpu: usize) -> Option<&OwnParts<M>> {
-        // SAFETY: a slot is set once, and own parts are freed with the object, which the caller keeps.
+        // SAFETY: a slot is set once, and own shards are freed with the object, which the caller keeps.
         unsafe { self.own[cpu / GROUP].load(Ordering::Acquire).as_ref() }
     }
 
-    /// All CPUs' own parts that there are.
+    /// All existing own shards of CPUs.
     fn all_own(&self) -> impl Iterator<Item = &OwnPart<M>> {
         (0..GROUPS).filter_map(|n| self.group(n * GROUP)).flat_map(|own| own.0.iter().map(|p| &p.0))
     }
 
-    /// All parts that there are.
+    /// All existing shards after the first.
     fn iter(&self) -> impl Iterator<Item = &Part<M>> {
         let own = || self.all_own().filter(|_| !mutant(Mutant::OwnPartsUnscanned)).map(|own| &own.part);
         self.parts.iter().map(|p| &p.0).chain(own())
     }
 
-    /// Makes own parts for `cpu` and its neighbours.
-    // Kept out of its caller's stack frame: the parts are built on the stack.
+    /// Makes own shards for `cpu` and its neighbours.
+    // Kept out of its caller's stack frame, because the shards are built on the stack.
     #[cold]
     #[inline(never)]
     fn make_own(&self, vm: &Objects<M>, cpu: usize) {
         let part = |_| OwnPart { part: Part::new(ptr::null_mut()), counts: AtomicBool::new(false) };
         let parts = OwnParts(core::array::from_fn(|n| CachePadded(part(n))));
-        // No memory: they go on sharing.
+        // Without memory they continue to share.
         if let Ok(fresh) = vm.object_memory().own_parts.alloc(vm, parts)
             && self.own[cpu / GROUP]
                 .compare_exchange(ptr::null_mut(), fresh.as_ptr(), Ordering::AcqRel, Ordering::Acquire)
@@ -184,21 +190,21 @@ impl<M: Machine> MoreParts<M> {
     }
 }
 
-/// CPUs that can have a part of their own.
+/// CPUs that can have a shard of their own.
 const OWN: usize = GROUP * GROUPS;
 
-/// New backings go to all parts but the first.
+/// New backings go to all shards but the first.
 const OPEN: u32 = 0;
-/// They go to the first; what is elsewhere is on its way there.
+/// New backings go to the first; those elsewhere are being moved there.
 const CLOSING: u32 = 1;
-/// There is nothing elsewhere.
+/// All backings are in the first.
 const CLOSED: u32 = 2;
 const STATES: u32 = 4;
 
 /// The whole list.
 pub(crate) struct Parts<M: Machine> {
     first: Part<M>,
-    /// Null until the first part is contended and full for the first time. Set once.
+    /// Null until the first shard is contended and full for the first time. Set once.
     more: AtomicPtr<MoreParts<M>>,
 }
 
@@ -225,7 +231,7 @@ impl<M: Machine> Part<M> {
 }
 
 impl<M: Machine> Part<M> {
-    /// One backing was linked or unlinked, and the lock is about to be given up.
+    /// Counts one linking or unlinking, just before the lock is released.
     #[inline]
     fn release(&self, vm: &Objects<M>, list: &mut Listed<M>) {
         list.due.note(1);
@@ -236,7 +242,7 @@ impl<M: Machine> Part<M> {
         }
     }
 
-    /// As [`Parts::search`], of this part.
+    /// As [`Parts::search`], of this shard.
     fn search<T>(&self, start: u64, end: u64, visit: &mut impl FnMut(&Backing<M>) -> ControlFlow<T>) -> Option<T> {
         let mut restarts = 0;
         'part: loop {
@@ -260,7 +266,7 @@ impl<M: Machine> Part<M> {
                     if visits == VISITS && restarts < RESTARTS {
                         break;
                     }
-                    // SAFETY: `b` was found in this tree, and its lock was not let go of since.
+                    // SAFETY: `b` was found in this tree, and its lock was not released since.
                     next = unsafe { list.tree.next_overlap_from(b, start, end) };
                 }
                 if visits < VISITS || restarts >= RESTARTS {
@@ -278,13 +284,13 @@ impl<M: Machine> Part<M> {
 }
 
 impl<M: Machine> Parts<M> {
-    /// Empty, or holding `only`, whose links say that it is alone.
+    /// A list that is empty, or holds `only`, whose links say that it is alone.
     pub fn new(only: *mut Backing<M>) -> Self {
         Parts { first: Part::new(only), more: AtomicPtr::new(ptr::null_mut()) }
     }
 
     fn more(&self) -> Option<&MoreParts<M>> {
-        // SAFETY: the word is set once, and the parts are freed with the object, which the caller keeps.
+        // SAFETY: the word is set once, and the shards are freed with the object, which the caller keeps.
         unsafe { self.more.load(Ordering::Acquire).as_ref() }
     }
 
@@ -299,7 +305,7 @@ impl<M: Machine> Parts<M> {
         }
     }
 
-    /// The parts that may hold something; the first one first, and which others there are is seen after that.
+    /// The shards that may hold backings. The first comes first; the others are listed only after it.
     fn iter(&self) -> impl Iterator<Item = &Part<M>> {
         let others = || self.more().filter(|m| !m.is(CLOSED));
         core::iter::once(&self.first).chain(core::iter::once_with(others).flatten().flat_map(MoreParts::iter))
@@ -313,31 +319,31 @@ impl<M: Machine> Parts<M> {
         self.more().is_some_and(|m| m.is(OPEN))
     }
 
-    /// How often a backing has changed its part.
+    /// How often a backing has changed its shard.
     fn moved(&self) -> u64 {
         self.more().map_or(0, |m| m.moved.load(Ordering::Acquire))
     }
 
-    /// The part that `b`, which is linked, is in, locked.
+    /// The shard of the linked backing `b`, locked.
     fn lock_part_of(&self, b: &Backing<M>) -> (&Part<M>, quire_sync::SpinGuard<'_, Listed<M>>) {
         loop {
             let n = b.part();
             let part = self.part(n);
             let list = part.lock();
-            // It may have gone to the first part while the lock was waited for.
+            // It may have moved to the first shard while this CPU waited for the lock.
             if b.part() == n {
                 return (part, list);
             }
         }
     }
 
-    /// Whether there is one backing in all, now.
+    /// Whether there is exactly one backing now.
     #[inline(always)]
     pub fn is_single(&self) -> bool {
         self.first.count.load(Ordering::Acquire) == 1 && self.more.load(Ordering::Acquire).is_null()
     }
 
-    /// The part for a new backing: by CPU, once the list has fanned out, which it does where it is long and contended.
+    /// The shard for a new backing: by CPU, once the list has fanned out. Fans it out where it is long and contended.
     pub fn choose(&self, vm: &Objects<M>) -> u16 {
         if !self.is_open() {
             let turns = self.first.contended.load(Ordering::Relaxed);
@@ -346,7 +352,7 @@ impl<M: Machine> Parts<M> {
             }
         }
         let Some(more) = self.more().filter(|m| m.is(OPEN)) else { return 0 };
-        // Not the first, beside which stands what everybody reads.
+        // Not the first, because its line also has fields that all CPUs read.
         let cpu = quire_sync::current_cpu();
         let (own, shared) = (cpu % OWN, cpu % MORE);
         if more.group(own).is_none() && more.parts[shared].0.contended.load(Ordering::Relaxed) >= OWN_AT {
@@ -355,7 +361,7 @@ impl<M: Machine> Parts<M> {
         (1 + if more.group(own).is_some() { MORE + own } else { shared }) as u16
     }
 
-    // Kept out of its caller's stack frame: the parts are built on the stack.
+    // Kept out of its caller's stack frame, because the shards are built on the stack.
     #[cold]
     #[inline(never)]
     fn fan_out(&self, vm: &Objects<M>) {
@@ -374,7 +380,7 @@ impl<M: Machine> Parts<M> {
             scans: CachePadded(AtomicU32::new(0)),
             own: core::array::from_fn(|_| AtomicPtr::new(ptr::null_mut())),
         };
-        // No memory: the list stays as it is, which is slower and right.
+        // Without memory the list stays as it is, which is slower but correct.
         if let Ok(fresh) = vm.object_memory().parts.alloc(vm, parts)
             && self.more.compare_exchange(ptr::null_mut(), fresh.as_ptr(), Ordering::AcqRel, Ordering::Acquire).is_err()
         {
@@ -383,14 +389,15 @@ impl<M: Machine> Parts<M> {
         }
     }
 
-    /// Links `b` into its part, or into the first where that is closed by now. `refs`: the object's, one of which is the part's from
-    /// now on where it did not have one. The caller keeps the object.
+    /// Links `b` into its shard, or into the first where that is closed by now. `refs`: the object's references; a
+    /// shard that had none gets one. The caller keeps the object.
     pub fn insert(&self, vm: &Objects<M>, b: NonNull<Backing<M>>, refs: &References) {
         // SAFETY: the caller made the backing and has linked it nowhere, so no other thread retires it.
         let backing = unsafe { b.as_ref() };
         let mut part = self.part(backing.part());
         let mut list = part.lock();
-        // Who makes a part and then finds the parts open, and who closes them and then looks which there are: one sees the other.
+        // A CPU makes a shard, then reads that the shards are open. A closing CPU closes them, then reads which exist.
+        // One sees the other.
         if !mutant(Mutant::NoFenceAfterOwn) {
             fence_after_rmw();
         }
@@ -402,7 +409,8 @@ impl<M: Machine> Parts<M> {
             backing.set_part(0);
             part = &self.first;
             list = part.lock();
-            // In the same hold as the linking: a scan that reads the count after this finds the backing here.
+            // Under the same hold of the lock as the linking: a scan that reads the count after this finds the backing
+            // here.
             more.moved.fetch_add(1, Ordering::AcqRel);
         }
         // SAFETY: the backing is in no tree, and it is unlinked before it is retired.
@@ -426,7 +434,7 @@ impl<M: Machine> Parts<M> {
             None if n == 0 => {
                 refs.add();
                 if backing.part() != 0 {
-                    // The count is a line of everybody's, too.
+                    // The count is on a shared line, too.
                     part.contended.fetch_add(1, Ordering::Relaxed);
                 }
             }
@@ -435,8 +443,8 @@ impl<M: Machine> Parts<M> {
         part.release(vm, &mut list);
     }
 
-    /// Unlinks `b`; true where its part is empty now, and its reference to the object the caller's to give up. Nothing of the part is
-    /// used once its lock is let go: where it is a CPU's own, the object may go with the next one that is given up.
+    /// Unlinks `b`. True where its shard is empty now; the caller then drops the shard's reference to the object. The
+    /// shard is not used after its lock is released, because an own shard does not keep the object.
     ///
     /// # Safety
     /// It is linked here.
@@ -456,7 +464,8 @@ impl<M: Machine> Parts<M> {
         emptied
     }
 
-    /// Whether the list is too short for its parts, seen how often it is scanned; `b`, which is linked, is about to leave it.
+    /// Whether the list is too short for its shards, given how often it is scanned. The linked backing `b` is about to
+    /// leave it.
     #[inline]
     pub fn is_too_wide(&self, b: &Backing<M>) -> bool {
         let unlinked = self.part(b.part()).unlinked.load(Ordering::Relaxed) + 1;
@@ -470,16 +479,16 @@ impl<M: Machine> Parts<M> {
         if scans != 0 {
             more.scans.0.store(0, Ordering::Relaxed);
         }
-        // Scans first: to see how long the list is takes a line of each part.
+        // Scans first, because counting the list reads a line of each shard.
         scans >= LOOK_SCANS && self.is_short()
     }
 
-    /// Whether there are fewer backings than parts are worth.
+    /// Whether there are too few backings for the shards.
     fn is_short(&self) -> bool {
         self.iter().map(|p| p.count.load(Ordering::Relaxed)).sum::<u32>() <= SHRINK_BELOW
     }
 
-    /// Notes a scan; whether the list is too short for its parts, seen how often that has happened.
+    /// Counts a scan. Returns whether the list is too short for its shards, given the number of scans.
     pub fn scanned(&self) -> bool {
         match self.more().filter(|m| !m.is(CLOSED)) {
             None => {
@@ -497,8 +506,8 @@ impl<M: Machine> Parts<M> {
         }
     }
 
-    /// Takes all backings back into the first part, or helps whoever is at it. `refs`: the object's references, of which each part
-    /// has its one. The caller keeps the object.
+    /// Moves all backings into the first shard, or helps a CPU that does. `refs`: the object's references, of which
+    /// each shard has one. The caller keeps the object.
     #[cold]
     pub fn shrink(&self, refs: &References) {
         let Some(more) = self.more() else { return };
@@ -519,14 +528,15 @@ impl<M: Machine> Parts<M> {
             fence_full();
         }
         for part in more.parts.iter().map(|p| &p.0) {
-            // A few at a time, so that others get in. Nothing is linked into the part from here on.
+            // A few at a time, so that other CPUs get the lock. Nothing is linked into the shard from here on.
             while self.bring_home(part, more, closing, refs, false) {}
             part.contended.store(0, Ordering::Relaxed);
         }
         for own in more.all_own() {
             while self.bring_home(&own.part, more, closing, refs, true) {}
             let _held = own.part.lock();
-            // Another one may be through with all of this, and the parts open again: then it counts for what was linked since.
+            // Another CPU may have finished closing, and the shards may be open again. Then it counts for newly linked
+            // backings.
             if (more.state.load(Ordering::Acquire) == closing || mutant(Mutant::StaleClose))
                 && own.counts.load(Ordering::Relaxed)
             {
@@ -539,10 +549,10 @@ impl<M: Machine> Parts<M> {
         let _ours = more.state.compare_exchange(closing, closed, Ordering::AcqRel, Ordering::Acquire);
     }
 
-    /// Moves some backings of `from` into the first part, while `more` is `closing`; whether there may be more. `own`: it counts
-    /// until it is closed.
+    /// Moves some backings of `from` into the first shard, while `more` is `closing`. Returns whether there may be
+    /// more. `own`: `from` counts until it is closed.
     fn bring_home(&self, from: &Part<M>, more: &MoreParts<M>, closing: u32, refs: &References, own: bool) -> bool {
-        // The first part before the others.
+        // Lock order: the first shard before the others.
         let mut home = self.first.lock();
         let mut list = from.list.lock_nested();
         if more.state.load(Ordering::Acquire) != closing {
@@ -551,7 +561,7 @@ impl<M: Machine> Parts<M> {
         for _ in 0..VISITS {
             let Some(b) = list.tree.next_overlap(0, u64::MAX, None).map(NonNull::from) else { return false };
             if !mutant(Mutant::ShrinkUnseen) {
-                // Before it is gone from where a scan has not been yet.
+                // Before the backing leaves a shard that a scan has not reached.
                 more.moved.fetch_add(1, Ordering::AcqRel);
             }
             // SAFETY: in this tree, hence alive; and in no tree when it goes into the other. Both locks are held.
@@ -567,7 +577,7 @@ impl<M: Machine> Parts<M> {
             }
             from.count.store(there - 1, Ordering::Release);
             if there == 1 && !own {
-                // Not the last one: the first part's is there.
+                // Not the last reference, because the first shard has one.
                 refs.subtract();
             }
             home.due.note(1);
@@ -578,14 +588,14 @@ impl<M: Machine> Parts<M> {
 
     /// How often a backing was unlinked.
     pub fn unlinked(&self) -> u64 {
-        // Of closed parts too: the sum never falls.
+        // Closed shards included, so that the sum never falls.
         let more = self.more().into_iter().flat_map(MoreParts::iter);
         core::iter::once(&self.first).chain(more).map(|p| p.unlinked.load(Ordering::Acquire)).fold(0, u64::wrapping_add)
     }
 
-    /// Calls `visit` with every backing that shows a page of `start..end`, under the lock of its part: each at least once,
-    /// and whatever replaces one meanwhile too. Lets go of a part now and then.
-    /// `refs`: as in [`shrink`](Self::shrink). The caller keeps the object.
+    /// Calls `visit` with every backing that shows a page of `start..end`, under the lock of its shard. Each is visited
+    /// at least once, and so is each replacement. Releases a shard's lock from time to time. `refs`: as in
+    /// [`shrink`](Self::shrink). The caller keeps the object.
     pub fn scan(&self, start: u64, end: u64, refs: &References, mut visit: impl FnMut(&Backing<M>)) {
         let _all = self.search(start, end, refs, |b| {
             visit(b);
@@ -593,7 +603,7 @@ impl<M: Machine> Parts<M> {
         });
     }
 
-    /// As [`scan`](Self::scan), up to the first backing at which `visit` breaks; what it breaks with.
+    /// As [`scan`](Self::scan), up to the first backing at which `visit` breaks; returns the value of the break.
     pub fn search<T>(
         &self,
         start: u64,
@@ -607,15 +617,16 @@ impl<M: Machine> Parts<M> {
             if found.is_some() || self.moved() == moved {
                 return found;
             }
-            // Else what is linked while somebody is slow to close the parts would be seen to move again and again.
+            // Else, while a CPU is slow to close the shards, each new linking would raise the count and restart this
+            // scan.
             if self.more().is_some_and(|m| m.is(CLOSING)) {
                 self.shrink(refs);
             }
         }
     }
 
-    /// As [`search`](Self::search) for one page, only among those that stand behind `b` in its part, and with no promise to
-    /// meet them all. `b` is linked.
+    /// As [`search`](Self::search) for one page, but only among the backings behind `b` in its shard. It may miss some
+    /// of them. `b` is linked.
     pub fn search_after<T>(
         &self,
         b: &Backing<M>,
@@ -623,7 +634,7 @@ impl<M: Machine> Parts<M> {
         mut visit: impl FnMut(&Backing<M>) -> ControlFlow<T>,
     ) -> Option<T> {
         let part = self.part(b.part());
-        // Where it changes its part meanwhile, its place says nothing; see the promise.
+        // If it moves to another shard meanwhile, its place means nothing, and backings are missed.
         let mut after = Tree::place(b);
         loop {
             let list = part.lock();
@@ -634,14 +645,14 @@ impl<M: Machine> Parts<M> {
                 if let ControlFlow::Break(found) = visit(b) {
                     return Some(found);
                 }
-                // SAFETY: `b` was found in this tree, and its lock was not let go of since.
+                // SAFETY: `b` was found in this tree, and its lock was not released since.
                 next = unsafe { list.tree.next_overlap_from(b, key, key + 1) };
             }
         }
     }
 
-    /// The end of the run of pages from `key` that some backing shows, or a page beyond `end`; `key` itself where none does.
-    /// Work for the backings that begin below `end`.
+    /// The end of the run of pages from `key` that backings show, or a page beyond `end`; `key` itself where none does.
+    /// The work grows with the backings that begin below `end`.
     ///
     /// # Requires
     /// A private object's list.
@@ -663,27 +674,26 @@ impl<M: Machine> Parts<M> {
         self.only_part().lock().tree.next_start(key)
     }
 
-    /// All of a private object's list: it begins with one backing in the first part, and every other one replaces or replicates
-    /// one that is there. Where parts could come and go, to look at one after the other would miss what moves between them.
+    /// The only shard of a private object's list. It begins with one backing in the first shard, and every other one
+    /// replaces or replicates one there. With more shards, a search of one after the other could miss moving backings.
     fn only_part(&self) -> &Part<M> {
         debug_assert!(self.more().is_none(), "a private object's list has fanned out");
         &self.first
     }
 
-    /// Whether `b` is linked in the part that it names.
+    /// Whether `b` is linked in the shard that it names.
     pub fn lists(&self, b: &Backing<M>) -> bool {
         self.lock_part_of(b).1.tree.contains(b)
     }
 
-    /// Checks every part of the list of `object`, whose parts these are; returns the number of backings and of parts that are
-    /// not empty.
+    /// Checks every shard of the list of `object`; returns the number of backings and of shards that are not empty.
     pub fn check(&self, object: &Object<M>) -> Result<(u64, u32), Broken> {
         let (mut backings, mut parts) = (0, 0);
         for part in self.iter() {
             let list = part.lock();
             let n = part.check(&list, &mut |b| {
                 let shown = b.object().is_some_and(|o| ptr::eq(o, object));
-                // A private object has its first backing on its list before that shows it.
+                // A private object lists its first backing before that backing names the object.
                 let touched = object.is_private() && b.object().is_none();
                 let here = ptr::eq(self.part(b.part()), part);
                 if (shown || touched) && here { Ok(()) } else { Err(Broken::Stranger(b.range().start)) }
@@ -700,13 +710,13 @@ impl<M: Machine> Parts<M> {
         Ok((backings, parts))
     }
 
-    /// CPUs' own parts that count; none where the parts are closed.
+    /// CPUs' own shards that count; none where the shards are closed.
     pub fn counting(&self) -> u32 {
         let open = self.more().filter(|m| !m.is(CLOSED));
         open.into_iter().flat_map(MoreParts::all_own).filter(|own| own.counts.load(Ordering::Relaxed)).count() as u32
     }
 
-    /// Frees the further parts.
+    /// Frees the shards beyond the first.
     pub fn free(&self, vm: &Objects<M>) {
         if let Some(more) = NonNull::new(self.more.load(Ordering::Acquire)) {
             debug_assert!(self.iter().all(|p| p.list.lock().tree.is_empty()), "an object goes while backings show it");
@@ -720,29 +730,29 @@ impl<M: Machine> Parts<M> {
     }
 }
 
-/// Doors for tests and models.
+/// Access for tests and models.
 #[cfg(test)]
 impl<M: Machine> Parts<M> {
-    /// Fans out, or opens the parts again.
+    /// Fans out, or opens the shards again.
     pub fn widen(&self, vm: &Objects<M>) {
         self.fan_out(vm);
     }
-    /// Whether CPUs have parts of their own.
+    /// Whether CPUs have shards of their own.
     pub fn has_own(&self) -> bool {
         self.more().is_some_and(|m| m.group(0).is_some())
     }
-    /// Whether there is more than one part, for scans. Models of one checker do not ask.
+    /// Whether there is more than one shard, for scans. Models of one checker do not use it.
     #[cfg_attr(loom, allow(dead_code))]
     pub fn is_wide(&self) -> bool {
         self.iter().count() > 1
     }
 }
 
-/// Doors for tests of the checker.
+/// Access for tests of the checker.
 #[cfg(all(test, not(any(loom, shuttle))))]
 impl<M: Machine> Parts<M> {
     pub fn corrupt_max(&self, b: NonNull<Backing<M>>) {
-        // SAFETY: the tests pass backings that are linked into the first part.
+        // SAFETY: the tests pass backings that are linked into the first shard.
         unsafe { self.first.list.lock().tree.corrupt_max(b.as_ptr()) };
     }
     pub fn corrupt_count(&self) {

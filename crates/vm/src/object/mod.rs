@@ -1,20 +1,24 @@
-//! Objects: things that have pages.
+//! Objects: files and memory that have pages.
 //!
 //! # What keeps an object
-//! Its handles ([`ObjectRef`], counted, for files and shared memory) and its backings. Backings are not counted: each *part*
-//! of their list counts once while it is not empty (a CPU's own part until it is closed), so that linking and unlinking write the object's count only at the ends
-//! ([`References`]).
-//! Faults never touch it. Whoever takes the count to zero tears the object down; from zero it never rises.
+//! Its handles ([`ObjectRef`], counted, for files and shared memory) and its backings. Backings are not counted one by
+//! one: each *shard* of their list counts once while it is not empty. A CPU's own shard counts until it is closed. So
+//! linking and unlinking write the object's count only when a shard fills or empties ([`References`]). Faults never
+//! write it. The thread that lowers the count to zero tears the object down; from zero it never rises.
 //!
 //! # Fields and what guards them
-//! `index`: itself. `size`: written by who serialises size changes (the file), read under C2's rule by faults that find no page of
-//! the file. `refs`,
-//! `flags`: atomic. A part's tree: its lock. Everything else is fixed.
+//! - `index`: guards itself.
+//! - `size`: written by the owner of size changes (the file), and read under C2's rule by faults that find no page of
+//!   the file.
+//! - `refs`, `flags`: atomic.
+//! - A shard's tree: its lock.
+//! - Everything else is fixed.
 //!
 //! # What lives here
-//! The object with its page [`index`], the list of its mappings (`mapping_list`), the [`backing`]s that form chains, and the life
-//! of its pages (`page_lifecycle`, `removal`). [`Objects`] is the storey of the system that has them all. The room knows
-//! frames, queues and slots of swap. It knows no map, no fault and no reverse mapping: what needs those is `content`.
+//! The object with its page [`index`], the list of its mappings (`mapping_list`), the [`backing`]s that form chains,
+//! and the life of its pages (`page_lifecycle`, `removal`). [`Objects`] is the storey of the system that has them all.
+//! This folder uses frames, queues and slots of swap. It knows no map, no fault and no reverse mapping; code that needs
+//! those is in `content`.
 
 pub mod backing;
 pub(crate) mod batch;
@@ -66,7 +70,7 @@ pub struct ObjectMemory<M: Machine> {
     pub(crate) parts: Slab<MoreParts<M>>,
     pub(crate) own_parts: Slab<OwnParts<M>>,
     nodes: Slab<Node<&'static Objects<M>>>,
-    /// The last id given to an object that was asked for one.
+    /// The last id that was given to an object.
     last_id: AtomicU64,
 }
 
@@ -96,25 +100,25 @@ unsafe impl<M: Machine> Nodes for &'static Objects<M> {
         Ok(self.object_memory().nodes.cache().alloc(self)?.cast())
     }
     unsafe fn release(self, node: NonNull<Node<Self>>) {
-        // SAFETY: by the trait's contract; the index has dropped what was in it.
+        // SAFETY: by the trait's contract; the index has dropped the node's content.
         unsafe { self.object_memory().nodes.cache().free(self, node.cast()) }
     }
     unsafe fn retire(self, node: *mut Retired, free: unsafe fn(*mut Retired)) {
-        // SAFETY: no new reader can reach `node`, and it is retired once: the contract of `Nodes::retire`. Readers of the index pin
-        // this epoch.
+        // SAFETY: no new reader can reach `node`, and it is retired once: the contract of `Nodes::retire`. Readers of
+        // the index pin this epoch.
         unsafe { self.epoch().retire(node, free) }
     }
 }
 
-/// The object is being torn down: what is inserted from now on is taken back by who inserts it.
+/// The object is being torn down. A thread that inserts a page from now on removes it again.
 const DEAD: u32 = 1;
-/// Anonymous and reached through backings only.
+/// Anonymous memory, reachable through backings only.
 const PRIVATE: u32 = 2;
 /// Physical addresses: no page, no pager.
 const DEVICE: u32 = 4;
-/// Private mappings may show holes of it as the frame of zeroes.
+/// Private mappings may map the frame of zeroes for its holes.
 pub(crate) const HOLES_SHOWN: u32 = 8;
-/// Its pager has pages that are not there. Said here, since a fault may ask when the pager is gone.
+/// Its pager has pages that are not resident. Kept here, because a fault may read it when the pager is gone.
 const ELSEWHERE: u32 = 16;
 /// Its pager counts the mappings that may store into it.
 const STORES_COUNTED: u32 = 32;
@@ -131,18 +135,19 @@ pub struct Object<M: Machine> {
     write_errors: WriteErrors,
     vm: &'static Objects<M>,
     pager: Option<NonNull<dyn Pager>>,
-    // First cache line to here: what faults read; written where the index grows and at the ends only.
+    // First cache line to here: the fields that faults read. Written where the index grows and at the object's start
+    // and end.
     parts: Parts<M>,
-    /// Handles, and parts that have something; see [`References`].
+    /// Handles, and shards that are not empty; see [`References`].
     refs: References,
-    // Second one: what is written by who maps, forks and exits.
-    /// What a device shows.
+    // Second cache line: the fields that mmap, fork and exit write.
+    /// The frames of a device.
     device: Option<Device>,
-    /// Bytes. Private memory has no end: `u64::MAX`. Here, since appending writes it.
+    /// Bytes. Private memory has no end: `u64::MAX`. On this line, because appending writes it.
     pub(crate) size: AtomicU64,
-    /// What its pages are charged to. Fixed.
+    /// The quota that its pages are charged to. Fixed.
     quota: Option<&'static Quota>,
-    /// Where the reaper finds it.
+    /// Its place on a reaper's list.
     reaping: reap_list::Place<M>,
 }
 
@@ -152,9 +157,11 @@ quire_sync::assert_layout!(Object<crate::testing::TestMachine> {
     retired: 0, index: 16, id: 24, flags: 32, write_errors: 36, vm: 40, pager: 48, parts: 64, refs: 120, size: 144, quota: 152,
 });
 
-// SAFETY: the pager is `Send + Sync` and outlives the object (`Pager::released`); the rest is made of atomics and locks.
+// SAFETY: the pager is `Send + Sync` and outlives the object (`Pager::released`); the rest is made of atomics and
+// locks.
 unsafe impl<M: Machine> Send for Object<M> {}
-// SAFETY: shared references change atomics, and lists under their locks; the pager is `Sync`, and all other fields are fixed.
+// SAFETY: shared references change atomics, and lists under their locks; the pager is `Sync`, and all other fields are
+// fixed.
 unsafe impl<M: Machine> Sync for Object<M> {}
 
 impl<M: Machine> Object<M> {
@@ -176,8 +183,8 @@ impl<M: Machine> Object<M> {
         }
     }
 
-    /// An object of private memory, shown by `only`, which is in no list yet and whose links are untouched: two CPUs may
-    /// make one for the same backing at once, and one of them discards its own.
+    /// An object of private memory, shown by `only`, which is in no list yet and whose links are untouched. Two CPUs
+    /// may make one for the same backing at once; one of them discards its own.
     pub(crate) fn private(
         vm: &'static Objects<M>,
         only: NonNull<Backing<M>>,
@@ -187,11 +194,11 @@ impl<M: Machine> Object<M> {
         vm.object_memory().objects.alloc(vm, o)
     }
 
-    /// Frees an object that nobody has seen.
+    /// Frees an object that no other thread has reached.
     ///
     /// # Safety
-    /// The object came from its system's slab, and the caller alone can reach it: no handle, no backing, no reader. It is discarded
-    /// once.
+    /// The object came from its system's slab, and the caller alone can reach it: no handle, no backing, no reader. It
+    /// is discarded once.
     pub(crate) unsafe fn discard(this: NonNull<Object<M>>) {
         // SAFETY: by this function's contract.
         unsafe {
@@ -217,18 +224,18 @@ impl<M: Machine> Object<M> {
     /// Its page index, for tests and measurements.
     ///
     /// # Safety
-    /// The caller only looks, under pins of this object's system.
+    /// The caller only reads it, under pins of this object's system.
     pub unsafe fn page_index(&self) -> &Index<&'static Objects<M>> {
         &self.index
     }
-    /// The first page from `from` on that is there, in memory or in swap.
+    /// The first page from `from` on that is in memory or in swap.
     pub fn next_page(&self, from: u64) -> Option<u64> {
         let pin = self.vm.epoch().pin();
         self.index.first(from, u64::MAX, &pin).map(|(at, _)| at)
     }
-    /// The first page from `from` on that is not there.
+    /// The first page from `from` on that is neither in memory nor in swap.
     pub fn next_hole(&self, from: u64) -> u64 {
-        /// Pages that are looked at while the epoch waits.
+        /// Pages visited under one pin.
         const STEP: usize = 512;
         let mut at = from;
         loop {
@@ -241,7 +248,7 @@ impl<M: Machine> Object<M> {
             }
         }
     }
-    /// As pages name it.
+    /// Its address, as pages store it.
     #[inline(always)]
     pub(crate) fn address(&self) -> u64 {
         ptr::from_ref(self).expose_provenance() as u64
@@ -251,7 +258,7 @@ impl<M: Machine> Object<M> {
     pub(crate) fn is_private(&self) -> bool {
         self.flags.load(Ordering::Relaxed) & PRIVATE != 0
     }
-    /// Bits of the state of its pages that tell what object they belong to.
+    /// Bits of the state of its pages that tell the kind of their object.
     #[inline(always)]
     pub(crate) fn page_bits(&self) -> u64 {
         if self.is_private() { 0 } else { State::SHARED }
@@ -289,17 +296,18 @@ impl<M: Machine> Object<M> {
         self.size.load(Ordering::Acquire).div_ceil(PAGE_SIZE)
     }
 
-    /// Whether exactly one backing shows the object, and no handle holds it. Where that backing is the caller's, it stays so
-    /// until the caller's own map changes: nobody else can reach the object.
+    /// Whether exactly one backing shows the object, and no handle holds it. If that backing is the caller's, this
+    /// holds until the caller's own map changes, because no other thread can reach the object.
     #[inline(always)]
     pub(crate) fn is_exclusive(&self) -> bool {
         self.is_private() && self.parts.is_single()
     }
 
-    /// As [`is_exclusive`](Self::is_exclusive), and no page is left outside of what that backing shows: whoever unlinked another
-    /// one is done with freeing what only that one showed. Before a backing may reach further than it did.
+    /// As [`is_exclusive`](Self::is_exclusive), and no page is left outside that backing's range. A thread that
+    /// unlinked another backing has freed the pages that only that one showed. Required before a backing's range grows.
     pub(crate) fn is_alone(&self) -> bool {
-        // `unlink` takes a reference before the count falls, and gives it up after the pages are gone: read the other way.
+        // `unlink` takes a reference before the count falls, and drops it after the pages are gone, so this reads in
+        // reverse order.
         self.is_exclusive() && self.refs.count() == 1
     }
 
@@ -309,7 +317,7 @@ impl<M: Machine> Object<M> {
         self.index.count(0..crate::object::index::KEYS, &pin)
     }
 
-    /// A number that no other object of this system has or had. Given at the first question.
+    /// A number that no other object of this system has or had. Given at the first call.
     pub(crate) fn id(&self) -> u64 {
         let id = self.id.load(Ordering::Acquire);
         if id != 0 {
@@ -322,7 +330,7 @@ impl<M: Machine> Object<M> {
         }
     }
 
-    /// Which of its writes have failed, in the background too.
+    /// Its failed writes, those in the background included.
     pub fn write_errors(&self) -> &WriteErrors {
         &self.write_errors
     }
@@ -337,14 +345,14 @@ impl<M: Machine> Object<M> {
         self.pager().map_or(Ok(()), |p| p.name(to))
     }
 
-    /// Links a backing that shows the object, into the part that it names. The caller keeps the object meanwhile.
+    /// Links a backing that shows the object into the shard that it names. The caller keeps the object meanwhile.
     pub(crate) fn link(&self, b: NonNull<Backing<M>>) {
         // SAFETY: the caller made `b` and has linked it nowhere yet; a backing is retired only after it was unlinked.
         self.note_stores(unsafe { b.as_ref() }, true);
         self.parts.insert(self.vm, b, &self.refs);
     }
 
-    /// Tells a pager that counts them of a backing of a mapping that may store, when it comes and when it goes.
+    /// Reports a backing of a storing mapping to a pager that counts them, when it is linked and unlinked.
     #[inline]
     fn note_stores(&self, b: &Backing<M>, came: bool) {
         if b.stores() && self.flags.load(Ordering::Relaxed) & STORES_COUNTED != 0 {
@@ -352,7 +360,7 @@ impl<M: Machine> Object<M> {
         }
     }
 
-    /// The part that a new backing shall be in.
+    /// The shard for a new backing.
     pub(crate) fn choose_part(&self) -> u16 {
         self.parts.choose(self.vm)
     }
@@ -360,15 +368,15 @@ impl<M: Machine> Object<M> {
     /// Unlinks a backing whose leaves are flushed. May tear the object down.
     ///
     /// # Safety
-    /// It is linked into this object, and the object is not used through it any more.
+    /// `b` is linked into this object, and the caller does not use the object through it any more.
     pub(crate) unsafe fn unlink(
         vm: &'static Objects<M>,
         this: NonNull<Object<M>>,
         b: NonNull<Backing<M>>,
         proof: &impl NoTranslation,
     ) {
-        // SAFETY: the backing keeps the object until it is unlinked; then the part that it emptied does, until `unref`. Where it was in a
-        // CPU's own part, the object may be gone then, and is not used.
+        // SAFETY: the backing keeps the object until it is unlinked; then the shard that it emptied does, until
+        // `unref`. After a backing left a CPU's own shard, the object may be gone and is not used.
         let object = unsafe { this.as_ref() };
         let keys = {
             // SAFETY: `b` is linked, by this function's contract, and a backing is retired only after it was unlinked.
@@ -377,7 +385,8 @@ impl<M: Machine> Object<M> {
             let start = b.offset();
             start..start + (b.range().bytes() / PAGE_SIZE)
         };
-        // A private object may go as soon as its last backing is unlinked, by us or by another: keep it for the trim.
+        // A private object may go as soon as its last backing is unlinked, by this or another CPU: keep it for the
+        // trim.
         let keeps = object.is_private() && !object.is_exclusive();
         if keeps {
             object.refs.add();
@@ -393,22 +402,22 @@ impl<M: Machine> Object<M> {
         let emptied = unsafe { object.parts.remove(b) };
         if keeps {
             removal::trim(object, keys);
-            // Who is left may hide what only this one saw.
+            // The backings that are left may hide pages that only this one showed.
             vm.reaper().flag(object);
         }
         for _ in 0..emptied as u32 + keeps as u32 {
-            // SAFETY: a part that counted is empty now, or the reference was taken above.
+            // SAFETY: a shard that counted is empty now, or the reference was taken above.
             unsafe { Object::unref(vm, this) };
         }
     }
 
-    /// Calls `visit` with every backing that shows a page of `start..end`, as [`Parts::scan`] says. The caller keeps the object, by a
-    /// reference, a backing or a busy page.
+    /// Calls `visit` with every backing that shows a page of `start..end`; see [`Parts::scan`]. The caller keeps the
+    /// object, by a reference, a backing or a busy page.
     pub(crate) fn scan(&self, start: u64, end: u64, visit: impl FnMut(&Backing<M>)) {
         self.parts.scan(start, end, &self.refs, visit);
     }
 
-    /// As [`scan`](Self::scan), up to the first backing at which `visit` breaks; what it breaks with.
+    /// As [`scan`](Self::scan), up to the first backing at which `visit` breaks; returns the value of the break.
     pub(crate) fn search<T>(
         &self,
         start: u64,
@@ -425,17 +434,17 @@ impl<M: Machine> Object<M> {
         }
     }
 
-    /// Takes a reference for the time of a sleep; false where the object is going. The caller is pinned.
+    /// Takes a reference for the time of a sleep; false where the object is dying. The caller is pinned.
     pub(crate) fn try_ref(&self, _pin: &Pinned<'_>) -> bool {
         self.refs.try_add()
     }
 
-    /// Gives one reference up; the last one tears the object down.
+    /// Drops one reference; the last one tears the object down.
     ///
     /// # Safety
     /// The caller has a reference, and does not use the object through it any more.
     pub(crate) unsafe fn unref(vm: &'static Objects<M>, this: NonNull<Object<M>>) {
-        // SAFETY: the caller has a reference, by this function's contract, and it is given up below at the earliest.
+        // SAFETY: the caller has a reference, by this function's contract, and it is dropped below at the earliest.
         let object = unsafe { this.as_ref() };
         loop {
             match object.refs.give_up() {
@@ -449,7 +458,8 @@ impl<M: Machine> Object<M> {
             return;
         }
         object.flags.fetch_or(DEAD, Ordering::AcqRel);
-        // Insert: "insert busy, fence, read the dead mark". Teardown: "mark, fence, look". One of the two sees the other.
+        // Insert: "insert busy, fence, read the dead mark". Teardown: "mark, fence, look". One of the two sees the
+        // other.
         fence_full();
         vm.reaper().forget(object);
         removal::free_all(object);
@@ -464,41 +474,42 @@ impl<M: Machine> Object<M> {
             // SAFETY: the header is the object's first field; no reader is left.
             unsafe { Object::discard(NonNull::new_unchecked(retired.cast::<Object<M>>())) }
         }
-        // SAFETY: no handle and no backing leads here any more; faults that found the object before are pinned, and who comes from a
-        // page of theirs does not look (`object_of`).
+        // SAFETY: no handle and no backing leads here any more. Faults that found the object before are pinned, and
+        // `object_of` rejects a page that such a fault still makes.
         unsafe { vm.epoch().retire(this.as_ptr().cast(), free::<M>) };
     }
 }
 
 impl<M: Machine> Objects<M> {
-    /// The object of `page`, as it says now; it stays as long as the pin, even where the page leaves it. `None`: it is no page,
-    /// or busy. A page that a fault is making is busy from the moment when it names its object, which may be dead by then, and
-    /// retired before this pin.
+    /// The object that `page` names now. It stays as long as the pin, even where the page leaves it. `None`: the frame
+    /// is no page, or busy. A fault makes its page busy before it names the object, which may be dead and retired
+    /// before this pin.
     pub(crate) fn object_of<'p>(&self, page: &Page, pin: &'p Pinned<'_>) -> Option<&'p Object<M>> {
         let state = page.state();
         let object = page.object();
-        // The same identity before and after, and its maker had let go of it: it was there to stay when the object was read.
+        // The same identity before and after, and its maker had let go of it: it was there to stay when the object was
+        // read.
         let let_go = state.0 & (State::IDENTITY | State::BUSY) == State::IDENTITY;
         let stays = let_go && page.state().generation() == state.generation();
-        // SAFETY: both looks saw one generation, an identity and no busy bit: the page named `object` under the pin, after its
-        // maker had let go.
+        // SAFETY: both reads saw one generation, an identity and no busy bit: the page named `object` under the pin,
+        // after its maker had released busy.
         if stays { unsafe { self.object_at(object, pin) } } else { None }
     }
 
     /// As [`Objects::object_of`](crate::object::Objects::object_of), busy or not.
     ///
     /// # Safety
-    /// The caller has held the page since it was there to stay: it has that identity still, or none.
+    /// The caller has held the page since its maker released busy: it still has that identity, or none.
     pub(crate) unsafe fn object_of_held<'p>(&self, page: &Page, pin: &'p Pinned<'_>) -> Option<&'p Object<M>> {
         // SAFETY: by this function's contract.
         unsafe { self.object_at(page.object(), pin) }
     }
 
     /// # Safety
-    /// `object` is 0, or a page that had been let go of by its maker has named it under the pin.
+    /// `object` is 0, or a page whose maker had released busy has named it under the pin.
     unsafe fn object_at<'p>(&self, object: u64, _pin: &'p Pinned<'_>) -> Option<&'p Object<M>> {
-        // SAFETY: pages name objects, and an object is retired only after pages that were let go of have lost their identities. So
-        // a name that was read under the pin is not freed under it.
+        // SAFETY: an object is retired only after its pages that were released from busy have lost their identities. So
+        // an object that such a page named under the pin is not freed under it.
         unsafe { core::ptr::with_exposed_provenance::<Object<M>>(object as usize).as_ref() }
     }
 }
@@ -508,7 +519,7 @@ pub struct ObjectRef<M: Machine> {
     object: NonNull<Object<M>>,
 }
 
-// SAFETY: `Object` is `Send` and `Sync`, and a handle's reference can be given up on any CPU.
+// SAFETY: `Object` is `Send` and `Sync`, and a handle's reference can be dropped on any CPU.
 unsafe impl<M: Machine> Send for ObjectRef<M> {}
 // SAFETY: `&ObjectRef` gives `&Object`, which is `Sync`, and clones, which count atomically.
 unsafe impl<M: Machine> Sync for ObjectRef<M> {}
@@ -520,13 +531,13 @@ impl<M: Machine> ObjectRef<M> {
         Ok(ObjectRef { object: vm.object_memory().objects.alloc(vm, Object::build(vm, size, 0, None))? })
     }
 
-    /// What `pager` has: a file of `bytes` bytes. The pager is used until its [`Pager::released`] is called.
+    /// A file of `bytes` bytes, with the content of `pager`. The pager is used until its [`Pager::released`] is called.
     pub fn with_pager(vm: &'static Objects<M>, pager: &'static dyn Pager, bytes: u64) -> Result<Self, OutOfMemory> {
         Self::charged(vm, pager, bytes, None)
     }
 
-    /// As [`with_pager`](Self::with_pager). The pages of a file [in memory](Pager::in_memory) are charged to `quota`, those in swap too:
-    /// where it has no room, writes and faults that would fill a hole are refused.
+    /// As [`with_pager`](Self::with_pager). The pages of a file [in memory](Pager::in_memory) are charged to `quota`,
+    /// those in swap too: where it has no room, writes and faults that would fill a hole are refused.
     pub fn charged(
         vm: &'static Objects<M>,
         pager: &'static dyn Pager,
@@ -546,7 +557,8 @@ impl<M: Machine> ObjectRef<M> {
         Ok(ObjectRef { object: vm.object_memory().objects.alloc(vm, object)? })
     }
 
-    /// A handle on an object that a backing shows. `None` for private memory, which has none, and for one that is going.
+    /// A handle on an object that a backing shows. `None` for private memory, which has no handles, and for a dying
+    /// object.
     pub(crate) fn of(object: &Object<M>, pin: &Pinned<'_>) -> Option<Self> {
         (!object.is_private() && object.try_ref(pin)).then(|| ObjectRef { object: NonNull::from(object) })
     }

@@ -1,4 +1,4 @@
-//! Objects and what stands behind them, as one value: the second storey of a memory system.
+//! Objects with their swap, pagers' I/O and reaper, as one value: the second storey of a memory system.
 
 use super::ObjectMemory;
 use super::reap_list::Reaper;
@@ -62,20 +62,20 @@ impl<M: Machine> Objects<M> {
         self.memory.get().is_some_and(|memory| memory.wait_for_memory(may))
     }
 
-    /// As `wait_for_memory`, as long as the caller's patience lasts: others may take the memory that it waited for.
+    /// As `wait_for_memory`, as often as the caller's patience allows, because other threads may take the freed memory.
     #[cold]
     pub(crate) fn memory_or_error(&self, patience: &mut Patience, may: &mut MaySleep) -> Result<(), FaultError> {
         self.memory.get().map_or(Err(FaultError::OutOfMemory), |memory| memory.memory_or_error(patience, may))
     }
 
-    /// Sleeps until there is memory again, after an allocation has failed; false where nothing can be freed. The caller holds
-    /// nothing that pageout could want, and tries again a bounded number of times.
+    /// Sleeps until there is memory again, after an allocation has failed; false where nothing can be freed. The caller
+    /// holds nothing that pageout could need, and retries a bounded number of times.
     #[cold]
     pub fn wait_for_frames(&self) -> bool {
         self.wait_for_memory(&mut MaySleep::here())
     }
 
-    /// A frame for a program's data; waits for memory. The caller holds nothing that pageout could want.
+    /// A frame for a program's data; waits for memory. The caller holds nothing that pageout could need.
     pub(crate) fn alloc_frame_waiting(&self, fill: Fill, may: &mut MaySleep) -> Result<Frame, OutOfMemory> {
         let mut patience = Patience::new();
         loop {

@@ -1,7 +1,8 @@
 //! The life of a page: a frame gets an identity, is busy at times, and loses its identity (relies on C1).
 //!
-//! A page is born busy, with its object and key, and joins the active queue. A thread that sets it busy has it alone. When its
-//! identity goes, the page leaves its queue and its swap slot, and the frame is free with the last hold.
+//! A new page is busy, has its object and key, and joins the active queue. A thread that sets a page busy owns it
+//! alone. When it loses its identity, the page leaves its queue and its swap slot. The frame is free with the last
+//! hold.
 
 use super::Object;
 use super::batch::{Batch, Subset};
@@ -20,8 +21,8 @@ use quire_sync::trace::{Kind, Span};
 const SPINS: u32 = if cfg!(any(loom, shuttle)) { 0 } else { 64 };
 
 impl<M: Machine> Objects<M> {
-    /// Gives a wild frame an identity, as a new page: busy, on its way to the active queue. The caller owns the frame, puts
-    /// it into the index and calls [`Objects::enqueue_new`](crate::object::Objects::enqueue_new).
+    /// Gives a wild frame an identity, as a new page: busy, on its way to the active queue. The caller owns the frame,
+    /// puts it into the index and calls [`Objects::enqueue_new`](crate::object::Objects::enqueue_new).
     #[inline]
     pub(crate) fn assume_page(&self, page: &Page, object: u64, key: u64, bits: u64) {
         page.set_swap_slot(None);
@@ -44,7 +45,7 @@ impl<M: Machine> Objects<M> {
         self.queues().add_all(pages);
     }
 
-    /// Lets go of a busy page and wakes who waits for it.
+    /// Clears busy, and wakes the threads that wait for the page.
     #[inline]
     pub(crate) fn unbusy(&self, page: &Page) {
         if page.unbusy() {
@@ -55,8 +56,8 @@ impl<M: Machine> Objects<M> {
     /// Waits until `page` is not busy any more, or was not to begin with.
     #[cold]
     pub(crate) fn wait_unbusy(&self, page: &Page, may: &mut MaySleep) {
-        // Most are busy for a few hundred instructions of another CPU (copied, zeroed, on their way out), some for as long as a window is
-        // made ahead.
+        // Most pages are busy for a few hundred instructions of another CPU: a copy, zeroing, removal. Some are busy
+        // until a whole window ahead is filled.
         for _ in 0..SPINS {
             if !page.state().busy() {
                 return;
@@ -67,7 +68,7 @@ impl<M: Machine> Objects<M> {
         may.sleep_on(self.page_waits(page), || !page.announce_waiter());
     }
 
-    /// Takes the identity of a busy page that no index and no leaf has any more; frees the frame, at once or with its last
+    /// Takes the identity of a busy page that is in no index and no leaf. Frees the frame, at once or with its last
     /// hold. Relies on C1.
     pub(crate) fn release_page(&self, page: &Page) {
         let before = page.disown();
@@ -81,8 +82,8 @@ impl<M: Machine> Objects<M> {
         self.unhold_page(page);
     }
 
-    /// As [`Objects::release_page`](crate::object::Objects::release_page), for each page of a batch that is in `which`: they leave their queues together, as they came, and so go
-    /// their frames.
+    /// As [`Objects::release_page`](crate::object::Objects::release_page), for each page of a batch that is in `which`.
+    /// They leave their queues together, and their frames are freed together.
     pub(crate) fn release_pages(&self, batch: &Batch, which: Subset) {
         if which.len() == 0 {
             return;
@@ -107,20 +108,21 @@ impl<M: Machine> Objects<M> {
             self.stats().add(Event::SharedPageGone, shared);
         }
         let freed = batch.as_slice().iter().enumerate().filter(|(n, _)| freed.contains(*n));
-        // SAFETY: the last hold of each of these pages was undone by this call, so no other CPU frees or uses its frame.
+        // SAFETY: the last hold of each of these pages was undone by this call, so no other CPU frees or uses its
+        // frame.
         unsafe { self.free_frames(freed.map(|(_, (_, pfn))| *pfn)) };
     }
 
-    /// Whether a page that has lost its identity leaves something else than its frame.
+    /// Whether a page that has lost its identity leaves waiters, a queue entry or a swap slot behind.
     #[inline]
     fn leaves_more(page: &Page, before: State) -> bool {
         before.waiters() || page.swap_slot().is_some()
     }
 
-    /// Gives up what a page leaves that has lost its identity.
+    /// Releases the waiters, queue entry and swap slot of a page that has lost its identity.
     #[cold]
     fn left(&self, page: &Page, before: State) {
-        // While the page is being written its swap slot is the write's.
+        // While the page is being written the write owns its swap slot.
         if !before.laundering()
             && let Some(slot) = page.take_swap_slot()
         {
@@ -134,7 +136,7 @@ impl<M: Machine> Objects<M> {
     /// Undoes one hold; frees the frame where it was the last.
     pub(crate) fn unhold_page(&self, page: &Page) {
         if page.unhold() {
-            // SAFETY: no identity and no hold is left, so no other CPU frees the frame or looks at it.
+            // SAFETY: no identity and no hold is left, so no other CPU frees or reads the frame.
             self.return_frame(unsafe { Frame::from_pfn(self.pfn_of_page(page)) });
         }
     }

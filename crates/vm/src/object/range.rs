@@ -1,22 +1,22 @@
-//! Walks over a range of an object: what is there, in order, and nothing for what is not.
+//! Walks over a range of an object: its occupied slots, in order, with no work for empty ones.
 //!
-//! Every operation on a range of an object is such a walk: flush, truncate, invalidate, unwire, unmap, the release of swap
+//! Every operation on a range of an object is such a walk: flush, truncate, invalidate, unwire, unmap, release of swap
 //! slots.
 //!
 //! # Contract C7: nothing proportional to pages
-//! No walk looks one offset after another up: its work is for what is resident. `mmap`, `fork`, `exec` and `exit` of memory that no
-//! thread has touched do no work for its pages.
+//! No walk looks up one offset after another: its work grows with the occupied slots only. `mmap`, `fork`, `exec` and
+//! `exit` of memory that no thread has touched do no work for its pages.
 //!
 //! # Why nothing stale can be used (relies on C5)
-//! An [`ObjectRange`] at rest is two numbers: where it stands, and where it ends. Walking borrows it together with a pin, and
-//! what the walk yields borrows both. So while anything that was found is still at hand, nothing can sleep, since sleeping
-//! wants the [`MaySleep`](crate::sleep::MaySleep) that the pin borrows; and the range cannot be moved or resumed. There is no
-//! "next" that could go stale: the walk finds what follows a *key*, when it is asked to.
+//! An [`ObjectRange`] at rest is two numbers: its position and its end. Walking borrows it together with a pin, and
+//! each yielded item borrows both. While such an item lives the thread cannot sleep, because sleeping needs the
+//! [`MaySleep`](crate::sleep::MaySleep) that the pin borrows. Nor can the range be moved or resumed. No stored "next"
+//! can go stale: the walk searches for the slot after a *key* at each step.
 //!
-//! To remove what was found while walking is safe: the walk holds no slot. What comes or goes meanwhile may be visited or not;
-//! what is there all the time is visited once.
+//! Removing a yielded item during the walk is safe, because the walk holds no slot. A slot that changes meanwhile may
+//! be visited or not. A slot that stays occupied is visited once.
 //!
-//! A page that was found cannot be kept over a sleep:
+//! A yielded page cannot be kept over a sleep:
 //! ```compile_fail,E0502
 //! use quire_vm::{Machine, ObjectRef, sleep::MaySleep, object::What};
 //!
@@ -40,7 +40,7 @@
 //!     }
 //! }
 //! ```
-//! What a walk found is of no use once the range has moved on elsewhere:
+//! A yielded item cannot be used after the range has moved:
 //! ```compile_fail,E0499
 //! use quire_vm::{Machine, ObjectRef, object::What};
 //!
@@ -52,7 +52,7 @@
 //!     assert!(next.is_some());
 //! }
 //! ```
-//! Suspended to its key, it may sleep, and goes on behind what it dealt with:
+//! A walk reduced to its key may sleep, and continues behind the finished cluster:
 //! ```
 //! use quire_vm::{Machine, ObjectRef, sleep::MaySleep, object::What};
 //!
@@ -80,19 +80,19 @@ use core::ops::Range;
 use quire_sync::epoch::Pinned;
 
 bitflags::bitflags! {
-    /// What a walk visits. Slots that are being filled or emptied at the moment are always visited: whoever must not miss
-    /// what comes of them waits and looks again.
+    /// What a walk visits. Slots that are being filled or emptied are always visited. A caller that must not miss their
+    /// new content waits and reads them again.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub struct What: u8 {
         /// Resident pages.
         const PAGES = 1;
         /// Pages that are in a swap slot.
         const SWAP = 2;
-        /// Marks without content: cuts.
+        /// Zero markers, which have no content.
         const MARKS = 4;
-        /// Of the pages only those that are tagged dirty. (Tags are hints towards dirty: the page's own mark decides.)
+        /// Of the pages only those that are tagged dirty. (A tag is a hint; the page's own dirty bit decides.)
         const DIRTY_ONLY = 8;
-        /// Pages wherever they are.
+        /// Pages in memory or in swap.
         const BOTH = 1 | 2;
     }
 }
@@ -116,19 +116,19 @@ impl<'o, M: Machine> ObjectRange<'o, M> {
     pub fn object(&self) -> &'o Object<M> {
         self.object
     }
-    /// The next key that will be looked at.
+    /// The next key to visit.
     pub fn key(&self) -> u64 {
         self.cursor.key()
     }
-    /// Whether nothing is left to look at.
+    /// Whether nothing is left to visit.
     pub fn is_done(&self) -> bool {
         self.cursor.is_done()
     }
-    /// Goes on at `key`: back, to look again, or forward, behind a cluster that is dealt with.
+    /// Continues at `key`: back, to visit it again, or forward, behind a finished cluster.
     pub fn resume_at(&mut self, key: u64) {
         self.cursor.rewind(key);
     }
-    /// Goes on.
+    /// Continues the walk.
     pub(crate) fn walk<'w>(&'w mut self, pin: &'w Pinned<'_>) -> Walk<'w, M> {
         let dirty = self.what.contains(What::DIRTY_ONLY);
         let visit = if dirty {
@@ -148,7 +148,7 @@ impl<'o, M: Machine> ObjectRange<'o, M> {
     }
 }
 
-/// A walk under way: an iterator over what is there, ascending.
+/// A running walk: an iterator over occupied slots, ascending.
 pub struct Walk<'w, M: Machine> {
     object: &'w Object<M>,
     visit: Visit<'w, &'static Objects<M>>,
@@ -156,7 +156,7 @@ pub struct Walk<'w, M: Machine> {
     visited: u64,
 }
 
-/// Something that a walk found: as the slot said when it was visited, and as long as the walk may be gone on with.
+/// An occupied slot, with its content at the time of the visit. It borrows the walk.
 #[derive(Clone, Copy)]
 pub struct Present<'w, M: Machine> {
     _object: PhantomData<&'w Object<M>>,
@@ -194,11 +194,11 @@ impl<M: Machine> Drop for Walk<'_, M> {
 }
 
 impl<'w, M: Machine> Present<'w, M> {
-    /// Where it is.
+    /// Its key.
     pub fn key(&self) -> u64 {
         self.key
     }
-    /// What the slot said.
+    /// The slot's content.
     pub fn slot(&self) -> Slot {
         self.slot
     }

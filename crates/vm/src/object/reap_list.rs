@@ -1,7 +1,8 @@
-//! Objects that the reaper shall look at: one list a CPU.
+//! Objects for the reaper to check: one list a CPU.
 //!
-//! The lists are doubly linked through the objects, each with its lock. A marked object holds no reference: the last one of its
-//! own unlinks it. The reaper takes a reference as it takes an object off, under the list's lock.
+//! The lists are doubly linked through the objects, each with its lock. A listed object has no reference from its list:
+//! dropping its last reference unlinks it. The reaper takes a reference as it takes an object off, under the list's
+//! lock.
 
 use super::Object;
 use crate::machine::Machine;
@@ -23,7 +24,7 @@ pub(crate) struct Place<M: Machine> {
     /// Guarded by that lock.
     next: Cell<*const Object<M>>,
     previous: Cell<*const Object<M>>,
-    /// The page to go on with, where the last pass ran out of its budget.
+    /// The page to continue with, where the last pass ran out of its budget.
     pub(crate) from: AtomicU64,
 }
 
@@ -46,12 +47,12 @@ pub(crate) struct List<M: Machine> {
 // SAFETY: objects on a list are alive, and their links are guarded by its lock.
 unsafe impl<M: Machine> Send for List<M> {}
 
-/// The objects that the reaper shall look at.
+/// The objects for the reaper to check.
 pub(crate) struct Reaper<M: Machine> {
     pub(crate) lists: PerCpu<SpinLock<List<M>>>,
     /// Where its thread sleeps.
     pub(crate) waits: WaitQueue,
-    /// Somebody wants it to look now.
+    /// A thread wants a run of the reaper now.
     pub(crate) asked: AtomicBool,
 }
 
@@ -64,7 +65,7 @@ impl<M: Machine> Reaper<M> {
         }
     }
 
-    /// Leaves `object` to the reaper. The caller keeps it reachable, by a pin at least: it may be going.
+    /// Leaves `object` to the reaper. The caller keeps it reachable, by a pin at least; it may be dying.
     pub fn flag(&self, object: &Object<M>) {
         let place = object.reaping();
         if place.list.load(Ordering::Relaxed) != 0 {
@@ -79,13 +80,14 @@ impl<M: Machine> Reaper<M> {
             }
             place.previous.set(ptr::null());
             place.next.set(list.first);
-            // SAFETY: an object is taken off its list before it is retired, and the list is locked, so those on it are alive.
+            // SAFETY: an object is taken off its list before it is retired, and the list is locked, so those on it are
+            // alive.
             if let Some(first) = unsafe { list.first.as_ref() } {
                 first.reaping().previous.set(object);
             }
             list.first = object;
             list.len += 1;
-            // Teardown: "mark dead, fence, look whether it is on a list". One of the two sees the other.
+            // Teardown: "mark dead, fence, read the list number". One of the two sees the other.
             fence_full();
             if object.is_dead() && !mutant(Mutant::FlagTheDead) {
                 unlink(&mut list, object);
@@ -98,10 +100,11 @@ impl<M: Machine> Reaper<M> {
         }
     }
 
-    /// Takes `object` off its list, where it is on one: it goes.
+    /// Takes a dying `object` off its list, where it is on one.
     pub fn forget(&self, object: &Object<M>) {
         let place = object.reaping();
-        // Who still marks it sees that it is dead, under the list's lock; so it leaves its list once, by them, by us or by the reaper.
+        // A thread that still lists it sees the dead mark under the list's lock. So that thread, this one or the reaper
+        // unlinks it, once.
         let at = place.list.load(Ordering::Acquire);
         if at != 0 {
             let mut list = self.lists.of(at as usize - 1).lock();
@@ -115,7 +118,8 @@ impl<M: Machine> Reaper<M> {
     pub(crate) fn take(&self, list: usize, pin: &Pinned<'_>) -> Option<NonNull<Object<M>>> {
         let mut list = self.lists.of(list).lock();
         loop {
-            // SAFETY: an object is taken off its list before it is retired, and the list is locked, so those on it are alive.
+            // SAFETY: an object is taken off its list before it is retired, and the list is locked, so those on it are
+            // alive.
             let object = unsafe { list.first.as_ref() }?;
             unlink(&mut list, object);
             if object.try_ref(pin) {

@@ -1,29 +1,29 @@
-//! What keeps an object: its handles, and the parts of its list that have something.
+//! The count that keeps an object: its handles, and the shards of its list that are not empty.
 //!
-//! A CPU's own part counts from its first backing until the list's parts are closed, empty or not: else who maps and unmaps there
-//! would write a line of everybody's each time. So such references do not keep an object by themselves: whoever is about to give up
-//! the last of the others closes the parts first (mutant [`Mutant::OwnPartsKeep`]). What is linked there goes to the first part, which
-//! counts.
+//! A CPU's own shard counts from its first backing until the list's shards are closed, empty or not. Else a CPU that
+//! maps and unmaps there would write a shared line each time. So such references do not keep an object by themselves. A
+//! thread that is about to drop the last other reference closes the shards first (mutant [`Mutant::OwnPartsKeep`]).
+//! Backings that are linked there go to the first shard, which counts.
 
 use crate::mutant::{Mutant, mutant};
 use quire_sync::atomic::{AtomicU64, Ordering};
 
-/// One of a handle or of a part that all CPUs have.
+/// A reference of a handle or of a shard that all CPUs use.
 const ONE: u64 = 1;
-/// One of a CPU's own part: counted by itself, too.
+/// A reference of a CPU's own shard, which is also counted by itself.
 const OWN: u64 = 1 << 32 | ONE;
 
 /// The count. From zero it never rises.
 pub(crate) struct References(AtomicU64);
 
-/// What came of giving a reference up.
+/// Result of dropping a reference.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum GivenUp {
-    /// Others keep the object.
+    /// Other references keep the object.
     Kept,
     /// It was the last.
     Last,
-    /// It is not given up yet: it is the last but for those of CPUs' own parts.
+    /// It is not dropped yet: all others are those of CPUs' own shards.
     OnlyOwn,
 }
 
@@ -33,12 +33,12 @@ impl References {
         References(AtomicU64::new(ONE))
     }
 
-    /// How many there are, of all kinds.
+    /// Number of references of all kinds.
     pub fn count(&self) -> u32 {
         self.0.load(Ordering::Acquire) as u32
     }
 
-    /// How many are CPUs' own parts'.
+    /// Number of references of CPUs' own shards.
     pub fn own(&self) -> u32 {
         (self.0.load(Ordering::Acquire) >> 32) as u32
     }
@@ -48,22 +48,22 @@ impl References {
         self.0.fetch_add(ONE, Ordering::AcqRel);
     }
 
-    /// One less, which is not the last.
+    /// One less; it is not the last.
     pub fn subtract(&self) {
         self.0.fetch_sub(ONE, Ordering::AcqRel);
     }
 
-    /// A CPU's own part counts from now on. The caller keeps the object.
+    /// Adds the reference of a CPU's own shard. The caller keeps the object.
     pub fn add_own(&self) {
         self.0.fetch_add(OWN, Ordering::AcqRel);
     }
 
-    /// A CPU's own part does not count any more. The caller keeps the object.
+    /// Drops the reference of a CPU's own shard. The caller keeps the object.
     pub fn subtract_own(&self) {
         self.0.fetch_sub(OWN, Ordering::AcqRel);
     }
 
-    /// One more, unless there is none.
+    /// One more, unless the count is zero.
     pub fn try_add(&self) -> bool {
         let mut n = self.0.load(Ordering::Relaxed);
         while n as u32 != 0 {
@@ -75,7 +75,7 @@ impl References {
         false
     }
 
-    /// Gives one up, which is no own part's.
+    /// Drops a reference that is no own shard's.
     pub fn give_up(&self) -> GivenUp {
         let mut n = self.0.load(Ordering::Relaxed);
         loop {
@@ -95,7 +95,7 @@ impl References {
         }
     }
 
-    /// Says that there is none, for tests of the checker.
+    /// Sets the count to zero, for tests of the checker.
     #[cfg(all(test, not(any(loom, shuttle))))]
     pub fn corrupt(&self) {
         self.0.store(0, Ordering::Release);

@@ -10,7 +10,7 @@ use crate::sleep::MaySleep;
 use core::ops::Range;
 use quire_sync::epoch::Pinned;
 
-/// What a remover has to look at: pages wherever they are, and the marks that go with them.
+/// The slots that a remover visits: pages in memory or in swap, and zero markers.
 pub(crate) const EVERYTHING: What = What::BOTH.union(What::MARKS);
 
 /// What stopped a collection.
@@ -27,7 +27,8 @@ pub(crate) enum Stop {
     Laundering(&'static Page),
 }
 
-/// Takes pages from where the walk stands, each busy, into an empty batch; drops cuts, and frees what is in swap.
+/// Collects pages from the walk's position on, each busy, into an empty batch. Drops zero markers and frees pages in
+/// swap.
 pub(crate) fn collect<M: Machine>(range: &mut ObjectRange<'_, M>, batch: &mut Batch, pin: &Pinned<'_>) -> Stop {
     let object = range.object();
     let mut returned = Returned::new(object.vm().swap());
@@ -41,7 +42,7 @@ pub(crate) fn collect<M: Machine>(range: &mut ObjectRange<'_, M>, batch: &mut Ba
                     }
                     let page = object.vm().page(pfn);
                     match object.vm().try_busy_page(object, key, page) {
-                        // No write may fall on the file beyond the end that it is about to have.
+                        // No write may reach the file beyond its new end.
                         Some(_) if page.state().laundering() && !object.holes_are_zero() => {
                             object.vm().unbusy(page);
                             break 'walk (key, Stop::Laundering(page));
@@ -55,7 +56,7 @@ pub(crate) fn collect<M: Machine>(range: &mut ObjectRange<'_, M>, batch: &mut Ba
                     object.index().clear(key, slot, pin);
                 }
                 Slot::Swap(at) => {
-                    // Else a fault has just begun to read it, and stands there busy now.
+                    // Else a fault has just begun to read it in, and its busy page is in the slot now.
                     match object.index().clear(key, slot, pin) {
                         true => {
                             returned.add(at);
@@ -83,22 +84,22 @@ pub(crate) fn finish<M: Machine>(object: &Object<M>, batch: &Batch, pin: &Pinned
     object.vm().release_pages(batch, Subset::of(batch));
 }
 
-/// Frees pages (and cuts) of `keys` that no leaf maps nor will: those of private memory whose leaves are gone and flushed and
-/// whose faults give up. May sleep: a page may be on its way in from swap.
+/// Frees pages and zero markers of `keys` that no leaf maps or will map. Their leaves are gone and flushed, and faults
+/// on this private memory give up. May sleep, because a page may be on its way in from swap.
 pub(crate) fn free<M: Machine>(object: &Object<M>, keys: Range<u64>) {
     free_unmapped(object, keys.clone(), EVERYTHING, false);
     let pin = object.vm().epoch().pin();
     object.index().prune(keys, &pin);
 }
 
-/// As [`free`]; cuts stay.
+/// As [`free`]; zero markers stay.
 pub(crate) fn free_but_marks<M: Machine>(object: &Object<M>, keys: Range<u64>) {
     free_unmapped(object, keys.clone(), What::BOTH, false);
     let pin = object.vm().epoch().pin();
     object.index().prune(keys, &pin);
 }
 
-/// As [`free`], and leaves empty nodes where they are. `whole`: the index goes next, so its slots need not be emptied.
+/// As [`free`], but keeps empty nodes. `whole`: the index goes next, so its slots need not be emptied.
 fn free_unmapped<M: Machine>(object: &Object<M>, keys: Range<u64>, what: What, whole: bool) {
     let vm = object.vm();
     let mut range = object.range(keys, what);
@@ -123,13 +124,13 @@ fn free_unmapped<M: Machine>(object: &Object<M>, keys: Range<u64>, what: What, w
     }
 }
 
-/// Frees all pages of a dead object: nobody shows it, every flush is done.
+/// Frees all pages of a dead object: no backing shows it, every flush is done.
 pub(crate) fn free_all<M: Machine>(object: &Object<M>) {
     free_unmapped(object, 0..KEYS, EVERYTHING, true);
 }
 
-/// Frees those pages of `keys` that no backing of this private object shows any more. Who showed them has unlinked, and
-/// flushed before that. Work for the backings that overlap and for the pages that go, not for those that stay.
+/// Frees those pages of `keys` that no backing of this private object shows any more. Their backings were flushed, then
+/// unlinked. The work grows with the overlapping backings and the freed pages, not with the pages that stay.
 pub(crate) fn trim<M: Machine>(object: &Object<M>, keys: Range<u64>) {
     let mut at = keys.start;
     while at < keys.end {
@@ -138,7 +139,7 @@ pub(crate) fn trim<M: Machine>(object: &Object<M>, keys: Range<u64>) {
             return;
         }
         let end = object.parts().next_start(at).unwrap_or(u64::MAX).min(keys.end);
-        // Nobody can show it again: a private object is shown through chains that show it already.
+        // No chain can show it again, because a private object spreads only through chains that show it already.
         free(object, at..end);
         at = end;
     }

@@ -1,4 +1,4 @@
-//! Finishing reads and writes that are complete, and waiting for that.
+//! Finishing completed reads and writes, and waiting for that.
 
 use super::io::{Direction, Polled, RECORDS, Taken, TooManyPolled, written};
 use super::pager::PagerError;
@@ -24,7 +24,7 @@ impl<M: Machine> Objects<M> {
         Ok(())
     }
 
-    /// Polls what wants to be polled; returns whether requests are left there.
+    /// Polls the registered pagers; returns whether requests are left there.
     pub(crate) fn poll_pagers(&self) -> bool {
         let mut left = false;
         for place in &self.io().polled {
@@ -39,25 +39,26 @@ impl<M: Machine> Objects<M> {
         self.wait_for_io(may, || (self.io().in_flight() == 0).then_some(()));
     }
 
-    /// Finishes what is complete; returns how many reads and writes that were. May sleep: an object's last reference may go.
+    /// Finishes completed reads and writes; returns how many. May sleep: an object's last reference may go.
     // Not in its callers' frames, which sleep.
     #[inline(never)]
     pub(crate) fn finish_completed(&'static self, may: &mut MaySleep) -> usize {
         let io = self.io();
         let mut at = io.completed.swap(ptr::null_mut(), Ordering::AcqRel);
         let mut n = 0;
-        // Given up when all of them are finished: the end of an object may wait for a record, or for a read or write, that is
-        // further down this list.
+        // Dropped when all of them are finished. The end of an object may wait for a record, or for a read or write,
+        // that is further down this list.
         let mut kept: [Option<Kept<M>>; RECORDS] = [const { None }; RECORDS];
         while let Some(record) = NonNull::new(at) {
-            // SAFETY: the swap took the whole list, so its records are this call's until it gives them back; records are never
-            // freed.
+            // SAFETY: the swap took the whole list, so its records are this call's until it gives them back; records
+            // are never freed.
             let r = unsafe { record.as_ref() };
             at = r.next.load(Ordering::Relaxed);
             let result = if r.failed.load(Ordering::Relaxed) == 0 { Ok(()) } else { Err(PagerError) };
             // SAFETY: a request that is complete is used by no pager, so the record's body is this call's alone.
             let body = unsafe { &*r.body.get() };
-            // SAFETY: the record got the pointer from `Kept::into_raw`, or null, when it was filled, and is finished once.
+            // SAFETY: the record got the pointer from `Kept::into_raw`, or null, when it was filled, and is finished
+            // once.
             let object = unsafe { Kept::<M>::from_raw(body.object) };
             match body.direction {
                 Direction::Read => object.iter().for_each(|o| page_in::finish(self, o.object(), body, result, may)),
@@ -77,7 +78,7 @@ impl<M: Machine> Objects<M> {
         n
     }
 
-    /// Sleeps until `ready`, and sees to it that what is under way gets finished.
+    /// Sleeps until `ready`, and finishes completed I/O meanwhile where no daemon does.
     pub(crate) fn wait_for_io<R>(&'static self, may: &mut MaySleep, mut ready: impl FnMut() -> Option<R>) -> R {
         let io = self.io();
         loop {
@@ -116,7 +117,8 @@ impl<M: Machine> Objects<M> {
         self.wait_for_io(may, || self.io().try_take())
     }
 
-    /// As [`Objects::take_record`](crate::object::Objects::take_record), and leaves some for reads: who pages out much at once keeps nobody from paging in.
+    /// As [`Objects::take_record`](crate::object::Objects::take_record), and leaves some for reads, so that a large
+    /// page-out does not keep faults from paging in.
     pub(crate) fn take_record_for_writing(&'static self, may: &mut MaySleep) -> Taken<'static> {
         self.wait_for_io(may, || (self.io().free() > RECORDS / 4).then(|| self.io().try_take()).flatten())
     }

@@ -1,18 +1,20 @@
 //! Input and output under way: records, requests, completions.
 //!
-//! A *record* is the memory of one read or write of up to [`CLUSTER`] pages. All records are made at boot, so that paging out
-//! never waits for memory. Whoever wants one takes it first, and sets pages busy after that: no page is held over the wait.
+//! A *record* is the memory of one read or write of up to [`CLUSTER`] pages. All records are made at boot, so that
+//! paging out never waits for memory. A thread takes a record first, and sets pages busy after that, so no page is held
+//! over the wait.
 //!
 //! # The life of a record
-//! Free → taken ([`Taken`]) → filled and *started*: the pager has it, as a [`Request`] → *completed*: pushed onto one stack by
-//! one compare-and-swap, with no lock, so that an interrupt may do it → *finished* by a thread: the completion daemon, or
-//! whoever waits for it → free.
+//! Free → taken ([`Taken`]) → filled and *started*: the pager has it, as a [`Request`] → *completed*: pushed onto one
+//! stack by one compare-and-swap, with no lock, so that an interrupt may do it → *finished* by the completion daemon or
+//! a waiting thread → free.
 //!
-//! Exactly one party has a record at any time: who took it, then the pager, then the stack, then who popped it.
+//! Exactly one owner has a record at any time: the thread that took it, then the pager, then the stack, then the thread
+//! that popped it.
 //!
-//! # Who may do what in an interrupt
-//! [`Request::complete`] is all: a push, and the token for the completion daemon's thread. Pages, indexes, queues and slots are
-//! touched by finishing alone.
+//! # Work in an interrupt
+//! Only [`Request::complete`]: a push, and the wake-up token for the completion daemon's thread. Pages, indexes, queues
+//! and slots change only in finishing.
 
 use crate::error::PagerError;
 use crate::machine::Machine;
@@ -39,7 +41,7 @@ pub(crate) const RECORDS: usize = 64;
 #[cfg(any(loom, shuttle))]
 pub(crate) const RECORDS: usize = 2;
 
-/// Things that want to be polled.
+/// Most pollers of a system.
 const POLLED: usize = 8;
 
 /// Which way the bytes go.
@@ -51,7 +53,7 @@ pub enum Direction {
     Write,
 }
 
-/// Where a waiting thread learns how its read ended. It stays until it is set.
+/// The result of a read for its waiting thread. It stays until it is set.
 pub(crate) struct Done(pub(super) AtomicU8);
 
 impl Done {
@@ -68,7 +70,7 @@ impl Done {
     }
 }
 
-/// What a record says; the party's that has it.
+/// The content of a record; belongs to the record's owner.
 pub(crate) struct Body {
     pub direction: Direction,
     /// The pager's number of the first page: a page of a file, a slot of a swap store.
@@ -79,9 +81,9 @@ pub(crate) struct Body {
     pub keys: [u64; CLUSTER],
     frames: [(Pfn, *mut u8); CLUSTER],
     pub len: usize,
-    /// The object, with a reference that finishing gives up; null where none is held.
+    /// The object, with a reference that finishing drops; null where none is held.
     pub object: *const (),
-    /// Null where nobody waits.
+    /// Null where no thread waits.
     pub done: *const Done,
 }
 
@@ -120,20 +122,20 @@ pub(crate) struct Record {
     pub(super) body: UnsafeCell<Body>,
 }
 
-/// A record that somebody took and has not started. Given back when dropped.
+/// A record that is taken and not started. Freed when dropped.
 pub(crate) struct Taken<'v> {
     io: &'v Io,
     record: NonNull<Record>,
 }
 
 impl Taken<'_> {
-    /// What it says.
+    /// Its content.
     pub fn body(&mut self) -> &mut Body {
         // SAFETY: the record was taken off the free list, so this value alone leads to its body.
         unsafe { &mut *self.record.as_ref().body.get() }
     }
 
-    /// Makes a write of it. Relies on C4: the flush after which no CPU stores into the pages is its argument.
+    /// Starts it as a write. Relies on C4: its argument proves the flush after which no CPU stores into the pages.
     pub fn start_writing(mut self, flushed: &FlushedEverywhere) -> Request {
         let object = self.body().object;
         // A write to swap needs no reference on its object.
@@ -141,7 +143,7 @@ impl Taken<'_> {
         self.start()
     }
 
-    /// Makes a request of it.
+    /// Starts it as a request.
     pub fn start(self) -> Request {
         let record = self.record;
         self.io.in_flight.fetch_add(1, Ordering::AcqRel);
@@ -154,7 +156,7 @@ impl Taken<'_> {
     }
 }
 
-/// Pages that a record which is the caller's writes.
+/// Pages that the caller's record writes.
 pub(super) fn written(record: NonNull<Record>) -> u64 {
     // SAFETY: the caller holds the record, so no other thread changes its body.
     let body = unsafe { &*record.as_ref().body.get() };
@@ -167,10 +169,11 @@ impl Drop for Taken<'_> {
     }
 }
 
-/// A read or write that a pager was asked for: pages `first()..first() + len()`, to or from as many frames. The pager keeps
-/// it until it is done, and then calls [`Request::complete`], once; dropping it completes it as failed.
+/// A read or write for a pager: pages `first()..first() + len()`, to or from as many frames. The pager keeps it until
+/// it is done, and then calls [`Request::complete`], once. Dropping it completes it as failed.
 ///
-/// A write's frames are read at any time until then, and may be stored into meanwhile: then the page is written again later.
+/// The pager reads a write's frames at any time until then. Programs may store into them meanwhile; then the page is
+/// written again later.
 pub struct Request(NonNull<Record>);
 
 // SAFETY: a request is the one value that leads to its record, and records live as long as the system.
@@ -210,7 +213,7 @@ impl Request {
         self.body().frames[i].1
     }
 
-    /// It is done. Callable from an interrupt: takes no lock. The first call of a request ends it.
+    /// Completes it. Callable from an interrupt: takes no lock. The first call of a request ends it.
     pub fn complete(self, result: Result<(), PagerError>) {
         self.push(result);
         core::mem::forget(self);
@@ -239,7 +242,7 @@ impl Drop for Request {
     }
 }
 
-/// Requests that a pager has not got round to, oldest first.
+/// Requests that a pager has not served yet, oldest first.
 #[derive(Default)]
 pub struct Requests {
     first: Option<NonNull<Record>>,
@@ -309,9 +312,10 @@ impl Drop for Requests {
     }
 }
 
-/// Something that completes requests only when it is asked to: a device without interrupts, a store that plays a slow one.
+/// A pager that completes requests only when it is polled: a device without interrupts, a store that simulates a slow
+/// one.
 pub trait Polled: Send + Sync {
-    /// Completes what is due; returns whether requests are left. Does not sleep.
+    /// Completes requests that are due; returns whether any are left. Does not sleep.
     fn poll(&self) -> bool;
 }
 
@@ -322,10 +326,10 @@ struct Free {
 // SAFETY: free records are reached under the lock only.
 unsafe impl Send for Free {}
 
-/// The records of a system, and what is complete.
+/// The records of a system, and the stack of completed ones.
 pub struct Io {
     free: SpinLock<Free>,
-    /// Where threads sleep for a free record, and for what they read.
+    /// Where threads sleep for a free record, and for their reads.
     pub(super) waits: WaitQueue,
     pub(super) completed: AtomicPtr<Record>,
     /// Started and not finished.
@@ -338,7 +342,7 @@ pub struct Io {
     completer: AtomicUsize,
     pub(super) polled: [SpinLock<Option<&'static dyn Polled>>; POLLED],
     pub(super) polling: AtomicBool,
-    /// There was ever an object whose pages are somewhere else too, or memory that was given up.
+    /// There was ever an object whose pager has its pages, or memory that was given up.
     has_freeable: AtomicBool,
 }
 
@@ -404,7 +408,7 @@ impl Io {
         self.writing.load(Ordering::Relaxed)
     }
 
-    /// Records that nobody has.
+    /// Free records.
     pub(crate) fn free(&self) -> usize {
         self.free.lock().len
     }
@@ -436,12 +440,13 @@ impl Io {
         self.waits.wake_all();
     }
 
-    /// The calling thread finishes what is complete from now on, and is woken for it. None: nobody does.
+    /// `thread` finishes completed requests from now on, and is woken for them. `None`: no thread does.
     pub(crate) fn set_completer(&self, thread: Option<ThreadHandle>) {
         self.completer.store(thread.map_or(0, |t| t.0.wrapping_add(1)), Ordering::Release);
-        // Before the daemon looks whether it is to stop, and for requests; see [`Physical::stop_daemons`] and [`Taken::start`].
+        // Before the daemon reads whether it is to stop, and its requests; see [`Physical::stop_daemons`] and
+        // [`Taken::start`].
         fence_full();
-        // Who sleeps and was to be woken by the daemon looks after itself now.
+        // Sleeping threads that relied on the daemon now finish their I/O themselves.
         self.waits.wake_all();
     }
     pub(crate) fn has_completer(&self) -> bool {
@@ -454,16 +459,16 @@ impl Io {
         }
     }
 
-    /// Whether anything wants to be polled.
+    /// Whether any pager is polled.
     pub(crate) fn has_polled(&self) -> bool {
         self.polling.load(Ordering::Acquire)
     }
-    /// Whether something is complete and not finished.
+    /// Whether a request is completed and not finished.
     pub(crate) fn has_completed(&self) -> bool {
         !self.completed.load(Ordering::Acquire).is_null()
     }
 }
 
-/// No place for another one: a system polls at most eight.
+/// No place for another poller: a system has at most eight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TooManyPolled;

@@ -1,22 +1,21 @@
 //! Laundering: writing changed pages out, so that their frames can be taken.
 //!
 //! # What must hold (relies on C2, cleaning)
-//! - In this order: clear dirty; fence; take the right to store from every translation; flush; *then* the pager reads the data.
-//!   Stored before the flush: it is in the data. Stored after it: the store faulted first, and marked the page dirty again. A
-//!   page whose dirty mark is clear when its write is done has its content with the pager.
-//! - The tag that says where to look for dirty pages goes last of all, when the page is LAUNDERING: a write-back that finds no
-//!   tag finds the write, and a cleaner that leaves a page alone after all leaves its tag too (mutant [`Mutant::UntagEarly`]).
+//! - In this order: clear dirty; fence; take the right to store from every translation; flush; *then* the pager reads
+//!   the data. A store before the flush is in the data. A store after it has faulted first, and marked the page dirty
+//!   again. If the dirty bit is clear when the write is done, the pager has the page's content.
+//! - The index's dirty tag is cleared last, when the page is LAUNDERING. So a write-back that finds no tag finds the
+//!   write. A cleaner that leaves a page unwritten leaves its tag too (mutant [`Mutant::UntagEarly`]).
 //! - Completion never clears dirty. A write that failed sets it again.
-//! - A page is [`LAUNDERING`](State::LAUNDERING) from before its write starts until it is finished: no second write begins, so
-//!   that old data never overwrites new. It is not busy meanwhile: programs go on using it, and may store into it (pages are
-//!   not stable under a write).
-//! - The write holds the frame. Whoever frees the page (truncate, exit) takes its identity at once; the frame goes when the
-//!   write is done, and so does the swap slot, which is the write's until then: a slot is never given to another page while a
-//!   late write may still fall on it. A file's pager may not be written to after it was cut short, so removing a file's page
-//!   waits for the write.
-//! - Pages that somebody *holds* are being stored into through their frame, with the dirty mark set before the store: they are
-//!   left alone. The hold is looked at after dirty was cleared and a fence; who takes it sets dirty after taking it. So either
-//!   the hold is seen here, or that dirty mark comes after the clearing and stays.
+//! - A page is [`LAUNDERING`](State::LAUNDERING) from before its write starts until it is finished: no second write
+//!   begins, so that old data never overwrites new. It is not busy meanwhile: programs continue to use it, and may
+//!   store into it (pages are not stable under a write).
+//! - The write holds the frame. A remover (truncate, exit) takes the page's identity at once; the frame is freed when
+//!   the write is done. The write owns the swap slot until then, so a late write never reaches a slot of another page.
+//!   A file's pager may not be written to after a truncation, so removing a file's page waits for the write.
+//! - A *held* page is being stored into through its frame, with the dirty bit set before the store. The cleaner leaves
+//!   it alone. The cleaner reads the hold after it has cleared dirty and fenced. The holder sets dirty after it has
+//!   taken the hold. So either the cleaner sees the hold, or that dirty bit comes after the clearing and stays.
 //!
 //! | | fault stores | copy from a program (hold) | truncate, free | another cleaner | completion |
 //! |---|---|---|---|---|---|
@@ -47,7 +46,7 @@ enum Where<'o> {
     Pager(&'o dyn Pager),
 }
 
-/// Where changed pages of `object` go; `None`: they stay, whatever happens.
+/// Where dirty pages of `object` are written; `None`: they stay in memory.
 fn destination<'o, M: Machine>(object: &'o Object<M>) -> Option<Where<'o>> {
     match object.pager() {
         Some(pager) if !pager.in_memory() => pager.takes_writes().then_some(Where::Pager(pager)),
@@ -55,12 +54,12 @@ fn destination<'o, M: Machine>(object: &'o Object<M>) -> Option<Where<'o>> {
     }
 }
 
-/// Whether changed pages of `object` can be written anywhere.
+/// Whether dirty pages of `object` can be written anywhere.
 pub(crate) fn is_washable<M: Machine>(object: &Object<M>) -> bool {
     destination(object).is_some()
 }
 
-/// Whether there is room where `page` would be written: a hint, since others take it.
+/// Whether there is room where `page` would be written. A hint, because other threads may take it.
 pub(crate) fn has_room<M: Machine>(object: &Object<M>, page: &Page) -> bool {
     match destination(object) {
         Some(Where::Swap) => object.vm().swap().free() != 0 || page.swap_slot().is_some(),
@@ -69,15 +68,16 @@ pub(crate) fn has_room<M: Machine>(object: &Object<M>, page: &Page) -> bool {
     }
 }
 
-/// Whether `page`, which the caller holds busy, may be written now: changed, in nobody's hands, and not being written.
+/// Whether `page`, which the caller holds busy, may be written now: dirty, not held, and not being written.
 pub(crate) fn is_laundry(page: &Page) -> bool {
     let state = page.state();
     state.valid() && state.dirty() && !state.laundering() && (page.holds() == 1 || mutant(Mutant::NoHoldCheck))
 }
 
-/// Writes pages of `object` that have neighbouring keys and for which [`is_laundry`] holds; the caller has set them busy. They
-/// are not busy any more when this returns; those that could not be written after all are dirty as before. Returns which of
-/// them are being written: fewer than all where swap has not so many slots in a row. The pager may sleep; nothing is waited for.
+/// Writes pages of `object` that have neighbouring keys and for which [`is_laundry`] holds; the caller has set them
+/// busy. They are not busy any more when this returns; pages that could not be written are dirty as before. Returns
+/// which are being written: fewer than all where swap has fewer adjacent slots. The pager may sleep; this does not wait
+/// for the write.
 pub(crate) fn launder<M: Machine>(
     object: &Object<M>,
     batch: &Batch,
@@ -88,12 +88,12 @@ pub(crate) fn launder<M: Machine>(
     let pages = batch.as_slice();
     let to = destination(object);
     let (mut slots, mut own) = (Slots { first: 0, len: 0 }, false);
-    // Where in the batch what is written begins.
+    // The first page of the batch that is written.
     let mut from = 0;
     match &to {
         Some(Where::Swap) => match vm.swap().allocate(pages.len()) {
             Some(found) => slots = found,
-            // Swap is full: pages that have slots may overwrite what is there.
+            // Swap is full: pages that have slots may overwrite them.
             None => (own, (from, slots)) = (true, own_slots(vm, pages)),
         },
         Some(Where::Pager(_)) => slots = Slots { first: pages.first().map_or(0, |p| p.0), len: pages.len() as u64 },
@@ -117,7 +117,7 @@ pub(crate) fn launder<M: Machine>(
     if mutant(Mutant::UntagEarly) {
         untag(object, batch.as_slice(), &may.pin(vm.epoch()));
     }
-    // Those in somebody's hands, and what lies behind them, are for another time.
+    // Held pages, and the pages behind them, are left for another time.
     let n = match mutant(Mutant::NoHoldCheck) {
         true => wash.len(),
         false => wash.iter().take_while(|(_, pfn)| vm.page(*pfn).holds() == 1).count(),
@@ -178,7 +178,8 @@ pub(crate) fn launder<M: Machine>(
     from..from + n
 }
 
-/// Cleaning, first step: the marks of the batch's pages go. Their tags stay until something else says that a write is coming.
+/// First step of cleaning: clears the dirty bits of the batch's pages. Their tags stay until LAUNDERING says that a
+/// write is coming.
 ///
 /// # Requires
 /// They are busy.
@@ -188,11 +189,12 @@ pub(crate) fn mark_clean<M: Machine>(object: &Object<M>, batch: &Batch) {
     }
 }
 
-/// The tags of those of `pages` go that are clean still, after everything that marks a page dirty which is busy: a hold, which
-/// was looked for, and who took a leaf away since the mark went and has credited it ([`copy::credit`](crate::rmap::dirty::credit)).
+/// Clears the tags of those of `pages` that are still clean. Two parties may mark a busy page dirty, and both come
+/// before this. Holders were checked. CPUs that took a leaf away since the clearing have credited its dirty bit
+/// ([`copy::credit`](crate::rmap::dirty::credit)).
 ///
 /// # Requires
-/// They are busy, and LAUNDERING: who asks for all that is tagged to be written finds one or the other.
+/// They are busy and LAUNDERING, so that a write-back of all tagged pages finds the tag or the write.
 fn untag<M: Machine>(object: &Object<M>, pages: &[(u64, Pfn)], pin: &Pinned<'_>) {
     for (key, pfn) in pages {
         if !object.vm().page(*pfn).state().dirty() || mutant(Mutant::CreditUntagged) {
@@ -201,7 +203,8 @@ fn untag<M: Machine>(object: &Object<M>, pages: &[(u64, Pfn)], pin: &Pinned<'_>)
     }
 }
 
-/// The first of `pages` that has a swap slot, and its slot with those of its neighbours, as far as they neighbour too.
+/// The first of `pages` that has a swap slot, and its slot with those of the next pages, as far as the slots are
+/// adjacent.
 fn own_slots<M: Machine>(vm: &Objects<M>, pages: &[(u64, Pfn)]) -> (usize, Slots) {
     let slot = |p: &(u64, Pfn)| vm.page(p.1).swap_slot();
     let Some((from, first)) = pages.iter().enumerate().find_map(|(i, p)| Some((i, slot(p)?))) else {
@@ -211,10 +214,10 @@ fn own_slots<M: Machine>(vm: &Objects<M>, pages: &[(u64, Pfn)]) -> (usize, Slots
     (from, Slots { first, len: len as u64 })
 }
 
-/// Marks a page dirty that the caller holds, or has busy.
+/// Marks a page dirty that the caller holds or has set busy.
 ///
-/// The tag first: who finds the page dirty has nothing to do, and may ask at once for all that is tagged to be written. A
-/// cleaner that takes the tag away in between either sees the hold, or has cleared the mark before.
+/// The tag first, because a thread that finds the page dirty does nothing more and may at once write back all tagged
+/// pages. A cleaner that clears the tag in between either sees the hold, or has cleared the dirty bit before.
 pub(crate) fn stain<M: Machine>(object: &Object<M>, key: u64, page: &Page, pin: &Pinned<'_>) {
     if mutant(Mutant::TagAfterDirty) {
         page.set(State::DIRTY);
@@ -234,14 +237,15 @@ pub(crate) fn finish<M: Machine>(
     if result.is_err()
         && let Some(file) = file
     {
-        // Before anybody who waits for the write goes on, and asks.
+        // Before a thread that waits for the write continues and checks for errors.
         file.write_errors().raise();
     }
     for i in 0..body.len {
         let page = vm.page(body.pfn(i));
         let slot = body.swap.then_some(body.first + i as u64);
         if result.is_err() {
-            // As in `stain`: the tag first. The write keeps other cleaners away, and the frame from becoming another page.
+            // As in `stain`: the tag first. The write keeps other cleaners away, and the frame from becoming another
+            // page.
             let pin = may.pin(vm.epoch());
             // SAFETY: `launder` took a hold for the write.
             if let Some(object) = unsafe { vm.object_of_held(page, &pin) } {
@@ -249,7 +253,7 @@ pub(crate) fn finish<M: Machine>(
             }
         }
         let alive = if result.is_ok() {
-            // Before the mark goes: who frees the page after that frees the slot with it.
+            // Before LAUNDERING is cleared, because a remover frees the slot with the page after that.
             page.set_swap_slot(slot);
             page.set_failed_writes(0);
             page.end_laundering(0) || mutant(Mutant::NoGoneCheck)

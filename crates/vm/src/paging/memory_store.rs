@@ -1,11 +1,11 @@
 //! A store in memory that stands for a disk: for swap, or behind a file.
 //!
-//! By default it does everything at once. With a [`FaultPlan`] it is as bad as a disk can be: late, out of order, failing. A
-//! request that fails has done something nevertheless: a write has overwritten part of its pages, a read has left rubbish.
-//! Whether the core copes is a matter of the core; block devices replace this and nothing else.
+//! By default it completes each request at once. With a [`FaultPlan`] it is as bad as a disk can be: late, out of
+//! order, failing. A failed request still has an effect: a write has overwritten part of its pages, a read has left
+//! rubbish. A block device replaces this store and nothing else.
 //!
-//! Bytes move when a request is completed, not when it is started: whoever let go of a frame too early, or trusts that a write
-//! has read it already, is found out.
+//! Bytes move when a request is completed, not when it is started. So tests find code that releases a frame too early,
+//! or that trusts a write to have read it already.
 
 use crate::machine::bytes;
 use crate::paging::io::{CLUSTER, Direction, Polled, Request, Requests};
@@ -16,7 +16,7 @@ use core::ptr::NonNull;
 use quire_sync::hooks::now;
 use quire_sync::{Rank, SpinLock};
 
-/// How bad the store is. All zero: not at all.
+/// How bad the store is. All zero: perfect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FaultPlan {
     /// A request waits for about so many polls.
@@ -62,7 +62,7 @@ impl State {
         n != 0 && self.random(n as u64) == 0
     }
 
-    /// The next one that is due.
+    /// The next request that is due.
     fn due(&mut self) -> Option<Request> {
         let plan = self.plan;
         if self.waiting.is_empty() || plan.delay != 0 && self.random(plan.delay as u64 + 1) != 0 {
@@ -81,7 +81,7 @@ impl State {
     }
 }
 
-/// What a store has done so far.
+/// Counts of a store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct StoreCounts {
     /// Reads that were started.
@@ -99,14 +99,14 @@ pub struct MemoryStore {
     state: SpinLock<State>,
 }
 
-// SAFETY: the memory is the store's; a page is read and written only by the request that names it, and the core never has two
+// SAFETY: the store owns the memory. Only the request that names a page reads or writes it, and the core never has two
 // for one slot. (Files behind a store are read and written as their programs do.)
 unsafe impl Send for MemoryStore {}
 // SAFETY: `state` has a lock, and each page's bytes are used by the one request under way that names the page.
 unsafe impl Sync for MemoryStore {}
 
 impl MemoryStore {
-    /// A store of `pages` pages at `bytes`. Its content is what is there.
+    /// A store of `pages` pages at `bytes`, with the memory's present content.
     ///
     /// # Safety
     /// The memory is valid for reads and writes of so many pages as long as the store, and is used by the store alone.
@@ -116,7 +116,7 @@ impl MemoryStore {
         MemoryStore { bytes, pages, state: SpinLock::new(Rank::DEVICE, state) }
     }
 
-    /// Is as bad as `plan` says from now on.
+    /// Follows `plan` from now on.
     #[cfg(all(test, not(any(loom, shuttle))))]
     pub(crate) fn set_plan(&self, plan: FaultPlan) {
         let mut state = self.state.lock();
@@ -124,7 +124,7 @@ impl MemoryStore {
         state.random = plan.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     }
 
-    /// What it has done so far.
+    /// Its counts so far.
     pub fn counts(&self) -> StoreCounts {
         let state = self.state.lock();
         StoreCounts { reads: state.reads, writes: state.writes, failed: state.failed }
@@ -135,7 +135,7 @@ impl MemoryStore {
         (n < self.pages).then(|| unsafe { self.bytes.as_ptr().add((n * PAGE_SIZE) as usize) })
     }
 
-    /// Does what was asked for, or fails in the middle of it.
+    /// Carries out a request, or fails in the middle of it.
     fn serve(&self, request: Request, fails: bool) {
         let pages = if fails { request.len() / 2 } else { request.len() };
         let mut result = if fails { Err(PagerError) } else { Ok(()) };
@@ -144,8 +144,8 @@ impl MemoryStore {
                 result = Err(PagerError);
                 break;
             };
-            // SAFETY: a page of the store and a frame, both valid for a page. Programs may store into a frame that is being
-            // written; then its page is dirty again and this copy is worth nothing.
+            // SAFETY: a page of the store and a frame, both valid for a page. Programs may store into a frame that is
+            // being written; then its page is dirty again and this copy is worth nothing.
             unsafe {
                 match request.direction() {
                     Direction::Read if i < pages => bytes::copy(at, frame, PAGE_SIZE as usize),

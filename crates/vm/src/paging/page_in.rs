@@ -1,14 +1,14 @@
-//! What a fault does when a page has to be read first: from the object's pager, or from swap.
+//! Page-in: reading a page for a fault, from the object's pager or from swap.
 //!
 //! # What must hold
-//! - A *placeholder* stands for the page while it is read: a page with the identity, busy and not valid, which the index has
-//!   already. Others who need the page wait for it instead of reading it again; a remover waits too.
-//! - Swap to placeholder is one compare-and-swap of the index slot; the swap slot is the page's from then on. A read that fails
-//!   puts the slot back by the reverse step.
-//! - The reader holds nothing else over the wait but the read's reference on the object, which finishing gives up: the object
+//! - A *placeholder* stands for the page while it is read: a page with the identity, busy and not valid, already in the
+//!   index. Other threads that need the page wait for it instead of reading it again; a remover waits too.
+//! - Swap to placeholder is one compare-and-swap of the index slot; the swap slot is the page's from then on. A read
+//!   that fails puts the slot back by the reverse step.
+//! - Over the wait the reader holds only the read's reference on the object, which finishing drops. So the object
 //!   cannot be torn down around a placeholder.
-//! - Neighbours are read along where their slots neighbour, too (files: where nothing is there either). They are the read's,
-//!   not the fault's: what they need and do not get makes the read shorter, and where a read of several pages fails, the fault's
+//! - Neighbours are read too where their slots are adjacent (files: where they are not resident either). They are
+//!   optional: a neighbour without a frame makes the read shorter. Where a read of several pages fails, the fault's
 //!   page is read again alone.
 
 use crate::cow::found::Found;
@@ -43,9 +43,9 @@ pub(crate) struct PageIn<M: Machine> {
 
 /// How a read ended.
 enum Read {
-    /// It is there, or somebody else was first.
+    /// It is in memory, or another thread was first.
     Done,
-    /// One of so many pages could not be read: they are where they were.
+    /// One of so many pages could not be read: all are back in their old place.
     Failed(usize),
 }
 
@@ -67,20 +67,20 @@ struct Run {
 }
 
 impl<M: Machine> PageIn<M> {
-    /// A page that only the pager has. `None`: the object is going.
+    /// A page that only the pager has. `None`: the object is dying.
     pub fn new(object: &Object<M>, key: u64, pin: &Pinned<'_>) -> Option<Self> {
         Some(PageIn { object: Kept::new(object, pin)?, key, slot: None })
     }
 
-    /// A page in swap. `None`: the object is going.
+    /// A page in swap. `None`: the object is dying.
     pub fn swapped(object: &Object<M>, key: u64, slot: u64, pin: &Pinned<'_>) -> Option<Self> {
         Some(PageIn { object: Kept::new(object, pin)?, key, slot: Some(slot) })
     }
 
-    /// Reads it, and neighbours. An error is the page's own; where somebody else was first there is none.
+    /// Reads it, and neighbours. An error is the page's own. If another thread was first there is none.
     pub fn run(self, may: &mut MaySleep) -> Result<(), FaultError> {
         match self.read(self.most(), may)? {
-            // Which of them could not be read is not said.
+            // The pager does not say which page failed.
             Read::Failed(pages) if pages > 1 => self.read(1, may)?.result(),
             read => read.result(),
         }
@@ -89,7 +89,7 @@ impl<M: Machine> PageIn<M> {
     /// Pages of one read at most.
     fn most(&self) -> usize {
         match self.slot {
-            // Half of what is written at once: the other half may be of no use, and memory is short where pages are in swap.
+            // Half of a write's cluster. The other half may be of no use, and memory is short where pages are in swap.
             Some(_) => CLUSTER / 2,
             None => self.object.object().pager().map_or(1, |p| p.cluster()).clamp(1, CLUSTER),
         }
@@ -99,7 +99,7 @@ impl<M: Machine> PageIn<M> {
     fn read(&self, most: usize, may: &mut MaySleep) -> Result<Read, OutOfMemory> {
         let mut span = Span::begin(Kind::PageIn, 0, 0);
         let vm = self.object.object().vm();
-        // The record first: from here on nothing but the pager is waited for.
+        // The record first: from here on this thread waits for the pager only.
         let mut taken = vm.take_record(may);
         let (run, first) = {
             let pin = may.pin(vm.epoch());
@@ -117,7 +117,8 @@ impl<M: Machine> PageIn<M> {
             body.push(vm, first + i as u64, *pfn);
         }
         body.done = ptr::from_ref(&done);
-        // A reference of its own, which `finish` gives up: ours keeps the pager while it starts, also where the read is over by then.
+        // A second reference, which `finish` drops. The first keeps the pager while it starts, even if the read has
+        // finished by then.
         let theirs = Kept::new(self.object.object(), &may.pin(vm.epoch()));
         body.object = theirs.map_or(ptr::null(), Kept::into_raw);
         let request = taken.start();
@@ -140,8 +141,8 @@ impl<M: Machine> PageIn<M> {
         Ok(result.map_or(Read::Failed(pages), |()| Read::Done))
     }
 
-    /// Placeholders for the page and for neighbours that are to be read along, and the first one's key. `None`: somebody else
-    /// was first.
+    /// Placeholders for the page and for the neighbours to read with it, and the first one's key. `None`: another
+    /// thread was first.
     fn place_run(&self, most: usize, pin: &Pinned<'_>) -> Result<Option<(Run, u64)>, OutOfMemory> {
         let Some(pfn) = self.place(self.key, self.slot, true, pin)? else { return Ok(None) };
         let mut run = Run { pfns: [Pfn(0); 2 * CLUSTER], start: CLUSTER, end: CLUSTER + 1 };
@@ -163,7 +164,7 @@ impl<M: Machine> PageIn<M> {
         Ok(Some((run, first)))
     }
 
-    /// A placeholder for the page `by` pages from this one, where it can be read in the same stroke.
+    /// A placeholder for the page `by` pages from this one, where it can be part of the same read.
     fn beside(&self, by: i64, pin: &Pinned<'_>) -> Option<Pfn> {
         let object = self.object.object();
         let key = self.key.checked_add_signed(by).filter(|k| *k < object.end())?;
@@ -178,15 +179,17 @@ impl<M: Machine> PageIn<M> {
         self.place(key, slot, false, pin).ok().flatten()
     }
 
-    /// Puts a placeholder at `key`, where `slot` (or nothing) still is there; `None` where not. `wanted`: it is the fault's own page.
+    /// Puts a placeholder at `key` if the index still has `slot` (or an empty slot) there; else `None`. `wanted`: it is
+    /// the fault's own page.
     fn place(&self, key: u64, slot: Option<u64>, wanted: bool, pin: &Pinned<'_>) -> Result<Option<Pfn>, OutOfMemory> {
         let object = self.object.object();
         let vm = object.vm();
-        // Pagers are promised zeroes; swap is always read whole.
+        // Pagers get zeroed frames; swap is always read whole.
         let fill = if slot.is_some() { Fill::Any } else { Fill::Zeroed };
         let frames = vm.frames();
         let frame = match vm.alloc_frame(fill, For::User) {
-            // Borrowed: the slot that this frees takes another page, whose frame comes back. No more than half of the reserve.
+            // Borrowed from the reserve, at most half of it. The slot that this frees takes another page, whose frame
+            // comes back.
             Err(_) if wanted && slot.is_some() && vm.swap().is_scarce() && frames.free() > frames.reserve() / 2 => {
                 vm.alloc_frame(fill, For::Kernel)?
             }
@@ -219,8 +222,8 @@ impl<M: Machine> PageIn<M> {
     }
 }
 
-/// Reads those of `keys` that only the pager or swap has, cluster by cluster, as far as memory is not low. The first page that
-/// cannot be read ends it; the fault that needs the page says why. Nothing is mapped.
+/// Reads those of `keys` that only the pager or swap has, cluster by cluster, as far as memory is not low. The first
+/// page that cannot be read ends it; the fault that needs the page reports the error. Maps nothing.
 pub(crate) fn read_ahead<M: Machine>(object: &Object<M>, keys: Range<u64>, may: &mut MaySleep) {
     let vm = object.vm();
     let (in_memory, mut at) = (object.holes_are_zero(), keys.start);
@@ -228,7 +231,7 @@ pub(crate) fn read_ahead<M: Machine>(object: &Object<M>, keys: Range<u64>, may: 
     while at < keys.end.min(object.end()) && !vm.frames().is_low() && !vm.machine().is_ending() {
         let read = {
             let pin = may.pin(vm.epoch());
-            // A hole of an object in memory has nothing to read, so that only pages in swap are looked at.
+            // A hole of an object in memory has nothing to read, so that only pages in swap are visited.
             if in_memory {
                 let mut swapped = object.range(at..keys.end, What::SWAP);
                 let Some(found) = swapped.walk(&pin).next() else { return };
@@ -247,7 +250,7 @@ pub(crate) fn read_ahead<M: Machine>(object: &Object<M>, keys: Range<u64>, may: 
     }
 }
 
-/// A read is complete: its placeholders become pages, or go.
+/// Finishes a completed read: its placeholders become pages, or are removed.
 pub(crate) fn finish<M: Machine>(
     vm: &'static Objects<M>,
     object: &Object<M>,
@@ -259,7 +262,7 @@ pub(crate) fn finish<M: Machine>(
         let (key, pfn) = (body.keys[i], body.pfn(i));
         let page = vm.page(pfn);
         fence_full();
-        // Relies on C2, *insert*: a truncation since then waits for this page, or was before and is seen here.
+        // Relies on C2, *insert*: a later truncation waits for this page, and an earlier one is seen here.
         if result.is_ok() && (body.swap || key < object.end()) {
             page.set(State::VALID);
             if body.swap && vm.swap().is_scarce() {
@@ -279,7 +282,7 @@ pub(crate) fn finish<M: Machine>(
     }
 }
 
-/// A page that is about to become dirty, whose pager wants to know before.
+/// A page that is about to become dirty, whose pager must reserve room before.
 pub(crate) struct WriteHook<M: Machine> {
     object: Kept<M>,
     key: u64,
@@ -288,7 +291,7 @@ pub(crate) struct WriteHook<M: Machine> {
 }
 
 impl<M: Machine> WriteHook<M> {
-    /// `None`: nobody has to be asked.
+    /// `None`: no pager needs the call.
     pub fn needed(found: &Found<'_, M>, pin: &Pinned<'_>) -> Option<Self> {
         if found.object.holes_are_zero() {
             return None;
@@ -297,7 +300,7 @@ impl<M: Machine> WriteHook<M> {
         Some(WriteHook { object, key: found.key, page: found.page, generation: found.state.generation() })
     }
 
-    /// Asks the pager, then marks the page dirty where it still is that page.
+    /// Calls the pager, then marks the page dirty where it still is that page.
     pub fn run(self, may: &mut MaySleep) -> Result<(), FaultError> {
         let object = self.object.object();
         if let Some(pager) = object.pager() {

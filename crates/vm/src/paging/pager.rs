@@ -1,14 +1,15 @@
-//! Pagers: what gives an object its pages, takes them back, and is told when it is gone.
+//! Pagers: the backing store of an object. A pager reads and writes its pages, and gets a call when the object is gone.
 //!
-//! Reads and writes are [`Request`]s of neighbouring pages: a pager is given one, and completes it when it likes, in any order
-//! and from any context ([`Request::complete`]). Memory that has no pager of its own goes to the system's [`SwapStore`].
+//! Reads and writes are [`Request`]s of neighbouring pages: a pager gets one, and may complete it at any time, in any
+//! order and from any context ([`Request::complete`]). Memory that has no pager of its own goes to the system's
+//! [`SwapStore`].
 
 pub use crate::error::PagerError;
 use crate::paging::io::{Direction, Request};
 use crate::types::PAGE_SIZE;
 use core::fmt;
 
-/// Behind an object: a file, a file in memory, a device.
+/// The backing store of an object: a file, a file in memory, a device.
 ///
 /// The core calls it with nothing held: every method but [`Pager::ident`], [`Pager::name`] and
 /// [`Pager::in_memory`] may sleep.
@@ -19,9 +20,9 @@ pub trait Pager: Send + Sync {
     /// Device and inode number, as tools show them.
     fn ident(&self) -> (u64, u64);
 
-    /// Whether the object's pages exist nowhere else: a page that is not there is all zeroes, and [`Pager::fill`] is never
-    /// called. True for files in memory. No default, because a pager that only fills would read as zeroes with one, and a file
-    /// in memory would lose its pages with the other.
+    /// Whether the object's pages exist nowhere else: a page that is not there is all zeroes, and [`Pager::fill`] is
+    /// never called. True for files in memory. No default, because either would be wrong for some. With `true`, a pager
+    /// that only fills would read as zeroes. With `false`, a file in memory would lose its pages.
     fn in_memory(&self) -> bool;
 
     /// Fills page number `page` of the object; `frame` holds zeroes.
@@ -30,23 +31,23 @@ pub trait Pager: Send + Sync {
         Ok(())
     }
 
-    /// How many neighbouring pages a read may be of, where they are not there either: 1 where reading ahead gains nothing.
-    /// At most [`CLUSTER`](crate::paging::io::CLUSTER) are asked for.
+    /// How many neighbouring pages one read may have, where they are not resident either: 1 where reading ahead gains
+    /// nothing. A read has at most [`CLUSTER`](crate::paging::io::CLUSTER) pages.
     fn cluster(&self) -> usize {
         1
     }
 
-    /// Whether changed pages can be written back; where not, and not [`in_memory`](Pager::in_memory), they stay. No default,
-    /// because a wrong one keeps every changed page in memory for ever, or loses what was written.
+    /// Whether dirty pages can be written back. If not, and not [`in_memory`](Pager::in_memory), they stay. No default,
+    /// because a wrong one keeps every dirty page in memory for ever, or loses written data.
     fn takes_writes(&self) -> bool;
 
-    /// Starts a read or a write. May sleep; completing may come later. By default a read fills page after page, and a write
-    /// fails.
+    /// Starts a read or a write. May sleep; completing may come later. By default a read fills page after page, and a
+    /// write fails.
     fn start(&self, request: Request) {
         let result = match request.direction() {
             Direction::Read => (0..request.len()).try_for_each(|i| {
-                // SAFETY: the frames of a read belong to its request, are a page long, and are mapped by no leaf until it is
-                // complete.
+                // SAFETY: the frames of a read belong to its request, are a page long, and are mapped by no leaf until
+                // it is complete.
                 let bytes = unsafe { &mut *request.frame(i).cast::<[u8; PAGE_SIZE as usize]>() };
                 self.fill(request.first() + i as u64, bytes)
             }),
@@ -55,26 +56,28 @@ pub trait Pager: Send + Sync {
         request.complete(result);
     }
 
-    /// Before page number `page` becomes dirty for the first time since it was clean: reserve what writing it back will need.
-    /// Not asked of pagers [in memory](Pager::in_memory), which are never written to.
+    /// Called before page number `page` becomes dirty for the first time since it was clean, to reserve room for
+    /// writing it back. Not called for pagers [in memory](Pager::in_memory), which are never written to.
     fn make_writable(&self, page: u64) -> Result<(), PagerError> {
         let _nothing_to_reserve = page;
         Ok(())
     }
 
-    /// Whether it wants to know of shared mappings that may store into the object ([`stores_noted`](Pager::stores_noted)). Asked once.
+    /// Whether [`stores_noted`](Pager::stores_noted) is called for shared mappings that may store into the object. Read
+    /// once.
     fn counts_stores(&self) -> bool {
         false
     }
 
-    /// A shared mapping of the object has come that may store into it, now or after a change of its protection; or, where not `came`,
-    /// one has gone. One that is made out of another comes first. Called under locks of the map.
+    /// A shared mapping that may store into the object was added, or removed where not `came`. It may store now or
+    /// after a change of its protection. A replacement is added before the old mapping is removed. Called under locks
+    /// of the map.
     fn stores_noted(&self, came: bool) {
         let _not_counted = came;
     }
 
-    /// A program is about to drop pages of the object through a mapping that may store (MADV_REMOVE). Whether it may; if so,
-    /// [`discard_ended`](Pager::discard_ended) follows.
+    /// A program is about to drop pages of the object through a mapping that may store (MADV_REMOVE). Returns whether
+    /// it may; if so, [`discard_ended`](Pager::discard_ended) follows.
     fn discard_begins(&self) -> bool {
         true
     }
@@ -86,13 +89,13 @@ pub trait Pager: Send + Sync {
     fn released(&self) {}
 }
 
-/// Where pages go that have no pager of their own: anonymous memory, private and shared, and files in memory. A row of slots
-/// of a page each; which of them are in use is the core's business.
+/// The store for pages without a pager of their own: anonymous memory, private and shared, and files in memory. It has
+/// slots of one page each; the core manages which are in use.
 pub trait SwapStore: Send + Sync {
     /// How many slots there are. Fixed.
     fn slots(&self) -> u64;
 
-    /// Starts a read or a write of slots. Called where sleeping is allowed. What was written may be read back until it is
-    /// overwritten; reads and writes of the same slot never overlap.
+    /// Starts a read or a write of slots. Called where sleeping is allowed. Written data may be read back until it is
+    /// overwritten. Reads and writes of the same slot never overlap.
     fn start(&self, request: Request);
 }

@@ -1,4 +1,4 @@
-//! Slots of swap: the store that has them, and pages that give theirs back.
+//! Slots of swap: adding the store, and pages that return their slots.
 
 use super::laundry;
 use super::swap::*;
@@ -17,7 +17,7 @@ use quire_sync::atomic::Ordering;
 use quire_sync::epoch::Pinned;
 
 impl<M: Machine> Objects<M> {
-    /// Takes the swap slot of a page in memory back, where slots are scarce: the page counts as changed then. Not where it is busy.
+    /// Frees the swap slot of a page in memory, where slots are scarce. The page is dirty then. Not where it is busy.
     pub(crate) fn give_slot_back(&self, object: &Object<M>, key: u64, page: &Page, may: &MaySleep) {
         if page.swap_slot().is_none() || !self.swap().is_scarce() || self.try_busy_page(object, key, page).is_none() {
             return;
@@ -29,7 +29,7 @@ impl<M: Machine> Objects<M> {
         self.unbusy(page);
     }
 
-    /// Gives up the slot of a page that stays: what is in memory is the only copy from now on.
+    /// Frees the slot of a page that stays: the page in memory is the only copy from now on.
     ///
     /// # Requires
     /// The page is busy and not being written.
@@ -37,7 +37,7 @@ impl<M: Machine> Objects<M> {
         if page.swap_slot().is_none() {
             return;
         }
-        // Changed first: nobody shall find it clean without a slot, which would mean that it was never stored into.
+        // Dirty first, because a clean page without a slot counts as never stored into.
         laundry::stain(object, key, page, pin);
         if let Some(first) = page.take_swap_slot() {
             self.swap().release(Slots { first, len: 1 });
@@ -57,7 +57,8 @@ impl<M: Machine> Objects<M> {
         let memory = self.alloc_run(order, For::Kernel).map_err(|_| SwapError::OutOfMemory)?;
         self.stats().add(Event::BufferPage, 1 << order);
         let at = self.machine().frame_ptr(memory.pfn()).cast::<u64>();
-        // SAFETY: the run has a bit for each slot, was allocated by this call, and is never freed once it is the bitmap's.
+        // SAFETY: the run has a bit for each slot, was allocated by this call, and is never freed once it is the
+        // bitmap's.
         let map = unsafe {
             core::ptr::write_bytes(at, 0, words);
             core::slice::from_raw_parts_mut(at, words)
@@ -76,8 +77,8 @@ impl<M: Machine> Objects<M> {
         }
         bitmap.words = map;
         let _kept: Pfn = memory.into_pfn();
-        // SAFETY: readers look at the word after they have seen `ready`, which is not set yet; the bitmap's lock keeps other
-        // writers out.
+        // SAFETY: readers read the word after they have seen `ready`, which is not set yet; the bitmap's lock keeps
+        // other writers out.
         unsafe { *swap.store.get() = Some(store) };
         swap.total.store(slots, Ordering::Relaxed);
         swap.free.store(slots, Ordering::Relaxed);
@@ -85,7 +86,7 @@ impl<M: Machine> Objects<M> {
         Ok(())
     }
 
-    /// As [`Objects::add_swap`](crate::object::Objects::add_swap), of a store that wants to be polled.
+    /// As [`Objects::add_swap`](crate::object::Objects::add_swap), for a store that must be polled.
     pub fn add_polled_swap<S: SwapStore + Polled>(&self, store: &'static S) -> Result<(), SwapError> {
         self.poll_with(store).map_err(|_| SwapError::Exists)?;
         self.add_swap(store)

@@ -1,26 +1,26 @@
-//! Swap: which slots of the system's swap store are in use, and whose they are.
+//! Swap: the slots of the system's swap store, which are in use, and their owners.
 //!
-//! # Whose a slot is
+//! # Owner of a slot
 //! A slot in use belongs to exactly one of:
-//! - an index slot that says [`Slot::Swap`](crate::object::index::Slot::Swap): the page is there and nowhere else;
-//! - a resident page, whose descriptor names it (`Page::swap_slot`): what the slot holds is the page's content if the page
-//!   is clean. The slot is kept while the page is resident, so that a page that was only read goes without a write. A page that
-//!   has been stored into keeps its slot too, worthless though it is, until it is written again or freed: giving it up at the
-//!   first store would put a shared lock on the fault path;
+//! - an index slot with [`Slot::Swap`](crate::object::index::Slot::Swap): the page is only in swap;
+//! - a resident page, whose descriptor names it (`Page::swap_slot`). If the page is clean, the slot holds its content,
+//!   so a page that was only read is evicted without a write. A dirty page keeps its stale slot too, until it is
+//!   written again or freed. Freeing it at the first store would put a shared lock on the fault path;
 //! - a write under way, which gives it to the page when it is done, or frees it.
 //!
-//! Page to Swap and back is one compare-and-swap of the index slot, by whoever holds the page busy; the slot changes hands
-//! with it. A Swap slot in an index is emptied by compare-and-swap too, whoever does it frees the slot: so it is freed once.
+//! Page to Swap and back is one compare-and-swap of the index slot, by the thread that holds the page busy. Ownership
+//! of the slot changes with it. A Swap slot in an index is emptied by compare-and-swap too, and the CPU that succeeds
+//! frees the slot. So it is freed once.
 //!
 //! # Full swap
-//! While slots are scarce, no page keeps one beside its frame for long: a page that is read gives its slot up at once and counts as changed,
-//! and so does one that pageout finds in use. So memory and swap together hold as many pages as there are frames and slots, and a page
-//! that is not used gets the slot of one that is. A read that finds no free frame borrows one from the reserve, because the slot that
-//! it frees lets another page go.
+//! While slots are scarce, no page keeps one beside its frame for long. A page that is read frees its slot at once and
+//! becomes dirty, and so does a page that pageout finds in use. So memory and swap together hold as many pages as there
+//! are frames and slots, and an unused page gets the slot of a used one. A read that finds no free frame borrows one
+//! from the reserve, because the slot that it frees lets another page be evicted.
 //!
 //! # Clusters
-//! Neighbouring pages of an object that are written together get neighbouring slots, so that they can be read together again.
-//! Search goes round the bitmap from where the last cluster was found.
+//! Neighbouring pages of an object that are written together get neighbouring slots, so that they can be read together
+//! again. The search goes round the bitmap, from the place of the last cluster.
 
 use crate::check::Broken;
 use crate::paging::io::CLUSTER;
@@ -50,7 +50,7 @@ pub struct Slots {
 pub(super) struct Bitmap {
     /// One bit a slot: in use. Bits behind the last slot are set.
     pub(super) words: &'static mut [u64],
-    /// Where the search goes on.
+    /// Where the search continues.
     at: usize,
 }
 
@@ -66,7 +66,7 @@ pub struct Swap {
 
 // SAFETY: `store` is written once, before `ready`, under the bitmap's lock.
 unsafe impl Send for Swap {}
-// SAFETY: readers look at `store` only after they have seen `ready`, and it is not written any more then.
+// SAFETY: readers read `store` only after they have seen `ready`, and it is not written any more then.
 unsafe impl Sync for Swap {}
 
 /// A run of at most `n` zero bits in `word`, as long as possible: (bit, length).
@@ -108,7 +108,7 @@ impl Swap {
     pub fn total(&self) -> u64 {
         self.total.load(Ordering::Relaxed)
     }
-    /// Slots that nobody has. Written under the bitmap's lock.
+    /// Free slots. Written under the bitmap's lock.
     pub fn free(&self) -> u64 {
         self.free.load(Ordering::Relaxed)
     }
@@ -118,7 +118,7 @@ impl Swap {
         self.free() < self.total() / 4
     }
 
-    /// Whether so few slots are free that they are those of pages that are just coming back; or there is no swap.
+    /// Whether the few free slots may all be those of pages that are just being read in; or there is no swap.
     pub(crate) fn is_as_good_as_full(&self) -> bool {
         self.free() <= self.total() / 64
     }
@@ -136,13 +136,13 @@ impl Swap {
         Ok(())
     }
 
-    /// Whether somebody has `slot`.
+    /// Whether `slot` is in use.
     pub(crate) fn in_use(&self, slot: u64) -> bool {
         let map = self.bitmap.lock();
         slot < self.total.load(Ordering::Relaxed) && map.words[(slot / 64) as usize] & 1 << (slot % 64) != 0
     }
 
-    /// Up to `n` slots in a row, as many as one place has.
+    /// Up to `n` adjacent slots, as many as one place has.
     pub(crate) fn allocate(&self, n: usize) -> Option<Slots> {
         let mut map = self.bitmap.lock();
         let free = self.free.load(Ordering::Relaxed);
@@ -190,10 +190,10 @@ impl Swap {
     }
 }
 
-/// Doors for tests of the checker.
+/// Access for tests of the checker.
 #[cfg(all(test, not(any(loom, shuttle))))]
 impl Swap {
-    /// A slot changes hands, and nothing else knows.
+    /// Flips a slot's bit without its owner.
     pub(crate) fn corrupt_bit(&self, slot: u64) {
         self.bitmap.lock().words[(slot / 64) as usize] ^= 1 << (slot % 64);
     }
@@ -204,7 +204,7 @@ impl Swap {
     }
 }
 
-/// Swap slots on their way back: neighbours go together.
+/// Swap slots that are being freed: adjacent ones are freed together.
 pub(crate) struct Returned<'s> {
     swap: &'s Swap,
     slots: Slots,

@@ -1,22 +1,22 @@
-//! Waiting for memory, as the rooms that need some see it.
+//! Waiting for memory, for the modules below pageout.
 
 use crate::error::FaultError;
 use crate::sleep::MaySleep;
 use core::cell::UnsafeCell;
 
-/// The room that frees memory.
+/// The module that frees memory: pageout.
 pub(crate) trait MemoryWait: Sync {
     /// Sleeps until frames for programs are free; false where there is nothing that could be freed.
     fn wait_for_memory(&'static self, may: &mut MaySleep) -> bool;
-    /// The same, for so long as the waiter has patience.
+    /// As `wait_for_memory`, within the waiter's patience.
     fn memory_or_error(&'static self, patience: &mut Patience, may: &mut MaySleep) -> Result<(), FaultError>;
 }
 
-/// How often a fault finds memory taken again by others that it had waited for, before that is an error: only where what it
-/// needs is not what pageout frees.
+/// How often other threads may take the memory that a fault waited for before that is an error. Reached only where
+/// pageout does not free the needed kind of memory.
 pub(crate) const DEFEATS: u32 = 1000;
 
-/// What a fault puts up with.
+/// A fault's limits of waiting.
 pub(crate) struct Patience {
     pub(crate) left: u32,
     /// The first refusal.
@@ -28,13 +28,13 @@ impl Patience {
         Patience { left: DEFEATS, since: None }
     }
 
-    /// It got what it waited for, and goes on.
+    /// Notes that the fault got its memory.
     pub fn served(&mut self) {
         self.since = None;
     }
 }
 
-/// Where a system keeps the room that frees its memory: given once, at boot.
+/// A system's reference to the module that frees its memory, set once at boot.
 pub(crate) struct Waiter(UnsafeCell<Option<&'static dyn MemoryWait>>);
 
 // SAFETY: the word is written by `give`, whose caller is the only CPU that knows the system, and only read after that.
@@ -59,8 +59,8 @@ impl Waiter {
     }
 }
 
-/// Somebody who keeps memory for later, and gives it back when memory is short.
+/// A cache that gives its memory back when memory is short.
 pub trait Reclaim: Send + Sync {
-    /// Gives back what it keeps; returns whether anything came. Does not sleep; called where a fault may be served.
+    /// Frees its memory; returns whether it freed any. Does not sleep; called where a fault may be served.
     fn reclaim(&self) -> bool;
 }

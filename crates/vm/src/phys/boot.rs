@@ -4,12 +4,12 @@ use crate::machine::Machine;
 use core::ptr::NonNull;
 use quire_sync::{CpuId, PerCpu};
 
-/// Writes the fields of one storey where it will live, each once. No storey ever stands on the stack as a whole, because the boot
-/// stack is small. What follows the semicolon was written before. A field that is left out does not compile. The caller's machine is
-/// called `M`.
+/// Writes the fields of one storey where it will live, each once. No storey ever stands on the stack as a whole,
+/// because the boot stack is small. What follows the semicolon was written before. A field that is left out does not
+/// compile. The caller's machine is called `M`.
 ///
 /// # Safety
-/// The place is valid for writes of the storey, and no reader knows it. The caller calls it in a function with that contract.
+/// The place is valid for writes of the storey, and no reader knows it. The calling function has the same contract.
 macro_rules! write_storey {
     ($place:expr => $storey:ident { $($field:ident: $value:expr),* $(,)?; $($written:ident),* $(,)? }) => {{
         let _complete = |storey: &$storey<M>| {
@@ -30,7 +30,7 @@ pub struct BootMemory<'m, M: Machine> {
     pub(crate) machine: &'m M,
     pub(crate) next: *mut u8,
     pub(crate) end: *mut u8,
-    /// How many structures come back through the epoch at once; known once that is made.
+    /// How many structures come back through the epoch at once; set when the epoch is made.
     pub(crate) burst: u32,
 }
 

@@ -1,20 +1,21 @@
 //! The array of page descriptors, initialised by sections at first use.
 //!
-//! A *section* is one largest block of the buddy allocator (4 MiB of RAM, 64 KiB of descriptors). At boot only the sections are
-//! *opened*, that is initialised, that the allocator cannot take whole: those at the ends of RAM and of domains. All others stay
-//! *closed*: nothing writes or reads their descriptors, so a machine pays for descriptors as it uses memory. A closed section
-//! of RAM is *fresh*: all its frames are free, and the allocator counts them so. It opens the next one when its lists are empty.
-//! Small machines open all at boot ([`Config::describe_at_boot`](crate::Config::describe_at_boot)).
+//! A *section* is one largest block of the buddy allocator (4 MiB of RAM, 64 KiB of descriptors). To *open* a section
+//! is to initialise its descriptors. Boot opens only those that the allocator cannot take whole, at the ends of RAM and
+//! of domains. All others stay *closed*: no CPU writes or reads their descriptors, so a machine pays for descriptors as
+//! it uses memory. A closed section of RAM is *fresh*: all its frames are free, and the allocator counts them so. The
+//! allocator opens the next one when its lists are empty. Small machines open all at boot
+//! ([`Config::describe_at_boot`](crate::Config::describe_at_boot)).
 //!
 //! | section | opened by | under |
 //! |---|---|---|
 //! | RAM of one domain, whole | the domain's allocator | the lock of the domain's depot |
-//! | any other with RAM, or with the zero frame | boot | no lock: boot is alone |
+//! | any other with RAM, or with the zero frame | boot | no lock: boot runs alone |
 //! | no RAM, named by a device object | the object's maker | the lock of the first domain's depot |
 //!
-//! The bit that says "open" is set after the descriptors are written (release) and read before they are (acquire). Code that has
-//! a frame's number from its owner, a list or a leaf needs no look at the bit: that frame's section was opened before. Code that
-//! goes through all frames asks ([`Descriptors::find`], [`Descriptors::opened`]).
+//! The bit that says "open" is set after the descriptors are written (release) and read before they are (acquire). Code
+//! that has a frame's number from its owner, a list or a leaf need not read the bit, because that frame's section was
+//! opened before. Code that goes through all frames reads it ([`Descriptors::find`], [`Descriptors::opened`]).
 
 use crate::phys::frames::MAX_ORDER;
 use crate::phys::page::Page;
@@ -76,8 +77,8 @@ impl Descriptors {
     /// Descriptors of `len` frames, all sections closed.
     ///
     /// # Safety
-    /// `first` points to memory for `len` descriptors that lives as long as anything that is made from this, and that nothing
-    /// else uses. `open` has [`Descriptors::words`] zeroes; `runs` is sorted and disjoint.
+    /// `first` points to memory for `len` descriptors that nothing else uses, and that outlives all values made from
+    /// this. `open` has [`Descriptors::words`] zeroes; `runs` is sorted and disjoint.
     pub unsafe fn new(first: NonNull<Page>, len: u64, open: &'static [AtomicU64], runs: &'static [Run]) -> Descriptors {
         Descriptors { first, len, open, runs }
     }
@@ -137,7 +138,7 @@ impl Descriptors {
         sections.flat_map(move |s| (s * SECTION..((s + 1) * SECTION).min(this.len)).map(Pfn))
     }
 
-    /// What a frame of a closed section is.
+    /// The kind of a frame in a closed section.
     pub fn closed(&self, pfn: Pfn) -> Closed {
         let at = self.runs.partition_point(|r| r.end <= pfn.0);
         match self.runs.get(at) {

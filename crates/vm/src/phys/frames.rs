@@ -1,32 +1,33 @@
 //! Physical frames: buddy lists by domain, a depot of chains before them, a magazine a CPU before that.
 //!
-//! A magazine holds chains of frames, linked through their descriptors; a depot holds whole chains of up to [`CHAIN`] frames,
-//! so an exchange moves one pointer. At most one shared operation for so many allocations or frees, whatever the mix: two
-//! chains mean that a CPU which alternates at the edge of one does not go back to the depot each time (Bonwick and Adams,
-//! USENIX 2001). Blocks of several frames come from the buddy lists directly; where those have split too far, the depots'
-//! chains are broken up first, then the magazines.
+//! A magazine holds chains of frames, linked through their descriptors. A depot holds whole chains of up to [`CHAIN`]
+//! frames, so an exchange moves one pointer. A CPU does at most one shared operation in [`CHAIN`] allocations or frees,
+//! in any mix. It has two chains, so that alternating at the edge of one does not reach the depot each time (Bonwick
+//! and Adams, USENIX 2001). Blocks of several frames come from the buddy lists directly; where those have split too
+//! far, the depots' chains are broken up first, then the magazines.
 //!
 //! # Domains
-//! The machine says which memory is near which CPU ([`Machine::domains`]). Each domain has a depot and buddy lists of its own
-//! under a lock of its own. A CPU takes from its own domain, from the next where that has none; what it frees of another
-//! domain's collects in a chain and goes home in a batch. No block spans two domains.
+//! The machine says which memory is near which CPU ([`Machine::domains`]). Each domain has a depot and buddy lists of
+//! its own under a lock of its own. A CPU takes from its own domain, or from the next where that has none. Frames of
+//! another domain that it frees collect in a chain and return in a batch. No block spans two domains.
 //!
 //! # Length of a chain
-//! [`CHAIN`], less on machines with many CPUs and little memory: all magazines together keep at most a quarter of it from
-//! whoever needs it.
+//! [`CHAIN`], less on machines with many CPUs and little memory, because all magazines together keep at most a quarter
+//! of memory.
 //!
 //! # The reserve, and low memory
-//! Frames for programs ([`For::User`]) are refused once fewer than the reserve are left outside the magazines, so that the
-//! kernel's own memory ([`For::Kernel`]) does not run out because a program asked for everything. Only whoever goes to a depot
-//! finds out; taking a frame from the magazine compares nothing. Where the depots have none of its group and the buddy lists are
-//! empty, chains of the other group are broken up. Who finds nothing there either looks whether all CPUs together have more
-//! than the reserve, and brings that in; else it is refused without touching them. So nobody is refused what counts as free,
-//! unless it is on its way from one place to another just then.
+//! Frames for programs ([`For::User`]) are refused once fewer than the reserve are left outside the magazines. So a
+//! program that takes all memory does not make the kernel's own requests ([`For::Kernel`]) fail. Only a CPU that goes
+//! to a depot compares; taking a frame from the magazine compares nothing. Where the depots have no chain of the group
+//! and the buddy lists are empty, chains of the other group are broken up. A CPU that finds none there checks whether
+//! all magazines together hold more than the reserve, and drains them. Otherwise the request is refused and the
+//! magazines stay. So no request is refused while frames count as free, unless they are just moving between lists.
 //!
-//! Each domain has [`Marks`] of its own, by its size. A CPU whose domain is below its low mark takes from the next one that is
-//! not. Where all are, memory is *low* ([`Frames::is_low`], one read-mostly flag that is computed anew, from all depots' exact
-//! counts, at depot exchanges only): CPUs exchange short chains and keep little, the depots keep none, idle CPUs zero nothing,
-//! and the thread that asked for it ([`Frames::wake_when_low`]) is woken, long before anybody is refused.
+//! Each domain has [`Marks`] of its own, by its size. A CPU whose domain is below its low mark takes from the next
+//! domain above its own. Where all domains are, memory is *low* ([`Frames::is_low`]): one read-mostly flag, recomputed
+//! from the depots' exact counts at depot exchanges only. Then CPUs exchange short chains and keep little, the depots
+//! keep none, and idle CPUs zero nothing. The registered thread ([`Frames::wake_when_low`]) is woken, long before a
+//! request is refused.
 
 pub(crate) mod buddy;
 mod check;
@@ -53,19 +54,21 @@ use magazine::Magazine;
 use quire_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence_after_rmw, fence_full};
 use quire_sync::{CachePadded, PerCpu, Rank, SpinLock, ThreadHandle, record};
 
-/// What the reserve has for each CPU: a slab of each small size may stay with it half used.
+/// The reserve's frames for each CPU, because a CPU may keep a half-used slab of each small size.
 const FRAMES_A_CPU: u64 = 8;
-/// Frames in a chain: with one shared line for an exchange, one in 256 allocations shares anything.
+/// Frames in a chain. An exchange touches one shared line, so one allocation in 256 does.
 #[cfg(not(any(loom, shuttle)))]
 pub const CHAIN: u32 = 256;
 /// Frames in a chain, small so that exchanges happen under the checkers.
 #[cfg(any(loom, shuttle))]
 pub const CHAIN: u32 = 2;
 
-/// Most frames from one mark to the next (256 MiB): what programs take while a write is under way does not grow with memory.
+/// Most frames from one mark to the next (256 MiB), because what programs take during one write does not grow with
+/// memory.
 const MOST_STEP: u64 = 1 << 16;
 
-/// A frame that somebody owns. Not copied; it goes back with [`Physical::free_frame`](crate::phys::Physical::free_frame), or becomes a page or a table.
+/// A frame that the holder of this value owns. Not copied; it goes back with
+/// [`Physical::free_frame`](crate::phys::Physical::free_frame), or becomes a page or a table.
 #[derive(Debug)]
 #[must_use = "an owned frame is leaked where it is not freed"]
 pub struct Frame {
@@ -83,7 +86,7 @@ impl Frame {
     pub fn pfn(&self) -> Pfn {
         Pfn(self.pfn.into())
     }
-    /// Gives ownership up to whoever keeps the number (an index slot, a page table).
+    /// Passes ownership to the keeper of the number (an index slot, a page table).
     pub fn into_pfn(self) -> Pfn {
         let pfn = self.pfn();
         core::mem::forget(self);
@@ -92,8 +95,8 @@ impl Frame {
     /// Takes ownership back.
     ///
     /// # Safety
-    /// The number came from [`Frame::into_pfn`] (or a block's frame), and its keeper gave it up. The frame goes back to the system
-    /// that gave it.
+    /// The number came from [`Frame::into_pfn`] (or a block's frame), and its keeper gave it up. The frame goes back to
+    /// the system that gave it.
     pub unsafe fn from_pfn(pfn: Pfn) -> Frame {
         Frame { pfn: pfn.0 as u32, system: 0 }
     }
@@ -130,7 +133,8 @@ pub enum Fill {
 pub enum For {
     /// A program's data: refused when only the reserve is left.
     User,
-    /// A program's page table: refused like its data, but kept together with the kernel's frames, since it cannot be moved.
+    /// A program's page table: refused like its data, but kept together with the kernel's frames, since it cannot be
+    /// moved.
     Table,
     /// The kernel's own structures, whose makers meet an error: may use the reserve down to the [floor](Frames::floor).
     Kernel,
@@ -151,7 +155,7 @@ impl For {
     }
 }
 
-/// What a domain has that no CPU has.
+/// A domain's free frames outside the magazines.
 pub(crate) struct Held {
     /// Full chains by group, linked head to head through `prev`.
     full: [Option<Pfn>; 2],
@@ -167,7 +171,7 @@ pub(crate) struct Depot {
     total: AtomicU64,
     /// What [`Frames::marks`] says, computed when `total` grows.
     low: AtomicU64,
-    /// Full chains. Written under the lock; looked at without it by CPUs that idle, and so mostly find none.
+    /// Full chains. Written under the lock. Idle CPUs read it without the lock and mostly find zero.
     chains: AtomicU32,
     pub(crate) held: SpinLock<Held>,
 }
@@ -189,7 +193,7 @@ pub struct Frames {
     total: u64,
     /// The thread to wake when memory gets low; 0: none.
     daemon: AtomicUsize,
-    /// Memory got low, or somebody was refused, since the daemon last asked.
+    /// Memory got low, or a request was refused, since the daemon last checked.
     asked: AtomicBool,
 }
 
@@ -215,7 +219,7 @@ impl DomainSet {
     }
 }
 
-/// How many memory domains the core tells apart on `machine`.
+/// Memory domains that the core distinguishes on `machine`.
 pub(crate) fn domains_of(machine: &impl Machine) -> usize {
     machine.domains().clamp(1, 128)
 }
@@ -245,7 +249,7 @@ impl Frames {
             CachePadded(Depot {
                 outside: AtomicU64::new(0),
                 total: AtomicU64::new(0),
-                // One without frames has always too few.
+                // A domain without frames is always low.
                 low: AtomicU64::new(1),
                 chains: AtomicU32::new(0),
                 held: SpinLock::new(Rank::FRAMES, held),
@@ -276,7 +280,8 @@ impl Frames {
     pub fn reserve(&self) -> u64 {
         self.reserve
     }
-    /// The half of the reserve that is kept for what ends something. Below it the kernel's structures are refused to all others.
+    /// The half of the reserve that is kept for threads that [end something](crate::machine::Machine::ends_something).
+    /// Below it all other threads are refused kernel structures.
     pub fn floor(&self) -> u64 {
         self.reserve / 2
     }
@@ -284,7 +289,7 @@ impl Frames {
     pub fn lowest(&self) -> Option<u64> {
         Some(self.least.load(Ordering::Relaxed)).filter(|n| *n != u64::MAX)
     }
-    /// How many frames must be left outside the magazines by one that takes some.
+    /// How many frames a taker must leave outside the magazines.
     pub(crate) fn limit(&self, on_behalf: For) -> u64 {
         match on_behalf {
             For::User | For::Table => self.reserve(),
@@ -292,9 +297,9 @@ impl Frames {
             For::End => 0,
         }
     }
-    /// The marks of `domain`, from the frames that it has: its share of the reserve, and a sixty-fourth of its frames (256 MiB at most) twice
-    /// over. That is enough for what programs take while a write is under way, and never so much that a small machine pages
-    /// with a quarter of its memory free.
+    /// The marks of `domain`, from its size. `min` is its share of the reserve. Each further mark adds a sixty-fourth
+    /// of its frames, at most 256 MiB. That covers what programs take during one write. It is never so much that a
+    /// small machine pages with a quarter of its memory free.
     ///
     /// # Panics
     /// Where there is no such domain.
@@ -306,8 +311,8 @@ impl Frames {
         let step = (frames / 64).max(16).min(frames / 8).min(MOST_STEP);
         Marks { min, low: min + step, high: min + 2 * step }
     }
-    /// Whether each domain had fewer frames outside the magazines than its low mark at the last depot exchange. One load of a
-    /// word that is hardly ever written.
+    /// Whether each domain had fewer frames outside the magazines than its low mark at the last depot exchange. One
+    /// load of a word that is hardly ever written.
     #[inline(always)]
     pub fn is_low(&self) -> bool {
         self.low.load(Ordering::Relaxed)
@@ -340,7 +345,8 @@ impl Frames {
     pub fn total_in(&self, domain: usize) -> u64 {
         self.domains[domain].total.load(Ordering::Relaxed)
     }
-    /// Frames of `domain` that are free now, in its depot or with its CPUs (where those have some of another domain, as theirs).
+    /// Frames of `domain` that are free now, in its depot or with its CPUs (where those have some of another domain, as
+    /// theirs).
     ///
     /// # Panics
     /// Where there is no such domain.
@@ -360,15 +366,15 @@ impl Frames {
         self.domains.iter().map(|d| d.held.lock().buddy.large()).sum()
     }
 
-    /// From now on `thread` is unparked when memory gets low, and each time that a frame is refused. It must not go before
-    /// somebody else is named.
+    /// From now on `thread` is unparked when memory gets low, and each time that a frame is refused. It must stay until
+    /// another thread is named here.
     pub(crate) fn wake_when_low(&self, thread: Option<ThreadHandle>) {
         self.daemon.store(thread.map_or(0, |t| t.0.wrapping_add(1)), Ordering::Release);
         // Before the thread looks whether memory is low already.
         fence_full();
     }
 
-    /// Whether memory got low, or somebody was refused, since this was last asked.
+    /// Whether memory got low, or a request was refused, since the last call.
     pub(crate) fn take_asked(&self) -> bool {
         self.asked.load(Ordering::Acquire) && self.asked.swap(false, Ordering::AcqRel)
     }
@@ -382,12 +388,12 @@ impl Frames {
         }
     }
 
-    /// Counts what comes to a depot or goes. Its lock is held: nobody else writes the count.
+    /// Counts frames that enter or leave a depot. The caller holds its lock, so no other CPU writes the count.
     pub(crate) fn account(&self, depot: &Depot, delta: i64) {
         let now = depot.outside.load(Ordering::Relaxed).wrapping_add_signed(delta);
         depot.outside.store(now, Ordering::Relaxed);
         if self.domains.len() > 1 {
-            // Of two that take the last from two domains, one sees the other.
+            // Where two CPUs take the last frames of two domains, one of them sees the other's count.
             fence_full();
         }
         let low = self.all_low() || self.domains.len() > 1 && self.outside() < self.floor();
@@ -428,7 +434,7 @@ impl Depot {
 }
 
 impl<M: Machine> Physical<M> {
-    /// One frame. Takes no shared lock but once in [`CHAIN`] calls.
+    /// One frame. Takes a shared lock once in [`CHAIN`] calls.
     pub fn alloc_frame(&self, fill: Fill, on_behalf: For) -> Result<Frame, OutOfMemory> {
         let (frame, zeroed) = self.take_frame(fill, on_behalf)?;
         if fill == Fill::Zeroed && !zeroed {
@@ -438,8 +444,8 @@ impl<M: Machine> Physical<M> {
         Ok(frame)
     }
 
-    /// A frame that the caller will fill whole, with zeroes or something else; whether it is zeroed already is told. What it
-    /// does before that is time in which the frame's lines come.
+    /// A frame that the caller will fill whole, and whether it is zeroed already. The caller works on other things
+    /// first, while the frame's lines are fetched.
     #[inline]
     pub(crate) fn take_frame(&self, fill: Fill, on_behalf: For) -> Result<(Frame, bool), OutOfMemory> {
         if self.inject_failure() {
@@ -457,8 +463,8 @@ impl<M: Machine> Physical<M> {
         Ok((Frame::of(self, pfn), zeroed))
     }
 
-    /// Frames for programs, as many as `into` has room for and this CPU or its depot gives at once; their owner zeroes them. Returns how
-    /// many, and which are zeroed already, a bit each.
+    /// Frames for programs, as many as fit into `into` and this CPU or its depot gives at once. Returns their number
+    /// and a bit mask of those that are zeroed already. The caller zeroes the others.
     pub(crate) fn take_frames(&self, into: &mut [Pfn]) -> (usize, u64) {
         if self.inject_failure() {
             return (0, 0);
@@ -487,15 +493,16 @@ impl<M: Machine> Physical<M> {
     /// Takes the frame back whose number was kept.
     ///
     /// # Safety
-    /// The number came from [`Frame::into_pfn`] of a frame of this system, its keeper gives it up, and nothing of the frame is used
-    /// any more.
+    /// The number came from [`Frame::into_pfn`] of a frame of this system, its keeper gives it up, and nothing of the
+    /// frame is used any more.
     #[inline]
     pub unsafe fn free_pfn(&self, pfn: Pfn) {
         // SAFETY: by this function's contract.
         self.return_frame(unsafe { Frame::from_pfn(pfn) });
     }
 
-    /// Tells memory systems apart: each lives in pages of its own, so that the page's number does, up to 2^44 bytes.
+    /// A number that distinguishes memory systems: each lives in pages of its own, so its page number is unique, up to
+    /// 2^44 bytes.
     #[inline(always)]
     fn tag(&self) -> u32 {
         ((core::ptr::from_ref(self).addr() >> 12) as u32).max(1)
@@ -524,7 +531,7 @@ impl<M: Machine> Physical<M> {
         }
     }
 
-    /// Marks a frame as one that nobody owns, on its way to a magazine.
+    /// Marks a frame as unowned, on its way to a magazine.
     #[inline]
     fn note_free(&self, pfn: Pfn) {
         let page = self.page(pfn);
@@ -588,10 +595,11 @@ impl<M: Machine> Physical<M> {
         self.stats().add(Event::FrameAlloc, end - start);
     }
 
-    /// Takes back what [`Physical::alloc_run`](crate::phys::Physical::alloc_run) gave, with the same order.
+    /// Takes back a run of [`Physical::alloc_run`](crate::phys::Physical::alloc_run), with the same order.
     ///
     /// # Safety
-    /// This system's [`Physical::alloc_run`](crate::phys::Physical::alloc_run) gave the block, of this order, and nothing of it is used any more.
+    /// This system's [`Physical::alloc_run`](crate::phys::Physical::alloc_run) gave the block, of this order, and none
+    /// of it is used any more.
     pub unsafe fn free_run(&self, first: Frame, order: u8) {
         self.return_run(first, order);
     }
@@ -618,8 +626,8 @@ impl<M: Machine> Physical<M> {
         f.account(depot, (end - start) as i64);
     }
 
-    /// Hands all RAM to the domains, at boot. Only the ends of each run, which are no whole sections, go to the buddy lists now;
-    /// where `describe`, the rest too.
+    /// Hands all RAM to the domains, at boot. The ends of each run, which are no whole sections, go to the buddy lists
+    /// now. With `describe`, the rest goes too.
     pub(crate) fn donate_all(&self, describe: bool) {
         let f = self.frames();
         for run in f.pages.runs() {

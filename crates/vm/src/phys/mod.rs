@@ -3,9 +3,10 @@
 //! - `descriptors`, [`page`]: one descriptor of 64 bytes a frame; a page is a frame with an identity (object, index).
 //! - [`frames`]: the allocator: magazines of CPUs, a depot and buddy lists of each memory domain, the reserve.
 //! - [`slab`]: typed caches over frames, and the heap that is made of them.
-//! - [`queues`]: the active, inactive and laundry queue, each in many parts.
+//! - [`queues`]: the active, inactive and laundry queue, each in many shards.
 //!
-//! The room owns the state word of a page and is home to C1 (identity). It knows the machine, and no object, map or fault.
+//! This folder owns the state word of a page and Contract C1 (identity). It uses the machine traits; it knows no
+//! object, map or fault.
 
 pub(crate) mod boot;
 pub(crate) mod config;

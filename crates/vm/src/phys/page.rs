@@ -1,14 +1,14 @@
 //! Page descriptors: one cache line for each frame, never freed.
 //!
 //! # Contract C1: identity
-//! A page's object, index and validity change only while a thread holds it exclusively busy. Leaving an identity raises the
-//! generation, so that a thread that looked the page up before can tell that it is another page now.
+//! A page's object, index and validity change only while a thread holds it exclusively busy. Leaving an identity raises
+//! the generation, so a thread that looked the page up before sees that it is another page now.
 //!
 //! # Guards of the fields
 //! - `state` changes by read-modify-write only; identity (`object`, `index`) and VALID as C1 says.
 //! - A page is dirty before a writable leaf for it exists (relies on C2).
-//! - `next` and `prev` belong to whoever has the frame on a list: the buddy lists, a magazine, a slab's depot, a page queue;
-//!   the frame's `kind` says which.
+//! - `next` and `prev` belong to the owner of the list that the frame is on: the buddy lists, a magazine, a slab's
+//!   depot, a page queue. The frame's `kind` says which.
 //! - `words` belong to the frame's user by kind: the descriptor of a page-table page, a slab's free list.
 
 use crate::mutant::{Mutant, mutant};
@@ -35,14 +35,14 @@ pub enum Kind {
     Slab = 6,
 }
 
-/// What a copy of a page finds about earlier ones.
+/// Earlier copies of a page, as its descriptor records them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Copied {
     /// It is the first.
     First,
-    /// It is not, and nobody has looked who still shows the page.
+    /// The page was copied before, and no CPU has searched for a backing that still maps it.
     Again,
-    /// This stands for one who still did when somebody looked.
+    /// The number of a backing that still mapped the page at the last search.
     Watched(u64),
 }
 
@@ -79,24 +79,26 @@ impl State {
     pub(crate) const VALID: u64 = 1 << 1;
     /// Memory is newer than what the pager has.
     pub const DIRTY: u64 = 1 << 2;
-    /// Somebody sleeps until the page is not busy.
+    /// A thread sleeps until the page is not busy.
     pub(crate) const WAITERS: u64 = 1 << 3;
     /// Referenced since the queues last looked.
     pub const REFERENCED: u64 = 1 << 4;
-    /// The content is being written out. No second write begins; freeing takes the frame only when the write is done. See
-    /// [`crate::paging::laundry`].
+    /// The content is being written out. No second write begins; freeing takes the frame only when the write is done.
+    /// See [`crate::paging::laundry`].
     pub(crate) const LAUNDERING: u64 = 1 << 5;
-    /// The frame is a page. Frames that are none are nobody's to set busy: who gives one an identity writes the whole word.
+    /// The frame is a page. No thread may set another frame busy, because the thread that gives it an identity writes
+    /// the whole word.
     pub(crate) const IDENTITY: u64 = 1 << 6;
     /// A page of an object that is not private memory: of a file, or of memory that is mapped shared.
     pub(crate) const SHARED: u64 = 1 << 7;
-    /// Lowest bit of the queue field: three bits for the queue, then the part (the meaning is the queue module's).
+    /// Lowest bit of the queue field: three bits for the queue, then the shard (see [`queues`](crate::phys::queues)).
     pub(crate) const QUEUE_SHIFT: u32 = 8;
-    /// Bits of the queue field that number a part.
+    /// Bits of the queue field that number a shard.
     pub(crate) const PART_BITS: u32 = 10;
     /// Mask of the queue field.
     pub(crate) const QUEUE_MASK: u64 = ((1 << (3 + Self::PART_BITS)) - 1) << Self::QUEUE_SHIFT;
-    /// Lowest bit of the generation: 40 bits, which a frame that gets a new identity each microsecond uses up in 12 days.
+    /// Lowest bit of the generation: 40 bits, which a frame that gets a new identity each microsecond uses up in 12
+    /// days.
     pub(crate) const GENERATION_SHIFT: u32 = 24;
 
     /// Whether `BUSY` is set.
@@ -111,7 +113,7 @@ impl State {
     pub fn dirty(self) -> bool {
         self.0 & Self::DIRTY != 0
     }
-    /// Whether somebody sleeps until the page is not busy.
+    /// Whether a thread sleeps until the page is not busy.
     pub(crate) fn waiters(self) -> bool {
         self.0 & Self::WAITERS != 0
     }
@@ -157,15 +159,16 @@ pub struct Page {
     /// List links, as frame number plus one; 0 ends a list.
     next: AtomicU32,
     prev: AtomicU32,
-    /// While the frame is a page: one for its identity, and one for each transient user of the frame's memory (a copy to or
-    /// from a program). Who takes it to zero frees the frame; from zero it rises only with a new identity.
+    /// While the frame is a page: one for its identity, and one for each transient user of the frame's memory (a copy
+    /// to or from a program). The thread that lowers it to zero frees the frame. From zero it rises only with a new
+    /// identity.
     holds: AtomicU32,
     kind: AtomicU8,
     order: AtomicU8,
     /// Of an object's page: whether it was copied for a front, and whether its second word is its watch.
     copied: AtomicU8,
-    /// The memory domain of the frame, and in the top bit its group. Written by whoever takes the frame off the free lists; the
-    /// domain never changes.
+    /// The memory domain of the frame, and in the top bit its group. Written by the CPU that takes the frame off the
+    /// free lists; the domain never changes.
     home: AtomicU8,
     words: [AtomicU64; 3],
 }
@@ -203,7 +206,7 @@ impl Page {
         }
     }
 
-    /// A descriptor of a free frame of `domain` that begins no block of the buddy lists, `order` being what says so.
+    /// A descriptor of a free frame of `domain` that begins no block of the buddy lists, as `order` says.
     pub(crate) fn free(domain: u8, order: u8) -> Page {
         let (kind, order, home) =
             (AtomicU8::new(Kind::Free as u8), AtomicU8::new(order), AtomicU8::new(domain & !GROUP));
@@ -216,13 +219,15 @@ impl Page {
         State(self.state.load(Ordering::Acquire))
     }
 
-    /// Sets exclusive busy where it is clear, the frame is a page and the generation is still `generation`. A full fence on x86.
+    /// Sets exclusive busy where it is clear, the frame is a page and the generation is still `generation`. A full
+    /// fence on x86.
     #[inline]
     pub(crate) fn try_busy(&self, generation: u64) -> bool {
         let mut s = self.state.load(Ordering::Acquire);
         loop {
             let other = s >> State::GENERATION_SHIFT != generation && !mutant(Mutant::BusyAnyIdentity);
-            // Else whoever makes a page of the frame next would not see that it was busy, and lose its own busy with ours.
+            // Else the thread that next makes a page of the frame would not see our busy bit. Clearing ours would then
+            // clear its own.
             let wild = s & State::IDENTITY == 0 && !mutant(Mutant::BusyNoPage);
             if s & State::BUSY != 0 || other || wild {
                 return false;
@@ -238,7 +243,7 @@ impl Page {
         }
     }
 
-    /// Clears busy, and `WAITERS` with it; returns whether somebody waits and must be woken.
+    /// Clears busy, and `WAITERS` with it. Returns whether a thread waits and must be woken.
     #[inline]
     #[must_use = "waiters must be woken"]
     pub(crate) fn unbusy(&self) -> bool {
@@ -252,7 +257,7 @@ impl Page {
         old & State::WAITERS != 0
     }
 
-    /// Marks that somebody is about to sleep for this page; returns whether it is still busy.
+    /// Marks that the caller is about to sleep for this page; returns whether it is still busy.
     pub(crate) fn announce_waiter(&self) -> bool {
         if mutant(Mutant::WaitUnannounced) {
             return self.state().busy();
@@ -276,8 +281,8 @@ impl Page {
         State(self.state.fetch_or(bits, Ordering::AcqRel))
     }
 
-    /// Sets DIRTY where the page is not busy and its generation is still `generation`: whoever found the page and holds nothing
-    /// would else mark a page that its frame has become since, which nobody tags.
+    /// Sets DIRTY where the page is not busy and its generation is still `generation`. The caller holds nothing, so the
+    /// frame may be another page by now, for which no CPU sets the dirty tag.
     #[inline]
     pub(crate) fn set_dirty(&self, generation: u64) {
         let mut s = self.state.load(Ordering::Acquire);
@@ -300,8 +305,8 @@ impl Page {
         State(self.state.fetch_and(!bits, Ordering::AcqRel))
     }
 
-    /// Ends a write of the content, and sets `bits` in the same step; false where the page has lost its identity meanwhile,
-    /// and nothing is changed. The caller has a hold on the frame since the write began, so it is no other page yet.
+    /// Ends a write of the content, and sets `bits` in the same step. False, without a change, where the page has lost
+    /// its identity meanwhile. The caller has held the frame since the write began, so it is no other page yet.
     pub(crate) fn end_laundering(&self, bits: u64) -> bool {
         let mut s = self.state.load(Ordering::Acquire);
         while s & State::LAUNDERING != 0 {
@@ -314,7 +319,8 @@ impl Page {
         false
     }
 
-    /// Gives a wild frame an identity: busy from the start, `bits` of VALID, DIRTY and SHARED as told. The caller owns the frame.
+    /// Gives a wild frame an identity: busy from the start, with `bits` of VALID, DIRTY and SHARED. The caller owns the
+    /// frame.
     #[inline]
     pub(crate) fn assume(&self, object: u64, index: u64, bits: u64) {
         self.object.store(object, Ordering::Relaxed);
@@ -336,9 +342,9 @@ impl Page {
         self.state.fetch_add(1 << State::GENERATION_SHIFT, Ordering::AcqRel);
     }
 
-    /// Takes the identity away: the generation rises; everything else is cleared. The caller holds the
-    /// page busy, has removed it from the index, and gets back the state before, in the same step: whom to wake, and which
-    /// queue to take the page off.
+    /// Takes the identity away: the generation rises; everything else is cleared. The caller holds the page busy and
+    /// has removed it from the index. The same step returns the old state, which names waiters to wake and the queue to
+    /// take the page off.
     #[must_use = "waiters must be woken"]
     pub(crate) fn disown(&self) -> State {
         let old = self.state.load(Ordering::Acquire);
@@ -377,14 +383,16 @@ impl Page {
     }
 
     /// Keeps the frame from being freed while its memory is copied; false where it is about to be freed. The caller has
-    /// found the page in an index, and validates identity and generation after the hold; where that fails it lets go.
+    /// found the page in an index. After the hold it validates identity and generation, and drops the hold where that
+    /// fails.
     #[must_use]
     pub(crate) fn try_hold(&self) -> bool {
         let mut n = self.holds.load(Ordering::Relaxed);
         while n != 0 {
             match self.holds.compare_exchange_weak(n, n + 1, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => {
-                    // Between the hold and what its taker looks at next: who sets busy or clears dirty fences, and looks for holds.
+                    // Orders the hold before the taker's next reads. A thread that sets busy or clears dirty fences,
+                    // then reads the holds.
                     fence_after_rmw();
                     return true;
                 }
@@ -393,7 +401,7 @@ impl Page {
         }
         false
     }
-    /// Undoes one hold, or the identity's own; true where it was the last, and the caller frees the frame.
+    /// Drops one hold, or the identity's own. True where it was the last: the caller then frees the frame.
     #[must_use = "the last one frees the frame"]
     pub(crate) fn unhold(&self) -> bool {
         self.holds.fetch_sub(1, Ordering::AcqRel) == 1
@@ -403,8 +411,8 @@ impl Page {
         self.holds.load(Ordering::Acquire)
     }
 
-    /// Notes that the page was copied for somebody who does not see it any more; see [`crate::cow::last_sharer`]. Where the frame is
-    /// another's by now, that one's first copy looks once too often.
+    /// Notes that the page was copied for a space that no longer maps it; see [`crate::cow::last_sharer`]. Where the
+    /// frame is another page by now, the first copy of that page makes one search too many.
     #[inline]
     pub(crate) fn note_copy(&self) -> Copied {
         match self.copied.load(Ordering::Acquire) {
@@ -413,7 +421,7 @@ impl Page {
             _ => Copied::Again,
         }
     }
-    /// What a copy that was made now would be, without a note of it.
+    /// What [`Page::note_copy`] would return now, without the note.
     #[inline]
     pub(crate) fn copied(&self) -> Copied {
         match self.copied.load(Ordering::Acquire) {
@@ -422,14 +430,15 @@ impl Page {
             _ => Copied::Again,
         }
     }
-    /// Notes that somebody may have copied the page while it had another descriptor.
+    /// Notes that the page may have been copied while it had another descriptor.
     ///
     /// # Requires
     /// The page is busy.
     pub(crate) fn suspect(&self) {
         self.copied.store(COPIED, Ordering::Relaxed);
     }
-    /// Sets the page's watch. The caller holds the page ([`Page::try_hold`]), which is a page of an object.
+    /// Sets the page's watch: a backing that still maps it. The caller holds the page ([`Page::try_hold`]), which is a
+    /// page of an object.
     pub(crate) fn watch(&self, watch: u64) {
         self.words[WATCH].store(watch, Ordering::Release);
         self.copied.store(WATCHED, Ordering::Release);
@@ -439,7 +448,7 @@ impl Page {
     pub fn kind(&self) -> Kind {
         Kind::from_u8(self.kind.load(Ordering::Acquire))
     }
-    /// Says what the frame is used for; the frame's owner calls it.
+    /// Sets the frame's use; the frame's owner calls it.
     pub fn set_kind(&self, kind: Kind) {
         self.kind.store(kind as u8, Ordering::Release);
     }
@@ -456,7 +465,7 @@ impl Page {
     pub(crate) fn domain(&self) -> u8 {
         self.home.load(Ordering::Relaxed) & !GROUP
     }
-    /// With which frames it is kept together while it is free: 0 or 1 (the meaning is the frame allocator's).
+    /// The group of frames that it is kept with while it is free: 0 or 1, defined by the frame allocator.
     #[inline(always)]
     pub(crate) fn group(&self) -> u8 {
         (self.home.load(Ordering::Relaxed) & GROUP != 0) as u8
@@ -521,8 +530,8 @@ fn pack(pfn: Option<Pfn>) -> u32 {
 }
 
 impl Page {
-    /// The swap slot that the page has beside its frame. Whoever holds the page busy may ask; while it is being written the
-    /// answer is none.
+    /// The swap slot that the page has beside its frame; none while the page is being written. The caller holds the
+    /// page busy.
     pub(crate) fn swap_slot(&self) -> Option<u64> {
         self.words()[0].load(Ordering::Relaxed).checked_sub(1)
     }
@@ -543,7 +552,7 @@ impl Page {
 const FAILED: u64 = 0xffff_ffff;
 
 impl Page {
-    /// How often writing the page has failed since it last went well, and what the pageout daemon makes of it.
+    /// Failed writes of the page since the last good one, as the pageout daemon counts them.
     pub(crate) fn failed_writes(&self) -> u64 {
         self.words()[2].load(Ordering::Acquire) & FAILED
     }
@@ -552,7 +561,8 @@ impl Page {
         let pass = (self.words()[2].load(Ordering::Relaxed) >> 32) as u32;
         (pass != 0).then_some(pass)
     }
-    /// Pass number `pass` spares the page. Of use to pageout alone, which makes one pass at a time; a write that is complete forgets it.
+    /// Notes that pass number `pass` spares the page. Only pageout uses this, one pass at a time. A complete write
+    /// clears it.
     pub(crate) fn shield(&self, pass: u32) {
         let spared = |word| Some(word & FAILED | u64::from(pass) << 32);
         let _same = self.words()[2].fetch_update(Ordering::Relaxed, Ordering::Relaxed, spared);

@@ -1,4 +1,4 @@
-//! What every room needs of a memory system: the machine, descriptors, frames, slabs, queues, the epoch and the counts.
+//! The lowest storey of a memory system: the machine, descriptors, frames, slabs, queues, the epoch and the counters.
 
 use super::boot::{BootMemory, write_storey};
 use super::config::Config;
@@ -14,17 +14,18 @@ use crate::types::{PAGE_SIZE, Pfn};
 use quire_sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use quire_sync::{PerCpu, WaitQueue, epoch};
 
-/// In the word of failures: they happen at random.
+/// Bit of `fail_in`: allocations fail at random.
 const AT_RANDOM: u64 = 1 << 63;
 
-/// Wait queues for busy pages, for each CPU: as many threads as can wait at once rarely share one.
+/// Wait queues for busy pages, for each CPU, so that waiting threads rarely share one.
 pub(crate) const PAGE_WAITS: usize = 4;
 
-/// The lowest storey of a memory system, which page tables see. [`Vm`](crate::Vm) is the whole; it leads here by itself.
+/// The lowest storey of a memory system, which page tables see. [`Vm`](crate::Vm) is the whole and dereferences to
+/// this.
 pub struct Physical<M: Machine> {
     pub(crate) machine: M,
     pub(crate) pages: Descriptors,
-    /// Shown for holes; never stored into.
+    /// Mapped for holes; never stored into.
     pub(crate) zero: Pfn,
     pub(crate) frames: Frames,
     pub(crate) epoch: epoch::Domain,
@@ -37,7 +38,7 @@ pub struct Physical<M: Machine> {
     pub(crate) failures: Failures,
     /// Changes of maps since queues and slabs were checked last.
     pub(crate) check_updates: AtomicU64,
-    /// A [`Level`]. Written by hand only.
+    /// A [`Level`], written at boot and by [`Physical::set_check_level`].
     pub(crate) check: AtomicU8,
 }
 
@@ -45,9 +46,9 @@ pub struct Physical<M: Machine> {
 pub(crate) struct Failures {
     /// 0: off; n: the n-th allocation from now fails; [`AT_RANDOM`] | n: one in n does (tests of error paths).
     fail_in: AtomicU64,
-    /// An allocation has failed because of that, and no thread has asked why yet.
+    /// An allocation has failed because of that, and no thread has read the cause yet.
     injected: AtomicBool,
-    /// Where the random choice stands.
+    /// State of the random generator.
     fail_seed: AtomicU64,
 }
 
@@ -125,12 +126,12 @@ impl<M: Machine> Physical<M> {
         pages.opened().map(move |pfn| pages.get(pfn))
     }
 
-    /// As a page table's keeper, the hosted machine and tests see the descriptor of frame `pfn`. A page is changed by its
-    /// descriptor: a caller that renames one behind the core's back frees another page's frame.
+    /// The descriptor of frame `pfn`, for page tables, the hosted machine and tests. A descriptor's words are the page:
+    /// a caller that changes the identity of a page frees another page's frame.
     ///
     /// # Safety
-    /// The frame is RAM of this system that was in use before. The caller changes what its frame's kind makes the caller's alone
-    /// (a table page's words and kind), and looks at the rest.
+    /// The frame is RAM of this system that was in use before. The caller changes only fields that the frame's kind
+    /// gives to it alone (a table page's words and kind), and only reads the rest.
     #[inline(always)]
     #[cfg_attr(recording, track_caller)]
     pub unsafe fn descriptor(&self, pfn: Pfn) -> &'static Page {
@@ -139,24 +140,24 @@ impl<M: Machine> Physical<M> {
     /// As [`Physical::descriptor`], of any frame number: `None` where it has none.
     ///
     /// # Safety
-    /// The caller only looks.
+    /// The caller only reads the descriptor.
     pub unsafe fn find_descriptor(&self, pfn: Pfn) -> Option<&'static Page> {
         self.find_page(pfn)
     }
     /// All descriptors that are in use, ascending.
     ///
     /// # Safety
-    /// The caller only looks.
+    /// The caller only reads the descriptors.
     pub unsafe fn descriptors_in_use(&self) -> impl Iterator<Item = &'static Page> + Clone + use<M> {
         self.described()
     }
-    /// The frame of zeroes that private mappings show for holes of files in memory. It is no object's page.
+    /// The frame of zeroes that private mappings map for holes of files in memory. It is no object's page.
     #[inline(always)]
     pub fn zero_frame(&self) -> Pfn {
         self.zero
     }
 
-    /// The page that a leaf shows; `None` where it shows a device: no RAM, or a frame that is no object's page.
+    /// The page that a leaf maps; `None` where it maps a device: no RAM, or a frame that is no object's page.
     #[inline]
     pub(crate) fn page_of_leaf(&self, pfn: Pfn) -> Option<&'static Page> {
         (pfn.0 < self.page_count()).then(|| self.page(pfn)).filter(|p| p.kind() == crate::phys::page::Kind::Object)
@@ -202,7 +203,7 @@ impl<M: Machine> Physical<M> {
         &self.queues
     }
 
-    /// Where to sleep until `page` is not busy. Strangers may share it: who wakes there looks again.
+    /// Where to sleep until `page` is not busy. Pages share queues, so a woken thread checks its page again.
     pub(crate) fn page_waits(&self, page: &Page) -> &WaitQueue {
         let hash = self.pfn_of_page(page).0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         let n = hash as usize % (self.page_waits.len() * PAGE_WAITS);
@@ -211,7 +212,7 @@ impl<M: Machine> Physical<M> {
 
     /// As [`Config::layers`] says.
     pub(crate) fn layers(&self) -> usize {
-        // A front and what lies behind it are two; a chain's depth is told up to 255.
+        // A front and the layer behind it are two; a chain's depth is counted up to 255.
         self.config.layers.clamp(2, u8::MAX - 1).into()
     }
 
@@ -220,26 +221,26 @@ impl<M: Machine> Physical<M> {
         self.config.poison
     }
 
-    /// Makes the `n`-th allocation from now fail, once (1: the next; 0: none): of frames, runs of frames, table pages and
-    /// objects of slabs alike. For tests of error paths.
+    /// Makes the `n`-th allocation from now fail, once (1: the next; 0: none): of frames, runs of frames, table pages
+    /// and objects of slabs alike. For tests of error paths.
     pub fn fail_allocation(&self, n: u64) {
         self.failures.injected.store(false, Ordering::Relaxed);
         self.failures.fail_in.store(n & !AT_RANDOM, Ordering::Relaxed);
     }
 
-    /// Makes one allocation in `one_in` fail from now on, until [`Physical::fail_allocation`] ends that: which ones follows from
-    /// `seed` and from the order of allocations. For tests of error paths.
+    /// Makes one allocation in `one_in` fail from now on, until [`Physical::fail_allocation`] ends that. `seed` and the
+    /// order of allocations determine which ones. For tests of error paths.
     pub fn fail_allocations(&self, one_in: u32, seed: u64) {
         self.failures.fail_seed.store(seed, Ordering::Relaxed);
         self.failures.fail_in.store(AT_RANDOM | u64::from(one_in.max(1)), Ordering::Relaxed);
     }
 
-    /// Whether the failure that [`Physical::fail_allocation`] asked for has not happened yet.
+    /// Whether a failure set by [`Physical::fail_allocation`] has not happened yet.
     pub fn failure_is_pending(&self) -> bool {
         self.failures.fail_in.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether this allocation is one that shall fail. One relaxed load of a read-mostly word.
+    /// Whether this allocation shall fail. One relaxed load of a read-mostly word.
     #[inline(always)]
     pub fn inject_failure(&self) -> bool {
         (self.failures.fail_in.load(Ordering::Relaxed) != 0 && self.choose_failure()) || self.machine_refuses()
@@ -281,22 +282,22 @@ impl<M: Machine> Physical<M> {
         false
     }
 
-    /// Whether an allocation has failed on purpose, and nobody has met it yet.
+    /// Whether an allocation has failed on purpose since the last [`Physical::forget_injected`].
     pub fn is_injected(&self) -> bool {
         self.failures.injected.load(Ordering::Relaxed)
     }
 
-    /// What failed on purpose until now was met.
+    /// Notes that failures on purpose until now were handled.
     pub fn forget_injected(&self) {
         self.failures.injected.store(false, Ordering::Relaxed);
     }
 
-    /// Whether an allocation has failed since the last question only because it was told to: then memory is not short.
+    /// Whether an allocation has failed on purpose since the last call. If so, memory is not short.
     pub(crate) fn take_injected(&self) -> bool {
         self.failures.injected.load(Ordering::Relaxed) && self.failures.injected.swap(false, Ordering::Relaxed)
     }
 
-    /// When structures are checked. One relaxed load of a word that nobody writes.
+    /// When structures are checked. One relaxed load of a read-mostly word.
     #[inline(always)]
     pub fn check_level(&self) -> Level {
         match self.check.load(Ordering::Relaxed) {
@@ -311,8 +312,8 @@ impl<M: Machine> Physical<M> {
         self.check.store(level as u8, Ordering::Relaxed);
     }
 
-    /// A structure was checked: panics with the report where it is broken; else it is due again after as many updates as the
-    /// check looked at things.
+    /// Ends the check of a structure: panics with the report where it is broken. Else the next check is due after as
+    /// many updates as this one had steps.
     #[cold]
     pub(crate) fn checked(&self, due: &mut Due, result: Result<u64, Broken>) {
         match result {
@@ -324,10 +325,10 @@ impl<M: Machine> Physical<M> {
         }
     }
 
-    /// An invariant does not hold: nothing that follows could be relied upon.
+    /// Panics because an invariant does not hold.
     #[cold]
     pub(crate) fn broken(&self, what: Broken) -> ! {
-        // The panic's own way out gives up locks: they must not be checked.
+        // Unwinding releases locks, and they must not be checked.
         self.set_check_level(Level::Never);
         panic!("consistency check: {what}")
     }

@@ -1,33 +1,33 @@
-//! Page queues: active, inactive, laundry, each fanned out into parts, with a batch a CPU in front.
+//! Page queues: active, inactive, laundry, each divided into shards, with a batch a CPU in front.
 //!
-//! A new page goes into its CPU's batch: one store, no shared line. A full batch goes to one part under one lock, so that
-//! [`BATCH`] faults share that part's line and the last page's descriptor once. Each CPU goes round the parts of a window of
-//! its own; windows overlap only where there are fewer parts than CPUs.
+//! A new page goes into its CPU's batch: one store, no shared line. A full batch goes to one shard under one lock. So
+//! [`BATCH`] faults share that shard's line and the last page's descriptor once. Each CPU goes round the shards of a
+//! window of its own. Windows overlap only where there are fewer shards than CPUs.
 //!
-//! # Number of parts
-//! [`Queues::scale`]: 256 for each queue, sixteen a CPU where that is more, at most [`MAX_PARTS`]; and on a small machine no
-//! more than one for 32 frames, so that the parts take at most a three-hundredth of memory.
+//! # Number of shards
+//! [`Queues::scale`]: 256 for each queue, or sixteen a CPU where that is more, at most [`MAX_PARTS`]. A small machine
+//! has at most one shard for 32 frames, so the shards take at most a three-hundredth of memory.
 //!
 //! # Rules
-//! - A page's state says where it is: nowhere, in the hands of whoever isolated it, in some batch on its way to a queue, or in
-//!   part *n* of a queue. The word that says so is the one that holds the identity's generation, and it changes by
-//!   compare-and-swap; taking the identity away is one swap of the same word, which thereby learns where the page was.
-//! - A page goes into a part or out of it only under that part's lock: first the state is changed, then the links. On the way
-//!   out the page's own links are read before that, since whoever takes an identity that is in no part frees the frame at
-//!   once. Where the change fails because the identity has just been taken away, the links are left alone: who took it is
-//!   about to unlink the page, and the frame is nobody else's before that. So nobody waits for anything but the lock, and each
-//!   lock is held for a bounded number of steps.
-//! - An entry in a batch is only a hint: the page may have gone, even come back. Draining takes what the state says is in *a*
-//!   batch and skips the rest.
-//! - Who isolated a page holds nothing of it: the page may lose its identity meanwhile, and then putting it back does nothing.
-//!   (Had it another identity by then, and were isolated by somebody else too, it would be put into a queue by the first of
-//!   the two. A queue is a hint for the pageout daemon, which looks at each page again.)
-//! - `len` of a part is written under its lock and read without: a part that says it is empty is skipped without a look at
-//!   its lock.
+//! - A page's state says where it is: nowhere, isolated, in some batch on its way to a queue, or in shard *n* of a
+//!   queue. The place shares one word with the identity's generation and changes by compare-and-swap. Taking the
+//!   identity away is one swap of that word, which returns the place too.
+//! - A page enters or leaves a shard only under that shard's lock: first the state is changed, then the links. On the
+//!   way out the page's links are read before the state changes. Afterwards the state names no shard, and a remover
+//!   that takes the identity frees the frame at once. The change fails where a remover has just taken the identity.
+//!   Then the links stay: that remover is about to unlink the page, and owns the frame until it has. So a CPU waits for
+//!   nothing but the lock, and each lock is held for a bounded number of steps.
+//! - An entry in a batch is only a hint: the page may have gone, even come back. Draining takes the pages whose state
+//!   says *in some batch*, and skips the rest.
+//! - Isolating a page gives no hold on it. The page may lose its identity meanwhile, and then putting it back does
+//!   nothing. If the frame has a new identity and was isolated again, the first of the two isolators puts it into a
+//!   queue. That is harmless, because a queue is a hint and the pageout daemon checks each page again.
+//! - `len` of a shard is written under its lock and read without it. A shard of length zero is skipped without its
+//!   lock.
 //!
 //! | | drain | take, isolate | put | lose identity |
 //! |---|---|---|---|---|
-//! | **drain, put** | state: one of them moves it | the part's lock | the part's lock | state before links: skipped, or unlinked after |
+//! | **drain, put** | state: one of them moves it | the shard's lock | the shard's lock | state before links: skipped, or unlinked after |
 //! | **take, isolate** | | state: one of them has it | — (isolated by one) | state before links: left linked for the other |
 
 mod check;
@@ -44,17 +44,17 @@ pub use check::QueueError;
 use quire_sync::atomic::{AtomicU32, Ordering};
 use quire_sync::{CachePadded, CpuId, PerCpu, Rank, SpinGuard, SpinLock, current_cpu, preempt_off, record};
 
-/// Pages in a batch: with two shared lines for a drain, one in 128 faults shares anything.
+/// Pages in a batch. A drain touches two shared lines, so one fault in 128 does.
 #[cfg(not(any(loom, shuttle)))]
 pub const BATCH: usize = 256;
 #[cfg(any(loom, shuttle))]
 /// Pages in a batch, small so that drains happen under the checkers.
 pub const BATCH: usize = 2;
 
-/// The most parts that a queue can have: what fits into a page's state.
+/// The most shards that a queue can have: as many as fit into a page's state.
 pub const MAX_PARTS: usize = 1 << State::PART_BITS;
 
-/// Parts that a drain finds locked before it waits for one.
+/// Shards that a drain finds locked before it waits for one.
 const TRIES: usize = 4;
 
 /// Where a page is, as its state says.
@@ -62,18 +62,18 @@ const TRIES: usize = 4;
 pub enum Place {
     /// In no queue: it has no identity, or is wired.
     Nowhere,
-    /// Taken from a queue by somebody who has not put it back.
+    /// Taken from a queue by a CPU that has not put it back.
     Isolated,
     /// In some CPU's batch, on its way to this queue.
     Batched(Queue),
-    /// In this part of this queue.
+    /// In this shard of this queue.
     Listed(Queue, u16),
 }
 
 const ISOLATED: u16 = 4;
 
 impl Place {
-    /// As the queue field of a state: three bits for what it is, the part above them.
+    /// As the queue field of a state: three bits for the kind of place, the shard above them.
     const fn encode(self) -> u16 {
         match self {
             Place::Nowhere => 0,
@@ -113,7 +113,7 @@ struct List {
     tail: Option<Pfn>,
 }
 
-/// One part of one queue, on a line of its own.
+/// One shard of one queue, on a line of its own.
 struct Part {
     /// Written under the lock.
     len: AtomicU32,
@@ -122,12 +122,12 @@ struct Part {
 
 quire_sync::assert_layout!(Part { size: 48, align: 8 });
 
-/// What a CPU has not put into a part yet.
+/// A CPU's pages that are not in a shard yet.
 struct Batch {
     /// Frame numbers; hints.
     pages: [u32; BATCH],
     len: usize,
-    /// Turns over the parts.
+    /// Turn over the shards of the window.
     turn: usize,
 }
 
@@ -135,13 +135,13 @@ struct Batch {
 pub struct Queues {
     pages: Descriptors,
     cpus: PerCpu<SpinLock<Batch>>,
-    /// The active queue's parts, then the inactive's, then the laundry's.
+    /// The active queue's shards, then the inactive's, then the laundry's.
     parts: &'static [CachePadded<Part>],
     count: usize,
 }
 
 impl Queues {
-    /// Parts for each queue on a machine of `cpus` CPUs and `frames` frames; see the module.
+    /// Shards for each queue on a machine of `cpus` CPUs and `frames` frames; see the module.
     pub(crate) const fn scale(cpus: usize, frames: u64) -> usize {
         if cfg!(any(loom, shuttle)) {
             return 2;
@@ -156,7 +156,7 @@ impl Queues {
         parts
     }
 
-    /// Bytes of boot memory that the parts take.
+    /// Bytes of boot memory that the shards take.
     pub(crate) const fn boot_bytes(parts: usize) -> usize {
         parts * Queue::ALL.len() * size_of::<CachePadded<Part>>()
     }
@@ -174,21 +174,22 @@ impl Queues {
         }
     }
 
-    /// Parts of each queue.
+    /// Shards of each queue.
     #[cfg(all(test, not(any(loom, shuttle))))]
     pub(crate) fn parts_count(&self) -> usize {
         self.count
     }
 
-    /// As pageout goes by the parts of `queue`, for measurements.
+    /// The shards of `queue`, in pageout's order, for measurements.
     ///
     /// # Safety
-    /// What is taken out of a part is put into a queue again before its object goes, and is not changed meanwhile.
+    /// The caller puts each page that it takes out into a queue again before the page's object goes, and does not
+    /// change it meanwhile.
     pub unsafe fn parts_of(&self, queue: Queue) -> impl Iterator<Item = PartRef<'_>> {
         self.parts(queue)
     }
 
-    /// As pageout takes one page out of its queue, for measurements.
+    /// Takes one page out of its queue as pageout does, for measurements.
     ///
     /// # Safety
     /// As for [`parts_of`](Self::parts_of): the page is put into a queue again before its object goes.
@@ -196,44 +197,44 @@ impl Queues {
         self.isolate(page)
     }
 
-    /// Pages in `queue`, as each part says when it is asked; batches not counted.
+    /// Pages in `queue`, by each shard's length when it is read; batches not counted.
     pub fn len(&self, queue: Queue) -> u64 {
         self.parts(queue).map(|p| p.len() as u64).sum()
     }
 
-    /// Whether no part of `queue` has a page.
+    /// Whether no shard of `queue` has a page.
     #[cfg(all(test, not(any(loom, shuttle))))]
     pub(crate) fn is_empty(&self, queue: Queue) -> bool {
         self.parts(queue).next().is_none()
     }
 
-    /// Entries in the CPUs' batches: at most so many pages are on their way to a queue.
+    /// Entries in the CPUs' batches, the most pages that can be on their way to a queue.
     #[cfg(all(test, not(any(loom, shuttle))))]
     pub(crate) fn batched(&self) -> u64 {
         self.cpus.iter().map(|b| b.lock().len as u64).sum()
     }
 
-    /// The parts of `queue` that have pages, each at most once, from the calling CPU's own on. **The one iterator over the
-    /// parts**: pageout, reclaim for contiguous memory, swap and statistics go by it. Empty parts are skipped by a look at
+    /// The shards of `queue` that have pages, each at most once, from the calling CPU's own on. **The one iterator over
+    /// the shards**: pageout, reclaim for contiguous memory, swap and statistics use it. Empty shards are skipped by
     /// their length, without their lock.
     pub(crate) fn parts(&self, queue: Queue) -> impl Iterator<Item = PartRef<'_>> {
         self.parts_from(queue, self.window(current_cpu()))
     }
 
-    /// As [`Queues::parts`], from part `start` on (modulo the number of parts): for who goes round the parts in turn, as the
-    /// pageout daemon does so that no CPU's pages live longer than another's.
+    /// As [`Queues::parts`], from shard `start` on (modulo the number of shards). The pageout daemon goes round the
+    /// shards in turn, so that no CPU's pages live longer than another's.
     pub(crate) fn parts_from(&self, queue: Queue, start: usize) -> impl Iterator<Item = PartRef<'_>> {
         (0..self.count)
             .map(move |i| PartRef { queues: self, queue, number: (start % self.count + i) % self.count })
             .filter(|p| !p.is_empty())
     }
 
-    /// The first part of a CPU's window.
+    /// The first shard of a CPU's window.
     fn window(&self, cpu: CpuId) -> usize {
         cpu * self.count / self.cpus.len() % self.count
     }
 
-    /// Parts in a CPU's window.
+    /// Shards in a CPU's window.
     fn width(&self) -> usize {
         (self.count / self.cpus.len()).max(1)
     }
@@ -242,7 +243,7 @@ impl Queues {
         &self.parts[(queue as usize - 1) * self.count + number].0
     }
 
-    /// Puts `page` at the tail of a locked part.
+    /// Puts `page` at the tail of a locked shard.
     fn link(&self, part: &Part, list: &mut List, page: &Page) {
         let pfn = self.pages.pfn(page);
         page.set_prev(list.tail);
@@ -255,13 +256,13 @@ impl Queues {
         part.len.store(part.len.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
-    /// What stands before and behind `page` in a locked part that it is in.
+    /// The pages before and behind `page` in its locked shard.
     fn neighbours(page: &Page) -> (Option<Pfn>, Option<Pfn>) {
         (page.prev(), page.next())
     }
 
-    /// Takes a page out of a locked part, from between its neighbours. The page itself is not looked at: once its state names
-    /// no part, a remover frees it without asking for the lock, and its links are somebody else's.
+    /// Takes a page out of a locked shard, from between its neighbours. The page's own links are not read. Once its
+    /// state names no shard, a remover frees it without the lock, and the links belong to its next owner.
     fn unlink(&self, part: &Part, list: &mut List, (prev, next): (Option<Pfn>, Option<Pfn>)) {
         match prev {
             Some(p) => self.pages.get(p).set_next(next),
@@ -274,7 +275,8 @@ impl Queues {
         part.len.store(part.len.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
     }
 
-    /// A part of `queue` in the window of `cpu`, locked; the next in turn, but one that is free rather than one that is not.
+    /// A shard of `queue` in the window of `cpu`, locked. The next in turn, except that locked shards are skipped up to
+    /// [`TRIES`] times.
     fn lock_next(&self, cpu: CpuId, turn: &mut usize, queue: Queue) -> (u16, &Part, SpinGuard<'_, List>) {
         let (first, width) = (self.window(cpu), self.width());
         let mut number = first;
@@ -347,7 +349,7 @@ impl Queues {
         self.drain(cpu.cpu(), &mut self.cpus.mine(&cpu).lock());
     }
 
-    /// Takes a page out of wherever it is, into the caller's hands; false where it is in no queue, or somebody else has it.
+    /// Isolates a page from its queue or batch. False where it is in neither, or another CPU has isolated it.
     pub(crate) fn isolate(&self, page: &Page) -> bool {
         loop {
             let place = Place::of(page.state());
@@ -378,8 +380,8 @@ impl Queues {
         }
     }
 
-    /// Puts isolated pages at the tail of one part of `queue`, under one lock, in their order. Those that have lost their
-    /// identity are skipped; returns how many were not.
+    /// Puts isolated pages at the tail of one shard of `queue`, under one lock, in their order. Skips pages that have
+    /// lost their identity; returns how many it put.
     pub(crate) fn put_all<'p>(&self, pages: impl IntoIterator<Item = &'p Page>, queue: Queue) -> usize {
         let cpu = preempt_off();
         let mut batch = self.cpus.mine(&cpu).lock();
@@ -394,7 +396,7 @@ impl Queues {
         n
     }
 
-    /// Moves a page from wherever it is to the tail of `queue`; false where it is in no queue or in somebody's hands.
+    /// Moves a page from its queue or batch to the tail of `queue`; false where it is in none or isolated.
     pub(crate) fn move_to(&self, page: &Page, queue: Queue) -> bool {
         let moves = self.isolate(page);
         if moves {
@@ -403,7 +405,7 @@ impl Queues {
         moves
     }
 
-    /// Moves a page to the tail of the part that it is in; false where it is in none.
+    /// Moves a page to the tail of its shard; false where it is in none.
     #[cfg(test)]
     pub(crate) fn requeue(&self, page: &Page) -> bool {
         let place = Place::of(page.state());
@@ -428,17 +430,17 @@ impl Queues {
     pub(crate) fn leave(&self, page: &Page, before: State) {
         let Place::Listed(queue, number) = Place::of(before) else { return };
         let part = self.part(queue, number as usize);
-        // Whoever set that state did so under this lock, and has linked the page by now.
+        // The CPU that set that state did so under this lock, and has linked the page by now.
         let mut list = part.list.lock();
         self.unlink(part, &mut list, Self::neighbours(page));
     }
 }
 
-/// Takes pages off their queues as they lose their identity, one after the other: the lock of a part is kept while the pages stand
-/// in it.
+/// Takes pages off their queues as they lose their identity, one after the other. It keeps a shard's lock while
+/// consecutive pages stand in that shard.
 pub(crate) struct Leaving<'q> {
     queues: &'q Queues,
-    /// The part whose lock is held, and what the states of its pages say of it.
+    /// The shard whose lock is held, and the queue field of its pages' states.
     held: Option<(u16, &'q Part, SpinGuard<'q, List>)>,
 }
 
@@ -446,7 +448,7 @@ impl Leaving<'_> {
     /// Takes the identity of a busy page away ([`Page::disown`]), and the page off the queue that it was in.
     #[inline]
     pub(crate) fn disown(&mut self, page: &Page) -> State {
-        // Where it is now. Others may still move it: to a part that it was on its way to, or out of one.
+        // Its place now. Other CPUs may still move it: from a batch into a shard, or out of a shard.
         let place = page.state().queue();
         if self.held.as_ref().is_none_or(|(held, ..)| *held != place) {
             self.pause();
@@ -469,13 +471,13 @@ impl Leaving<'_> {
         before
     }
 
-    /// Lets go of the lock, before anything but the next page.
+    /// Releases the lock. The caller calls it before any other work than the next page.
     pub(crate) fn pause(&mut self) {
         self.held = None;
     }
 }
 
-/// One part of a queue.
+/// One shard of a queue.
 #[derive(Clone, Copy)]
 pub struct PartRef<'q> {
     queues: &'q Queues,
@@ -492,23 +494,23 @@ impl<'q> PartRef<'q> {
     pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// Its number, below `Queues::parts_count`: to go on behind it with [`Queues::parts_from`].
+    /// Its number, below `Queues::parts_count`, to continue behind it with [`Queues::parts_from`].
     pub(crate) fn number(&self) -> usize {
         self.number
     }
 
-    /// Shows `f` up to `n` pages at the head, under the lock; they stay.
+    /// Calls `f` for up to `n` pages at the head, under the lock; they stay.
     pub(crate) fn look(&self, n: usize, f: &mut dyn FnMut(&'static Page)) {
         let list = self.queues.part(self.queue, self.number).list.lock();
         let pages = &self.queues.pages;
         core::iter::successors(list.head, |pfn| pages.get(*pfn).next()).take(n).for_each(|pfn| f(pages.get(pfn)));
     }
 
-    /// Takes up to `n` pages from the head into the caller's hands ([`Place::Isolated`]), under one lock: the longest there
-    /// first. `f` gets each, with the lock held: it may keep them and look at their state, no more. Returns how many.
+    /// Isolates up to `n` pages from the head ([`Place::Isolated`]), under one lock, the oldest first. `f` gets each
+    /// with the lock held; it may keep them and read their state, no more. Returns how many.
     ///
-    /// The caller holds nothing of these pages but the duty to put them back ([`Queues::put`], [`Queues::put_all`]): any may
-    /// lose its identity at once.
+    /// The caller has no hold on these pages, only the duty to put them back ([`Queues::put`], [`Queues::put_all`]).
+    /// Any of them may lose its identity at once.
     pub fn take(&self, n: usize, f: &mut dyn FnMut(&'static Page)) -> usize {
         let part = self.queues.part(self.queue, self.number);
         let here = Place::Listed(self.queue, self.number as u16);

@@ -1,8 +1,8 @@
-//! Slabs: small objects of one size, cached a CPU, cut from frames; every allocation can fail and has a label.
+//! Slabs: small objects of one size in frames, cached for each CPU. Every allocation can fail and has a label.
 //!
-//! A [`Cache`] keeps a short list of free objects for each CPU; whole batches move between it and the depot, which keeps the
-//! slabs (runs of frames) that have free objects. A slab whose objects are all free gives its frames back. [`Slab`] is a cache
-//! of one type; [`Heap`] is a row of caches by size for memory that has no type of its own.
+//! A [`Cache`] keeps a short list of free objects for each CPU. Whole batches move between it and the depot, which
+//! keeps the slabs (runs of frames) that have free objects. A slab whose objects are all free gives its frames back.
+//! [`Slab`] is a cache of one type; [`Heap`] is a row of caches by size for memory that has no type of its own.
 
 mod check;
 
@@ -27,10 +27,10 @@ struct Free {
     next: FreeList,
 }
 
-/// What stands behind a free object.
+/// The free object after this one.
 ///
 /// # Safety
-/// `object` is free, and on a list that is the caller's.
+/// `object` is free, and on a list of the caller's.
 #[inline(always)]
 unsafe fn next(object: FreeList) -> FreeList {
     record::read(object);
@@ -41,7 +41,7 @@ unsafe fn next(object: FreeList) -> FreeList {
 /// Puts a free object before `next`.
 ///
 /// # Safety
-/// `object` is free, and on a list, or about to be, that is the caller's.
+/// `object` is free, and on a list of the caller's, or about to be.
 #[inline(always)]
 unsafe fn link(object: FreeList, next: FreeList) {
     record::wrote(object);
@@ -54,14 +54,14 @@ struct Head(FreeList);
 // SAFETY: the list holds free objects that only the head's owner reaches.
 unsafe impl Send for Head {}
 
-/// A CPU's free objects. No other CPU reaches for them, so they cost no lock.
+/// A CPU's free objects. No other CPU accesses them, so they need no lock.
 struct Local {
     head: Own<Head>,
-    /// Written by the CPU; others count by it.
+    /// Written by its CPU; other CPUs read it for counts.
     len: AtomicU32,
 }
 
-/// What a CPU has, while it uses it.
+/// Access of a CPU to its free objects.
 struct Mine<'a> {
     head: Owned<'a, Head>,
     len: &'a AtomicU32,
@@ -110,7 +110,6 @@ pub struct Cache {
     per_slab: u32,
     /// log2 of the frames in a slab.
     order: u8,
-    /// Whose frames its slabs are.
     /// Objects that move between a CPU and the depot at once.
     batch: u32,
     /// Free objects that a CPU has at most.
@@ -119,15 +118,15 @@ pub struct Cache {
     depot: CachePadded<Shelf>,
 }
 
-/// What CPUs share, on lines of its own: what stands beside it in a cache is read at each allocation.
+/// The fields that CPUs share, on lines of their own, because the other fields of a cache are read at each allocation.
 struct Shelf {
     slabs: SpinLock<Depot>,
     /// Slabs in existence; written under the lock.
     count: AtomicU64,
 }
 
-// A slab's first frame: words[0] = its free list, words[1] = number of objects in use (handed to CPUs or to callers), words[2] =
-// the address of its cache.
+// Words of the descriptor of a slab's first frame. words[0]: its free list; words[1]: objects in use (handed to CPUs or
+// to callers); words[2]: the address of its cache.
 const FREE: usize = 0;
 const USED: usize = 1;
 const CACHE: usize = 2;
@@ -147,8 +146,8 @@ impl Cache {
         }
         let per_slab = ((PAGE_SIZE as usize) << order) / size;
         assert!(per_slab > 0, "slab objects are smaller than eight pages");
-        // Half a frame's worth, and not less than a small slab: whoever makes a slab then keeps it whole, instead of leaving
-        // neighbours of its own objects, linked by its writes, to other CPUs.
+        // Half a frame's worth, and not less than a small slab. So the CPU that makes a slab keeps it whole. Else other
+        // CPUs would get objects that share lines with its own.
         let batch = (2048 / size).clamp(4, 64).max(per_slab.min(8)) as u32;
         let local = boot.per_cpu(|_| Local::new());
         Cache {
@@ -166,8 +165,9 @@ impl Cache {
         }
     }
 
-    /// The objects come back through the epoch, up to `burst` at once ([`Domain::every`](quire_sync::epoch::Domain::every)): a CPU
-    /// keeps that many, or it would exchange them with the depot for ever.
+    /// For objects that come back through the epoch, up to `burst` at once
+    /// ([`Domain::every`](quire_sync::epoch::Domain::every)). A CPU keeps that many, or it would exchange them with the
+    /// depot all the time.
     pub(crate) fn deferred(mut self, burst: u32) -> Cache {
         self.keep = self.keep.max(burst + self.batch);
         self
@@ -198,11 +198,12 @@ impl Cache {
     /// This CPU's free objects.
     ///
     /// # Requires
-    /// The caller has got them nowhere else.
+    /// The caller holds no other reference to them.
     #[inline(always)]
     fn mine<'a>(&'a self, cpu: &'a PreemptOff) -> Mine<'a> {
         let local = self.local.mine(cpu);
-        // SAFETY: the caller is kept on this CPU, and has its list nowhere else; interrupt handlers do not allocate here.
+        // SAFETY: the caller stays on this CPU and holds no other reference to the list; interrupt handlers do not
+        // allocate here.
         Mine { head: unsafe { local.head.get() }, len: &local.len, _cpu: cpu }
     }
 
@@ -211,7 +212,7 @@ impl Cache {
         if vm.inject_failure() {
             return Err(OutOfMemory);
         }
-        // What the depot is needed for stands apart, lest its registers are saved each time.
+        // The path through the depot is a function of its own, so that its registers are not saved each time.
         let object = self.mine(&preempt_off()).pop();
         match object {
             Some(object) => Ok(object),
@@ -238,7 +239,7 @@ impl Cache {
         let full = {
             let cpu = preempt_off();
             let mut local = self.mine(&cpu);
-            // SAFETY: the caller gave the object up, by this function's contract, and it came from this cache.
+            // SAFETY: by this function's contract the caller gave the object up, and it came from this cache.
             unsafe { local.push(object) };
             local.len() > self.keep
         };
@@ -358,7 +359,7 @@ impl Cache {
     /// Gives this CPU's free objects back to their slabs, and empty slabs back as frames.
     ///
     /// # Safety
-    /// `vm` is the system that the slabs are of.
+    /// `vm` is the system that the slabs belong to.
     pub unsafe fn drain<M: Machine>(&self, vm: &Physical<M>) {
         let cpu = preempt_off();
         let mut local = self.mine(&cpu);
@@ -432,8 +433,8 @@ impl<T> Slab<T> {
     }
 }
 
-/// Sizes of the heap's caches, in bytes; larger requests take runs of frames. From two lines on each is of whole lines, or what
-/// begins on one (a process, a vector unit's state) would take the next larger.
+/// Sizes of the heap's caches, in bytes; larger requests take runs of frames. From two lines on each is of whole lines,
+/// or what begins on one (a process, a vector unit's state) would take the next larger.
 const CLASSES: [usize; 18] =
     [16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1344, 2048, 2688, 4096, 5440, 8192];
 const LABELS: [&str; 18] = [

@@ -1,21 +1,21 @@
 //! Consecutive frames where no such run is free: pages are moved out of a run of frames, or evicted, until it is.
 //!
 //! # How
-//! 1. *Candidates* hold nothing but free frames and pages of objects. They are found by way of the queues, the coldest pages
-//!    first, by the one iterator over the parts; only where no queue leads to one are all descriptors looked at. Of those that
-//!    were seen, the one with the fewest pages is tried.
-//! 2. The candidate is *claimed*, frame by frame: what is free comes out of the buddy lists; what sits in magazines is brought
-//!    there first; a page leaves its frame ([`vacate`]), which goes to the claim and nowhere else. What
-//!    is in the way only for now, a busy page or a frame on its way from one owner to another, is come back to.
-//! 3. With all frames claimed the run is handed out. Where that cannot be, the claim's frames go back, and the next candidate
-//!    is tried; pages that were moved stay where they are.
+//! 1. *Candidates* hold nothing but free frames and pages of objects. They are found by the queues, the coldest pages
+//!    first, with the one iterator over the shards. Only where no queue leads to a candidate are all descriptors read.
+//!    Of the candidates found, the one with the fewest pages is tried.
+//! 2. The candidate is *claimed*, frame by frame. Free frames come out of the buddy lists, after the magazines are
+//!    drained. A page leaves its frame ([`vacate`]), which goes to the claim and to no list. Temporary obstacles, a
+//!    busy page or a frame between two owners, are tried again.
+//! 3. With all frames claimed the run is handed out. Where that cannot be, the claim's frames go back, and the next
+//!    candidate is tried. Pages that were moved stay where they are.
 //!
-//! A claimed frame is wild, and its order says [`CLAIMED`]; one claim at a time is under way. So a claim needs no list, and its
-//! end, whichever way it comes, is one look at each frame.
+//! A claimed frame is wild, and its order is [`CLAIMED`]. Only one claim runs at a time. So a claim needs no list, and
+//! its end, in success or failure, is one visit of each frame.
 //!
 //! | | fault | pageout | magazines, buddy lists | another claim |
 //! |---|---|---|---|---|
-//! | **claim** | busy page, as any remover | busy page: one at a time | the depot's lock; a frame in a magazine is brought home | the lock of all claims |
+//! | **claim** | busy page, as any remover | busy page: one at a time | the depot's lock; frames in magazines are drained | the lock of all claims |
 
 use crate::error::OutOfMemory;
 use crate::machine::Machine;
@@ -33,21 +33,22 @@ use crate::types::Pfn;
 /// The order of a claimed frame.
 const CLAIMED: u8 = 0xfe;
 
-/// Candidates that are tried before the answer is no.
+/// Candidates that are tried before the request fails.
 const ATTEMPTS: usize = 8;
 
-/// Looks at a candidate's frames before it is given up: what is in the way for now is gone after a few.
+/// Rounds over a candidate's frames before it is given up. A temporary obstacle is gone after a few.
 const ROUNDS: u32 = 16;
 
-/// Pages at the head of a part that lead to candidates.
+/// Pages at the head of a shard that lead to candidates.
 const HEADS: usize = 4;
 
 /// Frames claimed under one hold of a depot's lock.
 const PIECE: u64 = 512;
 
 impl<M: Machine> Reclaimer<M> {
-    /// As [`Physical::alloc_contiguous`](crate::phys::Physical::alloc_contiguous); where no such frames are free, pages are moved or evicted until some are. May sleep: the
-    /// caller holds nothing that a fault or pageout could want. Programs go on using their memory meanwhile.
+    /// As [`Physical::alloc_contiguous`](crate::phys::Physical::alloc_contiguous); where no such frames are free, pages
+    /// are moved or evicted until some are. May sleep: the caller holds nothing that a fault or pageout could need.
+    /// Programs continue to use their memory meanwhile.
     pub fn alloc_contiguous_reclaiming(
         &'static self,
         want: Contiguous,
@@ -81,7 +82,7 @@ impl<M: Machine> Reclaimer<M> {
         Err(refused)
     }
 
-    /// The best run to try, by where it starts.
+    /// The start of the best run to try.
     fn candidate(&self, want: Contiguous, tried: &[u64]) -> Option<u64> {
         let mut best = Best { start: None, pages: u64::MAX };
         for queue in [Queue::Inactive, Queue::Laundry, Queue::Active] {
@@ -114,7 +115,8 @@ struct Best {
 }
 
 impl Best {
-    /// Looks at the run that begins at `start`. Returns from where on the next one may begin; `None` where none can.
+    /// Considers the run that begins at `start`. Returns the earliest start of the next one; `None` where none can
+    /// follow.
     fn consider<M: Machine>(&mut self, vm: &Reclaimer<M>, want: Contiguous, start: u64, tried: &[u64]) -> Option<u64> {
         let (from, to) = (want.within.start.0, want.within.end.0.min(vm.page_count()));
         let end = start.checked_add(want.count).filter(|end| *end <= to && start >= from)?;
@@ -154,7 +156,7 @@ struct Claim<M: Machine> {
 }
 
 impl<M: Machine> Claim<M> {
-    /// Claims every frame; false where one cannot be had.
+    /// Claims every frame; false where a frame cannot be claimed.
     fn fill(&mut self, may: &mut MaySleep) -> bool {
         let vm = self.vm;
         vm.drain_magazines();
@@ -180,7 +182,7 @@ impl<M: Machine> Claim<M> {
                         }
                     }
                     Kind::Cached => cached = true,
-                    // On their way: from a list to an owner, or back.
+                    // Moving between a list and an owner.
                     Kind::Free | Kind::Wild => {}
                     Kind::Table | Kind::Slab | Kind::Reserved => return false,
                 }
@@ -189,7 +191,7 @@ impl<M: Machine> Claim<M> {
                 return true;
             }
             if cached {
-                // The depots' too: who frees meanwhile puts full chains there.
+                // The depots' too, because CPUs that free meanwhile put full chains there.
                 vm.drain_magazines();
             }
             quire_sync::hooks::relax();
@@ -197,13 +199,13 @@ impl<M: Machine> Claim<M> {
         false
     }
 
-    /// The frames are their new owner's: nothing is given back.
+    /// Hands the frames to their new owner: none is given back.
     fn complete(mut self) {
         (self.start..self.end).for_each(|i| self.vm.page(Pfn(i)).set_order(0));
         self.held = 0;
     }
 
-    /// Claims what is free; false where the reserve forbids it.
+    /// Claims the free frames; false where the reserve forbids it.
     fn take_free(&mut self) -> bool {
         let (vm, f) = (self.vm, self.vm.frames());
         let domain = match vm.frame_at(Pfn(self.start)) {
@@ -216,7 +218,7 @@ impl<M: Machine> Claim<M> {
         while at < self.end {
             let to = (at + PIECE).min(self.end);
             let mut held = depot.held.lock();
-            // No more than is still missing: what is claimed already is not outside any more.
+            // No more than is still missing, because claimed frames do not count as outside.
             let most = (to - at).min(self.end - self.start - self.held);
             if f.outside() < f.limit(self.on_behalf) + most {
                 return false;
@@ -229,7 +231,7 @@ impl<M: Machine> Claim<M> {
         true
     }
 
-    /// Claims a frame of the run that somebody owned.
+    /// Claims a frame of the run that had an owner.
     fn keep(&mut self, frame: Frame) {
         let pfn = frame.into_pfn();
         self.vm.poison(pfn);
@@ -240,7 +242,7 @@ impl<M: Machine> Claim<M> {
 }
 
 impl<M: Machine> Drop for Claim<M> {
-    /// Gives back what was claimed and not handed out.
+    /// Gives back frames that were claimed and not handed out.
     fn drop(&mut self) {
         let (vm, f) = (self.vm, self.vm.frames());
         let mut at = self.start;

@@ -1,7 +1,8 @@
 //! Work that threads of the machine do for the core: what each loop does, and how it ends.
 //!
-//! The machine makes a thread for each [`Daemon`] and lets it call [`Reclaimer::daemon_run`](crate::reclaim::Reclaimer::daemon_run): hosted, a thread that is a CPU of its
-//! own; in the kernel, a kernel thread. Without them everything still works, done by whoever needs it done.
+//! The machine makes a thread for each [`Daemon`] and lets it call
+//! [`Reclaimer::daemon_run`](crate::reclaim::Reclaimer::daemon_run). On the hosted machine that thread is a CPU of its
+//! own; in the kernel it is a kernel thread. Without daemons the threads that need the work do it themselves.
 
 use crate::machine::Machine;
 use crate::object::reap_list::MANY;
@@ -10,10 +11,10 @@ use crate::sleep::MaySleep;
 use quire_sync::atomic::{AtomicBool, Ordering, fence_full};
 use quire_sync::hooks::{current_thread, now, park};
 
-/// Between two looks at pagers that have to be polled, in nanoseconds: shorter than a disk's answer, longer than a look.
+/// Nanoseconds between two polls of pagers: shorter than a disk's answer, longer than a poll.
 const POLL_EVERY: u64 = 50_000;
 
-/// Pages that its thread looks at in one call.
+/// Pages that the reaper visits in one call.
 const PASS: u64 = 4096;
 
 /// A loop that a thread of the machine runs.
@@ -23,12 +24,12 @@ pub enum Daemon {
     Completion,
     /// Pages out when memory is short. One thread.
     Pageout,
-    /// Frees pages that nobody shows any more since somebody left. One thread.
+    /// Frees pages that no chain can see any more after a sharer left. One thread.
     Reaper,
 }
 
-/// Done when a daemon's loop ends, however it does: a thread that dies of a panic leaves its work to whoever waits for it, and
-/// the panic is seen, instead of everybody asleep.
+/// Runs its closure when a daemon's loop ends, by a panic too. Then the waiting threads take over its work, and the
+/// panic shows instead of all threads sleeping.
 pub(crate) struct OnEnd<F: FnMut()>(pub F);
 
 impl<F: FnMut()> Drop for OnEnd<F> {
@@ -37,7 +38,7 @@ impl<F: FnMut()> Drop for OnEnd<F> {
     }
 }
 
-/// What the daemons share.
+/// State shared by the daemons.
 pub struct Daemons {
     stop: AtomicBool,
 }
@@ -52,7 +53,8 @@ impl Daemons {
 }
 
 impl<M: Machine> Reclaimer<M> {
-    /// Runs a daemon's loop on the calling thread until [`Reclaimer::stop_daemons`](crate::reclaim::Reclaimer::stop_daemons).
+    /// Runs a daemon's loop on the calling thread until
+    /// [`Reclaimer::stop_daemons`](crate::reclaim::Reclaimer::stop_daemons).
     pub fn daemon_run(&'static self, daemon: Daemon) {
         match daemon {
             Daemon::Completion => self.run_completion(),
@@ -61,10 +63,10 @@ impl<M: Machine> Reclaimer<M> {
         }
     }
 
-    /// Makes every daemon's loop end. What they were for is done by whoever needs it from then on.
+    /// Makes every daemon's loop end. From then on the threads that need the work do it themselves.
     pub fn stop_daemons(&self) {
         self.daemons().stop.store(true, Ordering::Release);
-        // A daemon names its thread, fences and then looks whether it is to stop: one of the two sees the other.
+        // A daemon stores its thread, fences, then reads `stop`: one of the two sees the other.
         fence_full();
         self.io().wake_completer();
         self.pageout().wake_daemon();
@@ -86,7 +88,7 @@ impl<M: Machine> Reclaimer<M> {
         }
     }
 
-    /// Reaps when there is a good deal to do, or somebody asks, until the daemons are stopped.
+    /// Reaps when there is much to do, or a thread requests it, until the daemons are stopped.
     fn run_reaper(&'static self) {
         let mut may = MaySleep::here();
         while !self.daemons().stopping() {

@@ -1,15 +1,16 @@
-//! Taking the frames of clean pages, and paging a range out.
+//! Eviction: taking the frames of clean pages, and paging a range out.
 //!
 //! # What must hold (relies on C2)
-//! Busy, fence, every translation taken away and flushed, and only then the look at the dirty mark: what a translation said of
-//! stores is in it by then, and no store can come any more. A page that somebody holds stays, since its memory may be about to
-//! change through the frame. What is left behind in the index is what brings the same content back:
+//! Order: busy, fence, all translations taken away and flushed, and only then the check of the dirty bit. By then it
+//! includes the dirty bits of all translations, and no store can come any more. A held page stays, because its holder
+//! may be about to change its memory. The index keeps what brings the same content back:
 //! - the swap slot, where the page has one;
 //! - nothing, where the object's pager has the page, or where holes are zeroes and so was the page;
-//! - a cut, where private memory has never been stored into: zeroes again, whatever may lie behind by then.
+//! - a zero marker, where private memory has never been stored into: zeroes again, whatever layers behind may hold by
+//!   then.
 
 impl<M: Machine> ObjectRef<M> {
-    /// Pages the pages of `pages` out: writes what changed, and frees the frames. What is in use, or cannot be written, stays.
+    /// Pages out `pages`: writes dirty ones and frees the frames. Pages that are in use, or cannot be written, stay.
     /// May sleep.
     pub fn page_out(&self, pages: Range<u64>) {
         push_out(self, pages, &mut MaySleep::here());
@@ -32,8 +33,8 @@ use crate::stats::Event;
 use core::ops::Range;
 use quire_sync::epoch::Pinned;
 
-/// Frees those of the batch's pages that are clean. The caller has set them busy; those that stay are not busy any more, and
-/// go to `stays`, busy still while it runs. Returns how many went.
+/// Frees the clean pages of the batch. The caller has set all of them busy. `stays` gets the others, still busy while
+/// it runs, then they are released. Returns how many were freed.
 pub(crate) fn steal<M: Machine>(
     object: &Object<M>,
     batch: &Batch,
@@ -65,7 +66,7 @@ pub(crate) fn steal<M: Machine>(
     n
 }
 
-/// Puts what brings the page back into its place in the index.
+/// Puts the swap slot, zero marker or empty slot that brings the page back into its place in the index.
 pub(crate) fn leave<M: Machine>(object: &Object<M>, key: u64, page: &Page, pin: &Pinned<'_>) {
     let here = Slot::Page(object.vm().pfn_of_page(page));
     let done = match page.take_swap_slot() {
@@ -80,14 +81,14 @@ pub(crate) fn leave<M: Machine>(object: &Object<M>, key: u64, page: &Page, pin: 
     debug_assert!(done, "a busy page stays in its slot");
 }
 
-/// Whether `page`, which the caller holds busy, may go without a write.
+/// Whether the frame of `page`, which the caller holds busy, may be freed without a write.
 pub(crate) fn is_clean(page: &Page) -> bool {
     let state = page.state();
     state.valid() && state.0 & (State::DIRTY | State::LAUNDERING) == 0 && page.holds() == 1
 }
 
-/// Pages the pages of `keys` out: writes the changed ones, waits for that, and frees what is clean then. What is busy, held or
-/// cannot be written stays.
+/// Pages out the pages of `keys`: writes the dirty ones, waits for that, and frees the clean ones. Pages that are busy,
+/// held or cannot be written stay.
 pub(crate) fn push_out<M: Machine>(object: &Object<M>, keys: Range<u64>, may: &mut MaySleep) {
     write_out(object, keys.clone(), may);
     let vm = object.vm();
@@ -112,7 +113,8 @@ pub(crate) fn push_out<M: Machine>(object: &Object<M>, keys: Range<u64>, may: &m
                 if vm.try_busy_page(object, key, page).is_none() {
                     continue;
                 }
-                // A page behind another layer's may still be mapped for stores and clean: the look after the flush decides.
+                // A page behind another layer's may be clean and still mapped for stores: the check after the flush
+                // decides.
                 if is_clean(page) { clean.push(key, pfn) } else { vm.unbusy(page) }
             }
             if let Some(key) = stop {
@@ -127,7 +129,7 @@ pub(crate) fn push_out<M: Machine>(object: &Object<M>, keys: Range<u64>, may: &m
     }
 }
 
-/// Starts writing the changed pages of `keys`, cluster after cluster; returns how many.
+/// Starts writing the dirty pages of `keys`, cluster after cluster; returns how many.
 pub(crate) fn write_out<M: Machine>(object: &Object<M>, keys: Range<u64>, may: &mut MaySleep) -> usize {
     if !laundry::is_washable(object) {
         return 0;
@@ -167,8 +169,8 @@ pub(crate) fn write_out<M: Machine>(object: &Object<M>, keys: Range<u64>, may: &
         if !wash.is_empty() {
             let begun = laundry::launder(object, &wash, taken, may);
             n += begun.len();
-            // Swap had fewer slots in a row than the cluster has pages: the rest goes into the next ones. Where it had none, the other
-            // clusters' pages may still have slots of their own.
+            // Swap had fewer adjacent slots than the cluster has pages: the rest goes into the next ones. Where it had
+            // none, the other clusters' pages may still have slots of their own.
             if !begun.is_empty()
                 && let Some((key, _)) = wash.as_slice().get(begun.end)
             {

@@ -1,9 +1,9 @@
-//! What pageout takes that is no page of anybody's: page tables of idle spaces, and what layers above keep for later.
+//! Caches that pageout drops besides pages: page tables of idle spaces, and memory that layers above keep for later.
 //!
-//! Page tables are a cache of the map: dropped, they cost a fault or some, no write. In each round of a pass a few spaces that
-//! nobody has run for a second lose theirs. Where pages are not enough, so do all that no CPU runs, except that tables which
-//! came back within a second of such a drop stay: programs that together need more than there is are told so, instead of
-//! taking each other's tables for ever.
+//! Page tables are a cache of the map: dropping them costs some faults and no write. In each round of a pass a few
+//! spaces that no CPU has run for a second lose theirs. Where pages are not enough, all spaces that no CPU runs lose
+//! theirs. Tables that came back within a second of such a drop stay. So programs that together need more memory than
+//! there is fail, instead of taking each other's tables for ever.
 
 use crate::machine::Machine;
 use crate::map::Which;
@@ -12,39 +12,40 @@ use crate::reclaim::Reclaimer;
 use crate::reclaim::scan::{Hands, SHADOWED};
 use crate::sleep::MaySleep;
 
-/// Spaces that a round of a pass looks at.
+/// Spaces that a round of a pass visits.
 const SOME: usize = if cfg!(any(loom, shuttle)) { 0 } else { 8 };
 
-/// Whether the last resort goes over all spaces. The models of pageout are of pages.
+/// Whether the last resort goes over all spaces. The models of pageout cover pages only.
 const ALL: bool = !cfg!(any(loom, shuttle));
 
 impl<M: Machine> Reclaimer<M> {
-    /// From now on pageout asks `keeper` when memory is short; who was told before is not asked any more.
+    /// From now on pageout calls `keeper` when memory is short, in place of an earlier keeper.
     pub fn reclaim_from(&self, keeper: &'static dyn Reclaim) {
         *self.pageout().keeper.lock() = Some(keeper);
     }
 
-    /// Page tables of some spaces that nobody has run for long; returns how many table pages went.
+    /// Drops page tables of some spaces that no CPU has run for long; returns how many table pages were freed.
     pub(in crate::reclaim) fn drop_idle_tables(&'static self, hands: &mut Hands) -> u64 {
         self.drop_tables(&mut hands.spaces, SOME, Which::Idle)
     }
 
-    /// All that can go without a look at a page; returns whether anything came back.
+    /// Drops all caches other than pages; returns whether any memory came back.
     pub(in crate::reclaim) fn take_kept(&'static self, hands: &mut Hands) -> bool {
         let spaces = if ALL { self.spaces() } else { 0 };
         let tables = self.drop_tables(&mut hands.spaces, spaces, Which::NotRunning);
         let given = self.ask_keeper();
-        // Where whoever waits counts them.
+        // To the buddy lists, where waiting threads count them.
         self.drain_caches();
         tables != 0 || given
     }
 
-    /// Gives back all that costs no write, short or not: what nobody sees any more, page tables of spaces that no CPU runs, what the keeper
-    /// keeps, and free objects of slabs. Of those each CPU reaches its own only, so the calling one gives back its own. May sleep.
+    /// Frees all memory that costs no write, whether memory is short or not. That is: pages that no space can see, page
+    /// tables of spaces that no CPU runs, the keeper's memory, and free objects of slabs. A CPU can reach only its own
+    /// free objects, so those of the calling CPU go. May sleep.
     pub fn give_back_kept(&'static self) {
         let mut may = MaySleep::here();
         while self.reap(SHADOWED, &mut may) >= SHADOWED {}
-        // What waits for readers to go.
+        // Memory that waits for readers in the epoch.
         self.epoch().drain();
         let slabs = self.map_memory().caches().into_iter().chain(self.object_memory().caches());
         // SAFETY: the caches are those of this system, which they are given.
@@ -52,7 +53,7 @@ impl<M: Machine> Reclaimer<M> {
         self.take_kept(&mut self.pageout().hands.lock());
     }
 
-    /// Lets the keeper give back what it keeps; returns whether anything came.
+    /// Lets the keeper free its memory; returns whether it freed any.
     pub(in crate::reclaim) fn ask_keeper(&self) -> bool {
         let keeper = *self.pageout().keeper.lock();
         keeper.is_some_and(|k| k.reclaim())

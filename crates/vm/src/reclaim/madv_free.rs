@@ -1,12 +1,13 @@
-//! Memory that was given up lazily: it keeps its frames and its content until memory is short, and a store revives it.
+//! `MADV_FREE`: memory given up lazily. It keeps its frames and content until memory is short, and a store revives it.
 //!
-//! There is no mark for it. A page of private memory that is clean and has no swap slot is one that was never stored into, and
-//! pageout leaves a cut where it takes such a page: zeroes, whatever lies behind. So to give a page up is to make it look like
-//! that. A store makes it dirty first, as it does any clean page, and from then on it is kept again.
+//! There is no mark for it. A page of private memory that is clean and has no swap slot was never stored into. Pageout
+//! leaves a zero marker where it takes such a page: zeroes, whatever lies behind. So giving a page up means making it
+//! look like that. A store makes it dirty first, as it does any clean page, and from then on it is kept again.
 //!
-//! What must hold is what holds for a cleaner (see [`crate::paging::laundry`]): clear dirty, fence, take the right to store from every
-//! translation, flush. A store before the flush may be lost with the rest: it raced with the advice. One after it has faulted
-//! and marked the page dirty again. Who holds the page is seen, or marks it dirty after the clearing.
+//! The rules are those of a cleaner (see [`crate::paging::laundry`]): clear dirty, fence, take the right to store from
+//! every translation, flush. A store before the flush may be lost with the rest: it raced with the advice. A store
+//! after it has faulted and marked the page dirty again. A holder of the page is seen, or marks it dirty after the
+//! clearing.
 
 use crate::machine::Machine;
 use crate::mutant::{Mutant, mutant};
@@ -22,7 +23,8 @@ use crate::sleep::MaySleep;
 use crate::stats::Event;
 use core::ops::Range;
 
-/// Gives the pages of `keys` up, where `object` is private memory. What is busy, held or being written stays as it is.
+/// Gives the pages of `keys` up, where `object` is private memory. Pages that are busy, held or being written stay as
+/// they are.
 pub(crate) fn give_up<M: Machine>(object: &Object<M>, keys: Range<u64>, may: &mut MaySleep) {
     if !object.is_private() {
         return;
@@ -62,13 +64,13 @@ pub(crate) fn give_up<M: Machine>(object: &Object<M>, keys: Range<u64>, may: &mu
     }
 }
 
-/// Whether a busy page is in nobody's hands.
+/// Whether a busy page is not held and not being written.
 fn is_free(page: &Page) -> bool {
     let state = page.state();
     state.valid() && !state.laundering() && page.holds() == 1
 }
 
-/// Makes busy pages look as if nobody had stored into them, and lets go of them.
+/// Makes busy pages look as if no store had reached them, and releases them.
 fn make_clean<M: Machine>(object: &Object<M>, batch: &Batch, may: &mut MaySleep) {
     let vm = object.vm();
     laundry::mark_clean(object, batch);

@@ -1,16 +1,17 @@
-//! Who waits for memory asks the daemon, which serves: neither sleeps for good while the other thinks that it is its turn.
+//! The protocol between threads that wait for memory and the pageout daemon. Neither sleeps for good while the other
+//! waits for it.
 //!
 //! | | the daemon |
 //! |---|---|
-//! | **somebody asks** | counts itself, then says that the daemon is wanted. The daemon takes that word back, then looks at the count, in a step that sees who asked before (mutant [`Mutant::WantedForgotten`]); who asks later leaves the word, which the daemon looks at before it sleeps |
-//! | **a pass did not help** | memory may have been taken again when those who wait look, and be there when the daemon looks. So who still has none after a pass asks again (mutant [`Mutant::AskedOnce`]) |
+//! | **a thread waits** | It counts itself, then sets `wanted`. The daemon clears `wanted`, then reads the count, in a step that sees earlier waiters (mutant [`Mutant::WantedForgotten`]). A later waiter leaves `wanted` set, which the daemon reads before it sleeps. |
+//! | **a pass did not help** | Other threads may have taken the freed memory when the waiters check, and it may be free again when the daemon checks. So a waiter that still has none after a pass sets `wanted` again (mutant [`Mutant::AskedOnce`]). |
 
 use crate::mutant::{Mutant, mutant};
 use crate::sleep::MaySleep;
 use quire_sync::WaitQueue;
 use quire_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// What those who wait and the daemon tell each other.
+/// State shared by waiting threads and the daemon.
 pub(crate) struct Asking {
     /// Where faults sleep for memory.
     waits: WaitQueue,
@@ -18,7 +19,7 @@ pub(crate) struct Asking {
     daemon_waits: WaitQueue,
     /// Threads that sleep for memory.
     waiting: AtomicU64,
-    /// Somebody saw that memory is short.
+    /// A thread found that memory is short.
     wanted: AtomicBool,
     /// Passes that are over. It may wrap round.
     over: AtomicU64,
@@ -35,7 +36,7 @@ impl Asking {
         }
     }
 
-    /// Whether somebody waits.
+    /// Whether a thread waits.
     pub fn is_waited_for(&self) -> bool {
         self.waiting.load(Ordering::Acquire) != 0
     }
@@ -45,23 +46,23 @@ impl Asking {
         self.daemon_waits.wake_all();
     }
 
-    /// Those who wait look again.
+    /// Wakes the waiting threads, which check again.
     pub fn wake(&self) {
         self.waits.wake_all();
     }
 
-    /// A pass is over: those who wait look again, and ask again.
+    /// Ends a pass: waiting threads check again, and request another pass.
     pub fn pass_is_over(&self) {
         self.over.fetch_add(1, Ordering::AcqRel);
         self.wake();
     }
 
-    /// Asks the daemon, and sleeps until `ready`.
+    /// Wakes the daemon, and sleeps until `ready`.
     pub fn wait(&self, may: &mut MaySleep, mut ready: impl FnMut() -> bool) {
         self.waiting.fetch_add(1, Ordering::AcqRel);
         let mut done = false;
         while !done {
-            // Before the daemon is asked: the pass that it makes for this is another one.
+            // Read before the daemon is woken, because only a later pass serves this request.
             let over = self.over.load(Ordering::Acquire);
             self.wake_daemon();
             may.sleep_on(&self.waits, || {
@@ -72,8 +73,8 @@ impl Asking {
         self.waiting.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// The daemon, until `stopped`. `work` is done at first and whenever the daemon is wanted or `woken`, as long as it asks for more
-    /// by returning true; it is told whether somebody waits.
+    /// The daemon's loop, until `stopped`. It runs `work` at first, and whenever the daemon is wanted or `woken`. It
+    /// repeats `work` while that returns true. The argument of `work` says whether a thread waits.
     pub fn serve(
         &self,
         may: &mut MaySleep,

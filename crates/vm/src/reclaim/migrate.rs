@@ -1,12 +1,12 @@
 //! Migration: a page leaves its frame.
 //!
-//! It is a removal and a move in one hold of busy. Busy, fence, every translation taken away and flushed (relies on C2); then
-//! nobody reads or stores through the frame but who holds it, and such a page stays. Its bytes are copied, the object's slot
-//! changes from the old frame to the new one in one step, and the old frame's identity goes. A fault that had found the old
-//! one sees another generation under its table page's lock, and looks again. (Mutants [`Mutant::CopyBeforeRemove`] and
-//! [`Mutant::MoveUnderHold`].)
+//! It is a removal and a move under one busy period. Order: busy, fence, all translations taken away and flushed
+//! (relies on C2). Then only holders read or store through the frame, and a held page stays. The bytes are copied, the
+//! object's slot changes from the old frame to the new one in one step, and the old frame loses its identity. A fault
+//! that had found the old frame sees another generation under its table page's lock, and retries. (Mutants
+//! [`Mutant::CopyBeforeRemove`] and [`Mutant::MoveUnderHold`].)
 //!
-//! A page that is clean and that nobody maps is evicted instead: that takes no memory.
+//! A clean page without a leaf is evicted instead, because that takes no memory.
 //!
 //! | | fault | copy from or to a program (hold) | cleaner | pageout, truncate, another claim |
 //! |---|---|---|---|---|
@@ -28,7 +28,7 @@ use crate::stats::Event;
 use crate::types::{PAGE_SIZE, Pfn};
 use quire_sync::epoch::Pinned;
 
-/// What became of a page.
+/// Result for a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Vacated {
     /// It has left its frame.
@@ -39,8 +39,8 @@ pub(crate) enum Vacated {
     Never,
 }
 
-/// Makes `page` leave its frame, and hands the frame to `take`; also frames that were to be the page's new ones and that
-/// `wanted` claims: one at most, and two frames in all. May sleep.
+/// Makes `page` leave its frame, and hands the frame to `take`. A new frame for the page that `wanted` claims also goes
+/// to `take`: at most one, so at most two frames in all. May sleep.
 pub(crate) fn vacate<M: Machine>(
     vm: &'static Objects<M>,
     page: &'static Page,
@@ -60,7 +60,7 @@ pub(crate) fn vacate<M: Machine>(
     if page.state().laundering() {
         vm.wait_laundered(page, may);
     }
-    // Before the page is busy. What lies in the way itself is no place to move to.
+    // Allocated before the page is busy. A frame of the wanted run is no place to move to.
     let mut to = vm.alloc_frame(Fill::Any, For::User).ok();
     if to.as_ref().is_some_and(&mut *wanted) {
         to.take().into_iter().for_each(&mut *take);
@@ -102,7 +102,7 @@ fn leave<M: Machine>(
     }
     let (_flushed, wired) = rmap::unmap_unwired(object, &batch);
     let state = page.state();
-    // Behind the pass's fence: who holds the page is seen, or sees busy.
+    // After the pass's fence: a holder of the page is seen here, or sees busy.
     let held = page.holds() != 1 && !mutant(Mutant::MoveUnderHold);
     if wired.contains(0) || !state.valid() || state.laundering() || held {
         vm.unbusy(page);
@@ -127,7 +127,7 @@ fn leave<M: Machine>(
     (Vacated::Gone, rest)
 }
 
-/// Gives the content of the busy page, and its place, to another frame, whose page is busy too.
+/// Moves the content of the busy page, and its place, to another frame, whose page is busy too.
 fn settle<M: Machine>(
     object: &Object<M>,
     key: u64,
@@ -139,7 +139,7 @@ fn settle<M: Machine>(
     let vm = object.vm();
     let (from, to) = (vm.pfn_of_page(page), to.into_pfn());
     if !mutant(Mutant::CopyBeforeRemove) {
-        // The old frame's page is busy, not mapped and not held: nobody stores into it.
+        // The old frame's page is busy, not mapped and not held, so no CPU stores into it.
         copy_bytes(vm, from, to);
     }
     let new = vm.page(to);
@@ -148,7 +148,7 @@ fn settle<M: Machine>(
     vm.assume_page(new, object.address(), key, bits);
     new.set_swap_slot(page.take_swap_slot());
     new.set_failed_writes(page.failed_writes());
-    // The mark of a copy stays with the old descriptor, and one that is on its way does: the next copy looks.
+    // Marks of copies, also of those being made, stay with the old descriptor. So the next copy searches again.
     new.suspect();
     let replaced = object.index().replace(key, Slot::Page(from), Slot::Page(to), pin);
     debug_assert!(replaced, "a busy page stays in its slot");
@@ -164,9 +164,9 @@ fn copy_bytes<M: Machine>(vm: &Objects<M>, from: Pfn, to: Pfn) {
     }
 }
 
-/// Takes the identity of a busy page that is in no index any more, and hands the frame over: with a hold of its own, so that
-/// it does not go back to the free lists. Where somebody else holds it for a moment, who will find that it is not the page that
-/// was looked for, the frame is freed by them.
+/// Takes the identity of a busy page that is in no index any more, and hands the frame over. A hold of its own keeps
+/// the frame off the free lists. Where another thread holds the page for a moment, that thread finds a changed identity
+/// and frees the frame.
 fn give_up<M: Machine>(vm: &Objects<M>, page: &Page, take: &mut dyn FnMut(Frame)) {
     let held = page.try_hold();
     debug_assert!(held, "a busy page has an identity, which is a hold");

@@ -1,13 +1,15 @@
-//! What gives memory back when it is short.
+//! Reclaim: freeing memory when it is short.
 //!
-//! - [`scan`]: pageout: when it begins, what it looks at, how threads that wait for memory are told.
-//! - `evict`: takes the frame of one page. `madv_free`: pages that a program gave up. `idle_tables`: page tables of idle spaces.
-//! - `migrate`: moves pages, so that their frames form a run; `contiguous` asks for such runs.
-//! - `progress`: whether waiting for memory still helps; it stands at the bottom, since paging notes what comes back.
+//! - [`scan`]: pageout: when it begins, which pages it visits, how it wakes threads that wait for memory.
+//! - `evict`: takes the frame of one page. `madv_free`: pages that a program gave up. `idle_tables`: page tables of
+//!   idle spaces.
+//! - `migrate`: moves pages, so that their frames form a run; `contiguous` makes such runs.
+//! - `progress`: whether waiting for memory still helps; it is the lowest module here, because paging reports refaults
+//!   to it.
 //! - [`daemon`]: the threads that run pageout, completion and the reaper.
 //!
-//! The room knows objects, their mappings, paging and maps, and no fault. It owns the rule which thread waits for memory, and
-//! when a wait ends.
+//! This folder uses objects, their mappings, paging and maps, and no fault. It owns the rules which threads wait for
+//! memory, and when a wait ends.
 
 pub(crate) mod contiguous;
 pub mod daemon;

@@ -1,27 +1,32 @@
-//! Whether programs get anywhere while memory is short.
+//! Whether programs make progress while memory is short.
 //!
-//! A pass that frees a page proves nothing: two faults may trade one frame for ever. What counts is what programs *keep*. Each frame that
-//! a program gets counts as gained. A page that comes back soon after its frame was taken was lost for nothing: it cancels a gain. Where
-//! threads are refused memory for a whole window and hardly anything of what they gained is left, memory is out.
+//! A pass that frees a page proves nothing: two faults may trade one frame for ever. The pages that programs *keep* are
+//! decisive. Each frame that a program gets counts as gained. A page that comes back soon after its frame was taken was
+//! lost for nothing: it cancels a gain. Where threads are refused memory for a whole window and hardly any gain is
+//! left, memory is out.
 //!
-//! With full swap nothing is kept at all: each page that comes takes the place of one that goes. A working set that fits does that for
-//! a while, fast, and hardly waits. Where threads wait for a whole window and programs get less than a [`TURNOVER`] of memory in it (and less
-//! than [`MOST_TURNOVER`]), they only exchange pages, however long each of those was gone, and memory is out.
+//! With full swap no gain is left at all: each page that comes in replaces another. A working set that fits does that
+//! for a while, fast, and hardly waits. Memory is out where threads wait for a whole window and programs get less than
+//! a [`TURNOVER`] of memory in it, and less than [`MOST_TURNOVER`]. Then they only exchange pages, however long each of
+//! those was out.
 //!
 //! # Soon
-//! Pages that were evicted lately are remembered in a table of fixed size, by a hash of their identity and the number of the eviction. A
-//! page that is read while at most [`Ghosts::near`] others were evicted since is a *near refault*. A program that touches more than there
-//! is, in whatever order, refaults far: its pages went after many others. Only one that needs a few pages at once, and cannot have them,
-//! refaults near. A collision forgets an eviction, which errs towards progress.
+//! A table of fixed size records recent evictions, by a hash of the page's identity, with the number of the eviction. A
+//! page that is read while at most [`Ghosts::near`] others were evicted since is a *near refault*. A program that
+//! touches more than there is, in any order, refaults far: many other pages were evicted after its own. Only a program
+//! that needs a few pages at once, and cannot have them, refaults near. A collision forgets an eviction, which errs
+//! towards progress.
 //!
 //! # The clock
-//! Evictions are numbered on one clock, of which each CPU takes [a block](Ghosts::block) at once, so that CPUs that reclaim do not write
-//! one line for each page. All blocks together are a sixteenth of [`Ghosts::near`]. So
-//! - a page counts as near although up to `near / 16` more were evicted since, because the last block of each CPU may be used in part;
-//! - a page counts as far although it was near where its CPU took its block long before. While one CPU uses up a block, the others must
-//!   evict half of `near` for an error of that size, so at most an eighth of all evictions has it.
+//! One clock numbers evictions. Each CPU takes [a block](Ghosts::block) of it at once, so that CPUs that reclaim do not
+//! write one line for each page. All blocks together are a sixteenth of [`Ghosts::near`]. So
+//! - a page counts as near although up to `near / 16` more were evicted since, because the last block of each CPU may
+//!   be used in part;
+//! - a page counts as far although it was near where its CPU took its block long before. For an error of that size, the
+//!   other CPUs must evict half of `near` while one CPU uses up a block. So at most an eighth of all evictions has it.
 //!
-//! An eighth is half of what may be left of gains that count as none ([`KEPT`]): a trade in which all is lost is found still.
+//! An eighth is half of the gains that may be left for memory to count as out ([`KEPT`]). So a trade in which all is
+//! lost is still found.
 
 use quire_sync::atomic::{AtomicU64, Ordering};
 use quire_sync::{CachePadded, PerCpu, Rank, SpinLock, preempt_off};
@@ -32,13 +37,13 @@ pub(crate) const WINDOW: u64 = 1_000_000_000;
 pub(crate) const QUIET: u64 = 200_000_000;
 /// Nanoseconds for which one fault is refused at most where nothing is left to page out to.
 pub(crate) const STARVED: u64 = 2_000_000_000;
-/// Of what was gained, one part in so many must be left.
+/// One gain in so many must be left.
 const KEPT: u64 = 4;
 /// With full swap, the part of all frames that programs must get in a window.
 pub(crate) const TURNOVER: u64 = 32;
-/// That part at most, in frames: what a slow disk gives, however large memory is.
+/// Upper limit of that number, in frames: the rate of a slow disk, however large memory is.
 pub(crate) const MOST_TURNOVER: u64 = 4096;
-/// Entries of the table. The models are of other things.
+/// Entries of the table. The models do not use it.
 const GHOSTS: usize = if cfg!(any(loom, shuttle)) { 0 } else { 4096 };
 
 /// Pages that were evicted lately.
@@ -53,14 +58,14 @@ pub(crate) struct Ghosts {
     near: u32,
 }
 
-/// What a CPU has of the clock. Written by that CPU while preemption is off.
+/// A CPU's block of the clock. Written by that CPU while preemption is off.
 #[derive(Default)]
 pub(crate) struct Block {
     next: AtomicU64,
     end: AtomicU64,
 }
 
-/// All CPUs' blocks are this part of what is near.
+/// All CPUs' blocks together are one part in so many of `near`.
 const UNCLEAR: u64 = 16;
 
 impl Ghosts {
@@ -109,7 +114,7 @@ impl Ghosts {
         at.store(tag << 32 | self.number() & 0xffff_ffff, Ordering::Relaxed);
     }
 
-    /// The page comes back; whether that is a near refault.
+    /// Notes that the page comes back; whether that is a near refault.
     pub fn comes_back(&self, object: u64, key: u64) -> bool {
         let Some((at, tag)) = self.place(object, key) else { return false };
         let entry = at.load(Ordering::Relaxed);
@@ -118,18 +123,18 @@ impl Ghosts {
     }
 }
 
-/// What programs got and lost so far.
+/// Pages that programs gained and lost so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Tally {
     /// Pages that programs got.
     pub gained: u64,
     /// Near refaults among them.
     pub near: u64,
-    /// How many they must get in a window, whatever these are; no sum.
+    /// Pages that they must get in a window, near refaults included. Not a running sum.
     pub least: u64,
 }
 
-/// The window under way.
+/// The current window.
 pub(crate) struct Progress {
     window: SpinLock<Window>,
 }
@@ -147,9 +152,9 @@ impl Progress {
         Progress { window: SpinLock::new(Rank::IO, window) }
     }
 
-    /// A thread is refused memory at `now`, or still waits for it. Whether programs got nowhere for a whole window: said to one thread,
-    /// then a new window begins. Where threads have `waited` since the last refusal, that was no pause, however long it took: they sleep
-    /// through a pass.
+    /// Notes that a thread is refused memory at `now`, or still waits for it. Returns whether programs made no progress
+    /// for a whole window: true for one thread, then a new window begins. If threads have `waited` since the last
+    /// refusal, that time was no pause, because they sleep through a pass.
     pub fn is_lost(&self, now: u64, waited: bool, tally: Tally) -> bool {
         let mut w = self.window.lock();
         if !waited && now.saturating_sub(w.last) > QUIET {
@@ -174,7 +179,7 @@ mod tests {
         Tally { gained, near, least: 0 }
     }
 
-    /// Refusals every tenth of a second for `tenths`, while programs gain and lose so much in each.
+    /// Refusals every tenth of a second for `tenths`, while programs gain `gained` and lose `near` in each.
     fn after(tenths: u64, gained: u64, near: u64) -> bool {
         let p = Progress::new();
         (0..=tenths).any(|n| p.is_lost(5_000_000_000 + n * WINDOW / 10, false, tally(n * gained, n * near)))
@@ -185,9 +190,9 @@ mod tests {
         // Three to ten faults a second, each of which takes the other's page.
         assert!(after(10, 1, 1));
         assert!(after(10, 1000, 990));
-        // Nothing at all.
+        // No gain at all.
         assert!(after(10, 0, 0));
-        // Slow, and somewhere.
+        // Slow, but with progress.
         assert!(!after(50, 1, 0));
         assert!(!after(50, 1000, 700));
     }
@@ -201,7 +206,7 @@ mod tests {
         for n in 0..100 {
             assert!(!p.is_lost(1 + n * (QUIET + 1), false, tally(n, n)));
         }
-        // A pass that takes longer than a pause is none for those who wait for its end.
+        // A pass that takes longer than a pause is no pause for the threads that wait for its end.
         let p = Progress::new();
         assert!((0..=5).any(|n| p.is_lost(1 + n * (QUIET + 1), n != 0, tally(n, n))));
     }
@@ -224,14 +229,15 @@ mod tests {
         assert_eq!(told, 1);
     }
 
-    /// For so many CPUs and frames.
+    /// A table for so many CPUs and frames.
     fn ghosts(cpus: usize, frames: u64) -> Ghosts {
         quire_sync::hooks::threads::set_cpu(0);
         let blocks = PerCpu::leaked(cpus, |_| Block::default());
         Ghosts::new(&mut |n| (0..n).map(|_| AtomicU64::new(0)).collect::<Vec<_>>().leak(), blocks, cpus, frames)
     }
 
-    /// `evictions` on CPUs that `cpu` says, each of a page that comes back after `after` more; how many of them come back near.
+    /// `evictions` on CPUs that `cpu` says, each of a page that comes back after `after` more; how many of them come
+    /// back near.
     fn near_among(g: &Ghosts, evictions: u64, after: u64, cpu: impl Fn(u64) -> usize) -> u64 {
         let mut near = 0;
         for n in 0..evictions + after {

@@ -1,4 +1,4 @@
-//! Pageout with all that it works on, as one value: the fourth storey of a memory system.
+//! Pageout with the maps and objects that it works on, as one value: the fourth storey of a memory system.
 
 use super::daemon::Daemons;
 use super::scan::Pageout;
@@ -32,12 +32,12 @@ impl<M: Machine> Reclaimer<M> {
         write_storey!(place => Reclaimer { pageout: Pageout::new(), daemons: Daemons::new(); maps });
     }
 
-    /// Pageout: passes, and who waits for memory.
+    /// Pageout: passes, and the threads that wait for memory.
     pub fn pageout(&self) -> &Pageout {
         &self.pageout
     }
 
-    /// What the daemons share.
+    /// State shared by the daemons.
     pub(crate) fn daemons(&self) -> &Daemons {
         &self.daemons
     }

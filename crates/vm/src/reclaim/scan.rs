@@ -1,44 +1,51 @@
-//! Pageout: which pages give up their frames when memory is short, and who waits for that.
+//! Pageout: which pages give up their frames when memory is short, and which threads wait for that.
 //!
 //! # A pass
-//! Pages go round: *active* → *inactive*, where no translation says that they were referenced since the last look (second
-//! chance); inactive and referenced again → active; inactive and clean → free; inactive and changed → *laundry* → written, in
-//! clusters of neighbours of one object → inactive again, now clean. A pass goes over the parts of the queues in rounds, until
-//! its target is met or a whole round has found nothing to do. Each round looks at each page once at most: what was looked at
-//! goes to a tail, and as many are looked at as there were at the round's beginning. From the third round on references do not
-//! count: so programs that touch everything all the time cannot keep a pass from its target.
+//! Pages move in a cycle:
+//! - *active* → *inactive*, where no translation was referenced since the last visit (second chance);
+//! - inactive and referenced again → active;
+//! - inactive and clean → free;
+//! - inactive and dirty → *laundry* → written, in clusters of neighbours of one object → inactive again, now clean.
+//!
+//! A pass goes over the shards of the queues in rounds, until its target is met or a whole round has found nothing to
+//! do. Each round visits each page at most once: a visited page goes to a tail, and the visits are limited to the
+//! number of pages at the round's beginning. From the third round on references do not count. So programs that touch
+//! all their memory all the time cannot keep a pass from its target.
 //!
 //! # Decisions come from exact sums
-//! A pass begins by bringing home what sits in magazines, and goes on until each memory domain has reached its high mark
-//! ([`Marks`](crate::phys::frames::Marks)), by the exact counts of the depots; pages of domains that have reached it are left alone.
-//! Queue lengths are the parts' own. The marks are computed from the totals each time, so that there is nothing to rescale.
-//! (Known bugs of others: limits computed once at boot, and counters that lag behind by a multiple of the number of CPUs.)
+//! A pass first drains the magazines. It continues until each memory domain has reached its high mark
+//! ([`Marks`](crate::phys::frames::Marks)), by the exact counts of the depots. It leaves pages of domains that have
+//! reached it alone. Queue lengths are the shards' own. The marks are computed from the totals each time, so that
+//! nothing needs rescaling. (Known bugs of others: limits computed once at boot, and counters that lag behind by a
+//! multiple of the number of CPUs.)
 //!
 //! # The daemon
-//! Whoever takes a chain from a depot and leaves every domain below its low mark wakes the daemon, by the frames' own word
-//! ([`Frames::wake_when_low`](crate::phys::frames::Frames::wake_when_low)); who takes a frame from its magazine looks at nothing. So
-//! as long as the store keeps up, nobody is ever refused. After a pass that found nothing to do the daemon sleeps until
-//! somebody is refused, or memory gets low anew.
+//! A CPU that takes a chain from a depot and leaves every domain below its low mark wakes the daemon
+//! ([`Frames::wake_when_low`](crate::phys::frames::Frames::wake_when_low)). A CPU that takes a frame from its magazine
+//! checks nothing. So as long as the store keeps up, no request is refused. After a pass that found nothing to do the
+//! daemon sleeps until a request is refused, or memory gets low anew.
 //!
 //! # Pages that cannot be cleaned
-//! A page whose write failed is dirty still, and tried again in every second pass, then in every fourth, and so on; after
-//! [`GIVE_UP`] failures hardly ever. It waits on the active queue, out of the way. The same goes for pages that have nowhere
-//! to go. So no pass is spent on writing the same pages over and over.
+//! A page whose write failed stays dirty. It is tried again in every second pass, then in every fourth, and so on, and
+//! after [`GIVE_UP`] failures hardly ever. It waits on the active queue, out of the way. Pages without a place to be
+//! written to do the same. So no pass is spent on writing the same pages over and over.
 //!
 //! # Low memory
-//! Below the reserve, frames for programs are refused; a fault drops everything, wakes the daemon and sleeps until frames are
-//! free or a pass that *began after it asked* has found nothing: no page to free, none on its way to be clean, none to be tried
-//! again, and nothing kept that costs no write ([page tables](super::idle_tables) of spaces that no CPU runs). Only then is memory out. Where
-//! there is no daemon, the fault does a pass itself.
+//! Below the reserve, frames for programs are refused. The fault then drops all that it holds, wakes the daemon and
+//! sleeps. It sleeps until frames are free, or until a pass that *began after it slept* has found nothing. Nothing
+//! means: no page to free, none being cleaned, none to be tried again, and no cache that costs no write to drop ([page
+//! tables](super::idle_tables) of spaces that no CPU runs). Only then is memory out. Where there is no daemon, the
+//! fault runs a pass itself.
 //!
-//! With full swap a pass looks at all of memory and frees a few pages, so it takes long. Faults that wait are woken for each batch that it
-//! frees, or several programs would share a handful of frames a second. A fault that is refused for [`STARVED`] all the same
-//! fails, whether or not memory is free at the moment when it wakes: others take that first.
+//! With full swap a pass visits all of memory and frees a few pages, so it takes long. Waiting faults are woken for
+//! each batch that it frees, or several programs would share a handful of frames a second. A fault that is still
+//! refused for [`STARVED`] fails. It fails even if memory is free when it wakes, because other threads take that memory
+//! first.
 //!
 //! # What pageout itself needs
-//! No memory: records of writes and the swap bitmap were made before, queue positions are in the pages. It holds one page
-//! batch busy at a time, never over a wait: for a record it waits before it sets pages busy. It takes no lock of a map. So
-//! nothing that waits for memory is ever waited for here.
+//! It needs no memory: records of writes and the swap bitmap are made at boot, and queue links are in the pages. It
+//! holds one page batch busy at a time, never over a wait: it waits for a record before it sets pages busy. It takes no
+//! lock of a map. So it never waits for a thread that waits for memory.
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
@@ -72,19 +79,19 @@ use quire_sync::hooks::{current_thread, now};
 use quire_sync::trace::{Kind, Span};
 use quire_sync::{Mutex, Rank, SpinLock};
 
-/// Pages taken from a part at once.
+/// Pages taken from a shard at once.
 #[cfg(not(any(loom, shuttle)))]
 const TAKE: usize = crate::object::batch::BATCH;
 #[cfg(any(loom, shuttle))]
 const TAKE: usize = 2;
 
-/// Failed writes of a page after which it is hardly tried again.
+/// Failed writes of a page after which it is hardly ever tried again.
 pub(crate) const GIVE_UP: u64 = 8;
 
 /// Rounds of a pass in which a reference saves a page.
 const CHANCES: u32 = 2;
 
-/// Rounds of a pass at most: in practice it is over long before, one way or the other.
+/// Rounds of a pass at most; in practice it ends long before.
 const ROUNDS: u32 = 64;
 
 /// One part in so many of memory is the most that pages of files in use keep under any pressure.
@@ -93,7 +100,7 @@ const SHIELDED: u64 = 64;
 /// Passes for which a reference shields such a page.
 const SPARED: u32 = 2;
 
-/// Fewer refusals of one fault starve nobody, however long they took.
+/// A fault with fewer refusals than this is not starved, however long they took.
 const STARVED_DEFEATS: u32 = 3;
 
 /// What a pass has done.
@@ -109,11 +116,11 @@ pub struct Pass {
     pub deferred: u64,
     /// Rounds.
     pub rounds: u32,
-    /// Nothing was found, nothing is on its way, and nothing will be tried again.
+    /// Nothing was found, no write is under way, and nothing will be tried again.
     pub hopeless: bool,
 }
 
-/// Where the scans stand.
+/// Positions of the scans.
 pub(super) struct Hands {
     active: usize,
     inactive: usize,
@@ -133,15 +140,16 @@ pub struct Pageout {
     hopeless: AtomicU64,
     /// One pass at a time.
     pub(super) hands: Mutex<Hands>,
-    /// Who keeps memory that a pass may ask for.
+    /// The keeper of cached memory that a pass may reclaim.
     pub(super) keeper: SpinLock<Option<&'static dyn Reclaim>>,
-    /// One claim of consecutive frames at a time; see [`Reclaimer::alloc_contiguous_reclaiming`](crate::reclaim::Reclaimer::alloc_contiguous_reclaiming).
+    /// One claim of consecutive frames at a time; see
+    /// [`Reclaimer::alloc_contiguous_reclaiming`](crate::reclaim::Reclaimer::alloc_contiguous_reclaiming).
     pub(crate) claims: Mutex<()>,
-    /// Held by who reaps because memory is out.
+    /// Held by a thread that reaps because memory is out.
     reaps: Mutex<()>,
 }
 
-/// Pages in the scan's hands, of one look at one part, each with the identity that it had then.
+/// Pages that the scan isolated from one shard, each with its identity at that time.
 struct Taken {
     pages: [Option<(u64, u64, &'static Page)>; TAKE],
     len: usize,
@@ -187,17 +195,18 @@ impl Pageout {
     }
 }
 
-/// Pages that a pass lets the reaper look at before it begins, and again while programs get no frames.
+/// Pages that the reaper visits before a pass begins, and again while programs get no frames.
 pub(super) const SHADOWED: u64 = 4096;
 
 impl<M: Machine> Reclaimer<M> {
-    /// Pages out until as many frames are free as the high mark says, or nothing is left to be done. May sleep.
+    /// Pages out until the high marks are reached, or nothing is left to do. May sleep.
     pub(crate) fn pageout_pass(&'static self, may: &mut MaySleep) -> Pass {
         self.reap_first(may);
         self.pass(&mut self.pageout().hands.lock(), may)
     }
 
-    /// What nobody sees any more goes first: it costs no write. All of it, where programs get no frames.
+    /// Frees pages that no space can see any more first, because they cost no write. All of them, where programs get no
+    /// frames.
     fn reap_first(&'static self, may: &mut MaySleep) {
         while self.reap(SHADOWED, may) >= SHADOWED && !self.has_memory() {}
     }
@@ -219,7 +228,7 @@ impl<M: Machine> Reclaimer<M> {
         done
     }
 
-    /// Whether there is anywhere for pages to go. Where not, nothing is worth a look at every page.
+    /// Whether pages can be written or dropped at all. If not, a scan of all pages frees none.
     fn can_page_out(&self) -> bool {
         self.swap().store().is_some() || self.io().has_freeable()
     }
@@ -229,7 +238,7 @@ impl<M: Machine> Reclaimer<M> {
         self.frames().free() > self.frames().reserve()
     }
 
-    /// The same; false as well once the waiter `gives_up`.
+    /// As `wait_for_memory`; false as well once the waiter `gives_up`.
     fn wait_for_memory_unless(&'static self, may: &mut MaySleep, gives_up: impl Fn() -> bool) -> bool {
         if self.take_injected() || self.machine().is_ending() {
             return false;
@@ -241,7 +250,8 @@ impl<M: Machine> Reclaimer<M> {
         }
         if !self.can_page_out() {
             {
-                // One at a time: who finds nothing to reap must not go before another has freed it.
+                // One at a time, because a thread that finds nothing to reap must not continue before another has freed
+                // its pages.
                 let _one = p.reaps.lock();
                 if !self.has_memory() {
                     self.reap_first(may);
@@ -263,7 +273,7 @@ impl<M: Machine> Reclaimer<M> {
         }
         self.reap_first(may);
         let mut hands = p.hands.lock();
-        // Whoever had the hands meanwhile has looked at everything since this CPU wanted some.
+        // The previous holder of the hands ran a whole pass since this CPU needed memory.
         if p.begun.load(Ordering::Acquire) > since {
             if self.has_memory() {
                 return true;
@@ -275,18 +285,18 @@ impl<M: Machine> Reclaimer<M> {
         !self.pass(&mut hands, may).hopeless || self.has_memory()
     }
 
-    /// Whether programs that are refused memory get nowhere ([`progress`](super::progress)).
+    /// Whether programs that are refused memory make no progress ([`progress`](super::progress)).
     fn is_lost(&self) -> bool {
         let stats = self.stats();
         let read = stats.total(Event::SwapIn) + stats.total(Event::PageIn);
         let made = stats.faults_of(FaultKind::ZeroFill) + stats.faults_of(FaultKind::Copy);
         let more = stats.total(Event::FaultAhead) + stats.total(Event::PageFilled);
-        // Only there may a pass take long for little.
+        // Only with full swap may a pass take long and free little.
         let full = self.swap().store().is_some() && self.swap().is_as_good_as_full();
         let least = if full { (self.frames().total() / TURNOVER).min(MOST_TURNOVER) } else { 0 };
         let gained = read.wrapping_add(made).wrapping_add(more);
         let tally = Tally { gained, near: stats.total(Event::NearRefault), least };
-        // What is on its way may take long, and is progress when it comes.
+        // I/O under way may take long, and is progress when it completes.
         let p = self.pageout();
         p.progress.is_lost(now(), full && p.asking.is_waited_for(), tally) && self.io().in_flight() == 0
     }
@@ -309,15 +319,15 @@ impl<M: Machine> Reclaimer<M> {
                 return false;
             }
             let pass = self.pageout_pass(may);
-            // One domain that is not low does not help whoever waits for more than that has.
+            // A domain that is not low does not help a thread that needs more than it has.
             let short = || p.asking.is_waited_for() && !self.has_memory();
-            // Where swap is full, another pass finds what this one has found.
+            // With full swap, another pass would find no more than this one.
             let worth = self.swap().store().is_none() || self.swap().free() != 0;
             !pass.hopeless && (worth && self.is_low_indeed() || short())
         });
     }
 
-    /// Whether memory is low when what CPUs keep has been brought home, and there is anywhere for pages to go.
+    /// Whether memory is still low after the magazines were drained, and pages can be written or dropped.
     fn is_low_indeed(&self) -> bool {
         if !self.frames().is_low() || !self.can_page_out() {
             return false;
@@ -334,13 +344,14 @@ impl<M: Machine> MemoryWait for Reclaimer<M> {
         self.wait_for_memory_unless(may, || false)
     }
 
-    /// As [`Objects::wait_for_memory`](crate::object::Objects::wait_for_memory), for so long. What counts is that this fault is refused: memory that is free when it wakes is
-    /// often taken by others before it comes to it.
+    /// As [`Objects::wait_for_memory`](crate::object::Objects::wait_for_memory), within `patience`. The refusals of
+    /// this fault count, because other threads often take the free memory before it runs.
     #[cold]
     fn memory_or_error(&'static self, patience: &mut Patience, may: &mut MaySleep) -> Result<(), FaultError> {
         patience.left = patience.left.saturating_sub(1);
         let begin = *patience.since.get_or_insert_with(now);
-        // What others gain is nothing to a fault that they always come before, where no page can go out to make up for it.
+        // The gains of others do not help a fault that always loses to them, where no page can go out to make up for
+        // it.
         let defeats = DEFEATS - patience.left;
         let is_starved = || {
             now().saturating_sub(begin) >= STARVED
@@ -361,12 +372,12 @@ struct Scan<'s, M: Machine> {
     hands: &'s mut Hands,
     /// The domains that are short.
     short: DomainSet,
-    /// The last round changed nothing: what is inactive can be neither freed nor washed (it is wired, or swap is full), and does
-    /// not count as inactive in the next one.
+    /// The last round changed nothing: the inactive pages can be neither freed nor washed (wired, or swap is full).
+    /// They do not count as inactive in the next round.
     in_vain: bool,
     /// Pages of files that this round has spared although references did not count.
     shielded: u64,
-    /// Of the pages freed, those that waiters were told of.
+    /// Of the freed pages, those for which waiters were woken.
     offered: u64,
 }
 
@@ -374,10 +385,10 @@ impl<M: Machine> Scan<'_, M> {
     fn run(&mut self, may: &mut MaySleep) {
         let vm = self.vm;
         loop {
-            // What is complete counts: its pages are clean now.
+            // Finish completed writes first, because their pages are clean now.
             vm.poll_pagers();
             vm.finish_completed(may);
-            // What this pass has freed is counted where others can get it.
+            // Move the frames that this pass has freed to where they are counted and other CPUs get them.
             vm.drain_own_cache();
             let (missing, short) = vm.frames().missing();
             if missing == 0 || self.done.rounds >= ROUNDS {
@@ -398,11 +409,11 @@ impl<M: Machine> Scan<'_, M> {
                     == (before.freed, before.washed, before.tables);
             self.in_vain = idle;
             if idle && vm.io().in_flight() != 0 {
-                // Some of it makes pages clean.
+                // Some of the I/O makes pages clean.
                 let finished = vm.io().finished();
                 vm.wait_for_io(may, || (vm.io().finished() != finished || vm.io().in_flight() == 0).then_some(()));
             } else if idle && self.is_exhausted() && self.done.freed != 0 {
-                // As many went out as there was room for.
+                // All pages that there was room for were written.
                 break;
             } else if idle && (last || self.is_exhausted()) && self.done.rounds > CHANCES + 1 {
                 let done = self.done.freed != 0 || self.done.tables != 0 || self.done.deferred != 0;
@@ -423,12 +434,12 @@ impl<M: Machine> Scan<'_, M> {
         let wanted = ((active + inactive) / 3).max(2 * missing).saturating_sub(there);
         let aged = self.age(wanted.min(active), may);
         self.reclaim(missing, may);
-        // In each round somewhat more than is missing: some will be stored into again.
+        // In each round half as many again as are missing, because some will be stored into again.
         self.wash(missing + missing / 2, may);
         aged
     }
 
-    /// Those who wait get what this pass has freed so far. A pass over much memory takes long where little of it can go.
+    /// Wakes waiting threads for the frames freed so far. A pass over much memory takes long where little of it can go.
     fn offer_freed(&mut self) {
         let vm = self.vm;
         if self.done.freed != self.offered && vm.pageout().asking.is_waited_for() {
@@ -440,14 +451,15 @@ impl<M: Machine> Scan<'_, M> {
         }
     }
 
-    /// Whether there is swap and no room in it: only what needs no new slot can go.
+    /// Whether there is swap without room. Then only pages that need no new slot can go.
     fn is_exhausted(&self) -> bool {
         let swap = self.vm.swap();
         swap.store().is_some() && swap.free() == 0
     }
 
-    /// Whether a page keeps its frame in this round: it was referenced, while that counts; or it is one of a few pages of files that
-    /// programs use all the time. A program cannot do a thing without those, so where they go, all that is read is their coming back.
+    /// Whether a page keeps its frame in this round. It does if it was referenced, while that counts, or if it is one
+    /// of a few pages of files in constant use. Programs cannot run without those, so evicting them would only cause
+    /// refaults.
     fn is_saved(&mut self, object: &Object<M>, page: &Page, referenced: bool) -> bool {
         if self.done.rounds < CHANCES && referenced {
             return true;
@@ -465,7 +477,7 @@ impl<M: Machine> Scan<'_, M> {
         saved
     }
 
-    /// Takes up to `n` pages at the hand's part, at most `share`, and moves the hand on.
+    /// Takes up to `share` pages at the hand's shard, and moves the hand on.
     fn take(&mut self, queue: Queue, share: usize) -> Option<Taken> {
         let hand = match queue {
             Queue::Active => &mut self.hands.active,
@@ -479,14 +491,14 @@ impl<M: Machine> Scan<'_, M> {
         Some(taken)
     }
 
-    /// How many pages of each part make `n` in all: targets follow the number of parts that have pages, and small ones still
-    /// take enough at once for a pass over backings to be worth it.
+    /// How many pages of each shard make `n` in all. Targets follow the number of shards that have pages. Small targets
+    /// still take enough at once to be worth a pass over backings.
     fn share(&self, queue: Queue, n: u64) -> usize {
         let parts = self.vm.queues().parts(queue).count() as u64;
         n.div_ceil(parts.max(1)).clamp(1, TAKE as u64) as usize
     }
 
-    /// Makes up to `n` active pages inactive that were not referenced lately; looks at each active page once at most.
+    /// Makes up to `n` active pages inactive that were not referenced lately; visits each active page at most once.
     fn age(&mut self, n: u64, may: &mut MaySleep) -> u64 {
         let queues = self.vm.queues();
         let mut left = queues.len(Queue::Active);
@@ -508,7 +520,7 @@ impl<M: Machine> Scan<'_, M> {
                     if saved {
                         scan.vm.give_slot_back(object, *key, page, may);
                     }
-                    // Those that cannot be written now are no good on the inactive queue.
+                    // Pages that cannot be written now would clog the inactive queue.
                     let stuck = page.state().dirty() && !scan.can_wash(object, page);
                     if saved || stuck { stay.push(page) } else { go.push(page) }
                 }
@@ -521,8 +533,8 @@ impl<M: Machine> Scan<'_, M> {
         aged
     }
 
-    /// Frees up to `n` inactive pages that are clean; those that are not go to the laundry, those that were referenced back to
-    /// the active queue. Looks at each inactive page once at most.
+    /// Frees up to `n` inactive pages that are clean. Dirty pages go to the laundry, referenced ones back to the active
+    /// queue. Visits each inactive page at most once.
     fn reclaim(&mut self, n: u64, may: &mut MaySleep) {
         let queues = self.vm.queues();
         let mut left = queues.len(Queue::Inactive);
@@ -570,7 +582,7 @@ impl<M: Machine> Scan<'_, M> {
         }
     }
 
-    /// Whether writing the page makes sense now. Counts those that are put off.
+    /// Whether writing the page makes sense now. Counts deferred pages.
     fn can_wash(&mut self, object: &Object<M>, page: &Page) -> bool {
         if !laundry::is_washable(object) || !laundry::has_room(object, page) {
             return false;
@@ -586,7 +598,7 @@ impl<M: Machine> Scan<'_, M> {
         }
     }
 
-    /// Starts writing up to `n` pages of the laundry, each with its neighbours. Looks at each page there once at most.
+    /// Starts writing up to `n` pages of the laundry, each with its neighbours. Visits each page there at most once.
     fn wash(&mut self, n: u64, may: &mut MaySleep) {
         let queues = self.vm.queues();
         let mut left = queues.len(Queue::Laundry);
@@ -601,11 +613,11 @@ impl<M: Machine> Scan<'_, M> {
             self.by_object(&mut taken, &mut |scan, object, batch| {
                 for (key, pfn) in batch.as_slice() {
                     let page = scan.vm.page(*pfn);
-                    // A neighbour's cluster may have had it.
+                    // A neighbour's cluster may have included it.
                     if page.state().dirty() && !page.state().laundering() {
                         scan.done.washed += cluster(object, *key, page, may) as u64;
                     }
-                    // By the time it comes to the head there it is clean; if not, it goes round again.
+                    // When it reaches the head there it is clean; if not, it goes round again.
                     inactive.push(page);
                 }
             });
@@ -613,8 +625,8 @@ impl<M: Machine> Scan<'_, M> {
         }
     }
 
-    /// Calls `f` for each object of the pages taken, with those of its pages, ascending, and nothing held but a reference.
-    /// Pages that have lost their identity are left out: nobody puts them back.
+    /// Calls `f` for each object of the taken pages, with its pages, ascending, holding only a reference. Pages that
+    /// have lost their identity are left out, so they return to no queue.
     fn by_object(&mut self, taken: &mut Taken, f: &mut dyn FnMut(&mut Self, &Object<M>, &Batch)) {
         let pages = &mut taken.pages[..taken.len];
         pages.sort_unstable_by_key(|p| p.map_or((0, 0), |p| (p.0, p.1)));
@@ -630,7 +642,7 @@ impl<M: Machine> Scan<'_, M> {
                 same.iter().flatten().find_map(|(_, _, page)| object(page)).and_then(|o| Kept::new(o, &pin))
             };
             let Some(kept) = kept else {
-                // They have gone meanwhile, or are busy: for the next look.
+                // They have gone meanwhile, or are busy: left for the next visit.
                 self.vm.queues().put_all(same.iter().flatten().map(|p| p.2), Queue::Inactive);
                 continue;
             };
@@ -641,7 +653,7 @@ impl<M: Machine> Scan<'_, M> {
     }
 }
 
-/// Starts writing `page` with those of its neighbours that are changed and not in use; returns how many.
+/// Starts writing `page` with its dirty neighbours that are not in use; returns how many.
 fn cluster<M: Machine>(object: &Object<M>, key: u64, page: &Page, may: &mut MaySleep) -> usize {
     let vm = object.vm();
     // Before any page is busy: this may wait.

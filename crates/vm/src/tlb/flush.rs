@@ -1,14 +1,14 @@
-//! What is owed after a translation was taken away or weakened, and the proof that it was paid.
+//! The flush that is owed after a translation was taken away or weakened, and the proof that it was done.
 //!
 //! # Contract C4: frames after the flush
-//! Weakening a translation returns an obligation that owns the frames. Only its discharge yields the proof that later steps take as
-//! an argument.
+//! Weakening a translation returns an obligation that owns the frames. Only its discharge yields the proof that later
+//! steps take as an argument.
 //!
-//! An [`Obligation`] collects addresses, the table pages whose unflushed counts it raised (each by one, however many leaves
-//! it takes there), and frames that only the flush may free. Its `discharge` makes the CPUs that run the space drop those translations, lowers the counts, frees the frames
-//! and yields [`Flushed`]. Dropping it discharges it too, so that no path can forget; only `discharge` gives the proof.
-//! It holds a bounded number of ranges and table pages; when full, ranges widen to "everything" and table pages are paid
-//! for at once.
+//! An [`Obligation`] collects addresses, table pages, and frames that only the flush may free. It has raised the
+//! unflushed count of each of those table pages by one, however many leaves it took there. Its `discharge` makes the
+//! CPUs that run the space drop those translations, lowers the counts, frees the frames and yields [`Flushed`].
+//! Dropping it discharges it too, so that no path can forget; only `discharge` gives the proof. It holds a bounded
+//! number of ranges and table pages. When full, ranges widen to "everything" and table pages are settled at once.
 
 use crate::machine::{Machine, Pmap};
 use crate::phys::Physical;
@@ -16,8 +16,8 @@ use crate::phys::frames::Frame;
 use crate::types::{PAGE_SIZE, Pfn, VirtRange};
 use core::ptr;
 
-/// Up to this many separate ranges are kept before the set becomes "everything": beyond it, single invalidations cost more
-/// than refilling a TLB.
+/// Up to this many separate ranges are kept before the set becomes "everything": beyond it, single invalidations cost
+/// more than refilling a TLB.
 const RANGES: usize = 8;
 /// Up to this many table pages with raised counts are carried: 2 MiB each, so 32 MiB a batch.
 const TABLES: usize = 16;
@@ -27,7 +27,7 @@ const PAGES: u64 = 32;
 const NOWHERE: VirtRange = VirtRange { start: u64::MAX, end: 0 };
 const EVERYWHERE: VirtRange = VirtRange { start: 0, end: u64::MAX };
 
-/// What has to leave the TLBs.
+/// The translations that have to leave the TLBs.
 #[derive(Clone, Debug)]
 pub struct FlushSet {
     ranges: [VirtRange; RANGES],
@@ -36,7 +36,7 @@ pub struct FlushSet {
     all: bool,
     /// Paging-structure caches must go too: a table page was unlinked.
     structure: bool,
-    /// Everything that was added lies in here, also where it became "everything" since.
+    /// All added ranges lie in here, also after the set became "everything".
     hull: VirtRange,
 }
 
@@ -53,7 +53,7 @@ impl FlushSet {
         self.hull.end = self.hull.end.max(range.end);
     }
 
-    /// Forgets what was added.
+    /// Empties the set.
     fn clear(&mut self) {
         (self.len, self.pages, self.all, self.structure, self.hull) = (0, 0, false, false, NOWHERE);
     }
@@ -98,7 +98,7 @@ impl FlushSet {
         self.widen(range);
     }
 
-    /// What holds everything that has to go.
+    /// A range that includes all addresses to drop.
     pub fn hull(&self) -> VirtRange {
         self.hull
     }
@@ -135,14 +135,15 @@ pub struct Obligation<'p, M: Machine> {
     tables_len: usize,
     /// Everything that those table pages cover.
     covered: VirtRange,
-    /// Table pages that are found empty when they are paid for go.
+    /// Table pages that are empty when they are settled are pruned.
     prunes: bool,
-    /// A table page that is covered may be empty, and owes nothing.
+    /// A table page in `covered` may be empty, and owes nothing.
     empties: bool,
     frames: Option<Pfn>,
 }
 
-/// Proof that what one address space owed has left every TLB. It names the space by the place of its page tables.
+/// Proof that the owed translations of one address space have left every TLB. It names the space by the address of its
+/// page tables.
 #[derive(Debug)]
 pub struct Flushed {
     pmap: *const (),
@@ -162,7 +163,7 @@ impl Flushed {
     }
 }
 
-/// Proof that a pass over the mappings of an object's pages has paid, in each space that it met, what it owed there. It names the
+/// Proof that a pass over the mappings of an object's pages has flushed what it owed in each space. It names the
 /// object.
 #[derive(Debug)]
 pub struct FlushedEverywhere {
@@ -176,7 +177,8 @@ impl FlushedEverywhere {
     }
 }
 
-/// A pass over the mappings of an object's pages, which takes the proof of each space before it goes on to the next.
+/// A pass over the mappings of an object's pages, which takes the proof of each space before it continues with the
+/// next.
 pub(crate) struct Pass {
     object: u64,
 }
@@ -187,28 +189,28 @@ impl Pass {
         Pass { object }
     }
 
-    /// The pass has paid in one space, of which this is the proof.
+    /// Takes the proof that the pass has flushed one space.
     #[inline(always)]
     pub(crate) fn paid(&mut self, _one: Flushed) {}
 
-    /// The pass has met every mapping.
+    /// Ends the pass after it has visited every mapping.
     pub(crate) fn end(self) -> FlushedEverywhere {
         FlushedEverywhere { object: self.object }
     }
 }
 
-/// Statement that no leaf was ever installed by what it is used for, so that no TLB can hold one.
+/// Statement that no leaf was ever installed for a backing, so that no TLB can hold one.
 pub(crate) struct NeverMapped(());
 
 impl NeverMapped {
     /// # Safety
-    /// No translation of what the statement is used for was ever installed.
+    /// No translation of the backing that the statement is used for was ever installed.
     pub(crate) unsafe fn new() -> NeverMapped {
         NeverMapped(())
     }
 }
 
-/// Something after which no TLB translates by a backing: a flush of its space, or that it never had a leaf.
+/// Proof that no TLB has a translation of a backing: a flush of its space, or that it never had a leaf.
 pub(crate) trait NoTranslation {
     /// Whether it is about the space with these page tables.
     fn is_about<M: Machine>(&self, pmap: &M::Pmap) -> bool;
@@ -243,28 +245,29 @@ impl<'p, M: Machine> Obligation<'p, M> {
         }
     }
 
-    /// Table pages that hold nothing and owe nothing once this is paid are freed: for who takes leaves away where nobody else
-    /// may come to look (a reverse scan). A map operation knows better when.
+    /// Also frees table pages that are empty and settled after this. For reverse scans, after which no other operation
+    /// may visit the table page. Map operations prune at better times.
     #[inline(always)]
     pub fn pruning(mut self) -> Self {
         self.prunes = true;
         self
     }
 
-    /// Owes the flush of one page at `va`. The first time that it owes anything for `table` since it was paid, it calls
-    /// `raise`, which raises that table page's count of unflushed removals by one. Called by the pmap with `table`, which covers `span`,
-    /// locked, before the leaf is cleared or weakened or at least in the same hold (relies on C2).
+    /// Owes the flush of one page at `va`. The first time since the last discharge that it owes anything for `table`,
+    /// it calls `raise`. That raises the table page's count of unflushed removals by one. The pmap calls this with
+    /// `table`, which covers `span`, locked, before it clears or weakens the leaf or under the same hold of the lock
+    /// (relies on C2).
     #[inline]
     pub fn owe(&mut self, va: u64, table: Pfn, span: VirtRange, raise: impl FnOnce()) {
         self.set.add(VirtRange { start: va, end: va + PAGE_SIZE });
         self.owe_table(table, span, raise);
     }
 
-    /// The half of [`owe`](Self::owe) that must come before `table` is let go in which leaves are cleared or weakened, and comes before that. Which ones may be told
-    /// after it ([`owe_range`](Self::owe_range)), while the table page is still locked.
+    /// The half of [`owe`](Self::owe) that comes before leaves of `table` are cleared or weakened. Their addresses may
+    /// follow ([`owe_range`](Self::owe_range)), while the table page is still locked.
     #[inline]
     pub fn owe_table(&mut self, table: Pfn, span: VirtRange, raise: impl FnOnce()) {
-        // Most often the table page of the last one.
+        // Most often the last table page again.
         if !self.tables[..self.tables_len].iter().rev().any(|t| *t == table) {
             assert!(self.tables_len < TABLES, "an obligation is discharged before it visits more table pages");
             raise();
@@ -280,15 +283,16 @@ impl<'p, M: Machine> Obligation<'p, M> {
         self.covered.end = self.covered.end.max(span.end);
     }
 
-    /// A table page, which covers `span`, was left empty by a removal that is flushed already: it may go when this is paid.
+    /// A table page, which covers `span`, was left empty by a removal that is flushed already. It may be freed at the
+    /// discharge.
     #[cold]
     pub fn empties(&mut self, span: VirtRange) {
         self.empties = true;
         self.cover(span);
     }
 
-    /// Owes a flush of one page at `va` that another obligation owes already: its leaf is gone, but not yet from every TLB
-    /// (relies on C2, unflushed removals).
+    /// Owes a flush of one page at `va` that another obligation owes already. Its leaf is gone, but not yet from every
+    /// TLB (relies on C2, unflushed removals).
     pub(crate) fn owe_again(&mut self, va: u64) {
         self.set.add(VirtRange { start: va, end: va + PAGE_SIZE });
     }
@@ -298,8 +302,8 @@ impl<'p, M: Machine> Obligation<'p, M> {
         self.tables_len == TABLES
     }
 
-    /// Owes a flush of `range`: of leaves whose table page this owes for ([`owe_table`](Self::owe_table)), or that other
-    /// obligations owe for already (relies on C2, unflushed removals).
+    /// Owes a flush of `range`. Its leaves lie in table pages that this owes for ([`owe_table`](Self::owe_table)), or
+    /// other obligations owe for them already (relies on C2, unflushed removals).
     pub fn owe_range(&mut self, range: VirtRange) {
         self.set.add(range);
     }
@@ -316,7 +320,7 @@ impl<'p, M: Machine> Obligation<'p, M> {
         self.set.is_empty() && self.frames.is_none()
     }
 
-    /// Pays: flushes, lowers the counts, frees the frames.
+    /// Flushes, lowers the counts, frees the frames.
     pub fn discharge(mut self) -> Flushed {
         self.discharge_so_far()
     }
@@ -330,7 +334,7 @@ impl<'p, M: Machine> Obligation<'p, M> {
         Flushed::of::<M>(self.pmap)
     }
 
-    /// Whether there is anything to pay, or to tidy up after.
+    /// Whether a flush is owed, or a table page may be pruned.
     #[inline(always)]
     fn owes(&self) -> bool {
         self.tables_len != 0 || self.empties || !self.is_empty()
@@ -382,10 +386,10 @@ mod tests {
         for _ in 0..2 {
             let mut owed = Obligation::new(boot.vm, &pmap);
             for n in 0..100 {
-                // Two table pages in turn: the count of each is the obligation's until it is paid.
+                // Two table pages in turn: the obligation has raised the count of each until the discharge.
                 owed.owe(page(n), Pfn(n % 2), VirtRange { start: page(0), end: page(100) }, || raised += 1);
             }
-            // What the closure did not do to the tables is not undone either.
+            // The closure raised no count of a table page, so none may be lowered.
             owed.tables_len = 0;
             let _flushed = owed.discharge();
         }
@@ -403,7 +407,7 @@ mod tests {
         let _flushed = owed.discharge_so_far();
         assert!(owed.is_empty());
         owed.owe_range(range(9));
-        // Whose CPUs are asked, where roots are CPUs' own.
+        // The hull selects the CPUs that the flush targets, where CPUs have own roots.
         assert_eq!(owed.set.hull(), range(9));
         let _flushed = owed.discharge();
     }

@@ -1,4 +1,4 @@
-//! What frames are used for, told to tools that found a line by its physical address.
+//! The uses of frames, for tools that look up a line by its physical address.
 
 use crate::machine::Machine;
 use crate::phys::descriptors::{Closed, SECTION};
@@ -7,7 +7,7 @@ use crate::phys::slab::Cache;
 use crate::types::{PAGE_SIZE, Pfn};
 use crate::vm::Vm;
 
-/// What a run of frames is used for.
+/// The use of a run of frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Use {
     /// Page descriptors: that of frame `n` is the `n`th line.
@@ -25,8 +25,8 @@ pub enum Use {
 }
 
 impl<M: Machine> Vm<M> {
-    /// Tells `each` all runs of frames that are in use, ascending: the first frame, how many, and for what. A picture of a machine
-    /// that goes on: what changes meanwhile is told as it was or as it is.
+    /// Calls `each` for all runs of frames in use, ascending, with the first frame, the number and the use. The machine
+    /// continues meanwhile: a use that changes is reported as before or after.
     pub fn uses<E>(&self, mut each: impl FnMut(Pfn, u64, Use) -> Result<(), E>) -> Result<(), E> {
         let frames = self.page_count();
         let first = self.machine().pfn_of(self.descriptors().memory().start).0;

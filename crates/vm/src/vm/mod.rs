@@ -1,4 +1,4 @@
-//! The memory system as one value: everything that the core shares between CPUs, in the memory that it manages.
+//! The memory system as one value: all state that CPUs share, in the memory that it manages.
 
 pub mod frame_census;
 
@@ -28,7 +28,7 @@ pub enum BootError {
     TooLittleMemory(u64),
     /// RAM beyond frame number 2^32 - 2, or ranges that are empty, unsorted or overlap.
     BadRange(PhysRange),
-    /// No CPU, or more than [`MAX_CPUS`]; the number that the machine told.
+    /// No CPU, or more than [`MAX_CPUS`]; the number that the machine reported.
     BadCpus(usize),
 }
 
@@ -45,7 +45,7 @@ impl core::error::Error for BootError {}
 
 /// A memory system. It lives in the RAM that it manages, for ever.
 ///
-/// It is a tower: each storey knows those below and leads to them by itself, so that their methods are the system's too.
+/// It is a tower: each storey uses those below and dereferences to them, so that their methods are the system's too.
 pub struct Vm<M: Machine> {
     reclaimer: Reclaimer<M>,
 }
@@ -58,7 +58,8 @@ impl<M: Machine> Deref for Vm<M> {
     }
 }
 
-/// Bytes that the system itself, its queues, its depots and its per-CPU parts take at most, without the page descriptors.
+/// Bytes that the system itself, its queues, its depots and its per-CPU parts take at most, without the page
+/// descriptors.
 const fn boot_bytes<M: Machine>(cpus: usize, queue_parts: usize, domains: usize) -> usize {
     let parts = Queues::boot_bytes(queue_parts) + Frames::boot_bytes(domains) + Io::boot_bytes() + Ghosts::BYTES + 64;
     size_of::<Vm<M>>() + 2 * PAGE_SIZE as usize + 128 * 1024 + cpus * 16 * 1024 + parts
@@ -79,12 +80,12 @@ fn runs_of<M: Machine>(machine: &M, ram: impl Iterator<Item = PhysRange>) -> imp
 }
 
 impl<M: Machine> Vm<M> {
-    /// Builds the system over `ram`: sorted, disjoint ranges of frames that nobody else uses. The first part of the largest
-    /// range is taken for page descriptors and the system itself.
+    /// Builds the system over `ram`: sorted, disjoint ranges of frames that no other code uses. The first part of the
+    /// largest range is taken for page descriptors and the system itself.
     ///
     /// # Safety
-    /// The frames of `ram` belong to the system from now on, and `machine`'s RAM stays reachable as long as the returned
-    /// reference, or anything made through it, is used.
+    /// The frames of `ram` belong to the system from now on, and `machine`'s RAM stays reachable as long as the
+    /// returned reference, or anything made through it, is used.
     pub unsafe fn new(machine: M, ram: &[PhysRange], config: Config) -> Result<&'static Vm<M>, BootError> {
         let cpus = machine.cpus();
         if cpus == 0 || cpus > MAX_CPUS {
@@ -127,14 +128,15 @@ impl<M: Machine> Vm<M> {
             let count = runs_of(&machine, managed_ram()).count();
             boot.slice(count, || each.next().expect("counted just now"))
         };
-        // SAFETY: the array's memory was just taken, and is never freed; the words are zero, the runs as sorted as `ram`.
+        // SAFETY: the array's memory was just taken, and is never freed; the words are zero, the runs as sorted as
+        // `ram`.
         let pages = unsafe { Descriptors::new(pages, page_count, open, runs) };
         let managed = total - boot_frames;
         let place = boot.take(size_of::<Vm<M>>(), align_of::<Vm<M>>()).cast::<Vm<M>>();
         record::own(place.as_ptr().cast(), size_of::<Vm<M>>(), "vm");
         let next = boot.next;
-        // SAFETY: fresh memory of the right size and alignment, never freed, which no reader knows. Each storey is written once, with
-        // those below it, before the reference is made.
+        // SAFETY: fresh memory of the right size and alignment, never freed, which no reader knows. Each storey is
+        // written once, with those below it, before the reference is made.
         let vm: &'static Vm<M> = unsafe {
             let reclaimer = &raw mut (*place.as_ptr()).reclaimer;
             let maps = &raw mut (*reclaimer).maps;
@@ -150,7 +152,7 @@ impl<M: Machine> Vm<M> {
         };
         // SAFETY: boot is alone: no other CPU knows the value, and none reads the word while it is written.
         unsafe { vm.memory.give(&vm.reclaimer) };
-        // Leaves show the zero frame.
+        // Leaves map the zero frame.
         // SAFETY: no other CPU knows the system yet, so no other CPU opens sections.
         unsafe { pages.open_reserved(vm.zero.0, vm.zero.0 + 1) };
         vm.donate_all(managed <= vm.config.describe_at_boot);

@@ -1,4 +1,4 @@
-//! The knob: when structures are checked, at what cost, and what happens where one is broken.
+//! The check level: when structures are checked, at what cost, and the result where one is broken.
 
 use crate::check::QueueError;
 use crate::check::{Broken, Level};
@@ -23,7 +23,7 @@ fn visits(m: &Boot) -> u64 {
     m.vm.stats().total(Event::CheckVisit)
 }
 
-/// A writable leaf where nothing is mapped.
+/// Enters a writable leaf where nothing is mapped.
 fn corrupt(m: &Boot, space: &Space<TestMachine>) {
     use crate::machine::{Enter, Pmap, Table};
     let pfn = space.pmap().peek(page(0)).unwrap().pfn;
@@ -98,7 +98,7 @@ fn levels_have_the_numbers_that_tools_use() {
     assert_eq!(Level::from_number(3), None);
 }
 
-/// What the checker says of the system after `corrupt` was done to the second page of a queue of three.
+/// The checker's result after `corrupt` was applied to the second page of a queue of three.
 fn of_a_queue(corrupt: impl FnOnce(&Boot, &'static crate::phys::page::Page)) -> Result<(), Broken> {
     let (m, space) = system(Level::Never);
     (0..3).for_each(|n| map(&space, n));
@@ -126,7 +126,7 @@ fn a_page_in_a_queue_that_is_none_or_says_it_is_elsewhere_is_noticed() {
     let none = of_a_queue(|_, p| p.set_kind(crate::phys::page::Kind::Wild));
     assert!(matches!(none, Err(Broken::Queue(QueueError::NoPage(_)))), "{none:?}");
     let elsewhere = of_a_queue(|m, p| {
-        // It leaves in the right way, and is linked where it was nevertheless.
+        // It is isolated correctly, and then linked at its old place again.
         let (next, before) = (p.next(), p.prev());
         assert!(m.vm.queues().isolate(p));
         p.set_next(next);
@@ -149,7 +149,7 @@ fn a_frame_that_is_on_a_free_list_and_in_use_is_noticed() {
     assert!(matches!(result, Err(Broken::Frames(_))), "{result:?}");
 }
 
-/// What the checker says of swap, with two of four pages there, after `corrupt` was done with the slot of the first.
+/// The checker's result for swap with two of four pages, after `corrupt` was applied to the slot of the first.
 fn of_swap(corrupt: impl FnOnce(&Boot, u64)) -> [Result<(), Broken>; 2] {
     let (m, space) = system(Level::Never);
     m.swap(100, Default::default());
@@ -169,9 +169,9 @@ fn of_swap(corrupt: impl FnOnce(&Boot, u64)) -> [Result<(), Broken>; 2] {
 #[test]
 fn a_slot_of_swap_that_is_lost_doubled_or_miscounted_is_noticed() {
     assert_eq!(of_swap(|m, _| m.vm.swap().corrupt_count())[0], Err(Broken::SwapCount(97)));
-    // Nobody has it, and it is taken.
+    // A slot without an owner is marked in use.
     assert_eq!(of_swap(|m, _| m.vm.swap().corrupt_bit(99))[0], Err(Broken::SwapCount(98)));
-    // A page's slot is given away: the count is right, the page's claim is not.
+    // A page's slot is freed: the count is right, the page's claim is not.
     let given = of_swap(|m, slot| m.vm.swap().release(crate::paging::swap::Slots { first: slot, len: 1 }));
     assert!(matches!(given, [Ok(()), Err(Broken::SwapSlot(_))]), "{given:?}");
 }

@@ -156,7 +156,7 @@ fn what_is_in_swap_stays_charged_and_clean_zeroes_become_holes_again() {
     assert_eq!(quota.taken(), 14);
     space.advise(range(0, 20), Advice::PageOut).unwrap();
     assert_eq!(space.stats().resident_pages, 0);
-    // 8 and 9 were only read. What was asked for by `allocate` is no hole.
+    // 8 and 9 were only read. Pages reserved by `allocate` are no holes.
     assert_eq!((quota.taken(), file.resident()), (12, 12));
     (0..8).for_each(|n| assert_eq!(load(&space, page(n)), 3));
     assert_eq!(quota.taken(), 12);
@@ -167,7 +167,8 @@ fn what_is_in_swap_stays_charged_and_clean_zeroes_become_holes_again() {
     assert_eq!(quota.taken(), 0);
 }
 
-/// Writers, faulting threads and removers of files of one quota that is full most of the time: what is charged is what is there.
+/// Writers, faulting threads and removers of files of one quota that is full most of the time: the charge equals the
+/// pages.
 #[test]
 fn charges_are_exact_under_races() {
     const LIMIT: u64 = 40;

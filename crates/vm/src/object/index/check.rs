@@ -1,4 +1,4 @@
-//! Derives the invariants of an index again: heights, occupancy bits, tags.
+//! Checks the invariants of an index: heights, occupancy bits, tags.
 
 use super::{BITS, EMPTY, Index, KEYS, NODE, Node, Nodes, RESERVED, SEALED, SLOTS, Slot, decode, height, node};
 use crate::check::Broken;
@@ -7,15 +7,15 @@ use quire_sync::atomic::Ordering;
 use quire_sync::epoch::Pinned;
 use quire_sync::hooks::relax;
 
-/// How often a word that others may be changing is looked at before what it says is believed.
+/// How often a word that other CPUs may be changing is read before its value counts.
 const LOOKS: u32 = 10_000;
 
-/// Says whether an occupied slot is right: `Ok(false)` where it is not now, but somebody may be changing it.
+/// Decides whether an occupied slot is right. `Ok(false)`: not now, but another CPU may be changing it.
 type Judge<'a> = &'a mut dyn FnMut(u64, Slot, bool) -> Result<bool, Broken>;
 
 impl<N: Nodes> Index<N> {
-    /// Checks the nodes over `keys`, and calls `judge` with every occupied slot, its key, and whether it is tagged dirty.
-    /// Returns how many nodes and slots were looked at.
+    /// Checks the nodes over `keys`, and calls `judge` with every occupied slot, its key, and whether it is tagged
+    /// dirty. Returns the number of checked nodes and slots.
     pub(crate) fn check(
         &self,
         keys: Range<u64>,
@@ -77,7 +77,8 @@ unsafe fn check_node<N: Nodes>(
             if at_height == 1 {
                 return Err(Broken::NodeHeight(key));
             }
-            // SAFETY: `word` was read from a live node of this index, and the caller's pin lasts until the call returns.
+            // SAFETY: `word` was read from a live node of this index, and the caller's pin lasts until the call
+            // returns.
             cost += unsafe { check_node::<N>(word, at_height - 1, key, keys, quiet, judge)? };
         } else if word != EMPTY {
             if at_height > 1 {
@@ -90,8 +91,8 @@ unsafe fn check_node<N: Nodes>(
     Ok(cost)
 }
 
-/// The word of slot `i`, or `EMPTY` where somebody owns it; with its occupancy bit and its tag compared. A slot that nobody
-/// owns and its bit agree at every moment; but they are two words, so a difference counts only where it stays.
+/// The word of slot `i`, or `EMPTY` where it has an owner; compares its occupancy bit and its tag. A slot without an
+/// owner agrees with its bit at every moment. They are two words, so a difference counts only where it stays.
 fn settled<N: Nodes>(n: &Node<N>, i: usize, key: u64, quiet: bool) -> Result<u64, Broken> {
     let bit = 1u64 << i;
     let mut wrong = Broken::Occupancy(key);
@@ -132,10 +133,10 @@ fn check_slot<N: Nodes>(
     Err(Broken::Identity(key))
 }
 
-/// A door for tests of the checker.
+/// Access for tests of the checker.
 #[cfg(all(test, not(any(loom, shuttle))))]
 impl<N: Nodes> Index<N> {
-    /// Makes wrong what `what` names, at `key`, in an index that has nodes.
+    /// Corrupts the field that `what` names, at `key`, in an index that has nodes.
     pub fn corrupt(&self, key: u64, what: Broken, pin: &Pinned<'_>) {
         let super::Place::Leaf(leaf) = self.place(key, pin) else { panic!("no leaf covers the key") };
         let bit = leaf.slot(key).1;

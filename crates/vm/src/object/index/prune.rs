@@ -1,4 +1,4 @@
-//! Taking nodes out: empty ones while others go on, all of them when the object is gone.
+//! Taking nodes out: empty ones while other CPUs use the index, all of them when the object is gone.
 
 use super::{EMPTY, Index, KEYS, NODE, Node, Nodes, Place, RESERVED, SEALED, SLOTS, covers, height, node};
 use crate::mutant::{Mutant, mutant};
@@ -19,11 +19,11 @@ impl<N: Nodes> Index<N> {
         }
     }
 
-    /// Takes out `n`, which was found over `key`, and what becomes empty above it.
+    /// Takes out `n`, which was found over `key`, and the nodes above it that become empty.
     fn prune_node(&self, key: u64, n: &Node<N>, pin: &Pinned<'_>) {
         let mut n = n;
         while n.present.load(Ordering::Acquire) == 0 && (mutant(Mutant::PruneUnsealed) || seal(n)) {
-            // Sealed by us: nobody fills it, and nobody else takes it out.
+            // Sealed by this CPU: no CPU fills it, and no other takes it out.
             let parent = self.unlink(key, n, pin);
             // SAFETY: this call sealed the node and unlinked it, and no other call can unlink a sealed node.
             unsafe { Node::retire(NonNull::from(n)) };
@@ -67,15 +67,15 @@ impl<N: Nodes> Index<N> {
                     return Some(p);
                 }
             }
-            // Dismantled under us: the node went with the rest.
+            // Another CPU dismantled the index, and the node with it.
             if self.root.load(Ordering::Acquire) == SEALED {
                 return None;
             }
         }
     }
 
-    /// Frees all nodes. The object is marked dead: nothing that is filled from now on will be used, and whoever fills takes
-    /// it back. No `prune` runs.
+    /// Frees all nodes. The object is marked dead: a CPU that fills a slot from now on removes its page again. No
+    /// `prune` runs.
     pub fn dismantle(&self, _pin: &Pinned<'_>) {
         let word = self.root.swap(SEALED, Ordering::AcqRel);
         if word & NODE != 0 {
@@ -108,7 +108,7 @@ unsafe fn dismantle<N: Nodes>(word: u64) {
             // Sealed, so that a late fill links no child below a node that is gone. In a leaf a late fill does no harm.
             let child = loop {
                 let child = slot.load(Ordering::Acquire);
-                // A child that is being linked: its owner finishes soon.
+                // A child is being linked; its owner finishes soon.
                 if child != RESERVED
                     && slot.compare_exchange(child, SEALED, Ordering::AcqRel, Ordering::Acquire).is_ok()
                 {
@@ -117,7 +117,8 @@ unsafe fn dismantle<N: Nodes>(word: u64) {
                 quire_sync::hooks::relax();
             };
             if child & NODE != 0 {
-                // SAFETY: the exchange has just taken `child` out of the tree, and the caller's pin lasts until it is retired.
+                // SAFETY: the exchange has just taken `child` out of the tree, and the caller's pin lasts until it is
+                // retired.
                 unsafe { dismantle::<N>(child) };
             }
         }

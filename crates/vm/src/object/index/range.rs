@@ -1,4 +1,4 @@
-//! Visiting what an index holds in a range: O(present), suspended to a key and resumed by key.
+//! Visiting the occupied slots of an index in a range: O(occupied), suspended to a key and resumed by key.
 
 use super::{
     BITS, EMPTY, Index, KEYS, MASK, NODE, Node, Nodes, Place, SEALED, SLOTS, Slot, covers, decode, height, node,
@@ -8,7 +8,8 @@ use core::ops::Range;
 use quire_sync::atomic::Ordering;
 use quire_sync::epoch::Pinned;
 
-/// A place in a range of keys, at rest: plain numbers, which may be kept over a sleep. [`Cursor::resume`] goes on from it.
+/// A place in a range of keys, at rest: plain numbers, which may be kept over a sleep. [`Cursor::resume`] continues
+/// from it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cursor {
     at: u64,
@@ -21,12 +22,12 @@ impl Cursor {
         Cursor { at: keys.start, end: keys.end.min(KEYS) }
     }
 
-    /// The next key that will be looked at.
+    /// The next key to visit.
     pub fn key(&self) -> u64 {
         self.at
     }
 
-    /// Steps back to `key`, to look at it again.
+    /// Steps back to `key`, to visit it again.
     pub fn rewind(&mut self, key: u64) {
         self.at = key;
     }
@@ -36,8 +37,9 @@ impl Cursor {
         self.at >= self.end
     }
 
-    /// Goes on. While the iterator lives the pin is borrowed, so that nothing can sleep (relies on C5): everything in this
-    /// crate that sleeps wants [`MaySleep`](crate::sleep::MaySleep) exclusively, and the pin borrows it.
+    /// Continues. While the iterator lives the pin is borrowed, so the thread cannot sleep (relies on C5). Each
+    /// function of this crate that sleeps takes [`MaySleep`](crate::sleep::MaySleep) exclusively, and the pin borrows
+    /// it.
     ///
     /// ```compile_fail,E0502
     /// use quire_vm::object::index::{Cursor, Index, Nodes};
@@ -73,22 +75,22 @@ impl Cursor {
         Visit { cursor: self, index, pin, dirty: false, leaf: None, bits: 0, base: 0 }
     }
 
-    /// As [`Cursor::resume`]; visits only what is tagged dirty (the slot in the root word counts as tagged).
+    /// As [`Cursor::resume`], for slots tagged dirty only (the slot in the root word counts as tagged).
     pub(crate) fn resume_dirty<'a, N: Nodes>(&'a mut self, index: &'a Index<N>, pin: &'a Pinned<'_>) -> Visit<'a, N> {
         Visit { dirty: true, ..self.resume(index, pin) }
     }
 }
 
-/// An iteration over occupied slots, in order of their keys. What is there all the time is visited; what comes or goes
+/// An iteration over occupied slots, in order of their keys. A slot that stays occupied is visited; a slot that changes
 /// meanwhile may be.
 pub struct Visit<'a, N: Nodes> {
     cursor: &'a mut Cursor,
     index: &'a Index<N>,
     pin: &'a Pinned<'a>,
-    /// Only what is tagged dirty.
+    /// Visits only slots tagged dirty.
     dirty: bool,
     leaf: Option<&'a Node<N>>,
-    /// Slots of `leaf` still to be visited, as its bitmap said when it was entered.
+    /// Slots of `leaf` still to be visited, from its bitmap when it was entered.
     bits: u64,
     base: u64,
 }
@@ -151,8 +153,8 @@ impl<N: Nodes> Index<N> {
         Cursor::over(from..end).resume(self, pin).next()
     }
 
-    /// Calls `each` with n and the slot of key `first + n`, where it is occupied, for the bits n of `which`, in order: for a few
-    /// keys, where an iterator's state is most of the cost. Of inner nodes only slots are read.
+    /// Calls `each` with n and the slot of key `first + n`, where it is occupied, for the bits n of `which`, in order.
+    /// For a few keys, where an iterator's state is most of the cost. Of inner nodes only slots are read.
     #[inline]
     pub(crate) fn each_of(&self, first: u64, mut which: u64, pin: &Pinned<'_>, mut each: impl FnMut(u32, Slot)) {
         while which != 0 {
@@ -168,7 +170,7 @@ impl<N: Nodes> Index<N> {
                 continue;
             }
             let i = (key & MASK) as u32;
-            // What the leaf that has `key` has none of: the bits of the keys behind it.
+            // The first bit whose key lies behind the leaf that has `key`.
             let behind = n + (SLOTS as u32 - i);
             if let Place::Leaf(leaf) = place {
                 let mut bits = leaf.present.load(Ordering::Acquire) & (which >> n << i);
@@ -230,7 +232,7 @@ impl<N: Nodes> Index<N> {
                 let i = (from >> shift) & (SLOTS as u64 - 1);
                 let bits = n.present.load(Ordering::Acquire) & (u64::MAX << i);
                 if bits == 0 {
-                    // Nothing more in this node: go on behind it.
+                    // The rest of this node is empty: continue behind it.
                     let span = shift + BITS;
                     if span >= 64 {
                         return None;
@@ -250,7 +252,7 @@ impl<N: Nodes> Index<N> {
                     if mutant(Mutant::GoneIsEnd) {
                         return None;
                     }
-                    // Being linked, with nothing in it yet, or taken out.
+                    // Being linked and not filled yet, or taken out.
                     from = ((from >> shift) + 1) << shift;
                     continue 'root;
                 }

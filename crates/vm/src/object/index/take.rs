@@ -1,14 +1,14 @@
-//! Holding a slot, for who moves, makes or destroys something that has no busy bit: a page in swap, a cut.
+//! Holding a slot while its content without a busy bit is moved, made or destroyed: a page in swap, a zero marker.
 
 use super::{EMPTY, FillError, Index, KEYS, NODE, Node, Nodes, Place, RESERVED, SEALED, Slot, decode, encode, relax};
 use quire_sync::atomic::{AtomicU64, Ordering};
 use quire_sync::epoch::Pinned;
 
-/// A slot that its owner has taken over. Readers meet [`Slot::Reserved`] and look again, so it is held for a moment
-/// and under one pin. Dropped, it says again what it said.
+/// A slot that its owner has taken over. Readers see [`Slot::Reserved`] and read again, so it is held only briefly and
+/// under one pin. Dropping this restores the old content.
 pub struct TakenSlot<'p, N: Nodes> {
     slot: &'p AtomicU64,
-    /// Where the occupancy bit and the tag are; the root word has none.
+    /// The node with the occupancy bit and the tag; the root word has none.
     bits: Option<(&'p Node<N>, u64)>,
     was: u64,
 }
@@ -72,13 +72,13 @@ impl<N: Nodes> Index<N> {
 }
 
 impl<N: Nodes> TakenSlot<'_, N> {
-    /// It says this from now on.
+    /// Sets the content for the time after the drop.
     pub fn replace(&mut self, to: Slot) {
         debug_assert!(!matches!(to, Slot::Empty | Slot::Reserved));
         self.was = encode(to);
     }
 
-    /// What it said is nowhere any more, or elsewhere.
+    /// Empties the slot, after its content was freed or moved.
     pub fn empty(mut self) {
         self.was = EMPTY;
     }
@@ -97,7 +97,7 @@ impl<N: Nodes> Drop for TakenSlot<'_, N> {
         if self.bits.is_some() {
             self.slot.store(self.was, Ordering::Release);
         } else {
-            // The root, unless the index was dismantled meanwhile: it stays so.
+            // The root word, unless the index was dismantled meanwhile: it stays sealed.
             let _dismantled = self.slot.compare_exchange(RESERVED, self.was, Ordering::Release, Ordering::Relaxed);
         }
     }

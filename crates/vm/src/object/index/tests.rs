@@ -18,7 +18,8 @@ unsafe impl Nodes for Boxes {
         NonNull::new(unsafe { std::alloc::alloc(layout) }.cast()).ok_or(OutOfMemory)
     }
     unsafe fn release(self, node: NonNull<Node<Self>>) {
-        // SAFETY: the contract of `release` says that the node came from `allocate`, which used this allocator and layout.
+        // SAFETY: the contract of `release` says that the node came from `allocate`, which used this allocator and
+        // layout.
         unsafe { std::alloc::dealloc(node.as_ptr().cast(), std::alloc::Layout::new::<Node<Self>>()) }
     }
     unsafe fn retire(self, node: *mut Retired, free: unsafe fn(*mut Retired)) {
@@ -139,7 +140,7 @@ mod plain {
         }
     }
 
-    /// What lies at key 0 alone lies in the root word, which an owner may have taken over.
+    /// A single slot at key 0 lies in the root word, which an owner may have taken over.
     #[test]
     fn who_fills_a_root_that_is_taken_over_waits_for_its_owner() {
         let nodes = Boxes(domain(2));
@@ -151,7 +152,7 @@ mod plain {
                 quire_sync::hooks::threads::set_cpu(1);
                 index.fill(0, Slot::Cut, nodes, &nodes.0.pin())
             });
-            // It has begun by then, or begins later: either way it finds the slot as its owner leaves it.
+            // The filler has begun by then, or begins later. Either way it finds the slot as its owner leaves it.
             std::thread::sleep(std::time::Duration::from_millis(20));
             drop(taken);
             assert_eq!(filler.join().unwrap(), Ok(()));
@@ -376,7 +377,7 @@ mod models {
         BitAfterUnlink: "a page goes with its node";
     }
 
-    /// A walk, and one that goes on by its key, while a node before what they look for is taken out and made again.
+    /// A walk, and another that continues by its key, while a node before the searched one is taken out and made again.
     fn walk_against_prune() {
         let nodes = NODES();
         let index = Arc::new(Index::<Boxes>::new());

@@ -47,7 +47,7 @@ enum Step {
     Allocate(usize),
     /// Of the slots in use from that one on, so many neighbours.
     Release(u64, u64),
-    /// Every so manieth that is in use, one by one, as a range of an object gives them back.
+    /// Every n-th slot in use, one by one, as a range of an object frees them.
     Return(u64, usize),
 }
 

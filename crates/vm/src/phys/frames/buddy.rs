@@ -1,17 +1,16 @@
 //! The free blocks of one domain: a buddy allocator that keeps large frames whole.
 //!
 //! # Large frames stay together
-//! Blocks of [`LARGE`] (2 MiB) and more are *whole* and belong to no group. A smaller block is a piece of a *broken* large
-//! frame and stands on the list of the [`Group`] that it was broken for. A request is served from the pieces of its own group,
-//! smallest first, so that frames which are broken already are used up; then by breaking a whole one; and from the other
-//! group's pieces only where none is whole, and then from the largest. So the kernel's frames, which stay where they are for
-//! ever, share few large frames with those of programs, which come back together (Linux's `migratetype`, Gorman and Whitcroft
-//! 2006).
+//! Blocks of [`LARGE`] (2 MiB) and more are *whole* and belong to no group. A smaller block is a piece of a *broken*
+//! large frame and stands on the list of the [`Group`] that it was broken for. A request is served in this order: from
+//! the pieces of its own group, smallest first, so that broken frames are used up; by breaking a whole one; and, where
+//! none is whole, from the other group's largest piece. So the kernel's frames, which never move, share few large
+//! frames with those of programs, which are freed together (Linux's `migratetype`, Gorman and Whitcroft 2006).
 //!
 //! # Fresh sections
-//! Memory that was never used stands on no list: it is counted, section by section ([`crate::phys::descriptors`]). A section is opened,
-//! as one largest block, where neither the group's pieces nor the whole blocks serve a request. So memory that was used before
-//! is used again first.
+//! Memory that was never used stands on no list: it is counted, section by section ([`crate::phys::descriptors`]). A
+//! section is opened, as one largest block, where neither the group's pieces nor the whole blocks serve a request. So
+//! memory that was used before is used again first.
 
 use crate::mutant::{Mutant, mutant};
 use crate::phys::descriptors::{Closed, Descriptors, SECTION};
@@ -28,7 +27,7 @@ pub const LARGE: u8 = 9;
 #[cfg(any(loom, shuttle))]
 pub const LARGE: u8 = 3;
 
-/// What is likely to come back together.
+/// Frames that are likely to be freed together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum Group {
@@ -67,7 +66,7 @@ pub(crate) struct Buddy {
     fresh: Fresh,
 }
 
-/// Where the domain's next fresh section is looked for, and how many there are.
+/// Where the search for the domain's next fresh section continues, and how many are left.
 struct Fresh {
     /// Index of a run of RAM.
     run: usize,
@@ -141,8 +140,8 @@ impl Buddy {
     /// Opens a fresh section of the domain: one largest block more.
     fn open(&mut self, section: u64) {
         let domain = self.domain;
-        // SAFETY: it is closed, as the callers have seen, and whole sections of this domain are opened under its depot's lock
-        // alone, which guards this value.
+        // SAFETY: it is closed, as the callers have seen, and whole sections of this domain are opened under its
+        // depot's lock alone, which guards this value.
         unsafe { self.pages.open(section, || Page::free(domain, INSIDE)) };
         self.fresh.left -= 1;
         self.link(Pfn(section * SECTION), MAX_ORDER, Group::User);
@@ -153,7 +152,8 @@ impl Buddy {
         for section in start / SECTION..end.min(self.pages.len()).div_ceil(SECTION) {
             let first = section * SECTION;
             if !self.pages.is_open(Pfn(first)) && matches!(self.pages.closed(Pfn(first)), Closed::Hole(_)) {
-                // SAFETY: it is closed, and sections without RAM are opened under the lock of the first domain's depot alone.
+                // SAFETY: it is closed, and sections without RAM are opened under the lock of the first domain's depot
+                // alone.
                 unsafe { self.pages.open_reserved(first, first + SECTION) };
             }
         }
@@ -192,8 +192,8 @@ impl Buddy {
         let page = self.pages.get(pfn);
         let (order, group) = (page.order(), Group::from_u8(page.group()));
         if self.first(order, group) == Some(pfn) {
-            // What the new head says of its predecessor is not read while it is the head: taking the head, which is what
-            // exchanges do, writes no other block's descriptor.
+            // The new head keeps a stale `prev`, which is not read while it is the head. So exchanges, which take the
+            // head, write no other block's descriptor.
             *self.row(order, group) = page.next();
         } else {
             if let Some(p) = page.prev() {
@@ -223,8 +223,8 @@ impl Buddy {
         })
     }
 
-    /// Takes 2^`order` frames, aligned to their size, for `group`. The caller says what kind they are, after it has let go of
-    /// the lock.
+    /// Takes 2^`order` frames, aligned to their size, for `group`. The caller sets their kind after it has released the
+    /// lock.
     pub fn take(&mut self, order: u8, group: Group) -> Option<Pfn> {
         if self.own(order, group).is_none() {
             self.open_next();
@@ -249,7 +249,7 @@ impl Buddy {
                 if self.own(most, group).is_none() {
                     self.open_next();
                 }
-                // What is left, where not even one block of the full size can be had.
+                // The largest order that is left, where no block of the full size can be had.
                 let fits = |o: &u8| self.choose(*o, group).is_some();
                 let order = (0..=most).rev().find(fits)?;
                 self.take(order, group).map(|pfn| (pfn, order))
@@ -311,7 +311,7 @@ impl Buddy {
             let group = Group::from_u8(self.pages.get(first).group());
             self.unlink(first);
             let (block_start, block_end) = (first.0, first.0 + (1 << order));
-            // Else the rest would be joined with what is taken.
+            // Else the rest would be joined with the taken frames.
             (start.max(block_start)..end.min(block_end)).for_each(|i| {
                 self.pages.get(Pfn(i)).set_kind(Kind::Wild);
                 f(Pfn(i));

@@ -14,7 +14,7 @@ struct Found {
 }
 
 impl Frames {
-    /// Checks every list and every frame. Nobody else may allocate or free meanwhile. In O(frames).
+    /// Checks every list and every frame. No other CPU may allocate or free meanwhile. In O(frames).
     pub fn check(&self) -> Result<(), FrameError> {
         let mut all = Found::default();
         for (number, depot) in self.domains.iter().enumerate() {
@@ -54,7 +54,8 @@ impl Frames {
                 self.check_chain(chain.head(), chain.len, &mut all)?;
             }
         }
-        // Each list's frames are of the right kind; so if as many frames say so as lists have, none is on two lists or on none.
+        // Each list's frames are of the right kind. If the lists have as many frames as carry these kinds, no frame is
+        // on two lists or on none.
         let says = |kind| self.pages.opened().filter(|pfn| self.pages.get(*pfn).kind() == kind).count() as i64;
         match says(Kind::Free) + says(Kind::Cached) - (all.free + all.cached) as i64 {
             0 => Ok(()),
@@ -91,8 +92,8 @@ impl Frames {
             if order < MAX_ORDER
                 && let Some(page) = self.pages.find(buddy)
             {
-                // A buddy that is free and of this order would have been joined. (It is inside no larger block: that would
-                // hold this one as well.)
+                // A buddy that is free and of this order would have been joined. (It is inside no larger block: that
+                // would hold this one as well.)
                 if page.kind() == Kind::Free && page.order() == order && page.domain() == domain {
                     return Err(FrameError::Apart(pfn));
                 }

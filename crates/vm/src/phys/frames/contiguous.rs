@@ -1,4 +1,4 @@
-//! Consecutive frames by number, alignment and limits: what a device or a large page asks for.
+//! Consecutive frames by number, alignment and limits, for devices and large pages.
 
 use super::{For, Frame};
 use crate::error::OutOfMemory;
@@ -8,7 +8,7 @@ use crate::phys::descriptors::{Closed, SECTION};
 use crate::phys::page::{Kind, Page};
 use crate::types::{Pfn, PhysRange};
 
-/// Consecutive frames that are asked for.
+/// A request for consecutive frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Contiguous {
     /// How many.
@@ -26,7 +26,7 @@ impl Contiguous {
     }
 }
 
-/// What is known of a frame.
+/// The descriptor of a frame, or why it has none.
 pub(crate) enum At {
     /// Its descriptor.
     Frame(&'static Page),
@@ -35,8 +35,9 @@ pub(crate) enum At {
 }
 
 impl<M: Machine> Physical<M> {
-    /// Consecutive frames of one domain. The first stands for all; they go back with [`Physical::free_contiguous`](crate::phys::Physical::free_contiguous). Looks at each
-    /// descriptor in the limits at most twice, without a lock.
+    /// Consecutive frames of one domain. The first stands for all; they go back with
+    /// [`Physical::free_contiguous`](crate::phys::Physical::free_contiguous). Reads each descriptor in the limits at
+    /// most twice, without a lock.
     pub fn alloc_contiguous(&self, want: Contiguous, on_behalf: For) -> Result<Frame, OutOfMemory> {
         if want.count == 0 || !want.align.is_power_of_two() || self.inject_failure() {
             return Err(OutOfMemory);
@@ -48,10 +49,12 @@ impl<M: Machine> Physical<M> {
         self.find_contiguous(want, on_behalf).ok_or(OutOfMemory)
     }
 
-    /// Takes back what [`Physical::alloc_contiguous`](crate::phys::Physical::alloc_contiguous) gave, with the same count.
+    /// Takes back frames of [`Physical::alloc_contiguous`](crate::phys::Physical::alloc_contiguous), with the same
+    /// count.
     ///
     /// # Safety
-    /// This system's [`Physical::alloc_contiguous`](crate::phys::Physical::alloc_contiguous) gave the frames, as many, and none of them is used any more.
+    /// This system's [`Physical::alloc_contiguous`](crate::phys::Physical::alloc_contiguous) gave this number of
+    /// frames, and none of them is used any more.
     pub unsafe fn free_contiguous(&self, first: Frame, count: u64) {
         self.return_contiguous(first, count);
     }
@@ -78,8 +81,8 @@ impl<M: Machine> Physical<M> {
         None
     }
 
-    /// The domain of `count` frames from `start` on, where all look free; else from where on the next place may begin, which is
-    /// behind the last frame that is in the way.
+    /// The domain of `count` frames from `start` on, where all look free. Else the first frame behind the last one in
+    /// the way, where the next candidate may begin.
     fn obstacle(&self, start: u64, count: u64) -> Result<u8, u64> {
         let domain = match self.frame_at(Pfn(start)) {
             At::Frame(page) => page.domain(),
@@ -100,7 +103,7 @@ impl<M: Machine> Physical<M> {
         Ok(domain)
     }
 
-    /// What is known of frame `pfn`, open or not.
+    /// The state of frame `pfn`, whether its section is open or not.
     pub(crate) fn frame_at(&self, pfn: Pfn) -> At {
         let pages = &self.frames().pages;
         pages.find(pfn).map_or_else(|| At::Closed(pages.closed(pfn)), At::Frame)

@@ -1,4 +1,4 @@
-//! Frames in front of the buddy lists: magazines, depots, and the way home.
+//! Frames in front of the buddy lists: magazines, depots, and the return of frames to their own domain.
 
 use super::{Fill, For, Frames, Group};
 use crate::machine::{Machine, Pmap};
@@ -11,13 +11,13 @@ use crate::types::Pfn;
 use quire_sync::atomic::Ordering;
 use quire_sync::{Rank, SpinLock, preempt_off};
 
-/// Frames of other domains that a CPU collects before it takes them home.
+/// Frames of other domains that a CPU collects before it returns them.
 #[cfg(not(any(loom, shuttle)))]
 const FOREIGN: u32 = 64;
 #[cfg(any(loom, shuttle))]
 const FOREIGN: u32 = 2;
 
-/// Frames in a chain while memory is low: what the CPUs keep from each other then.
+/// Frames in a chain while memory is low: as many stay with each CPU then.
 const SCARCE: u32 = if cfg!(any(loom, shuttle)) { 1 } else { 16 };
 
 /// Frames that go into the buddy lists under one hold of the depot's lock.
@@ -60,7 +60,7 @@ type Stack = [Chain; 2];
 pub(super) struct Local {
     /// By group.
     pub stacks: [Stack; 2],
-    /// Frames of other domains, on their way home.
+    /// Frames of other domains, to be returned.
     pub foreign: Chain,
     /// Frames for programs that are zeroed already.
     pub zeroed: Chain,
@@ -98,7 +98,7 @@ impl Frames {
     pub(super) fn chain(&self, group: Group) -> u32 {
         match group {
             Group::User => self.chain,
-            // Asked for far less often, and by every CPU that runs: a quarter.
+            // Requested far less often, but by every running CPU: a quarter.
             Group::Kernel => (self.chain / 4).max(1),
         }
     }
@@ -108,7 +108,7 @@ impl Frames {
     fn refill(&self, domain: u8, on_behalf: For) -> Chain {
         let group = on_behalf.group();
         let count = self.domains.len();
-        // The next domain that is not low, and only where each is, one that has any.
+        // The next domain that is not low. Where all are low, the next that has frames.
         let from = if count == 1 || self.is_low() { count } else { 0 };
         for i in from..2 * count {
             let depot = &self.domains[(domain as usize + i) % count];
@@ -128,10 +128,10 @@ impl Frames {
                 return chain;
             }
             let most = if self.is_low() { self.chain(group).min(SCARCE) } else { self.chain(group) }.min(room);
-            // Blocks, linked by `prev`; they are taken apart after the lock is let go.
+            // Blocks, linked by `prev`; they are taken apart after the lock is released.
             let (mut blocks, mut n) = (None, 0);
-            // Half is enough: a block of half a chain or more is taken whole, not split to fill up, so that the descriptors
-            // of a chain's frames come from few CPUs.
+            // Half is enough. A block of half a chain or more is taken whole and no other is split to fill up. So the
+            // descriptors of a chain's frames come from few CPUs.
             while n < most.div_ceil(2)
                 && let Some((pfn, order)) = held.buddy.take_piece((most - n).ilog2() as u8, group)
             {
@@ -150,7 +150,7 @@ impl Frames {
         Chain::EMPTY
     }
 
-    /// So many frames may leave the depots at once for such an owner: the reserve stays.
+    /// Frames that may leave the depots at once on this owner's behalf, so that the reserve stays.
     fn room(&self, on_behalf: For) -> u32 {
         match self.limit(on_behalf) {
             0 => u32::MAX,
@@ -173,7 +173,7 @@ impl Frames {
         chain
     }
 
-    /// A full chain goes to its depot by its head alone; any other is taken apart.
+    /// Puts a full chain into its depot by its head alone; takes any other apart.
     #[cold]
     fn put_chain(&self, domain: u8, group: Group, chain: Chain) {
         let depot = &self.domains[domain as usize];
@@ -212,8 +212,8 @@ impl Frames {
         self.magazines.of(quire_sync::current_cpu()).domain as usize
     }
 
-    /// Breaks up one full chain of some depot, the calling CPU's before others; false where there is none. So that blocks form
-    /// from it, and either group can have it.
+    /// Breaks up one full chain of a depot, the calling CPU's first, so that blocks form and either group can use it.
+    /// False where there is none.
     pub(super) fn break_one(&self) -> bool {
         let (near, far) = self.domains.split_at(self.here());
         for depot in far.iter().chain(near).filter(|d| d.chains.load(Ordering::Relaxed) != 0) {
@@ -260,7 +260,8 @@ impl<M: Machine> Physical<M> {
         }
     }
 
-    /// Frames for programs, as many as `into` has room for: zeroed ones first, a bit each, then others, refilled once at most.
+    /// Frames for programs, as many as fit into `into`: zeroed ones first, with a bit for each, then others, with at
+    /// most one refill.
     pub(super) fn pop_frames(&self, into: &mut [Pfn]) -> (usize, u64) {
         debug_assert!(into.len() < u64::BITS as usize, "there is a bit for each");
         let f = self.frames();
@@ -292,7 +293,7 @@ impl<M: Machine> Physical<M> {
         (n, zeroed)
     }
 
-    /// Where this CPU has none and the depots give none.
+    /// A frame, where this CPU has none and the depots give none.
     #[cold]
     pub(super) fn pop_frame_at_last(&self, fill: Fill, on_behalf: For) -> Option<(Pfn, bool)> {
         if let Some(got) = self.pop_broken_up(fill, on_behalf) {
@@ -303,8 +304,8 @@ impl<M: Machine> Physical<M> {
         if on_behalf.is_limited() {
             self.stats().count(Event::AllocStall);
         }
-        // Other CPUs' frames, and table pages kept for later: only where that helps, so that whoever is refused while memory
-        // is low does not empty every magazine in vain.
+        // Other CPUs' frames and spare table pages, only where that helps. So a request that is refused anyway does not
+        // empty every magazine in vain.
         M::Pmap::reclaim_tables(self);
         let limit = f.limit(on_behalf);
         if limit == 0 || f.free() > limit {
@@ -315,7 +316,8 @@ impl<M: Machine> Physical<M> {
             }
         }
         match on_behalf {
-            // An end gives memory back. What lies below the floor stays for the kernel, however many end.
+            // A thread that ends gives memory back. Frames below the floor stay for the kernel, however many threads
+            // end.
             For::User | For::Table if self.machine().is_ending() => self.pop_frame(fill, For::Kernel),
             For::Kernel if self.machine().ends_something() => {
                 self.pop_frame(fill, For::End).or_else(|| self.pop_frame_at_last(fill, For::End))
@@ -324,7 +326,7 @@ impl<M: Machine> Physical<M> {
         }
     }
 
-    /// From what the depots keep in chains of the other group, of which a refill takes none; unless the reserve is reached.
+    /// A frame from the depots' chains of the other group, of which a refill takes none, unless the reserve is reached.
     fn pop_broken_up(&self, fill: Fill, on_behalf: For) -> Option<(Pfn, bool)> {
         let f = self.frames();
         while f.room(on_behalf) != 0 && f.break_one() {
@@ -372,7 +374,7 @@ impl<M: Machine> Physical<M> {
         stack[0].push(&f.pages, pfn);
     }
 
-    /// Brings every CPU's cached frames to the buddy lists, zeroed stock included: when memory is short.
+    /// Returns every CPU's cached frames to the buddy lists, zeroed stock included, when memory is short.
     pub fn drain_caches(&self) {
         let f = self.frames();
         for m in f.magazines.iter() {
@@ -382,7 +384,7 @@ impl<M: Machine> Physical<M> {
         }
     }
 
-    /// Brings the calling CPU's cached frames to the buddy lists: where a sum that somebody decides by must have them.
+    /// Returns the calling CPU's cached frames to the buddy lists, where a decision depends on the exact sum.
     pub(crate) fn drain_own_cache(&self) {
         let chains = {
             let cpu = preempt_off();
@@ -391,7 +393,7 @@ impl<M: Machine> Physical<M> {
         chains.into_iter().for_each(|c| self.frames().take_home(c));
     }
 
-    /// Brings every cached frame to the buddy lists, those in the depots too: before asking for large blocks.
+    /// Returns every cached frame to the buddy lists, the depots' included, before large blocks are taken.
     pub fn drain_magazines(&self) {
         self.drain_caches();
         while self.frames().break_one() {}

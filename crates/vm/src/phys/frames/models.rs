@@ -53,7 +53,7 @@ fn take_against_put() {
     );
 }
 
-/// A CPU takes and frees, more than a chain, while another brings everything home.
+/// A CPU takes and frees more than a chain while another drains all magazines.
 fn use_against_drain() {
     let world = system(1);
     let all = world.vm.frames().free();
@@ -68,7 +68,7 @@ fn use_against_drain() {
     );
 }
 
-/// Frames of one domain are freed by the other's CPU while their own takes some.
+/// A CPU of the other domain frees frames while a CPU of their own domain takes some.
 fn frees_go_home() {
     let world = system(2);
     let all = world.vm.frames().free();

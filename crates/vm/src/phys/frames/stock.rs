@@ -1,7 +1,8 @@
 //! The pre-zeroed stock: frames that idle CPUs have zeroed, so that a first touch need not.
 //!
-//! Each CPU keeps its own few ([`Config::zero_stock`](crate::Config)), in its magazine, under its lock. The stock is taken
-//! from the programs' frames and goes back to the buddy lists with the rest of a magazine; while memory is low none is made.
+//! Each CPU keeps a few ([`Config::zero_stock`](crate::Config)) in its magazine, under its lock. The stock is taken
+//! from the programs' frames, and goes back to the buddy lists with the rest of a magazine. No stock is made while
+//! memory is low.
 
 use crate::machine::Machine;
 use crate::phys::Physical;
@@ -10,8 +11,8 @@ use crate::types::{PAGE_SIZE, Pfn};
 use quire_sync::preempt_off;
 
 impl<M: Machine> Physical<M> {
-    /// What an idle CPU can do for the memory system before it halts: zeroes up to `budget` frames for later; where the stock
-    /// is full, joins free frames into larger blocks. Returns whether anything was done: if so, there may be more.
+    /// Work that an idle CPU does before it halts: zeroes up to `budget` frames for later. Where the stock is full, it
+    /// joins free frames into larger blocks. Returns whether it did anything; if so, there may be more.
     ///
     /// Preemption is off for one frame at a time.
     pub fn idle_zero(&self, budget: u32) -> bool {
@@ -19,7 +20,7 @@ impl<M: Machine> Physical<M> {
         while done < budget && self.zero_one() {
             done += 1;
         }
-        // Chains that lie in the depots while CPUs idle will not be asked for soon.
+        // Chains that lie in the depots while CPUs are idle will not be needed soon.
         done != 0 || (budget != 0 && self.frames().break_one())
     }
 
@@ -38,11 +39,11 @@ impl<M: Machine> Physical<M> {
         }
         let Some((pfn, zeroed)) = self.pop_frame(super::Fill::Any, super::For::User) else { return false };
         if zeroed {
-            // The stock's own: there is no other.
+            // The frame came from the stock, so no other is left.
             local.lock().zeroed.push(&f.pages, pfn);
             return false;
         }
-        // While it is on no list it is somebody's.
+        // A frame that is on no list has an owner.
         self.page(pfn).set_kind(Kind::Wild);
         // SAFETY: the frame was just taken off the free lists, so this CPU alone uses it.
         unsafe { self.machine().zero_frame(pfn) };
@@ -51,11 +52,12 @@ impl<M: Machine> Physical<M> {
         true
     }
 
-    /// Where frees are poisoned, a frame from the stock is looked at: nobody may have stored into it since it was zeroed.
+    /// Where frees are poisoned, checks that no CPU has stored into a frame of the stock since it was zeroed.
     #[inline]
     pub(super) fn check_zeroed(&self, pfn: Pfn) {
         if self.poisons() {
-            // SAFETY: the frame was just taken off the free lists, so nothing stores into it, and frames are aligned to a page.
+            // SAFETY: the frame was just taken off the free lists, so nothing stores into it, and frames are aligned to
+            // a page.
             let words = unsafe { &*self.machine().frame_ptr(pfn).cast::<[u64; PAGE_SIZE as usize / 8]>() };
             assert!(words.iter().all(|w| *w == 0), "somebody stored into free frame {pfn:?}");
         }

@@ -135,7 +135,7 @@ fn a_store_into_a_zeroed_frame_of_the_stock_is_found() {
     m.vm.idle_zero(1);
     for page in m.vm.described().filter(|page| page.kind() == Kind::Cached) {
         let p = m.vm.pfn_of_page(page);
-        // SAFETY: the frame is RAM, so the pointer is valid; that a free frame is stored into is what the test is about.
+        // SAFETY: the frame is RAM, so the pointer is valid; the test stores into a free frame on purpose.
         unsafe { m.vm.machine().frame_ptr(p).add(77).write(1) };
     }
     let _frame = m.vm.alloc_frame(Fill::Zeroed, For::User).map(Frame::into_pfn);
@@ -161,7 +161,7 @@ fn who_is_refused_takes_what_other_cpus_keep_and_leaves_them_alone_where_they_ha
     let mine: Vec<Frame> = core::iter::from_fn(|| m.vm.alloc_frame(Fill::Any, For::User).ok()).collect();
     assert!(mine.len() as u64 >= all - f.reserve(), "{} of {all}", mine.len());
     assert!(f.is_low());
-    // What another CPU has now stays there, since all together is not more than the reserve.
+    // The frames of the other CPU stay there, since all together are not more than the reserve.
     on(1);
     let own = take(&m, 5, For::Kernel);
     own.into_iter().for_each(|p| m.vm.return_frame(p));

@@ -1,4 +1,4 @@
-//! Derives every part's length and links again, and where each page says it is.
+//! Recomputes every shard's length and links, and compares each page's own place.
 
 use super::{Place, Queue, Queues};
 pub use crate::check::QueueError;
@@ -7,13 +7,13 @@ use crate::types::Pfn;
 use quire_sync::atomic::Ordering;
 
 impl Queues {
-    /// Checks every part, one at a time under its lock. A page on its way out, whose identity has just been taken, is let
-    /// pass unless `quiet` says that nobody else does anything; then each page that says it is in a queue is looked for too.
-    /// In O(pages in queues), and where `quiet` O(frames).
+    /// Checks every shard, one at a time under its lock. A page whose identity has just been taken passes, unless
+    /// `quiet` says that no other CPU changes queues. With `quiet`, each page whose state names a queue must be found
+    /// there too. In O(pages in queues), and where `quiet` O(frames).
     pub fn check(&self, quiet: bool) -> Result<(), QueueError> {
         let mut listed = 0;
         for queue in Queue::ALL {
-            // By number, not by the iterator that skips empty parts: a length of zero may be what is wrong.
+            // By number, not by the iterator that skips empty shards, because a length of zero may be the error.
             for number in 0..self.count {
                 listed += self.check_part(queue, number, quiet)?;
             }
@@ -23,7 +23,7 @@ impl Queues {
         }
         let says = |pfn: &Pfn| matches!(Place::of(self.pages.get(*pfn).state()), Place::Listed(..));
         let mut all = self.pages.opened().filter(says);
-        // As many say so as were found; where one more does, the first that is in no part.
+        // As many states name a queue as pages were found. Else the first of them that is in no shard.
         match all.clone().count() as u64 == listed {
             true => Ok(()),
             false => Err(QueueError::Lost(all.find(|pfn| !self.is_linked(*pfn)).unwrap_or(Pfn(0)))),
@@ -64,7 +64,7 @@ impl Queues {
         Ok(found)
     }
 
-    /// Whether the part that `pfn`'s state names leads to it.
+    /// Whether `pfn` is on the list of the shard that its state names.
     fn is_linked(&self, pfn: Pfn) -> bool {
         let Place::Listed(queue, number) = Place::of(self.pages.get(pfn).state()) else { return false };
         let list = self.part(queue, number as usize).list.lock();

@@ -1,4 +1,4 @@
-//! Models of the queues' protocol, on the production functions: who loses a page, and who moves it.
+//! Models of the queues' protocol, on the production functions: removal of a page against moves of it.
 
 use super::*;
 use crate::phys::frames::{Fill, For};
@@ -8,7 +8,7 @@ use quire_sync::explore::{Arc, thread};
 use quire_sync::hooks::threads::set_cpu;
 use quire_sync::protocol;
 
-/// A new page of an object that nobody looks into, in CPU 0's batch.
+/// A new page of an object that has no index, in CPU 0's batch.
 fn page(vm: &'static Vm<TestMachine>) -> &'static Page {
     let pfn = vm.alloc_frame(Fill::Any, For::User).unwrap().into_pfn();
     let page = vm.page(pfn);
@@ -17,7 +17,7 @@ fn page(vm: &'static Vm<TestMachine>) -> &'static Page {
     page
 }
 
-/// A page that goes on CPU 0 while CPU 1 does `theirs` with the queues; at the end it is nowhere.
+/// CPU 0 removes a page while CPU 1 runs `theirs` on the queues; at the end the page is nowhere.
 fn goes_while(drained: bool, theirs: fn(&'static Vm<TestMachine>)) {
     goes(drained, |vm, page| vm.release_page(page), theirs);
 }
@@ -62,7 +62,7 @@ fn drain_against_release_in_a_batch() {
     goes_in_a_batch_while(false, |vm| vm.drain_queue_batches());
 }
 
-/// Moves what is in the active queue to the inactive one.
+/// Moves the active queue's pages to the inactive one.
 fn take(vm: &'static Vm<TestMachine>) {
     let mut taken = None;
     for part in vm.queues().parts(Queue::Active) {

@@ -10,7 +10,7 @@ fn system(frames: u64, parts: usize, cpus: usize) -> Boot {
     boot_with(frames, cpus, Config { reserve: Some(4), queue_parts: Some(parts), ..Config::default() })
 }
 
-/// A new page of an object that nobody looks into.
+/// A new page of an object that has no index.
 fn page(vm: &'static Vm<TestMachine>) -> &'static Page {
     let pfn = vm.alloc_frame(Fill::Any, For::User).unwrap().into_pfn();
     let page = vm.page(pfn);
@@ -29,7 +29,7 @@ fn place(page: &Page) -> Place {
     Place::of(page.state())
 }
 
-/// Everything that is in `queue`, taken out.
+/// Takes all pages out of `queue`.
 fn take_all(vm: &'static Vm<TestMachine>, queue: Queue) -> Vec<&'static Page> {
     let mut all = Vec::new();
     vm.queues().parts(queue).for_each(|part| {
@@ -170,7 +170,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..250)
 }
 
-/// What a page's place should be: its queue, or `None` for isolated.
+/// Each page's expected place: its queue, or `None` for isolated.
 type Model = HashMap<u64, Option<Queue>>;
 
 fn follow(m: &Boot, steps: &[Step]) {

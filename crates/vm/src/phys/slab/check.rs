@@ -1,4 +1,4 @@
-//! Derives the counts and lists of a cache again.
+//! Recomputes the counts and lists of a cache.
 
 use super::{Cache, FREE, FreeList, USED, next};
 use crate::check::Broken;
@@ -10,8 +10,8 @@ use quire_sync::atomic::Ordering;
 use quire_sync::preempt_off;
 
 impl Cache {
-    /// Checks this CPU's list and the slabs that have free objects: their lengths, their counts, and that each free object
-    /// lies where the slab's objects lie. In O(free objects). Other CPUs' lists are theirs, and theirs to check.
+    /// Checks this CPU's list and the slabs that have free objects: their lengths, their counts, and that each free
+    /// object lies where an object of its slab does. In O(free objects). Other CPUs check their own lists.
     ///
     /// # Safety
     /// `vm` is the system that the slabs are of.
@@ -49,7 +49,7 @@ impl Cache {
         if len == mine.len() { Ok(()) } else { Err(Broken::Slab(0)) }
     }
 
-    /// Counts the free objects of slabs, and checks what is met.
+    /// Counts the free objects of slabs, and checks each.
     fn free_in_slabs<M: Machine>(&self, vm: &Physical<M>) -> Result<u64, Broken> {
         let mut free = 0;
         let depot = self.depot.slabs.lock();
@@ -78,7 +78,7 @@ impl Cache {
         Ok(free)
     }
 
-    /// The slab that has `object`, which lies where one of its objects does.
+    /// The slab of `object`, or an error where `object` is not at the place of an object.
     fn slab_of<M: Machine>(&self, vm: &Physical<M>, object: FreeList) -> Result<Pfn, Broken> {
         let pfn = vm.machine().pfn_of(object.cast());
         let slab = Pfn(pfn.0 & !((1 << self.order) - 1));
@@ -110,8 +110,8 @@ mod tests {
                 cache.drain(m.vm);
                 assert_eq!(cache.in_use(m.vm), Ok(40));
             }
-            // SAFETY: the test allocated the objects and does not use them any more. What cases 2 and 3 free wrongly lies on lists
-            // that are only checked.
+            // SAFETY: the test allocated the objects and does not use them any more. Cases 2 and 3 free wrongly, onto
+            // lists that are only checked.
             unsafe {
                 m.vm.heap().free(m.vm, objects[0], layout);
                 cache.drain(m.vm);
@@ -120,7 +120,7 @@ mod tests {
                 match wrong {
                     0 => drop(m.vm.page(slab).words()[USED].fetch_add(1, Ordering::Relaxed)),
                     1 => m.vm.page(slab).set_kind(Kind::Wild),
-                    // An object that is there twice.
+                    // An object that is on the list twice.
                     2 => super::super::link(objects[0].as_ptr().cast(), objects[0].as_ptr().cast()),
                     _ => cache.free(m.vm, objects[1].add(8)),
                 }

@@ -15,7 +15,7 @@ use crate::{FaultError, Space};
 const PROMPT: FaultPlan = FaultPlan { delay: 0, pause: 0, fail_reads: 0, fail_writes: 0, window: 0, seed: 1 };
 const AWKWARD: FaultPlan = FaultPlan { delay: 5, window: 7, seed: 4711, ..PROMPT };
 
-/// Slots that nobody has, once everything is finished.
+/// Free slots, once all I/O is finished.
 fn free_slots(m: &Boot) -> u64 {
     assert_eq!(m.vm.io().in_flight(), 0, "nothing is under way");
     m.vm.swap().free()
@@ -218,7 +218,7 @@ fn a_read_that_fails_is_an_error_of_that_access_and_can_be_tried_again() {
     assert_eq!((free_slots(&m), settled(m.vm)), (256, before));
 }
 
-/// A store of which one page cannot be read, nor what is read with it.
+/// A store that fails each read that includes one certain page.
 struct Spotted {
     disk: &'static MemoryStore,
     bad: u64,

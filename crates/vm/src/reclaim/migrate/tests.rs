@@ -43,7 +43,7 @@ fn an_object_is_found_by_its_page_once_who_makes_the_page_has_let_go_of_it() {
     let new = m.vm.page(m.vm.alloc_frame(Fill::Any, For::User).unwrap().into_pfn());
     assert_eq!(found(new), None);
     m.vm.assume_page(new, file.address(), 0, State::VALID);
-    // Who makes it may find that the object is gone, and take it back.
+    // Its maker may find that the object is gone, and remove it again.
     assert_eq!(found(new), None);
     m.vm.unbusy(new);
     assert_eq!(found(new), Some(file.address()));

@@ -54,7 +54,7 @@ fn with_daemons_too() {
     m.swap(2048, FaultPlan { delay: 2, window: 4, fail_writes: 9, seed: 5, ..PROMPT });
     let before = settled(m.vm);
     beside_daemons(&m, 1, || overcommit(&m, 800));
-    // What was under way when the daemon was told to stop.
+    // I/O that was under way when the daemon was stopped.
     m.vm.finish_io(&mut crate::sleep::MaySleep::here());
     assert_eq!((m.vm.swap().free(), settled(m.vm)), (2048, before));
     m.vm.queues().check(true).unwrap();
@@ -168,7 +168,8 @@ fn a_program_that_allocates_no_faster_than_the_store_writes_is_hardly_ever_refus
     m.swap(8192, FaultPlan { delay: 2, window: 4, seed: 3, ..PROMPT });
     beside_daemons(&m, 1, || {
         let pages = 960;
-        // Several, since a space of this machine is small; all before memory is full, since it takes consecutive frames.
+        // Several, since a space of this machine is small; all before memory is full, since it takes consecutive
+        // frames.
         let spaces: Vec<_> = (0..5).map(|_| Space::new(m.vm).unwrap()).collect();
         for (n, space) in spaces.iter().enumerate() {
             anonymous(space, 0, pages);
@@ -184,8 +185,8 @@ fn a_program_that_allocates_no_faster_than_the_store_writes_is_hardly_ever_refus
             });
         }
         assert!(m.vm.stats().total(Event::SwapOut) > 2 * pages);
-        // For a moment frames can be in the daemon's hands, on their way home from a magazine: for long where the host has the daemon's
-        // thread wait just then, and each of a program's tries counts.
+        // For a moment frames can be with the daemon, between a magazine and the buddy lists. That lasts long where the
+        // host suspends the daemon's thread just then, and each try of a program counts.
         let (refused, written) = (m.vm.stats().total(Event::AllocStall), m.vm.stats().total(Event::SwapOut));
         assert!(refused * 50 <= written, "{refused} of {written}");
     });
@@ -226,7 +227,7 @@ fn a_domain_that_is_short_is_left_alone_while_another_is_not_and_each_gets_its_o
         })
         .collect();
     let mut pages = spaces.iter().flat_map(|s| (0..960).map(move |p| (s, p)));
-    // CPU 0 uses its own domain up, and goes on in the other.
+    // CPU 0 uses its own domain up, and continues in the other.
     while !low(0) {
         let (space, p) = pages.next().unwrap();
         store(space, page(p), 1);
@@ -272,9 +273,9 @@ fn with_full_swap_memory_and_swap_hold_a_page_in_each_frame_and_in_each_slot() {
     assert_eq!(stored, in_frames + 128 - m.vm.swap().free(), "no page has both");
 }
 
-/// Four fifths of the frames are in use all the time, at random; the rest of them and all slots hold pages that nothing uses. Hot pages
-/// that went to swap are read, one at a time: swap is full, so each takes the place of a page that was not used since the last
-/// look. Where that was a hot one, it comes back as well. That ends once no hot page is in swap.
+/// Four fifths of the frames are in use all the time, at random; the rest of them and all slots hold pages that nothing
+/// uses. Hot pages that went to swap are read, one at a time. Swap is full, so each replaces a page that was not used
+/// since the last visit. Where that was a hot one, it comes back as well. That ends once no hot page is in swap.
 #[test]
 fn a_working_set_that_fits_is_at_peace_though_swap_is_full() {
     for first in 1..=4u64 {

@@ -37,7 +37,7 @@ fn buddy(fresh: bool) -> Buddy {
     b
 }
 
-/// What is free, frame by frame: the simple model.
+/// The free frames as a bitmap: the simple model.
 struct Bitmap(Vec<bool>);
 
 impl Bitmap {
@@ -158,7 +158,7 @@ fn a_broken_large_frame_is_used_up_before_the_next_is_broken() {
     taken.extend((0..600).map(|_| b.take(0, Group::User).unwrap()));
     // 509 frames before the first large one, 188 behind the last.
     assert_eq!(b.large(), whole - 1);
-    // Every third goes and is asked for again: nothing more is broken.
+    // Every third is freed and taken again: no further frame is broken.
     for _ in 0..10 {
         for i in (0..taken.len()).step_by(3) {
             b.put(taken[i], 0, Group::User);
