@@ -96,12 +96,13 @@ fn contracts(root: &Path) -> Result<Vec<String>> {
 fn files(root: &Path) -> Result<Vec<String>> {
     let mut documents: Vec<PathBuf> =
         ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"].map(|name| root.join(name)).into();
-    let folder = root.join("docs");
-    for entry in fs::read_dir(&folder).doing(|| format!("cannot read {}", folder.display()))? {
-        let path = entry.doing(|| folder.display().to_string())?.path();
-        let name = path.file_name().unwrap_or_default();
-        if path.extension().is_some_and(|e| e == "md") && name != "status.md" && name != "api.md" {
-            documents.push(path);
+    for folder in ["docs", "docs/design"].map(|name| root.join(name)) {
+        for entry in fs::read_dir(&folder).doing(|| format!("cannot read {}", folder.display()))? {
+            let path = entry.doing(|| folder.display().to_string())?.path();
+            let name = path.file_name().unwrap_or_default();
+            if path.extension().is_some_and(|e| e == "md") && name != "status.md" && name != "api.md" {
+                documents.push(path);
+            }
         }
     }
     documents.sort();

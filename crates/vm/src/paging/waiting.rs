@@ -19,8 +19,8 @@ pub(crate) const DEFEATS: u32 = 1000;
 /// A fault's limits of waiting.
 pub(crate) struct Patience {
     pub(crate) left: u32,
-    /// The first refusal.
-    pub(crate) since: Option<u64>,
+    /// The first refusal: its time, and how many reads and writes were finished then.
+    pub(crate) since: Option<(u64, u64)>,
 }
 
 impl Patience {

@@ -6,7 +6,7 @@
 //! left, memory is out.
 //!
 //! With full swap no gain is left at all: each page that comes in replaces another. A working set that fits does that
-//! for a while, fast, and hardly waits. Memory is out where threads wait for a whole window and programs get less than
+//! for a while, fast, and hardly waits. Memory is out where threads wait for half of a window and programs get less than
 //! a [`TURNOVER`] of memory in it, and less than [`MOST_TURNOVER`]. Then they only exchange pages, however long each of
 //! those was out.
 //!
@@ -29,6 +29,7 @@
 //! lost is still found.
 
 use quire_sync::atomic::{AtomicU64, Ordering};
+use quire_sync::hooks::now;
 use quire_sync::{CachePadded, PerCpu, Rank, SpinLock, preempt_off};
 
 /// Nanoseconds in which threads must have been refused all the time for a decision.
@@ -39,6 +40,8 @@ pub(crate) const QUIET: u64 = 200_000_000;
 pub(crate) const STARVED: u64 = 2_000_000_000;
 /// One gain in so many must be left.
 const KEPT: u64 = 4;
+/// With full swap, threads must have waited for this part of a window.
+const WAITED: u64 = 2;
 /// With full swap, the part of all frames that programs must get in a window.
 pub(crate) const TURNOVER: u64 = 32;
 /// Upper limit of that number, in frames: the rate of a slow disk, however large memory is.
@@ -132,6 +135,10 @@ pub(crate) struct Tally {
     pub near: u64,
     /// Pages that they must get in a window, near refaults included. Not a running sum.
     pub least: u64,
+    /// Reads and writes that were finished.
+    pub finished: u64,
+    /// Reads and writes under way. Not a running sum.
+    pub in_flight: u64,
 }
 
 /// The current window.
@@ -144,30 +151,86 @@ struct Window {
     /// The last refusal.
     last: u64,
     tally: Tally,
+    /// Threads that wait for memory now.
+    waiters: u64,
+    /// Nanoseconds of this window in which a thread waited, up to `counted`.
+    waited: u64,
+    counted: u64,
+}
+
+impl Window {
+    /// Adds the time since the last call, if a thread waited in it.
+    fn count(&mut self, now: u64) {
+        if self.waiters != 0 {
+            self.waited += now.saturating_sub(self.counted);
+        }
+        self.counted = now;
+    }
+
+    fn begin(&mut self, now: u64, tally: Tally) {
+        (self.began, self.tally, self.waited) = (now, tally, 0);
+    }
+}
+
+/// A thread that waits for memory, until this is dropped.
+pub(crate) struct Waiter<'p>(&'p Progress);
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        let mut w = self.0.window.lock();
+        w.count(now());
+        w.waiters -= 1;
+    }
 }
 
 impl Progress {
     pub fn new() -> Progress {
-        let window = Window { began: 0, last: 0, tally: Tally::default() };
+        let window = Window { began: 0, last: 0, tally: Tally::default(), waiters: 0, waited: 0, counted: 0 };
         Progress { window: SpinLock::new(Rank::IO, window) }
     }
 
-    /// Notes that a thread is refused memory at `now`, or still waits for it. Returns whether programs made no progress
-    /// for a whole window: true for one thread, then a new window begins. If threads have `waited` since the last
-    /// refusal, that time was no pause, because they sleep through a pass.
-    pub fn is_lost(&self, now: u64, waited: bool, tally: Tally) -> bool {
+    /// Counts the calling thread as one that waits for memory.
+    pub fn wait(&self) -> Waiter<'_> {
+        self.wait_from(now());
+        Waiter(self)
+    }
+
+    fn wait_from(&self, now: u64) {
         let mut w = self.window.lock();
-        if !waited && now.saturating_sub(w.last) > QUIET {
-            (w.began, w.tally) = (now, tally);
+        w.count(now);
+        w.waiters += 1;
+    }
+
+    /// Notes that a thread is refused memory at `now`, or still waits for it. Returns whether programs made no progress
+    /// for a whole window: true for one thread, then a new window begins.
+    ///
+    /// With swap that is not full, a pause between refusals begins a new window. With full swap (`least` is not 0) a
+    /// pause says nothing, because a pass may take longer. There threads must have waited for half of the window.
+    ///
+    /// I/O under way may take long, and may be progress when it completes. With full swap some is always under way, so
+    /// a window counts in which some was finished.
+    pub fn is_lost(&self, now: u64, tally: Tally) -> bool {
+        let mut w = self.window.lock();
+        w.count(now);
+        let full = tally.least != 0;
+        if !full && now.saturating_sub(w.last) > QUIET {
+            w.begin(now, tally);
         }
         w.last = now;
-        if now.saturating_sub(w.began) < WINDOW {
+        let took = now.saturating_sub(w.began);
+        if took < WINDOW {
             return false;
         }
         let gained = tally.gained.wrapping_sub(w.tally.gained);
         let near = tally.near.wrapping_sub(w.tally.near);
-        (w.began, w.tally) = (now, tally);
-        gained.saturating_sub(near) <= gained / KEPT || gained < tally.least
+        let (waited, finished) = (w.waited, tally.finished != w.tally.finished);
+        w.begin(now, tally);
+        let traded = gained.saturating_sub(near) <= gained / KEPT;
+        if !full {
+            return traded && tally.in_flight == 0;
+        }
+        let slow = u128::from(gained) * u128::from(WINDOW) < u128::from(tally.least) * u128::from(took);
+        (traded || slow) && waited >= took / WAITED && (tally.in_flight == 0 || finished)
     }
 }
 
@@ -176,13 +239,13 @@ mod tests {
     use super::*;
 
     fn tally(gained: u64, near: u64) -> Tally {
-        Tally { gained, near, least: 0 }
+        Tally { gained, near, ..Tally::default() }
     }
 
     /// Refusals every tenth of a second for `tenths`, while programs gain `gained` and lose `near` in each.
     fn after(tenths: u64, gained: u64, near: u64) -> bool {
         let p = Progress::new();
-        (0..=tenths).any(|n| p.is_lost(5_000_000_000 + n * WINDOW / 10, false, tally(n * gained, n * near)))
+        (0..=tenths).any(|n| p.is_lost(5_000_000_000 + n * WINDOW / 10, tally(n * gained, n * near)))
     }
 
     #[test]
@@ -204,28 +267,82 @@ mod tests {
         let p = Progress::new();
         // A refusal now and then is not a shortage.
         for n in 0..100 {
-            assert!(!p.is_lost(1 + n * (QUIET + 1), false, tally(n, n)));
+            assert!(!p.is_lost(1 + n * (QUIET + 1), tally(n, n)));
         }
-        // A pass that takes longer than a pause is no pause for the threads that wait for its end.
-        let p = Progress::new();
-        assert!((0..=5).any(|n| p.is_lost(1 + n * (QUIET + 1), n != 0, tally(n, n))));
+    }
+
+    /// With full swap, where programs must get 1,000 pages in a window.
+    fn full(gained: u64, near: u64) -> Tally {
+        Tally { least: 1000, ..tally(gained, near) }
     }
 
     #[test]
-    fn an_exchange_of_pages_with_full_swap_is_no_progress_where_it_is_slow() {
+    fn a_slow_exchange_of_pages_with_full_swap_is_no_progress() {
         let after = |gained| {
             let p = Progress::new();
-            (0..=10).any(|n| p.is_lost(1 + n * WINDOW / 10, n != 0, Tally { least: 1000, ..tally(n * gained, 0) }))
+            p.wait_from(0);
+            (0..=10).any(|n| p.is_lost(1 + n * WINDOW / 10, full(n * gained, 0)))
         };
         assert!(after(99));
-        assert!(!after(100));
+        assert!(!after(101));
+    }
+
+    #[test]
+    fn with_full_swap_a_pass_is_no_pause_however_long_it_takes() {
+        for waiters in [1, 5] {
+            let p = Progress::new();
+            (0..waiters).for_each(|_| p.wait_from(0));
+            assert!(!p.is_lost(1, full(0, 0)));
+            assert!(p.is_lost(1 + 4 * WINDOW, full(3999, 0)));
+            assert!(!p.is_lost(1 + 8 * WINDOW, full(3999 + 4001, 0)));
+        }
+    }
+
+    #[test]
+    fn io_under_way_delays_a_decision_until_some_is_finished() {
+        for least in [0, 1000] {
+            let (p, full) = (Progress::new(), least != 0);
+            let start = 1_000 * WINDOW;
+            p.wait_from(start);
+            // Ten refusals a window, at whose end some I/O was finished and some is under way.
+            let mut time = start;
+            let mut lost = |finished, in_flight| {
+                (0..10).any(|_| {
+                    time += WINDOW / 10;
+                    p.is_lost(time, Tally { least, finished, in_flight, ..Tally::default() })
+                })
+            };
+            lost(0, 1);
+            assert!(!lost(0, 7) && !lost(0, 7), "it may complete");
+            assert_eq!(lost(1, 7), full);
+            assert!(!lost(1, 7), "nothing was finished");
+            assert!(lost(1, 0) || lost(1, 0));
+        }
+    }
+
+    #[test]
+    fn with_full_swap_memory_is_not_out_where_threads_hardly_wait() {
+        // A refusal now and then, and one after a long rest, whatever was gained.
+        for each in [WINDOW / 10, 3600 * WINDOW] {
+            let p = Progress::new();
+            assert!((0..100).all(|n| !p.is_lost(1 + n * each, full(0, 0))));
+        }
+        // Waits of less than half of the time.
+        let p = Progress::new();
+        for n in 1..100 {
+            p.wait_from(n * WINDOW / 10);
+            let mut w = p.window.lock();
+            w.count(n * WINDOW / 10 + WINDOW / 25);
+            w.waiters -= 1;
+            drop(w);
+            assert!(!p.is_lost((n + 1) * WINDOW / 10 - 1, full(0, 0)));
+        }
     }
 
     #[test]
     fn one_of_many_waiters_is_told() {
         let p = Progress::new();
-        let told =
-            (0..=10).flat_map(|n| [n; 5]).filter(|n| p.is_lost(7 + n * WINDOW / 10, false, tally(*n, *n))).count();
+        let told = (0..=10).flat_map(|n| [n; 5]).filter(|n| p.is_lost(7 + n * WINDOW / 10, tally(*n, *n))).count();
         assert_eq!(told, 1);
     }
 

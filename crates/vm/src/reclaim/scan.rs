@@ -259,6 +259,7 @@ impl<M: Machine> Reclaimer<M> {
             }
             return self.has_memory() || self.take_kept(&mut p.hands.lock()) && self.has_memory();
         }
+        let _waits = p.progress.wait();
         let since = p.begun.load(Ordering::Acquire);
         if p.daemon.load(Ordering::Acquire) {
             let mut hopeless = false;
@@ -295,10 +296,9 @@ impl<M: Machine> Reclaimer<M> {
         let full = self.swap().store().is_some() && self.swap().is_as_good_as_full();
         let least = if full { (self.frames().total() / TURNOVER).min(MOST_TURNOVER) } else { 0 };
         let gained = read.wrapping_add(made).wrapping_add(more);
-        let tally = Tally { gained, near: stats.total(Event::NearRefault), least };
-        // I/O under way may take long, and is progress when it completes.
-        let p = self.pageout();
-        p.progress.is_lost(now(), full && p.asking.is_waited_for(), tally) && self.io().in_flight() == 0
+        let (finished, in_flight) = (self.io().finished(), self.io().in_flight());
+        let tally = Tally { gained, near: stats.total(Event::NearRefault), least, finished, in_flight };
+        self.pageout().progress.is_lost(now(), tally)
     }
 
     /// The pageout daemon's loop.
@@ -349,7 +349,8 @@ impl<M: Machine> MemoryWait for Reclaimer<M> {
     #[cold]
     fn memory_or_error(&'static self, patience: &mut Patience, may: &mut MaySleep) -> Result<(), FaultError> {
         patience.left = patience.left.saturating_sub(1);
-        let begin = *patience.since.get_or_insert_with(now);
+        let io = self.io();
+        let (begin, finished) = *patience.since.get_or_insert_with(|| (now(), io.finished()));
         // The gains of others do not help a fault that always loses to them, where no page can go out to make up for
         // it.
         let defeats = DEFEATS - patience.left;
@@ -357,7 +358,7 @@ impl<M: Machine> MemoryWait for Reclaimer<M> {
             now().saturating_sub(begin) >= STARVED
                 && defeats >= STARVED_DEFEATS
                 && self.swap().is_as_good_as_full()
-                && self.io().in_flight() == 0
+                && (io.in_flight() == 0 || io.finished() != finished)
         };
         let served = patience.left != 0 && self.wait_for_memory_unless(may, is_starved);
         if served { Ok(()) } else { Err(FaultError::OutOfMemory) }
