@@ -262,15 +262,14 @@ impl<M: Machine> Reclaimer<M> {
         let _waits = p.progress.wait();
         let since = p.begun.load(Ordering::Acquire);
         if p.daemon.load(Ordering::Acquire) {
-            let mut hopeless = false;
+            let (mut hopeless, mut out) = (false, false);
             p.asking.wait(may, || {
-                hopeless = p.hopeless.load(Ordering::Acquire) > since
-                    || self.machine().is_ending()
-                    || gives_up()
-                    || self.is_lost();
-                hopeless || self.has_memory() || !p.daemon.load(Ordering::Acquire)
+                // A decision stands although some memory is free now: each freed batch wakes all waiters, who take it.
+                out = gives_up() || self.is_lost();
+                hopeless = p.hopeless.load(Ordering::Acquire) > since || self.machine().is_ending();
+                out || hopeless || self.has_memory() || !p.daemon.load(Ordering::Acquire)
             });
-            return self.has_memory() || !hopeless;
+            return !out && (self.has_memory() || !hopeless);
         }
         self.reap_first(may);
         let mut hands = p.hands.lock();
