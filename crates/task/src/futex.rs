@@ -44,8 +44,8 @@ pub enum FutexWait {
 const BATCH: usize = 16;
 
 struct Waiter<M: Machine> {
-    /// On the bucket's chain of keys, or on the list behind its key's first waiter. Guarded, as are `key` and `behind`, by the
-    /// lock of the bucket that `bucket` names.
+    /// On the bucket's chain of keys, or on the list behind its key's first waiter. Guarded, as are `key` and `behind`,
+    /// by the lock of the bucket that `bucket` names.
     links: Links<Waiter<M>>,
     behind: UnsafeCell<List<Hung<M>>>,
     key: Cell<Key>,
@@ -93,8 +93,8 @@ impl<M: Machine> Chain<M> {
     /// # Safety
     /// `waiter` is listed here.
     unsafe fn take(&mut self, waiter: NonNull<Waiter<M>>) {
-        // SAFETY: `waiter` is listed here by this function's contract, and each waiter of a key is behind the first or is the
-        // first.
+        // SAFETY: `waiter` is listed here by this function's contract, and each waiter of a key is behind the first or
+        // is the first.
         unsafe {
             let Some(first) = self.first_of(waiter.as_ref().key.get()) else { return };
             if first != waiter {
@@ -288,8 +288,8 @@ impl<M: Machine> FutexTable<M> {
         }
     }
 
-    /// Wakes up to `most` threads that wait on `key` with a bit in common with `bits`, longest waiting first. The caller has
-    /// changed the word before. Returns how many.
+    /// Wakes up to `most` threads that wait on `key` with a bit in common with `bits`, longest waiting first. The
+    /// caller has changed the word before. Returns how many.
     pub fn wake(&self, scheduler: &Scheduler<M>, key: Key, most: usize, bits: u32) -> usize {
         if !mutant(Mutant::WakeNoFence) {
             fence_full();

@@ -1,5 +1,5 @@
-//! The table of process ids: numbers for threads, process groups and sessions, all from one space. A session only holds its
-//! number; lookups by number find threads and groups.
+//! The table of process ids: numbers for threads, process groups and sessions, all from one space. A session only holds
+//! its number; lookups by number find threads and groups.
 //!
 //! A number is in use as long as something *holds* it: a thread, a group or a session by that number. A lookup takes no
 //! lock of the table. Each name is one word, whose lowest bit locks it while a reader takes its own reference.
@@ -121,7 +121,8 @@ impl<T, G> IdTable<T, G> {
             let m = Magazine { ready: [0; BATCH], ready_len: 0, returned: [0; BATCH], returned_len: 0 };
             CpuIds(SpinLock::new(Rank::IDS, m))
         };
-        // SAFETY: the memory behind the directory is `PerCpu::bytes(cpus)` long and aligned, for the directory is padded to 128.
+        // SAFETY: the memory behind the directory is `PerCpu::bytes(cpus)` long and aligned, for the directory is
+        // padded to 128.
         let cpus = unsafe { PerCpu::new(memory.add(Self::directory_bytes(max)), cpus, empty) };
         let depot = Depot { fresh: 1, chunks: 0, first: 0, last: 0, waiting: 0 };
         IdTable { chunks, max, cpus, depot: CachePadded(SpinLock::new(Rank::ID_DEPOT, depot)), _names: PhantomData }

@@ -93,7 +93,8 @@ unsafe impl<M: Machine> Adapter for Queued<M> {
 }
 
 impl<M: Machine> Thread<M> {
-    /// As [`Thread::new`]. `deadline` is called when a park's deadline passes, because only the scheduler can wake the thread.
+    /// As [`Thread::new`]. `deadline` is called when a park's deadline passes, because only the scheduler can wake the
+    /// thread.
     #[inline(always)]
     pub(crate) fn made(
         context: M::Context,

@@ -180,8 +180,8 @@ impl<M: Machine> Scheduler<M> {
         self.current().uninterruptible.store(false, Ordering::Relaxed);
     }
 
-    /// Gives `thread` its token, and queues it where it sleeps. Callable from interrupts and under any lock of a rank below
-    /// the run queue's.
+    /// Gives `thread` its token, and queues it where it sleeps. Callable from interrupts and under any lock of a rank
+    /// below the run queue's.
     pub fn unpark(&self, thread: &Thread<M>) {
         if thread.token.give() {
             let cpu = self.place(thread);
@@ -323,8 +323,8 @@ impl<M: Machine> Scheduler<M> {
         self.limit_stretch(here);
     }
 
-    /// Gives the CPU to the next thread. Returns, with interrupts still masked, when the caller gets a CPU again (perhaps
-    /// another one).
+    /// Gives the CPU to the next thread. Returns, with interrupts still masked, when the caller gets a CPU again
+    /// (perhaps another one).
     ///
     /// # Requires
     /// Interrupts are masked; the preemption count is zero; no lock is held.
@@ -411,7 +411,8 @@ impl<M: Machine> Scheduler<M> {
         // SAFETY: interrupts are masked, and the switch to `next` follows on this CPU.
         unsafe { self.machine.set_current(next) };
         self.limit_stretch(here);
-        // SAFETY: `prev` is the caller, `next` was off its CPU (its `on_cpu` was clear) and is claimed by the line above.
+        // SAFETY: `prev` is the caller, `next` was off its CPU (its `on_cpu` was clear) and is claimed by the line
+        // above.
         unsafe { self.machine.switch(&prev, next) };
         self.finish_switch();
     }

@@ -1,5 +1,5 @@
-//! One CPU's queue of runnable threads: the shares of users by virtual time ([`share`](super::share)), and in each share the
-//! user's threads.
+//! One CPU's queue of runnable threads: the shares of users by virtual time ([`share`](super::share)), and in each
+//! share the user's threads.
 //!
 //! The share whose thread runs is the *current* one, and is not in the heap. So while all runnable threads belong to
 //! one user, which is most of the time, the heap is empty and nothing is compared.

@@ -1,4 +1,5 @@
-//! A machine in virtual time, on one thread of the host: any number of CPUs, thousands of threads, the same run each time.
+//! A machine in virtual time, on one thread of the host: any number of CPUs, thousands of threads, the same run each
+//! time.
 //!
 //! Its threads have no stacks. The machine acts in the thread's name, as [`Does`] says. A switch leaves the scheduler
 //! by unwinding, and the machine continues as the thread that has the CPU then.
