@@ -9,9 +9,9 @@ const LONG: Duration = Duration::from_millis(1500);
 /// Samples: Criterion's least, since a routine here is thousands of operations and not one.
 const SAMPLES: usize = 10;
 
-/// The median time of one call of `routine`, in seconds, with what `setup` makes for each call; neither `setup` nor the drop of
-/// what `routine` returns is in it. Criterion's own report goes to standard error, which is where the harness's output belongs
-/// ([`crate::bench::Report`] has taken standard output for itself).
+/// The median time of one call of `routine`, in seconds, with what `setup` makes for each call; neither `setup` nor the
+/// drop of what `routine` returns is in it. Criterion's own report goes to standard error, which is where the harness's
+/// output belongs ([`crate::bench::Report`] has taken standard output for itself).
 pub fn median<I, O>(name: &str, mut setup: impl FnMut() -> I, mut routine: impl FnMut(I) -> O) -> Result<f64, Failure> {
     let tool = |what: &str, e: &dyn std::fmt::Display| Failure::Tool(format!("{name}: {what}: {e}"));
     let kept = tempfile::tempdir().map_err(|e| tool("no directory for the samples", &e))?;
@@ -27,8 +27,8 @@ pub fn median<I, O>(name: &str, mut setup: impl FnMut() -> I, mut routine: impl 
     nanoseconds.map(|n| n * 1e-9).ok_or_else(|| Failure::Tool(format!("{name}: Criterion's estimates hold no median")))
 }
 
-/// Seconds that `a` and `b` took, each round one after the other and then the other way round: where two things are compared
-/// on a machine that does other work too, what disturbs one sample disturbs its partner.
+/// Seconds that `a` and `b` took, each round one after the other and then the other way round: where two things are
+/// compared on a machine that does other work too, what disturbs one sample disturbs its partner.
 pub fn pairs(
     rounds: usize,
     mut a: impl FnMut() -> Result<Duration, Failure>,

@@ -1,5 +1,5 @@
-//! Run queues: production's, and a list in the order of priorities, searched from its head as before, and after the source with a look at
-//! its end first.
+//! Run queues: production's, and a list in the order of priorities, searched from its head as before, and after the
+//! source with a look at its end first.
 
 use crate::timers::Still;
 use quire_task::{Scheduler, Thread, ThreadRef};

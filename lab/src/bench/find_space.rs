@@ -1,5 +1,5 @@
-//! Finding room among 100,000 kernel stacks that come and go: production's tree without hints and with them, and the linear list
-//! that hints were made for.
+//! Finding room among 100,000 kernel stacks that come and go: production's tree without hints and with them, and the
+//! linear list that hints were made for.
 
 use super::{Bench, Build, Line, Report};
 use crate::map::hinted::Hinted;

@@ -44,7 +44,8 @@ pub const MAPPED: Bench = Bench {
     },
 };
 
-/// Median time of a fork of `bytes` of which every `stride`-th page was written, in seconds. Each sample has its own space.
+/// Median time of a fork of `bytes` of which every `stride`-th page was written, in seconds. Each sample has its own
+/// space.
 fn forks(name: &str, vm: &'static Vm<Hosted>, bytes: u64, stride: u64) -> Result<f64, Failure> {
     // A sample that failed is no sample: what it said is the bench's answer.
     let mut failed = None;

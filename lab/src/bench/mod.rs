@@ -114,7 +114,8 @@ pub struct Report {
 }
 
 impl Report {
-    /// Takes standard output for figures alone: what benchmark harnesses print there goes to standard error from now on.
+    /// Takes standard output for figures alone: what benchmark harnesses print there goes to standard error from now
+    /// on.
     pub fn to_stdout(filters: Vec<String>) -> Result<Report, Failure> {
         let tool = |e: rustix::io::Errno| Failure::Tool(format!("standard output cannot be kept apart: {e}"));
         let out = rustix::io::dup(std::io::stdout()).map_err(tool)?;

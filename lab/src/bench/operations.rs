@@ -1,5 +1,6 @@
-//! What map operations of a whole space cost in instructions: counted by cachegrind, so they repeat, and compare from one machine to
-//! another as times do not. The simulated hardware's part is in them; the changes from one version to the next are the map's.
+//! What map operations of a whole space cost in instructions: counted by cachegrind, so they repeat, and compare from
+//! one machine to another as times do not. The simulated hardware's part is in them; the changes from one version to
+//! the next are the map's.
 
 use super::{Bench, Build, Line, Report};
 use crate::cachegrind::{self, Workload};

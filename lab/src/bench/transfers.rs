@@ -1,7 +1,8 @@
-//! Lines that CPUs take from each other: queues and frames, production's and under one lock, by how many CPUs there are.
+//! Lines that CPUs take from each other: queues and frames, production's and under one lock, by how many CPUs there
+//! are.
 //!
-//! Two CPUs hide what this is about: a line that goes to and fro between two is cheaper than a second structure. So the lines
-//! are counted, with CPUs in turn on one thread, and the count says what each more CPU would wait for.
+//! Two CPUs hide what this is about: a line that goes to and fro between two is cheaper than a second structure. So the
+//! lines are counted, with CPUs in turn on one thread, and the count says what each more CPU would wait for.
 
 use super::{Bench, Build, Line, Report};
 use crate::Failure;

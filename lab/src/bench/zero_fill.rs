@@ -106,8 +106,8 @@ fn cpu_time() -> Duration {
     Duration::new(t.tv_sec as u64, t.tv_nsec as u32)
 }
 
-/// Mixes the free frames: all are taken, and come back in random order, so that the magazines' chains are in that order. The caller
-/// is a CPU.
+/// Mixes the free frames: all are taken, and come back in random order, so that the magazines' chains are in that
+/// order. The caller is a CPU.
 pub fn shuffle(vm: &'static Vm<Hosted>, seed: &mut u64) {
     vm.epoch().drain();
     vm.drain_magazines();
@@ -153,7 +153,8 @@ impl Machine {
         Machine { vm, frames }
     }
 
-    /// Faults of `cpus` CPUs at once, each over a fresh mapping of its own in one space; the time that the slowest took.
+    /// Faults of `cpus` CPUs at once, each over a fresh mapping of its own in one space; the time that the slowest
+    /// took.
     fn touch(&self, cpus: usize, repeat: u32) -> Result<Duration, Failure> {
         let space: SpaceRef<Hosted> = Space::new(self.vm)?;
         self.sample(cpus, repeat, |_, cpu, frames, barrier| {

@@ -78,7 +78,8 @@ fn cases(plan: &Plan) -> Vec<Round> {
     let mut all = Vec::new();
     let generations: &[u64] = scale.of(&[5, 10], &[10, 100], &[10, 100, 1000]);
     for &generations in generations {
-        // Each generation that is alive has its pages, its tables, and copies of what it sees; after copies everything each few.
+        // Each generation that is alive has its pages, its tables, and copies of what it sees; after copies everything
+        // each few.
         let mib = 64 + 4 * generations;
         for (leaving, how) in LEAVING {
             let line = Line { generations, leaving: how };

@@ -1,9 +1,10 @@
 //! The experiments: what each source measured, rerun as before, after and ours, one process a round.
 //!
-//! An experiment stands in a file of its own as a [`Study`]: its texts, its claims, its plots, and a function that gives its cases
-//! for a [`Plan`]. A case is a [`Round`]: what it is, which figures it gives, and what does one round of it. Whoever measures runs
-//! `quire-lab case EXPERIMENT SIDE KEY=VALUE...` once for each sample, in whatever order and on whatever machine; a round warms up
-//! by itself, and says nothing of its spread. Cases in guests are whoever has guests' (`./quire lab`): they bear the same names.
+//! An experiment stands in a file of its own as a [`Study`]: its texts, its claims, its plots, and a function that
+//! gives its cases for a [`Plan`]. A case is a [`Round`]: what it is, which figures it gives, and what does one round
+//! of it. Whoever measures runs `quire-lab case EXPERIMENT SIDE KEY=VALUE...` once for each sample, in whatever order
+//! and on whatever machine; a round warms up by itself, and says nothing of its spread. Cases in guests are whoever has
+//! guests' (`./quire lab`): they bear the same names.
 
 pub mod build;
 pub mod calibration;

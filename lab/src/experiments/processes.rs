@@ -133,8 +133,8 @@ fn sleep(mut timers: impl Timers, n: usize, scale: Scale) -> f64 {
 /// Threads that come to a run queue, timed.
 const COME: usize = 2000;
 
-/// Nanoseconds in which a thread comes, with `n` waiting; one in eight is more urgent than the others. The list has a lock, as a queue
-/// has that other CPUs put threads into.
+/// Nanoseconds in which a thread comes, with `n` waiting; one in eight is more urgent than the others. The list has a
+/// lock, as a queue has that other CPUs put threads into.
 fn sorted(n: usize, both_ends: bool) -> f64 {
     let list = SpinLock::new(Rank::RUN_QUEUE, Sorted::new(n + COME, both_ends));
     let priority = |thread: u32| if thread.is_multiple_of(8) { 1 } else { 2 };

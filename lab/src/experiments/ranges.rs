@@ -256,7 +256,8 @@ impl File {
         self.object.write_back(pages).map(drop).map_err(|e| Failure::Wrong(format!("{e:?}")))
     }
 
-    /// What a design that finds pages its own way does with each of the file's; nothing in production, which has found them.
+    /// What a design that finds pages its own way does with each of the file's; nothing in production, which has found
+    /// them.
     fn each(
         &self,
         how: How,
@@ -302,8 +303,8 @@ impl File {
     }
 }
 
-/// The longest hold of a queue's lock, and takes of such locks a page, of throwing away or writing back a file all of whose `pages`
-/// are changed.
+/// The longest hold of a queue's lock, and takes of such locks a page, of throwing away or writing back a file all of
+/// whose `pages` are changed.
 fn holds(flush: bool, pages: u64) -> Result<[f64; 2], Failure> {
     let vm = machine::boot(1, 64 + pages / 256);
     let _cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");

@@ -55,8 +55,8 @@ pub(super) fn on_cpus<M: Memory, P>(
     )
 }
 
-/// What CPUs do, how often a second, all together: each does `operation` again and again for `seconds`, after a few times that
-/// do not count.
+/// What CPUs do, how often a second, all together: each does `operation` again and again for `seconds`, after a few
+/// times that do not count.
 pub(super) fn rate<M: Memory, P>(
     memory: M,
     cpus: usize,

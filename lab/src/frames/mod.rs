@@ -17,8 +17,8 @@ pub trait FrameSource: Sync {
     fn large(&self) -> u64;
 }
 
-/// Production's frames. `groups`: kernel frames are kept apart from programs', as in production; else all are taken alike, which
-/// is the naive policy.
+/// Production's frames. `groups`: kernel frames are kept apart from programs', as in production; else all are taken
+/// alike, which is the naive policy.
 pub struct Domains {
     /// The system.
     pub vm: &'static Vm<Hosted>,
@@ -41,8 +41,8 @@ impl FrameSource for Domains {
     }
 }
 
-/// Programs come and go while the kernel takes a frame now and then and keeps it: eight rounds, each of which fills three
-/// quarters of `total` frames. Returns the blocks of 2 MiB that are whole at the end, and the most that could be.
+/// Programs come and go while the kernel takes a frame now and then and keeps it: eight rounds, each of which fills
+/// three quarters of `total` frames. Returns the blocks of 2 MiB that are whole at the end, and the most that could be.
 pub fn mixed_load(source: &dyn FrameSource, total: u64) -> (u64, u64) {
     let mut kept = Vec::new();
     for round in 0..8 {

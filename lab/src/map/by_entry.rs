@@ -135,7 +135,8 @@ trait Pieces: Entries {
         before.filter(|b| b.end > at).or(after.filter(|a| a.start < end))
     }
 
-    /// Joins neighbours that touch and allow the same, from the one that ends at `start` to the one that starts at `end`.
+    /// Joins neighbours that touch and allow the same, from the one that ends at `start` to the one that starts at
+    /// `end`.
     fn merge(&mut self, start: u64, end: u64) {
         let (before, after) = self.around(start.saturating_sub(1));
         let Some(mut left) = before.filter(|b| b.end >= start).or(after) else { return };

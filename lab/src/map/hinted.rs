@@ -19,8 +19,9 @@ impl<const F: usize> Hinted<F> {
         Self::default()
     }
 
-    /// Where a hint lets a search from `lo` on begin. Larger alignments are searched without: the tree takes a hole there that is
-    /// surely large enough before a lower one that happens to be aligned, so it does not tell that nothing lies below.
+    /// Where a hint lets a search from `lo` on begin. Larger alignments are searched without: the tree takes a hole
+    /// there that is surely large enough before a lower one that happens to be aligned, so it does not tell that
+    /// nothing lies below.
     fn begin(&self, len: u64, align: u64, lo: u64) -> u64 {
         if align > PAGE { lo } else { self.hints.begin(len, align, lo) }
     }

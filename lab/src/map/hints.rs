@@ -1,9 +1,9 @@
 //! Hints in front of a search for room: where it may begin, for four sizes and alignments.
 //!
 //! # Invariant
-//! Below a hint, down to where its search began, lies no hole that has room for its size at its alignment. So a search for as much
-//! or more, at the same alignment or a larger one, may begin there. A search that found something raises or makes a hint, a hole that
-//! appears lowers all that it may lie below ([`Hints::freed`]); what is mapped changes none.
+//! Below a hint, down to where its search began, lies no hole that has room for its size at its alignment. So a search
+//! for as much or more, at the same alignment or a larger one, may begin there. A search that found something raises or
+//! makes a hint, a hole that appears lowers all that it may lie below ([`Hints::freed`]); what is mapped changes none.
 
 /// Room for `len` bytes at multiples of `align` is nowhere in `from..at`.
 #[derive(Clone, Copy, Default, Debug)]

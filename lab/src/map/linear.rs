@@ -1,7 +1,9 @@
-//! A list of entries that is searched linearly, with hints: the entry that was found last, and four places where room of some
-//! size and alignment was found last. So address maps began, and so DragonFly's kernel map found room in 2017 (its hints).
+//! A list of entries that is searched linearly, with hints: the entry that was found last, and four places where room
+//! of some size and alignment was found last. So address maps began, and so DragonFly's kernel map found room in 2017
+//! (its hints).
 //!
-//! The list is a sorted vector: what is searched linearly lies in consecutive memory, which favours it over a linked one.
+//! The list is a sorted vector: what is searched linearly lies in consecutive memory, which favours it over a linked
+//! one.
 
 use super::Held;
 use super::by_entry::{Entries, in_hole};

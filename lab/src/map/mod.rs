@@ -1,8 +1,9 @@
 //! Address maps: production's tree and the designs that it is measured against, behind one trait.
 //!
-//! A map holds disjoint ranges, each with a protection. Ranges that touch and allow the same are one ("merge"); an operation on a
-//! part of a range cuts it ("clip"). [`AddressMap`] is what a map offers; maps that are changed entry by entry implement the
-//! narrower [`Entries`] and get the operations from [`by_entry`]; [`ours::Ours`] drives production's tree as `quire_vm::map` does.
+//! A map holds disjoint ranges, each with a protection. Ranges that touch and allow the same are one ("merge"); an
+//! operation on a part of a range cuts it ("clip"). [`AddressMap`] is what a map offers; maps that are changed entry by
+//! entry implement the narrower [`Entries`] and get the operations from [`by_entry`]; [`ours::Ours`] drives
+//! production's tree as `quire_vm::map` does.
 
 pub mod by_entry;
 pub mod hinted;
@@ -58,8 +59,8 @@ pub trait AddressMap {
     /// Gives what is mapped in `start..end` the protection `prot`; holes are no error.
     fn protect(&mut self, start: u64, end: u64, prot: u32);
 
-    /// The lowest multiple of `align` in `lo..hi` with `len` free bytes behind it. For alignments above a page a map may prefer a
-    /// higher hole that is surely large enough to a lower one that happens to be aligned.
+    /// The lowest multiple of `align` in `lo..hi` with `len` free bytes behind it. For alignments above a page a map
+    /// may prefer a higher hole that is surely large enough to a lower one that happens to be aligned.
     fn first_fit(&mut self, len: u64, align: u64, lo: u64, hi: u64) -> Option<u64>;
 
     /// All ranges, ascending.

@@ -1,4 +1,5 @@
-//! The plain ordered tree that a crate gives: the standard library's B-tree. It keeps no gaps, so finding room is a walk.
+//! The plain ordered tree that a crate gives: the standard library's B-tree. It keeps no gaps, so finding room is a
+//! walk.
 
 use super::by_entry::{Entries, in_hole};
 use super::{Held, PAGE};

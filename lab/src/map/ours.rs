@@ -1,5 +1,6 @@
-//! Production's tree, driven as `quire_vm::map` drives it: an operation finds what it touches, prepares the pieces that take the
-//! range's place, and commits by one swap; entries are records beside the tree, immutable, replaced and retired through an epoch.
+//! Production's tree, driven as `quire_vm::map` drives it: an operation finds what it touches, prepares the pieces that
+//! take the range's place, and commits by one swap; entries are records beside the tree, immutable, replaced and
+//! retired through an epoch.
 
 use super::{AddressMap, Held, Kept, Taken};
 use quire_sync::PerCpu;

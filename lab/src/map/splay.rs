@@ -1,21 +1,22 @@
 //! Top-down splay trees that know the largest gap: *before* and *after* FreeBSD's change D19826 (Doug Moore, 2019).
 //!
 //! # What is kept
-//! `max` of a node is the largest gap with an end in the node's subtree: gaps between two of its entries, and the two gaps that
-//! the subtree borders on. So with `L` and `R` for the sides of a node (the child's `max`; where there is no child, the gap between
-//! the node and the nearest ancestor on that side, or the map's end): `max = max(L, R)`.
+//! `max` of a node is the largest gap with an end in the node's subtree: gaps between two of its entries, and the two
+//! gaps that the subtree borders on. So with `L` and `R` for the sides of a node (the child's `max`; where there is no
+//! child, the gap between the node and the nearest ancestor on that side, or the map's end): `max = max(L, R)`.
 //!
 //! # The walk
-//! Splitting at an address takes every node on the search path off the tree and puts it on one of two lists: nodes below the
-//! address and nodes above it, the latest first. Merging hangs both lists under a new root, and each node's `max` is made anew:
-//! the side that was searched has changed, the other side (*off the path*) has not.
+//! Splitting at an address takes every node on the search path off the tree and puts it on one of two lists: nodes
+//! below the address and nodes above it, the latest first. Merging hangs both lists under a new root, and each node's
+//! `max` is made anew: the side that was searched has changed, the other side (*off the path*) has not.
 //!
 //! - *Before*: both children of every node are read when its `max` is made.
-//! - *After*: the split leaves the value of the off-path side in `max`, and the merge needs nothing else. A node whose path child
-//!   has a smaller `max` than itself tells that value without a look: it is its own `max` (a *decline*). In a rotation the child
-//!   that changes parents is looked at only where its new parent's other side is smaller than all that it could hold.
-//!   **Exception**: at the end of the path there is no path child but a gap, and whoever clips or resizes changes the bounds of
-//!   that very gap before the walk; so its value proves nothing about a `max` from before, and the other child is read.
+//! - *After*: the split leaves the value of the off-path side in `max`, and the merge needs nothing else. A node whose
+//!   path child has a smaller `max` than itself tells that value without a look: it is its own `max` (a *decline*). In
+//!   a rotation the child that changes parents is looked at only where its new parent's other side is smaller than all
+//!   that it could hold. **Exception**: at the end of the path there is no path child but a gap, and whoever clips or
+//!   resizes changes the bounds of that very gap before the walk; so its value proves nothing about a `max` from
+//!   before, and the other child is read.
 //!
 //! `AFTER` chooses between the two; everything else is the same code.
 
@@ -68,8 +69,8 @@ pub type Before = Splay<false>;
 /// Children off the path are read only where they must.
 pub type After = Splay<true>;
 
-/// What a search took off the tree: the latest of the nodes below and above the address, each list linked through the child
-/// that leads towards the address.
+/// What a search took off the tree: the latest of the nodes below and above the address, each list linked through the
+/// child that leads towards the address.
 struct Lists {
     below: u32,
     above: u32,
@@ -138,8 +139,8 @@ impl<const AFTER: bool> Splay<AFTER> {
         false
     }
 
-    /// From `n`, which lies above `at`, to its left: `n` (and where `at` lies left of its child too, that child, rotated over it)
-    /// joins the nodes above. Returns where the path goes on.
+    /// From `n`, which lies above `at`, to its left: `n` (and where `at` lies left of its child too, that child,
+    /// rotated over it) joins the nodes above. Returns where the path goes on.
     #[inline(always)]
     fn step_left(&mut self, n: u32, at: u64, lists: &mut Lists) -> u32 {
         let (own, child, off_child) = (self.at(n).max, self.at(n).left, self.at(n).right);
@@ -230,8 +231,8 @@ impl<const AFTER: bool> Splay<AFTER> {
         (n, lists)
     }
 
-    /// Puts everything under `root`, whose children lie between the two lists. `left`, `right`: the values of its sides, where
-    /// they are known.
+    /// Puts everything under `root`, whose children lie between the two lists. `left`, `right`: the values of its
+    /// sides, where they are known.
     fn merge(&mut self, root: u32, lists: Lists, left: Option<u64>, right: Option<u64>) {
         let (mut tree, mut n) = (self.at(root).left, lists.below);
         let mut side = left.unwrap_or_else(|| self.left_side(root, n));

@@ -1,4 +1,5 @@
-//! The work that maps are compared by: ranges apart from each other, mapped, looked up, protected and unmapped in random order.
+//! The work that maps are compared by: ranges apart from each other, mapped, looked up, protected and unmapped in
+//! random order.
 
 use super::{AddressMap, PAGE};
 
@@ -38,8 +39,8 @@ pub enum Sizes {
     Mixed,
 }
 
-/// What is done: the ranges of each step in its order, made in advance and read one after the other, so that the plan costs a
-/// map nothing but a line for four operations.
+/// What is done: the ranges of each step in its order, made in advance and read one after the other, so that the plan
+/// costs a map nothing but a line for four operations.
 pub struct Plan {
     map: Vec<(u64, u64)>,
     touch: Vec<(u64, u64)>,

@@ -21,7 +21,8 @@ pub trait PageQueue: Sync {
     }
 }
 
-/// Production's inactive queue, in parts with a batch a CPU before them. The pages are of an object, and isolated to begin with.
+/// Production's inactive queue, in parts with a batch a CPU before them. The pages are of an object, and isolated to
+/// begin with.
 pub struct Parts(pub &'static Vm<Hosted>);
 
 impl PageQueue for Parts {

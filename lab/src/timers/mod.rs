@@ -1,4 +1,5 @@
-//! Timers behind one trait: production's wheels, and a ring of lists of fixed size under one lock, which kernels had before.
+//! Timers behind one trait: production's wheels, and a ring of lists of fixed size under one lock, which kernels had
+//! before.
 
 mod ring;
 mod still;

@@ -1,5 +1,6 @@
-//! A ring of lists under one lock (the callout wheel of 4.4BSD and its heirs; scheme 6 of Varghese and Lauck, 1987): a timer hangs in
-//! the list of its tick modulo the ring's size, and each tick goes through a list, past all that is due in a later turn.
+//! A ring of lists under one lock (the callout wheel of 4.4BSD and its heirs; scheme 6 of Varghese and Lauck, 1987): a
+//! timer hangs in the list of its tick modulo the ring's size, and each tick goes through a list, past all that is due
+//! in a later turn.
 
 use super::Timers;
 use quire_sync::{Rank, SpinLock};

@@ -27,13 +27,15 @@ impl Still {
         let layout = Layout::from_size_align(Scheduler::<Still>::bytes(1), 128).expect("a CPU has a size");
         // SAFETY: not a layout of no bytes.
         let memory = NonNull::new(unsafe { alloc_zeroed(layout) }).expect("the host has memory for a CPU");
-        // SAFETY: fresh, of the size and the alignment that are asked for, never freed; boxed before anything is spawned.
+        // SAFETY: fresh, of the size and the alignment that are asked for, never freed; boxed before anything is
+        // spawned.
         let scheduler = unsafe { Scheduler::new(machine, memory, 1) };
         (machine, Box::leak(Box::new(scheduler)))
     }
 }
 
-// SAFETY: nothing interrupts and nothing runs: handlers are called where the caller wants them, and no thread is switched to.
+// SAFETY: nothing interrupts and nothing runs: handlers are called where the caller wants them, and no thread is
+// switched to.
 unsafe impl Machine for Still {
     type Context = ();
     type Payload = ();

@@ -346,7 +346,7 @@ fn call(machine: &'static One, regs: &mut UserRegs, number: u64, arguments: [u64
     regs.rax
 }
 
-/// What comes before user mode, as the kernel's way out does it.
+/// The kernel's way out to user mode.
 fn go_back(machine: &'static One, linux: &'static Linux<One>, regs: &mut UserRegs) {
     let canonical = |address: u64| ((address << 16) as i64 >> 16) as u64 == address;
     machine.poll();
@@ -361,7 +361,7 @@ fn go_back(machine: &'static One, linux: &'static Linux<One>, regs: &mut UserReg
         turns += 1;
         assert!(turns < 1000, "work that is never done");
     }
-    // The flags that the return loads: a program has no others.
+    // The state that the return loads: only user segments and flags.
     let kept = UserRegs::USER_FLAGS | UserRegs::FIXED_FLAGS;
     assert!((regs.cs, regs.ss) == (UserRegs::USER_CS, UserRegs::USER_SS), "segments {:#x} {:#x}", regs.cs, regs.ss);
     let fixed = regs.rflags & UserRegs::FIXED_FLAGS;

@@ -5,9 +5,9 @@
 //! Both threads are a CPU of both systems, by the same number, because a thread has one number. A third thread, the
 //! input's own, makes the input's objects, serves flushes meanwhile, and drops everything at the end.
 //!
-//! - [`world`]: the two systems and what threads share of them. [`inside`]: looks at what only `unsafe` functions show.
-//!   These two have `unsafe` code, because they do what the owner of a machine does. The compiler refuses it in the
-//!   others.
+//! - [`world`]: the two systems and what threads share of them. [`inside`]: reads of structures that only `unsafe`
+//!   functions show. These two have `unsafe` code, because they do what the owner of a machine does. The compiler
+//!   refuses it in the others.
 //! - [`player`]: how bytes become calls. [`spaces`], [`objects`], [`system`], [`values`]: the calls.
 //! - [`pagers`]: what stands behind objects and swap. [`strangers`]: calls of threads that are no CPU.
 //!
