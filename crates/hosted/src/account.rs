@@ -36,7 +36,8 @@ impl Account {
             || vm.map_memory().caches().into_iter().chain(vm.object_memory().caches()).chain(vm.heap().caches());
         for cpu in 0..vm.machine().cpus() {
             as_cpu(cpu, || {
-                // Only the CPU itself reads its cache. SAFETY: the caches are those of `vm`, which they are given.
+                // Only the CPU itself reads its cache.
+                // SAFETY: the caches are those of `vm`, which they are given.
                 caches().for_each(|c| unsafe {
                     c.check(vm).unwrap_or_else(|broken| panic!("{broken}"));
                 });

@@ -134,7 +134,8 @@ fn a_fork_brings_all_cpus_back_to_one_root_and_the_memory_of_their_own_is_freed(
     // SAFETY: only the number of page tables is read, and nothing is changed.
     let fanned = unsafe { space.page_tables() }.table_pages(vm);
     let child = cpus[0].run(|| space.fork()).unwrap();
-    // Four roots. SAFETY: only the number of page tables is read, and nothing is changed.
+    // Four roots.
+    // SAFETY: only the number of page tables is read, and nothing is changed.
     assert_eq!(fanned - unsafe { space.page_tables() }.table_pages(vm), 4);
     for cpu in &cpus {
         for (n, range) in &all {

@@ -188,7 +188,8 @@ fn run_cpu(cpu: &Cpu, worlds: &[World; 2], seed: u64, start: Instant, seen: &See
                 cpu.enter(&worlds[w].space).unwrap();
             }
             54..58 => {
-                // A kernel thread borrows the space for a while. SAFETY: the CPU has loaded these page tables.
+                // A kernel thread borrows the space for a while.
+                // SAFETY: the CPU has loaded these page tables.
                 unsafe { cpu.idle(world.space.page_tables()) };
                 std::thread::yield_now();
                 cpu.interrupts();

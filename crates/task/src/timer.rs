@@ -209,8 +209,8 @@ impl Wheel {
                 };
                 match again {
                     // It moves down, or is armed anew, never into the slot that is being emptied. A timer that moves
-                    // down agrees with `time` in this level's digit; a timer armed anew is due in a later tick. SAFETY:
-                    // it stays armed, so its owner still keeps it.
+                    // down agrees with `time` in this level's digit; a timer armed anew is due in a later tick.
+                    // SAFETY: it stays armed, so its owner still keeps it.
                     Some(deadline) => unsafe { self.insert(timer, deadline) },
                     // Only now: a cancel that reads this knows that the callback has returned, and may free the timer.
                     None => timer.wheel.store(0, Release),

@@ -124,8 +124,8 @@ impl Memory for Production {
     fn overhead(self, _spaces: &[SpaceRef<Hosted>]) -> u64 {
         let vm = self.0;
         vm.epoch().drain();
-        // Backings, their lists, and the part of an object that spaces do not change. SAFETY: the caches are those of
-        // `vm`, which they are given.
+        // Backings, their lists, and the part of an object that spaces do not change.
+        // SAFETY: the caches are those of `vm`, which they are given.
         let bytes = |c: &&Cache| unsafe { c.in_use(vm) }.expect("the slabs are whole") * c.object_size() as u64;
         vm.object_memory().caches().iter().map(bytes).sum()
     }

@@ -441,6 +441,9 @@ impl<M: Machine> Scheduler<M> {
     }
 
     /// Passes the threads that have exited on this CPU to the machine.
+    ///
+    /// # Requires
+    /// Interrupts are on, no lock is held.
     /// - Interrupts are on, nothing is held. + Interrupts are on, no lock is held.
     fn reap_dead(&self) {
         if !self.here().has_dead.load(Ordering::Relaxed) {

@@ -152,8 +152,8 @@ impl<M: Machine> Scheduler<M> {
             };
             let thread = queue.steal(cpu);
             if let Some(thread) = thread {
-                // Written under the lock of the queue that it leaves: see `set_affinity`. SAFETY: it was queued, so it
-                // is alive.
+                // Written under the lock of the queue that it leaves: see `set_affinity`.
+                // SAFETY: it was queued, so it is alive.
                 unsafe { thread.as_ref() }.set_home(cpu);
             }
             self.note(victim, from, &queue);

@@ -190,6 +190,9 @@ impl<M: Machine> Share<M> {
     }
 
     /// Takes off the thread that [`find`](Self::find) returned.
+    ///
+    /// # Safety
+    /// The thread is on that list.
     pub unsafe fn remove(&self, thread: NonNull<Thread<M>>, back: bool) {
         let threads = self.threads_mut();
         // SAFETY: the caller vouches that the thread is on the list that `back` names, and holds the queue's lock.

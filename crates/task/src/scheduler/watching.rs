@@ -59,6 +59,9 @@ impl<M: Machine> Scheduler<M> {
     }
 
     /// This CPU has no tick, and was interrupted, perhaps because its ward is busy.
+    ///
+    /// # Requires
+    /// Interrupts are masked.
     #[cold]
     pub(super) fn watch_kicked(&self, here: &Cpu<M>) {
         if let Some(how) = self.machine.watching() {
