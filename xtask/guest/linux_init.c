@@ -1,7 +1,8 @@
-// The first program of a Linux guest: makes Linux look to ./quire as Quire itself does. It reads /.quire/run, connects the
-// program with the ports, reports its status on the control port and ends QEMU through the debug-exit port.
+// The first program of a Linux guest: makes Linux look to ./quire as Quire itself does. It reads /.quire/run, connects
+// the program with the ports, reports its status on the control port and ends QEMU through the debug-exit port.
 //
-// Ports (one virtio-serial device): vport0p1 standard input and output, vport0p2 standard error, vport0p3 control lines.
+// Ports (one virtio-serial device): vport0p1 standard input and output, vport0p2 standard error, vport0p3 control
+// lines.
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -78,7 +79,7 @@ static void read_order(void) {
     fclose(file);
 }
 
-// Loads what lies there, in the order of names.
+// Loads the modules in a directory, in the order of their names.
 static void load_modules(const char *directory) {
     struct dirent **entries;
     int count = scandir(directory, &entries, NULL, alphasort);
@@ -149,7 +150,7 @@ int main(void) {
     mount("devpts", "/dev/pts", "devpts", 0, NULL);
     mount("shm", "/dev/shm", "tmpfs", 0, NULL);
     load_modules("/.quire/modules");
-    // Fair to a kernel that has no such limits and no such extras.
+    // Fair to a kernel that has neither such limits nor such extras.
     put("/proc/sys/vm/max_map_count", "16777216");
     put("/proc/sys/vm/overcommit_memory", "1");
     signal(SIGPIPE, SIG_IGN);
@@ -159,7 +160,7 @@ int main(void) {
     if (nargs == 0) die("nothing to run");
     int input[2];
     if (pipe2(input, O_CLOEXEC) < 0) die("pipe");
-    // What Linux still does on its own right after boot belongs to nobody's measurement.
+    // Linux's own work right after boot belongs to no measurement.
     FILE *settle = fopen("/.quire/settle", "r");
     int seconds = 0;
     if (settle && fscanf(settle, "%d", &seconds) == 1) sleep((unsigned)seconds);

@@ -1,11 +1,11 @@
-// Runs one program and tells what it used: the first program of a guest that ./quire compare starts.
+// Runs one program and reports its resource use: the first program of a guest that ./quire compare starts.
 //
 //   measure TAG MILLISECONDS PROGRAM ARGS...
 //
-// The program has the streams, the environment and the directory that this has. When it has ended, the last thing on standard
-// error is a line `TAG BYTES` and so many bytes: lines `name value`, then for each file of /proc, before and after, a line
-// `file NAME before|after BYTES` and its content. Every so many milliseconds memory in use is looked at; 0: never, since that
-// takes instructions, too.
+// The program inherits the streams, the environment and the directory. When it has ended, standard error closes with a
+// line `TAG BYTES` and so many bytes. They are lines `name value`, then each file of /proc, before and after: a line
+// `file NAME before|after BYTES` and its content. Every so many milliseconds memory in use is sampled; 0: never,
+// because that takes instructions, too.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -37,7 +37,7 @@ static _Noreturn void die(const char *what) {
     _exit(99);
 }
 
-// A file that is not there is empty: kernels differ in what they tell.
+// A missing file is empty: kernels differ in their files.
 static void take(struct text *to, const char *name) {
     char path[64];
     snprintf(path, sizeof path, "/proc/%s", name);
@@ -97,7 +97,8 @@ static void say(const char *bytes, size_t length) {
     }
 }
 
-// A no-operation that says to a plugin of the emulator where the measured stretch begins (5) and ends (6). See plugin/src/mark.rs.
+// A no-operation that marks the beginning (5) and the end (6) of the measured stretch for a plugin of the emulator. See
+// plugin/src/mark.rs.
 #define MARK(what) __asm__ volatile(".byte 0x0f, 0x1f, 0x80; .long 0x51756900 | " #what ::: "memory") // nopl WORD(%rax)
 
 int main(int argc, char **argv) {
@@ -133,7 +134,7 @@ int main(int argc, char **argv) {
     int status;
     struct rusage used;
     for (;;) {
-        // By name: as process 1 this has orphans, too.
+        // By pid, because as process 1 this gets orphans, too.
         pid_t ended = wait4(child, &status, pause ? WNOHANG : 0, &used);
         if (ended == child) break;
         if (ended < 0 && errno != EINTR) die("wait4");

@@ -1,10 +1,10 @@
-// Runs many tests in one boot. It is the guest's first program; it reads orders from standard input and answers on standard
-// output, both as a line of numbers followed by bytes:
+// Runs many tests in one boot. It is the guest's first program. It reads orders from standard input and answers on
+// standard output, both as a line of numbers followed by bytes:
 //
-//   test ARGS INPUT\n         then ARGS times "LENGTH\n" and that many bytes, then INPUT bytes of standard input
-//   done KIND N OUT ERR\n     KIND is `exit` or `signal`; then OUT bytes of standard output and ERR of standard error
+//   test ARGS INPUT\n         then ARGS times "LENGTH\n" and that many bytes, then INPUT bytes of standard input.
+//   done KIND N OUT ERR\n     KIND is `exit` or `signal`. Then come OUT bytes of standard output and ERR of standard error.
 //
-// Each test starts in an empty directory with nothing else running, and everything that it leaves is removed.
+// Each test starts in an empty directory with nothing else running, and all its files are removed.
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -82,7 +82,7 @@ static void copy(int from, int to, size_t length) {
     }
 }
 
-// Removes what is in `path`, and `path`.
+// Removes the contents of `path`, and `path`.
 static void remove_tree(const char *path) {
     chmod(path, 0700);
     DIR *directory = opendir(path);
@@ -118,7 +118,7 @@ static int run(char **args, int in, int out, int err) {
     int status = 0;
     while (waitpid(child, &status, 0) < 0)
         if (errno != EINTR) die("waitpid");
-    // What the test left behind. As the first process we are spared, and inherit what is orphaned.
+    // Processes that the test left behind. As the first process we are spared, and inherit orphans.
     if (getpid() == 1) {
         kill(-1, SIGKILL);
         while (waitpid(-1, NULL, 0) > 0 || errno == EINTR) {}
