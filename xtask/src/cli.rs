@@ -1,4 +1,4 @@
-//! The command line. Its help teaches by example.
+//! The command line. Its help teaches by examples.
 
 use std::{ffi::OsString, os::unix::ffi::OsStrExt, path::PathBuf, time::Duration};
 
@@ -15,7 +15,7 @@ pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
 
-    /// Install what is missing without asking (as where no terminal is there to ask).
+    /// Install missing things without asking (as on a machine without a terminal to ask on)
     #[arg(long, global = true)]
     pub yes: bool,
 }
@@ -37,7 +37,7 @@ Examples:
   ./quire trace -- ./my-program                     what the kernel did meanwhile and when, for Perfetto's viewer
   ./quire fuzz elf --seconds 600                    generated programs for the ELF reader, guided by coverage";
 
-/// What can be done.
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Boot and run one program (or an interactive shell)
@@ -46,7 +46,7 @@ pub enum Command {
     Build,
     /// Install and prepare everything that the other commands need
     Setup,
-    /// Say what this machine offers, what runs guests here and why, and what to do where something is missing
+    /// Report what this machine offers, what runs guests here and why, and how to get missing things
     #[command(after_help = DOCTOR_HELP)]
     Doctor,
     /// Check everything: format, lints, unit and property tests, models, programs in the guest
@@ -57,13 +57,13 @@ pub enum Command {
     Compare(Compare),
     /// Measure the memory core's parts, and the designs that they replaced, on this machine without a guest
     Bench(Bench),
-    /// Rerun what the sources of Quire's ideas measured: before, after, Quire and Linux, in tables and a page
+    /// Rerun the measurements of the sources of Quire's ideas: before, after, Quire and Linux, in tables and a page
     Lab(Lab),
-    /// Show which operations that commute share cache lines: the conflict matrix
+    /// Show which commuting operations share cache lines: the conflict matrix
     Conflicts(Conflicts),
     /// Run a program and show where the kernel's instructions go, by function
     Profile(Profile),
-    /// Run a program and show what happened: faults, map changes, shootdowns, paging, waits, for each CPU and process
+    /// Run a program and show its events: faults, map changes, shootdowns, paging, waits, for each CPU and process
     Trace(Trace),
     /// Try generated inputs on the readers of foreign formats and on the memory core, guided by coverage
     Fuzz(Fuzz),
@@ -73,7 +73,7 @@ const DOCTOR_HELP: &str = "\
 One screen: the processor, KVM and whether a trial guest runs, QEMU, memory, the Rust that builds the kernel, apt. Then which
 accelerator runs guests and why, and what to do. Nothing is installed or fetched. The exit status is 1 where guests cannot run.";
 
-/// What a guest is made of.
+/// The parts of a guest.
 #[derive(Debug, Clone, Args)]
 pub struct Guest {
     /// How many CPUs the guest has, 1 to 64
@@ -84,8 +84,8 @@ pub struct Guest {
     #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = memory)]
     pub memory: u64,
 
-    /// Copy a file or directory into the guest; without GUEST it keeps its name, where the program starts. Owners, times and links
-    /// are kept; programs bring their libraries
+    /// Copy a file or directory into the guest; without GUEST it keeps its name, where the program starts. Owners,
+    /// times and links are kept; programs bring their libraries
     #[arg(long, value_name = "HOST[:GUEST]")]
     pub copy: Vec<OsString>,
 
@@ -154,11 +154,12 @@ pub struct Test {
     #[arg(long)]
     pub list: bool,
 
-    /// Run the random tests ten times as long (ten million operations), and the guest tests on a kernel that checks itself too
+    /// Run the random tests ten times as long (ten million operations), and the guest tests on a kernel that checks
+    /// itself too
     #[arg(long)]
     pub soak: bool,
 
-    /// How long `--soak attack` attacks in all; what was interrupted goes on
+    /// How long `--soak attack` attacks in all; an interrupted attack continues
     #[arg(long, value_name = "N", requires = "soak", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub minutes: u32,
 
@@ -178,7 +179,7 @@ pub struct Test {
     #[arg(long, conflicts_with_all = ["model", "sanitize"])]
     pub miri: bool,
 
-    /// With `layers`: print who uses whom inside each crate, its largest cycle, and write pictures
+    /// With `layers`: print the uses inside each crate, its largest cycle, and write pictures
     #[arg(long, requires = "filter", conflicts_with_all = ["model", "sanitize", "miri", "list"])]
     pub graph: bool,
 
@@ -224,11 +225,12 @@ pub struct Compare {
     #[command(flatten)]
     pub guest: Guest,
 
-    /// Count instructions, of the kernel and of programs: one CPU, a clock of 8 ns an instruction, the same figures every time
+    /// Count instructions, of the kernel and of programs: one CPU, a clock of 8 ns an instruction, the same figures
+    /// every time
     #[arg(long)]
     pub count: bool,
 
-    /// Instead of figures: both must print the same; tells the first line that differs
+    /// Instead of figures: both must print the same; shows the first line that differs
     #[arg(long, conflicts_with_all = ["count", "repeat", "json", "seed"])]
     pub same: bool,
 
@@ -312,7 +314,7 @@ pub struct Lab {
     #[arg(long)]
     pub no_linux: bool,
 
-    /// Begin anew where an unfinished run would go on; what it found is kept beside
+    /// Begin anew where an unfinished run would continue; its results are kept beside
     #[arg(long)]
     pub again: bool,
 }
@@ -320,12 +322,12 @@ pub struct Lab {
 /// What `lab` does instead of measuring.
 #[derive(Debug, Clone, Subcommand)]
 pub enum LabPart {
-    /// Names the experiments, what each measures, and how long it takes
+    /// Names the experiments, their measurements, and how long they take
     List(LabList),
     /// Merges and compares runs, of several machines for instance, in one page
     Report(LabReport),
-    /// Writes docs/status.md anew: budgets met and missed, what of Linux is there, gaps, unsafe code; and docs/api.md: the core's
-    /// public items
+    /// Writes docs/status.md anew: budgets met and missed, what of Linux is there, gaps, unsafe code; and docs/api.md:
+    /// the core's public items
     Status,
 }
 
@@ -369,7 +371,7 @@ pub struct Conflicts {
     #[arg(long, value_name = "FILE")]
     pub html: Option<std::path::PathBuf>,
 
-    /// Instead: lines that move from CPU to CPU for each operation, by how many CPUs there are
+    /// Instead: lines that move from CPU to CPU for each operation, by number of CPUs
     #[arg(long, group = "counted", conflicts_with = "html")]
     pub scale: bool,
 
@@ -377,7 +379,8 @@ pub struct Conflicts {
     #[arg(long, group = "counted")]
     pub guest: bool,
 
-    /// In a guest: tell of each conflict which code wrote the line and which touched it. With --scale: which code needed the lines
+    /// In a guest: print for each conflict which code wrote the line and which touched it. With --scale: which code
+    /// needed the lines
     #[arg(short, long, requires = "counted")]
     pub verbose: bool,
 }
@@ -395,7 +398,7 @@ pub struct Profile {
     #[command(flatten)]
     pub guest: Guest,
 
-    /// Count only what the program marks, as those of programs/ do
+    /// Count only the parts that the program marks, as those of programs/ do
     #[arg(long)]
     pub marked: bool,
 
@@ -435,7 +438,8 @@ pub struct Trace {
     #[arg(long, value_name = "FILE", default_value = "trace.json")]
     pub out: std::path::PathBuf,
 
-    /// Memory for events beside the guest's own, like 256M; a MiB holds some 12,000, and what does not fit is counted
+    /// Memory for events beside the guest's own, like 256M; a MiB holds some 12,000, and events without room are
+    /// counted
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = buffer)]
     pub buffer: u64,
 
@@ -489,7 +493,7 @@ fn memory(text: &str) -> Result<u64, String> {
     }
 }
 
-/// The same for a trace, which lies where the boot loader sees it.
+/// The same for a trace, whose memory must lie where the boot loader sees it.
 fn buffer(text: &str) -> Result<u64, String> {
     match mebibytes(text)? {
         mib @ 1..=2048 => Ok(mib),
