@@ -1,7 +1,7 @@
-//! The kernel cannot allocate infallibly (C10): what ends a program for want of memory is not linked into it.
+//! The kernel cannot allocate infallibly (C10): functions that end a program for lack of memory are not linked into it.
 //!
-//! All of `alloc`'s infallible functions end in a few that do not return. The kernel that checks itself is linked without
-//! link-time optimisation, function by function: one of these is in it exactly where something refers to it.
+//! All of `alloc`'s infallible functions end in a few that do not return. The checked kernel is linked without
+//! link-time optimisation, function by function. So it contains one of these only if something refers to it.
 
 use std::{
     collections::BTreeSet,
@@ -19,7 +19,7 @@ use crate::{
     setup::toolchain::{KERNEL_TARGET, Toolchain},
 };
 
-/// Where infallible functions end, as they are called without the hash.
+/// The ends of infallible functions, by name without the hash.
 const ENDS: [&str; 4] = [
     "alloc::alloc::handle_alloc_error",
     "alloc::raw_vec::handle_error",
@@ -48,13 +48,13 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     Ok(())
 }
 
-/// The ends that an executable has.
+/// The ends that an executable contains.
 fn linked(kernel: &Path) -> Result<BTreeSet<String>> {
     let bytes = fs::read(kernel).doing(|| format!("cannot read {}", kernel.display()))?;
     let file = object::File::parse(&*bytes).doing(|| format!("{} is no kernel", kernel.display()))?;
     let defined: Vec<String> =
         file.symbols().filter(|s| s.is_definition()).filter_map(|s| s.name().ok().map(plain)).collect();
-    // Without its symbols nothing would be found in it.
+    // Without its symbols the check would find nothing.
     if !defined.iter().any(|name| name.contains("quire_heap")) {
         return Err(Failure::usage(format!("{} has no symbols", kernel.display())));
     }
@@ -112,7 +112,7 @@ fn collect(file: &object::File<'_>, all: &mut BTreeSet<String>) {
             _ => false,
         });
         if refers {
-            // Each function has a section of its own, which is called after it.
+            // Each function has a section of its own, named after it.
             let section = section.name().unwrap_or_default();
             let function = section.strip_prefix(".text.").unwrap_or(section);
             all.insert(plain(function.strip_prefix("unlikely.").unwrap_or(function)));
@@ -120,7 +120,7 @@ fn collect(file: &object::File<'_>, all: &mut BTreeSet<String>) {
     }
 }
 
-/// A library that allocates infallibly in three ways, one that does not, and what the check says of them.
+/// Tests the check on a library that allocates infallibly in three ways, and on a correct library.
 fn seeded(context: &Context<'_>) -> Result<std::result::Result<(), String>> {
     const HEAD: &str = "#![no_std]\nextern crate alloc;\nuse alloc::{collections::BTreeMap, sync::Arc, vec::Vec};\n";
     let cases = [

@@ -1,8 +1,8 @@
 //! `docs/api.md`: every public item of the memory core, as rustdoc sees them.
 //!
-//! The list is made from rustdoc's JSON, with all features and with items that are hidden from the documentation, since both
-//! can be used from outside. The format is not stable, so that stable toolchains print it only with `RUSTC_BOOTSTRAP`; what is read of it
-//! (the index, names, visibilities, kinds) has been the same for many versions.
+//! The list is made from rustdoc's JSON, with all features and with hidden items, because both can be used from
+//! outside. The format is not stable, so stable toolchains print it only with `RUSTC_BOOTSTRAP`. The parts that this
+//! reads (the index, names, visibilities, kinds) have been the same for many versions.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -31,7 +31,7 @@ for the kernel and the hosted machine, and its documentation has the contract. I
 What an embedder uses: `Vm`, `Config` and `BootError`; `map::Space` with its operations; `object::ObjectRef`, the pagers of\n\
 `paging::pager` and the requests of `paging::io`; the traits of `machine`, which it implements. The rest counts and checks.\n";
 
-/// Compares the file with the code; what differs is shown line by line.
+/// Compares the file with the code; the differences are shown line by line.
 pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     if !context.selects(NAME) {
         return Ok(());
@@ -111,7 +111,7 @@ fn id(value: &Value) -> Option<String> {
 
 struct Walk<'d> {
     index: &'d Value,
-    /// By the item's key: its path, and what it is.
+    /// By the item's key: its path, and its kind.
     found: BTreeMap<String, (String, String)>,
     /// Items that are being walked, since they may show each other.
     within: Vec<String>,
@@ -124,9 +124,9 @@ impl<'d> Walk<'d> {
         }
     }
 
-    /// Adds the item, and what is in it. `name`: what a re-export calls it.
+    /// Adds the item, and the items in it. `name`: its name in a re-export.
     fn item(&mut self, id_of_item: &str, path: &str, name: Option<&str>) {
-        // What is not in the index is of another crate.
+        // An item that is not in the index belongs to another crate.
         let Some(item) = self.index.get(id_of_item) else { return };
         let Some((kind, inner)) = item.get("inner").and_then(Value::as_object).and_then(|o| o.iter().next()) else {
             return;
@@ -145,7 +145,7 @@ impl<'d> Walk<'d> {
             }
             return;
         }
-        // Items of traits and variants have the visibility of what they are in.
+        // Items of traits and variants inherit the visibility of their parent.
         let seen = item.get("visibility").and_then(Value::as_str).is_some_and(|v| matches!(v, "public" | "default"));
         let Some(name) = name.or_else(|| item.get("name").and_then(Value::as_str)).filter(|_| seen) else { return };
         let path = if path.is_empty() { name.to_owned() } else { format!("{path}::{name}") };

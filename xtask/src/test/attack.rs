@@ -1,9 +1,9 @@
-//! Random system calls of root's and of a user's, beside memory pressure, a fork bomb and a heartbeat (`programs/siege.c`), in
-//! rounds of one boot each.
+//! Random system calls of root's and of a user's, beside memory pressure, a fork bomb and a heartbeat
+//! (`programs/siege.c`), in rounds of one boot each.
 //!
-//! A round follows from its seed: the machine, how its time is counted, and every call. Where instructions are counted the
-//! same seed gives the same run; elsewhere CPUs really race. `--soak` keeps how far it is in `target/attack.json` after each
-//! round, and goes on there.
+//! The seed determines a round: the machine, how its time is counted, and every call. With counted instructions the
+//! same seed gives the same run; otherwise CPUs really race. `--soak` saves its progress in `target/attack.json` after
+//! each round, and resumes there.
 
 use std::{
     fs,
@@ -24,13 +24,13 @@ use crate::{
 };
 
 const NAME: &str = "attack/random calls beside memory pressure and a fork bomb";
-/// A round that takes so long hangs: its program ends by itself after its seconds of the guest's time.
+/// A round that takes so long hangs: its program ends by itself after its seconds of guest time.
 const LIMIT: Duration = Duration::from_secs(1800);
-/// Seconds of the guest's time: of a round of every run of the tests, and of one of a soak.
+/// Seconds of guest time: of a round of every test run, and of a round of a soak.
 const SHORT: u32 = 8;
 const LONG: u32 = 20;
 
-/// How far a soak is.
+/// The progress of a soak.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct State {
     /// The seed of its first round.
@@ -39,12 +39,12 @@ struct State {
     rounds: u64,
     /// Real seconds that they took.
     seconds: u64,
-    /// Rounds that found something, and what.
+    /// Rounds that found an error, and the error.
     found: Vec<(u64, String)>,
 }
 
 impl State {
-    /// Goes on with the one that is kept, or begins.
+    /// Resumes the saved soak, or begins one.
     fn open(file: &Path) -> State {
         let kept = fs::read(file).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
         kept.unwrap_or_else(|| State { seed: fastrand::u64(1..1 << 32), rounds: 0, seconds: 0, found: Vec::new() })
@@ -53,7 +53,7 @@ impl State {
     fn keep(&self, file: &Path) -> Result<()> {
         let about = || format!("cannot keep {}", file.display());
         let text = serde_json::to_vec_pretty(self).doing(about)?;
-        // Whole under its name, whenever this is interrupted.
+        // Whole under its name, even if this is interrupted.
         let fresh = file.with_extension("new");
         fs::write(&fresh, text).and_then(|()| fs::rename(&fresh, file)).doing(about)
     }
@@ -76,7 +76,7 @@ struct Round {
 }
 
 impl Round {
-    /// A round of a soak: of two in a row one is counted, of three one runs on the kernel that checks itself.
+    /// A round of a soak: every second one is counted, every third one runs on the checked kernel.
     fn of(seed: u64) -> Round {
         let pressure = [60, 150, 190][(seed / 2 % 3) as usize];
         let cpus = [1, 2, 4][(seed % 3) as usize];
@@ -86,7 +86,7 @@ impl Round {
 
     /// Seconds that a shell of root's may take.
     fn patience(&self) -> u32 {
-        // Elsewhere the guest's time goes on while the host does something else.
+        // Otherwise the guest's time advances while the host does something else.
         if self.counted { 10 } else { 100 }
     }
 }
@@ -115,7 +115,7 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     Ok(())
 }
 
-/// What went wrong, with the words that repeat it.
+/// The error, with the words that repeat it.
 fn tell(round: &Round, result: Result<(), String>) -> Result<(), String> {
     result.map_err(|why| format!("{why}\n{round:?}; repeat a soak's: ./quire test --soak --seed {} attack", round.seed))
 }
@@ -179,8 +179,7 @@ fn attack(context: &Context<'_>, round: &Round) -> Result<Result<(), String>> {
     Ok(judge(round, &ended))
 }
 
-/// The program's own checks hold, and the log says nothing of a fault. What is told of a CPU that seems stuck counts where time
-/// is counted.
+/// The program's own checks hold, and the log reports no fault. A report of a stuck CPU counts only with counted time.
 fn judge(round: &Round, ended: &relay::Kept) -> Result<(), String> {
     let log = &ended.report.log_tail;
     let said = || format!("{}{}", String::from_utf8_lossy(&ended.output), String::from_utf8_lossy(&ended.errors));

@@ -1,4 +1,5 @@
-//! The smallest kernel with the memory core (`examples/bare-metal`): it is built as an embedder would build it, and boots.
+//! The smallest kernel with the memory core (`examples/bare-metal`): it is built as an embedder would build it, and
+//! boots.
 
 use std::{
     path::{Path, PathBuf},
@@ -14,11 +15,11 @@ use crate::{
 };
 
 const NAME: &str = "embed/a kernel of three hundred lines boots";
-/// It ends QEMU with this status (its debug exit device makes 2 n + 1 of n) where all went well.
+/// It ends QEMU with this status (its debug exit device makes 2 n + 1 of n) on success.
 const GOOD: i32 = 33;
-/// What it must have said by then.
+/// A line that it must have printed by then.
 const SAID: &str = "the parent sees 8, the child 7";
-/// It needs a second; a machine that does nothing else would take less.
+/// It needs a second; less on an otherwise idle machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// One name.
@@ -61,7 +62,7 @@ fn build(context: &Context<'_>) -> Result<PathBuf> {
     Ok(target.join(KERNEL_TARGET).join("debug/quire-bare-metal"))
 }
 
-/// What the kernel wrote to its serial port, and QEMU's status; none where it had to be stopped.
+/// The kernel's output on its serial port, and QEMU's status; none if it had to be stopped.
 fn boot(context: &Context<'_>, kernel: &Path) -> Result<(String, Option<i32>)> {
     use std::os::unix::process::CommandExt;
     let about = || "cannot run QEMU".to_string();

@@ -1,5 +1,5 @@
-//! Unit and property tests, documentation tests, the models under both checkers, and what only the recording build can tell:
-//! all through cargo, each counted by name.
+//! Unit and property tests, documentation tests, the models under both checkers, and the tests of the recording build.
+//! All run through cargo, each counted by name.
 
 use std::{
     fmt::Write as _,
@@ -22,11 +22,11 @@ use crate::{
 /// Crates whose types are held to their layouts in the recording build, or whose costs are counted there.
 const RECORDED: [&str; 7] =
     ["quire-sync", "quire-lookup", "quire-vm", "quire-task", "quire-pmap", "quire-hosted", "quire-lab"];
-/// Keeps the memory core's mutants, by which tests of whole machines see that a step is needed.
+/// Keeps the memory core's mutants, by which tests of whole machines prove that a step is needed.
 pub(super) const MUTANTS: &str = "--cfg mutants";
-/// One test program may take this long; what hangs is a failure with a name.
+/// The longest time of one test program; a hanging one is a failure with a name.
 const LIMIT: Duration = Duration::from_secs(900);
-/// And the debugger that looks where it hangs.
+/// The longest time of the debugger that finds where it hangs.
 const DEBUGGER: Duration = Duration::from_secs(60);
 /// How much longer random tests run with `--soak`.
 const SOAK: u32 = 10;
@@ -36,7 +36,7 @@ pub(super) struct Binary {
     /// `unit/quire-vm` or, for a file of `tests/`, `unit/quire-vm/file`.
     pub(super) prefix: String,
     file: PathBuf,
-    /// Where cargo would run it.
+    /// The directory in which cargo would run it.
     directory: PathBuf,
 }
 
@@ -116,7 +116,7 @@ impl Binary {
                 Some((_, Said::Failed)) => {
                     Check::failed(name, format!("{}\nlog: {}", section(&text, short), log.display()))
                 }
-                // Where its threads are is said once.
+                // The positions of its threads are reported once.
                 None => {
                     let how = std::mem::replace(&mut how, in_short);
                     Check::failed(name, format!("gave no result: {how}\nlog: {}", log.display()))
@@ -127,7 +127,7 @@ impl Binary {
     }
 }
 
-/// Runs a command to its end or its limit, with all output in a log; gives that output and how it ended.
+/// Runs a command to its end or its limit, with all output in a log; returns that output and how it ended.
 pub(super) fn capture(context: &Context<'_>, command: &mut Command, log: &str) -> Result<(String, String)> {
     use std::os::unix::process::CommandExt;
     let file = context.log(log)?;
@@ -157,8 +157,8 @@ pub(super) fn capture(context: &Context<'_>, command: &mut Command, log: &str) -
     Ok((text, ended))
 }
 
-/// Of the debugger's backtraces in a log: a line for each thread with the functions of this project that it is in, the
-/// innermost first. Who has only the test's report needs no more to begin with.
+/// The debugger's backtraces in a log: a line for each thread with its functions of this project, the innermost first.
+/// A reader of the test's report needs no more to begin with.
 fn stacks(text: &str) -> String {
     let mut out = String::new();
     for line in text.lines() {
@@ -182,7 +182,7 @@ fn stacks(text: &str) -> String {
     out.trim_start().to_owned()
 }
 
-/// Adds to a log where each thread of a program is that hangs, as far as the debugger can say.
+/// Adds to a log the positions of a hanging program's threads, as far as the debugger finds them.
 fn backtraces(pid: u32, log: &Path) {
     use std::os::unix::process::CommandExt;
     let Ok(file) = OpenOptions::new().append(true).open(log) else { return };
@@ -199,7 +199,7 @@ fn backtraces(pid: u32, log: &Path) {
     }
 }
 
-/// What the test harness said of one test.
+/// The test harness's verdict on one test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Said {
     Ok,
@@ -207,7 +207,7 @@ enum Said {
     Ignored,
 }
 
-/// The lines `test NAME ... RESULT`; what a test prints may stand between name and result.
+/// The lines `test NAME ... RESULT`; a test's output may stand between name and result.
 fn parse(text: &str) -> Vec<(String, Said)> {
     let mut found = Vec::new();
     for line in text.lines() {
@@ -223,7 +223,7 @@ fn parse(text: &str) -> Vec<(String, Said)> {
     found
 }
 
-/// What a failed test printed.
+/// The output of a failed test.
 fn section(text: &str, name: &str) -> String {
     let start = format!("---- {name} stdout ----");
     let lines = text.lines().skip_while(|l| *l != start).skip(1).take_while(|l| !l.starts_with("---- "));
@@ -260,7 +260,7 @@ fn collect_names(binaries: Vec<Binary>) -> Result<Vec<String>> {
 
 /// See [`unit_names`].
 pub fn unit(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
-    // Compiling is worth it only if a name can match; without a filter that names another stage it always can.
+    // Compiling is worth it only if a name can match; without a filter that names another stage it can.
     if context.names_another("unit") {
         return Ok(());
     }
@@ -365,7 +365,7 @@ fn record_binaries(context: &Context<'_>) -> Result<Vec<Binary>> {
     })
 }
 
-/// What the recording build tests: layouts, shared lines, locks taken.
+/// The tests of the recording build: layouts, shared lines, locks taken.
 pub fn record_names(context: &Context<'_>) -> Result<Vec<String>> {
     collect_names(record_binaries(context)?)
 }

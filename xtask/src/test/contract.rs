@@ -1,5 +1,5 @@
-//! The contracts: ARCHITECTURE.md states them in one table, each has one home in the code, and all other code relies on one that is
-//! there.
+//! The contracts. ARCHITECTURE.md states them in one table, each has one home in the code, and other code relies only
+//! on existing ones.
 
 /// A contract's number, and the file that the table names as its home, without `crates/` and `src/`.
 pub type Row<'t> = (u32, &'t str);
@@ -11,8 +11,8 @@ pub fn table(text: &str) -> Vec<Row<'_>> {
     rows.collect()
 }
 
-/// Lines that break a rule: a contract has one home, under the heading `# Contract Cn: `, in the file that the table names; other
-/// comments do not call themselves the contract; and they name none that is not in the table.
+/// Lines that break a rule. A contract has one home, under the heading `# Contract Cn: `, in the file that the table
+/// names. Other comments do not call themselves the contract, and they name only contracts of the table.
 pub fn judge(table: &[Row<'_>], sources: &[(String, String)]) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut homes: Vec<(u32, &str)> = Vec::new();
@@ -50,7 +50,7 @@ pub fn judge(table: &[Row<'_>], sources: &[(String, String)]) -> Vec<String> {
     wrong
 }
 
-/// Whether `name` stands there with a number behind.
+/// Whether `name` stands there, followed by a number.
 fn names_a_number(comment: &str, name: &str) -> bool {
     comment.match_indices(name).any(|(at, _)| comment[at + name.len()..].starts_with(|c: char| c.is_ascii_digit()))
 }

@@ -1,6 +1,6 @@
-//! Other processors than the usual one: models of QEMU, and features left out. What the kernel can do without, it does without;
-//! what it requires, it names. Each run boots two CPUs, keeps every register through threads, signals and forks
-//! (`programs/processor.c`), and powers off.
+//! Other processors than the usual one: models of QEMU, and features left out. The kernel runs without optional
+//! features, and names missing required ones. Each run boots two CPUs, keeps every register through threads, signals
+//! and forks (`programs/processor.c`), and powers off.
 
 use std::{
     fs::File,
@@ -22,10 +22,10 @@ use crate::{
 /// A processor in QEMU's words, and the widest vectors, in bytes, that programs must have there.
 type Model = (&'static str, u32);
 
-/// A few that differ much, for every run of the tests: without and with XSAVE and AVX.
+/// A few very different ones, for every test run: without and with XSAVE and AVX.
 const FEW: &[(Board, Model)] = &[(Board::Q35, ("qemu64", 16)), (Board::Microvm, ("EPYC", 32))];
 
-/// For long runs, on both boards: fifteen models, the oldest and the newest that QEMU 7.2 has, and features that are left out.
+/// For long runs, on both boards: fifteen models, the oldest and the newest of QEMU 7.2, and left-out features.
 const MANY: &[Model] = &[
     ("qemu64", 16),
     ("kvm64", 16),
@@ -56,7 +56,7 @@ const MANY: &[Model] = &[
     ("max,-hypervisor", 32),
 ];
 
-/// The same with the newer QEMU, which emulates x2APIC and PCIDs, and knows newer models.
+/// The same with the newer QEMU, which emulates x2APIC and PCIDs, and has newer models.
 const NEWER: &[Model] = &[
     ("qemu64", 16),
     ("EPYC-Genoa", 32),
@@ -71,7 +71,7 @@ const NEWER: &[Model] = &[
     ("max,-x2apic,-pcid,-invpcid,-xsave", 16),
 ];
 
-/// What the kernel requires, by QEMU's names, which are its own too (`crates/kernel/src/boot/required.rs`).
+/// The kernel's required features, by QEMU's names, which the kernel uses too (`crates/kernel/src/boot/required.rs`).
 const REQUIRED: [&str; 16] = [
     "fpu", "tsc", "msr", "pae", "mce", "cx8", "apic", "pge", "cmov", "pat", "fxsr", "sse", "sse2", "syscall", "nx",
     "lm",
@@ -100,7 +100,7 @@ struct Run {
     model: Model,
 }
 
-/// All runs, of which [`Context::soak`] says how many there are.
+/// All runs; [`Context::soak`] decides how many there are.
 fn runs(soak: bool) -> Vec<Run> {
     let run = |newer: bool, board, model: Model| {
         let on = if board == Board::Q35 { "q35" } else { "microvm" };
@@ -123,7 +123,7 @@ pub fn names(context: &Context<'_>) -> Result<Vec<String>> {
     Ok([REFUSED, TOLD].map(str::to_owned).into_iter().chain(runs).collect())
 }
 
-/// Runs what is selected.
+/// Runs the selected checks.
 pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     let selected: Vec<Run> = runs(context.soak).into_iter().filter(|r| context.selects(&r.name)).collect();
     let [refused, told] = [REFUSED, TOLD].map(|name| context.selects(name));
@@ -175,7 +175,7 @@ fn runs_on(run: &Run, kernel: &Kernel, image: &File) -> Result<(), String> {
     let ended = kernel.kept(image, &shape, LIMIT).map_err(|e| e.message)?;
     let log = &ended.report.log_tail;
     let last = || format!("{:?}; the log ends:\n{}", ended.report.outcome, crate::run::last_lines(log, 15));
-    // On q35 there are no ports: the program's output is in the log, and an orderly end is all that is told.
+    // There are no ports on q35: the program's output is in the log, and the status only shows an orderly end.
     let (said, well) = match &ended.report.outcome {
         Outcome::Exit(0) if !q35 => (String::from_utf8_lossy(&ended.output).into_owned(), true),
         Outcome::Died(how) if q35 => (log.clone(), how.contains("powered off")),
@@ -191,11 +191,12 @@ fn runs_on(run: &Run, kernel: &Kernel, image: &File) -> Result<(), String> {
     }
 }
 
-/// Each feature that is required, left out alone; and a processor that has none of them.
+/// Each required feature, left out alone; and a processor that has none of them.
 fn names_what_is_absent(kernel: &Kernel, image: &File) -> Result<(), String> {
     let emulated = kernel.clone().emulated();
     let one = REQUIRED.iter().map(|name| (format!("max,-{name}"), (*name).to_owned()));
-    // The oldest model has an FPU. SYSCALL is looked for in 64-bit mode, because Intel's processors announce it there alone.
+    // The oldest model has an FPU. SYSCALL is checked in 64-bit mode, because Intel's processors announce it only
+    // there.
     let all = REQUIRED.into_iter().filter(|name| !["fpu", "syscall"].contains(name)).collect::<Vec<_>>().join(", ");
     for (cpu, lacks) in one.chain([("486".to_owned(), all)]) {
         let shape = Shape { cpus: 1, memory: 128, cpu: Some(cpu.clone()), ..Shape::default() };
@@ -212,7 +213,7 @@ fn names_what_is_absent(kernel: &Kernel, image: &File) -> Result<(), String> {
     Ok(())
 }
 
-/// The command ends with 2, and says one line.
+/// The command ends with 2, and prints one line.
 fn tells_the_user(context: &Context<'_>) -> Result<(), String> {
     let run = || -> Result<_> {
         let quire: PathBuf = std::env::current_exe().doing(|| "cannot find this program".to_string())?;

@@ -1,5 +1,5 @@
-//! What the documents say of the code is there: files that they name, functions that the walkthrough names, and items that the README
-//! names.
+//! The documents' references exist in the code: files that they name, functions of the walkthrough, and items of the
+//! README.
 
 use std::{
     fs,
@@ -84,14 +84,14 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     Ok(())
 }
 
-/// What is wrong with the contracts in the sources below `root`.
+/// The errors of the contracts in the sources below `root`.
 fn contracts(root: &Path) -> Result<Vec<String>> {
     let path = root.join("ARCHITECTURE.md");
     let text = fs::read_to_string(&path).doing(|| format!("cannot read {}", path.display()))?;
     Ok(contract::judge(&contract::table(&text), &sources(root, &["crates", "lab"])?))
 }
 
-/// Files that a document names with their folder, and that are not there. Tables of files without their crate are generated.
+/// Missing files that a document names with their folder. Tables of files without their crate are generated.
 fn files(root: &Path) -> Result<Vec<String>> {
     let mut documents: Vec<PathBuf> =
         ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"].map(|name| root.join(name)).into();
@@ -122,7 +122,7 @@ fn files(root: &Path) -> Result<Vec<String>> {
     Ok(missing)
 }
 
-/// Rust files that a text names between backquotes, with a folder, and neither a star nor `NAME` for what varies.
+/// Rust files that a text names between backquotes, with a folder, and without a star or `NAME` for a variable part.
 fn file_names(text: &str) -> Vec<&str> {
     let prose = text.split("```").step_by(2);
     prose
@@ -137,10 +137,10 @@ fn ranks(root: &Path) -> Result<Vec<String>> {
     Ok(sources.iter().flat_map(|(path, text)| numbered_ranks(path, text)).collect())
 }
 
-/// Comments on `unsafe` code that argue nothing.
+/// Comments on `unsafe` code without an argument.
 fn safeties(root: &Path) -> Result<Vec<String>> {
     let sources = sources(root, &["crates", "lab", "fuzz", "plugin", "examples", "programs", "xtask"])?;
-    // The judge's own examples are no code.
+    // The examples of the check itself are no code.
     let sources = sources.iter().filter(|(path, _)| path != "xtask/src/test/safety.rs");
     Ok(sources.flat_map(|(path, text)| safety::judge(path, text)).collect())
 }
@@ -189,19 +189,20 @@ fn collect(directory: &Path, code: &mut String) -> Result<()> {
     Ok(())
 }
 
-/// What stands between backquotes.
+/// The text between backquotes.
 fn quoted(text: &str) -> Vec<&str> {
     text.split('`').skip(1).step_by(2).collect()
 }
 
-/// The items between backquotes that begin with one of our crates' names, with the crate's directory. Blocks of code are compiled.
+/// The items between backquotes that begin with one of our crates' names, with the crate's directory. Blocks of code
+/// are compiled.
 fn items(text: &str) -> Vec<(&str, &str)> {
     let prose = text.split("```").step_by(2);
     let paths = prose.flat_map(quoted).filter_map(|name| name.strip_prefix("quire_")?.split_once("::"));
     paths.map(|(krate, path)| (krate, path.rsplit("::").next().unwrap_or(path).trim_end_matches('!'))).collect()
 }
 
-/// The directory of a crate that Rust calls so, without `quire_`: the first underscore stands for a dash.
+/// The directory of a crate by its Rust name without `quire_`: the first underscore stands for a dash.
 fn directory(krate: &str) -> String {
     krate.replacen('_', "-", 1)
 }
@@ -224,7 +225,7 @@ enum Named<'a> {
     Other,
 }
 
-/// What kind of thing a quoted name is: paths have a slash or an ending, types begin with a capital.
+/// The kind of a quoted name: paths have a slash or an ending, types begin with a capital.
 fn named(name: &str) -> Named<'_> {
     if name.contains('/') || name.ends_with(".rs") {
         return Named::File;
@@ -240,7 +241,7 @@ fn named(name: &str) -> Named<'_> {
     if ["linux", "pmap", "kernel"].contains(&last) { Named::Other } else { Named::Function(last) }
 }
 
-/// Where a path may lie: below the core's sources, or below those of the crate that it begins with.
+/// The possible places of a path: below the core's sources, or below those of the crate that it begins with.
 fn candidates(crates: &Path, name: &str) -> Vec<PathBuf> {
     let mut found = vec![crates.join("vm/src").join(name), crates.join(name)];
     if let Some((krate, rest)) = name.split_once('/') {

@@ -1,4 +1,5 @@
-//! `./quire doctor` on this machine, and where things are missing: it says what is, and its status tells whether guests run.
+//! `./quire doctor` on this machine, and on machines that lack things: its report is right, and its status says whether
+//! guests run.
 
 use std::{
     path::Path,
@@ -16,7 +17,7 @@ pub fn names(_: &Context<'_>) -> Result<Vec<String>> {
     Ok([HERE, MISSING].map(str::to_owned).to_vec())
 }
 
-/// Runs what is selected.
+/// Runs the selected checks.
 pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     for (name, body) in [(HERE, here as fn(&Context<'_>) -> Result<(), String>), (MISSING, missing)] {
         if context.selects(name) {

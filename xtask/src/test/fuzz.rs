@@ -1,4 +1,4 @@
-//! A few seconds of each fuzz target, by a fixed number of inputs from a fixed seed: what one run finds, the next finds.
+//! A few seconds of each fuzz target, by a fixed number of inputs from a fixed seed: every run finds the same.
 
 use std::{
     fs,
@@ -14,7 +14,7 @@ use crate::{
     setup::sanitizer::{self, Sanitizer},
 };
 
-/// A fuzzer that takes so long hangs, or this machine is busy with something else.
+/// A fuzzer that takes so long hangs, or this machine is busy.
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// One name a target, and that of the check of reach.
@@ -56,7 +56,7 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     Ok(())
 }
 
-/// Runs a fuzzer to its end; what it found, if it found something.
+/// Runs a fuzzer to its end; returns its finding, if any.
 fn watch(context: &Context<'_>, name: &str, mut command: std::process::Command) -> Result<(), String> {
     use std::os::unix::process::CommandExt;
     let wrong = |e: &dyn std::fmt::Display| format!("{name}: {e}");
@@ -82,7 +82,7 @@ fn watch(context: &Context<'_>, name: &str, mut command: std::process::Command) 
     Err(format!("{}\nlog: {}", found(&text), context.log_path(name).display()))
 }
 
-/// What a fuzzer says of what it found: the panic, and the input.
+/// A fuzzer's finding: the panic, and the input.
 fn found(log: &str) -> String {
     let mut lines = log.lines().skip_while(|l| !l.contains("panicked at") && !l.contains("ERROR:"));
     let mut said: Vec<&str> = lines.by_ref().take(3).collect();

@@ -35,10 +35,10 @@ use crate::{
 
 /// The machines, by their number of CPUs.
 const MACHINES: [u32; 3] = [1, 2, 4];
-/// Those that a test runs on which names none.
+/// The machines of a test that names none.
 const EVERY: [u32; 2] = [1, 2];
 const MEMORY: u64 = 512;
-/// A machine that has to be started again this often is not started once more.
+/// The most boots of one machine.
 const MOST_BOOTS: usize = 6;
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -48,15 +48,15 @@ struct Placed<'a> {
     case: &'a Case,
 }
 
-/// The board without ports: what can be seen there is the log and the orderly end.
+/// The board without ports: only the log and the orderly end can be checked there.
 const BOARD: &str = "guest/q35/4 CPUs start, a program runs, the machine powers off";
 
 /// Which kernel the suite runs on.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Suite {
-    /// The one that is shipped, or another one in its place.
+    /// The shipped kernel, or another one in its place.
     Plain(On),
-    /// The one that checks itself as it runs.
+    /// The checked kernel.
     Checked,
 }
 
@@ -69,7 +69,7 @@ impl Suite {
         }
     }
 
-    /// How long a test may take. What checks itself is several times as slow.
+    /// The longest time of a test. The checked kernel is several times as slow.
     fn limit(self, case: &Case) -> Duration {
         let limit = case.seconds.map_or(LIMIT, Duration::from_secs);
         if self == Suite::Checked { limit * 4 } else { limit }
@@ -88,7 +88,7 @@ fn names_in(context: &Context<'_>, group: &str) -> Result<Vec<String>> {
     Ok(MACHINES.iter().flat_map(|cpus| placed(&cases, group, *cpus).into_iter().map(|p| p.name)).collect())
 }
 
-/// The names of the same tests on the kernel that checks itself: a part of long runs only.
+/// The names of the same tests on the checked kernel: a part of long runs only.
 pub fn checked_names(context: &Context<'_>) -> Result<Vec<String>> {
     if context.soak { names_in(context, Suite::Checked.group()) } else { Ok(Vec::new()) }
 }
@@ -108,7 +108,7 @@ fn placed<'a>(cases: &'a [(String, Case)], group: &str, cpus: u32) -> Vec<Placed
     cases.iter().filter(|(_, c)| here(c)).map(place).collect()
 }
 
-/// Runs what is selected and hands each result to `done`.
+/// Runs the selected checks and hands each result to `done`.
 pub fn run(context: &Context<'_>, on: On, done: &mut dyn FnMut(Check)) -> Result<()> {
     run_suite(context, Suite::Plain(on), done)
 }
@@ -172,7 +172,7 @@ fn boots_on_q35(context: &Context<'_>, kernel: &Kernel) -> Result<(), String> {
     let guest = kernel.start(&image, &shape).map_err(|e| e.to_string())?;
     let log = context.log("guest-q35").map_err(|e| e.to_string())?;
     let report = relay::unattended(guest, [nothing.as_fd(); 2], Some(log), LIMIT).map_err(|e| e.to_string())?;
-    // No port tells the status there: an orderly end is all that can be told.
+    // No port reports the status there: only an orderly end can be checked.
     let orderly = matches!(&report.outcome, Outcome::Died(how) if how.contains("powered off"));
     if orderly && report.log_tail.contains("4 CPUs") && !report.log_tail.contains("damaged") {
         return Ok(());
@@ -231,7 +231,7 @@ impl Machine<'_> {
         Session::boot(self.kernel, self.image, shape, log).map_err(|e| e.to_string())
     }
 
-    /// Powers off what runs; what was wrong with that.
+    /// Powers off the running machine; returns its complaint.
     fn finish(self) -> Option<String> {
         match self.session?.finish() {
             Ok(report) => complaint(&report),
@@ -261,7 +261,8 @@ impl Bench {
             let name = applet.rsplit('/').next().unwrap_or_default();
             symlink(&busybox, names.join(name)).doing(about)?;
         }
-        // Whoever started us in the background may have had these ignored, which programs inherit, but not what we do with them.
+        // These signals may be ignored here, if a shell started us in the background. Programs inherit that, but not
+        // our handlers.
         for signal in [SIGINT, SIGQUIT] {
             let ends = Arc::new(AtomicBool::new(true));
             signal_hook::flag::register_conditional_default(signal, ends)
@@ -293,7 +294,7 @@ impl Bench {
         }
     }
 
-    /// Runs the case here, in an empty directory, with nothing of this environment.
+    /// Runs the case here, in an empty directory, without this environment.
     fn on_host(&self, case: &Case) -> Result<Answer> {
         let about = || format!("cannot run {} on this machine", case.name);
         let place = tempfile::tempdir().doing(about)?;
@@ -348,7 +349,7 @@ impl Bench {
     }
 }
 
-/// Is the answer right? By what the case expects, or by what this Linux gave.
+/// Compares the answer with the case's expectation, or with this Linux's answer.
 fn judge(case: &Case, got: &Answer, expected: Option<&Answer>) -> Result<(), String> {
     let text = String::from_utf8_lossy(&got.stdout);
     let end = match (case.signal, case.status) {
@@ -400,7 +401,7 @@ fn figure(text: &str, name: &str) -> Option<f64> {
     })
 }
 
-/// Where two texts part, by hash and by the first line that differs.
+/// The first difference of two texts, by hash and by line.
 fn difference(what: &str, got: &[u8], expected: &[u8]) -> Option<String> {
     if got == expected {
         return None;
@@ -429,7 +430,7 @@ fn shorten(text: &str) -> String {
     }
 }
 
-/// Where the suite's own tests find its data.
+/// The data directory of the suite's own tests.
 #[cfg(test)]
 fn directory() -> &'static std::path::Path {
     std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/guest"))

@@ -1,5 +1,5 @@
-//! Quire under KVM, on every machine: the emulator has AMD's virtualisation, so Debian's Linux runs in it as a host, and `./quire run`
-//! starts a guest there as a user's does.
+//! Quire under KVM, on every machine. The emulator has AMD's virtualisation, so Debian's Linux runs in it as a host,
+//! and `./quire run` starts a guest there as a user's does.
 
 use std::{fs::File, path::Path, time::Duration};
 
@@ -13,14 +13,14 @@ use crate::{
 };
 
 const RUNS: &str = "kvm/a program on two CPUs, with all that the processor has and with little";
-/// The host and both guests take half a minute where nothing else runs.
+/// The host and both guests take half a minute on an otherwise idle machine.
 const LIMIT: Duration = Duration::from_secs(400);
 /// The host's memory in MiB: its files, and a guest of 512 MiB.
 pub const MEMORY: u64 = 2048;
 
-/// Where the host finds the kernel under test, and this program.
+/// The host's paths of the kernel under test, and of this program.
 const KERNEL: &str = "/.quire/kernel";
-/// What QEMU loads into guests, on these boards.
+/// The files that QEMU loads into guests on these boards.
 const FIRMWARE: [&str; 6] =
     ["bios-256k.bin", "bios-microvm.bin", "qboot.rom", "linuxboot_dma.bin", "kvmvapic.bin", "pvh.bin"];
 const FIRMWARE_PLACES: [&str; 2] = ["/usr/share/qemu", "/usr/share/seabios"];
@@ -62,7 +62,7 @@ pub fn tree(context: &Context<'_>) -> Result<(Tree, String)> {
     Ok((tree, quire))
 }
 
-/// An order of the host's: `args` with the environment in which `./quire` runs guests under KVM.
+/// An order for the host: `args` with the environment in which `./quire` runs guests under KVM.
 pub fn order(args: Vec<String>) -> Order {
     let env = [
         format!("PATH={}", root::PATH),
@@ -99,7 +99,7 @@ fn runs(context: &Context<'_>, host: &Kernel) -> Result<(), String> {
     if ended.report.outcome != Outcome::Exit(0) {
         return wrong("the runs did not end well");
     }
-    // How wide vectors are is the emulator's to say: before QEMU 8 it loses what a guest of its guest allows.
+    // The emulator decides the width of vectors: before QEMU 8 it loses the features that a guest allows its guest.
     let [first, second] = [said.lines().next(), said.lines().nth(2)];
     if !first.is_some_and(|l| l.starts_with("vectors ")) || second != Some("vectors 16 bytes") {
         return wrong("the processor's vectors are not as announced");

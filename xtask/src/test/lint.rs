@@ -1,4 +1,5 @@
-//! What the compiler's tools check: format, lints for the host's crates and for the kernel, documentation, dependencies.
+//! The checks of the compiler's tools: format, lints for the host's crates and for the kernel, documentation,
+//! dependencies.
 
 use std::process::{Command, Stdio};
 
@@ -27,7 +28,7 @@ pub fn format(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> 
 }
 
 const KERNEL: &str = "lint/clippy for the kernel";
-/// Of what stands in the kernel only where it is built to be traced.
+/// For code that the kernel contains only if it is built for tracing.
 const TRACED: &str = "lint/clippy for the kernel, traced";
 
 /// The lints' names.
@@ -35,7 +36,8 @@ pub fn names(_: &Context<'_>) -> Result<Vec<String>> {
     Ok(["lint/clippy", KERNEL, TRACED, "lint/rustdoc"].map(str::to_owned).to_vec())
 }
 
-/// clippy for what runs here, for the kernel's target, without and with what is traced, and rustdoc; each with warnings as errors.
+/// clippy for this machine's crates and for the kernel's target, without and with tracing, and rustdoc; each with
+/// warnings as errors.
 pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     let target = &context.places.target;
     let mut hosted = plain(context, "clippy");
@@ -64,8 +66,8 @@ pub fn dependency_names(_: &Context<'_>) -> Result<Vec<String>> {
 
 const DEPENDENCIES: &str = "dependencies/cargo deny";
 
-/// Licences, sources and advisories of all dependencies. cargo-deny is compiled once into the cache; where it cannot be had
-/// that is an exception by name.
+/// Licences, sources and advisories of all dependencies. cargo-deny is compiled once into the cache; if it is not
+/// available, the check is an exception by name.
 pub fn dependencies(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     if !context.selects(DEPENDENCIES) {
         return Ok(());
@@ -87,7 +89,7 @@ pub fn dependencies(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Resul
             return Ok(());
         }
     }
-    // Advisories come from a repository that is not everywhere within reach; licences and sources need nothing.
+    // Advisories come from a repository that is not reachable everywhere; licences and sources need none.
     let mut deny = Command::new(program);
     deny.args(["--color", "never", "check", "licenses", "bans", "sources"]).current_dir(&context.places.root);
     tool(context, DEPENDENCIES, deny, done)
@@ -108,7 +110,7 @@ pub(super) fn tool(context: &Context<'_>, name: &str, command: Command, done: &m
     tool_of(context, name, command, done)
 }
 
-/// The same, whether it is selected or not: where another check needs what the tool leaves.
+/// The same, selected or not: for a check that needs the tool's output.
 pub(super) fn tool_of(
     context: &Context<'_>,
     name: &str,

@@ -1,5 +1,5 @@
-//! Machines whose memory is out, or full and enough: who ends, how soon, and what goes on (`programs/hold.c`, `overload.c`,
-//! `workingset.c`).
+//! Machines whose memory is out, or full and enough: which processes end, how soon, and which continue
+//! (`programs/hold.c`, `overload.c`, `workingset.c`).
 //!
 //! Time is counted (`-icount`): the guest's seconds are instructions, whatever else this machine does.
 
@@ -23,11 +23,11 @@ struct Case {
     memory: u64,
     append: &'static str,
     script: &'static str,
-    /// What the kernel's log must say.
+    /// The kernel's log must contain this.
     told: &'static str,
-    /// What it must not.
+    /// It must not contain this.
     untold: Option<&'static str>,
-    /// What the script prints.
+    /// The output of the script.
     printed: &'static str,
 }
 

@@ -1,5 +1,6 @@
-//! Miri, where it is installed, on what needs no machine: undefined behaviour in the primitives of `quire-sync`, in the parts of
-//! `quire-vm` and `quire-task` that are data structures, and in what reads foreign formats. `./quire test --miri`; minutes.
+//! Miri, if it is installed, on code that needs no machine. It finds undefined behaviour in the primitives of
+//! `quire-sync`, in the data structures of `quire-vm` and `quire-task`, and in readers of foreign formats. `./quire
+//! test --miri`; minutes.
 
 use std::{
     path::Path,
@@ -9,7 +10,7 @@ use std::{
 use super::{Context, cargo::capture, verdict::Check};
 use crate::failure::Result;
 
-/// A crate, and which of its tests an interpreter gets to the end of.
+/// A crate, and those of its tests that an interpreter can finish.
 struct Program {
     package: &'static str,
     tests: &'static [&'static str],
@@ -31,7 +32,7 @@ pub fn names(_: &Context<'_>) -> Result<Vec<String>> {
     Ok(PROGRAMS.iter().map(name_of).collect())
 }
 
-/// Runs what is selected.
+/// Runs the selected checks.
 pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     let selected: Vec<_> = PROGRAMS.iter().filter(|p| context.selects(&name_of(p))).collect();
     let Some(toolchain) = toolchain(&context.places.root) else {
@@ -57,7 +58,7 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     Ok(())
 }
 
-/// Which toolchain has Miri: this one, or rustup's nightly.
+/// The toolchain that has Miri: this one, or rustup's nightly.
 fn toolchain(root: &Path) -> Option<Option<&'static str>> {
     [None, Some("+nightly")].into_iter().find(|toolchain| {
         let mut command = cargo_miri(root, *toolchain);
@@ -69,12 +70,12 @@ fn toolchain(root: &Path) -> Option<Option<&'static str>> {
 fn cargo_miri(root: &Path, toolchain: Option<&str>) -> Command {
     let mut command = Command::new("cargo");
     command.args(toolchain).arg("miri").current_dir(root).env("CARGO_TERM_COLOR", "never");
-    // Nothing is fetched that nobody asked for, and what built this program is another toolchain.
+    // Nothing is fetched without the user's request, and another toolchain built this program.
     command.env("RUSTUP_AUTO_INSTALL", "0").env_remove("RUSTUP_TOOLCHAIN").env_remove("RUSTC").env_remove("CARGO");
     command
 }
 
-/// What is wrong, and where in code of ours.
+/// The error, and its place in our code.
 fn report(text: &str) -> String {
     let mut lines = text.lines().skip_while(|l| !l.starts_with("error"));
     let Some(first) = lines.next() else {

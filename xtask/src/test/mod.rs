@@ -1,7 +1,8 @@
-//! `./quire test`: everything that is checked, in two lanes, ending in one line that counts.
+//! `./quire test`: all checks, in two lanes, ending in one line that counts.
 //!
-//! A stage reports each check by its full name; FILTER selects by a part of that name. One lane compiles and runs what runs
-//! on this machine, the other what runs in guests, and then what the first has not come to: neither fills two processors alone.
+//! A stage reports each check by its full name; FILTER selects by a part of that name. One lane compiles and runs the
+//! checks of this machine. The other runs those in guests, and then those that the first has not reached. Neither fills
+//! two processors alone.
 
 mod allocation;
 pub mod api;
@@ -54,9 +55,9 @@ use crate::{
 };
 use verdict::{Check, Outcome, Skip, summary};
 
-/// What every stage knows.
+/// The context of every stage.
 pub struct Context<'a> {
-    /// Where everything is.
+    /// The directories.
     pub places: &'a Places,
     filter: Option<String>,
     /// The random tests of the memory core run ten times as long.
@@ -71,20 +72,20 @@ pub struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// Does FILTER take the check of this name?
+    /// Whether FILTER selects the check of this name.
     pub fn selects(&self, name: &str) -> bool {
         self.filter.as_deref().is_none_or(|f| name.contains(f))
     }
 
-    /// Does FILTER begin with the name of a stage that is not this one? Then nothing has to be compiled to know that
-    /// nothing is selected.
+    /// Whether FILTER begins with the name of another stage. Then nothing has to be compiled to know that nothing is
+    /// selected.
     pub fn names_another(&self, stage: &str) -> bool {
         let Some(filter) = self.filter.as_deref() else { return false };
         let word = filter.split('/').next().unwrap_or_default();
         word != stage && HERE.iter().chain(GUESTS).any(|s| s.name == word)
     }
 
-    /// The kernel, built once: what is tested does not change under the tests.
+    /// The kernel, built once: it does not change under the tests.
     pub fn kernel(&self) -> Result<PathBuf> {
         let built = self.kernel.get_or_init(|| {
             let built = build::kernel(self.places)?;
@@ -117,7 +118,7 @@ struct Stage {
     run: fn(&Context<'_>, &mut dyn FnMut(Check)) -> Result<()>,
 }
 
-/// What compiles and runs here. No stage needs what one before it leaves.
+/// Stages that compile and run here. No stage needs the output of another one.
 const HERE: &[Stage] = &[
     Stage { name: "format", names: lint::format_names, run: lint::format },
     Stage { name: "layers", names: layers::names, run: layers::run },
@@ -133,10 +134,10 @@ const HERE: &[Stage] = &[
     Stage { name: "dependencies", names: lint::dependency_names, run: lint::dependencies },
 ];
 
-/// What runs where it is asked for.
+/// Stages that run only on request.
 const MIRI: Stage = Stage { name: "miri", names: miri::names, run: miri::run };
 
-/// What boots machines.
+/// Stages that boot machines.
 const GUESTS: &[Stage] = &[
     Stage { name: "guest", names: guest::names, run: |context, done| guest::run(context, On::Quire, done) },
     Stage { name: "allocation", names: allocation::names, run: allocation::run },
@@ -155,7 +156,7 @@ const GUESTS: &[Stage] = &[
     Stage { name: "readme", names: readme::names, run: readme::run },
 ];
 
-/// Runs what is selected; the status is 1 if anything failed.
+/// Runs the selected checks; the status is 1 if any failed.
 pub fn command(places: &Places, options: &cli::Test) -> Result<u8> {
     let logs = places.target.join("test-logs");
     fs::create_dir_all(&logs).doing(|| format!("cannot make {}", logs.display()))?;
@@ -183,7 +184,7 @@ pub fn command(places: &Places, options: &cli::Test) -> Result<u8> {
         }
         return Ok(0);
     }
-    // What programs see as their mask here is what they see there.
+    // So that programs see the same mask here as in the guest.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     let strict = std::env::var("CI").is_ok_and(|v| v == "true" || v == "1");
     let board = Board::new(strict);
@@ -230,7 +231,7 @@ pub fn command(places: &Places, options: &cli::Test) -> Result<u8> {
     Ok(u8::from(checks.iter().any(|c| matches!(c.outcome, Outcome::Failed(_))) || checks.is_empty()))
 }
 
-/// Collects what the lanes report, and shows it: a line for each stage, a bar on a terminal.
+/// Collects the lanes' reports, and shows them: a line for each stage, a bar on a terminal.
 struct Board {
     checks: Mutex<Vec<Check>>,
     strict: bool,

@@ -1,5 +1,5 @@
-//! What the names of the models' tests tell: which protocols there are, which steps none can do without, and which checker finds
-//! out. The table of docs/models.md is made from them, and held against them.
+//! The facts in the names of the models' tests: the protocols, their indispensable steps, and the checker that detects
+//! each missing step. The table of docs/models.md is made from them, and compared with them.
 
 use std::{collections::BTreeMap, fmt::Write as _, fs, path::Path};
 
@@ -9,9 +9,9 @@ use crate::failure::{Doing, Result};
 pub const MODELLED: [&str; 5] = ["quire-sync", "quire-lookup", "quire-vm", "quire-task", "quire-pmap"];
 /// The two checkers: loom knows weak memory, shuttle more schedules.
 pub const CHECKERS: [&str; 2] = ["loom", "shuttle"];
-/// Where the table stands.
+/// The file of the table.
 const DOCUMENT: &str = "docs/models.md";
-/// The header of its table of steps that something else than a model misses.
+/// The header of its table of steps that other tests than a model detect.
 const OTHERS: &str = "| crate | step |";
 
 /// Under which of [`CHECKERS`].
@@ -29,7 +29,7 @@ impl Under {
     }
 }
 
-/// One protocol: where its model runs, and who finds out which missing step.
+/// One protocol: the checkers of its model, and those that detect each missing step.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Protocol {
     holds: Under,
@@ -41,8 +41,9 @@ struct Protocol {
 pub struct Models(BTreeMap<(String, String), Protocol>);
 
 impl Models {
-    /// From names of tests, like `model/loom/quire-vm/models::a_removed_page_is_mapped_by_nobody::without::NoBusyCheck`. Other
-    /// tests of the same programs count for nothing.
+    /// From names of tests, like
+    /// `model/loom/quire-vm/models::a_removed_page_is_mapped_by_nobody::without::NoBusyCheck`. Other tests of the same
+    /// programs count for nothing.
     pub fn of<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
         let mut all = Self::default();
         for name in names {
@@ -148,7 +149,7 @@ fn variants(text: &str) -> impl Iterator<Item = &str> {
         .filter_map(|l| l.split([',', ' ']).next())
 }
 
-/// Steps that can be left out and are in no row of the document, and those of rows that are no step any more.
+/// Steps that can be left out and are in no row of the document, and rows of steps that no longer exist.
 pub fn undocumented(root: &Path) -> Result<Vec<String>> {
     let text = read(&root.join(DOCUMENT))?;
     let mut listed = Vec::new();

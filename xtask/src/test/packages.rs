@@ -1,5 +1,5 @@
-//! What others use: the library crates can be packaged as a registry wants them, hold what a reader of the package needs, and build
-//! with each set of their features. All other crates say that they are not published.
+//! The packages for others. The library crates can be packaged for a registry, contain the files that a reader needs,
+//! and build with each set of their features. All other crates declare that they are not published.
 
 use std::{
     fs, io,
@@ -31,7 +31,7 @@ const PACKAGE: &str = "packages/cargo package";
 const MANIFESTS: &str = "packages/every crate says whether it is for others";
 /// The files of the root that each package holds as they are.
 const LICENCES: [&str; 2] = ["LICENSE-MIT", "LICENSE-APACHE"];
-/// What cargo's metadata must tell of a library; a registry shows it.
+/// The fields of cargo's metadata that a library must have; a registry shows them.
 const SHOWN: [&str; 5] = ["description", "license", "readme", "documentation", "rust_version"];
 
 /// One name for the manifests, one for the packaging, one for each crate's contents and for its features.
@@ -48,8 +48,8 @@ fn features_of(package: &str) -> String {
     format!("packages/features of {package}")
 }
 
-/// Judges the manifests; packages the libraries, and unpacks and builds what was packaged; looks what it holds; then builds each
-/// library with each set of its features.
+/// Checks the manifests. Packages the libraries, then unpacks and builds the packages. Checks their contents, then
+/// builds each library with each set of its features.
 pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     if context.names_another("packages") {
         return Ok(());
@@ -60,13 +60,13 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
         done(if wrong.is_empty() { Check::passed(MANIFESTS) } else { Check::failed(MANIFESTS, wrong.join("\n")) });
     }
     let target = context.places.target.join("packages");
-    // What was built of packages before: cargo takes the same version of one for the same sources.
+    // Packages of earlier builds: cargo would reuse the same version.
     if target.exists() {
         fs::remove_dir_all(&target).doing(|| format!("cannot remove {}", target.display()))?;
     }
     let mut package = lint::plain(context, "package");
     package.env("CARGO_HOME", home(&target)?);
-    // What is committed does not matter here, and what is compiled comes from the packages themselves.
+    // Uncommitted changes do not matter here, and the packages themselves are compiled.
     package.args(["--locked", "--offline", "--allow-dirty", "--target-dir"]).arg(&target);
     for library in LIBRARIES {
         package.args(["-p", library]);
@@ -103,8 +103,8 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     Ok(())
 }
 
-/// Cargo's home but for the sources that it has unpacked: those of our packages would be a former run's, since they are told apart
-/// by their versions, and by where they were packaged.
+/// Cargo's home without its unpacked sources. Those of our packages would come from an earlier run, because cargo
+/// distinguishes them by version and place.
 fn home(target: &Path) -> Result<PathBuf> {
     let about = || "a home for cargo".to_string();
     let theirs = std::env::var_os("CARGO_HOME").map(PathBuf::from);
@@ -118,7 +118,7 @@ fn home(target: &Path) -> Result<PathBuf> {
     Ok(home)
 }
 
-/// Links in `to` for everything in `from`, if there is such a directory, but what has one of the names in `except`.
+/// Links in `to` for everything in `from`, if that directory exists, without the names in `except`.
 fn link_all(from: &Path, to: &Path, except: &[&str]) -> io::Result<()> {
     if !from.is_dir() {
         return Ok(());
@@ -139,8 +139,8 @@ fn metadata(context: &Context<'_>) -> Result<Value> {
     serde_json::from_slice(&out.stdout).doing(|| "cargo metadata".to_string())
 }
 
-/// Manifests that do not say what they must: a library has all that a registry shows and may be published, any other crate says that
-/// it may not. A mutant's switch is no library's feature.
+/// Incorrect manifests. A library has all fields that a registry shows and may be published; any other crate declares
+/// that it may not. A mutant's switch is no library's feature.
 fn unfit(metadata: &Value) -> Vec<String> {
     let mut wrong = Vec::new();
     for package in metadata["packages"].as_array().into_iter().flatten() {
@@ -167,7 +167,7 @@ fn unfit(metadata: &Value) -> Vec<String> {
     wrong
 }
 
-/// What an unpacked package should hold and does not: the licences' text as the root has it, and a README of its own.
+/// Missing contents of an unpacked package: the licences' text as in the root, and a README of its own.
 fn lacking(package: &str, unpacked: &Path, root: &Path) -> Result<Vec<String>> {
     let read = |path: PathBuf| fs::read_to_string(&path).doing(|| format!("cannot read {}", path.display()));
     let mut wrong = Vec::new();

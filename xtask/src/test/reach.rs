@@ -1,14 +1,15 @@
-//! The fuzz target `embedder` calls every safe public function of the memory core: those that `docs/api.md` lists, less the exceptions
-//! below.
+//! The fuzz target `embedder` calls every safe public function of the memory core: those that `docs/api.md` lists, less
+//! the exceptions below.
 //!
-//! Calls are relocations of the target's object, built without any inlining, as `./quire test layers` reads them. A method of a trait
-//! that the target implements counts too, because the core calls it there.
+//! Calls are relocations of the target's object, built without any inlining, as `./quire test layers` reads them. A
+//! method of a trait that the target implements counts too, because the core calls it there.
 //!
 //! # Limits
-//! - A call counts whether or not an input reaches it. `crates/fuzz/tests/embedder.rs` says that the corpus does each operation.
-//! - A call that the compiler evaluates is none: a `const fn` in a constant.
-//! - A function that is passed by its path is called by the function that it is passed to. The target writes closures.
-//! - Functions are told apart by their name and that of their type or trait. Two that share both are an error here.
+//! - A call counts whether or not an input reaches it. `crates/fuzz/tests/embedder.rs` checks that the corpus does each
+//!   operation.
+//! - A call that the compiler evaluates does not count: a `const fn` in a constant.
+//! - A function that is passed by its path is called by the receiving function. So the target writes closures.
+//! - Functions are distinguished by their name and that of their type or trait. Two that share both are an error here.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -34,12 +35,12 @@ pub const NAME: &str = "fuzz/embedder calls every safe function of the core";
 /// Functions that the target does not call, and why.
 struct Exceptions {
     why: &'static str,
-    /// The module of `crates/fuzz` that calls them instead, where one does.
+    /// The module of `crates/fuzz` that calls them instead, if any.
     instead: Option<&'static str>,
     functions: &'static [&'static str],
 }
 
-/// The list only shrinks: a function that is called, or that there is no more, fails.
+/// The list only shrinks: an entry fails once its function is called or no longer exists.
 const EXCEPTIONS: &[Exceptions] = &[
     Exceptions {
         why: "leaves that the core has not entered or taken away are unknown to its maps",
@@ -113,7 +114,7 @@ const EXCEPTIONS: &[Exceptions] = &[
     },
 ];
 
-/// The caller or implementor, as a demangled name begins.
+/// The beginning of the demangled name of a caller or implementor.
 const CRATE: &str = "quire_fuzz::";
 const TARGET: &str = "embedder";
 const CORE: &str = "quire_vm::";
@@ -141,13 +142,13 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     Ok(())
 }
 
-/// What each module of `crates/fuzz` calls of the core, or implements.
+/// The functions of the core that each module of `crates/fuzz` calls, or implements.
 fn called(places: &Places, log: fs::File) -> Result<BTreeMap<String, BTreeSet<Function>>> {
     let target = places.target.join("reach");
     let mut command = Command::new("cargo");
     command.args(["rustc", "--profile", "structure", "--locked", "-p", "quire-fuzz", "--lib", "--color", "never"]);
     command.arg("--target-dir").arg(&target).current_dir(&places.root);
-    // Names tell traits and types apart; not even `#[inline(always)]` inlines.
+    // Names distinguish traits and types; not even `#[inline(always)]` inlines.
     command.env("RUSTFLAGS", "-Csymbol-mangling-version=v0 -Cno-prepopulate-passes -Cdebuginfo=0");
     command.args(["--", "--emit=obj", "-Ccodegen-units=1"]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
     if !command.status().doing(|| "cannot run cargo")?.success() {
@@ -231,7 +232,7 @@ fn without_arguments(path: &str) -> String {
     plain + rest
 }
 
-/// What is wrong, a line each.
+/// The errors, a line each.
 fn compare(
     listed: &BTreeSet<String>,
     called: &BTreeMap<String, BTreeSet<Function>>,
@@ -262,7 +263,7 @@ fn compare(
     wrong
 }
 
-/// A path of the list, as [`function_of`] tells functions apart.
+/// A path of the list, in the form of [`function_of`].
 fn by_type(path: &str) -> Function {
     let mut parts = path.rsplit("::");
     let name = parts.next().unwrap_or_default().to_owned();

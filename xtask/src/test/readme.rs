@@ -1,6 +1,6 @@
-//! The README's commands are run, and print what the README says they print.
+//! The README's commands are run, and their output is compared with the README's.
 //!
-//! A block of the kind `console` holds lines `$ COMMAND`, each followed by what it prints; `...` stands for any lines.
+//! A block of the kind `console` holds lines `$ COMMAND`, each followed by its output; `...` stands for any lines.
 
 use std::{
     fs,
@@ -10,7 +10,7 @@ use std::{
 use super::{Context, verdict::Check};
 use crate::failure::{Doing, Result};
 
-/// A command and what it prints.
+/// A command and its output.
 #[derive(Debug, PartialEq, Eq)]
 struct Example {
     command: String,
@@ -34,7 +34,7 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
         if !context.selects(&name) {
             continue;
         }
-        // Running everything is what is being done right now: it stands in the README, and is not run within itself.
+        // This run is that command already: it stands in the README, and is not run within itself.
         if example.command == "./quire test" {
             done(Check::passed(name));
             continue;
@@ -73,7 +73,7 @@ fn parse(text: &str) -> Vec<Example> {
     found
 }
 
-/// Do the lines match, where `...` stands for any number of them?
+/// Whether the lines match, where `...` stands for any number of them.
 fn matches(expected: &[String], got: &[&str]) -> bool {
     match expected.split_first() {
         None => got.is_empty(),

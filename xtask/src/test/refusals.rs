@@ -1,4 +1,4 @@
-//! Every system call, with one of its allocations refused after the other (`programs/refusals.c`), in the kernel that checks itself.
+//! Every system call, with each of its allocations refused in turn (`programs/refusals.c`), in the checked kernel.
 
 use std::{fs, time::Duration};
 
@@ -27,7 +27,7 @@ pub fn names(_: &Context<'_>) -> Result<Vec<String>> {
     Ok(MACHINES.map(name).to_vec())
 }
 
-/// Boots the machines that are selected.
+/// Boots the selected machines.
 pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     for cpus in MACHINES {
         if context.selects(&name(cpus)) {

@@ -1,8 +1,8 @@
-//! Comments that argue for an `unsafe` block say something that could be wrong: a fact of the code, or a contract.
+//! Comments that argue for an `unsafe` block make a statement that could be wrong: a fact of the code, or a contract.
 
-/// A comment says less than this only where it says nothing.
+/// The least length of an argument: a shorter comment says nothing.
 const LEAST: usize = 25;
-/// What refers to another comment instead of arguing: that one may change, and the two blocks are not equal.
+/// References to another comment instead of an argument: that one may change, and the two blocks are not equal.
 const ELSEWHERE: [&str; 5] = ["as above", "as below", "as it says", "likewise", "same"];
 
 /// The comments of a file that say too little, each with its place.

@@ -1,5 +1,6 @@
-//! ThreadSanitizer and AddressSanitizer on the programs that stress the memory core and the scheduler from many threads: a few
-//! seconds of each in every run, long ones with `--sanitize`. One check a program; the first report ends it.
+//! ThreadSanitizer and AddressSanitizer on the programs that stress the memory core and the scheduler from many
+//! threads. Every run takes a few seconds of each, `--sanitize` takes long. One check a program; the first report ends
+//! it.
 
 use std::process::Command;
 
@@ -15,7 +16,7 @@ use crate::{
 
 const SANITIZERS: [Sanitizer; 2] = [Sanitizer::Thread, Sanitizer::Address];
 
-/// A test program, and which of its tests are run: the long ones, and of these what is run for a few seconds (none: all).
+/// A test program, and its tests: the long ones, and those that run for a few seconds (none: all).
 struct Program {
     name: &'static str,
     all: &'static [&'static str],
@@ -24,11 +25,11 @@ struct Program {
     steps: [u32; 2],
 }
 
-/// What `build` builds.
+/// The programs that `build` builds.
 const PROGRAMS: &[Program] = &[
     Program {
         name: "quire-hosted/random",
-        // Without what looks for steps that are left out, which is about finding them.
+        // Without the tests that look for left-out steps.
         all: &["x86_64::"],
         smoke: &[
             "x86_64::four_cpus_see_what_they_wrote",
@@ -44,7 +45,7 @@ const PROGRAMS: &[Program] = &[
     Program { name: "quire-heap", all: &[], smoke: &[], steps: [0; 2] },
 ];
 
-/// The exit status by which both tell that they found something.
+/// The exit status by which both report a finding.
 const FOUND: &str = "66";
 /// A test that races on purpose.
 const ON_PURPOSE: &str = "spin::tests::an_unlock_that_publishes_nothing";
@@ -63,7 +64,7 @@ pub fn names(_: &Context<'_>) -> Result<Vec<String>> {
     Ok(all.chain([on_purpose()]).collect())
 }
 
-/// Builds what is selected and runs it.
+/// Builds and runs the selected programs.
 pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     if context.names_another("sanitize") {
         return Ok(());
@@ -74,7 +75,7 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
         if selected.is_empty() && !races {
             continue;
         }
-        // What is missing is told by each check: a run that skips them is not one that passed them.
+        // Each check reports a missing sanitizer: a run that skips the checks has not passed them.
         let binaries = match build(context, sanitizer) {
             Ok(binaries) => binaries,
             Err(missing) => {
@@ -139,27 +140,27 @@ fn build(context: &Context<'_>, sanitizer: Sanitizer) -> Result<Vec<Binary>> {
     compile(context, &group, &format!("sanitize-{}-build", sanitizer.name()), command)
 }
 
-/// The program, told how to report.
+/// The program with options for its reports.
 fn prepared(binary: &Binary) -> Command {
     let symbols =
         sanitizer::symbolizer().map_or(String::new(), |p| format!(":external_symbolizer_path={}", p.display()));
     let mut command = binary.command();
     command.env("TSAN_OPTIONS", format!("halt_on_error=1:exitcode={FOUND}:history_size=4{symbols}"));
-    // A simulated machine is never torn down, so what it holds at the end is no leak; the tests count frames themselves.
+    // A simulated machine is never torn down, so its memory at the end is no leak; the tests count frames themselves.
     command.env("ASAN_OPTIONS", format!("exitcode={FOUND}:detect_leaks=0{symbols}"));
     command
 }
 
-/// Whether all went well, else what was reported.
+/// Checks that all went well, else returns the report.
 fn judge(text: &str, ended: &str, context: &Context<'_>, name: &str) -> std::result::Result<(), String> {
-    // A filter that takes nothing would pass too.
+    // A filter that selects nothing would pass too.
     if ended == "exit status: 0" && !text.contains("running 0 tests") {
         return Ok(());
     }
     Err(format!("{}\n{ended}; log: {}", report(text), context.log_path(name).display()))
 }
 
-/// The lines of a report that a reader needs first: what it is, and the calls in code of ours.
+/// The lines of a report that a reader needs first: its kind, and the calls in our code.
 fn report(text: &str) -> String {
     let mut lines = text.lines().skip_while(|l| !l.contains("Sanitizer: "));
     let Some(first) = lines.next() else {

@@ -41,7 +41,7 @@ impl std::fmt::Display for End {
     }
 }
 
-/// What a test's program did.
+/// The result of a test's program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
     /// How it ended.
@@ -52,14 +52,14 @@ pub struct Answer {
     pub stderr: Vec<u8>,
 }
 
-/// Why there is no answer. The session is of no more use then.
+/// Why there is no answer. The session is useless then.
 #[derive(Debug)]
 pub enum Trouble {
     /// The time was over.
     Hung,
     /// The machine ended.
     Ended,
-    /// What came back is not of the protocol.
+    /// The reply is not of the protocol.
     Garbled(String),
 }
 
@@ -122,7 +122,7 @@ impl Session {
         Ok(Answer { end, stdout: self.receive(out, deadline)?, stderr: self.receive(err, deadline)? })
     }
 
-    /// Lets the machine end by itself (its first program ends with its input) and says how that went.
+    /// Lets the machine end by itself (its first program ends with its input) and returns the report.
     pub fn finish(self) -> Result<Report> {
         drop(self.input);
         let start = Instant::now();

@@ -1,7 +1,7 @@
-//! Boots machines from the smallest to the largest, each with a program, and looks at both ends of their memory.
+//! Boots machines from the smallest to the largest, each with a program that reads both ends of their memory.
 //!
-//! A large guest's memory is more than this machine has: the host has a page for it only once it is touched. So what QEMU holds
-//! at its peak says how much memory a kernel touches because a machine is large.
+//! A large guest's memory is more than this machine has: the host allocates a page only at its first touch. So QEMU's
+//! peak memory shows how much a kernel touches because a machine is large.
 
 use std::{
     fs,
@@ -29,7 +29,7 @@ use crate::{
 
 const GIB: u64 = 1024;
 
-/// A machine, and what it may cost.
+/// A machine, and its budget.
 struct Size {
     /// MiB.
     memory: u64,
@@ -56,11 +56,12 @@ const SIZES: [Size; 10] = [
     size(512 * GIB, 64),
 ];
 
-/// The most guest time from the kernel's first instruction to the program's, counted in instructions of one CPU at 8 ns.
+/// The most guest time from the kernel's first instruction to the program's, counted in instructions of one CPU at 8
+/// ns.
 const BOOT: Duration = Duration::from_secs(1);
-/// Only stops what hangs.
+/// Only stops a hang.
 const LIMIT: Duration = Duration::from_secs(240);
-/// KiB that boot may take for each CPU: its stacks and its parts of what is kept by CPU.
+/// KiB that boot may take for each CPU: its stacks and its per-CPU structures.
 const OF_A_CPU: u64 = 96;
 /// Bytes at the end of a range of RAM that boot may have taken for itself.
 const TAKEN_AT_THE_END: u64 = 32 << 20;
@@ -99,12 +100,12 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     Ok(())
 }
 
-/// What a machine left.
+/// The results of a machine.
 struct Ended {
     report: Report,
     output: String,
     log: String,
-    /// The most MiB that QEMU was seen to hold.
+    /// The most MiB that QEMU held.
     resident: u64,
 }
 
@@ -113,7 +114,7 @@ impl Ended {
         format!("{what}; {:?}; the log ends:\n{}", self.report.outcome, crate::run::last_lines(&self.log, 12))
     }
 
-    /// Each range of RAM as `memtest` told of it: start, end, the lowest and the highest frame that it looked at.
+    /// Each range of RAM as `memtest` reported it: start, end, the lowest and the highest frame that it read.
     fn ranges(&self) -> Vec<[u64; 4]> {
         let number = |word: Option<&str>| u64::from_str_radix(word?.strip_prefix("0x")?, 16).ok();
         let range = |line: &str| {
@@ -124,7 +125,7 @@ impl Ended {
         self.log.lines().filter_map(range).collect()
     }
 
-    /// Both ends of all ranges were looked at, and the highest is `above` bytes up at least.
+    /// Both ends of all ranges were read, and the highest is at least `above` bytes up.
     fn ends_are_seen(&self, above: u64) -> Result<(), String> {
         let ranges = self.ranges();
         if !self.log.contains("frames hold what is written") || ranges.is_empty() {
@@ -176,7 +177,7 @@ impl Size {
             append: "memtest".to_owned(),
             ..Shape::default()
         };
-        // It waits, so that its machine is looked at when it is up.
+        // It waits, so that its machine is sampled while it is up.
         let script = "grep MemTotal /proc/meminfo; nproc; sleep 0.3; exit 7";
         let ended = boot(context, kernel, &self.name(), &shape, script)?;
         if ended.report.outcome != Outcome::Exit(7) {
@@ -203,7 +204,7 @@ impl Size {
     }
 }
 
-/// Boots a machine of two domains, on the board that can have them; it has no port for what a program writes.
+/// Boots a machine of two domains, on the board that can have them; it has no port for a program's output.
 fn domains(context: &Context<'_>, kernel: &Kernel) -> Result<(), String> {
     let words = "-object memory-backend-ram,id=near,size=1G,reserve=off -object memory-backend-ram,id=far,size=4G,reserve=off \
                  -numa node,nodeid=0,cpus=0-1,memdev=near -numa node,nodeid=1,cpus=2-3,memdev=far";
@@ -231,7 +232,7 @@ fn domains(context: &Context<'_>, kernel: &Kernel) -> Result<(), String> {
     Ok(())
 }
 
-/// Looks every now and then at what a process holds at its peak.
+/// Samples a process's peak memory now and then.
 struct Watch {
     over: Arc<AtomicBool>,
     peak: Arc<AtomicU64>,

@@ -6,9 +6,9 @@
 //! script = "sort -n"                # for busybox sh; or: run = ["PROGRAM", "ARG"...]
 //! stdin = "3\n1\n2\n"               # or: stdin_bytes = 33554432, so many bytes that look random
 //! ```
-//! Without more it passes if it gives the same bytes and the same status as the same binary on this Linux. A test of what
-//! Linux here cannot show says what it expects: `status`, `signal`, `stdout`, `stdout_file`, `contains = ["..."]`, `lines` (names that must
-//! each appear as `name value unit`).
+//! Without more it passes if it gives the same bytes and the same status as the same binary on this Linux. A test of
+//! what Linux here cannot show says what it expects: `status`, `signal`, `stdout`, `stdout_file`, `contains = ["..."]`,
+//! `lines` (names that must each appear as `name value unit`).
 
 use std::{fs, path::Path};
 
@@ -30,19 +30,19 @@ pub struct Case {
     pub stdin: String,
     /// Standard input of so many reproducible bytes.
     pub stdin_bytes: Option<usize>,
-    /// How long it may take in the guest; generous, since a hanging guest is what it is for.
+    /// The longest time in the guest; generous, because it only detects a hanging guest.
     pub seconds: Option<u64>,
     /// Only with so many CPUs.
     pub cpus: Vec<u32>,
-    /// The exit status, where it is not compared with the host's.
+    /// The exit status, if it is not compared with the host's.
     pub status: Option<u8>,
     /// The signal that must end it.
     pub signal: Option<u8>,
     /// Its exact standard output.
     pub stdout: Option<String>,
-    /// The file beside this one that has its exact standard output.
+    /// The file beside this one with its exact standard output.
     pub stdout_file: Option<String>,
-    /// What must occur in its standard output.
+    /// Texts that must occur in its standard output.
     pub contains: Vec<String>,
     /// Names of `name value unit` lines that must be there, each with a number above zero.
     pub lines: Vec<String>,
@@ -59,7 +59,7 @@ struct SuiteFile {
 }
 
 impl Case {
-    /// Does it say itself what it expects?
+    /// Whether it states its own expectation.
     pub fn expects(&self) -> bool {
         self.status.is_some()
             || self.signal.is_some()

@@ -1,6 +1,6 @@
-//! How CPU time is divided. A user's fork bomb beside root's shell (`programs/forkbomb.c`), with a limit on the user's processes and
-//! with as many as the machine has ids: the shell comes back in time, and the bomb ends when it is told to. Nice weights on one CPU of
-//! one and of several (`programs/users.c`).
+//! The division of CPU time. A user's fork bomb runs beside root's shell (`programs/forkbomb.c`), with a limit on the
+//! user's processes and with as many as the machine has ids. The shell returns in time, and the bomb ends on a signal.
+//! Nice weights are tested on one CPU of one and of several (`programs/users.c`).
 //!
 //! Time is counted (`-icount`): the guest's seconds are instructions, whatever else this machine does.
 
@@ -68,7 +68,7 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     Ok(())
 }
 
-/// What was wrong.
+/// The error of a case.
 fn try_case(context: &Context<'_>, case: &Case) -> Result<Option<String>> {
     let kernel = Kernel::with(context.places, On::Quire, || context.kernel())?;
     let mut tree = root::tree()?;

@@ -1,13 +1,13 @@
-//! What a check found, and the line that ends a run.
+//! The result of a check, and the last line of a run.
 
-/// What a check found.
+/// The result of a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// It holds.
     Passed,
-    /// It does not: what was seen.
+    /// It does not: the observation.
     Failed(String),
-    /// It could not be checked here: why.
+    /// It could not be checked here: the reason.
     Skipped(Skip),
 }
 
@@ -53,7 +53,7 @@ impl Check {
         }
     }
 
-    /// Where everything must be checked, what was skipped without excuse has failed.
+    /// Where everything must be checked, a skip without excuse is a failure.
     pub fn strict(self) -> Self {
         match self.outcome {
             Outcome::Skipped(Skip { why, excepted: false }) => {

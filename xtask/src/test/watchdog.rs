@@ -1,4 +1,5 @@
-//! The kernel's watch over itself: each thing that may be stuck is made on purpose, and told with the right names; nothing else is.
+//! The kernel's watchdogs: each kind of lockup is made on purpose, and reported with the right names; nothing else is
+//! reported.
 //!
 //! Time is counted (`-icount`): the guest's seconds are instructions, whatever else this machine does.
 
@@ -14,10 +15,10 @@ use crate::machine::{outcome::Outcome, relay};
 /// A machine that takes so long hangs.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// One machine, and what its log must say.
+/// One machine, and the required messages of its log.
 struct Case {
     name: &'static str,
-    /// The kernel that checks itself knows who holds a lock.
+    /// The checked kernel knows the holder of a lock.
     checked: bool,
     cpus: u32,
     /// Words for the kernel, beside the threshold of a second and the timeout of two for sleepers.
@@ -32,7 +33,7 @@ struct Case {
     printed: &'static str,
 }
 
-/// What takes most of the kernel's locks, and a program that computes for long without a system call.
+/// A load that takes most of the kernel's locks, and a program that computes for long without a system call.
 const BUSY: &str = "for i in 1 2 3 4; do (dd if=/dev/zero of=/tmp/f$i bs=64k count=16 2>/dev/null; sort /etc/passwd | wc -l >/dev/null; \
                     cat /tmp/f$i /proc/self/maps | md5sum >/dev/null; rm /tmp/f$i) & done; \
                     n=0; while [ $n -lt 150000 ]; do n=$((n + 1)); done; sleep 30; wait; echo done";

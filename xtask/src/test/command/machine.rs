@@ -18,7 +18,8 @@ pub(super) fn panic(bench: &Bench) -> Result<(), String> {
     Err(format!("it reported: {}", done.stderr))
 }
 
-/// What the command line sets, the kernel's counts show: pages made ahead of touches, and copied up out of deep chains.
+/// The kernel's counters show the settings of the command line: pages made ahead of touches, and copied up out of deep
+/// chains.
 pub(super) fn settings(bench: &Bench) -> Result<(), String> {
     let program = programs::all(&bench.places).map_err(text)?.remove("cowchain").ok_or("there is no cowchain")?;
     let program = program.to_str().ok_or("its path is no text")?;
@@ -38,7 +39,8 @@ pub(super) fn settings(bench: &Bench) -> Result<(), String> {
     Err(format!("pages made ahead and copied up: {usual:?}, with neither {neither:?}, without numbers {no_number:?}"))
 }
 
-/// The smallest size and the usual one, with 1 CPU and 4, and the fewest inodes. What is full says so, and nobody is killed.
+/// The smallest size and the usual one, with 1 CPU and 4, and the fewest inodes. A full file system returns errors, and
+/// no process is killed.
 pub(super) fn file_systems(bench: &Bench) -> Result<(), String> {
     let all = ["run", "--timeout", "300"];
     let cases: [(&[&str], &[&str]); 3] = [
@@ -67,7 +69,7 @@ pub(super) fn file_systems(bench: &Bench) -> Result<(), String> {
     if said.contains("No space left on device") && said.ends_with("full\n") { Ok(()) } else { Err(said.into_owned()) }
 }
 
-/// Each ends with one sentence that names the word; the least and the most that can be had are had.
+/// Each ends with one sentence that names the word; the least and the most allowed values work.
 pub(super) fn boot_words(bench: &Bench) -> Result<(), String> {
     let words = [
         "swap",
@@ -107,19 +109,19 @@ pub(super) fn boot_words(bench: &Bench) -> Result<(), String> {
     ended(&run(&format!("swap={}M", most + 1), &["true"])?, 2)
 }
 
-/// What takes most of the kernel's locks: processes, pipes, files, and programs that are mapped, while two CPUs are at it.
+/// A load that takes most of the kernel's locks: processes, pipes, files and mapped programs, on two CPUs.
 const BUSY: &str = "for i in 1 2 3 4 5 6; do (dd if=/dev/zero of=/tmp/f$i bs=64k count=16 2>/dev/null; sort /etc/passwd | wc -l >/dev/null; \
                     mkdir -p /tmp/d$i/e; mv /tmp/f$i /tmp/d$i/e/f; cat /tmp/d$i/e/f /proc/self/maps | md5sum >/dev/null; rm -r /tmp/d$i) & done; \
                     sleep 1 & kill $!; wait; ps >/dev/null; echo done";
 
-/// The same kernel, but assertions, the order of locks and the maps' consistency are checked as it runs.
+/// The same kernel with runtime checks: assertions, the order of locks and the maps' consistency.
 pub(super) fn checked_programs(bench: &Bench) -> Result<(), String> {
     let done = on_checked(bench, &["run", "--cpus", "2", "--", "busybox", "sh", "-c", BUSY])?;
     ended(&done, 0)?;
     if done.stdout == b"done\n" { Ok(()) } else { Err(format!("it printed {:?}: {}", done.stdout, done.stderr)) }
 }
 
-/// The first run that takes two locks both ways round fails, and shows where each way was taken.
+/// The first run that takes two locks in both orders fails, and shows where each order was taken.
 pub(super) fn inversion(bench: &Bench) -> Result<(), String> {
     for locks in ["invert=spin", "invert=sleep"] {
         let done = on_checked(bench, &["run", "--append", locks, "--", "busybox", "true"])?;
@@ -199,7 +201,7 @@ pub(super) fn bad_qemu(bench: &Bench) -> Result<(), String> {
 pub(super) fn debugger(bench: &Bench) -> Result<(), String> {
     let mut commands =
         vec!["--ex", "printf \"at entry: %d\\n\", $pc == $entry", "--ex", "info symbol trap_first_return"];
-    // A breakpoint of the usual kind needs the page that it lies in.
+    // A breakpoint of the usual kind needs its page to be resident.
     commands.extend(["--ex", "break *$entry", "--ex", "x/2i $pc", "--ex", "stepi"]);
     let words = [&["debug"][..], &commands, &["--", "busybox", "true"]].concat();
     let done = bench.run(&words)?;

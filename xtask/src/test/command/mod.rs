@@ -1,4 +1,4 @@
-//! The command itself, as a user meets it: streams, statuses, signals, terminals, and what is left behind (nothing).
+//! The command itself, as a user meets it: streams, statuses, signals, terminals, and no remains.
 
 mod machine;
 mod program;
@@ -59,8 +59,8 @@ pub fn names(_: &Context<'_>) -> Result<Vec<String>> {
     Ok(CHECKS.iter().map(|(name, _)| format!("command/{name}")).collect())
 }
 
-/// Runs what is selected. Each check has a directory for temporary files of its own, which must be empty at the end, and a
-/// mark in the environment by which what it left running is found.
+/// Runs the selected checks. Each check has its own directory for temporary files, which must be empty at the end. A
+/// mark in its environment identifies the processes that it leaves running.
 pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     for (number, (name, body)) in CHECKS.iter().enumerate() {
         let full = format!("command/{name}");
@@ -129,13 +129,13 @@ impl Bench {
         Ok(child)
     }
 
-    /// Neither a file nor a process.
+    /// Neither a file nor a process is left.
     fn nothing_left(&self) -> Result<(), String> {
         let files: Vec<_> = fs::read_dir(&self.temporary).map_err(text)?.filter_map(|e| Some(e.ok()?.path())).collect();
         if !files.is_empty() {
             return Err(format!("left behind: {files:?}"));
         }
-        // A killed parent's QEMU gets its signal at once, but takes a moment to be gone.
+        // A killed parent's QEMU gets its signal at once, but needs a moment to end.
         let start = Instant::now();
         loop {
             let left = self.running();
@@ -178,7 +178,7 @@ fn finish(child: Child) -> Result<Done, String> {
     Ok(Done { status, stdout: out.stdout, stderr: String::from_utf8_lossy(&out.stderr).into_owned() })
 }
 
-/// Did it end with `status`? Says what it said if not.
+/// Checks that it ended with `status`; else reports its output.
 fn ended(done: &Done, status: i32) -> Result<(), String> {
     if done.status == status {
         return Ok(());

@@ -1,4 +1,4 @@
-//! What a program passes through `./quire run`: status, streams, signals, the terminal, its surroundings.
+//! A program under `./quire run`: status, streams, signals, the terminal, its surroundings.
 
 use super::{Bench, Done, bytes, ended, finish, same, text};
 use crate::programs;
@@ -90,7 +90,8 @@ pub(super) fn dynamic(bench: &Bench) -> Result<(), String> {
     same("standard output", &done.stdout, &here.stdout)
 }
 
-/// A small project in the shape of Lua's: make runs itself, with jobs at a time, and the compiler, the archiver and the linker.
+/// A small project in the shape of Lua's: make runs itself, with several jobs, and the compiler, the archiver and the
+/// linker.
 const PROJECT: [(&str, &str); 5] = [
     (
         "Makefile",
@@ -106,7 +107,7 @@ const PROJECT: [(&str, &str); 5] = [
     ),
 ];
 
-/// This machine's compiler makes the same bytes in the guest, and what it made runs there.
+/// This machine's compiler makes the same bytes in the guest, and the built program runs there.
 pub(super) fn built(bench: &Bench) -> Result<(), String> {
     for (name, content) in PROJECT {
         bench.file(name, content.as_bytes())?;
@@ -125,7 +126,7 @@ pub(super) fn built(bench: &Bench) -> Result<(), String> {
     }
 }
 
-/// Two processes show three quarters more than the guest has, what is missing in swap; nothing is lost.
+/// Two processes use three quarters more than the guest has, with the rest in swap; nothing is lost.
 pub(super) fn overcommit(bench: &Bench) -> Result<(), String> {
     let size = ["run", "--memory", "160M", "--append", "swap=96M", "--"];
     let done = bench.run(&[&size[..], &["overcommit", "--megabytes", "72", "--rounds", "1"]].concat())?;
@@ -133,7 +134,7 @@ pub(super) fn overcommit(bench: &Bench) -> Result<(), String> {
     same("standard output", &done.stdout, b"overcommit_pages 18432 pages\n")
 }
 
-/// Process 1 goes on, one signal ends a group that has taken all memory, and the memory comes back.
+/// Process 1 continues, one signal ends a group that has taken all memory, and the memory comes back.
 pub(super) fn exhausted(bench: &Bench) -> Result<(), String> {
     for (cpus, memory) in [("1", "128M"), ("4", "256M")] {
         let done = bench.run(&["run", "--cpus", cpus, "--memory", memory, "--", "exhaust"])?;
@@ -187,7 +188,7 @@ pub(super) fn killed(bench: &Bench) -> Result<(), String> {
     finish(child).map(drop)
 }
 
-/// A shell on a terminal: what is typed is echoed and run, and the terminal is as before in the end.
+/// A shell on a terminal: typed text is echoed and run, and the terminal is as before in the end.
 pub(super) fn interactive(bench: &Bench) -> Result<(), String> {
     let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).map_err(text)?;
     grantpt(&controller).and_then(|()| unlockpt(&controller)).map_err(text)?;
@@ -202,11 +203,11 @@ pub(super) fn interactive(bench: &Bench) -> Result<(), String> {
     let mut child = command.stdin(copy()?).stdout(copy()?).stderr(copy()?).spawn().map_err(text)?;
     let mut controller = File::from(controller);
     let mut seen = String::new();
-    // Before there is a prompt, or a machine: it is run all the same, as is the half of a line that goes on later.
+    // Typed before there is a prompt, or a machine: it runs all the same, as does half a line that is finished later.
     controller.write_all(b"echo early$((1 + 1))\recho ab").map_err(text)?;
     wait_for(&mut controller, &mut seen, "early2\r\n")?;
     wait_for(&mut controller, &mut seen, "# ")?;
-    // The guest's own shell edits lines: the cursor goes back one, and the line before comes again.
+    // The guest's own shell edits lines: the cursor moves back one, and the line before comes again.
     controller.write_all(b"d\x1b[Dc\r").map_err(text)?;
     wait_for(&mut controller, &mut seen, "abcd\r\n")?;
     controller.write_all(b"\x1b[A\x1b[A\r").map_err(text)?;
@@ -231,7 +232,7 @@ pub(super) fn interactive(bench: &Bench) -> Result<(), String> {
     Ok(())
 }
 
-/// Reads until `word` appears behind what was consumed before; what comes up to it is consumed.
+/// Reads until `word` appears behind the consumed text; consumes everything up to it.
 fn wait_for(from: &mut File, seen: &mut String, word: &str) -> Result<(), String> {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let start = Instant::now();
@@ -257,7 +258,7 @@ pub(super) fn one_line(done: &Done) -> Result<(), String> {
     let lines: Vec<&str> = done.stderr.lines().collect();
     match lines[..] {
         [line] if line.starts_with("quire: ") => Ok(()),
-        // The argument parser adds how to get help.
+        // The argument parser adds a hint at the help.
         [line, ..] if line.starts_with("error: ") => Ok(()),
         _ => Err(format!("not one line: {:?}", done.stderr)),
     }

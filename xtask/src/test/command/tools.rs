@@ -13,7 +13,8 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Neither what firmware executes counts nor the kernel's own start: the bounds are those of a program that does nothing.
+/// Instructions of the firmware and of the kernel's own start do not count: the bounds are those of a program that does
+/// nothing.
 pub(super) fn profiled(bench: &Bench) -> Result<(), String> {
     let done = bench.run(&["profile", "--", "busybox", "true"])?;
     ended(&done, 0)?;
@@ -25,7 +26,7 @@ pub(super) fn profiled(bench: &Bench) -> Result<(), String> {
     }
 }
 
-/// What a program prints is compared, and what it used, whether or not it prints anything.
+/// Both output and resource use are compared, whether or not the program prints anything.
 pub(super) fn comparison(bench: &Bench) -> Result<(), String> {
     let json = bench.file("compared.json", b"")?;
     let words = ["compare", "--count", "--runs", "1", "--seed", "3", "--json", &json.to_string_lossy(), "--"];
@@ -47,7 +48,7 @@ pub(super) fn comparison(bench: &Bench) -> Result<(), String> {
             return wrong(&format!("{name} is not there on both sides"), &said);
         }
     }
-    // Only one side tells its faults by kind.
+    // Only one side reports its faults by kind.
     let zero = row(&said, "faults_zero");
     if zero.get(2).is_none_or(|v| v == "-") || zero.get(3).is_none_or(|v| v != "-") {
         return wrong("faults by kind", &said);
@@ -73,9 +74,9 @@ pub(super) fn comparison(bench: &Bench) -> Result<(), String> {
     Err(format!("a program that fails: {}", fails.stderr))
 }
 
-/// The kernel's matrix is as its list says; an operation that writes a line from both processors on purpose is found.
+/// The kernel's matrix agrees with its list; an operation that writes a line from both processors on purpose is found.
 pub(super) fn shared_lines(bench: &Bench) -> Result<(), String> {
-    // What two threads happen to do at once differs from run to run: what is not as listed must be so twice.
+    // The races of two threads differ from run to run: a deviation from the list must occur twice.
     let mut whole = bench.run(&["conflicts", "--guest"])?;
     if ended(&whole, 0).is_err() {
         whole = bench.run(&["conflicts", "--guest"])?;
@@ -96,7 +97,8 @@ pub(super) fn shared_lines(bench: &Bench) -> Result<(), String> {
     Err(format!("one pipe for two: {said}"))
 }
 
-/// A run of the lab is killed once it has samples; the same command goes on with them, tells all figures, and draws them.
+/// A run of the lab is killed once it has samples; the same command continues with them, gives all figures, and draws
+/// them.
 pub(super) fn lab(bench: &Bench) -> Result<(), String> {
     let out = bench.places.target.join("test-lab");
     let _ = fs::remove_dir_all(&out);
@@ -104,7 +106,7 @@ pub(super) fn lab(bench: &Bench) -> Result<(), String> {
     let words = ["lab", "calibration", "--no-linux", "--cpus", "1", "--out", &home];
     let command = || {
         let mut command = bench.command(&words);
-        // What is drawn is checked here, not how fast it was: the lab as tests have built it will do.
+        // This checks the drawing, not the speed: the lab as tests have built it is good enough.
         command.env("QUIRE_LAB_PROFILE", "dev");
         command
     };
@@ -146,8 +148,8 @@ pub(super) fn lab(bench: &Bench) -> Result<(), String> {
     fs::remove_dir_all(&out).map_err(text)
 }
 
-/// A program's faults are there, each of its kind, and its maps' changes; what stands on a track is nested; the unmapping that the
-/// other processor had to hear of was told there.
+/// A program's faults are there, each of its kind, and its map changes. Events on a track are nested. The unmapping
+/// that interrupted the other processor is recorded there.
 pub(super) fn traced(bench: &Bench) -> Result<(), String> {
     let out = bench.place.join("trace.json");
     let done = bench.run(&["trace", "--cpus", "2", "--out", &out.to_string_lossy(), "--", "events"])?;
@@ -177,7 +179,7 @@ pub(super) fn traced(bench: &Bench) -> Result<(), String> {
     let inside = |e: &Value| address(e).is_some_and(|a| range.contains(&a));
     let whole = |e: &Value| inside(e) && e["args"]["bytes"] == *len;
     let (copied, gone) = (|e: &Value| inside(e) && e["pid"] == child, |e: &Value| e["tid"] == child);
-    // The program touches its pages in a row, so most are made ahead.
+    // The program touches consecutive pages, so most are made ahead.
     let made = |e: &Value| e["args"]["pages"].as_str().and_then(|n| n.parse::<usize>().ok());
     let ahead: usize = events.iter().filter(|e| e["name"] == "fault ahead" && inside(e)).filter_map(made).sum();
     let faults = count("fault: zero-fill", &inside);
@@ -210,7 +212,7 @@ pub(super) fn traced(bench: &Bench) -> Result<(), String> {
 /// A span's beginning and end, and the event.
 type Spanned<'e> = (u64, u64, &'e Value);
 
-/// On each track, what begins within something ends within it.
+/// On each track, an event that begins within another ends within it.
 fn nested(events: &[Value]) -> Result<(), String> {
     let mut tracks: BTreeMap<(u64, u64), Vec<Spanned<'_>>> = BTreeMap::new();
     // Nanoseconds.
@@ -239,7 +241,7 @@ fn nested(events: &[Value]) -> Result<(), String> {
     Ok(())
 }
 
-/// What there was no room for is counted and told; what is there can be used.
+/// Events without room are counted and reported; the others can be used.
 pub(super) fn cut_trace(bench: &Bench) -> Result<(), String> {
     let out = bench.place.join("trace.json");
     let words = ["trace", "--buffer", "1M", "--out", &out.to_string_lossy(), "--", "events", "--calls", "20000"];
@@ -258,7 +260,7 @@ pub(super) fn cut_trace(bench: &Bench) -> Result<(), String> {
     ended(&wrong, 2).and_then(|()| one_line(&wrong))
 }
 
-/// Tracing costs nothing when it is off: the usual kernel has no function of it, and so no call either, which would find nothing to call.
+/// Tracing costs nothing when it is off: the usual kernel has no function of it, and so no call either.
 pub(super) fn untraced(bench: &Bench) -> Result<(), String> {
     const NAMES: [&str; 3] = ["quire_kernel::report::trace", "quire_sync::trace", "__quire_trace"];
     let look = |kernel: &Path| -> Result<Vec<String>, String> {

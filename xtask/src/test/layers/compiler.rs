@@ -1,7 +1,7 @@
-//! Who uses whom, as the compiler knows it: calls and types of a build in which nothing is inlined.
+//! The uses between modules as the compiler knows them: calls and types of a build without inlining.
 //!
-//! Calls are relocations of a function's section, so that a re-export or an `impl` in another folder hides none. The debug
-//! information says in which file each function stands, and the types of its parameters, results and locals.
+//! Calls are relocations of a function's section, so that a re-export or an `impl` in another folder hides none. The
+//! debug information has the file of each function, and the types of its parameters, results and locals.
 
 use std::{
     borrow::Cow,
@@ -24,18 +24,18 @@ use crate::{
     setup::toolchain::{KERNEL_TARGET, Toolchain},
 };
 
-/// One use: the module that uses, the module that is used, and a word on what.
+/// One use: the using module, the used module, and the items.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Use {
     /// The module of the caller, or of the type that holds another.
     pub from: Module,
     /// The module of the callee, or of the type.
     pub to: Module,
-    /// The two items, for people.
+    /// The two items, for the reader.
     pub what: String,
 }
 
-/// The profile that the kernel is built by for this: no inlining, all of the debug information.
+/// The profile that builds the kernel for this: no inlining, all of the debug information.
 const PROFILE: &str = "structure";
 
 /// Builds the kernel's crates and returns their objects: libraries, and the object of the kernel itself.
@@ -101,11 +101,11 @@ pub fn uses(objects: &[PathBuf]) -> Result<BTreeSet<Use>> {
     Ok(program.uses())
 }
 
-/// What is known of one function.
+/// The known facts of one function.
 #[derive(Debug, Clone)]
 struct Function {
     module: Module,
-    /// The modules that its type arguments come from: what it calls there, its caller has passed to it.
+    /// The modules of its type arguments: its calls there were passed by its caller.
     passed: BTreeSet<Module>,
 }
 
@@ -162,7 +162,7 @@ pub fn calls(file: &object::File<'_>) -> BTreeSet<(String, String)> {
             let RelocationTarget::Symbol(symbol) = relocation.target() else { continue };
             let Ok(symbol) = file.symbol_by_index(symbol) else { continue };
             let callee = match symbol.kind() {
-                // A function of the same object may be meant by its section.
+                // The section may stand for a function of the same object.
                 SymbolKind::Section => symbol.section_index().and_then(|s| owners.get(&s)).map(String::as_str),
                 _ => symbol.name().ok(),
             };
@@ -208,7 +208,7 @@ struct Entry {
     linkage: Option<String>,
     file: Option<u64>,
     type_at: Option<usize>,
-    /// The entry that says more of the same function.
+    /// The entry with more facts of the same function.
     of: Option<usize>,
     has_code: bool,
 }
@@ -265,7 +265,7 @@ impl Unit {
             at.insert(die.offset().0, entries.len() - 1);
             path.push(entries.len() - 1);
         }
-        // Offsets become places; what lies outside of the unit is nothing of ours.
+        // Offsets become places; entries outside of the unit are not ours.
         for entry in &mut entries {
             entry.type_at = entry.type_at.and_then(|offset| at.get(&offset).copied());
             entry.of = entry.of.and_then(|offset| at.get(&offset).copied());
@@ -273,10 +273,10 @@ impl Unit {
         Ok(Self { entries, files })
     }
 
-    /// The entry that has the name and the file of a function.
+    /// The entry with the name and the file of a function.
     fn declared(&self, entry: usize) -> usize {
         let mut at = entry;
-        // A definition, its abstract instance, its declaration: not longer than that.
+        // A definition, its abstract instance, its declaration: the chain is no longer.
         for _ in 0..3 {
             match self.entries[at].of {
                 Some(next) => at = next,
@@ -300,7 +300,7 @@ impl Unit {
         Module::of_path(&names)
     }
 
-    /// The modules of all types that a type names: behind pointers, in arrays, as type arguments.
+    /// The modules of all types in a type: behind pointers, in arrays, as type arguments.
     fn modules(&self, entry: Option<usize>, children: &HashMap<usize, Vec<usize>>, depth: usize) -> BTreeSet<Module> {
         let mut all = BTreeSet::new();
         let Some(at) = entry.filter(|_| depth < 8) else { return all };
@@ -318,7 +318,7 @@ impl Unit {
         all
     }
 
-    /// Adds what this unit knows.
+    /// Adds the facts of this unit.
     fn tell(&self, program: &mut Program) {
         let mut children: HashMap<usize, Vec<usize>> = HashMap::new();
         for (at, entry) in self.entries.iter().enumerate() {
@@ -366,7 +366,7 @@ impl Unit {
             self.tell_types(declared.type_at, &module, &passed, &declared.name, children, program);
         }
         if let Some(name) = name {
-            // The instance with code knows its type arguments.
+            // The instance with code has its type arguments.
             let known = program.functions.entry(name).or_insert_with(|| Function { module, passed: BTreeSet::new() });
             known.passed.extend(passed);
         }

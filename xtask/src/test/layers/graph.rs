@@ -1,4 +1,4 @@
-//! `./quire test layers --graph`: who uses whom, as a table of counts and as pictures.
+//! `./quire test layers --graph`: the uses between rooms, as a table of counts and as pictures.
 
 use std::{
     collections::BTreeSet,
@@ -27,7 +27,7 @@ pub fn show(plan: &Plan, source: &Source, uses: &BTreeSet<Use>, folder: &Path) -
     Ok(())
 }
 
-/// Rooms from the top: a row says how often a room uses each other one. What stands left of the diagonal points up.
+/// Rooms from the top: a row says how often a room uses each other one. Entries left of the diagonal point up.
 fn table(plan: &Plan, source: &Source, edges: &Edges<'_>, uses: &BTreeSet<Use>) -> String {
     let lines = plan.lines(source);
     let rooms: Vec<&str> = plan.rooms.iter().copied().rev().collect();

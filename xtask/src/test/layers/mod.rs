@@ -1,4 +1,4 @@
-//! Dependencies point down: no crate may use one of a layer above its own, no room of a crate one above it.
+//! Dependencies point down: no crate may use a crate of a layer above its own, and no room of a crate a room above it.
 
 pub mod compiler;
 mod graph;
@@ -24,7 +24,7 @@ use plans::PLANS;
 use rooms::Plan;
 use source::Source;
 
-/// Each crate's layer, from the bottom. A crate of the workspace that is not here has no place yet, which is an error.
+/// Each crate's layer, from the bottom. A crate of the workspace that is missing here has no place, which is an error.
 const LAYERS: &[(&str, u32)] = &[
     ("quire-heap", 0),
     ("quire-sync", 1),
@@ -47,9 +47,9 @@ const LAYERS: &[(&str, u32)] = &[
     ("xtask", 8),
 ];
 
-/// Downward, but not what the design wants: the primitives, the memory core, the scheduler and the page tables use no heap, the memory
-/// core and the scheduler meet only through `sync`'s wait trait, the page tables know no scheduler, and what drives devices knows
-/// neither files nor system calls.
+/// Downward dependencies that the design forbids. The primitives, the memory core, the scheduler and the page tables
+/// use no heap. The memory core and the scheduler meet only through `sync`'s wait trait. The page tables know no
+/// scheduler. Device drivers know neither files nor system calls.
 const APART: &[(&str, &str)] = &[
     ("quire-sync", "quire-heap"),
     ("quire-vm", "quire-heap"),
@@ -82,7 +82,7 @@ fn rooms_name(plan: &Plan) -> String {
     format!("layers/arrows between rooms of {} point down", plan.krate)
 }
 
-/// Reads the workspace's dependencies from cargo, and those of rooms from the compiler and the source, and judges them.
+/// Reads the workspace's dependencies from cargo, and those of rooms from the compiler and the source, and checks them.
 pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     if context.selects(NAME) {
         let wrong = judge(&arrows(&metadata(context.places)?)?);
@@ -111,7 +111,7 @@ pub fn show(places: &Places) -> Result<()> {
     Ok(())
 }
 
-/// A crate's source, and its uses: those that the compiler knows, and those that the source names.
+/// A crate's source, and its uses, by the compiler and by the source.
 fn all_uses(places: &Places, plan: &Plan, known: &BTreeSet<Use>) -> Result<(Source, BTreeSet<Use>)> {
     let source = source::read(&places.root, plan.krate)?;
     let own = known.iter().filter(|u| u.from.krate == plan.krate && u.to.krate == plan.krate);
@@ -126,7 +126,7 @@ fn metadata(places: &Places) -> Result<Value> {
     serde_json::from_slice(&out.stdout).doing(|| "cargo metadata".to_string())
 }
 
-/// The workspace's own dependencies, tests' ones left out: a test may look from above.
+/// The workspace's own dependencies without those of tests: a test may look from above.
 fn arrows(metadata: &Value) -> Result<BTreeMap<String, Vec<String>>> {
     let packages = metadata["packages"].as_array().ok_or_else(|| Failure::usage("cargo metadata names no packages"))?;
     let name = |v: &Value| v["name"].as_str().unwrap_or_default().to_owned();
@@ -141,7 +141,7 @@ fn arrows(metadata: &Value) -> Result<BTreeMap<String, Vec<String>>> {
         .collect())
 }
 
-/// What points the wrong way.
+/// The dependencies that point the wrong way.
 fn judge(arrows: &BTreeMap<String, Vec<String>>) -> Vec<String> {
     let layer = |name: &str| LAYERS.iter().find(|(n, _)| *n == name).map(|(_, l)| *l);
     let mut wrong = Vec::new();

@@ -1,4 +1,4 @@
-//! Modules by name, however one was found: by its file, by a path in the source, by the compiler's namespaces.
+//! Modules by name, in whatever way one was found: by its file, by a path in the source, by the compiler's namespaces.
 
 use std::fmt;
 
@@ -31,12 +31,13 @@ impl Module {
     pub fn of_path(names: &[&str]) -> Option<Self> {
         let (first, rest) = names.split_first()?;
         let krate = first.strip_prefix("quire_")?.replace("pmap_x86_64", "pmap-x86_64");
-        // Types and functions begin otherwise than modules do, or stand in braces; a function's own items are found in its module.
+        // Types and functions begin otherwise than modules do, or stand in braces; a function's own items belong to its
+        // module.
         let path = rest.iter().take_while(|s| s.starts_with(|c: char| c.is_ascii_lowercase())).map(|&s| s.to_owned());
         Some(Self { krate, path: path.collect() })
     }
 
-    /// Is it `room` or inside of it? A room is a path such as `map/ops`.
+    /// Whether it is `room` or inside of it. A room is a path such as `map/ops`.
     pub fn is_in(&self, room: &str) -> bool {
         let mut path = self.path.iter();
         room.split('/').all(|segment| path.next().is_some_and(|own| own == segment))

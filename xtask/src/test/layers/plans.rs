@@ -1,4 +1,4 @@
-//! The order of rooms in each crate, written down. What is not in it has no place.
+//! The written order of rooms in each crate. A room that is missing here has no place.
 
 use super::rooms::Plan;
 

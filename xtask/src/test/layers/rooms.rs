@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{compiler::Use, modules::Module, source::Source};
 
-/// A crate's rooms in their order, and the pairs that point up all the same.
+/// A crate's rooms in their order, and the pairs that point up nevertheless.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
     /// The folder below `crates/`.
@@ -13,7 +13,7 @@ pub struct Plan {
     pub rooms: &'static [&'static str],
     /// A room, a room above it that it uses, and why.
     pub exceptions: &'static [(&'static str, &'static str, &'static str)],
-    /// Pairs that point up and are to go. The list may only shrink.
+    /// Pairs that point up and must disappear. The list may only shrink.
     pub debts: &'static [(&'static str, &'static str)],
     /// How many exceptions there may be.
     pub limit: usize,
@@ -22,10 +22,10 @@ pub struct Plan {
 /// A crate of fewer lines may have a room that is most of it.
 const SMALL: usize = 5_000;
 
-/// How the root of a crate is called.
+/// The name of a crate's root.
 const ROOT: &str = "root";
 
-/// Uses between rooms: from, to, and what each of them is.
+/// Uses between rooms: from, to, and the items of each.
 pub type Edges<'a> = BTreeMap<(&'a str, &'a str), Vec<&'a str>>;
 
 impl Plan {
@@ -42,7 +42,7 @@ impl Plan {
         self.rooms.iter().position(|r| *r == room).unwrap_or(self.rooms.len())
     }
 
-    /// Does a use of `to` by `from` point up?
+    /// Whether a use of `to` by `from` points up.
     pub fn is_up(&self, from: &str, to: &str) -> bool {
         self.height(from) < self.height(to)
     }
@@ -69,7 +69,7 @@ impl Plan {
         lines
     }
 
-    /// What does not hold, a line each.
+    /// The errors, a line each.
     pub fn judge(&self, source: &Source, uses: &BTreeSet<Use>) -> Vec<String> {
         let mut wrong = Vec::new();
         for module in source.modules.keys().filter(|m| self.room(m).is_none()) {

@@ -1,4 +1,4 @@
-//! Who uses whom, as the source names it: paths that begin with `crate`, `self` or `super`.
+//! The uses between modules as the source names them: paths that begin with `crate`, `self` or `super`.
 //!
 //! The compiler's objects do not show constants, macros, and generic functions that the kernel does not call.
 
@@ -21,12 +21,12 @@ use crate::failure::{Doing, Failure, Result};
 pub struct Source {
     /// Each module and its lines, tests' files left out.
     pub modules: BTreeMap<Module, usize>,
-    /// Whose path names a module of another.
+    /// Paths that name a module of another.
     pub uses: BTreeSet<Use>,
 }
 
 impl Source {
-    /// The module of the source that `module` is or is inside of: the compiler has namespaces for functions too.
+    /// The module of the source that contains `module`: the compiler has namespaces for functions too.
     pub fn known(&self, module: &Module) -> Module {
         longest(&self.modules, &module.krate, &module.path)
     }
@@ -45,7 +45,7 @@ pub fn read(root: &Path, krate: &str) -> Result<Source> {
     for (module, lines, _) in &files {
         *source.modules.entry(module.clone()).or_default() += lines;
     }
-    // What the root passes on under a name of its own stands for where it comes from.
+    // A name that the root re-exports stands for its origin.
     let mut exported = BTreeMap::new();
     for (module, _, file) in &files {
         for item in &file.items {
@@ -130,7 +130,7 @@ fn file_of(inside: &Path, name: &str, attributes: &[Attribute]) -> PathBuf {
     if alone.exists() { alone } else { inside.join(name).join("mod.rs") }
 }
 
-/// Is an item built for tests, model checkers or documentation alone?
+/// Whether an item is built only for tests, model checkers or documentation.
 fn of_tests(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         let syn::Meta::List(list) = &attribute.meta else { return false };
@@ -234,7 +234,7 @@ impl<'ast> Visit<'ast> for Paths {
         let passed_on = !matches!(item.vis, syn::Visibility::Inherited);
         let inside = self.inside.path.clone();
         flatten(&item.tree, &mut Vec::new(), &mut |path| {
-            // A module that passes on names of its own children does not use them.
+            // A module that re-exports names of its own children does not use them.
             let own = match path.first().map(String::as_str) {
                 Some("crate") => path[1..].starts_with(&inside),
                 Some("super") => false,
@@ -252,7 +252,7 @@ impl<'ast> Visit<'ast> for Paths {
         visit::visit_path(self, path);
     }
 
-    // `pub(in crate::map)` says how far a name is seen, not what is used.
+    // `pub(in crate::map)` limits the visibility of a name; it is no use.
     fn visit_visibility(&mut self, _: &'ast syn::Visibility) {}
 }
 
