@@ -1,4 +1,4 @@
-//! `./quire bench`: builds the lab (`lab/`) in each way that the asked-for figures need, runs it, and prints its lines.
+//! `./quire bench`: builds the lab (`lab/`) in each way that the requested figures need, runs it, and prints its lines.
 
 use std::{
     io::{BufRead, BufReader, Write as _},
@@ -17,7 +17,7 @@ use crate::{
 /// The ways in which the lab is built: as `--list` names them, the flags for rustc, and the directory under `target/`.
 const BUILDS: [(&str, &str, &str); 2] = [("Native", "", "lab"), ("Recording", "--cfg recording", "lab-recording")];
 
-/// What the lab says of a figure that it can give.
+/// A line of the lab's list: a figure that it can give.
 #[derive(Debug, Clone, PartialEq)]
 struct Known {
     build: String,
@@ -26,7 +26,7 @@ struct Known {
     how: String,
 }
 
-/// Measures what is asked for.
+/// Measures the requested figures.
 pub fn command(places: &Places, options: &cli::Bench) -> Result<u8> {
     let native = build(places, BUILDS[0])?;
     let list = Command::new(&native).arg("--list").output().doing(|| "cannot run the lab".to_string())?;
@@ -54,7 +54,8 @@ pub fn command(places: &Places, options: &cli::Bench) -> Result<u8> {
     Ok(if failed { 1 } else { 0 })
 }
 
-/// Runs one build's share. Lines are printed as they come; false where a bench failed, which has said why on standard error.
+/// Runs one build's share. Lines are printed as they come; false if a bench failed, which has explained it on standard
+/// error.
 fn run(lab: &PathBuf, options: &cli::Bench, lines: &mut Vec<Line>) -> Result<bool> {
     let about = || "cannot run the lab".to_string();
     let log = tempfile::tempfile().doing(about)?;
@@ -66,7 +67,7 @@ fn run(lab: &PathBuf, options: &cli::Bench, lines: &mut Vec<Line>) -> Result<boo
         for line in compare::parse(&text.doing(about)?) {
             step.doing(&line.name);
             if !options.json {
-                // As the lab wrote it, though a reader may have gone.
+                // As the lab wrote it; the reader may have closed the pipe.
                 let _ = writeln!(std::io::stdout(), "{} {} {}", line.name, line.value, line.unit);
             }
             lines.push(line);
@@ -75,14 +76,14 @@ fn run(lab: &PathBuf, options: &cli::Bench, lines: &mut Vec<Line>) -> Result<boo
     let status = child.wait().doing(about)?;
     drop(step);
     if !status.success() {
-        // What the harness reports of its samples is of no use here; what the lab says of itself is.
+        // The harness's reports of its samples are dropped; the lab's own messages are shown.
         complaints(log).iter().for_each(|line| eprintln!("{line}"));
         eprintln!("quire: not everything could be measured ({status})");
     }
     Ok(status.success())
 }
 
-/// The lab's own words among what its tools wrote, and a panic's.
+/// The lab's own messages in the log of its tools, and a panic's.
 fn complaints(mut log: std::fs::File) -> Vec<String> {
     use std::io::{Read as _, Seek as _};
     let mut bytes = Vec::new();
@@ -107,7 +108,7 @@ pub fn build_native(places: &Places) -> Result<PathBuf> {
     build(places, BUILDS[0])
 }
 
-/// The lab's program that records.
+/// The lab's program of the recording build.
 pub fn build_recording(places: &Places) -> Result<PathBuf> {
     build(places, BUILDS[1])
 }
@@ -117,8 +118,8 @@ fn build(places: &Places, (name, flags, directory): (&str, &str, &str)) -> Resul
     build_package(places, "quire-lab", &format!("the lab ({})", name.to_lowercase()), flags, directory)
 }
 
-/// Builds a program of the lab for measuring: `target/DIRECTORY/measure/PACKAGE`. `$QUIRE_LAB_PROFILE` says another profile: with `dev`
-/// it is the program that tests have built.
+/// Builds a program of the lab for measuring: `target/DIRECTORY/measure/PACKAGE`. `$QUIRE_LAB_PROFILE` selects another
+/// profile: with `dev` it is the program that tests have built.
 pub fn build_package(places: &Places, package: &str, what: &str, flags: &str, directory: &str) -> Result<PathBuf> {
     let profile = std::env::var("QUIRE_LAB_PROFILE").unwrap_or_else(|_| "measure".to_owned());
     let (target, made) = match (&profile[..], flags) {

@@ -1,4 +1,4 @@
-//! What is booted: a kernel with the image that belongs to it, on the emulator of this machine.
+//! Booting a kernel with its image on this machine's emulator.
 
 use std::{
     ffi::OsString,
@@ -32,16 +32,17 @@ pub enum On {
     Linux,
 }
 
-/// Words for Linux's command line that take away what would slow it unfairly, or keep it from booting where the host is busy (see
-/// docs/lab.md), or let it end at once where the emulator trips it up ([`untripped`]), whoever was running: `oops=panic panic=-1`.
+/// Words for Linux's command line. They remove things that would slow it unfairly, or keep it from booting on a busy
+/// host (see docs/lab.md). With `oops=panic panic=-1` it ends at once if the emulator trips it up ([`untripped`]),
+/// in any thread.
 const FAIR: &str = "console=ttyS0 oops=panic panic=-1 rdinit=/.quire/init mitigations=off audit=0 apparmor=0 init_on_alloc=0 cryptomgr.notests \
                     transparent_hugepage=never no_timer_check";
 
-/// How often a Linux is booted that the emulator trips up, at most.
+/// The most boots of a Linux that the emulator trips up.
 const BOOTS: u32 = 3;
-/// What Linux's log says then. QEMU's translator before 8.1, with several CPUs, runs now and then an instruction that another CPU
-/// has just replaced; where Linux replaces its own (first a breakpoint, then the rest), that one meets a breakpoint which is no more.
-/// Quire does not patch itself.
+/// The message in Linux's log then. QEMU's translator before 8.1, with several CPUs, sometimes runs an instruction that
+/// another CPU has just replaced. Linux replaces its own code by a breakpoint first, then by the rest. So a CPU meets a
+/// breakpoint that is already gone. Quire does not patch itself.
 const TRIPPED: &str = "int3: 0000 [#1]";
 
 /// The processor of [`Kernel::host`].
@@ -52,14 +53,14 @@ pub const HOST_CPU: &str = "max,-la57,+svm";
 pub struct Kernel {
     on: On,
     file: PathBuf,
-    /// For people: which one it is.
+    /// The kernel's name in messages.
     pub name: String,
     qemu: PathBuf,
     accelerator: Accelerator,
-    /// Why that accelerator.
+    /// The reason for the accelerator.
     pub why: String,
     init: Option<PathBuf>,
-    /// Modules that a Linux loads first.
+    /// Modules that Linux loads first.
     modules: Vec<PathBuf>,
 }
 
@@ -72,13 +73,13 @@ pub struct Shape {
     pub memory: u64,
     /// Count instructions; makes it one CPU.
     pub count: bool,
-    /// By the translator, whatever else there is, whose plugins see every access; the CPUs take turns on one thread.
+    /// Uses the translator in any case, whose plugins see every access; the CPUs take turns on one thread.
     pub translated: bool,
     /// On the q35 board: Quire has no ports there.
     pub q35: bool,
-    /// The processor that the guest sees, in QEMU's words; else `$QUIRE_CPU`, else all that there is.
+    /// The guest's processor, in QEMU's words; else `$QUIRE_CPU`, else everything that there is.
     pub cpu: Option<String>,
-    /// Let the kernel's log tell more.
+    /// Makes the kernel's log more verbose.
     pub verbose: bool,
     /// More words for the kernel's command line.
     pub append: String,
@@ -94,7 +95,7 @@ impl Kernel {
         Self::with(places, on, || build::kernel(places))
     }
 
-    /// The same, where `quire` says which kernel of ours it is.
+    /// The same with a kernel of ours that `quire` chooses.
     pub fn with(places: &Places, on: On, quire: impl FnOnce() -> Result<PathBuf>) -> Result<Self> {
         let qemu = accel::find_qemu()?;
         let (file, name, init) = match on {
@@ -109,7 +110,7 @@ impl Kernel {
         Ok(Self { on, file, name, qemu, accelerator, why, init, modules: Vec::new() })
     }
 
-    /// A Linux that offers KVM to its programs, in the emulator: on a processor of AMD's, with [`HOST_CPU`].
+    /// A Linux that offers KVM to its programs, in the emulator: on an AMD processor, with [`HOST_CPU`].
     pub fn host(places: &Places) -> Result<Self> {
         let qemu = accel::find_qemu()?;
         let linux::Host { linux, modules } = linux::host(places)?;
@@ -119,7 +120,7 @@ impl Kernel {
         Ok(Self { on: On::Linux, file: linux.kernel, name, qemu, accelerator, why, init: Some(init), modules })
     }
 
-    /// The same, by the translator whatever else there is: it shows any processor.
+    /// The same under the translator in any case, which emulates any processor.
     pub fn emulated(self) -> Self {
         Self { accelerator: Accelerator::Tcg, why: "processors of all kinds are emulated".to_owned(), ..self }
     }
@@ -129,7 +130,7 @@ impl Kernel {
         Self { qemu, ..self.emulated() }
     }
 
-    /// What executes the guest.
+    /// The accelerator that executes the guest.
     pub fn accelerator(&self) -> Accelerator {
         self.accelerator
     }
@@ -139,7 +140,7 @@ impl Kernel {
         &self.file
     }
 
-    /// The initial file system for this kernel: the tree, the order, and what the kernel itself wants in it.
+    /// The initial file system for this kernel: the tree, the order, and the kernel's own files.
     pub fn image(&self, mut tree: Tree, order: &Order) -> Result<File> {
         /// First in the archive, so that even an early panic finds it.
         const SYMBOLS: &str = "/.quire/symbols";
@@ -157,7 +158,7 @@ impl Kernel {
 
     /// Starts a machine. The calling thread must live as long as the guest.
     pub fn start(&self, image: &File, shape: &Shape) -> Result<Guest> {
-        // Counting is something that only the translator does.
+        // Only the translator can count.
         let accelerator = if shape.count || shape.translated { Accelerator::Tcg } else { self.accelerator };
         let (system, mut cmdline) = match self.on {
             On::Quire if shape.q35 => (System::QuireQ35, String::new()),
@@ -194,8 +195,8 @@ impl Kernel {
         .start()
     }
 
-    /// Runs a machine that nobody talks to, for `limit` at most, and keeps what its program writes. A Linux that the emulator
-    /// tripped up is booted anew, and that is told.
+    /// Runs a machine without a user, for `limit` at most, and keeps the output of its program. A Linux that the
+    /// emulator tripped up is booted anew, with a message.
     pub fn kept(&self, image: &File, shape: &Shape, limit: Duration) -> Result<Kept> {
         let run = || relay::kept(self.start(image, shape)?, limit);
         match self.on {
@@ -205,7 +206,7 @@ impl Kernel {
     }
 }
 
-/// The first run that the emulator did not trip up, or the last that may be made.
+/// The first run without a trip, or the last allowed one.
 fn untripped(mut run: impl FnMut() -> Result<Kept>) -> Result<Kept> {
     for _ in 1..BOOTS {
         let ended = run()?;
@@ -219,7 +220,7 @@ fn untripped(mut run: impl FnMut() -> Result<Kept>) -> Result<Kept> {
     run()
 }
 
-/// Did Linux die of the emulator?
+/// Whether Linux died of the emulator.
 fn tripped(ended: &Kept) -> bool {
     matches!(ended.report.outcome, Outcome::Died(_)) && ended.report.log_tail.contains(TRIPPED)
 }
@@ -238,7 +239,7 @@ mod tests {
         ended(Outcome::of_qemu(Some(0), "exit status: 0", "", log), log)
     }
 
-    /// As Linux tells it.
+    /// Linux's own message.
     const INT3: &str = "[    2.532102] Oops: int3: 0000 [#1] PREEMPT SMP NOPTI\r\n\
                         [    2.532734] Kernel panic - not syncing: Fatal exception in interrupt\r\n";
 

@@ -16,7 +16,7 @@ use crate::{
     setup::toolchain::{KERNEL_TARGET, Toolchain},
 };
 
-/// Builds the kernel if it is stale and returns its ELF file. `$QUIRE_KERNEL` names one that is built already.
+/// Builds the kernel if it is stale and returns its ELF file. `$QUIRE_KERNEL` names an existing one.
 pub fn kernel(places: &Places) -> Result<PathBuf> {
     if let Some(given) = std::env::var_os("QUIRE_KERNEL") {
         return Ok(given.into());
@@ -24,12 +24,12 @@ pub fn kernel(places: &Places) -> Result<PathBuf> {
     compile(places, "kernel", &[])
 }
 
-/// The kernel with everything checked as it runs: assertions, the order of locks, the maps' consistency.
+/// The kernel with runtime checks: assertions, the order of locks, the maps' consistency.
 pub fn checked_kernel(places: &Places) -> Result<PathBuf> {
     compile(places, "kernel-checked", &[])
 }
 
-/// The kernel that keeps what happens for `./quire trace`.
+/// The kernel that records events for `./quire trace`.
 pub fn traced_kernel(places: &Places) -> Result<PathBuf> {
     compile(places, "kernel-traced", &["--features", "quire-kernel/trace"])
 }
@@ -39,7 +39,7 @@ fn compile(places: &Places, profile: &str, features: &[&str]) -> Result<PathBuf>
     let toolchain = Toolchain::for_kernel(places)?;
     let target = places.target.join("kernel");
     let step = Step::new("building the kernel");
-    // Rust does not speak while there is nothing to do; errors and warnings pass through to the user.
+    // Quiet while there is nothing to do; errors and warnings pass through to the user.
     let out = toolchain
         .cargo(places, "build")
         .args(["--profile", profile, "--locked", "-p", "quire-kernel", "--target", KERNEL_TARGET, "--target-dir"])
@@ -59,7 +59,7 @@ fn compile(places: &Places, profile: &str, features: &[&str]) -> Result<PathBuf>
     Ok(target.join(KERNEL_TARGET).join(profile).join("quire-kernel"))
 }
 
-/// The kernel's functions as lines `address name`, sorted by address: what its panics print from.
+/// The kernel's functions as lines `address name`, sorted by address: its panics print from them.
 pub fn symbols(kernel: &Path) -> Result<String> {
     let bytes = fs::read(kernel).doing(|| format!("cannot read {}", kernel.display()))?;
     let file = object::File::parse(&*bytes).doing(|| format!("{} is no kernel", kernel.display()))?;
@@ -73,7 +73,7 @@ pub fn symbols(kernel: &Path) -> Result<String> {
     functions.dedup_by_key(|f| f.0);
     let mut text = String::with_capacity(functions.len() * 60);
     for (address, name) in functions {
-        // Alternate form: without the hash that tells two crate versions apart.
+        // Alternate form: without the hash that distinguishes crate versions.
         let _ = writeln!(text, "{address:x} {:#}", rustc_demangle::demangle(name));
     }
     Ok(text)

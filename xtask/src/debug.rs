@@ -1,8 +1,8 @@
 //! `./quire debug`: gdb at a program's first instruction, with the kernel's symbols and the program's.
 //!
-//! QEMU starts stopped and listens on a socket that it inherits. The kernel is let run until it first leaves for user mode
-//! (`trap_first_return`); from there the program's entry is read from the auxiliary vector on its stack, wherever it was
-//! loaded, so that this works for static, position-independent and dynamic programs alike.
+//! QEMU starts stopped and listens on a socket that it inherits. The kernel runs until it first leaves for user mode
+//! (`trap_first_return`). Then the program's entry is read from the auxiliary vector on its stack. So this works for
+//! static, position-independent and dynamic programs alike.
 
 use std::{
     fs::File,
@@ -99,7 +99,7 @@ fn symbols_of(tree: &Tree, program: &std::ffi::OsStr) -> Result<Option<PathBuf>>
     Ok(tree.host_path(program).filter(|p| std::fs::read(p).is_ok_and(|bytes| libraries::needs(&bytes).is_ok())))
 }
 
-/// What gdb does before the user gets it: nothing of it is shown but where it ended.
+/// gdb's commands before the user gets it: only the place where they end is shown.
 fn script(kernel: &Path, program: Option<&Path>, port: u16) -> Result<File> {
     let symbols = match program {
         None => String::new(),

@@ -1,17 +1,17 @@
-//! How a command of ours fails: one line that says what to do, and the status a shell user would expect.
+//! The failure of a command: one line that says what to do, and the status that a shell user would expect.
 
 use std::fmt;
 
-/// What [`crate::main`] prints and exits with. Statuses follow the shell and `timeout(1)`.
+/// The message and status with which [`crate::main`] ends. Statuses follow the shell and `timeout(1)`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     /// The exit status of `./quire`.
     pub status: u8,
-    /// One line; empty where everything was said already.
+    /// One line; empty if everything was printed already.
     pub message: String,
 }
 
-/// The result of everything that talks to the user.
+/// The result of all code that talks to the user.
 pub type Result<T, E = Failure> = std::result::Result<T, E>;
 
 impl Failure {
@@ -40,7 +40,7 @@ impl Failure {
         Self { status: 127, message: message.to_string() }
     }
 
-    /// Everything was said already; only the status is left to give.
+    /// Everything was printed already; only the status is left.
     pub fn silent(status: u8) -> Self {
         Self { status, message: String::new() }
     }
@@ -54,7 +54,7 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// Says what was being done when something went wrong.
+/// Adds the current activity to an error.
 pub trait Doing<T> {
     /// Turns the error into a [`Failure`] that starts with `what` (status 2).
     fn doing<D: fmt::Display>(self, what: impl FnOnce() -> D) -> Result<T>;

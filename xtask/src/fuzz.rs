@@ -1,6 +1,6 @@
-//! `./quire fuzz`: libFuzzer on the targets of `crates/fuzz`, through the drivers in `fuzz/`. Coverage comes from the compiler's
-//! own pass, so that any stable toolchain will do. A target that says so runs under AddressSanitizer, by the toolchain of
-//! `./quire test sanitize`.
+//! `./quire fuzz`: libFuzzer on the targets of `crates/fuzz`, through the drivers in `fuzz/`. Coverage comes from the
+//! compiler's own pass, so that any stable toolchain will do. A target that says so runs under AddressSanitizer, by the
+//! toolchain of `./quire test sanitize`.
 
 use std::{
     fs,
@@ -20,9 +20,9 @@ use crate::{
     },
 };
 
-/// A target, what it is about, and how many inputs the check in `./quire test` tries.
+/// A target, its subject, and how many inputs the check in `./quire test` tries.
 pub struct Target {
-    /// Its name: that of its driver, its corpus, and of what `crates/fuzz` has.
+    /// Its name: that of its driver, of its corpus, and of its function in `crates/fuzz`.
     pub name: &'static str,
     /// In a few words.
     pub about: &'static str,
@@ -83,7 +83,7 @@ pub const TARGETS: &[Target] = &[
 ];
 
 const HOST: &str = "x86_64-unknown-linux-gnu";
-/// What libFuzzer needs to see: which edges were taken, and what was compared with what.
+/// The instrumentation for libFuzzer: the taken edges, and the compared values.
 const COVERAGE: [&str; 5] = [
     "-Cpasses=sancov-module",
     "-Cllvm-args=-sanitizer-coverage-level=4",
@@ -126,7 +126,7 @@ pub fn command(places: &Places, options: &cli::Fuzz) -> Result<u8> {
     Err(Failure::usage(format_args!("cannot run {}: {}", target.name, command.stdin(Stdio::null()).exec())))
 }
 
-/// Builds drivers (`names`; none: all of them), with AddressSanitizer where `address` says so, and gives the directory they are in.
+/// Builds drivers (`names`; empty: all of them), with AddressSanitizer if `address`, and gives their directory.
 pub fn build(places: &Places, names: &[&str], address: bool, log: fs::File) -> Result<PathBuf> {
     // Two sets of flags in one place would compile everything again for each.
     let target = places.target.join(if address { "fuzz-address" } else { "fuzz" });
@@ -134,7 +134,7 @@ pub fn build(places: &Places, names: &[&str], address: bool, log: fs::File) -> R
     let flags: Vec<String> = COVERAGE.iter().map(|f| (*f).to_owned()).chain(library.flags).collect();
     let flags = flags.join(" ");
     let mut command = if address {
-        // What both passes add is optimised for longer than a run of the check takes.
+        // The optimiser would take longer over the code of both passes than a run of the check.
         sanitizer::find(Sanitizer::Address)?.cargo("build", &format!("{flags} -Copt-level=1"))
     } else {
         let mut command = Command::new("cargo");
@@ -150,7 +150,7 @@ pub fn build(places: &Places, names: &[&str], address: bool, log: fs::File) -> R
     Ok(target.join(HOST).join("release"))
 }
 
-/// A fuzzer over the committed corpus and what earlier sessions found, ready for more options.
+/// A fuzzer over the committed corpus and the findings of earlier sessions, ready for more options.
 pub fn session(places: &Places, programs: &Path, name: &str) -> Result<Command> {
     let kept = places.target.join("fuzz/corpus").join(name);
     let artifacts = places.target.join("fuzz/artifacts");
@@ -159,14 +159,14 @@ pub fn session(places: &Places, programs: &Path, name: &str) -> Result<Command> 
     }
     let mut command = Command::new(programs.join(name));
     command.arg(format!("-artifact_prefix={}/{name}-", artifacts.display()));
-    // Operations come in lists: long ones from the beginning on.
+    // Operations come in lists: long ones from the start.
     command.args(["-max_len=2048", "-len_control=0", "-timeout=20"]);
     command.arg(kept).arg(places.root.join("fuzz/corpus").join(name));
     report_by(&mut command);
     Ok(command)
 }
 
-/// How AddressSanitizer, where it is there, reports. A machine is kept from input to input, so that what it holds is no leak.
+/// AddressSanitizer's options, if it is used. A machine is kept from input to input, so its memory is no leak.
 fn report_by(command: &mut Command) {
     let symbols =
         sanitizer::symbolizer().map_or(String::new(), |p| format!(":external_symbolizer_path={}", p.display()));

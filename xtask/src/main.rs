@@ -1,7 +1,8 @@
 //! `./quire`: the one command of the project. Builds Quire, runs programs in it, tests it, debugs it, compares it.
 //!
-//! A command is a module that reads top-down: [`run`], [`mod@test`], [`doctor`], [`debug`], [`compare`], [`mod@bench`], [`lab`], [`conflicts`], [`profile`],
-//! [`mod@trace`], [`fuzz`], [`build`]. Below them stand [`image`] (what the guest finds), [`machine`] (QEMU and its ports) and [`setup`] (what is made or fetched once).
+//! A command is a module that reads top-down: [`run`], [`mod@test`], [`doctor`], [`debug`], [`compare`], [`mod@bench`],
+//! [`lab`], [`conflicts`], [`profile`], [`mod@trace`], [`fuzz`], [`build`]. They use [`image`] (the guest's files),
+//! [`machine`] (QEMU and its ports) and [`setup`] (things that are made or fetched once).
 
 mod bench;
 mod boot;

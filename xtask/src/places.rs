@@ -1,4 +1,4 @@
-//! Where things are kept: the repository, the cache, what was built; and the lock that keeps two invocations apart.
+//! The directories: the repository, the cache, the build output; and the lock that separates two invocations.
 
 use std::{
     env, fs,
@@ -13,14 +13,14 @@ use crate::failure::{Doing, Result};
 pub struct Places {
     /// The repository.
     pub root: PathBuf,
-    /// What is fetched or made once and kept: sysroots, Debian's kernel, probes. `$QUIRE_CACHE` moves it.
+    /// Things that are fetched or made once and kept: sysroots, Debian's kernel, probes. `$QUIRE_CACHE` moves it.
     pub cache: PathBuf,
-    /// What is built from the source. `$CARGO_TARGET_DIR` moves it.
+    /// The build output. `$CARGO_TARGET_DIR` moves it.
     pub target: PathBuf,
 }
 
 impl Places {
-    /// Finds them: the entry script says where the repository is; `cargo run -p xtask` is served too.
+    /// Finds them: the entry script names the repository; `cargo run -p xtask` works too.
     pub fn find() -> Self {
         let root = env::var_os("QUIRE_ROOT").map(PathBuf::from).unwrap_or_else(|| {
             let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -31,8 +31,8 @@ impl Places {
         Self { root, cache: absolute(cache), target: absolute(target) }
     }
 
-    /// Holds `name` for this process until the guard is dropped; waits for another process that holds it.
-    /// The kernel drops it with the process, however that ends.
+    /// Holds the lock `name` for this process until the guard is dropped; waits for another process that holds it. The
+    /// kernel releases it when the process ends, in any way.
     pub fn lock(&self, name: &str) -> Result<Lock> {
         fs::create_dir_all(&self.cache).doing(|| format!("cannot make {}", self.cache.display()))?;
         let path = self.cache.join(format!("{name}.lock"));

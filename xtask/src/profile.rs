@@ -1,5 +1,5 @@
-//! `./quire profile`: where the kernel's instructions go while a program runs, by function and by what called it. A plugin of
-//! QEMU's counts each block of code that the kernel executes (`plugin/`).
+//! `./quire profile`: the kernel's instructions while a program runs, by function and by caller. A plugin of QEMU's
+//! counts each block of code that the kernel executes (`plugin/`).
 
 mod flame;
 
@@ -55,7 +55,7 @@ pub fn command(places: &Places, options: &cli::Profile) -> Result<u8> {
     Ok(0)
 }
 
-/// Boots a guest with the plugin, runs the program there, and reads what was counted.
+/// Boots a guest with the plugin, runs the program there, and reads the counts.
 fn measure(places: &Places, options: &cli::Profile) -> Result<(Records, Kernel)> {
     let plugin = build_plugin(places)?;
     let (tree, order) = run::prepare(places, &options.guest, &options.program, false)?;
@@ -95,7 +95,7 @@ fn measure(places: &Places, options: &cli::Profile) -> Result<(Records, Kernel)>
     Ok((Records::read(&text)?, kernel))
 }
 
-/// Where the kernel's symbol `name` lies.
+/// The address of the kernel's symbol `name`.
 fn address_of(kernel: &Path, name: &str) -> Result<u64> {
     let about = || format!("cannot read {}", kernel.display());
     let bytes = fs::read(kernel).doing(about)?;
@@ -104,7 +104,7 @@ fn address_of(kernel: &Path, name: &str) -> Result<u64> {
     found.ok_or_else(|| Failure::machine(format_args!("{} has no symbol {name}", kernel.display())))
 }
 
-/// What was executed.
+/// The counts of executed code.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct Count {
     instructions: u64,
@@ -118,14 +118,14 @@ impl Count {
     }
 }
 
-/// What the plugin wrote.
+/// The plugin's output.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Records {
     /// Instructions of programs.
     programs: u64,
-    /// The nodes of the tree of calls, but for the root, which is number 0: the caller's node, and from where it called.
+    /// The nodes of the call tree without the root, which is number 0: the caller's node, and the call site.
     calls: Vec<(usize, u64)>,
-    /// Blocks: the node, the address, and what was executed there.
+    /// Blocks: the node, the address, and the counts.
     counts: Vec<(usize, u64, Count)>,
 }
 
@@ -161,7 +161,7 @@ impl Records {
 pub struct Functions(Vec<(u64, String)>);
 
 impl Functions {
-    /// Of the kernel's ELF file. What is written in assembly has no type there.
+    /// Of the kernel's ELF file. Assembly code has no type there.
     pub fn read(kernel: &Path) -> Result<Self> {
         let about = || format!("cannot read {}", kernel.display());
         let bytes = fs::read(kernel).doing(about)?;
@@ -174,7 +174,7 @@ impl Functions {
         Ok(Self::of(named))
     }
 
-    /// Of a program that is linked at a fixed place; `None` where it is not, or is no such file.
+    /// Of a program that is linked at a fixed address; `None` if it is not, or no such file.
     pub fn of_fixed(program: &Path) -> Option<Self> {
         let bytes = fs::read(program).ok()?;
         let file = object::File::parse(&*bytes).ok().filter(|f| f.kind() == ObjectKind::Executable)?;
@@ -188,7 +188,7 @@ impl Functions {
         Functions(all)
     }
 
-    /// The function that `pc` lies in.
+    /// The function that contains `pc`.
     pub fn at(&self, pc: u64) -> &str {
         let next = self.0.partition_point(|(start, _)| *start <= pc);
         next.checked_sub(1).map_or("?", |i| &self.0[i].1)
@@ -204,12 +204,12 @@ struct Row {
     with_below: u64,
 }
 
-/// What was executed, by function and by stack of calls.
+/// The counts, by function and by stack of calls.
 struct Profile<'f> {
     programs: u64,
     total: Count,
     functions: BTreeMap<&'f str, Row>,
-    /// Outermost first; the last is where it was executed.
+    /// Outermost first; the last is the executed function.
     stacks: BTreeMap<Vec<&'f str>, u64>,
 }
 
@@ -239,7 +239,7 @@ impl<'f> Profile<'f> {
         profile
     }
 
-    /// The functions in which most was executed.
+    /// The functions with the most instructions.
     fn table(&self, top: usize) -> String {
         let mut rows: Vec<_> = self.functions.iter().collect();
         rows.sort_by_key(|(_, row)| std::cmp::Reverse(row.own.instructions));
@@ -255,7 +255,7 @@ impl<'f> Profile<'f> {
         text
     }
 
-    /// A line `outermost;...;innermost INSTRUCTIONS` a stack: what tools that draw flame graphs read.
+    /// A line `outermost;...;innermost INSTRUCTIONS` a stack: the input of tools that draw flame graphs.
     fn folded(&self) -> String {
         self.stacks.iter().map(|(stack, n)| format!("{} {n}\n", stack.join(";"))).collect()
     }
@@ -275,7 +275,7 @@ mod tests {
         let profile = Profile::of(&records, &functions);
         assert_eq!((profile.total, profile.programs), (Count { instructions: 100, locked: 3 }, 7));
         let row = |name| profile.functions[name];
-        // A function that calls itself by way of another counts once.
+        // A function that calls itself through another counts once.
         assert_eq!((row("outer").own.instructions, row("outer").with_below), (70, 100));
         assert_eq!((row("inner").own.instructions, row("inner").with_below), (30, 50));
         let table = profile.table(1);

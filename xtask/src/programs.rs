@@ -26,7 +26,7 @@ enum Linked {
     Dynamic,
 }
 
-/// Compiles one file to a static program under `target/programs`, if it is stale, and returns where that is.
+/// Compiles one file to a static program under `target/programs`, if it is stale, and returns its path.
 pub fn compile(places: &Places, source: &Path) -> Result<PathBuf> {
     compile_as(places, source, &source.file_stem().unwrap_or_default().to_string_lossy(), Linked::Static)
 }
@@ -39,7 +39,7 @@ fn compile_as(places: &Places, source: &Path, name: &str, linked: Linked) -> Res
     if newer(&program, source) {
         return Ok(program);
     }
-    // Under another name first: what stands under the right name is always whole.
+    // Under another name first: the file under the right name is always whole.
     let fresh = home.join(format!("{name}.new"));
     let (compiler, how): (_, &[&str]) = match linked {
         Linked::Static => ("musl-gcc", &["-static"]),
@@ -61,7 +61,7 @@ fn compile_as(places: &Places, source: &Path, name: &str, linked: Linked) -> Res
     Ok(program)
 }
 
-/// Is the program newer than its source and every header beside that?
+/// Whether the program is newer than its source and every header beside that.
 fn newer(program: &Path, source: &Path) -> bool {
     let time = |p: &Path| fs::metadata(p).and_then(|m| m.modified()).ok();
     let Some(made) = time(program) else { return false };
@@ -89,19 +89,19 @@ pub fn all(places: &Places) -> Result<BTreeMap<String, PathBuf>> {
     Ok(found)
 }
 
-/// Is this plain word the name of a program of `programs/`?
+/// Whether this plain word is the name of a program of `programs/`.
 pub fn is_named(places: &Places, word: &OsStr) -> bool {
     word.to_str().is_some_and(|w| {
         !w.is_empty() && !w.contains('/') && places.root.join("programs").join(format!("{w}.c")).is_file()
     })
 }
 
-/// Does this program of `programs/` want a compiler and something to build beside it?
+/// Whether this program of `programs/` needs a compiler and a project beside it.
 pub fn builds(word: &OsStr) -> bool {
     word == "build"
 }
 
-/// Where a guest finds a program of `programs/`.
+/// The guest's path of a program of `programs/`.
 pub fn in_guest(name: &str) -> String {
     format!("/programs/{name}")
 }

@@ -35,7 +35,7 @@ use crate::{
     setup::lua,
 };
 
-/// Runs what the user asked for and returns its status.
+/// Runs the user's program and returns its status.
 pub fn command(places: &Places, options: &cli::Run) -> Result<u8> {
     let tty = terminal::interactive();
     let (tree, order) = prepare(places, &options.guest, &options.program, tty)?;
@@ -65,7 +65,7 @@ pub fn command(places: &Places, options: &cli::Run) -> Result<u8> {
     conclude(&report, options.verbose)
 }
 
-/// The status of a run, or what went wrong with the machine.
+/// The status of a run, or the machine's failure.
 fn conclude(report: &Report, log_shown: bool) -> Result<u8> {
     match &report.outcome {
         Outcome::Exit(_) | Outcome::Signal(_) => Ok(report.outcome.status()),
@@ -85,7 +85,7 @@ pub fn last_lines(text: &str, count: usize) -> String {
     lines[lines.len().saturating_sub(count)..].iter().map(|l| format!("{l}\n")).collect()
 }
 
-/// The tree with the program and the copies in it, and the order to run it. Refuses what cannot work, before anything
+/// The tree with the program and the copies in it, and the order to run it. Refuses impossible requests before anything
 /// is built or started.
 pub fn prepare(places: &Places, guest: &cli::Guest, words: &[OsString], tty: bool) -> Result<(Tree, Order)> {
     let mut tree = root::tree()?;
@@ -95,7 +95,7 @@ pub fn prepare(places: &Places, guest: &cli::Guest, words: &[OsString], tty: boo
     }
     let mut args = words.to_vec();
     if args.is_empty() {
-        // The guest's own, which edits lines; a path would mean this machine's.
+        // The guest's own, which edits lines; a path would name this machine's.
         args = vec![root::SHELL.into(), "-l".into()];
     } else if programs::is_named(places, &args[0]) {
         programs::install(&mut tree, &programs::all(places)?)?;

@@ -1,5 +1,5 @@
-//! `./quire compare`: one program on Quire and on Debian's Linux, in the same QEMU with the same files, alternating: what it used, and
-//! what it printed, side by side. `xtask/guest/measure.c` starts it there.
+//! `./quire compare`: one program on Quire and on Debian's Linux, in the same QEMU with the same files, alternating.
+//! Prints the resource use and the output of both, side by side. `xtask/guest/measure.c` starts it there.
 
 mod table;
 mod used;
@@ -38,17 +38,17 @@ use used::{End, RESOURCES, Told, Used};
 const LIMIT: Duration = Duration::from_secs(1200);
 /// Where the guest finds the program that measures.
 const MEASURE: &str = "/.quire/measure";
-/// How often memory is looked at while the program runs. A look takes some tenths of a millisecond in the emulator.
+/// How often memory is sampled while the program runs. A sample takes some tenths of a millisecond in the emulator.
 const LOOK_MS: u32 = 50;
 
 /// A line that the program printed: `name value unit`.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct Line {
-    /// What was measured.
+    /// Its name.
     pub name: String,
-    /// How much.
+    /// Its value.
     pub value: f64,
-    /// Of what.
+    /// Its unit.
     pub unit: String,
 }
 
@@ -57,7 +57,7 @@ struct Job<'a> {
     tree: Tree,
     order: Order,
     shape: Shape,
-    /// The emulator's plugin, where instructions are counted.
+    /// The emulator's plugin, if instructions are counted.
     plugin: Option<PathBuf>,
     options: &'a cli::Compare,
 }
@@ -66,9 +66,9 @@ struct Job<'a> {
 #[derive(Debug, Serialize)]
 struct Run {
     kernel: String,
-    /// What it used.
+    /// The program's resource use.
     used: Used,
-    /// What it printed.
+    /// The program's lines.
     lines: Vec<Line>,
 }
 
@@ -94,7 +94,7 @@ pub fn command(places: &Places, options: &cli::Compare) -> Result<u8> {
         return Err(Failure::usage("instructions are counted at one CPU: leave out --cpus"));
     }
     let (mut tree, order) = run::prepare(places, &options.guest, &options.program, false)?;
-    // Linux is still busy with itself right after boot; its first program waits so many seconds.
+    // Linux is still busy with itself right after boot, so its first program waits so many seconds.
     tree.file("/.quire/settle", 0o400, "2\n")?;
     let sides = [Kernel::ready(places, On::Quire)?, Kernel::ready(places, On::Linux)?];
     let shape =
@@ -123,7 +123,7 @@ pub fn command(places: &Places, options: &cli::Compare) -> Result<u8> {
     let plugin = if options.count { Some(build_plugin(places)?) } else { None };
     let job = Job { tree, order, shape, plugin, options };
     let seed = options.seed.unwrap_or_else(|| RandomState::new().hash_one(()) & 0xffff);
-    // One side after the other; which begins is the seed's to say.
+    // One side after the other; the seed decides which begins.
     let mut runs = Vec::new();
     for n in 0..2 * options.repeat {
         let kernel = &sides[((u64::from(n) + seed) % 2) as usize];
@@ -168,7 +168,7 @@ pub fn command(places: &Places, options: &cli::Compare) -> Result<u8> {
     Ok(0)
 }
 
-/// What both sides used, in the order of [`RESOURCES`]; what none of them has is left out.
+/// The resource use of both sides, in the order of [`RESOURCES`], without resources that none of them has.
 fn resources(runs: &[Run], names: [&str; 2]) -> Vec<Row> {
     let of = |side: &str, name| {
         let runs = runs.iter().filter(|run| run.kernel == side);
@@ -181,7 +181,7 @@ fn resources(runs: &[Run], names: [&str; 2]) -> Vec<Row> {
     rows.filter(|(row, always)| row.says_something() || *always).map(|(row, _)| row).collect()
 }
 
-/// What both sides printed, in the order in which it first came.
+/// The lines of both sides, in order of first appearance.
 fn lines(runs: &[Run], names: [&str; 2]) -> Vec<Row> {
     let mut rows: Vec<Row> = Vec::new();
     for run in runs {
@@ -201,7 +201,7 @@ impl Job<'_> {
     /// One run, measured.
     fn run(&self, kernel: &Kernel) -> Result<Run> {
         let about = || "cannot keep the counts".to_string();
-        // Nothing that the program may write itself.
+        // A line that the program cannot write itself.
         let tag = format!("measured-{:016x}", RandomState::new().hash_one(Instant::now()));
         let look = if self.options.count { 0 } else { LOOK_MS };
         let mut order = self.order.clone();
@@ -247,7 +247,7 @@ impl Job<'_> {
     }
 }
 
-/// What the plugin wrote: instructions of the kernel and of programs.
+/// The plugin's output: instructions of the kernel and of programs.
 fn counted(bytes: &[u8]) -> Result<[u64; 2]> {
     let text = String::from_utf8_lossy(bytes);
     let words: Vec<&str> = text.split_whitespace().collect();
@@ -265,7 +265,7 @@ fn boot(kernel: &Kernel, tree: &Tree, order: &Order, shape: &Shape) -> Result<Ke
     kernel.kept(&image, shape, LIMIT)
 }
 
-/// What the first program printed, where it ended well.
+/// The output of the first program, if it ended well.
 fn success(ended: Kept, kernel: &Kernel) -> Result<Vec<u8>> {
     let Report { outcome, log_tail, .. } = ended.report;
     if outcome == Outcome::Exit(0) {
@@ -285,7 +285,7 @@ fn success(ended: Kept, kernel: &Kernel) -> Result<Vec<u8>> {
     })
 }
 
-/// All lines of the form `name value unit`; others are passed over.
+/// All lines of the form `name value unit`; others are skipped.
 pub fn parse(text: &str) -> Vec<Line> {
     let line = |l: &str| {
         let words: Vec<&str> = l.split_whitespace().collect();
@@ -297,7 +297,7 @@ pub fn parse(text: &str) -> Vec<Line> {
     text.lines().filter_map(line).filter(|l| seen.insert(l.name.clone(), ()).is_none()).collect()
 }
 
-/// The first line, from 1 on, that the two do not share, and what each has there.
+/// The first line, from 1 on, in which the two differ, with both texts.
 fn difference<'a>(ours: &'a str, theirs: &'a str) -> Option<(usize, [&'a str; 2])> {
     let (mut ours, mut theirs) = (ours.lines(), theirs.lines());
     (1..)
@@ -346,7 +346,7 @@ mod tests {
         );
         let named = |name: &str| rows.iter().find(|row| row.name == name);
         assert_eq!(named("faults_zero").unwrap().quire, [5.0]);
-        // Left out where nobody has any, unless it is always told.
+        // Omitted if no side has any, unless it is always shown.
         assert_eq!(named("faults_copy"), None);
         assert_eq!(named("shootdowns_received").unwrap().linux, [0.0]);
         let lines = lines(&runs, ["Q", "L"]);

@@ -1,4 +1,4 @@
-//! Both sides next to each other: medians, their ratio, and how sure that is.
+//! Both sides next to each other: medians, their ratio, and its confidence.
 
 use comfy_table::{CellAlignment, Table, presets};
 use quire_results::statistics::{Interval, SURE, median, ratio};
@@ -7,9 +7,9 @@ use serde::Serialize;
 /// The values of one name over the runs of both sides.
 #[derive(Debug, Default, Clone, PartialEq, Serialize)]
 pub struct Row {
-    /// What was measured.
+    /// Its name.
     pub name: String,
-    /// Of what.
+    /// Its unit.
     pub unit: String,
     /// Quire's, in the order of the runs.
     pub quire: Vec<f64>,
@@ -18,7 +18,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// Whether there is anything but zeroes.
+    /// Whether any value is not zero.
     pub fn says_something(&self) -> bool {
         self.quire.iter().chain(&self.linux).any(|v| *v != 0.0)
     }
@@ -54,19 +54,19 @@ pub fn table(first: &str, rows: &[Row]) -> Table {
     table
 }
 
-/// What stands above where the ratios lie: of few runs that is their range, which no confidence of 95 % can be told of.
+/// The header of the ratios' interval: for few runs it is their range, which has no confidence of 95 %.
 fn sureness(rows: &[Row]) -> String {
     let runs = rows.iter().map(|r| r.quire.len().min(r.linux.len())).filter(|n| *n > 0).min();
     match runs {
         None | Some(1) => "interval".to_owned(),
         Some(n @ 2..=3) => format!("range of {n} runs"),
-        // Somewhat less than the range, and somewhat less sure than of more.
+        // Somewhat less than the range, and less certain than with more runs.
         Some(n) if n < SURE => format!("interval of {n} runs"),
         Some(_) => "95 % interval".to_owned(),
     }
 }
 
-/// Where the ratio lies, or that there may be no difference at all. One run says nothing of it.
+/// The interval of the ratio, or a note that there may be no difference. One run gives neither.
 fn spread(quotient: Option<Interval>) -> String {
     match quotient {
         Some(q) if !q.high.is_finite() => "-".into(),

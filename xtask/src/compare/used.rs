@@ -1,10 +1,10 @@
-//! What a program used, from what `xtask/guest/measure.c` told and the emulator counted.
+//! The resource use of a program, from the report of `xtask/guest/measure.c` and the emulator's counts.
 
 use std::collections::BTreeMap;
 
 use crate::failure::{Failure, Result};
 
-/// A row of the table: its name, its unit, and whether it is shown where nobody has any.
+/// A row of the table: its name, its unit, and whether it is shown if no side has any.
 pub type Resource = (&'static str, &'static str, bool);
 
 /// All resources, in the order of the table.
@@ -50,12 +50,12 @@ pub const RESOURCES: &[Resource] = &[
 /// Values by the name of the resource.
 pub type Used = BTreeMap<&'static str, f64>;
 
-/// What ended with the program: what it wrote to standard error before, and what was told of it.
+/// The end of standard error: the program's own part, and the report.
 #[derive(Debug, PartialEq)]
 pub struct Told<'a> {
     /// The program's own.
     pub errors: &'a [u8],
-    /// What it used. Empty where the run broke off.
+    /// Its resource use. Empty if the run broke off.
     pub report: Option<Report<'a>>,
 }
 
@@ -68,7 +68,7 @@ pub enum End {
     Signal(u8),
 }
 
-/// The report, taken apart.
+/// The parsed report.
 #[derive(Debug, PartialEq)]
 pub struct Report<'a> {
     numbers: BTreeMap<&'a str, f64>,
@@ -79,7 +79,7 @@ pub struct Report<'a> {
 }
 
 impl<'a> Told<'a> {
-    /// Finds the report in what came by standard error: from the line that begins with `tag` on.
+    /// Finds the report in standard error: from the line that begins with `tag` on.
     pub fn find(bytes: &'a [u8], tag: &str) -> Result<Self> {
         let head = format!("{tag} ");
         let Some(at) = bytes.windows(head.len()).position(|w| w == head.as_bytes()) else {
@@ -120,7 +120,7 @@ impl<'a> Report<'a> {
         (ended && text.is_empty()).then_some(report)
     }
 
-    /// What a line of a file that begins with `name` says after it, before and after; the sum over all numbers there.
+    /// The values behind `name` at the start of a line of a file, before and after; the sum of all numbers there.
     fn rows(&self, file: &str, name: &str) -> Option<[f64; 2]> {
         let of = |text: &str| {
             let line = text.lines().find_map(|line| line.trim_start().strip_prefix(name)?.strip_prefix([' ', ':']))?;
@@ -136,7 +136,7 @@ impl<'a> Report<'a> {
         self.rows(file, name).map(|[before, after]| (after - before).max(0.0))
     }
 
-    /// What rows that begin with `prefix` gained together.
+    /// The increase of all rows that begin with `prefix`.
     fn gained_by_all(&self, file: &str, prefix: &str) -> Option<f64> {
         let [_, after] = self.files.get(file)?;
         let names = after.lines().filter_map(|line| line.split(' ').next().filter(|name| name.starts_with(prefix)));
@@ -144,7 +144,7 @@ impl<'a> Report<'a> {
         (!gains.is_empty()).then(|| gains.iter().sum())
     }
 
-    /// The resources that are known, on `cpus` CPUs. `counted`: instructions of the kernel and of programs.
+    /// The known resources, on `cpus` CPUs. `counted`: instructions of the kernel and of programs.
     pub fn used(&self, cpus: u32, counted: Option<[u64; 2]>) -> Used {
         let number = |name: &str| self.numbers.get(name).copied();
         let ms = |name: &str, unit: f64| number(name).map(|n| n / unit);
@@ -251,7 +251,7 @@ mod tests {
         for (name, value) in want {
             assert_eq!(used.get(name), Some(&value), "{name}");
         }
-        // What a kernel does not tell is not zero.
+        // A value that a kernel does not report is not zero.
         assert_eq!(used.get("faults_copy"), None);
         assert_eq!(used.get("switches_all"), None);
     }

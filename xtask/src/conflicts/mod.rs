@@ -1,5 +1,5 @@
-//! `./quire conflicts`: which pairs of operations that commute share a written cache line. The memory core's: builds the lab so that
-//! it records, and lets it print the matrix. The kernel's: [`guest`].
+//! `./quire conflicts`: which commuting pairs of operations share a written cache line. For the memory core it builds
+//! the recording lab, which prints the matrix. The kernel's matrix is in [`guest`].
 
 mod guest;
 
@@ -13,7 +13,7 @@ use crate::{
     places::Places,
 };
 
-/// Prints the matrix that is asked for; the status is 1 where it is not as its list says.
+/// Prints the requested matrix; the status is 1 if it differs from its list.
 pub fn command(places: &Places, options: &cli::Conflicts) -> Result<u8> {
     if options.guest {
         return guest::command(places, options);

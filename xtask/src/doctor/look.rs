@@ -1,4 +1,4 @@
-//! The look at the machine: everything is read, nothing is changed but the note of what a trial of KVM found.
+//! The inspection of the machine: it only reads, except that it notes the result of a trial of KVM.
 
 use std::{fs, path::Path, process::Command};
 
@@ -11,7 +11,7 @@ use crate::{
     setup::{apt, linux, toolchain},
 };
 
-/// Looks at everything.
+/// Inspects everything.
 pub fn look(places: &Places) -> Result<Found> {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let qemu = accel::find_qemu().map_err(|e| e.message).and_then(|path| qemu(&path));
@@ -38,7 +38,7 @@ fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.lines().find_map(|l| l.strip_prefix(name)?.trim_start().strip_prefix(':').map(str::trim))
 }
 
-/// Is this among the flags of the first processor?
+/// Whether this is among the flags of the first processor.
 fn flag(cpuinfo: &str, name: &str) -> bool {
     field(cpuinfo, "flags").is_some_and(|flags| flags.split_whitespace().any(|f| f == name))
 }
@@ -87,7 +87,7 @@ fn chosen(text: &str) -> Option<String> {
     Some(text.split_once('[')?.1.split_once(']')?.0.to_owned())
 }
 
-/// The packages of the list whose proof is not there: as the entry script decides it.
+/// The packages of the list that are not installed, as the entry script decides it.
 fn missing(places: &Places) -> Result<Vec<String>> {
     let list = places.root.join("xtask/packages");
     let text = fs::read_to_string(&list).doing(|| format!("cannot read {}", list.display()))?;

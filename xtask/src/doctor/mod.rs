@@ -1,5 +1,5 @@
-//! `./quire doctor`: what this machine offers, which accelerator runs guests and why, and what to do where something is missing.
-//! It installs and fetches nothing.
+//! `./quire doctor`: this machine's offers, the accelerator of guests and the reason for it, and how to get missing
+//! things. It installs and fetches nothing.
 
 mod look;
 
@@ -11,21 +11,21 @@ use crate::{
     places::Places,
 };
 
-/// Prints the report; the status is 1 where guests cannot be built and run.
+/// Prints the report; the status is 1 if guests cannot be built and run.
 pub fn command(places: &Places) -> Result<u8> {
     let report = report(&look::look(places)?);
     print!("{}", report.text);
     Ok(u8::from(!report.well))
 }
 
-/// What a look at the machine found.
+/// The findings about the machine.
 #[derive(Debug, Clone)]
 struct Found {
     /// The processor's name.
     processor: String,
     /// How many CPUs this process may use.
     cpus: usize,
-    /// What the processor calls its virtualisation, where it announces any.
+    /// The processor's name for its virtualisation, if it announces any.
     virtualisation: Option<&'static str>,
     /// This machine is a guest itself.
     guest: bool,
@@ -35,15 +35,15 @@ struct Found {
     /// `$QUIRE_ACCEL`.
     forced: Option<Accelerator>,
     memory: Memory,
-    /// Which Rust builds the kernel, or what is wrong with it.
+    /// The Rust that builds the kernel, or the problem with it.
     toolchain: Result<String, String>,
     busybox: Result<PathBuf, String>,
     /// Mirror and suite.
     apt: Option<(String, String)>,
-    /// Packages of `xtask/packages` that are not there.
+    /// Missing packages of `xtask/packages`.
     missing: Vec<String>,
     cache: PathBuf,
-    /// The release of the Linux to compare with, where it was fetched.
+    /// The release of the Linux for comparisons, if it was fetched.
     linux: Option<String>,
 }
 
@@ -71,10 +71,10 @@ struct Report {
     well: bool,
 }
 
-/// What a guest of the usual size needs beside it, in MiB: the emulator, and what builds the kernel.
+/// The memory beside a guest of the usual size, in MiB: for the emulator, and for building the kernel.
 const ROOM: u64 = 1024;
 
-/// The report: a line or two for each thing, then what runs guests, then what to do.
+/// The report: a line or two for each thing, then the accelerator, then the things to do.
 fn report(found: &Found) -> Report {
     let mut text = String::new();
     let mut line = |name: &str, says: &str| {
@@ -163,7 +163,7 @@ fn report(found: &Found) -> Report {
     Report { text, well }
 }
 
-/// What runs guests, and why.
+/// The accelerator of guests, and the reason.
 fn runs(found: &Found) -> (Accelerator, String) {
     match (&found.forced, &found.kvm) {
         (Some(forced), _) => (*forced, "$QUIRE_ACCEL says so".to_owned()),
@@ -290,7 +290,7 @@ mod tests {
             assert!(!report.well && report.text.contains("Guests cannot run yet.\nNeeded: "), "{}", report.text);
             assert!(report.text.contains(needed), "{needed:?} is not in\n{}", report.text);
         }
-        // What only tests want keeps no guest from running.
+        // A package that only tests need does not keep guests from running.
         let report = report(&Found { missing: vec!["valgrind".into()], ..good() });
         assert!(report.well && report.text.contains("Possible: ./quire setup"), "{}", report.text);
     }

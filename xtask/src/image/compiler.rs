@@ -1,4 +1,5 @@
-//! What a guest needs to build a project in C: this machine's compiler with its parts, make, and the files that they open.
+//! The files with which a guest builds a C project: this machine's compiler with its parts, make, and the files that
+//! they open.
 
 use std::{
     ffi::OsStr,
@@ -10,13 +11,13 @@ use std::{
 use super::{program, tree::Tree};
 use crate::failure::{Doing, Failure, Result};
 
-/// Where the guest finds the sources.
+/// The guest's path of the sources.
 pub const SOURCES: &str = "/usr/src/lua";
 
-/// What the compiler runs; where it has no such part of its own, the one on `PATH`.
+/// The compiler's parts; if it has no such part of its own, the program on `PATH`.
 const PARTS: [&str; 7] = ["cc1", "collect2", "lto-wrapper", "as", "ld", "ar", "ranlib"];
 
-/// What programs are linked with.
+/// The files that every program is linked with.
 const LINKED: [&str; 11] = [
     "Scrt1.o",
     "crti.o",
@@ -54,7 +55,7 @@ pub fn install(tree: &mut Tree, sources: &Path) -> Result<()> {
     tree.host_tree(SOURCES, sources)
 }
 
-/// A file for the linker; what a script of the linker's names comes along.
+/// A file for the linker, and the files that it names if it is a linker script.
 fn install_linked(tree: &mut Tree, path: &Path) -> Result<()> {
     let about = || format!("cannot read {}", path.display());
     tree.host_file(path, path)?;
@@ -68,7 +69,7 @@ fn install_linked(tree: &mut Tree, path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The files that a script of the linker's names by absolute paths.
+/// The files that a linker script names by absolute paths.
 fn named(script: &str) -> impl Iterator<Item = &str> {
     let mut rest = script;
     std::iter::from_fn(move || {
@@ -114,7 +115,7 @@ impl Compiler {
         }
     }
 
-    /// A path that it prints when asked.
+    /// A path that it prints on request.
     fn asked(&self, question: &str) -> Result<PathBuf> {
         let text = self.run(|gcc| gcc.arg(question))?;
         Ok(PathBuf::from(text.trim_end()))

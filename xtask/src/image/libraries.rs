@@ -1,5 +1,6 @@
-//! What a program of the host needs to run elsewhere: its interpreter and libraries, found as the dynamic linker finds
-//! them (ld.so(8)): `DT_RPATH`, `LD_LIBRARY_PATH`, `DT_RUNPATH`, `/etc/ld.so.conf`, the built-in directories.
+//! The files that a program of the host needs elsewhere: its interpreter and libraries. They are found as the dynamic
+//! linker finds them (ld.so(8)): `DT_RPATH`, `LD_LIBRARY_PATH`, `DT_RUNPATH`, `/etc/ld.so.conf`, the built-in
+//! directories.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -31,7 +32,7 @@ pub enum ElfError {
     /// Headers that point nowhere.
     #[error("a damaged ELF file ({0})")]
     Damaged(String),
-    /// A library is nowhere to be found.
+    /// A library is missing.
     #[error("needs the library {}, which is not on this machine; add it with --copy", .0.display())]
     NoLibrary(OsString),
     /// A file could not be read.
@@ -39,7 +40,7 @@ pub enum ElfError {
     Unreadable(PathBuf),
 }
 
-/// What an ELF file asks for.
+/// The requirements of an ELF file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Needs {
     /// `PT_INTERP`; `None` for a static program.
@@ -54,7 +55,7 @@ pub struct Needs {
     pub entry: u64,
 }
 
-/// Reads what the ELF file in `bytes` asks for; refuses what could not run on x86-64 Linux.
+/// Reads the requirements of the ELF file in `bytes`; refuses files that cannot run on x86-64 Linux.
 pub fn needs(bytes: &[u8]) -> Result<Needs, ElfError> {
     if !bytes.starts_with(b"\x7fELF") {
         return Err(ElfError::NotElf);
@@ -125,7 +126,7 @@ fn read_dynamic(
     Ok(())
 }
 
-/// Where this host's dynamic linker looks.
+/// The directories that this host's dynamic linker searches.
 #[derive(Debug, Clone)]
 pub struct SearchPath {
     /// `LD_LIBRARY_PATH`, before `DT_RUNPATH`.
@@ -169,7 +170,7 @@ fn read_conf(path: &Path, depth: u32, out: &mut Vec<PathBuf>) {
     }
 }
 
-/// Everything that must come along with `program`, as guest path → host file. The program itself is not among it.
+/// All files that `program` needs, as guest path → host file, without the program itself.
 pub fn closure(program: &Path, search: &SearchPath) -> Result<BTreeMap<PathBuf, PathBuf>, ElfError> {
     let mut found: BTreeMap<PathBuf, PathBuf> = BTreeMap::new();
     let mut by_name: BTreeSet<OsString> = BTreeSet::new();
@@ -215,11 +216,11 @@ fn find(name: &OsStr, wanter: &Path, needs: &Needs, search: &SearchPath) -> Opti
         .chain(expand(&needs.runpath))
         .chain(search.system.iter().cloned())
         .map(|d| d.join(name))
-        // A library for another architecture under the same name is passed over, as ld.so does.
+        // A library of that name for another architecture is skipped, as ld.so does.
         .find(|p| fs::read(p).is_ok_and(|bytes| self::needs(&bytes).is_ok()))
 }
 
-/// `text` with `by` for every `what`.
+/// `text` with every `what` replaced by `by`.
 fn replace(text: &[u8], what: &[u8], by: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     let mut rest = text;

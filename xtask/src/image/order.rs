@@ -1,8 +1,9 @@
-//! `/.quire/run`: what the guest shall run, as lines that no byte can break.
+//! `/.quire/run`: the guest's program, as lines that no byte can break.
 //!
-//! One word and one value a line; texts are in hexadecimal, so that arguments may hold anything but NUL:
-//! `arg HEX` (as often as there are arguments; the first is the absolute path that is executed), `env HEX` (`NAME=value`),
-//! `cwd HEX`, `tty 0|1` (are descriptors 0 to 2 a terminal, or byte streams), `size ROWS COLUMNS` (of that terminal).
+//! A line is one word and one value. Texts are in hexadecimal, so that arguments may hold anything but NUL. `arg HEX`
+//! occurs once an argument; the first is the absolute path that is executed. `env HEX` is `NAME=value`, and `cwd HEX`
+//! is the directory. `tty 0|1` says whether descriptors 0 to 2 are a terminal or byte streams. `size ROWS COLUMNS` is
+//! that terminal's size.
 
 use std::{ffi::OsString, fmt::Write as _, os::unix::ffi::OsStrExt};
 
@@ -13,7 +14,7 @@ pub struct Order {
     pub args: Vec<OsString>,
     /// `NAME=value`.
     pub env: Vec<OsString>,
-    /// Where it starts.
+    /// The directory in which it starts.
     pub cwd: OsString,
     /// A terminal, or plain streams.
     pub tty: bool,

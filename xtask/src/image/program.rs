@@ -1,4 +1,4 @@
-//! What the user's words mean: which program, from the host or from the guest's root, and what has to come along.
+//! The user's words: the program, from the host or from the guest's root, and the files that it needs.
 
 use std::{
     env,
@@ -21,7 +21,7 @@ use crate::failure::{Doing, Failure, Result};
 
 /// Puts `word` into the tree, if it is not there, and returns the absolute path by which the guest runs it.
 ///
-/// A name with a slash is a file of the host if there is one, else one of the guest; a plain name is looked up in the
+/// A name with a slash is a file of the host if there is one, else one of the guest. A plain name is looked up in the
 /// guest's root first, then along the host's `PATH`.
 pub fn install(tree: &mut Tree, word: &OsStr) -> Result<OsString> {
     if word.is_empty() {
@@ -60,13 +60,13 @@ pub fn on_path(name: &OsStr) -> Option<PathBuf> {
         .find(|p| fs::metadata(p).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0))
 }
 
-/// Copies a program of the host with all it needs, under its absolute path: the links on the way to it stay links, and the file
-/// lies where they lead.
+/// Copies a program of the host with all that it needs, under its absolute path. The links on the way stay links, and
+/// the file lies where they lead.
 pub fn install_host(tree: &mut Tree, host: &Path) -> Result<OsString> {
     install_deep(tree, host, 0)
 }
 
-/// The same; so many scripts have named the next one as their interpreter.
+/// The same; `depth` scripts have named the next one as their interpreter.
 fn install_deep(tree: &mut Tree, host: &Path, depth: u32) -> Result<OsString> {
     let shown = host.display();
     let meta = fs::metadata(host).map_err(|e| Failure::no_program(format_args!("{shown}: {e}")))?;
@@ -92,7 +92,7 @@ fn install_deep(tree: &mut Tree, host: &Path, depth: u32) -> Result<OsString> {
     Ok(path.into())
 }
 
-/// So many interpreters may be scripts themselves.
+/// The most interpreters that may be scripts themselves.
 const DEEPEST: u32 = 4;
 
 fn install_interpreters(tree: &mut Tree, interpreters: &[PathBuf], depth: u32) -> Result<()> {
@@ -107,8 +107,8 @@ fn install_interpreters(tree: &mut Tree, interpreters: &[PathBuf], depth: u32) -
     Ok(())
 }
 
-/// Puts the interpreter and the libraries of an ELF file of this machine into the tree. Those below `with` come along anyway.
-/// `over`: they take the place of what has their name.
+/// Puts the interpreter and the libraries of an ELF file of this machine into the tree, except those below `with`,
+/// which are copied anyway. `over`: they replace files of the same name.
 fn install_libraries(
     tree: &mut Tree,
     host: &Path,
@@ -133,7 +133,7 @@ fn install_libraries(
     Ok(install())
 }
 
-/// The interpreter of a `#!` line; where that is `env`, also what it would look for along the host's `PATH`.
+/// The interpreter of a `#!` line; if that is `env`, also the program that it would find along the host's `PATH`.
 fn script_interpreters(bytes: &[u8]) -> Vec<PathBuf> {
     let Some(line) = bytes.strip_prefix(b"#!").and_then(|rest| rest.split(|b| *b == b'\n').next()) else {
         return Vec::new();
@@ -148,7 +148,7 @@ fn script_interpreters(bytes: &[u8]) -> Vec<PathBuf> {
     found
 }
 
-/// One `--copy HOST[:GUEST]`. Without GUEST the copy keeps its name and goes to where the program starts.
+/// One `--copy HOST[:GUEST]`. Without GUEST the copy keeps its name, in the program's directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Copy {
     /// The file or directory here.
@@ -181,8 +181,8 @@ impl Copy {
         name.ok_or_else(|| Failure::usage(format_args!("--copy {}: say where, as HOST:GUEST", self.host.display())))
     }
 
-    /// Puts it into the tree. A program brings its interpreter and its libraries, a directory those of the programs and libraries
-    /// in it; what the tree has of them stays.
+    /// Puts it into the tree. A program brings its interpreter and its libraries, a directory those of the programs and
+    /// libraries in it; existing files stay.
     pub fn install(&self, tree: &mut Tree) -> Result<()> {
         let one = self.host.is_file();
         let at = if one && (self.into || tree.has_directory(&self.guest)) {
@@ -206,7 +206,7 @@ impl Copy {
             }
             match install_libraries(tree, &file, &with, &search, false) {
                 Ok(installed) => installed?,
-                // For another machine, or for where its libraries will be: a file like others.
+                // For another machine, or for a place that has its libraries: a file like others.
                 Err(e @ ElfError::NoLibrary(_)) if one => {
                     eprintln!("quire: --copy {}: {e}", self.host.display());
                 }
@@ -311,7 +311,7 @@ mod tests {
             let mut tree = Tree::default();
             Copy::parse(host.as_os_str(), Path::new("/")).unwrap().install(&mut tree).unwrap();
             assert!(tree.has(brought), "{}", host.display());
-            // What was copied before is not taken away by what comes along.
+            // Needed libraries do not replace files that were copied before.
             let mut tree = Tree::default();
             tree.file(brought, 0o755, "own").unwrap();
             Copy::parse(host.as_os_str(), Path::new("/")).unwrap().install(&mut tree).unwrap();

@@ -48,7 +48,7 @@ pub fn applets(busybox: &Path) -> Result<Vec<String>> {
     Ok(text.lines().filter(|l| !l.is_empty()).map(str::to_owned).collect())
 }
 
-/// A tree with everything that is always there.
+/// A tree with the files of every guest.
 pub fn tree() -> Result<Tree> {
     let busybox = busybox()?;
     let mut tree = Tree::default();

@@ -1,7 +1,7 @@
 //! A file tree in memory, and the newc cpio archive made from it.
 //!
-//! Names follow the tree's own links, as they will in the guest: what is put below `/bin` lies in `/usr/bin`. A file of this
-//! machine keeps its owner, permissions, times and hard links.
+//! Names follow the tree's own links, as they will in the guest: a file that is put below `/bin` lies in `/usr/bin`. A
+//! file of this machine keeps its owner, permissions, times and hard links.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -20,7 +20,7 @@ use crate::failure::{Doing, Failure, Result};
 const DIRECTORY: u32 = 0o040_000;
 const REGULAR: u32 = 0o100_000;
 const LINK: u32 = 0o120_000;
-/// As many links as Linux follows on one way.
+/// The most links on one path, as on Linux.
 const MOST_LINKS: usize = 40;
 
 /// Owner, permission bits and time of change.
@@ -34,12 +34,12 @@ struct Meta {
 }
 
 impl Meta {
-    /// Of something that is only there.
+    /// For a file that the tree makes.
     fn made(mode: u32) -> Self {
         Self { mode, ..Self::default() }
     }
 
-    /// Of something of this machine. The archive has no times before 1970 or after 2106.
+    /// For a file of this machine. The archive has no times before 1970 or after 2106.
     fn of(meta: &Metadata) -> Self {
         let seconds = u32::try_from(meta.mtime().max(0)).unwrap_or(u32::MAX);
         let nanos = if i64::from(seconds) == meta.mtime() { meta.mtime_nsec() as u32 } else { 0 };
@@ -47,11 +47,12 @@ impl Meta {
     }
 }
 
-/// What a name stands for.
+/// The target of a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Kind {
     Directory,
-    /// Read from the host only when the archive is written. Its device and inode number there, where it has several names.
+    /// Read from the host only when the archive is written. With its device and inode number there, if it has several
+    /// names.
     HostFile(PathBuf, Option<(u64, u64)>),
     File(Vec<u8>),
     Link(PathBuf),
@@ -59,21 +60,21 @@ enum Kind {
     Special(u32, u64),
 }
 
-/// One thing in the tree.
+/// One node of the tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Node {
     kind: Kind,
     meta: Meta,
 }
 
-/// What the guest's root will hold. Names are absolute, without `.` or `..`; directories come by themselves.
+/// The contents of the guest's root. Names are absolute, without `.` or `..`; missing directories are made.
 #[derive(Debug, Clone, Default)]
 pub struct Tree {
     nodes: BTreeMap<PathBuf, Node>,
 }
 
 impl Tree {
-    /// A directory with these permission bits; one that is there already keeps its own.
+    /// A directory with these permission bits; an existing directory keeps its own.
     pub fn directory(&mut self, at: impl AsRef<Path>, mode: u32) -> Result<()> {
         self.put_directory(at.as_ref(), Meta::made(mode), false)
     }
@@ -97,13 +98,12 @@ impl Tree {
         self.put(at.as_ref(), Kind::File(bytes.into()), Meta::made(mode))
     }
 
-    /// A symbolic link. It takes the place of a file, of another link, and of a directory, whose content moves to where the
-    /// link leads.
+    /// A symbolic link. It replaces a file, another link, or a directory, whose content moves to the link's target.
     pub fn link(&mut self, at: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
         self.put_link(at.as_ref(), to.as_ref(), Meta::made(0o777))
     }
 
-    /// A symbolic link; what is there already stays.
+    /// A symbolic link; an existing file stays.
     pub fn alias(&mut self, at: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
         let place = self.place(at.as_ref(), false)?;
         let node = Node { kind: Kind::Link(to.as_ref().to_owned()), meta: Meta::made(0o777) };
@@ -172,15 +172,15 @@ impl Tree {
         self.put_directory(at, Meta::of(meta), true)?;
         for entry in fs::read_dir(from).doing(about)? {
             let entry = entry.doing(about)?;
-            // Of the entry itself, not of what a link leads to.
+            // Of the entry itself, not of a link's target.
             let meta = entry.metadata().doing(|| format!("cannot copy {}", entry.path().display()))?;
             self.host_node(&at.join(entry.file_name()), &entry.path(), &meta)?;
         }
         Ok(())
     }
 
-    /// Puts every link of this machine on the way to `path` into the tree, and returns where the way ends: there the file has
-    /// to lie for a program that looks at what it was loaded from (`$ORIGIN`, `/proc/self/exe`) and around it.
+    /// Puts every link of this machine on the way to `path` into the tree, and returns the final path. The file must
+    /// lie there for a program that looks around its own place (`$ORIGIN`, `/proc/self/exe`).
     pub fn host_links(&mut self, path: &Path) -> Result<PathBuf> {
         let about = || format!("cannot follow {}", path.display());
         let mut real = PathBuf::from("/");
@@ -203,12 +203,12 @@ impl Tree {
         Ok(real)
     }
 
-    /// Is there anything of this name? Links are followed.
+    /// Whether a file of this name exists. Links are followed.
     pub fn has(&self, at: impl AsRef<Path>) -> bool {
         self.get(at.as_ref()).is_some()
     }
 
-    /// Is there a directory of this name?
+    /// Whether a directory of this name exists.
     pub fn has_directory(&self, at: impl AsRef<Path>) -> bool {
         self.get(at.as_ref()).is_some_and(|n| n.kind == Kind::Directory)
     }
@@ -237,7 +237,7 @@ impl Tree {
             .collect()
     }
 
-    /// Bytes that the archive will take, roughly: what the guest's memory must hold twice while it unpacks.
+    /// Approximate size of the archive in bytes: the guest's memory must hold it twice while it unpacks.
     pub fn bytes(&self) -> u64 {
         let mut seen = HashMap::new();
         let mut size = |n: &Node| match &n.kind {
@@ -294,7 +294,8 @@ impl Tree {
         Ok(())
     }
 
-    /// The name under which a node goes: cleaned, links on the way followed (`last`: also one at its end), its parents made.
+    /// The path of a node: cleaned, with links on the way followed (`last`: also one at its end), and with its parents
+    /// made.
     fn place(&mut self, at: &Path, last: bool) -> Result<PathBuf> {
         let shown = at.display();
         let place = self
@@ -335,7 +336,7 @@ impl Tree {
     }
 }
 
-/// What is left of a path that is walked, the next part last.
+/// The rest of a walked path, the next part last.
 struct Parts(Vec<Option<OsString>>);
 
 impl Parts {
@@ -345,7 +346,7 @@ impl Parts {
         parts
     }
 
-    /// The next name; `..` on the way to it is taken off `at`.
+    /// The next name; `..` before it removes the last name of `at`.
     fn next(&mut self, at: &mut PathBuf) -> Option<OsString> {
         loop {
             match self.0.pop()? {
@@ -355,7 +356,7 @@ impl Parts {
         }
     }
 
-    /// Goes on at `to`, which a link at `at` holds, and then with what was left.
+    /// Continues at `to`, the target of a link at `at`, and then with the rest.
     fn lead(&mut self, to: &Path, at: &mut PathBuf) {
         if to.is_absolute() {
             *at = PathBuf::from("/");
@@ -384,8 +385,8 @@ fn write_node(out: &mut impl Write, number: u32, links: u32, again: bool, name: 
     write_member(out, name, number, links, kind, &node.meta, device, bytes)
 }
 
-/// A member of a newc archive. The field of the checksum, which this format leaves unused, holds the nanoseconds: a guest that
-/// does not know of them passes over it.
+/// A member of a newc archive. The unused checksum field holds the nanoseconds; a guest that does not know of them
+/// ignores it.
 #[allow(clippy::too_many_arguments)]
 fn write_member(
     out: &mut impl Write,

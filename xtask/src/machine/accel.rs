@@ -1,4 +1,4 @@
-//! Hardware virtualisation or emulation: what really works here, found out by really starting a guest.
+//! Hardware virtualisation or emulation: starts a trial guest to find out which really works here.
 
 use std::{
     fmt, fs,
@@ -17,7 +17,7 @@ use crate::{
     places::Places,
 };
 
-/// What executes the guest's instructions.
+/// The accelerator that executes the guest's instructions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Accelerator {
     /// The processor itself.
@@ -47,7 +47,7 @@ pub enum NoKvm {
     /// The guest neither ended nor died.
     #[error("a trial guest hung")]
     Hung,
-    /// QEMU ended otherwise than the guest asked.
+    /// QEMU ended otherwise than the guest requested.
     #[error("a trial guest died ({0})")]
     Died(String),
 }
@@ -55,7 +55,8 @@ pub enum NoKvm {
 /// How long the trial guest may take; it needs about a tenth of a second.
 const PATIENCE: Duration = Duration::from_secs(4);
 
-/// Decides, and says why. `$QUIRE_ACCEL` (`kvm` or `tcg`) overrules. What a trial found is kept until the next reboot.
+/// Decides, and returns the reason. `$QUIRE_ACCEL` (`kvm` or `tcg`) overrules. The result of a trial is kept until the
+/// next reboot.
 pub fn choose(places: &Places, qemu: &Path) -> Result<(Accelerator, String)> {
     if let Some(forced) = forced()? {
         return Ok((forced, "$QUIRE_ACCEL says so".into()));
@@ -75,7 +76,7 @@ pub fn choose(places: &Places, qemu: &Path) -> Result<(Accelerator, String)> {
     })
 }
 
-/// What `$QUIRE_ACCEL` asks for.
+/// The accelerator that `$QUIRE_ACCEL` demands.
 pub fn forced() -> Result<Option<Accelerator>> {
     match std::env::var("QUIRE_ACCEL").as_deref() {
         Ok("kvm") => Ok(Some(Accelerator::Kvm)),
@@ -95,12 +96,12 @@ pub fn find_out(places: &Places, qemu: &Path) -> Result<(), NoKvm> {
     found
 }
 
-/// Where the last trial's result is kept.
+/// The file of the last trial's result.
 fn trial_file(places: &Places) -> std::path::PathBuf {
     places.cache.join("kvm-trial")
 }
 
-/// What a trial's result holds for: this boot of the machine, and this QEMU.
+/// The scope of a trial's result: this boot of the machine, and this QEMU.
 fn trial_key(qemu: &Path) -> String {
     format!(
         "{} {} {}",
@@ -120,7 +121,7 @@ fn device(path: &Path) -> Result<(), NoKvm> {
     }
 }
 
-/// Starts the trial guest under KVM and sees whether it comes to its end in time. Leaves nothing running.
+/// Starts the trial guest under KVM and checks whether it ends in time. Leaves nothing running.
 pub fn trial(qemu: &Path, patience: Duration) -> Result<(), NoKvm> {
     let died = |e: &dyn fmt::Display| NoKvm::Died(e.to_string());
     let mut kernel = qemu::memory_file("quire-trial").map_err(|e| died(&e))?;
@@ -152,7 +153,7 @@ pub fn trial(qemu: &Path, patience: Duration) -> Result<(), NoKvm> {
     }
 }
 
-/// The QEMU that is used: `$QUIRE_QEMU`, else the one on `PATH`.
+/// The QEMU in use: `$QUIRE_QEMU`, else the one on `PATH`.
 pub fn find_qemu() -> Result<std::path::PathBuf> {
     if let Some(given) = std::env::var_os("QUIRE_QEMU") {
         let path = std::path::PathBuf::from(given);

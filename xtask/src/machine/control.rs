@@ -35,7 +35,7 @@ pub enum FromGuest {
 }
 
 impl FromGuest {
-    /// Reads one line without its end; `None` for a line that is not known, which is passed over.
+    /// Parses one line without its end; `None` for an unknown line, which is skipped.
     pub fn parse(line: &str) -> Option<Self> {
         let (word, value) = line.trim_end_matches('\r').split_once(' ')?;
         match word {
@@ -47,17 +47,17 @@ impl FromGuest {
     }
 }
 
-/// Cuts a stream of bytes into lines.
+/// Splits a stream of bytes into lines.
 #[derive(Debug, Default)]
 pub struct Lines {
     partial: Vec<u8>,
 }
 
-/// A line longer than this is not of the protocol; what was read of it is dropped.
+/// A longer line is not of the protocol; its bytes are dropped.
 const LONGEST: usize = 256;
 
 impl Lines {
-    /// Takes bytes and gives the lines that are whole now.
+    /// Adds bytes and returns the lines that are whole now.
     pub fn push(&mut self, bytes: &[u8]) -> Vec<String> {
         let mut whole = Vec::new();
         for byte in bytes {

@@ -7,7 +7,7 @@ use rustix::{
     io::{Errno, read, write},
 };
 
-/// What a step of a flow found.
+/// The result of a step of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moved {
     /// This many bytes.
@@ -45,37 +45,37 @@ impl Default for Flow {
 }
 
 impl Flow {
-    /// May more be read?
+    /// Whether it has room for more.
     pub fn has_room(&self) -> bool {
         !self.ended && self.buffer.len() < self.limit
     }
 
-    /// Is there something to write?
+    /// Whether there is something to write.
     pub fn has_bytes(&self) -> bool {
         !self.buffer.is_empty()
     }
 
-    /// Everything that was read was written, and no more will come.
+    /// All bytes were written, and no more will come.
     pub fn is_done(&self) -> bool {
         self.ended && self.buffer.is_empty()
     }
 
-    /// Lets far more collect here, for when the sink is slow and the source must not wait for it.
+    /// Raises the bound, for a slow sink whose source must not wait.
     pub fn widen(&mut self) {
         self.limit = 64 << 20;
     }
 
-    /// Adds bytes that come from nowhere (control lines).
+    /// Adds bytes without a source (control lines).
     pub fn put(&mut self, bytes: &[u8]) {
         self.buffer.extend(bytes);
     }
 
-    /// Drops what was not written.
+    /// Drops the unwritten bytes.
     pub fn discard(&mut self) {
         self.buffer.clear();
     }
 
-    /// Is this byte all there is?
+    /// Whether this byte is all that it holds.
     pub fn holds_only(&self, byte: u8) -> bool {
         self.buffer.len() == 1 && self.buffer.front() == Some(&byte)
     }
@@ -101,7 +101,7 @@ impl Flow {
         }
     }
 
-    /// Writes once. A sink that may block gets only what a writable pipe takes for sure.
+    /// Writes once. A sink that may block gets only the bytes that a writable pipe surely takes.
     pub fn drain(&mut self, to: impl AsFd, may_block: bool) -> Moved {
         let (front, _) = self.buffer.as_slices();
         let piece = if may_block { &front[..front.len().min(SURE)] } else { front };

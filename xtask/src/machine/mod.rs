@@ -1,7 +1,7 @@
-//! The virtual machine: which QEMU and accelerator, its command line, its ports, and what passes through them.
+//! The virtual machine: QEMU and its accelerator, its command line, its ports, and the traffic through them.
 //!
-//! A guest has three ports and a log, each a socket pair whose far end QEMU inherits; nothing has a name in the file system,
-//! so nothing can be left behind:
+//! A guest has three ports and a log, each a socket pair whose far end QEMU inherits. Nothing has a name in the file
+//! system, so nothing can be left behind:
 //!
 //! | port | to the guest | from the guest |
 //! |---|---|---|

@@ -1,9 +1,9 @@
-//! How a run ended, and the exit status that says so.
+//! The end of a run, and its exit status.
 
 use super::qemu;
 use crate::failure::Failure;
 
-/// How the kernel's sentence begins where it cannot run (`boot/required.rs`).
+/// The beginning of the kernel's sentence if it cannot run (`boot/required.rs`).
 const REFUSAL: &str = "Quire cannot run on this machine: ";
 
 /// How a run ended.
@@ -17,7 +17,7 @@ pub enum Outcome {
     TimedOut,
     /// The user, or a signal to us, ended the machine: the signal's number.
     Stopped(u8),
-    /// Nobody reads our standard output any more.
+    /// The reader of our standard output has closed it.
     OutputClosed,
     /// Our standard output could not be written.
     OutputFailed(String),
@@ -30,7 +30,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// What QEMU's own end means when the guest did not say how its program ended. `log`: the end of the kernel's.
+    /// The meaning of QEMU's end if the guest did not report its program's. `log`: the end of the kernel's.
     pub fn of_qemu(code: Option<i32>, shown: &str, complaint: &str, log: &str) -> Self {
         match code {
             Some(qemu::PANICKED) => Self::Panicked,
@@ -46,7 +46,7 @@ impl Outcome {
         }
     }
 
-    /// The status of `./quire run`: the program's own, 128+n for a signal; ours follow `timeout(1)`.
+    /// The status of `./quire run`: the program's own, or 128+n for a signal; others follow `timeout(1)`.
     pub fn status(&self) -> u8 {
         match self {
             Self::Exit(status) => *status,
@@ -58,7 +58,7 @@ impl Outcome {
         }
     }
 
-    /// The same as something to report; an end that is the program's own says nothing.
+    /// The same as a failure; the program's own end has no message.
     pub fn to_failure(&self) -> Failure {
         match self {
             Self::TimedOut => Failure::timed_out("the time given by --timeout is over; the machine was stopped"),

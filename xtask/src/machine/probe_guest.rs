@@ -1,6 +1,6 @@
-//! The smallest guest that needs what an ordinary kernel needs: it enters long mode with paging, executes `cpuid`, sets up
-//! and uses floating point, and ends QEMU through the debug-exit port. A machine whose `/dev/kvm` opens but cannot run guests
-//! fails it: one that emulates what runs in ring 0 knows few instructions, `ldmxcsr` not among them.
+//! The smallest guest with the needs of an ordinary kernel. It enters long mode with paging, executes `cpuid`, and sets
+//! up and uses floating point. It ends QEMU through the debug-exit port. A machine whose `/dev/kvm` opens but cannot
+//! run guests fails this. For example, emulators of ring 0 know few instructions, and `ldmxcsr` is not among them.
 
 /// Where the code is loaded and entered.
 const AT: u32 = 0x10_0000;

@@ -1,4 +1,4 @@
-//! Starting QEMU so that nothing of it can outlive us: its command line, the descriptors it inherits, its end.
+//! Starting QEMU so that nothing of it outlives us: its command line, its inherited descriptors, its end.
 
 use std::{
     ffi::OsString,
@@ -34,8 +34,9 @@ pub const PANICKED: i32 = 35;
 /// The same for 0x12: the kernel cannot run on this machine; its log says why.
 pub const REFUSED: i32 = 37;
 
-/// A guest of more MiB than this is *large*: its memory may be more than the host has. The host reserves none of it, and gives it
-/// in small pages, since in large ones the first touch of each descriptor, table and bitmap would fill 2 MiB.
+/// A guest of more MiB than this is *large*: its memory may be more than the host has. The host reserves none of it,
+/// and gives it in small pages. With large pages, the first touch of each descriptor, table and bitmap would fill 2
+/// MiB.
 const LARGE: u64 = 2048;
 
 /// Which kernel is booted, and on what board.
@@ -49,7 +50,7 @@ pub enum System {
     Linux,
 }
 
-/// Everything that decides the command line.
+/// All inputs of the command line.
 #[derive(Debug)]
 pub struct Launch<'a> {
     /// The emulator.
@@ -66,13 +67,13 @@ pub struct Launch<'a> {
     pub cpus: u32,
     /// In MiB.
     pub memory: u64,
-    /// What executes.
+    /// The accelerator.
     pub accelerator: Accelerator,
-    /// The processor that the guest sees, in QEMU's words; `None`: everything that the accelerator can do.
+    /// The guest's processor, in QEMU's words; `None`: everything that the accelerator can do.
     pub cpu: Option<String>,
     /// Count instructions (one CPU, repeatable) instead of running as fast as possible.
     pub count: bool,
-    /// Translate all CPUs on one thread: a CPU that pauses gives way to the next at once.
+    /// Translate all CPUs on one thread: a CPU that pauses yields to the next at once.
     pub turns: bool,
     /// More arguments.
     pub extra: Vec<OsString>,
@@ -80,12 +81,12 @@ pub struct Launch<'a> {
     pub inherit: Vec<RawFd>,
 }
 
-/// An anonymous file in memory, for what QEMU wants by name: `/proc/self/fd/N` names it for whoever inherits it.
+/// An anonymous file in memory that has a name for QEMU: `/proc/self/fd/N`, in any process that inherits it.
 pub fn memory_file(name: &str) -> io::Result<File> {
     Ok(File::from(memfd_create(name, MemfdFlags::CLOEXEC)?))
 }
 
-/// Lets the child keep these descriptors, and ties its life to this process's.
+/// Passes these descriptors to the child, which dies with this process.
 ///
 /// The death signal follows the *thread* that spawns: it must live as long as the child.
 pub fn inherit(command: &mut Command, descriptors: Vec<RawFd>) {
@@ -98,7 +99,7 @@ pub fn inherit(command: &mut Command, descriptors: Vec<RawFd>) {
                 return Err(io::Error::from(rustix::io::Errno::SRCH)); // the parent is gone already
             }
             for fd in &descriptors {
-                // SAFETY: the descriptors are open: whoever called `inherit` keeps them until after the spawn.
+                // SAFETY: the descriptors are open: the caller of `inherit` keeps them until after the spawn.
                 let fd = rustix::fd::BorrowedFd::borrow_raw(*fd);
                 fcntl_setfd(fd, FdFlags::empty())?;
             }
@@ -191,7 +192,7 @@ impl Launch<'_> {
             System::Quire => "microvm,acpi=on,pit=on,pic=on,rtc=on,isa-serial=on,auto-kernel-cmdline=on",
             System::QuireQ35 | System::Linux => "q35",
         };
-        // Who lays memory out in domains names the memory of each.
+        // A user who configures memory domains names the memory of each.
         if self.is_large() && !self.extra.iter().any(|word| word == "-numa") {
             add(&["-object", &format!("memory-backend-ram,id=ram,size={}M,reserve=off", self.memory)]);
             add(&["-M", &format!("{board},memory-backend=ram")]);
@@ -207,7 +208,7 @@ impl Launch<'_> {
             Accelerator::Tcg if self.turns => add(&["-accel", "tcg,thread=single"]),
             Accelerator::Tcg => add(&["-accel", "tcg,thread=multi"]),
         }
-        // ERMS and FSRM would make Linux (and anyone) clear pages by `rep stosb`, which TCG executes byte by byte.
+        // ERMS and FSRM would make guests such as Linux clear pages by `rep stosb`, which TCG executes byte by byte.
         add(&[
             "-cpu",
             self.cpu.as_deref().unwrap_or(match self.accelerator {
@@ -224,7 +225,7 @@ impl Launch<'_> {
         }
         add(&["-serial", "chardev:log", "-device", "isa-debug-exit,iobase=0xf4,iosize=4"]);
         match &self.system {
-            // Quire tells the ports apart by their order.
+            // Quire distinguishes the ports by their order.
             System::Quire => {
                 for name in ["out", "err", "control"] {
                     add(&["-device", &format!("virtio-serial-device,max_ports=1,id=port-{name}")]);
@@ -248,11 +249,11 @@ impl Launch<'_> {
     }
 }
 
-/// Makes QEMU's writes to its ports block when we are slow, instead of losing what does not fit.
+/// Makes QEMU's writes to its ports block when we are slow, instead of losing bytes.
 ///
-/// A virtio *console* in QEMU drops output that its character device refuses for now, and sockets are switched to refuse
-/// (`O_NONBLOCK`) when QEMU opens them. Both ends of the inheritance share that flag: wait until QEMU has set it, which is
-/// before any guest runs, and take it away again. The guest then waits as a process waits on a full pipe.
+/// A virtio *console* in QEMU drops output that its character device refuses for now, and QEMU switches sockets to
+/// refuse (`O_NONBLOCK`) when it opens them. Both ends of the inheritance share that flag. So this waits until QEMU has
+/// set it, before any guest runs, and clears it again. The guest then waits as a process waits on a full pipe.
 fn make_blocking(theirs: &[rustix::fd::BorrowedFd<'_>], ended: &OwnedFd) {
     let start = Instant::now();
     let mut waiting: Vec<_> = theirs.to_vec();
@@ -291,7 +292,7 @@ impl Guest {
         self.child.wait()
     }
 
-    /// What QEMU itself complained about, in one line.
+    /// QEMU's own complaints, in one line.
     pub fn complaints(&mut self) -> String {
         let mut text = String::new();
         let _ = self.complaints.rewind();
@@ -308,14 +309,15 @@ impl Drop for Guest {
     }
 }
 
-/// A listening TCP socket on a free local port, for the debugger: QEMU inherits it, so nobody can take the port between.
+/// A listening TCP socket on a free local port, for the debugger. QEMU inherits it, so no other process can take the
+/// port between.
 pub fn local_listener() -> Result<(OwnedFd, u16)> {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").doing(|| "cannot listen for the debugger".to_string())?;
     let port = listener.local_addr().doing(|| "cannot listen for the debugger".to_string())?.port();
     Ok((OwnedFd::from(listener), port))
 }
 
-/// Where an image is written before QEMU starts.
+/// The file of an image, written before QEMU starts.
 pub fn image_file(write: impl FnOnce(&mut io::BufWriter<File>) -> Result<()>) -> Result<File> {
     let about = || "cannot keep the initial file system in memory".to_string();
     let mut writer = io::BufWriter::with_capacity(1 << 20, memory_file("quire-initramfs").doing(about)?);

@@ -1,8 +1,8 @@
-//! Between the user and the guest: one loop that moves bytes both ways, never blocks on one side for the other, and knows
-//! how the run ended.
+//! The relay between the user and the guest: one loop that moves bytes both ways. It never blocks one side for the
+//! other, and finds out how the run ended.
 //!
 //! Back-pressure reaches the guest: a full buffer here stops the reads, QEMU's write blocks, the guest waits. The first
-//! interrupt lifts the bound, so that the guest can hear it even where nobody takes its output.
+//! interrupt lifts the bound, so that the guest receives it even if its output is not read.
 
 use std::{
     fs::File,
@@ -26,14 +26,14 @@ use super::{
 };
 use crate::failure::{Doing, Result};
 
-/// After the program has ended, how long the machine may go on without moving a byte.
+/// The longest time without a byte after the program has ended, before the machine is stopped.
 const GRACE: Duration = Duration::from_secs(10);
-/// How much of the kernel's log is kept for an error message.
+/// The size of the kernel's log that is kept for an error message.
 const TAIL: usize = 32 << 10;
 /// In raw mode: ends the machine (Ctrl-]).
 const ESCAPE: u8 = 0x1d;
 
-/// What a signal to us asks for.
+/// The request of a signal to us.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asked {
     /// Ctrl-C.
@@ -44,7 +44,7 @@ pub enum Asked {
     Stop(u8),
 }
 
-/// Where a run's streams go, and when it has to end.
+/// A run's streams, and its deadline.
 pub struct Ends<'a> {
     /// The program's standard input.
     pub input: BorrowedFd<'a>,
@@ -52,7 +52,7 @@ pub struct Ends<'a> {
     pub output: BorrowedFd<'a>,
     /// Its standard error.
     pub errors: BorrowedFd<'a>,
-    /// Readable when `asked` has something to say.
+    /// Readable when `asked` has a request.
     pub wake: Option<BorrowedFd<'a>>,
     /// Called when `wake` is readable.
     pub asked: Box<dyn FnMut() -> Vec<Asked> + 'a>,
@@ -66,7 +66,7 @@ pub struct Ends<'a> {
     pub deadline: Option<Instant>,
 }
 
-/// What is known at the end.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Report {
     /// How it ended.
@@ -92,14 +92,14 @@ struct Relay<'a> {
     ready: Option<(u64, Duration)>,
     interrupts: u32,
     eof_sent: bool,
-    /// QEMU has ended; what is left lies in the sockets.
+    /// QEMU has ended; the remaining bytes lie in the sockets.
     over: bool,
     quiet_since: Instant,
     closed: [bool; 2],
     blocking: [bool; 2],
 }
 
-/// Runs until the guest has ended and everything it said was passed on, or until it has to be stopped.
+/// Runs until the guest has ended and all its output was passed on, or until it has to be stopped.
 pub fn run(guest: Guest, ends: Ends<'_>) -> Report {
     let may_block = |fd: BorrowedFd<'_>| {
         fstat(fd).map_or(true, |s| !matches!(FileType::from_raw_mode(s.st_mode), FileType::RegularFile))
@@ -138,7 +138,7 @@ pub fn run(guest: Guest, ends: Ends<'_>) -> Report {
     }
 }
 
-/// Runs a guest that nobody talks to, for `limit` at most. `log`: where the kernel's log is kept.
+/// Runs a guest without a user, for `limit` at most. `log`: the file for the kernel's log.
 pub fn unattended(
     guest: Guest,
     [output, errors]: [BorrowedFd<'_>; 2],
@@ -160,13 +160,13 @@ pub fn unattended(
     Ok(run(guest, ends))
 }
 
-/// How a guest ended that nobody talked to, and what its program wrote.
+/// The end of a guest without a user, and its program's output.
 pub struct Kept {
     /// How it ended.
     pub report: Report,
-    /// What came out of its standard output.
+    /// Its standard output.
     pub output: Vec<u8>,
-    /// And of its standard error.
+    /// Its standard error.
     pub errors: Vec<u8>,
 }
 
@@ -178,7 +178,7 @@ pub fn kept(guest: Guest, limit: Duration) -> Result<Kept> {
     Ok(Kept { report, output: content(&mut output)?, errors: content(&mut errors)? })
 }
 
-/// All that was written to a file of this process's memory.
+/// The content of a file in this process's memory.
 pub fn content(file: &mut File) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.rewind().and_then(|()| file.read_to_end(&mut bytes)).doing(|| "cannot read what was kept".to_string())?;
@@ -200,7 +200,7 @@ enum Side {
 }
 
 impl Relay<'_> {
-    /// Waits for something to do and does it; the outcome if that was the end.
+    /// Waits for something to do and does it; returns the outcome at the end.
     fn step(&mut self) -> Option<Outcome> {
         let wanted = self.wanted();
         let mut fds: Vec<PollFd<'_>> =
@@ -221,7 +221,7 @@ impl Relay<'_> {
         self.settle()
     }
 
-    /// What is worth waiting for now.
+    /// The descriptors worth waiting for now.
     fn wanted(&self) -> Vec<(Side, PollFlags)> {
         let mut wanted = Vec::with_capacity(9);
         let mut want = |side, flags: PollFlags| {
@@ -277,7 +277,7 @@ impl Relay<'_> {
             Side::Output => return self.give_output(),
             Side::Errors => {
                 if let Moved::Failed(_) = self.from_b.drain(self.ends.errors, self.blocking[1]) {
-                    self.closed[1] = true; // as a program whose standard error is closed goes on
+                    self.closed[1] = true; // as a program continues whose standard error is closed
                 }
             }
             Side::PortA => {
@@ -322,7 +322,7 @@ impl Relay<'_> {
             self.tell(ToGuest::Eof(self.to_a.taken));
         }
         if self.over {
-            // QEMU is gone: its sockets hold what is left and then end.
+            // QEMU is gone: its sockets hold the remaining bytes and then end.
             while self.from_a.has_room() && matches!(self.from_a.fill(&self.guest.port_a), Moved::Bytes(_)) {}
             while self.from_b.has_room() && matches!(self.from_b.fill(&self.guest.port_b), Moved::Bytes(_)) {}
             if self.from_a.is_done() && self.from_b.is_done() {
@@ -333,7 +333,7 @@ impl Relay<'_> {
         if self.ends.deadline.is_some_and(|d| now >= d) {
             return Some(Outcome::TimedOut);
         }
-        // The program has ended and the machine hangs: the status is known, the machine is not waited for.
+        // The program has ended and the machine hangs: the status is known, so the machine is not waited for.
         if self.said.is_some() && !self.over && !self.from_a.has_bytes() && now >= self.quiet_since + GRACE {
             return Some(self.verdict());
         }
@@ -357,7 +357,7 @@ impl Relay<'_> {
     fn take_input(&mut self) -> Option<Outcome> {
         let before = self.to_a.taken;
         self.to_a.fill(self.ends.input);
-        // Raw mode, and a key on its own: a paste that happens to hold the byte goes to the program.
+        // Raw mode, and a key on its own: a paste that contains the byte goes to the program.
         if self.ends.tty && self.to_a.taken == before + 1 && self.to_a.holds_only(ESCAPE) {
             return Some(Outcome::Stopped(2));
         }
@@ -379,7 +379,7 @@ impl Relay<'_> {
                 match FromGuest::parse(&line) {
                     Some(FromGuest::Ready(ns)) => {
                         self.ready = Some((ns, self.guest.started.elapsed()));
-                        // It may have changed since the guest was told at its start.
+                        // It may have changed since the guest got it at its start.
                         self.window_size();
                     }
                     Some(said) => {

@@ -1,10 +1,10 @@
-//! The user's terminal: raw while a guest has it, as it was on every way out.
+//! The user's terminal: raw while a guest uses it, restored on every way out.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::termios::{OptionalActions, Termios, isatty, tcgetattr, tcgetwinsize, tcsetattr};
 
-/// A terminal in raw mode. Dropping it (also while a panic unwinds) restores what was.
+/// A terminal in raw mode. Dropping it (also while a panic unwinds) restores the old mode.
 #[derive(Debug)]
 pub struct Raw<'a> {
     fd: BorrowedFd<'a>,
@@ -28,7 +28,7 @@ impl Drop for Raw<'_> {
     }
 }
 
-/// Are both ends of the conversation the user's terminal?
+/// Whether both standard streams are the user's terminal.
 pub fn interactive() -> bool {
     isatty(rustix::stdio::stdin()) && isatty(rustix::stdio::stdout())
 }

@@ -1,6 +1,7 @@
-//! A flame graph: each stack of calls as a pile of bars, as wide as what was executed there and below it, the outermost function
-//! at the bottom (Gregg, *The Flame Graph*, CACM 59(6), 2016). One SVG file without anything from outside: a browser opens it, a
-//! click on a bar makes that the whole width, one beside the bars shows everything again.
+//! A flame graph (Gregg, *The Flame Graph*, CACM 59(6), 2016). Each stack of calls is a pile of bars, the outermost
+//! function at the bottom. A bar's width is the count of its function and all callees. The output is one SVG file
+//! without external parts, for a browser. A click on a bar zooms in on it; a click beside the bars shows everything
+//! again.
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
@@ -8,19 +9,20 @@ use std::{collections::BTreeMap, fmt::Write as _};
 const HEIGHT: usize = 18;
 /// Above the bars.
 const HEAD: usize = 58;
-/// Bars below this share of the whole could not be seen, and could not be hit: a million of them make a file that no browser opens.
+/// Bars below this share of the whole are omitted: they could be neither seen nor hit. A million of them make a file
+/// that no browser opens.
 const LEAST: f64 = 0.0002;
 
 /// A function at its place in the stacks.
 struct Bar<'f> {
     name: &'f str,
     depth: usize,
-    /// What was executed before it, in the order of the stacks, and in it with all that it called.
+    /// The count before it, in the order of the stacks, and its own with all callees.
     from: u64,
     count: u64,
 }
 
-/// Draws the stacks (outermost function first) under `title`. `unit` is what is counted.
+/// Draws the stacks (outermost function first) under `title`. `unit` names the counted things.
 pub fn draw(stacks: &BTreeMap<Vec<&str>, u64>, title: &str, unit: &str) -> String {
     let total = stacks.values().sum::<u64>().max(1);
     let mut bars = bars(stacks);
@@ -55,7 +57,7 @@ pub fn draw(stacks: &BTreeMap<Vec<&str>, u64>, title: &str, unit: &str) -> Strin
     svg
 }
 
-/// Makes a bar the whole width: those below it fill the width too, those beside it go.
+/// Zooms in on a bar: those below it fill the width too, those beside it disappear.
 const SCRIPT: &str = "<script><![CDATA[
 const bars = [...document.querySelectorAll('.f')].map(e => ({ e, x: parseFloat(e.getAttribute('x')), w: parseFloat(e.getAttribute('width')) }));
 function zoom(x, w) {
@@ -72,10 +74,10 @@ document.getElementById('all').addEventListener('click', () => zoom(0, 100));
 ]]></script>
 ";
 
-/// The bars of stacks, which are in order: those of one function next to each other are one.
+/// The bars of stacks, which are in order: adjacent bars of one function are joined.
 fn bars<'f>(stacks: &BTreeMap<Vec<&'f str>, u64>) -> Vec<Bar<'f>> {
     let mut bars: Vec<Bar<'f>> = Vec::new();
-    // Indices of the bars that the last stack stands in.
+    // Indices of the bars of the last stack.
     let mut open: Vec<usize> = Vec::new();
     let mut from = 0;
     for (stack, count) in stacks {
@@ -118,7 +120,7 @@ const HUES: &[(&str, u32)] = &[
     ("quire_fs", 320),
 ];
 
-/// Of a function's bar; grey for what is in none of our crates.
+/// The colour of a function's bar; grey for functions outside of our crates.
 fn colour(name: &str) -> String {
     match HUES.iter().find(|(known, _)| *known == crate_of(name)) {
         Some((_, hue)) => format!("hsl({hue},70%,75%)"),
@@ -126,7 +128,7 @@ fn colour(name: &str) -> String {
     }
 }
 
-/// Which colour is which crate, of those that are there.
+/// The colours of the crates that occur.
 fn legend(svg: &mut String, bars: &[Bar<'_>]) {
     let there = |name: &str| bars.iter().any(|b| crate_of(b.name) == name);
     let mut x = 8;

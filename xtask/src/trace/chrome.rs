@@ -1,5 +1,5 @@
-//! The file for viewers: the JSON of Chrome's tracing (*Trace Event Format*, 2016), which Perfetto's viewer opens. Times are
-//! microseconds; a complete event (`X`) has a length, an instant (`i`) none, metadata (`M`) names tracks.
+//! The file for viewers: the JSON of Chrome's tracing (*Trace Event Format*, 2016), which Perfetto's viewer opens.
+//! Times are microseconds. A complete event (`X`) has a length, an instant (`i`) none; metadata (`M`) names tracks.
 
 use std::io::{self, Write};
 

@@ -1,5 +1,5 @@
-//! What a traced kernel leaves in its memory: `crates/kernel/src/report/trace/on.rs` says how it is laid out. The machine may have ended
-//! anywhere, and another version may have written it: whatever is there, it is read or refused, never believed.
+//! The memory of a traced kernel: `crates/kernel/src/report/trace/on.rs` describes its layout. The machine may have
+//! ended anywhere, and another version may have written it. So every value is checked, and bad contents are refused.
 
 use std::collections::BTreeMap;
 
@@ -17,16 +17,16 @@ const RECORD_BYTES: usize = 88;
 /// Return addresses in a record.
 pub const SITES: usize = 5;
 
-/// All that was kept.
+/// The whole record.
 #[derive(Debug, PartialEq)]
 pub struct Recorded {
     /// Ticks a second.
     pub hz: u64,
     /// When the first program began.
     pub start: u64,
-    /// What happened on each CPU.
+    /// The events of each CPU.
     pub cpus: Vec<Cpu>,
-    /// What numbers mean.
+    /// The meanings of numbers.
     pub names: Names,
 }
 
@@ -57,7 +57,7 @@ pub struct Record {
     pub sites: [u64; SITES],
 }
 
-/// What the numbers in records mean.
+/// The meanings of the numbers in records.
 #[derive(Debug, Default, PartialEq)]
 pub struct Names {
     pub kinds: BTreeMap<u32, String>,
@@ -174,7 +174,7 @@ impl Names {
 pub mod tests {
     use super::*;
 
-    /// Lays out what a kernel would.
+    /// The memory as a kernel would lay it out.
     pub fn laid_out(text: &str, room: usize, cpus: &[(&[Record], u64)]) -> Vec<u8> {
         let mut bytes = vec![0; RECORDS_AT + cpus.len() * room * RECORD_BYTES];
         let mut put = |at: usize, word: &[u8]| bytes[at..at + word.len()].copy_from_slice(word);
@@ -255,7 +255,7 @@ pub mod tests {
         ) {
             let mut bytes = laid_out(TEXT, 2, &[(&[record(1000, 5, 4, 2, 1, 0)], 0), (&[], 0)]);
             for (at, byte) in changes {
-                // Mostly where something is.
+                // Mostly at used places.
                 let at = if at % 2 == 0 { at % 64 } else { at };
                 if let Some(there) = bytes.get_mut(at) {
                     *there = byte;

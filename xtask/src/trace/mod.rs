@@ -1,7 +1,9 @@
-//! `./quire trace`: what happened while a program ran: faults, changes of maps, shootdowns, paging, waits, and which thread ran where.
+//! `./quire trace`: the events of a program's run: faults, changes of maps, shootdowns, paging, waits, and which thread
+//! ran where.
 //!
-//! A kernel that is built for it ([`build::traced_kernel`]) keeps events in a part of the guest's memory, which is a file of ours: it
-//! is read here when the machine has ended. Nothing is sent meanwhile, and a machine that fails leaves what it had.
+//! A kernel that is built for it ([`build::traced_kernel`]) keeps events in a part of the guest's memory, which is a
+//! file of ours. It is read here when the machine has ended. So no event is sent meanwhile, and a machine that fails
+//! leaves its events.
 
 mod chrome;
 mod memory;
@@ -45,7 +47,7 @@ pub fn command(places: &Places, options: &cli::Trace) -> Result<u8> {
     let (memory, kernel, outcome) = record(places, options)?;
     let recorded = match (Recorded::read(&memory), &outcome) {
         (Ok(recorded), _) => recorded,
-        // Why there is nothing matters more.
+        // The machine's failure matters more.
         (Err(_), Err(failure)) => return Err(failure.clone()),
         (Err(failure), Ok(())) => return Err(failure),
     };
@@ -72,13 +74,13 @@ fn program_file(places: &Places, options: &cli::Trace) -> Option<PathBuf> {
     programs::all(places).ok()?.remove(&*program.to_string_lossy())
 }
 
-/// Boots a traced guest and runs the program there; returns what the kernel kept, and what went wrong with the machine, if anything.
+/// Boots a traced guest and runs the program there. Returns the kernel's record, and the machine's failure, if any.
 fn record(places: &Places, options: &cli::Trace) -> Result<(Vec<u8>, Kernel, Result<()>)> {
     let (tree, order) = run::prepare(places, &options.guest, &options.program, false)?;
     let kernel = Kernel::with(places, On::Quire, || build::traced_kernel(places))?;
     let image = kernel.image(tree, &order)?;
     let about = || "cannot keep the trace".to_string();
-    // What the trace takes is not the program's.
+    // The memory of the trace is not the program's.
     let megabytes = options.guest.memory + options.buffer;
     let ram = qemu::memory_file("trace").doing(about)?;
     ram.set_len(megabytes << 20).doing(about)?;
@@ -124,7 +126,7 @@ fn record(places: &Places, options: &cli::Trace) -> Result<(Vec<u8>, Kernel, Res
     Ok((memory, kernel, outcome))
 }
 
-/// Where the kernel says on its log that the trace is: address and bytes.
+/// The address and size of the trace, from the kernel's log.
 fn told(log: &str) -> Option<(u64, u64)> {
     let words = log.lines().find_map(|line| line.split_once("] trace: ").map(|(_, words)| words))?;
     let (len, at) = words.trim().split_once(" bytes at 0x")?;

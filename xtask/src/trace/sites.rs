@@ -1,4 +1,4 @@
-//! Which code it was: addresses as people know them.
+//! The code at an address, as a reader knows it.
 
 use std::path::Path;
 
@@ -7,8 +7,8 @@ use crate::{
     profile::{Functions, KERNEL},
 };
 
-/// What leads to an event without being the reason for it: the locks themselves, how translations are dropped, the tracer. Names
-/// of functions that begin so are passed over, as long as a caller is known.
+/// Functions that lead to an event without being its reason: the locks themselves, the dropping of translations, the
+/// tracer. Names that begin so are skipped, as long as a caller is known.
 const PLUMBING: &[&str] = &[
     "core::",
     "alloc::",
@@ -26,7 +26,7 @@ const PLUMBING: &[&str] = &[
     "?",
 ];
 
-/// The functions of the kernel, and those of the program where its addresses are known.
+/// The functions of the kernel, and those of the program if its addresses are known.
 #[derive(Debug, Default)]
 pub struct Sites {
     kernel: Functions,
@@ -50,7 +50,7 @@ impl Sites {
         Sites { kernel, program }
     }
 
-    /// The code that an event of the program that is called `program` is for.
+    /// The code that an event belongs to, in the program that is called `program`.
     pub fn of(&self, program: &str, calls: &[u64]) -> String {
         let first = calls.first().copied().unwrap_or(0);
         if first == 0 {

@@ -1,4 +1,4 @@
-//! What the terminal shows: how often each thing happened and how long it took, and which code was dear.
+//! The tables on the terminal: how often each event occurred and how long it took, and which code was expensive.
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
@@ -9,7 +9,7 @@ fn us(ns: u64) -> String {
     format!("{}.{}", ns / 1000, ns % 1000 / 100)
 }
 
-/// Of lengths in order: the one that `percent` of all do not exceed.
+/// In a sorted list of lengths: the least that `percent` of all do not exceed.
 fn quantile(sorted: &[u64], percent: usize) -> u64 {
     let rank = (sorted.len() * percent).div_ceil(100).max(1);
     sorted.get(rank - 1).copied().unwrap_or(0)
@@ -19,7 +19,7 @@ fn quantile(sorted: &[u64], percent: usize) -> u64 {
 pub fn print(timeline: &Timeline, top: usize) -> String {
     let shown = || timeline.items.iter().filter(|i| i.sort != Sort::Run);
     let mut text = kinds(shown());
-    // How long a program waits for another one, or for the clock, is its own business.
+    // A program's waits for another program, or for the clock, are its own business.
     text.push_str(&sites(shown().filter(|i| i.sort != Sort::Call), top));
     text
 }

@@ -1,4 +1,4 @@
-//! What happened, on tracks: from records to spans of time with names, each on its CPU's or its thread's track.
+//! Events on tracks: records become named spans of time, each on its CPU's or its thread's track.
 
 use std::collections::BTreeMap;
 
@@ -8,16 +8,16 @@ use super::sites::Sites;
 /// Numbers of threads of the kernel's own begin here.
 const KERNEL: u32 = 1 << 31;
 
-/// Where something is shown.
+/// The place of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Track {
-    /// What a CPU does, whoever it is for.
+    /// The work of a CPU, for any thread.
     Cpu(usize),
     /// A thread, by its number.
     Thread(u32),
 }
 
-/// What sort of thing it is.
+/// The sort of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Sort {
     /// A thread runs on a CPU.
@@ -31,14 +31,14 @@ pub enum Sort {
     Shootdown,
     /// Pages that are written, read or freed.
     Paging,
-    /// Somebody waits for a lock, a page or memory.
+    /// A thread waits for a lock, a page or memory.
     Wait,
     /// A thread ends.
     End,
 }
 
 impl Sort {
-    /// Of a kind, by its name. A kind that is new to us is the program's business.
+    /// The sort of a kind, by its name. A kind that is new to us belongs to the program.
     fn of(kind: &str) -> Sort {
         match kind {
             "call" => Sort::Call,
@@ -81,7 +81,7 @@ pub struct Item {
     pub cpu: usize,
     /// Further figures, by name.
     pub figures: Vec<(&'static str, String)>,
-    /// Who it was for, or which code wanted it; empty where that is not known.
+    /// The beneficiary, or the code that caused it; empty if unknown.
     pub site: String,
 }
 
@@ -91,16 +91,16 @@ pub struct Thread {
     pub name: String,
     /// 0 for the kernel's own.
     pub process: u32,
-    /// It runs where nothing else does.
+    /// It is an idle thread.
     pub idle: bool,
 }
 
-/// All of it.
+/// All events.
 #[derive(Debug, Default)]
 pub struct Timeline {
     pub cpus: usize,
     pub threads: BTreeMap<u32, Thread>,
-    /// By track, then by start, what is around something before it.
+    /// By track, then by start; an enclosing event comes before its parts.
     pub items: Vec<Item>,
     pub lost: u64,
 }
@@ -108,7 +108,7 @@ pub struct Timeline {
 impl Timeline {
     pub fn of(recorded: &Recorded, sites: &Sites) -> Self {
         let mut timeline = Timeline { cpus: recorded.cpus.len(), lost: recorded.lost(), ..Timeline::default() };
-        // Names first: what a thread is called last is what it is called.
+        // Names first: the last name of a thread counts.
         for record in recorded.cpus.iter().flat_map(|cpu| &cpu.records) {
             if kind_of(recorded, record) == "name" {
                 timeline.name(record);
@@ -137,7 +137,7 @@ impl Timeline {
             }
             timeline.ran(cpu, running, end);
         }
-        // Whatever is around something comes before it.
+        // An enclosing event comes before its parts.
         timeline.items.sort_by_key(|i| (i.track, i.start, std::cmp::Reverse(i.length)));
         timeline
     }
@@ -212,7 +212,7 @@ fn item(
         "busy page" => vec![("object", hex(r.a)), ("page", r.b.to_string())],
         _ => vec![("address", hex(r.a)), ("bytes", r.b.to_string())],
     };
-    // A CPU serves others whatever it runs.
+    // A CPU serves other CPUs under any thread.
     let of_cpu = kind == "shootdown answered" || r.who == 0 || threads.get(&r.who).is_some_and(|t| t.idle);
     let who = if kind == "end" { u32::try_from(r.a).unwrap_or(r.who) } else { r.who };
     let track = if of_cpu && kind != "end" { Track::Cpu(cpu) } else { Track::Thread(who) };

@@ -1,5 +1,5 @@
-//! The matrix of the whole kernel: pairs of real system calls and faults from two CPUs of a guest, whose accesses a plugin of
-//! QEMU's records (`plugin/`, `programs/conflicts.c`).
+//! The matrix of the whole kernel: pairs of real system calls and faults from two CPUs of a guest. A plugin of QEMU's
+//! records their accesses (`plugin/`, `programs/conflicts.c`).
 
 mod page;
 mod records;
@@ -38,7 +38,7 @@ use crate::{
 
 /// For all cases.
 const LIMIT: Duration = Duration::from_secs(1800);
-/// Runs the cases, prints what conflicts and the last line.
+/// Runs the cases, prints the conflicts and the last line.
 pub fn command(places: &Places, options: &cli::Conflicts) -> Result<u8> {
     let step = Step::new("two CPUs take turns");
     let (records, sites) = measure(places, &options.operations)?;
@@ -64,7 +64,7 @@ pub fn command(places: &Places, options: &cli::Conflicts) -> Result<u8> {
     Ok(u8::from(!complaints.is_empty()))
 }
 
-/// Boots a guest with the plugin, and reads what both wrote.
+/// Boots a guest with the plugin, and reads the output of both.
 fn measure(places: &Places, operations: &[String]) -> Result<(Records, Sites)> {
     let plugin = build(places)?;
     let about = || "cannot keep the records".to_string();
@@ -100,7 +100,7 @@ fn measure(places: &Places, operations: &[String]) -> Result<(Records, Sites)> {
     Ok((records::read(&program, &plugin)?, Sites::read(kernel.file(), &program)?))
 }
 
-/// Keeps what the program and the plugin wrote, for whoever wants to know more.
+/// Keeps the output of the program and the plugin, for further analysis.
 fn keep(places: &Places, program: &str, plugin: &str) -> std::io::Result<()> {
     let home = places.target.join("conflicts-guest");
     fs::create_dir_all(&home)?;
@@ -137,7 +137,7 @@ fn explain(case: &Case, sites: &Sites) {
     lines.iter().for_each(|line| println!("    {line}"));
 }
 
-/// Each label with the cases that it counts against, and in how many rounds it was there.
+/// Each label with its cases, and the number of rounds in which it occurred.
 fn report(all: &[Judged<'_>]) -> String {
     let mut cases: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for judged in all {

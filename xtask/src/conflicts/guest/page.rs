@@ -1,4 +1,4 @@
-//! The matrix as a page that stands by itself, of the same design as the memory core's (`lab/src/conflicts/html.rs`).
+//! The matrix as a self-contained page, of the same design as the memory core's (`lab/src/conflicts/html.rs`).
 
 use std::{collections::BTreeSet, fmt::Write as _};
 
@@ -6,7 +6,7 @@ use super::verdict::{Counts, Expected, Judged, Verdict, reason, shares};
 
 const STYLE: &str = include_str!("../../../../lab/src/conflicts/page.css");
 
-/// The states as the program names them, and what the actors are in each.
+/// The states as the program names them, and the relation of the actors in each.
 const STATES: [(&str, &str); 5] = [
     ("threads", "threads of one process"),
     ("apart", "processes that share nothing"),
@@ -28,13 +28,13 @@ fn class(verdict: Verdict) -> &'static str {
     }
 }
 
-/// What the lines belong to that count against a case.
+/// The owners of the lines that count against a case.
 fn owners(judged: &Judged<'_>) -> String {
     let names: BTreeSet<&str> = judged.steady().map(|label| label.split_once(", ").map_or(label, |(o, _)| o)).collect();
     names.into_iter().collect::<Vec<_>>().join(" ")
 }
 
-/// What a pointer over a cell shows.
+/// The tooltip of a cell.
 fn told(judged: &Judged<'_>, expected: &[Expected]) -> String {
     let [a, b] = &judged.case.operations;
     let mut text = format!("{a} + {b}");
@@ -55,7 +55,8 @@ fn matrix(out: &mut String, all: &[Judged<'_>], (state, about): (&str, &str), ex
     if here.is_empty() {
         return;
     }
-    // The program lists pairs by their first operation, and begins with an operation's pair with itself, where that is a case.
+    // The program lists pairs by their first operation, beginning with an operation's pair with itself, if that is a
+    // case.
     let mut operations: Vec<&str> = Vec::new();
     for name in here.iter().map(|j| &j.case.operations[0]).chain(here.iter().map(|j| &j.case.operations[1])) {
         if !operations.contains(&name.as_str()) {
@@ -88,7 +89,7 @@ fn matrix(out: &mut String, all: &[Judged<'_>], (state, about): (&str, &str), ex
     out.push_str("</tbody></table></div>\n");
 }
 
-/// What is shared, how often, and why.
+/// The shared lines, how often they are shared, and why.
 fn reasons(out: &mut String, all: &[Judged<'_>], expected: &[Expected]) {
     out.push_str("<h2>What is shared, and why</h2><div class=matrix><table class=reasons><tbody>");
     for (label, share) in shares(all) {

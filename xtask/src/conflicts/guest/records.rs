@@ -1,4 +1,4 @@
-//! What the program and the plugin wrote: cases in order, and for each its rounds with the lines in conflict.
+//! The output of the program and the plugin: cases in order, and for each its rounds with the lines in conflict.
 
 use crate::failure::{Failure, Result};
 
@@ -28,7 +28,7 @@ pub struct Case {
     pub rounds: Vec<Vec<Line>>,
 }
 
-/// What was run.
+/// The records of a run.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Records {
     pub cases: Vec<Case>,
@@ -40,7 +40,8 @@ fn torn(what: &str, line: &str) -> Failure {
     Failure::machine(format_args!("{what}: {line:?} is no line of its"))
 }
 
-/// Reads the program's lines `case STATE A B` and `order STATE A B ...`, and the plugin's `case`, `round ACCESSES` and `line ...`.
+/// Reads the program's lines `case STATE A B` and `order STATE A B ...`, and the plugin's `case`, `round ACCESSES` and
+/// `line ...`.
 pub fn read(program: &str, plugin: &str) -> Result<Records> {
     let mut rounds: Vec<Vec<Vec<Line>>> = Vec::new();
     for text in plugin.lines() {
@@ -49,7 +50,7 @@ pub fn read(program: &str, plugin: &str) -> Result<Records> {
         match words[..] {
             ["case"] => rounds.push(Vec::new()),
             ["round", accesses] => {
-                // A round without any access is one that was not seen.
+                // The plugin did not see a round without any access.
                 accesses.parse::<u64>().ok().filter(|n| *n > 0).ok_or_else(bad)?;
                 rounds.last_mut().ok_or_else(bad)?.push(Vec::new());
             }

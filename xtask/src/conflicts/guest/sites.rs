@@ -1,4 +1,4 @@
-//! What a line of the kernel's memory is, and which code reached it.
+//! The owner of a line of the kernel's memory, and the code that reached it.
 
 use std::{borrow::Cow, cell::RefCell, collections::HashMap, fs, path::Path};
 
@@ -15,7 +15,7 @@ const IMAGE: u64 = 0xffff_ffff_8000_0000;
 const MAP: std::ops::Range<u64> = 0xffff_c000_0000_0000..0xffff_c800_0000_0000;
 const PAGE: u64 = 4096;
 
-/// Functions that only carry out what their callers mean.
+/// Functions that only act for their callers.
 const CARRIERS: [&str; 9] = [
     "core::",
     "alloc::",
@@ -28,7 +28,7 @@ const CARRIERS: [&str; 9] = [
     "quire_kernel::memory::bytes::",
 ];
 
-/// A run of frames and what the kernel says of it.
+/// A run of frames and its use, as the kernel reports it.
 #[derive(Debug, PartialEq, Eq)]
 struct Frames {
     first: u64,
@@ -36,19 +36,19 @@ struct Frames {
     used: String,
 }
 
-/// The kernel's debug information, and what its memory was used for.
+/// The kernel's debug information, and the use of its memory.
 pub struct Sites {
     dwarf: addr2line::Context<Reader>,
     /// Statics by address: address, size, name.
     statics: Vec<(u64, u64, String)>,
-    /// Functions by address: what is written in assembly has no debug information.
+    /// Functions by address: assembly code has no debug information.
     symbols: Vec<(u64, String)>,
     frames: Vec<Frames>,
     functions: RefCell<HashMap<u64, String>>,
 }
 
 impl Sites {
-    /// From the kernel's ELF file, and the lines `frames FIRST COUNT USE` in what the program printed.
+    /// From the kernel's ELF file, and the lines `frames FIRST COUNT USE` in the program's output.
     pub fn read(kernel: &Path, program: &str) -> Result<Self> {
         let about = || format!("cannot read {}", kernel.display());
         let bytes = fs::read(kernel).doing(about)?;
@@ -82,12 +82,12 @@ impl Sites {
         Ok(Self { dwarf, statics, symbols, frames, functions: RefCell::default() })
     }
 
-    /// What the line belongs to, and the function that stored into it: the name under which a conflict is expected.
+    /// The line's owner, and the function that stored into it: the name under which a conflict is expected.
     pub fn label(&self, line: &Line) -> String {
         format!("{}, {}", self.owner(line), self.function(line.writer.pc))
     }
 
-    /// The same with addresses and with who else touched it.
+    /// The same with addresses, and with the other toucher.
     pub fn describe(&self, line: &Line) -> String {
         format!(
             "CPU {} stores at {:#x} in {}; the other one comes from {} (line {:#x}, {})",
@@ -115,7 +115,7 @@ impl Sites {
         let found = self.frames[..last].last().filter(|f| frame < f.first + f.count);
         let Some(found) = found else { return "free memory".to_owned() };
         match found.used.split(' ').collect::<Vec<_>>()[..] {
-            // What the heap's objects are the function tells; their sizes change with every field.
+            // The function names the heap's objects; their sizes change with every field.
             ["slab", label, _] => {
                 label.split_once('-').map_or(label, |(kind, _)| if kind == "heap" { kind } else { label }).to_owned()
             }
@@ -123,7 +123,7 @@ impl Sites {
         }
     }
 
-    /// The innermost function that means something by the instruction at `pc`.
+    /// The innermost meaningful function by the instruction at `pc`.
     fn function(&self, pc: u64) -> String {
         if let Some(known) = self.functions.borrow().get(&pc) {
             return known.clone();

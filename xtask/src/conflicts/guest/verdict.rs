@@ -1,15 +1,16 @@
-//! Judging what was measured against the list of what is known.
+//! Compares the measured conflicts with the list of known ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{records::Case, sites::Sites};
 use crate::failure::{Failure, Result};
 
-/// What is known; its head says how to read it.
+/// The known conflicts; the head says how to read them.
 pub const EXPECTED: &str = include_str!("expected");
-/// A conflict counts against a case where it is there in so many of its rounds: what happens once in many operations is amortised.
+/// A conflict counts against a case if it occurs in so many of its rounds: work that is done once in many operations is
+/// amortised.
 const ROUNDS: usize = 2;
-/// What is not listed may be there in one round of so many, of all cases.
+/// An unlisted conflict may occur in one round of so many, of all cases.
 const SELDOM: usize = 1000;
 /// Addresses from here on are the kernel's.
 const KERNEL: u64 = 1 << 63;
@@ -19,14 +20,14 @@ const KERNEL: u64 = 1 << 63;
 pub struct Expected {
     /// The label, or with `*` at its end how labels begin.
     pub label: String,
-    /// It is there in one round of so many at most, of all rounds of all cases, and may be absent.
+    /// It occurs in one round of so many at most, of all rounds of all cases, and may be absent.
     pub every: Option<usize>,
-    /// Why it is there.
+    /// The reason for it.
     pub reason: String,
 }
 
 impl Expected {
-    /// How much of the label decides; `None` where it is another.
+    /// How much of the label decides; `None` if it is another label.
     fn stands_for(&self, label: &str) -> Option<usize> {
         let (start, exact) = match self.label.strip_suffix('*') {
             Some(start) => (start, false),
@@ -55,7 +56,7 @@ pub fn list(text: &str) -> Result<Vec<Expected>> {
     lines.map(|line| read(line).ok_or_else(|| wrong(line))).collect()
 }
 
-/// What is to be said of a case.
+/// The verdict on a case.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
     /// No line was shared in any round.
@@ -72,13 +73,13 @@ pub enum Verdict {
 #[derive(Debug)]
 pub struct Judged<'a> {
     pub case: &'a Case,
-    /// In how many of its rounds each label was there.
+    /// The number of its rounds in which each label occurred.
     pub shared: BTreeMap<String, usize>,
     pub verdict: Verdict,
 }
 
 impl Judged<'_> {
-    /// What counts against it.
+    /// The labels that count against it.
     pub fn steady(&self) -> impl Iterator<Item = &str> {
         self.shared.iter().filter(|(_, rounds)| **rounds >= ROUNDS).map(|(label, _)| label.as_str())
     }
@@ -88,7 +89,7 @@ impl Judged<'_> {
     }
 }
 
-/// The line of the list that says most of `label`.
+/// The entry that matches `label` most exactly.
 pub fn reason<'e>(expected: &'e [Expected], label: &str) -> Option<&'e Expected> {
     expected.iter().filter_map(|e| Some((e.stands_for(label)?, e))).max_by_key(|(length, _)| *length).map(|(_, e)| e)
 }
@@ -97,7 +98,7 @@ pub fn reason<'e>(expected: &'e [Expected], label: &str) -> Option<&'e Expected>
 pub fn judge<'a>(case: &'a Case, sites: &Sites, expected: &[Expected]) -> Judged<'a> {
     let mut shared: BTreeMap<String, usize> = BTreeMap::new();
     for round in &case.rounds {
-        // What the kernel reaches at a program's address is the program's to keep apart.
+        // The kernel's accesses to a program's addresses are the program's to keep apart.
         let own = round.iter().filter(|line| line.writer.at >= KERNEL && line.toucher.at >= KERNEL);
         let labels: BTreeSet<String> = own.map(|line| sites.label(line)).collect();
         labels.into_iter().for_each(|label| *shared.entry(label).or_default() += 1);
@@ -146,7 +147,7 @@ impl Counts {
     }
 }
 
-/// In how many rounds something was, of how many.
+/// In how many rounds something occurred, of how many.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Share {
     pub rounds: usize,
@@ -160,7 +161,7 @@ impl Share {
     }
 }
 
-/// In how many rounds of all cases each label was.
+/// The share of each label over the rounds of all cases.
 pub fn shares<'a>(all: &'a [Judged<'_>]) -> BTreeMap<&'a str, Share> {
     let of = all.iter().map(|j| j.case.rounds.len()).sum();
     let mut shares: BTreeMap<&str, Share> = BTreeMap::new();
@@ -170,8 +171,8 @@ pub fn shares<'a>(all: &'a [Judged<'_>]) -> BTreeMap<&'a str, Share> {
     shares
 }
 
-/// What is wrong: conflicts that nobody expects, and in a `whole` run, which alone can tell, such as are more often than their rate
-/// says, and such as are expected and gone.
+/// The errors: unexpected conflicts; and in a `whole` run, which alone can decide it, conflicts above their rate, and
+/// expected ones that are gone.
 pub fn complaints(all: &[Judged<'_>], expected: &[Expected], whole: bool) -> Vec<String> {
     let steady: BTreeSet<&str> = all.iter().flat_map(Judged::steady).collect();
     let shares = shares(all);

@@ -11,7 +11,7 @@ struct Seen {
     header: [u32; 4],
 }
 
-/// The members as an independent reader finds them; the header's numbers are inode, owner, links and time.
+/// The members as an independent reader finds them; the numbers are inode, owner, links and time.
 fn members(tree: &Tree, first: &str) -> Vec<Seen> {
     let mut archive = Vec::new();
     tree.write(&mut archive, first).unwrap();
@@ -90,7 +90,7 @@ fn what_stands_in_the_way_is_replaced_merged_or_named() {
     assert_eq!(link_of(&tree, "/usr/bin/applet"), Some("/etc/alternatives/applet".into()), "a copied link wins");
     tree.file("/bin/applet", 0o755, "own").unwrap();
     assert!(link_of(&tree, "/usr/bin/applet").is_none() && !tree.has("/etc/alternatives/applet"), "as does a file");
-    // A directory that becomes a link: its content goes along, and what is there already stays.
+    // A directory that becomes a link: its content moves to the target, and existing files there stay.
     tree.file("/usr/sbin/daemon", 0o755, "").unwrap();
     tree.file("/usr/sbin/tool", 0o700, "").unwrap();
     tree.link("/usr/sbin", "bin").unwrap();
@@ -140,7 +140,7 @@ fn a_directory_of_the_host_is_copied_with_links_owners_times_and_odd_files() {
     assert_eq!((other.bytes.as_slice(), file.bytes.as_slice(), file.mode), (&b"x"[..], &b""[..], 0o100_640));
     assert_eq!(one("d/sub").header[3], 1_000_000_007);
     assert!(tree.host_tree("/e", Path::new("/no/such/file")).is_err());
-    // One name alone has no others.
+    // A single name has no other links.
     let mut tree = Tree::default();
     tree.host_file("/alone", &at("other")).unwrap();
     assert_eq!(members(&tree, "")[0].header[2], 1);
