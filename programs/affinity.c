@@ -1,4 +1,4 @@
-// Threads run where sched_setaffinity says: at once, also when another one says so, and their children too.
+// Threads run where sched_setaffinity says: at once, also if another thread calls it; their children inherit it.
 #include "report.h"
 #include <sys/syscall.h>
 
@@ -55,12 +55,12 @@ int main(void) {
     }
     CHECK(pin(0, 1000) == -EINVAL, "there is no such CPU");
     CHECK(pin(99999, 0) == -ESRCH, "there is no such thread");
-    // A child begins where its parent may run, and stays there.
+    // A child inherits its parent's affinity.
     pid_t child = fork();
     if (child == 0) _exit(here() == cpus - 1 && only(0) == cpus - 1 ? 0 : 1);
     int status;
     CHECK(waitpid(child, &status, 0) == child && status == 0, "a child went elsewhere");
-    // A thread that runs is moved, from its own CPU and from another one's.
+    // A running thread is moved, from its own CPU and from another one's.
     pthread_t thread;
     CHECK(pthread_create(&thread, NULL, spinner, NULL) == 0, "thread");
     while (!spinner_id) sched_yield();

@@ -1,10 +1,10 @@
-// Every system call number with random arguments: bad pointers, huge and wrapping lengths, overlapping ranges. Two workers
-// do it; the parent protects itself (it shares nothing with them but a page of counters), and starts a worker again when
-// its own calls have killed it or it hangs.
+// Every system call number with random arguments: bad pointers, huge and wrapping lengths, overlapping ranges. Two
+// workers make the calls. The parent protects itself: it shares only a page of counters with them. It restarts a worker
+// that hangs or that its own calls have killed.
 //
-// Left out is only what would legitimately end the attacker's world or outlast it: exit, reboot, System V objects; calls
-// that name a process never name the parent; calls that take paths away only see names in an empty directory. Started as
-// root on a real Linux the workers become nobody.
+// Some calls are left out because they would legitimately end the attacker's world or outlast it: exit, reboot, System
+// V objects. Calls that name a process never name the parent. Calls that remove paths see only names in an empty
+// directory. Started as root on a real Linux, the workers switch to an unprivileged user.
 //
 //   --seed N     repeats the sequence of each worker (up to where it dies)
 //   --trace 1    writes each call to standard error before it is made
@@ -67,8 +67,8 @@ static long call(long n, const long *a) {
     return result;
 }
 
-// A few pages of every kind, at one place always, so that ranges overlap across respawns and a repeated seed repeats. The
-// calls may write whatever is named to them: nothing that the attacker relies on lies elsewhere.
+// A few pages of every kind, at one place always, so that ranges overlap across respawns and a repeated seed repeats.
+// The calls may write to any address in their arguments, so the attacker relies on nothing elsewhere.
 #define playground ((char *)0x600000000000)
 #define NAMES (2 * (long)PAGE) // the page that begins with an absolute path and has short names further on
 #define NAME(i) (playground + NAMES + 1024 + (i) % 3 * 16)
@@ -121,7 +121,7 @@ static long random_number(uint64_t *state) {
 
 static void on_alarm(int signal) { (void)signal; }
 
-// What blocks is interrupted. Done again now and then: the calls take it away.
+// A timer interrupts calls that block. It is set anew now and then, because the calls remove it.
 static void interrupt_often(void) {
     sigset_t nothing;
     sigemptyset(&nothing);
@@ -168,7 +168,7 @@ __attribute__((noreturn)) static void worker(int index, pid_t parent, const char
     long self = syscall(SYS_getpid), none_given[6] = {0};
     for (unsigned turn = 0;; turn++) {
         if (turn % 32 == 0) {
-            // Where the calls have unmapped the names the worker dies, and comes back with them.
+            // If the calls have unmapped the names, the worker dies, and restarts with them.
             write_names();
             interrupt_often();
         }
@@ -180,7 +180,7 @@ __attribute__((noreturn)) static void worker(int index, pid_t parent, const char
         for (size_t i = 0; i < sizeof names_process / sizeof *names_process; i++)
             if (names_process[i].number == number) {
                 long *who = &a[names_process[i].argument];
-                // Itself, or nobody. (Narrowed as the kernel does.)
+                // Only itself, or no process. (Narrowed as the kernel does.)
                 if (*who & 1 || (int)*who == 1 || (int)*who == parent) *who = self;
                 else *who = 0x3fffffff;
             }
@@ -195,7 +195,7 @@ __attribute__((noreturn)) static void worker(int index, pid_t parent, const char
             call(SYS_write, out);
         }
         long result = call(number, a);
-        // What came back may be a child of ours.
+        // The call may have returned in a child of ours.
         if (call(SYS_getpid, none_given) != self) call(SYS_exit_group, none_given);
         my->calls++;
         if (number < NUMBERS) my->number[number] = 1;
@@ -233,7 +233,7 @@ int main(int argc, char **argv) {
     int status;
     uint64_t end = now_ns() + (uint64_t)(options.seconds * 1e9);
     while (now_ns() < end) {
-        // Also what workers forked and left behind comes to us.
+        // The orphans of workers come to us, too.
         for (pid_t gone; (gone = waitpid(-1, &status, WNOHANG | WUNTRACED)) > 0;)
             for (int i = 0; i < WORKERS; i++)
                 if (gone == workers[i]) {

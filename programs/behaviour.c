@@ -1,4 +1,4 @@
-// What Linux does in corners that programs rely on: each is the same on Linux and on Quire.
+// Linux's behaviour in corner cases that programs rely on: each is the same on Linux and on Quire.
 #include "checks.h"
 #include <poll.h>
 #include <pthread.h>
@@ -57,7 +57,7 @@ static void exclusive_waiters_are_woken_one_by_one(void) {
     fcntl(told[0], F_SETFL, O_NONBLOCK);
     ssize_t woken = read(told[0], ready, 3);
     CHECK(woken == 1, "%zd were woken", woken);
-    // A hang-up wakes the others too.
+    // A hang-up wakes the other readers too.
     CHECK(read(pipe_ends[0], ready, 1) == 1, "read");
     close(pipe_ends[1]);
     for (int i = 0; i < 3; i++) ended(waiters[i]);
@@ -135,7 +135,7 @@ static void locks_of_open_files(void) {
     ANSWERS(EAGAIN, fcntl(other, F_OFD_SETLK, &lock));
     ANSWERS(0, fcntl(other, F_OFD_GETLK, &asked));
     CHECK(asked.l_type == F_WRLCK && asked.l_pid == -1, "type %d of %d", asked.l_type, asked.l_pid);
-    // It stays while one descriptor of the open file does.
+    // The lock stays while one descriptor of the open file does.
     close(fd);
     ANSWERS(EAGAIN, fcntl(other, F_OFD_SETLK, &lock));
     close(same);
@@ -205,7 +205,7 @@ static void the_number_of_mappings(void) {
     int error = 0;
     for (int i = 0; i < 200 && !error; i++)
         if (mprotect(at + 2 * i * PAGE, PAGE, PROT_READ)) error = errno;
-    // A move that makes it smaller takes nothing away where it is refused.
+    // A refused move to a smaller size removes nothing.
     char *end = at + 400 * PAGE;
     unsigned char resident[8];
     void *moved = mremap(end - 8 * PAGE, 4 * PAGE, 2 * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, end - 4 * PAGE);
@@ -240,12 +240,12 @@ static void a_pipe_changes_its_size(void) {
     ANSWERS(EINVAL, fcntl(ends[1], F_SETPIPE_SZ, 0x80000001u));
     ANSWERS(EINVAL, fcntl(ends[1], F_SETPIPE_SZ, -1));
     CHECK(fcntl(ends[1], F_SETPIPE_SZ, 1ul << 32) == 4096, "only the low half counts");
-    // The bytes go along.
+    // The bytes are kept.
     CHECK(write(ends[1], bytes, 3000) == 3000 && fcntl(ends[1], F_SETPIPE_SZ, 16384) == 16384, "grow");
     CHECK(write(ends[1], bytes + 3000, 9000) == 9000 && read(ends[0], back, 8192) == 8192, "write");
     CHECK(fcntl(ends[1], F_SETPIPE_SZ, 4096) == 4096 && read(ends[0], back + 8192, 8192) == 12000 - 8192, "shrink");
     CHECK(!memcmp(bytes, back, 12000), "in order");
-    // A writer that waits goes on.
+    // A waiting writer continues.
     CHECK(write(ends[1], bytes, 4096) == 4096, "write");
     pid_t writer = fork();
     if (!writer) {
@@ -332,7 +332,7 @@ static void beyond_the_soft_limit(void) {
     int first = a_pipe_of(65536), second = a_pipe_of(65536), small[4];
     CHECK(first >= 0 && second >= 0, "32 of 40 pages");
     for (int i = 0; i < 4; i++) CHECK((small[i] = a_pipe_of(8192)) >= 0, "a small one");
-    // 40 of 40: nothing grows, and what shrinks makes room.
+    // 40 of 40: no pipe grows, and a pipe that shrinks makes room.
     ANSWERS(EPERM, fcntl(small[0], F_SETPIPE_SZ, 16384));
     CHECK(fcntl(small[0], F_SETPIPE_SZ, 8192) == 8192 && fcntl(small[1], F_SETPIPE_SZ, 4096) == 4096, "as large, and smaller");
     ANSWERS(EPERM, fcntl(small[1], F_SETPIPE_SZ, 16384));
@@ -437,7 +437,7 @@ static void packets(void) {
         CHECK(read(ends[0], back, 1) == 1 && poll(&room, 1, 0) == 1, "a packet less");
         while (read(ends[0], back, 10) == 2);
     }
-    // What fits of a large write.
+    // The part of a large write that fits.
     CHECK(fcntl(ends[1], F_SETPIPE_SZ, 8192) == 8192 && write(ends[1], bytes, 3 * PAGE) == 2 * PAGE, "in part");
     CHECK(read(ends[0], back, sizeof back) == PAGE && read(ends[0], back, sizeof back) == PAGE, "read");
     // A writer waits for a page.
@@ -451,7 +451,7 @@ static void packets(void) {
     short_sleep();
     CHECK(read(ends[0], back, 9) == 1 && !ended(writer), "a writer that waited");
     while (read(ends[0], back, 10) > 0);
-    // A packet that cannot be read or written as a whole stays as it is, or does not come to be.
+    // A packet that cannot be read or written as a whole stays as it is, or is not made.
     char *end = map(2 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE);
     CHECK(!mprotect(end + PAGE, PAGE, PROT_NONE), "mprotect");
     ANSWERS(EFAULT, write(ends[1], end + PAGE - 3, 6));

@@ -1,4 +1,4 @@
-// A fork bomb and a memory bomb, bounded: they end in errors, or in the death of who asked, never in a dead machine.
+// A fork bomb and a memory bomb, bounded: they end in errors, or in the death of the process, never in a dead machine.
 //
 //   --forks N       the fork bomb stops at N processes (default 1000), or at the first error
 //   --megabytes N   the memory bomb touches up to so much (default 256); give more than the machine has
@@ -14,7 +14,7 @@ static struct {
     atomic_int processes, error;
 } *shared;
 
-// Everybody forks until the bound or an error is reached, then waits to be killed.
+// All processes fork until the bound or an error is reached, then wait to be killed.
 static void explode(void) {
     while (!atomic_load(&shared->error) && atomic_fetch_add(&shared->processes, 1) < forks) {
         pid_t child = fork();
@@ -41,7 +41,7 @@ static void fork_bomb(void) {
     uint64_t limit = now_ns() + 60000000000;
     while (!atomic_load(&shared->error) && atomic_load(&shared->processes) < forks && now_ns() < limit)
         usleep(20000);
-    // Some may just be forking: until the group is empty.
+    // Some may still be forking: repeat until the group is empty.
     int status;
     do {
         kill(-leader, SIGKILL);
@@ -50,7 +50,7 @@ static void fork_bomb(void) {
     } while (kill(-leader, 0) == 0 && now_ns() < limit);
     CHECK(kill(-leader, 0) == -1 && errno == ESRCH, "some of the fork bomb survived");
     int error = atomic_load(&shared->error);
-    // Those that found the bound reached have counted themselves too.
+    // Processes that found the bound reached have counted themselves too.
     long processes = atomic_load(&shared->processes);
     report("fork_bomb_processes", processes < forks ? processes : forks, "processes");
     report("fork_bomb_error", error, "errno");
@@ -81,7 +81,7 @@ static void memory_bomb(void) {
     CHECK(killed || refused || (!strict && status == 0), "the memory bomb ended with status %#x", status);
 }
 
-// Sizes that no machine has, and limits that say no.
+// Sizes that no machine has, and limits that refuse them.
 static void refusals(void) {
     int flags = MAP_PRIVATE | MAP_ANONYMOUS;
     CHECK(mmap(NULL, 1ul << 47, PROT_READ, flags, -1, 0) == MAP_FAILED && errno == ENOMEM, "mmap of 2^47");

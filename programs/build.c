@@ -1,13 +1,13 @@
-// A real build, again and again in one boot: `make -jN` of Lua's sources by this machine's gcc, into the guest's memory. What it
-// makes must be the same each time, and the interpreter that was built must run.
+// A real build, repeated in one boot: `make -jN` of Lua's sources by this machine's gcc, into the guest's memory. The
+// output must be the same each time, and the built interpreter must run.
 //
 //   --per-cpu N   so many jobs for each processor (default 1)
 //   --jobs N      so many jobs, however many processors there are
 //   --builds N    so many builds (default 3)
-//   --goal NAMES  what make is asked for (default posix: all of it), with commas between; for instance lzio.o, a short one
+//   --goal NAMES  make's goals, separated by commas (default posix: all of it); for instance lzio.o, a short one
 //   --source DIR  where the sources are (default /usr/src/lua)
 //
-// The first build finds nothing mapped and nothing compiled before; the later ones, of which means are reported, are told apart.
+// The first build finds nothing mapped and nothing compiled. The later ones are reported apart, as means.
 #include "report.h"
 
 #include <dirent.h>
@@ -49,7 +49,7 @@ static struct cost run(const char **words) {
 
 static int by_name(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 
-// Is this what a build of Lua makes: an object, the library, the two programs?
+// Whether a build of Lua makes this file: an object, the library, the two programs.
 static bool made(const char *name) {
     const char *end = strrchr(name, '.');
     return (end && (!strcmp(end, ".o") || !strcmp(end, ".a"))) || !strcmp(name, "lua") || !strcmp(name, "luac");

@@ -1,4 +1,4 @@
-// How fast the machine itself is, whatever the kernel: a loop, memory, and the two cheapest things that a kernel does. Sides
+// The speed of the machine itself, under any kernel: a loop, memory, and the two cheapest operations of a kernel. Sides
 // that differ here differ by the machine, not by their memory systems.
 #include "report.h"
 

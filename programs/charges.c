@@ -1,4 +1,5 @@
-// Kernel memory that programs make the kernel keep is counted, limited and told: the same on Linux and on Quire. Runs as root.
+// Kernel memory that programs make the kernel keep is counted, limited and reported: the same on Linux and on Quire.
+// Runs as root.
 #include "checks.h"
 #include "proc.h"
 #include <sys/epoll.h>
@@ -55,7 +56,7 @@ static void queued_signals_are_counted_for_the_user(void) {
     // Such a one is not sent at all.
     siginfo_t info;
     CHECK(take(SIGRTMIN + 2, &info) == -1 && errno == EAGAIN, "it is pending");
-    // kill sends without details what finds no room; standard signals find it.
+    // Without room, kill sends a queued signal without details; standard signals always have room.
     CHECK(!kill(getpid(), SIGRTMIN + 2) && !kill(getpid(), SIGUSR1), "kill");
     CHECK(take(SIGRTMIN + 2, &info) == SIGRTMIN + 2 && info.si_code == SI_USER && info.si_pid == 0, "code %d of %d", info.si_code, info.si_pid);
     CHECK(take(SIGUSR1, &info) == SIGUSR1 && info.si_pid == getpid(), "SIGUSR1 of %d", info.si_pid);
@@ -105,24 +106,24 @@ static void watches_of_epoll_are_limited(void) {
         }
         CHECK(!epoll_ctl(sets[0], EPOLL_CTL_DEL, files[0], NULL), "DEL");
         CHECK(!epoll_ctl(sets[0], EPOLL_CTL_ADD, files[6], &event), "after one left");
-        // A set that goes takes its files out.
+        // A set that is closed releases its files.
         close(sets[0]);
         CHECK(!epoll_ctl(sets[1], EPOLL_CTL_ADD, files[0], &event), "after a set has gone");
-        // So does a file that goes, from whichever set.
+        // A closed file leaves every set.
         sets[0] = epoll_create1(0);
         CHECK(!epoll_ctl(sets[0], EPOLL_CTL_ADD, files[2], &event) && !epoll_ctl(sets[0], EPOLL_CTL_ADD, files[4], &event), "up to the limit");
         CHECK(epoll_ctl(sets[0], EPOLL_CTL_ADD, files[6], &event) == -1 && errno == ENOSPC, "beyond the limit: %d", errno);
-        // Which is there already is told first.
+        // A file that is in the set already is reported first.
         CHECK(epoll_ctl(sets[0], EPOLL_CTL_ADD, files[4], &event) == -1 && errno == EEXIST, "again: %d", errno);
         close(files[1]);
         CHECK(!epoll_ctl(sets[0], EPOLL_CTL_ADD, files[6], &event), "after a file has gone");
-        // An end of a pipe goes though the pipe stays.
+        // An end of a pipe is closed while the pipe stays.
         int ends[2];
         close(files[3]);
         CHECK(!pipe(ends) && !epoll_ctl(sets[0], EPOLL_CTL_ADD, ends[1], &event), "a pipe");
         close(ends[1]);
         CHECK(!epoll_ctl(sets[1], EPOLL_CTL_ADD, ends[0], &event), "after the pipe's end has gone");
-        // What a descriptor was before does not count, though that is open elsewhere.
+        // A descriptor's earlier file does not count, though that is open elsewhere.
         int name = dup(files[0]), other = eventfd(0, 0);
         CHECK(!epoll_ctl(sets[1], EPOLL_CTL_DEL, files[5], NULL), "DEL");
         for (int i = 0; i < 100; i++) {
@@ -154,7 +155,7 @@ static void open_files_of_the_system_are_limited(void) {
             if (fd < 0) error = errno;
             else opened++;
         }
-        // What needs a file fails, and leaves nothing.
+        // A call that needs a file fails, and leaves nothing.
         CHECK(error == ENFILE, "%d after %d files", error, opened);
         CHECK(eventfd(0, 0) == -1 && errno == ENFILE, "eventfd: %d", errno);
         CHECK(pipe(pipe_ends) == -1 && errno == ENFILE, "pipe: %d", errno);
@@ -164,7 +165,7 @@ static void open_files_of_the_system_are_limited(void) {
     }
     set_knob(path, open_now + 100);
     CHECK(write(pipe_ends[1], "x", 1) == 1, "write");
-    // The administrator goes beyond.
+    // The administrator may exceed the limit.
     int fd = open("/dev/null", O_RDONLY);
     int status = ended(child);
     set_knob(path, before);
@@ -173,7 +174,8 @@ static void open_files_of_the_system_are_limited(void) {
     CHECK(after < open_now + 90, "%ld open files after %ld", after, open_now);
 }
 
-// Memory of each kind shows in /proc/meminfo, and goes again. Bounds are wide: other programs run, and kernels keep something.
+// Memory of each kind shows in /proc/meminfo, and is freed again. Bounds are wide, because other programs run and
+// kernels keep caches.
 static void memory_is_told_by_kind(void) {
     const size_t pages = 4096;
     long anonymous = row("/proc/meminfo", "AnonPages"), shared = row("/proc/meminfo", "Shmem"), cached = row("/proc/meminfo", "Cached");

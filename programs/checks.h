@@ -1,4 +1,4 @@
-// What programs share that check one thing after the other, each in a process of its own; the same on Linux and on Quire.
+// The frame of programs that run checks in sequence, each in a process of its own; the same on Linux and on Quire.
 //
 //   --only NAME   only checks whose name starts so
 #pragma once
@@ -70,14 +70,14 @@ struct check {
     void (*run)(void);
 };
 
-// Runs those that are wanted, and tells how many were right.
+// Runs the selected checks, and prints how many passed.
 static inline void run_checks(const struct check *checks, size_t count) {
     struct rlimit none = {0, 0};
     setrlimit(RLIMIT_CORE, &none);
     int passed = 0;
     for (size_t i = 0; i < count; i++) {
         if (!wanted(checks[i].name)) continue;
-        // Each in a process of its own, so that none depends on what another left.
+        // Each in a process of its own, so that none depends on the state of another.
         int status = in_child(checks[i].run);
         if (status) fprintf(stderr, "%s: status %#x\n", checks[i].name, status);
         else passed++;

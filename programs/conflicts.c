@@ -1,8 +1,8 @@
 // Runs pairs of operations from two CPUs, and marks for `./quire conflicts --guest` when the kernel's accesses count.
 //
-// Two actors, each pinned to its CPU, take turns: while one executes an operation, the other spins in user mode. So whatever
-// line of the kernel both touch, they touch because of what the operations do, not because they met. Which pairs are cases is
-// found by running them: both orders give the same results, and leave the same to be seen.
+// Two actors, each pinned to its CPU, take turns: while one executes an operation, the other spins in user mode. So a
+// kernel line that both touch is touched by the operations, not by a meeting of the two. A pair is a case if both
+// orders give the same results and the same visible state.
 #include "conflicts.h"
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -34,7 +34,7 @@ struct control {
 static struct control *control;
 static struct actor actors[2];
 
-// Kept until the end: what a console does would be seen in the records.
+// Kept until the end: the console's accesses would appear in the records.
 static void say(const char *format, ...) {
     va_list values;
     va_start(values, format);
@@ -53,8 +53,8 @@ static void pin(int cpu) {
     CHECK(syscall(SYS_getcpu, &here, NULL, NULL) == 0 && (int)here == cpu, "on CPU %u instead of %d", here, cpu);
 }
 
-// Maps and unmaps, and moves the break, which stays where the process began: CPUs that take turns at that get stretches of
-// addresses of their own. Returns in which stretch the mapping was.
+// Maps and unmaps, and moves the break, which stays where the process began. CPUs that take turns at that get stretches
+// of addresses of their own. Returns the stretch of the mapping.
 static long crowd(void) {
     char *memory = map_fresh(1, 0);
     munmap(memory, PAGE);
@@ -64,7 +64,7 @@ static long crowd(void) {
     return (long)((uint64_t)memory >> 39);
 }
 
-// Both have long used what all use.
+// So that both have used the shared files for long.
 static void look_at_shared(void) {
     struct stat about;
     CHECK(stat("/tmp/conflicts/file", &about) == 0 && stat("/tmp/conflicts/same", &about) == 0, "stat");
@@ -103,7 +103,7 @@ static long answer(void) {
     return control->result;
 }
 
-// The second actor does what the first one asks for.
+// The second actor does the first one's requests.
 static void serve(struct actor *me) {
     for (uint32_t next = 1;; next++) {
         while (atomic_load(&control->asked) != next) __builtin_ia32_pause();
@@ -136,7 +136,7 @@ static struct outcome both(const int *pair, int first, enum step run) {
     return out;
 }
 
-// Links into the list of an object's mappings, of which CPUs that keep taking turns get parts of their own.
+// Whether it links into an object's mapping list, of which CPUs that keep taking turns get shards of their own.
 static int lists_mappings(const char *operation) {
     static const char *const all[] = {"mmap-file", "fork", "exec-same"};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
@@ -168,7 +168,7 @@ static void measure(enum state state, int a, int b) {
     say("case %s %s %s\n", state_names[state], x, y);
 }
 
-// Until the two have stretches of their own.
+// Repeats until the two have stretches of their own.
 static void fan_out(void) {
     long home = (long)((uint64_t)control >> 39);
     for (int i = 0; i < 200; i++) {
@@ -179,7 +179,7 @@ static void fan_out(void) {
 }
 
 static int selected(int count, char **names, int a, int b) {
-    // What conflicts on purpose is no part of the matrix.
+    // Operations that conflict on purpose are no part of the matrix.
     int all = count == 0 && a < ON_PURPOSE && b < ON_PURPOSE;
     int has[2] = {all, all};
     for (int i = 0; i < count; i++) {
@@ -210,7 +210,7 @@ static void lead(enum state state, int count, char **names) {
 
 static void signalled(int number) { (void)number; }
 
-// What an actor has for itself. `base`: memory that both have, where the state says so.
+// Makes an actor's own things. `base`: memory that both have, if the state says so.
 static void equip(struct actor *me, int who, enum state state, char *base) {
     me->who = who;
     me->state = state;
@@ -305,7 +305,7 @@ static void make_file(const char *path, long bytes, int filled) {
     close(fd);
 }
 
-// What the kernel uses its frames for, to tell what the lines belong to.
+// The kernel's use of its frames, to name the owners of lines.
 static void tell_frames(void) {
     FILE *frames = fopen("/proc/sys/vm/quire_frames", "r");
     CHECK(frames, "/proc/sys/vm/quire_frames");

@@ -1,4 +1,4 @@
-// The operations of the conflict matrix: what each of the two actors does, on things of its own wherever it can.
+// The operations of the conflict matrix: each actor's calls, on things of its own wherever possible.
 #pragma once
 #define _GNU_SOURCE
 #include <errno.h>
@@ -42,7 +42,7 @@
 enum state { THREADS, APART, SHARED_FILE, SHARED_REGION, FAMILY, STATES };
 static const char *const state_names[STATES] = {"threads", "apart", "file", "region", "family"};
 
-// Pages that an actor has for itself in its region, and in the file: more than a page table and a leaf of an index cover.
+// Pages of an actor's own in its region, and in the file. They are more than a page table and a leaf of an index cover.
 #define OWN 1024L
 #define FILE_PAGES 16L
 
@@ -55,7 +55,7 @@ struct actor {
     int directory, file, shared, pipe[2], event;
     uint32_t word __attribute__((aligned(64)));
     char program[64];
-    // What `prepare` leaves for `run`.
+    // The results of `prepare` for `run`.
     char *memory;
     int fd;
     struct timespec written;
@@ -64,8 +64,8 @@ struct actor {
 struct operation {
     const char *name;
     void (*prepare)(struct actor *);
-    long (*run)(struct actor *);     // what it gave, with what may differ from run to run taken out
-    long (*finish)(struct actor *);  // cleans up; what can be seen of it afterwards
+    long (*run)(struct actor *);     // its result, without the parts that may differ from run to run
+    long (*finish)(struct actor *);  // cleans up; returns the visible state afterwards
     unsigned states;
 };
 
@@ -200,7 +200,7 @@ P(created) {
     close(me->fd);
 }
 R(unlink) { return done(unlinkat(me->directory, "other", 0)); }
-// The size, and whether the file was written since it was last looked at: what a write's time is there to tell.
+// The size, and whether the file was written since the last look: the purpose of a write's time.
 static long told(struct actor *me, const struct stat *about) {
     struct timespec last = me->written;
     me->written = about->st_mtim;
@@ -277,7 +277,7 @@ R(mask) {
     return given(syscall(SYS_rt_sigprocmask, SIG_SETMASK, &old, NULL, 8));
 }
 
-// --- What both do to one thing: for the check that conflicts are found.
+// --- Operations of both on one thing: for the check that conflicts are found.
 R(same_pipe) {
     int *ends = (int *)me->memory;
     char byte[1] = {0};

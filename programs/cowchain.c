@@ -1,7 +1,7 @@
-// Generations of forks that each dirty some pages. In `gone` every parent ends once it has a child, so that what only
-// it could reach must be given back; in `kept` every parent waits, and must find its own memory unchanged. With --count, and one
-// process, both also tell what they hold at the end: all memory that is gone since before the first fork, over the pages that the living can reach
-// and that the first one has not got.
+// Generations of forks that each dirty some pages. In `gone` every parent ends once it has a child, so the kernel must
+// free the pages that only the parent could reach. In `kept` every parent waits, and must find its own memory
+// unchanged. With --count, and one process, both also print the memory held at the end. It is the memory used since
+// before the first fork, over the pages that living processes can reach and that the first one does not have.
 #include "report.h"
 
 static long pages = 2048, generations = 50, dirty = 64;
@@ -22,14 +22,14 @@ static void write_some(uint32_t generation, long count) {
     }
 }
 
-// What the last generation of a chain found, where it was asked to look.
+// The memory measured by the last generation of a chain, if requested.
 static struct held {
     bool look;
     uint64_t before, after; // free bytes
-    uint64_t pages;         // that somebody can reach
+    uint64_t pages;         // that a process can reach
 } *held;
 
-// Once it changes no more, or hardly: what is given back when somebody goes, and by whoever waits for it, comes in its own time.
+// Free memory once it hardly changes: an exit, and its waiting parent, free some of it later.
 static uint64_t free_in_the_end(void) {
     uint64_t bytes = free_bytes(), before = 0;
     for (int looks = 0; bytes != before && looks < 20; looks++) {
@@ -68,7 +68,7 @@ static uint64_t own_pages(uint32_t since) {
     return own;
 }
 
-// One more chain, not measured: what it holds.
+// One more chain, not timed: the memory that it holds.
 static void tell_held(const char *name, void (*chain)(void)) {
     if (!options.count || options.processes > 1) return;
     *held = (struct held){.look = true, .before = free_in_the_end()};
@@ -86,7 +86,7 @@ static void end(void) {
     munmap(last, pages * sizeof *last);
 }
 
-// The last generation says so through a pipe, whose end the first process sees when everybody is gone.
+// The last generation reports through a pipe, whose end the first process sees when all others are gone.
 static void chain_gone(int result) {
     for (uint32_t generation = 1; generation <= generations; generation++) {
         pid_t child = fork();
@@ -163,8 +163,8 @@ static void kept(struct worker *w) {
     end();
 }
 
-// One parent, many children one after the other, each from the parent's changed state: what a shell does. The parent's
-// memory must not sink into a deeper chain each time.
+// One parent, many children in sequence, each from the parent's changed state, as a shell does. The parent's memory
+// must not sink into a deeper chain each time.
 static void siblings(struct worker *w) {
     begin();
     for (uint32_t generation = 1; running(w); generation++) {

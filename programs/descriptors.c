@@ -1,5 +1,5 @@
-// A descriptor comes before the file: what `open` leaves behind where the table of descriptors is full, and which names a file
-// without one can be given (O_TMPFILE, then `linkat`). Prints a line for each call; the text is the same on Linux.
+// A descriptor comes before the file. Checks the effects of `open` with a full descriptor table, and the names that a
+// file without one can get (O_TMPFILE, then `linkat`). Prints a line for each call; the text is the same on Linux.
 #include "report.h"
 #include <dirent.h>
 #include <sys/resource.h>
@@ -10,7 +10,7 @@ static void line(const char *what, long result) {
     else printf("%s: ok\n", what);
 }
 
-// The same for every kernel: descriptors are closed again, so that the next one is free.
+// The same on every kernel: descriptors are closed again, so that the next one is free.
 static void opens(const char *what, const char *path, int flags) {
     int fd = open(path, flags, 0644);
     line(what, fd);
@@ -43,13 +43,13 @@ static void a_full_table(void) {
     opens("create exclusively in a full table", "new", O_CREAT | O_EXCL | O_RDWR);
     opens("truncate in a full table", "old", O_WRONLY | O_TRUNC);
     opens("truncate or create in a full table", "old", O_CREAT | O_WRONLY | O_TRUNC);
-    // No descriptor, before anything is looked at or waited for.
+    // Without a free descriptor, the call fails before anything is looked up or waited for.
     opens("open nothing in a full table", "nothing", O_RDONLY);
     opens("open a directory to write in a full table", ".", O_WRONLY);
     opens("open a FIFO in a full table", "fifo", O_RDONLY);
     opens("a file without a name in a full table", ".", O_TMPFILE | O_RDWR);
     line("creat in a full table", creat("new", 0644));
-    // What is wrong with the call itself comes first.
+    // Errors of the call itself come first.
     opens("wrong flags in a full table", ".", O_TMPFILE | O_RDONLY);
     line("a bad address in a full table", open((char *)8, O_RDONLY));
     opens("no path in a full table", "", O_RDONLY);

@@ -1,5 +1,5 @@
-// What ./quire trace must find, in numbers that are known: pages that are touched, copied and taken away again, a child, and a
-// thread on another processor that has to hear of an unmapping. Prints where it happened.
+// Events for ./quire trace to find, in known numbers: pages that are touched, copied and removed again, a child, and a
+// thread on another processor that an unmapping must interrupt. Prints where it happened.
 //
 //   --calls N   then so many calls of getppid
 #include "report.h"

@@ -1,5 +1,5 @@
-// What holds the kernel's memory, taken by an ordinary user until there is none: each kind ends in errors, the process that watches
-// goes on, one signal ends the group, and the memory comes back.
+// An ordinary user takes things that hold kernel memory until there is none. Each kind ends in errors, and the watching
+// process continues. One signal ends the group, and the memory comes back.
 //
 //   --crowd N       how many processes take things at once (default 60)
 //   --only KIND     one kind only: opens, eventfds, sockets, watches or forks
@@ -14,7 +14,7 @@
 static long crowd = 60;
 static atomic_int *errors;
 
-// Takes one thing; negative where that fails.
+// Takes one thing; negative if that fails.
 static int take(const char *kind, int set) {
     if (!strcmp(kind, "opens")) return open("/dev/null", O_RDONLY);
     if (!strcmp(kind, "eventfds")) return eventfd(0, 0);
@@ -33,7 +33,7 @@ static int take(const char *kind, int set) {
     return child;
 }
 
-// One process takes until it may have no more; where memory is out, it tries a few times again.
+// One process takes things until its limit; if memory is out, it tries a few times again.
 static void take_all(const char *kind) {
     int set = epoll_create1(0);
     for (int tries = 0; tries < 50;) {
@@ -70,7 +70,7 @@ static void exhaust(const char *kind, long allowed) {
     CHECK(!kill(-leader, SIGKILL), "kill the group");
     while (waitpid(-1, 0, 0) > 0) {}
     CHECK(kill(-leader, 0) < 0 && errno == ESRCH, "the group goes on");
-    // What readers may still see is freed within a moment. Caches of objects keep a little.
+    // Memory that readers may still see is freed within a moment. Caches of objects keep a little.
     long missing = 0;
     for (int i = 0; i < 300; i++) {
         missing = before - memory_info("MemFree:");

@@ -1,6 +1,6 @@
-// What must end in a signal does, and in the right one. Each case runs in a child three times: with the default action,
-// with a handler on an alternate stack that checks si_code and si_addr, and with the signal ignored and blocked, which
-// must not help. Then a handler that repairs the mapping and returns, many times.
+// Accesses that must end in a signal do, and in the right one. Each case runs in a child three times. The first run has
+// the default action. The second has a handler on an alternate stack, which checks si_code and si_addr. In the third
+// the signal is ignored and blocked, which must not help. Then a handler repairs the mapping and returns, many times.
 #include "report.h"
 #include <fcntl.h>
 #include <signal.h>

@@ -1,6 +1,6 @@
-// What mappings of files show when files change below them: truncation and growth with private copies and with stores behind
-// the end, holes that are punched, /dev/zero, what synchronising calls answer, and how the mappings are listed. Prints what it
-// saw: the same on Linux.
+// Mappings of files while the files change. It covers truncation and growth with private copies and with stores behind
+// the end, punched holes, and /dev/zero. It also covers results of synchronising calls and the list of mappings. Prints
+// the results: the same on Linux.
 #include "report.h"
 
 #include <fcntl.h>
@@ -14,7 +14,7 @@ static void on_bus(int signal) {
     siglongjmp(back, signal);
 }
 
-// A byte, or -7 where there is none to be had.
+// A byte, or -7 if none can be read.
 static int peek(const volatile char *at) {
     if (sigsetjmp(back, 1)) return -SIGBUS;
     return *at;
@@ -46,7 +46,7 @@ static void line(const char *what, const char *at, long pages) {
     fflush(stdout);
 }
 
-// Does it in a child, and waits.
+// Runs it in a child, and waits.
 static void in_child(void (*work)(const char *, char *, char *), const char *what, char *a, char *b) {
     pid_t child = fork();
     CHECK(child >= 0, "fork");
@@ -127,7 +127,7 @@ static void holes(void) {
     char *shared = show(file, MAP_SHARED, 6), *copies = show(file, MAP_PRIVATE, 6);
     line("a hole, private", copies, 6);
     line("a hole, shared", shared, 6);
-    // What was read as a hole follows the file until it is stored into.
+    // A page that was read as a hole follows the file until a store.
     shared[PAGE] = 1;
     CHECK(pwrite(file, "\2", 1, 2 * PAGE) == 1, "pwrite");
     copies[3 * PAGE] = 3;

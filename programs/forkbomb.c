@@ -1,4 +1,4 @@
-// A user's fork bomb beside root's shell: how long root waits, and whether the bomb ends when it is told to.
+// A user's fork bomb beside root's shell: how long root waits, and whether the bomb ends on a signal.
 //
 //   --limit N     the user may have N processes (default 0: as many as the machine has ids)
 //   --rounds N    how often root's shell runs `sleep 1; ls` meanwhile (default 3)
@@ -11,7 +11,7 @@ enum { USER = 1000 };
 
 static long limit, rounds = 3, most = 3000;
 
-// Never returns. Each process of the bomb forks for ever; those that cannot go on asking.
+// Never returns. Each process of the bomb forks for ever, and retries when a fork fails.
 static void bomb(void) {
     CHECK(!setpgid(0, 0), "setpgid");
     if (limit) {
@@ -43,7 +43,7 @@ int main(int argc, char **argv) {
     pid_t group = fork();
     CHECK(group >= 0, "fork");
     if (!group) bomb();
-    // Either is first.
+    // Parent and child both set the group: either may be first.
     setpgid(group, group);
     uint64_t worst = 0;
     for (long i = 0; i < rounds; i++) {
@@ -53,7 +53,7 @@ int main(int argc, char **argv) {
     printf("worst_ms %lu\n", (unsigned long)worst);
     fflush(stdout);
     CHECK(worst >= 1000 && worst <= (uint64_t)most, "root's shell took %lu ms", (unsigned long)worst);
-    // A process that was forked while the signal was sent may have missed it on some systems: told again, it ends.
+    // A process that was forked while the signal was sent may have missed it on some systems: a second signal ends it.
     uint64_t until = now_ns() + 10000 * MS;
     while (!kill(-group, SIGKILL)) {
         CHECK(now_ns() < until, "the bomb does not end");

@@ -1,7 +1,8 @@
-// Processes: fork + exit, fork + exec + wait of a static and of a dynamic program, the same with vfork, fork of a process
-// with much memory, and of one that maps much and has touched little. The programs executed lie beside this one (child, and
-// child-dynamic where it is there) or are named by --static and --dynamic; each takes one argument and ends with status 42.
-// With --copies 1 each process runs a copy of its own (in /tmp), not the one file that all run.
+// Processes. Measures fork + exit; fork + exec + wait of a static and of a dynamic program, and the same with vfork.
+// Also measures fork of a process with much memory, and of a process that maps much and has touched little. The
+// executed programs lie beside this one (child, and child-dynamic if it exists) or are named by --static and --dynamic.
+// Each takes one argument and ends with status 42. With --copies 1 each process runs a copy of its own (in /tmp), not
+// one file for all.
 #include "report.h"
 #include <fcntl.h>
 
@@ -33,7 +34,7 @@ static void execute(const char *program) {
     _exit(127);
 }
 
-// What a worker runs: the one program, or its copy of it, whose name goes to `path`.
+// The program that a worker runs: the common one, or its copy, whose name goes to `path`.
 static const char *own_program(struct worker *w, char path[64]) {
     if (!copies) return to_run;
     snprintf(path, 64, "/tmp/forkexec.%d.%d", getpid(), w->index);
@@ -71,7 +72,7 @@ static void vfork_exec(struct worker *w) {
     if (copies) unlink(program);
 }
 
-// Nothing is to be done for pages at fork but to write-protect them.
+// A fork only write-protects the pages.
 static void fork_large(struct worker *w) {
     size_t bytes = 64 * MIB;
     char *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -89,7 +90,7 @@ static void fork_large(struct worker *w) {
     munmap(memory, bytes);
 }
 
-// What is mapped and was never touched costs a fork nothing: 100 pages of 1 GiB are there, each stored into before each fork.
+// Mapped and untouched memory costs a fork nothing: 100 pages of 1 GiB are resident, each stored into before each fork.
 static void fork_mapped(struct worker *w) {
     size_t bytes = 1024 * MIB, touched = 100, apart = bytes / touched / PAGE * PAGE;
     char *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -119,7 +120,7 @@ int main(int argc, char **argv) {
     struct setting own[] = {
         {"--static", NULL, &program_static}, {"--dynamic", NULL, &program_dynamic}, {"--copies", &copies, NULL}, {0}};
     parse_options(argc, argv, own);
-    // A thread that forks would hand on what another one writes a program through.
+    // A thread that forks would pass on another thread's open write descriptor of a program.
     CHECK(!copies || options.threads == 1, "copies are for --processes");
     if (!program_static) program_static = beside(argv[0], "child");
     if (!program_dynamic) program_dynamic = beside(argv[0], "child-dynamic");

@@ -1,5 +1,5 @@
-// hold MIB HOW: stores into so much private memory, reads all of it again, and then ends, or sleeps, or waits for a pipe or for a futex
-// that is never written.
+// hold MIB HOW: stores into so much private memory and reads all of it again. Then it ends, or sleeps, or waits for a
+// pipe or for a futex that is never written.
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

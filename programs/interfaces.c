@@ -1,5 +1,5 @@
-// Calls that common programs try first and can do without, and pipes that are opened again by name: what each answers is the
-// same on Linux and on Quire, or one of the answers that Linux gives where a file cannot do it.
+// Calls that common programs try first and can do without, and pipes that are reopened by name. Each result is the same
+// on Linux and on Quire, or a result that Linux gives for a file that cannot do it.
 #include "checks.h"
 #include <poll.h>
 #include <sys/stat.h>
@@ -32,7 +32,7 @@ static void pipes_whose_writer_left(void) {
     char got[8];
     CHECK(!pipe(ends) && write(ends[1], "left", 4) == 4, "pipe");
     close(ends[1]);
-    // Neither open waits for a writer that will not come, nor does a read behind what is left.
+    // Neither open waits for a writer that will not come; a read at the end does not wait either.
     int again = reopen(ends[0], O_RDONLY), calm = reopen(ends[0], O_RDONLY | O_NONBLOCK);
     CHECK(again >= 0 && calm >= 0, "reopen");
     CHECK(read(again, got, 8) == 4 && !read(again, got, 8) && !read(calm, got, 8), "read");
@@ -67,7 +67,7 @@ static void pipes_belong_to_their_maker(void) {
     CHECK(reopen(ends[0], O_RDONLY) >= 0 && reopen(ends[1], O_WRONLY) >= 0, "reopen");
 }
 
-// Named ones go on to wait for each other.
+// Named pipes still wait for each other.
 static void fifos_meet(void) {
     char got[8];
     CHECK(!mkfifo("fifo", 0600), "mkfifo");
@@ -167,7 +167,7 @@ static void families_of_sockets(void) {
     ANSWERS(EAFNOSUPPORT, socket(-1, SOCK_STREAM, 0));
     ANSWERS(EINVAL, socket(AF_UNIX, SOCK_STREAM | 1 << 30, 0));
     ANSWERS(EINVAL, socket(AF_UNIX, 12, 0));
-    // One of a family that is there, or none.
+    // A socket of a supported family, or none.
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     CHECK(fd >= 0 || errno == EAFNOSUPPORT, "AF_UNIX");
 }

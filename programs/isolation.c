@@ -1,10 +1,10 @@
-// What a process may do to another process, and to files, by who it is: one line for each operation and relation, which must be
-// the same on Linux and on Quire. Starts as root.
+// The permissions of a process on other processes and on files, by its credentials. It prints one line for each
+// operation and relation, which must be the same on Linux and on Quire. Starts as root.
 //
 //   --complete   only fails where /proc has a file that no line is about (of Quire: a Linux has many more)
 //
-// Who acts: `user` (1000, in the groups 1000 and 50), `root`, `bare` (user 0 without capabilities).
-// A line: OPERATION ACTOR TARGET RESULT, where the result is `ok`, a number, or the name of an error.
+// The actors are `user` (1000, in the groups 1000 and 50), `root`, and `bare` (user 0 without capabilities). A line is
+// OPERATION ACTOR TARGET RESULT, where the result is `ok`, a number, or the name of an error.
 #include "checks.h"
 #include <dirent.h>
 #include <grp.h>
@@ -156,7 +156,7 @@ static const struct operation {
     {"waitid", do_waitid},
 };
 
-// Files of /proc/<pid>, and what is done with each.
+// Files of /proc/<pid>, and the operation on each.
 enum how { READ, WRITE, LINK, ENTER, LIST };
 static const struct { const char *name; enum how how; } of_process[] = {
     {"auxv", READ}, {"cmdline", READ}, {"comm", READ}, {"comm", WRITE}, {"cwd", LINK}, {"cwd", ENTER}, {"environ", READ},
@@ -219,7 +219,8 @@ static void stay(void) {
     for (;;) pause();
 }
 
-// A process that has become somebody, and `then` something; it sleeps in a session of its own, with a name that can be written.
+// A process that has taken on credentials, and `then` does something. It sleeps in a session of its own, with a name
+// that can be written.
 static pid_t target(void (*become)(void), void (*then)(void)) {
     int ends[2];
     CHECK(!pipe(ends), "pipe");
@@ -301,7 +302,7 @@ static void tell(const char *label) {
     printf("\n");
 }
 
-// Runs `file` after `before` in a child; it tells of itself.
+// Runs `file` after `before` in a child, which reports its own credentials.
 static void runs(const char *label, void (*become)(void), void (*before)(void), const char *file) {
     pid_t child = fork();
     CHECK(child >= 0, "fork");
@@ -578,7 +579,7 @@ static void of_files(void) {
             }
 }
 
-// What is made, and by whom: its owner, group and mode.
+// A made object, and its maker: its owner, group and mode.
 static void made(const char *label, const char *actor, const char *path, long got) {
     struct stat status;
     if (got || lstat(path, &status)) printf("made %s %s %s\n", label, actor, name_of(got ? -got : errno));
@@ -622,7 +623,7 @@ static void of_new_files(void) {
         }
         CHECK(!ended(child), "making files");
     }
-    // Links in a directory where anybody may make some.
+    // Links in a directory where any user may make some.
     const struct { const char *name; unsigned owner; } links[] = {{"own", USER}, {"others", OTHER}, {"roots", 0}};
     a_file(PLACE "/open/aim", OTHER, OTHER, 0666);
     for (size_t l = 0; l < COUNT(links); l++)
@@ -643,7 +644,8 @@ static void of_new_files(void) {
             }
             CHECK(!ended(child), "links");
         }
-    // A file that somebody has open passes to another user with the descriptor; its name in /proc does not open it again.
+    // A file that a process has open passes to another user with the descriptor; its name in /proc does not open it
+    // again.
     int ends[2];
     CHECK(!pipe(ends), "pipe");
     int secret = open(PLACE "/closed/file", O_RDWR | O_CREAT | O_TRUNC, 0600);
@@ -748,7 +750,7 @@ static void copy_to(const char *to, unsigned owner, unsigned group, unsigned mod
 
 static void prepare(void) {
     umask(0);
-    // The same descriptor 0 however it was started.
+    // The same descriptor 0 under every way of starting.
     int nothing = open("/dev/null", O_RDONLY);
     CHECK(nothing >= 0 && dup2(nothing, 0) == 0, "/dev/null");
     if (nothing) close(nothing);

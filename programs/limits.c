@@ -20,7 +20,7 @@ static void limit(int which, rlim_t soft, rlim_t hard) {
     CHECK(!setrlimit(which, &wanted), "setrlimit");
 }
 
-// The hard one stays.
+// The hard limit stays.
 static void soft_limit(int which, rlim_t soft) {
     struct rlimit now;
     CHECK(!getrlimit(which, &now), "getrlimit");
@@ -74,7 +74,7 @@ static void sizes_of_files(void) {
     QUIET(1000, writev(fd, parts, 2));
     TOO_LARGE(write(fd, bytes, 1));
     QUIET(10000, lseek(fd, 0, SEEK_CUR));
-    // To the end, where the end is.
+    // To the end, wherever the end is.
     int end = open(path, O_WRONLY | O_APPEND);
     TOO_LARGE(write(end, bytes, 1));
     QUIET(0, ftruncate(fd, 9990));
@@ -100,7 +100,7 @@ static void sizes_of_files(void) {
     QUIET(100, write(null, bytes, 100));
     TOO_LARGE(pwrite(fd, bytes, 1, 0));
     QUIET(0, ftruncate(fd, 0));
-    // It ends what does not handle it, and is pending where it is blocked.
+    // It ends a process that does not handle it, and stays pending while it is blocked.
     sigset_t blocked, pending;
     sigemptyset(&blocked);
     sigaddset(&blocked, SIGXFSZ);
@@ -154,7 +154,7 @@ static void note(void) {
     before.code = status_of("VmExe") + status_of("VmLib");
 }
 
-// By so many pages have they changed since `note`.
+// By so many pages they have changed since `note`.
 #define GREW(data_by, stack_by, code_by) \
     do { \
         long data = (status_of("VmData") - before.data) / (long)PAGE, stack = (status_of("VmStk") - before.stack) / (long)PAGE; \
@@ -226,7 +226,7 @@ static void data(void) {
     ANSWERS(ENOMEM, mprotect(read_only, 9 * PAGE, READ_WRITE));
     ANSWERS(0, mprotect(read_only, 8 * PAGE, READ_WRITE));
     ANSWERS(ENOMEM, mprotect(read_only + 8 * PAGE, PAGE, READ_WRITE));
-    // What is data already may change its rights; of a range, what comes before the refused part has changed.
+    // Data mappings may change their rights; of a range, the part before the refused one has changed.
     ANSWERS(ENOMEM, mprotect(read_only, 9 * PAGE, READ_WRITE | PROT_EXEC));
     ANSWERS(0, mprotect(read_only, 8 * PAGE, READ_WRITE));
     MAPS(0, mmap(there, 4 * PAGE, READ_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0));
@@ -247,7 +247,7 @@ static void data(void) {
         _exit(0);
     }
     CHECK(!ended(child), "child");
-    // Without any, the break alone stands still: the hard limit holds for all else.
+    // With a soft limit of 0 only the break stands still: the hard limit holds for all else.
     rlim_t most = status_of("VmData") + 4 * PAGE;
     limit(RLIMIT_DATA, 0, most);
     CHECK(syscall(SYS_brk, end + PAGE) == end, "brk");
@@ -268,7 +268,7 @@ static void address_space(void) {
     CHECK(last != MAP_FAILED, "mmap");
     MAPS(ENOMEM, map(1, PROT_NONE, MAP_PRIVATE));
     MAPS(0, mmap(last, 8 * PAGE, READ_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0));
-    // What does not grow may move, whatever the limit is.
+    // A mapping that does not grow may move under any limit.
     limit(RLIMIT_AS, 0, RLIM_INFINITY);
     MAPS(ENOMEM, mremap(at, 2 * PAGE, 3 * PAGE, MREMAP_MAYMOVE | 2 /* fixed */, to));
     MAPS(ENOMEM, mremap(at, 2 * PAGE, 2 * PAGE, MREMAP_MAYMOVE | 4 /* don't unmap */, NULL));
@@ -288,7 +288,7 @@ static void locked_memory(void) {
     ANSWERS(ENOMEM, mlock(at + 1, 8 * PAGE));
     ANSWERS(0, mlock(at, 8 * PAGE));
     ANSWERS(ENOMEM, mlock(at + 8 * PAGE, 1));
-    // What is locked already does not count twice.
+    // Locked pages do not count twice.
     ANSWERS(0, mlock(at, 8 * PAGE));
     ANSWERS(ENOMEM, mlock(at, 9 * PAGE));
     ANSWERS(0, munlock(at, 2 * PAGE));
@@ -309,7 +309,7 @@ static void locked_memory(void) {
         _exit(0);
     }
     CHECK(!ended(child), "child");
-    // From now on: what is mapped, and the break.
+    // For later mappings and the break.
     ANSWERS(0, munlockall());
     ANSWERS(0, mlockall(MCL_FUTURE));
     MAPS(EAGAIN, map(9, PROT_READ, MAP_PRIVATE));
@@ -369,7 +369,7 @@ static void descriptors(void) {
     ANSWERS(EBADF, dup3(0, 50, O_CLOEXEC));
     ANSWERS(EBADF, dup2(0, -1));
     ANSWERS(0, dup2(0, 19) == 19 ? 0 : -1);
-    // What is open beyond it stays.
+    // Descriptors beyond the limit stay open.
     ANSWERS(0, fcntl(20, F_GETFD));
     ANSWERS(0, dup2(20, 20) == 20 ? 0 : -1);
     close(7);
@@ -381,7 +381,7 @@ static void descriptors(void) {
     ANSWERS(0, dup(0) == 21 ? 0 : -1);
 }
 
-// How far a child came that a signal shall end at a certain place.
+// How far a child got before the place where a signal must end it.
 static volatile int *reached;
 
 static void touch_stack(void) {
@@ -401,7 +401,7 @@ static void others(void) {
     CHECK(reached != MAP_FAILED, "mmap");
     int status = in_child(touch_stack);
     CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV && *reached == 1, "a stack: %#x at %d", status, *reached);
-    // Locks on files are as many as one likes.
+    // The number of file locks has no limit.
     int fd = file(PAGE);
     limit(RLIMIT_LOCKS, 0, 0);
     struct flock one = {.l_type = F_WRLCK, .l_len = 1};
@@ -454,7 +454,7 @@ static void note_times(void) {
     CHECK(!sigaction(SIGXCPU, &action, NULL), "sigaction");
 }
 
-// So often were we told so far, the last time with `at` seconds used; the soft limit is `soft` now.
+// So many signals have come so far, the last with `at` seconds used; the soft limit is `soft` now.
 #define TOLD(count, at, soft) \
     do { \
         struct rlimit now; \

@@ -1,6 +1,7 @@
 // Very many anonymous mappings, kept apart by gaps so that no two can merge: created, touched, protected and removed in
-// random order. Equal sizes (one page), then mixed ones (1 to 16 pages). `fragmented`: mappings of two sizes lie wherever the
-// kernel puts them, every third goes, and then one at random goes and another takes some hole, again and again.
+// random order. Equal sizes (one page), then mixed ones (1 to 16 pages). `fragmented`: mappings of two sizes lie where
+// the kernel puts them, and every third is unmapped. Then random mappings are unmapped, and new ones take some hole,
+// again and again.
 //
 // Linux allows 65,530 mappings unless vm.max_map_count says otherwise: the default stays below.
 #include "report.h"
@@ -68,7 +69,7 @@ static void body(struct worker *w) {
             phases[w->index][phase].ticks += __rdtsc() - ticks;
             phases[w->index][phase].ns += now_ns() - ns;
         }
-        // Nothing is left anywhere.
+        // Nothing stays mapped.
         unsigned char resident[32];
         for (long i = 0; i < mappings; i += 1 + mappings / 64)
             CHECK(mincore(base + i * SLOT, SLOT, resident) == -1 && errno == ENOMEM, "mapping %ld is still there", i);

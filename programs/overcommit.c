@@ -1,5 +1,5 @@
-// Uses more memory than there is: stores into every page of a mapping, forks, and reads everything back in both processes,
-// while what does not fit is in swap (`./quire run --memory 128M --append swap=...`).
+// Uses more memory than there is. It stores into every page of a mapping, forks, and reads everything back in both
+// processes. The pages that do not fit are in swap (`./quire run --memory 128M --append swap=...`).
 //
 //   --megabytes N   how much (default 64): less than memory and swap together hold
 //   --rounds N      how often (default 2)

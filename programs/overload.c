@@ -1,12 +1,12 @@
-// More memory in use than RAM and swap together hold. Hogs store into their pages at random without end, and check what they find; each
-// that is killed is started again, so the overload goes on. Beside them a small process runs `ls`, as a shell does, over and over: it
-// must end in time, always, and is never what is killed.
+// More memory in use than RAM and swap together hold. Hogs store into their pages at random without end, and check the
+// contents. Each killed hog is started again, so the overload lasts. Beside them a small process runs `ls` repeatedly,
+// as a shell does. It must always end in time, and must never be killed.
 //
-//   --hogs N        how many (default 4)
-//   --megabytes N   what each stores into (default 160)
-//   --kills N       ends after so many hogs were killed (default 3)
-//   --patience N    milliseconds that an `ls` may take (default 10000)
-//   --seconds S     in which those kills must come
+//   --hogs N        how many (default 4).
+//   --megabytes N   the memory of each (default 160).
+//   --kills N       ends after so many hogs were killed (default 3).
+//   --patience N    milliseconds that an `ls` may take (default 10000).
+//   --seconds S     the time in which those kills must come.
 #include "report.h"
 #include <signal.h>
 #include <sys/prctl.h>
@@ -57,7 +57,7 @@ static bool list(void) {
     return WEXITSTATUS(status) == 0;
 }
 
-// Each `ls` until it lists: one that is refused memory is tried again, and its time goes on.
+// Repeats each `ls` until it lists: after a refusal it is tried again, and its time includes that.
 __attribute__((noreturn)) static void lister(void) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     for (;;) {
@@ -76,7 +76,7 @@ __attribute__((noreturn)) static void lister(void) {
 
 static pid_t start_hog(long index) {
     pid_t child;
-    // It is refused while the machine has nothing for another one.
+    // The fork fails while the machine has no memory for another process.
     while ((child = fork()) < 0) usleep(10000);
     if (!child) hog(index);
     return child;

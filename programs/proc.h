@@ -1,4 +1,4 @@
-// Numbers that files of /proc tell.
+// Numbers in files of /proc.
 #pragma once
 #include "report.h"
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-// What processes, threads, signals and timers must do, checked one by one; the same on Linux and on Quire.
+// Checks of processes, threads, signals and timers, one by one; the same on Linux and on Quire.
 #include "checks.h"
 #include <sched.h>
 #include <setjmp.h>
@@ -75,7 +75,8 @@ static void orphans(void) {
     close(ends[0]), close(ends[1]);
 }
 
-// A reaper is told of orphans by SIGCHLD, whatever signal their parent had chosen, and of what an orphan makes as its sibling.
+// A reaper gets SIGCHLD for orphans, whatever signal their parent had chosen, and for children that an orphan makes as
+// its siblings.
 static void siblings_of_orphans(void) {
     CHECK(!prctl(PR_SET_CHILD_SUBREAPER, 1), "subreaper");
     handle(SIGUSR2, 0);
@@ -108,7 +109,7 @@ static void vfork_shares_memory(void) {
 }
 
 static void exec_keeps_and_drops(void) {
-    // What exec must do is checked by the program that it starts: this one, with --child.
+    // The program that exec starts checks exec's effects: this one, with --child.
     pid_t child = fork();
     if (!child) {
         int keep = dup2(0, 20), drop = fcntl(0, F_DUPFD_CLOEXEC, 30);
@@ -146,7 +147,7 @@ static int child_main(const char *pid) {
     return 33;
 }
 
-// What was put aside before exec is gone after it.
+// State that was saved before exec is gone after it.
 static int ids_main(void) {
     uid_t real, effective, saved;
     CHECK(!getresuid(&real, &effective, &saved) && effective == 1000 && saved == 1000, "%d %d", effective, saved);
@@ -166,7 +167,7 @@ static void exec_settles_ids(void) {
     CHECK(ended(child) == 34 << 8, "the program that was started");
 }
 
-// Who has waited for a child has its signal, too.
+// A parent that has waited for a child has its signal, too.
 static void told_before_waited(void) {
     handle(SIGCHLD, 0);
     sigset_t set, pending;
@@ -198,7 +199,7 @@ static void *writes_end(void *unused) {
         ;
     return (void *)(n == -1 && errno == EPIPE ? 7l : 0l);
 }
-// A socket that is shut lets those go who wait by it.
+// A shutdown of a socket wakes its waiters.
 static void shutting_ends_waits(void) {
     signal(SIGPIPE, SIG_IGN);
     CHECK(!socketpair(AF_UNIX, SOCK_STREAM, 0, ends), "socketpair");
@@ -214,7 +215,7 @@ static void shutting_ends_waits(void) {
     alarm(0);
 }
 
-// What a process has is for itself and for root.
+// Only the process itself and root may read a process's private files.
 static void others_in_proc(void) {
     if (geteuid()) return;
     pid_t root = getpid(), child = fork();
@@ -242,7 +243,7 @@ static void others_in_proc(void) {
     CHECK(open(path, O_RDONLY) >= 0, "root: %d", errno);
 }
 
-// Whatever a program seeks to in /proc.
+// A program may seek to any offset in /proc.
 static void far_in_proc(void) {
     char buffer[4096];
     int proc = open("/proc", O_RDONLY | O_DIRECTORY);
@@ -371,7 +372,7 @@ static void interrupted_calls(void) {
     pid_t child = sender(SIGUSR1);
     CHECK(read(ends[0], &byte, 1) == -1 && errno == EINTR && caught, "a read is interrupted");
     ended(child);
-    // With SA_RESTART it goes on: the child writes after the signal.
+    // With SA_RESTART the call continues: the child writes after the signal.
     handle(SIGUSR1, SA_RESTART);
     child = fork();
     if (!child) {
@@ -444,7 +445,7 @@ static void job_control(void) {
     CHECK(waitpid(child, &status, WUNTRACED) == child && WIFSTOPPED(status), "stopped");
     kill(child, SIGKILL);
     CHECK(ended(child) == SIGKILL, "killed");
-    // Nobody wants to know: no zombie.
+    // The parent ignores the exit: no zombie.
     handle(SIGCHLD, SA_NOCLDWAIT | SA_RESTART);
     child = fork();
     if (!child) _exit(0);
@@ -471,7 +472,7 @@ static void groups(void) {
         _exit(0);
     }
     CHECK(ended(child) == 0, "status");
-    // A zombie keeps its group for the next one.
+    // A zombie's group stays usable for the next process.
     pid_t first = fork();
     if (!first) _exit(0);
     setpgid(first, first);
@@ -532,7 +533,7 @@ static void leave_armed(struct itimerval *timer) {
     sigset_t all, before;
     sigfillset(&all);
     pthread_t thread;
-    // The thread has the mask of who makes it.
+    // A thread inherits the mask of its maker.
     pthread_sigmask(SIG_SETMASK, &all, &before);
     CHECK(!pthread_create(&thread, NULL, arm_and_leave, timer) && !pthread_join(thread, NULL), "a thread");
     pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -540,7 +541,7 @@ static void leave_armed(struct itimerval *timer) {
 
 static void timers_outlive_threads(void) {
     handle(SIGALRM, 0);
-    // It runs out before, as, and after the thread leaves.
+    // The timer expires before, as, and after the thread leaves.
     for (int i = 0; i < 40; i++) {
         struct itimerval once = {{0, 0}, {0, 200 + 50 * (i % 8)}};
         caught = 0;
@@ -566,7 +567,7 @@ static void usage(void) {
     uint64_t start = now_ns();
     while (now_ns() - start < 30 * MS) {}
     char *memory = mmap(NULL, 100 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    // From the last to the first, for which no kernel makes pages ahead.
+    // From the last to the first, because no kernel makes pages ahead in that direction.
     for (int i = 100; i-- > 0;) memory[i * PAGE] = 1;
     getrusage(RUSAGE_SELF, &after);
     munmap(memory, 100 * PAGE);
@@ -734,7 +735,7 @@ static void on_rounding(int signal) {
     __asm__ volatile("stmxcsr %0; fnstenv %1" : "=m"(rounding_in_handler), "=m"(x87));
     stack_in_handler = x87.status >> 11 & 7;
 }
-// A handler begins with the state of a new program, and what it interrupts goes on with its own.
+// A handler begins with the state of a new program, and the interrupted code continues with its own.
 static void handlers_begin_afresh(void) {
     signal(SIGUSR1, on_rounding);
     uint32_t upwards = 0x5f80, after = 0;
@@ -748,8 +749,8 @@ static void handlers_begin_afresh(void) {
     CHECK((rounding_in_handler & 0xffc0) == 0x1f80 && !stack_in_handler, "in it: %#x %d", rounding_in_handler, stack_in_handler);
 }
 
-// Code of 32 bits, where a kernel lets a program have it, ends here as any other does. A system call of it is one, or there is no
-// such code; it is never a way into the kernel.
+// Code of 32 bits, on a kernel that allows it, ends here as any other does. Its system call is a 32-bit one or does not
+// exist; it is never a way into the kernel.
 static void narrow_code_body(void) {
     char *code = mmap((void *)0x10000000, PAGE, PROT_READ | PROT_WRITE | PROT_EXEC,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);

@@ -1,5 +1,5 @@
-// What a processor keeps for a program: x87, SSE, AVX and AVX-512 registers, each thread's its own, through context switches,
-// migrations, signal handlers that overwrite them all, and forks. For every model of processor that a machine may have.
+// The registers of a thread: x87, SSE, AVX and AVX-512. Each thread keeps its own through context switches, migrations,
+// forks, and signal handlers that overwrite them all. For every model of processor that a machine may have.
 //
 //   --threads N   how many threads keep state at a time (4)
 //   --rounds N    how often each looks at its own (400)
@@ -15,7 +15,7 @@ static unsigned width = 16;
 static atomic_ulong wrong, handled;
 static unsigned rounds = 400;
 
-// The registers that a thread keeps: of one register of each kind all bytes, and x87's top of stack.
+// The registers that a thread keeps: all bytes of one register of each kind, and x87's top of stack.
 struct state {
     _Alignas(64) unsigned char first[64], last[64];
     double x87;
@@ -41,8 +41,8 @@ static unsigned find_width(void) {
     return 32;
 }
 
-// Loads the registers, makes a system call, and stores them: in one piece of assembly, so that the compiler uses none of them
-// in between. Returns what the call returned.
+// Loads the registers, makes a system call, and stores them: in one piece of assembly, so that the compiler uses none
+// of them in between. Returns what the call returned.
 #define KEEP(name, load, store)                                                                                       \
     static long name(const struct state *in, struct state *out, long number, long one, long two) {                    \
         __asm__ volatile("fldl %[x]\n\t" load "syscall\n\t" store "fstpl %[y]"                                        \

@@ -1,13 +1,14 @@
-// What each system call does when an allocation of its is refused: one after the other is, in a kernel that checks itself. Starts as root.
+// The behaviour of each system call when one of its allocations is refused: each in turn, in a kernel that checks
+// itself. Starts as root.
 //
 //   --only NAME   only rows whose name starts so
 //
-// A row makes one call. It says how to set the call up, what undoes it, and which errors the call may end with. For n = 1, 2, ... until
-// nothing is refused any more, the n-th allocation of the call is refused by `/proc/sys/vm/quire_refuse`: the call must fail as the row says,
-// leave nothing behind, and succeed when it is made again. A line a row: `name allocations=M refused=R`, and how many calls of them did
-// `without` or were `killed`.
-// The whole table runs twice. The kernel's objects and frames must be as many after the second time as before it. Descriptors, names and
-// mappings are counted after each attempt.
+// A row makes one call. It says how to set the call up, what undoes it, and which errors the call may end with. For n =
+// 1, 2, ... until nothing is refused any more, `/proc/sys/vm/quire_refuse` refuses the n-th allocation of the call. The
+// call must fail as the row says, leave nothing behind, and succeed when it is made again. A line a row: `name
+// allocations=M refused=R`, and how many calls of them did `without` or were `killed`. The whole table runs twice. The
+// kernel's objects and frames must be as many after the second time as before it. Descriptors, names and mappings are
+// counted after each attempt.
 #include "checks.h"
 #include <dirent.h>
 #include <grp.h>
@@ -27,7 +28,7 @@
 #define SYS_fchmodat2 452
 #endif
 
-// What musl's headers leave out.
+// Constants that musl's headers leave out.
 enum { FUTEX_WAIT = 0, FUTEX_WAKE = 1, FUTEX_REQUEUE = 3, FUTEX_PRIVATE_FLAG = 128 };
 struct clone_args {
     uint64_t flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid, set_tid_size, cgroup;
@@ -55,14 +56,14 @@ struct row {
     long (*run)(void); // makes the call, and no other
     void (*undo)(void); // looks at `result`
     int or[4];          // errors that it may end with, beside ENOMEM
-    int fails;          // with this error it fails when nothing is refused
+    int fails;          // it fails with this error even if nothing is refused
     const char *none;   // why it allocates nothing
     const char *maybe;  // why it may succeed although it was refused something
     int blind;          // nothing can read the number of its allocations: so many are refused
     bool each;          // each attempt has a process of its own
     bool arms;          // `run` arms
-    bool kept;          // what it makes is kept for the next time: the second time it may need nothing
-    int dies;           // by this signal, where there is nothing any more that an error could be told to
+    bool kept;          // its objects are kept for the next time: the second time it may need no memory
+    int dies;           // dies by this signal, because no error can be returned any more
 };
 
 // Rows are put beside one another by the linker.
@@ -87,18 +88,18 @@ extern const struct row *const __start_rows[], *const __stop_rows[];
 #define READS .or = {EFAULT}, .maybe = "it returns what it had read"
 #define NONE(why) .none = why
 #define MAYBE(why) .maybe = why
-// The memory of files is the space that there is.
+// A file's memory is space of its file system, so a refusal may be ENOSPC.
 #define WRITES .or = {ENOSPC}, .maybe = "it returns what it had written"
 #define EACH .each = true
 
-// What an attempt came to.
+// The outcome of an attempt.
 struct outcome {
-    long result; // -errno
+    long result; // a value, or -errno
     unsigned made, refused;
     bool told; // the attempt has come to its end
 };
 
-// What processes share.
+// The state that processes share.
 static struct shared {
     struct outcome outcome; // of an attempt in a process of its own
     unsigned users;         // that there were
@@ -135,7 +136,7 @@ static void told(struct outcome *out) {
         fail("quire_refuse says %s", text);
 }
 
-// ---- helpers of rows: not called between arming and the call ---------------------------------------------------------
+// ---- helpers of rows: not called between arming and the call -------------------------------------------------------
 
 static int must(long value, const char *what) {
     if (value < 0) fail("%s", what);
@@ -189,7 +190,7 @@ static void a_child(void) {
     if (!child) _exit(0);
 }
 static void end_child(void) {
-    // It is not there any more where the call has taken it.
+    // The child is gone if the call has reaped it.
     waitpid(child, NULL, 0);
 }
 static void end_born(void) {
@@ -241,7 +242,7 @@ static struct rlimit core_limit;
 static struct itimerval interval = {.it_value = {1000, 0}};
 static struct flock lock = {.l_type = F_WRLCK, .l_start = 100, .l_len = 10};
 static struct flock middle = {.l_type = F_UNLCK, .l_start = 1000, .l_len = 10};
-// Four locks, for which there is room: the fifth is what is left when one is split.
+// Four locks, for which there is room: a fifth is made when one is split.
 static void some_locks(void) {
     empty_file();
     struct flock all = {.l_type = F_WRLCK};
@@ -262,9 +263,9 @@ static long brk_at;
 static bool quiet; // the second time
 static void a_user(void) { user = quiet ? 1234 : 2000 + ++shared->users; }
 
-// ---- calls that a plain row cannot make -----------------------------------------------------------------------------
+// ---- calls that a plain row cannot make ----------------------------------------------------------------------------
 
-// Makes a process or a thread by call `number`, which ends at once. Nothing of its is on a stack.
+// Makes a process or a thread that ends at once, by call `number`. It uses no stack.
 static uint32_t alive;
 static char thread_stack[256] __attribute__((aligned(16)));
 static long born(long number, unsigned long a, unsigned long b, unsigned long c, unsigned long d) {
@@ -324,7 +325,7 @@ static void ticks(int signal) { (void)signal; }
 static void tick(void) {
     struct itimerval often = {{0, 20000}, {0, 20000}};
     signal(SIGALRM, ticks), MUST(setitimer(ITIMER_REAL, &often, NULL));
-    // The first signal makes what the later ones wait in.
+    // The first signal makes the queue for later ones.
     syscall(SYS_pause);
 }
 static void no_tick(void) {
@@ -332,7 +333,7 @@ static void no_tick(void) {
     setitimer(ITIMER_REAL, &never, NULL);
 }
 
-// ---- the table, in the order of the calls' numbers ------------------------------------------------------------------
+// ---- the table, in the order of the calls' numbers -----------------------------------------------------------------
 
 #define ONLY_USES "what it reads and writes is the thread's or process's own, and its result is a number"
 #define IN_PLACE "it changes what is there"
@@ -598,7 +599,7 @@ ROW(faccessat2, , NOTHING, (AT_FDCWD, path, R_OK, 0x200), NOTHING)
 ROW(epoll_pwait2, , ready_epoll(), (one, fresh, 8, &no_ns, NULL, 8), no_epoll(), FAULTS)
 ROW(fchmodat2, , NOTHING, (AT_FDCWD, path, 0644, 0), NOTHING)
 
-// ---- attempts --------------------------------------------------------------------------------------------------------
+// ---- attempts ------------------------------------------------------------------------------------------------------
 
 __attribute__((format(printf, 2, 3))) static void wrong(const struct row *row, const char *format, ...) {
     va_list args;
@@ -611,7 +612,7 @@ __attribute__((format(printf, 2, 3))) static void wrong(const struct row *row, c
     shared->failures++;
 }
 
-// What calls read is there already, or it would count now and then: a process that was forked has to fault for it.
+// Makes the memory present that calls read, because a forked process would have to fault for it, and that would count.
 static void touch(void) {
     static void *const all[] = {&action, &capabilities, &cpus, &event, &every, &groups, &core_limit, &interval, &lock, &middle, &name,
                                 &no_ns, &no_time, &none_of, &polled, &queued, &selected, &soon, &vector, &day_now, &now_is, &clone_args,
@@ -641,7 +642,7 @@ static void make_call(const struct row *row, unsigned n, struct outcome *out) {
     *out = mine;
 }
 
-// What a row leaves behind in its process and in the directory, where it leaves anything.
+// The things that a row leaves behind in its process and in the directory.
 struct left {
     int descriptor; // the eighth that is free
     long pages;
@@ -697,7 +698,7 @@ static bool allowed(const struct row *row, long result) {
 
 static bool as_unrefused(const struct row *row, long result) { return row->fails ? result == -row->fails : result >= 0; }
 
-// A call that does not come back, or not to where the number could be read.
+// A call that does not return, or not to a place where the number could be read.
 static void run_blind(const struct row *row) {
     for (int n = 0; n <= row->blind; n++) {
         struct outcome out;
@@ -755,7 +756,7 @@ static void run_row(const struct row *row) {
     }
 }
 
-// Each row has a process of its own: one that dies is one failure.
+// Each row has a process of its own, so a dead process is one failure.
 static void run_apart(const struct row *row) {
     fflush(stdout);
     pid_t process = MUST(fork());
@@ -774,7 +775,7 @@ static void run_table(void) {
         if (wanted((*row)->name)) run_apart(*row);
 }
 
-// ---- census ----------------------------------------------------------------------------------------------------------
+// ---- census --------------------------------------------------------------------------------------------------------
 
 static void count_use(struct census *out, const char *name, long count) {
     struct counted *at = out->of;
@@ -786,12 +787,12 @@ static void count_use(struct census *out, const char *name, long count) {
     at->count += count;
 }
 
-// Objects of each cache of slabs, and frames by what they are used for.
+// Objects of each slab cache, and frames by use.
 static void take_census(struct census *out) {
     memset(out, 0, sizeof *out);
     char line[256], name[32];
     long bytes, frames, count;
-    // What is kept for later is not in use.
+    // Cached memory is not in use.
     int caches = open("/proc/sys/vm/drop_caches", O_WRONLY);
     CHECK(caches >= 0 && write(caches, "3", 1) == 1 && !close(caches), "drop_caches");
     FILE *file = fopen("/proc/slabinfo", "r");
@@ -812,13 +813,13 @@ static void take_census(struct census *out) {
     file = fopen("/proc/sys/vm/quire_frames", "r");
     CHECK(file, "/proc/sys/vm/quire_frames");
     while (fgets(line, sizeof line, file))
-        // An empty page table that is kept for later may be either.
+        // An empty cached page table may be either.
         if (sscanf(line, "%*x %lx %31s", &count, name) == 2 && strcmp(name, "slab"))
             count_use(out, strcmp(name, "table") ? name : "kernel", count);
     fclose(file);
 }
 
-// An idle processor keeps the page tables and the stack of what ran there last. That is this process then.
+// An idle processor keeps the page tables and the stack of its last thread. After this they are this process's.
 static void visit_processors(void) {
     const unsigned long all = sysconf(_SC_NPROCESSORS_ONLN) < 64 ? (1ul << sysconf(_SC_NPROCESSORS_ONLN)) - 1 : ~0ul;
     for (unsigned long one_of = 1; one_of & all; one_of <<= 1) {
@@ -828,7 +829,7 @@ static void visit_processors(void) {
     MUST(syscall(SYS_sched_setaffinity, 0, sizeof all, &all));
 }
 
-// What the kernel has, once nothing changes any more: processes that have ended give their memory up a little later.
+// The kernel's account once it no longer changes: ended processes free their memory a little later.
 static void settle(struct census *out) {
     struct census next;
     for (int same = 0, i = 0; same < 3 && i < 100; i++) {
@@ -841,14 +842,14 @@ static void settle(struct census *out) {
 static void census_before(void) { settle(&shared->before); }
 static void census_after(void) { settle(&shared->after); }
 
-static const char *counted; // what was run between the two
+static const char *counted; // the work between the two
 
 static void tell(const char *how, const char *kind, long more) {
     printf("%s %s: %s %+ld\n", how, counted, kind, more);
     fflush(stdout);
 }
 
-// The kernel gives up a thread that has ended when it likes. What is left each time is a failure.
+// The kernel frees an ended thread at a time of its choice. Memory that is left each time is a failure.
 static void compare(void) {
     for (int i = 0; i < shared->after.kinds; i++) {
         shared->more[i] = shared->after.of[i].count - shared->before.of[i].count;
@@ -870,7 +871,7 @@ static void compare_row(void) {
     }
 }
 
-// ---- the program -----------------------------------------------------------------------------------------------------
+// ---- the program ---------------------------------------------------------------------------------------------------
 
 static void prepare(void) {
     memset(path, '.', sizeof path - 2);
@@ -923,8 +924,8 @@ static void use_all_ids(void) {
     MUST(setresuid(1234, 1234, 1234));
 }
 
-// Does `body` in a process of its own. This one stores into the same few pages each time, so that its own memory is as large at each
-// census.
+// Runs `body` in a process of its own. This process stores into the same few pages each time, so that its own memory is
+// as large at each census.
 static void apart(void (*body)(void)) {
     pid_t process = MUST(fork());
     if (!process) {
@@ -936,7 +937,7 @@ static void apart(void (*body)(void)) {
 }
 
 static void nothing(void) {}
-// What was forked before is not seen any more.
+// Forks before the census do not count any more.
 static void census(void (*which)(void)) {
     for (int i = 0; i < 4; i++) apart(nothing);
     apart(which);
@@ -945,7 +946,7 @@ static void census(void (*which)(void)) {
 static const struct row *row_alone;
 static void run_alone(void) { run_apart(row_alone); }
 
-// Which rows are they that leave something?
+// Finds the rows that leave something.
 static void find_leaks(void) {
     for (const struct row *const *row = __start_rows; row < __stop_rows; row++) {
         if (!wanted((*row)->name)) continue;
@@ -963,7 +964,7 @@ int main(int argc, char **argv) {
     apart(use_all_ids);
     apart(run_table);
     quiet = true, counted = "the table";
-    // The first one finds what has just ended.
+    // The first census includes the memory of processes that have just ended.
     census(census_before), apart(nothing);
     census(census_before), apart(run_table), census(census_after), apart(compare);
     bool grew = false;

@@ -1,4 +1,4 @@
-// A 64 MiB file that is unmapped and mapped again for every small write: costly where either works page by page.
+// A 64 MiB file that is unmapped and mapped again for every small write: slow if either works page by page.
 //
 //   --megabytes N    the file's size (default 64)
 //   --directory DIR  where it lies (default /tmp)
@@ -11,7 +11,7 @@ static long megabytes = 64, residents;
 static const char *directory = "/tmp";
 
 static void body(struct worker *w) {
-    // Words are written that lie so far apart.
+    // The distance between written words.
     size_t bytes = megabytes * MIB, apart = residents ? bytes / residents / PAGE * PAGE : 512;
     size_t words = residents ? (size_t)residents : bytes / apart;
     char path[4200];
@@ -22,7 +22,7 @@ static void body(struct worker *w) {
     CHECK(!ftruncate(file, bytes), "ftruncate");
     uint32_t *wrote = calloc(words, sizeof *wrote);
     CHECK(wrote, "calloc");
-    // All of it resident, as a file that somebody works on; or what is written alone.
+    // All of it resident, as a file in use; or the written pages only.
     char *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0);
     CHECK(memory != MAP_FAILED, "mmap");
     for (size_t at = 0; at < words * apart; at += residents ? apart : PAGE) *(volatile char *)(memory + at) = 0;

@@ -1,4 +1,4 @@
-// What the measuring programs share: options, workers that start together, and lines `name value unit`.
+// The frame of the measuring programs: options, workers that start together, and lines `name value unit`.
 //
 //   --seconds S     how long each measurement runs (default 1)
 //   --processes N   so many processes at once (default 1)
@@ -116,7 +116,7 @@ static inline void report(const char *name, double value, const char *unit) {
 
 // ---- the kernel's memory -------------------------------------------------------------------------------------------
 
-// Linux adds up what its CPUs have counted for themselves when this is read.
+// A read makes Linux sum up its per-CPU counters.
 static inline void refresh_counters(void) {
     char nothing[16];
     int refresh = open("/proc/sys/vm/stat_refresh", O_RDONLY);
@@ -139,7 +139,7 @@ static inline long memory_info(const char *row) {
     return atol(at + strlen(row));
 }
 
-// Bytes that are free. Linux keeps some of them for each CPU, which MemFree leaves out: many, where much was freed just now.
+// Free bytes. Linux keeps some free pages for each CPU, which MemFree omits: many, if much was freed just now.
 static inline uint64_t free_bytes(void) {
     char line[128];
     unsigned long n;
@@ -164,7 +164,7 @@ static inline uint64_t free_bytes(void) {
 struct worker {
     int index, workers;
     uint64_t deadline;          // of CLOCK_MONOTONIC, in nanoseconds
-    uint64_t ops, ticks, ns;    // what the laps add up to
+    uint64_t ops, ticks, ns;    // sums over the laps
     uint64_t lap_tick, lap_ns;
     atomic_int *gate;           // counts the workers that are ready
     void (*body)(struct worker *);
@@ -173,10 +173,10 @@ struct worker {
 };
 _Static_assert(sizeof(struct worker) == 128, "two lines for each worker");
 
-// A no-operation that says to a plugin of the emulator: count from here on (1), count no more (2). See plugin/src/mark.rs.
+// A no-operation that makes a plugin of the emulator begin (1) or end (2) its count. See plugin/src/mark.rs.
 #define LAP_MARK(what) __asm__ volatile(".byte 0x0f, 0x1f, 0x80; .long 0x51756900 | " #what ::: "memory") // nopl WORD(%rax)
 
-// Only what lies between lap_begin and lap_end is measured, and not the first time: that warms up.
+// Only the time between lap_begin and lap_end is measured, except the first time, which warms up.
 static inline void lap_begin(struct worker *w) {
     w->lap_ns = now_ns();
     if (w->warm) LAP_MARK(1);
@@ -233,7 +233,7 @@ static inline void measure(const char *name, void (*body)(struct worker *)) {
     }
     for (int p = 0; p < options.processes; p++) {
         int status;
-        // By name: as process 1 the program is also given orphans to wait for.
+        // By pid, because as process 1 the program also gets orphans.
         CHECK(waitpid(children[p], &status, 0) == children[p], "waitpid");
         if (!WIFEXITED(status) || WEXITSTATUS(status)) {
             if (WIFSIGNALED(status)) fprintf(stderr, "failed: a worker died of signal %d\n", WTERMSIG(status));

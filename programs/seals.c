@@ -1,4 +1,4 @@
-// Seals of files in memory: each answer is the same on Linux and on Quire.
+// Seals of files in memory: each result is the same on Linux and on Quire.
 #include "checks.h"
 #include <pthread.h>
 #include <sys/mman.h>
@@ -77,7 +77,7 @@ static void sizes(void) {
     ANSWERS(EPERM, fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, 10001));
     ANSWERS(0, fallocate(fd, FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE, 0, 20000));
     ANSWERS(0, fallocate(fd, 0, 0, 10000));
-    // Whole pages up to the end are written; of one that reaches beyond it nothing is.
+    // Whole pages up to the end are written; no byte of a page beyond it is.
     ANSWERS(EPERM, pwrite(fd, bytes, 2000, 9000));
     ANSWERS(EPERM, pwrite(fd, bytes, 1, 10000));
     // A limit on the size of files cuts the write first.
@@ -113,7 +113,7 @@ static void writes(void) {
         ANSWERS(EACCES, mprotect(shared, PAGE, READ_WRITE));
         *private = 1;
         CHECK(*shared == 0, "a private store is seen");
-        // The size is another matter.
+        // The size is independent of that.
         ANSWERS(0, ftruncate(fd, PAGE));
     }
 }
@@ -134,11 +134,11 @@ static void mappings_that_store(void) {
     ANSWERS(EBUSY, seal(fd, F_SEAL_WRITE));
     mprotect(moved, PAGE, PROT_NONE);
     ANSWERS(EBUSY, seal(fd, F_SEAL_WRITE));
-    // What was mapped before the seal goes on to store.
+    // A mapping from before the seal can still store.
     ANSWERS(0, seal(fd, F_SEAL_FUTURE_WRITE));
     ANSWERS(0, mprotect(moved, 2 * PAGE, READ_WRITE));
     *moved = 7;
-    // What is no store changes the file no more.
+    // Other calls cannot change the file either.
     ANSWERS(EPERM, madvise(moved, PAGE, MADV_REMOVE));
     CHECK(*moved == 7, "a page was removed");
     ANSWERS(EBUSY, seal(fd, F_SEAL_WRITE));
@@ -147,7 +147,7 @@ static void mappings_that_store(void) {
     ANSWERS(0, seal(fd, F_SEAL_WRITE));
     char *reader = map(fd, PROT_READ, MAP_SHARED);
     CHECK(reader[PAGE] == 7, "what was stored: %d", reader[PAGE]);
-    // Mappings that only read do not count, unless they may be changed.
+    // Read-only mappings do not count, unless their rights may be changed.
     int other = file(MFD_ALLOW_SEALING, 2 * PAGE);
     char *kept = map(other, PROT_READ, MAP_SHARED);
     ANSWERS(EBUSY, seal(other, F_SEAL_WRITE));
@@ -181,7 +181,7 @@ static void execution(void) {
     ANSWERS(0, fchmod(never, 0600));
     ANSWERS(0, seal(never, F_SEAL_WRITE));
     CHECK(seals(never) == (F_SEAL_EXEC | F_SEAL_WRITE), "%d", seals(never));
-    // What may be executed for ever stays as it is.
+    // A file that stays executable for ever keeps its mode.
     int always = file(MFD_ALLOW_SEALING, PAGE);
     char *at = map(always, READ_WRITE, MAP_SHARED);
     ANSWERS(EBUSY, seal(always, F_SEAL_EXEC));

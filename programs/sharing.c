@@ -1,6 +1,6 @@
-// Many processes map one large region and touch all of it: what a database's buffers are. How much memory the kernel needs for
-// each mapped page, what the last process pays to attach, what it costs to take the pages away from all of them at once, and
-// to end them.
+// Many processes map one large region and touch all of it, as a database's buffers. Measures the kernel's memory for
+// each mapped page, and the last process's time to attach. Also measures the time to remove the pages from all of them
+// at once, and to end them.
 //
 //   --sharers N      so many processes (default 32)
 //   --megabytes N    the region (default 16)
@@ -15,7 +15,7 @@ static void cost(const char *name, uint64_t ticks, double each) {
     report(line, ticks / each / (options.count ? 8 : 1), options.count ? "instructions" : "ticks");
 }
 
-// What the kernel has in page tables and in small structures.
+// The kernel's memory in page tables and in small structures.
 static uint64_t kernel_bytes(void) {
     refresh_counters();
     FILE *file = fopen("/proc/meminfo", "r");
@@ -35,7 +35,7 @@ static uint64_t kernel_bytes(void) {
 
 struct shared {
     atomic_long attached, leave;
-    _Atomic uint64_t ticks; // of the one that attached last
+    _Atomic uint64_t ticks; // of the last to attach
 };
 
 static void sharer(struct shared *state, int file, size_t bytes) {
@@ -50,7 +50,7 @@ static void sharer(struct shared *state, int file, size_t bytes) {
     uint64_t pages = bytes / PAGE;
     CHECK(sum == pages * (pages - 1) / 2, "the region's contents are wrong");
     state->attached++;
-    // Asleep until all have seen it: who polls would be measured too.
+    // Asleep until all have seen it: polling would be measured too.
     while (!state->leave) syscall(SYS_futex, &state->leave, 0, 0, NULL, NULL, 0);
     _exit(0);
 }
@@ -69,8 +69,8 @@ int main(int argc, char **argv) {
     for (size_t page = 0; page < pages; page++) *(uint64_t *)(memory + page * PAGE) = page;
     munmap(memory, bytes);
     pid_t children[sharers];
-    // A process costs memory whatever it maps: what those add that map the region is compared with as many that map one page of
-    // it. Before both, as many fill what the kernel keeps for later.
+    // A process costs memory even without the region. So the processes that map the region are compared with as many
+    // that map one page of it. Before both, as many processes fill the kernel's caches.
     enum { WARM, ONE, ALL, GONE, ROUNDS };
     uint64_t used[ROUNDS];
     for (int round = WARM; round < ROUNDS; round++) {

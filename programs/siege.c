@@ -1,12 +1,12 @@
-// A machine under siege: random system calls by four processes of two racing threads each, two of uid 0 and two of uid 1000,
-// beside memory pressure (uid 1000), a fork bomb (uid 1000) and a heartbeat (a shell of root's once a second). Every third of
-// the time the memory core checks itself at another level. It must be process 1, since it ends everybody else at the end, and
-// looks whether the machine is as it was.
+// A machine under siege. Four processes of two racing threads each make random system calls, two as uid 0 and two as
+// uid 1000. Beside them run memory pressure (uid 1000), a fork bomb (uid 1000) and a heartbeat (a shell of root's once
+// a second). For every third of the time the memory core checks itself at another level. The program must be process 1,
+// because it ends all other processes at the end. Then it checks that the machine is as it was.
 //
-//   --seed N        repeats the sequence of each thread; exactly, where time is counted (./quire test counts it in some rounds)
-//   --seconds S     how long
-//   --megabytes N   memory that the pressure touches at random, and checks
-//   --patience N    seconds that the heartbeat may take
+//   --seed N        repeats the sequence of each thread; exactly, if time is counted (as ./quire test does in some rounds).
+//   --seconds S     how long.
+//   --megabytes N   memory that the pressure touches at random, and checks.
+//   --patience N    seconds that the heartbeat may take.
 #include "report.h"
 #include "siege_calls.h"
 #include <dirent.h>
@@ -51,8 +51,9 @@ static long call(long n, const long *a) {
     return result;
 }
 
-// Pages of every kind, at one place always, so that a seed repeats. Calls may write whatever is named to them: nothing that
-// the attacker relies on lies elsewhere within their reach, unless an address is a lucky one; then it dies and is started again.
+// Pages of every kind, always at one place, so that a seed repeats. Calls may write to any address in their arguments,
+// so the attacker relies on nothing elsewhere within their reach. If a call hits a lucky address, the attacker dies and
+// is restarted.
 #define playground ((char *)0x600000000000)
 #define PAGES 32
 #define NAMES (2 * (long)PAGE)
@@ -63,7 +64,7 @@ static const char *const names[] = {
     "/proc/self/fd/3", "/proc/self/exe", "/proc/self/stat", "/dev/full", "/dev/ptmx", "/proc/1/environ", "user.name", "",
 };
 #define NAME_SIZE 24
-#define OWN_NAMES 6 // what may be taken away: names within the attackers' directory
+#define OWN_NAMES 6 // names that may be removed: those within the attackers' directory
 
 static void fill_playground(void) {
     for (size_t i = 0; i < COUNT(names); i++) memcpy(playground + NAMES + i * NAME_SIZE, names[i], strlen(names[i]) + 1);
@@ -109,7 +110,7 @@ static long edge(uint64_t r) {
 
 static long argument(char kind, uint64_t *state, long self) {
     uint64_t r = random_next(state);
-    // Now and then an argument is none of its kind.
+    // Now and then an argument of the wrong kind.
     if (r >> 56 == 0) kind = '?';
     r &= UINT64_MAX >> 8;
     switch (kind) {
@@ -160,7 +161,7 @@ static bool choose(uint64_t *state, bool root, long self, long *number, long *a)
         if (harms_process[i] == *number)
             for (int j = 0; j < 2; j++)
                 if (a[j] != self) a[j] = 0x3fffffff;
-    // What root takes away or makes is within its directory.
+    // Root removes and makes names only within its directory.
     for (int i = 0; root && i < 6; i++) {
         long name = (a[i] - (long)playground - NAMES) / NAME_SIZE;
         bool reads = *number == SYS_openat || *number == SYS_open || *number == SYS_stat || *number == SYS_readlink;
@@ -174,7 +175,7 @@ static bool choose(uint64_t *state, bool root, long self, long *number, long *a)
 
 static void on_alarm(int signal) { (void)signal; }
 
-// What blocks is interrupted. Done again now and then: the calls take it away.
+// A timer interrupts calls that block. It is set anew now and then, because the calls remove it.
 static void interrupt_often(void) {
     sigset_t nothing;
     sigemptyset(&nothing);
@@ -185,7 +186,7 @@ static void interrupt_often(void) {
     setitimer(ITIMER_REAL, &tick, NULL);
     signal(SIGXFSZ, SIG_IGN);
     signal(SIGPIPE, SIG_IGN);
-    // No limit binds root's children, and each is a process until it was waited for.
+    // No limit binds root's children, and each stays a process until it is reaped.
     signal(SIGCHLD, SIG_IGN);
     long any[6] = {-1, 0, WNOHANG};
     while (call(SYS_wait4, any) > 0) {}
@@ -203,7 +204,7 @@ static void *attack(void *argument) {
     long none[6] = {0};
     for (unsigned turn = 0;; turn++) {
         if (turn % 32 == 0) {
-            // Where calls have unmapped it the attacker dies, and comes back with it.
+            // If calls have unmapped it, the attacker dies, and restarts with it.
             fill_playground();
             interrupt_often();
         }
@@ -213,7 +214,7 @@ static void *attack(void *argument) {
         my->state = state;
         if (!good) continue;
         long result = call(number, a);
-        // What came back may be a child of ours.
+        // The call may have returned in a child of ours.
         if (call(SYS_getpid, none) != me.self) call(SYS_exit_group, none);
         my->calls++;
         if (number < NUMBERS) shared->number[number] = 1;
@@ -253,7 +254,7 @@ __attribute__((noreturn)) static void attacker(int index) {
     _exit(1);
 }
 
-// ---- what goes on beside them --------------------------------------------------------------------------------------
+// ---- beside the attackers ------------------------------------------------------------------------------------------
 
 __attribute__((noreturn)) static void pressure(void) {
     become_user();
@@ -267,7 +268,7 @@ __attribute__((noreturn)) static void pressure(void) {
         if (at[0] && (at[0] != tag || at[511] != ~tag)) shared->wrong = 1;
         at[0] = tag;
         at[511] = ~tag;
-        // Enough for pageout to be at work all the time, and CPUs for the attackers.
+        // Keeps pageout at work all the time, and leaves CPUs for the attackers.
         if (++shared->pages_checked % 256 == 0) usleep(1000);
     }
 }
@@ -278,7 +279,7 @@ __attribute__((noreturn)) static void bomb(void) {
     shared->alive = 1;
     uint64_t state = seed + getpid();
     for (bool first = true;;) {
-        // Bounded by its own count: a bomb without a bound is an attack of its own, and RLIMIT_NPROC has a test of its own.
+        // Bounded by its own count: an unbounded bomb is another attack, and RLIMIT_NPROC has a test of its own.
         pid_t child = -1;
         if (++shared->alive <= MOST) child = fork();
         if (child == 0) {
@@ -350,11 +351,11 @@ static int remove_entry(const char *path, const struct stat *s, int type, struct
     return 0;
 }
 
-// Everybody but process 1 ends; what they left is removed.
+// Ends all processes but process 1, and removes their files.
 static void end_all(void) {
     uint64_t end = now_ns() + 60000000000ull;
     for (;;) {
-        // Stopped ones too, and what is being forked meanwhile, at the next turn.
+        // Stopped ones too; processes that are being forked meanwhile end at the next turn.
         kill(-1, SIGKILL);
         pid_t gone = waitpid(-1, NULL, WNOHANG);
         if (gone < 0 && errno == ECHILD) break;
@@ -419,7 +420,7 @@ static void siege(double seconds) {
     end_all();
 }
 
-// What frames are used for, by the kernel's own account.
+// The use of frames, by the kernel's own account.
 static struct use {
     char name[48];
     long before, after; // KiB
@@ -448,7 +449,7 @@ static void report_uses(void) {
     fflush(stdout);
 }
 
-// What the kernel keeps for later goes back, so that what is missing then is lost. Each CPU gives back its own.
+// Empties the kernel's caches, so that memory missing after it is lost. Each CPU empties its own.
 static void drop_caches(void) {
     cpu_set_t all, one;
     CHECK(!sched_getaffinity(0, sizeof all, &all), "sched_getaffinity");
@@ -464,7 +465,7 @@ static void drop_caches(void) {
     CHECK(!sched_setaffinity(0, sizeof all, &all), "sched_setaffinity");
 }
 
-// KiB of free memory and swap, once the kernel's own threads have taken apart what they still have to.
+// KiB of free memory and swap, once the kernel's own threads have done their deferred frees.
 static struct room {
     long memory, swap;
 } settled(void) {
@@ -480,7 +481,7 @@ static struct room {
 }
 
 int main(int argc, char **argv) {
-    // Attackers may execute this program with any words.
+    // Attackers may execute this program with any arguments.
     if (getpid() != 1) return 3;
     struct setting own[] = {
         {"--seed", &seed, NULL}, {"--megabytes", &megabytes, NULL}, {"--patience", &patience, NULL}, {0}};
@@ -490,7 +491,7 @@ int main(int argc, char **argv) {
     for (int i = 0; i < ATTACKERS; i++)
         for (int t = 0; t < THREADS; t++) shared->threads[i][t].state = seed * 1000003 + i * THREADS + t;
 
-    // The first part makes what is made once, at first use; it is not measured.
+    // The first part makes the objects of first use; it is not measured.
     siege(options.seconds / 4);
     struct room before = settled();
     count_uses(false);

@@ -1,4 +1,4 @@
-// The shapes of system calls: what each argument means, so that random calls get far into the kernel.
+// The shapes of system calls: the meaning of each argument, so that random calls get far into the kernel.
 //
 //   f  a descriptor            n  a path                  p  memory: good, bad, at an edge      s  a size of memory
 //   a  an address of a mapping l  its length              o  an offset in a file                F  flags or a command
@@ -47,7 +47,7 @@ static const struct shape {
     {435 /* clone3 */, "ps"}, {436 /* close_range */, "ffF"}, {439 /* faccessat2 */, "fniF"}, {441 /* epoll_pwait2 */, "fpiTp"},
 };
 
-// What is never called, and why: it would end or blind the siege itself, legitimately.
+// Calls that are never made, and why: they would legitimately end or blind the siege itself.
 static const struct forbidden {
     uint16_t number;
     bool root_only; // another user is refused it, which is worth a try

@@ -1,5 +1,5 @@
-// Very many processes, each of which sleeps on a futex with a deadline again and again: what one wake-up costs however many
-// there are, and what it costs to make them and to kill them all.
+// Very many processes, each of which sleeps on a futex with a deadline again and again. Measures the cost of a wake-up
+// by their number, and the cost of making and killing them all.
 //
 //   --sleepers N     so many processes (default 1000)
 //   --period MS      each sleeps so long at a time (default 1: more than one CPU can serve)
@@ -16,7 +16,7 @@ static void cost(const char *name, uint64_t ticks, uint64_t ns, double each) {
     else report(line, each * 1e9 / ns, "1/s");
 }
 
-// Bytes that are free, and those that programs and files have: what is in neither is the kernel's own.
+// Free bytes, and the bytes of programs and files: the rest is the kernel's own.
 struct memory {
     double free, pages;
 };
@@ -38,7 +38,7 @@ static struct memory memory(void) {
     return now;
 }
 
-// How often CPUs have interrupted each other so far: to schedule, to call, to drop translations.
+// How often CPUs have interrupted each other: to schedule, to call, to drop translations.
 static uint64_t between_cpus(void) {
     FILE *file = fopen("/proc/interrupts", "r");
     CHECK(file, "/proc/interrupts");
@@ -57,9 +57,9 @@ static uint64_t between_cpus(void) {
     return sum;
 }
 
-struct slot { // a line for each: counting must not be what is measured
+struct slot { // a cache line each, so that counting does not disturb
     atomic_long woken;
-    atomic_int parked; // the phase in which it waits for another, and one
+    atomic_int parked; // 1 + the phase in which it waits for another
     char pad[64 - sizeof(atomic_long) - sizeof(atomic_int)];
 };
 
@@ -75,7 +75,7 @@ static void sleeper(struct slot *slot) {
             slot->woken++;
         } else {
             slot->parked = now + 1;
-            // Until the phase is another: no deadline, nothing to do.
+            // Sleeps until the phase changes: no deadline, no work.
             syscall(SYS_futex, phase, 0, now, NULL, NULL, 0);
         }
     }
@@ -95,7 +95,7 @@ int main(int argc, char **argv) {
     CHECK(slots != MAP_FAILED && children, "no memory");
     phase = &slots[sleepers].parked;
     pid_t group = 0;
-    // All of what the processes share is there already.
+    // Makes all shared memory present.
     for (long i = 0; i < sleepers; i++) slots[i].parked = children[i] = 0;
     struct memory before = memory();
     uint64_t start_ns = now_ns(), start = __rdtsc();
@@ -118,10 +118,10 @@ int main(int argc, char **argv) {
     report("memory", taken / sleepers, "bytes/process");
     report("kernel_memory", (taken - (after.pages - before.pages)) / sleepers, "bytes/process");
     change(AWAKE);
-    // Every one of them has woken once.
+    // Until every one of them has woken once.
     for (long i = 0; i < sleepers; i++)
         while (!slots[i].woken) usleep(1000);
-    // Outside of what is timed and counted: to tell it takes a while.
+    // Outside of the timed and counted part, because this read takes a while.
     uint64_t asked = between_cpus();
     long woken = 0;
     for (long i = 0; i < sleepers; i++) woken -= slots[i].woken;

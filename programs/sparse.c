@@ -1,5 +1,5 @@
-// Files of very different sizes with as many resident pages: what unmapping, truncating and synchronising them costs must not
-// depend on the size.
+// Files of very different sizes with as many resident pages. The cost of unmapping, truncating and synchronising them
+// must not depend on the size.
 //
 //   --pages N        resident pages of each file, spread evenly (default 100)
 //

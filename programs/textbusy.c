@@ -1,5 +1,5 @@
-// Nobody writes to a program that runs, and what is open for writing does not run (ETXTBSY). Prints how many checks were right: the
-// same on Linux. Run as `textbusy MODE ...` it is the program that is executed meanwhile.
+// No process writes to a running program, and a file that is open for writing does not run (ETXTBSY). Prints how many
+// checks passed: the same on Linux. Run as `textbusy MODE ...` it is the program that is executed meanwhile.
 #include "checks.h"
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -16,7 +16,7 @@
         CHECK((call) == -1 && errno == (number), "%s does not fail with " #number, #call); \
     } while (0)
 
-// ---- what is executed ----------------------------------------------------------------------------------------------
+// ---- the executed program ------------------------------------------------------------------------------------------
 
 #define RACE 9 // the descriptor of what racers share
 
@@ -103,7 +103,7 @@ struct run {
     int in, out;
 };
 
-// Executes `path` (or what `fd` is) with a mode, and waits until it runs.
+// Executes `path` (or the file of `fd`) with a mode, and waits until it runs.
 static struct run start_any(int fd, const char *path, const char *mode, const char *more) {
     int in[2], out[2];
     CHECK(!pipe2(in, O_CLOEXEC) && !pipe2(out, O_CLOEXEC), "pipe2");
@@ -127,7 +127,7 @@ static struct run start_any(int fd, const char *path, const char *mode, const ch
 
 static struct run start(const char *path, const char *mode, const char *more) { return start_any(-1, path, mode, more); }
 
-// Lets it end, and waits until it and whoever it has made have.
+// Ends it, and waits until it and its children have ended.
 static void finish(struct run r) {
     char byte;
     close(r.in);
@@ -147,7 +147,7 @@ static int refusal(const char *path) {
         _exit(errno);
     }
     int status = WEXITSTATUS(ended(child));
-    // The mode is unknown to what runs.
+    // The program does not know the mode.
     return status == 2 ? 0 : status;
 }
 
@@ -222,7 +222,7 @@ static void writing(void) {
     CHECK(refusal(PROGRAM) == ETXTBSY, "the child's descriptor");
     close(wait[1]);
     CHECK(!ended(child) && refusal(PROGRAM) == 0, "the child has ended");
-    // One that closes on exec is open until then.
+    // A descriptor that closes on exec is open until then.
     fd = open(PROGRAM, O_WRONLY | O_CLOEXEC);
     CHECK(refusal(PROGRAM) == ETXTBSY, "O_CLOEXEC");
     close(fd);

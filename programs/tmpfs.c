@@ -1,5 +1,5 @@
-// A file system in memory has a size: what takes a page or an inode of it, what is refused when it is full, what gives back how
-// much, and that statfs tells the truth at each step. On Linux it mounts a tmpfs for that, if it may.
+// The size of a file system in memory. Checks the operations that take or return pages and inodes, the refusals when it
+// is full, and that statfs is right at each step. On Linux it mounts a tmpfs for that, if it may.
 //
 //   --pages N    the file system must have so many free pages at the start (0: any number)
 //   --inodes N   and so many free inodes
@@ -46,14 +46,14 @@ static int make(const char *name) {
 
 static void gone(int fd, const char *name) { CHECK(!close(fd) && !unlink(name), "cannot remove %s", name); }
 
-// What must fail with that error.
+// A call that must fail with that error.
 #define FAILS(call, number) \
     do { \
         errno = 0; \
         CHECK((call) == -1 && errno == (number), "%s does not fail with " #number, #call); \
     } while (0)
 
-// Bytes that tell where they belong.
+// Bytes that encode their place.
 static void fill(char *to, size_t length, uint64_t at, uint64_t seed) {
     for (size_t i = 0; i < length; i += 8) {
         uint64_t word = (at + i) * 0x9e3779b97f4a7c15ull ^ seed;
@@ -227,7 +227,7 @@ static void faults(void) {
         loaded = true;
     }
     CHECK(!loaded, "a load of a hole finds room");
-    // The kernel's own stores meet the same.
+    // The kernel's own stores fail in the same way.
     int zero = open("/dev/zero", O_RDONLY);
     FAILS(read(zero, map + left * PAGE, 10), EFAULT);
     for (n = 0; n < left; n++) CHECK(map[n * PAGE + 8] == (char)n, "page %ld has lost its byte", n);
@@ -236,7 +236,7 @@ static void faults(void) {
     CHECK(read(zero, map + left * PAGE, 10) == 10, "there is room again");
     free_pages(0, "full again");
     signal(SIGBUS, SIG_DFL);
-    // Stores through private mappings take memory, not room.
+    // Stores through private mappings take memory, not space of the file system.
     char *own = mmap(NULL, (left + 5) * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
     CHECK(own != MAP_FAILED, "mmap");
     for (n = 1; n < left; n++) own[n * PAGE] = 1;
@@ -261,7 +261,7 @@ static void not_counted(void) {
     CHECK(shared != MAP_FAILED, "mmap");
     for (int n = 0; n < 20; n++) shared[n * PAGE] = 1;
     free_pages(0, "still full");
-    // From there into what is full: nothing; into one page that is free: one page.
+    // From there into a full file system: nothing; into one free page: one page.
     int to = start.inodes > 1 ? make("b") : -1;
     if (to >= 0) {
         off_t at = 0;
@@ -424,7 +424,8 @@ static void racing_inodes(void) {
     }
 }
 
-// Writers, truncations, holes and stores of four files, with a file system that is full most of the time: nothing is lost.
+// Writers, truncations, holes and stores of four files, with a file system that is full most of the time: nothing is
+// lost.
 static void churn(int who) {
     uint64_t state = who + 1;
     int fd = numbered(who);

@@ -1,6 +1,7 @@
-// Attacks across users and processes: each races a look at another process against a change of the looker or of the process.
-// What comes back must be one's own, or an error. Starts as root. (Linux fails `leaving_root` now and then: a process that ends has
-// no memory any more, and its directories and files are shown then without a look at whether its memory was open.)
+// Attacks across users and processes: each races a look at another process against a change of the looker or of the
+// process. The look must return the looker's own data, or an error. Starts as root. (Linux fails `leaving_root` now and
+// then. A process that exits has no memory any more, and then Linux shows its directories and files without checking
+// whether its memory was open.)
 //
 //   --only NAME     only attacks whose name starts so
 #include "checks.h"
@@ -20,7 +21,7 @@ static void become_user(void) {
     prctl(PR_SET_DUMPABLE, 1);
 }
 
-// The content of a file; -errno where it cannot be had.
+// The content of a file; -errno if it cannot be read.
 static int content(const char *path, char *to, int size) {
     int file = open(path, O_RDONLY | O_CLOEXEC);
     if (file < 0) return -errno;
@@ -52,7 +53,7 @@ static pid_t victim(void) {
 static void secretive(void) {
     CHECK(write(3, "x", 1) == 1, "say that it is there");
     close(3);
-    // Maps and unmaps: what another process's limits would keep it from.
+    // Maps and unmaps: the limits of another process would prevent it.
     for (;;) {
         void *memory = mmap(NULL, MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (memory == MAP_FAILED) _exit(9);
@@ -81,7 +82,8 @@ static void *look_on(void *unused) {
     return NULL;
 }
 
-// As a user: one thread reads the command line of a process of root's, over and over; `body` does something of its own.
+// As a user: one thread repeatedly reads the command line of a process of root's, while `body` does something of its
+// own.
 static void beside_a_look(void (*body)(void)) {
     looked_at = victim();
     pid_t user = fork();
@@ -145,7 +147,7 @@ static void limit_own(void) {
 static void own_memory_beside_a_look(void) { beside_a_look(look_at_own); }
 static void own_limits_beside_a_look(void) { beside_a_look(limit_own); }
 
-// ---- a set-id program against looks at its process ------------------------------------------------------------------
+// ---- a set-id program against looks at its process -----------------------------------------------------------------
 
 #define PLACE "/tmp/trespass"
 enum { STARTS = 120, OPEN = 16, SECRET_FD = 77 };
@@ -169,7 +171,7 @@ static bool is_secure(const unsigned long *vector, int words) {
     return false;
 }
 
-// As a user: looks at everything of the process, which is at times its own user's and at times a set-id program's.
+// As a user: looks at all files of the process, which runs as its own user at times and as a set-id program at times.
 static void *pry(void *unused) {
     (void)unused;
     int files[OPEN], n = 0;
@@ -242,7 +244,7 @@ static void pry_all(void) {
     }
 }
 
-// ---- a process that leaves root against looks at it -----------------------------------------------------------------
+// ---- a process that leaves root against looks at it ----------------------------------------------------------------
 
 static void *drop_in_thread(void *unused) {
     (void)unused;

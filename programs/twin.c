@@ -1,13 +1,13 @@
-// Random file and memory calls, loads and stores: the sequence follows from the seed alone, and a digest of all results from
-// the system. Linux and Quire must print the same.
+// Random file and memory calls, loads and stores: the sequence follows from the seed alone, and a digest of all results
+// from the system. Linux and Quire must print the same.
 //
-// Everything happens on a few files and in one area of addresses. A call's arguments never depend on
-// a result, so that after a difference both go on with the same calls. What Linux leaves open is left out of the digest: where a
-// mapping without an address lies, what of it is resident, which neighbours are one line of /proc/self/maps.
+// Everything happens on a few files and in one area of addresses. A call's arguments never depend on a result, so that
+// both continue with the same calls after a difference. The digest omits the details that Linux leaves open: the
+// address that the kernel chooses for a mapping, its resident pages, and the merged lines of /proc/self/maps.
 //
-//   --seed N     the sequence (default 1)
-//   --calls N    how many (default 100000)
-//   --trace N    writes each call with its result to standard error, from call N on
+//   --seed N     the sequence (default 1).
+//   --calls N    how many (default 100000).
+//   --trace N    writes each call with its result to standard error, from call N on.
 #include "report.h"
 #include <dirent.h>
 #include <fcntl.h>
@@ -49,7 +49,7 @@ static void note_bytes(const void *from, size_t count) {
     for (size_t i = 0; i < count; i++) digest = (digest ^ bytes[i]) * 0x100000001b3;
 }
 
-// ---- what is called ---------------------------------------------------------------------------------------------------
+// ---- the call in progress ------------------------------------------------------------------------------------------
 
 #define SAY(...) snprintf(doing, sizeof doing, __VA_ARGS__)
 
@@ -76,7 +76,7 @@ static size_t a_length(size_t page) {
     return 1 + below(below(4) ? (most < 6 ? most : 6) : most);
 }
 static char *at(size_t page) { return AREA + page * PAGE; }
-// Now and then what is no page boundary, or nothing at all.
+// Sometimes no page boundary, or no bytes.
 static char *roughly(size_t page) { return at(page) + (below(24) ? 0 : below(PAGE)); }
 static size_t bytes_of(size_t pages) { return below(24) ? pages * PAGE : below(6) ? pages * PAGE - below(PAGE) : 0; }
 
@@ -92,7 +92,7 @@ static const char *a_name(void) {
 static off_t an_offset(void) { return below(40) ? (long)below(below(6) ? 20 * PAGE : MOST * PAGE) : -1 - (long)below(9999); }
 static size_t a_size(void) { return below(4) ? below(600) : below(sizeof buffer); }
 
-// ---- loads and stores ---------------------------------------------------------------------------------------------------
+// ---- loads and stores ----------------------------------------------------------------------------------------------
 
 static sigjmp_buf back;
 static volatile sig_atomic_t accessing;
@@ -152,7 +152,7 @@ static void look_at_all(void) {
     ended(readable);
 }
 
-// ---- memory calls -------------------------------------------------------------------------------------------------------
+// ---- memory calls --------------------------------------------------------------------------------------------------
 
 static void map_memory(void) {
     size_t page = a_page(), length = a_length(page);
@@ -204,7 +204,7 @@ static void protect(void) {
     ended(mprotect(from, bytes, prot));
 }
 
-// One mapping, new or a page of an old one: whether several can be moved at once is the kernel version's.
+// One mapping, new or a page of an old one: the kernel version decides whether several can be moved at once.
 static size_t one_mapping(size_t page, size_t length) {
     int slot = a_slot(), flags = ONE_OF(MAP_PRIVATE, MAP_PRIVATE, MAP_SHARED);
     off_t from = below(20) * PAGE;
@@ -235,7 +235,7 @@ static void remap(void) {
     ended_at(mremap(from, old, new, flags, to));
 }
 
-// It may move: it is brought back.
+// It may move: it is moved back.
 static void grow(void) {
     size_t page = a_page(), length = a_length(page);
     volatile size_t more = 1 + below(8);
@@ -267,7 +267,7 @@ static void advise(void) {
     ended(madvise(from, bytes, advice));
 }
 
-// What was freed has either its old bytes or none, until it is written.
+// Freed pages have either their old bytes or none, until they are written.
 static void advise_free(void) {
     char *from = at(a_page());
     uint64_t value = below(1ul << 40);
@@ -276,7 +276,7 @@ static void advise_free(void) {
     accessing = 1;
     long result = 0;
     if (sigsetjmp(back, 0)) {
-        // It cannot be written: then nobody may see which it is.
+        // It cannot be written: then no call may see which it is.
         result = -trouble;
         accessing = 0;
         ended(mmap(from, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED);
@@ -297,7 +297,7 @@ static void sync_memory(void) {
 }
 
 static void lock_memory(void) {
-    // Few pages: anybody may lock that many.
+    // Few pages: any user may lock that many.
     size_t page = a_page();
     char *from = roughly(page);
     size_t bytes = (1 + below(4)) * PAGE;
@@ -337,7 +337,7 @@ static void maps(void) {
         if (sscanf(line, "%lx-%lx %7s %lx %*s %*s %127[^\n]", &start, &end, rights, &offset, path) < 4) fail("maps: %s", line);
         if (start < (unsigned long)AREA || start >= (unsigned long)at(PAGES)) continue;
         end = end < (unsigned long)at(PAGES) ? end : (unsigned long)at(PAGES);
-        // Which of a file's names it is, when some are gone, is another question.
+        // Which of a file's names it shows, when some are gone, is not compared.
         const char *name = *path == '/' || strstr(path, "(deleted)") ? "file" : path;
         bool alike = start == last_end && !strcmp(rights, last_rights) && !strcmp(name, last_name) &&
                      (!*name || offset == last_next);
@@ -353,7 +353,7 @@ static void maps(void) {
     ended(lines);
 }
 
-// ---- file calls ---------------------------------------------------------------------------------------------------------
+// ---- file calls ----------------------------------------------------------------------------------------------------
 
 static void fill_buffer(size_t bytes) {
     uint64_t value = below(1ul << 40);
@@ -375,7 +375,7 @@ static void open_one(void) {
     if (file < 0) return;
     struct stat found;
     CHECK(!fstat(file, &found), "fstat");
-    // Files and directories only stand where they are expected.
+    // Only expected files and directories are kept.
     CHECK(dup2(file, files[slot]) == files[slot] && !close(file), "dup2");
     note(S_ISDIR(found.st_mode));
 }
@@ -390,8 +390,8 @@ static void read_some(void) {
     noted(here ? pread(files[slot], buffer, size, from) : read(files[slot], buffer, size), buffer);
 }
 
-// What a mapping stored behind a file's end, within its last page, shows when the file grows on Linux's tmpfs; POSIX wants zeroes
-// there. They are made zero before anything can grow.
+// Linux's tmpfs shows bytes that a mapping stored behind a file's end, within its last page, when the file grows; POSIX
+// demands zeroes. They are zeroed before the file can grow.
 static void zero_behind_end(int file) {
     struct stat found;
     char last;
@@ -429,7 +429,8 @@ static void write_some(void) {
     ended(here ? pwrite(files[slot], buffer, size, to) : write(files[slot], buffer, size));
 }
 
-// Bytes from `from` on are mapped from where they would be written to: in which order they are copied then is the kernel's.
+// Whether bytes from `from` on are mapped from the place where they would be written: the kernel decides in which order
+// they are copied then.
 static bool onto_itself(int file, off_t to, const char *from, size_t size) {
     struct stat found;
     if (fstat(file, &found)) return false;
@@ -442,7 +443,7 @@ static bool onto_itself(int file, off_t to, const char *from, size_t size) {
         // Shared memory without a file has a number too, from another file system.
         if (sscanf(line, "%lx-%lx %*s %lx %*s %lu", &start, &end, &offset, &inode) != 4 || inode != found.st_ino ||
             !strstr(line, "twin.")) continue;
-        // The part that is written from, however many lines show its mapping.
+        // The source of the write, however many lines show its mapping.
         unsigned long first = (unsigned long)from, last = first + size;
         first = first > start ? first : start, last = last < end ? last : end;
         same |= first < last && (off_t)(offset + first - start) < to + (off_t)size && (off_t)(offset + last - start) > to;
@@ -598,7 +599,7 @@ static void between(void) {
 
 static void through_a_pipe(void) {
     int ends[2], waiting;
-    // Within a page: how much of a buffer arrives that ends in a hole is the kernel version's.
+    // Within a page: the kernel version decides how much of a buffer arrives that ends in a hole.
     size_t start = below(PAGE), size = below(PAGE - start) + 1;
     char *from = at(a_page()) + start, *to = at(a_page()) + start;
     CHECK(!pipe(ends), "pipe");
@@ -612,11 +613,11 @@ static void through_a_pipe(void) {
     close(ends[0]), close(ends[1]);
 }
 
-// ---- the sequence -------------------------------------------------------------------------------------------------------
+// ---- the sequence --------------------------------------------------------------------------------------------------
 
 static void step(bool child);
 
-// A child goes on by itself for a while, on a copy of the memory and the same files, and tells what it found.
+// A child runs by itself for a while, on a copy of the memory and the same files, and reports its results.
 static void fork_off(void) {
     int ends[2], status, steps = 1 + below(12);
     uint64_t found = 0;
@@ -637,7 +638,7 @@ static void fork_off(void) {
     CHECK(read(ends[0], &found, sizeof found) == sizeof found, "the child ended early");
     close(ends[0]);
     CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status), "waitpid");
-    // The parent goes on with other calls than its child made.
+    // The parent continues with other calls than its child made.
     state += 77;
     note(found);
     ended(WEXITSTATUS(status));
@@ -679,7 +680,7 @@ int main(int argc, char **argv) {
     parse_options(argc, argv, own);
     state = seed;
     umask(022);
-    // In memory where that can be had: a file system on a disk is larger after some writes that failed.
+    // In memory if possible: a file system on a disk grows after some failed writes.
     char home[64];
     snprintf(home, sizeof home, "/dev/shm/twin.%d", getpid());
     if (mkdir(home, 0755)) CHECK(!mkdir(memmove(home, home + strlen("/dev/shm/"), sizeof home - strlen("/dev/shm/")), 0755), "cannot make %s", home);

@@ -1,5 +1,5 @@
-// What the system says of what was used is true, within bounds that hold on any kernel: getrusage, wait4, and the files of /proc
-// that ./quire compare reads. Prints usage_checked, the number of checks.
+// The system's reports of resource use are true, within bounds that hold on any kernel: getrusage, wait4, and the files
+// of /proc that ./quire compare reads. Prints usage_checked, the number of checks.
 #include "proc.h"
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -186,7 +186,8 @@ static void memory(void) {
 static void switches(void) {
     long before = row("/proc/self/status", "voluntary_ctxt_switches"), all = row("/proc/stat", "ctxt");
     long started = row("/proc/stat", "processes");
-    // A sleep whose end has passed before the thread leaves its processor is none: the host may have paused the machine.
+    // A sleep whose end has passed before the thread leaves its processor does not count: the host may have paused the
+    // machine.
     long more = 0;
     for (int i = 0; i < 60 && more < 20; i++) {
         nap();

@@ -1,5 +1,5 @@
-// What users are held to, and what is told of their threads: the limit on processes, states, the load average. The same on Linux and on
-// Quire. Needs user 0.
+// Limits of users, and reports about their threads: the limit on processes, states, the load average. The same on Linux
+// and on Quire. Needs user 0.
 #include "checks.h"
 #include <sys/syscall.h>
 #include <sys/sysinfo.h>
@@ -50,7 +50,7 @@ static void threads_count(void) {
         pthread_t thread;
         CHECK(!pthread_create(&thread, NULL, nothing, NULL), "thread %d", i);
         CHECK(!pthread_join(thread, NULL), "join");
-        // Joined is not quite gone.
+        // A joined thread is not quite gone.
         pid_t child;
         while ((child = fork()) == -1) CHECK(errno == EAGAIN && !usleep(1000), "fork");
         if (!child) _exit(0);
@@ -73,7 +73,7 @@ static void the_limit_holds_in_races(void) {
         shared->now++;
         CHECK((racers[r] = fork()) >= 0, "fork");
         if (racers[r]) continue;
-        // Else those that came first leave no room for the others.
+        // Otherwise the first ones would leave no room for the others.
         while (!shared->begun) sched_yield();
         for (int i = 0; i < 100; i++) {
             pid_t children[LIMIT];
@@ -95,7 +95,7 @@ static void the_limit_holds_in_races(void) {
             }
             sched_yield();
             while (made--) {
-                // No longer counted here before it is gone for the limit.
+                // It leaves this count before it leaves the limit's count.
                 shared->now--;
                 kill(children[made], SIGKILL);
                 ended(children[made]);
@@ -139,7 +139,7 @@ static void who_becomes_a_user_with_too_many_cannot_exec(void) {
         pause();
         _exit(0);
     }
-    // Then it has become that user.
+    // By then it has become that user.
     until_it_sleeps(holder);
     become(USER, 1);
     char *args[] = {"/bin/busybox", "true", NULL}, *environment[] = {NULL};
@@ -161,7 +161,7 @@ static void states_are_told(void) {
         }
     }
     usleep(50000);
-    // More than there are processors: those that wait for one are no sleepers.
+    // More than there are processors: threads that wait for one are no sleepers.
     for (int round = 0; round < 20; round++) {
         for (int i = 0; i < BUSY; i++) CHECK(state_of(busy[i]) == 'R', "busy, but %c", state_of(busy[i]));
         CHECK(state_of(asleep) == 'S', "asleep, but %c", state_of(asleep));

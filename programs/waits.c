@@ -1,5 +1,5 @@
-// What ends a wait and what does not, who is told of what many wait for, and what is sent to everybody: checked one by one; the same
-// on Linux and on Quire.
+// The ends of waits, events with many waiters, and signals to all processes, checked one by one; the same on Linux and
+// on Quire.
 #include "checks.h"
 #include <limits.h>
 #include <poll.h>
@@ -25,7 +25,7 @@ static int watch(int set, int fd, uint32_t events) {
     return epoll_ctl(set, EPOLL_CTL_ADD, fd, &event);
 }
 
-// ---- many that wait for one thing --------------------------------------------------------------------------------------
+// ---- many waiters of one thing -------------------------------------------------------------------------------------
 
 enum { ROUNDS = 200, LOOKS = 4000 };
 static int the_set, the_event;
@@ -44,7 +44,7 @@ static void *waits_for_event(void *arg) {
     return NULL;
 }
 
-// An event that stays is for all who wait for it, and not only for the first.
+// A lasting event wakes all of its waiters, not only the first.
 static void an_event_that_stays_is_for_all(void) {
     the_set = new_set(), the_event = eventfd(0, EFD_NONBLOCK);
     CHECK(the_event >= 0 && !watch(the_set, the_event, EPOLLIN), "an event");
@@ -74,7 +74,7 @@ static void *looks_for_event(void *arg) {
     return NULL;
 }
 
-// Who looks while another one does finds what is ready all the same.
+// A thread that polls while another one does finds the ready file all the same.
 static void what_is_ready_is_ready_for_all(void) {
     the_set = new_set(), the_event = eventfd(1, EFD_NONBLOCK);
     CHECK(the_event >= 0 && !watch(the_set, the_event, EPOLLIN), "an event");
@@ -91,7 +91,7 @@ static void *takes_one(void *arg) {
     return NULL;
 }
 
-// What is told by edges is told once.
+// An edge is reported once.
 static void an_edge_is_for_one(void) {
     the_set = new_set(), the_event = eventfd(0, EFD_NONBLOCK);
     CHECK(the_event >= 0 && !watch(the_set, the_event, EPOLLIN | EPOLLET), "an event");
@@ -130,20 +130,20 @@ static void sets_in_sets(void) {
         CHECK(read(event, &one, sizeof one) == sizeof one && ended(child) == 0, "read");
         CHECK(poll(&(struct pollfd){.fd = sets[i], .events = POLLIN}, 1, 0) == 0, "no more");
     }
-    // What is taken out counts no more.
+    // A removed file does not count any more.
     CHECK(!epoll_ctl(sets[1], EPOLL_CTL_DEL, sets[0], NULL), "out");
     CHECK(!watch(sets[0], sets[4], EPOLLIN), "no circle any more, and room for one");
     CHECK(watch(sets[1], sets[0], EPOLLIN) == -1 && errno == ELOOP, "a circle again");
 }
 
-// ---- what ends a wait --------------------------------------------------------------------------------------------------
+// ---- ends of waits -------------------------------------------------------------------------------------------------
 
 static int ends[2], locked;
 static sigset_t nothing;
 
 static const int *signals;
 static pid_t sends;
-// Begins to send `signals` to the caller, 20 ms apart, by a child: everything is there for the wait.
+// Makes a child that sends `signals` to the caller, 20 ms apart: the wait begins before.
 static void go(void) {
     pid_t parent = getpid();
     sends = fork();
@@ -210,7 +210,7 @@ static int wait_epoll(int ms) {
     errno = error;
     return n;
 }
-// Those that something else ends: a child, after so long.
+// Waits that another process ends after so long: a child.
 static int wait_read(int ms) {
     pid_t child = fork();
     if (!child) {
@@ -277,7 +277,8 @@ static int wait_flock(int ms) {
     return n;
 }
 
-// After a handler whose action says SA_RESTART: EINTR all the same, or made again. After a stop: made again, but for epoll_wait.
+// After a handler whose action says SA_RESTART: EINTR all the same, or made again. After a stop: made again, but for
+// epoll_wait.
 static const struct wait {
     const char *name;
     int (*wait)(int ms); // 0 after so long
@@ -330,7 +331,7 @@ static int after_stop(const struct wait *wait) { return wait->fails_after_stop ?
 static void signals_that_do_nothing_end_no_wait(void) {
     prepare_waits();
     signal(SIGUSR1, SIG_IGN);
-    // SIGCONT does nothing to who is not stopped; SIGWINCH and SIGURG are ignored unless somebody handles them.
+    // SIGCONT has no effect on a process that is not stopped; SIGWINCH and SIGURG are ignored unless a handler exists.
     for_each_wait("after signals that do nothing", (int[]){SIGCONT, SIGUSR1, SIGWINCH, SIGURG, 0}, 110, goes_on);
 }
 
@@ -349,7 +350,7 @@ static void waits_go_on_after_a_stop(void) {
     for_each_wait("after a stop", (int[]){SIGSTOP, SIGCONT, 0}, 300, after_stop);
 }
 
-// A call that has something to tell and waits under another mask tells it, and what came meanwhile waits.
+// A call that succeeds under another mask returns its result, and signals that came meanwhile stay pending.
 static void masks_of_calls_that_succeed(void) {
     prepare_waits();
     handle(SIGUSR1, 0);
@@ -372,21 +373,21 @@ static void masks_of_calls_that_succeed(void) {
         CHECK(sigismember(&now, SIGUSR1), "the mask is back");
         CHECK(!sigpending(&now) && sigismember(&now, SIGUSR1), "it is still pending");
     }
-    // With nothing to tell, the signal ends it.
+    // Without a result, the signal ends it.
     char byte;
     CHECK(read(ends[0], &byte, 1) == 1, "read");
     CHECK(ppoll(&(struct pollfd){.fd = ends[0], .events = POLLIN}, 1, NULL, &nothing) == -1 && errno == EINTR, "ppoll");
     CHECK(caught == SIGUSR1, "by its handler");
 }
 
-// ---- locks ---------------------------------------------------------------------------------------------------------------
+// ---- locks ---------------------------------------------------------------------------------------------------------
 
 static int lock_byte(int command, int fd, int at, int type) {
     struct flock lock = {.l_type = type, .l_start = at, .l_len = 1};
     return fcntl(fd, command, &lock);
 }
 
-// Processes of which each has a byte and wants the next one's: one is told, and all end.
+// Processes that each hold a byte's lock and want the next one: one gets an error, and all end.
 static void circles_of_locks(void) {
     prepare_waits();
     int second = memfd_create("other", 0);
@@ -419,10 +420,10 @@ static void circles_of_locks(void) {
     }
 }
 
-// ---- to everybody ----------------------------------------------------------------------------------------------------------
+// ---- to all processes ----------------------------------------------------------------------------------------------
 
-// One process after the other, each made by the one before, which ends: all that can stop it is a signal that misses nobody. (The C
-// library's fork blocks signals, so that who is told just before makes one that is not.)
+// Processes in sequence, each made by the one before, which ends: only a signal that misses no process can stop them.
+// (The C library's fork blocks signals, so a process that gets the signal just before forks a child that does not.)
 static void runs_away(void) {
     for (;;) {
         pid_t next = syscall(SYS_fork);
@@ -433,7 +434,7 @@ static void runs_away(void) {
 
 static void kill_all(void) {
     CHECK(!prctl(PR_SET_CHILD_SUBREAPER, 1), "subreaper");
-    // Who is just being made has it pending until it goes on.
+    // A process that is just being made has it pending until it runs.
     sigset_t term;
     sigemptyset(&term), sigaddset(&term, SIGTERM);
     sigprocmask(SIG_BLOCK, &term, NULL);
@@ -463,7 +464,7 @@ static void kill_all(void) {
     }
 }
 
-// The same in a namespace of its own on Linux, where it would reach everybody else.
+// The same in a namespace of its own on Linux, where it would reach all other processes.
 static void kill_misses_nobody(void) {
     struct utsname names;
     CHECK(!uname(&names), "uname");
@@ -497,7 +498,7 @@ static const struct check checks[] = {
 int main(int argc, char **argv) {
     parse_options(argc, argv, NULL);
     sigemptyset(&nothing);
-    // What is sent to everybody.
+    // The signal that is sent to all.
     signal(SIGTERM, SIG_IGN);
     run_checks(checks, sizeof checks / sizeof *checks);
     return 0;

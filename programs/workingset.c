@@ -1,9 +1,10 @@
-// A working set that fits, with swap full. A hot set is touched at random throughout; then another process fills the rest of memory and
-// all of swap with pages that it does not touch again. Nothing is killed, and touches go on at half the rate that they had before, or more.
+// A working set that fits, with swap full. A hot set is touched at random throughout. Then another process fills the
+// rest of memory and all of swap with pages that it does not touch again. No process is killed, and the rate of touches
+// stays at half of the earlier rate or more.
 //
-//   --percent N     of RAM is hot (default 80)
-//   --seconds S     of touches while swap is full; a quarter as long before
-//   --patience N    milliseconds that an `ls` may take meanwhile (default 2000)
+//   --percent N     percentage of RAM that is hot (default 80).
+//   --seconds S     seconds of touches while swap is full; a quarter as long before.
+//   --patience N    milliseconds that an `ls` may take meanwhile (default 2000).
 #include "report.h"
 #include <signal.h>
 #include <sys/prctl.h>
@@ -120,7 +121,7 @@ int main(int argc, char **argv) {
     CHECK(waitpid(small, &status, WNOHANG) == 0, "the small process ended with %#x", status);
     kill(small, SIGKILL);
     CHECK(waitpid(small, &status, 0) == small, "waitpid");
-    // What is cold is still there, and reads as it was stored.
+    // The cold pages are still there, and read as they were stored.
     munmap(hot, hot_pages * PAGE);
     shared->fill = 0;
     CHECK(waitpid(filler, &status, 0) == filler && status == 0, "who holds what is cold ended with %#x", status);

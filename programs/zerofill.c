@@ -1,5 +1,5 @@
-// First touches: every worker maps memory, touches each page, and unmaps it, again and again. From the last page to the first each is a
-// fault of its own on every kernel; the other way some make pages ahead.
+// First touches: every worker maps memory, touches each page, and unmaps it, again and again. From the last page to the
+// first each is a fault of its own on every kernel; the other way some make pages ahead.
 #include "report.h"
 
 static long megabytes = 64, backward;
@@ -14,7 +14,7 @@ static void body(struct worker *w) {
         round++;
         if (backward) for (size_t at = bytes; (at -= PAGE) < bytes;) *(volatile uint64_t *)(memory + at) = round ^ at;
         else for (size_t at = 0; at < bytes; at += PAGE) *(volatile uint64_t *)(memory + at) = round ^ at;
-        // What was stored is there, and the rest of a page that somebody else may have had is zero.
+        // The stored words are there, and the rest of a page is zero, whatever process had the frame before.
         for (size_t at = (round % 7) * PAGE; at < bytes; at += 61 * PAGE) {
             CHECK(*(uint64_t *)(memory + at) == (round ^ at), "a stored word is gone at %zu", at);
             CHECK(*(uint64_t *)(memory + at + 8 + round % 500 * 8) == 0, "a fresh page is not zero at %zu", at);

@@ -1,7 +1,7 @@
 //! Cache misses, by cachegrind: the same figures on every machine, since the caches are simulated with fixed sizes.
 //!
-//! The lab's own program is run again under valgrind, as `quire-lab workload NAME COUNT`. What is counted is the whole
-//! process, so a workload is run twice, in full and with COUNT 0, and the difference is what its operations cost.
+//! The lab's own program is run again under valgrind, as `quire-lab workload NAME COUNT`. Cachegrind counts the whole
+//! process. So a workload is run twice, in full and with COUNT 0, and the difference is the cost of its operations.
 
 use crate::Failure;
 use std::process::{Command, Stdio};
@@ -22,7 +22,7 @@ pub struct Misses {
     pub last: u64,
 }
 
-/// A piece of work that cachegrind can be pointed at; 0 does all but the operations themselves.
+/// A piece of work for cachegrind; 0 does all but the operations themselves.
 pub struct Workload {
     /// As `quire-lab workload` takes it.
     pub name: &'static str,

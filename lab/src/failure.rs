@@ -5,7 +5,7 @@ use quire_vm::{FaultError, MapError, OutOfMemory};
 /// Why a bench gives no figure.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// What is measured ran out of memory.
+    /// The measured core ran out of memory.
     #[error("the measured machine is out of memory")]
     OutOfMemory,
     /// A map operation was refused.
@@ -17,7 +17,7 @@ pub enum Failure {
     /// A tool is not there or failed; the text says which and how.
     #[error("{0}")]
     Tool(String),
-    /// What was measured did not do what it must, so its figure would mean nothing.
+    /// The measured code gave a wrong result, so its figure would mean nothing.
     #[error("{0}")]
     Wrong(String),
     /// The bench needs the program built otherwise.
@@ -26,7 +26,7 @@ pub enum Failure {
     /// The case is not one of the recording build.
     #[error("this needs the native build (without --cfg recording)")]
     Native,
-    /// There is no such experiment or case; the text says what was asked for.
+    /// There is no such experiment or case; the text is the request.
     #[error("{0}")]
     NoCase(String),
 }

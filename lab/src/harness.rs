@@ -4,14 +4,14 @@ use crate::Failure;
 use criterion::{BatchSize, Criterion, SamplingMode};
 use std::time::Duration;
 
-/// How long a time is sampled for, at least; one run of the routine per sample may take longer.
+/// The least sampling time; one run of the routine per sample may take longer.
 const LONG: Duration = Duration::from_millis(1500);
 /// Samples: Criterion's least, since a routine here is thousands of operations and not one.
 const SAMPLES: usize = 10;
 
-/// The median time of one call of `routine`, in seconds, with what `setup` makes for each call; neither `setup` nor the drop of
-/// what `routine` returns is in it. Criterion's own report goes to standard error, which is where the harness's output belongs
-/// ([`crate::bench::Report`] has taken standard output for itself).
+/// The median time of one call of `routine`, in seconds, on a value that `setup` makes for each call. It includes
+/// neither `setup` nor the drop of the result. Criterion's own report goes to standard error, because
+/// [`crate::bench::Report`] has reserved standard output.
 pub fn median<I, O>(name: &str, mut setup: impl FnMut() -> I, mut routine: impl FnMut(I) -> O) -> Result<f64, Failure> {
     let tool = |what: &str, e: &dyn std::fmt::Display| Failure::Tool(format!("{name}: {what}: {e}"));
     let kept = tempfile::tempdir().map_err(|e| tool("no directory for the samples", &e))?;
@@ -27,14 +27,14 @@ pub fn median<I, O>(name: &str, mut setup: impl FnMut() -> I, mut routine: impl 
     nanoseconds.map(|n| n * 1e-9).ok_or_else(|| Failure::Tool(format!("{name}: Criterion's estimates hold no median")))
 }
 
-/// Seconds that `a` and `b` took, each round one after the other and then the other way round: where two things are compared
-/// on a machine that does other work too, what disturbs one sample disturbs its partner.
+/// Seconds that `a` and `b` took, each round one after the other, then in reverse order. On a busy machine, a
+/// disturbance of one sample thus also disturbs its partner.
 pub fn pairs(
     rounds: usize,
     mut a: impl FnMut() -> Result<Duration, Failure>,
     mut b: impl FnMut() -> Result<Duration, Failure>,
 ) -> Result<Vec<(f64, f64)>, Failure> {
-    // Once for the caches and for the host's memory.
+    // Once to warm the caches and the host's memory.
     a()?;
     b()?;
     (0..rounds)
@@ -65,7 +65,7 @@ mod tests {
     #[test]
     fn the_median_is_the_routines_time_without_its_setup() {
         let wait = |ms| std::thread::sleep(Duration::from_millis(ms));
-        // However busy the machine is: half of the short waits do not take as long as the shortest of the others.
+        // Holds on a busy machine too: half of the short waits take less than the shortest of the others.
         let seconds = median("wait", || wait(40), |()| wait(2)).unwrap();
         assert!((0.002..0.040).contains(&seconds), "{seconds}");
     }

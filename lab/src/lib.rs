@@ -1,16 +1,16 @@
-//! What Quire's parts are measured with, and what they are measured against.
+//! The measurements of Quire's parts, and the baselines.
 //!
 //! # Principles
-//! - **A baseline stands behind the trait that production stands behind**, and passes the same tests. It is the best of its
-//!   kind that can be written in reason: a comparison with a straw man says nothing.
-//! - **Counts before times.** What can be counted (lines missed, slots visited, locks taken, bytes held) is counted, and repeats
-//!   exactly. Times come from a benchmark harness, as medians.
-//! - **No number without its unit and its method**: both stand beside the name in [`mod@bench`], and `./quire bench --list` prints
-//!   them.
+//! - **A baseline stands behind the trait that production stands behind**, and passes the same tests. It is as good as
+//!   its kind can reasonably be, because a comparison with a straw man says nothing.
+//! - **Counts before times.** Lines missed, slots visited, locks taken and bytes held are counted, and repeat exactly.
+//!   Times come from a benchmark harness, as medians.
+//! - **No number without its unit and its method**: both stand beside the name in [`mod@bench`], and `./quire bench
+//!   --list` prints them.
 //!
 //! # Where to start reading
-//! [`mod@bench`]: the list of all benches. [`experiments`]: what the sources measured, rerun. [`harness`] takes times, [`cachegrind`] counts cache misses, [`machine`] boots what is
-//! measured.
+//! [`mod@bench`]: the list of all benches. [`experiments`]: the sources' measurements, rerun. [`harness`] takes times,
+//! [`cachegrind`] counts cache misses, [`machine`] boots the measured machine.
 #![deny(missing_docs)]
 
 pub mod bench;

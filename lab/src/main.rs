@@ -12,7 +12,7 @@ use std::process::ExitCode;
 struct Options {
     /// Only lines whose name contains one of these
     names: Vec<String>,
-    /// Print what there is: build, name, unit and method, apart by tabs
+    /// Print all lines: build, name, unit and method, separated by tabs
     #[arg(long)]
     list: bool,
     #[command(subcommand)]
@@ -21,7 +21,7 @@ struct Options {
 
 #[derive(Subcommand)]
 enum Part {
-    /// Do one workload for somebody who counts
+    /// Do one workload, for a counting tool
     Workload {
         /// Its name
         name: String,
@@ -33,7 +33,7 @@ enum Part {
         /// How much each round does
         #[arg(long, value_enum, default_value = "quick")]
         mode: Scale,
-        /// Numbers of CPUs, apart by commas
+        /// Numbers of CPUs, separated by commas
         #[arg(long, value_delimiter = ',', default_value = "1,2", value_parser = clap::value_parser!(u16).range(1..=256))]
         cpus: Vec<u16>,
     },
@@ -53,9 +53,9 @@ enum Part {
         #[arg(long, value_enum, default_value = "quick")]
         mode: Scale,
     },
-    /// Which pairs of operations that commute share cache lines
+    /// Which commuting operations share cache lines
     Conflicts(Conflicts),
-    /// Do a few operations for somebody who watches loads and stores
+    /// Do a few operations, for a tool that watches loads and stores
     #[command(hide = true)]
     Watched {
         /// With a shared word that is not recorded
@@ -72,10 +72,10 @@ struct Conflicts {
     /// Write a page with the matrix
     #[arg(long, value_name = "FILE")]
     html: Option<std::path::PathBuf>,
-    /// Instead: lines that move for each operation, by how many CPUs there are
+    /// Instead: lines that move for each operation, by number of CPUs
     #[arg(long)]
     scale: bool,
-    /// With --scale: which lines of source needed them
+    /// With --scale: which source lines needed them
     #[arg(short, long, requires = "scale")]
     verbose: bool,
 }

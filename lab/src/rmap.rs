@@ -1,3 +1,3 @@
-//! What reverse mapping by backings replaced.
+//! The reverse mapping that backings replaced.
 
 pub mod record_per_page;

@@ -1,5 +1,5 @@
-//! Run queues: production's, and a list in the order of priorities, searched from its head as before, and after the source with a look at
-//! its end first.
+//! Run queues: production's, and a list in order of priority. The list is searched from its head as before; after the
+//! source, its end is checked first.
 
 use crate::timers::Still;
 use quire_task::{Scheduler, Thread, ThreadRef};
@@ -12,7 +12,7 @@ pub struct Sorted {
     nodes: Vec<Node>,
     head: u32,
     tail: u32,
-    /// Whether the tail is looked at first: most threads belong behind it.
+    /// Whether the tail is checked first: most threads belong behind it.
     both_ends: bool,
 }
 
@@ -31,7 +31,7 @@ impl Sorted {
         Sorted { nodes: vec![node; threads], head: NONE, tail: NONE, both_ends }
     }
 
-    /// Behind all whose priority is the same or more urgent (a smaller number).
+    /// Queues it behind all threads of the same or more urgent priority (a smaller number).
     pub fn push(&mut self, thread: u32, priority: u8) {
         let behind_all = |tail: u32| tail == NONE || self.nodes[tail as usize].priority <= priority;
         let before = if self.both_ends && behind_all(self.tail) {
@@ -56,7 +56,7 @@ impl Sorted {
         }
     }
 
-    /// The most urgent one.
+    /// Takes the most urgent thread.
     pub fn pop(&mut self) -> Option<u32> {
         let first = Some(self.head).filter(|h| *h != NONE)?;
         self.head = self.nodes[first as usize].next;
@@ -73,7 +73,7 @@ unsafe fn never(_: NonNull<Thread<Still>>) {}
 /// Threads side by side, as a slab has them. They live until the process ends.
 fn threads(count: usize) -> impl Iterator<Item = ThreadRef<Still>> {
     let threads: &'static [_] = (0..count).map(|_| Thread::new((), (), never)).collect::<Vec<_>>().leak();
-    // SAFETY: leaked: it stays in place, and nothing is done when its one reference, which is adopted here, is gone.
+    // SAFETY: leaked: it stays in place, and dropping its one reference, which is adopted here, does nothing.
     threads.iter().map(|thread| unsafe { ThreadRef::adopt(NonNull::from(thread)) })
 }
 
@@ -81,7 +81,7 @@ fn threads(count: usize) -> impl Iterator<Item = ThreadRef<Still>> {
 pub struct Production {
     scheduler: &'static Scheduler<Still>,
     ready: std::vec::IntoIter<ThreadRef<Still>>,
-    /// What the scheduler counts besides.
+    /// The other threads that the scheduler counts.
     others: usize,
 }
 
@@ -89,7 +89,7 @@ impl Production {
     /// With so many threads that can be queued.
     pub fn new(count: usize) -> Production {
         let scheduler = Still::scheduler().1;
-        // It stands for the CPU while nobody runs.
+        // It stands for the CPU while no thread runs.
         threads(1).for_each(|idle| scheduler.start_cpu(idle));
         Production { scheduler, ready: threads(count).collect::<Vec<_>>().into_iter(), others: scheduler.runnable() }
     }
@@ -106,7 +106,7 @@ impl Production {
         self.scheduler.runnable() - self.others
     }
 
-    /// Whether none does.
+    /// Whether no thread waits.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -1,5 +1,5 @@
-//! The conflict matrix is as its list says, and hot paths that are broken on purpose are found: `RUSTFLAGS="--cfg recording --cfg
-//! mutants" cargo test -p quire-lab --test conflicts`.
+//! The conflict matrix agrees with its list, and hot paths that are broken on purpose are found: `RUSTFLAGS="--cfg
+//! recording --cfg mutants" cargo test -p quire-lab --test conflicts`.
 #![cfg(all(recording, mutants))]
 
 use quire_lab::conflicts::model::State;
@@ -11,7 +11,7 @@ use quire_vm::mutant::{Mutant, set_mutant};
 use std::path::Path;
 use std::sync::{PoisonError, RwLock};
 
-/// A mutant is one of the whole program: who has none reads, who has one writes.
+/// A mutant belongs to the whole program: a test without a mutant reads this lock, a test with one writes it.
 static MUTANTS: RwLock<()> = RwLock::new(());
 
 fn judged(cases: &[Case]) -> Vec<Judged> {
@@ -37,24 +37,24 @@ fn the_model_says_which_operations_commute() {
         cases.iter().any(|c| c.state == state && [(a, b), (b, a)].contains(&(c.a.name, c.b.name)))
     };
     assert!(pairs > cases.len());
-    // A child has what its parent had stored before.
+    // A child inherits its parent's earlier stores.
     assert!(!commute("fork", "zero-fill", State::Threads) && commute("fork", "zero-fill", State::Apart));
     assert!(commute("fork", "read-fault", State::Threads));
-    // Each is told where the heap ends now.
+    // Each call returns the new end of the heap.
     assert!(!commute("brk", "brk", State::Threads) && commute("brk", "brk", State::Parent));
-    // Which address and which number somebody gets is left open.
+    // The specification leaves open which address and number a call gets.
     assert!(commute("mmap", "mmap", State::Threads) && commute("pid-alloc", "pid-alloc", State::Threads));
     // Threads of a process that has ended do nothing.
     assert!(!commute("exit", "futex-wake", State::Threads) && commute("exit", "futex-wake", State::Apart));
 }
 
-/// What two operations share in a state while `mutant` is on, and is not listed: labels, and the accesses.
+/// The unlisted lines that two operations share in a state while `mutant` is on: labels, and the accesses.
 fn shared(a: &str, b: &str, state: State, mutant: Option<Mutant>) -> Vec<(String, String)> {
     let case = cases().1.into_iter().find(|c| (c.a.name, c.b.name, c.state) == (a, b, state));
-    // SAFETY: the test expects that it shows.
+    // SAFETY: the test expects the effect of the mutant.
     unsafe { set_mutant(mutant) };
     let all = run(&[case.expect("the two commute")], &|| ());
-    // SAFETY: the test expects that it shows.
+    // SAFETY: the test expects the effect of the mutant.
     unsafe { set_mutant(None) };
     let all = all.unwrap_or_else(|e| panic!("{e}"));
     let unlisted = all[0].shared.iter().filter(|s| s.expected.is_none());

@@ -1,4 +1,4 @@
-//! Every case that is planned runs as it will for whoever measures, at a tiny scale: a process that gives exactly its figures.
+//! Every planned case runs as a driver will run it, at a tiny scale: a process that gives exactly its figures.
 
 use quire_results::{Experiment, Place};
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ fn planned() -> Vec<Experiment> {
     serde_json::from_slice(&out.stdout).unwrap()
 }
 
-/// Whether this build runs what is there; cachegrind where there is one.
+/// Whether this build runs cases of that place; cachegrind only where it is installed.
 fn runs(place: Place) -> bool {
     match place {
         Place::Recording => cfg!(recording),

@@ -1,5 +1,5 @@
-//! The recording build's record has every line that CPUs share: `RUSTFLAGS="--cfg recording" cargo test -p quire-lab --test
-//! watched`.
+//! The recording build's record has every line that CPUs share: `RUSTFLAGS="--cfg recording" cargo test -p quire-lab
+//! --test watched`.
 #![cfg(recording)]
 
 use quire_lab::conflicts::watched::{Watched, watch};
@@ -12,7 +12,7 @@ fn watched(plain: bool) -> Watched {
 #[test]
 fn what_cpus_share_by_their_loads_and_stores_is_in_the_record() {
     let watched = watched(false);
-    // What is shared at times is seen in some round, or nothing is judged at all.
+    // Some round shares lines; else nothing was judged.
     assert!(watched.rounds > 0 && watched.shared > 0, "{} rounds, {} lines", watched.rounds, watched.shared);
     let told: String = watched.missed.iter().map(|m| watched.told(m)).collect();
     assert!(told.is_empty(), "shared, and not recorded:\n{told}");

@@ -1,9 +1,9 @@
-//! The part of QEMU's plugin interface (version 1, `qemu-plugin.h`) that is used here. QEMU resolves the names when it loads
-//! the plugin.
+//! The part of QEMU's plugin interface (version 1, `qemu-plugin.h`) that is used here. QEMU resolves the names when it
+//! loads the plugin.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-/// The version that this is written for.
+/// The version of the interface that this plugin uses.
 pub const VERSION: c_int = 1;
 
 /// Loads.
@@ -14,7 +14,7 @@ pub const MEM_W: c_int = 2;
 pub const MEM_RW: c_int = 3;
 /// An operation that QEMU does without a call: adds to a word.
 pub const ADD_U64: c_int = 0;
-/// A callback that looks at no registers.
+/// A callback that reads no registers.
 pub const NO_REGISTERS: c_int = 0;
 
 /// `qemu_info_t`, as far as the version.
@@ -22,7 +22,7 @@ pub const NO_REGISTERS: c_int = 0;
 pub struct Info {
     /// The emulated architecture.
     pub target: *const c_char,
-    /// The least version of the interface that a plugin may ask for.
+    /// The least version of the interface that QEMU accepts.
     pub least: c_int,
     /// The version that QEMU has.
     pub current: c_int,
@@ -30,13 +30,13 @@ pub struct Info {
     pub system: bool,
 }
 
-/// A block that is being translated.
+/// A block during its translation.
 #[repr(C)]
 pub struct Block(c_void);
 /// One of its instructions.
 #[repr(C)]
 pub struct Instruction(c_void);
-/// Where an access goes.
+/// The address of an access.
 #[repr(C)]
 pub struct Place(c_void);
 

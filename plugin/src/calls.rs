@@ -1,21 +1,21 @@
-//! Which calls led to what is executed: a tree of call sites, and where each stack in memory stands in it.
+//! The calls that led to an executed instruction: a tree of call sites, and the node of each frame in memory.
 //!
-//! A call stores its return address, and a return loads it: both tell where the stack pointer is. So a frame is known by its
-//! address, whose stack it is on follows from that, and a switch between stacks, an exception, or a jump out of many frames needs
-//! no care: what lies below the stack pointer has gone.
+//! A call stores its return address, and a return loads it: both give the stack pointer. So a frame is known by its
+//! address, which also identifies its stack. Frames below the stack pointer are gone. So switches between stacks,
+//! exceptions and jumps out of many frames need no special care.
 
 use std::collections::{BTreeMap, HashMap};
 
-/// The node of what nothing called: where the kernel is entered.
+/// The root node, without a caller: the kernel's entry.
 pub const ROOT: u32 = 0;
 
-/// No frame is as large, and no stack as small: what lies further above is another stack's.
+/// Larger than any frame, smaller than any stack: an address further above belongs to another stack.
 const REACH: u64 = 8 << 10;
 
-/// A call: who called, from where.
+/// A call: the caller's node, and the call site.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Call {
-    /// The node that the caller stands in.
+    /// The caller's node.
     pub parent: u32,
     /// The call instruction.
     pub site: u64,
@@ -27,13 +27,13 @@ pub struct Calls {
     /// All nodes but the root.
     nodes: Vec<Call>,
     known: HashMap<Call, u32>,
-    /// By the address of each frame's return address: the node that the frame is.
+    /// Frames, by the address of their return address: the node of each.
     frames: BTreeMap<u64, u32>,
 }
 
 impl Calls {
-    /// The instruction at `site` stores a return address at `at`; returns where in the tree this leads. `entered`: by the first call
-    /// since the kernel was entered, so the stack is empty but for it.
+    /// The instruction at `site` stores a return address at `at`. Returns the new node. `entered`: this is the first
+    /// call since the kernel was entered, so it is the stack's only frame.
     pub fn call(&mut self, site: u64, at: u64, entered: bool) -> u32 {
         self.forget(at);
         let parent = if entered { ROOT } else { self.above(at) };
@@ -47,18 +47,18 @@ impl Calls {
         node
     }
 
-    /// A return loads from `at`; returns where in the tree that leads.
+    /// A return loads from `at`; returns the node that it leads to.
     pub fn ret(&mut self, at: u64) -> u32 {
         self.forget(at);
         self.above(at)
     }
 
-    /// All calls: the node n+1 is the n-th.
+    /// All calls: node n+1 is the n-th.
     pub fn nodes(&self) -> &[Call] {
         &self.nodes
     }
 
-    /// Forgets the frames at `at` and below.
+    /// Removes the frames at `at` and below.
     fn forget(&mut self, at: u64) {
         while let Some((&below, _)) = self.frames.range(at.saturating_sub(REACH)..=at).next_back() {
             self.frames.remove(&below);
@@ -91,7 +91,7 @@ mod tests {
         let mut calls = Calls::default();
         let one = calls.call(10, 0x9000, true);
         let two = calls.call(11, 0x2_9000, true);
-        // A switch of stacks loads the return address of the other one's frame.
+        // A switch of stacks loads the return address of the other stack's frame.
         let deep = calls.call(20, 0x2_8f00, false);
         assert_eq!(calls.nodes()[deep as usize - 1].parent, two);
         calls.call(30, 0x8f00, false);
@@ -107,7 +107,7 @@ mod tests {
         calls.call(30, 0x8e00, false);
         let again = calls.call(40, 0x8f80, false);
         assert_eq!(calls.nodes()[again as usize - 1].parent, 1);
-        // The kernel is entered anew: nothing that stood on the stack before counts.
+        // The kernel is entered anew: older frames of the stack do not count.
         let anew = calls.call(50, 0x8f00, true);
         assert_eq!(calls.nodes()[anew as usize - 1].parent, ROOT);
     }

@@ -1,7 +1,8 @@
 //! Counts the instructions of the kernel and of programs, between two marks.
 //!
-//! QEMU adds to the counters by itself, where each block of code begins: without a call, so that a machine is hardly slower for
-//! it. A block that a fault interrupts counts whole, and again when it goes on. One virtual CPU: nobody else adds.
+//! QEMU itself adds to the counters at the beginning of each block of code. That needs no call, so the machine is
+//! hardly slower. A block that a fault interrupts counts whole, and again when it resumes. There is one virtual CPU, so
+//! no other CPU adds.
 
 use std::{
     ffi::{c_uint, c_void},
@@ -18,10 +19,10 @@ use crate::{
 
 static OF_KERNEL: AtomicU64 = AtomicU64::new(0);
 static OF_PROGRAMS: AtomicU64 = AtomicU64::new(0);
-/// What they were at the beginning.
+/// Their values at the beginning.
 static BEGAN: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
-/// Counts from now on.
+/// Begins to count.
 ///
 /// # Safety
 /// Called once, while QEMU installs the plugin `id`.
@@ -52,7 +53,7 @@ extern "C" fn translated(_id: u64, block: *mut api::Block) {
     }
 }
 
-/// Notes where the counters are, or writes what they have gained since: `counted KERNEL PROGRAMS`.
+/// Saves the counters, or writes their increase since: `counted KERNEL PROGRAMS`.
 extern "C" fn marked(_cpu: c_uint, mark: *mut c_void) {
     let now = [&OF_KERNEL, &OF_PROGRAMS].map(|counter| counter.load(Ordering::Relaxed));
     if mark as usize == Mark::Begin as usize {
@@ -61,7 +62,7 @@ extern "C" fn marked(_cpu: c_uint, mark: *mut c_void) {
     }
     let [kernel, programs] = [0, 1].map(|i: usize| now[i].wrapping_sub(BEGAN[i].load(Ordering::Relaxed)));
     if let Some(mut out) = OUT.get().and_then(|out| out.lock().ok()) {
-        // Whoever reads finds nothing.
+        // After an error the reader finds nothing.
         let _ = writeln!(out, "counted {kernel} {programs}");
     }
 }

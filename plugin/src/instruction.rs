@@ -1,6 +1,6 @@
-//! What a profile wants to know of an instruction of x86-64, from its first bytes.
+//! Properties of an x86-64 instruction for a profile, from its first bytes.
 
-/// What it does to the stack of calls.
+/// The effect on the call stack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Flow {
     /// Stores a return address.
@@ -21,7 +21,7 @@ fn bare(code: &[u8]) -> (&[u8], bool) {
 }
 
 impl Flow {
-    /// Of the instruction `code`.
+    /// The flow of the instruction `code`.
     pub fn of(code: &[u8]) -> Flow {
         match bare(code).0 {
             [0xe8, ..] => Flow::Call,

@@ -1,13 +1,13 @@
-//! A plugin for QEMU's translator: which lines of kernel memory one virtual CPU writes and another touches, between marks
-//! that a program in the guest makes; or where the kernel's instructions go ([`calls`]); or how many there are, of the kernel and of
-//! programs.
+//! A plugin for QEMU's translator. It finds the lines of kernel memory that one virtual CPU writes and another touches,
+//! between marks of a program in the guest. It also profiles the kernel's instructions ([`calls`]), or counts those of
+//! the kernel and of programs.
 //!
-//! The program executes long no-operations whose displacement is a word of ours ([`mark`]): free elsewhere, and recognised here
-//! when the code is translated. Between *on* and *off* every load and store that a kernel instruction makes is put down in the
-//! table of its CPU ([`table`]), by physical line. At *round* the tables are compared, the lines in conflict are written out as
-//! text, and the tables begin anew.
+//! The program executes long no-operations whose displacement is a word of ours ([`mark`]). They have no other effect,
+//! and the plugin recognises them when QEMU translates the code. Between *on* and *off* every load and store of a
+//! kernel instruction is noted in the table of its CPU ([`table`]), by physical line. At *round* the tables are
+//! compared, the lines in conflict are written out as text, and the tables are cleared.
 //!
-//! What the processor does by itself is not seen: accessed and dirty bits of page tables, the frames of interrupts.
+//! The plugin does not see the processor's own accesses: accessed and dirty bits of page tables, interrupt frames.
 #![deny(missing_docs)]
 
 #[cfg(not(test))]

@@ -1,19 +1,19 @@
 //! The marks that a program makes: `nopl WORD(%rax)`, seven bytes.
 
-/// What a program tells.
+/// A program's message to the plugin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mark {
     /// From here on the kernel's accesses count.
     On,
     /// Up to here.
     Off,
-    /// A round is over: what its accesses have in common is written out.
+    /// A round is over: the lines in conflict are written out.
     Round,
     /// The rounds that follow are those of the next case.
     Case,
-    /// What is measured as a whole begins. Apart from the others, which the programs make that are measured so.
+    /// A measured run begins. It differs from the other marks, which programs in such a run make.
     Begin,
-    /// It is over.
+    /// The measured run is over.
     End,
 }
 

@@ -1,7 +1,7 @@
-//! What QEMU calls: at the start, for each block of code that it translates, and for each access and mark.
+//! QEMU's entry points: at the start, for each block of code that it translates, and for each access and mark.
 //!
-//! QEMU runs a thread for each virtual CPU, and calls from all of them. Each CPU has a table of its own behind a lock that only
-//! a mark takes from elsewhere, and one flag says whether anything counts.
+//! QEMU runs a thread for each virtual CPU, and calls from all of them. Each CPU has a table of its own behind a lock
+//! that another CPU takes only at a mark. One flag says whether accesses count.
 
 use std::{
     ffi::{CStr, c_char, c_int, c_uint, c_void},
@@ -28,7 +28,7 @@ pub static qemu_plugin_version: c_int = api::VERSION;
 
 /// Code from here on is the kernel's.
 pub(crate) const KERNEL: u64 = 1 << 63;
-/// As many as a machine of QEMU's can have here.
+/// The most CPUs of a QEMU machine here.
 pub(crate) const CPUS: usize = 64;
 
 static COUNTS: AtomicBool = AtomicBool::new(false);
@@ -36,11 +36,12 @@ static ACCESSES: AtomicU64 = AtomicU64::new(0);
 static TABLES: [Mutex<Option<Table>>; CPUS] = [const { Mutex::new(None) }; CPUS];
 pub(crate) static OUT: OnceLock<Mutex<File>> = OnceLock::new();
 
-/// Takes `out=FILE`, where the conflicts go; with `profile=all` or `profile=marked`, and `first=ADDRESS` in hexadecimal,
-/// a profile instead ([`profile`]), with `profile=count` the numbers of instructions ([`count`]).
+/// Takes `out=FILE`, the output for conflicts. With `profile=all` or `profile=marked`, and `first=ADDRESS` in
+/// hexadecimal, it writes a profile instead ([`profile`]). With `profile=count` it writes numbers of instructions
+/// ([`count`]).
 ///
 /// # Safety
-/// Called by QEMU, once, with what `qemu-plugin.h` says.
+/// Called by QEMU, once, with the arguments of `qemu-plugin.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn qemu_plugin_install(
     id: u64,
@@ -116,7 +117,7 @@ extern "C" fn accessed(cpu: c_uint, info: u32, at: u64, pc: *mut c_void) {
     if !COUNTS.load(Ordering::Acquire) {
         return;
     }
-    // SAFETY: asked during the access's own callback, as the interface wants it.
+    // SAFETY: called during the access's own callback, as the interface requires.
     let (physical, bytes, store) = unsafe {
         let place = api::qemu_plugin_get_hwaddr(info, at);
         if place.is_null() || api::qemu_plugin_hwaddr_is_io(place) {
@@ -140,13 +141,13 @@ extern "C" fn marked(_cpu: c_uint, mark: *mut c_void) {
     } else if mark == Mark::Round as usize || mark == Mark::Case as usize {
         let text = if mark == Mark::Round as usize { round() } else { "case\n".to_owned() };
         if let Some(mut out) = OUT.get().and_then(|out| out.lock().ok()) {
-            // Whoever reads finds a round missing.
+            // After an error the reader finds a round missing.
             let _ = out.write_all(text.as_bytes());
         }
     }
 }
 
-/// The lines in conflict since the last round, as text, and how many accesses there were; begins anew.
+/// The lines in conflict since the last round, as text, and the number of accesses; clears the tables.
 fn round() -> String {
     let mut guards: Vec<_> = TABLES.iter().filter_map(|table| table.lock().ok()).collect();
     let none = Table::default();

@@ -1,4 +1,4 @@
-//! Counts the kernel's instructions by block of code and by what called it.
+//! Counts the kernel's instructions by block of code and by caller.
 
 use std::{
     collections::HashMap,
@@ -17,7 +17,7 @@ use crate::{
     plugin::{CPUS, KERNEL, OUT},
 };
 
-/// What executing a block adds.
+/// The counts that an execution of a block adds.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Block {
     pc: u64,
@@ -26,7 +26,7 @@ struct Block {
     kernel: bool,
 }
 
-/// Where a CPU stands in the tree.
+/// A CPU's position in the tree.
 #[derive(Clone, Copy)]
 struct At {
     node: u32,
@@ -35,18 +35,18 @@ struct At {
 }
 
 struct Profile {
-    /// Where the kernel first leaves for a program: firmware and the kernel's own start have run at such addresses too.
+    /// The first exit of the kernel to a program: firmware and the kernel's own start run at such addresses too.
     first: u64,
-    /// It has.
+    /// The first exit has happened.
     begun: bool,
-    /// Only between a program's marks.
+    /// Counts only between a program's marks.
     marked: bool,
     counts_now: bool,
     calls: Calls,
     cpus: [At; CPUS],
     blocks: Vec<Block>,
     known: HashMap<Block, u32>,
-    /// By node and block: how often.
+    /// Executions, by node and block.
     executed: HashMap<(u32, u32), u64>,
     /// Instructions of programs.
     programs: u64,
@@ -59,8 +59,8 @@ fn with<T>(f: impl FnOnce(&mut Profile) -> T) -> Option<T> {
     Some(f(&mut *PROFILE.get()?.lock().ok()?))
 }
 
-/// Counts from the first instruction of a program on, or where it is `marked`. The kernel executes the instruction at `first`
-/// before it leaves for a program.
+/// Counts from the first instruction of a program on, or only between marks if `marked`. The kernel executes the
+/// instruction at `first` before it leaves for a program.
 ///
 /// # Safety
 /// Called once, while QEMU installs the plugin `id`.
@@ -164,8 +164,8 @@ extern "C" fn returned(cpu: c_uint, _info: u32, slot: u64, _data: *mut c_void) {
     with(|p| p.cpus[cpu as usize % CPUS] = At { node: p.calls.ret(slot), entered: false });
 }
 
-/// Writes what was counted: `programs INSTRUCTIONS`, then `call PARENT SITE` for each node from 1 on, and
-/// `count NODE PC INSTRUCTIONS LOCKED` for each block that was executed there.
+/// Writes the counts: `programs INSTRUCTIONS`, then `call PARENT SITE` for each node from 1 on, and `count NODE PC
+/// INSTRUCTIONS LOCKED` for each block that was executed there.
 extern "C" fn ended(_id: u64, _data: *mut c_void) {
     with(|p| {
         let mut text = format!("programs {}\n", p.programs);
@@ -178,7 +178,7 @@ extern "C" fn ended(_id: u64, _data: *mut c_void) {
             let _ = writeln!(text, "count {node} {:x} {instructions} {locked}", b.pc);
         }
         if let Some(mut out) = OUT.get().and_then(|out| out.lock().ok()) {
-            // Whoever reads finds the end missing.
+            // After an error the reader finds the end missing.
             let _ = out.write_all(text.as_bytes()).and_then(|()| out.write_all(b"end\n"));
         }
     });

@@ -1,4 +1,4 @@
-//! What each CPU touched, by line, and what two have in common.
+//! The lines that each CPU touched, and the conflicts of two CPUs.
 
 use std::collections::HashMap;
 
@@ -14,7 +14,7 @@ pub struct Access {
     pub at: u64,
 }
 
-/// What one CPU did to one line: its first access, and its first store.
+/// One CPU's accesses to one line: the first access, and the first store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Seen {
     first: Access,
@@ -30,16 +30,16 @@ pub struct Table(HashMap<u64, Seen>);
 pub struct Conflict {
     /// The physical address of the line.
     pub line: u64,
-    /// Who wrote it, and by which store first.
+    /// The CPU that wrote it, and its first store.
     pub writer: (usize, Access),
-    /// Another that touched it, and by which access first: a store, where it stored.
+    /// Another CPU that touched it, and its first access: a store, if it stored.
     pub toucher: (usize, Access),
-    /// The other one wrote it too.
+    /// The other CPU wrote it too.
     pub both_wrote: bool,
 }
 
 impl Table {
-    /// Puts down an access of `bytes` bytes at the physical address `physical`.
+    /// Notes an access of `bytes` bytes at the physical address `physical`.
     pub fn note(&mut self, physical: u64, bytes: u64, access: Access, store: bool) {
         let last = (physical + bytes.max(1) - 1) >> LINE;
         for line in physical >> LINE..=last {
@@ -50,7 +50,7 @@ impl Table {
         }
     }
 
-    /// Forgets everything.
+    /// Clears the table.
     pub fn clear(&mut self) {
         self.0.clear();
     }
@@ -65,7 +65,7 @@ pub fn conflicts(tables: &[&Table]) -> Vec<Conflict> {
             let others = tables.iter().enumerate().filter(|(other, _)| *other != cpu);
             let mut others = others.filter_map(|(other, table)| Some((other, *table.0.get(line)?)));
             let Some((other, theirs)) = others.next() else { continue };
-            // Where both wrote, the line was found from the lower CPU already.
+            // Where both wrote, the line was found with the lower CPU already.
             if theirs.stored.is_some() && other < cpu {
                 continue;
             }

@@ -1,8 +1,8 @@
 // Runs many tests in one boot. It is the guest's first program. It reads orders from standard input and answers on
 // standard output. Each is a line of numbers followed by bytes:
 //
-//   test ARGS INPUT\n         then ARGS times "LENGTH\n" and that many bytes, then INPUT bytes of standard input
-//   done KIND N OUT ERR\n     KIND is `exit` or `signal`; then OUT bytes of standard output and ERR of standard error
+//   test ARGS INPUT\n         then ARGS times "LENGTH\n" and that many bytes, then INPUT bytes of standard input.
+//   done KIND N OUT ERR\n     KIND is `exit` or `signal`. Then come OUT bytes of standard output and ERR of standard error.
 //
 // Each test starts in an empty directory without other processes. Everything that it leaves is removed.
 #define _GNU_SOURCE

@@ -60,7 +60,7 @@ pub struct Kernel {
     /// The reason for that accelerator.
     pub why: String,
     init: Option<PathBuf>,
-    /// Modules that a Linux loads first.
+    /// Modules that Linux loads first.
     modules: Vec<PathBuf>,
 }
 

@@ -1,4 +1,4 @@
-//! cpio archives: a damaged one is an error or harmless, and what was unpacked can be read.
+//! cpio archives: a damaged archive is an error or harmless, and the unpacked files can be read.
 
 use quire_fs::cpio::Members;
 use quire_fs::test_host::TestHost;
@@ -23,7 +23,7 @@ pub fn run(data: &[u8]) {
     let vfs = Vfs::new(TestHost, Limits { inodes: Some(INODES), pages: Some(PAGES) }).expect("a tree of files");
     let done = vfs.unpack(data);
     assert!(done.is_err() || done.is_ok_and(|d| d.members == members));
-    // The tree is still whole, and every name that leads to a file leads to one that can be read.
+    // The tree is still whole, and every name of a file leads to readable contents.
     let view = vfs.view();
     assert!(vfs.find(&view, vfs.root(), b"/.", true).is_ok());
     for member in Members::new(data).take(members).flatten() {

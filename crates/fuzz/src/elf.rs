@@ -1,4 +1,4 @@
-//! Headers of programs: what is accepted keeps its promises to whoever maps it.
+//! Headers of programs: an accepted header is safe to map.
 
 use quire_linux::exec::elf::{HEADER_LEN, Header, Layout};
 use quire_linux::user::USER_END;
@@ -10,7 +10,7 @@ pub fn run(data: &[u8]) {
     assert!(data.len() >= HEADER_LEN && header.segment_count > 0);
     let at = usize::try_from(header.segments_at).ok();
     let there = at.and_then(|at| data.get(at..at.checked_add(header.segments_len())?));
-    // What a file shorter than its headers would give.
+    // The segments of a file that is shorter than its headers.
     let segments = there.or(at.and_then(|at| data.get(at..))).unwrap_or_default();
     let Ok(layout) = Layout::parse(&header, segments) else { return };
     let (start, end) = layout.span();

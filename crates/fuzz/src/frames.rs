@@ -1,5 +1,5 @@
-//! Frames, runs of frames and slabs against a record of who has what: nothing is handed out twice, what is handed out keeps
-//! what its owner wrote, and everything comes back.
+//! Frames, runs of frames and slabs, compared with a record of their owners. Nothing is handed out twice, memory keeps
+//! its owner's words, and everything comes back.
 
 use crate::Input;
 use quire_hosted::{Account, Cpu, Hosted, Settings};
@@ -9,8 +9,8 @@ use std::alloc::Layout;
 use std::ptr::NonNull;
 
 std::thread_local! {
-    /// A machine for all inputs, and what it has when nothing is under way: each gives everything back. Few enough frames that
-    /// an input can take them all.
+    /// A machine for all inputs, and its account when idle: each input gives everything back. It has few enough frames
+    /// that an input can take them all.
     static VM: (&'static Vm<Hosted>, Account) = {
         let vm = Hosted::boot(Settings { cpus: 1, frames: 1500, ..Settings::default() }).expect("the settings make a machine");
         let _cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
@@ -18,7 +18,7 @@ std::thread_local! {
     };
 }
 
-/// What an input has.
+/// An allocation of an input.
 enum Held {
     Frame(Frame),
     /// Frames, log2 of their number.
@@ -29,7 +29,7 @@ enum Held {
 }
 
 impl Held {
-    /// Where it lies, as bytes of the machine's memory.
+    /// Its address and size in the machine's memory.
     fn bytes(&self, vm: &Vm<Hosted>) -> (*mut u8, usize) {
         let at = |f: &Frame| vm.machine().frame_ptr(f.pfn());
         match self {
@@ -40,7 +40,7 @@ impl Held {
         }
     }
 
-    /// Its first and last bytes say whose it is.
+    /// Marks its first and last bytes with its owner.
     fn stamp(&self, vm: &Vm<Hosted>, tag: u8) {
         let (at, len) = self.bytes(vm);
         // SAFETY: the run of frames is held by `self` alone and has `len` bytes at `at`.
@@ -67,7 +67,7 @@ impl Held {
     }
 }
 
-/// The bytes are allocations, and which of them ends when.
+/// Runs the bytes as allocations and frees.
 pub fn run(data: &[u8]) {
     let vm = VM.with(|(vm, _)| *vm);
     let _cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");

@@ -9,7 +9,7 @@ use std::alloc::Layout;
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
 
-/// Nodes from the process's own heap; an allocation may be told to fail.
+/// Nodes from the process's own heap; an allocation can be made to fail.
 #[derive(Clone, Copy)]
 struct Boxes {
     domain: &'static Domain,
@@ -30,7 +30,7 @@ unsafe impl Nodes for Boxes {
         unsafe { std::alloc::dealloc(node.as_ptr().cast(), Layout::new::<Node<Self>>()) }
     }
     unsafe fn retire(self, node: *mut Retired, free: unsafe fn(*mut Retired)) {
-        // SAFETY: the index hands each node over once, unlinked, as `retire` of the domain asks.
+        // SAFETY: the index hands each node over once, unlinked, as `retire` of the domain requires.
         unsafe { self.domain.retire(node, free) }
     }
 }
@@ -39,7 +39,7 @@ std::thread_local! {
     /// Each thread is the one CPU of a domain of its own.
     static DOMAIN: &'static Domain = {
         let layout = Layout::from_size_align(PerCpu::<EpochSlot>::bytes(1), 128).expect("a layout");
-        // SAFETY: a fresh allocation of the size and alignment that `PerCpu` asks for, leaked.
+        // SAFETY: a fresh allocation of the size and alignment that `PerCpu` requires, leaked.
         let slots = unsafe {
             let memory = NonNull::new(std::alloc::alloc(layout)).expect("memory");
             PerCpu::new(memory, 1, |_| EpochSlot::new())
@@ -73,7 +73,7 @@ pub fn run(data: &[u8]) {
     quire_sync::hooks::threads::set_cpu(0);
     let input = &mut Input::new(data);
     let mut nodes = Boxes { domain: DOMAIN.with(|d| *d), fails: false };
-    // SAFETY: one domain is all that there is.
+    // SAFETY: there is only one domain.
     let index = unsafe { Index::<Boxes>::detached() };
     let mut model: BTreeMap<u64, Slot> = BTreeMap::new();
     while !input.is_over() {
@@ -131,7 +131,7 @@ pub fn run(data: &[u8]) {
 
 type Pin<'a> = quire_sync::epoch::Pinned<'a>;
 
-/// A cursor that stops and goes on, and may step back.
+/// A cursor that pauses and resumes, and may step back.
 fn visit(input: &mut Input<'_>, index: &Index<Boxes>, model: &BTreeMap<u64, Slot>, pin: &Pin<'_>) {
     let (a, b) = (key(input), key(input));
     let keys = a.min(b)..a.max(b).saturating_add(1).min(KEYS);
@@ -161,7 +161,7 @@ fn visit(input: &mut Input<'_>, index: &Index<Boxes>, model: &BTreeMap<u64, Slot
     assert!(cursor.is_done());
 }
 
-/// A slot that is held for a moment, then filled otherwise, emptied or left.
+/// A slot that is held for a moment, then filled, emptied or left.
 fn take(input: &mut Input<'_>, index: &Index<Boxes>, model: &mut BTreeMap<u64, Slot>, pin: &Pin<'_>) {
     let k = key(input);
     let Some(there) = model.get(&k).copied() else {

@@ -14,7 +14,7 @@ impl<'a> Input<'a> {
         self.0.is_empty()
     }
 
-    /// What is not used up.
+    /// The unused bytes.
     pub fn rest(&self) -> &'a [u8] {
         self.0
     }

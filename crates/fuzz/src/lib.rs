@@ -1,9 +1,9 @@
-//! What the fuzzers run. A *target* is an ordinary function of bytes that panics where something is wrong; nothing here knows
-//! a fuzzer. `fuzz/` at the root of the repository binds each to libFuzzer, and holds the corpora, which `tests/corpus.rs`
-//! replays on any toolchain.
+//! The targets of the fuzzers. A *target* is an ordinary function of bytes that panics on an error; nothing here knows
+//! a fuzzer. `fuzz/` at the root of the repository binds each to libFuzzer and holds the corpora. `tests/corpus.rs`
+//! replays them on any toolchain.
 //!
 //! Readers of foreign formats get the bytes as they are. The parts of the memory core get them as a list of operations
-//! ([`Input`]), done beside a simple model that must agree.
+//! ([`Input`]), run beside a simple model that must agree.
 #![deny(missing_docs)]
 
 mod archive;
@@ -22,11 +22,11 @@ mod user;
 
 pub use input::Input;
 
-/// A target: its name, and what it does with some bytes.
+/// A target: its name, and its function.
 pub struct Target {
-    /// What `./quire fuzz` calls it; its corpus is the directory of that name.
+    /// Its name in `./quire fuzz`; its corpus is the directory of that name.
     pub name: &'static str,
-    /// Panics where something is wrong.
+    /// Panics on an error.
     pub run: fn(&[u8]),
 }
 

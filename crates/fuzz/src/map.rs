@@ -1,4 +1,5 @@
-//! Operations on address spaces against a page-by-page model, by one CPU: so it is known exactly what every page must hold.
+//! Operations on address spaces, compared page by page with a model. One CPU runs them, so the contents of every page
+//! are known exactly.
 
 use crate::Input;
 use quire_hosted::{Account, Cpu, Hosted, Settings};
@@ -9,7 +10,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 std::thread_local! {
-    /// A machine for all inputs, and what it has when nothing is under way: each gives everything back.
+    /// A machine for all inputs, and its account when idle: each input gives everything back.
     static VM: (&'static Vm<Hosted>, Account) = {
         let vm = Hosted::boot(Settings { cpus: 1, frames: 6000, layers: 3, ..Settings::default() }).expect("the settings make a machine");
         let _cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
@@ -26,12 +27,12 @@ const SPACES: usize = 4;
 const OBJECTS: usize = 2;
 const OBJECT_PAGES: usize = 12;
 
-/// What a page that several see holds; `None`: it lies beyond its object's end.
+/// The content of a shared page; `None`: it lies beyond its object's end.
 type Seen = Option<Rc<Cell<u64>>>;
 
 #[derive(Clone)]
 enum Memory {
-    /// What was stored here; until then what lies behind shows through, if there is anything.
+    /// The page's own word after a store; before it, the content behind shows through, if any.
     Private { own: Option<u64>, behind: Option<Seen> },
     /// Stores go to the object.
     Shared(Seen),
@@ -51,7 +52,7 @@ impl Page {
         Page { prot, memory, left_out: false, wiped: false }
     }
 
-    /// What a load finds.
+    /// The result of a load.
     fn value(&self) -> Result<u64, FaultError> {
         let seen = |s: &Seen| s.as_ref().map(|s| s.get()).ok_or(FaultError::BeyondEnd);
         match &self.memory {
@@ -69,14 +70,14 @@ impl Page {
         }
     }
 
-    /// As new: what was stored is gone.
+    /// As new: its own word is gone.
     fn forget(&mut self) {
         if let Memory::Private { own, .. } = &mut self.memory {
             *own = None;
         }
     }
 
-    /// What a fork's child has.
+    /// The page in a fork's child.
     fn inherited(&self) -> Option<Page> {
         let mut child = self.clone();
         if self.wiped {
@@ -225,7 +226,7 @@ impl Run<'_> {
     fn protect(&mut self, world: &mut World) {
         let (run, prot) = (self.pages(), self.prot());
         let done = world.space.protect(range(&run), prot);
-        // What lies before the first hole is changed.
+        // The pages before the first hole are changed.
         let hole = run.clone().find(|p| world.pages[*p].is_none());
         assert_eq!(done, if hole.is_some() { Err(MapError::NotMapped) } else { Ok(()) });
         for page in run.start..hole.unwrap_or(run.end) {
@@ -244,7 +245,7 @@ impl Run<'_> {
         let hole = run.clone().any(|p| world.pages[p].is_none());
         assert_eq!(done, if hole { Err(MapError::NotMapped) } else { Ok(()) }, "{advice:?} of {run:?}");
         if matches!(advice, Advice::DontNeed | Advice::Free) {
-            // What was given up may be there or not; after this it is not.
+            // Pages that were given up may be there or not; after this they are not.
             let _done = world.space.advise(range(&run), Advice::DontNeed);
             world.pages[run].iter_mut().flatten().for_each(Page::forget);
         }
@@ -347,7 +348,7 @@ impl Run<'_> {
     }
 }
 
-/// A page of its own is made, with what was seen before.
+/// A page of its own is made, with the content seen before.
 fn written_to(page: &mut Page) {
     if let Ok(value) = page.value() {
         page.store(value);

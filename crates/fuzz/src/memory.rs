@@ -1,4 +1,4 @@
-//! A program's memory: pages here and there, nothing between. What the kernel's access to user memory does is done byte by byte.
+//! A program's memory: some pages, and nothing between them. The kernel's user accesses are done byte by byte.
 
 use quire_linux::user::USER_END;
 use quire_linux::{BadAddress, UserAccess};
@@ -13,13 +13,13 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Has a page at `at` from now on, of zeroes where it is new.
+    /// Maps a page at `at`, of zeroes if it is new.
     pub fn map(&self, at: u64) {
         assert!(at < USER_END);
         self.pages.borrow_mut().entry(at / PAGE_SIZE).or_insert_with(|| vec![0; PAGE_SIZE as usize]);
     }
 
-    /// Has none there any more.
+    /// Unmaps it.
     pub fn unmap(&self, at: u64) {
         self.pages.borrow_mut().remove(&(at / PAGE_SIZE));
     }
@@ -36,7 +36,7 @@ impl Memory {
     }
 
     fn each(at: u64, len: usize, mut f: impl FnMut(usize, u64) -> bool) -> Result<(), BadAddress> {
-        // Whoever asks has made sure of this: the kernel's own addresses come behind.
+        // The caller has checked this: the kernel's own addresses lie behind.
         assert!(
             at.checked_add(len as u64).is_some_and(|end| end <= USER_END),
             "{len} bytes at {at:#x} are no program's"
@@ -54,7 +54,7 @@ impl Memory {
     }
 }
 
-// SAFETY: pages of this value's own are touched, and the range that the caller vouches for.
+// SAFETY: only pages of this value are touched, and the range that the caller vouches for.
 unsafe impl UserAccess for Memory {
     unsafe fn copy_from_user(&self, to: *mut u8, from: u64, len: usize) -> Result<(), BadAddress> {
         // SAFETY: by the trait's contract `to` is valid for `len` bytes.

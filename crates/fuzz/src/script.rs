@@ -1,4 +1,4 @@
-//! `#!` lines: what is found can be written down again and means the same.
+//! `#!` lines: the parsed parts can be written down again and mean the same.
 
 use quire_linux::exec::script::{HEAD_LEN, Line, parse};
 

@@ -1,5 +1,5 @@
-//! Signal frames, in which a program may write what it likes before it goes back: it gets what Linux's layout says, and nothing that
-//! only the kernel may have.
+//! Signal frames, which a program may change before it returns. It gets the registers that Linux's layout says, and no
+//! kernel-only state.
 
 use crate::Input;
 use crate::memory::Memory;
@@ -15,7 +15,7 @@ const MASK: usize = 8 + 296;
 /// Bytes of the floating-point state: legacy area, header, AVX.
 const FLOAT: usize = 832;
 
-/// The bytes are where the frame is, and the frame.
+/// The bytes are the frame's address, and the frame.
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let top = match input.below(4) {
@@ -81,7 +81,7 @@ fn float(input: &mut Input<'_>) {
         assert!(u64::from(header[0]) & !features == 0 && header[1..].iter().all(|b| *b == 0));
         let mxcsr = u32::from_le_bytes(state[24..28].try_into().expect("four bytes"));
         assert_eq!(mxcsr & !0xffbf, 0);
-        // What the program has there stays as it is.
+        // The kernel leaves the program's other bytes there as they are.
         assert!(state[..24] == before[..24] && state[28..512] == before[28..512]);
     }
 }

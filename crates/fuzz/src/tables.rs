@@ -36,7 +36,7 @@ fn range(start: u64, pages: u64) -> VirtRange {
     VirtRange { start, end: start + pages * PAGE_SIZE }
 }
 
-/// All that programs' tables cover.
+/// The range that user page tables cover.
 fn everything<F: Simulate>() -> VirtRange {
     VirtRange { start: 0, end: F::USER.end + PAGE_SIZE }
 }
@@ -49,7 +49,7 @@ pub fn run(data: &[u8]) {
 
 fn operate<F: Simulate>(vm: V<F>, input: &mut Input<'_>) {
     let cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
-    // What is shown, the same frame everywhere.
+    // The frame of every leaf.
     let shown = vm.alloc_frame(Fill::Zeroed, For::User).expect("a frame").into_pfn();
     // SAFETY: the frame is this target's.
     let page = unsafe { vm.descriptor(shown) };
@@ -77,7 +77,8 @@ fn operate<F: Simulate>(vm: V<F>, input: &mut Input<'_>) {
     unsafe { vm.free_pfn(shown) };
 }
 
-/// What the hardware makes of an address. Where a leaf gained rights, the first access may still fault on the weaker one.
+/// Checks the hardware's translation of an address. Where a leaf gained rights, the first access may still fault on the
+/// weaker one.
 fn look<F: Simulate>(cpu: &Cpu<F>, va: u64, prot: Option<Prot>) {
     let twice = |f: &dyn Fn() -> bool| f() || f();
     let allows = |p: Prot| prot.is_some_and(|has| has.contains(p));
@@ -132,7 +133,7 @@ fn operation<F: Simulate>(
                 count += Table::<Simulated<F>>::sweep(table, part, keep, owed, |leaf| met.push(leaf.prot));
             });
             assert_eq!(count, met.len() as u64);
-            // Those that lose nothing may be passed over where only stores are taken: the others come, each once, in order.
+            // If only store rights are removed, read-only leaves may be skipped; all others come, each once, in order.
             let only_stores = keep.is_some_and(|k| k.contains(Prot::READ | Prot::EXEC) && !k.contains(Prot::WRITE));
             let must_come = |p: &Prot| !only_stores || p.contains(Prot::WRITE);
             let mut there = model.range(r.start..r.end).map(|(_, p)| *p);
@@ -149,7 +150,7 @@ fn operation<F: Simulate>(
     }
 }
 
-/// Of the leaves in `r` no more than `keep` is left; without it, nothing.
+/// Reduces the leaves in `r` to the rights `keep`; without it, removes them.
 fn keep_of(model: &mut BTreeMap<u64, Prot>, r: VirtRange, keep: Option<Prot>) {
     let keys: Vec<u64> = model.range(r.start..r.end).map(|(k, _)| *k).collect();
     for k in keys {
@@ -160,7 +161,7 @@ fn keep_of(model: &mut BTreeMap<u64, Prot>, r: VirtRange, keep: Option<Prot>) {
     }
 }
 
-/// Calls `f` with each locked table and the part of `r` that it covers, paying in between.
+/// Calls `f` with each locked table and the part of `r` that it covers, with flushes in between.
 fn each<F: Simulate>(
     vm: V<F>,
     pmap: &Tables<F>,

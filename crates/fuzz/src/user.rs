@@ -1,5 +1,5 @@
-//! What system calls take from a program's memory and put there: values, arrays, strings, the vectors of execve; at every address,
-//! against what is there byte by byte.
+//! Copies between system calls and a program's memory: values, arrays, strings, the vectors of execve. They are tried
+//! at every address and compared byte by byte.
 
 use crate::Input;
 use crate::memory::Memory;
@@ -8,7 +8,7 @@ use quire_linux::exec::strings::{Strings, lay_out};
 use quire_linux::user::{USER_END, UserMemory};
 use quire_vm::PAGE_SIZE;
 
-/// Where addresses are near: the ends of user space, somewhere within, and the other half.
+/// The neighbourhoods of addresses: the ends of user space, somewhere within, and the other half.
 const NEAR: [u64; 6] = [0, 0x40_0000, 0x7000_0000_0000, USER_END - 2 * PAGE_SIZE, 1 << 47, u64::MAX - PAGE_SIZE + 1];
 
 fn address(input: &mut Input<'_>) -> u64 {
@@ -25,7 +25,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// The bytes from `at` on, `None` where there is none; nothing but `None` where any is outside of user space.
+/// The bytes from `at` on, `None` where there is none; all `None` if any lies outside of user space.
 fn there(memory: &Memory, at: u64, len: usize) -> Vec<Option<u8>> {
     let inside = at.checked_add(len as u64).is_some_and(|end| end <= USER_END);
     (0..len as u64).map(|i| if inside { memory.byte(at + i) } else { None }).collect()
@@ -53,7 +53,7 @@ fn step(memory: &Memory, input: &mut Input<'_>) {
             let bytes = input.take(64);
             let before = there(memory, at, bytes.len());
             let wrote = user.write_bytes(at, bytes);
-            // Up to the first byte that is not there.
+            // Up to the first missing byte.
             let done = before.iter().take_while(|b| b.is_some()).count();
             assert_eq!(
                 wrote.map_err(|bad| bad.left),

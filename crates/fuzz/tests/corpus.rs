@@ -4,7 +4,7 @@ use quire_fuzz::TARGETS;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A corpus holds the few inputs that others are found from, not everything that a fuzzer ever saw.
+/// A corpus holds the few inputs that seed others, not everything that a fuzzer ever saw.
 const LARGEST: u64 = 4096;
 
 fn corpora() -> PathBuf {

@@ -1,4 +1,5 @@
-//! The committed corpus of the target `embedder` does each of its operations: one that is never done would reach nothing.
+//! The committed corpus of the target `embedder` does each of its operations: an operation that never ran would test
+//! nothing.
 
 use std::fs;
 use std::path::Path;

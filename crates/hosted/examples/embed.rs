@@ -1,8 +1,8 @@
-//! Embedding the memory core in a process of your own, without the hosted machine: some memory, one CPU, real x86-64 page
-//! tables, and software that walks them. `cargo run -p quire-hosted --example embed`
+//! Embedding the memory core in an ordinary process, without the hosted machine. It needs some memory, one CPU, real
+//! x86-64 page tables, and software that walks them. `cargo run -p quire-hosted --example embed`
 //!
-//! What an embedder brings: a [`Phys`] (where frames lie), a [`Machine`] (how many CPUs, which page tables), here a [`Hardware`]
-//! as well (how translations are loaded and dropped), and `quire-sync`'s hooks, which its feature `std` provides.
+//! An embedder brings a [`Phys`] (where frames lie) and a [`Machine`] (how many CPUs, which page tables). This one also
+//! brings a [`Hardware`] (how translations are loaded and dropped). `quire-sync`'s hooks come from its feature `std`.
 
 use quire_pmap::format::index;
 use quire_pmap::{Hardware, KernelTables, Mmu, Request, Tables};
@@ -17,19 +17,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Frames of RAM: 32 MiB.
 const FRAMES: u64 = 8192;
 
-/// One CPU whose RAM is a vector. It has no translation cache: every access walks the tables.
+/// One CPU whose RAM is a vector. It has no TLB: every access walks the tables.
 struct Toy {
     ram: Ram,
     mmu: Mmu<X86_64>,
 }
 
-/// The vector, where page 0 begins in it, and nobody else's: leaked.
+/// The vector, where page 0 begins in it. It is leaked, so nothing else uses it.
 #[derive(Clone, Copy)]
 struct Ram(NonNull<u8>);
 
 // SAFETY: the memory is shared by design, and never freed.
 unsafe impl Send for Ram {}
-// SAFETY: CPUs reach shared RAM through raw pointers only, and the core's locks and busy bits guard its content.
+// SAFETY: CPUs reach shared RAM through raw pointers only, and the core's locks and busy bits guard its contents.
 unsafe impl Sync for Ram {}
 
 impl Ram {
@@ -68,7 +68,7 @@ impl Machine for Toy {
     }
 }
 
-// SAFETY: without a translation cache there is nothing to drop; without other CPUs, nobody to ask.
+// SAFETY: without a TLB there is nothing to drop; there is no other CPU to interrupt.
 unsafe impl Hardware for Toy {
     type Format = X86_64;
     fn mmu(&self) -> &Mmu<X86_64> {
@@ -98,16 +98,16 @@ fn boot() -> &'static Vm<Toy> {
     // SAFETY: leaked, aligned and large enough.
     let mmu = unsafe { Mmu::new(NonNull::new(memory).expect("not null"), 1, kernel, false) };
     let all = PhysRange { start: Pfn(1), end: Pfn(FRAMES) };
-    // This thread is the one CPU from now on. What belongs to CPUs refuses threads that are none.
+    // This thread is the one CPU from now on. Per-CPU functions refuse threads that are no CPU.
     quire_sync::hooks::threads::set_cpu(0);
-    // SAFETY: the frames are nobody else's, and leaked.
+    // SAFETY: the frames are leaked, so nothing else uses them.
     unsafe { Vm::new(Toy { ram, mmu }, &[all], Config::default()) }.expect("32 MiB are enough")
 }
 
 /// Translates as hardware would: walks the tables, sets accessed and dirty. `None`: a page fault.
 fn translate(space: &Space<Toy>, va: u64, access: Access) -> Option<*mut AtomicU64> {
     let machine = space.vm().machine();
-    // SAFETY: the walk below loads and looks at them, as hardware does.
+    // SAFETY: the walk below only loads and reads them, as hardware does.
     let mut table = unsafe { space.page_tables() }.root();
     for level in (0..4).rev() {
         // SAFETY: table pages are RAM, and touched as atomics by all.
@@ -125,7 +125,7 @@ fn translate(space: &Space<Toy>, va: u64, access: Access) -> Option<*mut AtomicU
     Some(machine.frame_ptr(table).wrapping_add((va % PAGE_SIZE) as usize).cast())
 }
 
-/// A program's access to an aligned word: translated, served by the core where it faults, and tried again.
+/// A program's access to an aligned word: translated, served by the core if it faults, and tried again.
 fn access(space: &Space<Toy>, va: u64, store: Option<u64>) -> Result<u64, FaultError> {
     let kind = if store.is_some() { Access::Write } else { Access::Read };
     loop {
@@ -141,7 +141,7 @@ fn access(space: &Space<Toy>, va: u64, store: Option<u64>) -> Result<u64, FaultE
     }
 }
 
-/// Maps, faults, forks and unmaps; returns what parent and child see at the end.
+/// Maps, faults, forks and unmaps; returns the values that parent and child see at the end.
 fn run(vm: &'static Vm<Toy>) -> Result<[u64; 2], Box<dyn std::error::Error>> {
     let failed = |e| format!("{e:?}");
     let parent: SpaceRef<Toy> = Space::new(vm).map_err(|_| "out of memory")?;

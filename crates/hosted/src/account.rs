@@ -1,4 +1,4 @@
-//! What a memory system holds when nothing is under way: to see that nothing was lost.
+//! The account of an idle memory system, to detect leaks.
 
 use crate::machine::Simulated;
 use crate::simulate::Simulate;
@@ -10,20 +10,20 @@ use std::fmt;
 /// Frames, objects of each slab, swap slots, as counted by [`Account::of`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Account {
-    /// Frames that nobody has.
+    /// Free frames.
     pub free: u64,
-    /// Swap slots that nobody has.
+    /// Free swap slots.
     pub free_slots: u64,
     /// Objects in use, by slab.
     pub objects: Vec<(&'static str, u64)>,
 }
 
 impl Account {
-    /// Lets everything that is on its way arrive (reads and writes, what waits for readers, what CPUs keep for later, pages
-    /// that the reaper was left), and counts. The calling thread is a CPU that holds nothing; no other CPU does anything.
+    /// Finishes all pending work, then counts. Pending are reads and writes, memory that waits for readers, the CPUs'
+    /// caches, and the reaper's pages. The calling thread is a CPU that holds nothing; all other CPUs do nothing.
     ///
     /// # Panics
-    /// Where a slab or a queue is not in order.
+    /// If a slab or a queue is inconsistent.
     pub fn of<F: Simulate>(vm: &'static Vm<Simulated<F>>) -> Account {
         let mut may = MaySleep::here();
         vm.finish_io(&mut may);
@@ -36,7 +36,7 @@ impl Account {
             || vm.map_memory().caches().into_iter().chain(vm.object_memory().caches()).chain(vm.heap().caches());
         for cpu in 0..vm.machine().cpus() {
             as_cpu(cpu, || {
-                // What a CPU keeps it alone looks at.
+                // Only the CPU itself reads its cache.
                 // SAFETY: the caches are those of `vm`, which they are given.
                 caches().for_each(|c| unsafe {
                     c.check(vm).unwrap_or_else(|broken| panic!("{broken}"));
@@ -57,7 +57,7 @@ impl Account {
         }
     }
 
-    /// What is there less of in `now`, one line each: empty where nothing was lost, nor found.
+    /// The differences of `now` from this account, one line each: empty if nothing was lost or gained.
     pub fn lost(&self, now: &Account) -> Vec<String> {
         let mut lost = Vec::new();
         let mut compare = |what: &dyn fmt::Display, before: u64, now: u64| {
@@ -76,7 +76,7 @@ impl Account {
     /// Counts again.
     ///
     /// # Panics
-    /// Where something was lost since, or found; the message says what.
+    /// If something was lost or gained since; the message lists it.
     #[track_caller]
     pub fn assert_settled<F: Simulate>(&self, vm: &'static Vm<Simulated<F>>) {
         let lost = self.lost(&Account::of(vm));

@@ -19,15 +19,15 @@ impl Arena {
         Ok(Arena { memory: MmapMut::map_anon(bytes)?, frames })
     }
 
-    /// Which frames there are.
+    /// The range of its frames.
     pub fn range(&self) -> PhysRange {
         PhysRange { start: FIRST, end: Pfn(FIRST.0 + self.frames) }
     }
 
-    /// Where frame `pfn` lies in this process.
+    /// The address of frame `pfn` in this process.
     ///
     /// # Panics
-    /// Where there is no such frame: a page table or a list was corrupted.
+    /// If there is no such frame: a page table or a list was corrupted.
     pub fn ptr(&self, pfn: Pfn) -> *mut u8 {
         let range = self.range();
         assert!(range.start <= pfn && pfn < range.end, "frame {pfn:?} is not RAM");

@@ -17,14 +17,14 @@ use std::marker::PhantomData;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What the hardware reports when it cannot translate.
+/// The report of the hardware when it cannot translate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PageFault {
     /// The address.
     pub va: u64,
-    /// What was tried.
+    /// The kind of access.
     pub access: Access,
-    /// Whether something was there that did not allow it.
+    /// Whether a present entry forbade it.
     pub present: bool,
 }
 
@@ -39,14 +39,14 @@ impl std::fmt::Display for ForeignSpace {
 }
 impl std::error::Error for ForeignSpace {}
 
-/// Who accesses memory.
+/// The privilege of an access.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mode {
     Program,
     Kernel,
 }
 
-/// Faults for one access beyond which something goes round in circles: others may take the page away a few times.
+/// Faults of one access beyond which the core loops: other CPUs may take the page away a few times.
 const FAULTS: u32 = 100_000;
 
 std::thread_local! {
@@ -54,8 +54,9 @@ std::thread_local! {
     static PAUSES: std::cell::Cell<u64> = const { std::cell::Cell::new(512) };
 }
 
-/// The calling thread as a CPU. Detaches when dropped. A thread can be several: what is done through one of these is done as
-/// that CPU, and while the thread waits it answers for all of them. So one thread plays a protocol of many CPUs step by step.
+/// The calling thread as a CPU. Detaches when dropped. A thread can be several CPUs. Work through one of these handles
+/// is done as that CPU; while the thread waits, it serves interrupts for all of them. So one thread plays a protocol of
+/// many CPUs step by step.
 pub struct Cpu<F: Simulate = X86_64> {
     vm: &'static Vm<Simulated<F>>,
     id: CpuId,
@@ -63,7 +64,7 @@ pub struct Cpu<F: Simulate = X86_64> {
     _this_thread: PhantomData<Rc<()>>,
 }
 
-/// What a CPU has loaded, as far as its owner has said so.
+/// The root that a CPU has loaded, as far as its owner has reported it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Loaded {
     /// The kernel's own root.
@@ -75,8 +76,8 @@ enum Loaded {
 }
 
 impl<F: Simulate> Cpu<F> {
-    /// Makes the calling thread CPU `id`, until the caller drops the returned handle. An error where there is no such CPU, or a thread is
-    /// that CPU already.
+    /// Makes the calling thread CPU `id`, until the caller drops the returned handle. An error where there is no such
+    /// CPU, or a thread is that CPU already.
     pub fn attach(vm: &'static Vm<Simulated<F>>, id: CpuId) -> Result<Cpu<F>, AttachError> {
         vm.machine().attach(id)?;
         threads::set_cpu(id);
@@ -94,7 +95,7 @@ impl<F: Simulate> Cpu<F> {
         self.vm
     }
 
-    /// Does `f` as this CPU, where the thread is several.
+    /// Does `f` as this CPU, if the thread is several.
     pub fn run<R>(&self, f: impl FnOnce() -> R) -> R {
         threads::as_cpu(self.id, f)
     }
@@ -110,11 +111,11 @@ impl<F: Simulate> Cpu<F> {
         self.loaded.set(Loaded::Tables);
     }
 
-    /// Goes on with the space loaded, but without running it. An idle CPU zeroes frames for later, as many as
-    /// [`Settings::zero_stock`](crate::Settings) says, and answers others meanwhile.
+    /// Keeps the space loaded, but without running it (lazy). The idle CPU zeroes
+    /// [`Settings::zero_stock`](crate::Settings) frames for later, and serves interrupts meanwhile.
     ///
     /// # Safety
-    /// `pmap` is what this CPU has loaded.
+    /// This CPU has loaded `pmap`.
     pub unsafe fn idle(&self, pmap: &Tables<F>) {
         // SAFETY: by this function's contract, and as in `load`.
         self.run(|| unsafe { pmap.go_lazy(self.machine(), self.id) });
@@ -134,18 +135,19 @@ impl<F: Simulate> Cpu<F> {
         self.loaded.set(Loaded::Nothing);
     }
 
-    /// Answers what other CPUs ask of this one.
+    /// Serves the requests of other CPUs.
     pub fn interrupts(&self) {
         self.machine().serve(self.id);
     }
 
-    /// From now on this CPU lets others run at random moments inside the core, where a lock is about to be taken; the moments
-    /// follow from `seed` and from what this CPU does.
+    /// Makes this CPU yield at random moments inside the core, before it takes a lock. The moments follow from `seed`
+    /// and from the CPU's own steps.
     pub fn disturb(&self, seed: u64) {
         self.disturb_every(512, seed);
     }
 
-    /// As [`Cpu::disturb`], letting others do whole operations at one such moment in `pauses` on average.
+    /// As [`Cpu::disturb`], with a pause long enough for whole operations of other CPUs at one such moment in `pauses`
+    /// on average.
     pub fn disturb_every(&self, pauses: u64, seed: u64) {
         PAUSES.set(pauses.max(1));
         DISTURBANCE.set(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
@@ -156,7 +158,7 @@ impl<F: Simulate> Cpu<F> {
             x ^= x << 17;
             DISTURBANCE.set(x);
             if x.is_multiple_of(PAUSES.get()) {
-                // Long enough for others to do whole operations.
+                // Long enough for other CPUs to do whole operations.
                 std::thread::sleep(std::time::Duration::from_micros(50));
             } else if x.is_multiple_of(32) {
                 (0..x >> 32 & 7).for_each(|_| std::thread::yield_now());
@@ -168,7 +170,7 @@ impl<F: Simulate> Cpu<F> {
         self.vm.machine()
     }
 
-    /// Loads the aligned word at `va` through whatever is loaded.
+    /// Loads the aligned word at `va` through the loaded tables.
     pub fn load_word(&self, va: u64) -> Result<u64, PageFault> {
         let e = self.translate(va, Access::Read, Mode::Program)?;
         let value = apart(|| self.word(&e, va).load(Ordering::Acquire));
@@ -176,7 +178,7 @@ impl<F: Simulate> Cpu<F> {
         Ok(value)
     }
 
-    /// Stores to the aligned word at `va` through whatever is loaded.
+    /// Stores to the aligned word at `va` through the loaded tables.
     pub fn store_word(&self, va: u64, value: u64) -> Result<(), PageFault> {
         let e = self.translate(va, Access::Write, Mode::Program)?;
         if !self.machine().is_device(e.frame) {
@@ -193,8 +195,7 @@ impl<F: Simulate> Cpu<F> {
         Ok(())
     }
 
-    /// What the kernel does when an access to an address of its own faults: where something is mapped, the hardware looks
-    /// again.
+    /// The kernel's fault handler for its own addresses: where a page is mapped, the hardware walks again.
     pub fn kernel_look_again(&self, va: u64) -> Result<(), PageFault> {
         let there = quire_pmap::kernel_pages::look_again(self.machine(), va);
         if there { Ok(()) } else { Err(PageFault { va, access: Access::Read, present: false }) }
@@ -216,8 +217,8 @@ impl<F: Simulate> Cpu<F> {
         Ok(())
     }
 
-    /// Loads the page tables of `space`, whose last handle sees to it that no CPU has them any more. An error where the space is of
-    /// another machine; the CPU keeps what it has loaded then.
+    /// Loads the page tables of `space`, whose last handle removes them from all CPUs. An error if the space belongs to
+    /// another machine; the CPU then keeps its loaded tables.
     pub fn enter(&self, space: &SpaceRef<Simulated<F>>) -> Result<(), ForeignSpace> {
         if !space.is_of(self.vm) {
             return Err(ForeignSpace);
@@ -243,8 +244,8 @@ impl<F: Simulate> Cpu<F> {
         self.served(space, || self.fetch(va))
     }
 
-    /// Tries until it goes through or the core refuses. The faults of a space that the CPU has not loaded are none of its own: it
-    /// would fault for ever.
+    /// Retries until the access succeeds or the core refuses it. The CPU must have loaded the space: it would fault for
+    /// ever in another one.
     fn served<R>(
         &self,
         space: &Space<Simulated<F>>,
@@ -266,7 +267,7 @@ impl<F: Simulate> Cpu<F> {
         panic!("no progress: an access still faults after {FAULTS} faults were served");
     }
 
-    /// How a load at `va` through whatever is loaded is cached.
+    /// The memory type of a load at `va` through the loaded tables.
     pub fn memory_type(&self, va: u64) -> Result<MemoryType, PageFault> {
         let e = self.translate(va, Access::Read, Mode::Program)?;
         self.interrupts();
@@ -281,14 +282,14 @@ impl<F: Simulate> Cpu<F> {
     }
 
     fn page(&self, frame: Pfn) -> &'static Page {
-        // SAFETY: a translation led there, so it is RAM in use; the machine only looks.
+        // SAFETY: a translation led there, so it is RAM in use; the machine only reads.
         unsafe { self.vm.descriptor(frame) }
     }
 
     fn word(&self, e: &Entry, va: u64) -> &AtomicU64 {
         assert!(va.is_multiple_of(8), "accesses are aligned words");
         let p = self.machine().frame_ptr(e.frame).wrapping_add((va % PAGE_SIZE) as usize);
-        // SAFETY: within a frame of RAM; memory that programs reach is touched as atomics here.
+        // SAFETY: within a frame of RAM; memory of programs is accessed as atomics here.
         unsafe { &*p.cast::<AtomicU64>() }
     }
 
@@ -302,7 +303,7 @@ impl<F: Simulate> Cpu<F> {
         let page = va >> PAGE_SHIFT;
         let fault = |present: bool| {
             if F::CACHES_ABSENT {
-                // What was seen stays until it is fenced.
+                // The entries that were seen stay cached until they are fenced.
                 self.machine().with_tlb(self.id, |t| {
                     if !present {
                         t.put_absent(tag, page)
@@ -325,7 +326,7 @@ impl<F: Simulate> Cpu<F> {
                 if !allows(&e, access, mode) {
                     return Err(fault(true));
                 }
-                // A store through a translation that is not known to be dirty looks at the tables again.
+                // A store through a translation that is not known to be dirty walks the tables again.
                 if access == Access::Write && !e.dirty { self.walk(va, access, mode, tag).map_err(fault)? } else { e }
             }
             None => self.walk(va, access, mode, tag).map_err(fault)?,
@@ -367,7 +368,7 @@ impl<F: Simulate> Cpu<F> {
     fn walk(&self, va: u64, access: Access, mode: Mode, tag: u16) -> Result<Entry, bool> {
         let m = self.machine();
         let (root, _) = m.loaded(self.id);
-        // From the lowest upper level that is cached.
+        // From the lowest cached upper level.
         let cached =
             m.with_tlb(self.id, |t| (1..F::LEVELS).find_map(|l| t.get_upper(tag, l, prefix(va, l)).map(|u| (l, u))));
         let (mut level, mut at) = match cached {
@@ -403,7 +404,7 @@ impl<F: Simulate> Cpu<F> {
                     }
                     let seen = w | F::ACCESSED | if store { F::DIRTY } else { 0 };
                     if let Err(now) = slot.compare_exchange(w, seen, Ordering::AcqRel, Ordering::Acquire) {
-                        // Changed under the walk: hardware looks again.
+                        // The entry changed during the walk: hardware walks again.
                         if !F::present(now) {
                             return Err(false);
                         }
@@ -411,7 +412,8 @@ impl<F: Simulate> Cpu<F> {
                         continue;
                     }
                     e.dirty = seen & F::DIRTY != 0;
-                    // The frame cannot be freed before this CPU has answered a flush, so this is its life in the tables.
+                    // The frame cannot be freed before this CPU has answered a flush, so this is its life in the
+                    // tables.
                     e.life = m.life(e.frame);
                     m.with_tlb(self.id, |t| t.put(tag, va >> PAGE_SHIFT, e, leaf.global));
                     return Ok(e);
@@ -437,7 +439,7 @@ impl<F: Simulate> Cpu<F> {
 
     fn slot(&self, table: Pfn, i: usize) -> &AtomicU64 {
         debug_assert!(i < FANOUT);
-        // SAFETY: a frame of RAM; table pages are touched as atomics only.
+        // SAFETY: a frame of RAM; table pages are accessed as atomics only.
         unsafe { &*self.machine().frame_ptr(table).cast::<AtomicU64>().add(i) }
     }
 }

@@ -20,13 +20,13 @@ use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicUsize
 use std::sync::{Mutex, MutexGuard};
 
 std::thread_local! {
-    /// The CPUs that the thread is, of whichever machines.
+    /// The CPUs that the thread is, of one or several machines.
     static OWN: RefCell<Vec<(&'static dyn Inboxes, CpuId)>> = const { RefCell::new(Vec::new()) };
 }
 
 /// A machine, for a thread that is CPUs of several.
 trait Inboxes {
-    /// Tells machines apart.
+    /// Distinguishes machines.
     fn address(&self) -> usize;
     /// As [`Simulated::serve`].
     fn serve(&self, cpu: CpuId);
@@ -41,7 +41,7 @@ impl<F: Simulate> Inboxes for Simulated<F> {
     }
 }
 
-/// Answers what others ask of the CPUs that the calling thread is.
+/// Serves the requests to the CPUs that the calling thread is.
 pub(crate) fn serve_own() {
     let mut n = 0;
     while let Some((machine, cpu)) = OWN.with_borrow(|own| own.get(n).copied()) {
@@ -50,7 +50,7 @@ pub(crate) fn serve_own() {
     }
 }
 
-/// What to build.
+/// The configuration of a machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     /// Number of CPUs: threads that may attach.
@@ -61,17 +61,17 @@ pub struct Settings {
     pub pcid: bool,
     /// Overwrite freed frames.
     pub poison: bool,
-    /// Frames behind RAM that are a device's: programs reach them through device objects only.
+    /// Frames behind RAM that belong to a device: programs reach them through device objects only.
     pub device_frames: u64,
     /// Whether the hardware sets accessed and dirty bits, or faults where they are missing (RISC-V may do either).
     pub sets_accessed: bool,
     /// When the core checks its structures.
     pub check: Level,
-    /// Frames kept back for the core's own structures; `None`: as [`Config`] says.
+    /// Frames kept back for the core's own structures; `None`: the default of [`Config`].
     pub reserve: Option<u64>,
-    /// Zeroed frames that a CPU makes while it idles ([`Cpu::idle`](crate::Cpu::idle)), and keeps for first touches; 0: none.
+    /// Zeroed frames that an idle CPU makes ([`Cpu::idle`](crate::Cpu::idle)) and keeps for first touches; 0: none.
     pub zero_stock: u32,
-    /// Pages that a first touch makes at most, where the touches before it came in a row ([`Config::zero_window`]).
+    /// The most pages that a first touch makes after touches of consecutive pages ([`Config::zero_window`]).
     pub zero_window: u32,
     /// Layers of a private chain before copies begin ([`Config::layers`]).
     pub layers: u8,
@@ -82,7 +82,7 @@ pub struct Settings {
 pub enum NoMachine {
     /// The host gives no memory for the RAM.
     Host,
-    /// The core cannot be built of these settings.
+    /// The core refuses these settings.
     Core(BootError),
 }
 
@@ -102,12 +102,12 @@ impl fmt::Display for NoMachine {
 }
 impl std::error::Error for NoMachine {}
 
-/// Why the calling thread cannot become a CPU. It is what it was.
+/// Why the calling thread cannot become a CPU. Its state is unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AttachError {
-    /// The machine has only so many CPUs, and theirs are the numbers below that.
+    /// The machine has no CPU of that number; its CPUs count from 0.
     NoSuchCpu {
-        /// How many there are.
+        /// How many CPUs it has.
         cpus: usize,
     },
     /// A thread is that CPU already.
@@ -142,25 +142,28 @@ impl Default for Settings {
     }
 }
 
-/// A flush that another CPU asked for; it lives on the asker's stack until `pending` says that all have answered.
+/// A flush request of another CPU. It lives on the requester's stack until `pending` says that all targets have
+/// answered.
 #[derive(Clone, Copy)]
 struct Call {
     request: *const (),
     pending: *const AtomicUsize,
 }
-// SAFETY: what the pointers name is shared by design and outlives the call, which the asker waits for.
+// SAFETY: the pointers' targets are shared by design and outlive the call, because the requester waits for it.
 unsafe impl Send for Call {}
 
 #[derive(Default)]
 struct Inbox {
-    /// A thread is this CPU. Else it is switched off: it runs no space, and begins with empty caches when it comes back.
+    /// A thread is this CPU. Otherwise the CPU is off: it runs no space, and begins with empty caches when it comes
+    /// back.
     attached: bool,
     calls: Vec<Call>,
-    /// Those that the thread is answering now: more than one where answering one waits for a lock, and answers meanwhile.
+    /// The calls that the thread is serving now. There are several if serving one waits for a lock, and serves others
+    /// meanwhile.
     serving: Vec<Call>,
 }
 
-/// A call that is being answered; dropped, it is not any more, answered or not.
+/// A call that is being served. Dropping it ends that, answered or not.
 struct Serving<'a, F: Simulate> {
     machine: &'a Simulated<F>,
     cpu: CpuId,
@@ -172,7 +175,7 @@ impl<F: Simulate> Drop for Serving<'_, F> {
     }
 }
 
-/// One CPU. Only the thread that is attached to it changes its caches; others only put calls into its inbox.
+/// One CPU. Only the attached thread changes its caches; other threads only put calls into its inbox.
 #[derive(Default)]
 struct CpuState {
     /// Root's frame number and tag.
@@ -198,9 +201,9 @@ pub struct Simulated<F: Simulate> {
     cpus: Vec<CachePadded<CpuState>>,
     /// How often each frame was freed: a translation is stale where it was made in an earlier life.
     lives: Vec<AtomicU32>,
-    /// CPUs that idle zero frames.
+    /// Idle CPUs zero frames.
     zeroes: bool,
-    /// A CPU has panicked: the run is over, and the others must not wait for it.
+    /// A CPU has panicked: the run is over, and the other CPUs must not wait for it.
     failed: AtomicBool,
 }
 
@@ -208,8 +211,8 @@ impl<F: Simulate> Simulated<F> {
     /// The addresses where the kernel may map something: the first GiB of its half.
     pub const KERNEL_WINDOW: VirtRange = VirtRange { start: F::KERNEL_HALF, end: F::KERNEL_HALF + (1 << 30) };
 
-    /// Builds a machine and the memory system over its RAM. Both live until the process ends. An error where the host has no
-    /// memory for it, or the settings make no machine; nothing is left then.
+    /// Builds a machine and the memory system over its RAM. Both live until the process ends. Fails, without a trace,
+    /// if the host has no memory for it or the settings are impossible.
     pub fn boot(settings: Settings) -> Result<&'static Vm<Simulated<F>>, NoMachine> {
         if settings.cpus == 0 || settings.cpus > MAX_CPUS {
             return Err(BootError::BadCpus(settings.cpus).into());
@@ -231,7 +234,7 @@ impl<F: Simulate> Simulated<F> {
         };
         let too_little = || NoMachine::Core(BootError::TooLittleMemory(settings.frames));
         let mut kernel = KernelTables::<F>::new(&boot, frame().ok_or_else(too_little)?);
-        // The window is the first of the kernel's half: that there is no frame is all that can be wrong.
+        // The window is the first of the kernel's half, so only a lack of frames can make this fail.
         kernel.reserve(&boot, Self::KERNEL_WINDOW, &mut frame).map_err(|_| too_little())?;
         if taken >= range.end.0 {
             return Err(too_little());
@@ -300,7 +303,7 @@ impl<F: Simulate> Simulated<F> {
         self.failed.load(Ordering::Relaxed)
     }
 
-    /// Returns a CPU that the thread still is; `None`: it is no CPU any more.
+    /// Returns a CPU that the thread still is; `None` if it is no CPU any more.
     pub(crate) fn detach(&self, cpu: CpuId) -> Option<CpuId> {
         let none = OWN.with_borrow_mut(|own| {
             own.retain(|(machine, own)| (machine.address(), *own) != (self.address(), cpu));
@@ -345,18 +348,18 @@ impl<F: Simulate> Simulated<F> {
         f(&mut self.state(cpu).tlb.lock().expect("no thread panics with a TLB locked"))
     }
 
-    /// Which life frame `pfn` is in.
+    /// The life of frame `pfn`.
     pub(crate) fn life(&self, pfn: Pfn) -> u32 {
         self.lives[(pfn.0 - self.arena.range().start.0) as usize].load(Ordering::Acquire)
     }
 
-    /// Where RAM lies in this process, and how many bytes of it there are.
+    /// The address of RAM in this process, and its size in bytes.
     pub fn memory(&self) -> (*const u8, usize) {
         let all = self.arena.range();
         (self.arena.ptr(all.start), ((all.end.0 - all.start.0) * PAGE_SIZE) as usize)
     }
 
-    /// Answers what other CPUs have asked of `cpu`, which the calling thread is: a simulated interrupt.
+    /// Serves the requests of other CPUs to `cpu`, which the calling thread is: a simulated interrupt.
     pub fn serve(&self, cpu: CpuId) {
         let state = self.state(cpu);
         if state.calls.load(Ordering::Acquire) == 0 {
@@ -375,7 +378,8 @@ impl<F: Simulate> Simulated<F> {
             let _serving = Serving { machine: self, cpu };
             state.calls.fetch_sub(1, Ordering::AcqRel);
             state.interrupts.fetch_add(1, Ordering::Relaxed);
-            // SAFETY: the asker waits for `pending` before it lets go of either, or has seen that nobody serves it (`take_back`).
+            // SAFETY: the requester waits for `pending` before it frees either, or has seen that no CPU serves the call
+            // (`take_back`).
             as_cpu(cpu, || unsafe {
                 (*call.request.cast::<Request<'_, F>>()).serve(self);
                 (*call.pending).fetch_sub(1, Ordering::AcqRel);
@@ -383,7 +387,7 @@ impl<F: Simulate> Simulated<F> {
         }
     }
 
-    /// A CPU has failed: nobody answers the calls that say `pending` from here on.
+    /// A CPU has failed: withdraws its calls, so that no CPU answers those that name `pending`.
     fn take_back(&self, asked: &[CpuId], pending: &AtomicUsize) {
         let ours = |call: &Call| std::ptr::eq(call.pending, pending);
         for cpu in asked {
@@ -392,13 +396,13 @@ impl<F: Simulate> Simulated<F> {
             calls.retain(|call| !ours(call));
             self.state(*cpu).calls.fetch_sub(before - calls.len(), Ordering::AcqRel);
         }
-        // Whoever answers one now comes to its end, or dies, which ends it too.
+        // A CPU that serves one of them now finishes it, or panics, which ends it too.
         while asked.iter().any(|cpu| self.inbox(*cpu).serving.iter().any(ours)) {
             std::thread::yield_now();
         }
     }
 
-    /// Shootdown interrupts that `cpu` has served so far.
+    /// Shootdown interrupts that `cpu` has served.
     pub fn interrupts(&self, cpu: CpuId) -> u64 {
         self.state(cpu).interrupts.load(Ordering::Relaxed)
     }
@@ -522,7 +526,7 @@ unsafe impl<F: Simulate> Hardware for Simulated<F> {
         }
         while pending.load(Ordering::Acquire) != 0 {
             if self.has_failed() {
-                // Nothing can be relied upon any more, but this thread's stack may go.
+                // The machine's state is lost, but this thread's stack may now go.
                 self.take_back(&others, &pending);
                 if std::thread::panicking() {
                     return;

@@ -1,27 +1,27 @@
-//! What memory must contain: a model of one lane of a space, exact where one CPU works alone and as narrow as can be where
-//! others look on.
+//! The model of memory contents: one lane of a space. It is exact where one CPU works alone, and as narrow as possible
+//! where other CPUs look on.
 //!
-//! A *lane* is a set of pages that one CPU alone maps, unmaps, protects and stamps. Others may read them, store beside the
-//! stamp, or fork the space at any moment. So a page's state is a set of candidates: one, as its owner knows it; in a forked
-//! child all states that the parent's page had at some moment of the fork, until an access tells which it was. An access that
-//! no candidate explains is an error of the core (or of the model).
+//! A *lane* is a set of pages that only one CPU maps, unmaps, protects and stamps. Other CPUs may read them, store
+//! beside the stamp, or fork the space at any moment. So a page's state is a set of candidates. The owner knows one
+//! state. A forked child has all states that the parent's page had during the fork, until an access decides. An access
+//! that no candidate explains is an error of the core (or of the model).
 
 use quire_vm::{Access, FaultError, Prot};
 use std::sync::Arc;
 
-/// What a page of a space is.
+/// The state of a page of a space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
-    /// Nothing.
+    /// Not mapped.
     Unmapped,
-    /// Memory of the space's own: its stamp, and the stamp of what comes back where it is dropped.
+    /// Private memory: its stamp, and the stamp that comes back if it is dropped.
     Private(Prot, u64, u64),
     /// Page `1` of the lane's part of shared object `0`; the stamp is the object's.
     Shared(Prot, usize, usize),
 }
 
 impl State {
-    /// What is allowed; `None` where nothing is mapped.
+    /// The rights; `None` if the page is not mapped.
     pub fn prot(self) -> Option<Prot> {
         match self {
             State::Unmapped => None,
@@ -39,16 +39,16 @@ impl State {
     }
 }
 
-/// What a fork makes of a page.
+/// What a fork does with a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fate {
-    /// The child has it.
+    /// The child inherits it.
     Keep,
     /// The child has nothing there.
     Leave,
     /// The child has empty memory there.
     Wipe,
-    /// One of these.
+    /// One of these three.
     Unknown,
 }
 
@@ -65,13 +65,13 @@ impl Fate {
 /// How an access ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Seen {
-    /// It went through; for a read of the stamp, with its value.
+    /// It succeeded; for a read of the stamp, with its value.
     Value(Option<u64>),
     /// It failed.
     Failed(FaultError),
 }
 
-/// What is known of a page of a shared object.
+/// The known content of a page of a shared object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Content {
     /// Its stamp.
@@ -83,10 +83,11 @@ pub enum Content {
 }
 
 impl State {
-    /// Whether an access that found the page in this state could end like that. `shared` tells what a shared page has.
+    /// Whether an access that found the page in this state could end like that. `shared` returns the content of a
+    /// shared page.
     pub fn explains(self, access: Access, seen: Seen, shared: impl Fn(usize, usize) -> Content) -> bool {
         match (seen, self.prot()) {
-            // Whether there was reason for either, whoever ran the test knows.
+            // Only the test knows whether there was reason for either.
             (Seen::Failed(FaultError::OutOfMemory | FaultError::Pager), Some(_)) => true,
             (Seen::Failed(FaultError::NotMapped), None) => true,
             (Seen::Failed(FaultError::Protection), Some(p)) => !p.contains(access.needs()),
@@ -127,31 +128,31 @@ struct Past {
 #[derive(Clone, Debug)]
 pub struct Page {
     now: Vec<State>,
-    /// When `now` may have begun.
+    /// The earliest time at which `now` may have begun.
     since: u64,
-    /// Earlier states, kept while somebody looks on.
+    /// Earlier states, kept while another CPU looks on.
     past: Vec<Past>,
-    /// What a fork makes of it, and what it may have been when: the last one holds now.
+    /// Its fates in forks, and when: the last entry holds now.
     fates: Vec<(Fate, Span)>,
-    /// The last operations on the page: for the message where something is wrong.
+    /// The last operations on the page, for error messages.
     log: Vec<(Span, Arc<str>)>,
 }
 
-/// Operations that a page remembers.
+/// Length of a page's log.
 const LOG: usize = 8;
 
 impl Page {
-    /// A page that nothing is mapped at.
+    /// A page that is not mapped.
     pub fn new() -> Page {
         Page::of(vec![State::Unmapped])
     }
 
-    /// A page that is one of `candidates`.
+    /// A page in one of the states `candidates`.
     pub fn of(candidates: Vec<State>) -> Page {
         Page { now: candidates, since: 0, past: Vec::new(), fates: Vec::new(), log: Vec::new() }
     }
 
-    /// Remembers that `what` was done to the page.
+    /// Logs that `what` was done to the page.
     pub fn note(&mut self, span: Span, what: &Arc<str>) {
         if self.log.len() == LOG {
             self.log.remove(0);
@@ -159,7 +160,7 @@ impl Page {
         self.log.push((span, what.clone()));
     }
 
-    /// What a fork that took the whole of `span` makes of the page in the child.
+    /// The page in the child of a fork that took the whole of `span`.
     pub fn inherited(&self, span: Span, what: &Arc<str>) -> Page {
         let mut states: Vec<State> = Vec::new();
         for fate in self.fates_during(span) {
@@ -170,7 +171,7 @@ impl Page {
             }
         }
         let mut page = Page::of(states);
-        // The child's memory has the same fate as its parent's, where that is known.
+        // The child's memory has the same fate as its parent's, if that is known.
         let forever = Span { from: 0, to: u64::MAX };
         match self.fates_during(span)[..] {
             [Fate::Keep] => {}
@@ -182,13 +183,13 @@ impl Page {
         page
     }
 
-    /// What forks during `span` may have made of the page.
+    /// The fates that forks during `span` may have given the page.
     fn fates_during(&self, span: Span) -> Vec<Fate> {
         let mut fates: Vec<Fate> =
             self.fates.iter().filter(|(_, s)| s.from <= span.to && span.from <= s.to).map(|(f, _)| *f).collect();
         match self.fates.first() {
             None => fates.push(Fate::Keep),
-            // Longer ago than is remembered.
+            // Longer ago than the list goes back.
             Some((_, s)) if s.from > span.from => fates.push(Fate::Unknown),
             Some(_) => {}
         }
@@ -199,12 +200,12 @@ impl Page {
         fates
     }
 
-    /// What a fork makes of the page now, where that is known.
+    /// The page's fate in a fork now, if it is known.
     pub fn fate(&self) -> Fate {
         self.fates.last().map_or(Fate::Keep, |(f, _)| *f)
     }
 
-    /// An operation that ran during `span` decided what forks make of the page.
+    /// An operation that ran during `span` set the page's fate in forks.
     pub fn set_fate(&mut self, fate: Fate, span: Span) {
         if let Some((last, held)) = self.fates.last_mut() {
             if *last == fate {
@@ -231,13 +232,13 @@ impl Page {
         &self.now
     }
 
-    /// The state, where there is one candidate only.
+    /// The state, if there is one candidate only.
     pub fn certain(&self) -> Option<State> {
         if let [one] = self.now[..] { Some(one) } else { None }
     }
 
-    /// An operation of the owner, which ran during `span`, made the page one of `states`. `watched`: somebody may ask about
-    /// moments before its end.
+    /// An operation of the owner, which ran during `span`, made the page one of `states`. `watched`: another CPU may
+    /// use moments before its end.
     pub fn become_one_of(&mut self, mut states: Vec<State>, span: Span, watched: bool) {
         states.dedup();
         let old = std::mem::replace(&mut self.now, states);
@@ -249,13 +250,13 @@ impl Page {
         self.since = span.from;
     }
 
-    /// Every candidate changes by `f`.
+    /// Changes every candidate by `f`.
     pub fn change(&mut self, span: Span, watched: bool, f: impl Fn(State) -> State) {
         let states = self.now.iter().map(|s| f(*s)).collect();
         self.become_one_of(states, span, watched);
     }
 
-    /// The owner saw how an access ended: only candidates that explain it remain. `false` where there is none.
+    /// Keeps the candidates that explain the result of the owner's access. `false` if none does.
     pub fn narrow(&mut self, explains: impl Fn(State) -> bool) -> bool {
         if self.now.iter().all(|s| explains(*s)) {
             return true;

@@ -1,4 +1,4 @@
-//! What the simulated hardware of each architecture sees in its tables, and what its instructions do to its caches.
+//! The simulated hardware of each architecture: how it reads its tables, and how its instructions change its caches.
 
 use crate::tlb::Tlb;
 use quire_pmap::Format;
@@ -7,10 +7,10 @@ use quire_pmap_x86_64::registers::PAT;
 use quire_pmap_x86_64::{X86_64, word as x86};
 use quire_vm::{MemoryType, PAGE_SHIFT};
 
-/// A present entry, taken apart as the hardware does: what it says of everything below it.
+/// A present entry, decoded as the hardware does: its rights for everything below it.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen {
-    /// Programs may use what is below.
+    /// Programs may use the pages below.
     pub user: bool,
     /// Stores are allowed below.
     pub write: bool,
@@ -31,7 +31,7 @@ pub trait Simulate: Format {
     /// The dirty bit of a leaf.
     const DIRTY: u64;
 
-    /// What a present entry says; `leaf`: it is one.
+    /// Decodes a present entry; `leaf` if it is a leaf.
     fn see(word: u64, leaf: bool) -> Seen;
 
     /// The instruction that drops the translation of `va`, with `tag` loaded.
@@ -86,7 +86,7 @@ impl Simulate for Sv39 {
 
     fn see(word: u64, leaf: bool) -> Seen {
         if !leaf {
-            // Bits that say something of leaves are reserved in entries that point to table pages.
+            // Bits of leaves are reserved in entries that point to table pages.
             assert_eq!(word & (sv39::USER | sv39::ACCESSED | sv39::DIRTY), 0, "reserved bits are set in {word:#x}");
             return Seen {
                 user: true,

@@ -1,6 +1,6 @@
-//! One CPU's translation caches, as hostile as the manuals (Intel SDM volume 3, 4.10; RISC-V privileged 12.2) let them be: whatever was ever seen in a page table
-//! stays until an instruction takes it away, in the TLB and in the paging-structure caches alike. Nothing is evicted but at
-//! random, and that seldom.
+//! One CPU's translation caches, as hostile as the manuals (Intel SDM volume 3, 4.10; RISC-V privileged 12.2) allow. An
+//! entry of a page table that was once seen stays until an instruction drops it. That holds for the TLB and for the
+//! paging-structure caches. Eviction is random and rare.
 
 use quire_vm::{MemoryType, Pfn};
 use std::collections::{HashMap, HashSet};
@@ -20,7 +20,7 @@ pub struct Entry {
     pub dirty: bool,
     /// How accesses are cached.
     pub memory: MemoryType,
-    /// Which life of the frame the translation was made for.
+    /// The life of the frame for which the translation was made.
     pub life: u32,
 }
 
@@ -33,7 +33,7 @@ pub struct Upper {
     pub user: bool,
     /// Whether all entries on the way allowed stores.
     pub write: bool,
-    /// Which life of the table page's frame this is.
+    /// The life of the table page's frame.
     pub life: u32,
 }
 
@@ -49,7 +49,7 @@ pub struct Tlb {
     global: HashMap<u64, Entry>,
     /// By tag, level (1: the table that holds leaves) and the address bits above it.
     upper: HashMap<(u16, u32, u64), Upper>,
-    /// Pages under which nothing was found, by tag, where the hardware remembers that.
+    /// Pages without a mapping, by tag, on hardware that caches absence.
     absent: HashSet<(u16, u64)>,
 }
 
@@ -104,17 +104,17 @@ impl Tlb {
         self.upper.retain(|k, _| k.0 != tag);
     }
 
-    /// Remembers that nothing is there.
+    /// Caches that nothing is mapped there.
     pub fn put_absent(&mut self, tag: u16, page: u64) {
         self.absent.insert((tag, page));
     }
 
-    /// Whether it is remembered that nothing is there.
+    /// Whether the absence of a mapping is cached.
     pub fn is_absent(&self, tag: u16, page: u64) -> bool {
         self.absent.contains(&(tag, page))
     }
 
-    /// A page fault at the page: its translation goes, and the upper levels that led to it.
+    /// A page fault at the page: drops its translation, and the upper levels that led to it.
     pub fn faulted(&mut self, tag: u16, page: u64, prefixes: impl Iterator<Item = (u32, u64)>) {
         self.pages.remove(&(tag, page));
         for (level, prefix) in prefixes {
@@ -122,14 +122,14 @@ impl Tlb {
         }
     }
 
-    /// Everything of one tag but global translations.
+    /// Drops all entries of one tag but global translations.
     pub fn drop_tag(&mut self, tag: u16) {
         self.pages.retain(|k, _| k.0 != tag);
         self.absent.retain(|k| k.0 != tag);
         self.drop_upper(tag);
     }
 
-    /// Everything.
+    /// Drops everything.
     pub fn drop_all(&mut self) {
         *self = Tlb::default();
     }

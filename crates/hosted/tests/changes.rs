@@ -1,4 +1,4 @@
-//! Map operations one after the other, and next to exits and faults of relatives: what a range shows afterwards.
+//! Map operations in sequence, and beside exits and faults of relatives: the resulting contents of a range.
 
 use quire_hosted::{Cpu, Settings, Simulate, Simulated};
 use quire_vm::map::{Advice, MapRequest, Move, Placement, Space, SpaceRef};
@@ -128,8 +128,8 @@ fn the_end_of_a_process_costs_as_much_for_each_of_some_entries_as_of_many<F: Sim
         start.elapsed()
     };
     let best = |pages| (0..3).map(|_| exit(pages)).min().unwrap_or_default();
-    // Both too many for the caches. A cost that grew with the square would be 12 times as high, and is seconds. What else the
-    // host does may spoil a measurement or two.
+    // Both are too many for the caches. A quadratic cost would be 12 times as high, and takes seconds. Other load of
+    // the host may spoil a measurement or two.
     let mut measured = Vec::new();
     let flat = (0..5).any(|_| {
         let (some, more) = (best(8_000), best(28_000));
@@ -201,7 +201,7 @@ fn a_fork_looks_at_what_was_stored_into_since_the_last_one<F: Simulate>() {
     let cpu = Cpu::attach(vm, 0).unwrap();
     let space = Space::new(vm).unwrap();
     cpu.enter(&space).unwrap();
-    // No table page as a whole.
+    // No whole table page.
     map(&space, 1, 500);
     (1..501).for_each(|n| cpu.write(&space, page(n), n).unwrap());
     let fork = || {
@@ -211,13 +211,13 @@ fn a_fork_looks_at_what_was_stored_into_since_the_last_one<F: Simulate>() {
     };
     assert_eq!(fork(), 500);
     assert_eq!(fork(), 0);
-    // They are looked at by the line: eight leaves.
+    // They are visited by the cache line: eight leaves.
     for n in [11, 12, 400] {
         cpu.write(&space, page(n), 1).unwrap();
     }
     assert_eq!(fork(), 16);
     assert_eq!(fork(), 0);
-    // And so does who takes stores away, once.
+    // A call that removes store rights does that too, once.
     let protect = |prot| {
         let before = vm.stats().total(Event::RangeVisit);
         space.protect(range(1, 500), prot).unwrap();
@@ -230,14 +230,14 @@ fn a_fork_looks_at_what_was_stored_into_since_the_last_one<F: Simulate>() {
     assert!(cpu.write(&space, page(3), 1).is_err());
 }
 
-/// Calls `f` and returns how many leaves, or entries above them, were looked at meanwhile.
+/// Calls `f` and returns how many leaves, or entries above them, it visited.
 fn visits<F: Simulate>(vm: &'static Vm<Simulated<F>>, f: impl FnOnce()) -> u64 {
     let before = vm.stats().total(Event::RangeVisit);
     f();
     vm.stats().total(Event::RangeVisit) - before
 }
 
-/// Faults of the three kinds that a store after a fork may be: for more than the leaf allows, copied, moved.
+/// Faults of the three kinds that a store after a fork may cause: more rights than the leaf has, a copy, a move.
 fn stored<F: Simulate>(vm: &'static Vm<Simulated<F>>, f: impl FnOnce()) -> [u64; 3] {
     let now = || [FaultKind::Reuse, FaultKind::Copy, FaultKind::Move].map(|kind| vm.stats().faults_of(kind));
     let before = now();
@@ -246,7 +246,7 @@ fn stored<F: Simulate>(vm: &'static Vm<Simulated<F>>, f: impl FnOnce()) -> [u64;
     core::array::from_fn(|n| after[n] - before[n])
 }
 
-/// Whole table pages whose stores go and come back at once, where the format can say that.
+/// Whole table pages whose store rights go and come back at once, if the format can express that.
 fn whole_table_pages_lose_and_regain_their_stores_at_once<F: Simulate>() {
     let vm = boot::<F>(2);
     let (cpu, other) = (Cpu::attach(vm, 0).unwrap(), Cpu::attach(vm, 1).unwrap());
@@ -261,7 +261,7 @@ fn whole_table_pages_lose_and_regain_their_stores_at_once<F: Simulate>() {
     let child = RefCell::new(None);
     let fork = || *child.borrow_mut() = Some(space.fork().unwrap());
     assert_eq!(visits(vm, fork), if sealed { 3 } else { 1536 });
-    // No CPU stores through what it remembers.
+    // No CPU stores through a cached translation.
     assert!(cpu.store_word(page(5), 9).is_err() && other.store_word(page(1000), 9).is_err());
     space.check(true).unwrap();
     // While the child lives, a store copies.
@@ -274,7 +274,7 @@ fn whole_table_pages_lose_and_regain_their_stores_at_once<F: Simulate>() {
     space.check(true).unwrap();
     drop(kept);
 
-    // Once it has gone, the first store of each table page that was not touched meanwhile gives all of it back.
+    // Once the child is gone, the first store to each table page without a touch since restores all of it.
     let faults = stored(vm, || (512..1536).for_each(|n| cpu.write(&space, page(n), n).unwrap()));
     assert_eq!(faults, if sealed { [0; 3] } else { [1024, 0, 0] });
     space.check(true).unwrap();
@@ -284,7 +284,7 @@ fn whole_table_pages_lose_and_regain_their_stores_at_once<F: Simulate>() {
     child.borrow_mut().take();
     fill(9);
 
-    // Protection is taken and given back the same way.
+    // Protection is removed and restored the same way.
     let protect = |prot| visits(vm, || space.protect(range(0, 1536), prot).unwrap());
     assert_eq!(protect(Prot::READ), if sealed { 3 } else { 1536 });
     assert!(cpu.write(&space, page(3), 1).is_err() && other.write(&space, page(1030), 1).is_err());
@@ -292,7 +292,7 @@ fn whole_table_pages_lose_and_regain_their_stores_at_once<F: Simulate>() {
     assert_eq!(protect(Prot::READ | Prot::WRITE), 0);
     let faults = stored(vm, || cpu.write(&space, page(3), 1).unwrap());
     assert_eq!(faults, if sealed { [0; 3] } else { [1, 0, 0] });
-    // Nor does memory that is read-only, by a load.
+    // Neither does read-only memory, by a load.
     assert_eq!(protect(Prot::READ), if sealed { 1 } else { 8 });
     space.advise(range(7, 1), Advice::DontNeed).unwrap();
     assert_eq!(cpu.read(&space, page(7)), Ok(0));
@@ -300,7 +300,7 @@ fn whole_table_pages_lose_and_regain_their_stores_at_once<F: Simulate>() {
     space.check(true).unwrap();
     assert_eq!(protect(Prot::READ | Prot::WRITE), 0);
     cpu.write(&space, page(3), 1).unwrap();
-    // Part of a table page does not get what all of it had.
+    // A part of a table page does not get the rights of the whole.
     assert_eq!(protect(Prot::READ), 8);
     space.protect(range(600, 100), Prot::READ | Prot::WRITE).unwrap();
     cpu.write(&space, page(650), 1).unwrap();
@@ -310,7 +310,8 @@ fn whole_table_pages_lose_and_regain_their_stores_at_once<F: Simulate>() {
     other.leave();
 }
 
-/// Pages that were cleaned or given up while their table page was sealed have to be made dirty again before they are stored into.
+/// Pages that were cleaned or dropped while their table page was store-protected must be made dirty again before a
+/// store.
 fn what_is_cleaned_under_a_seal_is_dirty_before_it_is_stored_into<F: Simulate>() {
     let vm = boot::<F>(1);
     let cpu = Cpu::attach(vm, 0).unwrap();
@@ -322,7 +323,7 @@ fn what_is_cleaned_under_a_seal_is_dirty_before_it_is_stored_into<F: Simulate>()
     space.advise(range(8, 8), Advice::Free).unwrap();
     space.check(true).unwrap();
     cpu.write(&space, page(0), 7).unwrap();
-    // The checker knows no leaf that allows stores into a clean page.
+    // The checker finds no leaf that allows stores to a clean page.
     space.check(true).unwrap();
     cpu.write(&space, page(9), 8).unwrap();
     space.advise(range(0, 512), Advice::PageOut).unwrap();

@@ -1,5 +1,5 @@
-//! Scalability as a test: which cache lines operations of different CPUs share, and what a fault costs in locks and
-//! allocations. Only the recording build can tell: `RUSTFLAGS="--cfg recording" cargo test -p quire-hosted`.
+//! Scalability as a test: the cache lines that operations of different CPUs share, and a fault's locks and allocations.
+//! It needs the recording build: `RUSTFLAGS="--cfg recording" cargo test -p quire-hosted`.
 #![cfg(recording)]
 
 use quire_hosted::{Cpu, Hosted, Settings};
@@ -16,7 +16,7 @@ const BASE: u64 = 0x5000_0000_0000;
 const REGION: u64 = 512;
 
 fn boot(cpus: usize, frames: u64) -> (&'static Vm<Hosted>, Vec<Cpu>) {
-    // The checker looks at everybody's lines, and is not what is measured.
+    // The checker reads the lines of all CPUs, and is not measured here.
     boot_with(Settings { cpus, frames, check: Level::Never, zero_window: 0, ..Settings::default() })
 }
 
@@ -35,7 +35,7 @@ fn shared_space(cpus: &[Cpu], regions: u64) -> (SpaceRef<Hosted>, impl Fn(usize)
     (space, move |n| n as u64 * regions * REGION)
 }
 
-/// The record of one fault of `cpu` at `page`, which is served as expected.
+/// The record of one fault of `cpu` at `page`, which must be of kind `kind`.
 fn fault(cpu: &Cpu, space: &Space<Hosted>, page: u64, access: Access, kind: FaultKind) -> Record {
     let (got, record) = scope(|| cpu.run(|| space.fault(BASE + page * PAGE_SIZE, access)));
     assert_eq!(got, Ok(kind));
@@ -47,7 +47,7 @@ fn conflicts(record: &Record) -> BTreeSet<&'static str> {
     record.conflicts().iter().map(|c| c.label()).collect()
 }
 
-/// What the conflicts are, for whoever reads a failed test.
+/// The conflicts as text, for the message of a failed test.
 fn told(record: &Record) -> String {
     record.conflicts().iter().map(|c| c.to_string()).collect()
 }
@@ -62,7 +62,7 @@ fn zero_fill_shared_lines(cpus: usize) -> f64 {
         for cpu in &cpus {
             let one = fault(cpu, &space, first(cpu.id()) + n, Access::Write, FaultKind::ZeroFill);
             let lines = caches.shared_lines_written(&one);
-            // The first region warms everything up.
+            // The first region warms the caches.
             if n >= REGION {
                 (shared, faults) = (shared + lines, faults + 1);
             }
@@ -98,7 +98,7 @@ impl quire_vm::paging::pager::Pager for Plain {
     }
 }
 
-/// Pages that CPUs write in turn, each to a file of its own that is charged to one quota.
+/// CPUs write pages in turn, each of a file of its own; one quota is charged for all files.
 #[test]
 fn pages_of_different_files_of_one_file_system_write_at_most_one_shared_line_in_16() {
     for cpus in [2, 5, 16] {
@@ -169,11 +169,11 @@ fn two_zero_fill_faults_share_only_what_is_refilled_in_batches() {
         .1
     };
     all(0..2);
-    // Between two refills: nothing at all.
+    // Between two refills: no shared line.
     let few = all(2..60);
     assert_eq!(conflicts(&few), BTreeSet::new(), "{}", told(&few));
-    // Nodes of the page index are linked into one they share, and come from a depot, as frames do. Once in 1024 pages a CPU tells the
-    // space how many it has mapped.
+    // Nodes of the page index are linked into a shared one, and come from a depot, as frames do. Once in 1024 pages a
+    // CPU adds its count of mapped pages to the space's.
     let many = all(60..REGION);
     let listed = BTreeSet::from(["index-node", "vm", "page", "frame-depot", "space"]);
     assert!(conflicts(&many).is_subset(&listed), "{}", told(&many));
@@ -200,7 +200,7 @@ fn a_resident_fault_takes_the_lock_of_its_table_page_allocates_nothing_and_share
     for n in [1, 2] {
         fault(&cpus[n], &spaces[n], 0, Access::Read, FaultKind::Resident);
     }
-    // At every second window that a fault maps around it: between two faults nothing is mapped ahead.
+    // At every second window that a fault maps around it: no fault between them maps ahead.
     let mut told_space = 0;
     let ((), record) = scope(|| {
         for page in (32..REGION).step_by(32) {
@@ -211,7 +211,7 @@ fn a_resident_fault_takes_the_lock_of_its_table_page_allocates_nothing_and_share
                 let written = one.only(|a| a.kind.writes());
                 let mut labels: BTreeSet<&str> =
                     written.accesses().iter().filter_map(|a| a.place).map(|p| p.label).collect();
-                // Now and then the CPU tells its space how many pages it has mapped.
+                // Now and then the CPU adds its count of mapped pages to its space's.
                 told_space += labels.remove("space") as u32;
                 let own = [
                     "page",
@@ -260,9 +260,9 @@ fn changing_maps_of_different_spaces_shares_nothing_but_the_epoch_now_and_then()
             });
         }
     };
-    // Until what waits for readers, in three epochs, is in stock.
+    // Until the memory that waits for readers, in three epochs, is in stock.
     (0..200).for_each(round);
-    // Every hundred retired structures or so a CPU looks at all CPUs' epochs, and advances the one that they share.
+    // About every hundred retired structures a CPU reads the epochs of all CPUs, and advances the global one.
     let listed = BTreeSet::from(["quire_sync::epoch::Slot", "vm"]);
     let mut quiet = 0;
     for n in 200..232 {

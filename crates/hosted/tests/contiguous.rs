@@ -1,4 +1,4 @@
-//! Consecutive frames out of memory that programs use, while they use it.
+//! Consecutive frames, allocated from memory that programs use meanwhile.
 
 use quire_hosted::{Cpu, Settings, Simulate, Simulated};
 use quire_vm::map::{Advice, MapRequest, Placement, Space, SpaceRef, Wire};
@@ -61,7 +61,7 @@ fn large<F: Simulate>(vm: V<F>) -> Result<Frame, OutOfMemory> {
     vm.alloc_contiguous_reclaiming(LARGE, For::User, &mut MaySleep::here())
 }
 
-/// Lets the others end.
+/// Ends the other threads.
 struct Stop<'s, F: Simulate>(&'s AtomicBool, &'s Cpu<F>);
 
 impl<F: Simulate> Drop for Stop<'_, F> {
@@ -101,7 +101,7 @@ fn large_frames_are_made_while_programs_fault<F: Simulate>() {
                 cpu.leave();
             });
         }
-        // However this ends: the others wait for it.
+        // Stops the other threads however this one ends, because it waits for them.
         let _stop = Stop(&stop, &cpu);
         for _ in 0..2 {
             let block = large(vm).expect("there is memory for it, in pieces");
@@ -131,7 +131,7 @@ fn what_cannot_move_ends_the_attempt_and_everything_is_as_before<F: Simulate>() 
     let cpu = Cpu::attach(vm, 0).unwrap();
     let space = fragmented(&cpu, PAGES);
     let whole: Vec<Frame> = core::iter::from_fn(|| vm.alloc_contiguous(LARGE, For::User).ok()).collect();
-    // No run of so many frames is without a wired page.
+    // Every run of so many frames has a wired page.
     space.wire(range(0, PAGES), Wire::OnFault).unwrap();
     let before = free(vm);
     assert!(large(vm).map(Frame::into_pfn).is_err());
@@ -157,7 +157,7 @@ fn a_failing_allocation_at_any_depth_loses_nothing<F: Simulate>() {
         let space = fragmented(&cpu, PAGES);
         let whole: Vec<Frame> = core::iter::from_fn(|| vm.alloc_contiguous(LARGE, For::User).ok()).collect();
         let before = free(vm);
-        // Some attempts meet nothing but failures, others few.
+        // Some attempts meet only failures, others few.
         vm.fail_allocations([1, 2, 30, 400][seed as usize % 4], seed);
         let block = large(vm);
         vm.fail_allocation(0);

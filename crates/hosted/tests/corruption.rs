@@ -1,5 +1,5 @@
-//! Page tables made wrong on purpose, in every way that the checker knows, are noticed, and named. (What lies in slabs is made
-//! wrong by the core's own tests, which can reach it.)
+//! Page tables corrupted on purpose, in every way that the checker knows: it must detect and name each. (The core's own
+//! tests corrupt slabs, because they can reach them.)
 
 use quire_hosted::{Cpu, Settings, Simulate, Simulated};
 use quire_vm::check::{Broken, Level};
@@ -22,7 +22,7 @@ quire_hosted::of_each_architecture!(
     a_leaf_of_a_frame_that_is_free_is_noticed_also_while_others_are_at_work,
 );
 
-/// In the middle of what programs may use: where table pages of every level begin.
+/// The middle of user addresses, where table pages of every level begin.
 const fn middle<F: Simulate>() -> u64 {
     (F::USER.end + PAGE_SIZE) / 2
 }
@@ -30,7 +30,7 @@ const fn middle<F: Simulate>() -> u64 {
 /// Entries of a table page.
 const FANOUT: usize = 512;
 
-/// Which entry of a table page at `level` covers the middle.
+/// The index of the entry that covers the middle in a table page at `level`.
 fn index<F: Simulate>(level: u32) -> usize {
     (middle::<F>() >> (12 + 9 * level)) as usize % FANOUT
 }
@@ -58,7 +58,7 @@ impl<F: Simulate> World<F> {
     fn table(&self, level: u32) -> Pfn {
         (level + 1..F::LEVELS)
             .rev()
-            // SAFETY: the page tables are only asked for their root, and not changed.
+            // SAFETY: only the root of the page tables is read, and nothing is changed.
             .fold(unsafe { self.space.page_tables() }.root(), |t, l| {
                 F::frame(self.slot(t, index::<F>(l)).load(Ordering::Relaxed))
             })
@@ -66,7 +66,7 @@ impl<F: Simulate> World<F> {
 
     fn slot(&self, t: Pfn, i: usize) -> &AtomicU64 {
         assert!(i < FANOUT);
-        // SAFETY: a table page, which is touched as atomics only.
+        // SAFETY: a table page, which is accessed as atomics only.
         unsafe { &*self.vm.machine().frame_ptr(t).cast::<AtomicU64>().add(i) }
     }
 
@@ -76,13 +76,13 @@ impl<F: Simulate> World<F> {
         &unsafe { self.vm.descriptor(t) }.words()[0]
     }
 
-    /// Where in the descriptor the live count begins: where the table page over the middle says 40.
+    /// The bit of the descriptor where the live count begins: that of the table page over the middle is 40.
     fn live_at(&self) -> u32 {
         let state = self.state(self.table(0)).load(Ordering::Relaxed);
         (0..64).step_by(16).find(|bit| state >> bit & 0xffff == 40).expect("a count of 40")
     }
 
-    /// What the checker says. What is broken is not taken apart.
+    /// The checker's verdict. The corrupted space is not torn down.
     fn verdict(self) -> Result<(), Broken> {
         let _cpu = Cpu::attach(self.vm, 0).unwrap();
         let result = self.space.check(true);
@@ -141,7 +141,7 @@ fn a_leaf_that_a_fork_would_leave_writable_is_noticed<F: Simulate>() {
 fn an_entry_above_that_allows_other_than_is_known_is_noticed<F: Simulate>() {
     let w = World::<F>::new();
     w.slot(w.table(1), index::<F>(1)).fetch_and(!F::STORES_BELOW, Ordering::Relaxed);
-    // Where no bit says it, nothing was changed.
+    // If no bit expresses it, nothing was changed.
     let expected = if F::STORES_BELOW != 0 { Err(Broken::TableSealed(middle::<F>())) } else { Ok(()) };
     assert_eq!(w.verdict(), expected);
 }
@@ -167,7 +167,7 @@ fn a_leaf_of_a_frame_that_is_free_is_noticed_also_while_others_are_at_work<F: Si
     let w = World::<F>::new();
     let _cpu = Cpu::attach(w.vm, 0).unwrap();
     let t = w.table(0);
-    // SAFETY: the descriptors are only looked at, as `descriptors_in_use` asks.
+    // SAFETY: the descriptors are only read, as `descriptors_in_use` requires.
     let other = unsafe { w.vm.descriptors_in_use() }
         .skip(1)
         .find(|page| page.kind() == Kind::Cached)

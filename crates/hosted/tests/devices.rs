@@ -1,4 +1,4 @@
-//! Device objects: physical addresses mapped into programs with a memory type, next to everything that is done to mappings.
+//! Device objects: physical addresses mapped into programs with a memory type, beside all other operations on mappings.
 
 use quire_hosted::{Cpu, Settings, Simulate, Simulated};
 use quire_vm::content::IoError;
@@ -53,7 +53,7 @@ fn page(n: u64) -> u64 {
 /// The device's word at the start of its page `n`.
 fn word<F: Simulate>(vm: V<F>, n: u64) -> u64 {
     let pfn = Pfn(vm.machine().devices().start.0 + n);
-    // SAFETY: the device's memory; nobody stores to it meanwhile.
+    // SAFETY: the device's memory, to which no CPU stores meanwhile.
     unsafe { quire_vm::Phys::frame_ptr(vm.machine(), pfn).cast::<u64>().read_volatile() }
 }
 
@@ -71,7 +71,7 @@ fn a_program_reaches_a_device_with_its_memory_type<F: Simulate>() {
         assert!(vm.stats().faults() <= PAGES / 8, "neighbours are mapped along");
         assert_eq!(space.fault(page(PAGES), Access::Read), Err(FaultError::NotMapped));
         space.check(true).unwrap();
-        // Private memory beside it is cached as ever.
+        // Private memory beside it stays cached.
         space.map(&MapRequest::private(Placement::Fixed(page(PAGES)), PAGE_SIZE)).unwrap();
         cpu.write(&space, page(PAGES), 1).unwrap();
         assert_eq!(cpu.memory_type(page(PAGES)), Ok(MemoryType::WriteBack));
@@ -105,7 +105,7 @@ fn a_device_has_no_pages_and_leaves_none_behind<F: Simulate>() {
     let space = space(&cpu, &object);
     (0..PAGES).for_each(|n| cpu.write(&space, page(n), n).unwrap());
     assert_eq!((object.resident(), space.stats().resident_pages), (0, PAGES));
-    // Nothing of what is done to files' pages touches it.
+    // Operations on file pages do not touch it.
     object.discard(0..PAGES);
     object.set_size(0);
     object.page_out(0..PAGES);
@@ -159,7 +159,7 @@ fn a_frame_buffer_may_lie_in_ram<F: Simulate>() {
     let cpu = Cpu::attach(vm, 0).unwrap();
     let run = vm.alloc_run(3, quire_vm::phys::frames::For::Kernel).unwrap();
     let first = run.pfn();
-    // SAFETY: the frames are kept until nobody maps them.
+    // SAFETY: the frames are kept until no space maps them.
     let object =
         unsafe { ObjectRef::device(vm, PhysRange { start: first, end: Pfn(first.0 + 8) }, MemoryType::WriteCombining) }
             .unwrap();

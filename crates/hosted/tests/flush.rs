@@ -1,5 +1,5 @@
-//! Locks of the page queues while a large file is written back and thrown away: a walk over an object holds none of them. Only
-//! the recording build can tell: `RUSTFLAGS="--cfg recording" cargo test -p quire-hosted`.
+//! Locks of the page queues while a large file is written back and thrown away: a walk over an object holds none of
+//! them. It needs the recording build: `RUSTFLAGS="--cfg recording" cargo test -p quire-hosted`.
 #![cfg(recording)]
 
 use quire_hosted::{Cpu, Hosted, Settings};
@@ -22,7 +22,7 @@ fn no_queue_is_locked_over_a_walk_that_writes_back_or_takes_away() {
     let vm = Hosted::boot(Settings { cpus: 1, frames: 4 * PAGES, check: Level::Never, ..Settings::default() }).unwrap();
     let _cpu = Cpu::attach(vm, 0).unwrap();
     let bytes = vec![0u8; (PAGES * PAGE_SIZE) as usize].leak();
-    // SAFETY: leaked, and nobody else's.
+    // SAFETY: leaked, so nothing else uses it.
     let store = unsafe { MemoryStore::new(NonNull::from(bytes).cast(), PAGES, FaultPlan::default()) };
     let store = Box::leak(Box::new(store));
     vm.poll_with(store).unwrap();

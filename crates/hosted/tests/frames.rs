@@ -12,7 +12,7 @@ fn boot(cpus: usize, frames: u64) -> &'static Vm<Hosted> {
     Hosted::boot(Settings { cpus, frames, ..Settings::default() }).unwrap()
 }
 
-/// Numbers that a seed repeats.
+/// Random numbers that repeat with the seed.
 struct Random(fastrand::Rng);
 
 impl Random {
@@ -22,7 +22,7 @@ impl Random {
 }
 
 fn frames_that_are_free(vm: &'static Vm<Hosted>) -> u64 {
-    // No thread is attached: this one plays a CPU.
+    // No thread is attached: this one acts as a CPU.
     as_cpu(0, || vm.drain_magazines());
     vm.frames().free()
 }
@@ -167,7 +167,8 @@ fn the_heap_gives_every_size_aligned_and_gives_all_frames_back() {
                         // SAFETY: handed out above, and still this thread's.
                         let bytes = unsafe { std::slice::from_raw_parts(memory.as_ptr(), layout.size()) };
                         assert!(bytes.iter().all(|b| *b == mark), "somebody else wrote to this object");
-                        // SAFETY: the heap handed this memory out with this layout, to this thread, which uses it no more.
+                        // SAFETY: the heap handed this memory out with this layout, to this thread, which uses it no
+                        // more.
                         unsafe { vm.heap().free(vm, memory, layout) };
                     }
                 }
@@ -204,7 +205,7 @@ fn an_idle_cpu_zeroes_frames_for_first_touches_where_it_is_told_to() {
         let cpu = Cpu::attach(vm, 1).unwrap();
         let space = quire_vm::Space::new(vm).unwrap();
         cpu.enter(&space).unwrap();
-        // SAFETY: it is what the CPU has loaded.
+        // SAFETY: the CPU has loaded these page tables.
         unsafe { cpu.idle(space.page_tables()) };
         assert_eq!(vm.zero_stock(), zero_stock);
         let frame = vm.alloc_frame(Fill::Zeroed, For::User).unwrap();

@@ -1,4 +1,4 @@
-//! Page tables that go: with the last mapping, and while nobody runs the space; and how they come back.
+//! Page tables that are freed, with the last mapping and while no CPU runs the space, and their return.
 
 use proptest::prelude::*;
 use quire_hosted::{Cpu, Settings, Simulate, Simulated};
@@ -25,7 +25,7 @@ quire_hosted::of_each_architecture!(
 type V<F> = &'static Vm<Simulated<F>>;
 type S<F> = SpaceRef<Simulated<F>>;
 
-/// Apart by more than what one table page covers.
+/// Further apart than one table page covers.
 const PLACES: [u64; 3] = [0x1000_0000, 0x1020_0000 - 5 * PAGE_SIZE, 0x3f_0000_0000];
 
 fn boot<F: Simulate>(cpus: usize) -> V<F> {
@@ -45,7 +45,7 @@ fn range(start: u64, pages: u64) -> VirtRange {
     VirtRange { start, end: start + pages * PAGE_SIZE }
 }
 
-/// A space with private memory at each place, some of it not to be stored into, and shared memory; all touched.
+/// A space with private memory at each place, some of it read-only, and shared memory; all touched.
 fn small<F: Simulate>(cpu: &Cpu<F>) -> S<F> {
     let vm = cpu.vm();
     let space = Space::new(vm).unwrap();
@@ -68,7 +68,7 @@ fn small<F: Simulate>(cpu: &Cpu<F>) -> S<F> {
 
 const SHARED: u64 = 0x2000_0000;
 
-/// All that [`small`] wrote is there; returns the faults that it took.
+/// Checks all words that [`small`] wrote; returns the faults that it took.
 fn look<F: Simulate>(cpu: &Cpu<F>, space: &Space<Simulated<F>>) -> u64 {
     let faults = || cpu.vm().stats().faults();
     let before = faults();
@@ -135,7 +135,7 @@ fn before_memory_is_out_idle_spaces_give_up_their_tables<F: Simulate>() {
     let tables: u64 = idle.iter().map(|s| s.stats().table_pages).sum();
     assert_eq!((tables, dropped() > 5 * SPACES as u64), (SPACES as u64, true), "{}", dropped());
     assert_eq!(running.stats().resident_pages, 150, "a CPU runs it");
-    // And what they gave was used.
+    // And the memory that they freed was used.
     assert!(vm.frames().free() < vm.frames().reserve() + 8, "{} free", vm.frames().free());
     pages(at, stored).for_each(|va| assert_eq!(cpu.read(&hog, va), Ok(va)));
     hog.clear();
@@ -152,18 +152,18 @@ fn a_space_that_nobody_runs_for_a_second_gives_up_its_tables_before_memory_is_ou
     let vm = Simulated::<F>::boot(Settings { cpus: 2, frames: 4096, ..Settings::default() }).unwrap();
     let cpu = Cpu::attach(vm, 0).unwrap();
     let bytes = vec![0u8; 8192 * PAGE_SIZE as usize].leak();
-    // SAFETY: leaked, and nobody else's.
+    // SAFETY: leaked, so nothing else uses it.
     let store = unsafe { MemoryStore::new(std::ptr::NonNull::from(bytes).cast(), 8192, FaultPlan::default()) };
     vm.add_swap(Box::leak(Box::new(store))).unwrap();
     let idle: Vec<_> = (0..3).map(|_| small(&cpu)).collect();
-    // So that their pages stay, and with them the tables.
+    // So that their pages stay, and the tables with them.
     idle.iter().for_each(|space| space.wire_all(Wire::Now).unwrap());
     let hog = Space::new(vm).unwrap();
     cpu.enter(&hog).unwrap();
     let at = 0x7000_0000;
     map(&hog, at, 6000);
     let begin = std::time::Instant::now();
-    // More than there is, again and again: pageout is at work all the time, and always finds pages.
+    // Touches more than there is, again and again: pageout always works, and always finds pages.
     while vm.stats().total(Event::TablesDropped) == 0 {
         assert!(begin.elapsed().as_secs() < 60, "their tables stay for ever");
         pages(at, 6000).for_each(|va| cpu.write(&hog, va, va).unwrap());
@@ -212,7 +212,7 @@ fn a_space_that_runs_keeps_its_tables<F: Simulate>() {
     let before = space.stats();
     assert_eq!(space.drop_tables(), None);
     assert_eq!(space.stats(), before);
-    // SAFETY: it is what the CPU has loaded.
+    // SAFETY: the CPU has loaded these page tables.
     unsafe { cpu.idle(space.page_tables()) };
     assert!(space.drop_tables().is_some(), "a CPU that only has it loaded does not run it");
     cpu.speculate(PLACES[0]);
@@ -228,7 +228,7 @@ fn what_was_stored_is_still_dirty_and_referenced_after_the_tables_went<F: Simula
     cpu.leave();
     let state = |va: u64| {
         let pin = vm.epoch().pin();
-        // SAFETY: all is looked at, under a pin of the one system.
+        // SAFETY: all is only read, under a pin of the one system.
         let (entry, index) = unsafe {
             let entry = space.entry_at(va, &pin).unwrap();
             (entry, entry.front().object().unwrap().page_index())
@@ -348,7 +348,7 @@ fn contents_stay_while_tables_are_dropped_under_faults<F: Simulate>() {
                 cpu.disturb(id as u64);
                 for round in 0..60u64 {
                     cpu.enter(space).unwrap();
-                    // Each CPU has half of the pages, and stores what it will look for.
+                    // Each CPU has half of the pages, and stores the values that it checks later.
                     for va in PLACES.into_iter().skip(1).flat_map(|at| pages(at, 40)).skip(id - 1).step_by(2) {
                         if round > 0 {
                             assert_eq!(cpu.read(space, va), Ok(va + round - 1));
@@ -358,7 +358,7 @@ fn contents_stay_while_tables_are_dropped_under_faults<F: Simulate>() {
                     if round % 2 == 0 {
                         cpu.leave()
                     } else {
-                        // SAFETY: it is what the CPU has loaded.
+                        // SAFETY: the CPU has loaded these page tables.
                         unsafe { cpu.idle(space.page_tables()) }
                     }
                     cpu.speculate(PLACES[1]);

@@ -1,4 +1,4 @@
-//! The kernel's map over real page tables: what one CPU gives up no CPU reaches when somebody else has it.
+//! The kernel's map over real page tables: no CPU reaches an address that another CPU gave up and a third one got.
 
 use quire_hosted::{Cpu, Settings, Simulate, Simulated};
 use quire_vm::map::kernel::{KernelMap, Purpose};
@@ -17,14 +17,15 @@ const STACK: u64 = 4 * PAGE_SIZE;
 
 fn boot<F: Simulate>(cpus: usize, frames: u64) -> (V<F>, &'static KernelMap<Simulated<F>>) {
     let vm = Simulated::<F>::boot(Settings { cpus, frames, device_frames: 4, ..Settings::default() }).unwrap();
-    // The thread that sets up and looks at the end is a CPU while no other is attached.
+    // The thread that sets up and checks the end is a CPU while no other is attached.
     quire_sync::hooks::threads::set_cpu(0);
-    // SAFETY: the machine's one map there.
+    // SAFETY: it is the machine's only map there.
     let map = unsafe { KernelMap::new(vm, Simulated::<F>::KERNEL_WINDOW, STACK) }.unwrap();
     (vm, Box::leak(Box::new(map)))
 }
 
-/// What the kernel loads at `va`; where the hardware remembered that nothing was there, it is told to look again.
+/// The word that the kernel loads at `va`. If the hardware has cached an absent entry, the fault handler makes it walk
+/// again.
 fn load<F: Simulate>(cpu: &Cpu<F>, va: u64) -> u64 {
     cpu.kernel_load(va).or_else(|_| cpu.kernel_look_again(va).and_then(|()| cpu.kernel_load(va))).unwrap()
 }

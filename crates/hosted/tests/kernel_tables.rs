@@ -1,4 +1,4 @@
-//! The kernel's tables of each architecture, against a map of what was done.
+//! The kernel's tables of each architecture, compared with a map of all changes.
 
 use proptest::prelude::*;
 use quire_hosted::Simulate;

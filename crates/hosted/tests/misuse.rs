@@ -1,4 +1,4 @@
-//! What an embedder that writes no `unsafe` can do wrong: each misuse is refused, and the machine goes on (relies on C10).
+//! Misuse by an embedder that writes no `unsafe`: each is refused, and the machine keeps working (relies on C10).
 #![forbid(unsafe_code)]
 
 use quire_hosted::{AttachError, Cpu, ForeignSpace, Hosted, NoMachine, Settings};
@@ -111,7 +111,7 @@ fn objects_and_frames_of_another_system_are_refused() {
     assert_eq!([here, there].map(|vm| vm.frames().total() - vm.frames().free() < 300), [true; 2], "{free:?}");
 }
 
-/// Numbers that a seed repeats.
+/// Random numbers that repeat with the seed.
 struct Random(fastrand::Rng);
 
 impl Random {
@@ -119,7 +119,7 @@ impl Random {
         self.0.u64(..n)
     }
 
-    /// Mostly a page of a small range, now and then an address that cannot be.
+    /// Mostly a page of a small range, at times an impossible address.
     fn address(&mut self) -> u64 {
         match self.below(16) {
             0 => [0, 1, u64::MAX, u64::MAX - PAGE_SIZE + 1, 1 << 63, USER.end, USER.end - PAGE_SIZE]
@@ -137,12 +137,12 @@ impl Random {
 
 const BASE: u64 = 0x1000_0000;
 
-/// Calls of an embedder, whatever comes to its mind, on things of either machine.
+/// Random calls of an embedder on objects of either machine.
 fn play(cpu: &Cpu, random: &mut Random, spaces: &[SpaceRef<Hosted>; 4], objects: &[ObjectRef<Hosted>; 4]) {
     let space = &spaces[random.below(4) as usize];
     let own = space.is_of(cpu.vm());
     let object = &objects[random.below(4) as usize];
-    // A space is used on a CPU of its own machine; what crosses over is told apart where it is passed.
+    // A space is used on a CPU of its own machine; calls check where a foreign object is passed.
     match random.below(if own { 14 } else { 2 }) {
         0 => assert_eq!(cpu.enter(space).is_ok(), own),
         1 => {

@@ -1,4 +1,4 @@
-//! The page tables by themselves, of each architecture: against a map of what must be there, and under concurrent faults,
+//! The page tables alone, of each architecture: compared with a map of expected leaves, and under concurrent faults,
 //! removals and pruning.
 
 use proptest::prelude::*;
@@ -24,7 +24,7 @@ quire_hosted::of_each_architecture!(
     a_lazy_cpu_drops_cached_upper_levels_before_a_table_page_is_freed,
 );
 
-/// A frame that passes for a page of some object, dirty so that writable leaves may show it.
+/// A frame that stands for a page of some object, dirty so that writable leaves may map it.
 fn page<F: Simulate>(vm: V<F>) -> Pfn {
     let pfn = vm.alloc_frame(Fill::Zeroed, For::User).unwrap().into_pfn();
     // SAFETY: the frame is this test's.
@@ -70,12 +70,12 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// All that programs' tables cover: to the end of the last table page.
+/// The range that user page tables cover: to the end of the last table page.
 fn everything<F: Simulate>() -> VirtRange {
     VirtRange { start: 0, end: F::USER.end + PAGE_SIZE }
 }
 
-/// Calls `f` with each locked table and the part of `r` that it covers, paying in between.
+/// Calls `f` with each locked table and the part of `r` that it covers, with flushes in between.
 fn each<F: Simulate>(
     vm: V<F>,
     pmap: &Tables<F>,
@@ -168,7 +168,7 @@ fn the_tables_hold_exactly_what_was_entered<F: Simulate>() {
                     let there: Vec<Prot> = model.range(r.start..r.end).map(|(_, p)| *p).collect();
                     prop_assert_eq!(count, met.len() as u64);
                     if keep == Some(Prot::READ | Prot::EXEC) {
-                        // Who takes only stores away need not look at the others.
+                        // A call that only removes store rights may skip read-only leaves.
                         let writable = |all: &[Prot]| all.iter().filter(|p| p.contains(Prot::WRITE)).count();
                         prop_assert_eq!(writable(&met), writable(&there));
                         prop_assert!(met.len() <= there.len());
@@ -251,8 +251,8 @@ fn a_table_page_that_owes_a_flush_is_not_pruned<F: Simulate>() {
     unsafe { Pmap::<Simulated<F>>::destroy(&mut *pmap, vm) };
 }
 
-/// CPUs fault pages in, use them, take them away again and free their frames, all in one space; table pages are pruned
-/// under them. The machine itself fails the test where anything is used after it was freed.
+/// CPUs fault pages in, use them, remove them and free their frames, all in one space; table pages are pruned
+/// concurrently. The machine fails the test on any use after free.
 fn tables_under_fire<F: Simulate>(pcid: bool) {
     const CPUS: usize = 4;
     let vm = Simulated::<F>::boot(Settings { cpus: CPUS, frames: 8192, pcid, ..Settings::default() }).unwrap();
@@ -281,13 +281,13 @@ fn tables_under_fire<F: Simulate>(pcid: bool) {
                 cpu.disturb(id as u64);
                 for step in 0..6_000 {
                     if lazy {
-                        // Nothing of the space runs, but the hardware may still look things up.
+                        // The space does not run, but the hardware may still walk its tables.
                         cpu.speculate(0x20_0000 * (1 + random(3)) + random(6) * PAGE_SIZE);
                     }
                     if random(16) == 0 {
                         lazy = random(3) == 0;
                         if lazy {
-                            // SAFETY: it is what the CPU has loaded.
+                            // SAFETY: the CPU has loaded these page tables.
                             unsafe { cpu.idle(&spaces[current]) };
                             continue;
                         }
@@ -296,7 +296,7 @@ fn tables_under_fire<F: Simulate>(pcid: bool) {
                         // SAFETY: destroyed below, after every CPU has left.
                         unsafe { cpu.load(&spaces[current]) };
                     }
-                    // Each space is used by all; most of the time by those whose turn it is.
+                    // All CPUs use each space, mostly those whose turn it is.
                     let space = &*spaces[if random(8) == 0 { random(spaces.len() as u64) as usize } else { current }];
                     let here = !lazy && std::ptr::eq(space, &*spaces[current]);
                     let va = 0x20_0000 * (1 + random(3)) + random(6) * PAGE_SIZE;
@@ -412,13 +412,13 @@ fn what_is_removed_alone_is_flushed_at_once_where_no_cpu_runs_the_space<F: Simul
     cpu.leave();
     let mut owed = Obligation::new(vm, &*pmap).pruning();
     assert!(!remove(&mut owed) && owed.is_empty());
-    // The table page that was left empty goes.
+    // The empty table page is freed.
     let _ = owed.discharge();
     assert_eq!(Pmap::<Simulated<F>>::table_pages(&*pmap, vm), 1);
     // SAFETY: the tables stay in place until `destroy` at the end, before which the CPU leaves them.
     unsafe { cpu.load(&*pmap) };
     assert_eq!(cpu.load_word(va).unwrap_err().access, Access::Read);
-    // Who runs the space has to be asked: that is owed, and everybody sees that it is.
+    // The flush must interrupt the CPU that runs the space: it is owed, and every CPU sees that.
     enter();
     let beside = va + PAGE_SIZE;
     Table::<Simulated<F>>::enter(
@@ -432,7 +432,7 @@ fn what_is_removed_alone_is_flushed_at_once_where_no_cpu_runs_the_space<F: Simul
     let _ = owed.discharge();
     assert!(!Pmap::<Simulated<F>>::unflushed_above(&*pmap, vm, va));
     assert_eq!(cpu.load_word(va).unwrap_err().access, Access::Read);
-    // And loses that page alone: what it has of the other one serves it while nobody has asked for that.
+    // And it loses only that page: its translation of the other one stays valid until a flush.
     let mut unpaid = Obligation::new(vm, &*pmap);
     Pmap::<Simulated<F>>::table(&*pmap, vm, beside, &vm.epoch().pin()).unwrap().remove(beside, &mut unpaid).unwrap();
     assert!(cpu.load_word(beside).is_ok(), "all that a CPU had cached went for one page");
@@ -461,9 +461,9 @@ fn a_lazy_cpu_is_not_interrupted_and_catches_up<F: Simulate>() {
     // SAFETY: the tables stay in place until `destroy` at the end, before which the CPU leaves them.
     unsafe { other.load(pmap) };
     assert!(other.load_word(va).is_ok());
-    // SAFETY: it is what the CPU has loaded.
+    // SAFETY: the CPU has loaded these page tables.
     unsafe { other.idle(pmap) };
-    // This thread stands for both CPUs in turn: CPU 1 answers nothing meanwhile, and nothing is asked of it.
+    // This thread acts as both CPUs in turn: CPU 1 serves nothing meanwhile, and receives no request.
     quire_sync::hooks::threads::set_cpu(0);
     let mut owed = Obligation::new(vm, &*pmap);
     Pmap::<Simulated<F>>::table(&*pmap, vm, va, &vm.epoch().pin()).unwrap().remove(va, &mut owed).unwrap();
@@ -501,7 +501,7 @@ fn a_lazy_cpu_drops_cached_upper_levels_before_a_table_page_is_freed<F: Simulate
             // SAFETY: the tables stay in place until `destroy` at the end, after this thread has ended.
             unsafe { other.load(pmap) };
             assert!(other.load_word(va).is_ok());
-            // SAFETY: it is what the CPU has loaded.
+            // SAFETY: the CPU has loaded these page tables.
             unsafe { other.idle(pmap) };
             idle.store(true, Ordering::Release);
             while !done.load(Ordering::Acquire) {

@@ -1,4 +1,4 @@
-//! Root tables of the CPUs' own, where a map has fanned out: who is asked to forget what, and what comes back.
+//! Per-CPU root tables of a fanned-out map: which CPUs a flush interrupts, and which entries come back.
 
 use quire_hosted::{Account, Cpu, Hosted, Settings};
 use quire_vm::check::Level;
@@ -20,7 +20,7 @@ fn fanned_out(cpus: usize, arenas: usize) -> (V, Vec<Cpu>, SpaceRef<Hosted>) {
     (vm, cpus, space)
 }
 
-/// `pages` pages of private memory wherever `cpu` maps without an address.
+/// Maps `pages` pages of private memory from `cpu` without an address.
 fn map(cpu: &Cpu, space: &Space<Hosted>, pages: u64) -> VirtRange {
     let r = MapRequest::private(Placement::Any { hint: 0 }, pages * PAGE_SIZE);
     let start = cpu.run(|| space.map(&r)).unwrap();
@@ -47,7 +47,7 @@ fn cpus_that_map_in_arenas_of_their_own_interrupt_nobody() {
     let (vm, cpus, space) = fanned_out(4, 4);
     cpus.iter().for_each(|c| round(c, &space, 1));
     let before = interrupts(vm, &cpus);
-    // A few pages are dropped one by one, many at once: neither asks anybody.
+    // A few pages are dropped one by one, many at once: neither interrupts another CPU.
     for pages in [1, 3, 100] {
         cpus.iter().for_each(|c| round(c, &space, pages));
     }
@@ -103,13 +103,13 @@ fn who_did_not_run_while_an_entry_was_flushed_catches_up() {
             assert_eq!(cpus[1].read(&space, va), Ok(7));
         }
         if idle {
-            // SAFETY: it is what the CPU has loaded.
+            // SAFETY: the CPU has loaded these page tables.
             unsafe { cpus[1].idle(space.page_tables()) };
         } else {
             cpus[1].enter(&other).unwrap();
         }
         let before = vm.machine().interrupts(1);
-        // Weakened, and taken: neither asks who does not run it, unless table pages go.
+        // Weakened, and removed: neither interrupts a CPU that does not run the space, unless table pages go.
         cpus[0].run(|| space.protect(range, Prot::READ)).unwrap();
         assert_eq!(vm.machine().interrupts(1), before);
         cpus[1].enter(&space).unwrap();
@@ -131,11 +131,11 @@ fn a_fork_brings_all_cpus_back_to_one_root_and_the_memory_of_their_own_is_freed(
     for (cpu, (n, range)) in cpus.iter().zip(&all) {
         cpu.write(&space, range.start, *n).unwrap();
     }
-    // SAFETY: the page tables are only asked for their number, and not changed.
+    // SAFETY: only the number of page tables is read, and nothing is changed.
     let fanned = unsafe { space.page_tables() }.table_pages(vm);
     let child = cpus[0].run(|| space.fork()).unwrap();
     // Four roots.
-    // SAFETY: the page tables are only asked for their number, and not changed.
+    // SAFETY: only the number of page tables is read, and nothing is changed.
     assert_eq!(fanned - unsafe { space.page_tables() }.table_pages(vm), 4);
     for cpu in &cpus {
         for (n, range) in &all {
@@ -166,7 +166,7 @@ fn after_unmapping_everything_and_joining_the_root_is_left() {
     }
     cpus.iter().for_each(Cpu::leave);
     space.drop_tables().unwrap();
-    // SAFETY: the page tables are only asked for their number, and not changed.
+    // SAFETY: only the number of page tables is read, and nothing is changed.
     assert_eq!(unsafe { space.page_tables() }.table_pages(vm), 1);
 }
 
@@ -197,7 +197,7 @@ fn what_was_flushed_of_one_entry_is_not_forgotten_with_the_roots() {
     assert_eq!(cpus[1].read(&space, range.start), Ok(7));
     cpus[1].enter(&other).unwrap();
     cpus[0].run(|| space.unmap(range)).unwrap();
-    // Nothing is left that a fork would flush: only the regime tells the second CPU.
+    // No leaf is left that a fork would flush: only the change of regime interrupts the second CPU.
     let _child = cpus[0].run(|| space.fork()).unwrap();
     cpus[1].enter(&space).unwrap();
     assert!(cpus[1].read(&space, range.start).is_err());

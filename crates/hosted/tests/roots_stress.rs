@@ -1,5 +1,5 @@
-//! Root tables of the CPUs' own, from several threads at once: CPUs that fault, map, weaken, unmap, fork, open arenas, switch
-//! between two spaces and go lazy never see what is no longer so.
+//! Per-CPU root tables under several threads. CPUs fault, map, weaken, unmap, fork, open arenas, switch between two
+//! spaces and go lazy. None of them ever sees a stale translation.
 
 use quire_hosted::{Account, Cpu, Hosted, Settings};
 use quire_vm::map::{MapRequest, Placement, Space, SpaceRef};
@@ -15,23 +15,23 @@ const CPUS: usize = 3;
 const PLACES: u64 = 4;
 const APART: u64 = 4 << 20;
 
-/// What a place is. Its word holds a count above it, so that no two moments look alike.
+/// The state of a place. Its word holds a count above it, so that no two moments look alike.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Is {
     Nothing,
     Writable,
     ReadOnly,
-    /// Anything, meanwhile.
+    /// The owner is changing it.
     Changing,
 }
 
 const ALL: [Is; 4] = [Is::Nothing, Is::Writable, Is::ReadOnly, Is::Changing];
 
-/// A few pages that one CPU maps and all look at.
+/// A few pages that one CPU maps and all CPUs read.
 struct Place {
     at: u64,
     state: AtomicU64,
-    /// What its pages hold.
+    /// The word that its pages hold.
     stamp: AtomicU64,
 }
 
@@ -125,7 +125,7 @@ fn change(cpu: &Cpu, world: &World, place: &Place, pages: u64, random: &mut Rand
     place.set(becomes);
 }
 
-/// Looks at a page of anybody's: where it did not change meanwhile, it is what was said.
+/// Reads a page of any CPU: if it did not change meanwhile, it has the announced state.
 ///
 /// # Requires
 /// The space is loaded.
@@ -137,7 +137,7 @@ fn look(cpu: &Cpu, world: &World, place: &Place, page: u64) -> bool {
     }
     let stamp = place.stamp.load(Ordering::SeqCst);
     let found = cpu.read(&world.space, va);
-    // To a word that nobody asks for: things may change until it is stored.
+    // To an unused word: the place may change until the store.
     let stored = (is != Is::Writable).then(|| cpu.write(&world.space, va + 8, 0));
     if place.now().0 != before {
         return false;
@@ -150,7 +150,7 @@ fn look(cpu: &Cpu, world: &World, place: &Place, page: u64) -> bool {
     true
 }
 
-/// What happened, to see that everything did.
+/// Counts of events, to prove that all of them happened.
 #[derive(Default)]
 struct Seen {
     looks: AtomicU64,
@@ -164,7 +164,7 @@ impl Seen {
     }
 }
 
-/// Goes on for [`LEAST`], and longer where something has not happened yet, on a machine that has much else to do.
+/// Runs for [`LEAST`], and longer on a busy host if some event has not happened yet.
 fn run_cpu(cpu: &Cpu, worlds: &[World; 2], seed: u64, start: Instant, seen: &Seen) {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     cpu.disturb(seed);
@@ -189,7 +189,7 @@ fn run_cpu(cpu: &Cpu, worlds: &[World; 2], seed: u64, start: Instant, seen: &See
             }
             54..58 => {
                 // A kernel thread borrows the space for a while.
-                // SAFETY: it is what the CPU has loaded.
+                // SAFETY: the CPU has loaded these page tables.
                 unsafe { cpu.idle(world.space.page_tables()) };
                 std::thread::yield_now();
                 cpu.interrupts();
@@ -213,7 +213,7 @@ fn run_cpu(cpu: &Cpu, worlds: &[World; 2], seed: u64, start: Instant, seen: &See
                 seen.forks.fetch_add(1, Ordering::Relaxed);
             }
             _ => {
-                // Only where nobody runs it.
+                // Only if no CPU runs it.
                 let other = &worlds[w ^ 1];
                 let done = cpu.run(|| other.space.drop_tables());
                 seen.dropped.fetch_add(done.is_some().into(), Ordering::Relaxed);
@@ -226,13 +226,13 @@ fn run_cpu(cpu: &Cpu, worlds: &[World; 2], seed: u64, start: Instant, seen: &See
 
 fn stress(tags: bool) {
     let vm = Hosted::boot(Settings { cpus: CPUS, frames: 16 * 1024, pcid: tags, ..Settings::default() }).unwrap();
-    // No thread is attached: this one plays a CPU.
+    // No thread is attached: this one acts as a CPU.
     let before = quire_sync::hooks::threads::as_cpu(0, || Account::of(vm));
     let worlds = {
         let cpus: Vec<Cpu> = (0..CPUS).map(|id| Cpu::attach(vm, id).unwrap()).collect();
         let worlds = [World::new(vm, &cpus), World::new(vm, &cpus)];
         cpus.iter().for_each(Cpu::leave);
-        // Where a CPU fails, nothing can be relied upon, and nothing is freed.
+        // After a CPU has failed, the state is lost, and nothing is freed.
         ManuallyDrop::new(worlds)
     };
     let seen = Seen::default();

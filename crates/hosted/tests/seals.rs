@@ -1,5 +1,5 @@
-//! Whole table pages that lose their stores and get them back, from several threads at once: two CPUs store into a region of two table
-//! pages while others fork the space, look at the children, protect the region, give parts of it up and move it about.
+//! Whole table pages that lose and regain their store rights, under several threads. Two CPUs store into a region of
+//! two table pages. Others fork the space, read the children, and protect, drop or move parts of the region.
 
 use quire_hosted::{Account, Cpu, Settings, Simulate, Simulated};
 use quire_vm::map::{Advice, MapRequest, Placement, Space, SpaceRef};
@@ -59,7 +59,7 @@ fn store<F: Simulate>(cpu: &Cpu<F>, space: &SpaceRef<Simulated<F>>, stop: &Atomi
     stored
 }
 
-/// One thing that makes an end of stores.
+/// One operation that removes store rights.
 fn disturb<F: Simulate>(
     cpu: &Cpu<F>,
     space: &Space<Simulated<F>>,
@@ -70,7 +70,7 @@ fn disturb<F: Simulate>(
         0..4 => {
             let child = cpu.run(|| space.fork()).unwrap();
             cpu.enter(&child).unwrap();
-            // What the child has is one moment's, and its own.
+            // The child has the contents of one moment, and its own stores.
             let pages: Vec<u64> = (0..40).map(|_| random.below(PAGES)).collect();
             let seen: Vec<u64> = pages.iter().map(|n| cpu.read(&child, page(*n)).unwrap()).collect();
             let own = random.below(PAGES);
@@ -95,7 +95,7 @@ fn disturb<F: Simulate>(
         }
         6 => cpu.run(|| {
             let n = random.below(PAGES);
-            // Found by a load, so that table pages that are sealed get leaves.
+            // Made by a load, so that store-protected table pages get leaves.
             let _any = space.fault(page(n), Access::Read);
         }),
         _ => {
@@ -108,7 +108,7 @@ fn disturb<F: Simulate>(
     }
 }
 
-/// Ends the loops of the others, also where this thread fails.
+/// Ends the loops of the other threads, also if this thread fails.
 struct Stop<'s>(&'s AtomicBool);
 
 impl Drop for Stop<'_> {

@@ -1,10 +1,10 @@
-//! Exact execution times: not sampled by ticks, but cut at every kernel entry, every kernel exit and every switch.
+//! Exact execution times: measured at every kernel entry, every kernel exit and every switch, not sampled by ticks.
 //!
-//! Each value has one writer, the CPU that runs the thread; others may read a value that is one step old.
+//! Each value has one writer, the CPU that runs the thread. A reader may see a value that is one step old.
 
 use quire_sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// What a thread has used, in nanoseconds.
+/// The time that a thread has used, in nanoseconds.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Times {
     /// In user mode.
@@ -32,16 +32,17 @@ impl Account {
         Account { stamp: AtomicU64::new(0), user: AtomicU64::new(0), system: AtomicU64::new(0) }
     }
 
-    // The stamp is of this CPU, whose clock does not run backwards: `start` sets it anew where a thread comes to another.
+    // The stamp is of this CPU, whose clock does not run backwards: `start` sets it anew when a thread moves to another
+    // CPU.
 
-    /// The kernel was entered from user mode: what passed since the last cut was user time.
+    /// The kernel was entered from user mode: the time since the last stamp was user time.
     #[inline(always)]
     pub fn enter_kernel(&self, ticks: u64) {
         bump(&self.user, ticks.wrapping_sub(self.stamp.load(Relaxed)));
         self.stamp.store(ticks, Relaxed);
     }
 
-    /// The kernel is about to be left for user mode, or the CPU for another thread: it was system time.
+    /// The CPU is about to leave the kernel for user mode, or to switch threads: the time was system time.
     #[inline(always)]
     pub fn cut_system(&self, ticks: u64) {
         bump(&self.system, ticks.wrapping_sub(self.stamp.load(Relaxed)));

@@ -1,14 +1,14 @@
 //! The futex table: threads that sleep until a word of memory changes.
 //!
 //! A bucket is one cache line: a lock, a count of waiters, and a chain with one node for each *distinct key* that has
-//! waiters. The first waiter of a key stands on that chain; the others hang behind it. So a wake-up looks at the keys that
-//! share its bucket and at its own waiters, never at the waiters of strangers, however many there are.
+//! waiters. The first waiter of a key stands on that chain; the others hang behind it. So a wake-up visits the keys
+//! that share its bucket and its own waiters, never the waiters of another key.
 //!
 //! # Why no wake-up is lost
-//! A waiter takes the bucket's lock, is counted, fences, and only then compares the word; a waker has changed the word
-//! before it calls, fences, and reads the count. So either the waker sees the count and waits for the lock, or the waiter
-//! sees the new word. A waiter that was chosen is told so by `woken`, written under the lock of the bucket that it is in;
-//! it leaves without that lock, which is why its waker takes a counted reference to its thread first.
+//! A waiter takes the bucket's lock, raises the count, fences, and only then compares the word. A waker has changed the
+//! word before it calls, fences, and reads the count. So either the waker sees the count and waits for the lock, or the
+//! waiter sees the new word. The waker sets a chosen waiter's `woken` under the lock of its bucket. The waiter then
+//! leaves without that lock, so the waker first takes a counted reference to its thread.
 
 use crate::list::{Adapter, Links, List};
 use crate::machine::Machine;
@@ -21,10 +21,10 @@ use core::ptr::NonNull;
 use quire_sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence_after_rmw, fence_full};
 use quire_sync::{Rank, SpinGuard, SpinLock};
 
-/// Names a word of memory: for private ones the address space and the address, for shared ones the object and the offset.
+/// The name of a futex word: the address space and the address if private, the object and the offset if shared.
 pub type Key = (u64, u64);
 
-/// Every bit: what a wait or a wake without a bitset uses.
+/// Every bit: for a wait or a wake without a bitset.
 pub const ANY: u32 = !0;
 
 /// How a wait ended.
@@ -36,16 +36,16 @@ pub enum FutexWait {
     Differs,
     /// The deadline passed first.
     TimedOut,
-    /// The caller's `interrupted` said so first.
+    /// The caller's `interrupted` returned true first.
     Interrupted,
 }
 
-/// Threads woken in one hold of a bucket's lock; the lock is let go in between.
+/// Threads woken in one hold of a bucket's lock, which is released between batches.
 const BATCH: usize = 16;
 
 struct Waiter<M: Machine> {
-    /// On the bucket's chain of keys, or on the list behind its key's first waiter. Guarded, as are `key` and `behind`, by the
-    /// lock of the bucket that `bucket` names.
+    /// On the bucket's chain of keys, or on the list behind its key's first waiter. Guarded, as are `key` and `behind`,
+    /// by the lock of the bucket that `bucket` names.
     links: Links<Waiter<M>>,
     behind: UnsafeCell<List<Hung<M>>>,
     key: Cell<Key>,
@@ -93,8 +93,8 @@ impl<M: Machine> Chain<M> {
     /// # Safety
     /// `waiter` is listed here.
     unsafe fn take(&mut self, waiter: NonNull<Waiter<M>>) {
-        // SAFETY: `waiter` is listed here by this function's contract, and each waiter of a key is behind the first or is the
-        // first.
+        // SAFETY: `waiter` is listed here by this function's contract, and each waiter of a key is behind the first or
+        // is the first.
         unsafe {
             let Some(first) = self.first_of(waiter.as_ref().key.get()) else { return };
             if first != waiter {
@@ -129,7 +129,7 @@ impl<M: Machine> Chain<M> {
 
 #[cfg_attr(not(any(loom, shuttle)), repr(C, align(64)))]
 struct Bucket<M: Machine> {
-    /// Waiters that are listed here, or about to compare; lets a waker pass without the lock.
+    /// How many waiters are listed here or about to compare; zero lets a waker skip the lock.
     waiting: AtomicU32,
     chain: SpinLock<Chain<M>>,
 }
@@ -164,7 +164,7 @@ impl<M: Machine> Batch<M> {
 impl<M: Machine> FutexTable<M> {
     const LINE: () = assert!(cfg!(any(loom, shuttle)) || size_of::<Bucket<M>>() == 64, "a bucket is one cache line");
 
-    /// A sensible number of buckets (a power of two): one for 32 KiB of memory, the least that a sleeping process takes.
+    /// A sensible number of buckets (a power of two): one for 32 KiB of memory, the minimum of a sleeping process.
     pub const fn buckets_for(memory: u64) -> usize {
         let wanted = memory / (32 << 10);
         let wanted = if wanted < 64 { 64 } else { wanted };
@@ -180,8 +180,8 @@ impl<M: Machine> FutexTable<M> {
     /// A table of `buckets` (rounded up to a power of two) without waiters.
     ///
     /// # Safety
-    /// `memory` points to [`bytes`](Self::bytes)`(buckets)` writable bytes, aligned to 64, that nobody else uses, for as long
-    /// as the table is used.
+    /// `memory` points to [`bytes`](Self::bytes)`(buckets)` writable bytes, aligned to 64, that nothing else uses while
+    /// the table is used.
     pub unsafe fn new(memory: NonNull<u8>, buckets: usize) -> Self {
         let () = Self::LINE;
         let buckets = buckets.next_power_of_two();
@@ -205,17 +205,17 @@ impl<M: Machine> FutexTable<M> {
         unsafe { self.buckets.add(index & self.mask).as_ref() }
     }
 
-    /// Whether no waiter is counted in any bucket.
+    /// Whether no bucket counts a waiter.
     #[cfg(all(test, any(loom, shuttle)))]
     pub(crate) fn is_quiet(&self) -> bool {
         (0..=self.mask).all(|i| self.bucket(i).waiting.load(Ordering::Relaxed) == 0)
     }
 
-    /// Sleeps until a wake-up on `key` with a common bit in `bits`, until `deadline` ([`Machine::now`]'s nanoseconds), or until
-    /// `interrupted` says stop (whoever makes it true also unparks the thread).
+    /// Sleeps until a wake-up on `key` with a common bit in `bits`, until `deadline` ([`Machine::now`]'s nanoseconds),
+    /// or until `interrupted` returns true. A thread that makes it true also unparks the sleeper.
     ///
-    /// `check` compares the word: true where it has the expected value. It runs under the bucket's lock, so it must not
-    /// sleep or fault pages in; its error ends the wait before it began, and the caller makes the page present and tries
+    /// `check` compares the word: true if it has the expected value. It runs under the bucket's lock, so it must not
+    /// sleep or fault pages in. On its error the wait does not begin; the caller makes the page present and tries
     /// again.
     pub fn wait<E>(
         &self,
@@ -276,7 +276,7 @@ impl<M: Machine> FutexTable<M> {
         }
     }
 
-    // Locks the bucket that the caller's own waiter is in, which a requeue may change until it is locked.
+    // Locks the bucket of the caller's own waiter. A requeue may move the waiter until the bucket is locked.
     fn lock_of(&self, waiter: &Waiter<M>) -> (&Bucket<M>, SpinGuard<'_, Chain<M>>) {
         loop {
             let index = waiter.bucket.load(Ordering::Acquire);
@@ -288,8 +288,8 @@ impl<M: Machine> FutexTable<M> {
         }
     }
 
-    /// Wakes up to `most` threads that wait on `key` with a bit in common with `bits`, longest waiting first. The caller has
-    /// changed the word before. Returns how many.
+    /// Wakes up to `most` threads that wait on `key` with a bit in common with `bits`, longest waiting first. The
+    /// caller has changed the word before. Returns how many.
     pub fn wake(&self, scheduler: &Scheduler<M>, key: Key, most: usize, bits: u32) -> usize {
         if !mutant(Mutant::WakeNoFence) {
             fence_full();
@@ -310,8 +310,8 @@ impl<M: Machine> FutexTable<M> {
         woken
     }
 
-    /// Compares (`check`, as in [`wait`](Self::wait)), then wakes up to `wake` of the threads that wait on `from`, and makes up
-    /// to `requeue` of the rest wait on `to` instead. Returns both numbers, or `None` where the word differed.
+    /// Compares by `check`, as in [`wait`](Self::wait). If the word is equal, wakes up to `wake` threads that wait on
+    /// `from`, and moves up to `requeue` of the rest to `to`. Returns both numbers, or `None` where the word differed.
     #[allow(clippy::too_many_arguments)]
     pub fn requeue<E>(
         &self,
@@ -368,7 +368,7 @@ impl<M: Machine> FutexTable<M> {
                     let early = mutant(Mutant::WokenBeforeReference);
                     if early {
                         waiter.woken.store(true, Ordering::Release);
-                        // It may be gone by the next step.
+                        // The waiter may have returned by the next step.
                         quire_sync::hooks::relax();
                     }
                     out.threads[out.len] = Some(thread.as_ref().to_ref());

@@ -4,8 +4,8 @@ use crate::list::{Adapter, List};
 use core::ptr::NonNull;
 use quire_sync::{Rank, SpinLock};
 
-/// A set of members with a number. `A` says which links of a member are used, so that a process can be in a group and,
-/// as part of it or by itself, in a session.
+/// A numbered set of members. `A` selects the links that a member uses, so a process can be in a group and in a session
+/// at once.
 pub struct Group<A: Adapter> {
     id: u32,
     members: SpinLock<Members<A>>,
@@ -62,7 +62,7 @@ impl<A: Adapter> Group<A> {
         members.len == 0
     }
 
-    /// Calls `f` with each member, until it returns false. Nobody joins or leaves meanwhile; `f` must not sleep.
+    /// Calls `f` with each member, until it returns false. Joins and leaves wait meanwhile, so `f` must not sleep.
     pub fn for_each(&self, mut f: impl FnMut(&A::Node) -> bool) {
         let members = self.members.lock();
         for member in members.list.iter() {

@@ -1,13 +1,12 @@
-//! The table of process ids: numbers for threads, process groups and sessions, all from one space. A session only holds its
-//! number; lookups by number find threads and groups.
+//! The table of process ids: numbers for threads, process groups and sessions, all from one space. A session only holds
+//! its number; lookups by number find threads and groups.
 //!
-//! A number is in use as long as something *holds* it: a thread, a group or a session by that number. What it names is
-//! found without any lock of the table: each name is one word whose lowest bit locks it while a reader takes its own
-//! reference.
+//! A number is in use as long as something *holds* it: a thread, a group or a session by that number. A lookup takes no
+//! lock of the table. Each name is one word, whose lowest bit locks it while a reader takes its own reference.
 //!
-//! Numbers are handed out in rising order; those that were given back queue up and are used again, oldest first, only when
-//! 4,096 others wait, so that a stale number does not soon name a stranger. CPUs take and return numbers in small
-//! batches. The table grows by pages, with the numbers in use.
+//! Numbers are handed out in rising order. Released numbers are queued and reused, oldest first, only when 4,096 others
+//! wait. So a stale number does not soon name another process. CPUs take and return numbers in small batches. The table
+//! grows by pages with the numbers in use.
 
 use crate::mutant::{Mutant, mutant};
 use core::marker::PhantomData;
@@ -18,8 +17,8 @@ use quire_sync::{CachePadded, PerCpu, Rank, SpinLock, record};
 
 /// Returned numbers that wait before the oldest is used again.
 const DELAY: usize = 4096;
-/// Numbers that a CPU takes or returns at once: few, so that numbers rise about as processes are born, yet so many that the
-/// depot is seldom met by CPUs that fork all the time.
+/// How many numbers a CPU takes or returns at once. Few, so that numbers rise about as processes are born; enough that
+/// CPUs that fork all the time seldom meet at the depot.
 const BATCH: usize = 32;
 /// Bytes of the piece by which the table grows.
 pub const CHUNK_BYTES: usize = 4096;
@@ -44,15 +43,15 @@ impl core::fmt::Display for IdError {
 }
 impl core::error::Error for IdError {}
 
-/// What one number names: pointers whose lowest bit is a lock. A line each: neighbours that were returned may be used by different
-/// CPUs the next time.
+/// The names of one number: pointers whose lowest bit is a lock. Each slot has its own cache line, because different
+/// CPUs may reuse neighbouring numbers.
 #[repr(align(64))]
 struct Slot {
     thread: AtomicUsize,
     group: AtomicUsize,
-    /// Who holds the number. 0: free.
+    /// How many holders the number has. 0: free.
     holds: AtomicU32,
-    /// The number after this one among those returned; guarded by the depot's lock.
+    /// The next of the returned numbers; guarded by the depot's lock.
     next: AtomicU32,
 }
 
@@ -85,15 +84,15 @@ pub struct IdTable<T, G> {
     chunks: NonNull<AtomicPtr<Slot>>,
     max: u32,
     cpus: PerCpu<CpuIds>,
-    /// On lines of its own: what stands before it is read by every allocation.
+    /// On cache lines of its own, because every allocation reads the fields before it.
     depot: CachePadded<SpinLock<Depot>>,
     /// Names these, owns none.
     _names: PhantomData<fn() -> (T, G)>,
 }
 
-// SAFETY: slots are atomics; what they name is shared with every looker-up, hence `Sync`.
+// SAFETY: slots are atomics; the things that they name are shared with every reader, hence `Sync`.
 unsafe impl<T: Sync, G: Sync> Send for IdTable<T, G> {}
-// SAFETY: a shared table gives references to what numbers name, which is `Sync`, and its slots are atomics.
+// SAFETY: a shared table gives references to the named `T` and `G`, which are `Sync`, and its slots are atomics.
 unsafe impl<T: Sync, G: Sync> Sync for IdTable<T, G> {}
 
 impl<T, G> IdTable<T, G> {
@@ -109,8 +108,8 @@ impl<T, G> IdTable<T, G> {
     /// An empty table of the numbers 1 to `max`.
     ///
     /// # Safety
-    /// `memory` points to [`bytes`](Self::bytes) writable bytes, aligned to 128, that nobody else uses, as long as the table is
-    /// used.
+    /// `memory` points to [`bytes`](Self::bytes) writable bytes, aligned to 128, that nothing else uses while the table
+    /// is used.
     pub unsafe fn new(memory: NonNull<u8>, max: u32, cpus: usize) -> Self {
         let chunks = memory.cast::<AtomicPtr<Slot>>();
         record::own(memory.as_ptr(), Self::directory_bytes(max), "id-directory");
@@ -122,7 +121,8 @@ impl<T, G> IdTable<T, G> {
             let m = Magazine { ready: [0; BATCH], ready_len: 0, returned: [0; BATCH], returned_len: 0 };
             CpuIds(SpinLock::new(Rank::IDS, m))
         };
-        // SAFETY: the memory behind the directory is `PerCpu::bytes(cpus)` long and aligned, for the directory is padded to 128.
+        // SAFETY: the memory behind the directory is `PerCpu::bytes(cpus)` long and aligned, for the directory is
+        // padded to 128.
         let cpus = unsafe { PerCpu::new(memory.add(Self::directory_bytes(max)), cpus, empty) };
         let depot = Depot { fresh: 1, chunks: 0, first: 0, last: 0, waiting: 0 };
         IdTable { chunks, max, cpus, depot: CachePadded(SpinLock::new(Rank::ID_DEPOT, depot)), _names: PhantomData }
@@ -138,8 +138,8 @@ impl<T, G> IdTable<T, G> {
         NonNull::new(chunk).map(|c| unsafe { c.add(id as usize % PER_CHUNK).as_ref() })
     }
 
-    /// A number that nothing names yet, held once. `grow` is asked for [`CHUNK_BYTES`], aligned to 64, where the table must
-    /// grow; it is called without a lock, and what it gave is kept for ever.
+    /// A number that names nothing yet, held once. Where the table must grow, `grow` returns [`CHUNK_BYTES`], aligned
+    /// to 64. It is called without a lock, and its memory is kept for ever.
     pub fn allocate(&self, grow: &mut dyn FnMut() -> Option<NonNull<u8>>) -> Result<u32, IdError> {
         loop {
             {
@@ -193,14 +193,14 @@ impl<T, G> IdTable<T, G> {
                 }
                 id
             } else if !exhausted && (depot.fresh as usize) < depot.chunks * PER_CHUNK {
-                // Batches begin at multiples: they fit the pieces that the table grows by.
+                // Batches begin at multiples of the batch size, so they fit the chunks of the table.
                 if mine.ready_len > 0 && (depot.fresh as usize).is_multiple_of(BATCH) {
                     break;
                 }
                 depot.fresh += 1;
                 depot.fresh - 1
             } else if exhausted && mine.ready_len == 0 {
-                // What this CPU itself has to return is the last resort.
+                // The numbers that this CPU itself has to return are the last resort.
                 let Some(last) = mine.returned_len.checked_sub(1) else { return Err(IdError::Exhausted) };
                 mine.returned_len = last;
                 mine.returned[last]
@@ -213,7 +213,7 @@ impl<T, G> IdTable<T, G> {
         Ok(())
     }
 
-    /// One more holder of `id`, which the caller knows to be held.
+    /// Adds a holder of `id`, which the caller knows to be held.
     pub fn hold(&self, id: u32) {
         if let Some(slot) = self.slot(id) {
             if mutant(Mutant::HoldNotAtomic) {
@@ -224,7 +224,7 @@ impl<T, G> IdTable<T, G> {
         }
     }
 
-    /// One holder less; the last one frees the number. True where it did.
+    /// Removes a holder; the last one frees the number. True where it did.
     pub fn release(&self, id: u32) -> bool {
         let Some(slot) = self.slot(id) else { return false };
         if slot.holds.fetch_sub(1, Ordering::AcqRel) != 1 {
@@ -250,17 +250,17 @@ impl<T, G> IdTable<T, G> {
         true
     }
 
-    /// Makes `id` name a thread, or nothing any more. When it returns, no lookup uses the old one.
+    /// Makes `id` name a thread, or none. When it returns, no lookup uses the old one.
     pub fn set_thread(&self, id: u32, thread: Option<NonNull<T>>) {
         self.set(id, |s| &s.thread, thread);
     }
-    /// Makes `id` name a process group, or nothing any more. When it returns, no lookup uses the old one.
+    /// Makes `id` name a process group, or none. When it returns, no lookup uses the old one.
     pub fn set_group(&self, id: u32, group: Option<NonNull<G>>) {
         self.set(id, |s| &s.group, group);
     }
 
-    /// Calls `f` with the thread that `id` names. It stays named until `f` returns, which only takes a reference of its
-    /// own and must not sleep.
+    /// Calls `f` with the thread that `id` names. The name stays until `f` returns; `f` only takes a reference and must
+    /// not sleep.
     pub fn thread<R>(&self, id: u32, f: impl FnOnce(&T) -> R) -> Option<R> {
         self.with(id, |s| &s.thread, f)
     }
@@ -269,7 +269,7 @@ impl<T, G> IdTable<T, G> {
         self.with(id, |s| &s.group, f)
     }
 
-    /// The lowest number at or above `from` that names a thread: for whoever lists them all.
+    /// The lowest number at or above `from` that names a thread: the step of a listing of all threads.
     pub fn next_thread(&self, from: u32) -> Option<u32> {
         let end = self.depot.lock().fresh;
         (from.max(1)..end).find(|id| self.slot(*id).is_some_and(|s| s.thread.load(Ordering::Relaxed) & !LOCKED != 0))
@@ -299,7 +299,7 @@ impl<T, G> IdTable<T, G> {
     }
 }
 
-/// Locks a word; returns what it says without the lock bit. Preemption is off.
+/// Locks a word; returns its value without the lock bit. Preemption is off.
 fn lock_word(word: &AtomicUsize) -> usize {
     loop {
         let value = word.load(Ordering::Relaxed) & !LOCKED;
@@ -457,7 +457,7 @@ mod tests {
         ]
     }
 
-    /// What is known of a number in use.
+    /// The model's knowledge of a number in use.
     #[derive(Default)]
     struct Known {
         holds: u32,

@@ -5,8 +5,8 @@ use core::ops::{Deref, DerefMut};
 use quire_sync::hooks::{PreemptOff, preempt_off};
 use quire_sync::{Rank, SpinGuard, SpinLock};
 
-/// Interrupts are masked on this CPU until this is dropped. A preemption that became due meanwhile happens at that
-/// moment, if nothing else forbids it: the preemption guard is dropped after interrupts are back.
+/// Masks interrupts on this CPU until it is dropped. A preemption that became due meanwhile happens then, unless
+/// something else forbids it, because the preemption guard is dropped after interrupts are restored.
 pub struct Masked<'a, M: Machine> {
     machine: &'a M,
     was: Irq,

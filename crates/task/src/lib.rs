@@ -1,20 +1,20 @@
 //! Threads and time: run queues, timers, futexes, process ids.
 //!
 //! # Principles
-//! - **Every CPU is on its own.** A run queue, a timer wheel, a current thread a CPU; another CPU's are touched only to
-//!   give it a thread, to steal one when there is nothing else to do, or to take a timer back.
+//! - **State is per CPU.** Each CPU has a run queue, a timer wheel and a current thread. Another CPU touches them only
+//!   to queue a thread, to steal one when it is idle, or to cancel a timer.
 //! - **Everything is O(1)**: queueing at both ends, arming and cancelling, waking one of a hundred thousand sleepers,
-//!   allocating and finding an id. Nothing is sized by a limit on processes. Only users who have runnable threads on one CPU are
-//!   compared, in as many steps as the logarithm of their number.
-//! - **No heap, no statics, no architecture.** Threads, timers, waiters and group members are placed by their owners and
-//!   only linked here; tables live in memory that the caller hands over. What the hardware must do is the
-//!   [`Machine`] trait.
-//! - **No wake-up is lost.** [`Scheduler::unpark`] leaves a token where its thread has not parked yet, and a futex waiter
-//!   is queued before its word is compared. Both protocols have a model beside them (`models`).
+//!   allocating and finding an id. Nothing is sized by a limit on processes. Only users with runnable threads on one
+//!   CPU are compared, in steps logarithmic in their number.
+//! - **No heap, no statics, no architecture.** Owners place threads, timers, waiters and group members; this crate only
+//!   links them. Tables live in memory that the caller hands over. The hardware is behind the [`Machine`] trait.
+//! - **No wake-up is lost.** [`Scheduler::unpark`] leaves a token if its thread has not parked yet, and a futex waiter
+//!   is counted before its word is compared. Both protocols have a model beside them (`models`).
 //!
 //! # Where to start reading
-//! [`Scheduler::park`], then `switch_from` in the same file (how a CPU changes threads), `scheduler/share` (whose thread is next),
-//! `scheduler/place` (where a woken thread goes), [`thread`] (what a thread is), [`timer`] and [`futex`]. `tests/simulated` is a whole machine in two hundred lines.
+//! Begin with [`Scheduler::park`], then `switch_from` in the same file (how a CPU switches threads). Then read
+//! `scheduler/share` (which thread is next), `scheduler/place` (the CPU of a woken thread), [`thread`], [`timer`] and
+//! [`futex`]. `tests/simulated` is a whole machine in two hundred lines.
 #![cfg_attr(not(any(test, loom, shuttle)), no_std)]
 #![deny(missing_docs)]
 

@@ -1,13 +1,13 @@
 //! Intrusive doubly linked lists: the links are in the nodes, every operation is O(1), nothing is allocated.
 //!
-//! A node may be on several lists at once through several [`Links`]; an [`Adapter`] says which links a list uses.
+//! A node may be on several lists at once through several [`Links`]; an [`Adapter`] selects the links that a list uses.
 
 use core::cell::Cell;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 use quire_sync::record;
 
-/// A node's place on one list. Guarded by whatever guards the list.
+/// A node's place on one list. Guarded by the lock of the list.
 pub struct Links<T> {
     next: Cell<Option<NonNull<T>>>,
     prev: Cell<Option<NonNull<T>>>,
@@ -45,7 +45,7 @@ unsafe impl<T> Send for Links<T> {}
 // SAFETY: shared links are read and written only by the list's functions, whose callers hold the list's lock.
 unsafe impl<T> Sync for Links<T> {}
 
-/// Says where a node keeps the links for one kind of list.
+/// Selects the links of a node for one kind of list.
 ///
 /// # Safety
 /// `links` must return the same field of the node at all times, used by no other adapter.

@@ -1,4 +1,4 @@
-//! What the scheduler needs of hardware.
+//! The hardware interface of the scheduler.
 
 use crate::thread::{Thread, ThreadRef};
 use crate::watch::{Lockup, Watching};
@@ -19,7 +19,7 @@ pub enum Irq {
 /// [`Scheduler`](crate::Scheduler):
 /// - `Cpu::preempt_enable`, when the count reaches zero while the flag of [`set_pending`](Machine::set_pending) is up
 ///   *and interrupts are on*, calls [`Scheduler::preempt`](crate::Scheduler::preempt). With interrupts masked it does
-///   nothing: whoever masked them drops a preemption guard after unmasking.
+///   nothing: the code that masked them drops a preemption guard after unmasking.
 /// - The way out of an interrupt calls `preempt` on the same flag, if the interrupted code ran with a count of zero.
 /// - The count is zero at every switch, so it need not be saved with a thread.
 /// - `Wait::{current, park, unpark}` are [`Scheduler::current`](crate::Scheduler::current) (its address is the handle),
@@ -34,13 +34,13 @@ pub enum Irq {
 pub unsafe trait Machine: Sized + Send + Sync + 'static {
     /// The saved registers and the stack of a thread that is not running.
     type Context: Send;
-    /// What the layer above knows about a thread.
+    /// The data of the layer above about a thread.
     type Payload: Send + Sync;
 
     /// A monotonic clock in nanoseconds, the same on all CPUs.
     fn now(&self) -> u64;
 
-    /// The counter that execution times are measured with; may be cheaper to read than [`now`](Machine::now).
+    /// The counter for execution times; may be cheaper to read than [`now`](Machine::now).
     fn ticks(&self) -> u64 {
         self.now()
     }
@@ -50,9 +50,9 @@ pub unsafe trait Machine: Sized + Send + Sync + 'static {
         ticks
     }
 
-    /// Programs this CPU's one-shot timer: at `deadline` (of [`now`](Machine::now)), or at once where that has passed, its
-    /// interrupt calls [`Scheduler::timer_interrupt`](crate::Scheduler::timer_interrupt). `None` turns it off. Called with
-    /// interrupts masked.
+    /// Programs this CPU's one-shot timer for `deadline` (of [`now`](Machine::now)), or for now if that has passed. Its
+    /// interrupt calls [`Scheduler::timer_interrupt`](crate::Scheduler::timer_interrupt). `None` turns it off. Called
+    /// with interrupts masked.
     fn arm(&self, deadline: Option<u64>);
 
     /// Interrupts `cpu`, which then calls [`Scheduler::kicked`](crate::Scheduler::kicked). Never this CPU.
@@ -62,8 +62,8 @@ pub unsafe trait Machine: Sized + Send + Sync + 'static {
     /// interrupts on, after any interrupt. Called by the idle thread with interrupts masked.
     fn halt(&self);
 
-    /// What an idle CPU does for others before it halts, in small steps: one step, and whether there may be more. Called by
-    /// the idle thread with interrupts on.
+    /// Does one small step of deferred work before an idle CPU halts; true if more may remain. Called by the idle
+    /// thread with interrupts on.
     fn idle_work(&self) -> bool {
         false
     }
@@ -84,21 +84,21 @@ pub unsafe trait Machine: Sized + Send + Sync + 'static {
     /// Only the scheduler calls it, just before it switches.
     unsafe fn set_current(&self, thread: *const Thread<Self>);
 
-    /// Raises or lowers the flag that `preempt_enable` and the way out of interrupts look at. This CPU's own, called with
+    /// Sets the flag that `preempt_enable` and the way out of interrupts read. It is this CPU's own; called with
     /// interrupts masked.
     fn set_pending(&self, pending: bool);
 
-    /// Saves the caller in `prev`'s context and continues `next`'s: address space, FPU, kernel stack and all. Returns when
-    /// somebody switches back to `prev`, on whichever CPU that is. Interrupts are masked before and after.
+    /// Saves the caller in `prev`'s context and continues `next`'s: address space, FPU, kernel stack and all. Returns
+    /// when a CPU, perhaps another one, switches back to `prev`. Interrupts are masked before and after.
     ///
-    /// A context that has never run starts at a function of the kernel's, on its own stack, with interrupts masked, which
-    /// must call [`Scheduler::started`](crate::Scheduler::started) first.
+    /// A context that has never run starts at a function of the kernel, on its own stack, with interrupts masked. That
+    /// function must call [`Scheduler::started`](crate::Scheduler::started) first.
     ///
     /// # Safety
     /// `prev` is the calling thread; `next` is not running anywhere and its context is complete.
     unsafe fn switch(&self, prev: &Thread<Self>, next: &Thread<Self>);
 
-    /// How CPUs are watched; `None`: not at all. Asked by each tick.
+    /// How CPUs are watched; `None`: not at all. Each tick calls it.
     fn watching(&self) -> Option<Watching> {
         None
     }

@@ -3,27 +3,27 @@
 quire_sync::mutants! {
     /// A step that can be left out; each names the protocol and the step.
     pub enum Mutant {
-        /// Park: it is not asked whether a token waits.
+        /// Park: a waiting token is not checked.
         ParkOverToken,
         /// Wake-up: a woken thread is queued on another CPU although it has not left its own.
         PlaceBeforeLeft,
         /// Steal: a thread is taken from a queue although it has not left that CPU.
         StealBeforeLeft,
-        /// Switch: what a thread's CPU has saved need not be visible to the CPU that runs it next.
+        /// Switch: the saved context need not be visible to the CPU that runs the thread next.
         LeftRelaxed,
-        /// Queue: a CPU that halts is not told of a thread that was queued there.
+        /// Queue: a CPU that halts is not interrupted when a thread is queued there.
         QueueWithoutKick,
         /// Idle: a CPU looks for threads before it can be seen as idle.
         IdleNoFence,
-        /// Idle: a CPU looks for threads, and is marked as idle then.
+        /// Idle: a CPU looks for threads before it is marked as idle.
         LookBeforeIdle,
-        /// Idle: who takes a CPU that is idle no more out of the hints does not look whether it is again.
+        /// Idle: a searcher that clears a hint does not check again whether the CPU is idle.
         ForgetNoLook,
         /// Offer: a crowded CPU looks for idle ones before it can be seen as crowded.
         OfferNoFence,
         /// Watch: a CPU looks for its watcher before it can be seen as busy.
         BusyNoFence,
-        /// Watch: an idle CPU has no tick any more, whether or not its ward is busy.
+        /// Watch: an idle CPU stops its tick, whether or not its ward is busy.
         StandDownNoLook,
         /// Futex: a waiter compares the word before it is counted.
         CheckBeforeCount,
@@ -31,41 +31,44 @@ quire_sync::mutants! {
         CountNoFence,
         /// Futex: a waker reads the count before its change of the word is visible.
         WakeNoFence,
-        /// Futex: a waiter that was chosen is told so before its waker has a reference to its thread.
+        /// Futex: `woken` of a chosen waiter is set before its waker has a reference to its thread.
         WokenBeforeReference,
-        /// Futex: who leaves by itself does not look whether it was moved while it waited for its bucket's lock.
+        /// Futex: a waiter that leaves by itself does not check whether it was moved while it waited for its bucket's
+        /// lock.
         LeaveOldBucket,
-        /// Futex: who leaves by itself does not look whether it was chosen while it waited for its bucket's lock.
+        /// Futex: a waiter that leaves by itself does not check whether it was chosen while it waited for its bucket's
+        /// lock.
         LeaveThoughChosen,
         /// Futex: a waiter that is moved is not counted in its new bucket.
         RequeueUncounted,
         /// Timer: it stops being armed before its callback runs, not after.
         UnarmedBeforeFired,
-        /// Timer: who takes it back does not look again whether it is armed, once it has the wheel.
+        /// Timer: a cancel does not check again whether the timer is armed, once it has the wheel's lock.
         CancelTrustsFirstLook,
-        /// Park: a deadline is left armed when the thread goes on.
+        /// Park: a deadline stays armed when the thread returns.
         DeadlineStaysArmed,
         /// Ids: a lookup uses a name without locking it.
         LookupUnlocked,
-        /// Ids: who holds a number is counted by a look and a store.
+        /// Ids: the holders of a number are counted by a load and a store.
         HoldNotAtomic,
         /// Roll call: the table may be read before the call can be seen.
         CallNoFence,
-        /// Roll call: whether there was a call may be read before the new one can be found.
+        /// Roll call: the maker's last check for a call may be read before the new thread can be found.
         MadeNoFence,
-        /// Roll call: somebody is made while there is a call.
+        /// Roll call: a thread is made while there is a call.
         MadeDuringCall,
-        /// Roll call: who makes somebody does not ask again.
+        /// Roll call: the maker does not check a second time.
         MadeUnasked,
         /// Powers: the owner's memory is closed after its new ids are shown.
         ClosesLate,
-        /// Powers: a looker asks whether the memory is open before it reads the ids.
+        /// Powers: a looker checks whether the memory is open before it reads the ids.
         OpenBeforeIds,
-        /// Powers: a looker asks about the memory that the thread has when its ids were read, not about the one that it took before.
+        /// Powers: a looker checks the memory that the thread has when its ids were read, not the memory that it took
+        /// before.
         OpenOfOther,
         /// Powers: a looker is granted the memory that the thread has after the check.
         GrantsOther,
-        /// Powers: whether the memory was closed is noted after it was left.
+        /// Powers: the note whether the memory was closed is written after the owner has left it.
         NotesLate,
         /// Powers: whether a copy of memory is open is read before the copy is made.
         OpenBeforeCopy,

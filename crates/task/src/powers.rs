@@ -1,16 +1,16 @@
-//! The powers of a thread, and who may look at its memory while they change.
+//! The powers of a thread, and the threads that may look at its memory while they change.
 //!
-//! Other threads are judged by the *ids* of the thread at which they look. Its *memory* is [open](Openness) to its owner's other
-//! processes, or closed. The ids and the memory are two words, so each side keeps an order:
+//! A looker is admitted by the *ids* of the thread that it looks at. That thread's *memory* is [open](Openness) to its
+//! owner's other processes, or closed. The ids and the memory are two words, so each side keeps an order:
 //!
-//! | the owner | does first | a looker does | so it sees |
+//! | the owner | does first | the looker | so the looker sees |
 //! |---|---|---|---|
-//! | changes its powers ([`change`]) | closes its memory | takes the memory, reads the ids, then asks whether that memory is open ([`look`]) | old ids, or closed memory |
-//! | enters other memory, then has other powers (exec) | makes the new memory closed | the same | the old memory, or closed memory |
-//! | leaves its memory ([`leave`]) | notes whether it was closed | finds no memory, and asks for the note | closed, where it was |
-//! | copies its memory (fork, [`copy`]) | copies, then reads whether the memory is open | looks at the copy | the copy closed, where another thread closed its memory before it stored what is in the copy |
+//! | changes its powers ([`change`]) | closes its memory | takes the memory, reads the ids, then checks whether that memory is open ([`look`]) | old ids, or closed memory |
+//! | enters other memory, then gets other powers (exec) | makes the new memory closed | does the same | the old memory, or closed memory |
+//! | leaves its memory ([`leave`]) | notes whether it was closed | finds no memory, and reads the note | closed, where it was |
+//! | copies its memory (fork, [`copy`]) | copies, then reads whether the memory is open | looks at the copy | a closed copy, where another thread closed its memory before it stored the copied data |
 //!
-//! What a looker is granted is the memory that it asked about, and no other that the thread has by then.
+//! The looker is granted the memory that it checked, and no other that the thread has by then.
 
 use crate::mutant::{Mutant, mutant};
 use quire_sync::atomic::{AtomicBool, Ordering};
@@ -20,22 +20,22 @@ use quire_sync::atomic::{AtomicBool, Ordering};
 pub struct Openness(AtomicBool);
 
 impl Openness {
-    /// Of new memory, or of a note about memory.
+    /// The openness of new memory, or a note about memory.
     pub fn new(open: bool) -> Openness {
         Openness(AtomicBool::new(open))
     }
 
-    /// Whether it is.
+    /// Whether the memory is open.
     pub fn is_open(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }
 
-    /// Closes it, before new ids are shown.
+    /// Closes the memory, before new ids are shown.
     pub fn close(&self) {
         self.0.store(false, Ordering::Release);
     }
 
-    /// Changes it, as its owner says.
+    /// Changes it, as its owner wants.
     pub fn set(&self, open: bool) {
         self.0.store(open, Ordering::Release);
     }
@@ -45,19 +45,19 @@ impl Openness {
 pub trait Looked {
     /// Its memory, kept while it is looked at.
     type Memory;
-    /// What lookers are judged by.
+    /// The ids by which lookers are admitted.
     type Ids;
 
     /// The memory in which it runs now; `None` once it has left it.
     fn memory(&self) -> Option<Self::Memory>;
     /// Its ids now.
     fn ids(&self) -> Self::Ids;
-    /// Whether `memory` is open now; without any, whether what it left was.
+    /// Whether `memory` is open now. Without memory: whether the memory that it left was open.
     fn is_open(&self, memory: Option<&Self::Memory>) -> bool;
 }
 
-/// What a looker may see of `other`: its memory, or that it has none. `None` where `admits`, which gets the ids and a way to ask
-/// whether the memory is open, says no.
+/// The part of `other` that a looker may see: its memory, or the fact that it has none. `admits` gets the ids and a
+/// function that checks whether the memory is open. `None` if it refuses.
 pub fn look<L: Looked>(
     other: &L,
     admits: impl FnOnce(&L::Ids, &dyn Fn() -> bool) -> bool,
@@ -75,7 +75,7 @@ pub fn look<L: Looked>(
     })
 }
 
-/// The owner gets other powers: `show` gives it its new ids, and `memory`, in which it runs, is closed first.
+/// The owner changes its powers: first `memory`, in which it runs, is closed, then `show` sets its new ids.
 pub fn change<R>(memory: Option<&Openness>, show: impl FnOnce() -> R) -> R {
     let close = || memory.into_iter().for_each(Openness::close);
     if mutant(Mutant::ClosesLate) {
@@ -87,7 +87,7 @@ pub fn change<R>(memory: Option<&Openness>, show: impl FnOnce() -> R) -> R {
     show()
 }
 
-/// The owner leaves `memory` for good by `go`; `left` tells from then on whether that was open.
+/// The owner leaves `memory` for good by `go`. From then on `left` says whether the memory was open.
 pub fn leave<R>(memory: Option<&Openness>, left: &Openness, go: impl FnOnce() -> R) -> R {
     let note = || {
         if memory.is_some_and(|memory| !memory.is_open()) {

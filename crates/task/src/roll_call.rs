@@ -1,17 +1,18 @@
-//! Telling everybody something, against those who are just being made.
+//! Sends an event to every thread of a table, including threads that are being made.
 //!
-//! Who tells everybody goes through a table. Who is put into that table meanwhile, behind the place that has been reached, would miss
-//! what its maker may be told later, or was told before: so whoever makes somebody asks twice whether there is such a *call*. Before it
-//! begins, and before it looks what it was told itself; and once more when the new one can be found in the table. If there was a call
-//! between, it takes the new one back and begins anew. Nobody takes a lock or writes a shared line for that but who calls.
+//! A caller (a *call*) goes through the table. A new thread that enters the table behind the caller's position would
+//! miss the event. So its maker checks for calls twice. The first check comes before the making begins, and before the
+//! maker looks for events of its own. The second comes when the new thread can be found in the table. If there was a
+//! call between, the maker takes the new thread back and begins anew. Only callers take a lock or write a shared line
+//! for that.
 //!
-//! A call is counted before its first look at the table; a new one can be found before its maker's last look at the count. One of the
-//! two sees the other.
+//! A call is counted before its first look at the table; the new thread can be found before its maker's last look at
+//! the count. One of the two sees the other.
 
 use crate::mutant::{Mutant, mutant};
 use quire_sync::atomic::{AtomicU64, Ordering, fence_after_rmw};
 
-/// See the module.
+/// The count of calls that makers compare; see the module.
 pub struct RollCall {
     /// How many calls are under way and, above that, how many were ever begun.
     calls: AtomicU64,
@@ -27,18 +28,18 @@ pub struct Quiet(u64);
 pub struct Call<'a>(&'a RollCall);
 
 impl RollCall {
-    /// Nobody calls.
+    /// Without a call.
     #[cfg(not(any(loom, shuttle)))]
     pub const fn new() -> Self {
         RollCall { calls: AtomicU64::new(0) }
     }
-    /// Nobody calls.
+    /// Without a call.
     #[cfg(any(loom, shuttle))]
     pub fn new() -> Self {
         RollCall { calls: AtomicU64::new(0) }
     }
 
-    /// Begins a call: who goes through the table from now on meets everybody, or their makers begin anew.
+    /// Begins a call. A caller that goes through the table from now on meets every thread, or its maker begins anew.
     pub fn begin(&self) -> Call<'_> {
         self.calls.fetch_add(BEGUN + 1, Ordering::AcqRel);
         if !mutant(Mutant::CallNoFence) {
@@ -47,16 +48,16 @@ impl RollCall {
         Call(self)
     }
 
-    /// For who is about to make somebody, before it looks what it was told itself. `None` while there is a call.
+    /// The first check of a maker, before it looks for events of its own. `None` while there is a call.
     pub fn quiet(&self) -> Option<Quiet> {
         let calls = self.calls.load(Ordering::Acquire);
         (calls.is_multiple_of(BEGUN) || mutant(Mutant::MadeDuringCall)).then_some(Quiet(calls))
     }
 
-    /// Whether there was a call since: the new one may have missed it.
+    /// The second check: whether there was a call since, which the new thread may have missed.
     ///
     /// # Requires
-    /// The new one is in the table, and the caller has taken a lock since it put it there.
+    /// The new thread is in the table, and its maker has taken a lock since.
     pub fn called_since(&self, quiet: Quiet) -> bool {
         if !mutant(Mutant::MadeNoFence) {
             fence_after_rmw();

@@ -21,38 +21,40 @@ pub(crate) const SLICE: u32 = 4_000_000;
 
 /// A thread. Placed by its maker (a box, a slab), counted by [`ThreadRef`]s, linked by the scheduler.
 ///
-/// What a wake-up, a join, a steal and a turn's begin look at is its first cache line, and no more: of the threads that wait on
-/// a long queue the lines have gone cold, and a waker on another CPU has to fetch each.
+/// A wake-up, a join, a steal and a turn's begin read only its first cache line. The lines of threads that wait on a
+/// long queue are cold, and a waker on another CPU must fetch each.
 #[repr(C, align(64))]
 pub struct Thread<M: Machine> {
     /// Its place on a run queue or on the list of the dead; guarded by that queue's lock.
     pub(crate) links: Links<Thread<M>>,
     /// The CPUs that it may run on. Written by [`Scheduler::set_affinity`](crate::Scheduler::set_affinity).
     affinity: CpuSet,
-    /// Whose share of CPU time it has part in; null: that which each CPU has of its own. Written before it is spawned and by itself.
+    /// The user whose shares it belongs to; null for the share that each CPU keeps itself. Written before the spawn,
+    /// and by the thread itself.
     user: AtomicPtr<User<M>>,
-    /// What is left of its turn, in nanoseconds at nice 0. Written by the CPU that it is on, or under the lock of its queue.
+    /// The rest of its turn, in nanoseconds at nice 0. Written by the CPU that it is on, or under the lock of its
+    /// queue.
     pub(crate) slice: AtomicU32,
     pub(crate) token: Token,
     /// Where it is queued, runs or ran last. Written under the lock of the queue that it joins, or is stolen from.
     home: AtomicU8,
-    /// Its context is in use: it runs, or has not quite left its CPU. Set by the CPU that switches to it, cleared by the
-    /// CPU that has switched away; while it is set the thread may only be queued on that CPU.
+    /// Its context is in use: it runs, or has not quite left its CPU. The CPU that switches to it sets this, and the
+    /// CPU that has switched away clears it. While it is set, the thread may only be queued on that CPU.
     pub(crate) on_cpu: AtomicBool,
-    /// How it was counted by the queue that it is on; guarded by that queue's lock.
+    /// Its reach as counted by its queue; guarded by that queue's lock.
     pub(crate) reach: AtomicU8,
 
     pub(crate) account: Account,
     /// It has called `exit`. Written by itself.
     pub(crate) dying: AtomicBool,
     nice: AtomicU8,
-    /// Switches away because it slept or yielded; because it was preempted. One writer: its CPU.
+    /// Switches away by sleep or yield, and by preemption. One writer: its CPU.
     pub(crate) voluntary: AtomicU64,
     pub(crate) involuntary: AtomicU64,
 
-    /// It sleeps, and nothing but what it waits for wakes it. Written by itself.
+    /// It sleeps, and only an unpark wakes it. Written by itself.
     pub(crate) uninterruptible: AtomicBool,
-    /// What [`overslept`](Self::overslept) saw last: the switches, and how often in a row they were the same.
+    /// The state at the last [`overslept`](Self::overslept): the switches, and how often in a row they were unchanged.
     seen_switches: AtomicU64,
     seen_rounds: AtomicU32,
 
@@ -68,8 +70,8 @@ pub struct Thread<M: Machine> {
     payload: M::Payload,
 }
 
-// SAFETY: the context is used by the CPU that runs the thread, or switches to or from it, only (`on_cpu`); everything else
-// is atomic, or guarded as the fields say.
+// SAFETY: only the CPU that runs the thread, or switches to or from it, uses the context (`on_cpu`). All else is
+// atomic, or guarded as the fields say.
 unsafe impl<M: Machine> Sync for Thread<M> {}
 // SAFETY: a thread is sent whole, with its context and payload, which are `Send`.
 unsafe impl<M: Machine> Send for Thread<M> {}
@@ -91,7 +93,8 @@ unsafe impl<M: Machine> Adapter for Queued<M> {
 }
 
 impl<M: Machine> Thread<M> {
-    /// As [`Thread::new`]. `deadline` is called when a park's deadline passes, because only the scheduler can wake the thread.
+    /// As [`Thread::new`]. `deadline` is called when a park's deadline passes, because only the scheduler can wake the
+    /// thread.
     #[inline(always)]
     pub(crate) fn made(
         context: M::Context,
@@ -130,7 +133,7 @@ impl<M: Machine> Thread<M> {
         }
     }
 
-    /// What the layer above knows.
+    /// The data of the layer above.
     #[inline(always)]
     pub fn payload(&self) -> &M::Payload {
         &self.payload
@@ -156,8 +159,8 @@ impl<M: Machine> Thread<M> {
         self.affinity.snapshot()
     }
 
-    /// Lets it run where `other` may. Called before it is spawned; later
-    /// [`Scheduler::set_affinity`](crate::Scheduler::set_affinity) is due.
+    /// Gives it the affinity of `other`. Called before it is spawned; later only
+    /// [`Scheduler::set_affinity`](crate::Scheduler::set_affinity) may be used.
     pub fn inherit_affinity(&self, other: &Thread<M>) {
         self.restrict(&other.affinity());
     }
@@ -182,7 +185,7 @@ impl<M: Machine> Thread<M> {
         unweighted(self.slice.load(Ordering::Relaxed).into(), self.nice())
     }
 
-    /// It has run for so long: how much that is by its weight, in nanoseconds at nice 0, which its turn is shorter now.
+    /// Charges its turn for a run of `ns`. Returns the charge: `ns` by its weight, in nanoseconds at nice 0.
     pub(crate) fn use_slice(&self, ns: u64) -> u64 {
         let used = weighted(ns, self.nice());
         let left = self.slice.load(Ordering::Relaxed).saturating_sub(u32::try_from(used).unwrap_or(u32::MAX));
@@ -199,11 +202,11 @@ impl<M: Machine> Thread<M> {
         self.user.load(Ordering::Relaxed)
     }
 
-    /// Gives it part in the CPU time of `user`. For its maker, before it is spawned; later it calls
+    /// Makes it a thread of `user`. For its maker, before it is spawned; later the thread calls
     /// [`Scheduler::become_user`](crate::Scheduler::become_user).
     ///
     /// # Safety
-    /// The user lives until the thread has become another one's, or has left its CPU for good.
+    /// The user lives until the thread has become another user's, or has left its CPU for good.
     pub unsafe fn belong_to(&self, user: Option<NonNull<User<M>>>) {
         self.user.store(user.map_or(core::ptr::null_mut(), NonNull::as_ptr), Ordering::Relaxed);
     }
@@ -223,12 +226,12 @@ impl<M: Machine> Thread<M> {
         self.nice.load(Ordering::Relaxed) as i8 - 20
     }
 
-    /// Sets its nice value, clamped to -20..=19. Holds for what is left of its turn, too.
+    /// Sets its nice value, clamped to -20..=19. It also applies to the rest of its turn.
     pub fn set_nice(&self, nice: i8) {
         self.nice.store((nice.clamp(-20, 19) + 20) as u8, Ordering::Relaxed);
     }
 
-    /// How often it gave its CPU up to sleep or yield, and how often it was taken away.
+    /// How often it left its CPU to sleep or yield, and how often it was preempted.
     pub fn switches(&self) -> (u64, u64) {
         (self.voluntary.load(Ordering::Relaxed), self.involuntary.load(Ordering::Relaxed))
     }
@@ -243,7 +246,8 @@ impl<M: Machine> Thread<M> {
         self.uninterruptible.load(Ordering::Relaxed) && self.token.is_parked()
     }
 
-    /// One look of many, of one watchman: in how many looks in a row before this one it was in the same uninterruptible sleep.
+    /// One of a watchman's periodic checks: in how many checks in a row before this one it was in the same
+    /// uninterruptible sleep.
     pub fn overslept(&self) -> u32 {
         let (slept, taken) = self.switches();
         let switches = slept + taken;
@@ -269,7 +273,7 @@ impl<M: Machine> Thread<M> {
         self.account.cut_system(ticks);
     }
 
-    /// The handle by which `quire_sync` names it.
+    /// Its handle in `quire_sync`.
     #[inline(always)]
     pub fn handle(&self) -> ThreadHandle {
         ThreadHandle(self as *const Self as usize)
@@ -345,20 +349,20 @@ impl<M: Machine> Drop for ThreadRef<M> {
         if self.count.fetch_sub(1, Ordering::Release) == 1 {
             fence(Ordering::Acquire);
             let release = self.release;
-            // SAFETY: the last reference is gone, so nobody else can reach the thread.
+            // SAFETY: the last reference is gone, so no other CPU can reach the thread.
             unsafe { release(self.0) };
         }
     }
 }
 
-/// The calling thread, for as long as it is the calling thread: cannot be sent away.
+/// The calling thread. It cannot be sent to another thread.
 pub struct Current<'a, M: Machine> {
     thread: NonNull<Thread<M>>,
     _here: PhantomData<(&'a (), *mut ())>,
 }
 
 impl<M: Machine> Current<'_, M> {
-    // The scheduler's word that `thread` is the calling thread.
+    // The scheduler vouches that `thread` is the calling thread.
     pub(crate) fn new(thread: NonNull<Thread<M>>) -> Self {
         Current { thread, _here: PhantomData }
     }

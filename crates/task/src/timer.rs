@@ -1,13 +1,14 @@
-//! Timers: a hierarchical wheel a CPU. Its size follows the CPUs, not the timers; arming and cancelling are O(1).
+//! Timers: a hierarchical wheel per CPU. Memory follows the CPUs, not the timers; arming and cancelling are O(1).
 //!
-//! A wheel has seven levels of 64 slots. A slot of level 0 covers one tick of 16 microseconds, a slot of level n 64 times
-//! one of level n - 1; a timer hangs at the level of the highest 6-bit digit in which its tick differs from the wheel's
-//! time, and moves down at most six times before it expires, in its exact tick. Occupancy bitmaps find the next slot
-//! without a scan, and without a periodic tick: an idle CPU is woken for what is due or moves down. (Varghese and Lauck, "Hashed and hierarchical
-//! timing wheels", 1987, scheme 7; the digit rule is tokio's.)
+//! A wheel has seven levels of 64 slots. A slot of level 0 covers one tick of 16 microseconds; a slot of level n covers
+//! 64 slots of level n - 1. A timer hangs at the level of the highest 6-bit digit in which its tick differs from the
+//! wheel's time. It moves down at most six times before it expires, in its exact tick. Occupancy bitmaps find the next
+//! slot without a scan and without a periodic tick. An idle CPU is woken only for timers that are due or move down.
+//! (Varghese and Lauck, "Hashed and hierarchical timing wheels", 1987, scheme 7; the digit rule is tokio's.)
 //!
-//! Callbacks run in interrupt context under the wheel's lock: so a cancel that returns has either prevented the callback
-//! or outlasted it, and a callback may wake threads but not arm or cancel timers. To fire again it returns a new deadline.
+//! Callbacks run in interrupt context under the wheel's lock. So a cancel that returns has either prevented the
+//! callback or outlasted it. A callback may wake threads, but not arm or cancel timers. To fire again it returns a new
+//! deadline.
 
 use crate::list::{Adapter, Links, List};
 use crate::mutant::{Mutant, mutant};
@@ -31,13 +32,13 @@ const DIGIT: u32 = 2;
 #[cfg(any(loom, shuttle))]
 const LEVELS: usize = 2;
 const SLOTS: usize = 1 << DIGIT;
-/// Later deadlines (2.3 years) are looked at again when the wheel gets there.
-/// One top-level slot less than a full turn: what is put off must not land in the slot that is being emptied.
+/// Later deadlines (2.3 years) are placed again when the wheel gets there. It is one top-level slot less than a full
+/// turn, so that no postponed timer lands in the slot that is being emptied.
 const HORIZON: u64 = (1 << (DIGIT * LEVELS as u32)) - (1 << (DIGIT * (LEVELS as u32 - 1))) - 1;
-/// Timers handled in one interrupt; the rest follows in the next one, so that none takes long.
+/// Timers handled in one interrupt; the next one handles the rest, so that none takes long.
 const BATCH: usize = 64;
 
-/// Called with the timer and the time (nanoseconds) when its deadline has passed; a deadline in return arms it again.
+/// Called with the timer and the time (nanoseconds) when its deadline has passed; a returned deadline arms it again.
 ///
 /// # Safety
 /// Called only by the wheel on which the timer is armed, while it is alive.
@@ -76,7 +77,7 @@ impl Timer {
         }
     }
 
-    /// Whether it is armed; up to date only for whoever arms and cancels it.
+    /// Whether it is armed; exact only for the owner, which arms and cancels it.
     pub fn is_armed(&self) -> bool {
         self.wheel.load(Acquire) != 0
     }
@@ -112,7 +113,7 @@ impl Wheel {
     }
 
     fn level_of(&self, tick: u64) -> usize {
-        // Bits of the lowest digit always count, so that equal times are level 0.
+        // The lowest digit's bits always count, so that equal times are level 0.
         let differing = (self.time ^ tick) | (SLOTS as u64 - 1);
         ((63 - differing.leading_zeros()) / DIGIT) as usize
     }
@@ -152,14 +153,14 @@ impl Wheel {
 
     /// The first occupied slot: level, slot, and the tick at which it is due.
     fn next_slot(&self) -> Option<(usize, usize, u64)> {
-        // What an earlier call left in a slot that it was emptying; nothing else ever hangs in the slot of the present.
+        // A slot that an earlier call was emptying comes first; no other timer ever hangs in the slot of the present.
         for level in (1..LEVELS).rev() {
             let here = (self.time >> (level as u32 * DIGIT)) as usize % SLOTS;
             if self.occupied[level] & (1 << here) != 0 {
                 return Some((level, here, self.time));
             }
         }
-        // Of the rest, what hangs at a lower level agrees with the present in more digits, so it is due earlier.
+        // Of the rest, a timer at a lower level agrees with the present in more digits, so it is due earlier.
         let level = self.occupied.iter().position(|bits| *bits != 0)?;
         let shift = level as u32 * DIGIT;
         let here = (self.time >> shift) as usize % SLOTS;
@@ -173,12 +174,12 @@ impl Wheel {
         Some((level, slot, due))
     }
 
-    /// When this wheel wants to be looked at next, in nanoseconds.
+    /// When this wheel must be served next, in nanoseconds.
     pub fn next(&self) -> Option<u64> {
         self.next_slot().map(|(_, _, due)| due << TICK_SHIFT)
     }
 
-    /// Expires what is due at `now`, up to a bounded number of timers; what remains makes [`next`](Self::next) lie in the
+    /// Expires timers that are due at `now`, up to a bounded number. If some remain, [`next`](Self::next) lies in the
     /// past. Returns how many expired.
     pub fn expire(&mut self, now: u64) -> usize {
         let now_tick = now >> TICK_SHIFT;
@@ -207,8 +208,8 @@ impl Wheel {
                     unsafe { (timer.expire)(node, now) }.map(|d| d.max(now + (1 << TICK_SHIFT)))
                 };
                 match again {
-                    // It moves down, or is armed anew. Never into the slot that is being emptied: what moves down agrees
-                    // with `time` in this level's digit, and what is armed anew is due in a later tick.
+                    // It moves down, or is armed anew, never into the slot that is being emptied. A timer that moves
+                    // down agrees with `time` in this level's digit; a timer armed anew is due in a later tick.
                     // SAFETY: it stays armed, so its owner still keeps it.
                     Some(deadline) => unsafe { self.insert(timer, deadline) },
                     // Only now: a cancel that reads this knows that the callback has returned, and may free the timer.

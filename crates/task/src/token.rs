@@ -3,7 +3,7 @@
 //! | word | the thread | `park` | `unpark` |
 //! |---|---|---|---|
 //! | `EMPTY` | runs or is queued | → `PARKED`, switch away | → `TOKEN` |
-//! | `TOKEN` | runs or is queued | → `EMPTY`, go on | stays, but is written: the waker's stores become visible |
+//! | `TOKEN` | runs or is queued | → `EMPTY`, return | stays, but is written: the waker's stores become visible |
 //! | `PARKED` | sleeps, or is about to | never | → `TOKEN`, **queue the thread** |
 
 use crate::mutant::{Mutant, mutant};
@@ -20,7 +20,8 @@ impl Token {
         Token(AtomicU8::new(EMPTY))
     }
 
-    /// Announces that the thread is about to sleep. False where a token was there: it is used up, and the thread goes on.
+    /// Announces that the thread is about to sleep. False where a token was there: it is used up, and the thread must
+    /// not sleep.
     pub fn park(&self) -> bool {
         if mutant(Mutant::ParkOverToken) {
             self.0.store(PARKED, Ordering::Release);
@@ -43,12 +44,12 @@ impl Token {
         self.0.load(Ordering::Relaxed) == PARKED
     }
 
-    /// Uses the token up; whether there was one. Everything that its giver had written is visible now.
+    /// Uses the token up; true if there was one. Everything that its giver had written is visible now.
     pub fn take(&self) -> bool {
         self.0.swap(EMPTY, Ordering::AcqRel) == TOKEN
     }
 
-    /// Gives the token. True where the thread had parked: the caller, and nobody else, must queue it.
+    /// Gives the token. True if the thread had parked: only this caller must queue it.
     pub fn give(&self) -> bool {
         self.0.swap(TOKEN, Ordering::AcqRel) == PARKED
     }

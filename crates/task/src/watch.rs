@@ -1,20 +1,20 @@
-//! What each CPU shows of itself, so that another CPU, or its own timer, notices when it is stuck.
+//! The lockup watchdog: each CPU publishes its ticks, so that another CPU, or its own timer, detects that it is stuck.
 //!
-//! A CPU that runs threads serves a *tick* once a period. The tick asks the CPU to come to its scheduler, as a preemption
-//! does. A CPU that serves ticks and does not come to its scheduler is in a *soft lockup*. A CPU that serves no ticks is in a
-//! *hard lockup*; its *watcher* notices, the CPU with the next number.
+//! A CPU that runs threads serves a *tick* once a period. The tick makes the CPU enter its scheduler, as a preemption
+//! does. A CPU that serves ticks but does not enter its scheduler is in a *soft lockup*. A CPU that serves no ticks is
+//! in a *hard lockup*. Its *watcher*, the CPU with the next number, detects it.
 //!
 //! # What counts
-//! A virtual CPU may be taken off its processor for any time, so the clock is no evidence. Only what the CPU itself served
-//! counts: a tick that came in time, or a *probe*. A probe is a non-maskable interrupt from the watcher; it counts where it
-//! finds interrupts masked and no tick served since the last probe.
+//! A virtual CPU may be descheduled for any time, so the clock is no evidence. Only events that the CPU itself served
+//! count: a tick that came in time, or a *probe*. A probe is a non-maskable interrupt from the watcher; it counts where
+//! it finds interrupts masked and no tick served since the last probe.
 //!
 //! # Idle CPUs
-//! A CPU that idles serves one tick more, and then none, unless its *ward* (the CPU that it watches) is busy.
+//! An idle CPU serves one more tick, then none, unless its *ward* (the CPU that it watches) is busy.
 //!
-//! | | **CPU becomes busy** (*is marked busy, fences, looks whether its watcher has a tick*) |
+//! | | **CPU becomes busy** (*is marked busy, fences, checks whether its watcher has a tick*) |
 //! |---|---|
-//! | **watcher stands down** (*has no tick, fences, looks whether its ward is busy*) | the CPU finds the watcher without a tick and interrupts it, or the watcher finds the CPU busy and stays |
+//! | **watcher stops its tick** (*has no tick, fences, checks whether its ward is busy*) | the CPU finds the watcher without a tick and interrupts it, or the watcher finds the CPU busy and restarts its tick |
 
 use crate::mutant::{Mutant, mutant};
 use quire_sync::CpuId;
@@ -25,7 +25,7 @@ use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering, fence_full};
 pub struct Watching {
     /// Nanoseconds from tick to tick.
     pub period: u64,
-    /// A soft lockup is so many ticks without a look at the scheduler.
+    /// A soft lockup is so many ticks without an entry to the scheduler.
     pub soft: u32,
     /// A hard lockup is so many ticks of the watcher, or probes, without a tick.
     pub hard: u32,
@@ -34,7 +34,7 @@ pub struct Watching {
 /// A CPU that is stuck.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Lockup {
-    /// The calling CPU served that many ticks and did not come to its scheduler.
+    /// The calling CPU served that many ticks and did not enter its scheduler.
     Soft(u32),
     /// This CPU has interrupts masked, and does not unmask them.
     Hard(CpuId),
@@ -50,32 +50,32 @@ const BUSY: u64 = 2;
 /// [`Watch::state`]: one tick served.
 const SERVED: u64 = 4;
 
-/// What a CPU shows of itself. Written by that CPU only, the probes by its non-maskable interrupt; its watcher reads it once a
-/// period.
+/// The published state of a CPU. Only that CPU writes it, the probes by its non-maskable interrupt; its watcher reads
+/// it once a period.
 pub(crate) struct Watch {
     /// Ticks served, [`BUSY`] and [`TICKS`].
     state: AtomicU64,
     /// Probes in a row that found interrupts masked and no tick served.
     strikes: AtomicU32,
-    /// What the last probe saw.
+    /// The state that the last probe saw.
     probed: AtomicU64,
     /// (own) When the next tick is due, nanoseconds.
     due: AtomicU64,
-    /// (own) How often the CPU had come to its scheduler at the last tick, and ticks since it came.
+    /// (own) How often the CPU had entered its scheduler at the last tick, and ticks since it did.
     came: AtomicU64,
     stuck: AtomicU32,
-    /// (own) The ward's state at the last tick, ticks since that changed, and whether the ward was reported.
+    /// (own) The ward's state at the last tick, ticks since it changed, and whether the ward was reported.
     ward: AtomicU64,
     unchanged: AtomicU32,
     reported: AtomicU64,
 }
 
-/// What a tick finds.
+/// The findings of a tick.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Found {
     /// The CPU itself is stuck, for so many ticks.
     pub soft: Option<u32>,
-    /// The ward is to be probed.
+    /// The ward must be probed.
     pub probe: bool,
     /// The ward is stuck.
     pub hard: bool,
@@ -102,7 +102,7 @@ impl Watch {
         self.due.load(Ordering::Relaxed)
     }
 
-    /// Whether the CPU is marked as busy: its own look.
+    /// Whether the CPU is marked as busy; for that CPU only.
     #[inline(always)]
     pub fn is_busy(&self) -> bool {
         self.state.load(Ordering::Relaxed) & BUSY != 0
@@ -118,13 +118,13 @@ impl Watch {
         self.state.store(if to { state | bits } else { state & !bits }, Ordering::Release);
     }
 
-    /// CPUs are not watched any more.
+    /// Stops the watch of CPUs.
     pub fn stop(&self) {
         self.set(TICKS | BUSY, false);
         self.due.store(NEVER, Ordering::Relaxed);
     }
 
-    /// The CPU has a tick at `due` from now on, where it has none yet.
+    /// Starts the CPU's tick at `due`, unless it has one.
     pub fn start(&self, due: u64) {
         if self.due() == NEVER {
             self.due.store(due, Ordering::Relaxed);
@@ -132,7 +132,7 @@ impl Watch {
         }
     }
 
-    /// The CPU is busy from now on. Whether its watcher has no tick, and must be interrupted to have one.
+    /// Marks the CPU as busy. True if its watcher has no tick, and must be interrupted to get one.
     pub fn becomes_busy(&self, due: u64, watcher: Option<&Watch>) -> bool {
         self.start(due);
         self.set(BUSY, true);
@@ -142,7 +142,7 @@ impl Watch {
         watcher.is_some_and(|watcher| !watcher.ticks())
     }
 
-    /// The CPU is idle: no tick any more, unless its ward is busy, for which there is one at `due`.
+    /// The CPU is idle: it stops its tick, unless its ward is busy, for which it starts one at `due`.
     fn stands_down(&self, due: u64, ward: Option<&Watch>) {
         self.set(TICKS | BUSY, false);
         self.due.store(NEVER, Ordering::Relaxed);
@@ -153,9 +153,9 @@ impl Watch {
         }
     }
 
-    /// A tick was served at `now`: `came` is how often the CPU has come to its scheduler, `idle` whether it idles.
+    /// A tick was served at `now`: `came` is how often the CPU has entered its scheduler, `idle` whether it is idle.
     pub fn tick(&self, how: &Watching, now: u64, came: u64, idle: bool, ward: Option<&Watch>) -> Found {
-        // A tick that comes late says that the CPU did not run, or had interrupts masked: no evidence that it was stuck.
+        // A late tick means that the CPU did not run, or had interrupts masked: no evidence that it was stuck.
         let in_time = now.saturating_sub(self.due()) <= how.period / 2;
         self.state.store(self.state.load(Ordering::Relaxed) + SERVED, Ordering::Release);
         let mut found = Found::default();
@@ -177,7 +177,7 @@ impl Watch {
             };
             self.unchanged.store(unchanged, Ordering::Relaxed);
             found.probe = unchanged >= 2;
-            // The first two ticks without one of the ward's, in which it was not probed, count too.
+            // The first two ticks without a tick of the ward, in which it was not probed, count too.
             let enough = ward.strikes.load(Ordering::Acquire) + 2 >= how.hard.max(3);
             if found.probe && enough && self.reported.swap(state, Ordering::Relaxed) != state {
                 found.hard = true;
@@ -208,7 +208,7 @@ mod tests {
 
     const HOW: Watching = Watching { period: 100, soft: 4, hard: 5 };
 
-    /// Ticks in time, at each of which the CPU has come to its scheduler as often as `came` says.
+    /// Ticks in time, at each of which the CPU has entered its scheduler as often as `came` says.
     fn ticks(watch: &Watch, came: impl IntoIterator<Item = u64>, ward: Option<&Watch>) -> Vec<Found> {
         came.into_iter().map(|came| watch.tick(&HOW, watch.due(), came, false, ward)).collect()
     }
@@ -219,7 +219,7 @@ mod tests {
         assert!(!watch.becomes_busy(100, None));
         let soft: Vec<_> = ticks(&watch, [1; 9], None).iter().map(|f| f.soft).collect();
         assert_eq!(soft, [None, None, None, None, Some(4), None, None, None, None]);
-        // Once it came, the next time is another incident.
+        // Once it has entered, the next lockup is another incident.
         let soft = ticks(&watch, [2, 2, 2, 2, 2], None);
         assert_eq!(soft.iter().filter(|f| f.soft.is_some()).count(), 1);
     }
@@ -250,7 +250,7 @@ mod tests {
         let (watch, ward) = (Watch::new(), Watch::new());
         watch.becomes_busy(100, None);
         ward.becomes_busy(100, Some(&watch));
-        // It does not run: nothing that it does not serve counts.
+        // The CPU does not run: events that it does not serve do not count.
         let found = ticks(&watch, 1..50, Some(&ward));
         assert!(found.iter().all(|f| !f.hard) && found.iter().filter(|f| f.probe).count() == 47);
         // It runs, with interrupts on: its tick will come.

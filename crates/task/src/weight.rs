@@ -33,19 +33,19 @@ fn index(nice: i8) -> usize {
     (nice.clamp(-20, 19) + 20) as usize
 }
 
-/// CPU time of a thread at `nice`, as it counts towards its turn: what a thread at nice 0 would have had meanwhile. Both are rounded
-/// up, so that a turn of which something is left lasts a moment, and is shorter after it.
+/// CPU time of a thread at `nice`, as it counts towards its turn: the time that a thread at nice 0 would have had
+/// meanwhile. Both are rounded up, so that the rest of a turn lasts a moment, and is shorter after it.
 #[inline(always)]
 pub(crate) fn weighted(ns: u64, nice: i8) -> u64 {
     // Most threads have nice 0.
     if nice == 0 {
         return ns;
     }
-    // Beyond a quarter of an hour at once it makes no difference how long; nothing overflows.
+    // Beyond a quarter of an hour the exact value makes no difference; nothing overflows.
     (ns.min(1 << 40) * u64::from(INVERSE[index(nice)])).div_ceil(1 << 16)
 }
 
-/// The other way round: how long a thread at `nice` runs while one at nice 0 would for `ns`.
+/// The inverse: how long a thread at `nice` runs while one at nice 0 would for `ns`.
 #[inline(always)]
 pub(crate) fn unweighted(ns: u64, nice: i8) -> u64 {
     if nice == 0 {

@@ -98,7 +98,7 @@ fn a_user_who_mostly_sleeps_runs_at_once_among_thousands_of_another() {
         machine.run(4000 * MS);
         let told = sleeper.payload();
         assert!(told.latest.get() <= MS / 10, "{} ns late with {threads} threads", told.latest.get());
-        // Its first turn comes with that of a new thread.
+        // Its first turn comes at the same time as that of a new thread.
         close(told.ran.get(), 4000 * MS * 5 / 205, 20, MS);
     }
 }
@@ -155,7 +155,7 @@ fn threads_that_migrate_take_no_virtual_time_along() {
         machine.run(round);
     }
     wander.iter().for_each(|thread| machine.restrict(thread, &all));
-    // They have half of one CPU at a time, and no more for being new on it each time than what who slept is let run.
+    // They have half of one CPU at a time. Being new on it each time gains them no more than the credit of a sleeper.
     let (theirs, others) = (ran(&wander), fixed.iter().map(|f| ran(f)).sum::<u64>());
     assert_eq!(theirs + others, 2 * time);
     assert!(theirs >= time * 40 / 100 && theirs <= time * 66 / 100, "{theirs} of {time} ns");

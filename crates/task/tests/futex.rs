@@ -239,7 +239,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// One queue a key: who waits, longest first, and for which bits.
+/// One queue a key: the waiters, longest first, and their bits.
 #[derive(Default)]
 struct Queues(BTreeMap<u64, Vec<(usize, u32)>>);
 
@@ -259,7 +259,7 @@ impl Queues {
         self.0.entry(to).or_default().extend(&moved);
         moved.len()
     }
-    /// The nth of all waiters goes.
+    /// Removes the nth of all waiters.
     fn leave(&mut self, n: usize) -> Option<usize> {
         let all: Vec<usize> = self.0.values().flatten().map(|w| w.0).collect();
         let id = *all.get(n.checked_rem(all.len())?)?;
@@ -268,12 +268,12 @@ impl Queues {
     }
 }
 
-/// Does `steps` on a machine of one CPU, and holds them against queues.
+/// Does `steps` on a machine of one CPU, and compares them with the queues.
 fn follow(sim: &'static Sim, t: &'static FutexTable<Sim>, steps: &[Step]) {
     let s = sim.scheduler();
     let word = |k: u64| (7, 4096 + 4 * k);
     let mut queues = Queues::default();
-    // Who has come back, and how.
+    // The waiters that have returned, and how.
     let ended: Arc<Mutex<Vec<(usize, FutexWait)>>> = Arc::default();
     let mut waiters: Vec<(ThreadRef<Sim>, Arc<AtomicBool>)> = Vec::new();
     let settled = |mut wanted: Vec<(usize, FutexWait)>| {
@@ -302,7 +302,7 @@ fn follow(sim: &'static Sim, t: &'static FutexTable<Sim>, steps: &[Step]) {
                     ended.lock().unwrap().push((id, out.unwrap()));
                 });
                 waiters.push((thread, stop));
-                // There is one CPU, so it goes on until it sleeps.
+                // There is one CPU, so the thread runs until it sleeps.
                 while !asleep.load(SeqCst) {
                     s.yield_now();
                 }

@@ -1,5 +1,6 @@
-//! The first instructions: a PVH boot loader enters in 32-bit mode, EBX = start info. They map the first 4 GiB low, at the
-//! direct map's place and (1 GiB of it) at the image's, and call [`start`](crate::start). The page fault's entry is here too.
+//! The first instructions: a PVH boot loader enters in 32-bit mode, with EBX = start info. They map the first 4 GiB
+//! low, in the direct map, and (1 GiB of it) at the image, then call [`start`](crate::start). The page fault's entry is
+//! here too.
 
 core::arch::global_asm!(
     r#"
@@ -131,6 +132,6 @@ core::arch::global_asm!(
 );
 
 unsafe extern "C" {
-    /// Where the CPU goes at a page fault.
+    /// The CPU's entry for a page fault.
     pub fn page_fault_entry();
 }

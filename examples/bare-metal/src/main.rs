@@ -1,5 +1,6 @@
-//! The smallest kernel with Quire's memory core: it boots by PVH in QEMU, builds a memory system over the RAM that it finds, and
-//! runs a little program's memory accesses in address spaces of its own, page faults and all. `./quire test` boots it.
+//! The smallest kernel with Quire's memory core. It boots by PVH in QEMU and builds a memory system over the RAM that
+//! it finds. Then it runs a small program's memory accesses in several address spaces, with page faults. `./quire test`
+//! boots it.
 #![no_std]
 #![no_main]
 
@@ -17,10 +18,10 @@ use quire_sync::{CpuId, ThreadHandle};
 use quire_vm::map::{MapRequest, Placement, Space};
 use quire_vm::{Access, Config, Machine, MemoryType, PAGE_SIZE, Pfn, Phys, PhysRange, VirtRange, Vm};
 
-/// Where all of RAM is mapped, and where the image runs.
+/// The addresses of the direct map and of the image.
 const DIRECT: u64 = 0xffff_8000_0000_0000;
 const IMAGE: u64 = 0xffff_ffff_8000_0000;
-/// What is mapped at either place.
+/// Bytes mapped at each of them.
 const GIB: u64 = 1 << 30;
 
 unsafe extern "C" {
@@ -46,7 +47,7 @@ macro_rules! say {
 
 /// Ends QEMU with status 2 n + 1, by its debug exit device.
 fn exit(n: u32) -> ! {
-    // SAFETY: a port that only that device answers.
+    // SAFETY: a port that only that device serves.
     unsafe { asm!("out dx, eax", in("dx") 0xf4u16, in("eax") n, options(nomem, nostack)) };
     loop {
         // SAFETY: interrupts are off: the CPU stops.
@@ -100,7 +101,7 @@ fn load_cr3(value: u64) {
     unsafe { asm!("mov cr3, {}", in(reg) value, options(nostack)) };
 }
 
-// SAFETY: the CPU's own instructions; there is no other CPU to ask, and no PCID in use.
+// SAFETY: the CPU's own instructions; there is no other CPU to interrupt, and no PCID in use.
 unsafe impl Hardware for Board {
     type Format = X86_64;
     fn mmu(&self) -> &Mmu<X86_64> {
@@ -132,7 +133,7 @@ unsafe impl Hardware for Board {
     }
 }
 
-/// What `quire-sync` asks for: one CPU, one thread, no interrupts.
+/// The hooks of `quire-sync`: one CPU, one thread, no interrupts.
 struct Hooks;
 
 // SAFETY: with one thread and no interrupts, nothing ever moves.
@@ -147,7 +148,7 @@ unsafe impl quire_sync::Cpu for Hooks {
     }
 }
 
-// SAFETY: nobody is ever parked: with one thread, there is nothing to wait for.
+// SAFETY: no thread is ever parked: the only thread has nothing to wait for.
 unsafe impl quire_sync::Wait for Hooks {
     fn current() -> ThreadHandle {
         ThreadHandle(1)
@@ -170,7 +171,7 @@ static CURRENT: AtomicPtr<Space<Board>> = AtomicPtr::new(ptr::null_mut());
 /// A page fault at `va`: the core serves it, or the kernel ends.
 pub extern "C" fn page_fault(va: u64, error: u64) {
     let access = if error & 2 != 0 { Access::Write } else { Access::Read };
-    // SAFETY: set by `enter`, to a space that outlives its being loaded.
+    // SAFETY: set by `enter`, to a space that lives while it is loaded.
     let space = unsafe { CURRENT.load(Ordering::Relaxed).as_ref() };
     match space.filter(|_| va < DIRECT).map(|s| s.fault(va, access)) {
         Some(Ok(kind)) => say!("  page fault at {va:#x}: {kind:?}"),
@@ -229,9 +230,9 @@ fn memory(mut ram: PhysRange) -> &'static Vm<Board> {
     let mmu = take().expect("RAM is not empty");
     assert!(Mmu::<X86_64>::bytes(1) <= PAGE_SIZE as usize);
     let at = NonNull::new(Ram.frame_ptr(mmu)).expect("the direct map is not at zero");
-    // SAFETY: a frame of RAM that is nobody else's, aligned and large enough.
+    // SAFETY: a frame of RAM with no other user, aligned and large enough.
     let mmu = unsafe { Mmu::new(at, 1, kernel, false) };
-    // SAFETY: the rest of RAM is nobody else's, and stays mapped.
+    // SAFETY: the rest of RAM has no other user, and stays mapped.
     unsafe { Vm::new(Board { mmu }, &[ram], Config::default()) }.expect("enough RAM")
 }
 
@@ -244,11 +245,13 @@ fn enter(space: &Space<Board>) {
 
 /// A program's accesses, by the CPU itself.
 fn load(at: u64) -> u64 {
-    // SAFETY: user memory of the space that is loaded; where nothing is, the page fault's handler serves or ends.
+    // SAFETY: user memory of the loaded space; where nothing is mapped, the page fault's handler serves it or ends the
+    // program.
     unsafe { ptr::with_exposed_provenance::<u64>(at as usize).read_volatile() }
 }
 fn store(at: u64, value: u64) {
-    // SAFETY: user memory of the loaded space; where nothing is mapped, the page fault's handler serves it or ends the program.
+    // SAFETY: user memory of the loaded space; where nothing is mapped, the page fault's handler serves it or ends the
+    // program.
     unsafe { ptr::with_exposed_provenance_mut::<u64>(at as usize).write_volatile(value) };
 }
 

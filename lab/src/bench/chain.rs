@@ -1,4 +1,4 @@
-//! Chains: what lines and families of forks hold when they have written.
+//! Shadow chains: the memory that lines and families of forks hold after their stores.
 
 use super::{Bench, Build, Line, Report};
 use crate::{Failure, machine};
@@ -69,7 +69,7 @@ pub const FAMILY: Bench = Bench {
     },
 };
 
-/// Numbers that look random, the same in each run.
+/// Pseudo-random numbers, the same in each run.
 struct Random(u64);
 
 impl Random {
@@ -95,7 +95,7 @@ fn store(space: &Space<Hosted>, page: u64) -> Result<(), Failure> {
 
 /// Pages of objects.
 fn held(vm: &'static Vm<Hosted>) -> u64 {
-    // SAFETY: the descriptors are only looked at, as `descriptors_in_use` asks.
+    // SAFETY: the descriptors are only read, as `descriptors_in_use` requires.
     unsafe { vm.descriptors_in_use() }.filter(|page| page.kind() == Kind::Object).count() as u64
 }
 
@@ -146,7 +146,7 @@ fn family(leaving: bool) -> Result<f64, Failure> {
         let child = parent.fork()?;
         members.push(Some(child));
     }
-    // Each member goes through the pages in an order of its own; who is next is random.
+    // Each member visits the pages in an order of its own; members take turns at random.
     let mut orders: Vec<Vec<u64>> = members.iter().map(|_| (0..FAMILY_PAGES).collect()).collect();
     for order in &mut orders {
         (1..order.len()).rev().for_each(|i| order.swap(i, random.below(i as u64 + 1) as usize));

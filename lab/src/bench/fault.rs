@@ -1,4 +1,4 @@
-//! What a fault costs in locks, allocations and shared cache lines: counted by the recording build, hence exact.
+//! The cost of a fault in locks, allocations and shared cache lines: counted by the recording build, hence exact.
 
 use super::{Bench, Build, Line, Report};
 use crate::Failure;
@@ -77,7 +77,7 @@ mod recorded {
         Ok(())
     }
 
-    /// Objects of all slabs that somebody has.
+    /// Objects in use, of all slabs.
     fn objects(vm: &Vm<Hosted>) -> Result<u64, Failure> {
         let caches = vm.map_memory().caches().into_iter().chain(vm.object_memory().caches()).chain(vm.heap().caches());
         // SAFETY: the caches are those of `vm`, which they are given.

@@ -1,5 +1,5 @@
-//! Finding room among 100,000 kernel stacks that come and go: production's tree without hints and with them, and the linear list
-//! that hints were made for.
+//! The search for room among 100,000 kernel stacks that come and go. It compares production's tree, without hints and
+//! with them, and the linear list for which hints were made.
 
 use super::{Bench, Build, Line, Report};
 use crate::map::hinted::Hinted;
@@ -15,7 +15,7 @@ const STACKS: usize = 100_000;
 /// Where the kernel's addresses begin.
 const LO: u64 = 1 << 40;
 
-/// The addresses in which room is sought.
+/// The addresses that are searched for room.
 #[derive(Clone, Copy)]
 pub struct Window {
     lo: u64,
@@ -121,7 +121,7 @@ fn prot(at: u64) -> u32 {
     (at / PAGE) as u32
 }
 
-/// Fills the map, then takes every third range away.
+/// Fills the map, then removes every third range.
 pub fn fill(map: &mut impl AddressMap, ranges: usize) -> Vec<(u64, u64)> {
     let mut places = Vec::with_capacity(ranges);
     let mut at = LO;
@@ -143,7 +143,7 @@ pub fn fill(map: &mut impl AddressMap, ranges: usize) -> Vec<(u64, u64)> {
     places
 }
 
-/// So many times one at random goes and another takes the lowest hole; `before` sees the length before it is sought.
+/// So many times a random range goes and another takes the lowest hole; `before` sees the length before the search.
 pub fn come_and_go<M: AddressMap>(
     map: &mut M,
     places: &mut [(u64, u64)],

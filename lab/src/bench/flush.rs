@@ -1,4 +1,4 @@
-//! Writing back and throwing away: which locks of the page queues that takes, and for how long.
+//! Writing back and throwing away: which locks of the page queues they take, and for how long.
 
 use super::{Bench, Build, Line, Report};
 use crate::Failure;
@@ -46,7 +46,7 @@ fn queues(report: &mut Report) -> Result<(), Failure> {
     let vm = machine::boot(1, 128);
     let _cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
     let bytes = vec![0u8; (PAGES * PAGE_SIZE) as usize].leak();
-    // SAFETY: leaked, and nobody else's.
+    // SAFETY: leaked, so nothing else uses it.
     let store = unsafe { MemoryStore::new(NonNull::from(bytes).cast(), PAGES, FaultPlan::default()) };
     let store = Box::leak(Box::new(store));
     let wrong = |what: &dyn std::fmt::Debug| Failure::Wrong(format!("{what:?}"));
@@ -56,7 +56,7 @@ fn queues(report: &mut Report) -> Result<(), Failure> {
         let written = file.write(page * PAGE_SIZE, 1, &mut |b| -> Result<_, ()> { Ok(b.len()) });
         written.map_err(|e| wrong(&e))?;
     }
-    // Records of everything at once would not fit.
+    // The record of all at once would not fit.
     const PART: u64 = 1024;
     let parts = || (0..PAGES).step_by(PART as usize).map(|first| first..first + PART);
     let ranks = [Rank::QUEUE, Rank::QUEUE_BATCH];

@@ -1,4 +1,4 @@
-//! Fork: of memory that was touched (leaves to write-protect), and of memory that hardly was.
+//! Fork of touched memory (leaves to write-protect), and of mostly untouched memory.
 
 use super::{Bench, Build, Line};
 use crate::{Failure, harness, machine};
@@ -44,9 +44,10 @@ pub const MAPPED: Bench = Bench {
     },
 };
 
-/// Median time of a fork of `bytes` of which every `stride`-th page was written, in seconds. Each sample has its own space.
+/// Median time of a fork of `bytes` of which every `stride`-th page was written, in seconds. Each sample has its own
+/// space.
 fn forks(name: &str, vm: &'static Vm<Hosted>, bytes: u64, stride: u64) -> Result<f64, Failure> {
-    // A sample that failed is no sample: what it said is the bench's answer.
+    // A failed sample is no sample: its error is the bench's answer.
     let mut failed = None;
     let median = harness::median(
         name,

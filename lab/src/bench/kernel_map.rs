@@ -1,4 +1,4 @@
-//! The kernel's map and page tables that go: counts, no times.
+//! The kernel's map, and page tables that are freed: counts, no times.
 
 use super::{Bench, Build, Line};
 use crate::machine;
@@ -19,7 +19,7 @@ pub const FIND: Bench = Bench {
     run: |report| {
         let vm = machine::boot(1, 512);
         let _cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
-        // SAFETY: the machine's one map there.
+        // SAFETY: it is the machine's only map there.
         let map = unsafe { KernelMap::new(vm, Hosted::KERNEL_WINDOW, 4 * PAGE_SIZE)? };
         let map: &'static KernelMap<Hosted> = Box::leak(Box::new(map));
         let mut kept = Vec::new();
@@ -38,7 +38,7 @@ pub const FIND: Bench = Bench {
     },
 };
 
-/// What is left of page tables.
+/// The remaining page tables.
 pub const TABLES: Bench = Bench {
     build: Build::Native,
     lines: &[

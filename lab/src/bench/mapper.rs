@@ -1,5 +1,5 @@
-//! The address map: random map and unmap of 200,000 ranges with gaps between them, by production's tree, by the two splay trees and
-//! by a crate's ordered tree.
+//! The address map: random map and unmap of 200,000 ranges with gaps between them. It compares production's tree, the
+//! two splay trees and a crate's ordered tree.
 
 use super::{Bench, Build, Line, Report};
 use crate::cachegrind::{self, Workload};
@@ -18,7 +18,7 @@ fn plan(sizes: Sizes) -> Plan {
     Plan::new(ENTRIES, sizes, 0x5eed)
 }
 
-/// The work for cachegrind: equal sizes and mixed ones, one map after the other; with 0 the plans are made and nothing is done.
+/// The work for cachegrind: equal sizes and mixed ones, one map after the other; with 0 only the plans are made.
 fn work<M: AddressMap>(count: usize, new: impl Fn() -> M) {
     for sizes in [Sizes::Equal, Sizes::Mixed] {
         let (plan, mut map) = (plan(sizes), new());
@@ -135,7 +135,7 @@ fn timed<M: AddressMap>(report: &mut Report, name: &str, new: impl Fn() -> M) ->
     Ok(())
 }
 
-/// How often *after* had to look off its path.
+/// How often *after* read a child off its path.
 pub const ASKED: Bench = Bench {
     build: Build::Native,
     lines: &[

@@ -1,5 +1,5 @@
-//! All benches. One is a function that gives the figures of one or more lines; it stands in a file of its own with what
-//! describes it, and in [`ALL`].
+//! All benches. A bench is a function that gives the figures of one or more lines. It stands in a file of its own with
+//! its description, and in [`ALL`].
 
 pub mod chain;
 pub mod fault;
@@ -49,7 +49,7 @@ pub const ALL: &[&Bench] = &[
     &kernel_map::TABLES,
 ];
 
-/// Every workload that cachegrind is pointed at.
+/// Every workload that cachegrind can run.
 #[rustfmt::skip] // As above.
 pub const WORKLOADS: &[&Workload] = &[
     &mapper::BEFORE,
@@ -66,7 +66,7 @@ pub const WORKLOADS: &[&Workload] = &[
 /// Which build of the lab a bench runs in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Build {
-    /// As production is compiled: times, and what structures count themselves.
+    /// As production is compiled: times, and the structures' own counters.
     Native,
     /// `--cfg recording`: each shared access is recorded; times mean nothing.
     Recording,
@@ -77,13 +77,13 @@ pub enum Build {
 pub struct Line {
     /// Lower case, words joined by `_`.
     pub name: &'static str,
-    /// Of the value, for instance `ms` or `misses/op`; a pure number has `ratio` or what it counts.
+    /// Of the value, for instance `ms` or `misses/op`; a pure number has `ratio` or the name of the counted things.
     pub unit: &'static str,
-    /// What is done and how it is counted, in a sentence or two.
+    /// The method, in a sentence or two.
     pub how: &'static str,
 }
 
-/// Something that is measured.
+/// A measurement.
 pub struct Bench {
     /// The build that it needs.
     pub build: Build,
@@ -94,7 +94,7 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// Whether any of its lines is asked for.
+    /// Whether any of its lines is selected.
     pub fn selected(&self, filters: &[String]) -> bool {
         self.lines.iter().any(|l| selects(filters, l.name))
     }
@@ -105,7 +105,7 @@ pub fn selects(filters: &[String], name: &str) -> bool {
     filters.is_empty() || filters.iter().any(|f| name.contains(f.as_str()))
 }
 
-/// Where figures go.
+/// The output of figures.
 pub struct Report {
     lines: &'static [Line],
     filters: Vec<String>,
@@ -114,7 +114,8 @@ pub struct Report {
 }
 
 impl Report {
-    /// Takes standard output for figures alone: what benchmark harnesses print there goes to standard error from now on.
+    /// Reserves standard output for figures: output that benchmark harnesses print there goes to standard error from
+    /// now on.
     pub fn to_stdout(filters: Vec<String>) -> Result<Report, Failure> {
         let tool = |e: rustix::io::Errno| Failure::Tool(format!("standard output cannot be kept apart: {e}"));
         let out = rustix::io::dup(std::io::stdout()).map_err(tool)?;
@@ -122,7 +123,7 @@ impl Report {
         Ok(Report { lines: &[], filters, out: out.into(), given: Vec::new() })
     }
 
-    /// Runs a bench, all of whose lines must come.
+    /// Runs a bench, which must give all of its lines.
     pub fn run(&mut self, bench: &'static Bench) -> Result<(), Failure> {
         self.lines = bench.lines;
         self.given.clear();
@@ -138,13 +139,13 @@ impl Report {
     /// The value of one of the running bench's lines.
     ///
     /// # Panics
-    /// Where the bench has no such line: a slip in the bench.
+    /// If the bench has no such line: an error of the bench.
     pub fn put(&mut self, name: &str, value: f64) {
         let line = self.lines.iter().find(|l| l.name == name);
         let line = line.unwrap_or_else(|| panic!("{name} is no line of this bench"));
         self.given.push((line.name, value));
         if selects(&self.filters, name) {
-            // Whoever reads may have gone: then nobody misses the rest.
+            // The reader may have closed the pipe: then the rest is not missed.
             let _ = writeln!(self.out, "{name} {} {}", figure(value), line.unit);
         }
     }

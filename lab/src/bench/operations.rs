@@ -1,5 +1,6 @@
-//! What map operations of a whole space cost in instructions: counted by cachegrind, so they repeat, and compare from one machine to
-//! another as times do not. The simulated hardware's part is in them; the changes from one version to the next are the map's.
+//! The cost of map operations of a whole space, in instructions. Cachegrind counts them, so they repeat and compare
+//! between machines, as times do not. They include the simulated hardware's part; changes from version to version are
+//! the map's.
 
 use super::{Bench, Build, Line, Report};
 use crate::cachegrind::{self, Workload};
@@ -58,7 +59,7 @@ fn counted(report: &mut Report, name: &str, workload: &Workload) -> Result<(), F
 
 /// A page mapped and unmapped, again and again.
 pub const MAP_UNMAP: Workload = Workload { name: "map_unmap", run: |n| done(map_unmap(n)) };
-/// Rights taken and given back.
+/// Rights removed and restored.
 pub const PROTECT: Workload = Workload { name: "protect", run: |n| done(protect(n)) };
 /// Very many mappings made.
 pub const CREATE: Workload = Workload { name: "create", run: |n| done(create(n).map(leave)) };
@@ -126,7 +127,7 @@ fn create(count: usize) -> Result<SpaceRef<Hosted>, Failure> {
     Ok(space)
 }
 
-/// What is left goes with the process: taking it apart is counted nowhere.
+/// The space ends with the process, so that its teardown is not counted.
 fn leave(space: SpaceRef<Hosted>) {
     std::mem::forget(space);
 }

@@ -1,4 +1,5 @@
-//! Queues and frames against the designs that they replaced: one queue and one lock, one free list, one kind of frames.
+//! Queues and frames compared with the designs that they replaced: one queue and one lock, one free list, one kind of
+//! frames.
 
 use super::{Bench, Build, Line, Report};
 use crate::frames::{Domains, FrameSource, GlobalList, mixed_load};
@@ -14,7 +15,7 @@ use std::time::{Duration, Instant};
 const BASE: u64 = 0x1000_0000_0000;
 /// Pages and frames of each CPU.
 const EACH: usize = 4096;
-/// Times that each goes round in a sample.
+/// Times that each is moved in a sample.
 const TURNS: usize = 64;
 /// Pages taken at once, as pageout does.
 const TAKE: usize = 32;
@@ -82,7 +83,7 @@ fn run(report: &mut Report) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A space with `n` pages that are in nobody's queue, and their numbers.
+/// A space with `n` pages that are in no queue, and their numbers.
 pub fn isolated(vm: &'static Vm<Hosted>, n: u64) -> Result<(SpaceRef<Hosted>, Vec<u32>), Failure> {
     let space = Space::new(vm)?;
     space.map(&MapRequest::private(Placement::Fixed(BASE), n * PAGE_SIZE))?;
@@ -91,7 +92,7 @@ pub fn isolated(vm: &'static Vm<Hosted>, n: u64) -> Result<(SpaceRef<Hosted>, Ve
     }
     vm.drain_queue_batches();
     let mut pages = Vec::new();
-    // SAFETY: the space that has the pages is kept, and they are put into a queue again.
+    // SAFETY: the space of the pages is kept, and they are put into a queue again.
     for part in unsafe { vm.queues().parts_of(Queue::Active) } {
         part.take(usize::MAX, &mut |page| pages.push(vm.pfn_of_page(page).0 as u32));
     }
@@ -121,7 +122,7 @@ fn queue(vm: &'static Vm<Hosted>, queue: &dyn PageQueue, pages: &[Vec<u32>]) -> 
         let mut mine = pages[cpu].clone();
         for _ in 0..TURNS {
             mine.drain(..).for_each(|p| queue.put(p));
-            // What the other has taken of ours comes back as its own: as many as were put, from both.
+            // Pages that the other CPU has taken from ours come back as its own: as many as both had put.
             while mine.len() < EACH {
                 let before = mine.len();
                 queue.take(TAKE.min(EACH - before), &mut |p| mine.push(p));

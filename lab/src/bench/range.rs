@@ -1,4 +1,4 @@
-//! Operations on ranges: what they look at.
+//! Operations on ranges: the entries that they visit.
 
 use super::{Bench, Build, Line, Report};
 use crate::{Failure, machine};
@@ -9,10 +9,10 @@ use quire_vm::stats::Event;
 use quire_vm::{Access, ObjectRef, PAGE_SIZE, VirtRange, Vm};
 
 const BASE: u64 = 0x1000_0000_0000;
-/// Pages that are there, however long the range is.
+/// Resident pages, however long the range is.
 const RESIDENTS: u64 = 100;
 
-/// What munmap of a hundred residents looks at, in a short and in a long range.
+/// The visits of a munmap of a hundred residents, in a short and in a long range.
 pub const VISITS: Bench = Bench {
     build: Build::Native,
     lines: &[
@@ -53,12 +53,12 @@ fn visits(report: &mut Report) -> Result<(), Failure> {
     }
     let object = sparse(vm, 1 << 40)?;
     let (mut lookups, mut found) = (0u64, 0);
-    // A pin for many lookups: this goes on for long.
+    // One pin for a limited number of lookups, because the whole walk takes long.
     for first in (0..(1u64 << 40) / PAGE_SIZE).step_by(1 << 16) {
         let pin = vm.epoch().pin();
         for key in first..first + (1 << 16) {
             lookups += 1;
-            // SAFETY: looked at, under a pin of the one system.
+            // SAFETY: only read, under a pin of the one system.
             found += matches!(unsafe { object.page_index() }.get(key, &pin), Slot::Page(_)) as u64;
         }
     }

@@ -1,4 +1,4 @@
-//! Reverse mapping: what a mapping of a page costs in memory and in locks.
+//! Reverse mapping: the cost of a page's mapping in memory and in locks.
 
 use super::{Bench, Build, Line, Report};
 use crate::{Failure, machine};

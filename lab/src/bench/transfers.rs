@@ -1,7 +1,7 @@
-//! Lines that CPUs take from each other: queues and frames, production's and under one lock, by how many CPUs there are.
+//! Lines that CPUs take from each other, by number of CPUs: queues and frames, production's and under one lock.
 //!
-//! Two CPUs hide what this is about: a line that goes to and fro between two is cheaper than a second structure. So the lines
-//! are counted, with CPUs in turn on one thread, and the count says what each more CPU would wait for.
+//! With two CPUs the effect does not show: a line that moves between two is cheaper than a second structure. So the
+//! lines are counted, with CPUs in turn on one thread. The count says how many lines each further CPU would wait for.
 
 use super::{Bench, Build, Line, Report};
 use crate::Failure;
@@ -93,7 +93,7 @@ mod recorded {
     /// Frames that each CPU has at once: more than its magazines hold.
     const FRAMES: usize = 300;
 
-    /// Lines of one queue, production's, one free list, production's, that are written and another CPU had before.
+    /// Lines that are written after another CPU had them: of one queue, production's, one free list, production's.
     pub fn lines(cpus: usize) -> Result<[f64; 4], Failure> {
         let vm = machine::boot(cpus, 256 + 4 * cpus as u64);
         let cpus: Vec<Cpu> = (0..cpus).map(|id| Cpu::attach(vm, id).expect("a CPU that no thread is")).collect();

@@ -1,4 +1,4 @@
-//! First touches: how near a fault comes to what zeroing its frame costs alone.
+//! First touches: the time of a fault compared with the time to zero its frame alone.
 
 use super::{Bench, Build, Line, Report};
 use crate::cachegrind::Workload;
@@ -77,7 +77,7 @@ fn run(report: &mut Report) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Zero-fill faults, for whoever counts instructions and misses.
+/// Zero-fill faults, for counters of instructions and misses.
 pub const FAULTS: Workload = Workload { name: "zero_fill", run: faults };
 
 fn faults(count: usize) {
@@ -100,14 +100,14 @@ struct Rates {
     share: f64,
 }
 
-/// Time that this thread has run: what else the host does meanwhile is not in it.
+/// CPU time of this thread, without the host's other work.
 fn cpu_time() -> Duration {
     let t = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(t.tv_sec as u64, t.tv_nsec as u32)
 }
 
-/// Mixes the free frames: all are taken, and come back in random order, so that the magazines' chains are in that order. The caller
-/// is a CPU.
+/// Mixes the free frames: all are taken, and come back in random order, so that the magazines' chains are in that
+/// order. The caller is a CPU.
 pub fn shuffle(vm: &'static Vm<Hosted>, seed: &mut u64) {
     vm.epoch().drain();
     vm.drain_magazines();
@@ -153,12 +153,13 @@ impl Machine {
         Machine { vm, frames }
     }
 
-    /// Faults of `cpus` CPUs at once, each over a fresh mapping of its own in one space; the time that the slowest took.
+    /// Faults of `cpus` CPUs at once, each over a fresh mapping of its own in one space; the time that the slowest
+    /// took.
     fn touch(&self, cpus: usize, repeat: u32) -> Result<Duration, Failure> {
         let space: SpaceRef<Hosted> = Space::new(self.vm)?;
         self.sample(cpus, repeat, |_, cpu, frames, barrier| {
             let at = BASE + cpu.id() as u64 * (1 << 32);
-            // What was touched the time before goes.
+            // The pages touched before go.
             space.map(&MapRequest::private(Placement::Fixed(at), frames * PAGE_SIZE))?;
             cpu.enter(&space).expect("a space of this machine");
             barrier.wait();

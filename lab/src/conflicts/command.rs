@@ -11,21 +11,22 @@ use std::io::{IsTerminal as _, Write as _};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What is asked for.
+/// The options of `quire-lab conflicts`.
 #[derive(Default)]
 pub struct Options {
     /// Operations of which each case has one, or parts of workloads' names; none: all.
     pub operations: Vec<String>,
-    /// Where a page goes.
+    /// The file for the HTML page.
     pub html: Option<PathBuf>,
-    /// Instead of the matrix: lines that move, by how many CPUs there are.
+    /// Prints lines that move by number of CPUs, instead of the matrix.
     pub scale: bool,
-    /// With that: the lines of source that needed them.
+    /// With that: the source lines that needed them.
     pub verbose: bool,
 }
 
-/// Measures and judges `cases`, and says of each that it is done. Cases of one operation and state are done one after the other,
-/// on one scheduler's CPUs; as many such rows at once as the host has CPUs, which changes nothing: each has machines of its own.
+/// Measures and judges `cases`, and reports each finished case. The cases of one operation and state form a row, which
+/// runs on one scheduler's CPUs. As many rows run at once as the host has CPUs; that changes nothing, because each has
+/// machines of its own.
 pub fn run(cases: &[Case], done: &(dyn Fn() + Sync)) -> Result<Vec<Judged>, Failure> {
     let rows: Vec<&[Case]> = cases.chunk_by(|a, b| a.a.name == b.a.name && a.state == b.state).collect();
     let next = AtomicUsize::new(0);
@@ -54,7 +55,7 @@ pub fn run(cases: &[Case], done: &(dyn Fn() + Sync)) -> Result<Vec<Judged>, Fail
     Ok(all.into_iter().map(|(_, judged)| judged).collect())
 }
 
-/// Prints the matrix; whether it is as the list says.
+/// Prints the matrix; true if it agrees with the list.
 pub fn command(options: &Options) -> Result<bool, Failure> {
     if options.scale {
         return scale::command(&options.operations, options.verbose);
@@ -80,7 +81,7 @@ pub fn command(options: &Options) -> Result<bool, Failure> {
     let mut out = std::io::stdout().lock();
     let mut right = all.iter().all(|j| j.verdict != Verdict::Wrong);
     let mut say = |text: &str| {
-        // Whoever reads may have gone: then nobody misses the rest.
+        // The reader may have closed the pipe: then the rest is not missed.
         let _ = writeln!(out, "{text}");
     };
     say(&text(&all));

@@ -1,7 +1,7 @@
-//! What is known to be shared: which line, by which operations in which states, and why.
+//! The known sharing: which line, by which operations in which states, and why.
 //!
-//! A line that is shared and not listed fails the run. So does a listed one that is not shared any more: the list says what is,
-//! not what was.
+//! A shared line that is not listed fails the run. So does a listed line that is no longer shared: the list describes
+//! the present.
 
 use super::measure::Line;
 use super::model::State;
@@ -10,17 +10,17 @@ use super::operation::Operation;
 /// A line that operations share, though they commute.
 #[derive(Clone, Copy, Debug)]
 pub struct Expected {
-    /// One operation is one of these; none: any.
+    /// One operation is one of these; empty: any.
     pub a: &'static [&'static str],
-    /// The other one is one of these; none: any.
+    /// The other operation is one of these; empty: any.
     pub b: &'static [&'static str],
-    /// The states; none: all.
+    /// The states; empty: all.
     pub states: &'static [State],
-    /// What the line belongs to: any of these.
+    /// The line's owner: any of these.
     pub labels: &'static [&'static str],
     /// A file of the source that writes it; empty: any.
     pub by: &'static str,
-    /// How often: once in so many operations at most; `None`: as often as not.
+    /// How often: at most once in so many operations; `None`: any rate.
     pub every: Option<u32>,
     /// Why, in a line.
     pub reason: &'static str,
@@ -28,7 +28,7 @@ pub struct Expected {
 
 const ANY: &[&str] = &[];
 const EVERYWHERE: &[State] = &[];
-/// Whoever makes or takes apart a whole address space.
+/// The operations that build or tear down a whole address space.
 const SPACES: &[&str] = &["fork", "exec", "exit"];
 
 const fn rate(
@@ -148,19 +148,19 @@ pub static EXPECTED: &[Expected] = &[
 ];
 
 impl Expected {
-    /// Whether it speaks of this pair in this state.
+    /// Whether it applies to this pair in this state.
     pub fn covers(&self, a: &Operation, b: &Operation, state: State) -> bool {
         let has = |list: &[&str], o: &Operation| list.is_empty() || list.contains(&o.name);
         (self.states.is_empty() || self.states.contains(&state))
             && ((has(self.a, a) && has(self.b, b)) || (has(self.a, b) && has(self.b, a)))
     }
 
-    /// Whether it speaks of this line.
+    /// Whether it applies to this line.
     pub fn names(&self, line: &Line) -> bool {
         self.labels.contains(&line.label.as_str()) && line.by.contains(self.by)
     }
 
-    /// Whether a line that was shared in `seen` of `rounds` rounds, of an operation of each side, is within what it says.
+    /// Whether it allows a line that was shared in `seen` of `rounds` rounds, each of one operation a side.
     pub fn allows(&self, seen: u32, rounds: u32) -> bool {
         self.every.is_none_or(|n| seen <= (2 * rounds).div_ceil(n) + 1)
     }

@@ -1,27 +1,27 @@
-//! Threads of the scheduler on one thread of the host: each has a stack of its own, and a CPU is whoever resumes the one that
-//! runs there. So what several CPUs do is done one after the other, in an order that somebody chooses, and recorded exactly.
+//! Threads of the scheduler on one thread of the host. Each has its own stack, and the code that resumes a fiber acts
+//! as its CPU. So the steps of several CPUs run one after the other, in a chosen order, and are recorded exactly.
 
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 use std::cell::{Cell, RefCell};
 use std::ptr;
 
-/// Why a fiber gave the host's thread back.
+/// Why a fiber paused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pause {
     /// Another thread is current on this CPU now.
     Switched,
-    /// It has done what was asked of it, and is current still.
+    /// It has done its job, and is still current.
     Rests,
 }
 
-/// A stack, and what runs on it.
+/// A stack, and the coroutine on it.
 pub struct Fiber {
     coroutine: RefCell<Option<Coroutine<(), Pause, ()>>>,
     yielder: Cell<*const Yielder<(), Pause>>,
 }
 
-// SAFETY: fibers are made, resumed and dropped by the one thread of the host that plays all CPUs; the scheduler's types ask for
-// `Send` because its CPUs could be threads.
+// SAFETY: one thread of the host plays all CPUs, and it alone makes, resumes and drops fibers. The scheduler's types
+// require `Send` because its CPUs could be threads.
 unsafe impl Send for Fiber {}
 
 impl Fiber {
@@ -30,7 +30,7 @@ impl Fiber {
         Fiber { coroutine: RefCell::new(None), yielder: Cell::new(ptr::null()) }
     }
 
-    /// Makes `body` what runs here from the first resumption on.
+    /// Sets `body` to run here from the first resumption on.
     ///
     /// # Requires
     /// The fiber stays in place from now on.
@@ -46,7 +46,7 @@ impl Fiber {
         *self.coroutine.borrow_mut() = Some(coroutine);
     }
 
-    /// Goes on with it until it pauses; `None`: it has come to its end.
+    /// Resumes it until it pauses; `None`: it has ended.
     pub fn resume(&self) -> Option<Pause> {
         let mut coroutine = self.coroutine.borrow_mut().take()?;
         let result = coroutine.resume(());
@@ -59,7 +59,7 @@ impl Fiber {
         }
     }
 
-    /// Gives the host's thread back to whoever resumed this fiber, which is the caller.
+    /// Pauses this fiber, which is the caller; `resume` returns on the host's thread.
     pub fn pause(&self, why: Pause) {
         // SAFETY: set when the coroutine began, and it lives while it runs.
         unsafe { (*self.yielder.get()).suspend(why) }
@@ -71,7 +71,7 @@ impl Drop for Fiber {
         if let Some(mut coroutine) = self.coroutine.get_mut().take()
             && !coroutine.done()
         {
-            // SAFETY: a thread that will never be resumed; what its frames borrow is not used by anybody.
+            // SAFETY: the thread will never be resumed, so nothing uses what its frames borrow.
             unsafe { coroutine.force_reset() };
         }
     }

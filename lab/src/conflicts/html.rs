@@ -1,4 +1,4 @@
-//! The matrix as a page that stands by itself: no script, no other file, light and dark.
+//! The matrix as a self-contained page: no script, no other file, light and dark.
 
 use super::model::State;
 use super::operation::ALL;
@@ -23,14 +23,14 @@ fn class(verdict: Verdict) -> &'static str {
     }
 }
 
-/// The labels of what a case shares as often as not.
+/// The labels of lines that a case shares without a rate.
 fn labels(judged: &Judged) -> String {
     let often = judged.shared.iter().filter(|s| s.expected.is_none_or(|e| e.every.is_none()));
     let names: BTreeSet<&str> = often.map(|s| s.line.label.as_str()).collect();
     names.into_iter().map(|n| if n.is_empty() { "?" } else { n }).collect::<Vec<_>>().join(" ")
 }
 
-/// What a pointer over a cell shows.
+/// The tooltip of a cell.
 fn told(judged: &Judged) -> String {
     let mut text = format!("{} + {}", judged.case.a.name, judged.case.b.name);
     for shared in &judged.shared {
@@ -71,7 +71,7 @@ fn matrix(out: &mut String, all: &[Judged], state: State) {
     out.push_str("</tbody></table></div>\n");
 }
 
-/// What is shared, and why.
+/// The shared lines, and the reasons.
 fn reasons(out: &mut String, all: &[Judged]) {
     let mut rows: BTreeSet<(String, String, &str)> = BTreeSet::new();
     for shared in all.iter().flat_map(|j| &j.shared) {

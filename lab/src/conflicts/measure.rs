@@ -1,4 +1,4 @@
-//! One case for real: both sides do their operations again and again, in an order that a seed chooses, and each round says
+//! The measurement of one case. Both sides repeat their operations, in an order that a seed chooses. Each round records
 //! which lines one CPU wrote and the other touched.
 
 use super::model::{Outcome, State};
@@ -9,40 +9,40 @@ use crate::Failure;
 use quire_sync::record::{Conflict, Record, scope};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Rounds before the first that counts: what is kept in stock is in stock then, and the epoch has come round.
+/// Rounds before the first that counts: until stocks are filled and the epoch has come round.
 const WARM: u32 = 96;
 /// Rounds that count.
 pub const ROUNDS: u32 = 64;
 
-/// What a shared line is called: by the memory's owner, and by the source of what wrote it.
+/// The name of a shared line: the memory's owner, and the source that wrote it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Line {
-    /// The owner's name for it; empty where nobody owns it.
+    /// The owner's name for it; empty without an owner.
     pub label: String,
     /// Files of the source that wrote it.
     pub by: String,
 }
 
-/// What was seen of a line in all rounds.
+/// The sharing of a line in all rounds.
 #[derive(Clone, Default, Debug)]
 pub struct Seen {
     /// Rounds in which it was shared.
     pub rounds: u32,
-    /// The accesses of one such round, for people.
+    /// The accesses of one such round, for the reader.
     pub told: String,
 }
 
-/// What the operations returned, by which of them came first.
+/// The results of the operations, by which of them came first.
 pub type Results = BTreeMap<bool, BTreeSet<[String; 2]>>;
 
-/// What a case gave.
+/// The measurement of a case.
 #[derive(Clone, Debug)]
 pub struct Measured {
     /// Rounds that counted.
     pub rounds: u32,
     /// Lines that were shared in any.
     pub lines: BTreeMap<Line, Seen>,
-    /// What the operations returned, by which of them came first.
+    /// The results of the operations, by which of them came first.
     pub results: Results,
 }
 
@@ -59,7 +59,7 @@ fn line_of(conflict: &Conflict) -> Line {
     Line { label: short(conflict.label()), by: by.into_iter().collect::<Vec<_>>().join(" ") }
 }
 
-/// Adds what a round shared.
+/// Adds the shared lines of a round.
 fn add(lines: &mut BTreeMap<Line, Seen>, record: &Record) {
     let mut now: BTreeMap<Line, String> = BTreeMap::new();
     for conflict in record.conflicts() {
@@ -83,7 +83,7 @@ fn random(state: &mut u64) -> u64 {
 /// Both operations of a round, one after the other.
 type Both<'a> = &'a mut dyn FnMut() -> Result<(), Failure>;
 
-/// What a case does.
+/// The script of a case.
 pub(super) struct Play<'a> {
     /// What CPU 0 and CPU 1 do.
     pub operations: [&'a Operation; 2],
@@ -98,7 +98,7 @@ pub(super) struct Play<'a> {
 }
 
 impl Play<'_> {
-    /// Does it all. Rounds that count are done by `counted`, in the world that it is told.
+    /// Runs it all. `counted` runs each round that counts, in the world that it is given.
     pub fn run(
         &self,
         tasks: Tasks,

@@ -1,4 +1,4 @@
-//! Operations of the memory core, done for real.
+//! Operations of the memory core, on the real core.
 
 use super::model::{CONTENT, Outcome, Region, stored};
 use super::operation::{Act, Side};
@@ -10,7 +10,7 @@ use quire_vm::phys::frames::{Fill, For};
 use quire_vm::phys::queues::Queue;
 use quire_vm::{Access, FaultKind, PAGE_SIZE, Pfn, Prot, VirtRange};
 
-/// A part of a file that only programs are mapped from.
+/// A part of a file from which only programs are mapped.
 const PROGRAM_PAGE: u64 = PAGES + 64;
 /// Pages between two loads: more than a fault maps around itself.
 const APART: u64 = 32;
@@ -89,7 +89,7 @@ impl Act for ReadFault {
     fn ready(&mut self, world: &World, side: Side) -> Result<(), Failure> {
         let region = world.at(Region::File, side);
         if self.next == 0 {
-            // The leaves go, the pages stay; what is left is touched again, so that table pages are there.
+            // Drops the leaves, keeps the pages; the rest is touched again, so that table pages are there.
             let all = VirtRange { start: region, end: region + PAGES * PAGE_SIZE };
             world.space(side).advise(all, Advice::DontNeed)?;
             world.cpu(side).read(world.space(side), region)?;
@@ -137,7 +137,7 @@ impl Act for CopyFault {
     fn ready(&mut self, world: &World, side: Side) -> Result<(), Failure> {
         let region = world.at(Region::Copy, side);
         if self.next == PAGES {
-            // Of a file: the copies go, and its pages show again.
+            // Of a file: the copies go, and the file's pages show again.
             self.next = 0;
             let all = VirtRange { start: region, end: region + PAGES * PAGE_SIZE };
             world.space(side).advise(all, Advice::DontNeed)?;
@@ -179,7 +179,7 @@ impl Act for Map {
     }
 }
 
-/// A mapping that replaces one that was touched.
+/// A mapping that replaces a touched one.
 pub struct MapFixed;
 
 impl Act for MapFixed {
@@ -279,7 +279,7 @@ impl Act for GrowHeap {
         let at = Placement::FixedNoReplace(end);
         space.map(&MapRequest { tag: Tag::Heap, ..MapRequest::private(at, PAGE_SIZE) })?;
         self.pages += 1;
-        // Each round is the first of its own.
+        // Each round acts as the first of its own.
         Ok(Outcome::Value(1))
     }
 }
@@ -317,7 +317,7 @@ fn program(world: &World, side: Side) -> Vec<MapRequest<'_, Hosted>> {
     let base = world.at(Region::Program, side);
     let text = Prot::READ | Prot::EXEC;
     let data = Prot::READ | Prot::WRITE;
-    // Pages from the base, their number, what they allow, and the page of the file; none for zeroes.
+    // Pages from the base, their number, their rights, and the page of the file; none for zeroes.
     let segments = [
         (0, 8, text, Some(0)),
         (8, 2, data, Some(8)),
@@ -465,7 +465,7 @@ impl Enqueue {
 
 impl Act for Enqueue {
     fn set_up(&mut self, world: &World, side: Side) -> Result<(), Failure> {
-        // Private memory of a space that nobody else uses.
+        // Private memory of a space that nothing else uses.
         let space = Space::new(world.vm)?;
         let at = world.at(Region::Zero, side);
         space.map(&MapRequest::private(Placement::Fixed(at), PAGES * PAGE_SIZE))?;
@@ -474,7 +474,7 @@ impl Act for Enqueue {
         }
         let mut pages = Vec::new();
         world.vm.drain_own_queue_batch();
-        // SAFETY: the space that has the pages is kept, and they are put into a queue again.
+        // SAFETY: the space of the pages is kept, and they are put into a queue again.
         for part in unsafe { world.vm.queues().parts_of(Queue::Active) } {
             part.take(usize::MAX, &mut |page| pages.push(world.vm.pfn_of_page(page)));
         }

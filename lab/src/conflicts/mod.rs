@@ -1,9 +1,9 @@
 //! The conflict matrix: operations that commute share no cache line that one of them writes.
 //!
-//! Every pair of operations is done in both orders on a [`model`] of what can be observed, in each of its states. Where both
-//! orders come to the same, the pair is a *case*: nobody chose it. Each case is then done for real ([`measure`](mod@measure)), on two virtual CPUs
-//! whose every access to shared memory is recorded. `docs/conflicts.md` says how to read what comes out, and how to add an
-//! operation.
+//! Every pair of operations runs in both orders on a [`model`] of observable state, in each of its states. If both
+//! orders give the same, the pair is a *case*, so cases are not chosen by hand. Each case is then measured on the real
+//! core ([`measure`](mod@measure)), on two virtual CPUs whose every access to shared memory is recorded.
+//! `docs/conflicts.md` says how to read the result, and how to add an operation.
 
 mod command;
 pub mod expected;
@@ -32,13 +32,13 @@ use sim::Tasks;
 /// Two operations that commute in a state.
 #[derive(Clone, Copy)]
 pub struct Case {
-    /// What CPU 0 does.
+    /// The operation of CPU 0.
     pub a: &'static Operation,
-    /// What CPU 1 does.
+    /// The operation of CPU 1.
     pub b: &'static Operation,
     /// How their processes are related.
     pub state: State,
-    /// What both return, whichever comes first.
+    /// The results of both, the same in either order.
     pub results: [Outcome; 2],
 }
 
@@ -57,7 +57,7 @@ pub fn cases() -> (usize, Vec<Case>) {
     (pairs, cases)
 }
 
-/// The results of both, where their order cannot be observed.
+/// The results of both, if their order cannot be observed.
 fn commute(a: &Operation, b: &Operation, state: State) -> Option<[Outcome; 2]> {
     let run = |first: (&Operation, Side), second: (&Operation, Side)| {
         let mut model = Model::new(state);
@@ -72,7 +72,7 @@ fn commute(a: &Operation, b: &Operation, state: State) -> Option<[Outcome; 2]> {
 }
 
 impl Case {
-    /// Does it for real. An error where the results are not the model's, in either order.
+    /// Measures it. Fails if the results are not the model's, in either order.
     pub fn run(&self, tasks: Tasks) -> Result<Measured, Failure> {
         let measured = measure(tasks, self.a, self.b, self.state, ROUNDS)?;
         let wanted = self.results.map(|r| format!("{r:?}"));

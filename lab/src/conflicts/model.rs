@@ -1,29 +1,29 @@
-//! The reference model: what can be observed of operations, one after the other.
+//! The reference model: the observable effects of operations in sequence.
 //!
-//! It knows processes, what their addresses show, files, words, timers, run queues and numbers; it knows no page table, no lock
-//! and no list. Two operations *commute* in a state where both orders give both the same results and leave the same state behind
-//! (Clements et al., "The Scalable Commutativity Rule", 2013). What the specification leaves open is not told apart: which
-//! frame, which free address, which number and which structure of the kernel's somebody gets is [`Outcome::Fresh`], and what was got is named in
-//! the state after who asked for it.
+//! It knows processes, the contents of their addresses, files, words, timers, run queues and numbers; it knows no page
+//! table, no lock and no list. Two operations *commute* in a state where both orders give the same results and the same
+//! final state (Clements et al., "The Scalable Commutativity Rule", 2013). The model does not distinguish what the
+//! specification leaves open: the frame, free address, number or kernel structure that an operation gets. Its result is
+//! [`Outcome::Fresh`], and the state names the thing after the side that got it.
 //!
-//! What is held to be observable, beyond results:
-//! - what each address of each process shows, what it allows, and which pages of objects are in memory (`mincore` tells);
-//! - who waits on a word, which timers are armed, which numbers are in use;
-//! - which thread runs on a CPU and in which order the others will: a run queue is first in, first out.
+//! Observable, beyond results, are:
+//! - the content and rights of each address of each process, and which pages of objects are in memory (`mincore`);
+//! - the waiters of a word, the armed timers, the numbers in use;
+//! - the running thread of a CPU, and the order of the others: a run queue is first in, first out.
 //!
-//! Not the order of the page queues: they are approximate, and nobody can ask for it.
+//! The order of the page queues is not observable: they are approximate, and no call returns it.
 
 use super::operation::Side;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// How an operation ended, as far as its caller is told.
+/// The result of an operation, as its caller sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
     /// It was done.
     Done,
     /// With this value.
     Value(u64),
-    /// It got something; which one is left open.
+    /// It got something; the specification leaves open which.
     Fresh,
     /// The caller sleeps.
     Sleeps,
@@ -84,25 +84,25 @@ pub enum Region {
     File,
     /// A private mapping of something, which a store copies.
     Copy,
-    /// What a fixed mapping replaces.
+    /// A mapping that a fixed mapping replaces.
     Fixed,
-    /// What is unmapped.
+    /// A mapping that is unmapped.
     Mapped,
-    /// What loses a right.
+    /// A mapping that loses a right.
     Writable,
-    /// What is given up.
+    /// Memory that is dropped at once.
     Kept,
-    /// What may go when memory is short.
+    /// Memory that may be dropped when memory is short.
     Lazy,
     /// The heap, page by page.
     Heap(u64),
-    /// What a mapping without an address got.
+    /// A mapping without a given address.
     Anywhere,
     /// A program that was executed.
     Program,
 }
 
-/// Who asked for something whose name is left open.
+/// The side that got a thing whose name is left open.
 type By = Side;
 
 /// A thing that has pages.
@@ -113,12 +113,12 @@ enum Object {
     Shared,
 }
 
-/// What private memory holds of its own.
+/// The own content of private memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Own {
     Nothing,
     Value(u64),
-    /// What it held, or nothing: left open until the next store.
+    /// Its old content, or nothing: left open until the next store.
     GivenUp,
 }
 
@@ -177,7 +177,7 @@ enum Clock {
     Due(Side),
 }
 
-/// Everything that can be observed.
+/// The observable state.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Model {
     shared: bool,
@@ -196,11 +196,11 @@ pub struct Model {
     numbers: BTreeMap<By, u32>,
 }
 
-/// What a side's store writes: sides write different things.
+/// The value that a side stores: sides store different values.
 pub fn stored(side: Side) -> u64 {
     100 + side as u64
 }
-/// What a page of a side holds at first, where it holds anything.
+/// The first content of a side's page, if it has any.
 pub const CONTENT: u64 = 7;
 
 impl Model {
@@ -227,7 +227,7 @@ impl Model {
         };
         let mut pages: BTreeMap<_, _> = (0..2).flat_map(|s| model.first_pages(s)).collect();
         if state == State::Parent {
-            // What was the parent's is copied by value: that is what fork means.
+            // Fork copies the parent's pages by value.
             for page in pages.values_mut() {
                 if let Shown::Private(own, behind @ Some(_)) = &mut page.shown {
                     (*own, *behind) = (Own::Value(CONTENT), None);
@@ -239,7 +239,7 @@ impl Model {
             let files = [model.file(side), Object::Program(model.owner(side))];
             model.contents.extend(files.map(|f| ((f, side), CONTENT)));
             model.resident.extend(files.map(|f| (f, side)));
-            // What a process has of the other side's regions is what they share.
+            // A process has the other side's regions if they share them.
             let has = |region: Region, s: Side| {
                 s == side
                     || match state {
@@ -279,12 +279,12 @@ impl Model {
         pages
     }
 
-    /// Whether the thread of `side` lives: what has ended does nothing.
+    /// Whether the thread of `side` lives: an ended thread does nothing.
     fn lives(&self, side: Side) -> bool {
         self.processes.get(&self.of[side]).is_some_and(|p| p.threads.contains(&side))
     }
 
-    /// Does `f` with the process of `side`'s thread, if that lives.
+    /// Does `f` with the process of `side`'s thread, if the thread lives.
     fn by(&mut self, side: Side, f: impl FnOnce(&mut Process) -> Outcome) -> Outcome {
         if !self.lives(side) {
             return Outcome::Gone;
@@ -359,7 +359,7 @@ impl Model {
         })
     }
 
-    /// `side` takes the right to store away from `region`.
+    /// `side` removes the store right from `region`.
     pub fn protect(&mut self, region: Region, side: Side) -> Outcome {
         self.by(side, |p| match p.pages.get_mut(&(region, side)) {
             Some(page) => {
@@ -370,7 +370,7 @@ impl Model {
         })
     }
 
-    /// `side` gives the content of `region` up: at once, or when memory is short.
+    /// `side` drops the content of `region`: at once, or when memory is short.
     pub fn give_up(&mut self, region: Region, side: Side, at_once: bool) -> Outcome {
         self.by(side, |p| match p.pages.get_mut(&(region, side)).map(|p| &mut p.shown) {
             Some(Shown::Private(own, _)) => {
@@ -515,7 +515,7 @@ impl Model {
         })
     }
 
-    /// `side` takes a timer back; the caller learns whether it was armed.
+    /// `side` cancels a timer; the caller learns whether it was armed.
     pub fn cancel(&mut self, side: Side) -> Outcome {
         self.alive(side, |m| Outcome::Value(u64::from(m.armed.remove(&Clock::Armed(side)))))
     }

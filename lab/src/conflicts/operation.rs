@@ -1,5 +1,5 @@
-//! The operations of the matrix. Each is a description: its name, what it does to the reference model, and how it is done for
-//! real. To add one is to add a row to [`ALL`].
+//! The operations of the matrix. Each is a description: its name, its effect on the reference model, and its real call.
+//! To add one is to add a row to [`ALL`].
 
 use super::model::{Model, Outcome, Region};
 use super::world::World;
@@ -8,12 +8,12 @@ use crate::Failure;
 use quire_hosted::Hosted;
 use quire_vm::map::Space;
 
-/// Which of the two CPUs, and whose things: 0 or 1.
+/// One of the two CPUs, and the owner of its things: 0 or 1.
 pub type Side = usize;
 
-/// An operation as it is done for real by one side, again and again. Everything but [`Act::run`] is not recorded.
+/// An operation as one side repeats it on the real core. Only [`Act::run`] is recorded.
 pub trait Act {
-    /// In the state in which there is a parent: touches what it will pass on.
+    /// In the state with a parent: touches the memory that the parent will pass on.
     fn inherit(&mut self, _world: &World, _parent: &Space<Hosted>, _side: Side) -> Result<(), Failure> {
         Ok(())
     }
@@ -21,13 +21,13 @@ pub trait Act {
     fn set_up(&mut self, _world: &World, _side: Side) -> Result<(), Failure> {
         Ok(())
     }
-    /// Before each round: what the operation finds.
+    /// Before each round: prepares the operation.
     fn ready(&mut self, _world: &World, _side: Side) -> Result<(), Failure> {
         Ok(())
     }
     /// The operation.
     fn run(&mut self, world: &World, side: Side) -> Result<Outcome, Failure>;
-    /// After each round: takes back what would pile up, and may find that the result was not what it seemed.
+    /// After each round: undoes what would pile up, and may find that the result was wrong.
     fn settle(&mut self, _world: &World, _side: Side) -> Result<(), Failure> {
         Ok(())
     }
@@ -35,11 +35,11 @@ pub trait Act {
 
 /// A row and a column of the matrix.
 pub struct Operation {
-    /// The name that people type.
+    /// The name that a user types.
     pub name: &'static str,
     /// What it is, in a few words.
     pub about: &'static str,
-    /// What can be observed of it.
+    /// Its observable effect.
     pub effect: fn(&mut Model, Side) -> Outcome,
     /// A side that does it.
     pub act: fn() -> Box<dyn Act>,

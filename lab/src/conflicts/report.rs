@@ -10,9 +10,9 @@ use std::fmt::Write as _;
 /// How many cases are of each kind.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Counts {
-    /// Nothing was shared.
+    /// No line was shared.
     pub free: usize,
-    /// Only at listed rates.
+    /// Lines were shared only at listed rates.
     pub amortised: usize,
     /// Listed.
     pub listed: usize,
@@ -41,7 +41,7 @@ impl Counts {
     }
 }
 
-/// Who is shown: operations that one of `names` selects, as a row or as a column.
+/// The operations that one of `names` selects, as a row or as a column.
 fn columns(all: &[Judged]) -> Vec<&'static Operation> {
     ALL.iter().filter(|o| all.iter().any(|j| j.case.a.name == o.name || j.case.b.name == o.name)).collect()
 }
@@ -79,7 +79,7 @@ fn matrix(all: &[Judged], state: State) -> String {
     format!("{}:\n{table}", state.about())
 }
 
-/// What is shared, each line with the cases that share it and the reason.
+/// The shared lines, each with the cases that share it and the reason.
 fn legend(all: &[Judged]) -> String {
     let mut lines: BTreeMap<(Verdict, &str, &str), Vec<String>> = BTreeMap::new();
     for judged in all {

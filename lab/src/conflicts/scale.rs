@@ -1,7 +1,9 @@
-//! Lines that move from CPU to CPU for each operation, by how many CPUs there are: what scales moves as many with 256 as with 2.
+//! Lines that move between CPUs per operation, by number of CPUs. A design scales if it moves as many with 256 CPUs as
+//! with 2.
 //!
-//! The CPUs take turns on one thread. A model of cache coherence, a line's holders and whether one has changed it, turns what
-//! was recorded into moves: a CPU fetches a line that another one has, or takes it away from others to write it.
+//! The CPUs take turns on one thread. A model of cache coherence turns the recorded accesses into moves: it keeps a
+//! line's holders, and whether one of them has changed it. A move is a CPU that fetches a line from another CPU, or
+//! takes it from others to write it.
 
 use super::measure::short;
 use crate::bench::transfers;
@@ -16,40 +18,41 @@ use std::collections::BTreeMap;
 
 /// How many CPUs are compared.
 pub const CPUS: [usize; 5] = [2, 4, 16, 64, 256];
-/// Operations that are counted, of all CPUs together, at least.
+/// The least number of counted operations, of all CPUs together.
 const OPERATIONS: usize = 1024;
-/// Rounds that count, at least: several epochs.
+/// The least number of counted rounds: several epochs.
 const ROUNDS: usize = 64;
-/// The longest time, in rounds, from one thing that is done once in many operations to the next: a CPU's frames last for so many
-/// faults. The CPUs begin evenly spread over it, so that as many of them do it in any few rounds as on average.
+/// The longest period, in rounds, of work that is done once in many operations: a CPU's frames last for so many faults.
+/// The CPUs begin evenly spread over it, so that any few rounds contain an average share of that work.
 const PERIOD: usize = 256;
-/// Rounds that are not recorded: until what waits for readers has come back, and everybody has in stock what it needs.
+/// Rounds that are not recorded: until memory that waits for readers has come back, and each CPU's stocks are filled.
 const SETTLE: usize = 128;
-/// Rounds that are recorded and do not count: until everybody has once had all that it uses, of a shared file every page.
+/// Rounds that are recorded but not counted: until each CPU has touched all that it uses, and every page of a shared
+/// file.
 const WARM: usize = 32;
 /// Pages that a table page covers.
 const REGION: u64 = 512;
 const BASE: u64 = 0x5000_0000_0000;
 
-/// What CPUs do over and over.
+/// An operation that the CPUs repeat.
 pub struct Workload {
-    /// What it is.
+    /// Its name.
     pub name: &'static str,
-    /// The most lines that it may move, with any number of CPUs, which a test holds it to. None: a design that was replaced, or one
-    /// that `lab bench` holds.
+    /// The most lines that it may move, with any number of CPUs; a test enforces it. `None` for a design that was
+    /// replaced, or that `lab bench` measures.
     pub held: Option<f64>,
-    /// What moves, with so many CPUs.
+    /// The lines that it moves, with so many CPUs.
     pub moves: fn(usize) -> Result<Moves, Failure>,
 }
 
-/// What moves from CPU to CPU.
+/// Lines that move between CPUs.
 #[derive(Clone, Default, Debug)]
 pub struct Moves {
     /// Lines for each operation.
     pub lines: f64,
-    /// The same by whose they are, most first; none where the workload does not tell.
+    /// The same by owner, most first; empty if the workload does not distinguish owners.
     pub by: Vec<(&'static str, f64)>,
-    /// The same by which line of source needed them.
+    /// The same by the source line that needed them.
     pub sites: Vec<(String, f64)>,
 }
 
@@ -78,7 +81,7 @@ fn boot(cpus: usize) -> (&'static Vm<Hosted>, Vec<Cpu>) {
     (vm, (0..cpus).map(|id| Cpu::attach(vm, id).expect("a CPU that no thread is")).collect())
 }
 
-/// The CPUs do `operation` in turn: as each, with how often that CPU has done it.
+/// The CPUs do `operation` in turn; it gets the CPU and how often that CPU has done it.
 fn moves(cpus: &[Cpu], mut operation: impl FnMut(&Cpu, u64) -> Result<(), Failure>) -> Result<Moves, Failure> {
     let mut done = vec![0u64; cpus.len()];
     for round in 0..PERIOD + SETTLE {
@@ -126,7 +129,7 @@ fn zero_fill(cpus: usize) -> Result<Moves, Failure> {
     let (vm, cpus) = boot(cpus);
     let space = Space::new(vm)?;
     cpus.iter().for_each(|c| c.enter(&space).expect("a space of this machine"));
-    // One alone does all operations that are counted.
+    // A single CPU does all counted operations.
     let regions = if cpus.len() == 1 { 4 } else { 2 };
     space.map(&MapRequest::private(Placement::Fixed(BASE), cpus.len() as u64 * regions * REGION * PAGE_SIZE))?;
     moves(&cpus, |cpu, n| {
@@ -136,7 +139,7 @@ fn zero_fill(cpus: usize) -> Result<Moves, Failure> {
     })
 }
 
-/// A space for each CPU, which that CPU has made.
+/// A space for each CPU, made by that CPU.
 fn spaces(
     vm: &'static Vm<Hosted>,
     cpus: &[Cpu],
@@ -177,7 +180,7 @@ fn file(vm: &'static Vm<Hosted>, pages: u64) -> Result<ObjectRef<Hosted>, Failur
     Ok(object)
 }
 
-/// Mapped by as many as the library that everybody uses: then its list of mappings has fanned out.
+/// Mapped by as many spaces as a library that every program uses: then its mapping list is sharded.
 fn crowd(cpus: &[Cpu], object: &ObjectRef<Hosted>, page: u64) -> Result<SpaceRef<Hosted>, Failure> {
     let space = Space::new(cpus[0].vm())?;
     let request = |n: u64| MapRequest {
@@ -196,7 +199,7 @@ fn exec(cpus: usize) -> Result<Moves, Failure> {
     let _others = crowd(&cpus, &program, 63)?;
     let text = Prot::READ | Prot::EXEC;
     let data = Prot::READ | Prot::WRITE;
-    // Pages from the base, their number, what they allow, and the page of the file; none for zeroes.
+    // Pages from the base, their number, their rights, and the page of the file; none for zeroes.
     let segments = [
         (0, 8, text, Some(0)),
         (8, 2, data, Some(8)),
@@ -253,7 +256,7 @@ fn map_unmap(cpus: usize, arenas: bool) -> Result<Moves, Failure> {
         cpus.iter().for_each(|c| c.run(|| space.open_arena(c.id())));
     }
     moves(&cpus, |cpu, _| {
-        // What has an address of its own outside of arenas is all under one lock.
+        // Mappings with an address outside of arenas are all under one lock.
         let to = if arenas { Placement::Any { hint: 0 } } else { Placement::Fixed(region(cpu.id() as u64, 1)) };
         let at = space.map(&MapRequest::private(to, 4 * PAGE_SIZE))?;
         space.unmap(VirtRange { start: at, end: at + 4 * PAGE_SIZE })?;
@@ -261,8 +264,8 @@ fn map_unmap(cpus: usize, arenas: bool) -> Result<Moves, Failure> {
     })
 }
 
-/// Prints one line a workload, of those whose name has one of `names` in it, or of all; and whose lines they are, by the lines of source
-/// too where that is asked for.
+/// Prints one line for each workload whose name contains one of `names`, or for all. It lists the lines' owners, and
+/// with `verbose` the source lines.
 pub fn command(names: &[String], verbose: bool) -> Result<bool, Failure> {
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN);

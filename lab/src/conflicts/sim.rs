@@ -19,16 +19,16 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 const IDS: u32 = 1 << 16;
 /// Buckets of the futex table.
 const BUCKETS: usize = 1024;
-/// Turns after which a CPU that should have come to rest hangs.
+/// Turns after which a CPU that should have come to rest counts as hung.
 const TURNS: usize = 64;
 
-/// What a thread is for.
+/// The purpose of a thread.
 pub enum Role {
-    /// What runs where nothing else does.
+    /// The idle thread of a CPU.
     Idle,
-    /// Does what the driver asks for.
+    /// Runs the driver's jobs.
     Program,
-    /// Is always runnable: so a CPU that is left never idles.
+    /// Is always runnable, so a CPU that loses its thread never goes idle.
     Busy,
     /// Sleeps until it is woken, again and again.
     Sleeper,
@@ -38,12 +38,12 @@ pub enum Role {
     Brief,
 }
 
-/// What the layer above the scheduler knows of a thread.
+/// The data of the layer above the scheduler about a thread.
 pub struct Payload {
     /// Its process id; 0 for a thread of the machine's own.
     pub id: Cell<u32>,
 }
-// SAFETY: one thread of the host plays all.
+// SAFETY: one thread of the host plays all CPUs, so payloads are never used by two at once.
 unsafe impl Send for Payload {}
 // SAFETY: one thread of the host plays all CPUs, so no cell is touched by two.
 unsafe impl Sync for Payload {}
@@ -64,7 +64,7 @@ pub struct Sim {
     scheduler: OnceLock<&'static Scheduler<Sim>>,
 }
 
-/// Something that a CPU's current thread shall do.
+/// A job for a CPU's current thread.
 type Job = Box<dyn FnOnce()>;
 
 std::thread_local! {
@@ -73,7 +73,7 @@ std::thread_local! {
     static EXITED: RefCell<Vec<u32>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Zeroed memory that lives on, aligned as the structures of `quire-task` ask for.
+/// Zeroed memory that lives on, aligned as the structures of `quire-task` require.
 fn memory(bytes: usize) -> NonNull<u8> {
     let layout = Layout::from_size_align(bytes.max(1), 128).expect("sizes of tables are sane");
     // SAFETY: the layout's size is at least one byte.
@@ -116,7 +116,7 @@ unsafe fn release(thread: NonNull<Thread<Sim>>) {
     }
 }
 
-/// A thread with `role`, which has not run yet. Its memory is made as a kernel's slab would: already there.
+/// A thread with `role`, which has not run yet. Its memory exists already, as in a kernel's slab.
 pub fn make(role: Role, tasks: Tasks) -> ThreadRef<Sim> {
     let thread = unrecorded(|| {
         // SAFETY: a thread is not of size zero, so its layout is not.
@@ -155,7 +155,7 @@ fn live(role: Role, tasks: Tasks) {
     }
 }
 
-/// Gives control to the driver, and does what it asks for.
+/// Returns control to the driver, and runs its jobs.
 fn rest(tasks: Tasks) {
     loop {
         // SAFETY: the calling thread's own context.
@@ -167,8 +167,8 @@ fn rest(tasks: Tasks) {
     }
 }
 
-// SAFETY: nothing interrupts: the driver calls handlers where it wants them. `switch` gives the host's thread to `run`, which
-// goes on with whoever is current.
+// SAFETY: nothing interrupts: the driver calls handlers where it wants them. `switch` gives the host's thread to `run`,
+// which resumes the current thread.
 unsafe impl Machine for Sim {
     type Context = Fiber;
     type Payload = Payload;
@@ -213,7 +213,7 @@ impl Sim {
     }
 }
 
-/// Everything of `quire-task`, for ever.
+/// The structures of `quire-task`, for ever.
 #[derive(Clone, Copy)]
 pub struct Tasks {
     /// The machine.
@@ -233,7 +233,7 @@ impl Tasks {
         let sim =
             Sim { cpus: (0..cpus).map(cpu).collect(), clock: AtomicU64::new(1 << 30), scheduler: OnceLock::new() };
         let sim: &'static Sim = Box::leak(Box::new(sim));
-        // SAFETY: fresh memory of the sizes that are asked for, which lives on; nothing is moved once it is used.
+        // SAFETY: fresh memory of the required sizes, which lives on; nothing is moved once it is used.
         let tasks = unsafe {
             let scheduler = Scheduler::new(sim, memory(Scheduler::<Sim>::bytes(cpus)), cpus);
             let ids = IdTable::new(memory(IdTable::<Thread<Sim>, ()>::bytes(IDS, cpus)), IDS, cpus);
@@ -248,7 +248,7 @@ impl Tasks {
             }
         };
         let _once = sim.scheduler.set(tasks.scheduler);
-        // Programs first, lest a CPU that idles still takes what another one's program shall wait beside.
+        // Programs first, so that no idle CPU steals another CPU's second thread before that CPU's program runs.
         for cpu in 0..cpus {
             as_cpu(cpu, || tasks.scheduler.start_cpu(make(Role::Idle, tasks)));
             tasks.spawn(cpu, Role::Program);
@@ -281,7 +281,7 @@ impl Tasks {
         })
     }
 
-    /// The current thread of `cpu` does `job`. `None` where it sleeps before it is done.
+    /// The current thread of `cpu` does `job`. `None` if it sleeps before it is done.
     pub fn on<R: 'static>(&self, cpu: CpuId, job: impl FnOnce() -> R + 'static) -> Option<R> {
         let result = Rc::new(Cell::new(None));
         let to = result.clone();
@@ -335,13 +335,13 @@ impl Tasks {
 }
 
 impl Word {
-    /// Its name where programs that share nothing have it.
+    /// Its futex key for programs that share nothing.
     pub fn key(&self) -> Key {
         (1, ptr::from_ref(self).addr() as u64)
     }
 }
 
-/// Where a thread lies, without a count.
+/// The address of a thread, without a count.
 pub fn raw(thread: &ThreadRef<Sim>) -> NonNull<Thread<Sim>> {
     NonNull::from(&**thread)
 }

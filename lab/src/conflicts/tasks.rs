@@ -1,4 +1,4 @@
-//! Operations of the scheduler, done for real.
+//! Operations of the scheduler, on the real scheduler.
 
 use super::model::Outcome;
 use super::operation::{Act, Side};
@@ -18,7 +18,7 @@ pub struct Wait {
 }
 
 impl Wait {
-    /// Nobody yet.
+    /// No thread yet.
     pub fn new() -> Wait {
         Wait { word: alone(Word(AtomicU32::new(0)), "word"), program: None }
     }
@@ -45,14 +45,14 @@ impl Act for Wait {
     }
 }
 
-/// The thread that sleeps on a word of its side's is woken.
+/// The thread that sleeps on its side's word is woken.
 pub struct Wake {
     word: &'static Word,
     program: Option<ThreadRef<Sim>>,
 }
 
 impl Wake {
-    /// Nobody yet.
+    /// No thread yet.
     pub fn new() -> Wake {
         Wake { word: alone(Word(AtomicU32::new(0)), "word"), program: None }
     }
@@ -140,7 +140,7 @@ fn cancel(world: &World, side: Side, clock: &'static Clock) -> Option<bool> {
 pub struct Arm(&'static Clock);
 
 impl Arm {
-    /// One that is not armed.
+    /// With a timer that is not armed.
     pub fn new() -> Arm {
         Arm(clock())
     }
@@ -158,11 +158,11 @@ impl Act for Arm {
     }
 }
 
-/// A timer is taken back.
+/// A timer is cancelled.
 pub struct Cancel(&'static Clock);
 
 impl Cancel {
-    /// One that is not armed.
+    /// With a timer that is not armed.
     pub fn new() -> Cancel {
         Cancel(clock())
     }
@@ -185,7 +185,7 @@ pub struct Fire {
 }
 
 impl Fire {
-    /// One that is not armed.
+    /// With a timer that is not armed.
     pub fn new() -> Fire {
         Fire { clock: clock(), before: 0 }
     }

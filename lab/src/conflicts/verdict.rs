@@ -1,10 +1,10 @@
-//! Judging what was measured against the list.
+//! Compares measurements with the list.
 
 use super::Case;
 use super::expected::{EXPECTED, Expected};
 use super::measure::{Line, Measured, Seen};
 
-/// What is to be said of a case.
+/// The verdict on a case.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Verdict {
     /// No line was shared in any round.
@@ -17,14 +17,14 @@ pub enum Verdict {
     Wrong,
 }
 
-/// A line of a case.
+/// A shared line of a case.
 #[derive(Clone, Debug)]
 pub struct Shared {
     /// The line.
     pub line: Line,
-    /// What was seen of it.
+    /// Its measured sharing.
     pub seen: Seen,
-    /// What the list says of it.
+    /// Its entry in the list.
     pub expected: Option<&'static Expected>,
 }
 
@@ -33,11 +33,11 @@ pub struct Shared {
 pub struct Judged {
     /// The case.
     pub case: Case,
-    /// What is to be said.
+    /// The verdict.
     pub verdict: Verdict,
     /// The lines that were shared.
     pub shared: Vec<Shared>,
-    /// What the list says should be shared, and is not.
+    /// Entries whose lines should be shared, and are not.
     pub gone: Vec<&'static Expected>,
 }
 
@@ -49,7 +49,7 @@ pub fn judge(case: Case, measured: &Measured) -> Judged {
         .iter()
         .map(|(line, seen)| {
             let allows = |e: &&Expected| e.names(line) && e.allows(seen.rounds, measured.rounds);
-            // What holds it to a rate says more than what does not.
+            // An entry with a rate is more exact than an entry without.
             let expected = covering().filter(allows).min_by_key(|e| e.every.is_none());
             Shared { line: line.clone(), seen: seen.clone(), expected }
         })

@@ -1,5 +1,5 @@
-//! What a case runs in: a hosted machine whose CPUs 0 and 1 do the two operations, with processes that are related as the state
-//! says, and the CPUs of the scheduler beside it.
+//! The world of a case: a hosted machine whose CPUs 0 and 1 do the two operations. Its processes are related as the
+//! state says, and the scheduler's CPUs stand beside it.
 
 use super::model::{CONTENT, Region, State};
 use super::operation::Side;
@@ -14,16 +14,16 @@ use quire_vm::{Access, PAGE_SIZE, Prot, VirtRange, Vm};
 
 /// CPUs of a machine: two do the operations; threads of two others are woken.
 pub const CPUS: usize = 4;
-/// Pages of a region: what one table page covers.
+/// Pages of a region: the reach of one table page.
 pub const PAGES: u64 = 512;
 const REGION: u64 = PAGES * PAGE_SIZE;
 /// Frames that the largest case takes.
 pub const FRAMES: u64 = 12 * 1024;
-/// Where regions lie in a process that nobody shares with other threads.
+/// The regions of a process without other threads.
 const BASE: u64 = 0x5000_0000_0000;
 /// Mappings of the file that thousands map, beside those of the two: enough for the list to fan out.
 const CROWD: u64 = 1400;
-/// Pages of the file of each side: a region that is mapped and faulted, and one more for what is mapped and executed.
+/// Pages of each side's file: a region that is mapped and faulted, and one more that is mapped and executed.
 const FILE_PAGES: u64 = 2 * PAGES;
 
 /// A file whose pages a pager makes up: each begins with the word that the model knows.
@@ -50,11 +50,11 @@ impl Pager for Made {
 
 static MADE: Made = Made;
 
-/// See the module.
+/// The machine and its processes; see the module.
 pub struct World {
     /// The memory system.
     pub vm: &'static Vm<Hosted>,
-    /// The scheduler and what belongs to it.
+    /// The scheduler and its structures.
     pub tasks: Tasks,
     /// How the processes are related.
     pub state: State,
@@ -70,22 +70,22 @@ pub struct World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        // The CPUs leave their spaces first. Then one of them gives the spaces and files up.
+        // The CPUs leave their spaces first. Then one of them drops the spaces and files.
         self.cpus.clear();
         quire_sync::hooks::threads::set_cpu(0);
     }
 }
 
 impl World {
-    /// A machine of `frames` frames, files and processes, and the parent of the processes before `fill` has touched what it will
-    /// pass on.
+    /// A machine of `frames` frames with files and processes. Before the processes are forked, `fill` touches the
+    /// parent's memory.
     pub fn new(
         state: State,
         tasks: Tasks,
         frames: u64,
         fill: &mut dyn FnMut(&World, &Space<Hosted>) -> Result<(), Failure>,
     ) -> Result<World, Failure> {
-        // An operation that touches a page is a fault.
+        // One fault a page: an operation that touches a page is one fault.
         let (check, zero_window) = (Level::Never, 0);
         let settings = Settings { cpus: CPUS, frames, poison: false, check, zero_window, ..Settings::default() };
         let vm = Hosted::boot(settings).expect("the settings make a machine");
@@ -168,7 +168,7 @@ impl World {
     pub fn space(&self, side: Side) -> &SpaceRef<Hosted> {
         &self.spaces[side]
     }
-    /// The program that `side` executes: of the file that is shared, or one that nobody else maps.
+    /// The program that `side` executes: the shared file, or a file that no other side maps.
     pub fn program(&self, side: Side) -> &ObjectRef<Hosted> {
         &self.programs[side]
     }
@@ -181,7 +181,7 @@ impl World {
         side as u64 * FILE_PAGES
     }
 
-    /// Where a region of `side` begins.
+    /// The start of a region of `side`.
     pub fn at(&self, region: Region, side: Side) -> u64 {
         let n = match region {
             Region::Zero => 0,
@@ -204,7 +204,7 @@ impl World {
         VirtRange { start, end: start + PAGE_SIZE }
     }
 
-    /// What a mapping of `pages` pages shows, where an operation makes one: empty memory, or the file that is shared.
+    /// The mapping of `pages` pages that an operation makes: empty memory, or the shared file.
     pub fn request(&self, at: Placement, pages: u64, side: Side) -> MapRequest<'_, Hosted> {
         let request = MapRequest::private(at, pages * PAGE_SIZE);
         match self.state {
@@ -216,7 +216,7 @@ impl World {
         }
     }
 
-    /// A process that is related to the other side's as `side`'s is, for an end.
+    /// A process that is related to the other side's as `side`'s is, for an exit.
     pub fn another(&self, side: Side) -> Result<SpaceRef<Hosted>, Failure> {
         if let Some(parent) = &self.parent {
             return Ok(parent.fork()?);
@@ -234,7 +234,7 @@ impl World {
         MapRequest::private(Placement::Fixed(self.at(region, side)), pages * PAGE_SIZE)
     }
 
-    /// Memory that was never touched; in the state where some is shared, that.
+    /// Untouched memory; in the state with shared memory, that.
     fn zero(&self, side: Side) -> MapRequest<'_, Hosted> {
         let request = self.private(Region::Zero, PAGES, side);
         match &self.shared {
@@ -243,7 +243,7 @@ impl World {
         }
     }
 
-    /// Maps what `side`'s thread has from the start.
+    /// Makes the initial mappings of `side`'s thread.
     fn map_regions(&self, space: &Space<Hosted>, side: Side) -> Result<(), Failure> {
         let private = |region, pages| self.private(region, pages, side);
         let from = Some((self.file(side), self.file_page(side) * PAGE_SIZE));
@@ -261,7 +261,7 @@ impl World {
         Ok(())
     }
 
-    /// The file is mapped by as many others as the library that every program uses.
+    /// Maps the file in as many other spaces as a library that every program uses.
     fn crowd(&self) -> Result<SpaceRef<Hosted>, Failure> {
         let space = Space::new(self.vm)?;
         let past = 2 * FILE_PAGES - 1;
@@ -274,7 +274,7 @@ impl World {
     }
 }
 
-/// Opens an arena for the calling CPU, and returns where a thread's regions can lie in it.
+/// Opens an arena for the calling CPU, and returns an address in it for a thread's regions.
 fn own_stretch(space: &Space<Hosted>, side: Side) -> Result<u64, Failure> {
     space.open_arena(side);
     let at = space.map(&MapRequest::private(Placement::Any { hint: 0 }, PAGE_SIZE))?;

@@ -21,7 +21,7 @@ pub const STUDY: Study = Study {
         "What S0, S1 and S4 say of builds was measured on 32 to 64 CPUs.",
     ],
     claims: Vec::new,
-    // Guests are whoever has guests' to draw.
+    // `./quire lab` draws the guests' plots.
     plots: Vec::new,
     cases: |_| Vec::new(),
 };

@@ -1,4 +1,4 @@
-//! How fast the machines themselves are: what their other figures are read by.
+//! The speed of the machines themselves, by which their other figures are read.
 
 use super::threads::timed;
 use super::{Figure, Plan, Round, Study};
@@ -11,7 +11,7 @@ use std::os::unix::process::parent_id;
 
 const COST: [Figure; 1] = [Figure::time("cost", "ns/op")];
 
-/// The experiment. In guests it is `programs/calibrate.c` that does the like: hosted figures stand beside hosted ones.
+/// The experiment. In guests `programs/calibrate.c` does the same, so that hosted figures stand beside hosted ones.
 pub const STUDY: Study = Study {
     name: "calibration",
     source: Source::All,
@@ -25,7 +25,7 @@ pub const STUDY: Study = Study {
          those of the host's kernel, and nothing here is measured by them. Two machines' hosted times are read by the loop and memset.",
     ],
     claims: Vec::new,
-    // Guests are whoever has guests' to draw.
+    // `./quire lab` draws the guests' plots.
     plots: Vec::new,
     cases,
 };
@@ -43,7 +43,7 @@ fn cases(plan: &Plan) -> Vec<Round> {
     ]
 }
 
-/// Operations that are done, and timed, together.
+/// Operations that are done and timed together.
 struct Batch {
     operations: u32,
     work: Box<dyn FnMut() -> Result<(), Failure>>,
@@ -68,7 +68,7 @@ fn spin() -> Result<(), Failure> {
     const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
     let mut state = 1u64;
     for _ in 0..100_000 {
-        // Nobody may know where this leads.
+        // Opaque to the compiler.
         state = black_box(state.wrapping_add(STEP));
     }
     if state == STEP.wrapping_mul(100_000).wrapping_add(1) {
@@ -92,7 +92,7 @@ fn fill() -> Result<Batch, Failure> {
     }))
 }
 
-/// The cheapest question that no library answers by itself.
+/// The cheapest system call that no library answers by itself.
 fn parents() -> Result<(), Failure> {
     let first = parent_id();
     if (1..1000).all(|_| parent_id() == first) {

@@ -1,4 +1,4 @@
-//! Generations of forks: what a chain holds beyond what is reachable, and what a fault costs at its end.
+//! Generations of forks: the memory that a chain holds beyond the reachable pages, and the cost of a fault at its end.
 
 use super::threads::timed;
 use super::{Figure, Plan, Round, Study, claim, log, number, plot};
@@ -78,14 +78,15 @@ fn cases(plan: &Plan) -> Vec<Round> {
     let mut all = Vec::new();
     let generations: &[u64] = scale.of(&[5, 10], &[10, 100], &[10, 100, 1000]);
     for &generations in generations {
-        // Each generation that is alive has its pages, its tables, and copies of what it sees; after copies everything each few.
+        // Each living generation has its pages, its tables, and copies of the pages that it sees; *after* copies all of
+        // them every few generations.
         let mib = 64 + 4 * generations;
         for (leaving, how) in LEAVING {
             let line = Line { generations, leaving: how };
             let at = |reaper: &'static str| {
                 [("generations", number(generations)), ("leaving", leaving.into()), ("reaper", reaper.into())]
             };
-            // What no design of theirs has is on for the comparison.
+            // The baselines have no reaper; their cases are named `on` for the comparison.
             all.push(Round::new(Side::Before, Place::Hosted, at("on"), &COSTS, move || {
                 line.costs(Records::boot(1, mib, PARTS)?, true)
             }));
@@ -106,7 +107,7 @@ fn cases(plan: &Plan) -> Vec<Round> {
     all
 }
 
-/// Who leaves when.
+/// When each process exits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Leaving {
     /// Each parent once its child has stored.
@@ -125,7 +126,7 @@ struct Line {
     leaving: Leaving,
 }
 
-/// A process of the line, and which page it must see at each place: a number for each that was ever stored.
+/// A process of the line, and the pages that it must see: a number for each stored page.
 struct Process<M: Memory> {
     space: M::Space,
     sees: Vec<u32>,
@@ -155,7 +156,7 @@ impl<M: Memory> Pages<M> {
 impl Line {
     fn costs<M: Memory>(self, memory: M, reaps: bool) -> Result<[f64; 2], Failure> {
         let _cpu = memory.attach(0);
-        // What will be stored into has been given by the host before: after copies everything in each fifth generation.
+        // The host has given all memory for the stores before: *after* copies everything in each fifth generation.
         drop(memory.take_zeroed(2 * PAGES + 2 * self.generations * STORES + self.generations / 4 * PAGES)?);
         let reap = || {
             if reaps {
@@ -167,7 +168,7 @@ impl Line {
         let mut last = Process { space: memory.space()?, sees: vec![0; PAGES as usize] };
         memory.map(&last.space, VirtRange { start: BASE, end: BASE + PAGES * PAGE_SIZE }, What::Private)?;
         (0..PAGES).try_for_each(|page| pages.store(&mut last, page))?;
-        // Who stays to the end, and who beyond it.
+        // Processes that stay to the end, and those that stay beyond it.
         let (mut to_the_end, mut beyond) = (Vec::new(), Vec::new());
         let mut own = Vec::new();
         for _ in 0..self.generations {

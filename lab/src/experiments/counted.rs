@@ -1,13 +1,13 @@
-//! What the recording build counts, in a form that either build compiles.
+//! The counts of the recording build, in a form that either build compiles.
 
 use crate::Failure;
 
-/// Of one piece of work.
+/// The counts of one piece of work.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Counts {
     /// Spin locks taken.
     pub takes: u64,
-    /// Those of the page queues and of the CPUs' batches before them.
+    /// Those of the page queues and of the CPUs' batches in front of them.
     pub queue_takes: u64,
     /// Accesses to shared memory under one hold of a queue's lock, at most.
     pub longest_queue_hold: u64,
@@ -48,13 +48,13 @@ pub(super) struct Caches {
 }
 
 impl Caches {
-    /// Does `f`, and counts; and tells how often it took a line from another CPU, to read or to write it.
+    /// Does `f`, and counts. The last number is how often it took a line from another CPU, to read or to write it.
     #[cfg(not(recording))]
     pub fn counted<R>(&mut self, _f: impl FnOnce() -> R) -> Result<(R, Counts, u64), Failure> {
         Err(Failure::Build)
     }
 
-    /// Does `f`, and counts; and tells how often it took a line from another CPU, to read or to write it.
+    /// Does `f`, and counts. The last number is how often it took a line from another CPU, to read or to write it.
     #[cfg(recording)]
     pub fn counted<R>(&mut self, f: impl FnOnce() -> R) -> Result<(R, Counts, u64), Failure> {
         let (done, record) = quire_sync::record::scope(f);

@@ -1,4 +1,4 @@
-//! Making processes: forks of processes that have touched much or little, and execs as they were recorded.
+//! Making processes: forks of processes with many or few touched pages, and recorded execs.
 
 use super::counted::Caches;
 use super::threads::rate;
@@ -10,7 +10,7 @@ use quire_results::{Parameter, Place, Shape, Side, Source};
 use quire_vm::{Access, PAGE_SIZE, VirtRange};
 
 const BASE: u64 = 0x1000_0000_0000;
-/// What was recorded; see the file's head.
+/// The recorded execs; see the file's head.
 const RECORDED: &str = include_str!("exec.txt");
 
 const RATE: [Figure; 1] = [Figure::time("rate", "ops/s").more()];
@@ -159,7 +159,7 @@ fn cases(plan: &Plan) -> Vec<Round> {
                 Ok([operation.rate(Production::boot(cpus, mib(cpus)), cpus, scale)?])
             }));
         }
-        // An exec of ls is hundreds of operations: too many to record many of.
+        // An exec of ls is hundreds of operations: too many to record often.
         let counted: &[usize] = match operation {
             Operation::Exec(Program::Dynamic, _) => &[],
             _ => scale.of(&[2], &[2, 16], &[2, 16, 64]),
@@ -184,7 +184,7 @@ fn mib(cpus: usize) -> u64 {
     32 + 24 * cpus as u64
 }
 
-/// What a CPU does its operations with.
+/// The process in which a CPU does its operations.
 struct Process<M: Memory> {
     memory: M,
     parent: Option<M::Space>,
@@ -222,7 +222,7 @@ impl Operation {
         }
     }
 
-    /// `shared`: files that others have too.
+    /// `shared`: files that other processes map too.
     fn process<M: Memory>(self, memory: M, shared: &[M::File], touched: u64) -> Result<Process<M>, Failure> {
         let none = Process { memory, parent: None, again: 0, files: Vec::new(), steps: Vec::new() };
         match self {
@@ -265,13 +265,13 @@ impl Operation {
     /// Lines moved and locks taken, where CPUs take turns.
     fn counts<M: Memory>(self, memory: M, cpus: usize) -> Result<[f64; 2], Failure> {
         const WARM: usize = 16;
-        // So many that what is done once in many operations is seen as often as it is done.
+        // Enough rounds that rare work is seen at its true rate.
         let rounds = (2048 / cpus).max(16);
         let cpus: Vec<M::Cpu> = (0..cpus).map(|id| memory.attach(id)).collect();
         let shared = self.files(memory)?;
         let processes = cpus.iter().map(|cpu| memory.on(cpu, || self.process(memory, &shared, 64)));
         let processes: Vec<Process<M>> = processes.collect::<Result<_, Failure>>()?;
-        // Until what adapts itself to who contends has done so, and every CPU has in stock what it needs; not recorded.
+        // Until adaptive structures have reacted to contention, and each CPU's stocks are filled; not recorded.
         let settle = 128;
         for _ in 0..settle {
             for (cpu, process) in cpus.iter().zip(&processes) {
@@ -298,7 +298,7 @@ fn pages_at(page: u64, pages: u64) -> VirtRange {
     VirtRange { start: page * PAGE_SIZE, end: (page + pages) * PAGE_SIZE }
 }
 
-/// One thing that a program did; addresses and lengths in pages.
+/// One recorded step of a program; addresses and lengths in pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
     File { at: u64, pages: u64, file: usize, from: u64 },
@@ -323,7 +323,7 @@ impl Step {
 }
 
 impl Program {
-    /// Its part of what was recorded.
+    /// Its part of the recording.
     fn steps(self) -> Result<Vec<Step>, Failure> {
         let name = match self {
             Program::Static => "program static",

@@ -1,4 +1,4 @@
-//! The address map: very many ranges with gaps between them, and finding room among stacks that come and go.
+//! The address map: very many ranges with gaps between them, and the search for room among stacks that come and go.
 
 use super::threads::timed;
 use super::{Figure, Plan, Round, Scale, Study, claim, log, number, plot};
@@ -109,10 +109,10 @@ fn cases(plan: &Plan) -> Vec<Round> {
     for (side, which) in SIDES {
         for (name, sizes) in SIZES {
             let at = |entries: usize| [("entries", number(entries)), ("sizes", name.into())];
-            // Equal sizes differ little from mixed ones where there are very many: once is enough.
+            // With very many ranges, equal sizes differ little from mixed ones: one of them is enough.
             for &entries in timed.iter().filter(|n| sizes == Sizes::Mixed || **n < 100_000) {
                 let work = move || which.with(entries, Timed { entries, sizes });
-                // The standard library's tree says nothing of its nodes, nor of what it touches.
+                // The standard library's tree reports neither its nodes nor the lines that it touches.
                 if which == Which::Plain {
                     all.push(Round::new(side, Place::Hosted, at(entries), &TIME, move || Ok([work().0])));
                     continue;
@@ -155,7 +155,7 @@ enum Which {
     Plain,
 }
 
-/// What is done with a map.
+/// A task for a map of any type.
 trait Do {
     type Out;
     fn with<M: AddressMap>(self, new: impl Fn() -> M) -> Self::Out;
@@ -172,7 +172,7 @@ impl Which {
     }
 }
 
-/// Nanoseconds of an operation, and what all ranges are kept in.
+/// Nanoseconds of an operation, and the memory of all ranges.
 struct Timed {
     entries: usize,
     sizes: Sizes,
@@ -211,7 +211,7 @@ impl Do for Lines {
     }
 }
 
-/// Nanoseconds of one range's going and another's coming.
+/// Nanoseconds in which one range goes and another comes.
 struct Room {
     ranges: usize,
     scale: Scale,
@@ -225,7 +225,7 @@ impl Do for Room {
         let mut places = fill(&mut map, self.ranges);
         loop {
             let ((), seconds) = timed(|| come_and_go(&mut map, &mut places, window, operations, |_, _| ()));
-            // What scans is slow enough in few operations; the rest does as many as can be timed.
+            // A map that scans is slow enough in few operations; the others do as many as can be timed.
             if seconds > self.scale.of(0.0, 0.05, 0.5) {
                 return seconds * 1e9 / operations as f64;
             }
@@ -238,7 +238,7 @@ fn workload_name(which: Which, sizes: Sizes, entries: usize) -> String {
     format!("map:{which:?}:{sizes:?}:{entries}")
 }
 
-/// Does the workload of that name, `count` times, for cachegrind; `None` where there is no such workload.
+/// Does the workload of that name, `count` times, for cachegrind; `None` if there is no such workload.
 pub fn workload(name: &str, count: usize) -> Option<()> {
     let of = name.strip_prefix("map:")?;
     let entries: usize = of.rsplit(':').next()?.parse().ok()?;
@@ -248,7 +248,7 @@ pub fn workload(name: &str, count: usize) -> Option<()> {
     Some(())
 }
 
-/// The work so many times; with 0 the plan is made and nothing is done.
+/// So many operations; with 0 only the plan is made.
 struct Counted {
     work: Work,
     count: usize,

@@ -1,9 +1,9 @@
-//! The experiments: what each source measured, rerun as before, after and ours, one process a round.
+//! The experiments: each source's measurement, rerun as before, after and ours, one process a round.
 //!
-//! An experiment stands in a file of its own as a [`Study`]: its texts, its claims, its plots, and a function that gives its cases
-//! for a [`Plan`]. A case is a [`Round`]: what it is, which figures it gives, and what does one round of it. Whoever measures runs
-//! `quire-lab case EXPERIMENT SIDE KEY=VALUE...` once for each sample, in whatever order and on whatever machine; a round warms up
-//! by itself, and says nothing of its spread. Cases in guests are whoever has guests' (`./quire lab`): they bear the same names.
+//! An experiment stands in a file of its own as a [`Study`]: its texts, its claims, its plots, and a function that
+//! gives its cases for a [`Plan`]. A case is a [`Round`]: its names, its figures, and the function that does one round.
+//! A driver runs `quire-lab case EXPERIMENT SIDE KEY=VALUE...` once for each sample, in any order and on any machine. A
+//! round warms up by itself, and reports no spread. `./quire lab` adds the cases in guests, under the same names.
 
 pub mod build;
 pub mod calibration;
@@ -22,7 +22,7 @@ use crate::Failure;
 use quire_results::{Better, Case, Claim, Experiment, Kind, Measure, Parameter, Place, Plot, Shape, Side, Source};
 use std::collections::BTreeMap;
 
-/// Every experiment, in the order in which they are told.
+/// Every experiment, in the order of the report.
 #[rustfmt::skip] // One a line, however few.
 pub const ALL: &[&Study] = &[
     &zero_fill::STUDY,
@@ -40,7 +40,7 @@ pub const ALL: &[&Study] = &[
 /// How much a round does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub enum Scale {
-    /// As little as shows that it works: for tests.
+    /// As little as proves that it works: for tests.
     #[value(hide = true)]
     Tiny,
     /// Half a second or less.
@@ -50,7 +50,7 @@ pub enum Scale {
 }
 
 impl Scale {
-    /// As the command line takes it.
+    /// Its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Scale::Tiny => "tiny",
@@ -69,7 +69,7 @@ impl Scale {
     }
 }
 
-/// What cases are asked for.
+/// The requested cases.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// How much each round does.
@@ -80,17 +80,17 @@ pub struct Plan {
 
 /// An experiment's description.
 pub struct Study {
-    /// As `./quire lab NAME` takes it.
+    /// Its name in `./quire lab NAME`.
     pub name: &'static str,
-    /// Whose claim it reruns.
+    /// The source of the claim.
     pub source: Source,
-    /// For people.
+    /// Its title in reports.
     pub title: &'static str,
-    /// What is done and measured.
+    /// The measurement in words.
     pub about: &'static str,
-    /// What a reader must know before believing it.
+    /// Cautions for the reader.
     pub caveats: &'static [&'static str],
-    /// What the source says.
+    /// The claims of the source.
     pub claims: fn() -> Vec<Claim>,
     /// How it is drawn.
     pub plots: fn() -> Vec<Plot>,
@@ -128,24 +128,24 @@ impl Figure {
     }
 }
 
-/// What does a round.
+/// The function that does a round.
 type Work = Box<dyn Fn() -> Result<Vec<f64>, Failure>>;
 
-/// A case, and what does one round of it.
+/// A case, and the function that does one round of it.
 pub struct Round {
     /// The design.
     pub side: Side,
     /// The build that it needs, and whether cachegrind counts.
     pub place: Place,
-    /// What tells it from the side's other cases.
+    /// The parameters that distinguish it from the side's other cases.
     pub parameters: BTreeMap<String, Parameter>,
-    /// What it gives.
+    /// Its figures.
     pub figures: &'static [Figure],
     work: Work,
 }
 
 impl Round {
-    /// A case that `work` does a round of: it gives a value for each figure, in their order.
+    /// A case whose rounds `work` does: it gives a value for each figure, in their order.
     pub fn new<const N: usize>(
         side: Side,
         place: Place,
@@ -170,7 +170,7 @@ impl Round {
         }
     }
 
-    /// As results have it, without samples.
+    /// Its form in results, without samples.
     fn case(&self, study: &Study, scale: Scale) -> Case {
         let mut command = format!("case {} {}", study.name, self.side.name());
         for (name, value) in &self.parameters {
@@ -198,7 +198,7 @@ impl Round {
 }
 
 impl Study {
-    /// As results have it.
+    /// Its form in results.
     pub fn experiment(&self, plan: &Plan) -> Experiment {
         Experiment {
             name: self.name.to_owned(),
@@ -215,12 +215,12 @@ impl Study {
     }
 }
 
-/// Every experiment with its cases, for whoever runs them.
+/// Every experiment with its cases, for the driver.
 pub fn experiments(plan: &Plan) -> Vec<Experiment> {
     ALL.iter().map(|s| s.experiment(plan)).collect()
 }
 
-/// The case of these names: `parameters` are `KEY=VALUE`. Without a place it is the one that this build is for.
+/// The case of these names: `parameters` are `KEY=VALUE`. Without a place it is this build's.
 pub fn find(
     name: &str,
     side: &str,
@@ -239,7 +239,7 @@ pub fn find(
             return Err(none(format!("{key} is given twice")));
         }
     }
-    // Any number of CPUs that a machine can have is a case, planned or not.
+    // Any possible number of CPUs is a case, planned or not.
     let cpus = match wanted.get("cpus") {
         Some(Parameter::Number(n)) if (1.0..=256.0).contains(n) => *n as usize,
         _ => 1,
@@ -286,7 +286,7 @@ fn log(plot: Plot) -> Plot {
     Plot { log_across: true, log_up: true, ..plot }
 }
 
-/// The same with a parameter that tells series of one side apart.
+/// The same with a parameter that separates the series of one side.
 fn split(plot: Plot, by: &str) -> Plot {
     Plot { split: Some(by.to_owned()), ..plot }
 }

@@ -1,4 +1,4 @@
-//! Very many processes: timers, run queues, and room for kernel stacks, by how many there are.
+//! Very many processes: timers, run queues, and room for kernel stacks, by number of processes.
 
 use super::threads::timed;
 use super::{Figure, Plan, Round, Scale, Study, claim, log, number, plot};
@@ -100,7 +100,7 @@ fn cases(plan: &Plan) -> Vec<Round> {
     all
 }
 
-/// Nanoseconds for one that sleeps until it fires, and one that is woken before.
+/// Nanoseconds for a sleeper whose timer fires, and for a sleeper that is woken before.
 fn sleep(mut timers: impl Timers, n: usize, scale: Scale) -> f64 {
     let mut random = Random(7);
     let mut later = move |now: u64| now + SECOND + random.below(59 * SECOND);
@@ -133,8 +133,8 @@ fn sleep(mut timers: impl Timers, n: usize, scale: Scale) -> f64 {
 /// Threads that come to a run queue, timed.
 const COME: usize = 2000;
 
-/// Nanoseconds in which a thread comes, with `n` waiting; one in eight is more urgent than the others. The list has a lock, as a queue
-/// has that other CPUs put threads into.
+/// Nanoseconds to queue a thread while `n` wait; one in eight is more urgent than the others. The list has a lock,
+/// because other CPUs put threads into a run queue.
 fn sorted(n: usize, both_ends: bool) -> f64 {
     let list = SpinLock::new(Rank::RUN_QUEUE, Sorted::new(n + COME, both_ends));
     let priority = |thread: u32| if thread.is_multiple_of(8) { 1 } else { 2 };

@@ -1,4 +1,5 @@
-//! Page queues in one part and in many: how fast CPUs fault, what they take from each other, how often they wait.
+//! Page queues in one shard and in many: how fast CPUs fault, which lines they take from each other, how often they
+//! wait.
 
 use super::counted::transfers;
 use super::zero_fill::{Work, lines};
@@ -11,7 +12,7 @@ const RATES: [Figure; 2] = [Figure::time("rate", "pages/s").more(), Figure::time
 const REACH: [Figure; 1] = [Figure::time("reach", "processes").more()];
 const LINES: [Figure; 1] = [Figure::count("lines", "lines/page")];
 
-/// How many parts are tried.
+/// The numbers of shards that are tried.
 const SWEEP: [usize; 6] = [1, 4, 16, 64, 256, 1024];
 
 /// The experiment.
@@ -127,7 +128,7 @@ fn cases(plan: &Plan) -> Vec<Round> {
         all.push(Round::new(Side::After, Place::Hosted, at, &REACH, move || {
             let memory = Records::boot(1, work.mib(), parts)?;
             let [rate, _] = work.rates(memory)?;
-            // The busier of a part's two locks.
+            // The busier of a shard's two locks.
             let under = memory.0.seconds_under_locks(scale.of(100, 50_000, 500_000))?;
             Ok([parts as f64 / (under * rate)])
         }));

@@ -1,4 +1,4 @@
-//! Ranges of a file in which few pages are: unmapped, cut off, thrown away, written back.
+//! Ranges of a file with few resident pages: unmapped, truncated, thrown away, written back.
 
 use super::counted::counted;
 use super::threads::timed;
@@ -16,9 +16,9 @@ use quire_vm::{Access, ObjectRef, PAGE_SIZE, VirtRange, Vm};
 use std::collections::{BTreeMap, BTreeSet};
 
 const BASE: u64 = 0x1000_0000_0000;
-/// Pages that are there, however long the file is.
+/// Resident pages, however long the file is.
 const RESIDENTS: u64 = 100;
-/// Lookups under one pin: none is held for long.
+/// Lookups under one pin, so that none is held for long.
 const PINNED: u64 = 1 << 16;
 
 const COSTS: [Figure; 2] = [Figure::time("time", "us/op"), Figure::count("visits", "visits/op")];
@@ -121,12 +121,12 @@ const WHAT: [(&str, What); 5] = [
     ("flush", What::Flush),
 ];
 
-/// How the pages are found.
+/// How a design finds the pages.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum How {
     /// Each offset of the range is looked up.
     ByOffset,
-    /// An ordered tree of the pages is gone through.
+    /// An ordered tree of the pages is walked.
     ByTree,
     /// Production's iteration.
     Production,
@@ -138,7 +138,7 @@ fn cost(how: How, what: What, mib: u64, scale: Scale) -> Result<[f64; 2], Failur
     let _cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
     let file = File::new(vm, mib << 20)?;
     let (mut seconds, mut visits, mut rounds) = (0.0, 0, 0u32);
-    // The first warms up; then until the time can be told, where an operation is short.
+    // The first warms up; then, for short operations, until the time can be measured.
     while rounds < 2 || seconds < scale.of(0.0, 0.01, 0.2) && rounds < scale.of(2, 200, 4000) {
         let (space, tree) = file.prepare(what)?;
         let before = vm.stats().total(Event::RangeVisit);
@@ -168,15 +168,15 @@ impl File {
         Ok(File { vm, object: ObjectRef::with_pager(vm, store, bytes)?, bytes })
     }
 
-    /// Changes a page, which is resident after that.
+    /// Stores into a page, which is resident after that.
     fn store(&self, page: u64) -> Result<(), Failure> {
         let written = self.object.write(page * PAGE_SIZE, 1, &mut |b| -> Result<_, ()> { Ok(b.len()) });
         written.map(drop).map_err(|e| Failure::Wrong(format!("{e:?}")))
     }
 
-    /// The number of the frame that a page is in, if it is resident.
+    /// The number of a page's frame, if it is resident.
     fn frame(&self, page: u64, pin: &Pinned<'_>) -> Option<u32> {
-        // SAFETY: looked at, under a pin of the one system.
+        // SAFETY: only read, under a pin of the one system.
         match unsafe { self.object.page_index() }.get(page, pin) {
             Slot::Page(frame) => Some(frame.0 as u32),
             _ => None,
@@ -202,7 +202,7 @@ impl File {
         Ok(())
     }
 
-    /// All residents are there and changed, and mapped where the operation is on a mapping; and a tree of them.
+    /// Makes all residents resident, dirty, and mapped if the operation is on a mapping; and a tree of them.
     fn prepare(&self, what: What) -> Result<(SpaceRef<Hosted>, BTreeSet<u64>), Failure> {
         let space = Space::new(self.vm)?;
         self.object.set_size(self.bytes);
@@ -216,7 +216,7 @@ impl File {
         Ok((space, self.residents().collect()))
     }
 
-    /// Does it; gives the lookups that production's own count does not have.
+    /// Does the operation; returns the lookups that production's own count does not include.
     fn operation(&self, how: How, what: What, space: &Space<Hosted>, tree: &BTreeSet<u64>) -> Result<u64, Failure> {
         match what {
             What::Munmap => {
@@ -224,7 +224,7 @@ impl File {
                 self.each(how, tree, |_| Ok(()))
             }
             What::Remap => {
-                // The pages are mapped: a store into one is the program's, and no fault.
+                // The pages are mapped: a store into one is no fault.
                 space.unmap(self.range())?;
                 let visits = self.each(how, tree, |_| Ok(()))?;
                 self.map(space)?;
@@ -256,7 +256,7 @@ impl File {
         self.object.write_back(pages).map(drop).map_err(|e| Failure::Wrong(format!("{e:?}")))
     }
 
-    /// What a design that finds pages its own way does with each of the file's; nothing in production, which has found them.
+    /// Calls `f` on each of the file's pages as the design finds them; nothing for production, which has found them.
     fn each(
         &self,
         how: How,
@@ -276,12 +276,12 @@ impl File {
                     while key < last {
                         let found = {
                             let pin = self.object.vm().epoch().pin();
-                            // SAFETY: looked at, under a pin of the one system.
+                            // SAFETY: only read, under a pin of the one system.
                             let index = unsafe { self.object.page_index() };
                             (key..last).find(|k| matches!(index.get(*k, &pin), Slot::Page(_)))
                         };
                         let Some(page) = found else { break };
-                        // What is done with it may sleep: no pin is held.
+                        // `f` may sleep: no pin is held.
                         f(page)?;
                         key = page + 1;
                     }
@@ -291,7 +291,7 @@ impl File {
         }
     }
 
-    /// What must hold after the operation.
+    /// Checks the state after the operation.
     fn expect(&self, what: What) -> Result<(), Failure> {
         let left = match what {
             What::Munmap | What::Remap | What::Flush => RESIDENTS,
@@ -302,8 +302,8 @@ impl File {
     }
 }
 
-/// The longest hold of a queue's lock, and takes of such locks a page, of throwing away or writing back a file all of whose `pages`
-/// are changed.
+/// A file all of whose `pages` are dirty is thrown away or written back. Returns the longest hold of a queue's lock,
+/// and takes of such locks a page.
 fn holds(flush: bool, pages: u64) -> Result<[f64; 2], Failure> {
     let vm = machine::boot(1, 64 + pages / 256);
     let _cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
@@ -320,7 +320,7 @@ fn holds(flush: bool, pages: u64) -> Result<[f64; 2], Failure> {
     Ok([counts.longest_queue_hold as f64, counts.queue_takes as f64 / pages as f64])
 }
 
-/// The same where all pages stand in one queue, whose lock is held while a file's pages are sought and taken off it.
+/// The same with all pages in one queue, whose lock is held while a file's pages are found and removed.
 fn holds_of_one(how: How, pages: u64) -> Result<[f64; 1], Failure> {
     let vm = machine::boot(1, 64 + pages / 256);
     let _cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");

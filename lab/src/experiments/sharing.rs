@@ -1,4 +1,4 @@
-//! A file that many processes map and touch whole: what their mappings cost in memory and time.
+//! A file that many processes map and touch whole: the cost of their mappings in memory and time.
 
 use super::counted::counted;
 use super::threads::timed;
@@ -12,7 +12,7 @@ use quire_vm::{Access, PAGE_SIZE, VirtRange};
 const BASE: u64 = 0x1000_0000_0000;
 /// Pages that are removed one by one.
 const REMOVED: u64 = 64;
-/// Pages that a load maps where they are resident: so a program faults once in so many.
+/// Resident pages that a load maps: so a program faults once in so many.
 const AROUND: u64 = 16;
 
 const COSTS: [Figure; 5] = [
@@ -81,7 +81,7 @@ fn cases(plan: &Plan) -> Vec<Round> {
     let spaces: &[usize] = scale.of(&[2, 5], &[1, 10, 100], &[1, 10, 100, 1000]);
     for &spaces in spaces {
         let pages = scale.of(128, 2048, 4096);
-        // Page tables, and what else a space has.
+        // Page tables, and the rest of a space.
         let mib = pages / 256 + 8 + spaces as u64 * (1 + pages / 1024) / 8;
         let at = || [("spaces", number(spaces))];
         all.push(Round::new(Side::Before, Place::Hosted, at(), &COSTS, move || {
@@ -124,7 +124,7 @@ fn attach<M: Memory>(memory: M, space: &M::Space, file: &M::File, pages: u64) ->
 fn costs<M: Memory>(memory: M, spaces: usize, pages: u64) -> Result<[f64; 5], Failure> {
     let _cpu = memory.attach(0);
     let file = memory.stored_file(pages)?;
-    // One attaches and goes: for what the host gives at the first touch.
+    // One attaches and goes, so that the host has given its memory.
     attach(memory, &memory.space()?, &file, pages)?;
     let none = memory.overhead(&[]);
     let mut all = Vec::with_capacity(spaces);

@@ -42,7 +42,7 @@ fn texts_are_there_and_end_as_sentences_do() {
     }
 }
 
-/// What guests give: whoever has guests adds these cases.
+/// The places of guests, whose cases `./quire lab` adds.
 const GUESTS: [Place; 2] = [Place::Guest, Place::GuestCounted];
 
 #[test]

@@ -1,4 +1,4 @@
-//! Threads as CPUs that begin at once, and the time that the slowest takes.
+//! Threads as CPUs that begin at once, and the time of the slowest.
 
 use crate::Failure;
 use crate::memory::Memory;
@@ -18,7 +18,7 @@ pub(super) fn at_once<P>(
                 let (prepare, work, barrier) = (&prepare, &work, &barrier);
                 s.spawn(move || {
                     let prepared = prepare(cpu);
-                    // Whoever has failed must not leave the others waiting.
+                    // A failed thread must not leave the others waiting.
                     barrier.wait();
                     let mut prepared = prepared?;
                     let start = Instant::now();
@@ -40,7 +40,7 @@ pub(super) fn on_cpus<M: Memory, P>(
     prepare: impl Fn(usize, &M::Cpu) -> Result<P, Failure> + Sync,
     work: impl Fn(usize, &mut P) -> Result<(), Failure> + Sync,
 ) -> Result<Duration, Failure> {
-    // What was prepared goes while the thread is a CPU still: fields are dropped in order.
+    // The prepared value is dropped while the thread is still a CPU: fields are dropped in order.
     struct As<P, C> {
         prepared: P,
         _cpu: C,
@@ -55,8 +55,8 @@ pub(super) fn on_cpus<M: Memory, P>(
     )
 }
 
-/// What CPUs do, how often a second, all together: each does `operation` again and again for `seconds`, after a few times that
-/// do not count.
+/// Operations a second of all CPUs together: each repeats `operation` for `seconds`, after a few times that do not
+/// count.
 pub(super) fn rate<M: Memory, P>(
     memory: M,
     cpus: usize,
@@ -86,7 +86,7 @@ pub(super) fn rate<M: Memory, P>(
     Ok(rates.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Does `f`, and tells how long that took, in seconds.
+/// Does `f`, and returns its time in seconds.
 pub(super) fn timed<R>(f: impl FnOnce() -> R) -> (R, f64) {
     let start = Instant::now();
     let done = f();

@@ -1,4 +1,4 @@
-//! First touches by several CPUs: how fast, how near to what zeroing alone costs, and how many lines move.
+//! First touches by several CPUs: how fast, how near to the cost of zeroing alone, and how many lines move.
 
 use super::counted::Caches;
 use super::threads::on_cpus;
@@ -104,13 +104,13 @@ fn cases(plan: &Plan) -> Vec<Round> {
 
 #[derive(Clone, Copy)]
 enum Spaces {
-    /// All CPUs run one.
+    /// All CPUs run one process.
     One,
-    /// Each has its own.
+    /// Each CPU has its own process.
     Each,
 }
 
-/// What a round does: each CPU touches so many pages. Little else is free than what they need.
+/// The work of a round: each CPU touches so many pages. Little more memory is free than they need.
 #[derive(Clone, Copy)]
 pub(super) struct Work {
     cpus: usize,
@@ -132,7 +132,7 @@ impl Work {
         self.pages().div_ceil(256)
     }
 
-    /// Pages a second, and their share of the limit, taken in turns.
+    /// Pages a second, and their share of the limit, measured in turns.
     pub(super) fn rates<M: Memory>(self, memory: M) -> Result<[f64; 2], Failure> {
         let [rate, share, _] = self.rates_and_waits(memory)?;
         Ok([rate, share])
@@ -141,7 +141,7 @@ impl Work {
     /// The same, and how often a CPU waited for another's lock in a thousand pages.
     pub(super) fn rates_and_waits<M: Memory>(self, memory: M) -> Result<[f64; 3], Failure> {
         let (mut faults, mut limit, mut waits) = (Duration::ZERO, Duration::ZERO, 0);
-        // Once for what the host gives at the first touch: the frames, then the memory of tables and maps.
+        // Once, so that the host has given the memory of frames, then of tables and maps.
         self.zero(memory)?;
         self.touch(memory)?;
         for _ in 0..2 {
@@ -199,7 +199,7 @@ impl Work {
     }
 }
 
-/// Where a CPU touches, in a space of its own or not.
+/// The region that a CPU touches, in a space of its own or not.
 struct Region<M: Memory> {
     own: Option<M::Space>,
     start: u64,
@@ -209,7 +209,7 @@ struct Region<M: Memory> {
 pub(super) fn lines<M: Memory>(memory: M, cpus: usize) -> Result<[f64; 1], Failure> {
     let cpus: Vec<M::Cpu> = (0..cpus).map(|id| memory.attach(id)).collect();
     let space = memory.space()?;
-    // What is done once for so many frames is counted as often as it is done: magazines and batches hold no more.
+    // Work that is done once for so many frames is counted at its true rate: magazines and batches hold no more.
     let (warm, counted) = (32, 256);
     for id in 0..cpus.len() as u64 {
         let start = BASE + id * APART;

@@ -5,7 +5,7 @@ use quire_sync::{Rank, SpinLock, record};
 
 const NONE: u32 = u32::MAX;
 
-/// A frame's link stands in its descriptor, a line of its own, as in kernels that had this.
+/// A frame's link stands in its descriptor, a cache line, as in kernels with such a list.
 #[derive(Clone)]
 #[repr(align(64))]
 struct Descriptor {

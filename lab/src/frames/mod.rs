@@ -7,18 +7,18 @@ use quire_hosted::Hosted;
 use quire_vm::Vm;
 use quire_vm::phys::frames::{Fill, For};
 
-/// Who hands out frames, by number.
+/// An allocator of frames, by number.
 pub trait FrameSource: Sync {
     /// A frame; `kernel`: it will stay where it is for long.
     fn take(&self, kernel: bool) -> Option<u32>;
     /// Takes a frame back.
     fn give(&self, frame: u32);
-    /// Whole aligned blocks of 2 MiB that are free.
+    /// Free, aligned blocks of 2 MiB.
     fn large(&self) -> u64;
 }
 
-/// Production's frames. `groups`: kernel frames are kept apart from programs', as in production; else all are taken alike, which
-/// is the naive policy.
+/// Production's frames. `groups`: kernel frames are kept apart from programs', as in production; else all are allocated
+/// alike, which is the naive policy.
 pub struct Domains {
     /// The system.
     pub vm: &'static Vm<Hosted>,
@@ -41,8 +41,9 @@ impl FrameSource for Domains {
     }
 }
 
-/// Programs come and go while the kernel takes a frame now and then and keeps it: eight rounds, each of which fills three
-/// quarters of `total` frames. Returns the blocks of 2 MiB that are whole at the end, and the most that could be.
+/// Programs come and go while the kernel sometimes takes a frame and keeps it. There are eight rounds, each of which
+/// fills three quarters of `total` frames. Returns the whole blocks of 2 MiB at the end, and the most that there could
+/// be.
 pub fn mixed_load(source: &dyn FrameSource, total: u64) -> (u64, u64) {
     let mut kept = Vec::new();
     for round in 0..8 {

@@ -1,4 +1,4 @@
-//! Map operations for structures that are changed one entry at a time: find the place, clip, change, merge.
+//! Map operations for structures that change one entry at a time: find the place, clip, change, merge.
 
 use super::{AddressMap, Held, Kept, Taken};
 
@@ -10,19 +10,19 @@ pub trait Entries {
     /// Adds an entry that overlaps none.
     fn link(&mut self, entry: Held);
 
-    /// Takes the entry at `start` away.
+    /// Removes the entry at `start`.
     fn unlink(&mut self, start: u64);
 
-    /// The entry at `start` ends at `end` from now on, and the entry `rest` begins there: one range cut in two.
+    /// Splits the entry at `start`: it ends at `end`, and the entry `rest` begins there.
     fn clip(&mut self, start: u64, rest: Held);
 
-    /// The entry at `start` ends at `end` from now on: over or at the expense of a hole behind it.
+    /// Sets the end of the entry at `start`: a hole behind it shrinks or grows.
     fn resize(&mut self, start: u64, end: u64);
 
-    /// The entry at `start` begins at `to` from now on, which is further up.
+    /// Sets the start of the entry at `start` to `to`, which is higher.
     fn shrink_start(&mut self, start: u64, to: u64);
 
-    /// The entry at `start` allows `prot` from now on.
+    /// Sets the rights of the entry at `start` to `prot`.
     fn set_prot(&mut self, start: u64, prot: u32);
 
     /// See [`AddressMap::first_fit`].
@@ -135,7 +135,8 @@ trait Pieces: Entries {
         before.filter(|b| b.end > at).or(after.filter(|a| a.start < end))
     }
 
-    /// Joins neighbours that touch and allow the same, from the one that ends at `start` to the one that starts at `end`.
+    /// Joins touching neighbours with equal rights, from the entry that ends at `start` to the entry that starts at
+    /// `end`.
     fn merge(&mut self, start: u64, end: u64) {
         let (before, after) = self.around(start.saturating_sub(1));
         let Some(mut left) = before.filter(|b| b.end >= start).or(after) else { return };

@@ -1,4 +1,4 @@
-//! Production's tree with hints in front of its search for room: whether they pay there.
+//! Production's tree with hints in front of its search for room, to see whether they pay there.
 
 use super::by_entry::in_hole;
 use super::hints::Hints;
@@ -19,13 +19,14 @@ impl<const F: usize> Hinted<F> {
         Self::default()
     }
 
-    /// Where a hint lets a search from `lo` on begin. Larger alignments are searched without: the tree takes a hole there that is
-    /// surely large enough before a lower one that happens to be aligned, so it does not tell that nothing lies below.
+    /// The address at which a hint lets a search from `lo` begin. Larger alignments are searched without hints. For
+    /// them the tree prefers a hole that is surely large enough to a lower hole that happens to be aligned. So its
+    /// result does not prove that no room lies below.
     fn begin(&self, len: u64, align: u64, lo: u64) -> u64 {
         if align > PAGE { lo } else { self.hints.begin(len, align, lo) }
     }
 
-    /// As [`AddressMap::first_fit`], and the nodes that were looked at.
+    /// As [`AddressMap::first_fit`], with the number of visited nodes.
     pub fn first_fit_visits(&mut self, len: u64, align: u64, lo: u64, hi: u64) -> (Option<u64>, u64) {
         let (found, nodes) = self.tree.first_fit_visits(len, align, self.begin(len, align, lo), hi);
         if let Some(at) = found.filter(|_| align <= PAGE) {
@@ -46,7 +47,7 @@ impl<const F: usize> AddressMap for Hinted<F> {
 
     fn remove(&mut self, start: u64, end: u64) {
         self.tree.remove(start, end);
-        // The hole may begin further down, where the last thing before it ends.
+        // The hole may begin lower, where the last range before it ends.
         self.hints.freed(self.tree.end_before(start));
     }
 
@@ -68,7 +69,7 @@ impl<const F: usize> AddressMap for Hinted<F> {
     }
 }
 
-/// Derives again that no hole below a hint has room for what it is for.
+/// Recomputes that no hole below a hint has room for the hint's size.
 pub(super) fn below_no_hint(hints: &Hints, entries: &[Held]) -> Result<(), String> {
     let ends = std::iter::once(0).chain(entries.iter().map(|e| e.end));
     let starts = entries.iter().map(|e| e.start).chain([u64::MAX]);

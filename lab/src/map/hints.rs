@@ -1,24 +1,24 @@
-//! Hints in front of a search for room: where it may begin, for four sizes and alignments.
+//! Hints in front of a search for room: its lowest possible start, for four sizes and alignments.
 //!
 //! # Invariant
-//! Below a hint, down to where its search began, lies no hole that has room for its size at its alignment. So a search for as much
-//! or more, at the same alignment or a larger one, may begin there. A search that found something raises or makes a hint, a hole that
-//! appears lowers all that it may lie below ([`Hints::freed`]); what is mapped changes none.
+//! No hole between a hint and the start of its search has room for its size at its alignment. So a search for as much
+//! or more, at the same alignment or a larger one, may begin there. A successful search raises or makes a hint. A new
+//! hole lowers all hints above it ([`Hints::freed`]). New mappings change none.
 
-/// Room for `len` bytes at multiples of `align` is nowhere in `from..at`.
+/// No room for `len` bytes at multiples of `align` lies in `from..at`.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Hint {
     /// Bytes; 0: no hint.
     pub len: u64,
     /// Of the addresses.
     pub align: u64,
-    /// Where the search began.
+    /// The start of the search.
     pub from: u64,
     /// The lowest address from which there may be room.
     pub at: u64,
 }
 
-/// Four hints, the oldest of which gives way.
+/// Four hints; a new one replaces the oldest.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Hints {
     hints: [Hint; 4],
@@ -26,13 +26,13 @@ pub struct Hints {
 }
 
 impl Hints {
-    /// Where a search from `lo` on may begin.
+    /// The address at which a search from `lo` may begin.
     pub fn begin(&self, len: u64, align: u64, lo: u64) -> u64 {
         let serves = |h: &&Hint| h.len != 0 && h.len <= len && h.align <= align && h.from <= lo;
         self.hints.iter().filter(serves).map(|h| h.at).fold(lo, u64::max)
     }
 
-    /// A search from `lo` on, or from what [`Hints::begin`] said of it, has found that nothing lies below `at`.
+    /// A search from `lo`, or from the result of [`Hints::begin`] for it, has found no room below `at`.
     pub fn found(&mut self, len: u64, align: u64, lo: u64, at: u64) {
         let same = self.hints.iter().position(|h| (h.len, h.align, h.from) == (len, align, lo));
         let slot = same.unwrap_or_else(|| {
@@ -42,14 +42,14 @@ impl Hints {
         self.hints[slot] = Hint { len, align, from: lo, at };
     }
 
-    /// What lies from `from` on may be free now: the hole that something was unmapped in begins there.
+    /// The addresses from `from` on may be free now: a hole that an unmap made begins there.
     pub fn freed(&mut self, from: u64) {
         for hint in &mut self.hints {
             hint.at = hint.at.min(from);
         }
     }
 
-    /// Those that say something.
+    /// The hints that are set.
     pub fn all(&self) -> impl Iterator<Item = &Hint> {
         self.hints.iter().filter(|h| h.len != 0)
     }

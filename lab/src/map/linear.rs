@@ -1,7 +1,8 @@
-//! A list of entries that is searched linearly, with hints: the entry that was found last, and four places where room of some
-//! size and alignment was found last. So address maps began, and so DragonFly's kernel map found room in 2017 (its hints).
+//! A list of entries that is searched linearly, with hints: the entry found last, and four places where room of some
+//! size and alignment was found last. Early address maps were such lists. DragonFly's kernel map still found room this
+//! way in 2017 (its hints).
 //!
-//! The list is a sorted vector: what is searched linearly lies in consecutive memory, which favours it over a linked one.
+//! The list is a sorted vector: its memory is consecutive, which favours it over a linked list.
 
 use super::Held;
 use super::by_entry::{Entries, in_hole};
@@ -13,10 +14,10 @@ use super::hints::Hints;
 pub struct Linear {
     without_hints: bool,
     list: Vec<Held>,
-    /// Index of the entry that was found last.
+    /// Index of the entry found last.
     last: usize,
     hints: Hints,
-    /// Entries that the last search for room looked at.
+    /// Entries that the last search for room visited.
     visits: u64,
 }
 
@@ -49,12 +50,12 @@ impl Linear {
         (self.list[i].start == start).then_some(i)
     }
 
-    /// Entries that the last search for room looked at.
+    /// Entries that the last search for room visited.
     pub fn visits(&self) -> u64 {
         self.visits
     }
 
-    /// Where the hole that `at` lies in, or ends at, begins.
+    /// The start of the hole that `at` lies in, or ends.
     fn hole_before(&mut self, at: u64) -> u64 {
         let i = self.upto(at.saturating_sub(1));
         i.checked_sub(1).map_or(0, |i| self.list[i].end.min(at))

@@ -1,8 +1,9 @@
-//! Address maps: production's tree and the designs that it is measured against, behind one trait.
+//! Address maps: production's tree and the designs that it is compared with, behind one trait.
 //!
-//! A map holds disjoint ranges, each with a protection. Ranges that touch and allow the same are one ("merge"); an operation on a
-//! part of a range cuts it ("clip"). [`AddressMap`] is what a map offers; maps that are changed entry by entry implement the
-//! narrower [`Entries`] and get the operations from [`by_entry`]; [`ours::Ours`] drives production's tree as `quire_vm::map` does.
+//! A map holds disjoint ranges, each with a protection. Touching ranges with equal rights are joined ("merge"); an
+//! operation on a part of a range splits it ("clip"). [`AddressMap`] is the interface of a map. Maps that change entry
+//! by entry implement the narrower [`Entries`] and get the operations from [`by_entry`]. [`ours::Ours`] drives
+//! production's tree as `quire_vm::map` does.
 
 pub mod by_entry;
 pub mod hinted;
@@ -17,7 +18,7 @@ pub mod workload;
 
 pub use by_entry::Entries;
 
-/// The least that is mapped or found, in bytes.
+/// The unit of mappings and holes, in bytes.
 pub const PAGE: u64 = 4096;
 
 /// A range of a map.
@@ -27,49 +28,49 @@ pub struct Held {
     pub start: u64,
     /// One past the last address.
     pub end: u64,
-    /// What is allowed there: anything but equality is of no interest here.
+    /// The rights; only their equality matters here.
     pub prot: u32,
 }
 
-/// What a map keeps its ranges in.
+/// The memory of a map's ranges.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Kept {
     /// Nodes of its tree.
     pub nodes: usize,
-    /// Bytes of these, and of what else there is for each range.
+    /// Bytes of these, and of all other memory for each range.
     pub bytes: usize,
 }
 
-/// Something is mapped in a range that was to be filled.
+/// A range that was to be filled is not free.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Taken;
 
 /// An ordered map of address ranges, with gap finding. Addresses are multiples of [`PAGE`] in the map's range.
 pub trait AddressMap {
-    /// The range that covers `at`. (A splay tree moves what is looked up.)
+    /// The range that covers `at`. (A splay tree moves the node that it finds.)
     fn lookup(&mut self, at: u64) -> Option<Held>;
 
-    /// Maps `start..end`, which must be free; it is merged with equal neighbours.
+    /// Maps `start..end`, which must be free, and merges it with equal neighbours.
     fn insert(&mut self, start: u64, end: u64, prot: u32) -> Result<(), Taken>;
 
-    /// Unmaps what is mapped in `start..end`; holes are no error.
+    /// Unmaps the ranges in `start..end`; holes are no error.
     fn remove(&mut self, start: u64, end: u64);
 
-    /// Gives what is mapped in `start..end` the protection `prot`; holes are no error.
+    /// Gives the ranges in `start..end` the protection `prot`; holes are no error.
     fn protect(&mut self, start: u64, end: u64, prot: u32);
 
-    /// The lowest multiple of `align` in `lo..hi` with `len` free bytes behind it. For alignments above a page a map may prefer a
-    /// higher hole that is surely large enough to a lower one that happens to be aligned.
+    /// The lowest multiple of `align` in `lo..hi` with `len` free bytes behind it. For alignments above a page, a map
+    /// may prefer a hole that is surely large enough to a lower hole that happens to be aligned.
     fn first_fit(&mut self, len: u64, align: u64, lo: u64, hi: u64) -> Option<u64>;
 
     /// All ranges, ascending.
     fn all(&self) -> Vec<Held>;
 
-    /// What they are kept in; `None` where the map does not tell.
+    /// Their memory; `None` if the map does not count it.
     fn kept(&self) -> Option<Kept> {
         None
     }
 
-    /// Derives every invariant of the structure again; the error says which does not hold, and where.
+    /// Recomputes every invariant of the structure; the error names the broken one, and its place.
     fn check(&self) -> Result<(), String>;
 }

@@ -1,10 +1,11 @@
-//! The plain ordered tree that a crate gives: the standard library's B-tree. It keeps no gaps, so finding room is a walk.
+//! The plain ordered tree of a crate: the standard library's B-tree. It keeps no gaps, so the search for room is a
+//! walk.
 
 use super::by_entry::{Entries, in_hole};
 use super::{Held, PAGE};
 use std::collections::BTreeMap;
 
-/// What an entry holds beside its range: as large as the other maps' entries, apart from the tree as a kernel's are.
+/// An entry's data beside its range: as large as the other maps' entries, outside the tree as in a kernel.
 #[repr(align(64))]
 #[derive(Clone, Copy, Default)]
 struct Record {

@@ -1,5 +1,6 @@
-//! Production's tree, driven as `quire_vm::map` drives it: an operation finds what it touches, prepares the pieces that take the
-//! range's place, and commits by one swap; entries are records beside the tree, immutable, replaced and retired through an epoch.
+//! Production's tree, driven as `quire_vm::map` drives it. An operation finds its entries, prepares the pieces that
+//! replace them, and commits by one swap. Entries are immutable records beside the tree; replaced ones are retired
+//! through an epoch.
 
 use super::{AddressMap, Held, Kept, Taken};
 use quire_sync::PerCpu;
@@ -14,7 +15,7 @@ use std::ptr::{self, NonNull};
 /// The fan-out of production's maps.
 const FAN_OUT: usize = quire_vm::map::FAN_OUT;
 
-/// What an entry is beside the tree: a line, as production's entries are at least.
+/// An entry's data beside the tree: a cache line, the least that production's entries take.
 #[repr(C, align(64))]
 struct Record {
     retired: Retired,
@@ -22,13 +23,13 @@ struct Record {
     held: Held,
 }
 
-/// Objects of one size, carved from large chunks; the last one given back is the next one given out.
+/// Objects of one size, carved from large chunks; the object freed last is allocated next.
 struct Pool {
     layout: Layout,
     free: Cell<*mut u8>,
-    /// Objects that are given out.
+    /// Objects in use.
     out: Cell<usize>,
-    /// What is left of the last chunk.
+    /// The rest of the last chunk.
     fresh: Cell<(*mut u8, usize)>,
     chunks: Cell<Vec<*mut u8>>,
 }
@@ -76,7 +77,7 @@ impl Pool {
     }
 
     /// # Safety
-    /// `object` came from `alloc`, and nobody uses it.
+    /// `object` came from `alloc`, and nothing uses it.
     unsafe fn free(&self, object: *mut u8) {
         // SAFETY: `object` came from `alloc`, which gives room for a pointer, and it is used no more.
         unsafe { *object.cast::<*mut u8>() = self.free.get() };
@@ -84,7 +85,7 @@ impl Pool {
         self.out.set(self.out.get() - 1);
     }
 
-    /// Bytes of what is given out.
+    /// Bytes of the objects in use.
     fn bytes(&self) -> usize {
         self.out.get() * self.layout.size()
     }
@@ -93,13 +94,13 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         for chunk in self.chunks.take() {
-            // SAFETY: allocated with this layout; whoever used its objects is gone.
+            // SAFETY: allocated with this layout; the users of its objects are gone.
             unsafe { std::alloc::dealloc(chunk, CHUNK) };
         }
     }
 }
 
-/// Where nodes and records come from, and the epoch through which they go.
+/// The source of nodes and records, and the epoch through which they are retired.
 struct Shared {
     domain: Domain,
     slots: (*mut u8, Layout),
@@ -128,7 +129,7 @@ impl Nodes {
     }
 }
 
-// SAFETY: the pools give what the tree asks for, to one thread.
+// SAFETY: the pools give memory of the requested size, to one thread.
 unsafe impl NodeAlloc for Nodes {
     fn alloc(self, size: NodeSize, bytes: usize) -> Result<NonNull<u8>, OutOfMemory> {
         debug_assert!(bytes <= self.pool(size).layout.size());
@@ -149,7 +150,7 @@ pub struct Ours<const F: usize = FAN_OUT> {
     tree: Tree<Record, Nodes, F>,
     owner: Owner,
     shared: &'static Shared,
-    /// What an operation replaces, and what takes its place: kept, so that operations allocate nothing of their own.
+    /// The items that an operation replaces, and their replacements: kept, so that operations do not allocate.
     old: Vec<Item<Record>>,
     new: Vec<Held>,
 }
@@ -173,7 +174,7 @@ impl<const F: usize> Ours<F> {
         // SAFETY: not a layout of no bytes.
         let memory = unsafe { std::alloc::alloc(layout) };
         let at = NonNull::new(memory).expect("memory for a slot");
-        // SAFETY: of the size and alignment that `PerCpu` asks for, and freed after the domain.
+        // SAFETY: of the size and alignment that `PerCpu` requires, and freed after the domain.
         let slots = unsafe { PerCpu::new(at, 1, |_| Slot::new()) };
         let shared: &'static Shared = Box::leak(Box::new(Shared {
             domain: Domain::new(slots),
@@ -200,7 +201,7 @@ impl<const F: usize> Ours<F> {
         at
     }
 
-    /// `self.new` takes the place of `self.old`.
+    /// Replaces `self.old` by `self.new`.
     fn replace(&mut self) {
         let ends = |first: Option<(u64, u64)>, last: Option<(u64, u64)>| Some((first?.0, last?.1));
         let old = ends(self.old.first().map(|i| (i.start, i.end)), self.old.last().map(|i| (i.start, i.end)));
@@ -217,7 +218,7 @@ impl<const F: usize> Ours<F> {
         for item in self.old.drain(..) {
             unsafe fn free(retired: *mut Retired) {
                 let record = retired.cast::<Record>();
-                // SAFETY: the header is a record's first field; nobody holds it any more.
+                // SAFETY: the header is a record's first field; no reader holds it any more.
                 unsafe { (*(*record).shared).records.free(record.cast()) }
             }
             // SAFETY: out of the tree since the commit, and given up once.
@@ -225,7 +226,7 @@ impl<const F: usize> Ours<F> {
         }
     }
 
-    /// Adds a piece, joined to the one before it where it continues it.
+    /// Adds a piece, joined to the previous one if it continues that.
     fn push(&mut self, piece: Held) {
         match self.new.last_mut() {
             Some(last) if last.end == piece.start && last.prot == piece.prot => last.end = piece.end,
@@ -239,12 +240,12 @@ impl<const F: usize> Ours<F> {
         known.or_else(|| unsafe { self.tree.before(start) }).filter(|i| i.end == start)
     }
 
-    /// As [`AddressMap::first_fit`], and the nodes that were looked at.
+    /// As [`AddressMap::first_fit`], with the number of visited nodes.
     pub fn first_fit_visits(&self, len: u64, align: u64, lo: u64, hi: u64) -> (Option<u64>, u64) {
         self.tree.first_fit_visits(&self.owner, len, align, lo, hi)
     }
 
-    /// Where the last range ends that begins before `at`; at most `at`.
+    /// The end of the last range that begins before `at`; at most `at`.
     pub fn end_before(&self, at: u64) -> u64 {
         // SAFETY: the map is used by one thread, so the tree does not change while it is read.
         unsafe { self.tree.before(at) }.map_or(0, |i| i.end.min(at))
@@ -254,7 +255,7 @@ impl<const F: usize> Ours<F> {
 impl<const F: usize> AddressMap for Ours<F> {
     fn lookup(&mut self, at: u64) -> Option<Held> {
         let _pin = self.shared.domain.pin();
-        // SAFETY: the domain is pinned, so what the lookup reaches is not freed before it ends.
+        // SAFETY: the domain is pinned, so nodes that the lookup reaches are not freed before it ends.
         unsafe { self.tree.get(at) }.map(|item| Self::held(&item))
     }
 
@@ -347,7 +348,7 @@ impl<const F: usize> AddressMap for Ours<F> {
     }
 
     fn kept(&self) -> Option<Kept> {
-        // What was replaced is no part of the map.
+        // Replaced entries are no part of the map.
         self.shared.domain.drain();
         let Shared { leaves, inner, records, .. } = self.shared;
         let bytes = leaves.bytes() + inner.bytes() + records.bytes();
@@ -364,9 +365,10 @@ impl<const F: usize> AddressMap for Ours<F> {
 
 impl<const F: usize> Drop for Ours<F> {
     fn drop(&mut self) {
-        // Records lie in their pool and need no drop of their own; what is retired needs its pools until it is freed.
+        // Records lie in their pool and need no drop of their own; retired records need their pools until they are
+        // freed.
         self.shared.domain.drain();
-        // SAFETY: nobody else has the tree, nor what it shares: both end here.
+        // SAFETY: this is the only user of the tree and of its shared parts: both end here.
         unsafe {
             self.tree.free_all();
             drop(Box::from_raw(ptr::from_ref(self.shared).cast_mut()));

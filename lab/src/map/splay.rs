@@ -1,23 +1,25 @@
 //! Top-down splay trees that know the largest gap: *before* and *after* FreeBSD's change D19826 (Doug Moore, 2019).
 //!
-//! # What is kept
-//! `max` of a node is the largest gap with an end in the node's subtree: gaps between two of its entries, and the two gaps that
-//! the subtree borders on. So with `L` and `R` for the sides of a node (the child's `max`; where there is no child, the gap between
-//! the node and the nearest ancestor on that side, or the map's end): `max = max(L, R)`.
+//! # Invariant
+//! `max` of a node is the largest gap with an end in the node's subtree: gaps between two of its entries, and the two
+//! gaps that border the subtree. Let `L` and `R` be the values of a node's sides. A side's value is the child's `max`.
+//! Without a child it is the gap between the node and the nearest ancestor on that side, or the map's end. Then `max =
+//! max(L, R)`.
 //!
 //! # The walk
-//! Splitting at an address takes every node on the search path off the tree and puts it on one of two lists: nodes below the
-//! address and nodes above it, the latest first. Merging hangs both lists under a new root, and each node's `max` is made anew:
-//! the side that was searched has changed, the other side (*off the path*) has not.
+//! A split at an address takes every node on the search path off the tree and puts it on one of two lists. They hold
+//! the nodes below and above the address, the latest first. A merge hangs both lists under a new root and recomputes
+//! each node's `max`. The searched side has changed, the other side (*off the path*) has not.
 //!
-//! - *Before*: both children of every node are read when its `max` is made.
-//! - *After*: the split leaves the value of the off-path side in `max`, and the merge needs nothing else. A node whose path child
-//!   has a smaller `max` than itself tells that value without a look: it is its own `max` (a *decline*). In a rotation the child
-//!   that changes parents is looked at only where its new parent's other side is smaller than all that it could hold.
-//!   **Exception**: at the end of the path there is no path child but a gap, and whoever clips or resizes changes the bounds of
-//!   that very gap before the walk; so its value proves nothing about a `max` from before, and the other child is read.
+//! - *Before*: both children of every node are read when its `max` is computed.
+//! - *After*: the split leaves the value of the off-path side in `max`, and the merge needs nothing else. If a node's
+//!   path child has a smaller `max` than the node, that value is the node's own `max`, and no child is read (a
+//!   *decline*). In a rotation the child that changes parents is read only if its new parent's other side is too small
+//!   to decide. **Exception**: at the end of the path there is a gap instead of a path child. A clip or resize changes
+//!   the bounds of that gap before the walk. So its value proves nothing about an older `max`, and the other child is
+//!   read.
 //!
-//! `AFTER` chooses between the two; everything else is the same code.
+//! `AFTER` chooses between the two; all other code is the same.
 
 use super::by_entry::{Entries, in_hole};
 use super::{Held, Kept, PAGE};
@@ -37,20 +39,20 @@ struct Node {
     max: u64,
     left: u32,
     right: u32,
-    /// The entry before in the order of addresses, and the one after.
+    /// The previous entry by address, and the next.
     prev: u32,
     next: u32,
     prot: u32,
 }
 
-/// How often a node's off-path side was asked for when a path was walked.
+/// How often a walk of a path needed a node's off-path side.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Asked {
     /// A child off the path was read.
     pub reads: u64,
-    /// It was not: the values declined along the path.
+    /// It was not read: the values declined along the path.
     pub declines: u64,
-    /// Of the reads: the node's own value was zero, which would have told without a read.
+    /// Of the reads: the node's own value was zero, which would have been enough.
     pub zeros: u64,
 }
 
@@ -68,8 +70,8 @@ pub type Before = Splay<false>;
 /// Children off the path are read only where they must.
 pub type After = Splay<true>;
 
-/// What a search took off the tree: the latest of the nodes below and above the address, each list linked through the child
-/// that leads towards the address.
+/// The nodes that a search took off the tree: the latest below and the latest above the address. Each list is linked
+/// through the child that leads towards the address.
 struct Lists {
     below: u32,
     above: u32,
@@ -81,7 +83,7 @@ impl<const AFTER: bool> Splay<AFTER> {
         Splay { nodes: Vec::with_capacity(entries), root: NIL, free: NIL, asked: Asked::default() }
     }
 
-    /// How often off-path sides were asked for.
+    /// How often off-path sides were needed.
     pub fn asked(&self) -> Asked {
         self.asked
     }
@@ -99,7 +101,7 @@ impl<const AFTER: bool> Splay<AFTER> {
         node
     }
 
-    /// Where the gap below the next path node begins: at the end of the nearest node below.
+    /// The start of the gap below the next path node: the end of the nearest node below.
     #[inline(always)]
     fn end_of(&self, n: u32) -> u64 {
         if n == NIL { BOTTOM } else { self.at(n).end }
@@ -109,7 +111,7 @@ impl<const AFTER: bool> Splay<AFTER> {
         if n == NIL { TOP } else { self.at(n).start }
     }
 
-    /// The value of a side: the child's, or the gap's up to the nearest ancestor there.
+    /// The value of a side: the child's, or that of the gap up to the nearest ancestor there.
     #[inline(always)]
     fn left_side(&self, n: u32, ancestor: u32) -> u64 {
         let left = self.at(n).left;
@@ -121,7 +123,7 @@ impl<const AFTER: bool> Splay<AFTER> {
         if right == NIL { self.start_of(ancestor) - self.at(n).end } else { self.at(right).max }
     }
 
-    /// Whether the off-path side's value is the node's own: counted.
+    /// Whether the off-path side's value is the node's own `max`; counted.
     #[inline(always)]
     fn declines(&mut self, own: u64, path_child: u32, off_child: u32) -> bool {
         if !AFTER {
@@ -138,8 +140,8 @@ impl<const AFTER: bool> Splay<AFTER> {
         false
     }
 
-    /// From `n`, which lies above `at`, to its left: `n` (and where `at` lies left of its child too, that child, rotated over it)
-    /// joins the nodes above. Returns where the path goes on.
+    /// One step from `n`, which lies above `at`, to its left. `n` joins the nodes above. If `at` lies left of its child
+    /// too, that child is rotated over it and joins instead. Returns the next node of the path.
     #[inline(always)]
     fn step_left(&mut self, n: u32, at: u64, lists: &mut Lists) -> u32 {
         let (own, child, off_child) = (self.at(n).max, self.at(n).left, self.at(n).right);
@@ -213,7 +215,7 @@ impl<const AFTER: bool> Splay<AFTER> {
         next
     }
 
-    /// Takes the path to `at` apart. Returns the entry that covers it, which keeps both its children.
+    /// Takes the path to `at` off the tree. Returns the entry that covers it, which keeps both its children.
     fn split(&mut self, at: u64) -> (u32, Lists) {
         let mut lists = Lists { below: NIL, above: NIL };
         let mut n = self.root;
@@ -230,8 +232,8 @@ impl<const AFTER: bool> Splay<AFTER> {
         (n, lists)
     }
 
-    /// Puts everything under `root`, whose children lie between the two lists. `left`, `right`: the values of its sides, where
-    /// they are known.
+    /// Hangs everything under `root`, whose children lie between the two lists. `left`, `right`: the values of its
+    /// sides, if known.
     fn merge(&mut self, root: u32, lists: Lists, left: Option<u64>, right: Option<u64>) {
         let (mut tree, mut n) = (self.at(root).left, lists.below);
         let mut side = left.unwrap_or_else(|| self.left_side(root, n));
@@ -261,7 +263,7 @@ impl<const AFTER: bool> Splay<AFTER> {
         self.root = root;
     }
 
-    /// Merges where no entry is to be the root: the nearest one below becomes it, else the nearest above.
+    /// Merges where no entry can be the root: the nearest one below becomes it, else the nearest above.
     fn merge_around_gap(&mut self, lists: Lists) {
         let Lists { below, above } = lists;
         let known = |s: &Self, n: u32| AFTER.then(|| s.at(n).max);
@@ -299,7 +301,7 @@ impl<const AFTER: bool> Splay<AFTER> {
         Some((root, lists))
     }
 
-    /// Takes the left subtree of `root` onto the list of nodes below, so that its last entry is the latest there.
+    /// Puts the left subtree of `root` onto the list of nodes below, so that its last entry is the latest there.
     fn open_left(&mut self, root: u32, lists: &mut Lists) {
         let (mut n, at) = (self.at(root).left, self.at(root).start);
         while n != NIL {
@@ -336,7 +338,7 @@ impl<const AFTER: bool> Splay<AFTER> {
 
     /// The lowest suitable address among holes whose subtrees have gaps of `enter` bytes.
     fn search(&self, len: u64, align: u64, bounds: (u64, u64), enter: u64) -> Option<u64> {
-        // Subtrees and holes yet to be seen, the lowest on top: (node, begin and end of what it lies in).
+        // Subtrees and holes still to visit, the lowest on top: (node, begin and end of its range).
         let mut todo = vec![(self.root, BOTTOM, TOP)];
         while let Some((n, from, to)) = todo.pop() {
             if to <= bounds.0 {

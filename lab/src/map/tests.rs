@@ -1,4 +1,4 @@
-//! Every map against a simple model: a protection for each page.
+//! Every map compared with a simple model: a protection for each page.
 
 use super::hinted::Hinted;
 use super::linear::Linear;

@@ -1,8 +1,8 @@
-//! The work that maps are compared by: ranges apart from each other, mapped, looked up, protected and unmapped in random order.
+//! The workload that compares maps: separate ranges, mapped, looked up, protected and unmapped in random order.
 
 use super::{AddressMap, PAGE};
 
-/// Bytes from one place to the next; what is mapped there leaves a gap on both sides.
+/// Bytes from one place to the next; a mapping leaves a gap on both sides.
 const PLACE: u64 = 16 * PAGE;
 /// Where the places begin.
 const BASE: u64 = 1 << 32;
@@ -29,7 +29,7 @@ impl Random {
     }
 }
 
-/// Whether all ranges are as large as each other.
+/// Whether all ranges are equally large.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sizes {
     /// Four pages each, the gaps are equal too.
@@ -38,8 +38,8 @@ pub enum Sizes {
     Mixed,
 }
 
-/// What is done: the ranges of each step in its order, made in advance and read one after the other, so that the plan costs a
-/// map nothing but a line for four operations.
+/// The steps of a workload, each with its ranges in order. The plan is made in advance and read in sequence, so that it
+/// costs a map only one line for four operations.
 pub struct Plan {
     map: Vec<(u64, u64)>,
     touch: Vec<(u64, u64)>,
@@ -66,7 +66,7 @@ impl Plan {
         let ranges: Vec<(u64, u64)> = ranges.collect();
         let mut ordered = || random.shuffled(entries).into_iter().map(|i| ranges[i as usize]).collect::<Vec<_>>();
         let [map, touch, protect, unmap, mut again] = [(); 5].map(|()| ordered());
-        // What is mapped again is what was unmapped first, in another order.
+        // The ranges that were unmapped first are mapped again, in another order.
         let half: std::collections::HashSet<u64> = unmap[..entries / 2].iter().map(|r| r.0).collect();
         again.retain(|r| half.contains(&r.0));
         Plan { map, touch, protect, unmap, again }
@@ -81,7 +81,7 @@ impl Plan {
     /// Maps all.
     ///
     /// # Panics
-    /// Where the map does not hold what it must.
+    /// If the map has wrong contents.
     pub fn fill(&self, map: &mut impl AddressMap) {
         for &(start, end) in &self.map {
             assert_eq!(map.insert(start, end, 3), Ok(()));
@@ -91,7 +91,7 @@ impl Plan {
     /// Maps all, touches all, protects all, unmaps half and maps that again, unmaps all; each in an order of its own.
     ///
     /// # Panics
-    /// Where the map does not hold what it must.
+    /// If the map has wrong contents.
     pub fn run(&self, map: &mut impl AddressMap) {
         self.fill(map);
         for &(start, end) in &self.touch {

@@ -1,11 +1,11 @@
-//! What a space maps: ranges of pages by their starts.
+//! The map of a space: ranges of pages by their starts.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// What a range shows, of which either half can stand alone.
+/// A mapping that can be split in two.
 pub trait Split {
-    /// Keeps what is before `page`, and gives the rest; the range begins at `start`.
+    /// Keeps the part before `page`, and returns the rest; the range begins at `start`.
     fn split(&mut self, start: u64, page: u64) -> Self;
 }
 
@@ -13,7 +13,7 @@ pub trait Split {
 pub struct Entry<E> {
     /// The page after the last.
     pub end: u64,
-    /// What it shows.
+    /// Its mapping.
     pub of: E,
 }
 
@@ -21,7 +21,7 @@ pub struct Entry<E> {
 pub struct Entries<E>(BTreeMap<u64, Entry<E>>);
 
 impl<E: Split> Entries<E> {
-    /// None.
+    /// No ranges.
     pub fn new() -> Self {
         Entries(BTreeMap::new())
     }
@@ -36,7 +36,7 @@ impl<E: Split> Entries<E> {
         self.0.range_mut(..=page).next_back().filter(|(_, e)| e.end > page).map(|(start, e)| (*start, e))
     }
 
-    /// What covers the page begins there from now on.
+    /// Splits the entry that covers the page, so that one begins there.
     fn clip(&mut self, page: u64) {
         let Some((start, entry)) = self.covering_mut(page).filter(|(start, _)| *start < page) else { return };
         let rest = Entry { end: entry.end, of: entry.of.split(start, page) };
@@ -57,12 +57,12 @@ impl<E: Split> Entries<E> {
         starts.iter().filter_map(|start| self.0.remove(start)).map(|e| e.of).collect()
     }
 
-    /// Adds one where none is.
+    /// Adds an entry where none is.
     pub fn insert(&mut self, pages: Range<u64>, of: E) {
         self.0.insert(pages.start, Entry { end: pages.end, of });
     }
 
-    /// All.
+    /// All entries.
     pub fn all(&mut self) -> impl Iterator<Item = (u64, &mut Entry<E>)> {
         self.0.iter_mut().map(|(start, e)| (*start, e))
     }

@@ -14,26 +14,26 @@ type Level<T> = [AtomicPtr<T>; FANOUT];
 /// A space's tables above its leaf tables, which are `T`s.
 pub struct Levels<T> {
     root: Box<Level<Level<Level<T>>>>,
-    /// The leaf tables that were made: what an exit goes along.
+    /// The leaf tables that were made: the list that an exit walks.
     made: SpinLock<Vec<Made<T>>>,
 }
 
 /// A leaf table that stands below the root.
 struct Made<T>(*const T);
-// SAFETY: tables are shared, by whatever locks they have.
+// SAFETY: tables are shared, by their own locks.
 unsafe impl<T: Sync> Send for Made<T> {}
 
 fn level<T>() -> Box<Level<T>> {
     Box::new(std::array::from_fn(|_| AtomicPtr::new(ptr::null_mut())))
 }
 
-/// What is below `slot`.
+/// The table below `slot`, if any.
 fn there<T>(slot: &AtomicPtr<T>) -> Option<&T> {
-    // SAFETY: tables only grow: what was put there stays as long as the space.
+    // SAFETY: tables only grow: an entry stays as long as the space.
     unsafe { slot.load(Ordering::Acquire).as_ref() }
 }
 
-/// What is below `slot`, made by `new` where nothing is and `make` says so.
+/// The table below `slot`, made by `new` if there is none and `make` says so.
 fn below<T>(slot: &AtomicPtr<T>, make: bool, new: impl FnOnce() -> Box<T>) -> Option<&T> {
     let mut at = slot.load(Ordering::Acquire);
     if at.is_null() {
@@ -50,7 +50,7 @@ fn below<T>(slot: &AtomicPtr<T>, make: bool, new: impl FnOnce() -> Box<T>) -> Op
             }
         }
     }
-    // SAFETY: tables only grow: what was put there stays as long as the space.
+    // SAFETY: tables only grow: an entry stays as long as the space.
     unsafe { at.as_ref() }
 }
 
@@ -68,7 +68,7 @@ impl<T: Sync> Levels<T> {
         if let Some(table) = there(slot) {
             return Some(table);
         }
-        // Under the lock of the list: so each table is on it once.
+        // Under the lock of the list, so each table is on it once.
         let mut made = make.then(|| self.made.lock())?;
         let known = !slot.load(Ordering::Acquire).is_null();
         let table = below(slot, true, new)?;
@@ -78,9 +78,9 @@ impl<T: Sync> Levels<T> {
         Some(table)
     }
 
-    /// Every leaf table of a space that goes, in which nobody makes more.
+    /// Every leaf table of a space that is being dropped, in which no CPU makes more.
     pub fn each(&self, mut f: impl FnMut(&T)) {
-        // Out of the lock, which may come after that of a table.
+        // Taken out of the lock, which may come after that of a table.
         let made = std::mem::take(&mut *self.made.lock());
         // SAFETY: tables stay as long as the space.
         made.iter().for_each(|table| f(unsafe { &*table.0 }));
@@ -122,7 +122,7 @@ impl<T> Drop for Levels<T> {
             return;
         }
         /// # Safety
-        /// Nobody else uses what is there.
+        /// Nothing else uses the table in `slot`.
         unsafe fn free<T>(slot: &AtomicPtr<T>) -> Option<Box<T>> {
             let at = slot.load(Ordering::Acquire);
             // SAFETY: made by `below`, and this caller's alone.

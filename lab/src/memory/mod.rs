@@ -1,5 +1,5 @@
-//! Memory cores behind one trait: production's, one that keeps a record for each mapped page, and one that keeps a backing for each
-//! mapping instead, as the source did that replaced the records.
+//! Memory cores behind one trait: production's and two baselines. One baseline keeps a record for each mapped page. The
+//! other keeps a backing for each mapping instead, as DragonFly does since it replaced the records.
 
 pub mod backings;
 mod entries;
@@ -23,11 +23,11 @@ use quire_vm::{Access, PAGE_SIZE, VirtRange};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Parts of the queues and of the free frames after the source of 2011, and since.
+/// Shards of the queues and of the free frames after the source of 2011, and since.
 pub const PARTS: usize = 256;
 
-/// A value whose memory is not used again in the recording build. There CPUs are one thread, of which each would get what another had
-/// freed; kernels keep what a CPU has freed for that one.
+/// A value whose memory is not reused in the recording build. There one thread acts as all CPUs, so each would get
+/// memory that another CPU had freed; kernels keep freed memory for the freeing CPU.
 fn kept<T>(value: T) -> Arc<T> {
     let value = Arc::new(value);
     if record::ENABLED {
@@ -41,14 +41,14 @@ fn pages(range: VirtRange) -> Range<u64> {
     range.start / PAGE_SIZE..range.end / PAGE_SIZE
 }
 
-/// What a mapping shows.
+/// The target of a mapping.
 #[derive(Clone)]
 pub enum What<F> {
     /// Memory of the space's own, zero at first.
     Private,
-    /// A file from one of its pages on: stores are seen by all.
+    /// A file from one of its pages on: all mappings see stores.
     Shared(F, u64),
-    /// The same, stored into in copies of the space's own.
+    /// The same, but stores go to private copies.
     Copied(F, u64),
 }
 
@@ -66,10 +66,10 @@ pub trait Memory: Copy + Send + Sync + 'static {
     /// Makes the calling thread a CPU; it may be several.
     fn attach(self, cpu: usize) -> Self::Cpu;
 
-    /// Does `f` as that one.
+    /// Does `f` as that CPU.
     fn on<R>(self, cpu: &Self::Cpu, f: impl FnOnce() -> R) -> R;
 
-    /// That CPU runs programs in `space` from now on: what it does there costs what it costs programs.
+    /// That CPU runs programs in `space` from now on, with the costs of a program.
     fn enter(self, cpu: &Self::Cpu, space: &Self::Space);
 
     /// An empty space.
@@ -78,45 +78,46 @@ pub trait Memory: Copy + Send + Sync + 'static {
     /// A file in memory whose pages are all resident.
     fn file(self, pages: u64) -> Result<Self::File, Failure>;
 
-    /// A file whose pages are all resident, and in its store too: a page can go without being written.
+    /// A file whose pages are all resident, and in its store too: a page can be dropped without a write.
     fn stored_file(self, pages: u64) -> Result<Self::File, Failure>;
 
-    /// Maps `what` in a range, in the place of what is there.
+    /// Maps `what` in a range, in place of older mappings.
     fn map(self, space: &Self::Space, range: VirtRange, what: What<Self::File>) -> Result<(), Failure>;
 
-    /// Allows stores or not.
+    /// Allows or forbids stores.
     fn protect(self, space: &Self::Space, range: VirtRange, stores: bool) -> Result<(), Failure>;
 
     /// Unmaps a range.
     fn unmap(self, space: &Self::Space, range: VirtRange) -> Result<(), Failure>;
 
-    /// What an access that finds no leaf, or one that does not allow it, makes the kernel do.
+    /// The fault of an access that found no leaf, or a leaf that does not allow it.
     fn fault(self, space: &Self::Space, va: u64, access: Access) -> Result<(), Failure>;
 
     /// A copy of a space.
     fn fork(self, space: &Self::Space) -> Result<Self::Space, Failure>;
 
-    /// Takes pages out of a file, and out of every space that maps them.
+    /// Removes pages from a file, and from every space that maps them.
     fn remove(self, file: &Self::File, pages: Range<u64>);
 
-    /// Pages a range of a file out, which has not changed: out of every space that maps it, and the frames go.
+    /// Pages out a clean range of a file: removes it from every space that maps it, and frees the frames.
     fn page_out(self, file: &Self::File, pages: Range<u64>);
 
-    /// Bytes that reverse mapping holds for the pages that these spaces map, and perhaps more that does not depend on them.
+    /// Bytes of reverse mapping for the pages that these spaces map, perhaps plus a constant.
     fn overhead(self, spaces: &[Self::Space]) -> u64;
 
     /// Frames that hold pages of objects.
     fn held(self) -> u64;
 
-    /// Looks for pages that nobody can reach since somebody left, where the design does.
+    /// Collects pages that became unreachable when a process exited, if the design does.
     fn reap(self);
 
-    /// Mixes the free frames, where they have come into an order.
+    /// Shuffles the free frames, if they have come into an order.
     fn shuffle(self);
 
     /// So many frames, taken one by one and zeroed.
     fn take_zeroed(self, frames: u64) -> Result<Self::Taken, Failure>;
 
-    /// How often a CPU has found a lock held by another one, so far: of a part of the queues, where a design has those, else any.
+    /// How often a CPU has found a lock held by another one: a lock of a queue shard, if the design has those, else
+    /// any.
     fn waits(self) -> u64;
 }

@@ -1,4 +1,4 @@
-//! Frames, their descriptors, and the parts in which free and queued ones are: the baselines' own.
+//! Frames, their descriptors, and the shards of free and queued ones: the baselines' own.
 
 use crate::Failure;
 use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -12,17 +12,17 @@ use std::time::Instant;
 /// Number of a frame.
 pub type Frame = u32;
 const NONE: Frame = u32::MAX;
-/// Of a busy word: somebody fills or removes the page, alone.
+/// In a busy word: one CPU fills or removes the page, exclusively.
 const ALONE: u32 = 1 << 31;
 
-/// A frame's descriptor: a line, as in kernels that had this.
+/// A frame's descriptor: one cache line, as in the kernels of that time.
 #[repr(align(64))]
 struct Page<P> {
-    /// What a design has for each page besides.
+    /// The design's own data for each page.
     of: P,
-    /// How many map the page and want it to stay, or [`ALONE`].
+    /// How many CPUs map the page and keep it, or [`ALONE`].
     busy: AtomicU32,
-    /// Neighbours in the part's list, of free frames or of queued pages; guarded by the part's lock.
+    /// Neighbours in the shard's list, of free frames or of queued pages; guarded by the shard's lock.
     next: AtomicU32,
     prev: AtomicU32,
 }
@@ -45,13 +45,13 @@ pub struct Core<P: 'static> {
     memory: NonNull<u8>,
     pages: Vec<Page<P>>,
     parts: Vec<CachePadded<Part>>,
-    /// CPUs that take frames: each has parts of its own, as far as there are enough.
+    /// CPUs that take frames: each has shards of its own, as far as there are enough.
     cpus: usize,
-    /// How often each CPU found a part's lock held.
+    /// How often each CPU found a shard's lock held.
     waits: Vec<CachePadded<AtomicU64>>,
 }
 
-// SAFETY: the memory is frames; who owns a frame's content is decided by the locks of this core.
+// SAFETY: the memory is frames; the locks of this core decide the owner of a frame's content.
 unsafe impl<P: Send> Send for Core<P> {}
 // SAFETY: a shared core gives frames whose owners its locks decide, and `P` through locks.
 unsafe impl<P: Sync> Sync for Core<P> {}
@@ -66,13 +66,13 @@ impl<P> Drop for Taken<P> {
 }
 
 impl<P: Default> Core<P> {
-    /// For so many CPUs and memory, its frames and queues in so many parts.
+    /// A core for so many CPUs and memory, its frames and queues in so many shards.
     pub fn boot(cpus: usize, mib: u64, parts: usize) -> Result<&'static Core<P>, Failure> {
         // The kernel's own memory is the process's.
         Self::new(cpus, mib as usize * 256 + 256, parts)
     }
 
-    /// `frames` frames, free in random order, in `parts` parts, for `cpus` CPUs.
+    /// `frames` frames, free in random order, in `parts` shards, for `cpus` CPUs.
     fn new(cpus: usize, frames: usize, parts: usize) -> Result<&'static Core<P>, Failure> {
         let size = frames * PAGE_SIZE as usize;
         let layout = Layout::from_size_align(size, PAGE_SIZE as usize).map_err(|_| Failure::OutOfMemory)?;
@@ -99,23 +99,23 @@ impl<P: Default> Core<P> {
 }
 
 impl<P> Core<P> {
-    /// Where a frame's bytes are.
+    /// The address of a frame's bytes.
     pub(super) fn bytes(&self, frame: Frame) -> *mut u8 {
         assert!((frame as usize) < self.pages.len(), "frame {frame} is not memory");
         // SAFETY: the frame's number is asserted to be in the allocation.
         unsafe { self.memory.as_ptr().add(frame as usize * PAGE_SIZE as usize) }
     }
 
-    /// Its bytes are zero from now on.
+    /// Zeroes its bytes.
     ///
     /// # Safety
     /// The frame is the caller's alone.
     pub unsafe fn zero(&self, frame: Frame) {
-        // SAFETY: a frame's bytes, which nobody else uses.
+        // SAFETY: a frame's bytes, which nothing else uses.
         unsafe { ptr::write_bytes(self.bytes(frame), 0, PAGE_SIZE as usize) }
     }
 
-    /// One frame is as another from now on.
+    /// Copies one frame to another.
     ///
     /// # Safety
     /// `to` is the caller's alone.
@@ -124,7 +124,7 @@ impl<P> Core<P> {
         unsafe { ptr::copy_nonoverlapping(self.bytes(from), self.bytes(to), PAGE_SIZE as usize) }
     }
 
-    /// Takes a part's lock, and counts where another CPU has it.
+    /// Takes a shard's lock, and counts if another CPU holds it.
     fn lock<'l>(&self, list: &'l SpinLock<List>) -> SpinGuard<'l, List> {
         list.try_lock().unwrap_or_else(|| {
             self.waits[current_cpu() % self.cpus].fetch_add(1, Ordering::Relaxed);
@@ -132,13 +132,13 @@ impl<P> Core<P> {
         })
     }
 
-    /// How often a part's lock was held by another CPU.
+    /// How often a shard's lock was held by another CPU.
     pub fn waits(&self) -> u64 {
         self.waits.iter().map(|w| w.load(Ordering::Relaxed)).sum()
     }
 
-    /// Seconds that a fault takes a frame in, or queues it in, whichever takes longer: with the part's lock for that, where nobody else
-    /// wants it. Half of the free frames are taken at most: while there are some in every part.
+    /// Seconds for which a fault holds a shard's lock without contention: the longer of taking a frame and queueing it.
+    /// At most half of the free frames are taken, while every shard has some.
     pub fn seconds_under_locks(&self, pages: u64) -> Result<f64, Failure> {
         let pages = pages.min(self.free_frames() as u64 / 2);
         let mut taken = Vec::with_capacity(pages as usize);
@@ -184,7 +184,7 @@ impl<P> Core<P> {
         record::wrote(list);
     }
 
-    /// At the head: what was freed last is taken first, while caches still have it.
+    /// At the head: the frame freed last is taken first, while caches still hold it.
     fn push_front(&self, list: &mut List, frame: Frame) {
         let page = &self.pages[frame as usize];
         page.prev.store(NONE, Ordering::Relaxed);
@@ -209,7 +209,7 @@ impl<P> Core<P> {
         record::wrote(list);
     }
 
-    /// A free frame: of this CPU's parts, beginning with the one for `color`, else of any.
+    /// A free frame: of this CPU's shards, beginning with the one for `color`, else of any.
     pub fn take(&self, color: u64) -> Result<Frame, Failure> {
         let (parts, cpu) = (self.parts.len(), current_cpu() % self.cpus);
         let (first, end) = (cpu * parts / self.cpus, ((cpu + 1) * parts / self.cpus).max(cpu * parts / self.cpus + 1));
@@ -218,7 +218,7 @@ impl<P> Core<P> {
         any.into_iter().find_map(|n| self.pop(&mut self.lock(&self.parts[n].free))).ok_or(Failure::OutOfMemory)
     }
 
-    /// A frame is free from now on: nobody uses it, nothing maps it, it is in no queue.
+    /// Frees a frame: nothing uses it, nothing maps it, it is in no queue.
     pub fn free(&self, frame: Frame) {
         self.push_front(&mut self.lock(&self.part_of(frame).free), frame);
     }
@@ -233,12 +233,12 @@ impl<P> Core<P> {
         self.unlink(&mut self.lock(&self.part_of(frame).queue), frame);
     }
 
-    /// What the design has for the page besides.
+    /// The design's own data for the page.
     pub(super) fn of(&self, frame: Frame) -> &P {
         &self.pages[frame as usize].of
     }
 
-    /// Whether the page was nobody's, and is the caller's alone now.
+    /// Takes the page exclusively; false if it was held.
     pub(super) fn try_busy(&self, frame: Frame) -> bool {
         self.pages[frame as usize].busy.compare_exchange(0, ALONE, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
@@ -247,7 +247,7 @@ impl<P> Core<P> {
         self.pages[frame as usize].busy.store(0, Ordering::Release);
     }
 
-    /// Whether the page stays until [`Core::unshare`]: nobody has it alone. Others may have it so too.
+    /// Shares the page, so that it stays until [`Core::unshare`]; false if a CPU holds it exclusively.
     pub(super) fn try_share(&self, frame: Frame) -> bool {
         let busy = &self.pages[frame as usize].busy;
         let more = |n: u32| (n & ALONE == 0).then_some(n + 1);
@@ -258,14 +258,14 @@ impl<P> Core<P> {
         self.pages[frame as usize].busy.fetch_sub(1, Ordering::Release);
     }
 
-    /// Waits until nobody may have it.
+    /// Waits until no CPU holds it.
     pub(super) fn wait_unbusy(&self, frame: Frame) {
         while self.pages[frame as usize].busy.load(Ordering::Relaxed) != 0 {
             relax();
         }
     }
 
-    /// Waits until nobody may have it alone.
+    /// Waits until no CPU holds it exclusively.
     pub(super) fn wait_shareable(&self, frame: Frame) {
         while self.pages[frame as usize].busy.load(Ordering::Relaxed) & ALONE != 0 {
             relax();
@@ -284,18 +284,18 @@ impl<P> Core<P> {
         Ok(taken)
     }
 
-    /// Where the word of an address lies that a frame is mapped at.
+    /// The address of the word at `va` in the frame that is mapped there.
     pub(super) fn word(&self, frame: Frame, va: u64) -> *mut u64 {
         // SAFETY: the address is rounded down to a word, and lies within the frame's page.
         unsafe { self.bytes(frame).add((va % PAGE_SIZE) as usize & !7).cast() }
     }
 
-    /// Frames that are not free.
+    /// The number of frames that are not free.
     pub(super) fn held(&self) -> u64 {
         (self.frames() - self.free_frames()) as u64
     }
 
-    /// Frames that there are.
+    /// The number of all frames.
     pub fn frames(&self) -> usize {
         self.pages.len()
     }

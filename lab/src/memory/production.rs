@@ -19,7 +19,7 @@ use std::ops::Range;
 pub struct Production(pub &'static Vm<Hosted>);
 
 impl Production {
-    /// One with so many CPUs, and memory for programs.
+    /// A machine with so many CPUs, and memory for programs.
     pub fn boot(cpus: usize, mib: u64) -> Production {
         Production(machine::boot(cpus, mib))
     }
@@ -66,7 +66,7 @@ impl Memory for Production {
     }
 
     fn stored_file(self, pages: u64) -> Result<ObjectRef<Hosted>, Failure> {
-        // As all of the machine, until the process ends.
+        // Leaked, as the whole machine is.
         let object = ObjectRef::with_pager(self.0, Box::leak(Box::new(SparseStore::default())), pages * PAGE_SIZE)?;
         for page in 0..pages {
             let read = object.read(page * PAGE_SIZE, 1, &mut |b| -> Result<_, ()> { Ok(b.len()) });
@@ -124,7 +124,7 @@ impl Memory for Production {
     fn overhead(self, _spaces: &[SpaceRef<Hosted>]) -> u64 {
         let vm = self.0;
         vm.epoch().drain();
-        // Backings, the lists that they stand in, and what an object has that the spaces do not change.
+        // Backings, their lists, and the part of an object that spaces do not change.
         // SAFETY: the caches are those of `vm`, which they are given.
         let bytes = |c: &&Cache| unsafe { c.in_use(vm) }.expect("the slabs are whole") * c.object_size() as u64;
         vm.object_memory().caches().iter().map(bytes).sum()
@@ -133,7 +133,7 @@ impl Memory for Production {
     fn held(self) -> u64 {
         let vm = self.0;
         vm.epoch().drain();
-        // SAFETY: the descriptors are only looked at, as `descriptors_in_use` asks.
+        // SAFETY: the descriptors are only read, as `descriptors_in_use` requires.
         unsafe { vm.descriptors_in_use() }.filter(|page| page.kind() == Kind::Object).count() as u64
     }
 

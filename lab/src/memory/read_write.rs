@@ -1,4 +1,4 @@
-//! A spinning lock that many may share: what the maps of that time had, with a count that each reader writes.
+//! A spinning lock that readers share: the lock of the maps of that time, with a count that each reader writes.
 
 use quire_sync::atomic::{AtomicU32, Ordering};
 use quire_sync::hooks::relax;
@@ -43,7 +43,7 @@ impl<T> ReadWrite<T> {
     }
 }
 
-/// The value, which others may read too.
+/// The value, shared with other readers.
 pub struct Read<'a, T>(&'a ReadWrite<T>);
 
 impl<T> Deref for Read<'_, T> {
@@ -61,7 +61,7 @@ impl<T> Drop for Read<'_, T> {
     }
 }
 
-/// The value, the caller's alone.
+/// The value, exclusive to the caller.
 pub struct Write<'a, T>(&'a ReadWrite<T>);
 
 impl<T> Deref for Write<'_, T> {
@@ -82,7 +82,7 @@ impl<T> DerefMut for Write<'_, T> {
 impl<T> Drop for Write<'_, T> {
     fn drop(&mut self) {
         record::released(self.0, None);
-        // Readers that came and will go again are counted beside the mark.
+        // Readers that came meanwhile and will leave again are counted beside the mark.
         self.0.state.fetch_and(!WRITER, Ordering::Release);
     }
 }

@@ -1,4 +1,4 @@
-//! Where a file's pages are kept that are not resident.
+//! The store of a file's pages that are not resident.
 
 use quire_vm::PAGE_SIZE;
 use quire_vm::paging::io::{Direction, Request};
@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
-/// A file's pages, of those that were ever written: as long as one likes.
+/// The pages of a file that were ever written; the file may have any length.
 #[derive(Default)]
 pub struct SparseStore {
     pages: Mutex<HashMap<u64, Box<[u8; PAGE_SIZE as usize]>>>,
@@ -27,7 +27,7 @@ impl Pager for SparseStore {
     }
 
     fn fill(&self, page: u64, frame: &mut [u8; PAGE_SIZE as usize]) -> Result<(), PagerError> {
-        // Pages are whole at any time: a thread that died in between leaves nothing half done.
+        // Pages are whole at any time: a thread that panicked meanwhile leaves nothing half done.
         if let Some(kept) = self.pages.lock().unwrap_or_else(PoisonError::into_inner).get(&page) {
             frame.copy_from_slice(&kept[..]);
         }

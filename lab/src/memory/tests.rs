@@ -1,4 +1,4 @@
-//! Every core against a simple model: a value for each page of each space, some of them shared.
+//! Every core compared with a simple model: a value for each page of each space, some of them shared.
 
 use super::{Backings, Memory, Production, Records, What};
 use crate::Failure;
@@ -46,8 +46,8 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// A page that is mapped: a value of the space's own, or one of the file's; what a private page of a file shows until it is stored
-/// into is the file's.
+/// A mapped page: a private value, or a value of the file. Before its first store a private page of a file shows the
+/// file's value.
 #[derive(Clone)]
 enum Page {
     Own(u64),
@@ -111,7 +111,7 @@ fn range(page: u64, pages: u64) -> VirtRange {
     VirtRange { start: BASE + page * PAGE_SIZE, end: BASE + (page + pages) * PAGE_SIZE }
 }
 
-/// `only`: no other kinds are mapped.
+/// `only`: the only kinds that are mapped.
 fn agrees<M: Words>(memory: M, ops: &[Op], only: &[Kind]) -> Result<(), TestCaseError> {
     let cpu = memory.attach(0);
     let file = memory.file(FILE).unwrap();
@@ -150,7 +150,7 @@ fn agrees<M: Words>(memory: M, ops: &[Op], only: &[Kind]) -> Result<(), TestCase
             Op::Protect(s, page, n, stores) => {
                 let count = spaces.len();
                 let (space, model) = &mut spaces[s % count];
-                // Production refuses holes; that is not what this is about.
+                // Production refuses holes, which this test does not cover.
                 if (page..page + n).all(|p| model.contains_key(&p)) {
                     memory.protect(space, range(page, n), stores).unwrap();
                     model.range_mut(page..page + n).for_each(|(_, p)| p.1 = stores);
@@ -188,7 +188,7 @@ fn agrees<M: Words>(memory: M, ops: &[Op], only: &[Kind]) -> Result<(), TestCase
             }
         }
     }
-    // Everything, once more, and everything goes.
+    // Checks everything once more, then drops everything.
     for (space, model) in &spaces {
         for page in 0..PAGES + 12 {
             let value = memory.load(&cpu, space, range(page, 1).start).ok();
@@ -211,7 +211,7 @@ proptest! {
         }
     }
 
-    /// What a private mapping of a file shows once its chain was cut is no longer what others store into the file.
+    /// Once its chain was cut, a private mapping of a file no longer shows other spaces' stores to the file.
     #[test]
     fn a_backing_for_each_mapping_does_too(ops in prop::collection::vec(op(), 1..150)) {
         for only in [[Kind::Private, Kind::Shared], [Kind::Private, Kind::Copied]] {
@@ -225,8 +225,8 @@ proptest! {
     }
 }
 
-/// Pages that are held for a process whose ancestors have all gone, each after its child had stored into eight pages of 32; and
-/// once it has stored into all of them.
+/// Pages held for a process whose ancestors have all gone. Each ancestor went after its child had stored into eight
+/// pages of 32. The second number is after the process has stored into all of them.
 fn held_after_a_line_of_forks<M: Memory>(memory: M, generations: u64) -> [u64; 2] {
     let _cpu = memory.attach(0);
     let store = |space: &_, page| memory.fault(space, range(page, 1).start, quire_vm::Access::Write).unwrap();
@@ -247,16 +247,16 @@ fn held_after_a_line_of_forks<M: Memory>(memory: M, generations: u64) -> [u64; 2
 fn a_line_of_forks_holds_what_its_design_cannot_give_back() {
     let records = |generations| held_after_a_line_of_forks(Records::boot(1, 1, 4).unwrap(), generations);
     let backings = |generations| held_after_a_line_of_forks(Backings::boot(1, 1, 4).unwrap(), generations);
-    // What one object alone has behind it goes into that one.
+    // An object that only one object has behind it is collapsed into that.
     assert_eq!(records(10), [32, 32]);
-    // What is hidden stays until there are five objects behind the front one at a fork.
+    // Hidden pages stay until a fork finds five objects behind the front one.
     assert_eq!(backings(3), [32 + 3 * 8, 32 + 2 * 8 + 32]);
     assert_eq!(backings(5), [32 + 5 * 8, 32 + 4 * 8 + 32]);
     assert_eq!(backings(6), [32 + 8, 32 + 32]);
     assert_eq!(backings(8), [32 + 3 * 8, 32 + 2 * 8 + 32]);
 }
 
-/// What has been stored into whole hides all that is behind it: the next fork lets go of that.
+/// A front object that was stored into whole hides all pages behind it: the next fork drops those.
 #[test]
 fn a_front_that_hides_all_is_cut_at_a_fork() {
     let memory = Backings::boot(1, 1, 4).unwrap();
@@ -273,7 +273,7 @@ fn a_front_that_hides_all_is_cut_at_a_fork() {
     assert_eq!(memory.held(), 8);
 }
 
-/// Pages that nobody has changed are paged out whoever maps them, and nothing else goes.
+/// Clean pages are paged out, even if a space maps them, and nothing else goes.
 #[test]
 fn a_stored_files_pages_are_paged_out() {
     fn pages_out<M: Memory>(memory: M) {
@@ -330,7 +330,7 @@ fn many_threads_leave_nothing_behind<M: Words>(memory: M) {
     drop(cpu);
 }
 
-/// A child that lives long keeps what others have stored since: at most all of it, 3 * 200 * 32 pages.
+/// A child that lives long keeps the pages stored since: at most all, 3 * 200 * 32 pages.
 const ENOUGH: u64 = 80;
 
 #[test]

@@ -7,11 +7,11 @@ use quire_hosted::Hosted;
 use quire_vm::phys::queues::Queue;
 use quire_vm::{Pfn, Vm};
 
-/// What pageout asks of a queue of pages. Pages are numbers below what the queue was made for.
+/// The queue operations of pageout. Pages are numbers below the queue's size.
 pub trait PageQueue: Sync {
     /// Puts a page at the tail.
     fn put(&self, page: u32);
-    /// Takes up to `n` pages from the head, first come first out as far as the design promises that.
+    /// Takes up to `n` pages from the head, first in first out as far as the design guarantees that.
     fn take(&self, n: usize, f: &mut dyn FnMut(u32));
     /// Pages in it.
     fn len(&self) -> u64;
@@ -21,7 +21,8 @@ pub trait PageQueue: Sync {
     }
 }
 
-/// Production's inactive queue, in parts with a batch a CPU before them. The pages are of an object, and isolated to begin with.
+/// Production's inactive queue, in shards with a batch a CPU in front of them. The pages belong to an object, and are
+/// isolated at first.
 pub struct Parts(pub &'static Vm<Hosted>);
 
 impl PageQueue for Parts {
@@ -32,7 +33,7 @@ impl PageQueue for Parts {
     fn take(&self, n: usize, f: &mut dyn FnMut(u32)) {
         self.0.drain_own_queue_batch();
         let mut left = n;
-        // SAFETY: the workload puts back what it takes, and its object stays.
+        // SAFETY: the workload puts back the pages that it takes, and its object stays.
         for part in unsafe { self.0.queues().parts_of(Queue::Inactive) } {
             left -= part.take(left, &mut |page| f(self.0.pfn_of_page(page).0 as u32));
             if left == 0 {

@@ -1,11 +1,11 @@
-//! One queue under one lock: what kernels had before they fanned out. Every page goes in and out under the lock.
+//! One queue under one lock, as kernels had before sharded queues. Every page goes in and out under the lock.
 
 use super::PageQueue;
 use quire_sync::{Rank, SpinGuard, SpinLock, record};
 
 const NONE: u32 = u32::MAX;
 
-/// A page's links stand in its descriptor, a line of its own, as in kernels that had this.
+/// A page's links stand in its descriptor, a cache line, as in kernels with such a queue.
 #[derive(Clone)]
 #[repr(align(64))]
 struct Descriptor {
@@ -35,7 +35,7 @@ impl List {
         record::wrote(&self.len);
     }
 
-    /// To be written.
+    /// The descriptor of a page, to be written.
     fn page(&mut self, page: u32) -> &mut Descriptor {
         record::wrote(&self.pages[page as usize]);
         &mut self.pages[page as usize]
@@ -47,11 +47,11 @@ pub struct OneLock {
     list: SpinLock<List>,
 }
 
-/// The queue's lock, held over as many pages as one likes.
+/// The queue's lock, held over any number of pages.
 pub struct Held<'a>(SpinGuard<'a, List>);
 
 impl Held<'_> {
-    /// Takes a page off the queue, wherever it stands there.
+    /// Takes a page off the queue, at any place.
     pub fn remove(&mut self, page: u32) {
         self.0.unlink(page);
     }

@@ -1,9 +1,10 @@
-//! A record for each mapped page, as kernels of the BSD family have had since Mach (pv entries), and DragonFly BSD until 2019:
-//! each page has a list of its mappings under a lock of its own; each address space finds its records by address.
+//! A record for each mapped page (a pv entry). Kernels of the BSD family have had them since Mach, and DragonFly BSD
+//! until 2019. Each page has a list of its mappings under a lock of its own. Each address space finds its records by
+//! address.
 //!
-//! A good one of its kind: faults map sixteen neighbours under one hold of the object's and of the table page's lock, records
-//! come from a pool without a lock, and unmapping locks each table page once. What is left is what the design asks for: the
-//! list of each page is changed under that page's lock, once when it is mapped and once when it is unmapped.
+//! It is a good one of its kind. A fault maps sixteen neighbours under one hold of the object's and of the table page's
+//! lock. Records come from a pool without a lock, and unmapping locks each table page once. The remaining cost is the
+//! design's: each page's list is changed under that page's lock, once on map and once on unmap.
 
 use quire_sync::{Rank, SpinLock};
 

@@ -1,4 +1,5 @@
-//! Timers behind one trait: production's wheels, and a ring of lists of fixed size under one lock, which kernels had before.
+//! Timers behind one trait: production's wheels, and a ring of lists of fixed size under one lock, which kernels had
+//! before.
 
 mod ring;
 mod still;
@@ -11,10 +12,10 @@ pub trait Timers {
     /// Arms a timer that is not armed.
     fn arm(&mut self, timer: u32, deadline: u64);
 
-    /// Takes one back that is armed.
+    /// Cancels an armed timer.
     fn cancel(&mut self, timer: u32);
 
-    /// The time is `now`: calls `fired` for each that is due, which arms it again where it gives a deadline.
+    /// Sets the time to `now`: calls `fired` for each due timer, and arms it again if it returns a deadline.
     fn advance(&mut self, now: u64, fired: &mut dyn FnMut(u32) -> Option<u64>);
 }
 

@@ -1,5 +1,6 @@
-//! A ring of lists under one lock (the callout wheel of 4.4BSD and its heirs; scheme 6 of Varghese and Lauck, 1987): a timer hangs in
-//! the list of its tick modulo the ring's size, and each tick goes through a list, past all that is due in a later turn.
+//! A ring of lists under one lock: the callout wheel of 4.4BSD and its heirs (scheme 6 of Varghese and Lauck, 1987). A
+//! timer hangs in the list of its tick modulo the ring's size. Each tick walks one list, past all timers that are due
+//! in a later turn.
 
 use super::Timers;
 use quire_sync::{Rank, SpinLock};
@@ -21,7 +22,7 @@ struct Timer {
 struct State {
     timers: Vec<Timer>,
     heads: Vec<u32>,
-    /// The last tick that was gone through.
+    /// The last tick that was walked.
     tick: u64,
 }
 
@@ -39,7 +40,7 @@ impl Ring {
 
 impl State {
     fn link(&mut self, timer: u32, deadline: u64) {
-        // Rounded up: never early; and not into the list that is being gone through.
+        // Rounded up: never early; and not into the list of the current walk.
         let tick = deadline.div_ceil(TICK).max(self.tick + 1);
         let slot = tick as usize % SLOTS;
         let head = std::mem::replace(&mut self.heads[slot], timer);

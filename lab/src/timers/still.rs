@@ -11,29 +11,30 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::Relaxed};
 #[derive(Default)]
 pub struct Still {
     clock: AtomicU64,
-    /// What the CPU's timer is programmed for; `u64::MAX`: nothing.
+    /// The deadline of the CPU's timer; `u64::MAX`: none.
     armed: AtomicU64,
     masked: AtomicBool,
-    /// Who is said to run, where somebody is.
+    /// The thread that counts as running, if any.
     current: AtomicPtr<Thread<Still>>,
 }
 
 impl Still {
     /// A scheduler on such a machine. It lives until the process ends.
     pub fn scheduler() -> (&'static Still, &'static Scheduler<Still>) {
-        // One thread plays the machine: it is the one CPU.
+        // One thread acts as the machine: it is the one CPU.
         quire_sync::hooks::threads::set_cpu(0);
         let machine: &'static Still = Box::leak(Box::default());
         let layout = Layout::from_size_align(Scheduler::<Still>::bytes(1), 128).expect("a CPU has a size");
         // SAFETY: not a layout of no bytes.
         let memory = NonNull::new(unsafe { alloc_zeroed(layout) }).expect("the host has memory for a CPU");
-        // SAFETY: fresh, of the size and the alignment that are asked for, never freed; boxed before anything is spawned.
+        // SAFETY: fresh, of the required size and alignment, never freed; boxed before anything is spawned.
         let scheduler = unsafe { Scheduler::new(machine, memory, 1) };
         (machine, Box::leak(Box::new(scheduler)))
     }
 }
 
-// SAFETY: nothing interrupts and nothing runs: handlers are called where the caller wants them, and no thread is switched to.
+// SAFETY: nothing interrupts and nothing runs: handlers are called where the caller wants them, and no thread is
+// switched to.
 unsafe impl Machine for Still {
     type Context = ();
     type Payload = ();
@@ -47,7 +48,7 @@ unsafe impl Machine for Still {
     fn kick(&self, _cpu: usize) {}
     fn halt(&self) {}
     fn mask(&self) -> Irq {
-        // As a CPU's own flag is read and set: nobody else has it.
+        // A CPU's own flag: no other CPU reads or sets it.
         let was = self.masked.load(Relaxed);
         self.masked.store(true, Relaxed);
         if was { Irq::Off } else { Irq::On }
@@ -77,18 +78,18 @@ struct Numbered {
     number: u32,
 }
 
-/// Is told the number of a timer, and tells when it fires next.
+/// Called with the number of a timer; returns its next deadline.
 type Fired = dyn FnMut(u32) -> Option<u64>;
 
 std::thread_local! {
-    /// What is called for each that fires, while time is advanced.
+    /// The function that is called for each expired timer while time is advanced.
     static FIRED: Cell<Option<NonNull<Fired>>> = const { Cell::new(None) };
 }
 
 unsafe fn expire(timer: NonNull<Timer>, _now: u64) -> Option<u64> {
     // SAFETY: every timer of a wheel is the first field of a `Numbered`, which lives on.
     let number = unsafe { timer.cast::<Numbered>().as_ref() }.number;
-    // SAFETY: set by `advance` alone, for as long as what it points to is borrowed there.
+    // SAFETY: set by `advance` alone, for as long as its target is borrowed there.
     FIRED.get().and_then(|mut fired| unsafe { fired.as_mut()(number) })
 }
 
@@ -120,7 +121,7 @@ impl Timers for Wheel {
 
     fn advance(&mut self, now: u64, fired: &mut dyn FnMut(u32) -> Option<u64>) {
         let fired = NonNull::from(fired);
-        // SAFETY: the lifetime alone is changed; it is taken away below, before what is borrowed ends.
+        // SAFETY: only the lifetime is changed; the pointer is removed below, before its target's borrow ends.
         let fired = unsafe {
             std::mem::transmute::<NonNull<dyn FnMut(u32) -> Option<u64> + '_>, NonNull<dyn FnMut(u32) -> Option<u64>>>(
                 fired,
@@ -128,7 +129,7 @@ impl Timers for Wheel {
         };
         FIRED.set(Some(fired));
         loop {
-            // As the hardware does: the interrupt comes when it was asked for, or late.
+            // As the hardware does: the interrupt comes at the programmed time, or late.
             let due = self.machine.armed.load(Relaxed);
             if due > now {
                 break;

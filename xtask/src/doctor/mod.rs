@@ -11,7 +11,7 @@ use crate::{
     places::Places,
 };
 
-/// Prints the report; the status is 1 where guests cannot be built and run.
+/// Prints the report; the status is 1 if guests cannot be built and run.
 pub fn command(places: &Places) -> Result<u8> {
     let report = report(&look::look(places)?);
     print!("{}", report.text);

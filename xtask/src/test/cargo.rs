@@ -22,7 +22,7 @@ use crate::{
 /// Crates whose types have checked layouts in the recording build, or whose costs are counted there.
 const RECORDED: [&str; 7] =
     ["quire-sync", "quire-lookup", "quire-vm", "quire-task", "quire-pmap", "quire-hosted", "quire-lab"];
-/// Keeps the memory core's mutants, by which tests of whole machines see that a step is needed.
+/// Keeps the memory core's mutants, by which tests of whole machines prove that a step is needed.
 pub(super) const MUTANTS: &str = "--cfg mutants";
 /// The limit of one test program. A program that hangs is a failure with a name.
 const LIMIT: Duration = Duration::from_secs(900);

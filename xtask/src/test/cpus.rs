@@ -25,7 +25,7 @@ type Model = (&'static str, u32);
 /// Two very different ones for every run of the tests: without and with XSAVE and AVX.
 const FEW: &[(Board, Model)] = &[(Board::Q35, ("qemu64", 16)), (Board::Microvm, ("EPYC", 32))];
 
-/// For long runs, on both boards: fifteen models, the oldest and the newest that QEMU 7.2 has, and features that are left out.
+/// For long runs, on both boards: fifteen models, the oldest and the newest of QEMU 7.2, and left-out features.
 const MANY: &[Model] = &[
     ("qemu64", 16),
     ("kvm64", 16),

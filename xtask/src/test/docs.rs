@@ -139,7 +139,7 @@ fn ranks(root: &Path) -> Result<Vec<String>> {
     Ok(sources.iter().flat_map(|(path, text)| numbered_ranks(path, text)).collect())
 }
 
-/// Comments on `unsafe` code that argue nothing.
+/// Comments on `unsafe` code without an argument.
 fn safeties(root: &Path) -> Result<Vec<String>> {
     let sources = sources(root, &["crates", "lab", "fuzz", "plugin", "examples", "programs", "xtask"])?;
     // The examples in the judge's own file are no code.

@@ -294,7 +294,7 @@ impl Bench {
         }
     }
 
-    /// Runs the case here, in an empty directory, with nothing of this environment.
+    /// Runs the case here, in an empty directory, without this environment.
     fn on_host(&self, case: &Case) -> Result<Answer> {
         let about = || format!("cannot run {} on this machine", case.name);
         let place = tempfile::tempdir().doing(about)?;

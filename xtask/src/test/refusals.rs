@@ -28,7 +28,7 @@ pub fn names(_: &Context<'_>) -> Result<Vec<String>> {
     Ok(MACHINES.map(name).to_vec())
 }
 
-/// Boots the machines that are selected.
+/// Boots the selected machines.
 pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     for cpus in MACHINES {
         if context.selects(&name(cpus)) {

@@ -34,7 +34,7 @@ pub struct Case {
     pub seconds: Option<u64>,
     /// Only with so many CPUs.
     pub cpus: Vec<u32>,
-    /// The exit status, where it is not compared with the host's.
+    /// The exit status, if it is not compared with the host's.
     pub status: Option<u8>,
     /// The signal that must end it.
     pub signal: Option<u8>,

@@ -1,6 +1,6 @@
-//! A machine of one CPU in a process, for the Linux layer: the memory core's own page tables in an arena, walked at each access as the
-//! hardware would without a cache; the scheduler's threads, each a thread of the host that runs only while it has the CPU; and a
-//! clock that goes on when it is looked at, or when everybody sleeps until some time.
+//! A machine of one CPU in a process, for the Linux layer. The memory core's own page tables lie in an arena and are
+//! walked at each access, without a TLB. Each thread of the scheduler is a thread of the host that runs only while it
+//! has the CPU. The clock advances when it is read, and when all threads sleep until some time.
 
 use super::program::Program;
 use super::refusal;
@@ -24,29 +24,29 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 
 /// Frames of RAM: more than any input can use.
 const FRAMES: u64 = 64 << 20 >> 12;
-/// Bytes of the floating-point state: what all processors have.
+/// Bytes of the floating-point state that all processors have.
 const FLOAT: usize = 576;
 /// No deadline.
 const NEVER: u64 = u64::MAX;
-/// What a look at the clock takes.
+/// The time that a read of the clock takes.
 const LOOK: u64 = 100;
 
-/// Where a thread is.
+/// The state of a thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     /// On the CPU.
     Running,
     /// Off it.
     Waiting,
-    /// It never comes back.
+    /// It has ended.
     Gone,
 }
 
-/// What is kept of a thread that does not run.
+/// The context of a thread that does not run.
 pub struct Context {
     state: Mutex<State>,
     changed: Condvar,
-    /// It has not run yet: what it begins with.
+    /// The initial registers of a thread that has not run yet.
     fresh: Mutex<Option<UserRegs>>,
     fs: AtomicU64,
     gs: AtomicU64,
@@ -94,7 +94,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 pub struct One {
     arena: Arena,
     mmu: Mmu<X86_64>,
-    /// The root that is loaded.
+    /// The loaded root.
     root: AtomicU64,
     current: AtomicPtr<Thread<One>>,
     masked: AtomicBool,
@@ -199,7 +199,7 @@ impl One {
         self.scheduler.get().expect("threads run after it is there")
     }
 
-    /// Runs `body` on a thread of the host that is one of the machine's. What panics there ends the machine.
+    /// Runs `body` on a thread of the host that is one of the machine's. A panic there ends the machine.
     fn host_thread(&'static self, body: impl FnOnce() + Send + 'static) {
         let run = move || {
             set_cpu(0);
@@ -216,7 +216,7 @@ impl One {
         thread.expect("the host gives a thread");
     }
 
-    /// Between two instructions of a program: interrupts come in, and others get their turn.
+    /// Between two instructions of a program: interrupts come in, and other threads get their turn.
     pub fn poll(&self) {
         if self.deadline.load(SeqCst) <= self.clock.load(SeqCst) {
             self.deadline.store(NEVER, SeqCst);
@@ -227,25 +227,25 @@ impl One {
         }
     }
 
-    /// What the clock shows.
+    /// The time of the clock.
     pub fn clock(&self) -> u64 {
         self.clock.load(SeqCst)
     }
 
     /// The calling thread's context.
     fn context(&self) -> &Context {
-        // SAFETY: the thread that runs lives, and nobody else uses its context.
+        // SAFETY: the running thread is alive, and only it uses its context.
         unsafe { &*(*self.current.load(SeqCst)).context() }
     }
 
-    /// Where the hardware reaches `va` for an access of a program: by the tables that are loaded.
+    /// The address that `va` translates to for a program's access, by the loaded tables.
     fn walk(&self, va: u64, access: Access) -> Option<*mut u8> {
         let mut table = Pfn(self.root.load(SeqCst));
         let mut level = X86_64::LEVELS;
         loop {
             level -= 1;
             let slot = self.arena.ptr(table).cast::<u64>().wrapping_add(index(va, level));
-            // SAFETY: an entry of a table page, which others change by atomic steps.
+            // SAFETY: an entry of a table page, which every CPU changes by atomic steps.
             let word = unsafe { std::sync::atomic::AtomicU64::from_ptr(slot) }.load(SeqCst);
             let leaf = level == 0;
             let seen = X86_64::present(word).then(|| X86_64::see(word, leaf)).filter(|seen| seen.user)?;
@@ -259,9 +259,9 @@ impl One {
         }
     }
 
-    /// The same, with faults.
+    /// As [`Self::walk`], with faults.
     fn reach(&self, va: u64, access: Access) -> Option<*mut u8> {
-        // A fault that is repaired is not had again; one CPU alone is there to undo it.
+        // A repaired fault does not recur, because only this CPU could undo it.
         for _ in 0..10 {
             if let Some(at) = self.walk(va, access) {
                 return Some(at);
@@ -273,7 +273,8 @@ impl One {
         panic!("a fault at {va:#x} is repaired and had again");
     }
 
-    /// Calls `f` with the parts of `len` bytes from `va` on, each in one page: where the hardware reaches it, and where in the whole.
+    /// Calls `f` with the parts of `len` bytes from `va` on, each within one page: its translated address, and its
+    /// offset in the whole.
     fn each(
         &self,
         va: u64,
@@ -300,7 +301,7 @@ impl Sleeper for One {
         self.scheduler().park(deadline);
     }
     fn unpark(&self, thread: usize) {
-        // SAFETY: handles are of threads that live while somebody may wake them.
+        // SAFETY: handles name threads that live while another thread may wake them.
         self.scheduler().unpark(unsafe { &*(thread as *const Thread<One>) });
     }
     fn now(&self) -> u64 {
@@ -367,10 +368,10 @@ unsafe impl quire_task::Machine for One {
     fn halt(&self) {
         self.masked.store(false, SeqCst);
         let due = self.deadline.swap(NEVER, SeqCst);
-        // As long as nobody waits.
+        // As long as no thread sleeps until a time.
         let due = if due > self.program.until() { NEVER } else { due };
         if self.program.halted(due == NEVER) {
-            // Nobody wakes them any more, or they go on for ever: all end but process 1, which waits for them.
+            // All sleep for good, or run for ever: all processes but process 1 end, and it waits for them.
             let linux = self.linux();
             linux
                 .ids
@@ -431,16 +432,16 @@ unsafe impl quire_task::Machine for One {
 }
 
 impl One {
-    /// What a new thread does first, on its own stack.
+    /// The first step of a new thread, on its own stack.
     pub fn started(&self) {
         self.scheduler().started();
     }
 }
 
-// SAFETY: what is touched is what the loaded tables let a program touch, found anew for each page.
+// SAFETY: only memory that the loaded tables let a program access is touched; each page is translated anew.
 unsafe impl UserAccess for One {
     unsafe fn copy_from_user(&self, to: *mut u8, from: u64, len: usize) -> Result<(), BadAddress> {
-        // SAFETY: a part of a mapped page, and of what the caller vouches for.
+        // SAFETY: a part of a mapped page, and of the range that the caller vouches for.
         self.each(from, len, Access::Read, |at, done, part| unsafe { at.copy_to(to.add(done), part) })
     }
     unsafe fn copy_to_user(&self, to: u64, from: *const u8, len: usize) -> Result<(), BadAddress> {
@@ -476,7 +477,8 @@ unsafe impl UserAccess for One {
     }
     fn compare_exchange_user_u32(&self, at: u64, old: u32, new: u32) -> Result<u32, BadAddress> {
         let at = self.reach(at, Access::Write).ok_or(BadAddress { left: 4 })?.cast::<u32>();
-        // SAFETY: `reach` gives an address in the arena that may be stored to, and the one CPU makes the exchange whole.
+        // SAFETY: `reach` gives an address in the arena that may be stored to, and the one CPU makes the exchange
+        // whole.
         unsafe {
             let was = at.read();
             if was == old {
@@ -533,7 +535,7 @@ impl quire_linux::Machine for One {
         area[..FLOAT].copy_from_slice(&*lock(&self.context().float));
     }
     fn fpu_restore(&self, area: &[u8]) {
-        // As the instruction does, which faults where these are set.
+        // Faults where the XSAVE instruction does.
         assert!(area[512] & !3 == 0 && area[513..FLOAT].iter().all(|b| *b == 0), "an XSAVE header that faults");
         let mxcsr = u32::from_le_bytes([area[24], area[25], area[26], area[27]]);
         assert_eq!(mxcsr & !self.mxcsr_mask(), 0, "an MXCSR that faults");

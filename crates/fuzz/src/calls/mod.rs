@@ -1,9 +1,10 @@
-//! System calls with numbers, arguments and memory of any kind, made by processes on a machine of one CPU: the Linux layer, the memory
-//! core, the scheduler and the files beneath are the kernel's own.
+//! System calls with numbers, arguments and memory of any kind, made by processes on a machine of one CPU. The Linux
+//! layer, the memory core, the scheduler and the files beneath are the kernel's own.
 //!
-//! Each input is a process that process 1 makes, and what that makes in its turn; all of them take what they do next from the
-//! input, which may also refuse any allocation of a call. When it is used up, or everybody sleeps for good, they end. What must hold: nothing panics; what the way back to a
-//! program would load is a program's; no error that only the kernel knows is seen; whoever is killed ends; no frame is lost.
+//! Each input is a process that process 1 makes, with its descendants. All of them take their next steps from the
+//! input, which may also refuse any allocation of a call. They end when the input is used up, or when all sleep for
+//! good. These must hold: nothing panics; the return to user mode loads user values only; no kernel-internal error is
+//! seen; killed processes end; no frame is lost.
 
 mod machine;
 mod program;
@@ -17,11 +18,11 @@ pub fn run(data: &[u8]) {
     let _results = results(data);
 }
 
-/// Calls that came back, and what they gave.
+/// Calls that returned, and their results.
 fn results(data: &[u8]) -> Vec<(u64, u64)> {
     static MACHINE: Mutex<Option<&One>> = Mutex::new(None);
     let mut machine = machine::lock(&MACHINE);
-    // Its time goes on by what inputs sleep: another one takes over before there is none left.
+    // Its clock advances by the sleeps of inputs: a new machine takes over before the clock ends.
     let machine = match *machine {
         Some(one) if one.clock() < u64::MAX - 2 * program::TIME => one,
         _ => machine.insert(One::boot(files())),
@@ -29,7 +30,7 @@ fn results(data: &[u8]) -> Vec<(u64, u64)> {
     machine.program.run(data)
 }
 
-/// The machine's files: the program, what is to be run, and somewhere to write.
+/// The machine's files: the program, the files that it executes, and directories to write in.
 fn files() -> Vec<u8> {
     let mut archive = Vec::new();
     let mut number = 0;
@@ -56,7 +57,7 @@ fn files() -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// What the calls of a committed input give, by their numbers.
+    /// The results of the calls of a committed input, by their numbers.
     fn of(name: &str) -> impl Fn(u64) -> Vec<u64> {
         let place = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/calls/");
         let results = results(&std::fs::read(format!("{place}{name}")).expect("an input of the corpus"));
@@ -70,11 +71,11 @@ mod tests {
         assert_eq!((files(1), files(0)), (vec![20], vec![20]), "what was written is read");
         assert_eq!(files(9), [0x7000_0000], "the file is mapped where it was to be");
         assert_eq!((files(82), files(87)), (vec![0], vec![0]), "renamed and unlinked");
-        // Again: nothing is left of the first time.
+        // Once more: nothing is left of the first run.
         assert_eq!(of("files")(2), [3]);
     }
 
-    /// A call, its arguments as [`program`] reads values of one byte.
+    /// A call, with its arguments encoded as [`program`] decodes values of one byte.
     fn made(number: u64, arguments: [u8; 6]) -> Vec<u8> {
         let number = (number as u16).to_le_bytes();
         [&[2], &number[..], &arguments[..]].concat()
@@ -94,7 +95,7 @@ mod tests {
         assert_eq!(results, [(284, ENOMEM), (284, ENOMEM), (284, 3)]);
     }
 
-    /// Every call, with arguments at random, an allocation refused in each: what holds for all inputs holds.
+    /// Every call, with random arguments, one allocation refused in each: the rules for all inputs hold.
     #[test]
     fn any_call_may_be_refused_any_allocation() {
         let mut state = 0x9e37_79b9_7f4a_7c15u64;

@@ -1,4 +1,4 @@
-//! What runs on the machine: process 1, which makes a process for each input, and the calls that the input names.
+//! The programs of the machine: process 1, which makes a process for each input, and the calls that the input names.
 
 use super::machine::{One, lock};
 use super::refusal;
@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
-/// Where the program's memory is, and how much of it: the first page holds what it begins with.
+/// The address and size of the program's memory. Its first page holds the initial data.
 pub const DATA: u64 = 0x40_0000;
 const PAGES: u64 = 4;
-/// What its paths are, each so many bytes behind the one before.
+/// Its paths, at distances of so many bytes.
 pub const PATHS: [&str; 16] = [
     "/tmp/a",
     "/tmp/b",
@@ -35,7 +35,7 @@ pub const PATHS: [&str; 16] = [
     "/dev",
 ];
 pub const PATH: u64 = 32;
-/// Where `..` stands, and `/tmp`, behind another.
+/// Where `..` lies, and `/tmp` behind another path.
 const PARENT: u64 = DATA + 5 * PATH;
 const TMP: u64 = DATA + 13 * PATH - 8;
 /// Where a program may put things in its first page: behind its paths.
@@ -43,11 +43,11 @@ const SCRATCH: u64 = PATHS.len() as u64 * PATH;
 
 /// Times that the CPU may halt for one input.
 const HALTS: u32 = 5_000;
-/// The same where nobody will be woken.
+/// The same if no thread will be woken.
 const STUCK: u32 = 100;
-/// What an input may take of the machine's time, in nanoseconds: four years.
+/// The most of the machine's time that an input may take, in nanoseconds: four years.
 pub const TIME: u64 = 1 << 57;
-/// An input that takes longer, of the host's, hangs.
+/// The most of the host's time: an input that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(120);
 
 mod number {
@@ -68,23 +68,23 @@ mod number {
 }
 /// Numbers of calls lie below this.
 pub const MOST_CALLS: usize = 460;
-/// An input may refuse so many allocations of a call: the first, the second, and so on.
+/// How many allocations of a call an input may refuse: the first, the second, and so on.
 const REFUSALS: usize = 64;
 /// Limits of the process that makes the calls: `RLIMIT_FSIZE`, `RLIMIT_NPROC`, `RLIMIT_NOFILE`, `RLIMIT_AS`.
 const LIMITS: [(u64, u64); 4] = [(1, 1 << 20), (6, 16), (7, 64), (9, 32 << 20)];
 const ECHILD: u64 = 10;
 const NOBODY: u64 = 65534;
 
-/// How far an input is.
+/// The progress of an input.
 #[derive(Default)]
 struct Job {
     bytes: Vec<u8>,
     at: usize,
-    /// It waits for process 1, or is being done.
+    /// It waits for process 1, or is running.
     open: bool,
     /// Its process is ready to make calls.
     ready: bool,
-    /// Calls that have come back, and what they gave.
+    /// Calls that have returned, and their results.
     done: Vec<(u64, u64)>,
     failed: Option<String>,
 }
@@ -96,24 +96,24 @@ pub struct Program {
     changed: Condvar,
     halts: AtomicU32,
     stuck: AtomicU32,
-    /// The machine's time beyond which nobody sleeps.
+    /// The end of the machine's time: no sleep goes beyond it.
     until: AtomicU64,
-    /// The calls are over: whoever sleeps is killed.
+    /// The calls are over: sleepers are killed.
     over: AtomicBool,
 }
 
-/// One thing that an input does.
+/// One step of an input.
 enum Op {
     /// Puts bytes into memory.
     Poke(u64, Vec<u8>),
     Call(u64, [u64; 6]),
     /// Refuses the allocation of that number in the thread's next call.
     Refuse(u64),
-    /// Takes a word from memory: a fault, if nothing is there.
+    /// Accesses a word of memory: a fault, if nothing is mapped there.
     Touch(u64, bool),
 }
 
-/// A value, by what it is likely to be.
+/// A value, by its likely use.
 fn value(input: &mut Input<'_>, stack: u64) -> u64 {
     let choice = u64::from(input.byte());
     match choice {
@@ -150,17 +150,17 @@ fn op(input: &mut Input<'_>, stack: u64) -> Op {
     }
 }
 
-/// Numbers that would end more than the input's own process, or that nobody is kept from on a real machine either.
+/// Numbers that would end more than the input's own process, or that a real machine does not restrict either.
 fn is_left_out(number: u64) -> bool {
     const REBOOT: u64 = 169;
     number == REBOOT
 }
 
 impl Program {
-    /// Does an input, and waits until it is done: calls that came back, with what they gave.
+    /// Runs an input until it is done. Returns the finished calls with their results.
     ///
     /// # Panics
-    /// Where the machine failed, in what it did for this input.
+    /// If the machine failed while it ran this input.
     pub fn run(&self, bytes: &[u8]) -> Vec<(u64, u64)> {
         let mut job = lock(&self.job);
         *job = Job { bytes: bytes.to_vec(), open: true, failed: job.failed.take(), ..Job::default() };
@@ -184,15 +184,15 @@ impl Program {
         self.changed.notify_all();
     }
 
-    /// The machine's time beyond which nobody sleeps.
+    /// The end of the machine's time: no sleep goes beyond it.
     pub fn until(&self) -> u64 {
         self.until.load(SeqCst)
     }
 
-    /// The CPU halts; `never`: nobody sleeps until some time. Whether all are to be killed.
+    /// The CPU halts. `never`: no thread sleeps until a time. True if all processes must be killed.
     ///
     /// # Panics
-    /// Where they were, and sleep on.
+    /// If they were killed, and still sleep.
     pub fn halted(&self, never: bool) -> bool {
         let halts = self.halts.fetch_add(1, SeqCst);
         if !never && halts < HALTS {
@@ -204,7 +204,7 @@ impl Program {
         true
     }
 
-    /// What a new thread does.
+    /// The body of a new thread.
     pub fn thread(&self, machine: &'static One, mut regs: UserRegs) {
         machine.started();
         let linux = machine.linux();
@@ -232,7 +232,7 @@ impl Program {
             let made = call(number::FORK, [0; 3]);
             assert!((2..1 << 22).contains(&made), "process 1 cannot fork: {made:#x}");
             while call(number::WAIT4, [u64::MAX, 0, 0]) != ECHILD.wrapping_neg() {}
-            // What it has left.
+            // The files that the input has left.
             assert_eq!(call(number::CHDIR, [TMP, 0, 0]), 0);
             clear(machine, &call);
             assert_eq!(machine.linux().vm.frames().check(), Ok(()), "a frame is lost");
@@ -272,7 +272,7 @@ impl Program {
         }
     }
 
-    /// A session of its own, in a directory of its own, with limits, as nobody.
+    /// Prepares a process: its own session, its own directory, limits, and an unprivileged user.
     fn prepare(&self, machine: &'static One, regs: &mut UserRegs) {
         let mut call = |number, arguments: [u64; 3]| {
             let [a, b, c] = arguments;
@@ -290,7 +290,7 @@ impl Program {
     }
 }
 
-/// Removes all that is in process 1's working directory.
+/// Removes all files in process 1's working directory.
 fn clear(machine: &'static One, call: &dyn Fn(u64, [u64; 3]) -> u64) {
     const DIRECTORY: u64 = 0o200_000;
     const NAME: u64 = DATA + PAGE_SIZE;
@@ -319,7 +319,7 @@ fn clear(machine: &'static One, call: &dyn Fn(u64, [u64; 3]) -> u64) {
     }
 }
 
-/// Names in what `getdents64` gives: inode, offset, length of the entry, type, name.
+/// The names in a result of `getdents64`: inode, offset, length of the entry, type, name.
 fn names(mut entries: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
         let len = u16::from_le_bytes(entries.get(16..18)?.try_into().ok()?);
@@ -329,7 +329,7 @@ fn names(mut entries: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// Makes a call as the kernel's entry does, and what comes before the way back to the program. Gives its result.
+/// Makes a call as the kernel's entry does, up to the return to user mode. Gives its result.
 fn call(machine: &'static One, regs: &mut UserRegs, number: u64, arguments: [u64; 6]) -> u64 {
     let linux = machine.linux();
     let [a, b, c, d, e, f] = arguments;
@@ -346,7 +346,7 @@ fn call(machine: &'static One, regs: &mut UserRegs, number: u64, arguments: [u64
     regs.rax
 }
 
-/// What comes before user mode, as the kernel's way out does it.
+/// The kernel's way out to user mode.
 fn go_back(machine: &'static One, linux: &'static Linux<One>, regs: &mut UserRegs) {
     let canonical = |address: u64| ((address << 16) as i64 >> 16) as u64 == address;
     machine.poll();
@@ -355,20 +355,20 @@ fn go_back(machine: &'static One, linux: &'static Linux<One>, regs: &mut UserReg
         if Linux::has_work(linux.current()) {
             linux.return_to_user(regs);
         } else {
-            // Where a program goes on is its own affair; but the instruction that goes there would fault in the kernel.
+            // The program may continue anywhere, but a return to a non-canonical address would fault in the kernel.
             linux.exception(regs, 13, 0);
         }
         turns += 1;
         assert!(turns < 1000, "work that is never done");
     }
-    // What the way back loads: nothing else is a program's.
+    // The state that the return loads: only user segments and flags.
     let kept = UserRegs::USER_FLAGS | UserRegs::FIXED_FLAGS;
     assert!((regs.cs, regs.ss) == (UserRegs::USER_CS, UserRegs::USER_SS), "segments {:#x} {:#x}", regs.cs, regs.ss);
     let fixed = regs.rflags & UserRegs::FIXED_FLAGS;
     assert!(regs.rflags & !kept == 0 && fixed == UserRegs::FIXED_FLAGS, "flags {:#x}", regs.rflags);
 }
 
-/// Stores of a program, as far as they reach; what is not its own it does not touch.
+/// Stores of a program, up to the first page that is not its own.
 fn poke(machine: &'static One, at: u64, bytes: &[u8]) {
     if at.checked_add(bytes.len() as u64).is_some_and(|end| end <= USER_END) {
         // SAFETY: `bytes` is a slice of that length, and the range ends within user space.
@@ -387,7 +387,7 @@ fn touch(machine: &'static One, regs: &mut UserRegs, at: u64, write: bool) {
     }
 }
 
-/// A port where nothing comes in and everything goes.
+/// A port without input that discards its output.
 pub fn nowhere() -> Arc<dyn Port> {
     struct Nowhere(Readiness);
     impl Port for Nowhere {

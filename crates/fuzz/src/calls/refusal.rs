@@ -1,8 +1,9 @@
-//! Refused allocations in system calls: what the layers allocate on the host counts as what they allocate of the machine's frames.
+//! Refused allocations in system calls: the layers' allocations on the host count like those of the machine's frames.
 //!
-//! The Linux layer counts the allocations of a call for the thread that makes it. The machine asks it for those of the memory core.
-//! Those of files and processes come from the host's allocator for tests, which asks it here. What the host needs for the machine itself (its
-//! threads, their contexts, backtraces of locks) is left alone.
+//! The Linux layer counts the allocations of a call for the thread that makes it. The machine consults it for
+//! allocations of the memory core. Allocations of files and processes come from the host's allocator for tests, which
+//! consults it here. Allocations for the machine itself (its threads, their contexts, backtraces of locks) always
+//! succeed.
 
 use super::machine::One;
 use quire_heap::refusal::set_judge;
@@ -37,7 +38,7 @@ pub fn calling<R>(thread: &'static Thread<One>, f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// Does `f`, whose memory is the host's affair.
+/// Does `f`, whose allocations belong to the host.
 pub fn for_host<R>(f: impl FnOnce() -> R) -> R {
     let _back = Back::from(None);
     f()

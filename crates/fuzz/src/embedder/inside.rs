@@ -1,5 +1,5 @@
-//! Looks at what only an `unsafe` function shows: entries, indexes, descriptors of frames, parts of queues. What is seen there has safe
-//! functions too.
+//! Reads of structures that only an `unsafe` function shows: entries, indexes, descriptors of frames, shards of queues.
+//! Their values have safe functions too.
 
 use super::world::V;
 use quire_hosted::Hosted;
@@ -94,7 +94,7 @@ pub fn tables(space: &Space<Hosted>, range: VirtRange, spare: Option<Frame>) {
     <Tables as Pmap<Hosted>>::reclaim_tables(vm);
 }
 
-/// Takes some pages out of a part of a queue, as pageout does, and puts them into another queue.
+/// Takes some pages out of a shard of a queue, as pageout does, and puts them into another queue.
 pub fn requeue(vm: V, from: Queue, to: Queue, n: usize) {
     let mut taken = Vec::new();
     // SAFETY: each page that is taken is put into a queue below; nothing else is done with it.

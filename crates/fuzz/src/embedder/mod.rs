@@ -1,17 +1,19 @@
-//! An embedder of the memory core: sequences of all its safe public functions, by two threads, on things of two memory systems.
-//! Misuse is included. Nothing is modelled: each call ends in a value or a typed error. At the end of an input both systems are
-//! consistent and have lost nothing.
+//! An embedder of the memory core: sequences of all its safe public functions, by two threads, on things of two memory
+//! systems. Misuse is included. Nothing is modelled: each call ends in a value or a typed error. At the end of an input
+//! both systems are consistent and have lost nothing.
 //!
-//! Both threads are a CPU of both systems, by the same number, because a thread has one number. A third thread, the input's own, makes
-//! what the input uses, answers flushes meanwhile, and takes everything apart.
+//! Both threads are a CPU of both systems, by the same number, because a thread has one number. A third thread, the
+//! input's own, makes the input's objects, serves flushes meanwhile, and drops everything at the end.
 //!
-//! - [`world`]: the two systems and what threads share of them. [`inside`]: looks at what only `unsafe` functions show. These two have
-//!   `unsafe` code, because they do what the owner of a machine does. The compiler refuses it in the others.
+//! - [`world`]: the two systems and what threads share of them. [`inside`]: reads of structures that only `unsafe`
+//!   functions show. These two have `unsafe` code, because they do what the owner of a machine does. The compiler
+//!   refuses it in the others.
 //! - [`player`]: how bytes become calls. [`spaces`], [`objects`], [`system`], [`values`]: the calls.
 //! - [`pagers`]: what stands behind objects and swap. [`strangers`]: calls of threads that are no CPU.
 //!
-//! `./quire test fuzz/embedder` reads these modules' machine code: each safe function of `docs/api.md` is called from here, or is an exception
-//! of `xtask/src/test/reach.rs`. So a call is written as a call or a closure: a function that is passed by its path is not seen.
+//! `./quire test fuzz/embedder` reads these modules' machine code: each safe function of `docs/api.md` is called from
+//! here, or is an exception of `xtask/src/test/reach.rs`. So a call is written as a call or a closure: a function that
+//! is passed by its path is not seen.
 
 mod inside;
 mod objects;
@@ -47,8 +49,8 @@ fn operations() -> impl Iterator<Item = &'static Operation> + Clone {
         .flatten()
 }
 
-/// The bytes are operations, the first half one thread's and the second half the other's. The first byte says whether both play at
-/// once, and whether they let each other run at locks.
+/// Runs the bytes as operations, the first half on one thread and the second half on the other. The first byte says
+/// whether both run at once, and whether they yield to each other at locks.
 pub fn run(data: &[u8]) {
     let mut kept = WORLD.lock().expect("an input that fails is the last");
     let world = kept.get_or_insert_with(World::new);

@@ -1,5 +1,5 @@
-//! What an embedder puts behind objects and swap. None of it touches a frame, because that takes `unsafe`: what is read is what
-//! [`Pager::fill`] gives, or what the frame held.
+//! The pagers that an embedder puts behind objects and swap. None touches a frame, because that takes `unsafe`: a read
+//! returns the result of [`Pager::fill`], or the frame's old contents.
 #![forbid(unsafe_code)]
 
 use quire_vm::PAGE_SIZE;
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 /// One call in so many fails; 0: none. The calls are counted.
 static FAILS: AtomicU32 = AtomicU32::new(0);
 static CALLS: AtomicU32 = AtomicU32::new(0);
-/// Shared mappings that may store, as far as the pager was told.
+/// Shared writable mappings, as far as the pager was told.
 static STORES: AtomicU64 = AtomicU64::new(0);
 /// Requests that wait for a poll.
 static WAITING: Mutex<Vec<Request>> = Mutex::new(Vec::new());
@@ -23,12 +23,12 @@ pub fn fail(n: u32) {
     FAILS.store(n, Ordering::Relaxed);
 }
 
-/// Shared mappings that may store, as far as the pager was told: as many came as went once all are gone.
+/// Shared writable mappings, as far as the pager was told: zero once all are gone.
 pub fn stores() -> u64 {
     STORES.load(Ordering::Relaxed)
 }
 
-/// No call fails, and what waits is done.
+/// No call fails, and waiting requests are done.
 pub fn calm() {
     fail(0);
     Late.poll();
@@ -43,7 +43,7 @@ fn outcome() -> Result<(), PagerError> {
     }
 }
 
-/// A file whose pages are a pattern. What is written is taken and forgotten.
+/// A file whose pages are a pattern. It discards writes.
 pub struct Disk;
 
 impl Pager for Disk {
@@ -89,7 +89,7 @@ impl Pager for Disk {
     fn released(&self) {}
 }
 
-/// Completes what the disk was asked for and has not done.
+/// Completes the pending requests of the disk.
 pub struct Late;
 
 impl Polled for Late {
@@ -102,7 +102,7 @@ impl Polled for Late {
     }
 }
 
-/// A file in memory, and swap that remembers nothing.
+/// A file in memory, and swap that keeps nothing.
 pub struct Blank;
 
 /// A file of a pattern, read only.

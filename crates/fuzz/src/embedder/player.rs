@@ -18,7 +18,7 @@ const PAGES: u64 = 64;
 /// Frames that a thread has at a time.
 const HELD: usize = 64;
 
-/// One thread, and what it has.
+/// One thread, and the things that it holds.
 pub struct Player<'a> {
     pub input: Input<'a>,
     pub cpus: &'a [Cpu; 2],
@@ -26,7 +26,7 @@ pub struct Player<'a> {
     pub scene: &'a Scene,
     /// No other thread plays.
     pub alone: bool,
-    /// Frames, of whichever system.
+    /// Frames, of either system.
     frames: Vec<Frame>,
     /// Frames that were taken together, and the system that gave them.
     runs: Vec<(usize, Frame, Run)>,
@@ -39,7 +39,7 @@ impl<'a> Player<'a> {
         Player { input, cpus, world, scene, alone, frames: Vec::new(), runs: Vec::new(), ranges: Vec::new() }
     }
 
-    /// Gives up what it has.
+    /// Gives all of them back.
     pub fn end(&mut self) {
         self.ranges.clear();
         for (n, first, run) in std::mem::take(&mut self.runs) {
@@ -118,7 +118,7 @@ impl<'a> Player<'a> {
         self.frames.push(frame);
     }
 
-    /// Gives one frame to a system, which must refuse it where it is the other's.
+    /// Frees one frame to a system, which must refuse a frame of the other.
     pub fn free_one(&mut self) {
         let vm = self.vm();
         let Some(frame) = (!self.frames.is_empty()).then(|| self.frames.swap_remove(0)) else { return };
@@ -136,7 +136,7 @@ impl<'a> Player<'a> {
         self.runs.push((system, first, run));
     }
 
-    /// Mostly a page of a small range, now and then an address that cannot be.
+    /// Mostly a page of a small range, at times an impossible address.
     pub fn address(&mut self) -> u64 {
         match self.input.byte() {
             0..8 => self.one_of(&[0, 1, u64::MAX, u64::MAX - PAGE_SIZE + 1, 1 << 63, USER.end, USER.end - PAGE_SIZE]),
@@ -212,7 +212,7 @@ impl<'a> Player<'a> {
 impl Drop for Player<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // A frame that is dropped panics, which would hide the finding.
+            // Dropping a frame panics, which would hide the finding.
             std::mem::forget(std::mem::take(&mut self.frames));
             std::mem::forget(std::mem::take(&mut self.runs));
         }

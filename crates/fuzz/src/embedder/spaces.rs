@@ -8,7 +8,7 @@ use quire_vm::map::{Advice, Content, Inherit, Limits, MapRequest, Move, Placemen
 use quire_vm::phys::frames::{Fill, For};
 use quire_vm::{FaultError, MapError, PAGE_SIZE, Prot, VirtRange};
 
-/// Whether no call may take `range`.
+/// Whether every call must refuse `range`.
 fn is_wrong(range: VirtRange) -> bool {
     range.start > range.end || !(range.start | range.end).is_multiple_of(PAGE_SIZE)
 }
@@ -125,7 +125,7 @@ pub const OPERATIONS: &[Operation] = &[
         }
     }),
     ("open an arena", |p| {
-        // A CPU that there is not, too.
+        // Also CPUs that do not exist.
         let cpu = p.one_of(&[0, 1, 2, 3, 255, 256, usize::MAX]);
         p.space().1.open_arena(cpu);
     }),
@@ -199,7 +199,7 @@ fn map_object(p: &mut Player<'_>) {
     }
 }
 
-/// Questions, which change nothing.
+/// Queries, which change nothing.
 fn look(p: &mut Player<'_>) {
     let ((n, space), range) = (p.space(), p.range());
     let vm = p.world.vms[n / THINGS];
@@ -207,7 +207,7 @@ fn look(p: &mut Player<'_>) {
     match p.below(6) {
         0 => {
             let mut seen = 0;
-            // A sink cannot end the question, so that a huge range is none to ask about.
+            // A sink cannot end the query, so a huge range is not queried.
             if range.end.saturating_sub(range.start) < 1 << 20 {
                 let _typed = space.resident(range, &mut |_, there| seen += u64::from(there));
             }

@@ -27,7 +27,7 @@ std::thread_local! {
     static REFUSED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Lets the fuzzer see no panic of strangers.
+/// Hides strangers' panics from the fuzzer.
 fn expect_refusals() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

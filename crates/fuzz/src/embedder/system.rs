@@ -148,7 +148,7 @@ pub const OPERATIONS: &[Operation] = &[
     }),
 ];
 
-/// What a system counts.
+/// The counters of a system.
 fn count(p: &mut Player<'_>) {
     let vm = p.vm();
     let frames = vm.frames();

@@ -10,7 +10,7 @@ use quire_vm::object::index::Cursor;
 use quire_vm::tlb::flush::FlushSet;
 use quire_vm::{Access, Machine, Pfn, Phys, Prot, VirtRange};
 
-/// All that `bitflags` makes, on two values of one type.
+/// All operations of `bitflags`, on two values of one type.
 macro_rules! flags {
     ($p:ident, $type:ty) => {{
         let (a, b) = ($p.input.byte(), $p.input.byte());

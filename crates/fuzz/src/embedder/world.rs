@@ -1,4 +1,4 @@
-//! Two memory systems, what an input finds there, and the account at its end.
+//! Two memory systems, the objects of an input, and the account at its end.
 
 use super::pagers::{Blank, Disk, Keeper, Late};
 use quire_hosted::{Account, Cpu, Hosted, Settings};
@@ -15,7 +15,7 @@ use std::sync::Mutex;
 /// A memory system on a machine in this process.
 pub type V = &'static Vm<Hosted>;
 
-/// Threads that play; the thread of the input is one more CPU.
+/// Threads that run operations; the thread of the input is one more CPU.
 pub const PLAYERS: usize = 2;
 /// Spaces and objects of each system.
 pub const THINGS: usize = 3;
@@ -26,8 +26,8 @@ const SLOTS: u64 = 256;
 /// Pages that a quota has room for.
 const QUOTA: u64 = 24;
 
-/// Something that threads share, replaced at times. The lock is held for a clone or an exchange alone: a thread that waits for it answers
-/// no flush.
+/// An object that threads share, replaced at times. The lock is held only for a clone or an exchange, because a thread
+/// that waits for it serves no flush.
 pub struct Place<T>(Mutex<T>);
 
 impl<T: Clone> Place<T> {
@@ -38,14 +38,14 @@ impl<T: Clone> Place<T> {
     pub fn get(&self) -> T {
         self.0.lock().expect("a clone does not panic").clone()
     }
-    /// What was there goes when no thread uses it.
+    /// Replaces it; the old value goes when no thread uses it.
     pub fn put(&self, thing: T) {
         let old = std::mem::replace(&mut *self.0.lock().expect("a clone does not panic"), thing);
         drop(old);
     }
 }
 
-/// What an input begins with. The first half is the first system's.
+/// The initial objects of an input. The first half is the first system's.
 pub struct Scene {
     /// Address spaces.
     pub spaces: Vec<Place<SpaceRef<Hosted>>>,
@@ -53,17 +53,17 @@ pub struct Scene {
     pub objects: Vec<Place<ObjectRef<Hosted>>>,
 }
 
-/// What lasts from input to input.
+/// The state that lasts from input to input.
 pub struct World {
     /// The two systems.
     pub vms: [V; 2],
     /// The map of each one's kernel.
     pub kernels: [&'static KernelMap<Hosted>; 2],
-    /// What files in memory of each are charged to.
+    /// The quotas that are charged for files in memory.
     pub quotas: [&'static Quota; 2],
-    /// What the first one's pages are written to.
+    /// The swap store of the first system.
     pub swap: &'static MemoryStore,
-    /// A store that files of both are behind.
+    /// The store behind files of both systems.
     pub file_store: &'static MemoryStore,
     before: Vec<Account>,
 }
@@ -100,7 +100,7 @@ impl World {
         for (vm, kernel) in vms.iter().zip(kernels) {
             vm.poll_with(&Late).expect("there is room");
             vm.reclaim_from(&Keeper);
-            // For ever, so that the account has it.
+            // For ever, so that the account includes it.
             let _stays = kernel.buffer(PAGE_SIZE).expect("memory for a buffer").keep();
         }
         let world = World {
@@ -117,7 +117,7 @@ impl World {
         World { before, ..world }
     }
 
-    /// The calling thread as the CPU of both systems that plays no input.
+    /// The calling thread as the CPU of both systems that runs no operations.
     pub fn as_one(&self, f: impl FnOnce(&[Cpu; 2])) {
         let cpus = self.vms.map(|vm| Cpu::attach(vm, PLAYERS).expect("a CPU that no thread is"));
         f(&cpus);
@@ -140,11 +140,12 @@ impl World {
     /// A device of system `n`.
     pub fn device(&self, n: usize) -> Result<ObjectRef<Hosted>, quire_vm::OutOfMemory> {
         let frames = self.vms[n].machine().devices();
-        // SAFETY: the frames are the simulated device's, used by device objects alone, and always with this memory type.
+        // SAFETY: the frames are the simulated device's, used by device objects alone, and always with this memory
+        // type.
         unsafe { ObjectRef::device(self.vms[n], PhysRange { ..frames }, MemoryType::Uncached) }
     }
 
-    /// Ends an input: everything goes, and nothing may be lost.
+    /// Ends an input: drops everything, and checks that nothing is lost.
     pub fn settle(&self, scene: Scene) {
         super::pagers::calm();
         for vm in self.vms {
@@ -172,7 +173,7 @@ impl World {
     }
 }
 
-/// What was taken as several frames at once.
+/// How several frames were allocated at once.
 pub enum Run {
     /// Log2 of how many.
     Aligned(u8),
@@ -182,7 +183,8 @@ pub enum Run {
 
 /// Takes frames back that `vm` gave as `run` says.
 pub fn give_back(vm: &Maps<Hosted>, first: Frame, run: &Run) {
-    // SAFETY: the caller keeps with the first frame how it was taken and from which system, and uses none of the frames.
+    // SAFETY: the caller keeps with the first frame how it was taken and from which system, and uses none of the
+    // frames.
     unsafe {
         match *run {
             Run::Aligned(order) => vm.free_run(first, order),

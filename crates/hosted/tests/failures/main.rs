@@ -1,6 +1,6 @@
-//! Every allocation can fail: for each operation the first, the second, and so on until it needs no more; and at random. After
-//! each failure the checker is content, nothing is lost, and memory holds what the operation's contract says: what it held
-//! before, where the operation reports the failure.
+//! Every allocation can fail: for each operation the first, the second, and so on until it needs no more; and at
+//! random. After each failure the checker finds no error, and nothing is lost. Memory has the contents that the
+//! operation's contract demands: the old ones, if the operation reports the failure.
 //!
 //! `operations` is the table: a new operation is one line there. `QUIRE_SEED=n` repeats the random ones.
 
@@ -36,10 +36,11 @@ fn boot<F: Simulate>(plan: FaultPlan) -> &'static Vm<Simulated<F>> {
     vm
 }
 
-/// Failures of one operation after which nothing is done.
+/// The most failures of one operation before the test gives it up.
 const MOST: u64 = 400;
 
-/// Runs `operation` in fresh worlds with the n-th allocation failing, n = 1, 2, ...; returns how many allocations it makes.
+/// Runs `operation` in fresh worlds with the n-th allocation failing, n = 1, 2, ...; returns how many allocations it
+/// makes.
 fn each_allocation<F: Simulate>(vm: &'static Vm<Simulated<F>>, cpu: &Cpu<F>, operation: &Operation<F>) -> u64 {
     for n in 1..MOST {
         let before = Account::of(vm);
@@ -87,7 +88,7 @@ fn seed() -> u64 {
     })
 }
 
-/// Operations one after the other in one world, each begun again until no allocation fails it.
+/// Operations in sequence in one world, each repeated until no allocation fails it.
 fn at_random<F: Simulate>(plan: FaultPlan) {
     let seed = seed();
     println!("QUIRE_SEED={seed}");

@@ -1,5 +1,5 @@
-//! The operations whose allocations fail, one line each: name, what comes before (with allocations that do not fail), what is
-//! done, and what it changes where it succeeds.
+//! The operations whose allocations fail, one line each: the name, the preparation (whose allocations do not fail), the
+//! operation, and its effect.
 
 use crate::world::*;
 use quire_hosted::{Simulate, Simulated};
@@ -15,7 +15,7 @@ pub struct Operation<F: Simulate> {
     pub prepare: fn(&mut World<'_, F>),
     pub run: Run<F>,
     pub effect: fn(&mut Expected),
-    /// Whether it needs memory at all, where that is known: then it is checked.
+    /// Whether it needs memory at all, if that is known: then the test checks it.
     pub allocates: Option<bool>,
 }
 
@@ -71,7 +71,7 @@ fn advise<F: Simulate>(w: &World<'_, F>, first: u64, pages: u64, advice: Advice)
     Ok(w.space.advise(range(first, pages), advice)?)
 }
 
-/// Wires a range, and makes it resident where that is asked for.
+/// Wires a range, and makes it resident if `how` says so.
 fn wire<F: Simulate>(w: &World<'_, F>, first: u64, pages: u64, how: Wire) -> Result<(), Failed> {
     w.space.wire(range(first, pages), how)?;
     if how == Wire::Now {
@@ -80,7 +80,7 @@ fn wire<F: Simulate>(w: &World<'_, F>, first: u64, pages: u64, how: Wire) -> Res
     Ok(())
 }
 
-/// A device's registers, where nothing is compared.
+/// A device's registers, at pages that the test does not compare.
 const REGISTERS: u64 = END + 100;
 
 fn map_device<F: Simulate>(w: &mut World<'_, F>) -> Result<(), Failed> {
@@ -110,13 +110,13 @@ fn write_object<F: Simulate>(w: &World<'_, F>, n: u64) -> Result<(), Failed> {
     Ok(())
 }
 
-/// What nobody else shows goes to swap.
+/// Pages out the pages that no other space maps.
 fn page_out<F: Simulate>(w: &mut World<'_, F>) {
     drop(w.child.take());
     assert!(w.page_out_everything().is_ok());
 }
 
-/// What is in swap is shared with a child.
+/// Shares the swapped pages with a child.
 fn page_out_and_fork<F: Simulate>(w: &mut World<'_, F>) {
     page_out(w);
     w.made.push(w.space.fork().expect("memory"));
@@ -133,7 +133,7 @@ fn map_hole<F: Simulate>(w: &mut World<'_, F>) {
     w.expected.set(HOLE, 8, |_| Some(0));
 }
 
-/// What moves stays readable at its old place until the whole has moved.
+/// Moved pages stay readable at their old place until the whole range has moved.
 fn moved(e: &mut Expected, from: u64, to: u64, n: u64, old: Content) {
     for i in 0..n {
         e.pages[(to + i) as usize] = e.pages[(from + i) as usize];
@@ -410,7 +410,7 @@ pub fn operations<F: Simulate>() -> Vec<Operation<F>> {
     ]
 }
 
-/// Forgetting may have been done in part where it fails; done again it completes.
+/// Forgetting may fail after a part; a second call completes it.
 fn forget_twice<F: Simulate>(w: &World<'_, F>, first: u64) -> Result<(), Failed> {
     let pages = if first == FILE { 16 } else { 32 };
     advise(w, first, pages, Advice::DontNeed).or_else(|e| match e {
@@ -419,7 +419,7 @@ fn forget_twice<F: Simulate>(w: &World<'_, F>, first: u64) -> Result<(), Failed>
     })
 }
 
-/// A new space with a program's mappings takes the place of the old one, which goes.
+/// A new space with a program's mappings replaces the old one, which ends.
 fn exec<F: Simulate>(w: &mut World<'_, F>) -> Result<(), Failed> {
     let space = Space::new(w.vm)?;
     space.map(&of_the_file(w, TEXT, 16, Prot::READ | Prot::EXEC))?;

@@ -1,4 +1,4 @@
-//! An address space with mappings of every kind, its child, and what their memory must contain.
+//! An address space with mappings of every kind, its child, and the required contents of both.
 
 use quire_hosted::{Cpu, Simulate, Simulated};
 use quire_vm::content::IoError;
@@ -18,15 +18,15 @@ pub const PRIVATE: u64 = 0;
 pub const FORKED: u64 = 64;
 /// Shared memory: 32 pages of an object of 64, of which the first 8 were stored into.
 pub const SHARED: u64 = 128;
-/// A private mapping of a file that may be stored into: 16 pages, the first four were.
+/// A private, writable mapping of a file: 16 pages, of which the first four were stored into.
 pub const FILE: u64 = 192;
-/// A private mapping of the same file that may not: 16 pages.
+/// A private, read-only mapping of the same file: 16 pages.
 pub const TEXT: u64 = 256;
 /// A stack: 4 pages, which may grow downward.
 pub const STACK: u64 = 1400;
-/// Nothing, between all that.
+/// Unmapped pages between all these.
 pub const HOLE: u64 = 600;
-/// One past the last page that is looked at.
+/// One past the last page that is compared.
 pub const END: u64 = 1500;
 
 /// Frames of the simulated device.
@@ -34,7 +34,7 @@ pub const DEVICE_FRAMES: u64 = 4;
 
 /// Why an operation ended early.
 pub enum Failed {
-    /// Memory is out, it says.
+    /// The operation reports that memory is out.
     Memory,
     /// Anything else: the test is wrong, or the core.
     Other(String),
@@ -61,10 +61,10 @@ impl<E: std::fmt::Debug> From<IoError<E>> for Failed {
     }
 }
 
-/// What a page must be: nothing that can be read, or memory that begins with this word.
+/// The required content of a page: none that can be read, or memory that begins with this word.
 pub type Content = Option<u64>;
 
-/// What the space's and the child's pages must be.
+/// The required contents of the space's and the child's pages.
 pub struct Expected {
     pub pages: Vec<Content>,
     pub child: Vec<Content>,
@@ -87,7 +87,7 @@ pub struct World<'c, F: Simulate> {
     pub shared: ObjectRef<Simulated<F>>,
     pub file: ObjectRef<Simulated<F>>,
     pub expected: Expected,
-    /// What operations make, to be dropped with the world.
+    /// Spaces that operations make, to be dropped with the world.
     pub made: Vec<SpaceRef<Simulated<F>>>,
 }
 
@@ -137,7 +137,7 @@ pub fn request<'o, F: Simulate>(first: u64, pages: u64) -> MapRequest<'o, Simula
 /// A store in leaked memory.
 pub fn store(pages: u64, plan: FaultPlan) -> &'static MemoryStore {
     let bytes = vec![0u8; (pages * PAGE_SIZE) as usize].leak();
-    // SAFETY: leaked, and nobody else's.
+    // SAFETY: leaked, so nothing else uses it.
     Box::leak(Box::new(unsafe { MemoryStore::new(NonNull::from(bytes).cast(), pages, plan) }))
 }
 
@@ -189,14 +189,14 @@ impl<'c, F: Simulate> World<'c, F> {
         (0..8).for_each(|i| world.write(SHARED + i, 300 + i));
         (0..4).for_each(|i| world.write(FILE + i, 400 + i));
         world.write(STACK + 3, 500);
-        // The child shows the rest as it is now.
+        // The child shows the present contents of the rest.
         world.child = Some(world.space.fork().expect("memory"));
         world.expected.child = world.expected.pages.clone();
         (0..32).step_by(2).for_each(|i| world.write(FORKED + i, 600 + i));
         world
     }
 
-    /// Stores, as a program does, and expects what was stored.
+    /// Stores, as a program does, and expects to read it back.
     fn write(&mut self, n: u64, value: u64) {
         self.cpu.write(&self.space, page(n), value).expect("memory");
         self.expected.pages[n as usize] = Some(value);
@@ -205,7 +205,7 @@ impl<'c, F: Simulate> World<'c, F> {
         }
     }
 
-    /// Pages out whatever can be.
+    /// Pages out all pages that can be.
     pub fn page_out_everything(&self) -> Result<(), Failed> {
         for (first, pages) in [(PRIVATE, 32), (FORKED, 32), (SHARED, 32), (FILE, 16), (STACK, 4)] {
             self.space.advise(range(first, pages), Advice::PageOut)?;
@@ -213,7 +213,7 @@ impl<'c, F: Simulate> World<'c, F> {
         Ok(())
     }
 
-    /// Reads every page again and again until that succeeds; returns how often the pager failed.
+    /// Reads every page until that succeeds; returns how often the pager failed.
     pub fn read_until_it_goes(&self, context: &str) -> u32 {
         let mut failed = 0;
         for n in 0..END {
@@ -229,7 +229,7 @@ impl<'c, F: Simulate> World<'c, F> {
         failed
     }
 
-    /// Compares all memory with what must be there, with the checker before and after.
+    /// Compares all memory with its required contents, with the checker before and after.
     pub fn verify(&self, context: &str) {
         let check = || {
             for space in [Some(&self.space), self.child.as_ref()].into_iter().flatten().chain(&self.made) {

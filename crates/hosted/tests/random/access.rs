@@ -1,4 +1,5 @@
-//! Accesses: of the own lane, whose outcome is known; of other lanes, whose owners may be changing them; of objects.
+//! Accesses to the own lane, whose outcome is known; to other lanes, which their owners may be changing; and to
+//! objects.
 
 use crate::worker::{Pages, Worker};
 use crate::world::{COMMON, LANE_PAGES, SpaceModel, load_shared, write_stamp};
@@ -11,7 +12,7 @@ use quire_vm::object::index::Slot;
 use quire_vm::{Access, FaultError, PAGE_SIZE};
 use std::sync::atomic::Ordering;
 
-/// Reads that fail may go well the next time.
+/// Failed reads may succeed the next time; so many tries.
 const PATIENCE: u32 = 10_000;
 
 fn patient<R>(f: impl Fn() -> Result<R, FaultError>) -> Result<R, FaultError> {
@@ -92,7 +93,7 @@ impl<F: Simulate> Worker<'_, F> {
         let seen = self.seen(r);
         self.narrow(&mut pages[i], Access::Write, seen);
         if let Seen::Value(_) = seen {
-            // The stamp is in one place only: whichever candidate it was, later reads tell.
+            // The stamp is stored in one place only; later reads tell which candidate it was.
             for s in pages[i].now() {
                 if let State::Shared(_, o, p) = s
                     && pages[i].certain().is_some()
@@ -112,7 +113,7 @@ impl<F: Simulate> Worker<'_, F> {
         }
     }
 
-    /// A page was stored to, and may be private or shared memory: looks at the objects, which alone can tell.
+    /// A store went to a page that may be private or shared: the objects' pages decide which.
     pub fn find_out(&self, _model: &SpaceModel<F>, page: &mut Page, _va: u64, stamp: u64) {
         let in_object = |o: usize, p: usize| {
             let shared = &self.world.shared[o];
@@ -139,7 +140,7 @@ impl<F: Simulate> Worker<'_, F> {
         }
     }
 
-    /// Reads a stamp of another lane, whose owner may be changing it right now.
+    /// Reads a stamp of another lane, which its owner may be changing.
     pub fn look_elsewhere(&mut self, model: &SpaceModel<F>) {
         let (lane, i) = self.elsewhere(model);
         let va = self.world.va(lane, i);
@@ -161,7 +162,7 @@ impl<F: Simulate> Worker<'_, F> {
     ) {
         let page = model.lanes[lane].lock()[i].clone();
         let states = page.during(span);
-        // Which stamp a shared page had at that moment is not known, but whose it must be.
+        // The shared page's stamp at that moment is not known, but its owner is.
         let own = |v: u64| v == 0 || v >> 48 == lane as u64 + 1;
         let shared = |_, _| match seen {
             Seen::Value(Some(v)) if !own(v) => Content::Stamp(!v),
@@ -185,7 +186,7 @@ impl<F: Simulate> Worker<'_, F> {
         let (r, span) = self.world.during(|| self.store(&model.space, beside, value).map(|()| None));
         let seen = self.seen(r);
         self.check_elsewhere(model, lane, i, Access::Write, seen, span);
-        // Whatever another CPU stored beside a stamp carries its number.
+        // A word that another CPU stored beside a stamp carries its number.
         let other = self.random_lane();
         let va = self.world.va(lane, i) + 512 + other as u64 * 8;
         if let Ok(v) = self.load(&model.space, va)
@@ -198,20 +199,20 @@ impl<F: Simulate> Worker<'_, F> {
 
     /// One of the objects that the lane uses.
     pub fn object(&mut self) -> usize {
-        // In a mix that is about ends, mostly the own one.
+        // In a mix about ends, mostly the own one.
         match if self.world.mix.own && self.random(4) != 0 { COMMON } else { self.random(COMMON + 1) } {
             COMMON => COMMON + self.lane,
             common => common,
         }
     }
 
-    /// The own object has no page beyond its end but those that somebody is about to take back.
+    /// The own object has no page beyond its end, except pages that a CPU is about to remove.
     fn no_page_beyond_the_end(&self, o: usize) {
         let (shared, vm) = (&self.world.shared[o], self.cpu.vm());
         for p in (0..self.world.mix.part).filter(|p| !shared.has(*p)) {
             let stays = || {
                 let pin = vm.epoch().pin();
-                // SAFETY: all is looked at, under a pin of the one system.
+                // SAFETY: all is only read, under a pin of the one system.
                 let index = unsafe { shared.object.page_index() };
                 match index.get(shared.index(self.lane, p), &pin) {
                     // SAFETY: the index names frames of this system, and the descriptor's state is only read.
@@ -225,8 +226,8 @@ impl<F: Simulate> Worker<'_, F> {
         }
     }
 
-    /// Reads, writes or discards a page of the own part of a shared object, past any mapping; or changes the own object's
-    /// size.
+    /// Reads, writes or discards a page of the own part of a shared object, without a mapping; or changes the own
+    /// object's size.
     pub fn use_the_object(&mut self) {
         let (o, p) = (self.object(), self.random(self.world.mix.part));
         let shared = &self.world.shared[o];

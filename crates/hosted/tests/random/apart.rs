@@ -1,5 +1,6 @@
-//! Operations on mappings of their own, away from the lanes, next to everything that others do to the same space: devices, mappings
-//! that grow, memory shared with a child, objects that are shortened, a file that is written back; and wiring, on the lane.
+//! Operations on mappings of their own, away from the lanes, beside all other operations on the space. There are
+//! devices, growing mappings, memory shared with a child, shortened objects, a file that is written back; and wiring,
+//! on the lane.
 
 use crate::worker::{RW, Worker};
 use crate::world::{DEVICE_PART, FILE_PART, SpaceModel};
@@ -8,7 +9,7 @@ use quire_vm::map::{Advice, MapRequest, Move, Placement, Space, Wire};
 use quire_vm::object::ObjectRef;
 use quire_vm::{FaultError, MapError, PAGE_SIZE, Prot, VirtRange};
 
-/// Writes that fail may go well the next time.
+/// Failed writes may succeed the next time; so many tries.
 const PATIENCE: u32 = 10_000;
 
 fn anywhere<F: Simulate>(pages: u64) -> MapRequest<'static, Simulated<F>> {
@@ -36,7 +37,7 @@ impl<F: Simulate> Worker<'_, F> {
         }
     }
 
-    /// Tries until there is memory for it.
+    /// Retries until there is memory for it.
     pub fn insist(&self, what: impl Fn() -> Result<(), MapError>) {
         loop {
             match what() {
@@ -49,7 +50,7 @@ impl<F: Simulate> Worker<'_, F> {
         }
     }
 
-    /// A load that must find `want`; where memory is out nobody can tell.
+    /// A load that must find `want`, unless memory is out.
     fn expect(&self, space: &Space<Simulated<F>>, va: u64, want: u64) {
         match self.load(space, va) {
             Ok(v) if v == want => {}
@@ -58,7 +59,7 @@ impl<F: Simulate> Worker<'_, F> {
         }
     }
 
-    /// Stores `value` to the start of a page; whether there was memory for it.
+    /// Stores `value` to the start of a page; false if there was no memory for it.
     fn put(&self, space: &Space<Simulated<F>>, va: u64, value: u64) -> bool {
         match self.store(space, va, value) {
             Ok(()) => true,
@@ -70,7 +71,7 @@ impl<F: Simulate> Worker<'_, F> {
         }
     }
 
-    /// Wires a run, looks that nothing of it is paged out, and mostly unwires it.
+    /// Wires a run, checks that none of it is paged out, and mostly unwires it.
     pub fn wire(&mut self, model: &SpaceModel<F>) {
         let run = self.run(model);
         let how = [Wire::Now, Wire::Now, Wire::OnFault, Wire::No][self.random(4)];
@@ -81,7 +82,7 @@ impl<F: Simulate> Worker<'_, F> {
         let (done, span) = self.world.during(|| model.space.wire(r, how));
         self.whole(model, &mut lane, run, span, done, |s| s);
         if done.is_ok() && how == Wire::Now && model.space.make_resident(r) == Ok(()) {
-            // As far as it goes: not at all.
+            // It must not page out any of it.
             let _done = model.space.advise(r, Advice::PageOut);
             let told = model.space.resident(r, &mut |page, there| {
                 if !there {
@@ -92,7 +93,7 @@ impl<F: Simulate> Worker<'_, F> {
                 self.wrong("what is wired is not mapped");
             }
         }
-        // A hole in it stays one.
+        // Its holes stay holes.
         if !leave {
             let unwire = || match model.space.wire(r, Wire::No) {
                 Err(MapError::NotMapped) if done.is_err() => Ok(()),
@@ -119,7 +120,7 @@ impl<F: Simulate> Worker<'_, F> {
                 self.expect(&model.space, page(at, n), value);
             }
         }
-        // Nothing of it can be given up; it cannot be stored to where that is not allowed.
+        // None of it can be dropped; stores fail where they are not allowed.
         let r = pages(at, DEVICE_PART);
         let _nothing = model.space.advise(r, [Advice::DontNeed, Advice::PageOut][self.random(2)]);
         self.insist(|| model.space.protect(r, Prot::READ));
@@ -130,7 +131,7 @@ impl<F: Simulate> Worker<'_, F> {
         self.insist(|| model.space.unmap(r));
     }
 
-    /// A mapping grows, where it is or elsewhere, and shrinks.
+    /// A mapping grows, in place or elsewhere, and shrinks.
     pub fn grow(&mut self, model: &SpaceModel<F>) {
         let (n, more) = (1 + self.random(6) as u64, 1 + self.random(70) as u64);
         let how = [Move::May, Move::May, Move::No][self.random(3)];
@@ -159,17 +160,17 @@ impl<F: Simulate> Worker<'_, F> {
                     self.insist(|| model.space.advise(pages(page(at, i), 1), Advice::DontNeed));
                 }
             }
-            // Something lies behind it.
+            // Another mapping lies behind it.
             Err(MapError::NoSpace) if how == Move::No => {}
             Err(MapError::OutOfMemory) => self.no_memory(),
             Err(e) => self.wrong(&format!("remap failed: {e:?}")),
         }
         check(at, &stored);
-        // What has grown may be two mappings: it is shortened where the first of them ends.
+        // A grown mapping may be two mappings: it is shortened where the first of them ends.
         self.insist(|| {
             model.space.unmap(pages(page(at, n), len - n)).or_else(|e| if len == n { Ok(()) } else { Err(e) })
         });
-        // What it gives up is others' at once.
+        // Other CPUs may use the released addresses at once.
         let rest = match model.space.remap(pages(at, n), keep * PAGE_SIZE, Move::No, false) {
             Ok(same) if same == at => keep,
             Ok(_) => self.wrong("what shrinks has moved"),
@@ -183,7 +184,7 @@ impl<F: Simulate> Worker<'_, F> {
         self.insist(|| model.space.unmap(pages(at, rest)));
     }
 
-    /// Anonymous memory that parent and child share: each sees what the other stores.
+    /// Anonymous memory that parent and child share: each sees the other's stores.
     pub fn share_with_a_child(&mut self, model: &SpaceModel<F>) {
         const PAGES: u64 = 3;
         self.doing = format!("share memory with a child of space {}", model.space.id());
@@ -229,8 +230,8 @@ impl<F: Simulate> Worker<'_, F> {
         };
         let stamp = self.stamp();
         self.spend_stamps(2 * PAGES);
-        // Every third page is copied before the object changes. A store that fails may have made its copy, which was paged out
-        // before the store came to it: then nobody can tell.
+        // Every third page is copied before the object changes. A failed store may have made its copy, which was paged
+        // out before the retry: then the outcome is unknown.
         let copied: Vec<Option<bool>> = (0..PAGES)
             .map(|n| match n % 3 {
                 0 => self.put(&model.space, page(private, n) + 8, stamp + PAGES + n).then_some(true),
@@ -308,7 +309,7 @@ impl<F: Simulate> Worker<'_, F> {
     }
 }
 
-/// A program of a lane's own that has stored to more pages than there are frames for it.
+/// A lane's own program that has stored to more pages than it has frames.
 pub struct Hoard<F: Simulate> {
     space: quire_vm::SpaceRef<Simulated<F>>,
     stamps: Vec<u64>,
@@ -342,7 +343,7 @@ impl<F: Simulate> Worker<'_, F> {
         self.cpu.leave();
     }
 
-    /// Looks at a run of the hoard and stores to it again; at times a child sees it too.
+    /// Reads a run of the hoard and stores to it again; at times a child sees it too.
     pub fn use_hoard(&mut self, model: &SpaceModel<F>) {
         let Some(mut hoard) = self.world.hoards.get(self.lane).map(|h| h.lock()) else { return };
         let first = self.random(hoard.stamps.len());
@@ -367,7 +368,7 @@ impl<F: Simulate> Worker<'_, F> {
         self.cpu.enter(&model.space).unwrap();
     }
 
-    /// All of the hoard is what was stored last.
+    /// All pages of the hoard hold their last stores.
     pub fn look_at_hoard(&mut self) {
         let Some(hoard) = self.world.hoards.get(self.lane).map(|h| h.lock()) else { return };
         self.doing = "look at the hoard".into();

@@ -1,10 +1,11 @@
-//! Random operations from several CPUs, checked against a model of what memory must contain, with every translation watched and
-//! the consistency checker on.
+//! Random operations from several CPUs, checked against a model of memory's contents, with every translation checked
+//! and the consistency checker on.
 //!
-//! Every run prints the command that repeats it. `QUIRE_SEED=n` runs with that seed: with one CPU the whole run repeats, to the
-//! last count. With more, the n-th operation of each CPU is of the same kind and draws from the same random numbers; the
-//! interleaving is the host's, and where CPUs look for each other decides about places (`reproduce`). `QUIRE_STEPS=n` sets the
-//! operations a CPU, `QUIRE_SOAK=n` makes every run n times as long, `QUIRE_MUTANT=Name` leaves out a step of a protocol.
+//! Every run prints the command that repeats it. `QUIRE_SEED=n` runs with that seed: with one CPU the whole run
+//! repeats, to the last count. With more, the n-th operation of each CPU is of the same kind and draws from the same
+//! random numbers. The host decides the interleaving, and that decides where CPUs meet (`reproduce`). `QUIRE_STEPS=n`
+//! sets the operations a CPU, `QUIRE_SOAK=n` makes every run n times as long, `QUIRE_MUTANT=Name` leaves out a step of
+//! a protocol.
 //!
 //! All configurations together do a million operations on x86-64, and a tenth of that on RISC-V.
 
@@ -68,17 +69,17 @@ struct Plan {
     steps: usize,
     /// One allocation in so many fails; 0: none.
     starve: u32,
-    /// Pages go to a swap store that is so bad; memory is short enough that they have to.
+    /// Pages go to a swap store with these faults; memory is so short that they must.
     swap: Option<FaultPlan>,
     mix: &'static Mix,
 }
 
-/// The disk where nothing else is said.
+/// The disk of a plan that names none.
 const DISK: FaultPlan = FaultPlan { delay: 1, window: 3, ..paging::PROMPT };
 
 const PLAN: Plan = Plan { cpus: 1, frames: 16_384, pcid: true, steps: 0, starve: 0, swap: None, mix: &EVERYTHING };
 
-/// How much of a plan is done on an architecture.
+/// The part of a plan that runs on an architecture.
 trait Reduced: Simulate {
     /// Whether CPUs that contend get arenas for their mappings.
     const ARENAS: bool;
@@ -93,17 +94,17 @@ impl Reduced for X86_64 {
     }
 }
 
-/// All that does not depend on the format of page tables is found on the other already.
+/// The other architecture's runs already find all errors that do not depend on the format of page tables.
 impl Reduced for Sv39 {
-    // Its addresses end below them.
+    // Its user addresses end below the arenas.
     const ARENAS: bool = false;
     fn part(plan: &Plan) -> usize {
-        // Less than half would not overcommit memory.
+        // Fewer than half would not overcommit memory.
         plan.steps / if plan.swap.is_some() { 2 } else { 15 }
     }
 }
 
-/// Where CPUs wait for each other, answering meanwhile.
+/// A barrier at which CPUs serve interrupts while they wait.
 struct Barrier {
     missing: AtomicUsize,
 }
@@ -122,7 +123,7 @@ impl Barrier {
     }
 }
 
-/// What a run did, for comparison with another one.
+/// The results of a run, for comparison with another one.
 #[derive(PartialEq, Eq, Debug)]
 struct Outcome {
     /// Of each CPU.
@@ -147,12 +148,12 @@ fn run_with<F: Reduced>(plan: Plan, seed: u64, steps: usize) -> Outcome {
     println!(
         "to repeat: QUIRE_SEED={seed} QUIRE_STEPS={steps} cargo test -p quire-hosted --test random -- --exact {name}"
     );
-    // Alone, a run must not depend on how fast it is: what is idle is so by the clock.
+    // Alone, a run must not depend on its speed: the clock decides which spaces are idle.
     let alone = plan.cpus == 1;
     set_clock(alone.then_some(0));
     #[cfg(mutants)]
     let mutant = mutants::from_environment();
-    // With one CPU nothing is left to chance: what daemons do, the CPU does itself.
+    // With one CPU nothing is left to chance: the CPU does the daemons' work itself.
     let daemons = if plan.swap.is_some() && plan.cpus > 1 { paging::DAEMONS.len() } else { 0 };
     let vm = Simulated::<F>::boot(Settings {
         cpus: plan.cpus + daemons,
@@ -164,7 +165,7 @@ fn run_with<F: Reduced>(plan: Plan, seed: u64, steps: usize) -> Outcome {
         check: if mutant.is_some() { Level::Never } else { Level::AtRelease },
         #[cfg(not(mutants))]
         check: Level::AtRelease,
-        // So few spaces would not often have longer chains.
+        // So few spaces would seldom have longer chains.
         layers: 3,
         ..Settings::default()
     })
@@ -174,7 +175,7 @@ fn run_with<F: Reduced>(plan: Plan, seed: u64, steps: usize) -> Outcome {
     let before = Account::of(vm);
     let hoard = if plan.swap.is_some() { paging::hoard(plan.cpus) } else { 0 };
     let disk = FaultPlan { seed, ..plan.swap.unwrap_or(DISK) };
-    // Where a CPU has failed, pages stay busy for ever: then the world is left, and the run ends.
+    // After a CPU has failed, pages stay busy for ever: then the world is leaked, and the run ends.
     let world = ManuallyDrop::new(World::new(&cpu, plan.cpus, 8, plan.mix, hoard, disk));
     drop(cpu);
     if plan.starve != 0 {
@@ -207,7 +208,7 @@ fn run_with<F: Reduced>(plan: Plan, seed: u64, steps: usize) -> Outcome {
         let threads: Vec<_> = (0..plan.cpus).map(start).collect();
         threads.into_iter().map(|t| t.join().unwrap_or_else(|e| std::panic::resume_unwind(e))).collect()
     });
-    // From here on who needs something done does it.
+    // From here on each CPU does its own paging work.
     if let Some(threads) = threads {
         paging::stop_daemons(vm, threads);
     }
@@ -302,7 +303,7 @@ fn mappings_without_an_address<F: Reduced>() {
     assert_eq!(done.in_arenas > 0, F::ARENAS, "CPUs that contend get arenas of their own");
 }
 
-/// Memory four times overcommitted, by so many CPUs, against a store that is so bad.
+/// Memory overcommitted four times, on so many CPUs, against a store with these faults.
 fn overcommitted<F: Reduced>(cpus: usize, steps: usize, bad: FaultPlan) {
     let _done = run::<F>(Plan { cpus, frames: paging::frames(cpus), steps, swap: Some(bad), mix: &MUCH, ..PLAN });
 }

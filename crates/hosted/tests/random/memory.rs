@@ -1,4 +1,4 @@
-//! Operations that change no content: what forks inherit, page tables that are dropped, paging out; and stacks.
+//! Operations that change no content: inheritance by forks, dropped page tables, paging out; and stacks.
 
 use crate::worker::Worker;
 use crate::world::{LANE_PAGES, SpaceModel, store_shared};
@@ -11,7 +11,7 @@ use quire_vm::{FaultError, MapError, PAGE_SIZE, Pmap, Table, VirtRange};
 /// Words of the volatile object, in their highest byte.
 const VOLATILE: u64 = 0x7e << 56;
 
-/// Where each lane has its stacks: away from everything else.
+/// Each lane's stacks: away from everything else.
 const fn stacks<F: Simulate>() -> u64 {
     ((F::USER.end / 4 * 3) >> 30) << 30
 }
@@ -32,7 +32,7 @@ impl<F: Simulate> Worker<'_, F> {
         let mut pages = self.own(model);
         let r = self.range(&run);
         let (done, span) = self.world.during(|| model.space.inherit(r, how));
-        // Two flags, of which either decides: what the model does not tell apart it forgets.
+        // Either of two flags decides; the model forgets the states that it cannot distinguish.
         let known = |old: Fate| match (old, fate) {
             (_, Fate::Keep) => Fate::Keep,
             (Fate::Keep, Fate::Unknown) => Fate::Keep,
@@ -46,7 +46,7 @@ impl<F: Simulate> Worker<'_, F> {
             Err(MapError::Invalid) if matches!(how.content, Some(Content::Zero | Content::Share)) => {}
             Err(MapError::OutOfMemory) => self.no_memory(),
             Ok(()) | Err(MapError::NotMapped) => {
-                // Nothing that is not mapped keeps what it was told.
+                // Unmapped pages do not keep the advice.
                 for i in run.clone() {
                     let (old, certain) = (pages[i].fate(), pages[i].certain());
                     match certain {
@@ -66,13 +66,13 @@ impl<F: Simulate> Worker<'_, F> {
         let (lane, i) = self.elsewhere(model);
         let va = self.world.va(lane, i);
         self.doing = format!("drop the leaf of {i} of lane {lane} at {va:#x} in space {}", model.space.id());
-        // SAFETY: what is taken away below comes back by a fault.
+        // SAFETY: the leaf that is removed below comes back by a fault.
         let (vm, pmap) = (self.cpu.vm(), unsafe { model.space.page_tables() });
         let mut owed = Obligation::new(vm, pmap);
         if let Some(mut table) = pmap.next_table(vm, VirtRange { start: va, end: va + PAGE_SIZE }) {
             let _gone = table.remove(va, &mut owed);
         }
-        // It is gone, and not flushed yet, for as long as an interrupt may take.
+        // It is removed, and not flushed yet, for as long as an interrupt may take.
         if self.random(4) == 0 {
             std::thread::sleep(std::time::Duration::from_micros(30));
         }
@@ -134,7 +134,8 @@ impl<F: Simulate> Worker<'_, F> {
         }
     }
 
-    /// Writes or discards pages that others copy, or copies them: what was copied is what was there, not what came later.
+    /// Writes or discards pages that other CPUs copy, or copies them: a copy has the contents of its moment, not later
+    /// ones.
     pub fn volatile(&mut self, model: &SpaceModel<F>) {
         let object = &self.world.volatile;
         let page = self.random(2) as u64;
@@ -142,7 +143,7 @@ impl<F: Simulate> Worker<'_, F> {
         match self.random(4) {
             0 => {
                 let word = VOLATILE | self.stamp();
-                // Where it fails for memory, nothing was written.
+                // If memory is out, nothing was written.
                 let _done = object.write::<std::convert::Infallible>(page * PAGE_SIZE, PAGE_SIZE as usize, &mut |to| {
                     to.chunks_exact_mut(8).for_each(|to| store_shared(to, word));
                     Ok(to.len())
@@ -177,12 +178,12 @@ impl<F: Simulate> Worker<'_, F> {
         }
     }
 
-    /// A stack grows below itself, not beyond its limit, keeps what was stored, and goes.
+    /// A stack grows downward, not beyond its limit, keeps its stored words, and is unmapped.
     pub fn stack(&mut self, model: &SpaceModel<F>) {
         let end = stacks::<F>() + (self.lane as u64 + 1) * (1 << 30);
         let depth = 1 + self.random(40) as u64;
         self.doing = format!("a stack of {depth} pages below {end:#x} in space {}", model.space.id());
-        // One at a time in a space: nobody else uses these addresses, but a child has what its parent had.
+        // One stack at a time in a space: no other lane uses these addresses, but a child inherits them.
         let _mine = self.own(model);
         let all = VirtRange { start: end - 64 * PAGE_SIZE, end };
         let top = end - 2 * PAGE_SIZE;

@@ -1,5 +1,5 @@
-//! Steps of protocols that are left out: the random test must notice each. Compiled with `--cfg mutants`, as `./quire test` builds
-//! the unit tests.
+//! Steps of protocols that are left out: the random test must detect each. Compiled with `--cfg mutants`, as `./quire
+//! test` builds the unit tests.
 
 use quire_vm::mutant::{Mutant, set_mutant};
 use std::process::{Command, Stdio};
@@ -15,7 +15,7 @@ const FOUND_BY: &[(Mutant, &str)] = &[
     (Mutant::NoEndCheck, "faults_beyond_an_end_that_moves"),
 ];
 
-/// The exit status of a run that notices.
+/// The exit status of a run that detects the mutant.
 const NOTICED: i32 = 3;
 
 /// The step that `QUIRE_MUTANT` names.
@@ -25,9 +25,9 @@ pub fn from_environment() -> Option<Mutant> {
     Some(found.unwrap_or_else(|| panic!("{name} is no step that can be left out here")))
 }
 
-/// Leaves it out from now on. The first panic ends the process: what follows in the other threads is of no interest.
+/// Leaves it out from now on. The first panic ends the process, because later ones in other threads mean nothing.
 pub fn switch_on(mutant: Option<Mutant>) {
-    // SAFETY: the test expects that it shows.
+    // SAFETY: the test expects the failure that it causes.
     unsafe { set_mutant(mutant) };
     if mutant.is_some() {
         let say = std::panic::take_hook();
@@ -41,10 +41,10 @@ pub fn switch_on(mutant: Option<Mutant>) {
 /// Operations of each CPU in one attempt, and attempts.
 const STEPS: u64 = 20_000;
 const ATTEMPTS: u64 = 8;
-/// Longer than an attempt takes; one that hangs has noticed too.
+/// Longer than an attempt takes; a run that hangs has detected it too.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Runs the test of that name with the step left out until it fails; returns after how many attempts.
+/// Runs the test of that name with the step left out until it fails; returns the number of attempts.
 fn attempts(mutant: Mutant, name: &str) -> Option<u64> {
     let program = std::env::current_exe().expect("this program has a file");
     (1..=ATTEMPTS).find(|attempt| {
@@ -61,7 +61,7 @@ fn attempts(mutant: Mutant, name: &str) -> Option<u64> {
         let start = Instant::now();
         loop {
             if let Some(status) = child.try_wait().expect("a child") {
-                // Ended by the first panic after the switch, or by a signal; anything else is another mistake.
+                // Ended by the first panic after the switch, or by a signal; any other end is another error.
                 let noticed = matches!(status.code(), Some(NOTICED) | None);
                 assert!(noticed || status.success(), "{name} cannot be run with {mutant:?}: {status}");
                 return noticed;

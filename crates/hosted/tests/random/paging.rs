@@ -1,4 +1,4 @@
-//! Memory that is short: a swap store, the daemons on CPUs of their own, and what must be left at the end.
+//! Short memory: a swap store, the daemons on CPUs of their own, and the account at the end.
 
 use quire_hosted::{Cpu, Simulate, Simulated};
 use quire_vm::paging::memory_store::{FaultPlan, MemoryStore};
@@ -21,14 +21,13 @@ pub const RESERVE: u64 = 64;
 /// Slots: more than all spaces together can hold.
 const SLOTS: u64 = 64 * 1024;
 
-/// Frames of a machine with `cpus` CPUs that is short of memory: tables, the core's own structures and what sits in magazines
+/// Frames of a machine with `cpus` CPUs that is short of memory: tables, the core's own structures and the magazines
 /// take about half.
 pub const fn frames(cpus: usize) -> u64 {
     450 + 120 * cpus as u64
 }
 
-/// Pages of each lane's own program: together so many that four times the frames there are have been stored to, whatever else is
-/// in use.
+/// Pages of each lane's own program. Together the stored pages are four times the frames, whatever else is in use.
 pub const fn hoard(cpus: usize) -> usize {
     (OVERCOMMIT * frames(cpus)).div_ceil(cpus as u64) as usize
 }
@@ -36,24 +35,24 @@ pub const fn hoard(cpus: usize) -> usize {
 /// Pages that are in use for each frame.
 const OVERCOMMIT: u64 = 4;
 
-/// A store, and what is in it.
+/// A store and its contents.
 pub struct Disk {
     pub store: &'static MemoryStore,
     bytes: NonNull<u8>,
     pages: u64,
 }
 
-// SAFETY: the memory is the process's for ever; it is looked at as atomics.
+// SAFETY: the memory belongs to the process for ever; it is read as atomics.
 unsafe impl Send for Disk {}
 // SAFETY: a shared disk reaches its memory, which is never freed, through atomics only.
 unsafe impl Sync for Disk {}
 
 impl Disk {
-    /// One that is so bad, with nothing on it.
+    /// An empty store with the faults `bad`.
     pub fn new(pages: u64, bad: FaultPlan) -> Disk {
         let bytes = memmap2::MmapMut::map_anon((pages * PAGE_SIZE) as usize).expect("the host gives memory for a disk");
         let bytes = NonNull::new(Box::leak(Box::new(bytes)).as_mut_ptr()).expect("not null");
-        // SAFETY: leaked, and nobody else writes there.
+        // SAFETY: leaked, so nothing else writes there.
         Disk { store: Box::leak(Box::new(unsafe { MemoryStore::new(bytes, pages, bad) })), bytes, pages }
     }
 
@@ -83,7 +82,7 @@ pub fn start_daemons<F: Simulate>(vm: &'static Vm<Simulated<F>>, first: usize) -
     DAEMONS.into_iter().enumerate().map(start).collect()
 }
 
-/// Pages that have a place in swap now: so many are certainly in use.
+/// Pages that have a swap slot now: at least so many are in use.
 pub fn in_swap<F: Simulate>(vm: &'static Vm<Simulated<F>>) -> u64 {
     vm.swap().total() - vm.swap().free()
 }
@@ -96,7 +95,8 @@ pub fn stop_daemons<F: Simulate>(vm: &'static Vm<Simulated<F>>, daemons: Vec<Joi
     }
 }
 
-/// Memory was overcommitted all the time, `least` pages being in swap; and everything that was there has gone with the spaces.
+/// Checks that memory was overcommitted all the time, with at least `least` pages in swap, and that all pages have gone
+/// with the spaces.
 pub fn finish<F: Simulate>(vm: &'static Vm<Simulated<F>>, swap: &MemoryStore, least: u64) {
     let total = |e| vm.stats().total(e);
     println!(
@@ -109,7 +109,7 @@ pub fn finish<F: Simulate>(vm: &'static Vm<Simulated<F>>, swap: &MemoryStore, le
         vm.pageout().passes(),
         swap.counts(),
     );
-    // What does not fit is there.
+    // The pages that do not fit are in swap.
     assert!(least >= (OVERCOMMIT - 1) * vm.frames().total(), "memory is not overcommitted {OVERCOMMIT} times");
     vm.finish_io(&mut quire_vm::sleep::MaySleep::here());
     vm.queues().check(true).expect("the queues' invariants hold");

@@ -1,4 +1,4 @@
-//! One CPU at work: random operations on its own lane of random spaces, looks and stores in other lanes, forks, exits.
+//! One CPU at work: random operations on its own lane of random spaces, reads and stores in other lanes, forks, exits.
 
 use crate::world::{BLOCK, DEVICE_PART, FILE_PAGES, LANE_PAGES, MIXED_PAGES, Op, SpaceModel, World, file_stamp};
 use quire_hosted::model::{Fate, Page, Span, State};
@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// How long a step takes where a run must not depend on how fast it is, in nanoseconds.
+/// The duration of a step in a run that must not depend on its speed, in nanoseconds.
 const STEP: u64 = 1_000_000;
 
 pub struct Worker<'w, F: Simulate> {
@@ -23,22 +23,22 @@ pub struct Worker<'w, F: Simulate> {
     /// Steps begun so far, in this worker's life.
     steps: u64,
     history: History,
-    /// What the lane's registers of the device have, where that is known.
+    /// The contents of the lane's device registers, if known.
     pub registers: [Option<u64>; DEVICE_PART as usize],
-    /// Makes stamps that nobody has used before.
+    /// The source of unused stamps.
     stamps: u64,
-    /// What it did last, for the message when something is wrong.
+    /// Its last operation, for error messages.
     pub doing: String,
-    /// There was no memory for something in this step.
+    /// Memory was out in this step.
     pub starved: Cell<bool>,
 }
 
-/// Digests of what a worker did.
+/// Digests of a worker's operations and results.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct History {
     /// The operations, in order.
     pub asked: Cell<u64>,
-    /// Their arguments and how they ended, every value that was read among them.
+    /// Their arguments and results, with every value that was read.
     pub told: Cell<u64>,
 }
 
@@ -50,7 +50,7 @@ fn fold(digest: &Cell<u64>, bytes: &[u8]) {
 
 pub type Pages<'a> = quire_sync::MutexGuard<'a, Vec<Page>>;
 
-/// Where mappings lie that CPUs made in arenas of their own.
+/// The addresses of mappings that CPUs made in their own arenas.
 const ARENAS: Range<u64> = 40 << 39..168 << 39;
 
 pub const RW: Prot = Prot::READ.union(Prot::WRITE);
@@ -75,17 +75,17 @@ impl<'w, F: Simulate> Worker<'w, F> {
         }
     }
 
-    /// What was done until now, and what came of it.
+    /// The operations so far, and their results.
     pub fn history(&self) -> History {
         self.history.clone()
     }
 
-    /// Notes what came of something.
+    /// Adds a result to the history.
     pub fn told(&self, what: &dyn std::fmt::Debug) {
         fold(&self.history.told, format!("{what:?}").as_bytes());
     }
 
-    /// The random numbers of the next step: they follow from the seed and the step alone, not from what other CPUs did.
+    /// Seeds the next step: its random numbers follow from the seed and the step alone, not from other CPUs.
     fn begin_step(&mut self) {
         // splitmix64 (Steele, Lea, Flood 2014).
         self.steps += 1;
@@ -129,7 +129,7 @@ impl<'w, F: Simulate> Worker<'w, F> {
             if self.cpu.vm().machine().has_failed() {
                 return;
             }
-            // One of them is always there; the one that is meant, or the next.
+            // At least one of them exists: the chosen one, or the next.
             let slots = self.world.spaces.len();
             let found = (0..slots).map(|i| (n + i) % slots).find_map(|n| self.world.slot(n).map(|model| (n, model)));
             let Some((n, model)) = found else { continue };
@@ -137,11 +137,11 @@ impl<'w, F: Simulate> Worker<'w, F> {
             self.step(&model, n);
             fold(&self.history.told, self.doing.as_bytes());
             if step % 64 == 0 && self.random(2) == 0 {
-                // SAFETY: it is what the CPU has loaded.
+                // SAFETY: the CPU has loaded these page tables.
                 unsafe { self.cpu.idle(model.space.page_tables()) };
             }
             self.cpu.interrupts();
-            // A system that is full for good does nothing but look for memory.
+            // A system that is full for good only looks for memory.
             if self.starved.take() && self.random(4) == 0 {
                 self.cpu.leave();
                 drop(model);
@@ -207,7 +207,7 @@ impl<'w, F: Simulate> Worker<'w, F> {
         self.random(self.world.lanes)
     }
 
-    /// A page of any lane, mostly where something happens.
+    /// A page of any lane, mostly near the hot spot.
     pub fn elsewhere(&mut self, model: &SpaceModel<F>) -> (usize, usize) {
         if self.random(4) != 0 {
             return model.hot();
@@ -255,7 +255,7 @@ impl<'w, F: Simulate> Worker<'w, F> {
         model.lanes[self.lane].lock()
     }
 
-    /// Notes what an operation that took the whole of `span` made of the pages of `run`.
+    /// Sets the pages of `run` to the result of an operation that took the whole of `span`.
     pub fn set(
         &self,
         model: &SpaceModel<F>,
@@ -272,7 +272,7 @@ impl<'w, F: Simulate> Worker<'w, F> {
         }
     }
 
-    /// What an operation that failed half-way may have done: each page is as before, or as `f` says.
+    /// The possible results of an operation that failed half-way: each page is as before, or as `f` says.
     fn maybe(
         &self,
         model: &SpaceModel<F>,
@@ -364,7 +364,7 @@ impl<'w, F: Simulate> Worker<'w, F> {
         }
     }
 
-    /// What was mapped anew is inherited as new memory is.
+    /// Forks inherit a new mapping as new memory.
     fn forget_fates(&self, pages: &mut Pages<'_>, run: Range<usize>, span: Span) {
         run.for_each(|i| pages[i].set_fate(Fate::Keep, span));
     }
@@ -429,14 +429,14 @@ impl<'w, F: Simulate> Worker<'w, F> {
             self.whole(model, &mut pages, run, span, done, |s| s);
             return;
         }
-        // What was stored is gone; what a file has behind it comes back.
+        // The stored words are gone; a file's own contents come back.
         self.whole(model, &mut pages, run, span, done, |s| match s {
             State::Private(p, _, base) => State::Private(p, base, base),
             other => other,
         });
     }
 
-    /// What was given up, all of it or a part, may be there or not until it is looked at; after this it is not.
+    /// Pages that were dropped, all or some, may be there until they are read; after this they are not.
     fn clear_up(&self, model: &SpaceModel<F>, run: &Range<usize>) {
         for page in run.clone() {
             let r = self.range(&(page..page + 1));
@@ -450,7 +450,7 @@ impl<'w, F: Simulate> Worker<'w, F> {
         }
     }
 
-    /// An operation that needs every page of `run` mapped, and otherwise may have been done in part.
+    /// An operation that needs every page of `run` mapped, and may otherwise have been done in part.
     pub fn whole(
         &self,
         model: &SpaceModel<F>,
@@ -483,7 +483,7 @@ impl<'w, F: Simulate> Worker<'w, F> {
         }
     }
 
-    /// Shortens what is mapped in a run to its first half.
+    /// Shortens the mappings of a run to its first half.
     fn shrink(&mut self, model: &SpaceModel<F>) {
         let run = self.run(model);
         let half = run.len().div_ceil(2);
@@ -521,7 +521,7 @@ impl<'w, F: Simulate> Worker<'w, F> {
             return;
         }
         let (r, target) = (self.range(&from), self.world.va(self.lane, to.start));
-        // The old place may stay mapped: as new, where it is private.
+        // The old place may stay mapped: as new memory, if it is private.
         let keep = self.random(4) == 0;
         let (done, span) = self.world.during(|| model.space.remap(r, r.len(), Move::To(target), keep));
         match done {
@@ -532,7 +532,7 @@ impl<'w, F: Simulate> Worker<'w, F> {
                 let start = to.start;
                 let fates: Vec<Fate> = from.clone().map(|i| pages[i].fate()).collect();
                 to.clone().for_each(|i| pages[i].set_fate(fates[i - start], span));
-                // What lay at the target goes first.
+                // The mappings at the target go first.
                 self.set(model, &mut pages, to.clone(), span, |_, _| State::Unmapped);
                 self.set(model, &mut pages, to, span, |i, _| certain[i - start].unwrap_or(State::Unmapped));
                 self.set(model, &mut pages, from, span, |_, s| match s {
@@ -542,7 +542,7 @@ impl<'w, F: Simulate> Worker<'w, F> {
                 });
             }
             Ok(_) => self.wrong("it was moved elsewhere"),
-            // More than one mapping in the range, or a hole: nothing has changed.
+            // More than one mapping in the range, or a hole: nothing was changed.
             Err(MapError::NotMapped | MapError::Invalid) => {}
             Err(MapError::OutOfMemory) => {
                 self.no_memory();
@@ -552,7 +552,7 @@ impl<'w, F: Simulate> Worker<'w, F> {
         }
     }
 
-    /// A mapping wherever the space puts it, used and removed at once.
+    /// A mapping at an address that the space chooses, used and removed at once.
     fn anywhere(&mut self, model: &SpaceModel<F>) {
         // From a hint on it stays within one block of the own lane.
         let n = 1 + self.random(BLOCK) as u64;
@@ -647,7 +647,7 @@ impl<'w, F: Simulate> Worker<'w, F> {
         let lanes = model.lanes.iter().map(|lane| lane.lock().iter().map(inherited).collect()).collect();
         let child = SpaceModel::new(child, lanes);
         self.world.counts.forks.fetch_add(1, Ordering::Relaxed);
-        // The child's first look is its parent's CPU's: everything that was there must be there.
+        // The child's first access comes from its parent's CPU: all pages must be there.
         self.cpu.enter(&child.space).unwrap();
         self.look_at_all(&child);
         self.unmap_what_others_had_begun(&child);
@@ -657,7 +657,7 @@ impl<'w, F: Simulate> Worker<'w, F> {
         }
     }
 
-    /// Operations of other lanes were under way in the parent: what they had mapped for a moment is nobody's in the child.
+    /// Operations of other lanes were under way in the parent: the child loses what they had mapped for a moment.
     fn unmap_what_others_had_begun(&self, child: &SpaceModel<F>) {
         let mut strange = Vec::new();
         child.space.entries(0, &mut |e| {

@@ -1,4 +1,4 @@
-//! What the workers share: spaces with the models of their lanes, objects with their stamps, a logical clock.
+//! The state that the workers share: spaces with the models of their lanes, objects with their stamps, a logical clock.
 
 use crate::apart::Hoard;
 use crate::paging::Disk;
@@ -14,7 +14,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Pages of a lane: the first lie in blocks between other lanes' blocks and share table pages with them, the rest lie
+/// Pages of a lane. The first lie in blocks between other lanes' blocks and share table pages with them. The rest lie
 /// together across the border of two table pages.
 pub const LANE_PAGES: usize = 160;
 /// Pages of a lane that lie between others'.
@@ -32,18 +32,18 @@ pub const FILE_PAGES: usize = 64;
 
 const MIXED: u64 = 0x4000_0000 - 5 * PAGE_SIZE;
 
-/// Near the end of what programs may use.
+/// Near the end of user addresses.
 const fn apart<F: Simulate>() -> u64 {
     ((F::USER.end >> 30) << 30) - (15 << 30)
 }
 
-/// One address space, and what it must contain.
+/// One address space, and its required contents.
 pub struct SpaceModel<F: Simulate> {
     pub space: SpaceRef<Simulated<F>>,
     pub lanes: Vec<Mutex<Vec<Page>>>,
-    /// How many look on: forks, and accesses to other lanes.
+    /// How many watch it: forks, and accesses to other lanes.
     watchers: AtomicUsize,
-    /// Where something happens: a lane and a page of it, so that CPUs meet.
+    /// The hot spot: a lane and a page of it, so that CPUs meet.
     hot: AtomicUsize,
 }
 
@@ -85,7 +85,7 @@ impl<F: Simulate> Drop for Watch<'_, F> {
 pub struct SharedObject<F: Simulate> {
     pub object: ObjectRef<Simulated<F>>,
     stamps: Vec<AtomicU64>,
-    /// It is one lane's alone, who shortens and lengthens it: the pages that there are.
+    /// Set if it belongs to one lane, which shortens and lengthens it: its present number of pages.
     size: Option<AtomicUsize>,
 }
 
@@ -118,13 +118,13 @@ impl<F: Simulate> SharedObject<F> {
             self.stamps[pages..].iter().for_each(|s| s.store(0, Ordering::Relaxed));
         }
     }
-    /// What its lane knows of a page.
+    /// A lane's knowledge of a page.
     pub fn content(&self, lane: usize, page: usize) -> Content {
         if self.has(page) { Content::Stamp(self.stamp(lane, page).load(Ordering::Relaxed)) } else { Content::Beyond }
     }
 }
 
-/// What a worker can do.
+/// A worker's operations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Op {
     Map,
@@ -141,23 +141,23 @@ pub enum Op {
     Fork,
     Exit,
     Speculate,
-    /// What forks make of a range.
+    /// A range gets another inheritance by forks.
     Inherit,
     /// A leaf is dropped: page tables are only a cache.
     Forget,
-    /// A range is paged out, as far as that goes.
+    /// A range is paged out, as far as possible.
     PageOut,
-    /// All page tables are dropped, where no CPU runs the space.
+    /// All page tables are dropped, if no CPU runs the space.
     DropTables,
     /// Every page of the own lane is stored to.
     Fill,
     /// A range is written back.
     Sync,
-    /// What stands for a word of the own lane.
+    /// The futex key of a word of the own lane is computed.
     FutexKey,
-    /// A stack is mapped, grows, and goes.
+    /// A stack is mapped, grows, and is unmapped.
     Stack,
-    /// Pages that others discard at any moment are copied.
+    /// Pages are copied that other CPUs discard at any moment.
     Volatile,
     /// A range is wired, and mostly unwired again.
     Wire,
@@ -175,10 +175,10 @@ pub enum Op {
     Hoard,
 }
 
-/// How often it does what, and where.
+/// How often each operation occurs, and where.
 pub struct Mix {
     pub ops: &'static [(Op, usize)],
-    /// All happens on these pages of each lane.
+    /// The only pages of each lane that are used.
     pub focus: Option<(usize, usize)>,
     /// Pages of each object that each lane uses.
     pub part: usize,
@@ -186,7 +186,7 @@ pub struct Mix {
     pub shared: usize,
     /// Of the shared objects mostly the lane's own is used.
     pub own: bool,
-    /// Others do whole operations at one moment in so many at which a lock is about to be taken.
+    /// The interval of pauses: at one moment in so many before a lock is taken, other CPUs do whole operations.
     pub pauses: u64,
 }
 
@@ -268,7 +268,7 @@ pub const MUCH: Mix = Mix {
     pauses: 512,
 };
 
-/// Few pages of shared objects are mapped, used and discarded: faults against the remover.
+/// Few pages of shared objects are mapped, used and discarded: faults race with the remover.
 pub const DISCARDS: Mix = Mix {
     ops: &[
         (Op::Map, 12),
@@ -328,7 +328,7 @@ pub const ENDS: Mix = Mix {
     pauses: 24,
 };
 
-/// Leaves that are dropped, next to discards and to CPUs that have them cached.
+/// Leaves are dropped, beside discards and CPUs that have them cached.
 pub const STALE: Mix = Mix {
     ops: &[
         (Op::Map, 4),
@@ -356,7 +356,7 @@ pub const SOURCES: Mix = Mix {
     pauses: 24,
 };
 
-/// Copies whose leaves are dropped, next to late looks at what they were made of.
+/// Copies whose leaves are dropped, beside late reads of their sources.
 pub const FRONTS: Mix = Mix {
     ops: &[
         (Op::Map, 1),
@@ -375,7 +375,7 @@ pub const FRONTS: Mix = Mix {
     pauses: 24,
 };
 
-/// Mappings without an address by several CPUs at once, and what needs all of them at one moment.
+/// Mappings without an address by several CPUs at once, beside operations that need all arenas at one moment.
 pub const ANYWHERE: Mix = Mix {
     ops: &[
         (Op::Anywhere, 50),
@@ -394,7 +394,7 @@ pub const ANYWHERE: Mix = Mix {
     pauses: 24,
 };
 
-/// The stamps of a lane's pages of the file on disk, which that lane alone changes.
+/// The stamps of a lane's pages of the file on disk, which only that lane changes.
 pub struct OnDisk<'w>(&'w [AtomicU64]);
 
 impl OnDisk<'_> {
@@ -413,7 +413,7 @@ pub struct World<F: Simulate> {
     pub shared: Vec<SharedObject<F>>,
     /// Mapped privately only, so its pages never change.
     pub file: ObjectRef<Simulated<F>>,
-    /// Written and discarded by anybody at any time: each word is zero, or says whose it is.
+    /// Written and discarded by all CPUs at any time: each word is zero, or names its writer.
     pub volatile: ObjectRef<Simulated<F>>,
     /// Some registers for each lane.
     pub device: ObjectRef<Simulated<F>>,
@@ -427,10 +427,10 @@ pub struct World<F: Simulate> {
     pub counts: Counts,
 }
 
-/// What was done, to see that the test does its work.
+/// Counts of operations, to prove that the test does its work.
 #[derive(Default, Debug)]
 pub struct Counts {
-    /// Forks under way, and runs that are being given up: a child would have what may go at any time, which no model can say.
+    /// Forks under way, and runs that are being dropped: no model can say whether the child still has such pages.
     pub forking: AtomicU64,
     pub giving_up: AtomicU64,
     pub accesses: AtomicU64,
@@ -443,7 +443,7 @@ pub struct Counts {
     pub in_arenas: AtomicU64,
 }
 
-/// The file's pager: slow, as disks are.
+/// The file's pager, as slow as a disk.
 struct Slow;
 
 impl Pager for Slow {
@@ -460,7 +460,7 @@ impl Pager for Slow {
         false
     }
     fn fill(&self, page: u64, frame: &mut [u8; PAGE_SIZE as usize]) -> Result<(), PagerError> {
-        // A pager is called where sleeping is allowed; poisoned bytes would show if it left any behind.
+        // A pager is called where sleeping is allowed; poisoned bytes would show if it left any.
         quire_sync::hooks::park(Some(quire_sync::hooks::now() + 30_000));
         frame[..8].copy_from_slice(&file_stamp(page as usize).to_le_bytes());
         Ok(())
@@ -473,8 +473,8 @@ pub fn file_stamp(page: usize) -> u64 {
 }
 
 impl<F: Simulate> World<F> {
-    /// An empty world: one space, two shared objects, files, a device; `hoard` pages for each lane's own program. The disk is
-    /// as bad as `bad`.
+    /// An empty world: one space, two shared objects, files, a device; `hoard` pages for each lane's own program. The
+    /// disk is as bad as `bad`.
     pub fn new(cpu: &Cpu<F>, lanes: usize, slots: usize, mix: &'static Mix, hoard: usize, bad: FaultPlan) -> World<F> {
         let vm = cpu.vm();
         let object = |pages: usize| ObjectRef::anonymous(vm, pages as u64).expect("memory at the start");
@@ -512,7 +512,7 @@ impl<F: Simulate> World<F> {
         }
     }
 
-    /// What a lane knows of its pages of the file on disk.
+    /// A lane's knowledge of its pages of the file on disk.
     pub fn on_disk(&self, lane: usize) -> OnDisk<'_> {
         let part = FILE_PART as usize;
         OnDisk(&self.on_disk[lane * part..(lane + 1) * part])
@@ -522,7 +522,7 @@ impl<F: Simulate> World<F> {
         self.clock.fetch_add(1, Ordering::SeqCst)
     }
 
-    /// Runs `f`, and says during which span of the clock.
+    /// Runs `f`, and returns the span of the clock during which it ran.
     pub fn during<R>(&self, f: impl FnOnce() -> R) -> (R, Span) {
         let from = self.tick();
         let r = f();
@@ -539,7 +539,7 @@ impl<F: Simulate> World<F> {
         }
     }
 
-    /// Whether `va` is some lane's, and so in the models; elsewhere are mappings that an operation makes and takes away again.
+    /// Whether `va` belongs to a lane, and so to the models. An operation makes and removes its own mappings elsewhere.
     pub fn is_in_a_lane(&self, va: u64) -> bool {
         let mixed = MIXED..MIXED + (MIXED_PAGES * self.lanes) as u64 * PAGE_SIZE;
         let apart = apart::<F>()..apart::<F>() + (self.lanes as u64 * 4 + 4) * (1 << 20);
@@ -551,7 +551,7 @@ impl<F: Simulate> World<F> {
     }
 }
 
-/// Stores an aligned word of an object's page, which others read and write meanwhile.
+/// Stores an aligned word of an object's page, which other CPUs read and write meanwhile.
 pub fn store_shared(to: &mut [u8], word: u64) {
     let to: &mut [u8; 8] = to.try_into().expect("a word");
     // SAFETY: a word of a frame, which every access here reaches as an atomic.
@@ -559,14 +559,15 @@ pub fn store_shared(to: &mut [u8], word: u64) {
         .store(u64::from_ne_bytes(word.to_le_bytes()), Ordering::Relaxed);
 }
 
-/// Loads such a word; or one of zeroes that are nobody's.
+/// Loads such a word, or a zero of an empty page.
 pub fn load_shared(from: &[u8]) -> u64 {
     let from: &[u8; 8] = from.try_into().expect("a word");
     let at = from.as_ptr().cast_mut().cast::<u64>();
     if !at.is_aligned() {
         return u64::from_le_bytes(*from);
     }
-    // SAFETY: the reference is to an aligned word, which every access here reaches as an atomic, and a load writes nothing.
+    // SAFETY: the reference is to an aligned word, which every access here reaches as an atomic, and a load writes
+    // nothing.
     let word = unsafe { AtomicU64::from_ptr(at) }.load(Ordering::Relaxed);
     u64::from_le_bytes(word.to_ne_bytes())
 }

@@ -13,7 +13,7 @@ const BUCKETS: usize = 2;
 
 type Table = FutexTable<Model>;
 
-/// `f` with a table; then nobody waits.
+/// Calls `f` with a table; then checks that no thread waits.
 fn with_table(f: impl FnOnce(&'static Table)) {
     with_memory(Table::bytes(BUCKETS), |memory| {
         // SAFETY: the memory is there as long as the table is used.
@@ -108,7 +108,7 @@ protocol! {
     LeaveOldBucket: "a waiter is left behind";
 }
 
-/// A waiter is interrupted while a wake-up chooses it: both say the same of it.
+/// A waiter is interrupted while a wake-up chooses it: both report the same outcome.
 fn leave_against_wake() {
     with_table(|table| {
         let stop = Arc::new(AtomicBool::new(false));
@@ -138,7 +138,7 @@ unsafe fn released(_: NonNull<Thread<Model>>) {
     RELEASED.set(RELEASED.get() + 1);
 }
 
-/// A waiter that is woken goes away at once, thread and all, while its waker is still at it.
+/// A woken waiter exits at once, thread and all, while its waker still works on it.
 fn exit_against_wake() {
     RELEASED.set(0);
     with_table(|table| {

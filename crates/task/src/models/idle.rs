@@ -1,4 +1,4 @@
-//! CPUs that go idle, and who takes them.
+//! CPUs that go idle, against the wakers that take them.
 
 use super::machine::with_memory;
 use crate::scheduler::idle::IdleCpus;
@@ -8,7 +8,7 @@ use quire_sync::hooks::threads::set_cpu;
 use quire_sync::protocol;
 use std::ptr;
 
-/// A CPU that was idle lately goes idle again, while somebody looks for one.
+/// A CPU that was idle lately goes idle again, while a waker searches for an idle CPU.
 fn idle_against_search() {
     with_memory(IdleCpus::bytes(2), |memory| {
         // SAFETY: the memory is there as long as the threads are, which end in this function.

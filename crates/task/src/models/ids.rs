@@ -1,4 +1,4 @@
-//! Process ids: lookups against what a number ceases to name, and who holds it.
+//! Process ids: lookups against the end of a name, and concurrent holders.
 
 use super::machine::with_memory;
 use crate::IdTable;
@@ -24,7 +24,7 @@ pub(super) fn with_table(f: impl FnOnce(&'static IdTable<AtomicBool, ()>)) {
     });
 }
 
-/// A number ceases to name a thread while somebody looks it up.
+/// A number stops naming a thread while another thread looks it up.
 fn lookup_against_exit() {
     with_table(|table| {
         let alive = Arc::new(AtomicBool::new(true));

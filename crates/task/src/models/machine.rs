@@ -1,9 +1,9 @@
-//! Two CPUs, a thread of the checker each. CPU 0 runs the thread A; CPU 1 is idle, and its first interrupt, when it halts, does
-//! what the model says. There may be a thread B too.
+//! Two CPUs, a thread of the checker each. CPU 0 runs the thread A. CPU 1 is idle; its first interrupt, when it halts,
+//! does what the model says. There may be a thread B too.
 //!
-//! There is one stack a CPU. A switch away from A calls, in place of another stack, what comes next on that CPU (B's body, the
-//! idle loop), and returns once the CPU, or the other one, has switched back to A. Where both CPUs would halt for ever the model
-//! fails: a wake-up was lost.
+//! There is one stack a CPU. A switch away from A calls the next work of that CPU (B's body, the idle loop) instead of
+//! changing stacks. It returns once a CPU has switched back to A. If both CPUs would halt for ever, the model fails: a
+//! wake-up was lost.
 #![allow(clippy::undocumented_unsafe_blocks)] // all memory is the model's own
 
 use crate::{Irq, Machine, Scheduler, Thread, ThreadRef};
@@ -26,7 +26,7 @@ const B: usize = 3;
 /// The machine's time, in nanoseconds.
 pub(super) const NOW: u64 = 1 << 20;
 
-/// The machine. What is plain memory is bookkeeping of the model, each used by one CPU at a time.
+/// The machine. Its plain fields are bookkeeping of the model, each used by one CPU at a time.
 pub(super) struct Model {
     current: [AtomicPtr<Thread<Model>>; CPUS],
     scheduler: AtomicPtr<Scheduler<Model>>,
@@ -36,7 +36,7 @@ pub(super) struct Model {
     kicked: [AtomicBool; CPUS],
     /// CPU 1 halts.
     halted: AtomicBool,
-    /// A is off its CPU: its context is complete. Relaxed throughout: it is for the scheduler to order it.
+    /// A is off its CPU: its context is complete. Relaxed throughout, because the scheduler must order it.
     saved: AtomicBool,
     /// The CPU that runs the innermost loop has switched to A.
     resumed: [Plain; CPUS],
@@ -46,8 +46,8 @@ pub(super) struct Model {
     ended: AtomicBool,
 }
 
-/// Whether the flag is up now. Read-modify-writes throughout: loom lets a load see an old value for ever, and a plain store fall
-/// between two swaps without either seeing it.
+/// Whether the flag is up now. Read-modify-writes throughout: loom lets a load see an old value for ever, and lets a
+/// plain store fall between two swaps that both miss it.
 fn is_up(flag: &AtomicBool) -> bool {
     flag.fetch_or(false, Ordering::AcqRel)
 }
@@ -62,12 +62,13 @@ impl Model {
         unsafe { &(&*self.threads.load(SeqCst))[n] }
     }
 
-    /// Whether CPU 1 halts and nobody has told it of anything. In this order: it leaves its halt, then takes the kick.
+    /// Whether CPU 1 halts and no kick is pending. In this order, because CPU 1 leaves its halt first, then takes the
+    /// kick.
     fn is_quiet(&self) -> bool {
         !is_up(&self.kicked[1]) && is_up(&self.halted)
     }
 
-    /// A does nothing until `done`, which is CPU 1's to do.
+    /// A spins until `done`, which is up to CPU 1.
     pub(super) fn wait_busily(&self, done: impl Fn() -> bool) {
         loop {
             let quiet = self.is_quiet();
@@ -155,7 +156,7 @@ unsafe impl Machine for Model {
                 if let Some(body) = body {
                     body(unsafe { &*ptr::from_ref(self) }, s);
                 }
-                // It has nothing more to do; its CPU goes on with whatever comes next.
+                // The thread has nothing more to do; its CPU runs the next work.
                 s.park(None);
             }
             _ if leaves => s.started(),
@@ -177,7 +178,7 @@ pub(super) fn with_memory<R>(bytes: usize, f: impl FnOnce(NonNull<u8>) -> R) -> 
     out
 }
 
-/// What goes on in a model.
+/// The threads and interrupts of a model.
 pub(super) struct Cast {
     interrupts: [Option<Doing>; CPUS],
     b: Option<Doing>,
@@ -191,7 +192,7 @@ impl Cast {
         Cast { interrupts: [None, None], b: None, release }
     }
 
-    /// `f` comes in where CPU `cpu` first halts.
+    /// Calls `f` as an interrupt when CPU `cpu` first halts.
     pub(super) fn interrupt(
         mut self,
         cpu: CpuId,
@@ -201,7 +202,7 @@ impl Cast {
         self
     }
 
-    /// There is a thread B, which somebody [makes runnable](make_b).
+    /// Adds a thread B, which the model [makes runnable](make_b).
     pub(super) fn b(mut self, f: impl FnOnce(&'static Model, &'static Scheduler<Model>) + Send + 'static) -> Cast {
         self.b = Some(Box::new(f));
         self
@@ -213,7 +214,7 @@ impl Cast {
         self
     }
 
-    /// A machine whose CPUs are whoever says so; nothing runs.
+    /// A machine on which nothing runs; `f` decides which thread acts as which CPU.
     pub(super) fn machine<R>(self, f: impl FnOnce(&'static Model, &'static Scheduler<Model>) -> R) -> R {
         let machine = Model {
             current: [const { AtomicPtr::new(ptr::null_mut()) }; CPUS],

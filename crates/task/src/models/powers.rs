@@ -47,7 +47,7 @@ impl Owner {
         drop(old);
     }
 
-    /// What user 5 gets of it.
+    /// The memory that user 5 gets.
     fn seen_by_user(&self) -> Option<Option<Arc<Memory>>> {
         look(self, |user, is_open| *user == USER && is_open())
     }
@@ -67,7 +67,7 @@ impl Looked for Owner {
     }
 }
 
-/// Another thread looks while `owner` does `act`; what it was granted.
+/// Another thread looks while `owner` does `act`; returns the memory that it was granted.
 fn seen_during(owner: &Arc<Owner>, act: impl FnOnce(&Owner)) -> Option<Option<Arc<Memory>>> {
     let other = owner.clone();
     let looker = thread::spawn(move || {
@@ -85,7 +85,7 @@ fn assert_no_secret(seen: Option<Option<Arc<Memory>>>) {
     assert!(memory.is_none_or(|memory| memory.holds.load(Ordering::Relaxed) == USER), "a secret is seen");
 }
 
-/// Root's process becomes a user's: what is in its memory stays secret.
+/// Root's process becomes a user's: its memory stays secret.
 fn setuid_against_look() {
     set_cpu(0);
     let owner = Owner::new(ROOT, Memory::new(true, ROOT));
@@ -146,7 +146,7 @@ protocol! {
     NotesLate: "a process that ends is open";
 }
 
-/// A thread gets other powers, and has secrets then, while another one of its process forks.
+/// A thread changes its powers and then holds secrets, while another thread of its process forks.
 fn change_against_copy() {
     set_cpu(0);
     let memory = Memory::new(true, USER);

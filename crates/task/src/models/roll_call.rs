@@ -1,4 +1,4 @@
-//! Everybody is told something while somebody is made.
+//! An event is sent to all threads while a thread is made.
 
 use super::ids::with_table;
 use crate::RollCall;
@@ -12,7 +12,7 @@ use std::ptr::NonNull;
 const NEW: u32 = 1;
 const MAKER: u32 = 2;
 
-/// One goes through the table and tells all that it meets; another one, that is in it, puts a new one there.
+/// A caller goes through the table and tells all threads in it; a maker in the table adds a new thread.
 fn call_against_making() {
     with_table(|table| {
         let told = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));

@@ -27,7 +27,7 @@ protocol! {
     QueueWithoutKick: "a wake-up was lost";
 }
 
-/// A thread gives way to another on its CPU, while the other CPU has nothing to do.
+/// A thread yields to another on its CPU, while the other CPU has nothing to do.
 fn steal_against_switch() {
     Cast::new().b(|_, _| ()).run(|machine, s| {
         make_b(machine, s, 0);
@@ -42,7 +42,7 @@ protocol! {
     LeftRelaxed: "two CPUs";
 }
 
-/// A busy thread makes another on its own CPU, and does not give way: whoever is idle, or about to be, has to come for it.
+/// A busy thread makes another on its own CPU and does not yield: a CPU that is idle, or about to be, must steal it.
 fn offer_against_idle() {
     let done = Arc::new(AtomicBool::new(false));
     let tell = done.clone();

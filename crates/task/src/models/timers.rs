@@ -1,4 +1,4 @@
-//! Timers: taking one back against its expiry.
+//! Timers: cancelling against expiry.
 
 use super::machine::{A, Cast, NOW};
 use crate::Timer;
@@ -24,7 +24,7 @@ unsafe fn fire(timer: NonNull<Timer>, now: u64) -> Option<u64> {
     (probe.period != 0).then_some(now + probe.period)
 }
 
-/// A timer fires on CPU 0 while CPU 1 takes it back, and gives it up.
+/// A timer fires on CPU 0 while CPU 1 cancels and then drops it.
 fn cancel_against_fire(period: u64) {
     Cast::new().machine(|_, s| {
         let probe = Arc::new(Probe { timer: Timer::new(fire), state: AtomicU32::new(0), period });
@@ -59,7 +59,8 @@ protocol! {
     UnarmedBeforeFired: "a timer";
 }
 
-/// A thread sleeps until a deadline, and is woken before or after it: the deadline is nobody's any more when it goes on.
+/// A thread sleeps until a deadline, and is woken before or after it: the deadline is not armed any more when the
+/// thread returns.
 fn deadline_against_unpark() {
     let flag = Arc::new(AtomicU32::new(0));
     let seen = flag.clone();

@@ -17,29 +17,29 @@ use quire_sync::{CpuId, PerCpu, Rank, current_cpu};
 /// No deadline.
 pub(super) const NEVER: u64 = u64::MAX;
 
-/// One CPU. Its queue and wheel are reached from other CPUs through their locks; what is written by this CPU only, with
-/// interrupts masked, is marked (own). What others write who queue a thread here stands first.
+/// One CPU. Other CPUs reach its queue and wheel through their locks. A field marked (own) is written by this CPU only,
+/// with interrupts masked. The fields that wakers write come first.
 #[repr(C)]
 pub(crate) struct Cpu<M: Machine> {
     pub queue: IrqLock<RunQueue<M>>,
-    /// Length of the queue; of the front list of the running thread's user; when that thread has to give way to another user's, in
-    /// nanoseconds of the counter. Hints without the lock. Written under it.
+    /// Hints that are read without the lock and written under it: the length of the queue; that of the front list of
+    /// the running thread's user; and when that thread must yield to another user's, in nanoseconds of the counter.
     pub waiting: AtomicUsize,
     pub eager: AtomicUsize,
     pub share_end: AtomicU64,
     /// The share of user 0 and of the kernel's threads; guarded by the queue.
     pub(super) share: Share<M>,
-    /// (own) What runs here when nothing else does; holds a count.
+    /// (own) The idle thread; holds a count.
     pub(super) idle: AtomicPtr<Thread<M>>,
-    /// (own) The thread that is being left, between the switch and `finish_switch`.
+    /// (own) The previous thread, between the switch and `finish_switch`.
     pub(super) leaving: AtomicPtr<Thread<M>>,
-    /// (own) That thread goes to another CPU.
+    /// (own) That thread moves to another CPU.
     pub(super) moving: AtomicBool,
     /// (own) When the running thread got the CPU, in nanoseconds of the CPU's counter.
     pub(super) dispatched: AtomicU64,
     /// (own) When the running thread's stretch ends because others wait, nanoseconds; `NEVER` where none waits.
     pub(super) stretch_end: AtomicU64,
-    /// (own) What the timer is programmed to, nanoseconds.
+    /// (own) The deadline to which the timer is programmed, nanoseconds.
     pub(super) armed: AtomicU64,
     /// Threads wait to be reaped.
     pub(super) has_dead: AtomicBool,
@@ -49,7 +49,7 @@ pub(crate) struct Cpu<M: Machine> {
     pub(super) idled: AtomicU64,
     pub(super) at_dispatch: (AtomicU64, AtomicU64),
     pub(super) switches: AtomicU64,
-    /// (own) How often the CPU has come to look whether to preempt.
+    /// (own) How often the CPU has checked whether to preempt.
     pub(super) looked: AtomicU64,
     /// (own) Threads that were started from here.
     pub(super) started: AtomicU64,
@@ -57,7 +57,7 @@ pub(crate) struct Cpu<M: Machine> {
     pub(super) ended: AtomicU64,
     /// (own) Uninterruptible sleeps that began here, less those that ended here.
     pub(super) blocked: AtomicU64,
-    /// When the wheel wants to be looked at, nanoseconds. Written under the wheel's lock.
+    /// When the wheel must be served, nanoseconds. Written under the wheel's lock.
     pub(super) wheel_due: AtomicU64,
     pub(super) wheel: CachePadded<IrqLock<Wheel>>,
     pub(super) watch: CachePadded<Watch>,
@@ -82,8 +82,8 @@ impl<M: Machine> Scheduler<M> {
     /// A scheduler for `cpus` CPUs (at most [`quire_sync::cpuset::MAX_CPUS`]) on which nothing runs yet.
     ///
     /// # Safety
-    /// `memory` points to [`bytes`](Self::bytes)`(cpus)` writable bytes, aligned to 128, that nobody else uses, for ever. The
-    /// scheduler is not moved once a thread was spawned.
+    /// `memory` points to [`bytes`](Self::bytes)`(cpus)` writable bytes, aligned to 128, that nothing else ever uses.
+    /// The scheduler is not moved once a thread was spawned.
     pub unsafe fn new(machine: &'static M, memory: NonNull<u8>, cpus: usize) -> Self {
         let init = |cpu| Cpu {
             queue: IrqLock::new(Rank::RUN_QUEUE, RunQueue::new()),
@@ -129,7 +129,7 @@ impl<M: Machine> Scheduler<M> {
         self.cpus.len()
     }
 
-    /// This CPU. The caller has masked interrupts, or takes a hint.
+    /// This CPU. The caller has masked interrupts, or uses the result as a hint.
     #[inline(always)]
     pub(crate) fn here(&self) -> &Cpu<M> {
         self.cpus.of(current_cpu())
@@ -151,7 +151,7 @@ impl<M: Machine> Scheduler<M> {
         ptr::eq(self.here().idle.load(Ordering::Relaxed), thread)
     }
 
-    /// The share of CPU time that `thread` has part in on `cpu`.
+    /// The share of CPU time to which `thread` belongs on `cpu`.
     pub(crate) fn share<'a>(&'a self, thread: &'a Thread<M>, cpu: CpuId) -> &'a Share<M> {
         // SAFETY: by `belong_to`, a thread's user lives as long as it is the thread's.
         match unsafe { thread.user().as_ref() } {
@@ -160,8 +160,8 @@ impl<M: Machine> Scheduler<M> {
         }
     }
 
-    /// Sees to it that the running thread does not keep those who wait here longer than its stretch, nor stays where it may not
-    /// run.
+    /// Ends the running thread's stretch in time for the threads that wait here, and makes it leave if it may not run
+    /// here.
     ///
     /// # Requires
     /// Interrupts are masked.
@@ -193,8 +193,8 @@ impl<M: Machine> Scheduler<M> {
         }
     }
 
-    /// Programs this CPU's timer if something is due earlier than it is set to. A deadline that went away or later costs
-    /// one interrupt that finds nothing, instead of a write to the timer each time.
+    /// Programs this CPU's timer if a deadline is earlier than the programmed one. A deadline that is cancelled or
+    /// postponed costs one interrupt without work, instead of a timer write each time.
     ///
     /// # Requires
     /// Interrupts are masked.

@@ -1,4 +1,4 @@
-//! A shared set of CPUs whose bits can be claimed: who takes a bit out learns whether it was in.
+//! A shared set of CPUs whose bits can be claimed: the CPU that clears a bit learns whether it was set.
 
 use quire_sync::CpuId;
 use quire_sync::atomic::{AtomicU64, Ordering};
@@ -7,7 +7,7 @@ use quire_sync::per_cpu::CachePadded;
 
 const WORDS: usize = MAX_CPUS / 64;
 
-/// Changed only where a CPU begins to be idle now and then, or is overloaded, never on a path that stays as it is.
+/// Written only when a CPU goes idle or becomes overloaded, never on a steady path.
 pub(crate) struct CpuBits {
     words: CachePadded<[AtomicU64; WORDS]>,
 }
@@ -28,7 +28,7 @@ impl CpuBits {
         }
     }
 
-    /// Takes `cpu` out; whether it was in. Writes nothing where it was not.
+    /// Takes `cpu` out; true if it was in. Writes nothing otherwise.
     pub fn remove(&self, cpu: CpuId) -> bool {
         self.contains(cpu)
             && self.words[cpu / 64].fetch_and(!(1 << (cpu % 64)), Ordering::AcqRel) & (1 << (cpu % 64)) != 0
@@ -45,7 +45,7 @@ impl CpuBits {
     }
 
     fn any_of(&self, from: CpuId, mask: &[u64; WORDS]) -> Option<CpuId> {
-        // Most often there is none.
+        // Most often the set is empty.
         if self.words.iter().zip(mask).all(|(word, mask)| word.load(Ordering::Relaxed) & mask == 0) {
             return None;
         }

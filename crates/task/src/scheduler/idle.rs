@@ -1,13 +1,14 @@
-//! Which CPUs are idle, and can be claimed.
+//! The set of idle CPUs, from which a waker claims one.
 //!
-//! Each CPU says so on a line of its own, which only those look at who want that CPU. For who wants any there is a set of hints:
-//! the CPUs that are idle or were lately. A CPU stays in it when it has work again, so that one that sleeps and wakes writes
-//! nothing that others share; who looks for an idle CPU takes out what is idle no more.
+//! Each CPU marks itself idle on a cache line of its own, which only a waker that wants that CPU reads. A waker that
+//! takes any idle CPU searches a set of hints instead: the CPUs that are idle or were lately. A hint is cleared lazily,
+//! by the next waker that searches the set and finds the CPU busy. So a CPU that sleeps and wakes writes no shared
+//! line.
 //!
-//! | | goes idle: *says so, fences, looks whether it is in the hints, joins them* |
+//! | | CPU goes idle: *marks itself, fences, checks the hints, joins them* |
 //! |---|---|
-//! | **who takes it out of the hints** (*takes out, fences, looks again whether it is idle*) | one of the two sees the other, and it is in again |
-//! | **who has work for it** (*queues, fences, looks here*) | finds it, or is found: it looks for work afterwards |
+//! | **searcher clears its hint** (*clears, fences, checks again whether the CPU is idle*) | one of the two sees the other, and the hint is set again |
+//! | **waker has work for it** (*queues, fences, looks here*) | the waker finds it idle, or the CPU finds the work: it looks for work afterwards |
 
 use super::cpu_mask::CpuBits;
 use crate::mutant::{Mutant, mutant};
@@ -19,7 +20,7 @@ use quire_sync::{CpuId, PerCpu};
 pub(crate) struct IdleCpus {
     /// The CPU halts, or is about to.
     now: PerCpu<AtomicBool>,
-    /// It does, or did lately.
+    /// The CPU halts, or did lately.
     lately: CpuBits,
 }
 
@@ -29,22 +30,23 @@ impl IdleCpus {
         PerCpu::<AtomicBool>::bytes(cpus)
     }
 
-    /// None of `cpus` CPUs is.
+    /// A set for `cpus` CPUs, none of them idle.
     ///
     /// # Safety
     /// As [`PerCpu::new`].
     pub unsafe fn new(memory: NonNull<u8>, cpus: usize) -> Self {
-        // SAFETY: the caller hands over what `PerCpu::new` asks for: `bytes` is the size of these elements.
+        // SAFETY: the caller hands over memory as `PerCpu::new` requires: `bytes` is the size of these elements.
         let now = unsafe { PerCpu::new(memory, cpus, |_| AtomicBool::new(false)) };
         IdleCpus { now, lately: CpuBits::new() }
     }
 
-    /// Whether `cpu` is.
+    /// Whether `cpu` is idle.
     pub fn contains(&self, cpu: CpuId) -> bool {
         self.now.of(cpu).load(Ordering::Acquire)
     }
 
-    /// `cpu`, the caller's, goes idle. Whatever it looks at afterwards it sees as it is once others can find it here.
+    /// Marks `cpu`, the caller's, as idle. A later read by the caller sees the work of every waker that did not see
+    /// this mark.
     pub fn insert(&self, cpu: CpuId) {
         if self.contains(cpu) {
             return;
@@ -62,12 +64,12 @@ impl IdleCpus {
         }
     }
 
-    /// Takes `cpu` out; whether it was in. Writes nothing where it was not.
+    /// Takes `cpu` out; true if it was in. Writes nothing otherwise.
     pub fn take(&self, cpu: CpuId) -> bool {
         self.contains(cpu) && self.now.of(cpu).swap(false, Ordering::AcqRel)
     }
 
-    /// Takes one of `mask` out, searched upwards from `from` and round.
+    /// Takes one CPU of `mask` out, searched upwards from `from` and round.
     pub fn take_any(&self, from: CpuId, mask: &CpuMask) -> Option<CpuId> {
         let mut left = *mask;
         while let Some(cpu) = self.lately.any_in(from, &left) {

@@ -1,22 +1,22 @@
-//! The scheduler: how a thread gives its CPU up, and how a CPU takes the next one.
+//! The scheduler: how a thread leaves its CPU, and how a CPU takes the next thread.
 //!
-//! [`cpu`] holds the state of the CPUs, [`run_queue`] and [`share`] their runnable threads. [`idle`] and [`cpu_mask`] hold the sets of
-//! CPUs that look for work or have too much. [`place`] chooses a CPU for a thread. [`timers`], [`times`] and [`watching`] add methods
-//! to [`Scheduler`], as this file does: parking, waking, switching.
+//! [`cpu`] holds the state of the CPUs; [`run_queue`] and [`share`] hold their runnable threads. [`idle`] and
+//! [`cpu_mask`] hold the sets of idle and of crowded CPUs. [`place`] chooses a CPU for a thread. [`timers`], [`times`]
+//! and [`watching`] add methods to [`Scheduler`], as this file does: parking, waking, switching.
 //!
-//! May use: threads, timers, tokens, and the machine's trait. Futexes are above.
-//! Owns: a runnable thread is on one queue, or runs; a thread whose context is in use is on its own CPU's queue alone.
+//! May use: threads, timers, tokens, and the machine's trait. Futexes are above. Invariants: a runnable thread is on
+//! one queue, or runs; a thread whose context is in use is queued on its own CPU only.
 //!
 //! # How a thread leaves its CPU
-//! A thread that parks first turns its token word to `PARKED`; from then on a waker may queue it, although it still runs
-//! on its way out. That is safe because while `on_cpu` is set it is queued on its own CPU only, which comes to its queue
-//! again only after it has left, and because nobody steals a thread whose `on_cpu` is set. The CPU clears `on_cpu` (release)
-//! in [`finish_switch`](Scheduler::finish_switch), on the next thread's stack; whoever reads it false (acquire) finds the
-//! saved context complete.
+//! A thread that parks first sets its token word to `PARKED`. From then on a waker may queue it, although it still runs
+//! on its way out. That is safe because a thread whose `on_cpu` is set is queued only on its own CPU and is never
+//! stolen. That CPU takes from its queue again only after it has left the thread. The CPU clears `on_cpu` (release) in
+//! [`finish_switch`](Scheduler::finish_switch), on the next thread's stack. A CPU that reads it clear (acquire) finds
+//! the saved context complete.
 //!
 //! | | parks | is preempted | exits |
 //! |---|---|---|---|
-//! | **waker** on another CPU | token word: the token is taken, or the waker queues it here | gives a token | gives a token that nobody takes |
+//! | **waker** on another CPU | token word: the thread takes the token, or the waker queues it here | gives a token | gives a token that is never taken |
 //! | **thief** | not queued; queued by a waker: `on_cpu` | queued: `on_cpu` | never queued |
 //! | **interrupt** here | interrupts are masked from before `PARKED` until the next thread runs | same | same |
 //!
@@ -51,7 +51,7 @@ use quire_sync::cpuset::{CpuMask, MAX_CPUS};
 use quire_sync::{CpuId, current_cpu};
 use share::Join;
 
-/// Why a thread gives its CPU up.
+/// Why a thread leaves its CPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Leave {
     Park,
@@ -63,8 +63,8 @@ enum Leave {
 }
 
 impl<M: Machine> Scheduler<M> {
-    /// Makes the caller the idle thread of this CPU. Called once on each CPU, with interrupts masked; the CPU goes on to
-    /// [`idle`](Self::idle) when it has nothing else to do.
+    /// Makes the caller the idle thread of this CPU. Called once on each CPU, with interrupts masked; the CPU then
+    /// calls [`idle`](Self::idle).
     pub fn start_cpu(&self, idle: ThreadRef<M>) {
         let here = self.here();
         let now = self.machine.ticks();
@@ -79,18 +79,18 @@ impl<M: Machine> Scheduler<M> {
         unsafe { self.machine.set_current(idle.as_ptr()) };
     }
 
-    /// Runs this CPU's idle thread: takes threads as they come, steals where others have too many, halts otherwise.
+    /// Runs this CPU's idle thread: takes threads from its queue, steals from crowded CPUs, else halts.
     pub fn idle(&self) -> ! {
         loop {
             self.idle_once();
         }
     }
 
-    /// One turn of [`idle`](Self::idle): runs threads until none is left; else does a step of what idle CPUs do for others, or
+    /// One turn of [`idle`](Self::idle): runs threads until none is left. Else it does one step of deferred work, or
     /// halts until an interrupt.
     pub fn idle_once(&self) {
         self.reap_dead();
-        // Whoever makes a thread runnable meanwhile interrupts the step, and the next turn finds it.
+        // A waker that makes a thread runnable meanwhile interrupts the step, and the next turn finds the thread.
         if self.here().waiting.load(Ordering::Acquire) == 0 && self.crowded.any(0).is_none() && self.machine.idle_work()
         {
             return;
@@ -99,7 +99,7 @@ impl<M: Machine> Scheduler<M> {
         let here = self.here();
         let work = || here.waiting.load(Ordering::Acquire) != 0 || self.crowd_has_for(current_cpu());
         let early = mutant(Mutant::LookBeforeIdle).then(work);
-        // Marked idle first, then a look round: who makes a CPU crowded marks it first, then looks for an idle one.
+        // Mark idle first, then search: a CPU that becomes crowded marks itself first, then searches for an idle one.
         self.idle.insert(current_cpu());
         if early.unwrap_or_else(work) {
             self.switch_from(Leave::Yield);
@@ -109,13 +109,13 @@ impl<M: Machine> Scheduler<M> {
             }
             return;
         }
-        // A waker that queues a thread here from now on finds the queue marked idle and interrupts the halt; interrupts
-        // are masked until the CPU halts, so that the interrupt is not lost either.
+        // A waker that queues a thread here from now on finds the queue marked idle and interrupts the halt. Interrupts
+        // are masked until the CPU halts, so the interrupt is not lost.
         self.machine.halt();
     }
 
-    /// Makes a new thread runnable, on an idle CPU where there is one that it may run on. The scheduler keeps the reference until the thread
-    /// has exited, and gives it to [`Machine::reap`].
+    /// Makes a new thread runnable, on an idle CPU that it may run on if there is one. The scheduler keeps the
+    /// reference until the thread has exited, then passes it to [`Machine::reap`].
     pub fn spawn(&self, thread: ThreadRef<M>) {
         let cpu = self.place_new(&thread);
         self.spawn_on(thread, cpu);
@@ -126,20 +126,20 @@ impl<M: Machine> Scheduler<M> {
         let thread = thread.into_raw();
         let masked = Masked::new(self.machine);
         bump(&self.here().started, 1);
-        // SAFETY: the count that was just given up keeps it alive until it is reaped.
+        // SAFETY: the count that `into_raw` gave up keeps the thread alive until it is reaped.
         self.enqueue_masked(&masked, unsafe { thread.as_ref() }, cpu, Join::Back);
     }
 
-    /// The first thing that a new thread does, on its own stack, with interrupts masked: settles the switch that started
-    /// it, and turns interrupts on.
+    /// The first call of a new thread, on its own stack, with interrupts masked: finishes the switch that started it,
+    /// and unmasks interrupts.
     pub fn started(&self) {
         self.finish_switch();
         self.machine.restore(Irq::On);
         self.reap_dead();
     }
 
-    /// Sleeps until unparked, or until `deadline` ([`Machine::now`]'s nanoseconds); returns at once where a token waits.
-    /// May also return early: callers look at what they wait for. Nothing that spins may be held.
+    /// Sleeps until unparked, or until `deadline` ([`Machine::now`]'s nanoseconds). Returns at once if a token waits.
+    /// May also return early, so callers check their condition again. The caller holds no spin lock.
     pub fn park(&self, deadline: Option<u64>) {
         let me = self.current();
         // An uncontended token costs no switch, no timer and no masking.
@@ -151,7 +151,7 @@ impl<M: Machine> Scheduler<M> {
                 return;
             }
             me.scheduler.store(ptr::from_ref(self).cast_mut().cast(), Ordering::Relaxed);
-            // SAFETY: the timer is part of the thread, which does not go away before the cancel below.
+            // SAFETY: the timer is part of the thread, which stays alive until the cancel below.
             unsafe { self.arm(&me.deadline, deadline) };
         }
         let was = self.machine.mask();
@@ -166,7 +166,8 @@ impl<M: Machine> Scheduler<M> {
         self.reap_dead();
     }
 
-    /// As [`park`](Self::park) without a deadline, where no signal ends the caller's wait either: the thread says so meanwhile.
+    /// As [`park`](Self::park) without a deadline, and no signal ends the sleep either: the thread is marked
+    /// uninterruptible.
     pub fn park_uninterruptibly(&self) {
         let count = |by: u64| {
             let _masked = Masked::new(self.machine);
@@ -179,8 +180,8 @@ impl<M: Machine> Scheduler<M> {
         self.current().uninterruptible.store(false, Ordering::Relaxed);
     }
 
-    /// Gives `thread` its token, and queues it where it sleeps. Callable from interrupts and under any lock of a rank below
-    /// the run queue's.
+    /// Gives `thread` its token, and queues it where it sleeps. Callable from interrupts and under any lock of a rank
+    /// below the run queue's.
     pub fn unpark(&self, thread: &Thread<M>) {
         if thread.token.give() {
             let cpu = self.place(thread);
@@ -189,7 +190,7 @@ impl<M: Machine> Scheduler<M> {
         }
     }
 
-    /// Lets everybody else who waits for this CPU go first.
+    /// Lets all other threads that wait for this CPU go first.
     pub fn yield_now(&self) {
         let was = self.machine.mask();
         self.switch_from(Leave::Yield);
@@ -197,13 +198,13 @@ impl<M: Machine> Scheduler<M> {
         self.reap_dead();
     }
 
-    /// Gives the CPU to somebody else where the running thread's stretch has ended. Called by `preempt_enable` and on the
+    /// Switches to a waiting thread if the running thread's stretch has ended. Called by `preempt_enable` and on the
     /// way out of interrupts, when the flag of [`Machine::set_pending`] is up and the preemption count is zero.
     pub fn preempt(&self) {
         let was = self.machine.mask();
         let here = self.here();
         bump(&here.looked, 1);
-        // The idle thread is not preempted: its loop looks at the queue after every interrupt.
+        // The idle thread is not preempted: its loop checks the queue after every interrupt.
         let current = self.current();
         let gives_way = here.waiting.load(Ordering::Relaxed) > 0 || !current.may_run_on(current_cpu());
         if gives_way && !self.is_idle(&current) {
@@ -226,7 +227,7 @@ impl<M: Machine> Scheduler<M> {
         unreachable!("Machine::switch came back to a thread that has exited");
     }
 
-    /// The timer interrupt: expires timers, and notices the end of the running thread's stretch.
+    /// The timer interrupt: expires timers, and detects the end of the running thread's stretch.
     pub fn timer_interrupt(&self) {
         let _masked = Masked::new(self.machine);
         let here = self.here();
@@ -250,19 +251,19 @@ impl<M: Machine> Scheduler<M> {
         self.program(here);
     }
 
-    /// Lets `thread` run on the CPUs of `allowed` only. The calling thread has moved when this returns; one that runs elsewhere
-    /// leaves that CPU at the interrupt that this sends; one that waits goes on to another CPU when its turn comes. False, and
-    /// nothing changes, where the machine has none of these CPUs.
+    /// Restricts `thread` to the CPUs of `allowed`. The calling thread has moved when this returns. A thread that runs
+    /// elsewhere leaves that CPU at the interrupt that this sends. A waiting thread moves to another CPU when its turn
+    /// comes. Returns false, and changes nothing, if the machine has none of these CPUs.
     pub fn set_affinity(&self, thread: &Thread<M>, allowed: &CpuMask) -> bool {
         let machine = CpuMask::first(self.cpus.len());
         if allowed.and(&machine).is_empty() {
             return false;
         }
-        // All that there are is all that there could be: such a thread is free to go.
+        // A thread with all CPUs of this machine counts as unrestricted.
         let all = allowed.and(&machine) == machine;
         thread.restrict(&if all { CpuMask::first(MAX_CPUS) } else { *allowed });
-        // Who takes it off a queue looks at the mask after it has locked that queue, on which its home stands: either it sees
-        // the new mask, or this sees the CPU that runs it.
+        // A CPU that takes the thread off a queue reads the mask after it has locked that queue, under whose lock
+        // `home` is written. Either it sees the new mask, or this thread sees the CPU that runs it.
         fence_full();
         let was = self.machine.mask();
         loop {
@@ -292,7 +293,8 @@ impl<M: Machine> Scheduler<M> {
         true
     }
 
-    /// The calling thread has part in the CPU time of `user` from now on; `None`: in that which each CPU keeps for the kernel and user 0.
+    /// Moves the calling thread to the shares of `user`. `None` means the share that each CPU keeps for the kernel and
+    /// user 0.
     ///
     /// # Safety
     /// As [`Thread::belong_to`]; the user that it had lives until this returns.
@@ -303,7 +305,7 @@ impl<M: Machine> Scheduler<M> {
         let _masked = Masked::new(self.machine);
         let (cpu, here, me) = (current_cpu(), self.here(), self.current());
         let mut queue = here.queue.lock_masked();
-        // SAFETY: the caller vouches for the user as `belong_to` asks, and the lock of this CPU's queue is held.
+        // SAFETY: the caller vouches for the user as `belong_to` requires, and the lock of this CPU's queue is held.
         unsafe { me.belong_to(user) };
         queue.begin(self.share(&me, cpu), self.machine.ticks_to_ns(self.machine.ticks()));
         self.note(here, cpu, &queue);
@@ -311,7 +313,7 @@ impl<M: Machine> Scheduler<M> {
         self.limit_stretch(here);
     }
 
-    /// The reschedule interrupt: another CPU has queued a thread here, or the one that runs may not any more.
+    /// The reschedule interrupt: another CPU has queued a thread here, or the running thread may not run here any more.
     pub fn kicked(&self) {
         let _masked = Masked::new(self.machine);
         let here = self.here();
@@ -321,8 +323,8 @@ impl<M: Machine> Scheduler<M> {
         self.limit_stretch(here);
     }
 
-    /// Gives the CPU to the next thread. Returns, with interrupts still masked, when the caller gets a CPU again (perhaps
-    /// another one).
+    /// Gives the CPU to the next thread. Returns, with interrupts still masked, when the caller gets a CPU again
+    /// (perhaps another one).
     ///
     /// # Requires
     /// Interrupts are masked; the preemption count is zero; no lock is held.
@@ -340,7 +342,7 @@ impl<M: Machine> Scheduler<M> {
         let weighted = prev.use_slice(now.saturating_sub(here.dispatched.load(Ordering::Relaxed)));
         self.machine.set_pending(false);
 
-        // Threads that waited here when their CPUs were changed.
+        // Threads that waited here when their affinity changed.
         let mut strays: List<Queued<M>> = List::new();
         let next = {
             let mut queue = here.queue.lock_masked();
@@ -375,8 +377,8 @@ impl<M: Machine> Scheduler<M> {
             let stray = unsafe { stray.as_ref() };
             self.enqueue(stray, self.place(stray), Join::Front);
         }
-        // Only now look elsewhere: two queues are never locked at once. Meanwhile this one is marked idle, so whoever
-        // queues a thread here sends an interrupt.
+        // Search elsewhere only now: a CPU never holds two queue locks. This queue is marked idle meanwhile, so a CPU
+        // that queues a thread here sends an interrupt.
         let next = next.or_else(|| self.steal(cpu, now));
         let next = next.unwrap_or_else(|| {
             self.idle.insert(cpu);
@@ -409,16 +411,17 @@ impl<M: Machine> Scheduler<M> {
         // SAFETY: interrupts are masked, and the switch to `next` follows on this CPU.
         unsafe { self.machine.set_current(next) };
         self.limit_stretch(here);
-        // SAFETY: `prev` is the caller, `next` was off its CPU (its `on_cpu` was clear) and is claimed by the line above.
+        // SAFETY: `prev` is the caller, `next` was off its CPU (its `on_cpu` was clear) and is claimed by the line
+        // above.
         unsafe { self.machine.switch(&prev, next) };
         self.finish_switch();
     }
 
-    /// On the stack of the thread that got the CPU: the one before it has left now.
+    /// Runs on the stack of the thread that got the CPU: the previous one has left now.
     fn finish_switch(&self) {
         let here = self.here();
         let prev = here.leaving.swap(ptr::null_mut(), Ordering::Relaxed);
-        // SAFETY: it was running until a moment ago, and cannot be reaped before the lines below.
+        // SAFETY: it ran on this CPU until the switch, and cannot be reaped before the lines below.
         let Some(prev) = (unsafe { prev.as_ref() }) else { return };
         if prev.dying.load(Ordering::Relaxed) {
             prev.on_cpu.store(false, Ordering::Relaxed);
@@ -431,16 +434,17 @@ impl<M: Machine> Scheduler<M> {
             // From here on another CPU may run it.
             prev.on_cpu.store(false, if mutant(Mutant::LeftRelaxed) { Ordering::Relaxed } else { Ordering::Release });
             if moves {
-                // It neither waits on a queue nor sleeps, so nobody else queues it.
+                // It neither waits on a queue nor sleeps, so no other CPU queues it.
                 self.enqueue(prev, self.place(prev), Join::Front);
             }
         }
     }
 
-    /// Hands threads that left this CPU for good to the machine.
+    /// Passes the threads that have exited on this CPU to the machine.
     ///
     /// # Requires
-    /// Interrupts are on, nothing is held.
+    /// Interrupts are on, no lock is held.
+    /// - Interrupts are on, nothing is held. + Interrupts are on, no lock is held.
     fn reap_dead(&self) {
         if !self.here().has_dead.load(Ordering::Relaxed) {
             return;
@@ -459,7 +463,7 @@ impl<M: Machine> Scheduler<M> {
         }
     }
 
-    /// Adds what `prev` used since it was dispatched to its CPU's times.
+    /// Adds the time that `prev` has used since its dispatch to its CPU's times.
     fn charge(&self, here: &Cpu<M>, prev: &Thread<M>, prev_idle: bool, next: &Thread<M>) {
         let (user, system) = prev.account.ticks();
         let (user_then, system_then) = (&here.at_dispatch.0, &here.at_dispatch.1);
@@ -473,8 +477,8 @@ impl<M: Machine> Scheduler<M> {
 }
 
 impl<M: Machine> Thread<M> {
-    /// A thread that has never run, with one reference, for its maker to place and to wrap by
-    /// [`ThreadRef::adopt`]. `release` is called once, when the last reference is dropped, and frees the memory.
+    /// A thread that has never run, with one reference. Its maker places it and wraps it by [`ThreadRef::adopt`].
+    /// `release` is called once, when the last reference is dropped, and frees the memory.
     pub fn new(context: M::Context, payload: M::Payload, release: unsafe fn(NonNull<Thread<M>>)) -> Self {
         Thread::made(context, payload, release, park_deadline::<M>)
     }
@@ -485,7 +489,8 @@ impl<M: Machine> Thread<M> {
 /// # Safety
 /// `timer` is the deadline of a thread that is alive.
 unsafe fn park_deadline<M: Machine>(timer: NonNull<Timer>, _now: u64) -> Option<u64> {
-    // SAFETY: armed by `park` only, as part of a thread that cancels it before it goes on; `park` ran on that scheduler.
+    // SAFETY: armed by `park` only, as part of a thread that cancels it before its `park` returns; `park` ran on that
+    // scheduler.
     unsafe {
         let thread = timer.byte_sub(offset_of!(Thread<M>, deadline)).cast::<Thread<M>>().as_ref();
         let scheduler = thread.scheduler.load(Ordering::Relaxed).cast::<Scheduler<M>>();

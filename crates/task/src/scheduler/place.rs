@@ -1,4 +1,4 @@
-//! Which CPU a runnable thread goes to, and from where an idle CPU takes one.
+//! The choice of a CPU for a runnable thread, and of a thread for an idle CPU.
 
 use super::cpu::{Cpu, Scheduler};
 use super::run_queue::RunQueue;
@@ -11,12 +11,13 @@ use core::ptr::NonNull;
 use quire_sync::atomic::{Ordering, fence_full};
 use quire_sync::{CpuId, current_cpu};
 
-/// How many crowded CPUs an idle one finds locked before it gives up: somebody else is at each.
+/// How many locked queues of crowded CPUs an idle CPU meets before it gives up: other CPUs work on them.
 const TRIES: usize = 4;
 
 impl<M: Machine> Scheduler<M> {
-    /// Where a woken thread goes: home if that CPU is idle (its caches may still hold the thread's data), else to an idle
-    /// CPU that it may run on, else home. Who takes an idle CPU out has it for itself, so two wakers do not pick the same one.
+    /// The CPU for a woken thread. It is the home CPU if that is idle, because its caches may still hold the thread's
+    /// data. Else it is an idle CPU that the thread may run on, else home. The waker that takes a CPU out of the idle
+    /// set has it alone, so two wakers do not pick the same one.
     pub(crate) fn place(&self, thread: &Thread<M>) -> CpuId {
         let home = thread.home();
         if thread.on_cpu.load(Ordering::Acquire) && !mutant(Mutant::PlaceBeforeLeft) {
@@ -29,7 +30,7 @@ impl<M: Machine> Scheduler<M> {
         self.choose(thread, home)
     }
 
-    /// Where a new thread goes: to an idle CPU, else it stays with its maker.
+    /// The CPU for a new thread: an idle CPU, else its maker's.
     pub(crate) fn place_new(&self, thread: &Thread<M>) -> CpuId {
         self.choose(thread, current_cpu())
     }
@@ -47,7 +48,7 @@ impl<M: Machine> Scheduler<M> {
         })
     }
 
-    /// Queues a runnable thread on `cpu`, and tells that CPU where it must know.
+    /// Queues a runnable thread on `cpu`, and interrupts that CPU where it must act.
     pub(crate) fn enqueue(&self, thread: &Thread<M>, cpu: CpuId, join: Join) {
         let masked = Masked::new(self.machine);
         self.enqueue_masked(&masked, thread, cpu, join);
@@ -64,8 +65,9 @@ impl<M: Machine> Scheduler<M> {
             queue.push(thread, self.share(thread, cpu), join, || self.machine.ticks_to_ns(self.machine.ticks()));
             self.note(target, cpu, &queue);
             self.offer(cpu, &queue, thread);
-            // It halts, or it has to set its timer for the end of the running thread's stretch. That is shorter where a thread
-            // waits that should not wait for a whole turn, or one of another user. Where such a one waits already it has been told.
+            // The CPU halts, or it must set its timer for the end of the running thread's stretch. The stretch is
+            // shorter where a waiting thread is eager or belongs to another user. Where such a thread waited already,
+            // the CPU has been interrupted before.
             let after = hints();
             queue.len() == 1 || (before.0 == 0 && after.0 == 1) || after.1 < before.1
         };
@@ -76,9 +78,10 @@ impl<M: Machine> Scheduler<M> {
         }
     }
 
-    /// Brings the hints about a queue up to date. Called under its lock, after each change. A CPU whose queue runs dry stays in
-    /// the crowded set until it idles itself, or somebody who idles has looked: while all are busy, threads that sleep and wake write
-    /// nothing that CPUs share.
+    /// Updates the hints about a queue. Called under its lock, after each change.
+    ///
+    /// A CPU whose queue runs dry stays in the crowded set until it goes idle, or until an idle CPU has looked at it.
+    /// So while all CPUs are busy, threads that sleep and wake write no shared line.
     pub(crate) fn note(&self, cpu: &Cpu<M>, id: CpuId, queue: &RunQueue<M>) {
         cpu.waiting.store(queue.len(), Ordering::Release);
         cpu.eager.store(queue.eager(), Ordering::Relaxed);
@@ -90,8 +93,7 @@ impl<M: Machine> Scheduler<M> {
         }
     }
 
-    /// Where `thread` has joined `id`'s queue, on which it waits, while another CPU halts that it may run on, wakes that one
-    /// to look for it.
+    /// `thread` has joined `id`'s queue and waits there: wakes another halted CPU that it may run on, to fetch it.
     pub(crate) fn offer(&self, id: CpuId, queue: &RunQueue<M>, thread: &Thread<M>) {
         if queue.movable() == 0 || queue.idle {
             return;
@@ -107,8 +109,8 @@ impl<M: Machine> Scheduler<M> {
         }
     }
 
-    /// Whether a thread waits on a crowded CPU that may run on `cpu`. Exact, so that a CPU that finds none may halt: who queues
-    /// such a thread later finds this CPU marked idle.
+    /// Whether a thread waits on a crowded CPU that may run on `cpu`. The answer is exact, so a CPU that finds none may
+    /// halt: a waker that queues such a thread later finds this CPU idle.
     ///
     /// # Requires
     /// Interrupts are masked, no queue is locked.
@@ -132,7 +134,7 @@ impl<M: Machine> Scheduler<M> {
     /// Interrupts are masked, no queue is locked.
     pub(crate) fn steal(&self, cpu: CpuId, now: u64) -> Option<NonNull<Thread<M>>> {
         let (count, mut walked, mut locked) = (self.cpus.len(), 0, 0);
-        // Once around: what waits on the nearest crowded CPUs may be such as may not run here.
+        // One round: the threads that wait on the nearest crowded CPUs may not be allowed here.
         loop {
             let next = (cpu + walked + 1) % count;
             let from = self.crowded.any(next)?;
@@ -150,7 +152,7 @@ impl<M: Machine> Scheduler<M> {
             };
             let thread = queue.steal(cpu);
             if let Some(thread) = thread {
-                // Under the lock of the queue that it leaves: see `set_affinity`.
+                // Written under the lock of the queue that it leaves: see `set_affinity`.
                 // SAFETY: it was queued, so it is alive.
                 unsafe { thread.as_ref() }.set_home(cpu);
             }

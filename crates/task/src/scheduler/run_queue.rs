@@ -1,8 +1,8 @@
-//! One CPU's queue of runnable threads: the shares of users by virtual time ([`share`](super::share)), and in each share the
-//! user's threads.
+//! One CPU's queue of runnable threads: the shares of users by virtual time ([`share`](super::share)), and in each
+//! share the user's threads.
 //!
-//! The share whose thread runs is the *current* one, and is not in the heap. So where all runnable threads are of one user,
-//! which is most of the time, the heap is empty and nothing is compared.
+//! The share whose thread runs is the *current* one, and is not in the heap. So while all runnable threads belong to
+//! one user, which is most of the time, the heap is empty and nothing is compared.
 
 use super::share::{CREDIT, Heap, Join, Share};
 use crate::list::List;
@@ -13,12 +13,13 @@ use core::ptr::{self, NonNull};
 use quire_sync::CpuId;
 use quire_sync::atomic::Ordering::Relaxed;
 
-/// How long a thread runs before it lets a woken one of its user in, and how far a user gets ahead of another one, in nanoseconds.
+/// In nanoseconds: how long a thread runs before a woken thread of its user preempts it, and how far a user gets ahead
+/// of another.
 pub(crate) const STRETCH: u64 = 1_000_000;
 /// No deadline.
 const NEVER: u64 = u64::MAX;
 
-/// How far a thread may go from its queue, as it was when it joined.
+/// How far a thread could move from its queue when it joined.
 const PINNED: u8 = 0;
 const SOME: u8 = 1;
 const ANYWHERE: u8 = 2;
@@ -35,7 +36,7 @@ pub(crate) struct RunQueue<M: Machine> {
     charged: u64,
     /// Threads by reach.
     reach: [u32; 3],
-    /// The CPU runs its idle thread, or is about to: whoever queues a thread here must wake it.
+    /// The CPU runs its idle thread, or is about to: a CPU that queues a thread here must wake it.
     pub idle: bool,
     /// Threads that left this CPU for good, until they are reaped.
     pub dead: List<Queued<M>>,
@@ -66,21 +67,22 @@ impl<M: Machine> RunQueue<M> {
     }
 
     fn current(&self) -> Option<&Share<M>> {
-        // SAFETY: its user has a thread, the one that runs.
+        // SAFETY: its user lives, because the running thread is its thread.
         self.current.map(|share| unsafe { share.as_ref() })
     }
 
-    /// Threads that should not wait for a whole turn of the running one, which is of the same user.
+    /// How many threads should not wait for a whole turn of the running thread, which is of the same user.
     pub fn eager(&self) -> usize {
         self.current().map_or(0, Share::eager)
     }
 
-    /// Threads that may run on another CPU.
+    /// How many threads may run on another CPU.
     pub fn movable(&self) -> usize {
         (self.reach[SOME as usize] + self.reach[ANYWHERE as usize]) as usize
     }
 
-    /// When the running thread has to give way to another user's, in nanoseconds of the CPU's counter: once its user is a stretch ahead.
+    /// When the running thread must yield to another user's thread, in nanoseconds of the CPU's counter: once its user
+    /// is a stretch ahead.
     pub fn share_end(&self) -> u64 {
         match (self.current(), self.shares.first()) {
             (Some(current), Some(first)) => self.charged + (first.used() + STRETCH).saturating_sub(current.used()),
@@ -88,7 +90,8 @@ impl<M: Machine> RunQueue<M> {
         }
     }
 
-    /// Charges the current share for the time up to `now`. The running thread's part in its user's clock is `weighted` nanoseconds.
+    /// Charges the current share for the time up to `now`. The running thread adds `weighted` nanoseconds to its user's
+    /// clock.
     pub fn charge(&mut self, now: u64, weighted: u64) {
         let Some(current) = self.current() else { return };
         current.pass(weighted);
@@ -100,7 +103,7 @@ impl<M: Machine> RunQueue<M> {
         self.floor = self.floor.max(least);
     }
 
-    /// The running thread lets other users go first, where no other one of its own user waits.
+    /// Lets other users go before the running thread, if no other thread of its own user waits.
     pub fn give_way(&mut self) {
         if let (Some(current), Some(first)) = (self.current(), self.shares.first())
             && current.is_empty()
@@ -109,7 +112,7 @@ impl<M: Machine> RunQueue<M> {
         }
     }
 
-    /// A share without waiting or running threads here is about to have one: it starts not far behind the others.
+    /// A share without waiting or running threads here is about to get one: it restarts not far behind the others.
     fn wake(&self, share: &Share<M>) {
         let least = self.floor.saturating_sub(CREDIT);
         if share.used() < least {
@@ -117,8 +120,8 @@ impl<M: Machine> RunQueue<M> {
         }
     }
 
-    /// Puts a runnable thread, which is on no queue, on this one, in its user's `share`. `now`, the CPU's counter, is read where it
-    /// matters alone: where another user's thread runs.
+    /// Puts a runnable thread, which is on no queue, on this one, in its user's `share`. `now` is the CPU's counter,
+    /// read only where another user's thread runs.
     pub fn push(&mut self, thread: &Thread<M>, share: &Share<M>, join: Join, now: impl FnOnce() -> u64) {
         let node = NonNull::from(thread);
         let allowed = thread.affinity();
@@ -134,19 +137,19 @@ impl<M: Machine> RunQueue<M> {
         self.len += 1;
         let runs = self.current.is_some_and(|current| ptr::eq(current.as_ptr(), share));
         if !runs && !share.is_in_heap() {
-            // The running user's virtual time is that of its dispatch until it is charged.
+            // The running user's virtual time stays that of its dispatch until it is charged.
             self.charge(now(), 0);
             self.wake(share);
             // SAFETY: the share's user lives, since the thread is its and is runnable.
             unsafe { self.shares.insert(NonNull::from(share)) };
         }
-        // SAFETY: a runnable thread has one queuer: who got `true` from its token, spawned it, or switches away from it.
-        // It is alive until it has exited, which it cannot while it is queued.
+        // SAFETY: a runnable thread has one queuer: the CPU that got `true` from its token, spawned it, or switches
+        // away from it. It is alive until it exits, which it cannot while it is queued.
         unsafe { share.push(node, join) };
     }
 
-    /// Takes off the thread that is to run next, whose share is the current one from now on; one that comes from a back list
-    /// gets a new turn. Without one no share is.
+    /// Takes off the thread to run next, and makes its share the current one. A thread from a back list gets a new
+    /// turn. Without a thread there is no current share.
     pub fn pop(&mut self, now: u64) -> Option<NonNull<Thread<M>>> {
         let stays = match (self.current(), self.shares.first()) {
             (Some(current), Some(first)) => !current.is_empty() && current.used() <= first.used(),
@@ -174,7 +177,7 @@ impl<M: Machine> RunQueue<M> {
         Some(thread)
     }
 
-    /// A thread of `share` runs here from now on that was not on this queue, or is of that user only now.
+    /// A thread of `share` runs here from now on that was not on this queue, or has just become that user's.
     pub fn begin(&mut self, share: &Share<M>, now: u64) {
         self.charge(now, 0);
         let before = self.current.take();
@@ -197,8 +200,8 @@ impl<M: Machine> RunQueue<M> {
         self.reach[thread.reach.load(Relaxed) as usize] -= 1;
     }
 
-    /// Takes off a thread that may move to `cpu`: the one that waits longest on either list of a share. One that has not left
-    /// this CPU yet stays.
+    /// Takes off a thread that may move to `cpu`: the longest waiting thread of either list of a share. A thread that
+    /// has not left this CPU yet stays.
     pub fn steal(&mut self, cpu: CpuId) -> Option<NonNull<Thread<M>>> {
         // Acquire: its saved context is complete once `on_cpu` reads false.
         let off = |n: NonNull<Thread<M>>| {
@@ -206,7 +209,7 @@ impl<M: Machine> RunQueue<M> {
             !unsafe { n.as_ref() }.on_cpu.load(quire_sync::atomic::Ordering::Acquire) || mutant(Mutant::StealBeforeLeft)
         };
         let (share, node, back) = self.bound_for(cpu, off)?;
-        // SAFETY: its user has a thread here, the one that was found.
+        // SAFETY: its user lives, because the thread that was found here is its thread.
         let of = unsafe { share.as_ref() };
         // SAFETY: `bound_for` found the thread on the list that `back` names, and the lock was held since.
         unsafe { of.remove(node, back) };
@@ -225,8 +228,9 @@ impl<M: Machine> RunQueue<M> {
         self.bound_for(cpu, |_| true).is_some()
     }
 
-    /// A thread that may run on `cpu` and that `take` accepts, its share, and whether it is on the back list there. Shares of which no
-    /// thread runs here come first. Passes over threads only where some may not run on `cpu`, or have not left this one.
+    /// A thread that may run on `cpu` and that `take` accepts, its share, and whether it is on the back list there.
+    /// Shares without a running thread come first. Threads are skipped only where some may not run on `cpu`, or have
+    /// not left this one.
     fn bound_for(&self, cpu: CpuId, take: impl Fn(NonNull<Thread<M>>) -> bool) -> Option<Found<M>> {
         if self.movable() == 0 {
             return None;

@@ -1,15 +1,15 @@
 //! Users' shares of CPU time.
 //!
-//! A CPU divides its time between users first, then between the threads of a user. On each CPU a user has a [`Share`]: its runnable
-//! threads there, and its *virtual time*, which is the CPU time that it has used there. The share with the least virtual time runs
-//! next, so a user with a thousand threads gets as much as a user with one.
+//! A CPU divides its time between users first, then between the threads of a user. On each CPU a user has a [`Share`]:
+//! its runnable threads there, and its *virtual time*, the CPU time used there. The share with the least virtual time
+//! runs next, so a user with a thousand threads gets as much as a user with one.
 //!
-//! Virtual time belongs to a CPU and never moves. A thread that migrates joins its user's share of the other CPU. A share
-//! that was idle starts again no further than [`CREDIT`] behind the others of its CPU, because it must not make up for all the time
-//! that it slept.
+//! Virtual time belongs to a CPU and never moves. A thread that migrates joins its user's share of the other CPU. A
+//! share that was idle restarts at most [`CREDIT`] behind the others of its CPU, because it must not catch up on the
+//! time that it slept.
 //!
-//! Shares with waiting threads form a leftist heap through the shares themselves: a join, a turn's end and a removal take a number
-//! of steps that grows with the logarithm of the number of users, and nothing is allocated.
+//! Shares with waiting threads form an intrusive leftist heap, so nothing is allocated. A join, a turn's end and a
+//! removal take steps logarithmic in the number of users.
 
 use crate::list::List;
 use crate::machine::Machine;
@@ -19,8 +19,8 @@ use core::marker::PhantomData;
 use core::ptr::NonNull;
 use quire_sync::{CpuId, PerCpu, record};
 
-/// How far behind the others a share may start again, in nanoseconds: so long may a user who slept run before it takes turns. As
-/// long as a turn of a thread, which is what an interactive program gets within its user, too.
+/// How far behind the others a share may restart, in nanoseconds: a user who slept may run so long before it takes
+/// turns. It equals a thread's turn, which an interactive program also gets within its user.
 pub(crate) const CREDIT: u64 = 4_000_000;
 
 /// How long a back list may be passed over, in nanoseconds at nice 0: a few turns.
@@ -31,18 +31,20 @@ pub(crate) const PATIENCE: u64 = 20_000_000;
 pub(crate) enum Join {
     /// Behind the others that have some of their turn left.
     Front,
-    /// Behind everybody, for a new turn.
+    /// Behind all others, for a new turn.
     Back,
 }
 
 type Link<M> = Option<NonNull<Share<M>>>;
 
-/// What one user has on one CPU. Guarded by the lock of that CPU's queue, which reads and writes it by shared references.
+/// One user's part of one CPU. Guarded by the lock of that CPU's queue, whose holder reads and writes it through shared
+/// references.
 pub(crate) struct Share<M: Machine> {
     /// Virtual time: CPU time that the user's threads have had here, in nanoseconds.
     used: Cell<u64>,
     threads: UnsafeCell<Threads<M>>,
-    /// Its place in the heap: the two smaller heaps below it, the share above it, and the length of the shortest way to a free place.
+    /// Its place in the heap: the two smaller heaps below it, the share above it, and its rank. The rank is the length
+    /// of the shortest path to a free place.
     left: Cell<Link<M>>,
     right: Cell<Link<M>>,
     up: Cell<Link<M>>,
@@ -52,12 +54,12 @@ pub(crate) struct Share<M: Machine> {
 
 /// A user's threads that wait for one CPU.
 ///
-/// Two lists. Threads that wake up, or were preempted, with some of their turn left stand on the *front* list and take
-/// short stretches round-robin, so that a thread that mostly sleeps runs soon; a thread whose turn is used up goes to the end of
-/// the *back* list and gets a new turn when it comes off it. A turn is as long as the thread's nice weight says, so in
-/// each round threads get CPU time by their weights.
-/// So a thread that wakes up a thousand times is ahead of a busy one for one turn's worth of CPU time in all, then waits in line.
-/// Should the front list never run dry, the back list is served every [`PATIENCE`] nonetheless.
+/// There are two lists. A thread that wakes up or is preempted with some of its turn left joins the *front* list, which
+/// takes short stretches round-robin. So a thread that mostly sleeps runs soon. A thread whose turn is used up joins
+/// the end of the *back* list, and gets a new turn when it comes off it. A turn is as long as the thread's nice weight
+/// says, so in each round threads get CPU time by their weights. A thread that wakes up a thousand times gets ahead of
+/// a busy one by at most one turn of CPU time, then waits in line. If the front list never runs dry, the back list is
+/// still served every [`PATIENCE`].
 struct Threads<M: Machine> {
     front: List<Queued<M>>,
     back: List<Queued<M>>,
@@ -90,14 +92,14 @@ impl<M: Machine> Share<M> {
     }
 
     /// # Requires
-    /// As for every function here: the caller holds the lock of the CPU's queue.
+    /// As for every function of this type, the caller holds the lock of the CPU's queue.
     fn threads(&self) -> &Threads<M> {
         record::read(self);
         // SAFETY: the lock is held, and no `&mut` outlives the function that made it.
         unsafe { &*self.threads.get() }
     }
 
-    #[allow(clippy::mut_from_ref)] // the lock is what makes it exclusive
+    #[allow(clippy::mut_from_ref)] // the queue's lock makes it exclusive
     #[cfg_attr(recording, track_caller)]
     fn threads_mut(&self) -> &mut Threads<M> {
         record::wrote(self);
@@ -121,18 +123,18 @@ impl<M: Machine> Share<M> {
         self.in_heap.get()
     }
 
-    /// Threads that wait.
+    /// How many threads wait.
     pub fn len(&self) -> usize {
         let threads = self.threads();
         (threads.front_len + threads.back_len) as usize
     }
 
-    /// Whether none does.
+    /// Whether no thread waits.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Threads that should not wait for a whole turn of another one of the same user.
+    /// How many threads should not wait for a whole turn of another thread of the same user.
     pub fn eager(&self) -> usize {
         self.threads().front_len as usize
     }
@@ -145,7 +147,7 @@ impl<M: Machine> Share<M> {
     /// Puts `thread` on a list.
     ///
     /// # Safety
-    /// It is on no list, and stays alive and in place until it is taken off.
+    /// The thread is on no list, and stays alive and in place until it is taken off.
     pub unsafe fn push(&self, thread: NonNull<Thread<M>>, join: Join) {
         let threads = self.threads_mut();
         // SAFETY: the caller vouches that the thread is on no list and stays in place, and holds the queue's lock.
@@ -165,7 +167,7 @@ impl<M: Machine> Share<M> {
         }
     }
 
-    /// Takes off the thread that is to run next, and whether it comes from the back list: it gets a new turn then.
+    /// Takes off the thread to run next, and whether it comes from the back list: it gets a new turn then.
     pub fn pop(&self) -> Option<(NonNull<Thread<M>>, bool)> {
         let threads = self.threads_mut();
         let starved = threads.back_len > 0 && threads.clock - threads.back_served > PATIENCE;
@@ -179,14 +181,15 @@ impl<M: Machine> Share<M> {
         Some((thread, true))
     }
 
-    /// The first thread of the back list, else of the front list, that `may` be taken; whether it is on the back list.
+    /// The first thread, of the back list, else of the front list, that `may` accepts; and whether it is on the back
+    /// list.
     pub fn find(&self, may: impl Fn(NonNull<Thread<M>>) -> bool) -> Option<(NonNull<Thread<M>>, bool)> {
         let threads = self.threads();
         let first = |list: &List<Queued<M>>| list.iter().find(|n| may(*n));
         first(&threads.back).map(|n| (n, true)).or_else(|| first(&threads.front).map(|n| (n, false)))
     }
 
-    /// Takes off what [`find`](Self::find) found.
+    /// Takes off the thread that [`find`](Self::find) returned.
     ///
     /// # Safety
     /// The thread is on that list.
@@ -257,9 +260,9 @@ impl<M: Machine> Heap<M> {
     /// Takes `share` out.
     ///
     /// # Safety
-    /// It is in this heap.
+    /// The share is in this heap.
     pub unsafe fn remove(&mut self, share: NonNull<Share<M>>) {
-        // SAFETY: in the heap, as all that it is linked to.
+        // SAFETY: `share` is in the heap, and so are all shares that it is linked to.
         let gone = unsafe { at(share) };
         debug_assert!(gone.in_heap.get());
         record::wrote(gone);
@@ -270,7 +273,7 @@ impl<M: Machine> Heap<M> {
             self.root = rest;
             return;
         };
-        // SAFETY: what a share in the heap is linked to is in the heap, so it is alive.
+        // SAFETY: every share that a share in the heap links to is in the heap too, so it is alive.
         let parent = unsafe { at(above) };
         record::wrote(parent);
         let place = if parent.left.get() == Some(share) { &parent.left } else { &parent.right };
@@ -279,10 +282,10 @@ impl<M: Machine> Heap<M> {
             // SAFETY: `rest` was below a share in the heap, so it is in the heap and alive.
             unsafe { at(rest) }.up.set(Some(above));
         }
-        // Ranks above change only as far as the shortest way went through here.
+        // Ranks above change only as far up as the shortest path led through here.
         let mut next = Some(above);
         while let Some(node) = next {
-            // SAFETY: what a share in the heap is linked to is in the heap, so it is alive.
+            // SAFETY: every share that a share in the heap links to is in the heap too, so it is alive.
             let node = unsafe { at(node) };
             if !lean(node) {
                 break;
@@ -291,7 +294,8 @@ impl<M: Machine> Heap<M> {
         }
     }
 
-    /// The first that `f` finds something in: shares in no particular order, but the one with the least virtual time first.
+    /// The first result of `f` over the shares, in no particular order except that the share with the least virtual
+    /// time comes first.
     pub fn find<R>(&self, mut f: impl FnMut(NonNull<Share<M>>) -> Option<R>) -> Option<R> {
         let mut node = self.root;
         while let Some(here) = node {
@@ -299,15 +303,15 @@ impl<M: Machine> Heap<M> {
             if found.is_some() {
                 return found;
             }
-            // SAFETY: in the heap, as all that it is linked to.
+            // SAFETY: `here` is in the heap, as every share that a share in the heap links to.
             let share = unsafe { at(here) };
             node = share.left.get().or(share.right.get());
             let mut from = here;
-            // Both heaps below are done with: up, to the first share whose right one is not.
+            // Both heaps below are done: go up to the first share whose right heap is not.
             while node.is_none() {
                 // SAFETY: `from` is in the heap: the walk came to it by links of shares that are.
                 let above = unsafe { at(from) }.up.get()?;
-                // SAFETY: what a share in the heap is linked to is in the heap, so it is alive.
+                // SAFETY: every share that a share in the heap links to is in the heap too, so it is alive.
                 let parent = unsafe { at(above) };
                 node = parent.right.get().filter(|right| parent.left.get() == Some(from) && *right != from);
                 from = above;
@@ -322,7 +326,7 @@ fn rank<M: Machine>(link: Link<M>) -> u32 {
     link.map_or(0, |share| unsafe { at(share) }.rank.get())
 }
 
-/// Puts the heap with the longer shortest way to the left, and brings the rank up to date; whether that changed it.
+/// Puts the heap with the greater rank to the left, and updates the rank; true if that changed it.
 fn lean<M: Machine>(share: &Share<M>) -> bool {
     if rank(share.left.get()) < rank(share.right.get()) {
         share.left.swap(&share.right);
@@ -332,13 +336,13 @@ fn lean<M: Machine>(share: &Share<M>) -> bool {
     share.rank.replace(new) != new
 }
 
-/// One heap of two, whose root has nothing above it. Goes down the right-hand ways only, which are as long as the logarithm of the
-/// number of shares at most.
+/// Merges two heaps, whose roots have nothing above them. It walks down right-hand paths only, which are at most as
+/// long as the logarithm of the number of shares.
 fn merge<M: Machine>(a: Link<M>, b: Link<M>) -> Link<M> {
     let (Some(x), Some(y)) = (a, b) else {
         let one = a.or(b);
         if let Some(one) = one {
-            // SAFETY: both heaps' shares are in the heap that becomes of them, so they are alive.
+            // SAFETY: both heaps' shares are in the merged heap, so they are alive.
             unsafe { at(one) }.up.set(None);
         }
         return one;
@@ -359,8 +363,8 @@ fn merge<M: Machine>(a: Link<M>, b: Link<M>) -> Link<M> {
     Some(less)
 }
 
-/// A user: a share of CPU time on each CPU. A thread without a user has part in the share that each CPU has of its own, which
-/// is that of the kernel's threads and of user 0.
+/// A user: a share of CPU time on each CPU. A thread without a user belongs to the share that each CPU keeps for the
+/// kernel's threads and user 0.
 pub struct User<M: Machine> {
     shares: PerCpu<Share<M>>,
 }
@@ -374,9 +378,10 @@ impl<M: Machine> User<M> {
     /// A user without threads, on a machine of `cpus` CPUs.
     ///
     /// # Safety
-    /// `memory` points to [`bytes`](Self::bytes)`(cpus)` writable bytes, aligned to 128, that nobody else uses as long as the user lives.
+    /// `memory` points to [`bytes`](Self::bytes)`(cpus)` writable bytes, aligned to 128, that nothing else uses while
+    /// the user lives.
     pub unsafe fn new(memory: NonNull<u8>, cpus: usize) -> Self {
-        // SAFETY: the caller hands over what `PerCpu::new` asks for: memory for `cpus` shares, for ever.
+        // SAFETY: the caller hands over the memory that `PerCpu::new` requires: room for `cpus` shares, for ever.
         User { shares: unsafe { PerCpu::new(memory, cpus, |_| Share::new()) } }
     }
 

@@ -1,4 +1,4 @@
-//! Arming timers, and taking them back from whichever CPU they are armed on.
+//! Arming a timer on this CPU, and cancelling it on any CPU.
 
 use super::cpu::{NEVER, Scheduler};
 use crate::irq::Masked;
@@ -25,8 +25,8 @@ impl<M: Machine> Scheduler<M> {
         self.program(here);
     }
 
-    /// Takes `timer` back, on whichever CPU it is armed. When this returns its callback does not run and will not; true
-    /// where it was still armed. Not callable from timer callbacks.
+    /// Cancels `timer`, on the CPU where it is armed; true if it was still armed. When this returns, its callback
+    /// neither runs nor will run. Timer callbacks must not call it.
     pub fn cancel(&self, timer: &Timer) -> bool {
         // A timer stays on one wheel until it expires or is cancelled, and only its owner arms it.
         let Some(cpu) = timer.wheel() else {

@@ -9,14 +9,14 @@ use core::ptr;
 use quire_sync::CpuId;
 use quire_sync::atomic::{AtomicU64, Ordering};
 
-/// What a CPU's time went to.
+/// How a CPU has spent its time.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct CpuTimes {
-    /// Threads in user mode, in nanoseconds.
+    /// In threads in user mode, in nanoseconds.
     pub user_ns: u64,
-    /// Threads in the kernel, in nanoseconds.
+    /// In threads in the kernel, in nanoseconds.
     pub system_ns: u64,
-    /// Nothing to do, in nanoseconds.
+    /// In the idle thread, in nanoseconds.
     pub idle_ns: u64,
     /// Switches from one thread to another.
     pub switches: u64,
@@ -25,8 +25,8 @@ pub struct CpuTimes {
 }
 
 impl<M: Machine> Scheduler<M> {
-    /// What `thread` has used so far; for the calling thread up to this moment, for others up to their last kernel entry,
-    /// exit or switch.
+    /// The time that `thread` has used so far. For the calling thread it is exact; for others it ends at their last
+    /// kernel entry, exit or switch.
     pub fn times(&self, thread: &Thread<M>) -> Times {
         if ptr::eq(self.machine.current(), thread) {
             let _masked = Masked::new(self.machine);
@@ -36,7 +36,7 @@ impl<M: Machine> Scheduler<M> {
         Times { user_ns: self.machine.ticks_to_ns(user), system_ns: self.machine.ticks_to_ns(system) }
     }
 
-    /// What `cpu`'s time went to. What passed since its last switch counts as idle where it halts, else as user time.
+    /// How `cpu` has spent its time. The time since its last switch counts as idle where it halts, else as user time.
     pub fn cpu_times(&self, cpu: CpuId) -> CpuTimes {
         let c = self.cpus.of(cpu);
         let ns = |v: &AtomicU64| self.machine.ticks_to_ns(v.load(Ordering::Relaxed));
@@ -61,13 +61,13 @@ impl<M: Machine> Scheduler<M> {
     /// How many threads sleep uninterruptibly at this moment.
     pub fn blocked(&self) -> usize {
         let sum = self.cpus.iter().fold(0u64, |sum, cpu| sum.wrapping_add(cpu.blocked.load(Ordering::Relaxed)));
-        // One that began elsewhere may have been missed.
+        // The sum may miss a sleep that began on another CPU and ended on one already read.
         usize::try_from(sum as i64).unwrap_or(0)
     }
 
-    /// How many threads there are: those that were spawned and have not ended.
+    /// How many threads exist: those that were spawned and have not ended.
     pub fn threads(&self) -> u64 {
-        // Those that ended first: a thread that starts and ends meanwhile is not missing then.
+        // The ended ones are read first, so that a thread that starts and ends meanwhile is not missed.
         let ended: u64 = self.cpus.iter().map(|cpu| cpu.ended.load(Ordering::Acquire)).sum();
         let started: u64 = self.cpus.iter().map(|cpu| cpu.started.load(Ordering::Acquire)).sum();
         started.saturating_sub(ended)

@@ -1,4 +1,4 @@
-//! The times at which a CPU looks whether it or its ward is stuck. The protocol itself is [`watch`](crate::watch).
+//! The ticks at which a CPU checks whether it or its ward is stuck. [`watch`](crate::watch) has the protocol.
 
 use super::cpu::{Cpu, Scheduler};
 use crate::machine::Machine;
@@ -7,7 +7,7 @@ use quire_sync::atomic::Ordering;
 use quire_sync::{CpuId, current_cpu};
 
 impl<M: Machine> Scheduler<M> {
-    /// This CPU's tick: looks whether the CPU or its ward is stuck.
+    /// This CPU's tick: checks whether the CPU or its ward is stuck.
     ///
     /// # Requires
     /// Interrupts are masked; called by the timer interrupt.
@@ -22,7 +22,7 @@ impl<M: Machine> Scheduler<M> {
         if !idle && here.watch.becomes_busy(now, watcher.map(|watcher| &*self.cpus.of(watcher).watch)) {
             watcher.into_iter().for_each(|watcher| self.machine.kick(watcher));
         }
-        // Whatever runs comes to look whether to preempt, unless it is stuck.
+        // The running thread comes to the scheduler to check for preemption, unless it is stuck.
         self.machine.set_pending(true);
         if let (true, Some(ward)) = (found.probe, ward) {
             self.machine.probe(ward);
@@ -35,7 +35,7 @@ impl<M: Machine> Scheduler<M> {
         }
     }
 
-    /// The CPU that `cpu` watches, and the one that watches it.
+    /// The CPU that `cpu` watches, and its watcher.
     pub(super) fn neighbours(&self, cpu: CpuId) -> (Option<CpuId>, Option<CpuId>) {
         match self.cpus.len() {
             1 => (None, None),

@@ -1,6 +1,6 @@
-//! A machine in a process: every thread of the scheduler is an OS thread that runs only while a simulated CPU has given it
-//! its baton. Interrupts (kicks, the timer) are delivered where they are unmasked; preemption happens at [`Sim::poll`],
-//! which thread bodies call as they would execute instructions.
+//! A machine in a process. Every thread of the scheduler is an OS thread that runs only while a simulated CPU has given
+//! it its baton. Interrupts (kicks, the timer) are delivered where they are unmasked. Preemption happens at
+//! [`Sim::poll`], which thread bodies call as they would execute instructions.
 #![allow(dead_code)]
 
 use quire_sync::CpuId;
@@ -103,7 +103,7 @@ impl Sim {
             stop: AtomicBool::new(false),
             failed: Mutex::new(None),
         }));
-        // The test's own OS thread is no CPU; it passes for one more on which nothing ever runs.
+        // The test's own OS thread is no CPU; it counts as one more on which nothing ever runs.
         let memory = memory(Scheduler::<Sim>::bytes(cpus + 1));
         let scheduler: &'static Scheduler<Sim> = Box::leak(Box::new(unsafe { Scheduler::new(sim, memory, cpus + 1) }));
         set_cpu(cpus);

@@ -1,7 +1,8 @@
-//! A machine in virtual time, on one thread of the host: any number of CPUs, thousands of threads, the same run each time.
+//! A machine in virtual time, on one thread of the host: any number of CPUs, thousands of threads, the same run each
+//! time.
 //!
-//! Its threads have no stacks. What a thread does is told to the machine ([`Does`]), which does it in the thread's name; a switch leaves
-//! the scheduler by unwinding, and the machine goes on as the thread that has the CPU then.
+//! Its threads have no stacks. The machine acts in the thread's name, as [`Does`] says. A switch leaves the scheduler
+//! by unwinding, and the machine continues as the thread that has the CPU then.
 
 use quire_sync::CpuId;
 use quire_sync::cpuset::CpuMask;
@@ -14,7 +15,7 @@ use std::collections::BinaryHeap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr::{self, NonNull};
 
-/// What a thread does, for ever.
+/// The endless behaviour of a thread.
 #[derive(Clone, Copy, Debug)]
 pub enum Does {
     /// Nothing: it is a CPU's idle thread.
@@ -32,7 +33,7 @@ pub struct Told {
     pub ran: Cell<u64>,
     /// When it got its CPU.
     since: Cell<u64>,
-    /// What is left to run before it sleeps.
+    /// The time left to run before it sleeps.
     left: Cell<u64>,
     woken: Cell<Option<u64>>,
     /// The longest that it waited for a CPU after a wake-up.
@@ -45,7 +46,7 @@ unsafe impl Sync for Told {}
 
 struct SteppedCpu {
     current: Cell<*const Thread<Stepped>>,
-    /// Whom `ran` is counted for.
+    /// The thread that `ran` is counted for.
     counted: Cell<*const Thread<Stepped>>,
     pending: Cell<bool>,
     masked: Cell<bool>,
@@ -140,7 +141,7 @@ impl Stepped {
         self.switches.get()
     }
 
-    /// Does `f` on `cpu`, with interrupts on; then what became due meanwhile.
+    /// Does `f` on `cpu`, with interrupts on; then the work that became due meanwhile.
     fn on(&self, cpu: CpuId, f: impl FnOnce()) {
         self.step(cpu, f);
         loop {
@@ -161,12 +162,12 @@ impl Stepped {
     fn step(&self, cpu: CpuId, f: impl FnOnce()) {
         set_cpu(cpu);
         let _stays = self.leave(cpu, f);
-        // A CPU that idles looks round after every interrupt.
+        // An idle CPU checks for work after every interrupt.
         let idles = || matches!(self.running(cpu).payload().does, Does::Idles);
         while !self.running_is_none(cpu) && idles() && self.leave(cpu, || self.scheduler().idle_once()) {}
     }
 
-    /// Does `f` on `cpu`; whether the scheduler switched.
+    /// Does `f` on `cpu`; true if the scheduler switched.
     fn leave(&self, cpu: CpuId, f: impl FnOnce()) -> bool {
         self.cpus[cpu].masked.set(false);
         let Err(left) = catch_unwind(AssertUnwindSafe(f)) else { return false };
@@ -192,7 +193,7 @@ impl Stepped {
         self.on(0, || assert!(self.scheduler().set_affinity(thread, to)));
     }
 
-    /// The thread that had `cpu` until now is charged; the one that has it is from now on.
+    /// Charges the thread that had `cpu` until now, and begins to count for the thread that has it.
     fn count(&self, cpu: CpuId) {
         let here = &self.cpus[cpu];
         let now = self.now.get();

@@ -1,12 +1,14 @@
-//! Does the record miss anything? A few operations are done in a program that valgrind's lackey runs, which tells every load and
-//! store; the lines that one CPU wrote and the other touched by what lackey says have to be among those that the record has.
+//! Is the record complete? A few operations run in a program under valgrind's lackey, which reports every load and
+//! store. Lackey's report gives the lines that one CPU wrote and the other touched. The record must contain all of
+//! them.
 //!
-//! What is shared and not recorded went past the types of `quire-sync`, and the conflict matrix would never see it.
+//! A shared line that is not recorded bypassed the types of `quire-sync`, and the conflict matrix would never see it.
 //!
-//! # What is judged
-//! The memory that the core and the scheduler have: the machine's RAM, what they were given beside it, what has a label, and
-//! statics. They have no other: both are `no_std` and use no heap. Not theirs are stacks and the heap of this program, and what
-//! simulated hardware and the recorder do, which say so ([`quire_sync::record::apart`]).
+//! # Judged memory
+//! All memory that the core and the scheduler have: the machine's RAM, the memory given to them beside it, labelled
+//! memory, and statics. They have no other, because both are `no_std` and use no heap. Not judged are stacks, this
+//! program's heap, and accesses of the simulated hardware and the recorder, which mark themselves
+//! ([`quire_sync::record::apart`]).
 
 mod program;
 mod trace;
@@ -23,23 +25,23 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What was watched.
+/// The result of the watch.
 pub struct Watched {
-    /// Rounds that were.
+    /// The number of rounds.
     pub rounds: usize,
-    /// Lines that were shared by what lackey tells, in memory that is judged, over all rounds.
+    /// Shared lines in judged memory by lackey's report, over all rounds.
     pub shared: usize,
-    /// Those of which the record does not know.
+    /// Those that the record misses.
     pub missed: Vec<Missed>,
     sites: Sites,
 }
 
-/// A line that was shared, and not by the record.
+/// A shared line that the record misses.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Missed {
-    /// Whose memory it is, and where in the object.
+    /// The owner of its memory, and the place in the object.
     pub owner: String,
-    /// What the program did.
+    /// The operations of the program.
     pub case: String,
     /// The line's address.
     pub address: usize,
@@ -48,7 +50,7 @@ pub struct Missed {
 }
 
 impl Watched {
-    /// A missed line in words: its owner, who touched it, and where in the source.
+    /// A missed line in words: its owner, the accesses, and their source lines.
     pub fn told(&self, missed: &Missed) -> String {
         let mut text = format!("{}: line {:#x}, {}\n", missed.case, missed.address, missed.owner);
         for touch in &missed.touches {
@@ -64,14 +66,14 @@ impl Watched {
     }
 }
 
-/// What the program says of itself.
+/// The program's report of itself.
 #[derive(Default)]
 struct Said {
-    /// Of each round: what was done, and the lines that are shared by the record.
+    /// Of each round: its operations, and the lines that are shared by the record.
     rounds: Vec<(String, BTreeSet<usize>)>,
-    /// Memory that is judged.
+    /// The judged memory.
     judged: Vec<Range<usize>>,
-    /// Where the program lies.
+    /// The program's load address.
     image: usize,
     /// Owners: range, stride, label.
     owners: BTreeMap<usize, (usize, usize, String)>,
@@ -79,7 +81,7 @@ struct Said {
 }
 
 impl Said {
-    /// A line of the program's output; `None` where it is none that it writes.
+    /// Parses a line of the program's output; `None` if the program does not write such lines.
     fn line(&mut self, line: &str) -> Option<()> {
         let mut words = line.split(' ');
         let word = words.next()?;
@@ -120,7 +122,8 @@ impl Said {
     }
 }
 
-/// Runs `own`, which is `quire-lab`, under lackey; `plain`: with a word that is shared and says nothing, which has to be found.
+/// Runs `own`, which is `quire-lab`, under lackey. `plain`: with a shared word that is not recorded, which must be
+/// found.
 pub fn watch(own: &Path, plain: bool) -> Result<Watched, Failure> {
     let tool = |what: String| Failure::Tool(format!("lackey: {what}"));
     let mut child = Command::new("valgrind")
@@ -137,7 +140,7 @@ pub fn watch(own: &Path, plain: bool) -> Result<Watched, Failure> {
     else {
         return Err(tool("the program has no pipes".to_owned()));
     };
-    // What is traced before the program has said where its marks lie is of no use.
+    // A trace before the program has reported the address of its marks is useless.
     let marks = AtomicUsize::new(0);
     let mut said = Said::default();
     let (heard, traced) = std::thread::scope(|s| {
@@ -170,7 +173,7 @@ pub fn watch(own: &Path, plain: bool) -> Result<Watched, Failure> {
     Ok(judge(&said, &traced.rounds, sites))
 }
 
-/// Of the lines that were shared, those that the record does not have, each place once.
+/// The shared lines that the record misses, each place once.
 fn judge(said: &Said, rounds: &[trace::Round], sites: Sites) -> Watched {
     let mut shared = 0;
     let mut missed: BTreeMap<(String, Vec<usize>), Missed> = BTreeMap::new();
@@ -197,15 +200,15 @@ fn judge(said: &Said, rounds: &[trace::Round], sites: Sites) -> Watched {
     Watched { rounds: rounds.len(), shared, missed: missed.into_values().collect(), sites }
 }
 
-/// What stands where in the program, by the tools that come with every compiler.
+/// Source positions and symbols of the program, from tools that come with every compiler.
 struct Sites {
     program: PathBuf,
-    /// Where it was loaded.
+    /// The load address.
     image: usize,
 }
 
 impl Sites {
-    /// The function and line of source by an instruction, and who calls it where that was inlined.
+    /// The function and source line of an instruction, and its callers if it was inlined.
     fn of(&self, pc: usize) -> String {
         let at = format!("{:#x}", pc.wrapping_sub(self.image));
         let out = Command::new("addr2line").args(["-f", "-C", "-i", "-p", "-e"]).arg(&self.program).arg(&at).output();
@@ -243,7 +246,7 @@ mod tests {
         assert_eq!(said.line("nonsense"), None);
         let touch = |address, cpu, write| Touch { cpu, write, pc: 0x99, address, size: 8 };
         let both = |address| (address / LINE, vec![touch(address, 0, false), touch(address, 1, true)]);
-        // Known; in RAM; owned; somebody else's.
+        // Recorded; in RAM; owned; of another owner.
         let round: trace::Round = [both(0x10048), both(0x10080), both(0x20088), both(0x30000)].into();
         let sites = Sites { program: "/nowhere".into(), image: 0 };
         let watched = judge(&said, &[round], sites);

@@ -1,4 +1,4 @@
-//! What is watched: a few cases, each with few rounds, and what the record says of them.
+//! The watched program: a few cases, each with few rounds, and the record of them.
 
 use super::super::measure::Play;
 use super::super::model::State;
@@ -12,13 +12,13 @@ use std::io::Write as _;
 
 /// Frames of a machine: few, since each is touched when it boots.
 const FRAMES: u64 = 1024;
-/// Rounds before the first that counts: as many as it takes until whatever is made once is made.
+/// Rounds before the first that counts: until everything that is made once is made.
 const WARM: u32 = 3;
 /// Rounds that count.
 const ROUNDS: u32 = 1;
 
-/// What is done by both CPUs: each part of the core and of the scheduler, and nothing that takes long to prepare. What a trace has
-/// of this takes a second for about two million instructions.
+/// The operations of both CPUs: each part of the core and of the scheduler, without long preparations. About two
+/// million traced instructions take a second.
 const CASES: &[(&str, State)] = &[
     ("zero-fill", State::Threads),
     ("zero-fill", State::Anonymous),
@@ -52,12 +52,12 @@ unsafe extern "C" {
     static _end: u8;
 }
 
-/// Memory that both CPUs write, and that says nothing of it.
+/// Memory that both CPUs write, unrecorded.
 #[repr(align(128))]
 struct Plain(Cell<u64>);
 
-/// `quire-lab watched`: waits for a line when it has said where its marks lie, does everything, and tells what was recorded.
-/// `plain`: beside, both CPUs count in a word that does not say so.
+/// `quire-lab watched`: reports where its marks lie, waits for a line, runs everything, and prints the record. `plain`:
+/// both CPUs also count in an unrecorded word.
 pub fn program(plain: bool) -> Result<(), Failure> {
     let tool = |e: std::io::Error| Failure::Tool(format!("whoever watches has gone: {e}"));
     let mut out = std::io::stdout().lock();

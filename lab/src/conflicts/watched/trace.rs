@@ -1,7 +1,7 @@
-//! What lackey writes: a line for each instruction, load and store.
+//! The output of lackey: a line for each instruction, load and store.
 //!
-//! `I  ADDRESS,SIZE` is an instruction, ` L`, ` S` and ` M` are its load, its store, and both in one. A trace is far larger than
-//! memory, so it is read as it comes, and only what counts is kept, a round at a time.
+//! `I ADDRESS,SIZE` is an instruction; ` L`, ` S` and ` M` are its load, its store, and both in one. A trace is far
+//! larger than memory. So it is read as a stream, and only counted accesses are kept, a round at a time.
 
 use quire_sync::record::{LINE, Mark};
 use std::collections::{BTreeMap, HashMap};
@@ -11,13 +11,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// A load or a store, one of each kind and place.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Touch {
-    /// The CPU that the thread was.
+    /// The CPU that the thread acted as.
     pub cpu: usize,
     /// Whether it stores.
     pub write: bool,
     /// The instruction.
     pub pc: usize,
-    /// Where.
+    /// The address.
     pub address: usize,
     /// Bytes.
     pub size: usize,
@@ -26,11 +26,11 @@ pub struct Touch {
 /// Lines of a round that one CPU wrote and another one touched, by number.
 pub(super) type Round = BTreeMap<usize, Vec<Touch>>;
 
-/// All that counts of a trace.
+/// The counted part of a trace.
 #[derive(Default)]
 pub(super) struct Trace {
     pub rounds: Vec<Round>,
-    /// The last lines that are none of the trace's: what the program says where it fails.
+    /// The last lines that are not lackey's: the program's output when it fails.
     pub other: String,
 }
 
@@ -39,7 +39,7 @@ const KEPT: usize = 12;
 /// Bytes of other lines that are kept.
 const OTHER: usize = 4096;
 
-/// Where the reader is in what the program does.
+/// The reader's position in the program's run.
 #[derive(Default)]
 struct Reader {
     cpu: usize,
@@ -52,7 +52,7 @@ struct Reader {
     trace: Trace,
 }
 
-/// Reads a trace to its end. `marks` is where the program's marks lie; nothing counts while that is 0.
+/// Reads a trace to its end. `marks` is the address of the program's marks; nothing counts while that is 0.
 pub(super) fn read(mut from: impl BufRead, marks: &AtomicUsize) -> io::Result<Trace> {
     let mut reader = Reader::default();
     let mut line = Vec::new();
@@ -125,7 +125,7 @@ impl Reader {
             let touches = self.lines.entry(line).or_default();
             for write in writes {
                 let touch = Touch { cpu: self.cpu, write: *write, pc: self.pc, address, size };
-                // Enough to tell who and where; but always the first by each CPU and of each kind.
+                // Enough to name the accesses; but always the first by each CPU and of each kind.
                 let first = !touches.iter().any(|t| (t.cpu, t.write) == (touch.cpu, touch.write));
                 if first || (touches.len() < KEPT && !touches.contains(&touch)) {
                     touches.push(touch);

@@ -1,4 +1,4 @@
-//! Backings: where a space shows an object, and what is seen where that has no page.
+//! Backings: a space's mapping of an object, and the backings behind it.
 
 use super::object::{Object, Shown};
 use super::tables::Tables;
@@ -6,11 +6,11 @@ use crate::memory::pages::Frame;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// One space's showing of an object, listed there as long as it lives; the space's tables outlive it.
+/// One space's mapping of an object, listed there as long as it lives; the space's tables outlive it.
 pub(super) struct Backing {
     pub object: Arc<Object>,
     shown: Shown,
-    /// Its place among those that show the object.
+    /// Its index in the object's list of backings.
     number: usize,
     behind: Option<Box<Backing>>,
 }
@@ -25,48 +25,48 @@ impl Backing {
         Box::new(Backing { object, shown, number, behind })
     }
 
-    /// The object's page that is shown at a page.
+    /// The object's page that is mapped at a page.
     pub fn key(&self, page: u64) -> u64 {
         self.shown.key(page)
     }
 
-    /// The page at which an object's page is shown.
+    /// The page at which an object's page is mapped.
     pub fn page(&self, key: u64) -> u64 {
         self.shown.pages.start + (key - self.shown.offset)
     }
 
-    /// This one and those behind it, in another space.
+    /// A copy of this one and those behind it, for another space.
     pub fn replicate(&self, tables: &Tables) -> Box<Backing> {
         let behind = self.behind.as_ref().map(|b| b.replicate(tables));
         let shown = Shown::new(tables, self.shown.pages.clone(), self.shown.offset);
         Self::listed(shown, self.object.clone(), behind)
     }
 
-    /// This one and those behind it show what is before a page, others what begins there.
+    /// Splits this one and those behind it: they keep the pages before `page`, new ones get the rest.
     pub fn split(&mut self, page: u64) -> Box<Backing> {
         let behind = self.behind.as_mut().map(|b| b.split(page));
-        // For a moment both are listed for what is behind the page: who takes a page away looks there twice.
+        // For a moment both are listed for the pages behind `page`: a remover looks there twice.
         let rest = Self::listed(self.shown.split(page), self.object.clone(), behind);
         self.object.shrink(self.number, page);
         rest
     }
 
-    /// How many there are behind each other.
+    /// The length of the chain.
     pub fn depth(&self) -> usize {
         1 + self.behind.as_ref().map_or(0, |b| b.depth())
     }
 
-    /// Whether nothing that is behind it is seen in these pages.
+    /// Whether it hides all pages of the backings behind it in this range.
     pub fn hides_all(&self, pages: Range<u64>) -> bool {
         self.behind.is_some() && self.object.has_all(self.key(pages.start)..self.key(pages.end))
     }
 
-    /// That is seen behind it, where nothing was.
+    /// Puts a backing behind it, where none was.
     pub fn put_behind(&mut self, behind: Box<Backing>) {
         self.behind = Some(behind);
     }
 
-    /// Nothing is seen behind it any more.
+    /// Removes the backings behind it.
     pub fn cut(&mut self) {
         self.behind = None;
     }

@@ -1,20 +1,21 @@
-//! A memory core that keeps a backing for each mapping, and nothing for a page that is mapped: DragonFly BSD from 2019 on (S0), as
-//! far as its ideas go.
+//! A memory core that keeps a backing for each mapping, and nothing for a mapped page. It follows the ideas of
+//! DragonFly BSD from 2019 on (S0).
 //!
-//! - A mapping has a backing: its range, its object, the place in it, and the backing behind it. An object knows the backings that show
-//!   it. Fork and clip replicate the whole chain; a store after a fork puts an object in front of it.
-//! - A page is taken out of every space by going along its object's backings: each tells where the page would be, and the tables there
-//!   are walked; a leaf that names another frame is left alone. So this costs what the object has mappings, not what the page has.
-//! - Leaves have no lock of their own: who changes one holds one of 64 marks of the space, found by a hash. Who takes a page away
-//!   everywhere holds none, and takes each leaf by compare-and-set.
-//! - A fault holds the map's lock with others, and where the page is resident keeps it with others too; it counts in the space and in the
+//! - A mapping has a backing: its range, its object, the place in it, and the backing behind it. An object lists the
+//!   backings that map it. Fork and clip replicate the whole chain; a store after a fork puts an object in front of it.
+//! - To remove a page from every space, the remover walks its object's backings. Each gives the address of the page,
+//!   and the tables there are walked; a leaf that names another frame stays. So the cost grows with the object's
+//!   mappings, not with the page's.
+//! - Leaves have no lock of their own: a CPU that changes one holds one of 64 marks of the space, found by a hash. The
+//!   remover of a page holds no mark, and clears each leaf by compare-and-set.
+//! - A fault shares the map's lock, and it shares the page too if that is resident. It counts in the space and in the
 //!   table page. A fork copies no leaves.
-//! - A chain of more than five objects behind the front one is cut at the next fork: what is seen through it is copied into the front
-//!   object. So is one whose front hides all that is behind. Nothing else collapses. What a private mapping shows of a file follows the
-//!   file until then.
+//! - The next fork ends a chain of more than five objects behind the front one: it copies the pages seen through it
+//!   into the front object. It also ends a chain whose front hides all pages behind. Nothing else collapses. Until then
+//!   a private mapping follows stores to its file.
 //!
-//! Frames, parts and page descriptors are those of [`Records`](super::Records), without a list for each page; and so is what has been
-//! left out: there are no translation caches to flush.
+//! Frames, shards and page descriptors are those of [`Records`](super::Records), without a list for each page. It has
+//! no TLB to flush either.
 
 mod backing;
 mod object;
@@ -40,7 +41,7 @@ pub type Core = pages::Core<()>;
 pub struct Backings(pub &'static Core);
 
 impl Backings {
-    /// One with so many CPUs and memory, its frames and queues in so many parts.
+    /// A machine with so many CPUs and memory, its frames and queues in so many shards.
     pub fn boot(cpus: usize, mib: u64, parts: usize) -> Result<Backings, Failure> {
         Core::boot(cpus, mib, parts).map(Backings)
     }
@@ -104,7 +105,8 @@ impl Memory for Backings {
     }
 
     fn page_out(self, file: &Arc<Object>, pages: Range<u64>) {
-        // Its files have no store to ask: what is left is the way along the backings, page by page, and the frame.
+        // Its files have no store: a page-out is only the walk along the backings, page by page, and the free of the
+        // frame.
         file.remove(pages);
     }
 

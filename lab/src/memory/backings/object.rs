@@ -1,4 +1,4 @@
-//! Objects: pages by index, and the backings that show them.
+//! Objects: pages by index, and the backings that map them.
 
 use super::Core;
 use super::tables::Tables;
@@ -12,14 +12,14 @@ use slab::Slab;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Where a backing shows an object: pages of a space, and the object's page at their start.
+/// The place where a backing maps an object: pages of a space, and the object's page at their start.
 #[derive(Clone)]
 pub(super) struct Shown {
     pub pages: Range<u64>,
     pub offset: u64,
     tables: *const Tables,
 }
-// SAFETY: tables are shared, by marks and words; they are there as long as this is listed.
+// SAFETY: tables are shared, by marks and words; they stay as long as this is listed.
 unsafe impl Send for Shown {}
 // SAFETY: tables are shared through marks and words that are atomics, and stay as long as this is listed.
 unsafe impl Sync for Shown {}
@@ -29,19 +29,19 @@ impl Shown {
         Shown { pages, offset, tables }
     }
 
-    /// What begins at a page of it; it ends there itself.
+    /// Splits off the part from a page on; this one ends there.
     pub fn split(&mut self, page: u64) -> Shown {
         let rest = Shown { pages: page..self.pages.end, offset: self.key(page), tables: self.tables };
         self.pages.end = page;
         rest
     }
 
-    /// The object's page that is shown at a page.
+    /// The object's page that is mapped at a page.
     pub fn key(&self, page: u64) -> u64 {
         self.offset + (page - self.pages.start)
     }
 
-    /// Where the object's page is shown.
+    /// The page at which the object's page is mapped.
     fn page(&self, key: u64) -> Option<u64> {
         let page = self.pages.start + key.checked_sub(self.offset)?;
         (page < self.pages.end).then_some(page)
@@ -51,7 +51,7 @@ impl Shown {
 /// A thing that has pages.
 pub struct Object {
     core: &'static Core,
-    /// Pages of a file stay when nobody shows them.
+    /// Pages of a file stay without mappings.
     file: bool,
     pages: ReadWrite<Resident>,
     shown: ReadWrite<Slab<Shown>>,
@@ -81,12 +81,12 @@ impl Object {
         Ok(file)
     }
 
-    /// Whether one backing shows this anonymous object, and nothing else refers to it.
+    /// Whether one backing maps this anonymous object, and nothing else refers to it.
     pub(super) fn only_one(self: &Arc<Object>) -> bool {
         !self.file && Arc::strong_count(self) == 1
     }
 
-    /// A backing shows it from now on: by this number.
+    /// Lists a backing; returns its index.
     pub(super) fn show(&self, shown: Shown) -> usize {
         let mut all = self.shown.write();
         let number = all.insert(shown);
@@ -94,14 +94,14 @@ impl Object {
         number
     }
 
-    /// It shows no more than this.
+    /// Ends the listed range there.
     pub(super) fn shrink(&self, number: usize, end: u64) {
         let mut all = self.shown.write();
         all[number].pages.end = end;
         record::wrote(&all[number]);
     }
 
-    /// It does not show it any more.
+    /// Removes a backing from the list.
     pub(super) fn hide(&self, number: usize) {
         let mut all = self.shown.write();
         record::wrote(&all[number]);
@@ -134,7 +134,7 @@ impl Object {
         pages.len() >= keys.end - keys.start && keys.into_iter().all(|key| pages.get(key).is_some())
     }
 
-    /// Those of a range that nobody has alone; they stay until they are unshared.
+    /// The pages of a range that no CPU holds exclusively; they stay until they are unshared.
     pub(super) fn near(&self, keys: Range<u64>, found: &mut [(u64, Frame)]) -> usize {
         let pages = self.pages.read();
         let mut n = 0;
@@ -150,7 +150,7 @@ impl Object {
         n
     }
 
-    /// A page at `key`, the caller's alone and to be filled; nothing if there is one.
+    /// A new page at `key`, exclusive to the caller, who fills it; `None` if there is one.
     pub(super) fn add(&self, key: u64) -> Result<Option<Frame>, Failure> {
         let frame = self.core.take(key)?;
         let mut pages = self.pages.write();
@@ -165,7 +165,7 @@ impl Object {
         Ok(Some(frame))
     }
 
-    /// Takes pages out of it and out of every space that shows them.
+    /// Removes pages from it and from every space that maps them.
     pub fn remove(&self, keys: Range<u64>) {
         for key in keys {
             while let Err(busy) = self.remove_one(key) {
@@ -174,7 +174,7 @@ impl Object {
         }
     }
 
-    /// The page, if somebody has it.
+    /// Removes a page; fails with the page if another CPU holds it.
     fn remove_one(&self, key: u64) -> Result<(), Frame> {
         let mut pages = self.pages.write();
         let Some(frame) = pages.get(key) else { return Ok(()) };
@@ -183,12 +183,12 @@ impl Object {
         }
         pages.set(key, None);
         drop(pages);
-        // Whoever could map it has done so: it had to be kept for that. Whoever comes does not find it.
+        // Every CPU that could map it has done so, because it shared the page for that. A later one does not find it.
         let all = self.shown.read();
         for (_, shown) in all.iter() {
             record::read(shown);
             if let Some(page) = shown.page(key) {
-                // SAFETY: listed, so its tables are there as long as the list's lock is held.
+                // SAFETY: listed, so its tables stay as long as the list's lock is held.
                 unsafe { &*shown.tables }.remove(page, frame);
             }
         }
@@ -209,7 +209,7 @@ impl Drop for Object {
             std::mem::forget(shown);
         }
         for (_, frame) in self.pages.write().all() {
-            // Nothing shows it: each space has unmapped what its backing showed.
+            // Nothing maps it: each space has unmapped its backing's pages.
             self.core.dequeue(frame);
             self.core.free(frame);
         }

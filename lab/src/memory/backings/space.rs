@@ -1,4 +1,4 @@
-//! Address spaces: what is mapped where, faults, forks.
+//! Address spaces: mappings, faults, forks.
 
 use super::Core;
 use super::backing::Backing;
@@ -13,12 +13,12 @@ use quire_vm::{FaultError, PAGE_SIZE, VirtRange};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What a range shows.
+/// The mapping of a range.
 struct Mapping {
     front: Box<Backing>,
     shared: bool,
     writable: bool,
-    /// The front object is another's too: a store puts one in front of it first.
+    /// The front object is shared: the first store puts a new one in front of it.
     needs_copy: bool,
 }
 
@@ -28,25 +28,25 @@ impl Split for Mapping {
     }
 }
 
-/// Pages that a load maps at most.
+/// The most pages that a load maps.
 const AROUND: usize = 16;
-/// Objects behind the front one from which on a fork cuts the chain.
+/// The number of objects behind the front one above which a fork ends the chain.
 const DEEP: usize = 5;
 
 /// An address space.
 pub struct Space {
     core: &'static Core,
-    /// Goes before the tables, to which its backings refer: a space does not move.
+    /// Dropped before the tables, to which its backings refer: a space does not move.
     map: ReadWrite<Entries<Mapping>>,
     tables: Tables,
 }
 
-/// What a fault has found or made: a page that stays.
+/// The page that a fault has found or made; it stays.
 struct Found {
     frame: Frame,
-    /// Of the front object.
+    /// Whether it belongs to the front object.
     own: bool,
-    /// Made by this fault, and its alone.
+    /// Made by this fault, which has it exclusively.
     fresh: bool,
 }
 
@@ -56,7 +56,7 @@ impl Space {
         kept(Space { core, map: ReadWrite::new(Entries::new()), tables: Tables::new() })
     }
 
-    /// Maps `what`, in the place of what is there.
+    /// Maps `what`, in place of older mappings.
     pub fn map(&self, range: VirtRange, what: What<Arc<Object>>) {
         let range = pages(range);
         let (object, offset, shared, needs_copy) = match what {
@@ -77,11 +77,11 @@ impl Space {
         let mut map = self.map.write();
         let gone = self.take(&mut map, pages(range));
         drop(map);
-        // With the objects that nothing else shows, without a lock.
+        // Drops them without a lock, with the objects that nothing else maps.
         drop(gone);
     }
 
-    /// Takes what is mapped in a range out of the map and the tables.
+    /// Removes a range from the map and the tables.
     fn take(&self, map: &mut Entries<Mapping>, range: Range<u64>) -> Vec<Mapping> {
         let gone = map.take(range.clone());
         if !gone.is_empty() {
@@ -90,7 +90,7 @@ impl Space {
         gone
     }
 
-    /// Allows stores in a range, or not.
+    /// Allows or forbids stores in a range.
     pub fn protect(&self, range: VirtRange, stores: bool) {
         let range = pages(range);
         let mut map = self.map.write();
@@ -100,7 +100,7 @@ impl Space {
         }
     }
 
-    /// What an access that found no leaf, or one that does not allow it, makes the kernel do.
+    /// The fault of an access that found no leaf, or a leaf that does not allow it.
     pub fn fault(&self, va: u64, store: bool) -> Result<(), Failure> {
         let page = va / PAGE_SIZE;
         loop {
@@ -119,7 +119,7 @@ impl Space {
             if found.own {
                 self.tables.enter(page, found.frame, mapping.writable && !mapping.needs_copy);
             } else {
-                // It never takes the place of a copy that somebody has made meanwhile.
+                // It never replaces a copy that another CPU has made meanwhile.
                 self.tables.enter_free([(page, found.frame)].into_iter());
             }
             if found.fresh {
@@ -134,8 +134,8 @@ impl Space {
         }
     }
 
-    /// The page that is seen at a page. For a store it is the front object's own, copied or zeroed where it must be; for a load it may
-    /// be one behind, and is zeroed in front where there is none.
+    /// The page that is seen at a page. For a store it belongs to the front object, copied or zeroed if needed. For a
+    /// load it may be one behind; if there is none, it is zeroed in front.
     fn find(&self, front: &Backing, page: u64, store: bool) -> Result<Found, Failure> {
         loop {
             if let Some(frame) = front.object.look(front.key(page)) {
@@ -150,7 +150,8 @@ impl Space {
         }
     }
 
-    /// A page of the front object with what is seen behind it, or zeroes: the caller's alone. None where there is one by now.
+    /// A page of the front object, exclusive to the caller, with the contents seen behind it, or zeroes. `None` if
+    /// there is one by now.
     fn fill(&self, front: &Backing, page: u64) -> Result<Option<Frame>, Failure> {
         let Some(frame) = front.object.add(front.key(page))? else { return Ok(None) };
         match front.seen_behind(page) {
@@ -166,7 +167,7 @@ impl Space {
         Ok(Some(frame))
     }
 
-    /// Maps for loads what is resident around a page of a range.
+    /// Maps for loads the resident pages around a page of a range.
     fn around(&self, page: u64, range: Range<u64>, front: &Backing) {
         let first = (page & !(AROUND as u64 - 1)).max(range.start);
         let end = ((page | (AROUND as u64 - 1)) + 1).min(range.end);
@@ -176,7 +177,7 @@ impl Space {
         found[..n].iter().for_each(|(_, frame)| self.core.unshare(*frame));
     }
 
-    /// Puts an object of this space's own in front of what the page shows, where others have it too.
+    /// Puts an object of this space in front of the page's object, if that is shared.
     fn shadow(&self, page: u64) {
         let mut map = self.map.write();
         let Some((start, entry)) = map.covering_mut(page).filter(|(_, e)| e.of.needs_copy) else { return };
@@ -190,7 +191,7 @@ impl Space {
         mapping.needs_copy = false;
     }
 
-    /// A copy: what is private is shared until it is stored into. Leaves are not copied.
+    /// A copy: private memory is shared until the first store. Leaves are not copied.
     pub fn fork(&self) -> Result<Arc<Space>, Failure> {
         let child = Space::new(self.core);
         let mut map = self.map.write();
@@ -213,7 +214,8 @@ impl Space {
         Ok(child)
     }
 
-    /// Copies what is seen through the front object into it, and leaves nothing behind it. The caller has the map alone.
+    /// Copies the pages seen through the front object into it, and removes the backings behind it. The caller holds the
+    /// map exclusively.
     fn collapse(&self, pages: Range<u64>, front: &mut Backing) -> Result<(), Failure> {
         for page in pages.clone() {
             if front.object.has(front.key(page)) {
@@ -225,7 +227,8 @@ impl Space {
                 self.core.unbusy(frame);
             }
         }
-        // Leaves may show what is behind, also pages that are just being taken away: who does that does not look here any more.
+        // Leaves may map pages of the removed backings, also pages that are just being removed: their remover does not
+        // look here any more.
         self.tables.clear(pages);
         front.cut();
         Ok(())
@@ -248,8 +251,8 @@ impl Space {
         self.word(va, true, |at| unsafe { at.write(value) })
     }
 
-    /// Does `f` with a word while it is mapped: nobody forks or unmaps meanwhile. For tests, which take no page of a file away that they
-    /// use so.
+    /// Does `f` with a word while it is mapped: forks and unmaps wait. For tests, which remove no page of a file that
+    /// they use so.
     fn word<R>(&self, va: u64, store: bool, f: impl Fn(*mut u64) -> R) -> Result<R, Failure> {
         loop {
             let map = self.map.read();
@@ -266,7 +269,7 @@ impl Space {
 
 impl Drop for Space {
     fn drop(&mut self) {
-        // Before the pages may go that the leaves show.
+        // Before the pages of the leaves may go.
         self.tables.clear_all();
     }
 }

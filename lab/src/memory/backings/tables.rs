@@ -1,4 +1,4 @@
-//! Page tables without a record for a leaf: whoever changes a leaf holds a mark of the space, whoever takes a page away everywhere
+//! Page tables without a record for a leaf. A CPU that changes a leaf holds a mark of the space. The remover of a page
 //! sets leaves by compare-and-set.
 
 use crate::memory::levels::{FANOUT, Levels};
@@ -8,7 +8,7 @@ use quire_sync::hooks::relax;
 use quire_sync::{CachePadded, record};
 use std::ops::Range;
 
-/// A leaf: a frame, [`PRESENT`], and [`WRITABLE`] where stores are allowed; or [`NONE`].
+/// A leaf: a frame, [`PRESENT`], and [`WRITABLE`] if stores are allowed; or [`NONE`].
 type Leaf = u32;
 const NONE: Leaf = 0;
 const PRESENT: Leaf = 1 << 30;
@@ -21,13 +21,13 @@ fn frame_of(leaf: Leaf) -> Option<(Frame, bool)> {
 
 /// Marks of a space: as many as its source had.
 const MARKS: usize = 64;
-/// A mark that nobody holds; else it is a page.
+/// A free mark; else it is a page.
 const FREE: u64 = u64::MAX;
 
 /// A table page.
 struct Table {
     leaves: [AtomicU32; FANOUT],
-    /// Leaves that are there.
+    /// How many leaves are set.
     wired: AtomicU32,
 }
 
@@ -45,7 +45,7 @@ pub(super) struct Tables {
     resident: CachePadded<AtomicU64>,
 }
 
-/// A page whose leaf nobody else changes, but for who takes a frame away everywhere.
+/// A marked page: only its holder, and the remover of a frame, change its leaf.
 struct Marked<'t>(&'t AtomicU64);
 
 impl Drop for Marked<'_> {
@@ -62,7 +62,7 @@ impl Tables {
     }
 
     fn mark(&self, page: u64) -> Marked<'_> {
-        // As good as any: neighbours differ, and so do pages of one place in different table pages.
+        // Any hash is good enough: neighbours differ, and so do pages at one place in different table pages.
         let mark = &self.marks[(page ^ (page >> 9) ^ (page >> 18)) as usize % MARKS];
         while mark.compare_exchange(FREE, page, Ordering::Acquire, Ordering::Relaxed).is_err() {
             relax();
@@ -81,12 +81,12 @@ impl Tables {
         self.resident.fetch_sub(u64::from(leaves), Ordering::Relaxed);
     }
 
-    /// Maps a page that stays meanwhile, in the place of what is there.
+    /// Maps a page that stays meanwhile, in place of the old leaf.
     pub fn enter(&self, page: u64, frame: Frame, writable: bool) {
         let Some(table) = self.levels.table(page, true, Table::new) else { return };
         let _mark = self.mark(page);
         let new = frame | PRESENT | if writable { WRITABLE } else { 0 };
-        // Stores that somebody else has allowed stay so.
+        // Store rights that another CPU has given stay.
         let with = |old: Leaf| Some(if frame_of(old).is_some_and(|(f, _)| f == frame) { old | new } else { new });
         let old = table.leaves[page as usize % FANOUT].fetch_update(Ordering::AcqRel, Ordering::Relaxed, with);
         if old == Ok(NONE) {
@@ -94,7 +94,7 @@ impl Tables {
         }
     }
 
-    /// Maps pages of one table page that stay meanwhile for loads, where nothing is mapped.
+    /// Maps pages of one table page for loads, where nothing is mapped; the pages stay meanwhile.
     pub fn enter_free(&self, pages: impl Iterator<Item = (u64, Frame)>) {
         let mut pages = pages.peekable();
         let Some(table) = pages.peek().and_then(|(page, _)| self.levels.table(*page, true, Table::new)) else { return };
@@ -108,13 +108,13 @@ impl Tables {
         self.added(table, added);
     }
 
-    /// What is mapped at a page, and whether stores are allowed.
+    /// The frame mapped at a page, and whether stores are allowed.
     pub fn look(&self, page: u64) -> Option<(Frame, bool)> {
         let table = self.levels.table(page, false, Table::new)?;
         frame_of(table.leaves[page as usize % FANOUT].load(Ordering::Acquire))
     }
 
-    /// Takes a leaf away if it names this frame.
+    /// Removes a leaf if it names this frame.
     pub fn remove(&self, page: u64, frame: Frame) {
         let Some(table) = self.levels.table(page, false, Table::new) else { return };
         let none = |leaf| frame_of(leaf).filter(|(f, _)| *f == frame).map(|_| NONE);
@@ -128,7 +128,7 @@ impl Tables {
     pub fn clear(&self, pages: Range<u64>) {
         for (first, table, slots) in self.levels.tables(pages) {
             for slot in slots {
-                // What is not there cannot come: the map is the caller's alone.
+                // An empty leaf stays empty, because the caller holds the map exclusively.
                 if table.leaves[slot].load(Ordering::Relaxed) == NONE {
                     continue;
                 }
@@ -155,7 +155,7 @@ impl Tables {
         });
     }
 
-    /// Takes stores away from all pages of a range.
+    /// Removes store rights from all pages of a range.
     pub fn protect(&self, pages: Range<u64>) {
         for (first, table, slots) in self.levels.tables(pages) {
             for slot in slots {

@@ -1,25 +1,27 @@
-//! A memory core that keeps a record for each mapped page: how kernels of the BSD family were built from Mach on (pv entries), and
-//! DragonFly BSD until 2019. It is what S0 replaced, and with its queues in one part or in 256 it is what S1 replaced and S1 itself.
+//! A memory core that keeps a record for each mapped page (a pv entry). Kernels of the BSD family did so from Mach on,
+//! and DragonFly BSD until 2019. S0 replaced it. With its queues in one shard it is the design that S1 replaced, and
+//! with 256 shards it is S1 itself.
 //!
-//! A good one of its kind, so that what is left is what the design asks for:
-//! - A fault finds its entry under a shared lock of the map, busies the page under the object's lock, and holds the
-//!   object's no longer while the page is filled and mapped. A load maps what is resident around its page too. Leaves have a lock for each table page, records come from a pool of the table page, without another lock.
-//! - Each page has a list of its mappings under a lock of its own. Mapping and unmapping change it; removing a page
-//!   everywhere goes along its list. A fork copies no leaves, hence no records, as that source's did not (others' forks did).
-//! - Free frames and the queue of pages fan out into as many parts as one likes; a CPU takes frames of parts of its own, and a page's
-//!   place is in the part of its frame.
-//! - Objects are shadowed at the first store after a fork where others have them; an object that only its shadow refers to is collapsed
-//!   into it, at a new page of the shadow and when the last other reference goes.
+//! It is a good one of its kind, so that the remaining cost is the design's:
+//! - A fault finds its entry under a shared lock of the map and busies the page under the object's lock. It releases
+//!   the object's lock while it fills and maps the page. A load also maps the resident pages around its page. Leaves
+//!   have a lock for each table page; records come from a pool of the table page, without another lock.
+//! - Each page has a list of its mappings under a lock of its own. Mapping and unmapping change it; a remover walks the
+//!   page's list. A fork copies no leaves, hence no records, as in that source (other systems' forks did).
+//! - Free frames and the page queue have any number of shards. A CPU takes frames of its own shards, and a page is
+//!   queued in the shard of its frame.
+//! - The first store after a fork shadows an object that is shared. An object that only its shadow refers to is
+//!   collapsed into it, at a new page of the shadow and when the last other reference goes.
 //!
 //! | lock | guards |
 //! |---|---|
 //! | map (shared or not) | entries; held over a fault |
-//! | object, then the one behind it | its pages, who is busy, what is behind |
+//! | object, then the one behind it | its pages, their busy states, the object behind |
 //! | table page | leaves and records of 2 MiB |
 //! | page | the list of its mappings |
-//! | part | free frames, queued pages |
+//! | shard | free frames, queued pages |
 //!
-//! Pages that are busy are waited for with no lock of these held but the map's. There are no translation caches to flush.
+//! A CPU that waits for a busy page holds none of these locks but the map's. There is no TLB to flush.
 
 mod object;
 mod space;
@@ -47,7 +49,7 @@ pub type Core = pages::Core<tables::Mapped>;
 pub struct Records(pub &'static Core);
 
 impl Records {
-    /// One with so many CPUs and memory, its frames and queues in so many parts.
+    /// A machine with so many CPUs and memory, its frames and queues in so many shards.
     pub fn boot(cpus: usize, mib: u64, parts: usize) -> Result<Records, Failure> {
         Core::boot(cpus, mib, parts).map(Records)
     }
@@ -111,7 +113,7 @@ impl Memory for Records {
     }
 
     fn page_out(self, file: &Arc<Object>, pages: Range<u64>) {
-        // Its files have no store to ask: what is left is the way along each page's list, and the frame.
+        // Its files have no store: a page-out is only the walk along each page's list, and the free of the frame.
         file.remove(pages);
     }
 

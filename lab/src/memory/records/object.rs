@@ -1,4 +1,4 @@
-//! Objects: pages by index, and what lies behind them.
+//! Objects: pages by index, and the shadow chain behind them.
 
 use super::Core;
 use crate::Failure;
@@ -12,11 +12,11 @@ use std::sync::{Arc, Weak};
 struct State {
     pages: Resident,
     resident: u64,
-    /// What is seen where this has no page. Only anonymous objects have something behind them.
+    /// The object seen where this one has no page. Only anonymous objects have one behind them.
     behind: Option<Arc<Object>>,
-    /// What has this behind it, or had.
+    /// The objects that have or had this one behind them.
     shadows: Vec<Weak<Object>>,
-    /// Faults that have a page of this busy and look behind it: meanwhile nothing behind is moved.
+    /// Faults that hold a page of this busy and look behind it: meanwhile no page behind is moved.
     in_progress: u32,
 }
 
@@ -27,7 +27,7 @@ pub struct Object {
     state: SpinLock<State>,
 }
 
-/// What a fault found: a busy page, and whether it is the front object's own.
+/// The result of a fault's search: a busy page, and whether it belongs to the front object.
 pub(super) struct Found {
     pub frame: Frame,
     pub own: bool,
@@ -67,13 +67,13 @@ impl Object {
         Ok(file)
     }
 
-    /// Whether one refers to this anonymous object, and nothing else does.
+    /// Whether this anonymous object has exactly one reference.
     pub(super) fn only_one(self: &Arc<Object>) -> bool {
         self.anonymous && Arc::strong_count(self) == 1
     }
 
-    /// The page that is seen at `key`, busy. For a store it is this object's own, copied or zeroed where it must be; for a load it
-    /// may be one behind, and is zeroed here where there is none.
+    /// The page that is seen at `key`, busy. For a store it belongs to this object, copied or zeroed if needed. For a
+    /// load it may be one behind; if there is none, it is zeroed here.
     pub(super) fn find(self: &Arc<Object>, key: u64, store: bool) -> Result<Found, Failure> {
         let core = self.core;
         loop {
@@ -91,13 +91,13 @@ impl Object {
                 if let Some(frame) = Self::seen(behind, key) {
                     return Ok(Found { frame, own: false, fresh: false });
                 }
-                // Nothing is there: it gets zeroes, as for a store.
+                // No page there: it gets zeroes, as for a store.
                 state = self.state.lock();
                 if state.pages.get(key).is_some() {
                     continue;
                 }
             }
-            // A busy page takes the place; then the lock is free while it is filled.
+            // A busy page takes the slot, so that the lock can be released while it is filled.
             drop(state);
             let frame = core.take(key)?;
             let mut state = self.state.lock();
@@ -129,7 +129,7 @@ impl Object {
         }
     }
 
-    /// This object's own pages in a range that nobody has busy, busy now; as many as there is room for.
+    /// Busies this object's own pages in a range that no CPU holds; as many as there is room for.
     pub(super) fn near(&self, keys: Range<u64>, found: &mut [(u64, Frame)]) -> usize {
         let state = self.state.lock();
         let mut n = 0;
@@ -165,7 +165,7 @@ impl Object {
         }
     }
 
-    /// Gives up a reference of a space's. What one object alone has behind it then is collapsed into that one.
+    /// Drops a space's reference. If one object alone then has this one behind it, this one is collapsed into that.
     pub(super) fn release(mut self: Arc<Object>) {
         loop {
             let left = Arc::downgrade(&self);
@@ -175,7 +175,7 @@ impl Object {
                 self = behind;
                 continue;
             }
-            // Looked at once the reference is gone: of two that go at once, one sees it.
+            // Checked once the reference is gone: of two that are dropped at once, one sees it.
             if left.strong_count() == 1
                 && let Some(shadow) = left.upgrade().and_then(|o| o.state.lock().shadows.iter().find_map(Weak::upgrade))
             {
@@ -185,8 +185,8 @@ impl Object {
         }
     }
 
-    /// Where only this refers to an anonymous object behind it, that one's pages are moved here, or go where they are hidden; and so
-    /// on behind that. Returns pages that were looked at.
+    /// Collapses the chain. If only this refers to an anonymous object behind it, that one's pages move here, or are
+    /// freed if hidden; then the next one behind. Returns the number of pages visited.
     pub(super) fn collapse(self: &Arc<Object>) -> u64 {
         let mut looked = 0;
         loop {
@@ -200,7 +200,7 @@ impl Object {
             let all: Vec<(u64, Frame)> = other.pages.all().collect();
             let hidden: Vec<Frame> =
                 all.iter().filter(|(key, _)| state.pages.get(*key).is_some()).map(|(_, f)| *f).collect();
-            // What goes must not be on its way into a leaf.
+            // Pages that are freed must not be on their way into a leaf.
             let busied = hidden.iter().take_while(|f| self.core.try_busy(**f)).count();
             if other.in_progress != 0 || busied != hidden.len() {
                 hidden[..busied].iter().for_each(|f| self.core.unbusy(*f));
@@ -225,7 +225,7 @@ impl Object {
         }
     }
 
-    /// Takes pages out of it and out of every space that maps them.
+    /// Removes pages from it and from every space that maps them.
     pub fn remove(&self, keys: Range<u64>) -> u64 {
         let mut removed = 0;
         for key in keys {
@@ -261,7 +261,7 @@ impl Drop for Object {
             }
             self.core.destroy(frame);
         }
-        // One after the other, however many there are behind each other.
+        // In a loop, however long the chain is.
         if let Some(behind) = behind {
             behind.release();
         }

@@ -1,4 +1,4 @@
-//! Address spaces: what is mapped where, faults, forks.
+//! Address spaces: mappings, faults, forks.
 
 use super::Core;
 use super::object::Object;
@@ -11,7 +11,7 @@ use quire_vm::{FaultError, PAGE_SIZE, VirtRange};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What a range shows.
+/// The mapping of a range.
 #[derive(Clone)]
 struct Shown {
     object: Arc<Object>,
@@ -19,7 +19,7 @@ struct Shown {
     offset: u64,
     shared: bool,
     writable: bool,
-    /// The object is another's too: a store puts one in front of it first.
+    /// The object is shared: the first store puts a new one in front of it.
     needs_copy: bool,
 }
 
@@ -33,7 +33,7 @@ fn release(gone: Vec<Shown>) {
     gone.into_iter().for_each(|shown| shown.object.release());
 }
 
-/// Pages that a load maps at most.
+/// The most pages that a load maps.
 const AROUND: usize = 16;
 
 /// An address space.
@@ -49,7 +49,7 @@ impl Space {
         kept(Space { core, map: ReadWrite::new(Entries::new()), tables: Tables::new() })
     }
 
-    /// Maps `what`, in the place of what is there.
+    /// Maps `what`, in place of older mappings.
     pub fn map(&self, range: VirtRange, what: What<Arc<Object>>) {
         let range = pages(range);
         let (object, offset, shared, needs_copy) = match what {
@@ -69,11 +69,11 @@ impl Space {
         let mut map = self.map.write();
         let gone = self.take(&mut map, pages(range));
         drop(map);
-        // With the objects that nothing else shows, without a lock.
+        // Drops them without a lock, with the objects that nothing else maps.
         release(gone);
     }
 
-    /// Takes what is mapped in a range out of the map and the tables.
+    /// Removes a range from the map and the tables.
     fn take(&self, map: &mut Entries<Shown>, range: Range<u64>) -> Vec<Shown> {
         let gone = map.take(range.clone());
         if !gone.is_empty() {
@@ -82,7 +82,7 @@ impl Space {
         gone
     }
 
-    /// Allows stores in a range, or not.
+    /// Allows or forbids stores in a range.
     pub fn protect(&self, range: VirtRange, stores: bool) {
         let range = pages(range);
         let mut map = self.map.write();
@@ -92,7 +92,7 @@ impl Space {
         }
     }
 
-    /// What an access that found no leaf, or one that does not allow it, makes the kernel do.
+    /// The fault of an access that found no leaf, or a leaf that does not allow it.
     pub fn fault(&self, va: u64, store: bool) -> Result<(), Failure> {
         let page = va / PAGE_SIZE;
         loop {
@@ -112,7 +112,7 @@ impl Space {
                 let writable = entry.writable && !entry.needs_copy;
                 self.tables.enter(self.core, page, found.frame, writable);
             } else {
-                // It never takes the place of a copy that somebody has made meanwhile.
+                // It never replaces a copy that another CPU has made meanwhile.
                 self.tables.enter_free(self.core, [(page, found.frame)].into_iter());
             }
             self.core.unbusy(found.frame);
@@ -126,7 +126,7 @@ impl Space {
         }
     }
 
-    /// Maps for loads what is resident around a page of a range.
+    /// Maps for loads the resident pages around a page of a range.
     fn around(&self, page: u64, range: Range<u64>, shown: &Shown) {
         let first = (page & !(AROUND as u64 - 1)).max(range.start);
         let end = ((page | (AROUND as u64 - 1)) + 1).min(range.end);
@@ -138,7 +138,7 @@ impl Space {
         found[..n].iter().for_each(|(_, frame)| self.core.unbusy(*frame));
     }
 
-    /// Puts an object of this space's own in front of what the page shows, where others have it too.
+    /// Puts an object of this space in front of the page's object, if that is shared.
     fn shadow(&self, page: u64) {
         let mut map = self.map.write();
         let Some((_, entry)) = map.covering_mut(page).filter(|(_, e)| e.of.needs_copy) else { return };
@@ -149,7 +149,7 @@ impl Space {
         shown.needs_copy = false;
     }
 
-    /// A copy: what is private is shared until it is stored into. Leaves are not copied.
+    /// A copy: private memory is shared until the first store. Leaves are not copied.
     pub fn fork(&self) -> Arc<Space> {
         let child = Space::new(self.core);
         let mut map = self.map.write();
@@ -184,8 +184,8 @@ impl Space {
         self.word(va, true, |at| unsafe { at.write(value) })
     }
 
-    /// Does `f` with a word while it is mapped: nobody forks or unmaps meanwhile. For tests, which take no page of a file away that they
-    /// use so.
+    /// Does `f` with a word while it is mapped: forks and unmaps wait. For tests, which remove no page of a file that
+    /// they use so.
     fn word<R>(&self, va: u64, store: bool, f: impl Fn(*mut u64) -> R) -> Result<R, Failure> {
         loop {
             let map = self.map.read();

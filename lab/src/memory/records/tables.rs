@@ -1,4 +1,4 @@
-//! Page tables: leaves of 512 entries under a lock each, and the records of what is mapped.
+//! Page tables: leaves of 512 entries under a lock each, and the records of mapped pages.
 
 use super::Core;
 use crate::memory::levels::{FANOUT, Levels};
@@ -8,10 +8,10 @@ use quire_sync::{Rank, SpinLock, record};
 use std::ops::Range;
 use std::ptr;
 
-/// Of a page's list of mappings: inside that of a table page.
+/// The rank of a page's list of mappings: inside that of a table page.
 const PAGE_LOCK: Rank = Rank::INDEX;
 
-/// What each page has: the list of its mappings.
+/// A page's data: the list of its mappings.
 pub struct Mapped(SpinLock<Mappings>);
 
 impl Default for Mapped {
@@ -27,7 +27,7 @@ struct Mappings {
 // SAFETY: records are reached under the lock around the list alone.
 unsafe impl Send for Mappings {}
 
-/// Records that a table page gets at once.
+/// Records that a table page allocates at once.
 const CHUNK: usize = 64;
 
 /// A mapping of a page.
@@ -35,12 +35,12 @@ pub struct Record {
     /// Neighbours in the page's list; guarded by the page's lock.
     next: *mut Record,
     prev: *mut Record,
-    /// Whose leaf it is; the table's while the record is listed.
+    /// The table of its leaf; valid while the record is listed.
     table: *const Table,
     slot: u16,
 }
 
-/// A leaf entry: a frame, and [`WRITABLE`] where stores are allowed; or [`NONE`].
+/// A leaf entry: a frame, and [`WRITABLE`] if stores are allowed; or [`NONE`].
 type Leaf = u32;
 const NONE: Leaf = u32::MAX;
 const WRITABLE: Leaf = 1 << 31;
@@ -57,7 +57,7 @@ struct Leaves {
     /// Records, by number; they do not move.
     #[expect(clippy::vec_box, reason = "records stay where they are when there are more")]
     chunks: Vec<Box<[Record; CHUNK]>>,
-    /// Numbers of those that are on no list.
+    /// Numbers of the unlisted records.
     free: Vec<u16>,
 }
 // SAFETY: records are reached under the lock of the leaves or of the page that lists them.
@@ -89,7 +89,7 @@ impl Leaves {
         self.free.pop().unwrap_or_else(|| unreachable!("a chunk was added"))
     }
 
-    /// Maps `frame` at `slot`, in the place of what is there.
+    /// Maps `frame` at `slot`, in place of the old leaf.
     fn enter(&mut self, core: &Core, table: &Table, slot: usize, frame: Frame, writable: bool) {
         let flag = if writable { WRITABLE } else { 0 };
         match frame_of(self.entries[slot]) {
@@ -105,7 +105,8 @@ impl Leaves {
         let record = self.record(number);
         record::wrote(record);
         let mut list = core.of(frame).0.lock();
-        // SAFETY: the record is on no list, hence this table's alone; the first one's neighbours are guarded by the page's lock.
+        // SAFETY: the record is on no list, hence this table's alone; the first one's neighbours are guarded by the
+        // page's lock.
         unsafe {
             *record = Record { next: list.first, prev: ptr::null_mut(), table, slot: slot as u16 };
             if let Some(first) = list.first.as_mut() {
@@ -121,7 +122,7 @@ impl Leaves {
         record::wrote(&self.entries[slot]);
     }
 
-    /// Unmaps what is at `slot`.
+    /// Unmaps the leaf at `slot`.
     fn clear(&mut self, core: &Core, slot: usize) {
         let Some((frame, _)) = frame_of(self.entries[slot]) else { return };
         let record = self.record(self.numbers[slot]);
@@ -132,7 +133,7 @@ impl Leaves {
         self.forget(slot);
     }
 
-    /// What is at `slot` is on no list any more.
+    /// The record of `slot` is on no list any more.
     fn forget(&mut self, slot: usize) {
         self.entries[slot] = NONE;
         record::wrote(&self.entries[slot]);
@@ -164,7 +165,7 @@ unsafe fn unlink(list: &mut Mappings, record: *mut Record) {
 }
 
 impl Core {
-    /// Takes a busy page out of all spaces and frees it.
+    /// Removes a busy page from all spaces and frees it.
     pub(super) fn destroy(&self, frame: Frame) {
         loop {
             let mut list = self.of(frame).0.lock();
@@ -172,9 +173,9 @@ impl Core {
             if record.is_null() {
                 break;
             }
-            // SAFETY: listed, so its table is there for as long as the page's lock is held.
+            // SAFETY: listed, so its table stays as long as the page's lock is held.
             let (table, slot) = unsafe { (&*(*record).table, (*record).slot as usize) };
-            // Against the order of locks: whoever holds the table may be waiting for the page.
+            // Against the lock order: the holder of the table may be waiting for the page.
             let Some(mut leaves) = table.0.try_lock() else {
                 drop(list);
                 relax();
@@ -229,7 +230,7 @@ impl Tables {
         }
     }
 
-    /// What is mapped at a page, and whether stores are allowed.
+    /// The frame mapped at a page, and whether stores are allowed.
     pub fn look(&self, page: u64) -> Option<(Frame, bool)> {
         let leaves = self.table(page, false)?.0.lock();
         frame_of(leaves.entries[page as usize % FANOUT])
@@ -243,7 +244,7 @@ impl Tables {
         }
     }
 
-    /// Takes stores away from all pages of a range.
+    /// Removes store rights from all pages of a range.
     pub fn protect(&self, pages: Range<u64>) {
         for (_, table, slots) in self.0.tables(pages) {
             let mut leaves = table.0.lock();

@@ -40,7 +40,8 @@ fn torn(what: &str, line: &str) -> Failure {
     Failure::machine(format_args!("{what}: {line:?} is no line of its"))
 }
 
-/// Reads the program's lines `case STATE A B` and `order STATE A B ...`, and the plugin's `case`, `round ACCESSES` and `line ...`.
+/// Reads the program's lines `case STATE A B` and `order STATE A B ...`, and the plugin's `case`, `round ACCESSES` and
+/// `line ...`.
 pub fn read(program: &str, plugin: &str) -> Result<Records> {
     let mut rounds: Vec<Vec<Vec<Line>>> = Vec::new();
     for text in plugin.lines() {

@@ -136,7 +136,7 @@ impl Bench {
         if !files.is_empty() {
             return Err(format!("left behind: {files:?}"));
         }
-        // A killed parent's QEMU gets its signal at once, but takes a moment to be gone.
+        // A killed parent's QEMU gets its signal at once, but needs a moment to end.
         let start = Instant::now();
         loop {
             let left = self.running();

@@ -274,7 +274,7 @@ impl Unit {
         Ok(Self { entries, files })
     }
 
-    /// The entry that has the name and the file of a function.
+    /// The entry with the name and the file of a function.
     fn declared(&self, entry: usize) -> usize {
         let mut at = entry;
         // A definition, its abstract instance, its declaration: no chain is longer.
@@ -367,7 +367,7 @@ impl Unit {
             self.tell_types(declared.type_at, &module, &passed, &declared.name, children, program);
         }
         if let Some(name) = name {
-            // The instance with code knows its type arguments.
+            // The instance with code has its type arguments.
             let known = program.functions.entry(name).or_insert_with(|| Function { module, passed: BTreeSet::new() });
             known.passed.extend(passed);
         }

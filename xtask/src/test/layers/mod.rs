@@ -82,7 +82,7 @@ fn rooms_name(plan: &Plan) -> String {
     format!("layers/arrows between rooms of {} point down", plan.krate)
 }
 
-/// Reads the workspace's dependencies from cargo, and those of rooms from the compiler and the source, and judges them.
+/// Reads the workspace's dependencies from cargo, and those of rooms from the compiler and the source, and checks them.
 pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     if context.selects(NAME) {
         let wrong = judge(&arrows(&metadata(context.places)?)?);

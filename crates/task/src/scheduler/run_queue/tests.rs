@@ -1,4 +1,4 @@
-//! A run queue beside lists of numbers, two a user, step by step.
+//! A run queue compared step by step with a model: lists of numbers, two lists a user.
 #![allow(clippy::undocumented_unsafe_blocks)] // all memory is the test's own
 
 use super::*;
@@ -40,20 +40,20 @@ unsafe impl Machine for Still {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// One of those that do not wait joins; nothing where all do.
+    /// A sleeping thread joins; nothing happens if no thread sleeps.
     Join(usize, Join),
-    /// So many nanoseconds pass, of which the running thread's user had all, and the next one is taken.
+    /// So many nanoseconds pass, all used by the running thread's user; then the next thread is taken.
     Pop(u64),
-    /// The running thread is one of another user from now on.
+    /// The running thread becomes a thread of another user.
     Begin(usize),
     /// The running thread lets others go first.
     GiveWay,
     Steal(CpuId),
     SetNice(usize, i8),
     Restrict(usize, CpuMask),
-    /// It has its CPU again, or has left it.
+    /// The thread has its CPU again, or has left it.
     OnCpu(usize, bool),
-    /// It has run for so long.
+    /// The thread has run for so long.
     Ran(usize, u64),
 }
 
@@ -90,7 +90,7 @@ struct Known {
     allowed: CpuMask,
     on_cpu: bool,
     slice: u64,
-    /// It might go elsewhere when it joined.
+    /// Whether it was movable when it joined.
     moves: bool,
 }
 
@@ -163,7 +163,7 @@ impl Model {
         }
     }
 
-    /// Whose turn it may be: of those with the least virtual time, but the running one's where that has no more.
+    /// The users that may run next: those with the least virtual time, or the running user where none has less.
     fn next_users(&self) -> Vec<usize> {
         let waiting: Vec<usize> = (0..USERS).filter(|u| !self.users[*u].is_empty()).collect();
         let least = waiting.iter().map(|u| self.users[*u].used).min();
@@ -187,7 +187,7 @@ impl Model {
         self.users.iter().flat_map(User::waiting).filter(|t| self.threads[*t].moves).count()
     }
 
-    /// Who waits longest, of each user, of those on a list that may run there, the back list first.
+    /// Of each user, the thread that has waited longest on a list and may run there, the back list first.
     fn bound_for(&self, cpu: CpuId, off: bool) -> Vec<usize> {
         if self.movable() == 0 {
             return Vec::new();
@@ -215,7 +215,7 @@ proptest! {
         let mut queue = RunQueue::new();
         let mut now = 0;
         let number = |thread: Option<NonNull<Thread<Still>>>| thread.map(|t| *unsafe { t.as_ref() }.payload());
-        // What is left is taken too.
+        // The remaining threads are taken too.
         let all = steps.into_iter().chain((0..=THREADS).map(|_| Step::Pop(1)));
         for step in all {
             match step {
@@ -246,7 +246,7 @@ proptest! {
                     }
                 }
                 Step::Begin(user) => {
-                    // Another thread than those that are counted here runs.
+                    // Begin with another thread than the counted ones.
                     queue.begin(&shares[user], now);
                     model.charge(now);
                     if !model.is_active(user) {
