@@ -12,14 +12,14 @@ pub fn write(out: &mut dyn Write) -> core::fmt::Result {
     writeln!(out, "`cargo run -p quire-linux --example system-calls > docs/system-calls.md`.\n")?;
     writeln!(
         out,
-        "{} of the {known} calls that Linux has on x86-64 are there; the others return ENOSYS, and",
+        "{} of the {known} calls that Linux has on x86-64 are there. The others return ENOSYS, and",
         SUPPORTED.len()
     )?;
     writeln!(
         out,
-        "`./quire run -v` logs each of them once by name. A note says what is missing or different; without"
+        "`./quire run -v` logs each of them once by name. A note names each part that is missing or different."
     )?;
-    writeln!(out, "one, a difference from Linux is a bug.\n")?;
+    writeln!(out, "Any other difference from Linux is a bug.\n")?;
     writeln!(out, "| number | name | note |\n|---|---|---|")?;
     for call in SUPPORTED {
         writeln!(out, "| {} | `{}` | {} |", call.number, call.name, call.note)?;

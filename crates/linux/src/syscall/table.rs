@@ -90,7 +90,7 @@ table! {
     59 execve => exec::sys_execve;
     60 exit => process::exit::sys_exit;
     61 wait4 => process::wait::sys_wait4;
-    62 kill => signal::calls::sys_kill, "others' SIGKILL and SIGSTOP do nothing to process 1, whatever else it does not handle ends it";
+    62 kill => signal::calls::sys_kill, "SIGKILL and SIGSTOP of other processes do nothing to process 1; any other signal that it does not handle ends it";
     63 uname => system::sys_uname;
     72 fcntl => file::sys_fcntl;
     73 flock => file::sys_flock;
@@ -228,7 +228,7 @@ table! {
     272 unshare => process::identity::sys_unshare, "files and file system state; no namespaces";
     273 set_robust_list => futex::robust::sys_set_robust_list;
     274 get_robust_list => futex::robust::sys_get_robust_list;
-    275 splice => file::sys_splice, "pages are not moved between files: EINVAL, as for files of which Linux says so";
+    275 splice => file::sys_splice, "pages are not moved between files: EINVAL, which Linux returns for some files too";
     276 tee => file::sys_tee, "as `splice`";
     277 sync_file_range => file::sys_sync_file_range;
     278 vmsplice => file::sys_vmsplice, "as `splice`";

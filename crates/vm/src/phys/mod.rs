@@ -5,7 +5,7 @@
 //! - [`slab`]: typed caches over frames, and the heap that is made of them.
 //! - [`queues`]: the active, inactive and laundry queue, each in many shards.
 //!
-//! This folder owns the state word of a page and Contract C1 (identity). It uses the machine traits; it knows no
+//! This folder owns the state word of a page, and keeps its identity (C1). It uses the machine traits; it knows no
 //! object, map or fault.
 
 pub(crate) mod boot;
