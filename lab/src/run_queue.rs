@@ -9,7 +9,7 @@ const NONE: u32 = u32::MAX;
 
 /// A list of runnable threads by priority, first come first served within one.
 pub struct Sorted {
-    nodes: Vec<Node>,
+    nodes: Vec<QueueNode>,
     head: u32,
     tail: u32,
     /// Whether the tail is checked first: most threads belong behind it.
@@ -18,7 +18,7 @@ pub struct Sorted {
 
 #[derive(Clone)]
 #[repr(align(64))]
-struct Node {
+struct QueueNode {
     priority: u8,
     next: u32,
     prev: u32,
@@ -27,7 +27,7 @@ struct Node {
 impl Sorted {
     /// A list of threads that are numbers below `threads`.
     pub fn new(threads: usize, both_ends: bool) -> Sorted {
-        let node = Node { priority: 0, next: NONE, prev: NONE };
+        let node = QueueNode { priority: 0, next: NONE, prev: NONE };
         Sorted { nodes: vec![node; threads], head: NONE, tail: NONE, both_ends }
     }
 
@@ -44,7 +44,7 @@ impl Sorted {
             before
         };
         let next = if before == NONE { self.head } else { self.nodes[before as usize].next };
-        self.nodes[thread as usize] = Node { priority, next, prev: before };
+        self.nodes[thread as usize] = QueueNode { priority, next, prev: before };
         match next {
             NONE => self.tail = thread,
             next => self.nodes[next as usize].prev = thread,

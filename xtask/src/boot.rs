@@ -16,7 +16,7 @@ use crate::{
         accel::{self, Accelerator},
         outcome::Outcome,
         qemu::{self, Guest, Launch, System},
-        relay::{self, Kept},
+        relay::{self, GuestOutput},
     },
     places::Places,
     programs,
@@ -198,7 +198,7 @@ impl Kernel {
 
     /// Runs a machine without user input, for `limit` at most, and keeps the program's output. A Linux that dies of a
     /// fault of the emulator boots again, with a message.
-    pub fn kept(&self, image: &File, shape: &Shape, limit: Duration) -> Result<Kept> {
+    pub fn kept(&self, image: &File, shape: &Shape, limit: Duration) -> Result<GuestOutput> {
         let run = || relay::kept(self.start(image, shape)?, limit);
         match self.on {
             On::Quire => run(),
@@ -208,7 +208,7 @@ impl Kernel {
 }
 
 /// The first run without a fault of the emulator, or the last allowed one.
-fn untripped(mut run: impl FnMut() -> Result<Kept>) -> Result<Kept> {
+fn untripped(mut run: impl FnMut() -> Result<GuestOutput>) -> Result<GuestOutput> {
     for _ in 1..BOOTS {
         let ended = run()?;
         if !tripped(&ended) {
@@ -222,7 +222,7 @@ fn untripped(mut run: impl FnMut() -> Result<Kept>) -> Result<Kept> {
 }
 
 /// Whether Linux died of a fault of the emulator.
-fn tripped(ended: &Kept) -> bool {
+fn tripped(ended: &GuestOutput) -> bool {
     matches!(ended.report.outcome, Outcome::Died(_)) && ended.report.log_tail.contains(TRIPPED)
 }
 
@@ -231,12 +231,12 @@ mod tests {
     use super::*;
     use crate::machine::relay::Report;
 
-    fn ended(outcome: Outcome, log: &str) -> Kept {
+    fn ended(outcome: Outcome, log: &str) -> GuestOutput {
         let report = Report { outcome, log_tail: log.to_owned(), ready: None, ready_after: None };
-        Kept { report, output: Vec::new(), errors: Vec::new() }
+        GuestOutput { report, output: Vec::new(), errors: Vec::new() }
     }
 
-    fn died(log: &str) -> Kept {
+    fn died(log: &str) -> GuestOutput {
         ended(Outcome::of_qemu(Some(0), "exit status: 0", "", log), log)
     }
 

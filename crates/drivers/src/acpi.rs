@@ -310,7 +310,7 @@ mod tests {
         }
     }
 
-    fn seal(table: &mut [u8], checksum_at: usize) {
+    fn set_checksum(table: &mut [u8], checksum_at: usize) {
         table[checksum_at] = 0;
         let sum = table.iter().fold(0u8, |s, x| s.wrapping_add(*x));
         table[checksum_at] = 0u8.wrapping_sub(sum);
@@ -321,7 +321,7 @@ mod tests {
         t.extend_from_slice(body);
         let len = t.len() as u32;
         t[4..8].copy_from_slice(&len.to_le_bytes());
-        seal(&mut t, 9);
+        set_checksum(&mut t, 9);
         t
     }
     /// A machine image with the root pointer at `root`, an XSDT at 0x1000 and a MADT with `entries` at 0x2000.
@@ -339,8 +339,8 @@ mod tests {
         r[15] = 2;
         r[20..24].copy_from_slice(&36u32.to_le_bytes());
         r[24..32].copy_from_slice(&0x1000u64.to_le_bytes());
-        seal(&mut r[..20], 8);
-        seal(&mut r, 32);
+        set_checksum(&mut r[..20], 8);
+        set_checksum(&mut r, 32);
         m[root..root + 36].copy_from_slice(&r);
         Image(m)
     }
@@ -453,14 +453,14 @@ mod tests {
         }
 
         #[test]
-        fn hostile_bytes_in_any_table_never_panic(edits in proptest::collection::vec((0usize..0x90, any::<u8>(), 0usize..3), 1..12), reseal: bool) {
+        fn hostile_bytes_in_any_table_never_panic(edits in proptest::collection::vec((0usize..0x90, any::<u8>(), 0usize..3), 1..12), fix_checksum: bool) {
             let mut m = image(0xe_0000, &[cpu(0, true), io_apic()].concat());
             for (at, byte, which) in edits {
                 m.0[[0xe_0000, 0x1000, 0x2000][which] + at] = byte;
             }
-            if reseal {
+            if fix_checksum {
                 let len = (u32_at(&m.0, 0x2004).unwrap() as usize).clamp(36, 0x2000);
-                seal(&mut m.0[0x2000..0x2000 + len], 9);
+                set_checksum(&mut m.0[0x2000..0x2000 + len], 9);
             }
             let _result = topology(&m, 0);
         }

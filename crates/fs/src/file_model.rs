@@ -6,7 +6,8 @@ use crate::test_host::{TestHost, read_file, write_file};
 use crate::tree::attr::NewAttr;
 use crate::tree::generated::{Entry, Generated, GeneratedDirectory, GeneratedFile, GeneratedLink, Text};
 use crate::{
-    Create, Dentry, FileKind, Final, FsError, Host, Io, Limits, OpenFile, OpenFlags, Place, Places, Vfs, Whence, Who,
+    Create, Dentry, FileKind, Final, FsError, Host, Io, Limits, OpenFile, OpenFlags, Places, StartDirectory, Vfs,
+    Whence, Who,
 };
 use core::fmt::Write;
 use proptest::prelude::*;
@@ -206,7 +207,7 @@ fn links_that_lead_in_circles_end_and_dot_dot_stays_below_the_root() {
     mkdir(&vfs, "/d/e");
     write_file(&vfs, "/d/secret", b"s").unwrap();
     let mut view = vfs.view();
-    let jail = Place::Counted(vfs.find(&view, vfs.root(), b"/d/e", true).unwrap().counted());
+    let jail = StartDirectory::Counted(vfs.find(&view, vfs.root(), b"/d/e", true).unwrap().counted());
     view.places = Arc::try_new(Places { cwd: jail.clone(), root: jail }).unwrap();
     assert!(vfs.find(&view, view.cwd(), b"../../secret", true).is_err());
     assert!(Arc::ptr_eq(&vfs.find(&view, view.cwd(), b"..", true).unwrap(), view.root()));

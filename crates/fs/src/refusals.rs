@@ -13,8 +13,8 @@ use crate::test_host::{TestHost, write_file};
 use crate::tree::attr::DeviceNumber;
 use crate::vfs::rename::Rename;
 use crate::{
-    Create, Dentry, FileKind, Final, Found, FsError, Host, Inode, Io, Limits, Listener, OpenFile, OpenFlags, Readiness,
-    Stream, Vfs, Who, event,
+    Create, Dentry, FileKind, Final, FoundPath, FsError, Host, Inode, Io, Limits, Listener, OpenFile, OpenFlags,
+    Readiness, Stream, Vfs, Who, event,
 };
 use quire_heap::{Arc, refusal, unsize};
 use std::string::String;
@@ -46,7 +46,7 @@ fn tree() -> Tree {
     vfs.mount_devices().unwrap();
     vfs
 }
-fn found(vfs: &Tree, path: &str) -> Result<Found<TestHost>, FsError> {
+fn found(vfs: &Tree, path: &str) -> Result<FoundPath<TestHost>, FsError> {
     vfs.walk(&vfs.view(), vfs.root(), path.as_bytes(), Final::Name)
 }
 fn make(vfs: &Tree, path: &str, what: Create<'_>) -> Result<Made, FsError> {

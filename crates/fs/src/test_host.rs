@@ -5,7 +5,7 @@ use crate::pipe::DEFAULT;
 use crate::stream::transfer::{Sink, SliceSink, SliceSource, Source};
 use crate::tree::attr::Timestamp;
 use crate::{FsError, Io, OpenFlags, Vfs};
-use quire_heap::{Arc, Box, Map, Spare};
+use quire_heap::{Arc, Box, Map, SpareEntry};
 use quire_sync::epoch::{Domain, Slot};
 use quire_sync::{PerCpu, Quota};
 use quire_vm::object::WriteErrors;
@@ -42,7 +42,7 @@ impl Pages {
     /// Page `i`, made if it is missing and there is room.
     fn make(&mut self, i: u64) -> Result<&mut [u8; PAGE_SIZE], FsError> {
         if !self.pages.contains_key(&i) {
-            let (memory, page) = (Spare::try_new()?, Box::try_new([0; PAGE_SIZE])?);
+            let (memory, page) = (SpareEntry::try_new()?, Box::try_new([0; PAGE_SIZE])?);
             if self.quota.is_some_and(|quota| !quota.take(1)) {
                 return Err(FsError::NoSpace);
             }

@@ -19,7 +19,7 @@ std::thread_local! {
 }
 
 /// An allocation of an input.
-enum Held {
+enum HeldFrames {
     Frame(Frame),
     /// Frames, log2 of their number.
     Run(Frame, u8),
@@ -28,15 +28,15 @@ enum Held {
     Object(NonNull<u8>, Layout),
 }
 
-impl Held {
+impl HeldFrames {
     /// Its address and size in the machine's memory.
     fn bytes(&self, vm: &Vm<Hosted>) -> (*mut u8, usize) {
         let at = |f: &Frame| vm.machine().frame_ptr(f.pfn());
         match self {
-            Held::Frame(f) => (at(f), PAGE_SIZE as usize),
-            Held::Run(f, order) => (at(f), (PAGE_SIZE as usize) << order),
-            Held::Contiguous(f, n) => (at(f), (PAGE_SIZE * n) as usize),
-            Held::Object(at, layout) => (at.as_ptr(), layout.size()),
+            HeldFrames::Frame(f) => (at(f), PAGE_SIZE as usize),
+            HeldFrames::Run(f, order) => (at(f), (PAGE_SIZE as usize) << order),
+            HeldFrames::Contiguous(f, n) => (at(f), (PAGE_SIZE * n) as usize),
+            HeldFrames::Object(at, layout) => (at.as_ptr(), layout.size()),
         }
     }
 
@@ -56,13 +56,13 @@ impl Held {
         let found = unsafe { (at.read(), at.add(len - 1).read()) };
         assert_eq!(found, (tag, tag), "somebody else wrote to what is held");
         match self {
-            Held::Frame(f) => vm.free_frame(f).expect("the frame is the machine's"),
+            HeldFrames::Frame(f) => vm.free_frame(f).expect("the frame is the machine's"),
             // SAFETY: taken as such a run, and given up.
-            Held::Run(f, order) => unsafe { vm.free_run(f, order) },
+            HeldFrames::Run(f, order) => unsafe { vm.free_run(f, order) },
             // SAFETY: taken as so many, and given up.
-            Held::Contiguous(f, n) => unsafe { vm.free_contiguous(f, n) },
+            HeldFrames::Contiguous(f, n) => unsafe { vm.free_contiguous(f, n) },
             // SAFETY: from `alloc` with this layout, not used any more.
-            Held::Object(at, layout) => unsafe { vm.heap().free(vm, at, layout) },
+            HeldFrames::Object(at, layout) => unsafe { vm.heap().free(vm, at, layout) },
         }
     }
 }
@@ -72,7 +72,7 @@ pub fn run(data: &[u8]) {
     let vm = VM.with(|(vm, _)| *vm);
     let _cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
     let input = &mut Input::new(data);
-    let mut held: Vec<(Held, u8)> = Vec::new();
+    let mut held: Vec<(HeldFrames, u8)> = Vec::new();
     let mut tag = 0u8;
     while !input.is_over() {
         let on_behalf = if input.byte() & 1 == 0 { For::User } else { For::Kernel };
@@ -84,19 +84,19 @@ pub fn run(data: &[u8]) {
                     // SAFETY: `f` owns the frame, which has `PAGE_SIZE` bytes at `bytes`.
                     let zero = (0..PAGE_SIZE as usize).all(|i| unsafe { bytes.add(i).read() } == 0);
                     assert!(fill == Fill::Any || zero, "a frame that is asked for empty is empty");
-                    Held::Frame(f)
+                    HeldFrames::Frame(f)
                 })
             }
             1 => {
                 let order = input.byte() % 12;
                 vm.alloc_run(order, on_behalf).ok().map(|f| {
                     assert!(f.pfn().0.is_multiple_of(1 << order), "a run is aligned to its size");
-                    Held::Run(f, order)
+                    HeldFrames::Run(f, order)
                 })
             }
             2 => {
                 let n = u64::from(input.short() % 600);
-                vm.alloc_contiguous(Contiguous::anywhere(n), on_behalf).ok().map(|f| Held::Contiguous(f, n))
+                vm.alloc_contiguous(Contiguous::anywhere(n), on_behalf).ok().map(|f| HeldFrames::Contiguous(f, n))
             }
             3 | 4 => {
                 let align = 1usize << (input.byte() % 13);
@@ -104,7 +104,7 @@ pub fn run(data: &[u8]) {
                 // SAFETY: the heap is the one of `vm`, which it is given.
                 unsafe { vm.heap().alloc(vm, layout) }.ok().map(|at| {
                     assert!(at.addr().get().is_multiple_of(align), "an object is aligned as it was asked for");
-                    Held::Object(at, layout)
+                    HeldFrames::Object(at, layout)
                 })
             }
             5 => {

@@ -3,7 +3,7 @@
 use crate::Input;
 use quire_sync::PerCpu;
 use quire_sync::epoch::{Domain, Retired, Slot as EpochSlot};
-use quire_vm::object::index::{Cursor, FillError, Index, KEYS, Node, Nodes, Slot};
+use quire_vm::object::index::{Cursor, FillError, Index, IndexNode, KEYS, Nodes, Slot};
 use quire_vm::{OutOfMemory, Pfn};
 use std::alloc::Layout;
 use std::collections::BTreeMap;
@@ -18,16 +18,16 @@ struct Boxes {
 
 // SAFETY: each box is fresh memory of a node's layout.
 unsafe impl Nodes for Boxes {
-    fn allocate(self) -> Result<NonNull<Node<Self>>, OutOfMemory> {
+    fn allocate(self) -> Result<NonNull<IndexNode<Self>>, OutOfMemory> {
         if self.fails {
             return Err(OutOfMemory);
         }
         // SAFETY: the layout is not of size zero.
-        NonNull::new(unsafe { std::alloc::alloc(Layout::new::<Node<Self>>()) }.cast()).ok_or(OutOfMemory)
+        NonNull::new(unsafe { std::alloc::alloc(Layout::new::<IndexNode<Self>>()) }.cast()).ok_or(OutOfMemory)
     }
-    unsafe fn release(self, node: NonNull<Node<Self>>) {
+    unsafe fn release(self, node: NonNull<IndexNode<Self>>) {
         // SAFETY: `allocate` gave the node with this layout, and the index uses it no more.
-        unsafe { std::alloc::dealloc(node.as_ptr().cast(), Layout::new::<Node<Self>>()) }
+        unsafe { std::alloc::dealloc(node.as_ptr().cast(), Layout::new::<IndexNode<Self>>()) }
     }
     unsafe fn retire(self, node: *mut Retired, free: unsafe fn(*mut Retired)) {
         // SAFETY: the index hands each node over once, unlinked, as `retire` of the domain requires.
@@ -62,7 +62,7 @@ fn key(input: &mut Input<'_>) -> u64 {
 fn value(input: &mut Input<'_>) -> Slot {
     let n = u64::from(input.byte());
     match n % 8 {
-        0 => Slot::Cut,
+        0 => Slot::ZeroMarker,
         1 => Slot::Swap(n),
         _ => Slot::Page(Pfn(n)),
     }
@@ -99,7 +99,7 @@ pub fn run(data: &[u8]) {
                         assert!(!index.clear(k, Slot::Page(Pfn(1 << 30)), &pin), "something else was cleared");
                         assert!(index.clear(k, v, &pin));
                     }
-                    None => assert!(!index.clear(k, Slot::Cut, &pin)),
+                    None => assert!(!index.clear(k, Slot::ZeroMarker, &pin)),
                 }
             }
             4 => {
@@ -124,7 +124,7 @@ pub fn run(data: &[u8]) {
     }
     assert_eq!(index.is_empty(&pin), model.is_empty());
     index.dismantle(&pin);
-    assert_eq!(index.fill(3, Slot::Cut, nodes, &pin), Err(FillError::Gone));
+    assert_eq!(index.fill(3, Slot::ZeroMarker, nodes, &pin), Err(FillError::Gone));
     drop(pin);
     nodes.domain.drain();
 }
@@ -165,7 +165,7 @@ fn visit(input: &mut Input<'_>, index: &Index<Boxes>, model: &BTreeMap<u64, Slot
 fn take(input: &mut Input<'_>, index: &Index<Boxes>, model: &mut BTreeMap<u64, Slot>, pin: &Pin<'_>) {
     let k = key(input);
     let Some(there) = model.get(&k).copied() else {
-        assert!(index.take(k, Slot::Cut, pin).is_none());
+        assert!(index.take(k, Slot::ZeroMarker, pin).is_none());
         return;
     };
     let mut taken = index.take(k, there, pin).expect("it is there");

@@ -5,7 +5,7 @@ use quire_hosted::{Cpu, Settings, Simulate, Simulated, Sv39, X86_64};
 use quire_pmap::Tables;
 use quire_vm::machine::Enter;
 use quire_vm::phys::frames::{Fill, For};
-use quire_vm::phys::page::{Kind, State};
+use quire_vm::phys::page::{FrameKind, State};
 use quire_vm::tlb::flush::Obligation;
 use quire_vm::{PAGE_SIZE, Pfn, Pmap, Prot, Table, VirtRange, Vm};
 use std::collections::BTreeMap;
@@ -53,7 +53,7 @@ fn operate<F: Simulate>(vm: V<F>, input: &mut Input<'_>) {
     let shown = vm.alloc_frame(Fill::Zeroed, For::User).expect("a frame").into_pfn();
     // SAFETY: the frame is this target's.
     let page = unsafe { vm.descriptor(shown) };
-    page.set_kind(Kind::Object);
+    page.set_kind(FrameKind::Object);
     page.set(State::DIRTY);
     // SAFETY: used with this machine alone, and destroyed below.
     let mut pmap = Box::new(unsafe { <Tables<F> as Pmap<Simulated<F>>>::new(vm) }.expect("page tables"));

@@ -474,9 +474,9 @@ mod tests {
     use std::string::{String, ToString};
 
     /// Counts its drops.
-    struct Told<'a>(&'a Cell<u32>);
+    struct CountsDrops<'a>(&'a Cell<u32>);
 
-    impl Drop for Told<'_> {
+    impl Drop for CountsDrops<'_> {
         fn drop(&mut self) {
             self.0.set(self.0.get() + 1);
         }
@@ -485,7 +485,7 @@ mod tests {
     #[test]
     fn the_last_reference_drops_the_value_and_weak_ones_keep_the_memory() {
         let dropped = Cell::new(0);
-        let one = Arc::try_new(Told(&dropped)).unwrap();
+        let one = Arc::try_new(CountsDrops(&dropped)).unwrap();
         let (two, weak) = (one.clone(), Arc::downgrade(&one));
         assert_eq!((Arc::strong_count(&one), weak.strong_count()), (2, 2));
         drop(one);
@@ -500,12 +500,12 @@ mod tests {
     #[test]
     fn a_refused_reference_drops_its_value() {
         let dropped = Cell::new(0);
-        assert!(refusal::at(1, || Arc::try_new(Told(&dropped)).is_err()).0);
+        assert!(refusal::at(1, || Arc::try_new(CountsDrops(&dropped)).is_err()).0);
         assert_eq!(dropped.get(), 1);
-        assert!(refusal::at(1, || Arc::try_new_cyclic(|_| Told(&dropped)).is_err()).0);
+        assert!(refusal::at(1, || Arc::try_new_cyclic(|_| CountsDrops(&dropped)).is_err()).0);
         assert!(refusal::at(1, || Arc::try_copy(b"abc").is_err()).0);
         assert_eq!(dropped.get(), 1);
-        let (filled, made) = refusal::at(2, || Room::try_new().map(|room| room.fill(Told(&dropped))).is_ok());
+        let (filled, made) = refusal::at(2, || Room::try_new().map(|room| room.fill(CountsDrops(&dropped))).is_ok());
         assert!(filled && made == 1);
         drop(Room::<String>::try_new().unwrap());
     }

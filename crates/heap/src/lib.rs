@@ -5,7 +5,7 @@
 //! Operations that do not say so allocate nothing. No operation aborts the program for lack of memory.
 //!
 //! # Order
-//! A caller allocates first and publishes then. [`Room`], [`Spare`] and `try_reserve` take the memory for a later step:
+//! A caller allocates first and publishes then. [`Room`], [`SpareEntry`] and `try_reserve` take the memory for a later step:
 //! under a lock, or after a point of no return.
 #![cfg_attr(not(any(test, feature = "refusal")), no_std)]
 #![deny(missing_docs)]
@@ -26,7 +26,7 @@ pub use arc::{Arc, Room, Weak};
 pub use arc::{from_inner, into_inner};
 pub use boxed::{Box, try_leak};
 pub use deque::Deque;
-pub use map::{Iter, Map, Spare};
+pub use map::{Iter, Map, SpareEntry};
 pub use text::try_format;
 pub use vec::Vec;
 

@@ -11,13 +11,13 @@ use core::ptr::NonNull;
 use intrusive_collections::rbtree::{Cursor, Entry};
 use intrusive_collections::{Bound, KeyAdapter, RBTree, RBTreeLink, UnsafeRef, intrusive_adapter};
 
-struct Node<K, V> {
+struct MapNode<K, V> {
     link: RBTreeLink,
     key: K,
     value: V,
 }
 
-intrusive_adapter!(Nodes<K, V> = UnsafeRef<Node<K, V>>: Node<K, V> { link => RBTreeLink });
+intrusive_adapter!(Nodes<K, V> = UnsafeRef<MapNode<K, V>>: MapNode<K, V> { link => RBTreeLink });
 
 /// The key of a node, as the tree compares it.
 struct KeyOf<'a, K>(&'a K);
@@ -65,50 +65,50 @@ compare!([Q: Ord + ?Sized] Sought<Q>, a => a.0);
 
 impl<'a, K: Ord + 'static, V: 'static> KeyAdapter<'a> for Nodes<K, V> {
     type Key = KeyOf<'a, K>;
-    fn get_key(&self, node: &'a Node<K, V>) -> KeyOf<'a, K> {
+    fn get_key(&self, node: &'a MapNode<K, V>) -> KeyOf<'a, K> {
         KeyOf(&node.key)
     }
 }
 
 /// The memory of an entry that comes later.
-pub struct Spare<K, V>(NonNull<Node<K, V>>);
+pub struct SpareEntry<K, V>(NonNull<MapNode<K, V>>);
 
 // SAFETY: the memory has no key and no value yet.
-unsafe impl<K, V> Send for Spare<K, V> {}
+unsafe impl<K, V> Send for SpareEntry<K, V> {}
 
-impl<K, V> Spare<K, V> {
+impl<K, V> SpareEntry<K, V> {
     /// The layout of an entry.
-    pub const LAYOUT: Layout = Layout::new::<Node<K, V>>();
+    pub const LAYOUT: Layout = Layout::new::<MapNode<K, V>>();
 
     /// Takes the memory.
     pub fn try_new() -> Result<Self, OutOfMemory> {
-        Ok(Spare(crate::allocate(Layout::new::<Node<K, V>>())?.cast()))
+        Ok(SpareEntry(crate::allocate(Layout::new::<MapNode<K, V>>())?.cast()))
     }
 
-    fn fill(self, key: K, value: V) -> UnsafeRef<Node<K, V>> {
+    fn fill(self, key: K, value: V) -> UnsafeRef<MapNode<K, V>> {
         let at = ManuallyDrop::new(self).0;
         // SAFETY: the memory has this layout and is this entry's alone. It is freed by `emptied`.
         unsafe {
-            at.write(Node { link: RBTreeLink::new(), key, value });
+            at.write(MapNode { link: RBTreeLink::new(), key, value });
             UnsafeRef::from_raw(at.as_ptr())
         }
     }
 
     /// The content and the memory of a node that was removed from its tree.
-    fn emptied(node: UnsafeRef<Node<K, V>>) -> (Self, K, V) {
+    fn emptied(node: UnsafeRef<MapNode<K, V>>) -> (Self, K, V) {
         let at = UnsafeRef::into_raw(node);
         // SAFETY: `fill` made it, and the tree has released it: only the caller has it, and it is moved out once.
         unsafe {
-            let Node { key, value, .. } = at.read();
-            (Spare(NonNull::new_unchecked(at)), key, value)
+            let MapNode { key, value, .. } = at.read();
+            (SpareEntry(NonNull::new_unchecked(at)), key, value)
         }
     }
 }
 
-impl<K, V> Drop for Spare<K, V> {
+impl<K, V> Drop for SpareEntry<K, V> {
     fn drop(&mut self) {
         // SAFETY: the memory came from `allocate` with this layout.
-        unsafe { crate::deallocate(self.0.cast(), Layout::new::<Node<K, V>>()) };
+        unsafe { crate::deallocate(self.0.cast(), Layout::new::<MapNode<K, V>>()) };
     }
 }
 
@@ -156,7 +156,7 @@ impl<K, V> Map<K, V> {
 
     /// Takes the first entry.
     pub fn pop_first(&mut self) -> Option<(K, V)> {
-        let (_memory, key, value) = Spare::emptied(self.tree.front_mut().remove()?);
+        let (_memory, key, value) = SpareEntry::emptied(self.tree.front_mut().remove()?);
         self.len -= 1;
         Some((key, value))
     }
@@ -196,7 +196,7 @@ impl<K: Ord + 'static, V: 'static> Map<K, V> {
     }
 
     /// Puts an entry into memory that was taken for it. Returns the value that was there before.
-    pub fn insert(&mut self, memory: Spare<K, V>, key: K, value: V) -> Option<V> {
+    pub fn insert(&mut self, memory: SpareEntry<K, V>, key: K, value: V) -> Option<V> {
         match self.tree.entry(Sought::new(&key)) {
             Entry::Occupied(at) => {
                 // SAFETY: a node of the tree, which is borrowed. The tree reads only its link and key.
@@ -213,15 +213,15 @@ impl<K: Ord + 'static, V: 'static> Map<K, V> {
 
     /// Puts an entry in; where there is no memory, it is dropped. Returns the value that was there before.
     pub fn try_insert(&mut self, key: K, value: V) -> Result<Option<V>, OutOfMemory> {
-        Ok(self.insert(Spare::try_new()?, key, value))
+        Ok(self.insert(SpareEntry::try_new()?, key, value))
     }
 
     /// Takes the entry of `key` out, with its memory, which another entry may use.
-    pub fn take<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<(Spare<K, V>, K, V)>
+    pub fn take<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<(SpareEntry<K, V>, K, V)>
     where
         K: Borrow<Q>,
     {
-        let taken = Spare::emptied(self.tree.find_mut(Sought::new(key)).remove()?);
+        let taken = SpareEntry::emptied(self.tree.find_mut(Sought::new(key)).remove()?);
         self.len -= 1;
         Some(taken)
     }
@@ -323,7 +323,7 @@ mod tests {
         let mut map = Map::new();
         assert!(refusal::at(1, || map.try_insert(1, 1).is_err()).0);
         assert!(map.is_empty());
-        let spare = Spare::try_new().unwrap();
+        let spare = SpareEntry::try_new().unwrap();
         let ((), requests) = refusal::at(1, || {
             map.insert(spare, 1, 1);
             let (spare, key, value) = map.take(&1).unwrap();
@@ -331,6 +331,6 @@ mod tests {
             map.remove(&2);
         });
         assert_eq!((requests, map.len()), (0, 0));
-        drop(Spare::<String, String>::try_new().unwrap());
+        drop(SpareEntry::<String, String>::try_new().unwrap());
     }
 }

@@ -10,7 +10,7 @@ use quire_sync::CpuId;
 use quire_sync::hooks::threads;
 use quire_sync::record::apart;
 use quire_vm::map::{Space, SpaceRef};
-use quire_vm::phys::page::{Kind, Page};
+use quire_vm::phys::page::{FrameKind, Page};
 use quire_vm::{Access, FaultError, MemoryType, PAGE_SHIFT, PAGE_SIZE, Pfn, Phys, Vm};
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -346,7 +346,7 @@ impl<F: Simulate> Cpu<F> {
         }
         let (life, kind) = (self.machine().life(e.frame), self.page(e.frame).kind());
         assert!(
-            e.life == life && kind == if mode == Mode::Program { Kind::Object } else { Kind::Wild },
+            e.life == life && kind == if mode == Mode::Program { FrameKind::Object } else { FrameKind::Unowned },
             "stale translation: CPU {} reaches {va:#x} through a {how} translation to {:?}, made in its life {}, which is now \
              {kind:?} in life {life}",
             self.id,
@@ -429,7 +429,7 @@ impl<F: Simulate> Cpu<F> {
     fn check_table(&self, u: &Upper, va: u64) {
         let (life, kind) = (self.machine().life(u.table), self.page(u.table).kind());
         assert!(
-            u.life == life && matches!(kind, Kind::Table | Kind::Reserved),
+            u.life == life && matches!(kind, FrameKind::Table | FrameKind::Reserved),
             "stale upper level: CPU {} walks to {va:#x} through table page {:?} of life {}, which is now {kind:?} in life {life}",
             self.id,
             u.table,

@@ -17,7 +17,7 @@ quire_hosted::of_each_architecture!(
     the_peak_of_residents_is_known_after_they_went,
     a_fork_looks_at_what_was_stored_into_since_the_last_one,
     whole_table_pages_lose_and_regain_their_stores_at_once,
-    what_is_cleaned_under_a_seal_is_dirty_before_it_is_stored_into,
+    what_is_cleaned_under_store_protection_is_dirty_before_it_is_stored_into,
     memory_that_could_only_be_stored_into_cannot_be_loaded_once_that_is_taken_away,
 );
 
@@ -257,10 +257,10 @@ fn whole_table_pages_lose_and_regain_their_stores_at_once<F: Simulate>() {
     let fill = |to| (0..1536).for_each(|n| cpu.write(&space, page(n), to + n).unwrap());
     fill(1);
     (0..1536).for_each(|n| assert_eq!(other.read(&space, page(n)), Ok(1 + n)));
-    let sealed = F::STORES_BELOW != 0;
+    let store_protected = F::STORES_BELOW != 0;
     let child = RefCell::new(None);
     let fork = || *child.borrow_mut() = Some(space.fork().unwrap());
-    assert_eq!(visits(vm, fork), if sealed { 3 } else { 1536 });
+    assert_eq!(visits(vm, fork), if store_protected { 3 } else { 1536 });
     // No CPU stores through a cached translation.
     assert!(cpu.store_word(page(5), 9).is_err() && other.store_word(page(1000), 9).is_err());
     space.check(true).unwrap();
@@ -276,24 +276,24 @@ fn whole_table_pages_lose_and_regain_their_stores_at_once<F: Simulate>() {
 
     // Once the child is gone, the first store to each table page without a touch since restores all of it.
     let faults = stored(vm, || (512..1536).for_each(|n| cpu.write(&space, page(n), n).unwrap()));
-    assert_eq!(faults, if sealed { [0; 3] } else { [1024, 0, 0] });
+    assert_eq!(faults, if store_protected { [0; 3] } else { [1024, 0, 0] });
     space.check(true).unwrap();
     fill(7);
-    assert_eq!(visits(vm, fork), if sealed { 3 } else { 1536 });
+    assert_eq!(visits(vm, fork), if store_protected { 3 } else { 1536 });
     assert_eq!(visits(vm, || drop(space.fork().unwrap())), 0);
     child.borrow_mut().take();
     fill(9);
 
     // Protection is removed and restored the same way.
     let protect = |prot| visits(vm, || space.protect(range(0, 1536), prot).unwrap());
-    assert_eq!(protect(Prot::READ), if sealed { 3 } else { 1536 });
+    assert_eq!(protect(Prot::READ), if store_protected { 3 } else { 1536 });
     assert!(cpu.write(&space, page(3), 1).is_err() && other.write(&space, page(1030), 1).is_err());
     assert_eq!(cpu.read(&space, page(3)), Ok(12));
     assert_eq!(protect(Prot::READ | Prot::WRITE), 0);
     let faults = stored(vm, || cpu.write(&space, page(3), 1).unwrap());
-    assert_eq!(faults, if sealed { [0; 3] } else { [1, 0, 0] });
+    assert_eq!(faults, if store_protected { [0; 3] } else { [1, 0, 0] });
     // Neither does read-only memory, by a load.
-    assert_eq!(protect(Prot::READ), if sealed { 1 } else { 8 });
+    assert_eq!(protect(Prot::READ), if store_protected { 1 } else { 8 });
     space.advise(range(7, 1), Advice::DontNeed).unwrap();
     assert_eq!(cpu.read(&space, page(7)), Ok(0));
     assert!(cpu.store_word(page(8), 1).is_err() && other.store_word(page(8), 1).is_err());
@@ -312,7 +312,7 @@ fn whole_table_pages_lose_and_regain_their_stores_at_once<F: Simulate>() {
 
 /// Pages that were cleaned or dropped while their table page was store-protected must be made dirty again before a
 /// store.
-fn what_is_cleaned_under_a_seal_is_dirty_before_it_is_stored_into<F: Simulate>() {
+fn what_is_cleaned_under_store_protection_is_dirty_before_it_is_stored_into<F: Simulate>() {
     let vm = boot::<F>(1);
     let cpu = Cpu::attach(vm, 0).unwrap();
     let space = Space::new(vm).unwrap();

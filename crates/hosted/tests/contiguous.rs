@@ -62,9 +62,9 @@ fn large<F: Simulate>(vm: V<F>) -> Result<Frame, OutOfMemory> {
 }
 
 /// Ends the other threads.
-struct Stop<'s, F: Simulate>(&'s AtomicBool, &'s Cpu<F>);
+struct StopOnDrop<'s, F: Simulate>(&'s AtomicBool, &'s Cpu<F>);
 
-impl<F: Simulate> Drop for Stop<'_, F> {
+impl<F: Simulate> Drop for StopOnDrop<'_, F> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Release);
         self.1.leave();
@@ -102,7 +102,7 @@ fn large_frames_are_made_while_programs_fault<F: Simulate>() {
             });
         }
         // Stops the other threads however this one ends, because it waits for them.
-        let _stop = Stop(&stop, &cpu);
+        let _stop = StopOnDrop(&stop, &cpu);
         for _ in 0..2 {
             let block = large(vm).expect("there is memory for it, in pieces");
             let first = block.pfn().0;

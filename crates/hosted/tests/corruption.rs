@@ -5,7 +5,7 @@ use quire_hosted::{Cpu, Settings, Simulate, Simulated};
 use quire_vm::check::{Broken, Level};
 use quire_vm::machine::Enter;
 use quire_vm::map::{MapRequest, Placement, Space, SpaceRef};
-use quire_vm::phys::page::Kind;
+use quire_vm::phys::page::FrameKind;
 use quire_vm::{Access, PAGE_SIZE, Pfn, Phys, Prot, Vm};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -142,7 +142,7 @@ fn an_entry_above_that_allows_other_than_is_known_is_noticed<F: Simulate>() {
     let w = World::<F>::new();
     w.slot(w.table(1), index::<F>(1)).fetch_and(!F::STORES_BELOW, Ordering::Relaxed);
     // If no bit expresses it, nothing was changed.
-    let expected = if F::STORES_BELOW != 0 { Err(Broken::TableSealed(middle::<F>())) } else { Ok(()) };
+    let expected = if F::STORES_BELOW != 0 { Err(Broken::TableStoreProtection(middle::<F>())) } else { Ok(()) };
     assert_eq!(w.verdict(), expected);
 }
 
@@ -170,7 +170,7 @@ fn a_leaf_of_a_frame_that_is_free_is_noticed_also_while_others_are_at_work<F: Si
     // SAFETY: the descriptors are only read, as `descriptors_in_use` requires.
     let other = unsafe { w.vm.descriptors_in_use() }
         .skip(1)
-        .find(|page| page.kind() == Kind::Cached)
+        .find(|page| page.kind() == FrameKind::Cached)
         .map(|page| w.vm.pfn_of_page(page))
         .unwrap();
     let slot = w.slot(t, 7);

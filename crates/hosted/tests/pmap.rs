@@ -6,7 +6,7 @@ use quire_hosted::{Cpu, Settings, Simulate, Simulated};
 use quire_pmap::Tables;
 use quire_vm::machine::Enter;
 use quire_vm::phys::frames::{Fill, For, Frame};
-use quire_vm::phys::page::{Kind, State};
+use quire_vm::phys::page::{FrameKind, State};
 use quire_vm::tlb::flush::Obligation;
 use quire_vm::{Access, PAGE_SIZE, Pfn, Pmap, Prot, Table, VirtRange, Vm};
 use std::collections::BTreeMap;
@@ -29,7 +29,7 @@ fn page<F: Simulate>(vm: V<F>) -> Pfn {
     let pfn = vm.alloc_frame(Fill::Zeroed, For::User).unwrap().into_pfn();
     // SAFETY: the frame is this test's.
     let page = unsafe { vm.descriptor(pfn) };
-    page.set_kind(Kind::Object);
+    page.set_kind(FrameKind::Object);
     page.set(State::DIRTY);
     pfn
 }

@@ -28,14 +28,14 @@ enum Is {
 const ALL: [Is; 4] = [Is::Nothing, Is::Writable, Is::ReadOnly, Is::Changing];
 
 /// A few pages that one CPU maps and all CPUs read.
-struct Place {
+struct PagesOfCpu {
     at: u64,
     state: AtomicU64,
     /// The word that its pages hold.
     stamp: AtomicU64,
 }
 
-impl Place {
+impl PagesOfCpu {
     fn now(&self) -> (u64, Is) {
         let word = self.state.load(Ordering::SeqCst);
         (word, ALL[word as usize % 4])
@@ -54,7 +54,7 @@ impl Place {
 /// A space and the places of all CPUs in it.
 struct World {
     space: SpaceRef<Hosted>,
-    places: Vec<Vec<Place>>,
+    places: Vec<Vec<PagesOfCpu>>,
 }
 
 impl World {
@@ -67,7 +67,7 @@ impl World {
             let at = cpu.run(|| space.map(&r)).unwrap();
             cpu.run(|| space.unmap(VirtRange { start: at, end: at + PAGE_SIZE })).unwrap();
             let start = at & !((1 << 39) - 1);
-            let place = |n| Place { at: start + n * APART, state: AtomicU64::new(0), stamp: AtomicU64::new(0) };
+            let place = |n| PagesOfCpu { at: start + n * APART, state: AtomicU64::new(0), stamp: AtomicU64::new(0) };
             (0..PLACES).map(place).collect()
         });
         let places = places.collect();
@@ -93,7 +93,7 @@ impl Random {
 ///
 /// # Requires
 /// The space is loaded.
-fn change(cpu: &Cpu, world: &World, place: &Place, pages: u64, random: &mut Random) {
+fn change(cpu: &Cpu, world: &World, place: &PagesOfCpu, pages: u64, random: &mut Random) {
     let space = &world.space;
     let range = place.range(pages);
     let (word, is) = place.now();
@@ -129,7 +129,7 @@ fn change(cpu: &Cpu, world: &World, place: &Place, pages: u64, random: &mut Rand
 ///
 /// # Requires
 /// The space is loaded.
-fn look(cpu: &Cpu, world: &World, place: &Place, page: u64) -> bool {
+fn look(cpu: &Cpu, world: &World, place: &PagesOfCpu, page: u64) -> bool {
     let va = place.at + page * PAGE_SIZE;
     let (before, is) = place.now();
     if is == Is::Changing {

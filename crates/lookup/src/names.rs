@@ -7,7 +7,7 @@
 //! and the old table stays unchanged.
 //!
 //! A value that *stays* outlives its removal until all lookups that may have found it have unpinned. So it can be used
-//! without being counted ([`Found::Kept`]). Of other values only the memory stays: the lookup counts the value, unless
+//! without being counted ([`FoundName::Kept`]). Of other values only the memory stays: the lookup counts the value, unless
 //! its count is already zero. Then another value may have replaced it, and the lookup continues under the lock.
 //!
 //! Where CPUs take turns at looking a name up, its value gets a [crowd](crate::hold). From then on lookups hold it
@@ -51,10 +51,10 @@ const TURNS: u32 = 1;
 
 /// One name, on lines of its own, because names beside it are added and removed.
 #[repr(C, align(64))]
-struct Node<V> {
+struct NameNode<V> {
     /// Must be first: the epoch hands it back.
     retired: Retired,
-    next: AtomicPtr<Node<V>>,
+    next: AtomicPtr<NameNode<V>>,
     hash: u32,
     stays: bool,
     /// The CPU that looked it up last, and its recent turns: hints, for names whose values are counted.
@@ -79,7 +79,7 @@ enum Left<V> {
 }
 
 #[repr(align(64))]
-struct Chain<V>(AtomicPtr<Node<V>>);
+struct Chain<V>(AtomicPtr<NameNode<V>>);
 
 /// All chains. Replaced when there are too few.
 #[repr(C, align(64))]
@@ -113,7 +113,7 @@ impl<V> Table<V> {
     ///
     /// # Safety
     /// The caller holds the lock, or has the table alone.
-    unsafe fn nodes(&self) -> impl Iterator<Item = *mut Node<V>> {
+    unsafe fn nodes(&self) -> impl Iterator<Item = *mut NameNode<V>> {
         self.chains.iter().flat_map(|chain| {
             let mut at = chain.0.load(Ordering::Relaxed);
             core::iter::from_fn(move || {
@@ -129,7 +129,7 @@ impl<V> Table<V> {
     ///
     /// # Safety
     /// The caller holds the lock.
-    unsafe fn find(&self, hash: u32, name: &[u8]) -> (&AtomicPtr<Node<V>>, *mut Node<V>) {
+    unsafe fn find(&self, hash: u32, name: &[u8]) -> (&AtomicPtr<NameNode<V>>, *mut NameNode<V>) {
         let mut link = self.chain(hash);
         loop {
             let at = link.load(Ordering::Relaxed);
@@ -141,14 +141,14 @@ impl<V> Table<V> {
         }
     }
 
-    fn chain(&self, hash: u32) -> &AtomicPtr<Node<V>> {
+    fn chain(&self, hash: u32) -> &AtomicPtr<NameNode<V>> {
         &self.chains[hash as usize & (self.chains.len() - 1)].0
     }
 }
 
 /// The memory of one more name, so that [`Names::put`] cannot fail.
-pub struct Spare<V> {
-    node: Box<MaybeUninit<Node<V>>>,
+pub struct SpareName<V> {
+    node: Box<MaybeUninit<NameNode<V>>>,
     /// The first table, where there was none yet.
     table: Option<Box<Table<V>>>,
 }
@@ -174,9 +174,9 @@ unsafe impl<V: Send + Sync> Send for Names<V> {}
 unsafe impl<V: Send + Sync> Sync for Names<V> {}
 
 /// A value that stays for as long as the finder is pinned.
-pub struct Kept<'p, V>(ManuallyDrop<Arc<V>>, PhantomData<&'p ()>);
+pub struct PinnedValue<'p, V>(ManuallyDrop<Arc<V>>, PhantomData<&'p ()>);
 
-impl<V> Deref for Kept<'_, V> {
+impl<V> Deref for PinnedValue<'_, V> {
     type Target = Arc<V>;
     fn deref(&self) -> &Arc<V> {
         &self.0
@@ -184,37 +184,37 @@ impl<V> Deref for Kept<'_, V> {
 }
 
 /// The result of a lookup.
-pub enum Found<'p, V> {
+pub enum FoundName<'p, V> {
     /// A value that stays.
-    Kept(Kept<'p, V>),
+    Kept(PinnedValue<'p, V>),
     /// Any other one.
     Counted(Hold<V>),
 }
 
-impl<V> Found<'_, V> {
+impl<V> FoundName<'_, V> {
     /// The value, counted.
     pub fn counted(self) -> Arc<V> {
         match self {
-            Found::Kept(kept) => Arc::clone(&kept),
-            Found::Counted(value) => value.counted(),
+            FoundName::Kept(kept) => Arc::clone(&kept),
+            FoundName::Counted(value) => value.counted(),
         }
     }
 
     /// The value, for use without a time limit.
     pub fn held(self) -> Hold<V> {
         match self {
-            Found::Kept(kept) => Arc::clone(&kept).into(),
-            Found::Counted(value) => value,
+            FoundName::Kept(kept) => Arc::clone(&kept).into(),
+            FoundName::Counted(value) => value,
         }
     }
 }
 
-impl<V> Deref for Found<'_, V> {
+impl<V> Deref for FoundName<'_, V> {
     type Target = Arc<V>;
     fn deref(&self) -> &Arc<V> {
         match self {
-            Found::Kept(kept) => kept,
-            Found::Counted(value) => value,
+            FoundName::Kept(kept) => kept,
+            FoundName::Counted(value) => value,
         }
     }
 }
@@ -248,13 +248,13 @@ impl<V: Send + Sync + 'static> Names<V> {
     }
 
     /// The value of `name`.
-    pub fn get<'p>(&self, name: &[u8], pin: &'p Pinned<'_>) -> Option<Found<'p, V>> {
+    pub fn get<'p>(&self, name: &[u8], pin: &'p Pinned<'_>) -> Option<FoundName<'p, V>> {
         let hash = hash(name);
         let node = self.node(name, hash, pin)?;
         if node.stays {
             // SAFETY: the map's reference, or the rest that a removal leaves: it is dropped only after the pin.
             let value = ManuallyDrop::new(unsafe { Arc::from_raw(node.value) });
-            return Some(Found::Kept(Kept(value, PhantomData)));
+            return Some(FoundName::Kept(PinnedValue(value, PhantomData)));
         }
         if node.crowds() {
             self.make_crowd(name, hash, pin);
@@ -263,7 +263,7 @@ impl<V: Send + Sync + 'static> Names<V> {
             // SAFETY: the crowd's maker drops its reference only when all lookups that may have reached the node have
             // unpinned.
             return match unsafe { Crowd::join(crowd) } {
-                Some(held) => Some(Found::Counted(held)),
+                Some(held) => Some(FoundName::Counted(held)),
                 None => self.get_locked(name, hash, pin),
             };
         }
@@ -273,7 +273,7 @@ impl<V: Send + Sync + 'static> Names<V> {
         // The handle stands for no weak reference of its own, and is never dropped.
         let value = ManuallyDrop::new(unsafe { Weak::from_raw(node.value) }).upgrade();
         match value {
-            Some(value) => Some(Found::Counted(value.into())),
+            Some(value) => Some(FoundName::Counted(value.into())),
             None if mutant(Mutant::NameReadOnce) => None,
             None => self.get_locked(name, hash, pin),
         }
@@ -281,13 +281,13 @@ impl<V: Send + Sync + 'static> Names<V> {
 
     /// As [`get`](Self::get), where the found value is dying.
     #[cold]
-    fn get_locked<'p>(&self, name: &[u8], hash: u32, pin: &'p Pinned<'_>) -> Option<Found<'p, V>> {
+    fn get_locked<'p>(&self, name: &[u8], hash: u32, pin: &'p Pinned<'_>) -> Option<FoundName<'p, V>> {
         let _locked = self.changes.lock();
         let value = self.node(name, hash, pin)?.value;
         // SAFETY: the map's reference stays as long as the lock is held.
         unsafe {
             Arc::increment_strong_count(value);
-            Some(Found::Counted(Arc::from_raw(value).into()))
+            Some(FoundName::Counted(Arc::from_raw(value).into()))
         }
     }
 
@@ -307,7 +307,7 @@ impl<V: Send + Sync + 'static> Names<V> {
         }
     }
 
-    fn node<'p>(&self, name: &[u8], hash: u32, _pin: &'p Pinned<'_>) -> Option<&'p Node<V>> {
+    fn node<'p>(&self, name: &[u8], hash: u32, _pin: &'p Pinned<'_>) -> Option<&'p NameNode<V>> {
         // SAFETY: tables and nodes are freed only when all lookups that may have reached them have unpinned.
         unsafe {
             let mut at = self.table.load(Ordering::Acquire).as_ref()?.chain(hash).load(Ordering::Acquire);
@@ -322,24 +322,24 @@ impl<V: Send + Sync + 'static> Names<V> {
     }
 
     /// Takes the memory of one more name.
-    pub fn spare(&self) -> Result<Spare<V>, OutOfMemory> {
+    pub fn spare(&self) -> Result<SpareName<V>, OutOfMemory> {
         let first = self.table.load(Ordering::Relaxed).is_null();
         let table = if first { Some(Table::new(FIRST)?) } else { None };
-        Ok(Spare { node: Box::try_new(MaybeUninit::uninit())?, table })
+        Ok(SpareName { node: Box::try_new(MaybeUninit::uninit())?, table })
     }
 
     /// Gives `name` a value, and returns its old one. A value that stays is used without being counted; whether a value
     /// stays must not change. Nodes that readers may still use go to the pile. `spare` belongs to this map.
     pub fn put(
         &self,
-        spare: Spare<V>,
+        spare: SpareName<V>,
         name: Arc<[u8]>,
         value: Arc<V>,
         stays: bool,
         given_up: &mut Pile<'_>,
     ) -> Option<Arc<V>> {
         let hash = hash(&name);
-        let mut node = Node::new(ptr::null_mut(), hash, stays, name, Arc::into_raw(value)).within(spare.node);
+        let mut node = NameNode::new(ptr::null_mut(), hash, stays, name, Arc::into_raw(value)).within(spare.node);
         let mut count = self.changes.lock();
         let table = self.room(&mut count, spare.table, given_up);
         // SAFETY: `count` is the guard of the map's lock.
@@ -416,7 +416,7 @@ impl<V: Send + Sync + 'static> Names<V> {
             };
             let chain = new.chain(node.hash);
             let next = chain.load(Ordering::Relaxed);
-            let copy = Node::new(next, node.hash, node.stays, node.name.clone(), node.value).within(memory);
+            let copy = NameNode::new(next, node.hash, node.stays, node.name.clone(), node.value).within(memory);
             copy.crowd.store(node.crowd.load(Ordering::Relaxed), Ordering::Relaxed);
             chain.store(Box::into_raw(copy), Ordering::Relaxed);
         }
@@ -424,9 +424,9 @@ impl<V: Send + Sync + 'static> Names<V> {
     }
 }
 
-impl<V> Node<V> {
+impl<V> NameNode<V> {
     fn new(next: *mut Self, hash: u32, stays: bool, name: Arc<[u8]>, value: *const V) -> Self {
-        Node {
+        NameNode {
             retired: Retired::new(),
             next: AtomicPtr::new(next),
             hash,
@@ -485,7 +485,7 @@ impl<V> Node<V> {
 ///
 /// # Safety
 /// The caller has taken `node` out of its chain, under the lock.
-unsafe fn give_up<V: Send + Sync + 'static>(node: *mut Node<V>, pile: &mut Pile<'_>) -> Arc<V> {
+unsafe fn give_up<V: Send + Sync + 'static>(node: *mut NameNode<V>, pile: &mut Pile<'_>) -> Arc<V> {
     // SAFETY: the node stays until the epoch frees it, and it is not retired yet.
     let there = unsafe { &*node };
     // SAFETY: the map's reference, which is removed with the node.
@@ -512,10 +512,10 @@ fn drop_left<V>(left: Left<V>) {
 }
 
 /// # Safety
-/// `node` is a [`Node<V>`] that the epoch gives back, once.
+/// `node` is a [`NameNode<V>`] that the epoch gives back, once.
 unsafe fn free_node<V>(node: *mut Retired) {
     // SAFETY: by this function's contract; the header is the first field.
-    let node = unsafe { Box::from_raw(node.cast::<Node<V>>()) };
+    let node = unsafe { Box::from_raw(node.cast::<NameNode<V>>()) };
     node.leave();
     drop_left(node.into_inner().left.into_inner());
 }
@@ -666,15 +666,15 @@ mod tests {
 
     #[test]
     fn what_cpus_look_up_in_turn_is_held_without_its_count_and_goes_with_the_last_hold() {
-        struct Told(&'static AtomicUsize);
-        impl Drop for Told {
+        struct CountsDrops(&'static AtomicUsize);
+        impl Drop for CountsDrops {
             fn drop(&mut self) {
                 self.0.fetch_add(1, Order::SeqCst);
             }
         }
         static GONE: AtomicUsize = AtomicUsize::new(0);
         let (domain, names) = (domain(2), Names::new(Rank::FILE));
-        let value = Arc::try_new(Told(&GONE)).unwrap();
+        let value = Arc::try_new(CountsDrops(&GONE)).unwrap();
         names.put(names.spare().unwrap(), name(0), value.clone(), false, &mut domain.pile());
         let look = |cpu: usize| {
             set_cpu(cpu);
@@ -693,7 +693,13 @@ mod tests {
         // Released on the other CPU; longer tables have the crowd too.
         held.drain(..5).for_each(drop);
         for n in 1..100 {
-            names.put(names.spare().unwrap(), name(n), Arc::try_new(Told(&GONE)).unwrap(), false, &mut domain.pile());
+            names.put(
+                names.spare().unwrap(),
+                name(n),
+                Arc::try_new(CountsDrops(&GONE)).unwrap(),
+                false,
+                &mut domain.pile(),
+            );
         }
         held.push(look(1));
         assert_eq!(Arc::strong_count(&value), before + 1);

@@ -87,9 +87,9 @@ impl<F: Format, A: Memory> Tree<'_, F, A> {
             }
         }
         if level == 0 && F::STORES_BELOW != 0 && live != 0 {
-            let sealed = self.above(va).load(Ordering::Acquire) & F::STORES_BELOW == 0;
-            if sealed != view.state.is_sealed() {
-                return Err(Broken::TableSealed(va));
+            let store_protected = self.above(va).load(Ordering::Acquire) & F::STORES_BELOW == 0;
+            if store_protected != view.state.is_store_protected() {
+                return Err(Broken::TableStoreProtection(va));
             }
         }
         if live != view.state.live() {

@@ -9,7 +9,7 @@ use quire_sync::cpuset::CpuMask;
 use quire_sync::preempt_off;
 use quire_vm::phys::Physical;
 use quire_vm::phys::frames::{Fill, For};
-use quire_vm::phys::page::Kind;
+use quire_vm::phys::page::FrameKind;
 use quire_vm::stats::Event;
 use quire_vm::tlb::flush::FlushSet;
 use quire_vm::{MemoryType, OutOfMemory, PAGE_SIZE, Pfn, VirtRange};
@@ -23,7 +23,7 @@ pub fn map<M: Hardware>(vm: &'static Physical<M>, va: u64, pfn: Pfn, memory: Mem
     let mut frames = || {
         let pfn = vm.alloc_frame(Fill::Any, For::Kernel).ok()?.into_pfn();
         // SAFETY: taken just now, to be a table page.
-        unsafe { vm.descriptor(pfn) }.set_kind(Kind::Table);
+        unsafe { vm.descriptor(pfn) }.set_kind(FrameKind::Table);
         vm.stats().count(Event::TableAlloc);
         Some(pfn)
     };

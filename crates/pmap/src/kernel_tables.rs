@@ -115,7 +115,7 @@ impl<F: Format> KernelTables<F> {
     pub fn take(&self, phys: &impl Phys, va: u64) -> Option<Pfn> {
         let _guard = self.lock.lock();
         match self.find(phys, va) {
-            Found::Leaf(slot, 0) => Some(F::frame(slot.swap(0, Ordering::AcqRel))),
+            FoundEntry::Leaf(slot, 0) => Some(F::frame(slot.swap(0, Ordering::AcqRel))),
             _ => None,
         }
     }
@@ -131,11 +131,11 @@ impl<F: Format> KernelTables<F> {
         let mut at = Some(range.start);
         while let Some(va) = at.filter(|va| *va < range.end) {
             let found = self.find(phys, va);
-            let (Found::Leaf(_, level) | Found::Absent(level)) = found;
+            let (FoundEntry::Leaf(_, level) | FoundEntry::Absent(level)) = found;
             let start = base(va, level);
             // The last entry of the address space has no address behind it.
             let end = start.checked_add(span(level));
-            if let Found::Leaf(slot, _) = found {
+            if let FoundEntry::Leaf(slot, _) = found {
                 if va != start || end.is_none_or(|end| end > range.end) {
                     return Err(KernelMapError::Invalid(va));
                 }
@@ -148,7 +148,7 @@ impl<F: Format> KernelTables<F> {
 
     /// The physical address behind kernel address `va`, and whether it may be stored to.
     pub fn lookup(&self, phys: &impl Phys, va: u64) -> Option<(u64, Rights)> {
-        let Found::Leaf(slot, level) = self.find(phys, va) else { return None };
+        let FoundEntry::Leaf(slot, level) = self.find(phys, va) else { return None };
         let w = slot.load(Ordering::Acquire);
         let offset = va - base(va, level);
         Some(((F::frame(w).address() & !(span(level) - 1)) + offset, F::rights(w)))
@@ -226,16 +226,16 @@ impl<F: Format> KernelTables<F> {
         Ok(Some(child))
     }
 
-    fn find<'p>(&self, phys: &'p impl Phys, va: u64) -> Found<'p> {
+    fn find<'p>(&self, phys: &'p impl Phys, va: u64) -> FoundEntry<'p> {
         let mut t = self.root;
         for level in (0..F::LEVELS).rev() {
             let slot = slot(phys, t, index(va, level));
             let w = slot.load(Ordering::Acquire);
             if !F::present(w) {
-                return Found::Absent(level);
+                return FoundEntry::Absent(level);
             }
             if F::is_leaf(w, level) {
-                return Found::Leaf(slot, level);
+                return FoundEntry::Leaf(slot, level);
             }
             t = F::frame(w);
         }
@@ -243,7 +243,7 @@ impl<F: Format> KernelTables<F> {
     }
 }
 
-enum Found<'p> {
+enum FoundEntry<'p> {
     Leaf(&'p AtomicU64, u32),
     Absent(u32),
 }

@@ -10,7 +10,7 @@ use crate::mutant::{Mutant, mutant};
 use crate::roots::{Fan, Own, Part, Roots};
 use crate::shootdown::flush_here;
 use crate::shootdown::residency::Residency;
-use crate::table::{Memory, Slots, TableState};
+use crate::table::{Memory, TableEntries, TableState};
 use crate::tree::{Dead, Tree};
 use core::marker::PhantomData;
 use quire_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence_full};
@@ -78,7 +78,7 @@ impl Format for Tiny {
 }
 
 struct Cell {
-    slots: Slots,
+    slots: TableEntries,
     state: TableState,
     occupied: AtomicU64,
     writable: AtomicU64,
@@ -109,7 +109,7 @@ impl Pages {
 impl Memory for Pages {
     type Pin<'a> = ();
     fn pin(&self) {}
-    fn slots(&self, t: Pfn) -> &Slots {
+    fn slots(&self, t: Pfn) -> &TableEntries {
         &self.cells[t.0 as usize].slots
     }
     fn state(&self, t: Pfn) -> &TableState {

@@ -23,7 +23,7 @@ use quire_sync::{Rank, SpinGuard, SpinLock};
 use quire_vm::{OutOfMemory, Pfn};
 
 /// The entries of a table page.
-pub(crate) type Slots = [AtomicU64; FANOUT];
+pub(crate) type TableEntries = [AtomicU64; FANOUT];
 
 /// Entries to one bit of `occupied`: a cache line of them.
 pub(crate) const GROUP: usize = if FANOUT < 64 { 1 } else { FANOUT / 64 };
@@ -32,7 +32,7 @@ pub(crate) const GROUP: usize = if FANOUT < 64 { 1 } else { FANOUT / 64 };
 const DEAD: u16 = u16::MAX;
 
 /// The bit beside the count of unflushed removals that marks a store-protected table page.
-const SEALED: u32 = 1 << 31;
+const STORE_PROTECTED: u32 = 1 << 31;
 
 /// The state of a table page besides its entries.
 pub(crate) struct TableState {
@@ -91,7 +91,7 @@ impl TableState {
 
     /// Whether removals are not flushed yet.
     pub(crate) fn unflushed(&self) -> bool {
-        self.unflushed.load(Ordering::Acquire) & !SEALED != 0
+        self.unflushed.load(Ordering::Acquire) & !STORE_PROTECTED != 0
     }
 
     /// Whether the entry above allows no stores.
@@ -99,27 +99,27 @@ impl TableState {
     /// # Requires
     /// The caller holds the lock.
     #[inline(always)]
-    pub(crate) fn is_sealed(&self) -> bool {
-        self.unflushed.load(Ordering::Relaxed) & SEALED != 0
+    pub(crate) fn is_store_protected(&self) -> bool {
+        self.unflushed.load(Ordering::Relaxed) & STORE_PROTECTED != 0
     }
 
     /// Sets or clears the store-protected mark.
     ///
     /// # Requires
     /// The caller holds the lock.
-    pub(crate) fn set_sealed(&self, sealed: bool) {
-        match sealed {
-            true => self.unflushed.fetch_or(SEALED, Ordering::AcqRel),
-            false => self.unflushed.fetch_and(!SEALED, Ordering::AcqRel),
+    pub(crate) fn set_store_protected(&self, store_protected: bool) {
+        match store_protected {
+            true => self.unflushed.fetch_or(STORE_PROTECTED, Ordering::AcqRel),
+            false => self.unflushed.fetch_and(!STORE_PROTECTED, Ordering::AcqRel),
         };
     }
 
     /// Settles one obligation; returns whether it was the last, and the page is empty.
     pub(crate) fn settle(&self) -> bool {
         let old = self.unflushed.fetch_sub(1, Ordering::AcqRel);
-        debug_assert!(old & !SEALED != 0, "more removals are settled than were counted");
+        debug_assert!(old & !STORE_PROTECTED != 0, "more removals are settled than were counted");
         // A hint: once the count is zero the table page may be freed.
-        old & !SEALED == 1 && self.live.load(Ordering::Relaxed) == 0
+        old & !STORE_PROTECTED == 1 && self.live.load(Ordering::Relaxed) == 0
     }
 }
 
@@ -131,7 +131,7 @@ pub(crate) trait Memory {
         Self: 'a;
 
     fn pin(&self) -> Self::Pin<'_>;
-    fn slots(&self, t: Pfn) -> &Slots;
+    fn slots(&self, t: Pfn) -> &TableEntries;
     fn state(&self, t: Pfn) -> &TableState;
     fn occupied(&self, t: Pfn) -> &AtomicU64;
     fn writable(&self, t: Pfn) -> &AtomicU64;
@@ -149,7 +149,7 @@ pub(crate) trait Memory {
 /// One table page: its entries and its descriptor.
 pub(crate) struct View<'a> {
     pub pfn: Pfn,
-    pub slots: &'a Slots,
+    pub slots: &'a TableEntries,
     pub state: &'a TableState,
     pub occupied: &'a AtomicU64,
     pub writable: &'a AtomicU64,

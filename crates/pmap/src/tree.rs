@@ -63,12 +63,12 @@ pub(crate) struct Tree<'m, F: Format, A: Memory> {
 }
 
 /// A table page that was allocated but is linked nowhere yet: goes back when it was not needed.
-struct Spare<'m, A: Memory> {
+struct SpareTable<'m, A: Memory> {
     memory: &'m A,
     page: Option<(Pfn, u32)>,
 }
 
-impl<A: Memory> Spare<'_, A> {
+impl<A: Memory> SpareTable<'_, A> {
     fn provide(&mut self, level: u32) -> Result<(), OutOfMemory> {
         if self.page.is_some_and(|(_, l)| l != level)
             && let Some((pfn, _)) = self.page.take()
@@ -82,7 +82,7 @@ impl<A: Memory> Spare<'_, A> {
     }
 }
 
-impl<A: Memory> Drop for Spare<'_, A> {
+impl<A: Memory> Drop for SpareTable<'_, A> {
     fn drop(&mut self) {
         if let Some((pfn, _)) = self.page.take() {
             self.memory.free(pfn);
@@ -139,7 +139,7 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
     #[cold]
     #[inline(never)]
     fn last_linking(&self, va: u64, _pin: &A::Pin<'_>) -> Result<Pfn, OutOfMemory> {
-        let mut spare = Spare { memory: self.memory, page: None };
+        let mut spare = SpareTable { memory: self.memory, page: None };
         'again: loop {
             let mut t = self.root;
             for level in (1..F::LEVELS).rev() {
@@ -163,7 +163,13 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
     /// # Requires
     /// The caller is pinned.
     #[cold]
-    fn link(&self, parent: Pfn, level: u32, va: u64, spare: &mut Spare<'_, A>) -> Result<Option<Pfn>, OutOfMemory> {
+    fn link(
+        &self,
+        parent: Pfn,
+        level: u32,
+        va: u64,
+        spare: &mut SpareTable<'_, A>,
+    ) -> Result<Option<Pfn>, OutOfMemory> {
         // Before the lock: zeroing a page under it would delay every other fault below this parent.
         spare.provide(level - 1)?;
         let parent = View::of(self.memory, parent);

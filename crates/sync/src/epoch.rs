@@ -544,13 +544,13 @@ mod tests {
 
     static FREED: Count = Count::new(0);
     #[repr(C)]
-    struct Node {
+    struct RetiredNode {
         header: Retired,
         alive: u64,
     }
     unsafe fn free(n: *mut Retired) {
         // SAFETY: the header is the first field; the domain gives each node up once.
-        let mut n = unsafe { Box::from_raw(n.cast::<Node>()) };
+        let mut n = unsafe { Box::from_raw(n.cast::<RetiredNode>()) };
         n.alive = 0;
         FREED.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
     }
@@ -717,7 +717,7 @@ mod tests {
     fn readers_only_ever_see_live_nodes_and_everything_is_freed_in_the_end() {
         const ROUNDS: usize = 20_000;
         let domain = domain(3);
-        let node = || Box::into_raw(Box::new(Node { header: Retired::new(), alive: 0xfeed }));
+        let node = || Box::into_raw(Box::new(RetiredNode { header: Retired::new(), alive: 0xfeed }));
         let shared = crate::atomic::AtomicPtr::new(node());
         std::thread::scope(|s| {
             for cpu in 1..3 {

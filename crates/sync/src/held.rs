@@ -139,7 +139,7 @@ impl Default for MutexesHeld {
 mod checked {
     use super::{Sleeping, Spin};
     use crate::backtrace::Trace;
-    use crate::order::{self, Node};
+    use crate::order::{self, OrderNode};
     use crate::rank::Rank;
     use crate::spin::Beside;
 
@@ -154,7 +154,7 @@ mod checked {
                 if h.rank != rank.0 {
                     order::ranks(h.rank, rank.0);
                 } else if beside == Beside::Equal {
-                    order::after(Node::Lock(h.at), Node::Lock(at));
+                    order::after(OrderNode::Lock(h.at), OrderNode::Lock(at));
                 }
             }
         });
@@ -205,9 +205,9 @@ mod checked {
                     "lock order (Contract C6): a mutex around {of} is taken by the thread that holds it"
                 );
                 if h.of == of {
-                    order::after(Node::Lock(h.at), Node::Lock(at));
+                    order::after(OrderNode::Lock(h.at), OrderNode::Lock(at));
                 } else {
-                    order::after(Node::Type(h.of), Node::Type(of));
+                    order::after(OrderNode::Type(h.of), OrderNode::Type(of));
                 }
             }
         });

@@ -34,14 +34,14 @@ protocol! {
 }
 
 #[repr(C)]
-struct Node {
+struct RetiredNode {
     header: Retired,
     freed: Arc<AtomicBool>,
 }
 
 unsafe fn free(node: *mut Retired) {
     // SAFETY: the header is the node's first field, and the domain gives each node up once.
-    let node = unsafe { Box::from_raw(node.cast::<Node>()) };
+    let node = unsafe { Box::from_raw(node.cast::<RetiredNode>()) };
     node.freed.store(true, Ordering::SeqCst);
 }
 
@@ -63,7 +63,7 @@ fn reader_against_retire(nested: bool) {
         unharmed
     });
     set_cpu(0);
-    let node = Box::into_raw(Box::new(Node { header: Retired::new(), freed: freed.clone() }));
+    let node = Box::into_raw(Box::new(RetiredNode { header: Retired::new(), freed: freed.clone() }));
     shared.store(0, Ordering::Release);
     // SAFETY: unreachable for new readers since the store above; retired once.
     unsafe { domain.retire(node.cast(), free) };
@@ -111,7 +111,7 @@ fn reader_against_steps() {
         d.step();
     });
     set_cpu(0);
-    let node = Box::into_raw(Box::new(Node { header: Retired::new(), freed: freed.clone() }));
+    let node = Box::into_raw(Box::new(RetiredNode { header: Retired::new(), freed: freed.clone() }));
     shared.store(0, Ordering::Release);
     // SAFETY: unreachable for new readers since the store above; retired once.
     unsafe { domain.retire(node.cast(), free) };
@@ -191,7 +191,7 @@ fn drain_against_readers() {
         drop(d.pin());
     });
     set_cpu(0);
-    let node = Box::into_raw(Box::new(Node { header: Retired::new(), freed: freed.clone() }));
+    let node = Box::into_raw(Box::new(RetiredNode { header: Retired::new(), freed: freed.clone() }));
     // SAFETY: no other thread has it; retired once.
     unsafe { domain.retire(node.cast(), free) };
     domain.drain();

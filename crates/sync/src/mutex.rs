@@ -4,7 +4,7 @@ use crate::atomic::{AtomicBool, Ordering};
 use crate::held;
 use crate::mutant::{Mutant, mutant};
 use crate::record;
-use crate::trace::{Kind, Span};
+use crate::trace::{EventKind, Span};
 use crate::wait_queue::WaitQueue;
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
@@ -58,7 +58,7 @@ impl<T: ?Sized> Mutex<T> {
         crate::rank::assert_may_sleep();
         held::before_sleeping(core::any::type_name::<T>(), self.address());
         if !self.take() {
-            let _span = Span::begin(Kind::Lock, self.address() as u64, 0);
+            let _span = Span::begin(EventKind::Lock, self.address() as u64, 0);
             self.wait();
         }
         record::taken(&self.held, None);

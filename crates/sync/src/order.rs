@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// An end of an arrow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Node {
+pub(crate) enum OrderNode {
     /// Every spin lock of this rank.
     Rank(u8),
     /// Every sleeping lock around this type.
@@ -23,12 +23,12 @@ pub(crate) enum Node {
     Lock(usize),
 }
 
-impl fmt::Display for Node {
+impl fmt::Display for OrderNode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Node::Rank(rank) => write!(f, "a spin lock of rank {rank}"),
-            Node::Type(name) => write!(f, "a mutex around {name}"),
-            Node::Lock(at) => write!(f, "the lock at {at:#x}"),
+            OrderNode::Rank(rank) => write!(f, "a spin lock of rank {rank}"),
+            OrderNode::Type(name) => write!(f, "a mutex around {name}"),
+            OrderNode::Lock(at) => write!(f, "the lock at {at:#x}"),
         }
     }
 }
@@ -36,8 +36,8 @@ impl fmt::Display for Node {
 /// `from` was held when `to` was taken.
 #[derive(Clone)]
 struct Arrow {
-    from: Node,
-    to: Node,
+    from: OrderNode,
+    to: OrderNode,
     seen: Trace,
 }
 
@@ -83,12 +83,12 @@ impl Graph {
 }
 
 impl Arrows {
-    fn known(&self, from: Node, to: Node) -> Option<&Arrow> {
+    fn known(&self, from: OrderNode, to: OrderNode) -> Option<&Arrow> {
         self.list.iter().flatten().find(|a| a.from == from && a.to == to)
     }
 
     /// Follows arrows from `at` to `goal`; `path` gets those that lead there.
-    fn path<'a>(&'a self, at: Node, goal: Node, path: &mut [Option<&'a Arrow>]) -> bool {
+    fn path<'a>(&'a self, at: OrderNode, goal: OrderNode, path: &mut [Option<&'a Arrow>]) -> bool {
         let Some((here, rest)) = path.split_first_mut() else { return false };
         for arrow in self.list.iter().flatten().filter(|a| a.from == at) {
             *here = Some(arrow);
@@ -100,14 +100,14 @@ impl Arrows {
         false
     }
 
-    fn draw(&mut self, from: Node, to: Node) {
+    fn draw(&mut self, from: OrderNode, to: OrderNode) {
         let at = self.next;
         self.list[at] = Some(Arrow { from, to, seen: Trace::here() });
         self.next = (at + 1) % MOST;
     }
 
     /// Returns the circle that the arrow would close; else adds the arrow.
-    fn add(&mut self, from: Node, to: Node) -> Option<Circle> {
+    fn add(&mut self, from: OrderNode, to: OrderNode) -> Option<Circle> {
         if self.known(from, to).is_some() {
             return None;
         }
@@ -122,8 +122,8 @@ impl Arrows {
 
 /// A circle, and where each of its arrows was added.
 struct Circle {
-    from: Node,
-    to: Node,
+    from: OrderNode,
+    to: OrderNode,
     others: [Option<Arrow>; LONGEST],
     now: Trace,
 }
@@ -142,8 +142,8 @@ impl fmt::Display for Circle {
 ///
 /// # Panics
 /// Where they, or locks between them, were taken in the opposite order before.
-pub(crate) fn after(from: Node, to: Node) {
-    if matches!(from, Node::Lock(_)) {
+pub(crate) fn after(from: OrderNode, to: OrderNode) {
+    if matches!(from, OrderNode::Lock(_)) {
         apart(|| SINGLE.store(true, Ordering::Relaxed));
     }
     if let Some(circle) = GRAPH.with(|arrows| arrows.add(from, to)) {
@@ -160,13 +160,13 @@ pub(crate) fn ranks(from: u8, to: u8) {
     let (word, bit) = (&RANKS[usize::from(from) * 4 + usize::from(to) / 64], 1 << (to % 64));
     let new = || word.load(Ordering::Relaxed) & bit == 0 && word.fetch_or(bit, Ordering::Relaxed) & bit == 0;
     if apart(new) {
-        GRAPH.with(|arrows| arrows.draw(Node::Rank(from), Node::Rank(to)));
+        GRAPH.with(|arrows| arrows.draw(OrderNode::Rank(from), OrderNode::Rank(to)));
     }
 }
 
 /// Where a spin lock of rank `to` was first taken while one of rank `from` was held.
 pub(crate) fn first(from: u8, to: u8) -> Option<Trace> {
-    GRAPH.with(|arrows| arrows.known(Node::Rank(from), Node::Rank(to)).map(|a| a.seen.clone()))
+    GRAPH.with(|arrows| arrows.known(OrderNode::Rank(from), OrderNode::Rank(to)).map(|a| a.seen.clone()))
 }
 
 /// Forgets the lock at `at`, which is destroyed; another may get its address.
@@ -174,7 +174,7 @@ pub(crate) fn forget(at: usize) {
     if apart(|| SINGLE.load(Ordering::Relaxed)) {
         GRAPH.with(|arrows| {
             for place in &mut arrows.list {
-                if place.as_ref().is_some_and(|a| a.from == Node::Lock(at) || a.to == Node::Lock(at)) {
+                if place.as_ref().is_some_and(|a| a.from == OrderNode::Lock(at) || a.to == OrderNode::Lock(at)) {
                     *place = None;
                 }
             }

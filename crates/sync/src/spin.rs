@@ -9,7 +9,7 @@ use crate::hooks::{PreemptOff, preempt_off, relax};
 use crate::mutant::{Mutant, mutant};
 use crate::rank::Rank;
 use crate::record;
-use crate::trace::{Kind, Span};
+use crate::trace::{EventKind, Span};
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 
@@ -118,7 +118,7 @@ impl<T: ?Sized> SpinLock<T> {
 
     #[cold]
     fn contended(&self) {
-        let mut span = Span::begin(Kind::Spin, self.address() as u64, 0);
+        let mut span = Span::begin(EventKind::Spin, self.address() as u64, 0);
         span.tell(self.rank.0.into(), 0);
         #[cfg(any(test, feature = "std"))]
         crate::hooks::threads::count_wait();

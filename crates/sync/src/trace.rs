@@ -10,13 +10,13 @@ macro_rules! kinds {
         /// The kind of an event.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         #[repr(u8)]
-        pub enum Kind { $($(#[$doc])* $name,)* }
-        impl Kind {
+        pub enum EventKind { $($(#[$doc])* $name,)* }
+        impl EventKind {
             /// Every kind, in the order of their numbers.
-            pub const ALL: &'static [Kind] = &[$(Kind::$name,)*];
+            pub const ALL: &'static [EventKind] = &[$(EventKind::$name,)*];
             /// Its name in tools.
             pub fn name(self) -> &'static str {
-                match self { $(Kind::$name => $text,)* }
+                match self { $(EventKind::$name => $text,)* }
             }
         }
     };
@@ -37,7 +37,7 @@ kinds! {
     Around = "fault around",
     /// First touches of consecutive pages: `b` further pages of zeroes were made, from `a` on.
     Ahead = "fault ahead",
-    /// A mapping was made, as all that follow up to [`Kind::TakeApart`] at `a`, of `b` bytes.
+    /// A mapping was made, as all that follow up to [`EventKind::TakeApart`] at `a`, of `b` bytes.
     Map = "map",
     /// Mappings were taken away.
     Unmap = "unmap",
@@ -81,7 +81,7 @@ pub struct Event {
     /// How long it took, in the same; 0 for what takes no time.
     pub length: u64,
     /// Its kind.
-    pub kind: Kind,
+    pub kind: EventKind,
     /// As the kind defines it.
     pub detail: u32,
     /// As the kind defines it.
@@ -163,7 +163,7 @@ pub struct Span {
 impl Span {
     /// It begins now.
     #[inline(always)]
-    pub fn begin(kind: Kind, a: u64, b: u64) -> Span {
+    pub fn begin(kind: EventKind, a: u64, b: u64) -> Span {
         #[cfg(feature = "trace")]
         return Span { event: Event { start: bound::__quire_trace_ticks(), length: 0, kind, detail: 0, a, b } };
         #[cfg(not(feature = "trace"))]
@@ -209,7 +209,7 @@ impl Drop for Span {
 
 /// Records an event without a length.
 #[inline(always)]
-pub fn note(kind: Kind, detail: u32, a: u64, b: u64) {
+pub fn note(kind: EventKind, detail: u32, a: u64, b: u64) {
     #[cfg(feature = "trace")]
     bound::__quire_trace(&Event { start: bound::__quire_trace_ticks(), length: 0, kind, detail, a, b });
     #[cfg(not(feature = "trace"))]
@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn kinds_are_numbered_in_their_order() {
-        assert!(Kind::ALL.iter().enumerate().all(|(n, kind)| *kind as usize == n));
+        assert!(EventKind::ALL.iter().enumerate().all(|(n, kind)| *kind as usize == n));
     }
 
     #[test]
@@ -236,12 +236,12 @@ mod tests {
     #[cfg(feature = "trace")]
     fn a_span_is_an_event_when_it_ends() {
         let events = events_of(|| {
-            let mut outer = Span::begin(Kind::Fault, 1, 2);
-            note(Kind::End, 0, 7, 0);
+            let mut outer = Span::begin(EventKind::Fault, 1, 2);
+            note(EventKind::End, 0, 7, 0);
             outer.tell(3, 4);
         });
         let at = |kind, start, length, detail, a, b| Event { start, length, kind, detail, a, b };
         let first = events[1].start;
-        assert_eq!(events, [at(Kind::End, first + 1, 0, 0, 7, 0), at(Kind::Fault, first, 2, 3, 1, 4)]);
+        assert_eq!(events, [at(EventKind::End, first + 1, 0, 0, 7, 0), at(EventKind::Fault, first, 2, 3, 1, 4)]);
     }
 }

@@ -28,16 +28,16 @@ struct Waiter {
     woken: AtomicBool,
 }
 
-struct List {
+struct WaiterList {
     first: *const Waiter,
     last: *const Waiter,
 }
 // SAFETY: the pointers are followed only under the queue's lock, while the waiters are on it.
-unsafe impl Send for List {}
+unsafe impl Send for WaiterList {}
 
 /// Threads that wait for the same thing.
 pub struct WaitQueue {
-    list: SpinLock<List>,
+    list: SpinLock<WaiterList>,
     /// Lets a waker skip the lock where no thread waits; raised before the waiter checks its condition.
     waiting: crate::atomic::AtomicUsize,
 }
@@ -49,7 +49,7 @@ impl WaitQueue {
     #[cfg(not(any(loom, shuttle)))]
     pub const fn new() -> Self {
         WaitQueue {
-            list: SpinLock::new(Rank::WAIT, List { first: ptr::null(), last: ptr::null() }),
+            list: SpinLock::new(Rank::WAIT, WaiterList { first: ptr::null(), last: ptr::null() }),
             waiting: crate::atomic::AtomicUsize::new(0),
         }
     }
@@ -57,7 +57,7 @@ impl WaitQueue {
     #[cfg(any(loom, shuttle))]
     pub fn new() -> Self {
         WaitQueue {
-            list: SpinLock::new(Rank::WAIT, List { first: ptr::null(), last: ptr::null() }),
+            list: SpinLock::new(Rank::WAIT, WaiterList { first: ptr::null(), last: ptr::null() }),
             waiting: crate::atomic::AtomicUsize::new(0),
         }
     }
@@ -157,7 +157,7 @@ impl WaitQueue {
     }
 
     // SAFETY: `w` must be on `list`, whose lock the caller holds.
-    unsafe fn unlink(&self, list: &mut List, w: *const Waiter) {
+    unsafe fn unlink(&self, list: &mut WaiterList, w: *const Waiter) {
         // SAFETY: the neighbours are on the list too, so they are alive.
         unsafe {
             let (prev, next) = ((*w).prev, (*w).next);

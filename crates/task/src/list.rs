@@ -183,19 +183,19 @@ impl<A: Adapter> Default for List<A> {
 mod tests {
     use super::*;
 
-    struct Node(u32, Links<Node>);
+    struct TestNode(u32, Links<TestNode>);
     struct Only;
     // SAFETY: a node has one field of links, and its address is the node's.
     unsafe impl Adapter for Only {
-        type Node = Node;
-        fn links(node: &Node) -> &Links<Node> {
+        type Node = TestNode;
+        fn links(node: &TestNode) -> &Links<TestNode> {
             &node.1
         }
     }
 
     #[test]
     fn nodes_come_and_go_at_both_ends_and_in_the_middle() {
-        let nodes: Vec<Node> = (0..5).map(|i| Node(i, Links::new())).collect();
+        let nodes: Vec<TestNode> = (0..5).map(|i| TestNode(i, Links::new())).collect();
         let mut list = List::<Only>::new();
         let at = |i: usize| NonNull::from(&nodes[i]);
         let order = |l: &List<Only>| l.iter().map(|n| unsafe { n.as_ref() }.0).collect::<Vec<_>>();

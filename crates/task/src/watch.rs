@@ -72,7 +72,7 @@ pub(crate) struct Watch {
 
 /// The findings of a tick.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct TickFindings {
     /// The CPU itself is stuck, for so many ticks.
     pub soft: Option<u32>,
     /// The ward must be probed.
@@ -154,11 +154,11 @@ impl Watch {
     }
 
     /// A tick was served at `now`: `came` is how often the CPU has entered its scheduler, `idle` whether it is idle.
-    pub fn tick(&self, how: &Watching, now: u64, came: u64, idle: bool, ward: Option<&Watch>) -> Found {
+    pub fn tick(&self, how: &Watching, now: u64, came: u64, idle: bool, ward: Option<&Watch>) -> TickFindings {
         // A late tick means that the CPU did not run, or had interrupts masked: no evidence that it was stuck.
         let in_time = now.saturating_sub(self.due()) <= how.period / 2;
         self.state.store(self.state.load(Ordering::Relaxed) + SERVED, Ordering::Release);
-        let mut found = Found::default();
+        let mut found = TickFindings::default();
 
         let stuck = match () {
             () if self.came.swap(came, Ordering::Relaxed) != came => 0,
@@ -209,7 +209,7 @@ mod tests {
     const HOW: Watching = Watching { period: 100, soft: 4, hard: 5 };
 
     /// Ticks in time, at each of which the CPU has entered its scheduler as often as `came` says.
-    fn ticks(watch: &Watch, came: impl IntoIterator<Item = u64>, ward: Option<&Watch>) -> Vec<Found> {
+    fn ticks(watch: &Watch, came: impl IntoIterator<Item = u64>, ward: Option<&Watch>) -> Vec<TickFindings> {
         came.into_iter().map(|came| watch.tick(&HOW, watch.due(), came, false, ward)).collect()
     }
 
@@ -228,7 +228,7 @@ mod tests {
     fn a_cpu_that_comes_between_two_ticks_is_not_reported() {
         let watch = Watch::new();
         watch.becomes_busy(100, None);
-        assert!(ticks(&watch, (0..100).map(|n| n / 3 + 1), None).iter().all(|f| *f == Found::default()));
+        assert!(ticks(&watch, (0..100).map(|n| n / 3 + 1), None).iter().all(|f| *f == TickFindings::default()));
     }
 
     #[test]
@@ -238,7 +238,7 @@ mod tests {
         ward.becomes_busy(100, Some(&watch));
         for _ in 0..100 {
             let found = watch.tick(&HOW, watch.due() + 51, 1, false, Some(&ward));
-            assert_eq!(found, Found::default());
+            assert_eq!(found, TickFindings::default());
         }
         // At the very end of the tolerance they are.
         let found: Vec<_> = (0..5).map(|_| watch.tick(&HOW, watch.due() + 50, 1, false, Some(&ward))).collect();

@@ -146,7 +146,7 @@ pub enum Broken {
     /// Page tables: a leaf that allows stores is not noted as one, so that a fork would skip it (address).
     TableWritable(u64),
     /// A table page is marked store-protected, or not, and the entry above has the opposite mark.
-    TableSealed(u64),
+    TableStoreProtection(u64),
     /// Page tables: an entry that is neither empty nor present (address).
     TableWord(u64),
     /// Leaf: no entry of the map covers it (address).
@@ -198,7 +198,9 @@ impl fmt::Display for Broken {
             Broken::TableOccupied(at) => ("page tables: a present entry is not noted as occupied", at),
             Broken::TableRoot(at) => ("page tables: a CPU's own root contradicts the space's", at),
             Broken::TableUnflushed(at) => ("page tables: removals that nobody flushes", at),
-            Broken::TableSealed(at) => ("page tables: the entry above says otherwise whether stores are allowed", at),
+            Broken::TableStoreProtection(at) => {
+                ("page tables: the entry above says otherwise whether stores are allowed", at)
+            }
             Broken::TableWritable(at) => ("page tables: a leaf that allows stores is not noted as one", at),
             Broken::TableWord(at) => ("page tables: an entry that is neither empty nor present", at),
             Broken::LeafWithoutEntry(at) => ("leaf: no entry covers it", at),

@@ -13,9 +13,9 @@ mod frames;
 mod lists;
 mod maps;
 mod paging;
-mod parts;
 mod reaping;
-mod seals;
+mod shards;
+mod store_protection;
 
 use crate::Phys;
 use crate::cow::collapse::collapse;

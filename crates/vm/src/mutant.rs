@@ -29,7 +29,7 @@ pub enum Mutant {
     /// Enter a new page: the source of its content is not checked again.
     NoSourceCheck,
     /// A store-protected table page allows stores again though other spaces see the layers behind.
-    UnsealedUnlooked,
+    StoresRestoredUnlooked,
     /// Pages made ahead: the layers behind are not checked again under the table page's lock.
     NoLookBehind,
     /// Copy-on-write: the old translation is flushed after the copy is installed.
@@ -53,7 +53,7 @@ pub enum Mutant {
     /// Reverse lists: scans cannot see that backings have gone back to the first shard.
     ShrinkUnseen,
     /// Copy-up: an address without a page in the walk is hidden without a second walk.
-    CutUnseen,
+    ZeroMarkerUnseen,
     /// Shadow: a copy searches other sharers of its source before it is there to stay.
     LookBeforeFill,
     /// Reaper: a thread that marks an object for the reaper does not check whether it is dead.
@@ -104,7 +104,7 @@ pub enum Mutant {
     /// Scaling: every frame that is freed goes to the list that all CPUs share.
     FreesToDepot,
     /// A node is taken out of an index without its slots being closed first.
-    PruneUnsealed,
+    PruneUnclosed,
     /// The bit of a node that was taken out is cleared when another may stand there.
     BitAfterUnlink,
     /// A thread that waits for a busy page does not mark that it waits.
@@ -126,9 +126,9 @@ pub enum Mutant {
     /// A frame that is no page is made busy.
     BusyNoPage,
     /// Reverse lists: references of CPUs' own shards keep an object whose last other reference is dropped.
-    OwnPartsKeep,
+    OwnShardsKeep,
     /// Reverse lists: a scan leaves out CPUs' own shards.
-    OwnPartsUnscanned,
+    OwnShardsUnscanned,
     /// Reverse lists: a CPU that closes the shards does not see that another has finished, and that they are open
     /// again.
     StaleClose,

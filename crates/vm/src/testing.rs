@@ -239,7 +239,7 @@ struct TestTable {
     linked: AtomicBool,
     lock: SpinLock<()>,
     unflushed: AtomicU32,
-    sealed: AtomicBool,
+    store_protected: AtomicBool,
     leaves: [AtomicU64; SPAN as usize],
 }
 
@@ -253,7 +253,7 @@ pub struct TestPmap {
     /// Whether other CPUs than the calling one run the space, as far as the map is told.
     running_elsewhere: core::sync::atomic::AtomicBool,
     /// Whether table pages are store-protected where their stores go as a whole.
-    seals: core::sync::atomic::AtomicBool,
+    protects_tables: core::sync::atomic::AtomicBool,
 }
 
 impl TestPmap {
@@ -284,8 +284,9 @@ impl TestPmap {
         let mut tlb = self.tlbs[current_cpu()].0.lock();
         if tlb[n] & PRESENT == 0 {
             // From above, as hardware walks.
-            let sealed = self.seals() && self.tables[n / SPAN as usize].sealed.load(Ordering::Acquire);
-            tlb[n] = self.leaf(n).load(Ordering::Acquire) & if sealed { !WRITE } else { !0 };
+            let store_protected =
+                self.protects_tables() && self.tables[n / SPAN as usize].store_protected.load(Ordering::Acquire);
+            tlb[n] = self.leaf(n).load(Ordering::Acquire) & if store_protected { !WRITE } else { !0 };
             #[cfg(not(any(loom, shuttle)))]
             if tlb[n] & PRESENT != 0 {
                 self.leaf(n).fetch_or(ACCESSED, Ordering::AcqRel);
@@ -311,14 +312,14 @@ impl TestPmap {
         self.running_elsewhere.store(true, core::sync::atomic::Ordering::Relaxed);
     }
 
-    /// From now on table pages are store-protected where their stores go as a whole ([`Table::is_sealed`]).
+    /// From now on table pages are store-protected where their stores go as a whole ([`Table::is_store_protected`]).
     #[cfg(any(loom, shuttle))]
-    pub fn seal(&self) {
-        self.seals.store(true, core::sync::atomic::Ordering::Relaxed);
+    pub fn protect_tables(&self) {
+        self.protects_tables.store(true, core::sync::atomic::Ordering::Relaxed);
     }
 
-    fn seals(&self) -> bool {
-        self.seals.load(core::sync::atomic::Ordering::Relaxed)
+    fn protects_tables(&self) -> bool {
+        self.protects_tables.load(core::sync::atomic::Ordering::Relaxed)
     }
 
     /// The leaf, as the tables have it.
@@ -346,12 +347,12 @@ unsafe impl Pmap<TestMachine> for TestPmap {
                 linked: AtomicBool::new(false),
                 lock: SpinLock::new(Rank::TABLE, ()),
                 unflushed: AtomicU32::new(0),
-                sealed: AtomicBool::new(false),
+                store_protected: AtomicBool::new(false),
                 leaves: core::array::from_fn(|_| AtomicU64::new(0)),
             }),
             tlbs: core::array::from_fn(|_| Tlb(SpinLock::new(Rank::DEVICE, [0; SPAN as usize * TABLES]))),
             running_elsewhere: core::sync::atomic::AtomicBool::new(false),
-            seals: core::sync::atomic::AtomicBool::new(false),
+            protects_tables: core::sync::atomic::AtomicBool::new(false),
         })
     }
 
@@ -485,18 +486,18 @@ impl Table<TestMachine> for TestGuard<'_> {
         each: impl FnMut(Removed),
     ) -> u64 {
         let unwritable = Prot::all() - Prot::WRITE;
-        if keep == Some(unwritable) && self.pmap.seals() && range == self.span() {
+        if keep == Some(unwritable) && self.pmap.protects_tables() && range == self.span() {
             owed.owe_table(Pfn(self.n as u64), range, || self.raise());
             owed.owe_range(range);
-            self.pmap.tables[self.n].sealed.swap(true, Ordering::AcqRel);
+            self.pmap.tables[self.n].store_protected.swap(true, Ordering::AcqRel);
             return 1;
         }
         self.sweep_leaves(range, keep, owed, each)
     }
-    fn is_sealed(&self) -> bool {
-        self.pmap.seals() && self.pmap.tables[self.n].sealed.load(Ordering::Acquire)
+    fn is_store_protected(&self) -> bool {
+        self.pmap.protects_tables() && self.pmap.tables[self.n].store_protected.load(Ordering::Acquire)
     }
-    fn unseal(&mut self, keep: bool, mut each: impl FnMut(Removed)) {
+    fn restore_stores(&mut self, keep: bool, mut each: impl FnMut(Removed)) {
         for leaf in self.pmap.tables[self.n].leaves.iter().filter(|_| !keep) {
             let Some(was) = decode(leaf.load(Ordering::Acquire)).filter(|l| l.prot.contains(Prot::WRITE)) else {
                 continue;
@@ -504,7 +505,7 @@ impl Table<TestMachine> for TestGuard<'_> {
             leaf.swap(encode(Enter::new(was.pfn, was.prot - Prot::WRITE)), Ordering::AcqRel);
             each(was);
         }
-        self.pmap.tables[self.n].sealed.swap(false, Ordering::AcqRel);
+        self.pmap.tables[self.n].store_protected.swap(false, Ordering::AcqRel);
     }
     fn take_accessed(&mut self, va: u64) -> bool {
         self.leaf(va).fetch_and(!ACCESSED, Ordering::AcqRel) & ACCESSED != 0

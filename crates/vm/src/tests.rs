@@ -7,10 +7,10 @@ use crate::map::{MapRequest, Placement, Space, SpaceRef};
 use crate::object::ObjectRef;
 use crate::object::backing;
 use crate::object::index::KEYS;
-use crate::object::kept::Kept;
+use crate::object::kept::KeptObject;
 use crate::paging::pager::{Pager, PagerError};
 use crate::phys::Config;
-use crate::phys::page::Kind;
+use crate::phys::page::FrameKind;
 use crate::phys::queues::Queue;
 use crate::reclaim::evict;
 use crate::sleep::MaySleep;
@@ -89,7 +89,7 @@ pub(crate) fn range(first: u64, pages: u64) -> VirtRange {
 
 /// Pages of objects, resident ones and those that are in swap alone.
 pub(crate) fn held(vm: &'static Vm) -> u64 {
-    let pages = || vm.described().filter(|p| p.kind() == Kind::Object);
+    let pages = || vm.described().filter(|p| p.kind() == FrameKind::Object);
     let kept = pages().filter(|p| p.swap_slot().is_some()).count() as u64;
     pages().count() as u64 + vm.swap().total() - vm.swap().free() - kept
 }
@@ -100,7 +100,7 @@ pub(crate) fn page_out(space: &Space<TestMachine>) {
         let pin = space.vm().epoch().pin();
         let front = space.lookup(page(0), &pin).map(|e| e.front());
         let objects = core::iter::successors(front, |b| b.behind()).filter_map(|b| b.object());
-        objects.filter_map(|o| Kept::new(o, &pin)).collect()
+        objects.filter_map(|o| KeptObject::new(o, &pin)).collect()
     };
     kept.iter().for_each(|k| evict::push_out(k.object(), 0..KEYS, &mut MaySleep::here()));
 }

@@ -1,7 +1,7 @@
 //! Addresses, frame numbers, protections: the small words of the core.
 //!
 //! # Contract C10: bad input is an error
-//! Bad input is an error, never a panic, and so is a lack of memory at every allocation. [`VirtRange::from_outside`] is the only way
+//! Bad input is an error, never a panic, and so is a lack of memory at every allocation. [`VirtRange::checked`] is the only way
 //! in for ranges that a caller of the core chose.
 
 /// Bytes in a page or frame.
@@ -46,7 +46,7 @@ pub struct VirtRange {
 impl VirtRange {
     /// A checked range of `len` bytes from `start`, both multiples of the page size, `len` not zero, no wrap-around.
     /// This is the only way in for ranges from outside: relies on C10.
-    pub fn from_outside(start: u64, len: u64) -> Option<VirtRange> {
+    pub fn checked(start: u64, len: u64) -> Option<VirtRange> {
         let end = start.checked_add(len)?;
         (start.is_multiple_of(PAGE_SIZE) && len.is_multiple_of(PAGE_SIZE) && len != 0)
             .then_some(VirtRange { start, end })

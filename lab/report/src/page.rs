@@ -35,7 +35,7 @@ struct Page<'a> {
     views: Vec<View>,
     guests: Guests,
     lost: [Lost; 2],
-    sources: Vec<summary::Told>,
+    sources: Vec<summary::SourceClaims>,
     against: Vec<Against>,
     experiments: Vec<ExperimentView>,
 }

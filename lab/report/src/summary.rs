@@ -83,7 +83,7 @@ impl Scores {
 
 /// A source and what was found of its claims.
 #[derive(Debug, Serialize)]
-pub struct Told {
+pub struct SourceClaims {
     /// `S0`.
     pub name: &'static str,
     /// Whose it is.
@@ -170,7 +170,7 @@ pub fn name(source: Source) -> &'static str {
 }
 
 /// All sources; `href` says where an experiment stands in the page. The whole is left out if nothing claims anything of it.
-pub fn sources(runs: &[Run], href: impl Fn(&Experiment) -> String) -> Vec<Told> {
+pub fn sources(runs: &[Run], href: impl Fn(&Experiment) -> String) -> Vec<SourceClaims> {
     let told = SOURCES.iter().map(|&(source, name, who, idea)| {
         let mut lines = Vec::new();
         for (run, of) in runs.iter().enumerate() {
@@ -179,7 +179,7 @@ pub fn sources(runs: &[Run], href: impl Fn(&Experiment) -> String) -> Vec<Told> 
             }
         }
         lines.sort_by(|a, b| (&a.href, &a.headline, a.run).cmp(&(&b.href, &b.headline, b.run)));
-        Told { name, who, idea, lines }
+        SourceClaims { name, who, idea, lines }
     });
     told.filter(|t| t.name != "All" || !t.lines.is_empty()).collect()
 }

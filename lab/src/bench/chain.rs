@@ -4,7 +4,7 @@ use super::{Bench, Build, Line, Report};
 use crate::{Failure, machine};
 use quire_hosted::{Cpu, Hosted};
 use quire_vm::map::{MapRequest, Placement, Space, SpaceRef};
-use quire_vm::phys::page::Kind;
+use quire_vm::phys::page::FrameKind;
 use quire_vm::sleep::MaySleep;
 use quire_vm::stats::Event;
 use quire_vm::{Access, PAGE_SIZE, Vm};
@@ -96,7 +96,7 @@ fn store(space: &Space<Hosted>, page: u64) -> Result<(), Failure> {
 /// Pages of objects.
 fn held(vm: &'static Vm<Hosted>) -> u64 {
     // SAFETY: the descriptors are only read, as `descriptors_in_use` requires.
-    unsafe { vm.descriptors_in_use() }.filter(|page| page.kind() == Kind::Object).count() as u64
+    unsafe { vm.descriptors_in_use() }.filter(|page| page.kind() == FrameKind::Object).count() as u64
 }
 
 fn reap(vm: &'static Vm<Hosted>) -> u64 {

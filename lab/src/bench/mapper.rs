@@ -211,7 +211,7 @@ pub(crate) use recorded::lines;
 #[cfg(recording)]
 mod recorded {
     use super::Plan;
-    use crate::map::{AddressMap, Held, Taken};
+    use crate::map::{AddressMap, MapRange, Taken};
     use quire_sync::record::scope;
 
     /// A map of which every so many operations are recorded.
@@ -238,7 +238,7 @@ mod recorded {
     }
 
     impl<M: AddressMap> AddressMap for Counted<M> {
-        fn lookup(&mut self, at: u64) -> Option<Held> {
+        fn lookup(&mut self, at: u64) -> Option<MapRange> {
             self.operation(|m| m.lookup(at))
         }
         fn insert(&mut self, start: u64, end: u64, prot: u32) -> Result<(), Taken> {
@@ -253,7 +253,7 @@ mod recorded {
         fn first_fit(&mut self, len: u64, align: u64, lo: u64, hi: u64) -> Option<u64> {
             self.operation(|m| m.first_fit(len, align, lo, hi))
         }
-        fn all(&self) -> Vec<Held> {
+        fn all(&self) -> Vec<MapRange> {
             self.map.all()
         }
         fn check(&self) -> Result<(), String> {

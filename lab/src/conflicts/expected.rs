@@ -76,10 +76,10 @@ pub static EXPECTED: &[Expected] = &[
     ),
     rate(
         &["exit"],
-        &["backing-parts"],
+        &["backing-shards"],
         "mapping_list.rs",
         32,
-        "once in 256 that leave one, a look at all parts of a file's list of mappings",
+        "once in 256 that leave one, a look at all shards of a file's list of mappings",
     ),
     rate(&["pid-alloc", "thread-new"], &["id-directory"], "ids.rs", 64, "the table of numbers grows by 64"),
     rate(
@@ -107,14 +107,14 @@ pub static EXPECTED: &[Expected] = &[
         &["reclaim"],
         &["reclaim", "fork"],
         &[State::Threads, State::File, State::Parent],
-        &["page", "table", "object", "backing", "backing-parts", "space"],
+        &["page", "table", "object", "backing", "backing-shards", "space"],
         "whose page is taken is found by its file's list of mappings, in their page tables",
     ),
     always(
         &["reclaim"],
         &["mmap", "mmap-fixed", "munmap", "exec", "exit"],
         &[State::File],
-        &["object", "backing", "backing-parts", "page"],
+        &["object", "backing", "backing-shards", "page"],
         "whose page is taken is found by its file's list of mappings, which these change",
     ),
     always(

@@ -9,7 +9,7 @@ use crate::map::ordered::Ordered;
 use crate::map::ours::Ours;
 use crate::map::splay::{After, Before};
 use crate::map::workload::{Plan as Work, Sizes};
-use crate::map::{AddressMap, Kept};
+use crate::map::{AddressMap, MapFootprint};
 use quire_results::{Place, Shape, Side, Source};
 use quire_vm::map::FAN_OUT;
 
@@ -179,7 +179,7 @@ struct Timed {
 }
 
 impl Do for Timed {
-    type Out = (f64, Option<Kept>);
+    type Out = (f64, Option<MapFootprint>);
     fn with<M: AddressMap>(self, new: impl Fn() -> M) -> Self::Out {
         let work = Work::new(self.entries, self.sizes, 0x5eed);
         // Small maps are filled often, and each in the memory of the one before.

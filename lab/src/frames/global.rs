@@ -12,14 +12,14 @@ struct Descriptor {
     next: u32,
 }
 
-struct List {
+struct FrameList {
     frames: Vec<Descriptor>,
     head: u32,
 }
 
 /// A stack of free frames.
 pub struct GlobalList {
-    list: SpinLock<List>,
+    list: SpinLock<FrameList>,
 }
 
 impl GlobalList {
@@ -27,7 +27,7 @@ impl GlobalList {
     pub fn new(frames: u32) -> GlobalList {
         let next = |i| if i + 1 < frames { i + 1 } else { NONE };
         let all = (0..frames).map(|i| Descriptor { next: next(i) }).collect();
-        GlobalList { list: SpinLock::new(Rank::FRAMES, List { frames: all, head: 0 }) }
+        GlobalList { list: SpinLock::new(Rank::FRAMES, FrameList { frames: all, head: 0 }) }
     }
 }
 

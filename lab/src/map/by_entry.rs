@@ -1,20 +1,20 @@
 //! Map operations for structures that change one entry at a time: find the place, clip, change, merge.
 
-use super::{AddressMap, Held, Kept, Taken};
+use super::{AddressMap, MapFootprint, MapRange, Taken};
 
 /// An ordered set of entries, changed one at a time. Entries are named by their start.
 pub trait Entries {
     /// The last entry that starts at or before `at`, and the first that starts after it.
-    fn around(&mut self, at: u64) -> (Option<Held>, Option<Held>);
+    fn around(&mut self, at: u64) -> (Option<MapRange>, Option<MapRange>);
 
     /// Adds an entry that overlaps none.
-    fn link(&mut self, entry: Held);
+    fn link(&mut self, entry: MapRange);
 
     /// Removes the entry at `start`.
     fn unlink(&mut self, start: u64);
 
     /// Splits the entry at `start`: it ends at `end`, and the entry `rest` begins there.
-    fn clip(&mut self, start: u64, rest: Held);
+    fn clip(&mut self, start: u64, rest: MapRange);
 
     /// Sets the end of the entry at `start`: a hole behind it shrinks or grows.
     fn resize(&mut self, start: u64, end: u64);
@@ -29,10 +29,10 @@ pub trait Entries {
     fn find(&mut self, len: u64, align: u64, lo: u64, hi: u64) -> Option<u64>;
 
     /// See [`AddressMap::all`].
-    fn entries(&self) -> Vec<Held>;
+    fn entries(&self) -> Vec<MapRange>;
 
     /// See [`AddressMap::kept`].
-    fn nodes(&self) -> Option<Kept> {
+    fn nodes(&self) -> Option<MapFootprint> {
         None
     }
 
@@ -41,7 +41,7 @@ pub trait Entries {
 }
 
 impl<E: Entries> AddressMap for E {
-    fn lookup(&mut self, at: u64) -> Option<Held> {
+    fn lookup(&mut self, at: u64) -> Option<MapRange> {
         self.around(at).0.filter(|e| e.end > at)
     }
 
@@ -52,7 +52,7 @@ impl<E: Entries> AddressMap for E {
         }
         let after = after.filter(|a| a.start == end && a.prot == prot);
         match (before.filter(|b| b.end == start && b.prot == prot), after) {
-            (None, None) => self.link(Held { start, end, prot }),
+            (None, None) => self.link(MapRange { start, end, prot }),
             (Some(b), None) => self.resize(b.start, end),
             (Some(b), Some(a)) => {
                 self.unlink(a.start);
@@ -60,7 +60,7 @@ impl<E: Entries> AddressMap for E {
             }
             (None, Some(a)) => {
                 self.unlink(a.start);
-                self.link(Held { start, end: a.end, prot });
+                self.link(MapRange { start, end: a.end, prot });
             }
         }
         Ok(())
@@ -74,7 +74,7 @@ impl<E: Entries> AddressMap for E {
                 (true, false) => self.resize(e.start, start),
                 (false, true) => self.shrink_start(e.start, end),
                 (true, true) => {
-                    self.clip(e.start, Held { start: end, ..e });
+                    self.clip(e.start, MapRange { start: end, ..e });
                     self.resize(e.start, start);
                 }
             }
@@ -90,11 +90,11 @@ impl<E: Entries> AddressMap for E {
         while let Some(mut e) = self.overlapping(at, end) {
             if e.prot != prot {
                 if e.start < start {
-                    self.clip(e.start, Held { start, ..e });
+                    self.clip(e.start, MapRange { start, ..e });
                     e.start = start;
                 }
                 if e.end > end {
-                    self.clip(e.start, Held { start: end, ..e });
+                    self.clip(e.start, MapRange { start: end, ..e });
                     e.end = end;
                 }
                 self.set_prot(e.start, prot);
@@ -114,11 +114,11 @@ impl<E: Entries> AddressMap for E {
         self.find(len, align, lo, hi)
     }
 
-    fn kept(&self) -> Option<Kept> {
+    fn kept(&self) -> Option<MapFootprint> {
         self.nodes()
     }
 
-    fn all(&self) -> Vec<Held> {
+    fn all(&self) -> Vec<MapRange> {
         self.entries()
     }
 
@@ -130,7 +130,7 @@ impl<E: Entries> AddressMap for E {
 /// The pieces that the operations above share.
 trait Pieces: Entries {
     /// The first entry that ends after `at` and starts before `end`.
-    fn overlapping(&mut self, at: u64, end: u64) -> Option<Held> {
+    fn overlapping(&mut self, at: u64, end: u64) -> Option<MapRange> {
         let (before, after) = self.around(at);
         before.filter(|b| b.end > at).or(after.filter(|a| a.start < end))
     }

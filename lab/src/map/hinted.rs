@@ -3,7 +3,7 @@
 use super::by_entry::in_hole;
 use super::hints::Hints;
 use super::ours::Ours;
-use super::{AddressMap, Held, PAGE, Taken};
+use super::{AddressMap, MapRange, PAGE, Taken};
 use quire_vm::map::FAN_OUT;
 
 /// Production's tree behind [`Hints`].
@@ -37,7 +37,7 @@ impl<const F: usize> Hinted<F> {
 }
 
 impl<const F: usize> AddressMap for Hinted<F> {
-    fn lookup(&mut self, at: u64) -> Option<Held> {
+    fn lookup(&mut self, at: u64) -> Option<MapRange> {
         self.tree.lookup(at)
     }
 
@@ -59,7 +59,7 @@ impl<const F: usize> AddressMap for Hinted<F> {
         self.first_fit_visits(len, align, lo, hi).0
     }
 
-    fn all(&self) -> Vec<Held> {
+    fn all(&self) -> Vec<MapRange> {
         self.tree.all()
     }
 
@@ -70,7 +70,7 @@ impl<const F: usize> AddressMap for Hinted<F> {
 }
 
 /// Recomputes that no hole below a hint has room for the hint's size.
-pub(super) fn below_no_hint(hints: &Hints, entries: &[Held]) -> Result<(), String> {
+pub(super) fn below_no_hint(hints: &Hints, entries: &[MapRange]) -> Result<(), String> {
     let ends = std::iter::once(0).chain(entries.iter().map(|e| e.end));
     let starts = entries.iter().map(|e| e.start).chain([u64::MAX]);
     for hole in ends.zip(starts) {

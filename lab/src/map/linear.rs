@@ -4,7 +4,7 @@
 //!
 //! The list is a sorted vector: its memory is consecutive, which favours it over a linked list.
 
-use super::Held;
+use super::MapRange;
 use super::by_entry::{Entries, in_hole};
 use super::hinted::below_no_hint;
 use super::hints::Hints;
@@ -13,7 +13,7 @@ use super::hints::Hints;
 #[derive(Default)]
 pub struct Linear {
     without_hints: bool,
-    list: Vec<Held>,
+    list: Vec<MapRange>,
     /// Index of the entry found last.
     last: usize,
     hints: Hints,
@@ -63,12 +63,12 @@ impl Linear {
 }
 
 impl Entries for Linear {
-    fn around(&mut self, at: u64) -> (Option<Held>, Option<Held>) {
+    fn around(&mut self, at: u64) -> (Option<MapRange>, Option<MapRange>) {
         let i = self.upto(at);
         (i.checked_sub(1).map(|i| self.list[i]), self.list.get(i).copied())
     }
 
-    fn link(&mut self, entry: Held) {
+    fn link(&mut self, entry: MapRange) {
         let i = self.upto(entry.start);
         self.list.insert(i, entry);
     }
@@ -81,7 +81,7 @@ impl Entries for Linear {
         }
     }
 
-    fn clip(&mut self, start: u64, rest: Held) {
+    fn clip(&mut self, start: u64, rest: MapRange) {
         if let Some(i) = self.index(start) {
             self.list[i].end = rest.start;
             self.list.insert(i + 1, rest);
@@ -132,7 +132,7 @@ impl Entries for Linear {
         found
     }
 
-    fn entries(&self) -> Vec<Held> {
+    fn entries(&self) -> Vec<MapRange> {
         self.list.clone()
     }
 

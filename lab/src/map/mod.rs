@@ -23,7 +23,7 @@ pub const PAGE: u64 = 4096;
 
 /// A range of a map.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Held {
+pub struct MapRange {
     /// First address.
     pub start: u64,
     /// One past the last address.
@@ -34,7 +34,7 @@ pub struct Held {
 
 /// The memory of a map's ranges.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Kept {
+pub struct MapFootprint {
     /// Nodes of its tree.
     pub nodes: usize,
     /// Bytes of these, and of all other memory for each range.
@@ -48,7 +48,7 @@ pub struct Taken;
 /// An ordered map of address ranges, with gap finding. Addresses are multiples of [`PAGE`] in the map's range.
 pub trait AddressMap {
     /// The range that covers `at`. (A splay tree moves the node that it finds.)
-    fn lookup(&mut self, at: u64) -> Option<Held>;
+    fn lookup(&mut self, at: u64) -> Option<MapRange>;
 
     /// Maps `start..end`, which must be free, and merges it with equal neighbours.
     fn insert(&mut self, start: u64, end: u64, prot: u32) -> Result<(), Taken>;
@@ -64,10 +64,10 @@ pub trait AddressMap {
     fn first_fit(&mut self, len: u64, align: u64, lo: u64, hi: u64) -> Option<u64>;
 
     /// All ranges, ascending.
-    fn all(&self) -> Vec<Held>;
+    fn all(&self) -> Vec<MapRange>;
 
     /// Their memory; `None` if the map does not count it.
-    fn kept(&self) -> Option<Kept> {
+    fn kept(&self) -> Option<MapFootprint> {
         None
     }
 

@@ -2,7 +2,7 @@
 //! walk.
 
 use super::by_entry::{Entries, in_hole};
-use super::{Held, PAGE};
+use super::{MapRange, PAGE};
 use std::collections::BTreeMap;
 
 /// An entry's data beside its range: as large as the other maps' entries, outside the tree as in a kernel.
@@ -39,19 +39,19 @@ impl Ordered {
         }
     }
 
-    fn held(&self, start: u64, end: u64, record: u32) -> Held {
-        Held { start, end, prot: self.records[record as usize].prot }
+    fn held(&self, start: u64, end: u64, record: u32) -> MapRange {
+        MapRange { start, end, prot: self.records[record as usize].prot }
     }
 }
 
 impl Entries for Ordered {
-    fn around(&mut self, at: u64) -> (Option<Held>, Option<Held>) {
+    fn around(&mut self, at: u64) -> (Option<MapRange>, Option<MapRange>) {
         let before = self.entries.range(..=at).next_back().map(|(s, (e, r))| self.held(*s, *e, *r));
         let after = self.entries.range(at + 1..).next().map(|(s, (e, r))| self.held(*s, *e, *r));
         (before, after)
     }
 
-    fn link(&mut self, entry: Held) {
+    fn link(&mut self, entry: MapRange) {
         let record = self.record(entry.prot);
         self.entries.insert(entry.start, (entry.end, record));
     }
@@ -62,7 +62,7 @@ impl Entries for Ordered {
         }
     }
 
-    fn clip(&mut self, start: u64, rest: Held) {
+    fn clip(&mut self, start: u64, rest: MapRange) {
         self.resize(start, rest.start);
         self.link(rest);
     }
@@ -96,7 +96,7 @@ impl Entries for Ordered {
         in_hole(len, align.max(PAGE), (lo, hi), (from, hi))
     }
 
-    fn entries(&self) -> Vec<Held> {
+    fn entries(&self) -> Vec<MapRange> {
         self.entries.iter().map(|(s, (e, r))| self.held(*s, *e, *r)).collect()
     }
 

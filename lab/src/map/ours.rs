@@ -2,7 +2,7 @@
 //! replace them, and commits by one swap. Entries are immutable records beside the tree; replaced ones are retired
 //! through an epoch.
 
-use super::{AddressMap, Held, Kept, Taken};
+use super::{AddressMap, MapFootprint, MapRange, Taken};
 use quire_sync::PerCpu;
 use quire_sync::epoch::{Domain, Retired, Slot};
 use quire_sync::record;
@@ -20,7 +20,7 @@ const FAN_OUT: usize = quire_vm::map::FAN_OUT;
 struct Record {
     retired: Retired,
     shared: *const Shared,
-    held: Held,
+    held: MapRange,
 }
 
 /// Objects of one size, carved from large chunks; the object freed last is allocated next.
@@ -152,7 +152,7 @@ pub struct Ours<const F: usize = FAN_OUT> {
     shared: &'static Shared,
     /// The items that an operation replaces, and their replacements: kept, so that operations do not allocate.
     old: Vec<Item<Record>>,
-    new: Vec<Held>,
+    new: Vec<MapRange>,
 }
 
 impl<const F: usize> Default for Ours<F> {
@@ -187,13 +187,13 @@ impl<const F: usize> Ours<F> {
         Ours { tree, owner, shared, old: Vec::new(), new: Vec::new() }
     }
 
-    fn held(item: &Item<Record>) -> Held {
+    fn held(item: &Item<Record>) -> MapRange {
         record::read(item.value.as_ptr());
         // SAFETY: the tree's items have records that live while they are in it.
         unsafe { item.value.as_ref() }.held
     }
 
-    fn record(shared: &'static Shared, held: Held) -> NonNull<Record> {
+    fn record(shared: &'static Shared, held: MapRange) -> NonNull<Record> {
         let at = shared.records.alloc().expect("memory for a record").cast::<Record>();
         record::wrote(at.as_ptr());
         // SAFETY: fresh memory for a record.
@@ -227,7 +227,7 @@ impl<const F: usize> Ours<F> {
     }
 
     /// Adds a piece, joined to the previous one if it continues that.
-    fn push(&mut self, piece: Held) {
+    fn push(&mut self, piece: MapRange) {
         match self.new.last_mut() {
             Some(last) if last.end == piece.start && last.prot == piece.prot => last.end = piece.end,
             _ => self.new.push(piece),
@@ -253,7 +253,7 @@ impl<const F: usize> Ours<F> {
 }
 
 impl<const F: usize> AddressMap for Ours<F> {
-    fn lookup(&mut self, at: u64) -> Option<Held> {
+    fn lookup(&mut self, at: u64) -> Option<MapRange> {
         let _pin = self.shared.domain.pin();
         // SAFETY: the domain is pinned, so nodes that the lookup reaches are not freed before it ends.
         unsafe { self.tree.get(at) }.map(|item| Self::held(&item))
@@ -271,7 +271,7 @@ impl<const F: usize> AddressMap for Ours<F> {
             self.old.push(i);
             self.push(Self::held(&i));
         }
-        self.push(Held { start, end, prot });
+        self.push(MapRange { start, end, prot });
         if let Some(i) = next.filter(|n| n.start == end).filter(|i| Self::held(i).prot == prot) {
             self.old.push(i);
             self.push(Self::held(&i));
@@ -285,10 +285,10 @@ impl<const F: usize> AddressMap for Ours<F> {
         let cursor = unsafe { self.tree.cursor(start) };
         self.old.extend(cursor.take_while(|i| i.start < end));
         if let Some(first) = self.old.first().filter(|i| i.start < start).map(Self::held) {
-            self.new.push(Held { end: start, ..first });
+            self.new.push(MapRange { end: start, ..first });
         }
         if let Some(last) = self.old.last().filter(|i| i.end > end).map(Self::held) {
-            self.new.push(Held { start: end, ..last });
+            self.new.push(MapRange { start: end, ..last });
         }
         self.replace();
     }
@@ -327,11 +327,11 @@ impl<const F: usize> AddressMap for Ours<F> {
                 continue;
             }
             if held.start < from {
-                self.push(Held { end: from, ..held });
+                self.push(MapRange { end: from, ..held });
             }
-            self.push(Held { start: from, end: to, prot });
+            self.push(MapRange { start: from, end: to, prot });
             if held.end > to {
-                self.push(Held { start: to, ..held });
+                self.push(MapRange { start: to, ..held });
             }
         }
         self.old = inside;
@@ -342,17 +342,17 @@ impl<const F: usize> AddressMap for Ours<F> {
         self.tree.first_fit(&self.owner, len, align, lo, hi)
     }
 
-    fn all(&self) -> Vec<Held> {
+    fn all(&self) -> Vec<MapRange> {
         // SAFETY: the map is used by one thread, so the tree does not change while the cursor is used.
         unsafe { self.tree.cursor(0) }.map(|i| Self::held(&i)).collect()
     }
 
-    fn kept(&self) -> Option<Kept> {
+    fn kept(&self) -> Option<MapFootprint> {
         // Replaced entries are no part of the map.
         self.shared.domain.drain();
         let Shared { leaves, inner, records, .. } = self.shared;
         let bytes = leaves.bytes() + inner.bytes() + records.bytes();
-        Some(Kept { nodes: leaves.out.get() + inner.out.get(), bytes })
+        Some(MapFootprint { nodes: leaves.out.get() + inner.out.get(), bytes })
     }
 
     fn check(&self) -> Result<(), String> {

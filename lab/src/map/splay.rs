@@ -22,7 +22,7 @@
 //! `AFTER` chooses between the two; all other code is the same.
 
 use super::by_entry::{Entries, in_hole};
-use super::{Held, Kept, PAGE};
+use super::{MapFootprint, MapRange, PAGE};
 use quire_sync::record;
 
 const NIL: u32 = u32::MAX;
@@ -33,7 +33,7 @@ const TOP: u64 = 1 << 47;
 /// An entry: one cache line, as a kernel's is at best.
 #[repr(align(64))]
 #[derive(Clone, Copy)]
-struct Node {
+struct SplayNode {
     start: u64,
     end: u64,
     max: u64,
@@ -58,7 +58,7 @@ pub struct Asked {
 
 /// The tree; see the module.
 pub struct Splay<const AFTER: bool> {
-    nodes: Vec<Node>,
+    nodes: Vec<SplayNode>,
     root: u32,
     /// Nodes that hold no entry, linked by `next`.
     free: u32,
@@ -89,13 +89,13 @@ impl<const AFTER: bool> Splay<AFTER> {
     }
 
     #[inline(always)]
-    fn at(&self, n: u32) -> &Node {
+    fn at(&self, n: u32) -> &SplayNode {
         let node = &self.nodes[n as usize];
         record::read(node);
         node
     }
     #[inline(always)]
-    fn at_mut(&mut self, n: u32) -> &mut Node {
+    fn at_mut(&mut self, n: u32) -> &mut SplayNode {
         let node = &mut self.nodes[n as usize];
         record::wrote(node);
         node
@@ -318,14 +318,14 @@ impl<const AFTER: bool> Splay<AFTER> {
         self.at_mut(root).right = NIL;
     }
 
-    fn held(&self, n: u32) -> Option<Held> {
+    fn held(&self, n: u32) -> Option<MapRange> {
         (n != NIL).then(|| {
-            let Node { start, end, prot, .. } = *self.at(n);
-            Held { start, end, prot }
+            let SplayNode { start, end, prot, .. } = *self.at(n);
+            MapRange { start, end, prot }
         })
     }
 
-    fn new_node(&mut self, node: Node) -> u32 {
+    fn new_node(&mut self, node: SplayNode) -> u32 {
         if self.free == NIL {
             self.nodes.push(node);
             return self.nodes.len() as u32 - 1;
@@ -363,7 +363,7 @@ impl<const AFTER: bool> Splay<AFTER> {
 }
 
 impl<const AFTER: bool> Entries for Splay<AFTER> {
-    fn around(&mut self, at: u64) -> (Option<Held>, Option<Held>) {
+    fn around(&mut self, at: u64) -> (Option<MapRange>, Option<MapRange>) {
         self.splay(at);
         match self.root {
             NIL => (None, None),
@@ -372,12 +372,12 @@ impl<const AFTER: bool> Entries for Splay<AFTER> {
         }
     }
 
-    fn link(&mut self, entry: Held) {
+    fn link(&mut self, entry: MapRange) {
         let (root, lists) = self.split(entry.start);
         debug_assert_eq!(root, NIL, "entries do not overlap");
-        let Held { start, end, prot } = entry;
+        let MapRange { start, end, prot } = entry;
         let (prev, next) = (lists.below, lists.above);
-        let n = self.new_node(Node { start, end, max: 0, left: NIL, right: NIL, prev, next, prot });
+        let n = self.new_node(SplayNode { start, end, max: 0, left: NIL, right: NIL, prev, next, prot });
         if prev != NIL {
             self.at_mut(prev).next = n;
         }
@@ -403,7 +403,7 @@ impl<const AFTER: bool> Entries for Splay<AFTER> {
         self.merge_around_gap(lists);
     }
 
-    fn clip(&mut self, start: u64, rest: Held) {
+    fn clip(&mut self, start: u64, rest: MapRange) {
         self.splay(start);
         if self.root != NIL {
             // The exception: the end changes before the walk that links the rest.
@@ -442,7 +442,7 @@ impl<const AFTER: bool> Entries for Splay<AFTER> {
         if sure == len { found } else { found.or_else(|| self.search(len, align, (lo, hi), len)) }
     }
 
-    fn entries(&self) -> Vec<Held> {
+    fn entries(&self) -> Vec<MapRange> {
         let mut n = self.root;
         while n != NIL && self.at(n).prev != NIL {
             n = self.at(n).prev;
@@ -455,11 +455,11 @@ impl<const AFTER: bool> Entries for Splay<AFTER> {
         all
     }
 
-    fn nodes(&self) -> Option<Kept> {
+    fn nodes(&self) -> Option<MapFootprint> {
         let some = |n: u32| Some(n).filter(|n| *n != NIL);
         let free = std::iter::successors(some(self.free), |n| some(self.nodes[*n as usize].next));
         let nodes = self.nodes.len() - free.count();
-        Some(Kept { nodes, bytes: nodes * size_of::<Node>() })
+        Some(MapFootprint { nodes, bytes: nodes * size_of::<SplayNode>() })
     }
 
     fn consistent(&self) -> Result<(), String> {

@@ -6,7 +6,7 @@ use super::ordered::Ordered;
 use super::ours::Ours;
 use super::splay::{After, Before};
 use super::workload::{Plan, Sizes};
-use super::{AddressMap, Held, PAGE};
+use super::{AddressMap, MapRange, PAGE};
 use proptest::prelude::*;
 use quire_vm::map::FAN_OUT;
 
@@ -42,13 +42,13 @@ impl Model {
         }
     }
 
-    fn all(&self) -> Vec<Held> {
-        let mut all: Vec<Held> = Vec::new();
+    fn all(&self) -> Vec<MapRange> {
+        let mut all: Vec<MapRange> = Vec::new();
         for (page, prot) in self.0.iter().enumerate().filter(|(_, p)| **p != 0) {
             let start = page as u64 * PAGE;
             match all.last_mut() {
                 Some(h) if h.end == start && h.prot == *prot => h.end += PAGE,
-                _ => all.push(Held { start, end: start + PAGE, prot: *prot }),
+                _ => all.push(MapRange { start, end: start + PAGE, prot: *prot }),
             }
         }
         all
@@ -169,7 +169,7 @@ fn the_inferring_splay_reads_fewer_children_and_the_other_infers_nothing() {
 #[test]
 fn maps_tell_what_they_keep_their_ranges_in() {
     const RANGES: usize = 5000;
-    fn kept(mut map: impl AddressMap) -> [super::Kept; 2] {
+    fn kept(mut map: impl AddressMap) -> [super::MapFootprint; 2] {
         let plan = Plan::new(RANGES, Sizes::Mixed, 1);
         plan.fill(&mut map);
         let full = map.kept().expect("it tells");

@@ -28,16 +28,16 @@ struct Page<P> {
 }
 
 /// A list of frames, linked through their descriptors.
-struct List {
+struct FrameList {
     head: Frame,
     tail: Frame,
 }
 
-const EMPTY: List = List { head: NONE, tail: NONE };
+const EMPTY: FrameList = FrameList { head: NONE, tail: NONE };
 
 struct Part {
-    free: SpinLock<List>,
-    queue: SpinLock<List>,
+    free: SpinLock<FrameList>,
+    queue: SpinLock<FrameList>,
 }
 
 /// The machine's memory, with a `P` for each page.
@@ -125,7 +125,7 @@ impl<P> Core<P> {
     }
 
     /// Takes a shard's lock, and counts if another CPU holds it.
-    fn lock<'l>(&self, list: &'l SpinLock<List>) -> SpinGuard<'l, List> {
+    fn lock<'l>(&self, list: &'l SpinLock<FrameList>) -> SpinGuard<'l, FrameList> {
         list.try_lock().unwrap_or_else(|| {
             self.waits[current_cpu() % self.cpus].fetch_add(1, Ordering::Relaxed);
             list.lock()
@@ -161,7 +161,7 @@ impl<P> Core<P> {
         &self.parts[frame as usize % self.parts.len()]
     }
 
-    fn pop(&self, list: &mut List) -> Option<Frame> {
+    fn pop(&self, list: &mut FrameList) -> Option<Frame> {
         let frame = list.head;
         if frame == NONE {
             return None;
@@ -170,7 +170,7 @@ impl<P> Core<P> {
         Some(frame)
     }
 
-    fn unlink(&self, list: &mut List, frame: Frame) {
+    fn unlink(&self, list: &mut FrameList, frame: Frame) {
         let page = &self.pages[frame as usize];
         let (next, prev) = (page.next.load(Ordering::Relaxed), page.prev.load(Ordering::Relaxed));
         match prev {
@@ -185,7 +185,7 @@ impl<P> Core<P> {
     }
 
     /// At the head: the frame freed last is taken first, while caches still hold it.
-    fn push_front(&self, list: &mut List, frame: Frame) {
+    fn push_front(&self, list: &mut FrameList, frame: Frame) {
         let page = &self.pages[frame as usize];
         page.prev.store(NONE, Ordering::Relaxed);
         page.next.store(list.head, Ordering::Relaxed);
@@ -197,7 +197,7 @@ impl<P> Core<P> {
         record::wrote(list);
     }
 
-    fn push(&self, list: &mut List, frame: Frame) {
+    fn push(&self, list: &mut FrameList, frame: Frame) {
         let page = &self.pages[frame as usize];
         page.next.store(NONE, Ordering::Relaxed);
         page.prev.store(list.tail, Ordering::Relaxed);

@@ -8,7 +8,7 @@ use quire_hosted::{Cpu, Hosted};
 use quire_sync::hooks::threads;
 use quire_vm::map::{MapRequest, Placement, Space, SpaceRef};
 use quire_vm::phys::frames::{Fill, For, Frame};
-use quire_vm::phys::page::Kind;
+use quire_vm::phys::page::FrameKind;
 use quire_vm::phys::slab::Cache;
 use quire_vm::sleep::MaySleep;
 use quire_vm::{Access, ObjectRef, PAGE_SIZE, Phys, Prot, VirtRange, Vm};
@@ -134,7 +134,7 @@ impl Memory for Production {
         let vm = self.0;
         vm.epoch().drain();
         // SAFETY: the descriptors are only read, as `descriptors_in_use` requires.
-        unsafe { vm.descriptors_in_use() }.filter(|page| page.kind() == Kind::Object).count() as u64
+        unsafe { vm.descriptors_in_use() }.filter(|page| page.kind() == FrameKind::Object).count() as u64
     }
 
     fn reap(self) {

@@ -13,14 +13,14 @@ struct Descriptor {
     prev: u32,
 }
 
-struct List {
+struct PageList {
     pages: Vec<Descriptor>,
     head: u32,
     tail: u32,
     len: u64,
 }
 
-impl List {
+impl PageList {
     fn unlink(&mut self, page: u32) {
         let Descriptor { next, prev } = self.pages[page as usize];
         match prev {
@@ -44,13 +44,13 @@ impl List {
 
 /// A linked queue of pages.
 pub struct OneLock {
-    list: SpinLock<List>,
+    list: SpinLock<PageList>,
 }
 
 /// The queue's lock, held over any number of pages.
-pub struct Held<'a>(SpinGuard<'a, List>);
+pub struct QueueGuard<'a>(SpinGuard<'a, PageList>);
 
-impl Held<'_> {
+impl QueueGuard<'_> {
     /// Takes a page off the queue, at any place.
     pub fn remove(&mut self, page: u32) {
         self.0.unlink(page);
@@ -60,13 +60,14 @@ impl Held<'_> {
 impl OneLock {
     /// A queue of pages below `pages`.
     pub fn new(pages: usize) -> OneLock {
-        let list = List { pages: vec![Descriptor { next: NONE, prev: NONE }; pages], head: NONE, tail: NONE, len: 0 };
+        let list =
+            PageList { pages: vec![Descriptor { next: NONE, prev: NONE }; pages], head: NONE, tail: NONE, len: 0 };
         OneLock { list: SpinLock::new(Rank::QUEUE, list) }
     }
 
     /// Takes the lock, for more than one page.
-    pub fn hold(&self) -> Held<'_> {
-        Held(self.list.lock())
+    pub fn hold(&self) -> QueueGuard<'_> {
+        QueueGuard(self.list.lock())
     }
 }
 

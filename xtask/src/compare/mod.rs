@@ -25,7 +25,7 @@ use crate::{
     machine::{
         outcome::Outcome,
         qemu,
-        relay::{Kept, Report, content},
+        relay::{GuestOutput, Report, content},
     },
     places::Places,
     programs,
@@ -33,7 +33,7 @@ use crate::{
     run,
 };
 use table::{Row, table};
-use used::{End, RESOURCES, Told, Used};
+use used::{End, RESOURCES, SplitErrors, Used};
 
 /// The limit of one run of one side.
 const LIMIT: Duration = Duration::from_secs(1200);
@@ -219,7 +219,7 @@ impl Job<'_> {
             counts = Some(file);
         }
         let ended = boot(kernel, &self.tree, &order, &shape)?;
-        let told = Told::find(&ended.errors, &tag)?;
+        let told = SplitErrors::find(&ended.errors, &tag)?;
         let Some(report) = told.report else {
             return Err(match success(ended, kernel) {
                 Err(failure) => failure,
@@ -262,13 +262,13 @@ fn counted(bytes: &[u8]) -> Result<[u64; 2]> {
 }
 
 /// One boot of one side.
-fn boot(kernel: &Kernel, tree: &Tree, order: &Order, shape: &Shape) -> Result<Kept> {
+fn boot(kernel: &Kernel, tree: &Tree, order: &Order, shape: &Shape) -> Result<GuestOutput> {
     let image = kernel.image(tree.clone(), order)?;
     kernel.kept(&image, shape, LIMIT)
 }
 
 /// The first program's output, if it ended well.
-fn success(ended: Kept, kernel: &Kernel) -> Result<Vec<u8>> {
+fn success(ended: GuestOutput, kernel: &Kernel) -> Result<Vec<u8>> {
     let Report { outcome, log_tail, .. } = ended.report;
     if outcome == Outcome::Exit(0) {
         return Ok(ended.output);

@@ -52,7 +52,7 @@ pub type Used = BTreeMap<&'static str, f64>;
 
 /// The standard error of a run: the program's own output, and the report behind it.
 #[derive(Debug, PartialEq)]
-pub struct Told<'a> {
+pub struct SplitErrors<'a> {
     /// The program's own output.
     pub errors: &'a [u8],
     /// The resources that it used. Absent where the run broke off.
@@ -78,12 +78,12 @@ pub struct Report<'a> {
     pub end: End,
 }
 
-impl<'a> Told<'a> {
+impl<'a> SplitErrors<'a> {
     /// Finds the report in the guest's standard error: it begins at the line that starts with `tag`.
     pub fn find(bytes: &'a [u8], tag: &str) -> Result<Self> {
         let head = format!("{tag} ");
         let Some(at) = bytes.windows(head.len()).position(|w| w == head.as_bytes()) else {
-            return Ok(Told { errors: bytes, report: None });
+            return Ok(SplitErrors { errors: bytes, report: None });
         };
         let torn = || Failure::machine("what was measured arrived torn");
         let rest = &bytes[at + head.len()..];
@@ -91,7 +91,7 @@ impl<'a> Told<'a> {
         let length: usize = str::from_utf8(&rest[..line]).ok().and_then(|n| n.parse().ok()).ok_or_else(torn)?;
         let text = rest.get(line + 1..).and_then(|r| r.get(..length)).ok_or_else(torn)?;
         let report = Report::read(str::from_utf8(text).map_err(|_| torn())?).ok_or_else(torn)?;
-        Ok(Told { errors: &bytes[..at], report: Some(report) })
+        Ok(SplitErrors { errors: &bytes[..at], report: Some(report) })
     }
 }
 
@@ -229,7 +229,7 @@ mod tests {
             file("interrupts", "  CPU0  CPU1\n TLB:  1  2  TLB shootdowns\n", " TLB:  5  7  TLB shootdowns\n");
         let meminfo = file("meminfo", "MemFree:   300 kB\nPageTables:  60 kB\n", "MemFree: 1 kB\nPageTables: 1 kB\n");
         let bytes = told(&format!("{numbers}{vmstat}{interrupts}{meminfo}"));
-        let told = Told::find(&bytes, "TAG").unwrap();
+        let told = SplitErrors::find(&bytes, "TAG").unwrap();
         assert_eq!(told.errors, b"its own errors\n\xff");
         let report = told.report.unwrap();
         assert_eq!(report.end, End::Exit(3));
@@ -258,12 +258,12 @@ mod tests {
 
     #[test]
     fn a_report_that_is_torn_is_an_error_and_one_that_is_missing_is_none() {
-        assert_eq!(Told::find(b"died\n", "TAG").unwrap(), Told { errors: b"died\n", report: None });
+        assert_eq!(SplitErrors::find(b"died\n", "TAG").unwrap(), SplitErrors { errors: b"died\n", report: None });
         let whole = told("wall_ns 5\nexit 0\n");
-        assert!(Told::find(&whole, "TAG").unwrap().report.is_some());
-        assert!(Told::find(&whole[..whole.len() - 3], "TAG").is_err());
+        assert!(SplitErrors::find(&whole, "TAG").unwrap().report.is_some());
+        assert!(SplitErrors::find(&whole[..whole.len() - 3], "TAG").is_err());
         for body in ["wall_ns 5\n", "wall_ns x\nexit 0\n", "file stat before 9\nshort", "exit 0\nmore than this is\n"] {
-            assert!(Told::find(&told(body), "TAG").is_err(), "{body:?}");
+            assert!(SplitErrors::find(&told(body), "TAG").is_err(), "{body:?}");
         }
     }
 }

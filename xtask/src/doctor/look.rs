@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path, process::Command};
 
-use super::{Found, Memory, Qemu};
+use super::{MachineFacts, Memory, Qemu};
 use crate::{
     failure::{Doing, Result},
     image::{program, root},
@@ -12,10 +12,10 @@ use crate::{
 };
 
 /// Examines everything.
-pub fn look(places: &Places) -> Result<Found> {
+pub fn look(places: &Places) -> Result<MachineFacts> {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let qemu = accel::find_qemu().map_err(|e| e.message).and_then(|path| qemu(&path));
-    Ok(Found {
+    Ok(MachineFacts {
         processor: field(&cpuinfo, "model name").unwrap_or("of an unknown kind").to_owned(),
         cpus: std::thread::available_parallelism().map_or(1, usize::from),
         virtualisation: flag(&cpuinfo, "vmx").then_some("VT-x").or_else(|| flag(&cpuinfo, "svm").then_some("SVM")),

@@ -20,7 +20,7 @@ pub fn command(places: &Places) -> Result<u8> {
 
 /// The result of the examination.
 #[derive(Debug, Clone)]
-struct Found {
+struct MachineFacts {
     /// The processor's name.
     processor: String,
     /// Number of CPUs that this process may use.
@@ -75,7 +75,7 @@ struct Report {
 const ROOM: u64 = 1024;
 
 /// The report: a line or two for each thing, then the accelerator, then the remedies.
-fn report(found: &Found) -> Report {
+fn report(found: &MachineFacts) -> Report {
     let mut text = String::new();
     let mut line = |name: &str, says: &str| {
         let _never_fails = writeln!(text, "{name:<11}{says}");
@@ -164,7 +164,7 @@ fn report(found: &Found) -> Report {
 }
 
 /// The accelerator that runs guests, and the reason.
-fn runs(found: &Found) -> (Accelerator, String) {
+fn runs(found: &MachineFacts) -> (Accelerator, String) {
     match (&found.forced, &found.kvm) {
         (Some(forced), _) => (*forced, "$QUIRE_ACCEL says so".to_owned()),
         (None, Some(Ok(()))) => (Accelerator::Kvm, "a trial guest ran".to_owned()),
@@ -180,7 +180,7 @@ struct Todo {
     what: String,
 }
 
-fn todo(found: &Found) -> Vec<Todo> {
+fn todo(found: &MachineFacts) -> Vec<Todo> {
     let mut todo = Vec::new();
     let mut add = |needed, what: String| todo.push(Todo { needed, what });
     let broken = found.qemu.is_err() || found.toolchain.is_err() || found.busybox.is_err();
@@ -226,8 +226,8 @@ mod tests {
     use super::*;
 
     /// A machine on which all is well.
-    fn good() -> Found {
-        Found {
+    fn good() -> MachineFacts {
+        MachineFacts {
             processor: "AMD EPYC 7B13".into(),
             cpus: 2,
             virtualisation: Some("SVM"),
@@ -268,7 +268,7 @@ mod tests {
         ];
         for (why, virtualisation, guest, helps) in cases {
             let told = format!("Guests run with TCG (emulation), because {why}.\nPossible: ");
-            let report = report(&Found { kvm: Some(Err(why)), virtualisation, guest, ..good() });
+            let report = report(&MachineFacts { kvm: Some(Err(why)), virtualisation, guest, ..good() });
             assert!(report.well, "emulation is enough");
             assert!(report.text.contains(&told), "{told:?} is not in\n{}", report.text);
             assert!(report.text.contains(helps), "{helps:?} is not in\n{}", report.text);
@@ -278,37 +278,40 @@ mod tests {
     #[test]
     fn what_no_guest_runs_without_is_needed() {
         let missing = vec!["qemu-system-x86".to_owned(), "gdb".to_owned()];
-        let no_qemu = Found { qemu: Err("no QEMU".into()), kvm: None, missing: missing.clone(), ..good() };
+        let no_qemu = MachineFacts { qemu: Err("no QEMU".into()), kvm: None, missing: missing.clone(), ..good() };
         for (found, needed) in [
             (no_qemu, "apt-get install --no-install-recommends qemu-system-x86 gdb"),
-            (Found { qemu: Err("QUIRE_QEMU=/x: no such file".into()), kvm: None, ..good() }, "QUIRE_QEMU=/x"),
-            (Found { toolchain: Err("no Rust".into()), ..good() }, "no Rust"),
-            (Found { busybox: Err("no static busybox".into()), ..good() }, "no static busybox"),
-            (Found { forced: Some(Accelerator::Kvm), kvm: Some(Err(NoKvm::Hung)), ..good() }, "unset QUIRE_ACCEL"),
+            (MachineFacts { qemu: Err("QUIRE_QEMU=/x: no such file".into()), kvm: None, ..good() }, "QUIRE_QEMU=/x"),
+            (MachineFacts { toolchain: Err("no Rust".into()), ..good() }, "no Rust"),
+            (MachineFacts { busybox: Err("no static busybox".into()), ..good() }, "no static busybox"),
+            (
+                MachineFacts { forced: Some(Accelerator::Kvm), kvm: Some(Err(NoKvm::Hung)), ..good() },
+                "unset QUIRE_ACCEL",
+            ),
         ] {
             let report = report(&found);
             assert!(!report.well && report.text.contains("Guests cannot run yet.\nNeeded: "), "{}", report.text);
             assert!(report.text.contains(needed), "{needed:?} is not in\n{}", report.text);
         }
         // A package that only tests need does not keep guests from running.
-        let report = report(&Found { missing: vec!["valgrind".into()], ..good() });
+        let report = report(&MachineFacts { missing: vec!["valgrind".into()], ..good() });
         assert!(report.well && report.text.contains("Possible: ./quire setup"), "{}", report.text);
     }
 
     #[test]
     fn memory_is_judged_and_an_override_told() {
         let little = Memory { available: ROOM - 1, overcommit: 2, huge: None, ..good().memory };
-        let text = report(&Found { memory: little, ..good() }).text;
+        let text = report(&MachineFacts { memory: little, ..good() }).text;
         assert!(text.contains("free some memory") && text.contains("CommitLimit") && text.contains("no transparent"));
-        let text = report(&Found { memory: Memory { available: ROOM, ..good().memory }, ..good() }).text;
+        let text = report(&MachineFacts { memory: Memory { available: ROOM, ..good().memory }, ..good() }).text;
         assert!(!text.contains("free some memory"));
-        let text = report(&Found { forced: Some(Accelerator::Tcg), ..good() }).text;
+        let text = report(&MachineFacts { forced: Some(Accelerator::Tcg), ..good() }).text;
         assert!(text.contains("$QUIRE_ACCEL says so") && text.contains("KVM works here and is faster"));
     }
 
     #[test]
     fn the_longest_report_is_one_screen() {
-        let worst = Found {
+        let worst = MachineFacts {
             qemu: Err("qemu-system-x86_64 is not installed: run ./quire setup, or name one in $QUIRE_QEMU".into()),
             kvm: Some(Err(NoKvm::NoAccess("Permission denied (os error 13)".into()))),
             toolchain: Err("no Rust toolchain for kernels".into()),

@@ -49,7 +49,7 @@ impl Meta {
 
 /// The kind of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Kind {
+enum NodeKind {
     Directory,
     /// A host file that is read only when the archive is written. With several names, also its device and inode number
     /// there.
@@ -62,8 +62,8 @@ enum Kind {
 
 /// One node of the tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Node {
-    kind: Kind,
+struct TreeEntry {
+    kind: NodeKind,
     meta: Meta,
 }
 
@@ -71,7 +71,7 @@ struct Node {
 /// automatically.
 #[derive(Debug, Clone, Default)]
 pub struct Tree {
-    nodes: BTreeMap<PathBuf, Node>,
+    nodes: BTreeMap<PathBuf, TreeEntry>,
 }
 
 impl Tree {
@@ -83,20 +83,20 @@ impl Tree {
     fn put_directory(&mut self, at: &Path, meta: Meta, over: bool) -> Result<()> {
         let place = self.place(at, true)?;
         match self.nodes.get_mut(&place) {
-            Some(Node { kind: Kind::Directory, meta: old }) => {
+            Some(TreeEntry { kind: NodeKind::Directory, meta: old }) => {
                 if over {
                     *old = meta;
                 }
             }
             Some(_) => return Err(Failure::usage(format_args!("{} is no directory in the guest", at.display()))),
-            None => drop(self.nodes.insert(place, Node { kind: Kind::Directory, meta })),
+            None => drop(self.nodes.insert(place, TreeEntry { kind: NodeKind::Directory, meta })),
         }
         Ok(())
     }
 
     /// Adds a file with this content.
     pub fn file(&mut self, at: impl AsRef<Path>, mode: u32, bytes: impl Into<Vec<u8>>) -> Result<()> {
-        self.put(at.as_ref(), Kind::File(bytes.into()), Meta::made(mode))
+        self.put(at.as_ref(), NodeKind::File(bytes.into()), Meta::made(mode))
     }
 
     /// Adds a symbolic link. It replaces a file or another link. It also replaces a directory, whose content moves to
@@ -108,7 +108,7 @@ impl Tree {
     /// Adds a symbolic link. An existing node stays.
     pub fn alias(&mut self, at: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
         let place = self.place(at.as_ref(), false)?;
-        let node = Node { kind: Kind::Link(to.as_ref().to_owned()), meta: Meta::made(0o777) };
+        let node = TreeEntry { kind: NodeKind::Link(to.as_ref().to_owned()), meta: Meta::made(0o777) };
         self.nodes.entry(place).or_insert(node);
         Ok(())
     }
@@ -117,7 +117,7 @@ impl Tree {
         let place = self.place(at, false)?;
         let below = |name: &Path| name != place && name.starts_with(&place);
         let mut moved = Vec::new();
-        if self.nodes.get(&place).is_some_and(|n| n.kind == Kind::Directory) {
+        if self.nodes.get(&place).is_some_and(|n| n.kind == NodeKind::Directory) {
             let parent = place.parent().unwrap_or(Path::new("/"));
             let target = self.canonical(&parent.join(to), true).filter(|t| !t.starts_with(&place));
             let Some(target) = target else {
@@ -130,7 +130,7 @@ impl Tree {
                 }
             }
         }
-        self.nodes.insert(place, Node { kind: Kind::Link(to.to_owned()), meta });
+        self.nodes.insert(place, TreeEntry { kind: NodeKind::Link(to.to_owned()), meta });
         for (name, node) in moved {
             let place = self.place(&name, false)?;
             self.nodes.entry(place).or_insert(node);
@@ -144,7 +144,7 @@ impl Tree {
         let meta = fs::metadata(from).doing(about)?;
         fs::File::open(from).doing(about)?;
         let several = (meta.nlink() > 1 && meta.is_file()).then(|| (meta.dev(), meta.ino()));
-        self.put(at.as_ref(), Kind::HostFile(from.to_owned(), several), Meta::of(&meta))
+        self.put(at.as_ref(), NodeKind::HostFile(from.to_owned(), several), Meta::of(&meta))
     }
 
     /// Adds a file or a whole directory of the host. Links inside a directory stay links.
@@ -166,7 +166,7 @@ impl Tree {
             return self.put_link(at, &fs::read_link(from).doing(about)?, Meta { mode: 0o777, ..Meta::of(meta) });
         }
         if let Some((_, bits)) = special.into_iter().find(|(is, _)| *is) {
-            return self.put(at, Kind::Special(bits, meta.rdev()), Meta::of(meta));
+            return self.put(at, NodeKind::Special(bits, meta.rdev()), Meta::of(meta));
         }
         if !kind.is_dir() {
             return self.host_file(at, from);
@@ -212,17 +212,17 @@ impl Tree {
 
     /// Whether there is a directory of this name.
     pub fn has_directory(&self, at: impl AsRef<Path>) -> bool {
-        self.get(at.as_ref()).is_some_and(|n| n.kind == Kind::Directory)
+        self.get(at.as_ref()).is_some_and(|n| n.kind == NodeKind::Directory)
     }
 
-    fn get(&self, at: &Path) -> Option<&Node> {
+    fn get(&self, at: &Path) -> Option<&TreeEntry> {
         self.nodes.get(&self.canonical(at, true)?)
     }
 
     /// The host's file that has this name in the guest, through the tree's own links.
     pub fn host_path(&self, at: impl AsRef<Path>) -> Option<PathBuf> {
         match &self.get(at.as_ref())?.kind {
-            Kind::HostFile(path, _) => Some(path.clone()),
+            NodeKind::HostFile(path, _) => Some(path.clone()),
             _ => None,
         }
     }
@@ -233,7 +233,7 @@ impl Tree {
         let below = self.nodes.range(at.clone()..).take_while(|(name, _)| name.starts_with(&at));
         below
             .filter_map(|(_, node)| match &node.kind {
-                Kind::HostFile(path, _) => Some(path.clone()),
+                NodeKind::HostFile(path, _) => Some(path.clone()),
                 _ => None,
             })
             .collect()
@@ -242,10 +242,10 @@ impl Tree {
     /// The rough size of the archive in bytes. The guest's memory must have twice as much while it unpacks.
     pub fn bytes(&self) -> u64 {
         let mut seen = HashMap::new();
-        let mut size = |n: &Node| match &n.kind {
-            Kind::HostFile(_, Some(key)) if seen.insert(*key, ()).is_some() => 0,
-            Kind::HostFile(path, _) => fs::metadata(path).map_or(0, |m| m.len()),
-            Kind::File(bytes) => bytes.len() as u64,
+        let mut size = |n: &TreeEntry| match &n.kind {
+            NodeKind::HostFile(_, Some(key)) if seen.insert(*key, ()).is_some() => 0,
+            NodeKind::HostFile(path, _) => fs::metadata(path).map_or(0, |m| m.len()),
+            NodeKind::File(bytes) => bytes.len() as u64,
             _ => 0,
         };
         self.nodes.values().map(|n| size(n) + 256).sum()
@@ -255,7 +255,7 @@ impl Tree {
     pub fn write(&self, mut out: impl Write, first: &str) -> Result<()> {
         let mut names: HashMap<(u64, u64), u32> = HashMap::new();
         for node in self.nodes.values() {
-            if let Kind::HostFile(_, Some(key)) = &node.kind {
+            if let NodeKind::HostFile(_, Some(key)) = &node.kind {
                 *names.entry(*key).or_default() += 1;
             }
         }
@@ -267,7 +267,7 @@ impl Tree {
             for (name, node) in first.into_iter().chain(self.nodes.iter().filter(|n| Some(*n) != first)) {
                 last += 1;
                 let key = match &node.kind {
-                    Kind::HostFile(_, Some(key)) => Some(*key),
+                    NodeKind::HostFile(_, Some(key)) => Some(*key),
                     _ => None,
                 };
                 let (number, again) = match key.and_then(|key| numbers.get(&key)) {
@@ -280,19 +280,19 @@ impl Tree {
                 let links = key.and_then(|key| names.get(&key)).copied().unwrap_or(1);
                 write_node(&mut out, number, links, again, name, node)?;
             }
-            let trailer = Node { kind: Kind::File(Vec::new()), meta: Meta::default() };
+            let trailer = TreeEntry { kind: NodeKind::File(Vec::new()), meta: Meta::default() };
             write_member(&mut out, Path::new("/TRAILER!!!"), 0, 1, 0, &trailer.meta, 0, &[])?;
             out.flush()
         };
         archive().doing(|| "cannot write the initial file system".to_string())
     }
 
-    fn put(&mut self, at: &Path, kind: Kind, meta: Meta) -> Result<()> {
+    fn put(&mut self, at: &Path, kind: NodeKind, meta: Meta) -> Result<()> {
         let place = self.place(at, false)?;
         if self.has_directory(&place) {
             return Err(Failure::usage(format_args!("{} is a directory in the guest", at.display())));
         }
-        self.nodes.insert(place, Node { kind, meta });
+        self.nodes.insert(place, TreeEntry { kind, meta });
         Ok(())
     }
 
@@ -305,8 +305,8 @@ impl Tree {
             .ok_or_else(|| Failure::usage(format_args!("{shown:?} is no absolute path for the guest")))?;
         for up in place.ancestors().skip(1).filter(|up| *up != Path::new("/")) {
             let parent = self.nodes.entry(up.to_owned());
-            let made = Node { kind: Kind::Directory, meta: Meta::made(0o755) };
-            if parent.or_insert(made).kind != Kind::Directory {
+            let made = TreeEntry { kind: NodeKind::Directory, meta: Meta::made(0o755) };
+            if parent.or_insert(made).kind != NodeKind::Directory {
                 return Err(Failure::usage(format_args!("{shown}: {} is no directory in the guest", up.display())));
             }
         }
@@ -324,7 +324,7 @@ impl Tree {
         while let Some(part) = left.next(&mut clean) {
             let here = clean.join(part);
             match self.nodes.get(&here).map(|n| &n.kind) {
-                Some(Kind::Link(to)) if last || !left.0.is_empty() => {
+                Some(NodeKind::Link(to)) if last || !left.0.is_empty() => {
                     links += 1;
                     if links > MOST_LINKS {
                         return None;
@@ -372,14 +372,21 @@ impl Parts {
     }
 }
 
-fn write_node(out: &mut impl Write, number: u32, links: u32, again: bool, name: &Path, node: &Node) -> io::Result<()> {
+fn write_node(
+    out: &mut impl Write,
+    number: u32,
+    links: u32,
+    again: bool,
+    name: &Path,
+    node: &TreeEntry,
+) -> io::Result<()> {
     let host;
     let (kind, links, device, bytes): (u32, u32, u64, &[u8]) = match &node.kind {
-        Kind::Directory => (DIRECTORY, 2, 0, &[]),
-        Kind::File(bytes) => (REGULAR, 1, 0, bytes),
-        Kind::Link(to) => (LINK, 1, 0, to.as_os_str().as_bytes()),
-        Kind::Special(bits, device) => (*bits, 1, *device, &[]),
-        Kind::HostFile(path, _) => {
+        NodeKind::Directory => (DIRECTORY, 2, 0, &[]),
+        NodeKind::File(bytes) => (REGULAR, 1, 0, bytes),
+        NodeKind::Link(to) => (LINK, 1, 0, to.as_os_str().as_bytes()),
+        NodeKind::Special(bits, device) => (*bits, 1, *device, &[]),
+        NodeKind::HostFile(path, _) => {
             host = if again { Vec::new() } else { fs::read(path)? };
             (REGULAR, links, 0, &host)
         }

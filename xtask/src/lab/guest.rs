@@ -7,13 +7,13 @@ use quire_results::{
     Better, Case, Claim, Experiment, Kind, Measure, Mode, Parameter, Place, Plot, Reading, Shape as Drawn, Side,
 };
 
-use super::plan::{self, At, Counted, Found, Job, Plan};
+use super::plan::{self, CaseId, CaseValues, Counted, Job, Plan};
 use crate::{
     boot::{Kernel, On, Shape},
     cli, compare,
     failure::{Failure, Result},
     image::{order::Order, tree::Tree},
-    machine::{outcome::Outcome, relay::Kept},
+    machine::{outcome::Outcome, relay::GuestOutput},
     places::Places,
     programs, run,
 };
@@ -342,7 +342,7 @@ pub struct Boot {
 
 /// A case, and the line of output that each of its measures is taken from.
 struct Taken {
-    at: At,
+    at: CaseId,
     lines: BTreeMap<String, String>,
 }
 
@@ -522,7 +522,7 @@ pub fn boots(mode: Mode, planned: Vec<Planned>, experiments: &mut [Experiment]) 
             _ => u32::MAX,
         };
         let rounds = plan::rounds(mode, place, &p.case).min(most);
-        let at = At { experiment, case: experiments[experiment].cases.len() };
+        let at = CaseId { experiment, case: experiments[experiment].cases.len() };
         experiments[experiment].cases.push(p.case);
         let memory = memory(&p.command, p.cpus);
         let fits = |b: &Counted| matches!(&b.what, Job::Guest(b) if (b.side, b.place, b.cpus, b.memory) == (side, place, p.cpus, memory));
@@ -557,13 +557,13 @@ impl Boot {
     }
 
     /// These cases, those of each of its commands by themselves.
-    pub fn apart(&self, cases: &[At]) -> Vec<Vec<At>> {
+    pub fn apart(&self, cases: &[CaseId]) -> Vec<Vec<CaseId>> {
         let of = |all: &[Taken]| all.iter().map(|t| t.at).filter(|at| cases.contains(at)).collect::<Vec<_>>();
         self.commands.iter().map(|(_, all)| of(all)).filter(|cases| !cases.is_empty()).collect()
     }
 
     /// Which of its commands give these cases.
-    fn needed(&self, cases: &[At]) -> Vec<usize> {
+    fn needed(&self, cases: &[CaseId]) -> Vec<usize> {
         let gives = |number: &usize| self.commands[*number].1.iter().any(|t| cases.contains(&t.at));
         (0..self.commands.len()).filter(gives).collect()
     }
@@ -603,7 +603,7 @@ impl Guests {
     }
 
     /// One boot, with the commands that these cases need in an order of its own.
-    pub fn run(&self, boot: &Boot, cases: &[At]) -> Result<Vec<Found>> {
+    pub fn run(&self, boot: &Boot, cases: &[CaseId]) -> Result<Vec<CaseValues>> {
         let mut order = boot.needed(cases);
         self.random.borrow_mut().shuffle(&mut order);
         let with_compiler = self.compiler.as_ref().filter(|_| boot.memory == MEMORY.1);
@@ -638,7 +638,7 @@ impl Guests {
                     Some((_, Some(status))) => Err(lost(format!("the program ended with {status}"))),
                     _ => Err(lost(format!("the machine ended before it: {ended}"))),
                 };
-                found.push(Found { at: taken.at, values });
+                found.push(CaseValues { at: taken.at, values });
             }
         }
         Ok(found)
@@ -701,7 +701,7 @@ fn values(text: &str, lines: &BTreeMap<String, String>) -> Result<BTreeMap<Strin
 /// One boot: output, errors, and how the machine ended.
 fn once(kernel: &Kernel, tree: &Tree, order: &Order, shape: &Shape) -> Result<(String, String, String)> {
     let image = kernel.image(tree.clone(), order)?;
-    let Kept { report, output, errors } = kernel.kept(&image, shape, LIMIT)?;
+    let GuestOutput { report, output, errors } = kernel.kept(&image, shape, LIMIT)?;
     let ended = match report.outcome {
         Outcome::Exit(status) => format!("the script ended with {status}"),
         Outcome::Signal(n) => format!("the script died of signal {n}"),
@@ -741,7 +741,7 @@ pub(super) mod tests {
         let boots = boots(Mode::Quick, cases(Mode::Quick, &[1, 2], true), &mut experiments);
         // Ours and Linux, counted and timed, and Linux with large pages, counted; only what is asked for.
         assert_eq!(boots.len(), 5);
-        let mut places: Vec<At> = boots.iter().flat_map(|b| b.cases.clone()).collect();
+        let mut places: Vec<CaseId> = boots.iter().flat_map(|b| b.cases.clone()).collect();
         places.sort();
         places.dedup();
         assert_eq!((places.len(), experiments[0].cases.len()), (20, 20));

@@ -8,7 +8,7 @@ use std::{
 
 use quire_results::{Case, Experiment, Mode, Place};
 
-use super::plan::{At, Found, Job, Plan};
+use super::plan::{CaseId, CaseValues, Job, Plan};
 use crate::{
     bench, compare,
     failure::{Doing, Failure, Result},
@@ -17,7 +17,7 @@ use crate::{
 
 /// One round of one case.
 pub struct Process {
-    at: At,
+    at: CaseId,
     place: Place,
     arguments: Vec<String>,
     measures: Vec<String>,
@@ -25,7 +25,7 @@ pub struct Process {
 
 impl Process {
     /// Of a planned case, whose command is what the lab's program is given.
-    pub fn of(at: At, case: &Case) -> Self {
+    pub fn of(at: CaseId, case: &Case) -> Self {
         let arguments = case.command.split_whitespace().map(str::to_owned).collect();
         Self { at, place: case.place, arguments, measures: case.measures.keys().cloned().collect() }
     }
@@ -77,7 +77,7 @@ impl Lab {
     }
 
     /// One round.
-    pub fn run(&self, process: &Process) -> Result<Vec<Found>> {
+    pub fn run(&self, process: &Process) -> Result<Vec<CaseValues>> {
         let program = match (process.place, &self.recording) {
             (Place::Recording, Some(recording)) => recording,
             _ => &self.native,
@@ -94,7 +94,7 @@ impl Lab {
             let last = errors.lines().rev().find(|l| !l.trim().is_empty()).unwrap_or("no word of it");
             Err(format!("{}: {last}", out.status))
         };
-        Ok(vec![Found { at: process.at, values }])
+        Ok(vec![CaseValues { at: process.at, values }])
     }
 }
 

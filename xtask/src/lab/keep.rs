@@ -10,11 +10,11 @@ use std::{
 
 use quire_results::{Case, Machine, Results, Run, VERSION};
 
-use super::plan::{At, Counted, Found, Plan};
+use super::plan::{CaseId, CaseValues, Counted, Plan};
 use crate::failure::{Doing, Failure, Result};
 
 /// A run and its file.
-pub struct Kept {
+pub struct RunFile {
     file: PathBuf,
     run: Run,
     /// Held as long as this is measured: two runs into one directory would mix.
@@ -32,7 +32,7 @@ impl Drop for Lock {
     }
 }
 
-impl Kept {
+impl RunFile {
     /// Goes on with the unfinished run in the directory `out`, or begins one, anew if `again`: what another one found is set aside.
     pub fn open(out: &Path, plan: &Plan, machine: Machine, again: bool) -> Result<Self> {
         fs::create_dir_all(out).doing(|| format!("cannot make {}", out.display()))?;
@@ -90,12 +90,12 @@ impl Kept {
         &self.run
     }
 
-    fn case(&self, at: At) -> &Case {
+    fn case(&self, at: CaseId) -> &Case {
         &self.run.experiments[at.experiment].cases[at.case]
     }
 
-    /// Whether this round of a case is still to be done. What cannot be measured is not, until [`Kept::forgive`].
-    pub fn lacks(&self, at: At, round: u32) -> bool {
+    /// Whether this round of a case is still to be done. What cannot be measured is not, until [`RunFile::forgive`].
+    pub fn lacks(&self, at: CaseId, round: u32) -> bool {
         let case = self.case(at);
         let done = case.measures.values().map(|m| m.samples.len() as u32).min().unwrap_or(0);
         case.trouble.is_none() && done <= round
@@ -121,16 +121,16 @@ impl Kept {
         has_version(&self.run)
     }
 
-    fn took(&mut self, cases: &[At], took: Duration) {
+    fn took(&mut self, cases: &[CaseId], took: Duration) {
         let each = took.as_secs_f64() / cases.len().max(1) as f64;
         cases.iter().for_each(|at| self.run.experiments[at.experiment].seconds += each);
         self.run.seconds += took.as_secs_f64();
     }
 
     /// Adds what a round found.
-    pub fn add(&mut self, found: Vec<Found>, took: Duration) -> Result<()> {
+    pub fn add(&mut self, found: Vec<CaseValues>, took: Duration) -> Result<()> {
         self.took(&found.iter().map(|f| f.at).collect::<Vec<_>>(), took);
-        for Found { at, values } in found {
+        for CaseValues { at, values } in found {
             let case = &mut self.run.experiments[at.experiment].cases[at.case];
             match values {
                 Ok(values) => {
@@ -150,7 +150,7 @@ impl Kept {
     }
 
     /// Notes that these cases of a job cannot be measured.
-    pub fn break_off(&mut self, job: &Counted, cases: &[At], why: &str, took: Duration) -> Result<()> {
+    pub fn break_off(&mut self, job: &Counted, cases: &[CaseId], why: &str, took: Duration) -> Result<()> {
         eprintln!("quire: {}: {why}", job.name());
         self.took(cases, took);
         for at in cases {
@@ -295,23 +295,23 @@ pub(super) mod tests {
         Plan { mode: Mode::Quick, experiments, jobs }
     }
 
-    fn found(plan: &Plan, job: &Counted, value: f64) -> Vec<Found> {
-        let values = |at: &At| {
+    fn found(plan: &Plan, job: &Counted, value: f64) -> Vec<CaseValues> {
+        let values = |at: &CaseId| {
             let case = &plan.experiments[at.experiment].cases[at.case];
             Ok(case.measures.keys().map(|m| (m.clone(), value)).collect())
         };
-        job.cases.iter().map(|at| Found { at: *at, values: values(at) }).collect()
+        job.cases.iter().map(|at| CaseValues { at: *at, values: values(at) }).collect()
     }
 
     /// How many rounds of a job are done.
-    fn rounds_of(kept: &Kept, job: &Counted) -> u32 {
+    fn rounds_of(kept: &RunFile, job: &Counted) -> u32 {
         (0..).find(|round| job.cases.iter().any(|at| kept.lacks(*at, *round))).unwrap()
     }
 
     #[test]
     fn a_run_that_was_interrupted_goes_on_where_it_was_and_a_finished_one_is_set_aside() {
         let (plan, home) = (plan(), tempfile::tempdir().unwrap());
-        let open = || Kept::open(home.path(), &plan, machine(), false);
+        let open = || RunFile::open(home.path(), &plan, machine(), false);
         let mut kept = open().unwrap();
         let job = &plan.jobs[0];
         kept.add(found(&plan, job, 7.0), Duration::from_secs(2)).unwrap();
@@ -346,7 +346,7 @@ pub(super) mod tests {
         let page = home.path().join("report.html");
         // The last one is unfinished, and --again leaves it.
         for (number, again) in [(0, false), (1, false), (2, false), (3, true)] {
-            let mut kept = Kept::open(home.path(), &plan, machine(), again).unwrap();
+            let mut kept = RunFile::open(home.path(), &plan, machine(), again).unwrap();
             assert_eq!((aside(home.path()), rounds_of(&kept, job), page.exists()), (number, 0, false));
             kept.add(found(&plan, job, 7.0), Duration::ZERO).unwrap();
             // As if all had begun in the same second.
@@ -363,19 +363,19 @@ pub(super) mod tests {
             .filter(|e| e.as_ref().unwrap().file_name().to_string_lossy().starts_with("report-2026-11-24T03-58-05Z"));
         assert_eq!(pages.count(), 3);
         // What found nothing leaves nothing.
-        drop(Kept::open(home.path(), &plan, machine(), true).unwrap());
-        drop(Kept::open(home.path(), &plan, machine(), true).unwrap());
+        drop(RunFile::open(home.path(), &plan, machine(), true).unwrap());
+        drop(RunFile::open(home.path(), &plan, machine(), true).unwrap());
         assert_eq!(aside(home.path()), 4);
     }
 
     #[test]
     fn an_unfinished_run_of_something_else_is_kept() {
         let (plan, home) = (plan(), tempfile::tempdir().unwrap());
-        drop(Kept::open(home.path(), &plan, machine(), false).unwrap());
+        drop(RunFile::open(home.path(), &plan, machine(), false).unwrap());
         let other = Machine { cpus: 2, ..machine() };
-        let refused = Kept::open(home.path(), &plan, other.clone(), false).err().unwrap();
+        let refused = RunFile::open(home.path(), &plan, other.clone(), false).err().unwrap();
         assert!(refused.message.contains("another machine") && refused.message.contains("--again"), "{refused}");
-        assert!(Kept::open(home.path(), &plan, other, true).is_ok());
+        assert!(RunFile::open(home.path(), &plan, other, true).is_ok());
     }
 
     #[test]
@@ -390,8 +390,8 @@ pub(super) mod tests {
             (Some("ab-dirty-01"), Some("ab-dirty-02"), "version"),
         ] {
             let (plan, home) = (plan(), tempfile::tempdir().unwrap());
-            drop(Kept::open(home.path(), &plan, of(before), false).unwrap());
-            let refused = Kept::open(home.path(), &plan, of(now), false).err().unwrap();
+            drop(RunFile::open(home.path(), &plan, of(before), false).unwrap());
+            let refused = RunFile::open(home.path(), &plan, of(now), false).err().unwrap();
             assert!(refused.message.contains(why), "{refused}");
         }
     }
@@ -400,26 +400,26 @@ pub(super) mod tests {
     fn a_run_that_is_through_but_for_trouble_stands_in_no_later_versions_way() {
         let (plan, home) = (plan(), tempfile::tempdir().unwrap());
         let other = Machine { versions: BTreeMap::from([("Quire".to_owned(), "cd".to_owned())]), ..machine() };
-        let mut kept = Kept::open(home.path(), &plan, machine(), false).unwrap();
+        let mut kept = RunFile::open(home.path(), &plan, machine(), false).unwrap();
         for job in &plan.jobs[1..] {
             kept.add(found(&plan, job, 7.0), Duration::ZERO).unwrap();
         }
         drop(kept);
-        assert!(Kept::open(home.path(), &plan, other.clone(), false).is_err(), "it was interrupted");
-        let mut kept = Kept::open(home.path(), &plan, machine(), false).unwrap();
+        assert!(RunFile::open(home.path(), &plan, other.clone(), false).is_err(), "it was interrupted");
+        let mut kept = RunFile::open(home.path(), &plan, machine(), false).unwrap();
         kept.break_off(&plan.jobs[0], &plan.jobs[0].cases, "no machine", Duration::from_secs(3)).unwrap();
         kept.run.remark = Some("the machine was busy".to_owned());
         kept.finish().unwrap();
         assert_eq!((kept.run().seconds, kept.run().complete, kept.can_go_on()), (3.0, false, true));
         drop(kept);
-        let kept = Kept::open(home.path(), &plan, machine(), false).unwrap();
+        let kept = RunFile::open(home.path(), &plan, machine(), false).unwrap();
         assert_eq!(kept.run().remark.as_deref(), Some("the machine was busy"));
         drop(kept);
         // What is in trouble is forgotten in the file that goes on; told again, it is aside.
-        let mut kept = Kept::open(home.path(), &plan, machine(), false).unwrap();
+        let mut kept = RunFile::open(home.path(), &plan, machine(), false).unwrap();
         kept.break_off(&plan.jobs[0], &plan.jobs[0].cases, "no machine", Duration::ZERO).unwrap();
         drop(kept);
-        assert!(Kept::open(home.path(), &plan, other, false).is_ok());
+        assert!(RunFile::open(home.path(), &plan, other, false).is_ok());
         assert_eq!(aside(home.path()), 1);
     }
 
@@ -427,23 +427,23 @@ pub(super) mod tests {
     fn what_cannot_be_read_is_set_aside_too() {
         let (plan, home) = (plan(), tempfile::tempdir().unwrap());
         fs::write(home.path().join("results.json"), "{\"schema\": 0, \"runs\": []}").unwrap();
-        let refused = Kept::open(home.path(), &plan, machine(), false).err().unwrap();
+        let refused = RunFile::open(home.path(), &plan, machine(), false).err().unwrap();
         assert!(refused.message.contains("--again sets it aside"), "{refused}");
-        drop(Kept::open(home.path(), &plan, machine(), true).unwrap());
+        drop(RunFile::open(home.path(), &plan, machine(), true).unwrap());
         assert!(home.path().join("results-unread.json").exists());
     }
 
     #[test]
     fn what_cannot_be_measured_is_told_keeps_nothing_waiting_and_is_tried_again_alone() {
         let (plan, home) = (plan(), tempfile::tempdir().unwrap());
-        let open = || Kept::open(home.path(), &plan, machine(), false).unwrap();
+        let open = || RunFile::open(home.path(), &plan, machine(), false).unwrap();
         let mut kept = open();
         let ours = |j: &&Counted| matches!(&j.what, Job::Guest(b) if b.name().starts_with(Side::Ours.title()));
         let job = plan.jobs.iter().find(ours).unwrap();
         let mut all = found(&plan, job, 1.0);
         all[0].values = Err("gone".into());
         kept.add(all, Duration::ZERO).unwrap();
-        let lack = |kept: &Kept, round| job.cases.iter().filter(|at| kept.lacks(**at, round)).count();
+        let lack = |kept: &RunFile, round| job.cases.iter().filter(|at| kept.lacks(**at, round)).count();
         assert_eq!((lack(&kept, 0), lack(&kept, 1), kept.troubles()), (0, job.cases.len() - 1, 1));
         let read = Results::read(kept.file()).unwrap();
         assert!(read.runs[0].experiments[0].cases.iter().any(|c| c.trouble.as_deref() == Some("gone")));

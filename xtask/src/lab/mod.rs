@@ -25,8 +25,8 @@ use crate::{
     places::Places,
     progress::Countdown,
 };
-use keep::Kept;
-use plan::{At, Found, Job, Plan};
+use keep::RunFile;
+use plan::{CaseId, CaseValues, Job, Plan};
 
 /// Does what is asked for.
 pub fn command(places: &Places, options: &cli::Lab) -> Result<u8> {
@@ -102,7 +102,7 @@ fn measure(places: &Places, options: &cli::Lab) -> Result<u8> {
     let benches = Benches::ready(places, &plan)?;
     let name = if mode == Mode::Full { "full" } else { "quick" };
     let out = options.out.clone().unwrap_or_else(|| places.target.join("lab-runs").join(name));
-    let mut kept = Kept::open(&out, &plan, machine::describe(places)?, options.again)?;
+    let mut kept = RunFile::open(&out, &plan, machine::describe(places)?, options.again)?;
     rounds(&plan, &benches, &mut kept)?;
     kept.finish()?;
     for experiment in &kept.run().experiments {
@@ -139,7 +139,7 @@ impl Benches {
     }
 
     /// One round of these cases of a job: a value for each measure, or why there is none.
-    fn run(&self, job: &Job, cases: &[At]) -> Result<Vec<Found>> {
+    fn run(&self, job: &Job, cases: &[CaseId]) -> Result<Vec<CaseValues>> {
         match job {
             Job::Hosted(case) => self.hosted.run(case),
             Job::Guest(boot) => self.guest.run(boot, cases),
@@ -149,14 +149,14 @@ impl Benches {
 
 /// All rounds of everything; then those of what failed, once more: a boot that a busy machine spoilt is not a case that cannot be
 /// measured.
-fn rounds(plan: &Plan, benches: &Benches, kept: &mut Kept) -> Result<()> {
+fn rounds(plan: &Plan, benches: &Benches, kept: &mut RunFile) -> Result<()> {
     all_rounds(plan, kept, &|job, cases| benches.run(job, cases))
 }
 
 /// What does a round of these cases of a job.
-type Run<'a> = &'a dyn Fn(&Job, &[At]) -> Result<Vec<Found>>;
+type Run<'a> = &'a dyn Fn(&Job, &[CaseId]) -> Result<Vec<CaseValues>>;
 
-fn all_rounds(plan: &Plan, kept: &mut Kept, run: Run<'_>) -> Result<()> {
+fn all_rounds(plan: &Plan, kept: &mut RunFile, run: Run<'_>) -> Result<()> {
     let all: Vec<usize> = (0..plan.jobs.len()).collect();
     pass(plan, &all, kept, run, false)?;
     let failed: Vec<usize> = all.into_iter().filter(|j| kept.is_in_trouble(&plan.jobs[*j])).collect();
@@ -170,10 +170,10 @@ fn all_rounds(plan: &Plan, kept: &mut Kept, run: Run<'_>) -> Result<()> {
 
 /// The rounds that these jobs lack, each round in an order of its own, so that what drifts meets all sides alike. `alone`: each program
 /// has a boot of its own, so that one that ends the machine takes no other along.
-fn pass(plan: &Plan, jobs: &[usize], kept: &mut Kept, run: Run<'_>, alone: bool) -> Result<()> {
+fn pass(plan: &Plan, jobs: &[usize], kept: &mut RunFile, run: Run<'_>, alone: bool) -> Result<()> {
     let mut left: Vec<(u32, usize)> = Vec::new();
     let mut random = fastrand::Rng::with_seed(kept.run().seed);
-    let lacking = |kept: &Kept, round: u32, job: usize| -> Vec<At> {
+    let lacking = |kept: &RunFile, round: u32, job: usize| -> Vec<CaseId> {
         plan.jobs[job].cases.iter().copied().filter(|at| kept.lacks(*at, round)).collect()
     };
     for round in 0..plan.most_rounds() {
@@ -232,20 +232,20 @@ mod tests {
     }
 
     /// The rounds of the calibration, of which some fail as `fails` says (the nth call, from 0), and which cases each call was for.
-    fn measured(fails: impl Fn(usize) -> bool) -> (usize, usize, Vec<Vec<At>>) {
+    fn measured(fails: impl Fn(usize) -> bool) -> (usize, usize, Vec<Vec<CaseId>>) {
         let (plan, home) = (keep::tests::plan(), tempfile::tempdir().unwrap());
-        let mut kept = Kept::open(home.path(), &plan, keep::tests::machine(), false).unwrap();
-        let calls: RefCell<Vec<Vec<At>>> = RefCell::default();
+        let mut kept = RunFile::open(home.path(), &plan, keep::tests::machine(), false).unwrap();
+        let calls: RefCell<Vec<Vec<CaseId>>> = RefCell::default();
         all_rounds(&plan, &mut kept, &|_, cases| {
             calls.borrow_mut().push(cases.to_vec());
             if fails(calls.borrow().len() - 1) {
                 return Err(Failure::machine("no boot"));
             }
-            let values = |at: &At| -> BTreeMap<String, f64> {
+            let values = |at: &CaseId| -> BTreeMap<String, f64> {
                 let case = &plan.experiments[at.experiment].cases[at.case];
                 case.measures.keys().map(|m| (m.clone(), 1.0)).collect()
             };
-            Ok(cases.iter().map(|at| Found { at: *at, values: Ok(values(at)) }).collect())
+            Ok(cases.iter().map(|at| CaseValues { at: *at, values: Ok(values(at)) }).collect())
         })
         .unwrap();
         let lacking = plan.jobs.iter().flat_map(|j| j.cases.iter().map(move |at| (*at, j.rounds - 1)));

@@ -27,7 +27,7 @@ pub struct Counted {
     /// About how long one round takes, in seconds; what is told is mended by what was seen.
     pub seconds: f64,
     /// The cases that it gives samples to.
-    pub cases: Vec<At>,
+    pub cases: Vec<CaseId>,
 }
 
 /// One process, or one boot.
@@ -40,7 +40,7 @@ pub enum Job {
 
 impl Job {
     /// These of its cases, such that what each program gives can be measured by itself.
-    pub fn apart(&self, cases: &[At]) -> Vec<Vec<At>> {
+    pub fn apart(&self, cases: &[CaseId]) -> Vec<Vec<CaseId>> {
         match self {
             Job::Hosted(_) => vec![cases.to_vec()],
             Job::Guest(boot) => boot.apart(cases),
@@ -50,7 +50,7 @@ impl Job {
 
 /// A case of the plan: the experiment's place in it, and the case's there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct At {
+pub struct CaseId {
     /// Of [`Plan::experiments`].
     pub experiment: usize,
     /// Of its cases.
@@ -59,9 +59,9 @@ pub struct At {
 
 /// What one round found for one case.
 #[derive(Debug, PartialEq)]
-pub struct Found {
+pub struct CaseValues {
     /// Which.
-    pub at: At,
+    pub at: CaseId,
     /// A value for each measure; or why there is none.
     pub values: Result<BTreeMap<String, f64>, String>,
 }
@@ -115,8 +115,8 @@ impl Plan {
                 jobs.push(Counted {
                     rounds: rounds(mode, c.place, c),
                     seconds: hosted::seconds(mode, c.place),
-                    what: Job::Hosted(hosted::Process::of(At { experiment, case }, c)),
-                    cases: vec![At { experiment, case }],
+                    what: Job::Hosted(hosted::Process::of(CaseId { experiment, case }, c)),
+                    cases: vec![CaseId { experiment, case }],
                 });
             }
         }

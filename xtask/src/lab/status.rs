@@ -19,7 +19,7 @@ use crate::{
 struct Budget {
     what: &'static str,
     bound: Bound,
-    from: From,
+    from: FigureSource,
 }
 
 enum Bound {
@@ -30,7 +30,7 @@ enum Bound {
 }
 
 /// Where a figure is read.
-enum From {
+enum FigureSource {
     /// A line of `./quire bench`.
     Bench(&'static str),
     /// Two of them.
@@ -42,22 +42,22 @@ enum From {
 #[rustfmt::skip] // A table.
 const BUDGETS: &[Budget] = &[
     Budget { what: "zero-fill fault against taking and zeroing a frame, cold memory in random order, one CPU",
-        bound: Bound::AtLeast(0.85), from: From::Bench("zero_fill_share_of_limit") },
-    Budget { what: "the same on all CPUs at once", bound: Bound::AtLeast(0.85), from: From::Bench("zero_fill_share_of_limit_all_cpus") },
-    Budget { what: "shared lines a zero-fill fault, 2 CPUs", bound: Bound::AtMost(1.0 / 32.0), from: From::Bench("shared_lines_per_fault_2cpu") },
-    Budget { what: "shared lines a zero-fill fault, 16 CPUs", bound: Bound::AtMost(1.0 / 32.0), from: From::Bench("shared_lines_per_fault_16cpu") },
-    Budget { what: "allocations of a fault on a resident page", bound: Bound::AtMost(0.0), from: From::Bench("allocations_per_resident_fault") },
-    Budget { what: "spin locks of a fault on a resident page: the table page's", bound: Bound::AtMost(1.0), from: From::Bench("lock_takes_per_resident_fault") },
-    Budget { what: "bytes for one more mapping of a page, beyond its leaf", bound: Bound::AtMost(0.0), from: From::Bench("rmap_bytes_per_extra_mapping") },
-    Budget { what: "munmap of 1 TiB against 1 MiB with equal residents, visits", bound: Bound::Same(0.0), from: From::Both("munmap_visits_1mib", "munmap_visits_1tib") },
-    Budget { what: "memory held over reachable after 1,000 generations of forks", bound: Bound::AtMost(1.05), from: From::Bench("chain_1000_overhead") },
-    Budget { what: "copies of each page that a parent and 100 children hold", bound: Bound::AtMost(101.0), from: From::Bench("shadow_copies_100_children") },
-    Budget { what: "the same once the parent has left", bound: Bound::AtMost(100.0), from: From::Bench("shadow_copies_100_children_alone") },
-    Budget { what: "page-table memory of a space after everything was unmapped: its root", bound: Bound::AtMost(4096.0), from: From::Bench("pagetable_bytes_after_unmap_all") },
+        bound: Bound::AtLeast(0.85), from: FigureSource::Bench("zero_fill_share_of_limit") },
+    Budget { what: "the same on all CPUs at once", bound: Bound::AtLeast(0.85), from: FigureSource::Bench("zero_fill_share_of_limit_all_cpus") },
+    Budget { what: "shared lines a zero-fill fault, 2 CPUs", bound: Bound::AtMost(1.0 / 32.0), from: FigureSource::Bench("shared_lines_per_fault_2cpu") },
+    Budget { what: "shared lines a zero-fill fault, 16 CPUs", bound: Bound::AtMost(1.0 / 32.0), from: FigureSource::Bench("shared_lines_per_fault_16cpu") },
+    Budget { what: "allocations of a fault on a resident page", bound: Bound::AtMost(0.0), from: FigureSource::Bench("allocations_per_resident_fault") },
+    Budget { what: "spin locks of a fault on a resident page: the table page's", bound: Bound::AtMost(1.0), from: FigureSource::Bench("lock_takes_per_resident_fault") },
+    Budget { what: "bytes for one more mapping of a page, beyond its leaf", bound: Bound::AtMost(0.0), from: FigureSource::Bench("rmap_bytes_per_extra_mapping") },
+    Budget { what: "munmap of 1 TiB against 1 MiB with equal residents, visits", bound: Bound::Same(0.0), from: FigureSource::Both("munmap_visits_1mib", "munmap_visits_1tib") },
+    Budget { what: "memory held over reachable after 1,000 generations of forks", bound: Bound::AtMost(1.05), from: FigureSource::Bench("chain_1000_overhead") },
+    Budget { what: "copies of each page that a parent and 100 children hold", bound: Bound::AtMost(101.0), from: FigureSource::Bench("shadow_copies_100_children") },
+    Budget { what: "the same once the parent has left", bound: Bound::AtMost(100.0), from: FigureSource::Bench("shadow_copies_100_children_alone") },
+    Budget { what: "page-table memory of a space after everything was unmapped: its root", bound: Bound::AtMost(4096.0), from: FigureSource::Bench("pagetable_bytes_after_unmap_all") },
     Budget { what: "kernel memory of a sleeping process, page tables included", bound: Bound::AtMost(32768.0),
-        from: From::Lab("processes", "kernel_memory", &[&[("what", "asleep"), ("processes", "1000")]]) },
+        from: FigureSource::Lab("processes", "kernel_memory", &[&[("what", "asleep"), ("processes", "1000")]]) },
     Budget { what: "instructions of a timed sleep and wake-up, 1,000 processes against 100", bound: Bound::Same(0.2),
-        from: From::Lab("processes", "instructions", &[
+        from: FigureSource::Lab("processes", "instructions", &[
             &[("what", "timed sleep and wake-up"), ("processes", "100")], &[("what", "timed sleep and wake-up"), ("processes", "1000")]]) },
 ];
 
@@ -145,11 +145,11 @@ fn budgets(text: &mut String, figures: &BTreeMap<String, f64>, run: &Run, files:
     );
     for budget in BUDGETS {
         let (values, command) = match &budget.from {
-            From::Bench(name) => (vec![figures.get(*name).copied()], format!("`./quire bench {name}`")),
-            From::Both(a, b) => {
+            FigureSource::Bench(name) => (vec![figures.get(*name).copied()], format!("`./quire bench {name}`")),
+            FigureSource::Both(a, b) => {
                 (vec![figures.get(*a).copied(), figures.get(*b).copied()], format!("`./quire bench {a} {b}`"))
             }
-            From::Lab(experiment, measure, cases) => (
+            FigureSource::Lab(experiment, measure, cases) => (
                 cases.iter().map(|of| read(run, experiment, measure, of)).collect(),
                 format!("`./quire lab {experiment}`"),
             ),
@@ -280,9 +280,11 @@ mod tests {
         let source = fs::read_to_string(Places::find().root.join("docs/bench.md")).unwrap();
         for budget in BUDGETS {
             match budget.from {
-                From::Bench(name) => assert!(source.contains(&format!("| `{name}` |")), "{name}"),
-                From::Both(a, b) => assert!([a, b].iter().all(|n| source.contains(&format!("| `{n}` |"))), "{a} {b}"),
-                From::Lab(experiment, ..) => assert_eq!(experiment, "processes"),
+                FigureSource::Bench(name) => assert!(source.contains(&format!("| `{name}` |")), "{name}"),
+                FigureSource::Both(a, b) => {
+                    assert!([a, b].iter().all(|n| source.contains(&format!("| `{n}` |"))), "{a} {b}")
+                }
+                FigureSource::Lab(experiment, ..) => assert_eq!(experiment, "processes"),
             }
         }
     }

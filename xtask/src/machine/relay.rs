@@ -161,7 +161,7 @@ pub fn unattended(
 }
 
 /// The result of a guest without user input, and its program's output.
-pub struct Kept {
+pub struct GuestOutput {
     /// How it ended.
     pub report: Report,
     /// The bytes of its standard output.
@@ -171,11 +171,11 @@ pub struct Kept {
 }
 
 /// As [`unattended`], and keeps the program's output.
-pub fn kept(guest: Guest, limit: Duration) -> Result<Kept> {
+pub fn kept(guest: Guest, limit: Duration) -> Result<GuestOutput> {
     let file = |name| qemu::memory_file(name).doing(|| "cannot keep the program's output".to_string());
     let (mut output, mut errors) = (file("output")?, file("errors")?);
     let report = unattended(guest, [output.as_fd(), errors.as_fd()], None, limit)?;
-    Ok(Kept { report, output: content(&mut output)?, errors: content(&mut errors)? })
+    Ok(GuestOutput { report, output: content(&mut output)?, errors: content(&mut errors)? })
 }
 
 /// The bytes of a file in this process's memory.

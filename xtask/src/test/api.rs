@@ -189,7 +189,7 @@ mod tests {
             "1": { "name": "Open", "visibility": "public",
                 "inner": { "struct": { "kind": { "plain": { "fields": [4] } }, "impls": [5, 6] } } },
             "2": { "name": null, "visibility": "public", "inner": { "use": { "name": "Another", "id": 1, "is_glob": false } } },
-            "3": { "name": "sealed", "visibility": "crate", "inner": { "function": { "header": { "is_unsafe": false } } } },
+            "3": { "name": "private", "visibility": "crate", "inner": { "function": { "header": { "is_unsafe": false } } } },
             "4": { "name": "field", "visibility": "public", "inner": { "struct_field": {} } },
             "5": { "name": null, "visibility": "default", "inner": { "impl": { "trait": null, "items": [7] } } },
             "6": { "name": null, "visibility": "default", "inner": { "impl": { "trait": { "id": 9 }, "items": [8] } } },
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn each_public_item_is_a_line_by_its_shortest_path_and_what_is_sealed_is_none() {
+    fn each_public_item_is_a_line_by_its_shortest_path_and_what_is_private_is_none() {
         let lines: Vec<_> = items(&docs()).unwrap().into_iter().collect();
         assert_eq!(lines, ["`Open::call`: unsafe function", "`Open::field`: struct field", "`Open`: struct",]);
     }

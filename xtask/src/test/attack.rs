@@ -181,7 +181,7 @@ fn attack(context: &Context<'_>, round: &Round) -> Result<Result<(), String>> {
 
 /// Requires that the program's own checks hold and that the machine ends orderly. A report of a stuck CPU counts only
 /// where instructions are counted.
-fn judge(round: &Round, ended: &relay::Kept) -> Result<(), String> {
+fn judge(round: &Round, ended: &relay::GuestOutput) -> Result<(), String> {
     let log = &ended.report.log_tail;
     let said = || format!("{}{}", String::from_utf8_lossy(&ended.output), String::from_utf8_lossy(&ended.errors));
     let stuck = log.lines().find(|l| l.contains("] watchdog: "));

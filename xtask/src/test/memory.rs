@@ -99,7 +99,7 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     Ok(())
 }
 
-fn boot(context: &Context<'_>, case: &Case, cpus: u32) -> Result<relay::Kept> {
+fn boot(context: &Context<'_>, case: &Case, cpus: u32) -> Result<relay::GuestOutput> {
     let kernel = Kernel::with(context.places, On::Quire, || context.kernel())?;
     let mut tree = root::tree()?;
     for name in ["hold", "overload", "workingset"] {
@@ -114,7 +114,7 @@ fn boot(context: &Context<'_>, case: &Case, cpus: u32) -> Result<relay::Kept> {
     kernel.kept(&image, &shape, LIMIT)
 }
 
-fn judge(case: &Case, ended: &relay::Kept) -> Result<(), String> {
+fn judge(case: &Case, ended: &relay::GuestOutput) -> Result<(), String> {
     let log = &ended.report.log_tail;
     let errors = String::from_utf8_lossy(&ended.errors);
     let wrong = |what: &str| {

@@ -57,7 +57,7 @@ const EXCEPTIONS: &[Exceptions] = &[
             "Table::enter_absent",
             "Table::remove_alone",
             "Table::sweep_leaves",
-            "Table::unseal",
+            "Table::restore_stores",
             "tlb::flush::Obligation::empties",
             "tlb::flush::Obligation::owe",
             "tlb::flush::Obligation::owe_table",

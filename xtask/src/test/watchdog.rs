@@ -154,7 +154,7 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     Ok(())
 }
 
-fn boot(context: &Context<'_>, case: &Case) -> Result<relay::Kept> {
+fn boot(context: &Context<'_>, case: &Case) -> Result<relay::GuestOutput> {
     let kernel = Kernel::with(context.places, On::Quire, || {
         if case.checked { build::checked_kernel(context.places) } else { context.kernel() }
     })?;
@@ -166,7 +166,7 @@ fn boot(context: &Context<'_>, case: &Case) -> Result<relay::Kept> {
     kernel.kept(&image, &shape, LIMIT)
 }
 
-fn judge(case: &Case, ended: &relay::Kept) -> Result<(), String> {
+fn judge(case: &Case, ended: &relay::GuestOutput) -> Result<(), String> {
     let log = &ended.report.log_tail;
     let wrong = |what: &str| Err(format!("{what}; the log ends:\n{}", crate::run::last_lines(log, 40)));
     if ended.report.outcome != case.outcome {

@@ -66,7 +66,7 @@ impl Charge for () {
     }
 }
 
-struct Held<C> {
+struct HeldLocks<C> {
     /// Byte ranges. No two of one owner overlap.
     records: Vec<Record>,
     /// Owners with ranges, each with the charge for its ranges.
@@ -77,7 +77,7 @@ struct Held<C> {
     waiting: usize,
 }
 
-impl<C: Charge> Held<C> {
+impl<C: Charge> HeldLocks<C> {
     fn ranges_of(&self, owner: Owner) -> usize {
         self.records.iter().filter(|r| r.owner == owner).count()
     }
@@ -185,7 +185,7 @@ impl<C: Charge> Waiter<'_, C> {
     }
 
     /// Records that the thread will wait for `wanted`; an error if that would be a deadlock.
-    fn wait(&self, held: &mut Held<C>, wanted: &Record) -> Result<(), FsError> {
+    fn wait(&self, held: &mut HeldLocks<C>, wanted: &Record) -> Result<(), FsError> {
         let Owner::Process { id: process, .. } = wanted.owner else { return Ok(()) };
         let holder = |r: &Record| match r.owner {
             Owner::Process { id, .. } if r.against(wanted) => Some(id),
@@ -203,7 +203,7 @@ impl<C: Charge> Waiter<'_, C> {
         Ok(())
     }
 
-    fn no_more(&self, held: &mut Held<C>, waits: &mut Vec<Wait>) {
+    fn no_more(&self, held: &mut HeldLocks<C>, waits: &mut Vec<Wait>) {
         if let Some(i) = waits.iter().position(|wait| wait.who == self.who()) {
             waits.swap_remove(i);
             held.waiting -= 1;
@@ -213,7 +213,7 @@ impl<C: Charge> Waiter<'_, C> {
 
 /// The locks on one inode.
 pub struct RecordLocks<C = ()> {
-    held: SpinLock<Held<C>>,
+    held: SpinLock<HeldLocks<C>>,
     /// The number of locks, by which a close skips the lock if there is none to release.
     count: AtomicUsize,
     readiness: Readiness,
@@ -239,7 +239,7 @@ impl<C: Charge> RecordLocks<C> {
         RecordLocks {
             held: SpinLock::new(
                 Rank::ATTRIBUTES,
-                Held { records: Vec::new(), charges: Vec::new(), whole: Vec::new(), waiting: 0 },
+                HeldLocks { records: Vec::new(), charges: Vec::new(), whole: Vec::new(), waiting: 0 },
             ),
             count: AtomicUsize::new(0),
             readiness: Readiness::new(),
@@ -384,7 +384,7 @@ impl<C: Charge> RecordLocks<C> {
 
     /// Updates count and waits after a change of the locks. The caller notifies waiters after unlocking; each then
     /// checks its conflicts again.
-    fn changed(&self, held: &mut Held<C>) {
+    fn changed(&self, held: &mut HeldLocks<C>) {
         held.shrink();
         self.count.store(held.records.len() + held.whole.len(), Ordering::Release);
         if held.waiting != 0 {

@@ -12,12 +12,12 @@ use crate::tree::attr::FileKind;
 use crate::tree::dentry::Dentry;
 use crate::tree::directory::FIRST_COOKIE;
 use crate::tree::generated::{Generated, GeneratedDirectory, GeneratedFile, Text};
-use crate::tree::inode::{Node, RegularFile};
+use crate::tree::inode::{InodeContent, RegularFile};
 use quire_heap::{Arc, Room};
 use quire_lookup::Hold;
 use quire_sync::Mutex;
 use quire_sync::atomic::{AtomicU32, Ordering};
-use quire_vm::object::Told;
+use quire_vm::object::ErrorCursor;
 
 /// The largest offset, and size, of a file.
 pub const OFFSET_MAX: u64 = i64::MAX as u64;
@@ -85,7 +85,7 @@ pub struct OpenFile<H: Host> {
     position: Mutex<u64>,
     body: Body<H>,
     /// The failed writes that it has reported; of regular files.
-    told: Option<Told>,
+    told: Option<ErrorCursor>,
     /// The open file counts as a writer ([`crate::file::text`]).
     writes: bool,
 }
@@ -126,7 +126,7 @@ impl<H: Host> OpenFile<H> {
     ) -> Arc<Self> {
         let flags = AtomicU32::new((flags - OpenFlags::OPENING).bits());
         let told = match (&body, &dentry.inode.node) {
-            (Body::File, Node::File(f)) => Some(f.object.write_errors().follow()),
+            (Body::File, InodeContent::File(f)) => Some(f.object.write_errors().follow()),
             _ => None,
         };
         room.fill(OpenFile { dentry, counted, flags, position: Mutex::new(0), body, told, writes })
@@ -170,7 +170,7 @@ impl<H: Host> OpenFile<H> {
     /// The regular file behind it.
     pub fn regular(&self) -> Option<&RegularFile<H>> {
         match (&self.body, &self.dentry.inode.node) {
-            (Body::File, Node::File(f)) => Some(f),
+            (Body::File, InodeContent::File(f)) => Some(f),
             _ => None,
         }
     }
@@ -447,7 +447,7 @@ impl<H: Host> OpenFile<H> {
             }
         }
         match (&self.body, &here.inode.node) {
-            (Body::Directory, Node::Directory(d)) => {
+            (Body::Directory, InodeContent::Directory(d)) => {
                 if !here.listed() {
                     return Err(FsError::NotFound);
                 }

@@ -3,7 +3,7 @@
 use super::text::RUNS;
 use crate::host::Host;
 use crate::tree::dentry::Dentry;
-use crate::{FsError, Node};
+use crate::{FsError, InodeContent};
 use core::ops::Deref;
 use quire_heap::Arc;
 use quire_lookup::Hold;
@@ -15,7 +15,7 @@ impl<H: Host> Program<H> {
     /// The file of `dentry`. [`FsError::TextBusy`] where it is open for writing, [`FsError::Denied`] where it is no
     /// regular file.
     pub fn new(dentry: Hold<Dentry<H>>) -> Result<Self, FsError> {
-        let Node::File(file) = &dentry.inode.node else { return Err(FsError::Denied) };
+        let InodeContent::File(file) = &dentry.inode.node else { return Err(FsError::Denied) };
         file.writing.text.enter(RUNS)?;
         Ok(Program(dentry))
     }
@@ -30,7 +30,7 @@ impl<H: Host> Deref for Program<H> {
 
 impl<H: Host> Drop for Program<H> {
     fn drop(&mut self) {
-        if let Node::File(file) = &self.0.inode.node {
+        if let InodeContent::File(file) = &self.0.inode.node {
             file.writing.text.leave(RUNS);
         }
     }

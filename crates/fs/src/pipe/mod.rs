@@ -58,17 +58,17 @@ pub struct Pipe<H: Host> {
 }
 
 /// A page of the ring.
-struct Place<H: Host> {
+struct RingPage<H: Host> {
     /// Allocated by the first writer that reaches it, kept until the pipe is freed or resized.
     page: Option<H::Page>,
     mark: Mark,
 }
 
-impl<H: Host> Place<H> {
-    const EMPTY: Self = Place { page: None, mark: Mark::NONE };
+impl<H: Host> RingPage<H> {
+    const EMPTY: Self = RingPage { page: None, mark: Mark::NONE };
 }
 
-type Slot<H> = Mutex<Place<H>>;
+type Slot<H> = Mutex<RingPage<H>>;
 
 /// A separately allocated ring. The reader's lock and the writer's lock each hold a reference to the same ring.
 type Large<H> = Option<Arc<Vec<Slot<H>>>>;
@@ -123,7 +123,7 @@ impl<H: Host> Pipe<H> {
     ) -> Result<Arc<Self>, FsError> {
         Ok(Arc::try_new(Pipe {
             host,
-            pages: [const { Mutex::new(Place::EMPTY) }; DEFAULT],
+            pages: [const { Mutex::new(RingPage::EMPTY) }; DEFAULT],
             size: AtomicUsize::new(pages),
             reader: Mutex::new(None),
             writer: Mutex::new(Writing { large: None, charge }),

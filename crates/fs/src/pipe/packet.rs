@@ -9,7 +9,7 @@
 //!
 //! As on Linux, a packet that fits into the page behind the bytes of a stream becomes part of that stream.
 
-use super::{Large, Pipe, Place, Writing, place};
+use super::{Large, Pipe, RingPage, Writing, place};
 use crate::FsError;
 use crate::host::{Host, PAGE_SIZE};
 use crate::stream::transfer::{Sink, Source};
@@ -58,7 +58,7 @@ impl<H: Host> Pipe<H> {
     #[cold]
     pub(super) fn take_marked(
         &self,
-        place: &Place<H>,
+        place: &RingPage<H>,
         (len, packet): (usize, bool),
         from: usize,
         n: usize,

@@ -4,7 +4,7 @@
 //! and end in the same page: the last bytes then lie before the first ones. In a larger ring the two parts have
 //! separate pages. In a smaller one, two parts can share a page.
 
-use super::{DEFAULT, Large, Mark, Pipe, PipeEnd, Place, Slot};
+use super::{DEFAULT, Large, Mark, Pipe, PipeEnd, RingPage, Slot};
 use crate::FsError;
 use crate::host::{Host, PAGE_SIZE};
 use quire_heap::{Room, Vec};
@@ -68,14 +68,14 @@ impl<H: Host> Pipe<H> {
         // Nothing fails from here on.
         (first..first + used).for_each(|number| {
             let mut slot = old[number & (old.len() - 1)].lock();
-            kept.push_reserved(Place { page: slot.page.take(), mark: slot.mark });
+            kept.push_reserved(RingPage { page: slot.page.take(), mark: slot.mark });
         });
-        old.iter().for_each(|slot| *slot.lock() = Place::EMPTY);
+        old.iter().for_each(|slot| *slot.lock() = RingPage::EMPTY);
         let head = written as usize % PAGE_SIZE;
         if let Some(mut parted) = parted {
             copy_head(&mut parted, kept.first().and_then(|first| first.page.as_ref()), head);
             kept.pop();
-            kept.push_reserved(Place { page: Some(parted), mark: Mark::NONE });
+            kept.push_reserved(RingPage { page: Some(parted), mark: Mark::NONE });
         }
         if used > pages {
             // The last bytes are of a stream, since a packet fills its page: the first page's mark is valid.
@@ -106,7 +106,7 @@ fn large<H: Host>(pages: usize) -> Result<Option<NewRing<H>>, FsError> {
         return Ok(None);
     }
     let mut ring: Vec<Slot<H>> = Vec::try_with_capacity(pages)?;
-    (0..pages).for_each(|_| ring.push_reserved(Mutex::new(Place::EMPTY)));
+    (0..pages).for_each(|_| ring.push_reserved(Mutex::new(RingPage::EMPTY)));
     Ok(Some((Room::try_new()?, ring)))
 }
 

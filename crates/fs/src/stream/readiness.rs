@@ -59,20 +59,20 @@ pub trait Listener: Send + Sync {
 }
 
 /// An entry of the list of listeners.
-struct Place {
+struct ListenerEntry {
     listener: Arc<dyn Listener>,
     exclusive: bool,
     /// The listener stopped while a thread read the list.
     gone: AtomicBool,
 }
 
-impl Place {
+impl ListenerEntry {
     fn new(listener: &Arc<dyn Listener>) -> Self {
-        Place { listener: listener.clone(), exclusive: listener.is_exclusive(), gone: AtomicBool::new(false) }
+        ListenerEntry { listener: listener.clone(), exclusive: listener.is_exclusive(), gone: AtomicBool::new(false) }
     }
 }
 
-type Listening = Vec<Place>;
+type Listening = Vec<ListenerEntry>;
 type Listeners = Arc<Listening>;
 
 /// The threads and listeners that wait for a stream.
@@ -140,13 +140,13 @@ impl Readiness {
             let mut slot = self.listeners.lock();
             let old = match slot.as_mut().map(Arc::get_mut) {
                 Some(Some(all)) => {
-                    all.try_push(Place::new(listener))?;
+                    all.try_push(ListenerEntry::new(listener))?;
                     None
                 }
                 // No listener yet, or another thread is notifying the listed ones.
                 _ => {
                     let (room, mut all) = copy(slot.as_ref(), 1)?;
-                    all.push_reserved(Place::new(listener));
+                    all.push_reserved(ListenerEntry::new(listener));
                     slot.replace(room.fill(all))
                 }
             };
@@ -161,7 +161,7 @@ impl Readiness {
     /// Removes `listener`; a notification under way may still call it. Needs no memory and does not wait, since the
     /// caller may be the notifying thread.
     pub fn unlisten(&self, listener: &Arc<dyn Listener>) {
-        let is = |place: &Place| Arc::ptr_eq(&place.listener, listener) && !place.gone.load(Ordering::Relaxed);
+        let is = |place: &ListenerEntry| Arc::ptr_eq(&place.listener, listener) && !place.gone.load(Ordering::Relaxed);
         let mut slot = self.listeners.lock();
         let gone = match slot.as_mut().map(Arc::get_mut) {
             Some(Some(all)) => match all.iter().position(is) {
@@ -187,7 +187,7 @@ impl Readiness {
     /// [`notify`](Self::notify).
     pub fn drop_closed(&self) {
         while self.listening.load(Ordering::Acquire) != 0 {
-            let closed = |place: &&Place| !place.gone.load(Ordering::Relaxed) && place.listener.is_closed();
+            let closed = |place: &&ListenerEntry| !place.gone.load(Ordering::Relaxed) && place.listener.is_closed();
             let all = self.listeners.lock();
             let listener = all.as_ref().and_then(|all| all.iter().find(closed)).map(|place| place.listener.clone());
             drop(all);
@@ -215,7 +215,7 @@ fn copy(all: Option<&Listeners>, more: usize) -> Result<(Room<Listening>, Listen
     let room = Room::try_new()?;
     let mut new = Vec::try_with_capacity(all.len() + more)?;
     let listening = all.iter().filter(|place| !place.gone.load(Ordering::Relaxed));
-    listening.for_each(|place| new.push_reserved(Place::new(&place.listener)));
+    listening.for_each(|place| new.push_reserved(ListenerEntry::new(&place.listener)));
     Ok((room, new))
 }
 

@@ -17,12 +17,12 @@ use quire_sync::{Rank, SpinLock};
 pub struct Dentry<H: Host> {
     /// The name's inode.
     pub inode: Arc<Inode<H>>,
-    place: SpinLock<Place<H>>,
+    place: SpinLock<DentryPlace<H>>,
     /// The root of something mounted, which cannot be renamed or removed.
     pub(crate) mounted: bool,
 }
 
-struct Place<H: Host> {
+struct DentryPlace<H: Host> {
     /// The directory it is (or last was) in; `None` for the root of the tree and for nameless files.
     parent: Option<Arc<Dentry<H>>>,
     name: Arc<[u8]>,
@@ -38,7 +38,7 @@ impl<H: Host> Dentry<H> {
         listed: bool,
         mounted: bool,
     ) -> Result<Arc<Self>, FsError> {
-        let place = SpinLock::new(Rank::PLACE, Place { parent, name, listed });
+        let place = SpinLock::new(Rank::PLACE, DentryPlace { parent, name, listed });
         Ok(Arc::try_new(Dentry { inode, place, mounted })?)
     }
 

@@ -3,9 +3,9 @@
 use super::dentry::Dentry;
 use crate::FsError;
 use crate::host::Host;
-use quire_heap::{Arc, Map, Spare, Vec};
+use quire_heap::{Arc, Map, SpareEntry, Vec};
 use quire_lookup::Names;
-use quire_lookup::names::{self, Found};
+use quire_lookup::names::{self, FoundName};
 use quire_sync::epoch::{Domain, Pile, Pinned};
 use quire_sync::{CachePadded, Rank, SpinGuard, SpinLock};
 
@@ -36,12 +36,12 @@ pub(crate) type Shown<H> = (u64, Arc<[u8]>, Arc<Dentry<H>>);
 
 /// The memory of an entry in both listings.
 pub(crate) struct Spares<H: Host> {
-    by_name: Spare<Arc<[u8]>, Listed<H>>,
-    by_cookie: Spare<u64, Arc<[u8]>>,
+    by_name: SpareEntry<Arc<[u8]>, Listed<H>>,
+    by_cookie: SpareEntry<u64, Arc<[u8]>>,
 }
 
 /// The memory of a name for lookups.
-pub(crate) type ShownMemory<H> = names::Spare<Dentry<H>>;
+pub(crate) type ShownMemory<H> = names::SpareName<Dentry<H>>;
 
 /// All memory for a later entry of one directory. Allocated before the directory's lock, so that no step fails under
 /// it.
@@ -72,7 +72,7 @@ impl<H: Host> Directory<H> {
     }
 
     /// The entry called `name`. A directory's reference count is not changed.
-    pub(crate) fn get<'p>(&self, name: &[u8], pin: &'p Pinned<'_>) -> Option<Found<'p, Dentry<H>>> {
+    pub(crate) fn get<'p>(&self, name: &[u8], pin: &'p Pinned<'_>) -> Option<FoundName<'p, Dentry<H>>> {
         self.names.get(name, pin)
     }
 
@@ -83,7 +83,7 @@ impl<H: Host> Directory<H> {
 
     /// Memory for one more entry.
     pub(crate) fn memory(&self) -> Result<EntryMemory<H>, FsError> {
-        let listed = Spares { by_name: Spare::try_new()?, by_cookie: Spare::try_new()? };
+        let listed = Spares { by_name: SpareEntry::try_new()?, by_cookie: SpareEntry::try_new()? };
         Ok(EntryMemory { shown: self.shown_memory()?, listed })
     }
 

@@ -62,7 +62,7 @@ impl<H: Host> RegularFile<H> {
 }
 
 /// The contents of an inode.
-pub enum Node<H: Host> {
+pub enum InodeContent<H: Host> {
     /// A file with bytes.
     File(RegularFile<H>),
     /// A directory.
@@ -88,7 +88,7 @@ pub struct Inode<H: Host> {
     /// Identity.
     pub ident: Ident,
     /// Contents.
-    pub node: Node<H>,
+    pub node: InodeContent<H>,
     /// Locks on byte ranges, and on the whole file.
     pub locks: RecordLocks<H::LockCharge>,
     system: &'static FileSystem,
@@ -114,7 +114,7 @@ impl<H: Host> Inode<H> {
         host: &H,
         system: &'static FileSystem,
         attr: NewAttr,
-        node: impl FnOnce(Ident) -> Result<Node<H>, FsError>,
+        node: impl FnOnce(Ident) -> Result<InodeContent<H>, FsError>,
     ) -> Result<Arc<Self>, FsError> {
         let room = Room::try_new()?;
         let admitted = system.admit(host.epoch())?;
@@ -135,10 +135,10 @@ impl<H: Host> Inode<H> {
     ) -> Result<Arc<Self>, FsError> {
         debug_assert!(system.inodes.is_none(), "what is generated has no limit");
         let ident = Ident { device: system.device, number };
-        Ok(Arc::try_new(Self::with(ident, Node::Generated(node), attr, now, system))?)
+        Ok(Arc::try_new(Self::with(ident, InodeContent::Generated(node), attr, now, system))?)
     }
 
-    fn with(ident: Ident, node: Node<H>, new: NewAttr, now: Timestamp, system: &'static FileSystem) -> Self {
+    fn with(ident: Ident, node: InodeContent<H>, new: NewAttr, now: Timestamp, system: &'static FileSystem) -> Self {
         let attr = Attr {
             mode: new.mode & 0o7777,
             uid: new.uid,
@@ -162,11 +162,11 @@ impl<H: Host> Inode<H> {
     }
 
     /// A regular file's node, in `system`. With [`Seals::SEAL`] it can never be sealed further.
-    pub fn regular(host: &H, system: &FileSystem, ident: Ident, seals: Seals) -> Result<Node<H>, FsError> {
+    pub fn regular(host: &H, system: &FileSystem, ident: Ident, seals: Seals) -> Result<InodeContent<H>, FsError> {
         let origin = Arc::try_new(Origin::new(ident, !seals.contains(Seals::SEAL)))?;
         let object = host.object(origin.clone(), system.quota())?;
         let writing = Writing { lock: Mutex::new(()), seals: AtomicU32::new(seals.bits()), text: TextUse::new() };
-        Ok(Node::File(RegularFile { object, writing, origin }))
+        Ok(InodeContent::File(RegularFile { object, writing, origin }))
     }
 
     /// The file system it belongs to.
@@ -177,15 +177,15 @@ impl<H: Host> Inode<H> {
     /// Its kind.
     pub fn kind(&self) -> FileKind {
         match &self.node {
-            Node::File(_) => FileKind::Regular,
-            Node::Directory(_) => FileKind::Directory,
-            Node::Symlink(_) => FileKind::Symlink,
-            Node::Fifo(_) => FileKind::Fifo,
-            Node::CharDevice(_) => FileKind::CharDevice,
-            Node::BlockDevice(_) => FileKind::BlockDevice,
-            Node::Socket => FileKind::Socket,
-            Node::Anonymous(_) => FileKind::Anonymous,
-            Node::Generated(g) => g.kind(),
+            InodeContent::File(_) => FileKind::Regular,
+            InodeContent::Directory(_) => FileKind::Directory,
+            InodeContent::Symlink(_) => FileKind::Symlink,
+            InodeContent::Fifo(_) => FileKind::Fifo,
+            InodeContent::CharDevice(_) => FileKind::CharDevice,
+            InodeContent::BlockDevice(_) => FileKind::BlockDevice,
+            InodeContent::Socket => FileKind::Socket,
+            InodeContent::Anonymous(_) => FileKind::Anonymous,
+            InodeContent::Generated(g) => g.kind(),
         }
     }
 
@@ -228,7 +228,7 @@ impl<H: Host> Inode<H> {
     /// Its regular file, if it is one.
     pub fn file(&self) -> Option<&RegularFile<H>> {
         match &self.node {
-            Node::File(f) => Some(f),
+            InodeContent::File(f) => Some(f),
             _ => None,
         }
     }
@@ -300,15 +300,15 @@ impl<H: Host> Inode<H> {
     pub fn status(&self) -> Status {
         let (mut size, mut allocated, mut device) = (0, 0, DeviceNumber { major: 0, minor: 0 });
         match &self.node {
-            Node::File(f) => {
+            InodeContent::File(f) => {
                 size = f.object.size();
                 allocated = f.object.resident() * PAGE_SIZE as u64;
             }
             // As Linux's tmpfs does: twenty bytes an entry, `.` and `..` included.
-            Node::Directory(d) => size = (d.len() as u64 + 2) * 20,
-            Node::Symlink(target) => size = target.len() as u64,
-            Node::CharDevice(d) | Node::BlockDevice(d) => device = *d,
-            Node::Fifo(_) | Node::Socket | Node::Anonymous(_) | Node::Generated(_) => {}
+            InodeContent::Directory(d) => size = (d.len() as u64 + 2) * 20,
+            InodeContent::Symlink(target) => size = target.len() as u64,
+            InodeContent::CharDevice(d) | InodeContent::BlockDevice(d) => device = *d,
+            InodeContent::Fifo(_) | InodeContent::Socket | InodeContent::Anonymous(_) | InodeContent::Generated(_) => {}
         }
         Status { ident: self.ident, kind: self.kind(), attr: self.attr(), size, allocated, device }
     }
@@ -335,7 +335,7 @@ impl<H: Host> Inode<H> {
     /// Makes a regular file `size` bytes long.
     pub(crate) fn truncate(&self, host: &H, size: u64, io: &Io<'_>) -> Result<(), FsError> {
         match &self.node {
-            Node::File(f) => {
+            InodeContent::File(f) => {
                 let _one = f.writing.lock();
                 let (seals, now) = (f.writing.seals(), f.object.size());
                 if size > now && size > io.most {
@@ -350,7 +350,7 @@ impl<H: Host> Inode<H> {
                 self.touch(host.realtime());
                 Ok(())
             }
-            Node::Directory(_) => Err(FsError::IsDirectory),
+            InodeContent::Directory(_) => Err(FsError::IsDirectory),
             _ => Err(FsError::Invalid),
         }
     }

@@ -61,7 +61,7 @@ pub enum Final {
 }
 
 /// Where a path leads.
-pub struct Found<H: Host> {
+pub struct FoundPath<H: Host> {
     /// The directory of the last component.
     pub parent: Arc<Dentry<H>>,
     /// What the last component was.

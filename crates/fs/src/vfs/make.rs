@@ -1,7 +1,7 @@
 //! Making, linking and removing names.
 
 use super::Vfs;
-use super::found::{Found, Last};
+use super::found::{FoundPath, Last};
 use super::view::View;
 use super::who::Want;
 use crate::host::Host;
@@ -9,7 +9,7 @@ use crate::pipe::Pipe;
 use crate::tree::attr::{DeviceNumber, NewAttr};
 use crate::tree::dentry::Dentry;
 use crate::tree::directory::Directory;
-use crate::tree::inode::{Inode, Node};
+use crate::tree::inode::{Inode, InodeContent};
 use crate::tree::system::FileSystem;
 use crate::{FsError, Seals};
 use quire_heap::{Arc, Vec};
@@ -38,7 +38,7 @@ impl<H: Host> Vfs<H> {
     pub fn make(
         &self,
         view: &View<H>,
-        found: &Found<H>,
+        found: &FoundPath<H>,
         what: Create<'_>,
         mode: u16,
     ) -> Result<Arc<Dentry<H>>, FsError> {
@@ -49,7 +49,7 @@ impl<H: Host> Vfs<H> {
             return Err(FsError::NotFound);
         }
         let parent = &found.parent;
-        let Node::Directory(directory) = &parent.inode.node else { return Err(FsError::NotFound) };
+        let InodeContent::Directory(directory) = &parent.inode.node else { return Err(FsError::NotFound) };
         view.who.may(&parent.inode, Want::WRITE | Want::EXECUTE)?;
         let inode = self.new_inode(view, Some(&parent.inode), parent.inode.system(), what, mode)?;
         let name = found.name.shared()?;
@@ -104,18 +104,18 @@ impl<H: Host> Vfs<H> {
         Inode::new(&self.host, system, attr, |ident| {
             Ok(match what {
                 Create::File => Inode::regular(&self.host, system, ident, Seals::SEAL)?,
-                Create::Directory => Node::Directory(Directory::new(&self.host)),
-                Create::Symlink(target) => Node::Symlink(Vec::try_copy(target)?),
-                Create::Fifo => Node::Fifo(Pipe::new(self.host.clone())?),
-                Create::CharDevice(n) => Node::CharDevice(n),
-                Create::BlockDevice(n) => Node::BlockDevice(n),
-                Create::Socket => Node::Socket,
+                Create::Directory => InodeContent::Directory(Directory::new(&self.host)),
+                Create::Symlink(target) => InodeContent::Symlink(Vec::try_copy(target)?),
+                Create::Fifo => InodeContent::Fifo(Pipe::new(self.host.clone())?),
+                Create::CharDevice(n) => InodeContent::CharDevice(n),
+                Create::BlockDevice(n) => InodeContent::BlockDevice(n),
+                Create::Socket => InodeContent::Socket,
             })
         })
     }
 
     /// Gives the inode of `old` one more name.
-    pub fn link(&self, view: &View<H>, old: &Arc<Dentry<H>>, found: &Found<H>) -> Result<(), FsError> {
+    pub fn link(&self, view: &View<H>, old: &Arc<Dentry<H>>, found: &FoundPath<H>) -> Result<(), FsError> {
         if found.last != Last::Name || found.target.is_some() {
             return Err(FsError::Exists);
         }
@@ -129,7 +129,7 @@ impl<H: Host> Vfs<H> {
         if !core::ptr::eq(old.inode.system(), parent.inode.system()) {
             return Err(FsError::CrossDevice);
         }
-        let Node::Directory(directory) = &parent.inode.node else { return Err(FsError::NotPermitted) };
+        let InodeContent::Directory(directory) = &parent.inode.node else { return Err(FsError::NotPermitted) };
         view.who.may_link(&old.inode)?;
         view.who.may(&parent.inode, Want::WRITE | Want::EXECUTE)?;
         let admitted = parent.inode.system().admit(self.host.epoch());
@@ -155,12 +155,12 @@ impl<H: Host> Vfs<H> {
     }
 
     /// Removes a name that does not lead to a directory.
-    pub fn unlink(&self, view: &View<H>, found: &Found<H>) -> Result<(), FsError> {
+    pub fn unlink(&self, view: &View<H>, found: &FoundPath<H>) -> Result<(), FsError> {
         match found.last {
             Last::Name => {}
             _ => return Err(FsError::IsDirectory),
         }
-        let Node::Directory(directory) = &found.parent.inode.node else { return Err(FsError::NotPermitted) };
+        let InodeContent::Directory(directory) = &found.parent.inode.node else { return Err(FsError::NotPermitted) };
         view.who.may(&found.parent.inode, Want::WRITE | Want::EXECUTE)?;
         let removed = {
             let mut entries = directory.lock();
@@ -183,14 +183,14 @@ impl<H: Host> Vfs<H> {
     }
 
     /// Removes an empty directory.
-    pub fn rmdir(&self, view: &View<H>, found: &Found<H>) -> Result<(), FsError> {
+    pub fn rmdir(&self, view: &View<H>, found: &FoundPath<H>) -> Result<(), FsError> {
         match found.last {
             Last::Name => {}
             Last::Dot => return Err(FsError::Invalid),
             Last::DotDot => return Err(FsError::NotEmpty),
             Last::Root | Last::Jump => return Err(FsError::Busy),
         }
-        let Node::Directory(directory) = &found.parent.inode.node else { return Err(FsError::NotPermitted) };
+        let InodeContent::Directory(directory) = &found.parent.inode.node else { return Err(FsError::NotPermitted) };
         view.who.may(&found.parent.inode, Want::WRITE | Want::EXECUTE)?;
         let removed = {
             let mut entries = directory.lock();
@@ -198,7 +198,7 @@ impl<H: Host> Vfs<H> {
             if victim.mounted {
                 return Err(FsError::Busy);
             }
-            let Node::Directory(inner) = &victim.inode.node else { return Err(FsError::NotDirectory) };
+            let InodeContent::Directory(inner) = &victim.inode.node else { return Err(FsError::NotDirectory) };
             view.who.may_take(&found.parent.inode, &victim.inode)?;
             {
                 let mut inner = inner.lock_below();

@@ -23,13 +23,13 @@ use crate::host::Host;
 use crate::tree::attr::{DeviceNumber, NewAttr};
 use crate::tree::dentry::Dentry;
 use crate::tree::directory::Directory;
-use crate::tree::inode::{Inode, Node};
+use crate::tree::inode::{Inode, InodeContent};
 use crate::tree::system::{FileSystem, Limits};
 use crate::{FsError, OpenFlags, Stream};
 use quire_heap::{Arc, Vec};
 use quire_sync::atomic::AtomicU64;
 use quire_sync::{Mutex, Rank, SpinLock};
-use view::{Place, Places, View};
+use view::{Places, StartDirectory, View};
 use who::Who;
 
 /// All files of a machine.
@@ -55,7 +55,7 @@ impl<H: Host> Vfs<H> {
         let cpus = host.cpus();
         let system = FileSystem::new(1, "tmpfs", limits, cpus)?;
         let root = Dentry::root(Self::root_directory(&host, system, 0o755)?)?;
-        let place = Place::Counted(root.clone());
+        let place = StartDirectory::Counted(root.clone());
         Ok(Arc::try_new(Vfs {
             host,
             mounts: SpinLock::new(Rank::ATTRIBUTES, Vec::try_from_iter([root.clone()])?),
@@ -71,7 +71,7 @@ impl<H: Host> Vfs<H> {
 
     fn root_directory(host: &H, system: &'static FileSystem, mode: u16) -> Result<Arc<Inode<H>>, FsError> {
         let attr = NewAttr { mode, uid: 0, gid: 0 };
-        let inode = Inode::new(host, system, attr, |_| Ok(Node::Directory(Directory::new(host))))?;
+        let inode = Inode::new(host, system, attr, |_| Ok(InodeContent::Directory(Directory::new(host))))?;
         inode.change(host.realtime(), |a| a.links = 2);
         Ok(inode)
     }

@@ -8,7 +8,7 @@ use crate::host::Host;
 use crate::tree::attr::NewAttr;
 use crate::tree::dentry::Dentry;
 use crate::tree::generated::{Generated, GeneratedDirectory};
-use crate::tree::inode::{Inode, Node};
+use crate::tree::inode::{Inode, InodeContent};
 use crate::tree::system::{FileSystem, Limits, Space};
 use quire_heap::Arc;
 use quire_sync::atomic::Ordering;
@@ -46,7 +46,7 @@ impl<H: Host> Vfs<H> {
         if found.last != Last::Name {
             return Err(FsError::Busy);
         }
-        let Node::Directory(directory) = &found.parent.inode.node else { return Err(FsError::NotDirectory) };
+        let InodeContent::Directory(directory) = &found.parent.inode.node else { return Err(FsError::NotDirectory) };
         let name = found.name.shared()?;
         let mounted = Dentry::child(&found.parent, name.clone(), inode, true)?;
         let memory = directory.memory()?;

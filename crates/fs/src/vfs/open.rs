@@ -11,7 +11,7 @@ use crate::host::Host;
 use crate::pipe::Pipe;
 use crate::tree::attr::{EXECUTE, FileKind, NewAttr};
 use crate::tree::dentry::Dentry;
-use crate::tree::inode::{Inode, Node};
+use crate::tree::inode::{Inode, InodeContent};
 use crate::{FsError, Io, OpenFlags, Seals, Stream};
 use quire_heap::{Arc, Vec, try_format};
 use quire_lookup::Hold;
@@ -51,7 +51,7 @@ impl<H: Host> Vfs<H> {
             let found = self.walk(view, base, path, end)?;
             if flags.contains(OpenFlags::NAMELESS) {
                 let directory = found.target.ok_or(FsError::NotFound)?;
-                let Node::Directory(_) = &directory.inode.node else { return Err(FsError::NotDirectory) };
+                let InodeContent::Directory(_) = &directory.inode.node else { return Err(FsError::NotDirectory) };
                 view.who.may(&directory.inode, Want::WRITE | Want::EXECUTE)?;
                 let system = directory.inode.system();
                 let inode = self.new_inode(view, Some(&directory.inode), system, Create::File, mode)?;
@@ -139,15 +139,15 @@ impl<H: Host> Vfs<H> {
     fn body(&self, dentry: &Arc<Dentry<H>>, flags: OpenFlags, io: &Io<'_>) -> Result<Body<H>, FsError> {
         let inode = &dentry.inode;
         Ok(match &inode.node {
-            Node::File(file) => {
+            InodeContent::File(file) => {
                 if flags.contains(OpenFlags::TRUNCATE) {
                     inode.truncate_by_name(&self.host, 0, io)?;
                 }
                 file.origin.opened_as(dentry);
                 Body::File
             }
-            Node::Directory(_) => Body::Directory,
-            Node::Fifo(pipe) => {
+            InodeContent::Directory(_) => Body::Directory,
+            InodeContent::Fifo(pipe) => {
                 let (read, write) = (flags.contains(OpenFlags::READ), flags.contains(OpenFlags::WRITE));
                 // Only openers of a pipe with a name wait for each other. A nameless pipe was open at both ends from
                 // the start, so its other end is open or never will be. An opener through /proc neither waits nor is
@@ -157,10 +157,12 @@ impl<H: Host> Vfs<H> {
                     false => Pipe::open(pipe, read, write, &io.of(flags))?,
                 })
             }
-            Node::CharDevice(number) => Body::Stream(self.open_device(*number, flags)?),
-            Node::Generated(generated) => Body::generated(generated)?,
-            Node::Symlink(_) => return Err(FsError::Loop),
-            Node::BlockDevice(_) | Node::Socket | Node::Anonymous(_) => return Err(FsError::NoDevice),
+            InodeContent::CharDevice(number) => Body::Stream(self.open_device(*number, flags)?),
+            InodeContent::Generated(generated) => Body::generated(generated)?,
+            InodeContent::Symlink(_) => return Err(FsError::Loop),
+            InodeContent::BlockDevice(_) | InodeContent::Socket | InodeContent::Anonymous(_) => {
+                return Err(FsError::NoDevice);
+            }
         })
     }
 
@@ -169,7 +171,7 @@ impl<H: Host> Vfs<H> {
     pub fn pipe(&self, who: &Who, flags: OpenFlags) -> Result<(SharedFile<H>, SharedFile<H>), FsError> {
         let (pipe, [r, w]) = Pipe::ends(self.host.clone())?;
         let attr = NewAttr { mode: 0o600, uid: who.uid, gid: who.gid };
-        let inode = Inode::new(&self.host, self.nameless, attr, |_| Ok(Node::Fifo(pipe)))?;
+        let inode = Inode::new(&self.host, self.nameless, attr, |_| Ok(InodeContent::Fifo(pipe)))?;
         inode.change(self.host.realtime(), |a| a.links = 1);
         let label = try_format(format_args!("pipe:[{}]", inode.ident.number))?;
         let dentry = Dentry::nameless(&label, inode)?;
@@ -189,7 +191,7 @@ impl<H: Host> Vfs<H> {
         socket: bool,
     ) -> Result<Arc<OpenFile<H>>, FsError> {
         let attr = NewAttr { mode: if socket { 0o777 } else { 0o600 }, uid: who.uid, gid: who.gid };
-        let node = if socket { Node::Socket } else { Node::Anonymous(kind) };
+        let node = if socket { InodeContent::Socket } else { InodeContent::Anonymous(kind) };
         let inode = Inode::new(&self.host, self.nameless, attr, |_| Ok(node))?;
         inode.change(self.host.realtime(), |a| a.links = 1);
         let label = match socket {

@@ -11,9 +11,9 @@ use crate::FsError;
 use crate::host::Host;
 use crate::tree::dentry::Dentry;
 use crate::tree::directory::{Directory, EntryMemory, Locked};
-use crate::tree::inode::Node;
+use crate::tree::inode::InodeContent;
 use crate::vfs::Vfs;
-use crate::vfs::found::{Found, Last};
+use crate::vfs::found::{FoundPath, Last};
 use crate::vfs::view::View;
 use crate::vfs::who::Want;
 use quire_heap::Arc;
@@ -53,14 +53,14 @@ impl<'a, H: Host> Both<'a, H> {
 
 fn entries<H: Host>(dentry: &Dentry<H>) -> Result<&Directory<H>, FsError> {
     match &dentry.inode.node {
-        Node::Directory(d) => Ok(d),
+        InodeContent::Directory(d) => Ok(d),
         _ => Err(FsError::NotPermitted),
     }
 }
 
 impl<H: Host> Vfs<H> {
     /// Moves the name `from` to `to`.
-    pub fn rename(&self, view: &View<H>, from: &Found<H>, to: &Found<H>, how: Rename) -> Result<(), FsError> {
+    pub fn rename(&self, view: &View<H>, from: &FoundPath<H>, to: &FoundPath<H>, how: Rename) -> Result<(), FsError> {
         match (from.last, to.last) {
             (Last::Name, Last::Name) => {}
             (Last::Name, _) if how == Rename::NoReplace => return Err(FsError::Exists),

@@ -7,35 +7,35 @@ use core::ops::Deref;
 use quire_heap::Arc;
 
 /// A directory that paths start in.
-pub enum Place<H: Host> {
+pub enum StartDirectory<H: Host> {
     /// The root of a tree that is never freed: it needs no reference count.
     Root(&'static Arc<Dentry<H>>),
     /// Any other directory.
     Counted(Arc<Dentry<H>>),
 }
 
-impl<H: Host> Place<H> {
+impl<H: Host> StartDirectory<H> {
     /// The directory `dentry`, of a permanent tree that begins at `root`.
     pub fn new(dentry: Arc<Dentry<H>>, root: &'static Arc<Dentry<H>>) -> Self {
-        if Arc::ptr_eq(&dentry, root) { Place::Root(root) } else { Place::Counted(dentry) }
+        if Arc::ptr_eq(&dentry, root) { StartDirectory::Root(root) } else { StartDirectory::Counted(dentry) }
     }
 }
 
-impl<H: Host> Clone for Place<H> {
+impl<H: Host> Clone for StartDirectory<H> {
     fn clone(&self) -> Self {
         match self {
-            Place::Root(root) => Place::Root(root),
-            Place::Counted(dentry) => Place::Counted(dentry.clone()),
+            StartDirectory::Root(root) => StartDirectory::Root(root),
+            StartDirectory::Counted(dentry) => StartDirectory::Counted(dentry.clone()),
         }
     }
 }
 
-impl<H: Host> Deref for Place<H> {
+impl<H: Host> Deref for StartDirectory<H> {
     type Target = Arc<Dentry<H>>;
     fn deref(&self) -> &Arc<Dentry<H>> {
         match self {
-            Place::Root(root) => root,
-            Place::Counted(dentry) => dentry,
+            StartDirectory::Root(root) => root,
+            StartDirectory::Counted(dentry) => dentry,
         }
     }
 }
@@ -44,9 +44,9 @@ impl<H: Host> Deref for Place<H> {
 #[repr(align(64))]
 pub struct Places<H: Host> {
     /// What `/` means.
-    pub root: Place<H>,
+    pub root: StartDirectory<H>,
     /// Where relative paths start.
-    pub cwd: Place<H>,
+    pub cwd: StartDirectory<H>,
 }
 
 impl<H: Host> Clone for Places<H> {

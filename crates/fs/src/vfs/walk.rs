@@ -1,7 +1,7 @@
 //! The walk from a path to a dentry.
 
 use super::Vfs;
-use super::found::{Final, Found, Last, NAME_MAX, Name};
+use super::found::{Final, FoundPath, Last, NAME_MAX, Name};
 use super::view::View;
 use super::who::Want;
 use crate::FsError;
@@ -9,7 +9,7 @@ use crate::host::Host;
 use crate::tree::attr::FileKind;
 use crate::tree::dentry::Dentry;
 use crate::tree::generated::Generated;
-use crate::tree::inode::Node;
+use crate::tree::inode::InodeContent;
 use core::ops::Deref;
 use quire_heap::{Arc, Vec};
 use quire_lookup::{Hold, names};
@@ -45,7 +45,7 @@ impl<H: Host> Deref for Here<'_, H> {
     }
 }
 
-/// As [`Found`], without a reference to the last component's directory.
+/// As [`FoundPath`], without a reference to the last component's directory.
 struct Reached<'w, H: Host> {
     here: Here<'w, H>,
     last: Last,
@@ -82,8 +82,8 @@ impl<H: Host> Vfs<H> {
     /// The entry `name` of the directory `here`, if it exists.
     pub(crate) fn child(&self, here: &Arc<Dentry<H>>, name: &[u8]) -> Result<Option<Arc<Dentry<H>>>, FsError> {
         match &here.inode.node {
-            Node::Directory(d) => Ok(d.get(name, &self.host().epoch().pin()).map(names::Found::counted)),
-            Node::Generated(Generated::Directory(d)) => {
+            InodeContent::Directory(d) => Ok(d.get(name, &self.host().epoch().pin()).map(names::FoundName::counted)),
+            InodeContent::Generated(Generated::Directory(d)) => {
                 let entry = d.lookup(name)?;
                 entry.map(|entry| Dentry::for_generated(self.host(), here, name, entry)).transpose()
             }
@@ -94,11 +94,17 @@ impl<H: Host> Vfs<H> {
     /// Walks `path` from `base` (or from the root) to its last component, which may be missing. Links on the way are
     /// always followed, a link at the end according to `end`. With a trailing slash the last component must be a
     /// directory, unless only its name matters.
-    pub fn walk(&self, view: &View<H>, base: &Arc<Dentry<H>>, path: &[u8], end: Final) -> Result<Found<H>, FsError> {
+    pub fn walk(
+        &self,
+        view: &View<H>,
+        base: &Arc<Dentry<H>>,
+        path: &[u8],
+        end: Final,
+    ) -> Result<FoundPath<H>, FsError> {
         let mut name = Name::new(b"")?;
         let reached = self.reach(view, base, path, end, Some(&mut name))?;
         let Reached { here, last, target, slash } = reached;
-        Ok(Found { parent: here.counted(), last, name, target, slash })
+        Ok(FoundPath { parent: here.counted(), last, name, target, slash })
     }
 
     /// The dentry of a path, if it exists; links as with [`walk`](Self::walk). Takes no other reference if only
@@ -127,7 +133,7 @@ impl<H: Host> Vfs<H> {
         // A reference taken in vain is dropped after the pin, because it may be the last one.
         let mut _in_vain = None;
         let pin = self.host().epoch().pin();
-        let mut below: Option<names::Kept<'_, Dentry<H>>> = None;
+        let mut below: Option<names::PinnedValue<'_, Dentry<H>>> = None;
         let mut rest = path;
         loop {
             let here: &Arc<Dentry<H>> = match &below {
@@ -138,14 +144,14 @@ impl<H: Host> Vfs<H> {
             rest = &rest[slashes(rest)..];
             let len = rest.iter().position(|&b| b == b'/').unwrap_or(rest.len());
             let name = &rest[..len];
-            let Node::Directory(directory) = &here.inode.node else { return None };
+            let InodeContent::Directory(directory) = &here.inode.node else { return None };
             if matches!(name, b"" | b"." | b"..") || len > NAME_MAX || view.who.may(&here.inode, Want::EXECUTE).is_err()
             {
                 return None;
             }
             let found = directory.get(name, &pin);
             if len == rest.len() {
-                let found = found.map(names::Found::held);
+                let found = found.map(names::FoundName::held);
                 if found.as_ref().is_some_and(|found| found.inode.kind() == FileKind::Symlink) {
                     _in_vain = found;
                     return None;
@@ -153,8 +159,8 @@ impl<H: Host> Vfs<H> {
                 return Some(found);
             }
             match found {
-                Some(names::Found::Kept(directory)) => below = Some(directory),
-                Some(names::Found::Counted(other)) => {
+                Some(names::FoundName::Kept(directory)) => below = Some(directory),
+                Some(names::FoundName::Counted(other)) => {
                     _in_vain = Some(other);
                     return None;
                 }
@@ -260,7 +266,7 @@ impl<H: Host> Vfs<H> {
     }
 
     fn follow(&self, link: &Arc<Dentry<H>>) -> Result<Step<H>, FsError> {
-        if let Node::Generated(Generated::Link(l)) = &link.inode.node
+        if let InodeContent::Generated(Generated::Link(l)) = &link.inode.node
             && let Some(to) = l.jump()
         {
             return Ok(Step::Jump(to?));
@@ -278,8 +284,8 @@ impl<H: Host> Vfs<H> {
     /// The target of a symbolic link.
     pub fn link_target(&self, link: &Dentry<H>) -> Result<Vec<u8>, FsError> {
         match &link.inode.node {
-            Node::Symlink(target) => Ok(Vec::try_copy(target)?),
-            Node::Generated(Generated::Link(l)) => l.target(),
+            InodeContent::Symlink(target) => Ok(Vec::try_copy(target)?),
+            InodeContent::Generated(Generated::Link(l)) => l.target(),
             _ => Err(FsError::Invalid),
         }
     }

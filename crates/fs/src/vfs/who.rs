@@ -4,7 +4,7 @@ use crate::FsError;
 use crate::host::Host;
 use crate::tree::attr::{Attr, FileKind, without_set_ids};
 use crate::tree::generated::Generated;
-use crate::tree::inode::{Inode, Node};
+use crate::tree::inode::{Inode, InodeContent};
 use quire_heap::{Arc, Vec};
 
 bitflags::bitflags! {
@@ -79,7 +79,7 @@ impl Who {
             return Ok(());
         }
         match &inode.node {
-            Node::Generated(Generated::Directory(directory)) if directory.admits() => Ok(()),
+            InodeContent::Generated(Generated::Directory(directory)) if directory.admits() => Ok(()),
             _ => Err(FsError::Denied),
         }
     }

@@ -41,7 +41,7 @@ pub const OPERATIONS: &[Operation] = &[
     }),
     ("ranges", |p| {
         let (start, len, other) = (p.address(), p.offset(), p.range());
-        if let Some(range) = VirtRange::from_outside(start, len) {
+        if let Some(range) = VirtRange::checked(start, len) {
             assert!(range.len() == len && range.is_empty() == (len == 0));
             assert_eq!(range.contains(start), len != 0);
             if let Some(both) = range.intersect(&other) {

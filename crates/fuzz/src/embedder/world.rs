@@ -28,11 +28,11 @@ const QUOTA: u64 = 24;
 
 /// An object that threads share, replaced at times. The lock is held only for a clone or an exchange, because a thread
 /// that waits for it serves no flush.
-pub struct Place<T>(Mutex<T>);
+pub struct Replaceable<T>(Mutex<T>);
 
-impl<T: Clone> Place<T> {
+impl<T: Clone> Replaceable<T> {
     fn new(thing: T) -> Self {
-        Place(Mutex::new(thing))
+        Replaceable(Mutex::new(thing))
     }
     /// Another handle.
     pub fn get(&self) -> T {
@@ -48,9 +48,9 @@ impl<T: Clone> Place<T> {
 /// The initial objects of an input. The first half is the first system's.
 pub struct Scene {
     /// Address spaces.
-    pub spaces: Vec<Place<SpaceRef<Hosted>>>,
+    pub spaces: Vec<Replaceable<SpaceRef<Hosted>>>,
     /// Objects, one of them with a pager in each system.
-    pub objects: Vec<Place<ObjectRef<Hosted>>>,
+    pub objects: Vec<Replaceable<ObjectRef<Hosted>>>,
 }
 
 /// The state that lasts from input to input.
@@ -125,14 +125,14 @@ impl World {
 
     pub fn scene(&self) -> Scene {
         let each = || (0..2 * THINGS).map(|n| (n, self.vms[n / THINGS]));
-        let spaces = each().map(|(_, vm)| Place::new(Space::new(vm).expect("memory for a space"))).collect();
+        let spaces = each().map(|(_, vm)| Replaceable::new(Space::new(vm).expect("memory for a space"))).collect();
         let object = |(n, vm): (usize, V)| {
             let object = match n % THINGS {
                 0 => ObjectRef::anonymous(vm, 16),
                 1 => ObjectRef::with_pager(vm, &Disk, 40 * PAGE_SIZE),
                 _ => ObjectRef::charged(vm, &Blank, 16 * PAGE_SIZE, Some(self.quotas[n / THINGS])),
             };
-            Place::new(object.expect("memory for an object"))
+            Replaceable::new(object.expect("memory for an object"))
         };
         Scene { spaces, objects: each().map(object).collect() }
     }

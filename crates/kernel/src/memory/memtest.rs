@@ -17,7 +17,7 @@ const MOST: usize = 512;
 const WORDS: u64 = PAGE_SIZE / 8;
 
 /// Frames that are held until all are checked.
-struct Held {
+struct HeldFrames {
     frames: [Option<Frame>; MOST],
     len: usize,
 }
@@ -29,7 +29,7 @@ struct Held {
 // Not inlined, because boot's own frame stays on the stack.
 #[inline(never)]
 pub fn run(vm: &'static Vm<Machine>, ram: &Ram) {
-    let mut held = Held { frames: [const { None }; MOST], len: 0 };
+    let mut held = HeldFrames { frames: [const { None }; MOST], len: 0 };
     for span in ram.spans().iter().filter(|s| s.start >= 1 << 20) {
         if held.len + 2 * AT_AN_END > MOST {
             log!("memtest: {:#x} to {:#x} are left out", span.start, span.end);
@@ -52,7 +52,7 @@ pub fn run(vm: &'static Vm<Machine>, ram: &Ram) {
     held.frames.into_iter().flatten().for_each(|frame| unsafe { vm.free_contiguous(frame, 1) });
 }
 
-impl Held {
+impl HeldFrames {
     /// Takes the lowest free frame of `within`; its number.
     fn take(&mut self, vm: &'static Vm<Machine>, start: u64, end: u64) -> Option<u64> {
         let within = PhysRange { start: Pfn(start), end: Pfn(end) };

@@ -17,7 +17,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use quire_drivers::local_apic;
 use quire_pmap_x86_64::Request;
 use quire_sync::cpuset::CpuMask;
-use quire_sync::trace::{Kind, Span};
+use quire_sync::trace::{EventKind, Span};
 
 /// One CPU's inbox, on separate cache lines.
 #[repr(C, align(128))]
@@ -100,7 +100,7 @@ pub fn serve() {
         // SAFETY: the bit was set after the slot was filled; the request stays in place until the slot is emptied
         // below.
         if let Some(request) = unsafe { slot.load(Ordering::Acquire).as_ref() } {
-            let _span = Span::begin(Kind::Answer, sender as u64, 0);
+            let _span = Span::begin(EventKind::Answer, sender as u64, 0);
             request.serve(vm().machine());
         }
         slot.store(core::ptr::null_mut(), Ordering::Release);

@@ -18,7 +18,7 @@ use core::any::Any;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use linux_raw_sys::general as raw;
 use quire_fs::{FsError, Io, Listener, OpenFlags, Readiness, Ready, Sink, Source, Stream, Who};
-use quire_heap::{Arc, Deque, Map, OutOfMemory, Spare, Vec, Weak, unsize};
+use quire_heap::{Arc, Deque, Map, OutOfMemory, SpareEntry, Vec, Weak, unsize};
 use quire_sync::{Mutex, Rank, SpinLock};
 
 /// The most events that one call returns.
@@ -64,7 +64,7 @@ pub struct Epoll<M: Machine> {
     /// By descriptor, as at the time of adding.
     watches: Mutex<Map<i32, Arc<Watch<M>>>>,
     /// Changed watches. Has room for all watches in the set, since a notification cannot fail.
-    changed: SpinLock<List<M>>,
+    changed: SpinLock<ChangedWatches<M>>,
     /// Watches removed from the set since the list was last compacted. Some are still on the list.
     left: AtomicUsize,
     /// Held by a thread that checks the files of changed watches.
@@ -87,7 +87,7 @@ struct New {
 }
 
 /// Changed watches: each watch of the set at most once, and some removed ones.
-type List<M> = Deque<Arc<Watch<M>>>;
+type ChangedWatches<M> = Deque<Arc<Watch<M>>>;
 
 impl<M: Machine> Listener for Watch<M> {
     fn changed(&self) {
@@ -167,7 +167,7 @@ impl<M: Machine> Epoll<M> {
     /// Marks a removed watch so that it is not listed again. The caller holds the lock of the `watches` remaining
     /// watches, and drops the returned list after it.
     #[must_use]
-    fn forget(&self, watch: &Watch<M>, watches: usize) -> Option<List<M>> {
+    fn forget(&self, watch: &Watch<M>, watches: usize) -> Option<ChangedWatches<M>> {
         let changed = self.changed.lock();
         watch.gone.store(true, Ordering::Release);
         drop(changed);
@@ -194,7 +194,7 @@ impl<M: Machine> Epoll<M> {
             return Err(Errno::EEXIST);
         }
         let charge = self.payer.charge(Account::Watches, 1, most).ok_or(Errno::ENOSPC)?;
-        let entry = Spare::try_new()?;
+        let entry = SpareEntry::try_new()?;
         let watch = Arc::try_new_cyclic(|itself| Watch {
             itself: itself.clone(),
             fd,

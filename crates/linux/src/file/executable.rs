@@ -4,7 +4,7 @@ use super::host::{Dentry, FileHost};
 use crate::errno::Errno;
 use crate::machine::Machine;
 use crate::process::credentials::capabilities::SetIds;
-use quire_fs::{Place, Program};
+use quire_fs::{Program, StartDirectory};
 use quire_heap::Vec;
 use quire_vm::object::ObjectRef;
 
@@ -12,7 +12,7 @@ use quire_vm::object::ObjectRef;
 pub struct Executable<M: Machine> {
     /// Its dentry. No process can open it for writing while a process executes it.
     pub dentry: Program<FileHost<M>>,
-    pub(super) root: Place<FileHost<M>>,
+    pub(super) root: StartDirectory<FileHost<M>>,
     /// Whether the executing user may also read it. Otherwise other processes may not read the program's memory.
     pub readable: bool,
 }

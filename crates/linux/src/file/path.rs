@@ -3,7 +3,7 @@
 use super::{Dentry, File, FileHost, View};
 use crate::{Ctx, Errno, Machine};
 use linux_raw_sys::general as raw;
-use quire_fs::{Final, Found, FsError, OpenFlags, Vfs};
+use quire_fs::{Final, FoundPath, FsError, OpenFlags, Vfs};
 use quire_heap::{Arc, Vec};
 use quire_lookup::Hold;
 
@@ -63,7 +63,7 @@ pub fn walk<M: Machine>(
     fd: i32,
     at: u64,
     end: Final,
-) -> Result<(View<M>, Found<FileHost<M>>), Errno> {
+) -> Result<(View<M>, FoundPath<FileHost<M>>), Errno> {
     let path = ctx.path(at)?;
     let view = ctx.view()?;
     let base = base(ctx, fd, &path)?;

@@ -3,7 +3,7 @@
 use super::host::{Dentry, FileHost};
 use crate::{Errno, Machine};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use quire_fs::{Place, Places};
+use quire_fs::{Places, StartDirectory};
 use quire_heap::{Arc, OutOfMemory, Room};
 use quire_sync::{CachePadded, Rank, SpinLock};
 
@@ -38,7 +38,7 @@ impl<M: Machine> FsState<M> {
 
     /// In directory `cwd` of the tree that begins at `root`, with Linux's first umask.
     pub fn new(root: &'static Arc<Dentry<M>>, cwd: Arc<Dentry<M>>) -> Result<Arc<Self>, OutOfMemory> {
-        Self::with(Places { root: Place::Root(root), cwd: Place::new(cwd, root) }, 0o022)
+        Self::with(Places { root: StartDirectory::Root(root), cwd: StartDirectory::new(cwd, root) }, 0o022)
     }
 
     /// A copy for a forked child.
@@ -56,7 +56,7 @@ impl<M: Machine> FsState<M> {
         self.look.umask.load(Ordering::Relaxed) as u16
     }
 
-    fn change(&self, change: impl FnOnce(&mut Places<FileHost<M>>) -> Place<FileHost<M>>) {
+    fn change(&self, change: impl FnOnce(&mut Places<FileHost<M>>) -> StartDirectory<FileHost<M>>) {
         let mut places = self.places.lock();
         let old = change(&mut places);
         // Only the lock's holder writes.
@@ -66,12 +66,12 @@ impl<M: Machine> FsState<M> {
     }
 
     /// Changes the working directory.
-    pub fn set_cwd(&self, to: Place<FileHost<M>>) {
+    pub fn set_cwd(&self, to: StartDirectory<FileHost<M>>) {
         self.change(|places| core::mem::replace(&mut places.cwd, to));
     }
 
     /// Changes the root directory.
-    pub fn set_root(&self, to: Place<FileHost<M>>) {
+    pub fn set_root(&self, to: StartDirectory<FileHost<M>>) {
         self.change(|places| core::mem::replace(&mut places.root, to));
     }
 

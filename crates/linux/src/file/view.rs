@@ -6,7 +6,7 @@ use crate::process::credentials::Credentials;
 use crate::process::credentials::capabilities::{Caps, cap};
 use crate::{Ctx, Errno, Machine};
 use core::sync::atomic::Ordering;
-use quire_fs::{Place, Places, Powers, Who};
+use quire_fs::{Places, Powers, StartDirectory, Who};
 use quire_heap::{Arc, OutOfMemory};
 
 /// Credentials for the checks of the file layer.
@@ -63,13 +63,13 @@ impl<M: Machine> Ctx<'_, M> {
 
     /// Makes `to` the working directory.
     pub fn set_cwd(&self, to: Arc<Dentry<M>>) -> Result<(), Errno> {
-        self.fs()?.set_cwd(Place::new(to, self.vfs().root()));
+        self.fs()?.set_cwd(StartDirectory::new(to, self.vfs().root()));
         Ok(())
     }
 
     /// Makes `to` the root directory.
     pub fn set_root(&self, to: Arc<Dentry<M>>) -> Result<(), Errno> {
-        self.fs()?.set_root(Place::new(to, self.vfs().root()));
+        self.fs()?.set_root(StartDirectory::new(to, self.vfs().root()));
         Ok(())
     }
 }

@@ -14,15 +14,15 @@ const NAME_MAX: usize = 255;
 /// Largest value of an attribute.
 const SIZE_MAX: u64 = 65536;
 
-type Found<M> = (View<M>, Hold<Dentry<M>>);
+type FoundDentry<M> = (View<M>, Hold<Dentry<M>>);
 
 /// The dentry of a path; a link at its end itself, if `flags` say so.
-fn at<M: Machine>(ctx: &Ctx<'_, M>, path: u64, flags: u32) -> Result<Found<M>, Errno> {
+fn at<M: Machine>(ctx: &Ctx<'_, M>, path: u64, flags: u32) -> Result<FoundDentry<M>, Errno> {
     find(ctx, AT_FDCWD, path, flags)
 }
 
 /// The dentry of a descriptor.
-fn of<M: Machine>(ctx: &Ctx<'_, M>, fd: i32) -> Result<Found<M>, Errno> {
+fn of<M: Machine>(ctx: &Ctx<'_, M>, fd: i32) -> Result<FoundDentry<M>, Errno> {
     Ok((ctx.view()?, ctx.file(fd)?.dentry.clone().into()))
 }
 
@@ -33,7 +33,7 @@ fn name<M: Machine>(ctx: &Ctx<'_, M>, at: u64) -> Result<Vec<u8>, Errno> {
 }
 
 /// The error for a request of one attribute: the caller's rights are checked before the file system's abilities.
-fn refuse<M: Machine>((view, dentry): Found<M>, name: &[u8], want: Want) -> Result<usize, Errno> {
+fn refuse<M: Machine>((view, dentry): FoundDentry<M>, name: &[u8], want: Want) -> Result<usize, Errno> {
     let own = [&b"security."[..], b"system."].iter().any(|prefix| name.starts_with(prefix));
     let trusted = name.starts_with(b"trusted.");
     if trusted && view.who.uid != 0 {
@@ -51,7 +51,7 @@ fn refuse<M: Machine>((view, dentry): Found<M>, name: &[u8], want: Want) -> Resu
 
 fn set<M: Machine>(
     ctx: &Ctx<'_, M>,
-    found: Found<M>,
+    found: FoundDentry<M>,
     [attribute, value, size]: [u64; 3],
     flags: u32,
 ) -> Result<usize, Errno> {
@@ -72,12 +72,12 @@ fn set<M: Machine>(
     refuse(found, &attribute, Want::WRITE)
 }
 
-fn get<M: Machine>(ctx: &Ctx<'_, M>, found: Found<M>, attribute: u64) -> Result<usize, Errno> {
+fn get<M: Machine>(ctx: &Ctx<'_, M>, found: FoundDentry<M>, attribute: u64) -> Result<usize, Errno> {
     let attribute = name(ctx, attribute)?;
     refuse(found, &attribute, Want::READ)
 }
 
-fn remove<M: Machine>(ctx: &Ctx<'_, M>, found: Found<M>, attribute: u64) -> Result<usize, Errno> {
+fn remove<M: Machine>(ctx: &Ctx<'_, M>, found: FoundDentry<M>, attribute: u64) -> Result<usize, Errno> {
     let attribute = name(ctx, attribute)?;
     refuse(found, &attribute, Want::WRITE)
 }

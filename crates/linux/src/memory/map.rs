@@ -217,7 +217,7 @@ pub fn sys_munmap<M: Machine>(ctx: &mut Ctx<'_, M>, address: u64, len: u64) -> R
 
 /// A range of whole pages: `address` aligned, `len` rounded up, not empty, inside user space. Else EINVAL.
 pub(super) fn range(address: u64, len: u64) -> Result<VirtRange, Errno> {
-    let range = page_up(len).and_then(|len| VirtRange::from_outside(address, len)).ok_or(Errno::EINVAL)?;
+    let range = page_up(len).and_then(|len| VirtRange::checked(address, len)).ok_or(Errno::EINVAL)?;
     if range.end > USER_END { Err(Errno::EINVAL) } else { Ok(range) }
 }
 

@@ -28,7 +28,7 @@ pub(super) enum What<M: Machine, T> {
     /// A text that can also be written.
     Writable(fn(&T, &mut Text) -> Result<(), FsError>, fn(&T, &[u8]) -> Result<usize, FsError>),
     /// A text that can only be written.
-    Told(fn(&T, &[u8]) -> Result<usize, FsError>),
+    WriteOnly(fn(&T, &[u8]) -> Result<usize, FsError>),
     /// A link with its text; the second function, if present, gives its target instead.
     Link(fn(&T) -> Result<Vec<u8>, FsError>, Option<fn(&T) -> Jump<M>>),
     /// A directory for the owner alone.
@@ -55,7 +55,7 @@ impl<M: Machine, T> Item<M, T> {
 
     fn kind(&self) -> FileKind {
         match self.what {
-            What::File(_) | What::OwnFile(_) | What::Bound(..) | What::Writable(..) | What::Told(_) => {
+            What::File(_) | What::OwnFile(_) | What::Bound(..) | What::Writable(..) | What::WriteOnly(_) => {
                 FileKind::Regular
             }
             What::Link(..) => FileKind::Symlink,
@@ -77,14 +77,14 @@ impl<M: Machine, T: Send + Sync> GeneratedFile for File<M, T> {
     fn text(&self, out: &mut Text) -> Result<(), FsError> {
         match self.1.what {
             What::File(text) | What::OwnFile(text) | What::Writable(text, _) => text(&self.0, out),
-            What::Told(_) => Err(FsError::Denied),
+            What::WriteOnly(_) => Err(FsError::Denied),
             _ => Err(FsError::Invalid),
         }
     }
 
     fn store(&self, bytes: &[u8]) -> Result<usize, FsError> {
         match self.1.what {
-            What::Writable(_, store) | What::Told(store) => store(&self.0, bytes),
+            What::Writable(_, store) | What::WriteOnly(store) => store(&self.0, bytes),
             _ => Err(FsError::NotPermitted),
         }
     }
@@ -126,7 +126,7 @@ impl<M: Machine, T: Clone + Send + Sync> Table<M, T> {
             What::OwnFile(_) => (Generated::File(unsize!(file()?)), 0o400),
             What::Bound(mode, _) => (Generated::File(unsize!(file()?)), *mode),
             What::Writable(..) => (Generated::File(unsize!(file()?)), 0o644),
-            What::Told(_) => (Generated::File(unsize!(file()?)), 0o200),
+            What::WriteOnly(_) => (Generated::File(unsize!(file()?)), 0o200),
             What::Link(..) => (Generated::Link(unsize!(file()?)), 0o777),
             What::Directory(make) => (Generated::Directory(make(&self.about)?), 0o555),
             What::OwnDirectory(make) => (Generated::Directory(make(&self.about)?), 0o500),

@@ -65,7 +65,7 @@ impl<M: Machine> Settings<M> {
         Item::file("uuid", uuid),
     ];
     const VM: &'static [Item<M, About<M>>] = &[
-        Item { name: "drop_caches", what: What::Told(drop_caches) },
+        Item { name: "drop_caches", what: What::WriteOnly(drop_caches) },
         Item { name: "max_map_count", what: What::Writable(max_map_count, set_max_map_count) },
         Item::file("min_free_kbytes", |a, out| put!(out, "{}\n", a.0.vm.frames().reserve() * 4)),
         Item::file("mmap_min_addr", |_, out| put!(out, "4096\n")),

@@ -6,45 +6,45 @@ use quire_heap::Arc;
 use quire_task::list::{Adapter, Links, List};
 
 /// A node's place on one kind of list. Guarded by the lock of the lists of that kind that the node may be on.
-pub struct Place<T> {
+pub struct ListPlace<T> {
     links: Links<T>,
     /// Identity of the list that the node is on; 0: none.
     on: Cell<usize>,
 }
 
 // SAFETY: touched only by `ArcList`'s methods, whose lists are guarded together with their nodes' places.
-unsafe impl<T> Send for Place<T> {}
+unsafe impl<T> Send for ListPlace<T> {}
 // SAFETY: a shared place lets only `ArcList`'s methods touch its cells, and their lists are guarded together.
-unsafe impl<T> Sync for Place<T> {}
+unsafe impl<T> Sync for ListPlace<T> {}
 
-impl<T> Default for Place<T> {
+impl<T> Default for ListPlace<T> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<T> Place<T> {
+impl<T> ListPlace<T> {
     /// The place of a node that is on no list.
     pub const fn new() -> Self {
-        Place { links: Links::new(), on: Cell::new(0) }
+        ListPlace { links: Links::new(), on: Cell::new(0) }
     }
 }
 
-/// Gives a node's [`Place`] for one kind of list.
+/// Gives a node's [`ListPlace`] for one kind of list.
 ///
 /// # Safety
 /// `place` always returns the same field, used by no other kind. All lists that a node may move between are guarded
 /// such that two threads never access one place at a time.
-pub unsafe trait Kind: 'static {
+pub unsafe trait ListKind: 'static {
     /// The nodes' type.
     type Node;
     /// The node's place.
-    fn place(node: &Self::Node) -> &Place<Self::Node>;
+    fn place(node: &Self::Node) -> &ListPlace<Self::Node>;
 }
 
 struct ByKind<K>(core::marker::PhantomData<K>);
-// SAFETY: `Kind` vouches that `place` is always one field, and `links` is a field of that.
-unsafe impl<K: Kind> Adapter for ByKind<K> {
+// SAFETY: `ListKind` vouches that `place` is always one field, and `links` is a field of that.
+unsafe impl<K: ListKind> Adapter for ByKind<K> {
     type Node = K::Node;
     fn links(node: &K::Node) -> &Links<K::Node> {
         &K::place(node).links
@@ -54,23 +54,23 @@ unsafe impl<K: Kind> Adapter for ByKind<K> {
 /// A walk over a list that changes meanwhile: nodes that are on the list from the walk's beginning to its end are met
 /// once. It is on the walker's stack and registered with the list. A remover of the walk's next node advances the walk.
 /// Guarded by the list's lock.
-pub struct Walk<K: Kind> {
+pub struct Walk<K: ListKind> {
     links: Links<Walk<K>>,
     next: Cell<Option<NonNull<K::Node>>>,
 }
 
 // SAFETY: once it has begun it is touched only by its list's methods, which are guarded together with it.
-unsafe impl<K: Kind> Send for Walk<K> {}
+unsafe impl<K: ListKind> Send for Walk<K> {}
 // SAFETY: a shared walk lets only its list's methods touch its cells, which are guarded together with the list.
-unsafe impl<K: Kind> Sync for Walk<K> {}
+unsafe impl<K: ListKind> Sync for Walk<K> {}
 
-impl<K: Kind> Default for Walk<K> {
+impl<K: ListKind> Default for Walk<K> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<K: Kind> Walk<K> {
+impl<K: ListKind> Walk<K> {
     /// A walk that has not begun.
     pub const fn new() -> Self {
         Walk { links: Links::new(), next: Cell::new(None) }
@@ -79,7 +79,7 @@ impl<K: Kind> Walk<K> {
 
 struct Walks<K>(core::marker::PhantomData<K>);
 // SAFETY: a walk has one field of links, and its address is the walk's for as long as it is listed.
-unsafe impl<K: Kind> Adapter for Walks<K> {
+unsafe impl<K: ListKind> Adapter for Walks<K> {
     type Node = Walk<K>;
     fn links(node: &Walk<K>) -> &Links<Walk<K>> {
         &node.links
@@ -87,7 +87,7 @@ unsafe impl<K: Kind> Adapter for Walks<K> {
 }
 
 /// A list that holds one count of each node on it.
-pub struct ArcList<K: Kind> {
+pub struct ArcList<K: ListKind> {
     list: List<ByKind<K>>,
     /// Walks under way.
     walks: List<Walks<K>>,
@@ -96,7 +96,7 @@ pub struct ArcList<K: Kind> {
     len: usize,
 }
 
-impl<K: Kind> ArcList<K> {
+impl<K: ListKind> ArcList<K> {
     /// An empty list; `id` (not 0) differs from that of every other list that its nodes may be on.
     pub const fn new(id: usize) -> Self {
         ArcList { list: List::new(), walks: List::new(), id, len: 0 }
@@ -218,7 +218,7 @@ impl<K: Kind> ArcList<K> {
     }
 }
 
-impl<K: Kind> Drop for ArcList<K> {
+impl<K: ListKind> Drop for ArcList<K> {
     fn drop(&mut self) {
         while self.pop().is_some() {}
     }
@@ -228,19 +228,20 @@ impl<K: Kind> Drop for ArcList<K> {
 mod tests {
     use super::*;
 
-    struct Node(u32, Place<Node>);
+    struct TestNode(u32, ListPlace<TestNode>);
     struct Only;
     // SAFETY: one field; the test is one thread.
-    unsafe impl Kind for Only {
-        type Node = Node;
-        fn place(node: &Node) -> &Place<Node> {
+    unsafe impl ListKind for Only {
+        type Node = TestNode;
+        fn place(node: &TestNode) -> &ListPlace<TestNode> {
             &node.1
         }
     }
 
     #[test]
     fn a_list_owns_what_is_on_it_and_refuses_strangers() {
-        let nodes: Vec<Arc<Node>> = (0..4).map(|n| Arc::try_new(Node(n, Place::new())).expect("memory")).collect();
+        let nodes: Vec<Arc<TestNode>> =
+            (0..4).map(|n| Arc::try_new(TestNode(n, ListPlace::new())).expect("memory")).collect();
         let (mut a, mut b) = (ArcList::<Only>::new(1), ArcList::<Only>::new(2));
         for node in &nodes {
             assert!(a.push(node.clone()).is_ok());
@@ -259,7 +260,8 @@ mod tests {
     fn a_walk_meets_once_what_stays_whatever_goes_meanwhile() {
         // Every subset of five nodes is removed after every number of steps.
         for (gone, after) in (0u32..32).flat_map(|gone| (0..=5).map(move |after| (gone, after))) {
-            let nodes: Vec<Arc<Node>> = (0..5).map(|n| Arc::try_new(Node(n, Place::new())).expect("memory")).collect();
+            let nodes: Vec<Arc<TestNode>> =
+                (0..5).map(|n| Arc::try_new(TestNode(n, ListPlace::new())).expect("memory")).collect();
             let (mut list, mut other) = (ArcList::<Only>::new(1), ArcList::<Only>::new(2));
             nodes.iter().for_each(|node| assert!(list.push(node.clone()).is_ok()));
             let walk = Walk::new();

@@ -20,7 +20,7 @@ use core::alloc::Layout;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use linux_raw_sys::general as raw;
-use quire_heap::{Arc, Spare};
+use quire_heap::{Arc, SpareEntry};
 use quire_sync::WaitQueue;
 use quire_task::{Quiet, Thread as Task, ThreadRef};
 
@@ -230,7 +230,7 @@ fn clone_once<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usiz
     } else {
         Arc::try_new(Process::new(linux, child_of(ctx, &request, id.id, group)?))?
     };
-    let joins = if request.has(THREAD) { Some(Spare::try_new()?) } else { None };
+    let joins = if request.has(THREAD) { Some(SpareEntry::try_new()?) } else { None };
 
     let mut regs = *ctx.regs;
     regs.rax = 0;

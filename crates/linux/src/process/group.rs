@@ -1,7 +1,7 @@
 //! Process groups and sessions.
 
 use super::Process;
-use super::arc_list::{ArcList, Kind, Place, Walk};
+use super::arc_list::{ArcList, ListKind, ListPlace, Walk};
 use crate::errno::Errno;
 use crate::machine::Machine;
 use crate::{Linux, Pid};
@@ -41,9 +41,9 @@ struct Members<M: Machine> {
 pub struct MemberKind<M>(core::marker::PhantomData<fn(M)>);
 // SAFETY: `member` is used by no other kind. `move_to` moves a process out of the old list under its lock, then into
 // the new one under its lock. `moving` admits one mover at a time.
-unsafe impl<M: Machine> Kind for MemberKind<M> {
+unsafe impl<M: Machine> ListKind for MemberKind<M> {
     type Node = Process<M>;
-    fn place(node: &Process<M>) -> &Place<Process<M>> {
+    fn place(node: &Process<M>) -> &ListPlace<Process<M>> {
         &node.member
     }
 }

@@ -43,7 +43,7 @@ use crate::process::thread::Name;
 use crate::signal::pending::PendingQueue;
 use crate::signal::{Actions, SigInfo, SigSet};
 use crate::{Linux, Pid};
-use arc_list::{ArcList, Kind, Place};
+use arc_list::{ArcList, ListKind, ListPlace};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, Ordering};
 use cpu_limit::CpuLimit;
 use credentials::Credentials;
@@ -146,11 +146,11 @@ pub struct Process<M: Machine> {
     /// The process that made or adopted it. `None` for process 1.
     parent: SpinLock<Option<Arc<Process<M>>>>,
     /// Its place among its parent's children or zombies.
-    sibling: Place<Process<M>>,
+    sibling: ListPlace<Process<M>>,
     /// The permit of its first thread, from that thread's end until the process is reaped.
     pub(crate) permit: SpinLock<users::Permit<M>>,
     /// Its place in its group.
-    pub(crate) member: Place<Process<M>>,
+    pub(crate) member: ListPlace<Process<M>>,
 }
 
 /// Job control state.
@@ -187,9 +187,9 @@ pub struct Family<M: Machine> {
 pub struct Siblings<M>(core::marker::PhantomData<fn(M)>);
 // SAFETY: `sibling` is used by no other kind, and guarded by the parent's `family`. A child that changes its parent is
 // moved with both families locked.
-unsafe impl<M: Machine> Kind for Siblings<M> {
+unsafe impl<M: Machine> ListKind for Siblings<M> {
     type Node = Process<M>;
-    fn place(node: &Process<M>) -> &Place<Process<M>> {
+    fn place(node: &Process<M>) -> &ListPlace<Process<M>> {
         &node.sibling
     }
 }
@@ -240,9 +240,9 @@ impl<M: Machine> Process<M> {
             ),
             parent_pid: AtomicU32::new(new.parent.as_ref().map_or(0, |p| p.pid)),
             parent: SpinLock::new(Rank::PARENT, new.parent),
-            sibling: Place::new(),
+            sibling: ListPlace::new(),
             permit: SpinLock::new(Rank::OWNED, users::Permit::root()),
-            member: Place::new(),
+            member: ListPlace::new(),
             child_events: WaitQueue::new(),
             moving: SpinLock::new(Rank::MOVING, ()),
             group: SpinLock::new(Rank::OWNED, new.group),

@@ -6,7 +6,7 @@ use crate::process::credentials::Credentials;
 use crate::process::thread::{Thread, work};
 use crate::{Pid, Process};
 use core::sync::atomic::Ordering;
-use quire_heap::{Map, Spare, Vec};
+use quire_heap::{Map, SpareEntry, Vec};
 use quire_task::ThreadRef;
 
 /// The living threads of a process. Most have one, which costs no allocation. Guarded by [`Process::threads`].
@@ -37,7 +37,7 @@ impl<M: Machine> Threads<M> {
     }
 
     /// Adds a thread, in memory that was allocated for it.
-    pub fn join(&mut self, thread: ThreadRef<M>, memory: Spare<Pid, ThreadRef<M>>) {
+    pub fn join(&mut self, thread: ThreadRef<M>, memory: SpareEntry<Pid, ThreadRef<M>>) {
         if self.is_empty() {
             self.begin(thread);
         } else {

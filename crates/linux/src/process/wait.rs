@@ -36,7 +36,7 @@ struct Wanted {
 }
 
 /// A child found by a wait.
-struct Found {
+struct FoundChild {
     pid: Pid,
     uid: u32,
     event: Event,
@@ -90,7 +90,7 @@ impl Wanted {
 }
 
 /// Checks the children once: a report, none yet, or no child to wait for.
-fn look<M: Machine>(linux: &'static Linux<M>, me: &Process<M>, wanted: Wanted) -> Option<Result<Found, Errno>> {
+fn look<M: Machine>(linux: &'static Linux<M>, me: &Process<M>, wanted: Wanted) -> Option<Result<FoundChild, Errno>> {
     // Looked up by its id, not among siblings, of which process 1 may have thousands. Before the lock, so that it is
     // dropped after it.
     let named = match wanted.which {
@@ -105,7 +105,7 @@ fn look<M: Machine>(linux: &'static Linux<M>, me: &Process<M>, wanted: Wanted) -
     {
         let taken = if wanted.options & NOWAIT == 0 { family.zombies.remove(&child) } else { None };
         drop(family);
-        let found = Found {
+        let found = FoundChild {
             pid: child.pid,
             uid: child.credentials().real_user,
             event: Event::Ended(child.status.load(Ordering::Acquire)),
@@ -126,7 +126,7 @@ fn look<M: Machine>(linux: &'static Linux<M>, me: &Process<M>, wanted: Wanted) -
         }
         drop(family);
         let event = Event::Living(report);
-        return Some(Ok(Found { pid, uid: child.credentials().real_user, event, usage: whole(&child) }));
+        return Some(Ok(FoundChild { pid, uid: child.credentials().real_user, event, usage: whole(&child) }));
     }
     let anybody = match wanted.which {
         Which::Any if wanted.options & ALL != 0 => !family.children.is_empty() || !family.zombies.is_empty(),
@@ -171,7 +171,7 @@ pub(super) fn release<M: Machine>(linux: &'static Linux<M>, process: &Arc<Proces
     linux.ids.release(process.pid);
 }
 
-fn wait<M: Machine>(ctx: &Ctx<'_, M>, wanted: Wanted) -> Result<Option<Found>, Errno> {
+fn wait<M: Machine>(ctx: &Ctx<'_, M>, wanted: Wanted) -> Result<Option<FoundChild>, Errno> {
     let me = ctx.process();
     let linux = ctx.linux;
     if wanted.options & NOHANG != 0 {

@@ -35,7 +35,7 @@ const SPARE: u32 = 16;
 
 /// Empty table pages, linked through their descriptors.
 #[derive(Default)]
-struct Spare {
+struct SpareTables {
     head: Option<Pfn>,
 }
 
@@ -53,7 +53,7 @@ pub struct CpuMmu {
     slots: [Tagged; TAGS],
     /// Table pages are empty again when they are given back, so the next one needs no zeroing. Another CPU takes the
     /// lock only to drain it.
-    spare: SpinLock<Spare>,
+    spare: SpinLock<SpareTables>,
     /// The number of spare pages. Written under the lock; read without it to find that the list is empty or full.
     spares: AtomicU32,
     /// Numbers that this CPU has given to spaces.
@@ -86,7 +86,7 @@ impl CpuMmu {
                 seen: AtomicU64::new(0),
                 regime: AtomicU64::new(0),
             }),
-            spare: SpinLock::new(Rank::TABLE_SPARE, Spare::default()),
+            spare: SpinLock::new(Rank::TABLE_SPARE, SpareTables::default()),
             spares: AtomicU32::new(0),
             given: AtomicU64::new(0),
             untold: AtomicU64::new(0),

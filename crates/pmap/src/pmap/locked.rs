@@ -16,7 +16,7 @@ const UNWRITABLE: Prot = Prot::all().difference(Prot::WRITE);
 
 /// From so many groups with leaves that allow stores on, a table page is store-protected as a whole, rather than leaf
 /// by leaf.
-const SEALED_FROM: u32 = 4;
+const PROTECT_TABLE_FROM: u32 = 4;
 
 /// A locked, live, last-level table page.
 pub struct LockedTable<'a, M: Hardware> {
@@ -88,12 +88,13 @@ impl<M: Hardware> LockedTable<'_, M> {
         mut each: impl FnMut(Removed),
     ) -> u64 {
         let (view, covers) = (&self.t.view, self.covers());
-        if Table::<M>::is_sealed(self) {
+        if Table::<M>::is_store_protected(self) {
             return 0;
         }
         let whole = first == 0 && last == FANOUT - 1;
-        if whole && M::Format::STORES_BELOW != 0 && view.writable_groups(first, last).count_ones() >= SEALED_FROM {
-            self.seal(owed);
+        if whole && M::Format::STORES_BELOW != 0 && view.writable_groups(first, last).count_ones() >= PROTECT_TABLE_FROM
+        {
+            self.protect_stores(owed);
             return 1;
         }
         const WHOLE: u64 = !0 >> (u64::BITS as usize - GROUP);
@@ -168,21 +169,21 @@ impl<M: Hardware> LockedTable<'_, M> {
     }
 
     /// Takes the right to store away from all leaves at once, in the entry above; the leaves stay as they are.
-    fn seal(&self, owed: &mut Obligation<'_, M>) {
+    fn protect_stores(&self, owed: &mut Obligation<'_, M>) {
         let (view, covers) = (&self.t.view, self.covers());
         owed.owe_table(view.pfn, covers, || view.owe());
         // A flush of so many pages drops everything, cached upper levels included.
         owed.owe_range(covers);
         self.above().fetch_and(!M::Format::STORES_BELOW, Ordering::AcqRel);
-        view.state.set_sealed(true);
+        view.state.set_store_protected(true);
     }
 
     /// Asserts that leaves that allow stores are entered only into table pages that are not store-protected.
     #[inline(always)]
     fn assert_open(&self, new: Enter) {
         debug_assert!(
-            !new.prot.contains(Prot::WRITE) || !self.t.view.state.is_sealed(),
-            "a sealed table page gets a leaf for stores"
+            !new.prot.contains(Prot::WRITE) || !self.t.view.state.is_store_protected(),
+            "a store-protected table page gets a leaf for stores"
         );
     }
 
@@ -378,11 +379,11 @@ impl<M: Hardware> Table<M> for LockedTable<'_, M> {
     }
 
     #[inline(always)]
-    fn is_sealed(&self) -> bool {
-        M::Format::STORES_BELOW != 0 && self.t.view.state.is_sealed()
+    fn is_store_protected(&self) -> bool {
+        M::Format::STORES_BELOW != 0 && self.t.view.state.is_store_protected()
     }
 
-    fn unseal(&mut self, keep: bool, mut each: impl FnMut(Removed)) {
+    fn restore_stores(&mut self, keep: bool, mut each: impl FnMut(Removed)) {
         let view = &self.t.view;
         if !keep {
             // No CPU stores through them, so taking the right away owes no flush.
@@ -400,7 +401,7 @@ impl<M: Hardware> Table<M> for LockedTable<'_, M> {
         // After the leaves, because a walker past the entry then finds their new rights. A CPU that caches the entry
         // without the bit faults at most once more, which drops it (SDM volume 3, 4.10.4.1 and 4.10.4.3).
         self.above().fetch_or(M::Format::STORES_BELOW, Ordering::AcqRel);
-        view.state.set_sealed(false);
+        view.state.set_store_protected(false);
     }
 
     fn take_accessed(&mut self, va: u64) -> bool {

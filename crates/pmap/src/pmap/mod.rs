@@ -11,7 +11,7 @@ use crate::hardware::{Drops, Hardware};
 use crate::roots::{Fan, Own, Part, Roots, USER_HALF};
 use crate::shootdown::Request;
 use crate::shootdown::residency::Residency;
-use crate::table::{Memory, Slots, TableState, View};
+use crate::table::{Memory, TableEntries, TableState, View};
 use crate::tree::{Dead, Tree};
 use core::marker::PhantomData;
 use core::ptr;
@@ -22,7 +22,7 @@ use quire_sync::{CpuId, Rank, SpinLock, preempt_off, record};
 use quire_vm::check::Broken;
 use quire_vm::phys::Physical;
 use quire_vm::phys::frames::{Fill, For};
-use quire_vm::phys::page::{Kind, Page};
+use quire_vm::phys::page::{FrameKind, Page};
 use quire_vm::stats::Event;
 use quire_vm::tlb::flush::FlushSet;
 use quire_vm::{OutOfMemory, PAGE_SIZE, Pfn, Pmap, VirtRange};
@@ -53,10 +53,10 @@ impl<M: Hardware> Memory for Frames<M> {
         self.0.epoch().pin()
     }
     #[inline]
-    fn slots(&self, t: Pfn) -> &'static Slots {
+    fn slots(&self, t: Pfn) -> &'static TableEntries {
         // SAFETY: frames stay reachable (Phys); the kernel and the hardware access a table page's memory only as
         // atomics.
-        unsafe { &*self.0.machine().frame_ptr(t).cast::<Slots>() }
+        unsafe { &*self.0.machine().frame_ptr(t).cast::<TableEntries>() }
     }
     #[inline]
     fn state(&self, t: Pfn) -> &'static TableState {
@@ -88,7 +88,7 @@ impl<M: Hardware> Memory for Frames<M> {
         debug_assert!(self.slots(t).iter().all(|s| s.load(Ordering::Relaxed) == 0), "a new table page is not empty");
         record::own(self.0.machine().frame_ptr(t), PAGE_SIZE as usize, "table");
         let page = self.page(t);
-        page.set_kind(Kind::Table);
+        page.set_kind(FrameKind::Table);
         page.spare().store(0, Ordering::Relaxed);
         page.words()[1].store(0, Ordering::Relaxed);
         let word: *const AtomicU64 = &page.words()[0];
@@ -99,7 +99,7 @@ impl<M: Hardware> Memory for Frames<M> {
     }
 
     fn free(&self, t: Pfn) {
-        self.page(t).set_kind(Kind::Wild);
+        self.page(t).set_kind(FrameKind::Unowned);
         let vm = &self.0;
         vm.stats().count(Event::TableFree);
         record::disown(vm.machine().frame_ptr(t));
@@ -615,7 +615,8 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
 
     fn check(&self, vm: &'static Physical<M>, quiet: bool) -> Result<u64, Broken> {
         // SAFETY: only the descriptor's kind is read, as `find_descriptor` requires.
-        let is_table = |pfn: Pfn| unsafe { vm.find_descriptor(pfn) }.is_some_and(|page| page.kind() == Kind::Table);
+        let is_table =
+            |pfn: Pfn| unsafe { vm.find_descriptor(pfn) }.is_some_and(|page| page.kind() == FrameKind::Table);
         let cost = self.tree(vm).check(USER_HALF, &is_table, quiet)?;
         self.check_own(vm)?;
         Ok(cost)

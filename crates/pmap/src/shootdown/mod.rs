@@ -27,7 +27,7 @@ use crate::mutant::{Mutant, mutant};
 use crate::roots::Reach;
 use quire_vm::tlb::flush::FlushSet;
 use quire_vm::{PAGE_SIZE, VirtRange};
-use request::Kind;
+use request::RequestKind;
 use residency::Residency;
 
 impl<F: Format> Request<'_, F> {
@@ -38,12 +38,12 @@ impl<F: Format> Request<'_, F> {
         let cpu = quire_sync::current_cpu();
         let state = mmu.cpu(cpu);
         match &self.kind {
-            Kind::Flush { space, generation, set } => {
+            RequestKind::Flush { space, generation, set } => {
                 if state.loaded() == space.id() {
                     flush_here(machine, state, space, *generation, set);
                 }
             }
-            Kind::Entry { id, i, reach, generation, set } => {
+            RequestKind::Entry { id, i, reach, generation, set } => {
                 // Masked: as for `Leave`, and this CPU must not continue with an own root that is freed after a `Home`
                 // request.
                 machine.masked(|| {
@@ -52,7 +52,7 @@ impl<F: Format> Request<'_, F> {
                     }
                 });
             }
-            Kind::Home { space, root, regime } => {
+            RequestKind::Home { space, root, regime } => {
                 // Masked: as for `Leave`.
                 machine.masked(|| {
                     if state.loaded() == space.id() && state.has_own() {
@@ -61,7 +61,7 @@ impl<F: Format> Request<'_, F> {
                     }
                 });
             }
-            Kind::Leave { space } => {
+            RequestKind::Leave { space } => {
                 // Masked: a handler must find either all of the space loaded or nothing of it. Otherwise it could call
                 // a flush done while the hardware still walks tables that are about to be freed.
                 machine.masked(|| {
@@ -71,13 +71,13 @@ impl<F: Format> Request<'_, F> {
                     }
                 });
             }
-            Kind::Kernel { ranges } => {
+            RequestKind::Kernel { ranges } => {
                 for range in *ranges {
                     let pages = (range.start..range.end).step_by(PAGE_SIZE as usize);
                     pages.for_each(|va| Hardware::drop_page(machine, va));
                 }
             }
-            Kind::Everything => machine.drop_all(),
+            RequestKind::Everything => machine.drop_all(),
         }
     }
 }

@@ -10,12 +10,12 @@ use quire_vm::{Pfn, VirtRange};
 
 /// A request from one CPU to others. It lives on the requester's stack until all have answered.
 pub struct Request<'a, F: Format> {
-    pub(super) kind: Kind<'a>,
+    pub(super) kind: RequestKind<'a>,
     format: PhantomData<F>,
 }
 
 /// The kinds of requests.
-pub(super) enum Kind<'a> {
+pub(super) enum RequestKind<'a> {
     /// Drop `set` of the space, as of `generation`.
     Flush { space: &'a Residency, generation: u64, set: &'a FlushSet },
     /// Drop `set`, which lies below entry `i` of the space `id`'s root, as of `generation` of that entry.
@@ -32,30 +32,30 @@ pub(super) enum Kind<'a> {
 
 impl<'a, F: Format> Request<'a, F> {
     pub(crate) fn flush(space: &'a Residency, generation: u64, set: &'a FlushSet) -> Self {
-        Request { kind: Kind::Flush { space, generation, set }, format: PhantomData }
+        Request { kind: RequestKind::Flush { space, generation, set }, format: PhantomData }
     }
 
     pub(crate) fn entry(id: u64, i: usize, (reach, generation): (&'a Reach, u64), set: &'a FlushSet) -> Self {
-        Request { kind: Kind::Entry { id, i, reach, generation, set }, format: PhantomData }
+        Request { kind: RequestKind::Entry { id, i, reach, generation, set }, format: PhantomData }
     }
 
     pub(crate) fn home(space: &'a Residency, root: Pfn, regime: u64) -> Self {
-        Request { kind: Kind::Home { space, root, regime }, format: PhantomData }
+        Request { kind: RequestKind::Home { space, root, regime }, format: PhantomData }
     }
 
     pub(crate) fn leave(space: &'a Residency) -> Self {
-        Request { kind: Kind::Leave { space }, format: PhantomData }
+        Request { kind: RequestKind::Leave { space }, format: PhantomData }
     }
 
     /// Kernel addresses, in whole pages, must leave every TLB: the one flush that may be sent to all CPUs. Page by
     /// page, because only the most expensive instruction also drops global translations.
     pub fn kernel(ranges: &'a [VirtRange]) -> Self {
-        Request { kind: Kind::Kernel { ranges }, format: PhantomData }
+        Request { kind: RequestKind::Kernel { ranges }, format: PhantomData }
     }
 
     /// Every translation must leave every TLB, global ones included. For so many kernel addresses at once that dropping
     /// each costs more than refilling the TLBs.
     pub fn everything() -> Self {
-        Request { kind: Kind::Everything, format: PhantomData }
+        Request { kind: RequestKind::Everything, format: PhantomData }
     }
 }

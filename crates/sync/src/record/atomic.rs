@@ -1,6 +1,6 @@
 //! The atomics of the recording build: transparent wrappers that record each access.
 
-use super::recorder::{Kind, note};
+use super::recorder::{AccessKind, note};
 use core::fmt;
 use core::sync::atomic as real;
 pub use core::sync::atomic::Ordering;
@@ -8,7 +8,7 @@ pub use core::sync::atomic::Ordering;
 /// A fence, recorded.
 #[track_caller]
 pub fn fence(order: Ordering) {
-    note(Kind::Fence, 0, 0);
+    note(AccessKind::Fence, 0, 0);
     real::fence(order);
 }
 
@@ -28,25 +28,25 @@ macro_rules! common {
             }
             #[track_caller]
             #[inline]
-            fn note(&self, kind: Kind) {
+            fn note(&self, kind: AccessKind) {
                 note(kind, core::ptr::from_ref(self).addr(), size_of::<Self>());
             }
             /// Reads it.
             #[track_caller]
             pub fn load(&self, order: Ordering) -> $value {
-                self.note(Kind::Read);
+                self.note(AccessKind::Read);
                 self.0.load(order)
             }
             /// Writes it.
             #[track_caller]
             pub fn store(&self, value: $value, order: Ordering) {
-                self.note(Kind::Write);
+                self.note(AccessKind::Write);
                 self.0.store(value, order)
             }
             /// Writes it, and returns what it held.
             #[track_caller]
             pub fn swap(&self, value: $value, order: Ordering) -> $value {
-                self.note(Kind::ReadModifyWrite);
+                self.note(AccessKind::ReadModifyWrite);
                 self.0.swap(value, order)
             }
             /// Writes `new` where it holds `current`.
@@ -58,7 +58,7 @@ macro_rules! common {
                 success: Ordering,
                 failure: Ordering,
             ) -> Result<$value, $value> {
-                self.note(Kind::ReadModifyWrite);
+                self.note(AccessKind::ReadModifyWrite);
                 self.0.compare_exchange(current, new, success, failure)
             }
             /// As [`compare_exchange`](Self::compare_exchange); may fail for no reason.
@@ -70,7 +70,7 @@ macro_rules! common {
                 success: Ordering,
                 failure: Ordering,
             ) -> Result<$value, $value> {
-                self.note(Kind::ReadModifyWrite);
+                self.note(AccessKind::ReadModifyWrite);
                 self.0.compare_exchange_weak(current, new, success, failure)
             }
             /// Replaces its value by the result of `f`, and retries until no other CPU interferes or `f` declines.
@@ -93,7 +93,7 @@ macro_rules! common {
             /// The value of an atomic that the caller has alone.
             #[track_caller]
             pub fn get_mut(&mut self) -> &mut $value {
-                self.note(Kind::Write);
+                self.note(AccessKind::Write);
                 self.0.get_mut()
             }
             /// Takes the value out.
@@ -131,7 +131,7 @@ macro_rules! fetch {
                 #[doc = concat!($what, " Returns what it held.")]
                 #[track_caller]
                 pub fn $method(&self, value: $value, order: Ordering) -> $value {
-                    self.note(Kind::ReadModifyWrite);
+                    self.note(AccessKind::ReadModifyWrite);
                     self.0.$method(value, order)
                 }
             )*

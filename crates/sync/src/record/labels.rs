@@ -14,7 +14,7 @@ static OWNED: RwLock<BTreeMap<usize, Owned>> = RwLock::new(BTreeMap::new());
 
 /// An address, with its object's name.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Place {
+pub struct LabelledAddress {
     /// The name of the object.
     pub label: &'static str,
     /// The object's address.
@@ -43,11 +43,11 @@ pub(super) fn disown(at: usize) {
     OWNED.write().unwrap_or_else(PoisonError::into_inner).remove(&at);
 }
 
-pub(super) fn find(address: usize) -> Option<Place> {
+pub(super) fn find(address: usize) -> Option<LabelledAddress> {
     let owned = OWNED.read().unwrap_or_else(PoisonError::into_inner);
     let (start, o) = owned.range(..=address).next_back().filter(|(_, o)| address < o.end)?;
     let offset = (address - start) % o.stride;
-    Some(Place { label: o.label, object: address - offset, offset })
+    Some(LabelledAddress { label: o.label, object: address - offset, offset })
 }
 
 /// Memory with an owner.

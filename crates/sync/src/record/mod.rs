@@ -54,11 +54,11 @@ mod tests;
 #[cfg(recording)]
 pub use coherence::{Coherence, Traffic};
 #[cfg(recording)]
-pub use labels::{Place, Region, owned};
+pub use labels::{LabelledAddress, Region, owned};
 #[cfg(recording)]
 pub use marks::{Mark, base as marks};
 #[cfg(recording)]
-pub use recorder::{Access, Kind, Recorder, current, scope, unrecorded};
+pub use recorder::{Access, AccessKind, Recorder, current, scope, unrecorded};
 #[cfg(recording)]
 pub use report::{Conflict, LINE, Record};
 
@@ -108,7 +108,7 @@ pub fn apart<R>(f: impl FnOnce() -> R) -> R {
 #[cfg_attr(recording, track_caller)]
 pub fn read<T>(at: *const T) {
     #[cfg(recording)]
-    recorder::note(Kind::Read, at.addr(), size_of::<T>());
+    recorder::note(AccessKind::Read, at.addr(), size_of::<T>());
     #[cfg(not(recording))]
     let _recording_only = at;
 }
@@ -118,7 +118,7 @@ pub fn read<T>(at: *const T) {
 #[cfg_attr(recording, track_caller)]
 pub fn wrote<T>(at: *const T) {
     #[cfg(recording)]
-    recorder::note(Kind::Write, at.addr(), size_of::<T>());
+    recorder::note(AccessKind::Write, at.addr(), size_of::<T>());
     #[cfg(not(recording))]
     let _recording_only = at;
 }
@@ -132,7 +132,11 @@ pub(crate) fn guarded<T: ?Sized>(value: &T, write: bool) {
     {
         let (at, size) = (core::ptr::from_ref(value).addr(), size_of_val(value));
         let rest = LINE - at % LINE;
-        recorder::note(if write { Kind::Write } else { Kind::Read }, at, if size > LINE { rest } else { size });
+        recorder::note(
+            if write { AccessKind::Write } else { AccessKind::Read },
+            at,
+            if size > LINE { rest } else { size },
+        );
     }
     #[cfg(not(recording))]
     let _recording_only = (value, write);
@@ -143,7 +147,7 @@ pub(crate) fn guarded<T: ?Sized>(value: &T, write: bool) {
 #[cfg_attr(recording, track_caller)]
 pub fn taken<T>(lock: &T, rank: Option<Rank>) {
     #[cfg(recording)]
-    recorder::note(Kind::Take(rank), core::ptr::from_ref(lock).addr(), 0);
+    recorder::note(AccessKind::Take(rank), core::ptr::from_ref(lock).addr(), 0);
     #[cfg(not(recording))]
     let _recording_only = (lock, rank);
 }
@@ -153,7 +157,7 @@ pub fn taken<T>(lock: &T, rank: Option<Rank>) {
 #[cfg_attr(recording, track_caller)]
 pub fn released<T>(lock: &T, rank: Option<Rank>) {
     #[cfg(recording)]
-    recorder::note(Kind::Release(rank), core::ptr::from_ref(lock).addr(), 0);
+    recorder::note(AccessKind::Release(rank), core::ptr::from_ref(lock).addr(), 0);
     #[cfg(not(recording))]
     let _recording_only = (lock, rank);
 }

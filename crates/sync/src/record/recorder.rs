@@ -1,6 +1,6 @@
 //! Scopes, and the accesses that are recorded in them.
 
-use super::labels::{self, Place};
+use super::labels::{self, LabelledAddress};
 use super::marks::Outside;
 use super::report::Record;
 use crate::hooks::{CpuId, current_cpu};
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The kind of an access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub enum AccessKind {
     /// Memory was read.
     Read,
     /// Memory was written.
@@ -27,14 +27,14 @@ pub enum Kind {
     Release(Option<Rank>),
 }
 
-impl Kind {
+impl AccessKind {
     /// Whether it changes memory, or takes the line as if it would.
     pub fn writes(self) -> bool {
-        matches!(self, Kind::Write | Kind::ReadModifyWrite)
+        matches!(self, AccessKind::Write | AccessKind::ReadModifyWrite)
     }
     /// Whether it touches memory at all.
     pub fn touches(self) -> bool {
-        matches!(self, Kind::Read | Kind::Write | Kind::ReadModifyWrite)
+        matches!(self, AccessKind::Read | AccessKind::Write | AccessKind::ReadModifyWrite)
     }
 }
 
@@ -44,7 +44,7 @@ pub struct Access {
     /// The CPU that the thread was.
     pub cpu: CpuId,
     /// The kind of access.
-    pub kind: Kind,
+    pub kind: AccessKind,
     /// Where; 0 for a fence.
     pub address: usize,
     /// Bytes; 0 where no memory is touched.
@@ -52,7 +52,7 @@ pub struct Access {
     /// The source line of the access.
     pub site: &'static Location<'static>,
     /// The object that owned the memory at that moment, where it was labelled.
-    pub place: Option<Place>,
+    pub place: Option<LabelledAddress>,
 }
 
 /// A record that is being made. Threads write into the recorder that they have entered.
@@ -113,7 +113,7 @@ pub fn unrecorded<R>(f: impl FnOnce() -> R) -> R {
 
 /// Records an access.
 #[track_caller]
-pub(super) fn note(kind: Kind, address: usize, size: usize) {
+pub(super) fn note(kind: AccessKind, address: usize, size: usize) {
     let site = Location::caller();
     CURRENT.with(|c| {
         if let Some(recorder) = &*c.borrow() {

@@ -1,7 +1,7 @@
 //! Results of a record.
 
-use super::labels::Place;
-use super::recorder::{Access, Kind};
+use super::labels::LabelledAddress;
+use super::recorder::{Access, AccessKind};
 use crate::hooks::CpuId;
 use crate::rank::Rank;
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,7 +29,7 @@ pub struct Conflict {
     /// The line's first address.
     pub address: usize,
     /// The owner of its memory, from the first access that has one.
-    pub place: Option<Place>,
+    pub place: Option<LabelledAddress>,
     /// CPUs that wrote it.
     pub writers: BTreeSet<CpuId>,
     /// CPUs that touched it, the writers included.
@@ -66,13 +66,13 @@ impl Record {
 
     /// How often a lock was taken.
     pub fn lock_takes(&self) -> usize {
-        self.accesses.iter().filter(|a| matches!(a.kind, Kind::Take(_))).count()
+        self.accesses.iter().filter(|a| matches!(a.kind, AccessKind::Take(_))).count()
     }
     /// How often a lock of each rank was taken (`None`: sleeping locks).
     pub fn lock_takes_by_rank(&self) -> BTreeMap<Option<Rank>, usize> {
         let mut takes = BTreeMap::new();
         for access in &self.accesses {
-            if let Kind::Take(rank) = access.kind {
+            if let AccessKind::Take(rank) = access.kind {
                 *takes.entry(rank).or_default() += 1;
             }
         }
@@ -87,8 +87,8 @@ impl Record {
         for access in &self.accesses {
             let lock = (access.address, access.cpu);
             match access.kind {
-                Kind::Take(Some(r)) if r == rank => drop(held.insert(lock, 0)),
-                Kind::Release(Some(r)) if r == rank => longest = longest.max(held.remove(&lock).unwrap_or(0)),
+                AccessKind::Take(Some(r)) if r == rank => drop(held.insert(lock, 0)),
+                AccessKind::Release(Some(r)) if r == rank => longest = longest.max(held.remove(&lock).unwrap_or(0)),
                 kind if kind.touches() => {
                     held.iter_mut().filter(|((_, cpu), _)| *cpu == access.cpu).for_each(|(_, n)| *n += 1);
                 }
@@ -99,7 +99,7 @@ impl Record {
     }
     /// How many fences stand between accesses.
     pub fn fences(&self) -> usize {
-        self.accesses.iter().filter(|a| a.kind == Kind::Fence).count()
+        self.accesses.iter().filter(|a| a.kind == AccessKind::Fence).count()
     }
 
     /// How many different lines were touched.
@@ -148,7 +148,7 @@ fn short(label: &str) -> String {
     out
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for LabelledAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}+{} (at {:#x})", short(self.label), self.offset, self.object)
     }
@@ -158,18 +158,18 @@ impl fmt::Display for Access {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "CPU {} ", self.cpu)?;
         match self.kind {
-            Kind::Read => write!(f, "reads {} at ", self.size)?,
-            Kind::Write => write!(f, "writes {} at ", self.size)?,
-            Kind::ReadModifyWrite => write!(f, "changes {} at ", self.size)?,
-            Kind::Fence => write!(f, "fences")?,
-            Kind::Take(Some(rank)) => write!(f, "takes {rank:?} at ")?,
-            Kind::Take(None) => write!(f, "takes a sleeping lock at ")?,
-            Kind::Release(Some(rank)) => write!(f, "releases {rank:?} at ")?,
-            Kind::Release(None) => write!(f, "releases a sleeping lock at ")?,
+            AccessKind::Read => write!(f, "reads {} at ", self.size)?,
+            AccessKind::Write => write!(f, "writes {} at ", self.size)?,
+            AccessKind::ReadModifyWrite => write!(f, "changes {} at ", self.size)?,
+            AccessKind::Fence => write!(f, "fences")?,
+            AccessKind::Take(Some(rank)) => write!(f, "takes {rank:?} at ")?,
+            AccessKind::Take(None) => write!(f, "takes a sleeping lock at ")?,
+            AccessKind::Release(Some(rank)) => write!(f, "releases {rank:?} at ")?,
+            AccessKind::Release(None) => write!(f, "releases a sleeping lock at ")?,
         }
         match self.place {
             Some(place) => write!(f, "{place}")?,
-            None if self.kind == Kind::Fence => {}
+            None if self.kind == AccessKind::Fence => {}
             None => write!(f, "{:#x}", self.address)?,
         }
         write!(f, ", {}:{}", self.site.file(), self.site.line())

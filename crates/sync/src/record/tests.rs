@@ -8,12 +8,12 @@ use crate::{CachePadded, CpuSet, Mutex, Rank, SpinLock};
 fn said(record: &Record, words: &[(&str, *const u8)]) -> Vec<String> {
     let name = |a: &Access| words.iter().find(|(_, p)| p.addr() == a.address).map_or("?", |(n, _)| n);
     let what = |a: &Access| match a.kind {
-        Kind::Read => "reads",
-        Kind::Write => "writes",
-        Kind::ReadModifyWrite => "changes",
-        Kind::Fence => "fences",
-        Kind::Take(_) => "takes",
-        Kind::Release(_) => "releases",
+        AccessKind::Read => "reads",
+        AccessKind::Write => "writes",
+        AccessKind::ReadModifyWrite => "changes",
+        AccessKind::Fence => "fences",
+        AccessKind::Take(_) => "takes",
+        AccessKind::Release(_) => "releases",
     };
     record.accesses().iter().map(|a| format!("{} {} {} {}", a.cpu, what(a), name(a), a.size)).collect()
 }
@@ -79,7 +79,7 @@ fn a_message_passed_under_a_lock_is_recorded_step_by_step() {
     assert_eq!(record.of(1).lock_takes(), 1);
     assert_eq!(record.fences(), 1);
     assert!(record.accesses().iter().all(|a| a.site.file().ends_with("record/tests.rs")
-        || a.kind == Kind::Release(Some(Rank(7)))
+        || a.kind == AccessKind::Release(Some(Rank(7)))
         || a.address == held.addr()));
 }
 
@@ -182,7 +182,7 @@ fn a_sleeping_lock_counts_as_one_take_and_a_guard_of_a_large_value_as_one_line()
     assert_eq!(record.lock_takes_by_rank(), [(None, 1)].into());
     let large = SpinLock::new(Rank(1), [0u64; 100]);
     let ((), record) = scope(|| large.lock()[99] = 1);
-    let write = record.accesses().iter().find(|a| a.kind == Kind::Write).unwrap();
+    let write = record.accesses().iter().find(|a| a.kind == AccessKind::Write).unwrap();
     assert_eq!(write.lines().count(), 1);
 }
 

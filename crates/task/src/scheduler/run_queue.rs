@@ -46,7 +46,7 @@ pub(crate) struct RunQueue<M: Machine> {
 unsafe impl<M: Machine> Send for RunQueue<M> {}
 
 /// A queued thread, its share, and whether it is on the share's back list.
-type Found<M> = (NonNull<Share<M>>, NonNull<Thread<M>>, bool);
+type FoundThread<M> = (NonNull<Share<M>>, NonNull<Thread<M>>, bool);
 
 impl<M: Machine> RunQueue<M> {
     pub fn new() -> Self {
@@ -231,7 +231,7 @@ impl<M: Machine> RunQueue<M> {
     /// A thread that may run on `cpu` and that `take` accepts, its share, and whether it is on the back list there.
     /// Shares without a running thread come first. Threads are skipped only where some may not run on `cpu`, or have
     /// not left this one.
-    fn bound_for(&self, cpu: CpuId, take: impl Fn(NonNull<Thread<M>>) -> bool) -> Option<Found<M>> {
+    fn bound_for(&self, cpu: CpuId, take: impl Fn(NonNull<Thread<M>>) -> bool) -> Option<FoundThread<M>> {
         if self.movable() == 0 {
             return None;
         }

@@ -26,7 +26,7 @@ pub enum Does {
     Sleeps { after: u64, sleep: u64 },
 }
 
-pub struct Told {
+pub struct Scripted {
     number: usize,
     does: Does,
     /// CPU time that it has had.
@@ -40,9 +40,9 @@ pub struct Told {
     pub latest: Cell<u64>,
 }
 // SAFETY: one thread of the host does everything.
-unsafe impl Send for Told {}
+unsafe impl Send for Scripted {}
 // SAFETY: one thread of the host does everything, so no cell is touched by two.
-unsafe impl Sync for Told {}
+unsafe impl Sync for Scripted {}
 
 struct SteppedCpu {
     current: Cell<*const Thread<Stepped>>,
@@ -109,7 +109,7 @@ impl Stepped {
     fn thread(&self, does: Does) -> ThreadRef<Stepped> {
         unsafe fn never(_: NonNull<Thread<Stepped>>) {}
         let left = if let Does::Sleeps { after, .. } = does { after } else { u64::MAX };
-        let told = Told {
+        let told = Scripted {
             number: self.threads.borrow().len(),
             does,
             ran: Cell::new(0),
@@ -263,7 +263,7 @@ impl Stepped {
 
 unsafe impl Machine for Stepped {
     type Context = ();
-    type Payload = Told;
+    type Payload = Scripted;
     fn now(&self) -> u64 {
         self.now.get()
     }

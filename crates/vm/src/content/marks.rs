@@ -12,7 +12,7 @@ use core::ops::Range;
 
 /// Counts of a range of an object; each page counts once, however often it is mapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Marks {
+pub struct RangeCounts {
     /// Resident pages.
     pub resident: u64,
     /// Those that some page table maps.
@@ -25,8 +25,8 @@ pub struct Marks {
 
 impl<M: Machine> Object<M> {
     /// Counts the use of the pages of `keys`. Changes nothing and waits for nothing.
-    pub fn query_range(&self, keys: Range<u64>) -> Marks {
-        let mut marks = Marks::default();
+    pub fn query_range(&self, keys: Range<u64>) -> RangeCounts {
+        let mut marks = RangeCounts::default();
         self.in_batches(keys, |batch| {
             let found = rmap::query(self, batch);
             marks.resident += batch.as_slice().len() as u64;

@@ -15,5 +15,5 @@ pub(crate) mod remove;
 pub(crate) mod truncate;
 pub(crate) mod write_back;
 
-pub use marks::Marks;
+pub use marks::RangeCounts;
 pub use read_write::IoError;

@@ -57,19 +57,19 @@ const TAIL_READS: u32 = 16;
 static ZEROES: [u8; PAGE_SIZE as usize] = [0; PAGE_SIZE as usize];
 
 /// A page that is held; dropping releases the hold.
-struct Held<'a, M: Machine> {
+struct HeldPage<'a, M: Machine> {
     object: &'a Object<M>,
     page: &'static Page,
 }
 
-impl<M: Machine> Held<'_, M> {
+impl<M: Machine> HeldPage<'_, M> {
     fn bytes(&self) -> *mut u8 {
         let vm = self.object.vm();
         vm.machine().frame_ptr(vm.pfn_of_page(self.page))
     }
 }
 
-impl<M: Machine> Drop for Held<'_, M> {
+impl<M: Machine> Drop for HeldPage<'_, M> {
     fn drop(&mut self) {
         self.object.vm().unhold_page(self.page);
     }
@@ -80,7 +80,7 @@ fn resident<'a, M: Machine>(
     object: &'a Object<M>,
     key: u64,
     may: &mut MaySleep,
-) -> Result<Option<Held<'a, M>>, IoError<()>> {
+) -> Result<Option<HeldPage<'a, M>>, IoError<()>> {
     let vm = object.vm();
     loop {
         let mut swapped = None;
@@ -90,7 +90,7 @@ fn resident<'a, M: Machine>(
                 Slot::Page(pfn) => {
                     let page = vm.page(pfn);
                     if page.try_hold() {
-                        let held = Held { object, page };
+                        let held = HeldPage { object, page };
                         let state = page.state();
                         // Validated after the hold: from here on the frame keeps this content's memory.
                         if !state.busy() && state.valid() && page.object() == object.address() && page.index() == key {
@@ -133,7 +133,11 @@ fn run<M: Machine>(vm: &'static Objects<M>, read: PageIn<M>, may: &mut MaySleep)
 /// The pager's copy is read as a fault reads it, behind a placeholder in the index. Without the placeholder it could be
 /// old before it is put there. Another thread could read the page too and change it, and pageout could write and steal
 /// it.
-fn present<'a, M: Machine>(object: &'a Object<M>, key: u64, may: &mut MaySleep) -> Result<Held<'a, M>, IoError<()>> {
+fn present<'a, M: Machine>(
+    object: &'a Object<M>,
+    key: u64,
+    may: &mut MaySleep,
+) -> Result<HeldPage<'a, M>, IoError<()>> {
     let vm = object.vm();
     loop {
         if let Some(held) = resident(object, key, may)? {
@@ -170,9 +174,9 @@ fn present<'a, M: Machine>(object: &'a Object<M>, key: u64, may: &mut MaySleep) 
 /// The outcome for a frame that was to become a page.
 enum Added<'a, M: Machine> {
     /// It is the page.
-    Ours(Held<'a, M>),
+    Ours(HeldPage<'a, M>),
     /// Another thread made the page first; the frame is freed when `ours` is dropped.
-    Theirs { theirs: Held<'a, M>, ours: Held<'a, M> },
+    Theirs { theirs: HeldPage<'a, M>, ours: HeldPage<'a, M> },
 }
 
 /// Makes a frame with content the valid page `key`, where there is none.
@@ -190,7 +194,7 @@ fn add<'a, M: Machine>(
     vm.assume_page(page, object.address(), key, object.page_bits() | State::VALID | bits);
     let held = page.try_hold();
     debug_assert!(held, "a page with an identity can be held");
-    let ours = Held { object, page };
+    let ours = HeldPage { object, page };
     let error = loop {
         let filled = {
             let pin = may.pin(vm.epoch());
@@ -228,7 +232,7 @@ fn add<'a, M: Machine>(
 }
 
 /// Makes a clean page dirty, before its memory is written. Relies on C2, *dirty*: the pager's hook comes first and may fail.
-fn make_dirty<M: Machine>(held: &Held<'_, M>, key: u64, may: &mut MaySleep) -> Result<(), PagerError> {
+fn make_dirty<M: Machine>(held: &HeldPage<'_, M>, key: u64, may: &mut MaySleep) -> Result<(), PagerError> {
     let (object, page) = (held.object, held.page);
     if page.state().dirty() {
         return Ok(());
@@ -391,7 +395,7 @@ impl<M: Machine> ObjectRef<M> {
                         break;
                     }
                     Slot::Reserved => quire_sync::hooks::relax(),
-                    Slot::Empty | Slot::Cut => {
+                    Slot::Empty | Slot::ZeroMarker => {
                         // A page that was there has become a hole meanwhile.
                         let one = match charge.split() {
                             Some(one) => one,

@@ -21,7 +21,7 @@
 
 use crate::machine::Machine;
 use crate::object::batch::Batch;
-use crate::object::removal::{EVERYTHING, Stop, collect, finish};
+use crate::object::removal::{CollectEnd, EVERYTHING, collect, finish};
 use crate::object::{Object, ObjectRef};
 use crate::rmap;
 use crate::sleep::MaySleep;
@@ -43,11 +43,11 @@ pub(crate) fn evict<M: Machine>(object: &Object<M>, keys: Range<u64>, may: &mut 
             finish(object, &batch, &pin);
         }
         match stop {
-            Stop::Done => break,
-            Stop::Full => {}
-            Stop::Busy(page) => vm.wait_unbusy(page, may),
-            Stop::Reserved => quire_sync::hooks::relax(),
-            Stop::Laundering(page) => vm.wait_laundered(page, may),
+            CollectEnd::Done => break,
+            CollectEnd::Full => {}
+            CollectEnd::Busy(page) => vm.wait_unbusy(page, may),
+            CollectEnd::Reserved => quire_sync::hooks::relax(),
+            CollectEnd::Laundering(page) => vm.wait_laundered(page, may),
         }
     }
     let pin = may.pin(vm.epoch());

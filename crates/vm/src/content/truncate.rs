@@ -16,7 +16,7 @@ use crate::machine::Machine;
 use crate::object::backing::Backing;
 use crate::object::index::KEYS;
 use crate::object::interval::Interval;
-use crate::object::kept::Kept;
+use crate::object::kept::KeptObject;
 use crate::object::{Object, ObjectRef};
 use crate::rmap;
 use crate::sleep::MaySleep;
@@ -59,7 +59,7 @@ const LAYERS: usize = 16;
 
 /// Layers with copies, kept while nothing else is held.
 struct Copies<M: Machine> {
-    layers: [Option<(Kept<M>, Range<u64>)>; LAYERS],
+    layers: [Option<(KeptObject<M>, Range<u64>)>; LAYERS],
     len: usize,
 }
 
@@ -80,7 +80,7 @@ impl<M: Machine> Copies<M> {
             if object.index().first(keys.start, keys.end, pin).is_none() {
                 continue;
             }
-            let Some(kept) = Kept::new(object, pin) else { continue };
+            let Some(kept) = KeptObject::new(object, pin) else { continue };
             self.layers[self.len] = Some((kept, keys));
             self.len += 1;
             if self.len == LAYERS {

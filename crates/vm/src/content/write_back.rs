@@ -22,7 +22,7 @@ use crate::sleep::MaySleep;
 use core::ops::Range;
 
 /// The reason why a step of the walk ended; the walk stands before it.
-enum Stop {
+enum WalkEnd {
     /// The range is done.
     Done,
     /// The cluster is complete.
@@ -73,7 +73,7 @@ impl<M: Machine> ObjectRef<M> {
             let mut wash = Batch::new();
             let (key, stop) = {
                 let pin = may.pin(vm.epoch());
-                let mut end = (0, Stop::Done);
+                let mut end = (0, WalkEnd::Done);
                 for found in range.walk(&pin) {
                     let (key, slot) = (found.key(), found.slot());
                     if let Some(stop) = self.consider(key, slot, &mut wash) {
@@ -83,7 +83,7 @@ impl<M: Machine> ObjectRef<M> {
                 }
                 end
             };
-            let mut next = (!matches!(stop, Stop::Done)).then_some(key);
+            let mut next = (!matches!(stop, WalkEnd::Done)).then_some(key);
             let mut wait = stop;
             // The thread that this waits for may need a record.
             if wash.is_empty() {
@@ -93,36 +93,36 @@ impl<M: Machine> ObjectRef<M> {
                 written += n as u64;
                 if let Some((key, pfn)) = wash.as_slice().get(n) {
                     // Another thread has just taken a hold of it.
-                    (next, wait) = (Some(*key), Stop::Held(vm.page(*pfn)));
+                    (next, wait) = (Some(*key), WalkEnd::Held(vm.page(*pfn)));
                 }
             }
             let Some(next) = next else { return written };
             range.resume_at(next);
             match wait {
-                Stop::Done | Stop::Cluster => {}
-                Stop::Busy(page) => vm.wait_unbusy(page, may),
-                Stop::Laundering(page) => vm.wait_laundered(page, may),
-                Stop::Held(page) => may.sleep_until(|| page.holds() <= 1),
-                Stop::Reserved => quire_sync::hooks::relax(),
+                WalkEnd::Done | WalkEnd::Cluster => {}
+                WalkEnd::Busy(page) => vm.wait_unbusy(page, may),
+                WalkEnd::Laundering(page) => vm.wait_laundered(page, may),
+                WalkEnd::Held(page) => may.sleep_until(|| page.holds() <= 1),
+                WalkEnd::Reserved => quire_sync::hooks::relax(),
             }
         }
     }
 
     /// Adds the page at `key` to the cluster, busy; returns the reason to stop the walk before it, if any.
-    fn consider(&self, key: u64, slot: Slot, wash: &mut Batch) -> Option<Stop> {
+    fn consider(&self, key: u64, slot: Slot, wash: &mut Batch) -> Option<WalkEnd> {
         let vm = self.vm();
         let pfn = match slot {
             Slot::Page(pfn) => pfn,
-            Slot::Reserved => return Some(Stop::Reserved),
+            Slot::Reserved => return Some(WalkEnd::Reserved),
             _ => return None,
         };
         let pages = wash.as_slice();
         if pages.len() == CLUSTER || pages.last().is_some_and(|last| last.0 + 1 != key) {
-            return Some(Stop::Cluster);
+            return Some(WalkEnd::Cluster);
         }
         let page = vm.page(pfn);
         if vm.try_busy_page(self, key, page).is_none() {
-            return Some(Stop::Busy(page));
+            return Some(WalkEnd::Busy(page));
         }
         let state = page.state();
         if laundry::is_laundry(page) {
@@ -133,9 +133,9 @@ impl<M: Machine> ObjectRef<M> {
         if !state.valid() || !state.dirty() {
             None
         } else if state.laundering() {
-            Some(Stop::Laundering(page))
+            Some(WalkEnd::Laundering(page))
         } else {
-            Some(Stop::Held(page))
+            Some(WalkEnd::Held(page))
         }
     }
 

@@ -33,7 +33,7 @@ use crate::object::backing::{self, Backing};
 use crate::object::batch::Batch;
 use crate::object::index::{Cursor, FillError, Slot, TakenSlot};
 use crate::object::interval::Interval;
-use crate::paging::swap::Slots;
+use crate::paging::swap::SwapSlots;
 use crate::phys::page::Page;
 use crate::rmap;
 use crate::stats::Event;
@@ -147,24 +147,24 @@ fn front_is_smaller<M: Machine>(
 struct Full;
 
 /// The moved page or marker, held so that it stays where it is meanwhile.
-enum Held<'p, M: Machine> {
+enum HeldSlot<'p, M: Machine> {
     /// A page, busy.
     Page(&'static Page),
     /// A page in swap, held by its slot. It never is in both slots at once, because a fault that reads it in takes the
     /// swap slot from one index slot only.
     Swap(TakenSlot<'p, &'static Objects<M>>),
     /// A zero marker.
-    Cut,
+    ZeroMarker,
 }
 
-impl<'p, M: Machine> Held<'p, M> {
+impl<'p, M: Machine> HeldSlot<'p, M> {
     /// `None`: another thread holds it, or there is nothing to move.
     fn take(vm: &'static Objects<M>, from: (&'p Object<M>, u64), slot: Slot, pin: &'p Pinned<'_>) -> Option<Self> {
         match slot {
-            Slot::Page(pfn) => vm.try_busy_page(from.0, from.1, vm.page(pfn)).map(Held::Page),
-            Slot::Swap(_) if mutant(Mutant::SwapInTwoSlots) => Some(Held::Cut),
-            Slot::Swap(_) => from.0.index().take(from.1, slot, pin).map(Held::Swap),
-            Slot::Cut => Some(Held::Cut),
+            Slot::Page(pfn) => vm.try_busy_page(from.0, from.1, vm.page(pfn)).map(HeldSlot::Page),
+            Slot::Swap(_) if mutant(Mutant::SwapInTwoSlots) => Some(HeldSlot::ZeroMarker),
+            Slot::Swap(_) => from.0.index().take(from.1, slot, pin).map(HeldSlot::Swap),
+            Slot::ZeroMarker => Some(HeldSlot::ZeroMarker),
             _ => None,
         }
     }
@@ -179,24 +179,24 @@ impl<'p, M: Machine> Held<'p, M> {
         pin: &Pinned<'_>,
     ) {
         match self {
-            Held::Page(page) => {
+            HeldSlot::Page(page) => {
                 page.rename(to.0.address(), to.1);
                 from.0.index().clear(from.1, slot, pin);
                 vm.unbusy(page);
                 vm.stats().count(Event::PageMoved);
             }
-            Held::Swap(taken) => {
+            HeldSlot::Swap(taken) => {
                 taken.empty();
                 vm.stats().count(Event::PageMoved);
             }
             // A fault may have put a page there meanwhile: that page stays in front, as it should.
-            Held::Cut => _ = from.0.index().clear(from.1, slot, pin),
+            HeldSlot::ZeroMarker => _ = from.0.index().clear(from.1, slot, pin),
         }
     }
 
     /// Lets go of it where it is.
     fn stay(self, vm: &'static Objects<M>) {
-        if let Held::Page(page) = self {
+        if let HeldSlot::Page(page) = self {
             vm.unbusy(page);
         }
     }
@@ -204,7 +204,7 @@ impl<'p, M: Machine> Held<'p, M> {
     /// Destroys it: it is hidden for good.
     fn destroy(self, vm: &'static Objects<M>, slot: Slot, from: (&Object<M>, u64), pin: &Pinned<'_>) {
         match (self, slot) {
-            (Held::Page(page), Slot::Page(pfn)) => {
+            (HeldSlot::Page(page), Slot::Page(pfn)) => {
                 // Hidden, so hardly mapped, but a leaf may still be about to be cleared.
                 let mut batch = Batch::new();
                 batch.push(from.1, pfn);
@@ -212,9 +212,9 @@ impl<'p, M: Machine> Held<'p, M> {
                 from.0.index().clear(from.1, slot, pin);
                 vm.release_page(page);
             }
-            (Held::Swap(taken), Slot::Swap(at)) => {
+            (HeldSlot::Swap(taken), Slot::Swap(at)) => {
                 taken.empty();
-                vm.swap().release(Slots { first: at, len: 1 });
+                vm.swap().release(SwapSlots { first: at, len: 1 });
             }
             _ => _ = from.0.index().clear(from.1, slot, pin),
         }
@@ -231,13 +231,13 @@ fn move_down<M: Machine>(
     pin: &Pinned<'_>,
 ) -> Result<(), Full> {
     let more = behind.behind().is_some();
-    let Some(held) = Held::take(vm, from, slot, pin) else { return Ok(()) };
+    let Some(held) = HeldSlot::take(vm, from, slot, pin) else { return Ok(()) };
     // A zero marker with no layer behind it hides nothing.
-    let keeps = slot != Slot::Cut || more;
+    let keeps = slot != Slot::ZeroMarker || more;
     let there = to.0.index().get(to.1, pin);
     let done = match there {
-        Slot::Page(_) | Slot::Swap(_) => match Held::take(vm, to, there, pin) {
-            Some(Held::Page(hidden)) if keeps => {
+        Slot::Page(_) | Slot::Swap(_) => match HeldSlot::take(vm, to, there, pin) {
+            Some(HeldSlot::Page(hidden)) if keeps => {
                 let mut batch = Batch::new();
                 batch.push(to.1, vm.pfn_of_page(hidden));
                 let _flushed = rmap::unmap(to.0, &batch);
@@ -246,10 +246,10 @@ fn move_down<M: Machine>(
                 vm.release_page(hidden);
                 true
             }
-            Some(Held::Swap(mut hidden)) if keeps => {
+            Some(HeldSlot::Swap(mut hidden)) if keeps => {
                 hidden.replace(slot);
                 if let Slot::Swap(at) = there {
-                    vm.swap().release(Slots { first: at, len: 1 });
+                    vm.swap().release(SwapSlots { first: at, len: 1 });
                 }
                 true
             }
@@ -259,7 +259,7 @@ fn move_down<M: Machine>(
             }
             None => false,
         },
-        Slot::Cut => slot == Slot::Cut || to.0.index().replace(to.1, Slot::Cut, slot, pin),
+        Slot::ZeroMarker => slot == Slot::ZeroMarker || to.0.index().replace(to.1, Slot::ZeroMarker, slot, pin),
         Slot::Empty if !keeps => true,
         Slot::Empty => match to.0.index().fill(to.1, slot, vm, pin) {
             Ok(()) => {
@@ -295,8 +295,8 @@ fn move_up<M: Machine>(
     more: bool,
     pin: &Pinned<'_>,
 ) -> Result<(), Full> {
-    let Some(held) = Held::take(vm, from, slot, pin) else { return Ok(()) };
-    if slot == Slot::Cut && !more {
+    let Some(held) = HeldSlot::take(vm, from, slot, pin) else { return Ok(()) };
+    if slot == Slot::ZeroMarker && !more {
         held.destroy(vm, slot, from, pin);
         return Ok(());
     }
@@ -305,7 +305,7 @@ fn move_up<M: Machine>(
     }
     match to.0.index().fill(to.1, slot, vm, pin) {
         Ok(()) => held.settle(vm, slot, from, to, pin),
-        Err(FillError::Taken(taken @ (Slot::Page(_) | Slot::Swap(_) | Slot::Cut))) => {
+        Err(FillError::Taken(taken @ (Slot::Page(_) | Slot::Swap(_) | Slot::ZeroMarker))) => {
             // The slot in front hides this one only if its content stays. A page that a fault is making may be a copy
             // of this one, and be given up. (A page that is being read from swap goes back there at worst.)
             let over = match taken {

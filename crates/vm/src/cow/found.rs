@@ -6,7 +6,7 @@ use crate::object::backing::Backing;
 use crate::phys::page::{Page, State};
 
 /// A page that a walk found.
-pub(crate) struct Found<'e, M: Machine> {
+pub(crate) struct FoundPage<'e, M: Machine> {
     pub page: &'static Page,
     /// As it was when found: not busy, valid.
     pub state: State,

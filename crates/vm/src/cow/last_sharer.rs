@@ -42,14 +42,14 @@
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 
-use crate::cow::found::Found;
+use crate::cow::found::FoundPage;
 use crate::machine::Machine;
 use crate::mutant::{Mutant, mutant};
 use crate::object::Object;
 use crate::object::backing::Backing;
 use crate::object::batch::Batch;
 use crate::object::index::Slot;
-use crate::paging::swap::Slots;
+use crate::paging::swap::SwapSlots;
 use crate::phys::page::{Copied, Page};
 use crate::rmap;
 use crate::stats::Event;
@@ -85,7 +85,7 @@ fn sight<M: Machine>(b: &Backing<M>, key: u64, pin: &Pinned<'_>) -> Sight {
                         return Sight::Hidden;
                     }
                 }
-                Slot::Swap(_) | Slot::Cut => return Sight::Hidden,
+                Slot::Swap(_) | Slot::ZeroMarker => return Sight::Hidden,
                 Slot::Reserved => sight = Sight::Unsure,
                 Slot::Empty => {}
             }
@@ -101,7 +101,7 @@ fn sight<M: Machine>(b: &Backing<M>, key: u64, pin: &Pinned<'_>) -> Sight {
 /// # Requires
 /// No lock is held.
 #[inline]
-pub(crate) fn hid<M: Machine>(source: &Found<'_, M>, pin: &Pinned<'_>) {
+pub(crate) fn hid<M: Machine>(source: &FoundPage<'_, M>, pin: &Pinned<'_>) {
     let object = source.object;
     if !object.is_private() {
         return;
@@ -114,12 +114,12 @@ pub(crate) fn hid<M: Machine>(source: &Found<'_, M>, pin: &Pinned<'_>) {
 }
 
 /// Whether no search is needed when `source.layer` does not show the page any more.
-fn somebody_watches<M: Machine>(source: &Found<'_, M>, copied: Copied) -> bool {
+fn somebody_watches<M: Machine>(source: &FoundPage<'_, M>, copied: Copied) -> bool {
     match copied {
         Copied::First => true,
         Copied::Again => false,
         Copied::Watched(watch) => {
-            let unlinked = source.object.parts().unlinked();
+            let unlinked = source.object.shards().unlinked();
             // A watch that was unlinked since does not count.
             watch != Watch::new(source.layer, unlinked).0 && Watch(watch).is_of(unlinked)
         }
@@ -129,7 +129,7 @@ fn somebody_watches<M: Machine>(source: &Found<'_, M>, copied: Copied) -> bool {
 /// Whether `source` was copied before, and no other chain than its own is known to see it still. If one is found, it
 /// becomes the page's watch.
 #[inline]
-pub(crate) fn seems_last<M: Machine>(source: &Found<'_, M>, pin: &Pinned<'_>) -> bool {
+pub(crate) fn seems_last<M: Machine>(source: &FoundPage<'_, M>, pin: &Pinned<'_>) -> bool {
     let page = source.page;
     if !source.object.is_private() || somebody_watches(source, page.copied()) || !page.try_hold() {
         return false;
@@ -143,7 +143,7 @@ pub(crate) fn seems_last<M: Machine>(source: &Found<'_, M>, pin: &Pinned<'_>) ->
 
 /// Whether another chain than `source`'s own sees it, or may; that chain becomes the page's watch. The caller holds the
 /// page, or has it busy.
-pub(crate) fn is_shown_elsewhere<M: Machine>(source: &Found<'_, M>, pin: &Pinned<'_>) -> bool {
+pub(crate) fn is_shown_elsewhere<M: Machine>(source: &FoundPage<'_, M>, pin: &Pinned<'_>) -> bool {
     let seen = find(source.object, source.key, source.page, Some(source.layer), true, pin);
     if seen == Some(Sight::Unsure) {
         source.object.vm().reaper().flag(source.object);
@@ -220,7 +220,7 @@ pub(crate) fn search_swapped<M: Machine>(object: &Object<M>, key: u64, slot: u64
             if shown.is_none() {
                 // Nothing replaces it: every chain hides the layers behind here, too.
                 taken.empty();
-                vm.swap().release(Slots { first: slot, len: 1 });
+                vm.swap().release(SwapSlots { first: slot, len: 1 });
                 vm.stats().count(Event::PageShadowed);
             }
             shown
@@ -241,7 +241,7 @@ fn find<M: Machine>(
     others: bool,
     pin: &Pinned<'_>,
 ) -> Option<Sight> {
-    let unlinked = object.parts().unlinked();
+    let unlinked = object.shards().unlinked();
     let mut look = |b: &Backing<M>| {
         if others && hider.is_some_and(|h| core::ptr::eq(h, b)) {
             return ControlFlow::Continue(());
@@ -257,7 +257,7 @@ fn find<M: Machine>(
             seen => ControlFlow::Break(seen),
         }
     };
-    let near = hider.and_then(|b| object.parts().search_after(b, key, &mut look));
+    let near = hider.and_then(|b| object.shards().search_after(b, key, &mut look));
     near.or_else(|| object.search(key, key + 1, &mut look))
 }
 

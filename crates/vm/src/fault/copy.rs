@@ -2,12 +2,12 @@
 //!
 //! The flush comes before the copy can be seen. Otherwise a thread of this space on another CPU could read the source
 //! through its TLB after a store into the copy: memory would go backwards. The source is checked after the copy
-//! ([`At::install`]): a source that was removed meanwhile may have been overwritten, and then the copy is wrong.
+//! ([`FaultContext::install`]): a source that was removed meanwhile may have been overwritten, and then the copy is wrong.
 
-use crate::cow::found::Found;
+use crate::cow::found::FoundPage;
 use crate::cow::last_sharer;
 use crate::error::OutOfMemory;
-use crate::fault::{At, Stop};
+use crate::fault::{Attempt, FaultContext};
 use crate::machine::{Machine, Pmap, Table};
 use crate::mutant::{Mutant, mutant};
 use crate::phys::frames::Fill;
@@ -18,15 +18,15 @@ use crate::types::{PAGE_SIZE, VirtRange};
 use quire_sync::atomic::fence_full;
 use quire_sync::epoch::Pinned;
 
-impl<'e, M: Machine> At<'e, M> {
+impl<'e, M: Machine> FaultContext<'e, M> {
     /// Copies the page found behind the front into the front, and maps the copy. If no other chain sees the page any
     /// more, moves it there instead ([`cow_move`](crate::fault::cow_move)).
-    pub fn copy(&self, source: Found<'e, M>, pin: &Pinned<'_>) -> Result<FaultKind, Stop<M>> {
+    pub fn copy(&self, source: FoundPage<'e, M>, pin: &Pinned<'_>) -> Result<FaultKind, Attempt<M>> {
         if self.claim(&source, pin)? {
             return Ok(FaultKind::Move);
         }
         let front = self.entry.front();
-        let Some(object) = front.touch(pin)? else { return Err(Stop::Stale) };
+        let Some(object) = front.touch(pin)? else { return Err(Attempt::Stale) };
         if mutant(Mutant::LookBeforeFill) {
             last_sharer::hid(&source, pin);
         }
@@ -34,7 +34,7 @@ impl<'e, M: Machine> At<'e, M> {
         let (from, to) = (self.vm.pfn_of_page(source.page), self.vm.pfn_of_page(new.page));
         if from == to {
             // The source was freed since it was found, and its frame is the new page's.
-            return Err(Stop::Again);
+            return Err(Attempt::Again);
         }
         let mut owed = Obligation::new(self.vm, self.pmap);
         self.take_away(&mut owed, pin)?;
@@ -54,14 +54,14 @@ impl<'e, M: Machine> At<'e, M> {
     /// Copies the page found behind the front into the front without a store; maps the copy only where the page was
     /// mapped. Elsewhere it locks no table page. A CPU that is about to map the page finds the front's slot filled,
     /// because the insert fenced. A writer that does not see it filled has marked the entry before and fenced too.
-    pub fn copy_up(&self, source: &Found<'e, M>, pin: &Pinned<'_>) -> Result<(), Stop<M>> {
+    pub fn copy_up(&self, source: &FoundPage<'e, M>, pin: &Pinned<'_>) -> Result<(), Attempt<M>> {
         let front = self.entry.front();
-        let Some(object) = front.touch(pin)? else { return Err(Stop::Stale) };
+        let Some(object) = front.touch(pin)? else { return Err(Attempt::Stale) };
         let new = self.insert(object, front.key(self.va), Fill::Any, true, pin)?;
         let (from, to) = (self.vm.pfn_of_page(source.page), self.vm.pfn_of_page(new.page));
         if from == to {
             // The source was freed since it was found, and its frame is the new page's.
-            return Err(Stop::Again);
+            return Err(Attempt::Again);
         }
         let mut owed = Obligation::new(self.vm, self.pmap);
         let mut mapped = false;

@@ -28,9 +28,9 @@
 //! | merges layers | skips busy pages | step 5 checks the layers in between: a page copied into the front and merged since hides this one |
 //! | holds the page (a write to swap, a search) | took its hold before step 2 | the page is copied; a CPU that takes its hold later sees busy |
 
-use crate::cow::found::Found;
+use crate::cow::found::FoundPage;
 use crate::cow::last_sharer;
-use crate::fault::{At, Stop};
+use crate::fault::{Attempt, FaultContext};
 use crate::machine::{Enter, Machine, Table};
 use crate::map::Maps;
 use crate::mutant::{Mutant, mutant};
@@ -38,7 +38,7 @@ use crate::object::Object;
 use crate::object::backing::Backing;
 use crate::object::batch::Batch;
 use crate::object::index::{FillError, Slot};
-use crate::paging::swap::Slots;
+use crate::paging::swap::SwapSlots;
 use crate::phys::page::{Page, State};
 use crate::rmap;
 use crate::rmap::dirty::credit;
@@ -68,15 +68,15 @@ impl<M: Machine> Drop for Claim<'_, M> {
     }
 }
 
-impl<'e, M: Machine> At<'e, M> {
+impl<'e, M: Machine> FaultContext<'e, M> {
     /// Moves the page found behind the front into the front and maps it, if no other chain sees it. Returns `false` if
     /// it must be copied instead.
-    pub fn claim(&self, source: &Found<'e, M>, pin: &Pinned<'_>) -> Result<bool, Stop<M>> {
+    pub fn claim(&self, source: &FoundPage<'e, M>, pin: &Pinned<'_>) -> Result<bool, Attempt<M>> {
         if !last_sharer::seems_last(source, pin) {
             return Ok(false);
         }
         let front = self.entry.front();
-        let Some(object) = front.touch(pin)? else { return Err(Stop::Stale) };
+        let Some(object) = front.touch(pin)? else { return Err(Attempt::Stale) };
         let (page, key) = (source.page, front.key(self.va));
         if !page.try_busy(source.state.generation()) {
             return Ok(false);
@@ -95,12 +95,12 @@ impl<'e, M: Machine> At<'e, M> {
             Ok(()) => claim.listed = true,
             // A copy needs as much memory.
             Err(FillError::OutOfMemory) => return Ok(false),
-            Err(_) => return Err(Stop::Again),
+            Err(_) => return Err(Attempt::Again),
         }
         // Relies on C2, *insert*. Orders the fill before a fork's check whether the front is empty, too.
         fence_full();
         if object.is_dead() {
-            return Err(Stop::Again);
+            return Err(Attempt::Again);
         }
         self.check_entry()?;
         if !mutant(Mutant::NoSecondAsk) && last_sharer::is_shown_elsewhere(source, pin) {
@@ -111,14 +111,14 @@ impl<'e, M: Machine> At<'e, M> {
         let _flushed = rmap::unmap(source.object, &batch);
         let mut table = self.table(pin)?;
         if !nothing_between(front, source.layer, self.va, pin) {
-            return Err(Stop::Again);
+            return Err(Attempt::Again);
         }
         if table.get(self.va).is_some_and(|leaf| leaf.pfn != pfn) {
             let mut owed = Obligation::new(self.vm, self.pmap);
             credit(self.vm, table.remove(self.va, &mut owed));
             drop(table);
             let _flushed = owed.discharge();
-            return Err(Stop::Again);
+            return Err(Attempt::Again);
         }
         // Relies on C2, *dirty before writable*.
         page.set(State::DIRTY);
@@ -130,7 +130,7 @@ impl<'e, M: Machine> At<'e, M> {
         claim.listed = false;
         // The next store makes the copy in swap old. A lock is taken here only after memory was short.
         if let Some(slot) = page.take_swap_slot() {
-            self.vm.swap().release(Slots { first: slot, len: 1 });
+            self.vm.swap().release(SwapSlots { first: slot, len: 1 });
         }
         Ok(true)
     }

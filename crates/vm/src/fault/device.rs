@@ -1,6 +1,6 @@
 //! Faults on devices: leaves are made of addresses alone.
 
-use super::{At, Stop};
+use super::{Attempt, FaultContext};
 use crate::machine::{Enter, Machine, Table};
 use crate::object::{Device, Object};
 use crate::stats::FaultKind;
@@ -10,19 +10,19 @@ use quire_sync::epoch::Pinned;
 /// Pages that a fault maps at once, an aligned window: a driver that touches one register touches its neighbours.
 const AROUND: u64 = 16;
 
-impl<'e, M: Machine> At<'e, M> {
+impl<'e, M: Machine> FaultContext<'e, M> {
     /// Maps the device's page at the address, and its neighbours.
     pub(crate) fn map_device(
         &self,
         object: &Object<M>,
         device: Device,
         pin: &Pinned<'_>,
-    ) -> Result<FaultKind, Stop<M>> {
+    ) -> Result<FaultKind, Attempt<M>> {
         let front = self.entry.front();
         let mut table = self.table(pin)?;
         let end = object.end();
         if front.key(self.va) >= end {
-            return Err(Stop::Again);
+            return Err(Attempt::Again);
         }
         let needs = self.access.needs();
         let kind = match table.get(self.va) {

@@ -6,7 +6,7 @@
 //! takes that lock to clear the leaf. A page moves between layers under that lock too, or while the entry is stale, and
 //! the stale mark is read last.
 
-use crate::fault::At;
+use crate::fault::FaultContext;
 use crate::machine::{Enter, Machine, Table};
 use crate::map::Flags;
 use crate::object::Object;
@@ -14,14 +14,14 @@ use crate::object::index::Slot;
 use crate::stats::Event;
 use crate::types::{PAGE_SHIFT, PAGE_SIZE, Pfn, Prot, VirtRange};
 use quire_sync::epoch::Pinned;
-use quire_sync::trace::{Kind, note};
+use quire_sync::trace::{EventKind, note};
 
 /// Pages of the aligned window that a read fault maps where they are resident, the faulting page included: as many as
 /// Linux's `fault_around_bytes`. Private memory has it too: a child begins with empty page tables and finds the pages
 /// that it only reads in shared layers.
 const AROUND: u64 = 16;
 
-impl<M: Machine> At<'_, M> {
+impl<M: Machine> FaultContext<'_, M> {
     /// The part of `window` that is not behind the end of the file at the end of a private mapping's chain. Copies
     /// beyond the file's end must not be reached.
     ///
@@ -95,7 +95,7 @@ impl<M: Machine> At<'_, M> {
         if there == 0 || self.check_entry().is_err() {
             return;
         }
-        note(Kind::Around, 0, window.start, there.count_ones().into());
+        note(EventKind::Around, 0, window.start, there.count_ones().into());
         let prot = self.entry.prot();
         let mut mapped = 0;
         table.enter_absent(window.start, there, |n| {

@@ -24,7 +24,7 @@
 //! worse where each generation stores into the same few pages, because such layers do not grow.
 //!
 //! # How, beside other threads
-//! 1. *Copy*, no lock of the map held: page by page as a fault does it ([`At::copy_up`]), a budget a fault. Loads and
+//! 1. *Copy*, no lock of the map held: page by page as a fault does it ([`FaultContext::copy_up`]), a budget a fault. Loads and
 //!    stores of other threads wait for a busy page for the time of one copy at most. If the page is mapped, its leaf is
 //!    replaced. If not, no page table is touched.
 //! 2. *Take out*, with the map's lock. In a layer that goes, each page and zero marker must be hidden for good by the
@@ -34,7 +34,7 @@
 //!    layers are unlinked. A walk that stands in them continues, under its pin, to the layers behind.
 //!
 //! A zero marker is made with its slot held, and after a second walk. One walk alone may miss a page that a fork moves
-//! forward past it (mutant [`Mutant::CutUnseen`]).
+//! forward past it (mutant [`Mutant::ZeroMarkerUnseen`]).
 //!
 //! | | fault in the same place | fork, unmap, clip, `MADV_DONTNEED` | another copy-up |
 //! |---|---|---|---|
@@ -45,7 +45,7 @@
 mod tests;
 
 use crate::error::FaultError;
-use crate::fault::{At, Stop, Walk};
+use crate::fault::{Attempt, FaultContext, Walk};
 use crate::machine::Machine;
 use crate::map::{Entry, Flags, Space};
 use crate::mutant::{Mutant, mutant};
@@ -187,7 +187,7 @@ fn is_filled<M: Machine>(layer: &Backing<M>, va: u64, pin: &Pinned<'_>) -> bool 
             let state = page.state();
             !state.busy() && state.valid() && page.object() == object.address() && page.index() == key
         }
-        Slot::Swap(_) | Slot::Cut => true,
+        Slot::Swap(_) | Slot::ZeroMarker => true,
         Slot::Empty | Slot::Reserved => false,
     }
 }
@@ -284,7 +284,7 @@ fn copy<'e, M: Machine>(
                 break 'all;
             }
             match one(
-                &At {
+                &FaultContext {
                     vm: space.vm(),
                     pmap: space.pmap(),
                     entry,
@@ -296,7 +296,7 @@ fn copy<'e, M: Machine>(
             ) {
                 Ok(One::Copied) => budget = budget.saturating_sub(A_COPY),
                 Ok(One::There) => budget -= 1,
-                Err(Stop::Again | Stop::Busy(_) | Stop::Progress) => {
+                Err(Attempt::Again | Attempt::Busy(_) | Attempt::Progress) => {
                     budget = budget.saturating_sub(A_COPY);
                     stuck.get_or_insert(va);
                 }
@@ -332,7 +332,7 @@ enum One {
 }
 
 /// Fills the front's slot at one address with the content that the chain shows there.
-fn one<M: Machine>(at: &At<'_, M>, pin: &Pinned<'_>) -> Result<One, Stop<M>> {
+fn one<M: Machine>(at: &FaultContext<'_, M>, pin: &Pinned<'_>) -> Result<One, Attempt<M>> {
     let front = at.entry.front();
     match at.walk(Some(front), false, pin)? {
         Walk::Page(found) if found.depth == 0 => return Ok(One::There),
@@ -347,23 +347,23 @@ fn one<M: Machine>(at: &At<'_, M>, pin: &Pinned<'_>) -> Result<One, Stop<M>> {
     // A zero marker stands there, in the front or in the run, and hides the layers behind. Or a page moved forward past
     // the walk, as at a fork. So the slot is held during a second walk. A page that a fork moves after its mark fails
     // the check of the entry, and the walk finds one moved before.
-    let Some(object) = front.touch(pin)? else { return Err(Stop::Stale) };
+    let Some(object) = front.touch(pin)? else { return Err(Attempt::Stale) };
     let mut slot = match object.index().take_empty(front.key(at.va), at.vm, pin) {
         Ok(slot) => slot,
         Err(FillError::Taken(_)) => return Ok(One::There),
-        Err(FillError::OutOfMemory) => return Err(Stop::Fail(FaultError::OutOfMemory)),
-        Err(FillError::Gone | FillError::BeyondKeys) => return Err(Stop::Stale),
+        Err(FillError::OutOfMemory) => return Err(Attempt::Fail(FaultError::OutOfMemory)),
+        Err(FillError::Gone | FillError::BeyondKeys) => return Err(Attempt::Stale),
     };
     fence_full();
-    if !mutant(Mutant::CutUnseen) {
+    if !mutant(Mutant::ZeroMarkerUnseen) {
         match at.walk(front.behind(), false, pin)? {
-            Walk::Page(found) if found.object.is_private() => return Err(Stop::Again),
-            Walk::Swapped(..) => return Err(Stop::Again),
+            Walk::Page(found) if found.object.is_private() => return Err(Attempt::Again),
+            Walk::Swapped(..) => return Err(Attempt::Again),
             Walk::Page(_) | Walk::Hole(..) | Walk::Zero => {}
         }
         at.check_entry()?;
     }
-    slot.replace(Slot::Cut);
+    slot.replace(Slot::ZeroMarker);
     Ok(One::There)
 }
 

@@ -1,6 +1,6 @@
 //! Faults on holes of files in memory that a private mapping shows. [`holes`](crate::content::holes) has the protocol.
 
-use super::{At, Stop, Walk};
+use super::{Attempt, FaultContext, Walk};
 use crate::machine::{Enter, Machine, Table};
 use crate::mutant::{Mutant, mutant};
 use crate::object::Object;
@@ -10,14 +10,19 @@ use crate::tlb::flush::Obligation;
 use crate::types::{Access, Prot};
 use quire_sync::epoch::Pinned;
 
-impl<'e, M: Machine> At<'e, M> {
+impl<'e, M: Machine> FaultContext<'e, M> {
     /// Serves a fault on page `key` of `object`, a hole of a file in memory, through a private mapping. A load maps the
     /// frame of zeroes; a store makes a page of the mapping's own.
-    pub(crate) fn private_hole(&self, object: &Object<M>, key: u64, pin: &'e Pinned<'_>) -> Result<FaultKind, Stop<M>> {
+    pub(crate) fn private_hole(
+        &self,
+        object: &Object<M>,
+        key: u64,
+        pin: &'e Pinned<'_>,
+    ) -> Result<FaultKind, Attempt<M>> {
         let front = self.entry.front();
         if self.access == Access::Write {
             // The order of a copy: the front's slot, then the old leaf, then the new one.
-            let Some(own) = front.touch(pin)? else { return Err(Stop::Stale) };
+            let Some(own) = front.touch(pin)? else { return Err(Attempt::Stale) };
             let new = self.insert(own, front.key(self.va), Fill::Zeroed, true, pin)?;
             let mut owed = Obligation::new(self.vm, self.pmap);
             self.take_away(&mut owed, pin)?;
@@ -31,7 +36,7 @@ impl<'e, M: Machine> At<'e, M> {
         match self.walk(Some(front), false, pin)? {
             _ if mutant(Mutant::NoHoleCheck) => {}
             Walk::Hole(now, at) if core::ptr::eq(now, object) && at == key => {}
-            _ => return Err(Stop::Again),
+            _ => return Err(Attempt::Again),
         }
         let zero = self.vm.zero_frame();
         let kind = match table.get(self.va) {
@@ -41,7 +46,7 @@ impl<'e, M: Machine> At<'e, M> {
                 let _gone = table.remove(self.va, &mut owed);
                 drop(table);
                 let _flushed = owed.discharge();
-                return Err(Stop::Again);
+                return Err(Attempt::Again);
             }
             Some(leaf) if leaf.prot.contains(self.access.needs()) => FaultKind::Spurious,
             Some(_) => FaultKind::Reuse,

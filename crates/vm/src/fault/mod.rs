@@ -39,7 +39,7 @@
 //!
 //! # Waiting
 //! An attempt runs under one pin and never sleeps. Where something is in the way, the attempt ends and returns what to
-//! wait for ([`Stop`]):
+//! wait for ([`Attempt`]):
 //! - memory: until pageout has freed some or found nothing to free,
 //! - a busy page: on its wait queue,
 //! - a stale entry: on the map's lock, which its writer holds,
@@ -59,7 +59,7 @@ mod hole;
 pub(crate) mod refill;
 pub(crate) mod zero_ahead;
 
-use crate::cow::found::Found;
+use crate::cow::found::FoundPage;
 use crate::error::{FaultError, OutOfMemory};
 use crate::machine::{Enter, Machine, PREFETCHED, PREFETCHED_BEFORE, Pmap, Table};
 use crate::map::Maps;
@@ -79,7 +79,7 @@ use crate::tlb::flush::Obligation;
 use crate::types::{Access, PAGE_SIZE, Pfn, Prot};
 use quire_sync::atomic::{AtomicBool, Ordering, fence_full};
 use quire_sync::epoch::Pinned;
-use quire_sync::trace::{Kind, Span};
+use quire_sync::trace::{EventKind, Span};
 use refill::refill;
 
 /// Failed attempts after which the fault keeps the map's writers out.
@@ -121,7 +121,7 @@ fn outcome(result: &Result<FaultKind, FaultError>) -> u32 {
 const _: () = assert!(FaultKind::ALL.len() == 7 && OUTCOMES.len() == 14);
 
 /// Why an attempt ended without a leaf.
-pub(crate) enum Stop<M: Machine> {
+pub(crate) enum Attempt<M: Machine> {
     /// Something changed; look again at once.
     Again,
     /// As `Again`, and no other thread was in the way.
@@ -138,14 +138,14 @@ pub(crate) enum Stop<M: Machine> {
     Fail(FaultError),
 }
 
-impl<M: Machine> From<OutOfMemory> for Stop<M> {
+impl<M: Machine> From<OutOfMemory> for Attempt<M> {
     fn from(_: OutOfMemory) -> Self {
-        Stop::Fail(FaultError::OutOfMemory)
+        Attempt::Fail(FaultError::OutOfMemory)
     }
 }
 
 /// The place and the access that one fault serves.
-pub(crate) struct At<'e, M: Machine> {
+pub(crate) struct FaultContext<'e, M: Machine> {
     pub vm: &'static Maps<M>,
     pub pmap: &'e M::Pmap,
     pub entry: &'e Entry<M>,
@@ -159,7 +159,7 @@ pub(crate) struct At<'e, M: Machine> {
 /// What a walk along a chain found.
 pub(crate) enum Walk<'e, M: Machine> {
     /// A page.
-    Page(Found<'e, M>),
+    Page(FoundPage<'e, M>),
     /// Nothing: the page must be made in this object, which is a file's or shared.
     Hole(&'e Object<M>, u64),
     /// The page is in this swap slot.
@@ -178,7 +178,7 @@ impl<M: Machine> Space<M> {
 
 /// Serves an access of `space` at `va`. May sleep; the caller holds nothing.
 fn fault<M: Machine>(space: &Space<M>, va: u64, access: Access) -> Result<FaultKind, FaultError> {
-    let mut span = Span::begin(Kind::Fault, va, 0);
+    let mut span = Span::begin(EventKind::Fault, va, 0);
     let result = serve(space, va, access);
     span.tell(outcome(&result), access as u64);
     result
@@ -220,22 +220,22 @@ fn serve<M: Machine>(space: &Space<M>, va: u64, access: Access) -> Result<FaultK
         };
         drop(pin);
         match stop {
-            Stop::Fail(FaultError::OutOfMemory) => {
+            Attempt::Fail(FaultError::OutOfMemory) => {
                 // Wait with nothing held, then begin again.
                 drop(writers_out.take());
                 vm.memory_or_error(&mut patience, &mut may)?;
             }
-            Stop::Fail(e) => {
+            Attempt::Fail(e) => {
                 vm.stats().count(Event::FaultRefused);
                 return Err(e);
             }
-            Stop::Progress => continue,
-            Stop::Again => quire_sync::hooks::relax(),
+            Attempt::Progress => continue,
+            Attempt::Again => quire_sync::hooks::relax(),
             // No writer will replace the entry of a condemned space.
-            Stop::Stale if space.is_condemned() => return Err(FaultError::OutOfMemory),
-            Stop::Stale => drop((writers_out.is_none()).then(|| space.keep_writers_out(va))),
-            Stop::Busy(page) => vm.wait_unbusy(page, &mut may),
-            Stop::PageIn(what) => {
+            Attempt::Stale if space.is_condemned() => return Err(FaultError::OutOfMemory),
+            Attempt::Stale => drop((writers_out.is_none()).then(|| space.keep_writers_out(va))),
+            Attempt::Busy(page) => vm.wait_unbusy(page, &mut may),
+            Attempt::PageIn(what) => {
                 writers_out = None;
                 match what.run(&mut may) {
                     Err(FaultError::OutOfMemory) => vm.memory_or_error(&mut patience, &mut may)?,
@@ -244,7 +244,7 @@ fn serve<M: Machine>(space: &Space<M>, va: u64, access: Access) -> Result<FaultK
                 paged_in = true;
                 continue;
             }
-            Stop::Hook(what) => {
+            Attempt::Hook(what) => {
                 writers_out = None;
                 what.run(&mut may)?;
                 continue;
@@ -267,31 +267,31 @@ fn attempt<'e, M: Machine>(
     access: Access,
     deep: &mut bool,
     pin: &'e Pinned<'_>,
-) -> Result<FaultKind, Stop<M>> {
+) -> Result<FaultKind, Attempt<M>> {
     let entry = match space.look(va, pin) {
         Ok(Some(entry)) => entry,
-        Ok(None) => return Err(Stop::Fail(FaultError::NotMapped)),
-        Err(Changed) => return Err(Stop::Again),
+        Ok(None) => return Err(Attempt::Fail(FaultError::NotMapped)),
+        Err(Changed) => return Err(Attempt::Again),
     };
     if !entry.prot().allows(access) {
-        return Err(if entry.is_stale() { Stop::Stale } else { Stop::Fail(FaultError::Protection) });
+        return Err(if entry.is_stale() { Attempt::Stale } else { Attempt::Fail(FaultError::Protection) });
     }
-    let kind = At { vm, pmap: space.pmap(), entry, condemned: space.condemned(), va, access }.serve(pin)?;
+    let kind = FaultContext { vm, pmap: space.pmap(), entry, condemned: space.condemned(), va, access }.serve(pin)?;
     *deep = matches!(kind, FaultKind::Copy | FaultKind::Move) && entry.front().layers() > vm.layers();
     Ok(kind)
 }
 
-impl<'e, M: Machine> At<'e, M> {
+impl<'e, M: Machine> FaultContext<'e, M> {
     /// Serves the access from the entry's chain.
     #[inline]
-    pub fn serve(&self, pin: &'e Pinned<'_>) -> Result<FaultKind, Stop<M>> {
+    pub fn serve(&self, pin: &'e Pinned<'_>) -> Result<FaultKind, Attempt<M>> {
         let front = self.entry.front();
         match self.walk(Some(front), false, pin)? {
             Walk::Page(found) => self.map_or_copy(found, pin),
             // Paged in where it is, however deep: one page for all chains that show the layer. Then it is mapped, or
             // copied.
             Walk::Swapped(object, key, slot) => {
-                Err(PageIn::swapped(object, key, slot, pin).map_or(Stop::Again, Stop::PageIn))
+                Err(PageIn::swapped(object, key, slot, pin).map_or(Attempt::Again, Attempt::PageIn))
             }
             Walk::Zero => self.zero_fill(front, pin),
             Walk::Hole(object, key) => match object.device() {
@@ -301,48 +301,48 @@ impl<'e, M: Machine> At<'e, M> {
                     self.private_hole(object, key, pin)
                 }
                 None if object.holes_are_zero() => self.fill_hole(object, key, pin),
-                None => Err(PageIn::new(object, key, pin).map_or(Stop::Again, Stop::PageIn)),
+                None => Err(PageIn::new(object, key, pin).map_or(Attempt::Again, Attempt::PageIn)),
             },
         }
     }
 
-    /// Walks the chain from `layer` on. A zero marker (met here, or in front as `cut` says) hides the anonymous layers
+    /// Walks the chain from `layer` on. A zero marker (met here, or in front as `zero_marker` says) hides the anonymous layers
     /// behind it, but not a file at the end.
     #[inline]
     pub fn walk(
         &self,
         mut layer: Option<&'e Backing<M>>,
-        mut cut: bool,
+        mut zero_marker: bool,
         pin: &Pinned<'_>,
-    ) -> Result<Walk<'e, M>, Stop<M>> {
+    ) -> Result<Walk<'e, M>, Attempt<M>> {
         let mut depth = 0;
         // A file's own page is below its size, or is being removed. The size itself is not read: appending writes its
         // line.
         let of_file = self.entry.flags().contains(Flags::FILE);
         let beyond_end = |b: &Backing<M>, object: &Object<M>| of_file && object.is_private() && b.is_cut_off(self.va);
-        let no_page = || if self.entry.is_stale() { Stop::Stale } else { Stop::Fail(FaultError::BeyondEnd) };
+        let no_page = || if self.entry.is_stale() { Attempt::Stale } else { Attempt::Fail(FaultError::BeyondEnd) };
         while let Some(b) = layer {
             if let Some((object, key)) = b.layer(self.va)
-                && !(cut && object.is_private())
+                && !(zero_marker && object.is_private())
             {
                 match object.index().get(key, pin) {
                     Slot::Page(pfn) => {
                         let page = self.vm.page(pfn);
                         let state = page.state();
                         if state.busy() {
-                            return Err(Stop::Busy(page));
+                            return Err(Attempt::Busy(page));
                         }
                         // The slot was read before the page got another identity.
                         if !state.valid() || page.object() != object.address() || page.index() != key {
-                            return Err(Stop::Again);
+                            return Err(Attempt::Again);
                         }
                         if beyond_end(b, object) {
                             return Err(no_page());
                         }
-                        return Ok(Walk::Page(Found { page, state, object, key, layer: b, depth }));
+                        return Ok(Walk::Page(FoundPage { page, state, object, key, layer: b, depth }));
                     }
-                    Slot::Reserved => return Err(Stop::Again),
-                    Slot::Cut => cut = true,
+                    Slot::Reserved => return Err(Attempt::Again),
+                    Slot::ZeroMarker => zero_marker = true,
                     Slot::Swap(_) if beyond_end(b, object) => return Err(no_page()),
                     Slot::Swap(slot) => return Ok(Walk::Swapped(object, key, slot)),
                     Slot::Empty => {}
@@ -361,7 +361,7 @@ impl<'e, M: Machine> At<'e, M> {
     }
 
     /// A page is there: map it as it is, or copy it first.
-    fn map_or_copy(&self, found: Found<'e, M>, pin: &Pinned<'_>) -> Result<FaultKind, Stop<M>> {
+    fn map_or_copy(&self, found: FoundPage<'e, M>, pin: &Pinned<'_>) -> Result<FaultKind, Attempt<M>> {
         let store = self.access == Access::Write;
         if mutant(Mutant::CountsReferences) {
             drop(ObjectRef::of(found.object, pin));
@@ -378,7 +378,7 @@ impl<'e, M: Machine> At<'e, M> {
         if store && !found.state.dirty() {
             // Relies on C2, *dirty before writable*.
             if let Some(hook) = WriteHook::needed(&found, pin) {
-                return Err(Stop::Hook(hook));
+                return Err(Attempt::Hook(hook));
             }
             found.page.set_dirty(found.state.generation());
             found.object.index().tag_dirty(found.key, pin);
@@ -390,7 +390,7 @@ impl<'e, M: Machine> At<'e, M> {
         let dirty = now.dirty() || (mutant(Mutant::DirtyAsFound) && (store || found.state.dirty()));
         if !in_place || !dirty || (found.depth > 0 && !self.entry.shared() && !found.object.is_exclusive()) {
             if store {
-                return Err(Stop::Again);
+                return Err(Attempt::Again);
             }
             prot -= Prot::WRITE;
         }
@@ -403,7 +403,7 @@ impl<'e, M: Machine> At<'e, M> {
                 credit(self.vm, table.remove(self.va, &mut owed));
                 drop(table);
                 let _flushed = owed.discharge();
-                return Err(Stop::Again);
+                return Err(Attempt::Again);
             }
             Some(leaf) if leaf.prot.contains(self.access.needs()) => FaultKind::Spurious,
             Some(_) => FaultKind::Reuse,
@@ -416,7 +416,7 @@ impl<'e, M: Machine> At<'e, M> {
     }
 
     /// Maps the page that the chain shows at the address, if it is resident, `wanted` accepts its object, and no leaf
-    /// is there. For whole small spaces. Checks as [`At::map_around`] does. Returns the rights of the new leaf, if any.
+    /// is there. For whole small spaces. Checks as [`FaultContext::map_around`] does. Returns the rights of the new leaf, if any.
     ///
     /// # Requires
     /// Runs under the table page's lock.
@@ -425,7 +425,7 @@ impl<'e, M: Machine> At<'e, M> {
         table: &mut impl Table<M>,
         wanted: impl Fn(&Object<M>) -> bool,
         pin: &Pinned<'_>,
-    ) -> Result<Option<Prot>, Stop<M>> {
+    ) -> Result<Option<Prot>, Attempt<M>> {
         if table.get(self.va).is_some() {
             return Ok(None);
         }
@@ -446,11 +446,11 @@ impl<'e, M: Machine> At<'e, M> {
     /// The table page over the address, locked, with the entry checked under its lock. Where the entry is being
     /// replaced, an empty table page is pruned: this fault may have linked it after the writer's pass.
     #[inline(always)]
-    pub fn table(&self, pin: &Pinned<'_>) -> Result<<M::Pmap as Pmap<M>>::Table<'e>, Stop<M>> {
+    pub fn table(&self, pin: &Pinned<'_>) -> Result<<M::Pmap as Pmap<M>>::Table<'e>, Attempt<M>> {
         let mut table = self.pmap.table(self.vm, self.va, pin)?;
         if self.check_entry().is_ok() {
-            if table.is_sealed() {
-                self.unseal(&mut table);
+            if table.is_store_protected() {
+                self.restore_stores(&mut table);
             }
             return Ok(table);
         }
@@ -461,10 +461,10 @@ impl<'e, M: Machine> At<'e, M> {
         if let Some(span) = empty {
             self.pmap.prune(self.vm, span);
         }
-        Err(Stop::Stale)
+        Err(Attempt::Stale)
     }
 
-    /// Lets a store-protected table page allow stores again ([`Table::is_sealed`]). The leaves keep their rights if the
+    /// Lets a store-protected table page allow stores again ([`Table::is_store_protected`]). The leaves keep their rights if the
     /// entry covers the whole table page and no other space shows a layer of its chain any more. Then the relatives
     /// that the stores were taken away for have gone. The caller checks after this, not before.
     ///
@@ -473,20 +473,20 @@ impl<'e, M: Machine> At<'e, M> {
     /// share a layer has marked the entry stale before.
     #[cold]
     #[inline(never)]
-    fn unseal(&self, table: &mut impl Table<M>) {
+    fn restore_stores(&self, table: &mut impl Table<M>) {
         let (entry, span) = (self.entry, table.span());
         let whole = entry.range().intersect(&span).is_some_and(|both| both.len() == span.len());
         let stores =
             entry.prot().contains(Prot::WRITE) && !entry.flags().intersects(Flags::SHARED | Flags::NEEDS_FRONT);
         let own = |b: &Backing<M>| b.object().is_none_or(|o| !o.is_private() || o.is_exclusive());
         let behind = || core::iter::successors(entry.front().behind(), |b| b.behind());
-        let keep = whole && stores && (behind().all(own) || mutant(Mutant::UnsealedUnlooked));
-        table.unseal(keep, |leaf| credit(self.vm, Some(leaf)));
+        let keep = whole && stores && (behind().all(own) || mutant(Mutant::StoresRestoredUnlooked));
+        table.restore_stores(keep, |leaf| credit(self.vm, Some(leaf)));
     }
 
     /// Nothing anywhere in a private chain: a new page of zeroes in the front.
-    fn zero_fill(&self, front: &'e Backing<M>, pin: &Pinned<'_>) -> Result<FaultKind, Stop<M>> {
-        let Some(object) = front.touch(pin)? else { return Err(Stop::Stale) };
+    fn zero_fill(&self, front: &'e Backing<M>, pin: &Pinned<'_>) -> Result<FaultKind, Attempt<M>> {
+        let Some(object) = front.touch(pin)? else { return Err(Attempt::Stale) };
         let key = front.key(self.va);
         let writable = self.entry.prot().contains(Prot::WRITE);
         let new = self.insert(object, key, Fill::Zeroed, writable, pin)?;
@@ -499,22 +499,24 @@ impl<'e, M: Machine> At<'e, M> {
     }
 
     /// A hole in a file in memory or in shared memory: a new page of zeroes there, where the file system has room. A
-    /// store through a private mapping (a wired one; others: [`At::private_hole`]) copies it in the next attempt.
-    fn fill_hole(&self, object: &'e Object<M>, key: u64, pin: &Pinned<'_>) -> Result<FaultKind, Stop<M>> {
+    /// store through a private mapping (a wired one; others: [`FaultContext::private_hole`]) copies it in the next attempt.
+    fn fill_hole(&self, object: &'e Object<M>, key: u64, pin: &Pinned<'_>) -> Result<FaultKind, Attempt<M>> {
         let shared = self.entry.shared();
         // Dropped after the page, which leaves its slot first.
         let charge = match object.charge(1) {
             Ok(charge) => charge,
-            Err(NoRoom) if object.index().get(key, pin) == Slot::Empty => return Err(Stop::Fail(FaultError::NoRoom)),
+            Err(NoRoom) if object.index().get(key, pin) == Slot::Empty => {
+                return Err(Attempt::Fail(FaultError::NoRoom));
+            }
             // Another CPU has filled the hole.
-            Err(NoRoom) => return Err(Stop::Again),
+            Err(NoRoom) => return Err(Attempt::Again),
         };
         let new = self.insert(object, key, Fill::Zeroed, shared && self.entry.prot().contains(Prot::WRITE), pin)?;
         new.complete();
         if !shared {
             new.keep();
             charge.keep();
-            return Err(Stop::Progress);
+            return Err(Attempt::Progress);
         }
         // A shared mapping has one layer.
         self.install(new, self.entry.front(), None, pin, |_| ())?;
@@ -532,7 +534,7 @@ impl<'e, M: Machine> At<'e, M> {
         fill: Fill,
         dirty: bool,
         pin: &'o Pinned<'_>,
-    ) -> Result<NewPage<'o, M>, Stop<M>> {
+    ) -> Result<NewPage<'o, M>, Attempt<M>> {
         let (frame, zeroed) = self.vm.take_frame(fill, For::User)?;
         let page = self.vm.page(frame.pfn());
         let next = if zeroed { None } else { page.next() };
@@ -546,18 +548,19 @@ impl<'e, M: Machine> At<'e, M> {
         let bits = if dirty { State::VALID | State::DIRTY } else { State::VALID };
         self.vm.assume_page(page, object.address(), key, object.page_bits() | bits);
         let slot = Slot::Page(frame.into_pfn());
-        let mut cut = false;
+        let mut zero_marker = false;
         let mut filled = object.index().fill(key, slot, self.vm, pin);
-        if filled == Err(FillError::Taken(Slot::Cut)) && object.index().replace(key, Slot::Cut, slot, pin) {
-            cut = true;
+        if filled == Err(FillError::Taken(Slot::ZeroMarker)) && object.index().replace(key, Slot::ZeroMarker, slot, pin)
+        {
+            zero_marker = true;
             filled = Ok(());
         }
         if let Err(why) = filled {
             self.vm.release_page(page);
             return Err(match why {
-                FillError::OutOfMemory => Stop::Fail(FaultError::OutOfMemory),
-                FillError::BeyondKeys => Stop::Fail(FaultError::BeyondEnd),
-                FillError::Taken(_) | FillError::Gone => Stop::Again,
+                FillError::OutOfMemory => Attempt::Fail(FaultError::OutOfMemory),
+                FillError::BeyondKeys => Attempt::Fail(FaultError::BeyondEnd),
+                FillError::Taken(_) | FillError::Gone => Attempt::Again,
             });
         }
         let zero = fill == Fill::Zeroed && !zeroed;
@@ -566,15 +569,15 @@ impl<'e, M: Machine> At<'e, M> {
             fence_full();
         }
         if !mutant(Mutant::NoEndCheck) && (object.is_dead() || key >= object.end()) {
-            drop(NewPage { object, key, page, pin, cut, zero, next });
-            return Err(Stop::Again);
+            drop(NewPage { object, key, page, pin, zero_marker, zero, next });
+            return Err(Attempt::Again);
         }
         object.hole_is_filled(key);
         if dirty && !object.is_private() {
             object.index().tag_dirty(key, pin);
         }
         self.vm.enqueue_new(page);
-        Ok(NewPage { object, key, page, pin, cut, zero, next })
+        Ok(NewPage { object, key, page, pin, zero_marker, zero, next })
     }
 
     /// Installs a new page, whose content is complete, and unbusies it. `source`: the page that it was copied from.
@@ -584,10 +587,10 @@ impl<'e, M: Machine> At<'e, M> {
         &self,
         new: NewPage<'_, M>,
         front: &'e Backing<M>,
-        source: Option<&Found<'e, M>>,
+        source: Option<&FoundPage<'e, M>>,
         pin: &Pinned<'_>,
         look: impl FnOnce(&<M::Pmap as Pmap<M>>::Table<'e>) -> R,
-    ) -> Result<R, Stop<M>> {
+    ) -> Result<R, Attempt<M>> {
         let mut table = self.table(pin)?;
         self.check_source(&new, front, source, pin)?;
         let mut prot = self.entry.prot();
@@ -600,7 +603,7 @@ impl<'e, M: Machine> At<'e, M> {
             credit(self.vm, table.remove(self.va, &mut owed));
             drop(table);
             let _flushed = owed.discharge();
-            return Err(Stop::Again);
+            return Err(Attempt::Again);
         }
         table.enter(self.va, Enter::new(pfn, prot));
         let seen = look(&table);
@@ -617,17 +620,17 @@ impl<'e, M: Machine> At<'e, M> {
         &self,
         new: &NewPage<'_, M>,
         front: &'e Backing<M>,
-        source: Option<&Found<'e, M>>,
+        source: Option<&FoundPage<'e, M>>,
         pin: &Pinned<'_>,
-    ) -> Result<(), Stop<M>> {
+    ) -> Result<(), Attempt<M>> {
         if !mutant(Mutant::NoSourceCheck)
             && let Some(behind) = front.behind()
         {
-            match (self.walk(Some(behind), new.cut, pin)?, source) {
+            match (self.walk(Some(behind), new.zero_marker, pin)?, source) {
                 (Walk::Page(now), Some(source))
                     if core::ptr::eq(now.page, source.page) && now.state.generation() == source.state.generation() => {}
                 (Walk::Zero | Walk::Hole(..), None) => {}
-                _ => return Err(Stop::Again),
+                _ => return Err(Attempt::Again),
             }
         }
         Ok(())
@@ -635,31 +638,31 @@ impl<'e, M: Machine> At<'e, M> {
 
     /// Relies on C3, under the table page's lock: the entry is not being replaced, nor the space reaped.
     #[inline(always)]
-    pub fn check_entry(&self) -> Result<(), Stop<M>> {
+    pub fn check_entry(&self) -> Result<(), Attempt<M>> {
         let condemned = || self.condemned.load(Ordering::Relaxed) && !mutant(Mutant::CondemnedUnlooked);
         let admits = || self.entry.admits() && !condemned();
-        if mutant(Mutant::NoStaleCheck) || admits() { Ok(()) } else { Err(Stop::Stale) }
+        if mutant(Mutant::NoStaleCheck) || admits() { Ok(()) } else { Err(Attempt::Stale) }
     }
 
     /// Relies on C2, under the table page's lock: the page is what it was, and nothing has come in front of it.
     #[inline]
-    fn check_page(&self, found: &Found<'e, M>, pin: &Pinned<'_>) -> Result<State, Stop<M>> {
+    fn check_page(&self, found: &FoundPage<'e, M>, pin: &Pinned<'_>) -> Result<State, Attempt<M>> {
         let now = found.page.state();
         if !mutant(Mutant::NoBusyCheck) {
             if now.busy() {
-                return Err(Stop::Busy(found.page));
+                return Err(Attempt::Busy(found.page));
             }
             if now.generation() != found.state.generation() || !now.valid() {
-                return Err(Stop::Again);
+                return Err(Attempt::Again);
             }
         }
         if found.depth == 0 && self.entry.flags().contains(Flags::FILE) && found.layer.is_cut_off(self.va) {
-            return Err(Stop::Again);
+            return Err(Attempt::Again);
         }
         if found.depth > 0 && !mutant(Mutant::NoFrontCheck) {
             match self.walk(Some(self.entry.front()), false, pin)? {
                 Walk::Page(again) if core::ptr::eq(again.page, found.page) => {}
-                _ => return Err(Stop::Again),
+                _ => return Err(Attempt::Again),
             }
         }
         Ok(now)
@@ -674,7 +677,7 @@ pub(crate) struct NewPage<'o, M: Machine> {
     pub page: &'static Page,
     pin: &'o Pinned<'o>,
     /// A zero marker stood in the slot before.
-    cut: bool,
+    zero_marker: bool,
     /// Its content is still to be zeroed.
     zero: bool,
     /// The frame that the next fault will probably take.
@@ -711,8 +714,8 @@ impl<M: Machine> Drop for NewPage<'_, M> {
         let (vm, index) = (self.object.vm(), self.object.index());
         let slot = Slot::Page(vm.pfn_of_page(self.page));
         // If the index was dismantled meanwhile, the slot is gone already.
-        let _gone = match self.cut {
-            true => index.replace(self.key, slot, Slot::Cut, self.pin),
+        let _gone = match self.zero_marker {
+            true => index.replace(self.key, slot, Slot::ZeroMarker, self.pin),
             false => index.clear(self.key, slot, self.pin),
         };
         vm.release_page(self.page);

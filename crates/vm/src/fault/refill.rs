@@ -1,6 +1,6 @@
 //! Refilling the page tables of a space whose tables were dropped ([`drop_tables`](crate::map::Space::drop_tables)).
 
-use super::{At, Stop};
+use super::{Attempt, FaultContext};
 use crate::machine::{Machine, Table};
 use crate::map::piece::layers;
 use crate::map::{Entry, SMALL, Space};
@@ -62,7 +62,7 @@ pub(crate) fn refill_some<M: Machine>(
     step: usize,
     tally: &mut Tally,
     pin: &Pinned<'_>,
-) -> Result<u64, Stop<M>> {
+) -> Result<u64, Attempt<M>> {
     let Some(rest) = rest.intersect(&entry.range()).filter(|_| entry.prot().allows(Access::Read)) else {
         return Ok(rest.end);
     };
@@ -75,8 +75,14 @@ pub(crate) fn refill_some<M: Machine>(
         })
         .min();
     let Some(first) = first else { return Ok(rest.end) };
-    let on =
-        |va| At { vm: space.vm(), pmap: space.pmap(), entry, condemned: space.condemned(), va, access: Access::Read };
+    let on = |va| FaultContext {
+        vm: space.vm(),
+        pmap: space.pmap(),
+        entry,
+        condemned: space.condemned(),
+        va,
+        access: Access::Read,
+    };
     let mut table = on(first).table(pin)?;
     let mut next = table.span().end.min(rest.end);
     for (b, object) in of_kind() {

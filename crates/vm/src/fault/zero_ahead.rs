@@ -30,7 +30,7 @@ impl<M: Machine> Maps<M> {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 
-use crate::fault::{At, Walk};
+use crate::fault::{FaultContext, Walk};
 use crate::machine::{Enter, Machine, PREFETCHED_BEFORE, Table};
 use crate::map::Flags;
 use crate::map::Maps;
@@ -42,7 +42,7 @@ use crate::phys::page::State;
 use crate::stats::Event;
 use crate::types::{PAGE_SIZE, Pfn, Prot};
 use quire_sync::epoch::Pinned;
-use quire_sync::trace::{Kind, note};
+use quire_sync::trace::{EventKind, note};
 
 /// Pages of a line of leaves. Windows are whole lines.
 const LINE: u64 = if cfg!(any(loom, shuttle)) { 2 } else { 8 };
@@ -50,7 +50,7 @@ const LINE: u64 = if cfg!(any(loom, shuttle)) { 2 } else { 8 };
 /// Most pages of a window: a bit each.
 pub(crate) const MOST: u64 = if cfg!(any(loom, shuttle)) { 2 } else { 64 };
 
-impl<'e, M: Machine> At<'e, M> {
+impl<'e, M: Machine> FaultContext<'e, M> {
     /// How many pages to make behind the page that was just touched first and mapped.
     ///
     /// # Requires
@@ -118,7 +118,7 @@ impl<'e, M: Machine> At<'e, M> {
     /// Whether page `n` behind the address is zero in all layers behind the front.
     fn is_zero_behind(&self, front: &'e Backing<M>, n: u64, pin: &Pinned<'_>) -> bool {
         let va = self.va + (n + 1) * PAGE_SIZE;
-        let walked = At { va, ..*self }.walk(front.behind(), false, pin);
+        let walked = FaultContext { va, ..*self }.walk(front.behind(), false, pin);
         matches!(walked, Ok(Walk::Zero))
     }
 }
@@ -138,7 +138,7 @@ struct Made<'o, M: Machine> {
 
 impl<M: Machine> Made<'_, M> {
     /// Makes up to `pages` of them. Returns which must still be zeroed, a bit each.
-    fn insert(&mut self, at: &At<'_, M>, front: &Backing<M>, pages: u64) -> u64 {
+    fn insert(&mut self, at: &FaultContext<'_, M>, front: &Backing<M>, pages: u64) -> u64 {
         let (vm, object) = (self.vm, self.object);
         let pages = match front.behind() {
             Some(_) => (0..pages).take_while(|n| at.is_zero_behind(front, *n, self.pin)).count(),
@@ -200,7 +200,7 @@ impl<M: Machine> Made<'_, M> {
             rest &= rest - 1;
         }
         self.vm.stats().add(Event::FaultAhead, kept);
-        note(Kind::Ahead, 0, from, kept);
+        note(EventKind::Ahead, 0, from, kept);
     }
 }
 

@@ -226,18 +226,18 @@ pub trait Table<M: Machine> {
     }
 
     /// Whether the table page is *store-protected*: no store through it is allowed, whatever its leaves say. A
-    /// [`sweep`](Self::sweep) that takes all its stores may set this, and it lasts until [`unseal`](Self::unseal).
+    /// [`sweep`](Self::sweep) that takes all its stores may set this, and it lasts until [`restore_stores`](Self::restore_stores).
     /// Leaves that allow stores are entered only after that. A removed or weakened leaf is returned with its own
     /// rights.
-    fn is_sealed(&self) -> bool {
+    fn is_store_protected(&self) -> bool {
         false
     }
 
     /// Ends store protection. `keep`: all leaves allow their own rights again, and the caller has made sure that this
     /// is right. Else they lose the right to store one by one, and those that had it are handed to `each`. No flush is
     /// needed, because a CPU that has cached fewer rights faults.
-    fn unseal(&mut self, keep: bool, each: impl FnMut(Removed)) {
-        let (_none_is_sealed, _) = (keep, each);
+    fn restore_stores(&mut self, keep: bool, each: impl FnMut(Removed)) {
+        let (_none_is_store_protected, _) = (keep, each);
     }
 
     /// Clears the accessed bit without a flush, and returns what it was.

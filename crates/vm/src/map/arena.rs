@@ -40,11 +40,11 @@ pub struct Arena<M: Machine> {
     peak: AtomicU64,
     /// The addresses that it may have.
     bounds: VirtRange,
-    writer: Mutex<Kept>,
+    writer: Mutex<WriterState>,
 }
 
 /// The state of writers only.
-pub(super) struct Kept {
+pub(super) struct WriterState {
     pub(super) owner: Owner,
     /// The CPU of the writer before.
     last: CpuId,
@@ -63,7 +63,7 @@ pub(super) struct Kept {
 pub struct Writer<'a, M: Machine> {
     pub(super) space: &'a Space<M>,
     arena: &'a Arena<M>,
-    pub(super) kept: MutexGuard<'a, Kept>,
+    pub(super) kept: MutexGuard<'a, WriterState>,
 }
 
 impl<M: Machine> Arena<M> {
@@ -75,7 +75,7 @@ impl<M: Machine> Arena<M> {
             covered: Counts::new(),
             peak: AtomicU64::new(0),
             bounds,
-            writer: Mutex::new(Kept {
+            writer: Mutex::new(WriterState {
                 owner,
                 last: current_cpu(),
                 turns: 0,
@@ -193,7 +193,7 @@ impl<M: Machine> Arena<M> {
     }
 }
 
-impl Kept {
+impl WriterState {
     #[inline]
     fn note_writer(&mut self, cpu: CpuId) {
         if self.last == cpu {
@@ -223,7 +223,7 @@ fn items<M: Machine>(entries: impl Iterator<Item = NonNull<Entry<M>>>) -> impl I
 }
 
 impl<'a, M: Machine> Writer<'a, M> {
-    fn new(space: &'a Space<M>, arena: &'a Arena<M>, mut kept: MutexGuard<'a, Kept>) -> Self {
+    fn new(space: &'a Space<M>, arena: &'a Arena<M>, mut kept: MutexGuard<'a, WriterState>) -> Self {
         kept.note_writer(current_cpu());
         Writer { space, arena, kept }
     }

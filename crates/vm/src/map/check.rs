@@ -118,7 +118,7 @@ impl<M: Machine> Writer<'_, M> {
             let mut va = span.start;
             while let Some(present) = table.next_present(va, span.end) {
                 let leaf = table.get(present).ok_or(Broken::LeafFrame(present))?;
-                self.check_leaf(present, leaf, table.is_sealed(), quiet, &pin)?;
+                self.check_leaf(present, leaf, table.is_store_protected(), quiet, &pin)?;
                 cost += 1;
                 va = present + PAGE_SIZE;
             }
@@ -135,9 +135,16 @@ impl<M: Machine> Writer<'_, M> {
 
     /// One leaf, under the lock of its table page. If the table page is store-protected, the leaf may allow stores in
     /// name only.
-    fn check_leaf(&self, va: u64, leaf: Leaf, sealed: bool, quiet: bool, pin: &Pinned<'_>) -> Result<(), Broken> {
+    fn check_leaf(
+        &self,
+        va: u64,
+        leaf: Leaf,
+        store_protected: bool,
+        quiet: bool,
+        pin: &Pinned<'_>,
+    ) -> Result<(), Broken> {
         let entry = self.get(va).ok_or(Broken::LeafWithoutEntry(va))?;
-        let stores = leaf.prot.contains(Prot::WRITE) && !sealed;
+        let stores = leaf.prot.contains(Prot::WRITE) && !store_protected;
         if stores && (!entry.prot().contains(Prot::WRITE) || entry.has_no_stores()) {
             return Err(Broken::LeafRights(va));
         }
@@ -192,7 +199,7 @@ impl<M: Machine> Space<M> {
 }
 
 fn is_listed<M: Machine>(layer: &Backing<M>) -> bool {
-    layer.object().is_none_or(|object| object.parts().lists(layer))
+    layer.object().is_none_or(|object| object.shards().lists(layer))
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]

@@ -75,7 +75,7 @@ pub struct Entry<M: Machine> {
     /// The writer's: an untouched front goes before that chain.
     pub(super) add_front: Cell<bool>,
     /// The writer's: a successor has taken the chain over.
-    pub(super) passed_on: Cell<bool>,
+    pub(super) chain_taken: Cell<bool>,
     /// The writer's: the next entry of a list, of new entries before they are published, of marked ones later.
     pub(super) link: Cell<*const Entry<M>>,
     _front: PhantomData<*const Backing<M>>,
@@ -158,7 +158,7 @@ impl<M: Machine> Entry<M> {
             state: AtomicU8::new(0),
             how: Cell::new(how),
             add_front: Cell::new(false),
-            passed_on: Cell::new(false),
+            chain_taken: Cell::new(false),
             link: Cell::new(ptr::null()),
             _front: PhantomData,
         }

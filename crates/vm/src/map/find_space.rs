@@ -104,7 +104,7 @@ impl<M: Machine> Space<M> {
 
     /// A range of user space.
     fn range_at(&self, start: u64, len: u64) -> Result<VirtRange, MapError> {
-        VirtRange::from_outside(start, len)
+        VirtRange::checked(start, len)
             .filter(|r| r.start >= M::Pmap::USER.start && r.end <= M::Pmap::USER.end)
             .ok_or(MapError::Invalid)
     }

@@ -90,17 +90,17 @@ pub struct Region {
 }
 
 /// Regions, linked.
-struct List {
+struct RegionList {
     first: *mut Region,
     len: u64,
     pages: u64,
 }
 
 // SAFETY: only the holder of a list's lock reaches the regions on it.
-unsafe impl Send for List {}
+unsafe impl Send for RegionList {}
 
-impl List {
-    const EMPTY: List = List { first: ptr::null_mut(), len: 0, pages: 0 };
+impl RegionList {
+    const EMPTY: RegionList = RegionList { first: ptr::null_mut(), len: 0, pages: 0 };
 
     fn push(&mut self, region: NonNull<Region>) {
         // SAFETY: the caller has the region, which is on no list, and a region is freed only by `settle`, off a list.
@@ -130,9 +130,9 @@ pub struct KernelMap<M: KernelPages> {
     regions: Tree<Region, Nodes<M>, FAN_OUT>,
     writer: SpinLock<Owner>,
     /// Each CPU's idle stacks, mapped.
-    idle: PerCpu<SpinLock<List>>,
+    idle: PerCpu<SpinLock<RegionList>>,
     /// Retired ranges that wait for a generation: unmapped, still in the tree.
-    waiting: SpinLock<List>,
+    waiting: SpinLock<RegionList>,
     generation: AtomicU64,
 }
 
@@ -150,11 +150,12 @@ impl<M: KernelPages> KernelMap<M> {
     /// `range` lies in the kernel's part of every space's page tables, and nothing else is mapped there, by this map or another.
     pub unsafe fn new(vm: &'static Maps<M>, range: VirtRange, stack_bytes: u64) -> Result<KernelMap<M>, OutOfMemory> {
         let cpus = vm.machine().cpus();
-        let layout = Layout::from_size_align(PerCpu::<SpinLock<List>>::bytes(cpus), 128).map_err(|_| OutOfMemory)?;
+        let layout =
+            Layout::from_size_align(PerCpu::<SpinLock<RegionList>>::bytes(cpus), 128).map_err(|_| OutOfMemory)?;
         // SAFETY: the heap is the one of `vm`, which `Heap::alloc` asks for.
         let memory = unsafe { vm.heap().alloc(vm, layout)? };
         // SAFETY: fresh, large enough, aligned, and never freed.
-        let idle = unsafe { PerCpu::new(memory, cpus, |_| SpinLock::new(Rank::KERNEL_STACKS, List::EMPTY)) };
+        let idle = unsafe { PerCpu::new(memory, cpus, |_| SpinLock::new(Rank::KERNEL_STACKS, RegionList::EMPTY)) };
         let (regions, owner) = Tree::new(Nodes(vm));
         Ok(KernelMap {
             vm,
@@ -163,7 +164,7 @@ impl<M: KernelPages> KernelMap<M> {
             regions,
             writer: SpinLock::new(Rank::MAP, owner),
             idle,
-            waiting: SpinLock::new(Rank::KERNEL_STACKS, List::EMPTY),
+            waiting: SpinLock::new(Rank::KERNEL_STACKS, RegionList::EMPTY),
             generation: AtomicU64::new(0),
         })
     }
@@ -342,7 +343,7 @@ impl<M: KernelPages> KernelMap<M> {
     /// A new generation: every CPU drops the waiting ranges' translations, then their frames are freed and their
     /// addresses may be used again. Returns whether anything came back.
     pub fn settle(&self) -> bool {
-        let mut batch = core::mem::replace(&mut *self.waiting.lock(), List::EMPTY);
+        let mut batch = core::mem::replace(&mut *self.waiting.lock(), RegionList::EMPTY);
         if batch.len == 0 {
             return false;
         }

@@ -47,13 +47,13 @@ mod check;
 mod covered;
 mod entry;
 pub(crate) mod find_space;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod hostile_arguments;
 mod idle;
 pub mod kernel;
 pub(crate) mod maps;
 mod memory;
 mod ops;
-#[cfg(all(test, not(any(loom, shuttle))))]
-mod outside;
 pub(crate) mod piece;
 pub(crate) mod pte_update;
 pub(crate) mod query;

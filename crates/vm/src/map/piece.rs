@@ -19,7 +19,7 @@ pub(super) struct Piece<'s, M: Machine> {
     pub range: VirtRange,
     pub attributes: Attributes,
     /// Where its chain comes from.
-    pub from: From<'s, M>,
+    pub from: ChainSource<'s, M>,
     /// A new, untouched front goes before that chain.
     pub add_front: bool,
     /// Empty memory was joined to it: it will probably grow again.
@@ -27,7 +27,7 @@ pub(super) struct Piece<'s, M: Machine> {
 }
 
 /// Where a piece's chain comes from.
-pub(super) enum From<'s, M: Machine> {
+pub(super) enum ChainSource<'s, M: Machine> {
     /// This entry's chain there (or, in an update that moves, at the old place).
     Entry(&'s Entry<M>),
     /// Private, empty memory.
@@ -38,21 +38,21 @@ pub(super) enum From<'s, M: Machine> {
     Tail(&'s Entry<M>),
 }
 
-impl<M: Machine> Clone for From<'_, M> {
+impl<M: Machine> Clone for ChainSource<'_, M> {
     fn clone(&self) -> Self {
         *self
     }
 }
-impl<M: Machine> Copy for From<'_, M> {}
+impl<M: Machine> Copy for ChainSource<'_, M> {}
 
 impl<'s, M: Machine> Piece<'s, M> {
-    pub fn new(range: VirtRange, attributes: Attributes, from: From<'s, M>) -> Self {
+    pub fn new(range: VirtRange, attributes: Attributes, from: ChainSource<'s, M>) -> Self {
         Piece { range, attributes, from, add_front: false, grown: false }
     }
 
     /// The part of `entry` in `range`, unchanged.
     pub fn part(entry: &'s Entry<M>, range: VirtRange) -> Self {
-        Self::new(range, entry.attributes(), From::Entry(entry))
+        Self::new(range, entry.attributes(), ChainSource::Entry(entry))
     }
 
     /// The part of `entry` in `range` without the anonymous memory in front of it.
@@ -60,10 +60,10 @@ impl<'s, M: Machine> Piece<'s, M> {
         let mut a = entry.attributes();
         if layers(entry.front()).any(|b| b.object().is_some_and(|o| !o.is_private())) {
             // The file itself allows no stores.
-            Piece { add_front: !a.flags.contains(Flags::NEEDS_FRONT), ..Self::new(range, a, From::Tail(entry)) }
+            Piece { add_front: !a.flags.contains(Flags::NEEDS_FRONT), ..Self::new(range, a, ChainSource::Tail(entry)) }
         } else {
             a.flags -= Flags::NEEDS_FRONT;
-            Self::new(range, a, From::Empty)
+            Self::new(range, a, ChainSource::Empty)
         }
     }
 
@@ -77,28 +77,28 @@ impl<'s, M: Machine> Piece<'s, M> {
 pub(super) fn grows<M: Machine>(p: &Piece<'_, M>, next: &Piece<'_, M>, moved: u64) -> bool {
     let own = !p.attributes.flags.intersects(Flags::SHARED | Flags::NEEDS_FRONT);
     let empty = match next.from {
-        From::Empty => true,
-        From::Entry(e) => e.front().object().is_none() && e.front().behind().is_none(),
-        From::Object | From::Tail(_) => false,
+        ChainSource::Empty => true,
+        ChainSource::Entry(e) => e.front().object().is_none() && e.front().behind().is_none(),
+        ChainSource::Object | ChainSource::Tail(_) => false,
     };
     own && empty
         && !next.add_front
         && match p.from {
-            From::Empty => true,
-            From::Entry(e) => {
+            ChainSource::Empty => true,
+            ChainSource::Entry(e) => {
                 // Pages of the front's object could lie where it would grow to. They could be the entry's own, of which
                 // a part gives way. Or other fronts may show them (it was clipped, and that part moved away).
                 p.range.end.wrapping_add(moved) >= e.range().end
                     && e.front().object().is_none_or(|o| o.is_alone())
                     && layers(e.front()).all(|b| b.object().is_none_or(|o| o.is_private()))
             }
-            From::Object | From::Tail(_) => false,
+            ChainSource::Object | ChainSource::Tail(_) => false,
         }
 }
 
 /// Whether each layer of `next` continues where the same layer of `p` ends, so that one chain can show both.
 pub(super) fn continues<M: Machine>(p: &Piece<'_, M>, next: &Piece<'_, M>) -> bool {
-    let (From::Entry(a), From::Entry(b)) = (p.from, next.from) else { return false };
+    let (ChainSource::Entry(a), ChainSource::Entry(b)) = (p.from, next.from) else { return false };
     let (mut left, mut right) = (layers(a.front()), layers(b.front()));
     let mut front = true;
     loop {

@@ -169,14 +169,14 @@ impl<M: Machine> Space<M> {
 
 /// The slot that a fault at `va` would find.
 pub(super) fn shown<M: Machine>(entry: &Entry<M>, va: u64, pin: &Pinned<'_>) -> Slot {
-    let mut cut = false;
+    let mut zero_marker = false;
     for (object, key) in layers(entry.front()).filter_map(|b| b.layer(va)) {
-        if cut && object.is_private() {
+        if zero_marker && object.is_private() {
             continue;
         }
         match object.index().get(key, pin) {
             Slot::Empty => {}
-            Slot::Cut => cut = true,
+            Slot::ZeroMarker => zero_marker = true,
             there => return there,
         }
     }

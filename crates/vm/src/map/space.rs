@@ -4,7 +4,7 @@ use super::arena::Arena;
 use super::arenas::Arenas;
 use super::covered::Covered;
 use super::entry::Entry;
-use super::spaces::Place;
+use super::spaces::SpacePlace;
 use crate::error::{MapError, OutOfMemory};
 use crate::machine::{Machine, Pmap};
 use crate::map::Maps;
@@ -78,7 +78,7 @@ pub struct Space<M: Machine> {
     /// The most resident pages that a look has found.
     peak: AtomicU64,
     /// Its place on pageout's lists.
-    pub(super) place: Place<M>,
+    pub(super) place: SpacePlace<M>,
     /// Handles.
     pub(super) refs: AtomicUsize,
 }
@@ -115,7 +115,7 @@ impl<M: Machine> Space<M> {
     /// An empty space. Its cost is a root table and this structure.
     #[allow(clippy::new_ret_no_self)] // A space is reached through handles only.
     pub fn new(vm: &'static Maps<M>) -> Result<SpaceRef<M>, OutOfMemory> {
-        let space = Unborn::new(vm, Limits::DEFAULT)?;
+        let space = NewSpace::new(vm, Limits::DEFAULT)?;
         // SAFETY: the space shows nothing, so that it shares no page with another one.
         Ok(space.born(&unsafe { NeverMapped::new() }))
     }
@@ -123,10 +123,10 @@ impl<M: Machine> Space<M> {
 
 /// A space that only its maker can reach yet: its map is filled without a lock. If this is dropped, it takes its memory
 /// back; its map is empty then.
-pub(super) struct Unborn<M: Machine>(NonNull<Space<M>>);
+pub(super) struct NewSpace<M: Machine>(NonNull<Space<M>>);
 
-impl<M: Machine> Unborn<M> {
-    pub fn new(vm: &'static Maps<M>, limits: Limits) -> Result<Unborn<M>, OutOfMemory> {
+impl<M: Machine> NewSpace<M> {
+    pub fn new(vm: &'static Maps<M>, limits: Limits) -> Result<NewSpace<M>, OutOfMemory> {
         let memory = vm.map_memory();
         let place = memory.spaces.cache().alloc(vm)?.cast::<Space<M>>();
         // SAFETY: the space keeps the page tables with its own `vm`, and destroys them in `free`.
@@ -152,12 +152,12 @@ impl<M: Machine> Unborn<M> {
             entries: AtomicU64::new(limits.entries),
             future: AtomicU8::new(Wire::No as u8),
             peak: AtomicU64::new(0),
-            place: Place::new(),
+            place: SpacePlace::new(),
             refs: AtomicUsize::new(1),
         };
         // SAFETY: `place` is fresh memory from the slab of spaces, so it has a space's size and alignment.
         unsafe { place.write(space) };
-        Ok(Unborn(place))
+        Ok(NewSpace(place))
     }
 
     pub fn pmap(&self) -> &M::Pmap {
@@ -181,7 +181,7 @@ impl<M: Machine> Unborn<M> {
     }
 }
 
-impl<M: Machine> Drop for Unborn<M> {
+impl<M: Machine> Drop for NewSpace<M> {
     fn drop(&mut self) {
         if quire_sync::hooks::is_panicking() {
             // Backings that lead to it may be listed already.
@@ -306,7 +306,7 @@ impl<M: Machine> Space<M> {
     /// Relies on C10: a range from outside.
     pub(super) fn valid(&self, range: VirtRange) -> Result<(), MapError> {
         let len = range.end.checked_sub(range.start).ok_or(MapError::Invalid)?;
-        VirtRange::from_outside(range.start, len)
+        VirtRange::checked(range.start, len)
             .filter(|r| r.start >= M::Pmap::USER.start && r.end <= M::Pmap::USER.end)
             .map(|_| ())
             .ok_or(MapError::Invalid)

@@ -22,7 +22,7 @@ pub const IDLE: u64 = 1_000_000_000;
 
 /// A space's place on a list, and the times of its use. On a line of its own: neighbours on the list write it.
 #[repr(align(64))]
-pub(super) struct Place<M: Machine> {
+pub(super) struct SpacePlace<M: Machine> {
     list: CpuId,
     /// Both guarded by the list's lock.
     next: Cell<*const Space<M>>,
@@ -34,12 +34,12 @@ pub(super) struct Place<M: Machine> {
 }
 
 // SAFETY: the links are guarded by the list's lock; the rest never changes or is atomic.
-unsafe impl<M: Machine> Sync for Place<M> {}
+unsafe impl<M: Machine> Sync for SpacePlace<M> {}
 
-impl<M: Machine> Place<M> {
+impl<M: Machine> SpacePlace<M> {
     /// A place on this CPU's list.
     pub fn new() -> Self {
-        Place {
+        SpacePlace {
             list: current_cpu(),
             next: Cell::new(ptr::null()),
             previous: Cell::new(ptr::null()),
@@ -57,14 +57,14 @@ struct Ends<M: Machine> {
 // SAFETY: spaces on a list are alive, and their links are guarded by its lock.
 unsafe impl<M: Machine> Send for Ends<M> {}
 
-struct List<M: Machine> {
+struct SpaceList<M: Machine> {
     ends: SpinLock<Ends<M>>,
     /// Written under the lock; passes read it without.
     len: AtomicUsize,
 }
 
 /// The lists.
-pub(super) struct Spaces<M: Machine>(PerCpu<List<M>>);
+pub(super) struct Spaces<M: Machine>(PerCpu<SpaceList<M>>);
 
 /// Where pageout continues: a list, and how many spaces of it are still to be visited.
 #[derive(Default)]
@@ -109,7 +109,7 @@ impl<M: Machine> Ends<M> {
 
 impl<M: Machine> Spaces<M> {
     pub fn new(boot: &mut BootMemory<'_, impl Machine>) -> Self {
-        let list = |_| List {
+        let list = |_| SpaceList {
             ends: SpinLock::new(Rank::SPACES, Ends { first: ptr::null(), last: ptr::null() }),
             len: AtomicUsize::new(0),
         };

@@ -445,7 +445,7 @@ fn memory_that_is_not_needed_is_zero_afterwards_on_both_sides_of_a_fork() {
     assert!((0..8).all(|n| load(&s, n) == Ok(4)));
     store(&child, 3, 1);
     child.advise(range(3, 1), Advice::DontNeed).unwrap();
-    assert_eq!(load(&child, 3), Ok(0), "a page over a cut leaves the cut");
+    assert_eq!(load(&child, 3), Ok(0), "a page over a zero marker leaves the zero marker");
     child.check(true).unwrap();
     drop(child);
     s.advise(range(0, 8), Advice::DontNeed).unwrap();

@@ -18,7 +18,7 @@
 
 use super::arena::{EntryChange, Writer};
 use super::entry::{Attributes, Entry, Flags, How, NewEntries};
-use super::piece::{From, Piece, STACK_ROOM, continues, grows, layers, with_room};
+use super::piece::{ChainSource, Piece, STACK_ROOM, continues, grows, layers, with_room};
 use super::pte_update::{Sweep, Work};
 use super::space::Space;
 use crate::error::{MapError, OutOfMemory};
@@ -26,7 +26,7 @@ use crate::machine::{Machine, Pmap};
 use crate::map::wired::mark_chain;
 use crate::mutant::{Mutant, mutant};
 use crate::object::ObjectRef;
-use crate::object::backing::{self, Spare};
+use crate::object::backing::{self, SpareBackings};
 use crate::types::VirtRange;
 use core::ptr::{self, NonNull};
 use quire_sync::atomic::fence_full;
@@ -38,7 +38,7 @@ pub(super) struct Row<'s, M: Machine> {
     range: VirtRange,
     pending: Option<Piece<'s, M>>,
     new: NewEntries<M>,
-    spare: Spare<M>,
+    spare: SpareBackings<M>,
     /// The object that pieces may show, and its page at which they begin.
     object: Option<(&'s ObjectRef<M>, u64)>,
     /// Added to an address of a piece, it gives the address at which its entry shows it.
@@ -70,7 +70,7 @@ impl<'s, M: Machine> Row<'s, M> {
             range,
             pending: None,
             new: NewEntries::new(space.vm()),
-            spare: Spare::empty(space.vm()),
+            spare: SpareBackings::empty(space.vm()),
             object: None,
             moved: 0,
             stack_room: STACK_ROOM,
@@ -113,10 +113,10 @@ impl<'s, M: Machine> Row<'s, M> {
     fn settle(&mut self) -> Result<(), MapError> {
         let Some(p) = self.pending.take() else { return Ok(()) };
         let (how, origin, backings) = match p.from {
-            From::Empty => (How::Empty, ptr::null(), 1),
-            From::Object => (How::Object, ptr::null(), 1),
-            From::Tail(entry) => (How::Tail, ptr::from_ref(entry), 1),
-            From::Entry(entry) => {
+            ChainSource::Empty => (How::Empty, ptr::null(), 1),
+            ChainSource::Object => (How::Object, ptr::null(), 1),
+            ChainSource::Tail(entry) => (How::Tail, ptr::from_ref(entry), 1),
+            ChainSource::Entry(entry) => {
                 let gives_way = self.range.contains(entry.range().start);
                 if !gives_way && p.is_all_of(entry) {
                     // The neighbour, as it was: nothing joined it.
@@ -163,7 +163,7 @@ impl<'s, M: Machine> Row<'s, M> {
                 // SAFETY: entries made this way have an origin, and no chain yet.
                 let origin = unsafe { entry.origin() };
                 if how == How::Taken {
-                    origin.passed_on.set(true);
+                    origin.chain_taken.set(true);
                     origin.front_ptr()
                 } else {
                     let up = how == How::Grown && !flags.contains(Flags::GROWS_DOWN);
@@ -434,7 +434,7 @@ impl<'s, M: Machine> Update<'s, M> {
             replaced = entry.link.get();
             // SAFETY: unreachable for new readers, and given up once; a chain that was not passed on was the entry's own.
             unsafe {
-                if !entry.passed_on.get() {
+                if !entry.chain_taken.get() {
                     // Without work on leaves there is nothing to flush: those that stand are right.
                     let proof = proof.get_or_insert_with(|| Sweep::new(self.space).finish());
                     backing::dispose(self.space.vm(), entry.front_ptr(), proof);

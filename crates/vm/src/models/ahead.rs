@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::phys::Config;
-use crate::phys::page::Kind;
+use crate::phys::page::FrameKind;
 use crate::testing::boot_with;
 
 const LAST: VirtRange =
@@ -27,7 +27,7 @@ fn in_a_row() -> World {
 /// Pages of objects.
 fn pages(w: &World) -> usize {
     let vm = w.boot.vm;
-    (0..vm.page_count()).filter(|n| vm.page(Pfn(*n)).kind() == Kind::Object).count()
+    (0..vm.page_count()).filter(|n| vm.page(Pfn(*n)).kind() == FrameKind::Object).count()
 }
 
 /// A page is made ahead while another CPU touches it.

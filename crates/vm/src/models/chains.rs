@@ -2,14 +2,14 @@
 
 use super::*;
 use crate::map::Advice;
-use crate::phys::page::{Kind, Page};
+use crate::phys::page::{FrameKind, Page};
 use crate::sleep::MaySleep;
 use crate::stats::FaultKind;
 
 /// Pages of objects, without the file's.
 fn pages(w: &World) -> usize {
     let vm = w.boot.vm;
-    (0..vm.page_count()).filter(|n| vm.page(Pfn(*n)).kind() == Kind::Object).count() - w.file.resident() as usize
+    (0..vm.page_count()).filter(|n| vm.page(Pfn(*n)).kind() == FrameKind::Object).count() - w.file.resident() as usize
 }
 
 /// A page that no space sees is freed, or its object is marked for the reaper.
@@ -48,7 +48,7 @@ fn flag_against_teardown() {
     let w = World::private(1);
     store(&w.space, 0, 1);
     let vm = w.boot.vm;
-    let own = |p: &&Page| p.kind() == Kind::Object && p.object() != w.file.address();
+    let own = |p: &&Page| p.kind() == FrameKind::Object && p.object() != w.file.address();
     let page = (0..vm.page_count()).map(|n| vm.page(Pfn(n))).find(own).expect("the private page");
     beside(
         w,
@@ -165,7 +165,7 @@ protocol! {
 
 /// A page is copied up while `MADV_DONTNEED` hides it.
 #[cfg(shuttle)]
-fn copy_up_against_cut() {
+fn copy_up_against_give_up() {
     let (w, [child, grandchild]) = deep();
     let (theirs, ours) = (grandchild.clone(), grandchild.clone());
     beside(
@@ -181,7 +181,7 @@ fn copy_up_against_cut() {
 
 protocol! {
     #[cfg(shuttle)]
-    what_is_cut_while_it_is_copied_up_stays_cut = copy_up_against_cut, Some(2);
+    what_is_given_up_while_it_is_copied_up_stays_zero = copy_up_against_give_up, Some(2);
     NoSourceCheck: "old data comes back";
 }
 
@@ -232,15 +232,15 @@ fn copy_up_against_merge() {
                 w.space.pmap().forget(w.boot.vm, page(n));
                 load(&w.space, n)
             });
-            assert_eq!(seen, [Some(1), Some(2), Some(3), Some(4)], "what moves is taken for a cut");
+            assert_eq!(seen, [Some(1), Some(2), Some(3), Some(4)], "what moves is taken for a zero marker");
         },
     );
 }
 
 protocol! {
-    what_moves_while_it_is_copied_up_is_not_taken_for_a_cut = copy_up_against_merge, Some(1);
+    what_moves_while_it_is_copied_up_is_not_taken_for_a_zero_marker = copy_up_against_merge, Some(1);
     #[cfg(loom)]
-    CutUnseen: "what moves is taken for a cut";
+    ZeroMarkerUnseen: "what moves is taken for a zero marker";
 }
 
 /// A page in swap moves between layers while a fault reads it in.
@@ -275,7 +275,7 @@ protocol! {
 fn with_behind<R>(w: &World, f: impl FnOnce(&crate::object::Object<TestMachine>) -> R) {
     let pin = w.boot.vm.epoch().pin();
     let behind = w.space.lookup(page(0), &pin).and_then(|e| e.front().behind()).and_then(|b| b.object());
-    let kept = crate::object::kept::Kept::new(behind.unwrap(), &pin).unwrap();
+    let kept = crate::object::kept::KeptObject::new(behind.unwrap(), &pin).unwrap();
     drop(pin);
     f(kept.object());
 }

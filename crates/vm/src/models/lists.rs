@@ -3,7 +3,7 @@
 #![cfg(shuttle)]
 
 use super::*;
-use crate::phys::page::Kind;
+use crate::phys::page::FrameKind;
 use crate::types::Prot;
 
 /// Shows page `key` of the file, and `pages - 1` more, from the `n`-th address on, for loads.
@@ -64,11 +64,11 @@ protocol! {
 fn scan_against_shrinking() {
     let w = World::new();
     let frame = w.frame();
-    w.file.parts().widen(w.boot.vm);
+    w.file.shards().widen(w.boot.vm);
     show(&w, 1, 0, 1);
     set_cpu(1);
     show(&w, 0, 0, 1);
-    assert!(w.file.parts().is_wide());
+    assert!(w.file.shards().is_wide());
     beside(
         w,
         |w| {
@@ -78,21 +78,21 @@ fn scan_against_shrinking() {
         |w| w.space.unmap(VirtRange { start: page(1), end: page(2) }).unwrap(),
         move |w, _, _| {
             assert_nobody_maps(w, 0, 0, frame);
-            assert!(!w.file.parts().is_wide(), "a short list has one part");
+            assert!(!w.file.shards().is_wide(), "a short list has one shard");
             w.file.check(true).unwrap();
         },
     );
 }
 
 protocol! {
-    a_scan_meets_a_backing_in_its_part_or_in_the_first = scan_against_shrinking, Some(2);
+    a_scan_meets_a_backing_in_its_shard_or_in_the_first = scan_against_shrinking, Some(2);
     ShrinkUnseen: "a removed page is mapped";
 }
 
 /// The list's shards are open, and CPUs have taken turns there, so that the next to link has a shard of its own.
 fn turned() -> World {
     let w = World::new();
-    w.file.parts().widen(w.boot.vm);
+    w.file.shards().widen(w.boot.vm);
     for (n, cpu) in [(1, 0), (2, 1)] {
         set_cpu(cpu);
         show(&w, n, 0, 1);
@@ -105,15 +105,15 @@ fn turned() -> World {
 fn contended() -> World {
     let w = turned();
     show(&w, 3, 0, 1);
-    assert!(w.file.parts().has_own());
+    assert!(w.file.shards().has_own());
     w
 }
 
 /// A page is removed while a CPU gets a shard of its own and shows the page there.
-fn scan_against_first_own_part() {
+fn scan_against_first_own_shard() {
     let w = turned();
     let frame = w.frame();
-    assert!(!w.file.parts().has_own());
+    assert!(!w.file.shards().has_own());
     beside(
         w,
         |w| {
@@ -122,7 +122,7 @@ fn scan_against_first_own_part() {
         },
         |w| w.file.discard(0..1),
         move |w, _, _| {
-            assert!(w.file.parts().has_own(), "the model has the parts that it means");
+            assert!(w.file.shards().has_own(), "the model has the shards that it means");
             assert_nobody_maps(w, 0, 0, frame);
             w.file.check(true).unwrap();
         },
@@ -130,17 +130,17 @@ fn scan_against_first_own_part() {
 }
 
 protocol! {
-    a_scan_meets_what_is_in_a_cpus_first_own_part = scan_against_first_own_part, Some(2);
-    OwnPartsUnscanned: "a removed page is mapped";
+    a_scan_meets_what_is_in_a_cpus_first_own_shard = scan_against_first_own_shard, Some(2);
+    OwnShardsUnscanned: "a removed page is mapped";
 }
 
 /// As [`scan_against_shrinking`], of a CPU's own shard.
-fn scan_against_shrinking_of_own_parts() {
+fn scan_against_shrinking_of_own_shards() {
     let w = contended();
     let frame = w.frame();
     set_cpu(1);
     show(&w, 0, 0, 1);
-    assert!(w.file.parts().has_own());
+    assert!(w.file.shards().has_own());
     // The next backing that leaves this shard makes its CPU count the list.
     w.space.unmap(VirtRange { start: page(2), end: page(3) }).unwrap();
     beside(
@@ -152,14 +152,14 @@ fn scan_against_shrinking_of_own_parts() {
         |w| w.space.unmap(VirtRange { start: page(1), end: page(2) }).unwrap(),
         move |w, _, _| {
             assert_nobody_maps(w, 0, 0, frame);
-            assert!(!w.file.parts().is_wide(), "a short list has one part");
+            assert!(!w.file.shards().is_wide(), "a short list has one shard");
             w.file.check(true).unwrap();
         },
     );
 }
 
 protocol! {
-    a_scan_meets_a_backing_in_a_cpus_own_part_or_in_the_first = scan_against_shrinking_of_own_parts, Some(2);
+    a_scan_meets_a_backing_in_a_cpus_own_shard_or_in_the_first = scan_against_shrinking_of_own_shards, Some(2);
     ShrinkUnseen: "a removed page is mapped";
 }
 
@@ -172,14 +172,14 @@ fn close_against_last_unmap() {
     // last, from the first shard. So the unmapping below is the first that leaves the own shard, and its CPU does not
     // count the list.
     [1, 2, 3, 0].iter().for_each(|n| w.space.unmap(VirtRange { start: page(*n), end: page(n + 1) }).unwrap());
-    w.file.parts().widen(w.boot.vm);
+    w.file.shards().widen(w.boot.vm);
     show(&w, 0, 0, 1);
     set_cpu(0);
     // In this order: a system is dropped after the values in it, also if the model fails.
     let World { boot, space, file } = w;
     let vm = boot.vm;
-    let pages = || (0..vm.page_count()).filter(|n| vm.page(Pfn(*n)).kind() == Kind::Object).count();
-    assert_eq!((pages(), file.parts().has_own()), (1, true));
+    let pages = || (0..vm.page_count()).filter(|n| vm.page(Pfn(*n)).kind() == FrameKind::Object).count();
+    assert_eq!((pages(), file.shards().has_own()), (1, true));
     let other = space.clone();
     let unmap = thread::spawn(move || {
         set_cpu(1);
@@ -195,8 +195,8 @@ fn close_against_last_unmap() {
 }
 
 protocol! {
-    an_object_goes_with_its_last_handle_and_mapping_though_cpus_have_own_parts = close_against_last_unmap, Some(2);
-    OwnPartsKeep: "an object stays that nobody has";
+    an_object_goes_with_its_last_handle_and_mapping_though_cpus_have_own_shards = close_against_last_unmap, Some(2);
+    OwnShardsKeep: "an object stays that nobody has";
 }
 
 /// Two CPUs close the shards at once; one of them opens them again after that, and links there.
@@ -206,30 +206,30 @@ fn close_against_close() {
     set_cpu(1);
     show(&w, 0, 0, 1);
     load(&w.space, 0);
-    assert!(w.file.parts().has_own());
+    assert!(w.file.shards().has_own());
     beside(
         w,
-        |w| w.file.close_parts(),
+        |w| w.file.close_shards(),
         |w| {
-            w.file.close_parts();
-            w.file.parts().widen(w.boot.vm);
+            w.file.close_shards();
+            w.file.shards().widen(w.boot.vm);
             show(w, 4, 0, 1);
         },
         move |w, _, _| {
-            assert!(w.file.check(true).is_ok(), "a part does not count that has something");
+            assert!(w.file.check(true).is_ok(), "a shard does not count that has something");
             w.file.discard(0..1);
             assert_nobody_maps(w, 0, 0, frame);
             w.space.unmap(VirtRange { start: page(0), end: page(5) }).unwrap();
-            w.file.close_parts();
+            w.file.close_shards();
             w.file.check(true).unwrap();
-            assert_eq!(w.file.references(), 1, "a part counts that has nothing");
+            assert_eq!(w.file.references(), 1, "a shard counts that has nothing");
         },
     );
 }
 
 protocol! {
-    parts_that_two_close_at_once_keep_their_references = close_against_close, Some(2);
-    StaleClose: "a part does not count that has something";
+    shards_that_two_close_at_once_keep_their_references = close_against_close, Some(2);
+    StaleClose: "a shard does not count that has something";
 }
 
 /// A page is removed while the backing that shows it is replaced in its shard, and the shards close and open again.
@@ -238,7 +238,7 @@ fn scan_against_reopening() {
     w.file.write(PAGE_SIZE, 1, &mut |b| -> Result<_, ()> { Ok(b.len()) }).unwrap();
     let frame = w.frame_of(1);
     // A scan visits two of these in one go once they are in the first shard; the replaced one is behind them.
-    w.file.parts().widen(w.boot.vm);
+    w.file.shards().widen(w.boot.vm);
     show(&w, 3, 1, 1);
     show(&w, 2, 1, 1);
     show(&w, 0, 0, 2);
@@ -252,10 +252,10 @@ fn scan_against_reopening() {
     });
     let opens = thread::spawn(move || {
         set_cpu(0);
-        other.file.parts().widen(other.boot.vm);
+        other.file.shards().widen(other.boot.vm);
     });
     set_cpu(0);
-    world.file.close_parts();
+    world.file.close_shards();
     world.file.discard(1..2);
     replaces.join().unwrap();
     opens.join().unwrap();
@@ -265,14 +265,14 @@ fn scan_against_reopening() {
 }
 
 protocol! {
-    a_scan_meets_what_replaces_a_backing_of_parts_that_open_again = scan_against_reopening, Some(2);
+    a_scan_meets_what_replaces_a_backing_of_shards_that_open_again = scan_against_reopening, Some(2);
 }
 
 /// A backing is replaced while its shard is closed: the new one goes to the first shard.
-fn scan_against_replacement_in_a_closed_part() {
+fn scan_against_replacement_in_a_closed_shard() {
     let w = World::new();
     let frame = w.frame();
-    w.file.parts().widen(w.boot.vm);
+    w.file.shards().widen(w.boot.vm);
     show(&w, 1, 0, 1);
     set_cpu(1);
     show(&w, 0, 0, 1);
@@ -293,6 +293,6 @@ fn scan_against_replacement_in_a_closed_part() {
 }
 
 protocol! {
-    a_scan_meets_what_replaces_a_backing_of_a_closed_part = scan_against_replacement_in_a_closed_part, Some(2);
+    a_scan_meets_what_replaces_a_backing_of_a_closed_shard = scan_against_replacement_in_a_closed_shard, Some(2);
     ShrinkUnseen: "a removed page is mapped";
 }

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::paging::memory_store::FaultPlan;
-use crate::phys::page::Kind;
+use crate::phys::page::FrameKind;
 use crate::sleep::MaySleep;
 
 pub(super) const PROMPT: FaultPlan =
@@ -58,7 +58,7 @@ fn page_in_against_page_in() {
             assert_eq!((a, b), (Some(7), Some(7)));
             assert_eq!(w.translations().iter().find(|t| Some(**t) != w.frame()), None, "two pages of one");
             let vm = w.boot.vm;
-            let pages = (0..vm.page_count()).filter(|n| vm.page(Pfn(*n)).kind() == Kind::Object).count();
+            let pages = (0..vm.page_count()).filter(|n| vm.page(Pfn(*n)).kind() == FrameKind::Object).count();
             assert_eq!(pages, 1, "two pages of one");
         },
     );

@@ -3,7 +3,7 @@
 use super::paging::{PROMPT, SLOTS};
 use super::*;
 use crate::map::Advice;
-use crate::phys::page::Kind;
+use crate::phys::page::FrameKind;
 use crate::sleep::MaySleep;
 
 fn reap(space: &Space<TestMachine>) {
@@ -15,7 +15,7 @@ fn reap(space: &Space<TestMachine>) {
 fn pages(boot: &Boot) -> usize {
     let vm = boot.vm;
     vm.finish_io(&mut MaySleep::here());
-    (0..vm.page_count()).filter(|n| vm.page(Pfn(*n)).kind() == Kind::Object).count()
+    (0..vm.page_count()).filter(|n| vm.page(Pfn(*n)).kind() == FrameKind::Object).count()
 }
 
 /// Nothing of the reaped space is left, or it is free twice.
@@ -58,7 +58,7 @@ fn reap_against_access() {
         |w| reap(&w.space),
         |w, (seen, kind), ()| {
             assert!(matches!(seen, None | Some(1 | 0xd5)), "a condemned space shows zeroes");
-            assert!(matches!(kind, None | Some(Kind::Object)), "a free frame is reached through a TLB");
+            assert!(matches!(kind, None | Some(FrameKind::Object)), "a free frame is reached through a TLB");
             assert_reaped(w);
         },
     );

@@ -55,7 +55,7 @@ pub struct Backing<M: Machine> {
     /// Written under the map's lock.
     merges: AtomicU8,
     /// Its shard of the object's list. Written before it is linked.
-    part: AtomicU16,
+    shard: AtomicU16,
     /// Its pages stay resident. Written under the map's lock.
     wired: AtomicBool,
     /// Its entry is shared and may allow stores at some time. Fixed before it is linked.
@@ -117,7 +117,7 @@ impl<M: Machine> Backing<M> {
             layers: AtomicU8::new(1),
             merges: AtomicU8::new(0),
             progress: AtomicU64::new(IDLE),
-            part: AtomicU16::new(0),
+            shard: AtomicU16::new(0),
             wired: AtomicBool::new(false),
             stores: false,
             links: Shared::new(Links::new(offset + (range.bytes() >> PAGE_SHIFT))),
@@ -204,11 +204,11 @@ impl<M: Machine> Backing<M> {
     pub(crate) fn set_merges(&self, merges: u8) {
         self.merges.store(merges, Ordering::Relaxed);
     }
-    pub(crate) fn part(&self) -> u16 {
-        self.part.load(Ordering::Relaxed)
+    pub(crate) fn shard(&self) -> u16 {
+        self.shard.load(Ordering::Relaxed)
     }
-    pub(crate) fn set_part(&self, part: u16) {
-        self.part.store(part, Ordering::Relaxed);
+    pub(crate) fn set_shard(&self, shard: u16) {
+        self.shard.store(shard, Ordering::Relaxed);
     }
     /// Whether its pages stay resident ([`crate::map::Wire`]).
     pub(crate) fn is_wired(&self) -> bool {
@@ -314,7 +314,7 @@ impl<M: Machine> Backing<M> {
 
 /// Memory for backings, reserved in the phase of a map change that may fail, for the phase that must not (relies on
 /// C3). The unused rest is freed when it is dropped.
-pub struct Spare<M: Machine> {
+pub struct SpareBackings<M: Machine> {
     vm: &'static Objects<M>,
     first: *mut FreeBacking,
     len: usize,
@@ -324,10 +324,10 @@ struct FreeBacking {
     next: *mut FreeBacking,
 }
 
-impl<M: Machine> Spare<M> {
+impl<M: Machine> SpareBackings<M> {
     /// Memory for none yet.
-    pub(crate) fn empty(vm: &'static Objects<M>) -> Spare<M> {
-        Spare { vm, first: ptr::null_mut(), len: 0 }
+    pub(crate) fn empty(vm: &'static Objects<M>) -> SpareBackings<M> {
+        SpareBackings { vm, first: ptr::null_mut(), len: 0 }
     }
 
     /// Memory for `n` more.
@@ -359,7 +359,7 @@ impl<M: Machine> Spare<M> {
     }
 }
 
-impl<M: Machine> Drop for Spare<M> {
+impl<M: Machine> Drop for SpareBackings<M> {
     fn drop(&mut self) {
         while let Some(at) = NonNull::new(self.first) {
             // SAFETY: the memory came from this slab, holds no backing, and is on this list alone.
@@ -379,7 +379,7 @@ pub(crate) fn depth<M: Machine>(front: &Backing<M>) -> usize {
 /// A private, untouched front over `range`; one of `spare`. `offset` is the page number of its first page: 0, or the
 /// room for downward growth. `behind` is a chain that the caller owns.
 pub(crate) fn private<M: Machine>(
-    spare: &mut Spare<M>,
+    spare: &mut SpareBackings<M>,
     pmap: &M::Pmap,
     range: VirtRange,
     offset: u64,
@@ -420,7 +420,7 @@ pub(crate) fn take_out<M: Machine>(layer: &Backing<M>, gone: &Backing<M>) {
 /// A layer that shows `object` from page `offset` on; linked; one of `spare`. `stores`: its entry is shared and may
 /// allow stores at some time.
 pub(crate) fn showing<M: Machine>(
-    spare: &mut Spare<M>,
+    spare: &mut SpareBackings<M>,
     pmap: &M::Pmap,
     range: VirtRange,
     object: &ObjectRef<M>,
@@ -433,17 +433,17 @@ pub(crate) fn showing<M: Machine>(
     b
 }
 
-fn show<M: Machine>(b: NonNull<Backing<M>>, object: &Object<M>, part: u16) {
+fn show<M: Machine>(b: NonNull<Backing<M>>, object: &Object<M>, shard: u16) {
     // SAFETY: the caller has just made it, and no other thread can reach it yet.
     let new = unsafe { b.as_ref() };
     new.object.store(ptr::from_ref(object).cast_mut(), Ordering::Release);
-    new.set_part(part);
+    new.set_shard(shard);
     object.link(b);
 }
 
 impl<M: Machine> ObjectRef<M> {
     fn link_new(&self, b: NonNull<Backing<M>>) {
-        show(b, self, self.choose_part());
+        show(b, self, self.choose_shard());
     }
 }
 
@@ -457,7 +457,7 @@ impl<M: Machine> ObjectRef<M> {
 /// # Safety
 /// The caller holds the lock of the map that `front`'s chain belongs to, and `pmap` outlives the new chain.
 pub(crate) unsafe fn replicate<M: Machine>(
-    spare: &mut Spare<M>,
+    spare: &mut SpareBackings<M>,
     front: &Backing<M>,
     range: VirtRange,
     to: u64,
@@ -473,7 +473,7 @@ pub(crate) unsafe fn replicate<M: Machine>(
 /// # Safety
 /// The caller holds the lock of the map that `from`'s chain belongs to, and `pmap` outlives the new chain.
 unsafe fn copy_from<M: Machine>(
-    spare: &mut Spare<M>,
+    spare: &mut SpareBackings<M>,
     from: &Backing<M>,
     grows: bool,
     range: VirtRange,
@@ -502,7 +502,7 @@ unsafe fn copy_from<M: Machine>(
         copy.set_merges(b.merges());
         copy.set_in_front(last.map_or(ptr::null_mut(), NonNull::as_ptr));
         if let Some(o) = object {
-            show(new, o, b.part());
+            show(new, o, b.shard());
         }
         match last {
             None => first = Some(new),
@@ -540,7 +540,7 @@ pub(crate) fn fork_needs<M: Machine>(front: &Backing<M>, empty: bool) -> usize {
 /// The caller holds the map's lock and has marked the entry stale. None of its leaves allows stores any more. `child`
 /// outlives the child's chain.
 pub(crate) unsafe fn fork<M: Machine>(
-    spare: &mut Spare<M>,
+    spare: &mut SpareBackings<M>,
     front: NonNull<Backing<M>>,
     empty: bool,
     child: &M::Pmap,

@@ -4,7 +4,7 @@ use super::Object;
 use crate::check::Broken;
 use crate::machine::Machine;
 use crate::object::index::{KEYS, Slot};
-use crate::phys::page::Kind;
+use crate::phys::page::FrameKind;
 use core::ops::Range;
 
 impl<M: Machine> Object<M> {
@@ -15,9 +15,9 @@ impl<M: Machine> Object<M> {
         if self.is_private() && (size != u64::MAX || self.pager().is_some()) {
             return Err(Broken::Kind(size));
         }
-        let (backings, parts) = self.parts().check(self)?;
+        let (backings, shards) = self.shards().check(self)?;
         let refs = self.refs.count();
-        if quiet && (refs < parts || self.parts().counting() != self.refs.own()) {
+        if quiet && (refs < shards || self.shards().counting() != self.refs.own()) {
             return Err(Broken::References(refs));
         }
         Ok(1 + backings + self.check_pages(0..KEYS, quiet)?)
@@ -47,7 +47,7 @@ impl<M: Machine> Object<M> {
         if state.busy() && !quiet {
             return Ok(true);
         }
-        let named = page.kind() == Kind::Object && page.object() == self.address() && page.index() == key;
+        let named = page.kind() == FrameKind::Object && page.object() == self.address() && page.index() == key;
         if !named || !state.valid() || state.busy() {
             return if quiet { Err(Broken::Identity(key)) } else { Ok(false) };
         }
@@ -66,8 +66,8 @@ impl<M: Machine> Object<M> {
 #[cfg(all(test, any(loom, shuttle)))]
 impl<M: Machine> Object<M> {
     /// Closes the shards of the list of backings, or helps.
-    pub(crate) fn close_parts(&self) {
-        self.parts.shrink(&self.refs);
+    pub(crate) fn close_shards(&self) {
+        self.shards.shrink(&self.refs);
     }
     /// The object's references. Models of one checker read it.
     #[cfg_attr(loom, allow(dead_code))]

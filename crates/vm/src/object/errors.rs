@@ -16,7 +16,7 @@ pub struct WriteErrors(AtomicU32);
 
 /// The last failure that one open file has reported; zero at first.
 #[derive(Debug)]
-pub struct Told(AtomicU32);
+pub struct ErrorCursor(AtomicU32);
 
 /// Writes have failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,14 +35,14 @@ impl WriteErrors {
     }
 
     /// The record of a new open file, which does not report failures that another has already reported.
-    pub fn follow(&self) -> Told {
+    pub fn follow(&self) -> ErrorCursor {
         let now = self.0.load(Ordering::Acquire);
         // A failure that was never reported goes to the next caller.
-        Told(AtomicU32::new(if now & TOLD != 0 { now } else { 0 }))
+        ErrorCursor(AtomicU32::new(if now & TOLD != 0 { now } else { 0 }))
     }
 
     /// Whether writes have failed since the last report to `asker`.
-    pub fn tell(&self, asker: &Told) -> Result<(), WritesFailed> {
+    pub fn tell(&self, asker: &ErrorCursor) -> Result<(), WritesFailed> {
         let now = self.0.load(Ordering::Acquire);
         if now == asker.0.load(Ordering::Acquire) {
             return Ok(());

@@ -14,16 +14,16 @@
 //! - Content without a busy bit, such as a swap slot, is held by its index slot: occupied → `Reserved` → occupied
 //!   again, or empty ([`Index::take`]).
 //! - A child is linked the same way: `Empty`, `Reserved`, node.
-//! - An empty node is taken out by *sealing*: each of its slots goes `Empty` → `Sealed`, or the attempt is undone.
-//!   Readers take `Sealed` for `Empty`; a CPU that wants to fill starts again from the root. Then the parent's slot
+//! - An empty node is taken out by *closing*: each of its slots goes `Empty` → `Closed`, or the attempt is undone.
+//!   Readers take `Closed` for `Empty`; a CPU that wants to fill starts again from the root. Then the parent's slot
 //!   goes node → `Reserved` → `Empty`, and the epoch frees the node.
 //! - The tree grows at the root only: a new root whose slot 0 is the old root, by one compare-and-swap.
 //!
 //! | | get | fill, replace, clear | link a node | prune |
 //! |---|---|---|---|---|
 //! | **get** | free | sees before or after | sees Empty or the node | sees Empty |
-//! | **fill, replace, clear** | | CAS on the slot | CAS on the parent's slot | Sealed: again from the root |
-//! | **link a node** | | | CAS on the slot | Sealed: again from the root |
+//! | **fill, replace, clear** | | CAS on the slot | CAS on the parent's slot | Closed: again from the root |
+//! | **link a node** | | | CAS on the slot | Closed: again from the root |
 //! | **prune** | | | | CAS on each slot: one wins, or neither |
 //!
 //! Every function here needs an epoch pin of the caller, because the epoch frees nodes.
@@ -72,9 +72,9 @@ const EMPTY: u64 = 0;
 const RESERVED: u64 = 1 << 1;
 const PAGE: u64 = 2 << 1;
 const SWAP: u64 = 3 << 1;
-const CUT: u64 = 4 << 1;
+const ZERO_MARKER: u64 = 4 << 1;
 /// In a node that is being taken out, and in the root of a dismantled index.
-const SEALED: u64 = 6 << 1;
+const CLOSED: u64 = 6 << 1;
 
 /// The content of an index at a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -88,7 +88,7 @@ pub enum Slot {
     /// A page, in this swap slot.
     Swap(u64),
     /// Zero marker: no page, and pages of layers behind are hidden at this key.
-    Cut,
+    ZeroMarker,
 }
 
 #[inline(always)]
@@ -98,7 +98,7 @@ fn encode(slot: Slot) -> u64 {
         Slot::Reserved => RESERVED,
         Slot::Page(pfn) => PAGE | pfn.0 << PAYLOAD_SHIFT,
         Slot::Swap(at) => SWAP | at << PAYLOAD_SHIFT,
-        Slot::Cut => CUT,
+        Slot::ZeroMarker => ZERO_MARKER,
     }
 }
 
@@ -108,7 +108,7 @@ fn decode(word: u64) -> Slot {
         PAGE => Slot::Page(Pfn(word >> PAYLOAD_SHIFT)),
         RESERVED => Slot::Reserved,
         SWAP => Slot::Swap(word >> PAYLOAD_SHIFT),
-        CUT => Slot::Cut,
+        ZERO_MARKER => Slot::ZeroMarker,
         _ => Slot::Empty,
     }
 }
@@ -129,15 +129,15 @@ pub enum FillError {
 /// Where nodes come from and go to. A copy stands in each node, so that the epoch can free it.
 ///
 /// # Safety
-/// `allocate` gives memory that is valid for a [`Node<Self>`] and not used elsewhere.
+/// `allocate` gives memory that is valid for a [`IndexNode<Self>`] and not used elsewhere.
 pub unsafe trait Nodes: Copy + 'static {
     /// Memory for a node, uninitialised.
-    fn allocate(self) -> Result<NonNull<Node<Self>>, OutOfMemory>;
+    fn allocate(self) -> Result<NonNull<IndexNode<Self>>, OutOfMemory>;
     /// Takes memory back at once.
     ///
     /// # Safety
     /// It came from `allocate`, and is not used any more.
-    unsafe fn release(self, node: NonNull<Node<Self>>);
+    unsafe fn release(self, node: NonNull<IndexNode<Self>>);
     /// Calls `free` with the node's header once no reader can hold it.
     ///
     /// # Safety
@@ -147,7 +147,7 @@ pub unsafe trait Nodes: Copy + 'static {
 
 /// One node: a header line, then the slots.
 #[repr(C, align(64))]
-pub struct Node<N: Nodes> {
+pub struct IndexNode<N: Nodes> {
     /// Must be first: the epoch hands it back.
     retired: Retired,
     nodes: N,
@@ -158,11 +158,11 @@ pub struct Node<N: Nodes> {
     dirty: AtomicU64,
     /// 1: a leaf. Fixed.
     height: u32,
-    slots: Slots,
+    slots: NodeSlots,
 }
 
 #[cfg(test)]
-quire_sync::assert_layout!(Node<&'static crate::object::Objects<crate::testing::TestMachine>> {
+quire_sync::assert_layout!(IndexNode<&'static crate::object::Objects<crate::testing::TestMachine>> {
     size: 576, align: 64,
     retired: 0, nodes: 16, present: 24, dirty: 32, height: 40, slots: 64,
 });
@@ -170,9 +170,9 @@ quire_sync::assert_layout!(Node<&'static crate::object::Objects<crate::testing::
 /// A node's slots, aligned to a cache line. Eight leaf nodes cover the range of one page-table page, and their slots
 /// are one line of their parent. So CPUs that fill different regions do not share a line of slots.
 #[repr(align(64))]
-struct Slots([AtomicU64; SLOTS]);
+struct NodeSlots([AtomicU64; SLOTS]);
 
-impl Deref for Slots {
+impl Deref for NodeSlots {
     type Target = [AtomicU64; SLOTS];
     #[inline(always)]
     fn deref(&self) -> &[AtomicU64; SLOTS] {
@@ -180,16 +180,16 @@ impl Deref for Slots {
     }
 }
 
-impl<N: Nodes> Node<N> {
+impl<N: Nodes> IndexNode<N> {
     fn build(nodes: N, height: u32) -> Result<NonNull<Self>, OutOfMemory> {
         let node = nodes.allocate()?;
-        let value = Node {
+        let value = IndexNode {
             retired: Retired::new(),
             nodes,
             present: AtomicU64::new(0),
             dirty: AtomicU64::new(0),
             height,
-            slots: Slots(core::array::from_fn(|_| AtomicU64::new(EMPTY))),
+            slots: NodeSlots(core::array::from_fn(|_| AtomicU64::new(EMPTY))),
         };
         record::wrote(node.as_ptr());
         // SAFETY: fresh memory for a node, by the contract of `Nodes`.
@@ -204,7 +204,7 @@ impl<N: Nodes> Node<N> {
     /// Frees a node that was never reachable.
     ///
     /// # Safety
-    /// The node came from [`Node::build`], the caller alone can reach it, and it is discarded once.
+    /// The node came from [`IndexNode::build`], the caller alone can reach it, and it is discarded once.
     unsafe fn discard(node: NonNull<Self>) {
         // SAFETY: the caller alone can reach the node, by this function's contract, and `nodes` allocated it.
         unsafe {
@@ -221,7 +221,7 @@ impl<N: Nodes> Node<N> {
     unsafe fn retire(node: NonNull<Self>) {
         unsafe fn free<N: Nodes>(node: *mut Retired) {
             // SAFETY: the header is the node's first field, and the epoch gives each node back once.
-            unsafe { Node::discard(NonNull::new_unchecked(node.cast::<Node<N>>())) }
+            unsafe { IndexNode::discard(NonNull::new_unchecked(node.cast::<IndexNode<N>>())) }
         }
         // SAFETY: by this function's contract the node is unreachable for new readers.
         unsafe { node.as_ref().nodes.retire(node.as_ptr().cast(), free::<N>) }
@@ -263,9 +263,9 @@ fn exchange(word: &AtomicU64, from: u64, to: u64, in_two: Mutant) -> Result<u64,
 ///
 /// # Safety
 /// `word` was read from an index of the same `N` while the caller was pinned, and the caller stays pinned for `'a`.
-unsafe fn node<'a, N: Nodes>(word: u64) -> &'a Node<N> {
+unsafe fn node<'a, N: Nodes>(word: u64) -> &'a IndexNode<N> {
     // SAFETY: by this function's contract.
-    unsafe { &*((word & ADDRESS) as *const Node<N>) }
+    unsafe { &*((word & ADDRESS) as *const IndexNode<N>) }
 }
 
 /// Whether `key` lies in a tree whose root has this height.
@@ -279,11 +279,11 @@ fn height_for(key: u64) -> u32 {
 }
 
 /// The place of a key's slot.
-enum Place<'a, N: Nodes> {
+enum SlotPlace<'a, N: Nodes> {
     /// The root word, which now is the slot of key 0.
     Root(u64),
     /// In a leaf.
-    Leaf(&'a Node<N>),
+    Leaf(&'a IndexNode<N>),
     /// No leaf covers the key.
     Absent,
 }
@@ -340,24 +340,24 @@ impl<N: Nodes> Index<N> {
     }
 
     #[inline(always)]
-    fn place<'a>(&self, key: u64, _pin: &'a Pinned<'_>) -> Place<'a, N> {
+    fn place<'a>(&self, key: u64, _pin: &'a Pinned<'_>) -> SlotPlace<'a, N> {
         let mut word = self.root.load(Ordering::Acquire);
         if word & NODE == 0 {
-            return if key == 0 { Place::Root(word) } else { Place::Absent };
+            return if key == 0 { SlotPlace::Root(word) } else { SlotPlace::Absent };
         }
         if !covers(height(word), key) {
-            return Place::Absent;
+            return SlotPlace::Absent;
         }
         loop {
             // SAFETY: the word is a node of this index, and the caller is pinned for 'a.
             let n = unsafe { node::<N>(word) };
             let h = height(word);
             if h == 1 {
-                return Place::Leaf(n);
+                return SlotPlace::Leaf(n);
             }
             word = n.slot_at(key, h).0.load(Ordering::Acquire);
             if word & NODE == 0 {
-                return Place::Absent;
+                return SlotPlace::Absent;
             }
         }
     }
@@ -368,14 +368,14 @@ impl<N: Nodes> Index<N> {
         debug_assert!(!matches!(value, Slot::Empty | Slot::Reserved));
         // No leaf covers a key beyond the last.
         match self.place(key, pin) {
-            Place::Leaf(leaf) if Self::fill_slot(leaf, key, encode(value)).is_ok() => Ok(()),
+            SlotPlace::Leaf(leaf) if Self::fill_slot(leaf, key, encode(value)).is_ok() => Ok(()),
             _ => self.fill_growing(key, encode(value), nodes, pin),
         }
     }
 
     /// Fills the slot of `key` in its leaf, or returns its word.
     #[inline(always)]
-    fn fill_slot(leaf: &Node<N>, key: u64, value: u64) -> Result<(), u64> {
+    fn fill_slot(leaf: &IndexNode<N>, key: u64, value: u64) -> Result<(), u64> {
         let (slot, bit) = leaf.slot_at(key, 1);
         exchange(slot, EMPTY, RESERVED, Mutant::FillNotAtomic)?;
         if mutant(Mutant::BitAfterPublish) {
@@ -395,7 +395,7 @@ impl<N: Nodes> Index<N> {
         while let Some(first) = frames.get(done) {
             let at = key + done as u64;
             match self.place(at, pin) {
-                Place::Leaf(leaf) => {
+                SlotPlace::Leaf(leaf) => {
                     let here = frames.len().min(done + SLOTS - (at & MASK) as usize);
                     let filled = Self::fill_slots(leaf, at, &frames[done..here]);
                     done += filled;
@@ -412,7 +412,7 @@ impl<N: Nodes> Index<N> {
 
     /// As [`fill_slot`](Self::fill_slot), for consecutive slots up to the first that is not empty; returns how many it
     /// filled.
-    fn fill_slots(leaf: &Node<N>, key: u64, frames: &[Pfn]) -> usize {
+    fn fill_slots(leaf: &IndexNode<N>, key: u64, frames: &[Pfn]) -> usize {
         let slots = || (key..).map(|k| leaf.slot_at(k, 1)).zip(frames);
         let mut bits = 0;
         for ((slot, bit), _) in slots() {
@@ -443,70 +443,70 @@ impl<N: Nodes> Index<N> {
         }
         loop {
             let leaf = match self.leaf(key, nodes, pin)? {
-                Place::Leaf(leaf) => leaf,
-                Place::Root(EMPTY) => {
+                SlotPlace::Leaf(leaf) => leaf,
+                SlotPlace::Root(EMPTY) => {
                     if exchange(&self.root, EMPTY, value, Mutant::FillNotAtomic).is_ok() {
                         return Ok(());
                     }
                     continue;
                 }
-                Place::Root(RESERVED) => {
+                SlotPlace::Root(RESERVED) => {
                     relax();
                     continue;
                 }
-                Place::Root(word) => return Err(FillError::Taken(decode(word))),
-                Place::Absent => continue,
+                SlotPlace::Root(word) => return Err(FillError::Taken(decode(word))),
+                SlotPlace::Absent => continue,
             };
             match Self::fill_slot(leaf, key, value) {
                 Ok(()) => return Ok(()),
-                Err(RESERVED | SEALED) => relax(),
+                Err(RESERVED | CLOSED) => relax(),
                 Err(word) => return Err(FillError::Taken(decode(word))),
             }
         }
     }
 
     /// Finds the place of `key`, growing the tree as needed. `Absent` only where the tree changed meanwhile.
-    fn leaf<'a>(&self, key: u64, nodes: N, pin: &'a Pinned<'_>) -> Result<Place<'a, N>, FillError> {
+    fn leaf<'a>(&self, key: u64, nodes: N, pin: &'a Pinned<'_>) -> Result<SlotPlace<'a, N>, FillError> {
         let _pinned = pin;
         let mut word = self.root.load(Ordering::Acquire);
-        if word == SEALED {
+        if word == CLOSED {
             return Err(FillError::Gone);
         }
         if word & NODE == 0 && key == 0 {
-            return Ok(Place::Root(word));
+            return Ok(SlotPlace::Root(word));
         }
         if word & NODE == 0 || !covers(height(word), key) {
             self.grow(word, key, nodes)?;
-            return Ok(Place::Absent);
+            return Ok(SlotPlace::Absent);
         }
         loop {
             // SAFETY: the word is a node of this index, and the caller is pinned for 'a.
             let n = unsafe { node::<N>(word) };
             let h = height(word);
             if h == 1 {
-                return Ok(Place::Leaf(n));
+                return Ok(SlotPlace::Leaf(n));
             }
             let (slot, bit) = n.slot_at(key, h);
             word = slot.load(Ordering::Acquire);
             if word == EMPTY {
-                let child = Node::build(nodes, h - 1).map_err(|_| FillError::OutOfMemory)?;
+                let child = IndexNode::build(nodes, h - 1).map_err(|_| FillError::OutOfMemory)?;
                 match slot.compare_exchange(EMPTY, RESERVED, Ordering::AcqRel, Ordering::Acquire) {
                     Ok(_) => {
                         n.present.fetch_or(bit, Ordering::AcqRel);
-                        word = Node::word(child, h - 1);
+                        word = IndexNode::word(child, h - 1);
                         slot.store(word, Ordering::Release);
                         continue;
                     }
                     Err(now) => {
                         // SAFETY: the child was never reachable.
-                        unsafe { Node::discard(child) };
+                        unsafe { IndexNode::discard(child) };
                         word = now;
                     }
                 }
             }
             if word & NODE == 0 {
                 relax();
-                return Ok(Place::Absent);
+                return Ok(SlotPlace::Absent);
             }
         }
     }
@@ -520,7 +520,7 @@ impl<N: Nodes> Index<N> {
         } else {
             1
         };
-        let root = Node::build(nodes, h).map_err(|_| FillError::OutOfMemory)?;
+        let root = IndexNode::build(nodes, h).map_err(|_| FillError::OutOfMemory)?;
         if old != EMPTY {
             // SAFETY: `build` has just made the root, and no word leads to it before the exchange below.
             let n = unsafe { root.as_ref() };
@@ -529,9 +529,9 @@ impl<N: Nodes> Index<N> {
             // The root word has no tag, so a page that was in it may be dirty.
             n.dirty.store((old & NODE == 0) as u64, Ordering::Relaxed);
         }
-        if old == RESERVED || exchange(&self.root, old, Node::word(root, h), Mutant::GrowNotAtomic).is_err() {
+        if old == RESERVED || exchange(&self.root, old, IndexNode::word(root, h), Mutant::GrowNotAtomic).is_err() {
             // SAFETY: the root was never reachable.
-            unsafe { Node::discard(root) };
+            unsafe { IndexNode::discard(root) };
             relax();
         }
         Ok(())
@@ -542,9 +542,9 @@ impl<N: Nodes> Index<N> {
         debug_assert!(!matches!(from, Slot::Empty | Slot::Reserved) && !matches!(to, Slot::Empty | Slot::Reserved));
         loop {
             let slot = match self.place(key, pin) {
-                Place::Root(_) => &self.root,
-                Place::Leaf(leaf) => leaf.slot(key).0,
-                Place::Absent => return false,
+                SlotPlace::Root(_) => &self.root,
+                SlotPlace::Leaf(leaf) => leaf.slot(key).0,
+                SlotPlace::Absent => return false,
             };
             match exchange(slot, encode(from), encode(to), Mutant::ReplaceNotAtomic) {
                 Ok(_) => return true,
@@ -561,13 +561,15 @@ impl<N: Nodes> Index<N> {
         let from = encode(from);
         loop {
             match self.place(key, pin) {
-                Place::Absent => return false,
-                Place::Root(_) => match self.root.compare_exchange(from, EMPTY, Ordering::AcqRel, Ordering::Acquire) {
-                    Ok(_) => return true,
-                    Err(word) if word & NODE != 0 => continue,
-                    Err(_) => return false,
-                },
-                Place::Leaf(leaf) => {
+                SlotPlace::Absent => return false,
+                SlotPlace::Root(_) => {
+                    match self.root.compare_exchange(from, EMPTY, Ordering::AcqRel, Ordering::Acquire) {
+                        Ok(_) => return true,
+                        Err(word) if word & NODE != 0 => continue,
+                        Err(_) => return false,
+                    }
+                }
+                SlotPlace::Leaf(leaf) => {
                     let (slot, bit) = leaf.slot(key);
                     if slot.compare_exchange(from, RESERVED, Ordering::AcqRel, Ordering::Acquire).is_err() {
                         return false;
@@ -590,7 +592,7 @@ impl<N: Nodes> Index<N> {
 
     /// Tags `key` as dirty. The caller holds the slot's content, so that it stays.
     pub(crate) fn tag_dirty(&self, key: u64, pin: &Pinned<'_>) {
-        if let Place::Leaf(leaf) = self.place(key, pin) {
+        if let SlotPlace::Leaf(leaf) = self.place(key, pin) {
             let bit = leaf.slot(key).1;
             if leaf.dirty.load(Ordering::Relaxed) & bit == 0 {
                 leaf.dirty.fetch_or(bit, Ordering::AcqRel);
@@ -600,7 +602,7 @@ impl<N: Nodes> Index<N> {
 
     /// Takes the dirty tag of `key` away, before its page is cleaned.
     pub(crate) fn untag_dirty(&self, key: u64, pin: &Pinned<'_>) {
-        if let Place::Leaf(leaf) = self.place(key, pin) {
+        if let SlotPlace::Leaf(leaf) = self.place(key, pin) {
             leaf.dirty.fetch_and(!leaf.slot(key).1, Ordering::AcqRel);
         }
     }

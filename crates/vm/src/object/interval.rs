@@ -39,7 +39,7 @@ pub unsafe trait Interval: Sized {
 }
 
 /// A member's place in the order.
-pub type Place = (u64, usize);
+pub type TreePlace = (u64, usize);
 
 /// A tree of members that its owner keeps alive.
 pub struct Tree<T> {
@@ -177,7 +177,7 @@ impl<T: Interval> Tree<T> {
     }
 
     /// The first member, in the tree's order, that overlaps `start..end` and stands after `after`.
-    pub(crate) fn next_overlap(&self, start: u64, end: u64, after: Option<Place>) -> Option<&T> {
+    pub(crate) fn next_overlap(&self, start: u64, end: u64, after: Option<TreePlace>) -> Option<&T> {
         // SAFETY: members are alive while they are in the tree.
         unsafe { find(self.root, start, end, after).as_ref() }
     }
@@ -236,7 +236,7 @@ impl<T: Interval> Tree<T> {
     }
 
     /// A member's place in the order, for [`Tree::next_overlap`].
-    pub(crate) fn place(member: &T) -> Place {
+    pub(crate) fn place(member: &T) -> TreePlace {
         (member.start(), ptr::from_ref(member).addr())
     }
 
@@ -268,7 +268,7 @@ impl<T: Interval> Tree<T> {
 /// State of a running check.
 struct Seen<'a, T> {
     count: u64,
-    last: Option<Place>,
+    last: Option<TreePlace>,
     each: &'a mut dyn FnMut(&T) -> Result<(), Broken>,
 }
 
@@ -309,7 +309,7 @@ unsafe fn change<'a, T: Interval + 'a>(member: *mut T) -> &'a mut Links<T> {
 ///
 /// # Safety
 /// The member is alive.
-unsafe fn place<T: Interval>(member: *mut T) -> Place {
+unsafe fn place<T: Interval>(member: *mut T) -> TreePlace {
     // SAFETY: the member is alive, by this function's contract, and its start never changes.
     unsafe { ((*member).start(), member.addr()) }
 }
@@ -349,7 +349,7 @@ unsafe fn refresh<T: Interval>(member: *mut T) -> bool {
 ///
 /// # Safety
 /// `at` is null or in a tree that the caller has borrowed.
-unsafe fn find<T: Interval>(at: *mut T, start: u64, end: u64, after: Option<Place>) -> *mut T {
+unsafe fn find<T: Interval>(at: *mut T, start: u64, end: u64, after: Option<TreePlace>) -> *mut T {
     let mut at = at;
     // SAFETY: the caller has borrowed the tree: its members stay alive and no link changes, so links lead to members.
     unsafe {
@@ -467,7 +467,7 @@ mod tests {
                     prop_assert_eq!(from, tree.next_overlap(start, end, after).map(Tree::place));
                 }
                 // SAFETY: alive until the end of the test.
-                let mut want: Vec<Place> = list.iter().map(|m| unsafe { &**m })
+                let mut want: Vec<TreePlace> = list.iter().map(|m| unsafe { &**m })
                     .filter(|m| m.start < end && m.end > start).map(Tree::place).collect();
                 want.sort();
                 prop_assert_eq!(got, want);

@@ -6,12 +6,12 @@ use core::ptr::NonNull;
 use quire_sync::epoch::Pinned;
 
 /// A reference on an object, for the time of a sleep.
-pub(crate) struct Kept<M: Machine>(NonNull<Object<M>>);
+pub(crate) struct KeptObject<M: Machine>(NonNull<Object<M>>);
 
-impl<M: Machine> Kept<M> {
+impl<M: Machine> KeptObject<M> {
     /// `None`: the object is dying.
     pub fn new(object: &Object<M>, pin: &Pinned<'_>) -> Option<Self> {
-        object.try_ref(pin).then(|| Kept(NonNull::from(object)))
+        object.try_ref(pin).then(|| KeptObject(NonNull::from(object)))
     }
     pub fn object(&self) -> &Object<M> {
         // SAFETY: `try_ref` counted a reference that only `drop` releases, and a counted object is not retired.
@@ -26,13 +26,13 @@ impl<M: Machine> Kept<M> {
     /// Takes it back.
     ///
     /// # Safety
-    /// The pointer is null, or [`Kept::into_raw`] of the same `M` returned it, and it was not taken back before.
+    /// The pointer is null, or [`KeptObject::into_raw`] of the same `M` returned it, and it was not taken back before.
     pub unsafe fn from_raw(object: *const ()) -> Option<Self> {
-        NonNull::new(object.cast_mut().cast()).map(Kept)
+        NonNull::new(object.cast_mut().cast()).map(KeptObject)
     }
 }
 
-impl<M: Machine> Drop for Kept<M> {
+impl<M: Machine> Drop for KeptObject<M> {
     fn drop(&mut self) {
         let vm = self.object().vm();
         // SAFETY: this value has one reference of its own, and nothing uses the object through it after `drop`.

@@ -14,11 +14,11 @@
 //!
 //! Scans pay for shards, because a scan locks each. So a scan of a list with one shard subtracts from the turns counted
 //! for more ([`SCAN`]). The shards are closed where the list is short and is scanned. A CPU that unlinks checks this
-//! from time to time ([`Parts::is_too_wide`]). A scan checks it after many scans without an unlinking
-//! ([`Parts::scanned`]). They are also closed where only CPUs' own shards keep the object
+//! from time to time ([`Shards::is_too_wide`]). A scan checks it after many scans without an unlinking
+//! ([`Shards::scanned`]). They are also closed where only CPUs' own shards keep the object
 //! ([`references`](super::references)).
 //!
-//! Each shard is closed, and its backings go back to the first, one by one, under both locks ([`Parts::shrink`]). A CPU
+//! Each shard is closed, and its backings go back to the first, one by one, under both locks ([`Shards::shrink`]). A CPU
 //! that needs the shards closed helps, and waits for no other. A scan that has passed the first shard would miss
 //! backings that move there. So each change of shard raises a count first, and a scan that sees it change starts over
 //! (mutant [`Mutant::ShrinkUnseen`]). A scan lists the other shards only after it is through with the first. They may
@@ -93,7 +93,7 @@ struct Listed<M: Machine> {
 }
 
 /// One shard of the list.
-pub struct Part<M: Machine> {
+pub struct Shard<M: Machine> {
     list: SpinLock<Listed<M>>,
     /// Backings in the tree. Written under the lock.
     count: AtomicU32,
@@ -108,11 +108,11 @@ pub struct Part<M: Machine> {
 }
 
 #[cfg(test)]
-quire_sync::assert_layout!(Part<crate::testing::TestMachine> { size: 48, align: 8 });
+quire_sync::assert_layout!(Shard<crate::testing::TestMachine> { size: 48, align: 8 });
 
 /// Shards 1 and up.
-pub struct MoreParts<M: Machine> {
-    parts: [CachePadded<Part<M>>; MORE],
+pub struct MoreShards<M: Machine> {
+    shards: [CachePadded<Shard<M>>; MORE],
     /// How often the shards were opened, times [`STATES`], plus [`OPEN`], [`CLOSING`] or [`CLOSED`]. Closing waits for
     /// each CPU that locked a shard while it was open.
     state: AtomicU32,
@@ -122,53 +122,53 @@ pub struct MoreParts<M: Machine> {
     /// fields that each linking reads.
     scans: CachePadded<AtomicU32>,
     /// CPUs' own shards, after those. Null until one of the group's CPUs contends. Set once.
-    own: [AtomicPtr<OwnParts<M>>; GROUPS],
+    own: [AtomicPtr<OwnShards<M>>; GROUPS],
 }
 
 /// Own shards of a group of neighbouring CPUs.
-pub struct OwnParts<M: Machine>([CachePadded<OwnPart<M>>; GROUP]);
+pub struct OwnShards<M: Machine>([CachePadded<OwnShard<M>>; GROUP]);
 
-struct OwnPart<M: Machine> {
-    part: Part<M>,
+struct OwnShard<M: Machine> {
+    shard: Shard<M>,
     /// It has a reference to the object. Guarded by the shard's lock.
     counts: AtomicBool,
 }
 
-impl<M: Machine> MoreParts<M> {
+impl<M: Machine> MoreShards<M> {
     fn is(&self, state: u32) -> bool {
         self.state.load(Ordering::Acquire) % STATES == state
     }
 
     /// Shard `i` of the whole list, not the first; `None` where it is not made yet.
-    fn part(&self, i: u16) -> Option<&Part<M>> {
+    fn shard(&self, i: u16) -> Option<&Shard<M>> {
         let i = i as usize - 1;
         match i.checked_sub(MORE) {
-            None => Some(&self.parts[i].0),
-            Some(_) => self.own_part(i as u16 + 1).map(|own| &own.part),
+            None => Some(&self.shards[i].0),
+            Some(_) => self.own_shard(i as u16 + 1).map(|own| &own.shard),
         }
     }
 
-    /// As [`part`](Self::part), for a CPU's own shard.
-    fn own_part(&self, i: u16) -> Option<&OwnPart<M>> {
+    /// As [`shard`](Self::shard), for a CPU's own shard.
+    fn own_shard(&self, i: u16) -> Option<&OwnShard<M>> {
         let cpu = (i as usize).checked_sub(1 + MORE)?;
         self.group(cpu).map(|own| &own.0[cpu % GROUP].0)
     }
 
     /// The own shards of `cpu` and its neighbours; `cpu` is below [`OWN`].
-    fn group(&self, cpu: usize) -> Option<&OwnParts<M>> {
+    fn group(&self, cpu: usize) -> Option<&OwnShards<M>> {
         // SAFETY: a slot is set once, and own shards are freed with the object, which the caller keeps.
         unsafe { self.own[cpu / GROUP].load(Ordering::Acquire).as_ref() }
     }
 
     /// All existing own shards of CPUs.
-    fn all_own(&self) -> impl Iterator<Item = &OwnPart<M>> {
+    fn all_own(&self) -> impl Iterator<Item = &OwnShard<M>> {
         (0..GROUPS).filter_map(|n| self.group(n * GROUP)).flat_map(|own| own.0.iter().map(|p| &p.0))
     }
 
     /// All existing shards after the first.
-    fn iter(&self) -> impl Iterator<Item = &Part<M>> {
-        let own = || self.all_own().filter(|_| !mutant(Mutant::OwnPartsUnscanned)).map(|own| &own.part);
-        self.parts.iter().map(|p| &p.0).chain(own())
+    fn iter(&self) -> impl Iterator<Item = &Shard<M>> {
+        let own = || self.all_own().filter(|_| !mutant(Mutant::OwnShardsUnscanned)).map(|own| &own.shard);
+        self.shards.iter().map(|p| &p.0).chain(own())
     }
 
     /// Makes own shards for `cpu` and its neighbours.
@@ -176,16 +176,16 @@ impl<M: Machine> MoreParts<M> {
     #[cold]
     #[inline(never)]
     fn make_own(&self, vm: &Objects<M>, cpu: usize) {
-        let part = |_| OwnPart { part: Part::new(ptr::null_mut()), counts: AtomicBool::new(false) };
-        let parts = OwnParts(core::array::from_fn(|n| CachePadded(part(n))));
+        let shard = |_| OwnShard { shard: Shard::new(ptr::null_mut()), counts: AtomicBool::new(false) };
+        let shards = OwnShards(core::array::from_fn(|n| CachePadded(shard(n))));
         // Without memory they continue to share.
-        if let Ok(fresh) = vm.object_memory().own_parts.alloc(vm, parts)
+        if let Ok(fresh) = vm.object_memory().own_shards.alloc(vm, shards)
             && self.own[cpu / GROUP]
                 .compare_exchange(ptr::null_mut(), fresh.as_ptr(), Ordering::AcqRel, Ordering::Acquire)
                 .is_err()
         {
             // SAFETY: the exchange failed, so no slot of `own` leads to `fresh`; it came from this slab.
-            unsafe { vm.object_memory().own_parts.free(vm, fresh) };
+            unsafe { vm.object_memory().own_shards.free(vm, fresh) };
         }
     }
 }
@@ -202,15 +202,15 @@ const CLOSED: u32 = 2;
 const STATES: u32 = 4;
 
 /// The whole list.
-pub(crate) struct Parts<M: Machine> {
-    first: Part<M>,
+pub(crate) struct Shards<M: Machine> {
+    first: Shard<M>,
     /// Null until the first shard is contended and full for the first time. Set once.
-    more: AtomicPtr<MoreParts<M>>,
+    more: AtomicPtr<MoreShards<M>>,
 }
 
-impl<M: Machine> Part<M> {
+impl<M: Machine> Shard<M> {
     fn new(only: *mut Backing<M>) -> Self {
-        Part {
+        Shard {
             list: SpinLock::new(Rank::BACKINGS, Listed { tree: Tree::new(only), due: Due::new() }),
             count: AtomicU32::new(!only.is_null() as u32),
             unlinked: AtomicU64::new(0),
@@ -230,7 +230,7 @@ impl<M: Machine> Part<M> {
     }
 }
 
-impl<M: Machine> Part<M> {
+impl<M: Machine> Shard<M> {
     /// Counts one linking or unlinking, just before the lock is released.
     #[inline]
     fn release(&self, vm: &Objects<M>, list: &mut Listed<M>) {
@@ -242,10 +242,10 @@ impl<M: Machine> Part<M> {
         }
     }
 
-    /// As [`Parts::search`], of this shard.
+    /// As [`Shards::search`], of this shard.
     fn search<T>(&self, start: u64, end: u64, visit: &mut impl FnMut(&Backing<M>) -> ControlFlow<T>) -> Option<T> {
         let mut restarts = 0;
-        'part: loop {
+        'shard: loop {
             let mut after = None;
             let mut seen = None;
             loop {
@@ -253,7 +253,7 @@ impl<M: Machine> Part<M> {
                 let unlinked = self.unlinked.load(Ordering::Relaxed);
                 if *seen.get_or_insert(unlinked) != unlinked && !mutant(Mutant::ScanGoesOn) {
                     restarts += 1;
-                    continue 'part;
+                    continue 'shard;
                 }
                 let mut visits = 0;
                 let mut next = list.tree.next_overlap(start, end, after);
@@ -283,36 +283,36 @@ impl<M: Machine> Part<M> {
     }
 }
 
-impl<M: Machine> Parts<M> {
+impl<M: Machine> Shards<M> {
     /// A list that is empty, or holds `only`, whose links say that it is alone.
     pub fn new(only: *mut Backing<M>) -> Self {
-        Parts { first: Part::new(only), more: AtomicPtr::new(ptr::null_mut()) }
+        Shards { first: Shard::new(only), more: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    fn more(&self) -> Option<&MoreParts<M>> {
+    fn more(&self) -> Option<&MoreShards<M>> {
         // SAFETY: the word is set once, and the shards are freed with the object, which the caller keeps.
         unsafe { self.more.load(Ordering::Acquire).as_ref() }
     }
 
-    fn part(&self, i: u16) -> &Part<M> {
+    fn shard(&self, i: u16) -> &Shard<M> {
         match i {
             0 => &self.first,
             i => {
-                let part = self.more().and_then(|more| more.part(i));
-                debug_assert!(part.is_some(), "a backing names part {i}, which is not there");
-                part.unwrap_or(&self.first)
+                let shard = self.more().and_then(|more| more.shard(i));
+                debug_assert!(shard.is_some(), "a backing names shard {i}, which is not there");
+                shard.unwrap_or(&self.first)
             }
         }
     }
 
     /// The shards that may hold backings. The first comes first; the others are listed only after it.
-    fn iter(&self) -> impl Iterator<Item = &Part<M>> {
+    fn iter(&self) -> impl Iterator<Item = &Shard<M>> {
         let others = || self.more().filter(|m| !m.is(CLOSED));
-        core::iter::once(&self.first).chain(core::iter::once_with(others).flatten().flat_map(MoreParts::iter))
+        core::iter::once(&self.first).chain(core::iter::once_with(others).flatten().flat_map(MoreShards::iter))
     }
 
-    fn own_part(&self, i: u16) -> Option<&OwnPart<M>> {
-        self.more().and_then(|more| more.own_part(i))
+    fn own_shard(&self, i: u16) -> Option<&OwnShard<M>> {
+        self.more().and_then(|more| more.own_shard(i))
     }
 
     fn is_open(&self) -> bool {
@@ -325,14 +325,14 @@ impl<M: Machine> Parts<M> {
     }
 
     /// The shard of the linked backing `b`, locked.
-    fn lock_part_of(&self, b: &Backing<M>) -> (&Part<M>, quire_sync::SpinGuard<'_, Listed<M>>) {
+    fn lock_shard_of(&self, b: &Backing<M>) -> (&Shard<M>, quire_sync::SpinGuard<'_, Listed<M>>) {
         loop {
-            let n = b.part();
-            let part = self.part(n);
-            let list = part.lock();
+            let n = b.shard();
+            let shard = self.shard(n);
+            let list = shard.lock();
             // It may have moved to the first shard while this CPU waited for the lock.
-            if b.part() == n {
-                return (part, list);
+            if b.shard() == n {
+                return (shard, list);
             }
         }
     }
@@ -355,7 +355,7 @@ impl<M: Machine> Parts<M> {
         // Not the first, because its line also has fields that all CPUs read.
         let cpu = quire_sync::current_cpu();
         let (own, shared) = (cpu % OWN, cpu % MORE);
-        if more.group(own).is_none() && more.parts[shared].0.contended.load(Ordering::Relaxed) >= OWN_AT {
+        if more.group(own).is_none() && more.shards[shared].0.contended.load(Ordering::Relaxed) >= OWN_AT {
             more.make_own(vm, own);
         }
         (1 + if more.group(own).is_some() { MORE + own } else { shared }) as u16
@@ -373,19 +373,19 @@ impl<M: Machine> Parts<M> {
             }
             return;
         }
-        let parts = MoreParts {
-            parts: core::array::from_fn(|_| CachePadded(Part::new(ptr::null_mut()))),
+        let shards = MoreShards {
+            shards: core::array::from_fn(|_| CachePadded(Shard::new(ptr::null_mut()))),
             state: AtomicU32::new(OPEN),
             moved: AtomicU64::new(0),
             scans: CachePadded(AtomicU32::new(0)),
             own: core::array::from_fn(|_| AtomicPtr::new(ptr::null_mut())),
         };
         // Without memory the list stays as it is, which is slower but correct.
-        if let Ok(fresh) = vm.object_memory().parts.alloc(vm, parts)
+        if let Ok(fresh) = vm.object_memory().shards.alloc(vm, shards)
             && self.more.compare_exchange(ptr::null_mut(), fresh.as_ptr(), Ordering::AcqRel, Ordering::Acquire).is_err()
         {
             // SAFETY: the exchange failed, so `more` never led to `fresh`; it came from this slab.
-            unsafe { vm.object_memory().parts.free(vm, fresh) };
+            unsafe { vm.object_memory().shards.free(vm, fresh) };
         }
     }
 
@@ -394,38 +394,38 @@ impl<M: Machine> Parts<M> {
     pub fn insert(&self, vm: &Objects<M>, b: NonNull<Backing<M>>, refs: &References) {
         // SAFETY: the caller made the backing and has linked it nowhere, so no other thread retires it.
         let backing = unsafe { b.as_ref() };
-        let mut part = self.part(backing.part());
-        let mut list = part.lock();
+        let mut shard = self.shard(backing.shard());
+        let mut list = shard.lock();
         // A CPU makes a shard, then reads that the shards are open. A closing CPU closes them, then reads which exist.
         // One sees the other.
         if !mutant(Mutant::NoFenceAfterOwn) {
             fence_after_rmw();
         }
         if let Some(more) = self.more()
-            && backing.part() != 0
+            && backing.shard() != 0
             && !more.is(OPEN)
         {
             drop(list);
-            backing.set_part(0);
-            part = &self.first;
-            list = part.lock();
+            backing.set_shard(0);
+            shard = &self.first;
+            list = shard.lock();
             // Under the same hold of the lock as the linking: a scan that reads the count after this finds the backing
             // here.
             more.moved.fetch_add(1, Ordering::AcqRel);
         }
         // SAFETY: the backing is in no tree, and it is unlinked before it is retired.
         unsafe { list.tree.insert(b.as_ptr()) };
-        let n = part.count.load(Ordering::Relaxed);
-        part.count.store(n + 1, Ordering::Release);
+        let n = shard.count.load(Ordering::Relaxed);
+        shard.count.store(n + 1, Ordering::Release);
         let here = quire_sync::current_cpu() as u16;
-        let last = part.last.load(Ordering::Relaxed);
+        let last = shard.last.load(Ordering::Relaxed);
         if last != here {
-            part.last.store(here, Ordering::Relaxed);
+            shard.last.store(here, Ordering::Relaxed);
             if last != NOBODY {
-                part.contended.fetch_add(1, Ordering::Relaxed);
+                shard.contended.fetch_add(1, Ordering::Relaxed);
             }
         }
-        match self.own_part(backing.part()) {
+        match self.own_shard(backing.shard()) {
             Some(own) if own.counts.load(Ordering::Relaxed) => {}
             Some(own) => {
                 own.counts.store(true, Ordering::Relaxed);
@@ -433,14 +433,14 @@ impl<M: Machine> Parts<M> {
             }
             None if n == 0 => {
                 refs.add();
-                if backing.part() != 0 {
+                if backing.shard() != 0 {
                     // The count is on a shared line, too.
-                    part.contended.fetch_add(1, Ordering::Relaxed);
+                    shard.contended.fetch_add(1, Ordering::Relaxed);
                 }
             }
             None => {}
         }
-        part.release(vm, &mut list);
+        shard.release(vm, &mut list);
     }
 
     /// Unlinks `b`. True where its shard is empty now; the caller then drops the shard's reference to the object. The
@@ -450,17 +450,17 @@ impl<M: Machine> Parts<M> {
     /// It is linked here.
     pub unsafe fn remove(&self, b: NonNull<Backing<M>>) -> bool {
         // SAFETY: `b` is linked here, by this function's contract, and a backing is retired only after it was unlinked.
-        let (part, mut list) = self.lock_part_of(unsafe { b.as_ref() });
+        let (shard, mut list) = self.lock_shard_of(unsafe { b.as_ref() });
         // SAFETY: by this function's contract.
         unsafe { list.tree.remove(b.as_ptr()) };
-        let unlinked = part.unlinked.load(Ordering::Relaxed);
-        part.unlinked.store(unlinked + 1, Ordering::Release);
-        let n = part.count.load(Ordering::Relaxed);
-        part.count.store(n - 1, Ordering::Release);
+        let unlinked = shard.unlinked.load(Ordering::Relaxed);
+        shard.unlinked.store(unlinked + 1, Ordering::Release);
+        let n = shard.count.load(Ordering::Relaxed);
+        shard.count.store(n - 1, Ordering::Release);
         // SAFETY: the backing left the tree, but its memory stays until the caller retires it.
         let b = unsafe { b.as_ref() };
-        let emptied = n == 1 && self.own_part(b.part()).is_none();
-        part.release(b.vm(), &mut list);
+        let emptied = n == 1 && self.own_shard(b.shard()).is_none();
+        shard.release(b.vm(), &mut list);
         emptied
     }
 
@@ -468,7 +468,7 @@ impl<M: Machine> Parts<M> {
     /// leave it.
     #[inline]
     pub fn is_too_wide(&self, b: &Backing<M>) -> bool {
-        let unlinked = self.part(b.part()).unlinked.load(Ordering::Relaxed) + 1;
+        let unlinked = self.shard(b.shard()).unlinked.load(Ordering::Relaxed) + 1;
         let Some(more) = self.more().filter(|m| m.is(OPEN)) else { return false };
         if !unlinked.is_multiple_of(LOOK_EVERY)
             || !unlinked.is_multiple_of(LOOK_EVERY * self.iter().count().div_ceil(MORE + 1) as u64)
@@ -527,14 +527,14 @@ impl<M: Machine> Parts<M> {
         if !mutant(Mutant::NoFenceAfterClosing) {
             fence_full();
         }
-        for part in more.parts.iter().map(|p| &p.0) {
+        for shard in more.shards.iter().map(|p| &p.0) {
             // A few at a time, so that other CPUs get the lock. Nothing is linked into the shard from here on.
-            while self.bring_home(part, more, closing, refs, false) {}
-            part.contended.store(0, Ordering::Relaxed);
+            while self.bring_home(shard, more, closing, refs, false) {}
+            shard.contended.store(0, Ordering::Relaxed);
         }
         for own in more.all_own() {
-            while self.bring_home(&own.part, more, closing, refs, true) {}
-            let _held = own.part.lock();
+            while self.bring_home(&own.shard, more, closing, refs, true) {}
+            let _held = own.shard.lock();
             // Another CPU may have finished closing, and the shards may be open again. Then it counts for newly linked
             // backings.
             if (more.state.load(Ordering::Acquire) == closing || mutant(Mutant::StaleClose))
@@ -551,7 +551,7 @@ impl<M: Machine> Parts<M> {
 
     /// Moves some backings of `from` into the first shard, while `more` is `closing`. Returns whether there may be
     /// more. `own`: `from` counts until it is closed.
-    fn bring_home(&self, from: &Part<M>, more: &MoreParts<M>, closing: u32, refs: &References, own: bool) -> bool {
+    fn bring_home(&self, from: &Shard<M>, more: &MoreShards<M>, closing: u32, refs: &References, own: bool) -> bool {
         // Lock order: the first shard before the others.
         let mut home = self.first.lock();
         let mut list = from.list.lock_nested();
@@ -567,7 +567,7 @@ impl<M: Machine> Parts<M> {
             // SAFETY: in this tree, hence alive; and in no tree when it goes into the other. Both locks are held.
             unsafe {
                 list.tree.remove(b.as_ptr());
-                b.as_ref().set_part(0);
+                b.as_ref().set_shard(0);
                 home.tree.insert(b.as_ptr());
             }
             let (here, there) = (self.first.count.load(Ordering::Relaxed), from.count.load(Ordering::Relaxed));
@@ -589,7 +589,7 @@ impl<M: Machine> Parts<M> {
     /// How often a backing was unlinked.
     pub fn unlinked(&self) -> u64 {
         // Closed shards included, so that the sum never falls.
-        let more = self.more().into_iter().flat_map(MoreParts::iter);
+        let more = self.more().into_iter().flat_map(MoreShards::iter);
         core::iter::once(&self.first).chain(more).map(|p| p.unlinked.load(Ordering::Acquire)).fold(0, u64::wrapping_add)
     }
 
@@ -613,7 +613,7 @@ impl<M: Machine> Parts<M> {
     ) -> Option<T> {
         loop {
             let moved = self.moved();
-            let found = self.iter().find_map(|part| part.search(start, end, &mut visit));
+            let found = self.iter().find_map(|shard| shard.search(start, end, &mut visit));
             if found.is_some() || self.moved() == moved {
                 return found;
             }
@@ -633,11 +633,11 @@ impl<M: Machine> Parts<M> {
         key: u64,
         mut visit: impl FnMut(&Backing<M>) -> ControlFlow<T>,
     ) -> Option<T> {
-        let part = self.part(b.part());
+        let shard = self.shard(b.shard());
         // If it moves to another shard meanwhile, its place means nothing, and backings are missed.
         let mut after = Tree::place(b);
         loop {
-            let list = part.lock();
+            let list = shard.lock();
             let mut next = list.tree.next_overlap(key, key + 1, Some(after));
             for _ in 0..VISITS {
                 let b = next?;
@@ -658,7 +658,7 @@ impl<M: Machine> Parts<M> {
     /// A private object's list.
     pub fn covered(&self, mut key: u64, end: u64) -> u64 {
         while key < end {
-            match self.only_part().lock().tree.next_overlap(key, key + 1, None).map(Interval::end) {
+            match self.only_shard().lock().tree.next_overlap(key, key + 1, None).map(Interval::end) {
                 Some(e) => key = e,
                 None => break,
             }
@@ -671,49 +671,49 @@ impl<M: Machine> Parts<M> {
     /// # Requires
     /// A private object's list.
     pub fn next_start(&self, key: u64) -> Option<u64> {
-        self.only_part().lock().tree.next_start(key)
+        self.only_shard().lock().tree.next_start(key)
     }
 
     /// The only shard of a private object's list. It begins with one backing in the first shard, and every other one
     /// replaces or replicates one there. With more shards, a search of one after the other could miss moving backings.
-    fn only_part(&self) -> &Part<M> {
+    fn only_shard(&self) -> &Shard<M> {
         debug_assert!(self.more().is_none(), "a private object's list has fanned out");
         &self.first
     }
 
     /// Whether `b` is linked in the shard that it names.
     pub fn lists(&self, b: &Backing<M>) -> bool {
-        self.lock_part_of(b).1.tree.contains(b)
+        self.lock_shard_of(b).1.tree.contains(b)
     }
 
     /// Checks every shard of the list of `object`; returns the number of backings and of shards that are not empty.
     pub fn check(&self, object: &Object<M>) -> Result<(u64, u32), Broken> {
-        let (mut backings, mut parts) = (0, 0);
-        for part in self.iter() {
-            let list = part.lock();
-            let n = part.check(&list, &mut |b| {
+        let (mut backings, mut shards) = (0, 0);
+        for shard in self.iter() {
+            let list = shard.lock();
+            let n = shard.check(&list, &mut |b| {
                 let shown = b.object().is_some_and(|o| ptr::eq(o, object));
                 // A private object lists its first backing before that backing names the object.
                 let touched = object.is_private() && b.object().is_none();
-                let here = ptr::eq(self.part(b.part()), part);
+                let here = ptr::eq(self.shard(b.shard()), shard);
                 if (shown || touched) && here { Ok(()) } else { Err(Broken::Stranger(b.range().start)) }
             })?;
             backings += n;
-            parts += u32::from(n != 0);
+            shards += u32::from(n != 0);
         }
-        for own in self.more().into_iter().flat_map(MoreParts::all_own) {
-            let list = own.part.lock();
+        for own in self.more().into_iter().flat_map(MoreShards::all_own) {
+            let list = own.shard.lock();
             if !list.tree.is_empty() && !own.counts.load(Ordering::Relaxed) {
                 return Err(Broken::References(0));
             }
         }
-        Ok((backings, parts))
+        Ok((backings, shards))
     }
 
     /// CPUs' own shards that count; none where the shards are closed.
     pub fn counting(&self) -> u32 {
         let open = self.more().filter(|m| !m.is(CLOSED));
-        open.into_iter().flat_map(MoreParts::all_own).filter(|own| own.counts.load(Ordering::Relaxed)).count() as u32
+        open.into_iter().flat_map(MoreShards::all_own).filter(|own| own.counts.load(Ordering::Relaxed)).count() as u32
     }
 
     /// Frees the shards beyond the first.
@@ -723,8 +723,8 @@ impl<M: Machine> Parts<M> {
             // SAFETY: the object is dead and no backing shows it; only scans came here, and they keep the object.
             unsafe {
                 let own = more.as_ref().own.iter().filter_map(|own| NonNull::new(own.load(Ordering::Acquire)));
-                own.for_each(|own| vm.object_memory().own_parts.free(vm, own));
-                vm.object_memory().parts.free(vm, more);
+                own.for_each(|own| vm.object_memory().own_shards.free(vm, own));
+                vm.object_memory().shards.free(vm, more);
             }
         }
     }
@@ -732,7 +732,7 @@ impl<M: Machine> Parts<M> {
 
 /// Access for tests and models.
 #[cfg(test)]
-impl<M: Machine> Parts<M> {
+impl<M: Machine> Shards<M> {
     /// Fans out, or opens the shards again.
     pub fn widen(&self, vm: &Objects<M>) {
         self.fan_out(vm);
@@ -750,7 +750,7 @@ impl<M: Machine> Parts<M> {
 
 /// Access for tests of the checker.
 #[cfg(all(test, not(any(loom, shuttle))))]
-impl<M: Machine> Parts<M> {
+impl<M: Machine> Shards<M> {
     pub fn corrupt_max(&self, b: NonNull<Backing<M>>) {
         // SAFETY: the tests pass backings that are linked into the first shard.
         unsafe { self.first.list.lock().tree.corrupt_max(b.as_ptr()) };

@@ -40,8 +40,8 @@ pub(crate) mod removal;
 
 pub(crate) use charge::{Charge, NoRoom};
 pub use device::Device;
-pub use errors::{Told, WriteErrors, WritesFailed};
-pub(crate) use mapping_list::{MoreParts, OwnParts, Parts};
+pub use errors::{ErrorCursor, WriteErrors, WritesFailed};
+pub(crate) use mapping_list::{MoreShards, OwnShards, Shards};
 pub use objects::Objects;
 pub use range::{ObjectRange, Present, Walk, What};
 pub(crate) use references::{GivenUp, References};
@@ -49,7 +49,7 @@ pub(crate) use references::{GivenUp, References};
 use crate::error::OutOfMemory;
 use crate::machine::Machine;
 use crate::object::backing::Backing;
-use crate::object::index::{Index, Node, Nodes};
+use crate::object::index::{Index, IndexNode, Nodes};
 use crate::paging::pager::Pager;
 use crate::phys::boot::BootMemory;
 use crate::phys::page::{Page, State};
@@ -67,9 +67,9 @@ use quire_sync::epoch::{Pinned, Retired};
 pub struct ObjectMemory<M: Machine> {
     pub(crate) objects: Slab<Object<M>>,
     pub(crate) backings: Slab<Backing<M>>,
-    pub(crate) parts: Slab<MoreParts<M>>,
-    pub(crate) own_parts: Slab<OwnParts<M>>,
-    nodes: Slab<Node<&'static Objects<M>>>,
+    pub(crate) shards: Slab<MoreShards<M>>,
+    pub(crate) own_shards: Slab<OwnShards<M>>,
+    nodes: Slab<IndexNode<&'static Objects<M>>>,
     /// The last id that was given to an object.
     last_id: AtomicU64,
 }
@@ -80,8 +80,8 @@ impl<M: Machine> ObjectMemory<M> {
         ObjectMemory {
             objects: Slab::new("object", boot).deferred(burst),
             backings: Slab::new("backing", boot).deferred(burst),
-            parts: Slab::new("backing-parts", boot),
-            own_parts: Slab::new("own-backing-parts", boot),
+            shards: Slab::new("backing-shards", boot),
+            own_shards: Slab::new("own-backing-shards", boot),
             nodes: Slab::new("index-node", boot).deferred(burst),
             last_id: AtomicU64::new(0),
         }
@@ -89,17 +89,17 @@ impl<M: Machine> ObjectMemory<M> {
 
     /// The slabs, for labels and counts.
     pub fn caches(&self) -> [&crate::phys::slab::Cache; 5] {
-        let parts = [self.parts.cache(), self.own_parts.cache()];
-        [self.objects.cache(), self.backings.cache(), parts[0], parts[1], self.nodes.cache()]
+        let shards = [self.shards.cache(), self.own_shards.cache()];
+        [self.objects.cache(), self.backings.cache(), shards[0], shards[1], self.nodes.cache()]
     }
 }
 
 // SAFETY: the slab's objects are of a node's layout.
 unsafe impl<M: Machine> Nodes for &'static Objects<M> {
-    fn allocate(self) -> Result<NonNull<Node<Self>>, OutOfMemory> {
+    fn allocate(self) -> Result<NonNull<IndexNode<Self>>, OutOfMemory> {
         Ok(self.object_memory().nodes.cache().alloc(self)?.cast())
     }
-    unsafe fn release(self, node: NonNull<Node<Self>>) {
+    unsafe fn release(self, node: NonNull<IndexNode<Self>>) {
         // SAFETY: by the trait's contract; the index has dropped the node's content.
         unsafe { self.object_memory().nodes.cache().free(self, node.cast()) }
     }
@@ -137,7 +137,7 @@ pub struct Object<M: Machine> {
     pager: Option<NonNull<dyn Pager>>,
     // First cache line to here: the fields that faults read. Written where the index grows and at the object's start
     // and end.
-    parts: Parts<M>,
+    shards: Shards<M>,
     /// Handles, and shards that are not empty; see [`References`].
     refs: References,
     // Second cache line: the fields that mmap, fork and exit write.
@@ -148,13 +148,13 @@ pub struct Object<M: Machine> {
     /// The quota that its pages are charged to. Fixed.
     quota: Option<&'static Quota>,
     /// Its place on a reaper's list.
-    reaping: reap_list::Place<M>,
+    reaping: reap_list::ReapPlace<M>,
 }
 
 #[cfg(test)]
 quire_sync::assert_layout!(Object<crate::testing::TestMachine> {
     size: 192, align: 64,
-    retired: 0, index: 16, id: 24, flags: 32, write_errors: 36, vm: 40, pager: 48, parts: 64, refs: 120, size: 144, quota: 152,
+    retired: 0, index: 16, id: 24, flags: 32, write_errors: 36, vm: 40, pager: 48, shards: 64, refs: 120, size: 144, quota: 152,
 });
 
 // SAFETY: the pager is `Send + Sync` and outlives the object (`Pager::released`); the rest is made of atomics and
@@ -173,13 +173,13 @@ impl<M: Machine> Object<M> {
             flags: AtomicU32::new(flags),
             refs: References::one(),
             vm,
-            parts: Parts::new(ptr::null_mut()),
+            shards: Shards::new(ptr::null_mut()),
             pager,
             device: None,
             quota: None,
             id: AtomicU64::new(0),
             write_errors: WriteErrors::new(),
-            reaping: reap_list::Place::new(),
+            reaping: reap_list::ReapPlace::new(),
         }
     }
 
@@ -190,7 +190,7 @@ impl<M: Machine> Object<M> {
         only: NonNull<Backing<M>>,
     ) -> Result<NonNull<Object<M>>, OutOfMemory> {
         let mut o = Object::build(vm, u64::MAX, PRIVATE, None);
-        o.parts = Parts::new(only.as_ptr());
+        o.shards = Shards::new(only.as_ptr());
         vm.object_memory().objects.alloc(vm, o)
     }
 
@@ -279,10 +279,10 @@ impl<M: Machine> Object<M> {
     pub(crate) fn holes_are_zero(&self) -> bool {
         self.flags.load(Ordering::Relaxed) & ELSEWHERE == 0
     }
-    pub(crate) fn parts(&self) -> &Parts<M> {
-        &self.parts
+    pub(crate) fn shards(&self) -> &Shards<M> {
+        &self.shards
     }
-    pub(crate) fn reaping(&self) -> &reap_list::Place<M> {
+    pub(crate) fn reaping(&self) -> &reap_list::ReapPlace<M> {
         &self.reaping
     }
 
@@ -300,7 +300,7 @@ impl<M: Machine> Object<M> {
     /// holds until the caller's own map changes, because no other thread can reach the object.
     #[inline(always)]
     pub(crate) fn is_exclusive(&self) -> bool {
-        self.is_private() && self.parts.is_single()
+        self.is_private() && self.shards.is_single()
     }
 
     /// As [`is_exclusive`](Self::is_exclusive), and no page is left outside that backing's range. A thread that
@@ -349,7 +349,7 @@ impl<M: Machine> Object<M> {
     pub(crate) fn link(&self, b: NonNull<Backing<M>>) {
         // SAFETY: the caller made `b` and has linked it nowhere yet; a backing is retired only after it was unlinked.
         self.note_stores(unsafe { b.as_ref() }, true);
-        self.parts.insert(self.vm, b, &self.refs);
+        self.shards.insert(self.vm, b, &self.refs);
     }
 
     /// Reports a backing of a storing mapping to a pager that counts them, when it is linked and unlinked.
@@ -361,8 +361,8 @@ impl<M: Machine> Object<M> {
     }
 
     /// The shard for a new backing.
-    pub(crate) fn choose_part(&self) -> u16 {
-        self.parts.choose(self.vm)
+    pub(crate) fn choose_shard(&self) -> u16 {
+        self.shards.choose(self.vm)
     }
 
     /// Unlinks a backing whose leaves are flushed. May tear the object down.
@@ -393,13 +393,13 @@ impl<M: Machine> Object<M> {
         }
         // While it still keeps the object.
         // SAFETY: `b` leaves its list only in the `remove` below, and its memory lives until the caller retires it.
-        if object.parts.is_too_wide(unsafe { b.as_ref() }) {
-            object.parts.shrink(&object.refs);
+        if object.shards.is_too_wide(unsafe { b.as_ref() }) {
+            object.shards.shrink(&object.refs);
         }
         // SAFETY: `b` is linked until the `remove` below, so neither it nor the object that it keeps is gone.
         object.note_stores(unsafe { b.as_ref() }, false);
         // SAFETY: by this function's contract.
-        let emptied = unsafe { object.parts.remove(b) };
+        let emptied = unsafe { object.shards.remove(b) };
         if keeps {
             removal::trim(object, keys);
             // The backings that are left may hide pages that only this one showed.
@@ -411,10 +411,10 @@ impl<M: Machine> Object<M> {
         }
     }
 
-    /// Calls `visit` with every backing that shows a page of `start..end`; see [`Parts::scan`]. The caller keeps the
+    /// Calls `visit` with every backing that shows a page of `start..end`; see [`Shards::scan`]. The caller keeps the
     /// object, by a reference, a backing or a busy page.
     pub(crate) fn scan(&self, start: u64, end: u64, visit: impl FnMut(&Backing<M>)) {
-        self.parts.scan(start, end, &self.refs, visit);
+        self.shards.scan(start, end, &self.refs, visit);
     }
 
     /// As [`scan`](Self::scan), up to the first backing at which `visit` breaks; returns the value of the break.
@@ -424,13 +424,13 @@ impl<M: Machine> Object<M> {
         end: u64,
         visit: impl FnMut(&Backing<M>) -> ControlFlow<T>,
     ) -> Option<T> {
-        self.parts.search(start, end, &self.refs, visit)
+        self.shards.search(start, end, &self.refs, visit)
     }
 
     /// A scan of all backings is over. The caller keeps the object.
     pub(crate) fn scanned(&self) {
-        if self.parts.scanned() {
-            self.parts.shrink(&self.refs);
+        if self.shards.scanned() {
+            self.shards.shrink(&self.refs);
         }
     }
 
@@ -450,7 +450,7 @@ impl<M: Machine> Object<M> {
             match object.refs.give_up() {
                 GivenUp::Kept => return,
                 GivenUp::Last => break,
-                GivenUp::OnlyOwn => object.parts.shrink(&object.refs),
+                GivenUp::OnlyOwn => object.shards.shrink(&object.refs),
             }
         }
         // A thread that unwinds may have left one of its pages busy, for ever.
@@ -469,7 +469,7 @@ impl<M: Machine> Object<M> {
         if let Some(pager) = object.pager() {
             pager.released();
         }
-        object.parts.free(vm);
+        object.shards.free(vm);
         unsafe fn free<M: Machine>(retired: *mut Retired) {
             // SAFETY: the header is the object's first field; no reader is left.
             unsafe { Object::discard(NonNull::new_unchecked(retired.cast::<Object<M>>())) }

@@ -8,14 +8,14 @@ use super::Object;
 use super::batch::{Batch, Subset};
 use crate::machine::Machine;
 use crate::object::Objects;
-use crate::paging::swap::Slots;
+use crate::paging::swap::SwapSlots;
 use crate::phys::frames::Frame;
 use crate::phys::page::{Page, State};
 use crate::phys::queues::NEW;
 use crate::sleep::MaySleep;
 use crate::stats::Event;
 use crate::types::Pfn;
-use quire_sync::trace::{Kind, Span};
+use quire_sync::trace::{EventKind, Span};
 
 /// Turns of a spin before a wait sleeps.
 const SPINS: u32 = if cfg!(any(loom, shuttle)) { 0 } else { 64 };
@@ -64,7 +64,7 @@ impl<M: Machine> Objects<M> {
             }
             quire_sync::hooks::relax();
         }
-        let _span = Span::begin(Kind::BusyPage, page.object(), page.index());
+        let _span = Span::begin(EventKind::BusyPage, page.object(), page.index());
         may.sleep_on(self.page_waits(page), || !page.announce_waiter());
     }
 
@@ -126,7 +126,7 @@ impl<M: Machine> Objects<M> {
         if !before.laundering()
             && let Some(slot) = page.take_swap_slot()
         {
-            self.swap().release(Slots { first: slot, len: 1 });
+            self.swap().release(SwapSlots { first: slot, len: 1 });
         }
         if before.waiters() {
             self.page_waits(page).wake_all();

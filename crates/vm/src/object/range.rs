@@ -174,7 +174,7 @@ impl<'w, M: Machine> Iterator for Walk<'w, M> {
             let wanted = match slot {
                 Slot::Page(_) => What::PAGES,
                 Slot::Swap(_) => What::SWAP,
-                Slot::Cut => What::MARKS,
+                Slot::ZeroMarker => What::MARKS,
                 Slot::Reserved => What::empty(),
                 Slot::Empty => continue,
             };

@@ -18,7 +18,7 @@ use quire_sync::{PerCpu, Rank, SpinLock, WaitQueue, preempt_off};
 pub(crate) const MANY: usize = 32;
 
 /// An object's place on a list.
-pub(crate) struct Place<M: Machine> {
+pub(crate) struct ReapPlace<M: Machine> {
     /// The list, plus one; 0: on none. Written under that list's lock.
     list: AtomicU32,
     /// Guarded by that lock.
@@ -28,9 +28,9 @@ pub(crate) struct Place<M: Machine> {
     pub(crate) from: AtomicU64,
 }
 
-impl<M: Machine> Place<M> {
+impl<M: Machine> ReapPlace<M> {
     pub fn new() -> Self {
-        Place {
+        ReapPlace {
             list: AtomicU32::new(0),
             next: Cell::new(ptr::null()),
             previous: Cell::new(ptr::null()),
@@ -39,17 +39,17 @@ impl<M: Machine> Place<M> {
     }
 }
 
-pub(crate) struct List<M: Machine> {
+pub(crate) struct ReapList<M: Machine> {
     pub(crate) first: *const Object<M>,
     pub(crate) len: usize,
 }
 
 // SAFETY: objects on a list are alive, and their links are guarded by its lock.
-unsafe impl<M: Machine> Send for List<M> {}
+unsafe impl<M: Machine> Send for ReapList<M> {}
 
 /// The objects for the reaper to check.
 pub(crate) struct Reaper<M: Machine> {
-    pub(crate) lists: PerCpu<SpinLock<List<M>>>,
+    pub(crate) lists: PerCpu<SpinLock<ReapList<M>>>,
     /// Where its thread sleeps.
     pub(crate) waits: WaitQueue,
     /// A thread wants a run of the reaper now.
@@ -59,7 +59,7 @@ pub(crate) struct Reaper<M: Machine> {
 impl<M: Machine> Reaper<M> {
     pub fn new(boot: &mut BootMemory<'_, impl Machine>) -> Self {
         Reaper {
-            lists: boot.per_cpu(|_| SpinLock::new(Rank::REAPER, List { first: ptr::null(), len: 0 })),
+            lists: boot.per_cpu(|_| SpinLock::new(Rank::REAPER, ReapList { first: ptr::null(), len: 0 })),
             waits: WaitQueue::new(),
             asked: AtomicBool::new(false),
         }
@@ -129,7 +129,7 @@ impl<M: Machine> Reaper<M> {
     }
 }
 
-fn unlink<M: Machine>(list: &mut List<M>, object: &Object<M>) {
+fn unlink<M: Machine>(list: &mut ReapList<M>, object: &Object<M>) {
     let place = object.reaping();
     let (next, previous) = (place.next.get(), place.previous.get());
     // SAFETY: an object is taken off its list before it is retired, and the list is locked, so those on it are alive.

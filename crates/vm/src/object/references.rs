@@ -2,7 +2,7 @@
 //!
 //! A CPU's own shard counts from its first backing until the list's shards are closed, empty or not. Else a CPU that
 //! maps and unmaps there would write a shared line each time. So such references do not keep an object by themselves. A
-//! thread that is about to drop the last other reference closes the shards first (mutant [`Mutant::OwnPartsKeep`]).
+//! thread that is about to drop the last other reference closes the shards first (mutant [`Mutant::OwnShardsKeep`]).
 //! Backings that are linked there go to the first shard, which counts.
 
 use crate::mutant::{Mutant, mutant};
@@ -81,10 +81,10 @@ impl References {
         loop {
             let (all, own) = (n as u32, n >> 32);
             debug_assert!(
-                u64::from(all) > own || mutant(Mutant::OwnPartsKeep),
+                u64::from(all) > own || mutant(Mutant::OwnShardsKeep),
                 "more references are given up than there are"
             );
-            if own != 0 && u64::from(all) == own + 1 && !mutant(Mutant::OwnPartsKeep) {
+            if own != 0 && u64::from(all) == own + 1 && !mutant(Mutant::OwnShardsKeep) {
                 return GivenUp::OnlyOwn;
             }
             match self.0.compare_exchange_weak(n, n - ONE, Ordering::AcqRel, Ordering::Relaxed) {

@@ -14,7 +14,7 @@ use quire_sync::epoch::Pinned;
 pub(crate) const EVERYTHING: What = What::BOTH.union(What::MARKS);
 
 /// What stopped a collection.
-pub(crate) enum Stop {
+pub(crate) enum CollectEnd {
     /// The range is done.
     Done,
     /// The batch is full.
@@ -29,7 +29,7 @@ pub(crate) enum Stop {
 
 /// Collects pages from the walk's position on, each busy, into an empty batch. Drops zero markers and frees pages in
 /// swap.
-pub(crate) fn collect<M: Machine>(range: &mut ObjectRange<'_, M>, batch: &mut Batch, pin: &Pinned<'_>) -> Stop {
+pub(crate) fn collect<M: Machine>(range: &mut ObjectRange<'_, M>, batch: &mut Batch, pin: &Pinned<'_>) -> CollectEnd {
     let object = range.object();
     let mut returned = Returned::new(object.vm().swap());
     let (key, stop) = 'walk: {
@@ -38,21 +38,21 @@ pub(crate) fn collect<M: Machine>(range: &mut ObjectRange<'_, M>, batch: &mut Ba
             match slot {
                 Slot::Page(pfn) => {
                     if batch.is_full() {
-                        break 'walk (key, Stop::Full);
+                        break 'walk (key, CollectEnd::Full);
                     }
                     let page = object.vm().page(pfn);
                     match object.vm().try_busy_page(object, key, page) {
                         // No write may reach the file beyond its new end.
                         Some(_) if page.state().laundering() && !object.holes_are_zero() => {
                             object.vm().unbusy(page);
-                            break 'walk (key, Stop::Laundering(page));
+                            break 'walk (key, CollectEnd::Laundering(page));
                         }
                         Some(_) => batch.push(key, pfn),
-                        None => break 'walk (key, Stop::Busy(page)),
+                        None => break 'walk (key, CollectEnd::Busy(page)),
                     }
                 }
-                Slot::Reserved => break 'walk (key, Stop::Reserved),
-                Slot::Cut => {
+                Slot::Reserved => break 'walk (key, CollectEnd::Reserved),
+                Slot::ZeroMarker => {
                     object.index().clear(key, slot, pin);
                 }
                 Slot::Swap(at) => {
@@ -62,13 +62,13 @@ pub(crate) fn collect<M: Machine>(range: &mut ObjectRange<'_, M>, batch: &mut Ba
                             returned.add(at);
                             object.uncharge(1);
                         }
-                        false => break 'walk (key, Stop::Reserved),
+                        false => break 'walk (key, CollectEnd::Reserved),
                     }
                 }
                 Slot::Empty => {}
             }
         }
-        return Stop::Done;
+        return CollectEnd::Done;
     };
     range.resume_at(key);
     stop
@@ -115,11 +115,11 @@ fn free_unmapped<M: Machine>(object: &Object<M>, keys: Range<u64>, what: What, w
         }
         drop(pin);
         match stop {
-            Stop::Done => return,
-            Stop::Full => {}
-            Stop::Busy(page) => vm.wait_unbusy(page, &mut MaySleep::here()),
-            Stop::Reserved => quire_sync::hooks::relax(),
-            Stop::Laundering(page) => vm.wait_laundered(page, &mut MaySleep::here()),
+            CollectEnd::Done => return,
+            CollectEnd::Full => {}
+            CollectEnd::Busy(page) => vm.wait_unbusy(page, &mut MaySleep::here()),
+            CollectEnd::Reserved => quire_sync::hooks::relax(),
+            CollectEnd::Laundering(page) => vm.wait_laundered(page, &mut MaySleep::here()),
         }
     }
 }
@@ -134,11 +134,11 @@ pub(crate) fn free_all<M: Machine>(object: &Object<M>) {
 pub(crate) fn trim<M: Machine>(object: &Object<M>, keys: Range<u64>) {
     let mut at = keys.start;
     while at < keys.end {
-        at = object.parts().covered(at, keys.end);
+        at = object.shards().covered(at, keys.end);
         if at >= keys.end {
             return;
         }
-        let end = object.parts().next_start(at).unwrap_or(u64::MAX).min(keys.end);
+        let end = object.shards().next_start(at).unwrap_or(u64::MAX).min(keys.end);
         // No chain can show it again, because a private object spreads only through chains that show it already.
         free(object, at..end);
         at = end;

@@ -5,7 +5,7 @@ use super::pager::PagerError;
 use super::{laundry, page_in};
 use crate::machine::Machine;
 use crate::object::Objects;
-use crate::object::kept::Kept;
+use crate::object::kept::KeptObject;
 use crate::phys::page::Page;
 use crate::sleep::MaySleep;
 use core::ptr::{self, NonNull};
@@ -48,7 +48,7 @@ impl<M: Machine> Objects<M> {
         let mut n = 0;
         // Dropped when all of them are finished. The end of an object may wait for a record, or for a read or write,
         // that is further down this list.
-        let mut kept: [Option<Kept<M>>; RECORDS] = [const { None }; RECORDS];
+        let mut kept: [Option<KeptObject<M>>; RECORDS] = [const { None }; RECORDS];
         while let Some(record) = NonNull::new(at) {
             // SAFETY: the swap took the whole list, so its records are this call's until it gives them back; records
             // are never freed.
@@ -57,12 +57,12 @@ impl<M: Machine> Objects<M> {
             let result = if r.failed.load(Ordering::Relaxed) == 0 { Ok(()) } else { Err(PagerError) };
             // SAFETY: a request that is complete is used by no pager, so the record's body is this call's alone.
             let body = unsafe { &*r.body.get() };
-            // SAFETY: the record got the pointer from `Kept::into_raw`, or null, when it was filled, and is finished
+            // SAFETY: the record got the pointer from `KeptObject::into_raw`, or null, when it was filled, and is finished
             // once.
-            let object = unsafe { Kept::<M>::from_raw(body.object) };
+            let object = unsafe { KeptObject::<M>::from_raw(body.object) };
             match body.direction {
                 Direction::Read => object.iter().for_each(|o| page_in::finish(self, o.object(), body, result, may)),
-                Direction::Write => laundry::finish(self, object.as_ref().map(Kept::object), body, result, may),
+                Direction::Write => laundry::finish(self, object.as_ref().map(KeptObject::object), body, result, may),
             }
             kept[n] = object;
             // SAFETY: the pointer is null, or of a waiter that stays until the word is set, which happens below.

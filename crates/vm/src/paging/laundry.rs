@@ -27,10 +27,10 @@ use crate::mutant::{Mutant, mutant};
 use crate::object::Object;
 use crate::object::Objects;
 use crate::object::batch::Batch;
-use crate::object::kept::Kept;
+use crate::object::kept::KeptObject;
 use crate::paging::io::{Body, Direction, Taken};
 use crate::paging::pager::{Pager, PagerError};
-use crate::paging::swap::Slots;
+use crate::paging::swap::SwapSlots;
 use crate::phys::page::{Page, State};
 use crate::rmap;
 use crate::sleep::MaySleep;
@@ -87,7 +87,7 @@ pub(crate) fn launder<M: Machine>(
     let vm = object.vm();
     let pages = batch.as_slice();
     let to = destination(object);
-    let (mut slots, mut own) = (Slots { first: 0, len: 0 }, false);
+    let (mut slots, mut own) = (SwapSlots { first: 0, len: 0 }, false);
     // The first page of the batch that is written.
     let mut from = 0;
     match &to {
@@ -96,7 +96,7 @@ pub(crate) fn launder<M: Machine>(
             // Swap is full: pages that have slots may overwrite them.
             None => (own, (from, slots)) = (true, own_slots(vm, pages)),
         },
-        Some(Where::Pager(_)) => slots = Slots { first: pages.first().map_or(0, |p| p.0), len: pages.len() as u64 },
+        Some(Where::Pager(_)) => slots = SwapSlots { first: pages.first().map_or(0, |p| p.0), len: pages.len() as u64 },
         None => {}
     }
     let (before, pages) = pages.split_at(from);
@@ -132,7 +132,7 @@ pub(crate) fn launder<M: Machine>(
     rest.iter().for_each(|(_, pfn)| vm.unbusy(vm.page(*pfn)));
     let swap = matches!(to, Some(Where::Swap));
     if swap && !own {
-        vm.swap().release(Slots { first: slots.first + n as u64, len: slots.len - n as u64 });
+        vm.swap().release(SwapSlots { first: slots.first + n as u64, len: slots.len - n as u64 });
     }
     if n == 0 {
         return 0..0;
@@ -146,7 +146,7 @@ pub(crate) fn launder<M: Machine>(
         if let Some(old) = page.take_swap_slot()
             && !own
         {
-            vm.swap().release(Slots { first: old, len: 1 });
+            vm.swap().release(SwapSlots { first: old, len: 1 });
         }
         let held = page.try_hold();
         debug_assert!(held, "a busy page has an identity, which is a hold");
@@ -158,7 +158,7 @@ pub(crate) fn launder<M: Machine>(
         untag(object, wash, &pin);
         if !swap {
             // The pager must live until the write is done.
-            body.object = Kept::new(object, &pin).map_or(core::ptr::null(), Kept::into_raw);
+            body.object = KeptObject::new(object, &pin).map_or(core::ptr::null(), KeptObject::into_raw);
         }
     }
     let request = taken.start_writing(&flushed);
@@ -205,13 +205,13 @@ fn untag<M: Machine>(object: &Object<M>, pages: &[(u64, Pfn)], pin: &Pinned<'_>)
 
 /// The first of `pages` that has a swap slot, and its slot with those of the next pages, as far as the slots are
 /// adjacent.
-fn own_slots<M: Machine>(vm: &Objects<M>, pages: &[(u64, Pfn)]) -> (usize, Slots) {
+fn own_slots<M: Machine>(vm: &Objects<M>, pages: &[(u64, Pfn)]) -> (usize, SwapSlots) {
     let slot = |p: &(u64, Pfn)| vm.page(p.1).swap_slot();
     let Some((from, first)) = pages.iter().enumerate().find_map(|(i, p)| Some((i, slot(p)?))) else {
-        return (0, Slots { first: 0, len: 0 });
+        return (0, SwapSlots { first: 0, len: 0 });
     };
     let len = (first..).zip(&pages[from..]).take_while(|(s, p)| slot(p) == Some(*s)).count();
-    (from, Slots { first, len: len as u64 })
+    (from, SwapSlots { first, len: len as u64 })
 }
 
 /// Marks a page dirty that the caller holds or has set busy.
@@ -266,7 +266,7 @@ pub(crate) fn finish<M: Machine>(
             && !(alive && result.is_ok())
         {
             page.set_swap_slot(None);
-            vm.swap().release(Slots { first: slot, len: 1 });
+            vm.swap().release(SwapSlots { first: slot, len: 1 });
         }
         vm.page_waits(page).wake_all();
         vm.unhold_page(page);

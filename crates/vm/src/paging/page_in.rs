@@ -11,13 +11,13 @@
 //!   optional: a neighbour without a frame makes the read shorter. Where a read of several pages fails, the fault's
 //!   page is read again alone.
 
-use crate::cow::found::Found;
+use crate::cow::found::FoundPage;
 use crate::error::{FaultError, OutOfMemory};
 use crate::machine::Machine;
 use crate::mutant::{Mutant, mutant};
 use crate::object::Objects;
 use crate::object::index::{FillError, Slot};
-use crate::object::kept::Kept;
+use crate::object::kept::KeptObject;
 use crate::object::{Object, What};
 use crate::paging::io::{Body, CLUSTER, Direction, Done};
 use crate::paging::laundry;
@@ -31,11 +31,11 @@ use core::ops::Range;
 use core::ptr;
 use quire_sync::atomic::fence_full;
 use quire_sync::epoch::Pinned;
-use quire_sync::trace::{Kind, Span};
+use quire_sync::trace::{EventKind, Span};
 
 /// A page that has to be read.
 pub(crate) struct PageIn<M: Machine> {
-    object: Kept<M>,
+    object: KeptObject<M>,
     key: u64,
     /// Where it is, if in swap.
     slot: Option<u64>,
@@ -69,12 +69,12 @@ struct Run {
 impl<M: Machine> PageIn<M> {
     /// A page that only the pager has. `None`: the object is dying.
     pub fn new(object: &Object<M>, key: u64, pin: &Pinned<'_>) -> Option<Self> {
-        Some(PageIn { object: Kept::new(object, pin)?, key, slot: None })
+        Some(PageIn { object: KeptObject::new(object, pin)?, key, slot: None })
     }
 
     /// A page in swap. `None`: the object is dying.
     pub fn swapped(object: &Object<M>, key: u64, slot: u64, pin: &Pinned<'_>) -> Option<Self> {
-        Some(PageIn { object: Kept::new(object, pin)?, key, slot: Some(slot) })
+        Some(PageIn { object: KeptObject::new(object, pin)?, key, slot: Some(slot) })
     }
 
     /// Reads it, and neighbours. An error is the page's own. If another thread was first there is none.
@@ -97,7 +97,7 @@ impl<M: Machine> PageIn<M> {
 
     /// Reads it, with up to `most` - 1 neighbours.
     fn read(&self, most: usize, may: &mut MaySleep) -> Result<Read, OutOfMemory> {
-        let mut span = Span::begin(Kind::PageIn, 0, 0);
+        let mut span = Span::begin(EventKind::PageIn, 0, 0);
         let vm = self.object.object().vm();
         // The record first: from here on this thread waits for the pager only.
         let mut taken = vm.take_record(may);
@@ -119,8 +119,8 @@ impl<M: Machine> PageIn<M> {
         body.done = ptr::from_ref(&done);
         // A second reference, which `finish` drops. The first keeps the pager while it starts, even if the read has
         // finished by then.
-        let theirs = Kept::new(self.object.object(), &may.pin(vm.epoch()));
-        body.object = theirs.map_or(ptr::null(), Kept::into_raw);
+        let theirs = KeptObject::new(self.object.object(), &may.pin(vm.epoch()));
+        body.object = theirs.map_or(ptr::null(), KeptObject::into_raw);
         let request = taken.start();
         let pages = request.len();
         span.count(pages as u64, self.key);
@@ -284,7 +284,7 @@ pub(crate) fn finish<M: Machine>(
 
 /// A page that is about to become dirty, whose pager must reserve room before.
 pub(crate) struct WriteHook<M: Machine> {
-    object: Kept<M>,
+    object: KeptObject<M>,
     key: u64,
     page: &'static Page,
     generation: u64,
@@ -292,11 +292,11 @@ pub(crate) struct WriteHook<M: Machine> {
 
 impl<M: Machine> WriteHook<M> {
     /// `None`: no pager needs the call.
-    pub fn needed(found: &Found<'_, M>, pin: &Pinned<'_>) -> Option<Self> {
+    pub fn needed(found: &FoundPage<'_, M>, pin: &Pinned<'_>) -> Option<Self> {
         if found.object.holes_are_zero() {
             return None;
         }
-        let object = Kept::new(found.object, pin)?;
+        let object = KeptObject::new(found.object, pin)?;
         Some(WriteHook { object, key: found.key, page: found.page, generation: found.state.generation() })
     }
 

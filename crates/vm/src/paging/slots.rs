@@ -40,7 +40,7 @@ impl<M: Machine> Objects<M> {
         // Dirty first, because a clean page without a slot counts as never stored into.
         laundry::stain(object, key, page, pin);
         if let Some(first) = page.take_swap_slot() {
-            self.swap().release(Slots { first, len: 1 });
+            self.swap().release(SwapSlots { first, len: 1 });
         }
     }
 

@@ -40,7 +40,7 @@ pub enum SwapError {
 
 /// Slots of a store; consecutive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Slots {
+pub struct SwapSlots {
     /// The first.
     pub first: u64,
     /// How many.
@@ -143,7 +143,7 @@ impl Swap {
     }
 
     /// Up to `n` adjacent slots, as many as one place has.
-    pub(crate) fn allocate(&self, n: usize) -> Option<Slots> {
+    pub(crate) fn allocate(&self, n: usize) -> Option<SwapSlots> {
         let mut map = self.bitmap.lock();
         let free = self.free.load(Ordering::Relaxed);
         if free == 0 {
@@ -168,14 +168,14 @@ impl Swap {
         map.words[w] |= (u64::MAX >> (64 - len)) << bit;
         map.at = w;
         self.free.store(free - len as u64, Ordering::Relaxed);
-        Some(Slots { first: w as u64 * 64 + bit as u64, len: len as u64 })
+        Some(SwapSlots { first: w as u64 * 64 + bit as u64, len: len as u64 })
     }
 
     /// Gives slots back.
     ///
     /// # Panics
     /// Where one of them is free already: a bug of the core.
-    pub(crate) fn release(&self, slots: Slots) {
+    pub(crate) fn release(&self, slots: SwapSlots) {
         if slots.len == 0 {
             return;
         }
@@ -207,12 +207,12 @@ impl Swap {
 /// Swap slots that are being freed: adjacent ones are freed together.
 pub(crate) struct Returned<'s> {
     swap: &'s Swap,
-    slots: Slots,
+    slots: SwapSlots,
 }
 
 impl<'s> Returned<'s> {
     pub fn new(swap: &'s Swap) -> Self {
-        Returned { swap, slots: Slots { first: 0, len: 0 } }
+        Returned { swap, slots: SwapSlots { first: 0, len: 0 } }
     }
     pub fn add(&mut self, slot: u64) {
         if self.slots.len != 0 && self.slots.first + self.slots.len == slot {
@@ -220,7 +220,7 @@ impl<'s> Returned<'s> {
             return;
         }
         self.swap.release(self.slots);
-        self.slots = Slots { first: slot, len: 1 };
+        self.slots = SwapSlots { first: slot, len: 1 };
     }
 }
 

@@ -23,7 +23,7 @@
 //! all magazines together hold more than the reserve, and drains them. Otherwise the request is refused and the
 //! magazines stay. So no request is refused while frames count as free, unless they are just moving between lists.
 //!
-//! Each domain has [`Marks`] of its own, by its size. A CPU whose domain is below its low mark takes from the next
+//! Each domain has [`Watermarks`] of its own, by its size. A CPU whose domain is below its low mark takes from the next
 //! domain above its own. Where all domains are, memory is *low* ([`Frames::is_low`]): one read-mostly flag, recomputed
 //! from the depots' exact counts at depot exchanges only. Then CPUs exchange short chains and keep little, the depots
 //! keep none, and idle CPUs zero nothing. The registered thread ([`Frames::wake_when_low`]) is woken, long before a
@@ -42,7 +42,7 @@ use crate::phys::Physical;
 use crate::phys::boot::BootMemory;
 use crate::phys::config::Config;
 use crate::phys::descriptors::{Descriptors, SECTION};
-use crate::phys::page::Kind;
+use crate::phys::page::FrameKind;
 use crate::stats::Event;
 use crate::types::Pfn;
 use buddy::{Buddy, Group};
@@ -156,7 +156,7 @@ impl For {
 }
 
 /// A domain's free frames outside the magazines.
-pub(crate) struct Held {
+pub(crate) struct DepotFrames {
     /// Full chains by group, linked head to head through `prev`.
     full: [Option<Pfn>; 2],
     pub(crate) buddy: Buddy,
@@ -166,14 +166,14 @@ pub(crate) struct Held {
 #[repr(C)]
 pub(crate) struct Depot {
     /// Frames in chains and blocks. Written under the lock, with which it shares a line.
-    outside: AtomicU64,
+    uncached: AtomicU64,
     /// All frames of the domain. Grows at boot only.
     total: AtomicU64,
     /// What [`Frames::marks`] says, computed when `total` grows.
     low: AtomicU64,
     /// Full chains. Written under the lock. Idle CPUs read it without the lock and mostly find zero.
     chains: AtomicU32,
-    pub(crate) held: SpinLock<Held>,
+    pub(crate) held: SpinLock<DepotFrames>,
 }
 
 /// The frames of a machine.
@@ -199,7 +199,7 @@ pub struct Frames {
 
 /// Where pageout begins and ends, in frames outside the magazines.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Marks {
+pub struct Watermarks {
     /// Frames for programs are refused below this (the sum of it over the domains).
     pub min: u64,
     /// Pageout begins below this.
@@ -245,9 +245,9 @@ impl Frames {
         let mut number = 0;
         let depots = boot.slice(domains, || {
             number += 1;
-            let held = Held { full: [None; 2], buddy: Buddy::new(pages, (number - 1) as u8) };
+            let held = DepotFrames { full: [None; 2], buddy: Buddy::new(pages, (number - 1) as u8) };
             CachePadded(Depot {
-                outside: AtomicU64::new(0),
+                uncached: AtomicU64::new(0),
                 total: AtomicU64::new(0),
                 // A domain without frames is always low.
                 low: AtomicU64::new(1),
@@ -303,13 +303,13 @@ impl Frames {
     ///
     /// # Panics
     /// Where there is no such domain.
-    pub(crate) fn marks(&self, domain: usize) -> Marks {
+    pub(crate) fn marks(&self, domain: usize) -> Watermarks {
         self.marks_of(self.domains[domain].total.load(Ordering::Relaxed))
     }
-    fn marks_of(&self, frames: u64) -> Marks {
+    fn marks_of(&self, frames: u64) -> Watermarks {
         let min = (self.reserve() as u128 * frames as u128).div_ceil(self.total.max(1) as u128) as u64;
         let step = (frames / 64).max(16).min(frames / 8).min(MOST_STEP);
-        Marks { min, low: min + step, high: min + 2 * step }
+        Watermarks { min, low: min + step, high: min + 2 * step }
     }
     /// Whether each domain had fewer frames outside the magazines than its low mark at the last depot exchange. One
     /// load of a word that is hardly ever written.
@@ -324,7 +324,7 @@ impl Frames {
     pub(crate) fn missing(&self) -> (u64, DomainSet) {
         let (mut missing, mut which) = (0, DomainSet::default());
         for (n, depot) in self.domains.iter().enumerate() {
-            let of = self.marks(n).high.saturating_sub(depot.outside.load(Ordering::Relaxed));
+            let of = self.marks(n).high.saturating_sub(depot.uncached.load(Ordering::Relaxed));
             missing += of;
             which.0 |= u128::from(of != 0) << n;
         }
@@ -332,7 +332,7 @@ impl Frames {
     }
     /// Frames that are free now: exact where nothing runs, else each magazine and depot as it was when read.
     pub fn free(&self) -> u64 {
-        self.outside() + self.cached(None)
+        self.uncached() + self.cached(None)
     }
     /// Memory domains of the machine.
     pub fn domains(&self) -> usize {
@@ -351,11 +351,11 @@ impl Frames {
     /// # Panics
     /// Where there is no such domain.
     pub fn free_in(&self, domain: usize) -> u64 {
-        self.domains[domain].outside.load(Ordering::Relaxed) + self.cached(Some(domain as u8))
+        self.domains[domain].uncached.load(Ordering::Relaxed) + self.cached(Some(domain as u8))
     }
     /// Frames in the depots.
-    pub(crate) fn outside(&self) -> u64 {
-        self.domains.iter().map(|d| d.outside.load(Ordering::Relaxed)).sum()
+    pub(crate) fn uncached(&self) -> u64 {
+        self.domains.iter().map(|d| d.uncached.load(Ordering::Relaxed)).sum()
     }
     fn cached(&self, domain: Option<u8>) -> u64 {
         let of = self.magazines.iter().filter(|m| domain.is_none_or(|d| d == m.domain));
@@ -390,15 +390,15 @@ impl Frames {
 
     /// Counts frames that enter or leave a depot. The caller holds its lock, so no other CPU writes the count.
     pub(crate) fn account(&self, depot: &Depot, delta: i64) {
-        let now = depot.outside.load(Ordering::Relaxed).wrapping_add_signed(delta);
-        depot.outside.store(now, Ordering::Relaxed);
+        let now = depot.uncached.load(Ordering::Relaxed).wrapping_add_signed(delta);
+        depot.uncached.store(now, Ordering::Relaxed);
         if self.domains.len() > 1 {
             // Where two CPUs take the last frames of two domains, one of them sees the other's count.
             fence_full();
         }
-        let low = self.all_low() || self.domains.len() > 1 && self.outside() < self.floor();
+        let low = self.all_low() || self.domains.len() > 1 && self.uncached() < self.floor();
         if low && delta < 0 {
-            let left = self.outside();
+            let left = self.uncached();
             if left < self.least.load(Ordering::Relaxed) {
                 self.least.fetch_min(left, Ordering::Relaxed);
             }
@@ -414,14 +414,14 @@ impl Frames {
 
 impl Depot {
     /// Puts the full chain that begins with `head` in.
-    fn put_full(&self, held: &mut Held, pages: &Descriptors, group: Group, head: Pfn) {
+    fn put_full(&self, held: &mut DepotFrames, pages: &Descriptors, group: Group, head: Pfn) {
         pages.get(head).set_prev(held.full[group as usize]);
         held.full[group as usize] = Some(head);
         self.chains.store(self.chains.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
     /// Takes a full chain out, and returns its head.
-    fn take_full(&self, held: &mut Held, pages: &Descriptors, group: Group) -> Option<Pfn> {
+    fn take_full(&self, held: &mut DepotFrames, pages: &Descriptors, group: Group) -> Option<Pfn> {
         let head = held.full[group as usize]?;
         held.full[group as usize] = pages.get(head).prev();
         self.chains.store(self.chains.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
@@ -429,7 +429,7 @@ impl Depot {
     }
 
     fn is_low(&self) -> bool {
-        self.outside.load(Ordering::Relaxed) < self.low.load(Ordering::Relaxed)
+        self.uncached.load(Ordering::Relaxed) < self.low.load(Ordering::Relaxed)
     }
 }
 
@@ -455,7 +455,7 @@ impl<M: Machine> Physical<M> {
             Some(got) => got,
             None => self.pop_frame_at_last(fill, on_behalf).ok_or(OutOfMemory)?,
         };
-        self.page(pfn).set_kind(Kind::Wild);
+        self.page(pfn).set_kind(FrameKind::Unowned);
         self.stats().count(Event::FrameAlloc);
         if zeroed {
             self.check_zeroed(pfn);
@@ -471,7 +471,7 @@ impl<M: Machine> Physical<M> {
         }
         let (taken, zeroed) = self.pop_frames(into);
         for (n, pfn) in into[..taken].iter().enumerate() {
-            self.page(*pfn).set_kind(Kind::Wild);
+            self.page(*pfn).set_kind(FrameKind::Unowned);
             if zeroed >> n & 1 != 0 {
                 self.check_zeroed(*pfn);
             }
@@ -536,11 +536,11 @@ impl<M: Machine> Physical<M> {
     fn note_free(&self, pfn: Pfn) {
         let page = self.page(pfn);
         debug_assert!(
-            !matches!(page.kind(), Kind::Free | Kind::Cached | Kind::Reserved),
+            !matches!(page.kind(), FrameKind::Free | FrameKind::Cached | FrameKind::Reserved),
             "frame {pfn:?} is freed twice"
         );
         debug_assert_eq!(page.holds(), 0, "frame {pfn:?} is freed while somebody copies from it");
-        page.set_kind(Kind::Cached);
+        page.set_kind(FrameKind::Cached);
         self.poison(pfn);
     }
 
@@ -572,7 +572,7 @@ impl<M: Machine> Physical<M> {
         for i in 0..f.domains.len() {
             let depot = &f.domains[(here + i) % f.domains.len()];
             let mut held = depot.held.lock();
-            if f.outside() < f.limit(on_behalf) + (1 << order) {
+            if f.uncached() < f.limit(on_behalf) + (1 << order) {
                 return None;
             }
             if let Some(pfn) = held.buddy.take(order, on_behalf.group()) {
@@ -589,7 +589,7 @@ impl<M: Machine> Physical<M> {
     pub(crate) fn hand_out(&self, start: u64, end: u64, group: Group) {
         for i in start..end {
             let page = self.page(Pfn(i));
-            page.set_kind(Kind::Wild);
+            page.set_kind(FrameKind::Unowned);
             page.set_group(group as u8);
         }
         self.stats().add(Event::FrameAlloc, end - start);
@@ -615,7 +615,10 @@ impl<M: Machine> Physical<M> {
         let f = self.frames();
         let page = self.page(Pfn(start));
         debug_assert!(
-            (start..end).all(|i| !matches!(self.page(Pfn(i)).kind(), Kind::Free | Kind::Cached | Kind::Reserved)),
+            (start..end).all(|i| !matches!(
+                self.page(Pfn(i)).kind(),
+                FrameKind::Free | FrameKind::Cached | FrameKind::Reserved
+            )),
             "frames from {start} on are freed twice"
         );
         (start..end).for_each(|i| self.poison(Pfn(i)));

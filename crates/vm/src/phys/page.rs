@@ -18,7 +18,7 @@ use quire_sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence_after_r
 /// What a frame is used for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub enum Kind {
+pub enum FrameKind {
     /// Not RAM, or taken before the core started.
     Reserved = 0,
     /// On a buddy list (the first frame of a block) or inside a free block.
@@ -26,7 +26,7 @@ pub enum Kind {
     /// In a magazine or the depot.
     Cached = 2,
     /// Handed out with no page identity: kernel memory, or not yet inserted into an object.
-    Wild = 3,
+    Unowned = 3,
     /// A page of an object.
     Object = 4,
     /// A page-table page.
@@ -54,16 +54,16 @@ const WATCHED: u8 = 2;
 /// The word that a watch is kept in.
 const WATCH: usize = 1;
 
-impl Kind {
-    fn from_u8(v: u8) -> Kind {
+impl FrameKind {
+    fn from_u8(v: u8) -> FrameKind {
         match v {
-            1 => Kind::Free,
-            2 => Kind::Cached,
-            3 => Kind::Wild,
-            4 => Kind::Object,
-            5 => Kind::Table,
-            6 => Kind::Slab,
-            _ => Kind::Reserved,
+            1 => FrameKind::Free,
+            2 => FrameKind::Cached,
+            3 => FrameKind::Unowned,
+            4 => FrameKind::Object,
+            5 => FrameKind::Table,
+            6 => FrameKind::Slab,
+            _ => FrameKind::Reserved,
         }
     }
 }
@@ -209,7 +209,7 @@ impl Page {
     /// A descriptor of a free frame of `domain` that begins no block of the buddy lists, as `order` says.
     pub(crate) fn free(domain: u8, order: u8) -> Page {
         let (kind, order, home) =
-            (AtomicU8::new(Kind::Free as u8), AtomicU8::new(order), AtomicU8::new(domain & !GROUP));
+            (AtomicU8::new(FrameKind::Free as u8), AtomicU8::new(order), AtomicU8::new(domain & !GROUP));
         Page { kind, order, home, ..Page::new() }
     }
 
@@ -325,7 +325,7 @@ impl Page {
     pub(crate) fn assume(&self, object: u64, index: u64, bits: u64) {
         self.object.store(object, Ordering::Relaxed);
         self.index.store(index, Ordering::Relaxed);
-        self.kind.store(Kind::Object as u8, Ordering::Relaxed);
+        self.kind.store(FrameKind::Object as u8, Ordering::Relaxed);
         self.copied.store(0, Ordering::Relaxed);
         self.holds.store(1, Ordering::Relaxed);
         let generation = self.state.load(Ordering::Relaxed) >> State::GENERATION_SHIFT;
@@ -350,7 +350,7 @@ impl Page {
         let old = self.state.load(Ordering::Acquire);
         debug_assert!(old & State::BUSY != 0, "Contract C1: a page loses its identity without being busy");
         self.object.store(0, Ordering::Relaxed);
-        self.kind.store(Kind::Wild as u8, Ordering::Relaxed);
+        self.kind.store(FrameKind::Unowned as u8, Ordering::Relaxed);
         // The generation cannot change under us: the page is busy.
         let generation = (old >> State::GENERATION_SHIFT) + 1;
         State(self.state.swap(generation << State::GENERATION_SHIFT, Ordering::AcqRel))
@@ -445,11 +445,11 @@ impl Page {
     }
 
     /// What the frame is used for.
-    pub fn kind(&self) -> Kind {
-        Kind::from_u8(self.kind.load(Ordering::Acquire))
+    pub fn kind(&self) -> FrameKind {
+        FrameKind::from_u8(self.kind.load(Ordering::Acquire))
     }
     /// Sets the frame's use; the frame's owner calls it.
-    pub fn set_kind(&self, kind: Kind) {
+    pub fn set_kind(&self, kind: FrameKind) {
         self.kind.store(kind as u8, Ordering::Release);
     }
     /// log2 of the frames in the block that this frame begins.

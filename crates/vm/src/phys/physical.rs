@@ -160,7 +160,7 @@ impl<M: Machine> Physical<M> {
     /// The page that a leaf maps; `None` where it maps a device: no RAM, or a frame that is no object's page.
     #[inline]
     pub(crate) fn page_of_leaf(&self, pfn: Pfn) -> Option<&'static Page> {
-        (pfn.0 < self.page_count()).then(|| self.page(pfn)).filter(|p| p.kind() == crate::phys::page::Kind::Object)
+        (pfn.0 < self.page_count()).then(|| self.page(pfn)).filter(|p| p.kind() == crate::phys::page::FrameKind::Object)
     }
 
     /// The frame that `page` describes.

@@ -59,7 +59,7 @@ const TRIES: usize = 4;
 
 /// Where a page is, as its state says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Place {
+pub enum QueuePlace {
     /// In no queue: it has no identity, or is wired.
     Nowhere,
     /// Taken from a queue by a CPU that has not put it back.
@@ -72,43 +72,43 @@ pub enum Place {
 
 const ISOLATED: u16 = 4;
 
-impl Place {
+impl QueuePlace {
     /// As the queue field of a state: three bits for the kind of place, the shard above them.
     const fn encode(self) -> u16 {
         match self {
-            Place::Nowhere => 0,
-            Place::Isolated => ISOLATED,
-            Place::Batched(queue) => ISOLATED + queue as u16,
-            Place::Listed(queue, part) => queue as u16 | part << 3,
+            QueuePlace::Nowhere => 0,
+            QueuePlace::Isolated => ISOLATED,
+            QueuePlace::Batched(queue) => ISOLATED + queue as u16,
+            QueuePlace::Listed(queue, part) => queue as u16 | part << 3,
         }
     }
 
-    fn decode(field: u16) -> Place {
+    fn decode(field: u16) -> QueuePlace {
         let queue = |n| Queue::ALL[n as usize - 1];
         match field & 7 {
-            0 => Place::Nowhere,
-            n @ 1..=3 => Place::Listed(queue(n), field >> 3),
-            ISOLATED => Place::Isolated,
-            n => Place::Batched(queue(n - ISOLATED)),
+            0 => QueuePlace::Nowhere,
+            n @ 1..=3 => QueuePlace::Listed(queue(n), field >> 3),
+            ISOLATED => QueuePlace::Isolated,
+            n => QueuePlace::Batched(queue(n - ISOLATED)),
         }
     }
 
     /// Where the page with this state is.
-    pub(crate) fn of(state: State) -> Place {
-        Place::decode(state.queue())
+    pub(crate) fn of(state: State) -> QueuePlace {
+        QueuePlace::decode(state.queue())
     }
 }
 
 /// The state bits of a new page: on its way to the active queue.
-pub(crate) const NEW: u64 = (Place::Batched(Queue::Active).encode() as u64) << State::QUEUE_SHIFT;
+pub(crate) const NEW: u64 = (QueuePlace::Batched(Queue::Active).encode() as u64) << State::QUEUE_SHIFT;
 
 /// Moves `page` from one place to another; false where it was somewhere else.
-fn change(page: &Page, from: Place, to: Place) -> bool {
+fn change(page: &Page, from: QueuePlace, to: QueuePlace) -> bool {
     page.change_queue(from.encode(), to.encode())
 }
 
 #[derive(Default)]
-struct List {
+struct PageList {
     head: Option<Pfn>,
     tail: Option<Pfn>,
 }
@@ -117,7 +117,7 @@ struct List {
 struct Part {
     /// Written under the lock.
     len: AtomicU32,
-    list: SpinLock<List>,
+    list: SpinLock<PageList>,
 }
 
 quire_sync::assert_layout!(Part { size: 48, align: 8 });
@@ -163,7 +163,7 @@ impl Queues {
 
     pub(crate) fn new(boot: &mut BootMemory<'_, impl Machine>, pages: Descriptors, parts: usize) -> Self {
         let slots = boot.slice(parts * Queue::ALL.len(), || {
-            CachePadded(Part { len: AtomicU32::new(0), list: SpinLock::new(Rank::QUEUE, List::default()) })
+            CachePadded(Part { len: AtomicU32::new(0), list: SpinLock::new(Rank::QUEUE, PageList::default()) })
         });
         record::own_array(slots.as_ptr().cast(), size_of_val(slots), size_of::<CachePadded<Part>>(), "queue-part");
         Queues {
@@ -244,7 +244,7 @@ impl Queues {
     }
 
     /// Puts `page` at the tail of a locked shard.
-    fn link(&self, part: &Part, list: &mut List, page: &Page) {
+    fn link(&self, part: &Part, list: &mut PageList, page: &Page) {
         let pfn = self.pages.pfn(page);
         page.set_prev(list.tail);
         page.set_next(None);
@@ -263,7 +263,7 @@ impl Queues {
 
     /// Takes a page out of a locked shard, from between its neighbours. The page's own links are not read. Once its
     /// state names no shard, a remover frees it without the lock, and the links belong to its next owner.
-    fn unlink(&self, part: &Part, list: &mut List, (prev, next): (Option<Pfn>, Option<Pfn>)) {
+    fn unlink(&self, part: &Part, list: &mut PageList, (prev, next): (Option<Pfn>, Option<Pfn>)) {
         match prev {
             Some(p) => self.pages.get(p).set_next(next),
             None => list.head = next,
@@ -277,7 +277,7 @@ impl Queues {
 
     /// A shard of `queue` in the window of `cpu`, locked. The next in turn, except that locked shards are skipped up to
     /// [`TRIES`] times.
-    fn lock_next(&self, cpu: CpuId, turn: &mut usize, queue: Queue) -> (u16, &Part, SpinGuard<'_, List>) {
+    fn lock_next(&self, cpu: CpuId, turn: &mut usize, queue: Queue) -> (u16, &Part, SpinGuard<'_, PageList>) {
         let (first, width) = (self.window(cpu), self.width());
         let mut number = first;
         for _ in 0..TRIES.min(width) {
@@ -326,11 +326,12 @@ impl Queues {
             let (number, part, mut list) = self.lock_next(cpu, &mut batch.turn, queue);
             for pfn in &batch.pages[..n] {
                 let page = self.pages.get(Pfn(*pfn as u64));
-                if change(page, Place::Batched(queue), Place::Listed(queue, number)) || mutant(Mutant::DrainTrustsBatch)
+                if change(page, QueuePlace::Batched(queue), QueuePlace::Listed(queue, number))
+                    || mutant(Mutant::DrainTrustsBatch)
                 {
                     self.link(part, &mut list, page);
                 } else {
-                    left |= matches!(Place::of(page.state()), Place::Batched(q) if q as u8 > queue as u8);
+                    left |= matches!(QueuePlace::of(page.state()), QueuePlace::Batched(q) if q as u8 > queue as u8);
                 }
             }
         }
@@ -352,19 +353,19 @@ impl Queues {
     /// Isolates a page from its queue or batch. False where it is in neither, or another CPU has isolated it.
     pub(crate) fn isolate(&self, page: &Page) -> bool {
         loop {
-            let place = Place::of(page.state());
+            let place = QueuePlace::of(page.state());
             match place {
-                Place::Nowhere | Place::Isolated => return false,
-                Place::Batched(_) => {
-                    if change(page, place, Place::Isolated) {
+                QueuePlace::Nowhere | QueuePlace::Isolated => return false,
+                QueuePlace::Batched(_) => {
+                    if change(page, place, QueuePlace::Isolated) {
                         return true;
                     }
                 }
-                Place::Listed(queue, number) => {
+                QueuePlace::Listed(queue, number) => {
                     let part = self.part(queue, number as usize);
                     let mut list = part.list.lock();
                     let around = Self::neighbours(page);
-                    if change(page, place, Place::Isolated) {
+                    if change(page, place, QueuePlace::Isolated) {
                         self.unlink(part, &mut list, around);
                         return true;
                     }
@@ -375,7 +376,7 @@ impl Queues {
 
     /// Puts an isolated page into `queue`, by way of this CPU's batch. Nothing happens where it has lost its identity.
     pub(crate) fn put(&self, page: &Page, queue: Queue) {
-        if change(page, Place::Isolated, Place::Batched(queue)) {
+        if change(page, QueuePlace::Isolated, QueuePlace::Batched(queue)) {
             self.add(page);
         }
     }
@@ -388,7 +389,7 @@ impl Queues {
         let (number, part, mut list) = self.lock_next(cpu.cpu(), &mut batch.turn, queue);
         let mut n = 0;
         for page in pages {
-            if change(page, Place::Isolated, Place::Listed(queue, number)) {
+            if change(page, QueuePlace::Isolated, QueuePlace::Listed(queue, number)) {
                 self.link(part, &mut list, page);
                 n += 1;
             }
@@ -408,12 +409,12 @@ impl Queues {
     /// Moves a page to the tail of its shard; false where it is in none.
     #[cfg(test)]
     pub(crate) fn requeue(&self, page: &Page) -> bool {
-        let place = Place::of(page.state());
-        let Place::Listed(queue, number) = place else { return false };
+        let place = QueuePlace::of(page.state());
+        let QueuePlace::Listed(queue, number) = place else { return false };
         let part = self.part(queue, number as usize);
         let mut list = part.list.lock();
         // Under the lock the state can only lose the page to a remover, which then waits for the lock.
-        if Place::of(page.state()) != place && !mutant(Mutant::RequeueUnlooked) {
+        if QueuePlace::of(page.state()) != place && !mutant(Mutant::RequeueUnlooked) {
             return false;
         }
         self.unlink(part, &mut list, Self::neighbours(page));
@@ -428,7 +429,7 @@ impl Queues {
 
     /// Takes a page off the queue that its state named before it lost its identity.
     pub(crate) fn leave(&self, page: &Page, before: State) {
-        let Place::Listed(queue, number) = Place::of(before) else { return };
+        let QueuePlace::Listed(queue, number) = QueuePlace::of(before) else { return };
         let part = self.part(queue, number as usize);
         // The CPU that set that state did so under this lock, and has linked the page by now.
         let mut list = part.list.lock();
@@ -441,7 +442,7 @@ impl Queues {
 pub(crate) struct Leaving<'q> {
     queues: &'q Queues,
     /// The shard whose lock is held, and the queue field of its pages' states.
-    held: Option<(u16, &'q Part, SpinGuard<'q, List>)>,
+    held: Option<(u16, &'q Part, SpinGuard<'q, PageList>)>,
 }
 
 impl Leaving<'_> {
@@ -452,7 +453,7 @@ impl Leaving<'_> {
         let place = page.state().queue();
         if self.held.as_ref().is_none_or(|(held, ..)| *held != place) {
             self.pause();
-            if let Place::Listed(queue, number) = Place::decode(place) {
+            if let QueuePlace::Listed(queue, number) = QueuePlace::decode(place) {
                 let part = self.queues.part(queue, number as usize);
                 self.held = Some((place, part, part.list.lock()));
             }
@@ -506,14 +507,14 @@ impl<'q> PartRef<'q> {
         core::iter::successors(list.head, |pfn| pages.get(*pfn).next()).take(n).for_each(|pfn| f(pages.get(pfn)));
     }
 
-    /// Isolates up to `n` pages from the head ([`Place::Isolated`]), under one lock, the oldest first. `f` gets each
+    /// Isolates up to `n` pages from the head ([`QueuePlace::Isolated`]), under one lock, the oldest first. `f` gets each
     /// with the lock held; it may keep them and read their state, no more. Returns how many.
     ///
     /// The caller has no hold on these pages, only the duty to put them back ([`Queues::put`], [`Queues::put_all`]).
     /// Any of them may lose its identity at once.
     pub fn take(&self, n: usize, f: &mut dyn FnMut(&'static Page)) -> usize {
         let part = self.queues.part(self.queue, self.number);
-        let here = Place::Listed(self.queue, self.number as u16);
+        let here = QueuePlace::Listed(self.queue, self.number as u16);
         let mut list = part.list.lock();
         let (mut at, mut taken) = (list.head, 0);
         while taken < n
@@ -523,7 +524,7 @@ impl<'q> PartRef<'q> {
             let around = Queues::neighbours(page);
             at = around.1;
             // Else a remover has just taken its identity, and is waiting for the lock to unlink it: one a CPU at most.
-            if change(page, here, Place::Isolated) || mutant(Mutant::TakeUnlinksLeaving) {
+            if change(page, here, QueuePlace::Isolated) || mutant(Mutant::TakeUnlinksLeaving) {
                 let around = if mutant(Mutant::LinksAfterState) { Queues::neighbours(page) } else { around };
                 self.queues.unlink(part, &mut list, around);
                 taken += 1;

@@ -11,7 +11,7 @@ use crate::machine::Machine;
 use crate::phys::Physical;
 use crate::phys::boot::BootMemory;
 use crate::phys::frames::{For, Frame};
-use crate::phys::page::{Kind, Page};
+use crate::phys::page::{FrameKind, Page};
 use crate::stats::Event;
 use crate::types::{PAGE_SIZE, Pfn};
 use core::alloc::Layout;
@@ -301,7 +301,7 @@ impl Cache {
         let pfn = run.into_pfn();
         let page = vm.page(pfn);
         page.words()[CACHE].store(ptr::from_ref(self).addr() as u64, Ordering::Relaxed);
-        page.set_kind(Kind::Slab);
+        page.set_kind(FrameKind::Slab);
         let base = vm.machine().frame_ptr(pfn);
         record::own_array(base, self.size as usize * self.per_slab as usize, self.size as usize, self.label);
         let mut list: FreeList = ptr::null_mut();
@@ -328,7 +328,7 @@ impl Cache {
             let pfn = vm.machine().pfn_of(object.cast());
             let slab = Pfn(pfn.0 & !((1 << self.order) - 1));
             let page = vm.page(slab);
-            debug_assert_eq!(page.kind(), Kind::Slab, "an object is freed into a cache that it did not come from");
+            debug_assert_eq!(page.kind(), FrameKind::Slab, "an object is freed into a cache that it did not come from");
             let free = page.words()[FREE].load(Ordering::Relaxed) as FreeList;
             // SAFETY: the object came off this CPU's free list, and the depot's lock guards the list that it is put on.
             unsafe { link(object, free) };
@@ -348,7 +348,7 @@ impl Cache {
         drop(depot);
         while let Some(slab) = empty {
             empty = vm.page(slab).prev();
-            vm.page(slab).set_kind(Kind::Wild);
+            vm.page(slab).set_kind(FrameKind::Unowned);
             record::disown(vm.machine().frame_ptr(slab));
             // SAFETY: the slab is off every list and none of its objects is in use.
             let run = unsafe { Frame::from_pfn(slab) };

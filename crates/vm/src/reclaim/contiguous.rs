@@ -20,9 +20,9 @@
 use crate::error::OutOfMemory;
 use crate::machine::Machine;
 use crate::phys::descriptors::Closed;
-use crate::phys::frames::contiguous::{At, Contiguous};
+use crate::phys::frames::contiguous::{Contiguous, FrameLookup};
 use crate::phys::frames::{For, Frame};
-use crate::phys::page::Kind;
+use crate::phys::page::FrameKind;
 use crate::phys::queues::Queue;
 use crate::reclaim::Reclaimer;
 use crate::reclaim::migrate::{Vacated, vacate};
@@ -127,14 +127,14 @@ impl Best {
         let mut pages = 0;
         for i in start..end {
             let (here, kind) = match vm.frame_at(Pfn(i)) {
-                At::Frame(page) => (page.domain(), page.kind()),
-                At::Closed(Closed::Fresh(domain)) => (domain, Kind::Free),
-                At::Closed(Closed::Hole(end)) => return Some(end),
+                FrameLookup::Frame(page) => (page.domain(), page.kind()),
+                FrameLookup::Closed(Closed::Fresh(domain)) => (domain, FrameKind::Free),
+                FrameLookup::Closed(Closed::Hole(end)) => return Some(end),
             };
             match kind {
                 _ if here != *domain.get_or_insert(here) => return Some(i),
-                Kind::Free | Kind::Cached => {}
-                Kind::Object => pages += 1,
+                FrameKind::Free | FrameKind::Cached => {}
+                FrameKind::Object => pages += 1,
                 _ => return Some(i + 1),
             }
             if pages >= self.pages {
@@ -168,8 +168,8 @@ impl<M: Machine> Claim<M> {
             for i in self.start..self.end {
                 let page = vm.page(Pfn(i));
                 match page.kind() {
-                    Kind::Wild if page.order() == CLAIMED => {}
-                    Kind::Object => {
+                    FrameKind::Unowned if page.order() == CLAIMED => {}
+                    FrameKind::Object => {
                         let mut wanted = |frame: &Frame| (self.start..self.end).contains(&frame.pfn().0);
                         let (mut mine, mut inside) = ([None, None], 0);
                         let done = vacate(vm, page, &mut wanted, may, &mut |frame| {
@@ -181,10 +181,10 @@ impl<M: Machine> Claim<M> {
                             return false;
                         }
                     }
-                    Kind::Cached => cached = true,
+                    FrameKind::Cached => cached = true,
                     // Moving between a list and an owner.
-                    Kind::Free | Kind::Wild => {}
-                    Kind::Table | Kind::Slab | Kind::Reserved => return false,
+                    FrameKind::Free | FrameKind::Unowned => {}
+                    FrameKind::Table | FrameKind::Slab | FrameKind::Reserved => return false,
                 }
             }
             if self.held == self.end - self.start {
@@ -209,9 +209,9 @@ impl<M: Machine> Claim<M> {
     fn take_free(&mut self) -> bool {
         let (vm, f) = (self.vm, self.vm.frames());
         let domain = match vm.frame_at(Pfn(self.start)) {
-            At::Frame(page) => page.domain(),
-            At::Closed(Closed::Fresh(domain)) => domain,
-            At::Closed(Closed::Hole(_)) => return false,
+            FrameLookup::Frame(page) => page.domain(),
+            FrameLookup::Closed(Closed::Fresh(domain)) => domain,
+            FrameLookup::Closed(Closed::Hole(_)) => return false,
         };
         let depot = &f.domains[domain as usize];
         let mut at = self.start;
@@ -220,7 +220,7 @@ impl<M: Machine> Claim<M> {
             let mut held = depot.held.lock();
             // No more than is still missing, because claimed frames do not count as outside.
             let most = (to - at).min(self.end - self.start - self.held);
-            if f.outside() < f.limit(self.on_behalf) + most {
+            if f.uncached() < f.limit(self.on_behalf) + most {
                 return false;
             }
             let n = held.buddy.take_free(at, to, &mut |pfn| vm.page(pfn).set_order(CLAIMED));
@@ -249,7 +249,7 @@ impl<M: Machine> Drop for Claim<M> {
         while at < self.end && self.held != 0 {
             let mine = |i: &u64| {
                 let page = vm.page(Pfn(*i));
-                page.kind() == Kind::Wild && page.order() == CLAIMED
+                page.kind() == FrameKind::Unowned && page.order() == CLAIMED
             };
             let end = (at..self.end.min(at + PIECE)).find(|i| !mine(i)).unwrap_or(self.end.min(at + PIECE));
             if end > at {

@@ -71,7 +71,7 @@ pub(crate) fn leave<M: Machine>(object: &Object<M>, key: u64, page: &Page, pin: 
     let here = Slot::Page(object.vm().pfn_of_page(page));
     let done = match page.take_swap_slot() {
         Some(slot) => object.index().replace(key, here, Slot::Swap(slot), pin),
-        None if object.is_private() => object.index().replace(key, here, Slot::Cut, pin),
+        None if object.is_private() => object.index().replace(key, here, Slot::ZeroMarker, pin),
         None => {
             let done = object.index().clear(key, here, pin);
             object.uncharge(1);

@@ -15,7 +15,7 @@ use crate::object::batch::Batch;
 use crate::object::index::Slot;
 use crate::object::{Object, What};
 use crate::paging::laundry;
-use crate::paging::swap::{Returned, Slots};
+use crate::paging::swap::{Returned, SwapSlots};
 use crate::phys::page::Page;
 use crate::phys::queues::Queue;
 use crate::rmap;
@@ -50,7 +50,7 @@ pub(crate) fn give_up<M: Machine>(object: &Object<M>, keys: Range<u64>, may: &mu
                         None => {}
                     },
                     // Else a fault has just begun to read it.
-                    Slot::Swap(at) if object.index().replace(key, slot, Slot::Cut, &pin) => returned.add(at),
+                    Slot::Swap(at) if object.index().replace(key, slot, Slot::ZeroMarker, &pin) => returned.add(at),
                     _ => {}
                 }
             }
@@ -87,7 +87,7 @@ fn make_clean<M: Machine>(object: &Object<M>, batch: &Batch, may: &mut MaySleep)
             laundry::stain(object, *key, page, &pin);
         } else {
             if let Some(slot) = page.take_swap_slot() {
-                vm.swap().release(Slots { first: slot, len: 1 });
+                vm.swap().release(SwapSlots { first: slot, len: 1 });
             }
             n += 1;
         }

@@ -18,7 +18,7 @@ use crate::object::Object;
 use crate::object::Objects;
 use crate::object::batch::Batch;
 use crate::object::index::Slot;
-use crate::object::kept::Kept;
+use crate::object::kept::KeptObject;
 use crate::phys::frames::{Fill, For, Frame};
 use crate::phys::page::{Page, State};
 use crate::reclaim::evict;
@@ -51,7 +51,7 @@ pub(crate) fn vacate<M: Machine>(
     let found = {
         let pin = may.pin(vm.epoch());
         let key = page.index();
-        vm.object_of(page, &pin).and_then(|object| Kept::new(object, &pin)).map(|kept| (kept, key))
+        vm.object_of(page, &pin).and_then(|object| KeptObject::new(object, &pin)).map(|kept| (kept, key))
     };
     let Some((kept, key)) = found else {
         vm.wait_unbusy(page, may);

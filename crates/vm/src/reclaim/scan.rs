@@ -14,7 +14,7 @@
 //!
 //! # Decisions come from exact sums
 //! A pass first drains the magazines. It continues until each memory domain has reached its high mark
-//! ([`Marks`](crate::phys::frames::Marks)), by the exact counts of the depots. It leaves pages of domains that have
+//! ([`Watermarks`](crate::phys::frames::Watermarks)), by the exact counts of the depots. It leaves pages of domains that have
 //! reached it alone. Queue lengths are the shards' own. The marks are computed from the totals each time, so that
 //! nothing needs rescaling. (Known bugs of others: limits computed once at boot, and counters that lag behind by a
 //! multiple of the number of CPUs.)
@@ -59,14 +59,14 @@ use crate::machine::Machine;
 use crate::map::Hand;
 use crate::object::batch::Batch;
 use crate::object::index::Slot;
-use crate::object::kept::Kept;
+use crate::object::kept::KeptObject;
 use crate::object::{Object, What};
 use crate::paging::io::CLUSTER;
 use crate::paging::laundry;
 use crate::paging::waiting::{DEFEATS, MemoryWait, Patience};
 use crate::phys::frames::DomainSet;
 use crate::phys::page::Page;
-use crate::phys::queues::{Place, Queue};
+use crate::phys::queues::{Queue, QueuePlace};
 use crate::reclaim::Reclaimer;
 use crate::reclaim::daemon::OnEnd;
 use crate::reclaim::evict;
@@ -76,7 +76,7 @@ use crate::stats::Event;
 use crate::stats::FaultKind;
 use quire_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use quire_sync::hooks::{current_thread, now};
-use quire_sync::trace::{Kind, Span};
+use quire_sync::trace::{EventKind, Span};
 use quire_sync::{Mutex, Rank, SpinLock};
 
 /// Pages taken from a shard at once.
@@ -212,7 +212,7 @@ impl<M: Machine> Reclaimer<M> {
     }
 
     fn pass(&'static self, hands: &mut Hands, may: &mut MaySleep) -> Pass {
-        let mut span = Span::begin(Kind::Pageout, 0, 0);
+        let mut span = Span::begin(EventKind::Pageout, 0, 0);
         let p = self.pageout();
         let number = p.begun.fetch_add(1, Ordering::AcqRel) + 1;
         self.drain_caches();
@@ -243,7 +243,7 @@ impl<M: Machine> Reclaimer<M> {
         if self.take_injected() || self.machine().is_ending() {
             return false;
         }
-        let _span = Span::begin(Kind::NoMemory, 0, 0);
+        let _span = Span::begin(EventKind::NoMemory, 0, 0);
         let p = self.pageout();
         if gives_up() || self.is_lost() {
             return false;
@@ -639,7 +639,7 @@ impl<M: Machine> Scan<'_, M> {
             let kept = {
                 let pin = self.vm.epoch().pin();
                 let object = |page| self.vm.object_of(page, &pin).filter(|o| o.address() == name);
-                same.iter().flatten().find_map(|(_, _, page)| object(page)).and_then(|o| Kept::new(o, &pin))
+                same.iter().flatten().find_map(|(_, _, page)| object(page)).and_then(|o| KeptObject::new(o, &pin))
             };
             let Some(kept) = kept else {
                 // They have gone meanwhile, or are busy: left for the next visit.
@@ -667,7 +667,7 @@ fn cluster<M: Machine>(object: &Object<M>, key: u64, page: &Page, may: &mut MayS
             let (at, Slot::Page(pfn)) = (found.key(), found.slot()) else { continue };
             let other = vm.page(pfn);
             let wanted = core::ptr::eq(other, page)
-                || (matches!(Place::of(other.state()), Place::Listed(Queue::Inactive | Queue::Laundry, _))
+                || (matches!(QueuePlace::of(other.state()), QueuePlace::Listed(Queue::Inactive | Queue::Laundry, _))
                     && other.failed_writes() == 0);
             let gap = wash.as_slice().last().is_some_and(|(last, _)| last + 1 != at);
             if gap && at > key {
@@ -690,7 +690,7 @@ fn cluster<M: Machine>(object: &Object<M>, key: u64, page: &Page, may: &mut MayS
     if wash.is_empty() {
         return 0;
     }
-    let mut span = Span::begin(Kind::Launder, 0, key);
+    let mut span = Span::begin(EventKind::Launder, 0, key);
     let n = laundry::launder(object, &wash, taken, may).len();
     span.count(n as u64, key);
     n

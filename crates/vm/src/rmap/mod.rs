@@ -231,7 +231,7 @@ fn pass<M: Machine, O: Operation<M>>(object: &Object<M>, batch: &Batch, op: &mut
     passed.end()
 }
 
-/// The pass through one backing: the table pages over its part of `pages`.
+/// The pass through one backing: the table pages over its shard of `pages`.
 fn in_backing<M: Machine, O: Operation<M>>(
     vm: &'static Objects<M>,
     b: &Backing<M>,

@@ -1,6 +1,6 @@
 //! Passes over the backings of an object, on the test machine.
 
-use crate::content::Marks;
+use crate::content::RangeCounts;
 use crate::map::Space;
 use crate::object::ObjectRef;
 use crate::stats::FaultKind;
@@ -24,7 +24,7 @@ fn a_reference_through_any_mapping_is_seen_once_and_cleared_in_all() {
     show(&a, 0, 200, &file, true);
     show(&b, 300, 200, &file, false);
     file.take_referenced(0..200);
-    assert_eq!(file.query_range(0..200), Marks { resident: 200, mapped: 0, referenced: 0, dirty: 200 });
+    assert_eq!(file.query_range(0..200), RangeCounts { resident: 200, mapped: 0, referenced: 0, dirty: 200 });
     for n in [0, 63, 64, 130] {
         a.fault(page(n), Access::Write).unwrap();
         b.fault(page(300 + n), Access::Read).unwrap();
@@ -88,7 +88,7 @@ fn a_page_that_a_thousand_ranges_map_takes_the_memory_of_a_page_that_one_maps() 
 }
 
 #[test]
-fn a_list_that_was_long_and_contended_has_one_part_again_when_it_is_short() {
+fn a_list_that_was_long_and_contended_has_one_shard_again_when_it_is_short() {
     let m = system();
     let before = settled(m.vm);
     {
@@ -102,7 +102,7 @@ fn a_list_that_was_long_and_contended_has_one_part_again_when_it_is_short() {
             let spaces: Vec<_> = (0..20)
                 .map(|n| {
                     if n == 10 {
-                        file.parts().widen(m.vm);
+                        file.shards().widen(m.vm);
                     }
                     quire_sync::hooks::threads::set_cpu(n % 2);
                     let space = Space::new(m.vm).unwrap();
@@ -112,18 +112,18 @@ fn a_list_that_was_long_and_contended_has_one_part_again_when_it_is_short() {
                 })
                 .collect();
             quire_sync::hooks::threads::set_cpu(0);
-            assert!(file.parts().is_wide(), "round {round}");
+            assert!(file.shards().is_wide(), "round {round}");
             file.check(true).unwrap();
             let mut spaces = spaces;
             assert_eq!(file.query_range(0..4).mapped, 1);
             spaces.drain(..10);
-            assert!(file.parts().is_wide(), "as long as it is long");
+            assert!(file.shards().is_wide(), "as long as it is long");
             spaces.drain(..5);
-            assert!(file.parts().is_wide(), "nobody pays for parts while nobody scans");
+            assert!(file.shards().is_wide(), "nobody pays for shards while nobody scans");
             assert_eq!(file.query_range(0..4).mapped, 1);
             // One look in two unlinkings, where CPUs have shards of their own.
             spaces.drain(..2);
-            assert!(!file.parts().is_wide(), "round {round}");
+            assert!(!file.shards().is_wide(), "round {round}");
             file.check(true).unwrap();
             // A CPU that has changed its shard is found.
             assert_eq!(file.query_range(0..4).mapped, 1);
@@ -140,7 +140,7 @@ fn a_list_that_was_long_and_contended_has_one_part_again_when_it_is_short() {
 }
 
 #[test]
-fn cpus_that_take_turns_in_a_part_get_parts_of_their_own_which_keep_no_object() {
+fn cpus_that_take_turns_in_a_shard_get_shards_of_their_own_which_keep_no_object() {
     let set_cpu = quire_sync::hooks::threads::set_cpu;
     set_cpu(0);
     let m = crate::testing::boot(4096, 16);
@@ -151,7 +151,7 @@ fn cpus_that_take_turns_in_a_part_get_parts_of_their_own_which_keep_no_object() 
         let mut spaces: Vec<_> = (0..20)
             .map(|n| {
                 if n == 10 {
-                    file.parts().widen(m.vm);
+                    file.shards().widen(m.vm);
                 }
                 // Two of the same shard, as long as CPUs share any.
                 set_cpu(if n % 2 == 0 { 0 } else { 15 });
@@ -161,12 +161,12 @@ fn cpus_that_take_turns_in_a_part_get_parts_of_their_own_which_keep_no_object() 
             })
             .collect();
         set_cpu(0);
-        assert!(file.parts().has_own());
+        assert!(file.shards().has_own());
         file.check(true).unwrap();
         // Those that are not in CPUs' own shards.
         assert_eq!(file.query_range(0..4).mapped, 0);
         spaces.drain(..13);
-        assert!(file.parts().is_wide(), "as long as it is long");
+        assert!(file.shards().is_wide(), "as long as it is long");
         file.check(true).unwrap();
         if file_last {
             drop(spaces);
@@ -180,7 +180,7 @@ fn cpus_that_take_turns_in_a_part_get_parts_of_their_own_which_keep_no_object() 
 }
 
 #[test]
-fn a_short_list_fans_out_where_cpus_take_turns_and_has_one_part_again_when_it_is_scanned() {
+fn a_short_list_fans_out_where_cpus_take_turns_and_has_one_shard_again_when_it_is_scanned() {
     let set_cpu = quire_sync::hooks::threads::set_cpu;
     let m = system();
     set_cpu(0);
@@ -195,22 +195,22 @@ fn a_short_list_fans_out_where_cpus_take_turns_and_has_one_part_again_when_it_is
             load(&space, page(0));
         };
         (0..1000).for_each(|_| exec(0));
-        assert!(!file.parts().is_wide(), "one CPU is in nobody's way");
+        assert!(!file.shards().is_wide(), "one CPU is in nobody's way");
         for _ in 0..40 {
             (0..8).for_each(|n| exec(n % 2));
             assert_eq!(file.query_range(0..4).mapped, 0);
         }
-        assert!(!file.parts().is_wide(), "scanned as often as that, parts would cost more than turns");
+        assert!(!file.shards().is_wide(), "scanned as often as that, shards would cost more than turns");
         let kept = Space::new(m.vm).unwrap();
         show(&kept, 0, 4, &file, true);
         (0..100).for_each(|n| exec(n % 2));
-        assert!(file.parts().is_wide() && file.parts().has_own());
+        assert!(file.shards().is_wide() && file.shards().has_own());
         load(&kept, page(0));
         file.check(true).unwrap();
         for n in 0..200 {
             assert_eq!(file.query_range(0..4).mapped, 1, "scan {n}");
         }
-        assert!(!file.parts().is_wide(), "scans alone close the parts");
+        assert!(!file.shards().is_wide(), "scans alone close the shards");
         file.check(true).unwrap();
         set_cpu(0);
     }
@@ -228,7 +228,7 @@ fn a_scan_sees_parts_that_open_while_it_looks_at_the_first() {
     file.scan(0, 4, |_| {
         met += 1;
         if met == 1 {
-            file.parts().widen(m.vm);
+            file.shards().widen(m.vm);
             let links = || {
                 quire_sync::hooks::threads::set_cpu(1);
                 show(&other, 0, 4, &file, true);
@@ -236,5 +236,5 @@ fn a_scan_sees_parts_that_open_while_it_looks_at_the_first() {
             std::thread::scope(|s| s.spawn(links).join().unwrap());
         }
     });
-    assert_eq!(met, 2, "what replaces a backing that the scan has not met yet may be in a part that has opened since");
+    assert_eq!(met, 2, "what replaces a backing that the scan has not met yet may be in a shard that has opened since");
 }

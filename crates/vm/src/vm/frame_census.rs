@@ -2,7 +2,7 @@
 
 use crate::machine::Machine;
 use crate::phys::descriptors::{Closed, SECTION};
-use crate::phys::page::{Kind, Page};
+use crate::phys::page::{FrameKind, Page};
 use crate::phys::slab::Cache;
 use crate::types::{PAGE_SIZE, Pfn};
 use crate::vm::Vm;
@@ -41,12 +41,12 @@ impl<M: Machine> Vm<M> {
                     Closed::Hole(end) => (Some(Use::Boot), end.min(at - at % SECTION + SECTION) - at),
                 },
                 Some(page) => match page.kind() {
-                    Kind::Free | Kind::Cached => (None, 1),
-                    Kind::Reserved => (Some(Use::Boot), 1),
-                    Kind::Table => (Some(Use::Table), 1),
-                    Kind::Object => (Some(Use::Object), 1),
-                    Kind::Wild => (Some(Use::Kernel), 1),
-                    Kind::Slab => match self.slab_at(page) {
+                    FrameKind::Free | FrameKind::Cached => (None, 1),
+                    FrameKind::Reserved => (Some(Use::Boot), 1),
+                    FrameKind::Table => (Some(Use::Table), 1),
+                    FrameKind::Object => (Some(Use::Object), 1),
+                    FrameKind::Unowned => (Some(Use::Kernel), 1),
+                    FrameKind::Slab => match self.slab_at(page) {
                         Some(cache) => (Some(Use::Slab(cache.label(), cache.object_size())), cache.slab_frames()),
                         None => (Some(Use::Kernel), 1),
                     },

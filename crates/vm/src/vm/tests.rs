@@ -123,7 +123,7 @@ fn wrong_links_and_a_wrong_length_of_a_queue_are_noticed() {
 
 #[test]
 fn a_page_in_a_queue_that_is_none_or_says_it_is_elsewhere_is_noticed() {
-    let none = of_a_queue(|_, p| p.set_kind(crate::phys::page::Kind::Wild));
+    let none = of_a_queue(|_, p| p.set_kind(crate::phys::page::FrameKind::Unowned));
     assert!(matches!(none, Err(Broken::Queue(QueueError::NoPage(_)))), "{none:?}");
     let elsewhere = of_a_queue(|m, p| {
         // It is isolated correctly, and then linked at its old place again.
@@ -142,9 +142,9 @@ fn a_frame_that_is_on_a_free_list_and_in_use_is_noticed() {
     let result = of_a_queue(|m, _| {
         let cached = (0..m.vm.page_count()).map(|n| m.vm.page(crate::Pfn(n)));
         cached
-            .filter(|p| p.kind() == crate::phys::page::Kind::Cached)
+            .filter(|p| p.kind() == crate::phys::page::FrameKind::Cached)
             .take(1)
-            .for_each(|p| p.set_kind(crate::phys::page::Kind::Slab));
+            .for_each(|p| p.set_kind(crate::phys::page::FrameKind::Slab));
     });
     assert!(matches!(result, Err(Broken::Frames(_))), "{result:?}");
 }
@@ -172,6 +172,6 @@ fn a_slot_of_swap_that_is_lost_doubled_or_miscounted_is_noticed() {
     // A slot without an owner is marked in use.
     assert_eq!(of_swap(|m, _| m.vm.swap().corrupt_bit(99))[0], Err(Broken::SwapCount(98)));
     // A page's slot is freed: the count is right, the page's claim is not.
-    let given = of_swap(|m, slot| m.vm.swap().release(crate::paging::swap::Slots { first: slot, len: 1 }));
+    let given = of_swap(|m, slot| m.vm.swap().release(crate::paging::swap::SwapSlots { first: slot, len: 1 }));
     assert!(matches!(given, [Ok(()), Err(Broken::SwapSlot(_))]), "{given:?}");
 }

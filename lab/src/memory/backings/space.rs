@@ -42,7 +42,7 @@ pub struct Space {
 }
 
 /// The page that a fault has found or made; it stays.
-struct Found {
+struct FaultPage {
     frame: Frame,
     /// Whether it belongs to the front object.
     own: bool,
@@ -136,16 +136,16 @@ impl Space {
 
     /// The page that is seen at a page. For a store it belongs to the front object, copied or zeroed if needed. For a
     /// load it may be one behind; if there is none, it is zeroed in front.
-    fn find(&self, front: &Backing, page: u64, store: bool) -> Result<Found, Failure> {
+    fn find(&self, front: &Backing, page: u64, store: bool) -> Result<FaultPage, Failure> {
         loop {
             if let Some(frame) = front.object.look(front.key(page)) {
-                return Ok(Found { frame, own: true, fresh: false });
+                return Ok(FaultPage { frame, own: true, fresh: false });
             }
             if !store && let Some(frame) = front.seen_behind(page) {
-                return Ok(Found { frame, own: false, fresh: false });
+                return Ok(FaultPage { frame, own: false, fresh: false });
             }
             if let Some(frame) = self.fill(front, page)? {
-                return Ok(Found { frame, own: true, fresh: true });
+                return Ok(FaultPage { frame, own: true, fresh: true });
             }
         }
     }

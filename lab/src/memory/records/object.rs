@@ -28,7 +28,7 @@ pub struct Object {
 }
 
 /// The result of a fault's search: a busy page, and whether it belongs to the front object.
-pub(super) struct Found {
+pub(super) struct FaultPage {
     pub frame: Frame,
     pub own: bool,
     pub fresh: bool,
@@ -74,13 +74,13 @@ impl Object {
 
     /// The page that is seen at `key`, busy. For a store it belongs to this object, copied or zeroed if needed. For a
     /// load it may be one behind; if there is none, it is zeroed here.
-    pub(super) fn find(self: &Arc<Object>, key: u64, store: bool) -> Result<Found, Failure> {
+    pub(super) fn find(self: &Arc<Object>, key: u64, store: bool) -> Result<FaultPage, Failure> {
         let core = self.core;
         loop {
             let mut state = self.state.lock();
             if let Some(frame) = state.pages.get(key) {
                 if core.try_busy(frame) {
-                    return Ok(Found { frame, own: true, fresh: false });
+                    return Ok(FaultPage { frame, own: true, fresh: false });
                 }
                 drop(state);
                 core.wait_unbusy(frame);
@@ -89,7 +89,7 @@ impl Object {
             if !store && let Some(behind) = state.behind.clone() {
                 drop(state);
                 if let Some(frame) = Self::seen(behind, key) {
-                    return Ok(Found { frame, own: false, fresh: false });
+                    return Ok(FaultPage { frame, own: false, fresh: false });
                 }
                 // No page there: it gets zeroes, as for a store.
                 state = self.state.lock();
@@ -125,7 +125,7 @@ impl Object {
             }
             self.state.lock().in_progress -= 1;
             core.enqueue(frame);
-            return Ok(Found { frame, own: true, fresh: true });
+            return Ok(FaultPage { frame, own: true, fresh: true });
         }
     }
 

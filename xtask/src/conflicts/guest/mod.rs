@@ -29,7 +29,7 @@ use crate::{
     machine::{
         outcome::Outcome,
         qemu,
-        relay::{Kept, content},
+        relay::{GuestOutput, content},
     },
     places::Places,
     progress::Step,
@@ -84,7 +84,7 @@ fn measure(places: &Places, operations: &[String]) -> Result<(Records, Sites)> {
         inherit: vec![fd],
         ..Shape::default()
     };
-    let Kept { report, output, errors } = kernel.kept(&image, &shape, LIMIT)?;
+    let GuestOutput { report, output, errors } = kernel.kept(&image, &shape, LIMIT)?;
     if report.outcome != Outcome::Exit(0) {
         let _ = std::io::stderr().write_all(&errors);
         eprint!("{}", run::last_lines(&report.log_tail, 20));

@@ -34,7 +34,7 @@ fn members(tree: &Tree, first: &str) -> Vec<Seen> {
 
 fn link_of(tree: &Tree, at: &str) -> Option<PathBuf> {
     match &tree.nodes.get(Path::new(at))?.kind {
-        Kind::Link(to) => Some(to.clone()),
+        NodeKind::Link(to) => Some(to.clone()),
         _ => None,
     }
 }
@@ -127,8 +127,8 @@ fn a_directory_of_the_host_is_copied_with_links_owners_times_and_odd_files() {
     tree.host_tree("/d", host.path()).unwrap();
     assert_eq!(link_of(&tree, "/d/link"), Some("sub/file".into()));
     assert!(tree.nodes.contains_key(&Path::new("/d").join(raw)));
-    assert_eq!(tree.nodes[Path::new("/d/fifo")].kind, Kind::Special(0o010_000, 0));
-    assert_eq!(tree.nodes[Path::new("/d/socket")].kind, Kind::Special(0o140_000, 0));
+    assert_eq!(tree.nodes[Path::new("/d/fifo")].kind, NodeKind::Special(0o010_000, 0));
+    assert_eq!(tree.nodes[Path::new("/d/socket")].kind, NodeKind::Special(0o140_000, 0));
     assert_eq!(tree.nodes[Path::new("/d/other")].meta.nanos, 123_456_789);
     tree.nodes.remove(&Path::new("/d").join(raw)); // the reader below takes names for UTF-8
     let all = members(&tree, "");

@@ -5,7 +5,7 @@ use quire_kernel::loader::command_line::Unusable;
 use quire_kernel::loader::memory_map::Ram;
 use quire_linux::UserRegs as Regs;
 use quire_sync::cpuset::CpuMask;
-use quire_sync::trace::{Kind, Span};
+use quire_sync::trace::{EventKind, Span};
 
 #[inline(always)]
 pub fn set_aside<'a>(_line: &'a [u8], _free: &mut Ram, _files: u64) -> Result<(), Unusable<'a>> {
@@ -19,7 +19,7 @@ pub fn switch(_next: &quire_task::Thread<Machine>) {}
 pub fn ended(_thread: &quire_task::Thread<Machine>) {}
 #[inline(always)]
 pub fn shootdown(_targets: &CpuMask, _me: usize) -> Span {
-    Span::begin(Kind::Shootdown, 0, 0)
+    Span::begin(EventKind::Shootdown, 0, 0)
 }
 #[inline(always)]
 pub fn call(regs: &mut Regs, serve: impl FnOnce(&mut Regs)) {

@@ -24,7 +24,7 @@ use quire_kernel::loader::command_line::{self, Unusable};
 use quire_kernel::loader::memory_map::Ram;
 use quire_linux::UserRegs as Regs;
 use quire_sync::cpuset::CpuMask;
-use quire_sync::trace::{Event, Kind, Span, Trace, note};
+use quire_sync::trace::{Event, EventKind, Span, Trace, note};
 use quire_task::Thread;
 
 /// The offset of the CPUs' counts.
@@ -146,7 +146,7 @@ pub fn begin() {
 
 /// Writes the meaning of numbers in records.
 fn names(to: &mut Text) -> fmt::Result {
-    for (number, kind) in Kind::ALL.iter().enumerate() {
+    for (number, kind) in EventKind::ALL.iter().enumerate() {
         writeln!(to, "kind {number} {}", kind.name())?;
     }
     for (number, name) in quire_vm::fault::OUTCOMES.iter().enumerate() {
@@ -203,12 +203,12 @@ pub fn switch(next: &Thread<Machine>) {
     if !told {
         tell_name(next);
     }
-    note(Kind::Switch, 0, number_of(next).into(), 0);
+    note(EventKind::Switch, 0, number_of(next).into(), 0);
 }
 
 /// Records that the thread has left its stack for good.
 pub fn ended(thread: &Thread<Machine>) {
-    note(Kind::End, 0, number_of(thread).into(), 0);
+    note(EventKind::End, 0, number_of(thread).into(), 0);
 }
 
 /// Records the name of a thread: the caller, or the next thread of a switch.
@@ -229,7 +229,7 @@ fn tell_name(thread: &Thread<Machine>) {
         }
     };
     let (a, b) = (u128::from_le_bytes(bytes) as u64, (u128::from_le_bytes(bytes) >> 64) as u64);
-    let event = Event { start: clock::ticks(), length: 0, kind: Kind::Name, detail: what, a, b };
+    let event = Event { start: clock::ticks(), length: 0, kind: EventKind::Name, detail: what, a, b };
     keep(&event, number_of(thread), [process.into(), 0, 0, 0, 0]);
 }
 
@@ -238,7 +238,7 @@ const IDLE: &str = "idle";
 
 /// Records the beginning of a shootdown.
 pub fn shootdown(targets: &CpuMask, me: usize) -> Span {
-    Span::begin(Kind::Shootdown, targets.iter().filter(|t| *t != me).count() as u64, 0)
+    Span::begin(EventKind::Shootdown, targets.iter().filter(|t| *t != me).count() as u64, 0)
 }
 
 /// `execve`, `prctl`, `execveat`: calls that may change a thread's name.
@@ -248,7 +248,7 @@ const RENAMING: [u64; 3] = [59, 157, 322];
 pub fn call(regs: &mut Regs, serve: impl FnOnce(&mut Regs)) {
     let (number, first, site) = (regs.orig_rax, regs.rdi, regs.rip);
     at(site, || {
-        let mut span = Span::begin(Kind::Call, first, 0);
+        let mut span = Span::begin(EventKind::Call, first, 0);
         serve(regs);
         span.tell(number as u32, regs.rax);
     });
@@ -292,7 +292,7 @@ impl Trace for Tracer {
             sites[0] = unsafe { (*thread.context()).known.site };
         }
         // Also requests of the kernel itself: the end of a process that a signal has killed.
-        if sites[0] == 0 && !matches!(event.kind, Kind::Switch | Kind::End | Kind::Answer) {
+        if sites[0] == 0 && !matches!(event.kind, EventKind::Switch | EventKind::End | EventKind::Answer) {
             let mut slots = sites.iter_mut();
             backtrace::each_call(&mut |address| slots.next().map(|slot| *slot = address).is_some());
         }
@@ -303,8 +303,8 @@ impl Trace for Tracer {
 quire_sync::provide_trace!(Tracer);
 
 /// Whether programs request such an event, directly or by a system call.
-fn is_asked(kind: Kind) -> bool {
-    (Kind::Call as u8..=Kind::TakeApart as u8).contains(&(kind as u8))
+fn is_asked(kind: EventKind) -> bool {
+    (EventKind::Call as u8..=EventKind::TakeApart as u8).contains(&(kind as u8))
 }
 
 /// Writes a record to this CPU's part.

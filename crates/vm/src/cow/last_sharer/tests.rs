@@ -2,7 +2,7 @@
 
 use crate::map::{Advice, Move, Space, SpaceRef};
 use crate::paging::memory_store::FaultPlan;
-use crate::phys::page::Kind;
+use crate::phys::page::FrameKind;
 use crate::sleep::MaySleep;
 use crate::stats::Event;
 use crate::stats::FaultKind;
@@ -54,7 +54,7 @@ fn family(children: u64) -> Family {
 
 /// Pages of objects.
 fn pages(vm: &'static Vm) -> u64 {
-    vm.described().filter(|page| page.kind() == Kind::Object).count() as u64
+    vm.described().filter(|page| page.kind() == FrameKind::Object).count() as u64
 }
 
 fn reap(vm: &'static Vm) -> u64 {
@@ -217,7 +217,7 @@ fn advice_that_content_is_not_needed_never_lets_old_data_come_back() {
     assert_eq!(pages(vm), 2 * PAGES + PAGES / 2);
     f.children[0].advise(range(PAGES / 2, PAGES / 2), Advice::DontNeed).unwrap();
     reap(vm);
-    assert_eq!(pages(vm), 2 * PAGES, "a cut hides as a page does");
+    assert_eq!(pages(vm), 2 * PAGES, "a zero marker hides as a page does");
     assert!((0..PAGES).all(|n| load(&f.children[0], page(n)) == 0));
     f.children[0].advise(range(0, PAGES), Advice::DontNeed).unwrap();
     f.parent = None;
@@ -300,7 +300,7 @@ fn an_object_that_is_gone_is_not_left_to_the_reaper() {
     let f = family(1);
     let vm = f.boot.vm;
     let pin = vm.epoch().pin();
-    let shown = vm.described().find(|p| p.kind() == Kind::Object).unwrap();
+    let shown = vm.described().find(|p| p.kind() == FrameKind::Object).unwrap();
     let object = vm.object_of(shown, &pin).unwrap();
     let (parent, children) = (f.parent, f.children);
     std::thread::scope(|s| {
@@ -368,7 +368,7 @@ fn a_page_that_is_hidden_while_it_is_in_swap_gives_its_slot_up() {
     f.children[2].advise(range(0, PAGES / 2), Advice::DontNeed).unwrap();
     reap(vm);
     assert_eq!(held(vm), 3 * PAGES + PAGES / 2);
-    assert!((0..PAGES / 2).all(|n| load(&f.children[2], page(n)) == 0), "a cut stays a cut");
+    assert!((0..PAGES / 2).all(|n| load(&f.children[2], page(n)) == 0), "a zero marker stays a zero marker");
     f.children.pop();
     reap(vm);
     assert_eq!((held(vm), vm.stats().total(Event::SwapIn)), (3 * PAGES, reads), "and nothing is read for it");

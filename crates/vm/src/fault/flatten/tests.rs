@@ -4,7 +4,7 @@ use crate::map::{Space, SpaceRef};
 use crate::object::ObjectRef;
 use crate::object::backing;
 use crate::paging::memory_store::FaultPlan;
-use crate::phys::page::Kind;
+use crate::phys::page::FrameKind;
 use crate::sleep::MaySleep;
 use crate::stats::Event;
 use crate::testing::{Boot, TestMachine, boot, page};
@@ -94,7 +94,7 @@ fn most(vm: &'static Vm) -> usize {
 
 /// Pages of objects.
 fn pages(vm: &'static Vm) -> u64 {
-    vm.described().filter(|page| page.kind() == Kind::Object).count() as u64
+    vm.described().filter(|page| page.kind() == FrameKind::Object).count() as u64
 }
 
 #[test]
@@ -237,14 +237,14 @@ fn a_file_behind_a_deep_chain_stays_where_it_is() {
 }
 
 #[test]
-fn what_was_cut_stays_cut_when_it_is_copied_up() {
+fn what_was_given_up_stays_zero_when_it_is_copied_up() {
     let mut line = Line::new(6_000);
     line.next();
     for g in 0..10 {
         line.next();
         let last = line.spaces.len() - 1;
-        let cut = range(g * 20, 8);
-        line.spaces[last].advise(cut, crate::map::Advice::DontNeed).unwrap();
+        let given_up = range(g * 20, 8);
+        line.spaces[last].advise(given_up, crate::map::Advice::DontNeed).unwrap();
         (g * 20..g * 20 + 8).for_each(|n| line.models[last][n as usize] = 0);
         line.next();
     }

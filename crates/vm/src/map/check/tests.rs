@@ -188,7 +188,7 @@ fn a_backing_that_shows_a_wrong_object_is_noticed_from_both_sides() {
 fn a_backing_that_is_on_no_list_is_noticed() {
     let w = World::new();
     // SAFETY: `World::new` mapped `shared` there, so the front is linked into its list, and it is removed once.
-    unsafe { w.shared.parts().remove(w.front(SHARED)) };
+    unsafe { w.shared.shards().remove(w.front(SHARED)) };
     assert_eq!(w.verdict(), Err(Broken::Unlisted(page(SHARED))));
 }
 
@@ -196,7 +196,7 @@ fn a_backing_that_is_on_no_list_is_noticed() {
 fn a_backing_that_is_listed_twice_is_noticed() {
     for n in 0..6 {
         let w = World::new();
-        w.shared.parts().insert(w.space.vm(), w.front(SHARED + 10 * n), &crate::object::References::one());
+        w.shared.shards().insert(w.space.vm(), w.front(SHARED + 10 * n), &crate::object::References::one());
         let found = w.shared.check(true);
         let list = matches!(found, Err(Broken::ListLinks(_) | Broken::ListOrder(_) | Broken::ListCount(_)));
         assert!(list, "{found:?}");
@@ -208,7 +208,7 @@ fn a_backing_that_is_listed_twice_is_noticed() {
 fn a_backing_on_two_objects_lists_is_noticed() {
     for n in 0..6 {
         let w = World::new();
-        w.other.parts().insert(w.space.vm(), w.front(SHARED + 10 * n), &crate::object::References::one());
+        w.other.shards().insert(w.space.vm(), w.front(SHARED + 10 * n), &crate::object::References::one());
         assert!(w.verdict().is_err());
     }
 }
@@ -216,12 +216,12 @@ fn a_backing_on_two_objects_lists_is_noticed() {
 #[test]
 fn a_wrong_largest_end_or_count_of_a_list_is_noticed() {
     let w = World::new();
-    w.shared.parts().corrupt_max(w.front(SHARED + 20));
+    w.shared.shards().corrupt_max(w.front(SHARED + 20));
     let found = w.shared.check(true);
     assert!(matches!(found, Err(Broken::ListMax(_))), "{found:?}");
     core::mem::forget(w);
     let w = World::new();
-    w.shared.parts().corrupt_count();
+    w.shared.shards().corrupt_count();
     assert_eq!(w.verdict(), Err(Broken::ListCount(13)), "six backings here, six in the child");
 }
 

@@ -12,11 +12,11 @@ use crate::map::update::Update;
 use crate::mutant::{Mutant, mutant};
 use crate::object::backing::Backing;
 use crate::object::index::{FillError, Slot};
-use crate::object::kept::Kept;
+use crate::object::kept::KeptObject;
 use crate::object::removal;
 use crate::object::{Object, ObjectRef, What};
 use crate::paging::page_in;
-use crate::paging::swap::Slots;
+use crate::paging::swap::SwapSlots;
 use crate::phys::page::Page;
 use crate::reclaim::evict;
 use crate::reclaim::madv_free;
@@ -25,7 +25,7 @@ use crate::types::{PAGE_SHIFT, Prot, VirtRange};
 use core::ops::Range;
 use quire_sync::atomic::fence_full;
 use quire_sync::epoch::Pinned;
-use quire_sync::trace::{Kind, Span};
+use quire_sync::trace::{EventKind, Span};
 
 /// A program's advice about a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,7 +58,7 @@ impl<M: Machine> Space<M> {
     /// be punched through a mapping that does not let its object be written. With [`MapError::OutOfMemory`] a part may
     /// have been done: the same advice again completes it.
     pub fn advise(&self, range: VirtRange, advice: Advice) -> Result<(), MapError> {
-        let _span = Span::begin(Kind::Advise, range.start, range.end.wrapping_sub(range.start));
+        let _span = Span::begin(EventKind::Advise, range.start, range.end.wrapping_sub(range.start));
         self.valid(range)?;
         self.with_memory(|| self.advise_once(range, advice))
     }
@@ -146,7 +146,7 @@ impl<M: Machine> Space<M> {
         }
         self.drop_leaves(part);
         let hidden = layers(entry.front()).skip(1).any(|b| shared_window(b, part).is_some());
-        let result = if hidden { self.cut(entry, part) } else { Ok(()) };
+        let result = if hidden { self.put_zero_markers(entry, part) } else { Ok(()) };
         if result.is_ok() {
             for (depth, layer) in layers(entry.front()).enumerate() {
                 let Some((object, keys)) = window(layer, part).filter(|(o, _)| o.is_private()) else { continue };
@@ -169,7 +169,7 @@ impl<M: Machine> Space<M> {
 
     /// Puts a zero marker into the front wherever a shared layer behind it has a page in `part`, in the place of the
     /// front's own slot. Work for those pages only (relies on C7).
-    fn cut(&self, entry: &Entry<M>, part: VirtRange) -> Result<(), MapError> {
+    fn put_zero_markers(&self, entry: &Entry<M>, part: VirtRange) -> Result<(), MapError> {
         let vm = self.vm();
         let front = entry.front();
         let mut may = MaySleep::here();
@@ -302,7 +302,7 @@ impl<M: Machine> Space<M> {
                         .enumerate()
                         .skip(depth)
                         .find_map(|(n, b)| Some((n, window(b, part).filter(|(o, _)| wanted(entry, o, n))?)))
-                        .and_then(|(n, (o, keys))| Some((n, Kept::new(o, &pin)?, keys)));
+                        .and_then(|(n, (o, keys))| Some((n, KeptObject::new(o, &pin)?, keys)));
                     match layer {
                         Some(found) => found,
                         None => {
@@ -361,22 +361,22 @@ fn hide<M: Machine>(
     pin: &Pinned<'_>,
 ) -> Result<Option<&'static Page>, MapError> {
     loop {
-        match front.index().fill(key, Slot::Cut, vm, pin) {
-            Ok(()) | Err(FillError::Taken(Slot::Cut)) => return Ok(None),
+        match front.index().fill(key, Slot::ZeroMarker, vm, pin) {
+            Ok(()) | Err(FillError::Taken(Slot::ZeroMarker)) => return Ok(None),
             Err(FillError::Taken(slot @ Slot::Page(pfn))) => {
                 let page = vm.page(pfn);
                 if vm.try_busy_page(front, key, page).is_none() {
                     return Ok(Some(page));
                 }
-                let replaced = front.index().replace(key, slot, Slot::Cut, pin);
+                let replaced = front.index().replace(key, slot, Slot::ZeroMarker, pin);
                 debug_assert!(replaced, "a busy page stays in its slot");
                 vm.release_page(page);
                 return Ok(None);
             }
             Err(FillError::Taken(slot)) => {
-                if front.index().replace(key, slot, Slot::Cut, pin) {
+                if front.index().replace(key, slot, Slot::ZeroMarker, pin) {
                     if let Slot::Swap(at) = slot {
-                        vm.swap().release(Slots { first: at, len: 1 });
+                        vm.swap().release(SwapSlots { first: at, len: 1 });
                     }
                     return Ok(None);
                 }

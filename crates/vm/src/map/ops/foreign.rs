@@ -4,7 +4,7 @@
 //! leaf. So the reader's thread never stands in the other space: its faults, its futexes and its limits stay its own.
 
 use crate::error::FaultError;
-use crate::fault::{At, Stop, Walk};
+use crate::fault::{Attempt, FaultContext, Walk};
 use crate::machine::{Machine, Pmap, bytes};
 use crate::map::arenas::Changed;
 use crate::map::space::Space;
@@ -44,39 +44,39 @@ impl<M: Machine> Space<M> {
             drop(pin);
             match attempt {
                 Ok(()) => return Ok(()),
-                Err(Stop::Fail(FaultError::OutOfMemory)) => self.vm().memory_or_error(&mut patience, may)?,
-                Err(Stop::Fail(e)) => return Err(e),
-                Err(Stop::Again | Stop::Progress) => quire_sync::hooks::relax(),
-                Err(Stop::Stale) => drop(self.keep_writers_out(at)),
-                Err(Stop::Busy(page)) => self.vm().wait_unbusy(page, may),
-                Err(Stop::PageIn(read)) => match read.run(may) {
+                Err(Attempt::Fail(FaultError::OutOfMemory)) => self.vm().memory_or_error(&mut patience, may)?,
+                Err(Attempt::Fail(e)) => return Err(e),
+                Err(Attempt::Again | Attempt::Progress) => quire_sync::hooks::relax(),
+                Err(Attempt::Stale) => drop(self.keep_writers_out(at)),
+                Err(Attempt::Busy(page)) => self.vm().wait_unbusy(page, may),
+                Err(Attempt::PageIn(read)) => match read.run(may) {
                     Err(FaultError::OutOfMemory) => self.vm().memory_or_error(&mut patience, may)?,
                     done => done.map(|()| patience.served())?,
                 },
                 // Of stores only.
-                Err(Stop::Hook(_)) => return Err(FaultError::Pager),
+                Err(Attempt::Hook(_)) => return Err(FaultError::Pager),
             }
         }
     }
 
     /// One attempt, under one pin: copies the bytes that a fault would map.
-    fn try_read(&self, at: u64, to: &mut [u8], pin: &Pinned<'_>) -> Result<(), Stop<M>> {
+    fn try_read(&self, at: u64, to: &mut [u8], pin: &Pinned<'_>) -> Result<(), Attempt<M>> {
         let vm = self.vm();
         let (va, within) = (at & !(PAGE_SIZE - 1), (at % PAGE_SIZE) as usize);
         let entry = match self.look(va, pin) {
             Ok(Some(entry)) => entry,
-            Ok(None) => return Err(Stop::Fail(FaultError::NotMapped)),
-            Err(Changed) => return Err(Stop::Again),
+            Ok(None) => return Err(Attempt::Fail(FaultError::NotMapped)),
+            Err(Changed) => return Err(Attempt::Again),
         };
         if !entry.prot().allows(Access::Read) {
-            return Err(if entry.is_stale() { Stop::Stale } else { Stop::Fail(FaultError::Protection) });
+            return Err(if entry.is_stale() { Attempt::Stale } else { Attempt::Fail(FaultError::Protection) });
         }
-        let at = At { vm, pmap: self.pmap(), entry, condemned: self.condemned(), va, access: Access::Read };
+        let at = FaultContext { vm, pmap: self.pmap(), entry, condemned: self.condemned(), va, access: Access::Read };
         let found = at.walk(Some(entry.front()), false, pin)?;
         let zeroes = match found {
             Walk::Page(found) => {
                 if !found.page.try_hold() {
-                    return Err(Stop::Again);
+                    return Err(Attempt::Again);
                 }
                 // Held: the frame keeps its content. It is the page's content if the page is unchanged since the walk.
                 let now = found.page.state();
@@ -89,28 +89,28 @@ impl<M: Machine> Space<M> {
                     }
                 }
                 vm.unhold_page(found.page);
-                return if same { Ok(()) } else { Err(Stop::Again) };
+                return if same { Ok(()) } else { Err(Attempt::Again) };
             }
             Walk::Swapped(object, key, slot) => {
-                return Err(PageIn::swapped(object, key, slot, pin).map_or(Stop::Again, Stop::PageIn));
+                return Err(PageIn::swapped(object, key, slot, pin).map_or(Attempt::Again, Attempt::PageIn));
             }
             Walk::Hole(object, key) if object.device().is_none() && !object.holes_are_zero() => {
-                return Err(PageIn::new(object, key, pin).map_or(Stop::Again, Stop::PageIn));
+                return Err(PageIn::new(object, key, pin).map_or(Attempt::Again, Attempt::PageIn));
             }
             // Reading a device may do something.
             Walk::Hole(object, _) => object.device().is_none(),
             Walk::Zero => true,
         };
         if !zeroes {
-            return Err(Stop::Fail(FaultError::Pager));
+            return Err(Attempt::Fail(FaultError::Pager));
         }
         // A hole counts while the entry does: a writer may have moved the pages.
         if entry.is_stale() {
-            return Err(Stop::Stale);
+            return Err(Attempt::Stale);
         }
         // Its data was taken, because its process ends.
         if self.is_condemned() {
-            return Err(Stop::Fail(FaultError::NotMapped));
+            return Err(Attempt::Fail(FaultError::NotMapped));
         }
         to.fill(0);
         Ok(())

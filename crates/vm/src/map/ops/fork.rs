@@ -20,15 +20,15 @@ use crate::machine::Machine;
 use crate::map::entry::{Attributes, Entry, Flags, How, NewEntries};
 use crate::map::piece::layers;
 use crate::map::pte_update::{Sweep, UNWRITABLE};
-use crate::map::space::{Space, SpaceRef, USER, Unborn};
+use crate::map::space::{NewSpace, Space, SpaceRef, USER};
 use crate::map::wired::mark_chain;
 use crate::mutant::{Mutant, mutant};
-use crate::object::backing::{self, Spare};
+use crate::object::backing::{self, SpareBackings};
 use crate::stats::Event;
 use crate::types::{Prot, VirtRange};
 use core::ptr::{self, NonNull};
 use quire_sync::atomic::fence_full;
-use quire_sync::trace::{Kind, Span};
+use quire_sync::trace::{EventKind, Span};
 
 /// The treatment of a parent's entry.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -52,11 +52,11 @@ fn is_private(a: &Attributes) -> bool {
 }
 
 /// Marks taken back, unless everything went well.
-struct Marks<M: Machine> {
+struct MarkedEntries<M: Machine> {
     list: *const Entry<M>,
 }
 
-impl<M: Machine> Drop for Marks<M> {
+impl<M: Machine> Drop for MarkedEntries<M> {
     fn drop(&mut self) {
         // SAFETY: marked entries are in the tree while the writer is held, which outlives this.
         while let Some(e) = unsafe { self.list.as_ref() } {
@@ -70,13 +70,13 @@ impl<M: Machine> Space<M> {
     /// A copy of the space, as of one moment during the call. The child has its own copy of private memory from then
     /// on, and shares shared memory and files. On an error there is no child, and the parent is as it was.
     pub fn fork(&self) -> Result<SpaceRef<M>, MapError> {
-        let _span = Span::begin(Kind::Fork, 0, 0);
+        let _span = Span::begin(EventKind::Fork, 0, 0);
         self.with_memory(|| self.fork_once())
     }
 
     fn fork_once(&self) -> Result<SpaceRef<M>, MapError> {
         let vm = self.vm();
-        let mut child = Unborn::new(vm, self.limits())?;
+        let mut child = NewSpace::new(vm, self.limits())?;
         let early = mutant(Mutant::ForkLooksEarly).then(|| self.is_condemned());
         // One moment's copy of everything: all arenas are one for the time being.
         let mut writer = self.write_all()?;
@@ -85,7 +85,7 @@ impl<M: Machine> Space<M> {
             return Err(MapError::OutOfMemory);
         }
 
-        let mut marks = Marks { list: ptr::null() };
+        let mut marks = MarkedEntries { list: ptr::null() };
         for e in writer.overlapping(USER.start, USER.end).filter(|e| is_private(&e.attributes())) {
             e.mark_stale_for_fork();
             e.link.set(marks.list);
@@ -106,7 +106,7 @@ impl<M: Machine> Space<M> {
 
         let mut theirs = NewEntries::new(vm);
         let mut ours = NewEntries::new(vm);
-        let mut spare = Spare::empty(vm);
+        let mut spare = SpareBackings::empty(vm);
         let mut replaced = VirtRange { start: u64::MAX, end: 0 };
         for e in writer.overlapping(USER.start, USER.end) {
             let mut a = e.attributes();
@@ -172,14 +172,14 @@ impl<M: Machine> Space<M> {
                     let own = unsafe { own.as_ref() };
                     own.set_front(f.parent);
                     mark_chain(own.front(), own.flags());
-                    e.passed_on.set(true);
+                    e.chain_taken.set(true);
                 }
                 f.child
             } else {
                 if let Some(own) = own {
                     // SAFETY: entries of `ours` are not published before this loop ends, so they are alive.
                     unsafe { own.as_ref() }.set_front(e.front_ptr());
-                    e.passed_on.set(true);
+                    e.chain_taken.set(true);
                 }
                 // SAFETY: the writer of all arenas is held, and the child's page tables outlive its chains; a shared front has an
                 // object.
@@ -207,7 +207,7 @@ impl<M: Machine> Space<M> {
         // SAFETY: marked entries are in the tree, or were until now and are retired here, once.
         while let Some(e) = unsafe { at.as_ref() } {
             at = e.link.get();
-            if e.passed_on.get() {
+            if e.chain_taken.get() {
                 // SAFETY: the commit took the entry out of the tree, the list has it once, and its chain is its successor's now.
                 unsafe { Entry::retire(NonNull::from(e)) };
             } else {

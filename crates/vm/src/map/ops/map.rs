@@ -4,14 +4,14 @@ use crate::error::MapError;
 use crate::machine::Machine;
 use crate::map::entry::{Attributes, Flags};
 use crate::map::find_space::{MapRequest, Placement, validate};
-use crate::map::piece::{From, Piece};
+use crate::map::piece::{ChainSource, Piece};
 use crate::map::pte_update::Work;
 use crate::map::space::Space;
 use crate::map::update::Update;
 use crate::map::wired::Wire;
 use crate::object::ObjectRef;
 use crate::types::{Access, PAGE_SIZE, Prot, VirtRange};
-use quire_sync::trace::{Kind, Span};
+use quire_sync::trace::{EventKind, Span};
 
 impl<M: Machine> Space<M> {
     /// Maps; returns the address.
@@ -24,7 +24,7 @@ impl<M: Machine> Space<M> {
     ///
     /// Nothing was changed then.
     pub fn map(&self, r: &MapRequest<'_, M>) -> Result<u64, MapError> {
-        let mut span = Span::begin(Kind::Map, 0, r.len);
+        let mut span = Span::begin(EventKind::Map, 0, r.len);
         let result = self.with_memory(|| self.map_once(r));
         span.count(result.unwrap_or(0), r.len);
         result
@@ -67,7 +67,7 @@ impl<M: Machine> Space<M> {
         if in_the_way == 0 {
             update.lean_on_previous(attributes);
         }
-        let from = if object.is_some() { From::Object } else { From::Empty };
+        let from = if object.is_some() { ChainSource::Object } else { ChainSource::Empty };
         let mut piece = Piece::new(range, attributes, from);
         piece.add_front = add_front;
         update.push(piece)?;

@@ -76,7 +76,8 @@ impl<M: Machine> Space<M> {
             while at < end {
                 match table.get(at) {
                     Some(leaf)
-                        if leaf.prot.contains(access.needs()) && (access != Access::Write || !table.is_sealed()) =>
+                        if leaf.prot.contains(access.needs())
+                            && (access != Access::Write || !table.is_store_protected()) =>
                     {
                         at += PAGE_SIZE
                     }

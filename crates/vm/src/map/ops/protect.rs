@@ -11,7 +11,7 @@ use crate::mutant::{Mutant, mutant};
 use crate::types::{Access, Prot, VirtRange};
 use core::ptr::NonNull;
 use quire_sync::atomic::fence_full;
-use quire_sync::trace::{Kind, Span};
+use quire_sync::trace::{EventKind, Span};
 
 impl<M: Machine> Space<M> {
     /// Gives `range` the protection `prot`. Lost rights are gone when it returns; the next fault brings gained rights.
@@ -19,7 +19,7 @@ impl<M: Machine> Space<M> {
     /// ([`MapError::Protection`]). It also stops at a part that would exceed the space's limit of data
     /// ([`MapError::NoSpace`]). The range before that part is changed, as POSIX allows and Linux does.
     pub fn protect(&self, range: VirtRange, prot: Prot) -> Result<(), MapError> {
-        let _span = Span::begin(Kind::Protect, range.start, range.end.wrapping_sub(range.start));
+        let _span = Span::begin(EventKind::Protect, range.start, range.end.wrapping_sub(range.start));
         self.valid(range)?;
         self.with_memory(|| self.protect_once(range, prot))
     }

@@ -5,12 +5,12 @@ use crate::error::MapError;
 use crate::machine::Machine;
 use crate::map::Writer;
 use crate::map::entry::{Attributes, Entry, Flags};
-use crate::map::piece::{From, Piece};
+use crate::map::piece::{ChainSource, Piece};
 use crate::map::pte_update::Work;
 use crate::map::space::Space;
 use crate::map::update::{Row, Update};
 use crate::types::{PAGE_SIZE, VirtRange};
-use quire_sync::trace::{Kind, Span};
+use quire_sync::trace::{EventKind, Span};
 
 /// A move to a chosen place is refused if fewer entries than this are left, as on Linux. It may split the mapping at
 /// both ends, and the mapping at the new place.
@@ -32,7 +32,7 @@ impl<M: Machine> Space<M> {
     /// entry ([`MapError::NotMapped`]). An empty `old`, of a shared mapping, makes a second mapping of the same pages.
     /// `keep_old`: the old range stays mapped, but (where it is private) as new; the mapping moves in any case.
     pub fn remap(&self, old: VirtRange, new_len: u64, how: Move, keep_old: bool) -> Result<u64, MapError> {
-        let _span = Span::begin(Kind::Remap, old.start, new_len);
+        let _span = Span::begin(EventKind::Remap, old.start, new_len);
         let twice = old.start == old.end;
         if twice {
             self.valid(VirtRange {
@@ -47,7 +47,7 @@ impl<M: Machine> Space<M> {
             return Err(MapError::Invalid);
         }
         if let Move::To(at) = how {
-            let new = VirtRange::from_outside(at, new_len).ok_or(MapError::Invalid)?;
+            let new = VirtRange::checked(at, new_len).ok_or(MapError::Invalid)?;
             self.valid(new)?;
             if new.intersect(&old).is_some() || (twice && new.contains(old.start)) {
                 return Err(MapError::Invalid);
@@ -179,14 +179,14 @@ impl<M: Machine> Space<M> {
         let mut last = a;
         if shows_objects(entry) && front_is_own(entry) {
             // A file or shared memory continues at its old end.
-            update.push(Piece::new(all, a, From::Entry(entry)))?;
+            update.push(Piece::new(all, a, ChainSource::Entry(entry)))?;
         } else if shows_objects(entry) {
             update.push(Piece::part(entry, entry.range()))?;
             update.push(Piece::without_private_layers(entry, more))?;
         } else {
             update.push(Piece::part(entry, entry.range()))?;
             last = a.emptied();
-            update.push(Piece::new(more, last, From::Empty))?;
+            update.push(Piece::new(more, last, ChainSource::Empty))?;
         }
         update.lean_on_next(last);
         update.apply(Work::None)
@@ -211,7 +211,7 @@ impl<M: Machine> Space<M> {
         let (moved, rest) = new_parts(new, len);
 
         let mut there = Row::new(self, new).moving(by);
-        there.push(Piece::new(moved, a, From::Entry(entry)))?;
+        there.push(Piece::new(moved, a, ChainSource::Entry(entry)))?;
         if let Some(rest) = rest {
             there.push(Piece::without_private_layers(entry, rest))?;
         }

@@ -3,7 +3,7 @@
 use crate::error::{FaultError, MapError};
 use crate::machine::{Machine, Pmap};
 use crate::map::entry::Flags;
-use crate::map::piece::{From, Piece};
+use crate::map::piece::{ChainSource, Piece};
 use crate::map::pte_update::Work;
 use crate::map::space::{STACK_GUARD, Space};
 use crate::map::update::Update;
@@ -69,14 +69,14 @@ impl<M: Machine> Space<M> {
         let old = stack.range();
         if stack.front().range().start <= start {
             let mut update = Update::new(self, writer, VirtRange { start, end: old.end });
-            update.push(Piece::new(VirtRange { start, end: old.end }, a, From::Entry(stack)))?;
+            update.push(Piece::new(VirtRange { start, end: old.end }, a, ChainSource::Entry(stack)))?;
             return update.apply(Work::None);
         }
         // The front's room is used up: an entry of its own below, whose front covers four times as much.
         let room = (top - old.start).saturating_mul(4).min(limits.stack);
         let range = VirtRange { start, end: old.start };
         let mut update = Update::new(self, writer, range).with_stack_room(room);
-        update.push(Piece::new(range, a.emptied(), From::Empty))?;
+        update.push(Piece::new(range, a.emptied(), ChainSource::Empty))?;
         update.apply(Work::None)
     }
 }

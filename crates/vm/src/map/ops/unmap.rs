@@ -15,13 +15,13 @@ use crate::tlb::flush::Flushed;
 use crate::types::VirtRange;
 use core::ptr::NonNull;
 use quire_sync::atomic::Ordering;
-use quire_sync::trace::{Kind, Span};
+use quire_sync::trace::{EventKind, Span};
 
 impl<M: Machine> Space<M> {
     /// Unmaps the mappings in `range`; holes are no error. Proportional to the residents and entries in it, not to its
     /// length. When it returns, no CPU has a translation of the range left.
     pub fn unmap(&self, range: VirtRange) -> Result<(), MapError> {
-        let _span = Span::begin(Kind::Unmap, range.start, range.end.wrapping_sub(range.start));
+        let _span = Span::begin(EventKind::Unmap, range.start, range.end.wrapping_sub(range.start));
         self.valid(range)?;
         self.with_memory(|| self.unmap_by(self.write(range)?, range))
     }
@@ -52,7 +52,7 @@ impl<M: Machine> Drop for SpaceRef<M> {
             return;
         }
         quire_sync::atomic::fence_after_rmw();
-        let _span = Span::begin(Kind::TakeApart, 0, 0);
+        let _span = Span::begin(EventKind::TakeApart, 0, 0);
         self.vm().map_memory().all.forget(self);
         // SAFETY: this was the last handle, so no thread faults in the space and no CPU runs it. After the first step
         // no backing leads to it.

@@ -25,14 +25,14 @@ use crate::map::space::Space;
 use crate::map::update::Update;
 use crate::map::wired::{WIRED, Wire};
 use crate::types::{Access, Prot, VirtRange};
-use quire_sync::trace::{Kind, Span};
+use quire_sync::trace::{EventKind, Span};
 
 impl<M: Machine> Space<M> {
     /// Wires or unwires `range`. If a part of it is a hole, the range before that is changed and
     /// [`MapError::NotMapped`] returned, as on Linux. The caller brings pages in after this by
     /// [`make_resident`](Space::make_resident), in steps as large as it likes.
     pub fn wire(&self, range: VirtRange, how: Wire) -> Result<(), MapError> {
-        let _span = Span::begin(Kind::Wire, range.start, range.end.wrapping_sub(range.start));
+        let _span = Span::begin(EventKind::Wire, range.start, range.end.wrapping_sub(range.start));
         self.valid(range)?;
         let covered = self.change_wiring(range, how)?;
         if covered.end < range.end { Err(MapError::NotMapped) } else { Ok(()) }

@@ -1,6 +1,6 @@
 //! Changing the tree: everything is built aside, then published by one store that cannot fail.
 
-use super::node::{MAX_LEVELS, Node, Path, Summary};
+use super::node::{MAX_LEVELS, Path, Summary, TreeNode};
 use super::{Item, NodeAlloc, Owner, Tree};
 use crate::error::OutOfMemory;
 use core::cell::{Cell, UnsafeCell};
@@ -18,11 +18,11 @@ const fn thin(fan_out: usize) -> usize {
 #[must_use = "a prepared change does nothing until it is committed"]
 pub struct Change<T, A: NodeAlloc, const F: usize> {
     /// All new nodes, linked.
-    built: *mut Node<A, F>,
+    built: *mut TreeNode<A, F>,
     /// All nodes that the change replaces, linked.
-    replaced: *mut Node<A, F>,
+    replaced: *mut TreeNode<A, F>,
     /// The top of the new nodes; null: no item is left.
-    top: *mut Node<A, F>,
+    top: *mut TreeNode<A, F>,
     /// The place of the new nodes: the level of their parent on the path that the tree keeps, or `None` for the root.
     /// Level 0: only a value is replaced.
     parent: Option<usize>,
@@ -38,8 +38,8 @@ pub struct Change<T, A: NodeAlloc, const F: usize> {
 /// Finished and half-finished nodes of one level, in order.
 struct Level<A: NodeAlloc, const F: usize> {
     level: u8,
-    first: *mut Node<A, F>,
-    last: *mut Node<A, F>,
+    first: *mut TreeNode<A, F>,
+    last: *mut TreeNode<A, F>,
     count: usize,
     /// Slots still to come, and how they spread: each of the next `wide` nodes takes `share + 1`, the others `share`.
     share: usize,
@@ -73,7 +73,7 @@ impl<A: NodeAlloc, const F: usize> Level<A, F> {
         }
         self.room -= 1;
         // SAFETY: `last` is a new node of this row, and `room` says that it is not full.
-        unsafe { Node::push(self.last, start, end, slot, gap) };
+        unsafe { TreeNode::push(self.last, start, end, slot, gap) };
         Ok(())
     }
 
@@ -84,21 +84,21 @@ impl<A: NodeAlloc, const F: usize> Level<A, F> {
     unsafe fn copy(
         &mut self,
         from: &Source<A, F>,
-        node: *mut Node<A, F>,
+        node: *mut TreeNode<A, F>,
         range: core::ops::Range<usize>,
     ) -> Result<(), OutOfMemory> {
         let mut range = range;
         while !range.is_empty() {
             if self.room == 0 {
                 // SAFETY: by this function's contract.
-                let (n, gap) = unsafe { (&*node, Node::gap(node, range.start)) };
+                let (n, gap) = unsafe { (&*node, TreeNode::gap(node, range.start)) };
                 self.push(from, n.start(range.start), n.end(range.start), n.slot(range.start), gap)?;
                 range.start += 1;
                 continue;
             }
             let n = self.room.min(range.len());
             // SAFETY: `node` and the range keep to this function's contract; `last` is a new node of this row, with room for `n`.
-            unsafe { Node::append(self.last, node, range.start..range.start + n) };
+            unsafe { TreeNode::append(self.last, node, range.start..range.start + n) };
             self.room -= n;
             range.start += n;
         }
@@ -112,7 +112,7 @@ impl<A: NodeAlloc, const F: usize> Level<A, F> {
 pub(super) struct Source<A: NodeAlloc, const F: usize> {
     pub alloc: A,
     /// Leaves and inner nodes that were set aside, linked. The writer's.
-    aside: [Cell<*mut Node<A, F>>; 2],
+    aside: [Cell<*mut TreeNode<A, F>>; 2],
     /// Commits that must come before the nodes set aside are given back.
     awaited: Cell<u8>,
     /// The path to the change that was prepared last: here, because changes are handed from call to call. The writer's.
@@ -138,11 +138,11 @@ impl<A: NodeAlloc, const F: usize> Source<A, F> {
         self.number.get()
     }
 
-    fn node(&self, level: u8) -> Result<*mut Node<A, F>, OutOfMemory> {
+    fn node(&self, level: u8) -> Result<*mut TreeNode<A, F>, OutOfMemory> {
         let list = &self.aside[usize::from(level > 0)];
         let node = list.get();
         if node.is_null() {
-            return Node::new(self.alloc, level);
+            return TreeNode::new(self.alloc, level);
         }
         // SAFETY: nodes that were set aside are on this list alone, and the writer has it.
         unsafe {
@@ -156,8 +156,8 @@ impl<A: NodeAlloc, const F: usize> Source<A, F> {
     fn fill(&self, level: u8, count: usize) -> Result<(), OutOfMemory> {
         let list = &self.aside[usize::from(level > 0)];
         for _ in 0..count {
-            let node = Node::new(self.alloc, level)?;
-            // SAFETY: `Node::new` has just made the node, and no other code has its address yet.
+            let node = TreeNode::new(self.alloc, level)?;
+            // SAFETY: `TreeNode::new` has just made the node, and no other code has its address yet.
             unsafe { (*node).link.set(list.get()) };
             list.set(node);
         }
@@ -180,7 +180,7 @@ impl<A: NodeAlloc, const F: usize> Source<A, F> {
                 // SAFETY: nodes that were set aside are on this list alone, and the writer has it.
                 unsafe {
                     let next = (*at).link.get();
-                    Node::free(at);
+                    TreeNode::free(at);
                     at = next;
                 }
             }
@@ -192,7 +192,7 @@ impl<A: NodeAlloc, const F: usize> Source<A, F> {
 ///
 /// # Safety
 /// The nodes are the caller's, linked.
-unsafe fn chain<A: NodeAlloc, const F: usize>(list: *mut Node<A, F>, onto: &mut *mut Node<A, F>) {
+unsafe fn chain<A: NodeAlloc, const F: usize>(list: *mut TreeNode<A, F>, onto: &mut *mut TreeNode<A, F>) {
     let mut at = list;
     while !at.is_null() {
         // SAFETY: by this function's contract.
@@ -251,7 +251,7 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
                 let new = if level == 0 { count } else { below.count };
                 let mut total = keep + new + ((*r).len() - resume);
                 // A thin node takes a neighbour's slots in, if both fit into one.
-                let (mut before, mut after) = (ptr::null_mut::<Node<A, F>>(), ptr::null_mut::<Node<A, F>>());
+                let (mut before, mut after) = (ptr::null_mut::<TreeNode<A, F>>(), ptr::null_mut::<TreeNode<A, F>>());
                 if level + 1 < left.height() && total > 0 && total <= thin(F) {
                     let (li, ri) = (left.index(level + 1), right.index(level + 1));
                     let (lp, rp) = (left.node(level + 1), right.node(level + 1));
@@ -331,7 +331,7 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
     #[inline]
     fn prepare_leaf(
         &self,
-        root: *mut Node<A, F>,
+        root: *mut TreeNode<A, F>,
         lo: u64,
         hi: u64,
         count: usize,
@@ -373,11 +373,11 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
                 return Ok(None);
             }
             let new = self.source.node(0)?;
-            Node::append(new, leaf, 0..keep);
+            TreeNode::append(new, leaf, 0..keep);
             for item in items.take(count) {
-                Node::push(new, item.start, item.end, item.value.as_ptr().cast(), 0);
+                TreeNode::push(new, item.start, item.end, item.value.as_ptr().cast(), 0);
             }
-            Node::append(new, leaf, resume..n.len());
+            TreeNode::append(new, leaf, resume..n.len());
             debug_assert_eq!((*new).len(), total, "as many items as were announced");
             n.link.set(ptr::null_mut());
             Ok(Some(Change {
@@ -459,7 +459,7 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
             let mut at = core::mem::replace(&mut change.replaced, ptr::null_mut());
             while !at.is_null() {
                 let next = (*at).link.get();
-                Node::retire(at);
+                TreeNode::retire(at);
                 at = next;
             }
         }
@@ -475,33 +475,36 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
     unsafe fn renew_ancestors(path: &Path<A, F>, level: usize, change: &Change<T, A, F>) {
         // SAFETY: by this function's contract.
         unsafe {
-            let mut new = Node::summary(change.top);
+            let mut new = TreeNode::summary(change.top);
             // A leaf replaced by a leaf was just read in whole: its triple follows from it, without another read of its
             // parent.
             let lone = level == 1 && (*change.replaced).link.get().is_null() && (*change.replaced).level == 0;
-            let mut old =
-                if lone { Node::summary(change.replaced) } else { Node::said(path.node(level), path.index(level)) };
+            let mut old = if lone {
+                TreeNode::summary(change.replaced)
+            } else {
+                TreeNode::said(path.node(level), path.index(level))
+            };
             for l in level..path.height() {
                 let (node, i) = (path.node(l), path.index(l));
-                Node::renew(node, i, old, new);
+                TreeNode::renew(node, i, old, new);
                 if old == new || l + 1 == path.height() {
                     return;
                 }
                 let (parent, at) = (path.node(l + 1), path.index(l + 1));
                 if (old.first, old.last) == (new.first, new.last) {
                     // The holes at both ends of the child stay: only its gap counts. The ends are carried on as they are, equal.
-                    let own = Node::gap(parent, at);
+                    let own = TreeNode::gap(parent, at);
                     let gap = if new.gap >= own {
                         new.gap
                     } else if old.gap < own {
                         return;
                     } else {
-                        Node::summary(node).gap
+                        TreeNode::summary(node).gap
                     };
                     (old, new) = (Summary { gap: own, ..old }, Summary { gap, ..old });
                 } else {
-                    let own = Node::said(parent, at);
-                    new = Node::summary_after(node, i, own, old, new);
+                    let own = TreeNode::said(parent, at);
+                    new = TreeNode::summary_after(node, i, own, old, new);
                     old = own;
                 }
             }
@@ -563,12 +566,12 @@ impl<A: NodeAlloc, const F: usize> Level<A, F> {
     ///
     /// # Safety
     /// The nodes are the caller's, linked.
-    unsafe fn adopt(&mut self, from: &Source<A, F>, list: *mut Node<A, F>) -> Result<(), OutOfMemory> {
+    unsafe fn adopt(&mut self, from: &Source<A, F>, list: *mut TreeNode<A, F>) -> Result<(), OutOfMemory> {
         let mut child = list;
         while !child.is_null() {
             // SAFETY: by this function's contract.
             unsafe {
-                let s = Node::summary(child);
+                let s = TreeNode::summary(child);
                 self.push(from, s.first, s.last, child.cast(), s.gap)?;
                 child = (*child).link.get();
             }
@@ -578,7 +581,7 @@ impl<A: NodeAlloc, const F: usize> Level<A, F> {
 }
 
 /// Number of the leaf's items that start before `at`.
-fn starting_before<A: NodeAlloc, const F: usize>(leaf: &Node<A, F>, at: u64) -> usize {
+fn starting_before<A: NodeAlloc, const F: usize>(leaf: &TreeNode<A, F>, at: u64) -> usize {
     if at == 0 { 0 } else { leaf.count_starting_at_or_before(at - 1) }
 }
 
@@ -608,8 +611,8 @@ impl<T, A: NodeAlloc, const F: usize> Change<T, A, F> {
     ///
     /// # Safety
     /// Nothing refers to it any more.
-    unsafe fn unbuild(&mut self, node: *mut Node<A, F>) -> bool {
-        let (mut before, mut at) = (ptr::null_mut::<Node<A, F>>(), self.built);
+    unsafe fn unbuild(&mut self, node: *mut TreeNode<A, F>) -> bool {
+        let (mut before, mut at) = (ptr::null_mut::<TreeNode<A, F>>(), self.built);
         // SAFETY: `built` links new nodes of this change, and no reader reaches them.
         unsafe {
             while !at.is_null() && at != node {
@@ -625,7 +628,7 @@ impl<T, A: NodeAlloc, const F: usize> Change<T, A, F> {
             } else {
                 (*before).link.set(next)
             }
-            Node::free(at);
+            TreeNode::free(at);
         }
         true
     }
@@ -638,7 +641,7 @@ impl<T, A: NodeAlloc, const F: usize> Drop for Change<T, A, F> {
             // SAFETY: a commit empties `built`, so its nodes were never published, and only this change reaches them.
             unsafe {
                 let next = (*at).link.get();
-                Node::free(at);
+                TreeNode::free(at);
                 at = next;
             }
         }

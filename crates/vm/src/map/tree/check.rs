@@ -1,6 +1,6 @@
 //! Re-derives every invariant of the tree from its leaves.
 
-use super::node::{Node, Summary};
+use super::node::{Summary, TreeNode};
 use super::{NodeAlloc, Owner, Tree};
 pub use crate::check::TreeError;
 use quire_sync::atomic::Ordering;
@@ -28,7 +28,7 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
 /// # Safety
 /// `this` is reachable from the tree's root, and the caller is the writer.
 unsafe fn check_node<A: NodeAlloc, const F: usize>(
-    this: *mut Node<A, F>,
+    this: *mut TreeNode<A, F>,
     count: &mut usize,
 ) -> Result<Summary, TreeError> {
     // SAFETY: `this` is reachable, by this function's contract, and the caller is the writer, so no node is retired.
@@ -46,7 +46,7 @@ unsafe fn check_node<A: NodeAlloc, const F: usize>(
             Summary { first: node.start(i), last: node.end(i), gap: 0 }
         } else {
             // SAFETY: `i` is below the node's length, and the pointer came from the tree, so it leads to all of the node.
-            let (child, gap) = unsafe { (node.child(i), Node::gap(this, i)) };
+            let (child, gap) = unsafe { (node.child(i), TreeNode::gap(this, i)) };
             // SAFETY: a child of a reachable node is reachable, and the caller is the writer, so it stays.
             if unsafe { (*child).level } + 1 != node.level {
                 return Err(TreeError::Shape(node.start(i)));
@@ -79,8 +79,8 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
             match what {
                 TreeError::Order(_) => (*child).corrupt_end(0, (*child).start(1) + 1),
                 TreeError::Summary(_) => {
-                    let said = Node::said(root, 1);
-                    Node::renew(root, 1, said, Summary { gap: said.gap + 1, ..said });
+                    let said = TreeNode::said(root, 1);
+                    TreeNode::renew(root, 1, said, Summary { gap: said.gap + 1, ..said });
                 }
                 TreeError::Shape(_) => (*child).level += 1,
                 TreeError::Count => {

@@ -7,7 +7,7 @@
 //! the search. To the right of `lo`'s path the first subtree entered has the answer, and so has the first one in it, by
 //! the same argument.
 
-use super::node::Node;
+use super::node::TreeNode;
 use super::{NodeAlloc, Owner, Tree};
 use crate::types::PAGE_SIZE;
 
@@ -81,7 +81,7 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
 ///
 /// # Safety
 /// `this` is reachable from the tree's root, and the caller is the writer.
-unsafe fn below<A: NodeAlloc, const F: usize>(this: *mut Node<A, F>, w: &mut Wanted) -> Option<u64> {
+unsafe fn below<A: NodeAlloc, const F: usize>(this: *mut TreeNode<A, F>, w: &mut Wanted) -> Option<u64> {
     w.visited += 1;
     // SAFETY: `this` is reachable, by this function's contract, and only the caller, which is the writer, changes it.
     let node = unsafe { &*this };
@@ -89,7 +89,7 @@ unsafe fn below<A: NodeAlloc, const F: usize>(this: *mut Node<A, F>, w: &mut Wan
     let mut i = node.route(w.lo);
     loop {
         // SAFETY: the node is reachable and has an item at least, so `route` and the loop keep `i` below its length.
-        let gap = unsafe { Node::gap(this, i) };
+        let gap = unsafe { TreeNode::gap(this, i) };
         // The child that contains `lo` may be entered in vain, once a level.
         if node.end(i) > w.lo && gap >= w.enter {
             // SAFETY: a leaf has gap 0, which is less than `enter`, so the slot leads to a child; it is reachable and stays.

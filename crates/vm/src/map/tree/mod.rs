@@ -67,7 +67,7 @@ pub use node::{NODE_ALIGN, NodeAlloc, NodeSize, node_bytes};
 use change::Source;
 use core::marker::PhantomData;
 use core::ptr::{self, NonNull};
-use node::Node;
+use node::TreeNode;
 use quire_sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 /// The right to change one tree: made with it, kept under the lock of its writers.
@@ -94,7 +94,7 @@ impl<T> Copy for Item<T> {}
 /// The tree; see the module. `F` is the fan-out: 11 makes a leaf five lines. Readers' fields have a line of their own.
 #[repr(C, align(64))]
 pub struct Tree<T, A: NodeAlloc, const F: usize> {
-    root: AtomicPtr<Node<A, F>>,
+    root: AtomicPtr<TreeNode<A, F>>,
     source: Source<A, F>,
     /// Number of items. Only the writer writes it; statistics read it without a lock.
     len: AtomicUsize,
@@ -201,7 +201,7 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
         self.len.store(0, Ordering::Relaxed);
         if !root.is_null() {
             // SAFETY: by this function's contract.
-            unsafe { Node::free_subtree(root) };
+            unsafe { TreeNode::free_subtree(root) };
         }
     }
 }
@@ -209,9 +209,9 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
 /// A place between items; see [`Tree::cursor`]. It has four words: at the end of a leaf it finds the next one from the
 /// root again. That costs less than a path that every short walk would have to carry.
 pub struct Cursor<T, A: NodeAlloc, const F: usize> {
-    root: *mut Node<A, F>,
+    root: *mut TreeNode<A, F>,
     /// The leaf that the place is in or behind; null: there are no items.
-    leaf: *mut Node<A, F>,
+    leaf: *mut TreeNode<A, F>,
     index: usize,
     /// The first address that belongs to a leaf further right.
     beyond: u64,
@@ -228,7 +228,7 @@ impl<T, A: NodeAlloc, const F: usize> Cursor<T, A, F> {
         let from = self.beyond;
         // SAFETY: by this function's contract.
         unsafe {
-            (self.leaf, self.beyond) = Node::leaf_for(self.root, from);
+            (self.leaf, self.beyond) = TreeNode::leaf_for(self.root, from);
             let leaf = &*self.leaf;
             self.index = leaf.count_starting_at_or_before(from);
             if self.index > 0 && leaf.end(self.index - 1) > from {

@@ -48,7 +48,7 @@ pub(super) const MAX_LEVELS: usize = 12;
 /// Nodes begin on a line, and a pointer stands beside the start that leads to it: a descent reads one or two lines of a node. Ends
 /// and gaps are apart from them, since few changes of a child change its ends.
 #[repr(C, align(64))]
-pub(super) struct Node<A: NodeAlloc, const F: usize> {
+pub(super) struct TreeNode<A: NodeAlloc, const F: usize> {
     /// 0: a leaf. Fixed.
     pub level: u8,
     /// Slots in use. Fixed once reachable.
@@ -62,7 +62,7 @@ pub(super) struct Node<A: NodeAlloc, const F: usize> {
     alloc: A,
     /// The next node of a list that the writer has it on: nodes being built, nodes to be retired. Readers never read
     /// this.
-    pub link: Cell<*mut Node<A, F>>,
+    pub link: Cell<*mut TreeNode<A, F>>,
 }
 
 /// The start of a slot that is not in use: a search compares with all of them alike. No range starts there, since none is empty.
@@ -80,7 +80,7 @@ struct Key {
 /// An inner node: a leaf's fields, and the gaps.
 #[repr(C)]
 struct Inner<A: NodeAlloc, const F: usize> {
-    node: Node<A, F>,
+    node: TreeNode<A, F>,
     /// The writer's.
     gaps: [MaybeUninit<Cell<u64>>; F],
 }
@@ -91,7 +91,7 @@ pub const NODE_ALIGN: usize = 64;
 /// Bytes of a node.
 pub const fn node_bytes<A: NodeAlloc, const F: usize>(size: NodeSize) -> usize {
     match size {
-        NodeSize::Leaf => size_of::<Node<A, F>>(),
+        NodeSize::Leaf => size_of::<TreeNode<A, F>>(),
         NodeSize::Inner => size_of::<Inner<A, F>>(),
     }
 }
@@ -104,7 +104,7 @@ pub(super) struct Summary {
     pub gap: u64,
 }
 
-impl<A: NodeAlloc, const F: usize> Node<A, F> {
+impl<A: NodeAlloc, const F: usize> TreeNode<A, F> {
     fn size(level: u8) -> (NodeSize, usize) {
         let size = if level == 0 { NodeSize::Leaf } else { NodeSize::Inner };
         (size, node_bytes::<A, F>(size))
@@ -113,7 +113,7 @@ impl<A: NodeAlloc, const F: usize> Node<A, F> {
     /// An empty node that no other thread can reach yet.
     pub fn new(alloc: A, level: u8) -> Result<*mut Self, OutOfMemory> {
         let (size, bytes) = Self::size(level);
-        let node = alloc.alloc(size, bytes)?.cast::<Node<A, F>>().as_ptr();
+        let node = alloc.alloc(size, bytes)?.cast::<TreeNode<A, F>>().as_ptr();
         record::wrote(node);
         // SAFETY: fresh memory, large enough. The arrays may be uninitialised, except the starts that a search compares
         // with. `push` writes the slots that `len` makes readable.
@@ -133,7 +133,7 @@ impl<A: NodeAlloc, const F: usize> Node<A, F> {
     /// Frees a node that no other thread can reach.
     ///
     /// # Safety
-    /// `node` came from [`Node::new`], the caller alone can reach it, and it is freed once.
+    /// `node` came from [`TreeNode::new`], the caller alone can reach it, and it is freed once.
     pub unsafe fn free(node: *mut Self) {
         // SAFETY: by this function's contract.
         unsafe {
@@ -167,8 +167,8 @@ impl<A: NodeAlloc, const F: usize> Node<A, F> {
         unsafe fn free<A: NodeAlloc, const F: usize, const LEAF: bool>(retired: *mut Retired) {
             // SAFETY: `retired` is a node's field; no reader is left.
             unsafe {
-                let node: *mut Node<A, F> = retired.byte_sub(core::mem::offset_of!(Node<A, F>, retired)).cast();
-                let (size, bytes) = Node::<A, F>::size(u8::from(!LEAF));
+                let node: *mut TreeNode<A, F> = retired.byte_sub(core::mem::offset_of!(TreeNode<A, F>, retired)).cast();
+                let (size, bytes) = TreeNode::<A, F>::size(u8::from(!LEAF));
                 (*node).alloc.free(NonNull::new_unchecked(node.cast()), size, bytes);
             }
         }
@@ -205,7 +205,7 @@ impl<A: NodeAlloc, const F: usize> Node<A, F> {
         unsafe { self.keys.get_unchecked(i).slot.assume_init_ref() }.load(Ordering::Acquire)
     }
     #[inline(always)]
-    pub fn child(&self, i: usize) -> *mut Node<A, F> {
+    pub fn child(&self, i: usize) -> *mut TreeNode<A, F> {
         self.slot(i).cast()
     }
     #[inline(always)]
@@ -279,7 +279,7 @@ impl<A: NodeAlloc, const F: usize> Node<A, F> {
     /// Appends a slot to a node that is being built. Where it is a leaf, `gap` is not kept.
     ///
     /// # Safety
-    /// As [`Node::gap`]; no other thread can reach the node, and it is not full.
+    /// As [`TreeNode::gap`]; no other thread can reach the node, and it is not full.
     #[inline]
     pub unsafe fn push(this: *mut Self, start: u64, end: u64, slot: *mut (), gap: u64) {
         // SAFETY: by this function's contract.
@@ -302,7 +302,7 @@ impl<A: NodeAlloc, const F: usize> Node<A, F> {
     /// Appends slots `range` of `from`, a node of the same level, to a node that is being built.
     ///
     /// # Safety
-    /// As [`Node::push`], for each of them.
+    /// As [`TreeNode::push`], for each of them.
     pub unsafe fn append(this: *mut Self, from: *mut Self, range: core::ops::Range<usize>) {
         // SAFETY: by this function's contract. Only the writer changes the copied arrays, so plain copies do; the
         // arrays of the two nodes do not overlap.
@@ -314,8 +314,8 @@ impl<A: NodeAlloc, const F: usize> Node<A, F> {
             // The checkers' atomics are no plain words.
             if cfg!(any(loom, shuttle)) {
                 for i in range {
-                    let gap = Node::gap(from, i);
-                    Node::push(this, (*from).start(i), (*from).end(i), (*from).slot(i), gap);
+                    let gap = TreeNode::gap(from, i);
+                    TreeNode::push(this, (*from).start(i), (*from).end(i), (*from).slot(i), gap);
                 }
                 return;
             }
@@ -343,7 +343,7 @@ impl<A: NodeAlloc, const F: usize> Node<A, F> {
     /// The node's own triple, from its arrays alone.
     ///
     /// # Safety
-    /// As [`Node::gap`]; the node is not empty.
+    /// As [`TreeNode::gap`]; the node is not empty.
     pub unsafe fn summary(this: *mut Self) -> Summary {
         // SAFETY: by this function's contract.
         unsafe {
@@ -364,7 +364,7 @@ impl<A: NodeAlloc, const F: usize> Node<A, F> {
     /// An inner node's triple of child `i`.
     ///
     /// # Safety
-    /// As [`Node::gap`].
+    /// As [`TreeNode::gap`].
     pub unsafe fn said(this: *mut Self, i: usize) -> Summary {
         // SAFETY: by this function's contract.
         unsafe { Summary { first: (*this).start(i), last: (*this).end(i), gap: Self::gap(this, i) } }
@@ -373,7 +373,7 @@ impl<A: NodeAlloc, const F: usize> Node<A, F> {
     /// Stores the current triple of child `i` in an inner node, where it differs from `old`, after the pointer.
     ///
     /// # Safety
-    /// As [`Node::gap`]; the node is an inner one.
+    /// As [`TreeNode::gap`]; the node is an inner one.
     pub unsafe fn renew(this: *mut Self, i: usize, old: Summary, new: Summary) {
         debug_assert!(i == 0 || new.first >= old.first, "routing starts never fall in place");
         // SAFETY: by this function's contract.
@@ -403,7 +403,7 @@ impl<A: NodeAlloc, const F: usize> Node<A, F> {
     /// only if the largest gap may have shrunk (see the tree's module).
     ///
     /// # Safety
-    /// As [`Node::renew`], which has stored `new`.
+    /// As [`TreeNode::renew`], which has stored `new`.
     pub unsafe fn summary_after(this: *mut Self, i: usize, own: Summary, old: Summary, new: Summary) -> Summary {
         // SAFETY: by this function's contract.
         unsafe {
@@ -440,7 +440,7 @@ impl<A: NodeAlloc, const F: usize> Node<A, F> {
 
 /// A node and an index at each level, from a root down.
 pub(super) struct Path<A: NodeAlloc, const F: usize> {
-    nodes: [*mut Node<A, F>; MAX_LEVELS],
+    nodes: [*mut TreeNode<A, F>; MAX_LEVELS],
     index: [u8; MAX_LEVELS],
     height: u8,
 }
@@ -461,7 +461,7 @@ impl<A: NodeAlloc, const F: usize> Path<A, F> {
     pub fn height(&self) -> usize {
         self.height as usize
     }
-    pub fn node(&self, level: usize) -> *mut Node<A, F> {
+    pub fn node(&self, level: usize) -> *mut TreeNode<A, F> {
         self.nodes[level]
     }
     pub fn index(&self, level: usize) -> usize {
@@ -475,7 +475,7 @@ impl<A: NodeAlloc, const F: usize> Path<A, F> {
     ///
     /// # Safety
     /// The nodes stay alive while the path is used.
-    pub unsafe fn descend(&mut self, root: *mut Node<A, F>, route: impl Fn(&Node<A, F>) -> usize) {
+    pub unsafe fn descend(&mut self, root: *mut TreeNode<A, F>, route: impl Fn(&TreeNode<A, F>) -> usize) {
         let mut node = root;
         // SAFETY: by this function's contract.
         unsafe {
@@ -498,7 +498,7 @@ impl<A: NodeAlloc, const F: usize> Path<A, F> {
     ///
     /// # Safety
     /// As [`Path::descend`].
-    pub unsafe fn descend_below(&mut self, root: *mut Node<A, F>, at: u64) -> u64 {
+    pub unsafe fn descend_below(&mut self, root: *mut TreeNode<A, F>, at: u64) -> u64 {
         let mut bound = u64::MAX;
         let mut node = root;
         // SAFETY: by this function's contract.

@@ -1,6 +1,6 @@
 //! Checks the invariants of an index: heights, occupancy bits, tags.
 
-use super::{BITS, EMPTY, Index, KEYS, NODE, Node, Nodes, RESERVED, SEALED, SLOTS, Slot, decode, height, node};
+use super::{BITS, CLOSED, EMPTY, Index, IndexNode, KEYS, NODE, Nodes, RESERVED, SLOTS, Slot, decode, height, node};
 use crate::check::Broken;
 use core::ops::Range;
 use quire_sync::atomic::Ordering;
@@ -29,7 +29,7 @@ impl<N: Nodes> Index<N> {
             // SAFETY: the root of this index, and the caller is pinned.
             return unsafe { check_node::<N>(word, height(word), 0, &keys, quiet, judge) };
         }
-        if word == EMPTY || word == SEALED || keys.start > 0 {
+        if word == EMPTY || word == CLOSED || keys.start > 0 {
             return Ok(1);
         }
         if quiet && word == RESERVED {
@@ -93,13 +93,13 @@ unsafe fn check_node<N: Nodes>(
 
 /// The word of slot `i`, or `EMPTY` where it has an owner; compares its occupancy bit and its tag. A slot without an
 /// owner agrees with its bit at every moment. They are two words, so a difference counts only where it stays.
-fn settled<N: Nodes>(n: &Node<N>, i: usize, key: u64, quiet: bool) -> Result<u64, Broken> {
+fn settled<N: Nodes>(n: &IndexNode<N>, i: usize, key: u64, quiet: bool) -> Result<u64, Broken> {
     let bit = 1u64 << i;
     let mut wrong = Broken::Occupancy(key);
     for _ in 0..if quiet { 1 } else { LOOKS } {
         let word = n.slots[i].load(Ordering::Acquire);
         let (present, dirty) = (n.present.load(Ordering::Acquire), n.dirty.load(Ordering::Acquire));
-        let owned = word == RESERVED || word == SEALED;
+        let owned = word == RESERVED || word == CLOSED;
         if owned && !quiet {
             return Ok(EMPTY);
         }
@@ -116,7 +116,7 @@ fn settled<N: Nodes>(n: &Node<N>, i: usize, key: u64, quiet: bool) -> Result<u64
 
 /// An occupied slot of a leaf.
 fn check_slot<N: Nodes>(
-    n: &Node<N>,
+    n: &IndexNode<N>,
     i: usize,
     key: u64,
     word: u64,
@@ -138,7 +138,7 @@ fn check_slot<N: Nodes>(
 impl<N: Nodes> Index<N> {
     /// Corrupts the field that `what` names, at `key`, in an index that has nodes.
     pub fn corrupt(&self, key: u64, what: Broken, pin: &Pinned<'_>) {
-        let super::Place::Leaf(leaf) = self.place(key, pin) else { panic!("no leaf covers the key") };
+        let super::SlotPlace::Leaf(leaf) = self.place(key, pin) else { panic!("no leaf covers the key") };
         let bit = leaf.slot(key).1;
         match what {
             Broken::Occupancy(_) => leaf.present.fetch_xor(bit, Ordering::AcqRel),

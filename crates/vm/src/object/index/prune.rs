@@ -1,6 +1,6 @@
 //! Taking nodes out: empty ones while other CPUs use the index, all of them when the object is gone.
 
-use super::{EMPTY, Index, KEYS, NODE, Node, Nodes, Place, RESERVED, SEALED, SLOTS, covers, height, node};
+use super::{CLOSED, EMPTY, Index, IndexNode, KEYS, NODE, Nodes, RESERVED, SLOTS, SlotPlace, covers, height, node};
 use crate::mutant::{Mutant, mutant};
 use core::ops::Range;
 use core::ptr::NonNull;
@@ -11,7 +11,7 @@ impl<N: Nodes> Index<N> {
     /// Frees the nodes that are empty and lie, wholly or in part, over `keys`.
     pub fn prune(&self, keys: Range<u64>, pin: &Pinned<'_>) {
         let (mut at, end) = (keys.start, keys.end.min(KEYS));
-        while let Some((base, Place::Leaf(leaf))) = self.next_leaf(at, end, pin) {
+        while let Some((base, SlotPlace::Leaf(leaf))) = self.next_leaf(at, end, pin) {
             if leaf.present.load(Ordering::Acquire) == 0 {
                 self.prune_node(base, leaf, pin);
             }
@@ -20,13 +20,13 @@ impl<N: Nodes> Index<N> {
     }
 
     /// Takes out `n`, which was found over `key`, and the nodes above it that become empty.
-    fn prune_node(&self, key: u64, n: &Node<N>, pin: &Pinned<'_>) {
+    fn prune_node(&self, key: u64, n: &IndexNode<N>, pin: &Pinned<'_>) {
         let mut n = n;
-        while n.present.load(Ordering::Acquire) == 0 && (mutant(Mutant::PruneUnsealed) || seal(n)) {
-            // Sealed by this CPU: no CPU fills it, and no other takes it out.
+        while n.present.load(Ordering::Acquire) == 0 && (mutant(Mutant::PruneUnclosed) || close(n)) {
+            // Closed by this CPU: no CPU fills it, and no other takes it out.
             let parent = self.unlink(key, n, pin);
-            // SAFETY: this call sealed the node and unlinked it, and no other call can unlink a sealed node.
-            unsafe { Node::retire(NonNull::from(n)) };
+            // SAFETY: this call closed the node and unlinked it, and no other call can unlink a closed node.
+            unsafe { IndexNode::retire(NonNull::from(n)) };
             match parent {
                 Some(p) => n = p,
                 None => return,
@@ -34,10 +34,10 @@ impl<N: Nodes> Index<N> {
         }
     }
 
-    /// Empties the word that points to the sealed `n`; returns the parent that it was in.
-    fn unlink<'a>(&self, key: u64, n: &Node<N>, pin: &'a Pinned<'_>) -> Option<&'a Node<N>> {
+    /// Empties the word that points to the closed `n`; returns the parent that it was in.
+    fn unlink<'a>(&self, key: u64, n: &IndexNode<N>, pin: &'a Pinned<'_>) -> Option<&'a IndexNode<N>> {
         let _pinned = pin;
-        let target = Node::word(NonNull::from(n), n.height);
+        let target = IndexNode::word(NonNull::from(n), n.height);
         loop {
             let mut word = self.root.load(Ordering::Acquire);
             if word == target {
@@ -49,7 +49,7 @@ impl<N: Nodes> Index<N> {
             }
             debug_assert!(
                 word & NODE != 0 && covers(height(word), key),
-                "a sealed node is linked until it is unlinked"
+                "a closed node is linked until it is unlinked"
             );
             while word & NODE != 0 {
                 // SAFETY: the word is a node of this index, and the caller is pinned for 'a.
@@ -57,7 +57,7 @@ impl<N: Nodes> Index<N> {
                 let (slot, bit) = p.slot(key);
                 word = slot.load(Ordering::Acquire);
                 if word == target {
-                    // Only the sealer changes this slot, so the exchange cannot fail.
+                    // Only the closer changes this slot, so the exchange cannot fail.
                     let early = mutant(Mutant::BitAfterUnlink);
                     slot.store(if early { EMPTY } else { RESERVED }, Ordering::Release);
                     p.present.fetch_and(!bit, Ordering::AcqRel);
@@ -68,7 +68,7 @@ impl<N: Nodes> Index<N> {
                 }
             }
             // Another CPU dismantled the index, and the node with it.
-            if self.root.load(Ordering::Acquire) == SEALED {
+            if self.root.load(Ordering::Acquire) == CLOSED {
                 return None;
             }
         }
@@ -77,7 +77,7 @@ impl<N: Nodes> Index<N> {
     /// Frees all nodes. The object is marked dead: a CPU that fills a slot from now on removes its page again. No
     /// `prune` runs.
     pub fn dismantle(&self, _pin: &Pinned<'_>) {
-        let word = self.root.swap(SEALED, Ordering::AcqRel);
+        let word = self.root.swap(CLOSED, Ordering::AcqRel);
         if word & NODE != 0 {
             // SAFETY: the root was swapped out just now; the caller is pinned.
             unsafe { dismantle::<N>(word) };
@@ -85,10 +85,10 @@ impl<N: Nodes> Index<N> {
     }
 }
 
-/// Whether all slots of `n` went from empty to sealed; else none did.
-fn seal<N: Nodes>(n: &Node<N>) -> bool {
+/// Whether all slots of `n` went from empty to closed; else none did.
+fn close<N: Nodes>(n: &IndexNode<N>) -> bool {
     for i in 0..SLOTS {
-        if n.slots[i].compare_exchange(EMPTY, SEALED, Ordering::AcqRel, Ordering::Acquire).is_err() {
+        if n.slots[i].compare_exchange(EMPTY, CLOSED, Ordering::AcqRel, Ordering::Acquire).is_err() {
             n.slots[..i].iter().for_each(|s| s.store(EMPTY, Ordering::Release));
             return false;
         }
@@ -105,12 +105,12 @@ unsafe fn dismantle<N: Nodes>(word: u64) {
     let n = unsafe { node::<N>(word) };
     if n.height > 1 {
         for slot in n.slots.iter() {
-            // Sealed, so that a late fill links no child below a node that is gone. In a leaf a late fill does no harm.
+            // Closed, so that a late fill links no child below a node that is gone. In a leaf a late fill does no harm.
             let child = loop {
                 let child = slot.load(Ordering::Acquire);
                 // A child is being linked; its owner finishes soon.
                 if child != RESERVED
-                    && slot.compare_exchange(child, SEALED, Ordering::AcqRel, Ordering::Acquire).is_ok()
+                    && slot.compare_exchange(child, CLOSED, Ordering::AcqRel, Ordering::Acquire).is_ok()
                 {
                     break child;
                 }
@@ -124,5 +124,5 @@ unsafe fn dismantle<N: Nodes>(word: u64) {
         }
     }
     // SAFETY: the word that led to the node was taken out, so only readers that are pinned now can reach it.
-    unsafe { Node::retire(NonNull::from(n)) };
+    unsafe { IndexNode::retire(NonNull::from(n)) };
 }

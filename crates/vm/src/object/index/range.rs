@@ -1,7 +1,8 @@
 //! Visiting the occupied slots of an index in a range: O(occupied), suspended to a key and resumed by key.
 
 use super::{
-    BITS, EMPTY, Index, KEYS, MASK, NODE, Node, Nodes, Place, SEALED, SLOTS, Slot, covers, decode, height, node,
+    BITS, CLOSED, EMPTY, Index, IndexNode, KEYS, MASK, NODE, Nodes, SLOTS, Slot, SlotPlace, covers, decode, height,
+    node,
 };
 use crate::mutant::{Mutant, mutant};
 use core::ops::Range;
@@ -89,7 +90,7 @@ pub struct Visit<'a, N: Nodes> {
     pin: &'a Pinned<'a>,
     /// Visits only slots tagged dirty.
     dirty: bool,
-    leaf: Option<&'a Node<N>>,
+    leaf: Option<&'a IndexNode<N>>,
     /// Slots of `leaf` still to be visited, from its bitmap when it was entered.
     bits: u64,
     base: u64,
@@ -125,14 +126,14 @@ impl<N: Nodes> Iterator for Visit<'_, N> {
                     self.cursor.at = self.cursor.end;
                     return None;
                 }
-                Some((_, Place::Root(word))) => {
+                Some((_, SlotPlace::Root(word))) => {
                     self.cursor.at = 1;
                     let slot = decode(word);
                     if slot != Slot::Empty {
                         return Some((0, slot));
                     }
                 }
-                Some((base, Place::Leaf(leaf))) => {
+                Some((base, SlotPlace::Leaf(leaf))) => {
                     let from = self.cursor.at.saturating_sub(base);
                     self.bits = leaf.present.load(Ordering::Acquire) & (u64::MAX << from);
                     if self.dirty {
@@ -141,7 +142,7 @@ impl<N: Nodes> Iterator for Visit<'_, N> {
                     self.base = base;
                     self.leaf = Some(leaf);
                 }
-                Some((_, Place::Absent)) => return None,
+                Some((_, SlotPlace::Absent)) => return None,
             }
         }
     }
@@ -161,7 +162,7 @@ impl<N: Nodes> Index<N> {
             let n = which.trailing_zeros();
             let key = first + u64::from(n);
             let place = self.place(key, pin);
-            if let Place::Root(word) = place {
+            if let SlotPlace::Root(word) = place {
                 which &= which - 1;
                 let slot = decode(word);
                 if slot != Slot::Empty {
@@ -172,7 +173,7 @@ impl<N: Nodes> Index<N> {
             let i = (key & MASK) as u32;
             // The first bit whose key lies behind the leaf that has `key`.
             let behind = n + (SLOTS as u32 - i);
-            if let Place::Leaf(leaf) = place {
+            if let SlotPlace::Leaf(leaf) = place {
                 let mut bits = leaf.present.load(Ordering::Acquire) & (which >> n << i);
                 while bits != 0 {
                     let j = bits.trailing_zeros();
@@ -193,7 +194,7 @@ impl<N: Nodes> Index<N> {
         let mut n = 0;
         while at < end {
             match self.next_leaf(at, end, pin) {
-                Some((base, Place::Leaf(leaf))) => {
+                Some((base, SlotPlace::Leaf(leaf))) => {
                     let mut bits = leaf.present.load(Ordering::Acquire) & (u64::MAX << at.saturating_sub(base));
                     if base + SLOTS as u64 > end {
                         bits &= !(u64::MAX << (end - base));
@@ -201,7 +202,7 @@ impl<N: Nodes> Index<N> {
                     n += bits.count_ones() as u64;
                     at = base + SLOTS as u64;
                 }
-                Some((_, Place::Root(word))) => {
+                Some((_, SlotPlace::Root(word))) => {
                     n += (decode(word) != Slot::Empty) as u64;
                     at = 1;
                 }
@@ -212,12 +213,17 @@ impl<N: Nodes> Index<N> {
     }
 
     /// The first leaf, occupied or not, that has a key in `from..end`, with the leaf's first key.
-    pub(super) fn next_leaf<'a>(&self, mut from: u64, end: u64, pin: &'a Pinned<'_>) -> Option<(u64, Place<'a, N>)> {
+    pub(super) fn next_leaf<'a>(
+        &self,
+        mut from: u64,
+        end: u64,
+        pin: &'a Pinned<'_>,
+    ) -> Option<(u64, SlotPlace<'a, N>)> {
         let _pinned = pin;
         'root: while from < end {
             let mut word = self.root.load(Ordering::Acquire);
             if word & NODE == 0 {
-                return (from == 0 && word != EMPTY && word != SEALED).then_some((0, Place::Root(word)));
+                return (from == 0 && word != EMPTY && word != CLOSED).then_some((0, SlotPlace::Root(word)));
             }
             if !covers(height(word), from) {
                 return None;
@@ -226,7 +232,7 @@ impl<N: Nodes> Index<N> {
                 // SAFETY: the word is a node of this index, and the caller is pinned for 'a.
                 let n = unsafe { node::<N>(word) };
                 if n.height == 1 {
-                    return Some((from & !(SLOTS as u64 - 1), Place::Leaf(n)));
+                    return Some((from & !(SLOTS as u64 - 1), SlotPlace::Leaf(n)));
                 }
                 let shift = BITS * (n.height - 1);
                 let i = (from >> shift) & (SLOTS as u64 - 1);

@@ -1,6 +1,8 @@
 //! Holding a slot while its content without a busy bit is moved, made or destroyed: a page in swap, a zero marker.
 
-use super::{EMPTY, FillError, Index, KEYS, NODE, Node, Nodes, Place, RESERVED, SEALED, Slot, decode, encode, relax};
+use super::{
+    CLOSED, EMPTY, FillError, Index, IndexNode, KEYS, NODE, Nodes, RESERVED, Slot, SlotPlace, decode, encode, relax,
+};
 use quire_sync::atomic::{AtomicU64, Ordering};
 use quire_sync::epoch::Pinned;
 
@@ -9,7 +11,7 @@ use quire_sync::epoch::Pinned;
 pub struct TakenSlot<'p, N: Nodes> {
     slot: &'p AtomicU64,
     /// The node with the occupancy bit and the tag; the root word has none.
-    bits: Option<(&'p Node<N>, u64)>,
+    bits: Option<(&'p IndexNode<N>, u64)>,
     was: u64,
 }
 
@@ -20,12 +22,12 @@ impl<N: Nodes> Index<N> {
         let was = encode(from);
         loop {
             let (slot, bits) = match self.place(key, pin) {
-                Place::Root(_) => (&self.root, None),
-                Place::Leaf(leaf) => {
+                SlotPlace::Root(_) => (&self.root, None),
+                SlotPlace::Leaf(leaf) => {
                     let (slot, bit) = leaf.slot(key);
                     (slot, Some((leaf, bit)))
                 }
-                Place::Absent => return None,
+                SlotPlace::Absent => return None,
             };
             match slot.compare_exchange(was, RESERVED, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => return Some(TakenSlot { slot, bits, was }),
@@ -48,12 +50,12 @@ impl<N: Nodes> Index<N> {
         }
         loop {
             let (slot, bits) = match self.leaf(key, nodes, pin)? {
-                Place::Root(_) => (&self.root, None),
-                Place::Leaf(leaf) => {
+                SlotPlace::Root(_) => (&self.root, None),
+                SlotPlace::Leaf(leaf) => {
                     let (slot, bit) = leaf.slot(key);
                     (slot, Some((leaf, bit)))
                 }
-                Place::Absent => continue,
+                SlotPlace::Absent => continue,
             };
             match slot.compare_exchange(EMPTY, RESERVED, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => {
@@ -62,7 +64,7 @@ impl<N: Nodes> Index<N> {
                     }
                     return Ok(TakenSlot { slot, bits, was: EMPTY });
                 }
-                Err(RESERVED | SEALED) => relax(),
+                Err(RESERVED | CLOSED) => relax(),
                 // The tree grew above the root's slot meanwhile.
                 Err(word) if word & NODE != 0 => {}
                 Err(word) => return Err(FillError::Taken(decode(word))),
@@ -97,7 +99,7 @@ impl<N: Nodes> Drop for TakenSlot<'_, N> {
         if self.bits.is_some() {
             self.slot.store(self.was, Ordering::Release);
         } else {
-            // The root word, unless the index was dismantled meanwhile: it stays sealed.
+            // The root word, unless the index was dismantled meanwhile: it stays closed.
             let _dismantled = self.slot.compare_exchange(RESERVED, self.was, Ordering::Release, Ordering::Relaxed);
         }
     }

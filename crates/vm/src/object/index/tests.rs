@@ -12,15 +12,15 @@ struct Boxes(&'static Domain);
 
 // SAFETY: each box is fresh memory of a node's layout.
 unsafe impl Nodes for Boxes {
-    fn allocate(self) -> Result<NonNull<Node<Self>>, OutOfMemory> {
-        let layout = std::alloc::Layout::new::<Node<Self>>();
+    fn allocate(self) -> Result<NonNull<IndexNode<Self>>, OutOfMemory> {
+        let layout = std::alloc::Layout::new::<IndexNode<Self>>();
         // SAFETY: the layout is not of size zero.
         NonNull::new(unsafe { std::alloc::alloc(layout) }.cast()).ok_or(OutOfMemory)
     }
-    unsafe fn release(self, node: NonNull<Node<Self>>) {
+    unsafe fn release(self, node: NonNull<IndexNode<Self>>) {
         // SAFETY: the contract of `release` says that the node came from `allocate`, which used this allocator and
         // layout.
-        unsafe { std::alloc::dealloc(node.as_ptr().cast(), std::alloc::Layout::new::<Node<Self>>()) }
+        unsafe { std::alloc::dealloc(node.as_ptr().cast(), std::alloc::Layout::new::<IndexNode<Self>>()) }
     }
     unsafe fn retire(self, node: *mut Retired, free: unsafe fn(*mut Retired)) {
         // SAFETY: the caller keeps the contract of `Nodes::retire`, which is that of `Domain::retire`.
@@ -86,7 +86,7 @@ mod plain {
                 let pin = nodes.0.pin();
                 match op {
                     Op::Fill(k, v) => {
-                        let v = if v % 7 == 0 { Slot::Cut } else if v % 5 == 0 { Slot::Swap(v as u64) } else { Slot::Page(Pfn(v as u64)) };
+                        let v = if v % 7 == 0 { Slot::ZeroMarker } else if v % 5 == 0 { Slot::Swap(v as u64) } else { Slot::Page(Pfn(v as u64)) };
                         let got = index.fill(k, v, nodes, &pin);
                         match model.get(&k) {
                             Some(there) => prop_assert_eq!(got, Err(FillError::Taken(*there))),
@@ -106,7 +106,7 @@ mod plain {
                             prop_assert!(!index.clear(k, Slot::Page(Pfn(1 << 40)), &pin));
                             prop_assert!(index.clear(k, v, &pin));
                         }
-                        None => prop_assert!(!index.clear(k, Slot::Cut, &pin)),
+                        None => prop_assert!(!index.clear(k, Slot::ZeroMarker, &pin)),
                     },
                     Op::Replace(k, v) => if let Some(there) = model.get_mut(&k) {
                         let v = Slot::Page(Pfn(v as u64));
@@ -136,7 +136,7 @@ mod plain {
             }
             let pin = nodes.0.pin();
             index.dismantle(&pin);
-            prop_assert_eq!(index.fill(3, Slot::Cut, nodes, &pin), Err(FillError::Gone));
+            prop_assert_eq!(index.fill(3, Slot::ZeroMarker, nodes, &pin), Err(FillError::Gone));
         }
     }
 
@@ -150,14 +150,14 @@ mod plain {
         std::thread::scope(|s| {
             let filler = s.spawn(|| {
                 quire_sync::hooks::threads::set_cpu(1);
-                index.fill(0, Slot::Cut, nodes, &nodes.0.pin())
+                index.fill(0, Slot::ZeroMarker, nodes, &nodes.0.pin())
             });
             // The filler has begun by then, or begins later. Either way it finds the slot as its owner leaves it.
             std::thread::sleep(std::time::Duration::from_millis(20));
             drop(taken);
             assert_eq!(filler.join().unwrap(), Ok(()));
         });
-        assert_eq!(index.get(0, &pin), Slot::Cut);
+        assert_eq!(index.get(0, &pin), Slot::ZeroMarker);
     }
 
     #[test]
@@ -168,7 +168,7 @@ mod plain {
         let taken = index.take_empty(0, nodes, &pin).unwrap();
         index.dismantle(&pin);
         drop(taken);
-        assert_eq!(index.fill(1, Slot::Cut, nodes, &pin), Err(FillError::Gone));
+        assert_eq!(index.fill(1, Slot::ZeroMarker, nodes, &pin), Err(FillError::Gone));
     }
 
     #[test]
@@ -207,7 +207,7 @@ mod plain {
         let nodes = Boxes(domain(1));
         let index = Index::<Boxes>::new();
         let pin = nodes.0.pin();
-        assert_eq!(index.fill(KEYS, Slot::Cut, nodes, &pin), Err(FillError::BeyondKeys));
+        assert_eq!(index.fill(KEYS, Slot::ZeroMarker, nodes, &pin), Err(FillError::BeyondKeys));
         assert_eq!(index.get(u64::MAX, &pin), Slot::Empty);
         assert_eq!(index.first(KEYS, u64::MAX, &pin), None);
     }
@@ -360,8 +360,8 @@ mod models {
         let nodes = NODES();
         let index = Arc::new(Index::<Boxes>::new());
         pinned(nodes, 0, |pin| {
-            index.fill(2, Slot::Cut, nodes, pin).unwrap();
-            index.clear(2, Slot::Cut, pin);
+            index.fill(2, Slot::ZeroMarker, nodes, pin).unwrap();
+            index.clear(2, Slot::ZeroMarker, pin);
         });
         let other = index.clone();
         let t = thread::spawn(move || pinned(nodes, 1, |pin| other.fill(3, Slot::Page(Pfn(1)), nodes, pin).is_ok()));
@@ -373,7 +373,7 @@ mod models {
 
     protocol! {
         a_node_is_not_taken_out_under_a_page = fill_against_prune, Some(2);
-        PruneUnsealed: "a page goes with its node";
+        PruneUnclosed: "a page goes with its node";
         BitAfterUnlink: "a page goes with its node";
     }
 

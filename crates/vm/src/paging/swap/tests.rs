@@ -81,7 +81,7 @@ proptest! {
                 Step::Release(from, n) => {
                     let Some(first) = used.range(from % total..).next().copied() else { continue };
                     let len = (first..first + n).take_while(|s| used.remove(s)).count() as u64;
-                    swap.release(Slots { first, len });
+                    swap.release(SwapSlots { first, len });
                 }
                 Step::Return(from, every) => {
                     let back: Vec<u64> = used.range(from % total..).step_by(every).copied().collect();

@@ -14,7 +14,7 @@
 
 use crate::mutant::{Mutant, mutant};
 use crate::phys::descriptors::{Closed, Descriptors, SECTION};
-use crate::phys::page::{Kind, Page};
+use crate::phys::page::{FrameKind, Page};
 use crate::types::Pfn;
 
 /// The largest block is 2^MAX_ORDER frames (4 MiB): a large page and its alignment, with room.
@@ -177,7 +177,7 @@ impl Buddy {
     fn link(&mut self, pfn: Pfn, order: u8, group: Group) {
         let pages = self.pages;
         let page = pages.get(pfn);
-        page.set_kind(Kind::Free);
+        page.set_kind(FrameKind::Free);
         page.set_order(order);
         page.set_group(group as u8);
         let row = self.row(order, group);
@@ -204,7 +204,7 @@ impl Buddy {
             }
         }
         if !mutant(Mutant::TakenStaysFree) {
-            page.set_kind(Kind::Wild);
+            page.set_kind(FrameKind::Unowned);
             page.set_order(INSIDE);
         }
         self.free -= 1 << order;
@@ -260,7 +260,7 @@ impl Buddy {
     /// Takes a block back, and joins it with its free neighbours.
     pub fn put(&mut self, mut pfn: Pfn, mut order: u8, group: Group) {
         for i in pfn.0..pfn.0 + (1 << order) {
-            self.pages.get(Pfn(i)).set_kind(Kind::Free);
+            self.pages.get(Pfn(i)).set_kind(FrameKind::Free);
             self.pages.get(Pfn(i)).set_order(INSIDE);
         }
         while order < MAX_ORDER {
@@ -269,7 +269,7 @@ impl Buddy {
                 break;
             }
             self.unlink(buddy);
-            self.pages.get(buddy).set_kind(Kind::Free);
+            self.pages.get(buddy).set_kind(FrameKind::Free);
             pfn = Pfn(pfn.0 & !(1 << order));
             order += 1;
         }
@@ -278,7 +278,7 @@ impl Buddy {
 
     /// Whether `pfn` begins a free block of this order and domain.
     fn is_block(&self, pfn: Pfn, order: u8) -> bool {
-        let is = |page: &Page| page.kind() == Kind::Free && page.order() == order && page.domain() == self.domain;
+        let is = |page: &Page| page.kind() == FrameKind::Free && page.order() == order && page.domain() == self.domain;
         self.pages.find(pfn).is_some_and(is)
     }
 
@@ -313,7 +313,7 @@ impl Buddy {
             let (block_start, block_end) = (first.0, first.0 + (1 << order));
             // Else the rest would be joined with the taken frames.
             (start.max(block_start)..end.min(block_end)).for_each(|i| {
-                self.pages.get(Pfn(i)).set_kind(Kind::Wild);
+                self.pages.get(Pfn(i)).set_kind(FrameKind::Unowned);
                 f(Pfn(i));
             });
             self.put_range(block_start, start.max(block_start), group);

@@ -2,13 +2,13 @@
 
 use super::{Frames, Group, MAX_ORDER};
 pub use crate::check::FrameError;
-use crate::phys::page::Kind;
+use crate::phys::page::FrameKind;
 use crate::types::Pfn;
 use quire_sync::atomic::Ordering;
 
 /// Frames found so far.
 #[derive(Default)]
-struct Found {
+struct FrameTally {
     free: u64,
     cached: u64,
 }
@@ -16,10 +16,10 @@ struct Found {
 impl Frames {
     /// Checks every list and every frame. No other CPU may allocate or free meanwhile. In O(frames).
     pub fn check(&self) -> Result<(), FrameError> {
-        let mut all = Found::default();
+        let mut all = FrameTally::default();
         for (number, depot) in self.domains.iter().enumerate() {
             let held = depot.held.lock();
-            let mut here = Found::default();
+            let mut here = FrameTally::default();
             for order in 0..=MAX_ORDER {
                 for group in Group::ALL {
                     // Large blocks belong to no group, and stand on one list.
@@ -42,7 +42,7 @@ impl Frames {
                 }
             }
             if depot.chains.load(Ordering::Relaxed) != chains
-                || depot.outside.load(Ordering::Relaxed) != here.free + here.cached + held.buddy.fresh()
+                || depot.uncached.load(Ordering::Relaxed) != here.free + here.cached + held.buddy.fresh()
             {
                 return Err(FrameError::Count(number));
             }
@@ -57,7 +57,7 @@ impl Frames {
         // Each list's frames are of the right kind. If the lists have as many frames as carry these kinds, no frame is
         // on two lists or on none.
         let says = |kind| self.pages.opened().filter(|pfn| self.pages.get(*pfn).kind() == kind).count() as i64;
-        match says(Kind::Free) + says(Kind::Cached) - (all.free + all.cached) as i64 {
+        match says(FrameKind::Free) + says(FrameKind::Cached) - (all.free + all.cached) as i64 {
             0 => Ok(()),
             n => Err(FrameError::Lost(n)),
         }
@@ -69,7 +69,7 @@ impl Frames {
         order: u8,
         group: Group,
         domain: u8,
-        found: &mut Found,
+        found: &mut FrameTally,
     ) -> Result<(), FrameError> {
         let (mut at, mut before) = (first, None);
         while let Some(pfn) = at {
@@ -85,7 +85,7 @@ impl Frames {
                 return Err(FrameError::Block(pfn));
             }
             let frames = (pfn.0..pfn.0 + (1 << order)).map(Pfn);
-            if let Some(other) = frames.into_iter().find(|p| self.pages.get(*p).kind() != Kind::Free) {
+            if let Some(other) = frames.into_iter().find(|p| self.pages.get(*p).kind() != FrameKind::Free) {
                 return Err(FrameError::Kind(other));
             }
             let buddy = Pfn(pfn.0 ^ (1 << order));
@@ -94,7 +94,7 @@ impl Frames {
             {
                 // A buddy that is free and of this order would have been joined. (It is inside no larger block: that
                 // would hold this one as well.)
-                if page.kind() == Kind::Free && page.order() == order && page.domain() == domain {
+                if page.kind() == FrameKind::Free && page.order() == order && page.domain() == domain {
                     return Err(FrameError::Apart(pfn));
                 }
             }
@@ -103,12 +103,12 @@ impl Frames {
         Ok(())
     }
 
-    fn check_chain(&self, head: Option<Pfn>, len: u32, found: &mut Found) -> Result<(), FrameError> {
+    fn check_chain(&self, head: Option<Pfn>, len: u32, found: &mut FrameTally) -> Result<(), FrameError> {
         let (mut at, mut n) = (head, 0);
         while let Some(pfn) = at
             && n < len
         {
-            if self.pages.get(pfn).kind() != Kind::Cached {
+            if self.pages.get(pfn).kind() != FrameKind::Cached {
                 return Err(FrameError::Kind(pfn));
             }
             n += 1;

@@ -5,7 +5,7 @@ use crate::error::OutOfMemory;
 use crate::machine::Machine;
 use crate::phys::Physical;
 use crate::phys::descriptors::{Closed, SECTION};
-use crate::phys::page::{Kind, Page};
+use crate::phys::page::{FrameKind, Page};
 use crate::types::{Pfn, PhysRange};
 
 /// A request for consecutive frames.
@@ -27,7 +27,7 @@ impl Contiguous {
 }
 
 /// The descriptor of a frame, or why it has none.
-pub(crate) enum At {
+pub(crate) enum FrameLookup {
     /// Its descriptor.
     Frame(&'static Page),
     /// It has none yet.
@@ -85,18 +85,18 @@ impl<M: Machine> Physical<M> {
     /// the way, where the next candidate may begin.
     fn obstacle(&self, start: u64, count: u64) -> Result<u8, u64> {
         let domain = match self.frame_at(Pfn(start)) {
-            At::Frame(page) => page.domain(),
-            At::Closed(Closed::Fresh(domain)) => domain,
-            At::Closed(Closed::Hole(end)) => return Err(end),
+            FrameLookup::Frame(page) => page.domain(),
+            FrameLookup::Closed(Closed::Fresh(domain)) => domain,
+            FrameLookup::Closed(Closed::Hole(end)) => return Err(end),
         };
         let mut at = start + count;
         while at > start {
             at -= 1;
             match self.frame_at(Pfn(at)) {
-                At::Frame(page) if page.kind() == Kind::Free && page.domain() == domain => {}
+                FrameLookup::Frame(page) if page.kind() == FrameKind::Free && page.domain() == domain => {}
                 // The rest of the section is as free.
-                At::Closed(Closed::Fresh(here)) if here == domain => at &= !(SECTION - 1),
-                At::Closed(Closed::Hole(end)) => return Err(end),
+                FrameLookup::Closed(Closed::Fresh(here)) if here == domain => at &= !(SECTION - 1),
+                FrameLookup::Closed(Closed::Hole(end)) => return Err(end),
                 _ => return Err(at + 1),
             }
         }
@@ -104,16 +104,16 @@ impl<M: Machine> Physical<M> {
     }
 
     /// The state of frame `pfn`, whether its section is open or not.
-    pub(crate) fn frame_at(&self, pfn: Pfn) -> At {
+    pub(crate) fn frame_at(&self, pfn: Pfn) -> FrameLookup {
         let pages = &self.frames().pages;
-        pages.find(pfn).map_or_else(|| At::Closed(pages.closed(pfn)), At::Frame)
+        pages.find(pfn).map_or_else(|| FrameLookup::Closed(pages.closed(pfn)), FrameLookup::Frame)
     }
 
     fn take_free_range(&self, start: u64, count: u64, domain: u8, on_behalf: For) -> bool {
         let f = self.frames();
         let depot = &f.domains[domain as usize];
         let mut held = depot.held.lock();
-        let refused = f.outside() < f.limit(on_behalf) + count;
+        let refused = f.uncached() < f.limit(on_behalf) + count;
         if refused || !held.buddy.take_exactly(start, start + count) {
             return false;
         }

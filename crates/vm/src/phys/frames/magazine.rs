@@ -5,7 +5,7 @@ use crate::machine::{Machine, Pmap};
 use crate::mutant::{Mutant, mutant};
 use crate::phys::Physical;
 use crate::phys::descriptors::Descriptors;
-use crate::phys::page::Kind;
+use crate::phys::page::FrameKind;
 use crate::stats::Event;
 use crate::types::Pfn;
 use quire_sync::atomic::Ordering;
@@ -154,7 +154,7 @@ impl Frames {
     fn room(&self, on_behalf: For) -> u32 {
         match self.limit(on_behalf) {
             0 => u32::MAX,
-            limit => self.outside().saturating_sub(limit).min(u32::MAX as u64) as u32,
+            limit => self.uncached().saturating_sub(limit).min(u32::MAX as u64) as u32,
         }
     }
 
@@ -165,7 +165,7 @@ impl Frames {
             blocks = page.prev();
             for i in (first.0..first.0 + (1 << page.order())).rev() {
                 let page = self.pages.get(Pfn(i));
-                page.set_kind(Kind::Cached);
+                page.set_kind(FrameKind::Cached);
                 page.set_group(group as u8);
                 chain.push(&self.pages, Pfn(i));
             }

@@ -6,7 +6,7 @@
 
 use crate::machine::Machine;
 use crate::phys::Physical;
-use crate::phys::page::Kind;
+use crate::phys::page::FrameKind;
 use crate::types::{PAGE_SIZE, Pfn};
 use quire_sync::preempt_off;
 
@@ -44,10 +44,10 @@ impl<M: Machine> Physical<M> {
             return false;
         }
         // A frame that is on no list has an owner.
-        self.page(pfn).set_kind(Kind::Wild);
+        self.page(pfn).set_kind(FrameKind::Unowned);
         // SAFETY: the frame was just taken off the free lists, so this CPU alone uses it.
         unsafe { self.machine().zero_frame(pfn) };
-        self.page(pfn).set_kind(Kind::Cached);
+        self.page(pfn).set_kind(FrameKind::Cached);
         local.lock().zeroed.push(&f.pages, pfn);
         true
     }

@@ -31,14 +31,14 @@ fn every_frame_is_accounted_for_once_and_damage_is_found() {
     assert_eq!(f.check(), Ok(()));
 
     let pfn = mine[0].pfn();
-    m.vm.page(pfn).set_kind(Kind::Cached);
+    m.vm.page(pfn).set_kind(FrameKind::Cached);
     assert_eq!(f.check(), Err(FrameError::Lost(1)));
-    m.vm.page(pfn).set_kind(Kind::Wild);
+    m.vm.page(pfn).set_kind(FrameKind::Unowned);
 
-    let cached = m.vm.described().find(|page| page.kind() == Kind::Cached).unwrap();
-    cached.set_kind(Kind::Wild);
+    let cached = m.vm.described().find(|page| page.kind() == FrameKind::Cached).unwrap();
+    cached.set_kind(FrameKind::Unowned);
     assert!(matches!(f.check(), Err(FrameError::Kind(_))));
-    cached.set_kind(Kind::Cached);
+    cached.set_kind(FrameKind::Cached);
     let next = cached.next();
     cached.set_next(Some(m.vm.pfn_of_page(cached)));
     assert!(matches!(f.check(), Err(FrameError::Chain(_))));
@@ -51,9 +51,9 @@ fn every_frame_is_accounted_for_once_and_damage_is_found() {
     m.vm.page(block).set_order(3);
     assert_eq!(f.check(), Err(FrameError::Block(block)));
     m.vm.page(block).set_order(MAX_ORDER);
-    f.domains[0].outside.fetch_add(1, Ordering::Relaxed);
+    f.domains[0].uncached.fetch_add(1, Ordering::Relaxed);
     assert_eq!(f.check(), Err(FrameError::Count(0)));
-    f.domains[0].outside.fetch_sub(1, Ordering::Relaxed);
+    f.domains[0].uncached.fetch_sub(1, Ordering::Relaxed);
     assert_eq!(f.check(), Ok(()));
     mine.into_iter().for_each(|p| m.vm.return_frame(p));
     m.vm.drain_magazines();
@@ -133,7 +133,7 @@ fn zeroed_frames_of_the_stock_are_used_first_and_given_back_when_memory_is_short
 fn a_store_into_a_zeroed_frame_of_the_stock_is_found() {
     let m = system(4096, 1, 1, 100);
     m.vm.idle_zero(1);
-    for page in m.vm.described().filter(|page| page.kind() == Kind::Cached) {
+    for page in m.vm.described().filter(|page| page.kind() == FrameKind::Cached) {
         let p = m.vm.pfn_of_page(page);
         // SAFETY: the frame is RAM, so the pointer is valid; the test stores into a free frame on purpose.
         unsafe { m.vm.machine().frame_ptr(p).add(77).write(1) };
@@ -242,7 +242,7 @@ fn an_idle_cpu_that_finds_nothing_but_its_own_stock_keeps_it() {
     let stack = || f.magazines.of(0).local.lock().stacks[Group::User as usize].iter().map(|c| c.len).sum::<u32>();
     let in_chains = || f.domains[0].chains.load(Ordering::Relaxed) as u64 * f.chain(Group::Kernel) as u64;
     let mut mine = Vec::new();
-    while f.outside() > in_chains() || stack() != 0 {
+    while f.uncached() > in_chains() || stack() != 0 {
         mine.extend(take(&m, 1, For::User));
     }
     assert!(in_chains() != 0 && !f.is_low());
@@ -302,7 +302,7 @@ fn contiguous_frames_are_where_they_were_asked_for() {
         assert!(first.is_multiple_of(align) && first >= start && first + count <= end);
         let domain = m.vm.page(frame.pfn()).domain();
         for i in first..first + count {
-            assert_eq!((m.vm.page(Pfn(i)).kind(), m.vm.page(Pfn(i)).domain()), (Kind::Wild, domain));
+            assert_eq!((m.vm.page(Pfn(i)).kind(), m.vm.page(Pfn(i)).domain()), (FrameKind::Unowned, domain));
         }
         assert!(!keep.iter().any(|p| (first..first + count).contains(&p.pfn().0)));
         assert_eq!(f.check(), Ok(()));

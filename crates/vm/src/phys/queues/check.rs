@@ -1,8 +1,8 @@
 //! Recomputes every shard's length and links, and compares each page's own place.
 
-use super::{Place, Queue, Queues};
+use super::{Queue, QueuePlace, Queues};
 pub use crate::check::QueueError;
-use crate::phys::page::Kind;
+use crate::phys::page::FrameKind;
 use crate::types::Pfn;
 use quire_sync::atomic::Ordering;
 
@@ -21,7 +21,7 @@ impl Queues {
         if !quiet {
             return Ok(());
         }
-        let says = |pfn: &Pfn| matches!(Place::of(self.pages.get(*pfn).state()), Place::Listed(..));
+        let says = |pfn: &Pfn| matches!(QueuePlace::of(self.pages.get(*pfn).state()), QueuePlace::Listed(..));
         let mut all = self.pages.opened().filter(says);
         // As many states name a queue as pages were found. Else the first of them that is in no shard.
         match all.clone().count() as u64 == listed {
@@ -44,13 +44,13 @@ impl Queues {
             if page.prev() != before {
                 return Err(QueueError::Links(pfn));
             }
-            let place = Place::of(page.state());
-            let leaving = place == Place::Nowhere && !quiet;
-            if place != Place::Listed(queue, number as u16) && !leaving {
+            let place = QueuePlace::of(page.state());
+            let leaving = place == QueuePlace::Nowhere && !quiet;
+            if place != QueuePlace::Listed(queue, number as u16) && !leaving {
                 return Err(QueueError::Place(pfn));
             }
             // A page on its way out changes its kind first.
-            if quiet && page.kind() != Kind::Object {
+            if quiet && page.kind() != FrameKind::Object {
                 return Err(QueueError::NoPage(pfn));
             }
             (before, at) = (at, page.next());
@@ -66,7 +66,7 @@ impl Queues {
 
     /// Whether `pfn` is on the list of the shard that its state names.
     fn is_linked(&self, pfn: Pfn) -> bool {
-        let Place::Listed(queue, number) = Place::of(self.pages.get(pfn).state()) else { return false };
+        let QueuePlace::Listed(queue, number) = QueuePlace::of(self.pages.get(pfn).state()) else { return false };
         let list = self.part(queue, number as usize).list.lock();
         core::iter::successors(list.head, |p| self.pages.get(*p).next()).any(|p| p == pfn)
     }

@@ -25,8 +25,8 @@ fn pages(vm: &'static Vm<TestMachine>, n: usize) -> Vec<&'static Page> {
     pages
 }
 
-fn place(page: &Page) -> Place {
-    Place::of(page.state())
+fn place(page: &Page) -> QueuePlace {
+    QueuePlace::of(page.state())
 }
 
 /// Takes all pages out of `queue`.
@@ -79,7 +79,7 @@ fn a_part_gives_the_pages_that_came_first_and_they_are_nowhere_until_put_back() 
     let mut taken = Vec::new();
     assert_eq!(part.take(4, &mut |p| taken.push(p)), 4);
     assert!(taken.iter().zip(&made).all(|(a, b)| core::ptr::eq(*a, *b)));
-    assert!(taken.iter().all(|p| place(p) == Place::Isolated));
+    assert!(taken.iter().all(|p| place(p) == QueuePlace::Isolated));
     assert_eq!(part.len(), 6);
     assert_eq!(m.vm.queues().put_all(taken[..2].iter().copied(), Queue::Inactive), 2);
     m.vm.put_in_queue(taken[2], Queue::Laundry);
@@ -127,17 +127,17 @@ fn the_check_finds_each_kind_of_damage() {
     assert_eq!(queues.check(false), Err(QueueError::Length(Queue::Active, 0)), "though the iterator would skip it");
     part.len.store(5, Ordering::Relaxed);
 
-    assert!(change(made[3], Place::Listed(Queue::Active, 0), Place::Isolated));
+    assert!(change(made[3], QueuePlace::Listed(Queue::Active, 0), QueuePlace::Isolated));
     assert_eq!(queues.check(false), Err(QueueError::Place(pfn(3))));
-    assert!(change(made[3], Place::Isolated, Place::Listed(Queue::Active, 0)));
+    assert!(change(made[3], QueuePlace::Isolated, QueuePlace::Listed(Queue::Active, 0)));
 
     let stranger = page(m.vm);
     m.vm.drain_queue_batches();
     assert!(queues.isolate(stranger));
-    assert!(change(stranger, Place::Isolated, Place::Listed(Queue::Laundry, 0)));
+    assert!(change(stranger, QueuePlace::Isolated, QueuePlace::Listed(Queue::Laundry, 0)));
     assert_eq!(queues.check(false), Ok(()));
     assert_eq!(queues.check(true), Err(QueueError::Lost(m.vm.pfn_of_page(stranger))));
-    assert!(change(stranger, Place::Listed(Queue::Laundry, 0), Place::Isolated));
+    assert!(change(stranger, QueuePlace::Listed(Queue::Laundry, 0), QueuePlace::Isolated));
     assert_eq!(queues.check(true), Ok(()));
 }
 
@@ -221,7 +221,7 @@ fn follow(m: &Boot, steps: &[Step]) {
             }
             Step::Requeue(n) => {
                 let Some(p) = any(n) else { continue };
-                assert_eq!(queues.requeue(p), matches!(place(p), Place::Listed(..)));
+                assert_eq!(queues.requeue(p), matches!(place(p), QueuePlace::Listed(..)));
             }
             Step::Release(n) => {
                 let Some(p) = any(n) else { continue };
@@ -233,9 +233,9 @@ fn follow(m: &Boot, steps: &[Step]) {
         assert_eq!(queues.check(true), Ok(()));
         for p in &alive {
             let says = match place(p) {
-                Place::Nowhere => panic!("a page with an identity is nowhere"),
-                Place::Isolated => None,
-                Place::Batched(q) | Place::Listed(q, _) => Some(q),
+                QueuePlace::Nowhere => panic!("a page with an identity is nowhere"),
+                QueuePlace::Isolated => None,
+                QueuePlace::Batched(q) | QueuePlace::Listed(q, _) => Some(q),
             };
             assert_eq!(says, model[&key(p)]);
         }
@@ -288,7 +288,9 @@ fn pages_come_go_and_move_on_four_cpus_and_none_is_lost_or_listed_twice() {
     vm.drain_queue_batches();
     assert_eq!(Queue::ALL.map(|q| vm.queues().len(q)), [0; 3]);
     assert_eq!(vm.queues().check(true), Ok(()));
-    let lost =
-        vm.described().find(|page| page.kind() == crate::phys::page::Kind::Object).map(|page| vm.pfn_of_page(page));
+    let lost = vm
+        .described()
+        .find(|page| page.kind() == crate::phys::page::FrameKind::Object)
+        .map(|page| vm.pfn_of_page(page));
     assert_eq!(lost, None, "a page is left");
 }

@@ -4,7 +4,7 @@ use super::{Cache, FREE, FreeList, USED, next};
 use crate::check::Broken;
 use crate::machine::Machine;
 use crate::phys::Physical;
-use crate::phys::page::Kind;
+use crate::phys::page::FrameKind;
 use crate::types::Pfn;
 use quire_sync::atomic::Ordering;
 use quire_sync::preempt_off;
@@ -56,7 +56,7 @@ impl Cache {
         let (mut at, mut before) = (depot.partial, None);
         while let Some(slab) = at {
             let page = vm.page(slab);
-            if page.kind() != Kind::Slab || page.prev() != before {
+            if page.kind() != FrameKind::Slab || page.prev() != before {
                 return Err(Broken::Slab(slab.0));
             }
             let mut object = page.words()[FREE].load(Ordering::Relaxed) as FreeList;
@@ -84,7 +84,7 @@ impl Cache {
         let slab = Pfn(pfn.0 & !((1 << self.order) - 1));
         let offset = object.addr() - vm.machine().frame_ptr(slab).addr();
         let whole = offset.is_multiple_of(self.size as usize) && offset / (self.size as usize) < self.per_slab as usize;
-        if whole && vm.page(slab).kind() == Kind::Slab { Ok(slab) } else { Err(Broken::Slab(slab.0)) }
+        if whole && vm.page(slab).kind() == FrameKind::Slab { Ok(slab) } else { Err(Broken::Slab(slab.0)) }
     }
 }
 
@@ -119,7 +119,7 @@ mod tests {
                 let slab = Pfn(m.vm.machine().pfn_of(objects[0].as_ptr()).0 & !((1 << cache.order) - 1));
                 match wrong {
                     0 => drop(m.vm.page(slab).words()[USED].fetch_add(1, Ordering::Relaxed)),
-                    1 => m.vm.page(slab).set_kind(Kind::Wild),
+                    1 => m.vm.page(slab).set_kind(FrameKind::Unowned),
                     // An object that is on the list twice.
                     2 => super::super::link(objects[0].as_ptr().cast(), objects[0].as_ptr().cast()),
                     _ => cache.free(m.vm, objects[1].add(8)),

@@ -2,13 +2,13 @@
 
 use super::*;
 use crate::map::Space;
-use crate::phys::page::Kind;
+use crate::phys::page::FrameKind;
 use crate::testing::{TestMachine, boot, page};
 use crate::tests::{Vm, anonymous, load, store};
 
 /// Pages of objects.
 fn pages(vm: &'static Vm) -> Vec<&'static Page> {
-    (0..vm.page_count()).map(|n| vm.page(Pfn(n))).filter(|p| p.kind() == Kind::Object).collect()
+    (0..vm.page_count()).map(|n| vm.page(Pfn(n))).filter(|p| p.kind() == FrameKind::Object).collect()
 }
 
 fn move_away(vm: &'static Vm, page: &'static Page) {

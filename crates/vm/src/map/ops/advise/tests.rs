@@ -11,7 +11,7 @@ use crate::tests::{anonymous, load, range, show, store, system};
 use crate::types::{Access, PAGE_SIZE};
 
 #[test]
-fn what_was_given_up_stays_hidden_where_memory_for_the_cuts_is_missing() {
+fn what_was_given_up_stays_hidden_where_memory_for_the_zero_markers_is_missing() {
     for n in 1.. {
         let m = system();
         let space = Space::new(m.vm).unwrap();

@@ -1,17 +1,17 @@
-//! Models of table pages that lose and regain their stores as a whole ([`Table::is_sealed`](crate::machine::Table::is_sealed)).
+//! Models of table pages that lose and regain their stores as a whole ([`Table::is_store_protected`](crate::machine::Table::is_store_protected)).
 
 use super::*;
 
 /// Private memory of a whole table page, whose first two pages are there.
 fn whole() -> World {
     let w = World::private(crate::testing::SPAN);
-    w.space.pmap().seal();
+    w.space.pmap().protect_tables();
     (0..2).for_each(|n| store(&w.space, n, 1));
     w
 }
 
 /// A fork takes the stores of a table page, which another CPU gets back.
-fn seal_against_store() {
+fn protect_against_store() {
     let w = whole();
     // No other space sees the memory; the table page is store-protected.
     drop(w.space.fork().unwrap());
@@ -32,13 +32,13 @@ fn seal_against_store() {
 }
 
 protocol! {
-    a_childs_memory_is_one_moments_though_stores_come_back_by_the_table_page = seal_against_store, Some(2);
+    a_childs_memory_is_one_moments_though_stores_come_back_by_the_table_page = protect_against_store, Some(2);
     NoStaleCheck: "the parent's store reaches the child";
     StoresUnnoted: "the parent's store reaches the child";
 }
 
 /// Both sides of a fork store while both live, and the child goes.
-fn unseal_against_exit() {
+fn restore_against_exit() {
     let w = whole();
     let child = w.space.fork().unwrap();
     beside(
@@ -59,12 +59,12 @@ fn unseal_against_exit() {
 }
 
 protocol! {
-    stores_come_back_by_the_table_page_when_nobody_else_sees_it = unseal_against_exit, Some(2);
-    UnsealedUnlooked: "the parent's store reaches the child";
+    stores_come_back_by_the_table_page_when_nobody_else_sees_it = restore_against_exit, Some(2);
+    StoresRestoredUnlooked: "the parent's store reaches the child";
 }
 
 /// A page is given up, hence clean, while stores come back by the table page.
-fn unseal_against_give_up() {
+fn restore_against_give_up() {
     let w = whole();
     drop(w.space.fork().unwrap());
     beside(
@@ -86,6 +86,6 @@ fn unseal_against_give_up() {
 }
 
 protocol! {
-    a_page_that_is_cleaned_under_a_seal_is_dirty_before_it_is_stored_into = unseal_against_give_up, Some(2);
+    a_page_that_is_cleaned_under_store_protection_is_dirty_before_it_is_stored_into = restore_against_give_up, Some(2);
     FreeLeavesWritable: "a clean page can be stored into";
 }

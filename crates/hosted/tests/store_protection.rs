@@ -109,9 +109,9 @@ fn disturb<F: Simulate>(
 }
 
 /// Ends the loops of the other threads, also if this thread fails.
-struct Stop<'s>(&'s AtomicBool);
+struct StopOnDrop<'s>(&'s AtomicBool);
 
-impl Drop for Stop<'_> {
+impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::SeqCst);
     }
@@ -153,7 +153,7 @@ fn stores_that_come_back_by_the_table_page_reach_nobody_else<F: Simulate>() {
                     let cpu = Cpu::attach(vm, id).unwrap();
                     cpu.disturb(7 + id as u64);
                     let (mut random, mut kept) = (Random(0x9e37_79b9_7f4a_7c15 + id as u64), Vec::new());
-                    let (mut rounds, _stop) = (0, Stop(stop));
+                    let (mut rounds, _stop) = (0, StopOnDrop(stop));
                     while (rounds < ROUNDS || start.elapsed() < LEAST) && start.elapsed() < MOST {
                         disturb(&cpu, space, &mut random, &mut kept);
                         rounds += 1;

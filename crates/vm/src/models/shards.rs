@@ -6,16 +6,16 @@ use super::*;
 /// A CPU gets a shard of its own, and maps the file there, while another closes the shards.
 fn own_part_against_close() {
     let w = World::new();
-    w.file.parts().widen(w.boot.vm);
+    w.file.shards().widen(w.boot.vm);
     for (n, cpu) in [(1, 0), (2, 1)] {
         set_cpu(cpu);
         w.show(n, 0, Prot::READ);
     }
-    assert!(!w.file.parts().has_own(), "the model has the parts that it means");
+    assert!(!w.file.shards().has_own(), "the model has the shards that it means");
     beside(
         w,
         |w| w.show(0, 0, Prot::READ),
-        |w| w.file.close_parts(),
+        |w| w.file.close_shards(),
         |w, (), ()| {
             load(&w.space, 0);
             w.file.discard(0..1);
@@ -24,7 +24,7 @@ fn own_part_against_close() {
                 // The system cannot be taken apart then.
                 std::mem::forget((w.space.clone(), w.file.clone()));
             }
-            assert!(!passed_over, "a mapping is in a part that scans pass over");
+            assert!(!passed_over, "a mapping is in a shard that scans pass over");
         },
     );
 }
@@ -32,7 +32,7 @@ fn own_part_against_close() {
 protocol! {
     what_is_in_a_cpus_new_part_is_not_passed_over_when_all_close = own_part_against_close, Some(2);
     #[cfg(loom)]
-    NoFenceAfterOwn: "a mapping is in a part that scans pass over";
+    NoFenceAfterOwn: "a mapping is in a shard that scans pass over";
     #[cfg(loom)]
-    NoFenceAfterClosing: "a mapping is in a part that scans pass over";
+    NoFenceAfterClosing: "a mapping is in a shard that scans pass over";
 }
