@@ -23,7 +23,7 @@ impl Apt {
         Self { options: Vec::new(), suite: String::new() }
     }
 
-    /// One that knows Debian's backports beside the stable packages; its lists lie under `name` in the cache.
+    /// An apt that also knows Debian's backports. Its lists lie under `name` in the cache.
     pub fn with_backports(places: &Places, name: &str) -> Option<Self> {
         Self::private(places, name, |mirror, suite, by| {
             format!("deb {by} {mirror} {suite} main\ndeb {by} {mirror} {suite}-backports main\n")

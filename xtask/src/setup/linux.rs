@@ -35,8 +35,8 @@ pub struct Host {
 /// Debian's kernel that is not for clouds alone, whose processors need no virtualisation of their own.
 const HOST_PACKAGE: &str = "linux-image-amd64";
 
-/// What a host needs of its modules, each after those that it needs: the ports to the outside, and KVM for AMD's processors, the
-/// only ones whose virtualisation the emulator has.
+/// The modules that a host needs, each after those that it needs itself: the ports to the outside, and KVM for AMD's
+/// processors. The emulator has no other virtualisation.
 const HOST_MODULES: [&str; 10] = [
     "virtio_ring",
     "virtio",
@@ -61,7 +61,7 @@ pub fn release(places: &Places) -> Option<String> {
     }
 }
 
-/// The kernel in the cache, fetched first where there is none. `$QUIRE_LINUX` names one that is there already.
+/// The kernel in the cache, fetched first where there is none. `$QUIRE_LINUX` names another kernel.
 pub fn ensure(places: &Places) -> Result<Linux> {
     if let Some(given) = std::env::var_os("QUIRE_LINUX").map(PathBuf::from) {
         fs::metadata(&given).doing(|| format!("QUIRE_LINUX={}", given.display()))?;

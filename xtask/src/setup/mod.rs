@@ -1,4 +1,4 @@
-//! What is made or fetched once: the toolchain that builds kernels, Debian's Linux to compare with, sources to build in guests.
+//! Things that are made or fetched once: the toolchain for kernels, Debian's Linux, and sources to build in guests.
 
 pub mod apt;
 pub mod linux;

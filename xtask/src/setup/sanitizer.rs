@@ -19,7 +19,7 @@ pub const HOST: &str = "x86_64-unknown-linux-gnu";
 pub enum Sanitizer {
     /// ThreadSanitizer: accesses that nothing orders.
     Thread,
-    /// AddressSanitizer: accesses outside of what is allocated.
+    /// AddressSanitizer: accesses outside of allocated memory.
     Address,
 }
 
@@ -162,7 +162,7 @@ pub fn find(sanitizer: Sanitizer) -> Result<Instrumenting> {
     )))
 }
 
-/// What gives the reports names: LLVM's program, else binutils'.
+/// The program that adds names to the reports: LLVM's, else binutils'.
 pub fn symbolizer() -> Option<PathBuf> {
     let llvm = (14..40).rev().map(|n| PathBuf::from(format!("/usr/lib/llvm-{n}/bin/llvm-symbolizer")));
     llvm.chain(["/usr/bin/addr2line".into()]).find(|p| p.exists())

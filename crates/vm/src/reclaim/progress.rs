@@ -189,7 +189,7 @@ impl Progress {
         Progress { window: SpinLock::new(Rank::IO, window) }
     }
 
-    /// Counts the calling thread as one that waits for memory.
+    /// Counts the calling thread among the waiters for memory.
     pub fn wait(&self) -> Waiter<'_> {
         self.wait_from(now());
         Waiter(self)
