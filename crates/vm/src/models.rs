@@ -641,7 +641,7 @@ fn unmap_against_drop_tables() {
 }
 
 protocol! {
-    unmapping_flushes_what_was_dropped_and_is_not_flushed_yet = unmap_against_drop_tables, Some(2);
+    an_unmap_flushes_dropped_tables_that_are_not_flushed_yet = unmap_against_drop_tables, Some(2);
     // Under loom only: shuttle's random schedules hardly ever stop at that one place.
     #[cfg(loom)]
     NoUnflushedSweep: "an unmapped address is still reached";

@@ -120,7 +120,7 @@ fn a_line_conflicts_if_one_cpu_writes_and_another_touches_it() {
 }
 
 #[test]
-fn lines_move_to_who_writes_and_stay_with_who_reads() {
+fn lines_move_to_writers_and_stay_with_readers() {
     let word = CachePadded(AtomicU64::new(0));
     let touch = |cpu, write| {
         scope(|| {

@@ -228,7 +228,7 @@ fn close_against_close() {
 }
 
 protocol! {
-    shards_that_two_close_at_once_keep_their_references = close_against_close, Some(2);
+    shards_that_two_cpus_close_at_once_keep_their_references = close_against_close, Some(2);
     StaleClose: "a shard does not count that has something";
 }
 

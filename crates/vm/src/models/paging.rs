@@ -401,6 +401,6 @@ fn free_against_store() {
 }
 
 protocol! {
-    a_store_takes_back_what_was_given_up = free_against_store, Some(2);
+    a_store_revives_a_freed_page = free_against_store, Some(2);
     FreeLeavesWritable: "a clean page is writable";
 }

@@ -405,7 +405,7 @@ mod models {
     }
 
     protocol! {
-        a_walk_meets_what_stays_while_nodes_come_and_go = walk_against_prune, Some(2);
+        a_walk_meets_lasting_entries_while_nodes_come_and_go = walk_against_prune, Some(2);
         GoneIsEnd: "what stays is missed";
     }
 }

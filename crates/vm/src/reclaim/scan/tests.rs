@@ -73,7 +73,7 @@ impl Polled for Breaks {
 }
 
 #[test]
-fn a_daemon_that_dies_leaves_its_work_to_who_waits() {
+fn a_dead_daemon_leaves_its_work_to_the_waiters() {
     let m = small(512);
     m.swap(2048, FaultPlan { delay: 2, window: 4, seed: 5, ..PROMPT });
     m.vm.poll_with(Box::leak(Box::new(Breaks(AtomicU32::new(0))))).unwrap();
