@@ -19,7 +19,7 @@ fn judged(cases: &[Case]) -> Vec<Judged> {
 }
 
 #[test]
-fn operations_that_commute_share_what_is_listed_and_nothing_else() {
+fn commuting_operations_share_only_the_listed_lines() {
     let _none = MUTANTS.read().unwrap_or_else(PoisonError::into_inner);
     let (_, cases) = cases();
     assert!(cases.len() >= 300, "{} cases", cases.len());
@@ -62,7 +62,7 @@ fn shared(a: &str, b: &str, state: State, mutant: Option<Mutant>) -> Vec<(String
 }
 
 #[test]
-fn what_would_not_scale_is_found_with_its_label_and_its_line_of_source() {
+fn a_line_that_does_not_scale_is_found_with_label_and_source() {
     let _alone = MUTANTS.write().unwrap_or_else(PoisonError::into_inner);
     for (a, b, state, mutant, label, file, says) in [
         (
@@ -103,7 +103,7 @@ fn source(site: &str) -> Option<String> {
 }
 
 #[test]
-fn what_is_counted_is_counted_again() {
+fn a_second_run_counts_the_same_lines() {
     let _none = MUTANTS.read().unwrap_or_else(PoisonError::into_inner);
     let some: Vec<Case> = cases().1.into_iter().step_by(83).collect();
     let told = || -> Vec<Vec<(String, u32)>> {
@@ -118,7 +118,7 @@ fn what_is_counted_is_counted_again() {
 }
 
 #[test]
-fn what_an_operation_moves_is_little_with_two_cpus_and_no_more_with_many() {
+fn operations_move_as_few_lines_on_many_cpus_as_on_two() {
     let _none = MUTANTS.read().unwrap_or_else(PoisonError::into_inner);
     let mut more = Vec::new();
     let cpus: &[usize] = if std::env::var_os("QUIRE_SOAK").is_some() { &[2, 16, 64, 256] } else { &[2, 16, 64] };

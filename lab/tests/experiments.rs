@@ -53,7 +53,7 @@ fn every_case_gives_exactly_its_measures() {
 }
 
 #[test]
-fn a_case_that_does_not_exist_or_is_the_other_builds_is_an_error() {
+fn an_absent_case_or_a_case_of_the_other_build_is_an_error() {
     let out = lab("case zero-fill ours cpus=1 what=nothing");
     assert_eq!((out.status.code(), out.stdout.len()), (Some(2), 0));
     assert!(String::from_utf8_lossy(&out.stderr).starts_with("quire-lab: zero-fill has no case ours"));

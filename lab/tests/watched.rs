@@ -10,7 +10,7 @@ fn watched(plain: bool) -> Watched {
 }
 
 #[test]
-fn what_cpus_share_by_their_loads_and_stores_is_in_the_record() {
+fn the_record_has_the_lines_that_loads_and_stores_share() {
     let watched = watched(false);
     // Some round shares lines; else nothing was judged.
     assert!(watched.rounds > 0 && watched.shared > 0, "{} rounds, {} lines", watched.rounds, watched.shared);

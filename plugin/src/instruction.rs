@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_locked_is_seen_with_and_without_the_prefix() {
+    fn locked_instructions_are_seen_with_and_without_the_prefix() {
         for locked in
             [&[0xf0, 0x0f, 0xb1, 0x0b][..], &[0xf0, 0x83, 0x0c, 0x24, 0], &[0x48, 0x87, 0x07], &[0x0f, 0xae, 0xf0]]
         {

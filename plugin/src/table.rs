@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_in_a_page_do_not_conflict_and_what_spans_two_lines_touches_both() {
+    fn an_access_conflicts_on_each_line_that_it_spans() {
         let (mut a, mut b) = (Table::default(), Table::default());
         a.note(0x1000, 8, access(1), true);
         b.note(0x1040, 8, access(2), true);
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_both_wrote_is_found_once_and_forgotten_when_cleared() {
+    fn a_line_with_two_writers_is_found_once_until_cleared() {
         let (mut a, mut b) = (Table::default(), Table::default());
         a.note(0x80, 8, access(1), true);
         b.note(0x80, 8, access(2), true);

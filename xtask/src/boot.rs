@@ -245,7 +245,7 @@ mod tests {
                         [    2.532734] Kernel panic - not syncing: Fatal exception in interrupt\r\n";
 
     #[test]
-    fn a_linux_that_the_emulator_trips_up_is_booted_again_and_not_for_ever() {
+    fn a_linux_boot_that_the_emulator_breaks_has_bounded_retries() {
         for faults in 0..=BOOTS + 1 {
             let mut boots = 0;
             let last = untripped(|| {

@@ -270,7 +270,7 @@ mod tests {
         "programs 7\ncall 0 1010\ncall 1 2010\ncount 0 1000 50 1\ncount 1 2000 30 0\ncount 2 1000 20 2\nend\n";
 
     #[test]
-    fn instructions_are_told_by_function_with_and_without_what_it_called() {
+    fn instructions_count_by_function_with_and_without_its_callees() {
         let functions = Functions::of([(0x2000, "inner".to_owned()), (0x1000, "outer".to_owned())]);
         let records = Records::read(TEXT).unwrap();
         let profile = Profile::of(&records, &functions);

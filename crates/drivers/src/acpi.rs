@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn the_boot_loaders_hint_is_used_where_nothing_else_leads_there() {
+    fn the_hint_of_the_boot_loader_is_the_last_resort() {
         let m = image(0x5_0000, &cpu(3, true));
         assert_eq!(topology(&m, 0x5_0000).unwrap().cpus(), [3]);
         assert!(matches!(topology(&m, 0), Err(AcpiError::NoRoot)));

@@ -198,7 +198,7 @@ fn a_file_lives_as_long_as_it_is_open() {
 }
 
 #[test]
-fn links_that_lead_in_circles_end_and_dot_dot_stays_below_the_root() {
+fn circular_links_end_and_dot_dot_stays_below_the_root() {
     let vfs = tree();
     symlink(&vfs, "/a", "b");
     symlink(&vfs, "/b", "a");
@@ -303,7 +303,7 @@ fn a_system_with_all_its_files_open_opens_and_makes_no_more() {
 }
 
 #[test]
-fn contents_have_as_much_room_as_the_file_system_says_and_give_it_back() {
+fn contents_take_and_return_the_stated_room() {
     let vfs = Vfs::new(TestHost, Limits { inodes: Some(9), pages: Some(2) }).unwrap();
     let file = open(&vfs, "/f", RW | OpenFlags::CREATE).unwrap();
     let free = || vfs.space(&vfs.root().inode).pages.free;
@@ -333,7 +333,7 @@ fn contents_have_as_much_room_as_the_file_system_says_and_give_it_back() {
 }
 
 #[test]
-fn what_was_there_before_room_was_set_does_not_count() {
+fn content_from_before_the_limit_does_not_count() {
     let vfs = Vfs::new(TestHost, Limits::UNSET).unwrap();
     write_file(&vfs, "/boot", &[1; 5 * PAGE_SIZE]).unwrap();
     assert_eq!(vfs.space(&vfs.root().inode).pages.total, 0, "no limit");
@@ -346,7 +346,7 @@ fn what_was_there_before_room_was_set_does_not_count() {
 }
 
 #[test]
-fn permission_bits_hold_for_everybody_but_root() {
+fn permission_bits_hold_for_all_users_but_root() {
     let vfs = tree();
     write_file(&vfs, "/f", b"x").unwrap();
     let mut view = vfs.view();
@@ -504,7 +504,7 @@ fn a_pipe_without_a_name_is_reopened_without_waiting() {
 }
 
 #[test]
-fn what_has_no_name_belongs_to_its_maker() {
+fn a_file_without_a_name_belongs_to_its_maker() {
     let vfs = tree();
     let maker = Who { uid: 7, gid: 8, ..Who::default() };
     let (r, w) = vfs.pipe(&maker, OpenFlags::empty()).unwrap();

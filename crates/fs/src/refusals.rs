@@ -131,7 +131,7 @@ fn refuse_each(name: &str, vfs: &Tree, does: impl Fn(&Tree) -> Result<Made, FsEr
 }
 
 #[test]
-fn what_is_refused_memory_leaves_the_tree_as_it_was() {
+fn a_call_without_memory_leaves_the_tree_as_it_was() {
     type Operation = (&'static str, fn(&Tree) -> Result<Made, FsError>);
     let operations: &[Operation] = &[
         ("create", |t| make(t, "/d/new", Create::File)),
@@ -222,7 +222,7 @@ fn a_driver_is_not_kept_where_its_node_cannot_be_made() {
 }
 
 #[test]
-fn what_ends_something_needs_no_memory() {
+fn removals_and_releases_need_no_memory() {
     // The first round records the orders of the locks.
     for round in 0..2 {
         let vfs = tree();

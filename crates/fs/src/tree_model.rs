@@ -260,7 +260,7 @@ proptest! {
 }
 
 #[test]
-fn concurrent_moves_between_directories_neither_deadlock_nor_lose_anything() {
+fn concurrent_directory_moves_neither_deadlock_nor_lose_files() {
     let vfs = Vfs::new(TestHost, Limits { inodes: Some(10_000), pages: Some(1 << 20) }).unwrap();
     for d in ["/p", "/p/q", "/r"] {
         apply(&vfs, &Op::Mkdir(d.into())).unwrap();

@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_reference_drops_the_value_and_weak_ones_keep_the_memory() {
+    fn the_last_reference_drops_the_value_and_weak_keep_memory() {
         let dropped = Cell::new(0);
         let one = Arc::try_new(CountsDrops(&dropped)).unwrap();
         let (two, weak) = (one.clone(), Arc::downgrade(&one));
@@ -569,7 +569,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_lent_for_changes_only_while_it_has_one_reference_of_any_kind() {
+    fn a_value_is_mutable_only_with_a_single_reference() {
         let mut one = Arc::try_new(1).unwrap();
         *Arc::get_mut(&mut one).unwrap() = 2;
         let weak = Arc::downgrade(&one);

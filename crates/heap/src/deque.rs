@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_changes_nothing_and_reserved_room_is_enough() {
+    fn a_refused_push_changes_nothing_and_reserved_room_suffices() {
         let mut q = Deque::try_with_capacity(2).unwrap();
         (0..q.capacity()).for_each(|n| q.push_back_reserved(n));
         let before: std::vec::Vec<_> = q.iter().copied().collect();

@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_whose_memory_is_there_needs_no_more_and_leaving_needs_none() {
+    fn an_allocated_entry_and_a_removal_need_no_memory() {
         let mut map = Map::new();
         assert!(refusal::at(1, || map.try_insert(1, 1).is_err()).0);
         assert!(map.is_empty());

@@ -280,7 +280,7 @@ mod tests {
     use std::string::String;
 
     #[test]
-    fn what_is_refused_changes_nothing() {
+    fn a_refused_push_changes_nothing() {
         let mut v = Vec::try_copy(&[1, 2]).unwrap();
         assert!(refusal::at(1, || v.try_extend_from_slice(&[3; 100]).is_err()).0);
         assert!(refusal::at(1, || v.try_insert(0, 9).is_err()).0);

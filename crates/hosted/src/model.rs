@@ -296,7 +296,7 @@ mod tests {
     const RW: Prot = Prot::READ.union(Prot::WRITE);
 
     #[test]
-    fn who_looks_on_sees_the_old_or_the_new_state_and_nothing_else() {
+    fn an_observer_sees_only_the_old_or_the_new_state() {
         let mut page = Page::of(vec![State::Private(RW, 1, 0)]);
         page.become_one_of(vec![State::Private(RW, 2, 0)], Span { from: 10, to: 12 }, true);
         let at = |from, to| page.during(Span { from, to });

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn invlpg_takes_one_page_and_every_upper_level_of_its_pcid_only() {
+    fn invlpg_drops_one_page_and_the_upper_levels_of_its_pcid() {
         let mut tlb = Tlb::default();
         tlb.put(1, 7, entry(70), false);
         tlb.put(1, 8, entry(80), false);

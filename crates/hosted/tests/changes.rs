@@ -8,17 +8,17 @@ use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
 quire_hosted::of_each_architecture!(
-    what_a_mapping_without_stores_grows_by_after_a_fork_is_its_own_memory,
+    growth_of_a_read_only_mapping_after_a_fork_is_its_own,
     memory_mapped_where_a_child_just_let_go_is_empty,
-    the_end_of_a_process_costs_as_much_for_each_of_some_entries_as_of_many,
+    the_end_of_a_process_has_a_constant_cost_per_entry,
     forgotten_memory_is_empty_though_relatives_still_have_it,
     memory_without_stores_that_is_given_up_stays_a_childs,
     lengths_that_no_address_space_has_are_refused,
     the_peak_of_residents_is_known_after_they_went,
     a_fork_looks_at_what_was_stored_into_since_the_last_one,
     whole_table_pages_lose_and_regain_their_stores_at_once,
-    what_is_cleaned_under_store_protection_is_dirty_before_it_is_stored_into,
-    memory_that_could_only_be_stored_into_cannot_be_loaded_once_that_is_taken_away,
+    pages_cleaned_under_store_protection_are_dirty_at_a_store,
+    write_only_memory_is_unreadable_once_stores_are_forbidden,
 );
 
 const BASE: u64 = 0x20_0000_0000;
@@ -50,7 +50,7 @@ fn entries<F: Simulate>(space: &Space<Simulated<F>>) -> usize {
     n
 }
 
-fn what_a_mapping_without_stores_grows_by_after_a_fork_is_its_own_memory<F: Simulate>() {
+fn growth_of_a_read_only_mapping_after_a_fork_is_its_own<F: Simulate>() {
     let vm = boot::<F>(1);
     let cpu = Cpu::attach(vm, 0).unwrap();
     let space = Space::new(vm).unwrap();
@@ -111,7 +111,7 @@ fn memory_mapped_where_a_child_just_let_go_is_empty<F: Simulate>() {
     cpu.leave();
 }
 
-fn the_end_of_a_process_costs_as_much_for_each_of_some_entries_as_of_many<F: Simulate>() {
+fn the_end_of_a_process_has_a_constant_cost_per_entry<F: Simulate>() {
     let vm = boot::<F>(1);
     let _cpu = Cpu::attach(vm, 0).unwrap();
     let exit = |pages: u64| -> Duration {
@@ -312,7 +312,7 @@ fn whole_table_pages_lose_and_regain_their_stores_at_once<F: Simulate>() {
 
 /// Pages that were cleaned or dropped while their table page was store-protected must be made dirty again before a
 /// store.
-fn what_is_cleaned_under_store_protection_is_dirty_before_it_is_stored_into<F: Simulate>() {
+fn pages_cleaned_under_store_protection_are_dirty_at_a_store<F: Simulate>() {
     let vm = boot::<F>(1);
     let cpu = Cpu::attach(vm, 0).unwrap();
     let space = Space::new(vm).unwrap();
@@ -333,7 +333,7 @@ fn what_is_cleaned_under_store_protection_is_dirty_before_it_is_stored_into<F: S
     cpu.leave();
 }
 
-fn memory_that_could_only_be_stored_into_cannot_be_loaded_once_that_is_taken_away<F: Simulate>() {
+fn write_only_memory_is_unreadable_once_stores_are_forbidden<F: Simulate>() {
     let vm = boot::<F>(1);
     let cpu = Cpu::attach(vm, 0).unwrap();
     let space = Space::new(vm).unwrap();

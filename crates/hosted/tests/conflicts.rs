@@ -72,7 +72,7 @@ fn zero_fill_shared_lines(cpus: usize) -> f64 {
 }
 
 #[test]
-fn zero_fill_faults_in_different_regions_write_at_most_one_shared_line_in_32_faults() {
+fn zero_fill_faults_write_one_shared_line_in_32_at_most() {
     for cpus in [2, 5, 16] {
         let lines = zero_fill_shared_lines(cpus);
         println!("{cpus} CPUs: {lines:.4} shared lines written a fault");
@@ -100,7 +100,7 @@ impl quire_vm::paging::pager::Pager for Plain {
 
 /// CPUs write pages in turn, each of a file of its own; one quota is charged for all files.
 #[test]
-fn pages_of_different_files_of_one_file_system_write_at_most_one_shared_line_in_16() {
+fn file_page_writes_share_at_most_one_line_in_16() {
     for cpus in [2, 5, 16] {
         let (vm, cpus) = boot(cpus, cpus as u64 * 4 * REGION + 16 * 1024);
         let quota: &'static Quota = Box::leak(Box::new(Quota::leaked(cpus.len(), 1 << 30)));
@@ -155,7 +155,7 @@ fn pages_made_ahead_share_no_more_lines_than_others() {
 }
 
 #[test]
-fn two_zero_fill_faults_share_only_what_is_refilled_in_batches() {
+fn two_zero_fill_faults_share_only_batch_refills() {
     let (_, cpus) = boot(2, 16 * 1024);
     let (space, first) = shared_space(&cpus, 1);
     let all = |range: std::ops::Range<u64>| {
@@ -180,7 +180,7 @@ fn two_zero_fill_faults_share_only_what_is_refilled_in_batches() {
 }
 
 #[test]
-fn a_resident_fault_takes_the_lock_of_its_table_page_allocates_nothing_and_shares_nothing() {
+fn a_resident_fault_takes_one_lock_and_shares_nothing() {
     let (vm, cpus) = boot(3, 16 * 1024);
     let object = ObjectRef::anonymous(vm, REGION).unwrap();
     let spaces: Vec<SpaceRef<Hosted>> = cpus.iter().map(|_| Space::new(vm).unwrap()).collect();
@@ -231,7 +231,7 @@ fn a_resident_fault_takes_the_lock_of_its_table_page_allocates_nothing_and_share
 }
 
 #[test]
-fn a_zero_fill_fault_allocates_one_frame_and_takes_three_locks_of_its_own() {
+fn a_zero_fill_fault_takes_one_frame_and_three_own_locks() {
     let (_, cpus) = boot(1, 16 * 1024);
     let (space, _) = shared_space(&cpus, 1);
     fault(&cpus[0], &space, 0, Access::Write, FaultKind::ZeroFill);
@@ -242,7 +242,7 @@ fn a_zero_fill_fault_allocates_one_frame_and_takes_three_locks_of_its_own() {
 }
 
 #[test]
-fn changing_maps_of_different_spaces_shares_nothing_but_the_epoch_now_and_then() {
+fn map_changes_in_different_spaces_share_only_the_epoch() {
     let (vm, cpus) = boot(2, 16 * 1024);
     let spaces: Vec<SpaceRef<Hosted>> = cpus.iter().map(|_| Space::new(vm).unwrap()).collect();
     cpus.iter().zip(&spaces).for_each(|(c, s)| c.enter(s).unwrap());
@@ -274,7 +274,7 @@ fn changing_maps_of_different_spaces_shares_nothing_but_the_epoch_now_and_then()
 }
 
 #[test]
-fn mapping_and_unmapping_in_arenas_of_their_own_shares_nothing_but_the_epoch_now_and_then() {
+fn map_changes_in_separate_arenas_share_only_the_epoch() {
     for touched in [false, true] {
         let (vm, cpus) = boot(3, 16 * 1024);
         let space = Space::new(vm).unwrap();

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 quire_hosted::of_each_architecture!(
     large_frames_are_made_while_programs_fault,
-    what_cannot_move_ends_the_attempt_and_everything_is_as_before,
+    an_immovable_page_ends_the_attempt_and_changes_nothing,
     a_failing_allocation_at_any_depth_loses_nothing,
 );
 
@@ -125,7 +125,7 @@ fn large_frames_are_made_while_programs_fault<F: Simulate>() {
     vm.queues().check(true).unwrap();
 }
 
-fn what_cannot_move_ends_the_attempt_and_everything_is_as_before<F: Simulate>() {
+fn an_immovable_page_ends_the_attempt_and_changes_nothing<F: Simulate>() {
     const PAGES: u64 = 3000;
     let vm = boot::<F>(4096);
     let cpu = Cpu::attach(vm, 0).unwrap();

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 quire_hosted::of_each_architecture!(
     a_wrong_count_of_present_entries_is_noticed_at_every_level,
-    a_count_of_unflushed_removals_that_nobody_owes_is_noticed,
+    the_check_finds_a_wrong_count_of_unflushed_removals,
     a_dead_mark_on_a_table_page_that_is_linked_is_noticed,
     an_entry_that_leads_to_no_table_page_is_noticed,
     a_group_of_entries_that_scans_would_skip_is_noticed,
@@ -19,7 +19,7 @@ quire_hosted::of_each_architecture!(
     an_entry_above_that_allows_other_than_is_known_is_noticed,
     an_entry_that_is_neither_empty_nor_present_is_noticed,
     a_lost_leaf_and_a_doubled_one_are_noticed,
-    a_leaf_of_a_frame_that_is_free_is_noticed_also_while_others_are_at_work,
+    the_check_of_a_busy_map_finds_a_leaf_of_a_free_frame,
 );
 
 /// The middle of user addresses, where table pages of every level begin.
@@ -99,7 +99,7 @@ fn a_wrong_count_of_present_entries_is_noticed_at_every_level<F: Simulate>() {
     }
 }
 
-fn a_count_of_unflushed_removals_that_nobody_owes_is_noticed<F: Simulate>() {
+fn the_check_finds_a_wrong_count_of_unflushed_removals<F: Simulate>() {
     let w = World::<F>::new();
     // The other half of the word.
     w.state(w.table(0)).fetch_add(1 << ((w.live_at() / 32 * 32) ^ 32), Ordering::Relaxed);
@@ -163,7 +163,7 @@ fn a_lost_leaf_and_a_doubled_one_are_noticed<F: Simulate>() {
     assert_eq!(w.verdict(), Err(Broken::LeafFrame(middle::<F>() + 4 * PAGE_SIZE)));
 }
 
-fn a_leaf_of_a_frame_that_is_free_is_noticed_also_while_others_are_at_work<F: Simulate>() {
+fn the_check_of_a_busy_map_finds_a_leaf_of_a_free_frame<F: Simulate>() {
     let w = World::<F>::new();
     let _cpu = Cpu::attach(w.vm, 0).unwrap();
     let t = w.table(0);

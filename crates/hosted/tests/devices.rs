@@ -11,7 +11,7 @@ quire_hosted::of_each_architecture!(
     a_program_reaches_a_device_with_its_memory_type,
     parent_and_child_reach_the_same_device,
     a_device_has_no_pages_and_leaves_none_behind,
-    a_revoked_device_is_reached_by_nobody,
+    a_revoked_device_is_unreachable,
     a_device_is_mapped_shared_or_not_at_all,
     a_frame_buffer_may_lie_in_ram,
     tables_of_a_device_are_dropped_and_come_back,
@@ -123,7 +123,7 @@ fn a_device_has_no_pages_and_leaves_none_behind<F: Simulate>() {
     cpu.leave();
 }
 
-fn a_revoked_device_is_reached_by_nobody<F: Simulate>() {
+fn a_revoked_device_is_unreachable<F: Simulate>() {
     let vm = boot::<F>(1);
     let cpu = Cpu::attach(vm, 0).unwrap();
     let object = device(vm, MemoryType::Uncached);

@@ -199,7 +199,7 @@ fn a_chosen_allocation_fails_and_the_next_does_not() {
 }
 
 #[test]
-fn an_idle_cpu_zeroes_frames_for_first_touches_where_it_is_told_to() {
+fn an_idle_cpu_zeroes_frames_for_first_touches_if_enabled() {
     for zero_stock in [0, 40] {
         let vm = Hosted::boot(Settings { cpus: 2, frames: 4096, zero_stock, ..Settings::default() }).unwrap();
         let cpu = Cpu::attach(vm, 1).unwrap();

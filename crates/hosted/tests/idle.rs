@@ -13,10 +13,10 @@ quire_hosted::of_each_architecture!(
     one_fault_brings_all_residents_of_a_small_space_back,
     a_large_space_comes_back_page_by_page,
     before_memory_is_out_idle_spaces_give_up_their_tables,
-    a_space_that_nobody_runs_for_a_second_gives_up_its_tables_before_memory_is_out,
-    what_a_child_shares_comes_back_and_is_copied_as_before,
+    a_space_idle_for_a_second_gives_up_its_tables_in_a_shortage,
+    shared_pages_of_a_child_come_back_and_are_copied_as_before,
     a_space_that_runs_keeps_its_tables,
-    what_was_stored_is_still_dirty_and_referenced_after_the_tables_went,
+    stored_pages_stay_dirty_and_referenced_without_their_tables,
     after_unmapping_everything_the_root_is_left,
     after_unmapping_everything_under_faults_the_root_is_left,
     contents_stay_while_tables_are_dropped_under_faults,
@@ -148,7 +148,7 @@ fn before_memory_is_out_idle_spaces_give_up_their_tables<F: Simulate>() {
     other.leave();
 }
 
-fn a_space_that_nobody_runs_for_a_second_gives_up_its_tables_before_memory_is_out<F: Simulate>() {
+fn a_space_idle_for_a_second_gives_up_its_tables_in_a_shortage<F: Simulate>() {
     let vm = Simulated::<F>::boot(Settings { cpus: 2, frames: 4096, ..Settings::default() }).unwrap();
     let cpu = Cpu::attach(vm, 0).unwrap();
     let bytes = vec![0u8; 8192 * PAGE_SIZE as usize].leak();
@@ -179,7 +179,7 @@ fn a_space_that_nobody_runs_for_a_second_gives_up_its_tables_before_memory_is_ou
     cpu.leave();
 }
 
-fn what_a_child_shares_comes_back_and_is_copied_as_before<F: Simulate>() {
+fn shared_pages_of_a_child_come_back_and_are_copied_as_before<F: Simulate>() {
     let vm = boot::<F>(1);
     let cpu = Cpu::attach(vm, 0).unwrap();
     let space = small(&cpu);
@@ -221,7 +221,7 @@ fn a_space_that_runs_keeps_its_tables<F: Simulate>() {
     cpu.leave();
 }
 
-fn what_was_stored_is_still_dirty_and_referenced_after_the_tables_went<F: Simulate>() {
+fn stored_pages_stay_dirty_and_referenced_without_their_tables<F: Simulate>() {
     let vm = boot::<F>(1);
     let cpu = Cpu::attach(vm, 0).unwrap();
     let space = small(&cpu);

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 quire_hosted::of_each_architecture!(
     stacks_and_buffers_come_and_go_on_all_cpus,
     a_window_on_a_device_is_reached_by_the_kernel_alone,
-    finding_room_among_many_stacks_visits_as_many_nodes_as_the_tree_is_high,
+    a_search_for_room_among_stacks_visits_one_node_a_level,
 );
 
 type V<F> = &'static Vm<Simulated<F>>;
@@ -104,7 +104,7 @@ fn a_window_on_a_device_is_reached_by_the_kernel_alone<F: Simulate>() {
     assert!(cpu.kernel_load(at).is_err());
 }
 
-fn finding_room_among_many_stacks_visits_as_many_nodes_as_the_tree_is_high<F: Simulate>() {
+fn a_search_for_room_among_stacks_visits_one_node_a_level<F: Simulate>() {
     let (vm, map) = boot::<F>(1, 40 * 1024);
     let _cpu = Cpu::attach(vm, 0).unwrap();
     let mut buffers: Vec<_> = (0..12_000).map(|_| map.buffer(PAGE_SIZE).unwrap()).collect();

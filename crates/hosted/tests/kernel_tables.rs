@@ -36,7 +36,7 @@ unsafe impl Phys for Ram {
 
 quire_hosted::of_each_architecture!(
     the_direct_map_takes_large_leaves_and_few_tables,
-    what_was_not_reserved_cannot_be_mapped,
+    an_unreserved_range_cannot_be_mapped,
     every_new_root_gets_the_reserved_entries_and_nothing_else,
     lookups_agree_with_a_map_of_what_was_done,
 );
@@ -66,7 +66,7 @@ fn the_direct_map_takes_large_leaves_and_few_tables<F: Simulate>() {
     );
 }
 
-fn what_was_not_reserved_cannot_be_mapped<F: Simulate>() {
+fn an_unreserved_range_cannot_be_mapped<F: Simulate>() {
     let ram = Ram::new(16);
     let mut frames = ram.source();
     let mut tables = KernelTables::<F>::new(&ram, Pfn(0));

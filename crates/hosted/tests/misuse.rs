@@ -36,7 +36,7 @@ fn ram_that_is_too_small_or_too_large_is_an_error() {
 }
 
 #[test]
-fn a_thread_becomes_no_cpu_that_there_is_not_or_that_another_is() {
+fn a_thread_cannot_become_an_absent_or_taken_cpu() {
     let vm = boot(2);
     let first = Cpu::attach(vm, 0).unwrap();
     for id in [2, 99, 256, usize::MAX] {
@@ -190,7 +190,7 @@ fn play(cpu: &Cpu, random: &mut Random, spaces: &[SpaceRef<Hosted>; 4], objects:
 }
 
 #[test]
-fn threads_that_do_whatever_they_like_on_two_machines_meet_errors_and_nothing_breaks() {
+fn misuse_of_two_machines_ends_in_errors_only() {
     for seed in 0..4 {
         let [here, there] = [boot(3), boot(3)];
         let setup = [Cpu::attach(there, 2).unwrap(), Cpu::attach(here, 2).unwrap()];

@@ -19,9 +19,9 @@ quire_hosted::of_each_architecture!(
     a_table_page_that_owes_a_flush_is_not_pruned,
     tables_under_fire_with_tags,
     tables_under_fire_without_tags,
-    what_is_removed_alone_is_flushed_at_once_where_no_cpu_runs_the_space,
+    a_lone_removal_in_a_space_without_cpus_is_flushed_at_once,
     a_lazy_cpu_is_not_interrupted_and_catches_up,
-    a_lazy_cpu_drops_cached_upper_levels_before_a_table_page_is_freed,
+    a_lazy_cpu_drops_upper_levels_before_a_table_page_is_freed,
 );
 
 /// A frame that stands for a page of some object, dirty so that writable leaves may map it.
@@ -386,7 +386,7 @@ fn tables_under_fire_without_tags<F: Simulate>() {
     tables_under_fire::<F>(false);
 }
 
-fn what_is_removed_alone_is_flushed_at_once_where_no_cpu_runs_the_space<F: Simulate>() {
+fn a_lone_removal_in_a_space_without_cpus_is_flushed_at_once<F: Simulate>() {
     let vm = Simulated::<F>::boot(Settings { cpus: 2, frames: 2048, ..Settings::default() }).unwrap();
     // The thread that sets up is a CPU while no other is attached.
     quire_sync::hooks::threads::set_cpu(0);
@@ -480,7 +480,7 @@ fn a_lazy_cpu_is_not_interrupted_and_catches_up<F: Simulate>() {
     vm.free_frame(frame(pfn)).unwrap();
 }
 
-fn a_lazy_cpu_drops_cached_upper_levels_before_a_table_page_is_freed<F: Simulate>() {
+fn a_lazy_cpu_drops_upper_levels_before_a_table_page_is_freed<F: Simulate>() {
     let vm = Simulated::<F>::boot(Settings { cpus: 2, frames: 2048, ..Settings::default() }).unwrap();
     // The thread that sets up is a CPU while no other is attached.
     quire_sync::hooks::threads::set_cpu(0);

@@ -43,7 +43,7 @@ fn interrupts(vm: V, cpus: &[Cpu]) -> u64 {
 }
 
 #[test]
-fn cpus_that_map_in_arenas_of_their_own_interrupt_nobody() {
+fn cpus_that_map_in_own_arenas_interrupt_no_other_cpu() {
     let (vm, cpus, space) = fanned_out(4, 4);
     cpus.iter().for_each(|c| round(c, &space, 1));
     let before = interrupts(vm, &cpus);
@@ -64,7 +64,7 @@ fn without_arenas_every_cpu_that_runs_the_space_is_asked() {
 }
 
 #[test]
-fn who_has_reached_an_arena_is_asked_and_forgets() {
+fn a_cpu_that_reached_an_arena_is_asked_to_flush_it() {
     let (vm, cpus, space) = fanned_out(3, 3);
     cpus.iter().for_each(|c| round(c, &space, 1));
     let range = map(&cpus[0], &space, 2);
@@ -92,7 +92,7 @@ fn a_cpu_on_the_spaces_root_is_asked_for_everything() {
 }
 
 #[test]
-fn who_did_not_run_while_an_entry_was_flushed_catches_up() {
+fn a_cpu_that_was_away_during_a_flush_catches_up() {
     let (vm, cpus, space) = fanned_out(2, 2);
     let other = Space::new(vm).unwrap();
     cpus.iter().for_each(|c| round(c, &space, 1));
@@ -124,7 +124,7 @@ fn who_did_not_run_while_an_entry_was_flushed_catches_up() {
 }
 
 #[test]
-fn a_fork_brings_all_cpus_back_to_one_root_and_the_memory_of_their_own_is_freed() {
+fn a_fork_returns_all_cpus_to_one_root_and_frees_the_others() {
     let (vm, cpus, space) = fanned_out(4, 4);
     let all: Vec<(u64, VirtRange)> = (1..).zip(&cpus).map(|(n, c)| (n, map(c, &space, 3))).collect();
     // A CPU gets its root when it first faults.
@@ -171,7 +171,7 @@ fn after_unmapping_everything_and_joining_the_root_is_left() {
 }
 
 #[test]
-fn what_a_space_had_for_its_arenas_goes_with_it() {
+fn the_arena_memory_of_a_space_goes_with_it() {
     let vm = Hosted::boot(Settings { cpus: 2, frames: 16 * 1024, ..Settings::default() }).unwrap();
     let cpus: Vec<Cpu> = (0..2).map(|id| Cpu::attach(vm, id).unwrap()).collect();
     let before = Account::of(vm);
@@ -189,7 +189,7 @@ fn what_a_space_had_for_its_arenas_goes_with_it() {
 }
 
 #[test]
-fn what_was_flushed_of_one_entry_is_not_forgotten_with_the_roots() {
+fn flushes_of_an_entry_outlast_the_roots() {
     let (vm, cpus, space) = fanned_out(2, 2);
     let other = Space::new(vm).unwrap();
     let range = map(&cpus[0], &space, 1);

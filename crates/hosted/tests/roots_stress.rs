@@ -258,7 +258,7 @@ fn stress(tags: bool) {
 }
 
 #[test]
-fn cpus_with_roots_of_their_own_never_see_what_is_no_longer_so() {
+fn cpus_with_own_roots_never_see_stale_translations() {
     stress(true);
 }
 

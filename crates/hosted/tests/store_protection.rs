@@ -8,7 +8,7 @@ use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-quire_hosted::of_each_architecture!(stores_that_come_back_by_the_table_page_reach_nobody_else);
+quire_hosted::of_each_architecture!(stores_restored_by_table_page_reach_no_other_sharer);
 
 const BASE: u64 = 0x20_0000_0000;
 const PAGES: u64 = 1024;
@@ -117,7 +117,7 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
-fn stores_that_come_back_by_the_table_page_reach_nobody_else<F: Simulate>() {
+fn stores_restored_by_table_page_reach_no_other_sharer<F: Simulate>() {
     let vm: &'static Vm<Simulated<F>> =
         Simulated::boot(Settings { cpus: 4, frames: 24 * 1024, ..Settings::default() }).unwrap();
     let account = {

@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_number_holds_for_the_next_call_alone_and_other_attempts_belong_to_it() {
+    fn the_number_covers_the_next_call_and_its_repeats() {
         let refusals = Refusals::new();
         let call = |allocations: u32| {
             refusals.begin();

@@ -84,7 +84,7 @@ mod tests {
     use crate::syscall::SUPPORTED;
 
     #[test]
-    fn what_ends_things_may_have_the_last_memory_and_what_makes_them_may_not() {
+    fn only_calls_that_end_things_may_take_the_last_memory() {
         let ends = |name: &str| {
             let call = SUPPORTED.iter().find(|call| call.name == name).expect("a supported call");
             ends(u64::from(call.number))

@@ -31,12 +31,12 @@ fn lookup_against_change(replaced: bool) {
 }
 
 protocol! {
-    a_lookup_finds_what_is_there_or_what_takes_its_place = || lookup_against_change(true), Some(2);
+    a_lookup_finds_the_entry_or_its_replacement = || lookup_against_change(true), Some(2);
     SlotReadOnce: "a number that has a value all the time is not found";
     SlotValueFreed: "the memory of a value goes under a lookup";
 }
 protocol! {
-    a_lookup_finds_what_is_there_or_that_it_was_taken_out = || lookup_against_change(false), Some(2);
+    a_lookup_finds_the_entry_or_its_removal = || lookup_against_change(false), Some(2);
     SlotValueFreed: "the memory of a value goes under a lookup";
 }
 
@@ -113,7 +113,7 @@ fn hold_against_close() {
 }
 
 protocol! {
-    a_crowd_that_is_closed_gives_its_value_up_with_the_last_hold = hold_against_close, Some(2);
+    a_closed_crowd_gives_its_value_up_with_the_last_hold = hold_against_close, Some(2);
     // The value is freed too early, or never.
     HoldOfClosed: "hold";
     LetGoUncounted: "what nobody holds stays";

@@ -665,7 +665,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cpus_look_up_in_turn_is_held_without_its_count_and_goes_with_the_last_hold() {
+    fn a_crowded_value_is_uncounted_and_goes_with_its_last_hold() {
         struct CountsDrops(&'static AtomicUsize);
         impl Drop for CountsDrops {
             fn drop(&mut self) {
@@ -717,7 +717,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_freed_where_names_outgrow_their_chains_may_lead_back_to_them() {
+    fn a_drop_during_growth_may_use_the_same_names() {
         struct Asks(Arc<Names<Asks>>);
         impl Drop for Asks {
             fn drop(&mut self) {
@@ -745,7 +745,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_that_are_refused_memory_stay_and_are_not_tried_again_at_once() {
+    fn a_table_refused_memory_stays_and_retries_later() {
         let domain = domain(1);
         let names = Names::new(Rank::FILE);
         let full = FIRST * IN_CHAIN;

@@ -770,7 +770,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_find_what_is_there_while_one_changes_it() {
+    fn threads_find_present_values_during_changes() {
         const ROUNDS: usize = if cfg!(miri) { 200 } else { 20_000 };
         let (domain, table) = (domain(3), Slots::new(Rank::FILE));
         table.share().unwrap();

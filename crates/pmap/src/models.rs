@@ -221,7 +221,7 @@ fn stale_against_link() {
 }
 
 protocol! {
-    a_fault_finds_the_stale_mark_or_the_writer_finds_its_table_page = stale_against_link, None;
+    the_fault_sees_the_stale_mark_or_the_writer_its_table_page = stale_against_link, None;
     #[cfg(loom)]
     TableNoFence: "outlives";
 }
@@ -349,7 +349,7 @@ fn remover_against_flushed_at_once() {
 }
 
 protocol! {
-    a_removal_that_nobody_has_to_be_asked_for_is_flushed_when_it_is_seen = remover_against_flushed_at_once, Some(2);
+    a_removal_that_asks_no_cpu_is_flushed_once_seen = remover_against_flushed_at_once, Some(2);
     TakenUnasked: "somebody else's";
 }
 
@@ -406,7 +406,7 @@ fn leave_against_destroy() {
 }
 
 protocol! {
-    who_leaves_a_space_touches_nothing_of_the_next = leave_against_destroy, None;
+    a_cpu_that_leaves_a_space_touches_nothing_of_the_next = leave_against_destroy, None;
     #[cfg(shuttle)]
     LeaveLooksLate: "who has left a space wrote into it";
 }
@@ -575,7 +575,7 @@ protocol! {
 }
 protocol! {
     // The set of running CPUs is not read then.
-    a_cpu_that_alone_can_copy_an_entry_is_asked_or_finds_the_leaf_gone = || copy_against_flush(1), None;
+    a_sole_copier_of_an_entry_is_asked_or_finds_the_leaf_gone = || copy_against_flush(1), None;
     #[cfg(loom)]
     CopyNoFence: "completed flush";
 }
@@ -604,7 +604,7 @@ fn fan_out_against_prune() {
 }
 
 protocol! {
-    who_prunes_while_the_map_fans_out_leaves_what_is_copied = fan_out_against_prune, Some(3);
+    a_pruner_leaves_the_tables_that_a_fan_out_copies = fan_out_against_prune, Some(3);
     KeepsRootEarly: "an entry that was copied has gone";
 }
 
@@ -654,7 +654,7 @@ fn switch_in_against_close() {
 }
 
 protocol! {
-    a_cpu_that_switches_in_while_a_regime_ends_is_asked_or_has_nothing_old = switch_in_against_close, Some(3);
+    a_cpu_that_enters_as_a_regime_ends_is_asked_or_flushes = switch_in_against_close, Some(3);
     #[cfg(loom)]
     CloseNoFence: "a CPU stays on a root that is freed";
 }

@@ -637,7 +637,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cpu_looks_at_so_many_slots_for_so_much_that_it_retires_and_goes_on_where_others_ended() {
+    fn retirement_scans_slots_in_proportion_and_in_turn() {
         let cpus = 5 * STRIDE;
         let (domain, freed) = (domain(cpus), Count::new(0));
         let every = domain.every();
@@ -683,7 +683,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_retired_very_much_is_pushed_back_until_readers_let_go() {
+    fn a_cpu_that_retired_too_much_waits_for_readers() {
         let (domain, freed) = (domain(2), Count::new(0));
         let waits = || domain.slots.of(0).count.load(Ordering::Relaxed);
         set_cpu(0);
@@ -714,7 +714,7 @@ mod tests {
     }
 
     #[test]
-    fn readers_only_ever_see_live_nodes_and_everything_is_freed_in_the_end() {
+    fn readers_see_only_live_nodes_and_all_nodes_are_freed() {
         const ROUNDS: usize = 20_000;
         let domain = domain(3);
         let node = || Box::into_raw(Box::new(RetiredNode { header: Retired::new(), alive: 0xfeed }));

@@ -68,14 +68,14 @@ impl Parker {
 ///
 /// ```ignore
 /// protocol! {
-///     a_removed_page_is_mapped_by_nobody = enter_against_remove, Some(4);
+///     a_removed_page_has_no_mapping = enter_against_remove, Some(4);
 ///     NoBusyCheck: "a removed page is mapped";
 ///     #[cfg(loom)]
 ///     NoFenceBeforeScan: "a removed page is mapped";
 /// }
 /// ```
 ///
-/// Each becomes a test: `a_removed_page_is_mapped_by_nobody::holds`, `...::without::NoBusyCheck`. A step without
+/// Each becomes a test: `a_removed_page_has_no_mapping::holds`, `...::without::NoBusyCheck`. A step without
 /// `#[cfg]` is found by both checkers; fences can be missed under loom alone, since shuttle runs everything in one
 /// order. The crate has a `mutant` module of [`mutants!`](crate::mutants!). The table of docs/models.md is made from
 /// the tests' names.

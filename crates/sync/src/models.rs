@@ -245,7 +245,7 @@ fn wake_against_timeout() {
 }
 
 protocol! {
-    a_wake_up_that_chose_one_who_gives_up_goes_to_the_next = wake_against_timeout, Some(2);
+    a_wake_up_of_a_waiter_that_gives_up_goes_to_the_next = wake_against_timeout, Some(2);
     WakeNotPassedOn: "deadlock";
 }
 
@@ -278,7 +278,7 @@ fn wake_against_success() {
 }
 
 protocol! {
-    a_wake_up_that_chose_one_who_needs_none_goes_to_the_next = wake_against_success, Some(2);
+    a_wake_up_of_a_waiter_that_needs_none_goes_to_the_next = wake_against_success, Some(2);
     WakeKept: "deadlock";
 }
 

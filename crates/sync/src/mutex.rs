@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waiters_sleep_and_nobody_is_lost() {
+    fn waiters_sleep_and_all_wake() {
         let m = Mutex::new(0u64);
         std::thread::scope(|s| {
             for _ in 0..8 {

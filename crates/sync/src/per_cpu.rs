@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "used by two at once")]
-    fn who_uses_a_cpus_own_while_another_one_does_is_found() {
+    fn concurrent_use_of_per_cpu_data_is_found() {
         let own = Own::new(1);
         // SAFETY: not safe, as the test must detect; the second value is never used.
         let (_first, _second) = unsafe { (own.get(), own.get()) };

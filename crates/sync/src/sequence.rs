@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_written_is_read_whole_and_in_parts() {
+    fn a_written_value_is_read_whole_and_in_parts() {
         let words = Sequenced::new(Rank::PROCESS, [1, 2, 3]);
         assert_eq!(words.read(), [1, 2, 3]);
         assert_eq!(words.update(|all| core::mem::replace(&mut all[1], 7)), 2);

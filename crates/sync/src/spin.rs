@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn who_finds_it_held_is_counted() {
+    fn a_cpu_that_finds_the_lock_held_is_counted() {
         let lock = SpinLock::new(Rank(1), ());
         let held = lock.lock();
         let before = crate::hooks::threads::waits();

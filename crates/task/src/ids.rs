@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn from_many_threads_no_number_is_held_twice_and_no_lookup_sees_a_freed_name() {
+    fn concurrent_numbers_are_unique_and_freed_names_not_found() {
         let t = &table(2000, 4);
         let held: Vec<std::sync::atomic::AtomicBool> = (0..2001).map(|_| false.into()).collect();
         std::thread::scope(|s| {

@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn every_timer_fires_once_in_its_tick_whatever_was_cancelled_around_it() {
+    fn each_timer_fires_once_in_its_tick_despite_cancellations() {
         let mut seed = 42;
         let mut wheel = Wheel::new(3);
         let mut now = 0u64;
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn one_interrupt_handles_a_bounded_number_and_leaves_the_rest_due() {
+    fn one_interrupt_handles_a_bounded_number_of_timers() {
         let mut wheel = Wheel::new(0);
         let probes: Vec<_> = (0..1000).map(|_| probe(0)).collect();
         probes.iter().for_each(|p| unsafe { wheel.insert(&p.timer, 5_000_000) });
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_callback_that_returns_a_deadline_fires_again_and_cannot_hog_the_interrupt() {
+    fn a_periodic_callback_fires_again_in_a_later_interrupt() {
         let mut wheel = Wheel::new(0);
         let p = probe(1);
         unsafe { wheel.insert(&p.timer, 1) };

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ward_without_ticks_is_probed_and_reported_once_its_probes_say_so() {
+    fn a_ward_without_ticks_is_probed_and_then_reported() {
         let (watch, ward) = (Watch::new(), Watch::new());
         watch.becomes_busy(100, None);
         ward.becomes_busy(100, Some(&watch));
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_cpu_has_one_tick_more_and_then_none_unless_its_ward_is_busy() {
+    fn an_idle_cpu_ticks_once_more_unless_its_ward_is_busy() {
         let (watch, ward) = (Watch::new(), Watch::new());
         watch.becomes_busy(100, None);
         watch.tick(&HOW, 100, 1, true, Some(&ward));

@@ -28,7 +28,7 @@ fn close(got: u64, due: u64, per_mille: u64, slack: u64) {
 }
 
 #[test]
-fn each_user_gets_the_same_of_a_cpu_whatever_its_number_of_threads() {
+fn users_get_equal_shares_despite_different_thread_counts() {
     for counts in [&[1, 1][..], &[1, 1000], &[3000, 1], &[1, 10, 100, 1000], &[1; 100], &[7; 300]] {
         let machine = Stepped::new(1);
         let users: Vec<_> = counts.iter().map(|count| hogs(machine, Some(machine.user()), *count, |_| 0)).collect();
@@ -44,7 +44,7 @@ fn each_user_gets_the_same_of_a_cpu_whatever_its_number_of_threads() {
 }
 
 #[test]
-fn each_user_gets_the_same_of_64_cpus_that_all_have_its_threads() {
+fn users_with_threads_everywhere_share_64_cpus_equally() {
     let machine = Stepped::new(64);
     let few = hogs(machine, Some(machine.user()), 64, |i| i);
     let many = hogs(machine, Some(machine.user()), 4096, |i| i % 64);
@@ -90,7 +90,7 @@ fn threads_of_a_user_get_cpu_time_by_their_nice_weights() {
 }
 
 #[test]
-fn a_user_who_mostly_sleeps_runs_at_once_among_thousands_of_another() {
+fn a_sleepy_user_runs_at_once_beside_thousands_of_threads() {
     for (cpus, threads) in [(1, 1), (1, 3000), (4, 3000), (64, 640)] {
         let machine = Stepped::new(cpus);
         let _bomb = hogs(machine, Some(machine.user()), threads.max(cpus), |i| i % cpus);
@@ -104,7 +104,7 @@ fn a_user_who_mostly_sleeps_runs_at_once_among_thousands_of_another() {
 }
 
 #[test]
-fn what_a_user_slept_is_not_made_up_for() {
+fn a_user_gets_no_credit_for_sleep() {
     let machine = Stepped::new(1);
     let busy = hogs(machine, Some(machine.user()), 3, |_| 0);
     machine.run(100_000 * MS);
@@ -115,7 +115,7 @@ fn what_a_user_slept_is_not_made_up_for() {
 }
 
 #[test]
-fn a_user_with_nothing_else_beside_it_has_the_cpu_and_switches_no_more_often() {
+fn a_user_alone_has_the_whole_cpu_without_extra_switches() {
     let alone = Stepped::new(1);
     let threads = hogs(alone, Some(alone.user()), 10, |_| 0);
     let time = 4000 * MS;
@@ -130,7 +130,7 @@ fn a_user_with_nothing_else_beside_it_has_the_cpu_and_switches_no_more_often() {
 }
 
 #[test]
-fn users_beside_each_other_switch_no_more_often_than_a_stretch_is_long() {
+fn competing_users_switch_at_most_once_per_stretch() {
     let machine = Stepped::new(1);
     let _users: Vec<_> = (0..50).map(|_| hogs(machine, Some(machine.user()), 20, |_| 0)).collect();
     let time = 4000 * MS;

@@ -47,7 +47,7 @@ fn unlock(w: &Word, sim: &Sim, t: &FutexTable<Sim>) {
 }
 
 #[test]
-fn a_mutex_built_on_it_excludes_and_loses_nobody() {
+fn a_mutex_on_futexes_excludes_and_loses_no_waiter() {
     for (cpus, buckets) in [(1, 1), (4, 1), (4, 64)] {
         let sim = Sim::new(cpus);
         let t = table(buckets);
@@ -73,7 +73,7 @@ fn a_mutex_built_on_it_excludes_and_loses_nobody() {
 }
 
 #[test]
-fn a_storm_of_timed_waits_and_wakes_leaves_nobody_behind() {
+fn a_storm_of_timed_waits_and_wakes_loses_no_waiter() {
     let sim = Sim::new(4);
     let t = table(4);
     let words: Arc<Vec<Word>> = Arc::new((0..8).map(|_| Word(AtomicU32::new(0))).collect());
@@ -339,7 +339,7 @@ fn follow(sim: &'static Sim, t: &'static FutexTable<Sim>, steps: &[Step]) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
-    fn who_waits_and_who_is_woken_is_as_with_a_queue_for_each_key(
+    fn waits_and_wakes_match_a_queue_for_each_key(
         buckets in prop_oneof![Just(1usize), Just(64)],
         steps in prop::collection::vec(step(), 1..60),
     ) {

@@ -165,7 +165,7 @@ fn idle_cpus_steal_what_waits_elsewhere() {
 }
 
 #[test]
-fn an_idle_cpu_finds_what_it_may_run_behind_crowded_cpus_whose_threads_it_may_not() {
+fn an_idle_cpu_finds_allowed_threads_behind_crowded_cpus() {
     let sim = Sim::new(6);
     let (bound, free) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(3)));
     let seen = Arc::new(AtomicBool::new(false));
@@ -201,7 +201,7 @@ fn an_idle_cpu_finds_what_it_may_run_behind_crowded_cpus_whose_threads_it_may_no
 }
 
 #[test]
-fn who_is_told_to_leave_its_cpu_leaves_it_though_its_stretch_ends_meanwhile() {
+fn a_thread_told_to_leave_its_cpu_leaves_at_a_stretch_end_too() {
     use quire_task::Machine;
     let sim = Sim::new(2);
     let (there, masked, told) =
@@ -251,7 +251,7 @@ fn who_is_told_to_leave_its_cpu_leaves_it_though_its_stretch_ends_meanwhile() {
 }
 
 #[test]
-fn who_is_woken_from_another_cpu_waits_a_stretch_and_not_a_turn() {
+fn a_thread_woken_from_another_cpu_waits_at_most_a_stretch() {
     let sim = Sim::new(2);
     let (stop, late) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
     for i in 0..2 {
@@ -355,7 +355,7 @@ fn a_high_nice_value_gets_the_smaller_share() {
 }
 
 #[test]
-fn threads_run_only_on_the_cpus_that_they_are_allowed_and_idle_cpus_pass_them_over() {
+fn threads_run_on_allowed_cpus_and_idle_cpus_skip_others() {
     let sim = Sim::new(4);
     let wrong = Arc::new(AtomicUsize::new(0));
     for i in 0..12usize {
@@ -425,7 +425,7 @@ fn a_running_and_a_waiting_thread_are_moved_by_another() {
 }
 
 #[test]
-fn a_thread_woken_after_its_cpus_changed_wakes_up_on_one_of_them() {
+fn a_thread_wakes_on_one_of_its_changed_allowed_cpus() {
     let sim = Sim::new(3);
     let seen = Arc::new(Mutex::new(Vec::new()));
     let to = seen.clone();

@@ -158,7 +158,7 @@ fn enter_against_remove() {
 }
 
 protocol! {
-    a_removed_page_is_mapped_by_nobody = enter_against_remove, Some(4);
+    a_removed_page_has_no_mapping = enter_against_remove, Some(4);
     NoBusyCheck: "a removed page is mapped";
     #[cfg(loom)]
     NoFenceAfterLock: "a removed page is mapped";
@@ -204,7 +204,7 @@ fn enter_against_unmap() {
 }
 
 protocol! {
-    an_unmapped_address_is_translated_by_nobody = enter_against_unmap, Some(2);
+    an_unmapped_address_has_no_translation = enter_against_unmap, Some(2);
     NoStaleCheck: "an unmapped address is translated";
     #[cfg(loom)]
     NoFenceAfterMark: "an unmapped address is translated";
@@ -278,7 +278,7 @@ fn copy_against_enter() {
 }
 
 protocol! {
-    a_page_behind_another_is_mapped_by_nobody = copy_against_enter, Some(3);
+    a_page_behind_another_has_no_mapping = copy_against_enter, Some(3);
     NoFrontCheck: "the page behind a copy is mapped";
 }
 
@@ -409,7 +409,7 @@ fn second_fork_against_fill() {
 }
 
 protocol! {
-    a_childs_memory_is_one_moments_while_the_parents_front_fills = second_fork_against_fill, Some(2);
+    the_memory_of_a_child_is_of_one_moment_as_the_front_fills = second_fork_against_fill, Some(2);
     StoresUnnoted: "the parent's store reaches the child";
 }
 
@@ -456,7 +456,7 @@ fn join_against_walk() {
 }
 
 protocol! {
-    a_walk_meets_what_is_there_while_arenas_join = join_against_walk, Some(2);
+    a_walk_meets_the_entries_while_arenas_join = join_against_walk, Some(2);
     HomeArenaFirst: "a walk misses an entry";
 }
 
@@ -641,7 +641,7 @@ fn unmap_against_drop_tables() {
 }
 
 protocol! {
-    unmapping_flushes_what_was_dropped_and_is_not_flushed_yet = unmap_against_drop_tables, Some(2);
+    an_unmap_flushes_dropped_tables_that_are_not_flushed_yet = unmap_against_drop_tables, Some(2);
     // Under loom only: shuttle's random schedules hardly ever stop at that one place.
     #[cfg(loom)]
     NoUnflushedSweep: "an unmapped address is still reached";
@@ -686,6 +686,6 @@ fn kernel_addresses_are_reused() {
 }
 
 protocol! {
-    a_kernel_address_is_used_again_only_after_every_cpu_has_forgotten_it = kernel_addresses_are_reused, Some(2);
+    a_kernel_address_is_reused_after_all_cpus_flushed_it = kernel_addresses_are_reused, Some(2);
     ReuseBeforeFlush: "reached by an old translation";
 }

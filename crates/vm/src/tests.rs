@@ -106,7 +106,7 @@ pub(crate) fn page_out(space: &Space<TestMachine>) {
 }
 
 #[test]
-fn a_store_into_empty_memory_takes_one_page_of_zeroes_and_one_fault() {
+fn a_store_into_empty_memory_takes_one_zero_page_and_one_fault() {
     let m = system();
     let space = Space::new(m.vm).unwrap();
     anonymous(&space, 0, 8);
@@ -178,7 +178,7 @@ fn everything_that_a_space_took_is_free_when_it_is_gone() {
 }
 
 #[test]
-fn a_private_mapping_of_a_file_copies_at_the_first_store_and_leaves_the_file_alone() {
+fn a_private_file_mapping_copies_at_the_first_store() {
     let m = system();
     let file = ObjectRef::anonymous(m.vm, 4).unwrap();
     file.write(0, 4, &mut |b| -> Result<_, ()> {
@@ -218,7 +218,7 @@ fn a_load_from_a_file_maps_its_resident_neighbours_for_loads() {
 }
 
 #[test]
-fn a_childs_loads_map_the_resident_neighbours_that_it_shares_and_no_store_goes_to_them() {
+fn loads_of_a_child_map_shared_neighbours_read_only() {
     let m = system();
     let space = Space::new(m.vm).unwrap();
     anonymous(&space, 0, 64);
@@ -235,7 +235,7 @@ fn a_childs_loads_map_the_resident_neighbours_that_it_shares_and_no_store_goes_t
 }
 
 #[test]
-fn truncation_takes_pages_from_every_mapping_and_the_rest_of_the_last_page_is_zero() {
+fn truncation_unmaps_pages_and_zeroes_the_rest_of_the_last() {
     let m = system();
     let before = settled(m.vm);
     {
@@ -295,7 +295,7 @@ fn truncation_takes_the_copies_that_private_mappings_have_made() {
 }
 
 #[test]
-fn a_shell_that_forks_a_thousand_times_keeps_a_short_chain_and_copies_little() {
+fn a_thousand_forks_keep_a_short_chain_and_copy_little() {
     let m = system();
     let space = Space::new(m.vm).unwrap();
     anonymous(&space, 0, 64);
@@ -336,7 +336,7 @@ fn unmapping_a_part_frees_its_pages_and_keeps_the_others() {
 }
 
 #[test]
-fn out_of_memory_at_any_allocation_of_a_fault_is_an_error_and_leaks_nothing() {
+fn a_fault_without_memory_is_an_error_and_leaks_nothing() {
     let m = system();
     let file = ObjectRef::anonymous(m.vm, 200).unwrap();
     file.write(130 * PAGE_SIZE, 1, &mut |b| -> Result<_, ()> { Ok(b.len()) }).unwrap();
@@ -366,7 +366,7 @@ fn out_of_memory_at_any_allocation_of_a_fault_is_an_error_and_leaks_nothing() {
 }
 
 #[test]
-fn when_memory_is_gone_a_fault_says_so_and_the_kernels_reserve_is_left() {
+fn a_fault_without_memory_fails_and_leaves_the_kernel_reserve() {
     let m = boot(600, 2);
     let space = Space::new(m.vm).unwrap();
     anonymous(&space, 0, 1000);
@@ -411,7 +411,7 @@ impl Pager for Disk {
 }
 
 #[test]
-fn a_pager_is_asked_once_for_a_page_and_its_refusals_reach_the_fault() {
+fn a_pager_is_asked_once_a_page_and_refusals_reach_the_fault() {
     let m = system();
     let before = settled(m.vm);
     let disk: &'static Disk = Box::leak(Box::new(Disk { fills: AtomicUsize::new(0), released: AtomicUsize::new(0) }));
@@ -467,7 +467,7 @@ fn on_cpu<'s, 'e>(s: &'s std::thread::Scope<'s, 'e>, cpu: usize, f: impl FnOnce(
 }
 
 #[test]
-fn two_cpus_that_fault_fork_and_truncate_at_once_leave_a_consistent_system() {
+fn concurrent_faults_forks_and_truncations_stay_consistent() {
     let m = system();
     let before = settled(m.vm);
     {
@@ -536,7 +536,7 @@ fn file_op() -> impl Strategy<Value = FileOp> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn a_file_reads_as_it_was_written_through_calls_and_mappings_alike(ops in proptest::collection::vec(file_op(), 1..60)) {
+    fn calls_and_mappings_read_a_file_as_it_was_written(ops in proptest::collection::vec(file_op(), 1..60)) {
         let m = system();
         let before = settled(m.vm);
         {

@@ -158,7 +158,7 @@ mod tests {
     use super::VirtRange;
 
     #[test]
-    fn a_range_that_ends_before_its_start_is_empty_and_has_no_length() {
+    fn a_range_that_ends_before_its_start_is_empty() {
         let reversed = VirtRange { start: 0x3000, end: 0x1000 };
         assert_eq!((reversed.len(), reversed.is_empty(), reversed.contains(0x2000)), (0, true, false));
         assert_eq!(VirtRange { start: 0, end: u64::MAX }.len(), u64::MAX);

@@ -534,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn written_results_are_read_back() {
         let results = example();
         assert_eq!(Results::parse(&results.to_json(), "x").unwrap(), results);
         assert_eq!(Results::merge([results.clone(), results]).runs.len(), 2);
@@ -551,7 +551,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_torn_or_of_another_version_or_without_samples_is_refused_by_name() {
+    fn a_torn_foreign_or_empty_result_file_is_refused_by_name() {
         let text = example().to_json();
         let error = |text: &str| Results::parse(text, "some.json").unwrap_err().to_string();
         assert!(error(&text[..text.len() / 2]).starts_with("some.json holds no results"));

@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_median_ignores_one_that_strays() {
+    fn the_median_ignores_an_outlier() {
         assert_eq!(median(&[3.0, 1000.0, 1.0]), Some(3.0));
         assert_eq!(median(&[4.0, 2.0]), Some(3.0));
         assert_eq!(median(&[]), None);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_lies_around_its_median_and_narrows_with_more_samples() {
+    fn more_samples_narrow_the_interval_around_the_median() {
         let spread = |n: u32| (0..n).map(|i| 100.0 + f64::from(i * 37 % 21)).collect::<Vec<_>>();
         let (few, many) = (interval(&spread(5)).unwrap(), interval(&spread(500)).unwrap());
         for i in [few, many] {

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenth_of_a_line_against_none_is_not_much_however_many_times_it_is() {
+    fn a_tenth_of_a_line_against_none_is_little() {
         let mut results = example();
         let experiment = &mut results.runs[0].experiments[0];
         let mut weigh = |kind, ours: f64, other: f64| {
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_difference_within_its_interval_is_none_and_direction_counts() {
+    fn a_difference_within_its_interval_does_not_count() {
         let measure =
             |better, samples: &[f64]| Measure { unit: "x".into(), kind: Kind::Time, better, samples: samples.to_vec() };
         let judge =
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn beside_a_claim_a_guests_count_is_as_unsure_as_in_a_comparison() {
+    fn a_guest_count_is_as_uncertain_in_a_claim_as_in_a_comparison() {
         let mut results = example();
         let experiment = &mut results.runs[0].experiments[0];
         for (case, (side, n)) in experiment.cases.iter_mut().zip([(Side::Ours, 100.0), (Side::Linux, 101.0)]) {

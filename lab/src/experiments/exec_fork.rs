@@ -386,7 +386,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_recorded_can_be_replayed_by_all() {
+    fn every_map_can_replay_the_recording() {
         for program in [Program::Static, Program::Dynamic] {
             let steps = program.steps().unwrap();
             let touches = steps.iter().filter(|s| matches!(s, Step::Touch { .. })).count();

@@ -46,7 +46,7 @@ fn texts_are_there_and_end_as_sentences_do() {
 const GUESTS: [Place; 2] = [Place::Guest, Place::GuestCounted];
 
 #[test]
-fn plots_and_claims_name_what_is_measured() {
+fn plots_and_claims_name_measured_values() {
     for scale in [Scale::Quick, Scale::Full] {
         for e in experiments(&plan(scale)) {
             for plot in e.plots.iter().filter(|p| !p.places.iter().all(|p| GUESTS.contains(p))) {
@@ -92,7 +92,7 @@ fn plots_and_claims_name_what_is_measured() {
 }
 
 #[test]
-fn what_does_not_exist_is_refused_by_name() {
+fn an_unknown_experiment_is_refused_by_name() {
     let refused = |name: &str, side: &str, parameters: &[&str]| {
         let parameters: Vec<String> = parameters.iter().map(|p| (*p).to_owned()).collect();
         match find(name, side, Some("hosted"), &parameters, Scale::Quick) {

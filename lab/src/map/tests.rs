@@ -140,7 +140,7 @@ proptest! {
 }
 
 #[test]
-fn after_the_workload_nothing_is_left_and_every_invariant_holds() {
+fn after_the_workload_the_map_is_empty_and_consistent() {
     fn one(mut map: impl AddressMap, sizes: Sizes) {
         Plan::new(3000, sizes, 7).run(&mut map);
         map.check().unwrap();
@@ -156,7 +156,7 @@ fn after_the_workload_nothing_is_left_and_every_invariant_holds() {
 }
 
 #[test]
-fn the_inferring_splay_reads_fewer_children_and_the_other_infers_nothing() {
+fn only_the_inferring_splay_reads_fewer_children() {
     let (mut before, mut after) = (Before::with_capacity(0), After::with_capacity(0));
     let plan = Plan::new(5000, Sizes::Mixed, 7);
     plan.run(&mut before);

@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_armed_again_as_it_fires_fires_again() {
+    fn a_timer_armed_again_as_it_fires_fires_again() {
         fn periods(timers: &mut dyn Timers) -> u32 {
             let mut fired = 0;
             timers.arm(0, MILLISECOND);

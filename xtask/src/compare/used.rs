@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_that_is_torn_is_an_error_and_one_that_is_missing_is_none() {
+    fn a_torn_report_is_an_error_and_a_missing_report_is_no_error() {
         assert_eq!(SplitErrors::find(b"died\n", "TAG").unwrap(), SplitErrors { errors: b"died\n", report: None });
         let whole = told("wall_ns 5\nexit 0\n");
         assert!(SplitErrors::find(&whole, "TAG").unwrap().report.is_some());

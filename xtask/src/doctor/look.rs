@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_other_programs_print_is_read() {
+    fn the_output_of_other_programs_is_read() {
         let cpuinfo = "processor\t: 0\nmodel name\t: Some CPU @ 2 GHz\nflags\t\t: fpu svm_lock svm\n\nflags\t\t: vmx\n";
         assert_eq!(field(cpuinfo, "model name"), Some("Some CPU @ 2 GHz"));
         assert!(flag(cpuinfo, "svm") && !flag(cpuinfo, "vmx") && !flag("", "svm"));

@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_guest_runs_without_is_needed() {
+    fn requirements_of_every_guest_are_reported_as_needed() {
         let missing = vec!["qemu-system-x86".to_owned(), "gdb".to_owned()];
         let no_qemu = MachineFacts { qemu: Err("no QEMU".into()), kvm: None, missing: missing.clone(), ..good() };
         for (found, needed) in [

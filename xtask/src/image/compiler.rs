@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn the_compiler_comes_with_its_parts_and_the_headers_that_are_included() {
+    fn the_compiler_has_its_parts_and_the_included_headers() {
         let project = tempfile::tempdir().unwrap();
         fs::write(project.path().join("own.h"), "").unwrap();
         fs::write(project.path().join("a.c"), "#include <stdio.h>\n#include \"own.h\"\n").unwrap();

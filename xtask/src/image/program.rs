@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_run_is_told_apart_as_a_shell_does() {
+    fn a_program_that_cannot_run_has_the_status_of_a_shell() {
         let mut tree = small_tree();
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("text");
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copied_program_brings_its_libraries_and_a_copied_script_its_interpreter() {
+    fn copied_programs_bring_libraries_and_scripts_interpreters() {
         let dir = tempfile::tempdir().unwrap();
         let raw = dir.path().join(OsStr::from_bytes(b"prog\xff"));
         fs::copy(env::current_exe().unwrap(), &raw).unwrap();

@@ -775,7 +775,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn memory_is_enough_for_a_process_on_each_cpu_and_tells_who_has_a_compiler() {
+    fn memory_suffices_for_each_cpu_and_decides_on_the_compiler() {
         assert_eq!((memory("remap", 1), memory("remap", 4), memory("remap", 16)), (1024, 1024, 16 * MEMORY_A_CPU));
         assert!((1..=MOST_CPUS).all(|cpus| memory("build", cpus) == MEMORY.1 && memory("remap", cpus) != MEMORY.1));
     }
@@ -787,7 +787,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_quick_build_has_work_for_two_jobs_and_nothing_in_two_manners() {
+    fn a_quick_build_has_enough_for_two_jobs_and_one_manner_each() {
         for mode in [Mode::Quick, Mode::Full] {
             let all: Vec<Planned> = cases(mode, &[1, 2], true).into_iter().filter(|p| p.experiment == BUILD).collect();
             let twice = all.iter().any(|p| p.command.contains("--per-cpu 2"));
@@ -821,7 +821,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn each_claim_has_its_own_counterpart_and_what_no_guest_does_has_none() {
+    fn each_claim_has_a_counterpart_except_those_without_a_guest() {
         let kept = super::super::status::newest(&Places::find(), "-quick.json").unwrap();
         let mut experiments = Results::read(&kept).unwrap().runs.remove(0).experiments;
         for reading in READINGS {

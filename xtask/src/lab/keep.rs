@@ -309,7 +309,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_run_that_was_interrupted_goes_on_where_it_was_and_a_finished_one_is_set_aside() {
+    fn an_interrupted_run_resumes_and_a_finished_run_is_set_aside() {
         let (plan, home) = (plan(), tempfile::tempdir().unwrap());
         let open = || RunFile::open(home.path(), &plan, machine(), false);
         let mut kept = open().unwrap();
@@ -340,7 +340,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_runs_found_is_never_replaced_and_their_pages_go_with_them() {
+    fn results_of_runs_are_never_replaced_and_keep_their_pages() {
         let (plan, home) = (plan(), tempfile::tempdir().unwrap());
         let job = &plan.jobs[0];
         let page = home.path().join("report.html");
@@ -379,7 +379,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn an_unfinished_run_of_another_version_or_of_none_is_not_gone_on_with() {
+    fn an_unfinished_run_of_another_or_no_version_is_not_resumed() {
         let of = |version: Option<&str>| {
             let versions = version.map(|v| ("Quire".to_owned(), v.to_owned())).into_iter().collect();
             Machine { versions, ..machine() }
@@ -397,7 +397,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_run_that_is_through_but_for_trouble_stands_in_no_later_versions_way() {
+    fn a_complete_run_with_trouble_does_not_block_a_later_version() {
         let (plan, home) = (plan(), tempfile::tempdir().unwrap());
         let other = Machine { versions: BTreeMap::from([("Quire".to_owned(), "cd".to_owned())]), ..machine() };
         let mut kept = RunFile::open(home.path(), &plan, machine(), false).unwrap();
@@ -424,7 +424,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_set_aside_too() {
+    fn an_unreadable_run_is_set_aside_too() {
         let (plan, home) = (plan(), tempfile::tempdir().unwrap());
         fs::write(home.path().join("results.json"), "{\"schema\": 0, \"runs\": []}").unwrap();
         let refused = RunFile::open(home.path(), &plan, machine(), false).err().unwrap();
@@ -434,7 +434,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_cannot_be_measured_is_told_keeps_nothing_waiting_and_is_tried_again_alone() {
+    fn a_failed_measurement_is_reported_and_retried_alone() {
         let (plan, home) = (plan(), tempfile::tempdir().unwrap());
         let open = || RunFile::open(home.path(), &plan, machine(), false).unwrap();
         let mut kept = open();

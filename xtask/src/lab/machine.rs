@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_with_a_new_file_has_a_version_of_its_own_and_results_change_none() {
+    fn a_new_file_changes_the_version_of_a_tree_and_results_do_not() {
         let home = tempfile::tempdir().unwrap();
         let root = home.path().to_owned();
         let git = |args: &[&str]| {

@@ -254,14 +254,14 @@ mod tests {
     }
 
     #[test]
-    fn a_boot_that_failed_once_is_made_up_for_and_nothing_else_is_done_again() {
+    fn only_a_failed_boot_is_repeated() {
         let (_, _, calls) = measured(|_| false);
         let (troubles, lacking, again) = measured(|n| n == 2);
         assert_eq!((troubles, lacking, again.len()), (0, 0, calls.len() + 1));
     }
 
     #[test]
-    fn what_always_fails_is_tried_twice() {
+    fn a_boot_that_always_fails_is_tried_twice() {
         let jobs = keep::tests::plan().jobs.len();
         let (troubles, _, calls) = measured(|_| true);
         assert!(troubles > 0);

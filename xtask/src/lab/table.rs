@@ -210,7 +210,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_row_holds_all_sides_and_who_is_behind_and_what_is_missing_has_its_reason() {
+    fn a_row_has_all_sides_the_slower_side_and_reasons_for_gaps() {
         let broken = Case { trouble: Some("it died".into()), ..case(Side::Before, &[]) };
         let experiment = experiment(vec![case(Side::Ours, &[1.0, 1.0]), case(Side::Linux, &[2.0, 2.0]), broken]);
         let text = of(&experiment).to_string();

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_to_the_guest_is_one_line_each() {
+    fn each_message_to_the_guest_is_one_line() {
         assert_eq!(ToGuest::Eof(17).to_string(), "eof 17\n");
         assert_eq!(ToGuest::Interrupt.to_string(), "int\n");
         assert_eq!(ToGuest::WindowSize(24, 80).to_string(), "winch 24 80\n");

@@ -199,13 +199,13 @@ mod tests {
     }
 
     #[test]
-    fn each_public_item_is_a_line_by_its_shortest_path_and_what_is_private_is_none() {
+    fn each_public_item_is_a_line_and_private_items_are_none() {
         let lines: Vec<_> = items(&docs()).unwrap().into_iter().collect();
         assert_eq!(lines, ["`Open::call`: unsafe function", "`Open::field`: struct field", "`Open`: struct",]);
     }
 
     #[test]
-    fn what_comes_and_what_goes_is_told_line_by_line() {
+    fn added_and_removed_items_are_reported_line_by_line() {
         assert_eq!(differences("a\nb\n", "a\nb\n"), None);
         assert_eq!(differences("a\nb\n", "a\nc\n").as_deref(), Some("- b\n+ c\n"));
     }

@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_failed_test_printed_is_found() {
+    fn the_output_of_a_failed_test_is_found() {
         let text = "failures:\n\n---- c stdout ----\nthread panicked\nleft: 1\n\n---- d stdout ----\nother\n";
         assert_eq!(section(text, "c"), "thread panicked\nleft: 1");
         assert_eq!(section(text, "x"), "it failed");

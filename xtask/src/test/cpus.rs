@@ -78,7 +78,7 @@ const REQUIRED: [&str; 16] = [
     "lm",
 ];
 
-const REFUSED: &str = "cpus/what is required and absent is named";
+const REFUSED: &str = "cpus/required and absent features are named";
 const TOLD: &str = "cpus/a user is told what the processor lacks";
 const MOST: &str = "cpus/newer/64 CPUs with x2APIC";
 
@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_run_has_fifteen_models_on_both_boards_and_every_name_once() {
+    fn a_long_run_has_15_models_on_both_boards_under_unique_names() {
         let all = runs(true);
         let own = |board| {
             let models = all.iter().filter(|r| !r.newer && r.board == board && !r.model.0.contains(','));

@@ -10,7 +10,7 @@ use super::{Context, verdict::Check};
 use crate::failure::{Doing, Result};
 
 const HERE: &str = "doctor/this machine runs guests, and is told so on one screen";
-const MISSING: &str = "doctor/without a QEMU that runs, status 1 and what is needed";
+const MISSING: &str = "doctor/without a QEMU that runs, status 1 and the needed parts";
 
 /// The checks' names.
 pub fn names(_: &Context<'_>) -> Result<Vec<String>> {

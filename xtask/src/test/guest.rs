@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_case_expects_is_checked() {
+    fn the_expectation_of_a_case_is_checked() {
         let case = Case {
             lines: vec!["rate".into()],
             at_least: vec!["calls=100".into()],

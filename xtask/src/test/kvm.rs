@@ -12,7 +12,7 @@ use crate::{
     programs,
 };
 
-const RUNS: &str = "kvm/a program on two CPUs, with all that the processor has and with little";
+const RUNS: &str = "kvm/a program on two CPUs, with all features and with few";
 /// The host and both guests take half a minute on an idle machine.
 const LIMIT: Duration = Duration::from_secs(400);
 /// The host's memory in MiB, for its files and a guest of 512 MiB.

@@ -33,7 +33,7 @@ struct Case {
 
 const CASES: &[Case] = &[
     Case {
-        name: "a process that waits and holds most ends, not the one that faults, nor process 1",
+        name: "the largest process ends though it waits, not process 1",
         cpus: &[1, 4],
         memory: 128,
         append: "",
@@ -55,7 +55,7 @@ const CASES: &[Case] = &[
         printed: "0\n137\nthere\n",
     },
     Case {
-        name: "beside hogs that want more than memory and swap hold, one of them ends in time and ls goes on",
+        name: "of hogs beyond memory and swap one ends, and ls goes on",
         cpus: &[1],
         memory: 320,
         append: "swap=64M",
@@ -65,7 +65,7 @@ const CASES: &[Case] = &[
         printed: "passed\n",
     },
     Case {
-        name: "a hot set of 80 % of memory goes on at half its rate or more while swap is full, and nothing is killed",
+        name: "a hot set of 80 % survives full swap at half its rate",
         cpus: &[1],
         memory: 320,
         append: "swap=64M",

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_is_what_is_wrong_and_where() {
+    fn a_report_has_the_error_and_its_place() {
         let text = "running 1 test\nerror: Undefined Behavior: out of bounds\n  --> crates/vm/src/f.rs:1:2\n   |\n = note: inside\n";
         assert_eq!(report(text), "error: Undefined Behavior: out of bounds\n  --> crates/vm/src/f.rs:1:2");
         assert_eq!(report("nothing"), "it failed");

@@ -42,7 +42,7 @@ pub struct Models(BTreeMap<(String, String), Protocol>);
 
 impl Models {
     /// Reads names of tests, like
-    /// `model/loom/quire-vm/models::a_removed_page_is_mapped_by_nobody::without::NoBusyCheck`. Other tests of the same
+    /// `model/loom/quire-vm/models::a_removed_page_has_no_mapping::without::NoBusyCheck`. Other tests of the same
     /// programs do not count.
     pub fn of<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
         let mut all = Self::default();

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_is_linked_but_what_is_left_out() {
+    fn all_but_the_excluded_packages_are_linked() {
         let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         ["cache", "src"].iter().for_each(|n| fs::create_dir(from.path().join(n)).unwrap());
         link_all(from.path(), to.path(), &["src"]).unwrap();

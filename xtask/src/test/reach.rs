@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_called_and_exceptions_without_need_are_told() {
+    fn uncalled_functions_and_unused_exceptions_are_reported() {
         let listed = ["Space::map", "Space::unmap", "a::b"].map(str::to_owned).into();
         let space = |name: &str| (Some("Space".to_owned()), name.to_owned());
         let called = |all: &[Function]| [(TARGET.to_owned(), all.iter().cloned().collect())].into();

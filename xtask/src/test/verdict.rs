@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn where_everything_must_be_checked_a_skip_fails_unless_excepted() {
+    fn in_a_full_run_a_skip_fails_unless_it_is_excepted() {
         assert!(matches!(Check::skipped("a", "later", false).strict().outcome, Outcome::Failed(_)));
         assert!(matches!(Check::skipped("a", "no kvm", true).strict().outcome, Outcome::Skipped(_)));
         assert_eq!(Check::passed("a").strict(), Check::passed("a"));

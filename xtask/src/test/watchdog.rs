@@ -54,7 +54,7 @@ const CASES: &[Case] = &[
         printed: "",
     },
     Case {
-        name: "a CPU that schedules at last is told once, and the machine goes on",
+        name: "a CPU that schedules at last is told once and work goes on",
         checked: false,
         cpus: 1,
         append: "lockup=pass",

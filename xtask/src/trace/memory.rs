@@ -206,7 +206,7 @@ pub mod tests {
     const TEXT: &str = "kind 0 switch\nkind 4 fault\noutcome 2 zero-fill\ncall 9 mmap\n";
 
     #[test]
-    fn what_was_laid_out_is_read() {
+    fn a_trace_buffer_reads_back_as_it_was_laid_out() {
         let (first, second) = (record(1000, 5, 4, 2, 1, 0xff), record(2000, 0, 0, 0, 2, 3));
         let read = Recorded::read(&laid_out(TEXT, 2, &[(&[first, second], 0), (&[], 11)])).unwrap();
         assert_eq!(read.cpus[0], Cpu { records: vec![first, second], lost: 0 });
@@ -216,7 +216,7 @@ pub mod tests {
     }
 
     #[test]
-    fn what_is_torn_or_unknown_is_refused() {
+    fn torn_or_unknown_records_are_refused() {
         let good = laid_out(TEXT, 2, &[(&[record(1000, 5, 4, 2, 1, 0)], 0)]);
         assert!(Recorded::read(&good).is_ok());
         let with = |at: usize, byte: u8| {

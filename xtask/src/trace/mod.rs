@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_happened_stands_on_its_cpus_or_its_threads_track() {
+    fn each_event_is_on_the_track_of_its_cpu_or_thread() {
         let timeline = timeline();
         let told: Vec<_> = timeline.items.iter().map(|i| (i.track, i.name.as_str(), i.start, i.length)).collect();
         let (zero, one, thread) = (Track::Cpu(0), Track::Cpu(1), Track::Thread(5));

@@ -520,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn who_would_close_a_circle_of_waiting_processes_is_told() {
+    fn a_lock_that_would_close_a_cycle_of_waiters_is_refused() {
         for (n, files) in [2, 3, 9].into_iter().enumerate() {
             let files: Vec<_> = (0..files).map(|_| RecordLocks::new()).collect();
             wait_in_turn(&files, 1000 * (n as u64 + 1));
@@ -528,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_let_go_closes_no_circle() {
+    fn a_released_lock_closes_no_cycle() {
         let (a, b) = (RecordLocks::new(), RecordLocks::new());
         let record = |id, start| Record { start, end: start + 1, exclusive: true, owner: owner(id) };
         let (first, second) = (5001, 5002);

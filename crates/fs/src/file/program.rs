@@ -60,7 +60,7 @@ mod tests {
     const BOTH: OpenFlags = WRITE.union(OpenFlags::READ);
 
     #[test]
-    fn what_is_executed_is_not_written_and_what_may_be_written_is_not_executed() {
+    fn a_running_program_and_a_writer_exclude_each_other() {
         let vfs = tree();
         let busy = Some(FsError::TextBusy);
         let (first, second) = (program(&vfs).unwrap(), program(&vfs).unwrap());

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_sealed_says_so() {
+    fn a_file_without_seals_refuses_them() {
         let vfs = tree();
         let file = file(&vfs, Seals::SEAL);
         assert_eq!(file.dentry.inode.add_seals(Seals::GROW), Err(FsError::NotPermitted));
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sealed_against_writing_is_not_written() {
+    fn a_file_sealed_against_writes_stays_unchanged() {
         for seal in [Seals::WRITE, Seals::FUTURE_WRITE] {
             let vfs = tree();
             let file = file(&vfs, Seals::empty());

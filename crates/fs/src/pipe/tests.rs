@@ -126,7 +126,7 @@ fn a_reader_that_waits_is_woken_by_the_last_writer_leaving() {
 }
 
 #[test]
-fn who_does_not_wait_is_told_so_and_who_is_interrupted_too() {
+fn nonblocking_and_interrupted_callers_get_their_errors() {
     let (r, w) = pipe();
     assert_eq!(read(&*r, &Io::NOW, 1), Err(FsError::WouldBlock));
     let big = std::vec![7; CAPACITY + 5];
@@ -140,7 +140,7 @@ fn who_does_not_wait_is_told_so_and_who_is_interrupted_too() {
 }
 
 #[test]
-fn a_fifo_that_everybody_left_is_empty() {
+fn a_fifo_without_users_is_empty() {
     let p = Pipe::new(TestHost).unwrap();
     let both = Pipe::open(&p, true, true, &Io::NOW).unwrap();
     write(&*both, &Io::NOW, b"never read").unwrap();
@@ -300,7 +300,7 @@ fn bytes_keep_their_order_while_the_pipe_changes_its_size() {
 }
 
 #[test]
-fn a_change_of_size_that_is_refused_memory_leaves_the_pipe_as_it_was() {
+fn a_resize_without_memory_leaves_the_pipe_as_it_was() {
     use quire_heap::refusal;
     // From a ring whose first and last bytes share a page to a larger and a smaller one: each allocation is refused.
     for pages in [32, 64, 8] {
@@ -506,7 +506,7 @@ fn a_packet_that_is_copied_in_part_is_none() {
 }
 
 #[test]
-fn packets_of_several_writers_arrive_whole_while_the_pipe_changes_its_size() {
+fn packets_arrive_whole_while_the_pipe_changes_its_size() {
     let p = Pipe::new(TestHost).unwrap();
     let r = Pipe::open_now(&p, true, false).unwrap();
     const EACH: usize = 3000;

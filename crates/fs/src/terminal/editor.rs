@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_read_only_when_it_is_finished_and_as_it_was_edited() {
+    fn readers_get_a_line_once_it_is_finished_and_as_edited() {
         let (mut e, s) = (Editor::new().unwrap(), Settings::default());
         type_all(&mut e, &s, b"helx\x7flo");
         assert!(!e.has_line());

@@ -99,7 +99,7 @@ fn lines_are_read_one_at_a_time_and_in_parts() {
 }
 
 #[test]
-fn keys_reach_the_foreground_while_nobody_reads() {
+fn keys_reach_the_foreground_without_a_reader() {
     let (port, processes, t) = terminal();
     t.claim(5, 6, false).unwrap();
     port.type_in(b"\x03");
@@ -164,7 +164,7 @@ fn output_is_processed_and_stops_at_the_stop_character() {
 }
 
 #[test]
-fn the_end_of_the_port_is_the_end_of_the_file_and_the_background_may_not_read() {
+fn a_closed_port_ends_the_file_and_background_reads_fail() {
     let (port, processes, t) = terminal();
     port.type_in(b"last");
     *port.end.lock().unwrap() = true;
@@ -188,7 +188,7 @@ fn more_than_the_queue_holds_waits_in_the_port() {
 
 /// The editor's memory is allocated once, so bytes typed into a full editor must fit, or wait.
 #[test]
-fn the_longest_line_fits_behind_a_full_queue_and_ends_of_file_wait_in_the_port() {
+fn a_longest_line_fits_and_ends_of_file_wait_in_the_port() {
     let (port, _, t) = terminal();
     let mut typed = b"a\n".repeat(2047);
     typed.extend([b'x'; 4095]);

@@ -160,7 +160,7 @@ mod tests {
 
     /// The limit of inodes is exact on any processors, and each inode has a unique number.
     #[test]
-    fn what_one_processor_gives_back_another_may_use() {
+    fn an_inode_freed_on_one_cpu_serves_another_cpu() {
         const LIMIT: u64 = 200;
         let system = FileSystem::new(1, "test", Limits { inodes: Some(LIMIT), pages: None }, 3).unwrap();
         let epoch = TestHost.epoch();

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn who_sleeps_wakes_by_the_clock_or_is_killed() {
+    fn a_sleeper_wakes_by_the_clock_or_is_killed() {
         let sleeps = of("sleeps");
         assert_eq!((sleeps(35), sleeps(230)), (vec![0], vec![0]), "the clock goes on when all sleep");
         assert_eq!(sleeps(202).len(), 1, "the last one sleeps for ever, and does not come back");

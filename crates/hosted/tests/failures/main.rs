@@ -15,11 +15,11 @@ use quire_vm::paging::memory_store::FaultPlan;
 use world::{Failed, World};
 
 quire_hosted::of_each_architecture!(
-    whichever_allocation_fails_nothing_is_lost_and_nothing_is_changed,
+    a_failed_allocation_loses_nothing_and_changes_nothing,
     allocations_that_fail_at_random_lose_nothing,
     nor_do_they_where_the_pager_is_late_and_reorders,
     a_write_that_fails_leaves_the_page_where_it_is,
-    a_read_that_fails_is_an_error_and_the_content_comes_with_a_later_one,
+    a_failed_read_is_an_error_and_a_later_read_succeeds,
 );
 
 fn boot<F: Simulate>(plan: FaultPlan) -> &'static Vm<Simulated<F>> {
@@ -67,7 +67,7 @@ fn each_allocation<F: Simulate>(vm: &'static Vm<Simulated<F>>, cpu: &Cpu<F>, ope
     panic!("{}: it never needs less than {MOST} allocations", operation.name);
 }
 
-fn whichever_allocation_fails_nothing_is_lost_and_nothing_is_changed<F: Simulate>() {
+fn a_failed_allocation_loses_nothing_and_changes_nothing<F: Simulate>() {
     let vm = boot::<F>(FaultPlan::default());
     let cpu = Cpu::attach(vm, 0).unwrap();
     for operation in operations() {
@@ -139,7 +139,7 @@ fn a_write_that_fails_leaves_the_page_where_it_is<F: Simulate>() {
     at_random::<F>(FaultPlan { fail_writes: 3, delay: 1, window: 3, ..FaultPlan::default() });
 }
 
-fn a_read_that_fails_is_an_error_and_the_content_comes_with_a_later_one<F: Simulate>() {
+fn a_failed_read_is_an_error_and_a_later_read_succeeds<F: Simulate>() {
     let vm = boot::<F>(FaultPlan { fail_reads: 3, seed: 7, ..FaultPlan::default() });
     let cpu = Cpu::attach(vm, 0).unwrap();
     let before = Account::of(vm);

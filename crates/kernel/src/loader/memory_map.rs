@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_is_gone() {
+    fn a_taken_range_is_gone_from_the_map() {
         let mut ram = Ram::new(&[usable(0x1000, 0x9000)], &[]);
         assert_eq!(ram.take(0x1800, 0x4000, 0), Some(0x4000));
         assert_eq!(ram.spans(), [Span { start: 0x1000, end: 0x4000 }, Span { start: 0x6000, end: 0xa000 }]);
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_spare_leaves_what_boot_needs() {
+    fn spare_memory_excludes_the_memory_that_boot_needs() {
         const MIB: u64 = 1 << 20;
         let two = [usable(0, 256 * MIB), usable(4096 * MIB, 64 * MIB)];
         let ram = Ram::new(&two, &[]);
@@ -200,7 +200,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_map_gives_sorted_disjoint_whole_frames_outside_what_is_reserved(
+        fn every_map_gives_sorted_disjoint_unreserved_frames(
             map in proptest::collection::vec((any::<u64>(), any::<u64>(), 0u32..4, 0u32..60), 0..40),
             reserved in proptest::collection::vec((0u64..1 << 34, 0u64..1 << 20), 0..4),
         ) {

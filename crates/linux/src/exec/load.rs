@@ -318,7 +318,7 @@ mod tests {
         }
 
         #[test]
-        fn a_fixed_programs_stack_and_mappings_share_a_table_and_its_root_entry(random in any::<u64>()) {
+        fn stack_and_mappings_of_a_fixed_program_share_a_table(random in any::<u64>()) {
             let p = Places::near_from_bits(random);
             prop_assert_eq!(p.base % PAGE_SIZE, 0);
             prop_assert_eq!((p.stack_top - FIRST_STACK) / (2 * MIB), (p.base + 256 * PAGE_SIZE) / (2 * MIB));

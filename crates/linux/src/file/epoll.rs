@@ -636,7 +636,7 @@ mod tests {
     }
 
     #[test]
-    fn each_watch_of_a_set_has_room_on_the_list_and_telling_it_needs_no_memory() {
+    fn reporting_a_watch_of_a_set_needs_no_memory() {
         let list = list_of(&[]);
         for watches in 1..200 {
             make_room(&list, watches, |_| false).unwrap();

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_judged_by_the_ids_for_files_and_a_call_by_the_real_ones() {
+    fn paths_are_checked_by_file_ids_and_calls_by_real_ids() {
         let acting = Credentials { file_user: 6, file_group: 6, ..user(5) };
         assert!(admits(&acting, By::Files, &user(6), || true) && !admits(&acting, By::Real, &user(6), || true));
         assert!(!admits(&acting, By::Files, &user(5), || true) && admits(&acting, By::Real, &user(5), || true));

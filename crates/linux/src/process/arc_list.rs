@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_owns_what_is_on_it_and_refuses_strangers() {
+    fn a_list_owns_its_members_and_refuses_others() {
         let nodes: Vec<Arc<TestNode>> =
             (0..4).map(|n| Arc::try_new(TestNode(n, ListPlace::new())).expect("memory")).collect();
         let (mut a, mut b) = (ArcList::<Only>::new(1), ArcList::<Only>::new(2));

@@ -282,7 +282,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn exec_keeps_only_what_is_ignored() {
+    fn exec_keeps_only_ignored_signals() {
         let actions = Actions::new();
         actions.put(Signal::INT, Action { handler: 1, flags: flag::RESTART, ..Action::DEFAULT }).expect("room");
         actions.put(Signal::TERM, Action { handler: 0x1000, ..Action::DEFAULT }).expect("room");

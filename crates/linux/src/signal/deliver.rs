@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_is_made_again_or_fails_as_its_error_and_the_action_say() {
+    fn error_and_action_decide_whether_a_call_repeats() {
         let plain = Action { handler: 0x5000, ..Action::DEFAULT };
         let restarting = Action { flags: flag::RESTART, ..plain };
         let mut r = interrupted(Errno::ERESTARTSYS);

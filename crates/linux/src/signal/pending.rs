@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_discarded_or_dropped_is_charged_no_more() {
+    fn a_discarded_or_dropped_signal_is_no_longer_charged() {
         let user = Counted::new();
         let p = PendingQueue::new();
         for number in [18, 20, 40, 40] {

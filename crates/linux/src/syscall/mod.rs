@@ -38,7 +38,7 @@ mod tests {
     }
 
     #[test]
-    fn each_supported_call_and_no_other_is_tried_with_its_allocations_refused() {
+    fn exactly_the_supported_calls_are_tried_without_memory() {
         let rows = rows();
         let supported: BTreeSet<String> = SUPPORTED.iter().map(|call| call.name.to_owned()).collect();
         let missing: Vec<_> = supported.difference(&rows).collect();

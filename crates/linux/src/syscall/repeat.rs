@@ -252,7 +252,7 @@ mod tests {
     use crate::syscall::SUPPORTED;
 
     #[test]
-    fn each_supported_call_is_in_a_list_of_what_another_attempt_meets() {
+    fn each_supported_call_is_in_a_list_of_repeat_effects() {
         let missing: Vec<_> = SUPPORTED
             .iter()
             .filter(|call| Repeat::of(u64::from(call.number)).is_none())
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_from_a_stream_or_makes_a_name_leaves_nothing_and_what_ends_is_not_made_again() {
+    fn failed_calls_leave_nothing_and_endings_are_not_repeated() {
         let of = |n: u32| Repeat::of(u64::from(n));
         for call in
             [raw::__NR_read, raw::__NR_openat, raw::__NR_mkdir, raw::__NR_clone, raw::__NR_munmap, raw::__NR_mremap]

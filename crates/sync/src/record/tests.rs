@@ -89,7 +89,7 @@ fn unsafe_free_address<T>(lock: &SpinLock<T>) -> *const u8 {
 }
 
 #[test]
-fn a_line_is_in_conflict_where_one_cpu_writes_and_another_touches() {
+fn a_line_conflicts_if_one_cpu_writes_and_another_touches_it() {
     #[derive(Default)]
     struct Counters {
         apart: [CachePadded<AtomicU64>; 2],
@@ -120,7 +120,7 @@ fn a_line_is_in_conflict_where_one_cpu_writes_and_another_touches() {
 }
 
 #[test]
-fn lines_move_to_who_writes_and_stay_with_who_reads() {
+fn lines_move_to_writers_and_stay_with_readers() {
     let word = CachePadded(AtomicU64::new(0));
     let touch = |cpu, write| {
         scope(|| {
@@ -176,7 +176,7 @@ fn an_outer_scope_has_what_inner_ones_have() {
 }
 
 #[test]
-fn a_sleeping_lock_counts_as_one_take_and_a_guard_of_a_large_value_as_one_line() {
+fn a_sleeping_lock_is_one_take_and_a_guard_is_one_line() {
     let m = Mutex::new([0u64; 100]);
     let ((), record) = scope(|| m.lock()[99] = 1);
     assert_eq!(record.lock_takes_by_rank(), [(None, 1)].into());

@@ -104,7 +104,7 @@ fn leave_against_requeue() {
 }
 
 protocol! {
-    who_leaves_while_it_is_moved_leaves_the_bucket_that_it_is_in = leave_against_requeue, Some(2);
+    a_waiter_that_leaves_during_a_move_leaves_its_real_bucket = leave_against_requeue, Some(2);
     LeaveOldBucket: "a waiter is left behind";
 }
 
@@ -126,7 +126,7 @@ fn leave_against_wake() {
 }
 
 protocol! {
-    a_wake_up_that_chose_one_who_leaves_is_not_lost = leave_against_wake, Some(2);
+    a_wake_up_of_a_waiter_that_leaves_is_not_lost = leave_against_wake, Some(2);
     LeaveThoughChosen: "a wake-up is counted and lost";
 }
 

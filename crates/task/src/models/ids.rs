@@ -41,7 +41,7 @@ fn lookup_against_exit() {
 }
 
 protocol! {
-    who_finds_a_thread_by_its_number_has_it = lookup_against_exit, Some(3);
+    a_lookup_by_number_holds_the_thread = lookup_against_exit, Some(3);
     LookupUnlocked: "a name is used after it was taken away";
 }
 

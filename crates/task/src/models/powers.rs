@@ -94,7 +94,7 @@ fn setuid_against_look() {
 }
 
 protocol! {
-    who_sees_new_ids_sees_that_the_memory_is_closed = setuid_against_look, Some(3);
+    an_observer_of_new_ids_sees_the_memory_closed = setuid_against_look, Some(3);
     ClosesLate: "a secret is seen";
     OpenBeforeIds: "a secret is seen";
 }
@@ -111,7 +111,7 @@ fn set_id_exec_against_look() {
 }
 
 protocol! {
-    the_memory_that_is_granted_is_the_one_that_was_asked_about = set_id_exec_against_look, Some(3);
+    the_granted_memory_is_the_memory_that_was_checked = set_id_exec_against_look, Some(3);
     GrantsOther: "a secret is seen";
 }
 
@@ -164,6 +164,6 @@ fn change_against_copy() {
 }
 
 protocol! {
-    a_copy_is_as_closed_as_what_is_in_it = change_against_copy, Some(3);
+    a_copied_memory_is_as_closed_as_its_content = change_against_copy, Some(3);
     OpenBeforeCopy: "a copy with secrets is open";
 }

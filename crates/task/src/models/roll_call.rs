@@ -45,7 +45,7 @@ fn call_against_making() {
 }
 
 protocol! {
-    who_is_made_while_all_are_told_is_told_or_made_anew = call_against_making, Some(3);
+    a_thread_made_during_a_call_to_all_is_told_or_made_anew = call_against_making, Some(3);
     MadeUnasked: "who is being made misses what all are told";
     MadeDuringCall: "who is being made misses what all are told";
     #[cfg(loom)]

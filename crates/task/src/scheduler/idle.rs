@@ -96,7 +96,7 @@ mod tests {
     use std::alloc::{Layout, alloc};
 
     #[test]
-    fn who_was_idle_lately_is_not_taken_and_who_is_idle_again_is_found() {
+    fn only_cpus_that_are_idle_now_are_found() {
         let layout = Layout::from_size_align(IdleCpus::bytes(3), 128).expect("a layout");
         // SAFETY: a fresh allocation of that size, never freed.
         let idle = unsafe { IdleCpus::new(NonNull::new(alloc(layout)).expect("memory"), 3) };

@@ -541,7 +541,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_writers_gets_an_arena() {
+    fn a_cpu_that_waits_for_writers_gets_an_arena() {
         set_cpu(0);
         let boot = boot(2048, 2);
         let space = Space::new(boot.vm).unwrap();
@@ -560,7 +560,7 @@ mod tests {
     }
 
     #[test]
-    fn who_takes_turns_with_a_running_cpu_gets_an_arena() {
+    fn a_cpu_that_alternates_with_another_gets_an_arena() {
         set_cpu(0);
         let boot = boot(2048, 2);
         let space = Space::new(boot.vm).unwrap();
@@ -587,7 +587,7 @@ mod tests {
     }
 
     #[test]
-    fn what_crosses_joins_the_arenas_and_keeps_everything() {
+    fn a_mapping_across_an_edge_joins_arenas_and_keeps_mappings() {
         let w = fanned_out();
         let s = &w.space;
         let edge = stretch(1).start;
@@ -605,7 +605,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_next_in_a_range_is_found_in_whichever_arena_it_is() {
+    fn the_next_entry_of_a_range_is_found_in_any_arena() {
         let w = fanned_out();
         let s = &w.space;
         let (a, b) = (anywhere(s, 0, 1), anywhere(s, 1, 2));

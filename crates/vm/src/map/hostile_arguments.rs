@@ -152,7 +152,7 @@ proptest! {
 }
 
 #[test]
-fn what_is_mapped_below_the_tables_of_the_test_machine_has_none_there() {
+fn mappings_below_the_test_machine_tables_get_no_tables() {
     quire_sync::hooks::threads::set_cpu(0);
     let m = boot(1024, 2);
     let s = Space::new(m.vm).unwrap();
@@ -163,7 +163,7 @@ fn what_is_mapped_below_the_tables_of_the_test_machine_has_none_there() {
 }
 
 #[test]
-fn what_no_map_can_have_never_reaches_the_tree() {
+fn impossible_mappings_never_reach_the_tree() {
     quire_sync::hooks::threads::set_cpu(0);
     let m = boot(1024, 2);
     let s = Space::new(m.vm).unwrap();

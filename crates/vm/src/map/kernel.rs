@@ -17,7 +17,7 @@
 //! | **give up** | | the list of waiting ranges | it waits for this flush or the next: the waiting ranges are taken before the flush begins |
 //! | **new generation** | | | each takes the ranges that wait then |
 //!
-//! Model: `a_kernel_address_is_used_again_only_after_every_cpu_has_forgotten_it`, mutant
+//! Model: `a_kernel_address_is_reused_after_all_cpus_flushed_it`, mutant
 //! [`Mutant::ReuseBeforeFlush`](crate::mutant::Mutant).
 
 use super::memory::{FAN_OUT, Nodes};

@@ -104,7 +104,7 @@ fn pages_made(s: &System) -> u64 {
 }
 
 #[test]
-fn protecting_a_whole_entry_allocates_that_entry_and_nothing_else() {
+fn protecting_a_whole_entry_allocates_only_that_entry() {
     let m = crate::tests::system();
     let space = Space::new(m.vm).unwrap();
     (0..200).for_each(|n| crate::tests::anonymous(&space, 3 * n, 1));
@@ -130,7 +130,7 @@ fn protecting_a_whole_entry_allocates_that_entry_and_nothing_else() {
 }
 
 #[test]
-fn a_heap_that_grows_page_by_page_stays_one_entry_and_keeps_its_content() {
+fn a_heap_that_grows_by_pages_stays_one_entry_with_its_content() {
     let s = System::new();
     for n in 0..200 {
         map(&s, n, 1);
@@ -153,7 +153,7 @@ fn a_heap_that_shrinks_and_grows_again_begins_with_zeroes() {
 }
 
 #[test]
-fn a_mapping_over_the_tail_of_another_does_not_show_what_was_there() {
+fn a_mapping_over_the_tail_of_another_hides_its_old_content() {
     let s = System::new();
     map(&s, 0, 16);
     (0..16).for_each(|n| store(&s, n, 7));
@@ -188,7 +188,7 @@ fn protecting_the_middle_and_back_gives_one_entry_again() {
 }
 
 #[test]
-fn a_reservation_that_is_opened_piece_by_piece_takes_two_entries() {
+fn a_reservation_opened_in_pieces_takes_two_entries() {
     let s = System::new();
     s.map(&MapRequest { prot: Prot::empty(), ..request(0, 100) }).unwrap();
     for n in 0..100 {
@@ -252,7 +252,7 @@ fn nonsense_from_outside_is_an_error() {
 }
 
 #[test]
-fn mappings_without_an_address_take_the_lowest_hole_and_leave_a_stack_its_guard() {
+fn free_placement_takes_the_lowest_hole_outside_a_stack_guard() {
     let s = System::new();
     let any = |hint: u64| MapRequest::private(Placement::Any { hint }, 2 * PAGE_SIZE);
     map(&s, 3, 2);
@@ -284,7 +284,7 @@ fn a_mapping_that_fills_whole_tables_takes_no_other() {
 }
 
 #[test]
-fn what_fills_whole_tables_takes_the_holes_that_such_ones_left() {
+fn whole_table_mappings_reuse_whole_table_holes() {
     const TABLE: u64 = crate::testing::SPAN;
     let s = System::new();
     let any = |n: u64| {
@@ -306,7 +306,7 @@ fn what_fills_whole_tables_takes_the_holes_that_such_ones_left() {
 }
 
 #[test]
-fn whole_tables_do_not_go_below_the_base_while_there_is_room_above() {
+fn whole_tables_stay_above_the_base_while_there_is_room() {
     const TABLE: u64 = crate::testing::SPAN;
     let s = System::new();
     let base = page(TABLE + 1);
@@ -402,7 +402,7 @@ fn moving_a_mapping_moves_its_content_without_touching_a_page() {
 }
 
 #[test]
-fn a_mapping_grows_in_place_where_there_is_room_and_moves_where_there_is_none() {
+fn a_mapping_grows_in_place_or_moves_for_want_of_room() {
     let s = System::new();
     map(&s, 0, 4);
     store(&s, 3, 5);
@@ -434,7 +434,7 @@ fn a_move_may_leave_empty_memory_or_a_second_view_behind() {
 }
 
 #[test]
-fn memory_that_is_not_needed_is_zero_afterwards_on_both_sides_of_a_fork() {
+fn discarded_memory_is_zero_on_both_sides_of_a_fork() {
     let s = System::new();
     map(&s, 0, 8);
     (0..8).for_each(|n| store(&s, n, 4));
@@ -455,7 +455,7 @@ fn memory_that_is_not_needed_is_zero_afterwards_on_both_sides_of_a_fork() {
 }
 
 #[test]
-fn advice_for_shared_memory_and_files_keeps_or_punches_their_pages() {
+fn advice_for_shared_memory_keeps_or_punches_its_pages() {
     let s = System::new();
     let object = ObjectRef::anonymous(s.m.vm, 8).unwrap();
     let shared = MapRequest { shared: true, object: Some((&object, 0)), ..request(0, 8) };
@@ -518,7 +518,7 @@ fn a_fork_leaves_out_or_wipes_what_it_was_told_to() {
 }
 
 #[test]
-fn read_only_memory_that_was_written_is_shared_by_a_fork_and_split_when_it_is_opened() {
+fn a_fork_shares_frozen_memory_until_a_side_opens_it() {
     let s = System::new();
     map(&s, 0, 4);
     (0..4).for_each(|n| store(&s, n, 3));
@@ -572,7 +572,7 @@ fn entries_know_in_which_of_them_no_fault_came_since_a_fork() {
 }
 
 #[test]
-fn a_child_that_begins_anew_in_frozen_memory_hides_it_from_itself_only() {
+fn a_child_that_discards_frozen_memory_hides_only_its_own() {
     let s = System::new();
     map(&s, 0, 4);
     (0..4).for_each(|n| store(&s, n, 3));
@@ -628,7 +628,7 @@ fn another_spaces_bytes_are_read_as_it_would_load_them() {
 }
 
 #[test]
-fn another_spaces_holes_forbidden_pages_and_kernel_addresses_are_not_read() {
+fn holes_and_forbidden_pages_of_another_space_are_not_read() {
     let s = System::new();
     map(&s, 0, 2);
     store(&s, 0, 1);
@@ -728,7 +728,7 @@ fn replacing_a_mapping_never_shows_nothing_in_between() {
 }
 
 #[test]
-fn after_populating_no_access_faults_whether_pages_are_mapped_at_once_or_copied() {
+fn after_populating_no_access_faults_even_on_copied_pages() {
     const PAGES: u64 = 150;
     let s = System::new();
     let object = ObjectRef::anonymous(s.m.vm, PAGES).unwrap();

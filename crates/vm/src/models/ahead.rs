@@ -82,7 +82,7 @@ fn ahead_against_teardown() {
 }
 
 protocol! {
-    what_is_made_ahead_goes_with_its_object = ahead_against_teardown, Some(2);
+    pages_made_ahead_go_with_their_object = ahead_against_teardown, Some(2);
     NoStaleCheck: "an unmapped address is translated";
 }
 
@@ -108,7 +108,7 @@ fn ahead_against_fork() {
 }
 
 protocol! {
-    what_is_made_ahead_is_the_childs_as_of_one_moment = ahead_against_fork, Some(2);
+    pages_made_ahead_reach_the_child_as_of_one_moment = ahead_against_fork, Some(2);
     NoStaleCheck: "the parent's store reaches the child";
 }
 
@@ -138,7 +138,7 @@ fn ahead_against_move() {
 }
 
 protocol! {
-    a_page_that_moves_is_not_hidden_by_one_that_is_made_ahead = ahead_against_move, Some(2);
+    a_page_made_ahead_does_not_hide_a_page_that_moves = ahead_against_move, Some(2);
     #[cfg(shuttle)]
     NoLookBehind: "a page is hidden by one that was made ahead";
 }

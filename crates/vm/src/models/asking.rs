@@ -43,7 +43,7 @@ fn wait_for_a_pass() {
 }
 
 protocol! {
-    who_waits_for_memory_is_served = wait_for_a_pass, Some(3);
+    a_waiter_for_memory_is_served = wait_for_a_pass, Some(3);
     #[cfg(loom)]
     WantedForgotten: "deadlock";
 }
@@ -57,6 +57,6 @@ fn wait_for_what_comes_and_goes() {
 }
 
 protocol! {
-    who_waits_for_memory_that_comes_and_goes_is_served = wait_for_what_comes_and_goes, Some(2);
+    a_waiter_is_served_though_memory_comes_and_goes = wait_for_what_comes_and_goes, Some(2);
     AskedOnce: "deadlock";
 }

@@ -27,7 +27,7 @@ fn wait_against_unbusy() {
 }
 
 protocol! {
-    who_waits_for_a_busy_page_is_woken = wait_against_unbusy, Some(3);
+    a_waiter_for_a_busy_page_is_woken = wait_against_unbusy, Some(3);
     WaitUnannounced: "deadlock";
     WaitersForgotten: "deadlock";
 }

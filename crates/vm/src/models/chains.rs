@@ -117,7 +117,7 @@ fn copy_against_exit() {
 }
 
 protocol! {
-    who_leaves_while_others_copy_leaves_nothing_behind = copy_against_exit, Some(1);
+    a_sharer_that_leaves_during_copies_leaves_nothing_behind = copy_against_exit, Some(1);
     LookBeforeFill: "a page that nobody sees is forgotten";
 }
 
@@ -160,7 +160,7 @@ fn copy_up_against_store() {
 
 protocol! {
     #[cfg(shuttle)]
-    what_is_copied_up_is_seen_all_the_time = copy_up_against_store, Some(2);
+    a_page_that_is_copied_up_is_seen_all_the_time = copy_up_against_store, Some(2);
 }
 
 /// A page is copied up while `MADV_DONTNEED` hides it.
@@ -181,7 +181,7 @@ fn copy_up_against_give_up() {
 
 protocol! {
     #[cfg(shuttle)]
-    what_is_given_up_while_it_is_copied_up_stays_zero = copy_up_against_give_up, Some(2);
+    a_page_discarded_during_a_copy_up_stays_zero = copy_up_against_give_up, Some(2);
     NoSourceCheck: "old data comes back";
 }
 
@@ -238,7 +238,7 @@ fn copy_up_against_merge() {
 }
 
 protocol! {
-    what_moves_while_it_is_copied_up_is_not_taken_for_a_zero_marker = copy_up_against_merge, Some(1);
+    a_move_during_a_copy_up_is_not_taken_for_a_zero_marker = copy_up_against_merge, Some(1);
     #[cfg(loom)]
     ZeroMarkerUnseen: "what moves is taken for a zero marker";
 }
@@ -333,7 +333,7 @@ fn claim_against_fork() {
 
 protocol! {
     #[cfg(shuttle)]
-    a_page_that_moves_to_the_last_who_sees_it_is_the_childs_too = claim_against_fork, Some(2);
+    a_page_that_moves_to_its_last_sharer_reaches_the_child_too = claim_against_fork, Some(2);
     NoSecondAsk: "a child loses a page that moves";
 }
 
@@ -365,7 +365,7 @@ fn claim_against_copy() {
 
 protocol! {
     #[cfg(shuttle)]
-    a_page_that_somebody_copies_does_not_move = claim_against_copy, Some(2);
+    a_page_under_a_copy_does_not_move = claim_against_copy, Some(2);
     BusyHides: "a page moves away from who copies it";
 }
 

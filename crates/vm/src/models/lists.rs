@@ -56,7 +56,7 @@ fn scan_against_replacement() {
 }
 
 protocol! {
-    a_scan_meets_a_backing_or_the_one_that_replaces_it = scan_against_replacement, Some(2);
+    a_scan_meets_a_backing_or_its_replacement = scan_against_replacement, Some(2);
     ScanGoesOn: "a removed page is mapped";
 }
 
@@ -130,7 +130,7 @@ fn scan_against_first_own_shard() {
 }
 
 protocol! {
-    a_scan_meets_what_is_in_a_cpus_first_own_shard = scan_against_first_own_shard, Some(2);
+    a_scan_meets_the_backings_in_the_first_own_shard_of_a_cpu = scan_against_first_own_shard, Some(2);
     OwnShardsUnscanned: "a removed page is mapped";
 }
 
@@ -195,7 +195,7 @@ fn close_against_last_unmap() {
 }
 
 protocol! {
-    an_object_goes_with_its_last_handle_and_mapping_though_cpus_have_own_shards = close_against_last_unmap, Some(2);
+    an_object_with_own_shards_goes_with_its_last_user = close_against_last_unmap, Some(2);
     OwnShardsKeep: "an object stays that nobody has";
 }
 
@@ -228,7 +228,7 @@ fn close_against_close() {
 }
 
 protocol! {
-    shards_that_two_close_at_once_keep_their_references = close_against_close, Some(2);
+    shards_that_two_cpus_close_at_once_keep_their_references = close_against_close, Some(2);
     StaleClose: "a shard does not count that has something";
 }
 
@@ -265,7 +265,7 @@ fn scan_against_reopening() {
 }
 
 protocol! {
-    a_scan_meets_what_replaces_a_backing_of_shards_that_open_again = scan_against_reopening, Some(2);
+    a_scan_meets_the_replacement_in_shards_that_open_again = scan_against_reopening, Some(2);
 }
 
 /// A backing is replaced while its shard is closed: the new one goes to the first shard.
@@ -293,6 +293,6 @@ fn scan_against_replacement_in_a_closed_shard() {
 }
 
 protocol! {
-    a_scan_meets_what_replaces_a_backing_of_a_closed_shard = scan_against_replacement_in_a_closed_shard, Some(2);
+    a_scan_meets_the_replacement_of_a_backing_of_a_closed_shard = scan_against_replacement_in_a_closed_shard, Some(2);
     ShrinkUnseen: "a removed page is mapped";
 }

@@ -23,7 +23,7 @@ fn protect_against_store() {
 }
 
 protocol! {
-    what_was_made_read_only_does_not_change = protect_against_store, Some(2);
+    memory_made_read_only_does_not_change = protect_against_store, Some(2);
     NoStaleCheck: "what is read-only can be stored into";
     #[cfg(loom)]
     NoFenceAfterMark: "what is read-only can be stored into";
@@ -54,7 +54,7 @@ fn clip_against_use() {
 }
 
 protocol! {
-    what_stays_of_a_mapping_that_is_clipped_is_there_all_the_time = clip_against_use, Some(1);
+    the_rest_of_a_clipped_mapping_is_there_all_the_time = clip_against_use, Some(1);
 }
 
 /// C9: a CPU gets an arena of its own while another maps where that is.
@@ -74,7 +74,7 @@ fn open_against_map() {
 }
 
 protocol! {
-    what_is_mapped_while_arenas_fan_out_is_found = open_against_map, Some(2);
+    a_mapping_made_as_arenas_fan_out_is_found = open_against_map, Some(2);
     ArenaBeforeLock: "an arena that does not have its address";
 }
 
@@ -94,6 +94,6 @@ fn map_against_join() {
 }
 
 protocol! {
-    what_a_cpu_maps_while_its_arena_closes_is_found = map_against_join, Some(2);
+    a_mapping_made_as_the_arena_closes_is_found = map_against_join, Some(2);
     OwnArenaBeforeLock: "an arena that is closed";
 }

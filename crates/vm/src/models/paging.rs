@@ -42,7 +42,7 @@ fn page_in_against_discard() {
 }
 
 protocol! {
-    a_swap_slot_is_freed_once_whoever_gets_there_first = page_in_against_discard, Some(2);
+    a_swap_slot_is_freed_once_by_page_in_or_discard = page_in_against_discard, Some(2);
     ReplaceNotAtomic: "freed twice";
 }
 
@@ -106,7 +106,7 @@ fn read_against_written_and_stolen() {
 
 protocol! {
     #[cfg(shuttle)]
-    a_page_that_a_call_reads_is_no_older_than_what_was_written_back = read_against_written_and_stolen, Some(2);
+    a_call_reads_no_page_older_than_the_written_data = read_against_written_and_stolen, Some(2);
 }
 
 /// The cleaner: a CPU that has a writable translation stores while the page is written out and taken.
@@ -154,7 +154,7 @@ fn clean_against_unmap() {
 }
 
 protocol! {
-    a_page_that_is_credited_while_it_is_cleaned_is_found_by_its_tag = clean_against_unmap, Some(2);
+    a_page_credited_while_it_is_cleaned_is_found_by_its_tag = clean_against_unmap, Some(2);
     CreditUntagged: "a dirty page has no tag";
 }
 
@@ -223,7 +223,7 @@ fn clean_against_write_back() {
 }
 
 protocol! {
-    what_is_written_back_is_on_the_disk_whoever_began = clean_against_write_back, Some(2);
+    written_back_data_is_on_disk_though_the_cleaner_began = clean_against_write_back, Some(2);
     UntagEarly: "it is not on the disk";
 }
 
@@ -249,7 +249,7 @@ fn hook_against_write_back() {
 }
 
 protocol! {
-    what_is_written_back_is_on_the_disk_whoever_asked_the_pager = hook_against_write_back, Some(2);
+    written_back_data_is_on_disk_though_a_hook_asked_the_pager = hook_against_write_back, Some(2);
     #[cfg(shuttle)]
     HookTagsLate: "it is not on the disk";
 }
@@ -276,7 +276,7 @@ fn hook_against_another_identity() {
 }
 
 protocol! {
-    a_page_that_has_become_anothers_is_not_made_dirty_by_a_pagers_leave = hook_against_another_identity, Some(2);
+    the_leave_of_a_pager_does_not_dirty_a_reused_page = hook_against_another_identity, Some(2);
     BusyAnyIdentity: "a dirty page has no tag";
 }
 
@@ -300,7 +300,7 @@ fn write_against_write_back() {
 }
 
 protocol! {
-    what_is_written_back_is_on_the_disk_whoever_made_it_dirty = write_against_write_back, Some(2);
+    written_back_data_is_on_disk_though_a_write_made_it_dirty = write_against_write_back, Some(2);
     TagAfterDirty: "it is not on the disk";
 }
 
@@ -373,7 +373,7 @@ fn clean_against_fault() {
 }
 
 protocol! {
-    what_is_writable_is_dirty = clean_against_fault, Some(2);
+    a_writable_page_is_dirty = clean_against_fault, Some(2);
     DirtyAsFound: "a clean page is writable";
 }
 
@@ -401,6 +401,6 @@ fn free_against_store() {
 }
 
 protocol! {
-    a_store_takes_back_what_was_given_up = free_against_store, Some(2);
+    a_store_revives_a_freed_page = free_against_store, Some(2);
     FreeLeavesWritable: "a clean page is writable";
 }

@@ -38,7 +38,7 @@ fn reap_against_first_touch() {
 }
 
 protocol! {
-    a_fault_enters_no_page_into_a_condemned_space_that_is_reaped = reap_against_first_touch, Some(3);
+    a_fault_enters_no_page_into_a_condemned_reaped_space = reap_against_first_touch, Some(3);
     CondemnedUnlooked: "a reaped space has a page";
     #[cfg(loom)]
     NoFenceAfterCondemn: "a reaped space has a page";
@@ -65,7 +65,7 @@ fn reap_against_access() {
 }
 
 protocol! {
-    what_a_condemned_space_reaches_is_not_free = reap_against_access, Some(2);
+    memory_that_a_condemned_space_reaches_is_not_free = reap_against_access, Some(2);
     CondemnedUnlooked;
     ReapsBeforeFlush: "a free frame is reached through a TLB";
 }
@@ -110,7 +110,7 @@ fn reap_against_exit_of_child() {
 }
 
 protocol! {
-    what_a_condemned_space_shared_goes_once = reap_against_exit_of_child, Some(2);
+    memory_that_a_condemned_space_shared_goes_once = reap_against_exit_of_child, Some(2);
 }
 
 /// A thread unmaps memory that the reaper takes.
@@ -119,7 +119,7 @@ fn reap_against_unmap() {
 }
 
 protocol! {
-    a_page_that_is_unmapped_while_its_space_is_reaped_is_freed_once = reap_against_unmap, Some(2);
+    a_page_unmapped_while_its_space_is_reaped_is_freed_once = reap_against_unmap, Some(2);
 }
 
 /// The last thread of the space leaves it while it is reaped.
@@ -151,7 +151,7 @@ fn reap_against_exit() {
 }
 
 protocol! {
-    a_space_ends_once_whether_its_threads_or_its_reaper_leave_last = reap_against_exit, Some(2);
+    a_space_ends_once_if_its_threads_or_its_reaper_leave_last = reap_against_exit, Some(2);
     HandleNotAtomic: "a space that ended has a page";
 }
 
@@ -171,7 +171,7 @@ fn reap_against_page_out() {
 }
 
 protocol! {
-    a_page_that_is_paged_out_while_its_space_is_reaped_is_freed_once = reap_against_page_out, Some(2);
+    a_page_paged_out_while_its_space_is_reaped_is_freed_once = reap_against_page_out, Some(2);
     BusyNotAtomic;
     NoGoneCheck;
 }
@@ -195,7 +195,7 @@ fn reap_against_page_in() {
 }
 
 protocol! {
-    a_page_that_is_read_in_while_its_space_is_reaped_is_freed_once = reap_against_page_in, Some(2);
+    a_page_read_in_while_its_space_is_reaped_is_freed_once = reap_against_page_in, Some(2);
     CondemnedUnlooked;
     ReplaceNotAtomic;
 }

@@ -30,7 +30,7 @@ fn own_part_against_close() {
 }
 
 protocol! {
-    what_is_in_a_cpus_new_part_is_not_passed_over_when_all_close = own_part_against_close, Some(2);
+    a_backing_in_a_new_own_shard_is_seen_when_all_shards_close = own_part_against_close, Some(2);
     #[cfg(loom)]
     NoFenceAfterOwn: "a mapping is in a shard that scans pass over";
     #[cfg(loom)]

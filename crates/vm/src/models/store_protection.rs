@@ -32,7 +32,7 @@ fn protect_against_store() {
 }
 
 protocol! {
-    a_childs_memory_is_one_moments_though_stores_come_back_by_the_table_page = protect_against_store, Some(2);
+    the_memory_of_a_child_is_of_one_moment_as_stores_come_back = protect_against_store, Some(2);
     NoStaleCheck: "the parent's store reaches the child";
     StoresUnnoted: "the parent's store reaches the child";
 }
@@ -59,7 +59,7 @@ fn restore_against_exit() {
 }
 
 protocol! {
-    stores_come_back_by_the_table_page_when_nobody_else_sees_it = restore_against_exit, Some(2);
+    stores_come_back_by_the_table_page_without_other_sharers = restore_against_exit, Some(2);
     StoresRestoredUnlooked: "the parent's store reaches the child";
 }
 
@@ -86,6 +86,6 @@ fn restore_against_give_up() {
 }
 
 protocol! {
-    a_page_that_is_cleaned_under_store_protection_is_dirty_before_it_is_stored_into = restore_against_give_up, Some(2);
+    a_cleaned_store_protected_page_is_dirty_before_a_store = restore_against_give_up, Some(2);
     FreeLeavesWritable: "a clean page can be stored into";
 }

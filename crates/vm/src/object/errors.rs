@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everybody_who_follows_is_told_once_and_who_comes_late_of_what_nobody_knows() {
+    fn followers_get_each_error_once_and_late_ones_unreported_ones() {
         let errors = WriteErrors::new();
         let (a, b) = (errors.follow(), errors.follow());
         assert_eq!((errors.tell(&a), errors.tell(&b)), (Ok(()), Ok(())));

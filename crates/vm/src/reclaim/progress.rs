@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_near_is_told_within_the_stated_error_whichever_cpus_evict() {
+    fn near_refaults_are_told_within_the_stated_error_on_any_cpus() {
         const ALL: u64 = 20_000;
         let turns: [fn(u64) -> usize; 3] =
             [|n| (n % 4) as usize, |n| usize::from(n % 200 == 0), |n| (n / 7 % 4) as usize];
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_comes_back_after_few_evictions_is_a_near_refault_and_after_many_it_is_not() {
+    fn only_a_refault_after_few_evictions_is_near() {
         let ghosts = ghosts(1, 64 * 16);
         assert_eq!(ghosts.near, 16);
         assert!(!ghosts.comes_back(0x1000, 7), "never evicted");

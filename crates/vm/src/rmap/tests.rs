@@ -17,7 +17,7 @@ fn filled(vm: &'static crate::Vm<TestMachine>, pages: u64) -> ObjectRef<TestMach
 }
 
 #[test]
-fn a_reference_through_any_mapping_is_seen_once_and_cleared_in_all() {
+fn a_reference_by_any_mapping_is_seen_once_and_cleared_in_all() {
     let m = system();
     let file = filled(m.vm, 200);
     let (a, b) = (Space::new(m.vm).unwrap(), Space::new(m.vm).unwrap());
@@ -40,7 +40,7 @@ fn a_reference_through_any_mapping_is_seen_once_and_cleared_in_all() {
 }
 
 #[test]
-fn a_store_after_write_protection_faults_in_every_space_and_the_page_stays_dirty() {
+fn write_protection_makes_stores_of_every_space_fault() {
     let m = system();
     let file = filled(m.vm, 100);
     let (a, b) = (Space::new(m.vm).unwrap(), Space::new(m.vm).unwrap());
@@ -67,7 +67,7 @@ fn a_store_after_write_protection_faults_in_every_space_and_the_page_stays_dirty
 }
 
 #[test]
-fn a_page_that_a_thousand_ranges_map_takes_the_memory_of_a_page_that_one_maps() {
+fn a_thousand_mappings_add_no_memory_to_a_page() {
     let m = system();
     let file = filled(m.vm, 1);
     let space = Space::new(m.vm).unwrap();
@@ -88,7 +88,7 @@ fn a_page_that_a_thousand_ranges_map_takes_the_memory_of_a_page_that_one_maps() 
 }
 
 #[test]
-fn a_list_that_was_long_and_contended_has_one_shard_again_when_it_is_short() {
+fn a_contended_list_has_one_shard_again_once_it_is_short() {
     let m = system();
     let before = settled(m.vm);
     {
@@ -140,7 +140,7 @@ fn a_list_that_was_long_and_contended_has_one_shard_again_when_it_is_short() {
 }
 
 #[test]
-fn cpus_that_take_turns_in_a_shard_get_shards_of_their_own_which_keep_no_object() {
+fn cpus_that_alternate_in_a_shard_get_their_own_shards() {
     let set_cpu = quire_sync::hooks::threads::set_cpu;
     set_cpu(0);
     let m = crate::testing::boot(4096, 16);
@@ -180,7 +180,7 @@ fn cpus_that_take_turns_in_a_shard_get_shards_of_their_own_which_keep_no_object(
 }
 
 #[test]
-fn a_short_list_fans_out_where_cpus_take_turns_and_has_one_shard_again_when_it_is_scanned() {
+fn alternating_cpus_fan_a_short_list_out_until_a_scan() {
     let set_cpu = quire_sync::hooks::threads::set_cpu;
     let m = system();
     set_cpu(0);

@@ -378,7 +378,7 @@ mod tests {
     use crate::testing::{TestPmap, boot, page};
 
     #[test]
-    fn a_table_pages_count_is_raised_once_for_each_obligation_however_many_leaves_it_takes() {
+    fn an_obligation_raises_a_table_page_count_once() {
         let boot = boot(512, 1);
         // SAFETY: the page tables are used with `boot.vm` alone, which made them.
         let pmap = unsafe { TestPmap::new(boot.vm) }.unwrap();
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_paid_for_is_not_asked_for_again() {
+    fn flushed_ranges_are_not_flushed_again() {
         let boot = boot(512, 1);
         // SAFETY: the page tables are used with `boot.vm` alone, which made them.
         let pmap = unsafe { TestPmap::new(boot.vm) }.unwrap();

@@ -31,7 +31,7 @@ fn corrupt(m: &Boot, space: &Space<TestMachine>) {
 }
 
 #[test]
-fn a_broken_map_ends_the_run_when_its_lock_is_given_up_and_the_report_names_it() {
+fn a_broken_map_ends_the_run_at_unlock_and_is_named() {
     let (m, space) = system(Level::Always);
     map(&space, 0);
     space.fault(page(0), Access::Write).unwrap();
@@ -58,7 +58,7 @@ fn with_the_knob_at_never_nothing_is_looked_at() {
 }
 
 #[test]
-fn checking_costs_each_update_a_constant_however_large_the_map_is() {
+fn checks_cost_each_update_a_constant_for_any_map_size() {
     let mut costs = vec![];
     for entries in [100, 500] {
         let (m, space) = system(Level::AtRelease);
@@ -122,7 +122,7 @@ fn wrong_links_and_a_wrong_length_of_a_queue_are_noticed() {
 }
 
 #[test]
-fn a_page_in_a_queue_that_is_none_or_says_it_is_elsewhere_is_noticed() {
+fn the_check_finds_a_wrong_page_in_a_queue() {
     let none = of_a_queue(|_, p| p.set_kind(crate::phys::page::FrameKind::Unowned));
     assert!(matches!(none, Err(Broken::Queue(QueueError::NoPage(_)))), "{none:?}");
     let elsewhere = of_a_queue(|m, p| {
@@ -167,7 +167,7 @@ fn of_swap(corrupt: impl FnOnce(&Boot, u64)) -> [Result<(), Broken>; 2] {
 }
 
 #[test]
-fn a_slot_of_swap_that_is_lost_doubled_or_miscounted_is_noticed() {
+fn the_check_finds_a_lost_doubled_or_miscounted_swap_slot() {
     assert_eq!(of_swap(|m, _| m.vm.swap().corrupt_count())[0], Err(Broken::SwapCount(97)));
     // A slot without an owner is marked in use.
     assert_eq!(of_swap(|m, _| m.vm.swap().corrupt_bit(99))[0], Err(Broken::SwapCount(98)));

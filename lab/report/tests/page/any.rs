@@ -165,7 +165,7 @@ fn no_runs_have_a_page_that_says_so() {
 }
 
 #[test]
-fn the_fixture_has_a_page_with_all_its_experiments_and_troubles() {
+fn the_page_of_the_fixture_has_all_experiments_and_troubles() {
     let text = check(&render(&super::fixture::results(1)).unwrap());
     let results = super::fixture::results(1);
     for experiment in &results.runs[0].experiments {

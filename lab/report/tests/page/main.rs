@@ -79,7 +79,7 @@ fn every_plot_of(results: Results) {
 }
 
 #[test]
-fn what_is_clicked_answers() {
+fn clicked_elements_respond() {
     let mut browser = Browser::start();
     browser.look(1280, "light");
     browser.open(&page());
@@ -199,7 +199,7 @@ fn it_prints_and_is_whole_without_scripts() {
 }
 
 #[test]
-fn what_unfolds_for_paper_folds_again() {
+fn sections_opened_for_print_close_again() {
     let mut browser = Browser::start();
     browser.open(&page());
     let open = "[...document.querySelectorAll('details')].map(d => d.open)";

@@ -236,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_judged_and_shared_and_not_recorded_is_missed() {
+    fn a_shared_line_without_a_record_is_missed() {
         let mut said = Said::default();
         for line in
             ["image 0", "memory 10000 1000", "owner 20000 100 80 a table", "round a and b", "shared 10040", "end"]

@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_a_round_are_shared_where_one_cpu_stores_and_another_touches() {
+    fn a_line_is_shared_if_one_cpu_stores_and_another_touches_it() {
         let mark = |mark: Mark| format!(" S {:08x},1\n", 0x1000 + mark.offset());
         let text = [
             "==1== Lackey, an example\n I am no line of it\n S 00005000,8\n".to_owned(),

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_plugin_did_not_see_is_no_clean_case() {
+    fn a_case_that_the_plugin_missed_is_not_clean() {
         for plugin in ["", "case\nround 5\n", "case\nround 0\nround 3\n", "case\nround 1\nround 1\ncase\n", "noise\n"] {
             assert!(read("case apart x y\n", plugin).is_err(), "{plugin:?}");
         }

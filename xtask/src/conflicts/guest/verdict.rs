@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_expects_and_what_is_gone_is_told() {
+    fn unexpected_lines_and_missing_expected_lines_are_reported() {
         let expected = list("# comment\nknown | a reason\nold | another\nheap, a::* | a third\n").unwrap();
         let case = case(3);
         let all = [judged(&case, &[("known", 2), ("new", 3), ("heap, a::b", 2)], &expected)];
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_listed_may_be_there_once_in_a_thousand_rounds() {
+    fn an_unlisted_line_may_occur_once_in_a_thousand_rounds() {
         let case = case(3);
         let run = |met: usize| -> Vec<Judged<'_>> {
             (0..1000).map(|i| judged(&case, if i < met { &[("new", 1)] } else { &[] }, &[])).collect()

@@ -40,7 +40,7 @@ fn link_of(tree: &Tree, at: &str) -> Option<PathBuf> {
 }
 
 #[test]
-fn the_archive_holds_parents_before_children_and_the_first_member_first() {
+fn the_archive_has_parents_before_children_in_order() {
     let mut tree = Tree::default();
     tree.file("/a/b/c", 0o755, "text").unwrap();
     tree.file("/z", 0o600, "first").unwrap();
@@ -79,7 +79,7 @@ fn names_are_cleaned_and_follow_links_wherever_they_lie() {
 }
 
 #[test]
-fn what_stands_in_the_way_is_replaced_merged_or_named() {
+fn an_existing_file_is_replaced_merged_or_named() {
     let mut tree = Tree::default();
     tree.link("/bin", "usr/bin").unwrap();
     tree.file("/bin/tool", 0o755, "").unwrap();
@@ -106,7 +106,7 @@ fn what_stands_in_the_way_is_replaced_merged_or_named() {
 }
 
 #[test]
-fn a_directory_of_the_host_is_copied_with_links_owners_times_and_odd_files() {
+fn a_host_directory_is_copied_with_links_owners_and_times() {
     let host = tempfile::tempdir().unwrap();
     let at = |name: &str| host.path().join(name);
     fs::create_dir(at("sub")).unwrap();

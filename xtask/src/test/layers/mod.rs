@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_shall_not_meet_is_kept_apart_and_a_newcomer_needs_a_place() {
+    fn separate_layers_do_not_meet_and_a_new_module_needs_a_place() {
         assert!(!one("quire-task", "quire-vm").is_empty());
         assert!(!one("quire-sync", "quire-heap").is_empty());
         assert!(!one("quire-vm", "quire-lookup").is_empty());

@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exception_stands_for_its_sentence_and_is_found_when_it_is_gone() {
+    fn an_exception_covers_its_sentence_and_is_named_when_unused() {
         let file = [source("// A lock is held by whoever faults.\n")];
         let list = allowed("# head\nwhoever faults | a quotation\n").unwrap();
         assert_eq!(vague(&file, &[]).len(), 1);

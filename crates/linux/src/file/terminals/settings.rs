@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_program_sets_it_reads_back() {
+    fn a_program_reads_back_its_settings() {
         let mut t = to_linux(&initial());
         assert_eq!(from_linux(&t), Settings { remembered: from_linux(&t).remembered, ..initial() });
         for (i, byte) in t.iter_mut().enumerate() {

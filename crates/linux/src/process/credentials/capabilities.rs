@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_user_id_program_of_roots_has_all_and_trusts_nobody() {
+    fn a_root_set_user_id_program_gets_all_and_is_secure() {
         let by = SetIds { user: Some(0), group: None };
         let t = user(7).transform(by, false, false);
         let c = &t.credentials;
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_confined_thread_and_one_that_shares_its_directories_gain_nothing() {
+    fn confined_and_directory_sharing_threads_gain_nothing() {
         let by = SetIds { user: Some(0), group: Some(0) };
         for (confined, shared) in [(true, false), (false, true), (true, true)] {
             let t = user(7).transform(by, confined, shared);
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_locked_cannot_be_changed_or_unlocked() {
+    fn locked_secure_bits_cannot_be_changed_or_unlocked() {
         let mut caps = Capabilities::FIRST;
         assert_eq!(caps.set_secure(secure::KEEP_CAPS_LOCKED), Ok(()));
         assert_eq!(caps.keep(true), Err(Errno::EPERM));
@@ -393,7 +393,7 @@ mod tests {
 
         /// A program whose file sets no ids leaves an ordinary user's credentials unchanged.
         #[test]
-        fn an_ordinary_file_makes_nobody_root(id in 1u32.., inheritable in any::<u64>()) {
+        fn an_ordinary_file_grants_no_root(id in 1u32.., inheritable in any::<u64>()) {
             let mut c = user(id);
             c.capabilities.inheritable = Caps(inheritable & Caps::ALL.0);
             let t = c.transform(SetIds::default(), false, false);

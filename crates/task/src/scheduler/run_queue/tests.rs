@@ -205,7 +205,7 @@ fn weighted(ns: u64, nice: i8) -> u64 {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
-    fn a_thread_that_joins_is_taken_or_stolen_as_lists_of_numbers_say(steps in steps()) {
+    fn run_queues_take_and_steal_threads_as_the_reference_lists(steps in steps()) {
         unsafe fn never(_: NonNull<Thread<Still>>) {}
         let threads: Vec<Thread<Still>> = (0..THREADS).map(|n| Thread::new((), n, never)).collect();
         let shares: Vec<Share<Still>> = (0..USERS).map(|_| Share::new()).collect();

@@ -16,7 +16,7 @@ fn write(file: &ObjectRef<TestMachine>, at: u64, value: u8) {
 }
 
 #[test]
-fn loads_of_holes_through_private_mappings_leave_them_holes_and_take_no_memory() {
+fn private_loads_of_holes_take_no_memory() {
     let m = system();
     let file = ObjectRef::anonymous(m.vm, 400).unwrap();
     let space = Space::new(m.vm).unwrap();
@@ -37,7 +37,7 @@ fn loads_of_holes_through_private_mappings_leave_them_holes_and_take_no_memory()
 }
 
 #[test]
-fn what_fills_a_hole_shows_in_the_private_mappings_that_have_read_it() {
+fn a_filled_hole_shows_in_private_mappings_that_read_it() {
     let m = system();
     let file = ObjectRef::anonymous(m.vm, 16).unwrap();
     let (space, shared) = (Space::new(m.vm).unwrap(), Space::new(m.vm).unwrap());
@@ -64,7 +64,7 @@ fn what_fills_a_hole_shows_in_the_private_mappings_that_have_read_it() {
 }
 
 #[test]
-fn zeroes_that_nobody_takes_away_stay() {
+fn mapped_zeroes_stay_without_the_scan_for_holes() {
     use crate::mutant::{Mutant, set_mutant};
     let m = system();
     let file = ObjectRef::anonymous(m.vm, 1).unwrap();
@@ -78,7 +78,7 @@ fn zeroes_that_nobody_takes_away_stay() {
 }
 
 #[test]
-fn a_hole_that_is_filled_while_others_read_it_is_never_zeroes_to_who_knows_of_it() {
+fn a_reader_that_knows_of_a_fill_never_sees_zeroes() {
     const PAGES: u64 = 600;
     let m = system();
     let file = ObjectRef::anonymous(m.vm, PAGES).unwrap();

@@ -27,7 +27,7 @@ fn read(file: &ObjectRef<TestMachine>, at: u64, len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn calls_find_what_only_the_pager_has_and_leave_the_rest_of_a_page_as_it_is() {
+fn calls_read_from_the_pager_and_keep_the_rest_of_a_page() {
     let late = FaultPlan { delay: 3, window: 4, seed: 11, ..FaultPlan::default() };
     for plan in [FaultPlan::default(), late] {
         let m = system();
@@ -80,7 +80,7 @@ fn zeroing_reaches_pages_in_swap_and_part_of_the_last_one() {
 }
 
 #[test]
-fn what_was_stored_behind_the_end_is_zero_when_the_file_grows() {
+fn bytes_stored_behind_the_end_are_zero_when_the_file_grows() {
     let m = system();
     let space = Space::new(m.vm).unwrap();
     let file = ObjectRef::anonymous(m.vm, 0).unwrap();

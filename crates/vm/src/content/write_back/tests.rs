@@ -68,7 +68,7 @@ fn a_write_that_fails_is_an_error_and_leaves_the_page_dirty() {
 }
 
 #[test]
-fn a_write_that_failed_in_the_background_is_told_to_everybody_who_follows_once() {
+fn each_follower_learns_of_a_failed_background_write_once() {
     use crate::object::WritesFailed;
     let m = system();
     let (file, disk) = file(&m, 64, LATE);
@@ -84,7 +84,7 @@ fn a_write_that_failed_in_the_background_is_told_to_everybody_who_follows_once()
 }
 
 #[test]
-fn what_others_store_while_it_is_written_is_written_or_dirty() {
+fn a_store_during_a_write_is_written_or_leaves_the_page_dirty() {
     let m = system();
     let (file, _disk) = file(&m, 64, LATE);
     let space = Space::new(m.vm).unwrap();
@@ -119,7 +119,7 @@ fn what_others_store_while_it_is_written_is_written_or_dirty() {
 }
 
 #[test]
-fn who_does_not_wait_finds_the_writes_begun() {
+fn a_caller_that_does_not_wait_finds_the_writes_begun() {
     let m = system();
     let (file, disk) = file(&m, 64, LATE);
     let space = Space::new(m.vm).unwrap();
@@ -134,7 +134,7 @@ fn who_does_not_wait_finds_the_writes_begun() {
 }
 
 #[test]
-fn who_waits_for_a_page_that_is_held_keeps_no_record_from_those_who_read() {
+fn a_wait_for_a_held_page_does_not_block_readers_of_records() {
     let m = system();
     let (file, _disk) = file(&m, 64, FaultPlan::default());
     file.write(0, 1, &mut |b| -> Result<_, ()> { Ok(b.len()) }).unwrap();
@@ -168,7 +168,7 @@ fn who_waits_for_a_page_that_is_held_keeps_no_record_from_those_who_read() {
 }
 
 #[test]
-fn a_frame_that_has_become_another_objects_says_nothing_of_this_ones_writes() {
+fn a_frame_reused_by_another_object_has_no_state_for_this_one() {
     let m = system();
     let (file, _disk) = file(&m, 64, FaultPlan::default());
     let other = ObjectRef::anonymous(m.vm, 1).unwrap();
@@ -215,7 +215,7 @@ impl Pager for Last {
 }
 
 #[test]
-fn the_end_of_an_object_with_its_last_write_finds_every_other_write_finished_that_is_complete() {
+fn an_object_ends_with_its_last_write_after_all_done_writes() {
     let m = system();
     let late = FaultPlan { window: 2, ..FaultPlan::default() };
     let (other, _disk) = file(&m, 64, late);

@@ -95,7 +95,7 @@ impl Family {
 }
 
 #[test]
-fn of_a_page_that_everybody_copies_there_are_no_more_copies_than_chains() {
+fn a_page_that_all_sharers_copy_has_one_copy_per_chain() {
     let mut f = family(CHILDREN);
     let (vm, before) = (f.boot.vm, pages(f.boot.vm));
     assert_eq!(before, PAGES);
@@ -109,7 +109,7 @@ fn of_a_page_that_everybody_copies_there_are_no_more_copies_than_chains() {
 }
 
 #[test]
-fn of_a_parent_and_its_child_one_copies_and_the_other_takes_the_page() {
+fn parent_or_child_copies_and_the_other_takes_the_page() {
     let f = family(1);
     let (vm, parent, child) = (f.boot.vm, f.parent.as_ref().unwrap(), &f.children[0]);
     let frames = |space: &Space<TestMachine>| -> Vec<_> {
@@ -190,7 +190,7 @@ fn clipped_and_moved_ranges_hide_pages_as_whole_ones_do() {
 }
 
 #[test]
-fn a_part_that_nobody_maps_any_more_keeps_nobody_from_hiding_the_rest() {
+fn an_unmapped_part_does_not_keep_the_rest_from_being_freed() {
     let mut f = family(2);
     let vm = f.boot.vm;
     f.children[0].unmap(range(0, 32)).unwrap();
@@ -206,7 +206,7 @@ fn a_part_that_nobody_maps_any_more_keeps_nobody_from_hiding_the_rest() {
 }
 
 #[test]
-fn advice_that_content_is_not_needed_never_lets_old_data_come_back() {
+fn discard_advice_never_brings_old_data_back() {
     let mut f = family(2);
     let vm = f.boot.vm;
     f.children[0].advise(range(0, PAGES / 2), Advice::DontNeed).unwrap();
@@ -227,7 +227,7 @@ fn advice_that_content_is_not_needed_never_lets_old_data_come_back() {
 }
 
 #[test]
-fn the_reaper_looks_at_what_was_written_not_at_what_is_there() {
+fn the_reaper_checks_written_pages_and_not_all_pages() {
     let f = family(0);
     let (vm, parent) = (f.boot.vm, f.parent.as_ref().unwrap());
     let mut seen = 0;
@@ -262,7 +262,7 @@ fn a_pass_that_runs_out_of_its_budget_goes_on_where_it_was() {
 }
 
 #[test]
-fn who_leaves_last_leaves_nothing() {
+fn the_last_sharer_leaves_no_pages() {
     let mut f = family(9);
     let vm = f.boot.vm;
     f.rewrite(23, |_, _| {});
@@ -275,7 +275,7 @@ fn who_leaves_last_leaves_nothing() {
 }
 
 #[test]
-fn what_nobody_sees_is_freed_before_memory_is_out_though_there_is_no_swap() {
+fn hidden_pages_are_freed_under_pressure_without_swap() {
     const N: u64 = 150;
     let boot = boot(512, 2);
     let vm = boot.vm;
@@ -324,7 +324,7 @@ fn family_in_swap(children: u64, plan: FaultPlan) -> Family {
 }
 
 #[test]
-fn under_swap_pressure_there_is_a_copy_for_each_in_memory_or_in_swap() {
+fn under_swap_pressure_each_sharer_has_its_copy() {
     let awkward = FaultPlan { delay: 3, window: 5, seed: 99, ..FaultPlan::default() };
     for (plan, parent_stays) in [(FaultPlan::default(), true), (awkward, true), (awkward, false)] {
         let mut f = family_in_swap(CHILDREN, plan);

@@ -98,7 +98,7 @@ fn pages(vm: &'static Vm) -> u64 {
 }
 
 #[test]
-fn a_line_of_living_ancestors_keeps_short_chains_and_each_its_own_memory() {
+fn living_ancestors_keep_short_chains_and_their_own_memory() {
     let generations = 60;
     let mut line = Line::new(12_000);
     for _ in 0..generations {
@@ -159,7 +159,7 @@ fn a_page_is_copied_again_only_when_there_is_no_other_way() {
 }
 
 #[test]
-fn of_a_line_whose_ancestors_have_left_only_what_is_seen_is_held() {
+fn after_ancestors_exit_only_visible_pages_remain() {
     let generations = 200;
     let mut line = Line::new(20_000);
     (0..generations).for_each(|_| line.next());
@@ -172,7 +172,7 @@ fn of_a_line_whose_ancestors_have_left_only_what_is_seen_is_held() {
 }
 
 #[test]
-fn of_a_line_whose_ancestors_leave_as_it_goes_on_only_what_is_seen_is_held() {
+fn while_ancestors_exit_only_visible_pages_remain() {
     let generations = 200;
     let mut line = Line::new(6_000);
     let mut seen = 0;
@@ -237,7 +237,7 @@ fn a_file_behind_a_deep_chain_stays_where_it_is() {
 }
 
 #[test]
-fn what_was_given_up_stays_zero_when_it_is_copied_up() {
+fn discarded_pages_stay_zero_through_a_copy_up() {
     let mut line = Line::new(6_000);
     line.next();
     for g in 0..10 {
@@ -255,7 +255,7 @@ fn what_was_given_up_stays_zero_when_it_is_copied_up() {
 }
 
 #[test]
-fn a_part_with_other_rights_has_a_chain_of_its_own_that_is_shortened_too() {
+fn a_part_with_other_rights_gets_its_own_short_chain() {
     let mut line = Line::new(12_000);
     line.spaces[0].protect(range(100, 50), Prot::READ).unwrap();
     line.spaces[0].protect(range(100, 50), Prot::READ | Prot::WRITE).unwrap();
@@ -295,7 +295,7 @@ fn without_memory_a_chain_stays_deep_and_right() {
 }
 
 #[test]
-fn of_a_line_that_is_in_swap_only_what_is_seen_is_held_in_memory_and_swap() {
+fn a_line_in_swap_holds_only_visible_pages() {
     let generations = 150;
     let mut line = Line::new(8_000);
     let store = line.boot.swap(4096, FaultPlan::default());
@@ -326,7 +326,7 @@ fn of_a_line_that_is_in_swap_only_what_is_seen_is_held_in_memory_and_swap() {
 }
 
 #[test]
-fn a_layer_with_pages_in_swap_stays_and_the_others_of_its_run_go() {
+fn only_a_layer_with_pages_in_swap_stays_of_its_run() {
     let mut line = Line::new(8_000);
     line.boot.swap(1024, FaultPlan::default());
     for g in 0..40 {

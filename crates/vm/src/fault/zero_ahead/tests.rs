@@ -63,7 +63,7 @@ fn loads_of_fresh_memory_are_touches_too() {
 }
 
 #[test]
-fn nothing_is_made_beyond_the_mapping_or_over_what_is_there() {
+fn no_page_is_made_beyond_the_mapping_or_over_another() {
     let (m, space) = private(12);
     anonymous(&space, 13, 50);
     assert_eq!(touch(&m, &space, 0..9), (9, 3));
@@ -94,7 +94,7 @@ fn touches_that_are_not_in_a_row_make_their_own_page() {
 }
 
 #[test]
-fn what_is_shared_read_only_or_wired_bit_by_bit_is_made_page_by_page() {
+fn shared_read_only_and_partly_wired_pages_are_made_singly() {
     let m = system();
     let space = Space::new(m.vm).unwrap();
     let request = || MapRequest::private(Placement::Fixed(page(0)), 64 * PAGE_SIZE);
@@ -135,7 +135,7 @@ fn nothing_is_made_ahead_while_memory_is_low() {
 }
 
 #[test]
-fn what_a_relative_left_behind_is_not_hidden() {
+fn pages_made_ahead_do_not_hide_inherited_pages() {
     let (m, parent) = private(64);
     store(&parent, page(20), 7);
     let child = parent.fork().unwrap();
@@ -181,7 +181,7 @@ fn a_window_may_lie_across_two_nodes_of_the_index() {
 }
 
 #[test]
-fn what_cannot_be_had_is_not_missed() {
+fn a_failed_allocation_ahead_does_not_fail_the_touch() {
     // The first allocation is the touch's own. If another one fails, the touch is served all the same, and no frame is
     // lost.
     for n in 2..8 {

@@ -103,7 +103,7 @@ fn store(space: &Space<M>, n: u64) {
 }
 
 #[test]
-fn a_tree_with_overlapping_entries_a_wrong_gap_level_or_count_is_noticed() {
+fn the_check_finds_overlaps_wrong_gaps_levels_and_counts() {
     for what in [TreeError::Order(0), TreeError::Summary(0), TreeError::Shape(0), TreeError::Count] {
         let w = World::new();
         w.writer().corrupt_tree(what);
@@ -136,7 +136,7 @@ fn an_entry_that_stays_stale_is_noticed() {
 }
 
 #[test]
-fn an_entry_that_says_that_no_leaf_allows_stores_where_one_does_is_noticed() {
+fn the_check_finds_a_writable_leaf_in_a_read_only_entry() {
     let w = World::new();
     w.writer().get(page(PRIVATE)).unwrap().note_no_stores();
     assert_eq!(w.verdict(), Err(Broken::LeafRights(page(PRIVATE))));
@@ -160,7 +160,7 @@ fn a_chain_that_leads_to_another_spaces_backing_is_noticed() {
 }
 
 #[test]
-fn a_layer_that_does_not_know_what_stands_in_front_of_it_is_noticed() {
+fn the_check_finds_a_layer_without_its_link_to_its_front() {
     let w = World::new();
     // SAFETY: both fronts are in published entries, which keep their chains; the fork left a layer behind the first.
     unsafe { w.front(PRIVATE).as_ref().behind().unwrap().corrupt_in_front(w.front(SHARED)) };
@@ -168,7 +168,7 @@ fn a_layer_that_does_not_know_what_stands_in_front_of_it_is_noticed() {
 }
 
 #[test]
-fn a_chain_that_shows_something_behind_shared_memory_is_noticed() {
+fn the_check_finds_a_chain_behind_shared_memory() {
     let w = World::new();
     // SAFETY: both fronts are in published entries of this space, which keep their backings.
     unsafe { w.front(SHARED).as_ref() }.corrupt_behind(w.front(SHARED + 10).as_ptr());
@@ -176,7 +176,7 @@ fn a_chain_that_shows_something_behind_shared_memory_is_noticed() {
 }
 
 #[test]
-fn a_backing_that_shows_a_wrong_object_is_noticed_from_both_sides() {
+fn the_check_finds_a_backing_of_a_wrong_object_from_both_sides() {
     let w = World::new();
     // SAFETY: the front is in a published entry, which keeps its backing.
     unsafe { w.front(SHARED).as_ref() }.corrupt_object(&w.other);
@@ -259,7 +259,7 @@ fn a_wrong_occupancy_bit_tag_or_height_of_an_index_is_noticed() {
 }
 
 #[test]
-fn a_wrong_bitmap_of_private_memory_is_noticed_by_the_map_though_others_are_at_work() {
+fn the_check_of_a_busy_map_finds_a_wrong_private_bitmap() {
     let w = World::new();
     // SAFETY: the front is in a published entry, and the world is never taken apart.
     let behind = unsafe { w.front(PRIVATE).as_ref() }.behind().unwrap();
@@ -304,7 +304,7 @@ fn a_leaf_that_allows_more_than_its_entry_is_noticed() {
 }
 
 #[test]
-fn a_leaf_of_another_page_is_noticed_also_while_others_are_at_work() {
+fn the_check_of_a_busy_map_finds_a_leaf_of_another_page() {
     for quiet in [true, false] {
         let w = World::new();
         w.enter(PRIVATE + 3, Enter::new(w.leaf(PRIVATE).pfn, Prot::READ));
@@ -314,7 +314,7 @@ fn a_leaf_of_another_page_is_noticed_also_while_others_are_at_work() {
 }
 
 #[test]
-fn a_leaf_of_a_page_that_a_newer_layer_hides_is_noticed_where_nothing_is_under_way() {
+fn the_check_of_an_idle_map_finds_a_leaf_of_a_hidden_page() {
     let w = World::new();
     let old = w.child.fault(page(PRIVATE), Access::Read).map(|_| w.child.pmap().peek(page(PRIVATE)).unwrap());
     w.enter(PRIVATE, Enter::new(old.unwrap().pfn, Prot::READ));
@@ -331,7 +331,7 @@ fn a_writable_leaf_of_a_clean_page_is_noticed() {
 }
 
 #[test]
-fn a_removal_that_nobody_flushes_is_noticed() {
+fn the_check_finds_a_removal_without_a_flush() {
     let w = World::new();
     let mut owed = crate::tlb::flush::Obligation::new(w.space.vm(), w.space.pmap());
     let mut table = w.space.pmap().table(w.space.vm(), page(PRIVATE), &w.space.vm().epoch().pin()).unwrap();

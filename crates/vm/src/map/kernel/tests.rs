@@ -41,7 +41,7 @@ fn ranges_have_memory_of_their_own_and_an_unmapped_page_below() {
 }
 
 #[test]
-fn idle_stacks_stay_mapped_and_come_back_without_work_on_page_tables() {
+fn idle_stacks_stay_mapped_and_return_without_table_work() {
     let b = boot(4096, 1);
     let map = map(&b);
     let first = map.stack().unwrap().range();
@@ -155,7 +155,7 @@ fn idle_stacks_are_given_back_before_memory_is_out() {
 }
 
 #[test]
-fn the_addresses_of_idle_stacks_are_no_reason_to_refuse_a_range() {
+fn the_addresses_of_idle_stacks_serve_other_ranges() {
     let b = boot(8192, 1);
     let map = map(&b);
     drop((0..KEEP / 2).map(|_| map.stack().unwrap()).collect::<Vec<_>>());

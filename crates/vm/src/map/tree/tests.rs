@@ -235,7 +235,7 @@ fn removing_almost_everything_gives_the_nodes_back() {
 }
 
 #[test]
-fn a_hole_that_only_luck_aligns_is_found_when_nothing_else_is_left() {
+fn a_hole_aligned_by_chance_is_found_as_the_last_resort() {
     let mut p = Pair::<4>::new();
     // One hole, exactly four pages, exactly aligned.
     p.replace(0, 8 * PAGE, &[(0, 8 * PAGE)]);
@@ -265,7 +265,7 @@ fn fragmented(n: u64) -> (Tree<u64, Boxes, 11>, Owner, u64) {
 }
 
 #[test]
-fn finding_room_looks_at_two_nodes_a_level_at_most_however_many_entries_there_are() {
+fn a_search_for_room_reads_two_nodes_a_level_at_most() {
     let live = LIVE.get();
     let mut most = Vec::new();
     for n in [1000u64, 10_000, 100_000, 1_000_000] {

@@ -50,7 +50,7 @@ fn write(file: &File, at: u64, len: u64, value: u8) -> Result<usize, IoError<()>
 }
 
 #[test]
-fn each_page_is_charged_once_however_it_comes_and_given_back_however_it_goes() {
+fn each_page_is_charged_and_uncharged_exactly_once() {
     let m = system();
     let before = settled(m.vm);
     {
@@ -117,7 +117,7 @@ fn a_wired_private_mapping_fills_holes_and_charges_them() {
 }
 
 #[test]
-fn what_has_no_room_is_refused_and_takes_nothing() {
+fn a_write_without_room_is_refused_and_takes_nothing() {
     let m = system();
     let quota = quota(3);
     let (file, other) = (file(&m, 8 * PAGE_SIZE, quota), file(&m, 0, quota));
@@ -142,7 +142,7 @@ fn what_has_no_room_is_refused_and_takes_nothing() {
 }
 
 #[test]
-fn what_is_in_swap_stays_charged_and_clean_zeroes_become_holes_again() {
+fn pages_in_swap_stay_charged_and_clean_zeroes_become_holes() {
     let m = system();
     m.swap(64, FaultPlan::default());
     let quota = quota(50);

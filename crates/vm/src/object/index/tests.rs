@@ -142,7 +142,7 @@ mod plain {
 
     /// A single slot at key 0 lies in the root word, which an owner may have taken over.
     #[test]
-    fn who_fills_a_root_that_is_taken_over_waits_for_its_owner() {
+    fn a_filler_of_a_taken_root_waits_for_its_owner() {
         let nodes = Boxes(domain(2));
         let index = Index::<Boxes>::new();
         let pin = nodes.0.pin();
@@ -161,7 +161,7 @@ mod plain {
     }
 
     #[test]
-    fn an_index_that_was_dismantled_stays_so_whoever_had_its_root() {
+    fn a_dismantled_index_stays_empty_for_all_holders_of_its_root() {
         let nodes = Boxes(domain(1));
         let index = Index::<Boxes>::new();
         let pin = nodes.0.pin();
@@ -329,7 +329,7 @@ mod models {
     }
 
     protocol! {
-        two_that_fill_one_slot_agree_who_did = fill_against_fill, Some(2);
+        two_fillers_of_one_slot_agree_on_the_winner = fill_against_fill, Some(2);
         FillNotAtomic: "one of two wins";
     }
 
@@ -405,7 +405,7 @@ mod models {
     }
 
     protocol! {
-        a_walk_meets_what_stays_while_nodes_come_and_go = walk_against_prune, Some(2);
+        a_walk_meets_lasting_entries_while_nodes_come_and_go = walk_against_prune, Some(2);
         GoneIsEnd: "what stays is missed";
     }
 }

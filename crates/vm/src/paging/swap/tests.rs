@@ -62,7 +62,7 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
-    fn slots_are_handed_out_once_and_in_the_longest_run_that_a_set_has_free(
+    fn each_slot_is_handed_out_once_from_the_longest_free_run(
         total in 1..400u64,
         steps in prop::collection::vec(step(), 1..120),
     ) {

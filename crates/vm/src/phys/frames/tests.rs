@@ -104,7 +104,7 @@ fn no_block_spans_two_domains() {
 }
 
 #[test]
-fn zeroed_frames_of_the_stock_are_used_first_and_given_back_when_memory_is_short() {
+fn stocked_zeroed_frames_go_first_and_return_in_a_shortage() {
     let m = system(4096, 1, 1, 100);
     assert!(m.vm.idle_zero(30) && m.vm.zero_stock() == 30);
     while m.vm.idle_zero(64) {}
@@ -142,7 +142,7 @@ fn a_store_into_a_zeroed_frame_of_the_stock_is_found() {
 }
 
 #[test]
-fn who_is_refused_takes_what_other_cpus_keep_and_leaves_them_alone_where_they_have_nothing() {
+fn a_refused_cpu_drains_only_cpus_that_keep_frames() {
     let m = system(8192, 4, 1, 0);
     let f = m.vm.frames();
     // The others have freed much, and keep some of it.
@@ -176,7 +176,7 @@ fn who_is_refused_takes_what_other_cpus_keep_and_leaves_them_alone_where_they_ha
 }
 
 #[test]
-fn what_the_depots_keep_for_one_group_the_other_gets_at_last() {
+fn frames_in_a_depot_of_one_group_serve_the_other_at_last() {
     for (keeps, wants) in [(For::Kernel, For::User), (For::User, For::Kernel)] {
         let m = system(2048, 1, 1, 0);
         let f = m.vm.frames();

@@ -105,10 +105,10 @@ protocol! {
     RequeueUnlooked: "the links are wrong";
 }
 protocol! {
-    pages_that_go_together_while_a_batch_is_drained_are_in_no_queue = drain_against_release_in_a_batch, Some(3);
+    pages_removed_together_during_a_drain_are_in_no_queue = drain_against_release_in_a_batch, Some(3);
     LeavesWhereItWas: "a page that is gone is in a queue";
 }
 protocol! {
-    pages_that_go_together_while_they_are_taken_are_unlinked_once = take_against_release_in_a_batch, Some(3);
+    pages_removed_together_while_taken_are_unlinked_once = take_against_release_in_a_batch, Some(3);
     LeavesWhereItWas: "a page that is gone is in a queue";
 }

@@ -39,7 +39,7 @@ fn take_all(vm: &'static Vm<TestMachine>, queue: Queue) -> Vec<&'static Page> {
 }
 
 #[test]
-fn the_number_of_parts_follows_the_cpus_and_stays_small_on_small_machines() {
+fn the_number_of_parts_follows_the_cpus_and_the_memory() {
     assert_eq!(Queues::scale(1, 1 << 20), 256);
     assert_eq!(Queues::scale(16, 1 << 20), 256);
     assert_eq!(Queues::scale(17, 1 << 20), 512);
@@ -53,7 +53,7 @@ fn the_number_of_parts_follows_the_cpus_and_stays_small_on_small_machines() {
 }
 
 #[test]
-fn the_iterator_shows_each_part_that_has_pages_once_whatever_their_number() {
+fn the_iterator_shows_each_part_with_pages_once() {
     for parts in [1, 3, 4, 16, 64, 256, 1024] {
         for cpus in [1, 3, 40] {
             let m = system(8192, parts, cpus);
@@ -72,7 +72,7 @@ fn the_iterator_shows_each_part_that_has_pages_once_whatever_their_number() {
 }
 
 #[test]
-fn a_part_gives_the_pages_that_came_first_and_they_are_nowhere_until_put_back() {
+fn a_part_gives_its_first_pages_and_they_are_in_no_queue() {
     let m = system(2048, 1, 1);
     let made = pages(m.vm, 10);
     let part = m.vm.queues().parts(Queue::Active).next().unwrap();
@@ -251,7 +251,7 @@ proptest! {
 }
 
 #[test]
-fn pages_come_go_and_move_on_four_cpus_and_none_is_lost_or_listed_twice() {
+fn pages_that_four_cpus_move_are_each_listed_once() {
     let m = system(8192, 4, 4);
     let vm = m.vm;
     std::thread::scope(|s| {

@@ -96,7 +96,7 @@ mod tests {
     use core::alloc::Layout;
 
     #[test]
-    fn a_cache_knows_what_is_in_use_and_notices_wrong_counts_and_objects_freed_twice() {
+    fn a_cache_finds_wrong_counts_and_double_frees() {
         quire_sync::hooks::threads::set_cpu(0);
         for wrong in 0..4 {
             let m = boot(1024, 1);

@@ -93,7 +93,7 @@ fn zeroes_that_were_never_stored_into_need_no_slot() {
 }
 
 #[test]
-fn shared_memory_and_its_file_operations_reach_what_is_in_swap() {
+fn shared_memory_and_file_operations_reach_pages_in_swap() {
     for plan in [PROMPT, AWKWARD] {
         let m = system();
         m.swap(256, plan);
@@ -135,7 +135,7 @@ fn shared_memory_and_its_file_operations_reach_what_is_in_swap() {
 }
 
 #[test]
-fn a_page_in_swap_behind_a_fork_comes_back_once_for_all_who_show_it() {
+fn a_page_in_swap_behind_a_fork_is_read_once_for_all_sharers() {
     let m = system();
     m.swap(256, PROMPT);
     let before = settled(m.vm);
@@ -166,7 +166,7 @@ fn a_page_in_swap_behind_a_fork_comes_back_once_for_all_who_show_it() {
 }
 
 #[test]
-fn what_is_in_swap_goes_with_its_addresses() {
+fn unmapping_frees_the_swap_slots_of_its_pages() {
     let m = system();
     m.swap(256, PROMPT);
     let space = Space::new(m.vm).unwrap();
@@ -184,7 +184,7 @@ fn what_is_in_swap_goes_with_its_addresses() {
 }
 
 #[test]
-fn a_write_that_fails_leaves_the_page_where_it_is_and_is_tried_again() {
+fn a_failed_write_leaves_the_page_and_is_tried_again() {
     let m = system();
     let swap = m.swap(256, FaultPlan { fail_writes: 1, ..PROMPT });
     let space = Space::new(m.vm).unwrap();
@@ -200,7 +200,7 @@ fn a_write_that_fails_leaves_the_page_where_it_is_and_is_tried_again() {
 }
 
 #[test]
-fn a_read_that_fails_is_an_error_of_that_access_and_can_be_tried_again() {
+fn a_failed_read_fails_that_access_and_can_be_retried() {
     let m = system();
     let swap = m.swap(256, PROMPT);
     let before = settled(m.vm);
@@ -265,7 +265,7 @@ impl Pager for Spotted {
 }
 
 #[test]
-fn a_neighbour_that_cannot_be_read_is_no_error_of_the_page_that_was_wanted() {
+fn an_unreadable_neighbour_does_not_fail_the_wanted_page() {
     let m = system();
     let spotted = |pages, bad| Box::leak(Box::new(Spotted { disk: memory_store(pages, PROMPT), bad }));
     m.vm.add_swap(spotted(64, 5)).unwrap();
@@ -310,7 +310,7 @@ fn a_file_behind_a_store_is_written_back_and_read_in_clusters() {
 }
 
 #[test]
-fn full_swap_leaves_pages_where_they_are_and_those_with_slots_go_on_using_them() {
+fn full_swap_keeps_pages_in_memory_and_slots_in_use() {
     let m = system();
     m.swap(16, PROMPT);
     let space = Space::new(m.vm).unwrap();
@@ -327,7 +327,7 @@ fn full_swap_leaves_pages_where_they_are_and_those_with_slots_go_on_using_them()
 }
 
 #[test]
-fn as_many_pages_are_paged_out_as_there_are_slots_wherever_those_are() {
+fn page_out_uses_every_slot_wherever_it_is() {
     let m = system();
     m.swap(16, PROMPT);
     let space = Space::new(m.vm).unwrap();
@@ -343,7 +343,7 @@ fn as_many_pages_are_paged_out_as_there_are_slots_wherever_those_are() {
 }
 
 #[test]
-fn a_page_that_somebody_copies_to_is_not_written_and_stays() {
+fn a_page_under_a_copy_is_not_written_and_stays() {
     let m = system();
     m.swap(16, PROMPT);
     let file = ObjectRef::anonymous(m.vm, 1).unwrap();

@@ -19,7 +19,7 @@ fn move_away(vm: &'static Vm, page: &'static Page) {
 }
 
 #[test]
-fn a_page_that_was_copied_and_moves_to_another_frame_is_found_by_its_last_copy() {
+fn the_last_copier_finds_a_page_in_its_new_frame() {
     quire_sync::hooks::threads::set_cpu(0);
     let m = boot(1024, 2);
     let parent = Space::<TestMachine>::new(m.vm).unwrap();
@@ -36,7 +36,7 @@ fn a_page_that_was_copied_and_moves_to_another_frame_is_found_by_its_last_copy()
 }
 
 #[test]
-fn an_object_is_found_by_its_page_once_who_makes_the_page_has_let_go_of_it() {
+fn an_object_is_found_by_its_page_once_the_maker_releases_it() {
     let m = boot(1024, 2);
     let file = crate::object::ObjectRef::anonymous(m.vm, 1).unwrap();
     let found = |page: &Page| m.vm.object_of(page, &m.vm.epoch().pin()).map(|o| o.address());

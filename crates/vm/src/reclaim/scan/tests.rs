@@ -30,7 +30,7 @@ fn overcommit(m: &Boot, pages: u64) {
 }
 
 #[test]
-fn a_program_that_uses_four_times_the_memory_finds_everything_again() {
+fn a_program_of_four_times_the_memory_keeps_its_data() {
     for plan in [PROMPT, FaultPlan { delay: 3, window: 5, seed: 7, ..PROMPT }] {
         let m = small(512);
         m.swap(2048, plan);
@@ -73,7 +73,7 @@ impl Polled for Breaks {
 }
 
 #[test]
-fn a_daemon_that_dies_leaves_its_work_to_who_waits() {
+fn a_dead_daemon_leaves_its_work_to_the_waiters() {
     let m = small(512);
     m.swap(2048, FaultPlan { delay: 2, window: 4, seed: 5, ..PROMPT });
     m.vm.poll_with(Box::leak(Box::new(Breaks(AtomicU32::new(0))))).unwrap();
@@ -112,7 +112,7 @@ fn memory_is_out_only_when_nothing_can_be_freed() {
 }
 
 #[test]
-fn a_store_that_takes_nothing_ends_in_an_error_and_not_in_endless_writes() {
+fn a_backing_store_that_takes_nothing_ends_in_an_error() {
     let m = small(512);
     let swap = m.swap(2048, FaultPlan { fail_writes: 1, ..PROMPT });
     let space = Space::new(m.vm).unwrap();
@@ -163,7 +163,7 @@ fn until_the_store_has_kept_up(m: &Boot) {
 }
 
 #[test]
-fn a_program_that_allocates_no_faster_than_the_store_writes_is_hardly_ever_refused_a_frame() {
+fn an_allocator_at_the_pace_of_the_store_is_rarely_refused() {
     let m = small(2048);
     m.swap(8192, FaultPlan { delay: 2, window: 4, seed: 3, ..PROMPT });
     beside_daemons(&m, 1, || {
@@ -193,7 +193,7 @@ fn a_program_that_allocates_no_faster_than_the_store_writes_is_hardly_ever_refus
 }
 
 #[test]
-fn what_can_neither_be_freed_nor_written_keeps_nobody_from_what_can() {
+fn unfreeable_pages_do_not_block_the_freeing_of_others() {
     let m = small(512);
     // Swap is soon full of the one, and the other needs none.
     m.swap(16, PROMPT);
@@ -213,7 +213,7 @@ fn what_can_neither_be_freed_nor_written_keeps_nobody_from_what_can() {
 }
 
 #[test]
-fn a_domain_that_is_short_is_left_alone_while_another_is_not_and_each_gets_its_own_frames_back() {
+fn domains_in_shortage_are_spared_and_get_own_frames_back() {
     quire_sync::hooks::threads::set_cpu(0);
     let m = crate::testing::boot_in_domains(4096, 2, 2, Config::default());
     m.swap(8192, PROMPT);
@@ -263,7 +263,7 @@ fn fill(space: &Space<crate::testing::TestMachine>, pages: u64) -> u64 {
 }
 
 #[test]
-fn with_full_swap_memory_and_swap_hold_a_page_in_each_frame_and_in_each_slot() {
+fn with_full_swap_each_frame_and_each_slot_holds_a_page() {
     let m = small(512);
     m.swap(128, PROMPT);
     let space = Space::new(m.vm).unwrap();

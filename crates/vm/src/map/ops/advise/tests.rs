@@ -11,7 +11,7 @@ use crate::tests::{anonymous, load, range, show, store, system};
 use crate::types::{Access, PAGE_SIZE};
 
 #[test]
-fn what_was_given_up_stays_hidden_where_memory_for_the_zero_markers_is_missing() {
+fn discarded_pages_stay_hidden_without_memory_for_markers() {
     for n in 1.. {
         let m = system();
         let space = Space::new(m.vm).unwrap();
@@ -37,7 +37,7 @@ fn what_was_given_up_stays_hidden_where_memory_for_the_zero_markers_is_missing()
 }
 
 #[test]
-fn what_was_given_up_lazily_stays_until_memory_is_short_and_a_store_revives_it() {
+fn lazily_freed_pages_last_until_shortage_or_a_store() {
     quire_sync::hooks::threads::set_cpu(0);
     // There is no swap: only pages given up can go.
     let m = boot(1024, 2);
@@ -66,7 +66,7 @@ fn load_where_possible(space: &Space<crate::testing::TestMachine>, n: u64) -> u8
 }
 
 #[test]
-fn what_is_given_up_loses_its_swap_slots_and_never_shows_what_lies_behind() {
+fn discarded_pages_free_their_slots_and_show_no_older_data() {
     quire_sync::hooks::threads::set_cpu(0);
     let m = boot(1024, 2);
     m.swap(512, FaultPlan::default());
@@ -91,7 +91,7 @@ fn what_is_given_up_loses_its_swap_slots_and_never_shows_what_lies_behind() {
 }
 
 #[test]
-fn what_will_be_needed_is_read_from_swap_and_from_pagers_and_stays_unmapped() {
+fn willneed_advice_reads_pages_and_maps_none() {
     let m = system();
     m.swap(512, FaultPlan::default());
     let disk: &'static _ = memory_store(64, FaultPlan::default());

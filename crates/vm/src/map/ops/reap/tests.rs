@@ -17,7 +17,7 @@ fn system() -> Boot {
 }
 
 #[test]
-fn a_reaped_space_gives_back_its_frames_and_its_swap_and_admits_no_fault() {
+fn a_reaped_space_frees_frames_and_swap_and_refuses_faults() {
     let m = system();
     let space = Space::new(m.vm).unwrap();
     anonymous(&space, 0, 64);
@@ -42,7 +42,7 @@ fn a_reaped_space_gives_back_its_frames_and_its_swap_and_admits_no_fault() {
 }
 
 #[test]
-fn what_others_show_survives_a_reaping() {
+fn pages_of_other_spaces_survive_a_reaping() {
     let m = system();
     let parent = Space::new(m.vm).unwrap();
     let shared = ObjectRef::anonymous(m.vm, 8).unwrap();
@@ -59,7 +59,7 @@ fn what_others_show_survives_a_reaping() {
 }
 
 #[test]
-fn holdings_count_what_is_in_memory_and_in_swap() {
+fn holdings_count_pages_in_memory_and_in_swap() {
     let m = system();
     let space = Space::new(m.vm).unwrap();
     assert_eq!(space.holdings(), Holdings { resident: 0, swapped: 0, tables: space.holdings().tables });

@@ -8,7 +8,7 @@ use crate::tests::{anonymous, load, range, show, store, system};
 use crate::types::{PAGE_SIZE, Prot, VirtRange};
 
 #[test]
-fn a_private_mapping_of_a_file_that_moves_away_leaves_the_file_as_it_is() {
+fn a_private_file_mapping_that_moves_leaves_the_file_unchanged() {
     let m = system();
     let file = ObjectRef::anonymous(m.vm, 8).unwrap();
     file.write(0, 8 * PAGE_SIZE as usize, &mut |b| -> Result<_, ()> {
@@ -28,7 +28,7 @@ fn a_private_mapping_of_a_file_that_moves_away_leaves_the_file_as_it_is() {
 }
 
 #[test]
-fn what_cannot_be_moved_leaves_its_target_as_it_is() {
+fn a_failed_move_leaves_its_target_unchanged() {
     let m = system();
     let space = Space::new(m.vm).unwrap();
     let file = ObjectRef::anonymous(m.vm, 8).unwrap();
@@ -47,7 +47,7 @@ fn what_cannot_be_moved_leaves_its_target_as_it_is() {
 }
 
 #[test]
-fn a_part_of_a_private_mapping_of_a_file_grows_into_the_file_not_into_its_neighbours_copies() {
+fn a_grown_private_part_shows_the_file_not_other_copies() {
     let m = system();
     let file = ObjectRef::anonymous(m.vm, 16).unwrap();
     file.write(0, 16 * PAGE_SIZE as usize, &mut |b| -> Result<_, ()> {
@@ -82,7 +82,7 @@ fn a_part_of_a_private_mapping_of_a_file_grows_into_the_file_not_into_its_neighb
 }
 
 #[test]
-fn what_goes_and_what_stays_may_be_of_several_mappings() {
+fn a_shrink_may_span_several_mappings() {
     let m = system();
     let space = Space::new(m.vm).unwrap();
     let one = |n: u64| n * PAGE_SIZE;
@@ -112,7 +112,7 @@ fn what_goes_and_what_stays_may_be_of_several_mappings() {
 }
 
 #[test]
-fn a_second_mapping_of_the_same_is_made_elsewhere_or_not_at_all() {
+fn a_duplicate_mapping_is_made_elsewhere_or_not_at_all() {
     let m = system();
     let space = Space::new(m.vm).unwrap();
     let file = ObjectRef::anonymous(m.vm, 4).unwrap();

@@ -17,7 +17,7 @@ fn resident(space: &Space<TestMachine>, first: u64, pages: u64) -> usize {
 }
 
 #[test]
-fn wired_pages_stay_where_others_are_paged_out_and_go_once_they_are_unwired() {
+fn wired_pages_stay_in_memory_until_they_are_unwired() {
     let m = system();
     m.swap(512, FaultPlan::default());
     let space = Space::new(m.vm).unwrap();
@@ -80,7 +80,7 @@ fn a_child_does_not_inherit_wiring_and_the_parent_keeps_it() {
 }
 
 #[test]
-fn what_is_mapped_later_and_what_a_mapping_grows_by_is_wired_too() {
+fn later_mappings_and_growth_are_wired_too() {
     let m = system();
     let space = Space::new(m.vm).unwrap();
     space.wire_future(Wire::Now);
@@ -103,7 +103,7 @@ fn what_is_mapped_later_and_what_a_mapping_grows_by_is_wired_too() {
 }
 
 #[test]
-fn a_hole_ends_what_is_wired_and_what_cannot_be_reached_is_told() {
+fn wiring_stops_at_a_hole_and_reports_unreachable_pages() {
     let m = system();
     let space = Space::new(m.vm).unwrap();
     anonymous(&space, 0, 4);
@@ -128,7 +128,7 @@ fn a_hole_ends_what_is_wired_and_what_cannot_be_reached_is_told() {
 }
 
 #[test]
-fn what_cannot_be_made_resident_is_an_error_and_the_rest_is_served() {
+fn a_page_that_cannot_be_resident_fails_and_others_are_served() {
     let m = system();
     let space = Space::new(m.vm).unwrap();
     anonymous(&space, 0, 4);

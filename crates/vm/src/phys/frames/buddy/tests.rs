@@ -84,7 +84,7 @@ fn group(kernel: bool) -> Group {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
-    fn blocks_are_free_and_aligned_and_found_where_a_bitmap_has_them(
+    fn blocks_are_free_and_aligned_as_in_a_reference_bitmap(
         steps in prop::collection::vec(step(), 1..200),
         fresh in any::<bool>(),
     ) {
@@ -171,7 +171,7 @@ fn a_broken_large_frame_is_used_up_before_the_next_is_broken() {
 }
 
 #[test]
-fn the_kernels_frames_share_no_large_frame_with_programs_while_one_is_whole() {
+fn kernel_and_programs_share_no_large_frame_while_one_is_whole() {
     let mut b = buddy(false);
     let (mut user, mut kernel) = (Vec::new(), Vec::new());
     for i in 0..3000 {
