@@ -64,3 +64,17 @@ fn an_absent_case_or_a_case_of_the_other_build_is_an_error() {
     assert_eq!((out.status.code(), out.stdout.len()), (Some(1), 0));
     assert!(String::from_utf8_lossy(&out.stderr).contains("build"));
 }
+
+#[test]
+fn the_kept_texts_are_those_of_the_experiments() {
+    let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments.json");
+    let text =
+        |e: &Experiment| serde_json::json!({"name": e.name, "source": e.source, "title": e.title, "about": e.about});
+    let texts: Vec<_> = planned().iter().map(text).collect();
+    let texts = serde_json::to_string_pretty(&texts).unwrap() + "\n";
+    if std::env::var_os("QUIRE_WRITE").is_some() {
+        std::fs::write(&file, &texts).unwrap();
+    }
+    let kept = std::fs::read_to_string(&file).unwrap_or_default();
+    assert_eq!(kept, texts, "QUIRE_WRITE=1 cargo test -p quire-lab --test experiments writes it anew");
+}

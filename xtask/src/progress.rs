@@ -2,16 +2,22 @@
 
 use std::{
     io::{IsTerminal, stderr},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// One step that takes long enough to be told about. Says nothing if it ends within a blink.
+/// One step that takes long enough to be told about. It says so as soon as it has taken a moment: most builds find nothing to do, and a
+/// program's standard error is not to be mixed with them.
 pub struct Step {
     bar: Option<ProgressBar>,
     name: String,
     start: Instant,
+    over: Arc<AtomicBool>,
 }
 
 /// What is over sooner than this is not shown.
@@ -36,7 +42,17 @@ impl Step {
             });
             bar
         });
-        Self { bar, name, start: Instant::now() }
+        let over = Arc::new(AtomicBool::new(false));
+        if bar.is_none() {
+            let (name, over) = (name.clone(), Arc::clone(&over));
+            std::thread::spawn(move || {
+                std::thread::sleep(SHORT);
+                if !over.load(Ordering::Relaxed) {
+                    eprintln!("quire: {name} ...");
+                }
+            });
+        }
+        Self { bar, name, start: Instant::now(), over }
     }
 
     /// What it is doing right now.
@@ -46,6 +62,12 @@ impl Step {
         }
     }
 }
+
+/// Elsewhere than on a terminal, a step says what it does once it has taken so long.
+const SHORT: Duration = Duration::from_millis(1500);
+
+/// Elsewhere than on a terminal, the time of what took longer than this is told at its end.
+const LONG: Duration = Duration::from_secs(5);
 
 /// Many jobs of known kind, one after the other: how far, and about how long still.
 pub struct Countdown {
@@ -75,6 +97,9 @@ impl Countdown {
             }
             bar
         });
+        if bar.is_none() && !jobs.is_empty() {
+            eprintln!("quire: {name}: {} rounds, {}", jobs.len(), told(jobs.iter().sum()));
+        }
         let now = Instant::now();
         Self {
             bar,
@@ -119,8 +144,12 @@ impl Countdown {
     fn time_left(&self) -> String {
         let pace = if self.expected > 0.0 { self.taken / self.expected } else { 1.0 };
         let seconds = self.left.iter().sum::<f64>() * pace;
-        if seconds < 90.0 { format!("about {seconds:.0} s") } else { format!("about {:.0} min", seconds / 60.0) }
+        told(seconds)
     }
+}
+
+fn told(seconds: f64) -> String {
+    if seconds < 90.0 { format!("about {seconds:.0} s") } else { format!("about {:.0} min", seconds / 60.0) }
 }
 
 impl Drop for Countdown {
@@ -131,10 +160,11 @@ impl Drop for Countdown {
 
 impl Drop for Step {
     fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
         let took = self.start.elapsed();
         match &self.bar {
             Some(bar) => bar.finish_and_clear(),
-            None if took > Duration::from_millis(1500) => {
+            None if took > LONG => {
                 eprintln!("quire: {} took {:.1} s", self.name, took.as_secs_f32());
             }
             None => {}

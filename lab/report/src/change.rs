@@ -6,7 +6,7 @@ use quire_results::{
 };
 use serde::Serialize;
 
-use crate::{number, summary::Score};
+use crate::{number, summary::Score, words};
 
 /// One run against the first.
 #[derive(Debug, Serialize)]
@@ -15,6 +15,8 @@ pub struct Against {
     pub run: usize,
     /// Both were measured equally thoroughly: else nothing can be compared.
     pub alike: bool,
+    /// The processor is the same, and so is the number of CPUs: what differs is the version.
+    pub same_machine: bool,
     /// How Quire's own figures went, those that are counted and those that are timed.
     pub scores: [Score; 2],
     /// One for each experiment.
@@ -82,6 +84,7 @@ fn against(run: &Run, number: usize, first: &Run, href: &impl Fn(&str) -> String
     Against {
         run: number,
         alike: run.mode == first.mode,
+        same_machine: (&run.machine.processor, run.machine.cpus) == (&first.machine.processor, first.machine.cpus),
         scores: [Kind::Count, Kind::Time].map(|kind| Score::of_verdicts(of(true, kind).map(|c| c.verdict))),
         rows,
         changed,
@@ -93,8 +96,9 @@ fn changed(change: &Change<'_>, href: String) -> Changed {
         Verdict::Behind => ("behind", "▼", "worse", 1.0 / change.times),
         _ => ("ahead", "▲", "better", change.times),
     };
-    let mut what = format!("{}, {}", change.measure, change.case.place.name());
-    let parameters = crate::parameters(change.case);
+    let experiment = &change.experiment.name;
+    let mut what = format!("{}, {}", words::measure(experiment, change.measure), change.case.place.name());
+    let parameters = crate::parameters(experiment, change.case);
     if !parameters.is_empty() {
         what += &format!(", {parameters}");
     }

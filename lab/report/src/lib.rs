@@ -5,14 +5,15 @@
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
-mod behind;
 mod change;
 mod escape;
+mod front;
 mod number;
 mod page;
 mod plot;
 mod summary;
 mod table;
+mod words;
 
 use quire_results::{Case, Results};
 
@@ -21,21 +22,18 @@ pub fn render(results: &Results) -> Result<String, minijinja::Error> {
     page::render(results)
 }
 
-/// A case for people: `Quire, hosted, cpus 2, what threads`.
-fn case_name(case: &Case) -> String {
+/// A case for people: `Quire, hosted, 2 CPUs, zero-fill faults by processes`.
+fn case_name(experiment: &str, case: &Case) -> String {
     let mut name = format!("{}, {}", case.side.title(), case.place.name());
-    let parameters = parameters(case);
+    let parameters = parameters(experiment, case);
     if !parameters.is_empty() {
         name += &format!(", {parameters}");
     }
     name
 }
 
-/// Its parameters.
-fn parameters(case: &Case) -> String {
-    let shown = |(name, value): (&String, &quire_results::Parameter)| match value {
-        quire_results::Parameter::Number(n) => format!("{name} {}", number::short(*n)),
-        quire_results::Parameter::Text(t) => format!("{name} {t}"),
-    };
+/// Its parameters in words.
+fn parameters(experiment: &str, case: &Case) -> String {
+    let shown = |(name, value): (&String, &quire_results::Parameter)| words::parameter(experiment, name, value);
     case.parameters.iter().map(shown).collect::<Vec<_>>().join(", ")
 }

@@ -7,20 +7,21 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 
 use crate::{
-    behind::{self, Behind},
     change::{self, Against},
     escape::Escaped,
+    front::{self, Front},
     plot::{self, Figure, Missing},
-    summary::{self, Score, Scores},
+    summary::{self, Score},
     table::{self, Table},
+    words,
 };
 
 const TEMPLATE: &str = include_str!("../templates/page.html");
 const STYLE: &str = include_str!("../templates/style.css");
 const SCRIPT: &str = include_str!("../templates/script.js");
 
-/// How many of the places where Quire is behind stand in the open; the others unfold.
-const OPEN: usize = 7;
+/// How many rows of a long list stand in the open; the others unfold.
+const OPEN: usize = 10;
 
 /// All that the template is given.
 #[derive(Debug, Serialize)]
@@ -32,24 +33,15 @@ struct Page<'a> {
     open: usize,
     several: bool,
     machines: Vec<MachineView<'a>>,
-    views: Vec<View>,
+    fronts: Vec<Front>,
+    scale: Vec<(String, f64)>,
+    legend: Vec<words::Term>,
     guests: Guests,
-    lost: [Lost; 2],
+    leads: bool,
+    limits: Vec<Limits>,
     sources: Vec<summary::SourceClaims>,
     against: Vec<Against>,
     experiments: Vec<ExperimentView>,
-}
-
-/// How often Quire is ahead and behind, in all runs or in one.
-#[derive(Debug, Default, Serialize)]
-struct View {
-    /// None: all of them.
-    run: Option<usize>,
-    total: Score,
-    scores: Vec<Score>,
-    /// How many comparisons are of times, and how many verdicts on them would be chance's, were all sides equal.
-    timed: usize,
-    chance: usize,
 }
 
 /// By how much intervals of guests' counts are widened, in percent.
@@ -59,11 +51,12 @@ struct Guests {
     once: String,
 }
 
-/// Where Quire is behind, by counts or by times.
+/// What limits an experiment's figures.
 #[derive(Debug, Serialize)]
-struct Lost {
-    title: &'static str,
-    rows: Vec<Behind>,
+struct Limits {
+    href: String,
+    title: String,
+    caveats: Vec<String>,
 }
 
 /// One machine and time.
@@ -111,10 +104,6 @@ pub fn render(results: &Results) -> Result<String, minijinja::Error> {
     let names = experiment_names(results);
     let place = |name: &str| id(names.iter().position(|n| n == name).unwrap_or_default(), name);
     let href = |experiment: &Experiment| place(&experiment.name);
-    // Of all runs, then of each.
-    let mut scores: Vec<Scores> = results.runs.iter().map(|_| Scores::default()).collect();
-    let mut all = Scores::default();
-    let mut behind: Vec<Behind> = Vec::new();
     let mut experiments: Vec<ExperimentView> = Vec::new();
     for (at, name) in names.iter().enumerate() {
         let mut view: Option<ExperimentView> = None;
@@ -131,9 +120,6 @@ pub fn render(results: &Results) -> Result<String, minijinja::Error> {
                 }
             }
             let comparisons = experiment.comparisons();
-            all.add(&comparisons);
-            scores[run].add(&comparisons);
-            behind.extend(behind::of(&comparisons, run, &view.id, &experiment.title));
             let which = view.blocks.len();
             let figures = experiment.plots.iter().enumerate();
             view.blocks.push(Block {
@@ -147,14 +133,14 @@ pub fn render(results: &Results) -> Result<String, minijinja::Error> {
         }
         experiments.extend(view);
     }
-    behind.sort_by(|a, b| b.weight.total_cmp(&a.weight));
-    let (counts, times): (Vec<_>, Vec<_>) = behind.into_iter().partition(|b| b.counted);
-    let mut views = vec![view(None, all)];
-    if scores.len() > 1 {
-        views.extend(scores.into_iter().enumerate().map(|(run, scores)| view(Some(run), scores)));
-    }
     let machines = machines(&results.runs);
     let percent = |part: f64| crate::number::short(part * 100.0);
+    let against = change::against_first(&results.runs, place);
+    let limits = experiments.iter().filter(|e| !e.caveats.is_empty()).map(|e| Limits {
+        href: e.id.clone(),
+        title: e.title.clone(),
+        caveats: e.caveats.clone(),
+    });
     let page = Page {
         style: STYLE,
         script: SCRIPT,
@@ -163,22 +149,17 @@ pub fn render(results: &Results) -> Result<String, minijinja::Error> {
         open: OPEN,
         several: machines.len() > 1,
         machines,
-        views,
+        fronts: results.runs.iter().enumerate().map(|(i, run)| front::of(run, i, place)).collect(),
+        scale: front::scale(),
+        legend: words::legend(),
         guests: Guests { several: percent(GUESTS_COUNTS), once: percent(GUESTS_ONCE) },
-        lost: [("Counts", counts), ("Times", times)].map(|(title, rows)| Lost { title, rows }),
+        leads: against.iter().any(|a| a.alike && a.same_machine),
+        limits: limits.collect(),
         sources: summary::sources(&results.runs, href),
-        against: change::against_first(&results.runs, place),
+        against,
         experiments,
     };
     environment()?.get_template("page.html")?.render(Value::from(Serde(&page)))
-}
-
-fn view(run: Option<usize>, scores: Scores) -> View {
-    let (timed, chance) = (scores.timed, scores.chance.round() as usize);
-    let scores = scores.finish();
-    let sum = |part: fn(&Score) -> usize| scores.iter().map(part).sum::<usize>();
-    let total = Score { ahead: sum(|s| s.ahead), none: sum(|s| s.none), behind: sum(|s| s.behind), ..Score::default() };
-    View { run, total, scores, timed, chance }
 }
 
 /// The template's surroundings: text is escaped whatever the template says, unless it is ours.
@@ -236,7 +217,7 @@ fn head(experiment: &Experiment, id: String) -> ExperimentView {
 fn missing(experiment: &Experiment) -> Vec<Missing> {
     let of = |c: &quire_results::Case| {
         let reason = c.trouble.clone()?;
-        Some(Missing { case: crate::case_name(c), side: c.side.title(), reason })
+        Some(Missing { case: crate::case_name(&experiment.name, c), side: c.side.title(), reason })
     };
     experiment.cases.iter().filter_map(of).collect()
 }

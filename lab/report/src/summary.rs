@@ -1,20 +1,13 @@
-//! What stands at the top: how often Quire is ahead, and a line for each source.
+//! How often Quire is ahead, and a line for each source.
 
-use quire_results::{
-    Case, Comparison, Experiment, Judged, Kind, Run, Side, Source, Verdict,
-    statistics::{self, Interval},
-};
+use quire_results::{Comparison, Experiment, Judged, Run, Source, Verdict, statistics::Interval};
 use serde::Serialize;
 
-use crate::number;
+use crate::{number, words};
 
 /// How Quire does against one side.
 #[derive(Debug, Default, Serialize)]
 pub struct Score {
-    /// As the file has it.
-    pub key: &'static str,
-    /// For people.
-    pub title: &'static str,
     /// Comparisons that it wins.
     pub ahead: usize,
     /// Those without a difference.
@@ -46,41 +39,6 @@ impl Score {
     }
 }
 
-/// Scores against each side that ours was compared with.
-#[derive(Debug, Default)]
-pub struct Scores {
-    of: Vec<(Side, Score)>,
-    /// How many of the comparisons are of times.
-    pub timed: usize,
-    /// How many verdicts on them would be chance's, were all sides equal.
-    pub chance: f64,
-}
-
-impl Scores {
-    /// Counts these.
-    pub fn add(&mut self, comparisons: &[Comparison<'_>]) {
-        for comparison in comparisons {
-            let side = comparison.other.side;
-            let at = self.of.iter().position(|(s, _)| *s == side).unwrap_or_else(|| {
-                self.of.push((side, Score { key: side.name(), title: side.title(), ..Score::default() }));
-                self.of.len() - 1
-            });
-            self.of[at].1.add(comparison.verdict);
-            let of = |case: &Case| case.measures.get(comparison.measure).map(|m| (m.kind, m.samples.len()));
-            if let (Some((Kind::Time, a)), Some((Kind::Time, b))) = (of(comparison.ours), of(comparison.other)) {
-                self.timed += 1;
-                self.chance += statistics::by_chance(a.min(b));
-            }
-        }
-    }
-
-    /// Linux first.
-    pub fn finish(mut self) -> Vec<Score> {
-        self.of.sort_by_key(|(s, _)| (*s != Side::Linux, *s != Side::LinuxLarge, *s));
-        self.of.into_iter().map(|(_, score)| score).collect()
-    }
-}
-
 /// A source and what was found of its claims.
 #[derive(Debug, Serialize)]
 pub struct SourceClaims {
@@ -92,6 +50,21 @@ pub struct SourceClaims {
     pub idea: &'static str,
     /// A line for each claim and run.
     pub lines: Vec<Line>,
+    /// For each run: the claim that stands for the source, and how many hold.
+    pub heads: Vec<Head>,
+}
+
+/// A source in one run.
+#[derive(Debug, Serialize)]
+pub struct Head {
+    /// Which run, from 0.
+    pub run: usize,
+    /// The place of the claim that stands for the source among its lines.
+    pub line: usize,
+    /// How many of its claims hold for Quire.
+    pub holds: usize,
+    /// How many were measured.
+    pub claims: usize,
 }
 
 /// One claim in one run.
@@ -179,9 +152,19 @@ pub fn sources(runs: &[Run], href: impl Fn(&Experiment) -> String) -> Vec<Source
             }
         }
         lines.sort_by(|a, b| (&a.href, &a.headline, a.run).cmp(&(&b.href, &b.headline, b.run)));
-        SourceClaims { name, who, idea, lines }
+        let heads = (0..runs.len()).filter_map(|run| head(&lines, run)).collect();
+        SourceClaims { name, who, idea, lines, heads }
     });
     told.filter(|t| t.name != "All" || !t.lines.is_empty()).collect()
+}
+
+/// The first claim that was measured stands for the source.
+fn head(lines: &[Line], run: usize) -> Option<Head> {
+    let of = |l: &&Line| l.run == run && l.ours.is_some();
+    let line = lines.iter().position(|l| of(&l)).or_else(|| lines.iter().position(|l| l.run == run))?;
+    let claims = lines.iter().filter(of).count();
+    let holds = lines.iter().filter(of).filter(|l| l.ours.as_ref().is_some_and(|t| t.holds)).count();
+    Some(Head { run, line, holds, claims })
 }
 
 fn line(judged: &Judged<'_>, run: usize, href: &str, experiment: &Experiment) -> Line {
@@ -190,7 +173,7 @@ fn line(judged: &Judged<'_>, run: usize, href: &str, experiment: &Experiment) ->
         href: href.to_owned(),
         experiment: experiment.title.clone(),
         headline: judged.claim.headline.clone(),
-        measure: judged.claim.measure.clone(),
+        measure: words::measure(&experiment.name, &judged.claim.measure),
         place: judged.claim.place.name(),
         ours: Times::of(judged.ours, judged.holds()),
         source: Times::of(judged.source, judged.reproduced()),

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use quire_results::{Better, Case, Comparison, Experiment, Kind, Measure, Parameter, Place, Side, Verdict, statistics};
 use serde::Serialize;
 
-use crate::number;
+use crate::{number, words};
 
 /// Figures of one measure in one place.
 #[derive(Debug, Serialize)]
@@ -136,7 +136,10 @@ fn table(experiment: &Experiment, comparisons: &[Comparison<'_>], name: &str, pl
     against.sort_by_key(|s| (*s != Side::Linux, *s != Side::LinuxLarge, *s));
     against.dedup();
     let rows = sets.iter().map(|set| Row {
-        parameters: names.iter().map(|n| set.get(n).map(shown_parameter).unwrap_or_default()).collect(),
+        parameters: names
+            .iter()
+            .map(|n| set.get(n).map(|v| words::value(&experiment.name, n, v)).unwrap_or_default())
+            .collect(),
         figures: sides
             .iter()
             .map(|side| {
@@ -154,7 +157,7 @@ fn table(experiment: &Experiment, comparisons: &[Comparison<'_>], name: &str, pl
     });
     let head = |side: &Side| Head { key: side.name(), title: side.title() };
     Table {
-        measure: name.to_owned(),
+        measure: words::measure(&experiment.name, name),
         unit: first.unit.clone(),
         place: place.name(),
         kind: match first.kind {
@@ -166,7 +169,7 @@ fn table(experiment: &Experiment, comparisons: &[Comparison<'_>], name: &str, pl
             Better::More => "more is better",
         },
         rows: rows.collect(),
-        parameters: names,
+        parameters: names.iter().map(|n| words::axis(n)).collect(),
         sides: sides.iter().map(head).collect(),
         against: against.iter().map(head).collect(),
     }
@@ -190,13 +193,6 @@ fn order(a: &BTreeMap<String, Parameter>, b: &BTreeMap<String, Parameter>, names
         }
     }
     Ordering::Equal
-}
-
-fn shown_parameter(parameter: &Parameter) -> String {
-    match parameter {
-        Parameter::Number(n) => number::short(*n),
-        Parameter::Text(t) => t.clone(),
-    }
 }
 
 fn figure(case: &Case, name: &str) -> Option<Figure> {

@@ -49,7 +49,7 @@
   // On paper nothing unfolds: all losses are there, tables as they stand.
   let unfolded = [];
   addEventListener("beforeprint", () => {
-    unfolded = all(".more:not([open]), .gone-of:not([open])");
+    unfolded = all(".more:not([open]), .machine-of:not([open]), .gone-of:not([open])");
     for (const details of unfolded) details.open = true;
   });
   addEventListener("afterprint", () => {
@@ -57,27 +57,12 @@
     unfolded = [];
   });
 
-  // One machine of several: what is told of all of them is told of it alone, and the lists of losses close up.
+  // One run of several.
   const machine = document.getElementById("machine");
   if (machine) {
-    const parts = all(".part").map((part) => {
-      const [open, rest] = all(".list", part);
-      return { part, open, rest, rows: all("li", part), least: open.children.length };
-    });
     machine.addEventListener("change", () => {
       const chosen = (run) => machine.value === "" || run === machine.value;
       for (const part of all("[data-run]")) part.hidden = !chosen(part.dataset.run);
-      for (const view of all("[data-view]")) view.hidden = view.dataset.view !== machine.value;
-      for (const { part, open, rest, rows, least } of parts) {
-        const shown = rows.filter((row) => !row.hidden);
-        part.hidden = shown.length === 0;
-        part.querySelector("h3 small").textContent = shown.length;
-        if (!rest) continue;
-        open.append(...shown.slice(0, least));
-        rest.append(...shown.slice(least), ...rows.filter((row) => row.hidden));
-        rest.parentNode.hidden = !(shown.length > least);
-        part.querySelector("summary").textContent = `${shown.length - least} more`;
-      }
       const against = document.getElementById("against");
       if (against) against.hidden = all(".run", against).every((run) => run.hidden);
     });

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod change;
+pub mod operation;
 pub mod statistics;
 mod verdict;
 

@@ -104,11 +104,6 @@ fn values(text: &str, measures: &[String]) -> Result<BTreeMap<String, f64>, Stri
     measures.iter().map(|m| Ok((m.clone(), *lines.get(m).ok_or_else(|| format!("it did not tell {m}"))?))).collect()
 }
 
-/// The program that draws.
-pub fn build_report(places: &Places) -> Result<PathBuf> {
-    bench::build_package(places, "quire-report", "what draws the report", "", "lab")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -13,7 +13,6 @@ mod table;
 use std::{
     collections::BTreeSet,
     path::{Path, PathBuf},
-    process::Command,
     time::Instant,
 };
 
@@ -23,7 +22,7 @@ use crate::{
     cli,
     failure::{Doing, Failure, Result},
     places::Places,
-    progress::Countdown,
+    progress::{Countdown, Step},
 };
 use keep::RunFile;
 use plan::{CaseId, CaseValues, Job, Plan};
@@ -32,17 +31,28 @@ use plan::{CaseId, CaseValues, Job, Plan};
 pub fn command(places: &Places, options: &cli::Lab) -> Result<u8> {
     match &options.part {
         Some(cli::LabPart::List(options)) => list(places, options),
-        Some(cli::LabPart::Report(options)) => report(places, options),
+        Some(cli::LabPart::Report(options)) => report(options),
         Some(cli::LabPart::Status) => status::write(places),
         None => measure(places, options),
     }
 }
 
-/// Names, and what each measures.
+/// An experiment of `lab/experiments.json`, which a test of the lab compares with the experiments themselves.
+#[derive(serde::Deserialize)]
+struct Text {
+    name: String,
+    source: String,
+    title: String,
+    about: String,
+}
+
+/// Names, and what each measures. Nothing is built for it.
 fn list(places: &Places, options: &cli::LabList) -> Result<u8> {
-    let plan = Plan::make(places, Mode::Quick, &[1], true, &[])?;
+    let texts = places.root.join("lab/experiments.json");
+    let text = std::fs::read_to_string(&texts).doing(|| format!("cannot read {}", texts.display()))?;
+    let experiments: Vec<Text> = serde_json::from_str(&text).doing(|| texts.display().to_string())?;
     let taken = ["quick", "full"].map(|mode| (mode, last(places, mode)));
-    for experiment in &plan.experiments {
+    for experiment in &experiments {
         if options.names {
             println!("{}", experiment.name);
             continue;
@@ -59,7 +69,7 @@ fn list(places: &Places, options: &cli::LabList) -> Result<u8> {
                 time += &format!(", {seconds} with --{mode}");
             }
         }
-        println!("{} [{:?}{time}]: {}", experiment.name, experiment.source, experiment.title);
+        println!("{} [{}{time}]: {}", experiment.name, experiment.source, experiment.title);
         println!("    {}", experiment.about);
     }
     Ok(0)
@@ -71,7 +81,7 @@ fn last(places: &Places, mode: &str) -> Option<quire_results::Run> {
 }
 
 /// Reads runs of this or other machines and draws one page of them.
-fn report(places: &Places, options: &cli::LabReport) -> Result<u8> {
+fn report(options: &cli::LabReport) -> Result<u8> {
     let files: Result<Vec<Results>> = options.files.iter().map(|f| Results::read(f).map_err(Failure::usage)).collect();
     let runs = Results::merge(files?).runs;
     for run in &runs {
@@ -81,7 +91,7 @@ fn report(places: &Places, options: &cli::LabReport) -> Result<u8> {
     for (number, run) in runs.iter().enumerate().skip(1) {
         println!("\nRun {} against the first:\n{}", number + 1, table::against(run, &runs[0]));
     }
-    draw(places, &options.out, &options.files)?;
+    draw(&options.out, &options.files)?;
     Ok(0)
 }
 
@@ -110,7 +120,7 @@ fn measure(places: &Places, options: &cli::Lab) -> Result<u8> {
     }
     println!("{}", table::summary(kept.run()));
     let page = out.join("report.html");
-    draw(places, &page, &[kept.file().to_owned()])?;
+    draw(&page, &[kept.file().to_owned()])?;
     println!("{}\n{}", kept.file().display(), page.display());
     match kept.troubles() {
         0 => Ok(0),
@@ -211,14 +221,14 @@ fn pass(plan: &Plan, jobs: &[usize], kept: &mut RunFile, run: Run<'_>, alone: bo
     Ok(())
 }
 
-/// Builds what draws and lets it draw.
-fn draw(places: &Places, page: &Path, files: &[PathBuf]) -> Result<()> {
-    let status = Command::new(hosted::build_report(places)?)
-        .arg(page)
-        .args(files)
-        .status()
-        .doing(|| "cannot run what draws the report".to_string())?;
-    if status.success() { Ok(()) } else { Err(Failure::usage("the report could not be drawn: see above")) }
+/// Draws the page of these files.
+fn draw(page: &Path, files: &[PathBuf]) -> Result<()> {
+    let step = Step::new("drawing the page");
+    let results: Result<Vec<Results>> = files.iter().map(|f| Results::read(f).map_err(Failure::usage)).collect();
+    let text = quire_report::render(&Results::merge(results?)).doing(|| "cannot draw the page".to_string())?;
+    std::fs::write(page, text).doing(|| format!("cannot write {}", page.display()))?;
+    drop(step);
+    Ok(())
 }
 
 #[cfg(test)]

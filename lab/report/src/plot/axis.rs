@@ -37,10 +37,11 @@ impl Axis {
     fn linear(low: f64, high: f64, ticks: usize) -> Axis {
         let high = if high > low { high } else { low + 1.0 };
         let step = nice((high - low) / ticks.max(1) as f64);
-        // Room above the highest value, to the next line.
-        let (first, last) = ((low / step).floor(), (high / step * 0.999).ceil());
+        // A little room above the highest value, so that no part of the picture is empty.
+        let (first, end) = ((low / step).floor(), high + (high - low) * 0.04);
+        let last = (end / step).floor();
         let ticks = (0..=(last - first).clamp(0.0, 100.0) as usize).map(|i| (first + i as f64) * step).collect();
-        Axis { log: false, low: first * step, high: last * step, zero: None, ticks }
+        Axis { log: false, low: first * step, high: end, zero: None, ticks }
     }
 
     fn logarithmic(low: f64, high: f64, zero: bool, ticks: usize) -> Axis {
@@ -156,9 +157,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_linear_axis_begins_at_zero_and_ends_at_a_round_value() {
+    fn a_linear_axis_begins_at_zero_and_ends_just_above_its_highest_value() {
         let axis = Axis::new([3.0, 87.0], false, 5);
-        assert_eq!((axis.floor(), axis.place(100.0), axis.ticks().len()), (0.0, 1.0, 6));
+        assert_eq!((axis.floor(), axis.ticks().len()), (0.0, 5));
+        assert!((0.9..1.0).contains(&axis.place(87.0)));
         assert_eq!(Axis::new([0.0], false, 5).place(0.0), 0.0);
         assert!(Axis::new([], false, 5).ticks().len() > 1);
     }

@@ -19,8 +19,9 @@ use super::{
 };
 use crate::number;
 
-const WIDTH: i32 = 480;
-const HEIGHT: i32 = 300;
+/// A picture of its own, and one of many that stand side by side.
+const SIZE: (i32, i32) = (480, 280);
+const SMALL: (i32, i32) = (230, 150);
 /// Room for the numbers at the left and below, and for what hangs over at the other sides.
 const LEFT: i32 = 54;
 const BELOW: i32 = 24;
@@ -31,12 +32,23 @@ type Chart<'a> = plotters::chart::ChartContext<'a, Sheet, plotters::coord::carte
 
 /// One panel.
 pub fn draw(panel: &Panel<'_>, plot: &Plot, id: &str) -> String {
-    let sheet = Sheet::new(WIDTH, HEIGHT);
+    picture(panel, plot, id, SIZE)
+}
+
+/// One of many.
+pub fn small(panel: &Panel<'_>, plot: &Plot, id: &str) -> String {
+    picture(panel, plot, id, SMALL)
+}
+
+fn picture(panel: &Panel<'_>, plot: &Plot, id: &str, (width, height): (i32, i32)) -> String {
+    let sheet = Sheet::new(width, height);
+    let few = width == SMALL.0;
     let points = || panel.series.iter().flat_map(|s| &s.points);
     let up = points().flat_map(|p| [p.at.middle, p.at.low, p.at.high]);
     let along = || points().map(across).filter(|x| x.is_finite());
-    let x = Axis::new(along(), plot.log_across, 6).at(along().collect(), 10);
-    let y = Axis::new(up, plot.log_up, 5);
+    let x =
+        Axis::new(along(), plot.log_across, if few { 3 } else { 6 }).at(along().collect(), if few { 4 } else { 10 });
+    let y = Axis::new(up, plot.log_up, if few { 3 } else { 5 });
     // The sheet keeps no colours and writes to memory: it cannot fail.
     let _ = paint(&sheet, panel, x, y);
     sheet.finish(id, &plot.title, &super::told(panel, plot))

@@ -65,9 +65,9 @@ pub fn of(experiment: &Experiment, plot: &Plot, place: Place) -> Matrix {
         let cell = |column: &Parameter| {
             best.iter().find(|(c, r, _)| (c, r) == (column, row)).map(|(_, _, comparison)| cell(comparison))
         };
-        Row { name: name(row), cells: columns.iter().map(cell).collect() }
+        Row { name: name(experiment, plot.split.as_deref(), row), cells: columns.iter().map(cell).collect() }
     });
-    Matrix { rows: rows.collect(), columns: columns.iter().map(name).collect() }
+    Matrix { rows: rows.collect(), columns: columns.iter().map(|c| name(experiment, Some(&plot.across), c)).collect() }
 }
 
 /// In order, each once.
@@ -78,11 +78,8 @@ fn add(all: &mut Vec<Parameter>, one: &Parameter) {
     }
 }
 
-fn name(parameter: &Parameter) -> String {
-    match parameter {
-        Parameter::Number(n) => number::short(*n),
-        Parameter::Text(t) => t.clone(),
-    }
+fn name(experiment: &Experiment, axis: Option<&str>, value: &Parameter) -> String {
+    crate::words::value(&experiment.name, axis.unwrap_or_default(), value)
 }
 
 /// Whether the first's other side does better than the second's.

@@ -2,6 +2,7 @@
 
 mod axis;
 mod curves;
+mod heat;
 pub mod marker;
 pub mod matrix;
 mod rows;
@@ -11,8 +12,11 @@ mod svg;
 use quire_results::{Better, Experiment, Parameter, Plot, Shape, Side};
 use serde::Serialize;
 
+use heat::Heat;
 use matrix::Matrix;
-use series::Panel;
+use series::{Panel, Series};
+
+use crate::words;
 
 /// What stands in the page for one plot.
 #[derive(Debug, Serialize)]
@@ -38,15 +42,31 @@ pub struct Drawn {
     pub place: &'static str,
     /// What is on the vertical axis, or along the bars.
     pub up: String,
-    /// What is across.
+    /// Whether that scale is logarithmic.
+    pub log_up: bool,
+    /// What is across; empty where the rows have names.
     pub across: String,
-    /// SVG; safe to be put into a page.
-    pub svg: Option<String>,
-    /// Instead of it, a table with colours.
+    /// SVG, safe to be put into a page: one picture, or one for each name.
+    pub pictures: Vec<Picture>,
+    /// Instead of them, a table with colours: quotients.
     pub matrix: Option<Matrix>,
+    /// Or figures.
+    pub heat: Option<Heat>,
     /// How many series it has.
     pub series: usize,
 }
+
+/// A picture.
+#[derive(Debug, Serialize)]
+pub struct Picture {
+    /// What its series have in common, where it is one of many.
+    pub title: Option<String>,
+    /// SVG; safe to be put into a page.
+    pub svg: String,
+}
+
+/// From how many names on each has a picture of its own.
+const MANY: usize = 4;
 
 /// An entry of a legend.
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -89,8 +109,14 @@ pub fn draw(experiment: &Experiment, plot: &Plot, id: &str) -> Figure {
     if names.len() < 2 || plot.shape == Shape::Matrix {
         names.clear();
     }
-    if plot.shape == Shape::Matrix {
+    // Tables name their columns.
+    if plot.shape == Shape::Matrix || panels.iter().all(|p| heat::fits(p, plot)) {
         sides.clear();
+        names.clear();
+    }
+    // Pictures of many have their names above them.
+    if plot.shape == Shape::Curves && panels.iter().all(multiples) {
+        names.clear();
     }
     let missing = experiment
         .cases
@@ -98,7 +124,7 @@ pub fn draw(experiment: &Experiment, plot: &Plot, id: &str) -> Figure {
         .filter(|c| series::belongs(c, plot) && !c.measures.contains_key(&plot.measure))
         .filter_map(|c| {
             let reason = c.trouble.clone()?;
-            Some(Missing { case: crate::case_name(c), side: c.side.title(), reason })
+            Some(Missing { case: crate::case_name(&experiment.name, c), side: c.side.title(), reason })
         })
         .collect();
     let panels = panels
@@ -106,20 +132,34 @@ pub fn draw(experiment: &Experiment, plot: &Plot, id: &str) -> Figure {
         .enumerate()
         .map(|(i, panel)| {
             let id = format!("{id}-{i}");
-            let curves = plot.shape == Shape::Curves && panel.series.iter().any(joins);
-            let (svg, matrix) = match plot.shape {
-                Shape::Matrix => (None, Some(matrix::of(experiment, plot, panel.place))),
-                Shape::Curves if curves => (Some(curves::draw(panel, plot, &id)), None),
-                Shape::Curves | Shape::Bars => (Some(rows::draw(panel, plot, &id, false)), None),
-                Shape::Distribution => (Some(rows::draw(panel, plot, &id, true)), None),
+            let draws = heat::fits(panel, plot);
+            let curves = plot.shape == Shape::Curves && !draws && panel.series.iter().any(joins);
+            let one = |svg| (vec![Picture { title: None, svg }], None);
+            let name = &experiment.name;
+            let (pictures, matrix) = match plot.shape {
+                _ if draws => (Vec::new(), None),
+                Shape::Matrix => (Vec::new(), Some(matrix::of(experiment, plot, panel.place))),
+                Shape::Curves if curves && multiples(panel) => (apart(panel, plot, &id), None),
+                Shape::Curves if curves => one(curves::draw(panel, plot, &id)),
+                Shape::Curves | Shape::Bars => one(rows::draw(panel, plot, name, &id, false)),
+                Shape::Distribution => one(rows::draw(panel, plot, name, &id, true)),
             };
+            let heat = draws.then(|| heat::of(panel, plot, name));
             let series = if matrix.is_some() { 1 } else { panel.series.len() };
             Drawn {
                 place: panel.place.name(),
-                up: measured(plot, panel),
-                across: plot.across.clone(),
-                svg,
+                up: measured(plot, panel, name),
+                log_up: !pictures.is_empty() && is_log(plot, panel),
+                across: if curves && plot.log_across {
+                    format!("{}, logarithmic scale", words::axis(&plot.across))
+                } else if curves {
+                    words::axis(&plot.across)
+                } else {
+                    String::new()
+                },
+                pictures,
                 matrix,
+                heat,
                 series,
             }
         })
@@ -127,16 +167,49 @@ pub fn draw(experiment: &Experiment, plot: &Plot, id: &str) -> Figure {
     Figure { id: id.to_owned(), title: plot.title.clone(), panels, sides, names, missing }
 }
 
+/// Whether a panel's curves have pictures of their own.
+fn multiples(panel: &Panel<'_>) -> bool {
+    names(panel).len() >= MANY
+}
+
+/// Each name once, limits apart.
+fn names<'a>(panel: &'a Panel<'_>) -> Vec<&'a str> {
+    let mut names: Vec<&str> = Vec::new();
+    for series in &panel.series {
+        if !names.contains(&&series.name[..]) {
+            names.push(&series.name);
+        }
+    }
+    names
+}
+
+/// A picture for each name.
+fn apart(panel: &Panel<'_>, plot: &Plot, id: &str) -> Vec<Picture> {
+    let of = |(at, name): (usize, &str)| {
+        let series = panel.series.iter().filter(|s| s.name == name).map(Series::alone).collect();
+        let part = Panel { place: panel.place, series, unit: panel.unit, better: panel.better };
+        Picture { title: Some(name.to_owned()), svg: curves::small(&part, plot, &format!("{id}-{at}")) }
+    };
+    names(panel).into_iter().enumerate().map(of).collect()
+}
+
+/// Whether the scale of the figures is logarithmic: of values of nothing alone there is none.
+fn is_log(plot: &Plot, panel: &Panel<'_>) -> bool {
+    let all = panel.series.iter().flat_map(|s| &s.points);
+    axis::Axis::new(all.flat_map(|p| [p.at.middle, p.at.low, p.at.high]), plot.log_up, 5).is_log()
+}
+
 /// What a picture's figures are: `rate, faults/s, more is better`.
-fn measured(plot: &Plot, panel: &Panel<'_>) -> String {
+fn measured(plot: &Plot, panel: &Panel<'_>, experiment: &str) -> String {
     let better = match panel.better {
         Better::Less => "less is better",
         Better::More => "more is better",
     };
+    let measure = words::measure(experiment, &plot.measure);
     if plot.measure == panel.unit || panel.unit.is_empty() {
-        format!("{}, {better}", plot.measure)
+        format!("{measure}, {better}")
     } else {
-        format!("{}, {}, {better}", plot.measure, panel.unit)
+        format!("{measure}, {}, {better}", panel.unit)
     }
 }
 
@@ -152,8 +225,8 @@ fn told(panel: &Panel<'_>, plot: &Plot) -> String {
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     format!(
         "{} over {}, {}: {}{more}. The table of the experiment has the figures.",
-        measured(plot, panel),
-        plot.across,
+        measured(plot, panel, ""),
+        words::axis(&plot.across),
         panel.place.name(),
         names.join(", ")
     )

@@ -11,7 +11,7 @@ use plotters::{
     },
 };
 use quire_results::{
-    Parameter, Plot,
+    Plot,
     statistics::{self, quantile},
 };
 
@@ -21,7 +21,7 @@ use super::{
     series::{Panel, Point, Series, across},
     svg::{FINE, Ink, Sheet, text_style},
 };
-use crate::number;
+use crate::{number, words};
 
 const WIDTH: i32 = 480;
 /// Room for the rows' names: what the longest needs, within bounds, at so many tenths a letter.
@@ -47,8 +47,8 @@ struct Group<'a> {
 }
 
 /// One panel; every sample of it where `spread`.
-pub fn draw(panel: &Panel<'_>, plot: &Plot, id: &str, spread: bool) -> String {
-    let groups = groups(panel);
+pub fn draw(panel: &Panel<'_>, plot: &Plot, experiment: &str, id: &str, spread: bool) -> String {
+    let groups = groups(panel, plot, experiment);
     let row = if spread { 30 } else { 18 };
     let head = |g: &Group<'_>| if g.name.is_some() { HEAD } else { 0 };
     let tall = |g: &Group<'_>| head(g) + g.rows.len() as i32 * row + GAP;
@@ -67,14 +67,11 @@ pub fn draw(panel: &Panel<'_>, plot: &Plot, id: &str, spread: bool) -> String {
 }
 
 /// Groups in order of what is across.
-fn groups<'a>(panel: &'a Panel<'a>) -> Vec<Group<'a>> {
+fn groups<'a>(panel: &'a Panel<'a>, plot: &Plot, experiment: &str) -> Vec<Group<'a>> {
     let mut groups: Vec<Group<'a>> = Vec::new();
     for series in &panel.series {
         for point in &series.points {
-            let name = point.across.map(|p| match p {
-                Parameter::Number(n) => number::short(*n),
-                Parameter::Text(t) => t.clone(),
-            });
+            let name = point.across.map(|p| words::parameter(experiment, &plot.across, p));
             match groups.iter_mut().find(|g| g.name == name) {
                 Some(group) => group.rows.push((series, point)),
                 None => groups.push(Group { name, order: across(point), rows: vec![(series, point)] }),
@@ -197,15 +194,11 @@ fn text(area: &Area, text: &str, at: (i32, i32), ink: Ink, h: HPos, v: VPos) -> 
     area.draw(&Text::new(text.to_owned(), at, text_style(ink, h, v)))
 }
 
-/// What a row is called: where its title does not fit, without what only says which parameter a value is of.
+/// What a row is called.
 fn name(series: &Series<'_>) -> String {
     let most = ((LEFT.1 - 6) * 10 / LETTER) as usize;
     let title = series.title();
-    if title.chars().count() <= most {
-        return title;
-    }
-    let values: Vec<&str> = series.name.split(", ").map(|p| p.split_once(' ').map_or(p, |(_, value)| value)).collect();
-    cut(&format!("{} · {}", series.side.title(), values.join(", ")), most)
+    cut(&title, most)
 }
 
 /// What fits; the title has the rest.

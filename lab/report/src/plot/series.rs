@@ -2,6 +2,8 @@
 
 use quire_results::{Better, Case, Experiment, Measure, Parameter, Place, Plot, Shape, Side, statistics::Interval};
 
+use crate::words;
+
 /// One plot on one place.
 pub struct Panel<'a> {
     /// What its cases ran on.
@@ -34,6 +36,20 @@ pub struct Point<'a> {
     pub at: Interval,
     /// All there is.
     pub samples: &'a [f64],
+}
+
+impl<'a> Point<'a> {
+    fn again(&self) -> Point<'a> {
+        Point { across: self.across, at: self.at, samples: self.samples }
+    }
+}
+
+impl<'a> Series<'a> {
+    /// The same for a picture in which no other name is: its line is whole.
+    pub fn alone(&self) -> Series<'a> {
+        let points = self.points.iter().map(Point::again).collect();
+        Series { side: self.side, name: self.name.clone(), dash: 0, points }
+    }
 }
 
 impl Series<'_> {
@@ -73,7 +89,7 @@ pub fn panels<'a>(experiment: &'a Experiment, plot: &'a Plot) -> Vec<Panel<'a>> 
             measured.retain(|(c, _)| across(c) || c.side == Side::Limit);
         }
         let Some((_, first)) = measured.first() else { continue };
-        let series = series(&measured, plot);
+        let series = series(&measured, plot, &experiment.name);
         if !series.is_empty() {
             panels.push(Panel { place, series, unit: &first.unit, better: first.better });
         }
@@ -81,7 +97,7 @@ pub fn panels<'a>(experiment: &'a Experiment, plot: &'a Plot) -> Vec<Panel<'a>> 
     panels
 }
 
-fn series<'a>(measured: &[(&'a Case, &'a Measure)], plot: &'a Plot) -> Vec<Series<'a>> {
+fn series<'a>(measured: &[(&'a Case, &'a Measure)], plot: &'a Plot, experiment: &str) -> Vec<Series<'a>> {
     let mut all: Vec<Series<'a>> = Vec::new();
     let mut names: Vec<String> = Vec::new();
     // Parameters that are alike in all cases tell nothing apart.
@@ -90,13 +106,13 @@ fn series<'a>(measured: &[(&'a Case, &'a Measure)], plot: &'a Plot) -> Vec<Serie
     for (case, measure) in measured {
         let Some(at) = measure.interval().filter(|i| i.middle.is_finite()) else { continue };
         let mut rest: Vec<String> = Vec::new();
-        if let Some(split) = plot.split.as_ref().and_then(|s| case.parameters.get(s)) {
-            rest.push(split.to_string());
+        if let Some((name, split)) = plot.split.as_ref().and_then(|s| Some((s, case.parameters.get(s)?))) {
+            rest.push(words::parameter(experiment, name, split));
         }
         for (name, value) in &case.parameters {
             let drawn = *name == plot.across || plot.split.as_ref() == Some(name);
             if !drawn && differs(name) {
-                rest.push(format!("{name} {value}"));
+                rest.push(words::parameter(experiment, name, value));
             }
         }
         let name = rest.join(", ");

@@ -10,7 +10,7 @@ use quire_results::{
 };
 
 /// Elements that the page is made of. Others could only come from the results.
-const OURS: &str = "html head meta title link style body a header div svg path span label select option button h1 h2 h3 h4 p dl dt dd \
+const OURS: &str = "html head meta title link style body a header div svg path span label select option button h1 h2 h3 h4 h5 i p dl dt dd \
     main section ol li strong small b rect details summary aside table thead tbody tr th td article nav code figure figcaption g desc \
     text polyline polygon circle ul footer script";
 

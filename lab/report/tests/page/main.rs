@@ -102,8 +102,10 @@ fn clicked_elements_respond() {
     }
     for i in 0..count(&mut browser, "summary") {
         let summary = format!("document.querySelectorAll('summary')[{i}]");
+        let open = format!("{summary}.parentNode.open");
+        let before = browser.value(&open);
         browser.click(&summary);
-        assert_eq!(browser.value(&format!("{summary}.parentNode.open")), json!(true), "{i}");
+        assert_ne!(browser.value(&open), before, "{i}");
     }
     // The button closes only what it opened: all tables.
     for open in [true, false] {
@@ -180,8 +182,7 @@ fn it_prints_and_is_whole_without_scripts() {
     browser.click("document.querySelector('summary')");
     assert_eq!(browser.value("document.querySelector('details').open"), json!(true));
     browser.open(&page());
-    let folded =
-        "[...document.querySelectorAll('.more li, .gone-of li, summary')].filter(e => !e.checkVisibility()).length";
+    let folded = "[...document.querySelectorAll('.more tr, .gone-of li, .machine-of dd, summary')].filter(e => !e.checkVisibility()).length";
     assert_ne!(browser.value(folded), json!(0), "on the screen they are folded");
     browser.call("Emulation.setEmulatedMedia", json!({"media": "print"}));
     assert_eq!(browser.value(folded), json!(0), "what is behind or missing is on paper");
@@ -206,32 +207,35 @@ fn sections_opened_for_print_close_again() {
     browser.value("document.querySelector('.gone-of').open = true; document.querySelector('.figures-of').open = true");
     let before = browser.value(open);
     browser.value("dispatchEvent(new Event('beforeprint'))");
-    let folded = "document.querySelectorAll('.more:not([open]), .gone-of:not([open])').length";
+    let folded = "document.querySelectorAll('.more:not([open]), .machine-of:not([open]), .gone-of:not([open])').length";
     assert_eq!(browser.value(folded), json!(0));
     browser.value("dispatchEvent(new Event('afterprint'))");
     assert_eq!(browser.value(open), before);
     assert_eq!(browser.complaints(), [""; 0]);
 }
 
-/// What the page says of the whole and has of it: comparisons lost as the sentence, the score, the headings and the lists have them,
-/// and as the experiments have them.
-const LOST: &str = "(() => {
-    const shown = e => e.getClientRects().length > 0, number = t => Number(t.match(/\\d+/)[0]);
-    const those = selector => [...document.querySelectorAll(selector)].filter(shown);
-    const sum = all => all.reduce((a, b) => a + b, 0);
-    for (const d of document.querySelectorAll('.more')) d.open = true;
-    const more = those('.part').map(p => [number(p.querySelector('summary')?.textContent ?? '0'), [...p.querySelectorAll('.more li')].filter(shown).length]);
-    return {
-        sentence: those('.lost [data-view] p').map(p => number(p.textContent)),
-        score: those('.totals .behind b').map(b => number(b.textContent)),
-        scores: sum(those('.scores tbody td:last-child').map(b => number(b.textContent))),
-        headings: sum(those('.part h3 small').map(s => number(s.textContent))),
-        rows: those('.part li').length,
-        more: more.filter(([a, b]) => a !== b && b !== 0).length,
-        open: Math.max(...those('.part > .list').map(l => [...l.children].filter(shown).length)),
-        blocks: sum(those('.block > .verdict b:last-child').map(b => number(b.textContent))),
-    };
+/// What the page says of a run and has of it: operations ahead, equal and behind in its headline and in the table below.
+const FRONT: &str = "(() => {
+    const shown = e => e.getClientRects().length > 0, those = (selector, from) => [...from.querySelectorAll(selector)];
+    const heads = those('.front .head', document).filter(shown).map(h => h.textContent.match(/\\d+/g).map(Number));
+    for (const d of document.querySelectorAll('.operations-of')) d.open = true;
+    const tables = those('.front-of', document).filter(shown).map(f => {
+        const rows = those('tr[data-verdict]', f.querySelector('.operations-of'));
+        return ['ahead', 'none', 'behind'].map(v => rows.filter(r => r.dataset.verdict === v).length);
+    });
+    const names = those('.front-of', document).filter(shown).map(f => those('.operations-of', f)[0]).flatMap(d => those('tbody th a', d).map(a => a.textContent));
+    return {heads, tables, twice: names.length - new Set(names).size};
 })()";
+
+#[test]
+fn the_headline_counts_each_operation_once() {
+    let mut browser = Browser::start();
+    browser.open(&page());
+    let front = browser.value(FRONT);
+    assert_eq!((&front["heads"], &front["twice"]), (&front["tables"], &json!(0)), "{front}");
+    let sum: u64 = front["heads"][0].as_array().unwrap().iter().filter_map(|n| n.as_u64()).sum();
+    assert!(sum > 5, "{front}");
+}
 
 #[test]
 fn one_machine_of_several_can_be_looked_at_alone() {
@@ -241,22 +245,28 @@ fn one_machine_of_several_can_be_looked_at_alone() {
         b.value("[0, 1].map(i => [...document.querySelectorAll(`[data-run=\"${i}\"]`)].filter(e => e.getClientRects().length).length > 0)")
     };
     assert_eq!(shown(&mut browser), json!([true, true]));
-    let mut lost = vec![browser.value(LOST)];
     for (choice, expected) in [("1", [false, true]), ("0", [true, false]), ("", [true, true])] {
         browser.value(&format!("machine.value = '{choice}'; machine.dispatchEvent(new Event('change'))"));
         assert_eq!(shown(&mut browser), json!(expected), "{choice}");
-        lost.push(browser.value(LOST));
+        let front = browser.value(FRONT);
+        assert_eq!(front["heads"], front["tables"], "{choice}");
+        let machines = expected.iter().filter(|e| **e).count();
+        assert_eq!(front["heads"].as_array().map(Vec::len), Some(machines));
     }
-    for of in &lost {
-        let all = &of["blocks"];
-        assert_eq!((&of["sentence"], &of["score"]), (&json!([all]), &json!([all])), "{of}");
-        assert_eq!([&of["scores"], &of["headings"], &of["rows"]], [all; 3], "{of}");
-        assert_eq!((&of["more"], of["open"].as_u64() <= Some(7)), (&json!(0), true), "{of}");
-    }
-    let count = |i: usize| lost[i]["rows"].as_u64().unwrap();
-    assert!(count(0) == count(1) + count(2) && count(1) > 0 && count(2) > 0, "{lost:?}");
-    assert_eq!(lost[0], lost[3], "all of them again");
     assert_eq!(browser.complaints(), [""; 0]);
+}
+
+#[test]
+fn two_runs_of_one_machine_lead_with_their_difference() {
+    let mut browser = Browser::start();
+    browser.open(&render(&Results::merge([fixture::results(1), fixture::results(1)])).unwrap());
+    let first = "document.querySelector('h1').textContent";
+    assert!(browser.value(first).as_str().is_some_and(|h| h.contains("counted figures better")));
+    let before =
+        "(document.getElementById('against').compareDocumentPosition(document.getElementById('results')) & 4) !== 0";
+    assert_eq!(browser.value(before), json!(true));
+    browser.open(&two_machines());
+    assert!(browser.value(first).as_str().is_some_and(|h| h.starts_with("Against Linux: ahead")));
 }
 
 #[test]

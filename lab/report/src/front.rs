@@ -1,0 +1,208 @@
+//! The beginning of the page: how many operations Quire wins and loses, where it is behind, and how it does against the designs of
+//! the sources. Each operation stands once.
+
+use quire_results::{
+    Kind, Run, Side, Verdict,
+    operation::{Operation, Tally},
+    statistics,
+};
+use serde::Serialize;
+
+use crate::{number, table, words};
+
+/// What one run begins with.
+#[derive(Debug, Serialize)]
+pub struct Front {
+    /// Which run, from 0.
+    pub run: usize,
+    /// Against Linux, then against Linux with large pages, where they were measured.
+    pub against: Vec<Against>,
+    /// Where Quire is behind a kernel, the largest loss first.
+    pub behind: Vec<Row>,
+    /// Against the designs of the sources.
+    pub baselines: Against,
+    /// How many comparisons are of times, and how many verdicts on them would be due to chance, were all sides equal.
+    pub timed: usize,
+    /// The second.
+    pub chance: usize,
+}
+
+/// All operations against one side.
+#[derive(Debug, Serialize)]
+pub struct Against {
+    /// As the file has it.
+    pub key: &'static str,
+    /// For people.
+    pub title: &'static str,
+    /// Operations that Quire wins.
+    pub ahead: usize,
+    /// Those without a difference.
+    pub equal: usize,
+    /// Those that it loses.
+    pub behind: usize,
+    /// The worst first.
+    pub rows: Vec<Row>,
+}
+
+/// An operation.
+#[derive(Debug, Clone, Serialize)]
+pub struct Row {
+    /// Which run, from 0.
+    pub run: usize,
+    /// The experiment's place in the page.
+    pub href: String,
+    /// In words.
+    pub name: String,
+    /// `ahead`, `none` or `behind`.
+    pub class: &'static str,
+    /// For those who see no colour.
+    pub sign: &'static str,
+    /// How many times better or worse, by the comparison that decides.
+    pub factor: String,
+    /// Its interval.
+    pub spread: String,
+    /// What is compared there: the measure, the place and the parameters.
+    pub measure: String,
+    /// The side, for people.
+    pub title: String,
+    /// Our figure and the other's.
+    pub ours: String,
+    /// The other's.
+    pub other: String,
+    /// How many comparisons the operation has.
+    pub comparisons: usize,
+    /// How many times better by counts and by times.
+    pub ranges: Vec<Span>,
+    #[serde(skip)]
+    times: f64,
+}
+
+/// From the least to the most times better.
+#[derive(Debug, Clone, Serialize)]
+pub struct Span {
+    /// `counted` or `timed`.
+    pub kind: &'static str,
+    /// `2.5–2.9×`.
+    pub text: String,
+    /// Where it lies on the scale, in percent.
+    pub from: f64,
+    /// In percent.
+    pub width: f64,
+}
+
+/// The scale of the pictures: from a quarter to sixty-four times, by powers of two.
+const SCALE: (f64, f64) = (-2.0, 6.0);
+
+/// What stands on the scale: the text, and the place in percent.
+pub fn scale() -> Vec<(String, f64)> {
+    let at = |power: i32| {
+        let text = if power < 0 { format!("1/{}", 1 << -power) } else { format!("{}", 1 << power) };
+        (format!("{text}×"), place(2f64.powi(power)))
+    };
+    [-2, 0, 2, 4, 6].map(at).into()
+}
+
+/// Where a quotient lies on the scale, in percent.
+fn place(times: f64) -> f64 {
+    let power = if times > 0.0 { times.log2() } else { SCALE.0 };
+    ((power.clamp(SCALE.0, SCALE.1) - SCALE.0) / (SCALE.1 - SCALE.0) * 1000.0).round() / 10.0
+}
+
+/// What a run begins with; `href` says where an experiment stands in the page.
+pub fn of(run: &Run, number: usize, href: impl Fn(&str) -> String) -> Front {
+    let rows =
+        |operations: &[Operation<'_>]| operations.iter().map(|o| row(o, number, href(&o.experiment.name))).collect();
+    let against = |key, title, operations: &[Operation<'_>]| {
+        let Tally { ahead, equal, behind } = Tally::of(operations);
+        Against { key, title, ahead, equal, behind, rows: rows(operations) }
+    };
+    let kernels: Vec<Against> = [Side::Linux, Side::LinuxLarge]
+        .map(|side| against(side.name(), side.title(), &run.operations(side)))
+        .into_iter()
+        .filter(|a| !a.rows.is_empty())
+        .collect();
+    let mut behind: Vec<Row> = kernels.iter().flat_map(|a| &a.rows).filter(|r| r.class == "behind").cloned().collect();
+    behind.sort_by(|a, b| a.times.total_cmp(&b.times));
+    let behind = once(behind);
+    let (mut timed, mut chance) = (0, 0.0);
+    for comparison in run.experiments.iter().flat_map(|e| e.comparisons()) {
+        let of = |case: &quire_results::Case| case.measures.get(comparison.measure).map(|m| (m.kind, m.samples.len()));
+        if let (Some((Kind::Time, a)), Some((Kind::Time, b))) = (of(comparison.ours), of(comparison.other)) {
+            timed += 1;
+            chance += statistics::by_chance(a.min(b));
+        }
+    }
+    let baselines = against("before", "the sources' designs", &run.baselines());
+    Front { run: number, against: kernels, behind, baselines, timed, chance: f64::round(chance) as usize }
+}
+
+/// Each operation once, with its largest loss and all sides that it loses to.
+fn once(rows: Vec<Row>) -> Vec<Row> {
+    let mut all: Vec<Row> = Vec::new();
+    for row in rows {
+        match all.iter_mut().find(|r| (&r.name, &r.href) == (&row.name, &row.href)) {
+            Some(same) => same.title = format!("{}; {}", same.title, row.title),
+            None => all.push(row),
+        }
+    }
+    all
+}
+
+fn row(operation: &Operation<'_>, run: usize, href: String) -> Row {
+    let (class, sign) = match operation.verdict {
+        Verdict::Ahead => ("ahead", "▲"),
+        Verdict::None => ("none", "="),
+        Verdict::Behind => ("behind", "▼"),
+    };
+    let times = operation.times();
+    let factor = match operation.verdict {
+        Verdict::Ahead => format!("{} better", number::times(times)),
+        Verdict::Behind => format!("{} worse", number::times(1.0 / times)),
+        Verdict::None => "equal".to_owned(),
+    };
+    let mut row = Row {
+        run,
+        href,
+        name: words::operation(operation),
+        class,
+        sign,
+        factor,
+        spread: String::new(),
+        measure: String::new(),
+        title: String::new(),
+        ours: String::new(),
+        other: String::new(),
+        comparisons: operation.comparisons.len(),
+        ranges: [(Kind::Count, "counted"), (Kind::Time, "timed")]
+            .into_iter()
+            .filter_map(|(kind, name)| Some(span(name, operation.range(kind)?)))
+            .collect(),
+        times,
+    };
+    if let Some(worst) = operation.worst() {
+        let experiment = &operation.experiment.name;
+        let figure = |case: &quire_results::Case| {
+            let measure = case.measures.get(worst.measure)?;
+            let value = number::value(measure.interval()?.middle, &measure.unit);
+            let unit = if number::tells_unit(&measure.unit) { String::new() } else { format!(" {}", measure.unit) };
+            Some(value + &unit)
+        };
+        let mut measure = vec![words::measure(experiment, worst.measure), worst.ours.place.name().to_owned()];
+        let rest = worst.ours.parameters.iter().filter(|(name, _)| *name != "what");
+        measure.extend(rest.map(|(name, value)| words::parameter(experiment, name, value)));
+        row.measure = measure.join(", ");
+        row.spread = table::compared(worst).spread;
+        row.title = worst.other.side.title().to_owned();
+        (row.ours, row.other) = (figure(worst.ours).unwrap_or_default(), figure(worst.other).unwrap_or_default());
+    }
+    row
+}
+
+fn span(kind: &'static str, (least, most): (f64, f64)) -> Span {
+    let text = match (number::times(least), number::times(most)) {
+        (a, b) if a == b => a,
+        (a, b) => format!("{}–{b}", a.trim_end_matches('×')),
+    };
+    let (from, to) = (place(least), place(most));
+    Span { kind, text, from, width: ((to - from) * 10.0).round() / 10.0 }
+}
