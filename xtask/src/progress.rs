@@ -20,7 +20,7 @@ pub struct Step {
     over: Arc<AtomicBool>,
 }
 
-/// What is over sooner than this is not shown.
+/// A step that ends sooner is not shown.
 const BLINK: Duration = Duration::from_millis(400);
 
 impl Step {
@@ -73,10 +73,10 @@ const LONG: Duration = Duration::from_secs(5);
 pub struct Countdown {
     bar: Option<ProgressBar>,
     name: String,
-    /// What each job that is left was expected to take, in seconds, the next one last.
+    /// The expected seconds of each job that is left, the next one last.
     left: Vec<f64>,
     all: usize,
-    /// Seconds expected of what is done, and taken.
+    /// Of the finished jobs: the expected seconds, and the real ones.
     expected: f64,
     taken: f64,
     began: Instant,
@@ -140,7 +140,7 @@ impl Countdown {
         self.bar.iter().for_each(|b| b.inc(1));
     }
 
-    /// What was expected of the rest, mended by how the expectation did so far.
+    /// The expected time of the rest, scaled by how good expectations were so far.
     fn time_left(&self) -> String {
         let pace = if self.expected > 0.0 { self.taken / self.expected } else { 1.0 };
         let seconds = self.left.iter().sum::<f64>() * pace;
