@@ -172,7 +172,10 @@ pub(super) fn files_below(root: &Path, folders: &[&str], endings: &[&str]) -> Re
         for entry in fs::read_dir(&folder).doing(|| format!("cannot read {}", folder.display()))? {
             let path = entry.doing(|| folder.display().to_string())?.path();
             if path.is_dir() {
-                folders.push(path);
+                // What cargo makes is not ours.
+                if path.file_name().is_some_and(|name| name != "target") {
+                    folders.push(path);
+                }
             } else if path.extension().is_some_and(|e| endings.iter().any(|wanted| e == *wanted)) {
                 let text = fs::read_to_string(&path).doing(|| path.display().to_string())?;
                 found.push((path.strip_prefix(root).unwrap_or(&path).display().to_string(), text));

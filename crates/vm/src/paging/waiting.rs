@@ -16,11 +16,21 @@ pub(crate) trait MemoryWait: Sync {
 /// pageout does not free the needed kind of memory.
 pub(crate) const DEFEATS: u32 = 1000;
 
+/// A fault's first refusal.
+#[derive(Clone, Copy)]
+pub(crate) struct Refused {
+    pub(crate) at: u64,
+    /// Reads and writes that were finished then.
+    pub(crate) finished: u64,
+    /// What was left of the fault's patience.
+    pub(crate) left: u32,
+}
+
 /// A fault's limits of waiting.
 pub(crate) struct Patience {
     pub(crate) left: u32,
-    /// The first refusal: its time, and how many reads and writes were finished then.
-    pub(crate) since: Option<(u64, u64)>,
+    /// The first refusal since the fault got memory.
+    pub(crate) since: Option<Refused>,
 }
 
 impl Patience {

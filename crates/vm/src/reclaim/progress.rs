@@ -34,7 +34,7 @@ use quire_sync::{CachePadded, PerCpu, Rank, SpinLock, preempt_off};
 
 /// Nanoseconds in which threads must have been refused all the time for a decision.
 pub(crate) const WINDOW: u64 = 1_000_000_000;
-/// Nanoseconds without a refusal, and without a thread that waits, after which a window begins anew.
+/// Nanoseconds without a refusal after which a window begins anew, and those of a thread that hardly waits.
 pub(crate) const QUIET: u64 = 200_000_000;
 /// Nanoseconds for which one fault is refused at most where nothing is left to page out to.
 pub(crate) const STARVED: u64 = 2_000_000_000;
@@ -156,6 +156,10 @@ struct Window {
     /// Nanoseconds of this window in which a thread waited, up to `counted`.
     waited: u64,
     counted: u64,
+    /// No thread was refused for longer than [`QUIET`] in this window.
+    paused: bool,
+    /// With full swap: the window before was one without progress.
+    bad: bool,
 }
 
 impl Window {
@@ -164,11 +168,12 @@ impl Window {
         if self.waiters != 0 {
             self.waited += now.saturating_sub(self.counted);
         }
-        self.counted = now;
+        // Another CPU may have read the clock later and come first.
+        self.counted = self.counted.max(now);
     }
 
     fn begin(&mut self, now: u64, tally: Tally) {
-        (self.began, self.tally, self.waited) = (now, tally, 0);
+        (self.began, self.tally, self.waited, self.paused) = (now, tally, 0, false);
     }
 }
 
@@ -185,7 +190,16 @@ impl Drop for Waiter<'_> {
 
 impl Progress {
     pub fn new() -> Progress {
-        let window = Window { began: 0, last: 0, tally: Tally::default(), waiters: 0, waited: 0, counted: 0 };
+        let window = Window {
+            began: 0,
+            last: 0,
+            tally: Tally::default(),
+            waiters: 0,
+            waited: 0,
+            counted: 0,
+            paused: false,
+            bad: false,
+        };
         Progress { window: SpinLock::new(Rank::IO, window) }
     }
 
@@ -201,36 +215,51 @@ impl Progress {
         w.waiters += 1;
     }
 
-    /// Notes that a thread is refused memory at `now`, or still waits for it. Returns whether programs made no progress
-    /// for a whole window: true for one thread, then a new window begins.
+    /// Threads that wait now.
+    pub fn waiters(&self) -> u64 {
+        self.window.lock().waiters
+    }
+
+    /// Notes that a thread is refused memory at `now`, or still waits for it, since `refused`. Returns whether programs
+    /// made no progress for a whole window: true for one thread, then a new window begins.
     ///
     /// With swap that is not full, a pause between refusals begins a new window. With full swap (`least` is not 0) a
-    /// pause says nothing, because a pass may take longer. There threads must have waited for half of the window.
+    /// pause says nothing, because a pass may take longer. There threads must have waited for half of each of two
+    /// windows, and only a thread that was refused for longer than [`QUIET`] decides. So neither a burst after a rest
+    /// nor many threads that hardly wait end a process.
     ///
     /// I/O under way may take long, and may be progress when it completes. With full swap some is always under way, so
     /// a window counts in which some was finished.
-    pub fn is_lost(&self, now: u64, tally: Tally) -> bool {
+    pub fn is_lost(&self, now: u64, refused: u64, tally: Tally) -> bool {
         let mut w = self.window.lock();
         w.count(now);
         let full = tally.least != 0;
-        if !full && now.saturating_sub(w.last) > QUIET {
-            w.begin(now, tally);
+        if now.saturating_sub(w.last) > QUIET {
+            w.paused = true;
+            if !full {
+                w.begin(now, tally);
+            }
         }
-        w.last = now;
+        w.last = w.last.max(now);
         let took = now.saturating_sub(w.began);
-        if took < WINDOW {
+        let hardly_refused = full && now.saturating_sub(refused) <= QUIET;
+        // The sums were read before the lock was taken: another CPU may have begun a window with later ones.
+        let is_old = tally.gained.wrapping_sub(w.tally.gained) > u64::MAX / 2;
+        if took < WINDOW || hardly_refused || is_old {
             return false;
         }
         let gained = tally.gained.wrapping_sub(w.tally.gained);
         let near = tally.near.wrapping_sub(w.tally.near);
-        let (waited, finished) = (w.waited, tally.finished != w.tally.finished);
+        let (waited, finished, paused) = (w.waited, tally.finished != w.tally.finished, w.paused);
+        let bad = core::mem::take(&mut w.bad);
         w.begin(now, tally);
         let traded = gained.saturating_sub(near) <= gained / KEPT;
         if !full {
-            return traded && tally.in_flight == 0;
+            return traded && !paused && tally.in_flight == 0;
         }
         let slow = u128::from(gained) * u128::from(WINDOW) < u128::from(tally.least) * u128::from(took);
-        (traded || slow) && waited >= took / WAITED && (tally.in_flight == 0 || finished)
+        w.bad = (traded || slow) && waited >= took / WAITED && (tally.in_flight == 0 || finished);
+        bad && core::mem::take(&mut w.bad)
     }
 }
 
@@ -245,7 +274,7 @@ mod tests {
     /// Refusals every tenth of a second for `tenths`, while programs gain `gained` and lose `near` in each.
     fn after(tenths: u64, gained: u64, near: u64) -> bool {
         let p = Progress::new();
-        (0..=tenths).any(|n| p.is_lost(5_000_000_000 + n * WINDOW / 10, tally(n * gained, n * near)))
+        (0..=tenths).any(|n| p.is_lost(5_000_000_000 + n * WINDOW / 10, 0, tally(n * gained, n * near)))
     }
 
     #[test]
@@ -267,7 +296,7 @@ mod tests {
         let p = Progress::new();
         // A refusal now and then is not a shortage.
         for n in 0..100 {
-            assert!(!p.is_lost(1 + n * (QUIET + 1), tally(n, n)));
+            assert!(!p.is_lost(1 + n * (QUIET + 1), 0, tally(n, n)));
         }
     }
 
@@ -276,73 +305,122 @@ mod tests {
         Tally { least: 1000, ..tally(gained, near) }
     }
 
+    /// A time that no window has begun at.
+    const START: u64 = 1_000 * WINDOW;
+
+    /// Ten refusals in each of `windows`, of a thread that has been refused from the start. Programs gain so much in
+    /// each tenth. Returns the window in which memory is out.
+    fn out_in(p: &Progress, windows: u64, gained: u64) -> Option<u64> {
+        let lost = |n: u64| p.is_lost(START + n * WINDOW / 10, START - 2 * QUIET, full(n * gained, 0));
+        (1..=windows * 10).find(|n| lost(*n)).map(|n| n.div_ceil(10))
+    }
+
+    /// One that has begun a window at `START`, with `waiters`.
+    fn begun(waiters: u64) -> Progress {
+        let p = Progress::new();
+        p.is_lost(START, 0, full(0, 0));
+        (0..waiters).for_each(|_| p.wait_from(START));
+        p
+    }
+
     #[test]
     fn a_slow_exchange_of_pages_with_full_swap_is_no_progress() {
-        let after = |gained| {
-            let p = Progress::new();
-            p.wait_from(0);
-            (0..=10).any(|n| p.is_lost(1 + n * WINDOW / 10, full(n * gained, 0)))
-        };
-        assert!(after(99));
-        assert!(!after(101));
+        assert_eq!(out_in(&begun(1), 5, 99), Some(2));
+        assert_eq!(out_in(&begun(5), 5, 99), Some(2));
+        assert_eq!(out_in(&begun(1), 5, 100), None);
     }
 
     #[test]
     fn with_full_swap_a_pass_is_no_pause_however_long_it_takes() {
-        for waiters in [1, 5] {
-            let p = Progress::new();
-            (0..waiters).for_each(|_| p.wait_from(0));
-            assert!(!p.is_lost(1, full(0, 0)));
-            assert!(p.is_lost(1 + 4 * WINDOW, full(3999, 0)));
-            assert!(!p.is_lost(1 + 8 * WINDOW, full(3999 + 4001, 0)));
-        }
+        let p = begun(1);
+        let lost = |n: u64, gained| p.is_lost(START + n * WINDOW, START, full(gained, 0));
+        assert!(!lost(4, 3999));
+        assert!(lost(8, 2 * 3999));
+        assert!(!lost(12, 2 * 3999 + 4001));
+        assert!(!lost(16, 12_100));
+        assert!(lost(20, 12_200));
     }
 
     #[test]
-    fn io_under_way_delays_a_decision_until_some_is_finished() {
-        for least in [0, 1000] {
-            let (p, full) = (Progress::new(), least != 0);
-            let start = 1_000 * WINDOW;
-            p.wait_from(start);
-            // Ten refusals a window, at whose end some I/O was finished and some is under way.
-            let mut time = start;
-            let mut lost = |finished, in_flight| {
-                (0..10).any(|_| {
-                    time += WINDOW / 10;
-                    p.is_lost(time, Tally { least, finished, in_flight, ..Tally::default() })
-                })
-            };
-            lost(0, 1);
-            assert!(!lost(0, 7) && !lost(0, 7), "it may complete");
-            assert_eq!(lost(1, 7), full);
-            assert!(!lost(1, 7), "nothing was finished");
-            assert!(lost(1, 0) || lost(1, 0));
-        }
+    fn with_full_swap_a_good_window_between_two_bad_ones_counts() {
+        let p = begun(1);
+        let lost = |n: u64, gained| p.is_lost(START + n * WINDOW, START, full(gained, 0));
+        assert!(!lost(1, 0) && !lost(2, 1000) && !lost(3, 1000) && lost(4, 1000));
     }
 
     #[test]
     fn with_full_swap_memory_is_not_out_where_threads_hardly_wait() {
         // A refusal now and then, and one after a long rest, whatever was gained.
-        for each in [WINDOW / 10, 3600 * WINDOW] {
-            let p = Progress::new();
-            assert!((0..100).all(|n| !p.is_lost(1 + n * each, full(0, 0))));
+        for each in [WINDOW / 10, WINDOW, 3600 * WINDOW] {
+            let p = begun(0);
+            assert!((0..100).all(|n| !p.is_lost(START + n * each, START - 2 * QUIET, full(0, 0))));
         }
-        // Waits of less than half of the time.
-        let p = Progress::new();
+        // Two threads that wait at the same time, for less than half of it.
+        let p = begun(0);
         for n in 1..100 {
-            p.wait_from(n * WINDOW / 10);
+            let from = START + n * WINDOW / 10;
+            (0..2).for_each(|_| p.wait_from(from));
             let mut w = p.window.lock();
-            w.count(n * WINDOW / 10 + WINDOW / 25);
-            w.waiters -= 1;
+            w.count(from + WINDOW / 25);
+            w.waiters = 0;
             drop(w);
-            assert!(!p.is_lost((n + 1) * WINDOW / 10 - 1, full(0, 0)));
+            assert!(!p.is_lost(from + WINDOW / 10 - 1, START, full(0, 0)));
+        }
+    }
+
+    #[test]
+    fn with_full_swap_a_thread_that_was_hardly_refused_decides_nothing() {
+        let p = begun(1);
+        let lost = |n: u64, refused| p.is_lost(START + n * WINDOW, refused, full(0, 0));
+        assert!(!lost(1, START) && !lost(2, START + 2 * WINDOW - QUIET));
+        assert!(lost(3, START), "the window goes on, and another thread ends it");
+    }
+
+    #[test]
+    fn sums_and_times_that_were_read_early_decide_nothing() {
+        let p = begun(1);
+        assert!(!p.is_lost(START + WINDOW, START, full(5000, 0)));
+        // Another CPU read its sums before that, and the clock after it.
+        assert!((2..9).all(|n| !p.is_lost(START + n * WINDOW, START, full(4000, 0))));
+        let p = begun(1);
+        p.window.lock().count(START + WINDOW);
+        p.window.lock().count(START);
+        p.window.lock().count(START + WINDOW);
+        assert_eq!(p.window.lock().waited, WINDOW);
+    }
+
+    #[test]
+    fn a_window_with_a_pause_decides_nothing_once_swap_has_room() {
+        let p = begun(1);
+        assert!(!p.is_lost(START + 9 * WINDOW / 10, START, full(0, 0)));
+        assert!(!p.is_lost(START + WINDOW, START, tally(0, 0)));
+    }
+
+    #[test]
+    fn io_under_way_delays_a_decision_until_some_is_finished() {
+        for least in [0, 1000] {
+            let (p, full) = (begun(1), least != 0);
+            // Ten refusals a window, at whose end some I/O was finished and some is under way.
+            let mut time = START;
+            let mut lost = |finished, in_flight| {
+                (0..10).any(|_| {
+                    time += WINDOW / 10;
+                    p.is_lost(time, START - 2 * QUIET, Tally { least, finished, in_flight, ..Tally::default() })
+                })
+            };
+            assert!(!lost(0, 7) && !lost(0, 7), "it may complete");
+            assert!(!lost(1, 7));
+            assert_eq!(lost(2, 7), full);
+            assert!(!lost(2, 7), "nothing was finished");
+            assert_eq!(lost(2, 0), !full);
+            assert!(lost(2, 0));
         }
     }
 
     #[test]
     fn one_of_many_waiters_is_told() {
         let p = Progress::new();
-        let told = (0..=10).flat_map(|n| [n; 5]).filter(|n| p.is_lost(7 + n * WINDOW / 10, tally(*n, *n))).count();
+        let told = (0..=10).flat_map(|n| [n; 5]).filter(|n| p.is_lost(7 + n * WINDOW / 10, 0, tally(*n, *n))).count();
         assert_eq!(told, 1);
     }
 

@@ -63,7 +63,7 @@ use crate::object::kept::KeptObject;
 use crate::object::{Object, What};
 use crate::paging::io::CLUSTER;
 use crate::paging::laundry;
-use crate::paging::waiting::{DEFEATS, MemoryWait, Patience};
+use crate::paging::waiting::{MemoryWait, Patience, Refused};
 use crate::phys::frames::DomainSet;
 use crate::phys::page::Page;
 use crate::phys::queues::{Queue, QueuePlace};
@@ -102,6 +102,8 @@ const SPARED: u32 = 2;
 
 /// A fault with fewer refusals than this is not starved, however long they took.
 const STARVED_DEFEATS: u32 = 3;
+/// Among so many waiters a fault gets its turn within [`STARVED`]; among more it may take as many times longer.
+const FEW: u64 = 32;
 
 /// What a pass has done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -239,13 +241,13 @@ impl<M: Machine> Reclaimer<M> {
     }
 
     /// As `wait_for_memory`; false as well once the waiter `gives_up`.
-    fn wait_for_memory_unless(&'static self, may: &mut MaySleep, gives_up: impl Fn() -> bool) -> bool {
+    fn wait_for_memory_unless(&'static self, may: &mut MaySleep, refused: u64, gives_up: impl Fn() -> bool) -> bool {
         if self.take_injected() || self.machine().is_ending() {
             return false;
         }
         let _span = Span::begin(EventKind::NoMemory, 0, 0);
         let p = self.pageout();
-        if gives_up() || self.is_lost() {
+        if gives_up() || self.is_lost(refused) {
             return false;
         }
         if !self.can_page_out() {
@@ -265,7 +267,7 @@ impl<M: Machine> Reclaimer<M> {
             let (mut hopeless, mut out) = (false, false);
             p.asking.wait(may, || {
                 // A decision stands although some memory is free now: each freed batch wakes all waiters, who take it.
-                out = gives_up() || self.is_lost();
+                out = gives_up() || self.is_lost(refused);
                 hopeless = p.hopeless.load(Ordering::Acquire) > since || self.machine().is_ending();
                 out || hopeless || self.has_memory() || !p.daemon.load(Ordering::Acquire)
             });
@@ -286,18 +288,18 @@ impl<M: Machine> Reclaimer<M> {
     }
 
     /// Whether programs that are refused memory make no progress ([`progress`](super::progress)).
-    fn is_lost(&self) -> bool {
+    fn is_lost(&self, refused: u64) -> bool {
         let stats = self.stats();
         let read = stats.total(Event::SwapIn) + stats.total(Event::PageIn);
         let made = stats.faults_of(FaultKind::ZeroFill) + stats.faults_of(FaultKind::Copy);
         let more = stats.total(Event::FaultAhead) + stats.total(Event::PageFilled);
         // Only with full swap may a pass take long and free little.
         let full = self.swap().store().is_some() && self.swap().is_as_good_as_full();
-        let least = if full { (self.frames().total() / TURNOVER).min(MOST_TURNOVER) } else { 0 };
+        let least = if full { (self.frames().total() / TURNOVER).clamp(1, MOST_TURNOVER) } else { 0 };
         let gained = read.wrapping_add(made).wrapping_add(more);
         let (finished, in_flight) = (self.io().finished(), self.io().in_flight());
         let tally = Tally { gained, near: stats.total(Event::NearRefault), least, finished, in_flight };
-        self.pageout().progress.is_lost(now(), tally)
+        self.pageout().progress.is_lost(now(), refused, tally)
     }
 
     /// The pageout daemon's loop.
@@ -340,7 +342,7 @@ impl<M: Machine> MemoryWait for Reclaimer<M> {
     /// Sleeps until frames for programs are free; false where there is nothing that could be freed.
     #[cold]
     fn wait_for_memory(&'static self, may: &mut MaySleep) -> bool {
-        self.wait_for_memory_unless(may, || false)
+        self.wait_for_memory_unless(may, now(), || false)
     }
 
     /// As [`Objects::wait_for_memory`](crate::object::Objects::wait_for_memory), within `patience`. The refusals of
@@ -349,17 +351,18 @@ impl<M: Machine> MemoryWait for Reclaimer<M> {
     fn memory_or_error(&'static self, patience: &mut Patience, may: &mut MaySleep) -> Result<(), FaultError> {
         patience.left = patience.left.saturating_sub(1);
         let io = self.io();
-        let (begin, finished) = *patience.since.get_or_insert_with(|| (now(), io.finished()));
+        let first = || Refused { at: now(), finished: io.finished(), left: patience.left };
+        let refused = *patience.since.get_or_insert_with(first);
         // The gains of others do not help a fault that always loses to them, where no page can go out to make up for
         // it.
-        let defeats = DEFEATS - patience.left;
+        let defeats = refused.left - patience.left;
         let is_starved = || {
-            now().saturating_sub(begin) >= STARVED
+            now().saturating_sub(refused.at) >= STARVED.saturating_mul(1 + self.pageout().progress.waiters() / FEW)
                 && defeats >= STARVED_DEFEATS
                 && self.swap().is_as_good_as_full()
-                && (io.in_flight() == 0 || io.finished() != finished)
+                && (io.in_flight() == 0 || io.finished() != refused.finished)
         };
-        let served = patience.left != 0 && self.wait_for_memory_unless(may, is_starved);
+        let served = patience.left != 0 && self.wait_for_memory_unless(may, refused.at, is_starved);
         if served { Ok(()) } else { Err(FaultError::OutOfMemory) }
     }
 }

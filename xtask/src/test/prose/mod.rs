@@ -1,6 +1,6 @@
 //! Prose that a reader understands at first reading: short sentences, and actors that have names.
 //!
-//! It reads all documents and all comments. `./quire test prose --table` prints a row for each file.
+//! It reads the documents of the root and of `docs/`, and all comments of lines. `./quire test prose --table` prints a row for each file.
 
 mod sentence;
 mod text;
