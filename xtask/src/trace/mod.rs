@@ -2,8 +2,8 @@
 //! where.
 //!
 //! A kernel built for it ([`build::traced_kernel`]) keeps events in a part of the guest's memory, which is a file of
-//! this process. It is read when the machine has ended. The kernel sends no event while it runs, so a machine that
-//! fails leaves all events until then.
+//! this process. It is read when the machine has ended. The kernel sends nothing while it runs. So the events before
+//! a failure are still in that file, as far as its room goes.
 
 mod chrome;
 mod memory;

@@ -52,8 +52,9 @@ impl Writing {
 }
 
 impl<H: Host> RegularFile<H> {
-    /// Announces a shared mapping that may store into the file. The caller keeps the announcement until the mapping
-    /// exists or has failed. `None`: the file cannot be sealed. [`FsError::NotPermitted`]: it is sealed against that.
+    /// Announces that a shared mapping is about to be made that may store into the file. The caller keeps the
+    /// announcement until the mapping exists or has failed. `None`: nothing to announce, because the file cannot be
+    /// sealed. [`FsError::NotPermitted`]: a seal forbids such mappings.
     pub fn to_store(&self) -> Result<Option<ToStore<'_>>, FsError> {
         let Some(announced) = self.origin.to_store()? else { return Ok(None) };
         // After the announcement, so that a later seal finds it.

@@ -23,7 +23,7 @@ pub(super) enum What<M: Machine, T> {
     File(fn(&T, &mut Text) -> Result<(), FsError>),
     /// The same, for the owner alone.
     OwnFile(fn(&T, &mut Text) -> Result<(), FsError>),
-    /// A text that is bound, and its reader checked, at open; with its permission bits.
+    /// Permission bits, and a text whose source is fixed and whose reader is checked when the file is opened.
     Bound(u16, fn(&T) -> Result<Arc<dyn GeneratedFile>, FsError>),
     /// A text that can also be written.
     Writable(fn(&T, &mut Text) -> Result<(), FsError>, fn(&T, &[u8]) -> Result<usize, FsError>),

@@ -1,12 +1,15 @@
 //! Whether a thread may access another process: the check of `/proc`, limits and calls that name threads.
 //!
-//! The rule is Linux's `ptrace` access mode: to read. It has three parts. The ids: all of the other's are the reader's.
-//! The capabilities: the reader has all that the other is permitted. The memory: it is *dumpable*. It is not if a
-//! set-id program runs in it, or if its process has changed its powers.
+//! The rule is Linux's `ptrace` access mode: to read. It has three parts.
+//! - Ids: each id of the other process must equal the reader's.
+//! - Capabilities: the reader must have each capability that the other is permitted.
+//! - Memory: it must be *dumpable*. It is not if a set-id program runs in it, or if its process has changed its powers.
 //!
-//! The reader and the other thread follow the orders of [`quire_task::powers`], because the other's powers may change:
-//! the reader sees old ids, or closed memory. A process that has ended stores whether its memory was closed. A set-id
-//! program's memory is closed before any thread has it.
+//! A reader with `CAP_SYS_PTRACE` needs none of them.
+//!
+//! The other's powers may change meanwhile. So both sides take their steps in the order that [`quire_task::powers`]
+//! gives. The reader then sees old ids, or closed memory. A process that has ended stores whether its memory was
+//! closed. A set-id program's memory is closed before any thread has it.
 //!
 //! Access is granted to the memory that was checked: [`Granted`] carries it, and readers use no other. So a reader sees
 //! nothing of a program that the process execs afterwards.

@@ -202,8 +202,9 @@ fn clone_once<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usiz
     if request.has(PARENT) && parent.pid == 1 && !request.has(THREAD) {
         return Err(Errno::EINVAL);
     }
-    // A concurrent signal to the whole group, or to all processes, must not miss the child. It is delivered to the
-    // parent before, or noticed when the child joins.
+    // A signal to the whole group, or to all processes, must not miss the child. A signal sent before this point has
+    // interrupted the parent, or is under way: the fork is refused and repeated. A later signal is noticed when the
+    // child joins its group, and the fork is repeated.
     let group = parent.group();
     let quiet = if request.has(THREAD) { None } else { Some(undisturbed(linux, &group)?) };
     if me.interrupted() {

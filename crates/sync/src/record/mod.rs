@@ -29,8 +29,8 @@
 //!   shared objects, links of free lists.
 //! - Not recorded: programs' pages, stacks, and accesses of the simulated hardware.
 //!
-//! - Unreported plain accesses are missed. So a tool can watch a run's loads and stores from outside and compare them
-//!   with its record. `Mark` gives the tool the needed events.
+//! - A plain access that no code reports is missing. To find such accesses, a tool watches all loads and stores from
+//!   outside and compares them with the record. `Mark` gives it the events that it needs.
 //!
 //! # Labels
 //! Memory has its owner's name where the owner set one: `own` and `own_array`, `disown`. Without `--cfg recording`

@@ -1,8 +1,8 @@
 //! A machine in virtual time, on one thread of the host: any number of CPUs, thousands of threads, the same run each
 //! time.
 //!
-//! Its threads have no stacks. The machine acts in the thread's name, as [`Does`] says. A switch leaves the scheduler
-//! by unwinding, and the machine continues as the thread that has the CPU then.
+//! Its threads have no stacks. The machine does what each thread would do, as its [`Does`] says. When the scheduler
+//! switches threads, a panic unwinds back to the machine. The machine then continues as the thread that has the CPU.
 
 use quire_sync::CpuId;
 use quire_sync::cpuset::CpuMask;

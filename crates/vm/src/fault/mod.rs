@@ -1,8 +1,9 @@
 //! The fault path, from the address to the installed leaf.
 //!
 //! # Contract C2: enter versus remove
-//! A fault checks everything under the lock of its page-table page and only then installs. A remover sets busy, fences and scans
-//! the object's backings. Neither can miss the other. A removal that is not flushed yet is visible to every other remover.
+//! A fault checks everything under the lock of its page-table page and only then installs. A remover first sets the
+//! page busy, then fences, then scans the backings. So the fault sees the busy page, or the scan finds the leaf. A
+//! removal that is not flushed yet is visible to every other remover.
 //!
 //! # What a fault does
 //! 1. Pin the epoch.
@@ -21,7 +22,7 @@
 //! - the dirty bit of a page that it is the first to store into,
 //! - the first time after a fork, the mark that the entry may have leaves with stores again.
 //!
-//! It takes no lock of the map, no count on an object, no lock of a queue.
+//! An attempt takes no lock of the map, no count on an object, no lock of a queue.
 //!
 //! # What is checked under the table page's lock, and against whom
 //! | another CPU | what it does first | what the fault sees under the lock |

@@ -2,12 +2,13 @@
 //!
 //! A [`Space`] is an address space: an arena of entries (an ordered [`tree`] read without locks) or several where CPUs
 //! contend (`arenas`), and the page tables that cache it. An [`Entry`] has the rights of a range and its chain of
-//! backings. Faults look entries up and do not change them; map operations replace whole entries.
+//! backings. Faults look entries up. Map operations replace whole entries.
 //!
 //! # Contract C3: stale entries
-//! Writers publish entries immutable and replace them; no writer edits an entry that readers can find. A writer marks
-//! the old entry stale before it touches PTEs, and a fault checks the mark under the page-table page's lock. No fault
-//! takes a lock of the map.
+//! A published entry is never edited: a writer replaces it. There are two exceptions. A writer marks the old entry
+//! stale, and a fault sets a bit that makes a fork visit its leaves. The writer marks before it touches PTEs, and a
+//! fault checks the mark under the page-table page's lock. To install a leaf, a fault takes a lock of the map only to
+//! wait for a writer, or after eight failed attempts. A copy may then take it to shorten a deep chain.
 //!
 //! A writer holds its arena's sleeping lock. It works in three steps:
 //! 1. It marks the entries that it will replace stale and fences.

@@ -6,25 +6,28 @@
 //! [`Mutant::ScanGoesOn`]).
 //!
 //! # Growing and shrinking
-//! The list fans out where its first shard is contended (CPUs wait for it, or take turns) and is long: 64 backings, and
-//! a quarter more, for each of sixteen shards ([`FAN_OUT_AT`]). It also fans out, however short, where CPUs have often
-//! taken turns there ([`TURNS`]): a few programs that all CPUs run again and again. CPUs may still take turns in one of
-//! those shards, or empty and fill one, which writes the object's count. Then they and their neighbours get shards of
-//! their own ([`OWN_AT`]). Those follow the CPUs that contend, not the backings.
+//! The list fans out when CPUs contend for its first shard (they wait, or take turns) and that shard is long
+//! ([`FAN_OUT_AT`]). That is 80 backings for each of the sixteen shards. It also fans out, however short, where CPUs
+//! have often taken turns there ([`TURNS`]): a few programs that all CPUs run again and again. CPUs may still take
+//! turns in one of those shards, or empty and fill one, which writes the object's count. Then they and their neighbours
+//! get shards of their own ([`OWN_AT`]). Those follow the CPUs that contend, not the backings.
 //!
-//! Scans pay for shards, because a scan locks each. So a scan of a list with one shard subtracts from the turns counted
-//! for more ([`SCAN`]). The shards are closed where the list is short and is scanned. A CPU that unlinks checks this
-//! from time to time ([`Shards::is_too_wide`]). A scan checks it after many scans without an unlinking
-//! ([`Shards::scanned`]). They are also closed where only CPUs' own shards keep the object
+//! Scans pay for shards, because a scan locks each. So while there is one shard, each scan takes [`SCAN`] from the
+//! count of turns that would open more. Shards close again when the list is short and is scanned often. A CPU that
+//! unlinks checks this from time to time ([`Shards::is_too_wide`]). A scan checks it after many scans without an
+//! unlinking ([`Shards::scanned`]). They are also closed where only CPUs' own shards keep the object
 //! ([`references`](super::references)).
 //!
-//! Each shard is closed, and its backings go back to the first, one by one, under both locks ([`Shards::shrink`]). A CPU
-//! that needs the shards closed helps, and waits for no other. A scan that has passed the first shard would miss
-//! backings that move there. So each change of shard raises a count first, and a scan that sees it change starts over
-//! (mutant [`Mutant::ShrinkUnseen`]). A scan lists the other shards only after it is through with the first. They may
-//! open meanwhile, and a backing of the first shard may be replaced by one in another. A backing whose shard is closed
-//! when it is linked goes to the first shard and raises the count too, because the backing that it replaces may be in a
-//! shard that the scan has not reached. The shards' memory stays with the object; an empty shard costs a scan one lock.
+//! Rules while shards open and close:
+//! 1. A closing shard's backings go back to the first shard, one by one, under both locks ([`Shards::shrink`]). A CPU
+//!    that needs the shards closed helps, and waits for no other.
+//! 2. A scan that has passed the first shard would miss backings that move there. So each move to another shard first
+//!    raises a count. A scan that sees the count change starts over (mutant [`Mutant::ShrinkUnseen`]).
+//! 3. A scan lists the other shards only after it is through with the first. The other shards may open meanwhile, and
+//!    a backing of the first shard may be replaced by one in another.
+//! 4. A backing whose shard is closed when the backing is linked goes to the first shard and raises the count too. The
+//!    backing that it replaces may be in a shard that the scan has not reached.
+//! 5. The shards' memory stays with the object. An empty shard costs a scan one lock.
 
 use crate::check::{Broken, Due, Level};
 use crate::machine::Machine;

@@ -1,13 +1,13 @@
 //! `MADV_FREE`: memory given up lazily. It keeps its frames and content until memory is short, and a store revives it.
 //!
-//! There is no mark for it. A page of private memory that is clean and has no swap slot was never stored into. Pageout
-//! leaves a zero marker where it takes such a page: zeroes, whatever lies behind. So giving a page up means making it
-//! look like that. A store makes it dirty first, as it does any clean page, and from then on it is kept again.
+//! No flag marks such a page. It is made to look like a private page that was never stored into: clean, without a swap
+//! slot. Pageout replaces such a page by a zero marker, which reads as zeroes, whatever lies behind. A later store
+//! makes the page dirty first, so it is kept from then on.
 //!
 //! The rules are those of a cleaner (see [`crate::paging::laundry`]): clear dirty, fence, take the right to store from
-//! every translation, flush. A store before the flush may be lost with the rest: it raced with the advice. A store
-//! after it has faulted and marked the page dirty again. A holder of the page is seen, or marks it dirty after the
-//! clearing.
+//! every translation, flush. A store before the flush may be lost with the rest, because the two raced. A store after
+//! the flush faults first and marks the page dirty again. If another thread holds the page, either this code sees the
+//! hold, or that thread marks the page dirty after the clearing.
 
 use crate::machine::Machine;
 use crate::mutant::{Mutant, mutant};
