@@ -324,6 +324,8 @@ pub enum LabPart {
     List(LabList),
     /// Merges and compares runs, of several machines for instance, in one page
     Report(LabReport),
+    /// Draws lines moved for a fault and faults a second of a kept run: a picture for a document
+    Picture(LabPicture),
     /// Writes docs/status.md anew: budgets met and missed, what of Linux is there, gaps, unsafe code; and docs/api.md: the core's
     /// public items
     Status,
@@ -346,6 +348,18 @@ pub struct LabReport {
 
     /// The page
     #[arg(long, value_name = "FILE", default_value = "report.html")]
+    pub out: std::path::PathBuf,
+}
+
+/// Options of `lab picture`.
+#[derive(Debug, Clone, Args)]
+pub struct LabPicture {
+    /// The run [default: the newest full run in lab/runs/]
+    #[arg(value_name = "FILE")]
+    pub file: Option<std::path::PathBuf>,
+
+    /// The picture
+    #[arg(long, value_name = "FILE", default_value = "docs/faults.svg")]
     pub out: std::path::PathBuf,
 }
 
