@@ -330,6 +330,8 @@ pub enum LabPart {
     List(LabList),
     /// Merge and compare runs, for instance of several machines, in one page
     Report(LabReport),
+    /// Draw the lines moved by a fault, and faults a second, of a kept run: a picture for a document
+    Picture(LabPicture),
     /// Write docs/status.md and docs/api.md. The first has budgets met and missed, Linux's features, gaps and unsafe
     /// code. The second lists the core's public items
     Status,
@@ -352,6 +354,18 @@ pub struct LabReport {
 
     /// Page to write
     #[arg(long, value_name = "FILE", default_value = "report.html")]
+    pub out: std::path::PathBuf,
+}
+
+/// Options of `lab picture`.
+#[derive(Debug, Clone, Args)]
+pub struct LabPicture {
+    /// The run [default: the newest full run in lab/runs/]
+    #[arg(value_name = "FILE")]
+    pub file: Option<std::path::PathBuf>,
+
+    /// The picture
+    #[arg(long, value_name = "FILE", default_value = "docs/faults.svg")]
     pub out: std::path::PathBuf,
 }
 

@@ -8,8 +8,10 @@
 mod change;
 mod escape;
 mod front;
+mod history;
 mod number;
 mod page;
+mod picture;
 mod plot;
 mod summary;
 mod table;
@@ -17,9 +19,16 @@ mod words;
 
 use quire_results::{Case, Results};
 
+pub use picture::faults;
+
 /// The page. It fails only if a template does, which would be a bug of ours.
 pub fn render(results: &Results) -> Result<String, minijinja::Error> {
-    page::render(results)
+    page::render(results, &Results::merge([]))
+}
+
+/// The same with a history of the runs that are kept beside.
+pub fn render_beside(results: &Results, kept: &Results) -> Result<String, minijinja::Error> {
+    page::render(results, kept)
 }
 
 /// A case for people: `Quire, hosted, 2 CPUs, zero-fill faults by processes`.

@@ -10,6 +10,7 @@ use crate::{
     change::{self, Against},
     escape::Escaped,
     front::{self, Front},
+    history,
     plot::{self, Figure, Missing},
     summary::{self, Score},
     table::{self, Table},
@@ -38,6 +39,7 @@ struct Page<'a> {
     legend: Vec<words::Term>,
     guests: Guests,
     leads: bool,
+    history: Vec<history::Entry>,
     limits: Vec<Limits>,
     sources: Vec<summary::SourceClaims>,
     against: Vec<Against>,
@@ -51,12 +53,11 @@ struct Guests {
     once: String,
 }
 
-/// What limits an experiment's figures.
+/// An experiment whose figures have limitations of their own.
 #[derive(Debug, Serialize)]
 struct Limits {
     href: String,
     title: String,
-    caveats: Vec<String>,
 }
 
 /// One machine and time.
@@ -100,7 +101,7 @@ struct Block {
 }
 
 /// Renders it.
-pub fn render(results: &Results) -> Result<String, minijinja::Error> {
+pub fn render(results: &Results, kept: &Results) -> Result<String, minijinja::Error> {
     let names = experiment_names(results);
     let place = |name: &str| id(names.iter().position(|n| n == name).unwrap_or_default(), name);
     let href = |experiment: &Experiment| place(&experiment.name);
@@ -136,11 +137,10 @@ pub fn render(results: &Results) -> Result<String, minijinja::Error> {
     let machines = machines(&results.runs);
     let percent = |part: f64| crate::number::short(part * 100.0);
     let against = change::against_first(&results.runs, place);
-    let limits = experiments.iter().filter(|e| !e.caveats.is_empty()).map(|e| Limits {
-        href: e.id.clone(),
-        title: e.title.clone(),
-        caveats: e.caveats.clone(),
-    });
+    let limits = experiments
+        .iter()
+        .filter(|e| !e.caveats.is_empty())
+        .map(|e| Limits { href: e.id.clone(), title: e.title.clone() });
     let page = Page {
         style: STYLE,
         script: SCRIPT,
@@ -155,6 +155,7 @@ pub fn render(results: &Results) -> Result<String, minijinja::Error> {
         guests: Guests { several: percent(GUESTS_COUNTS), once: percent(GUESTS_ONCE) },
         leads: against.iter().any(|a| a.alike && a.same_machine),
         limits: limits.collect(),
+        history: history::of(kept, results),
         sources: summary::sources(&results.runs, href),
         against,
         experiments,

@@ -1,6 +1,6 @@
 //! `./quire lab`: reruns the experiment of each source as *before*, *after*, ours and Linux, keeps every sample in `results.json`,
 //! and draws `report.html`. [`plan`] says what is measured, [`guest`] and [`hosted`] do one round of something, [`keep`] holds what
-//! was found, and [`table`] prints it. docs/lab.md tells how to read and to extend it.
+//! was found, and [`table`] prints it; the page is `quire-report`'s. docs/lab.md tells how to read and to extend it.
 
 mod guest;
 mod hosted;
@@ -31,7 +31,8 @@ use plan::{CaseId, CaseValues, Job, Plan};
 pub fn command(places: &Places, options: &cli::Lab) -> Result<u8> {
     match &options.part {
         Some(cli::LabPart::List(options)) => list(places, options),
-        Some(cli::LabPart::Report(options)) => report(options),
+        Some(cli::LabPart::Report(options)) => report(places, options),
+        Some(cli::LabPart::Picture(options)) => picture(places, options),
         Some(cli::LabPart::Status) => status::write(places),
         None => measure(places, options),
     }
@@ -81,7 +82,7 @@ fn last(places: &Places, mode: &str) -> Option<quire_results::Run> {
 }
 
 /// Reads runs of this or other machines and draws one page of them.
-fn report(options: &cli::LabReport) -> Result<u8> {
+fn report(places: &Places, options: &cli::LabReport) -> Result<u8> {
     let files: Result<Vec<Results>> = options.files.iter().map(|f| Results::read(f).map_err(Failure::usage)).collect();
     let runs = Results::merge(files?).runs;
     for run in &runs {
@@ -91,7 +92,21 @@ fn report(options: &cli::LabReport) -> Result<u8> {
     for (number, run) in runs.iter().enumerate().skip(1) {
         println!("\nRun {} against the first:\n{}", number + 1, table::against(run, &runs[0]));
     }
-    draw(&options.out, &options.files)?;
+    draw(places, &options.out, &options.files)?;
+    Ok(0)
+}
+
+/// Draws the picture that a document shows of a run.
+fn picture(places: &Places, options: &cli::LabPicture) -> Result<u8> {
+    let none = || Failure::usage("lab/runs has no full run: name a file");
+    let file = options.file.clone().or_else(|| status::newest(places, "-full.json")).ok_or_else(none)?;
+    let results = Results::read(&file).map_err(Failure::usage)?;
+    let picture = results.runs.iter().find_map(quire_report::faults);
+    let picture = picture.ok_or_else(|| {
+        Failure::usage(format_args!("{} has no hosted and recorded zero-fill faults", file.display()))
+    })?;
+    std::fs::write(&options.out, picture).doing(|| format!("cannot write {}", options.out.display()))?;
+    println!("{}", options.out.display());
     Ok(0)
 }
 
@@ -120,7 +135,7 @@ fn measure(places: &Places, options: &cli::Lab) -> Result<u8> {
     }
     println!("{}", table::summary(kept.run()));
     let page = out.join("report.html");
-    draw(&page, &[kept.file().to_owned()])?;
+    draw(places, &page, &[kept.file().to_owned()])?;
     println!("{}\n{}", kept.file().display(), page.display());
     match kept.troubles() {
         0 => Ok(0),
@@ -221,11 +236,13 @@ fn pass(plan: &Plan, jobs: &[usize], kept: &mut RunFile, run: Run<'_>, alone: bo
     Ok(())
 }
 
-/// Draws the page of these files.
-fn draw(page: &Path, files: &[PathBuf]) -> Result<()> {
+/// Draws the page of these files, with a history of the kept runs.
+fn draw(places: &Places, page: &Path, files: &[PathBuf]) -> Result<()> {
     let step = Step::new("drawing the page");
     let results: Result<Vec<Results>> = files.iter().map(|f| Results::read(f).map_err(Failure::usage)).collect();
-    let text = quire_report::render(&Results::merge(results?)).doing(|| "cannot draw the page".to_string())?;
+    let kept = Results::merge(status::kept(places).iter().filter_map(|f| Results::read(f).ok()));
+    let text =
+        quire_report::render_beside(&Results::merge(results?), &kept).doing(|| "cannot draw the page".to_string())?;
     std::fs::write(page, text).doing(|| format!("cannot write {}", page.display()))?;
     drop(step);
     Ok(())

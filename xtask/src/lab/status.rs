@@ -80,6 +80,12 @@ pub fn newest(places: &Places, end: &str) -> Option<PathBuf> {
     files.pop()
 }
 
+/// The lab's runs under `lab/runs`.
+pub fn kept(places: &Places) -> Vec<PathBuf> {
+    let files = fs::read_dir(places.root.join("lab/runs")).into_iter().flatten().flatten().map(|e| e.path());
+    files.filter(|f| ["-quick.json", "-full.json"].iter().any(|end| f.to_string_lossy().ends_with(end))).collect()
+}
+
 fn page(places: &Places) -> Result<String> {
     let missing =
         |what| Failure::usage(format_args!("lab/runs has no file of {what}: docs/lab.md tells how it is made"));

@@ -6,6 +6,7 @@ use comfy_table::{CellAlignment, Table, presets};
 use quire_results::{
     Case, Experiment, Kind, Measure, Run, Side, Verdict,
     change::{Change, typical},
+    operation::Tally,
     statistics::Interval,
 };
 
@@ -88,7 +89,14 @@ pub fn summary(run: &Run) -> String {
     }
     // The worst first.
     behind.sort_by(|a, b| b.0.total_cmp(&a.0));
-    let mut text = format!("\nahead {}, no difference {}, behind {}\n", counts[0], counts[1], counts[2]);
+    let mut text = String::from("\n");
+    for side in [Side::Linux, Side::LinuxLarge] {
+        let operations = run.operations(side);
+        if !operations.is_empty() {
+            text += &format!("Against {}: {}, one verdict an operation\n", side.title(), Tally::of(&operations));
+        }
+    }
+    text += &format!("All comparisons: ahead {}, no difference {}, behind {}\n", counts[0], counts[1], counts[2]);
     behind.iter().for_each(|(_, line)| text += &format!("  {line}\n"));
     for judged in run.experiments.iter().flat_map(|e| e.judged()) {
         let times = |i: Option<Interval>| match i {

@@ -34,6 +34,20 @@ impl Axis {
         }
     }
 
+    /// For what is across: a linear one begins and ends beside its values, because no length is read from it.
+    pub fn across(values: impl IntoIterator<Item = f64>, log: bool, ticks: usize) -> Axis {
+        let values: Vec<f64> = values.into_iter().collect();
+        let mut axis = Axis::new(values.iter().copied(), log, ticks);
+        let finite = || values.iter().copied().filter(|v| v.is_finite() && v.abs() < 1e300);
+        let (least, most) = (finite().fold(f64::INFINITY, f64::min), finite().fold(f64::NEG_INFINITY, f64::max));
+        if !axis.log && most > least {
+            (axis.low, axis.high) = (least - (most - least) * 0.08, most + (most - least) * 0.08);
+            let (low, high) = (axis.low, axis.high);
+            axis.ticks.retain(|t| (low..=high).contains(t));
+        }
+        axis
+    }
+
     fn linear(low: f64, high: f64, ticks: usize) -> Axis {
         let high = if high > low { high } else { low + 1.0 };
         let step = nice((high - low) / ticks.max(1) as f64);
@@ -163,6 +177,13 @@ mod tests {
         assert!((0.9..1.0).contains(&axis.place(87.0)));
         assert_eq!(Axis::new([0.0], false, 5).place(0.0), 0.0);
         assert!(Axis::new([], false, 5).ticks().len() > 1);
+    }
+
+    #[test]
+    fn an_axis_across_begins_beside_its_least_value() {
+        let axis = Axis::across([1.0, 2.0], false, 5).at(vec![1.0, 2.0], 9);
+        assert!(axis.place(1.0) < 0.1 && axis.place(2.0) > 0.9 && axis.ticks() == [1.0, 2.0]);
+        assert!(Axis::across([3.0], false, 5).place(3.0) > 0.5);
     }
 
     #[test]

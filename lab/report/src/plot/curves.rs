@@ -24,7 +24,7 @@ const SIZE: (i32, i32) = (480, 280);
 const SMALL: (i32, i32) = (230, 150);
 /// Room for the numbers at the left and below, and for what hangs over at the other sides.
 const LEFT: i32 = 54;
-const BELOW: i32 = 24;
+const BELOW: i32 = 26;
 const ABOVE: i32 = 10;
 const RIGHT: i32 = 14;
 
@@ -106,7 +106,7 @@ fn scales(chart: &Chart<'_>, unit: &str, x: &Axis, y: &Axis) -> Painted {
             continue;
         }
         last = pixel;
-        base.draw(&plotters::element::Text::new(label, at(pixel, up.end + 7 * FINE), text(HPos::Center, VPos::Top)))?;
+        base.draw(&plotters::element::Text::new(label, at(pixel, up.end + 9 * FINE), text(HPos::Center, VPos::Top)))?;
     }
     Ok(())
 }

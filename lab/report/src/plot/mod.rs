@@ -1,6 +1,6 @@
 //! Pictures of an experiment: SVG whose colours the page's style sheet decides.
 
-mod axis;
+pub mod axis;
 mod curves;
 mod heat;
 pub mod marker;

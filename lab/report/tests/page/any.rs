@@ -238,3 +238,33 @@ fn the_page_says_how_sure_its_verdicts_are() {
     }
     assert!(check(&render(&results).unwrap()).contains(", 95 % interval of 15"));
 }
+
+#[test]
+fn the_picture_of_a_document_is_whole_and_of_other_runs_there_is_none() {
+    let mut results = super::fixture::results(1);
+    for case in results.runs[0].experiments[0].cases.iter_mut() {
+        if let Some(measure) = case.measures.remove("transfers") {
+            case.measures.insert("lines".to_owned(), measure);
+        }
+    }
+    let picture = quire_report::faults(&results.runs[0]).unwrap();
+    let document = roxmltree::Document::parse(picture.trim()).unwrap();
+    let names: Vec<&str> =
+        document.descendants().filter(|n| n.attribute("class") == Some("name")).filter_map(|n| n.text()).collect();
+    assert!(names.iter().filter(|n| n.starts_with("Quire: ")).count() == 2, "{names:?}");
+    assert!(!picture.contains("NaN"));
+    results.runs[0].experiments.remove(0);
+    assert_eq!(quire_report::faults(&results.runs[0]), None);
+}
+
+#[test]
+fn kept_runs_have_a_history_in_which_each_stands_once() {
+    let (shown, mut other) = (super::fixture::results(1), super::fixture::results(2));
+    other.runs[0].began = "2026-11-23T00:00:00Z".to_owned();
+    other.runs[0].machine.versions.insert("Quire".to_owned(), "abcdef0".to_owned());
+    let kept = Results::merge([shown.clone(), other]);
+    let page = quire_report::render_beside(&shown, &kept).unwrap();
+    check(&page);
+    assert_eq!((page.matches("<code>beb3ca2").count(), page.matches("<code>abcdef0").count()), (1, 1));
+    assert!(!render(&shown).unwrap().contains("id=\"history\""), "one run is no history");
+}
