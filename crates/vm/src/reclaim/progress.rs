@@ -315,7 +315,7 @@ mod tests {
         (1..=windows * 10).find(|n| lost(*n)).map(|n| n.div_ceil(10))
     }
 
-    /// One that has begun a window at `START`, with `waiters`.
+    /// A window that began at `START`, with `waiters`.
     fn begun(waiters: u64) -> Progress {
         let p = Progress::new();
         p.is_lost(START, 0, full(0, 0));
