@@ -1,4 +1,4 @@
-//! Each further run against the first: what another machine, or another version, changes.
+//! Each further run against the first: the changes by another machine or another version.
 
 use quire_results::{
     Kind, Run, Side, Verdict,
@@ -13,15 +13,15 @@ use crate::{number, summary::Score, words};
 pub struct Against {
     /// Which, from 0.
     pub run: usize,
-    /// Both were measured equally thoroughly: else nothing can be compared.
+    /// Whether both runs have the same mode; runs of different modes are not compared.
     pub alike: bool,
-    /// The processor is the same, and so is the number of CPUs: what differs is the version.
+    /// Whether processor and number of CPUs are equal, so that only the version differs.
     pub same_machine: bool,
-    /// How Quire's own figures went, those that are counted and those that are timed.
+    /// Scores of Quire's own figures: counts, then times.
     pub scores: [Score; 2],
     /// One for each experiment.
     pub rows: Vec<Row>,
-    /// Quire's figures that differ: what is counted first, then the largest change.
+    /// Quire's figures that differ: counts first, then by size of the change.
     pub changed: Vec<Changed>,
 }
 
@@ -32,7 +32,7 @@ pub struct Row {
     pub href: String,
     /// Its title.
     pub title: String,
-    /// Quire's that are counted, Quire's that are timed, and the others' that are timed.
+    /// Quire's counts, Quire's times, and the times of the other sides.
     pub typical: [Option<String>; 3],
 }
 
@@ -43,13 +43,13 @@ pub struct Changed {
     pub href: String,
     /// Its title.
     pub experiment: String,
-    /// What was measured, where and with which parameters.
+    /// The operation, measure, place and parameters.
     pub what: String,
     /// `ahead` or `behind`.
     pub class: &'static str,
-    /// For those who see no colour, and how much.
+    /// The change as text, also for readers who do not see colours.
     pub text: String,
-    /// What it is in this run.
+    /// The figure in this run.
     pub now: String,
     #[serde(skip)]
     counted: bool,

@@ -1,4 +1,4 @@
-//! What comes from a file of results is other people's text: none of it may become markup.
+//! Escaping. Text from a file of results is untrusted input, so none of it may become markup.
 
 use std::fmt::{self, Write};
 

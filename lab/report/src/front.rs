@@ -1,5 +1,5 @@
-//! The beginning of the page: how many operations Quire wins and loses, where it is behind, and how it does against the designs of
-//! the sources. Each operation stands once.
+//! The beginning of the page: the operations that Quire wins and loses, its losses, and the comparison with the designs
+//! of the sources. Each operation stands once.
 
 use quire_results::{
     Kind, Run, Side, Verdict,
@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::{number, table, words};
 
-/// What one run begins with.
+/// The beginning of the page for one run.
 #[derive(Debug, Serialize)]
 pub struct Front {
     /// Which run, from 0.
@@ -21,9 +21,9 @@ pub struct Front {
     pub behind: Vec<Row>,
     /// Against the designs of the sources.
     pub baselines: Against,
-    /// How many comparisons are of times, and how many verdicts on them would be due to chance, were all sides equal.
+    /// The number of timed comparisons.
     pub timed: usize,
-    /// The second.
+    /// The number of verdicts on them that would be due to chance if all sides were equal.
     pub chance: usize,
 }
 
@@ -55,13 +55,13 @@ pub struct Row {
     pub name: String,
     /// `ahead`, `none` or `behind`.
     pub class: &'static str,
-    /// For those who see no colour.
+    /// A sign for readers who do not see colours.
     pub sign: &'static str,
     /// How many times better or worse, by the comparison that decides.
     pub factor: String,
     /// Its interval.
     pub spread: String,
-    /// What is compared there: the measure, the place and the parameters.
+    /// The measure, place and parameters of that comparison.
     pub measure: String,
     /// The side, for people.
     pub title: String,
@@ -93,7 +93,7 @@ pub struct Span {
 /// The scale of the pictures: from a quarter to sixty-four times, by powers of two.
 const SCALE: (f64, f64) = (-2.0, 6.0);
 
-/// What stands on the scale: the text, and the place in percent.
+/// The labels of the scale: text, and place in percent.
 pub fn scale() -> Vec<(String, f64)> {
     let at = |power: i32| {
         let text = if power < 0 { format!("1/{}", 1 << -power) } else { format!("{}", 1 << power) };
@@ -108,7 +108,7 @@ fn place(times: f64) -> f64 {
     ((power.clamp(SCALE.0, SCALE.1) - SCALE.0) / (SCALE.1 - SCALE.0) * 1000.0).round() / 10.0
 }
 
-/// What a run begins with; `href` says where an experiment stands in the page.
+/// The front of a run; `href` gives an experiment's place in the page.
 pub fn of(run: &Run, number: usize, href: impl Fn(&str) -> String) -> Front {
     let rows =
         |operations: &[Operation<'_>]| operations.iter().map(|o| row(o, number, href(&o.experiment.name))).collect();

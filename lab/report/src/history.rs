@@ -1,4 +1,4 @@
-//! Kept runs by date and commit: whether the headline moves.
+//! The history of the headline: kept runs by date and commit.
 
 use quire_results::{
     Kind, Mode, Results, Run, Side,
@@ -21,7 +21,7 @@ pub struct Entry {
     pub machine: String,
     /// Against Linux, against Linux with large pages, and against the sources' designs.
     pub tallies: Vec<Option<String>>,
-    /// How many times fewer instructions an operation takes than on Linux: the middle of all.
+    /// How many times fewer instructions an operation takes than on Linux: the median of all operations.
     pub middle: Option<String>,
 }
 

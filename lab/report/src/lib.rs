@@ -1,7 +1,7 @@
-//! Draws what a run of Quire's lab found: one page of HTML that needs no network and nothing beside it.
+//! Draws the results of a run of Quire's lab: one page of HTML that needs no network and no other file.
 //!
-//! [`render`] takes [`Results`], of one machine or of several, and gives the page. Everything of the results that is text is
-//! escaped, and the page's own policy forbids it to load or run anything but what the page came with.
+//! [`render`] takes [`Results`], of one machine or of several, and returns the page. All text of the results is
+//! escaped. The page's own policy forbids it to load or run anything that the page does not contain.
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
@@ -26,12 +26,12 @@ pub fn render(results: &Results) -> Result<String, minijinja::Error> {
     page::render(results, &Results::merge([]))
 }
 
-/// The same with a history of the runs that are kept beside.
+/// The page with a history of the kept runs.
 pub fn render_beside(results: &Results, kept: &Results) -> Result<String, minijinja::Error> {
     page::render(results, kept)
 }
 
-/// A case for people: `Quire, hosted, 2 CPUs, zero-fill faults by processes`.
+/// A case's name for people: `Quire, hosted, 2 CPUs, zero-fill faults by processes`.
 fn case_name(experiment: &str, case: &Case) -> String {
     let mut name = format!("{}, {}", case.side.title(), case.place.name());
     let parameters = parameters(experiment, case);

@@ -1,12 +1,12 @@
-//! How figures are told: three digits, and a prefix that keeps them short.
+//! The format of figures: three digits, and a prefix that keeps them short.
 
 use quire_results::statistics::Interval;
 
 /// Between a number and its prefix or unit, so that no line breaks there.
 const THIN: char = '\u{202f}';
 
-/// A value of this unit, for people: `1.23 M`, `456 µs`. Times change their unit with their size, so that it is told with them;
-/// other units stand elsewhere.
+/// A value of this unit, for people: `1.23 M`, `456 µs`. A time's unit depends on its size, so the text includes it.
+/// Other units stand elsewhere.
 pub fn value(value: f64, unit: &str) -> String {
     if !value.is_finite() {
         return short(value);
@@ -29,7 +29,7 @@ pub fn value(value: f64, unit: &str) -> String {
     }
 }
 
-/// Whether [`value`] tells the unit itself.
+/// Whether the text of [`value`] includes the unit.
 pub fn tells_unit(unit: &str) -> bool {
     let head = unit.split_once('/').map_or(unit, |(head, _)| head);
     seconds(head).is_some() || bytes(head).is_some()
@@ -111,7 +111,7 @@ fn prefixed(value: f64, prefixes: &[(f64, &str)]) -> String {
     format!("{}{THIN}{name}", short(value / factor))
 }
 
-/// Three digits, without zeros that say nothing.
+/// Three digits, without zeros at the end of a fraction.
 fn digits(value: f64) -> String {
     let size = value.abs();
     let places = match size {

@@ -1,4 +1,4 @@
-//! The page: what its template is given, and the template's surroundings.
+//! The page: the template's data, and the environment that renders it.
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use minijinja::{AutoEscape, Environment, UndefinedBehavior, Value, syntax::SyntaxConfig, value::Serde};
@@ -21,10 +21,10 @@ const TEMPLATE: &str = include_str!("../templates/page.html");
 const STYLE: &str = include_str!("../templates/style.css");
 const SCRIPT: &str = include_str!("../templates/script.js");
 
-/// How many rows of a long list stand in the open; the others unfold.
+/// The number of rows of a long list that are visible; the reader unfolds the others.
 const OPEN: usize = 10;
 
-/// All that the template is given.
+/// All data of the template.
 #[derive(Debug, Serialize)]
 struct Page<'a> {
     style: &'static str,
@@ -89,7 +89,7 @@ struct ExperimentView {
     blocks: Vec<Block>,
 }
 
-/// What one run found of it.
+/// The results of one run for it.
 #[derive(Debug, Serialize)]
 struct Block {
     run: usize,
@@ -163,7 +163,7 @@ pub fn render(results: &Results, kept: &Results) -> Result<String, minijinja::Er
     environment()?.get_template("page.html")?.render(Value::from(Serde(&page)))
 }
 
-/// The template's surroundings: text is escaped whatever the template says, unless it is ours.
+/// The template's environment. It escapes all text except our own markup.
 fn environment() -> Result<Environment<'static>, minijinja::Error> {
     let mut environment = Environment::new();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
@@ -179,7 +179,7 @@ fn environment() -> Result<Environment<'static>, minijinja::Error> {
     Ok(environment)
 }
 
-/// As a policy names what it allows.
+/// The hash with which a content policy allows a text.
 fn hash(text: &str) -> String {
     format!("sha256-{}", BASE64_STANDARD.encode(Sha256::digest(text.as_bytes())))
 }
@@ -195,7 +195,7 @@ fn experiment_names(results: &Results) -> Vec<String> {
     names
 }
 
-/// What an experiment is called in links.
+/// An experiment's name in links.
 fn id(at: usize, name: &str) -> String {
     let plain: String = name.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '-').take(40).collect();
     format!("e{at}-{plain}")

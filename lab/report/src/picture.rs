@@ -1,5 +1,5 @@
-//! A picture for a document: cache lines that move for a fault over the CPUs, and faults a second over the CPUs of the machine. It
-//! needs no style sheet and is readable on light and on dark ground.
+//! A picture for a document. It shows the cache lines that a fault moves over the CPUs, and faults a second over the
+//! CPUs of the machine. It needs no style sheet, and is readable on light and on dark backgrounds.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use quire_results::{Parameter, Place, Run, Side};
 
 use crate::{escape::Escaped, number, plot::axis::Axis};
 
-/// The designs, and how the picture calls them.
+/// The designs, and their names in the picture.
 const SIDES: [(Side, &str, &str); 4] = [
     (Side::After, "after", "backing per mapping"),
     (Side::Before, "before", "record per page"),
@@ -40,7 +40,7 @@ struct Frame {
 const TOP: f64 = 52.0;
 const BOTTOM: f64 = 272.0;
 
-/// The picture of a run that measured zero-fill faults; none of another.
+/// The picture of a run that measured zero-fill faults; none for other runs.
 pub fn faults(run: &Run) -> Option<String> {
     let lines = curves(run, Place::Recording, "lines", 2.0);
     let rates = curves(run, Place::Hosted, "rate", 1.0);
@@ -176,7 +176,7 @@ fn panel(out: &mut String, frame: &Frame, curves: &[Curve], title: &str, (across
     }
 }
 
-/// For those who do not see it.
+/// The picture's description for screen readers.
 fn told(lines: &[Curve], rates: &[Curve]) -> String {
     let of = |curves: &[Curve], unit: &str| {
         let last = |c: &Curve| {

@@ -26,12 +26,12 @@ impl Score {
         }
     }
 
-    /// Of these comparisons, whoever they are against.
+    /// The score of these comparisons, against all sides.
     pub fn of(comparisons: &[Comparison<'_>]) -> Score {
         Score::of_verdicts(comparisons.iter().map(|c| c.verdict))
     }
 
-    /// Of these verdicts.
+    /// The score of these verdicts.
     pub fn of_verdicts(verdicts: impl Iterator<Item = Verdict>) -> Score {
         let mut score = Score::default();
         verdicts.for_each(|v| score.add(v));
@@ -39,14 +39,14 @@ impl Score {
     }
 }
 
-/// A source and what was found of its claims.
+/// A source and the results for its claims.
 #[derive(Debug, Serialize)]
 pub struct SourceClaims {
     /// `S0`.
     pub name: &'static str,
-    /// Whose it is.
+    /// The project and the year.
     pub who: &'static str,
-    /// What it did.
+    /// Its design.
     pub idea: &'static str,
     /// A line for each claim and run.
     pub lines: Vec<Line>,
@@ -76,9 +76,9 @@ pub struct Line {
     pub href: String,
     /// Its title.
     pub experiment: String,
-    /// What the source says.
+    /// The source's statement.
     pub headline: String,
-    /// What is compared.
+    /// The measure that is compared.
     pub measure: String,
     /// Where.
     pub place: &'static str,
@@ -90,9 +90,10 @@ pub struct Line {
     pub reproduces: bool,
     /// Ours over Linux.
     pub linux: Option<Times>,
-    /// What that is read from: another measure in another place. None where the claim has no counterpart in a guest.
+    /// The measure and place of Linux's figure, which differ from those of the claim. None where the claim has no
+    /// counterpart in a guest.
     pub reading: Option<String>,
-    /// From where on the claim holds.
+    /// The least quotient with which the claim holds.
     pub least: String,
 }
 
@@ -105,7 +106,7 @@ pub struct Times {
     pub spread: String,
     /// `ahead`, `none` or `behind`.
     pub class: &'static str,
-    /// Whether it is what the claim asks for.
+    /// Whether it reaches the claim's bound.
     pub holds: bool,
 }
 
@@ -127,7 +128,7 @@ impl Times {
     }
 }
 
-/// Sources in order, with who they are and what they did.
+/// Sources in order: name, project and year, and design.
 const SOURCES: [(Source, &str, &str, &str); 6] = [
     (Source::S0, "S0", "DragonFly BSD, 2019", "No record for a mapped page"),
     (Source::S1, "S1", "DragonFly BSD, 2011", "Page queues fan out"),
@@ -142,7 +143,7 @@ pub fn name(source: Source) -> &'static str {
     SOURCES.iter().find(|(s, ..)| *s == source).map_or("", |(_, name, ..)| name)
 }
 
-/// All sources; `href` says where an experiment stands in the page. The whole is left out if nothing claims anything of it.
+/// All sources; `href` gives an experiment's place in the page. `Source::All` is left out if it has no claims.
 pub fn sources(runs: &[Run], href: impl Fn(&Experiment) -> String) -> Vec<SourceClaims> {
     let told = SOURCES.iter().map(|&(source, name, who, idea)| {
         let mut lines = Vec::new();

@@ -1,5 +1,5 @@
-//! The figures of an experiment: for each measure and place a table with a row for each set of parameters and a column for each
-//! side. Counts stand before times.
+//! The figures of an experiment: a table for each measure and place. It has a row for each set of parameters and a
+//! column for each side. Counts stand before times.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ pub struct Table {
     pub measure: String,
     /// Its unit.
     pub unit: String,
-    /// What the cases ran on.
+    /// The place where the cases ran.
     pub place: &'static str,
     /// `counted` or `timed`.
     pub kind: &'static str,
@@ -59,11 +59,11 @@ pub enum Figure {
     Measured {
         /// The median.
         middle: String,
-        /// Its interval; empty if all samples are alike, none of one sample.
+        /// Its interval; empty if all samples are equal, none with one sample.
         spread: Option<String>,
         /// How many samples.
         samples: usize,
-        /// What the interval of so many is.
+        /// The name of an interval with so many samples.
         sure: String,
     },
     /// A case that ran into trouble.
@@ -80,7 +80,7 @@ pub enum Figure {
 pub struct Against {
     /// `ahead`, `none` or `behind`.
     pub class: &'static str,
-    /// For those who see no colour.
+    /// A sign for readers who do not see colours.
     pub sign: &'static str,
     /// `2.1× better` or `none`.
     pub text: String,
@@ -91,7 +91,7 @@ pub struct Against {
 /// Sides that an experiment should have.
 const EXPECTED: [Side; 4] = [Side::Before, Side::After, Side::Ours, Side::Linux];
 
-/// Those that it has no case of.
+/// The expected sides without a case.
 pub fn absent(experiment: &Experiment) -> Vec<&'static str> {
     let has = |side: &Side| experiment.cases.iter().any(|c| c.side == *side);
     EXPECTED.iter().filter(|s| !has(s)).map(|s| s.title()).collect()
@@ -114,7 +114,8 @@ pub fn tables(experiment: &Experiment, comparisons: &[Comparison<'_>]) -> Vec<Ta
 fn table(experiment: &Experiment, comparisons: &[Comparison<'_>], name: &str, place: Place, first: &Measure) -> Table {
     let cases: Vec<&Case> = experiment.cases.iter().filter(|c| c.place == place).collect();
     let measured = |c: &&&Case| c.measures.contains_key(name);
-    // What went wrong has a row where others have it, and one of its own where nobody measured anything else of it.
+    // A case in trouble without any measure gets a row and a column too. With other measures it appears where another
+    // side has a row.
     let shown = |c: &&&Case| c.measures.contains_key(name) || (c.trouble.is_some() && c.measures.is_empty());
     let mut sides: Vec<Side> = cases.iter().filter(measured).map(|c| c.side).collect();
     sides.extend(cases.iter().filter(shown).map(|c| c.side));
@@ -177,7 +178,7 @@ fn table(experiment: &Experiment, comparisons: &[Comparison<'_>], name: &str, pl
 
 fn order(a: &BTreeMap<String, Parameter>, b: &BTreeMap<String, Parameter>, names: &[String]) -> std::cmp::Ordering {
     use std::cmp::Ordering;
-    // Text first, then numbers: rows of one kind stand together and grow.
+    // Text first, then numbers, so that rows of one operation stand together in growing order.
     for text in [true, false] {
         for name in names {
             let order = match (a.get(name), b.get(name)) {
@@ -212,7 +213,7 @@ pub fn compared(comparison: &Comparison<'_>) -> Against {
     let worse = comparison.worse_by();
     let (low, high) = (comparison.ratio.low, comparison.ratio.high);
     let more = comparison.ours.measures.get(comparison.measure).is_some_and(|m| m.better == Better::More);
-    // As it is told: times better, or times worse.
+    // The quotient as shown: times better, or times worse.
     let flip = (comparison.verdict == Verdict::Behind) == more;
     let (from, to) = if flip { (1.0 / high, 1.0 / low) } else { (low, high) };
     let spread = if !(from.is_finite() && to.is_finite() && from != to && low.is_finite() && high.is_finite()) {

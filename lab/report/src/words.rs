@@ -1,4 +1,5 @@
-//! Names of the file in words: operations, measures, parameters and places. A name that is not listed stands as it is.
+//! Plain words for the names in the file: operations, measures, parameters and places. A name without an entry stays as
+//! it is.
 
 use quire_results::{Parameter, Place, Side, operation::Operation};
 use serde::Serialize;
@@ -160,7 +161,7 @@ pub fn axis(name: &str) -> String {
     AXES.iter().find(|(n, _)| *n == name).map_or(name, |(_, words)| *words).to_owned()
 }
 
-/// A parameter's value where its name stands elsewhere.
+/// A parameter's value, for places where its name stands elsewhere.
 pub fn value(experiment: &str, name: &str, value: &Parameter) -> String {
     match value {
         Parameter::Number(n) => number::short(*n),

@@ -1,11 +1,11 @@
-//! One run against another, of another machine or another version: each side's figures against its own.
+//! Changes between two runs of different machines or versions: each side's figures against its own earlier ones.
 
 use crate::{Better, Case, Experiment, Kind, Run, Verdict, statistics, statistics::Interval, verdict::against};
 
 /// A figure of one run, and the same figure of another.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Change<'a> {
-    /// Whose, in this run.
+    /// The experiment, in this run.
     pub experiment: &'a Experiment,
     /// The case, in this run.
     pub case: &'a Case,
@@ -17,12 +17,12 @@ pub struct Change<'a> {
     pub ratio: Interval,
     /// How many times better this run's is: below 1 it is worse.
     pub times: f64,
-    /// Of this run.
+    /// The verdict for this run.
     pub verdict: Verdict,
 }
 
 impl Run {
-    /// Every figure that both runs have. There is none where one is quick and the other full: rounds do not do the same then.
+    /// Every figure that both runs have. A quick and a full run share none, because their rounds do different work.
     pub fn changes<'a>(&'a self, other: &Run) -> Vec<Change<'a>> {
         let mut all = Vec::new();
         for experiment in self.experiments.iter().filter(|_| self.mode == other.mode) {
@@ -45,7 +45,7 @@ impl Run {
     }
 }
 
-/// How many times better figures typically are: the median of those that can be told.
+/// How many times better the figures typically are: the median of the finite quotients.
 pub fn typical<'a>(changes: impl IntoIterator<Item = &'a Change<'a>>) -> Option<f64> {
     let times: Vec<f64> = changes.into_iter().map(|c| c.times).filter(|t| t.is_finite()).collect();
     statistics::median(&times)

@@ -1,6 +1,6 @@
-//! What a run of Quire's lab found. An *experiment* reruns what one of the sources measured; it has *cases* (one design, on one
-//! machine, with one set of parameters), and each case has *measures*, whose raw samples are all kept. The file `results.json`
-//! holds one [`Results`]; its JSON Schema is `docs/results.schema.json`.
+//! The results of a run of Quire's lab. An *experiment* reruns a measurement of one of the sources. It has *cases*: one
+//! design, on one machine, with one set of parameters. Each case has *measures*, and the file keeps all their raw
+//! samples. The file `results.json` holds one [`Results`]; its JSON Schema is `docs/results.schema.json`.
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
@@ -27,7 +27,7 @@ pub struct Results {
     pub runs: Vec<Run>,
 }
 
-/// What was measured on one machine in one go (or in several, where it was interrupted and went on).
+/// The measurements of one run on one machine. The run may have been interrupted and continued.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Run {
@@ -41,13 +41,13 @@ pub struct Run {
     pub mode: Mode,
     /// Decides the order of the cases in each round.
     pub seed: u64,
-    /// Whether everything was tried; a run that is not complete goes on where it was.
+    /// Whether every case was measured; an incomplete run continues where it stopped.
     #[serde(default)]
     pub complete: bool,
-    /// What a reader must know of the run as a whole, where there is something: by hand, in a file that is kept.
+    /// A remark on the run as a whole, if there is one. It is written by hand into a kept file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remark: Option<String>,
-    /// Experiments, in the order in which they are told.
+    /// Experiments, in the order in which they are shown.
     pub experiments: Vec<Experiment>,
 }
 
@@ -62,7 +62,7 @@ pub enum Mode {
     Full,
 }
 
-/// A machine, and what was measured there.
+/// A machine that measures.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Machine {
@@ -74,13 +74,13 @@ pub struct Machine {
     pub memory_mib: u64,
     /// The host's operating system and kernel.
     pub system: String,
-    /// What runs guests: the emulator and its accelerator.
+    /// The emulator of the guests, and its accelerator.
     pub emulator: String,
     /// By name: Quire's commit, the compiler, the Linux that is compared with.
     pub versions: BTreeMap<String, String>,
 }
 
-/// Where an idea comes from.
+/// The source of an idea.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub enum Source {
@@ -104,24 +104,24 @@ pub enum Source {
 pub struct Experiment {
     /// As `./quire lab NAME` takes it.
     pub name: String,
-    /// Whose claim it reruns.
+    /// The source whose claim it reruns.
     pub source: Source,
     /// For people.
     pub title: String,
-    /// What is done and measured, in a few sentences.
+    /// The operations and the measures, in a few sentences.
     pub about: String,
-    /// What a reader must know before believing it.
+    /// Limitations of the figures.
     pub caveats: Vec<String>,
     /// The command that reruns it alone.
     pub command: String,
     /// How long its measuring took, in seconds, all rounds together.
     #[serde(default)]
     pub seconds: f64,
-    /// What the source says, and what here stands against it.
+    /// The source's claims, each with the quotient that stands for it here.
     pub claims: Vec<Claim>,
     /// How it is drawn.
     pub plots: Vec<Plot>,
-    /// What was measured.
+    /// The measured cases.
     pub cases: Vec<Case>,
 }
 
@@ -142,11 +142,11 @@ pub enum Side {
     LinuxLarge,
     /// A structure from a well-kept crate, for scale.
     Plain,
-    /// What no design can pass: the machine's own rate.
+    /// The machine's own rate, which no design can pass.
     Limit,
 }
 
-/// What a case runs on. Only cases of one place are compared.
+/// The place where a case runs. Only cases of one place are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -180,7 +180,7 @@ pub enum Parameter {
 pub struct Case {
     /// The design.
     pub side: Side,
-    /// What it runs on.
+    /// The place where it runs.
     pub place: Place,
     /// By name, for instance `cpus`, `what`, `parts`.
     pub parameters: BTreeMap<String, Parameter>,
@@ -206,7 +206,7 @@ pub struct Measure {
     pub samples: Vec<f64>,
 }
 
-/// Of a figure.
+/// The kind of a figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
@@ -232,20 +232,20 @@ pub enum Better {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Claim {
-    /// What the source says, with its figures.
+    /// The source's statement, with its figures.
     pub headline: String,
-    /// Which of the experiment's measures.
+    /// The experiment's measure that is compared.
     pub measure: String,
-    /// The machine that it is read from.
+    /// The place that it is read from.
     pub place: Place,
     /// Parameters of the cases that are compared.
     pub parameters: BTreeMap<String, Parameter>,
-    /// How much better the better side is at least, for the claim to hold in kind: 1.1 is a tenth.
+    /// The least quotient with which the claim holds in kind: 1.1 is better by a tenth.
     pub least: f64,
-    /// The claim is about the source's own design: whether its ratio is reproduced is told beside ours. Else it is what the source left
-    /// unfinished, or has no design of its own here.
+    /// Whether the claim is about the source's own design, so that its ratio is shown beside ours. Otherwise the source
+    /// left the claimed work unfinished, or has no design of its own here.
     pub reproduces: bool,
-    /// What ours and Linux are compared by, where both have the thing.
+    /// The figure that compares ours and Linux, where both have the operation.
     #[serde(default)]
     pub linux: Option<Reading>,
 }
@@ -258,7 +258,7 @@ pub struct Reading {
     pub measure: String,
     /// Where.
     pub place: Place,
-    /// What the cases have.
+    /// Parameters of the cases.
     pub parameters: BTreeMap<String, Parameter>,
 }
 
@@ -286,7 +286,7 @@ pub struct Plot {
     pub log_up: bool,
 }
 
-/// Of a plot.
+/// The shape of a plot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
@@ -328,22 +328,22 @@ pub enum Unreadable {
         /// Its own.
         version: u32,
     },
-    /// A value that cannot be.
+    /// It holds an impossible value.
     #[error("{file}: {experiment}: {what}")]
     Value {
         /// Which.
         file: String,
-        /// Whose.
+        /// The experiment that has the value.
         experiment: String,
-        /// What is wrong there.
+        /// The error.
         what: String,
     },
 }
 
 impl Reading {
-    /// What is read, and where: `zero-fill fault, as processes: instructions, guest-counted`.
+    /// Case, measure and place in words: `zero-fill fault, as processes: instructions, guest-counted`.
     pub fn told(&self) -> String {
-        // What was done stands first, without its parameter's name.
+        // The operation stands first, without its parameter's name.
         let what = self.parameters.get("what").map(Parameter::to_string);
         let others = self.parameters.iter().filter(|(k, _)| *k != "what").map(|(k, v)| format!("{k} {v}"));
         let of: Vec<String> = what.into_iter().chain(others).collect();
@@ -360,10 +360,10 @@ impl Results {
         Results::parse(&text, &name())
     }
 
-    /// The same of a text; `file` is told in errors.
+    /// Parses and checks a text; errors name `file`.
     pub fn parse(text: &str, file: &str) -> Result<Results, Unreadable> {
         let shape = |error| Unreadable::Shape { file: file.to_owned(), error };
-        // The version first: what else is there depends on it.
+        // The version is read first, because the shape of the rest depends on it.
         #[derive(Deserialize)]
         struct Head {
             schema: u32,
@@ -389,7 +389,7 @@ impl Results {
         Results { schema: VERSION, runs: files.into_iter().flat_map(|f| f.runs).collect() }
     }
 
-    /// As it is kept.
+    /// The text of the file.
     pub fn to_json(&self) -> String {
         // Maps have strings for keys, and numbers are finite: nothing here can fail.
         serde_json::to_string_pretty(self).expect("results are JSON") + "\n"
@@ -397,7 +397,7 @@ impl Results {
 }
 
 impl Case {
-    /// What tells a case from the others of its experiment: `ours hosted cpus=2 what=threads`.
+    /// The case's identity within its experiment: `ours hosted cpus=2 what=threads`.
     pub fn id(&self) -> String {
         let mut id = format!("{} {}", self.side.name(), self.place.name());
         for (name, value) in &self.parameters {

@@ -1,9 +1,9 @@
-//! One verdict for each operation. An operation that is measured in many ways (instructions and rates, several sizes, several
+//! One verdict for each operation. An operation with many measurements (instructions and rates, several sizes, several
 //! numbers of CPUs) counts once, and its worst comparison decides.
 
 use crate::{Case, Comparison, Experiment, Kind, Parameter, Run, Side, Verdict};
 
-/// Two figures that differ by less than this part count as equal, however sure the difference is.
+/// Two figures that differ by less than this part count as equal, even if their intervals are narrower.
 pub const EQUAL: f64 = 0.03;
 
 /// An operation against another side, with all its comparisons.
@@ -19,7 +19,7 @@ pub struct Operation<'a> {
     pub memory: bool,
     /// Quire's.
     pub verdict: Verdict,
-    /// All of them, those that decide first.
+    /// All of them; the deciding ones come first.
     pub comparisons: Vec<Comparison<'a>>,
 }
 
@@ -54,7 +54,8 @@ impl std::fmt::Display for Tally {
 }
 
 impl Comparison<'_> {
-    /// How many times better ours is; below 1 it is worse. Where one of the two is nothing, a count below one counts as one.
+    /// How many times better ours is; below 1 it is worse. Where one of the two is zero, a count below one counts as
+    /// one.
     pub fn times(&self) -> f64 {
         let worse = self.worse_by();
         if worse > 0.0 && worse.is_finite() { 1.0 / worse } else { 1.0 / self.weight() }
@@ -68,7 +69,7 @@ impl Comparison<'_> {
 }
 
 impl Operation<'_> {
-    /// The comparison with the smallest quotient: it is told of a loss.
+    /// The comparison with the smallest quotient: it is shown for a loss.
     pub fn worst(&self) -> Option<&Comparison<'_>> {
         self.comparisons.first()
     }
@@ -88,8 +89,8 @@ impl Operation<'_> {
 }
 
 impl Run {
-    /// Every operation that a guest does on Quire and on this side, those that Quire does worst first. The calibration is no
-    /// operation, and one program that serves two experiments counts once.
+    /// Every operation that guests do on Quire and on this side, Quire's worst first. The calibration does not count. A
+    /// program that serves two experiments counts once.
     pub fn operations(&self, side: Side) -> Vec<Operation<'_>> {
         self.gather(&[side], |case, name| {
             let program = case.command.split_once(" -- ").and_then(|(_, c)| c.split(' ').next());
@@ -97,15 +98,15 @@ impl Run {
         })
     }
 
-    /// Every operation of Quire against the designs that the sources replaced and those that they brought: each measure is an
-    /// operation of its own.
+    /// Every operation of Quire against the designs before and after each source. Each measure is an operation of its
+    /// own.
     pub fn baselines(&self) -> Vec<Operation<'_>> {
         self.gather(&[Side::Before, Side::After, Side::Plain], |case, name| {
             Some((None, Some(name.to_owned()), is_memory(case, name)))
         })
     }
 
-    /// Comparisons with these sides by operation; `part` tells operations of one name apart.
+    /// Comparisons with these sides by operation; `part` distinguishes operations of one name.
     fn gather<'a>(
         &'a self,
         sides: &[Side],
@@ -125,7 +126,7 @@ impl Run {
                     Some((_, operation)) if operation.experiment.name == experiment.name => {
                         operation.comparisons.push(comparison);
                     }
-                    // Another experiment's, by the same program.
+                    // The same program already serves another experiment.
                     Some(_) => {}
                     None => {
                         let (measure, verdict) = (measure.is_some().then_some(comparison.measure), Verdict::None);
@@ -145,11 +146,11 @@ impl Run {
 /// The experiment that compares the machine with itself.
 pub const CALIBRATION: &str = "calibration";
 
-/// What decides where an operation is measured in many ways; the rest are parts of these.
+/// Measures that decide for an operation with many measures; the other measures are parts of these.
 const DECIDE: [&str; 4] = ["instructions", "rate", "wall", "time"];
 
-/// Keeps the comparisons that decide, the worst first, and says the verdict: behind where one of them is behind, else ahead where
-/// one of them is ahead.
+/// Keeps the deciding comparisons, the worst first, and sets the verdict. It is behind where one comparison is behind,
+/// else ahead where one is ahead.
 fn decide(operation: &mut Operation<'_>) {
     let all = &mut operation.comparisons;
     if !operation.memory && all.iter().any(|c| DECIDE.contains(&c.measure)) {
@@ -164,7 +165,7 @@ fn decide(operation: &mut Operation<'_>) {
         Verdict::None
     };
     let verdict = operation.verdict;
-    // A difference that is none does not stand for the operation.
+    // A comparison without a difference comes last, so that it does not stand for the operation.
     all.sort_by(|a, b| (a.judged() != verdict).cmp(&(b.judged() != verdict)).then(a.times().total_cmp(&b.times())));
 }
 

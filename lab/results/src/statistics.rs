@@ -1,24 +1,25 @@
 //! Medians and their intervals. An interval comes from the bootstrap (B. Efron, *Bootstrap methods: another look at the
-//! jackknife*, Ann. Statist. 7, 1979): the samples are drawn again with replacement, and the middle 95 % of the medians are kept.
-//! Of few samples that is their range, which holds the true median less often ([`SURE`], [`by_chance`]).
+//! jackknife*, Ann. Statist. 7, 1979). The samples are drawn again with replacement, and the middle 95 % of the medians
+//! are kept. With few samples this interval is their range, which holds the true median less often ([`SURE`],
+//! [`by_chance`]).
 
 /// How often samples are drawn again.
 const DRAWS: usize = 2000;
 /// Ends of the interval, among the draws.
 const TAILS: (f64, f64) = (0.025, 0.975);
 
-/// From how many samples on the interval of a median holds the true one in 95 % of cases. Of fewer it is their range: that of
-/// three holds it in 75 %, of five in 94 %.
+/// The number of samples from which a median's interval holds the true median in 95 % of cases. With fewer samples the
+/// interval is their range. The range of three holds the true median in 75 %, that of five in 94 %.
 pub const SURE: usize = 6;
 
-/// What the interval of a median of so many samples is called: `range of 3` or `95 % interval of 9`.
+/// The name of a median's interval with so many samples: `range of 3` or `95 % interval of 9`.
 pub fn told(samples: usize) -> String {
     if samples < SURE { format!("range of {samples}") } else { format!("95 % interval of {samples}") }
 }
 
-/// How often two sides that are equal seem to differ, where the side that has fewer samples has so many: their quotient's
-/// interval does not hold 1. Of two and three the ranges must lie apart, which they do in 2 of the 6 and of the 20 orders that
-/// the samples may come in; what more of them give was tried.
+/// How often two equal sides seem to differ: the interval of their quotient does not hold 1. `samples` is the number of
+/// the side with fewer samples. With two or three samples the ranges must lie apart. They do in 2 of the 6 orders of
+/// two, and in 2 of the 20 orders of three. The shares for more samples come from trials.
 pub fn by_chance(samples: usize) -> f64 {
     match samples {
         0 | 1 => 0.0,
@@ -29,10 +30,10 @@ pub fn by_chance(samples: usize) -> f64 {
     }
 }
 
-/// A value and where it lies ([`told`] says how sure that is).
+/// A value and its interval ([`told`] gives the interval's confidence).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Interval {
-    /// Of what was measured.
+    /// The median, or the quotient of two.
     pub middle: f64,
     /// At least.
     pub low: f64,
@@ -67,8 +68,8 @@ pub fn quantile(sorted: &[f64], q: f64) -> Option<f64> {
     Some(below + (above - below) * part)
 }
 
-/// The median with its interval. One sample says nothing of its spread: then the interval is the whole line.
-/// Samples that are all equal, as counts are, have an interval of one point.
+/// The median with its interval. One sample has no spread, so its interval is the whole line. Samples that are all
+/// equal, as counts are, have an interval of one point.
 pub fn interval(samples: &[f64]) -> Option<Interval> {
     let middle = median(samples)?;
     if samples.len() == 1 {
@@ -85,7 +86,7 @@ pub fn ratio(over: &[f64], under: &[f64]) -> Option<Interval> {
     if median(under)? == 0.0 { None } else { quotient(over, under) }
 }
 
-/// The same where medians may be nothing: two that are nothing are equal, and one that is not is infinitely many times the other.
+/// [`ratio`] for medians that may be zero. Two zeros are equal, and any other value is infinitely many times zero.
 pub fn quotient(over: &[f64], under: &[f64]) -> Option<Interval> {
     let quotient = |a: &[f64], b: &[f64]| match (median(a)?, median(b)?) {
         (0.0, 0.0) => Some(1.0),
@@ -193,7 +194,7 @@ mod tests {
         assert_eq!(of(&[0.0; 3], &[0.0; 3]), (1.0, 1.0, 1.0));
         assert_eq!(of(&[1.0; 3], &[0.0; 3]), (infinity, infinity, infinity));
         assert_eq!(of(&[0.0; 3], &[1.0; 3]), (0.0, 0.0, 0.0));
-        // Drawn again, the first may be nothing too, and so may the second's divisor.
+        // A draw may give zero for the first quotient too, and for the divisor of the second.
         assert_eq!(of(&[0.25, 0.5, 0.0], &[0.0; 3]), (1.0, infinity, infinity));
         assert_eq!(of(&[1.0; 3], &[0.0, 2.0, 2.0]), (0.5, 0.5, infinity));
         assert_eq!(quantile(&[1.0, infinity], 0.4), Some(1.0));

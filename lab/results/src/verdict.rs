@@ -1,4 +1,4 @@
-//! Which of two sides does better, by a measure that both have.
+//! Verdicts: which of two sides does better, by a measure that both have.
 
 use std::collections::BTreeMap;
 
@@ -12,9 +12,9 @@ use crate::{
 pub enum Verdict {
     /// It is the better one.
     Ahead,
-    /// The difference is smaller than its interval: there is none.
+    /// The interval holds 1, so there is no difference.
     None,
-    /// The other is.
+    /// The other is the better one.
     Behind,
 }
 
@@ -29,12 +29,12 @@ pub struct Comparison<'a> {
     pub measure: &'a str,
     /// Ours over the other.
     pub ratio: Interval,
-    /// Of ours.
+    /// The verdict for ours.
     pub verdict: Verdict,
 }
 
 impl Comparison<'_> {
-    /// How many times worse ours is, whichever direction is good; below 1 where it is better.
+    /// How many times worse ours is, for costs and for rates; below 1 where it is better.
     pub fn worse_by(&self) -> f64 {
         match self.ours.measures.get(self.measure).map(|m| m.better) {
             Some(Better::More) => 1.0 / self.ratio.middle,
@@ -42,8 +42,8 @@ impl Comparison<'_> {
         }
     }
 
-    /// The same for who puts the worst first: what is counted and less than one counts as one, a tenth of a line against none is not much.
-    /// Nor is a time against nothing.
+    /// [`Comparison::worse_by`], for lists with the worst first. A counted cost below one counts as one, because a
+    /// tenth of a line against none is little. Any other infinite quotient counts as 1.
     pub fn weight(&self) -> f64 {
         let figure = |case: &Case| {
             let measure = case.measures.get(self.measure)?;
@@ -58,26 +58,26 @@ impl Comparison<'_> {
     }
 }
 
-/// A claim and what was found.
+/// A claim and the quotients that were found.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Judged<'a> {
     /// The claim.
     pub claim: &'a Claim,
-    /// How many times better than the design that the source replaced ours is.
+    /// How many times better ours is than the design that the source replaced.
     pub ours: Option<Interval>,
-    /// The same of the source's own design, where it is rerun.
+    /// How many times better the source's own design is, where it is rerun.
     pub source: Option<Interval>,
-    /// How many times better than Linux ours is.
+    /// How many times better ours is than Linux.
     pub linux: Option<Interval>,
 }
 
 impl Judged<'_> {
-    /// Whether ours does what the source claims, in kind.
+    /// Whether the source's claim holds for ours, in kind.
     pub fn holds(&self) -> Option<bool> {
         self.ours.map(|i| i.middle >= self.claim.least)
     }
 
-    /// Whether the source's own design does, where it is rerun and claims so.
+    /// Whether it holds for the source's own design, where the claim is about that design.
     pub fn reproduced(&self) -> Option<bool> {
         self.source.filter(|_| self.claim.reproduces).map(|i| i.middle >= self.claim.least)
     }
@@ -91,7 +91,7 @@ impl Measure {
 }
 
 impl Experiment {
-    /// Ours against each other side, wherever both were measured alike; limits are no side to win against.
+    /// Ours against each other side, where both have the same place and parameters. A limit is not a side.
     pub fn comparisons(&self) -> Vec<Comparison<'_>> {
         let mut all = Vec::new();
         for ours in self.cases.iter().filter(|c| c.side == Side::Ours) {
@@ -110,7 +110,7 @@ impl Experiment {
         all
     }
 
-    /// The experiment's claims, with what was found.
+    /// The experiment's claims, with their quotients.
     pub fn judged(&self) -> Vec<Judged<'_>> {
         self.claims.iter().map(|claim| self.judge(claim)).collect()
     }
@@ -126,7 +126,8 @@ impl Experiment {
         }
     }
 
-    /// How many times better `side` is than `than`, in cases that have these parameters, whatever others they share.
+    /// How many times better `side` is than `than`, in cases with these parameters. The cases may have further
+    /// parameters.
     fn times(
         &self,
         side: Side,
@@ -149,7 +150,8 @@ impl Experiment {
     }
 }
 
-/// The quotient of two medians. What is counted repeats: one sample of it is as good as many, but for guests.
+/// The quotient of two medians. Counts repeat, so one sample of a count is as good as many. Counts of guests vary, so
+/// their interval is widened.
 fn quotient(over: &Measure, under: &Measure, place: Place) -> Option<Interval> {
     let samples = |m: &Measure| match (m.kind, &m.samples[..]) {
         (Kind::Count, &[one]) => vec![one, one],
@@ -165,14 +167,14 @@ fn quotient(over: &Measure, under: &Measure, place: Place) -> Option<Interval> {
     Some(quotient)
 }
 
-/// Counts of guests repeat to a percent or two, some to five: the quotient of two medians may be wrong by so much.
+/// Counts of guests repeat to one or two percent, some to five. The quotient of two medians may be wrong by this part.
 pub const GUESTS_COUNTS: f64 = 0.02;
-/// The same of what was counted less than [`SEVERAL`] times.
+/// The same part for counts of fewer than [`SEVERAL`] samples.
 pub const GUESTS_ONCE: f64 = 0.05;
-/// From how many samples of a guest's count on its median is taken to be right to [`GUESTS_COUNTS`].
+/// The number of samples from which [`GUESTS_COUNTS`] is the error of a guest's count.
 pub const SEVERAL: usize = 3;
 
-/// Ours over theirs, and who is ahead.
+/// Ours over theirs, and the verdict for ours.
 pub(crate) fn against(ours: &Measure, theirs: &Measure, place: Place) -> Option<(Interval, Verdict)> {
     let ratio = quotient(ours, theirs, place)?;
     let verdict = match ours.better {

@@ -1,5 +1,5 @@
-//! Cases of guests: programs of `programs/` on ours and on Linux. A boot runs many of them, one after the other, and tells where
-//! the output of each begins and how it ended.
+//! Guest cases: programs of `programs/` on Quire and on Linux. One boot runs many programs, one after the other. Its
+//! script marks where the output of each program begins, and prints its status.
 
 use std::{cell::RefCell, collections::BTreeMap, time::Duration};
 
@@ -18,24 +18,24 @@ use crate::{
     programs, run,
 };
 
-/// The experiment that tells how fast the machines themselves are.
+/// The experiment that measures how fast the machines themselves are.
 pub const CALIBRATION: &str = "calibration";
-/// The experiment whose cases take longest: each is of some builds in one boot.
+/// The experiment with the longest cases: each does several builds in one boot.
 const BUILD: &str = "build";
-/// Of whose rounds a run does at most so many.
+/// The most rounds of a build case in a run.
 const BUILD_ROUNDS: u32 = 2;
-/// What a quick run builds: enough for two jobs, and small.
+/// The objects that a quick run builds: small, but enough for two jobs.
 const QUICK_GOALS: [&str; 4] = ["lzio.o", "lctype.o", "linit.o", "lopcodes.o"];
-/// What a boot costs, in seconds, before its first program runs: of ours, and of Linux, which is let settle.
+/// Seconds of a boot before its first program runs: for ours, and for Linux, which gets time to settle.
 const BOOT: (f64, f64) = (2.0, 6.0);
-/// So many a guest can have.
+/// The most CPUs of a guest.
 pub const MOST_CPUS: u32 = 64;
-/// Nothing takes longer.
+/// The time limit of a boot.
 const LIMIT: Duration = Duration::from_secs(1800);
-/// In MiB: of a guest, and of one with a compiler in it.
+/// Memory of a guest in MiB: without and with a compiler.
 const MEMORY: (u64, u64) = (1024, 2048);
-/// And at least so much for each CPU: a process on each touches 64 MiB, or a large page for each of 100. No multiple is what a guest
-/// with a compiler has.
+/// The least memory for each CPU in MiB: a process on each touches 64 MiB, or 100 large pages. No multiple equals the
+/// memory of a guest with a compiler, because that size marks such a guest.
 const MEMORY_A_CPU: u64 = 240;
 
 fn memory(command: &str, cpus: u32) -> u64 {
@@ -43,7 +43,7 @@ fn memory(command: &str, cpus: u32) -> u64 {
     if builds { MEMORY.1 } else { MEMORY.0.max(u64::from(cpus) * MEMORY_A_CPU) }
 }
 
-/// About how long a boot's builds take with one number of jobs, in seconds, for each of the two cases that they give.
+/// The estimated seconds of a boot's builds with one number of jobs, for each of the two cases that they give.
 fn build_seconds(mode: Mode, place: Place, cpus: u32) -> f64 {
     let all = if mode == Mode::Full { 160.0 } else { 16.0 };
     all / if place == Place::Guest { f64::from(cpus.min(2)) } else { 1.0 } / 2.0
@@ -52,22 +52,22 @@ fn build_seconds(mode: Mode, place: Place, cpus: u32) -> f64 {
 /// Names and values of parameters.
 type Of = &'static [(&'static str, &'static str)];
 
-/// One program of an experiment, and which of its lines are taken.
+/// One program of an experiment, and the lines of its output that the lab reads.
 struct Thing {
     experiment: &'static str,
-    /// With `{cpus}` and `{seconds}` for what they are.
+    /// The command. `planned` replaces `{cpus}`, `{seconds}`, `{goal}` and `{builds}` by their values.
     command: &'static str,
-    /// Lines' names, which `_rate` or `_instructions` ends, and what they are of.
+    /// Names of lines, without the end `_rate` or `_instructions`, and the parameters of their cases.
     lines: &'static [(&'static str, Of)],
-    /// Lines that are taken as they are, where instructions are counted: their names, measures, units, and what they are of.
+    /// Further lines where instructions are counted: their names, measures, units and parameters.
     other: &'static [(&'static str, &'static str, &'static str, Of)],
-    /// The same of times.
+    /// Further lines of timed runs, in the same form.
     times: &'static [(&'static str, &'static str, &'static str, Of)],
-    /// Instructions are counted, at one CPU.
+    /// Whether instructions are counted, at one CPU.
     counted: bool,
-    /// Done in real time, too, at so many CPUs at a time.
+    /// The numbers of CPUs at which it also runs in real time.
     timed: Timed,
-    /// Also on a Linux with large pages.
+    /// Whether it also runs on a Linux with large pages.
     large: bool,
 }
 
@@ -82,7 +82,7 @@ enum Timed {
 
 const ZERO_FILL: Of = &[("what", "zero-fill fault")];
 
-/// So many processes map one file.
+/// A thing in which `$n` processes map one file.
 macro_rules! sharing {
     ($n:literal) => {
         Thing {
@@ -107,7 +107,7 @@ macro_rules! sharing {
     };
 }
 
-/// Everything that is run in guests.
+/// All programs that run in guests.
 #[rustfmt::skip] // A thing a paragraph.
 const THINGS: &[Thing] = &[
     Thing {
@@ -169,7 +169,7 @@ const THINGS: &[Thing] = &[
     Thing {
         experiment: "queues", command: "zerofill --backward 1 --megabytes 16 --seconds {seconds} --processes {cpus}",
         lines: &[("zerofill", ZERO_FILL)],
-        // Its rates are those of the experiment that is about them.
+        // The experiment `zero-fill` has the rates of this program.
         other: &[], times: &[], counted: true, timed: Timed::Never, large: false,
     },
     Thing {
@@ -190,7 +190,7 @@ const THINGS: &[Thing] = &[
         experiment: "processes", command: "sleepers --sleepers 100 --seconds {seconds}",
         lines: &[("create", &[("what", "create"), ("processes", "100")]), ("wake", &[("what", "timed sleep and wake-up"), ("processes", "100")]),
                  ("kill", &[("what", "kill"), ("processes", "100")])],
-        // What the kernel does beside would be a large part of so few processes' memory.
+        // The kernel's other memory would be a large part of the figure for so few processes.
         other: &[], times: &[], counted: true, timed: Timed::Never, large: false,
     },
     Thing {
@@ -286,23 +286,24 @@ const THINGS: &[Thing] = &[
     },
 ];
 
-/// What ours and Linux are compared by beside a source's claim.
+/// The figure that compares ours and Linux beside a source's claim.
 struct Counterpart {
     experiment: &'static str,
-    /// Parameters of the claim, as many as tell it from the experiment's others.
+    /// Parameters that distinguish the claim from the experiment's others.
     claim: Of,
-    /// What both do, in guests that count.
+    /// The measure of an operation that both do, in guests that count.
     measure: &'static str,
     of: Of,
 }
 
-/// The counterparts. A claim that no guest does anything like has none: a run queue is nothing that a program could run alone.
+/// The counterparts. A claim without a similar operation in a guest has none. For example, a program cannot exercise a
+/// run queue alone.
 #[rustfmt::skip] // A table.
 const READINGS: &[Counterpart] = &[
     Counterpart { experiment: "zero-fill", claim: &[("what", "threads")], measure: "instructions", of: &[("what", "zero-fill fault"), ("as", "processes")] },
     Counterpart { experiment: "exec-fork", claim: &[("what", "exec-dynamic")], measure: "instructions", of: &[("what", "fork + exec, dynamic")] },
     Counterpart { experiment: "sharing", claim: &[], measure: "kernel_bytes", of: &[("what", "kernel memory, a mapping"), ("processes", "100")] },
-    // Whoever stays keeps what is behind it, be it a parent or a child.
+    // In both, a live relative keeps the lower layers of the chain: a second child, or a parent.
     Counterpart { experiment: "chains", claim: &[("leaving", "two")], measure: "instructions", of: &[("what", "chain, parents alive")] },
     Counterpart { experiment: "queues", claim: &[("cpus", "64")], measure: "instructions", of: ZERO_FILL },
     Counterpart { experiment: "map", claim: &[("sizes", "mixed")], measure: "instructions", of: &[("what", "create, mixed")] },
@@ -313,7 +314,7 @@ const READINGS: &[Counterpart] = &[
 ];
 
 impl Counterpart {
-    /// Whether it stands beside this claim of that experiment.
+    /// Whether it belongs to this claim of that experiment.
     fn fits(&self, experiment: &str, claim: &Claim) -> bool {
         self.experiment == experiment && parameters(self.claim).iter().all(|(k, v)| claim.parameters.get(k) == Some(v))
     }
@@ -324,14 +325,14 @@ pub struct Planned {
     experiment: &'static str,
     case: Case,
     cpus: u32,
-    /// What the guest's shell is given.
+    /// The command line for the guest's shell.
     command: String,
     /// The line of output that each measure is taken from.
     lines: BTreeMap<String, String>,
     seconds: f64,
 }
 
-/// One boot: a side, how, and what is run there.
+/// One boot: its side, its machine, and its commands.
 pub struct Boot {
     side: Side,
     place: Place,
@@ -346,7 +347,7 @@ struct Taken {
     lines: BTreeMap<String, String>,
 }
 
-/// Parameters, with numbers where they are.
+/// Parameters; a text that is a number becomes one.
 fn parameters(of: &[(&str, &str)]) -> BTreeMap<String, Parameter> {
     let value = |text: &str| text.parse::<f64>().map_or_else(|_| Parameter::Text(text.to_owned()), Parameter::Number);
     of.iter().map(|(name, text)| ((*name).to_owned(), value(text))).collect()
@@ -356,7 +357,7 @@ fn parameters(of: &[(&str, &str)]) -> BTreeMap<String, Parameter> {
 pub fn cases(mode: Mode, cpus: &[u32], linux: bool) -> Vec<Planned> {
     let mut all = Vec::new();
     for thing in THINGS {
-        // Thousands of processes take a counted Linux minutes; four objects are too few for more jobs than CPUs.
+        // Thousands of processes take minutes on a counted Linux. Four objects are too few for more jobs than CPUs.
         let long = ["--sleepers 4000", "--sharers 1000", "--per-cpu 2"];
         if mode == Mode::Quick && long.iter().any(|l| thing.command.contains(l)) {
             continue;
@@ -371,13 +372,14 @@ pub fn cases(mode: Mode, cpus: &[u32], linux: bool) -> Vec<Planned> {
                 planned(thing, side, Place::GuestCounted, 1, mode, &mut all);
             }
             let counts: &[u32] = match thing.timed {
-                // Two boots more, three times each: counts alone tell a quick run what large pages change.
+                // Times would need two more boots, three times each. In a quick run, counts alone show the effect of
+                // large pages.
                 _ if mode == Mode::Quick && side == Side::LinuxLarge => &[],
                 Timed::Never => &[],
                 Timed::Once => &[1],
                 Timed::Scaled => cpus,
             };
-            // Two jobs on one CPU take minutes and tell little.
+            // Two jobs on one CPU take minutes and show little.
             let least = if thing.command.contains("--per-cpu 2") { 2 } else { 1 };
             for &n in counts.iter().filter(|n| (least..=MOST_CPUS).contains(*n)) {
                 planned(thing, side, Place::Guest, n, mode, &mut all);
@@ -390,7 +392,7 @@ pub fn cases(mode: Mode, cpus: &[u32], linux: bool) -> Vec<Planned> {
 fn planned(thing: &Thing, side: Side, place: Place, cpus: u32, mode: Mode, all: &mut Vec<Planned>) {
     let counted = place == Place::GuestCounted;
     let each: f64 = match (mode, counted) {
-        // Of the guest's clock, which goes by its instructions.
+        // Seconds of the guest's clock, which counts instructions.
         (Mode::Quick, true) => 0.02,
         (Mode::Full, true) => 0.1,
         (Mode::Quick, false) => 0.1,
@@ -414,7 +416,7 @@ fn planned(thing: &Thing, side: Side, place: Place, cpus: u32, mode: Mode, all: 
         }
         let figure = Measure { unit: unit.to_owned(), kind, better, samples: Vec::new() };
         let line = (measure.to_owned(), line);
-        // Several lines may tell of one thing.
+        // Several lines may belong to one case.
         let same = |p: &&mut Planned| p.command == command && p.case.parameters == parameters;
         if let Some(planned) = all[first..].iter_mut().find(same) {
             planned.case.measures.insert(measure.to_owned(), figure);
@@ -451,7 +453,7 @@ fn planned(thing: &Thing, side: Side, place: Place, cpus: u32, mode: Mode, all: 
     }
 }
 
-/// What ours and Linux are compared by, and how the guests' figures are drawn.
+/// Adds the counterparts of claims, and the plots of the guests' figures.
 pub fn claims(experiments: &mut [Experiment]) {
     for experiment in experiments {
         for claim in &mut experiment.claims {
@@ -480,7 +482,7 @@ fn plots(experiment: &str) -> Vec<Plot> {
         log_up: true,
     };
     let mut plots = Vec::new();
-    // What grows with a parameter is a curve; what is done once is a bar.
+    // Things with sizes or numbers of processes get curves beside the bars.
     let grows = |t: &Thing| t.lines.iter().any(|(_, of)| of.iter().any(|(k, _)| ["size", "processes"].contains(k)));
     if things().any(|t| t.counted) {
         let title = if experiment == BUILD {
@@ -556,7 +558,7 @@ impl Boot {
         format!("{} in a guest{how}", self.side.title())
     }
 
-    /// These cases, those of each of its commands by themselves.
+    /// These cases, in a group for each of its commands.
     pub fn apart(&self, cases: &[CaseId]) -> Vec<Vec<CaseId>> {
         let of = |all: &[Taken]| all.iter().map(|t| t.at).filter(|at| cases.contains(at)).collect::<Vec<_>>();
         self.commands.iter().map(|(_, all)| of(all)).filter(|cases| !cases.is_empty()).collect()
@@ -569,12 +571,12 @@ impl Boot {
     }
 }
 
-/// Kernels, and what they run.
+/// Kernels, and the files of their guests.
 pub struct Guests {
     ours: Option<Kernel>,
     linux: Option<Kernel>,
     tree: Tree,
-    /// The same with a compiler and something to build.
+    /// The files with a compiler and sources to build.
     compiler: Option<Tree>,
     order: Order,
     random: RefCell<fastrand::Rng>,
@@ -602,7 +604,7 @@ impl Guests {
         })
     }
 
-    /// One boot, with the commands that these cases need in an order of its own.
+    /// Does one boot with the commands that these cases need, in a random order.
     pub fn run(&self, boot: &Boot, cases: &[CaseId]) -> Result<Vec<CaseValues>> {
         let mut order = boot.needed(cases);
         self.random.borrow_mut().shuffle(&mut order);
@@ -610,7 +612,7 @@ impl Guests {
         let mut tree = with_compiler.unwrap_or(&self.tree).clone();
         tree.file("/script", 0o500, script(boot, &order))?;
         if boot.side != Side::Ours {
-            // Linux is still busy with itself right after boot; its first program waits so many seconds.
+            // Linux still has work of its own right after boot. Its first program waits this number of seconds.
             tree.file("/.quire/settle", 0o400, "2\n")?;
         }
         let counted = boot.place == Place::GuestCounted;
@@ -645,12 +647,12 @@ impl Guests {
     }
 }
 
-/// Who has no Linux can still measure the rest.
+/// Adds to a failure to get Linux that the rest can be measured without it.
 fn without(linux: Failure) -> Failure {
     Failure { message: format!("{linux}; --no-linux measures without it"), ..linux }
 }
 
-/// What the guest's shell does.
+/// The script of the guest's shell.
 fn script(boot: &Boot, order: &[usize]) -> String {
     let mut text = "#!/bin/sh\n".to_owned();
     if boot.side != Side::Ours {
@@ -667,7 +669,7 @@ fn script(boot: &Boot, order: &[usize]) -> String {
     text
 }
 
-/// The output of each command, and its status where it came to an end.
+/// The output of each command, and its status if it ended.
 fn parts(text: &str) -> BTreeMap<usize, (String, Option<i32>)> {
     let mut parts: BTreeMap<usize, (String, Option<i32>)> = BTreeMap::new();
     let mut at = None;
@@ -739,7 +741,7 @@ pub(super) mod tests {
     fn a_boot_serves_all_cases_of_its_side_and_each_has_one_place() {
         let mut experiments = vec![calibration()];
         let boots = boots(Mode::Quick, cases(Mode::Quick, &[1, 2], true), &mut experiments);
-        // Ours and Linux, counted and timed, and Linux with large pages, counted; only what is asked for.
+        // Ours and Linux, each counted and timed, and Linux with large pages, counted.
         assert_eq!(boots.len(), 5);
         let mut places: Vec<CaseId> = boots.iter().flat_map(|b| b.cases.clone()).collect();
         places.sort();

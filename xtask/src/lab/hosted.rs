@@ -24,7 +24,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Of a planned case, whose command is what the lab's program is given.
+    /// The process of a planned case, whose command has the arguments of the lab's program.
     pub fn of(at: CaseId, case: &Case) -> Self {
         let arguments = case.command.split_whitespace().map(str::to_owned).collect();
         Self { at, place: case.place, arguments, measures: case.measures.keys().cloned().collect() }
@@ -36,7 +36,7 @@ impl Process {
     }
 }
 
-/// About how long such a process takes.
+/// The estimated seconds of such a process.
 pub fn seconds(mode: Mode, place: Place) -> f64 {
     match (mode, place) {
         (Mode::Quick, Place::Cachegrind) => 3.0,
@@ -98,7 +98,7 @@ impl Lab {
     }
 }
 
-/// The measures among what was printed; all of them.
+/// The values of all measures in the output.
 fn values(text: &str, measures: &[String]) -> Result<BTreeMap<String, f64>, String> {
     let lines: BTreeMap<String, f64> = compare::parse(text).into_iter().map(|l| (l.name, l.value)).collect();
     measures.iter().map(|m| Ok((m.clone(), *lines.get(m).ok_or_else(|| format!("it did not tell {m}"))?))).collect()

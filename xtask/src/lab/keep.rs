@@ -1,4 +1,5 @@
-//! What was found so far: in `results.json` after every job, so that a run that is interrupted goes on where it was.
+//! The results of a run so far. `results.json` is written after every job, so that an interrupted run continues where
+//! it stopped.
 
 use std::{
     collections::BTreeMap,
@@ -17,23 +18,24 @@ use crate::failure::{Doing, Failure, Result};
 pub struct RunFile {
     file: PathBuf,
     run: Run,
-    /// Held as long as this is measured: two runs into one directory would mix.
+    /// Held while this run measures, because two runs would mix in one directory.
     _lock: Lock,
 }
 
-/// A locked file. To close it would not be enough: a process that is being started beside it has the descriptor too, until it
+/// A locked file. Closing it would not be enough. A process that is being started holds the descriptor too, until it
 /// executes its program.
 struct Lock(fs::File);
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // What cannot be unlocked is when the last descriptor goes.
+        // If this fails, the lock ends with the last descriptor.
         let _unlocked = self.0.unlock();
     }
 }
 
 impl RunFile {
-    /// Goes on with the unfinished run in the directory `out`, or begins one, anew if `again`: what another one found is set aside.
+    /// Continues the unfinished run in the directory `out`, or begins one. With `again` it always begins one. Results
+    /// of an earlier run that does not continue are set aside.
     pub fn open(out: &Path, plan: &Plan, machine: Machine, again: bool) -> Result<Self> {
         fs::create_dir_all(out).doing(|| format!("cannot make {}", out.display()))?;
         let about = || format!("cannot use {}", out.display());
@@ -64,7 +66,7 @@ impl RunFile {
             Some(old) if again || old.complete => set_aside(out, &old)?,
             Some(old) => match go_on(&mut run, &old) {
                 Ok(()) => eprintln!("quire: going on with the run of {}", run.began),
-                // Nothing is lost with it but what could not be measured then.
+                // The old run tried every case. Only retries of its failed cases are lost.
                 Err(_) if was_tried(&old) => set_aside(out, &old)?,
                 Err(what) => {
                     return Err(Failure::usage(format_args!(
@@ -85,7 +87,7 @@ impl RunFile {
         &self.file
     }
 
-    /// What was found.
+    /// The run with its results so far.
     pub fn run(&self) -> &Run {
         &self.run
     }
@@ -94,7 +96,8 @@ impl RunFile {
         &self.run.experiments[at.experiment].cases[at.case]
     }
 
-    /// Whether this round of a case is still to be done. What cannot be measured is not, until [`RunFile::forgive`].
+    /// Whether this round of a case is still to be done. A case in trouble has no more rounds until
+    /// [`RunFile::forgive`].
     pub fn lacks(&self, at: CaseId, round: u32) -> bool {
         let case = self.case(at);
         let done = case.measures.values().map(|m| m.samples.len() as u32).min().unwrap_or(0);
@@ -106,7 +109,7 @@ impl RunFile {
         job.cases.iter().any(|at| self.case(*at).trouble.is_some())
     }
 
-    /// Forgets what could not be measured of a job: it may have been of the moment, and is tried again.
+    /// Clears the trouble of a job's cases. They are tried again, because the cause may have been temporary.
     pub fn forgive(&mut self, job: &Counted) {
         job.cases.iter().for_each(|at| self.run.experiments[at.experiment].cases[at.case].trouble = None);
     }
@@ -116,7 +119,7 @@ impl RunFile {
         self.run.experiments.iter().flat_map(|e| &e.cases).filter(|c| c.trouble.is_some()).count()
     }
 
-    /// Whether the same command can go on with this run.
+    /// Whether the same command can continue this run.
     pub fn can_go_on(&self) -> bool {
         has_version(&self.run)
     }
@@ -127,7 +130,7 @@ impl RunFile {
         self.run.seconds += took.as_secs_f64();
     }
 
-    /// Adds what a round found.
+    /// Adds the values of a round.
     pub fn add(&mut self, found: Vec<CaseValues>, took: Duration) -> Result<()> {
         self.took(&found.iter().map(|f| f.at).collect::<Vec<_>>(), took);
         for CaseValues { at, values } in found {
@@ -159,13 +162,13 @@ impl RunFile {
         self.write()
     }
 
-    /// Everything was tried; a run that is in trouble stays one to go on with.
+    /// Ends the run. It is complete if no case is in trouble; else the same command can continue it.
     pub fn finish(&mut self) -> Result<()> {
         self.run.complete = self.troubles() == 0;
         self.write()
     }
 
-    /// The file is always whole: it is written beside and then takes the other's place.
+    /// Writes the file. It is always whole, because a temporary file is written first and then replaces it.
     fn write(&self) -> Result<()> {
         let about = || format!("cannot write {}", self.file.display());
         let mut run = self.run.clone();
@@ -185,26 +188,26 @@ fn has_version(run: &Run) -> bool {
     run.machine.versions.contains_key("Quire")
 }
 
-/// Whether a run that is not complete was through: each case has figures, or why it has none.
+/// Whether an incomplete run tried every case: each has figures, or a reason for having none.
 fn was_tried(run: &Run) -> bool {
     let cases = || run.experiments.iter().flat_map(|e| &e.cases);
     cases().any(|c| c.trouble.is_some()) && cases().all(|c| c.trouble.is_some() || !c.measures.is_empty())
 }
 
-/// Lets what a run found keep a name of its own, its page too; a run that found nothing is not kept.
+/// Renames the results of an old run and its page. A run without samples is not kept.
 fn set_aside(out: &Path, old: &Run) -> Result<()> {
     let mut measures = old.experiments.iter().flat_map(|e| &e.cases).flat_map(|c| c.measures.values());
     if measures.all(|m| m.samples.is_empty()) {
         return Ok(());
     }
-    // A time that comes from a file is not yet a part of a name.
+    // A time from a file may hold characters that do not belong in a name.
     let began: String = old.began.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
     let kept = rename_aside(out, &began)?;
     eprintln!("quire: the run of {} is kept as {}", old.began, kept.display());
     Ok(())
 }
 
-/// Renames the file and the page, such that `began` tells them from others; how the file is called now.
+/// Adds `began` to the names of the file and the page. Returns the new name of the file.
 fn rename_aside(out: &Path, began: &str) -> Result<PathBuf> {
     let named = |what: &str, number: u32, kind: &str| match number {
         1 => out.join(format!("{what}-{began}.{kind}")),
@@ -221,7 +224,7 @@ fn rename_aside(out: &Path, began: &str) -> Result<PathBuf> {
     Ok(named("results", number, "json"))
 }
 
-/// Takes over what an unfinished run found, or tells in what it differs.
+/// Takes over the samples of an unfinished run, or returns the difference that forbids it.
 fn go_on(run: &mut Run, old: &Run) -> Result<(), String> {
     if old.mode != run.mode {
         return Err("another mode".to_owned());
@@ -229,7 +232,7 @@ fn go_on(run: &mut Run, old: &Run) -> Result<(), String> {
     if old.machine != run.machine {
         return Err("another machine or version".to_owned());
     }
-    // What is not kept by git has no version, and may have changed.
+    // A tree outside git has no version and may have changed.
     if !has_version(old) {
         return Err("a tree without a version".to_owned());
     }
@@ -249,7 +252,7 @@ fn go_on(run: &mut Run, old: &Run) -> Result<(), String> {
         mine.seconds = theirs.seconds;
         for case in &mut mine.cases {
             let Some(old) = cases.remove(&case.id()) else { continue };
-            // Trouble may have been of the moment: it is tried again.
+            // Trouble is not taken over, because its cause may have been temporary.
             for (name, measure) in old.measures {
                 if let Some(mine) = case.measures.get_mut(&name) {
                     mine.samples = measure.samples;
@@ -362,7 +365,7 @@ pub(super) mod tests {
             .unwrap()
             .filter(|e| e.as_ref().unwrap().file_name().to_string_lossy().starts_with("report-2026-11-24T03-58-05Z"));
         assert_eq!(pages.count(), 3);
-        // What found nothing leaves nothing.
+        // A run without samples leaves no file.
         drop(RunFile::open(home.path(), &plan, machine(), true).unwrap());
         drop(RunFile::open(home.path(), &plan, machine(), true).unwrap());
         assert_eq!(aside(home.path()), 4);
@@ -415,7 +418,7 @@ pub(super) mod tests {
         let kept = RunFile::open(home.path(), &plan, machine(), false).unwrap();
         assert_eq!(kept.run().remark.as_deref(), Some("the machine was busy"));
         drop(kept);
-        // What is in trouble is forgotten in the file that goes on; told again, it is aside.
+        // The continued run clears the trouble. With trouble again, the run is set aside for the other version.
         let mut kept = RunFile::open(home.path(), &plan, machine(), false).unwrap();
         kept.break_off(&plan.jobs[0], &plan.jobs[0].cases, "no machine", Duration::ZERO).unwrap();
         drop(kept);
@@ -447,7 +450,7 @@ pub(super) mod tests {
         assert_eq!((lack(&kept, 0), lack(&kept, 1), kept.troubles()), (0, job.cases.len() - 1, 1));
         let read = Results::read(kept.file()).unwrap();
         assert!(read.runs[0].experiments[0].cases.iter().any(|c| c.trouble.as_deref() == Some("gone")));
-        // The same command goes on with it, and with nothing else of that round.
+        // The same command tries this case again, and no other case of that round.
         kept.finish().unwrap();
         assert!(!kept.run().complete);
         drop(kept);

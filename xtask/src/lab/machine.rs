@@ -23,11 +23,11 @@ pub fn cpus_to_try() -> Vec<u32> {
 }
 
 fn available() -> u32 {
-    // More than a guest can have are not used.
+    // CPUs above the limit of a guest are not used.
     std::thread::available_parallelism().map_or(1, |n| n.get() as u32).min(64)
 }
 
-/// What it is.
+/// The description of this machine.
 pub fn describe(places: &Places) -> Result<Machine> {
     let qemu = accel::find_qemu()?;
     let (accelerator, _) = accel::choose(places, &qemu)?;
@@ -63,11 +63,10 @@ pub fn describe(places: &Places) -> Result<Machine> {
     })
 }
 
-/// What decides what is measured; dated runs and pages, of which a run may make some, do not.
+/// The folders that decide the figures. `lab/runs` does not, because a run may add files there.
 const MEASURED: [&str; 6] = ["crates", "lab", "plugin", "programs", "xtask", ":(exclude)lab/runs"];
 
-/// The commit; of a tree that has changed since, by changes or by files that git does not know yet, with what tells one such
-/// change from another.
+/// The commit. If files have changed since, or new ones are not yet known to git, a hash of them follows.
 fn version(places: &Places) -> Option<String> {
     let git = |args: &[&str]| {
         let out = Command::new("git").args(args).current_dir(&places.root).output().ok()?;

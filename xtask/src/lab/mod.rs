@@ -1,6 +1,7 @@
-//! `./quire lab`: reruns the experiment of each source as *before*, *after*, ours and Linux, keeps every sample in `results.json`,
-//! and draws `report.html`. [`plan`] says what is measured, [`guest`] and [`hosted`] do one round of something, [`keep`] holds what
-//! was found, and [`table`] prints it; the page is `quire-report`'s. docs/lab.md tells how to read and to extend it.
+//! `./quire lab`: reruns the experiment of each source as *before*, *after*, ours and Linux. It keeps every sample in
+//! `results.json`, and draws `report.html` with the crate `quire-report`. [`plan`] lists the cases. [`guest`] and
+//! [`hosted`] do one round of a case. [`keep`] holds the results, and [`table`] prints them. The document `docs/lab.md`
+//! says how to read and extend the lab.
 
 mod guest;
 mod hosted;
@@ -27,7 +28,7 @@ use crate::{
 use keep::RunFile;
 use plan::{CaseId, CaseValues, Job, Plan};
 
-/// Does what is asked for.
+/// Runs the chosen part of the lab.
 pub fn command(places: &Places, options: &cli::Lab) -> Result<u8> {
     match &options.part {
         Some(cli::LabPart::List(options)) => list(places, options),
@@ -47,7 +48,7 @@ struct Text {
     about: String,
 }
 
-/// Names, and what each measures. Nothing is built for it.
+/// Prints the names of the experiments, and what each measures. It builds nothing.
 fn list(places: &Places, options: &cli::LabList) -> Result<u8> {
     let texts = places.root.join("lab/experiments.json");
     let text = std::fs::read_to_string(&texts).doing(|| format!("cannot read {}", texts.display()))?;
@@ -76,7 +77,7 @@ fn list(places: &Places, options: &cli::LabList) -> Result<u8> {
     Ok(0)
 }
 
-/// The run in this mode that the repository keeps: it tells how long things take.
+/// The newest kept run in this mode, for the time that each experiment takes.
 fn last(places: &Places, mode: &str) -> Option<quire_results::Run> {
     Results::read(&status::newest(places, &format!("-{mode}.json"))?).ok()?.runs.pop()
 }
@@ -152,7 +153,7 @@ fn each_once(numbers: &[u32]) -> Vec<u32> {
     numbers.iter().copied().collect::<BTreeSet<u32>>().into_iter().collect()
 }
 
-/// What measures.
+/// The programs and kernels that measure.
 struct Benches {
     hosted: hosted::Lab,
     guest: guest::Guests,
@@ -163,7 +164,7 @@ impl Benches {
         Ok(Self { hosted: hosted::Lab::ready(places, plan)?, guest: guest::Guests::ready(places, plan)? })
     }
 
-    /// One round of these cases of a job: a value for each measure, or why there is none.
+    /// One round of these cases of a job: a value for each measure, or the reason for its absence.
     fn run(&self, job: &Job, cases: &[CaseId]) -> Result<Vec<CaseValues>> {
         match job {
             Job::Hosted(case) => self.hosted.run(case),
@@ -172,13 +173,12 @@ impl Benches {
     }
 }
 
-/// All rounds of everything; then those of what failed, once more: a boot that a busy machine spoilt is not a case that cannot be
-/// measured.
+/// Does all rounds of all jobs. Failed jobs are then tried once more, because a busy machine may have spoilt a boot.
 fn rounds(plan: &Plan, benches: &Benches, kept: &mut RunFile) -> Result<()> {
     all_rounds(plan, kept, &|job, cases| benches.run(job, cases))
 }
 
-/// What does a round of these cases of a job.
+/// A function that does a round of these cases of a job.
 type Run<'a> = &'a dyn Fn(&Job, &[CaseId]) -> Result<Vec<CaseValues>>;
 
 fn all_rounds(plan: &Plan, kept: &mut RunFile, run: Run<'_>) -> Result<()> {
@@ -193,8 +193,9 @@ fn all_rounds(plan: &Plan, kept: &mut RunFile, run: Run<'_>) -> Result<()> {
     pass(plan, &failed, kept, run, true)
 }
 
-/// The rounds that these jobs lack, each round in an order of its own, so that what drifts meets all sides alike. `alone`: each program
-/// has a boot of its own, so that one that ends the machine takes no other along.
+/// Does the rounds that these jobs lack. Each round has a random order of its own, so that drift of the machine meets
+/// all sides alike. With `alone` each program has a boot of its own, so that a program that ends the machine spoils no
+/// other.
 fn pass(plan: &Plan, jobs: &[usize], kept: &mut RunFile, run: Run<'_>, alone: bool) -> Result<()> {
     let mut left: Vec<(u32, usize)> = Vec::new();
     let mut random = fastrand::Rng::with_seed(kept.run().seed);
@@ -258,7 +259,8 @@ mod tests {
         assert_eq!(each_once(&[2, 1, 1, 8, 2]), [1, 2, 8]);
     }
 
-    /// The rounds of the calibration, of which some fail as `fails` says (the nth call, from 0), and which cases each call was for.
+    /// Runs the calibration; `fails` says whether the nth call fails, from 0. Returns the troubles, the missing rounds,
+    /// and the cases of each call.
     fn measured(fails: impl Fn(usize) -> bool) -> (usize, usize, Vec<Vec<CaseId>>) {
         let (plan, home) = (keep::tests::plan(), tempfile::tempdir().unwrap());
         let mut kept = RunFile::open(home.path(), &plan, keep::tests::machine(), false).unwrap();

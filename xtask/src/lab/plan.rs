@@ -1,5 +1,5 @@
-//! What is measured: experiments with their cases, as the lab's program and [`guest`] give them, and the jobs that do
-//! a round of them. A job is one process or one boot; a boot serves many cases.
+//! The plan of a run: experiments with their cases, from the lab's program and from [`guest`], and the jobs that
+//! measure them. A job is one process or one boot. A boot serves many cases.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ pub struct Plan {
     pub mode: Mode,
     /// With cases that have no samples yet.
     pub experiments: Vec<Experiment>,
-    /// What is done to get them.
+    /// The jobs that give the samples.
     pub jobs: Vec<Counted>,
 }
 
@@ -22,9 +22,9 @@ pub struct Plan {
 pub struct Counted {
     /// The job.
     pub what: Job,
-    /// So often.
+    /// The number of its rounds.
     pub rounds: u32,
-    /// About how long one round takes, in seconds; what is told is mended by what was seen.
+    /// The estimated seconds of one round. The countdown corrects it by the time of earlier rounds.
     pub seconds: f64,
     /// The cases that it gives samples to.
     pub cases: Vec<CaseId>,
@@ -39,7 +39,7 @@ pub enum Job {
 }
 
 impl Job {
-    /// These of its cases, such that what each program gives can be measured by itself.
+    /// These of its cases, in groups that can be measured separately: one for each program.
     pub fn apart(&self, cases: &[CaseId]) -> Vec<Vec<CaseId>> {
         match self {
             Job::Hosted(_) => vec![cases.to_vec()],
@@ -57,12 +57,12 @@ pub struct CaseId {
     pub case: usize,
 }
 
-/// What one round found for one case.
+/// The values of one round for one case.
 #[derive(Debug, PartialEq)]
 pub struct CaseValues {
     /// Which.
     pub at: CaseId,
-    /// A value for each measure; or why there is none.
+    /// A value for each measure, or the reason for its absence.
     pub values: Result<BTreeMap<String, f64>, String>,
 }
 
@@ -76,20 +76,20 @@ impl Counted {
     }
 }
 
-/// A full run that has measured for so long, in seconds, begins no further round of what has [`LEAST`] already: so that it is
-/// over, with all that comes before and after, within an hour and a half on two CPUs; where three rounds take longer, it is not.
+/// After this number of seconds, a full run begins no further round beyond [`LEAST`]. On two CPUs the run then ends
+/// within an hour and a half, builds and page included. It takes longer where three rounds do.
 pub const ENOUGH: f64 = 60.0 * 60.0;
 
-/// So many samples everything but builds gets that is timed, however long it takes.
+/// The least number of samples for times, except those of builds. It does not depend on the time that they take.
 pub const LEAST: u32 = 3;
 
-/// How often a case of this place is measured, where time allows ([`ENOUGH`]).
+/// The number of rounds of a case in this place, if time allows ([`ENOUGH`]).
 pub fn rounds(mode: Mode, place: Place, case: &Case) -> u32 {
     let counted = case.measures.values().all(|m| m.kind == Kind::Count);
     match (mode, place) {
-        // A quick run is to be over in ten minutes; those of a Linux with large pages stand beside three of ours.
+        // A quick run should end within ten minutes. One round of a Linux with large pages stands beside three of ours.
         (Mode::Quick, Place::GuestCounted) if case.side == Side::LinuxLarge => 1,
-        // What is counted repeats; guests' counts do to some percent.
+        // Counts repeat exactly, but those of guests only to some percent.
         (_, Place::GuestCounted) => LEAST,
         (_, _) if counted => 1,
         (Mode::Quick, Place::Guest) => 3,
@@ -100,7 +100,7 @@ pub fn rounds(mode: Mode, place: Place, case: &Case) -> u32 {
 }
 
 impl Plan {
-    /// All experiments whose names are asked for, or all; the calibration comes along.
+    /// Plans the experiments with these names, or all. The calibration is always planned too.
     pub fn make(places: &Places, mode: Mode, cpus: &[u32], linux: bool, names: &[String]) -> Result<Self> {
         let mut experiments = hosted::experiments(places, mode, cpus)?;
         let guests = guest::cases(mode, cpus, linux);
@@ -124,7 +124,7 @@ impl Plan {
         Ok(Self { mode, experiments, jobs })
     }
 
-    /// Of the job that is done most often.
+    /// The largest number of rounds of a job.
     pub fn most_rounds(&self) -> u32 {
         self.jobs.iter().map(|j| j.rounds).max().unwrap_or(0)
     }

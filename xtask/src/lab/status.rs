@@ -1,5 +1,5 @@
-//! `docs/status.md`, generated: the budgets of the design with what was measured, what of Linux is there, what is known to be
-//! missing, and where `unsafe` stands.
+//! Generates `docs/status.md`: the design's budgets with their measured figures, the supported system calls of Linux,
+//! the known gaps, and the lines with `unsafe`.
 
 use std::{
     collections::BTreeMap,
@@ -15,7 +15,7 @@ use crate::{
     places::Places,
 };
 
-/// A figure that the design sets a bound to.
+/// A figure for which the design sets a bound.
 struct Budget {
     what: &'static str,
     bound: Bound,
@@ -25,17 +25,17 @@ struct Budget {
 enum Bound {
     AtLeast(f64),
     AtMost(f64),
-    /// The second figure is the first, within such a part.
+    /// The second figure equals the first within this part.
     Same(f64),
 }
 
-/// Where a figure is read.
+/// The source of a figure.
 enum FigureSource {
     /// A line of `./quire bench`.
     Bench(&'static str),
-    /// Two of them.
+    /// Two lines of it.
     Both(&'static str, &'static str),
-    /// Of ours in a run of the lab: the experiment, the measure, and the parameters of one case, or of two.
+    /// Ours in a run of the lab: the experiment, the measure, and the parameters of one or two cases.
     Lab(&'static str, &'static str, &'static [&'static [(&'static str, &'static str)]]),
 }
 
@@ -71,7 +71,7 @@ pub fn write(places: &Places) -> Result<u8> {
     Ok(0)
 }
 
-/// The newest file under `lab/runs` whose name ends so; names begin with a date.
+/// The newest file under `lab/runs` with this end of its name. Names begin with a date.
 pub fn newest(places: &Places, end: &str) -> Option<PathBuf> {
     let mut files: Vec<PathBuf> =
         fs::read_dir(places.root.join("lab/runs")).ok()?.flatten().map(|e| e.path()).collect();
@@ -125,7 +125,7 @@ fn latest(files: impl Iterator<Item = PathBuf>) -> Result<Option<(PathBuf, Run)>
     let mut latest: Option<(PathBuf, Run)> = None;
     for file in files {
         let runs = Results::read(&file).map_err(Failure::usage)?.runs;
-        // RFC 3339 in UTC: the order of the texts is that of time.
+        // These are RFC 3339 texts in UTC, which sort by time.
         if let Some(run) = runs.into_iter().max_by(|a, b| a.began.cmp(&b.began))
             && latest.as_ref().is_none_or(|(_, other)| other.began < run.began)
         {
@@ -135,7 +135,7 @@ fn latest(files: impl Iterator<Item = PathBuf>) -> Result<Option<(PathBuf, Run)>
     Ok(latest)
 }
 
-/// `./quire bench --json`.
+/// The figures of a file that `./quire bench --json` wrote.
 fn bench_lines(file: &Path) -> Result<BTreeMap<String, f64>> {
     let about = || format!("cannot read {}", file.display());
     let text = fs::read_to_string(file).doing(about)?;
@@ -232,7 +232,7 @@ fn walk(at: &Path, from: &Path, found: &mut BTreeMap<String, usize>) -> Result<(
     Ok(())
 }
 
-/// Lines that say `unsafe`, but for tests: items at the left margin that are compiled for them alone.
+/// The number of code lines with `unsafe`. Items at the left margin that are compiled only for tests do not count.
 fn count(text: &str) -> usize {
     let (mut tests, mut lines) = (false, 0);
     for line in text.lines() {

@@ -1,4 +1,4 @@
-//! What was found, for a terminal: a table for each experiment, and the sources' headlines.
+//! The results for a terminal: a table for each experiment, and the sources' headlines.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -67,7 +67,7 @@ pub fn of(experiment: &Experiment) -> Table {
     table
 }
 
-/// How ours does: how often ahead and behind, where behind, and each source's headline.
+/// The summary of ours: how often it is ahead and behind, its losses, and each source's headline.
 pub fn summary(run: &Run) -> String {
     let mut counts = [0; 3];
     let mut behind = Vec::new();
@@ -109,7 +109,7 @@ pub fn summary(run: &Run) -> String {
             (own, Some(false)) => format!("; the source's own: {}, not reproduced", times(own)),
             (own, _) => format!("; the source's own: {}", times(own)),
         };
-        // Another measure in another place: it is told with its own.
+        // Linux's figure has another measure and place, so the text names them.
         let linux = match &judged.claim.linux {
             None => "no counterpart in a guest".to_owned(),
             Some(reading) => format!("{} ({})", times(judged.linux), reading.told()),
@@ -125,7 +125,8 @@ pub fn summary(run: &Run) -> String {
     text
 }
 
-/// A run against another: how many times better each experiment's figures typically are, of Quire and of the other sides.
+/// A run against another: how many times better the figures of each experiment typically are, for Quire and for the
+/// other sides.
 pub fn against(run: &Run, first: &Run) -> String {
     if run.mode != first.mode {
         return "measured in another mode: nothing can be compared".to_owned();
@@ -153,7 +154,7 @@ pub fn against(run: &Run, first: &Run) -> String {
     table.to_string()
 }
 
-/// A median, and half its interval's width where that is known and not nothing.
+/// A median, and half the width of its interval if that is finite and above zero.
 fn figure(i: Interval) -> String {
     let half = (i.high - i.low) / 2.0;
     if half.is_finite() && half > 0.0 { format!("{} ±{}", digits(i.middle), digits(half)) } else { digits(i.middle) }

@@ -1,14 +1,15 @@
-//! An axis: which values it shows, where they lie, and which of them are written beside it.
+//! An axis: its range, the places of values on it, and the values that are written beside it.
 
 use std::ops::Range;
 
 use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};
 
-/// An axis of numbers. On a logarithmic one, zero has a place of its own below the least value: counts of nothing are common.
+/// An axis of numbers. On a logarithmic axis, zero has a place of its own below the least value, because counts of zero
+/// are common.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Axis {
     log: bool,
-    /// What is at the ends; logarithms of it on a logarithmic axis.
+    /// The values at the ends; their logarithms on a logarithmic axis.
     low: f64,
     high: f64,
     /// Where zero lies, on a logarithmic axis that has one.
@@ -20,7 +21,8 @@ pub struct Axis {
 const ZERO_GAP: f64 = 0.5;
 
 impl Axis {
-    /// For these values. A logarithmic one needs values above zero and none below; without them it is linear.
+    /// An axis for these values. A logarithmic axis needs values above zero and none below; otherwise the axis is
+    /// linear.
     pub fn new(values: impl IntoIterator<Item = f64>, log: bool, ticks: usize) -> Axis {
         // Beyond this, sums and differences of values would not be finite.
         let values: Vec<f64> = values.into_iter().filter(|v| v.is_finite() && v.abs() < 1e300).collect();
@@ -34,7 +36,7 @@ impl Axis {
         }
     }
 
-    /// For what is across: a linear one begins and ends beside its values, because no length is read from it.
+    /// A horizontal axis. A linear one begins and ends beside its values, because no length is read from it.
     pub fn across(values: impl IntoIterator<Item = f64>, log: bool, ticks: usize) -> Axis {
         let values: Vec<f64> = values.into_iter().collect();
         let mut axis = Axis::new(values.iter().copied(), log, ticks);
@@ -86,7 +88,7 @@ impl Axis {
         Axis { log: true, low: place.unwrap_or(from), high: to, zero: place, ticks: chosen }
     }
 
-    /// The same with only these values written beside it, if they are few enough to stand side by side.
+    /// The axis with only these values written beside it, if they are few enough to stand side by side.
     pub fn at(mut self, mut values: Vec<f64>, most: usize) -> Axis {
         values.retain(|v| v.is_finite() && (0.0..=1.0).contains(&self.place(*v)));
         values.sort_by(f64::total_cmp);
@@ -102,7 +104,7 @@ impl Axis {
         self.log
     }
 
-    /// What is written beside it.
+    /// The values that are written beside it.
     pub fn ticks(&self) -> &[f64] {
         &self.ticks
     }

@@ -22,7 +22,7 @@ use crate::number;
 /// A picture of its own, and one of many that stand side by side.
 const SIZE: (i32, i32) = (480, 280);
 const SMALL: (i32, i32) = (230, 150);
-/// Room for the numbers at the left and below, and for what hangs over at the other sides.
+/// Room for the numbers at the left and below, and for marks that reach over the other sides.
 const LEFT: i32 = 54;
 const BELOW: i32 = 26;
 const ABOVE: i32 = 10;
@@ -113,7 +113,7 @@ fn scales(chart: &Chart<'_>, unit: &str, x: &Axis, y: &Axis) -> Painted {
 
 fn curve(sheet: &Sheet, chart: &Chart<'_>, series: &Series<'_>, unit: &str, ends: (f64, f64)) -> Painted {
     let area = chart.plotting_area();
-    // What has no number across holds everywhere.
+    // A point without a number across is a level that holds everywhere.
     let (points, levels): (Vec<_>, Vec<_>) = series.points.iter().partition(|p| across(p).is_finite());
     let class = format!("series s-{} {}", series.side.name(), marker::dash_class(series.dash));
     let key = series.key();

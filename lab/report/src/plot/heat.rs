@@ -1,4 +1,4 @@
-//! Figures as a table with colours: for many bars of which many are nothing.
+//! Figures as a table with colours, instead of many bars of which many are zero.
 
 use quire_results::{Plot, Shape, Side};
 use serde::Serialize;
@@ -42,17 +42,17 @@ pub struct Cell {
     pub side: &'static str,
     /// The figure.
     pub text: String,
-    /// From 0, which is nothing, to 4.
+    /// The degree of the colour, from 0 (zero) to 4.
     pub degree: u8,
-    /// All of it.
+    /// The series and its figure in words.
     pub title: String,
 }
 
-/// How many bars are too many to be read, and which part of them is nothing.
+/// A panel becomes a table with more bars than `MANY`, if at least one in `NOTHING` of them is zero.
 const MANY: usize = 9;
 const NOTHING: usize = 3;
 
-/// Whether a panel of bars reads better as a table: many bars, a third of them nothing.
+/// Whether a panel of bars reads better as a table: many bars, a third of them zero.
 pub fn fits(panel: &Panel<'_>, plot: &Plot) -> bool {
     let all: Vec<f64> = panel.series.iter().flat_map(|s| &s.points).map(|p| p.at.middle).collect();
     let nothing = all.iter().filter(|v| **v == 0.0).count();

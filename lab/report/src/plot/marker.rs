@@ -1,10 +1,10 @@
-//! Each side's marker, and how the lines of one side are told apart: nobody needs colours to read a plot.
+//! Each side's marker, and the dashes that distinguish lines of one side. With them a plot is readable without colours.
 
 use quire_results::Side;
 
 use super::svg::{FINE, unit};
 
-/// How many ways of dashing there are; series beyond them share one.
+/// The number of dashes; further series share them.
 pub const DASHES: usize = 6;
 
 /// A side's marker around a point, as a path. `radius` and the point are fine units.

@@ -1,4 +1,4 @@
-//! Ours over the best of the others, in a cell for each value across and each of the split.
+//! Ours over the best other side, in a cell for each value across and each value of the split.
 
 use quire_results::{Comparison, Experiment, Parameter, Place, Plot, Side, Verdict};
 use serde::Serialize;
@@ -17,7 +17,7 @@ pub struct Matrix {
 /// One row of it.
 #[derive(Debug, Serialize)]
 pub struct Row {
-    /// Of the split.
+    /// The value of the split.
     pub name: String,
     /// None where nothing was compared.
     pub cells: Vec<Option<Cell>>,
@@ -28,15 +28,15 @@ pub struct Row {
 pub struct Cell {
     /// `ahead-2`, `none`, `behind-1`: by how much, for the style sheet.
     pub class: String,
-    /// For those who see no colour.
+    /// A sign for readers who do not see colours.
     pub sign: &'static str,
     /// How many times better or worse.
     pub text: String,
-    /// All of it.
+    /// The comparison in words.
     pub title: String,
 }
 
-/// Of one place.
+/// The matrix of one place.
 pub fn of(experiment: &Experiment, plot: &Plot, place: Place) -> Matrix {
     let comparisons = experiment.comparisons();
     let fits = |c: &&Comparison<'_>| {
@@ -70,7 +70,7 @@ pub fn of(experiment: &Experiment, plot: &Plot, place: Place) -> Matrix {
     Matrix { rows: rows.collect(), columns: columns.iter().map(|c| name(experiment, Some(&plot.across), c)).collect() }
 }
 
-/// In order, each once.
+/// Inserts a value in order, unless it is there.
 fn add(all: &mut Vec<Parameter>, one: &Parameter) {
     if !all.contains(one) {
         let at = all.iter().position(|p| matches!((p, one), (Parameter::Number(a), Parameter::Number(b)) if b < a));

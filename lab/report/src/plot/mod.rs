@@ -18,10 +18,10 @@ use series::{Panel, Series};
 
 use crate::words;
 
-/// What stands in the page for one plot.
+/// The figure of one plot in the page.
 #[derive(Debug, Serialize)]
 pub struct Figure {
-    /// For links, and to tell it from all others in the page.
+    /// The figure's unique name in the page, for links.
     pub id: String,
     /// For people.
     pub title: String,
@@ -29,7 +29,7 @@ pub struct Figure {
     pub panels: Vec<Drawn>,
     /// Which sides it has, for its legend.
     pub sides: Vec<Key>,
-    /// What tells series of one side apart, for its legend; empty where nothing does.
+    /// The names that distinguish series of one side, for its legend; may be empty.
     pub names: Vec<Key>,
     /// Why cases are missing from it.
     pub missing: Vec<Missing>,
@@ -38,19 +38,19 @@ pub struct Figure {
 /// A plot on one place.
 #[derive(Debug, Serialize)]
 pub struct Drawn {
-    /// What its cases ran on.
+    /// The place where its cases ran.
     pub place: &'static str,
-    /// What is on the vertical axis, or along the bars.
+    /// The quantity on the vertical axis, or along the bars.
     pub up: String,
     /// Whether that scale is logarithmic.
     pub log_up: bool,
-    /// What is across; empty where the rows have names.
+    /// The parameter on the horizontal axis; empty where the rows have names.
     pub across: String,
     /// SVG, safe to be put into a page: one picture, or one for each name.
     pub pictures: Vec<Picture>,
-    /// Instead of them, a table with colours: quotients.
+    /// A table of quotients with colours, instead of pictures.
     pub matrix: Option<Matrix>,
-    /// Or figures.
+    /// A table of figures with colours, instead of pictures.
     pub heat: Option<Heat>,
     /// How many series it has.
     pub series: usize,
@@ -59,13 +59,13 @@ pub struct Drawn {
 /// A picture.
 #[derive(Debug, Serialize)]
 pub struct Picture {
-    /// What its series have in common, where it is one of many.
+    /// The common name of its series, where it is one of many pictures.
     pub title: Option<String>,
     /// SVG; safe to be put into a page.
     pub svg: String,
 }
 
-/// From how many names on each has a picture of its own.
+/// The number of names from which each name has a picture of its own.
 const MANY: usize = 4;
 
 /// An entry of a legend.
@@ -84,7 +84,7 @@ pub struct Key {
 pub struct Missing {
     /// Which.
     pub case: String,
-    /// What it would belong to.
+    /// The side that it belongs to.
     pub side: &'static str,
     /// Why.
     pub reason: String,
@@ -114,7 +114,7 @@ pub fn draw(experiment: &Experiment, plot: &Plot, id: &str) -> Figure {
         sides.clear();
         names.clear();
     }
-    // Pictures of many have their names above them.
+    // Each of several pictures has its name above it.
     if plot.shape == Shape::Curves && panels.iter().all(multiples) {
         names.clear();
     }
@@ -193,13 +193,13 @@ fn apart(panel: &Panel<'_>, plot: &Plot, id: &str) -> Vec<Picture> {
     names(panel).into_iter().enumerate().map(of).collect()
 }
 
-/// Whether the scale of the figures is logarithmic: of values of nothing alone there is none.
+/// Whether the scale of the figures is logarithmic. It is not where all values are zero.
 fn is_log(plot: &Plot, panel: &Panel<'_>) -> bool {
     let all = panel.series.iter().flat_map(|s| &s.points);
     axis::Axis::new(all.flat_map(|p| [p.at.middle, p.at.low, p.at.high]), plot.log_up, 5).is_log()
 }
 
-/// What a picture's figures are: `rate, faults/s, more is better`.
+/// The measure, unit and better direction of a picture: `rate, faults/s, more is better`.
 fn measured(plot: &Plot, panel: &Panel<'_>, experiment: &str) -> String {
     let better = match panel.better {
         Better::Less => "less is better",
@@ -218,7 +218,7 @@ fn joins(series: &series::Series<'_>) -> bool {
     series.points.iter().any(|p| matches!(p.across, Some(Parameter::Number(n)) if n.is_finite()))
 }
 
-/// What a screen reader says of a picture.
+/// The description of a picture for screen readers.
 fn told(panel: &Panel<'_>, plot: &Plot) -> String {
     let names: Vec<String> = panel.series.iter().take(12).map(series::Series::title).collect();
     let more = panel.series.len().saturating_sub(names.len());

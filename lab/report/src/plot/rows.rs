@@ -1,5 +1,5 @@
-//! Bars and distributions: a row for each series in each group, named at its left, with its figure at its right. On a logarithmic
-//! axis, where a bar's length would mean nothing, a bar is a point on a line.
+//! Bars and distributions: a row for each series in each group, with its name at the left and its figure at the right.
+//! On a logarithmic axis a bar is drawn as a point on a line, because its length would mean nothing.
 
 use plotters::{
     coord::{Shift, ranged1d::Ranged},
@@ -24,7 +24,7 @@ use super::{
 use crate::{number, words};
 
 const WIDTH: i32 = 480;
-/// Room for the rows' names: what the longest needs, within bounds, at so many tenths a letter.
+/// The least and the most room for the rows' names. The longest name decides, at `LETTER` tenths of a unit a letter.
 const LEFT: (i32, i32) = (118, 200);
 const LETTER: i32 = 59;
 const RIGHT: i32 = 62;
@@ -46,7 +46,7 @@ struct Group<'a> {
     rows: Vec<(&'a Series<'a>, &'a Point<'a>)>,
 }
 
-/// One panel; every sample of it where `spread`.
+/// Draws one panel; with `spread` every sample of it.
 pub fn draw(panel: &Panel<'_>, plot: &Plot, experiment: &str, id: &str, spread: bool) -> String {
     let groups = groups(panel, plot, experiment);
     let row = if spread { 30 } else { 18 };
@@ -66,7 +66,7 @@ pub fn draw(panel: &Panel<'_>, plot: &Plot, experiment: &str, id: &str, spread: 
     sheet.finish(id, &plot.title, &super::told(panel, plot))
 }
 
-/// Groups in order of what is across.
+/// Groups in the order of their values across.
 fn groups<'a>(panel: &'a Panel<'a>, plot: &Plot, experiment: &str) -> Vec<Group<'a>> {
     let mut groups: Vec<Group<'a>> = Vec::new();
     for series in &panel.series {
@@ -179,7 +179,7 @@ fn samples(area: &Area, point: &Point<'_>, y: i32, at: &impl Fn(f64) -> i32) -> 
         line(area, (at(middle), y - 80), (at(middle), y + 80), Ink::Line)?;
     }
     for (i, sample) in sorted.iter().enumerate() {
-        // Side by side where they are close: up and down by turns, the same in every run.
+        // Close samples are shifted up and down, by the same amounts in every run.
         let shift = (i as i32 * 7 % 11 - 5) * 14;
         area.draw(&Circle::new((at(*sample), y + shift), 20, Ink::Dot.color().filled()))?;
     }
@@ -194,14 +194,14 @@ fn text(area: &Area, text: &str, at: (i32, i32), ink: Ink, h: HPos, v: VPos) -> 
     area.draw(&Text::new(text.to_owned(), at, text_style(ink, h, v)))
 }
 
-/// What a row is called.
+/// A row's name, cut to its room.
 fn name(series: &Series<'_>) -> String {
     let most = ((LEFT.1 - 6) * 10 / LETTER) as usize;
     let title = series.title();
     cut(&title, most)
 }
 
-/// What fits; the title has the rest.
+/// The part of a text that fits; the title has the rest.
 fn cut(text: &str, most: usize) -> String {
     if text.chars().count() <= most {
         return text.to_owned();

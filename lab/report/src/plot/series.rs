@@ -1,4 +1,4 @@
-//! What a plot shows: its cases, told apart into series.
+//! The data of a plot: its cases, grouped into series.
 
 use quire_results::{Better, Case, Experiment, Measure, Parameter, Place, Plot, Shape, Side, statistics::Interval};
 
@@ -6,9 +6,9 @@ use crate::words;
 
 /// One plot on one place.
 pub struct Panel<'a> {
-    /// What its cases ran on.
+    /// The place where its cases ran.
     pub place: Place,
-    /// Sides in their order, then as they were measured.
+    /// In the order of sides, then in the order of measuring.
     pub series: Vec<Series<'a>>,
     /// Of the measure.
     pub unit: &'a str,
@@ -20,21 +20,21 @@ pub struct Panel<'a> {
 pub struct Series<'a> {
     /// The design.
     pub side: Side,
-    /// What else tells it from the others, for people; empty if nothing does.
+    /// The name that distinguishes series of one side, for people; may be empty.
     pub name: String,
-    /// Which one among those names it is: how its line is dashed.
+    /// The number of the name, which decides the dash of the line.
     pub dash: usize,
-    /// In order of what is across, if that is a number.
+    /// In the order of the values across, if these are numbers.
     pub points: Vec<Point<'a>>,
 }
 
 /// One case's measure.
 pub struct Point<'a> {
-    /// What is across; none where the case has no such parameter.
+    /// The value across; none where the case has no such parameter.
     pub across: Option<&'a Parameter>,
     /// The median with its interval.
     pub at: Interval,
-    /// All there is.
+    /// All samples of the case.
     pub samples: &'a [f64],
 }
 
@@ -45,7 +45,7 @@ impl<'a> Point<'a> {
 }
 
 impl<'a> Series<'a> {
-    /// The same for a picture in which no other name is: its line is whole.
+    /// The series for a picture without other names: its line has no dashes.
     pub fn alone(&self) -> Series<'a> {
         let points = self.points.iter().map(Point::again).collect();
         Series { side: self.side, name: self.name.clone(), dash: 0, points }
@@ -62,7 +62,7 @@ impl Series<'_> {
         }
     }
 
-    /// What it is called in the page: the side as the file has it, and its name.
+    /// Its key in the page: the side's name in the file, and the series' name.
     pub fn key(&self) -> String {
         if self.name.is_empty() { self.side.name().to_owned() } else { format!("{} {}", self.side.name(), self.name) }
     }
@@ -83,7 +83,7 @@ pub fn panels<'a>(experiment: &'a Experiment, plot: &'a Plot) -> Vec<Panel<'a>> 
         let cases = experiment.cases.iter().filter(|c| c.place == place && belongs(c, plot));
         let mut measured: Vec<(&Case, &Measure)> =
             cases.filter_map(|c| Some((c, c.measures.get(&plot.measure)?))).collect();
-        // A curve is of what has the parameter; a limit may hold wherever one is.
+        // A curve joins cases that have the parameter. A limit without it holds for all values.
         let across = |c: &Case| c.parameters.contains_key(&plot.across);
         if plot.shape == Shape::Curves && measured.iter().any(|(c, _)| across(c)) {
             measured.retain(|(c, _)| across(c) || c.side == Side::Limit);
@@ -100,7 +100,7 @@ pub fn panels<'a>(experiment: &'a Experiment, plot: &'a Plot) -> Vec<Panel<'a>> 
 fn series<'a>(measured: &[(&'a Case, &'a Measure)], plot: &'a Plot, experiment: &str) -> Vec<Series<'a>> {
     let mut all: Vec<Series<'a>> = Vec::new();
     let mut names: Vec<String> = Vec::new();
-    // Parameters that are alike in all cases tell nothing apart.
+    // Parameters that are equal in all cases do not belong to a name.
     let differs =
         |name: &str| measured.iter().any(|(c, _)| c.parameters.get(name) != measured[0].0.parameters.get(name));
     for (case, measure) in measured {
@@ -133,7 +133,7 @@ fn series<'a>(measured: &[(&'a Case, &'a Measure)], plot: &'a Plot, experiment: 
     all
 }
 
-/// A point's number across; those without one keep their order, behind the others.
+/// A point's number across. Points without a number keep their order, behind the others.
 pub fn across(point: &Point<'_>) -> f64 {
     match point.across {
         Some(Parameter::Number(n)) => *n,

@@ -1,5 +1,5 @@
-//! A backend for plotters that writes SVG for a page with themes: what is drawn has classes where plotters has colours, groups
-//! can be opened around it, and text stays text.
+//! A backend for plotters that writes SVG for a page with themes. Elements have classes where plotters has colours.
+//! They can be grouped, and text stays text.
 
 use std::{cell::RefCell, convert::Infallible, fmt::Write as _, rc::Rc};
 
@@ -11,10 +11,10 @@ use plotters_backend::{
 
 use crate::escape::Escaped;
 
-/// Units of plotters' whole numbers in one of the picture's.
+/// The number of plotters' integer units in one unit of the picture.
 pub const FINE: i32 = 10;
 
-/// What a thing is drawn as: the class that the style sheet colours. Plotters sees it as a colour.
+/// The class of an element, which the style sheet colours. Plotters sees it as a colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Ink {
@@ -36,7 +36,7 @@ pub enum Ink {
     Fill,
     /// One of many samples.
     Dot,
-    /// A surface that lets what is below shine through.
+    /// A translucent surface.
     Band,
 }
 
@@ -54,7 +54,7 @@ const INKS: [(Ink, &str); 10] = [
 ];
 
 impl Ink {
-    /// As plotters passes it through.
+    /// The colour that stands for it in plotters.
     pub fn color(self) -> plotters::style::RGBColor {
         plotters::style::RGBColor(0, 0, self as u8)
     }
@@ -69,17 +69,17 @@ pub fn text_style(ink: Ink, h: HPos, v: VPos) -> TextStyle<'static> {
     TextStyle { font: ("sans-serif", 11 * FINE).into(), color: ink.color().to_backend_color(), pos: Pos::new(h, v) }
 }
 
-/// The picture that is being written. Its copies write to the same one.
+/// The picture that is being written. All copies write to the same picture.
 #[derive(Clone)]
 pub struct Sheet(Rc<RefCell<String>>, (u32, u32));
 
 impl Sheet {
-    /// Of a size in the picture's units.
+    /// A sheet with a size in the picture's units.
     pub fn new(width: i32, height: i32) -> Sheet {
         Sheet(Rc::default(), ((width * FINE).max(1) as u32, (height * FINE).max(1) as u32))
     }
 
-    /// Opens a group; what is drawn until [`Sheet::end`] belongs to it. Attributes' values are escaped.
+    /// Opens a group. Elements drawn until [`Sheet::end`] belong to it. Attributes' values are escaped.
     pub fn begin(&self, attributes: &[(&str, &str)], title: Option<&str>) {
         let mut out = self.0.borrow_mut();
         out.push_str("<g");
@@ -97,12 +97,12 @@ impl Sheet {
         self.0.borrow_mut().push_str("</g>");
     }
 
-    /// A closed or open path, of a class: for what plotters has no name for.
+    /// A closed or open path with a class, for shapes that plotters does not have.
     pub fn path(&self, class: &str, data: &str) {
         let _ = write!(self.0.borrow_mut(), "<path class=\"{}\" d=\"{}\"/>", Escaped(class), Escaped(data));
     }
 
-    /// The whole picture, with a name and a description for those who do not see it.
+    /// The whole picture, with a name and a description for screen readers.
     pub fn finish(&self, id: &str, title: &str, about: &str) -> String {
         let (width, height) = self.1;
         let (width, height, id) = (width as i32 / FINE, height as i32 / FINE, Escaped(id));
@@ -208,7 +208,7 @@ impl DrawingBackend for Sheet {
         Ok(())
     }
 
-    /// A guess: only the browser knows its fonts.
+    /// An estimate, because only the browser knows its fonts.
     fn estimate_text_size<T: BackendTextStyle>(
         &self,
         text: &str,

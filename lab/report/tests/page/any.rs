@@ -1,4 +1,4 @@
-//! Any results have a page: it is well-formed, and all their text is text.
+//! Properties of the page of any results: it is well-formed, and all their text stays text.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ const OURS: &str = "html head meta title link style body a header div svg path s
 
 /// Checks a page and gives its text and attributes.
 fn check(page: &str) -> String {
-    // What a document of XML has otherwise.
+    // The XML parser does not get HTML's document type.
     let page = page.replace("<!DOCTYPE html>", "");
     let document = roxmltree::Document::parse(page.trim()).unwrap_or_else(|e| panic!("{e}"));
     let mut text = String::new();
@@ -77,7 +77,7 @@ const SIDES: [Side; 7] =
     [Side::Before, Side::After, Side::Ours, Side::Linux, Side::LinuxLarge, Side::Plain, Side::Limit];
 const PLACES: [Place; 5] = [Place::Hosted, Place::Recording, Place::Cachegrind, Place::Guest, Place::GuestCounted];
 
-/// Few names, so that cases, plots and claims meet.
+/// Few names, so that cases, plots and claims share them.
 fn name() -> impl Strategy<Value = String> {
     prop_oneof![4 => one_of(&["a", "b"]).prop_map(str::to_owned), 1 => text()]
 }

@@ -22,7 +22,8 @@ pub struct Browser {
 }
 
 impl Browser {
-    /// Starts one with an empty profile and a page. A machine without Chromium fails the test: `./quire setup` installs it.
+    /// Starts a browser with an empty profile and a page. A machine without Chromium fails the test: `./quire setup`
+    /// installs it.
     pub fn start() -> Browser {
         let profile = TempDir::new().unwrap();
         let log = File::create(profile.path().join("log")).unwrap();
@@ -50,7 +51,7 @@ impl Browser {
         browser
     }
 
-    /// Calls a method and waits for its answer; what else is told meanwhile is kept.
+    /// Calls a method and waits for its answer. Events that arrive meanwhile are kept.
     pub fn call(&mut self, method: &str, parameters: Value) -> Value {
         self.last += 1;
         let mut message = json!({"id": self.last, "method": method, "params": parameters});
@@ -84,7 +85,7 @@ impl Browser {
         std::fs::read_to_string(self.profile.path().join("log")).unwrap_or_default()
     }
 
-    /// Writes a page to a file, loads it and forgets what earlier ones said.
+    /// Writes a page to a file, loads it, and drops the events of earlier pages.
     pub fn open(&mut self, page: &str) {
         let file: PathBuf = self.profile.path().join("report.html");
         std::fs::write(&file, page).unwrap();
@@ -131,9 +132,10 @@ impl Browser {
         BASE64_STANDARD.decode(answer["data"].as_str().unwrap()).unwrap()
     }
 
-    /// What looks like an error: exceptions, complaints on the console, and anything that was loaded or could not be.
+    /// Errors of the page: exceptions, messages on the console, failed loads, and requests for anything outside the
+    /// page.
     pub fn complaints(&mut self) -> Vec<String> {
-        // An answer comes after the events before it.
+        // The answer to this call arrives after all earlier events.
         self.value("new Promise(r => requestAnimationFrame(() => r(1)))");
         let wrong = |e: &&Value| match e["method"].as_str().unwrap_or_default() {
             "Runtime.exceptionThrown" | "Network.loadingFailed" => true,
@@ -168,7 +170,7 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // Without its pipes it ends, and its children with it.
+        // The browser and its children end when its pipes close.
         self.to = None;
         for _ in 0..100 {
             if matches!(self.child.try_wait(), Ok(Some(_)) | Err(_)) {

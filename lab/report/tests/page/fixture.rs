@@ -1,4 +1,5 @@
-//! Results as the lab might find them: all nine experiments, every side and shape of plot, one case in trouble, one side missing.
+//! Results as the lab could write them: all nine experiments, every side and shape of plot, one case in trouble, one
+//! side missing.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! The page in a browser: what is clicked answers, each plot has its series, nothing is an error, and it fits. And the page of
-//! any results at all: it is well-formed, and none of their text is markup.
+//! Tests of the page in a browser: clicks work, each plot has its series, there are no errors, and the page fits. The
+//! page of arbitrary results is tested too: it is well-formed, and none of their text is markup.
 
 mod any;
 mod browser;
@@ -33,7 +33,7 @@ fn each_plot_has_its_series_and_nothing_is_an_error() {
 fn so_it_is_with_what_was_measured() {
     let runs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../runs");
     let files = std::fs::read_dir(runs).unwrap().map(|f| f.unwrap().path());
-    // What `./quire bench` found is none of the lab's results.
+    // Figures of `./quire bench` are no results of the lab.
     let runs: Vec<PathBuf> = files.filter(|f| !f.to_string_lossy().ends_with("-bench.json")).collect();
     assert!(!runs.is_empty(), "a run is kept");
     for run in runs {
@@ -148,7 +148,7 @@ fn it_fits_any_window_and_both_themes() {
     }
 }
 
-/// Texts whose colour is too near to what they stand on (WCAG 2, 1.4.3: a ratio of 4.5).
+/// Texts whose colour is too close to their background (WCAG 2, 1.4.3: a ratio of 4.5).
 const CONTRAST: &str = "(() => {
     const canvas = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
     const rgb = (color, under) => {
@@ -194,7 +194,7 @@ fn it_prints_and_is_whole_without_scripts() {
         std::fs::write(std::path::Path::new(&directory).join("two.html"), two_machines()).unwrap();
         std::fs::write(std::path::Path::new(&directory).join("one.html"), page()).unwrap();
     }
-    // Nothing is drawn again where scripts are off, which complaints wait for.
+    // Scripts are enabled again, because `complaints` waits for an animation frame.
     browser.call("Emulation.setScriptExecutionDisabled", json!({"value": false}));
     assert_eq!(browser.complaints(), [""; 0]);
 }
@@ -214,7 +214,7 @@ fn sections_opened_for_print_close_again() {
     assert_eq!(browser.complaints(), [""; 0]);
 }
 
-/// What the page says of a run and has of it: operations ahead, equal and behind in its headline and in the table below.
+/// Operations ahead, equal and behind of a run: in the page's headline and in the table below.
 const FRONT: &str = "(() => {
     const shown = e => e.getClientRects().length > 0, those = (selector, from) => [...from.querySelectorAll(selector)];
     const heads = those('.front .head', document).filter(shown).map(h => h.textContent.match(/\\d+/g).map(Number));
