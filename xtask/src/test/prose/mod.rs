@@ -27,8 +27,6 @@ const ALLOWED: &str = "prose/exceptions are few, have reasons and are used";
 const LIST: &str = include_str!("allowed");
 /// The most such sentences.
 const MOST_ALLOWED: usize = 20;
-/// Where the prose is still the old one. A file that leaves the list does not come back.
-const OLD: [&str; 3] = ["lab/report/", "lab/results/", "xtask/src/lab/"];
 /// Generated lists of signatures.
 const GENERATED: [&str; 1] = ["docs/api.md"];
 /// The folders with comments.
@@ -74,13 +72,9 @@ impl Read {
         self.sentences.iter().filter(|(_, s)| s.is_long()).count()
     }
 
-    fn is_old(&self) -> bool {
-        OLD.iter().any(|start| self.path.starts_with(start))
-    }
-
     /// Whether too many sentences are long. One may be, even in a short file.
     fn is_over(&self) -> bool {
-        !self.is_old() && self.long() > 1 && self.long() * 100 > self.sentences.len() * self.kind.limit()
+        self.long() > 1 && self.long() * 100 > self.sentences.len() * self.kind.limit()
     }
 }
 
@@ -151,8 +145,7 @@ fn long(file: &Read) -> String {
 
 /// Sentences that name no actor, except the allowed ones.
 fn vague(files: &[Read], allowed: &[Allowed]) -> Vec<String> {
-    let new = files.iter().filter(|f| !f.is_old());
-    let all = new.flat_map(|f| f.sentences.iter().map(move |(line, s)| (f, line, s)));
+    let all = files.iter().flat_map(|f| f.sentences.iter().map(move |(line, s)| (f, line, s)));
     let of = |(f, line, s): (&Read, &usize, &Sentence)| Some((f.path.clone(), *line, s.vague()?, s.text.clone()));
     all.filter(|(_, _, s)| !allowed.iter().any(|a| a.stands_for(s)))
         .filter_map(of)
