@@ -115,7 +115,7 @@ mod tests {
             counts("A page has a frame. Its owner (see `x`.) frees it! Does a reader wait? Yes, it does wait."),
             [5, 6, 4, 4]
         );
-        assert_eq!(counts("A page has one frame; its owner frees it: no reader waits for that."), [13]);
+        assert_eq!(counts("A page has one frame; its owner frees it: no reader waits for that."), [14]);
         assert_eq!(counts("It takes 4.5 ms, e.g. Linux takes 5 ms, and so does vm.rs in the core."), [16]);
     }
 
