@@ -6,9 +6,9 @@
 //! left, memory is out.
 //!
 //! With full swap no gain is left at all: each page that comes in replaces another. A working set that fits does that
-//! for a while, fast, and hardly waits. Memory is out where threads wait for half of a window and programs get less than
-//! a [`TURNOVER`] of memory in it, and less than [`MOST_TURNOVER`]. Then they only exchange pages, however long each of
-//! those was out.
+//! for a while, fast, and hardly waits. Memory is out where threads wait for half of each of two windows, and programs
+//! get less than a [`TURNOVER`] of memory in each, and less than [`MOST_TURNOVER`]. Then they only exchange pages,
+//! however long each of those was out.
 //!
 //! # Soon
 //! A table of fixed size records recent evictions, by a hash of the page's identity, with the number of the eviction. A
