@@ -39,7 +39,7 @@ impl State {
     }
 }
 
-/// What a fork does with a page.
+/// The way in which a fork treats a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fate {
     /// The child inherits it.

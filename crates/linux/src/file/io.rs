@@ -236,7 +236,7 @@ impl<M: Machine> Sink for IntoFile<'_, M> {
 }
 
 /// Copies from `input` at `from` to `output`; both offsets optional (else the files' positions). Returns the count and
-/// the offset behind what was read.
+/// the offset behind the last byte read.
 fn copy<M: Machine>(
     ctx: &Ctx<'_, M>,
     input: &File<M>,

@@ -22,7 +22,7 @@ pub(crate) struct Refused {
     pub(crate) at: u64,
     /// Reads and writes that were finished then.
     pub(crate) finished: u64,
-    /// What was left of the fault's patience.
+    /// The refusals that the fault could still bear then.
     pub(crate) left: u32,
 }
 
