@@ -482,7 +482,7 @@ impl<M: Machine> Object<M> {
 
 impl<M: Machine> Objects<M> {
     /// The object that `page` belongs to now. The object is not freed under `pin`, even if the page leaves it. `None`:
-    /// the page has no identity, or is busy. A busy page may be one that a fault is still inserting. The object of that
+    /// the page has no identity, or is busy. A fault may still be inserting a busy page. The object of such a
     /// page may have been retired before this pin.
     pub(crate) fn object_of<'p>(&self, page: &Page, pin: &'p Pinned<'_>) -> Option<&'p Object<M>> {
         let state = page.state();
