@@ -58,6 +58,7 @@ fn scan_against_replacement() {
 protocol! {
     a_scan_meets_a_backing_or_its_replacement = scan_against_replacement, Some(2);
     ScanGoesOn: "a removed page is mapped";
+    LinkingUnnoted: "a removed page is mapped";
 }
 
 /// A page is removed while the list has become short, and the backing that shows it goes back to the first shard.

@@ -2,8 +2,24 @@
 //!
 //! A backing records its shard, chosen when it is first mapped. Every backing that replaces it is in the same shard,
 //! and is linked before the old one is unlinked. So a scan that holds a shard's lock meets the old or the new backing.
-//! A scan that released the lock meanwhile begins the shard again where a backing was unlinked (mutant
-//! [`Mutant::ScanGoesOn`]).
+//!
+//! # Scans that let go
+//! A scan holds a shard's lock for [`VISITS`] backings at most, and goes on behind the last one ([`Scan`]). Meanwhile a
+//! backing may be replaced that the scan has not visited, by one before its place. So the scan makes *passes*:
+//! 1. The first pass visits all backings, in order.
+//! 2. Each later pass visits those that were linked since the pass before began (mutant [`Mutant::ScanGoesOn`]). The
+//!    tree finds them without a visit to others, because each linking during a scan notes itself in its ancestors
+//!    (mutant [`Mutant::LinkingUnnoted`]).
+//! 3. A pass that never let go of the lock is the last one.
+//!
+//! *Why each is met.* Say that a backing is there when a pass begins, and that the scan has not visited it. If it stays
+//! until its turn, the pass visits it. If it is replaced before, the replacement was linked in this pass or earlier. In
+//! this pass: the next pass has it. Earlier: it is itself a backing that was there when the pass began. Each
+//! replacement was linked later than the one before, so this ends.
+//!
+//! *Why it ends.* A pass is as long as the linkings during the pass before. A hold of the lock visits more backings
+//! than were linked since the last hold ([`Scan::room`]). So each pass is shorter than the one before. No hold grows with
+//! the number of backings.
 //!
 //! # Growing and shrinking
 //! The list fans out when CPUs contend for its first shard (they wait, or take turns) and that shard is long
@@ -29,12 +45,15 @@
 //!    backing that it replaces may be in a shard that the scan has not reached.
 //! 5. The shards' memory stays with the object. An empty shard costs a scan one lock.
 
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;
+
 use crate::check::{Broken, Due, Level};
 use crate::machine::Machine;
 use crate::mutant::{Mutant, mutant};
 use crate::object::Objects;
 use crate::object::backing::Backing;
-use crate::object::interval::{Interval, Tree};
+use crate::object::interval::{Interval, Newer, Tree, TreePlace};
 use crate::object::{Object, References};
 use core::ops::ControlFlow;
 use core::ptr::{self, NonNull};
@@ -85,9 +104,10 @@ const NOBODY: u16 = u16::MAX;
 const VISITS: u32 = 16;
 #[cfg(any(loom, shuttle))]
 const VISITS: u32 = 2;
-/// Times that a scan begins a shard again because a backing was unlinked meanwhile. After that it keeps the lock to the
-/// end.
-const RESTARTS: u32 = 4;
+/// The most that a hold visits where backings are linked faster than that. More CPUs than this do not link at once.
+const MOST_VISITS: u32 = 512;
+/// Intervals that begin differently, among those over a page, under which a backing is looked up by its address.
+const STARTS: usize = 4;
 
 struct Listed<M: Machine> {
     tree: Tree<Backing<M>>,
@@ -100,8 +120,8 @@ pub struct Shard<M: Machine> {
     list: SpinLock<Listed<M>>,
     /// Backings in the tree. Written under the lock.
     count: AtomicU32,
-    /// Rises with every unlinking, under the lock. A scan that released the lock may have missed a replacement before
-    /// its position.
+    /// Rises with every unlinking, under the lock. With `count` it is the number of linkings, which are the stamps of
+    /// the tree's members.
     unlinked: AtomicU64,
     /// How often a CPU found the lock held, or linked after another CPU. A line that moves between CPUs costs as much
     /// as a held lock. It may wrap round.
@@ -233,7 +253,175 @@ impl<M: Machine> Shard<M> {
     }
 }
 
+/// A scan of the backings in one shard that show a page of `start..end`. It lets go of the shard's lock from time to time.
+/// Each backing is visited at least once, and so is each replacement; see the module.
+///
+/// It refers to places, not to backings. So it may go on after any time, while the caller keeps the object.
+pub struct Scan {
+    start: u64,
+    end: u64,
+    /// The place behind which the first pass begins, to come round to it; `None`: it begins with the first backing.
+    from: Option<TreePlace>,
+    /// The first pass has come round.
+    round: bool,
+    /// The place of the last visit in this pass.
+    after: Option<TreePlace>,
+    /// Linkings before the pass before this one began; `None`: this is the first pass.
+    since: Option<u64>,
+    /// Linkings before this pass began; `None`: nothing has begun.
+    began: Option<u64>,
+    /// Linkings at the last hold.
+    held: u64,
+    /// It has let go in this pass.
+    let_go: bool,
+    /// The tree has noted it, because it has let go.
+    noted: bool,
+    visits: u64,
+}
+
+/// The result of one hold of a scan.
+pub enum Step<T> {
+    /// The visitor broke off with this value. The scan is over.
+    Found(T),
+    /// All have been visited. The scan is over.
+    Over,
+    /// There may be more. The lock is free meanwhile.
+    More,
+}
+
+impl Scan {
+    /// A scan that begins behind `from` and comes round once.
+    pub fn new(start: u64, end: u64, from: Option<TreePlace>) -> Scan {
+        Scan {
+            start,
+            end,
+            from,
+            round: from.is_none(),
+            after: from,
+            since: None,
+            began: None,
+            held: 0,
+            let_go: false,
+            noted: false,
+            visits: 0,
+        }
+    }
+
+    /// Backings visited so far.
+    pub fn visits(&self) -> u64 {
+        self.visits
+    }
+
+    /// The address of the backing that was visited last, in this pass.
+    pub fn last(&self) -> Option<usize> {
+        self.after.map(|(_, address)| address)
+    }
+
+    /// How many backings this hold visits; `linked`: linkings so far. In later passes it is more than were linked since
+    /// the last hold, so that each pass is shorter than the one before.
+    fn room(&self, linked: u64) -> u32 {
+        match self.since {
+            None => VISITS,
+            Some(_) => (linked - self.held).saturating_mul(2).clamp(VISITS.into(), MOST_VISITS.into()) as u32,
+        }
+    }
+
+    /// The next backing of this pass. `last`: the one that was visited last, in this hold. Lowers `room` where it stops
+    /// without one.
+    fn next<'t, T: Interval>(&mut self, tree: &'t Tree<T>, last: Option<NonNull<T>>, room: &mut u32) -> Option<&'t T> {
+        let Some(since) = self.since else {
+            loop {
+                let next = match last {
+                    // SAFETY: `last` was found in this tree, and its lock was not released since.
+                    Some(last) if self.after == Some(Tree::place(unsafe { last.as_ref() })) => unsafe {
+                        tree.next_overlap_from(last.as_ref(), self.start, self.end)
+                    },
+                    _ => tree.next_overlap(self.start, self.end, self.after),
+                };
+                if self.round {
+                    return next.filter(|b| self.from.is_none_or(|from| Tree::place(*b) <= from));
+                }
+                if next.is_some() {
+                    return next;
+                }
+                (self.round, self.after) = (true, None);
+            }
+        };
+        match tree.next_newer(self.start, self.end, since, self.after, *room) {
+            Newer::Member(b) => Some(b),
+            Newer::NotYet(place) => {
+                (self.after, *room) = (Some(place), 0);
+                None
+            }
+            Newer::End => None,
+        }
+    }
+
+    /// Begins the next pass; `false` where this was the last one.
+    fn passed(&mut self, linked: u64) -> bool {
+        if !self.let_go || mutant(Mutant::ScanGoesOn) {
+            return false;
+        }
+        self.since = self.began.replace(linked);
+        (self.after, self.let_go) = (None, false);
+        true
+    }
+}
+
 impl<M: Machine> Shard<M> {
+    /// Linkings so far. Exact under the lock.
+    fn linked(&self) -> u64 {
+        self.unlinked.load(Ordering::Relaxed) + u64::from(self.count.load(Ordering::Relaxed))
+    }
+
+    /// Goes on with `scan` for one hold of the lock.
+    fn step<T>(&self, scan: &mut Scan, visit: &mut impl FnMut(&Backing<M>) -> ControlFlow<T>) -> Step<T> {
+        let mut list = self.lock();
+        let linked = self.linked();
+        scan.began.get_or_insert(linked);
+        let mut room = scan.room(linked);
+        scan.held = linked;
+        let (mut last, mut seen) = (None, 0u32);
+        let step = loop {
+            if room == 0 {
+                break Step::More;
+            }
+            match scan.next(&list.tree, last, &mut room) {
+                Some(b) => {
+                    scan.after = Some(Tree::place(b));
+                    seen += 1;
+                    room -= 1;
+                    last = Some(NonNull::from(b));
+                    if let ControlFlow::Break(found) = visit(b) {
+                        break Step::Found(found);
+                    }
+                }
+                None if room == 0 => {}
+                None if scan.passed(linked) => last = None,
+                None => break Step::Over,
+            }
+        };
+        #[cfg(all(test, not(any(loom, shuttle))))]
+        looks::add(u64::from(seen));
+        scan.visits += u64::from(seen);
+        let goes_on = matches!(step, Step::More);
+        scan.let_go |= goes_on;
+        match (scan.noted, goes_on) {
+            (false, true) => list.tree.note_walk(),
+            (true, false) => list.tree.forget_walk(),
+            _ => {}
+        }
+        scan.noted = goes_on;
+        step
+    }
+
+    /// Ends a scan before it is over.
+    fn stop(&self, scan: Scan) {
+        if scan.noted {
+            self.lock().tree.forget_walk();
+        }
+    }
+
     /// Counts one linking or unlinking, just before the lock is released.
     #[inline]
     fn release(&self, vm: &Objects<M>, list: &mut Listed<M>) {
@@ -247,34 +435,12 @@ impl<M: Machine> Shard<M> {
 
     /// As [`Shards::search`], of this shard.
     fn search<T>(&self, start: u64, end: u64, visit: &mut impl FnMut(&Backing<M>) -> ControlFlow<T>) -> Option<T> {
-        let mut restarts = 0;
-        'shard: loop {
-            let mut after = None;
-            let mut seen = None;
-            loop {
-                let list = self.lock();
-                let unlinked = self.unlinked.load(Ordering::Relaxed);
-                if *seen.get_or_insert(unlinked) != unlinked && !mutant(Mutant::ScanGoesOn) {
-                    restarts += 1;
-                    continue 'shard;
-                }
-                let mut visits = 0;
-                let mut next = list.tree.next_overlap(start, end, after);
-                while let Some(b) = next {
-                    after = Some(Tree::place(b));
-                    if let ControlFlow::Break(found) = visit(b) {
-                        return Some(found);
-                    }
-                    visits += 1;
-                    if visits == VISITS && restarts < RESTARTS {
-                        break;
-                    }
-                    // SAFETY: `b` was found in this tree, and its lock was not released since.
-                    next = unsafe { list.tree.next_overlap_from(b, start, end) };
-                }
-                if visits < VISITS || restarts >= RESTARTS {
-                    return None;
-                }
+        let mut scan = Scan::new(start, end, None);
+        loop {
+            match self.step(&mut scan, visit) {
+                Step::Found(found) => return Some(found),
+                Step::Over => return None,
+                Step::More => {}
             }
         }
     }
@@ -417,7 +583,7 @@ impl<M: Machine> Shards<M> {
             more.moved.fetch_add(1, Ordering::AcqRel);
         }
         // SAFETY: the backing is in no tree, and it is unlinked before it is retired.
-        unsafe { list.tree.insert(b.as_ptr()) };
+        unsafe { list.tree.insert(b.as_ptr(), shard.linked()) };
         let n = shard.count.load(Ordering::Relaxed);
         shard.count.store(n + 1, Ordering::Release);
         let here = quire_sync::current_cpu() as u16;
@@ -571,13 +737,15 @@ impl<M: Machine> Shards<M> {
             unsafe {
                 list.tree.remove(b.as_ptr());
                 b.as_ref().set_shard(0);
-                home.tree.insert(b.as_ptr());
+                home.tree.insert(b.as_ptr(), self.first.linked());
             }
             let (here, there) = (self.first.count.load(Ordering::Relaxed), from.count.load(Ordering::Relaxed));
             self.first.count.store(here + 1, Ordering::Release);
             if here == 0 {
                 refs.add();
             }
+            // The stamps of this shard go on rising.
+            from.unlinked.store(from.unlinked.load(Ordering::Relaxed) + 1, Ordering::Release);
             from.count.store(there - 1, Ordering::Release);
             if there == 1 && !own {
                 // Not the last reference, because the first shard has one.
@@ -628,30 +796,44 @@ impl<M: Machine> Shards<M> {
         }
     }
 
-    /// As [`search`](Self::search) for one page, but only among the backings behind `b` in its shard. It may miss some
-    /// of them. `b` is linked.
-    pub fn search_after<T>(
+    /// Goes on with a scan over a private object's backings. Each call holds the list's lock for a bounded time.
+    pub fn step<T>(&self, scan: &mut Scan, mut visit: impl FnMut(&Backing<M>) -> ControlFlow<T>) -> Step<T> {
+        self.only_shard().step(scan, &mut visit)
+    }
+
+    /// The number of backings of a private object.
+    pub fn len(&self) -> u64 {
+        self.only_shard().count.load(Ordering::Acquire).into()
+    }
+
+    /// Ends such a scan before it is over.
+    pub fn stop(&self, scan: Scan) {
+        self.only_shard().stop(scan);
+    }
+
+    /// Calls `visit` with the backing at `address`, if it shows page `key` of a private object. Without a look at the
+    /// address: it is looked up under each of the first few beginnings of an interval over the page. Returns the place
+    /// where such a backing would stand, too.
+    pub fn visit_at<T>(
         &self,
-        b: &Backing<M>,
         key: u64,
-        mut visit: impl FnMut(&Backing<M>) -> ControlFlow<T>,
-    ) -> Option<T> {
-        let shard = self.shard(b.shard());
-        // If it moves to another shard meanwhile, its place means nothing, and backings are missed.
-        let mut after = Tree::place(b);
-        loop {
-            let list = shard.lock();
-            let mut next = list.tree.next_overlap(key, key + 1, Some(after));
-            for _ in 0..VISITS {
-                let b = next?;
-                after = Tree::place(b);
-                if let ControlFlow::Break(found) = visit(b) {
-                    return Some(found);
-                }
-                // SAFETY: `b` was found in this tree, and its lock was not released since.
-                next = unsafe { list.tree.next_overlap_from(b, key, key + 1) };
+        address: usize,
+        visit: impl FnOnce(&Backing<M>) -> ControlFlow<T>,
+    ) -> (ControlFlow<T>, Option<TreePlace>) {
+        let list = self.only_shard().lock();
+        let (mut after, mut place) = (None, None);
+        for _ in 0..STARTS {
+            let Some(first) = list.tree.next_overlap(key, key + 1, after) else { break };
+            let here = (Interval::start(first), address);
+            place.get_or_insert(here);
+            if let Some(b) = list.tree.at(here).filter(|b| Interval::end(*b) > key) {
+                #[cfg(all(test, not(any(loom, shuttle))))]
+                looks::add(1);
+                return (visit(b), Some(here));
             }
+            after = Some((here.0, usize::MAX));
         }
+        (ControlFlow::Continue(()), place)
     }
 
     /// The end of the run of pages from `key` that backings show, or a page beyond `end`; `key` itself where none does.
@@ -730,6 +912,24 @@ impl<M: Machine> Shards<M> {
                 vm.object_memory().shards.free(vm, more);
             }
         }
+    }
+}
+
+/// Counts of the backings that the calling thread has visited, for tests.
+#[cfg(all(test, not(any(loom, shuttle))))]
+pub mod looks {
+    use std::cell::Cell;
+
+    std::thread_local! {
+        static LOOKS: Cell<u64> = const { Cell::new(0) };
+    }
+
+    pub fn add(n: u64) {
+        LOOKS.set(LOOKS.get() + n);
+    }
+    /// The count since the last call.
+    pub fn take() -> u64 {
+        LOOKS.replace(0)
     }
 }
 

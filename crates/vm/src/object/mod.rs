@@ -41,7 +41,7 @@ pub(crate) mod removal;
 pub(crate) use charge::{Charge, NoRoom};
 pub use device::Device;
 pub use errors::{ErrorCursor, WriteErrors, WritesFailed};
-pub(crate) use mapping_list::{MoreShards, OwnShards, Shards};
+pub(crate) use mapping_list::{MoreShards, OwnShards, Scan, Shards, Step};
 pub use objects::Objects;
 pub use range::{ObjectRange, Present, Walk, What};
 pub(crate) use references::{GivenUp, References};
