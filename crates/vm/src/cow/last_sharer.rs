@@ -439,7 +439,7 @@ fn find<M: Machine>(
     if let Copied::Watched(watch) = page.copied()
         && hider.is_none_or(|h| !Watch(watch).is(h))
     {
-        let (seen, place) = object.shards().visit_at(key, Watch(watch).address(), &mut look);
+        let (seen, place) = object.shards().visit_at(key, Watch(watch).address(), look);
         if let ControlFlow::Break(seen) = seen {
             return seen;
         }
