@@ -150,7 +150,7 @@ static void a_timer_sends_its_signal(void) {
     CHECK(overrun(id) == 0, "no overrun");
     int other = new_timer(CLOCK_MONOTONIC, SIGRTMIN);
     CHECK(other != id, "ids differ");
-    // A time that has passed, and one that will come.
+    // A time in the past, and a time in the future.
     ANSWERS(0, set(other, TIMER_ABSTIME, 1, 0));
     CHECK(await(SIGRTMIN, 5 * S, &info) && info.si_value.sival_ptr == (void *)0x123456789abcul, "at once");
     start = now_ns();

@@ -76,7 +76,7 @@ mod tests {
     fn threads_that_make_it_at_once_get_one_value() {
         let place = &FirstUse::new();
         let all: Vec<usize> = std::thread::scope(|s| {
-            let make = |n: usize| s.spawn(move || place.get_or_make(|| n).map(|n| *n).expect("memory"));
+            let make = |n: usize| s.spawn(move || place.get_or_make(|| n).copied().expect("memory"));
             (0..8).map(make).collect::<Vec<_>>().into_iter().map(|t| t.join().expect("no panic")).collect()
         });
         assert!(all.iter().all(|n| Some(n) == place.get()));

@@ -95,7 +95,7 @@ struct Course {
     /// The next expiry, on the timer's clock.
     expires: u64,
     every: u64,
-    /// Expiries since the last signal was taken, less the one that it reports.
+    /// Expiries since the last signal was taken. The first of them is the signal itself, so the count begins at -1.
     overrun: i64,
     /// The overrun of the last signal.
     reported: i32,
@@ -741,7 +741,7 @@ impl<M: Machine> PosixTimers<M> {
     }
 }
 
-/// The rest of an interval timer at `used`; one that is armed has at least a microsecond.
+/// The rest of an interval timer at `used`. An armed timer has at least a microsecond.
 fn rest_of(interval: CpuInterval, used: u64) -> Setting {
     match interval.expires {
         0 => Setting { value: 0, every: interval.every },
