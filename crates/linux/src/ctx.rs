@@ -23,6 +23,8 @@ pub struct Ctx<'a, M: Machine> {
     pub regs: &'a mut UserRegs,
     /// The handler has set all registers itself (`rt_sigreturn`, exec): `rax` stays as it is.
     pub regs_replaced: bool,
+    /// The call has to sleep: see [`Served`](crate::process::sleep::Served).
+    pub(crate) asleep: bool,
 }
 
 impl<'a, M: Machine> Ctx<'a, M> {
@@ -31,7 +33,7 @@ impl<'a, M: Machine> Ctx<'a, M> {
     /// # Safety
     /// `thread` is the running thread, and no other context of it is in use.
     pub unsafe fn new(linux: &'static Linux<M>, thread: &'a Thread<M>, regs: &'a mut UserRegs) -> Self {
-        Ctx { linux, thread, regs, regs_replaced: false }
+        Ctx { linux, thread, regs, regs_replaced: false, asleep: false }
     }
 
     /// The caller's process.

@@ -2,6 +2,7 @@
 
 use crate::errno::{Errno, encode};
 use crate::machine::Machine;
+use crate::process::sleep::Served;
 use crate::process::thread::{Again, Thread, Trap, work};
 use crate::regs::UserRegs;
 use crate::shortage::ATTEMPTS;
@@ -20,10 +21,10 @@ const DEFEATS: u32 = 64;
 const NO_MEMORY: u64 = (-(Errno::ENOMEM.0 as i64)) as u64;
 
 impl<M: Machine> Linux<M> {
-    /// Serves the system call in `regs`; its result is in `regs.rax` afterwards. The kernel has put the call's number
-    /// in both `rax` and `orig_rax`.
+    /// Serves the system call in `regs`; its result is in `regs.rax` afterwards, unless the thread has to sleep. The
+    /// kernel has put the call's number in both `rax` and `orig_rax`.
     #[inline(never)]
-    pub fn syscall(&'static self, regs: &mut UserRegs) {
+    pub fn syscall(&'static self, regs: &mut UserRegs) -> Served {
         let thread = self.current();
         let number = regs.orig_rax;
         let arguments = regs.arguments();
@@ -36,46 +37,52 @@ impl<M: Machine> Linux<M> {
             None => encode(self.unknown_call(number)),
         };
         // `rt_sigreturn` and exec leave whole register sets behind.
-        let replaced = ctx.regs_replaced;
-        if !replaced {
+        let (replaced, asleep) = (ctx.regs_replaced, ctx.asleep);
+        if !replaced && !asleep {
             regs.rax = result;
         }
         #[cfg(debug_assertions)]
         if thread.refusals.end() {
             self.vm.forget_injected();
-            return;
+            return if asleep { Served::Asleep } else { Served::Done };
+        }
+        if asleep {
+            return Served::Asleep;
         }
         if !replaced && result == NO_MEMORY {
-            self.syscall_again(regs);
+            return self.syscall_again(regs);
         }
+        Served::Done
     }
 
     /// Repeats a call that failed with ENOMEM, while memory is short and pageout makes room. A call is not repeated if
     /// the failed attempt may have left effects that a second would meet ([`Repeat`]), or if its thread must end.
     #[cold]
-    fn syscall_again(&'static self, regs: &mut UserRegs) {
+    fn syscall_again(&'static self, regs: &mut UserRegs) -> Served {
         let thread = self.current();
         let again = &thread.again;
         if again.load(Ordering::Relaxed) != Again::NO {
             // One of the attempts below.
             again.store(Again::FAILED, Ordering::Relaxed);
-            return;
+            return Served::Done;
         }
         if !Repeat::of(regs.orig_rax).is_some_and(|repeat| repeat != Repeat::Never) {
-            return;
+            return Served::Done;
         }
+        let mut served = Served::Done;
         for _ in 0..ATTEMPTS {
             // An ending thread needs no result, and must not wait for memory.
             if thread.killed() || !self.has_made_room() {
                 break;
             }
             again.store(Again::TRIES, Ordering::Relaxed);
-            self.syscall(regs);
+            served = self.syscall(regs);
             if again.load(Ordering::Relaxed) != Again::FAILED {
                 break;
             }
         }
         again.store(Again::NO, Ordering::Relaxed);
+        served
     }
 
     #[cold]

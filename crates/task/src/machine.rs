@@ -98,6 +98,18 @@ pub unsafe trait Machine: Sized + Send + Sync + 'static {
     /// `prev` is the calling thread; `next` is not running anywhere and its context is complete.
     unsafe fn switch(&self, prev: &Thread<Self>, next: &Thread<Self>);
 
+    /// As [`switch`](Machine::switch), but `prev` needs nothing of its stack any more. A machine may give the stack to
+    /// another thread. Then this does not return: when a CPU switches to `prev` again, `prev` starts at a function of
+    /// the kernel, on some other stack, with interrupts masked. That function must call
+    /// [`Scheduler::resumed`](crate::Scheduler::resumed) first. On other machines this is a switch.
+    ///
+    /// # Safety
+    /// As [`switch`](Machine::switch). No code holds a reference into the stack of `prev`.
+    unsafe fn depart(&self, prev: &Thread<Self>, next: &Thread<Self>) {
+        // SAFETY: by this function's contract, which has that of `switch`.
+        unsafe { self.switch(prev, next) }
+    }
+
     /// How CPUs are watched; `None`: not at all. Each tick calls it.
     fn watching(&self) -> Option<Watching> {
         None

@@ -60,6 +60,8 @@ pub struct Block {
     /// The loaded FS and user GS bases.
     pub fs_base: u64,
     pub gs_base: u64,
+    /// The context of the thread that gave its stack up at the switch under way (a `thread::context::Context`), or 0.
+    pub departed: usize,
     pub task: TaskState,
     pub segments: Segments,
     /// The spin locks that it holds.
@@ -78,6 +80,7 @@ impl Block {
             this: core::ptr::null_mut(),
             fs_base: 0,
             gs_base: 0,
+            departed: 0,
             task: TaskState::new(),
             segments: Segments::new(),
             #[cfg(debug_assertions)]

@@ -13,8 +13,10 @@ use crate::machine::{Machine, scheduler};
 use crate::memory::{shootdown, user};
 use crate::personality::{linux, try_linux};
 use crate::report::{trace, watchdog};
+use crate::thread::context::depart;
 use quire_drivers::local_apic;
 use quire_linux::Linux;
+use quire_linux::Served;
 use quire_linux::UserRegs as Regs;
 use quire_task::Thread;
 use quire_vm::Access;
@@ -91,7 +93,29 @@ fn is_canonical(address: u64) -> bool {
 pub extern "C" fn syscall(regs: &mut Regs) {
     enter();
     cpu::interrupts_on();
-    trace::call(regs, |regs| linux().syscall(regs));
+    if trace::call(regs, |regs| linux().syscall(regs)) == Served::Asleep {
+        sleep(regs);
+    }
+    leave(regs);
+}
+
+/// Sleeps in the calling thread's system call. Returns if the call ended without a sleep; else the thread goes on in
+/// [`woken`].
+#[cold]
+fn sleep(regs: &mut Regs) {
+    loop {
+        depart(regs, woken, linux().sleeps_until());
+        if trace::call(regs, |regs| linux().go_on(regs)) == Served::Done {
+            return;
+        }
+    }
+}
+
+/// A thread that departed in a system call has been woken, and has a stack again.
+extern "C" fn woken(regs: &mut Regs) {
+    if trace::call(regs, |regs| linux().go_on(regs)) == Served::Asleep {
+        sleep(regs);
+    }
     leave(regs);
 }
 

@@ -7,6 +7,7 @@ use crate::memory::OwnSpace;
 use crate::owned::Owned;
 use crate::process::Process;
 use crate::process::credentials::Credentials;
+use crate::process::sleep::Sleep;
 use crate::process::users::Permit;
 use crate::signal::SigSet;
 use crate::signal::pending::PendingQueue;
@@ -14,6 +15,7 @@ use crate::{Linux, Pid};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use quire_heap::Arc;
 use quire_sync::WaitQueue;
+use quire_task::futex::Waiter;
 use quire_task::powers;
 
 /// Values of [`Thread::again`].
@@ -140,6 +142,10 @@ pub struct Thread<M: Machine> {
     pub pending: PendingQueue,
     /// Owner only (through [`Owned`]): the alternate stack.
     pub alt_stack: Owned<AltStack>,
+    /// Owner only: the state of a call that sleeps without a stack.
+    pub(crate) sleep: Owned<Option<Sleep>>,
+    /// Its place in the futex table. Listed by the owner.
+    pub(crate) waiter: Waiter<M>,
     /// Owner only: the state that `restart_syscall` resumes.
     pub restart: Owned<Option<Restart>>,
     /// User address that is cleared and woken at exit (`set_tid_address`).

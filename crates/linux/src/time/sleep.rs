@@ -5,20 +5,32 @@ use super::clock::{Clock, on_monotonic};
 use crate::Ctx;
 use crate::errno::Errno;
 use crate::machine::Machine;
+use crate::process::sleep::Sleep;
 use crate::process::thread::Restart;
 use linux_raw_sys::general as raw;
 
-/// Sleeps until `deadline` (nanoseconds since boot). False if a signal came first.
-fn sleep_until<M: Machine>(ctx: &Ctx<'_, M>, deadline: u64) -> bool {
-    loop {
-        if ctx.now() >= deadline {
-            return true;
-        }
-        if ctx.interrupted() {
-            return false;
-        }
-        quire_sync::hooks::park(Some(deadline));
+/// A sleep that has begun. The thread sleeps without a kernel stack.
+#[derive(Clone, Copy, Debug)]
+pub struct Sleeping {
+    /// Its end, in nanoseconds since boot.
+    pub deadline: u64,
+    /// For a relative sleep: the clock of its deadline, and the user address of a `timespec` for the rest, or 0.
+    pub relative: Option<(i32, u64)>,
+}
+
+/// Ends the sleep, or sleeps on. If a signal ends a relative sleep, writes the rest, and stores how to resume.
+pub(crate) fn go_on<M: Machine>(ctx: &mut Ctx<'_, M>, sleep: Sleeping) -> Result<usize, Errno> {
+    let Sleeping { deadline, relative } = sleep;
+    if ctx.now() >= deadline {
+        return Ok(0);
     }
+    if !ctx.interrupted() {
+        return Err(ctx.sleep(Sleep::Time(sleep)));
+    }
+    let Some((clock, remaining)) = relative else { return Err(Errno::ERESTARTNOHAND) };
+    let left = deadline.saturating_sub(ctx.now());
+    ctx.write_optional(remaining, &Timespec::from_nanos(left))?;
+    Err(ctx.restart_with(Restart::Sleep { clock, deadline, remaining }))
 }
 
 /// Sleeps until `deadline`. If a signal comes first, writes the rest to `remaining` and stores how to resume.
@@ -28,12 +40,7 @@ pub(crate) fn sleep<M: Machine>(
     deadline: u64,
     remaining: u64,
 ) -> Result<usize, Errno> {
-    if sleep_until(ctx, deadline) {
-        return Ok(0);
-    }
-    let left = deadline.saturating_sub(ctx.now());
-    ctx.write_optional(remaining, &Timespec::from_nanos(left))?;
-    Err(ctx.restart_with(Restart::Sleep { clock, deadline, remaining }))
+    go_on(ctx, Sleeping { deadline, relative: Some((clock, remaining)) })
 }
 
 /// `nanosleep`
@@ -66,7 +73,7 @@ pub fn sys_clock_nanosleep<M: Machine>(
         Clock::Real => on_monotonic(ctx, nanos),
         _ => nanos,
     };
-    if sleep_until(ctx, deadline) { Ok(0) } else { Err(Errno::ERESTARTNOHAND) }
+    go_on(ctx, Sleeping { deadline, relative: None })
 }
 
 /// `restart_syscall`: resumes a call that a signal interrupted. Programs do not call it themselves.

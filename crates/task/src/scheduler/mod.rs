@@ -55,6 +55,8 @@ use share::Join;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Leave {
     Park,
+    /// It parks, and gives its kernel stack up.
+    Depart,
     Yield,
     Preempt,
     Exit,
@@ -141,6 +143,17 @@ impl<M: Machine> Scheduler<M> {
     /// Sleeps until unparked, or until `deadline` ([`Machine::now`]'s nanoseconds). Returns at once if a token waits.
     /// May also return early, so callers check their condition again. The caller holds no spin lock.
     pub fn park(&self, deadline: Option<u64>) {
+        self.sleep(deadline, Leave::Park);
+    }
+
+    /// As [`park`](Self::park), for a caller that needs nothing of its stack any more: see [`Machine::depart`]. Where
+    /// the machine gives the stack to another thread, this returns only if the caller did not sleep. Else the thread
+    /// goes on at the machine's own place, which calls [`resumed`](Self::resumed).
+    pub fn depart(&self, deadline: Option<u64>) {
+        self.sleep(deadline, Leave::Depart);
+    }
+
+    fn sleep(&self, deadline: Option<u64>, how: Leave) {
         let me = self.current();
         // An uncontended token costs no switch, no timer and no masking.
         if me.token.is_set() && me.token.take() {
@@ -156,13 +169,25 @@ impl<M: Machine> Scheduler<M> {
         }
         let was = self.machine.mask();
         if me.token.park() {
-            self.switch_from(Leave::Park);
+            self.switch_from(how);
             me.token.take();
         }
         self.machine.restore(was);
         if deadline.is_some() && !mutant(Mutant::DeadlineStaysArmed) {
             self.cancel(&me.deadline);
         }
+        self.reap_dead();
+    }
+
+    /// The first call of a thread that departed, on its new stack, with interrupts masked: finishes the switch to it
+    /// and its sleep, and unmasks interrupts.
+    pub fn resumed(&self) {
+        self.finish_switch();
+        let me = self.current();
+        me.token.take();
+        self.machine.restore(Irq::On);
+        // Not armed if the sleep had no deadline, or the deadline ended it.
+        self.cancel(&me.deadline);
         self.reap_dead();
     }
 
@@ -355,7 +380,7 @@ impl<M: Machine> Scheduler<M> {
                     queue.give_way();
                     queue.push(&prev, share(), Join::Back, || now);
                 }
-                Leave::Yield | Leave::Park | Leave::Exit | Leave::Move => {}
+                Leave::Yield | Leave::Park | Leave::Depart | Leave::Exit | Leave::Move => {}
             }
             let next = loop {
                 let next = queue.pop(now);
@@ -411,9 +436,14 @@ impl<M: Machine> Scheduler<M> {
         // SAFETY: interrupts are masked, and the switch to `next` follows on this CPU.
         unsafe { self.machine.set_current(next) };
         self.limit_stretch(here);
-        // SAFETY: `prev` is the caller, `next` was off its CPU (its `on_cpu` was clear) and is claimed by the line
-        // above.
-        unsafe { self.machine.switch(&prev, next) };
+        // SAFETY: `prev` is the caller, `next` was off its CPU (its `on_cpu` was clear) and is claimed by the lines
+        // above. `depart` alone leaves with `Depart`, and its caller has given its stack up.
+        unsafe {
+            match why {
+                Leave::Depart => self.machine.depart(&prev, next),
+                _ => self.machine.switch(&prev, next),
+            }
+        }
         self.finish_switch();
     }
 

@@ -244,19 +244,21 @@ pub fn shootdown(targets: &CpuMask, me: usize) -> Span {
 /// `execve`, `prctl`, `execveat`: calls that may change a thread's name.
 const RENAMING: [u64; 3] = [59, 157, 322];
 
-/// Serves a system call.
-pub fn call(regs: &mut Regs, serve: impl FnOnce(&mut Regs)) {
+/// Serves a system call, or the part of it up to a sleep without a stack.
+pub fn call<R>(regs: &mut Regs, serve: impl FnOnce(&mut Regs) -> R) -> R {
     let (number, first, site) = (regs.orig_rax, regs.rdi, regs.rip);
-    at(site, || {
+    let served = at(site, || {
         let mut span = Span::begin(EventKind::Call, first, 0);
-        serve(regs);
+        let served = serve(regs);
         span.tell(number as u32, regs.rax);
+        served
     });
     if RENAMING.contains(&number)
         && let Some(thread) = current()
     {
         tell_name(thread);
     }
+    served
 }
 
 /// Runs `f` for the instruction at `site`.
