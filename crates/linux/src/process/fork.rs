@@ -22,8 +22,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use linux_raw_sys::general as raw;
 use quire_heap::{Arc, SpareEntry};
 use quire_sync::WaitQueue;
-use quire_task::futex::Waiter;
-use quire_task::{Quiet, Thread as Task, ThreadRef};
+use quire_task::{Quiet, Thread as Task, ThreadRef, futex};
 
 /// The arguments of a `clone`.
 #[derive(Clone, Copy, Debug, Default)]
@@ -159,7 +158,8 @@ pub(crate) fn place<M: Machine>(
         pending: PendingQueue::new(),
         alt_stack: Owned::new(new.alt_stack),
         sleep: Owned::new(None),
-        waiter: Waiter::new(),
+        waiter: futex::Waiter::new(),
+        queued: quire_sync::Waiter::new(),
         restart: Owned::new(None),
         clear_tid: AtomicU64::new(new.clear_tid),
         set_tid: AtomicU64::new(new.set_tid),

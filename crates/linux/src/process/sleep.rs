@@ -8,27 +8,39 @@
 //! Calls that do not sleep so use `quire_sync`'s parking, and keep their stack.
 
 use crate::errno::{Errno, encode};
+use crate::file::io::{self, ReadWait};
+use crate::file::poll::{self, PollWait};
 use crate::futex::Waiting;
 use crate::machine::Machine;
+use crate::process::wait::{self, ChildWait};
 use crate::regs::UserRegs;
 use crate::time::sleep::Sleeping;
-use crate::{Ctx, Linux, futex, time};
+use crate::{Ctx, Linux, futex, signal, time};
 
 /// The state of a call that sleeps.
-#[derive(Clone, Copy, Debug)]
-pub enum Sleep {
+pub enum Sleep<M: Machine> {
     /// A futex wait. The thread's waiter is listed in the table.
     Futex(Waiting),
     /// A sleep for a time.
     Time(Sleeping),
+    /// A wait for a child. The thread's waiter is on its process's queue.
+    Child(ChildWait),
+    /// A read that waits for bytes. The thread's waiter is on the file's queue.
+    Read(ReadWait<M>),
+    /// A poll. The thread listens to the files.
+    Poll(PollWait<M>),
+    /// A wait for a signal that interrupts it.
+    Signal,
 }
 
-impl Sleep {
+impl<M: Machine> Sleep<M> {
     /// When it ends at the latest, in nanoseconds since boot.
     pub fn deadline(&self) -> Option<u64> {
         match self {
             Sleep::Futex(wait) => wait.deadline,
             Sleep::Time(sleep) => Some(sleep.deadline),
+            Sleep::Poll(poll) => poll.deadline,
+            Sleep::Child(_) | Sleep::Read(_) | Sleep::Signal => None,
         }
     }
 }
@@ -46,7 +58,7 @@ pub enum Served {
 impl<M: Machine> Ctx<'_, M> {
     /// Stores the state of a call that has to sleep. Returns the error that the call returns at once; no program gets
     /// to see it.
-    pub(crate) fn sleep(&mut self, how: Sleep) -> Errno {
+    pub(crate) fn sleep(&mut self, how: Sleep<M>) -> Errno {
         // SAFETY: the owner is here; nothing borrows the old value.
         unsafe { self.thread.sleep.replace(Some(how)) };
         self.asleep = true;
@@ -71,6 +83,10 @@ impl<M: Machine> Linux<M> {
         let result = match how {
             Some(Sleep::Futex(wait)) => futex::go_on(&mut ctx, wait),
             Some(Sleep::Time(sleep)) => time::sleep::go_on(&mut ctx, sleep),
+            Some(Sleep::Child(child)) => wait::go_on(&mut ctx, child),
+            Some(Sleep::Read(read)) => io::go_on(&mut ctx, read),
+            Some(Sleep::Poll(wait)) => poll::go_on(&mut ctx, wait),
+            Some(Sleep::Signal) => signal::wait::sys_pause(&mut ctx),
             None => return Served::Done,
         };
         if ctx.asleep {

@@ -15,8 +15,7 @@ use crate::{Linux, Pid};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use quire_heap::Arc;
 use quire_sync::WaitQueue;
-use quire_task::futex::Waiter;
-use quire_task::powers;
+use quire_task::{futex, powers};
 
 /// Values of [`Thread::again`].
 pub(crate) struct Again;
@@ -143,9 +142,11 @@ pub struct Thread<M: Machine> {
     /// Owner only (through [`Owned`]): the alternate stack.
     pub alt_stack: Owned<AltStack>,
     /// Owner only: the state of a call that sleeps without a stack.
-    pub(crate) sleep: Owned<Option<Sleep>>,
+    pub(crate) sleep: Owned<Option<Sleep<M>>>,
     /// Its place in the futex table. Listed by the owner.
-    pub(crate) waiter: Waiter<M>,
+    pub(crate) waiter: futex::Waiter<M>,
+    /// Its place on a queue. Listed by the owner.
+    pub(crate) queued: quire_sync::Waiter,
     /// Owner only: the state that `restart_syscall` resumes.
     pub restart: Owned<Option<Restart>>,
     /// User address that is cleared and woken at exit (`set_tid_address`).

@@ -173,7 +173,11 @@ impl<M: Machine> Scheduler<M> {
             me.token.take();
         }
         self.machine.restore(was);
-        if deadline.is_some() && !mutant(Mutant::DeadlineStaysArmed) {
+        self.slept(&me, deadline.is_some());
+    }
+
+    fn slept(&self, me: &Thread<M>, had_deadline: bool) {
+        if had_deadline && !mutant(Mutant::DeadlineStaysArmed) {
             self.cancel(&me.deadline);
         }
         self.reap_dead();
@@ -187,8 +191,7 @@ impl<M: Machine> Scheduler<M> {
         me.token.take();
         self.machine.restore(Irq::On);
         // Not armed if the sleep had no deadline, or the deadline ended it.
-        self.cancel(&me.deadline);
-        self.reap_dead();
+        self.slept(&me, true);
     }
 
     /// As [`park`](Self::park) without a deadline, and no signal ends the sleep either: the thread is marked

@@ -241,18 +241,25 @@ impl<M: KernelPages> KernelMap<M> {
             core::mem::forget(made);
         }
         if len > KEEP as u64 {
-            while let Some(region) = idle.lock().pop_above(KEEP as u64) {
+            loop {
+                let Some(region) = idle.lock().pop_above(KEEP as u64) else { break };
                 let _came = self.retire(region);
             }
         }
         Ok(())
     }
 
-    /// Gives a stack to this CPU's idle ones, above [`KEEP`] too: with interrupts masked nothing can be retired.
+    /// Gives a stack to this CPU's idle ones, above [`KEEP`] too: with interrupts masked nothing can be retired. Another
+    /// range is given up as usual.
     ///
     /// # Requires
     /// The caller stays on this CPU, and runs on another stack.
     pub fn put_by(&self, stack: KernelRange<M>) {
+        // SAFETY: the region is the caller's, and it is freed only after it was given up.
+        let r = unsafe { stack.region.as_ref() };
+        if r.purpose != Purpose::Stack || !r.whole.get() || !ptr::eq(stack.map, self) {
+            return;
+        }
         let cpu = preempt_off();
         self.idle.mine(&cpu).lock().push(stack.region);
         core::mem::forget(stack);
@@ -454,7 +461,8 @@ impl<M: KernelPages> KernelMap<M> {
     pub fn reclaim(&self) -> bool {
         let mut any = false;
         for idle in self.idle.iter() {
-            while let Some(region) = idle.lock().pop_above(LAST) {
+            loop {
+                let Some(region) = idle.lock().pop_above(LAST) else { break };
                 any |= self.retire(region);
             }
         }
