@@ -1,5 +1,6 @@
 // Processes asleep in each call in which a thread gives its kernel stack up: how many bytes of kernel stacks they hold,
-// and whether each call ends as it should: by what it waits for, by its deadline, and by a signal.
+// and whether each call ends as it should: by what it waits for, by its deadline, and by a signal. Also threads that
+// wait for a CPU.
 #include "checks.h"
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -143,7 +144,7 @@ static void many(const struct way *way) {
         held = (stack_bytes() - before) / SLEEPERS;
     } while (held > 2048 && now_ns() - start < 5000 * MS);
     char line[64];
-    snprintf(line, sizeof line, "asleep_in_%s", way->name);
+    snprintf(line, sizeof line, "asleep_in_%s_stack", way->name);
     report(line, held < 0 ? 0 : held, "bytes/sleeper");
     CHECK(held <= 2048, "%s: %.0f bytes of stack a sleeper", way->name, held);
     way->wake();
@@ -152,7 +153,33 @@ static void many(const struct way *way) {
         CHECK(!status, "%s: sleeper %d ended with %#x", way->name, i, status);
     }
     CHECK(shared->woken == SLEEPERS, "%d woke", shared->woken);
+    snprintf(line, sizeof line, "asleep_in_%s", way->name);
+    report(line, shared->woken, "sleepers");
     close(in[0]), close(in[1]), close(event);
+}
+
+// Threads that were preempted in their programs need no stack while they wait for a CPU.
+static void preempted(void) {
+    memset(shared, 0, sizeof *shared);
+    pid_t children[SLEEPERS];
+    double before = stack_bytes();
+    for (int i = 0; i < SLEEPERS; i++) {
+        children[i] = fork();
+        CHECK(children[i] >= 0, "fork");
+        if (!children[i]) {
+            shared->asleep++;
+            while (!shared->word) {}
+            _exit(0);
+        }
+    }
+    // All have run, so each has left its CPU in the middle of its loop.
+    while (shared->asleep != SLEEPERS) usleep(10000);
+    double held = (stack_bytes() - before) / SLEEPERS;
+    report("preempted_stack", held < 0 ? 0 : held, "bytes/runner");
+    CHECK(held <= 2048, "%.0f bytes of stack a runner", held);
+    shared->word = 1;
+    for (int i = 0; i < SLEEPERS; i++) CHECK(!ended(children[i]), "runner %d", i);
+    report("preempted", SLEEPERS, "runners");
 }
 
 // The deadline of each call that has one.
@@ -197,6 +224,7 @@ int main(int argc, char **argv) {
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
         if (wanted(ways[i].name)) many(&ways[i]);
     }
+    if (wanted("preempted")) preempted();
     if (wanted("deadlines")) deadlines();
     if (wanted("killed")) killed();
 }

@@ -121,6 +121,11 @@ impl MutexesHeld {
     pub const fn new() -> Self {
         MutexesHeld(Locks::new(Sleeping { of: "", at: 0 }))
     }
+
+    /// Whether the thread holds none.
+    pub fn is_empty(&self) -> bool {
+        self.0.len == 0 && self.0.more == 0
+    }
 }
 
 impl fmt::Debug for MutexesHeld {

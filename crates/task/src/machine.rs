@@ -100,8 +100,9 @@ pub unsafe trait Machine: Sized + Send + Sync + 'static {
 
     /// As [`switch`](Machine::switch), but `prev` needs nothing of its stack any more. A machine may give the stack to
     /// another thread. Then this does not return: when a CPU switches to `prev` again, `prev` starts at a function of
-    /// the kernel, on some other stack, with interrupts masked. That function must call
-    /// [`Scheduler::resumed`](crate::Scheduler::resumed) first. On other machines this is a switch.
+    /// the kernel, on some other stack, with interrupts masked. That function must first call
+    /// [`Scheduler::resumed`](crate::Scheduler::resumed) if `prev` parked, and
+    /// [`Scheduler::started`](crate::Scheduler::started) if it was preempted. On other machines this is a switch.
     ///
     /// # Safety
     /// As [`switch`](Machine::switch). No code holds a reference into the stack of `prev`.

@@ -62,6 +62,8 @@ pub struct Block {
     pub gs_base: u64,
     /// The context of the thread that gave its stack up at the switch under way (a `thread::context::Context`), or 0.
     pub departed: usize,
+    /// The number of this CPU's idle kernel stacks changed at a switch.
+    pub restock: bool,
     pub task: TaskState,
     pub segments: Segments,
     /// The spin locks that it holds.
@@ -81,6 +83,7 @@ impl Block {
             fs_base: 0,
             gs_base: 0,
             departed: 0,
+            restock: false,
             task: TaskState::new(),
             segments: Segments::new(),
             #[cfg(debug_assertions)]

@@ -3,7 +3,8 @@
 //! # Threads without a kernel stack
 //! A program's thread needs a kernel stack only while it runs in the kernel, or sleeps in the middle of kernel code. A
 //! new thread has none. A thread whose system call sleeps in a known place gives its stack up ([`depart`]): its user
-//! registers stay in its context, and the layer above has the state of the call. The CPU that switches to such a thread
+//! registers stay in its context, and the layer above has the state of the call. So does a thread that is preempted on
+//! its way to user mode ([`depart_preempted`]). The CPU that switches to such a thread
 //! supplies a stack. It is the stack of the previous thread if that departs too, else an idle one of the CPU. No memory
 //! can be had during a switch, so each CPU sets one idle stack aside. The thread that took it replaces it before it
 //! does anything else ([`begin`]). If there is no memory for that, the thread departs again, and so gives its own stack
@@ -32,8 +33,8 @@ pub struct Context {
     fpu: Option<fpu::Area>,
     /// `None`: an idle thread, which uses the CPU's start stack, or a program's thread that gave its stack up.
     stack: Option<Stack>,
-    /// How a program's thread goes on that has no stack; `None` for other threads.
-    going_on: Option<GoingOn>,
+    /// How a program's thread goes on that has no stack. Other threads do not use it.
+    going_on: GoingOn,
     /// The tracer's record of it.
     #[cfg_attr(not(feature = "trace"), expect(dead_code, reason = "nothing is known where nothing is traced"))]
     pub known: Known,
@@ -46,10 +47,20 @@ pub struct Context {
 struct GoingOn {
     /// The registers that it will load at last.
     regs: UserRegs,
-    /// It has run before.
-    began: bool,
+    /// It parked, so its sleep has to be finished.
+    parked: bool,
     /// Called on the new stack, with a pointer to a copy of the registers at its top.
     main: extern "C" fn(&mut UserRegs),
+}
+
+impl GoingOn {
+    /// Of a thread that keeps its stack.
+    fn unused() -> GoingOn {
+        extern "C" fn nowhere(_regs: &mut UserRegs) {
+            unreachable!("a thread with a stack of its own went on without one");
+        }
+        GoingOn { regs: UserRegs::default(), parked: false, main: nowhere }
+    }
 }
 
 /// The wait before a thread asks for a stack again, in nanoseconds.
@@ -69,7 +80,7 @@ impl Context {
             gs_base: 0,
             fpu: None,
             stack,
-            going_on: None,
+            going_on: GoingOn::unused(),
             known,
             #[cfg(debug_assertions)]
             held: quire_sync::held::MutexesHeld::new(),
@@ -117,7 +128,7 @@ impl Context {
             fs_base,
             gs_base,
             fpu: Some(fpu),
-            going_on: Some(GoingOn { regs: *regs, began: false, main }),
+            going_on: GoingOn { regs: *regs, parked: false, main },
             ..Context::new(0, 0, None, Known::program())
         }
     }
@@ -219,19 +230,25 @@ unsafe extern "C" fn begin(regs: *mut UserRegs) {
     let going_on = unsafe {
         put_by_left_stack();
         let context = scheduler().current().context();
-        (*context).going_on.as_mut().unwrap_unchecked()
+        &mut (*context).going_on
     };
-    if core::mem::replace(&mut going_on.began, true) {
+    if going_on.parked {
         scheduler().resumed();
     } else {
         scheduler().started();
     }
-    while stack::kernel_map().stock().is_err() {
+    // SAFETY: this CPU's block, while preemption is off.
+    let changed = unsafe { core::mem::replace(&mut (*cpu::block()).restock, false) };
+    while changed && stack::kernel_map().stock().is_err() {
         // There is no memory: the CPU gets this thread's stack meanwhile. A wake-up ends the wait early, and is not lost,
         // because `main` looks for what it waited for.
         cpu::interrupts_disable();
+        // SAFETY: this CPU's block. The next thread here has the same task.
+        unsafe { (*cpu::block()).restock = true };
+        going_on.parked = true;
         cpu::preempt_enable();
         scheduler().depart(Some(clock::now() + RETRY));
+        // It did not sleep.
         cpu::preempt_disable();
         cpu::interrupts_on();
     }
@@ -242,20 +259,36 @@ unsafe extern "C" fn begin(regs: *mut UserRegs) {
     (going_on.main)(unsafe { &mut *regs });
 }
 
+/// A function that goes on with a thread on some other stack, with a copy of its registers at the stack's top. When it
+/// returns, the thread loads the registers.
+pub type Main = extern "C" fn(&mut UserRegs);
+
 /// Parks the calling program's thread until it is unparked, or until `deadline`, and gives its kernel stack up. Then
-/// `main` runs on some other stack, with a copy of `regs`; when it returns, the thread loads the registers. Returns if
-/// there was a reason not to sleep.
+/// `main` goes on with `regs`. Returns if there was a reason not to sleep.
 ///
 /// The caller's frames hold no value that must be dropped, because this may never return.
-pub fn depart(regs: &UserRegs, main: extern "C" fn(&mut UserRegs), deadline: Option<u64>) {
-    #[cfg(debug_assertions)]
-    // SAFETY: the calling thread's own list.
-    unsafe {
-        assert!((*scheduler().current().context()).held.is_empty(), "a thread that departs holds no lock");
-    }
-    // SAFETY: the calling thread's own context, which the CPU that switches reads later.
-    unsafe { (*scheduler().current().context()).going_on = Some(GoingOn { regs: *regs, began: true, main }) };
+pub fn depart(regs: &UserRegs, main: Main, deadline: Option<u64>) {
+    goes_on(regs, main, true);
     scheduler().depart(deadline);
+}
+
+/// Preempts the calling program's thread on its way to user mode, as [`depart`] does.
+pub fn depart_preempted(regs: &UserRegs, main: Main) {
+    goes_on(regs, main, false);
+    scheduler().preempt_departing();
+}
+
+fn goes_on(regs: &UserRegs, main: Main, parked: bool) {
+    // SAFETY: the calling thread's own context, which the CPU that switches reads later.
+    unsafe {
+        let context = scheduler().current().context();
+        #[cfg(debug_assertions)]
+        assert!((*context).held.is_empty(), "a thread that gives its stack up holds a lock: {:?}", (*context).held);
+        let going_on = &mut (*context).going_on;
+        going_on.regs = *regs;
+        going_on.main = main;
+        going_on.parked = parked;
+    }
 }
 
 /// Gives the stack of the thread that departed here to the CPU's idle ones.
@@ -276,6 +309,8 @@ unsafe fn put_by_left_stack() {
 
 #[cold]
 fn put_by(stack: Stack) {
+    // SAFETY: this CPU's block; interrupts are masked.
+    unsafe { (*cpu::block()).restock = true };
     stack.put_by();
 }
 
@@ -330,7 +365,12 @@ pub unsafe fn switch(machine: &Machine, prev: &Thread<Machine>, next: &Thread<Ma
 unsafe fn supply(from: *mut Context, to: *mut Context, departs: bool) {
     // SAFETY: by this function's contract this CPU owns both contexts.
     unsafe {
-        let stack = if departs { (*from).stack.take() } else { Stack::last() };
+        let stack = if departs {
+            (*from).stack.take()
+        } else {
+            (*cpu::block()).restock = true;
+            Stack::last()
+        };
         let Some(stack) = stack else { panic!("CPU {} has no idle kernel stack for a thread without one", cpu::id()) };
         (*to).stack_top = stack.top();
         (*to).stack = Some(stack);

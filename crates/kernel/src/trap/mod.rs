@@ -13,7 +13,7 @@ use crate::machine::{Machine, scheduler};
 use crate::memory::{shootdown, user};
 use crate::personality::{linux, try_linux};
 use crate::report::{trace, watchdog};
-use crate::thread::context::depart;
+use crate::thread::context::{depart, depart_preempted};
 use quire_drivers::local_apic;
 use quire_linux::Linux;
 use quire_linux::Served;
@@ -60,7 +60,7 @@ pub fn leave(regs: &mut Regs) {
         // An interrupt from here on arrives in user mode.
         cpu::interrupts_disable();
         if cpu::preempt_due() {
-            preempt();
+            preempt(regs);
             continue;
         }
         if thread.payload().as_ref().is_some_and(Linux::has_work) {
@@ -79,10 +79,16 @@ pub fn leave(regs: &mut Regs) {
     thread.leave_kernel(clock::ticks());
 }
 
+/// Lets other threads run. The thread needs no stack until it goes on in [`preempted`].
 #[cold]
-fn preempt() {
+fn preempt(regs: &Regs) {
     cpu::interrupts_on();
-    scheduler().preempt();
+    depart_preempted(regs, preempted);
+}
+
+/// A thread that was preempted on its way to user mode has a CPU and a stack again.
+extern "C" fn preempted(regs: &mut Regs) {
+    leave(regs);
 }
 
 fn is_canonical(address: u64) -> bool {

@@ -9,7 +9,7 @@ use super::{NewProcess, Process};
 use crate::errno::Errno;
 use crate::machine::{Fpu, Machine};
 use crate::memory::{AddressSpace, OwnSpace};
-use crate::owned::Owned;
+use crate::owned::{Owned, Private};
 use crate::process::thread::{Again, AltStack, Name, Thread, Trap, work};
 use crate::regs::UserRegs;
 use crate::signal::pending::PendingQueue;
@@ -157,7 +157,7 @@ pub(crate) fn place<M: Machine>(
         saved_mask: Owned::new(None),
         pending: PendingQueue::new(),
         alt_stack: Owned::new(new.alt_stack),
-        sleep: Owned::new(None),
+        sleep: Private::new(None),
         waiter: futex::Waiter::new(),
         queued: quire_sync::Waiter::new(),
         restart: Owned::new(None),

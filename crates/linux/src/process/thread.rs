@@ -4,7 +4,7 @@ use crate::file::files::Files;
 use crate::file::state::{FsState, Seen};
 use crate::machine::Machine;
 use crate::memory::OwnSpace;
-use crate::owned::Owned;
+use crate::owned::{Owned, Private};
 use crate::process::Process;
 use crate::process::credentials::Credentials;
 use crate::process::sleep::Sleep;
@@ -142,7 +142,7 @@ pub struct Thread<M: Machine> {
     /// Owner only (through [`Owned`]): the alternate stack.
     pub alt_stack: Owned<AltStack>,
     /// Owner only: the state of a call that sleeps without a stack.
-    pub(crate) sleep: Owned<Option<Sleep<M>>>,
+    pub(crate) sleep: Private<Option<Sleep<M>>>,
     /// Its place in the futex table. Listed by the owner.
     pub(crate) waiter: futex::Waiter<M>,
     /// Its place on a queue. Listed by the owner.
