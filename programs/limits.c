@@ -162,7 +162,7 @@ static void note(void) {
         CHECK(data == (data_by) && stack == (stack_by) && code == (code_by), "data %ld, stack %ld, code %ld", data, stack, code); \
     } while (0)
 
-static void what_counts_as_data(void) {
+static void data_is_private_writable_memory(void) {
     note();
     char *at = map(16, READ_WRITE, MAP_PRIVATE);
     GREW(16, 0, 0);
@@ -534,7 +534,7 @@ static const struct check checks[] = {
     {"descriptors", descriptors},
     {"locked_memory", locked_memory},
     {"locked_memory_of_the_privileged", locked_memory_of_the_privileged},
-    {"what_counts_as_data", what_counts_as_data},
+    {"data_is_private_writable_memory", data_is_private_writable_memory},
     {"data", data},
     {"sizes_of_files", sizes_of_files},
     {"a_pipe_without_a_reader", a_pipe_without_a_reader},

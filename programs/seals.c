@@ -42,7 +42,7 @@ static int again(int fd, int flags) {
     return open(path, flags);
 }
 
-static void what_can_be_sealed(void) {
+static void only_some_files_can_be_sealed(void) {
     int plain = file(0, 0), kept = file(NOEXEC_SEAL, 0), open_to_all = file(MFD_ALLOW_SEALING | MAY_EXEC, 0), ends[2];
     CHECK(seals(plain) == F_SEAL_SEAL && mode(plain) == 0777, "a plain one: %d, %o", seals(plain), mode(plain));
     CHECK(seals(kept) == F_SEAL_EXEC && mode(kept) == 0666, "one that never runs: %d, %o", seals(kept), mode(kept));
@@ -224,7 +224,7 @@ static void racers(void) {
 }
 
 static const struct check checks[] = {
-    {"what_can_be_sealed", what_can_be_sealed}, {"sizes", sizes}, {"writes", writes}, {"mappings_that_store", mappings_that_store},
+    {"only_some_files_can_be_sealed", only_some_files_can_be_sealed}, {"sizes", sizes}, {"writes", writes}, {"mappings_that_store", mappings_that_store},
     {"a_childs_mappings", a_childs_mappings}, {"execution", execution}, {"racers", racers},
 };
 

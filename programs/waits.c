@@ -75,7 +75,7 @@ static void *looks_for_event(void *arg) {
 }
 
 // A thread that polls while another one does finds the ready file all the same.
-static void what_is_ready_is_ready_for_all(void) {
+static void a_ready_file_is_ready_for_all_threads(void) {
     the_set = new_set(), the_event = eventfd(1, EFD_NONBLOCK);
     CHECK(the_event >= 0 && !watch(the_set, the_event, EPOLLIN), "an event");
     pthread_t threads[3];
@@ -465,7 +465,7 @@ static void kill_all(void) {
 }
 
 // The same in a namespace of its own on Linux, where it would reach all other processes.
-static void kill_misses_nobody(void) {
+static void kill_of_all_misses_no_process(void) {
     struct utsname names;
     CHECK(!uname(&names), "uname");
     if (strstr(names.version, "Quire")) {
@@ -484,7 +484,7 @@ static void kill_misses_nobody(void) {
 
 static const struct check checks[] = {
     {"an_event_that_stays_is_for_all", an_event_that_stays_is_for_all},
-    {"what_is_ready_is_ready_for_all", what_is_ready_is_ready_for_all},
+    {"a_ready_file_is_ready_for_all_threads", a_ready_file_is_ready_for_all_threads},
     {"an_edge_is_for_one", an_edge_is_for_one},
     {"sets_in_sets", sets_in_sets},
     {"signals_that_do_nothing_end_no_wait", signals_that_do_nothing_end_no_wait},
@@ -492,7 +492,7 @@ static const struct check checks[] = {
     {"waits_go_on_after_a_stop", waits_go_on_after_a_stop},
     {"masks_of_calls_that_succeed", masks_of_calls_that_succeed},
     {"circles_of_locks", circles_of_locks},
-    {"kill_misses_nobody", kill_misses_nobody},
+    {"kill_of_all_misses_no_process", kill_of_all_misses_no_process},
 };
 
 int main(int argc, char **argv) {

@@ -452,7 +452,7 @@ fn a_deep_tree_that_was_removed_is_let_go_without_recursion() {
 }
 
 #[test]
-fn devices_do_what_their_names_say() {
+fn memory_devices_read_and_write_as_on_linux() {
     let vfs = tree();
     vfs.mount_devices().unwrap();
     let zero = open(&vfs, "/dev/zero", RW).unwrap();

@@ -218,7 +218,7 @@ fn paths(vfs: &Tree, at: &str, out: &mut BTreeMap<String, Option<u64>>) -> usize
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
     #[test]
-    fn the_tree_does_what_a_map_of_paths_does(ops in prop::collection::vec(op(), 1..80)) {
+    fn the_tree_agrees_with_a_map_of_paths(ops in prop::collection::vec(op(), 1..80)) {
         let vfs = Vfs::new(TestHost, Limits { inodes: Some(10_000), pages: Some(1 << 20) }).unwrap();
         let mut model = Model::default();
         for op in &ops {

@@ -38,7 +38,7 @@ quire_hosted::of_each_architecture!(
     the_direct_map_takes_large_leaves_and_few_tables,
     an_unreserved_range_cannot_be_mapped,
     every_new_root_gets_the_reserved_entries_and_nothing_else,
-    lookups_agree_with_a_map_of_what_was_done,
+    lookups_agree_with_a_map_of_the_changes,
 );
 
 /// Within one entry of the root.
@@ -106,7 +106,7 @@ fn every_new_root_gets_the_reserved_entries_and_nothing_else<F: Simulate>() {
     }
 }
 
-fn lookups_agree_with_a_map_of_what_was_done<F: Simulate>() {
+fn lookups_agree_with_a_map_of_the_changes<F: Simulate>() {
     let ops = prop::collection::vec((0..4u8, 0..2048u64, 1..700u64, 0..3usize), 1..40);
     proptest!(|(ops in ops)| {
         let ram = Ram::new(64);

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 type V<F> = &'static Vm<Simulated<F>>;
 
 quire_hosted::of_each_architecture!(
-    the_tables_hold_exactly_what_was_entered,
+    the_tables_hold_exactly_the_entered_leaves,
     a_table_page_that_owes_a_flush_is_not_pruned,
     tables_under_fire_with_tags,
     tables_under_fire_without_tags,
@@ -102,7 +102,7 @@ fn normal(prot: u8) -> Prot {
     Prot::from_bits_truncate(prot) | Prot::READ
 }
 
-fn the_tables_hold_exactly_what_was_entered<F: Simulate>() {
+fn the_tables_hold_exactly_the_entered_leaves<F: Simulate>() {
     let config = ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() };
     proptest!(config, |(ops in prop::collection::vec(op(), 1..60), sets_accessed: bool)| {
         let vm = Simulated::<F>::boot(Settings { cpus: 1, frames: 2048, sets_accessed, ..Settings::default() }).unwrap();

@@ -27,7 +27,7 @@ fn spin_lock() {
 }
 
 protocol! {
-    a_spin_lock_admits_one_holder_and_publishes_what_it_guards = spin_lock, Some(3);
+    a_spin_lock_admits_one_holder_and_publishes_its_stores = spin_lock, Some(3);
     LockNotAtomic: "an update was lost";
     #[cfg(loom)]
     UnlockRelaxed: "an update was lost";
@@ -293,7 +293,7 @@ fn mutex() {
 
 protocol! {
     a_mutex_admits_one_holder_and_the_next_is_told = mutex, Some(2);
-    UnlockTellsNobody: "deadlock";
+    UnlockWithoutWakeUp: "deadlock";
 }
 
 /// One thread changes two words that are always equal, another reads them.

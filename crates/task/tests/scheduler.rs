@@ -148,7 +148,7 @@ fn a_thread_that_mostly_sleeps_runs_soon_among_busy_ones() {
 }
 
 #[test]
-fn idle_cpus_steal_what_waits_elsewhere() {
+fn idle_cpus_steal_threads_that_wait_on_other_cpus() {
     let sim = Sim::new(4);
     let seen: Arc<Mutex<std::collections::BTreeSet<usize>>> = Arc::default();
     for i in 0..16 {

@@ -257,7 +257,7 @@ fn copy_against_remove() {
 }
 
 protocol! {
-    a_copy_is_of_what_was_there = copy_against_remove, Some(3);
+    a_copy_never_reads_a_freed_frame = copy_against_remove, Some(3);
     NoSourceCheck: "a freed frame was copied";
 }
 

@@ -244,7 +244,7 @@ fn held_after_a_line_of_forks<M: Memory>(memory: M, generations: u64) -> [u64; 2
 }
 
 #[test]
-fn a_line_of_forks_holds_what_its_design_cannot_give_back() {
+fn a_line_of_forks_holds_pages_that_its_design_cannot_free() {
     let records = |generations| held_after_a_line_of_forks(Records::boot(1, 1, 4).unwrap(), generations);
     let backings = |generations| held_after_a_line_of_forks(Backings::boot(1, 1, 4).unwrap(), generations);
     // An object that only one object has behind it is collapsed into that.

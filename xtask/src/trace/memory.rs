@@ -250,7 +250,7 @@ pub mod tests {
 
     proptest::proptest! {
         #[test]
-        fn whatever_is_there_is_read_or_refused(
+        fn any_bytes_are_read_or_refused(
             changes in proptest::collection::vec((0usize..RECORDS_AT + 400, proptest::prelude::any::<u8>()), 0..20),
             len in 0usize..RECORDS_AT + 400,
         ) {

@@ -127,9 +127,9 @@ impl Who {
     /// Whether `self` follows `link` of `directory` at the end of a path: not if any user could have made it there.
     /// (Linux's `fs.protected_symlinks`.)
     pub(crate) fn may_follow<H: Host>(&self, directory: &Inode<H>, link: &Inode<H>) -> Result<(), FsError> {
-        const ANYBODYS: u16 = 0o1002;
+        const SHARED_STICKY: u16 = 0o1002;
         let (directory, link) = (directory.rights(), link.rights());
-        let trusted = directory.mode & ANYBODYS != ANYBODYS || [self.uid, directory.uid].contains(&link.uid);
+        let trusted = directory.mode & SHARED_STICKY != SHARED_STICKY || [self.uid, directory.uid].contains(&link.uid);
         if trusted { Ok(()) } else { Err(FsError::Denied) }
     }
 }

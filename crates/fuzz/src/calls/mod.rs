@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_do_what_they_do_on_a_kernel() {
+    fn calls_behave_as_on_a_kernel() {
         let files = of("files");
         assert_eq!(files(2), [3], "open");
         assert_eq!((files(1), files(0)), (vec![20], vec![20]), "what was written is read");

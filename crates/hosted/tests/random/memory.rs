@@ -101,7 +101,7 @@ impl<F: Simulate> Worker<'_, F> {
     pub fn drop_tables(&mut self, model: &SpaceModel<F>) {
         self.doing = format!("drop the tables of space {}", model.space.id());
         self.cpu.leave();
-        let _where_nobody_runs_it = model.space.drop_tables();
+        let _refused_while_loaded = model.space.drop_tables();
         self.cpu.enter(&model.space).unwrap();
     }
 

@@ -650,7 +650,7 @@ impl<'w, F: Simulate> Worker<'w, F> {
         // The child's first access comes from its parent's CPU: all pages must be there.
         self.cpu.enter(&child.space).unwrap();
         self.look_at_all(&child);
-        self.unmap_what_others_had_begun(&child);
+        self.unmap_pending_mappings_of_other_lanes(&child);
         let mut slot = self.world.spaces[free].lock();
         if slot.is_none() {
             *slot = Some(child);
@@ -658,7 +658,7 @@ impl<'w, F: Simulate> Worker<'w, F> {
     }
 
     /// Operations of other lanes were under way in the parent: the child loses what they had mapped for a moment.
-    fn unmap_what_others_had_begun(&self, child: &SpaceModel<F>) {
+    fn unmap_pending_mappings_of_other_lanes(&self, child: &SpaceModel<F>) {
         let mut strange = Vec::new();
         child.space.entries(0, &mut |e| {
             if !self.world.is_in_a_lane(e.range.start) {

@@ -166,7 +166,7 @@ fn threads_share_a_record_that_they_enter_and_no_other() {
 }
 
 #[test]
-fn an_outer_scope_has_what_inner_ones_have() {
+fn an_outer_scope_has_the_accesses_of_inner_scopes() {
     let word = AtomicU64::new(0);
     let (inner, outer) = scope(|| {
         word.load(Ordering::Relaxed);
@@ -187,7 +187,7 @@ fn a_sleeping_lock_is_one_take_and_a_guard_is_one_line() {
 }
 
 #[test]
-fn owning_memory_again_forgets_what_was_said_before() {
+fn owning_memory_again_replaces_its_label() {
     let memory = [0u8; 256];
     let at = memory.as_ptr();
     let label = |offset: usize| labels::find(at.addr() + offset).map(|p| (p.label, p.offset));

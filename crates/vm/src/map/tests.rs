@@ -199,7 +199,7 @@ fn a_reservation_opened_in_pieces_takes_two_entries() {
 }
 
 #[test]
-fn protect_changes_what_lies_before_a_hole_and_says_so() {
+fn protect_changes_pages_before_a_hole_and_returns_an_error() {
     let s = System::new();
     map(&s, 0, 2);
     map(&s, 4, 2);
@@ -354,7 +354,7 @@ fn a_stack_grows_down_to_its_limit_and_keeps_its_content() {
 }
 
 #[test]
-fn a_stack_does_not_grow_into_the_guard_of_what_lies_below() {
+fn a_stack_does_not_grow_into_the_guard_of_a_mapping_below() {
     let s = System::new();
     s.map(&MapRequest { grows_down: true, ..request(600, 4) }).unwrap();
     map(&s, 340, 1);
@@ -476,7 +476,7 @@ fn advice_for_shared_memory_keeps_or_punches_its_pages() {
 }
 
 #[test]
-fn a_fork_leaves_out_or_wipes_what_it_was_told_to() {
+fn a_fork_leaves_out_or_wipes_ranges_by_their_rule() {
     let s = System::new();
     map(&s, 0, 6);
     (0..6).for_each(|n| store(&s, n, 2));

@@ -19,7 +19,7 @@ fn show(w: &World, n: u64, key: u64, pages: u64) {
 }
 
 /// Asserts that the `n`-th address does not map `frame`, the former frame of page `key` of the file.
-fn assert_nobody_maps(w: &World, n: u64, key: u64, frame: Option<Pfn>) {
+fn assert_not_mapped(w: &World, n: u64, key: u64, frame: Option<Pfn>) {
     let pmap = w.space.pmap();
     let mapped = pmap.peek(page(n)).into_iter().chain(pmap.cached(page(n))).any(|l| Some(l.pfn) == frame);
     assert!(!mapped || frame == w.frame_of(key), "a removed page is mapped");
@@ -50,7 +50,7 @@ fn scan_against_replacement() {
         move |w| w.space.protect(later, Prot::READ).unwrap(),
         move |w, _, _| {
             assert_eq!(place(w, 3), place(w, 2), "the model has the neighbours that it means");
-            [0, 1, 3].iter().for_each(|n| assert_nobody_maps(w, *n, 1, frame));
+            [0, 1, 3].iter().for_each(|n| assert_not_mapped(w, *n, 1, frame));
         },
     );
 }
@@ -77,7 +77,7 @@ fn scan_against_shrinking() {
         },
         |w| w.space.unmap(VirtRange { start: page(1), end: page(2) }).unwrap(),
         move |w, _, _| {
-            assert_nobody_maps(w, 0, 0, frame);
+            assert_not_mapped(w, 0, 0, frame);
             assert!(!w.file.shards().is_wide(), "a short list has one shard");
             w.file.check(true).unwrap();
         },
@@ -123,7 +123,7 @@ fn scan_against_first_own_shard() {
         |w| w.file.discard(0..1),
         move |w, _, _| {
             assert!(w.file.shards().has_own(), "the model has the shards that it means");
-            assert_nobody_maps(w, 0, 0, frame);
+            assert_not_mapped(w, 0, 0, frame);
             w.file.check(true).unwrap();
         },
     );
@@ -151,7 +151,7 @@ fn scan_against_shrinking_of_own_shards() {
         },
         |w| w.space.unmap(VirtRange { start: page(1), end: page(2) }).unwrap(),
         move |w, _, _| {
-            assert_nobody_maps(w, 0, 0, frame);
+            assert_not_mapped(w, 0, 0, frame);
             assert!(!w.file.shards().is_wide(), "a short list has one shard");
             w.file.check(true).unwrap();
         },
@@ -218,7 +218,7 @@ fn close_against_close() {
         move |w, _, _| {
             assert!(w.file.check(true).is_ok(), "a shard does not count that has something");
             w.file.discard(0..1);
-            assert_nobody_maps(w, 0, 0, frame);
+            assert_not_mapped(w, 0, 0, frame);
             w.space.unmap(VirtRange { start: page(0), end: page(5) }).unwrap();
             w.file.close_shards();
             w.file.check(true).unwrap();
@@ -260,7 +260,7 @@ fn scan_against_reopening() {
     replaces.join().unwrap();
     opens.join().unwrap();
     set_cpu(0);
-    assert_nobody_maps(&world, 3, 1, frame);
+    assert_not_mapped(&world, 3, 1, frame);
     assert!(world.file.check(true).is_ok());
 }
 
@@ -286,7 +286,7 @@ fn scan_against_replacement_in_a_closed_shard() {
         },
         |w| w.file.discard(0..1),
         move |w, _, _| {
-            assert_nobody_maps(w, 0, 0, frame);
+            assert_not_mapped(w, 0, 0, frame);
             w.file.check(true).unwrap();
         },
     );

@@ -346,7 +346,7 @@ fn completion_against_discard() {
 }
 
 protocol! {
-    the_slot_of_a_write_whose_page_has_gone_is_freed = completion_against_discard, Some(2);
+    the_slot_of_a_write_is_freed_when_its_page_was_removed = completion_against_discard, Some(2);
     NoGoneCheck: "a swap slot is lost";
 }
 

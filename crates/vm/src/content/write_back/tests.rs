@@ -25,7 +25,7 @@ fn file(m: &Boot, pages: u64, plan: FaultPlan) -> (ObjectRef<TestMachine>, &'sta
 }
 
 #[test]
-fn only_what_has_changed_is_visited_and_written_in_clusters() {
+fn only_dirty_pages_are_visited_and_written_in_clusters() {
     for plan in [FaultPlan::default(), LATE] {
         let m = system();
         let (file, disk) = file(&m, 600, plan);

@@ -143,7 +143,7 @@ fn the_check_finds_a_writable_leaf_in_a_read_only_entry() {
 }
 
 #[test]
-fn an_entry_whose_rights_contradict_its_kind_is_noticed() {
+fn an_entry_with_rights_against_its_kind_is_noticed() {
     let w = World::new();
     // SAFETY: the entry is in the tree, and no other thread knows the space.
     unsafe { Entry::corrupt_rights(w.writer().pointer(page(SHARED)), Prot::READ) };

@@ -78,7 +78,7 @@ mod plain {
 
     proptest! {
         #[test]
-        fn an_index_holds_what_a_map_holds(ops in proptest::collection::vec(op(), 1..200)) {
+        fn an_index_agrees_with_a_map(ops in proptest::collection::vec(op(), 1..200)) {
             let nodes = Boxes(domain(1));
             let index = Index::<Boxes>::new();
             let mut model: BTreeMap<u64, Slot> = BTreeMap::new();
