@@ -13,8 +13,8 @@ use crate::test_host::{TestHost, write_file};
 use crate::tree::attr::DeviceNumber;
 use crate::vfs::rename::Rename;
 use crate::{
-    Create, Dentry, FileKind, Final, FoundPath, FsError, Host, Inode, Io, Limits, Listener, OpenFile, OpenFlags,
-    Readiness, Stream, Vfs, Who, event,
+    Create, Dentry, FileCredentials, FileKind, Final, FoundPath, FsError, Host, Inode, Io, Limits, Listener, OpenFile,
+    OpenFlags, Readiness, Stream, Vfs, event,
 };
 use quire_heap::{Arc, refusal, unsize};
 use std::string::String;
@@ -160,16 +160,18 @@ fn a_call_without_memory_leaves_the_tree_as_it_was() {
         }),
         ("open an existing file with O_CREAT", |t| open(t, "/f", RW | OpenFlags::CREATE)),
         ("open without a name", |t| open(t, "/d", RW | OpenFlags::NAMELESS)),
-        ("pipe", |t| t.pipe(&Who::ROOT, OpenFlags::empty()).map(|(r, w)| [Some(r), Some(w)])),
-        ("memory file", |t| Ok([Some(t.memory_file(&Who::ROOT, b"name", RW, crate::Seals::empty())?), None])),
+        ("pipe", |t| t.pipe(&FileCredentials::ROOT, OpenFlags::empty()).map(|(r, w)| [Some(r), Some(w)])),
+        ("memory file", |t| {
+            Ok([Some(t.memory_file(&FileCredentials::ROOT, b"name", RW, crate::Seals::empty())?), None])
+        }),
         ("event", |t| {
             let event: Arc<dyn Stream> = unsize!(event::Event::new(0, false)?);
-            Ok([Some(t.nameless_stream(&Who::ROOT, "[eventfd]", event, RW, false)?), None])
+            Ok([Some(t.nameless_stream(&FileCredentials::ROOT, "[eventfd]", event, RW, false)?), None])
         }),
         ("socket pair", |t| {
             let (a, b) = Pair::new(TestHost)?;
             let (a, b): (Arc<dyn Stream>, Arc<dyn Stream>) = (unsize!(a), unsize!(b));
-            let open = |s| t.nameless_stream(&Who::ROOT, "socket", s, RW, true);
+            let open = |s| t.nameless_stream(&FileCredentials::ROOT, "socket", s, RW, true);
             Ok([Some(open(a)?), Some(open(b)?)])
         }),
         ("list", |t| read(t, "/d")),
