@@ -177,8 +177,8 @@ fn run_cpu(cpu: &Cpu, worlds: &[World; 2], seed: u64, start: Instant, seen: &See
         match random.below(64) {
             0..16 => change(cpu, world, mine, pages, &mut random),
             16..48 => {
-                let whose = random.below(CPUS as u64) as usize;
-                let place = &world.places[whose][random.below(PLACES) as usize];
+                let other = random.below(CPUS as u64) as usize;
+                let place = &world.places[other][random.below(PLACES) as usize];
                 if look(cpu, world, place, 0) {
                     seen.looks.fetch_add(1, Ordering::Relaxed);
                 }

@@ -74,7 +74,7 @@ struct Record {
     kind: u32,
     detail: u32,
     /// The thread.
-    who: u32,
+    thread: u32,
     /// Not used.
     zero: u32,
     a: u64,
@@ -308,12 +308,12 @@ fn is_asked(kind: EventKind) -> bool {
 }
 
 /// Writes a record to this CPU's part.
-fn keep(event: &Event, who: u32, sites: [u64; SITES]) {
+fn keep(event: &Event, thread: u32, sites: [u64; SITES]) {
     if !ON.load(Ordering::Acquire) {
         return;
     }
     let Event { start, length, kind, detail, a, b } = *event;
-    let record = Record { start, length, kind: kind as u32, detail, who, zero: 0, a, b, sites };
+    let record = Record { start, length, kind: kind as u32, detail, thread, zero: 0, a, b, sites };
     // Interrupt handlers also record events.
     let interrupts = cpu::interrupts_off();
     let (memory, room, me) = (MEMORY.load(Ordering::Relaxed), ROOM.load(Ordering::Relaxed), cpu::id());
