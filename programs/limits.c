@@ -273,7 +273,7 @@ static void address_space(void) {
     MAPS(ENOMEM, mremap(at, 2 * PAGE, 3 * PAGE, MREMAP_MAYMOVE | 2 /* fixed */, to));
     MAPS(ENOMEM, mremap(at, 2 * PAGE, 2 * PAGE, MREMAP_MAYMOVE | 4 /* don't unmap */, NULL));
     unsigned char resident[8];
-    CHECK(!mincore(at, 8 * PAGE, resident), "what is refused takes nothing away");
+    CHECK(!mincore(at, 8 * PAGE, resident), "a refused call takes nothing away");
     MAPS(0, mremap(at, 8 * PAGE, 4 * PAGE, MREMAP_MAYMOVE | 2 /* fixed */, to));
     CHECK(mincore(at, PAGE, resident) && !mincore(to, 4 * PAGE, resident), "moved");
     ANSWERS(0, mprotect(to, PAGE, PROT_READ));

@@ -38,7 +38,7 @@ static void *waits_for_event(void *arg) {
         pthread_barrier_wait(&barrier);
         struct epoll_event event;
         int n = epoll_wait(the_set, &event, 1, 5000);
-        CHECK(n == 1 && event.data.fd == the_event, "round %d: %d events for one who waits", i, n);
+        CHECK(n == 1 && event.data.fd == the_event, "round %d: %d events for a waiter", i, n);
         pthread_barrier_wait(&barrier);
     }
     return NULL;
@@ -69,7 +69,7 @@ static void *looks_for_event(void *arg) {
     struct epoll_event event;
     for (int i = 0; i < LOOKS; i++) {
         int n = arg ? epoll_wait(the_set, &event, 1, 0) : poll(&entry, 1, 0);
-        CHECK(n == 1, "look %d: what is ready all the time is not", i);
+        CHECK(n == 1, "look %d: a file that is always ready is not reported", i);
     }
     return NULL;
 }
@@ -222,7 +222,7 @@ static int wait_read(int ms) {
     go();
     int n = read(ends[0], &byte, 1), error = errno;
     ended(child);
-    if (n < 0) CHECK(read(ends[0], &byte, 1) == 1, "what was written");
+    if (n < 0) CHECK(read(ends[0], &byte, 1) == 1, "the written byte");
     errno = error;
     return n == 1 ? 0 : -1;
 }
@@ -457,7 +457,7 @@ static void kill_all(void) {
             if (one == -1 && errno == ECHILD) break;
             if (now_ns() - start > 10000 * MS) {
                 for (int i = 0; i < 1000; i++) kill(-1, SIGTERM);
-                fail("round %d: somebody was missed", round);
+                fail("round %d: a process was missed", round);
             }
             if (!one) sched_yield();
         }

@@ -271,7 +271,7 @@ fn further_names_count_as_inodes_do() {
     link(b"/a", b"/b").unwrap();
     link(b"/b", b"/c").unwrap();
     assert_eq!((link(b"/a", b"/d"), write_file(&vfs, "/d", b"")), (Err(FsError::NoSpace), Err(FsError::NoSpace)));
-    assert_eq!((link(b"/a", b"/b"), taken()), (Err(FsError::Exists), 4), "what is refused takes nothing");
+    assert_eq!((link(b"/a", b"/b"), taken()), (Err(FsError::Exists), 4), "a refused link takes no inode");
     vfs.unlink(&view, &at(b"/a")).unwrap();
     write_file(&vfs, "/x", b"").unwrap();
     vfs.rename(&view, &at(b"/x"), &at(b"/c"), crate::vfs::rename::Rename::Replace).unwrap();
@@ -291,7 +291,11 @@ fn a_system_with_all_its_files_open_opens_and_makes_no_more() {
     FILES.set((before, before + 2));
     let first = open(&vfs, "/f", RW | OpenFlags::CREATE).unwrap();
     let both = vfs.pipe(&FileCredentials::ROOT, OpenFlags::empty());
-    assert_eq!((both.err(), FILES.get().0), (Some(FsError::TooManyFiles), before + 1), "its one end is no more");
+    assert_eq!(
+        (both.err(), FILES.get().0),
+        (Some(FsError::TooManyFiles), before + 1),
+        "the first end of the pipe was not freed"
+    );
     let second = vfs.memory_file(&FileCredentials::ROOT, b"m", RW, crate::Seals::SEAL).unwrap();
     assert_eq!(open(&vfs, "/new", RW | OpenFlags::CREATE).err(), Some(FsError::TooManyFiles));
     assert_eq!(open(&vfs, "/new", RW).err(), Some(FsError::NotFound), "no file was made");
@@ -327,7 +331,7 @@ fn contents_take_and_return_the_stated_room() {
     assert_eq!(free(), 2);
     write(&file, b"x").unwrap();
     vfs.unlink(&vfs.view(), &vfs.walk(&vfs.view(), vfs.root(), b"/f", Final::Name).unwrap()).unwrap();
-    assert_eq!(free(), 1, "it is open");
+    assert_eq!(free(), 1, "an open file keeps its pages");
     drop(file);
     vfs.host().epoch().drain();
     assert_eq!(free(), 2);
@@ -534,10 +538,10 @@ fn a_write_that_failed_is_told_once_to_each_open_file() {
     };
     assert_eq!(sync(&a), Ok(()));
     fails(true);
-    assert_eq!((sync(&a), sync(&a)), (Err(FsError::Io), Err(FsError::Io)), "it fails again and again");
+    assert_eq!((sync(&a), sync(&a)), (Err(FsError::Io), Err(FsError::Io)), "each write fails");
     fails(false);
     assert_eq!((sync(&a), sync(&b), sync(&b)), (Ok(()), Err(FsError::Io), Ok(())));
-    assert_eq!(sync(&open(&vfs, "/f", RW).unwrap()), Ok(()), "who opens it later is told of what comes then");
+    assert_eq!(sync(&open(&vfs, "/f", RW).unwrap()), Ok(()), "a later open file gets only later errors");
 }
 
 #[test]

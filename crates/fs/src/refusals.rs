@@ -49,8 +49,8 @@ fn tree() -> Tree {
 fn found(vfs: &Tree, path: &str) -> Result<FoundPath<TestHost>, FsError> {
     vfs.walk(&vfs.view(), vfs.root(), path.as_bytes(), Final::Name)
 }
-fn make(vfs: &Tree, path: &str, what: Create<'_>) -> Result<Made, FsError> {
-    vfs.make(&vfs.view(), &found(vfs, path)?, what, 0o755).map(|_| NOTHING)
+fn make(vfs: &Tree, path: &str, content: Create<'_>) -> Result<Made, FsError> {
+    vfs.make(&vfs.view(), &found(vfs, path)?, content, 0o755).map(|_| NOTHING)
 }
 fn rename(vfs: &Tree, from: &str, to: &str, how: Rename) -> Result<Made, FsError> {
     vfs.rename(&vfs.view(), &found(vfs, from)?, &found(vfs, to)?, how).map(|()| NOTHING)
@@ -176,7 +176,7 @@ fn a_call_without_memory_leaves_the_tree_as_it_was() {
         }),
         ("list", |t| read(t, "/d")),
         ("list a generated directory", |t| read(t, "/proc")),
-        ("read what is generated", |t| read(t, "/proc/4")),
+        ("read a generated file", |t| read(t, "/proc/4")),
         ("read", |t| read(t, "/f")),
         ("read a link", |t| {
             let link = find(t, "/l")?;
@@ -193,7 +193,7 @@ fn a_call_without_memory_leaves_the_tree_as_it_was() {
             file.unwrap().allocate(&Io::NOW, 0, 3 * PAGE_SIZE as u64, false).map(|()| NOTHING)
         }),
         ("mount", |t| t.mount_memory(b"/e", "tmpfs", Limits::UNSET, 0o755).map(|_| NOTHING)),
-        ("mount on what is made for it", |t| t.mount_memory(b"/new", "tmpfs", Limits::UNSET, 0o755).map(|_| NOTHING)),
+        ("mount on a new directory", |t| t.mount_memory(b"/new", "tmpfs", Limits::UNSET, 0o755).map(|_| NOTHING)),
         ("add a device", |t| {
             let stream = Pipe::open_now(&Pipe::new(TestHost)?, true, true)?;
             let driver: Arc<dyn Driver> = unsize!(Arc::try_new(Shared(stream))?);

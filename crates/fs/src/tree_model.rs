@@ -159,8 +159,8 @@ impl Model {
         keys.iter().filter_map(|k| Some((k[p.len()..].to_string(), self.names.remove(k)?))).collect()
     }
     fn put_tree(&mut self, p: &str, tree: Vec<(String, Option<usize>)>) {
-        for (rest, what) in tree {
-            self.names.insert(format!("{p}{rest}"), what);
+        for (rest, id) in tree {
+            self.names.insert(format!("{p}{rest}"), id);
         }
     }
 }
@@ -228,8 +228,8 @@ proptest! {
         let mut real = BTreeMap::new();
         paths(&vfs, "", &mut real);
         prop_assert!(real.keys().eq(model.names.keys()));
-        for (path, what) in &model.names {
-            if let Some(id) = what {
+        for (path, file) in &model.names {
+            if let Some(id) = file {
                 let names = model.names.values().filter(|w| **w == Some(*id)).count();
                 let dentry = vfs.find(&vfs.view(), vfs.root(), path.as_bytes(), true).unwrap();
                 prop_assert_eq!(dentry.inode.attr().links as usize, names);

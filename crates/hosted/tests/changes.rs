@@ -96,7 +96,11 @@ fn memory_mapped_where_a_child_just_let_go_is_empty<F: Simulate>() {
             while !exit.is_finished() && late < 20 {
                 map(&space, PAGES, PAGES);
                 for n in (PAGES..2 * PAGES).step_by(7) {
-                    assert_eq!(cpu.read(&space, page(n)), Ok(0), "round {round}: page {n} is somebody else's");
+                    assert_eq!(
+                        cpu.read(&space, page(n)),
+                        Ok(0),
+                        "round {round}: page {n} shows another mapping's content"
+                    );
                 }
                 space.unmap(range(PAGES, PAGES)).unwrap();
                 late += 1;

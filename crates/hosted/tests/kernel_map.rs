@@ -63,7 +63,7 @@ fn stacks_and_buffers_come_and_go_on_all_cpus<F: Simulate>() {
                         let (range, stamp) = held.swap_remove((round * 7 % 12) as usize);
                         let all = range.range();
                         for va in (all.start..all.end).step_by(PAGE_SIZE as usize) {
-                            assert_eq!(load(&cpu, va), stamp + va, "somebody else stored here");
+                            assert_eq!(load(&cpu, va), stamp + va, "another writer stored here");
                         }
                     }
                     if round % 50 == 0 {

@@ -30,7 +30,7 @@ unsafe impl Phys for Ram {
         self.0[pfn.0 as usize].as_ptr().cast::<u8>().cast_mut()
     }
     fn pfn_of(&self, _ptr: *const u8) -> Pfn {
-        unreachable!("tables do not ask")
+        unreachable!("tables do not call it")
     }
 }
 
@@ -114,12 +114,12 @@ fn lookups_agree_with_a_map_of_the_changes<F: Simulate>() {
         let mut tables = KernelTables::<F>::new(&ram, Pfn(0));
         tables.reserve(&ram, window::<F>(), &mut frames).unwrap();
         let mut model = std::collections::BTreeMap::<u64, (u64, Rights)>::new();
-        for (what, page, pages, rights) in ops {
+        for (op, page, pages, rights) in ops {
             let rights = [Rights::Read, Rights::Write, Rights::Execute][rights];
             let range = at::<F>(page, pages);
             // 4 KiB leaves only: the physical side is never aligned to 2 MiB where the virtual one is.
             let physical = (page + 77) * PAGE_SIZE;
-            match what {
+            match op {
                 0 | 1 => {
                     let taken = (page..page + pages).find(|p| model.contains_key(p));
                     let end = taken.unwrap_or(page + pages);

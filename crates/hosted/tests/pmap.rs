@@ -435,7 +435,7 @@ fn a_lone_removal_in_a_space_without_cpus_is_flushed_at_once<F: Simulate>() {
     // And it loses only that page: its translation of the other one stays valid until a flush.
     let mut unpaid = Obligation::new(vm, &*pmap);
     Pmap::<Simulated<F>>::table(&*pmap, vm, beside, &vm.epoch().pin()).unwrap().remove(beside, &mut unpaid).unwrap();
-    assert!(cpu.load_word(beside).is_ok(), "all that a CPU had cached went for one page");
+    assert!(cpu.load_word(beside).is_ok(), "the flush of one page dropped other translations");
     let _ = unpaid.discharge();
     cpu.leave();
     Pmap::<Simulated<F>>::clear(&*pmap, vm);

@@ -143,10 +143,10 @@ fn look(cpu: &Cpu, world: &World, place: &PagesOfCpu, page: u64) -> bool {
         return false;
     }
     match is {
-        Is::Nothing => assert!(found.is_err(), "CPU {} finds what was unmapped", cpu.id()),
-        _ => assert_eq!(found, Ok(va ^ stamp), "CPU {} finds something else", cpu.id()),
+        Is::Nothing => assert!(found.is_err(), "CPU {} reads an unmapped page", cpu.id()),
+        _ => assert_eq!(found, Ok(va ^ stamp), "CPU {} reads another value", cpu.id()),
     }
-    assert!(!matches!(stored, Some(Ok(()))), "CPU {} stores where it may not", cpu.id());
+    assert!(!matches!(stored, Some(Ok(()))), "CPU {} stores into a page that is not writable", cpu.id());
     true
 }
 
@@ -250,8 +250,8 @@ fn stress(tags: bool) {
     for world in worlds.iter() {
         world.space.check(true).unwrap();
     }
-    for (what, n) in [("looks", &seen.looks), ("forks", &seen.forks), ("tables dropped", &seen.dropped)] {
-        assert!(n.load(Ordering::Relaxed) > 0, "no {what}");
+    for (name, n) in [("looks", &seen.looks), ("forks", &seen.forks), ("tables dropped", &seen.dropped)] {
+        assert!(n.load(Ordering::Relaxed) > 0, "no {name}");
     }
     drop(ManuallyDrop::into_inner(worlds));
     before.assert_settled(vm);

@@ -545,7 +545,7 @@ mod tests {
             // Now it waits for the third alone, so the second may wait for it.
             let other = s.spawn(|| a.lock(record(second, 0), &patient()));
             while a.held.lock().waiting == 0 {
-                assert!(!other.is_finished(), "a circle that is none");
+                assert!(!other.is_finished(), "a deadlock was reported where there is none");
                 std::thread::yield_now();
             }
             a.release_process(first);
@@ -603,7 +603,7 @@ mod tests {
         lock(0, 9001, 10, 10).unwrap_err();
         files[0].unlock(owner(9001), 200, 250).unwrap();
         lock(0, 9001, 10, 10).unwrap();
-        assert_eq!(charged(), 5, "neighbours became one");
+        assert_eq!(charged(), 5, "neighbouring ranges are merged");
         assert_eq!(lock(1, 9001, 0, 50), Err(FsError::WouldBlock));
         assert_eq!(charged(), 5, "a refused lock is not charged");
         files[1].release_process(9002);

@@ -69,7 +69,7 @@ mod tests {
         }
         let inode = first.inode.clone();
         assert_eq!(inode.truncate_by_name(&TestHost, 0, &Io::NOW).err(), busy);
-        assert_eq!(inode.status().size, 4, "what is refused changes nothing");
+        assert_eq!(inode.status().size, 4, "a refused truncation changes nothing");
         drop(first);
         assert_eq!(open(&vfs, WRITE).err(), busy);
         drop(second);

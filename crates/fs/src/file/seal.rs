@@ -70,13 +70,13 @@ impl Stores {
     /// Adds one while there is one: the mapping that is copied or split, or the map operation.
     pub fn add(&self) {
         let before = self.0.fetch_add(1, Ordering::AcqRel) as i64;
-        debug_assert!(before > 0, "a mapping that may store comes from one, or is announced");
+        debug_assert!(before > 0, "no mapping that may store was counted before");
     }
 
     /// Removes one.
     pub fn leave(&self) {
         let before = self.0.fetch_sub(1, Ordering::AcqRel) as i64;
-        debug_assert!(before > 0, "what leaves counts");
+        debug_assert!(before > 0, "a count was removed that was not added");
     }
 
     /// Denies such mappings from now on; [`FsError::Busy`] if there is one.

@@ -39,19 +39,19 @@ impl<H: Host> Vfs<H> {
         &self,
         view: &View<H>,
         found: &FoundPath<H>,
-        what: Create<'_>,
+        content: Create<'_>,
         mode: u16,
     ) -> Result<Arc<Dentry<H>>, FsError> {
         if found.last != Last::Name || found.target.is_some() {
             return Err(FsError::Exists);
         }
-        if found.slash && !matches!(what, Create::Directory) {
+        if found.slash && !matches!(content, Create::Directory) {
             return Err(FsError::NotFound);
         }
         let parent = &found.parent;
         let InodeContent::Directory(directory) = &parent.inode.node else { return Err(FsError::NotFound) };
         view.credentials.may(&parent.inode, Want::WRITE | Want::EXECUTE)?;
-        let inode = self.new_inode(view, Some(&parent.inode), parent.inode.system(), what, mode)?;
+        let inode = self.new_inode(view, Some(&parent.inode), parent.inode.system(), content, mode)?;
         let name = found.name.shared()?;
         let dentry = Dentry::child(parent, name.clone(), inode, false)?;
         let memory = directory.memory()?;
@@ -84,17 +84,17 @@ impl<H: Host> Vfs<H> {
         view: &View<H>,
         parent: Option<&Inode<H>>,
         system: &'static FileSystem,
-        what: Create<'_>,
+        content: Create<'_>,
         mode: u16,
     ) -> Result<Arc<Inode<H>>, FsError> {
         let mut attr = NewAttr { mode: mode & !view.umask, uid: view.credentials.uid, gid: view.credentials.gid };
-        if matches!(what, Create::Symlink(_)) {
+        if matches!(content, Create::Symlink(_)) {
             attr.mode = 0o777;
         }
         // A directory with the set-group-id bit passes on its group, and the bit to directories.
         if let Some(parent) = parent.map(|p| p.attr()).filter(|p| p.mode & 0o2000 != 0) {
             attr.gid = parent.gid;
-            if matches!(what, Create::Directory) {
+            if matches!(content, Create::Directory) {
                 attr.mode |= 0o2000;
             } else if attr.mode & 0o2010 == 0o2010 && !view.credentials.may_set_group_id(parent.gid) {
                 // A caller outside a group cannot make programs that run as that group.
@@ -102,7 +102,7 @@ impl<H: Host> Vfs<H> {
             }
         }
         Inode::new(&self.host, system, attr, |ident| {
-            Ok(match what {
+            Ok(match content {
                 Create::File => Inode::regular(&self.host, system, ident, Seals::SEAL)?,
                 Create::Directory => InodeContent::Directory(Directory::new(&self.host)),
                 Create::Symlink(target) => InodeContent::Symlink(Vec::try_copy(target)?),

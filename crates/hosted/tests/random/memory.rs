@@ -210,7 +210,7 @@ impl<F: Simulate> Worker<'_, F> {
             match self.load(&model.space, top - n * PAGE_SIZE) {
                 Ok(v) if v == stamp + n => {}
                 Err(FaultError::OutOfMemory) => return self.no_memory(),
-                other => self.wrong(&format!("what was stored {n} pages down reads as {other:x?}")),
+                other => self.wrong(&format!("the stored value {n} pages down reads as {other:x?}")),
             }
         }
         self.spend_stamps(depth);

@@ -33,5 +33,5 @@ fn with_several_cpus_a_seed_decides_the_operations_of_each() {
     let asked = |o: &Outcome| o.histories.iter().map(|h| h.asked.get()).collect::<Vec<_>>();
     assert_eq!(asked(&first), asked(&second));
     let other = run_with::<X86_64>(Plan { cpus: 3, ..PLAN }, SEED + 1, 3_000);
-    assert!(asked(&first).iter().zip(asked(&other)).all(|(a, b)| *a != b), "another seed asks for something else");
+    assert!(asked(&first).iter().zip(asked(&other)).all(|(a, b)| *a != b), "another seed gives other operations");
 }

@@ -30,7 +30,7 @@ pub fn sys_mknodat<M: Machine>(
     device: u32,
 ) -> Result<usize, Errno> {
     let number = DeviceNumber { major: (device >> 8) & 0xfff, minor: (device & 0xff) | ((device >> 12) & 0xf_ff00) };
-    let what = match mode & raw::S_IFMT {
+    let content = match mode & raw::S_IFMT {
         0 | raw::S_IFREG => Create::File,
         raw::S_IFIFO => Create::Fifo,
         raw::S_IFSOCK => Create::Socket,
@@ -40,10 +40,10 @@ pub fn sys_mknodat<M: Machine>(
         _ => return Err(Errno::EINVAL),
     };
     let (view, found) = walk(ctx, dir, path, Final::Name)?;
-    if matches!(what, Create::CharDevice(_) | Create::BlockDevice(_)) && !view.credentials.has(Powers::DEVICES) {
+    if matches!(content, Create::CharDevice(_) | Create::BlockDevice(_)) && !view.credentials.has(Powers::DEVICES) {
         return Err(Errno::EPERM);
     }
-    ctx.vfs().make(&view, &found, what, (mode & 0o7777) as u16)?;
+    ctx.vfs().make(&view, &found, content, (mode & 0o7777) as u16)?;
     Ok(0)
 }
 /// `mknod`

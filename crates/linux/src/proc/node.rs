@@ -70,14 +70,14 @@ struct File<M: Machine, T: 'static>(T, &'static Item<M, T>);
 
 impl<M: Machine, T: Send + Sync> GeneratedFile for File<M, T> {
     fn open(&self) -> Result<Option<Arc<dyn GeneratedFile>>, FsError> {
-        match self.1.what {
+        match self.1.kind {
             ItemKind::Bound(_, bind) => bind(&self.0).map(Some),
             _ => Ok(None),
         }
     }
 
     fn text(&self, out: &mut Text) -> Result<(), FsError> {
-        match self.1.what {
+        match self.1.kind {
             ItemKind::File(text) | ItemKind::OwnFile(text) | ItemKind::Writable(text, _) => text(&self.0, out),
             ItemKind::WriteOnly(_) => Err(FsError::Denied),
             _ => Err(FsError::Invalid),
@@ -85,7 +85,7 @@ impl<M: Machine, T: Send + Sync> GeneratedFile for File<M, T> {
     }
 
     fn store(&self, bytes: &[u8]) -> Result<usize, FsError> {
-        match self.1.what {
+        match self.1.kind {
             ItemKind::Writable(_, store) | ItemKind::WriteOnly(store) => store(&self.0, bytes),
             _ => Err(FsError::NotPermitted),
         }
@@ -94,14 +94,14 @@ impl<M: Machine, T: Send + Sync> GeneratedFile for File<M, T> {
 
 impl<M: Machine, T: Send + Sync> GeneratedLink<FileHost<M>> for File<M, T> {
     fn target(&self) -> Result<Vec<u8>, FsError> {
-        match self.1.what {
+        match self.1.kind {
             ItemKind::Link(target, _) => target(&self.0),
             _ => Err(FsError::Invalid),
         }
     }
 
     fn jump(&self) -> Option<Jump<M>> {
-        match self.1.what {
+        match self.1.kind {
             ItemKind::Link(_, Some(jump)) => Some(jump(&self.0)),
             _ => None,
         }

@@ -7,7 +7,7 @@ use crate::{CachePadded, CpuSet, Mutex, Rank, SpinLock};
 /// The kinds of access by word, without addresses.
 fn said(record: &Record, words: &[(&str, *const u8)]) -> Vec<String> {
     let name = |a: &Access| words.iter().find(|(_, p)| p.addr() == a.address).map_or("?", |(n, _)| n);
-    let what = |a: &Access| match a.kind {
+    let kind = |a: &Access| match a.kind {
         AccessKind::Read => "reads",
         AccessKind::Write => "writes",
         AccessKind::ReadModifyWrite => "changes",
@@ -15,7 +15,7 @@ fn said(record: &Record, words: &[(&str, *const u8)]) -> Vec<String> {
         AccessKind::Take(_) => "takes",
         AccessKind::Release(_) => "releases",
     };
-    record.accesses().iter().map(|a| format!("{} {} {} {}", a.cpu, what(a), name(a), a.size)).collect()
+    record.accesses().iter().map(|a| format!("{} {} {} {}", a.cpu, kind(a), name(a), a.size)).collect()
 }
 
 #[test]

@@ -245,7 +245,7 @@ fn nonsense_from_outside_is_an_error() {
     assert_eq!(s.remap(range(3, 1), one, Move::To(page(3)), false), Err(MapError::Invalid));
     s.set_limits(Limits { bytes: 2 * one, ..s.limits() });
     assert_eq!(s.map(&request(10, 2)), Err(MapError::NoSpace));
-    assert_eq!(s.map(&request(3, 2)), Ok(page(3)), "what is replaced does not count");
+    assert_eq!(s.map(&request(3, 2)), Ok(page(3)), "the replaced mapping does not count");
     s.set_limits(Limits { bytes: 1 << 40, entries: 1, ..s.limits() });
     assert_eq!(s.map(&request(10, 2)), Err(MapError::TooMany));
     assert_eq!(entries(&s).len(), 1);
@@ -273,7 +273,7 @@ fn a_mapping_that_fills_whole_tables_takes_no_other() {
     map(&s, 0, 1);
     let first = any(2 * TABLE);
     assert_eq!((first % (TABLE * PAGE_SIZE), first > page(0)), (0, true));
-    assert_eq!(any(TABLE - 1), page(1), "what does not fill tables takes the lowest hole");
+    assert_eq!(any(TABLE - 1), page(1), "a range that fills no tables takes the lowest hole");
     assert_eq!(any(TABLE), first + 2 * TABLE * PAGE_SIZE);
     // Where the one hole that is wide enough begins elsewhere.
     let s = System::new();
@@ -496,7 +496,7 @@ fn a_fork_leaves_out_or_wipes_ranges_by_their_rule() {
     assert_eq!(
         entries(&s)[3..],
         [(20, 22, RW), (22, 24, RW), (24, 26, RW)],
-        "what is included again may still be wiped"
+        "a range that is included again keeps its wiping"
     );
     s.inherit(range(20, 6), Inherit::COPY).unwrap();
     assert_eq!(entries(&s)[3..], [(20, 26, RW)]);

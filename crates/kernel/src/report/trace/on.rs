@@ -214,7 +214,7 @@ pub fn ended(thread: &Thread<Machine>) {
 /// Records the name of a thread: the caller, or the next thread of a switch.
 fn tell_name(thread: &Thread<Machine>) {
     let mut bytes = [0; 16];
-    let (what, process) = match thread.payload() {
+    let (detail, process) = match thread.payload() {
         Some(program) => {
             // SAFETY: the caller is the owner, or the switch to it, so the name is not replaced meanwhile.
             bytes = unsafe { program.name.get() }.0;
@@ -229,7 +229,7 @@ fn tell_name(thread: &Thread<Machine>) {
         }
     };
     let (a, b) = (u128::from_le_bytes(bytes) as u64, (u128::from_le_bytes(bytes) >> 64) as u64);
-    let event = Event { start: clock::ticks(), length: 0, kind: EventKind::Name, detail: what, a, b };
+    let event = Event { start: clock::ticks(), length: 0, kind: EventKind::Name, detail, a, b };
     keep(&event, number_of(thread), [process.into(), 0, 0, 0, 0]);
 }
 

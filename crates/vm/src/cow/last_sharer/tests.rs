@@ -80,7 +80,7 @@ impl Family {
         for (at, (member, n)) in stores.into_iter().enumerate() {
             between(self, at as u64);
             if let Some(space) = self.member(member) {
-                assert!([value(0, n), value(member, n)].contains(&load(space, page(n))), "what was there at the fork");
+                assert!([value(0, n), value(member, n)].contains(&load(space, page(n))), "the value at the fork");
                 store(space, page(n), value(member, n));
             }
         }
@@ -101,10 +101,10 @@ fn a_page_that_all_sharers_copy_has_one_copy_per_chain() {
     let (vm, before) = (f.boot.vm, pages(f.boot.vm));
     assert_eq!(before, PAGES);
     f.rewrite(7, |_, _| {});
-    assert_eq!(pages(vm), (CHILDREN + 1) * PAGES, "a copy each, and no original");
+    assert_eq!(pages(vm), (CHILDREN + 1) * PAGES, "one copy for each chain, and no original");
     // No other thread stores at the same time. So the last sharer need not copy, and nothing is destroyed.
     assert_eq!(vm.stats().faults_of(FaultKind::Move), PAGES);
-    assert_eq!(vm.stats().faults_of(FaultKind::Copy), CHILDREN * PAGES, "a copy less than there are chains");
+    assert_eq!(vm.stats().faults_of(FaultKind::Copy), CHILDREN * PAGES, "one copy fewer than chains");
     assert_eq!(vm.stats().total(Event::PageShadowed), 0);
     f.verify();
 }
@@ -200,7 +200,7 @@ fn an_unmapped_part_does_not_keep_the_rest_from_being_freed() {
         store(&f.children[1], page(n), 2);
     }
     reap(vm);
-    assert_eq!(pages(vm), 2 * PAGES + 32, "the child that unmapped half sees the rest");
+    assert_eq!(pages(vm), 2 * PAGES + 32, "the child sees the half that it kept");
     f.children.remove(0);
     reap(vm);
     assert_eq!(pages(vm), 2 * PAGES);
@@ -343,7 +343,7 @@ fn under_swap_pressure_each_sharer_has_its_copy() {
         vm.finish_io(&mut MaySleep::here());
         reap(vm);
         assert!(vm.stats().total(Event::SwapOut) > 10 * PAGES, "there was pressure");
-        assert_eq!(held(vm), (CHILDREN + u64::from(parent_stays)) * PAGES, "a copy each, and no original");
+        assert_eq!(held(vm), (CHILDREN + u64::from(parent_stays)) * PAGES, "one copy for each chain, and no original");
         f.verify();
         f.children.iter().for_each(|s| s.check(true).unwrap());
         f.parent = None;

@@ -78,7 +78,7 @@ fn addresses_and_frames_that_wait_come_back_when_they_run_out() {
     drop(half);
     let before = map.generation();
     let most = map.buffer(whole * 3 / 4 * PAGE_SIZE);
-    assert!(most.is_ok(), "the addresses of what was given up");
+    assert!(most.is_ok(), "the addresses of the freed range are reused");
     assert!(map.generation() >= before);
 }
 
@@ -159,7 +159,7 @@ fn the_addresses_of_idle_stacks_serve_other_ranges() {
     let b = boot(8192, 1);
     let map = map(&b);
     drop((0..KEEP / 2).map(|_| map.stack().unwrap()).collect::<Vec<_>>());
-    assert_eq!(map.len(), KEEP / 2, "they are kept");
+    assert_eq!(map.len(), KEEP / 2, "idle stacks are kept");
     let all = map.buffer(KERNEL.len() - 2 * PAGE_SIZE).map(|r| r.range().len());
     assert_eq!(all, Ok(KERNEL.len() - 2 * PAGE_SIZE));
 }
