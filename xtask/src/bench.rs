@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_the_lab_itself_complains_of_is_shown() {
+    fn only_complaints_of_the_lab_itself_are_shown() {
         let mut log = tempfile::tempfile().unwrap();
         log.write_all(
             b"lab/fork time: [1 ms]\nquire-lab: fork: out\nthread 'main' panicked at x.rs:1:\nreason\nmore\n",

@@ -54,7 +54,7 @@ impl HeldFrames {
         let (at, len) = self.bytes(vm);
         // SAFETY: the run of frames is held by `self` alone and has `len` bytes at `at`.
         let found = unsafe { (at.read(), at.add(len - 1).read()) };
-        assert_eq!(found, (tag, tag), "somebody else wrote to what is held");
+        assert_eq!(found, (tag, tag), "another writer stored into held frames");
         match self {
             HeldFrames::Frame(f) => vm.free_frame(f).expect("the frame is the machine's"),
             // SAFETY: taken as such a run, and given up.

@@ -185,31 +185,31 @@ impl Run<'_> {
 
     fn map(&mut self, world: &mut World) {
         let (run, prot) = (self.pages(), self.prot());
-        let (what, replace, populate) = (self.input.below(4), self.input.below(4) != 0, self.input.below(8) == 0);
+        let (kind, replace, populate) = (self.input.below(4), self.input.below(4) != 0, self.input.below(8) == 0);
         let (object, first) = (self.input.below(OBJECTS), self.input.below(OBJECT_PAGES));
         let at = va(run.start);
         let request = MapRequest {
             at: if replace { Placement::Fixed(at) } else { Placement::FixedNoReplace(at) },
             len: range(&run).len(),
             prot,
-            shared: matches!(what, 1 | 3),
-            object: (what > 1).then(|| (&self.objects[object].0, first as u64 * PAGE_SIZE)),
+            shared: matches!(kind, 1 | 3),
+            object: (kind > 1).then(|| (&self.objects[object].0, first as u64 * PAGE_SIZE)),
             populate,
             ..MapRequest::private(Placement::Any { hint: 0 }, 0)
         };
         let free = world.pages[run.clone()].iter().all(Option::is_none);
         match world.space.map(&request) {
-            Ok(got) => assert!(got == at && (replace || free), "something was replaced that should not be"),
+            Ok(got) => assert!(got == at && (replace || free), "a mapping was replaced against the flag"),
             Err(MapError::Exists) => {
-                assert!(!replace && !free, "nothing is in the way");
+                assert!(!replace && !free, "the range is free");
                 return;
             }
-            Err(e) => panic!("mapping {run:?} of kind {what}: {e:?}"),
+            Err(e) => panic!("mapping {run:?} of kind {kind}: {e:?}"),
         }
         let start = run.start;
         for page in run {
             let seen = || self.objects[object].1.get(first + page - start).cloned();
-            let memory = match what {
+            let memory = match kind {
                 0 => Memory::Private { own: None, behind: None },
                 1 => Memory::Shared(Some(Rc::default())),
                 2 => Memory::Private { own: None, behind: Some(seen()) },

@@ -113,7 +113,7 @@ fn operation<F: Simulate>(
                     at = va + PAGE_SIZE;
                 }
             });
-            assert_eq!(model.range(r.start..r.end).next(), None, "something was passed over");
+            assert_eq!(model.range(r.start..r.end).next(), None, "a leaf was skipped");
         }
         4 | 5 => {
             let (r, keep) = (range(address::<F>(input), 1 + u64::from(input.byte() % 40)), prot(input));
@@ -126,7 +126,7 @@ fn operation<F: Simulate>(
         }
         6 => {
             let r = range(address::<F>(input), 1 + u64::from(input.short() % 600));
-            let r = r.intersect(&everything::<F>()).expect("it begins there");
+            let r = r.intersect(&everything::<F>()).expect("the range begins in it");
             let keep = (input.byte() & 1 == 0).then(|| prot(input));
             let (mut met, mut count) = (Vec::new(), 0);
             each(vm, pmap, r, |table, part, owed| {

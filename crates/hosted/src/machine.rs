@@ -494,7 +494,7 @@ unsafe impl<F: Simulate> Hardware for Simulated<F> {
 
     fn drop_loaded(&self, root: Pfn, tag: u16) {
         let cpu = current_cpu();
-        assert_eq!(self.loaded(cpu), (root, tag), "what is dropped as loaded is not");
+        assert_eq!(self.loaded(cpu), (root, tag), "the dropped root is not the loaded one");
         self.with_tlb(cpu, |t| t.drop_tag(tag));
     }
 

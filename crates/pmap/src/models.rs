@@ -268,18 +268,18 @@ fn remover_against_unflushed(prunes: bool) {
             world.cached.swap(false, Ordering::AcqRel);
         }
         world.ours.store(false, Ordering::Release);
-        assert!(!world.cached.load(Ordering::Acquire), "a program reaches a frame that is somebody else's");
+        assert!(!world.cached.load(Ordering::Acquire), "a program reaches a frame of another owner");
     }
     unmapper.join().unwrap();
 }
 
 protocol! {
     a_remover_never_trusts_an_empty_entry_that_is_not_flushed = || remover_against_unflushed(false), Some(3);
-    TakeNotCounted: "somebody else's";
+    TakeNotCounted: "a frame of another owner";
 }
 protocol! {
     a_table_page_with_unflushed_removals_stays = || remover_against_unflushed(true), Some(3);
-    PruneUnflushed: "somebody else's";
+    PruneUnflushed: "a frame of another owner";
 }
 
 /// Model of C2 and C4. One CPU removes a leaf and counts it as flushed where no CPU runs the space. Another begins to
@@ -314,7 +314,7 @@ fn remover_against_flushed_at_once() {
         }
         w.space.arrived(0);
         let now = w.frame.fetch_or(0, Ordering::AcqRel);
-        assert!(now & CACHED == 0 || now & OURS != 0, "a program reaches a frame that is somebody else's");
+        assert!(now & CACHED == 0 || now & OURS != 0, "a program reaches a frame of another owner");
     });
     let w = world.clone();
     let unmapper = thread::spawn(move || {
@@ -350,7 +350,7 @@ fn remover_against_flushed_at_once() {
 
 protocol! {
     a_removal_that_asks_no_cpu_is_flushed_once_seen = remover_against_flushed_at_once, Some(2);
-    TakenUnasked: "somebody else's";
+    TakenUnasked: "a frame of another owner";
 }
 
 /// Model of C4: a CPU switches in with stale translations under its PCID while another flushes.
@@ -402,13 +402,13 @@ fn leave_against_destroy() {
         space.idle(0);
     }
     leaver.join().unwrap();
-    assert!(!gone || space.loaded().contains(0), "who has left a space wrote into it");
+    assert!(!gone || space.loaded().contains(0), "a CPU that has left a space writes into it");
 }
 
 protocol! {
     a_cpu_that_leaves_a_space_touches_nothing_of_the_next = leave_against_destroy, None;
     #[cfg(shuttle)]
-    LeaveLooksLate: "who has left a space wrote into it";
+    LeaveLooksLate: "a CPU that has left a space writes into it";
 }
 
 /// A CPU with some translations of the space that it runs. It may walk the tables again at any time.

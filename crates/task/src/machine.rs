@@ -120,7 +120,7 @@ pub unsafe trait Machine: Sized + Send + Sync + 'static {
     fn probe(&self, _cpu: CpuId) {}
 
     /// A CPU is stuck. Called once an incident by the timer interrupt, with interrupts masked and no lock held.
-    fn locked_up(&self, _what: Lockup) {}
+    fn locked_up(&self, _lockup: Lockup) {}
 
     /// A thread that called [`Scheduler::exit`](crate::Scheduler::exit) has left its stack for good: `thread` is the
     /// reference that [`Scheduler::spawn`](crate::Scheduler::spawn) was given. Runs on another thread's stack, with

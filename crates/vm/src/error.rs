@@ -91,7 +91,7 @@ impl fmt::Display for FaultError {
         f.write_str(match self {
             FaultError::NotMapped => "not mapped",
             FaultError::Protection => "the mapping does not allow this access",
-            FaultError::BeyondEnd => "beyond the end of what is mapped",
+            FaultError::BeyondEnd => "beyond the end of the object",
             FaultError::Pager => "the page could not be read",
             FaultError::OutOfMemory => "out of memory",
             FaultError::NoRoom => "the file system is full",

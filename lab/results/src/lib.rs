@@ -568,7 +568,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reading_says_what_was_done_what_was_measured_and_where() {
+    fn a_reading_names_its_operation_measure_and_place() {
         let mut reading = Reading {
             measure: "instructions".to_owned(),
             place: Place::GuestCounted,

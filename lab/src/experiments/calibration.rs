@@ -123,7 +123,7 @@ mod tests {
     use crate::experiments::Scale;
 
     #[test]
-    fn every_batch_does_what_it_says_and_takes_time() {
+    fn every_batch_runs_and_takes_time() {
         let all = cases(&Plan { scale: Scale::Tiny, cpus: vec![1] });
         assert_eq!(all.len(), 4);
         for round in all {

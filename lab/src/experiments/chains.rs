@@ -5,7 +5,7 @@ use super::{Figure, Plan, Round, Study, claim, log, number, plot};
 use crate::Failure;
 use crate::map::workload::Random;
 
-use crate::memory::{Backings, Memory, PARTS, Production, Records, What};
+use crate::memory::{Backings, Memory, PARTS, Production, Records, Target};
 use quire_results::{Place, Shape, Side, Source};
 use quire_vm::stats::Event;
 use quire_vm::{Access, PAGE_SIZE, VirtRange};
@@ -166,7 +166,7 @@ impl Line {
         let mut random = Random(88_172_645_463_325_252);
         let mut pages = Pages { memory, stored: 0 };
         let mut last = Process { space: memory.space()?, sees: vec![0; PAGES as usize] };
-        memory.map(&last.space, VirtRange { start: BASE, end: BASE + PAGES * PAGE_SIZE }, What::Private)?;
+        memory.map(&last.space, VirtRange { start: BASE, end: BASE + PAGES * PAGE_SIZE }, Target::Private)?;
         (0..PAGES).try_for_each(|page| pages.store(&mut last, page))?;
         // Processes that stay to the end, and those that stay beyond it.
         let (mut to_the_end, mut beyond) = (Vec::new(), Vec::new());

@@ -5,7 +5,7 @@ use super::threads::rate;
 use super::{Figure, Plan, Round, Scale, Study, claim, number, plot, split};
 use crate::Failure;
 
-use crate::memory::{Backings, Memory, PARTS, Production, Records, What};
+use crate::memory::{Backings, Memory, PARTS, Production, Records, Target};
 use quire_results::{Parameter, Place, Shape, Side, Source};
 use quire_vm::{Access, PAGE_SIZE, VirtRange};
 
@@ -233,7 +233,7 @@ impl Operation {
                     Touched::Little => (1 << 22, (1 << 22) / 100, 0),
                     Touched::Again => (touched, 1, AGAIN.min(touched)),
                 };
-                memory.map(&parent, pages_at(BASE / PAGE_SIZE, pages), What::Private)?;
+                memory.map(&parent, pages_at(BASE / PAGE_SIZE, pages), Target::Private)?;
                 for page in (0..pages).step_by(apart) {
                     memory.fault(&parent, BASE + page * PAGE_SIZE, Access::Write)?;
                 }
@@ -312,9 +312,9 @@ impl Step {
     fn take<M: Memory>(self, memory: M, space: &M::Space, files: &[M::File]) -> Result<(), Failure> {
         match self {
             Step::File { at, pages, file, from } => {
-                memory.map(space, pages_at(at, pages), What::Copied(files[file].clone(), from))
+                memory.map(space, pages_at(at, pages), Target::Copied(files[file].clone(), from))
             }
-            Step::Anonymous { at, pages } => memory.map(space, pages_at(at, pages), What::Private),
+            Step::Anonymous { at, pages } => memory.map(space, pages_at(at, pages), Target::Private),
             Step::Protect { at, pages, stores } => memory.protect(space, pages_at(at, pages), stores),
             Step::Unmap { at, pages } => memory.unmap(space, pages_at(at, pages)),
             Step::Touch { at, access } => memory.fault(space, at * PAGE_SIZE, access),

@@ -5,7 +5,7 @@ use super::threads::timed;
 use super::{Figure, Plan, Round, Study, claim, log, number, plot};
 use crate::Failure;
 
-use crate::memory::{Backings, Memory, PARTS, Production, Records, What};
+use crate::memory::{Backings, Memory, PARTS, Production, Records, Target};
 use quire_results::{Place, Shape, Side, Source};
 use quire_vm::{Access, PAGE_SIZE, VirtRange};
 
@@ -117,7 +117,7 @@ fn range(pages: u64) -> VirtRange {
 
 /// Maps the file and touches all of it: a program faults where there is no leaf yet.
 fn attach<M: Memory>(memory: M, space: &M::Space, file: &M::File, pages: u64) -> Result<(), Failure> {
-    memory.map(space, range(pages), What::Shared(file.clone(), 0))?;
+    memory.map(space, range(pages), Target::Shared(file.clone(), 0))?;
     (0..pages).step_by(AROUND as usize).try_for_each(|p| memory.fault(space, BASE + p * PAGE_SIZE, Access::Read))
 }
 

@@ -5,7 +5,7 @@ use super::threads::on_cpus;
 use super::{Figure, Plan, Round, Study, claim, log, number, plot};
 use crate::Failure;
 
-use crate::memory::{Backings, Memory, PARTS, Production, Records, What};
+use crate::memory::{Backings, Memory, PARTS, Production, Records, Target};
 use quire_results::{Place, Shape, Side, Source};
 use quire_vm::{Access, PAGE_SIZE, VirtRange};
 use std::time::Duration;
@@ -170,7 +170,7 @@ impl Work {
             let space = one.as_ref().or(own.as_ref());
             let space = space.ok_or_else(|| Failure::Wrong("there is no space".into()))?;
             let range = VirtRange { start, end: start + self.frames * PAGE_SIZE };
-            memory.map(space, range, What::Private)?;
+            memory.map(space, range, Target::Private)?;
             memory.enter(this, space);
             Ok(Region { own, start })
         };
@@ -213,7 +213,7 @@ pub(super) fn lines<M: Memory>(memory: M, cpus: usize) -> Result<[f64; 1], Failu
     let (warm, counted) = (32, 256);
     for id in 0..cpus.len() as u64 {
         let start = BASE + id * APART;
-        memory.map(&space, VirtRange { start, end: start + (warm + counted) * PAGE_SIZE }, What::Private)?;
+        memory.map(&space, VirtRange { start, end: start + (warm + counted) * PAGE_SIZE }, Target::Private)?;
     }
     cpus.iter().for_each(|cpu| memory.enter(cpu, &space));
     let mut caches = Caches::default();

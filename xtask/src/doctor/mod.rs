@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn without_kvm_it_is_told_what_helps() {
+    fn without_kvm_the_report_names_the_remedy() {
         let cases: [(NoKvm, Option<&'static str>, bool, &str); 6] = [
             (NoKvm::NoAccess("Permission denied".into()), Some("VT-x"), false, "group kvm"),
             (NoKvm::NoDevice, Some("VT-x"), false, "module kvm_intel or kvm_amd"),

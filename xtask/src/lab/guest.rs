@@ -754,7 +754,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_boot_runs_what_its_cases_need() {
+    fn a_boot_runs_the_programs_of_its_cases() {
         let mut experiments = vec![calibration()];
         let boots = boots(Mode::Quick, cases(Mode::Quick, &[1], false), &mut experiments);
         let Job::Guest(boot) = &boots[0].what else { panic!("no boot") };

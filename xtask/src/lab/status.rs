@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn the_run_that_began_last_is_told_whatever_its_mode() {
+    fn the_run_that_began_last_is_named_in_each_mode() {
         let runs = Places::find().root.join("lab/runs");
         let all = || fs::read_dir(&runs).unwrap().flatten().map(|e| e.path());
         let lab: Vec<PathBuf> = all().filter(|f| !f.to_string_lossy().ends_with("-bench.json")).collect();

@@ -228,7 +228,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn linuxs_figure_is_told_with_what_it_is_of() {
+    fn linuxs_figure_is_printed_with_its_reading() {
         let mut experiment = experiment(vec![case(Side::Ours, &[1.0, 1.0]), case(Side::Linux, &[2.0, 2.0])]);
         let reading = Reading { measure: "rate".into(), place: Place::Guest, parameters: BTreeMap::new() };
         let claim = |headline: &str, linux| Claim {

@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn statuses_are_what_a_shell_user_expects() {
+    fn statuses_follow_the_conventions_of_shells() {
         assert_eq!(Outcome::Exit(0).status(), 0);
         assert_eq!(Outcome::Exit(255).status(), 255);
         assert_eq!(Outcome::Signal(9).status(), 137);

@@ -51,7 +51,7 @@ pub struct Record {
     pub kind: u32,
     pub detail: u32,
     /// The thread, 0 for none.
-    pub who: u32,
+    pub thread: u32,
     pub a: u64,
     pub b: u64,
     /// Return addresses, innermost first, or 0 where there is none.
@@ -133,7 +133,7 @@ impl Record {
             length: u64_at(bytes, 8)?,
             kind: u32_at(bytes, 16)?,
             detail: u32_at(bytes, 20)?,
-            who: u32_at(bytes, 24)?,
+            thread: u32_at(bytes, 24)?,
             a: u64_at(bytes, 32)?,
             b: u64_at(bytes, 40)?,
             sites,
@@ -192,15 +192,15 @@ pub mod tests {
             for (n, r) in records.iter().enumerate() {
                 let at = RECORDS_AT + (cpu * room + n) * RECORD_BYTES;
                 let head = u64::from(r.kind) | u64::from(r.detail) << 32;
-                let words = [r.start, r.length, head, r.who.into(), r.a, r.b].into_iter().chain(r.sites);
+                let words = [r.start, r.length, head, r.thread.into(), r.a, r.b].into_iter().chain(r.sites);
                 words.enumerate().for_each(|(i, word)| put(at + 8 * i, &word.to_le_bytes()));
             }
         }
         bytes
     }
 
-    pub fn record(start: u64, length: u64, kind: u32, detail: u32, who: u32, a: u64) -> Record {
-        Record { start, length, kind, detail, who, a, b: 7, sites: [1, 2, 3, 4, 5] }
+    pub fn record(start: u64, length: u64, kind: u32, detail: u32, thread: u32, a: u64) -> Record {
+        Record { start, length, kind, detail, thread, a, b: 7, sites: [1, 2, 3, 4, 5] }
     }
 
     const TEXT: &str = "kind 0 switch\nkind 4 fault\noutcome 2 zero-fill\ncall 9 mmap\n";
@@ -250,7 +250,7 @@ pub mod tests {
 
     proptest::proptest! {
         #[test]
-        fn whatever_is_there_is_read_or_refused(
+        fn any_bytes_are_read_or_refused(
             changes in proptest::collection::vec((0usize..RECORDS_AT + 400, proptest::prelude::any::<u8>()), 0..20),
             len in 0usize..RECORDS_AT + 400,
         ) {

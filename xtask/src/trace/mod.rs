@@ -148,8 +148,8 @@ mod tests {
     /// Two CPUs: on the first a program's thread maps, faults and is interrupted. The second idles, then runs the
     /// thread.
     fn timeline() -> Timeline {
-        let name = |who, what, text: [u8; 8], process| {
-            let mut r = record(1000, 0, 1, what, who, u64::from_le_bytes(text));
+        let name = |thread, item, text: [u8; 8], process| {
+            let mut r = record(1000, 0, 1, item, thread, u64::from_le_bytes(text));
             (r.b, r.sites[0]) = (0, process);
             r
         };

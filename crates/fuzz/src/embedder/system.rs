@@ -190,7 +190,7 @@ fn count(p: &mut Player<'_>) {
             assert!(counts.failed <= counts.reads + counts.writes);
             let _racing = vm.pageout().passes();
             let mut frames = 0;
-            let _ended = vm.uses(|_first, count, _what| {
+            let _ended = vm.uses(|_first, count, _frame_use| {
                 frames += count;
                 if frames < 2000 { Ok(()) } else { Err(()) }
             });

@@ -162,12 +162,8 @@ impl World {
         }
         for (n, vm) in self.vms.into_iter().enumerate() {
             self.before[n].assert_settled(vm);
-            assert_eq!(
-                super::pagers::stores(),
-                0,
-                "a pager was told of a store that came and never went, or the other way round"
-            );
-            assert_eq!(self.quotas[n].taken(), 0, "pages are charged that no object has");
+            assert_eq!(super::pagers::stores(), 0, "a pager's counts of stores that began and ended differ");
+            assert_eq!(self.quotas[n].taken(), 0, "pages stay charged without an object");
             vm.frames().check().unwrap_or_else(|broken| panic!("{broken:?}"));
         }
     }

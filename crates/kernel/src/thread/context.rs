@@ -36,7 +36,7 @@ pub struct Context {
     /// How a program's thread goes on that has no stack. Other threads do not use it.
     going_on: GoingOn,
     /// The tracer's record of it.
-    #[cfg_attr(not(feature = "trace"), expect(dead_code, reason = "nothing is known where nothing is traced"))]
+    #[cfg_attr(not(feature = "trace"), expect(dead_code, reason = "only the tracer reads it"))]
     pub known: Known,
     /// The sleeping locks that the thread holds.
     #[cfg(debug_assertions)]
@@ -150,7 +150,7 @@ unsafe fn first_frame(at: u64, start: u64, main: u64, argument: u64) -> u64 {
 global_asm!(
     r#"
     .section .text.entry, "ax"
-    // rdi = where the old stack pointer goes, rsi = the new one
+    // rdi = address for the old stack pointer, rsi = the new stack pointer
     .balign 32
     .global switch_stacks
     switch_stacks:

@@ -54,8 +54,8 @@ unsafe impl quire_task::Machine for Machine {
     fn probe(&self, cpu: CpuId) {
         watchdog::probe(cpu);
     }
-    fn locked_up(&self, what: quire_task::Lockup) {
-        watchdog::locked_up(what);
+    fn locked_up(&self, lockup: quire_task::Lockup) {
+        watchdog::locked_up(lockup);
     }
     #[inline(always)]
     fn mask(&self) -> Irq {

@@ -262,9 +262,9 @@ fn name(vector: u64) -> &'static str {
 
 /// Handles an exception of the kernel itself, which is a bug.
 #[cold]
-fn die(regs: &Regs, what: &str, error: u64, address: Option<u64>) -> ! {
+fn die(regs: &Regs, exception: &str, error: u64, address: Option<u64>) -> ! {
     let on_guard = address.is_some_and(crate::memory::stack::is_guard);
-    log!("{what} in the kernel, error {error:#x}{}", if on_guard { ", kernel stack overflow" } else { "" });
+    log!("{exception} in the kernel, error {error:#x}{}", if on_guard { ", kernel stack overflow" } else { "" });
     log!("rip {:#018x} rsp {:#018x} flags {:#x} cr3 {:#x}", regs.rip, regs.rsp, regs.rflags, registers::cr3());
     log!("rax {:#018x} rbx {:#018x} rcx {:#018x} rdx {:#018x}", regs.rax, regs.rbx, regs.rcx, regs.rdx);
     log!("rsi {:#018x} rdi {:#018x} rbp {:#018x} r8  {:#018x}", regs.rsi, regs.rdi, regs.rbp, regs.r8);
@@ -273,5 +273,5 @@ fn die(regs: &Regs, what: &str, error: u64, address: Option<u64>) -> ! {
     log!("{}", if try_linux().is_some() { "programs were running" } else { "during boot" });
     crate::report::backtrace::log_address(regs.rip);
     crate::report::backtrace::backtrace(regs.rbp);
-    panic!("{what} in the kernel at {:#x}", regs.rip)
+    panic!("{exception} in the kernel at {:#x}", regs.rip)
 }

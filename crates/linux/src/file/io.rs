@@ -508,7 +508,7 @@ pub fn sys_truncate<M: Machine>(ctx: &mut Ctx<'_, M>, path: u64, size: i64) -> R
     if dentry.inode.is_directory() {
         return Err(Errno::EISDIR);
     }
-    view.who.may(&dentry.inode, Want::WRITE)?;
+    view.credentials.may(&dentry.inode, Want::WRITE)?;
     let truncated = dentry.inode.truncate_by_name(ctx.vfs().host(), size, &writing(ctx, &|| false));
     truncated.map_err(|e| refused_write(ctx, e))?;
     Ok(0)

@@ -291,7 +291,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn statuses_are_what_the_wait_macros_take_apart() {
+    fn statuses_have_the_layout_of_the_wait_macros() {
         assert_eq!(Event::Ended(3 << 8).info(), (code::CLD_EXITED, 3));
         assert_eq!(Event::Ended(9).info(), (code::CLD_KILLED, 9));
         assert_eq!(Event::Living(Report::Stopped(19)).status(), 0x137f);

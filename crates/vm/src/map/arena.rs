@@ -366,8 +366,8 @@ impl<'a, M: Machine> Writer<'a, M> {
 /// Doors for tests of the checker.
 #[cfg(all(test, not(any(loom, shuttle))))]
 impl<M: Machine> Writer<'_, M> {
-    pub(super) fn corrupt_tree(&self, what: super::tree::TreeError) {
-        self.arena.entries.corrupt(what, &self.kept.owner);
+    pub(super) fn corrupt_tree(&self, damage: super::tree::TreeError) {
+        self.arena.entries.corrupt(damage, &self.kept.owner);
     }
     pub(super) fn corrupt_mapped(&self) {
         self.arena.covered.change(&Covered { bytes: 1, ..Covered::default() });

@@ -76,7 +76,7 @@ fn ahead_against_teardown() {
         |w, _, _| {
             let left = (0..4).any(|n| w.space.pmap().peek(page(n)).is_some());
             assert!(!left, "an unmapped address is translated");
-            assert_eq!(pages(w), 0, "a page that nobody sees is forgotten");
+            assert_eq!(pages(w), 0, "a page that no space sees is leaked");
         },
     );
 }

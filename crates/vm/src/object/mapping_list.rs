@@ -79,7 +79,7 @@ const LOOK_SCANS: u32 = match () {
     _ => 256 / SCAN as u32,
 };
 /// No CPU.
-const NOBODY: u16 = u16::MAX;
+const NO_CPU: u16 = u16::MAX;
 /// Backings that a scan visits before it releases a shard's lock, so that other CPUs get it.
 #[cfg(not(any(loom, shuttle)))]
 const VISITS: u32 = 16;
@@ -218,7 +218,7 @@ impl<M: Machine> Shard<M> {
             count: AtomicU32::new(!only.is_null() as u32),
             unlinked: AtomicU64::new(0),
             contended: AtomicU16::new(0),
-            last: AtomicU16::new(NOBODY),
+            last: AtomicU16::new(NO_CPU),
         }
     }
 
@@ -424,7 +424,7 @@ impl<M: Machine> Shards<M> {
         let last = shard.last.load(Ordering::Relaxed);
         if last != here {
             shard.last.store(here, Ordering::Relaxed);
-            if last != NOBODY {
+            if last != NO_CPU {
                 shard.contended.fetch_add(1, Ordering::Relaxed);
             }
         }

@@ -539,7 +539,7 @@ impl<M: Machine> Physical<M> {
             !matches!(page.kind(), FrameKind::Free | FrameKind::Cached | FrameKind::Reserved),
             "frame {pfn:?} is freed twice"
         );
-        debug_assert_eq!(page.holds(), 0, "frame {pfn:?} is freed while somebody copies from it");
+        debug_assert_eq!(page.holds(), 0, "frame {pfn:?} is freed while a reader copies from it");
         page.set_kind(FrameKind::Cached);
         self.poison(pfn);
     }

@@ -144,7 +144,7 @@ mod tests {
     use crate::conflicts::guest::{records::Case, verdict};
 
     #[test]
-    fn a_cell_says_what_was_shared_and_why() {
+    fn a_cell_names_the_shared_lines_and_the_reason() {
         let case = |a: &str, b: &str| Case {
             state: "apart".into(),
             operations: [a.into(), b.into()],

@@ -172,7 +172,7 @@ pub const PLANS: &[Plan] = &[
             "device/driver",
             "device/port",
             "terminal",
-            "vfs/who",
+            "vfs/credentials",
             "vfs/view",
             "vfs/found",
             "vfs",

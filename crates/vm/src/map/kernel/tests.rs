@@ -213,7 +213,7 @@ fn the_addresses_of_idle_stacks_serve_other_ranges() {
     let b = boot(8192, 1);
     let map = map(&b);
     drop((0..KEEP / 2).map(|_| map.stack().unwrap()).collect::<Vec<_>>());
-    assert_eq!(map.len(), KEEP / 2, "they are kept");
+    assert_eq!(map.len(), KEEP / 2, "idle stacks are kept");
     // One of them is set aside, with its guard.
     let all = KERNEL.len() - 2 * PAGE_SIZE - (STACK + PAGE_SIZE);
     assert_eq!(map.buffer(all).map(|r| r.range().len()), Ok(all));
