@@ -172,7 +172,7 @@ fn opening_obeys_its_flags() {
     assert_eq!(open(&vfs, "/l", excl).err(), Some(FsError::Exists));
     assert_eq!(open(&vfs, "/l", OpenFlags::READ | OpenFlags::NOFOLLOW).err(), Some(FsError::Loop));
     assert!(open(&vfs, "/l", OpenFlags::PATH | OpenFlags::NOFOLLOW).is_ok());
-    assert!(open(&vfs, "/dangling", OpenFlags::WRITE | OpenFlags::CREATE).is_ok(), "made where the link leads");
+    assert!(open(&vfs, "/dangling", OpenFlags::WRITE | OpenFlags::CREATE).is_ok(), "created at the target of the link");
     assert!(read_file(&vfs, "/new").is_ok());
     assert_eq!(open(&vfs, "/f", OpenFlags::READ | OpenFlags::DIRECTORY).err(), Some(FsError::NotDirectory));
     assert_eq!(open(&vfs, "/f/", OpenFlags::READ).err(), Some(FsError::NotDirectory));
@@ -271,7 +271,7 @@ fn further_names_count_as_inodes_do() {
     link(b"/a", b"/b").unwrap();
     link(b"/b", b"/c").unwrap();
     assert_eq!((link(b"/a", b"/d"), write_file(&vfs, "/d", b"")), (Err(FsError::NoSpace), Err(FsError::NoSpace)));
-    assert_eq!((link(b"/a", b"/b"), taken()), (Err(FsError::Exists), 4), "what is refused takes nothing");
+    assert_eq!((link(b"/a", b"/b"), taken()), (Err(FsError::Exists), 4), "a refused request takes no memory");
     vfs.unlink(&view, &at(b"/a")).unwrap();
     write_file(&vfs, "/x", b"").unwrap();
     vfs.rename(&view, &at(b"/x"), &at(b"/c"), crate::vfs::rename::Rename::Replace).unwrap();
@@ -291,7 +291,7 @@ fn a_system_with_all_its_files_open_opens_and_makes_no_more() {
     FILES.set((before, before + 2));
     let first = open(&vfs, "/f", RW | OpenFlags::CREATE).unwrap();
     let both = vfs.pipe(&Who::ROOT, OpenFlags::empty());
-    assert_eq!((both.err(), FILES.get().0), (Some(FsError::TooManyFiles), before + 1), "its one end is no more");
+    assert_eq!((both.err(), FILES.get().0), (Some(FsError::TooManyFiles), before + 1), "one end of the pipe is closed");
     let second = vfs.memory_file(&Who::ROOT, b"m", RW, crate::Seals::SEAL).unwrap();
     assert_eq!(open(&vfs, "/new", RW | OpenFlags::CREATE).err(), Some(FsError::TooManyFiles));
     assert_eq!(open(&vfs, "/new", RW).err(), Some(FsError::NotFound), "no file was made");
@@ -310,7 +310,7 @@ fn contents_take_and_return_the_stated_room() {
     assert_eq!(write(&file, &[1; 3 * PAGE_SIZE]), Ok(2 * PAGE_SIZE));
     assert_eq!((write(&file, b"x"), free()), (Err(FsError::NoSpace), 0));
     file.punch(&Io::NOW, 1, 2 * PAGE_SIZE as u64 - 2).unwrap();
-    assert_eq!(free(), 0, "no page went as a whole");
+    assert_eq!(free(), 0, "no whole page was freed");
     file.punch(&Io::NOW, 1, 2 * PAGE_SIZE as u64 - 1).unwrap();
     assert_eq!(free(), 1);
     file.punch(&Io::NOW, PAGE_SIZE as u64 + 5, 7).unwrap();
@@ -483,9 +483,9 @@ fn a_pipe_without_a_name_is_reopened_without_waiting() {
     drop(w);
     let again = reopen(&r, OpenFlags::READ).unwrap();
     assert_eq!(read(&again, 99).unwrap(), b"left");
-    assert_eq!(read(&again, 99).unwrap(), b"", "no writer is left: the end, not a wait");
+    assert_eq!(read(&again, 99).unwrap(), b"", "no writer is left, so a read returns the end and does not wait");
     let calm = reopen(&r, OpenFlags::READ | OpenFlags::NONBLOCK).unwrap();
-    assert_eq!(read(&calm, 99).unwrap(), b"", "as for the first reader, not as for a FIFO that no writer opened yet");
+    assert_eq!(read(&calm, 99).unwrap(), b"", "the same as for the first reader, because a writer has opened the FIFO");
     assert!(calm.ready().contains(crate::Ready::HANGUP));
     // A writer that comes back revives it.
     let w = reopen(&r, OpenFlags::WRITE).unwrap();
@@ -530,10 +530,10 @@ fn a_write_that_failed_is_told_once_to_each_open_file() {
     };
     assert_eq!(sync(&a), Ok(()));
     fails(true);
-    assert_eq!((sync(&a), sync(&a)), (Err(FsError::Io), Err(FsError::Io)), "it fails again and again");
+    assert_eq!((sync(&a), sync(&a)), (Err(FsError::Io), Err(FsError::Io)), "it fails repeatedly");
     fails(false);
     assert_eq!((sync(&a), sync(&b), sync(&b)), (Ok(()), Err(FsError::Io), Ok(())));
-    assert_eq!(sync(&open(&vfs, "/f", RW).unwrap()), Ok(()), "who opens it later is told of what comes then");
+    assert_eq!(sync(&open(&vfs, "/f", RW).unwrap()), Ok(()), "a later open reports only later errors");
 }
 
 #[test]

@@ -120,7 +120,7 @@ fn refuse_each(name: &str, vfs: &Tree, does: impl Fn(&Tree) -> Result<Made, FsEr
     for n in 1.. {
         let (result, made) = refusal::at(n, || does(vfs));
         if made < n {
-            let _made = result.unwrap_or_else(|e| panic!("{name}: {e}, though nothing is refused"));
+            let _made = result.unwrap_or_else(|e| panic!("{name}: {e}, although no allocation is refused"));
             look(vfs);
             return n - 1;
         }
@@ -155,7 +155,7 @@ fn a_call_without_memory_leaves_the_tree_as_it_was() {
         ("open a device", |t| open(t, "/null", RW)),
         ("open a generated file", |t| open(t, "/proc/3", OpenFlags::READ)),
         ("open and create", |t| open(t, "/d/new", RW | OpenFlags::CREATE)),
-        ("open and create, and nothing else", |t| {
+        ("only open and create", |t| {
             open(t, "/d/new", RW | OpenFlags::CREATE | OpenFlags::EXCLUSIVE | OpenFlags::TRUNCATE)
         }),
         ("open an existing file with O_CREAT", |t| open(t, "/f", RW | OpenFlags::CREATE)),
@@ -191,7 +191,7 @@ fn a_call_without_memory_leaves_the_tree_as_it_was() {
             file.unwrap().allocate(&Io::NOW, 0, 3 * PAGE_SIZE as u64, false).map(|()| NOTHING)
         }),
         ("mount", |t| t.mount_memory(b"/e", "tmpfs", Limits::UNSET, 0o755).map(|_| NOTHING)),
-        ("mount on what is made for it", |t| t.mount_memory(b"/new", "tmpfs", Limits::UNSET, 0o755).map(|_| NOTHING)),
+        ("mount on the new directory", |t| t.mount_memory(b"/new", "tmpfs", Limits::UNSET, 0o755).map(|_| NOTHING)),
         ("add a device", |t| {
             let stream = Pipe::open_now(&Pipe::new(TestHost)?, true, true)?;
             let driver: Arc<dyn Driver> = unsize!(Arc::try_new(Shared(stream))?);

@@ -73,7 +73,7 @@ fn reader_against_retire(nested: bool) {
     domain.collect();
     domain.collect();
     domain.collect();
-    assert!(freed.load(Ordering::SeqCst), "what no reader holds is freed");
+    assert!(freed.load(Ordering::SeqCst), "a value without readers is freed");
 }
 
 protocol! {
@@ -126,7 +126,7 @@ fn reader_against_steps() {
         domain.step();
     }
     domain.collect();
-    assert!(freed.load(Ordering::SeqCst), "what no reader holds is freed");
+    assert!(freed.load(Ordering::SeqCst), "a value without readers is freed");
 }
 
 protocol! {
@@ -171,7 +171,7 @@ fn stall_against_retire() {
     }
     reader.join().unwrap();
     domain.drain();
-    assert_eq!(waiting.load(Ordering::SeqCst), 0, "what no reader holds is freed");
+    assert_eq!(waiting.load(Ordering::SeqCst), 0, "a value without readers is freed");
 }
 
 protocol! {

@@ -70,7 +70,7 @@ impl Stores {
     /// Adds one while there is one: the mapping that is copied or split, or the map operation.
     pub fn add(&self) {
         let before = self.0.fetch_add(1, Ordering::AcqRel) as i64;
-        debug_assert!(before > 0, "a mapping that may store comes from one, or is announced");
+        debug_assert!(before > 0, "a mapping that may store comes from another such mapping, or is announced");
     }
 
     /// Removes one.

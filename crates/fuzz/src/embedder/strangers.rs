@@ -81,5 +81,5 @@ fn stranger(p: &mut Player<'_>) {
             }
         }
     });
-    assert!(!done, "a thread that is no CPU was let do call {what}");
+    assert!(!done, "a thread that is not a CPU was allowed to call {what}");
 }

@@ -340,7 +340,7 @@ impl<'w, F: Simulate> Worker<'w, F> {
                 if !replace {
                     for i in run.clone() {
                         if !pages[i].narrow(|s| s == State::Unmapped) {
-                            self.wrong("something was replaced that should not be");
+                            self.wrong("the call replaced a mapping that it must keep");
                         }
                     }
                 }

@@ -61,8 +61,8 @@ impl fmt::Display for Unusable<'_> {
         }
         match self.problem {
             Problem::Missing => f.write_str(" needs a value: a number, with K, M or G for units of 1024"),
-            Problem::NoNumber => f.write_str(" is no number, which may end in K, M or G for units of 1024"),
-            Problem::Zero => f.write_str(" is zero, which would leave nothing to use"),
+            Problem::NoNumber => f.write_str(" is not a number, which may end in K, M or G for units of 1024"),
+            Problem::Zero => f.write_str(" is zero, which leaves no memory to use"),
             Problem::MoreThan(most) => write!(f, " is more than {most}, the most that this machine can hold"),
             Problem::LessThan(least) => write!(f, " is less than {least}, the least that can be used"),
             Problem::SetAside(bytes) => {

@@ -215,7 +215,7 @@ fn clean_against_write_back() {
         move |_| crate::reclaim::evict::write_out(&theirs, 0..1, &mut MaySleep::here()),
         move |_| {
             file.write_back(0..1).unwrap();
-            assert!(disk.counts().writes > before, "it is not on the disk");
+            assert!(disk.counts().writes > before, "the page is not on the disk");
             file
         },
         |_, _, _| (),
@@ -224,7 +224,7 @@ fn clean_against_write_back() {
 
 protocol! {
     written_back_data_is_on_disk_though_the_cleaner_began = clean_against_write_back, Some(2);
-    UntagEarly: "it is not on the disk";
+    UntagEarly: "the page is not on the disk";
 }
 
 /// A CPU stores through a mapping, after a call of its pager. Another CPU writes to the page and syncs it to the disk.
@@ -244,14 +244,14 @@ fn hook_against_write_back() {
             file.write_back(0..1).unwrap();
             (file, disk.counts().writes > before)
         },
-        |_, _, (_, written)| assert!(written, "it is not on the disk"),
+        |_, _, (_, written)| assert!(written, "the page is not on the disk"),
     );
 }
 
 protocol! {
     written_back_data_is_on_disk_though_a_hook_asked_the_pager = hook_against_write_back, Some(2);
     #[cfg(shuttle)]
-    HookTagsLate: "it is not on the disk";
+    HookTagsLate: "the page is not on the disk";
 }
 
 /// The pager of a file is called for a page that is removed meanwhile; its frame becomes another file's.
@@ -292,7 +292,7 @@ fn write_against_write_back() {
         move |_| {
             write(&file, 0, 9);
             file.write_back(0..1).unwrap();
-            assert!(disk.counts().writes > before, "it is not on the disk");
+            assert!(disk.counts().writes > before, "the page is not on the disk");
             file
         },
         |_, _, _| (),
@@ -301,7 +301,7 @@ fn write_against_write_back() {
 
 protocol! {
     written_back_data_is_on_disk_though_a_write_made_it_dirty = write_against_write_back, Some(2);
-    TagAfterDirty: "it is not on the disk";
+    TagAfterDirty: "the page is not on the disk";
 }
 
 /// A fault is about to store to a page that is removed meanwhile; its frame becomes a file's.
@@ -311,7 +311,7 @@ fn dirty_against_another_identity() {
     store(&w.space, 0, 8);
     w.space.advise(ONE, crate::map::Advice::PageOut).unwrap();
     finish(&w);
-    assert_eq!(load(&w.space, 0), Some(8), "read in, it is clean");
+    assert_eq!(load(&w.space, 0), Some(8), "a page read in is clean");
     w.show(1, 1, Prot::READ);
     beside(
         w,
@@ -395,7 +395,7 @@ fn free_against_store() {
             set_cpu(0);
             w.space.advise(ONE, crate::map::Advice::PageOut).unwrap();
             finish(w);
-            assert_eq!(load(&w.space, 0), Some(7), "a store into what was given up is lost");
+            assert_eq!(load(&w.space, 0), Some(7), "a store into a discarded page is lost");
         },
     );
 }

@@ -11,7 +11,7 @@ fn own_part_against_close() {
         set_cpu(cpu);
         w.show(n, 0, Prot::READ);
     }
-    assert!(!w.file.shards().has_own(), "the model has the shards that it means");
+    assert!(!w.file.shards().has_own(), "the model has the intended shards");
     beside(
         w,
         |w| w.show(0, 0, Prot::READ),

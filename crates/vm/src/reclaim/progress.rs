@@ -373,7 +373,7 @@ mod tests {
         let p = begun(1);
         let lost = |n: u64, refused| p.is_lost(START + n * WINDOW, refused, full(0, 0));
         assert!(!lost(1, START) && !lost(2, START + 2 * WINDOW - QUIET));
-        assert!(lost(3, START), "the window goes on, and another thread ends it");
+        assert!(lost(3, START), "the window continues, and another thread ends it");
     }
 
     #[test]

@@ -393,10 +393,10 @@ mod models {
                 other.fill(1, value, nodes, pin).unwrap();
             })
         });
-        let first = pinned(nodes, 0, |pin| index.first(0, 4, pin)).expect("what stays is missed");
+        let first = pinned(nodes, 0, |pin| index.first(0, 4, pin)).expect("a remaining page is missed");
         let next = pinned(nodes, 0, |pin| index.first(first.0 + 1, 4, pin));
         match first.0 {
-            1 => assert_eq!(next, Some((3, value)), "what stays is missed"),
+            1 => assert_eq!(next, Some((3, value)), "a remaining page is missed"),
             k => assert_eq!((k, next), (3, None)),
         }
         t.join().unwrap();
@@ -406,6 +406,6 @@ mod models {
 
     protocol! {
         a_walk_meets_lasting_entries_while_nodes_come_and_go = walk_against_prune, Some(2);
-        GoneIsEnd: "what stays is missed";
+        GoneIsEnd: "a remaining page is missed";
     }
 }

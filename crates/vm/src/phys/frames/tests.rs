@@ -129,7 +129,7 @@ fn stocked_zeroed_frames_go_first_and_return_in_a_shortage() {
 }
 
 #[test]
-#[should_panic(expected = "somebody stored into free frame")]
+#[should_panic(expected = "a store changed free frame")]
 fn a_store_into_a_zeroed_frame_of_the_stock_is_found() {
     let m = system(4096, 1, 1, 100);
     m.vm.idle_zero(1);
