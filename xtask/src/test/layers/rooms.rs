@@ -73,7 +73,7 @@ impl Plan {
     pub fn judge(&self, source: &Source, uses: &BTreeSet<Use>) -> Vec<String> {
         let mut wrong = Vec::new();
         for module in source.modules.keys().filter(|m| self.room(m).is_none()) {
-            wrong.push(format!("{module} is in no room: give it one in xtask/src/test/layers/plans.rs"));
+            wrong.push(format!("{module} has no room; add it to a room in xtask/src/test/layers/plans.rs"));
         }
         for room in self.rooms.iter().filter(|room| !source.modules.keys().any(|m| m.is_in(room))) {
             wrong.push(format!("the room {room} has no module"));
@@ -89,7 +89,7 @@ impl Plan {
         }
         for (from, to) in known {
             if !self.is_up(from, to) || !edges.contains_key(&(from, to)) {
-                wrong.push(format!("{from} does not use {to} any more: take the exception out"));
+                wrong.push(format!("{from} does not use {to} any more; remove the exception"));
             }
         }
         if self.exceptions.len() > self.limit {
