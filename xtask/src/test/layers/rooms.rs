@@ -184,7 +184,7 @@ mod tests {
     #[test]
     fn each_module_has_a_room_and_each_room_a_module() {
         assert_eq!(judged(Plan { rooms: &["low", "mid", "high", "gone"], ..PLAN }, &[]).len(), 1);
-        assert!(judged(Plan { rooms: &["low", "mid", "mid/in"], ..PLAN }, &[])[0].contains("high::part is in no room"));
+        assert!(judged(Plan { rooms: &["low", "mid", "mid/in"], ..PLAN }, &[])[0].contains("high::part has no room"));
     }
 
     #[test]
