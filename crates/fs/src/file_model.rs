@@ -172,7 +172,7 @@ fn opening_obeys_its_flags() {
     assert_eq!(open(&vfs, "/l", excl).err(), Some(FsError::Exists));
     assert_eq!(open(&vfs, "/l", OpenFlags::READ | OpenFlags::NOFOLLOW).err(), Some(FsError::Loop));
     assert!(open(&vfs, "/l", OpenFlags::PATH | OpenFlags::NOFOLLOW).is_ok());
-    assert!(open(&vfs, "/dangling", OpenFlags::WRITE | OpenFlags::CREATE).is_ok(), "made where the link leads");
+    assert!(open(&vfs, "/dangling", OpenFlags::WRITE | OpenFlags::CREATE).is_ok(), "created at the target of the link");
     assert!(read_file(&vfs, "/new").is_ok());
     assert_eq!(open(&vfs, "/f", OpenFlags::READ | OpenFlags::DIRECTORY).err(), Some(FsError::NotDirectory));
     assert_eq!(open(&vfs, "/f/", OpenFlags::READ).err(), Some(FsError::NotDirectory));
@@ -315,7 +315,7 @@ fn contents_take_and_return_the_stated_room() {
     assert_eq!(write(&file, &[1; 3 * PAGE_SIZE]), Ok(2 * PAGE_SIZE));
     assert_eq!((write(&file, b"x"), free()), (Err(FsError::NoSpace), 0));
     file.punch(&Io::NOW, 1, 2 * PAGE_SIZE as u64 - 2).unwrap();
-    assert_eq!(free(), 0, "no page went as a whole");
+    assert_eq!(free(), 0, "no whole page was freed");
     file.punch(&Io::NOW, 1, 2 * PAGE_SIZE as u64 - 1).unwrap();
     assert_eq!(free(), 1);
     file.punch(&Io::NOW, PAGE_SIZE as u64 + 5, 7).unwrap();
@@ -488,9 +488,9 @@ fn a_pipe_without_a_name_is_reopened_without_waiting() {
     drop(w);
     let again = reopen(&r, OpenFlags::READ).unwrap();
     assert_eq!(read(&again, 99).unwrap(), b"left");
-    assert_eq!(read(&again, 99).unwrap(), b"", "no writer is left: the end, not a wait");
+    assert_eq!(read(&again, 99).unwrap(), b"", "no writer is left, so a read returns the end and does not wait");
     let calm = reopen(&r, OpenFlags::READ | OpenFlags::NONBLOCK).unwrap();
-    assert_eq!(read(&calm, 99).unwrap(), b"", "as for the first reader, not as for a FIFO that no writer opened yet");
+    assert_eq!(read(&calm, 99).unwrap(), b"", "the same as for the first reader, because a writer has opened the FIFO");
     assert!(calm.ready().contains(crate::Ready::HANGUP));
     // A writer that comes back revives it.
     let w = reopen(&r, OpenFlags::WRITE).unwrap();

@@ -120,7 +120,7 @@ fn refuse_each(name: &str, vfs: &Tree, does: impl Fn(&Tree) -> Result<Made, FsEr
     for n in 1.. {
         let (result, made) = refusal::at(n, || does(vfs));
         if made < n {
-            let _made = result.unwrap_or_else(|e| panic!("{name}: {e}, though nothing is refused"));
+            let _made = result.unwrap_or_else(|e| panic!("{name}: {e}, although no allocation is refused"));
             look(vfs);
             return n - 1;
         }
@@ -155,7 +155,7 @@ fn a_call_without_memory_leaves_the_tree_as_it_was() {
         ("open a device", |t| open(t, "/null", RW)),
         ("open a generated file", |t| open(t, "/proc/3", OpenFlags::READ)),
         ("open and create", |t| open(t, "/d/new", RW | OpenFlags::CREATE)),
-        ("open and create, and nothing else", |t| {
+        ("only open and create", |t| {
             open(t, "/d/new", RW | OpenFlags::CREATE | OpenFlags::EXCLUSIVE | OpenFlags::TRUNCATE)
         }),
         ("open an existing file with O_CREAT", |t| open(t, "/f", RW | OpenFlags::CREATE)),

@@ -12,8 +12,8 @@ use std::rc::Rc;
 std::thread_local! {
     /// A machine for all inputs, and its account when idle: each input gives everything back.
     static VM: (&'static Vm<Hosted>, Account) = {
-        let vm = Hosted::boot(Settings { cpus: 1, frames: 6000, layers: 3, ..Settings::default() }).expect("the settings make a machine");
-        let _cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
+        let vm = Hosted::boot(Settings { cpus: 1, frames: 6000, layers: 3, ..Settings::default() }).expect("the settings are valid for a machine");
+        let _cpu = Cpu::attach(vm, 0).expect("no other thread is this CPU");
         (vm, Account::of(vm))
     };
 }
@@ -105,7 +105,7 @@ struct Run<'a> {
 /// The bytes are operations.
 pub fn run(data: &[u8]) {
     let vm = VM.with(|(vm, _)| *vm);
-    let cpu = &Cpu::attach(vm, 0).expect("a CPU that no thread is");
+    let cpu = &Cpu::attach(vm, 0).expect("no other thread is this CPU");
     let object = |_| {
         let object = ObjectRef::anonymous(vm, OBJECT_PAGES as u64).expect("memory for an object");
         (object, (0..OBJECT_PAGES).map(|_| Rc::default()).collect())
@@ -114,7 +114,7 @@ pub fn run(data: &[u8]) {
     let mut worlds = vec![World { space: Space::new(vm).expect("a space"), pages: vec![None; PAGES] }];
     while !run.input.is_over() {
         let n = run.input.below(worlds.len());
-        cpu.enter(&worlds[n].space).expect("a space of this machine");
+        cpu.enter(&worlds[n].space).expect("the space belongs to this machine");
         match run.input.below(16) {
             15 if worlds.len() < SPACES => {
                 let child = worlds[n].space.fork().expect("memory for a fork");
@@ -129,7 +129,7 @@ pub fn run(data: &[u8]) {
         }
     }
     for world in &worlds {
-        cpu.enter(&world.space).expect("a space of this machine");
+        cpu.enter(&world.space).expect("the space belongs to this machine");
         (0..PAGES).for_each(|page| run.look(world, page));
         world.space.check(true).unwrap_or_else(|broken| panic!("{broken}"));
     }

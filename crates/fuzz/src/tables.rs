@@ -13,7 +13,8 @@ use std::collections::BTreeMap;
 type V<F> = &'static Vm<Simulated<F>>;
 
 fn boot<F: Simulate>() -> V<F> {
-    Simulated::boot(Settings { cpus: 1, frames: 1024, ..Settings::default() }).expect("the settings make a machine")
+    Simulated::boot(Settings { cpus: 1, frames: 1024, ..Settings::default() })
+        .expect("the settings are valid for a machine")
 }
 
 std::thread_local! {
@@ -48,7 +49,7 @@ pub fn run(data: &[u8]) {
 }
 
 fn operate<F: Simulate>(vm: V<F>, input: &mut Input<'_>) {
-    let cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
+    let cpu = Cpu::attach(vm, 0).expect("no other thread is this CPU");
     // The frame of every leaf.
     let shown = vm.alloc_frame(Fill::Zeroed, For::User).expect("a frame").into_pfn();
     // SAFETY: the frame is this target's.

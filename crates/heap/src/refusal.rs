@@ -103,7 +103,7 @@ pub fn refused_each(may_do_without: bool, mut f: impl FnMut(u64) -> bool) -> u64
         }
         assert!(!through || may_do_without, "request {n} was refused without an error");
     }
-    unreachable!("there is always a next number")
+    unreachable!("the range has no end")
 }
 
 #[cfg(test)]

@@ -477,7 +477,7 @@ unsafe impl<F: Simulate> Hardware for Simulated<F> {
 
     unsafe fn load_root(&self, root: Pfn, tag: u16, keep: bool) {
         let cpu = current_cpu();
-        assert!(self.mmu.tags() || (tag == 0 && !keep), "tags are used on CPUs that have none");
+        assert!(self.mmu.tags() || (tag == 0 && !keep), "tags are used on CPUs without tags");
         let state = self.state(cpu);
         state.root.store(root.0, Ordering::Relaxed);
         state.tag.store(tag, Ordering::Relaxed);

@@ -273,7 +273,7 @@ impl<M: Machine> Linux<M> {
     fn fill_first_stack(&'static self, thread: &Thread<M>) {
         let Some(program) = self.first_program.lock().take() else { return };
         if program.fill(self.machine).is_err() {
-            self.machine.log(format_args!("out of memory: process 1 cannot begin"));
+            self.machine.log(format_args!("out of memory: process 1 cannot start"));
             self.kill_process(&thread.process, Signal::KILL);
         }
     }

@@ -27,7 +27,7 @@ fn lookup_against_change(replaced: bool) {
     }
     let found = reader.join().unwrap();
     assert!(found != Some(2) || replaced);
-    assert!(found.is_some() || !replaced, "a number that has a value all the time is not found");
+    assert!(found.is_some() || !replaced, "a number with a value is not found");
 }
 
 protocol! {

@@ -392,7 +392,7 @@ impl<V: Send + Sync + 'static> Names<V> {
                 }
             },
             (None, Some(first)) => first,
-            (None, None) => unreachable!("a table that was there is gone"),
+            (None, None) => unreachable!("an existing table is gone"),
         };
         let new = Box::into_raw(new);
         self.table.store(new, Ordering::Release);

@@ -275,7 +275,7 @@ impl<T: Send + Sync + 'static> Slots<T> {
     /// Gives the number `n` back, which the caller has reserved and not filled.
     pub fn give_back(&self, n: usize) {
         let mut changes = self.changes.lock();
-        debug_assert!(!self.has_value(&changes, n), "a number that was filled is emptied, not given back");
+        debug_assert!(!self.has_value(&changes, n), "a filled number must be emptied before it is returned");
         changes.words[n / BITS].used &= !(1 << (n % BITS));
         changes.lowest = changes.lowest.min(n / BITS);
     }

@@ -110,7 +110,7 @@ mod tests {
         assert!(!quota.take(1));
         quota.set_limit(50);
         quota.put(50);
-        assert!(!quota.take(1), "more is taken than the limit");
+        assert!(!quota.take(1), "the amount taken exceeds the limit");
         assert_eq!(quota.taken(), 57);
     }
 

@@ -71,7 +71,7 @@ impl core::error::Error for OutOfMemory {}
 impl fmt::Display for MapError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            MapError::Invalid => "no valid address, length or alignment",
+            MapError::Invalid => "the address, length or alignment is not valid",
             MapError::NotMapped => "not mapped",
             MapError::Exists => "a mapping is in the way",
             MapError::NoSpace => "no hole is large enough",

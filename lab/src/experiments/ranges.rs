@@ -31,23 +31,26 @@ pub const STUDY: Study = Study {
     name: "ranges",
     source: Source::S4,
     title: "Ranges of a file",
-    about: "A file of 1 MiB to 1 TiB has 100 resident pages, evenly spread. Its mapping is unmapped; a page is stored into and the file is unmapped \
-            and mapped again, as for every write; it is truncated, thrown away, written back. Visits are the slots and leaves that \
-            are looked at for one of these. Before looks at each offset of the file; after goes through an ordered tree of its pages.",
+    about: "A file of 1 MiB to 1 TiB has 100 resident pages, evenly spread. The operations unmap the file, truncate \
+        it, discard its pages, or write them back. Another one stores into one page, and then unmaps and maps the file \
+        again, as for every write. Visits counts the slots and leaves that an operation visits. Before visits each \
+        offset of the file. After walks an ordered tree of the file's pages.",
     caveats: &[
-        "Before stops at 256 GiB in quick runs, where one pass takes half a second.",
-        "Before and after find pages their way and then do with each what production does. To unmap, all go through the page tables; \
-         before and after then go through the file as well, as their sources did, which production has no need of: there it \
-         cannot lose. Each offset is looked up in production's index, which takes less than the search tree that the source had.",
-        "Written back means to a store in memory: no time of a disk is in it.",
-        "In guests what is said to have 100 pages is of such files, an operation at a time; munmap + mmap + write without them is of 64 MiB \
-         that are all resident. Size is in MiB.",
-        "Longest hold: before and after have all pages in one queue and hold its lock while they go through a file's; steps of \
-         after's tree are not counted.",
+        "Before stops at 256 GiB in quick runs, because one pass takes half a second there.",
+        "Before and after find pages by their own design and then handle each page as production does. To unmap, all \
+         sides walk the page tables. Before and after then also walk the file, as their sources did. Production does \
+         not need that walk, so it cannot lose there. Before looks each offset up in production's index, which costs \
+         less than the source's search tree.",
+        "Writing back stores into memory, so no figure includes the time of a disk.",
+        "In guests, rows with 100 pages measure such files, one operation at a time. The row munmap + mmap + write \
+         without 100 pages measures 64 MiB, all resident. Sizes are in MiB.",
+        "Longest hold: before and after have all pages in one queue, and hold its lock during the walk of a file's \
+         pages. Steps of after's tree are not counted.",
     ],
     claims: || {
         vec![claim(
-            "OpenBSD 7.9: iterating ranges makes munmap and mmap for each write of a large file cheap; a build's system time -15 %",
+            "OpenBSD 7.9: iteration by ranges makes munmap and mmap for each write of a large file cheap; a build's \
+             system time falls by 15 %",
             "time",
             Place::Hosted,
             &[("mib", number(4096u32)), ("what", "remap".into())],
@@ -135,7 +138,7 @@ enum How {
 /// Microseconds and visits of one operation.
 fn cost(how: How, operation: Operation, mib: u64, scale: Scale) -> Result<[f64; 2], Failure> {
     let vm = machine::boot(1, 32);
-    let _cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
+    let _cpu = Cpu::attach(vm, 0).expect("no other thread is this CPU");
     let file = File::new(vm, mib << 20)?;
     let (mut seconds, mut visits, mut rounds) = (0.0, 0, 0u32);
     // The first warms up; then, for short operations, until the time can be measured.
@@ -312,7 +315,7 @@ impl File {
 /// and takes of such locks a page.
 fn holds(flush: bool, pages: u64) -> Result<[f64; 2], Failure> {
     let vm = machine::boot(1, 64 + pages / 256);
-    let _cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
+    let _cpu = Cpu::attach(vm, 0).expect("no other thread is this CPU");
     let file = File::new(vm, pages * PAGE_SIZE)?;
     (0..pages).try_for_each(|page| file.store(page))?;
     let (done, counts) = counted(|| match flush {
@@ -329,14 +332,15 @@ fn holds(flush: bool, pages: u64) -> Result<[f64; 2], Failure> {
 /// The same with all pages in one queue, whose lock is held while a file's pages are found and removed.
 fn holds_of_one(how: How, pages: u64) -> Result<[f64; 1], Failure> {
     let vm = machine::boot(1, 64 + pages / 256);
-    let _cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
+    let _cpu = Cpu::attach(vm, 0).expect("no other thread is this CPU");
     let file = File::new(vm, pages * PAGE_SIZE)?;
     let queue = OneLock::new(vm.page_count() as usize);
     let mut tree = BTreeMap::new();
     for page in 0..pages {
         file.store(page)?;
-        let frame =
-            file.frame(page, &vm.epoch().pin()).ok_or_else(|| Failure::Wrong(format!("page {page} is not there")))?;
+        let frame = file
+            .frame(page, &vm.epoch().pin())
+            .ok_or_else(|| Failure::Wrong(format!("page {page} is not resident")))?;
         queue.put(frame);
         tree.insert(page, frame);
     }

@@ -41,7 +41,7 @@ impl Memory for Production {
     type Taken = Taken;
 
     fn attach(self, cpu: usize) -> Cpu {
-        Cpu::attach(self.0, cpu).expect("a CPU that no thread is")
+        Cpu::attach(self.0, cpu).expect("no other thread is this CPU")
     }
 
     fn on<R>(self, cpu: &Cpu, f: impl FnOnce() -> R) -> R {
@@ -49,7 +49,7 @@ impl Memory for Production {
     }
 
     fn enter(self, cpu: &Cpu, space: &SpaceRef<Hosted>) {
-        cpu.enter(space).expect("a space of this machine");
+        cpu.enter(space).expect("the space belongs to this machine");
     }
 
     fn space(self) -> Result<SpaceRef<Hosted>, Failure> {

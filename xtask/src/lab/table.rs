@@ -106,7 +106,7 @@ pub fn summary(run: &Run) -> String {
         };
         let source = match (judged.source, judged.reproduced()) {
             (None, _) => String::new(),
-            (own, Some(false)) => format!("; the source's own: {}, not reproduced", times(own)),
+            (own, Some(false)) => format!("; the source's own figure: {}, not reproduced", times(own)),
             (own, _) => format!("; the source's own: {}", times(own)),
         };
         // Linux's figure has another measure and place, so the text names them.
@@ -129,7 +129,7 @@ pub fn summary(run: &Run) -> String {
 /// other sides.
 pub fn against(run: &Run, first: &Run) -> String {
     if run.mode != first.mode {
-        return "measured in another mode: nothing can be compared".to_owned();
+        return "measured in another mode; the figures cannot be compared".to_owned();
     }
     let changes = run.changes(first);
     let header = ["times better", "Quire, counted", "Quire, timed", "other sides, timed", "Quire better, same, worse"];

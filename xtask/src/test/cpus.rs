@@ -79,7 +79,7 @@ const REQUIRED: [&str; 16] = [
 ];
 
 const REFUSED: &str = "cpus/required and absent features are named";
-const TOLD: &str = "cpus/a user is told what the processor lacks";
+const TOLD: &str = "cpus/the user's error message names the missing features";
 const MOST: &str = "cpus/newer/64 CPUs with x2APIC";
 
 /// A run takes seconds, and longer on a busy host.

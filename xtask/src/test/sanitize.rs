@@ -55,7 +55,7 @@ fn name_of(sanitizer: Sanitizer, program: &str) -> String {
 }
 
 fn on_purpose() -> String {
-    name_of(Sanitizer::Thread, "a race that is made on purpose is found")
+    name_of(Sanitizer::Thread, "a deliberate race is found")
 }
 
 /// One name a program and sanitizer, and the name of the race on purpose.

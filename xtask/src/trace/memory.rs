@@ -92,7 +92,9 @@ impl Recorded {
         let (version, cpus) = (u32_at(bytes, 8)?, u32_at(bytes, 12)? as usize);
         let (hz, start, room, text) = (u64_at(bytes, 16)?, u64_at(bytes, 24)?, u64_at(bytes, 32)?, u64_at(bytes, 40)?);
         if version != VERSION {
-            return Err(bad(format_args!("the kernel writes version {version}, this reads {VERSION}")));
+            return Err(bad(format_args!(
+                "the kernel writes traces of version {version}; this command reads version {VERSION}"
+            )));
         }
         if cpus == 0 || cpus > MOST_CPUS || hz == 0 {
             return Err(bad(format_args!("{cpus} CPUs, {hz} ticks a second")));
@@ -107,7 +109,7 @@ impl Recorded {
             let (kept, lost) =
                 (u64_at(bytes, CPUS_AT + cpu * CPU_BYTES)?, u64_at(bytes, CPUS_AT + cpu * CPU_BYTES + 8)?);
             let kept = usize::try_from(kept).ok().filter(|n| *n <= room);
-            let kept = kept.ok_or_else(|| bad(format_args!("CPU {cpu} has more than it has room for")))?;
+            let kept = kept.ok_or_else(|| bad(format_args!("CPU {cpu} has more events than its buffer holds")))?;
             let at = |n: usize| RECORDS_AT + (cpu * room + n) * RECORD_BYTES;
             let records = (0..kept).map(|n| Record::read(&bytes[at(n)..at(n + 1)], &names));
             Ok(Cpu { records: records.collect::<Result<_>>()?, lost })
@@ -164,7 +166,7 @@ impl Names {
                 _ => return Err(unknown()),
             };
             if place.insert(number, name).is_some() {
-                return Err(bad(format_args!("{line:?} names what has a name")));
+                return Err(bad(format_args!("{line:?} gives a second name")));
             }
         }
         Ok(names)
@@ -233,7 +235,7 @@ pub mod tests {
         told(with(12, 0), "0 CPUs");
         told(with(39, 1), "cut short");
         told(with(47, 1), "text");
-        told(with(CPUS_AT, 3), "more than it has room for");
+        told(with(CPUS_AT, 3), "more events than its buffer holds");
         told(with(RECORDS_AT + 16, 3), "kind 3");
         told(Recorded::read(&good[..RECORDS_AT + 100]).map_err(|e| e.message), "cut short");
         told(Recorded::read(&[]).map_err(|e| e.message), "no program");

@@ -331,7 +331,7 @@ impl<'a, M: Machine> Writer<'a, M> {
         self.arena.covered.change_class(range.bytes(), Class::of(old), Class::of(&new));
         let item = Item { start: range.start, end: range.end, value: entry };
         let old = self.arena.entries.replace(&mut self.kept.owner, item);
-        assert!(old.is_some(), "an entry that gives way is in the tree");
+        assert!(old.is_some(), "a replaced entry is in the tree");
         self.note_updates(1);
     }
 

@@ -61,7 +61,7 @@ fn open_against_map() {
         |w| w.space.map(&MapRequest::private(Placement::Fixed(page(2)), PAGE_SIZE)).unwrap(),
         |w, _, _| {
             store(&w.space, 2, 5);
-            assert_eq!(load(&w.space, 2), Some(5), "a mapping is in an arena that does not have its address");
+            assert_eq!(load(&w.space, 2), Some(5), "a mapping is in an arena without its address");
             assert_eq!(load(&w.space, 0), Some(0));
             w.space.unmap(VirtRange { start: page(2), end: page(3) }).unwrap();
             assert_eq!(load(&w.space, 2), None, "an unmapped page can be read");
@@ -71,7 +71,7 @@ fn open_against_map() {
 
 protocol! {
     a_mapping_made_as_arenas_fan_out_is_found = open_against_map, Some(2);
-    ArenaBeforeLock: "an arena that does not have its address";
+    ArenaBeforeLock: "an arena without its address";
 }
 
 /// C9: a CPU maps into its own arena while all are joined.
@@ -84,12 +84,12 @@ fn map_against_join() {
         |w| w.space.join_arenas().unwrap(),
         |w, at, _| {
             let pin = w.boot.vm.epoch().pin();
-            assert!(w.space.lookup(at, &pin).is_some(), "a mapping is in an arena that is closed");
+            assert!(w.space.lookup(at, &pin).is_some(), "a mapping is in a closed arena");
         },
     );
 }
 
 protocol! {
     a_mapping_made_as_the_arena_closes_is_found = map_against_join, Some(2);
-    OwnArenaBeforeLock: "an arena that is closed";
+    OwnArenaBeforeLock: "a closed arena";
 }

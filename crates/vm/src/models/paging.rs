@@ -315,7 +315,7 @@ fn dirty_against_another_identity() {
     store(&w.space, 0, 8);
     w.space.advise(ONE, crate::map::Advice::PageOut).unwrap();
     finish(&w);
-    assert_eq!(load(&w.space, 0), Some(8), "read in, it is clean");
+    assert_eq!(load(&w.space, 0), Some(8), "a page read in is clean");
     w.show(1, 1, Prot::READ);
     beside(
         w,

@@ -722,7 +722,10 @@ impl<M: Machine> Shards<M> {
     /// Frees the shards beyond the first.
     pub fn free(&self, vm: &Objects<M>) {
         if let Some(more) = NonNull::new(self.more.load(Ordering::Acquire)) {
-            debug_assert!(self.iter().all(|p| p.list.lock().tree.is_empty()), "an object goes while backings show it");
+            debug_assert!(
+                self.iter().all(|p| p.list.lock().tree.is_empty()),
+                "an object is freed while backings show it"
+            );
             // SAFETY: the object is dead and no backing shows it; only scans came here, and they keep the object.
             unsafe {
                 let own = more.as_ref().own.iter().filter_map(|own| NonNull::new(own.load(Ordering::Acquire)));

@@ -33,7 +33,7 @@ pub const PLANS: &[Plan] = &[
             "vm",
         ],
         exceptions: &[
-            ("machine", "phys", "page tables are told what system they are of"),
+            ("machine", "phys", "page tables carry the identity of their system"),
             ("machine", "tlb", "page tables return the flushes that they owe"),
             ("object", "paging", "the last holder of a file waits until its pages are written"),
         ],
@@ -66,7 +66,7 @@ pub const PLANS: &[Plan] = &[
             "order_tests",
         ],
         exceptions: &[
-            ("held", "spin", "a CPU's list of held locks names what stands beside one"),
+            ("held", "spin", "a CPU's list of held locks has the type that tells how a lock stands beside another"),
             ("hooks", "held", "the machine keeps each CPU's list of held locks"),
             ("rank", "held", "the table of ranks points to the check of their order"),
         ],
@@ -186,7 +186,7 @@ pub const PLANS: &[Plan] = &[
             "cpio",
         ],
         exceptions: &[
-            ("host", "tree/dentry", "an object tells the name of its file, for listings of mappings"),
+            ("host", "tree/dentry", "an object returns the name of its file for listings of mappings"),
             ("tree/directory", "tree/dentry", "a directory's entries are dentries"),
             ("tree/generated", "tree/dentry", "a generated link may lead straight to a dentry that no path names"),
         ],
@@ -269,10 +269,10 @@ pub const PLANS: &[Plan] = &[
             "entry",
         ],
         exceptions: &[
-            ("machine", "process", "the machine's threads carry ours"),
-            ("process", "linux", "a process leads to the system that it lives in"),
+            ("machine", "process", "the machine's threads carry the threads of the Linux layer"),
+            ("process", "linux", "a process points to its system"),
             ("linux", "exec", "the first program waits for its first thread"),
-            ("file/host", "linux", "files are charged to users once there are users"),
+            ("file/host", "linux", "files are charged to users"),
         ],
         debts: &[],
         limit: 5,
