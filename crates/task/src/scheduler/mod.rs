@@ -51,7 +51,7 @@ use quire_sync::cpuset::{CpuMask, MAX_CPUS};
 use quire_sync::{CpuId, current_cpu};
 use share::Join;
 
-/// What becomes of the stack of a thread that leaves its CPU.
+/// The use of a thread's stack after the thread has left its CPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stack {
     Kept,
@@ -138,7 +138,7 @@ impl<M: Machine> Scheduler<M> {
         self.enqueue_masked(&masked, unsafe { thread.as_ref() }, cpu, Join::Back);
     }
 
-    /// The first call of a new thread, and of one that gave its stack up when it was preempted, on its new stack, with
+    /// The first call of a new thread, and of a preempted thread that gave its stack up, on its new stack, with
     /// interrupts masked: finishes the switch to it, and unmasks interrupts.
     pub fn started(&self) {
         self.finish_switch();
