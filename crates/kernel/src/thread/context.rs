@@ -243,7 +243,7 @@ unsafe extern "C" fn begin(regs: *mut UserRegs) {
         // There is no memory: the CPU gets this thread's stack meanwhile. A wake-up ends the wait early, and is not lost,
         // because `main` looks for what it waited for.
         cpu::interrupts_disable();
-        // SAFETY: this CPU's block. The next thread here has the same task.
+        // SAFETY: this CPU's block, with interrupts masked. If this thread sleeps, the next one here restocks the list.
         unsafe { (*cpu::block()).restock = true };
         going_on.parked = true;
         cpu::preempt_enable();
