@@ -236,10 +236,9 @@ impl WaitQueue {
         }
         let mut list = self.list.lock();
         let mut n = 0;
-        // SAFETY: a listed waiter is alive, because it cannot go before it takes this lock in `awake`.
-        while n < most
-            && let Some(w) = unsafe { list.first.as_ref() }
-        {
+        while n < most {
+            // SAFETY: a listed waiter is alive, because it cannot go before it takes this lock in `awake`.
+            let Some(w) = (unsafe { list.first.as_ref() }) else { break };
             // SAFETY: listed, and the lock is held.
             unsafe { self.unlink(&mut list, w) };
             let thread = w.thread.get();
