@@ -7,6 +7,7 @@ use crate::machine::Machine;
 use crate::memory::AddressSpace;
 use crate::process::Process;
 use crate::process::credentials::Credentials;
+use crate::process::sleep::Sleep;
 use crate::process::thread::{Restart, Thread};
 use crate::regs::UserRegs;
 use crate::{Linux, Pid};
@@ -82,6 +83,15 @@ impl<'a, M: Machine> Ctx<'a, M> {
         // SAFETY: the owner is here; nothing borrows the old value.
         unsafe { self.thread.restart.replace(Some(how)) };
         Errno::ERESTARTBLOCK
+    }
+
+    /// Stores the state of a call that has to sleep. Returns the error that the call returns at once; no program gets
+    /// to see it.
+    pub(crate) fn sleep(&mut self, how: Sleep<M>) -> Errno {
+        // SAFETY: the owner is here; nothing borrows the old value.
+        unsafe { self.thread.sleep.replace(Some(how)) };
+        self.asleep = true;
+        Errno::EINTR
     }
 
     /// Nanoseconds since boot.

@@ -1,15 +1,17 @@
 //! The ways in from the kernel: system calls, faults, exceptions, and the way back to user mode.
 
 use crate::errno::{Errno, encode};
+use crate::file::{io, poll};
 use crate::machine::Machine;
-use crate::process::sleep::Served;
+use crate::process::sleep::{Served, Sleep};
 use crate::process::thread::{Again, Thread, Trap, work};
+use crate::process::wait;
 use crate::regs::UserRegs;
 use crate::shortage::ATTEMPTS;
 use crate::signal::info::code;
 use crate::signal::{SigInfo, Signal};
 use crate::syscall::{self, Repeat};
-use crate::{Ctx, Linux};
+use crate::{Ctx, Linux, futex, signal, time};
 use core::sync::atomic::Ordering;
 use quire_vm::{Access, FaultError, FaultKind};
 
@@ -52,6 +54,35 @@ impl<M: Machine> Linux<M> {
         if !replaced && result == NO_MEMORY {
             return self.syscall_again(regs);
         }
+        Served::Done
+    }
+
+    /// When the calling thread's sleep ends at the latest, in nanoseconds since boot.
+    pub fn sleeps_until(&self) -> Option<u64> {
+        // SAFETY: the thread itself runs this.
+        unsafe { self.current().sleep.get() }.as_ref().and_then(Sleep::deadline)
+    }
+
+    /// Goes on with the sleeping call of the calling thread, whose registers are `regs`.
+    pub fn go_on(&'static self, regs: &mut UserRegs) -> Served {
+        let thread = self.current();
+        // SAFETY: the thread itself runs this, and nothing borrows the value.
+        let how = unsafe { thread.sleep.replace(None) };
+        // SAFETY: the thread that runs, at its only entry.
+        let mut ctx = unsafe { Ctx::new(self, thread, regs) };
+        let result = match how {
+            Some(Sleep::Futex(wait)) => futex::go_on(&mut ctx, wait),
+            Some(Sleep::Time(sleep)) => time::sleep::go_on(&mut ctx, sleep),
+            Some(Sleep::Child(child)) => wait::go_on(&mut ctx, child),
+            Some(Sleep::Read(read)) => io::go_on(&mut ctx, read),
+            Some(Sleep::Poll(wait)) => poll::go_on(&mut ctx, wait),
+            Some(Sleep::Signal) => signal::wait::sys_pause(&mut ctx),
+            None => return Served::Done,
+        };
+        if ctx.asleep {
+            return Served::Asleep;
+        }
+        regs.rax = encode(result);
         Served::Done
     }
 

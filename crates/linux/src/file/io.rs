@@ -4,7 +4,7 @@ use super::File;
 use super::path::{AT_FDCWD, find, only};
 use super::transfer::{MOST, Vectors};
 use crate::process::limits::which;
-use crate::process::sleep::Sleep;
+use crate::process::sleep::{ReadWait, Sleep};
 use crate::signal::Signal;
 use crate::{Ctx, Errno, Machine};
 use linux_raw_sys::general as raw;
@@ -12,7 +12,7 @@ use quire_fs::Want;
 use quire_fs::open_file::{Body, OFFSET_MAX};
 use quire_fs::transfer::Limited;
 use quire_fs::{FileKind, FsError, Io, OpenFlags, Sink, SliceSink, SliceSource, Source, Whence};
-use quire_heap::{Arc, Vec};
+use quire_heap::Vec;
 
 fn read_with<M: Machine>(
     ctx: &Ctx<'_, M>,
@@ -69,13 +69,6 @@ pub fn sys_read<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, len: u64) ->
     let file = ctx.file(fd)?;
     readable(&file)?;
     read(ctx, ReadWait { file, at, len })
-}
-
-/// A `read` that has to wait.
-pub struct ReadWait<M: Machine> {
-    file: Arc<File<M>>,
-    at: u64,
-    len: u64,
 }
 
 /// Reads. If the file is empty, and can tell so, the thread waits without a kernel stack.

@@ -2,7 +2,7 @@
 
 use super::File;
 use super::open::no_restart;
-use crate::process::sleep::Sleep;
+use crate::process::sleep::{Listening, PollCall, PollWait, Sleep};
 use crate::process::thread::Restart;
 use crate::signal::SigSet;
 use crate::{Ctx, Errno, Machine};
@@ -113,52 +113,6 @@ struct Entry<M: Machine> {
     result: u32,
 }
 
-/// The calling thread listens to files, until this is dropped.
-struct Listening<M: Machine> {
-    files: Vec<Arc<File<M>>>,
-    listener: Arc<dyn Listener>,
-}
-
-impl<M: Machine> Listening<M> {
-    fn to(files: Vec<Arc<File<M>>>) -> Result<Self, FsError> {
-        let listening = Listening { files, listener: unsize!(Poller::new()?) };
-        // If one is refused, all before it are dropped with `listening`.
-        listening.files.iter().filter_map(|f| f.readiness()).try_for_each(|r| r.listen(&listening.listener))?;
-        Ok(listening)
-    }
-}
-
-impl<M: Machine> Drop for Listening<M> {
-    fn drop(&mut self) {
-        for readiness in self.files.iter().filter_map(|f| f.readiness()) {
-            readiness.unlisten(&self.listener);
-        }
-    }
-}
-
-/// A `poll` or `ppoll` that waits, without a kernel stack. It begins anew when the thread is woken.
-pub struct PollWait<M: Machine> {
-    call: PollCall,
-    /// Monotonic, in nanoseconds.
-    pub(crate) deadline: Option<u64>,
-    listening: Listening<M>,
-}
-
-/// The calls that wait for an array of files.
-#[derive(Clone, Copy)]
-enum PollCall {
-    Poll {
-        fds: u64,
-        count: u64,
-    },
-    /// `time` is where the remaining time goes, or 0.
-    Ppoll {
-        fds: u64,
-        count: u64,
-        time: u64,
-    },
-}
-
 /// Ends the wait, or sleeps on.
 pub(crate) fn go_on<M: Machine>(ctx: &mut Ctx<'_, M>, wait: PollWait<M>) -> Result<usize, Errno> {
     let PollWait { call, deadline, listening } = wait;
@@ -197,7 +151,7 @@ fn poll<M: Machine>(ctx: &mut Ctx<'_, M>, call: PollCall, deadline: Option<u64>)
     };
     let mut n = scan();
     if n == 0 && deadline.is_none_or(|d| d > ctx.now()) {
-        let listening = Listening::to(files).map_err(FsOrErrno::Fs)?;
+        let listening = Poller::new().and_then(|p| Listening::to(files, unsize!(p))).map_err(FsOrErrno::Fs)?;
         n = scan();
         if n == 0 {
             if ctx.interrupted() {

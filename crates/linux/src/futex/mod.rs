@@ -6,7 +6,7 @@ pub mod table;
 
 use crate::errno::Errno;
 use crate::machine::{BadAddress, Machine};
-use crate::process::sleep::Sleep;
+use crate::process::sleep::{FutexSleep, Sleep};
 use crate::process::thread::{Restart, Thread};
 use crate::time::Timespec;
 use crate::user::USER_END;
@@ -64,7 +64,7 @@ pub(crate) fn wait<M: Machine>(
         // SAFETY: the thread is here, so its waiter is listed nowhere. It is part of the thread, and `go_on` takes it
         // off before the call ends.
         match unsafe { linux.futexes.table.begin(linux.scheduler, &thread.waiter, key, bitset, &mut check) } {
-            Ok(true) => return go_on(ctx, Waiting { at, value, bitset, private, deadline }),
+            Ok(true) => return go_on(ctx, FutexSleep { at, value, bitset, private, deadline }),
             Ok(false) => return Err(Errno::EAGAIN),
             // The page is not present: it is faulted in without the bucket's lock, and the word is compared again.
             Err(BadAddress { .. }) => {
@@ -74,24 +74,9 @@ pub(crate) fn wait<M: Machine>(
     }
 }
 
-/// The arguments of a wait that has begun.
-#[derive(Clone, Copy, Debug)]
-pub struct Waiting {
-    /// User address of the word.
-    pub at: u64,
-    /// The value that it must hold.
-    pub value: u32,
-    /// The wakers that may wake it.
-    pub bitset: u32,
-    /// Whether the key is private to the process.
-    pub private: bool,
-    /// Monotonic, in nanoseconds.
-    pub deadline: Option<u64>,
-}
-
 /// Ends the wait, or sleeps on.
-pub(crate) fn go_on<M: Machine>(ctx: &mut Ctx<'_, M>, wait: Waiting) -> Result<usize, Errno> {
-    let Waiting { at, value, bitset, private, deadline } = wait;
+pub(crate) fn go_on<M: Machine>(ctx: &mut Ctx<'_, M>, wait: FutexSleep) -> Result<usize, Errno> {
+    let FutexSleep { at, value, bitset, private, deadline } = wait;
     let (linux, waiter) = (ctx.linux, &ctx.thread.waiter);
     match linux.futexes.table.end(linux.scheduler, waiter, deadline, &mut || ctx.interrupted()) {
         None => Err(ctx.sleep(Sleep::Futex(wait))),

@@ -5,7 +5,7 @@ use super::usage::Usage;
 use super::{Family, Process, Report, group};
 use crate::errno::Errno;
 use crate::machine::Machine;
-use crate::process::sleep::Sleep;
+use crate::process::sleep::{Answer, ChildWait, Sleep, Wanted, Which};
 use crate::signal::{Detail, SigInfo, Signal, info::code};
 use crate::{Ctx, Linux, Pid};
 use core::sync::atomic::Ordering;
@@ -20,21 +20,6 @@ const NOWAIT: u32 = raw::WNOWAIT;
 const ALL: u32 = raw::__WALL;
 const CLONE: u32 = raw::__WCLONE;
 const NOTHREAD: u32 = raw::__WNOTHREAD;
-
-/// The children to wait for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Which {
-    Any,
-    Process(Pid),
-    Group(Pid),
-}
-
-/// The arguments of a wait.
-#[derive(Clone, Copy, Debug)]
-struct Wanted {
-    which: Which,
-    options: u32,
-}
 
 /// A child found by a wait.
 struct FoundChild {
@@ -172,20 +157,6 @@ pub(super) fn release<M: Machine>(linux: &'static Linux<M>, process: &Arc<Proces
     linux.ids.release(process.pid);
 }
 
-/// A wait for a child that has begun: the children, and where the answer goes.
-#[derive(Clone, Copy, Debug)]
-pub struct ChildWait {
-    wanted: Wanted,
-    answer: Answer,
-}
-
-/// User addresses of what a wait tells; 0 where it is not asked for.
-#[derive(Clone, Copy, Debug)]
-enum Answer {
-    Wait4 { status: u64, usage: u64 },
-    Waitid { info: u64, usage: u64 },
-}
-
 /// Waits for a child, without a kernel stack while it sleeps.
 fn wait<M: Machine>(ctx: &mut Ctx<'_, M>, wait: ChildWait) -> Result<usize, Errno> {
     let (me, linux, wanted) = (ctx.process(), ctx.linux, wait.wanted);
@@ -206,7 +177,7 @@ fn wait<M: Machine>(ctx: &mut Ctx<'_, M>, wait: ChildWait) -> Result<usize, Errn
 }
 
 /// Ends the wait, or sleeps on.
-pub(super) fn go_on<M: Machine>(ctx: &mut Ctx<'_, M>, child: ChildWait) -> Result<usize, Errno> {
+pub(crate) fn go_on<M: Machine>(ctx: &mut Ctx<'_, M>, child: ChildWait) -> Result<usize, Errno> {
     // A wake-up is for all that wait here, so none is passed on.
     let _woken = ctx.process().child_events.awake(&ctx.thread.queued);
     wait(ctx, child)

@@ -1,26 +1,17 @@
-//! Sleeping for a time.
+//! TimeSleep for a time.
 
 use super::Timespec;
 use super::clock::{Clock, on_monotonic};
 use crate::Ctx;
 use crate::errno::Errno;
 use crate::machine::Machine;
-use crate::process::sleep::Sleep;
+use crate::process::sleep::{Sleep, TimeSleep};
 use crate::process::thread::Restart;
 use linux_raw_sys::general as raw;
 
-/// A sleep that has begun. The thread sleeps without a kernel stack.
-#[derive(Clone, Copy, Debug)]
-pub struct Sleeping {
-    /// Its end, in nanoseconds since boot.
-    pub deadline: u64,
-    /// For a relative sleep: the clock of its deadline, and the user address of a `timespec` for the rest, or 0.
-    pub relative: Option<(i32, u64)>,
-}
-
-/// Ends the sleep, or sleeps on. If a signal ends a relative sleep, writes the rest, and stores how to resume.
-pub(crate) fn go_on<M: Machine>(ctx: &mut Ctx<'_, M>, sleep: Sleeping) -> Result<usize, Errno> {
-    let Sleeping { deadline, relative } = sleep;
+/// Ends the sleep, or sleeps on, without a kernel stack. If a signal ends a relative sleep, writes the rest, and stores how to resume.
+pub(crate) fn go_on<M: Machine>(ctx: &mut Ctx<'_, M>, sleep: TimeSleep) -> Result<usize, Errno> {
+    let TimeSleep { deadline, relative } = sleep;
     if ctx.now() >= deadline {
         return Ok(0);
     }
@@ -40,7 +31,7 @@ pub(crate) fn sleep<M: Machine>(
     deadline: u64,
     remaining: u64,
 ) -> Result<usize, Errno> {
-    go_on(ctx, Sleeping { deadline, relative: Some((clock, remaining)) })
+    go_on(ctx, TimeSleep { deadline, relative: Some((clock, remaining)) })
 }
 
 /// `nanosleep`
@@ -73,7 +64,7 @@ pub fn sys_clock_nanosleep<M: Machine>(
         Clock::Real => on_monotonic(ctx, nanos),
         _ => nanos,
     };
-    go_on(ctx, Sleeping { deadline, relative: None })
+    go_on(ctx, TimeSleep { deadline, relative: None })
 }
 
 /// `restart_syscall`: resumes a call that a signal interrupted. Programs do not call it themselves.
