@@ -195,7 +195,7 @@ impl One {
         self.linux.get().expect("programs run after the system exists")
     }
 
-    fn scheduler(&self) -> &'static Scheduler<One> {
+    pub(super) fn scheduler(&self) -> &'static Scheduler<One> {
         self.scheduler.get().expect("threads run after the machine exists")
     }
 
