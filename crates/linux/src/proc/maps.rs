@@ -18,7 +18,9 @@ pub(super) fn maps<M: Machine>(memory: &Foreign<M>, out: &mut Text) -> Result<()
         let a = entry.attributes;
         let letter = |prot: Prot, c: char| if a.prot.contains(prot) { c } else { '-' };
         let (r, w, x) = (letter(Prot::READ, 'r'), letter(Prot::WRITE, 'w'), letter(Prot::EXEC, 'x'));
-        let s = if a.flags.contains(Flags::SHARED) { 's' } else { 'p' };
+        // The kernel's own pages are shared by all programs. Linux shows them as private, and so do tools expect them.
+        let ours = matches!(a.tag, Tag::Vdso | Tag::Vvar);
+        let s = if a.flags.contains(Flags::SHARED) && !ours { 's' } else { 'p' };
         let (device, inode) = entry.ident();
         let (major, minor) = (device >> 8 & 0xfff, device & 0xff);
         line.clear();
