@@ -79,6 +79,7 @@ static void look(uintptr_t at) {
 struct range {
     uintptr_t start, end;
     char rights[5];
+    unsigned long offset;
 };
 
 // The first mapping of that name; all zero where there is none.
@@ -89,8 +90,8 @@ static struct range mapping(const char *name) {
     CHECK(maps, "/proc/self/maps");
     while (!found.start && fgets(line, sizeof line, maps)) {
         struct range r;
-        int n = sscanf(line, "%lx-%lx %4s %*s %*s %*s %255s", &r.start, &r.end, r.rights, here);
-        if (n == 4 && !strcmp(here, name)) found = r;
+        int n = sscanf(line, "%lx-%lx %4s %lx %*s %*s %255s", &r.start, &r.end, r.rights, &r.offset, here);
+        if (n == 5 && !strcmp(here, name)) found = r;
     }
     fclose(maps);
     return found;
@@ -114,7 +115,7 @@ static uint64_t own_time(clockid_t clock) {
 
 static void it_is_mapped_and_named(void) {
     struct range code = mapping("[vdso]"), data = mapping("[vvar]");
-    CHECK(code.start == vdso.at && !strcmp(code.rights, "r-xp"), "[vdso] %lx %s", code.start, code.rights);
+    CHECK(code.start == vdso.at && !strcmp(code.rights, "r-xp") && !code.offset, "[vdso] %lx %s", code.start, code.rights);
     CHECK(data.start && !strcmp(data.rights, "r--p"), "[vvar] %lx %s", data.start, data.rights);
 }
 
