@@ -46,9 +46,18 @@ impl Step {
         if bar.is_none() {
             let (name, over) = (name.clone(), Arc::clone(&over));
             std::thread::spawn(move || {
+                let start = Instant::now();
                 std::thread::sleep(SHORT);
                 if !over.load(Ordering::Relaxed) {
                     eprintln!("quire: {name} ...");
+                }
+                let mut told = SHORT;
+                while !over.load(Ordering::Relaxed) {
+                    std::thread::sleep(SHORT);
+                    if start.elapsed() >= told + PULSE && !over.load(Ordering::Relaxed) {
+                        told = start.elapsed();
+                        eprintln!("quire: {name}, {} s", told.as_secs());
+                    }
                 }
             });
         }
@@ -65,6 +74,9 @@ impl Step {
 
 /// Elsewhere than on a terminal, a step says what it does once it has taken so long.
 const SHORT: Duration = Duration::from_millis(1500);
+
+/// Elsewhere than on a terminal, a long step says so often that it goes on.
+const PULSE: Duration = Duration::from_secs(20);
 
 /// Elsewhere than on a terminal, the time of what took longer than this is told at its end.
 const LONG: Duration = Duration::from_secs(5);

@@ -208,8 +208,8 @@ impl Roots {
         self.regime.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// From now on no CPU loads a root of its own. Returns the CPUs that have the space loaded and must be told to go
-    /// back to its root.
+    /// Ends the use of per-CPU roots: from now on no CPU loads one. Returns the CPUs that have the space loaded. The
+    /// caller makes each of them load the space's shared root.
     ///
     /// # Requires
     /// The caller holds the lock; the regime is odd.

@@ -136,10 +136,10 @@ impl Report {
         }
     }
 
-    /// The value of one of the running bench's lines.
+    /// Records `value` for the line `name` of the running bench, and prints it if the filters select the line.
     ///
     /// # Panics
-    /// If the bench has no such line: an error of the bench.
+    /// If the bench declares no line `name`, which is an error in the bench.
     pub fn put(&mut self, name: &str, value: f64) {
         let line = self.lines.iter().find(|l| l.name == name);
         let line = line.unwrap_or_else(|| panic!("{name} is no line of this bench"));

@@ -1,6 +1,6 @@
-//! A list of entries that is searched linearly, with hints: the entry found last, and four places where room of some
-//! size and alignment was found last. Early address maps were such lists. DragonFly's kernel map still found room this
-//! way in 2017 (its hints).
+//! A list of entries that is searched linearly, with hints. The hints are the entry found last, and four lowest places
+//! for a search for room, each of one size and alignment. Early address maps were such lists. DragonFly's kernel map
+//! still used such hints to find room in 2017.
 //!
 //! The list is a sorted vector: its memory is consecutive, which favours it over a linked list.
 

@@ -33,7 +33,7 @@ struct Counts([AtomicU64; Interrupt::ALL.len()]);
 
 static COUNTS: [Counts; cpu::MAX] = [const { Counts([const { AtomicU64::new(0) }; Interrupt::ALL.len()]) }; cpu::MAX];
 
-/// Counts `n` of a kind on this CPU.
+/// Adds `n` to this CPU's count of interrupts of `kind`.
 ///
 /// # Requires
 /// Preemption is off, or interrupts are masked.

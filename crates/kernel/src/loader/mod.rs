@@ -1,5 +1,5 @@
-//! The handover of the boot loader: its record of RAM and modules, the command line, and the symbols in the first file
-//! system.
+//! The handover of the boot loader: its record of RAM and modules, the command line, and the kernel's symbols, the
+//! first file of the initramfs.
 //!
 //! Uses neither the rest of the kernel nor hardware, so it is tested in an ordinary process.
 //!

@@ -1,7 +1,7 @@
 //! Swap in memory.
 //!
-//! `swap=SIZE` on the kernel's command line sets memory aside in place of a disk. Programs cannot access its pages,
-//! which are paged in one by one.
+//! `swap=SIZE` on the kernel's command line sets memory aside in place of a disk. No program maps it. A fault on a
+//! page in swap first copies the page back into a frame, and neighbours with it.
 
 use crate::machine::vm;
 use crate::memory::layout::direct;

@@ -4,8 +4,8 @@
 //! exception table. If the page fault cannot be repaired, the kernel continues at the entry's fix-up, which reports the
 //! remaining bytes. Addresses outside user space are refused before; an unmapped user address faults.
 //!
-//! Words are moved by strings: under TCG a string iteration costs less than a pair of moves, and real CPUs have fast
-//! ones.
+//! Copies and clears use the string instructions (`rep movsq`, `rep stosq`). Under TCG one iteration costs less than a
+//! load and a store. Real CPUs have fast string instructions.
 
 use crate::memory::layout::USER_END;
 use core::arch::global_asm;
@@ -227,8 +227,9 @@ pub fn clear(to: u64, len: usize) -> Result<(), usize> {
     }
 }
 
-/// Copies a string of at most `len` bytes from user address `from`, up to and with its zero byte. Returns how many
-/// bytes came before that; the error is how much room was left at the fault.
+/// Copies a string of at most `len` bytes from user address `from`, up to and with its zero byte. Returns the number of
+/// bytes before the zero byte, or `len` if none of them is zero. The error is the number of bytes of `len` that were
+/// not copied before the fault or the end of user space.
 ///
 /// # Safety
 /// `to` is valid for writes of `len` bytes.

@@ -37,13 +37,13 @@ impl<M: Machine> Object<M> {
 }
 
 impl<M: Machine> ObjectRef<M> {
-    /// The physical addresses of `frames`, reached as `memory`. It can be mapped shared only, and neither read nor
-    /// written as a file.
+    /// A device object over the physical addresses of `frames`, which its leaves map with memory type `memory`. The
+    /// object can be mapped shared only, and neither read nor written as a file.
     ///
     /// # Safety
-    /// While the object is mapped, the frames have no other use and no mapping of another memory type. The owner of
-    /// managed RAM keeps it until the object is revoked. Stores by programs that map the object break nothing that the
-    /// kernel relies on.
+    /// While the object is mapped, the frames have no other use and no mapping of another memory type. If the frames
+    /// are RAM that the core manages, their owner frees them only after [`ObjectRef::revoke`]. Stores by programs that
+    /// map the object break nothing that the kernel relies on.
     pub unsafe fn device(
         vm: &'static crate::object::Objects<M>,
         frames: PhysRange,

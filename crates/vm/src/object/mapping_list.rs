@@ -68,9 +68,9 @@ const TURNS: u16 = if cfg!(any(loom, shuttle)) { u16::MAX } else { 64 };
 const SCAN: u16 = 16;
 /// Scans of a short list without an unlinking before its shards close.
 const SCANS: u32 = 64;
-/// How many backings leave a shard between two checks of the list's length, for each sixteen shards. A check reads a
-/// line of each shard. It is rare enough that mapping and unmapping share next to nothing. Until the next check, scans
-/// of a short list visit many empty shards.
+/// Backings that leave one shard between two checks of the list's length, per sixteen shards of the list. A check reads
+/// a cache line of each shard. With fewer checks, CPUs that map and unmap fetch fewer lines from each other. With more
+/// checks, the shards of a short list close sooner, and scans visit fewer empty shards.
 const LOOK_EVERY: u64 = if SHRINK_BELOW > 16 { 256 } else { 1 };
 /// Scans between two such checks that justify closing the shards.
 const LOOK_SCANS: u32 = match () {

@@ -481,9 +481,9 @@ impl<M: Machine> Object<M> {
 }
 
 impl<M: Machine> Objects<M> {
-    /// The object that `page` names now. It stays as long as the pin, even where the page leaves it. `None`: the frame
-    /// is no page, or busy. A fault makes its page busy before it names the object, which may be dead and retired
-    /// before this pin.
+    /// The object that `page` belongs to now. The object is not freed under `pin`, even if the page leaves it. `None`:
+    /// the page has no identity, or is busy. A fault may still be inserting a busy page. The object of such a
+    /// page may have been retired before this pin.
     pub(crate) fn object_of<'p>(&self, page: &Page, pin: &'p Pinned<'_>) -> Option<&'p Object<M>> {
         let state = page.state();
         let object = page.object();
