@@ -119,7 +119,7 @@ static void it_is_mapped_and_named(void) {
     CHECK(data.start && !strcmp(data.rights, "r--p"), "[vvar] %lx %s", data.start, data.rights);
 }
 
-// What a program computes lies between two results of the system call.
+// A time that a program computes lies between two results of the system call.
 static void times_lie_between_those_of_system_calls(void) {
     static const clockid_t clocks[] = {CLOCK_REALTIME, CLOCK_MONOTONIC, CLOCK_MONOTONIC_RAW, CLOCK_BOOTTIME,
         CLOCK_REALTIME_COARSE, CLOCK_MONOTONIC_COARSE, CLOCK_TAI, CLOCK_PROCESS_CPUTIME_ID, CLOCK_THREAD_CPUTIME_ID};
@@ -182,7 +182,7 @@ enum { THREADS = 4 };
 static _Atomic uint64_t latest;
 static pthread_barrier_t barrier;
 
-// Whichever thread reads, on whichever CPU, and by whichever way: no time is before one that was seen before.
+// No time lies before an earlier reading of another thread, on another CPU or by the system call.
 static void *reads_in_turn(void *arg) {
     cpu_set_t all;
     allowed_cpus(&all);
