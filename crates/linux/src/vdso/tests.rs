@@ -389,22 +389,29 @@ fn no_reader_sees_half_a_change() {
     mapped.page().publish(Some(one));
     // SAFETY: every x86-64 CPU has the instruction, and it touches no memory.
     let (start, done) = (unsafe { _rdtsc() }, AtomicBool::new(false));
-    std::thread::scope(|threads| {
-        threads.spawn(|| {
-            for n in 0..300_000 {
-                mapped.page().publish(Some(if n % 2 == 0 { other } else { one }));
+    const READINGS: u32 = 400_000;
+    let wrong = std::thread::scope(|threads| {
+        let reader = || {
+            let mut computed = 0;
+            let mut wrong = None;
+            while computed < READINGS && wrong.is_none() {
+                let seen = mapped.clock(0);
+                if seen.abs_diff(start) <= 1 << 50 {
+                    computed += 1;
+                } else if host_seconds().abs_diff(seen / SECOND) > 1 {
+                    // Not the host's time either, which a reader gets that meets the writer.
+                    wrong = Some(seen);
+                }
             }
             done.store(true, Ordering::Release);
-        });
-        let mut computed = 0u64;
-        while !done.load(Ordering::Acquire) || computed == 0 {
-            let seen = mapped.clock(0);
-            // Otherwise it met the writer, and has the host's time.
-            if seen.abs_diff(start) > 1 << 50 {
-                assert!(host_seconds().abs_diff(seen / SECOND) <= 1, "a mixture: {seen}");
-            } else {
-                computed += 1;
-            }
+            wrong
+        };
+        let reader = threads.spawn(reader);
+        for clock in [other, one].into_iter().cycle().take_while(|_| !done.load(Ordering::Acquire)) {
+            mapped.page().publish(Some(clock));
+            (0..20).for_each(|_| core::hint::spin_loop());
         }
+        reader.join().expect("the reader ends")
     });
+    assert_eq!(wrong, None, "a mixture of both");
 }
