@@ -59,5 +59,6 @@ pub use linux::Linux;
 pub use machine::{BadAddress, End, Fpu, Interrupt, Machine, UserAccess, UserClock, WatchSetting};
 pub use pid::Pid;
 pub use process::Process;
+pub use process::sleep::Served;
 pub use process::thread::Thread;
 pub use regs::UserRegs;

@@ -200,7 +200,7 @@ impl Program {
         }
         self.over.store(true, SeqCst);
         let stuck = self.stuck.fetch_add(1, SeqCst);
-        assert!(stuck < STUCK, "a process sleeps on that was killed");
+        assert!(stuck < STUCK, "a killed process still sleeps");
         true
     }
 
@@ -359,7 +359,7 @@ fn go_back(machine: &'static One, linux: &'static Linux<One>, regs: &mut UserReg
             linux.exception(regs, 13, 0);
         }
         turns += 1;
-        assert!(turns < 1000, "work that is never done");
+        assert!(turns < 1000, "work never ends");
     }
     // The state that the return loads: only user segments and flags.
     let kept = UserRegs::USER_FLAGS | UserRegs::FIXED_FLAGS;

@@ -76,7 +76,7 @@ impl quire_linux::Machine for Machine {
             Fpu::Fresh => fpu::Area::fresh()?,
             Fpu::Copy => fpu::Area::copy()?,
         };
-        Context::user(regs, user_thread, fs_base, gs_base, area)
+        Ok(Context::user(regs, user_thread, fs_base, gs_base, area))
     }
     fn activate(&self, pmap: Option<&X86Pmap>) {
         let interrupts = cpu::interrupts_off();
