@@ -16,6 +16,7 @@ use crate::process::victims::Victims;
 use crate::random::Random;
 use crate::tables::{TableMemory, padded};
 use crate::unknown::Unknown;
+use crate::vdso::Vdso;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use quire_heap::Arc;
 use quire_sync::{CachePadded, Rank, SpinLock};
@@ -60,6 +61,8 @@ pub struct Linux<M: Machine> {
     pub(crate) map_count: AtomicU64,
     /// The choice of a process to end when memory is out.
     pub(crate) victims: Victims<M>,
+    /// What each program finds mapped.
+    pub(crate) vdso: Vdso<M>,
 }
 
 /// Frames of memory for each id: about as many as a sleeping process takes with its page tables.
@@ -119,6 +122,7 @@ impl<M: Machine> Linux<M> {
             roll_call: CachePadded(RollCall::new()),
             map_count: AtomicU64::new(MAP_COUNT),
             victims: Victims::new(),
+            vdso: Vdso::new(vm, machine)?,
         })?)
     }
 

@@ -90,7 +90,7 @@ fn set_realtime<M: Machine>(ctx: &Ctx<'_, M>, nanos: u64) -> Result<usize, Errno
     if !ctx.credentials().may(cap::SYS_TIME) {
         return Err(Errno::EPERM);
     }
-    ctx.linux.machine.set_realtime(nanos);
+    ctx.linux.vdso.set_realtime(ctx.linux.machine, nanos);
     Ok(0)
 }
 

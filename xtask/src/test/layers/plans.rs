@@ -209,6 +209,7 @@ pub const PLANS: &[Plan] = &[
             "random",
             "unknown",
             "host_name",
+            "vdso",
             "time",
             "signal/set",
             "signal/info",
