@@ -85,11 +85,11 @@ extern const struct row *const __start_rows[], *const __stop_rows[];
 #define NOTHING (void)0
 // Its result is copied to a page that is not there yet.
 #define FAULTS .or = {EFAULT}
-#define READS .or = {EFAULT}, .maybe = "it returns what it had read"
+#define READS .or = {EFAULT}, .maybe = "it returns the bytes that it had read"
 #define NONE(why) .none = why
 #define MAYBE(why) .maybe = why
 // A file's memory is space of its file system, so a refusal may be ENOSPC.
-#define WRITES .or = {ENOSPC}, .maybe = "it returns what it had written"
+#define WRITES .or = {ENOSPC}, .maybe = "it returns the bytes that it had written"
 #define EACH .each = true
 
 // The outcome of an attempt.
@@ -351,12 +351,12 @@ enum { RSEQ_UNREGISTER = 1, RSEQ_MARK = 0x53053053 };
 
 // ---- the table, in the order of the calls' numbers -----------------------------------------------------------------
 
-#define ONLY_USES "what it reads and writes is the thread's or process's own, and its result is a number"
-#define IN_PLACE "it changes what is there"
+#define ONLY_USES "it reads and writes only memory of the thread or process, and its result is a number"
+#define IN_PLACE "it changes existing memory"
 #define ENDS "it ends something"
-#define STACKS "idle kernel stacks are given up for what it needs"
+#define STACKS "idle kernel stacks are freed for its memory"
 #define FANS_OUT "a list of mappings that several processors use is divided only where there is memory"
-#define ON_STACK "what waits is on the thread's stack"
+#define ON_STACK "the waiter is on the thread's stack"
 
 ROW(read, , MUST(lseek(FILE_FD, 0, SEEK_SET)), (FILE_FD, fresh, 2 * PAGE), NOTHING, READS)
 ROW(read, _pipe, full_pipe(), (ends[0], fresh, 5000), close_both(), READS)
@@ -379,7 +379,7 @@ ROW(mmap, , NOTHING, (AREA, 16 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP
 ROW(mmap, _shared, NOTHING, (0, 4 * PAGE, PROT_READ, MAP_SHARED, FILE_FD, 0), if (result >= 0) munmap((void *)result, 4 * PAGE))
 ROW(mmap, _within, touched_area(), (AREA + 4 * PAGE, 4 * PAGE, PROT_READ, MAP_PRIVATE | MAP_FIXED, FILE_FD, 0), no_area())
 ROW(mmap, _populated, NOTHING, (AREA, 8 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_POPULATE, -1, 0),
-    no_area(), MAYBE("the mapping is there, and what could not be filled is filled by faults"))
+    no_area(), MAYBE("the mapping is there, and later faults fill the missing pages"))
 ROW(mprotect, , touched_area(), (AREA + 4 * PAGE, 4 * PAGE, PROT_READ), no_area())
 ROW(munmap, , touched_area(), (AREA + 4 * PAGE, 4 * PAGE), no_area())
 ROW(munmap, _file, touched_in_file(), (AREA, 16 * PAGE), (no_area(), no_file()))
@@ -426,7 +426,7 @@ ROW(execve, , NOTHING, (self, after_exec, environment), NOTHING, EACH, .dies = S
 ROW(execve, _script, NOTHING, ("script", after_exec, environment), NOTHING, EACH, .dies = SIGKILL, MAYBE(FANS_OUT))
 ROW(exit, , NOTHING, (7), NOTHING, EACH, .blind = 8)
 ROW(wait4, , a_child(), (child, fresh, 0, fresh + PAGE), end_child(), FAULTS)
-ROW(kill, , block(SIGRTMIN), (me, SIGRTMIN), take_signal(), EACH, MAYBE("the signal comes without what says where it came from"))
+ROW(kill, , block(SIGRTMIN), (me, SIGRTMIN), take_signal(), EACH, MAYBE("the signal comes without its sender"))
 ROW(uname, , NOTHING, (fresh), NOTHING, FAULTS)
 ROW(fcntl, , NOTHING, (FILE_FD, F_DUPFD, 800), close_result(), EACH)
 ROW(fcntl, _lock, empty_file(), (one, F_SETLK, &lock), no_file(), .or = {ENOLCK})
@@ -508,7 +508,7 @@ ROW(sched_get_priority_min, , NOTHING, (0), NOTHING, NONE(ONLY_USES))
 ROW(sched_rr_get_interval, , NOTHING, (0, fresh), NOTHING, FAULTS)
 ROW(mlock, , NOTHING, (fresh, 4 * PAGE), NOTHING, .or = {EAGAIN})
 ROW(munlock, , (touched_area(), MUST(mlock(area, 16 * PAGE))), (AREA + 4 * PAGE, 4 * PAGE), no_area(), .or = {EAGAIN})
-ROW(mlockall, , NOTHING, (MCL_CURRENT), NOTHING, EACH, .or = {EAGAIN}, MAYBE("what could not be brought in comes later"))
+ROW(mlockall, , NOTHING, (MCL_CURRENT), NOTHING, EACH, .or = {EAGAIN}, MAYBE("the missing pages are brought in later"))
 ROW(munlockall, , MUST(mlockall(MCL_CURRENT)), (0), NOTHING, EACH)
 ROW(prctl, , NOTHING, (16 /* PR_GET_NAME */, fresh), NOTHING, FAULTS)
 ROW(arch_prctl, , NOTHING, (0x1003 /* ARCH_GET_FS */, fresh), NOTHING, FAULTS)
@@ -516,7 +516,7 @@ ROW(setrlimit, , MUST(getrlimit(RLIMIT_CORE, &core_limit)), (RLIMIT_CORE, &core_
 ROW(chroot, , NOTHING, ("d"), NOTHING, EACH)
 ROW(sync, , NOTHING, (0), NOTHING, NONE("a file is where it stays"))
 ROW(settimeofday, , gettimeofday(&day_now, NULL), (&day_now, NULL), NOTHING, NONE(IN_PLACE))
-ROW(reboot, , NOTHING, (0xfee1dead, 672274793, 0, NULL), NOTHING, NONE("what ends the machine ends this program: Ctrl-Alt-Del is turned off"))
+ROW(reboot, , NOTHING, (0xfee1dead, 672274793, 0, NULL), NOTHING, NONE("a power-off would end this program: Ctrl-Alt-Del is turned off"))
 ROW(sethostname, , NOTHING, (name, sizeof name - 1), NOTHING, NONE(IN_PLACE))
 ROW(setdomainname, , NOTHING, (name, sizeof name - 1), NOTHING, NONE(IN_PLACE))
 ROW(gettid, , NOTHING, (0), NOTHING, NONE(ONLY_USES))

@@ -71,7 +71,7 @@ static const struct forbidden {
     {SYS_sched_setscheduler, true, "the same"},
     {SYS_sched_setparam, true, "the same"},
     {SYS_sched_setattr, true, "the same"},
-    {SYS_mount, true, "changes what the check at the end looks at"},
+    {SYS_mount, true, "changes state that the check at the end reads"},
     {SYS_umount2, true, "the same"},
     {SYS_pivot_root, true, "the same"},
     {SYS_swapon, true, "the same"},

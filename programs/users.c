@@ -132,7 +132,7 @@ static void until_it_sleeps(pid_t pid) {
     while (state_of(pid) != 'S') usleep(1000);
 }
 
-static void who_becomes_a_user_with_too_many_cannot_exec(void) {
+static void exec_fails_for_a_user_with_too_many_processes(void) {
     pid_t holder = fork();
     if (!holder) {
         CHECK(!setuid(USER), "setuid");
@@ -258,7 +258,7 @@ static const struct check checks[] = {
     {"threads_count", threads_count},
     {"the_limit_holds_in_races", the_limit_holds_in_races},
     {"root_and_others_have_no_part_in_it", root_and_others_have_no_part_in_it},
-    {"who_becomes_a_user_with_too_many_cannot_exec", who_becomes_a_user_with_too_many_cannot_exec},
+    {"exec_fails_for_a_user_with_too_many_processes", exec_fails_for_a_user_with_too_many_processes},
     {"states_are_told", states_are_told},
     {"the_load_rises_under_load", the_load_rises_under_load},
     {"weights_divide_a_processor", weights_divide_a_processor},

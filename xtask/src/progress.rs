@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_time_that_is_left_follows_what_was_seen() {
+    fn the_remaining_time_follows_the_measured_times() {
         let mut countdown = Countdown::new("x", vec![10.0, 10.0, 100.0]);
         assert_eq!(countdown.time_left(), "about 2 min");
         countdown.doing("first");

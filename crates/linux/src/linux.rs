@@ -17,6 +17,7 @@ use crate::random::Random;
 use crate::tables::{TableMemory, padded};
 use crate::time::timer_file::TimerFiles;
 use crate::unknown::Unknown;
+use crate::vdso::Vdso;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use quire_heap::Arc;
 use quire_sync::{CachePadded, Rank, SpinLock};
@@ -63,6 +64,8 @@ pub struct Linux<M: Machine> {
     pub(crate) map_count: AtomicU64,
     /// The choice of a process to end when memory is out.
     pub(crate) victims: Victims<M>,
+    /// What each program finds mapped.
+    pub(crate) vdso: Vdso<M>,
 }
 
 /// Frames of memory for each id: about as many as a sleeping process takes with its page tables.
@@ -123,6 +126,7 @@ impl<M: Machine> Linux<M> {
             roll_call: CachePadded(RollCall::new()),
             map_count: AtomicU64::new(MAP_COUNT),
             victims: Victims::new(),
+            vdso: Vdso::new(vm, machine)?,
         })?)
     }
 

@@ -104,7 +104,7 @@ impl<M: Machine> Thread<M> {
     ) -> Self {
         #[cfg(not(any(loom, shuttle)))]
         const {
-            assert!(core::mem::offset_of!(Self, account) == 64, "a thread's first line is what it should be");
+            assert!(core::mem::offset_of!(Self, account) == 64, "the first cache line of a thread has other fields");
             assert!(MAX_CPUS <= 1 << u8::BITS, "a home is a byte");
         }
         Thread {

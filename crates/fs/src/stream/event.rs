@@ -72,6 +72,10 @@ impl Stream for Event {
         Ok(8)
     }
 
+    fn read_waits(&self) -> Option<bool> {
+        Some(self.count.load(Ordering::Acquire) == 0)
+    }
+
     fn ready(&self) -> Ready {
         let count = self.count.load(Ordering::Acquire);
         let mut ready = Ready::empty();

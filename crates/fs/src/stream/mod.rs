@@ -35,6 +35,11 @@ pub trait Stream: Send + Sync {
     fn readiness(&self) -> Option<&Readiness> {
         None
     }
+    /// Whether a blocking read waits now, until [`readiness`](Self::readiness) announces a change. `None` if the stream
+    /// cannot tell.
+    fn read_waits(&self) -> Option<bool> {
+        None
+    }
     /// Bytes that could be read now, if the stream knows.
     fn queued(&self) -> Result<usize, FsError> {
         Err(FsError::NotTerminal)

@@ -134,6 +134,11 @@ impl Readiness {
         })
     }
 
+    /// The threads that wait. Every change wakes all of them.
+    pub fn sleepers(&self) -> &WaitQueue {
+        &self.sleepers
+    }
+
     /// Adds `listener`, which is then notified of changes.
     pub fn listen(&self, listener: &Arc<dyn Listener>) -> Result<(), FsError> {
         let old = {

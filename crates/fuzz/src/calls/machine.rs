@@ -203,11 +203,11 @@ impl One {
     }
 
     pub fn linux(&self) -> &'static Linux<One> {
-        self.linux.get().expect("programs run after it is there")
+        self.linux.get().expect("programs run after the system exists")
     }
 
-    fn scheduler(&self) -> &'static Scheduler<One> {
-        self.scheduler.get().expect("threads run after it is there")
+    pub(super) fn scheduler(&self) -> &'static Scheduler<One> {
+        self.scheduler.get().expect("threads run after the machine exists")
     }
 
     /// Runs `body` on a thread of the host that is one of the machine's. A panic there ends the machine.
@@ -281,7 +281,7 @@ impl One {
                 return None;
             }
         }
-        panic!("a fault at {va:#x} is repaired and had again");
+        panic!("the fault at {va:#x} repeats after its repair");
     }
 
     /// Calls `f` with the parts of `len` bytes from `va` on, each within one page: its translated address, and its
@@ -374,7 +374,7 @@ unsafe impl quire_task::Machine for One {
         self.deadline.store(deadline.unwrap_or(NEVER), SeqCst);
     }
     fn kick(&self, cpu: CpuId) {
-        panic!("CPU {cpu} is interrupted, and there is one");
+        panic!("CPU {cpu} is interrupted, but the machine has one CPU");
     }
     fn halt(&self) {
         self.masked.store(false, SeqCst);

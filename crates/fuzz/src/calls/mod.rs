@@ -65,10 +65,10 @@ mod tests {
     }
 
     #[test]
-    fn calls_do_what_they_do_on_a_kernel() {
+    fn calls_behave_as_on_a_kernel() {
         let files = of("files");
         assert_eq!(files(2), [3], "open");
-        assert_eq!((files(1), files(0)), (vec![20], vec![20]), "what was written is read");
+        assert_eq!((files(1), files(0)), (vec![20], vec![20]), "the written bytes are read");
         assert_eq!(files(9), [0x7000_0000], "the file is mapped where it was to be");
         assert_eq!((files(82), files(87)), (vec![0], vec![0]), "renamed and unlinked");
         // Once more: nothing is left of the first run.

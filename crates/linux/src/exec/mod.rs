@@ -418,7 +418,7 @@ fn exec<M: Machine>(
     };
     if unshared.and_then(|unshared| become_program(ctx, prepared, new, unshared)).is_err() {
         if linux.machine.verbose() {
-            linux.machine.log(format_args!("process {} ran out of memory on its way into a program", ctx.pid()));
+            linux.machine.log(format_args!("process {} ran out of memory during exec", ctx.pid()));
         }
         linux.kill_process(ctx.process(), crate::signal::Signal::KILL);
         ctx.regs_replaced = true;

@@ -154,6 +154,7 @@ pub mod aux {
     pub const RSEQ_FEATURE_SIZE: u64 = 27;
     pub const RSEQ_ALIGN: u64 = 28;
     pub const EXECFN: u64 = 31;
+    pub const SYSINFO_EHDR: u64 = 33;
     pub const MINSIGSTKSZ: u64 = 51;
 }
 

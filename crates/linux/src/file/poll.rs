@@ -2,6 +2,7 @@
 
 use super::File;
 use super::open::no_restart;
+use crate::process::sleep::{Listening, PollCall, PollWait, Sleep};
 use crate::process::thread::Restart;
 use crate::signal::SigSet;
 use crate::{Ctx, Errno, Machine};
@@ -112,7 +113,18 @@ struct Entry<M: Machine> {
     result: u32,
 }
 
-fn poll<M: Machine>(ctx: &mut Ctx<'_, M>, at: u64, count: u64, deadline: Option<u64>) -> Result<usize, FsOrErrno> {
+/// Ends the wait, or sleeps on.
+pub(crate) fn go_on<M: Machine>(ctx: &mut Ctx<'_, M>, wait: PollWait<M>) -> Result<usize, Errno> {
+    let PollWait { call, deadline, listening } = wait;
+    drop(listening);
+    match call {
+        PollCall::Poll { fds, count } => restart_poll(ctx, fds, count, deadline.unwrap_or(u64::MAX)),
+        PollCall::Ppoll { fds, count, time } => ppoll(ctx, (fds, count), time, deadline),
+    }
+}
+
+fn poll<M: Machine>(ctx: &mut Ctx<'_, M>, call: PollCall, deadline: Option<u64>) -> Result<usize, FsOrErrno> {
+    let (PollCall::Poll { fds: at, count } | PollCall::Ppoll { fds: at, count, .. }) = call;
     let limit = super::descriptors::descriptor_limit(ctx.thread) as usize;
     let raw_entries: Vec<u64> = ctx.user().read_many(at, usize::try_from(count).map_err(|_| Errno::EINVAL)?, limit)?;
     let mut entries: Vec<Entry<M>> = Vec::new();
@@ -123,11 +135,11 @@ fn poll<M: Machine>(ctx: &mut Ctx<'_, M>, at: u64, count: u64, deadline: Option<
         let result = if fd >= 0 && file.is_none() { raw::POLLNVAL } else { 0 };
         entries.push_reserved(Entry { file, events: u32::from(events) | raw::POLLERR | raw::POLLHUP, result });
     }
-    // The files have a list of their own, because the entries change while the thread listens.
+    // The files have a list of their own, which outlives the entries if the thread sleeps.
     let mut files: Vec<Arc<File<M>>> = Vec::new();
     files.try_reserve_exact(entries.len()).map_err(Errno::from)?;
     entries.iter().filter_map(|e| e.file.clone()).for_each(|file| files.push_reserved(file));
-    let n = wait_for(ctx, files.iter(), deadline, || {
+    let mut scan = || {
         let mut n = 0;
         for e in &mut entries {
             if let Some(file) = &e.file {
@@ -136,8 +148,18 @@ fn poll<M: Machine>(ctx: &mut Ctx<'_, M>, at: u64, count: u64, deadline: Option<
             n += usize::from(e.result != 0);
         }
         n
-    })
-    .map_err(FsOrErrno::Fs)?;
+    };
+    let mut n = scan();
+    if n == 0 && deadline.is_none_or(|d| d > ctx.now()) {
+        let listening = Poller::new().and_then(|p| Listening::to(files, unsize!(p))).map_err(FsOrErrno::Fs)?;
+        n = scan();
+        if n == 0 {
+            if ctx.interrupted() {
+                return Err(FsOrErrno::Fs(FsError::Interrupted));
+            }
+            return Err(FsOrErrno::Errno(ctx.sleep(Sleep::Poll(PollWait { call, deadline, listening }))));
+        }
+    }
     for (i, e) in entries.iter().enumerate() {
         ctx.write(at + 8 * i as u64 + 6, &(e.result as u16))?;
     }
@@ -157,7 +179,7 @@ impl From<Errno> for FsOrErrno {
 
 /// `poll` with an absolute deadline (`u64::MAX`: none): resumed by `restart_syscall`.
 pub fn restart_poll<M: Machine>(ctx: &mut Ctx<'_, M>, fds: u64, count: u64, deadline: u64) -> Result<usize, Errno> {
-    match poll(ctx, fds, count, (deadline != u64::MAX).then_some(deadline)) {
+    match poll(ctx, PollCall::Poll { fds, count }, (deadline != u64::MAX).then_some(deadline)) {
         Ok(n) => Ok(n),
         Err(FsOrErrno::Fs(FsError::Interrupted)) => Err(ctx.restart_with(Restart::Poll { fds, count, deadline })),
         Err(FsOrErrno::Fs(e)) => Err(e.into()),
@@ -183,11 +205,24 @@ pub fn sys_ppoll<M: Machine>(
     let relative = timeout(ctx, time)?;
     let deadline = relative.and_then(|ns| deadline_after(ctx.now(), ns));
     temporary_mask(ctx, mask, mask_size)?;
-    let outcome = poll(ctx, fds, count, deadline).map_err(|e| match e {
+    ppoll(ctx, (fds, count), time, deadline)
+}
+
+/// `ppoll`, once its mask is set, with an absolute deadline.
+fn ppoll<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    (fds, count): (u64, u64),
+    time: u64,
+    deadline: Option<u64>,
+) -> Result<usize, Errno> {
+    let outcome = poll(ctx, PollCall::Ppoll { fds, count, time }, deadline).map_err(|e| match e {
         FsOrErrno::Fs(FsError::Interrupted) => Errno::ERESTARTNOHAND,
         FsOrErrno::Fs(e) => no_restart(e),
         FsOrErrno::Errno(e) => e,
     });
+    if ctx.asleep {
+        return outcome;
+    }
     write_remaining(ctx, time, deadline);
     end_temporary_mask(ctx, outcome)
 }

@@ -9,7 +9,7 @@ use super::{NewProcess, Process};
 use crate::errno::Errno;
 use crate::machine::{Fpu, Machine};
 use crate::memory::{AddressSpace, OwnSpace};
-use crate::owned::Owned;
+use crate::owned::{Owned, Private};
 use crate::process::thread::{Again, AltStack, Name, OwnRseq, Rseq, Thread, Trap, work};
 use crate::regs::UserRegs;
 use crate::signal::pending::PendingQueue;
@@ -22,7 +22,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use linux_raw_sys::general as raw;
 use quire_heap::{Arc, SpareEntry};
 use quire_sync::WaitQueue;
-use quire_task::{Quiet, Thread as Task, ThreadRef};
+use quire_task::{Quiet, Thread as Task, ThreadRef, futex};
 
 /// The arguments of a `clone`.
 #[derive(Clone, Copy, Debug, Default)]
@@ -160,6 +160,9 @@ pub(crate) fn place<M: Machine>(
         saved_mask: Owned::new(None),
         pending: PendingQueue::new(),
         alt_stack: Owned::new(new.alt_stack),
+        sleep: Private::new(None),
+        waiter: futex::Waiter::new(),
+        queued: quire_sync::Waiter::new(),
         restart: Owned::new(None),
         clear_tid: AtomicU64::new(new.clear_tid),
         set_tid: AtomicU64::new(new.set_tid),

@@ -30,6 +30,7 @@ pub mod prctl;
 pub mod prlimit;
 pub mod rusage;
 pub mod scheduling;
+pub mod sleep;
 pub mod thread;
 pub mod threads;
 pub mod timers;

@@ -4,9 +4,10 @@ use crate::file::files::Files;
 use crate::file::state::{FsState, Seen};
 use crate::machine::Machine;
 use crate::memory::OwnSpace;
-use crate::owned::Owned;
+use crate::owned::{Owned, Private};
 use crate::process::Process;
 use crate::process::credentials::Credentials;
+use crate::process::sleep::Sleep;
 use crate::process::users::Permit;
 use crate::signal::SigSet;
 use crate::signal::pending::PendingQueue;
@@ -14,7 +15,7 @@ use crate::{Linux, Pid};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use quire_heap::Arc;
 use quire_sync::WaitQueue;
-use quire_task::powers;
+use quire_task::{futex, powers};
 
 /// Values of [`Thread::again`].
 pub(crate) struct Again;
@@ -188,6 +189,12 @@ pub struct Thread<M: Machine> {
     pub pending: PendingQueue,
     /// Owner only (through [`Owned`]): the alternate stack.
     pub alt_stack: Owned<AltStack>,
+    /// Owner only: the state of a call that sleeps without a stack.
+    pub(crate) sleep: Private<Option<Sleep<M>>>,
+    /// Its place in the futex table. Listed by the owner.
+    pub(crate) waiter: futex::Waiter<M>,
+    /// Its place on a queue. Listed by the owner.
+    pub(crate) queued: quire_sync::Waiter,
     /// Owner only: the state that `restart_syscall` resumes.
     pub restart: Owned<Option<Restart>>,
     /// User address that is cleared and woken at exit (`set_tid_address`).

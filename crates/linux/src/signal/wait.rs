@@ -5,16 +5,14 @@ use super::{SigInfo, SigSet};
 use crate::Ctx;
 use crate::errno::Errno;
 use crate::machine::Machine;
+use crate::process::sleep::Sleep;
 use crate::process::thread::work;
 use crate::time::Timespec;
 use core::sync::atomic::{Ordering, fence};
 
 /// `pause`
 pub fn sys_pause<M: Machine>(ctx: &mut Ctx<'_, M>) -> Result<usize, Errno> {
-    while !ctx.interrupted() {
-        quire_sync::hooks::park(None);
-    }
-    Err(Errno::ERESTARTNOHAND)
+    if ctx.interrupted() { Err(Errno::ERESTARTNOHAND) } else { Err(ctx.sleep(Sleep::Signal)) }
 }
 
 /// `rt_sigsuspend`

@@ -267,7 +267,7 @@ mod tests {
             .filter(|call| Repeat::of(u64::from(call.number)).is_none())
             .map(|call| call.name)
             .collect();
-        assert!(missing.is_empty(), "nobody has looked at {missing:?}");
+        assert!(missing.is_empty(), "no list of repeat effects has {missing:?}");
         // Calls that are not supported are in none.
         assert_eq!(Repeat::of(u64::from(raw::__NR_init_module)), None);
     }

@@ -39,8 +39,8 @@ impl Clock {
             THREAD_CPU => Clock::Thread(0),
             // An id of `clock_getcpuclockid`: the process or thread id's complement above three bits for the clock.
             id if id < 0 && id & 3 == 2 => {
-                let whose = !(id >> 3) as Pid;
-                if id & 4 != 0 { Clock::Thread(whose) } else { Clock::Process(whose) }
+                let pid = !(id >> 3) as Pid;
+                if id & 4 != 0 { Clock::Thread(pid) } else { Clock::Process(pid) }
             }
             _ => return Err(Errno::EINVAL),
         })
@@ -90,7 +90,7 @@ fn set_realtime<M: Machine>(ctx: &Ctx<'_, M>, nanos: u64) -> Result<usize, Errno
     if !ctx.credentials().may(cap::SYS_TIME) {
         return Err(Errno::EPERM);
     }
-    ctx.linux.machine.set_realtime(nanos);
+    ctx.linux.vdso.set_realtime(ctx.linux.machine, nanos);
     ctx.linux.day_changed();
     Ok(0)
 }

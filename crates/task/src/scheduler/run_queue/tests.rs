@@ -177,7 +177,7 @@ impl Model {
         if !starved && let Some(thread) = share.front.pop_front() {
             return thread;
         }
-        let thread = share.back.pop_front().expect("it has one");
+        let thread = share.back.pop_front().expect("the list has a thread");
         share.served = share.clock;
         self.threads[thread].slice = SLICE.into();
         thread
