@@ -333,6 +333,22 @@ static void no_tick(void) {
     setitimer(ITIMER_REAL, &never, NULL);
 }
 
+static void no_cpu_tick(void) {
+    struct itimerval never = {0};
+    setitimer(ITIMER_PROF, &never, NULL);
+}
+
+// A timer, and a timer's file.
+static int the_timer;
+static struct itimerspec late = {.it_value = {1000, 0}};
+static void a_timer(void) { MUST(syscall(SYS_timer_create, CLOCK_MONOTONIC, NULL, &the_timer)); }
+static void no_timer(void) { syscall(SYS_timer_delete, the_timer); }
+static void no_new_timer(void) {
+    if (result == 0) syscall(SYS_timer_delete, *(int *)fresh);
+}
+static void a_timer_file(void) { one = MUST(syscall(SYS_timerfd_create, CLOCK_MONOTONIC, 0)); }
+enum { RSEQ_UNREGISTER = 1, RSEQ_MARK = 0x53053053 };
+
 // ---- the table, in the order of the calls' numbers -----------------------------------------------------------------
 
 #define ONLY_USES "it reads and writes only memory of the thread or process, and its result is a number"
@@ -395,6 +411,7 @@ ROW(nanosleep, , NOTHING, (&soon, NULL), NOTHING, NONE(ON_STACK))
 ROW(getitimer, , NOTHING, (ITIMER_REAL, fresh), NOTHING, FAULTS)
 ROW(alarm, , NOTHING, (1000), alarm(0), EACH, NONE(IN_PLACE))
 ROW(setitimer, , NOTHING, (ITIMER_REAL, &interval, fresh), no_tick(), FAULTS, EACH)
+ROW(setitimer, _prof, NOTHING, (ITIMER_PROF, &interval, fresh), no_cpu_tick(), FAULTS, EACH)
 ROW(getpid, , NOTHING, (0), NOTHING, NONE(ONLY_USES))
 ROW(sendfile, , (empty_file(), MUST(lseek(FILE_FD, 0, SEEK_SET))), (one, FILE_FD, NULL, 3 * PAGE), no_file(), WRITES)
 ROW(socket, , NOTHING, (1, 1, 0), NOTHING, .fails = EAFNOSUPPORT, NONE("there are no families"))
@@ -532,6 +549,12 @@ ROW(getdents64, _tasks, one = MUST(open("/proc/self/task", O_RDONLY | O_DIRECTOR
 ROW(set_tid_address, , NOTHING, (&word), NOTHING, NONE(ONLY_USES))
 ROW(restart_syscall, , NOTHING, (0), NOTHING, .fails = EINTR, NONE(ONLY_USES))
 ROW(fadvise64, , NOTHING, (FILE_FD, 0, 4 * PAGE, POSIX_FADV_WILLNEED), NOTHING, NONE("a file is where it stays"))
+ROW(timer_create, , NOTHING, (CLOCK_MONOTONIC, NULL, fresh), no_new_timer(), FAULTS, EACH)
+ROW(timer_create, _cpu, NOTHING, (CLOCK_PROCESS_CPUTIME_ID, NULL, fresh), no_new_timer(), FAULTS, EACH)
+ROW(timer_settime, , a_timer(), (the_timer, 0, &late, fresh), no_timer(), FAULTS)
+ROW(timer_gettime, , a_timer(), (the_timer, fresh), no_timer(), FAULTS)
+ROW(timer_getoverrun, , a_timer(), (the_timer), no_timer(), NONE(ONLY_USES))
+ROW(timer_delete, , a_timer(), (the_timer), NOTHING, NONE(ENDS))
 ROW(clock_settime, , clock_gettime(CLOCK_REALTIME, &now_is), (CLOCK_REALTIME, &now_is), NOTHING, NONE(IN_PLACE))
 ROW(clock_gettime, , NOTHING, (CLOCK_REALTIME, fresh), NOTHING, FAULTS)
 ROW(clock_getres, , NOTHING, (CLOCK_REALTIME, fresh), NOTHING, FAULTS)
@@ -570,8 +593,11 @@ ROW(sync_file_range, , NOTHING, (FILE_FD, 0, PAGE, 7), NOTHING, NONE("a file is 
 ROW(vmsplice, , (scattered(data), full_pipe()), (ends[1], vector, 1, 0), close_both(), .fails = EINVAL, NONE("pages are not moved between files"))
 ROW(utimensat, , NOTHING, (AT_FDCWD, path, NULL, 0), NOTHING)
 ROW(epoll_pwait, , ready_epoll(), (one, fresh, 8, 0, NULL, 8), no_epoll(), FAULTS)
+ROW(timerfd_create, , NOTHING, (CLOCK_MONOTONIC, 0), close_result())
 ROW(eventfd, , NOTHING, (0), close_result())
 ROW(fallocate, , empty_file(), (one, 0, 0, 4 * PAGE), no_file(), .or = {ENOSPC})
+ROW(timerfd_settime, , a_timer_file(), (one, 0, &late, fresh), close(one), FAULTS)
+ROW(timerfd_gettime, , a_timer_file(), (one, fresh), close(one), FAULTS)
 ROW(eventfd2, , NOTHING, (0, 0), close_result())
 ROW(epoll_create1, , NOTHING, (0), close_result())
 ROW(dup3, , NOTHING, (FILE_FD, 700, 0), close_result(), EACH)
@@ -592,6 +618,7 @@ ROW(copy_file_range, , empty_file(), (FILE_FD, &(uint64_t){0}, one, NULL, 3 * PA
 ROW(preadv2, , scattered(fresh), (FILE_FD, vector, 40, 0, 0, 0), NOTHING, READS)
 ROW(pwritev2, , (scattered(data), empty_file()), (one, vector, 40, 0, 0, 0), no_file(), WRITES)
 ROW(statx, , NOTHING, (AT_FDCWD, path, 0, 0xfff, fresh), NOTHING, FAULTS)
+ROW(rseq, , NOTHING, (fresh, 32, 0, RSEQ_MARK), syscall(SYS_rseq, fresh, 32, RSEQ_UNREGISTER, RSEQ_MARK), FAULTS, EACH)
 ROW_BY(clone3, , clone3_process(), run_clone3, (end_born(), no_area()), .or = {EAGAIN}, MAYBE(STACKS))
 ROW_BY(clone3, _thread, clone3_thread(), run_clone3, end_thread(), .or = {EAGAIN}, MAYBE(STACKS))
 ROW(close_range, , sharer(), (700, 800, 2 /* unshare */), end_sharer(), EACH)

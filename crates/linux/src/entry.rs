@@ -7,6 +7,7 @@ use crate::process::sleep::{Served, Sleep};
 use crate::process::thread::{Again, Thread, Trap, work};
 use crate::process::wait;
 use crate::regs::UserRegs;
+use crate::rseq;
 use crate::shortage::ATTEMPTS;
 use crate::signal::info::code;
 use crate::signal::{SigInfo, Signal};
@@ -269,8 +270,12 @@ impl<M: Machine> Linux<M> {
     /// process. Interrupts are on.
     pub fn return_to_user(&'static self, regs: &mut UserRegs) {
         let thread = self.current();
-        if thread.work.load(Ordering::Acquire) != 0 {
+        if thread.work.load(Ordering::Acquire) & !work::RSEQ != 0 {
             self.work(thread, regs);
+        }
+        // A handler, if one runs, has ended the critical section already.
+        if thread.work.load(Ordering::Acquire) & work::RSEQ != 0 {
+            rseq::resume(self, thread, regs);
         }
     }
 

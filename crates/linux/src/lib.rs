@@ -42,6 +42,7 @@ pub mod random;
 #[cfg(debug_assertions)]
 pub(crate) mod refusal;
 pub mod regs;
+pub mod rseq;
 pub mod shortage;
 pub mod signal;
 pub mod start;

@@ -15,6 +15,7 @@ use crate::process::users::Users;
 use crate::process::victims::Victims;
 use crate::random::Random;
 use crate::tables::{TableMemory, padded};
+use crate::time::timer_file::TimerFiles;
 use crate::unknown::Unknown;
 use crate::vdso::Vdso;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -47,6 +48,8 @@ pub struct Linux<M: Machine> {
     pub files: System<M>,
     /// How large pipes may be.
     pub pipes: PipeLimits,
+    /// The files of `timerfd_create`.
+    pub(crate) timer_files: TimerFiles<M>,
     /// The machine's names in `uname`.
     pub host_name: HostName,
     /// Process 1.
@@ -115,6 +118,7 @@ impl<M: Machine> Linux<M> {
             unknown: Unknown::new(),
             files: System::new(vm, machine)?,
             pipes: PipeLimits::new(),
+            timer_files: TimerFiles::new(),
             host_name: HostName::new(),
             first: SpinLock::new(Rank::OWNED, None),
             first_program: SpinLock::new(Rank::OWNED, None),
@@ -124,6 +128,11 @@ impl<M: Machine> Linux<M> {
             victims: Victims::new(),
             vdso: Vdso::new(vm, machine)?,
         })?)
+    }
+
+    /// Notifies the waiters for expired timer files. Called once, by a thread of the kernel, which stays here.
+    pub fn notify_timer_files(&'static self) -> ! {
+        self.timer_files.notify(self.machine)
     }
 
     /// The most mappings that a new program may have.

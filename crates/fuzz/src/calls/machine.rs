@@ -178,6 +178,17 @@ impl One {
             let tables = unsafe { TableMemory::new(memory(bytes), bytes) };
             let linux = Linux::new(vm, scheduler, ram, tables).expect("the Linux layer can be built");
             let _ = machine.linux.set(linux);
+            let notifier = Context::new(None, 0, 0, [0; FLOAT]);
+            notifier.set(State::Waiting);
+            let context = notifier.clone();
+            machine.host_thread(move || {
+                context.wait();
+                machine.started();
+                linux.notify_timer_files()
+            });
+            let notifier = Box::leak(Box::new(Thread::new(notifier, None, release)));
+            // SAFETY: leaked, with its first count.
+            scheduler.spawn(unsafe { ThreadRef::adopt(NonNull::from(notifier)) });
             let boot = Boot {
                 initramfs: &files,
                 io: super::program::nowhere(),
@@ -401,6 +412,9 @@ unsafe impl quire_task::Machine for One {
     }
     unsafe fn switch(&self, prev: &Thread<Self>, next: &Thread<Self>) {
         assert!(self.masked.load(SeqCst), "a switch with interrupts on");
+        if let Some(thread) = prev.payload() {
+            thread.switched_away();
+        }
         refusal::for_host(|| {
             // Kept: `prev` may be gone once `next` runs.
             // SAFETY: by the trait's contract both contexts are ours.

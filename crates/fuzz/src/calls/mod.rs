@@ -120,6 +120,39 @@ mod tests {
         assert!(failed > 100, "{failed} calls without memory");
     }
 
+    /// A store of up to 64 bytes at an address of [`made`].
+    fn poked(at: u8, bytes: &[u8]) -> Vec<u8> {
+        [&[0, bytes.len() as u8, at], bytes].concat()
+    }
+
+    #[test]
+    fn timers_and_areas_of_restartable_sequences_are_made_and_end() {
+        // Addresses of the program's data.
+        let [soon, late, to, area] = [72, 73, 74, 75];
+        let spec = |seconds: u64, nanos: u64| [0, 0, seconds, nanos].map(u64::to_le_bytes).concat();
+        let error = |errno: u64| errno.wrapping_neg();
+        let (einval, ebusy) = (error(22), error(16));
+        let rseq = |flags: u8| made(334, [area, 32, flags, 9, 0, 0]);
+        let input = [
+            poked(soon, &spec(0, 1)),
+            poked(late, &spec(1000, 0)),
+            made(283, [1, 0, 0, 0, 0, 0]),
+            made(286, [3, 0, soon, to, 0, 0]),
+            made(0, [3, to, 8, 0, 0, 0]),
+            made(222, [1, 0, to, 0, 0, 0]),
+            made(223, [0, 0, late, to, 0, 0]),
+            made(224, [0, to, 0, 0, 0, 0]),
+            made(226, [0; 6]),
+            made(226, [0; 6]),
+            rseq(0),
+            rseq(0),
+            rseq(1),
+            rseq(1),
+        ];
+        let results: Vec<u64> = results(&input.concat()).iter().map(|(_, result)| *result).collect();
+        assert_eq!(results, [3, 0, 8, 0, 0, 0, 0, einval, 0, ebusy, 0, einval]);
+    }
+
     #[test]
     fn processes_are_made_end_and_are_waited_for() {
         let processes = of("processes");

@@ -81,6 +81,9 @@ unsafe impl quire_task::Machine for Machine {
     #[inline]
     unsafe fn switch(&self, prev: &Thread<Self>, next: &Thread<Self>) {
         trace::switch(next);
+        if let Some(thread) = prev.payload() {
+            thread.switched_away();
+        }
         // SAFETY: the caller has masked interrupts, and runs as `prev` while `next` is on no CPU, as `context::switch`
         // requires.
         unsafe { context::switch(self, prev, next, false) }

@@ -292,7 +292,7 @@ impl<M: Machine> Loaded<M> {
         identity: Identity,
     ) -> Result<Vec<(u64, u64)>, Errno> {
         let mut out = Vec::new();
-        out.try_reserve_exact(21)?;
+        out.try_reserve_exact(23)?;
         out.extend_reserved(&[
             (aux::MINSIGSTKSZ, signal::frame::least_stack(linux.machine) as u64),
             (aux::HWCAP, linux.machine.hwcap()),
@@ -310,6 +310,8 @@ impl<M: Machine> Loaded<M> {
             (aux::EGID, u64::from(identity.effective_group)),
             (aux::SECURE, u64::from(identity.secure)),
             (aux::HWCAP2, 0),
+            (aux::RSEQ_FEATURE_SIZE, crate::rseq::FEATURE_LEN),
+            (aux::RSEQ_ALIGN, crate::rseq::ALIGN),
         ]);
         if let Some(at) = self.vdso {
             out.extend_reserved(&[(aux::SYSINFO_EHDR, at)]);

@@ -20,7 +20,7 @@ use crate::process::Process;
 use crate::process::credentials::Credentials;
 use crate::process::credentials::capabilities::{SetIds, Transformed};
 use crate::process::limits::which;
-use crate::process::thread::{AltStack, Name, Thread};
+use crate::process::thread::{AltStack, Name, Rseq, Thread};
 use crate::regs::UserRegs;
 use crate::signal::Actions;
 use crate::user::UserMemory;
@@ -288,6 +288,12 @@ fn become_program<M: Machine>(
         me.name.replace(prepared.name);
         me.restart.replace(None);
     }
+    if let Some(timers) = process.posix_timers.get() {
+        timers.delete_all();
+        process.pending.discard_of_timers();
+        me.pending.discard_of_timers();
+    }
+    me.rseq.set(Rseq::NONE);
     take_credentials(me, new);
     process.execed.store(true, Ordering::Release);
     // As Linux: the exit signal given to `clone` was for the old program.

@@ -10,7 +10,7 @@ use crate::errno::Errno;
 use crate::machine::{Fpu, Machine};
 use crate::memory::{AddressSpace, OwnSpace};
 use crate::owned::{Owned, Private};
-use crate::process::thread::{Again, AltStack, Name, Thread, Trap, work};
+use crate::process::thread::{Again, AltStack, Name, OwnRseq, Rseq, Thread, Trap, work};
 use crate::regs::UserRegs;
 use crate::signal::pending::PendingQueue;
 use crate::signal::{Actions, SigSet, Signal};
@@ -118,6 +118,7 @@ pub(crate) struct NewThread<M: Machine> {
     pub permit: Permit<M>,
     pub blocked: SigSet,
     pub alt_stack: AltStack,
+    pub rseq: Rseq,
     pub name: Name,
     pub clear_tid: u64,
     pub set_tid: u64,
@@ -148,10 +149,12 @@ pub(crate) fn place<M: Machine>(
         credentials: Owned::new(new.credentials),
         permit: Owned::new(new.permit),
         over_limit: AtomicBool::new(false),
-        work: AtomicU32::new(0),
+        // Its CPU is stored before its first instruction.
+        work: AtomicU32::new(if new.rseq == Rseq::NONE { 0 } else { work::RSEQ }),
         leaving: AtomicBool::new(false),
         stop_taken: AtomicBool::new(false),
         timed: AtomicBool::new(false),
+        rseq: OwnRseq::new(new.rseq),
         blocked: AtomicU64::new(new.blocked.0),
         awaited: AtomicU64::new(0),
         saved_mask: Owned::new(None),
@@ -260,6 +263,8 @@ fn clone_once<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usiz
             blocked: me.blocked(),
             // SAFETY: a context is the owner's view.
             alt_stack: if shares_stack { AltStack::default() } else { *unsafe { me.alt_stack.get() } },
+            // The memory of a thread, or of a vfork's child, has the area of its maker.
+            rseq: if request.has(VM) { Rseq::NONE } else { me.rseq.get() },
             // SAFETY: the context is the owner's, which runs this, so the name stays while it is copied.
             name: *unsafe { me.name.get() },
             clear_tid: if request.has(CHILD_CLEARTID) { request.child_tid } else { 0 },
@@ -456,6 +461,7 @@ impl<M: Machine> Linux<M> {
             permit: Permit::root(),
             blocked: SigSet::EMPTY,
             alt_stack: AltStack::default(),
+            rseq: Rseq::NONE,
             name: program.name,
             clear_tid: 0,
             set_tid: 0,

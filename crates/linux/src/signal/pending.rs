@@ -1,6 +1,6 @@
 //! Signals that are sent and not yet delivered.
 
-use super::info::{SigInfo, code};
+use super::info::{Detail, SigInfo, code};
 use super::set::{SigSet, Signal};
 use crate::process::users::Charge;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,8 +14,23 @@ pub struct Pending {
     queue: Entries,
 }
 
-/// Signals with their details, the oldest first, each charged to the user of its receiver.
-pub(super) type Entries = Deque<(SigInfo, Charge)>;
+/// Signals with their details, the oldest first, each charged to the user of its receiver. The place of a timer's
+/// signal is charged with the timer.
+pub(super) type Entries = Deque<(SigInfo, Option<Charge>)>;
+
+/// The payment for a place in a queue.
+pub(super) enum Payment {
+    /// For a signal that was not paid before.
+    Charge(Charge),
+    /// Its timer has paid.
+    OfTimer,
+    /// None: the signal gets no place.
+    None,
+}
+
+fn is_of_timer(info: &SigInfo) -> bool {
+    matches!(info.detail, Detail::Timer { .. })
+}
 
 /// Unused places that a queue may keep.
 const MANY: usize = 8;
@@ -35,9 +50,10 @@ impl Pending {
         self.set
     }
 
-    /// Whether `info` needs a place in the queue: a standard signal that is already pending does not.
+    /// Whether `info` needs a place in the queue: a standard signal that is already pending does not, unless it is a
+    /// timer's.
     pub(super) fn wants_place(&self, info: &SigInfo) -> bool {
-        info.signal.is_queued() || !self.set.has(info.signal)
+        info.signal.is_queued() || !self.set.has(info.signal) || is_of_timer(info)
     }
 
     /// The used places in the queue, and all places.
@@ -60,18 +76,21 @@ impl Pending {
     }
 
     /// Adds a signal. A pending standard signal absorbs it. The caller has ensured a free place in the queue if it
-    /// gives a charge.
+    /// gives a payment.
     ///
-    /// Without a charge there is no place for the details. `kill` and standard signals become pending without them,
-    /// others not at all, as on Linux.
-    pub(crate) fn add(&mut self, info: SigInfo, charge: Option<Charge>) -> Result<(), Full> {
+    /// Without a payment there is no place for the details. `kill` and standard signals become pending without them,
+    /// others not at all, as on Linux. Nor does a timer's, because its details lead back to the timer.
+    pub(super) fn add(&mut self, info: SigInfo, payment: Payment) -> Result<(), Full> {
         if !self.wants_place(&info) {
             return Ok(());
         }
-        match charge {
-            Some(charge) => self.queue.push_back_reserved((info, charge)),
-            None if info.signal.is_queued() && info.code != code::USER => return Err(Full),
-            None => {}
+        match payment {
+            Payment::Charge(charge) => self.queue.push_back_reserved((info, Some(charge))),
+            Payment::OfTimer => self.queue.push_back_reserved((info, None)),
+            Payment::None if is_of_timer(&info) || info.signal.is_queued() && info.code != code::USER => {
+                return Err(Full);
+            }
+            Payment::None => {}
         }
         self.set = self.set.with(info.signal);
         Ok(())
@@ -100,13 +119,32 @@ impl Pending {
         Some(found.unwrap_or(SigInfo { code: code::USER, ..SigInfo::kernel(signal) }))
     }
 
-    /// Drops the signals in `gone`.
-    pub fn discard(&mut self, gone: SigSet) {
+    /// Drops the signals in `gone`. Returns whether one of them was a timer's.
+    pub fn discard(&mut self, gone: SigSet) -> bool {
         if self.set.and(gone).is_empty() {
-            return;
+            return false;
         }
         self.set = self.set.without(gone);
-        self.queue.retain(|(info, _)| !gone.has(info.signal));
+        let mut of_timer = false;
+        self.queue.retain(|(info, _)| {
+            let stays = !gone.has(info.signal);
+            of_timer |= !stays && is_of_timer(info);
+            stays
+        });
+        of_timer
+    }
+
+    /// Drops the signals of timers.
+    fn discard_of_timers(&mut self) {
+        let mut gone = SigSet::EMPTY;
+        self.queue.retain(|(info, _)| {
+            if is_of_timer(info) {
+                gone = gone.with(info.signal);
+            }
+            !is_of_timer(info)
+        });
+        let left = self.queue.iter().fold(SigSet::EMPTY, |left, (info, _)| left.with(info.signal));
+        self.set = self.set.without(gone.without(left));
     }
 
     /// Whether `signal` is pending.
@@ -138,24 +176,31 @@ impl PendingQueue {
     }
     /// Adds a signal; `charge` is for its place in the queue, if its user may have one. Without memory for it the
     /// signal has no place.
-    pub(crate) fn add(&self, info: SigInfo, mut charge: Option<Charge>) -> Result<(), Full> {
+    pub(crate) fn add(&self, info: SigInfo, charge: Option<Charge>) -> Result<(), Full> {
+        self.put(info, charge.map_or(Payment::None, Payment::Charge))
+    }
+    /// Adds the signal of a timer, which has paid for its place. An error if there is no memory.
+    pub(crate) fn add_of_timer(&self, info: SigInfo) -> Result<(), Full> {
+        self.put(info, Payment::OfTimer)
+    }
+    fn put(&self, info: SigInfo, mut payment: Payment) -> Result<(), Full> {
         // Dropped after the lock, like all memory that is allocated before it.
         let mut larger = Entries::new();
         loop {
             let mut queue = self.queue.lock();
             let (used, places) = queue.places();
-            if charge.is_some() && used == places && queue.wants_place(&info) {
+            if !matches!(payment, Payment::None) && used == places && queue.wants_place(&info) {
                 if larger.capacity() <= used {
                     drop(queue);
                     match Entries::try_with_capacity(2 * used.max(1)) {
                         Ok(entries) => larger = entries,
-                        Err(_) => charge = None,
+                        Err(_) => payment = Payment::None,
                     }
                     continue;
                 }
                 queue.exchange(&mut larger);
             }
-            let result = queue.add(info, charge);
+            let result = queue.add(info, payment);
             self.bits.store(queue.set().0, Ordering::Release);
             drop(queue);
             return result;
@@ -191,13 +236,26 @@ impl PendingQueue {
         }
         info
     }
-    /// Drops the signals in `gone` and updates the set.
-    pub fn discard(&self, gone: SigSet) {
+    /// Drops the signals in `gone` and updates the set. Returns whether one of them was a timer's, which then goes on
+    /// without it.
+    pub fn discard(&self, gone: SigSet) -> bool {
         if self.set().and(gone).is_empty() {
-            return;
+            return false;
         }
         let mut queue = self.queue.lock();
-        queue.discard(gone);
+        let of_timer = queue.discard(gone);
+        self.bits.store(queue.set().0, Ordering::Release);
+        let large = queue.is_large();
+        drop(queue);
+        if large {
+            self.shrink();
+        }
+        of_timer
+    }
+    /// Drops the signals of timers.
+    pub(crate) fn discard_of_timers(&self) {
+        let mut queue = self.queue.lock();
+        queue.discard_of_timers();
         self.bits.store(queue.set().0, Ordering::Release);
         let large = queue.is_large();
         drop(queue);
@@ -299,5 +357,40 @@ mod tests {
         assert_eq!((p.set().has(Signal::CONT), user.signals()), (true, 3));
         drop(p);
         assert_eq!(user.signals(), 0);
+    }
+
+    fn of_timer(n: u64, id: i32) -> SigInfo {
+        let detail = Detail::Timer { id, overrun: 0, value: 0, setting: 0 };
+        SigInfo { code: code::TIMER, detail, ..with_value(n, 0) }
+    }
+
+    #[test]
+    fn each_timer_has_a_place_of_its_own_even_for_a_standard_signal() {
+        let p = PendingQueue::new();
+        for id in 0..3 {
+            p.add_of_timer(of_timer(14, id)).expect("memory");
+        }
+        for id in 0..3 {
+            assert_eq!(p.take(SigSet(u64::MAX)), Some(of_timer(14, id)));
+        }
+        assert_eq!(p.take(SigSet(u64::MAX)), None);
+        let p = PendingQueue::new();
+        let (refused, requests) = quire_heap::refusal::at(1, || p.add_of_timer(of_timer(14, 0)));
+        assert_eq!((refused, requests, p.set().has(Signal::ALRM)), (Err(Full), 1, false));
+    }
+
+    #[test]
+    fn exec_drops_the_signals_of_timers_only() {
+        let user = Counted::new();
+        let p = PendingQueue::new();
+        p.add(with_value(40, 1), user.signal(9)).expect("room");
+        for (number, id) in [(40, 0), (41, 1)] {
+            p.add_of_timer(of_timer(number, id)).expect("memory");
+        }
+        p.discard_of_timers();
+        assert_eq!(p.take(SigSet(u64::MAX)), Some(with_value(40, 1)));
+        assert_eq!(p.set(), SigSet::EMPTY);
+        p.add_of_timer(of_timer(20, 0)).expect("memory");
+        assert!(!p.discard(SigSet::of(&[Signal::CONT])) && p.discard(SigSet::STOPPING));
     }
 }

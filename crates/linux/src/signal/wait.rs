@@ -46,7 +46,12 @@ pub fn sys_rt_sigtimedwait<M: Machine>(
 
 fn wait<M: Machine>(ctx: &Ctx<'_, M>, wanted: SigSet, deadline: Option<u64>) -> Result<SigInfo, Errno> {
     let thread = ctx.thread;
-    let take = || thread.pending.take(wanted).or_else(|| thread.process.pending.take(wanted));
+    let take = || loop {
+        let info = thread.pending.take(wanted).or_else(|| thread.process.pending.take(wanted))?;
+        if let Some(info) = thread.process.signal_taken(info) {
+            return Some(info);
+        }
+    };
     thread.awaited.store(wanted.0, Ordering::Release);
     fence(Ordering::SeqCst);
     let result = loop {

@@ -92,6 +92,8 @@ impl Repeat {
             | raw::__NR_renameat
             | raw::__NR_linkat
             | raw::__NR_symlinkat
+            | raw::__NR_timer_create
+            | raw::__NR_timerfd_create
             | raw::__NR_eventfd
             | raw::__NR_eventfd2
             | raw::__NR_epoll_create1
@@ -206,6 +208,13 @@ impl Repeat {
             | raw::__NR_clock_settime
             | raw::__NR_clock_getres
             | raw::__NR_getitimer
+            | raw::__NR_rseq
+            | raw::__NR_timer_settime
+            | raw::__NR_timer_gettime
+            | raw::__NR_timer_getoverrun
+            | raw::__NR_timer_delete
+            | raw::__NR_timerfd_settime
+            | raw::__NR_timerfd_gettime
             | raw::__NR_rt_sigpending
             | raw::__NR_rt_sigprocmask
             | raw::__NR_sigaltstack

@@ -91,6 +91,7 @@ fn set_realtime<M: Machine>(ctx: &Ctx<'_, M>, nanos: u64) -> Result<usize, Errno
         return Err(Errno::EPERM);
     }
     ctx.linux.vdso.set_realtime(ctx.linux.machine, nanos);
+    ctx.linux.day_changed();
     Ok(0)
 }
 

@@ -4,6 +4,7 @@ use super::{SECOND, Timeval};
 use crate::errno::Errno;
 use crate::machine::Machine;
 use crate::plain::Plain;
+use crate::process::posix_timers::Setting;
 use crate::process::thread::{Thread, work};
 use crate::process::timers::Timers;
 use crate::signal::{SigInfo, Signal};
@@ -46,6 +47,7 @@ impl<M: Machine> Thread<M> {
     pub(crate) fn see_to_timers(&self) {
         self.work.fetch_and(!work::TIMER, Ordering::AcqRel);
         self.process.timers.expired(self.linux, &self.process);
+        super::posix::send_expired(self.linux, &self.process);
         self.process.cpu_limit.see_to(self.linux, &self.process);
     }
 }
@@ -57,28 +59,64 @@ impl<M: Machine> Ctx<'_, M> {
     }
 }
 
-/// Refuses all timers but the one of real time: those of CPU time are not supported.
-fn check(which: i32) -> Result<(), Errno> {
-    if which == 0 { Ok(()) } else { Err(Errno::EINVAL) }
+/// The interval timers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Which {
+    /// Of time.
+    Real,
+    /// Of CPU time in user mode (0), or of all CPU time (1).
+    Cpu(usize),
+}
+
+impl Which {
+    fn new(which: i32) -> Result<Which, Errno> {
+        match which {
+            0 => Ok(Which::Real),
+            1 | 2 => Ok(Which::Cpu(which as usize - 1)),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+}
+
+/// CPU time of `process` on the clock of an interval timer.
+fn used_on<M: Machine>(process: &Process<M>, which: usize) -> u64 {
+    let usage = process.usage();
+    if which == 0 { usage.user } else { usage.user + usage.system }
 }
 
 /// `getitimer`
 pub fn sys_getitimer<M: Machine>(ctx: &mut Ctx<'_, M>, which: i32, to: u64) -> Result<usize, Errno> {
-    check(which)?;
-    let timers = &ctx.process().timers;
-    let value = timers.remaining(ctx.now());
-    let every = timers.every.load(Ordering::Relaxed);
+    let process = ctx.process();
+    let (value, every) = match Which::new(which)? {
+        Which::Real => (process.timers.remaining(ctx.now()), process.timers.every.load(Ordering::Relaxed)),
+        Which::Cpu(which) => match process.posix_timers.get() {
+            Some(timers) => {
+                let rest = timers.interval(which, used_on(process, which));
+                (rest.value, rest.every)
+            }
+            None => (0, 0),
+        },
+    };
     ctx.write(to, &Interval { every: Timeval::from_nanos(every), value: Timeval::from_nanos(value) })?;
     Ok(0)
 }
 
 /// `setitimer`
 pub fn sys_setitimer<M: Machine>(ctx: &mut Ctx<'_, M>, which: i32, new: u64, old: u64) -> Result<usize, Errno> {
-    check(which)?;
     let new: Interval = if new == 0 { Interval::default() } else { ctx.read(new)? };
     let (value, every) = (new.value.nanos()?, new.every.nanos()?);
-    let me = ctx.linux.scheduler.current().to_ref();
-    let before = ctx.process().timers.set(ctx.linux, me, value, every);
+    let process = ctx.process();
+    let me = ctx.linux.scheduler.current();
+    let before = match Which::new(which)? {
+        Which::Real => process.timers.set(ctx.linux, me.to_ref(), value, every),
+        Which::Cpu(_) if value == 0 && every == 0 && process.posix_timers.get().is_none() => (0, 0),
+        Which::Cpu(which) => {
+            let timers = process.posix_timers()?;
+            let rest = timers.set_interval(which, used_on(process, which), Setting { value, every });
+            process.count_soon(&me);
+            (rest.value, rest.every)
+        }
+    };
     let before = Interval { every: Timeval::from_nanos(before.1), value: Timeval::from_nanos(before.0) };
     ctx.write_optional(old, &before)?;
     Ok(0)

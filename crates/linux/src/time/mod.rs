@@ -1,9 +1,11 @@
-//! Clocks, sleeping, interval timers.
+//! Clocks, sleeping, timers.
 
 pub mod clock;
 pub mod cpu_limit;
 pub mod interval;
+pub mod posix;
 pub mod sleep;
+pub mod timer_file;
 
 use crate::errno::Errno;
 use crate::plain::Plain;
@@ -38,6 +40,18 @@ pub struct Timeval {
     pub micros: i64,
 }
 
+/// `struct itimerspec`.
+#[repr(C)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct TimerSpec {
+    /// Between expiries; 0: once.
+    pub every: Timespec,
+    /// Until the first one, or its time; 0: off.
+    pub value: Timespec,
+}
+
+// SAFETY: four words of eight bytes leave no padding, and every bit pattern is a value.
+unsafe impl Plain for TimerSpec {}
 // SAFETY: two words of eight bytes leave no padding, and every bit pattern is a value.
 unsafe impl Plain for Timespec {}
 // SAFETY: two words of eight bytes leave no padding, and every bit pattern is a value.
