@@ -6,7 +6,7 @@ use crate::time::TimerSpec;
 use crate::time::timer_file::TimerFile;
 use crate::{Ctx, Errno, Machine};
 use linux_raw_sys::general as raw;
-use quire_fs::{OpenFlags, Who};
+use quire_fs::{FileCredentials, OpenFlags};
 use quire_heap::unsize;
 
 /// `timerfd_create`
@@ -23,7 +23,7 @@ pub fn sys_timerfd_create<M: Machine>(ctx: &mut Ctx<'_, M>, clock: u32, flags: u
     let timer = TimerFile::new(&ctx.linux.timer_files, ctx.linux.scheduler, day, alarm)?;
     let mut ours = OpenFlags::READ | OpenFlags::WRITE;
     ours.set(OpenFlags::NONBLOCK, flags & raw::TFD_NONBLOCK != 0);
-    let file = ctx.vfs().nameless_stream(&Who::ROOT, "[timerfd]", unsize!(timer), ours, false)?;
+    let file = ctx.vfs().nameless_stream(&FileCredentials::ROOT, "[timerfd]", unsize!(timer), ours, false)?;
     ctx.install(file, flags & raw::TFD_CLOEXEC != 0)
 }
 
