@@ -9,6 +9,7 @@ use crate::list::List;
 use crate::machine::Machine;
 use crate::mutant::{Mutant, mutant};
 use crate::thread::{Queued, Thread};
+use core::cell::Cell;
 use core::ptr::{self, NonNull};
 use quire_sync::CpuId;
 use quire_sync::atomic::Ordering::Relaxed;
@@ -16,6 +17,9 @@ use quire_sync::atomic::Ordering::Relaxed;
 /// In nanoseconds: how long a thread runs before a woken thread of its user preempts it, and how far a user gets ahead
 /// of another.
 pub(crate) const STRETCH: u64 = 1_000_000;
+/// How many waiting threads a search for another CPU looks at. The searcher has masked interrupts and holds the lock of
+/// the queue, and each look may miss the cache.
+const LOOKS: usize = 64;
 /// No deadline.
 const NEVER: u64 = u64::MAX;
 
@@ -223,25 +227,28 @@ impl<M: Machine> RunQueue<M> {
         Some(node)
     }
 
-    /// Whether a thread waits here that may run on `cpu`.
+    /// Whether a thread waits here that may run on `cpu`, as far as a search goes.
     pub fn has_for(&self, cpu: CpuId) -> bool {
         self.bound_for(cpu, |_| true).is_some()
     }
 
     /// A thread that may run on `cpu` and that `take` accepts, its share, and whether it is on the back list there.
     /// Shares without a running thread come first. Threads are skipped only where some may not run on `cpu`, or have
-    /// not left this one.
+    /// not left this one. It looks at [`LOOKS`] threads at most.
     fn bound_for(&self, cpu: CpuId, take: impl Fn(NonNull<Thread<M>>) -> bool) -> Option<FoundThread<M>> {
         if self.movable() == 0 {
             return None;
         }
         // SAFETY: the thread is queued here, so it is alive while the queue's lock is held.
         let may = |n: NonNull<Thread<M>>| unsafe { n.as_ref() }.may_run_on(cpu) && take(n);
+        let looks = Cell::new(LOOKS);
+        // `Some(None)` ends the search of the shares.
         let of = |share: NonNull<Share<M>>| {
             // SAFETY: current, or in the heap: its user has a thread here.
-            unsafe { share.as_ref() }.find(may).map(|(thread, back)| (share, thread, back))
+            let found = unsafe { share.as_ref() }.find(&looks, may).map(|(thread, back)| (share, thread, back));
+            (found.is_some() || looks.get() == 0).then_some(found)
         };
-        self.shares.find(of).or_else(|| self.current.and_then(of))
+        self.shares.find(of).or_else(|| self.current.and_then(of)).flatten()
     }
 }
 

@@ -182,10 +182,15 @@ impl<M: Machine> Share<M> {
     }
 
     /// The first thread, of the back list, else of the front list, that `may` accepts; and whether it is on the back
-    /// list.
-    pub fn find(&self, may: impl Fn(NonNull<Thread<M>>) -> bool) -> Option<(NonNull<Thread<M>>, bool)> {
+    /// list. Each thread that it looks at takes one of `looks`, and it stops where none is left.
+    pub fn find(
+        &self,
+        looks: &Cell<usize>,
+        may: impl Fn(NonNull<Thread<M>>) -> bool,
+    ) -> Option<(NonNull<Thread<M>>, bool)> {
         let threads = self.threads();
-        let first = |list: &List<Queued<M>>| list.iter().find(|n| may(*n));
+        let look = || looks.replace(looks.get().saturating_sub(1)) > 0;
+        let first = |list: &List<Queued<M>>| list.iter().take_while(|_| look()).find(|n| may(*n));
         first(&threads.back).map(|n| (n, true)).or_else(|| first(&threads.front).map(|n| (n, false)))
     }
 

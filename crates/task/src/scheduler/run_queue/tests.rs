@@ -310,3 +310,33 @@ proptest! {
         prop_assert!(queue.len() == 0);
     }
 }
+
+#[test]
+fn a_search_for_another_cpu_looks_at_a_bounded_number_of_threads() {
+    unsafe fn never(_: NonNull<Thread<Still>>) {}
+    let threads: Vec<Thread<Still>> = (0..10_000).map(|n| Thread::new((), n, never)).collect();
+    let shares: Vec<Share<Still>> = (0..100).map(|_| Share::new()).collect();
+    let mut queue = RunQueue::new();
+    for (n, thread) in threads.iter().enumerate() {
+        // One thread may move: the last.
+        if n < threads.len() - 1 {
+            thread.restrict(&CpuMask::only(0));
+        }
+        queue.push(thread, &shares[n % shares.len()], [Join::Front, Join::Back][n / 100 % 2], || 0);
+    }
+    let looks = Cell::new(0);
+    let count = |_| {
+        looks.set(looks.get() + 1);
+        false
+    };
+    assert!(queue.bound_for(0, count).is_none());
+    assert_eq!(looks.get(), LOOKS);
+    let mut popped = 0;
+    while !queue.has_for(1) {
+        assert!(queue.pop(0).is_some(), "it comes into reach");
+        popped += 1;
+    }
+    assert!(popped > 0, "it was out of reach");
+    assert_eq!(queue.steal(1), Some(NonNull::from(&threads[9_999])));
+    assert_eq!((queue.len(), queue.movable()), (9_999 - popped, 0));
+}
