@@ -64,20 +64,20 @@ pub(crate) struct Share<M: Machine> {
 /// There are two lists. A thread that wakes up with some of its turn left joins the *front* list, which takes short
 /// stretches round-robin. So a thread that mostly sleeps runs soon. A thread whose turn is used up joins the end of the
 /// *back* list, and gets a new turn when it comes off it. A turn is as long as the thread's nice weight says, so in each
-/// round threads get CPU time by their weights. A thread that wakes up a thousand times gets ahead of a busy one by at
-/// most one turn of CPU time, then waits in line.
+/// round threads get CPU time by their weights. A thread that wakes up often gets ahead of a busy thread by one turn of CPU
+/// time at most. Then it waits in line.
 ///
-/// A preempted thread keeps the rest of its turn and rejoins the list from which it came: the front list at its end,
-/// the back list at its head. So a busy thread's turn does not depend on the length of the front list.
+/// A preempted thread keeps the rest of its turn, and rejoins the list from which it came. It joins the front list at the
+/// end, and the back list at the head. So a busy thread's turn does not depend on the length of the front list.
 ///
-/// While the front list never runs dry, CPU time is divided between the lists by their lengths, once the back list has
-/// been passed over for [`PATIENCE`]. The back list gets from a fifth to a half. So a thread waits for two rounds at
+/// While the front list never runs dry, the back list is passed over for [`PATIENCE`]. From then on CPU time is divided
+/// between the lists by their lengths. The back list gets from a fifth to a half. So a thread waits for two rounds at
 /// most. In a round each waiting thread of its user runs once. Without the bound of a half, a few threads that wake up
 /// together would wait for the turns of a thousand busy ones. The divided quantity is time, not the number of threads
-/// served: a back list of threads that sleep soon is emptied as fast as they join it.
+/// served, because a back list of threads that sleep soon empties as fast as it fills.
 ///
 /// Where the front list runs dry now and then, it is served first. A thread on the back list then waits for at most one
-/// turn of each other thread, because a thread joins the back list when its turn is used up.
+/// turn of each other thread. A thread whose turn is used up joins the back list behind it.
 struct Threads<M: Machine> {
     front: List<Queued<M>>,
     back: List<Queued<M>>,
@@ -161,8 +161,8 @@ impl<M: Machine> Share<M> {
     /// A thread of the user's has run for `ns`, which are `weighted` nanoseconds at nice 0.
     ///
     /// A turn's length is the thread's weight already. Here the front list is charged with the lesser time and the back
-    /// list with the greater. Otherwise a single thread of great weight on the back list would take nearly all time
-    /// from a thousand threads on the front list, whose weights together exceed its own.
+    /// list with the greater. Otherwise a single thread of great weight on the back list would take nearly all time.
+    /// The weights of a thousand threads on the front list together may exceed its own.
     pub fn pass(&self, ns: u64, weighted: u64) {
         let threads = self.threads_mut();
         if threads.from_back {
@@ -205,7 +205,7 @@ impl<M: Machine> Share<M> {
         }
     }
 
-    /// Takes off the thread to run next, and whether it comes from the back list: it gets a new turn there if it has
+    /// Takes off the thread to run next, and tells whether it comes from the back list. There it gets a new turn if it has
     /// used up the last one.
     pub fn pop(&self) -> Option<(NonNull<Thread<M>>, bool)> {
         let threads = self.threads_mut();
