@@ -193,6 +193,11 @@ impl<M: Machine> Thread<M> {
         used
     }
 
+    /// Gives up the rest of its turn.
+    pub(crate) fn end_slice(&self) {
+        self.slice.store(0, Ordering::Relaxed);
+    }
+
     /// A new turn: as long as its nice weight says.
     pub(crate) fn new_slice(&self) {
         self.slice.store(SLICE, Ordering::Relaxed);

@@ -384,20 +384,25 @@ impl<M: Machine> Scheduler<M> {
         let ticks = self.machine.ticks();
         prev.account.cut_system(ticks);
         let now = self.machine.ticks_to_ns(ticks);
-        let weighted = prev.use_slice(now.saturating_sub(here.dispatched.load(Ordering::Relaxed)));
+        let run = now.saturating_sub(here.dispatched.load(Ordering::Relaxed));
+        let weighted = prev.use_slice(run);
         self.machine.set_pending(false);
 
         // Threads that waited here when their affinity changed.
         let mut strays: List<Queued<M>> = List::new();
         let next = {
             let mut queue = here.queue.lock_masked();
-            queue.charge(now, weighted);
+            queue.charge(now, run, weighted);
             let share = || self.share(&prev, cpu);
             match why {
-                Leave::Preempt if prev.has_slice() => queue.push(&prev, share(), Join::Front, || now),
+                Leave::Preempt if prev.has_slice() => {
+                    let join = queue.preempted();
+                    queue.push(&prev, share(), join, || now);
+                }
                 Leave::Preempt => queue.push(&prev, share(), Join::Back, || now),
                 Leave::Yield if !prev_idle => {
                     queue.give_way();
+                    prev.end_slice();
                     queue.push(&prev, share(), Join::Back, || now);
                 }
                 Leave::Yield | Leave::Park | Leave::Exit | Leave::Move => {}

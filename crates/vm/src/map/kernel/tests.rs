@@ -65,7 +65,7 @@ fn the_last_idle_stack_is_only_for_a_switch() {
     assert!(map.last_stack().is_none(), "a CPU has none before it is stocked");
     map.stock().unwrap();
     let other = map.stack().unwrap().range();
-    assert!(!map.reclaim() || map.len() >= 1);
+    assert!(!map.reclaim() || !map.is_empty());
     let last = map.last_stack().expect("set aside");
     assert_ne!(last.range(), other);
     assert!(map.last_stack().is_none());
