@@ -4,7 +4,7 @@
 //! critical section it is in. A critical section that the thread is switched away from, or in which a signal handler
 //! begins, continues at its abort address.
 //!
-//! A switch away from a registered thread sets a bit of its [work](crate::process::thread::work). Only then the return
+//! A switch away from a registered thread sets a [work bit](crate::process::thread::work). Only then the return
 //! to user mode reads the area, and it stores the CPU's number only if that has changed.
 
 use crate::errno::Errno;
