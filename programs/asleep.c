@@ -6,7 +6,7 @@
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
 
-enum { SLEEPERS = 300, FUTEX_WAIT = 0, FUTEX_WAKE = 1 };
+enum { SLEEPERS = 300, RUNNERS = 60, FUTEX_WAIT = 0, FUTEX_WAKE = 1 };
 
 static struct shared {
     atomic_int word;   // the futex
@@ -161,9 +161,9 @@ static void many(const struct way *way) {
 // Threads that were preempted in their programs need no stack while they wait for a CPU.
 static void preempted(void) {
     memset(shared, 0, sizeof *shared);
-    pid_t children[SLEEPERS];
+    pid_t children[RUNNERS];
     double before = stack_bytes();
-    for (int i = 0; i < SLEEPERS; i++) {
+    for (int i = 0; i < RUNNERS; i++) {
         children[i] = fork();
         CHECK(children[i] >= 0, "fork");
         if (!children[i]) {
@@ -173,13 +173,13 @@ static void preempted(void) {
         }
     }
     // All have run, so each has left its CPU in the middle of its loop.
-    while (shared->asleep != SLEEPERS) usleep(10000);
-    double held = (stack_bytes() - before) / SLEEPERS;
+    while (shared->asleep != RUNNERS) usleep(10000);
+    double held = (stack_bytes() - before) / RUNNERS;
     report("preempted_stack", held < 0 ? 0 : held, "bytes/runner");
     CHECK(held <= 2048, "%.0f bytes of stack a runner", held);
     shared->word = 1;
-    for (int i = 0; i < SLEEPERS; i++) CHECK(!ended(children[i]), "runner %d", i);
-    report("preempted", SLEEPERS, "runners");
+    for (int i = 0; i < RUNNERS; i++) CHECK(!ended(children[i]), "runner %d", i);
+    report("preempted", RUNNERS, "runners");
 }
 
 // The deadline of each call that has one.

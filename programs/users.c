@@ -203,13 +203,13 @@ static void the_load_rises_under_load(void) {
     read_load(&after, &running, &more, &last);
     CHECK(more >= total + BUSY && running >= BUSY && last == busy[BUSY - 1], "%ld/%ld after %ld, %ld after %d", running, more,
           total, last, (int)busy[BUSY - 1]);
-    // Two samples at least: 8 * (1 - e^(-5/60)) is 0.64.
+    // Two samples at least: 8 * (1 - e^(-5/60)) is 0.64. An older load falls meanwhile, to e^(-11/60) of it or more.
     for (int i = 0; i < 11; i++) sleep(1);
     read_load(&after, &running, &more, &last);
     struct sysinfo info;
     CHECK(!sysinfo(&info), "sysinfo");
     double told = info.loads[0] / 65536.0;
-    CHECK(after > before + 0.5 && after < before + 8, "%.2f after %.2f", after, before);
+    CHECK(after > before * 0.8 + 0.5 && after < before + 8, "%.2f after %.2f", after, before);
     CHECK(told > after - 1 && told < after + 1, "sysinfo says %.2f, not %.2f", told, after);
     for (int i = 0; i < BUSY; i++) {
         kill(busy[i], SIGKILL);
