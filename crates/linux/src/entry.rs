@@ -74,7 +74,7 @@ impl<M: Machine> Linux<M> {
         let result = match how {
             Some(Sleep::Futex(wait)) => futex::go_on(&mut ctx, wait),
             Some(Sleep::Time(sleep)) => time::sleep::go_on(&mut ctx, sleep),
-            Some(Sleep::Child(child)) => wait::go_on(&mut ctx, child),
+            Some(Sleep::Child(child)) => thread.ending(|| wait::go_on(&mut ctx, child)),
             Some(Sleep::Read(read)) => io::go_on(&mut ctx, read),
             Some(Sleep::Poll(wait)) => poll::go_on(&mut ctx, wait),
             Some(Sleep::Signal) => signal::wait::sys_pause(&mut ctx),

@@ -130,7 +130,8 @@ impl WaitQueue {
                 return out;
             }
             sleep(deadline);
-            self.awake(&me);
+            // SAFETY: `begin` has listed it.
+            unsafe { self.awake(&me) };
         }
     }
 
@@ -164,7 +165,8 @@ impl WaitQueue {
         } else {
             return None;
         };
-        let was_woken = self.awake(waiter);
+        // SAFETY: listed above.
+        let was_woken = unsafe { self.awake(waiter) };
         // A wake-up that chose this waiter, which ends for another reason, is passed on. Also where its condition held
         // already, because the wake-up may be for a later change.
         let kept = mutant(Mutant::WakeNotPassedOn) || mutant(Mutant::WakeKept) && out.is_ok();
@@ -175,8 +177,11 @@ impl WaitQueue {
     }
 
     /// Takes `waiter` off the list if it is still on it; returns whether a waker had chosen it. Called by the thread
-    /// that listed it by [`begin`](Self::begin), on this queue, after its sleep.
-    pub fn awake(&self, waiter: &Waiter) -> bool {
+    /// that listed it, after its sleep.
+    ///
+    /// # Safety
+    /// [`begin`](Self::begin) of this queue listed `waiter` and returned `None`, and this is the first call since.
+    pub unsafe fn awake(&self, waiter: &Waiter) -> bool {
         let mut list = self.list.lock();
         // `woken` changes only under the lock, and says whether the waiter is listed.
         if waiter.woken.load(Ordering::Relaxed) {

@@ -262,7 +262,8 @@ impl<M: Machine> FutexTable<M> {
             return Ok(FutexWait::Differs);
         }
         loop {
-            match self.end(scheduler, &waiter, deadline, interrupted) {
+            // SAFETY: listed above, and the loop ends with the wait.
+            match unsafe { self.end(scheduler, &waiter, deadline, interrupted) } {
                 Some(ended) => return Ok(ended),
                 None => scheduler.park(deadline),
             }
@@ -314,7 +315,10 @@ impl<M: Machine> FutexTable<M> {
 
     /// How the calling thread's wait ended, by the `waiter` that [`begin`](Self::begin) listed; `None` if it goes on.
     /// After `Some` the waiter is not listed any more.
-    pub fn end(
+    ///
+    /// # Safety
+    /// `begin` of this table returned true for `waiter`, and no call since has returned `Some`.
+    pub unsafe fn end(
         &self,
         scheduler: &Scheduler<M>,
         waiter: &Waiter<M>,

@@ -501,7 +501,7 @@ impl<H: Host> Stream for PipeEnd<H> {
         Some(&self.pipe.readiness)
     }
 
-    fn read_waits(&self) -> Option<bool> {
+    fn read_waits(&self, _room: u64) -> Option<bool> {
         let pipe = &self.pipe;
         // The writers are checked first: the last one wrote before it closed.
         let open = pipe.writers.load(Ordering::Acquire) > 0 && !self.closed.load(Ordering::Acquire);

@@ -338,7 +338,8 @@ fn call(machine: &'static One, regs: &mut UserRegs, number: u64, arguments: [u64
     *regs = UserRegs { rax: number, orig_rax: number, rdi: a, rsi: b, rdx: c, r10: d, r8: e, r9: f, rip, ..*regs };
     let mut served = refusal::calling(linux.current(), || linux.syscall(regs));
     while served == Served::Asleep {
-        machine.scheduler().depart(linux.sleeps_until());
+        // SAFETY: on this machine each thread keeps its stack.
+        unsafe { machine.scheduler().depart(linux.sleeps_until()) };
         served = refusal::calling(linux.current(), || linux.go_on(regs));
     }
     go_back(machine, linux, regs);

@@ -247,7 +247,8 @@ unsafe extern "C" fn begin(regs: *mut UserRegs) {
         unsafe { (*cpu::block()).restock = true };
         going_on.parked = true;
         cpu::preempt_enable();
-        scheduler().depart(Some(clock::now() + RETRY));
+        // SAFETY: `going_on` says how it goes on, with the registers that it has not loaded yet.
+        unsafe { scheduler().depart(Some(clock::now() + RETRY)) };
         // It did not sleep.
         cpu::preempt_disable();
         cpu::interrupts_on();
@@ -266,16 +267,23 @@ pub type Main = extern "C" fn(&mut UserRegs);
 /// Parks the calling program's thread until it is unparked, or until `deadline`, and gives its kernel stack up. Then
 /// `main` goes on with `regs`. Returns if there was a reason not to sleep.
 ///
-/// The caller's frames hold no value that must be dropped, because this may never return.
-pub fn depart(regs: &UserRegs, main: Main, deadline: Option<u64>) {
+/// # Safety
+/// The caller is a program's thread that holds nothing on its stack but `regs`: no reference into the stack, and no value
+/// that must be dropped, because this may never return.
+pub unsafe fn depart(regs: &UserRegs, main: Main, deadline: Option<u64>) {
     goes_on(regs, main, true);
-    scheduler().depart(deadline);
+    // SAFETY: by this function's contract; the context says how the thread goes on.
+    unsafe { scheduler().depart(deadline) };
 }
 
 /// Preempts the calling program's thread on its way to user mode, as [`depart`] does.
-pub fn depart_preempted(regs: &UserRegs, main: Main) {
+///
+/// # Safety
+/// That of [`depart`].
+pub unsafe fn depart_preempted(regs: &UserRegs, main: Main) {
     goes_on(regs, main, false);
-    scheduler().preempt_departing();
+    // SAFETY: by this function's contract; the context says how the thread goes on.
+    unsafe { scheduler().preempt_departing() };
 }
 
 fn goes_on(regs: &UserRegs, main: Main, parked: bool) {

@@ -83,7 +83,8 @@ pub fn leave(regs: &mut Regs) {
 #[cold]
 fn preempt(regs: &Regs) {
     cpu::interrupts_on();
-    depart_preempted(regs, preempted);
+    // SAFETY: a program's thread; the frames up to its entry hold nothing that is used or dropped later.
+    unsafe { depart_preempted(regs, preempted) };
 }
 
 /// A thread that was preempted on its way to user mode has a CPU and a stack again.
@@ -110,7 +111,8 @@ pub extern "C" fn syscall(regs: &mut Regs) {
 #[cold]
 fn sleep(regs: &mut Regs) {
     loop {
-        depart(regs, woken, linux().sleeps_until());
+        // SAFETY: a program's thread; the frames up to its entry hold nothing that is used or dropped later.
+        unsafe { depart(regs, woken, linux().sleeps_until()) };
         if trace::call(regs, |regs| linux().go_on(regs)) == Served::Done {
             return;
         }

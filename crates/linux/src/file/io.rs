@@ -76,13 +76,15 @@ fn read<M: Machine>(ctx: &mut Ctx<'_, M>, wait: ReadWait<M>) -> Result<usize, Er
     let to = Vectors::one(wait.at, wait.len)?;
     let file = &wait.file;
     if wait.len > 0
-        && file.read_waits()
+        && file.read_waits(wait.len)
         && let Some(readiness) = file.readiness()
     {
         let (waiter, interrupted) = (&ctx.thread.queued, || ctx.interrupted());
         // SAFETY: the thread is here, so its waiter is on no list. It is part of the thread, the stored state keeps the file,
         // and `go_on` takes the waiter off.
-        match unsafe { readiness.sleepers().begin(waiter, None, interrupted, || (!file.read_waits()).then_some(())) } {
+        match unsafe {
+            readiness.sleepers().begin(waiter, None, interrupted, || (!file.read_waits(wait.len)).then_some(()))
+        } {
             None => return Err(ctx.sleep(Sleep::Read(wait))),
             Some(Err(_)) => return Err(Errno::ERESTARTSYS),
             // Another reader may still be faster: then this one waits on its stack.
@@ -95,8 +97,8 @@ fn read<M: Machine>(ctx: &mut Ctx<'_, M>, wait: ReadWait<M>) -> Result<usize, Er
 /// Ends the read, or sleeps on.
 pub(crate) fn go_on<M: Machine>(ctx: &mut Ctx<'_, M>, wait: ReadWait<M>) -> Result<usize, Errno> {
     if let Some(readiness) = wait.file.readiness() {
-        // Every change wakes all that wait, so no wake-up is passed on.
-        let _woken = readiness.sleepers().awake(&ctx.thread.queued);
+        // SAFETY: the sleep that ends here began on this queue. A change wakes all waiters, so no wake-up is passed on.
+        let _woken = unsafe { readiness.sleepers().awake(&ctx.thread.queued) };
     }
     read(ctx, wait)
 }

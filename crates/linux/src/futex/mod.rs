@@ -78,7 +78,8 @@ pub(crate) fn wait<M: Machine>(
 pub(crate) fn go_on<M: Machine>(ctx: &mut Ctx<'_, M>, wait: FutexSleep) -> Result<usize, Errno> {
     let FutexSleep { at, value, bitset, private, deadline } = wait;
     let (linux, waiter) = (ctx.linux, &ctx.thread.waiter);
-    match linux.futexes.table.end(linux.scheduler, waiter, deadline, &mut || ctx.interrupted()) {
+    // SAFETY: `wait` has listed the waiter, and the call ends with the wait.
+    match unsafe { linux.futexes.table.end(linux.scheduler, waiter, deadline, &mut || ctx.interrupted()) } {
         None => Err(ctx.sleep(Sleep::Futex(wait))),
         Some(FutexWait::Woken) => Ok(0),
         Some(FutexWait::Differs) => Err(Errno::EAGAIN),

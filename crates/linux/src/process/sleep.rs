@@ -10,8 +10,9 @@
 use crate::Pid;
 use crate::file::host::File;
 use crate::machine::Machine;
+use quire_fs::readiness::Poller;
 use quire_fs::{FsError, Listener};
-use quire_heap::{Arc, Vec};
+use quire_heap::{Arc, Vec, unsize};
 
 /// The state of a call that sleeps.
 pub enum Sleep<M: Machine> {
@@ -112,9 +113,11 @@ pub struct ReadWait<M: Machine> {
     pub(crate) len: u64,
 }
 
-/// A `poll` or `ppoll` that waits. It begins anew when the thread is woken.
+/// A `poll` or `ppoll` that waits. It looks again when the thread is woken.
 pub struct PollWait<M: Machine> {
     pub(crate) call: PollCall,
+    /// The array of `struct pollfd`, as it was when the call was made.
+    pub(crate) asked: Vec<u64>,
     /// Monotonic, in nanoseconds.
     pub(crate) deadline: Option<u64>,
     pub(crate) listening: Listening<M>,
@@ -130,21 +133,22 @@ pub(crate) enum PollCall {
     /// `time` is where the remaining time goes, or 0.
     Ppoll {
         fds: u64,
-        count: u64,
         time: u64,
     },
 }
 
-/// A listener of files, until this is dropped.
+/// The calling thread listens to files, until this is dropped.
 pub(crate) struct Listening<M: Machine> {
     files: Vec<Arc<File<M>>>,
+    pub poller: Arc<Poller>,
     listener: Arc<dyn Listener>,
 }
 
 impl<M: Machine> Listening<M> {
-    /// Lets `listener` listen to `files`. If one refuses, it listens to none.
-    pub fn to(files: Vec<Arc<File<M>>>, listener: Arc<dyn Listener>) -> Result<Self, FsError> {
-        let listening = Listening { files, listener };
+    /// Lets the calling thread listen to `files`. If one refuses, it listens to none.
+    pub fn to(files: Vec<Arc<File<M>>>) -> Result<Self, FsError> {
+        let poller = Poller::new()?;
+        let listening = Listening { files, listener: unsize!(poller.clone()), poller };
         listening.files.iter().filter_map(|f| f.readiness()).try_for_each(|r| r.listen(&listening.listener))?;
         Ok(listening)
     }
@@ -152,6 +156,7 @@ impl<M: Machine> Listening<M> {
 
 impl<M: Machine> Drop for Listening<M> {
     fn drop(&mut self) {
+        self.poller.end();
         for readiness in self.files.iter().filter_map(|f| f.readiness()) {
             readiness.unlisten(&self.listener);
         }

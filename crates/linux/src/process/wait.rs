@@ -178,8 +178,8 @@ fn wait<M: Machine>(ctx: &mut Ctx<'_, M>, wait: ChildWait) -> Result<usize, Errn
 
 /// Ends the wait, or sleeps on.
 pub(crate) fn go_on<M: Machine>(ctx: &mut Ctx<'_, M>, child: ChildWait) -> Result<usize, Errno> {
-    // A wake-up is for all that wait here, so none is passed on.
-    let _woken = ctx.process().child_events.awake(&ctx.thread.queued);
+    // SAFETY: the sleep that ends here began on this queue. A wake-up is for all waiters, so none is passed on.
+    let _woken = unsafe { ctx.process().child_events.awake(&ctx.thread.queued) };
     wait(ctx, child)
 }
 

@@ -1,4 +1,4 @@
-//! TimeSleep for a time.
+//! Sleeping for a time.
 
 use super::Timespec;
 use super::clock::{Clock, on_monotonic};

@@ -155,7 +155,11 @@ impl<M: Machine> Scheduler<M> {
     /// As [`park`](Self::park), for a caller that needs nothing of its stack any more: see [`Machine::depart`]. Where
     /// the machine gives the stack to another thread, this returns only if the caller did not sleep. Else the thread
     /// goes on at the machine's own place, which calls [`resumed`](Self::resumed).
-    pub fn depart(&self, deadline: Option<u64>) {
+    ///
+    /// # Safety
+    /// Where the machine gives the stack to another thread: the machine knows how the thread goes on, and no code holds
+    /// a reference into the stack.
+    pub unsafe fn depart(&self, deadline: Option<u64>) {
         self.sleep(deadline, Stack::GivenUp);
     }
 
@@ -241,7 +245,10 @@ impl<M: Machine> Scheduler<M> {
     /// As [`preempt`](Self::preempt), on the way to user mode, for a thread that needs nothing of its stack any more: see
     /// [`Machine::depart`]. Where the machine gives the stack to another thread, this returns only if the thread did
     /// not leave its CPU. Else the thread goes on at the machine's own place, which calls [`started`](Self::started).
-    pub fn preempt_departing(&self) {
+    ///
+    /// # Safety
+    /// As [`depart`](Self::depart).
+    pub unsafe fn preempt_departing(&self) {
         self.give_way(Stack::GivenUp);
     }
 
@@ -499,7 +506,6 @@ impl<M: Machine> Scheduler<M> {
     ///
     /// # Requires
     /// Interrupts are on, no lock is held.
-    /// - Interrupts are on, nothing is held. + Interrupts are on, no lock is held.
     fn reap_dead(&self) {
         if !self.here().has_dead.load(Ordering::Relaxed) {
             return;

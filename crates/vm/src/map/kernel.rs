@@ -45,6 +45,8 @@ pub const KEEP: usize = 64;
 /// 0, so that the checkers see addresses used again.
 #[cfg(any(loom, shuttle))]
 pub const KEEP: usize = 0;
+/// Idle stacks above [`KEEP`] that a call of [`KernelMap::stock`] gives back at most. A switch adds one at most.
+pub const SURPLUS: usize = 16;
 /// Idle stacks of a CPU that are set aside for a switch.
 #[cfg(not(any(loom, shuttle)))]
 const LAST: u64 = 1;
@@ -226,8 +228,8 @@ impl<M: KernelPages> KernelMap<M> {
         Some(KernelRange { map: self, region })
     }
 
-    /// Makes sure that this CPU has an idle stack for the next [`last_stack`](Self::last_stack), and gives back the
-    /// idle stacks above [`KEEP`]. Does not sleep. Interrupts are on.
+    /// Makes sure that this CPU has an idle stack for the next [`last_stack`](Self::last_stack), and gives back up to
+    /// [`SURPLUS`] idle stacks above [`KEEP`]. Does not sleep. Interrupts are on.
     ///
     /// # Errors
     /// The CPU has none, and there is no memory for one.
@@ -241,7 +243,7 @@ impl<M: KernelPages> KernelMap<M> {
             core::mem::forget(made);
         }
         if len > KEEP as u64 {
-            loop {
+            for _ in 0..SURPLUS {
                 let Some(region) = idle.lock().pop_above(KEEP as u64) else { break };
                 let _came = self.retire(region);
             }
