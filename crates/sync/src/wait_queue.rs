@@ -130,7 +130,7 @@ impl WaitQueue {
                 return out;
             }
             sleep(deadline);
-            // SAFETY: `begin` has listed it.
+            // SAFETY: `begin` has listed the waiter and returned `None`, and this is the first call since.
             unsafe { self.awake(&me) };
         }
     }
@@ -165,7 +165,7 @@ impl WaitQueue {
         } else {
             return None;
         };
-        // SAFETY: listed above.
+        // SAFETY: the waiter was listed on this queue above, and no call has taken it off since.
         let was_woken = unsafe { self.awake(waiter) };
         // A wake-up that chose this waiter, which ends for another reason, is passed on. Also where its condition held
         // already, because the wake-up may be for a later change.
