@@ -336,6 +336,24 @@ impl<M: Machine> PosixTimer<M> {
         unsafe { scheduler.arm(&self.timer, deadline) };
     }
 
+    /// Takes it off the list of expired timers. Returns whether it was there.
+    ///
+    /// It leaves the wheel alone: between the expiry and this call another thread may have armed the timer anew.
+    ///
+    /// # Requires
+    /// The caller holds `state`.
+    fn unlist(&self) -> bool {
+        let all = self.all();
+        let mut expired = all.expired.lock(all.linux.machine);
+        let was = self.listed.swap(false, Ordering::Relaxed);
+        if was {
+            // SAFETY: `remove` needs a node of this very list, and `listed` says that the timer is on it: the flag and
+            // the links change together, under the list's lock, which is held here.
+            unsafe { expired.list.remove(NonNull::from(self)) };
+        }
+        was
+    }
+
     /// Takes it off the wheel and the list, or out of the tree. Returns whether it was on the list or in the tree.
     fn disarm(&self, state: &mut State<M>) -> bool {
         let all = self.all();
@@ -348,13 +366,7 @@ impl<M: Machine> PosixTimer<M> {
             return true;
         }
         all.linux.scheduler.cancel(&self.timer);
-        let mut expired = all.expired.lock(all.linux.machine);
-        let was = self.listed.swap(false, Ordering::Relaxed);
-        if was {
-            // SAFETY: `listed` says that it is on the list.
-            unsafe { expired.list.remove(NonNull::from(self)) };
-        }
-        was
+        self.unlist()
     }
 
     /// It left the list or the tree because it has expired: the signal to send, if one is due.
@@ -589,7 +601,8 @@ impl<M: Machine> PosixTimers<M> {
                 }
             };
             let mut state = timer.state.lock();
-            let signal = if timer.disarm(&mut state) { PosixTimer::expired(&timer, &mut state, 0) } else { None };
+            // A thread that sets the timer meanwhile has taken it off the list, and may have put it on a wheel.
+            let signal = if timer.unlist() { PosixTimer::expired(&timer, &mut state, 0) } else { None };
             drop(state);
             if let Some(signal) = signal {
                 return Some((timer, signal));
