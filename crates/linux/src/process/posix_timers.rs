@@ -108,6 +108,11 @@ impl Course {
         Course { status: Status::Off, expires: 0, every: 0, overrun: -1, reported: 0, setting: 0 }
     }
 
+    /// The setting, if its signal is in a queue or on the way there.
+    fn queued(&self) -> Option<u32> {
+        (self.status == Status::Queued).then_some(self.setting)
+    }
+
     /// Moves the expiry behind `now`, by whole periods, and counts them.
     fn forward(&mut self, now: u64) {
         if self.every != 0 && now >= self.expires {
@@ -369,6 +374,15 @@ impl<M: Machine> PosixTimer<M> {
         self.unlist()
     }
 
+    /// Takes its signal for the setting `setting` off the queue that it was sent to, if it is there. No lock is held.
+    fn unqueue(&self, process: &Process<M>, setting: u32) {
+        let Some(tid) = self.receiver() else { return process.pending.remove_of_timer(self.id, setting) };
+        let task = process.threads.lock().get(tid).cloned();
+        if let Some(thread) = task.as_ref().and_then(|task| task.payload().as_ref()) {
+            thread.pending.remove_of_timer(self.id, setting);
+        }
+    }
+
     /// It left the list or the tree because it has expired: the signal to send, if one is due.
     fn expired(this: &Arc<Self>, state: &mut State<M>, cpu_time: u64) -> Option<SigInfo> {
         let (Notify::Process(signal) | Notify::Thread(signal, _)) = this.notify else { return None };
@@ -478,6 +492,7 @@ impl<M: Machine> PosixTimers<M> {
         let now = timer.now(&state, cpu_time);
         let old = state.course.rest(now, timer.is_silent());
         timer.disarm(&mut state);
+        let queued = state.course.queued();
         state.course = Course { setting: self.next_setting(), ..Course::new() };
         state.of_day = absolute && timer.clock == TimerClock::Real;
         if new.value != 0 {
@@ -490,6 +505,9 @@ impl<M: Machine> PosixTimers<M> {
             }
         }
         drop(state);
+        if let Some(setting) = queued {
+            timer.unqueue(process, setting);
+        }
         if timer.is_on_cpu_time() {
             process.count_soon(me);
         }
@@ -504,27 +522,34 @@ impl<M: Machine> PosixTimers<M> {
     }
 
     /// Deletes timer `id`.
-    pub(crate) fn delete(&self, id: i32) -> Result<(), Errno> {
+    pub(crate) fn delete(&self, process: &Process<M>, id: i32) -> Result<(), Errno> {
         let id = usize::try_from(id).map_err(|_| Errno::EINVAL)?;
         let timer = self.slots.remove(id, self.linux.vm.epoch()).ok_or(Errno::EINVAL)?;
-        Self::end(&timer);
+        if let Some(setting) = Self::end(&timer) {
+            timer.unqueue(process, setting);
+        }
         Ok(())
     }
 
-    /// Deletes all timers.
+    /// Deletes all timers. Their signals stay in the queues, which the caller empties or leaves for good.
     pub(crate) fn delete_all(&self) {
-        self.slots.remove_range(0, usize::MAX, false, self.linux.vm.epoch(), |timer| Self::end(&timer));
+        self.slots.remove_range(0, usize::MAX, false, self.linux.vm.epoch(), |timer| {
+            let _queued = Self::end(&timer);
+        });
     }
 
-    fn end(timer: &PosixTimer<M>) {
+    /// Ends a timer that was taken out of its slot. Returns the setting whose signal is in a queue.
+    fn end(timer: &PosixTimer<M>) -> Option<u32> {
         let mut state = timer.state.lock();
         timer.disarm(&mut state);
         // A thread that has found it meanwhile does not arm it again.
         state.deleted = true;
+        let queued = state.course.queued();
         state.course = Course { setting: timer.all().next_setting(), ..Course::new() };
         let entry = state.entry.take();
         drop(state);
         drop(entry);
+        queued
     }
 
     fn next_setting(&self) -> u32 {
@@ -641,6 +666,16 @@ impl<M: Machine> PosixTimers<M> {
     /// Whether a timer on CPU time is armed.
     pub(crate) fn counts_cpu_time(&self) -> bool {
         !self.on_cpu_time.lock().is_empty() || self.intervals.lock().iter().any(|i| i.expires != 0)
+    }
+
+    /// The signal `sent` of `timer` is in a queue: takes it off again if the timer was set anew or deleted before it came
+    /// there, since the setter then found nothing to take off. Otherwise a later setter finds it.
+    pub(crate) fn sent(&self, process: &Process<M>, timer: &PosixTimer<M>, sent: &SigInfo) {
+        let Detail::Timer { setting, .. } = sent.detail else { return };
+        let now = timer.state.lock().course.setting;
+        if now != setting {
+            timer.unqueue(process, setting);
+        }
     }
 
     /// The signal of `timer` was not sent, because it is ignored (or memory was out): the next expiry tries again.
