@@ -22,6 +22,7 @@ use crate::machine::Machine;
 use crate::process::users::Charge;
 use crate::signal::info::code;
 use crate::signal::{Detail, SigInfo, SigSet, Signal};
+use crate::time::clock::on_monotonic;
 use crate::{Linux, Pid};
 use core::mem::offset_of;
 use core::ptr::{self, NonNull};
@@ -326,7 +327,7 @@ impl<M: Machine> PosixTimer<M> {
         }
         let expires = state.course.expires;
         let deadline = match state.of_day {
-            true => after(expires.saturating_sub(all.linux.machine.realtime())),
+            true => on_monotonic(all.linux.machine, expires),
             false => expires,
         };
         this.arm_at(deadline);

@@ -129,14 +129,33 @@ pub fn sys_time<M: Machine>(ctx: &mut Ctx<'_, M>, to: u64) -> Result<usize, Errn
     Ok(seconds as usize)
 }
 
-/// A time of day as nanoseconds since boot.
-pub(crate) fn on_monotonic<M: Machine>(ctx: &Ctx<'_, M>, realtime: u64) -> u64 {
-    ctx.now().saturating_add(realtime.saturating_sub(ctx.linux.machine.realtime()))
+/// A time of day as nanoseconds since boot. A deadline is late by the time between two readings, and never early.
+pub(crate) fn on_monotonic<M: Machine>(machine: &M, realtime: u64) -> u64 {
+    moved(realtime, || machine.realtime(), quire_sync::hooks::now)
+}
+
+/// A time on the clock `from` as a time on the clock `to`. `from` is read first, because the reverse order would make
+/// the result too early by the time between the readings.
+fn moved(at: u64, from: impl FnOnce() -> u64, to: impl FnOnce() -> u64) -> u64 {
+    let rest = at.saturating_sub(from());
+    to().saturating_add(rest)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_deadline_on_another_clock_is_not_early() {
+        let passed = core::cell::Cell::new(100);
+        let read = |epoch: u64| {
+            passed.set(passed.get() + 10);
+            epoch + passed.get()
+        };
+        let at = moved(5000 + 700, || read(5000), || read(0));
+        assert!((700..=710).contains(&at), "{at}");
+        assert_eq!(moved(5000, || read(5000), || read(0)), 140, "at once, if the time has passed");
+    }
 
     #[test]
     fn cpu_clocks_of_others_are_taken_apart() {
