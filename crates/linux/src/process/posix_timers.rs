@@ -136,14 +136,17 @@ impl Course {
         Setting { value, every: self.every }
     }
 
-    /// Its signal was taken at `now`: begins the next period if there is one. Returns the overrun to report.
-    fn taken(&mut self, now: u64) -> i32 {
+    /// Its signal was taken at `now`: begins the next period if there is one. Returns the overrun to report. `None`: its
+    /// clock was the CPU time of a thread that has ended, and it ends too.
+    fn taken(&mut self, now: Option<u64>) -> i32 {
+        self.status = Status::Off;
         if self.every == 0 {
-            self.status = Status::Off;
             return 0;
         }
-        self.forward(now);
-        self.status = Status::Armed;
+        if let Some(now) = now {
+            self.forward(now);
+            self.status = Status::Armed;
+        }
         self.reported = i32::try_from(self.overrun.max(0)).unwrap_or(i32::MAX);
         self.overrun = -1;
         self.reported
@@ -682,15 +685,15 @@ impl<M: Machine> PosixTimers<M> {
     /// The signal of `timer` was not sent, because it is ignored (or memory was out): the next expiry tries again.
     pub(crate) fn not_sent(&self, process: &Process<M>, timer: &Arc<PosixTimer<M>>, sent: &SigInfo, ignored: bool) {
         let Detail::Timer { setting, .. } = sent.detail else { return };
-        let cpu_time = timer.cpu_time(process).unwrap_or_default();
+        let cpu_time = timer.cpu_time(process);
         let mut state = timer.state.lock();
         if state.course.setting != setting || state.course.status != Status::Queued {
             return;
         }
-        if ignored && state.course.every == 0 {
+        let (Ok(cpu_time), false) = (cpu_time, ignored && state.course.every == 0) else {
             state.course.status = Status::Off;
             return;
-        }
+        };
         state.course.status = Status::Armed;
         let now = timer.now(&state, cpu_time);
         if ignored {
@@ -710,12 +713,12 @@ impl<M: Machine> PosixTimers<M> {
     fn taken(&self, process: &Process<M>, info: SigInfo) -> Option<SigInfo> {
         let Detail::Timer { id, value, setting, .. } = info.detail else { return Some(info) };
         let timer = self.find(id)?;
-        let cpu_time = timer.cpu_time(process).unwrap_or_default();
+        let cpu_time = timer.cpu_time(process);
         let mut state = timer.state.lock();
         if state.course.setting != setting || state.course.status != Status::Queued {
             return None;
         }
-        let now = timer.now(&state, cpu_time);
+        let now = cpu_time.ok().map(|cpu_time| timer.now(&state, cpu_time));
         let overrun = state.course.taken(now);
         if state.course.status == Status::Armed {
             PosixTimer::arm(&timer, &mut state);
@@ -739,11 +742,11 @@ impl<M: Machine> PosixTimers<M> {
     #[cold]
     pub(crate) fn dropped(&self, process: &Process<M>, gone: SigSet) {
         self.each(|timer| {
-            let cpu_time = timer.cpu_time(process).unwrap_or_default();
+            let cpu_time = timer.cpu_time(process);
             let (Notify::Process(signal) | Notify::Thread(signal, _)) = timer.notify else { return };
             let mut state = timer.state.lock();
             if gone.has(signal) && state.course.status == Status::Queued {
-                let now = timer.now(&state, cpu_time);
+                let now = cpu_time.ok().map(|cpu_time| timer.now(&state, cpu_time));
                 let _overrun = state.course.taken(now);
                 if state.course.status == Status::Armed {
                     PosixTimer::arm(timer, &mut state);
@@ -857,11 +860,19 @@ mod tests {
         for (now, overrun, next) in [(100, 0, 110), (109, 0, 110), (110, 1, 120), (195, 9, 200)] {
             let mut course = armed(100, 10);
             course.status = Status::Queued;
-            assert_eq!((course.taken(now), course.expires), (overrun, next), "at {now}");
+            assert_eq!((course.taken(Some(now)), course.expires), (overrun, next), "at {now}");
             assert_eq!((course.status, course.reported, course.overrun), (Status::Armed, overrun, -1));
         }
         let mut once = armed(100, 0);
-        assert_eq!((once.taken(500), once.status, once.reported), (0, Status::Off, 0));
+        assert_eq!((once.taken(Some(500)), once.status, once.reported), (0, Status::Off, 0));
+    }
+
+    #[test]
+    fn a_timer_ends_with_the_thread_whose_cpu_time_it_measures() {
+        let mut course = Course { status: Status::Queued, ..armed(100, 10) };
+        course.forward(125);
+        assert_eq!((course.taken(None), course.status, course.reported), (2, Status::Off, 2));
+        assert_eq!((course.expires, course.overrun), (130, -1));
     }
 
     #[test]
@@ -871,7 +882,7 @@ mod tests {
         assert_eq!(course.rest(134, false), Setting { value: 6, every: 10 });
         assert_eq!(course.rest(151, false), Setting { value: 9, every: 10 });
         // 100 is reported; 110, 120, 130, 140, 150 and 160 come on top.
-        assert_eq!((course.taken(160), course.expires), (6, 170));
+        assert_eq!((course.taken(Some(160)), course.expires), (6, 170));
     }
 
     #[test]
@@ -890,7 +901,7 @@ mod tests {
     #[test]
     fn counts_end_at_the_largest_number() {
         let mut course = Course { status: Status::Queued, ..armed(0, 1) };
-        assert_eq!(course.taken(u64::MAX - 1), i32::MAX);
+        assert_eq!(course.taken(Some(u64::MAX - 1)), i32::MAX);
         assert_eq!((course.expires, course.overrun), (u64::MAX, -1));
         let mut course = armed(u64::MAX - 1, u64::MAX);
         course.forward(u64::MAX);
