@@ -426,14 +426,16 @@ impl<M: Machine> PosixTimers<M> {
         }
     }
 
-    /// Makes a timer that is off. Returns its id.
+    /// Makes a timer that is off. `tell` gives its id to the program, and the timer is made only if that succeeds. Until
+    /// then no other thread finds the timer under this id.
     pub(crate) fn create(
         &self,
         clock: TimerClock,
         notify: Notify,
         value: Option<u64>,
         charge: Charge,
-    ) -> Result<i32, Errno> {
+        tell: impl FnOnce(i32) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
         let on_cpu_time = matches!(clock, TimerClock::Process | TimerClock::Thread(_));
         let entry = if on_cpu_time { Some(SpareEntry::try_new()?) } else { None };
         let epoch = self.linux.vm.epoch();
@@ -453,14 +455,15 @@ impl<M: Machine> PosixTimers<M> {
             state: SpinLock::new(Rank(Rank::OWNED.0 + 1), State::new(entry)),
             _charge: charge,
         };
-        match Arc::try_new(timer) {
+        let told = Arc::try_new(timer).map_err(Errno::from).and_then(|timer| tell(id as i32).map(|()| timer));
+        match told {
             Ok(timer) => self.slots.fill_reserved(id, timer),
             Err(why) => {
                 self.slots.give_back(id);
-                return Err(why.into());
+                return Err(why);
             }
         }
-        Ok(id as i32)
+        Ok(())
     }
 
     fn find(&self, id: i32) -> Option<Arc<PosixTimer<M>>> {

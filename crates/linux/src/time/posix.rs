@@ -108,12 +108,7 @@ pub fn sys_timer_create<M: Machine>(ctx: &mut Ctx<'_, M>, clock: i32, event: u64
         Some(event) => notify_of(ctx, &event).map(|(notify, value)| (notify, Some(value)))?,
         None => (Notify::Process(Signal::ALRM), None),
     };
-    let timers = process.posix_timers()?;
-    let id = timers.create(clock, notify, value, charge)?;
-    ctx.write(to, &id).inspect_err(|_| {
-        // Another thread may have deleted it already.
-        let _gone = timers.delete(process, id);
-    })?;
+    process.posix_timers()?.create(clock, notify, value, charge, |id| ctx.write(to, &id))?;
     Ok(0)
 }
 
