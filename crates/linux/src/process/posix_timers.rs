@@ -438,6 +438,9 @@ impl<M: Machine> PosixTimers<M> {
     ) -> Result<(), Errno> {
         let on_cpu_time = matches!(clock, TimerClock::Process | TimerClock::Thread(_));
         let entry = if on_cpu_time { Some(SpareEntry::try_new()?) } else { None };
+        // All threads of the process fill the table. Each shares it before its first reservation, so the table is still
+        // empty when the first of them does.
+        self.slots.share()?;
         let epoch = self.linux.vm.epoch();
         let id = self.slots.reserve(false, 0, MOST, epoch).map_err(|why| match why {
             NoNumber::Memory => Errno::ENOMEM,
