@@ -61,7 +61,7 @@ pub fn sys_clock_nanosleep<M: Machine>(
         return sleep(ctx, clock, deadline, remaining);
     }
     let deadline = match which {
-        Clock::Real => on_monotonic(ctx, nanos),
+        Clock::Real => on_monotonic(ctx.linux.machine, nanos),
         _ => nanos,
     };
     go_on(ctx, TimeSleep { deadline, relative: None })
