@@ -22,7 +22,7 @@ use crate::machine::Machine;
 use crate::process::users::Charge;
 use crate::signal::info::code;
 use crate::signal::{Detail, SigInfo, SigSet, Signal};
-use crate::time::clock::on_monotonic;
+use crate::time::on_monotonic;
 use crate::{Linux, Pid};
 use core::mem::offset_of;
 use core::ptr::{self, NonNull};
@@ -764,7 +764,7 @@ impl<M: Machine> PosixTimers<M> {
 
     /// The time of day was set: absolute timers on it expire at other moments.
     #[cold]
-    fn day_changed(&self) {
+    pub(crate) fn day_changed(&self) {
         self.each(|timer| {
             let mut state = timer.state.lock();
             if state.of_day && state.course.status == Status::Armed {
@@ -837,18 +837,6 @@ impl<M: Machine> Process<M> {
         match info.detail {
             Detail::Timer { .. } => self.posix_timers.get()?.taken(self, info),
             _ => Some(info),
-        }
-    }
-}
-
-impl<M: Machine> Linux<M> {
-    /// The time of day was set.
-    pub(crate) fn day_changed(&self) {
-        self.timer_files.day_changed();
-        for process in self.ids.processes() {
-            if let Some(timers) = process.posix_timers.get() {
-                timers.day_changed();
-            }
         }
     }
 }

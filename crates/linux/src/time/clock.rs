@@ -4,7 +4,7 @@ use super::{SECOND, Timespec, Timeval};
 use crate::errno::Errno;
 use crate::machine::Machine;
 use crate::process::credentials::capabilities::cap;
-use crate::{Ctx, Pid};
+use crate::{Ctx, Linux, Pid};
 use linux_raw_sys::general as raw;
 
 const REALTIME: i32 = raw::CLOCK_REALTIME as i32;
@@ -143,21 +143,22 @@ pub fn sys_time<M: Machine>(ctx: &mut Ctx<'_, M>, to: u64) -> Result<usize, Errn
     Ok(seconds as usize)
 }
 
-/// A time of day as nanoseconds since boot. A deadline is late by the time between two readings, and never early.
-pub(crate) fn on_monotonic<M: Machine>(machine: &M, realtime: u64) -> u64 {
-    moved(realtime, || machine.realtime(), quire_sync::hooks::now)
-}
-
-/// A time on the clock `from` as a time on the clock `to`. `from` is read first, because the reverse order would make
-/// the result too early by the time between the readings.
-fn moved(at: u64, from: impl FnOnce() -> u64, to: impl FnOnce() -> u64) -> u64 {
-    let rest = at.saturating_sub(from());
-    to().saturating_add(rest)
+impl<M: Machine> Linux<M> {
+    /// The time of day was set.
+    pub(crate) fn day_changed(&self) {
+        self.timer_files.day_changed();
+        for process in self.ids.processes() {
+            if let Some(timers) = process.posix_timers.get() {
+                timers.day_changed();
+            }
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::time::moved;
 
     #[test]
     fn a_deadline_on_another_clock_is_not_early() {

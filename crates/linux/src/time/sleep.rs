@@ -1,7 +1,8 @@
 //! Sleeping for a time.
 
 use super::Timespec;
-use super::clock::{Clock, on_monotonic};
+use super::clock::Clock;
+use super::on_monotonic;
 use crate::Ctx;
 use crate::errno::Errno;
 use crate::machine::Machine;

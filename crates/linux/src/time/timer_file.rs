@@ -5,7 +5,7 @@
 //! wakes the *notifier*, a thread of the kernel. A periodic timer is on no wheel between its expiry and the next read,
 //! so a file that is not read costs no interrupts.
 
-use super::clock::on_monotonic;
+use super::on_monotonic;
 use crate::machine::Machine;
 use crate::process::posix_timers::Setting;
 use core::any::Any;
