@@ -131,7 +131,7 @@ int main(int argc, char **argv) {
     uint64_t ticks = __rdtsc() - start, ns = now_ns() - start_ns;
     for (long i = 0; i < sleepers; i++) woken += slots[i].woken;
     asked = between_cpus() - asked;
-    CHECK(woken > 0, "nobody woke");
+    CHECK(woken > 0, "no sleeper woke");
     change(PARKED);
     for (long i = 0; i < sleepers; i++)
         while (slots[i].parked != PARKED + 1) usleep(1000);
