@@ -678,11 +678,11 @@ static const struct { const char *name; enum how how; bool linux_too; } of_machi
     {"sys/fs/pipe-user-pages-soft", READ, true}, {"sys/fs/pipe-user-pages-soft", WRITE, true},
     {"sys/kernel/cap_last_cap", READ, true}, {"sys/kernel/hostname", READ, true}, {"sys/kernel/ngroups_max", READ, true},
     {"sys/kernel/osrelease", READ, true}, {"sys/kernel/ostype", READ, true}, {"sys/kernel/overflowgid", READ, true},
-    {"sys/kernel/overflowuid", READ, true}, {"sys/kernel/pid_max", READ, true}, {"sys/kernel/random/entropy_avail", READ, true},
+    {"sys/kernel/overflowuid", READ, true}, {"sys/kernel/pid_max", READ, true}, {"sys/kernel/pid_max", WRITE, true}, {"sys/kernel/random/entropy_avail", READ, true},
     {"sys/kernel/random/poolsize", READ, true}, {"sys/kernel/random/uuid", READ, true},
     {"sys/kernel/hung_task_panic", READ, true}, {"sys/kernel/hung_task_timeout_secs", READ, true},
     {"sys/kernel/softlockup_panic", READ, true}, {"sys/kernel/watchdog", READ, true}, {"sys/kernel/watchdog", WRITE, true},
-    {"sys/kernel/watchdog_thresh", READ, true}, {"sys/kernel/randomize_va_space", READ, true}, {"sys/kernel/threads-max", READ, true}, {"sys/kernel/version", READ, true},
+    {"sys/kernel/watchdog_thresh", READ, true}, {"sys/kernel/randomize_va_space", READ, true}, {"sys/kernel/threads-max", READ, true}, {"sys/kernel/threads-max", WRITE, true}, {"sys/kernel/version", READ, true},
 };
 static void of_the_machine(void) {
     for (size_t a = 0; a < COUNT(actors); a++) {
