@@ -714,7 +714,8 @@ static void all_listed(const char *directory, const char *prefix, bool process) 
         char name[512], path[1024];
         snprintf(name, sizeof name, "%s%s", prefix, entry->d_name);
         snprintf(path, sizeof path, "%s/%s", directory, entry->d_name);
-        bool listed = false;
+        // Only Quire has it: it is checked below.
+        bool listed = process && !strcmp(name, "quire_memory");
         for (size_t f = 0; f < COUNT(of_process); f++) listed |= process && !strcmp(name, of_process[f].name);
         for (size_t f = 0; f < COUNT(of_machine); f++) listed |= !process && !strcmp(name, of_machine[f].name);
         if (!listed && !process && entry->d_type == DT_DIR) {
@@ -733,6 +734,8 @@ static void complete(void) {
     all_listed("/proc/thread-self", "", true);
     struct stat status;
     CHECK(!stat("/proc/sys/vm/quire_frames", &status) && (status.st_mode & 0777) == 0400, "quire_frames is for root alone");
+    CHECK(access("/proc/self/quire_memory", F_OK) || (!stat("/proc/self/quire_memory", &status) && (status.st_mode & 0777) == 0400),
+          "quire_memory is for its owner alone");
     CHECK(!missing_rows, "%d files without a line", missing_rows);
 }
 

@@ -78,6 +78,14 @@ const THREADS: core::ops::RangeInclusive<u64> = 1..=0x3fff_ffff;
 /// `vm.max_map_count`: the value that distributions set; Linux's own is 65,530. A mapping costs no more here.
 const MAP_COUNT: u64 = 1 << 20;
 
+/// Bytes of the tables that boot set aside.
+pub(crate) struct TableSizes {
+    /// The directory of ids.
+    pub ids: u64,
+    /// The futex table.
+    pub futexes: u64,
+}
+
 const fn between(value: u64, least: u64, most: u64) -> u64 {
     if value < least {
         least
@@ -99,6 +107,14 @@ const fn most_ids(memory: u64) -> u64 {
 }
 
 impl<M: Machine> Linux<M> {
+    /// The sizes of the tables that boot set aside.
+    pub(crate) fn table_sizes(&self) -> TableSizes {
+        TableSizes {
+            ids: Ids::<M>::bytes(self.ids.room(), self.scheduler.cpus()) as u64,
+            futexes: self.futexes.table_bytes() as u64,
+        }
+    }
+
     /// Bytes of the tables that [`Linux::new`] needs on a machine of `memory` bytes and `cpus` CPUs.
     pub const fn table_bytes(memory: u64, cpus: usize) -> usize {
         padded(Ids::<M>::bytes(most_ids(memory) as crate::Pid - 1, cpus))

@@ -25,7 +25,9 @@ const DELAY: usize = 4096;
 const BATCH: usize = 32;
 /// Bytes of the piece by which the table grows.
 pub const CHUNK_BYTES: usize = 4096;
-const PER_CHUNK: usize = CHUNK_BYTES / size_of::<Slot>();
+/// Bytes of the table for each number.
+pub const SLOT_BYTES: usize = size_of::<Slot>();
+const PER_CHUNK: usize = CHUNK_BYTES / SLOT_BYTES;
 
 /// Why there is no number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -117,6 +117,9 @@ impl quire_linux::Machine for Machine {
         cpu::interrupts_restore(interrupts);
     }
 
+    fn stack_len(&self) -> usize {
+        crate::memory::stack::SIZE as usize
+    }
     fn fpu_len(&self) -> usize {
         fpu::len()
     }
