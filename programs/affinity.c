@@ -11,17 +11,17 @@ static int here(void) {
     return (int)cpu;
 }
 
-static int pin(pid_t who, int cpu) {
+static int pin(pid_t thread, int cpu) {
     cpu_set_t set;
     CPU_ZERO(&set);
     CPU_SET(cpu, &set);
-    return sched_setaffinity(who, sizeof set, &set) ? -errno : 0;
+    return sched_setaffinity(thread, sizeof set, &set) ? -errno : 0;
 }
 
-static int only(pid_t who) {
+static int only(pid_t thread) {
     cpu_set_t set;
     CPU_ZERO(&set);
-    CHECK(sched_getaffinity(who, sizeof set, &set) == 0, "sched_getaffinity");
+    CHECK(sched_getaffinity(thread, sizeof set, &set) == 0, "sched_getaffinity");
     for (int cpu = 0; cpu < cpus; cpu++) {
         if (CPU_ISSET(cpu, &set)) return CPU_COUNT(&set) == 1 ? cpu : -1;
     }

@@ -179,10 +179,10 @@ __attribute__((noreturn)) static void worker(int index, pid_t parent, const char
         if (number < 0 || LISTED(left_out, number)) continue;
         for (size_t i = 0; i < sizeof names_process / sizeof *names_process; i++)
             if (names_process[i].number == number) {
-                long *who = &a[names_process[i].argument];
+                long *id = &a[names_process[i].argument];
                 // Only itself, or no process. (Narrowed as the kernel does.)
-                if (*who & 1 || (int)*who == 1 || (int)*who == parent) *who = self;
-                else *who = 0x3fffffff;
+                if (*id & 1 || (int)*id == 1 || (int)*id == parent) *id = self;
+                else *id = 0x3fffffff;
             }
         if (LISTED(takes_away, number))
             for (int i = 0; i < 6; i++)

@@ -70,7 +70,7 @@ static void look_at_shared(void) {
     CHECK(stat("/tmp/conflicts/file", &about) == 0 && stat("/tmp/conflicts/same", &about) == 0, "stat");
 }
 
-static void equip(struct actor *me, int who, enum state state, char *base);
+static void equip(struct actor *me, int actor, enum state state, char *base);
 
 static long act(struct actor *me, enum step step, int at) {
     const struct operation *operation = at < OPERATIONS ? &operations[at] : NULL;
@@ -114,8 +114,8 @@ static void serve(struct actor *me) {
     }
 }
 
-static long on(int who, enum step step, int operation) {
-    if (who == 0) return act(&actors[0], step, operation);
+static long on(int actor, enum step step, int operation) {
+    if (actor == 0) return act(&actors[0], step, operation);
     ask(step, operation);
     return answer();
 }
@@ -127,12 +127,12 @@ struct outcome {
 // A round of both operations, the first actor's first or second.
 static struct outcome both(const int *pair, int first, enum step run) {
     struct outcome out;
-    for (int who = 0; who < 2; who++) on(who, PREPARE, pair[who]);
+    for (int actor = 0; actor < 2; actor++) on(actor, PREPARE, pair[actor]);
     for (int turn = 0; turn < 2; turn++) {
-        int who = turn ^ first;
-        out.result[who] = on(who, run, pair[who]);
+        int actor = turn ^ first;
+        out.result[actor] = on(actor, run, pair[actor]);
     }
-    for (int who = 0; who < 2; who++) out.after[who] = on(who, FINISH, pair[who]);
+    for (int actor = 0; actor < 2; actor++) out.after[actor] = on(actor, FINISH, pair[actor]);
     return out;
 }
 
@@ -192,7 +192,7 @@ static int selected(int count, char **names, int a, int b) {
 static void lead(enum state state, int count, char **names) {
     if (state == THREADS) {
         fan_out();
-        for (int who = 0; who < 2; who++) on(who, EQUIP, state);
+        for (int actor = 0; actor < 2; actor++) on(actor, EQUIP, state);
     }
     for (int i = 0; i < 64; i++) on(i % 2, LOOK, 0);
     for (int a = 0; a < OPERATIONS; a++) {
@@ -211,16 +211,16 @@ static void lead(enum state state, int count, char **names) {
 static void signalled(int number) { (void)number; }
 
 // Makes an actor's own things. `base`: memory that both have, if the state says so.
-static void equip(struct actor *me, int who, enum state state, char *base) {
-    me->who = who;
+static void equip(struct actor *me, int actor, enum state state, char *base) {
+    me->actor = actor;
     me->state = state;
-    me->at = who * OWN * PAGE;
-    snprintf(me->program, sizeof me->program, "/tmp/conflicts/%d/child", who);
-    me->directory = open(who ? "/tmp/conflicts/1" : "/tmp/conflicts/0", O_RDONLY | O_DIRECTORY);
+    me->at = actor * OWN * PAGE;
+    snprintf(me->program, sizeof me->program, "/tmp/conflicts/%d/child", actor);
+    me->directory = open(actor ? "/tmp/conflicts/1" : "/tmp/conflicts/0", O_RDONLY | O_DIRECTORY);
     me->shared = open("/tmp/conflicts/file", O_RDWR);
     me->file = state == SHARED_FILE ? open("/tmp/conflicts/file", O_RDWR) : openat(me->directory, "file", O_RDWR);
     CHECK(me->directory >= 0 && me->file >= 0 && me->shared >= 0, "open");
-    me->region = base ? base + who * OWN * PAGE : map_fresh(OWN, 0);
+    me->region = base ? base + actor * OWN * PAGE : map_fresh(OWN, 0);
     if (state == SHARED_FILE) {
         me->region = mmap(NULL, OWN * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, me->shared, me->at);
         CHECK(me->region != MAP_FAILED, "mmap");
@@ -248,10 +248,10 @@ static void map_control(void) {
     close(fd);
 }
 
-// An actor's process: `conflicts actor STATE WHO [OPERATION...]`.
+// An actor's process: `conflicts actor STATE NUMBER [OPERATION...]`.
 static int actor(int count, char **words) {
     enum state state = atoi(words[0]);
-    int who = atoi(words[1]);
+    int actor = atoi(words[1]);
     signal(SIGUSR1, signalled);
     map_control();
     // Processes that share nothing have neither a session nor an open file in common.
@@ -262,19 +262,19 @@ static int actor(int count, char **words) {
         char *base = mmap(NULL, 2 * OWN * PAGE, PROT_READ | PROT_WRITE, MAP_ANONYMOUS | kind, -1, 0);
         CHECK(base != MAP_FAILED, "mmap");
         memset(base, 1, 2 * OWN * PAGE);
-        who = fork() == 0;
+        actor = fork() == 0;
         madvise(control, sizeof *control, MADV_DONTFORK);
-        pin(who);
-        equip(&actors[who], who, state, base);
+        pin(actor);
+        equip(&actors[actor], actor, state, base);
     } else {
         madvise(control, sizeof *control, MADV_DONTFORK);
-        pin(who);
+        pin(actor);
         // Threads get theirs once both run.
-        if (state != THREADS) equip(&actors[who], who, state, NULL);
+        if (state != THREADS) equip(&actors[actor], actor, state, NULL);
     }
     pthread_t second;
     if (state == THREADS) CHECK(pthread_create(&second, NULL, second_thread, NULL) == 0, "thread");
-    if (who == 1) {
+    if (actor == 1) {
         atomic_store(&control->ready, 1);
         serve(&actors[1]);
         _exit(0);
@@ -321,11 +321,11 @@ static int known(const char *name) {
     return 0;
 }
 
-static pid_t start(int who, enum state state, int count, char **names) {
+static pid_t start(int actor, enum state state, int count, char **names) {
     char program[64], number[2][8];
-    snprintf(program, sizeof program, "/tmp/conflicts/%d/actor", who);
+    snprintf(program, sizeof program, "/tmp/conflicts/%d/actor", actor);
     snprintf(number[0], sizeof number[0], "%d", state);
-    snprintf(number[1], sizeof number[1], "%d", who);
+    snprintf(number[1], sizeof number[1], "%d", actor);
     char *words[count + 5];
     words[0] = program, words[1] = "actor", words[2] = number[0], words[3] = number[1];
     for (int i = 0; i < count; i++) words[4 + i] = names[i];
@@ -351,11 +351,11 @@ int main(int count, char **words) {
         if (!known(words[i])) return 2;
     }
     mkdir("/tmp/conflicts", 0700);
-    for (int who = 0; who < 2; who++) {
+    for (int actor = 0; actor < 2; actor++) {
         char path[64];
         const char *name[] = {"", "/actor", "/child", "/file"};
         for (int i = 0; i < 4; i++) {
-            snprintf(path, sizeof path, "/tmp/conflicts/%d%s", who, name[i]);
+            snprintf(path, sizeof path, "/tmp/conflicts/%d%s", actor, name[i]);
             if (i == 0) mkdir(path, 0700);
             else if (i == 3) make_file(path, 2 * OWN * PAGE, 1);
             else copy("/proc/self/exe", path);

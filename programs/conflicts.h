@@ -47,7 +47,7 @@ static const char *const state_names[STATES] = {"threads", "apart", "file", "reg
 #define FILE_PAGES 16L
 
 struct actor {
-    int who;
+    int actor;
     enum state state;
     char *region;  // its own OWN pages
     char *readable; // FILE_PAGES pages of its file, mapped privately
@@ -223,11 +223,11 @@ R(fstat) {
 P(fstat) { run_fstat(me); }
 R(access) { return done(faccessat(me->directory, "file", R_OK, 0)); }
 static char buffer[2][64] __attribute__((aligned(64)));
-R(pread) { return given(pread(me->file, buffer[me->who], 64, me->at)); }
-R(pwrite) { return given(pwrite(me->file, buffer[me->who], 64, me->at)); }
+R(pread) { return given(pread(me->file, buffer[me->actor], 64, me->at)); }
+R(pwrite) { return given(pwrite(me->file, buffer[me->actor], 64, me->at)); }
 P(seek) { lseek(me->file, me->at, SEEK_SET); }
-R(read) { return given(read(me->file, buffer[me->who], 64)); }
-R(write) { return given(write(me->file, buffer[me->who], 64)); }
+R(read) { return given(read(me->file, buffer[me->actor], 64)); }
+R(write) { return given(write(me->file, buffer[me->actor], 64)); }
 R(lseek) { return given(lseek(me->file, me->at + 8, SEEK_SET)); }
 F(position) { return lseek(me->file, 0, SEEK_CUR); }
 R(dup) { return given(me->fd = dup(me->file)); }
@@ -235,15 +235,15 @@ R(fcntl) { return given(fcntl(me->file, F_GETFL)); }
 R(fsync) { return done(fsync(me->file)); }
 R(append) {
     lseek(me->shared, 0, SEEK_END);
-    return given(write(me->shared, buffer[me->who], 8));
+    return given(write(me->shared, buffer[me->actor], 8));
 }
 F(truncate) { return done(ftruncate(me->shared, 2 * OWN * PAGE)); }
 
 // --- Pipes, events, waiting.
-R(pipe_write) { return given(write(me->pipe[1], buffer[me->who], 8)); }
-F(drain) { return given(read(me->pipe[0], buffer[me->who], 8)); }
-P(filled) { CHECK(write(me->pipe[1], buffer[me->who], 8) == 8, "pipe"); }
-R(pipe_read) { return given(read(me->pipe[0], buffer[me->who], 8)); }
+R(pipe_write) { return given(write(me->pipe[1], buffer[me->actor], 8)); }
+F(drain) { return given(read(me->pipe[0], buffer[me->actor], 8)); }
+P(filled) { CHECK(write(me->pipe[1], buffer[me->actor], 8) == 8, "pipe"); }
+R(pipe_read) { return given(read(me->pipe[0], buffer[me->actor], 8)); }
 R(poll) {
     struct pollfd on = {me->pipe[1], POLLOUT, 0};
     return given(poll(&on, 1, 0));

@@ -74,7 +74,7 @@ static void tell_held(const char *name, void (*chain)(void)) {
     *held = (struct held){.look = true, .before = free_in_the_end()};
     chain();
     held->look = false;
-    CHECK(held->after, "no generation has told what it holds");
+    CHECK(held->after, "no generation has reported its frames");
     if (!held->pages) return;
     char line[64];
     snprintf(line, sizeof line, "%s_memory", name);
@@ -115,7 +115,7 @@ static void gone_once(struct worker *w) {
     close(ends[1]);
     char answer[2];
     CHECK(read(ends[0], answer, 2) == 1, "the chain broke");
-    CHECK(read(ends[0], answer, 1) == 0, "somebody is left");
+    CHECK(read(ends[0], answer, 1) == 0, "a process of the chain is left");
     if (w) lap_end(w, generations);
     CHECK(waitpid(first, &status, 0) == first && status == 0, "the first of the chain failed");
     close(ends[0]);
@@ -190,7 +190,7 @@ int main(int argc, char **argv) {
         {"--pages", &pages, NULL}, {"--generations", &generations, NULL}, {"--dirty", &dirty, NULL}, {0}};
     parse_options(argc, argv, own);
     if (options.threads > 1) {
-        fprintf(stderr, "cowchain: threads cannot share what is forked; use --processes\n");
+        fprintf(stderr, "cowchain: threads cannot share the forked memory; use --processes\n");
         return 2;
     }
     held = mmap(NULL, sizeof *held, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

@@ -161,7 +161,7 @@ static void zeroes(void) {
     close(file);
     int reads = open("/dev/zero", O_RDONLY);
     char *only = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE, reads, 0);
-    CHECK(only != MAP_FAILED, "a private mapping of what is open for reading");
+    CHECK(only != MAP_FAILED, "a private mapping of a file that is open for reading");
     only[0] = 9;
     printf("/dev/zero, open for reading: %d, shared: %d\n", only[0],
         mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, reads, 0) == MAP_FAILED ? errno : 0);

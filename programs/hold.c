@@ -25,7 +25,7 @@ int main(int count, char **words) {
         memory[n * (PAGE / 8)] = n ^ 0x5bd1e995;
     for (size_t n = 0; n < pages; n++) {
         if (memory[n * (PAGE / 8)] != (n ^ 0x5bd1e995)) {
-            fprintf(stderr, "hold: page %zu is not what was stored\n", n);
+            fprintf(stderr, "hold: page %zu differs from the stored value\n", n);
             return 4;
         }
     }

@@ -106,7 +106,7 @@ static void splice_moves_or_says_that_it_cannot(void) {
     moves(file, ends[1], 6);
     moves(ends[0], others[1], 4);
     moves(ends[0], null, 2);
-    CHECK(read(others[0], got, 16) == 4 && !memcmp(got, "2345", 4), "what arrived");
+    CHECK(read(others[0], got, 16) == 4 && !memcmp(got, "2345", 4), "the moved bytes");
     off_t at = 0;
     ANSWERS(0, splice(-1, NULL, -1, NULL, 0, ~0u));
     ANSWERS(EINVAL, splice(file, NULL, ends[1], NULL, 1, 1u << 20));

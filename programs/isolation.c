@@ -34,7 +34,7 @@ static void other(void) { become(OTHER); }
 static void root(void) {}
 static void bare(void) { set_capabilities(0, 0); }
 
-static const struct who {
+static const struct actor {
     const char *name;
     void (*become)(void);
 } actors[] = {{"user", user}, {"root", root}, {"bare", bare}};
@@ -663,7 +663,7 @@ static void of_new_files(void) {
     CHECK(!ended(child), "open again");
 }
 
-// Files of /proc about the machine, by who may use them.
+// Files of /proc about the machine, by permitted users.
 static const struct { const char *name; enum how how; bool linux_too; } of_machine[] = {
     {"slabinfo", READ, true}, {"meminfo", READ, true}, {"stat", READ, true}, {"vmstat", READ, true}, {"uptime", READ, true},
     {"version", READ, true}, {"cpuinfo", READ, true}, {"interrupts", READ, true}, {"loadavg", READ, true}, {"swaps", READ, true},

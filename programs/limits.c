@@ -162,7 +162,7 @@ static void note(void) {
         CHECK(data == (data_by) && stack == (stack_by) && code == (code_by), "data %ld, stack %ld, code %ld", data, stack, code); \
     } while (0)
 
-static void what_counts_as_data(void) {
+static void data_is_private_writable_memory(void) {
     note();
     char *at = map(16, READ_WRITE, MAP_PRIVATE);
     GREW(16, 0, 0);
@@ -273,7 +273,7 @@ static void address_space(void) {
     MAPS(ENOMEM, mremap(at, 2 * PAGE, 3 * PAGE, MREMAP_MAYMOVE | 2 /* fixed */, to));
     MAPS(ENOMEM, mremap(at, 2 * PAGE, 2 * PAGE, MREMAP_MAYMOVE | 4 /* don't unmap */, NULL));
     unsigned char resident[8];
-    CHECK(!mincore(at, 8 * PAGE, resident), "what is refused takes nothing away");
+    CHECK(!mincore(at, 8 * PAGE, resident), "a refused call takes nothing away");
     MAPS(0, mremap(at, 8 * PAGE, 4 * PAGE, MREMAP_MAYMOVE | 2 /* fixed */, to));
     CHECK(mincore(at, PAGE, resident) && !mincore(to, 4 * PAGE, resident), "moved");
     ANSWERS(0, mprotect(to, PAGE, PROT_READ));
@@ -534,7 +534,7 @@ static const struct check checks[] = {
     {"descriptors", descriptors},
     {"locked_memory", locked_memory},
     {"locked_memory_of_the_privileged", locked_memory_of_the_privileged},
-    {"what_counts_as_data", what_counts_as_data},
+    {"data_is_private_writable_memory", data_is_private_writable_memory},
     {"data", data},
     {"sizes_of_files", sizes_of_files},
     {"a_pipe_without_a_reader", a_pipe_without_a_reader},

@@ -1,6 +1,7 @@
-// One operation each: faults on shared files, copy-on-write, threads, small mappings, pipes.
+// One operation each: system calls, clocks, faults on shared files, copy-on-write, threads, small mappings, pipes.
 #include "report.h"
 #include <fcntl.h>
+#include <sys/syscall.h>
 
 #define FILE_BYTES (8 * MIB)
 
@@ -179,11 +180,34 @@ static void system_call(struct worker *w) {
     }
 }
 
+// By the C library, which makes no system call where the kernel's shared object computes the clock.
+static void clock_gettimes(struct worker *w) {
+    struct timespec last = {0}, now;
+    while (running(w)) {
+        lap_begin(w);
+        for (int i = 0; i < 1000; i++) CHECK(!clock_gettime(CLOCK_MONOTONIC, &now), "clock_gettime");
+        lap_end(w, 1000);
+        CHECK(now.tv_sec >= last.tv_sec, "the clock went back");
+        last = now;
+    }
+}
+
+static void clock_system_calls(struct worker *w) {
+    struct timespec now;
+    while (running(w)) {
+        lap_begin(w);
+        for (int i = 0; i < 1000; i++) CHECK(!syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &now), "clock_gettime");
+        lap_end(w, 1000);
+    }
+}
+
 int main(int argc, char **argv) {
     struct setting own[] = {{"--directory", NULL, &directory}, {0}};
     parse_options(argc, argv, own);
     make_file();
     measure("system_call", system_call);
+    measure("clock_gettime", clock_gettimes);
+    measure("clock_system_call", clock_system_calls);
     measure("file_read_fault", file_read_faults);
     measure("file_write_fault", file_write_faults);
     if (options.threads == 1) measure("cow_fault", cow_faults);

@@ -12,9 +12,9 @@ static uint64_t stamp(size_t at, uint64_t round) {
     return random_next(&seed);
 }
 
-static void look(const char *memory, size_t bytes, uint64_t round, const char *who) {
+static void look(const char *memory, size_t bytes, uint64_t round, const char *owner) {
     for (size_t at = 0; at < bytes; at += PAGE)
-        CHECK(*(volatile uint64_t *)(memory + at) == stamp(at, round), "%s: a stored word is gone at %zu", who, at);
+        CHECK(*(volatile uint64_t *)(memory + at) == stamp(at, round), "%s: a stored word is gone at %zu", owner, at);
 }
 
 int main(int argc, char **argv) {

@@ -32,7 +32,7 @@ __attribute__((noreturn)) static void hog(long index) {
     for (;;) {
         size_t page = random_next(&state) % pages;
         uint64_t *at = memory + page * (PAGE / 8), tag = page * 0x9e3779b97f4a7c15ull | 1;
-        CHECK(*at == 0 || *at == tag, "page %zu is not what was stored", page);
+        CHECK(*at == 0 || *at == tag, "page %zu differs from the stored value", page);
         *at = tag;
         shared->stores++;
     }

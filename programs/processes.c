@@ -44,7 +44,7 @@ static void wait_kinds(void) {
     setpgid(child, child);
     siginfo_t info = {0};
     CHECK(!waitid(P_PGID, child, &info, WEXITED | WNOWAIT), "waitid of the group");
-    CHECK(info.si_pid == child && info.si_code == CLD_EXITED && info.si_status == 5, "what it says");
+    CHECK(info.si_pid == child && info.si_code == CLD_EXITED && info.si_status == 5, "the report of waitid");
     CHECK(waitpid(0, NULL, WNOHANG) == -1 && errno == ECHILD, "not of the own group");
     struct rusage usage;
     int status;
@@ -151,7 +151,7 @@ static int child_main(const char *pid) {
 static int ids_main(void) {
     uid_t real, effective, saved;
     CHECK(!getresuid(&real, &effective, &saved) && effective == 1000 && saved == 1000, "%d %d", effective, saved);
-    CHECK(setresuid(-1, 0, -1) == -1 && errno == EPERM, "no way back to what was before");
+    CHECK(setresuid(-1, 0, -1) == -1 && errno == EPERM, "no way back to the old id");
     CHECK(prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1, "a child gains no privileges either");
     return 34;
 }
@@ -181,7 +181,7 @@ static void told_before_waited(void) {
             ;
         CHECK(!sigpending(&pending) && sigismember(&pending, SIGCHLD), "round %d", i);
         siginfo_t info;
-        CHECK(sigwaitinfo(&set, &info) == SIGCHLD && info.si_pid == child, "whose it is");
+        CHECK(sigwaitinfo(&set, &info) == SIGCHLD && info.si_pid == child, "the sender of SIGCHLD");
     }
 }
 
@@ -251,7 +251,7 @@ static void far_in_proc(void) {
     const off_t places[] = {0xffffffff, 0x100000000 + 1001, 1002 + 0xffffffffl, 0x7fffffffffffffff};
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
         if (lseek(proc, places[i], SEEK_SET) < 0) continue; // so far there is nothing to seek to
-        CHECK(syscall(SYS_getdents64, proc, buffer, sizeof buffer) <= 0, "what lies at %#lx", places[i]);
+        CHECK(syscall(SYS_getdents64, proc, buffer, sizeof buffer) <= 0, "entries of /proc at %#lx", places[i]);
     }
 }
 
@@ -297,7 +297,7 @@ static void scripts(void) {
 static void signals_arrive(void) {
     handle(SIGUSR1, 0);
     CHECK(!kill(getpid(), SIGUSR1) && caught == SIGUSR1, "at once, to oneself");
-    CHECK(caught_code == SI_USER && caught_pid == getpid(), "from whom");
+    CHECK(caught_code == SI_USER && caught_pid == getpid(), "the sender");
     sigset_t set, old, pending;
     sigemptyset(&set);
     sigaddset(&set, SIGUSR1);
@@ -501,9 +501,9 @@ static void timers(void) {
     // A spinning program is interrupted too.
     caught = 0;
     while (!caught) {}
-    CHECK(!setitimer(ITIMER_REAL, &none, &left) && left.it_interval.tv_usec == 5000, "what was left");
+    CHECK(!setitimer(ITIMER_REAL, &none, &left) && left.it_interval.tv_usec == 5000, "the rest of the interval");
     alarm(100);
-    CHECK(alarm(0) >= 99, "alarm tells what was left");
+    CHECK(alarm(0) >= 99, "alarm returns the rest");
     struct timespec now, until;
     clock_gettime(CLOCK_MONOTONIC, &now);
     until = now;
@@ -552,13 +552,13 @@ static void timers_outlive_threads(void) {
     caught = 0;
     leave_armed(&late);
     CHECK(!getitimer(ITIMER_REAL, &left) && left.it_value.tv_usec > 0 && left.it_interval.tv_usec == 900000, "it is still armed");
-    CHECK(alarmed(), "a timer whose thread has gone");
+    CHECK(alarmed(), "a timer of a thread that has ended");
     leave_armed(&every);
     for (int i = 0; i < 3; i++) {
         caught = 0;
         CHECK(alarmed(), "its period goes on, %d", i);
     }
-    CHECK(!setitimer(ITIMER_REAL, &none, &left) && left.it_interval.tv_usec == 5000, "anybody may stop it");
+    CHECK(!setitimer(ITIMER_REAL, &none, &left) && left.it_interval.tv_usec == 5000, "any thread may stop it");
 }
 
 static void usage(void) {

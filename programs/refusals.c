@@ -85,11 +85,11 @@ extern const struct row *const __start_rows[], *const __stop_rows[];
 #define NOTHING (void)0
 // Its result is copied to a page that is not there yet.
 #define FAULTS .or = {EFAULT}
-#define READS .or = {EFAULT}, .maybe = "it returns what it had read"
+#define READS .or = {EFAULT}, .maybe = "it returns the bytes that it had read"
 #define NONE(why) .none = why
 #define MAYBE(why) .maybe = why
 // A file's memory is space of its file system, so a refusal may be ENOSPC.
-#define WRITES .or = {ENOSPC}, .maybe = "it returns what it had written"
+#define WRITES .or = {ENOSPC}, .maybe = "it returns the bytes that it had written"
 #define EACH .each = true
 
 // The outcome of an attempt.
@@ -333,14 +333,30 @@ static void no_tick(void) {
     setitimer(ITIMER_REAL, &never, NULL);
 }
 
+static void no_cpu_tick(void) {
+    struct itimerval never = {0};
+    setitimer(ITIMER_PROF, &never, NULL);
+}
+
+// A timer, and a timer's file.
+static int the_timer;
+static struct itimerspec late = {.it_value = {1000, 0}};
+static void a_timer(void) { MUST(syscall(SYS_timer_create, CLOCK_MONOTONIC, NULL, &the_timer)); }
+static void no_timer(void) { syscall(SYS_timer_delete, the_timer); }
+static void no_new_timer(void) {
+    if (result == 0) syscall(SYS_timer_delete, *(int *)fresh);
+}
+static void a_timer_file(void) { one = MUST(syscall(SYS_timerfd_create, CLOCK_MONOTONIC, 0)); }
+enum { RSEQ_UNREGISTER = 1, RSEQ_MARK = 0x53053053 };
+
 // ---- the table, in the order of the calls' numbers -----------------------------------------------------------------
 
-#define ONLY_USES "what it reads and writes is the thread's or process's own, and its result is a number"
-#define IN_PLACE "it changes what is there"
+#define ONLY_USES "it reads and writes only memory of the thread or process, and its result is a number"
+#define IN_PLACE "it changes existing memory"
 #define ENDS "it ends something"
-#define STACKS "idle kernel stacks are given up for what it needs"
+#define STACKS "idle kernel stacks are freed for its memory"
 #define FANS_OUT "a list of mappings that several processors use is divided only where there is memory"
-#define ON_STACK "what waits is on the thread's stack"
+#define ON_STACK "the waiter is on the thread's stack"
 
 ROW(read, , MUST(lseek(FILE_FD, 0, SEEK_SET)), (FILE_FD, fresh, 2 * PAGE), NOTHING, READS)
 ROW(read, _pipe, full_pipe(), (ends[0], fresh, 5000), close_both(), READS)
@@ -363,7 +379,7 @@ ROW(mmap, , NOTHING, (AREA, 16 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP
 ROW(mmap, _shared, NOTHING, (0, 4 * PAGE, PROT_READ, MAP_SHARED, FILE_FD, 0), if (result >= 0) munmap((void *)result, 4 * PAGE))
 ROW(mmap, _within, touched_area(), (AREA + 4 * PAGE, 4 * PAGE, PROT_READ, MAP_PRIVATE | MAP_FIXED, FILE_FD, 0), no_area())
 ROW(mmap, _populated, NOTHING, (AREA, 8 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_POPULATE, -1, 0),
-    no_area(), MAYBE("the mapping is there, and what could not be filled is filled by faults"))
+    no_area(), MAYBE("the mapping is there, and later faults fill the missing pages"))
 ROW(mprotect, , touched_area(), (AREA + 4 * PAGE, 4 * PAGE, PROT_READ), no_area())
 ROW(munmap, , touched_area(), (AREA + 4 * PAGE, 4 * PAGE), no_area())
 ROW(munmap, _file, touched_in_file(), (AREA, 16 * PAGE), (no_area(), no_file()))
@@ -395,6 +411,7 @@ ROW(nanosleep, , NOTHING, (&soon, NULL), NOTHING, NONE(ON_STACK))
 ROW(getitimer, , NOTHING, (ITIMER_REAL, fresh), NOTHING, FAULTS)
 ROW(alarm, , NOTHING, (1000), alarm(0), EACH, NONE(IN_PLACE))
 ROW(setitimer, , NOTHING, (ITIMER_REAL, &interval, fresh), no_tick(), FAULTS, EACH)
+ROW(setitimer, _prof, NOTHING, (ITIMER_PROF, &interval, fresh), no_cpu_tick(), FAULTS, EACH)
 ROW(getpid, , NOTHING, (0), NOTHING, NONE(ONLY_USES))
 ROW(sendfile, , (empty_file(), MUST(lseek(FILE_FD, 0, SEEK_SET))), (one, FILE_FD, NULL, 3 * PAGE), no_file(), WRITES)
 ROW(socket, , NOTHING, (1, 1, 0), NOTHING, .fails = EAFNOSUPPORT, NONE("there are no families"))
@@ -409,7 +426,7 @@ ROW(execve, , NOTHING, (self, after_exec, environment), NOTHING, EACH, .dies = S
 ROW(execve, _script, NOTHING, ("script", after_exec, environment), NOTHING, EACH, .dies = SIGKILL, MAYBE(FANS_OUT))
 ROW(exit, , NOTHING, (7), NOTHING, EACH, .blind = 8)
 ROW(wait4, , a_child(), (child, fresh, 0, fresh + PAGE), end_child(), FAULTS)
-ROW(kill, , block(SIGRTMIN), (me, SIGRTMIN), take_signal(), EACH, MAYBE("the signal comes without what says where it came from"))
+ROW(kill, , block(SIGRTMIN), (me, SIGRTMIN), take_signal(), EACH, MAYBE("the signal comes without its sender"))
 ROW(uname, , NOTHING, (fresh), NOTHING, FAULTS)
 ROW(fcntl, , NOTHING, (FILE_FD, F_DUPFD, 800), close_result(), EACH)
 ROW(fcntl, _lock, empty_file(), (one, F_SETLK, &lock), no_file(), .or = {ENOLCK})
@@ -491,7 +508,7 @@ ROW(sched_get_priority_min, , NOTHING, (0), NOTHING, NONE(ONLY_USES))
 ROW(sched_rr_get_interval, , NOTHING, (0, fresh), NOTHING, FAULTS)
 ROW(mlock, , NOTHING, (fresh, 4 * PAGE), NOTHING, .or = {EAGAIN})
 ROW(munlock, , (touched_area(), MUST(mlock(area, 16 * PAGE))), (AREA + 4 * PAGE, 4 * PAGE), no_area(), .or = {EAGAIN})
-ROW(mlockall, , NOTHING, (MCL_CURRENT), NOTHING, EACH, .or = {EAGAIN}, MAYBE("what could not be brought in comes later"))
+ROW(mlockall, , NOTHING, (MCL_CURRENT), NOTHING, EACH, .or = {EAGAIN}, MAYBE("the missing pages are brought in later"))
 ROW(munlockall, , MUST(mlockall(MCL_CURRENT)), (0), NOTHING, EACH)
 ROW(prctl, , NOTHING, (16 /* PR_GET_NAME */, fresh), NOTHING, FAULTS)
 ROW(arch_prctl, , NOTHING, (0x1003 /* ARCH_GET_FS */, fresh), NOTHING, FAULTS)
@@ -499,7 +516,7 @@ ROW(setrlimit, , MUST(getrlimit(RLIMIT_CORE, &core_limit)), (RLIMIT_CORE, &core_
 ROW(chroot, , NOTHING, ("d"), NOTHING, EACH)
 ROW(sync, , NOTHING, (0), NOTHING, NONE("a file is where it stays"))
 ROW(settimeofday, , gettimeofday(&day_now, NULL), (&day_now, NULL), NOTHING, NONE(IN_PLACE))
-ROW(reboot, , NOTHING, (0xfee1dead, 672274793, 0, NULL), NOTHING, NONE("what ends the machine ends this program: Ctrl-Alt-Del is turned off"))
+ROW(reboot, , NOTHING, (0xfee1dead, 672274793, 0, NULL), NOTHING, NONE("a power-off would end this program: Ctrl-Alt-Del is turned off"))
 ROW(sethostname, , NOTHING, (name, sizeof name - 1), NOTHING, NONE(IN_PLACE))
 ROW(setdomainname, , NOTHING, (name, sizeof name - 1), NOTHING, NONE(IN_PLACE))
 ROW(gettid, , NOTHING, (0), NOTHING, NONE(ONLY_USES))
@@ -532,6 +549,12 @@ ROW(getdents64, _tasks, one = MUST(open("/proc/self/task", O_RDONLY | O_DIRECTOR
 ROW(set_tid_address, , NOTHING, (&word), NOTHING, NONE(ONLY_USES))
 ROW(restart_syscall, , NOTHING, (0), NOTHING, .fails = EINTR, NONE(ONLY_USES))
 ROW(fadvise64, , NOTHING, (FILE_FD, 0, 4 * PAGE, POSIX_FADV_WILLNEED), NOTHING, NONE("a file is where it stays"))
+ROW(timer_create, , NOTHING, (CLOCK_MONOTONIC, NULL, fresh), no_new_timer(), FAULTS, EACH)
+ROW(timer_create, _cpu, NOTHING, (CLOCK_PROCESS_CPUTIME_ID, NULL, fresh), no_new_timer(), FAULTS, EACH)
+ROW(timer_settime, , a_timer(), (the_timer, 0, &late, fresh), no_timer(), FAULTS)
+ROW(timer_gettime, , a_timer(), (the_timer, fresh), no_timer(), FAULTS)
+ROW(timer_getoverrun, , a_timer(), (the_timer), no_timer(), NONE(ONLY_USES))
+ROW(timer_delete, , a_timer(), (the_timer), NOTHING, MAYBE("where the list of freed values has no room it waits for readers"))
 ROW(clock_settime, , clock_gettime(CLOCK_REALTIME, &now_is), (CLOCK_REALTIME, &now_is), NOTHING, NONE(IN_PLACE))
 ROW(clock_gettime, , NOTHING, (CLOCK_REALTIME, fresh), NOTHING, FAULTS)
 ROW(clock_getres, , NOTHING, (CLOCK_REALTIME, fresh), NOTHING, FAULTS)
@@ -570,8 +593,11 @@ ROW(sync_file_range, , NOTHING, (FILE_FD, 0, PAGE, 7), NOTHING, NONE("a file is 
 ROW(vmsplice, , (scattered(data), full_pipe()), (ends[1], vector, 1, 0), close_both(), .fails = EINVAL, NONE("pages are not moved between files"))
 ROW(utimensat, , NOTHING, (AT_FDCWD, path, NULL, 0), NOTHING)
 ROW(epoll_pwait, , ready_epoll(), (one, fresh, 8, 0, NULL, 8), no_epoll(), FAULTS)
+ROW(timerfd_create, , NOTHING, (CLOCK_MONOTONIC, 0), close_result())
 ROW(eventfd, , NOTHING, (0), close_result())
 ROW(fallocate, , empty_file(), (one, 0, 0, 4 * PAGE), no_file(), .or = {ENOSPC})
+ROW(timerfd_settime, , a_timer_file(), (one, 0, &late, fresh), close(one), FAULTS)
+ROW(timerfd_gettime, , a_timer_file(), (one, fresh), close(one), FAULTS)
 ROW(eventfd2, , NOTHING, (0, 0), close_result())
 ROW(epoll_create1, , NOTHING, (0), close_result())
 ROW(dup3, , NOTHING, (FILE_FD, 700, 0), close_result(), EACH)
@@ -592,6 +618,7 @@ ROW(copy_file_range, , empty_file(), (FILE_FD, &(uint64_t){0}, one, NULL, 3 * PA
 ROW(preadv2, , scattered(fresh), (FILE_FD, vector, 40, 0, 0, 0), NOTHING, READS)
 ROW(pwritev2, , (scattered(data), empty_file()), (one, vector, 40, 0, 0, 0), no_file(), WRITES)
 ROW(statx, , NOTHING, (AT_FDCWD, path, 0, 0xfff, fresh), NOTHING, FAULTS)
+ROW(rseq, , NOTHING, (fresh, 32, 0, RSEQ_MARK), syscall(SYS_rseq, fresh, 32, RSEQ_UNREGISTER, RSEQ_MARK), FAULTS, EACH)
 ROW_BY(clone3, , clone3_process(), run_clone3, (end_born(), no_area()), .or = {EAGAIN}, MAYBE(STACKS))
 ROW_BY(clone3, _thread, clone3_thread(), run_clone3, end_thread(), .or = {EAGAIN}, MAYBE(STACKS))
 ROW(close_range, , sharer(), (700, 800, 2 /* unshare */), end_sharer(), EACH)

@@ -42,11 +42,11 @@ static int again(int fd, int flags) {
     return open(path, flags);
 }
 
-static void what_can_be_sealed(void) {
+static void only_some_files_can_be_sealed(void) {
     int plain = file(0, 0), kept = file(NOEXEC_SEAL, 0), open_to_all = file(MFD_ALLOW_SEALING | MAY_EXEC, 0), ends[2];
-    CHECK(seals(plain) == F_SEAL_SEAL && mode(plain) == 0777, "a plain one: %d, %o", seals(plain), mode(plain));
-    CHECK(seals(kept) == F_SEAL_EXEC && mode(kept) == 0666, "one that never runs: %d, %o", seals(kept), mode(kept));
-    CHECK(seals(open_to_all) == 0 && mode(open_to_all) == 0777, "one that can be sealed");
+    CHECK(seals(plain) == F_SEAL_SEAL && mode(plain) == 0777, "a plain file: %d, %o", seals(plain), mode(plain));
+    CHECK(seals(kept) == F_SEAL_EXEC && mode(kept) == 0666, "a file that never runs: %d, %o", seals(kept), mode(kept));
+    CHECK(seals(open_to_all) == 0 && mode(open_to_all) == 0777, "a file that can be sealed");
     ANSWERS(EPERM, seal(plain, F_SEAL_WRITE));
     ANSWERS(EINVAL, seal(plain, 64));
     ANSWERS(EINVAL, memfd_create("both", NOEXEC_SEAL | MAY_EXEC));
@@ -125,7 +125,7 @@ static void mappings_that_store(void) {
     ANSWERS(0, madvise(at, PAGE, MADV_REMOVE));
     CHECK(*at == 0, "a page was not removed");
     ANSWERS(EBUSY, seal(fd, F_SEAL_WRITE));
-    CHECK(seals(fd) == 0, "what is refused is not kept");
+    CHECK(seals(fd) == 0, "a refused seal is not kept");
     // A part of it, and a copy of that elsewhere.
     munmap(at, PAGE);
     ANSWERS(EBUSY, seal(fd, F_SEAL_WRITE));
@@ -146,7 +146,7 @@ static void mappings_that_store(void) {
     ANSWERS(0, seal(fd, F_SEAL_WRITE));
     ANSWERS(0, seal(fd, F_SEAL_WRITE));
     char *reader = map(fd, PROT_READ, MAP_SHARED);
-    CHECK(reader[PAGE] == 7, "what was stored: %d", reader[PAGE]);
+    CHECK(reader[PAGE] == 7, "the stored value: %d", reader[PAGE]);
     // Read-only mappings do not count, unless their rights may be changed.
     int other = file(MFD_ALLOW_SEALING, 2 * PAGE);
     char *kept = map(other, PROT_READ, MAP_SHARED);
@@ -224,7 +224,7 @@ static void racers(void) {
 }
 
 static const struct check checks[] = {
-    {"what_can_be_sealed", what_can_be_sealed}, {"sizes", sizes}, {"writes", writes}, {"mappings_that_store", mappings_that_store},
+    {"only_some_files_can_be_sealed", only_some_files_can_be_sealed}, {"sizes", sizes}, {"writes", writes}, {"mappings_that_store", mappings_that_store},
     {"a_childs_mappings", a_childs_mappings}, {"execution", execution}, {"racers", racers},
 };
 

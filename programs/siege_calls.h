@@ -44,7 +44,9 @@ static const struct shape {
     {SYS_dup3, "ffF"}, {SYS_pipe2, "pF"}, {SYS_preadv, "fvio"}, {SYS_pwritev, "fvio"}, {SYS_rt_tgsigqueueinfo, "PPSp"},
     {SYS_getcpu, "ppp"}, {SYS_renameat2, "fnfnF"}, {SYS_getrandom, "psF"}, {SYS_memfd_create, "nF"}, {SYS_execveat, "fnppF"},
     {SYS_mlock2, "alF"}, {SYS_copy_file_range, "fpfpsF"}, {SYS_preadv2, "fvioiF"}, {SYS_pwritev2, "fvioiF"}, {SYS_statx, "fnFip"},
-    {435 /* clone3 */, "ps"}, {436 /* close_range */, "ffF"}, {439 /* faccessat2 */, "fniF"}, {441 /* epoll_pwait2 */, "fpiTp"},
+    {SYS_timer_create, "cpp"}, {SYS_timer_settime, "iFpp"}, {SYS_timer_gettime, "ip"}, {SYS_timer_getoverrun, "i"},
+    {SYS_timer_delete, "i"}, {SYS_timerfd_create, "cF"}, {SYS_timerfd_settime, "fFpp"}, {SYS_timerfd_gettime, "fp"},
+    {SYS_rseq, "piF?"}, {435 /* clone3 */, "ps"}, {436 /* close_range */, "ffF"}, {439 /* faccessat2 */, "fniF"}, {441 /* epoll_pwait2 */, "fpiTp"},
 };
 
 // Calls that are never made, and why: they would legitimately end or blind the siege itself.
@@ -69,7 +71,7 @@ static const struct forbidden {
     {SYS_sched_setscheduler, true, "the same"},
     {SYS_sched_setparam, true, "the same"},
     {SYS_sched_setattr, true, "the same"},
-    {SYS_mount, true, "changes what the check at the end looks at"},
+    {SYS_mount, true, "changes state that the check at the end reads"},
     {SYS_umount2, true, "the same"},
     {SYS_pivot_root, true, "the same"},
     {SYS_swapon, true, "the same"},

@@ -162,7 +162,7 @@ static void is_busy(const char *path) {
     FAILS(open(path, O_WRONLY | O_CREAT, 0755), ETXTBSY);
     FAILS(truncate(path, 0), ETXTBSY);
     FAILS(truncate(path, before.st_size), ETXTBSY);
-    CHECK(!stat(path, &after) && after.st_size == before.st_size && after.st_mtime == before.st_mtime, "what is refused changes something");
+    CHECK(!stat(path, &after) && after.st_size == before.st_size && after.st_mtime == before.st_mtime, "a refused call changes the file");
 }
 
 static bool may_write(const char *path) {
@@ -179,7 +179,7 @@ static void runs(void) {
     is_busy(PROGRAM);
     char through[64];
     int path = open(PROGRAM, O_PATH), readable = open(PROGRAM, O_RDONLY);
-    CHECK(path >= 0 && readable >= 0, "what only reads, or names");
+    CHECK(path >= 0 && readable >= 0, "a descriptor for reads or for the path alone");
     snprintf(through, sizeof through, "/proc/self/fd/%d", path);
     FAILS(open(through, O_WRONLY), ETXTBSY);
     snprintf(through, sizeof through, "/proc/self/fd/%d", readable);
@@ -190,7 +190,7 @@ static void runs(void) {
     finish(first);
     is_busy(PROGRAM);
     finish(second);
-    CHECK(may_write(PROGRAM), "nobody runs it any more");
+    CHECK(may_write(PROGRAM), "no process runs it any more");
     CHECK(!truncate(PROGRAM, 100), "truncate");
 }
 
@@ -206,7 +206,7 @@ static void writing(void) {
         CHECK(refusal(PROGRAM) == 0, "closed");
     }
     int path = open(PROGRAM, O_PATH), readable = open(PROGRAM, O_RDONLY);
-    CHECK(refusal(PROGRAM) == 0, "what only reads, or names, is in nobody's way");
+    CHECK(refusal(PROGRAM) == 0, "descriptors for reads or for the path alone exclude no program");
     close(path);
     close(readable);
     // A descriptor that a child has.
@@ -287,7 +287,7 @@ static void scripts(void) {
 static void failures(void) {
     make_program(PROGRAM);
     make_file(OTHER, "\177ELF and nothing else");
-    CHECK(refusal(OTHER) == ENOEXEC && may_write(OTHER), "what cannot be run is not kept");
+    CHECK(refusal(OTHER) == ENOEXEC && may_write(OTHER), "a file that cannot be run is not kept busy");
     int fd = open(OTHER, O_WRONLY);
     CHECK(refusal(OTHER) == ETXTBSY, "before it is looked at");
     close(fd);
@@ -297,7 +297,7 @@ static void failures(void) {
     fd = open(PROGRAM, O_WRONLY);
     CHECK(refusal(PROGRAM) == EACCES, "rights come first");
     close(fd);
-    CHECK(may_write(PROGRAM), "and what is refused is not kept");
+    CHECK(may_write(PROGRAM), "a refused program is not kept busy");
     // A new file is open for writing as long as it is being made.
     fd = open(HOME "/new", O_WRONLY | O_CREAT | O_EXCL, 0755);
     copy_to(fd);
@@ -367,7 +367,7 @@ static void racers(void) {
     for (int i = 0; i < 2; i++) CHECK(!ended(writer[i]) && !ended(executor[i]), "a racer fails");
     CHECK(shared->wrote && shared->ran, "%ld writes and %ld executions", shared->wrote, shared->ran);
     CHECK(!shared->wrong, "written and executed at once: %ld times", shared->wrong);
-    CHECK(refusal(PROGRAM) == 0 && may_write(PROGRAM), "somebody counts still");
+    CHECK(refusal(PROGRAM) == 0 && may_write(PROGRAM), "a writer or a program is still counted");
 }
 
 static const struct check checks[] = {

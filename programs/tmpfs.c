@@ -114,7 +114,7 @@ static void writes(void) {
         FAILS(pwrite(fd, "x", 1, length), ENOSPC);
         CHECK(pwrite(fd, bytes, 0, length) == 0, "a write of nothing");
         verify(fd, length, round);
-        CHECK(pwrite(fd, "x", 1, length - 1) == 1, "what is there can be written over");
+        CHECK(pwrite(fd, "x", 1, length - 1) == 1, "present pages can be written over");
         gone(fd, "a");
         same(start, "all removed");
     }
@@ -170,12 +170,12 @@ static void allocations(void) {
     int weight = ballast(&left), fd = make("a");
     FAILS(fallocate(fd, 0, 0, (left + 1) * PAGE), ENOSPC);
     struct stat s;
-    CHECK(!fstat(fd, &s) && s.st_size == 0 && s.st_blocks == 0, "what is refused changes nothing");
+    CHECK(!fstat(fd, &s) && s.st_size == 0 && s.st_blocks == 0, "a refused allocation changes nothing");
     free_pages(left, "refused");
     CHECK(!ftruncate(fd, left * PAGE - 7) && !fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, left * PAGE), "fallocate");
     free_pages(0, "allocated");
     CHECK(!fstat(fd, &s) && s.st_size == left * (long)PAGE - 7, "FALLOC_FL_KEEP_SIZE");
-    for (long n = 0; n < left; n++) CHECK(pwrite(fd, "x", 1, n * PAGE) == 1, "a write into what was allocated");
+    for (long n = 0; n < left; n++) CHECK(pwrite(fd, "x", 1, n * PAGE) == 1, "a write into the allocated range");
     CHECK(!fallocate(fd, 0, 0, left * PAGE), "again");
     CHECK(!fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 1, left * PAGE - 1), "a hole");
     free_pages(left - 1, "all but the page of the first byte");
@@ -281,9 +281,9 @@ static void not_counted(void) {
 
 // ---- inodes --------------------------------------------------------------------------------------------------------
 
-static int make_numbered(int who, long n) {
+static int make_numbered(int maker, long n) {
     char name[32];
-    snprintf(name, sizeof name, "n%d.%ld", who, n);
+    snprintf(name, sizeof name, "n%d.%ld", maker, n);
     switch (n % 4) {
     case 0: return mkdir(name, 0700);
     case 1: return symlink("target", name);
@@ -295,16 +295,16 @@ static int make_numbered(int who, long n) {
     }
 }
 
-static void remove_numbered(int who, long n) {
+static void remove_numbered(int maker, long n) {
     char name[32];
-    snprintf(name, sizeof name, "n%d.%ld", who, n);
+    snprintf(name, sizeof name, "n%d.%ld", maker, n);
     CHECK(!(n % 4 == 0 ? rmdir(name) : unlink(name)), "cannot remove %s", name);
 }
 
 // Creates until there is no inode left, at most `most`; how many.
-static long make_all(int who, long most) {
+static long make_all(int maker, long most) {
     for (long n = 0; n < most; n++)
-        if (make_numbered(who, n)) {
+        if (make_numbered(maker, n)) {
             CHECK(errno == ENOSPC, "a creation fails otherwise");
             return n;
         }
@@ -321,7 +321,7 @@ static void inodes(void) {
         FAILS(mknod("x", S_IFIFO | 0600, 0), ENOSPC);
         FAILS(open("x", O_CREAT | O_WRONLY, 0600), ENOSPC);
         FAILS(open(".", O_TMPFILE | O_WRONLY, 0600), ENOSPC);
-        CHECK(access("x", F_OK) == -1 && errno == ENOENT, "what was refused is there");
+        CHECK(access("x", F_OK) == -1 && errno == ENOENT, "a refused name is there");
         FAILS(mkdir("n0.0", 0700), EEXIST);
         if (made > 3) {
             // A further name takes an inode, a change of names does not.
@@ -369,27 +369,27 @@ static long sum(int workers) {
     return all;
 }
 
-static int numbered(int who) {
+static int numbered(int maker) {
     char name[16];
-    snprintf(name, sizeof name, "r%d", who);
+    snprintf(name, sizeof name, "r%d", maker);
     return open(name, O_RDWR | O_CREAT, 0600);
 }
 
 // Each fills holes of its own file, by stores or by writes, until it is refused.
-static void take_pages(int who) {
-    int fd = numbered(who);
+static void take_pages(int maker) {
+    int fd = numbered(maker);
     CHECK(fd >= 0 && !ftruncate(fd, (SOME + 5) * PAGE), "a file");
     char *map = mmap(NULL, (SOME + 5) * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     CHECK(map != MAP_FAILED, "mmap");
     catch_bus();
     volatile long n = 0;
-    if (who % 2 == 0) {
+    if (maker % 2 == 0) {
         if (!sigsetjmp(back, 1))
             for (; n < SOME + 5; n++) map[n * PAGE] = 1;
     } else {
         while (n < SOME + 5 && pwrite(fd, "x", 1, n * PAGE) == 1) n++;
     }
-    shared->done[who] = n;
+    shared->done[maker] = n;
 }
 
 static void racing_pages(void) {
@@ -411,7 +411,7 @@ static void racing_pages(void) {
     same(start, "removed");
 }
 
-static void take_inodes(int who) { shared->done[who] = make_all(who, 100000); }
+static void take_inodes(int maker) { shared->done[maker] = make_all(maker, 100000); }
 
 static void racing_inodes(void) {
     struct room start = room();
@@ -426,9 +426,9 @@ static void racing_inodes(void) {
 
 // Writers, truncations, holes and stores of four files, with a file system that is full most of the time: nothing is
 // lost.
-static void churn(int who) {
-    uint64_t state = who + 1;
-    int fd = numbered(who);
+static void churn(int maker) {
+    uint64_t state = maker + 1;
+    int fd = numbered(maker);
     CHECK(fd >= 0, "a file");
     for (int i = 0; i < 2000; i++) {
         uint64_t r = random_next(&state);
@@ -455,7 +455,7 @@ static void churning(void) {
         blocks += s.st_blocks / 8;
         close(fd);
     }
-    free_pages(left - blocks, "what the files do not have");
+    free_pages(left - blocks, "the pages that the files do not have");
     for (int i = 0; i < 4; i++) {
         char name[16];
         snprintf(name, sizeof name, "r%d", i);

@@ -303,7 +303,7 @@ static void lock_memory(void) {
     size_t bytes = (1 + below(4)) * PAGE;
     SAY("mlock %#lx %#zx", (long)(from - AREA), bytes);
     ended(mlock(from, bytes));
-    SAY("madvise of what may be locked");
+    SAY("madvise of a page that may be locked");
     ended(madvise(at(page), PAGE, MADV_DONTNEED));
     SAY("munlock %#lx %#zx", (long)(from - AREA), bytes);
     ended(munlock(from, bytes));

@@ -83,7 +83,7 @@ static void threads(void) {
     CHECK(!pthread_create(&thread, NULL, one_thread, at) && !pthread_join(thread, &theirs), "a thread");
     struct rusage mine_after = used(RUSAGE_THREAD), all_after = used(RUSAGE_SELF);
     EXPECT((long)theirs >= 100, "a thread has its own faults: %ld", (long)theirs);
-    EXPECT(mine_after.ru_minflt - mine.ru_minflt < 100, "and nobody else has them");
+    EXPECT(mine_after.ru_minflt - mine.ru_minflt < 100, "and no other thread has them");
     EXPECT(all_after.ru_minflt - all.ru_minflt >= 100, "but the process has, after its end, too");
     EXPECT(all_after.ru_maxrss >= 400, "the peak is the process's: %ld KiB", all_after.ru_maxrss);
     munmap(at, 100 * PAGE);
@@ -112,7 +112,7 @@ static void children(void) {
     EXPECT(usage.ru_nvcsw >= 3, "it slept: %ld", usage.ru_nvcsw);
     EXPECT(all_time(&usage) >= 5000, "it ran: %llu us", (unsigned long long)all_time(&usage));
     struct rusage after = used(RUSAGE_CHILDREN);
-    EXPECT(after.ru_minflt - before.ru_minflt == usage.ru_minflt, "children's sum grows by what wait4 says");
+    EXPECT(after.ru_minflt - before.ru_minflt == usage.ru_minflt, "the children's sum grows by the result of wait4");
     EXPECT(after.ru_nvcsw - before.ru_nvcsw == usage.ru_nvcsw, "and by its switches");
     EXPECT(after.ru_maxrss >= usage.ru_maxrss, "peaks do not add up");
 }
@@ -161,13 +161,13 @@ static void memory(void) {
     const char *status = "/proc/self/status";
     long size = row(status, "VmSize");
     char *at = fresh(64 * MIB / PAGE);
-    EXPECT(row(status, "VmSize") - size >= 64 << 10, "what is mapped counts");
+    EXPECT(row(status, "VmSize") - size >= 64 << 10, "mapped pages count");
     touch(at, 4 * MIB / PAGE, PAGE);
     long resident = row(status, "VmRSS");
-    EXPECT(resident >= 4 << 10, "what is touched is resident: %ld KiB", resident);
+    EXPECT(resident >= 4 << 10, "touched pages are resident: %ld KiB", resident);
     munmap(at, 64 * MIB);
-    EXPECT(row(status, "VmPeak") - row(status, "VmSize") >= 60 << 10, "the peak of what was mapped stays");
-    EXPECT(row(status, "VmHWM") - row(status, "VmRSS") >= 3 << 10, "the peak of what was resident stays");
+    EXPECT(row(status, "VmPeak") - row(status, "VmSize") >= 60 << 10, "the peak of mapped pages stays");
+    EXPECT(row(status, "VmHWM") - row(status, "VmRSS") >= 3 << 10, "the peak of resident pages stays");
     // A page-table page each.
     enum { TABLES = 512 };
     long tables = row(status, "VmPTE"), everybodys = row("/proc/vmstat", "nr_page_table_pages");
@@ -255,7 +255,7 @@ static void interrupts(void) {
 
 static void refused(void) {
     struct rusage usage;
-    EXPECT(getrusage(7, &usage) == -1 && errno == EINVAL, "nobody's usage");
+    EXPECT(getrusage(7, &usage) == -1 && errno == EINVAL, "usage of an unknown kind");
     EXPECT(syscall(SYS_getrusage, RUSAGE_SELF, 8) == -1 && errno == EFAULT, "usage to nowhere");
 }
 

@@ -132,7 +132,7 @@ static void until_it_sleeps(pid_t pid) {
     while (state_of(pid) != 'S') usleep(1000);
 }
 
-static void who_becomes_a_user_with_too_many_cannot_exec(void) {
+static void exec_fails_for_a_user_with_too_many_processes(void) {
     pid_t holder = fork();
     if (!holder) {
         CHECK(!setuid(USER), "setuid");
@@ -203,13 +203,13 @@ static void the_load_rises_under_load(void) {
     read_load(&after, &running, &more, &last);
     CHECK(more >= total + BUSY && running >= BUSY && last == busy[BUSY - 1], "%ld/%ld after %ld, %ld after %d", running, more,
           total, last, (int)busy[BUSY - 1]);
-    // Two samples at least: 8 * (1 - e^(-5/60)) is 0.64.
+    // Two samples at least: 8 * (1 - e^(-5/60)) is 0.64. An older load falls meanwhile, to e^(-11/60) of it or more.
     for (int i = 0; i < 11; i++) sleep(1);
     read_load(&after, &running, &more, &last);
     struct sysinfo info;
     CHECK(!sysinfo(&info), "sysinfo");
     double told = info.loads[0] / 65536.0;
-    CHECK(after > before + 0.5 && after < before + 8, "%.2f after %.2f", after, before);
+    CHECK(after > before * 0.8 + 0.5 && after < before + 8, "%.2f after %.2f", after, before);
     CHECK(told > after - 1 && told < after + 1, "sysinfo says %.2f, not %.2f", told, after);
     for (int i = 0; i < BUSY; i++) {
         kill(busy[i], SIGKILL);
@@ -325,7 +325,7 @@ static const struct check checks[] = {
     {"threads_count", threads_count},
     {"the_limit_holds_in_races", the_limit_holds_in_races},
     {"root_and_others_have_no_part_in_it", root_and_others_have_no_part_in_it},
-    {"who_becomes_a_user_with_too_many_cannot_exec", who_becomes_a_user_with_too_many_cannot_exec},
+    {"exec_fails_for_a_user_with_too_many_processes", exec_fails_for_a_user_with_too_many_processes},
     {"limits_of_ids_have_bounds", limits_of_ids_have_bounds},
     {"ids_begin_again_below_a_lowered_limit", ids_begin_again_below_a_lowered_limit},
     {"states_are_told", states_are_told},

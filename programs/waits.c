@@ -38,7 +38,7 @@ static void *waits_for_event(void *arg) {
         pthread_barrier_wait(&barrier);
         struct epoll_event event;
         int n = epoll_wait(the_set, &event, 1, 5000);
-        CHECK(n == 1 && event.data.fd == the_event, "round %d: %d events for one who waits", i, n);
+        CHECK(n == 1 && event.data.fd == the_event, "round %d: %d events for a waiter", i, n);
         pthread_barrier_wait(&barrier);
     }
     return NULL;
@@ -69,13 +69,13 @@ static void *looks_for_event(void *arg) {
     struct epoll_event event;
     for (int i = 0; i < LOOKS; i++) {
         int n = arg ? epoll_wait(the_set, &event, 1, 0) : poll(&entry, 1, 0);
-        CHECK(n == 1, "look %d: what is ready all the time is not", i);
+        CHECK(n == 1, "look %d: a file that is always ready is not reported", i);
     }
     return NULL;
 }
 
 // A thread that polls while another one does finds the ready file all the same.
-static void what_is_ready_is_ready_for_all(void) {
+static void a_ready_file_is_ready_for_all_threads(void) {
     the_set = new_set(), the_event = eventfd(1, EFD_NONBLOCK);
     CHECK(the_event >= 0 && !watch(the_set, the_event, EPOLLIN), "an event");
     pthread_t threads[3];
@@ -222,7 +222,7 @@ static int wait_read(int ms) {
     go();
     int n = read(ends[0], &byte, 1), error = errno;
     ended(child);
-    if (n < 0) CHECK(read(ends[0], &byte, 1) == 1, "what was written");
+    if (n < 0) CHECK(read(ends[0], &byte, 1) == 1, "the written byte");
     errno = error;
     return n == 1 ? 0 : -1;
 }
@@ -457,7 +457,7 @@ static void kill_all(void) {
             if (one == -1 && errno == ECHILD) break;
             if (now_ns() - start > 10000 * MS) {
                 for (int i = 0; i < 1000; i++) kill(-1, SIGTERM);
-                fail("round %d: somebody was missed", round);
+                fail("round %d: a process was missed", round);
             }
             if (!one) sched_yield();
         }
@@ -465,7 +465,7 @@ static void kill_all(void) {
 }
 
 // The same in a namespace of its own on Linux, where it would reach all other processes.
-static void kill_misses_nobody(void) {
+static void kill_of_all_misses_no_process(void) {
     struct utsname names;
     CHECK(!uname(&names), "uname");
     if (strstr(names.version, "Quire")) {
@@ -484,7 +484,7 @@ static void kill_misses_nobody(void) {
 
 static const struct check checks[] = {
     {"an_event_that_stays_is_for_all", an_event_that_stays_is_for_all},
-    {"what_is_ready_is_ready_for_all", what_is_ready_is_ready_for_all},
+    {"a_ready_file_is_ready_for_all_threads", a_ready_file_is_ready_for_all_threads},
     {"an_edge_is_for_one", an_edge_is_for_one},
     {"sets_in_sets", sets_in_sets},
     {"signals_that_do_nothing_end_no_wait", signals_that_do_nothing_end_no_wait},
@@ -492,7 +492,7 @@ static const struct check checks[] = {
     {"waits_go_on_after_a_stop", waits_go_on_after_a_stop},
     {"masks_of_calls_that_succeed", masks_of_calls_that_succeed},
     {"circles_of_locks", circles_of_locks},
-    {"kill_misses_nobody", kill_misses_nobody},
+    {"kill_of_all_misses_no_process", kill_of_all_misses_no_process},
 };
 
 int main(int argc, char **argv) {

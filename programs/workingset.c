@@ -36,7 +36,7 @@ __attribute__((noreturn)) static void cold(void) {
     }
     shared->full = page;
     while (shared->fill) usleep(100000);
-    for (size_t i = 0; i < page; i++) CHECK(memory[i * (PAGE / 8)] == tag_of(i), "page %zu is not what was stored", i);
+    for (size_t i = 0; i < page; i++) CHECK(memory[i * (PAGE / 8)] == tag_of(i), "page %zu differs from the stored value", i);
     _exit(0);
 }
 
@@ -71,7 +71,7 @@ static double touch(double seconds) {
         for (int i = 0; i < 64; i++, touches++) {
             size_t page = random_next(&state) % hot_pages;
             uint64_t *at = hot + page * (PAGE / 8);
-            CHECK(*at == tag_of(page), "page %zu is not what was stored", page);
+            CHECK(*at == tag_of(page), "page %zu differs from the stored value", page);
             // Half of the touches are stores.
             if (touches % 2) *at = tag_of(page);
         }
@@ -124,6 +124,6 @@ int main(int argc, char **argv) {
     // The cold pages are still there, and read as they were stored.
     munmap(hot, hot_pages * PAGE);
     shared->fill = 0;
-    CHECK(waitpid(filler, &status, 0) == filler && status == 0, "who holds what is cold ended with %#x", status);
+    CHECK(waitpid(filler, &status, 0) == filler && status == 0, "the holder of the cold pages ended with %#x", status);
     return 0;
 }

@@ -14,7 +14,7 @@ const SAMPLES: usize = 10;
 /// [`crate::bench::Report`] has reserved standard output.
 pub fn median<I, O>(name: &str, mut setup: impl FnMut() -> I, mut routine: impl FnMut(I) -> O) -> Result<f64, Failure> {
     let tool = |what: &str, e: &dyn std::fmt::Display| Failure::Tool(format!("{name}: {what}: {e}"));
-    let kept = tempfile::tempdir().map_err(|e| tool("no directory for the samples", &e))?;
+    let kept = tempfile::tempdir().map_err(|e| tool("no directory could be made for the samples", &e))?;
     let mut criterion = Criterion::default().without_plots().output_directory(kept.path());
     let mut group = criterion.benchmark_group("lab");
     group.sample_size(SAMPLES).measurement_time(LONG).warm_up_time(LONG / 5).sampling_mode(SamplingMode::Flat);

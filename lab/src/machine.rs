@@ -12,5 +12,5 @@ pub fn boot(cpus: usize, mib: u64) -> &'static Vm<Hosted> {
     // One page a fault, because the sources measured such faults.
     let check = Level::Never;
     Hosted::boot(Settings { cpus, frames, poison: false, check, zero_window: 0, ..Settings::default() })
-        .expect("the settings make a machine")
+        .expect("the settings are valid for a machine")
 }

@@ -100,7 +100,7 @@ fn main() -> ExitCode {
             None => experiments::map::workload(&name, count),
         };
         if done.is_none() {
-            eprintln!("quire-lab: there is no workload {name}");
+            eprintln!("quire-lab: no workload has the name {name}");
             return ExitCode::from(2);
         }
         return ExitCode::SUCCESS;

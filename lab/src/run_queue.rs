@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn production_has_what_was_queued() {
+    fn production_has_all_queued_threads() {
         let mut queue = Production::new(100);
         (0..100).for_each(|_| queue.push());
         assert_eq!(queue.len(), 100);

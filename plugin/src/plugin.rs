@@ -78,7 +78,7 @@ pub unsafe extern "C" fn qemu_plugin_install(
     }
     let first = word("first=").and_then(|first| u64::from_str_radix(&first, 16).ok());
     let profile = word("profile=");
-    if first.is_none() && profile.as_deref().is_some_and(|what| what != "count") {
+    if first.is_none() && profile.as_deref().is_some_and(|mode| mode != "count") {
         eprintln!("quire-plugin: a profile wants first=ADDRESS");
         return 1;
     }
@@ -87,7 +87,7 @@ pub unsafe extern "C" fn qemu_plugin_install(
         match profile.as_deref() {
             None => api::qemu_plugin_register_vcpu_tb_trans_cb(id, translated),
             Some("count") => count::install(id),
-            Some(what) => profile::install(id, what == "marked", first.unwrap_or(0)),
+            Some(mode) => profile::install(id, mode == "marked", first.unwrap_or(0)),
         }
     }
     0

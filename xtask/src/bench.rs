@@ -33,7 +33,7 @@ pub fn command(places: &Places, options: &cli::Bench) -> Result<u8> {
     let known = listed(&String::from_utf8_lossy(&list.stdout));
     let asked: Vec<&Known> = known.iter().filter(|k| selects(&options.names, &k.name)).collect();
     if asked.is_empty() {
-        return Err(Failure::usage("no figure has such a name: ./quire bench --list prints all"));
+        return Err(Failure::usage("no figure has a name with these words; ./quire bench --list prints all names"));
     }
     if options.list {
         asked.iter().for_each(|k| println!("{} [{}]\n    {}", k.name, k.unit, k.how));
@@ -78,7 +78,7 @@ fn run(lab: &PathBuf, options: &cli::Bench, lines: &mut Vec<Line>) -> Result<boo
     if !status.success() {
         // The harness's reports about its samples are useless here. The lab's own complaints are not.
         complaints(log).iter().for_each(|line| eprintln!("{line}"));
-        eprintln!("quire: not everything could be measured ({status})");
+        eprintln!("quire: the bench failed ({status}); some figures are missing");
     }
     Ok(status.success())
 }
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_the_lab_itself_complains_of_is_shown() {
+    fn only_complaints_of_the_lab_itself_are_shown() {
         let mut log = tempfile::tempfile().unwrap();
         log.write_all(
             b"lab/fork time: [1 ms]\nquire-lab: fork: out\nthread 'main' panicked at x.rs:1:\nreason\nmore\n",

@@ -115,14 +115,14 @@ impl Kernel {
         let qemu = accel::find_qemu()?;
         let linux::Host { linux, modules } = linux::host(places)?;
         let init = programs::compile(places, &places.root.join("xtask/guest/linux_init.c"))?;
-        let (accelerator, why) = (Accelerator::Tcg, "it emulates a processor with virtualisation".to_owned());
+        let (accelerator, why) = (Accelerator::Tcg, "it emulates a processor that has virtualisation".to_owned());
         let name = format!("Linux {}", linux.release);
         Ok(Self { on: On::Linux, file: linux.kernel, name, qemu, accelerator, why, init: Some(init), modules })
     }
 
     /// This kernel under the translator, which emulates any processor.
     pub fn emulated(self) -> Self {
-        Self { accelerator: Accelerator::Tcg, why: "processors of all kinds are emulated".to_owned(), ..self }
+        Self { accelerator: Accelerator::Tcg, why: "the emulator runs all processor models".to_owned(), ..self }
     }
 
     /// This kernel under another QEMU's translator.
@@ -215,7 +215,7 @@ fn untripped(mut run: impl FnMut() -> Result<GuestOutput>) -> Result<GuestOutput
             return Ok(ended);
         }
         eprintln!(
-            "quire: the emulator ran an instruction of Linux that was replaced (a fault of QEMU's): booting it again"
+            "quire: QEMU executed a stale instruction that Linux had patched (a known bug of QEMU); Linux boots again"
         );
     }
     run()

@@ -24,17 +24,17 @@ const EXAMPLES: &str = "\
 Examples:
   ./quire run                                       an interactive shell in the guest
   ./quire run -- busybox sort <names.txt            a program of the guest's root, with your standard input
-  ./quire run --cpus 4 --memory 2G -- ./my-program  a Linux program of yours; its libraries come along
-  ./quire test                                      everything that is checked
-  ./quire test busybox                              what has `busybox` in its name
-  ./quire doctor                                    what this machine offers, and what is missing
+  ./quire run --cpus 4 --memory 2G -- ./my-program  a Linux program of yours, with its libraries
+  ./quire test                                      all checks
+  ./quire test busybox                              the checks with `busybox` in their names
+  ./quire doctor                                    this machine's features, and missing parts
   ./quire debug -- ./my-program                     gdb, stopped at the program's entry, kernel symbols loaded
   ./quire compare -- ./my-program                   the same program on Quire and on Debian's Linux, side by side
-  ./quire bench mapper                              what the memory core's parts cost, and what they replaced
-  ./quire lab                                       before, after, Quire and Linux: every claim rerun and drawn
-  ./quire conflicts                                 which operations that commute share cache lines
-  ./quire profile -- ./my-program                   where the kernel's instructions go meanwhile
-  ./quire trace -- ./my-program                     what the kernel did meanwhile and when, for Perfetto's viewer
+  ./quire bench mapper                              costs of the memory core's parts and of replaced designs
+  ./quire lab                                       before, after, Quire and Linux: all claims measured and drawn
+  ./quire conflicts                                 the commutative operations that share cache lines
+  ./quire profile -- ./my-program                   the kernel's instructions during a program, by function
+  ./quire trace -- ./my-program                     the kernel's events during a program, for Perfetto's viewer
   ./quire fuzz elf --seconds 600                    generated programs for the ELF reader, guided by coverage";
 
 /// The commands.
@@ -44,12 +44,12 @@ pub enum Command {
     Run(Run),
     /// Build the kernel and print its path
     Build,
-    /// Install and prepare everything that the other commands need
+    /// Install all packages that the other commands need, and prepare their files
     Setup,
-    /// Show what this machine offers, which accelerator runs guests and why, and how to mend shortcomings
+    /// Show this machine's features, the accelerator that runs guests, and steps to improve the setup
     #[command(after_help = DOCTOR_HELP)]
     Doctor,
-    /// Check everything: format, lints, unit and property tests, models, programs in the guest
+    /// Run all checks: format, lints, unit and property tests, models, programs in the guest
     Test(Test),
     /// Stop at a program's entry with gdb attached
     Debug(Debug),
@@ -57,7 +57,7 @@ pub enum Command {
     Compare(Compare),
     /// Measure the memory core's parts and the designs that they replaced, on this machine, without a guest
     Bench(Bench),
-    /// Repeat the measurements of the sources of Quire's ideas: before, after, Quire and Linux, in tables and a page
+    /// Repeat the published measurements behind Quire's design: before, after, Quire and Linux, in tables and a page
     Lab(Lab),
     /// Show which commutative operations share cache lines: the conflict matrix
     Conflicts(Conflicts),
@@ -70,8 +70,9 @@ pub enum Command {
 }
 
 const DOCTOR_HELP: &str = "\
-One screen: the processor, KVM and whether a trial guest runs, QEMU, memory, the Rust that builds the kernel, apt. Then which
-accelerator runs guests and why, and what to do. Nothing is installed or fetched. The exit status is 1 where guests cannot run.";
+Prints one screen: the processor, KVM and a trial guest, QEMU, memory, the Rust that builds the kernel, and apt.
+Then it prints the accelerator that runs guests, the reason, and the steps to take. It installs and fetches nothing.
+The exit status is 1 if guests cannot run.";
 
 /// The options of a guest.
 #[derive(Debug, Clone, Args)]
@@ -84,8 +85,8 @@ pub struct Guest {
     #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = memory)]
     pub memory: u64,
 
-    /// Copy a file or directory into the guest, with owners, times and links; programs bring their libraries. Without
-    /// GUEST it keeps its name and lies in the directory where the program starts
+    /// Copy a file or directory into the guest, with owners, times and links; libraries of programs are copied, too. Without
+    /// GUEST it keeps its name and goes to the directory where the program starts
     #[arg(long, value_name = "HOST[:GUEST]")]
     pub copy: Vec<OsString>,
 
@@ -106,7 +107,7 @@ pub struct Run {
     #[command(flatten)]
     pub guest: Guest,
 
-    /// Stop the machine after so many seconds (exit status 124)
+    /// Stop the machine after this number of seconds (exit status 124)
     #[arg(long, value_name = "S", value_parser = seconds)]
     pub timeout: Option<Duration>,
 
@@ -128,9 +129,11 @@ pub struct Run {
 }
 
 const RUN_EXAMPLES: &str = "\
-The exit status is the program's, 128+N if signal N ended it; 2, 126 and 127 as in a shell; 124 after --timeout;
-125 if the machine failed. Standard input, output and error are the program's own, byte for byte. Ctrl-C interrupts the
-program, a second one ends the machine; with a terminal of its own (a shell), Ctrl-] ends the machine.
+The exit status is the program's. It is 128+N if signal N ended the program, and 124 after --timeout.
+It is 125 if the machine failed; 2, 126 and 127 mean the same as in a shell.
+Standard input, output and error are the program's own, byte for byte.
+Ctrl-C interrupts the program, and a second Ctrl-C ends the machine.
+In an interactive shell, Ctrl-] ends the machine.
 
 Examples:
   ./quire run                                             a shell
@@ -139,13 +142,21 @@ Examples:
   ./quire run --copy ./site:/srv --cwd /srv -- busybox ls -l
   ./quire run --cpus 2 --env RUST_BACKTRACE=1 --timeout 60 -v -- ./target/debug/my-test";
 
+const TEST_EXAMPLES: &str = "\
+Examples:
+  ./quire test
+  ./quire test guest                         only the tests inside the guest
+  ./quire test 'sort'                        the checks with `sort` in their names
+  ./quire test --list                        all names, without running a check
+  ./quire test --soak --minutes 720 attack   random system calls for twelve hours
+  ./quire test layers --graph                the uses between the rooms of each crate
+  ./quire test prose --table                 sentences of each file, with the number over 25 words
+
+Logs are kept in target/test-logs/. With CI=true, a check that cannot run counts as failed.";
+
 /// Options of `test`.
 #[derive(Debug, Clone, Args)]
-#[command(after_help = "Examples:\n  ./quire test\n  ./quire test guest         only what runs inside the guest\n  \
-                        ./quire test 'sort'        every check with `sort` in its name\n  ./quire test --list        \
-                        names, without running anything\n  ./quire test --soak --minutes 720 attack   \
-                        random system calls for twelve hours\n  ./quire test layers --graph  who uses whom inside each \
-                        crate\n\nLogs are kept in target/test-logs/. With CI=true, what cannot be checked counts as failed.")]
+#[command(after_help = TEST_EXAMPLES)]
 pub struct Test {
     /// Part of the name of each check to run
     pub filter: Option<String>,
@@ -163,7 +174,7 @@ pub struct Test {
     #[arg(long, value_name = "N", requires = "soak", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub minutes: u32,
 
-    /// Repeat one round of `--soak attack`, by the seed that its failure names
+    /// Repeat one round of `--soak attack` by the seed in its failure message
     #[arg(long, value_name = "N", requires = "soak")]
     pub seed: Option<u64>,
 
@@ -171,7 +182,7 @@ pub struct Test {
     #[arg(long)]
     pub model: bool,
 
-    /// Run only ThreadSanitizer and AddressSanitizer on the random tests, for long
+    /// Run only ThreadSanitizer and AddressSanitizer on the random tests, with many operations
     #[arg(long, conflicts_with = "model")]
     pub sanitize: bool,
 
@@ -183,7 +194,7 @@ pub struct Test {
     #[arg(long, requires = "filter", conflicts_with_all = ["model", "sanitize", "miri", "list"])]
     pub graph: bool,
 
-    /// With `prose`: print for each document and source its sentences, the longest, and how many are over 25 words
+    /// With `prose`: print for each document and source its sentences, the longest, and the number over 25 words
     #[arg(long, requires = "filter", conflicts_with_all = ["model", "sanitize", "miri", "list", "graph"])]
     pub table: bool,
 
@@ -192,13 +203,17 @@ pub struct Test {
     pub linux: bool,
 }
 
+const DEBUG_EXAMPLES: &str = "\
+Examples:
+  ./quire debug -- ./my-program --with arguments
+  ./quire debug -- busybox ls
+
+gdb loads the symbols of the kernel and of the program, and stops at the program's first instruction.
+The program prints to the same terminal as gdb. Its standard input is empty.";
+
 /// Options of `debug`.
 #[derive(Debug, Clone, Args)]
-#[command(
-    after_help = "Examples:\n  ./quire debug -- ./my-program --with arguments\n  ./quire debug -- busybox ls\n\n\
-                        gdb starts with the kernel's symbols and the program's, and stops at the program's first \
-                        instruction.\nThe program's output appears in between; its standard input is empty."
-)]
+#[command(after_help = DEBUG_EXAMPLES)]
 pub struct Debug {
     /// The guest.
     #[command(flatten)]
@@ -213,17 +228,21 @@ pub struct Debug {
     pub program: Vec<OsString>,
 }
 
+const COMPARE_EXAMPLES: &str = "\
+Any program can be compared. For each figure the command prints the medians of both sides and their ratio.
+The figures are the program's use of time, faults, memory, switches and shootdowns.
+Lines `name value unit` that the program prints are figures, too.
+The last column has the 95 % interval of the ratio with --repeat 6 and more, and about the range of the runs with fewer.
+It is `none` if the ratio may be 1. docs/commands.md explains the rows.
+
+Examples:
+  ./quire compare --cpus 2 -- target/programs/zerofill --seconds 2
+  ./quire compare --repeat 9 --json sort.json -- busybox sort -o /tmp/out /big.txt
+  ./quire compare --count -- target/programs/forkexec     guest instructions: repeatable";
+
 /// Options of `compare`.
 #[derive(Debug, Clone, Args)]
-#[command(
-    after_help = "Any program will do. Both sides' medians and their ratio are printed, of what the program used (time, faults, memory, \
-                        switches, shootdowns) and of lines `name value unit` that it prints itself; and where the ratio lies: \
-                        with --repeat 6 and more its 95 % interval, with fewer about the range of the runs; `none` where that may be 1. \
-                        docs/commands.md tells what the rows mean.\n\nExamples:\n  \
-                        ./quire compare --cpus 2 -- target/programs/zerofill --seconds 2\n  ./quire compare --repeat 9 --json \
-                        sort.json -- busybox sort -o /tmp/out /big.txt\n  ./quire compare --count -- target/programs/forkexec     \
-                        guest instructions: repeatable"
-)]
+#[command(after_help = COMPARE_EXAMPLES)]
 pub struct Compare {
     /// The guest.
     #[command(flatten)]
@@ -234,7 +253,7 @@ pub struct Compare {
     #[arg(long)]
     pub count: bool,
 
-    /// Compare what both sides print, instead of figures, and show the first line that differs
+    /// Compare the output of both sides instead of figures, and show the first line that differs
     #[arg(long, conflicts_with_all = ["count", "repeat", "json", "seed"])]
     pub same: bool,
 
@@ -246,7 +265,7 @@ pub struct Compare {
     #[arg(long, value_name = "FILE")]
     pub json: Option<std::path::PathBuf>,
 
-    /// Seed of the order of the sides: Quire begins where it is even [default: random]
+    /// Seed of the order of the sides; Quire runs first if it is even [default: random]
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 
@@ -255,15 +274,19 @@ pub struct Compare {
     pub program: Vec<OsString>,
 }
 
+const BENCH_EXAMPLES: &str = "\
+Prints one line `name value unit` for each figure. Counts repeat exactly, and times are medians.
+docs/bench.md describes the methods.
+
+Examples:
+  ./quire bench                    all figures (some minutes)
+  ./quire bench mapper fork        the figures with `mapper` or `fork` in their names
+  ./quire bench --list             names, units and methods, without measuring
+  ./quire bench --json fork >fork.json";
+
 /// Options of `bench`.
 #[derive(Debug, Clone, Args)]
-#[command(
-    after_help = "One line `name value unit` for each figure. Figures that are counted repeat exactly; times are \
-                        medians. docs/bench.md tells the methods.\n\nExamples:\n  ./quire bench                    all \
-                        (some minutes)\n  ./quire bench mapper fork        what has `mapper` or `fork` in its name\n  \
-                        ./quire bench --list             names, units and methods, without measuring\n  ./quire bench --json \
-                        fork >fork.json"
-)]
+#[command(after_help = BENCH_EXAMPLES)]
 pub struct Bench {
     /// Parts of the names of the figures to measure
     #[arg(value_name = "NAME")]
@@ -278,16 +301,24 @@ pub struct Bench {
     pub json: bool,
 }
 
+const LAB_EXAMPLES: &str = "\
+Prints a table for each experiment. Writes results.json with every sample (docs/results.schema.json), and report.html.
+An interrupted run keeps its samples, and the same command continues it.
+docs/lab.md describes the methods, runs on several machines, and new experiments.
+
+Examples:
+  ./quire lab list
+  ./quire lab --quick                     all experiments, small
+  ./quire lab map ranges --cpus 1,2 --no-linux
+  ./quire lab --full --out big            larger sizes, more rounds
+  ./quire lab report */results.json --out all.html";
+
 /// Options of `lab`.
 #[derive(Debug, Clone, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
-    after_help = "Prints a table for each experiment and writes results.json (every sample; docs/results.schema.json) and report.html. A \
-                  run that is interrupted keeps what it has; the same command goes on with it. docs/lab.md tells the methods, how to \
-                  spread a run over machines, and how to add an experiment.\n\nExamples:\n  ./quire lab list\n  ./quire lab \
-                  --quick                       everything, small\n  ./quire lab map ranges --cpus 1,2 --no-linux\n  \
-                  ./quire lab --full --out big            larger sizes, more rounds\n  ./quire lab report */results.json --out all.html"
+    after_help = LAB_EXAMPLES
 )]
 pub struct Lab {
     /// A subcommand that does not measure.
@@ -314,11 +345,11 @@ pub struct Lab {
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=256))]
     pub cpus: Vec<u32>,
 
-    /// Leave Linux out
+    /// Measure without Linux
     #[arg(long)]
     pub no_linux: bool,
 
-    /// Begin anew instead of continuing an unfinished run; its results are kept beside
+    /// Begin a new run instead of continuing an unfinished one; its results are moved aside
     #[arg(long)]
     pub again: bool,
 }
@@ -369,19 +400,23 @@ pub struct LabPicture {
     pub out: std::path::PathBuf,
 }
 
+const CONFLICTS_EXAMPLES: &str = "\
+Two virtual CPUs run each pair of operations that commute, and every access to shared memory is recorded.
+The exit status is 1 if the matrix differs from its list. docs/conflicts.md explains the matrix.
+
+Examples:
+  ./quire conflicts                      all pairs (a minute)
+  ./quire conflicts fork exec            the pairs with one of these operations
+  ./quire conflicts --html matrix.html   also writes a page
+  ./quire conflicts --scale              lines moved for an operation, with 2 to 256 CPUs
+  ./quire conflicts --guest              the whole kernel: system calls from two CPUs of a guest
+  ./quire conflicts --guest -v munmap    the pairs of munmap, and the code sites of each line";
+
 /// Options of `conflicts`.
 #[derive(Debug, Clone, Args)]
-#[command(
-    after_help = "Each pair of operations whose order cannot be observed is done by two virtual CPUs, and every access to shared \
-                        memory is recorded. The exit status is 1 where the matrix is not as its list says. docs/conflicts.md \
-                        tells how to read it.\n\nExamples:\n  ./quire conflicts                      all (a minute)\n  ./quire \
-                        conflicts fork exec            pairs with one of these\n  ./quire conflicts --html matrix.html   a page, \
-                        too\n  ./quire conflicts --scale              lines moved an operation, with 2 to 256 CPUs\n  ./quire \
-                        conflicts --guest              the whole kernel: system calls from two CPUs of a guest\n  ./quire \
-                        conflicts --guest -v munmap    this operation, and each line with its sites"
-)]
+#[command(after_help = CONFLICTS_EXAMPLES)]
 pub struct Conflicts {
-    /// Operations whose pairs are run; with --scale, parts of the workloads' names
+    /// Operations whose pairs run; with --scale, parts of the names of workloads
     #[arg(value_name = "OPERATION")]
     pub operations: Vec<String>,
 
@@ -397,20 +432,24 @@ pub struct Conflicts {
     #[arg(long, group = "counted")]
     pub guest: bool,
 
-    /// With --guest: show which code wrote each conflicting line, and which touched it. With --scale: show which code
-    /// needed the lines
+    /// With --guest: show the code that wrote each conflicting line, and the code that touched it. With --scale: show the
+    /// code that needed the lines
     #[arg(short, long, requires = "counted")]
     pub verbose: bool,
 }
 
+const PROFILE_EXAMPLES: &str = "\
+A plugin of the emulator counts each instruction. With one CPU the figures repeat exactly.
+The program's output appears on standard error. The programs of programs/ mark their measured sections.
+
+Examples:
+  ./quire profile -- target/programs/forkexec --seconds 1
+  ./quire profile --marked --top 20 -- micro --only cow
+  ./quire profile --flame flame.svg -- busybox find /       a flame graph, for a browser";
+
 /// Options of `profile`.
 #[derive(Debug, Clone, Args)]
-#[command(
-    after_help = "Each instruction is counted, by a plugin of the emulator: the same figures every time with one CPU. What the program \
-                        prints appears on standard error. Programs of programs/ mark what they measure.\n\nExamples:\n  ./quire profile \
-                        -- target/programs/forkexec --seconds 1\n  ./quire profile --marked --top 20 -- micro --only cow\n  ./quire \
-                        profile --flame flame.svg -- busybox find /       a flame graph, for a browser"
-)]
+#[command(after_help = PROFILE_EXAMPLES)]
 pub struct Profile {
     /// The guest.
     #[command(flatten)]
@@ -438,16 +477,20 @@ pub struct Profile {
     pub program: Vec<OsString>,
 }
 
+const TRACE_EXAMPLES: &str = "\
+The command builds a kernel with trace events; the usual kernel has none.
+It prints the number of events of each kind with their latencies, and the most expensive sites.
+The file has a track for each CPU, process and thread. Open it at https://ui.perfetto.dev; it stays in the browser.
+The program's output appears on standard error.
+
+Examples:
+  ./quire trace --cpus 2 -- target/programs/micro --seconds 0.1
+  ./quire trace --count -- busybox find /        a clock of 8 ns an instruction: figures repeat almost exactly
+  ./quire trace --out sort.json --buffer 256M -- busybox sh -c 'seq 100000 | sort -n | tail -1'";
+
 /// Options of `trace`.
 #[derive(Debug, Clone, Args)]
-#[command(
-    after_help = "Another kernel is built for it: the usual one has nothing of this. What happened is counted by kind, with latencies, and \
-                        the costliest sites are printed; the file has a track for each CPU, process and thread: open it at \
-                        https://ui.perfetto.dev (it stays in the browser). What the program prints appears on standard \
-                        error.\n\nExamples:\n  ./quire trace --cpus 2 -- target/programs/micro --seconds 0.1\n  ./quire trace --count \
-                        -- busybox find /        a clock of 8 ns an instruction: figures that repeat but for a few\n  ./quire trace --out \
-                        sort.json --buffer 256M -- busybox sh -c 'seq 100000 | sort -n | tail -1'"
-)]
+#[command(after_help = TRACE_EXAMPLES)]
 pub struct Trace {
     /// The guest.
     #[command(flatten)]
@@ -479,13 +522,18 @@ pub struct Trace {
     pub program: Vec<OsString>,
 }
 
+const FUZZ_EXAMPLES: &str = "\
+Failing inputs are written to target/fuzz/artifacts/, and inputs that reach new code to target/fuzz/corpus/.
+docs/checking.md describes how to add a target.
+
+Examples:
+  ./quire fuzz --list
+  ./quire fuzz elf --seconds 600
+  ./quire fuzz elf --input target/fuzz/artifacts/elf-crash-0a1b";
+
 /// Options of `fuzz`.
 #[derive(Debug, Clone, Args)]
-#[command(
-    after_help = "What is found is written to target/fuzz/artifacts/, what is learned to target/fuzz/corpus/. docs/checking.md \
-                        tells how to add a target.\n\nExamples:\n  ./quire fuzz --list\n  ./quire fuzz elf --seconds 600\n  \
-                        ./quire fuzz elf --input target/fuzz/artifacts/elf-crash-0a1b"
-)]
+#[command(after_help = FUZZ_EXAMPLES)]
 pub struct Fuzz {
     /// Fuzz target to run
     pub target: Option<String>,
@@ -516,12 +564,12 @@ fn memory(text: &str) -> Result<u64, String> {
 fn buffer(text: &str) -> Result<u64, String> {
     match mebibytes(text)? {
         mib @ 1..=2048 => Ok(mib),
-        _ => Err(format!("{text} is no size for a trace; give from 1M to 2G")),
+        _ => Err(format!("{text} is not a valid trace size; give 1M to 2G")),
     }
 }
 
 fn mebibytes(text: &str) -> Result<u64, String> {
-    let wrong = || format!("{text:?} is no size; write for instance 256M or 2G");
+    let wrong = || format!("{text:?} is not a size; write for example 256M or 2G");
     let (digits, unit) = match text.to_ascii_uppercase().trim_end_matches("IB").trim_end_matches('B') {
         t if t.ends_with('G') => (t.trim_end_matches('G').to_owned(), 1024),
         t => (t.trim_end_matches('M').to_owned(), 1),

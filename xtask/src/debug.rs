@@ -39,7 +39,7 @@ pub fn command(places: &Places, options: &cli::Debug) -> Result<u8> {
     let image = kernel.image(tree, &order)?;
     let (listener, port) = qemu::local_listener()?;
     let script = script(kernel.file(), program.as_deref(), port)?;
-    let (mut stop, wake) = UnixStream::pair().doing(|| "cannot connect with the guest".to_string())?;
+    let (mut stop, wake) = UnixStream::pair().doing(|| "cannot connect to the guest".to_string())?;
     // While gdb runs, it handles Ctrl-C.
     let ignored = Arc::new(std::sync::atomic::AtomicBool::new(false));
     signal_hook::flag::register(SIGINT, ignored).doing(|| "cannot catch signals".to_string())?;

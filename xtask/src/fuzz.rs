@@ -36,21 +36,21 @@ pub struct Target {
 pub const TARGETS: &[Target] = &[
     Target {
         name: "calls",
-        about: "system calls of any kind, each input a process on a machine of its own",
+        about: "any system calls; each input runs as a process on a machine of its own",
         runs: 1_000,
         address: false,
     },
-    Target { name: "cpio", about: "archives are read and unpacked into a tree of files", runs: 40_000, address: false },
+    Target { name: "cpio", about: "the archive reader, and unpacking into a file tree", runs: 40_000, address: false },
     Target { name: "elf", about: "headers of programs", runs: 200_000, address: false },
     Target {
         name: "embedder",
-        about: "all safe public functions of the memory core, by two threads on two systems, misuse included",
+        about: "all safe public functions of the memory core, called by two threads on two systems, with misuse",
         runs: 200,
         address: true,
     },
     Target {
         name: "frames",
-        about: "frames, runs and slabs against a record of who has what",
+        about: "frames, runs and slabs against a record of their owners",
         runs: 2_000,
         address: false,
     },
@@ -76,7 +76,7 @@ pub const TARGETS: &[Target] = &[
     },
     Target {
         name: "user",
-        about: "what system calls take from a program's memory and put there, byte by byte",
+        about: "copies by system calls from and to a program's memory, checked byte by byte",
         runs: 20_000,
         address: false,
     },
@@ -98,12 +98,13 @@ pub fn command(places: &Places, options: &cli::Fuzz) -> Result<u8> {
         TARGETS.iter().for_each(|t| println!("{:<10} {}", t.name, t.about));
         return Ok(0);
     }
-    let name =
-        options.target.as_deref().ok_or_else(|| Failure::usage("which target? ./quire fuzz --list names them"))?;
-    let target = TARGETS
-        .iter()
-        .find(|t| t.name == name)
-        .ok_or_else(|| Failure::usage(format_args!("no target is called {name}; ./quire fuzz --list names them")))?;
+    let name = options
+        .target
+        .as_deref()
+        .ok_or_else(|| Failure::usage("name a fuzz target; ./quire fuzz --list prints all targets"))?;
+    let target = TARGETS.iter().find(|t| t.name == name).ok_or_else(|| {
+        Failure::usage(format_args!("no fuzz target has the name {name}; ./quire fuzz --list prints all targets"))
+    })?;
     let step = Step::new("building the fuzz targets");
     let log = places.target.join("fuzz-build.log");
     fs::create_dir_all(&places.target).doing(|| format!("cannot make {}", places.target.display()))?;

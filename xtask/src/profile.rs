@@ -38,8 +38,11 @@ pub fn command(places: &Places, options: &cli::Profile) -> Result<u8> {
     let profile = Profile::of(&records, &functions);
     if profile.total.instructions == 0 {
         return Err(Failure::usage(match options.marked {
-            true => "nothing was counted: the program makes no marks (programs/report.h); leave out --marked",
-            false => "nothing was counted",
+            true => {
+                "no instruction was counted, because the program marks no section (programs/report.h); leave out \
+                --marked"
+            }
+            false => "no instruction was counted",
         }));
     }
     if let Some(file) = &options.folded {
@@ -135,7 +138,7 @@ impl Records {
         let mut records = Self::default();
         let mut ended = false;
         for line in text.lines() {
-            let bad = || Failure::machine(format_args!("the plugin: {line:?} is no line of its"));
+            let bad = || Failure::machine(format_args!("the emulator's plugin wrote an unknown line: {line:?}"));
             let number = |word: &str| word.parse::<u64>().map_err(|_| bad());
             let hex = |word| u64::from_str_radix(word, 16).map_err(|_| bad());
             // A node's number is higher than its caller's.
@@ -153,7 +156,11 @@ impl Records {
                 _ => return Err(bad()),
             }
         }
-        if ended { Ok(records) } else { Err(Failure::machine("the plugin did not finish its counts")) }
+        if ended {
+            Ok(records)
+        } else {
+            Err(Failure::machine("the emulator's plugin stopped before it wrote all its counts"))
+        }
     }
 }
 

@@ -46,9 +46,18 @@ impl Step {
         if bar.is_none() {
             let (name, over) = (name.clone(), Arc::clone(&over));
             std::thread::spawn(move || {
+                let start = Instant::now();
                 std::thread::sleep(SHORT);
                 if !over.load(Ordering::Relaxed) {
                     eprintln!("quire: {name} ...");
+                }
+                let mut told = SHORT;
+                while !over.load(Ordering::Relaxed) {
+                    std::thread::sleep(SHORT);
+                    if start.elapsed() >= told + PULSE && !over.load(Ordering::Relaxed) {
+                        told = start.elapsed();
+                        eprintln!("quire: {name}, {} s", told.as_secs());
+                    }
                 }
             });
         }
@@ -65,6 +74,9 @@ impl Step {
 
 /// Elsewhere than on a terminal, a step says what it does once it has taken so long.
 const SHORT: Duration = Duration::from_millis(1500);
+
+/// Elsewhere than on a terminal, a long step says so often that it goes on.
+const PULSE: Duration = Duration::from_secs(20);
 
 /// Elsewhere than on a terminal, the time of what took longer than this is told at its end.
 const LONG: Duration = Duration::from_secs(5);
@@ -177,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_time_that_is_left_follows_what_was_seen() {
+    fn the_remaining_time_follows_the_measured_times() {
         let mut countdown = Countdown::new("x", vec![10.0, 10.0, 100.0]);
         assert_eq!(countdown.time_left(), "about 2 min");
         countdown.doing("first");

@@ -241,7 +241,7 @@ impl<H: Host> Vfs<H> {
             };
         }
         let mut found = self.walk(view, &parent, name, Final::Name)?;
-        let what = match member.mode >> 12 {
+        let content = match member.mode >> 12 {
             0o4 => {
                 if let Some(there) = found.target.as_ref().filter(|t| t.inode.is_directory()) {
                     return self.adorn(&there.inode, member, noted);
@@ -256,7 +256,7 @@ impl<H: Host> Vfs<H> {
             0o14 => Create::Socket,
             _ => return Err(Problem::Kind),
         };
-        if matches!(what, Create::Symlink(target) if target.is_empty() || target.len() >= PATH_MAX) {
+        if matches!(content, Create::Symlink(target) if target.is_empty() || target.len() >= PATH_MAX) {
             return Err(Problem::Name);
         }
         if found.target.is_some() {
@@ -267,14 +267,14 @@ impl<H: Host> Vfs<H> {
             found.target = None;
         }
         let key = (member.device.0, member.device.1, member.inode);
-        let shared = member.links > 1 && !matches!(what, Create::Directory);
+        let shared = member.links > 1 && !matches!(content, Create::Directory);
         let dentry = match linked.get(&key).filter(|_| shared) {
             Some(first) => {
                 self.link(view, first, &found)?;
                 first.clone()
             }
             None => {
-                let new = self.make(view, &found, what, permissions)?;
+                let new = self.make(view, &found, content, permissions)?;
                 if shared {
                     linked.try_insert(key, new.clone())?;
                 }

@@ -71,6 +71,8 @@ pub enum FsError {
     Deadlock,
     /// The caller's user has as many pages in pipes as it may.
     TooManyPipes,
+    /// The clock that it waits for was set.
+    Canceled,
 }
 
 impl fmt::Display for FsError {
@@ -109,6 +111,7 @@ impl fmt::Display for FsError {
             FsError::NoProcess => "no such process",
             FsError::Deadlock => "deadlock",
             FsError::TooManyPipes => "too many pipes",
+            FsError::Canceled => "the clock was set",
         })
     }
 }

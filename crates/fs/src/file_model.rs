@@ -6,8 +6,8 @@ use crate::test_host::{TestHost, read_file, write_file};
 use crate::tree::attr::NewAttr;
 use crate::tree::generated::{Entry, Generated, GeneratedDirectory, GeneratedFile, GeneratedLink, Text};
 use crate::{
-    Create, Dentry, FileKind, Final, FsError, Host, Io, Limits, OpenFile, OpenFlags, Places, StartDirectory, Vfs,
-    Whence, Who,
+    Create, Dentry, FileCredentials, FileKind, Final, FsError, Host, Io, Limits, OpenFile, OpenFlags, Places,
+    StartDirectory, Vfs, Whence,
 };
 use core::fmt::Write;
 use proptest::prelude::*;
@@ -172,7 +172,7 @@ fn opening_obeys_its_flags() {
     assert_eq!(open(&vfs, "/l", excl).err(), Some(FsError::Exists));
     assert_eq!(open(&vfs, "/l", OpenFlags::READ | OpenFlags::NOFOLLOW).err(), Some(FsError::Loop));
     assert!(open(&vfs, "/l", OpenFlags::PATH | OpenFlags::NOFOLLOW).is_ok());
-    assert!(open(&vfs, "/dangling", OpenFlags::WRITE | OpenFlags::CREATE).is_ok(), "made where the link leads");
+    assert!(open(&vfs, "/dangling", OpenFlags::WRITE | OpenFlags::CREATE).is_ok(), "created at the target of the link");
     assert!(read_file(&vfs, "/new").is_ok());
     assert_eq!(open(&vfs, "/f", OpenFlags::READ | OpenFlags::DIRECTORY).err(), Some(FsError::NotDirectory));
     assert_eq!(open(&vfs, "/f/", OpenFlags::READ).err(), Some(FsError::NotDirectory));
@@ -271,7 +271,7 @@ fn further_names_count_as_inodes_do() {
     link(b"/a", b"/b").unwrap();
     link(b"/b", b"/c").unwrap();
     assert_eq!((link(b"/a", b"/d"), write_file(&vfs, "/d", b"")), (Err(FsError::NoSpace), Err(FsError::NoSpace)));
-    assert_eq!((link(b"/a", b"/b"), taken()), (Err(FsError::Exists), 4), "what is refused takes nothing");
+    assert_eq!((link(b"/a", b"/b"), taken()), (Err(FsError::Exists), 4), "a refused link takes no inode");
     vfs.unlink(&view, &at(b"/a")).unwrap();
     write_file(&vfs, "/x", b"").unwrap();
     vfs.rename(&view, &at(b"/x"), &at(b"/c"), crate::vfs::rename::Rename::Replace).unwrap();
@@ -290,14 +290,19 @@ fn a_system_with_all_its_files_open_opens_and_makes_no_more() {
     let before = FILES.get().0;
     FILES.set((before, before + 2));
     let first = open(&vfs, "/f", RW | OpenFlags::CREATE).unwrap();
-    let both = vfs.pipe(&Who::ROOT, OpenFlags::empty());
-    assert_eq!((both.err(), FILES.get().0), (Some(FsError::TooManyFiles), before + 1), "its one end is no more");
-    let second = vfs.memory_file(&Who::ROOT, b"m", RW, crate::Seals::SEAL).unwrap();
+    let both = vfs.pipe(&FileCredentials::ROOT, OpenFlags::empty());
+    assert_eq!(
+        (both.err(), FILES.get().0),
+        (Some(FsError::TooManyFiles), before + 1),
+        "the first end of the pipe was not freed"
+    );
+    let second = vfs.memory_file(&FileCredentials::ROOT, b"m", RW, crate::Seals::SEAL).unwrap();
     assert_eq!(open(&vfs, "/new", RW | OpenFlags::CREATE).err(), Some(FsError::TooManyFiles));
     assert_eq!(open(&vfs, "/new", RW).err(), Some(FsError::NotFound), "no file was made");
     drop(first);
     let stream = crate::stream::event::Event::new(0, false).unwrap();
-    let third = vfs.nameless_stream(&Who::ROOT, "[eventfd]", quire_heap::unsize!(stream), RW, false).unwrap();
+    let third =
+        vfs.nameless_stream(&FileCredentials::ROOT, "[eventfd]", quire_heap::unsize!(stream), RW, false).unwrap();
     drop((second, third));
     assert_eq!(FILES.get().0, before);
 }
@@ -310,12 +315,12 @@ fn contents_take_and_return_the_stated_room() {
     assert_eq!(write(&file, &[1; 3 * PAGE_SIZE]), Ok(2 * PAGE_SIZE));
     assert_eq!((write(&file, b"x"), free()), (Err(FsError::NoSpace), 0));
     file.punch(&Io::NOW, 1, 2 * PAGE_SIZE as u64 - 2).unwrap();
-    assert_eq!(free(), 0, "no page went as a whole");
+    assert_eq!(free(), 0, "no whole page was freed");
     file.punch(&Io::NOW, 1, 2 * PAGE_SIZE as u64 - 1).unwrap();
     assert_eq!(free(), 1);
     file.punch(&Io::NOW, PAGE_SIZE as u64 + 5, 7).unwrap();
     assert_eq!(free(), 1, "zeroing a part of a hole takes nothing");
-    let memory = vfs.memory_file(&Who::ROOT, b"m", RW, crate::Seals::SEAL).unwrap();
+    let memory = vfs.memory_file(&FileCredentials::ROOT, b"m", RW, crate::Seals::SEAL).unwrap();
     assert_eq!((write(&memory, &[1; 5 * PAGE_SIZE]), free()), (Ok(5 * PAGE_SIZE), 1));
     assert_eq!(file.allocate(&Io::NOW, 0, 3 * PAGE_SIZE as u64, false), Err(FsError::NoSpace));
     assert_eq!((free(), file.seek(0, Whence::End)), (1, Ok(2 * PAGE_SIZE as u64)));
@@ -326,7 +331,7 @@ fn contents_take_and_return_the_stated_room() {
     assert_eq!(free(), 2);
     write(&file, b"x").unwrap();
     vfs.unlink(&vfs.view(), &vfs.walk(&vfs.view(), vfs.root(), b"/f", Final::Name).unwrap()).unwrap();
-    assert_eq!(free(), 1, "it is open");
+    assert_eq!(free(), 1, "an open file keeps its pages");
     drop(file);
     vfs.host().epoch().drain();
     assert_eq!(free(), 2);
@@ -350,15 +355,15 @@ fn permission_bits_hold_for_all_users_but_root() {
     let vfs = tree();
     write_file(&vfs, "/f", b"x").unwrap();
     let mut view = vfs.view();
-    view.who = Who { uid: 7, gid: 8, ..Who::default() };
+    view.credentials = FileCredentials { uid: 7, gid: 8, ..FileCredentials::default() };
     let try_open = |flags| vfs.open(&view, vfs.root(), b"/f", flags, 0, &Io::NOW).err();
     assert_eq!(try_open(OpenFlags::READ), None);
     assert_eq!(try_open(OpenFlags::WRITE), Some(FsError::Denied));
     let inode = &vfs.find(&view, vfs.root(), b"/f", true).unwrap().inode;
-    assert_eq!(vfs.set_mode(&view.who, inode, 0o777), Err(FsError::NotPermitted));
-    vfs.set_mode(&Who::ROOT, inode, 0o600).unwrap();
+    assert_eq!(vfs.set_mode(&view.credentials, inode, 0o777), Err(FsError::NotPermitted));
+    vfs.set_mode(&FileCredentials::ROOT, inode, 0o600).unwrap();
     assert_eq!(try_open(OpenFlags::READ), Some(FsError::Denied));
-    vfs.set_owner(&Who::ROOT, inode, Some(7), None).unwrap();
+    vfs.set_owner(&FileCredentials::ROOT, inode, Some(7), None).unwrap();
     assert_eq!(try_open(RW), None);
     let found = vfs.walk(&view, vfs.root(), b"/new", Final::Name).unwrap();
     assert_eq!(vfs.make(&view, &found, Create::File, 0o644).err(), Some(FsError::Denied));
@@ -452,7 +457,7 @@ fn a_deep_tree_that_was_removed_is_let_go_without_recursion() {
 }
 
 #[test]
-fn devices_do_what_their_names_say() {
+fn memory_devices_read_and_write_as_on_linux() {
     let vfs = tree();
     vfs.mount_devices().unwrap();
     let zero = open(&vfs, "/dev/zero", RW).unwrap();
@@ -462,7 +467,7 @@ fn devices_do_what_their_names_say() {
     assert_eq!(write(&open(&vfs, "/dev/full", RW).unwrap(), b"x"), Err(FsError::NoSpace));
     assert_eq!(read(&open(&vfs, "/dev/urandom", RW).unwrap(), 300).unwrap(), [4; 300]);
     assert_eq!(open(&vfs, "/dev/tty", RW).err(), Some(FsError::NoDevice));
-    let (r, w) = vfs.pipe(&Who::ROOT, OpenFlags::empty()).unwrap();
+    let (r, w) = vfs.pipe(&FileCredentials::ROOT, OpenFlags::empty()).unwrap();
     assert_eq!(w.seek(0, Whence::Start), Err(FsError::NotSeekable));
     write(&w, b"through").unwrap();
     // As through `/proc/self/fd/0`: the pipe is opened again.
@@ -478,14 +483,14 @@ fn a_pipe_without_a_name_is_reopened_without_waiting() {
     let vfs = tree();
     // `Io::WAIT`: an open that waits for an end which never comes does not return.
     let reopen = |file: &OpenFile<TestHost>, flags| vfs.open_dentry(file.dentry.clone(), flags, &Io::WAIT);
-    let (r, w) = vfs.pipe(&Who::ROOT, OpenFlags::empty()).unwrap();
+    let (r, w) = vfs.pipe(&FileCredentials::ROOT, OpenFlags::empty()).unwrap();
     write(&w, b"left").unwrap();
     drop(w);
     let again = reopen(&r, OpenFlags::READ).unwrap();
     assert_eq!(read(&again, 99).unwrap(), b"left");
-    assert_eq!(read(&again, 99).unwrap(), b"", "no writer is left: the end, not a wait");
+    assert_eq!(read(&again, 99).unwrap(), b"", "no writer is left, so a read returns the end and does not wait");
     let calm = reopen(&r, OpenFlags::READ | OpenFlags::NONBLOCK).unwrap();
-    assert_eq!(read(&calm, 99).unwrap(), b"", "as for the first reader, not as for a FIFO that no writer opened yet");
+    assert_eq!(read(&calm, 99).unwrap(), b"", "the same as for the first reader, because a writer has opened the FIFO");
     assert!(calm.ready().contains(crate::Ready::HANGUP));
     // A writer that comes back revives it.
     let w = reopen(&r, OpenFlags::WRITE).unwrap();
@@ -506,16 +511,19 @@ fn a_pipe_without_a_name_is_reopened_without_waiting() {
 #[test]
 fn a_file_without_a_name_belongs_to_its_maker() {
     let vfs = tree();
-    let maker = Who { uid: 7, gid: 8, ..Who::default() };
+    let maker = FileCredentials { uid: 7, gid: 8, ..FileCredentials::default() };
     let (r, w) = vfs.pipe(&maker, OpenFlags::empty()).unwrap();
     let memory = vfs.memory_file(&maker, b"m", RW, crate::Seals::SEAL).unwrap();
     for file in [&r, &w, &memory] {
         let attr = file.dentry.inode.attr();
         assert_eq!((attr.uid, attr.gid), (7, 8));
     }
-    let view = |uid| crate::View { who: Who { uid, gid: uid, ..Who::default() }, ..vfs.view() };
-    assert!(view(7).who.may(&r.dentry.inode, crate::vfs::who::Want::READ).is_ok());
-    assert!(view(9).who.may(&r.dentry.inode, crate::vfs::who::Want::READ).is_err());
+    let view = |uid| crate::View {
+        credentials: FileCredentials { uid, gid: uid, ..FileCredentials::default() },
+        ..vfs.view()
+    };
+    assert!(view(7).credentials.may(&r.dentry.inode, crate::vfs::credentials::Want::READ).is_ok());
+    assert!(view(9).credentials.may(&r.dentry.inode, crate::vfs::credentials::Want::READ).is_err());
 }
 
 #[test]
@@ -530,16 +538,16 @@ fn a_write_that_failed_is_told_once_to_each_open_file() {
     };
     assert_eq!(sync(&a), Ok(()));
     fails(true);
-    assert_eq!((sync(&a), sync(&a)), (Err(FsError::Io), Err(FsError::Io)), "it fails again and again");
+    assert_eq!((sync(&a), sync(&a)), (Err(FsError::Io), Err(FsError::Io)), "each write fails");
     fails(false);
     assert_eq!((sync(&a), sync(&b), sync(&b)), (Ok(()), Err(FsError::Io), Ok(())));
-    assert_eq!(sync(&open(&vfs, "/f", RW).unwrap()), Ok(()), "who opens it later is told of what comes then");
+    assert_eq!(sync(&open(&vfs, "/f", RW).unwrap()), Ok(()), "a later open file gets only later errors");
 }
 
 #[test]
 fn a_writer_keeps_to_its_limit() {
     let vfs = tree();
-    let file = vfs.memory_file(&Who::ROOT, b"m", RW, crate::Seals::SEAL).unwrap();
+    let file = vfs.memory_file(&FileCredentials::ROOT, b"m", RW, crate::Seals::SEAL).unwrap();
     let io = Io { most: 100, ..Io::NOW };
     let write = |at, len| file.write_at(&io, at, &mut crate::SliceSource::new(&[1; 200][..len]));
     assert_eq!(write(90, 50), Ok(10));

@@ -13,8 +13,8 @@ use crate::test_host::{TestHost, write_file};
 use crate::tree::attr::DeviceNumber;
 use crate::vfs::rename::Rename;
 use crate::{
-    Create, Dentry, FileKind, Final, FoundPath, FsError, Host, Inode, Io, Limits, Listener, OpenFile, OpenFlags,
-    Readiness, Stream, Vfs, Who, event,
+    Create, Dentry, FileCredentials, FileKind, Final, FoundPath, FsError, Host, Inode, Io, Limits, Listener, OpenFile,
+    OpenFlags, Readiness, Stream, Vfs, event,
 };
 use quire_heap::{Arc, refusal, unsize};
 use std::string::String;
@@ -49,8 +49,8 @@ fn tree() -> Tree {
 fn found(vfs: &Tree, path: &str) -> Result<FoundPath<TestHost>, FsError> {
     vfs.walk(&vfs.view(), vfs.root(), path.as_bytes(), Final::Name)
 }
-fn make(vfs: &Tree, path: &str, what: Create<'_>) -> Result<Made, FsError> {
-    vfs.make(&vfs.view(), &found(vfs, path)?, what, 0o755).map(|_| NOTHING)
+fn make(vfs: &Tree, path: &str, content: Create<'_>) -> Result<Made, FsError> {
+    vfs.make(&vfs.view(), &found(vfs, path)?, content, 0o755).map(|_| NOTHING)
 }
 fn rename(vfs: &Tree, from: &str, to: &str, how: Rename) -> Result<Made, FsError> {
     vfs.rename(&vfs.view(), &found(vfs, from)?, &found(vfs, to)?, how).map(|()| NOTHING)
@@ -120,7 +120,7 @@ fn refuse_each(name: &str, vfs: &Tree, does: impl Fn(&Tree) -> Result<Made, FsEr
     for n in 1.. {
         let (result, made) = refusal::at(n, || does(vfs));
         if made < n {
-            let _made = result.unwrap_or_else(|e| panic!("{name}: {e}, though nothing is refused"));
+            let _made = result.unwrap_or_else(|e| panic!("{name}: {e}, although no allocation is refused"));
             look(vfs);
             return n - 1;
         }
@@ -155,26 +155,28 @@ fn a_call_without_memory_leaves_the_tree_as_it_was() {
         ("open a device", |t| open(t, "/null", RW)),
         ("open a generated file", |t| open(t, "/proc/3", OpenFlags::READ)),
         ("open and create", |t| open(t, "/d/new", RW | OpenFlags::CREATE)),
-        ("open and create, and nothing else", |t| {
+        ("only open and create", |t| {
             open(t, "/d/new", RW | OpenFlags::CREATE | OpenFlags::EXCLUSIVE | OpenFlags::TRUNCATE)
         }),
         ("open an existing file with O_CREAT", |t| open(t, "/f", RW | OpenFlags::CREATE)),
         ("open without a name", |t| open(t, "/d", RW | OpenFlags::NAMELESS)),
-        ("pipe", |t| t.pipe(&Who::ROOT, OpenFlags::empty()).map(|(r, w)| [Some(r), Some(w)])),
-        ("memory file", |t| Ok([Some(t.memory_file(&Who::ROOT, b"name", RW, crate::Seals::empty())?), None])),
+        ("pipe", |t| t.pipe(&FileCredentials::ROOT, OpenFlags::empty()).map(|(r, w)| [Some(r), Some(w)])),
+        ("memory file", |t| {
+            Ok([Some(t.memory_file(&FileCredentials::ROOT, b"name", RW, crate::Seals::empty())?), None])
+        }),
         ("event", |t| {
             let event: Arc<dyn Stream> = unsize!(event::Event::new(0, false)?);
-            Ok([Some(t.nameless_stream(&Who::ROOT, "[eventfd]", event, RW, false)?), None])
+            Ok([Some(t.nameless_stream(&FileCredentials::ROOT, "[eventfd]", event, RW, false)?), None])
         }),
         ("socket pair", |t| {
             let (a, b) = Pair::new(TestHost)?;
             let (a, b): (Arc<dyn Stream>, Arc<dyn Stream>) = (unsize!(a), unsize!(b));
-            let open = |s| t.nameless_stream(&Who::ROOT, "socket", s, RW, true);
+            let open = |s| t.nameless_stream(&FileCredentials::ROOT, "socket", s, RW, true);
             Ok([Some(open(a)?), Some(open(b)?)])
         }),
         ("list", |t| read(t, "/d")),
         ("list a generated directory", |t| read(t, "/proc")),
-        ("read what is generated", |t| read(t, "/proc/4")),
+        ("read a generated file", |t| read(t, "/proc/4")),
         ("read", |t| read(t, "/f")),
         ("read a link", |t| {
             let link = find(t, "/l")?;
@@ -191,7 +193,7 @@ fn a_call_without_memory_leaves_the_tree_as_it_was() {
             file.unwrap().allocate(&Io::NOW, 0, 3 * PAGE_SIZE as u64, false).map(|()| NOTHING)
         }),
         ("mount", |t| t.mount_memory(b"/e", "tmpfs", Limits::UNSET, 0o755).map(|_| NOTHING)),
-        ("mount on what is made for it", |t| t.mount_memory(b"/new", "tmpfs", Limits::UNSET, 0o755).map(|_| NOTHING)),
+        ("mount on a new directory", |t| t.mount_memory(b"/new", "tmpfs", Limits::UNSET, 0o755).map(|_| NOTHING)),
         ("add a device", |t| {
             let stream = Pipe::open_now(&Pipe::new(TestHost)?, true, true)?;
             let driver: Arc<dyn Driver> = unsize!(Arc::try_new(Shared(stream))?);

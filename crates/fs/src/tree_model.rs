@@ -159,8 +159,8 @@ impl Model {
         keys.iter().filter_map(|k| Some((k[p.len()..].to_string(), self.names.remove(k)?))).collect()
     }
     fn put_tree(&mut self, p: &str, tree: Vec<(String, Option<usize>)>) {
-        for (rest, what) in tree {
-            self.names.insert(format!("{p}{rest}"), what);
+        for (rest, id) in tree {
+            self.names.insert(format!("{p}{rest}"), id);
         }
     }
 }
@@ -218,7 +218,7 @@ fn paths(vfs: &Tree, at: &str, out: &mut BTreeMap<String, Option<u64>>) -> usize
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
     #[test]
-    fn the_tree_does_what_a_map_of_paths_does(ops in prop::collection::vec(op(), 1..80)) {
+    fn the_tree_agrees_with_a_map_of_paths(ops in prop::collection::vec(op(), 1..80)) {
         let vfs = Vfs::new(TestHost, Limits { inodes: Some(10_000), pages: Some(1 << 20) }).unwrap();
         let mut model = Model::default();
         for op in &ops {
@@ -228,8 +228,8 @@ proptest! {
         let mut real = BTreeMap::new();
         paths(&vfs, "", &mut real);
         prop_assert!(real.keys().eq(model.names.keys()));
-        for (path, what) in &model.names {
-            if let Some(id) = what {
+        for (path, file) in &model.names {
+            if let Some(id) = file {
                 let names = model.names.values().filter(|w| **w == Some(*id)).count();
                 let dentry = vfs.find(&vfs.view(), vfs.root(), path.as_bytes(), true).unwrap();
                 prop_assert_eq!(dentry.inode.attr().links as usize, names);

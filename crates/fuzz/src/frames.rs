@@ -12,8 +12,8 @@ std::thread_local! {
     /// A machine for all inputs, and its account when idle: each input gives everything back. It has few enough frames
     /// that an input can take them all.
     static VM: (&'static Vm<Hosted>, Account) = {
-        let vm = Hosted::boot(Settings { cpus: 1, frames: 1500, ..Settings::default() }).expect("the settings make a machine");
-        let _cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
+        let vm = Hosted::boot(Settings { cpus: 1, frames: 1500, ..Settings::default() }).expect("the settings are valid for a machine");
+        let _cpu = Cpu::attach(vm, 0).expect("no other thread is this CPU");
         (vm, Account::of(vm))
     };
 }
@@ -54,7 +54,7 @@ impl HeldFrames {
         let (at, len) = self.bytes(vm);
         // SAFETY: the run of frames is held by `self` alone and has `len` bytes at `at`.
         let found = unsafe { (at.read(), at.add(len - 1).read()) };
-        assert_eq!(found, (tag, tag), "somebody else wrote to what is held");
+        assert_eq!(found, (tag, tag), "another writer stored into held frames");
         match self {
             HeldFrames::Frame(f) => vm.free_frame(f).expect("the frame is the machine's"),
             // SAFETY: taken as such a run, and given up.
@@ -70,7 +70,7 @@ impl HeldFrames {
 /// Runs the bytes as allocations and frees.
 pub fn run(data: &[u8]) {
     let vm = VM.with(|(vm, _)| *vm);
-    let _cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
+    let _cpu = Cpu::attach(vm, 0).expect("no other thread is this CPU");
     let input = &mut Input::new(data);
     let mut held: Vec<(HeldFrames, u8)> = Vec::new();
     let mut tag = 0u8;
@@ -83,7 +83,7 @@ pub fn run(data: &[u8]) {
                     let bytes = vm.machine().frame_ptr(f.pfn());
                     // SAFETY: `f` owns the frame, which has `PAGE_SIZE` bytes at `bytes`.
                     let zero = (0..PAGE_SIZE as usize).all(|i| unsafe { bytes.add(i).read() } == 0);
-                    assert!(fill == Fill::Any || zero, "a frame that is asked for empty is empty");
+                    assert!(fill == Fill::Any || zero, "a frame requested as zeroed is zero");
                     HeldFrames::Frame(f)
                 })
             }
@@ -103,7 +103,7 @@ pub fn run(data: &[u8]) {
                 let layout = Layout::from_size_align(1 + usize::from(input.short()) % 9000, align).expect("a layout");
                 // SAFETY: the heap is the one of `vm`, which it is given.
                 unsafe { vm.heap().alloc(vm, layout) }.ok().map(|at| {
-                    assert!(at.addr().get().is_multiple_of(align), "an object is aligned as it was asked for");
+                    assert!(at.addr().get().is_multiple_of(align), "an object has the requested alignment");
                     HeldFrames::Object(at, layout)
                 })
             }

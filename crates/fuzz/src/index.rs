@@ -96,7 +96,7 @@ pub fn run(data: &[u8]) {
                 let k = key(input);
                 match model.remove(&k) {
                     Some(v) => {
-                        assert!(!index.clear(k, Slot::Page(Pfn(1 << 30)), &pin), "something else was cleared");
+                        assert!(!index.clear(k, Slot::Page(Pfn(1 << 30)), &pin), "another slot content was cleared");
                         assert!(index.clear(k, v, &pin));
                     }
                     None => assert!(!index.clear(k, Slot::ZeroMarker, &pin)),

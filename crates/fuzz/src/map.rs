@@ -12,8 +12,8 @@ use std::rc::Rc;
 std::thread_local! {
     /// A machine for all inputs, and its account when idle: each input gives everything back.
     static VM: (&'static Vm<Hosted>, Account) = {
-        let vm = Hosted::boot(Settings { cpus: 1, frames: 6000, layers: 3, ..Settings::default() }).expect("the settings make a machine");
-        let _cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
+        let vm = Hosted::boot(Settings { cpus: 1, frames: 6000, layers: 3, ..Settings::default() }).expect("the settings are valid for a machine");
+        let _cpu = Cpu::attach(vm, 0).expect("no other thread is this CPU");
         (vm, Account::of(vm))
     };
 }
@@ -105,7 +105,7 @@ struct Run<'a> {
 /// The bytes are operations.
 pub fn run(data: &[u8]) {
     let vm = VM.with(|(vm, _)| *vm);
-    let cpu = &Cpu::attach(vm, 0).expect("a CPU that no thread is");
+    let cpu = &Cpu::attach(vm, 0).expect("no other thread is this CPU");
     let object = |_| {
         let object = ObjectRef::anonymous(vm, OBJECT_PAGES as u64).expect("memory for an object");
         (object, (0..OBJECT_PAGES).map(|_| Rc::default()).collect())
@@ -114,7 +114,7 @@ pub fn run(data: &[u8]) {
     let mut worlds = vec![World { space: Space::new(vm).expect("a space"), pages: vec![None; PAGES] }];
     while !run.input.is_over() {
         let n = run.input.below(worlds.len());
-        cpu.enter(&worlds[n].space).expect("a space of this machine");
+        cpu.enter(&worlds[n].space).expect("the space belongs to this machine");
         match run.input.below(16) {
             15 if worlds.len() < SPACES => {
                 let child = worlds[n].space.fork().expect("memory for a fork");
@@ -129,7 +129,7 @@ pub fn run(data: &[u8]) {
         }
     }
     for world in &worlds {
-        cpu.enter(&world.space).expect("a space of this machine");
+        cpu.enter(&world.space).expect("the space belongs to this machine");
         (0..PAGES).for_each(|page| run.look(world, page));
         world.space.check(true).unwrap_or_else(|broken| panic!("{broken}"));
     }
@@ -185,31 +185,31 @@ impl Run<'_> {
 
     fn map(&mut self, world: &mut World) {
         let (run, prot) = (self.pages(), self.prot());
-        let (what, replace, populate) = (self.input.below(4), self.input.below(4) != 0, self.input.below(8) == 0);
+        let (kind, replace, populate) = (self.input.below(4), self.input.below(4) != 0, self.input.below(8) == 0);
         let (object, first) = (self.input.below(OBJECTS), self.input.below(OBJECT_PAGES));
         let at = va(run.start);
         let request = MapRequest {
             at: if replace { Placement::Fixed(at) } else { Placement::FixedNoReplace(at) },
             len: range(&run).len(),
             prot,
-            shared: matches!(what, 1 | 3),
-            object: (what > 1).then(|| (&self.objects[object].0, first as u64 * PAGE_SIZE)),
+            shared: matches!(kind, 1 | 3),
+            object: (kind > 1).then(|| (&self.objects[object].0, first as u64 * PAGE_SIZE)),
             populate,
             ..MapRequest::private(Placement::Any { hint: 0 }, 0)
         };
         let free = world.pages[run.clone()].iter().all(Option::is_none);
         match world.space.map(&request) {
-            Ok(got) => assert!(got == at && (replace || free), "something was replaced that should not be"),
+            Ok(got) => assert!(got == at && (replace || free), "a mapping was replaced against the flag"),
             Err(MapError::Exists) => {
-                assert!(!replace && !free, "nothing is in the way");
+                assert!(!replace && !free, "the range is free");
                 return;
             }
-            Err(e) => panic!("mapping {run:?} of kind {what}: {e:?}"),
+            Err(e) => panic!("mapping {run:?} of kind {kind}: {e:?}"),
         }
         let start = run.start;
         for page in run {
             let seen = || self.objects[object].1.get(first + page - start).cloned();
-            let memory = match what {
+            let memory = match kind {
                 0 => Memory::Private { own: None, behind: None },
                 1 => Memory::Shared(Some(Rc::default())),
                 2 => Memory::Private { own: None, behind: Some(seen()) },

@@ -39,7 +39,7 @@ impl Memory {
         // The caller has checked this: the kernel's own addresses lie behind.
         assert!(
             at.checked_add(len as u64).is_some_and(|end| end <= USER_END),
-            "{len} bytes at {at:#x} are no program's"
+            "{len} bytes at {at:#x} are outside of the program's memory"
         );
         match (0..len).find(|i| !f(*i, at + *i as u64)) {
             None => Ok(()),

@@ -54,7 +54,7 @@ fn frame(at: u64, missing: bool, input: &mut Input<'_>) {
     let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
     let register = |n: usize| word(CONTEXT + 8 * n);
     let Ok(saved) = load(&user, at) else {
-        assert!(register(16) >= 1 << 47, "only an address that is no program's is refused");
+        assert!(register(16) >= 1 << 47, "only an address outside of the program's memory is refused");
         return;
     };
     let r = saved.regs;

@@ -13,7 +13,8 @@ use std::collections::BTreeMap;
 type V<F> = &'static Vm<Simulated<F>>;
 
 fn boot<F: Simulate>() -> V<F> {
-    Simulated::boot(Settings { cpus: 1, frames: 1024, ..Settings::default() }).expect("the settings make a machine")
+    Simulated::boot(Settings { cpus: 1, frames: 1024, ..Settings::default() })
+        .expect("the settings are valid for a machine")
 }
 
 std::thread_local! {
@@ -48,7 +49,7 @@ pub fn run(data: &[u8]) {
 }
 
 fn operate<F: Simulate>(vm: V<F>, input: &mut Input<'_>) {
-    let cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
+    let cpu = Cpu::attach(vm, 0).expect("no other thread is this CPU");
     // The frame of every leaf.
     let shown = vm.alloc_frame(Fill::Zeroed, For::User).expect("a frame").into_pfn();
     // SAFETY: the frame is this target's.
@@ -113,7 +114,7 @@ fn operation<F: Simulate>(
                     at = va + PAGE_SIZE;
                 }
             });
-            assert_eq!(model.range(r.start..r.end).next(), None, "something was passed over");
+            assert_eq!(model.range(r.start..r.end).next(), None, "a leaf was skipped");
         }
         4 | 5 => {
             let (r, keep) = (range(address::<F>(input), 1 + u64::from(input.byte() % 40)), prot(input));
@@ -126,7 +127,7 @@ fn operation<F: Simulate>(
         }
         6 => {
             let r = range(address::<F>(input), 1 + u64::from(input.short() % 600));
-            let r = r.intersect(&everything::<F>()).expect("it begins there");
+            let r = r.intersect(&everything::<F>()).expect("the range begins in it");
             let keep = (input.byte() & 1 == 0).then(|| prot(input));
             let (mut met, mut count) = (Vec::new(), 0);
             each(vm, pmap, r, |table, part, owed| {

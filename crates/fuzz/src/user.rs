@@ -33,9 +33,9 @@ fn there(memory: &Memory, at: u64, len: usize) -> Vec<Option<u8>> {
 
 fn step(memory: &Memory, input: &mut Input<'_>) {
     let user = UserMemory(memory);
-    let what = input.below(9);
+    let operation = input.below(9);
     let at = address(input);
-    match what {
+    match operation {
         0 if at < USER_END => memory.map(at),
         1 if at < USER_END => memory.unmap(at),
         0 | 1 => {}

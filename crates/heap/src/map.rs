@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_found_by_what_they_can_be_borrowed_as() {
+    fn keys_are_found_by_their_borrowed_forms() {
         let mut map = Map::<Arc<[u8]>, u32>::new();
         for (n, name) in [&b"b"[..], b"a", b""].into_iter().enumerate() {
             map.try_insert(Arc::try_copy(name).unwrap(), n as u32).unwrap();

@@ -98,12 +98,12 @@ pub fn refused_each(may_do_without: bool, mut f: impl FnMut(u64) -> bool) -> u64
     for n in 1.. {
         let (through, made) = at(n, || f(n));
         if made < n {
-            assert!(through, "nothing was refused, but it did not come through");
+            assert!(through, "it failed although no request was refused");
             return n - 1;
         }
-        assert!(!through || may_do_without, "request {n} was refused, and nobody noticed");
+        assert!(!through || may_do_without, "request {n} was refused without an error");
     }
-    unreachable!("there is always a next number")
+    unreachable!("the range has no end")
 }
 
 #[cfg(test)]
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "nobody noticed")]
+    #[should_panic(expected = "was refused without an error")]
     fn a_refusal_that_is_passed_over_is_found() {
         refused_each(false, |_| {
             let _lost = std::vec::Vec::<u8>::new().try_reserve(1);

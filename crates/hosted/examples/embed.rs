@@ -166,6 +166,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 #[test]
-fn a_child_keeps_what_its_parent_overwrites() {
+fn a_child_keeps_pages_that_its_parent_overwrites() {
     assert_eq!(run(boot()).unwrap(), [8, 7]);
 }

@@ -60,9 +60,9 @@ impl Account {
     /// The differences of `now` from this account, one line each: empty if nothing was lost or gained.
     pub fn lost(&self, now: &Account) -> Vec<String> {
         let mut lost = Vec::new();
-        let mut compare = |what: &dyn fmt::Display, before: u64, now: u64| {
+        let mut compare = |name: &dyn fmt::Display, before: u64, now: u64| {
             if before != now {
-                lost.push(format!("{what}: {before} before, {now} now"));
+                lost.push(format!("{name}: {before} before, {now} now"));
             }
         };
         for ((label, before), (_, now)) in self.objects.iter().zip(&now.objects) {

@@ -341,7 +341,7 @@ impl<F: Simulate> Cpu<F> {
             return;
         }
         if e.frame == self.vm.zero_frame() {
-            assert!(!e.write, "CPU {} may store through {va:#x} into the frame that everybody's holes are", self.id);
+            assert!(!e.write, "CPU {} may store through {va:#x} into the shared zero frame", self.id);
             return;
         }
         let (life, kind) = (self.machine().life(e.frame), self.page(e.frame).kind());

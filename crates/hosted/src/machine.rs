@@ -477,7 +477,7 @@ unsafe impl<F: Simulate> Hardware for Simulated<F> {
 
     unsafe fn load_root(&self, root: Pfn, tag: u16, keep: bool) {
         let cpu = current_cpu();
-        assert!(self.mmu.tags() || (tag == 0 && !keep), "tags are used on CPUs that have none");
+        assert!(self.mmu.tags() || (tag == 0 && !keep), "tags are used on CPUs without tags");
         let state = self.state(cpu);
         state.root.store(root.0, Ordering::Relaxed);
         state.tag.store(tag, Ordering::Relaxed);
@@ -494,7 +494,7 @@ unsafe impl<F: Simulate> Hardware for Simulated<F> {
 
     fn drop_loaded(&self, root: Pfn, tag: u16) {
         let cpu = current_cpu();
-        assert_eq!(self.loaded(cpu), (root, tag), "what is dropped as loaded is not");
+        assert_eq!(self.loaded(cpu), (root, tag), "the dropped root is not the loaded one");
         self.with_tlb(cpu, |t| t.drop_tag(tag));
     }
 

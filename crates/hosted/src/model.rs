@@ -153,15 +153,15 @@ impl Page {
     }
 
     /// Logs that `what` was done to the page.
-    pub fn note(&mut self, span: Span, what: &Arc<str>) {
+    pub fn note(&mut self, span: Span, operation: &Arc<str>) {
         if self.log.len() == LOG {
             self.log.remove(0);
         }
-        self.log.push((span, what.clone()));
+        self.log.push((span, operation.clone()));
     }
 
     /// The page in the child of a fork that took the whole of `span`.
-    pub fn inherited(&self, span: Span, what: &Arc<str>) -> Page {
+    pub fn inherited(&self, span: Span, operation: &Arc<str>) -> Page {
         let mut states: Vec<State> = Vec::new();
         for fate in self.fates_during(span) {
             for state in self.during(span).into_iter().map(|s| fate.of(s)) {
@@ -179,7 +179,7 @@ impl Page {
             _ => page.fates.push((Fate::Unknown, forever)),
         }
         page.log = self.log.clone();
-        page.note(span, what);
+        page.note(span, operation);
         page
     }
 

@@ -15,7 +15,7 @@ quire_hosted::of_each_architecture!(
     memory_without_stores_that_is_given_up_stays_a_childs,
     lengths_that_no_address_space_has_are_refused,
     the_peak_of_residents_is_known_after_they_went,
-    a_fork_looks_at_what_was_stored_into_since_the_last_one,
+    a_fork_visits_only_leaves_stored_into_since_the_last,
     whole_table_pages_lose_and_regain_their_stores_at_once,
     pages_cleaned_under_store_protection_are_dirty_at_a_store,
     write_only_memory_is_unreadable_once_stores_are_forbidden,
@@ -96,7 +96,11 @@ fn memory_mapped_where_a_child_just_let_go_is_empty<F: Simulate>() {
             while !exit.is_finished() && late < 20 {
                 map(&space, PAGES, PAGES);
                 for n in (PAGES..2 * PAGES).step_by(7) {
-                    assert_eq!(cpu.read(&space, page(n)), Ok(0), "round {round}: page {n} is somebody else's");
+                    assert_eq!(
+                        cpu.read(&space, page(n)),
+                        Ok(0),
+                        "round {round}: page {n} shows another mapping's content"
+                    );
                 }
                 space.unmap(range(PAGES, PAGES)).unwrap();
                 late += 1;
@@ -196,7 +200,7 @@ fn lengths_that_no_address_space_has_are_refused<F: Simulate>() {
     assert_eq!(space.stats().mapped_bytes, 8 * PAGE_SIZE);
 }
 
-fn a_fork_looks_at_what_was_stored_into_since_the_last_one<F: Simulate>() {
+fn a_fork_visits_only_leaves_stored_into_since_the_last<F: Simulate>() {
     let vm = boot::<F>(1);
     let cpu = Cpu::attach(vm, 0).unwrap();
     let space = Space::new(vm).unwrap();

@@ -227,7 +227,7 @@ fn a_resident_fault_takes_one_lock_and_shares_nothing() {
     });
     assert_eq!(conflicts(&record), BTreeSet::new(), "{}", told(&record));
     // 15 windows of 16 pages on each CPU.
-    assert!(told_space <= 2 * (15 * 16 / 1024 + 1), "{told_space} faults told their space how many pages it has");
+    assert!(told_space <= 2 * (15 * 16 / 1024 + 1), "{told_space} faults updated their space's count of pages");
 }
 
 #[test]

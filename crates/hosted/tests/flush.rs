@@ -32,7 +32,7 @@ fn no_queue_is_locked_during_a_walk_of_mappings() {
     }
     let (written, record) = scope(|| file.write_back(0..PAGES));
     assert_eq!(written, Ok(PAGES));
-    assert_eq!(takes(&record), 0, "what is written stays where it is listed");
+    assert_eq!(takes(&record), 0, "a written page stays in its queue");
     let (_, record) = scope(|| file.discard(0..PAGES));
     assert_eq!(file.resident(), 0);
     assert!(takes(&record) as u64 <= PAGES, "each page leaves its part once: {}", takes(&record));

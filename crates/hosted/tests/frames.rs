@@ -166,7 +166,7 @@ fn the_heap_gives_every_size_aligned_and_gives_all_frames_back() {
                         let (memory, layout, mark) = mine.swap_remove(random.below(mine.len() as u64) as usize);
                         // SAFETY: handed out above, and still this thread's.
                         let bytes = unsafe { std::slice::from_raw_parts(memory.as_ptr(), layout.size()) };
-                        assert!(bytes.iter().all(|b| *b == mark), "somebody else wrote to this object");
+                        assert!(bytes.iter().all(|b| *b == mark), "another writer stored into this object");
                         // SAFETY: the heap handed this memory out with this layout, to this thread, which uses it no
                         // more.
                         unsafe { vm.heap().free(vm, memory, layout) };

@@ -89,7 +89,7 @@ fn one_fault_brings_all_residents_of_a_small_space_back<F: Simulate>() {
     assert_eq!(look(&cpu, &space), 0, "all is mapped");
     for _ in 0..3 {
         cpu.leave();
-        let dropped = space.drop_tables().expect("nobody runs it");
+        let dropped = space.drop_tables().expect("no CPU has it loaded");
         assert_eq!(dropped.leaves, 150);
         assert_eq!((space.stats().table_pages, space.stats().resident_pages), (1, 0), "the root is left");
         cpu.enter(&space).unwrap();
@@ -165,17 +165,17 @@ fn a_space_idle_for_a_second_gives_up_its_tables_in_a_shortage<F: Simulate>() {
     let begin = std::time::Instant::now();
     // Touches more than there is, again and again: pageout always works, and always finds pages.
     while vm.stats().total(Event::TablesDropped) == 0 {
-        assert!(begin.elapsed().as_secs() < 60, "their tables stay for ever");
+        assert!(begin.elapsed().as_secs() < 60, "the idle tables are never dropped");
         pages(at, 6000).for_each(|va| cpu.write(&hog, va, va).unwrap());
     }
-    assert!(begin.elapsed().as_secs() >= 1, "they were in use until then");
+    assert!(begin.elapsed().as_secs() >= 1, "the tables were dropped too early");
     hog.clear();
     let read = vm.stats().total(Event::SwapIn);
     for space in &idle {
         cpu.enter(space).unwrap();
         look(&cpu, space);
     }
-    assert_eq!(vm.stats().total(Event::SwapIn), read, "their pages stayed");
+    assert_eq!(vm.stats().total(Event::SwapIn), read, "the pages were paged out with the tables");
     cpu.leave();
 }
 
@@ -255,11 +255,11 @@ fn after_unmapping_everything_the_root_is_left<F: Simulate>() {
         let space = Space::new(vm).unwrap();
         cpu.enter(&space).unwrap();
         let object = ObjectRef::anonymous(vm, 64).unwrap();
-        for (what, place, first, n) in ops {
+        for (op, place, first, n) in ops {
             let start = PLACES[place] + first * PAGE_SIZE;
-            match what {
+            match op {
                 0 | 1 => {
-                    let shared = what == 1;
+                    let shared = op == 1;
                     let object = shared.then_some((&object, 0));
                     let r = MapRequest { object, shared, ..MapRequest::private(Placement::Fixed(start), n * PAGE_SIZE) };
                     space.map(&r).unwrap();

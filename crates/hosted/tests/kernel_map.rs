@@ -49,6 +49,7 @@ fn stacks_and_buffers_come_and_go_on_all_cpus<F: Simulate>() {
                 let mut held = Vec::new();
                 for round in 0..150u64 {
                     let range = match round % 3 {
+                        0 if round % 2 == 0 => map.stock().map(|()| map.last_stack().expect("stocked")),
                         0 => map.stack(),
                         n => map.buffer(n * (round % 7 + 1) * PAGE_SIZE),
                     }
@@ -63,7 +64,10 @@ fn stacks_and_buffers_come_and_go_on_all_cpus<F: Simulate>() {
                         let (range, stamp) = held.swap_remove((round * 7 % 12) as usize);
                         let all = range.range();
                         for va in (all.start..all.end).step_by(PAGE_SIZE as usize) {
-                            assert_eq!(load(&cpu, va), stamp + va, "somebody else stored here");
+                            assert_eq!(load(&cpu, va), stamp + va, "another holder stored here");
+                        }
+                        if round % 5 == 0 {
+                            map.put_by(range);
                         }
                     }
                     if round % 50 == 0 {
@@ -83,7 +87,7 @@ fn stacks_and_buffers_come_and_go_on_all_cpus<F: Simulate>() {
     let _cpu = Cpu::attach(vm, 0).unwrap();
     assert!(map.generation() > 5);
     map.reclaim();
-    assert_eq!(map.len(), 0, "all addresses are free again");
+    assert!(map.len() <= CPUS, "all addresses are free again, but those of each CPU's last idle stack");
 }
 
 fn a_window_on_a_device_is_reached_by_the_kernel_alone<F: Simulate>() {

@@ -30,7 +30,7 @@ unsafe impl Phys for Ram {
         self.0[pfn.0 as usize].as_ptr().cast::<u8>().cast_mut()
     }
     fn pfn_of(&self, _ptr: *const u8) -> Pfn {
-        unreachable!("tables do not ask")
+        unreachable!("tables do not call it")
     }
 }
 
@@ -38,7 +38,7 @@ quire_hosted::of_each_architecture!(
     the_direct_map_takes_large_leaves_and_few_tables,
     an_unreserved_range_cannot_be_mapped,
     every_new_root_gets_the_reserved_entries_and_nothing_else,
-    lookups_agree_with_a_map_of_what_was_done,
+    lookups_agree_with_a_map_of_the_changes,
 );
 
 /// Within one entry of the root.
@@ -106,7 +106,7 @@ fn every_new_root_gets_the_reserved_entries_and_nothing_else<F: Simulate>() {
     }
 }
 
-fn lookups_agree_with_a_map_of_what_was_done<F: Simulate>() {
+fn lookups_agree_with_a_map_of_the_changes<F: Simulate>() {
     let ops = prop::collection::vec((0..4u8, 0..2048u64, 1..700u64, 0..3usize), 1..40);
     proptest!(|(ops in ops)| {
         let ram = Ram::new(64);
@@ -114,12 +114,12 @@ fn lookups_agree_with_a_map_of_what_was_done<F: Simulate>() {
         let mut tables = KernelTables::<F>::new(&ram, Pfn(0));
         tables.reserve(&ram, window::<F>(), &mut frames).unwrap();
         let mut model = std::collections::BTreeMap::<u64, (u64, Rights)>::new();
-        for (what, page, pages, rights) in ops {
+        for (op, page, pages, rights) in ops {
             let rights = [Rights::Read, Rights::Write, Rights::Execute][rights];
             let range = at::<F>(page, pages);
             // 4 KiB leaves only: the physical side is never aligned to 2 MiB where the virtual one is.
             let physical = (page + 77) * PAGE_SIZE;
-            match what {
+            match op {
                 0 | 1 => {
                     let taken = (page..page + pages).find(|p| model.contains_key(p));
                     let end = taken.unwrap_or(page + pages);

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 type V<F> = &'static Vm<Simulated<F>>;
 
 quire_hosted::of_each_architecture!(
-    the_tables_hold_exactly_what_was_entered,
+    the_tables_hold_exactly_the_entered_leaves,
     a_table_page_that_owes_a_flush_is_not_pruned,
     tables_under_fire_with_tags,
     tables_under_fire_without_tags,
@@ -102,7 +102,7 @@ fn normal(prot: u8) -> Prot {
     Prot::from_bits_truncate(prot) | Prot::READ
 }
 
-fn the_tables_hold_exactly_what_was_entered<F: Simulate>() {
+fn the_tables_hold_exactly_the_entered_leaves<F: Simulate>() {
     let config = ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() };
     proptest!(config, |(ops in prop::collection::vec(op(), 1..60), sets_accessed: bool)| {
         let vm = Simulated::<F>::boot(Settings { cpus: 1, frames: 2048, sets_accessed, ..Settings::default() }).unwrap();
@@ -435,7 +435,7 @@ fn a_lone_removal_in_a_space_without_cpus_is_flushed_at_once<F: Simulate>() {
     // And it loses only that page: its translation of the other one stays valid until a flush.
     let mut unpaid = Obligation::new(vm, &*pmap);
     Pmap::<Simulated<F>>::table(&*pmap, vm, beside, &vm.epoch().pin()).unwrap().remove(beside, &mut unpaid).unwrap();
-    assert!(cpu.load_word(beside).is_ok(), "all that a CPU had cached went for one page");
+    assert!(cpu.load_word(beside).is_ok(), "the flush of one page dropped other translations");
     let _ = unpaid.discharge();
     cpu.leave();
     Pmap::<Simulated<F>>::clear(&*pmap, vm);

@@ -204,7 +204,7 @@ fn flushes_of_an_entry_outlast_the_roots() {
 }
 
 #[test]
-fn a_space_whose_tables_were_dropped_fans_out_again() {
+fn a_space_fans_out_again_after_its_tables_were_dropped() {
     let (vm, cpus, space) = fanned_out(3, 3);
     cpus.iter().for_each(|c| round(c, &space, 1));
     cpus.iter().for_each(Cpu::leave);

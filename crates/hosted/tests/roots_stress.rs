@@ -143,10 +143,10 @@ fn look(cpu: &Cpu, world: &World, place: &PagesOfCpu, page: u64) -> bool {
         return false;
     }
     match is {
-        Is::Nothing => assert!(found.is_err(), "CPU {} finds what was unmapped", cpu.id()),
-        _ => assert_eq!(found, Ok(va ^ stamp), "CPU {} finds something else", cpu.id()),
+        Is::Nothing => assert!(found.is_err(), "CPU {} reads an unmapped page", cpu.id()),
+        _ => assert_eq!(found, Ok(va ^ stamp), "CPU {} reads another value", cpu.id()),
     }
-    assert!(!matches!(stored, Some(Ok(()))), "CPU {} stores where it may not", cpu.id());
+    assert!(!matches!(stored, Some(Ok(()))), "CPU {} stores into a page that is not writable", cpu.id());
     true
 }
 
@@ -177,8 +177,8 @@ fn run_cpu(cpu: &Cpu, worlds: &[World; 2], seed: u64, start: Instant, seen: &See
         match random.below(64) {
             0..16 => change(cpu, world, mine, pages, &mut random),
             16..48 => {
-                let whose = random.below(CPUS as u64) as usize;
-                let place = &world.places[whose][random.below(PLACES) as usize];
+                let other = random.below(CPUS as u64) as usize;
+                let place = &world.places[other][random.below(PLACES) as usize];
                 if look(cpu, world, place, 0) {
                     seen.looks.fetch_add(1, Ordering::Relaxed);
                 }
@@ -250,8 +250,8 @@ fn stress(tags: bool) {
     for world in worlds.iter() {
         world.space.check(true).unwrap();
     }
-    for (what, n) in [("looks", &seen.looks), ("forks", &seen.forks), ("tables dropped", &seen.dropped)] {
-        assert!(n.load(Ordering::Relaxed) > 0, "no {what}");
+    for (name, n) in [("looks", &seen.looks), ("forks", &seen.forks), ("tables dropped", &seen.dropped)] {
+        assert!(n.load(Ordering::Relaxed) > 0, "no {name}");
     }
     drop(ManuallyDrop::into_inner(worlds));
     before.assert_settled(vm);

@@ -7,6 +7,7 @@ use crate::machine::Machine;
 use crate::memory::AddressSpace;
 use crate::process::Process;
 use crate::process::credentials::Credentials;
+use crate::process::sleep::Sleep;
 use crate::process::thread::{Restart, Thread};
 use crate::regs::UserRegs;
 use crate::{Linux, Pid};
@@ -23,6 +24,8 @@ pub struct Ctx<'a, M: Machine> {
     pub regs: &'a mut UserRegs,
     /// The handler has set all registers itself (`rt_sigreturn`, exec): `rax` stays as it is.
     pub regs_replaced: bool,
+    /// The call has to sleep: see [`Served`](crate::process::sleep::Served).
+    pub(crate) asleep: bool,
 }
 
 impl<'a, M: Machine> Ctx<'a, M> {
@@ -31,7 +34,7 @@ impl<'a, M: Machine> Ctx<'a, M> {
     /// # Safety
     /// `thread` is the running thread, and no other context of it is in use.
     pub unsafe fn new(linux: &'static Linux<M>, thread: &'a Thread<M>, regs: &'a mut UserRegs) -> Self {
-        Ctx { linux, thread, regs, regs_replaced: false }
+        Ctx { linux, thread, regs, regs_replaced: false, asleep: false }
     }
 
     /// The caller's process.
@@ -80,6 +83,15 @@ impl<'a, M: Machine> Ctx<'a, M> {
         // SAFETY: the owner is here; nothing borrows the old value.
         unsafe { self.thread.restart.replace(Some(how)) };
         Errno::ERESTARTBLOCK
+    }
+
+    /// Stores the state of a call that has to sleep. Returns the error that the call returns at once; no program gets
+    /// to see it.
+    pub(crate) fn sleep(&mut self, how: Sleep<M>) -> Errno {
+        // SAFETY: the owner is here; nothing borrows the old value.
+        unsafe { self.thread.sleep.replace(Some(how)) };
+        self.asleep = true;
+        Errno::EINTR
     }
 
     /// Nanoseconds since boot.

@@ -1,14 +1,18 @@
 //! The ways in from the kernel: system calls, faults, exceptions, and the way back to user mode.
 
 use crate::errno::{Errno, encode};
+use crate::file::{io, poll};
 use crate::machine::Machine;
+use crate::process::sleep::{Served, Sleep};
 use crate::process::thread::{Again, Thread, Trap, work};
+use crate::process::wait;
 use crate::regs::UserRegs;
+use crate::rseq;
 use crate::shortage::ATTEMPTS;
 use crate::signal::info::code;
 use crate::signal::{SigInfo, Signal};
 use crate::syscall::{self, Repeat};
-use crate::{Ctx, Linux};
+use crate::{Ctx, Linux, futex, signal, time};
 use core::sync::atomic::Ordering;
 use quire_vm::{Access, FaultError, FaultKind};
 
@@ -20,10 +24,10 @@ const DEFEATS: u32 = 64;
 const NO_MEMORY: u64 = (-(Errno::ENOMEM.0 as i64)) as u64;
 
 impl<M: Machine> Linux<M> {
-    /// Serves the system call in `regs`; its result is in `regs.rax` afterwards. The kernel has put the call's number
-    /// in both `rax` and `orig_rax`.
+    /// Serves the system call in `regs`; its result is in `regs.rax` afterwards, unless the thread has to sleep. The
+    /// kernel has put the call's number in both `rax` and `orig_rax`.
     #[inline(never)]
-    pub fn syscall(&'static self, regs: &mut UserRegs) {
+    pub fn syscall(&'static self, regs: &mut UserRegs) -> Served {
         let thread = self.current();
         let number = regs.orig_rax;
         let arguments = regs.arguments();
@@ -36,46 +40,85 @@ impl<M: Machine> Linux<M> {
             None => encode(self.unknown_call(number)),
         };
         // `rt_sigreturn` and exec leave whole register sets behind.
-        let replaced = ctx.regs_replaced;
-        if !replaced {
+        let (replaced, asleep) = (ctx.regs_replaced, ctx.asleep);
+        if !replaced && !asleep {
             regs.rax = result;
+        }
+        if asleep {
+            return Served::Asleep;
         }
         #[cfg(debug_assertions)]
         if thread.refusals.end() {
             self.vm.forget_injected();
-            return;
+            return Served::Done;
         }
         if !replaced && result == NO_MEMORY {
-            self.syscall_again(regs);
+            return self.syscall_again(regs);
         }
+        Served::Done
+    }
+
+    /// When the calling thread's sleep ends at the latest, in nanoseconds since boot.
+    pub fn sleeps_until(&self) -> Option<u64> {
+        // SAFETY: the thread itself runs this.
+        unsafe { self.current().sleep.get() }.as_ref().and_then(Sleep::deadline)
+    }
+
+    /// Goes on with the sleeping call of the calling thread, whose registers are `regs`.
+    pub fn go_on(&'static self, regs: &mut UserRegs) -> Served {
+        let thread = self.current();
+        // SAFETY: the thread itself runs this, and nothing borrows the value.
+        let how = unsafe { thread.sleep.replace(None) };
+        // SAFETY: the thread that runs, at its only entry.
+        let mut ctx = unsafe { Ctx::new(self, thread, regs) };
+        let result = match how {
+            Some(Sleep::Futex(wait)) => futex::go_on(&mut ctx, wait),
+            Some(Sleep::Time(sleep)) => time::sleep::go_on(&mut ctx, sleep),
+            Some(Sleep::Child(child)) => thread.ending(|| wait::go_on(&mut ctx, child)),
+            Some(Sleep::Read(read)) => io::go_on(&mut ctx, read),
+            Some(Sleep::Poll(wait)) => poll::go_on(&mut ctx, wait),
+            Some(Sleep::Signal) => signal::wait::sys_pause(&mut ctx),
+            None => return Served::Done,
+        };
+        if ctx.asleep {
+            return Served::Asleep;
+        }
+        regs.rax = encode(result);
+        #[cfg(debug_assertions)]
+        if thread.refusals.end() {
+            self.vm.forget_injected();
+        }
+        Served::Done
     }
 
     /// Repeats a call that failed with ENOMEM, while memory is short and pageout makes room. A call is not repeated if
     /// the failed attempt may have left effects that a second would meet ([`Repeat`]), or if its thread must end.
     #[cold]
-    fn syscall_again(&'static self, regs: &mut UserRegs) {
+    fn syscall_again(&'static self, regs: &mut UserRegs) -> Served {
         let thread = self.current();
         let again = &thread.again;
         if again.load(Ordering::Relaxed) != Again::NO {
             // One of the attempts below.
             again.store(Again::FAILED, Ordering::Relaxed);
-            return;
+            return Served::Done;
         }
         if !Repeat::of(regs.orig_rax).is_some_and(|repeat| repeat != Repeat::Never) {
-            return;
+            return Served::Done;
         }
+        let mut served = Served::Done;
         for _ in 0..ATTEMPTS {
             // An ending thread needs no result, and must not wait for memory.
             if thread.killed() || !self.has_made_room() {
                 break;
             }
             again.store(Again::TRIES, Ordering::Relaxed);
-            self.syscall(regs);
+            served = self.syscall(regs);
             if again.load(Ordering::Relaxed) != Again::FAILED {
                 break;
             }
         }
         again.store(Again::NO, Ordering::Relaxed);
+        served
     }
 
     #[cold]
@@ -231,8 +274,12 @@ impl<M: Machine> Linux<M> {
     /// process. Interrupts are on.
     pub fn return_to_user(&'static self, regs: &mut UserRegs) {
         let thread = self.current();
-        if thread.work.load(Ordering::Acquire) != 0 {
+        if thread.work.load(Ordering::Acquire) & !work::RSEQ != 0 {
             self.work(thread, regs);
+        }
+        // A handler, if one runs, has ended the critical section already.
+        if thread.work.load(Ordering::Acquire) & work::RSEQ != 0 {
+            rseq::resume(self, thread, regs);
         }
     }
 
@@ -266,7 +313,7 @@ impl<M: Machine> Linux<M> {
     fn fill_first_stack(&'static self, thread: &Thread<M>) {
         let Some(program) = self.first_program.lock().take() else { return };
         if program.fill(self.machine).is_err() {
-            self.machine.log(format_args!("out of memory: process 1 cannot begin"));
+            self.machine.log(format_args!("out of memory: process 1 cannot start"));
             self.kill_process(&thread.process, Signal::KILL);
         }
     }

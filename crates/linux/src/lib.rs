@@ -42,6 +42,7 @@ pub mod random;
 #[cfg(debug_assertions)]
 pub(crate) mod refusal;
 pub mod regs;
+pub mod rseq;
 pub mod shortage;
 pub mod signal;
 pub mod start;
@@ -51,12 +52,14 @@ pub mod tables;
 pub mod time;
 pub mod unknown;
 pub mod user;
+pub mod vdso;
 
 pub use ctx::Ctx;
 pub use errno::Errno;
 pub use linux::Linux;
-pub use machine::{BadAddress, End, Fpu, Interrupt, Machine, UserAccess, WatchSetting};
+pub use machine::{BadAddress, End, Fpu, Interrupt, Machine, UserAccess, UserClock, WatchSetting};
 pub use pid::Pid;
 pub use process::Process;
+pub use process::sleep::Served;
 pub use process::thread::Thread;
 pub use regs::UserRegs;

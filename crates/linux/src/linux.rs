@@ -15,7 +15,9 @@ use crate::process::users::Users;
 use crate::process::victims::Victims;
 use crate::random::Random;
 use crate::tables::{TableMemory, padded};
+use crate::time::timer_file::TimerFiles;
 use crate::unknown::Unknown;
+use crate::vdso::Vdso;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use quire_heap::Arc;
 use quire_sync::{CachePadded, Rank, SpinLock};
@@ -46,6 +48,8 @@ pub struct Linux<M: Machine> {
     pub files: System<M>,
     /// How large pipes may be.
     pub pipes: PipeLimits,
+    /// The files of `timerfd_create`.
+    pub(crate) timer_files: TimerFiles<M>,
     /// The machine's names in `uname`.
     pub host_name: HostName,
     /// Process 1.
@@ -62,6 +66,8 @@ pub struct Linux<M: Machine> {
     pub(crate) threads_max: AtomicU64,
     /// The choice of a process to end when memory is out.
     pub(crate) victims: Victims<M>,
+    /// What each program finds mapped.
+    pub(crate) vdso: Vdso<M>,
 }
 
 /// Frames of memory for each id at boot, half of what a sleeping process takes at least. So a user, who has half of the
@@ -146,6 +152,7 @@ impl<M: Machine> Linux<M> {
             unknown: Unknown::new(),
             files: System::new(vm, machine)?,
             pipes: PipeLimits::new(),
+            timer_files: TimerFiles::new(),
             host_name: HostName::new(),
             first: SpinLock::new(Rank::OWNED, None),
             first_program: SpinLock::new(Rank::OWNED, None),
@@ -154,7 +161,13 @@ impl<M: Machine> Linux<M> {
             map_count: AtomicU64::new(MAP_COUNT),
             threads_max: AtomicU64::new(first),
             victims: Victims::new(),
+            vdso: Vdso::new(vm, machine)?,
         })?)
+    }
+
+    /// Notifies the waiters for expired timer files. Called once, by a thread of the kernel, which stays here.
+    pub fn notify_timer_files(&'static self) -> ! {
+        self.timer_files.notify(self.machine)
     }
 
     /// The most mappings that a new program may have.

@@ -35,6 +35,17 @@ pub enum End {
     PowerOff,
 }
 
+/// The rule by which programs compute the clocks from the time-stamp counter: the machine's own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct UserClock {
+    /// The counter's value at boot.
+    pub start: u64,
+    /// Nanoseconds a tick, times 2^32; rounded down when applied.
+    pub ns_per_tick: u64,
+    /// Nanoseconds from 1970 to boot.
+    pub epoch: u64,
+}
+
 /// The reasons of interrupts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
@@ -189,8 +200,8 @@ pub trait Machine: UserAccess + quire_vm::Machine + quire_task::Machine<Payload 
     /// Sets the calling thread's user GS base; `base` is a user address (the caller checked).
     fn set_gs_base(&self, base: u64);
 
-    /// Bytes of a thread's kernel stack.
-    fn stack_len(&self) -> usize;
+    /// Bytes of the kernel stack that `thread` has at this moment; 0 if it sleeps without one.
+    fn stack_len(&self, thread: &quire_task::Thread<Self>) -> usize;
     /// Bytes of the floating-point state in the standard (not compacted) XSAVE format, as in a signal frame. At least
     /// 576 (legacy area and header), at most 8192, a multiple of 64.
     fn fpu_len(&self) -> usize;
@@ -212,6 +223,15 @@ pub trait Machine: UserAccess + quire_vm::Machine + quire_task::Machine<Payload 
     /// The smallest step of the clocks in nanoseconds.
     fn clock_resolution(&self) -> u64 {
         1
+    }
+    /// The rule that makes `now` and [`realtime`](Machine::realtime) of a counter that programs can read. `None`: they
+    /// make system calls.
+    fn user_clock(&self) -> Option<UserClock> {
+        None
+    }
+    /// The selector of a segment whose limit, read in user mode, is the number of the CPU; 0: there is none.
+    fn cpu_selector(&self) -> u16 {
+        0
     }
     /// Entropy for seeding, 32 bytes: from the CPU's generator where there is one, mixed with clock jitter.
     fn entropy(&self) -> [u8; 32];

@@ -1,5 +1,5 @@
-//! A value that one thread owns. The owner reads it without a lock, and changes it under one. Other threads read it
-//! under that lock.
+//! Values that one thread owns. The owner reads an [`Owned`] value without a lock, and changes it under one. Other threads
+//! read it under that lock. Other threads do not reach a [`Private`] value.
 
 use core::cell::UnsafeCell;
 use quire_sync::{Rank, SpinLock};
@@ -47,5 +47,38 @@ impl<T> Owned<T> {
         let _guard = self.guard.lock();
         // SAFETY: the guard keeps the owner from writing.
         f(unsafe { &*self.value.get() })
+    }
+}
+
+/// A value that only its owner uses, the thread whose structure contains it.
+pub struct Private<T>(UnsafeCell<T>);
+
+// SAFETY: only the owner reaches the value, by the contract of the methods, so it is sent between threads at most.
+unsafe impl<T: Send> Sync for Private<T> {}
+
+impl<T> Private<T> {
+    /// The value.
+    pub const fn new(value: T) -> Self {
+        Private(UnsafeCell::new(value))
+    }
+
+    /// The value.
+    ///
+    /// # Safety
+    /// The caller is the owner, and does not use the reference across its own [`replace`](Private::replace).
+    #[inline(always)]
+    pub unsafe fn get(&self) -> &T {
+        // SAFETY: only the owner reaches the value, and it is here.
+        unsafe { &*self.0.get() }
+    }
+
+    /// Changes the value, and returns the old one.
+    ///
+    /// # Safety
+    /// The caller is the owner, and holds no reference from [`get`](Private::get).
+    #[inline(always)]
+    pub unsafe fn replace(&self, new: T) -> T {
+        // SAFETY: only the owner reaches the value; it is here, and holds no reference.
+        unsafe { core::mem::replace(&mut *self.0.get(), new) }
     }
 }

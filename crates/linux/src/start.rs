@@ -46,7 +46,7 @@ impl fmt::Display for StartError {
             StartError::Program(path, e) => {
                 write!(f, "{} cannot be run: {e:?}", core::str::from_utf8(path).unwrap_or("the program"))
             }
-            StartError::Step(what, e) => write!(f, "{what}: {e:?}"),
+            StartError::Step(step, e) => write!(f, "{step}: {e:?}"),
         }
     }
 }

@@ -16,7 +16,8 @@ const OWN: &str = "
     sync gettid readahead time futex epoll_create getdents64 set_tid_address restart_syscall fadvise64 clock_gettime
     clock_getres clock_nanosleep exit_group epoll_wait epoll_ctl pselect6 ppoll unshare set_robust_list sync_file_range
     epoll_pwait eventfd eventfd2 epoll_create1 dup3 preadv syncfs getcpu getrandom mlock2 preadv2 clone3 close_range
-    epoll_pwait2 setfsuid setfsgid personality prctl
+    epoll_pwait2 setfsuid setfsgid personality prctl timer_create timer_settime timer_gettime timer_getoverrun timer_delete
+    timerfd_create timerfd_settime timerfd_gettime rseq
 ";
 
 /// They report to every caller that there is nothing of that kind.

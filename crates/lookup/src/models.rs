@@ -27,17 +27,17 @@ fn lookup_against_change(replaced: bool) {
     }
     let found = reader.join().unwrap();
     assert!(found != Some(2) || replaced);
-    assert!(found.is_some() || !replaced, "a number that has a value all the time is not found");
+    assert!(found.is_some() || !replaced, "a number with a value is not found");
 }
 
 protocol! {
     a_lookup_finds_the_entry_or_its_replacement = || lookup_against_change(true), Some(2);
-    SlotReadOnce: "a number that has a value all the time is not found";
-    SlotValueFreed: "the memory of a value goes under a lookup";
+    SlotReadOnce: "a number with a value is not found";
+    SlotValueFreed: "the memory of a value is freed during a lookup";
 }
 protocol! {
     a_lookup_finds_the_entry_or_its_removal = || lookup_against_change(false), Some(2);
-    SlotValueFreed: "the memory of a value goes under a lookup";
+    SlotValueFreed: "the memory of a value is freed during a lookup";
 }
 
 struct Named {
@@ -73,17 +73,17 @@ fn name_against_change(stays: bool) {
     drop(names.put(names.spare().unwrap(), name("a"), value(1), stays, &mut domain.pile()));
     let found = reader.join().unwrap();
     assert!(found.is_some(), "a name that is there all the time is not found");
-    assert_eq!(found, Some(true), "a value goes under who found it");
+    assert_eq!(found, Some(true), "a value is freed under its reader");
 }
 
 protocol! {
     a_name_that_stays_is_used_without_being_counted = || name_against_change(true), Some(2);
-    NameValueFreed: "a value goes under who found it";
+    NameValueFreed: "a value is freed under its reader";
 }
 protocol! {
     a_name_that_is_there_all_the_time_is_found = || name_against_change(false), Some(2);
     NameReadOnce: "a name that is there all the time is not found";
-    NameValueFreed: "the memory of a value goes under a lookup";
+    NameValueFreed: "the memory of a value is freed during a lookup";
 }
 
 /// Two CPUs that have looked a value up in turn hold it. One of them looks it up while its name is taken out.
@@ -104,17 +104,17 @@ fn hold_against_close() {
         set_cpu(1);
         let found = n.get(b"a", &d.pin()).map(|found| found.held());
         drop(held);
-        assert!(found.is_none() || all.load(Ordering::SeqCst), "a value goes under who holds it");
+        assert!(found.is_none() || all.load(Ordering::SeqCst), "a value is freed under a hold");
     });
     set_cpu(0);
     drop(names.take(b"a", &mut domain.pile()));
     other.join().unwrap();
-    assert!(!alive.load(Ordering::SeqCst), "what nobody holds stays");
+    assert!(!alive.load(Ordering::SeqCst), "a value without a hold is never freed");
 }
 
 protocol! {
     a_closed_crowd_gives_its_value_up_with_the_last_hold = hold_against_close, Some(2);
     // The value is freed too early, or never.
     HoldOfClosed: "hold";
-    LetGoUncounted: "what nobody holds stays";
+    LetGoUncounted: "a value without a hold is never freed";
 }

@@ -392,7 +392,7 @@ impl<V: Send + Sync + 'static> Names<V> {
                 }
             },
             (None, Some(first)) => first,
-            (None, None) => unreachable!("a table that was there is gone"),
+            (None, None) => unreachable!("an existing table is gone"),
         };
         let new = Box::into_raw(new);
         self.table.store(new, Ordering::Release);
@@ -601,7 +601,7 @@ mod tests {
     }
 
     #[test]
-    fn names_lead_to_what_they_were_given_last_while_threads_look() {
+    fn names_lead_to_their_newest_values_during_lookups() {
         const ROUNDS: usize = if cfg!(miri) { 300 } else { 30_000 };
         let (domain, names) = (domain(3), Names::new(Rank::FILE));
         let mut model = BTreeMap::new();

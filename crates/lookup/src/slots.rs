@@ -276,7 +276,7 @@ impl<T: Send + Sync + 'static> Slots<T> {
     /// Gives the number `n` back, which the caller has reserved and not filled.
     pub fn give_back(&self, n: usize) {
         let mut changes = self.changes.lock();
-        debug_assert!(!self.has_value(&changes, n), "a number that was filled is emptied, not given back");
+        debug_assert!(!self.has_value(&changes, n), "a filled number must be emptied before it is returned");
         changes.words[n / BITS].used &= !(1 << (n % BITS));
         changes.lowest = changes.lowest.min(n / BITS);
     }
@@ -629,7 +629,7 @@ pub(crate) mod checked {
     pub(crate) fn about_to_count<T>(value: *mut T, step: impl FnOnce()) {
         step();
         let went = WENT.lock().unwrap().contains(&value.addr());
-        assert!(!went, "the memory of a value goes under a lookup");
+        assert!(!went, "the memory of a value is freed during a lookup");
     }
 
     pub(crate) fn memory_goes<T>(value: &Weak<T>) {
@@ -669,8 +669,8 @@ mod tests {
             }
             let mut state = 7;
             for step in 0..20_000 {
-                let (what, n) = (next(&mut state) % 11, next(&mut state) % 300);
-                match what {
+                let (op, n) = (next(&mut state) % 11, next(&mut state) % 300);
+                match op {
                     0..3 => {
                         let (from, limit) = (n / 2, 200 + n % 60);
                         let free = (from..).find(|n| !model.contains_key(n) && !reserved.contains_key(n)).unwrap();

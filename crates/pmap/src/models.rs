@@ -268,18 +268,18 @@ fn remover_against_unflushed(prunes: bool) {
             world.cached.swap(false, Ordering::AcqRel);
         }
         world.ours.store(false, Ordering::Release);
-        assert!(!world.cached.load(Ordering::Acquire), "a program reaches a frame that is somebody else's");
+        assert!(!world.cached.load(Ordering::Acquire), "a program reaches a frame of another owner");
     }
     unmapper.join().unwrap();
 }
 
 protocol! {
     a_remover_never_trusts_an_empty_entry_that_is_not_flushed = || remover_against_unflushed(false), Some(3);
-    TakeNotCounted: "somebody else's";
+    TakeNotCounted: "a frame of another owner";
 }
 protocol! {
     a_table_page_with_unflushed_removals_stays = || remover_against_unflushed(true), Some(3);
-    PruneUnflushed: "somebody else's";
+    PruneUnflushed: "a frame of another owner";
 }
 
 /// Model of C2 and C4. One CPU removes a leaf and counts it as flushed where no CPU runs the space. Another begins to
@@ -314,7 +314,7 @@ fn remover_against_flushed_at_once() {
         }
         w.space.arrived(0);
         let now = w.frame.fetch_or(0, Ordering::AcqRel);
-        assert!(now & CACHED == 0 || now & OURS != 0, "a program reaches a frame that is somebody else's");
+        assert!(now & CACHED == 0 || now & OURS != 0, "a program reaches a frame of another owner");
     });
     let w = world.clone();
     let unmapper = thread::spawn(move || {
@@ -350,7 +350,7 @@ fn remover_against_flushed_at_once() {
 
 protocol! {
     a_removal_that_asks_no_cpu_is_flushed_once_seen = remover_against_flushed_at_once, Some(2);
-    TakenUnasked: "somebody else's";
+    TakenUnasked: "a frame of another owner";
 }
 
 /// Model of C4: a CPU switches in with stale translations under its PCID while another flushes.
@@ -375,7 +375,7 @@ fn switch_in_against_flush() {
     let (_, targets) = world.space.bump(false);
     let asked = targets.contains(0);
     let uses = cpu.join().unwrap();
-    assert!(asked || !uses, "a CPU runs on a translation that a completed flush has taken away");
+    assert!(asked || !uses, "a CPU uses a translation that a completed flush has removed");
 }
 
 protocol! {
@@ -402,13 +402,13 @@ fn leave_against_destroy() {
         space.idle(0);
     }
     leaver.join().unwrap();
-    assert!(!gone || space.loaded().contains(0), "who has left a space wrote into it");
+    assert!(!gone || space.loaded().contains(0), "a CPU that has left a space writes into it");
 }
 
 protocol! {
     a_cpu_that_leaves_a_space_touches_nothing_of_the_next = leave_against_destroy, None;
     #[cfg(shuttle)]
-    LeaveLooksLate: "who has left a space wrote into it";
+    LeaveLooksLate: "a CPU that has left a space writes into it";
 }
 
 /// A CPU with some translations of the space that it runs. It may walk the tables again at any time.
@@ -457,7 +457,10 @@ impl Target {
                 let mut set = FlushSet::new();
                 set.add_for_model(VirtRange { start: i as u64 * PAGE_SIZE, end: (i as u64 + 1) * PAGE_SIZE });
                 flush_here(self, &self.state, &self.space, generation, &set);
-                assert!(!self.cached[i].load(Ordering::Relaxed), "a flush was answered and the translation is there");
+                assert!(
+                    !self.cached[i].load(Ordering::Relaxed),
+                    "a CPU acknowledged a flush but the translation is still cached"
+                );
             }
         }
     }
@@ -493,13 +496,16 @@ fn flush_against_flush() {
     askers.into_iter().for_each(|a| a.join().unwrap());
     target.ask(0, first);
     target.interrupts();
-    assert!(!target.cached.iter().any(|c| c.load(Ordering::Relaxed)), "a flush is done and the translation is there");
+    assert!(
+        !target.cached.iter().any(|c| c.load(Ordering::Relaxed)),
+        "a flush is complete but the translation is still cached"
+    );
 }
 
 protocol! {
     flushes_that_nest_leave_no_translation = flush_against_flush, Some(3);
-    MissedCountAsSeen: "the translation is there";
-    NewestAfterFlush: "the translation is there";
+    MissedCountAsSeen: "the translation is still cached";
+    NewestAfterFlush: "the translation is still cached";
 }
 
 /// Model of C4: a table page is freed while a CPU stops running the space but keeps it loaded, and runs it again.
@@ -519,17 +525,17 @@ fn idle_against_structure_flush(again: bool) {
     let (_, targets) = space.bump(true);
     let asked = targets.contains(0);
     let catches_up = cpu.join().unwrap();
-    assert!(asked || catches_up, "a CPU keeps a table page that is freed");
+    assert!(asked || catches_up, "a CPU keeps a freed table page");
 }
 
 protocol! {
     a_cpu_that_goes_idle_is_asked_for_its_tables = || idle_against_structure_flush(false), None;
-    LazyAfterRunning: "a table page that is freed";
+    LazyAfterRunning: "a freed table page";
 }
 protocol! {
     a_cpu_that_was_idle_is_asked_for_its_tables_or_catches_up = || idle_against_structure_flush(true), None;
     #[cfg(loom)]
-    ArriveNoFence: "a table page that is freed";
+    ArriveNoFence: "a freed table page";
 }
 
 /// Model of C9: one CPU copies an entry of the root and uses the tables below it. Another removes a leaf below and
@@ -564,7 +570,7 @@ fn copy_against_flush(cpus: usize) {
     let (_, _, targets) = world.roots.bump(0, &world.space, false, cpus).expect("the regime is odd");
     let asked = targets.contains(0);
     let uses = cpu.join().unwrap();
-    assert!(asked || !uses, "a CPU runs on a translation that a completed flush has taken away");
+    assert!(asked || !uses, "a CPU uses a translation that a completed flush has removed");
     world.roots.take(|_| ());
 }
 
@@ -600,12 +606,12 @@ fn fan_out_against_prune() {
     });
     prune(&world.0);
     let copy = cpu.join().unwrap();
-    assert_eq!(world.0.slots(Pfn(0))[0].load(Ordering::Acquire), copy, "an entry that was copied has gone");
+    assert_eq!(world.0.slots(Pfn(0))[0].load(Ordering::Acquire), copy, "a copied entry has disappeared");
 }
 
 protocol! {
     a_pruner_leaves_the_tables_that_a_fan_out_copies = fan_out_against_prune, Some(3);
-    KeepsRootEarly: "an entry that was copied has gone";
+    KeepsRootEarly: "a copied entry has disappeared";
 }
 
 /// A CPU that holds a translation switches in while one entry is flushed and the regime ends. The flush interrupts it,
@@ -648,13 +654,13 @@ fn switch_in_against_close() {
     let asked = world.roots.bump(0, &world.space, false, 2).is_some_and(|(_, _, targets)| targets.contains(0));
     let called = world.roots.close(&world.space).contains(0);
     let (uses, own) = cpu.join().unwrap();
-    assert!(asked || called || !uses, "a CPU runs on a translation that a completed flush has taken away");
-    assert!(called || !own, "a CPU stays on a root that is freed");
+    assert!(asked || called || !uses, "a CPU uses a translation that a completed flush has removed");
+    assert!(called || !own, "a CPU keeps a freed root loaded");
     world.roots.take(|_| ());
 }
 
 protocol! {
     a_cpu_that_enters_as_a_regime_ends_is_asked_or_flushes = switch_in_against_close, Some(3);
     #[cfg(loom)]
-    CloseNoFence: "a CPU stays on a root that is freed";
+    CloseNoFence: "a CPU keeps a freed root loaded";
 }

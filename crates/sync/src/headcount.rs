@@ -243,7 +243,7 @@ mod tests {
                 held += 1;
             }
             assert!(!count.take(limit));
-            assert!(count.take(limit + 1) && !count.take(limit + 1), "another one's limit may be higher");
+            assert!(count.take(limit + 1) && !count.take(limit + 1), "another caller's limit may be higher");
             (0..=limit).for_each(|_| count.put());
             assert_eq!(count.count(), 0);
         }

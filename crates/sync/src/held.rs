@@ -121,6 +121,11 @@ impl MutexesHeld {
     pub const fn new() -> Self {
         MutexesHeld(Locks::new(Sleeping { of: "", at: 0 }))
     }
+
+    /// Whether the thread holds none.
+    pub fn is_empty(&self) -> bool {
+        self.0.len == 0 && self.0.more == 0
+    }
 }
 
 impl fmt::Debug for MutexesHeld {
@@ -247,7 +252,7 @@ mod store {
     }
     pub fn pop_spin(at: usize) {
         let was = SPINS.try_with(|held| held.borrow_mut().0.pop(|h| h.at == at));
-        assert!(was != Ok(false), "a lock is released that this CPU does not hold");
+        assert!(was != Ok(false), "this CPU releases a lock that it does not hold");
     }
     pub fn sleeping(f: impl FnOnce(&[Sleeping])) {
         let _gone = SLEEPING.try_with(|held| f(held.borrow().0.held()));
@@ -290,7 +295,7 @@ mod store {
     }
     pub fn pop_spin(at: usize) {
         let was = of_cpu(|held| held.0.pop(|h| h.at == at));
-        assert!(was != Some(false), "a lock is released that this CPU does not hold");
+        assert!(was != Some(false), "this CPU releases a lock that it does not hold");
     }
     pub fn sleeping(f: impl FnOnce(&[Sleeping])) {
         let _unwatched = of_thread(|held| f(held.0.held()));

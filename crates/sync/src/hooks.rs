@@ -261,7 +261,7 @@ mod checks {
     pub(crate) fn uninterrupted<R>(f: impl FnOnce() -> R) -> R {
         let (mut f, mut out) = (Some(f), None);
         bound::__quire_uninterrupted(&mut || out = f.take().map(|f| f()));
-        out.expect("the hook calls what it is given")
+        out.expect("the hook calls its argument")
     }
 }
 #[cfg(all(debug_assertions, any(test, feature = "std"), not(any(loom, shuttle))))]

@@ -27,7 +27,7 @@ fn spin_lock() {
 }
 
 protocol! {
-    a_spin_lock_admits_one_holder_and_publishes_what_it_guards = spin_lock, Some(3);
+    a_spin_lock_admits_one_holder_and_publishes_its_stores = spin_lock, Some(3);
     LockNotAtomic: "an update was lost";
     #[cfg(loom)]
     UnlockRelaxed: "an update was lost";
@@ -73,7 +73,7 @@ fn reader_against_retire(nested: bool) {
     domain.collect();
     domain.collect();
     domain.collect();
-    assert!(freed.load(Ordering::SeqCst), "what no reader holds is freed");
+    assert!(freed.load(Ordering::SeqCst), "an object without readers is not freed");
 }
 
 protocol! {
@@ -126,7 +126,7 @@ fn reader_against_steps() {
         domain.step();
     }
     domain.collect();
-    assert!(freed.load(Ordering::SeqCst), "what no reader holds is freed");
+    assert!(freed.load(Ordering::SeqCst), "an object without readers is not freed");
 }
 
 protocol! {
@@ -167,16 +167,16 @@ fn stall_against_retire() {
         let node = Box::into_raw(Box::new(Counted(Retired::new(), waiting.clone())));
         // SAFETY: no other thread has it; retired once.
         unsafe { domain.retire(node.cast(), count) };
-        assert!(waiting.load(Ordering::SeqCst) <= 3 * MOST, "more waits than may");
+        assert!(waiting.load(Ordering::SeqCst) <= 3 * MOST, "more retired objects wait than the limit");
     }
     reader.join().unwrap();
     domain.drain();
-    assert_eq!(waiting.load(Ordering::SeqCst), 0, "what no reader holds is freed");
+    assert_eq!(waiting.load(Ordering::SeqCst), 0, "an object without readers is not freed");
 }
 
 protocol! {
     a_writer_waits_for_readers_before_too_much_waits_for_them = stall_against_retire, Some(3);
-    NoPushBack: "more waits than may";
+    NoPushBack: "more retired objects wait than the limit";
 }
 
 /// A writer drains the domain while a reader pins, unpins, and pins again. It waits for existing pins, not for new
@@ -293,7 +293,7 @@ fn mutex() {
 
 protocol! {
     a_mutex_admits_one_holder_and_the_next_is_told = mutex, Some(2);
-    UnlockTellsNobody: "deadlock";
+    UnlockWithoutWakeUp: "deadlock";
 }
 
 /// One thread changes two words that are always equal, another reads them.

@@ -28,7 +28,7 @@ crate::mutants! {
         /// Spin lock: the holder's stores need not be visible to the next holder.
         UnlockRelaxed,
         /// Mutex: a release wakes no waiter.
-        UnlockTellsNobody,
+        UnlockWithoutWakeUp,
         /// Wait queue: a waiter checks its condition before it is listed, and not after.
         LookBeforeListed,
         /// Wait queue: a waiter's check may come before it is visible as waiting.

@@ -129,7 +129,7 @@ impl<T: ?Sized> Drop for MutexGuard<'_, T> {
         record::released(&self.lock.held, None);
         held::sleeping_released(self.lock.address());
         self.lock.held.store(false, Ordering::Release);
-        if !mutant(Mutant::UnlockTellsNobody) {
+        if !mutant(Mutant::UnlockWithoutWakeUp) {
             self.lock.waiters.wake_one();
         }
     }

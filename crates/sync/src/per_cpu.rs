@@ -140,7 +140,10 @@ impl<T> Own<T> {
     #[inline(always)]
     pub unsafe fn get(&self) -> Owned<'_, T> {
         #[cfg(debug_assertions)]
-        assert!(!record::apart(|| self.used.swap(true, Ordering::Relaxed)), "a CPU's own is used by two at once");
+        assert!(
+            !record::apart(|| self.used.swap(true, Ordering::Relaxed)),
+            "a CPU's own value is used by two callers at once"
+        );
         Owned { own: self, _here: core::marker::PhantomData }
     }
 }
@@ -187,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    #[should_panic(expected = "used by two at once")]
+    #[should_panic(expected = "used by two callers at once")]
     fn concurrent_use_of_per_cpu_data_is_found() {
         let own = Own::new(1);
         // SAFETY: not safe, as the test must detect; the second value is never used.

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_rises_gives_exactly_what_it_rose_by() {
+    fn a_raised_limit_admits_exactly_the_increase() {
         let quota = Quota::leaked(2, u64::MAX);
         (0..100).for_each(|_| assert!(quota.take(1)));
         quota.set_limit(quota.taken() + 7);
@@ -110,7 +110,7 @@ mod tests {
         assert!(!quota.take(1));
         quota.set_limit(50);
         quota.put(50);
-        assert!(!quota.take(1), "more is taken than the limit");
+        assert!(!quota.take(1), "the amount taken exceeds the limit");
         assert_eq!(quota.taken(), 57);
     }
 

@@ -113,6 +113,8 @@ ranks! {
     HEADCOUNT = 125,
     /// A CPU's timer wheel.
     TIMER = 130,
+    /// Timers that have expired and wait for a thread: their callbacks run under the wheel's lock.
+    EXPIRED = 135,
     /// A CPU's run queue: the innermost lock, because threads are woken under many others.
     RUN_QUEUE = 140,
     /// Devices and the console; may be taken from anywhere.

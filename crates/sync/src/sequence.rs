@@ -41,7 +41,7 @@ impl Sequence {
                 return seen;
             }
         }
-        let _nobody_writes = self.writing.lock();
+        let _no_writer = self.writing.lock();
         look()
     }
 

@@ -1,4 +1,4 @@
-//! A queue of sleeping threads. Waiters live on their own stacks; nothing is allocated.
+//! A queue of sleeping threads. Waiters live on their threads' stacks, or in the threads; nothing is allocated.
 //!
 //! A waiter is on the list *before* it checks its condition. A waker changes the condition *before* it reads the list.
 //! The list changes only under the queue's lock, so no wake-up is lost.
@@ -8,6 +8,7 @@ use crate::hooks::{ThreadHandle, current_thread, now, park, park_uninterruptibly
 use crate::mutant::{Mutant, mutant};
 use crate::rank::Rank;
 use crate::spin::SpinLock;
+use core::cell::Cell;
 use core::ptr;
 
 /// How a wait ended.
@@ -21,11 +22,39 @@ pub enum WaitOutcome {
     Interrupted,
 }
 
-struct Waiter {
-    next: *const Waiter,
-    prev: *const Waiter,
-    thread: ThreadHandle,
+/// A thread's place on a queue while it sleeps.
+pub struct Waiter {
+    /// Guarded by the queue's lock, as is `prev`.
+    next: Cell<*const Waiter>,
+    prev: Cell<*const Waiter>,
+    /// Written before the waiter is listed.
+    thread: Cell<ThreadHandle>,
+    /// A waker chose it, and took it off the list. Changed under the queue's lock while the waiter is listed.
     woken: AtomicBool,
+}
+
+// SAFETY: the cells are written by the waiting thread before the waiter is listed, and under the queue's lock while it
+// is.
+unsafe impl Sync for Waiter {}
+// SAFETY: an unlisted waiter is plain data, and `begin`'s contract keeps a listed one in place.
+unsafe impl Send for Waiter {}
+
+impl Waiter {
+    /// A waiter on no queue.
+    pub fn new() -> Self {
+        Waiter {
+            next: Cell::new(ptr::null()),
+            prev: Cell::new(ptr::null()),
+            thread: Cell::new(ThreadHandle(0)),
+            woken: AtomicBool::new(false),
+        }
+    }
+}
+
+impl Default for Waiter {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 struct WaiterList {
@@ -94,82 +123,100 @@ impl WaitQueue {
         if let Some(r) = ready() {
             return Ok(r);
         }
-        let mut me =
-            Waiter { next: ptr::null(), prev: ptr::null(), thread: current_thread(), woken: AtomicBool::new(false) };
+        let me = Waiter::new();
         loop {
-            me.woken.store(false, Ordering::Relaxed);
-            let early = mutant(Mutant::LookBeforeListed).then(&mut ready);
-            let me_ptr: *mut Waiter = &mut me;
-            self.enqueue(me_ptr);
-            if !mutant(Mutant::WaitNoFence) {
-                crate::atomic::fence_full();
-            }
-            let out = if let Some(r) = early.unwrap_or_else(&mut ready) {
-                Some(Ok(r))
-            } else if interrupted() {
-                Some(Err(WaitOutcome::Interrupted))
-            } else if deadline.is_some_and(|d| now() >= d) {
-                Some(Err(WaitOutcome::TimedOut))
-            } else {
-                sleep(deadline);
-                None
-            };
-            let was_woken = self.dequeue(me_ptr);
-            if let Some(out) = out {
-                // A wake-up that chose this waiter, which ends for another reason, is passed on. Also where its
-                // condition held already, because the wake-up may be for a later change.
-                let kept = mutant(Mutant::WakeNotPassedOn) || mutant(Mutant::WakeKept) && out.is_ok();
-                if was_woken && !kept {
-                    self.wake_one();
-                }
+            // SAFETY: the waiter is on no list, and stays on this stack until `awake` has taken it off.
+            if let Some(out) = unsafe { self.begin(&me, deadline, &mut interrupted, &mut ready) } {
                 return out;
             }
+            sleep(deadline);
+            // SAFETY: `begin` has listed the waiter and returned `None`, and this is the first call since.
+            unsafe { self.awake(&me) };
         }
     }
 
-    fn enqueue(&self, w: *mut Waiter) {
+    /// One round of [`wait_until`](Self::wait_until), for a thread that sleeps without a stack: lists the calling
+    /// thread by `waiter`, and looks whether the wait is over. `None`: it is not. The thread then parks until
+    /// `deadline`, calls [`awake`](Self::awake), and begins again. After `Some` the waiter is not listed.
+    ///
+    /// # Safety
+    /// `waiter` is on no list. After `None` it stays alive and in place until `awake` has returned, and so does the
+    /// queue.
+    pub unsafe fn begin<R>(
+        &self,
+        waiter: &Waiter,
+        deadline: Option<u64>,
+        mut interrupted: impl FnMut() -> bool,
+        mut ready: impl FnMut() -> Option<R>,
+    ) -> Option<Result<R, WaitOutcome>> {
+        waiter.thread.set(current_thread());
+        waiter.woken.store(false, Ordering::Relaxed);
+        let early = mutant(Mutant::LookBeforeListed).then(&mut ready);
+        self.enqueue(waiter);
+        if !mutant(Mutant::WaitNoFence) {
+            crate::atomic::fence_full();
+        }
+        let out = if let Some(r) = early.unwrap_or_else(&mut ready) {
+            Ok(r)
+        } else if interrupted() {
+            Err(WaitOutcome::Interrupted)
+        } else if deadline.is_some_and(|d| now() >= d) {
+            Err(WaitOutcome::TimedOut)
+        } else {
+            return None;
+        };
+        // SAFETY: the waiter was listed on this queue above, and no call has taken it off since.
+        let was_woken = unsafe { self.awake(waiter) };
+        // A wake-up that chose this waiter, which ends for another reason, is passed on. Also where its condition held
+        // already, because the wake-up may be for a later change.
+        let kept = mutant(Mutant::WakeNotPassedOn) || mutant(Mutant::WakeKept) && out.is_ok();
+        if was_woken && !kept {
+            self.wake_one();
+        }
+        Some(out)
+    }
+
+    /// Takes `waiter` off the list if it is still on it; returns whether a waker had chosen it. Called by the thread
+    /// that listed it, after its sleep.
+    ///
+    /// # Safety
+    /// [`begin`](Self::begin) of this queue listed `waiter` and returned `None`, and this is the first call since.
+    pub unsafe fn awake(&self, waiter: &Waiter) -> bool {
         let mut list = self.list.lock();
-        // SAFETY: `w` is the caller's own waiter, not on the list; the last waiter stays alive while it is listed.
-        unsafe {
-            (*w).prev = list.last;
-            (*w).next = ptr::null();
-            if list.last.is_null() {
-                list.first = w;
-            } else {
-                (*(list.last as *mut Waiter)).next = w;
-            }
+        // `woken` changes only under the lock, and says whether the waiter is listed.
+        if waiter.woken.load(Ordering::Relaxed) {
+            return true;
+        }
+        // SAFETY: listed, and the lock is held.
+        unsafe { self.unlink(&mut list, waiter) };
+        false
+    }
+
+    fn enqueue(&self, w: &Waiter) {
+        let mut list = self.list.lock();
+        w.prev.set(list.last);
+        w.next.set(ptr::null());
+        // SAFETY: the last waiter stays alive while it is listed, and the lock is held.
+        match unsafe { list.last.as_ref() } {
+            None => list.first = w,
+            Some(last) => last.next.set(w),
         }
         list.last = w;
         self.waiting.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Takes `w` off the list if it is still on it; returns whether a waker had chosen it.
-    fn dequeue(&self, w: *mut Waiter) -> bool {
-        let mut list = self.list.lock();
-        // SAFETY: `w` is the caller's own waiter; `woken` changes only under the lock, and says whether it is listed.
-        unsafe {
-            if (*w).woken.load(Ordering::Relaxed) {
-                return true;
-            }
-            self.unlink(&mut list, w);
-        }
-        false
-    }
-
     // SAFETY: `w` must be on `list`, whose lock the caller holds.
-    unsafe fn unlink(&self, list: &mut WaiterList, w: *const Waiter) {
+    unsafe fn unlink(&self, list: &mut WaiterList, w: &Waiter) {
+        let (prev, next) = (w.prev.get(), w.next.get());
         // SAFETY: the neighbours are on the list too, so they are alive.
         unsafe {
-            let (prev, next) = ((*w).prev, (*w).next);
-            if prev.is_null() {
-                list.first = next;
-            } else {
-                (*(prev as *mut Waiter)).next = next;
+            match prev.as_ref() {
+                None => list.first = next,
+                Some(prev) => prev.next.set(next),
             }
-            if next.is_null() {
-                list.last = prev;
-            } else {
-                (*(next as *mut Waiter)).prev = prev;
+            match next.as_ref() {
+                None => list.last = prev,
+                Some(next) => next.prev.set(prev),
             }
         }
         self.waiting.fetch_sub(1, Ordering::AcqRel);
@@ -194,15 +241,14 @@ impl WaitQueue {
         }
         let mut list = self.list.lock();
         let mut n = 0;
-        while n < most && !list.first.is_null() {
-            let w = list.first;
-            // SAFETY: listed, so alive; it cannot return before it takes this lock in `dequeue`.
-            unsafe {
-                self.unlink(&mut list, w);
-                let thread = (*w).thread;
-                (*w).woken.store(true, Ordering::Relaxed);
-                unpark(thread);
-            }
+        while n < most {
+            // SAFETY: a listed waiter is alive, because it cannot go before it takes this lock in `awake`.
+            let Some(w) = (unsafe { list.first.as_ref() }) else { break };
+            // SAFETY: listed, and the lock is held.
+            unsafe { self.unlink(&mut list, w) };
+            let thread = w.thread.get();
+            w.woken.store(true, Ordering::Relaxed);
+            unpark(thread);
             n += 1;
         }
         n

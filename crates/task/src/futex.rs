@@ -43,19 +43,49 @@ pub enum FutexWait {
 /// Threads woken in one hold of a bucket's lock, which is released between batches.
 const BATCH: usize = 16;
 
-struct Waiter<M: Machine> {
+/// A thread's place in the table while it waits. It may lie on the thread's stack, or in the thread, for threads that
+/// sleep without a stack.
+pub struct Waiter<M: Machine> {
     /// On the bucket's chain of keys, or on the list behind its key's first waiter. Guarded, as are `key` and `behind`,
     /// by the lock of the bucket that `bucket` names.
     links: Links<Waiter<M>>,
     behind: UnsafeCell<List<Hung<M>>>,
     key: Cell<Key>,
-    bits: u32,
+    /// Written by the waiting thread before the waiter is listed, as is `thread`.
+    bits: Cell<u32>,
     /// Alive while this waiter is listed.
-    thread: NonNull<Thread<M>>,
+    thread: Cell<Option<NonNull<Thread<M>>>>,
     /// Written under the locks of both the old and the new bucket.
     bucket: AtomicUsize,
-    /// No longer listed: a wake-up chose it. Written under the lock; final.
+    /// No longer listed: a wake-up chose it. Written under the lock; final until the next wait begins.
     woken: AtomicBool,
+}
+
+// SAFETY: `begin` writes the cells before the waiter is listed. While it is listed, a thread reaches them only under the
+// lock of the bucket.
+unsafe impl<M: Machine> Sync for Waiter<M> {}
+// SAFETY: an unlisted waiter is plain data, and `begin`'s contract keeps a listed one in place.
+unsafe impl<M: Machine> Send for Waiter<M> {}
+
+impl<M: Machine> Waiter<M> {
+    /// A waiter that does not wait.
+    pub fn new() -> Self {
+        Waiter {
+            links: Links::new(),
+            behind: UnsafeCell::new(List::new()),
+            key: Cell::new((0, 0)),
+            bits: Cell::new(0),
+            thread: Cell::new(None),
+            bucket: AtomicUsize::new(0),
+            woken: AtomicBool::new(false),
+        }
+    }
+}
+
+impl<M: Machine> Default for Waiter<M> {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 struct Hung<M>(PhantomData<M>);
@@ -231,54 +261,92 @@ impl<M: Machine> FutexTable<M> {
         check: &mut dyn FnMut() -> Result<bool, E>,
         interrupted: &mut dyn FnMut() -> bool,
     ) -> Result<FutexWait, E> {
-        let index = self.index_of(key);
-        let waiter = Waiter {
-            links: Links::new(),
-            behind: UnsafeCell::new(List::new()),
-            key: Cell::new(key),
-            bits,
-            thread: NonNull::from(&*scheduler.current()),
-            bucket: AtomicUsize::new(index),
-            woken: AtomicBool::new(false),
-        };
-        let waiter = &waiter;
-        {
-            let bucket = self.bucket(index);
-            let mut chain = bucket.chain.lock();
-            let early = if mutant(Mutant::CheckBeforeCount) { Some(check()) } else { None };
-            bucket.waiting.fetch_add(1, Ordering::AcqRel);
-            if !mutant(Mutant::CountNoFence) {
-                fence_after_rmw();
-            }
-            match early.unwrap_or_else(check) {
-                // SAFETY: it stays on this stack until it is taken off, below or by a waker.
-                Ok(true) => unsafe { chain.add(NonNull::from(waiter)) },
-                other => {
-                    bucket.waiting.fetch_sub(1, Ordering::Relaxed);
-                    return other.map(|_| FutexWait::Differs);
-                }
-            }
+        let waiter = Waiter::new();
+        // SAFETY: it stays on this stack until `end` has returned how the wait ended.
+        if !unsafe { self.begin(scheduler, &waiter, key, bits, check)? } {
+            return Ok(FutexWait::Differs);
         }
         loop {
-            let ended = if waiter.woken.load(Ordering::Acquire) {
-                return Ok(FutexWait::Woken);
-            } else if interrupted() {
-                FutexWait::Interrupted
-            } else if deadline.is_some_and(|d| scheduler.machine().now() >= d) {
-                FutexWait::TimedOut
-            } else {
-                scheduler.park(deadline);
-                continue;
-            };
-            let (bucket, mut chain) = self.lock_of(waiter);
-            if waiter.woken.load(Ordering::Acquire) && !mutant(Mutant::LeaveThoughChosen) {
-                return Ok(FutexWait::Woken);
+            // SAFETY: listed above, and the loop ends with the wait.
+            match unsafe { self.end(scheduler, &waiter, deadline, interrupted) } {
+                Some(ended) => return Ok(ended),
+                None => scheduler.park(deadline),
             }
-            // SAFETY: not woken, so listed, in the bucket that is locked.
-            unsafe { chain.take(NonNull::from(waiter)) };
-            bucket.waiting.fetch_sub(1, Ordering::Relaxed);
-            return Ok(ended);
         }
+    }
+
+    /// The first half of [`wait`](Self::wait), for a thread that sleeps without a stack: compares by `check`, and lists
+    /// the calling thread by `waiter`. False if the word differs; then nothing is listed. The thread then calls
+    /// [`end`](Self::end) until the wait has ended, and parks in between.
+    ///
+    /// # Errors
+    /// Those of `check`; nothing is listed.
+    ///
+    /// # Safety
+    /// `waiter` is listed nowhere. After `true` it stays alive and in place until `end` returns how the wait ended.
+    pub unsafe fn begin<E>(
+        &self,
+        scheduler: &Scheduler<M>,
+        waiter: &Waiter<M>,
+        key: Key,
+        bits: u32,
+        check: &mut dyn FnMut() -> Result<bool, E>,
+    ) -> Result<bool, E> {
+        let index = self.index_of(key);
+        waiter.key.set(key);
+        waiter.bits.set(bits);
+        waiter.thread.set(Some(NonNull::from(&*scheduler.current())));
+        waiter.bucket.store(index, Ordering::Relaxed);
+        waiter.woken.store(false, Ordering::Relaxed);
+        let bucket = self.bucket(index);
+        let mut chain = bucket.chain.lock();
+        let early = if mutant(Mutant::CheckBeforeCount) { Some(check()) } else { None };
+        bucket.waiting.fetch_add(1, Ordering::AcqRel);
+        if !mutant(Mutant::CountNoFence) {
+            fence_after_rmw();
+        }
+        match early.unwrap_or_else(check) {
+            Ok(true) => {
+                // SAFETY: the caller vouches that it is listed nowhere and stays in place until it is taken off.
+                unsafe { chain.add(NonNull::from(waiter)) };
+                Ok(true)
+            }
+            other => {
+                bucket.waiting.fetch_sub(1, Ordering::Relaxed);
+                other
+            }
+        }
+    }
+
+    /// How the calling thread's wait ended, by the `waiter` that [`begin`](Self::begin) listed; `None` if it goes on.
+    /// After `Some` the waiter is not listed any more.
+    ///
+    /// # Safety
+    /// `begin` of this table returned true for `waiter`, and no call since has returned `Some`.
+    pub unsafe fn end(
+        &self,
+        scheduler: &Scheduler<M>,
+        waiter: &Waiter<M>,
+        deadline: Option<u64>,
+        interrupted: &mut dyn FnMut() -> bool,
+    ) -> Option<FutexWait> {
+        let ended = if waiter.woken.load(Ordering::Acquire) {
+            return Some(FutexWait::Woken);
+        } else if interrupted() {
+            FutexWait::Interrupted
+        } else if deadline.is_some_and(|d| scheduler.machine().now() >= d) {
+            FutexWait::TimedOut
+        } else {
+            return None;
+        };
+        let (bucket, mut chain) = self.lock_of(waiter);
+        if waiter.woken.load(Ordering::Acquire) && !mutant(Mutant::LeaveThoughChosen) {
+            return Some(FutexWait::Woken);
+        }
+        // SAFETY: not woken, so listed, in the bucket that is locked.
+        unsafe { chain.take(NonNull::from(waiter)) };
+        bucket.waiting.fetch_sub(1, Ordering::Relaxed);
+        Some(ended)
     }
 
     // Locks the bucket of the caller's own waiter. A requeue may move the waiter until the bucket is locked.
@@ -366,10 +434,11 @@ impl<M: Machine> FutexTable<M> {
             {
                 let waiter = node.as_ref();
                 let next = chain.following(key, at);
-                if waiter.bits & bits != 0 {
+                if waiter.bits.get() & bits != 0
+                    && let Some(thread) = waiter.thread.get()
+                {
                     chain.take(node);
                     bucket.waiting.fetch_sub(1, Ordering::Relaxed);
-                    let thread = waiter.thread;
                     let early = mutant(Mutant::WokenBeforeReference);
                     if early {
                         waiter.woken.store(true, Ordering::Release);

@@ -442,9 +442,9 @@ mod tests {
             })
             .collect();
         for window in again.windows(DELAY - 4 * BATCH).step_by(997) {
-            assert_eq!(window.iter().collect::<HashSet<_>>().len(), window.len(), "a number came back too soon");
+            assert_eq!(window.iter().collect::<HashSet<_>>().len(), window.len(), "a number was reused too soon");
         }
-        assert!(*again.iter().max().unwrap() < 2 * DELAY as u32 + 100, "the table grew without need");
+        assert!(*again.iter().max().unwrap() < 2 * DELAY as u32 + 100, "the table grew although it had a free number");
     }
 
     #[test]

@@ -98,6 +98,19 @@ pub unsafe trait Machine: Sized + Send + Sync + 'static {
     /// `prev` is the calling thread; `next` is not running anywhere and its context is complete.
     unsafe fn switch(&self, prev: &Thread<Self>, next: &Thread<Self>);
 
+    /// As [`switch`](Machine::switch), but `prev` needs nothing of its stack any more. A machine may give the stack to
+    /// another thread. Then this does not return: when a CPU switches to `prev` again, `prev` starts at a function of
+    /// the kernel, on some other stack, with interrupts masked. That function must first call
+    /// [`Scheduler::resumed`](crate::Scheduler::resumed) if `prev` parked, and
+    /// [`Scheduler::started`](crate::Scheduler::started) if it was preempted. On other machines this is a switch.
+    ///
+    /// # Safety
+    /// As [`switch`](Machine::switch). No code holds a reference into the stack of `prev`.
+    unsafe fn depart(&self, prev: &Thread<Self>, next: &Thread<Self>) {
+        // SAFETY: by this function's contract, which has that of `switch`.
+        unsafe { self.switch(prev, next) }
+    }
+
     /// How CPUs are watched; `None`: not at all. Each tick calls it.
     fn watching(&self) -> Option<Watching> {
         None
@@ -107,7 +120,7 @@ pub unsafe trait Machine: Sized + Send + Sync + 'static {
     fn probe(&self, _cpu: CpuId) {}
 
     /// A CPU is stuck. Called once an incident by the timer interrupt, with interrupts masked and no lock held.
-    fn locked_up(&self, _what: Lockup) {}
+    fn locked_up(&self, _lockup: Lockup) {}
 
     /// A thread that called [`Scheduler::exit`](crate::Scheduler::exit) has left its stack for good: `thread` is the
     /// reference that [`Scheduler::spawn`](crate::Scheduler::spawn) was given. Runs on another thread's stack, with

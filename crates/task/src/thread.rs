@@ -104,7 +104,7 @@ impl<M: Machine> Thread<M> {
     ) -> Self {
         #[cfg(not(any(loom, shuttle)))]
         const {
-            assert!(core::mem::offset_of!(Self, account) == 64, "a thread's first line is what it should be");
+            assert!(core::mem::offset_of!(Self, account) == 64, "the first cache line of a thread has other fields");
             assert!(MAX_CPUS <= 1 << u8::BITS, "a home is a byte");
         }
         Thread {
@@ -191,6 +191,11 @@ impl<M: Machine> Thread<M> {
         let left = self.slice.load(Ordering::Relaxed).saturating_sub(u32::try_from(used).unwrap_or(u32::MAX));
         self.slice.store(left, Ordering::Relaxed);
         used
+    }
+
+    /// Gives up the rest of its turn.
+    pub(crate) fn end_slice(&self) {
+        self.slice.store(0, Ordering::Relaxed);
     }
 
     /// A new turn: as long as its nice weight says.

@@ -59,7 +59,7 @@ fn a_mutex_on_futexes_excludes_and_loses_no_waiter() {
                 for round in 0..300 {
                     let (word, inside, count) = &words[(i + round) % 3];
                     lock(word, sim, t);
-                    assert_eq!(inside.fetch_add(1, SeqCst), 0, "two are inside");
+                    assert_eq!(inside.fetch_add(1, SeqCst), 0, "two threads hold the lock");
                     sim.poll();
                     count.fetch_add(1, SeqCst);
                     inside.fetch_sub(1, SeqCst);
@@ -96,7 +96,7 @@ fn a_storm_of_timed_waits_and_wakes_loses_no_waiter() {
                             timed.fetch_add(1, SeqCst);
                         }
                         FutexWait::Differs => {}
-                        FutexWait::Interrupted => panic!("nobody interrupts"),
+                        FutexWait::Interrupted => panic!("a wait was interrupted"),
                     }
                 }
                 sim.poll();
@@ -118,13 +118,13 @@ fn the_word_is_compared_first_and_its_error_passes_through() {
         assert_eq!(out, Err("fault"));
         let out = t.wait(sim.scheduler(), w.key(), ANY, None, &mut || Ok::<_, ()>(true), &mut || true);
         assert_eq!(out, Ok(FutexWait::Interrupted));
-        assert_eq!(t.wake(sim.scheduler(), w.key(), 9, ANY), 0, "nobody is left on the list");
+        assert_eq!(t.wake(sim.scheduler(), w.key(), 9, ANY), 0, "no waiter is left on the list");
     });
     sim.finish();
 }
 
-fn wait_until(sim: &Sim, what: impl Fn() -> bool) {
-    while !what() {
+fn wait_until(sim: &Sim, condition: impl Fn() -> bool) {
+    while !condition() {
         sim.scheduler().park(Some(sim.now() + 100_000));
     }
 }

@@ -68,7 +68,7 @@ fn a_token_given_before_the_park_makes_it_return_at_once() {
         let before = Instant::now();
         let deadline = quire_task::Machine::now(sim) + 3_000_000;
         s.park(Some(deadline));
-        assert!(before.elapsed() >= Duration::from_millis(3), "two tokens are one");
+        assert!(before.elapsed() >= Duration::from_millis(3), "two wake-ups leave one token");
     });
     sim.finish();
 }
@@ -148,7 +148,7 @@ fn a_thread_that_mostly_sleeps_runs_soon_among_busy_ones() {
 }
 
 #[test]
-fn idle_cpus_steal_what_waits_elsewhere() {
+fn idle_cpus_steal_threads_that_wait_on_other_cpus() {
     let sim = Sim::new(4);
     let seen: Arc<Mutex<std::collections::BTreeSet<usize>>> = Arc::default();
     for i in 0..16 {
@@ -197,7 +197,7 @@ fn an_idle_cpu_finds_allowed_threads_behind_crowded_cpus() {
         });
     }
     sim.finish();
-    assert!(seen.load(SeqCst), "a CPU idles beside threads that wait and may run there");
+    assert!(seen.load(SeqCst), "a CPU idles while threads that may run on it wait");
 }
 
 #[test]
@@ -327,7 +327,7 @@ fn user_and_system_time_are_cut_at_the_boundaries() {
     let cpus: Vec<_> = (0..2).map(|c| sim.scheduler().cpu_times(c)).collect();
     let user: u64 = cpus.iter().map(|c| c.user_ns).sum();
     let lost = user.abs_diff(times.user_ns);
-    assert!(lost < 1_000_000, "what threads used is what CPUs gave, but for {lost} ns");
+    assert!(lost < 1_000_000, "threads' and CPUs' times differ by {lost} ns");
     assert!(cpus.iter().all(|c| c.idle_ns > 0));
 }
 
@@ -379,7 +379,7 @@ fn threads_run_on_allowed_cpus_and_idle_cpus_skip_others() {
     }
     sim.finish();
     assert_eq!(wrong.load(SeqCst), 0);
-    assert!(sim.halts(3) < 1000, "an idle CPU that nobody may run on must halt, not spin: {}", sim.halts(3));
+    assert!(sim.halts(3) < 1000, "an idle CPU without allowed threads must halt, not spin: {}", sim.halts(3));
 }
 
 #[test]

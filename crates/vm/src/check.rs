@@ -171,12 +171,14 @@ pub enum Broken {
 
 impl fmt::Display for Broken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (what, at) = match *self {
+        let (text, at) = match *self {
             Broken::Tree(TreeError::Order(at)) => ("map: entries overlap or are out of order", at),
-            Broken::Tree(TreeError::Summary(at)) => ("map: a start, end or largest gap is not what lies below", at),
+            Broken::Tree(TreeError::Summary(at)) => {
+                ("map: a start, end or largest gap differs from the nodes below", at)
+            }
             Broken::Tree(TreeError::Shape(at)) => ("map: a tree node at the wrong level, or an empty one", at),
             Broken::Tree(TreeError::Count) => ("map: the number of entries is wrong", 0),
-            Broken::Entry(at) => ("map: a stale entry without a writer, or one with another range than the tree's", at),
+            Broken::Entry(at) => ("map: a stale entry has no writer, or its range differs from the tree's", at),
             Broken::Rights(at) => ("map: an entry's rights contradict its kind", at),
             Broken::Chain(at) => ("map: a chain does not fit its entry", at),
             Broken::Count => ("map: the number of mapped bytes is wrong", 0),
@@ -185,44 +187,44 @@ impl fmt::Display for Broken {
             Broken::ListLinks(at) => ("backings: links do not lead back", at),
             Broken::ListOrder(at) => ("backings: out of order", at),
             Broken::ListMax(at) => ("backings: a largest end is wrong", at),
-            Broken::ListCount(n) => ("backings: the list is not as long as it says", n),
+            Broken::ListCount(n) => ("backings: the list differs from its length", n),
             Broken::References(n) => ("object: fewer references than its list has", n as u64),
             Broken::Kind(at) => ("object: size or pager contradict its kind", at),
             Broken::NodeHeight(at) => ("index: a node at the wrong height", at),
             Broken::Occupancy(at) => ("index: an occupancy bit contradicts its slot", at),
             Broken::DirtyTag(at) => ("index: a dirty tag is wrong", at),
-            Broken::Identity(at) => ("index: a page that says it is another", at),
+            Broken::Identity(at) => ("index: a page with another identity", at),
             Broken::BeyondEnd(at) => ("index: a page beyond the end of the object", at),
             Broken::TableDead(at) => ("page tables: an entry leads to no live table page", at),
             Broken::TableLive(at) => ("page tables: the count of present entries is wrong", at),
             Broken::TableOccupied(at) => ("page tables: a present entry is not noted as occupied", at),
             Broken::TableRoot(at) => ("page tables: a CPU's own root contradicts the space's", at),
-            Broken::TableUnflushed(at) => ("page tables: removals that nobody flushes", at),
-            Broken::TableStoreProtection(at) => {
-                ("page tables: the entry above says otherwise whether stores are allowed", at)
-            }
+            Broken::TableUnflushed(at) => ("page tables: removals without a flush", at),
+            Broken::TableStoreProtection(at) => ("page tables: the entry above contradicts the store protection", at),
             Broken::TableWritable(at) => ("page tables: a leaf that allows stores is not noted as one", at),
-            Broken::TableWord(at) => ("page tables: an entry that is neither empty nor present", at),
+            Broken::TableWord(at) => ("page tables: an entry is neither empty nor present", at),
             Broken::LeafWithoutEntry(at) => ("leaf: no entry covers it", at),
             Broken::LeafRights(at) => ("leaf: allows more than its entry", at),
             Broken::LeafFrame(at) => ("leaf: maps another page than the chain shows", at),
-            Broken::LeafClean(at) => ("leaf: writable, and the page is clean", at),
+            Broken::LeafClean(at) => ("leaf: a writable leaf maps a clean page", at),
             Broken::Queue(QueueError::Links(p)) => ("page queue: links do not lead back", p.0),
-            Broken::Queue(QueueError::Place(p)) => ("page queue: a page that says it is elsewhere", p.0),
+            Broken::Queue(QueueError::Place(p)) => ("page queue: a page with another place", p.0),
             Broken::Queue(QueueError::NoPage(p)) => ("page queue: a frame that is no page", p.0),
-            Broken::Queue(QueueError::Lost(p)) => ("page queue: a page that is in no part, and says it is", p.0),
-            Broken::Queue(QueueError::Length(_, part)) => ("page queue: a part is not as long as it says", part as u64),
+            Broken::Queue(QueueError::Lost(p)) => {
+                ("page queue: a page that is in no part, but is marked as listed", p.0)
+            }
+            Broken::Queue(QueueError::Length(_, part)) => ("page queue: a part differs from its length", part as u64),
             Broken::Frames(FrameError::Block(p)) => ("frames: a free block contradicts its list", p.0),
             Broken::Frames(FrameError::Apart(p)) => ("frames: two free blocks that should be one", p.0),
-            Broken::Frames(FrameError::Kind(p)) => ("frames: a frame on a list says it is something else", p.0),
-            Broken::Frames(FrameError::Chain(p)) => ("frames: a chain is not as long as it says", p.0),
+            Broken::Frames(FrameError::Kind(p)) => ("frames: a frame on a list has another kind", p.0),
+            Broken::Frames(FrameError::Chain(p)) => ("frames: a chain differs from its length", p.0),
             Broken::Frames(FrameError::Count(domain)) => ("frames: a domain's count is wrong", domain as u64),
-            Broken::Frames(FrameError::Lost(n)) => ("frames: some are on two lists, or on none", n.unsigned_abs()),
+            Broken::Frames(FrameError::Lost(n)) => ("frames: a frame is on two lists or on none", n.unsigned_abs()),
             Broken::SwapCount(n) => ("swap: the bitmap and the count of free slots differ", n),
             Broken::SwapSlot(at) => ("swap: a page's slot is free", at),
             Broken::Slab(at) => ("slab: free objects and counts do not add up", at),
         };
-        write!(f, "{what} ({at:#x})")
+        write!(f, "{text} ({at:#x})")
     }
 }
 impl core::error::Error for Broken {}

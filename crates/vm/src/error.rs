@@ -71,7 +71,7 @@ impl core::error::Error for OutOfMemory {}
 impl fmt::Display for MapError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            MapError::Invalid => "no valid address, length or alignment",
+            MapError::Invalid => "the address, length or alignment is not valid",
             MapError::NotMapped => "not mapped",
             MapError::Exists => "a mapping is in the way",
             MapError::NoSpace => "no hole is large enough",
@@ -91,7 +91,7 @@ impl fmt::Display for FaultError {
         f.write_str(match self {
             FaultError::NotMapped => "not mapped",
             FaultError::Protection => "the mapping does not allow this access",
-            FaultError::BeyondEnd => "beyond the end of what is mapped",
+            FaultError::BeyondEnd => "beyond the end of the object",
             FaultError::Pager => "the page could not be read",
             FaultError::OutOfMemory => "out of memory",
             FaultError::NoRoom => "the file system is full",

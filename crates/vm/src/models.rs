@@ -227,7 +227,7 @@ fn copy_against_load() {
         },
         |w| store(&w.space, 0, 9),
         |w, backwards, _| {
-            assert!(!backwards, "memory goes backwards");
+            assert!(!backwards, "a load reads an older value");
             assert_eq!(load(&w.space, 0), Some(9));
         },
     );
@@ -235,7 +235,7 @@ fn copy_against_load() {
 
 protocol! {
     memory_does_not_go_backwards_when_a_page_is_copied = copy_against_load, Some(3);
-    FlushAfterInstall: "memory goes backwards";
+    FlushAfterInstall: "a load reads an older value";
 }
 
 /// C2, copy-on-write: the source goes while it is copied, and its frame is overwritten.
@@ -257,7 +257,7 @@ fn copy_against_remove() {
 }
 
 protocol! {
-    a_copy_is_of_what_was_there = copy_against_remove, Some(3);
+    a_copy_never_reads_a_freed_frame = copy_against_remove, Some(3);
     NoSourceCheck: "a freed frame was copied";
 }
 

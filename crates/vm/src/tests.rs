@@ -172,7 +172,7 @@ fn everything_that_a_space_took_is_free_when_it_is_gone() {
         (0..600).step_by(7).for_each(|n| store(&space, page(n), 3));
         drop(space);
         assert_eq!(load(&child, page(0)), 2);
-        assert_eq!(load(&child, page(7)), 1, "what the parent stored after the fork is its own");
+        assert_eq!(load(&child, page(7)), 1, "the parent's stores after the fork stay private");
     }
     assert_eq!(settled(m.vm), before);
 }
@@ -229,7 +229,7 @@ fn loads_of_a_child_map_shared_neighbours_read_only() {
     let mapped: Vec<u64> = (0..64).filter(|n| child.pmap().peek(page(*n)).is_some()).collect();
     assert_eq!(mapped, (0..16).filter(|n| n % 3 != 1).collect::<Vec<u64>>());
     let writable = |n: &u64| child.pmap().peek(page(*n)).unwrap().prot.contains(Prot::WRITE);
-    assert_eq!(mapped.into_iter().filter(writable).collect::<Vec<u64>>(), [5], "its own page alone");
+    assert_eq!(mapped.into_iter().filter(writable).collect::<Vec<u64>>(), [5], "only its own page is writable");
     (0..40).for_each(|n| store(&child, page(n), 100 + n as u8));
     (0..40).for_each(|n| assert_eq!(load(&space, page(n)), if n % 3 != 1 { n as u8 } else { 0 }));
 }

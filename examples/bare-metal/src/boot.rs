@@ -25,7 +25,7 @@ core::arch::global_asm!(
         .word 23
         .long boot_gdt
 
-    high_gdt_pointer:               // the same table through the direct map: the low half goes
+    high_gdt_pointer:               // the same table through the direct map, because the low half is unmapped later
         .word 23
         .quad boot_gdt + 0xffff800000000000
 

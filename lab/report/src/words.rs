@@ -219,10 +219,10 @@ pub fn legend() -> Vec<Term> {
         side(Side::Ours, "the design under test"),
         side(Side::Linux, "Debian's kernel in the same emulator, transparent large pages off"),
         side(Side::LinuxLarge, "the same kernel with transparent large pages on"),
-        side(Side::Before, "the design that a source replaced, rebuilt behind the same traits as Quire"),
+        side(Side::Before, "the design that the source replaced, rebuilt behind the same traits as Quire"),
         side(Side::After, "the source's own design, rebuilt in the same way"),
         side(Side::Plain, "an ordered tree of the standard library, for scale"),
-        side(Side::Limit, "the rate of the bare machine, which no design can pass"),
+        side(Side::Limit, "the rate of the bare machine, which no design can exceed"),
         place(Place::Hosted, "the core runs in a process of this machine; times are measured"),
         place(
             Place::Recording,

@@ -321,7 +321,7 @@ pub enum Unreadable {
         error: serde_json::Error,
     },
     /// It is of another version.
-    #[error("{file} is of version {version}; this is for version {VERSION}")]
+    #[error("{file} has version {version}; this command reads version {VERSION}")]
     Version {
         /// Which.
         file: String,
@@ -377,7 +377,7 @@ impl Results {
             let wrong = |what| Unreadable::Value { file: file.to_owned(), experiment: experiment.name.clone(), what };
             for (name, measure) in experiment.cases.iter().flat_map(|c| &c.measures) {
                 if measure.samples.is_empty() || measure.samples.iter().any(|s| !s.is_finite()) {
-                    return Err(wrong(format!("{name} has no samples, or one that is no number")));
+                    return Err(wrong(format!("{name} has no samples, or a sample that is not a number")));
                 }
             }
         }
@@ -568,7 +568,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reading_says_what_was_done_what_was_measured_and_where() {
+    fn a_reading_names_its_operation_measure_and_place() {
         let mut reading = Reading {
             measure: "instructions".to_owned(),
             place: Place::GuestCounted,

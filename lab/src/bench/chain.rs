@@ -25,8 +25,9 @@ pub const LINES: Bench = Bench {
         Line {
             name: "chain_1000_overhead",
             unit: "ratio",
-            how: "Hosted: 1,000 generations of forks, each storing into 16 random pages of a region of 2,048, all alive until the \
-                  last has stored; then only the last lives. Pages of objects held, over pages that it can reach.",
+            how: "Hosted: 1,000 generations of forks, each storing into 16 random pages of a region of 2,048. All live \
+                until the last has stored; then all but the last exit. Pages held by objects, over pages that the last \
+                can reach.",
         },
         Line {
             name: "chain_1000_visits",
@@ -36,9 +37,13 @@ pub const LINES: Bench = Bench {
         Line {
             name: "chain_1000_overhead_leaving",
             unit: "ratio",
-            how: "The same where each parent leaves once its child has stored.",
+            how: "The same where each parent exits after its child has stored.",
         },
-        Line { name: "chain_1000_visits_leaving", unit: "visits/generation", how: "The visits of that." },
+        Line {
+            name: "chain_1000_visits_leaving",
+            unit: "visits/generation",
+            how: "The visits of chain_1000_overhead_leaving.",
+        },
     ],
     run: |report| {
         line(report, false, ["chain_1000_overhead", "chain_1000_visits"])?;
@@ -53,13 +58,13 @@ pub const FAMILY: Bench = Bench {
         Line {
             name: "shadow_copies_100_children",
             unit: "copies",
-            how: "Hosted: a parent and 100 children each store into every page of a shared region of 16 MiB, in random order. Pages \
-                  of objects held at the end, over pages of the region.",
+            how: "Hosted: a parent and 100 children each store into every page of a shared region of 16 MiB, in random \
+                order. Pages held by objects at the end, over pages of the region.",
         },
         Line {
             name: "shadow_copies_100_children_alone",
             unit: "copies",
-            how: "The same once the parent has left halfway and the reaper has run.",
+            how: "The same after the parent has exited halfway and the reaper has run.",
         },
     ],
     run: |report| {
@@ -109,7 +114,7 @@ fn reap(vm: &'static Vm<Hosted>) -> u64 {
 
 fn line(report: &mut Report, leaving: bool, names: [&str; 2]) -> Result<(), Failure> {
     let vm = machine::boot(1, 1024);
-    let _cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
+    let _cpu = Cpu::attach(vm, 0).expect("no other thread is this CPU");
     let mut random = Random(88_172_645_463_325_252);
     let mut alive = vec![first(vm, LINE_PAGES)?];
     let mut visits = 0;
@@ -138,7 +143,7 @@ fn line(report: &mut Report, leaving: bool, names: [&str; 2]) -> Result<(), Fail
 
 fn family(leaving: bool) -> Result<f64, Failure> {
     let vm = machine::boot(1, (CHILDREN + 2) * FAMILY_PAGES / 256 + 128);
-    let _cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
+    let _cpu = Cpu::attach(vm, 0).expect("no other thread is this CPU");
     let mut random = Random(362_436_069);
     let mut members = vec![Some(first(vm, FAMILY_PAGES)?)];
     for _ in 0..CHILDREN {

@@ -10,21 +10,22 @@ pub const COSTS: Bench = Bench {
         Line {
             name: "lock_takes_per_fault",
             unit: "locks/fault",
-            how: "Hosted, recording build, one CPU: spin locks taken by 4,096 zero-fill faults in ascending order after a first \
-                  region of 2 MiB, refills of magazines and slabs included; all are the CPU's own or its table page's but for \
-                  refills.",
+            how: "Hosted, recording build, one CPU: spin locks taken by 4,096 zero-fill faults in ascending order \
+                after a first region of 2 MiB, refills included. Except for refills, all locks belong to the CPU or \
+                its table page.",
         },
         Line {
             name: "lock_takes_per_resident_fault",
             unit: "locks/fault",
-            how: "The same for read faults on resident pages of shared memory that another space has filled, one in each window \
-                  that a fault maps around it: the table page's lock alone.",
+            how: "The same for read faults on resident pages of shared memory that another space has filled. One fault \
+                in each window of pages that a fault maps; each takes only the table page's lock.",
         },
         Line {
             name: "allocations_per_fault",
             unit: "allocations/fault",
-            how: "Hosted, recording build, one CPU: frames and slab objects taken (the magazines' locks and the slabs' lists \
-                  are counted) by the same zero-fill faults: the page itself, index nodes and table pages.",
+            how: "Hosted, recording build, one CPU: frames and slab objects that the same zero-fill faults take. They \
+                are the page itself, index nodes and table pages. The locks of magazines and the lists of slabs are \
+                counted.",
         },
         Line {
             name: "allocations_per_resident_fault",
@@ -34,8 +35,9 @@ pub const COSTS: Bench = Bench {
         Line {
             name: "shared_lines_per_fault_2cpu",
             unit: "lines/fault",
-            how: "Hosted, recording build: lines that a zero-fill fault wrote and another CPU had, in a model with endless caches; \
-                  two CPUs in turn, each 1,024 faults in regions of its own of one space, after a first region.",
+            how: "Hosted, recording build: lines that a zero-fill fault wrote and another CPU had, in a model with \
+                unlimited caches. Two CPUs take turns, each with 1,024 faults in its own regions of one space, after a \
+                first region.",
         },
         Line { name: "shared_lines_per_fault_16cpu", unit: "lines/fault", how: "The same with sixteen CPUs in turn." },
     ],
@@ -99,7 +101,7 @@ mod recorded {
 
     fn zero_fill(n: u64) -> Result<(f64, f64), Failure> {
         let vm = machine::boot(1, 64);
-        let _cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
+        let _cpu = Cpu::attach(vm, 0).expect("no other thread is this CPU");
         let space = private(vm, REGION + n)?;
         let touch = |page: u64| space.fault(BASE + page * PAGE_SIZE, Access::Write);
         for page in 0..REGION {
@@ -115,7 +117,7 @@ mod recorded {
         // As many pages as a fault maps around it.
         const AROUND: u64 = 16;
         let vm = machine::boot(1, 64 + (n * AROUND * PAGE_SIZE >> 20));
-        let _cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
+        let _cpu = Cpu::attach(vm, 0).expect("no other thread is this CPU");
         let object = ObjectRef::anonymous(vm, n * AROUND)?;
         let show = || {
             let space = Space::new(vm)?;
@@ -148,9 +150,9 @@ mod recorded {
         const REGIONS: u64 = 3;
         let pages = cpus as u64 * REGIONS * REGION;
         let vm = machine::boot(cpus, 64 + (pages * PAGE_SIZE >> 20));
-        let cpus: Vec<Cpu> = (0..cpus).map(|id| Cpu::attach(vm, id).expect("a CPU that no thread is")).collect();
+        let cpus: Vec<Cpu> = (0..cpus).map(|id| Cpu::attach(vm, id).expect("no other thread is this CPU")).collect();
         let space = private(vm, pages)?;
-        cpus.iter().for_each(|c| c.enter(&space).expect("a space of this machine"));
+        cpus.iter().for_each(|c| c.enter(&space).expect("the space belongs to this machine"));
         let mut caches = Coherence::new();
         let (mut shared, mut faults) = (0, 0);
         for n in 0..REGIONS * REGION {

@@ -42,9 +42,9 @@ pub const HINTS: Bench = Bench {
         Line {
             name: "findspace_nodes_churn",
             unit: "nodes",
-            how: "Production's tree with 100,000 ranges, stacks of four pages and buffers of one, guards included, of which every third \
-                  was unmapped; then 50,000 times one at random goes and another, every fourth a buffer, takes the lowest hole. Nodes \
-                  that a search looks at, mean.",
+            how: "Production's tree with 100,000 ranges: stacks of four pages and buffers of one, guards included, of \
+                which every third was unmapped. Then, 50,000 times, a random range is unmapped and a new one takes the \
+                lowest hole; every fourth is a buffer. Mean number of nodes that a search visits.",
         },
         Line {
             name: "findspace_nodes_churn_hints",
@@ -54,14 +54,14 @@ pub const HINTS: Bench = Bench {
         Line {
             name: "findspace_entries_churn_linear",
             unit: "entries",
-            how: "Entries that a linear scan behind the same hints looks at, mean of 1,000 searches.",
+            how: "Entries that a linear scan behind the same hints visits, mean of 1,000 searches.",
         },
         Line {
             name: "findspace_time_churn",
             unit: "ns/op",
-            how: "Median time of one going and coming, without hints.",
+            how: "Median time of one unmapping and mapping, without hints.",
         },
-        Line { name: "findspace_time_churn_hints", unit: "ns/op", how: "The same behind the hints." },
+        Line { name: "findspace_time_churn_hints", unit: "ns/op", how: "The same with hints." },
     ],
     run: |report| {
         let nodes = |find: &mut dyn FnMut(u64) -> u64, n: &mut (u64, u64), len| {

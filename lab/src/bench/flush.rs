@@ -10,18 +10,18 @@ pub const QUEUES: Bench = Bench {
         Line {
             name: "flush_queue_lock_takes",
             unit: "locks",
-            how: "Hosted, recording build, one CPU: locks of queue parts and of the CPU's batch before them taken by \
-                  ObjectRef::write_back of a file whose 16,384 pages are resident and changed, against a store in memory.",
+            how: "Hosted, recording build, one CPU: locks of queue parts and of the CPU's batch taken by \
+                ObjectRef::write_back. The file has 16,384 resident, changed pages and a store in memory.",
         },
         Line {
             name: "invalidate_queue_lock_takes",
             unit: "locks",
-            how: "The same for ObjectRef::discard of all these pages: each leaves the part in which it is listed.",
+            how: "The same for ObjectRef::discard of all these pages; each page leaves its queue part.",
         },
         Line {
             name: "flush_longest_queue_hold",
             unit: "accesses",
-            how: "The most accesses to shared memory between taking a lock of a queue's part and its release, in either.",
+            how: "The most accesses to shared memory while a queue part's lock is held, in either.",
         },
     ],
     run: queues,
@@ -44,7 +44,7 @@ fn queues(report: &mut Report) -> Result<(), Failure> {
 
     const PAGES: u64 = 16_384;
     let vm = machine::boot(1, 128);
-    let _cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
+    let _cpu = Cpu::attach(vm, 0).expect("no other thread is this CPU");
     let bytes = vec![0u8; (PAGES * PAGE_SIZE) as usize].leak();
     // SAFETY: leaked, so nothing else uses it.
     let store = unsafe { MemoryStore::new(NonNull::from(bytes).cast(), PAGES, FaultPlan::default()) };

@@ -14,12 +14,12 @@ pub const TOUCHED: Bench = Bench {
     lines: &[Line {
         name: "fork_1gib_touched",
         unit: "ms",
-        how: "Hosted, one CPU: Space::fork of a space with one private mapping of 1 GiB whose 262,144 pages were all written; \
-              median time of the call, the child dropped outside it.",
+        how: "Hosted, one CPU: Space::fork of a space with one private mapping of 1 GiB whose 262,144 pages were all \
+            written. Median time of the call, without the drop of the child.",
     }],
     run: |report| {
         let vm = machine::boot(1, 1024 + 64);
-        let _cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
+        let _cpu = Cpu::attach(vm, 0).expect("no other thread is this CPU");
         let median = forks("fork_1gib_touched", vm, 1 << 30, 1)?;
         report.put("fork_1gib_touched", median * 1e3);
         Ok(())
@@ -32,12 +32,12 @@ pub const MAPPED: Bench = Bench {
     lines: &[Line {
         name: "fork_1tib_mapped_100_touched",
         unit: "us",
-        how: "Hosted, one CPU: Space::fork of a space with one private mapping of 1 TiB of which 100 pages, evenly spread, were \
-              written; median time of the call, the child dropped outside it.",
+        how: "Hosted, one CPU: Space::fork of a space with one private mapping of 1 TiB in which 100 pages, evenly \
+            spread, were written. Median time of the call, without the drop of the child.",
     }],
     run: |report| {
         let vm = machine::boot(1, 64);
-        let _cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
+        let _cpu = Cpu::attach(vm, 0).expect("no other thread is this CPU");
         let median = forks("fork_1tib_mapped_100_touched", vm, 1 << 40, (1 << 40) / PAGE_SIZE / 100)?;
         report.put("fork_1tib_mapped_100_touched", median * 1e6);
         Ok(())

@@ -13,12 +13,13 @@ pub const FIND: Bench = Bench {
     lines: &[Line {
         name: "findspace_nodes_100k_stacks",
         unit: "nodes",
-        how: "Hosted, one CPU: a kernel map of a GiB holds 100,000 one-page ranges with guards; every other one is given up, and \
-              in the middle a row of them, the only hole that is large enough. Tree nodes that finding room for a 16 KiB stack looks at then.",
+        how: "Hosted, one CPU: a kernel map of 1 GiB holds 100,000 one-page ranges with guards. Every second range is \
+            removed, and a row of ranges in the middle, which is the only hole that is large enough. Tree nodes \
+            visited by the search for a 16 KiB stack.",
     }],
     run: |report| {
         let vm = machine::boot(1, 512);
-        let _cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
+        let _cpu = Cpu::attach(vm, 0).expect("no other thread is this CPU");
         // SAFETY: it is the machine's only map there.
         let map = unsafe { KernelMap::new(vm, Hosted::KERNEL_WINDOW, 4 * PAGE_SIZE)? };
         let map: &'static KernelMap<Hosted> = Box::leak(Box::new(map));
@@ -45,14 +46,14 @@ pub const TABLES: Bench = Bench {
         Line {
             name: "pagetable_bytes_after_unmap_all",
             unit: "bytes",
-            how: "Hosted, one CPU: 512 pages, each 1 GiB from the next, are touched and unmapped one by one. Bytes of table pages \
-                  that the live space holds then, the root included.",
+            how: "Hosted, one CPU: 512 pages, each 1 GiB from the next, are touched and unmapped one by one. Bytes of \
+                table pages that the live space then holds, the root included.",
         },
         Line {
             name: "pagetable_bytes_after_drop",
             unit: "bytes",
-            how: "Hosted, one CPU: 400 pages at ten places are touched; nobody runs the space; Space::drop_tables. Bytes of table \
-                  pages then, the root included.",
+            how: "Hosted, one CPU: 400 pages at ten places are touched, no CPU has loaded the space, and \
+                Space::drop_tables runs. Bytes of table pages afterwards, the root included.",
         },
         Line {
             name: "faults_after_drop_400_pages",
@@ -62,7 +63,7 @@ pub const TABLES: Bench = Bench {
     ],
     run: |report| {
         let vm = machine::boot(1, 256);
-        let cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
+        let cpu = Cpu::attach(vm, 0).expect("no other thread is this CPU");
         let space = Space::new(vm)?;
         let page = |n: u64| 0x1000_0000 + n * (1 << 30);
         for n in 0..512 {
@@ -76,7 +77,7 @@ pub const TABLES: Bench = Bench {
         report.put("pagetable_bytes_after_unmap_all", (space.stats().table_pages * PAGE_SIZE) as f64);
 
         let all = || (0..10).flat_map(move |n| (0..40).map(move |i| page(n) + i * PAGE_SIZE));
-        cpu.enter(&space).expect("a space of this machine");
+        cpu.enter(&space).expect("the space belongs to this machine");
         for n in 0..10 {
             let r = MapRequest::private(Placement::Fixed(page(n)), 40 * PAGE_SIZE);
             space.map(&r)?;
@@ -88,7 +89,7 @@ pub const TABLES: Bench = Bench {
         space.drop_tables();
         report.put("pagetable_bytes_after_drop", (space.stats().table_pages * PAGE_SIZE) as f64);
         let before = vm.stats().faults();
-        cpu.enter(&space).expect("a space of this machine");
+        cpu.enter(&space).expect("the space belongs to this machine");
         for va in all() {
             cpu.read(&space, va).and_then(|v| cpu.write(&space, va, v + 1))?;
         }

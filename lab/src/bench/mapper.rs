@@ -59,8 +59,8 @@ pub const MISSES_BEFORE: Bench = misses!(
     "mapper_misses_before",
     "mapper_misses_ll_before",
     BEFORE,
-    "splay that keeps the largest gap by reading both children of each node on its path; 200,000 ranges with gaps between them, \
-     mapped, touched, protected and unmapped in random orders, equal sizes and mixed."
+    "splay that keeps the largest gap by reading both children of each node on its path. 200,000 ranges with gaps \
+     between them are mapped, touched, protected and unmapped in random orders, with equal and mixed sizes."
 );
 /// Misses of *after*.
 pub const MISSES_AFTER: Bench = misses!(
@@ -142,18 +142,19 @@ pub const ASKED: Bench = Bench {
         Line {
             name: "mapper_after_reads",
             unit: "%",
-            how: "Of the off-path values that the inferring splay needed, those for which it read the child (source: 1.07 G of \
-                  1.89 G, 57 %).",
+            how: "Off-path values for which the inferring splay read the child, over all that it needed (source: 1.07 \
+                G of 1.89 G, 57 %).",
         },
         Line {
             name: "mapper_after_declines",
             unit: "%",
-            how: "Those that it inferred from values that decline along the path (source: 821 M of 1.89 G, 43 %).",
+            how: "Off-path values inferred from values that decline along the path (source: 821 M of 1.89 G, 43 %).",
         },
         Line {
             name: "mapper_after_zeros",
             unit: "%",
-            how: "Those read although the node's own value was zero, for which the source's first version tested (97 M, 5 %).",
+            how: "Off-path values read although the node's own value was zero, which the source's first version tested \
+                (97 M, 5 %).",
         },
     ],
     run: |report| {
@@ -179,8 +180,8 @@ pub const TOUCHED: Bench = Bench {
         Line {
             name: "mapper_lines_before",
             unit: "lines/op",
-            how: "Recording build: different lines that an operation of mapper_misses_before touches, mixed sizes, every 64th \
-                  operation counted; each is a node of the splay that reads both children.",
+            how: "Recording build: different lines that an operation of mapper_misses_before touches, with mixed \
+                sizes; every 64th operation is counted. Each line is a node of the splay that reads both children.",
         },
         Line { name: "mapper_lines_after", unit: "lines/op", how: "The same: nodes of the splay that infers." },
         Line {

@@ -117,7 +117,7 @@ impl Report {
     /// Reserves standard output for figures: output that benchmark harnesses print there goes to standard error from
     /// now on.
     pub fn to_stdout(filters: Vec<String>) -> Result<Report, Failure> {
-        let tool = |e: rustix::io::Errno| Failure::Tool(format!("standard output cannot be kept apart: {e}"));
+        let tool = |e: rustix::io::Errno| Failure::Tool(format!("standard output cannot be redirected: {e}"));
         let out = rustix::io::dup(std::io::stdout()).map_err(tool)?;
         rustix::stdio::dup2_stdout(std::io::stderr()).map_err(tool)?;
         Ok(Report { lines: &[], filters, out: out.into(), given: Vec::new() })
@@ -142,7 +142,7 @@ impl Report {
     /// If the bench declares no line `name`, which is an error in the bench.
     pub fn put(&mut self, name: &str, value: f64) {
         let line = self.lines.iter().find(|l| l.name == name);
-        let line = line.unwrap_or_else(|| panic!("{name} is no line of this bench"));
+        let line = line.unwrap_or_else(|| panic!("{name} is not a figure of this bench"));
         self.given.push((line.name, value));
         if selects(&self.filters, name) {
             // The reader may have closed the pipe: then the rest is not missed.

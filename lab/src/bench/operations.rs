@@ -23,13 +23,14 @@ pub const INSTRUCTIONS: Bench = Bench {
         Line {
             name: "instructions_map_unmap",
             unit: "instructions/op",
-            how: "Hosted, one CPU, cachegrind: a page is mapped where there is room, and unmapped again, untouched, beside ten \
-                  other mappings. For both together.",
+            how: "Hosted, one CPU, cachegrind: a page is mapped without an address and unmapped again, untouched, \
+                beside ten other mappings. The figure is for both together.",
         },
         Line {
             name: "instructions_protect",
             unit: "instructions/op",
-            how: "Hosted, one CPU, cachegrind: the middle 16 of 48 resident pages are made read-only or writable again in turn.",
+            how: "Hosted, one CPU, cachegrind: the middle 16 of 48 resident pages are made read-only and writable \
+                again in turn.",
         },
         Line {
             name: "instructions_create",
@@ -67,7 +68,7 @@ pub const CREATE: Workload = Workload { name: "create", run: |n| done(create(n).
 pub const REMOVE: Workload = Workload { name: "remove", run: |n| done(remove(n)) };
 
 fn done(result: Result<(), Failure>) {
-    result.expect("a fresh machine has memory for the workload");
+    result.expect("a fresh machine has enough memory for the workload");
 }
 
 fn range(start: u64, pages: u64) -> VirtRange {
@@ -80,7 +81,7 @@ fn fixed(start: u64, pages: u64) -> MapRequest<'static, Hosted> {
 
 fn map_unmap(count: usize) -> Result<(), Failure> {
     let vm = machine::boot(1, 64);
-    let _cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
+    let _cpu = Cpu::attach(vm, 0).expect("no other thread is this CPU");
     let space = Space::new(vm)?;
     for n in 0..10 {
         space.map(&fixed(BASE + n * SLOT, 1))?;
@@ -94,10 +95,10 @@ fn map_unmap(count: usize) -> Result<(), Failure> {
 
 fn protect(count: usize) -> Result<(), Failure> {
     let vm = machine::boot(1, 64);
-    let cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
+    let cpu = Cpu::attach(vm, 0).expect("no other thread is this CPU");
     let space = Space::new(vm)?;
     space.map(&fixed(BASE, 48))?;
-    cpu.enter(&space).expect("a space of this machine");
+    cpu.enter(&space).expect("the space belongs to this machine");
     for page in 0..48 {
         cpu.write(&space, BASE + page * PAGE_SIZE, 1)?;
     }
@@ -119,7 +120,7 @@ fn order(seed: u64) -> Vec<u64> {
 fn create(count: usize) -> Result<SpaceRef<Hosted>, Failure> {
     let vm = machine::boot(1, 256);
     // Kept for as long as the process lives: the space is used on.
-    std::mem::forget(Cpu::attach(vm, 0).expect("a CPU that no thread is"));
+    std::mem::forget(Cpu::attach(vm, 0).expect("no other thread is this CPU"));
     let space = Space::new(vm)?;
     for start in order(1).into_iter().take(count) {
         space.map(&fixed(start, 1))?;

@@ -28,8 +28,8 @@ pub const BASELINES: Bench = Bench {
         Line {
             name: "queue_2cpu_one_lock",
             unit: "ns/page",
-            how: "Two CPUs at once put 4,096 pages each into one queue under one lock and take them again, 64 times; time of a page \
-                  in and out, median of 9.",
+            how: "Two CPUs at once put 4,096 pages each into one queue under one lock and take them out again, 64 \
+                times. Time of one page in and out, median of 9.",
         },
         Line {
             name: "queue_2cpu_ours",
@@ -39,15 +39,15 @@ pub const BASELINES: Bench = Bench {
         Line {
             name: "frames_2cpu_one_list",
             unit: "ns/frame",
-            how: "Two CPUs at once take 4,096 frames each from one free list under one lock and give them back, 64 times; time of a \
-                  frame, median of 9.",
+            how: "Two CPUs at once take 4,096 frames each from one free list under one lock and free them, 64 times. \
+                Time of one frame, median of 9.",
         },
         Line { name: "frames_2cpu_ours", unit: "ns/frame", how: "The same with production's magazines and depot." },
         Line {
             name: "large_frames_left_naive",
             unit: "ratio",
-            how: "Blocks of 2 MiB that are whole, of those that could be, after programs came and went eight times over 256 MiB \
-                  while the kernel kept a frame in 512: production's buddy lists with all frames taken alike.",
+            how: "Whole blocks of 2 MiB over the most possible, after programs ran eight times over 256 MiB while the \
+                kernel kept a frame in 512. Production's buddy lists, with all frames taken alike.",
         },
         Line { name: "large_frames_left_ours", unit: "ratio", how: "The same with the kernel's frames kept apart." },
     ],
@@ -59,7 +59,7 @@ fn run(report: &mut Report) -> Result<(), Failure> {
     let mut spaces = Vec::new();
     let mut pages = Vec::new();
     for _ in 0..2 {
-        let _cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
+        let _cpu = Cpu::attach(vm, 0).expect("no other thread is this CPU");
         let (space, own) = isolated(vm, EACH as u64)?;
         spaces.push(space);
         pages.push(own);
@@ -75,7 +75,7 @@ fn run(report: &mut Report) -> Result<(), Failure> {
     report.put("frames_2cpu_one_list", per * harness::middle(samples.iter().map(|s| s.1)));
     drop(spaces);
     let vm = machine::boot(1, 256);
-    let _cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
+    let _cpu = Cpu::attach(vm, 0).expect("no other thread is this CPU");
     for (name, groups) in [("large_frames_left_naive", false), ("large_frames_left_ours", true)] {
         let (whole, most) = mixed_load(&Domains { vm, groups }, vm.frames().free());
         report.put(name, whole as f64 / most as f64);
@@ -105,7 +105,7 @@ fn both(vm: &'static Vm<Hosted>, f: impl Fn(usize) -> Result<(), Failure> + Sync
         let threads = [0, 1].map(|cpu| {
             let (f, barrier) = (&f, &barrier);
             s.spawn(move || {
-                let _cpu = Cpu::attach(vm, cpu).expect("a CPU that no thread is");
+                let _cpu = Cpu::attach(vm, cpu).expect("no other thread is this CPU");
                 barrier.wait();
                 let start = Instant::now();
                 f(cpu).map(|()| start.elapsed())
@@ -134,7 +134,7 @@ fn queue(vm: &'static Vm<Hosted>, queue: &dyn PageQueue, pages: &[Vec<u32>]) -> 
         mine.drain(..).for_each(|p| queue.put(p));
         Ok(())
     })?;
-    let _cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
+    let _cpu = Cpu::attach(vm, 0).expect("no other thread is this CPU");
     let all = queue.len();
     queue.take(usize::MAX, &mut |_| {});
     if all as usize == 2 * EACH {

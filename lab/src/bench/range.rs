@@ -19,19 +19,21 @@ pub const VISITS: Bench = Bench {
         Line {
             name: "munmap_visits_1mib",
             unit: "visits",
-            how: "Hosted, one CPU: leaves and index slots that Space::unmap looked at, of private memory of 1 MiB in which 100 \
-                  pages, evenly spread, were written: each is a leaf to clear and a page to free.",
+            how: "Hosted, one CPU: leaves and index slots that Space::unmap visits for 1 MiB of private memory in \
+                which 100 pages, evenly spread, were written. Each is a leaf to clear and a page to free.",
         },
         Line { name: "munmap_visits_1tib", unit: "visits", how: "The same with 1 TiB and the same 100 pages." },
         Line {
             name: "discard_visits_1tib",
             unit: "visits",
-            how: "Hosted, one CPU: index slots that ObjectRef::discard looked at, of shared memory of 1 TiB with 100 pages.",
+            how: "Hosted, one CPU: index slots that ObjectRef::discard visits for 1 TiB of shared memory with 100 \
+                pages.",
         },
         Line {
             name: "discard_lookups_1tib_by_offset",
             unit: "lookups",
-            how: "The same object, each of its offsets looked up in its index, one after the other: what iterating by range replaced.",
+            how: "The same object with each of its offsets looked up in its index in turn, which iteration by range \
+                replaced.",
         },
     ],
     run: visits,
@@ -39,7 +41,7 @@ pub const VISITS: Bench = Bench {
 
 fn visits(report: &mut Report) -> Result<(), Failure> {
     let vm = machine::boot(1, 64);
-    let _cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
+    let _cpu = Cpu::attach(vm, 0).expect("no other thread is this CPU");
     let looked = || vm.stats().total(Event::RangeVisit);
     for (name, bytes) in [("munmap_visits_1mib", 1 << 20), ("munmap_visits_1tib", 1 << 40)] {
         let space = Space::new(vm)?;

@@ -14,8 +14,8 @@ pub const BYTES: Bench = Bench {
     lines: &[Line {
         name: "rmap_bytes_per_extra_mapping",
         unit: "bytes",
-        how: "Hosted, one CPU: a page of shared memory that 1,000 ranges of a space show is mapped by one, then by all of them; \
-              bytes of frames taken in between, without page-table pages, for each of the 999.",
+        how: "Hosted, one CPU: one range of a space maps a page of shared memory, then 1,000 ranges map it. Bytes of \
+            frames taken in between, without page-table pages, for each of the 999.",
     }],
     run: bytes,
 };
@@ -23,7 +23,7 @@ pub const BYTES: Bench = Bench {
 fn bytes(report: &mut Report) -> Result<(), Failure> {
     const MAPPINGS: u64 = 1000;
     let vm = machine::boot(1, 64);
-    let _cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
+    let _cpu = Cpu::attach(vm, 0).expect("no other thread is this CPU");
     let object = ObjectRef::anonymous(vm, 1)?;
     let space = Space::new(vm)?;
     let at = |n: u64| BASE + n * (2 << 20);
@@ -59,20 +59,20 @@ pub const LOCKS: Bench = Bench {
         Line {
             name: "rmap_lock_takes_1gib_before",
             unit: "locks",
-            how: "Recording build, one CPU: locks taken by mapping all 262,144 resident pages of a file, sixteen a fault, and \
-                  unmapping them, with a record for each mapped page under a lock of the page (the lab's record_per_page).",
+            how: "Recording build, one CPU: locks taken to map all 262,144 resident pages of a file, sixteen a fault, \
+                and to unmap them. Each mapped page has a record under the page's lock (the lab's record_per_page).",
         },
         Line {
             name: "rmap_lock_takes_1gib_faults",
             unit: "locks",
-            how: "Hosted, recording build, one CPU: locks of every kind taken by Space::map of a resident file of 1 GiB, a read \
-                  fault in each window of sixteen pages, and Space::unmap.",
+            how: "Hosted, recording build, one CPU: locks of every kind. Space::map maps a resident file of 1 GiB, a \
+                read fault maps each window of sixteen pages, and Space::unmap unmaps it.",
         },
         Line {
             name: "rmap_lock_takes_1gib_ours",
             unit: "locks",
-            how: "The same, mapped by Space::map with populate: a walk over the object enters all that a table page covers \
-                  in few holds of its lock.",
+            how: "The same, mapped by Space::map with populate. A walk over the object enters all leaves of a table \
+                page with few takes of its lock.",
         },
     ],
     run: locks,
@@ -102,7 +102,7 @@ fn locks(report: &mut Report) -> Result<(), Failure> {
     report.put("rmap_lock_takes_1gib_before", takes as f64);
 
     let vm = machine::boot(1, 1024 + 64);
-    let _cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
+    let _cpu = Cpu::attach(vm, 0).expect("no other thread is this CPU");
     let object = ObjectRef::anonymous(vm, PAGES)?;
     for page in 0..PAGES {
         let written = object.write(page * PAGE_SIZE, 1, &mut |b| -> Result<_, ()> { Ok(b.len()) });

@@ -6,10 +6,10 @@
 use super::{Bench, Build, Line, Report};
 use crate::Failure;
 
-const BEFORE: &str = "Recording build, CPUs in turn: lines that putting a page into one queue under one lock writes and another \
-                      CPU had before, on average.";
-const FRAMES: &str = "Recording build, CPUs in turn take 300 frames each from one free list under one lock and give them back: \
-                      lines that one of either writes and another CPU had before, on average.";
+const BEFORE: &str = "Recording build, CPUs in turn put a page into one queue under one lock. Mean number of lines \
+    that the operation writes and another CPU had before.";
+const FRAMES: &str = "Recording build, CPUs in turn take 300 frames each from one free list under one lock and free \
+    them. Mean number of lines that one of these operations writes and another CPU had before.";
 const OURS: &str = "The same in production.";
 
 /// Shared lines written.
@@ -96,7 +96,7 @@ mod recorded {
     /// Lines that are written after another CPU had them: of one queue, production's, one free list, production's.
     pub fn lines(cpus: usize) -> Result<[f64; 4], Failure> {
         let vm = machine::boot(cpus, 256 + 4 * cpus as u64);
-        let cpus: Vec<Cpu> = (0..cpus).map(|id| Cpu::attach(vm, id).expect("a CPU that no thread is")).collect();
+        let cpus: Vec<Cpu> = (0..cpus).map(|id| Cpu::attach(vm, id).expect("no other thread is this CPU")).collect();
         let (space, pages) = isolated(vm, (PAGES * cpus.len()) as u64)?;
         let one = OneLock::new(vm.page_count() as usize);
         let queues = [queue(&one, &cpus, &pages), queue(&Parts(vm), &cpus, &pages)];

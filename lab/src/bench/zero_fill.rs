@@ -26,20 +26,21 @@ pub const SHARE: Bench = Bench {
         Line {
             name: "zero_fill_share_of_limit",
             unit: "ratio",
-            how: "Hosted, one CPU: rate of zero-fill faults (Space::fault over a fresh private mapping of 512 MiB) over the rate at \
-                  which that CPU takes the same frames from the allocator and zeroes them; frames in random order, nothing else \
-                  free; no stock, no poison. By the thread's CPU time; median of 15 pairs of samples.",
+            how: "Hosted, one CPU: rate of zero-fill faults, over the rate at which that CPU takes the same frames \
+                from the allocator and zeroes them. The faults are of Space::fault in a fresh private mapping of 512 \
+                MiB, without stock and poison. Frames are in random order, and no other frame is free. By the thread's \
+                CPU time; median of 15 pairs of samples.",
         },
         Line {
             name: "zero_fill_share_of_limit_hot",
             unit: "ratio",
-            how: "The same over 1 MiB again and again, which stays in the cache.",
+            how: "The same with 1 MiB repeatedly, which stays in the cache.",
         },
         Line {
             name: "zero_fill_share_of_limit_all_cpus",
             unit: "ratio",
-            how: "The same on every CPU of this machine at once, each with 512 MiB in a mapping of its own of one space, against the \
-                  rate at which all take and zero at once.",
+            how: "The same on every CPU of this machine at once, each with 512 MiB in its own mapping of one space. \
+                The limit is the rate at which all CPUs take and zero frames at once.",
         },
         Line { name: "zero_fill_rate", unit: "faults/s", how: "Hosted, one CPU: zero-fill faults of the cold case." },
         Line {
@@ -55,8 +56,8 @@ pub const SHARE: Bench = Bench {
         Line {
             name: "zero_fill_scaling_2cpu",
             unit: "ratio",
-            how: "Hosted: rate of zero-fill faults of two CPUs at once, each in a mapping of its own of one space with 512 MiB, \
-                  over that of one of them alone. By the slower one's CPU time.",
+            how: "Hosted: rate of zero-fill faults of two CPUs at once over the rate of one of them. Each has 512 MiB \
+                in its own mapping of one space. By the CPU time of the slower one.",
         },
     ],
     run,
@@ -82,11 +83,11 @@ pub const FAULTS: Workload = Workload { name: "zero_fill", run: faults };
 
 fn faults(count: usize) {
     let m = Machine::new(1, COLD);
-    let cpu = Cpu::attach(m.vm, 0).expect("a CPU that no thread is");
-    let space: SpaceRef<Hosted> = Space::new(m.vm).expect("a fresh machine has memory");
+    let cpu = Cpu::attach(m.vm, 0).expect("no other thread is this CPU");
+    let space: SpaceRef<Hosted> = Space::new(m.vm).expect("a fresh machine has enough memory");
     let bytes = (count as u64 + 1) * PAGE_SIZE;
     space.map(&MapRequest::private(Placement::Fixed(BASE), bytes)).expect("nothing is mapped there");
-    cpu.enter(&space).expect("a space of this machine");
+    cpu.enter(&space).expect("the space belongs to this machine");
     for page in 0..count as u64 {
         space.fault(BASE + page * PAGE_SIZE, Access::Write).expect("the count is less than there is memory");
     }
@@ -161,7 +162,7 @@ impl Machine {
             let at = BASE + cpu.id() as u64 * (1 << 32);
             // The pages touched before go.
             space.map(&MapRequest::private(Placement::Fixed(at), frames * PAGE_SIZE))?;
-            cpu.enter(&space).expect("a space of this machine");
+            cpu.enter(&space).expect("the space belongs to this machine");
             barrier.wait();
             let start = cpu_time();
             for page in 0..frames {
@@ -198,7 +199,7 @@ impl Machine {
     ) -> Result<Duration, Failure> {
         let mut seed = 0x9e37_79b9_7f4a_7c15;
         if repeat == 1 {
-            let _cpu = Cpu::attach(self.vm, 0).expect("a CPU that no thread is");
+            let _cpu = Cpu::attach(self.vm, 0).expect("no other thread is this CPU");
             shuffle(self.vm, &mut seed);
         }
         let barrier = Barrier::new(cpus);
@@ -207,7 +208,7 @@ impl Machine {
                 .map(|cpu| {
                     let (f, barrier) = (&f, &barrier);
                     s.spawn(move || {
-                        let cpu = Cpu::attach(self.vm, cpu).expect("a CPU that no thread is");
+                        let cpu = Cpu::attach(self.vm, cpu).expect("no other thread is this CPU");
                         (0..repeat).map(|_| f(self.vm, &cpu, self.frames, barrier)).sum::<Result<Duration, Failure>>()
                     })
                 })

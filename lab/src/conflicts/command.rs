@@ -62,7 +62,10 @@ pub fn command(options: &Options) -> Result<bool, Failure> {
     }
     if let Some(name) = options.operations.iter().find(|n| named(n).is_none()) {
         let names: Vec<&str> = ALL.iter().map(|o| o.name).collect();
-        return Err(Failure::Tool(format!("there is no operation {name}; there are {}", names.join(", "))));
+        return Err(Failure::Tool(format!(
+            "no operation has the name {name}; the operations are {}",
+            names.join(", ")
+        )));
     }
     let asked = |name: &str| options.operations.is_empty() || options.operations.iter().any(|o| o == name);
     let (pairs, cases) = cases();
@@ -88,7 +91,11 @@ pub fn command(options: &Options) -> Result<bool, Failure> {
     if options.operations.is_empty() {
         for rate in unmet(&all) {
             right = false;
-            say(&format!("GONE {}: once in {} operations, and nobody met it", rate.labels[0], rate.every.unwrap_or(0)));
+            say(&format!(
+                "GONE {}: listed once in {} operations, and no pair met it",
+                rate.labels[0],
+                rate.every.unwrap_or(0)
+            ));
         }
         say(&format!("{pairs} pairs of operations in a state; {} commute", cases.len()));
     }
@@ -96,7 +103,7 @@ pub fn command(options: &Options) -> Result<bool, Failure> {
         std::fs::write(path, html::page(&all)).map_err(|e| Failure::Tool(format!("{}: {e}", path.display())))?;
     }
     say(&format!(
-        "{} share nothing, {} only at stated rates, {} are listed, {} are not as listed",
+        "{} share no line, {} share lines only at stated rates, {} are as listed, {} differ from the list",
         counts.free, counts.amortised, counts.listed, counts.wrong
     ));
     say(&last_line(counts));

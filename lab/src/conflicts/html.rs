@@ -39,7 +39,7 @@ fn told(judged: &Judged) -> String {
         let _ = write!(text, "\n{label}, written by {by}, in {rounds} rounds: {reason}");
     }
     for gone in &judged.gone {
-        let _ = write!(text, "\n{} is listed and not shared any more", gone.labels.join(" or "));
+        let _ = write!(text, "\n{} is listed but not shared any more", gone.labels.join(" or "));
     }
     escaped(&text)
 }
@@ -79,7 +79,7 @@ fn reasons(out: &mut String, all: &[Judged]) {
         let often = e.every.map_or("always".to_owned(), |n| format!("at most once in {n} operations"));
         rows.insert((shared.line.label.clone(), often, e.reason));
     }
-    out.push_str("<h2>What is shared, and why</h2><table class=reasons><tbody>");
+    out.push_str("<h2>Shared lines and reasons</h2><table class=reasons><tbody>");
     for (label, often, reason) in rows {
         let _ = write!(
             out,
@@ -100,14 +100,16 @@ pub fn page(all: &[Judged]) -> String {
     );
     let _ = write!(out, "<style>{STYLE}</style><h1>{}</h1>", escaped(&last_line(counts)));
     out.push_str(
-        "<p class=faint>Two CPUs each do an operation. Where the order of the two cannot be observed, they should share no \
-         cache line that one of them writes. Every access of both is recorded; a cell says what was shared.</p>",
+        "<p class=faint>Two CPUs each perform an operation. Where no program can observe the order of the two, they \
+         should share no cache line that either writes. Every access of both is recorded. A cell names the shared \
+         lines.</p>",
     );
     let _ = write!(
         out,
-        "<p class=key><span style=\"background:var(--free)\">{} share nothing</span><span style=\"background:var(--rate)\">{} \
-         only at stated rates</span><span style=\"background:var(--listed)\">{} share what is listed</span><span \
-         style=\"background:var(--wrong)\">{} are not as listed</span><span class=faint>empty: do not commute</span></p>\n",
+        "<p class=key><span style=\"background:var(--free)\">{} share no line</span><span \
+         style=\"background:var(--rate)\">{} share lines only at stated rates</span><span \
+         style=\"background:var(--listed)\">{} are as listed</span><span style=\"background:var(--wrong)\">{} differ \
+         from the list</span><span class=faint>empty: do not commute</span></p>\n",
         counts.free, counts.amortised, counts.listed, counts.wrong
     );
     for state in State::ALL {

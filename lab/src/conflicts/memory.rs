@@ -60,7 +60,7 @@ impl Act for ZeroFill {
         Ok(Outcome::Done)
     }
     fn settle(&mut self, world: &World, side: Side) -> Result<(), Failure> {
-        expect("memory that was never touched", world.cpu(side).read(world.space(side), self.at)?, 0)?;
+        expect("a load of untouched memory", world.cpu(side).read(world.space(side), self.at)?, 0)?;
         Ok(world.cpu(side).write(world.space(side), self.at, stored(side))?)
     }
 }
@@ -528,6 +528,6 @@ impl Act for Reclaim {
         let at = world.at(Region::File, side) + self.next * PAGE_SIZE;
         let mut there = true;
         world.space(side).resident(VirtRange { start: at, end: at + PAGE_SIZE }, &mut |_, r| there = r)?;
-        expect("a page whose frame was taken", there, false)
+        expect("a page whose frame was reclaimed", there, false)
     }
 }

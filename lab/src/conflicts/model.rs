@@ -68,9 +68,9 @@ impl State {
         match self {
             State::Threads => "threads of one process",
             State::Apart => "processes that share nothing",
-            State::File => "processes that map one file, as thousands do",
+            State::File => "processes that map one file, modelled for thousands",
             State::Anonymous => "processes that share an anonymous region",
-            State::Parent => "processes with one parent, which lives",
+            State::Parent => "processes with one live parent",
         }
     }
 }

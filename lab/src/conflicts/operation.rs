@@ -54,28 +54,28 @@ macro_rules! operations {
 }
 
 operations! {
-    "zero-fill", "a store into memory that was never touched", |m, s| m.store(Region::Zero, s), memory::ZeroFill::new();
+    "zero-fill", "a store into untouched memory", |m, s| m.store(Region::Zero, s), memory::ZeroFill::new();
     "read-fault", "a load from a file's page that is in memory", |m, s| m.load(Region::File, s), memory::ReadFault::new();
-    "copy-fault", "a store that copies the page that it finds", |m, s| m.store(Region::Copy, s), memory::CopyFault::new();
+    "copy-fault", "a store that copies a shared page", |m, s| m.store(Region::Copy, s), memory::CopyFault::new();
     "mmap", "a mapping without an address", |m, s| m.map(Region::Anywhere, s), memory::Map::new();
-    "mmap-fixed", "a mapping over one that was touched", |m, s| m.map(Region::Fixed, s), memory::MapFixed;
-    "munmap", "a mapping that was touched goes", |m, s| m.unmap(Region::Mapped, s), memory::Unmap;
-    "mprotect", "memory that was touched may not be stored into any more", |m, s| m.protect(Region::Writable, s), memory::Protect;
-    "dontneed", "memory that was touched is given up", |m, s| m.give_up(Region::Kept, s, true), memory::Forget;
-    "free", "memory that was touched may go when memory is short", |m, s| m.give_up(Region::Lazy, s, false), memory::GiveUp;
+    "mmap-fixed", "a mapping over a touched mapping", |m, s| m.map(Region::Fixed, s), memory::MapFixed;
+    "munmap", "a touched mapping is removed", |m, s| m.unmap(Region::Mapped, s), memory::Unmap;
+    "mprotect", "touched memory becomes read-only", |m, s| m.protect(Region::Writable, s), memory::Protect;
+    "dontneed", "touched memory is discarded", |m, s| m.give_up(Region::Kept, s, true), memory::Forget;
+    "free", "touched memory is marked as free when memory is short", |m, s| m.give_up(Region::Lazy, s, false), memory::GiveUp;
     "brk", "the heap grows by a page", Model::grow_heap, memory::GrowHeap::new();
     "fork", "a copy of the address space", Model::fork, memory::Fork::new();
     "exec", "the mappings of a program and its interpreter in a new space", Model::exec, memory::Exec::new();
     "exit", "the drop of an address space", Model::exit, memory::Exit::new();
     "page-alloc", "a frame is taken", Model::take_frame, memory::TakeFrame::new();
-    "page-free", "a frame is given back", Model::give_frame, memory::GiveFrame::new();
+    "page-free", "a frame is freed", Model::give_frame, memory::GiveFrame::new();
     "queue-insert", "a page is put into the inactive queue", Model::enqueue_page, memory::Enqueue::new();
-    "reclaim", "the frame of a file's page is taken", Model::reclaim, memory::Reclaim::new();
+    "reclaim", "the frame of a file's page is reclaimed", Model::reclaim, memory::Reclaim::new();
     "futex-wait", "a thread sleeps until a word changes", Model::wait, tasks::Wait::new();
     "futex-wake", "the thread that sleeps on a word is woken", Model::wake, tasks::Wake::new();
     "thread-new", "a thread with a number is made runnable", Model::spawn, tasks::NewThread;
     "timer-arm", "a timer is armed", Model::arm, tasks::Arm::new();
-    "timer-cancel", "a timer is taken back", Model::cancel, tasks::Cancel::new();
+    "timer-cancel", "a timer is cancelled", Model::cancel, tasks::Cancel::new();
     "timer-fire", "the interrupt of a timer that is due", Model::fire, tasks::Fire::new();
     "pid-alloc", "a process id is taken", Model::take_number, tasks::TakeNumber::new();
     "wake-here", "a sleeping thread of this CPU is woken", |m, s| m.unpark(s, false), tasks::Unpark::here();

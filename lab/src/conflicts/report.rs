@@ -88,14 +88,14 @@ fn legend(all: &[Judged]) -> String {
             let (verdict, reason) = match shared.expected {
                 Some(e) if e.every.is_some() => (Verdict::Amortised, e.reason),
                 Some(e) => (Verdict::Listed, e.reason),
-                None => (Verdict::Wrong, "not listed, or more often than listed"),
+                None => (Verdict::Wrong, "not listed, or shared more often than listed"),
             };
             let who = format!("{a} + {b} ({})", judged.case.state.name());
             lines.entry((verdict, &shared.line.label, reason)).or_default().push(who);
         }
         for gone in &judged.gone {
             let who = format!("{a} + {b} ({})", judged.case.state.name());
-            lines.entry((Verdict::Wrong, gone.labels[0], "listed, and not shared any more")).or_default().push(who);
+            lines.entry((Verdict::Wrong, gone.labels[0], "listed, but not shared any more")).or_default().push(who);
         }
     }
     let mut out = String::new();
@@ -126,7 +126,8 @@ pub fn text(all: &[Judged]) -> String {
         }
     }
     out.push_str(
-        "· nothing shared   ~ only at stated rates   x listed   ! not as listed   empty: the two do not commute\n\n",
+        "· no line shared   ~ only at stated rates   x listed   ! differs from the list   empty: the two do not \
+         commute\n\n",
     );
     out.push_str(&legend(all));
     for judged in all.iter().filter(|j| j.verdict == Verdict::Wrong) {

@@ -78,7 +78,7 @@ pub const WORKLOADS: &[Workload] = &[
 
 fn boot(cpus: usize) -> (&'static Vm<Hosted>, Vec<Cpu>) {
     let vm = machine::boot(cpus, 64 + 4 * cpus as u64);
-    (vm, (0..cpus).map(|id| Cpu::attach(vm, id).expect("a CPU that no thread is")).collect())
+    (vm, (0..cpus).map(|id| Cpu::attach(vm, id).expect("no other thread is this CPU")).collect())
 }
 
 /// The CPUs do `operation` in turn; it gets the CPU and how often that CPU has done it.
@@ -128,7 +128,7 @@ fn region(n: u64, regions: u64) -> u64 {
 fn zero_fill(cpus: usize) -> Result<Moves, Failure> {
     let (vm, cpus) = boot(cpus);
     let space = Space::new(vm)?;
-    cpus.iter().for_each(|c| c.enter(&space).expect("a space of this machine"));
+    cpus.iter().for_each(|c| c.enter(&space).expect("the space belongs to this machine"));
     // A single CPU does all counted operations.
     let regions = if cpus.len() == 1 { 4 } else { 2 };
     space.map(&MapRequest::private(Placement::Fixed(BASE), cpus.len() as u64 * regions * REGION * PAGE_SIZE))?;
@@ -147,7 +147,7 @@ fn spaces(
 ) -> Result<Vec<SpaceRef<Hosted>>, Failure> {
     let one = |cpu: &Cpu| -> Result<_, Failure> {
         let space = cpu.run(|| Space::new(vm))?;
-        cpu.enter(&space).expect("a space of this machine");
+        cpu.enter(&space).expect("the space belongs to this machine");
         cpu.run(|| make(cpu, &space))?;
         Ok(space)
     };
@@ -251,7 +251,7 @@ fn shared_file(cpus: usize) -> Result<Moves, Failure> {
 fn map_unmap(cpus: usize, arenas: bool) -> Result<Moves, Failure> {
     let (vm, cpus) = boot(cpus);
     let space = Space::new(vm)?;
-    cpus.iter().for_each(|c| c.enter(&space).expect("a space of this machine"));
+    cpus.iter().for_each(|c| c.enter(&space).expect("the space belongs to this machine"));
     if arenas {
         cpus.iter().for_each(|c| c.run(|| space.open_arena(c.id())));
     }
@@ -289,7 +289,7 @@ pub fn command(names: &[String], verbose: bool) -> Result<bool, Failure> {
         }
         table.add_row(row);
     }
-    println!("{table}\n\nWhose lines they are:");
+    println!("{table}\n\nOwners of these lines:");
     rest.iter().for_each(|line| println!("{line}"));
     Ok(true)
 }

@@ -75,7 +75,7 @@ std::thread_local! {
 
 /// Zeroed memory that lives on, aligned as the structures of `quire-task` require.
 fn memory(bytes: usize) -> NonNull<u8> {
-    let layout = Layout::from_size_align(bytes.max(1), 128).expect("sizes of tables are sane");
+    let layout = Layout::from_size_align(bytes.max(1), 128).expect("sizes of tables are valid");
     // SAFETY: the layout's size is at least one byte.
     let memory = NonNull::new(unsafe { alloc_zeroed(layout) }).expect("the host gives memory");
     let at = memory.addr().get();
@@ -277,7 +277,7 @@ impl Tasks {
                     None => panic!("a thread's body came to its end"),
                 }
             }
-            panic!("CPU {cpu} does not come to rest");
+            panic!("CPU {cpu} does not become idle");
         })
     }
 

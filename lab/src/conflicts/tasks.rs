@@ -153,7 +153,7 @@ impl Act for Arm {
     fn settle(&mut self, world: &World, side: Side) -> Result<(), Failure> {
         match cancel(world, side, self.0) {
             Some(true) => Ok(()),
-            _ => Err(Failure::Wrong("a timer that was armed is not".into())),
+            _ => Err(Failure::Wrong("an armed timer was not found".into())),
         }
     }
 }

@@ -88,8 +88,8 @@ impl World {
         // One fault a page: an operation that touches a page is one fault.
         let (check, zero_window) = (Level::Never, 0);
         let settings = Settings { cpus: CPUS, frames, poison: false, check, zero_window, ..Settings::default() };
-        let vm = Hosted::boot(settings).expect("the settings make a machine");
-        let cpus: Vec<Cpu> = (0..CPUS).map(|id| Cpu::attach(vm, id).expect("a CPU that no thread is")).collect();
+        let vm = Hosted::boot(settings).expect("the settings are valid for a machine");
+        let cpus: Vec<Cpu> = (0..CPUS).map(|id| Cpu::attach(vm, id).expect("no other thread is this CPU")).collect();
         let file = || ObjectRef::with_pager(vm, &MADE, 2 * FILE_PAGES * PAGE_SIZE);
         let first = file()?;
         let second = if state == State::File { first.clone() } else { file()? };
@@ -120,7 +120,7 @@ impl World {
             State::Threads => {
                 let space = Space::new(vm)?;
                 for side in 0..2 {
-                    world.cpus[side].enter(&space).expect("a space of this machine");
+                    world.cpus[side].enter(&space).expect("the space belongs to this machine");
                     world.bases[side] = world.cpus[side].run(|| own_stretch(&space, side))?;
                 }
                 for side in 0..2 {
@@ -130,14 +130,14 @@ impl World {
             }
             State::Parent => {
                 let parent = Space::new(vm)?;
-                world.cpus[2].enter(&parent).expect("a space of this machine");
+                world.cpus[2].enter(&parent).expect("the space belongs to this machine");
                 for side in 0..2 {
                     world.cpus[2].run(|| world.map_regions(&parent, side))?;
                 }
                 world.cpus[2].run(|| fill(&world, &parent))?;
                 for side in 0..2 {
                     let child = world.cpus[2].run(|| parent.fork())?;
-                    world.cpus[side].enter(&child).expect("a space of this machine");
+                    world.cpus[side].enter(&child).expect("the space belongs to this machine");
                     world.spaces.push(child);
                 }
                 world.parent = Some(parent);
@@ -145,7 +145,7 @@ impl World {
             State::Apart | State::File | State::Anonymous => {
                 for side in 0..2 {
                     let space = Space::new(vm)?;
-                    world.cpus[side].enter(&space).expect("a space of this machine");
+                    world.cpus[side].enter(&space).expect("the space belongs to this machine");
                     world.cpus[side].run(|| world.map_regions(&space, side))?;
                     let other = 1 - side;
                     world.cpus[side].run(|| match state {

@@ -8,17 +8,18 @@ pub const STUDY: Study = Study {
     name: "build",
     source: Source::All,
     title: "A build",
-    about: "Lua is built by make and gcc in the guest's memory, again and again in one boot: the first build finds nothing resident. A quick run \
-            makes four small objects (objects=4), twice in a boot, with a job for each CPU; a full one makes all of Lua, three times, with one \
-            and with two jobs for each. Told are a round's first build and the mean of its later ones: wall, user and system time, and the \
-            system's share of the two. Rounds: one of instructions, two of times.",
+    about: "make and gcc build Lua in the guest's memory several times in one boot. The first build finds no resident \
+        page. A quick run makes four small objects (objects=4) twice in a boot, with one job for each CPU. A full run \
+        makes all of Lua three times, with one job and with two jobs for each CPU. The figures are those of the first \
+        build of a round, and the means of the later builds. They are wall, user and system time, and the share of \
+        system time in user and system time. There is one round for instructions, and there are two rounds for times.",
     caveats: &[
-        "Real time under an emulator exaggerates what flushes translations, on either kernel.",
-        "The first build's time includes the emulator's translation of code that it has not executed before: its instructions are those of \
-         the later builds.",
-        "User and system time are estimated by ticks on Linux, and exact on Quire: their sums can be compared, the shares of short builds \
-         hardly.",
-        "What S0, S1 and S4 say of builds was measured on 32 to 64 CPUs.",
+        "An emulator makes flushes of translations slower in real time, on either kernel.",
+        "The time of the first build includes the emulator's translation of new code. Its number of instructions \
+         equals that of the later builds.",
+        "Linux estimates user and system time by ticks, and Quire measures them exactly. Their sums can be compared, \
+         but the shares of short builds hardly can.",
+        "S0, S1 and S4 measured builds on 32 to 64 CPUs.",
     ],
     claims: Vec::new,
     // `./quire lab` draws the guests' plots.

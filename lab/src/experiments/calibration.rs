@@ -16,13 +16,16 @@ pub const STUDY: Study = Study {
     name: "calibration",
     source: Source::All,
     title: "Calibration",
-    about: "A loop, memset, a system call and a byte through a pipe, on each side and in each place. The first two are the machine's own: where they differ, so does \
-            everything else, and no memory system is the reason.",
+    about: "The experiment measures a loop, memset, a system call and a byte through a pipe, on each side and in each \
+        place. The loop and memset depend only on the machine. If they differ between two runs, all other figures \
+        differ for the same reason, and the memory system is not the cause.",
     caveats: &[
-        "Both kernels run in the same emulator with the same processor; Linux without mitigations, auditing, AppArmor and zeroing at allocation, \
-         and on a processor without ERMS and FSRM, which the emulator executes byte by byte.",
-        "Hosted, before, after and ours are processes of one kind on one machine, which has one row for all: its system call and its pipe are \
-         those of the host's kernel, and nothing here is measured by them. Two machines' hosted times are read by the loop and memset.",
+        "Both kernels run in the same emulator with the same processor. Linux runs without mitigations, auditing, \
+         AppArmor and zeroing at allocation. Its processor lacks ERMS and FSRM, because the emulator executes these \
+         byte by byte.",
+        "Before, after and ours are hosted processes of one kind on one machine, and share one row. Their system call \
+         and pipe are those of the host's kernel and measure no design. The loop and memset compare the hosted times \
+         of two machines.",
     ],
     claims: Vec::new,
     // `./quire lab` draws the guests' plots.
@@ -98,7 +101,7 @@ fn parents() -> Result<(), Failure> {
     if (1..1000).all(|_| parent_id() == first) {
         return Ok(());
     }
-    Err(Failure::Wrong("the process has got another parent".into()))
+    Err(Failure::Wrong("the process has a new parent".into()))
 }
 
 /// There and back in one thread.
@@ -110,7 +113,7 @@ fn through_a_pipe() -> Result<Batch, Failure> {
             let mut byte = [!sent];
             writer.write_all(&[sent]).and_then(|()| reader.read_exact(&mut byte)).map_err(wrong)?;
             if byte != [sent] {
-                return Err(Failure::Wrong("another byte came out of the pipe".into()));
+                return Err(Failure::Wrong("the pipe returned a different byte".into()));
             }
         }
         Ok(())
@@ -123,7 +126,7 @@ mod tests {
     use crate::experiments::Scale;
 
     #[test]
-    fn every_batch_does_what_it_says_and_takes_time() {
+    fn every_batch_runs_and_takes_time() {
         let all = cases(&Plan { scale: Scale::Tiny, cpus: vec![1] });
         assert_eq!(all.len(), 4);
         for round in all {

@@ -5,7 +5,7 @@ use super::{Figure, Plan, Round, Study, claim, log, number, plot};
 use crate::Failure;
 use crate::map::workload::Random;
 
-use crate::memory::{Backings, Memory, PARTS, Production, Records, What};
+use crate::memory::{Backings, Memory, PARTS, Production, Records, Target};
 use quire_results::{Place, Shape, Side, Source};
 use quire_vm::stats::Event;
 use quire_vm::{Access, PAGE_SIZE, VirtRange};
@@ -25,24 +25,27 @@ pub const STUDY: Study = Study {
     name: "chains",
     source: Source::S0,
     title: "Chains of forks",
-    about: "Each generation is forked from the one before and stores into 16 random pages of a region of 2,048. What leaving=each tells: each parent \
-            leaves once its child has stored; leaving=end: all leave but the last, at the end; leaving=two: each parent has two children, which both store \
-            into the same 16 pages, and leaves; the first goes on, the second stays to the end. Overhead: pages held, over pages that anybody who is left can \
-            reach. Fault: the last one's first store into each page that it has not got, on average. Before collapses an object into the one that \
-            alone has it behind it; after, whose design has no such count, copies what is seen through a chain of six.",
+    about: "Each generation is forked from the previous one and stores into 16 random pages of a region of 2,048. With \
+        leaving=each, each parent exits after its child has stored. With leaving=end, all generations but the last \
+        exit at the end. With leaving=two, each parent has two children, which both store into the same 16 pages, and \
+        exits. The first child continues the chain, and the second child lives to the end. Overhead is the number of \
+        pages held over the number of pages that a live process can reach. Fault is the mean time of the last \
+        process's first store into each page that it does not own. Before collapses an object into its only shadow. \
+        After has no count of shadows, and copies pages that a process reads through a chain of six.",
     caveats: &[
-        "The source named collapsing deep chains and finding shadowed pages as what it had left unfinished: after is what it had, and in \
-         this it is behind what it replaced.",
-        "Ours bounds how deep a chain is by copying a little of what others still see (leaving=two); before lets it grow: it holds less, and \
-         each new page costs the whole way.",
-        "Memory, in guests: all that is gone since before the first fork, page tables and kernel stacks of those who live included, over the pages \
-         that they can reach and that the first has not got.",
-        "The reaper, which finds pages that nobody can reach since somebody left, runs at the end of ours with reaper=on, and not at \
-         all with reaper=off: what is left then is what stores and forks alone keep down.",
+        "The source lists the collapse of deep chains and the search for shadowed pages as unfinished. After is the \
+         source's state, and here it is behind the design that it replaced.",
+        "Ours bounds the depth of a chain by copying a few pages that other processes still share (leaving=two). \
+         Before lets the chain grow: it holds less memory, and each new page costs a walk of the whole chain.",
+        "In guests, the overhead is all memory used since before the first fork over the reachable pages that the \
+         first process lacks. The used memory includes page tables and kernel stacks of live processes.",
+        "The reaper finds pages that no process can reach after an exit. It runs at the end of ours with reaper=on. \
+         With reaper=off it does not run, so only stores and forks limit the overhead.",
     ],
     claims: || {
         vec![claim(
-            "DragonFly BSD 5.6 left unfinished: collapsing deep chains. A store at the end of one of 100, of which each has a child that stays",
+            "DragonFly BSD 5.6 left the collapse of deep chains unfinished. A store at the end of a chain of 100, in \
+             which each process has a live child",
             "fault",
             Place::Hosted,
             &[("generations", number(100u32)), ("leaving", "two".into()), ("reaper", "on".into())],
@@ -166,7 +169,7 @@ impl Line {
         let mut random = Random(88_172_645_463_325_252);
         let mut pages = Pages { memory, stored: 0 };
         let mut last = Process { space: memory.space()?, sees: vec![0; PAGES as usize] };
-        memory.map(&last.space, VirtRange { start: BASE, end: BASE + PAGES * PAGE_SIZE }, What::Private)?;
+        memory.map(&last.space, VirtRange { start: BASE, end: BASE + PAGES * PAGE_SIZE }, Target::Private)?;
         (0..PAGES).try_for_each(|page| pages.store(&mut last, page))?;
         // Processes that stay to the end, and those that stay beyond it.
         let (mut to_the_end, mut beyond) = (Vec::new(), Vec::new());

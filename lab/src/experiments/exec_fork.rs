@@ -5,7 +5,7 @@ use super::threads::rate;
 use super::{Figure, Plan, Round, Scale, Study, claim, number, plot, split};
 use crate::Failure;
 
-use crate::memory::{Backings, Memory, PARTS, Production, Records, What};
+use crate::memory::{Backings, Memory, PARTS, Production, Records, Target};
 use quire_results::{Parameter, Place, Shape, Side, Source};
 use quire_vm::{Access, PAGE_SIZE, VirtRange};
 
@@ -21,18 +21,25 @@ pub const STUDY: Study = Study {
     name: "exec-fork",
     source: Source::S0,
     title: "Fork and exec",
-    about: "A process forks and its child exits, again and again: one that has touched 16 MiB, one that has and stores into some of it again before each fork, and one that maps 16 GiB and has touched 100 pages. An \
-            exec is a new space, the map operations and first touches of a real program from exec to exit, and the end of the \
-            space: a small static program, and ls with its libraries. On several CPUs at once they run one shared program or distinct copies.",
+    about: "A process forks and its child exits, repeatedly. The process of fork-touched has touched 16 MiB. The \
+        process of fork-stored also stores into some of these pages before each fork. The process of fork-mapped maps \
+        16 GiB and has touched 100 pages. An exec creates a space, makes the map operations and first touches of a \
+        real program from exec to exit, and ends the space. The programs are a small static program, and ls with its \
+        libraries. Several CPUs run one shared program or distinct copies.",
     caveats: &[
-        "Hosted, an exec is what the memory core does for one: no system calls, no loader, no file names.",
-        "No side copies leaves at a fork: a child that loads what it inherits faults, which is not in the figure.",
-        "Ours frees what readers may still look at by epochs, which CPUs advance together, and with an allocator that is counted: a tenth of a \
-         line an operation. Before and after keep readers out by locks and leave memory to the host: their forks move no line here.",
-        "In fork-touched and fork-mapped the parent does not store again between its forks: what was taken away by the first is looked at by \
-         none after it, in ours. In fork-stored it stores into 64 pages each time, which are copied or used again.",
-        "Lines and locks of a fork are counted with 64 pages touched, and of execs for the static program alone.",
-        "The copies are distinct for each CPU, not for each exec: their pages are resident.",
+        "In the hosted build, an exec is only the work of the memory core. It has no system calls, no loader and no \
+         file names.",
+        "No side copies leaves at a fork. A child that loads an inherited page takes a fault, which the figure does \
+         not include.",
+        "Ours frees memory that readers may still use through epochs, which CPUs advance together, and through an \
+         allocator whose lines are counted. Both cost a tenth of a line an operation. Before and after exclude readers \
+         by locks and leave memory to the host, so their forks move no line here.",
+        "In fork-touched and fork-mapped the parent does not store between its forks. The first fork of ours removes \
+         the write permission, and later forks do not visit these leaves again. In fork-stored the parent stores into \
+         64 pages before each fork, and these pages are copied or reused.",
+        "Lines and locks of a fork are counted with 64 pages touched. Lines and locks of execs are counted for the \
+         static program only.",
+        "The copies are distinct for each CPU, not for each exec, because their pages stay resident.",
     ],
     claims: || {
         vec![claim(
@@ -233,7 +240,7 @@ impl Operation {
                     Touched::Little => (1 << 22, (1 << 22) / 100, 0),
                     Touched::Again => (touched, 1, AGAIN.min(touched)),
                 };
-                memory.map(&parent, pages_at(BASE / PAGE_SIZE, pages), What::Private)?;
+                memory.map(&parent, pages_at(BASE / PAGE_SIZE, pages), Target::Private)?;
                 for page in (0..pages).step_by(apart) {
                     memory.fault(&parent, BASE + page * PAGE_SIZE, Access::Write)?;
                 }
@@ -312,9 +319,9 @@ impl Step {
     fn take<M: Memory>(self, memory: M, space: &M::Space, files: &[M::File]) -> Result<(), Failure> {
         match self {
             Step::File { at, pages, file, from } => {
-                memory.map(space, pages_at(at, pages), What::Copied(files[file].clone(), from))
+                memory.map(space, pages_at(at, pages), Target::Copied(files[file].clone(), from))
             }
-            Step::Anonymous { at, pages } => memory.map(space, pages_at(at, pages), What::Private),
+            Step::Anonymous { at, pages } => memory.map(space, pages_at(at, pages), Target::Private),
             Step::Protect { at, pages, stores } => memory.protect(space, pages_at(at, pages), stores),
             Step::Unmap { at, pages } => memory.unmap(space, pages_at(at, pages)),
             Step::Touch { at, access } => memory.fault(space, at * PAGE_SIZE, access),

@@ -37,16 +37,20 @@ pub const STUDY: Study = Study {
     name: "map",
     source: Source::S2,
     title: "The address map",
-    about: "Ranges with gaps between them are mapped, touched, protected, half of them unmapped and mapped again, and all unmapped, each step in a \
-            random order of its own; sizes are equal or mixed. Finding room: ranges of two sizes lie one behind the other, every third goes, \
-            then one at random goes and another takes the lowest hole, again and again. Before is a splay tree that reads both children \
-            of each node on its path to keep the largest gap; after infers the one off the path; plain is the standard library's ordered tree, \
-            which keeps no gaps: it finds room by a linear scan.",
+    about: "The work maps ranges with gaps between them, touches and protects them, unmaps half of them, maps that \
+        half again, and unmaps all. Each step has its own random order. Sizes are equal or mixed. The search for room \
+        starts with ranges of two sizes in a row, of which every third is unmapped. Then a random range is unmapped \
+        and a new one takes the lowest hole, repeatedly. Before is a splay tree that reads both children of each node \
+        on its path to keep the largest gap. After infers the value of the child off the path. Plain is the standard \
+        library's ordered tree, which keeps no gaps and finds room by a linear scan.",
     caveats: &[
-        "Misses are cachegrind's: 32 KiB and 8 MiB, the same on every machine. Times depend on the host's caches.",
-        "Nodes and bytes are those of all ranges mapped, in a random order: production has a record for each range beside its nodes, of a line, a splay's node is both.",
-        "Production's tree pays for what the others lack: readers without locks, so nodes are replaced and reclaimed through an epoch.",
-        "In the guest the map is reached through system calls, which are in the figures.",
+        "Cachegrind counts the misses with caches of 32 KiB and 8 MiB, so they are equal on every machine. Times \
+         depend on the host's caches.",
+        "Nodes and bytes are those of all ranges, mapped in a random order. Production has a record of one cache line \
+         for each range beside its nodes. A splay's node is also the record.",
+        "Production's tree pays for readers without locks, which the other trees lack: it replaces nodes and reclaims \
+         them through an epoch.",
+        "In the guest, programs use the map through system calls, and the figures include these calls.",
     ],
     claims: || {
         vec![claim(
@@ -119,7 +123,7 @@ fn cases(plan: &Plan) -> Vec<Round> {
                 }
                 all.push(Round::new(side, Place::Hosted, at(entries), &TIME_AND_NODES, move || {
                     let (time, kept) = work();
-                    let kept = kept.ok_or_else(|| Failure::Wrong("the map does not tell its nodes".into()))?;
+                    let kept = kept.ok_or_else(|| Failure::Wrong("the map does not report its nodes".into()))?;
                     let per = |n: usize| n as f64 / entries as f64;
                     Ok([time, 1e3 * per(kept.nodes), per(kept.bytes)])
                 }));

@@ -229,7 +229,8 @@ pub fn find(
     scale: Scale,
 ) -> Result<Round, Failure> {
     let none = |what: String| Failure::NoCase(what);
-    let study = ALL.iter().find(|s| s.name == name).ok_or_else(|| none(format!("there is no experiment {name}")))?;
+    let study =
+        ALL.iter().find(|s| s.name == name).ok_or_else(|| none(format!("no experiment has the name {name}")))?;
     let mut wanted = BTreeMap::new();
     for text in parameters {
         let (key, value) = text.split_once('=').ok_or_else(|| none(format!("{text} is not KEY=VALUE")))?;

@@ -23,18 +23,22 @@ pub const STUDY: Study = Study {
     name: "processes",
     source: Source::S3,
     title: "Very many processes",
-    about: "Sleep: so many timers are armed, for a second to a minute; time passes, and each that fires is armed again; as many are taken back \
-            and armed anew, as timeouts are. Before is a ring of 1,024 lists under one lock. Queue: a thread joins a queue of so many; before \
-            is a list in the order of priorities that is searched from its head, after looks at its end first. One thread in eight is more urgent \
-            than the others, of those that wait and of those that come. Stacks: kernel stacks and buffers \
-            come and go in the lowest hole; before scans a list, after has hints by size and alignment.",
+    about: "Sleep arms the given number of timers, for a second to a minute. Time passes, and each timer that fires is \
+        armed again. The same number of timers is cancelled and armed again, like timeouts. Before is a ring of 1,024 \
+        lists under one lock. In queue, a thread joins a run queue of the given length. Before is a list in the order \
+        of priorities, searched first at its end and then from its head. One thread in eight has a higher priority, \
+        both of the queued and of the joining threads. In stacks, kernel stacks and buffers are freed and new ones \
+        take the lowest hole. Before scans a list, and after has hints by size and alignment.",
     caveats: &[
-        "A before of the time had a lock for each CPU where it could: one CPU alone is measured here, so locks are not what differs.",
-        "Production's join is the whole spawn (interrupts masked, the start counted, what other CPUs ask brought up to date); the lists' \
-         is a lock and the list. Threads lie side by side and join in that order, on all sides.",
-        "Production has no order of priorities to search: it keeps those with some of their turn left apart from the others.",
-        "Hints do not help production's tree: hints=on shows it behind them, for that.",
-        "Futexes, creation and killing are measured in the guest alone.",
+        "Designs of the time of before had a lock for each CPU where they could. The experiment measures one CPU only, \
+         so locks make no difference here.",
+        "Production's join is the whole spawn: interrupts are masked, the start is counted, and requests of other CPUs \
+         are served. The join of the lists is a lock and the list. On all sides the threads lie side by side in memory \
+         and join in that order.",
+        "Production does not search by priority. It keeps threads with remaining time in their turn apart from the \
+         others.",
+        "Hints do not help production's tree. The variant hints=on shows the tree behind hints.",
+        "Futexes, creation and killing are measured only in the guest.",
     ],
     claims: || {
         vec![

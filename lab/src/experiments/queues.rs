@@ -20,20 +20,25 @@ pub const STUDY: Study = Study {
     name: "queues",
     source: Source::S1,
     title: "Page queues fan out",
-    about: "Processes touch fresh memory, each on its CPU: each page comes from a list of free frames and goes into a queue. Before, lists and queues \
-            are one each, with one lock; after, 256, with a lock each; the same core with 1 to 1,024 parts is the sweep. Waits: how often a part's lock was \
-            held by another CPU; of ours, any spin lock. Reach: how many processes fault at one process's own rate until the busier of a part's two locks is always held, by the \
-            time of a fault and the time that taking a frame, or queueing it, takes with its lock, both measured on one CPU. Lines: what CPUs in turn take from each other \
-            for a page put into a queue, for a frame taken or given back, and for a whole fault.",
+    about: "Processes touch fresh memory, each on its own CPU. Each page comes from a list of free frames and joins a \
+        queue. Before has one list and one queue, each with one lock. After has 256 of each, and each part has a lock. \
+        The sweep is the same core with 1 to 1,024 parts. Waits counts how often another CPU held a part's lock; for \
+        ours it counts any spin lock. Reach is the number of processes that keep the busier of a part's two locks \
+        always held, if each faults at the rate of a single process. It is computed from the time of a fault, and from \
+        the time for which a frame or a queue's entry holds its lock. Both are measured on one CPU. Lines counts the \
+        cache lines that CPUs in turn take from each other. It has figures for a page put into a queue, for a frame \
+        taken or freed, and for a whole fault.",
     caveats: &[
-        "Two CPUs do not show what 48 did: a lock's line that goes to and fro between two costs less than a second structure. The lines do.",
-        "Reach is computed, and takes a lock for what it costs where nobody else wants it.",
-        "Before and after have a record for each mapped page besides: so the whole fault is the one of their time.",
+        "Two CPUs do not show the contention of 48. A lock's line that moves between two CPUs costs less than a second \
+         structure. The counts of lines show the difference.",
+        "Reach is computed, and assumes that a lock costs as much as without contention.",
+        "Before and after also have a record for each mapped page, so their whole fault is the fault of their time.",
     ],
     claims: || {
         vec![
             claim(
-                "DragonFly BSD, 2011, 48 cores: 200,000 to 250,000 zero-fill faults a second become 900,000; a kernel build 101 s, then 55 s",
+                "DragonFly BSD, 2011, 48 cores: 200,000 to 250,000 zero-fill faults a second before, 900,000 after; a \
+                 kernel build, 55 s instead of 101 s",
                 "lines",
                 Place::Recording,
                 &[("cpus", number(64u32)), ("what", "faults".into())],
@@ -41,7 +46,7 @@ pub const STUDY: Study = Study {
                 true,
             ),
             claim(
-                "The same, by the rate of two CPUs: far fewer than its source had",
+                "The same, by the rate of two CPUs, which are far fewer than those of the source",
                 "rate",
                 Place::Hosted,
                 &[("cpus", number(2u32)), ("what", "faults".into())],
@@ -64,7 +69,7 @@ pub const STUDY: Study = Study {
                 "cpus",
             ),
             log(plot(
-                "How many processes parts reach for",
+                "Processes until a lock is always held, by parts",
                 Shape::Curves,
                 &[Place::Hosted],
                 "reach",

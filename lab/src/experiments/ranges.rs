@@ -31,23 +31,26 @@ pub const STUDY: Study = Study {
     name: "ranges",
     source: Source::S4,
     title: "Ranges of a file",
-    about: "A file of 1 MiB to 1 TiB has 100 resident pages, evenly spread. Its mapping is unmapped; a page is stored into and the file is unmapped \
-            and mapped again, as for every write; it is truncated, thrown away, written back. Visits are the slots and leaves that \
-            are looked at for one of these. Before looks at each offset of the file; after goes through an ordered tree of its pages.",
+    about: "A file of 1 MiB to 1 TiB has 100 resident pages, evenly spread. The operations unmap the file, truncate \
+        it, discard its pages, or write them back. Another one stores into one page, and then unmaps and maps the file \
+        again, as for every write. Visits counts the slots and leaves that an operation visits. Before visits each \
+        offset of the file. After walks an ordered tree of the file's pages.",
     caveats: &[
-        "Before stops at 256 GiB in quick runs, where one pass takes half a second.",
-        "Before and after find pages their way and then do with each what production does. To unmap, all go through the page tables; \
-         before and after then go through the file as well, as their sources did, which production has no need of: there it \
-         cannot lose. Each offset is looked up in production's index, which takes less than the search tree that the source had.",
-        "Written back means to a store in memory: no time of a disk is in it.",
-        "In guests what is said to have 100 pages is of such files, an operation at a time; munmap + mmap + write without them is of 64 MiB \
-         that are all resident. Size is in MiB.",
-        "Longest hold: before and after have all pages in one queue and hold its lock while they go through a file's; steps of \
-         after's tree are not counted.",
+        "Before stops at 256 GiB in quick runs, because one pass takes half a second there.",
+        "Before and after find pages by their own design and then handle each page as production does. To unmap, all \
+         sides walk the page tables. Before and after then also walk the file, as their sources did. Production does \
+         not need that walk, so it cannot lose there. Before looks each offset up in production's index, which costs \
+         less than the source's search tree.",
+        "Writing back stores into memory, so no figure includes the time of a disk.",
+        "In guests, rows with 100 pages measure such files, one operation at a time. The row munmap + mmap + write \
+         without 100 pages measures 64 MiB, all resident. Sizes are in MiB.",
+        "Longest hold: before and after have all pages in one queue, and hold its lock during the walk of a file's \
+         pages. Steps of after's tree are not counted.",
     ],
     claims: || {
         vec![claim(
-            "OpenBSD 7.9: iterating ranges makes munmap and mmap for each write of a large file cheap; a build's system time -15 %",
+            "OpenBSD 7.9: iteration by ranges makes munmap and mmap for each write of a large file cheap; a build's \
+             system time falls by 15 %",
             "time",
             Place::Hosted,
             &[("mib", number(4096u32)), ("what", "remap".into())],
@@ -84,10 +87,10 @@ fn cases(plan: &Plan) -> Vec<Round> {
     let sizes: &[u64] =
         scale.of(&[1, 64], &[1, 64, 4096, 256 << 10, 1 << 20], &[1, 16, 256, 4096, 64 << 10, 256 << 10, 1 << 20]);
     for (side, how) in [(Side::Before, How::ByOffset), (Side::After, How::ByTree), (Side::Ours, How::Production)] {
-        for (name, what) in WHAT {
+        for (name, operation) in OPERATIONS {
             for &mib in sizes.iter().filter(|m| side != Side::Before || **m <= scale.of(64, 256 << 10, 1 << 20)) {
                 let at = [("mib", number(mib)), ("what", name.into())];
-                all.push(Round::new(side, Place::Hosted, at, &COSTS, move || cost(how, what, mib, scale)));
+                all.push(Round::new(side, Place::Hosted, at, &COSTS, move || cost(how, operation, mib, scale)));
             }
         }
     }
@@ -105,7 +108,7 @@ fn cases(plan: &Plan) -> Vec<Round> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum What {
+enum Operation {
     Munmap,
     Remap,
     Truncate,
@@ -113,12 +116,12 @@ enum What {
     Flush,
 }
 
-const WHAT: [(&str, What); 5] = [
-    ("munmap", What::Munmap),
-    ("remap", What::Remap),
-    ("truncate", What::Truncate),
-    ("discard", What::Discard),
-    ("flush", What::Flush),
+const OPERATIONS: [(&str, Operation); 5] = [
+    ("munmap", Operation::Munmap),
+    ("remap", Operation::Remap),
+    ("truncate", Operation::Truncate),
+    ("discard", Operation::Discard),
+    ("flush", Operation::Flush),
 ];
 
 /// How a design finds the pages.
@@ -133,16 +136,16 @@ enum How {
 }
 
 /// Microseconds and visits of one operation.
-fn cost(how: How, what: What, mib: u64, scale: Scale) -> Result<[f64; 2], Failure> {
+fn cost(how: How, operation: Operation, mib: u64, scale: Scale) -> Result<[f64; 2], Failure> {
     let vm = machine::boot(1, 32);
-    let _cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
+    let _cpu = Cpu::attach(vm, 0).expect("no other thread is this CPU");
     let file = File::new(vm, mib << 20)?;
     let (mut seconds, mut visits, mut rounds) = (0.0, 0, 0u32);
     // The first warms up; then, for short operations, until the time can be measured.
     while rounds < 2 || seconds < scale.of(0.0, 0.01, 0.2) && rounds < scale.of(2, 200, 4000) {
-        let (space, tree) = file.prepare(what)?;
+        let (space, tree) = file.prepare(operation)?;
         let before = vm.stats().total(Event::RangeVisit);
-        let (done, time) = timed(|| file.operation(how, what, &space, &tree));
+        let (done, time) = timed(|| file.operation(how, operation, &space, &tree));
         let visited = done? + vm.stats().total(Event::RangeVisit) - before;
         if rounds == 0 {
             (seconds, visits) = (0.0, 0);
@@ -150,7 +153,7 @@ fn cost(how: How, what: What, mib: u64, scale: Scale) -> Result<[f64; 2], Failur
             (seconds, visits) = (seconds + time, visits + visited);
         }
         rounds += 1;
-        file.expect(what)?;
+        file.expect(operation)?;
     }
     let n = f64::from(rounds - 1);
     Ok([seconds * 1e6 / n, visits as f64 / n])
@@ -203,11 +206,11 @@ impl File {
     }
 
     /// Makes all residents resident, dirty, and mapped if the operation is on a mapping; and a tree of them.
-    fn prepare(&self, what: What) -> Result<(SpaceRef<Hosted>, BTreeSet<u64>), Failure> {
+    fn prepare(&self, operation: Operation) -> Result<(SpaceRef<Hosted>, BTreeSet<u64>), Failure> {
         let space = Space::new(self.vm)?;
         self.object.set_size(self.bytes);
         self.residents().try_for_each(|page| self.store(page))?;
-        if matches!(what, What::Munmap | What::Remap) {
+        if matches!(operation, Operation::Munmap | Operation::Remap) {
             self.map(&space)?;
             for page in self.residents() {
                 space.fault(BASE + page * PAGE_SIZE, Access::Write)?;
@@ -217,13 +220,19 @@ impl File {
     }
 
     /// Does the operation; returns the lookups that production's own count does not include.
-    fn operation(&self, how: How, what: What, space: &Space<Hosted>, tree: &BTreeSet<u64>) -> Result<u64, Failure> {
-        match what {
-            What::Munmap => {
+    fn operation(
+        &self,
+        how: How,
+        operation: Operation,
+        space: &Space<Hosted>,
+        tree: &BTreeSet<u64>,
+    ) -> Result<u64, Failure> {
+        match operation {
+            Operation::Munmap => {
                 space.unmap(self.range())?;
                 self.each(how, tree, |_| Ok(()))
             }
-            What::Remap => {
+            Operation::Remap => {
                 // The pages are mapped: a store into one is no fault.
                 space.unmap(self.range())?;
                 let visits = self.each(how, tree, |_| Ok(()))?;
@@ -231,7 +240,7 @@ impl File {
                 space.fault(BASE, Access::Write)?;
                 Ok(visits)
             }
-            What::Truncate => {
+            Operation::Truncate => {
                 let visits = self.each(how, tree, |page| {
                     self.object.discard(page..page + 1);
                     Ok(())
@@ -239,16 +248,16 @@ impl File {
                 self.object.set_size(0);
                 Ok(visits)
             }
-            What::Discard if how == How::Production => {
+            Operation::Discard if how == How::Production => {
                 self.object.discard(0..self.pages());
                 Ok(0)
             }
-            What::Discard => self.each(how, tree, |page| {
+            Operation::Discard => self.each(how, tree, |page| {
                 self.object.discard(page..page + 1);
                 Ok(())
             }),
-            What::Flush if how == How::Production => self.write_back(0..self.pages()).map(|()| 0),
-            What::Flush => self.each(how, tree, |page| self.write_back(page..page + 1)),
+            Operation::Flush if how == How::Production => self.write_back(0..self.pages()).map(|()| 0),
+            Operation::Flush => self.each(how, tree, |page| self.write_back(page..page + 1)),
         }
     }
 
@@ -292,10 +301,10 @@ impl File {
     }
 
     /// Checks the state after the operation.
-    fn expect(&self, what: What) -> Result<(), Failure> {
-        let left = match what {
-            What::Munmap | What::Remap | What::Flush => RESIDENTS,
-            What::Truncate | What::Discard => 0,
+    fn expect(&self, operation: Operation) -> Result<(), Failure> {
+        let left = match operation {
+            Operation::Munmap | Operation::Remap | Operation::Flush => RESIDENTS,
+            Operation::Truncate | Operation::Discard => 0,
         };
         let resident = self.object.resident();
         if resident == left { Ok(()) } else { Err(Failure::Wrong(format!("{resident} pages are left"))) }
@@ -306,7 +315,7 @@ impl File {
 /// and takes of such locks a page.
 fn holds(flush: bool, pages: u64) -> Result<[f64; 2], Failure> {
     let vm = machine::boot(1, 64 + pages / 256);
-    let _cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
+    let _cpu = Cpu::attach(vm, 0).expect("no other thread is this CPU");
     let file = File::new(vm, pages * PAGE_SIZE)?;
     (0..pages).try_for_each(|page| file.store(page))?;
     let (done, counts) = counted(|| match flush {
@@ -323,14 +332,15 @@ fn holds(flush: bool, pages: u64) -> Result<[f64; 2], Failure> {
 /// The same with all pages in one queue, whose lock is held while a file's pages are found and removed.
 fn holds_of_one(how: How, pages: u64) -> Result<[f64; 1], Failure> {
     let vm = machine::boot(1, 64 + pages / 256);
-    let _cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
+    let _cpu = Cpu::attach(vm, 0).expect("no other thread is this CPU");
     let file = File::new(vm, pages * PAGE_SIZE)?;
     let queue = OneLock::new(vm.page_count() as usize);
     let mut tree = BTreeMap::new();
     for page in 0..pages {
         file.store(page)?;
-        let frame =
-            file.frame(page, &vm.epoch().pin()).ok_or_else(|| Failure::Wrong(format!("page {page} is not there")))?;
+        let frame = file
+            .frame(page, &vm.epoch().pin())
+            .ok_or_else(|| Failure::Wrong(format!("page {page} is not resident")))?;
         queue.put(frame);
         tree.insert(page, frame);
     }

@@ -5,7 +5,7 @@ use super::threads::timed;
 use super::{Figure, Plan, Round, Study, claim, log, number, plot};
 use crate::Failure;
 
-use crate::memory::{Backings, Memory, PARTS, Production, Records, What};
+use crate::memory::{Backings, Memory, PARTS, Production, Records, Target};
 use quire_results::{Place, Shape, Side, Source};
 use quire_vm::{Access, PAGE_SIZE, VirtRange};
 
@@ -29,23 +29,29 @@ pub const STUDY: Study = Study {
     name: "sharing",
     source: Source::S0,
     title: "Many processes share a file",
-    about: "Processes map one resident file, as those of a database do, and touch all of it, one after the other. Bytes: what reverse mapping takes of the \
-            kernel's memory for each page that each of them maps. Attach: the time that the last of them takes to map and touch it. Exit: the time in which \
-            it goes. Remove: the time to take one page away from all of them, one by one. Pageout: the same where 64 neighbours are paged out \
-            that nobody has changed. Locks: spin locks taken for each page of an attach, and for one removal.",
+    about: "Processes map one resident file, as those of a database do, and touch all of it in turn. Bytes is the \
+        kernel memory of the reverse mapping for each page that each process maps. Attach is the time in which the \
+        last process maps and touches the file. Exit is the time in which that process exits. Remove is the time to \
+        remove one page from all processes, one by one. Pageout is the same for 64 neighbouring clean pages that are \
+        paged out together. Locks counts the spin locks for each page of an attach, and for one removal.",
     caveats: &[
-        "After takes a mark for each leaf that it sets, which is counted as a lock; and so are the locks of maps and lists that many may hold.",
-        "After looks for a page along the backings of its object and asks the tables of each, as ours does; before follows the page's own list.",
-        "No translation caches are flushed in before and after; production looks for CPUs that run the spaces, and finds none.",
-        "A record of before has 32 bytes and stands in its table page's pool; in the kernels that had them they took 24 to over 100.",
-        "A page that is paged out was referenced: production lets it go nonetheless, as it is asked to; before and after have no such marks.",
-        "All map what is resident around a page that is loaded: sixteen pages a fault.",
-        "In guests kernel bytes are page tables and small structures, as /proc/meminfo tells them.",
-        "In guests a page is taken away by cutting the file: Linux pages out none on request (MADV_PAGEOUT) that another process maps.",
+        "After takes a mark for each leaf that it sets, and the mark counts as a lock. Locks of maps and lists that \
+         several threads may hold at once also count.",
+        "After finds a page's leaves through the backings of its object and the page tables of each, as ours does. \
+         Before walks the page's own list.",
+        "Before and after flush no translation caches. Production looks for CPUs that run the spaces, and finds none.",
+        "A record of before has 32 bytes and lies in the pool of its table page. In kernels with such records they \
+         took 24 to over 100 bytes.",
+        "A page that is paged out was referenced. Production still pages it out on request. Before and after have no \
+         reference bits.",
+        "All sides map the resident pages around a page that is loaded, sixteen pages a fault.",
+        "In guests, kernel bytes are page tables and small structures according to /proc/meminfo.",
+        "In guests, a truncation of the file removes the page. Linux does not page out on request (MADV_PAGEOUT) a \
+         page that another process maps.",
     ],
     claims: || {
         vec![claim(
-            "DragonFly BSD 5.6: no record for a mapped page is left, so none is allocated, locked or searched",
+            "DragonFly BSD 5.6: no record for a mapped page exists, so none is allocated, locked or searched",
             "bytes",
             Place::Hosted,
             &[("spaces", number(10u32))],
@@ -67,7 +73,7 @@ pub const STUDY: Study = Study {
             ),
             curves("The last one attaches", "attach"),
             curves("And exits", "exit"),
-            curves("A page is taken away from all", "remove"),
+            curves("A page is removed from all processes", "remove"),
             curves("A page is paged out, one of 64", "pageout"),
             plot("Locks for each page of an attach", Shape::Bars, &[Place::Recording], "locks", "spaces", &[]),
         ]
@@ -117,7 +123,7 @@ fn range(pages: u64) -> VirtRange {
 
 /// Maps the file and touches all of it: a program faults where there is no leaf yet.
 fn attach<M: Memory>(memory: M, space: &M::Space, file: &M::File, pages: u64) -> Result<(), Failure> {
-    memory.map(space, range(pages), What::Shared(file.clone(), 0))?;
+    memory.map(space, range(pages), Target::Shared(file.clone(), 0))?;
     (0..pages).step_by(AROUND as usize).try_for_each(|p| memory.fault(space, BASE + p * PAGE_SIZE, Access::Read))
 }
 

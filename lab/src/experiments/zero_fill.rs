@@ -5,7 +5,7 @@ use super::threads::on_cpus;
 use super::{Figure, Plan, Round, Study, claim, log, number, plot};
 use crate::Failure;
 
-use crate::memory::{Backings, Memory, PARTS, Production, Records, What};
+use crate::memory::{Backings, Memory, PARTS, Production, Records, Target};
 use quire_results::{Place, Shape, Side, Source};
 use quire_vm::{Access, PAGE_SIZE, VirtRange};
 use std::time::Duration;
@@ -23,22 +23,26 @@ pub const STUDY: Study = Study {
     name: "zero-fill",
     source: Source::S0,
     title: "Zero-fill faults",
-    about: "CPUs touch fresh private memory page by page: threads of one process in regions of their own, and processes. The rate is \
-            of all CPUs together; the limit is the rate at which the same CPUs take the same frames and zero them; frames are free in random order. \
-            In the recording build CPUs take turns, and the lines that a fault takes from another CPU are counted. Before is a memory core \
-            with a record for each mapped page, after one with a backing for each mapping; free frames and queues are in 256 parts, as their source \
-            had them by then.",
+    about: "CPUs touch fresh private memory page by page, as threads of one process in their own regions, or as \
+        processes. The rate is that of all CPUs together. The limit is the rate at which the same CPUs take the same \
+        frames and zero them. Frames are free in random order. In the recording build CPUs take turns, and the lines \
+        that a fault takes from another CPU are counted. Before is a memory core with a record for each mapped page. \
+        After has a backing for each mapping. Both have free frames and queues in 256 parts, as their source had at \
+        that time.",
     caveats: &[
-        "The memory is eight times a CPU's own cache and more, not eight times the last-level cache of a large server.",
-        "Before and after spend nothing on translation caches, epochs or the order of locks, and their leaves are not the hardware's: they \
-         are as fast as their kind can be.",
-        "After moves three lines a fault where its source tells four: the map's count, a mark for the leaf, the count of residents. Before has \
-         no lock and no count of all of a space's leaves, which its kind had: so after is behind it here.",
-        "In guests a fault is the source's own workload: mmap, a store into each page, a look at one page in 61, munmap, all divided by \
-         the pages: a page's part of the whole, not the fault alone.",
-        "Ours makes up to 32 pages a fault where touches come in a row. Hosted, and in guests as zero-fill fault, where pages are touched from \
-         the last to the first, it makes one, as all others do; first touch, in a row, is the program as it is.",
-        "A CPU of the hosted machine is a thread: with more of them than the host has CPUs, the rate says nothing.",
+        "The memory is at least eight times a CPU's own cache, but not eight times the last-level cache of a large \
+         server.",
+        "Before and after do no work for translation caches, epochs or lock order, and their leaves are not in a \
+         hardware format. They are as fast as their designs can be.",
+        "After moves three lines a fault, and its source reports four. The three are the map's count, a mark for the \
+         leaf, and the count of residents. Before omits the lock and the count of all leaves of a space that designs \
+         of its kind had. Therefore after is behind before here.",
+        "In guests a fault is the workload of the source: mmap, a store into each page, a load of one page in 61, and \
+         munmap. The figure is that time divided by the pages, not the time of the fault alone.",
+        "Ours makes up to 32 pages a fault where touches are in ascending order. The hosted cases and the zero-fill \
+         fault of guests touch pages from the last to the first. There ours makes one page a fault, as all others do. \
+         The row `first touch, in a row` touches pages in ascending order.",
+        "A CPU of the hosted machine is a thread. With more threads than the host has CPUs, the rate means nothing.",
     ],
     claims: || {
         vec![claim(
@@ -170,7 +174,7 @@ impl Work {
             let space = one.as_ref().or(own.as_ref());
             let space = space.ok_or_else(|| Failure::Wrong("there is no space".into()))?;
             let range = VirtRange { start, end: start + self.frames * PAGE_SIZE };
-            memory.map(space, range, What::Private)?;
+            memory.map(space, range, Target::Private)?;
             memory.enter(this, space);
             Ok(Region { own, start })
         };
@@ -213,7 +217,7 @@ pub(super) fn lines<M: Memory>(memory: M, cpus: usize) -> Result<[f64; 1], Failu
     let (warm, counted) = (32, 256);
     for id in 0..cpus.len() as u64 {
         let start = BASE + id * APART;
-        memory.map(&space, VirtRange { start, end: start + (warm + counted) * PAGE_SIZE }, What::Private)?;
+        memory.map(&space, VirtRange { start, end: start + (warm + counted) * PAGE_SIZE }, Target::Private)?;
     }
     cpus.iter().for_each(|cpu| memory.enter(cpu, &space));
     let mut caches = Caches::default();

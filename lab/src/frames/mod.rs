@@ -72,7 +72,7 @@ mod tests {
     #[test]
     fn each_hands_a_frame_out_once_and_production_keeps_more_whole() {
         let vm = crate::machine::boot(1, 64);
-        let _cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
+        let _cpu = Cpu::attach(vm, 0).expect("no other thread is this CPU");
         let list = GlobalList::new(4096);
         let mut seen: Vec<u32> = std::iter::from_fn(|| list.take(false)).collect();
         seen.sort_unstable();

@@ -140,7 +140,10 @@ impl Entries for Linear {
         let mut last = 0;
         for e in &self.list {
             if e.start < last || e.end <= e.start {
-                return Err(format!("{:#x}..{:#x} is empty or overlaps what ends at {last:#x}", e.start, e.end));
+                return Err(format!(
+                    "{:#x}..{:#x} is empty or overlaps the range that ends at {last:#x}",
+                    e.start, e.end
+                ));
             }
             last = e.end;
         }

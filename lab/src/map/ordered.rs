@@ -104,7 +104,7 @@ impl Entries for Ordered {
         let mut last = 0;
         for (start, (end, _)) in &self.entries {
             if *start < last || end <= start {
-                return Err(format!("{start:#x}..{end:#x} is empty or overlaps what ends at {last:#x}"));
+                return Err(format!("{start:#x}..{end:#x} is empty or overlaps the range that ends at {last:#x}"));
             }
             last = *end;
         }

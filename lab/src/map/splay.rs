@@ -484,7 +484,12 @@ impl<const AFTER: bool> Entries for Splay<AFTER> {
             let left = side(node.left, node.start - self.end_of(below));
             let right = side(node.right, self.start_of(above) - node.end);
             if node.max != left.max(right) {
-                return Err(format!("{:#x} says its gap is {:#x}, it is {:#x}", node.start, node.max, left.max(right)));
+                return Err(format!(
+                    "{:#x} records the gap {:#x} instead of {:#x}",
+                    node.start,
+                    node.max,
+                    left.max(right)
+                ));
             }
             truth.insert(n, node.max);
         }

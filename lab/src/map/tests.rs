@@ -167,7 +167,7 @@ fn only_the_inferring_splay_reads_fewer_children() {
 }
 
 #[test]
-fn maps_tell_what_they_keep_their_ranges_in() {
+fn maps_report_the_nodes_and_bytes_of_their_ranges() {
     const RANGES: usize = 5000;
     fn kept(mut map: impl AddressMap) -> [super::MapFootprint; 2] {
         let plan = Plan::new(RANGES, Sizes::Mixed, 1);

@@ -43,7 +43,7 @@ fn pages(range: VirtRange) -> Range<u64> {
 
 /// The target of a mapping.
 #[derive(Clone)]
-pub enum What<F> {
+pub enum Target<F> {
     /// Memory of the space's own, zero at first.
     Private,
     /// A file from one of its pages on: all mappings see stores.
@@ -81,8 +81,8 @@ pub trait Memory: Copy + Send + Sync + 'static {
     /// A file whose pages are all resident, and in its store too: a page can be dropped without a write.
     fn stored_file(self, pages: u64) -> Result<Self::File, Failure>;
 
-    /// Maps `what` in a range, in place of older mappings.
-    fn map(self, space: &Self::Space, range: VirtRange, what: What<Self::File>) -> Result<(), Failure>;
+    /// Maps `target` in a range, in place of older mappings.
+    fn map(self, space: &Self::Space, range: VirtRange, target: Target<Self::File>) -> Result<(), Failure>;
 
     /// Allows or forbids stores.
     fn protect(self, space: &Self::Space, range: VirtRange, stores: bool) -> Result<(), Failure>;

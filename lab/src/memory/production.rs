@@ -1,7 +1,7 @@
 //! Production's core on the hosted machine.
 
 use super::store::SparseStore;
-use super::{Memory, What};
+use super::{Memory, Target};
 use crate::bench::zero_fill::shuffle;
 use crate::{Failure, machine};
 use quire_hosted::{Cpu, Hosted};
@@ -41,7 +41,7 @@ impl Memory for Production {
     type Taken = Taken;
 
     fn attach(self, cpu: usize) -> Cpu {
-        Cpu::attach(self.0, cpu).expect("a CPU that no thread is")
+        Cpu::attach(self.0, cpu).expect("no other thread is this CPU")
     }
 
     fn on<R>(self, cpu: &Cpu, f: impl FnOnce() -> R) -> R {
@@ -49,7 +49,7 @@ impl Memory for Production {
     }
 
     fn enter(self, cpu: &Cpu, space: &SpaceRef<Hosted>) {
-        cpu.enter(space).expect("a space of this machine");
+        cpu.enter(space).expect("the space belongs to this machine");
     }
 
     fn space(self) -> Result<SpaceRef<Hosted>, Failure> {
@@ -78,11 +78,11 @@ impl Memory for Production {
         }
     }
 
-    fn map(self, space: &SpaceRef<Hosted>, range: VirtRange, what: What<ObjectRef<Hosted>>) -> Result<(), Failure> {
-        let (shared, object) = match &what {
-            What::Private => (false, None),
-            What::Shared(file, page) => (true, Some((file, page * PAGE_SIZE))),
-            What::Copied(file, page) => (false, Some((file, page * PAGE_SIZE))),
+    fn map(self, space: &SpaceRef<Hosted>, range: VirtRange, target: Target<ObjectRef<Hosted>>) -> Result<(), Failure> {
+        let (shared, object) = match &target {
+            Target::Private => (false, None),
+            Target::Shared(file, page) => (true, Some((file, page * PAGE_SIZE))),
+            Target::Copied(file, page) => (false, Some((file, page * PAGE_SIZE))),
         };
         let private = MapRequest::private(Placement::Fixed(range.start), range.len());
         space.map(&MapRequest { shared, object, prot: Prot::all(), ..private })?;

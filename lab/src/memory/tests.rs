@@ -1,6 +1,6 @@
 //! Every core compared with a simple model: a value for each page of each space, some of them shared.
 
-use super::{Backings, Memory, Production, Records, What};
+use super::{Backings, Memory, Production, Records, Target};
 use crate::Failure;
 use proptest::prelude::*;
 use quire_vm::{PAGE_SIZE, VirtRange};
@@ -125,12 +125,12 @@ fn agrees<M: Words>(memory: M, ops: &[Op], only: &[Kind]) -> Result<(), TestCase
                 let of = page % FILE;
                 let kind = if only.contains(&kind) { kind } else { Kind::Private };
                 let n = if matches!(kind, Kind::Private) { n } else { n.min(FILE - of) };
-                let what = match kind {
-                    Kind::Private => What::Private,
-                    Kind::Shared => What::Shared(file.clone(), of),
-                    Kind::Copied => What::Copied(file.clone(), of),
+                let target = match kind {
+                    Kind::Private => Target::Private,
+                    Kind::Shared => Target::Shared(file.clone(), of),
+                    Kind::Copied => Target::Copied(file.clone(), of),
                 };
-                memory.map(space, range(page, n), what).unwrap();
+                memory.map(space, range(page, n), target).unwrap();
                 for i in 0..n {
                     let shown = || content[((of + i) % FILE) as usize].clone();
                     let new = match kind {
@@ -231,7 +231,7 @@ fn held_after_a_line_of_forks<M: Memory>(memory: M, generations: u64) -> [u64; 2
     let _cpu = memory.attach(0);
     let store = |space: &_, page| memory.fault(space, range(page, 1).start, quire_vm::Access::Write).unwrap();
     let mut space = memory.space().unwrap();
-    memory.map(&space, range(0, 32), What::Private).unwrap();
+    memory.map(&space, range(0, 32), Target::Private).unwrap();
     (0..32).for_each(|page| store(&space, page));
     for generation in 0..generations {
         let child = memory.fork(&space).unwrap();
@@ -244,7 +244,7 @@ fn held_after_a_line_of_forks<M: Memory>(memory: M, generations: u64) -> [u64; 2
 }
 
 #[test]
-fn a_line_of_forks_holds_what_its_design_cannot_give_back() {
+fn a_line_of_forks_holds_pages_that_its_design_cannot_free() {
     let records = |generations| held_after_a_line_of_forks(Records::boot(1, 1, 4).unwrap(), generations);
     let backings = |generations| held_after_a_line_of_forks(Backings::boot(1, 1, 4).unwrap(), generations);
     // An object that only one object has behind it is collapsed into that.
@@ -263,7 +263,7 @@ fn a_front_that_hides_all_is_cut_at_a_fork() {
     let _cpu = memory.attach(0);
     let store = |space: &_, page| memory.fault(space, range(page, 1).start, quire_vm::Access::Write).unwrap();
     let first = memory.space().unwrap();
-    memory.map(&first, range(0, 8), What::Private).unwrap();
+    memory.map(&first, range(0, 8), Target::Private).unwrap();
     (0..8).for_each(|page| store(&first, page));
     let second = memory.fork(&first).unwrap();
     (0..8).for_each(|page| store(&second, page));
@@ -281,7 +281,7 @@ fn a_stored_files_pages_are_paged_out() {
         let file = memory.stored_file(32).unwrap();
         let spaces: Vec<M::Space> = (0..3).map(|_| memory.space().unwrap()).collect();
         for space in &spaces {
-            memory.map(space, range(0, 32), What::Shared(file.clone(), 0)).unwrap();
+            memory.map(space, range(0, 32), Target::Shared(file.clone(), 0)).unwrap();
             (0..32).for_each(|page| memory.fault(space, range(page, 1).start, quire_vm::Access::Read).unwrap());
         }
         let held = memory.held();
@@ -298,8 +298,8 @@ fn many_threads_leave_nothing_behind<M: Words>(memory: M) {
     let cpu = memory.attach(0);
     let file = memory.file(64).unwrap();
     let space = memory.space().unwrap();
-    memory.map(&space, range(0, 64), What::Shared(file.clone(), 0)).unwrap();
-    memory.map(&space, range(64, 256), What::Private).unwrap();
+    memory.map(&space, range(0, 64), Target::Shared(file.clone(), 0)).unwrap();
+    memory.map(&space, range(64, 256), Target::Private).unwrap();
     std::thread::scope(|s| {
         for id in 0..3u64 {
             let (space, file) = (&space, &file);

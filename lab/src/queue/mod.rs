@@ -79,7 +79,7 @@ mod tests {
     #[test]
     fn no_queue_loses_or_doubles_a_page() {
         let vm = crate::machine::boot(1, 16);
-        let _cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
+        let _cpu = Cpu::attach(vm, 0).expect("no other thread is this CPU");
         let (_space, pages) = isolated(vm, 500).unwrap();
         keeps_pages(&Parts(vm), &pages);
         keeps_pages(&OneLock::new(vm.page_count() as usize), &pages);

@@ -64,7 +64,7 @@ unsafe impl Machine for Still {
     }
     fn set_pending(&self, _pending: bool) {}
     unsafe fn switch(&self, _prev: &Thread<Self>, _next: &Thread<Self>) {
-        unreachable!("nothing runs on this machine");
+        unreachable!("no thread runs on this machine");
     }
     fn reap(&self, thread: ThreadRef<Self>) {
         drop(thread);

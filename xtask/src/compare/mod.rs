@@ -93,7 +93,7 @@ struct Json<'a> {
 /// Runs both sides and prints the table.
 pub fn command(places: &Places, options: &cli::Compare) -> Result<u8> {
     if options.count && options.guest.cpus > 1 {
-        return Err(Failure::usage("instructions are counted at one CPU: leave out --cpus"));
+        return Err(Failure::usage("--count needs one CPU; leave out --cpus"));
     }
     let (mut tree, order) = run::prepare(places, &options.guest, &options.program, false)?;
     // Linux is busy with itself right after boot, so its first program waits so many seconds.
@@ -236,7 +236,7 @@ impl Job<'_> {
                 return Err(Failure { status, message });
             }
             End::Signal(n) => {
-                let message = format!("on {} the program died of signal {n}", kernel.name);
+                let message = format!("on {} signal {n} killed the program", kernel.name);
                 return Err(Failure { status: Outcome::Signal(n).status(), message });
             }
         }
@@ -254,10 +254,12 @@ fn counted(bytes: &[u8]) -> Result<[u64; 2]> {
     let text = String::from_utf8_lossy(bytes);
     let words: Vec<&str> = text.split_whitespace().collect();
     let ["counted", kernel, programs] = words[..] else {
-        return Err(Failure::machine(format_args!("the emulator's plugin counted nothing: {text:?}")));
+        return Err(Failure::machine(format_args!("the emulator's plugin wrote no count: {text:?}")));
     };
-    let number =
-        |word: &str| word.parse().map_err(|_| Failure::machine(format_args!("the emulator's plugin counted {word:?}")));
+    let number = |word: &str| {
+        word.parse()
+            .map_err(|_| Failure::machine(format_args!("the emulator's plugin wrote {word:?}, which is not a count")))
+    };
     Ok([number(kernel)?, number(programs)?])
 }
 
@@ -280,9 +282,9 @@ fn success(ended: GuestOutput, kernel: &Kernel) -> Result<Vec<u8>> {
             Failure { status, message: format!("on {} the program ended with {status}", kernel.name) }
         }
         Outcome::Signal(n) => {
-            Failure { status: outcome.status(), message: format!("on {} the program died of signal {n}", kernel.name) }
+            Failure { status: outcome.status(), message: format!("on {} signal {n} killed the program", kernel.name) }
         }
-        Outcome::TimedOut => Failure::timed_out(format_args!("on {} the program took too long", kernel.name)),
+        Outcome::TimedOut => Failure::timed_out(format_args!("on {} the program exceeded its time limit", kernel.name)),
         other => Failure::machine(format_args!("on {}: {}", kernel.name, other.to_failure())),
     })
 }

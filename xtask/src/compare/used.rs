@@ -85,7 +85,7 @@ impl<'a> SplitErrors<'a> {
         let Some(at) = bytes.windows(head.len()).position(|w| w == head.as_bytes()) else {
             return Ok(SplitErrors { errors: bytes, report: None });
         };
-        let torn = || Failure::machine("what was measured arrived torn");
+        let torn = || Failure::machine("the measured figures arrived incomplete");
         let rest = &bytes[at + head.len()..];
         let line = rest.iter().position(|b| *b == b'\n').ok_or_else(torn)?;
         let length: usize = str::from_utf8(&rest[..line]).ok().and_then(|n| n.parse().ok()).ok_or_else(torn)?;

@@ -84,7 +84,7 @@ fn report(found: &MachineFacts) -> Report {
         (Some(name), false) => format!("with {name}"),
         (Some(name), true) => format!("with {name}, in a virtual machine"),
         (None, false) => "without virtualisation".to_owned(),
-        (None, true) => "in a virtual machine that shows no virtualisation".to_owned(),
+        (None, true) => "in a virtual machine without nested virtualisation".to_owned(),
     };
     line("Processor", &format!("{} CPU(s), {}, {virtualisation}", found.cpus, found.processor));
     line(
@@ -92,7 +92,7 @@ fn report(found: &MachineFacts) -> Report {
         &match &found.kvm {
             Some(Ok(())) => "works: a trial guest ran to its end".to_owned(),
             Some(Err(why)) => format!("cannot be used: {why}"),
-            None => "was not tried, because there is no QEMU".to_owned(),
+            None => "was not tried, because QEMU is not installed".to_owned(),
         },
     );
     line(
@@ -107,7 +107,7 @@ fn report(found: &MachineFacts) -> Report {
     line(
         "",
         match memory.overcommit {
-            0 => "overcommit is 0: a guest larger than free memory starts where QEMU need not reserve it",
+            0 => "overcommit is 0: a guest larger than free memory starts only if QEMU does not reserve its memory",
             1 => "overcommit is 1: guests of any size start",
             _ => "overcommit is 2: a guest must fit below CommitLimit of /proc/meminfo",
         },
@@ -131,14 +131,14 @@ fn report(found: &MachineFacts) -> Report {
         "apt",
         &match &found.apt {
             Some((mirror, suite)) => format!("{suite} from {mirror}"),
-            None => "none: Debian's Linux and a newer QEMU cannot be fetched here".to_owned(),
+            None => "none: Debian's Linux and a newer QEMU cannot be fetched on this machine".to_owned(),
         },
     );
     line(
         "Linux",
         &match &found.linux {
             Some(release) => format!("{release}, to compare with"),
-            None => "not fetched yet; ./quire compare does it".to_owned(),
+            None => "not fetched yet; ./quire compare fetches it".to_owned(),
         },
     );
     line("Cache", &found.cache.display().to_string());
@@ -158,7 +158,7 @@ fn report(found: &MachineFacts) -> Report {
         let _never_fails = writeln!(text, "{}: {}", if todo.needed { "Needed" } else { "Possible" }, todo.what);
     }
     if todo.is_empty() {
-        text.push_str("Nothing is left to do.\n");
+        text.push_str("No further step is needed.\n");
     }
     Report { text, well }
 }
@@ -202,21 +202,24 @@ fn todo(found: &MachineFacts) -> Vec<Todo> {
     }
     match &found.kvm {
         Some(Err(NoKvm::NoAccess(_))) => {
-            add(false, "join the group kvm (usermod -aG kvm USER, then log in anew): guests run faster".to_owned());
+            add(false, "join the group kvm (usermod -aG kvm USER, then log in again): guests run faster".to_owned());
         }
         Some(Err(NoKvm::NoDevice)) if found.virtualisation.is_some() => {
             add(false, "load the module kvm_intel or kvm_amd: guests run faster".to_owned());
         }
         Some(Err(NoKvm::NoDevice)) if !found.guest => {
-            add(false, "switch virtualisation on in the firmware, where the processor has it".to_owned());
+            add(false, "enable virtualisation in the firmware, if the processor has it".to_owned());
         }
         Some(Err(_)) if found.guest => {
-            add(false, "let this virtual machine's host allow nested virtualisation: guests run faster".to_owned());
+            add(
+                false,
+                "enable nested virtualisation on the host of this virtual machine: guests run faster".to_owned(),
+            );
         }
         _ => {}
     }
     if found.memory.available < ROOM {
-        add(false, format!("free some memory: guests and builds want {ROOM} MiB"));
+        add(false, format!("free some memory: guests and builds need {ROOM} MiB"));
     }
     todo
 }
@@ -253,11 +256,11 @@ mod tests {
     fn a_good_machine_has_nothing_to_do() {
         let report = report(&good());
         assert!(report.well);
-        assert!(report.text.contains("Guests run with KVM, because a trial guest ran.\nNothing is left to do.\n"));
+        assert!(report.text.contains("Guests run with KVM, because a trial guest ran.\nNo further step is needed.\n"));
     }
 
     #[test]
-    fn without_kvm_it_is_told_what_helps() {
+    fn without_kvm_the_report_names_the_remedy() {
         let cases: [(NoKvm, Option<&'static str>, bool, &str); 6] = [
             (NoKvm::NoAccess("Permission denied".into()), Some("VT-x"), false, "group kvm"),
             (NoKvm::NoDevice, Some("VT-x"), false, "module kvm_intel or kvm_amd"),

@@ -45,7 +45,7 @@ pub fn install(tree: &mut Tree, sources: &Path) -> Result<()> {
     for name in LINKED {
         let path = gcc.asked(&format!("-print-file-name={name}"))?;
         if !path.is_absolute() {
-            return Err(Failure::usage(format_args!("gcc knows no {name}; run ./quire setup")));
+            return Err(Failure::usage(format_args!("gcc does not find {name}; run ./quire setup")));
         }
         install_linked(tree, &path)?;
     }

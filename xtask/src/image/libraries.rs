@@ -21,7 +21,7 @@ use object::{
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ElfError {
     /// Not an ELF file.
-    #[error("not an executable (no ELF file)")]
+    #[error("not an executable: the file is not in ELF format")]
     NotElf,
     /// For another processor or another word size.
     #[error("built for {0}; Quire runs x86-64 programs")]
@@ -105,7 +105,7 @@ fn read_dynamic(
             (into < s.p_filesz(endian)).then(|| s.p_offset(endian).checked_add(into))?
         })
         .and_then(|at| bytes.get(usize::try_from(at).ok()?..))
-        .ok_or_else(|| ElfError::Damaged("its string table lies outside".into()))?;
+        .ok_or_else(|| ElfError::Damaged("its string table lies outside the file".into()))?;
     let text = |offset: u64| -> Result<OsString, ElfError> {
         usize::try_from(offset)
             .ok()

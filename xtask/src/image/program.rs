@@ -48,7 +48,8 @@ pub fn install(tree: &mut Tree, word: &OsStr) -> Result<OsString> {
     match on_path(word) {
         Some(host) => install_host(tree, &host),
         None => Err(Failure::no_program(format_args!(
-            "{shown}: no such program in the guest or on PATH; for a file of yours write its path, like ./{shown}"
+            "{shown}: no such program in the guest or on PATH; for a file of this machine write its path, like \
+             ./{shown}"
         ))),
     }
 }
@@ -75,7 +76,7 @@ fn install_deep(tree: &mut Tree, host: &Path, depth: u32) -> Result<OsString> {
         return Err(Failure::cannot_run(format_args!("{shown}: is a directory")));
     }
     if meta.permissions().mode() & 0o111 == 0 {
-        return Err(Failure::cannot_run(format_args!("{shown}: not executable; chmod +x it")));
+        return Err(Failure::cannot_run(format_args!("{shown}: not executable; run chmod +x on it")));
     }
     let bytes = fs::read(host).map_err(|e| Failure::cannot_run(format_args!("{shown}: {e}")))?;
     let path = std::path::absolute(host).doing(|| format!("{shown}"))?;
@@ -258,7 +259,7 @@ mod tests {
         assert_eq!(status(file.as_os_str()), 126, "not executable");
         assert_eq!(status(dir.path().as_os_str()), 126, "a directory");
         fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
-        assert_eq!(status(file.as_os_str()), 126, "no ELF file");
+        assert_eq!(status(file.as_os_str()), 126, "not an ELF file");
     }
 
     #[test]

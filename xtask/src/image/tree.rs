@@ -88,7 +88,7 @@ impl Tree {
                     *old = meta;
                 }
             }
-            Some(_) => return Err(Failure::usage(format_args!("{} is no directory in the guest", at.display()))),
+            Some(_) => return Err(Failure::usage(format_args!("{} is not a directory in the guest", at.display()))),
             None => drop(self.nodes.insert(place, TreeEntry { kind: NodeKind::Directory, meta })),
         }
         Ok(())
@@ -300,14 +300,14 @@ impl Tree {
     /// its parents made.
     fn place(&mut self, at: &Path, last: bool) -> Result<PathBuf> {
         let shown = at.display();
-        let place = self
-            .canonical(at, last)
-            .ok_or_else(|| Failure::usage(format_args!("{shown:?} is no absolute path for the guest")))?;
+        let place = self.canonical(at, last).ok_or_else(|| {
+            Failure::usage(format_args!("{shown:?} is not an absolute path; paths of the guest begin with /"))
+        })?;
         for up in place.ancestors().skip(1).filter(|up| *up != Path::new("/")) {
             let parent = self.nodes.entry(up.to_owned());
             let made = TreeEntry { kind: NodeKind::Directory, meta: Meta::made(0o755) };
             if parent.or_insert(made).kind != NodeKind::Directory {
-                return Err(Failure::usage(format_args!("{shown}: {} is no directory in the guest", up.display())));
+                return Err(Failure::usage(format_args!("{shown}: {} is not a directory in the guest", up.display())));
             }
         }
         Ok(place)

@@ -638,7 +638,7 @@ impl Guests {
                 let values = match said.get(&number) {
                     Some((lines, Some(0))) => values(lines, &taken.lines),
                     Some((_, Some(status))) => Err(lost(format!("the program ended with {status}"))),
-                    _ => Err(lost(format!("the machine ended before it: {ended}"))),
+                    _ => Err(lost(format!("the machine ended before this case: {ended}"))),
                 };
                 found.push(CaseValues { at: taken.at, values });
             }
@@ -696,7 +696,7 @@ fn parts(text: &str) -> BTreeMap<usize, (String, Option<i32>)> {
 /// The values of the measures, each from its line.
 fn values(text: &str, lines: &BTreeMap<String, String>) -> Result<BTreeMap<String, f64>, String> {
     let told: BTreeMap<String, f64> = compare::parse(text).into_iter().map(|l| (l.name, l.value)).collect();
-    let value = |line: &String| told.get(line).copied().ok_or_else(|| format!("the program did not tell {line}"));
+    let value = |line: &String| told.get(line).copied().ok_or_else(|| format!("the program did not print {line}"));
     lines.iter().map(|(measure, line)| Ok((measure.clone(), value(line)?))).collect()
 }
 
@@ -706,7 +706,7 @@ fn once(kernel: &Kernel, tree: &Tree, order: &Order, shape: &Shape) -> Result<(S
     let GuestOutput { report, output, errors } = kernel.kept(&image, shape, LIMIT)?;
     let ended = match report.outcome {
         Outcome::Exit(status) => format!("the script ended with {status}"),
-        Outcome::Signal(n) => format!("the script died of signal {n}"),
+        Outcome::Signal(n) => format!("signal {n} killed the script"),
         other => {
             let last = run::last_lines(&report.log_tail, 2);
             format!("{} {}", other.to_failure().message, last.replace('\n', " "))
@@ -754,7 +754,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_boot_runs_what_its_cases_need() {
+    fn a_boot_runs_the_programs_of_its_cases() {
         let mut experiments = vec![calibration()];
         let boots = boots(Mode::Quick, cases(Mode::Quick, &[1], false), &mut experiments);
         let Job::Guest(boot) = &boots[0].what else { panic!("no boot") };
@@ -784,7 +784,7 @@ pub(super) mod tests {
 
     #[test]
     fn without_linux_there_is_a_way() {
-        let failure = without(Failure::usage("apt knows no Linux kernel"));
+        let failure = without(Failure::usage("apt lists no Linux kernel"));
         assert_eq!((failure.status, failure.message.contains("kernel; --no-linux")), (2, true));
     }
 

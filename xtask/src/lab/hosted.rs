@@ -48,7 +48,7 @@ pub fn seconds(mode: Mode, place: Place) -> f64 {
 
 /// The experiments with their hosted cases.
 pub fn experiments(places: &Places, mode: Mode, cpus: &[u32]) -> Result<Vec<Experiment>> {
-    let about = || "cannot ask the lab for its experiments".to_string();
+    let about = || "cannot start the lab's program to list its experiments".to_string();
     let cpus: Vec<String> = cpus.iter().map(u32::to_string).collect();
     let out = Command::new(bench::build_native(places)?)
         .args(["experiments", "--mode", if mode == Mode::Full { "full" } else { "quick" }, "--cpus", &cpus.join(",")])
@@ -56,7 +56,7 @@ pub fn experiments(places: &Places, mode: Mode, cpus: &[u32]) -> Result<Vec<Expe
         .output()
         .doing(about)?;
     if !out.status.success() {
-        return Err(Failure::usage(format_args!("the lab could not tell its experiments ({})", out.status)));
+        return Err(Failure::usage(format_args!("the lab's program did not list its experiments ({})", out.status)));
     }
     serde_json::from_slice(&out.stdout).doing(about)
 }
@@ -101,7 +101,10 @@ impl Lab {
 /// The values of all measures in the output.
 fn values(text: &str, measures: &[String]) -> Result<BTreeMap<String, f64>, String> {
     let lines: BTreeMap<String, f64> = compare::parse(text).into_iter().map(|l| (l.name, l.value)).collect();
-    measures.iter().map(|m| Ok((m.clone(), *lines.get(m).ok_or_else(|| format!("it did not tell {m}"))?))).collect()
+    measures
+        .iter()
+        .map(|m| Ok((m.clone(), *lines.get(m).ok_or_else(|| format!("the lab's program did not print {m}"))?)))
+        .collect()
 }
 
 #[cfg(test)]
@@ -112,6 +115,6 @@ mod tests {
     fn every_measure_must_be_told() {
         let wanted = ["a".to_owned(), "b".to_owned()];
         assert_eq!(values("a 1 x\nb 2 y\nc 3 z\n", &wanted).unwrap()["b"], 2.0);
-        assert_eq!(values("a 1 x\n", &wanted), Err("it did not tell b".to_owned()));
+        assert_eq!(values("a 1 x\n", &wanted), Err("the lab's program did not print b".to_owned()));
     }
 }

@@ -60,17 +60,18 @@ impl RunFile {
                 rename_aside(out, "unread")?;
                 None
             }
-            Err(e) => return Err(Failure::usage(format_args!("{e}; --again sets it aside"))),
+            Err(e) => return Err(Failure::usage(format_args!("{e}; --again moves the old run aside"))),
         };
         match earlier {
             Some(old) if again || old.complete => set_aside(out, &old)?,
             Some(old) => match go_on(&mut run, &old) {
-                Ok(()) => eprintln!("quire: going on with the run of {}", run.began),
+                Ok(()) => eprintln!("quire: the lab continues the run of {}", run.began),
                 // The old run tried every case. Only retries of its failed cases are lost.
                 Err(_) if was_tried(&old) => set_aside(out, &old)?,
                 Err(what) => {
                     return Err(Failure::usage(format_args!(
-                        "{} holds an unfinished run with {what}; --again sets it aside and begins a new one there, --out DIR elsewhere",
+                        "{} holds an unfinished run with {what}; --again moves it aside and begins a new run, --out \
+                         DIR begins one in DIR",
                         out.display()
                     )));
                 }
@@ -234,7 +235,7 @@ fn go_on(run: &mut Run, old: &Run) -> Result<(), String> {
     }
     // A tree outside git has no version and may have changed.
     if !has_version(old) {
-        return Err("a tree without a version".to_owned());
+        return Err("the source tree has no version".to_owned());
     }
     let names = |r: &Run| r.experiments.iter().map(|e| e.name.clone()).collect::<Vec<_>>();
     if names(old) != names(run) {
@@ -388,7 +389,7 @@ pub(super) mod tests {
             Machine { versions, ..machine() }
         };
         for (before, now, why) in [
-            (None, None, "without a version"),
+            (None, None, "has no version"),
             (Some("ab"), Some("cd"), "version"),
             (Some("ab-dirty-01"), Some("ab-dirty-02"), "version"),
         ] {
@@ -431,7 +432,7 @@ pub(super) mod tests {
         let (plan, home) = (plan(), tempfile::tempdir().unwrap());
         fs::write(home.path().join("results.json"), "{\"schema\": 0, \"runs\": []}").unwrap();
         let refused = RunFile::open(home.path(), &plan, machine(), false).err().unwrap();
-        assert!(refused.message.contains("--again sets it aside"), "{refused}");
+        assert!(refused.message.contains("--again moves the old run aside"), "{refused}");
         drop(RunFile::open(home.path(), &plan, machine(), true).unwrap());
         assert!(home.path().join("results-unread.json").exists());
     }

@@ -99,12 +99,12 @@ fn report(places: &Places, options: &cli::LabReport) -> Result<u8> {
 
 /// Draws the picture that a document shows of a run.
 fn picture(places: &Places, options: &cli::LabPicture) -> Result<u8> {
-    let none = || Failure::usage("lab/runs has no full run: name a file");
+    let none = || Failure::usage("lab/runs has no full run; name a results.json file");
     let file = options.file.clone().or_else(|| status::newest(places, "-full.json")).ok_or_else(none)?;
     let results = Results::read(&file).map_err(Failure::usage)?;
     let picture = results.runs.iter().find_map(quire_report::faults);
     let picture = picture.ok_or_else(|| {
-        Failure::usage(format_args!("{} has no hosted and recorded zero-fill faults", file.display()))
+        Failure::usage(format_args!("{} has no zero-fill faults of the hosted and the recording build", file.display()))
     })?;
     std::fs::write(&options.out, picture).doing(|| format!("cannot write {}", options.out.display()))?;
     println!("{}", options.out.display());
@@ -119,11 +119,14 @@ fn measure(places: &Places, options: &cli::Lab) -> Result<u8> {
         asked => each_once(asked),
     };
     if cpus.last().is_some_and(|most| *most > guest::MOST_CPUS) {
-        eprintln!("quire: a guest has {} CPUs at most: with more there are hosted cases alone", guest::MOST_CPUS);
+        eprintln!(
+            "quire: a guest has at most {} CPUs; larger numbers are measured only in hosted cases",
+            guest::MOST_CPUS
+        );
     }
     let plan = Plan::make(places, mode, &cpus, !options.no_linux, &options.names)?;
     if plan.experiments.is_empty() {
-        return Err(Failure::usage("no experiment has such a name: ./quire lab list prints all"));
+        return Err(Failure::usage("no experiment has a name with these words; ./quire lab list prints all names"));
     }
     let benches = Benches::ready(places, &plan)?;
     let name = if mode == Mode::Full { "full" } else { "quick" };
@@ -141,7 +144,7 @@ fn measure(places: &Places, options: &cli::Lab) -> Result<u8> {
     match kept.troubles() {
         0 => Ok(0),
         n => {
-            let again = if kept.can_go_on() { ": the same command tries them again" } else { "" };
+            let again = if kept.can_go_on() { "; run the same command to try them again" } else { "" };
             eprintln!("quire: {n} cases could not be measured{again}");
             Ok(1)
         }
@@ -188,7 +191,7 @@ fn all_rounds(plan: &Plan, kept: &mut RunFile, run: Run<'_>) -> Result<()> {
     if failed.is_empty() {
         return Ok(());
     }
-    eprintln!("quire: trying once more what could not be measured");
+    eprintln!("quire: the lab tries the failed cases once more");
     failed.iter().for_each(|j| kept.forgive(&plan.jobs[*j]));
     pass(plan, &failed, kept, run, true)
 }
@@ -232,7 +235,7 @@ fn pass(plan: &Plan, jobs: &[usize], kept: &mut RunFile, run: Run<'_>, alone: bo
         countdown.done();
     }
     if dropped > 0 {
-        eprintln!("quire: that is long enough: {dropped} further rounds were left out");
+        eprintln!("quire: the time limit was reached; {dropped} further rounds were left out");
     }
     Ok(())
 }

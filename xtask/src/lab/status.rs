@@ -52,8 +52,8 @@ const BUDGETS: &[Budget] = &[
     Budget { what: "munmap of 1 TiB against 1 MiB with equal residents, visits", bound: Bound::Same(0.0), from: FigureSource::Both("munmap_visits_1mib", "munmap_visits_1tib") },
     Budget { what: "memory held over reachable after 1,000 generations of forks", bound: Bound::AtMost(1.05), from: FigureSource::Bench("chain_1000_overhead") },
     Budget { what: "copies of each page that a parent and 100 children hold", bound: Bound::AtMost(101.0), from: FigureSource::Bench("shadow_copies_100_children") },
-    Budget { what: "the same once the parent has left", bound: Bound::AtMost(100.0), from: FigureSource::Bench("shadow_copies_100_children_alone") },
-    Budget { what: "page-table memory of a space after everything was unmapped: its root", bound: Bound::AtMost(4096.0), from: FigureSource::Bench("pagetable_bytes_after_unmap_all") },
+    Budget { what: "the same after the parent has exited", bound: Bound::AtMost(100.0), from: FigureSource::Bench("shadow_copies_100_children_alone") },
+    Budget { what: "page-table memory of a space after all mappings were removed: its root", bound: Bound::AtMost(4096.0), from: FigureSource::Bench("pagetable_bytes_after_unmap_all") },
     Budget { what: "kernel memory of a sleeping process, page tables included", bound: Bound::AtMost(32768.0),
         from: FigureSource::Lab("processes", "kernel_memory", &[&[("what", "asleep"), ("processes", "1000")]]) },
     Budget { what: "instructions of a timed sleep and wake-up, 1,000 processes against 100", bound: Bound::Same(0.2),
@@ -88,7 +88,7 @@ pub fn kept(places: &Places) -> Vec<PathBuf> {
 
 fn page(places: &Places) -> Result<String> {
     let missing =
-        |what| Failure::usage(format_args!("lab/runs has no file of {what}: docs/lab.md tells how it is made"));
+        |what| Failure::usage(format_args!("lab/runs has no file of {what}; docs/lab.md describes how to make one"));
     let bench = newest(places, "-bench.json").ok_or_else(|| missing("./quire bench --json"))?;
     let figures = bench_lines(&bench)?;
     let runs = ["-quick.json", "-full.json"].into_iter().filter_map(|end| newest(places, end));
@@ -110,7 +110,8 @@ fn page(places: &Places) -> Result<String> {
     let _ = writeln!(text, "{} [system-calls.md](system-calls.md) lists them.", sentence.join("\n"));
     text += "\n## Known gaps\n\n";
     text += fs::read_to_string(places.root.join("lab/gaps.md")).doing(|| "lab/gaps.md".to_string())?.trim_end();
-    text += "\n\n## Unsafe code\n\nLines with the word `unsafe`, comments and tests apart, of the modules that have any; all other modules have none.\n\n";
+    text += "\n\n## Unsafe code\n\nLines with the word `unsafe` in each module that has any, without comments and \
+        tests. All other modules have none.\n\n";
     text += "| crate | lines | in |\n|---|---|---|\n";
     for (name, files) in unsafe_lines(&places.root.join("crates"))? {
         let all: usize = files.values().sum();
@@ -146,7 +147,8 @@ fn bench_lines(file: &Path) -> Result<BTreeMap<String, f64>> {
 fn budgets(text: &mut String, figures: &BTreeMap<String, f64>, run: &Run, files: [String; 2]) {
     let _ = writeln!(
         text,
-        "## Budgets\n\nThe lab's figures are of {} ({} CPUs), {}. Files: `{}`, which names no machine, and `{}`.\n\n| what | budget | measured | | command |\n|---|---|---|---|---|",
+        "## Budgets\n\nThe lab's figures are of {} ({} CPUs), {}. Files: `{}`, which records no machine name, and \
+         `{}`.\n\n| what | budget | measured | | command |\n|---|---|---|---|---|",
         run.machine.processor, run.machine.cpus, run.machine.system, files[0], files[1]
     );
     for budget in BUDGETS {
@@ -263,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn the_run_that_began_last_is_told_whatever_its_mode() {
+    fn the_run_that_began_last_is_named_in_each_mode() {
         let runs = Places::find().root.join("lab/runs");
         let all = || fs::read_dir(&runs).unwrap().flatten().map(|e| e.path());
         let lab: Vec<PathBuf> = all().filter(|f| !f.to_string_lossy().ends_with("-bench.json")).collect();

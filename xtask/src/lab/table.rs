@@ -106,7 +106,7 @@ pub fn summary(run: &Run) -> String {
         };
         let source = match (judged.source, judged.reproduced()) {
             (None, _) => String::new(),
-            (own, Some(false)) => format!("; the source's own: {}, not reproduced", times(own)),
+            (own, Some(false)) => format!("; the source's own figure: {}, not reproduced", times(own)),
             (own, _) => format!("; the source's own: {}", times(own)),
         };
         // Linux's figure has another measure and place, so the text names them.
@@ -129,7 +129,7 @@ pub fn summary(run: &Run) -> String {
 /// other sides.
 pub fn against(run: &Run, first: &Run) -> String {
     if run.mode != first.mode {
-        return "measured in another mode: nothing can be compared".to_owned();
+        return "measured in another mode; the figures cannot be compared".to_owned();
     }
     let changes = run.changes(first);
     let header = ["times better", "Quire, counted", "Quire, timed", "other sides, timed", "Quire better, same, worse"];
@@ -228,7 +228,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn linuxs_figure_is_told_with_what_it_is_of() {
+    fn linuxs_figure_is_printed_with_its_reading() {
         let mut experiment = experiment(vec![case(Side::Ours, &[1.0, 1.0]), case(Side::Linux, &[2.0, 2.0])]);
         let reading = Reading { measure: "rate".into(), place: Place::Guest, parameters: BTreeMap::new() };
         let claim = |headline: &str, linux| Claim {

@@ -42,7 +42,7 @@ pub enum NoKvm {
     #[error("there is no /dev/kvm")]
     NoDevice,
     /// The device exists, but this user may not open it.
-    #[error("/dev/kvm cannot be opened ({0}); being in the group kvm usually helps")]
+    #[error("/dev/kvm cannot be opened ({0}); join the group kvm (usermod -aG kvm USER, then log in again)")]
     NoAccess(String),
     /// The guest neither ended nor died.
     #[error("a trial guest hung")]
@@ -82,7 +82,9 @@ pub fn forced() -> Result<Option<Accelerator>> {
         Ok("kvm") => Ok(Some(Accelerator::Kvm)),
         Ok("tcg") => Ok(Some(Accelerator::Tcg)),
         Ok("") | Err(_) => Ok(None),
-        Ok(other) => Err(Failure::usage(format_args!("QUIRE_ACCEL={other}: it may be kvm or tcg"))),
+        Ok(other) => {
+            Err(Failure::usage(format_args!("QUIRE_ACCEL={other} is not valid; set it to kvm or tcg, or unset it")))
+        }
     }
 }
 

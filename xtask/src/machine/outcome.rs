@@ -39,7 +39,7 @@ impl Outcome {
                 log.lines()
                     .rev()
                     .find_map(|line| Some(line[line.find(REFUSAL)?..].trim_end().to_owned()))
-                    .unwrap_or_else(|| "the kernel cannot run on this machine, and did not say why".into()),
+                    .unwrap_or_else(|| "the kernel cannot run on this machine, and printed no reason".into()),
             ),
             Some(qemu::ORDERLY) => Self::Died("the machine powered off without reporting a status".into()),
             _ if complaint.is_empty() => Self::Died(format!("QEMU ended: {shown}")),
@@ -62,9 +62,11 @@ impl Outcome {
     /// The outcome as a failure to report. A program's own end has no message.
     pub fn to_failure(&self) -> Failure {
         match self {
-            Self::TimedOut => Failure::timed_out("the time given by --timeout is over; the machine was stopped"),
+            Self::TimedOut => Failure::timed_out("the time limit of --timeout expired; the machine was stopped"),
             Self::OutputFailed(why) => Failure::machine(format_args!("cannot write standard output: {why}")),
-            Self::Panicked => Failure::machine("the kernel panicked; the end of its log is above (all of it: -v)"),
+            Self::Panicked => {
+                Failure::machine("the kernel panicked; the end of its log is above, and -v prints the whole log")
+            }
             Self::Refused(why) => Failure::usage(why),
             Self::Died(how) => Failure::machine(how),
             _ => Failure::silent(self.status()),
@@ -77,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn statuses_are_what_a_shell_user_expects() {
+    fn statuses_follow_the_conventions_of_shells() {
         assert_eq!(Outcome::Exit(0).status(), 0);
         assert_eq!(Outcome::Exit(255).status(), 255);
         assert_eq!(Outcome::Signal(9).status(), 137);
@@ -107,7 +109,7 @@ mod tests {
             assert_eq!(of(&log), Failure::usage(sentence));
         }
         assert_eq!(of("nothing").status, 2);
-        assert!(of("nothing").message.contains("did not say"));
+        assert!(of("nothing").message.contains("printed no reason"));
     }
 
     #[test]

@@ -172,7 +172,8 @@ pub struct GuestOutput {
 
 /// As [`unattended`], and keeps the program's output.
 pub fn kept(guest: Guest, limit: Duration) -> Result<GuestOutput> {
-    let file = |name| qemu::memory_file(name).doing(|| "cannot keep the program's output".to_string());
+    let file =
+        |name| qemu::memory_file(name).doing(|| "cannot store the program's output in a temporary file".to_string());
     let (mut output, mut errors) = (file("output")?, file("errors")?);
     let report = unattended(guest, [output.as_fd(), errors.as_fd()], None, limit)?;
     Ok(GuestOutput { report, output: content(&mut output)?, errors: content(&mut errors)? })
@@ -181,7 +182,7 @@ pub fn kept(guest: Guest, limit: Duration) -> Result<GuestOutput> {
 /// The bytes of a file in this process's memory.
 pub fn content(file: &mut File) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    file.rewind().and_then(|()| file.read_to_end(&mut bytes)).doing(|| "cannot read what was kept".to_string())?;
+    file.rewind().and_then(|()| file.read_to_end(&mut bytes)).doing(|| "cannot read the stored output".to_string())?;
     Ok(bytes)
 }
 

@@ -156,14 +156,14 @@ mod tests {
     }
 
     #[test]
-    fn a_bar_is_as_wide_as_what_was_executed_in_it_and_above_it() {
+    fn a_bar_is_as_wide_as_its_instructions_and_those_above_it() {
         let all = stacks(&[(&["a"], 10), (&["a", "b"], 30), (&["a", "b", "c"], 20), (&["a", "c"], 5), (&["d"], 35)]);
         let found: Vec<_> = bars(&all).iter().map(|b| (b.name, b.depth, b.from, b.count)).collect();
         assert_eq!(found, [("a", 0, 0, 65), ("b", 1, 10, 50), ("c", 2, 40, 20), ("c", 1, 60, 5), ("d", 0, 65, 35)]);
     }
 
     #[test]
-    fn the_drawing_is_well_formed_whatever_functions_are_called() {
+    fn the_drawing_is_well_formed_for_any_function_names() {
         let name = "<quire_vm::map::Map<\"M\"> as core::ops::Drop>::drop & more";
         let svg = draw(&stacks(&[(&["quire_linux::entry", name], 999_999), (&["trap"], 1)]), "a < b", "instructions");
         assert!(svg.contains("a &lt; b"), "{svg}");

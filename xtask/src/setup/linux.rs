@@ -77,12 +77,12 @@ pub fn ensure(places: &Places) -> Result<Linux> {
     }
     if !Path::new("/usr/bin/apt-get").exists() {
         return Err(Failure::usage(
-            "Debian's Linux is fetched with apt, which is not here; name a bzImage in $QUIRE_LINUX",
+            "Debian's Linux is fetched with apt, which this machine lacks; name a bzImage in $QUIRE_LINUX",
         ));
     }
     let step = Step::new("fetching Debian's Linux kernel (once, 35 MB)");
     let work = places.cache.join("linux-fetch");
-    let mut why = Failure::usage("apt knows no Linux kernel for the cloud; run apt-get update, or set $QUIRE_LINUX");
+    let mut why = Failure::usage("apt lists no Linux kernel for the cloud; run apt-get update, or set $QUIRE_LINUX");
     let sources = [Some(Apt::own()), Apt::with_backports(places, "apt")];
     for package in PACKAGES {
         for apt in sources.iter().flatten() {
@@ -113,7 +113,7 @@ pub fn host(places: &Places) -> Result<Host> {
     let _step = Step::new("fetching Debian's Linux kernel for all machines (once, 70 MB)");
     let apt = Apt::own();
     let real = resolve(&apt, HOST_PACKAGE)
-        .ok_or_else(|| Failure::usage(format_args!("apt knows no {HOST_PACKAGE}; run apt-get update")))?;
+        .ok_or_else(|| Failure::usage(format_args!("apt lists no package {HOST_PACKAGE}; run apt-get update")))?;
     let work = places.cache.join("linux-host-fetch");
     let root = work.join("root");
     apt.unpack(&[&real], &work, &root)?;

@@ -38,13 +38,13 @@ pub fn ensure(places: &Places) -> Result<PathBuf> {
     }
     if !Path::new("/usr/bin/apt-get").exists() {
         return Err(Failure::usage(
-            "Lua's sources are fetched with apt, which is not here; name the directory with lua.c in $QUIRE_LUA",
+            "Lua's sources are fetched with apt, which this machine lacks; name the directory with lua.c in $QUIRE_LUA",
         ));
     }
     let step = Step::new("fetching the sources of Lua (once, 10 MB)");
     let apt = Apt::private(places, LISTS, |mirror, suite, by| format!("deb-src {by} {mirror} {suite} main\n"))
         .ok_or_else(|| {
-            Failure::usage("Debian's list of sources cannot be had; see apt-get update, or set $QUIRE_LUA")
+            Failure::usage("Debian's list of source packages cannot be fetched; run apt-get update, or set $QUIRE_LUA")
         })?;
     let work = places.cache.join("lua-fetch");
     let _ = fs::remove_dir_all(&work);

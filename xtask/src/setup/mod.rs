@@ -17,6 +17,6 @@ pub fn command(places: &Places) -> Result<u8> {
     let qemu = accel::find_qemu()?;
     let (accelerator, why) = accel::choose(places, &qemu)?;
     crate::image::root::busybox()?;
-    println!("Everything is there. Guests run with {accelerator}: {why}.");
+    println!("All tools are installed. Guests run with {accelerator}, because {why}.");
     Ok(0)
 }

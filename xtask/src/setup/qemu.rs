@@ -32,7 +32,7 @@ pub fn newer(places: &Places) -> Result<PathBuf> {
         return Ok(emulator);
     }
     let apt = Apt::with_backports(places, "apt-qemu")
-        .ok_or_else(|| Failure::usage("the packages of Debian's backports cannot be listed here"))?;
+        .ok_or_else(|| Failure::usage("apt cannot list the packages of Debian's backports"))?;
     let _step = Step::new("fetching a newer QEMU (once, 14 MB)");
     let work = places.cache.join("qemu-fetch");
     let root = work.join("root");
@@ -51,6 +51,6 @@ fn usable(emulator: &Path) -> Result<()> {
     command.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     match command.status().is_ok_and(|s| s.success()) {
         true => Ok(()),
-        false => Err(Failure::usage("the newer QEMU does not start here")),
+        false => Err(Failure::usage("the newer QEMU does not start on this machine")),
     }
 }

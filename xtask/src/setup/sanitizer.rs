@@ -156,7 +156,7 @@ pub fn find(sanitizer: Sanitizer) -> Result<Instrumenting> {
         }
     }
     Err(Failure::usage(format_args!(
-        "no Rust here can instrument for the {} sanitizer: {}; ./quire setup installs what Debian has",
+        "no Rust toolchain here can instrument for the {} sanitizer: {}; ./quire setup installs Debian's packages",
         sanitizer.name(),
         misses.join("; ")
     )))

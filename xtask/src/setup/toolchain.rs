@@ -13,8 +13,8 @@ use crate::{
 
 /// The target that the kernel is compiled for.
 pub const KERNEL_TARGET: &str = "x86_64-unknown-none";
-const NO_TOOLCHAIN: &str = "no Rust toolchain for kernels: run `rustup target add x86_64-unknown-none`, \
-                            or on Debian `./quire setup`";
+const NO_TOOLCHAIN: &str = "no Rust toolchain can build the kernel: run `rustup target add x86_64-unknown-none`, or on \
+    Debian `./quire setup`";
 const DEBIAN_RUSTC: &str = "/usr/bin/rustc";
 
 /// A cargo and a rustc that can compile for [`KERNEL_TARGET`].

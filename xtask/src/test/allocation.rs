@@ -28,7 +28,7 @@ const ENDS: [&str; 4] = [
     "__rust_alloc_error_handler",
 ];
 
-const KERNEL: &str = "allocation/the kernel links nothing that ends it for want of memory";
+const KERNEL: &str = "allocation/the kernel links no function that panics without memory";
 const SEEDED: &str = "allocation/an infallible container in a kernel crate is found";
 
 /// Two checks: the kernel, and the check itself.

@@ -117,7 +117,9 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
 
 /// The round's failure, with the command that repeats it.
 fn tell(round: &Round, result: Result<(), String>) -> Result<(), String> {
-    result.map_err(|why| format!("{why}\n{round:?}; repeat a soak's: ./quire test --soak --seed {} attack", round.seed))
+    result.map_err(|why| {
+        format!("{why}\n{round:?}; repeat a soak's round: ./quire test --soak --seed {} attack", round.seed)
+    })
 }
 
 fn soak(context: &Context<'_>, attack: impl Fn(&Round) -> Result<(), String>) -> Result<Result<(), String>> {
@@ -142,7 +144,7 @@ fn soak(context: &Context<'_>, attack: impl Fn(&Round) -> Result<(), String>) ->
     Ok(match state.found.first() {
         None => Ok(()),
         Some((_, why)) => Err(format!(
-            "{} of {} rounds found something, seeds {seeds:?}; the first:\n{why}",
+            "{} of {} rounds failed, seeds {seeds:?}; the first failure:\n{why}",
             seeds.len(),
             state.rounds
         )),
@@ -175,7 +177,7 @@ fn attack(context: &Context<'_>, round: &Round) -> Result<Result<(), String>> {
     };
     let ended = kernel.kept(&image, &shape, LIMIT)?;
     fs::write(context.log_path(&format!("attack-{}", round.seed)), [&ended.output[..], &ended.errors[..]].concat())
-        .doing(|| "cannot keep what the attack said".to_string())?;
+        .doing(|| "cannot store the output of the attack".to_string())?;
     Ok(judge(round, &ended))
 }
 

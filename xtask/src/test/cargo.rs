@@ -305,7 +305,7 @@ pub fn doc(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     Ok(())
 }
 
-const MODEL_TABLE: &str = "model/the table in docs/models.md is the tests'";
+const MODEL_TABLE: &str = "model/the table in docs/models.md matches the tests";
 
 fn model_binaries(context: &Context<'_>, checker: &str) -> Result<Vec<Binary>> {
     let target = context.places.target.join(checker);

@@ -29,7 +29,9 @@ pub fn judge(table: &[Row<'_>], sources: &[(String, String)]) -> Vec<String> {
                 continue;
             }
             if ["Contract C", "Contracts C", "contract C"].iter().any(|name| names_a_number(comment, name)) {
-                wrong.push(format!("{place}: only a contract's home is headed `Contract Cn`; say `relies on Cn`"));
+                wrong.push(format!(
+                    "{place}: only a contract's home has the heading `Contract Cn`; write `relies on Cn`"
+                ));
             }
             for number in mentioned(comment).filter(|number| table.iter().all(|(known, _)| known != number)) {
                 wrong.push(format!("{place}: there is no contract C{number}"));
@@ -40,7 +42,7 @@ pub fn judge(table: &[Row<'_>], sources: &[(String, String)]) -> Vec<String> {
         let found: Vec<&str> = homes.iter().filter(|(n, _)| n == number).map(|(_, path)| *path).collect();
         match found[..] {
             [path] if path.replacen("crates/", "", 1).replacen("/src/", "/", 1) == *home => {}
-            [path] => wrong.push(format!("C{number} is at home in {path}, and ARCHITECTURE.md says {home}")),
+            [path] => wrong.push(format!("the home of C{number} is {path}, but ARCHITECTURE.md names {home}")),
             [] => wrong.push(format!("C{number} has no home: no file has the heading `# Contract C{number}: `")),
             _ => wrong.push(format!("C{number} has several homes: {}", found.join(", "))),
         }

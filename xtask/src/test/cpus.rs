@@ -79,7 +79,7 @@ const REQUIRED: [&str; 16] = [
 ];
 
 const REFUSED: &str = "cpus/required and absent features are named";
-const TOLD: &str = "cpus/a user is told what the processor lacks";
+const TOLD: &str = "cpus/the user's error message names the missing features";
 const MOST: &str = "cpus/newer/64 CPUs with x2APIC";
 
 /// A run takes seconds, and longer on a busy host.
@@ -134,7 +134,7 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     let kernel = Kernel::with(context.places, On::Quire, || context.kernel())?;
     let image = image(context, &kernel)?;
     if refused {
-        done(Check::of(REFUSED, names_what_is_absent(&kernel, &image)));
+        done(Check::of(REFUSED, names_absent_features(&kernel, &image)));
     }
     if told {
         done(Check::of(TOLD, tells_the_user(context)));
@@ -194,7 +194,7 @@ fn runs_on(run: &Run, kernel: &Kernel, image: &File) -> Result<(), String> {
 
 /// Boots without each required feature alone, and with a processor that has none of them. The kernel must name the
 /// absent ones.
-fn names_what_is_absent(kernel: &Kernel, image: &File) -> Result<(), String> {
+fn names_absent_features(kernel: &Kernel, image: &File) -> Result<(), String> {
     let emulated = kernel.clone().emulated();
     let one = REQUIRED.iter().map(|name| (format!("max,-{name}"), (*name).to_owned()));
     // The oldest model has an FPU. The kernel looks for SYSCALL in 64-bit mode, because Intel's processors announce it

@@ -9,13 +9,13 @@ use std::{
 use super::{Context, api, contract, models, safety, verdict::Check};
 use crate::failure::{Doing, Result};
 
-const NAME: &str = "docs/the walkthrough names code that is there";
-const README: &str = "docs/the README names items that are there";
-const FILES: &str = "docs/documents name files that are there";
+const NAME: &str = "docs/the walkthrough names existing code";
+const README: &str = "docs/the README names existing items";
+const FILES: &str = "docs/documents name existing files";
 const CONTRACTS: &str = "docs/every contract has one home";
 const RANKS: &str = "docs/all lock ranks stand in one table";
-const SAFETY: &str = "docs/every unsafe block is argued for";
-const MUTANTS: &str = "docs/every step that models leave out is in the models' table";
+const SAFETY: &str = "docs/every unsafe block has its argument";
+const MUTANTS: &str = "docs/every mutant is in the table of models";
 
 /// The checks' names.
 pub fn names(_: &Context<'_>) -> Result<Vec<String>> {
@@ -118,8 +118,11 @@ fn files(root: &Path) -> Result<Vec<String>> {
                 || all.iter().any(|(path, _)| path == name || path.ends_with(&ends))
         };
         let shown = path.strip_prefix(root).unwrap_or(&path).display();
-        missing
-            .extend(names.filter(|name| !there(name)).map(|name| format!("{shown} names {name}, which is not there")));
+        missing.extend(
+            names
+                .filter(|name| !there(name))
+                .map(|name| format!("{shown} names the file {name}, which does not exist")),
+        );
     }
     Ok(missing)
 }
@@ -156,7 +159,7 @@ fn numbered_ranks(path: &str, text: &str) -> Vec<String> {
     let code = text.split("\nmod tests {").next().unwrap_or(text);
     let numbered = |line: &str| line.split("Rank(").skip(1).any(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
     let lines = code.lines().enumerate().filter(|(_, line)| numbered(line));
-    lines.map(|(n, _)| format!("{path}:{}: a rank is no constant of sync/rank.rs", n + 1)).collect()
+    lines.map(|(n, _)| format!("{path}:{}: a rank is not a constant of sync/rank.rs", n + 1)).collect()
 }
 
 /// All Rust files below these folders of `root`: their paths from there, and their text.

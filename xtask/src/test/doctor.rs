@@ -9,8 +9,8 @@ use std::{
 use super::{Context, verdict::Check};
 use crate::failure::{Doing, Result};
 
-const HERE: &str = "doctor/this machine runs guests, and is told so on one screen";
-const MISSING: &str = "doctor/without a QEMU that runs, status 1 and the needed parts";
+const HERE: &str = "doctor/this machine runs guests, and one screen reports it";
+const MISSING: &str = "doctor/without a working QEMU, the status is 1 and the missing parts are named";
 
 /// The checks' names.
 pub fn names(_: &Context<'_>) -> Result<Vec<String>> {

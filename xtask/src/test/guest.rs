@@ -207,7 +207,9 @@ impl Machine<'_> {
                 let report = session.abandon();
                 let log = report.as_ref().map(|r| crate::run::last_lines(&r.log_tail, 12)).unwrap_or_default();
                 Err(match (trouble, &report) {
-                    (Trouble::Hung, _) => format!("no answer within {} s; the log ends:\n{log}", limit.as_secs()),
+                    (Trouble::Hung, _) => {
+                        format!("the guest did not answer within {} s; the log ends:\n{log}", limit.as_secs())
+                    }
                     (Trouble::Garbled(line), _) => format!("the guest answered {line:?}"),
                     (Trouble::Ended, Ok(report)) => {
                         complaint(report).unwrap_or_else(|| "the machine powered off".to_owned())
@@ -220,7 +222,7 @@ impl Machine<'_> {
 
     fn boot(&mut self) -> Result<Session, String> {
         if self.boots == MOST_BOOTS {
-            return Err(format!("not run: the machine had to be started {MOST_BOOTS} times already"));
+            return Err(format!("not run, because the machine was already started {MOST_BOOTS} times"));
         }
         self.boots += 1;
         let log = self
@@ -380,7 +382,7 @@ fn judge(case: &Case, got: &Answer, expected: Option<&Answer>) -> Result<(), Str
         let (name, least) = bound.split_once('=').unwrap_or((bound, "0"));
         match figure(&text, name) {
             Some(v) if v >= least.parse().unwrap_or(f64::MAX) => {}
-            found => wrong.push(format!("{name} is {found:?}, and has to be at least {least}")),
+            found => wrong.push(format!("{name} is {found:?}; at least {least} is required")),
         }
     }
     if wrong.is_empty() {

@@ -97,16 +97,16 @@ fn runs(context: &Context<'_>, host: &Kernel) -> Result<(), String> {
         Err(format!("{what}; {:?}; it said:\n{said}{log}the host's log ends:\n{outer}", ended.report.outcome))
     };
     if ended.report.outcome != Outcome::Exit(0) {
-        return wrong("the runs did not end well");
+        return wrong("the runs did not succeed");
     }
     // The emulator decides how wide vectors are: before QEMU 8 it loses the features that a nested guest may use.
     let [first, second] = [said.lines().next(), said.lines().nth(2)];
     if !first.is_some_and(|l| l.starts_with("vectors ")) || second != Some("vectors 16 bytes") {
-        return wrong("the processor's vectors are not as announced");
+        return wrong("the processor's vector width differs from the announced one");
     }
     let narrow = first == Some("vectors 16 bytes");
     if narrow != log.contains("XSAVE and AVX are not used: ") {
-        return wrong("vectors are narrow, and the log does not say why");
+        return wrong("vectors are narrow, and the log has no reason");
     }
     for part in ["accelerator KVM", ": 2 CPUs", "x2APIC"] {
         if log.matches(part).count() != 2 {

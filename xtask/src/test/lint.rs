@@ -83,8 +83,10 @@ pub fn dependencies(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Resul
         let status = install.stdout(Stdio::null()).stderr(log).status().doing(|| "cannot run cargo".to_string())?;
         let _ = std::fs::remove_dir_all(home.join("target"));
         if !status.success() || !program.exists() {
-            let why =
-                format!("cargo-deny cannot be had here; see {}", context.log_path("cargo-deny-install").display());
+            let why = format!(
+                "cargo-deny cannot be installed here; see {}",
+                context.log_path("cargo-deny-install").display()
+            );
             done(Check::skipped(DEPENDENCIES, why, true));
             return Ok(());
         }

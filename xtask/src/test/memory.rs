@@ -33,7 +33,7 @@ struct Case {
 
 const CASES: &[Case] = &[
     Case {
-        name: "the largest process ends though it waits, not process 1",
+        name: "the largest process ends although it waits, and process 1 stays",
         cpus: &[1, 4],
         memory: 128,
         append: "",
@@ -55,7 +55,7 @@ const CASES: &[Case] = &[
         printed: "0\n137\nthere\n",
     },
     Case {
-        name: "of hogs beyond memory and swap one ends, and ls goes on",
+        name: "one process of those that exceed memory and swap ends, and ls works",
         cpus: &[1],
         memory: 320,
         append: "swap=64M",

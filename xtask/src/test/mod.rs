@@ -174,13 +174,13 @@ pub fn command(places: &Places, options: &cli::Test) -> Result<u8> {
     };
     if options.graph {
         if options.filter.as_deref() != Some("layers") {
-            return Err(Failure::usage("--graph goes with layers: ./quire test layers --graph"));
+            return Err(Failure::usage("--graph needs the filter layers: ./quire test layers --graph"));
         }
         return layers::show(places).map(|()| 0);
     }
     if options.table {
         if options.filter.as_deref() != Some("prose") {
-            return Err(Failure::usage("--table goes with prose: ./quire test prose --table"));
+            return Err(Failure::usage("--table needs the filter prose: ./quire test prose --table"));
         }
         return prose::show(places).map(|()| 0);
     }
@@ -229,7 +229,7 @@ pub fn command(places: &Places, options: &cli::Test) -> Result<u8> {
         }
     }
     if checks.is_empty() {
-        eprintln!("quire: nothing is called that; ./quire test --list shows all names");
+        eprintln!("quire: no check has a name with these words; ./quire test --list prints all names");
     }
     println!("{}", summary(&checks));
     if options.model {

@@ -167,7 +167,7 @@ pub fn undocumented(root: &Path) -> Result<Vec<String>> {
     let declared = declared(root)?;
     let say = |what: &str, (package, m): &(String, String)| format!("{package}'s {m} {what}");
     let missing = declared.iter().filter(|d| !listed.contains(d)).map(|d| say("is in no row", d));
-    let gone = listed.iter().filter(|l| !declared.contains(l)).map(|l| say("is no step any more", l));
+    let gone = listed.iter().filter(|l| !declared.contains(l)).map(|l| say("is not a mutant of the code any more", l));
     Ok(missing.chain(gone).collect())
 }
 

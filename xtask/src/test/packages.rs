@@ -28,7 +28,7 @@ const LIBRARIES: [&str; 8] = [
 ];
 
 const PACKAGE: &str = "packages/cargo package";
-const MANIFESTS: &str = "packages/every crate says whether it is for others";
+const MANIFESTS: &str = "packages/every crate states whether it is published";
 /// The files of the root that each package contains unchanged.
 const LICENCES: [&str; 2] = ["LICENSE-MIT", "LICENSE-APACHE"];
 /// The fields that cargo's metadata must have for a library, because a registry shows them.
@@ -109,7 +109,7 @@ fn home(target: &Path) -> Result<PathBuf> {
     let about = || "a home for cargo".to_string();
     let theirs = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let theirs = theirs.or_else(|| Some(std::env::home_dir()?.join(".cargo")));
-    let theirs = theirs.ok_or_else(|| Failure::usage("nobody says where cargo's home is"))?;
+    let theirs = theirs.ok_or_else(|| Failure::usage("cargo's home is unknown; set CARGO_HOME or HOME"))?;
     let home = target.join("home");
     let registry = home.join("registry");
     fs::create_dir_all(&registry).doing(about)?;
@@ -148,20 +148,20 @@ fn unfit(metadata: &Value) -> Vec<String> {
         let published = package["publish"].is_null();
         if !LIBRARIES.contains(&name) {
             if published {
-                wrong.push(format!("{name} is no library for others, and does not say `publish = false`"));
+                wrong.push(format!("{name} is not a published library; add `publish = false` to its manifest"));
             }
             continue;
         }
         if !published {
-            wrong.push(format!("{name} is a library for others, and says that it is not published"));
+            wrong.push(format!("{name} is a published library, but its manifest has `publish = false`"));
         }
         let absent = SHOWN.iter().filter(|field| package[**field].as_str().is_none_or(str::is_empty));
         wrong.extend(absent.map(|field| format!("{name} has no `{field}`")));
         if !package["metadata"]["docs"]["rs"].is_object() {
-            wrong.push(format!("{name} does not say what docs.rs builds"));
+            wrong.push(format!("the manifest of {name} has no settings for docs.rs"));
         }
         if package["features"].as_object().is_some_and(|f| f.contains_key("mutants")) {
-            wrong.push(format!("{name} has its mutants behind a public feature"));
+            wrong.push(format!("{name} enables its mutants by a public feature"));
         }
     }
     wrong
@@ -173,7 +173,7 @@ fn lacking(package: &str, unpacked: &Path, root: &Path) -> Result<Vec<String>> {
     let mut wrong = Vec::new();
     for licence in LICENCES {
         if fs::read_to_string(unpacked.join(licence)).unwrap_or_default() != read(root.join(licence))? {
-            wrong.push(format!("{licence} is not the root's"));
+            wrong.push(format!("{licence} differs from the file of the root"));
         }
     }
     let readme = fs::read_to_string(unpacked.join("README.md")).unwrap_or_default();
@@ -186,14 +186,14 @@ fn lacking(package: &str, unpacked: &Path, root: &Path) -> Result<Vec<String>> {
 fn version<'m>(metadata: &'m Value, package: &str) -> Result<&'m str> {
     let mut packages = metadata["packages"].as_array().into_iter().flatten();
     let found = packages.find(|p| p["name"] == package).and_then(|p| p["version"].as_str());
-    found.ok_or_else(|| Failure::usage(format_args!("cargo knows no package {package}")))
+    found.ok_or_else(|| Failure::usage(format_args!("cargo finds no package {package}")))
 }
 
 /// The features that a package names.
 fn features(metadata: &Value, package: &str) -> Result<Vec<String>> {
     let packages = metadata["packages"].as_array().into_iter().flatten();
     let found = packages.clone().find(|p| p["name"] == package);
-    let found = found.ok_or_else(|| Failure::usage(format_args!("cargo knows no package {package}")))?;
+    let found = found.ok_or_else(|| Failure::usage(format_args!("cargo finds no package {package}")))?;
     Ok(found["features"].as_object().map(|f| f.keys().cloned().collect()).unwrap_or_default())
 }
 

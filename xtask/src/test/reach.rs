@@ -43,12 +43,12 @@ struct Exceptions {
 /// The list only shrinks: an exception fails if the target calls the function, or if the function no longer exists.
 const EXCEPTIONS: &[Exceptions] = &[
     Exceptions {
-        why: "leaves that the core has not entered or taken away are unknown to its maps",
+        why: "the core's maps do not know of leaves that the core has not entered or removed",
         instead: Some("tables"),
         functions: &["Pmap::clear", "Table::enter", "Table::remove", "Table::sweep", "Table::weaken"],
     },
     Exceptions {
-        why: "the core calls it on a table page that it holds, or after it has taken leaves away",
+        why: "the core calls it on a table page that it holds, or after it has removed leaves",
         instead: None,
         functions: &[
             "Pmap::fan_in",
@@ -64,7 +64,7 @@ const EXCEPTIONS: &[Exceptions] = &[
         ],
     },
     Exceptions {
-        why: "the core alone changes an object's index",
+        why: "only the core changes an object's index",
         instead: Some("index"),
         functions: &[
             "object::index::Index::clear",
@@ -79,7 +79,8 @@ const EXCEPTIONS: &[Exceptions] = &[
         ],
     },
     Exceptions {
-        why: "the tree of a map is reached through the map; the tests of crates/vm/src/map/tree have one of their own",
+        why: "programs reach a map's tree only through the map; the tests of crates/vm/src/map/tree have a tree of \
+            their own",
         instead: None,
         functions: &[
             "map::tree::Cursor::before",
@@ -94,7 +95,7 @@ const EXCEPTIONS: &[Exceptions] = &[
         ],
     },
     Exceptions {
-        why: "the one tree of intervals is that of an object's mappings, which no function shows",
+        why: "the only tree of intervals holds an object's mappings, and no function returns it",
         instead: None,
         functions: &[
             "object::interval::Interval::end",
@@ -103,12 +104,12 @@ const EXCEPTIONS: &[Exceptions] = &[
         ],
     },
     Exceptions {
-        why: "the keeper of a frame alone writes its descriptor",
+        why: "only the owner of a frame writes its descriptor",
         instead: Some("tables"),
         functions: &["phys::page::Page::set", "phys::page::Page::set_kind"],
     },
     Exceptions {
-        why: "the keeper of a frame alone links its descriptor",
+        why: "only the owner of a frame links its descriptor",
         instead: None,
         functions: &["phys::page::Page::set_next"],
     },
@@ -243,24 +244,26 @@ fn compare(
     let mut names: BTreeMap<Function, &str> = BTreeMap::new();
     for name in listed {
         if let Some(other) = names.insert(by_type(name), name) {
-            wrong.push(format!("{other} and {name} cannot be told apart"));
+            wrong.push(format!("the names {other} and {name} are equal without their modules"));
         }
     }
     let calls = |module: &str, name: &str| called.get(module).is_some_and(|all| all.contains(&by_type(name)));
     for Exceptions { why, instead, functions } in exceptions {
         for name in *functions {
             if !listed.contains(*name) {
-                wrong.push(format!("{name} is an exception ({why}), and there is no such safe function"));
+                wrong.push(format!(
+                    "{name} is an exception ({why}), but the core has no such safe function; remove the exception"
+                ));
             } else if calls(TARGET, name) {
-                wrong.push(format!("{name} is an exception ({why}), and the target calls it"));
+                wrong.push(format!("{name} is an exception ({why}), but the target calls it; remove the exception"));
             } else if let Some(other) = instead.filter(|other| !calls(other, name)) {
-                wrong.push(format!("{name} is an exception ({why}), and the target {other} does not call it"));
+                wrong.push(format!("{name} is an exception ({why}), but the target {other} does not call it"));
             }
         }
     }
     let excepted: BTreeSet<_> = exceptions.iter().flat_map(|e| e.functions.iter().copied()).collect();
     let missing = listed.iter().filter(|name| !excepted.contains(name.as_str()) && !calls(TARGET, name));
-    wrong.extend(missing.map(|name| format!("{name} is not called: crates/fuzz/src/embedder has to")));
+    wrong.extend(missing.map(|name| format!("the target does not call {name}; call it in crates/fuzz/src/embedder")));
     wrong
 }
 
@@ -311,6 +314,6 @@ mod tests {
         assert_eq!(compare(&listed, &called(&all), &exception(&["Space::map"], None)).len(), 1);
         assert_eq!(compare(&listed, &called(&all), &exception(&["Space::gone"], None)).len(), 1);
         let twice = ["a::Cursor::key", "b::Cursor::key"].map(str::to_owned).into();
-        assert!(compare(&twice, &called(&[]), &[])[0].contains("told apart"));
+        assert!(compare(&twice, &called(&[]), &[])[0].contains("without their modules"));
     }
 }

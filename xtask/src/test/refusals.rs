@@ -20,7 +20,7 @@ const LIMIT: Duration = Duration::from_secs(300);
 const MACHINES: [u32; 2] = [1, 2];
 
 fn name(cpus: u32) -> String {
-    format!("refusals/{cpus}cpu/each call fails for want of memory, leaves nothing, and succeeds afterwards")
+    format!("refusals/{cpus}cpu/each call fails without memory, leaks nothing, and succeeds afterwards")
 }
 
 /// One name a machine.

@@ -18,7 +18,7 @@ pub fn judge(path: &str, text: &str) -> Vec<String> {
         if said.chars().count() < LEAST {
             wrong.push(format!("{path}:{}: `{said}` is too short to be an argument", n + 1));
         } else if let Some(words) = ELSEWHERE.iter().find(|words| has_words(&said, words)) {
-            wrong.push(format!("{path}:{}: `{words}` refers to another argument: say which fact it is", n + 1));
+            wrong.push(format!("{path}:{}: `{words}` refers to another argument; state the fact itself", n + 1));
         }
     }
     wrong

@@ -32,7 +32,7 @@ const PROGRAMS: &[Program] = &[
         // Without the tests that leave steps out, because those make errors on purpose.
         all: &["x86_64::"],
         smoke: &[
-            "x86_64::four_cpus_see_what_they_wrote",
+            "x86_64::four_cpus_read_their_own_stores",
             "x86_64::copies_by_several_cpus",
             "x86_64::faults_against_discards",
             "x86_64::leaves_that_are_gone_and_not_flushed",
@@ -55,7 +55,7 @@ fn name_of(sanitizer: Sanitizer, program: &str) -> String {
 }
 
 fn on_purpose() -> String {
-    name_of(Sanitizer::Thread, "a race that is made on purpose is found")
+    name_of(Sanitizer::Thread, "a deliberate race is found")
 }
 
 /// One name a program and sanitizer, and the name of the race on purpose.

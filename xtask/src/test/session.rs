@@ -75,7 +75,7 @@ pub struct Session {
 impl Session {
     /// Boots the machine. The kernel's log goes to `log`.
     pub fn boot(kernel: &Arc<Kernel>, image: &Arc<File>, shape: Shape, log: File) -> Result<Self> {
-        let about = || "cannot connect with the guest".to_string();
+        let about = || "cannot connect to the guest".to_string();
         let (theirs_in, input) = pipe().doing(about)?;
         let (output, theirs_out) = pipe().doing(about)?;
         fcntl_setfl(&input, OFlags::NONBLOCK).doing(about)?;

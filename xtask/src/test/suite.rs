@@ -126,7 +126,7 @@ fn parse(text: &str) -> Result<Vec<Case>, String> {
     let mut seen = std::collections::BTreeSet::new();
     for case in &suite.test {
         if case.name.is_empty() || !seen.insert(case.name.clone()) {
-            return Err(format!("the name {:?} is empty or there twice", case.name));
+            return Err(format!("the name {:?} is empty or used twice", case.name));
         }
         if case.script.is_some() != case.run.is_empty() {
             return Err(format!("{}: give either `script` or `run`", case.name));

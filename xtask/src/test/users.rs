@@ -39,7 +39,7 @@ fn cases() -> Vec<Case> {
     }
     for cpus in [1, 4] {
         cases.push(Case {
-            name: format!("users/nice weights divide a processor of {cpus}"),
+            name: format!("users/nice weights divide one processor of {cpus}"),
             cpus,
             program: "users",
             args: ["--only", "weights"].map(str::to_owned).to_vec(),

@@ -57,7 +57,7 @@ impl Check {
     pub fn strict(self) -> Self {
         match self.outcome {
             Outcome::Skipped(Skip { why, excepted: false }) => {
-                Self::failed(self.name, format!("skipped ({why}), and with CI=true nothing may be"))
+                Self::failed(self.name, format!("skipped ({why}); with CI=true a skipped check fails"))
             }
             _ => self,
         }

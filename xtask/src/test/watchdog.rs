@@ -43,7 +43,7 @@ const SETTINGS: &str = "cd /proc/sys/kernel; cat watchdog watchdog_thresh softlo
 
 const CASES: &[Case] = &[
     Case {
-        name: "a CPU that does not schedule is told with all stacks",
+        name: "a CPU that does not schedule is reported with all stacks",
         checked: false,
         cpus: 2,
         append: "watchdog=panic lockup=soft",
@@ -54,7 +54,7 @@ const CASES: &[Case] = &[
         printed: "",
     },
     Case {
-        name: "a CPU that schedules at last is told once and work goes on",
+        name: "a CPU that schedules late is reported once and continues",
         checked: false,
         cpus: 1,
         append: "lockup=pass",
@@ -65,7 +65,7 @@ const CASES: &[Case] = &[
         printed: "there\n",
     },
     Case {
-        name: "nothing is told where the watchdog is off",
+        name: "a disabled watchdog reports nothing",
         checked: false,
         cpus: 1,
         append: "watchdog=off lockup=pass",
@@ -76,7 +76,7 @@ const CASES: &[Case] = &[
         printed: "there\n",
     },
     Case {
-        name: "a CPU that takes no interrupts is told by its neighbour",
+        name: "a neighbour reports a CPU that takes no interrupts",
         checked: false,
         cpus: 2,
         append: "watchdog=panic lockup=hard",
@@ -87,7 +87,7 @@ const CASES: &[Case] = &[
         printed: "",
     },
     Case {
-        name: "a spin lock that is held too long is told with its holder",
+        name: "a spin lock held too long is reported with its holder",
         checked: true,
         cpus: 2,
         append: "watchdog=panic lockup=spin",
@@ -98,7 +98,7 @@ const CASES: &[Case] = &[
         printed: "",
     },
     Case {
-        name: "a thread that sleeps uninterruptibly is told with its stack",
+        name: "a thread in uninterruptible sleep is reported with its stack",
         checked: false,
         cpus: 1,
         append: "watchdog=panic lockup=hung",
@@ -113,7 +113,7 @@ const CASES: &[Case] = &[
         printed: "",
     },
     Case {
-        name: "nothing is told of a machine that works, computes and idles",
+        name: "a machine that works, computes and idles is not reported",
         checked: false,
         cpus: 2,
         append: "",
@@ -124,7 +124,7 @@ const CASES: &[Case] = &[
         printed: "done\n",
     },
     Case {
-        name: "its settings are where Linux has them",
+        name: "its settings are in the same files as on Linux",
         checked: false,
         cpus: 1,
         append: "watchdog=panic",
@@ -176,7 +176,7 @@ fn judge(case: &Case, ended: &relay::GuestOutput) -> Result<(), String> {
     for word in case.told {
         match rest.split_once(word) {
             Some((_, after)) => rest = after,
-            None => return wrong(&format!("{word:?} is missing, or stands before what comes first")),
+            None => return wrong(&format!("{word:?} is missing or in the wrong order")),
         }
     }
     let incidents = log.lines().filter(|l| l.contains("] watchdog: ")).count();

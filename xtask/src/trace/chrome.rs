@@ -35,9 +35,9 @@ struct Event<'e> {
 fn place(timeline: &Timeline, track: Track) -> (u32, u32) {
     match track {
         Track::Cpu(cpu) => (CPUS, CPUS + 1 + cpu as u32),
-        Track::Thread(who) => match timeline.threads.get(&who).map_or(0, |t| t.process) {
-            0 => (KERNEL, KERNEL + 1 + (who & 0xffff)),
-            process => (process, who),
+        Track::Thread(id) => match timeline.threads.get(&id).map_or(0, |t| t.process) {
+            0 => (KERNEL, KERNEL + 1 + (id & 0xffff)),
+            process => (process, id),
         },
     }
 }
@@ -67,10 +67,10 @@ pub fn write(timeline: &Timeline, title: &str, to: &mut impl Write) -> io::Resul
     }
     put(&metadata("process_name", (KERNEL, KERNEL), "name", "kernel".into()))?;
     put(&metadata("process_sort_index", (KERNEL, KERNEL), "sort_index", (-1).into()))?;
-    for (who, thread) in timeline.threads.iter().filter(|(_, t)| !t.idle) {
-        let at = place(timeline, Track::Thread(*who));
+    for (id, thread) in timeline.threads.iter().filter(|(_, t)| !t.idle) {
+        let at = place(timeline, Track::Thread(*id));
         put(&metadata("thread_name", at, "name", thread.name.as_str().into()))?;
-        if *who == thread.process {
+        if *id == thread.process {
             put(&metadata("process_name", at, "name", thread.name.as_str().into()))?;
         }
     }

@@ -51,7 +51,7 @@ pub struct Record {
     pub kind: u32,
     pub detail: u32,
     /// The thread, 0 for none.
-    pub who: u32,
+    pub thread: u32,
     pub a: u64,
     pub b: u64,
     /// Return addresses, innermost first, or 0 where there is none.
@@ -92,7 +92,9 @@ impl Recorded {
         let (version, cpus) = (u32_at(bytes, 8)?, u32_at(bytes, 12)? as usize);
         let (hz, start, room, text) = (u64_at(bytes, 16)?, u64_at(bytes, 24)?, u64_at(bytes, 32)?, u64_at(bytes, 40)?);
         if version != VERSION {
-            return Err(bad(format_args!("the kernel writes version {version}, this reads {VERSION}")));
+            return Err(bad(format_args!(
+                "the kernel writes traces of version {version}; this command reads version {VERSION}"
+            )));
         }
         if cpus == 0 || cpus > MOST_CPUS || hz == 0 {
             return Err(bad(format_args!("{cpus} CPUs, {hz} ticks a second")));
@@ -107,7 +109,7 @@ impl Recorded {
             let (kept, lost) =
                 (u64_at(bytes, CPUS_AT + cpu * CPU_BYTES)?, u64_at(bytes, CPUS_AT + cpu * CPU_BYTES + 8)?);
             let kept = usize::try_from(kept).ok().filter(|n| *n <= room);
-            let kept = kept.ok_or_else(|| bad(format_args!("CPU {cpu} has more than it has room for")))?;
+            let kept = kept.ok_or_else(|| bad(format_args!("CPU {cpu} has more events than its buffer holds")))?;
             let at = |n: usize| RECORDS_AT + (cpu * room + n) * RECORD_BYTES;
             let records = (0..kept).map(|n| Record::read(&bytes[at(n)..at(n + 1)], &names));
             Ok(Cpu { records: records.collect::<Result<_>>()?, lost })
@@ -133,7 +135,7 @@ impl Record {
             length: u64_at(bytes, 8)?,
             kind: u32_at(bytes, 16)?,
             detail: u32_at(bytes, 20)?,
-            who: u32_at(bytes, 24)?,
+            thread: u32_at(bytes, 24)?,
             a: u64_at(bytes, 32)?,
             b: u64_at(bytes, 40)?,
             sites,
@@ -164,7 +166,7 @@ impl Names {
                 _ => return Err(unknown()),
             };
             if place.insert(number, name).is_some() {
-                return Err(bad(format_args!("{line:?} names what has a name")));
+                return Err(bad(format_args!("{line:?} gives a second name")));
             }
         }
         Ok(names)
@@ -192,15 +194,15 @@ pub mod tests {
             for (n, r) in records.iter().enumerate() {
                 let at = RECORDS_AT + (cpu * room + n) * RECORD_BYTES;
                 let head = u64::from(r.kind) | u64::from(r.detail) << 32;
-                let words = [r.start, r.length, head, r.who.into(), r.a, r.b].into_iter().chain(r.sites);
+                let words = [r.start, r.length, head, r.thread.into(), r.a, r.b].into_iter().chain(r.sites);
                 words.enumerate().for_each(|(i, word)| put(at + 8 * i, &word.to_le_bytes()));
             }
         }
         bytes
     }
 
-    pub fn record(start: u64, length: u64, kind: u32, detail: u32, who: u32, a: u64) -> Record {
-        Record { start, length, kind, detail, who, a, b: 7, sites: [1, 2, 3, 4, 5] }
+    pub fn record(start: u64, length: u64, kind: u32, detail: u32, thread: u32, a: u64) -> Record {
+        Record { start, length, kind, detail, thread, a, b: 7, sites: [1, 2, 3, 4, 5] }
     }
 
     const TEXT: &str = "kind 0 switch\nkind 4 fault\noutcome 2 zero-fill\ncall 9 mmap\n";
@@ -233,7 +235,7 @@ pub mod tests {
         told(with(12, 0), "0 CPUs");
         told(with(39, 1), "cut short");
         told(with(47, 1), "text");
-        told(with(CPUS_AT, 3), "more than it has room for");
+        told(with(CPUS_AT, 3), "more events than its buffer holds");
         told(with(RECORDS_AT + 16, 3), "kind 3");
         told(Recorded::read(&good[..RECORDS_AT + 100]).map_err(|e| e.message), "cut short");
         told(Recorded::read(&[]).map_err(|e| e.message), "no program");
@@ -250,7 +252,7 @@ pub mod tests {
 
     proptest::proptest! {
         #[test]
-        fn whatever_is_there_is_read_or_refused(
+        fn any_bytes_are_read_or_refused(
             changes in proptest::collection::vec((0usize..RECORDS_AT + 400, proptest::prelude::any::<u8>()), 0..20),
             len in 0usize..RECORDS_AT + 400,
         ) {

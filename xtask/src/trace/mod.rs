@@ -42,7 +42,7 @@ const LIMIT: Duration = Duration::from_secs(3600);
 /// Runs the program, writes the file and prints the tables.
 pub fn command(places: &Places, options: &cli::Trace) -> Result<u8> {
     if options.count && options.guest.cpus != 1 {
-        return Err(Failure::usage("instructions are counted with one CPU only: leave out --count or --cpus"));
+        return Err(Failure::usage("--count needs one CPU; leave out --count or --cpus"));
     }
     let (memory, kernel, outcome) = record(places, options)?;
     let recorded = match (Recorded::read(&memory), &outcome) {
@@ -60,7 +60,7 @@ pub fn command(places: &Places, options: &cli::Trace) -> Result<u8> {
     chrome::write(&timeline, &words.join(" "), &mut out).and_then(|()| out.flush()).doing(about)?;
     print!("{}", table::print(&timeline, options.top));
     if timeline.lost != 0 {
-        eprintln!("quire: {} later events are missing, for want of room; give a larger --buffer", timeline.lost);
+        eprintln!("quire: the buffer was full and {} later events are missing; give a larger --buffer", timeline.lost);
     }
     outcome.map(|()| 0)
 }
@@ -116,7 +116,7 @@ fn record(places: &Places, options: &cli::Trace) -> Result<(Vec<u8>, Kernel, Res
     let text = relay::content(&mut log)?;
     let Some((at, len)) = told(&String::from_utf8_lossy(&text)) else {
         outcome?;
-        return Err(Failure::machine("the kernel has set no memory aside for a trace"));
+        return Err(Failure::machine("the kernel reserved no memory for a trace"));
     };
     let mut memory = Vec::new();
     if at.checked_add(len).is_some_and(|end| end <= megabytes << 20) {
@@ -148,8 +148,8 @@ mod tests {
     /// Two CPUs: on the first a program's thread maps, faults and is interrupted. The second idles, then runs the
     /// thread.
     fn timeline() -> Timeline {
-        let name = |who, what, text: [u8; 8], process| {
-            let mut r = record(1000, 0, 1, what, who, u64::from_le_bytes(text));
+        let name = |thread, item, text: [u8; 8], process| {
+            let mut r = record(1000, 0, 1, item, thread, u64::from_le_bytes(text));
             (r.b, r.sites[0]) = (0, process);
             r
         };

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_site_is_who_wanted_it_not_how_it_is_done() {
+    fn a_site_is_the_first_caller_beyond_the_plumbing() {
         let named = |of: &[(u64, &str)]| Functions::of(of.iter().map(|(at, name)| (*at, (*name).to_owned())));
         let kernel = named(&[
             (KERNEL, "quire_sync::spin::SpinLock::contended"),

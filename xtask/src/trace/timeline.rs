@@ -151,13 +151,13 @@ impl Timeline {
             process: u32::try_from(record.sites[0]).unwrap_or(0),
             idle: record.detail == 2,
         };
-        self.threads.insert(record.who, thread);
+        self.threads.insert(record.thread, thread);
     }
 
     /// Adds the span of a thread that ran on a CPU until `until`.
     fn ran(&mut self, cpu: usize, ran: Option<(u32, u64)>, until: u64) {
-        let Some((who, since)) = ran else { return };
-        let thread = self.threads.get(&who).cloned().unwrap_or_default();
+        let Some((id, since)) = ran else { return };
+        let thread = self.threads.get(&id).cloned().unwrap_or_default();
         if thread.idle {
             return;
         }
@@ -168,7 +168,7 @@ impl Timeline {
             start: since,
             length: Some(until.saturating_sub(since)),
             cpu,
-            figures: vec![("thread", if who < KERNEL { who.to_string() } else { "the kernel's".into() })],
+            figures: vec![("thread", if id < KERNEL { id.to_string() } else { "the kernel's".into() })],
             site: String::new(),
         });
     }
@@ -213,10 +213,10 @@ fn item(
         _ => vec![("address", hex(r.a)), ("bytes", r.b.to_string())],
     };
     // A CPU answers shootdowns for other CPUs, with any thread running.
-    let of_cpu = kind == "shootdown answered" || r.who == 0 || threads.get(&r.who).is_some_and(|t| t.idle);
-    let who = if kind == "end" { u32::try_from(r.a).unwrap_or(r.who) } else { r.who };
-    let track = if of_cpu && kind != "end" { Track::Cpu(cpu) } else { Track::Thread(who) };
-    let program = threads.get(&r.who).map_or("", |t| t.name.as_str());
+    let of_cpu = kind == "shootdown answered" || r.thread == 0 || threads.get(&r.thread).is_some_and(|t| t.idle);
+    let subject = if kind == "end" { u32::try_from(r.a).unwrap_or(r.thread) } else { r.thread };
+    let track = if of_cpu && kind != "end" { Track::Cpu(cpu) } else { Track::Thread(subject) };
+    let program = threads.get(&r.thread).map_or("", |t| t.name.as_str());
     let moment = matches!(kind, "fault around" | "fault ahead" | "end");
     Item {
         track,

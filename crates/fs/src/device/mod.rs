@@ -33,12 +33,12 @@ static ZEROES: [u8; 4096] = [0; 4096];
 
 /// The memory devices.
 struct Memory<H: Host> {
-    what: What,
+    which: MemoryDevice,
     host: H,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum What {
+enum MemoryDevice {
     Null,
     Zero,
     Full,
@@ -48,7 +48,7 @@ enum What {
 impl<H: Host> Stream for Memory<H> {
     fn read(&self, io: &Io<'_>, sink: &mut dyn Sink) -> Result<usize, FsError> {
         let mut done = 0;
-        if self.what == What::Null {
+        if self.which == MemoryDevice::Null {
             return Ok(0);
         }
         let mut random = [0; 256];
@@ -57,7 +57,7 @@ impl<H: Host> Stream for Memory<H> {
             if done > 0 && (io.interrupted)() {
                 break;
             }
-            let bytes = if self.what == What::Random {
+            let bytes = if self.which == MemoryDevice::Random {
                 self.host.random(&mut random);
                 &random[..]
             } else {
@@ -79,11 +79,11 @@ impl<H: Host> Stream for Memory<H> {
     }
 
     fn write(&self, _io: &Io<'_>, source: &mut dyn Source) -> Result<usize, FsError> {
-        match self.what {
-            What::Full => Err(FsError::NoSpace),
+        match self.which {
+            MemoryDevice::Full => Err(FsError::NoSpace),
             // The bytes are not read, as on Linux.
-            What::Null | What::Zero => Ok(source.left()),
-            What::Random => {
+            MemoryDevice::Null | MemoryDevice::Zero => Ok(source.left()),
+            MemoryDevice::Random => {
                 let mut bytes = [0; 256];
                 let mut done = 0;
                 while source.left() > 0 {
@@ -105,7 +105,7 @@ impl<H: Host> Stream for Memory<H> {
     }
 
     fn maps_zeroes(&self) -> bool {
-        self.what == What::Zero
+        self.which == MemoryDevice::Zero
     }
 
     fn as_any(&self) -> &dyn Any {
@@ -114,13 +114,13 @@ impl<H: Host> Stream for Memory<H> {
 }
 
 struct MemoryDriver<H: Host> {
-    what: What,
+    which: MemoryDevice,
     host: H,
 }
 
 impl<H: Host> Driver for MemoryDriver<H> {
     fn open(&self, _flags: OpenFlags) -> Result<Arc<dyn Stream>, FsError> {
-        Ok(unsize!(Arc::try_new(Memory { what: self.what, host: self.host.clone() })?))
+        Ok(unsize!(Arc::try_new(Memory { which: self.which, host: self.host.clone() })?))
     }
 }
 
@@ -130,20 +130,20 @@ impl<H: Host> Vfs<H> {
     pub fn mount_devices(&self) -> Result<(), FsError> {
         let view = self.view();
         let dev = self.mount_memory(b"/dev", "devtmpfs", Limits::UNSET, 0o755)?;
-        let make = |name: &[u8], what: Create<'_>, mode: u16| -> Result<(), FsError> {
+        let make = |name: &[u8], content: Create<'_>, mode: u16| -> Result<(), FsError> {
             let found = self.walk(&view, &dev, name, Final::Name)?;
-            self.make(&view, &found, what, mode).map(drop)
+            self.make(&view, &found, content, mode).map(drop)
         };
         let memory = [
-            (&b"null"[..], 3, What::Null),
-            (b"zero", 5, What::Zero),
-            (b"full", 7, What::Full),
-            (b"random", 8, What::Random),
-            (b"urandom", 9, What::Random),
+            (&b"null"[..], 3, MemoryDevice::Null),
+            (b"zero", 5, MemoryDevice::Zero),
+            (b"full", 7, MemoryDevice::Full),
+            (b"random", 8, MemoryDevice::Random),
+            (b"urandom", 9, MemoryDevice::Random),
         ];
-        for (name, minor, what) in memory {
+        for (name, minor, which) in memory {
             let number = DeviceNumber { major: 1, minor };
-            self.register(number, unsize!(Arc::try_new(MemoryDriver { what, host: self.host().clone() })?))?;
+            self.register(number, unsize!(Arc::try_new(MemoryDriver { which, host: self.host().clone() })?))?;
             make(name, Create::CharDevice(number), 0o666)?;
         }
         make(b"tty", Create::CharDevice(TTY), 0o666)?;

@@ -128,7 +128,7 @@ impl<C: Charge> HeldLocks<C> {
 /// A thread that waits for a range.
 struct Wait {
     /// The thread, by the address of its [`Waiter`].
-    who: usize,
+    waiter: usize,
     /// The file, by the address of its locks.
     at: usize,
     /// Its process.
@@ -180,7 +180,7 @@ fn shrink<T>(list: &mut Vec<T>) {
 struct Waiter<'a, C: Charge>(&'a RecordLocks<C>);
 
 impl<C: Charge> Waiter<'_, C> {
-    fn who(&self) -> usize {
+    fn address(&self) -> usize {
         core::ptr::from_ref(self).addr()
     }
 
@@ -197,14 +197,14 @@ impl<C: Charge> Waiter<'_, C> {
             return Err(FsError::Deadlock);
         }
         if let Some(holder) = held.records.iter().find_map(holder) {
-            waits.try_push(Wait { who: self.who(), at: self.0.at(), process, holder })?;
+            waits.try_push(Wait { waiter: self.address(), at: self.0.at(), process, holder })?;
             held.waiting += 1;
         }
         Ok(())
     }
 
     fn no_more(&self, held: &mut HeldLocks<C>, waits: &mut Vec<Wait>) {
-        if let Some(i) = waits.iter().position(|wait| wait.who == self.who()) {
+        if let Some(i) = waits.iter().position(|wait| wait.waiter == self.address()) {
             waits.swap_remove(i);
             held.waiting -= 1;
         }
@@ -545,7 +545,7 @@ mod tests {
             // Now it waits for the third alone, so the second may wait for it.
             let other = s.spawn(|| a.lock(record(second, 0), &patient()));
             while a.held.lock().waiting == 0 {
-                assert!(!other.is_finished(), "a circle that is none");
+                assert!(!other.is_finished(), "a deadlock was reported where there is none");
                 std::thread::yield_now();
             }
             a.release_process(first);
@@ -603,7 +603,7 @@ mod tests {
         lock(0, 9001, 10, 10).unwrap_err();
         files[0].unlock(owner(9001), 200, 250).unwrap();
         lock(0, 9001, 10, 10).unwrap();
-        assert_eq!(charged(), 5, "neighbours became one");
+        assert_eq!(charged(), 5, "neighbouring ranges are merged");
         assert_eq!(lock(1, 9001, 0, 50), Err(FsError::WouldBlock));
         assert_eq!(charged(), 5, "a refused lock is not charged");
         files[1].release_process(9002);
@@ -622,22 +622,22 @@ mod tests {
             let locks = RecordLocks::new();
             // The owners of each byte: an exclusive one, or a set of sharing ones.
             let mut model = std::vec![[None::<bool>; 3]; 40];
-            for (who, start, len, what) in steps {
+            for (number, start, len, kind) in steps {
                 let end = start + len;
                 let bytes = start as usize..end as usize;
-                if what == 2 {
-                    locks.unlock(owner(who), start, end).unwrap();
-                    model[bytes].iter_mut().for_each(|b| b[who as usize] = None);
+                if kind == 2 {
+                    locks.unlock(owner(number), start, end).unwrap();
+                    model[bytes].iter_mut().for_each(|b| b[number as usize] = None);
                 } else {
-                    let exclusive = what == 1;
+                    let exclusive = kind == 1;
                     let free = model[bytes.clone()].iter().all(|b| {
-                        (0..3).all(|o| o == who as usize || !b[o].is_some_and(|e| e || exclusive))
+                        (0..3).all(|o| o == number as usize || !b[o].is_some_and(|e| e || exclusive))
                     });
-                    let record = Record { start, end, exclusive, owner: owner(who) };
+                    let record = Record { start, end, exclusive, owner: owner(number) };
                     prop_assert_eq!(locks.test(&record).is_none(), free);
                     prop_assert_eq!(locks.lock(record, &Io::NOW).is_ok(), free);
                     if free {
-                        model[bytes].iter_mut().for_each(|b| b[who as usize] = Some(exclusive));
+                        model[bytes].iter_mut().for_each(|b| b[number as usize] = Some(exclusive));
                     }
                 }
                 let held = locks.held.lock().records.to_vec();

@@ -491,6 +491,12 @@ impl<H: Host> OpenFile<H> {
         }
     }
 
+    /// Whether a read of at most `room` bytes, at least one, waits now, until [`readiness`](Self::readiness) announces a change. False if the file cannot tell,
+    /// or was opened not to wait.
+    pub fn read_waits(&self, room: u64) -> bool {
+        !self.flags().contains(OpenFlags::NONBLOCK) && self.stream().and_then(|s| s.read_waits(room)) == Some(true)
+    }
+
     /// The announcer of changes of [`ready`](Self::ready).
     pub fn readiness(&self) -> Option<&Readiness> {
         self.stream()?.readiness()

@@ -40,7 +40,7 @@ impl<H: Host> Drop for Program<H> {
 mod tests {
     use super::*;
     use crate::test_host::{TestHost, write_file};
-    use crate::{Io, Limits, OpenFile, OpenFlags, Vfs, Who};
+    use crate::{FileCredentials, Io, Limits, OpenFile, OpenFlags, Vfs};
 
     fn tree() -> Arc<Vfs<TestHost>> {
         let vfs = Vfs::new(TestHost, Limits { inodes: Some(20), pages: Some(20) }).unwrap();
@@ -69,7 +69,7 @@ mod tests {
         }
         let inode = first.inode.clone();
         assert_eq!(inode.truncate_by_name(&TestHost, 0, &Io::NOW).err(), busy);
-        assert_eq!(inode.status().size, 4, "what is refused changes nothing");
+        assert_eq!(inode.status().size, 4, "a refused truncation changes nothing");
         drop(first);
         assert_eq!(open(&vfs, WRITE).err(), busy);
         drop(second);
@@ -94,9 +94,9 @@ mod tests {
     fn an_open_that_fails_leaves_no_writer() {
         let vfs = tree();
         let file = vfs.find(&vfs.view(), vfs.root(), b"/p", true).unwrap();
-        vfs.set_mode(&Who::ROOT, &file.inode, 0o500).unwrap();
+        vfs.set_mode(&FileCredentials::ROOT, &file.inode, 0o500).unwrap();
         let mut view = vfs.view();
-        view.who = Who { uid: 7, gid: 8, ..Who::default() };
+        view.credentials = FileCredentials { uid: 7, gid: 8, ..FileCredentials::default() };
         assert_eq!(vfs.open(&view, vfs.root(), b"/p", WRITE, 0, &Io::NOW).err(), Some(FsError::Denied));
         drop(program(&vfs).unwrap());
     }
@@ -104,7 +104,7 @@ mod tests {
     #[test]
     fn a_memory_files_first_descriptor_is_no_writer() {
         let vfs = tree();
-        let memory = vfs.memory_file(&Who::ROOT, b"m", BOTH, crate::Seals::SEAL).unwrap();
+        let memory = vfs.memory_file(&FileCredentials::ROOT, b"m", BOTH, crate::Seals::SEAL).unwrap();
         let running = Program::new(Arc::clone(&memory.dentry).into()).unwrap();
         memory.write(&Io::NOW, &mut crate::SliceSource::new(b"new text")).unwrap();
         let again = || vfs.open_dentry(Arc::clone(&memory.dentry), WRITE, &Io::NOW);

@@ -70,13 +70,13 @@ impl Stores {
     /// Adds one while there is one: the mapping that is copied or split, or the map operation.
     pub fn add(&self) {
         let before = self.0.fetch_add(1, Ordering::AcqRel) as i64;
-        debug_assert!(before > 0, "a mapping that may store comes from one, or is announced");
+        debug_assert!(before > 0, "no mapping that may store was counted before");
     }
 
     /// Removes one.
     pub fn leave(&self) {
         let before = self.0.fetch_sub(1, Ordering::AcqRel) as i64;
-        debug_assert!(before > 0, "what leaves counts");
+        debug_assert!(before > 0, "a count was removed that was not added");
     }
 
     /// Denies such mappings from now on; [`FsError::Busy`] if there is one.
@@ -109,7 +109,7 @@ impl Drop for ToStore<'_> {
 mod tests {
     use super::*;
     use crate::test_host::TestHost;
-    use crate::{Io, Limits, OpenFile, OpenFlags, SliceSource, Vfs, Who};
+    use crate::{FileCredentials, Io, Limits, OpenFile, OpenFlags, SliceSource, Vfs};
     use quire_heap::Arc;
 
     fn tree() -> Arc<Vfs<TestHost>> {
@@ -117,7 +117,7 @@ mod tests {
     }
 
     fn file(vfs: &Vfs<TestHost>, seals: Seals) -> Arc<OpenFile<TestHost>> {
-        vfs.memory_file(&Who::ROOT, b"m", OpenFlags::READ | OpenFlags::WRITE, seals).unwrap()
+        vfs.memory_file(&FileCredentials::ROOT, b"m", OpenFlags::READ | OpenFlags::WRITE, seals).unwrap()
     }
 
     fn write(file: &OpenFile<TestHost>, at: u64, len: usize) -> Result<usize, FsError> {
@@ -181,16 +181,16 @@ mod tests {
     fn execute_bits_stay() {
         let vfs = tree();
         let plain = file(&vfs, Seals::empty());
-        vfs.set_mode(&Who::ROOT, &plain.dentry.inode, 0o644).unwrap();
+        vfs.set_mode(&FileCredentials::ROOT, &plain.dentry.inode, 0o644).unwrap();
         plain.dentry.inode.add_seals(Seals::EXEC).unwrap();
         assert_eq!(plain.dentry.inode.seals(), Some(Seals::EXEC));
-        assert_eq!(vfs.set_mode(&Who::ROOT, &plain.dentry.inode, 0o645), Err(FsError::NotPermitted));
-        vfs.set_mode(&Who::ROOT, &plain.dentry.inode, 0o600).unwrap();
+        assert_eq!(vfs.set_mode(&FileCredentials::ROOT, &plain.dentry.inode, 0o645), Err(FsError::NotPermitted));
+        vfs.set_mode(&FileCredentials::ROOT, &plain.dentry.inode, 0o600).unwrap();
         // A file sealed as executable is not written either.
         let program = file(&vfs, Seals::empty());
         program.dentry.inode.add_seals(Seals::EXEC).unwrap();
         assert_eq!(program.dentry.inode.seals(), Some(Seals::all() - Seals::SEAL));
-        assert_eq!(vfs.set_mode(&Who::ROOT, &program.dentry.inode, 0o644), Err(FsError::NotPermitted));
+        assert_eq!(vfs.set_mode(&FileCredentials::ROOT, &program.dentry.inode, 0o644), Err(FsError::NotPermitted));
     }
 
     /// Threads announce mappings and seal files: never is a file sealed beside a mapping that may store.

@@ -36,7 +36,7 @@ impl TextUse {
     /// Subtracts the number that `enter` added.
     pub(super) fn leave(&self, by: i64) {
         let before = self.0.fetch_sub(by as u64, Ordering::AcqRel) as i64;
-        debug_assert!(before.signum() == by, "what leaves counts");
+        debug_assert!(before.signum() == by, "a count was removed that was not added");
     }
 
     /// Counts an open file that may write.

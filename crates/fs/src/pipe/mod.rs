@@ -501,6 +501,13 @@ impl<H: Host> Stream for PipeEnd<H> {
         Some(&self.pipe.readiness)
     }
 
+    fn read_waits(&self, _room: u64) -> Option<bool> {
+        let pipe = &self.pipe;
+        // The writers are checked first: the last one wrote before it closed.
+        let open = pipe.writers.load(Ordering::Acquire) > 0 && !self.closed.load(Ordering::Acquire);
+        self.reads.then(|| open && pipe.filled() == 0)
+    }
+
     fn queued(&self) -> Result<usize, FsError> {
         Ok(self.pipe.filled().saturating_sub(self.pipe.gaps.load(Ordering::Acquire)))
     }

@@ -35,6 +35,11 @@ pub trait Stream: Send + Sync {
     fn readiness(&self) -> Option<&Readiness> {
         None
     }
+    /// Whether a blocking read of at most `room` bytes, at least one, waits now, until
+    /// [`readiness`](Self::readiness) announces a change. `None` if the stream cannot tell.
+    fn read_waits(&self, _room: u64) -> Option<bool> {
+        None
+    }
     /// Bytes that could be read now, if the stream knows.
     fn queued(&self) -> Result<usize, FsError> {
         Err(FsError::NotTerminal)

@@ -134,6 +134,11 @@ impl Readiness {
         })
     }
 
+    /// The threads that wait. Every change wakes all of them.
+    pub fn sleepers(&self) -> &WaitQueue {
+        &self.sleepers
+    }
+
     /// Adds `listener`, which is then notified of changes.
     pub fn listen(&self, listener: &Arc<dyn Listener>) -> Result<(), FsError> {
         let old = {
@@ -221,29 +226,44 @@ fn copy(all: Option<&Listeners>, more: usize) -> Result<(Room<Listening>, Listen
 
 /// One thread that waits for any of many streams.
 pub struct Poller {
-    thread: ThreadHandle,
+    /// `None` after the wait: a stream may still notify, and the thread may be gone by then. Held while it is woken.
+    thread: SpinLock<Option<ThreadHandle>>,
     changed: AtomicBool,
 }
 
 impl Listener for Poller {
     fn changed(&self) {
-        if !self.changed.swap(true, Ordering::AcqRel) {
-            unpark(self.thread);
+        if !self.changed.swap(true, Ordering::AcqRel)
+            && let Some(thread) = *self.thread.lock()
+        {
+            unpark(thread);
         }
     }
 }
 
 impl Poller {
-    /// A poller for the calling thread, which alone may [`sleep`](Self::sleep) on it.
+    /// A poller for the calling thread, which alone may [`sleep`](Self::sleep) on it. The thread calls
+    /// [`end`](Self::end) before it exits.
     pub fn new() -> Result<Arc<Poller>, FsError> {
-        Ok(Arc::try_new(Poller { thread: current_thread(), changed: AtomicBool::new(false) })?)
+        let thread = SpinLock::new(Rank::WAIT, Some(current_thread()));
+        Ok(Arc::try_new(Poller { thread, changed: AtomicBool::new(false) })?)
+    }
+
+    /// Ends the wait: from now on a notification wakes no thread.
+    pub fn end(&self) {
+        *self.thread.lock() = None;
+    }
+
+    /// Whether a stream has changed since the last call. A thread that parks after `false` is unparked by each change.
+    pub fn take_changed(&self) -> bool {
+        self.changed.swap(false, Ordering::AcqRel)
     }
 
     /// Sleeps until a stream that it listens to changed, the deadline passed or `io` was interrupted; `Ok(false)` after
     /// the deadline. Each change since the last return ends the sleep.
     pub fn sleep(&self, io: &Io<'_>) -> Result<bool, FsError> {
         loop {
-            if self.changed.swap(false, Ordering::AcqRel) {
+            if self.take_changed() {
                 return Ok(true);
             }
             if (io.interrupted)() {

@@ -134,7 +134,7 @@ impl<H: Host> Inode<H> {
         now: Timestamp,
         node: Generated<H>,
     ) -> Result<Arc<Self>, FsError> {
-        debug_assert!(system.inodes.is_none(), "what is generated has no limit");
+        debug_assert!(system.inodes.is_none(), "generated files have no limit");
         let ident = Ident { device: system.device, number };
         Ok(Arc::try_new(Self::with(ident, InodeContent::Generated(node), attr, now, system))?)
     }

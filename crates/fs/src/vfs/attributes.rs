@@ -5,21 +5,21 @@ use crate::tree::attr::Timestamp;
 use crate::tree::attr::{Attr, EXECUTE, without_set_ids};
 use crate::tree::inode::Inode;
 use crate::vfs::Vfs;
-use crate::vfs::who::{Powers, Want, Who};
+use crate::vfs::credentials::{FileCredentials, Powers, Want};
 use crate::{FsError, Seals};
 
 impl<H: Host> Vfs<H> {
     /// Changes the permission bits.
-    pub fn set_mode(&self, who: &Who, inode: &Inode<H>, mode: u16) -> Result<(), FsError> {
+    pub fn set_mode(&self, caller: &FileCredentials, inode: &Inode<H>, mode: u16) -> Result<(), FsError> {
         inode.change(self.host().realtime(), |a| {
-            if !who.owns(a) {
+            if !caller.owns(a) {
                 return Err(FsError::NotPermitted);
             }
             if (a.mode ^ mode) & EXECUTE != 0 && inode.seals().is_some_and(|seals| seals.contains(Seals::EXEC)) {
                 return Err(FsError::NotPermitted);
             }
             a.mode = mode & 0o7777;
-            if !who.may_set_group_id(a.gid) {
+            if !caller.may_set_group_id(a.gid) {
                 a.mode &= !0o2000;
             }
             Ok(())
@@ -27,21 +27,28 @@ impl<H: Host> Vfs<H> {
     }
 
     /// Changes owner and group, if given. Files lose their set-id bits, even if root changes them.
-    pub fn set_owner(&self, who: &Who, inode: &Inode<H>, uid: Option<u32>, gid: Option<u32>) -> Result<(), FsError> {
+    pub fn set_owner(
+        &self,
+        caller: &FileCredentials,
+        inode: &Inode<H>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+    ) -> Result<(), FsError> {
         let is_directory = inode.is_directory();
         inode.change(self.host().realtime(), |a| {
-            let own = who.uid == a.uid;
-            let may = who.has(Powers::CHOWN)
-                || (uid.is_none_or(|u| own && u == a.uid) && gid.is_none_or(|g| own && (g == a.gid || who.is_in(g))));
+            let own = caller.uid == a.uid;
+            let may = caller.has(Powers::CHOWN)
+                || (uid.is_none_or(|u| own && u == a.uid)
+                    && gid.is_none_or(|g| own && (g == a.gid || caller.is_in(g))));
             let mut mode = a.mode;
             if !is_directory {
                 mode = without_set_ids(mode);
-                if !who.may_set_group_id(a.gid) {
+                if !caller.may_set_group_id(a.gid) {
                     mode &= !0o2000;
                 }
             }
             // Clearing bits is a change of the mode.
-            if !may || (mode != a.mode && !who.owns(a)) {
+            if !may || (mode != a.mode && !caller.owns(a)) {
                 return Err(FsError::NotPermitted);
             }
             a.uid = uid.unwrap_or(a.uid);
@@ -55,18 +62,18 @@ impl<H: Host> Vfs<H> {
     /// only permission to write.
     pub fn set_times(
         &self,
-        who: &Who,
+        caller: &FileCredentials,
         inode: &Inode<H>,
         accessed: Option<Timestamp>,
         modified: Option<Timestamp>,
         explicit: bool,
     ) -> Result<(), FsError> {
-        let owner = who.owns(&inode.attr());
+        let owner = caller.owns(&inode.attr());
         if !owner {
             if explicit {
                 return Err(FsError::NotPermitted);
             }
-            who.may(inode, Want::WRITE)?;
+            caller.may(inode, Want::WRITE)?;
         }
         inode.change(self.host().realtime(), |a: &mut Attr| {
             a.accessed = accessed.unwrap_or(a.accessed);

@@ -1,9 +1,9 @@
 //! Making, linking and removing names.
 
 use super::Vfs;
+use super::credentials::Want;
 use super::found::{FoundPath, Last};
 use super::view::View;
-use super::who::Want;
 use crate::host::Host;
 use crate::pipe::Pipe;
 use crate::tree::attr::{DeviceNumber, NewAttr};
@@ -39,19 +39,19 @@ impl<H: Host> Vfs<H> {
         &self,
         view: &View<H>,
         found: &FoundPath<H>,
-        what: Create<'_>,
+        content: Create<'_>,
         mode: u16,
     ) -> Result<Arc<Dentry<H>>, FsError> {
         if found.last != Last::Name || found.target.is_some() {
             return Err(FsError::Exists);
         }
-        if found.slash && !matches!(what, Create::Directory) {
+        if found.slash && !matches!(content, Create::Directory) {
             return Err(FsError::NotFound);
         }
         let parent = &found.parent;
         let InodeContent::Directory(directory) = &parent.inode.node else { return Err(FsError::NotFound) };
-        view.who.may(&parent.inode, Want::WRITE | Want::EXECUTE)?;
-        let inode = self.new_inode(view, Some(&parent.inode), parent.inode.system(), what, mode)?;
+        view.credentials.may(&parent.inode, Want::WRITE | Want::EXECUTE)?;
+        let inode = self.new_inode(view, Some(&parent.inode), parent.inode.system(), content, mode)?;
         let name = found.name.shared()?;
         let dentry = Dentry::child(parent, name.clone(), inode, false)?;
         let memory = directory.memory()?;
@@ -84,25 +84,25 @@ impl<H: Host> Vfs<H> {
         view: &View<H>,
         parent: Option<&Inode<H>>,
         system: &'static FileSystem,
-        what: Create<'_>,
+        content: Create<'_>,
         mode: u16,
     ) -> Result<Arc<Inode<H>>, FsError> {
-        let mut attr = NewAttr { mode: mode & !view.umask, uid: view.who.uid, gid: view.who.gid };
-        if matches!(what, Create::Symlink(_)) {
+        let mut attr = NewAttr { mode: mode & !view.umask, uid: view.credentials.uid, gid: view.credentials.gid };
+        if matches!(content, Create::Symlink(_)) {
             attr.mode = 0o777;
         }
         // A directory with the set-group-id bit passes on its group, and the bit to directories.
         if let Some(parent) = parent.map(|p| p.attr()).filter(|p| p.mode & 0o2000 != 0) {
             attr.gid = parent.gid;
-            if matches!(what, Create::Directory) {
+            if matches!(content, Create::Directory) {
                 attr.mode |= 0o2000;
-            } else if attr.mode & 0o2010 == 0o2010 && !view.who.may_set_group_id(parent.gid) {
+            } else if attr.mode & 0o2010 == 0o2010 && !view.credentials.may_set_group_id(parent.gid) {
                 // A caller outside a group cannot make programs that run as that group.
                 attr.mode &= !0o2000;
             }
         }
         Inode::new(&self.host, system, attr, |ident| {
-            Ok(match what {
+            Ok(match content {
                 Create::File => Inode::regular(&self.host, system, ident, Seals::SEAL)?,
                 Create::Directory => InodeContent::Directory(Directory::new(&self.host)),
                 Create::Symlink(target) => InodeContent::Symlink(Vec::try_copy(target)?),
@@ -130,8 +130,8 @@ impl<H: Host> Vfs<H> {
             return Err(FsError::CrossDevice);
         }
         let InodeContent::Directory(directory) = &parent.inode.node else { return Err(FsError::NotPermitted) };
-        view.who.may_link(&old.inode)?;
-        view.who.may(&parent.inode, Want::WRITE | Want::EXECUTE)?;
+        view.credentials.may_link(&old.inode)?;
+        view.credentials.may(&parent.inode, Want::WRITE | Want::EXECUTE)?;
         let admitted = parent.inode.system().admit(self.host.epoch());
         let name = found.name.shared()?;
         let dentry = Dentry::child(parent, name.clone(), old.inode.clone(), false)?;
@@ -161,7 +161,7 @@ impl<H: Host> Vfs<H> {
             _ => return Err(FsError::IsDirectory),
         }
         let InodeContent::Directory(directory) = &found.parent.inode.node else { return Err(FsError::NotPermitted) };
-        view.who.may(&found.parent.inode, Want::WRITE | Want::EXECUTE)?;
+        view.credentials.may(&found.parent.inode, Want::WRITE | Want::EXECUTE)?;
         let removed = {
             let mut entries = directory.lock();
             let victim = entries.get(found.name.bytes()).cloned().ok_or(FsError::NotFound)?;
@@ -171,7 +171,7 @@ impl<H: Host> Vfs<H> {
             if found.slash {
                 return Err(FsError::NotDirectory);
             }
-            view.who.may_take(&found.parent.inode, &victim.inode)?;
+            view.credentials.may_take(&found.parent.inode, &victim.inode)?;
             let listed = entries.take(found.name.bytes());
             victim.unlist();
             (victim, listed)
@@ -191,7 +191,7 @@ impl<H: Host> Vfs<H> {
             Last::Root | Last::Jump => return Err(FsError::Busy),
         }
         let InodeContent::Directory(directory) = &found.parent.inode.node else { return Err(FsError::NotPermitted) };
-        view.who.may(&found.parent.inode, Want::WRITE | Want::EXECUTE)?;
+        view.credentials.may(&found.parent.inode, Want::WRITE | Want::EXECUTE)?;
         let removed = {
             let mut entries = directory.lock();
             let victim = entries.get(found.name.bytes()).cloned().ok_or(FsError::NotFound)?;
@@ -199,7 +199,7 @@ impl<H: Host> Vfs<H> {
                 return Err(FsError::Busy);
             }
             let InodeContent::Directory(inner) = &victim.inode.node else { return Err(FsError::NotDirectory) };
-            view.who.may_take(&found.parent.inode, &victim.inode)?;
+            view.credentials.may_take(&found.parent.inode, &victim.inode)?;
             {
                 let mut inner = inner.lock_below();
                 if !inner.is_empty() {

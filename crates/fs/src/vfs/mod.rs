@@ -1,6 +1,6 @@
 //! Paths: a process's view of the tree, and the operations that take a path.
 //!
-//! [`Vfs`] holds the root, the mounts and the drivers. [`who`] has the caller's rights, [`view`] the start of its
+//! [`Vfs`] holds the root, the mounts and the drivers. [`credentials`] has the caller's rights, [`view`] the start of its
 //! paths, [`found`] the result of a walk. [`walk`] turns a path into a dentry. [`make`], [`mounts`], [`open`],
 //! [`rename`] and [`attributes`] add methods to [`Vfs`] that change the tree or open its files.
 //!
@@ -9,6 +9,7 @@
 //! stay; permissions are checked before a name changes.
 
 mod attributes;
+pub(crate) mod credentials;
 pub(crate) mod found;
 pub(crate) mod make;
 mod mounts;
@@ -16,7 +17,6 @@ pub(crate) mod open;
 pub mod rename;
 pub(crate) mod view;
 pub mod walk;
-pub(crate) mod who;
 
 use crate::device::driver::Driver;
 use crate::host::Host;
@@ -26,11 +26,11 @@ use crate::tree::directory::Directory;
 use crate::tree::inode::{Inode, InodeContent};
 use crate::tree::system::{FileSystem, Limits};
 use crate::{FsError, OpenFlags, Stream};
+use credentials::FileCredentials;
 use quire_heap::{Arc, Vec};
 use quire_sync::atomic::AtomicU64;
 use quire_sync::{Mutex, Rank, SpinLock};
 use view::{Places, StartDirectory, View};
-use who::Who;
 
 /// All files of a machine.
 pub struct Vfs<H: Host> {
@@ -88,7 +88,7 @@ impl<H: Host> Vfs<H> {
 
     /// The view of a process that may do everything, from the root.
     pub fn view(&self) -> View<H> {
-        View { places: self.places.clone(), who: Who::ROOT, umask: 0 }
+        View { places: self.places.clone(), credentials: FileCredentials::ROOT, umask: 0 }
     }
 
     /// Makes `driver` serve the nodes with that number.

@@ -1,10 +1,10 @@
 //! Opening files by name, and nameless files.
 
 use super::Vfs;
+use super::credentials::{FileCredentials, Want};
 use super::found::{Final, Last};
 use super::make::Create;
 use super::view::View;
-use super::who::{Want, Who};
 use crate::file::open_file::{Body, OpenFile, Opening};
 use crate::file::text::Writer;
 use crate::host::Host;
@@ -44,7 +44,7 @@ impl<H: Host> Vfs<H> {
         }
         if !flags.intersects(OpenFlags::CREATE | OpenFlags::NAMELESS) {
             let dentry = self.target(view, base, path, end)?.ok_or(FsError::NotFound)?;
-            self.check_open(&view.who, &dentry, flags)?;
+            self.check_open(&view.credentials, &dentry, flags)?;
             return self.open_dentry(dentry, flags, io);
         }
         loop {
@@ -52,7 +52,7 @@ impl<H: Host> Vfs<H> {
             if flags.contains(OpenFlags::NAMELESS) {
                 let directory = found.target.ok_or(FsError::NotFound)?;
                 let InodeContent::Directory(_) = &directory.inode.node else { return Err(FsError::NotDirectory) };
-                view.who.may(&directory.inode, Want::WRITE | Want::EXECUTE)?;
+                view.credentials.may(&directory.inode, Want::WRITE | Want::EXECUTE)?;
                 let system = directory.inode.system();
                 let inode = self.new_inode(view, Some(&directory.inode), system, Create::File, mode)?;
                 // No other thread has the file yet.
@@ -79,13 +79,13 @@ impl<H: Host> Vfs<H> {
             if flags.contains(OpenFlags::CREATE) && dentry.inode.is_directory() {
                 return Err(FsError::IsDirectory);
             }
-            self.check_open(&view.who, &dentry, flags)?;
+            self.check_open(&view.credentials, &dentry, flags)?;
             return self.open_dentry(dentry, flags, io);
         }
     }
 
-    /// Whether `who` may open an existing file with `flags`.
-    fn check_open(&self, who: &Who, dentry: &Dentry<H>, flags: OpenFlags) -> Result<(), FsError> {
+    /// Whether `caller` may open an existing file with `flags`.
+    fn check_open(&self, caller: &FileCredentials, dentry: &Dentry<H>, flags: OpenFlags) -> Result<(), FsError> {
         let kind = dentry.inode.kind();
         if flags.contains(OpenFlags::DIRECTORY) && kind != FileKind::Directory {
             return Err(FsError::NotDirectory);
@@ -102,8 +102,8 @@ impl<H: Host> Vfs<H> {
         if want.contains(Want::WRITE) && kind == FileKind::Directory {
             return Err(FsError::IsDirectory);
         }
-        who.may(&dentry.inode, want)?;
-        if flags.contains(OpenFlags::NOATIME) && !who.owns(&dentry.inode.attr()) {
+        caller.may(&dentry.inode, want)?;
+        if flags.contains(OpenFlags::NOATIME) && !caller.owns(&dentry.inode.attr()) {
             return Err(FsError::NotPermitted);
         }
         Ok(())
@@ -166,11 +166,11 @@ impl<H: Host> Vfs<H> {
         })
     }
 
-    /// A new pipe of `who`: its reading and its writing end. `flags` are added to both, except that a reader has no
+    /// A new pipe of `caller`: its reading and its writing end. `flags` are added to both, except that a reader has no
     /// packets.
-    pub fn pipe(&self, who: &Who, flags: OpenFlags) -> Result<(SharedFile<H>, SharedFile<H>), FsError> {
+    pub fn pipe(&self, caller: &FileCredentials, flags: OpenFlags) -> Result<(SharedFile<H>, SharedFile<H>), FsError> {
         let (pipe, [r, w]) = Pipe::ends(self.host.clone())?;
-        let attr = NewAttr { mode: 0o600, uid: who.uid, gid: who.gid };
+        let attr = NewAttr { mode: 0o600, uid: caller.uid, gid: caller.gid };
         let inode = Inode::new(&self.host, self.nameless, attr, |_| Ok(InodeContent::Fifo(pipe)))?;
         inode.change(self.host.realtime(), |a| a.links = 1);
         let label = try_format(format_args!("pipe:[{}]", inode.ident.number))?;
@@ -181,16 +181,16 @@ impl<H: Host> Vfs<H> {
         Ok((open_as((flags - OpenFlags::DIRECT) | OpenFlags::READ, r)?, open_as(flags | OpenFlags::WRITE, w)?))
     }
 
-    /// An open file of `who` for a stream without a name; listings of open files show `kind`.
+    /// An open file of `caller` for a stream without a name; listings of open files show `kind`.
     pub fn nameless_stream(
         &self,
-        who: &Who,
+        caller: &FileCredentials,
         kind: &'static str,
         stream: Arc<dyn Stream>,
         flags: OpenFlags,
         socket: bool,
     ) -> Result<Arc<OpenFile<H>>, FsError> {
-        let attr = NewAttr { mode: if socket { 0o777 } else { 0o600 }, uid: who.uid, gid: who.gid };
+        let attr = NewAttr { mode: if socket { 0o777 } else { 0o600 }, uid: caller.uid, gid: caller.gid };
         let node = if socket { InodeContent::Socket } else { InodeContent::Anonymous(kind) };
         let inode = Inode::new(&self.host, self.nameless, attr, |_| Ok(node))?;
         inode.change(self.host.realtime(), |a| a.links = 1);
@@ -202,17 +202,17 @@ impl<H: Host> Vfs<H> {
         Ok(OpenFile::new(Opening::new(&self.host)?, dentry.into(), flags, Body::Stream(stream), false))
     }
 
-    /// A file of `who` in memory without a name in any directory; listings show `/memfd:name (deleted)`. With `seals`;
+    /// A file of `caller` in memory without a name in any directory; listings show `/memfd:name (deleted)`. With `seals`;
     /// [`Seals::EXEC`] means that no process may ever execute it.
     pub fn memory_file(
         &self,
-        who: &Who,
+        caller: &FileCredentials,
         name: &[u8],
         flags: OpenFlags,
         seals: Seals,
     ) -> Result<Arc<OpenFile<H>>, FsError> {
         let mode = if seals.contains(Seals::EXEC) { 0o777 & !EXECUTE } else { 0o777 };
-        let attr = NewAttr { mode, uid: who.uid, gid: who.gid };
+        let attr = NewAttr { mode, uid: caller.uid, gid: caller.gid };
         let node = |ident| Inode::regular(&self.host, self.memory, ident, seals);
         let inode = Inode::new(&self.host, self.memory, attr, node)?;
         let mut label = Vec::new();

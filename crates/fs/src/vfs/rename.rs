@@ -13,9 +13,9 @@ use crate::tree::dentry::Dentry;
 use crate::tree::directory::{Directory, EntryMemory, Locked};
 use crate::tree::inode::InodeContent;
 use crate::vfs::Vfs;
+use crate::vfs::credentials::Want;
 use crate::vfs::found::{FoundPath, Last};
 use crate::vfs::view::View;
-use crate::vfs::who::Want;
 use quire_heap::Arc;
 
 /// The treatment of an existing target.
@@ -71,8 +71,8 @@ impl<H: Host> Vfs<H> {
             return Err(FsError::CrossDevice);
         }
         let (old_dir, new_dir) = (entries(old_parent)?, entries(new_parent)?);
-        view.who.may(&old_parent.inode, Want::WRITE | Want::EXECUTE)?;
-        view.who.may(&new_parent.inode, Want::WRITE | Want::EXECUTE)?;
+        view.credentials.may(&old_parent.inode, Want::WRITE | Want::EXECUTE)?;
+        view.credentials.may(&new_parent.inode, Want::WRITE | Want::EXECUTE)?;
         let same = Arc::ptr_eq(old_parent, new_parent);
         let name = to.name.shared()?;
         // All memory is allocated before the locks, so that a move does not fail half way.
@@ -111,7 +111,7 @@ impl<H: Host> Vfs<H> {
             (None, Rename::Exchange) => return Err(FsError::NotFound),
             _ => {}
         }
-        view.who.may_take(&old_parent.inode, &source.inode)?;
+        view.credentials.may_take(&old_parent.inode, &source.inode)?;
         // A trailing slash requires a directory. For either name that is the source; in an exchange each name requires
         // its own.
         let there_is_dir = there.as_ref().is_some_and(|t| t.inode.is_directory());
@@ -126,7 +126,7 @@ impl<H: Host> Vfs<H> {
             if !same && there.inode.is_directory() && Dentry::is_below(old_parent, there) {
                 return Err(if how == Rename::Exchange { FsError::Invalid } else { FsError::NotEmpty });
             }
-            view.who.may_take(&new_parent.inode, &there.inode)?;
+            view.credentials.may_take(&new_parent.inode, &there.inode)?;
             if Arc::ptr_eq(&there.inode, &source.inode) {
                 return Ok(()); // two names of one file: no effect, as POSIX requires
             }

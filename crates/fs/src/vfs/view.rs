@@ -1,6 +1,6 @@
 //! A process's view of the tree: the start of its paths, and the caller for permission checks.
 
-use super::who::Who;
+use super::credentials::FileCredentials;
 use crate::host::Host;
 use crate::tree::dentry::Dentry;
 use core::ops::Deref;
@@ -60,7 +60,7 @@ pub struct View<H: Host> {
     /// The start of its paths: each view holds a reference, path walks take none.
     pub places: Arc<Places<H>>,
     /// The caller.
-    pub who: Who,
+    pub credentials: FileCredentials,
     /// Permission bits that new files do not get.
     pub umask: u16,
 }
@@ -81,6 +81,6 @@ impl<H: Host> View<H> {
 
 impl<H: Host> Clone for View<H> {
     fn clone(&self) -> Self {
-        View { places: self.places.clone(), who: self.who.clone(), umask: self.umask }
+        View { places: self.places.clone(), credentials: self.credentials.clone(), umask: self.umask }
     }
 }

@@ -1,9 +1,9 @@
 //! The walk from a path to a dentry.
 
 use super::Vfs;
+use super::credentials::Want;
 use super::found::{Final, FoundPath, Last, NAME_MAX, Name};
 use super::view::View;
-use super::who::Want;
 use crate::FsError;
 use crate::host::Host;
 use crate::tree::attr::FileKind;
@@ -145,7 +145,9 @@ impl<H: Host> Vfs<H> {
             let len = rest.iter().position(|&b| b == b'/').unwrap_or(rest.len());
             let name = &rest[..len];
             let InodeContent::Directory(directory) = &here.inode.node else { return None };
-            if matches!(name, b"" | b"." | b"..") || len > NAME_MAX || view.who.may(&here.inode, Want::EXECUTE).is_err()
+            if matches!(name, b"" | b"." | b"..")
+                || len > NAME_MAX
+                || view.credentials.may(&here.inode, Want::EXECUTE).is_err()
             {
                 return None;
             }
@@ -203,7 +205,7 @@ impl<H: Host> Vfs<H> {
             if !here.inode.is_directory() {
                 return Err(FsError::NotDirectory);
             }
-            view.who.may(&here.inode, Want::EXECUTE)?;
+            view.credentials.may(&here.inode, Want::EXECUTE)?;
             if len > NAME_MAX {
                 return Err(FsError::NameTooLong);
             }
@@ -222,7 +224,7 @@ impl<H: Host> Vfs<H> {
                     return Err(FsError::Loop);
                 }
                 if is_final {
-                    view.who.may_follow(&here.inode, &link.inode)?;
+                    view.credentials.may_follow(&here.inode, &link.inode)?;
                 }
                 match self.follow(link)? {
                     Step::Path(mut target) => {

@@ -178,6 +178,17 @@ impl One {
             let tables = unsafe { TableMemory::new(memory(bytes), bytes) };
             let linux = Linux::new(vm, scheduler, ram, tables).expect("the Linux layer can be built");
             let _ = machine.linux.set(linux);
+            let notifier = Context::new(None, 0, 0, [0; FLOAT]);
+            notifier.set(State::Waiting);
+            let context = notifier.clone();
+            machine.host_thread(move || {
+                context.wait();
+                machine.started();
+                linux.notify_timer_files()
+            });
+            let notifier = Box::leak(Box::new(Thread::new(notifier, None, release)));
+            // SAFETY: leaked, with its first count.
+            scheduler.spawn(unsafe { ThreadRef::adopt(NonNull::from(notifier)) });
             let boot = Boot {
                 initramfs: &files,
                 io: super::program::nowhere(),
@@ -192,11 +203,11 @@ impl One {
     }
 
     pub fn linux(&self) -> &'static Linux<One> {
-        self.linux.get().expect("programs run after it is there")
+        self.linux.get().expect("programs run after the system exists")
     }
 
-    fn scheduler(&self) -> &'static Scheduler<One> {
-        self.scheduler.get().expect("threads run after it is there")
+    pub(super) fn scheduler(&self) -> &'static Scheduler<One> {
+        self.scheduler.get().expect("threads run after the machine exists")
     }
 
     /// Runs `body` on a thread of the host that is one of the machine's. A panic there ends the machine.
@@ -270,7 +281,7 @@ impl One {
                 return None;
             }
         }
-        panic!("a fault at {va:#x} is repaired and had again");
+        panic!("the fault at {va:#x} repeats after its repair");
     }
 
     /// Calls `f` with the parts of `len` bytes from `va` on, each within one page: its translated address, and its
@@ -363,7 +374,7 @@ unsafe impl quire_task::Machine for One {
         self.deadline.store(deadline.unwrap_or(NEVER), SeqCst);
     }
     fn kick(&self, cpu: CpuId) {
-        panic!("CPU {cpu} is interrupted, and there is one");
+        panic!("CPU {cpu} is interrupted, but the machine has one CPU");
     }
     fn halt(&self) {
         self.masked.store(false, SeqCst);
@@ -401,6 +412,9 @@ unsafe impl quire_task::Machine for One {
     }
     unsafe fn switch(&self, prev: &Thread<Self>, next: &Thread<Self>) {
         assert!(self.masked.load(SeqCst), "a switch with interrupts on");
+        if let Some(thread) = prev.payload() {
+            thread.switched_away();
+        }
         refusal::for_host(|| {
             // Kept: `prev` may be gone once `next` runs.
             // SAFETY: by the trait's contract both contexts are ours.
@@ -522,7 +536,7 @@ impl quire_linux::Machine for One {
         assert!(base <= quire_linux::user::USER_END, "{base:#x} is no program's");
         self.context().gs.store(base, SeqCst);
     }
-    fn stack_len(&self) -> usize {
+    fn stack_len(&self, _thread: &quire_task::Thread<Self>) -> usize {
         0
     }
     fn fpu_len(&self) -> usize {

@@ -65,10 +65,10 @@ mod tests {
     }
 
     #[test]
-    fn calls_do_what_they_do_on_a_kernel() {
+    fn calls_behave_as_on_a_kernel() {
         let files = of("files");
         assert_eq!(files(2), [3], "open");
-        assert_eq!((files(1), files(0)), (vec![20], vec![20]), "what was written is read");
+        assert_eq!((files(1), files(0)), (vec![20], vec![20]), "the written bytes are read");
         assert_eq!(files(9), [0x7000_0000], "the file is mapped where it was to be");
         assert_eq!((files(82), files(87)), (vec![0], vec![0]), "renamed and unlinked");
         // Once more: nothing is left of the first run.
@@ -118,6 +118,41 @@ mod tests {
             }
         }
         assert!(failed > 100, "{failed} calls without memory");
+    }
+
+    /// A store of up to 64 bytes at an address of [`made`].
+    fn poked(at: u8, bytes: &[u8]) -> Vec<u8> {
+        [&[0, bytes.len() as u8, at], bytes].concat()
+    }
+
+    #[test]
+    fn timers_and_areas_of_restartable_sequences_are_made_and_end() {
+        // Addresses of the program's data.
+        let [soon, late, to, area] = [72, 73, 74, 75];
+        let spec = |seconds: u64, nanos: u64| [0, 0, seconds, nanos].map(u64::to_le_bytes).concat();
+        let error = |errno: u64| errno.wrapping_neg();
+        let (einval, ebusy) = (error(22), error(16));
+        let rseq = |flags: u8| made(334, [area, 32, flags, 9, 0, 0]);
+        let input = [
+            poked(soon, &spec(0, 1)),
+            poked(late, &spec(1000, 0)),
+            made(283, [1, 0, 0, 0, 0, 0]),
+            made(286, [3, 0, soon, to, 0, 0]),
+            made(0, [3, to, 8, 0, 0, 0]),
+            // Nothing lies at this address; the id is free again.
+            made(222, [1, 0, 0, 0, 0, 0]),
+            made(222, [1, 0, to, 0, 0, 0]),
+            made(223, [0, 0, late, to, 0, 0]),
+            made(224, [0, to, 0, 0, 0, 0]),
+            made(226, [0; 6]),
+            made(226, [0; 6]),
+            rseq(0),
+            rseq(0),
+            rseq(1),
+            rseq(1),
+        ];
+        let results: Vec<u64> = results(&input.concat()).iter().map(|(_, result)| *result).collect();
+        assert_eq!(results, [3, 0, 8, error(14), 0, 0, 0, 0, einval, 0, ebusy, 0, einval]);
     }
 
     #[test]

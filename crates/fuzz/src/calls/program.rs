@@ -6,7 +6,7 @@ use crate::Input;
 use quire_fs::{Port, Readiness};
 use quire_heap::{Arc, unsize};
 use quire_linux::user::USER_END;
-use quire_linux::{Linux, UserAccess, UserRegs};
+use quire_linux::{Linux, Served, UserAccess, UserRegs};
 use quire_vm::PAGE_SIZE;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::sync::{Condvar, Mutex};
@@ -200,7 +200,7 @@ impl Program {
         }
         self.over.store(true, SeqCst);
         let stuck = self.stuck.fetch_add(1, SeqCst);
-        assert!(stuck < STUCK, "a process sleeps on that was killed");
+        assert!(stuck < STUCK, "a killed process still sleeps");
         true
     }
 
@@ -336,7 +336,12 @@ fn call(machine: &'static One, regs: &mut UserRegs, number: u64, arguments: [u64
     // Behind the instruction, of which there is room for the whole.
     let rip = regs.rip.saturating_add(2).min(USER_END - 1);
     *regs = UserRegs { rax: number, orig_rax: number, rdi: a, rsi: b, rdx: c, r10: d, r8: e, r9: f, rip, ..*regs };
-    refusal::calling(linux.current(), || linux.syscall(regs));
+    let mut served = refusal::calling(linux.current(), || linux.syscall(regs));
+    while served == Served::Asleep {
+        // SAFETY: on this machine each thread keeps its stack.
+        unsafe { machine.scheduler().depart(linux.sleeps_until()) };
+        served = refusal::calling(linux.current(), || linux.go_on(regs));
+    }
     go_back(machine, linux, regs);
     // A frame may say anything, and a program begins with what it likes.
     if number != number::RT_SIGRETURN && regs.orig_rax == number {
@@ -359,7 +364,7 @@ fn go_back(machine: &'static One, linux: &'static Linux<One>, regs: &mut UserReg
             linux.exception(regs, 13, 0);
         }
         turns += 1;
-        assert!(turns < 1000, "work that is never done");
+        assert!(turns < 1000, "work never ends");
     }
     // The state that the return loads: only user segments and flags.
     let kept = UserRegs::USER_FLAGS | UserRegs::FIXED_FLAGS;

@@ -5,7 +5,7 @@ use super::world::V;
 use quire_hosted::Hosted;
 use quire_vm::map::Space;
 use quire_vm::object::index::{Cursor, Slot};
-use quire_vm::object::{ObjectRef, What};
+use quire_vm::object::{ObjectRef, SlotFilter};
 use quire_vm::phys::frames::Frame;
 use quire_vm::phys::page::Page;
 use quire_vm::tlb::flush::{FlushSet, Obligation};
@@ -37,7 +37,7 @@ pub fn pages(object: &ObjectRef<Hosted>, keys: Range<u64>) {
     for (key, slot) in cursor.resume(index, &pin).take(4) {
         assert!(keys.contains(&key), "{slot:?} at {key} lies outside of {keys:?}");
     }
-    let mut range = object.range(keys.clone(), What::BOTH);
+    let mut range = object.range(keys.clone(), SlotFilter::BOTH);
     // SAFETY: the pin is of the object's system.
     for found in unsafe { range.walk_under(&pin) }.take(4) {
         assert!(keys.contains(&found.key()), "{} lies outside of {keys:?}", found.key());

@@ -52,14 +52,14 @@ fn operations() -> impl Iterator<Item = &'static Operation> + Clone {
 /// Runs the bytes as operations, the first half on one thread and the second half on the other. The first byte says
 /// whether both run at once, and whether they yield to each other at locks.
 pub fn run(data: &[u8]) {
-    let mut kept = WORLD.lock().expect("an input that fails is the last");
+    let mut kept = WORLD.lock().expect("the failing input is the last");
     let world = kept.get_or_insert_with(World::new);
     let (how, rest) = data.split_first().map_or((0, data), |(first, rest)| (*first, rest));
     let all: Vec<&Operation> = operations().collect();
     world.as_one(|setup| {
         let scene = world.scene();
         let play = |id: usize, bytes: &[u8]| {
-            let cpus = world.vms.map(|vm| Cpu::attach(vm, id).expect("a CPU that no thread is"));
+            let cpus = world.vms.map(|vm| Cpu::attach(vm, id).expect("no other thread is this CPU"));
             if how & 2 != 0 {
                 cpus[0].disturb_every(64, u64::from(how) + id as u64);
             }

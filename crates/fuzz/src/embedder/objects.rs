@@ -4,7 +4,7 @@
 use super::pagers::{Blank, Disk, Pattern};
 use super::world::THINGS;
 use super::{Operation, inside};
-use quire_vm::object::What;
+use quire_vm::object::SlotFilter;
 use quire_vm::{ObjectRef, PAGE_SIZE};
 
 /// Bytes of one read or write: some pages and a part of one.
@@ -102,7 +102,7 @@ pub const OPERATIONS: &[Operation] = &[
     }),
     ("walk", |p| {
         let (object, pages, back) = (p.object().1, p.pages(), p.page());
-        let mut range = object.range(pages, What::BOTH | What::MARKS);
+        let mut range = object.range(pages, SlotFilter::BOTH | SlotFilter::MARKS);
         assert!(std::ptr::eq(range.object(), &*object));
         range.resume_at(back);
         assert!(range.is_done() || range.key() == back);

@@ -64,7 +64,7 @@ impl Pager for Disk {
     }
     fn start(&self, request: Request) {
         let asked = (request.direction(), request.first(), request.len(), request.pfn(0), request.frame(0));
-        assert!(asked.2 > 0 && !asked.4.is_null(), "a request of nothing: {asked:?}");
+        assert!(asked.2 > 0 && !asked.4.is_null(), "an empty request: {asked:?}");
         let mut waiting = WAITING.lock().expect("a push does not panic");
         waiting.push(request);
         let due = if waiting.len() > 3 || asked.0 == Direction::Read { Some(waiting.swap_remove(0)) } else { None };

@@ -140,14 +140,14 @@ pub const OPERATIONS: &[Operation] = &[
     ("enter", |p| {
         let (n, space) = p.space();
         let (own, other) = (&p.cpus[n / THINGS], &p.cpus[1 - n / THINGS]);
-        own.enter(&space).expect("a space of its machine");
+        own.enter(&space).expect("the space belongs to its machine");
         assert!(other.enter(&space).is_err(), "a CPU loads the tables of another machine");
     }),
     ("leave", |p| p.one_of(&[&p.cpus[0], &p.cpus[1]]).leave()),
     ("load and store", |p| {
         let (n, space) = p.space();
         let (own, other) = (&p.cpus[n / THINGS], &p.cpus[1 - n / THINGS]);
-        own.enter(&space).expect("a space of its machine");
+        own.enter(&space).expect("the space belongs to its machine");
         let at = p.address() & !7;
         assert_eq!(other.read(&space, at), Err(FaultError::Foreign));
         match p.below(4) {

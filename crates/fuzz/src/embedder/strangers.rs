@@ -42,12 +42,12 @@ fn expect_refusals() {
 
 fn stranger(p: &mut Player<'_>) {
     expect_refusals();
-    let (space, object, vm, what) = (p.space().1, p.object().1, p.vm(), p.below(12));
+    let (space, object, vm, number) = (p.space().1, p.object().1, p.vm(), p.below(12));
     let range = VirtRange { start: 0x1000, end: 0x2000 };
     let done = std::thread::scope(|scope| {
         let call = || {
             REFUSED.set(true);
-            match what {
+            match number {
                 0 => Space::new(vm).map(forget).is_ok(),
                 1 => space.map(&MapRequest::private(Placement::Any { hint: 0 }, PAGE_SIZE)).is_ok(),
                 2 => !matches!(space.fault(0x1000, Access::Read), Err(FaultError::OutOfMemory)),
@@ -76,10 +76,10 @@ fn stranger(p: &mut Player<'_>) {
             Err(payload) => {
                 let said =
                     payload.downcast_ref::<&str>().copied().or(payload.downcast_ref::<String>().map(String::as_str));
-                assert_eq!(said, Some("the calling thread is no CPU of this machine"), "call {what}");
+                assert_eq!(said, Some("the calling thread is no CPU of this machine"), "call {number}");
                 false
             }
         }
     });
-    assert!(!done, "a thread that is no CPU was let do call {what}");
+    assert!(!done, "call {number} succeeded on a thread that is no CPU");
 }

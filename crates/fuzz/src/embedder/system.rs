@@ -11,7 +11,7 @@ use quire_vm::reclaim::daemon::Daemon;
 use quire_vm::sleep::MaySleep;
 use quire_vm::stats::Event;
 use quire_vm::types::Queue;
-use quire_vm::{FaultKind, PAGE_SIZE, Phys};
+use quire_vm::{FaultKind, MapError, PAGE_SIZE, Phys};
 
 pub const OPERATIONS: &[Operation] = &[
     ("take a frame", |p| {
@@ -117,10 +117,10 @@ pub const OPERATIONS: &[Operation] = &[
     ("count", count),
     ("a stack", |p| {
         let kernel = p.kernel();
-        let range = if p.flip() {
-            kernel.stack()
-        } else {
-            kernel.buffer(if p.below(8) == 0 { p.input.long() } else { p.below(9) * PAGE_SIZE / 2 })
+        let range = match p.below(5) {
+            0 | 1 => kernel.stack(),
+            2 => kernel.stock().and_then(|()| kernel.last_stack().ok_or(MapError::NoSpace)),
+            _ => kernel.buffer(if p.below(8) == 0 { p.input.long() } else { p.below(9) * PAGE_SIZE / 2 }),
         };
         if let Ok(range) = range {
             assert_ne!(range.range().len(), 0);
@@ -130,7 +130,10 @@ pub const OPERATIONS: &[Operation] = &[
     ("give a stack up", |p| {
         if !p.ranges.is_empty() {
             let n = p.input.below(p.ranges.len());
-            drop(p.ranges.swap_remove(n));
+            let range = p.ranges.swap_remove(n);
+            if p.flip() {
+                p.kernel().put_by(range);
+            }
         }
     }),
     ("look at a kernel's map", |p| {
@@ -187,7 +190,7 @@ fn count(p: &mut Player<'_>) {
             assert!(counts.failed <= counts.reads + counts.writes);
             let _racing = vm.pageout().passes();
             let mut frames = 0;
-            let _ended = vm.uses(|_first, count, _what| {
+            let _ended = vm.uses(|_first, count, _frame_use| {
                 frames += count;
                 if frames < 2000 { Ok(()) } else { Err(()) }
             });

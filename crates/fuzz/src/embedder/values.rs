@@ -5,7 +5,7 @@ use super::Operation;
 use quire_vm::machine::{Enter, KernelPages};
 use quire_vm::map::Flags;
 use quire_vm::mutant::{Mutant, mutant};
-use quire_vm::object::What;
+use quire_vm::object::SlotFilter;
 use quire_vm::object::index::Cursor;
 use quire_vm::tlb::flush::FlushSet;
 use quire_vm::{Access, Machine, Pfn, Phys, Prot, VirtRange};
@@ -37,7 +37,7 @@ pub const OPERATIONS: &[Operation] = &[
     ("flags", |p| match p.below(3) {
         0 => flags!(p, Prot),
         1 => flags!(p, Flags),
-        _ => flags!(p, What),
+        _ => flags!(p, SlotFilter),
     }),
     ("ranges", |p| {
         let (start, len, other) = (p.address(), p.offset(), p.range());

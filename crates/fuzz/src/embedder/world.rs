@@ -79,9 +79,9 @@ impl World {
             ..Settings::default()
         };
         let vms: [V; 2] = std::array::from_fn(|n| {
-            Hosted::boot(Settings { pcid: n == 0, ..settings }).expect("the settings make a machine")
+            Hosted::boot(Settings { pcid: n == 0, ..settings }).expect("the settings are valid for a machine")
         });
-        let cpus = vms.map(|vm| Cpu::attach(vm, PLAYERS).expect("a CPU that no thread is"));
+        let cpus = vms.map(|vm| Cpu::attach(vm, PLAYERS).expect("no other thread is this CPU"));
         let kernels = vms.map(|vm| {
             let window = Hosted::KERNEL_WINDOW;
             // SAFETY: the window is reserved in every space's tables, and this map alone is over it.
@@ -119,7 +119,7 @@ impl World {
 
     /// The calling thread as the CPU of both systems that runs no operations.
     pub fn as_one(&self, f: impl FnOnce(&[Cpu; 2])) {
-        let cpus = self.vms.map(|vm| Cpu::attach(vm, PLAYERS).expect("a CPU that no thread is"));
+        let cpus = self.vms.map(|vm| Cpu::attach(vm, PLAYERS).expect("no other thread is this CPU"));
         f(&cpus);
     }
 
@@ -158,16 +158,12 @@ impl World {
         }
         drop(scene);
         for kernel in self.kernels {
-            kernel.reclaim();
+            kernel.reclaim_all();
         }
         for (n, vm) in self.vms.into_iter().enumerate() {
             self.before[n].assert_settled(vm);
-            assert_eq!(
-                super::pagers::stores(),
-                0,
-                "a pager was told of a store that came and never went, or the other way round"
-            );
-            assert_eq!(self.quotas[n].taken(), 0, "pages are charged that no object has");
+            assert_eq!(super::pagers::stores(), 0, "a pager's counts of stores that began and ended differ");
+            assert_eq!(self.quotas[n].taken(), 0, "pages stay charged without an object");
             vm.frames().check().unwrap_or_else(|broken| panic!("{broken:?}"));
         }
     }

@@ -53,7 +53,7 @@ fn each_allocation<F: Simulate>(vm: &'static Vm<Simulated<F>>, cpu: &Cpu<F>, ope
         let context = format!("{}, allocation {n}", operation.name);
         match result {
             Ok(()) => (operation.effect)(&mut world.expected),
-            Err(Failed::Memory) => assert!(!done, "{context}: no allocation failed, and yet memory is out"),
+            Err(Failed::Memory) => assert!(!done, "{context}: out of memory, although no allocation failed"),
             Err(Failed::Other(e)) => panic!("{context}: {e}"),
         }
         world.verify(&context);
@@ -64,7 +64,7 @@ fn each_allocation<F: Simulate>(vm: &'static Vm<Simulated<F>>, cpu: &Cpu<F>, ope
             return n - 1;
         }
     }
-    panic!("{}: it never needs less than {MOST} allocations", operation.name);
+    panic!("{}: more than {MOST} allocations", operation.name);
 }
 
 fn a_failed_allocation_loses_nothing_and_changes_nothing<F: Simulate>() {

@@ -184,7 +184,7 @@ pub fn operations<F: Simulate>() -> Vec<Operation<F>> {
         ),
         op("unmap, middle", |w| Ok(w.space.unmap(range(PRIVATE + 8, 4))?), |e| e.set(PRIVATE + 8, 4, |_| None)),
         op(
-            "unmap, middle of what a child shares",
+            "unmap, the middle of memory that a child shares",
             |w| Ok(w.space.unmap(range(FORKED + 8, 4))?),
             |e| e.set(FORKED + 8, 4, |_| None),
         ),
@@ -208,10 +208,14 @@ pub fn operations<F: Simulate>() -> Vec<Operation<F>> {
         ),
         op("protect, to stores into a file's text", |w| Ok(w.space.protect(range(TEXT + 4, 4), RW)?), same),
         // Advice.
-        at_times("forget private memory", |w| forget_twice(w, PRIVATE), |e| e.set(PRIVATE, 32, |_| Some(0))),
-        at_times("forget what a child shares", |w| forget_twice(w, FORKED), |e| e.set(FORKED, 32, |_| Some(0))),
-        free("forget shared memory", |w| advise(w, SHARED, 32, Advice::DontNeed), same),
-        at_times("forget a file's copies", |w| forget_twice(w, FILE), |e| e.set(FILE, 16, |i| Some(of_file(i)))),
+        at_times("discard private memory", |w| forget_twice(w, PRIVATE), |e| e.set(PRIVATE, 32, |_| Some(0))),
+        at_times("discard memory that a child shares", |w| forget_twice(w, FORKED), |e| e.set(FORKED, 32, |_| Some(0))),
+        free("discard shared memory", |w| advise(w, SHARED, 32, Advice::DontNeed), same),
+        at_times(
+            "discard copies of a file's pages",
+            |w| forget_twice(w, FILE),
+            |e| e.set(FILE, 16, |i| Some(of_file(i))),
+        ),
         free(
             "punch a hole",
             |w| advise(w, SHARED + 2, 4, Advice::Remove),
@@ -231,7 +235,7 @@ pub fn operations<F: Simulate>() -> Vec<Operation<F>> {
         free("page out", |w| w.page_out_everything(), same),
         // Wiring.
         op("wire, all of it", |w| wire(w, PRIVATE, 32, Wire::Now), same),
-        op("wire, the middle of what a child shares", |w| wire(w, FORKED + 8, 8, Wire::Now), same),
+        op("wire, the middle of memory that a child shares", |w| wire(w, FORKED + 8, 8, Wire::Now), same),
         op("wire a file's text", |w| wire(w, TEXT + 4, 4, Wire::Now), same),
         op("wire from the first use on", |w| wire(w, SHARED + 8, 8, Wire::OnFault), same),
         after(
@@ -241,7 +245,7 @@ pub fn operations<F: Simulate>() -> Vec<Operation<F>> {
             same,
         ),
         after(
-            "fork what is wired",
+            "fork a wired range",
             |w| assert!(wire(w, FORKED, 32, Wire::Now).is_ok()),
             |w| keep(w, w.space.fork()?),
             same,
@@ -263,7 +267,7 @@ pub fn operations<F: Simulate>() -> Vec<Operation<F>> {
         // Moves.
         op("grow in place", |w| remap(w, PRIVATE, 32, 40, Move::No, false), |e| e.set(PRIVATE + 32, 8, |_| Some(0))),
         op(
-            "grow in place, what a child shares",
+            "grow in place, a range that a child shares",
             |w| remap(w, FORKED, 32, 40, Move::No, false),
             |e| e.set(FORKED + 32, 8, |_| Some(0)),
         ),
@@ -291,7 +295,7 @@ pub fn operations<F: Simulate>() -> Vec<Operation<F>> {
         op("fork", |w| keep(w, w.space.fork()?), same),
         op("fork, and again", |w| keep(w, w.space.fork()?.fork()?), same),
         after(
-            "fork what a grandchild showed",
+            "fork memory that a grandchild showed",
             |w| {
                 drop(w.child.take());
                 w.made.push(w.space.fork().expect("memory"));
@@ -346,7 +350,7 @@ pub fn operations<F: Simulate>() -> Vec<Operation<F>> {
             },
         ),
         after(
-            "fault: copy of what is in swap",
+            "fault: copy of a page in swap",
             page_out_and_fork,
             |w| store(w, FORKED + 3, 9),
             |e| e.set(FORKED + 3, 1, |_| Some(9)),
@@ -362,7 +366,7 @@ pub fn operations<F: Simulate>() -> Vec<Operation<F>> {
             },
         ),
         free(
-            "write to what an object has",
+            "write to a present page of an object",
             |w| write_object(w, 2),
             |e| {
                 e.object[2] = 702;
@@ -371,7 +375,7 @@ pub fn operations<F: Simulate>() -> Vec<Operation<F>> {
             },
         ),
         after(
-            "write to what is in swap",
+            "write to a page in swap",
             page_out,
             |w| write_object(w, 2),
             |e| {
@@ -406,7 +410,7 @@ pub fn operations<F: Simulate>() -> Vec<Operation<F>> {
                 })
             },
         ),
-        after("read what is in swap", page_out, read_shared, same),
+        after("read a page in swap", page_out, read_shared, same),
     ]
 }
 

@@ -193,7 +193,7 @@ impl<F: Simulate> Worker<'_, F> {
             && v != 0
             && v >> 48 != other as u64 + 1
         {
-            self.wrong(&format!("{va:#x} holds {v:#x}, which nobody stored there"));
+            self.wrong(&format!("{va:#x} holds {v:#x}, a value that no CPU stored there"));
         }
     }
 

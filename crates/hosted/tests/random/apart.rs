@@ -38,9 +38,9 @@ impl<F: Simulate> Worker<'_, F> {
     }
 
     /// Retries until there is memory for it.
-    pub fn insist(&self, what: impl Fn() -> Result<(), MapError>) {
+    pub fn insist(&self, operation: impl Fn() -> Result<(), MapError>) {
         loop {
-            match what() {
+            match operation() {
                 Ok(()) => return,
                 Err(MapError::OutOfMemory) => self.no_memory(),
                 Err(e) => self.wrong(&format!("failed: {e:?}")),
@@ -86,11 +86,11 @@ impl<F: Simulate> Worker<'_, F> {
             let _done = model.space.advise(r, Advice::PageOut);
             let told = model.space.resident(r, &mut |page, there| {
                 if !there {
-                    self.wrong(&format!("page {page} of what is wired is not in memory"));
+                    self.wrong(&format!("page {page} of a wired range is not in memory"));
                 }
             });
             if told.is_err() {
-                self.wrong("what is wired is not mapped");
+                self.wrong("a wired range is not mapped");
             }
         }
         // Its holes stay holes.
@@ -173,7 +173,7 @@ impl<F: Simulate> Worker<'_, F> {
         // Other CPUs may use the released addresses at once.
         let rest = match model.space.remap(pages(at, n), keep * PAGE_SIZE, Move::No, false) {
             Ok(same) if same == at => keep,
-            Ok(_) => self.wrong("what shrinks has moved"),
+            Ok(_) => self.wrong("a range that shrinks has moved"),
             Err(MapError::OutOfMemory) => {
                 self.no_memory();
                 n
@@ -291,7 +291,7 @@ impl<F: Simulate> Worker<'_, F> {
                     Err(e) => self.wrong(&format!("writing back failed: {e:?}")),
                 });
                 if !written {
-                    self.wrong("no write goes well");
+                    self.wrong("all writes fail");
                 }
                 for n in 0..FILE_PART {
                     let (there, want) = (self.world.disk.word(first + n), known.get(n));

@@ -31,9 +31,9 @@ use worker::{History, Worker};
 use world::{ANYWHERE, COPIES, DISCARDS, ENDS, EVERYTHING, FRONTS, MUCH, Mix, SOURCES, STALE, World};
 
 quire_hosted::of_each_architecture!(
-    one_cpu_sees_what_it_wrote,
-    four_cpus_see_what_they_wrote,
-    eight_cpus_see_what_they_wrote,
+    one_cpu_reads_its_own_stores,
+    four_cpus_read_their_own_stores,
+    eight_cpus_read_their_own_stores,
     without_pcids,
     with_little_memory,
     with_allocations_that_fail,
@@ -41,8 +41,8 @@ quire_hosted::of_each_architecture!(
     copies_by_several_cpus,
     faults_beyond_an_end_that_moves,
     leaves_that_are_gone_and_not_flushed,
-    copies_of_what_others_discard,
-    copies_whose_leaves_are_dropped,
+    copies_from_pages_that_other_cpus_discard,
+    copies_with_dropped_leaves,
     mappings_without_an_address,
     one_cpu_with_more_than_memory_holds,
     four_cpus_with_more_than_memory_holds,
@@ -246,15 +246,15 @@ fn run_with<F: Reduced>(plan: Plan, seed: u64, steps: usize) -> Outcome {
     Outcome { histories, counts, in_arenas, events, settled: Account::of(vm), steps }
 }
 
-fn one_cpu_sees_what_it_wrote<F: Reduced>() {
+fn one_cpu_reads_its_own_stores<F: Reduced>() {
     let _done = run::<F>(Plan { frames: 8192, steps: 320_000, ..PLAN });
 }
 
-fn four_cpus_see_what_they_wrote<F: Reduced>() {
+fn four_cpus_read_their_own_stores<F: Reduced>() {
     let _done = run::<F>(Plan { cpus: 4, steps: 40_000, ..PLAN });
 }
 
-fn eight_cpus_see_what_they_wrote<F: Reduced>() {
+fn eight_cpus_read_their_own_stores<F: Reduced>() {
     let _done = run::<F>(Plan { cpus: 8, frames: 32_768, steps: 12_000, ..PLAN });
 }
 
@@ -290,11 +290,11 @@ fn leaves_that_are_gone_and_not_flushed<F: Reduced>() {
     let _done = run::<F>(Plan { cpus: 4, frames: 8_192, steps: 3_000, mix: &STALE, ..PLAN });
 }
 
-fn copies_of_what_others_discard<F: Reduced>() {
+fn copies_from_pages_that_other_cpus_discard<F: Reduced>() {
     let _done = run::<F>(Plan { cpus: 4, frames: 8_192, steps: 3_000, mix: &SOURCES, ..PLAN });
 }
 
-fn copies_whose_leaves_are_dropped<F: Reduced>() {
+fn copies_with_dropped_leaves<F: Reduced>() {
     let _done = run::<F>(Plan { cpus: 4, frames: 8_192, steps: 3_000, mix: &FRONTS, ..PLAN });
 }
 

@@ -101,7 +101,7 @@ impl<F: Simulate> Worker<'_, F> {
     pub fn drop_tables(&mut self, model: &SpaceModel<F>) {
         self.doing = format!("drop the tables of space {}", model.space.id());
         self.cpu.leave();
-        let _where_nobody_runs_it = model.space.drop_tables();
+        let _refused_while_loaded = model.space.drop_tables();
         self.cpu.enter(&model.space).unwrap();
     }
 
@@ -210,7 +210,7 @@ impl<F: Simulate> Worker<'_, F> {
             match self.load(&model.space, top - n * PAGE_SIZE) {
                 Ok(v) if v == stamp + n => {}
                 Err(FaultError::OutOfMemory) => return self.no_memory(),
-                other => self.wrong(&format!("what was stored {n} pages down reads as {other:x?}")),
+                other => self.wrong(&format!("the stored value {n} pages down reads as {other:x?}")),
             }
         }
         self.spend_stamps(depth);

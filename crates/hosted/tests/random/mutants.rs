@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 /// Each step with the configuration that shows its absence soonest.
 const FOUND_BY: &[(Mutant, &str)] = &[
     (Mutant::NoBusyCheck, "faults_against_discards"),
-    (Mutant::NoStaleCheck, "four_cpus_see_what_they_wrote"),
-    (Mutant::NoFrontCheck, "copies_whose_leaves_are_dropped"),
-    (Mutant::NoSourceCheck, "copies_of_what_others_discard"),
+    (Mutant::NoStaleCheck, "four_cpus_read_their_own_stores"),
+    (Mutant::NoFrontCheck, "copies_with_dropped_leaves"),
+    (Mutant::NoSourceCheck, "copies_from_pages_that_other_cpus_discard"),
     (Mutant::NoUnflushedCheck, "leaves_that_are_gone_and_not_flushed"),
     (Mutant::NoEndCheck, "faults_beyond_an_end_that_moves"),
 ];

@@ -28,10 +28,10 @@ fn with_one_cpu_a_seed_decides_every_result_and_every_count() {
 }
 
 #[test]
-fn with_several_cpus_a_seed_decides_what_each_of_them_does() {
+fn with_several_cpus_a_seed_decides_the_operations_of_each() {
     let [first, second] = twice(Plan { cpus: 3, ..PLAN }, 3_000);
     let asked = |o: &Outcome| o.histories.iter().map(|h| h.asked.get()).collect::<Vec<_>>();
     assert_eq!(asked(&first), asked(&second));
     let other = run_with::<X86_64>(Plan { cpus: 3, ..PLAN }, SEED + 1, 3_000);
-    assert!(asked(&first).iter().zip(asked(&other)).all(|(a, b)| *a != b), "another seed asks for something else");
+    assert!(asked(&first).iter().zip(asked(&other)).all(|(a, b)| *a != b), "another seed gives other operations");
 }

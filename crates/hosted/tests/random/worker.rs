@@ -81,8 +81,8 @@ impl<'w, F: Simulate> Worker<'w, F> {
     }
 
     /// Adds a result to the history.
-    pub fn told(&self, what: &dyn std::fmt::Debug) {
-        fold(&self.history.told, format!("{what:?}").as_bytes());
+    pub fn told(&self, answer: &dyn std::fmt::Debug) {
+        fold(&self.history.told, format!("{answer:?}").as_bytes());
     }
 
     /// Seeds the next step: its random numbers follow from the seed and the step alone, not from other CPUs.
@@ -116,8 +116,8 @@ impl<'w, F: Simulate> Worker<'w, F> {
     }
 
     #[track_caller]
-    pub fn wrong(&self, what: &str) -> ! {
-        panic!("lane {} of {}: {what}; doing: {}", self.lane, self.world.lanes, self.doing)
+    pub fn wrong(&self, failure: &str) -> ! {
+        panic!("lane {} of {}: {failure}; doing: {}", self.lane, self.world.lanes, self.doing)
     }
 
     /// `steps` random operations.
@@ -264,11 +264,11 @@ impl<'w, F: Simulate> Worker<'w, F> {
         span: Span,
         f: impl Fn(usize, State) -> State,
     ) {
-        let (watched, what) = (model.watched(), Arc::from(self.doing.as_str()));
+        let (watched, operation) = (model.watched(), Arc::from(self.doing.as_str()));
         self.told(&("done", &run, span.to));
         for i in run {
             pages[i].change(span, watched, |s| f(i, s));
-            pages[i].note(span, &what);
+            pages[i].note(span, &operation);
         }
     }
 
@@ -281,13 +281,13 @@ impl<'w, F: Simulate> Worker<'w, F> {
         span: Span,
         f: impl Fn(State) -> State,
     ) {
-        let (watched, what) = (model.watched(), Arc::from(self.doing.as_str()));
+        let (watched, operation) = (model.watched(), Arc::from(self.doing.as_str()));
         self.told(&("perhaps", &run, span.to));
         for i in run {
             let mut states = pages[i].now().to_vec();
             states.extend(pages[i].now().iter().map(|s| f(*s)).collect::<Vec<_>>());
             pages[i].become_one_of(states, span, watched);
-            pages[i].note(span, &what);
+            pages[i].note(span, &operation);
         }
     }
 
@@ -302,7 +302,7 @@ impl<'w, F: Simulate> Worker<'w, F> {
         let r = self.range(&run);
         let prot = self.prot();
         let replace = self.random(4) != 0;
-        let what = if self.random(100) < self.world.mix.shared { 1 } else { [0, 2, 2][self.random(3)] };
+        let kind = if self.random(100) < self.world.mix.shared { 1 } else { [0, 2, 2][self.random(3)] };
         let mut request = MapRequest {
             at: if replace { Placement::Fixed(r.start) } else { Placement::FixedNoReplace(r.start) },
             len: r.len(),
@@ -317,7 +317,7 @@ impl<'w, F: Simulate> Worker<'w, F> {
         };
         let file_at = self.random(FILE_PAGES);
         let (object, part_at) = (self.object(), self.random(self.world.mix.part));
-        let end = match what {
+        let end = match kind {
             0 => {
                 request.object = Some((&self.world.file, file_at as u64 * PAGE_SIZE));
                 FILE_PAGES - file_at
@@ -332,7 +332,7 @@ impl<'w, F: Simulate> Worker<'w, F> {
         };
         let run = run.start..run.end.min(run.start.saturating_add(end));
         request.len = run.len() as u64 * PAGE_SIZE;
-        self.doing = format!("map {run:?} of kind {what}, {prot:?}, replace {replace}");
+        self.doing = format!("map {run:?} of kind {kind}, {prot:?}, replace {replace}");
         let mut pages = self.own(model);
         let (done, span) = self.world.during(|| model.space.map(&request));
         match done {
@@ -340,13 +340,13 @@ impl<'w, F: Simulate> Worker<'w, F> {
                 if !replace {
                     for i in run.clone() {
                         if !pages[i].narrow(|s| s == State::Unmapped) {
-                            self.wrong("something was replaced that should not be");
+                            self.wrong("a mapping was replaced against the flag");
                         }
                     }
                 }
                 let start = run.start;
                 self.forget_fates(&mut pages, run.clone(), span);
-                self.set(model, &mut pages, run, span, |i, _| match what {
+                self.set(model, &mut pages, run, span, |i, _| match kind {
                     0 => State::Private(prot, file_stamp(file_at + i - start), file_stamp(file_at + i - start)),
                     1 => State::Shared(prot, object, part_at + i - start),
                     _ => State::Private(prot, 0, 0),
@@ -356,7 +356,7 @@ impl<'w, F: Simulate> Worker<'w, F> {
             Ok(_) => self.wrong("a fixed mapping lies elsewhere"),
             Err(MapError::Exists) if !replace => {
                 if run.clone().all(|i| pages[i].certain() == Some(State::Unmapped)) {
-                    self.wrong("nothing is there, and yet something is in the way");
+                    self.wrong("an unmapped range was reported as taken");
                 }
             }
             Err(MapError::OutOfMemory) => self.no_memory(),
@@ -444,7 +444,7 @@ impl<'w, F: Simulate> Worker<'w, F> {
                 match model.space.advise(r, Advice::DontNeed) {
                     Err(MapError::OutOfMemory) => self.no_memory(),
                     Ok(()) | Err(MapError::NotMapped) => break,
-                    Err(e) => self.wrong(&format!("what was given up cannot be forgotten: {e:?}")),
+                    Err(e) => self.wrong(&format!("lazily freed pages cannot be discarded: {e:?}")),
                 }
             }
         }
@@ -604,7 +604,7 @@ impl<'w, F: Simulate> Worker<'w, F> {
                 Ok(v) if v == stamp + p => {}
                 // It may have been paged out meanwhile.
                 Err(FaultError::OutOfMemory) => self.no_memory(),
-                other => self.wrong(&format!("what was stored reads as {other:x?}")),
+                other => self.wrong(&format!("a stored value reads as {other:x?}")),
             }
         }
         self.stamps += n;
@@ -642,15 +642,15 @@ impl<'w, F: Simulate> Worker<'w, F> {
             Err(MapError::OutOfMemory) => return self.no_memory(),
             Err(e) => self.wrong(&format!("fork failed: {e:?}")),
         };
-        let what: Arc<str> = self.doing.as_str().into();
-        let inherited = |p: &Page| p.inherited(span, &what);
+        let operation: Arc<str> = self.doing.as_str().into();
+        let inherited = |p: &Page| p.inherited(span, &operation);
         let lanes = model.lanes.iter().map(|lane| lane.lock().iter().map(inherited).collect()).collect();
         let child = SpaceModel::new(child, lanes);
         self.world.counts.forks.fetch_add(1, Ordering::Relaxed);
         // The child's first access comes from its parent's CPU: all pages must be there.
         self.cpu.enter(&child.space).unwrap();
         self.look_at_all(&child);
-        self.unmap_what_others_had_begun(&child);
+        self.unmap_pending_mappings_of_other_lanes(&child);
         let mut slot = self.world.spaces[free].lock();
         if slot.is_none() {
             *slot = Some(child);
@@ -658,7 +658,7 @@ impl<'w, F: Simulate> Worker<'w, F> {
     }
 
     /// Operations of other lanes were under way in the parent: the child loses what they had mapped for a moment.
-    fn unmap_what_others_had_begun(&self, child: &SpaceModel<F>) {
+    fn unmap_pending_mappings_of_other_lanes(&self, child: &SpaceModel<F>) {
         let mut strange = Vec::new();
         child.space.entries(0, &mut |e| {
             if !self.world.is_in_a_lane(e.range.start) {

@@ -46,7 +46,7 @@ global_asm!(
         mov esi, ebx
         mov esp, offset boot_entry_stack + 64
         call boot_require
-        // The loader zeroed .boot.tables with the other bytes that the file does not have.
+        // The loader has zeroed .boot.tables, because the file does not contain it.
         mov edi, offset boot_leaves
         mov eax, 0x83               // present, writable, 2 MiB
         xor edx, edx

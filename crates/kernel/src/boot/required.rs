@@ -40,7 +40,7 @@ global_asm!(
         .asciz ", "
     boot_end:
         .asciz "\r\n"
-    // A register, a bit in it, and the name that Linux's /proc/cpuinfo has for it.
+    // A register, a bit in it, and the feature's name in /proc/cpuinfo of Linux.
     .macro REQUIRE register, bit, name
         .byte \register, \bit
         .asciz "\name"
@@ -65,7 +65,7 @@ global_asm!(
 
     .section .boot.text, "ax"
     .code32
-    // Returns where the processor has everything. Keeps ESI.
+    // Returns only if the processor has all features. Keeps ESI.
     .global boot_require
     boot_require:
         mov eax, 1
@@ -75,13 +75,13 @@ global_asm!(
         cpuid
         cmp eax, 0x80000001
         jb 2f
-        // Old processors answer for their highest basic leaf: anything.
+        // Old processors return the values of their highest basic leaf, which mean nothing here.
         cmp eax, 0x8000ffff
         ja 2f
         mov eax, 0x80000001
         cpuid
         mov [boot_found + 4], edx
-    2:  xor ebp, ebp                // 1: something is missing, and was named
+    2:  xor ebp, ebp                // 1: an absent feature was named
         mov edi, offset boot_required
     3:  movzx eax, byte ptr [edi]
         movzx ecx, byte ptr [edi + 1]
@@ -145,7 +145,8 @@ global_asm!(
         out dx, al
         ret
 
-    // Writes the text at EDI; leaves EDI behind its end. A port that is never ready loses bytes and delays nothing for long.
+    // Writes the text at EDI and leaves EDI behind its end. It skips a byte after 100,000 polls, so that a port that is
+    // never ready cannot stop the boot.
     boot_say:
         mov bl, [edi]
         inc edi

@@ -79,7 +79,7 @@ global_asm!(
         .long boot_root
 
     .section .text.entry, "ax"
-    // Arrived in the kernel's half: a number by arrival, the stack that goes with it, and away from the low half.
+    // In the kernel's half. The CPU takes the next number and its stack, and then leaves the low half.
     trampoline_high:
         movl $1, %edi
         lock xaddq %rdi, {next}(%rip)

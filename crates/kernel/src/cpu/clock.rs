@@ -30,6 +30,11 @@ pub fn ns_of(ticks: u64) -> u64 {
     ((ticks as u128 * NS_PER_TICK.load(Ordering::Relaxed) as u128) >> 32) as u64
 }
 
+/// The TSC's value at boot, and nanoseconds a tick, times 2^32: [`now`] follows from both.
+pub fn scale() -> (u64, u64) {
+    (START.load(Ordering::Relaxed), NS_PER_TICK.load(Ordering::Relaxed))
+}
+
 /// Ticks a second.
 pub fn hz() -> u64 {
     ((TICKS_PER_NS.load(Ordering::Relaxed) as u128 * 1_000_000_000) >> 32) as u64

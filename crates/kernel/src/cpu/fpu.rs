@@ -108,7 +108,7 @@ unsafe fn attempt(features: u64) -> Result<(), Broken> {
 global_asm!(
     r#"
     .section .text.fpu, "ax"
-    // Returns whether an instruction with a 32-byte register runs. It may be invalid here.
+    // Returns whether an instruction with a 32-byte register runs. The instruction may raise an invalid-opcode fault.
     .global fpu_try_vector
     fpu_try_vector:
         sub rsp, 40

@@ -60,6 +60,10 @@ pub struct Block {
     /// The loaded FS and user GS bases.
     pub fs_base: u64,
     pub gs_base: u64,
+    /// The context of the thread that gave its stack up at the switch under way (a `thread::context::Context`), or 0.
+    pub departed: usize,
+    /// The number of this CPU's idle kernel stacks changed at a switch.
+    pub restock: bool,
     pub task: TaskState,
     pub segments: Segments,
     /// The spin locks that it holds.
@@ -78,6 +82,8 @@ impl Block {
             this: core::ptr::null_mut(),
             fs_base: 0,
             gs_base: 0,
+            departed: 0,
+            restock: false,
             task: TaskState::new(),
             segments: Segments::new(),
             #[cfg(debug_assertions)]

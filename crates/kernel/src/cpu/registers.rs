@@ -45,7 +45,7 @@ macro_rules! control {
             unsafe { asm!(concat!("mov {}, ", $name), out(reg) value, options(nomem, nostack, preserves_flags)) }
             value
         }
-        #[doc = concat!("Writes ", $name, ".\n\n# Safety\nThe CPU takes the value, and the kernel goes on under it.")]
+        #[doc = concat!("Writes ", $name, ".\n\n# Safety\nThe kernel can run with the new value.")]
         #[inline(always)]
         #[allow(dead_code)]
         pub unsafe fn $write(value: u64) {

@@ -13,6 +13,8 @@ pub const KERNEL_CS: u16 = 0x10;
 pub const KERNEL_SS: u16 = 0x18;
 /// SYSRET's base: it adds 8 for user data and 16 for 64-bit user code, and sets the privilege bits.
 pub const SYSRET_BASE: u16 = 0x20 | 3;
+/// A segment that only tells its CPU's number: by its limit, which LSL reads in user mode.
+pub const CPU_NUMBER: u16 = 0x38 | 3;
 const TASK: u16 = 0x40;
 
 /// Stacks in the task state's table.
@@ -20,8 +22,8 @@ pub const IST_DOUBLE_FAULT: usize = 1;
 pub const IST_NMI: usize = 2;
 pub const IST_MACHINE_CHECK: usize = 3;
 
-/// A CPU's segment descriptors: null, unused, kernel code, kernel data, none, user data, user code, unused, and two
-/// words for the task state. The empty one is SYSRET's 32-bit user code.
+/// A CPU's segment descriptors: null, unused, kernel code, kernel data, none, user data, user code, the CPU's number,
+/// and two words for the task state. The empty one is SYSRET's 32-bit user code.
 ///
 /// No program can leave 64-bit mode. After a far jump into 32-bit code, its SYSCALL would enter the kernel at CSTAR
 /// with the program's stack pointer. There is no entry for it.
@@ -122,6 +124,8 @@ pub unsafe fn load(block: *mut Block) {
         let limit = size_of::<TaskState>() as u64 - 1;
         (*block).segments.0[8] = limit | (task & 0xff_ffff) << 16 | 0x89 << 40 | (task >> 24 & 0xff) << 56;
         (*block).segments.0[9] = task >> 32;
+        // Present, for user mode, data that cannot be stored to, and marked as accessed, so that no load writes it.
+        (*block).segments.0[CPU_NUMBER as usize / 8] = 0xf1 << 40 | (*block).id as u64;
         let gdt = Pointer { limit: size_of::<Segments>() as u16 - 1, base: &raw const (*block).segments as u64 };
         let idt = Pointer { limit: 4095, base: INTERRUPTS.0.get() as u64 };
         asm!(

@@ -61,7 +61,7 @@ unsafe impl Hal for Dma {
         0
     }
     unsafe fn mmio_phys_to_virt(_physical: u64, _size: usize) -> NonNull<u8> {
-        unreachable!("only PCI devices ask where their registers are")
+        unreachable!("only PCI devices map their registers through it")
     }
     unsafe fn share(buffer: NonNull<[u8]>, _direction: BufferDirection) -> u64 {
         // Buffers come from `dma_alloc`, so they lie in the direct map.

@@ -61,8 +61,8 @@ impl fmt::Display for Unusable<'_> {
         }
         match self.problem {
             Problem::Missing => f.write_str(" needs a value: a number, with K, M or G for units of 1024"),
-            Problem::NoNumber => f.write_str(" is no number, which may end in K, M or G for units of 1024"),
-            Problem::Zero => f.write_str(" is zero, which would leave nothing to use"),
+            Problem::NoNumber => f.write_str(" is not a number, which may end in K, M or G for units of 1024"),
+            Problem::Zero => f.write_str(" is zero, which leaves no memory to use"),
             Problem::MoreThan(most) => write!(f, " is more than {most}, the most that this machine can hold"),
             Problem::LessThan(least) => write!(f, " is less than {least}, the least that can be used"),
             Problem::SetAside(bytes) => {
@@ -164,14 +164,14 @@ mod tests {
         assert_eq!(of("swap=1 swap=64M"), Ok(Some(64 << 20)));
         let refused = |line, start: &str| assert!(of(line).is_err_and(|e| e.starts_with(start)), "{line}");
         refused("swap", "swap needs a value");
-        refused("swap=", "swap= is no number");
-        refused("swap=much", "swap=much is no number");
-        refused("swap=-1", "swap=-1 is no number");
-        refused("swap=99999999999G", "swap=99999999999G is no number");
+        refused("swap=", "swap= is not a number");
+        refused("swap=much", "swap=much is not a number");
+        refused("swap=-1", "swap=-1 is not a number");
+        refused("swap=99999999999G", "swap=99999999999G is not a number");
         refused("swap=0", "swap=0 is zero");
         refused("swap=64M swap=0G", "swap=0G is zero");
         let raw = amount(b"swap=\xff\x07", "swap").map_err(|e| std::format!("{e}"));
-        assert!(raw.is_err_and(|e| e.starts_with("swap=\\xff\\x07 is no number")));
+        assert!(raw.is_err_and(|e| e.starts_with("swap=\\xff\\x07 is not a number")));
         let aside = |line: &'static [u8]| set_aside(line, "swap", 4096, 5 << 20).map_err(|e| std::format!("{e}"));
         assert_eq!((aside(b"x"), aside(b"swap=4K"), aside(b"swap=5M")), (Ok(None), Ok(Some(4096)), Ok(Some(5 << 20))));
         assert_eq!(aside(b"swap=4095"), Err("swap=4095 is less than 4096, the least that can be used".into()));

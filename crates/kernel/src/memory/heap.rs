@@ -36,7 +36,7 @@ unsafe impl GlobalAlloc for Heap {
 pub fn keep<T>(value: T) -> &'static mut T {
     match quire_heap::try_leak(value) {
         Ok(kept) => kept,
-        Err(quire_heap::OutOfMemory) => panic!("not enough memory for what boot makes"),
+        Err(quire_heap::OutOfMemory) => panic!("not enough memory for the objects that boot makes"),
     }
 }
 

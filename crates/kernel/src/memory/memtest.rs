@@ -47,7 +47,7 @@ pub fn run(vm: &'static Vm<Machine>, ram: &Ram) {
         held.each(|at| write(at, inverted));
         held.each(|at| check(at, inverted));
     }
-    log!("memtest: {} frames hold what is written", held.len);
+    log!("memtest: {} frames hold the written words", held.len);
     // SAFETY: `alloc_contiguous` gave them one by one, and the check is over.
     held.frames.into_iter().flatten().for_each(|frame| unsafe { vm.free_contiguous(frame, 1) });
 }

@@ -41,6 +41,16 @@ impl Stack {
         kernel_map().stack().map(Stack).map_err(|_| OutOfMemory)
     }
 
+    /// An idle stack of this CPU, the last one too; see [`KernelMap::last_stack`]. Interrupts are masked.
+    pub fn last() -> Option<Stack> {
+        kernel_map().last_stack().map(Stack)
+    }
+
+    /// Gives it to this CPU's idle ones. Interrupts are masked, and the caller runs on another stack.
+    pub fn put_by(self) {
+        kernel_map().put_by(self.0);
+    }
+
     /// One past the highest byte.
     pub fn top(&self) -> u64 {
         self.0.range().end

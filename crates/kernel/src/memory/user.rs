@@ -13,7 +13,7 @@ use core::arch::global_asm;
 global_asm!(
     include_str!("../cpu/smap.s"),
     r#"
-    // The instruction at the first address may fault on user memory; the kernel then goes on at the second.
+    // If the instruction at the first address faults on user memory, the kernel continues at the second address.
     .macro FIXUP at, to
     .pushsection .exceptions, "a"
     .quad \at, \to
@@ -36,7 +36,7 @@ global_asm!(
         CLAC
         xor eax, eax
         ret
-        // Byte by byte to where it stops.
+        // Copies the remaining bytes one by one, up to the faulting byte.
     3:  lea rcx, [rdx + rcx * 8]
         jmp 2b
     4:  mov rax, rcx
@@ -68,7 +68,7 @@ global_asm!(
         FIXUP 2b, 4b
 
     // rdi = to, rsi = from (user), rdx = room; returns the bytes before the zero byte, or the room; bit 63 set after a fault.
-    // Eight bytes at a time where they are in one page, so that nothing beyond the string's last page is touched.
+    // Reads eight bytes at once only inside one page, so that it never touches a page beyond the string's last.
     .balign 32
     .global user_string
     user_string:
@@ -115,7 +115,7 @@ global_asm!(
         FIXUP 2b, 8b
         FIXUP 6b, 8b
 
-    // rdi = at (user); returns the word, and whether it could not be had.
+    // rdi = at (user); returns the word, and 1 after a fault.
     .balign 16
     .global user_load
     user_load:
@@ -129,7 +129,7 @@ global_asm!(
         ret
         FIXUP 1b, 2b
 
-    // rdi = at (user), esi = old, edx = new; returns what was there, and whether it could not be had.
+    // rdi = at (user), esi = old, edx = new; returns the word's earlier value, and 1 after a fault.
     .balign 16
     .global user_exchange
     user_exchange:

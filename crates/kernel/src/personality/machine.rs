@@ -9,7 +9,7 @@ use crate::thread::context::{self, Context};
 use core::arch::x86_64::__cpuid;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use quire_linux::{BadAddress, End, Fpu, Interrupt, UserRegs, WatchSetting};
+use quire_linux::{BadAddress, End, Fpu, Interrupt, UserClock, UserRegs, WatchSetting};
 use quire_pmap_x86_64::X86Pmap;
 use quire_sync::preempt_off;
 use quire_vm::OutOfMemory;
@@ -76,7 +76,7 @@ impl quire_linux::Machine for Machine {
             Fpu::Fresh => fpu::Area::fresh()?,
             Fpu::Copy => fpu::Area::copy()?,
         };
-        Context::user(regs, user_thread, fs_base, gs_base, area)
+        Ok(Context::user(regs, user_thread, fs_base, gs_base, area))
     }
     fn activate(&self, pmap: Option<&X86Pmap>) {
         let interrupts = cpu::interrupts_off();
@@ -117,8 +117,9 @@ impl quire_linux::Machine for Machine {
         cpu::interrupts_restore(interrupts);
     }
 
-    fn stack_len(&self) -> usize {
-        crate::memory::stack::SIZE as usize
+    fn stack_len(&self, thread: &quire_task::Thread<Self>) -> usize {
+        // SAFETY: a thread's context lives as long as the thread.
+        unsafe { Context::stack_len(thread.context()) }
     }
     fn fpu_len(&self) -> usize {
         fpu::len()
@@ -150,6 +151,13 @@ impl quire_linux::Machine for Machine {
     }
     fn set_realtime(&self, ns: u64) {
         EPOCH.store(ns.wrapping_sub(clock::now()), Ordering::Relaxed);
+    }
+    fn user_clock(&self) -> Option<UserClock> {
+        let (start, ns_per_tick) = clock::scale();
+        Some(UserClock { start, ns_per_tick, epoch: EPOCH.load(Ordering::Relaxed) })
+    }
+    fn cpu_selector(&self) -> u16 {
+        cpu::tables::CPU_NUMBER
     }
     fn entropy(&self) -> [u8; 32] {
         crate::cpu::entropy::seed()

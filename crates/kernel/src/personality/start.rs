@@ -24,8 +24,13 @@ pub fn start(archive: &'static [u8], limits: Limits, memory: u64, tables: TableM
         Err(e) => panic!("the Linux layer cannot be built: {e:?}"),
     };
     LINUX.set(linux);
+    kernel_thread("timers", notify_timer_files, 0);
     let files = crate::memory::heap::keep((archive, limits));
     kernel_thread("first", first_thread, core::ptr::from_ref(files) as usize);
+}
+
+extern "C" fn notify_timer_files(_: usize) -> ! {
+    linux().notify_timer_files()
 }
 
 extern "C" fn first_thread(files: usize) -> ! {

@@ -1,10 +1,21 @@
 //! Threads' saved contexts, and the switch between them.
+//!
+//! # Threads without a kernel stack
+//! A program's thread needs a kernel stack only while it runs in the kernel, or sleeps in the middle of kernel code. A
+//! new thread has none. A thread whose system call sleeps in a known place gives its stack up ([`depart`]): its user
+//! registers stay in its context, and the layer above has the state of the call. So does a thread that is preempted on
+//! its way to user mode ([`depart_preempted`]). The CPU that switches to such a thread
+//! supplies a stack. It is the stack of the previous thread if that departs too, else an idle one of the CPU. No memory
+//! can be had during a switch, so each CPU sets one idle stack aside. The thread that took it replaces it before it
+//! does anything else ([`begin`]). If there is no memory for that, the thread departs again, and so gives its own stack
+//! to the CPU.
 
-use crate::cpu::{self, fpu, registers};
-use crate::machine::Machine;
-use crate::memory::stack::Stack;
+use crate::cpu::{self, clock, fpu, registers};
+use crate::machine::{Machine, scheduler};
+use crate::memory::stack::{self, Stack};
 use crate::report::trace::known::Known;
 use core::arch::global_asm;
+use quire_linux::UserRegs;
 use quire_pmap_x86_64::X86Pmap;
 use quire_sync::CpuId;
 use quire_task::Thread;
@@ -13,21 +24,47 @@ use quire_vm::OutOfMemory;
 /// The saved registers of a thread that does not run, and its stack. Callee-saved registers lie on the stack.
 pub struct Context {
     stack_pointer: u64,
-    /// One past the highest byte of the kernel stack, on which system calls and traps from user mode begin.
+    /// One past the highest byte of the kernel stack, on which system calls and traps from user mode begin; 0: none.
     stack_top: u64,
     /// User FS and GS bases.
     pub fs_base: u64,
     pub gs_base: u64,
     /// `None` for kernel threads, which use no floating point.
     fpu: Option<fpu::Area>,
-    _stack: Option<Stack>,
+    /// `None`: an idle thread, which uses the CPU's start stack, or a program's thread that gave its stack up.
+    stack: Option<Stack>,
+    /// How a program's thread goes on that has no stack. Other threads do not use it.
+    going_on: GoingOn,
     /// The tracer's record of it.
-    #[cfg_attr(not(feature = "trace"), expect(dead_code, reason = "nothing is known where nothing is traced"))]
+    #[cfg_attr(not(feature = "trace"), expect(dead_code, reason = "only the tracer reads it"))]
     pub known: Known,
     /// The sleeping locks that the thread holds.
     #[cfg(debug_assertions)]
     pub held: quire_sync::held::MutexesHeld,
 }
+
+/// How a program's thread without a stack goes on.
+struct GoingOn {
+    /// The registers that it will load at last.
+    regs: UserRegs,
+    /// It parked, so its sleep has to be finished.
+    parked: bool,
+    /// Called on the new stack, with a pointer to a copy of the registers at its top.
+    main: extern "C" fn(&mut UserRegs),
+}
+
+impl GoingOn {
+    /// Of a thread that keeps its stack.
+    fn unused() -> GoingOn {
+        extern "C" fn nowhere(_regs: &mut UserRegs) {
+            unreachable!("a thread with a stack of its own went on without one");
+        }
+        GoingOn { regs: UserRegs::default(), parked: false, main: nowhere }
+    }
+}
+
+/// The wait before a thread asks for a stack again, in nanoseconds.
+const RETRY: u64 = 10_000_000;
 
 impl Context {
     /// The context of a running thread: a CPU's idle thread, on its start stack.
@@ -42,7 +79,8 @@ impl Context {
             fs_base: 0,
             gs_base: 0,
             fpu: None,
-            _stack: stack,
+            stack,
+            going_on: GoingOn::unused(),
             known,
             #[cfg(debug_assertions)]
             held: quire_sync::held::MutexesHeld::new(),
@@ -61,6 +99,16 @@ impl Context {
         (at != 0 && crate::memory::stack::is_readable(frame)).then_some(frame)
     }
 
+    /// Bytes of the kernel stack that a thread has at this moment; 0 if it gave its stack up.
+    ///
+    /// # Safety
+    /// `context` lives. It may be in use: then the result is of a moment ago.
+    pub unsafe fn stack_len(context: *const Context) -> usize {
+        // SAFETY: by this function's contract; the number is read in one load.
+        let top = unsafe { (&raw const (*context).stack_top).read_volatile() };
+        if top == 0 { 0 } else { stack::SIZE as usize }
+    }
+
     /// A kernel thread that calls `main(argument)`, which must not return.
     pub fn kernel(
         name: &'static str,
@@ -77,29 +125,22 @@ impl Context {
         Ok(Context::new(stack_pointer, top, Some(stack), Known::kernel(name)))
     }
 
-    /// A thread that goes to user mode. It calls `main` with a pointer to a copy of `regs` at the top of its stack.
-    /// When `main` returns, it loads the registers from there.
-    pub fn user<R: Copy>(
-        regs: &R,
-        main: extern "C" fn(&mut R),
+    /// A thread that goes to user mode. It calls `main` with a pointer to a copy of `regs` at the top of its stack,
+    /// which it gets when it runs. When `main` returns, it loads the registers from there.
+    pub fn user(
+        regs: &UserRegs,
+        main: extern "C" fn(&mut UserRegs),
         fs_base: u64,
         gs_base: u64,
         fpu: fpu::Area,
-    ) -> Result<Context, OutOfMemory> {
-        let stack = Stack::new()?;
-        let top = stack.top();
-        let at = top - size_of::<R>() as u64;
-        // SAFETY: the stack is this function's own.
-        let stack_pointer = unsafe {
-            (at as *mut R).write(*regs);
-            first_frame(at, user_thread_start as *const () as u64, main as *const () as u64, at)
-        };
-        Ok(Context {
+    ) -> Context {
+        Context {
             fs_base,
             gs_base,
             fpu: Some(fpu),
-            ..Context::new(stack_pointer, top, Some(stack), Known::program())
-        })
+            going_on: GoingOn { regs: *regs, parked: false, main },
+            ..Context::new(0, 0, None, Known::program())
+        }
     }
 }
 
@@ -119,7 +160,7 @@ unsafe fn first_frame(at: u64, start: u64, main: u64, argument: u64) -> u64 {
 global_asm!(
     r#"
     .section .text.entry, "ax"
-    // rdi = where the old stack pointer goes, rsi = the new one
+    // rdi = address for the old stack pointer, rsi = the new stack pointer
     .balign 32
     .global switch_stacks
     switch_stacks:
@@ -147,48 +188,214 @@ global_asm!(
         call rbx
         ud2
 
-    .global user_thread_start
-    user_thread_start:
-        call {started}
-        mov rdi, r12
+    // rdi = where the old stack pointer goes, rsi = one past the highest byte of an unused stack
+    .balign 32
+    .global switch_to_unused
+    switch_to_unused:
+        push rbp
+        push rbx
+        push r12
+        push r13
+        push r14
+        push r15
+        mov [rdi], rsp
+    // The same without a way back to the old stack, which may be the new one.
+    .global leave_to_unused
+    leave_to_unused:
+        mov rsp, rsi
+        sub rsp, {regs}
+        mov rdi, rsp
         xor ebp, ebp
-        call rbx
+        call {begin}
         jmp trap_first_return
     .text
     "#,
     started = sym started,
+    begin = sym begin,
+    regs = const size_of::<UserRegs>(),
 );
 
 unsafe extern "C" {
     fn switch_stacks(old: *mut u64, new: u64);
+    fn switch_to_unused(old: *mut u64, top: u64);
+    fn leave_to_unused(unused: *mut u64, top: u64) -> !;
     fn kernel_thread_start();
-    fn user_thread_start();
 }
 
 extern "C" fn started() {
-    crate::machine::scheduler().started();
+    // SAFETY: a new thread's first call, with interrupts masked.
+    unsafe { put_by_left_stack() };
+    scheduler().started();
 }
 
-/// Saves the caller in `prev` and continues `next`.
+/// The first function on the stack of a thread that had none. `regs` is room at the top of the stack.
 ///
 /// # Safety
-/// `prev` is the calling thread, `next` a complete context that runs nowhere; interrupts are masked.
-pub unsafe fn switch(machine: &Machine, prev: &Thread<Machine>, next: &Thread<Machine>) {
+/// Called by `switch_to_unused` and `leave_to_unused` only, with interrupts masked.
+unsafe extern "C" fn begin(regs: *mut UserRegs) {
+    // The CPU's last idle stack may be gone, so no other thread may be switched to.
+    cpu::preempt_disable();
+    // SAFETY: by this function's contract; the context is the running thread's own, and only this thread changes it
+    // while it runs.
+    let going_on = unsafe {
+        put_by_left_stack();
+        let context = scheduler().current().context();
+        &mut (*context).going_on
+    };
+    if going_on.parked {
+        scheduler().resumed();
+    } else {
+        scheduler().started();
+    }
+    // SAFETY: this CPU's block, while preemption is off.
+    let changed = unsafe { core::mem::replace(&mut (*cpu::block()).restock, false) };
+    while changed && stack::kernel_map().stock().is_err() {
+        // There is no memory: the CPU gets this thread's stack meanwhile. A wake-up ends the wait early, and is not lost,
+        // because `main` looks for what it waited for.
+        cpu::interrupts_disable();
+        // SAFETY: this CPU's block, with interrupts masked. If this thread sleeps, the next one here restocks the list.
+        unsafe { (*cpu::block()).restock = true };
+        going_on.parked = true;
+        cpu::preempt_enable();
+        // SAFETY: `going_on` says how it goes on, with the registers that it has not loaded yet.
+        unsafe { scheduler().depart(Some(clock::now() + RETRY)) };
+        // It did not sleep.
+        cpu::preempt_disable();
+        cpu::interrupts_on();
+    }
+    cpu::preempt_enable();
+    // SAFETY: the room is this thread's, by this function's contract.
+    unsafe { regs.write(going_on.regs) };
+    // SAFETY: written just now, and no other reference to it exists.
+    (going_on.main)(unsafe { &mut *regs });
+}
+
+/// A function that goes on with a thread on some other stack, with a copy of its registers at the stack's top. When it
+/// returns, the thread loads the registers.
+pub type Main = extern "C" fn(&mut UserRegs);
+
+/// Parks the calling program's thread until it is unparked, or until `deadline`, and gives its kernel stack up. Then
+/// `main` goes on with `regs`. Returns if there was a reason not to sleep.
+///
+/// # Safety
+/// The caller is a program's thread that holds nothing on its stack but `regs`: no reference into the stack, and no value
+/// that must be dropped, because this may never return.
+pub unsafe fn depart(regs: &UserRegs, main: Main, deadline: Option<u64>) {
+    goes_on(regs, main, true);
+    // SAFETY: by this function's contract; the context says how the thread goes on.
+    unsafe { scheduler().depart(deadline) };
+}
+
+/// Preempts the calling program's thread on its way to user mode, as [`depart`] does.
+///
+/// # Safety
+/// That of [`depart`].
+pub unsafe fn depart_preempted(regs: &UserRegs, main: Main) {
+    goes_on(regs, main, false);
+    // SAFETY: by this function's contract; the context says how the thread goes on.
+    unsafe { scheduler().preempt_departing() };
+}
+
+fn goes_on(regs: &UserRegs, main: Main, parked: bool) {
+    // SAFETY: the calling thread's own context, which the CPU that switches reads later.
+    unsafe {
+        let context = scheduler().current().context();
+        #[cfg(debug_assertions)]
+        assert!((*context).held.is_empty(), "a thread that gives its stack up holds a lock: {:?}", (*context).held);
+        let going_on = &mut (*context).going_on;
+        going_on.regs = *regs;
+        going_on.main = main;
+        going_on.parked = parked;
+    }
+}
+
+/// Gives the stack of the thread that departed here to the CPU's idle ones.
+///
+/// # Safety
+/// Interrupts are masked. The caller runs on another stack, and has not finished the switch.
+#[inline(always)]
+unsafe fn put_by_left_stack() {
+    // SAFETY: this CPU's block; the thread that departed is on this CPU until the switch is finished, so its context
+    // is this CPU's.
+    unsafe {
+        let departed = core::mem::replace(&mut (*cpu::block()).departed, 0) as *mut Context;
+        if let Some(context) = departed.as_mut()
+            && let Some(stack) = context.stack.take()
+        {
+            context.stack_top = 0;
+            put_by(stack);
+        }
+    }
+}
+
+#[cold]
+fn put_by(stack: Stack) {
+    // SAFETY: this CPU's block; interrupts are masked.
+    unsafe { (*cpu::block()).restock = true };
+    stack.put_by();
+}
+
+/// Saves the caller in `prev` and continues `next`. If `departs`, the caller's stack is given up, and this does not
+/// return.
+///
+/// # Safety
+/// `prev` is the calling thread, `next` a complete context that runs nowhere; interrupts are masked. A caller that
+/// departs has set how it goes on, and no reference into its stack exists.
+#[inline(always)]
+pub unsafe fn switch(machine: &Machine, prev: &Thread<Machine>, next: &Thread<Machine>, departs: bool) {
     // SAFETY: by this function's contract this CPU owns both contexts during the switch.
     unsafe {
         let (from, to) = (prev.context(), next.context());
         if let Some(area) = &(*from).fpu {
             fpu::save(area.as_ptr());
         }
+        let block = cpu::block();
+        let mut begins = false;
         if let Some(area) = &(*to).fpu {
-            let block = cpu::block();
+            if (*to).stack.is_none() {
+                begins = true;
+                supply(from, to, departs);
+            }
             (*block).kernel_stack = (*to).stack_top;
             (&raw mut (*block).task.stacks[0]).write_unaligned((*to).stack_top);
             fpu::restore(area.as_ptr());
             load_bases(block, (*to).fs_base, (*to).gs_base);
         }
         switch_space(machine, prev, next);
-        switch_stacks(&raw mut (*from).stack_pointer, (*to).stack_pointer);
+        if departs {
+            (*from).stack_pointer = 0;
+            // Its stack is gone if the next thread has it.
+            (*block).departed = from as usize;
+        }
+        match (departs, begins) {
+            (false, false) => switch_stacks(&raw mut (*from).stack_pointer, (*to).stack_pointer),
+            (false, true) => switch_to_unused(&raw mut (*from).stack_pointer, (*to).stack_top),
+            (true, true) => leave_to_unused(core::ptr::null_mut(), (*to).stack_top),
+            // The stack pointer is stored where no thread reads it.
+            (true, false) => switch_stacks(&raw mut (*block).user_stack, (*to).stack_pointer),
+        }
+        put_by_left_stack();
+    }
+}
+
+/// Gives `to` a stack: the one of `from` if that departs, else an idle one of this CPU.
+///
+/// # Safety
+/// As [`switch`].
+#[inline(always)]
+unsafe fn supply(from: *mut Context, to: *mut Context, departs: bool) {
+    // SAFETY: by this function's contract this CPU owns both contexts.
+    unsafe {
+        let stack = if departs {
+            (*from).stack_top = 0;
+            (*from).stack.take()
+        } else {
+            (*cpu::block()).restock = true;
+            Stack::last()
+        };
+        let Some(stack) = stack else { panic!("CPU {} has no idle kernel stack for a thread without one", cpu::id()) };
+        (*to).stack_top = stack.top();
+        (*to).stack = Some(stack);
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::machine::{Machine, scheduler};
 use crate::memory::heap::keep;
+use crate::memory::stack::kernel_map;
 use crate::thread::context::Context;
 use core::ptr::NonNull;
 use quire_sync::hooks::ThreadHandle;
@@ -33,8 +34,11 @@ pub fn kernel_thread(name: &'static str, main: extern "C" fn(usize) -> !, argume
     handle
 }
 
-/// Makes the caller this CPU's idle thread.
+/// Makes the caller this CPU's idle thread. The CPU gets its first idle stack, for threads without one.
 pub fn adopt_idle() {
+    if kernel_map().stock().is_err() {
+        panic!("not enough memory for the kernel's own stacks");
+    }
     unsafe fn never_released(_thread: NonNull<Thread<Machine>>) {}
     let thread = keep(Thread::new(Context::running(), None, never_released));
     // SAFETY: leaked, so it stays in place; the first count is given up here.

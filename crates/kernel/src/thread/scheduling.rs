@@ -54,8 +54,8 @@ unsafe impl quire_task::Machine for Machine {
     fn probe(&self, cpu: CpuId) {
         watchdog::probe(cpu);
     }
-    fn locked_up(&self, what: quire_task::Lockup) {
-        watchdog::locked_up(what);
+    fn locked_up(&self, lockup: quire_task::Lockup) {
+        watchdog::locked_up(lockup);
     }
     #[inline(always)]
     fn mask(&self) -> Irq {
@@ -81,9 +81,21 @@ unsafe impl quire_task::Machine for Machine {
     #[inline]
     unsafe fn switch(&self, prev: &Thread<Self>, next: &Thread<Self>) {
         trace::switch(next);
+        if let Some(thread) = prev.payload() {
+            thread.switched_away();
+        }
         // SAFETY: the caller has masked interrupts, and runs as `prev` while `next` is on no CPU, as `context::switch`
         // requires.
-        unsafe { context::switch(self, prev, next) }
+        unsafe { context::switch(self, prev, next, false) }
+    }
+    #[inline]
+    unsafe fn depart(&self, prev: &Thread<Self>, next: &Thread<Self>) {
+        trace::switch(next);
+        if let Some(thread) = prev.payload() {
+            thread.switched_away();
+        }
+        // SAFETY: as for `switch`; only `context::depart` leads here, which has set how the thread goes on.
+        unsafe { context::switch(self, prev, next, true) }
     }
     fn reap(&self, thread: ThreadRef<Self>) {
         trace::ended(&thread);

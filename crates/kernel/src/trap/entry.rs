@@ -53,7 +53,8 @@ global_asm!(
 
     .section .text.entry, "ax"
 
-    // One stub of 16 bytes a vector: where the CPU pushed no error code a zero stands in; then rdi, and the vector in edi.
+    // One stub of 16 bytes for each vector. It pushes a zero if the CPU pushed no error code, pushes rdi, and loads the
+    // vector into edi.
     .balign 16
     .global trap_stubs
     trap_stubs:
@@ -125,7 +126,7 @@ global_asm!(
         call {interrupt}
         // Falls through.
 
-    // Interrupts are masked, and all that had to be done before user mode is done.
+    // Interrupts are masked, and all work before the return to user mode is done.
     trap_return:
         test byte ptr [rsp + {cs}], 3
         jz 1f
@@ -139,7 +140,7 @@ global_asm!(
     trap_kernel_iret:
         iretq
 
-    // A new thread's first way to user mode: its registers are on its stack.
+    // The first return of a new thread to user mode. Its registers are on its stack.
     .balign 16
     .global trap_first_return
     trap_first_return:
@@ -190,8 +191,8 @@ global_asm!(
         PUSH_REST
         mov rdi, rsp
         call {syscall}
-        // SYSRET where the frame still is one that it can restore: rip = rcx below 2^47 (else it would fault in the kernel,
-        // on the user's stack), flags = r11, neither of which a signal or execve has changed.
+        // SYSRET restores the frame only if rip = rcx and flags = r11, which a signal or execve may have changed. The address
+        // must be below 2^47, because SYSRET would fault in the kernel, on the user's stack, otherwise.
         mov rcx, [rsp + {rcx}]
         mov r11, [rsp + {r11}]
         cmp rcx, [rsp + {rip}]

@@ -13,8 +13,10 @@ use crate::machine::{Machine, scheduler};
 use crate::memory::{shootdown, user};
 use crate::personality::{linux, try_linux};
 use crate::report::{trace, watchdog};
+use crate::thread::context::{depart, depart_preempted};
 use quire_drivers::local_apic;
 use quire_linux::Linux;
+use quire_linux::Served;
 use quire_linux::UserRegs as Regs;
 use quire_task::Thread;
 use quire_vm::Access;
@@ -58,7 +60,7 @@ pub fn leave(regs: &mut Regs) {
         // An interrupt from here on arrives in user mode.
         cpu::interrupts_disable();
         if cpu::preempt_due() {
-            preempt();
+            preempt(regs);
             continue;
         }
         if thread.payload().as_ref().is_some_and(Linux::has_work) {
@@ -77,10 +79,17 @@ pub fn leave(regs: &mut Regs) {
     thread.leave_kernel(clock::ticks());
 }
 
+/// Lets other threads run. The thread needs no stack until it goes on in [`preempted`].
 #[cold]
-fn preempt() {
+fn preempt(regs: &Regs) {
     cpu::interrupts_on();
-    scheduler().preempt();
+    // SAFETY: a program's thread; the frames up to its entry hold nothing that is used or dropped later.
+    unsafe { depart_preempted(regs, preempted) };
+}
+
+/// A thread that was preempted on its way to user mode has a CPU and a stack again.
+extern "C" fn preempted(regs: &mut Regs) {
+    leave(regs);
 }
 
 fn is_canonical(address: u64) -> bool {
@@ -91,7 +100,30 @@ fn is_canonical(address: u64) -> bool {
 pub extern "C" fn syscall(regs: &mut Regs) {
     enter();
     cpu::interrupts_on();
-    trace::call(regs, |regs| linux().syscall(regs));
+    if trace::call(regs, |regs| linux().syscall(regs)) == Served::Asleep {
+        sleep(regs);
+    }
+    leave(regs);
+}
+
+/// Sleeps in the calling thread's system call. Returns if the call ended without a sleep; else the thread goes on in
+/// [`woken`].
+#[cold]
+fn sleep(regs: &mut Regs) {
+    loop {
+        // SAFETY: a program's thread; the frames up to its entry hold nothing that is used or dropped later.
+        unsafe { depart(regs, woken, linux().sleeps_until()) };
+        if trace::call(regs, |regs| linux().go_on(regs)) == Served::Done {
+            return;
+        }
+    }
+}
+
+/// A thread that departed in a system call has been woken, and has a stack again.
+extern "C" fn woken(regs: &mut Regs) {
+    if trace::call(regs, |regs| linux().go_on(regs)) == Served::Asleep {
+        sleep(regs);
+    }
     leave(regs);
 }
 
@@ -232,9 +264,9 @@ fn name(vector: u64) -> &'static str {
 
 /// Handles an exception of the kernel itself, which is a bug.
 #[cold]
-fn die(regs: &Regs, what: &str, error: u64, address: Option<u64>) -> ! {
+fn die(regs: &Regs, exception: &str, error: u64, address: Option<u64>) -> ! {
     let on_guard = address.is_some_and(crate::memory::stack::is_guard);
-    log!("{what} in the kernel, error {error:#x}{}", if on_guard { ", kernel stack overflow" } else { "" });
+    log!("{exception} in the kernel, error {error:#x}{}", if on_guard { ", kernel stack overflow" } else { "" });
     log!("rip {:#018x} rsp {:#018x} flags {:#x} cr3 {:#x}", regs.rip, regs.rsp, regs.rflags, registers::cr3());
     log!("rax {:#018x} rbx {:#018x} rcx {:#018x} rdx {:#018x}", regs.rax, regs.rbx, regs.rcx, regs.rdx);
     log!("rsi {:#018x} rdi {:#018x} rbp {:#018x} r8  {:#018x}", regs.rsi, regs.rdi, regs.rbp, regs.r8);
@@ -243,5 +275,5 @@ fn die(regs: &Regs, what: &str, error: u64, address: Option<u64>) -> ! {
     log!("{}", if try_linux().is_some() { "programs were running" } else { "during boot" });
     crate::report::backtrace::log_address(regs.rip);
     crate::report::backtrace::backtrace(regs.rbp);
-    panic!("{what} in the kernel at {:#x}", regs.rip)
+    panic!("{exception} in the kernel at {:#x}", regs.rip)
 }

@@ -7,7 +7,7 @@ use crate::errno::Errno;
 use crate::file;
 use crate::machine::Machine;
 use crate::memory::Heap;
-use crate::{Linux, signal};
+use crate::{Linux, signal, vdso};
 use quire_heap::Vec;
 use quire_vm::map::{Limits, MapRequest, Placement, Tag, USER, Wire};
 use quire_vm::object::ObjectRef;
@@ -53,12 +53,15 @@ impl Program {
 
 /// The addresses of stack, mappings and heap, where the program does not fix them.
 ///
-/// One random base serves all: the stack grows down from it, and mappings go up from it. So a small process's stack,
-/// program and libraries share page tables. The heap starts at the gigabyte boundary below, under the same directory.
+/// One random base serves all. Mappings go up from it, and the stack grows down from a little below it. The two pages of
+/// the [`vdso`] lie in between. So a small process's stack, program and libraries share page tables. The
+/// heap starts at the gigabyte boundary below, under the same directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Places {
     /// One past the stack's highest byte.
     pub stack_top: u64,
+    /// Where the clock page and the shared object of the kernel are: two pages.
+    pub vdso: u64,
     /// Where mappings start.
     pub base: u64,
     /// Where the heap of a position-independent program starts.
@@ -75,6 +78,11 @@ const LOWEST: u64 = 0x4000_0000_0000;
 const NEAR_STACK: u64 = 512 * MIB;
 /// The bases beside a program at fixed addresses: the upper half of the range that the first root entry covers.
 const LOWEST_NEAR: u64 = 256 * GIB;
+
+/// Places of the kernel's shared object between stack and mappings, a page apart.
+const VDSO_PLACES: u64 = 16;
+/// The range of all these places.
+const VDSO_ROOM: u64 = (VDSO_PLACES - 1 + vdso::PAGES) * PAGE_SIZE;
 
 /// The gap chosen by `random` bits that choose nothing else.
 fn heap_gap(random: u64) -> u64 {
@@ -99,7 +107,14 @@ impl Places {
         let table = LOWEST_NEAR + (random & 0xff) * GIB + (random >> 8 & 0x1ff) * 2 * MIB;
         let base = table + MIB / 2 + (random >> 17 & 0x7f) * PAGE_SIZE;
         // The heap follows the program, so `heap` is unused.
-        Places { stack_top: base, base, heap: base, heap_gap: heap_gap(random) }
+        Places::around(base, base, random)
+    }
+
+    /// Places around `base`. 4 bits choose the page of the kernel's shared object.
+    fn around(base: u64, heap: u64, random: u64) -> Places {
+        let stack_top = base - VDSO_ROOM;
+        let vdso = stack_top + (random >> 56 & (VDSO_PLACES - 1)) * PAGE_SIZE;
+        Places { stack_top, vdso, base, heap, heap_gap: heap_gap(random) }
     }
 
     /// Places chosen by `random` bits.
@@ -111,7 +126,7 @@ impl Places {
         let base = table + MIB / 2 + (random >> 19 & 0x7f) * PAGE_SIZE;
         let heap_page = (random >> 26 & 0xff) * PAGE_SIZE;
         let heap = if stack_limit <= NEAR_STACK { gigabyte } else { gigabyte - (8 << 40) } + heap_page;
-        Places { stack_top: base, base, heap, heap_gap: heap_gap(random) }
+        Places::around(base, heap, random)
     }
 
     /// Random places for `program`, with an interpreter or without.
@@ -147,9 +162,11 @@ pub struct Loaded<M: Machine> {
     /// The load bias, added to the program's addresses.
     bias: u64,
     interpreter: u64,
+    /// The kernel's shared object, where it is mapped.
+    vdso: Option<u64>,
 }
 
-/// Maps `program`, and its interpreter, into a new space.
+/// Maps `program`, its interpreter, and the kernel's shared object, into a new space.
 pub(crate) fn load<M: Machine>(
     linux: &'static Linux<M>,
     places: &Places,
@@ -179,7 +196,10 @@ pub(crate) fn load<M: Machine>(
     let code = code.map(|s| s.address.wrapping_add(bias)..s.address.wrapping_add(s.memory_len).wrapping_add(bias));
     let code = code.fold((u64::MAX, 0), |(lo, hi), s| (lo.min(s.start), hi.max(s.end)));
     let heap = Heap { start: heap, end: heap };
-    Ok(Loaded { space, entry, heap, code: (code.0.min(code.1), code.1), tails, bias, interpreter: interpreter_bias })
+    let code = (code.0.min(code.1), code.1);
+    // Last, because it gives way to the program.
+    let vdso = linux.vdso.map(&space, places.vdso)?;
+    Ok(Loaded { space, entry, heap, code, tails, bias, interpreter: interpreter_bias, vdso })
 }
 
 /// The range behind the last segment's file bytes that must be zero, where the program may see it.
@@ -272,7 +292,7 @@ impl<M: Machine> Loaded<M> {
         identity: Identity,
     ) -> Result<Vec<(u64, u64)>, Errno> {
         let mut out = Vec::new();
-        out.try_reserve_exact(20)?;
+        out.try_reserve_exact(23)?;
         out.extend_reserved(&[
             (aux::MINSIGSTKSZ, signal::frame::least_stack(linux.machine) as u64),
             (aux::HWCAP, linux.machine.hwcap()),
@@ -290,7 +310,12 @@ impl<M: Machine> Loaded<M> {
             (aux::EGID, u64::from(identity.effective_group)),
             (aux::SECURE, u64::from(identity.secure)),
             (aux::HWCAP2, 0),
+            (aux::RSEQ_FEATURE_SIZE, crate::rseq::FEATURE_LEN),
+            (aux::RSEQ_ALIGN, crate::rseq::ALIGN),
         ]);
+        if let Some(at) = self.vdso {
+            out.extend_reserved(&[(aux::SYSINFO_EHDR, at)]);
+        }
         Ok(out)
     }
 }
@@ -306,6 +331,7 @@ mod tests {
             let limit = if large { u64::MAX } else { 8 * MIB };
             let p = Places::from_bits(random, limit);
             prop_assert_eq!(p.base % PAGE_SIZE, 0);
+            prop_assert!(p.stack_top <= p.vdso && p.vdso + vdso::PAGES * PAGE_SIZE <= p.base);
             prop_assert_eq!((p.stack_top - FIRST_STACK) / (2 * MIB), (p.base + 256 * PAGE_SIZE) / (2 * MIB));
             prop_assert!(p.base < LOWEST + (16 << 40));
             prop_assert!(p.heap_gap.is_multiple_of(PAGE_SIZE) && p.heap_gap < 32 * MIB);
@@ -321,6 +347,7 @@ mod tests {
         fn stack_and_mappings_of_a_fixed_program_share_a_table(random in any::<u64>()) {
             let p = Places::near_from_bits(random);
             prop_assert_eq!(p.base % PAGE_SIZE, 0);
+            prop_assert!(p.stack_top <= p.vdso && p.vdso + vdso::PAGES * PAGE_SIZE <= p.base);
             prop_assert_eq!((p.stack_top - FIRST_STACK) / (2 * MIB), (p.base + 256 * PAGE_SIZE) / (2 * MIB));
             prop_assert_eq!((p.base + 256 * PAGE_SIZE) / (512 * GIB), 0);
             prop_assert!(p.stack_top - NEAR_STACK - LOWEST_NEAR / 2 > 127 * GIB);

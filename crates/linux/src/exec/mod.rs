@@ -20,7 +20,7 @@ use crate::process::Process;
 use crate::process::credentials::Credentials;
 use crate::process::credentials::capabilities::{SetIds, Transformed};
 use crate::process::limits::which;
-use crate::process::thread::{AltStack, Name, Thread};
+use crate::process::thread::{AltStack, Name, Rseq, Thread};
 use crate::regs::UserRegs;
 use crate::signal::Actions;
 use crate::user::UserMemory;
@@ -288,6 +288,12 @@ fn become_program<M: Machine>(
         me.name.replace(prepared.name);
         me.restart.replace(None);
     }
+    if let Some(timers) = process.posix_timers.get() {
+        timers.delete_all();
+        process.pending.discard_of_timers();
+        me.pending.discard_of_timers();
+    }
+    me.rseq.set(Rseq::NONE);
     take_credentials(me, new);
     process.execed.store(true, Ordering::Release);
     // As Linux: the exit signal given to `clone` was for the old program.
@@ -412,7 +418,7 @@ fn exec<M: Machine>(
     };
     if unshared.and_then(|unshared| become_program(ctx, prepared, new, unshared)).is_err() {
         if linux.machine.verbose() {
-            linux.machine.log(format_args!("process {} ran out of memory on its way into a program", ctx.pid()));
+            linux.machine.log(format_args!("process {} ran out of memory during exec", ctx.pid()));
         }
         linux.kill_process(ctx.process(), crate::signal::Signal::KILL);
         ctx.regs_replaced = true;

@@ -151,7 +151,10 @@ pub mod aux {
     pub const SECURE: u64 = 23;
     pub const RANDOM: u64 = 25;
     pub const HWCAP2: u64 = 26;
+    pub const RSEQ_FEATURE_SIZE: u64 = 27;
+    pub const RSEQ_ALIGN: u64 = 28;
     pub const EXECFN: u64 = 31;
+    pub const SYSINFO_EHDR: u64 = 33;
     pub const MINSIGSTKSZ: u64 = 51;
 }
 

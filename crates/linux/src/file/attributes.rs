@@ -20,7 +20,7 @@ fn change_mode<M: Machine>(
     if dentry.inode.kind() == FileKind::Symlink {
         return Err(Errno::EOPNOTSUPP);
     }
-    ctx.vfs().set_mode(&view.who, &dentry.inode, (mode & 0o7777) as u16)?;
+    ctx.vfs().set_mode(&view.credentials, &dentry.inode, (mode & 0o7777) as u16)?;
     Ok(0)
 }
 
@@ -57,7 +57,7 @@ fn change_owner<M: Machine>(
     gid: u32,
 ) -> Result<usize, Errno> {
     let given = |id: u32| (id != u32::MAX).then_some(id);
-    ctx.vfs().set_owner(&view.who, &dentry.inode, given(uid), given(gid))?;
+    ctx.vfs().set_owner(&view.credentials, &dentry.inode, given(uid), given(gid))?;
     Ok(0)
 }
 
@@ -112,7 +112,7 @@ fn set_times<M: Machine>(
         Time::At(t) => Some(t),
     });
     let explicit = times != [Time::Now; 2];
-    ctx.vfs().set_times(&view.who, &dentry.inode, a, m, explicit)?;
+    ctx.vfs().set_times(&view.credentials, &dentry.inode, a, m, explicit)?;
     Ok(0)
 }
 

@@ -17,7 +17,7 @@ use crate::{Ctx, Errno, Machine};
 use core::any::Any;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use linux_raw_sys::general as raw;
-use quire_fs::{FsError, Io, Listener, OpenFlags, Readiness, Ready, Sink, Source, Stream, Who};
+use quire_fs::{FileCredentials, FsError, Io, Listener, OpenFlags, Readiness, Ready, Sink, Source, Stream};
 use quire_heap::{Arc, Deque, Map, OutOfMemory, SpareEntry, Vec, Weak, unsize};
 use quire_sync::{Mutex, Rank, SpinLock};
 
@@ -462,7 +462,7 @@ pub fn sys_epoll_create1<M: Machine>(ctx: &mut Ctx<'_, M>, flags: u32) -> Result
     // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
     let payer = ctx.linux.users.payer(unsafe { ctx.thread.permit.get() });
     let set = Epoll::<M>::new(payer)?;
-    let file = ctx.vfs().nameless_stream(&Who::ROOT, "[eventpoll]", unsize!(set), both, false)?;
+    let file = ctx.vfs().nameless_stream(&FileCredentials::ROOT, "[eventpoll]", unsize!(set), both, false)?;
     ctx.install(file, flags != 0)
 }
 

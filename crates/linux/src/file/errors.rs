@@ -39,6 +39,7 @@ impl From<FsError> for Errno {
             FsError::NoProcess => Errno::ESRCH,
             FsError::Deadlock => Errno::EDEADLK,
             FsError::TooManyPipes => Errno::ENFILE,
+            FsError::Canceled => Errno::ECANCELED,
         }
     }
 }

@@ -46,7 +46,9 @@ pub fn sys_fcntl<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, command: u32, argume
             if new.contains(OpenFlags::DIRECT) && file.regular().is_none() && pipes::size(&file).is_err() {
                 return Err(Errno::EINVAL);
             }
-            if (new - file.flags()).contains(OpenFlags::NOATIME) && !ctx.who().owns(&file.dentry.inode.attr()) {
+            if (new - file.flags()).contains(OpenFlags::NOATIME)
+                && !ctx.file_credentials().owns(&file.dentry.inode.attr())
+            {
                 return Err(Errno::EPERM);
             }
             file.set_flags(new);

@@ -4,6 +4,7 @@ use super::File;
 use super::path::{AT_FDCWD, find, only};
 use super::transfer::{MOST, Vectors};
 use crate::process::limits::which;
+use crate::process::sleep::{ReadWait, Sleep};
 use crate::signal::Signal;
 use crate::{Ctx, Errno, Machine};
 use linux_raw_sys::general as raw;
@@ -67,8 +68,39 @@ fn writable<M: Machine>(file: &File<M>) -> Result<(), Errno> {
 pub fn sys_read<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, len: u64) -> Result<usize, Errno> {
     let file = ctx.file(fd)?;
     readable(&file)?;
-    let to = Vectors::one(at, len)?;
-    read_with(ctx, &to, |io, sink| file.read(io, sink))
+    read(ctx, ReadWait { file, at, len })
+}
+
+/// Reads. If the file is empty, and can tell so, the thread waits without a kernel stack.
+fn read<M: Machine>(ctx: &mut Ctx<'_, M>, wait: ReadWait<M>) -> Result<usize, Errno> {
+    let to = Vectors::one(wait.at, wait.len)?;
+    let file = &wait.file;
+    if wait.len > 0
+        && file.read_waits(wait.len)
+        && let Some(readiness) = file.readiness()
+    {
+        let (waiter, interrupted) = (&ctx.thread.queued, || ctx.interrupted());
+        // SAFETY: the thread is here, so its waiter is on no list. It is part of the thread, the stored state keeps the file,
+        // and `go_on` takes the waiter off.
+        match unsafe {
+            readiness.sleepers().begin(waiter, None, interrupted, || (!file.read_waits(wait.len)).then_some(()))
+        } {
+            None => return Err(ctx.sleep(Sleep::Read(wait))),
+            Some(Err(_)) => return Err(Errno::ERESTARTSYS),
+            // Another reader may still be faster: then this one waits on its stack.
+            Some(Ok(())) => {}
+        }
+    }
+    read_with(ctx, &to, |io, sink| wait.file.read(io, sink))
+}
+
+/// Ends the read, or sleeps on.
+pub(crate) fn go_on<M: Machine>(ctx: &mut Ctx<'_, M>, wait: ReadWait<M>) -> Result<usize, Errno> {
+    if let Some(readiness) = wait.file.readiness() {
+        // SAFETY: the sleep that ends here began on this queue. A change wakes all waiters, so no wake-up is passed on.
+        let _woken = unsafe { readiness.sleepers().awake(&ctx.thread.queued) };
+    }
+    read(ctx, wait)
 }
 
 /// `write`
@@ -471,7 +503,7 @@ pub fn sys_truncate<M: Machine>(ctx: &mut Ctx<'_, M>, path: u64, size: i64) -> R
     if dentry.inode.is_directory() {
         return Err(Errno::EISDIR);
     }
-    view.who.may(&dentry.inode, Want::WRITE)?;
+    view.credentials.may(&dentry.inode, Want::WRITE)?;
     let truncated = dentry.inode.truncate_by_name(ctx.vfs().host(), size, &writing(ctx, &|| false));
     truncated.map_err(|e| refused_write(ctx, e))?;
     Ok(0)

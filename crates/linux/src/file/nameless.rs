@@ -6,7 +6,7 @@ use crate::{Ctx, Errno, Machine};
 use linux_raw_sys::general as raw;
 use quire_fs::event::Event;
 use quire_fs::pipe::Pair;
-use quire_fs::{FileKind, OpenFlags, Seals, Who};
+use quire_fs::{FileCredentials, FileKind, OpenFlags, Seals};
 use quire_heap::{Arc, unsize};
 
 const BOTH: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
@@ -48,7 +48,7 @@ pub fn sys_pipe2<M: Machine>(ctx: &mut Ctx<'_, M>, to: u64, flags: u32) -> Resul
     let mut ours = OpenFlags::empty();
     ours.set(OpenFlags::NONBLOCK, flags & raw::O_NONBLOCK != 0);
     ours.set(OpenFlags::DIRECT, flags & raw::O_DIRECT != 0);
-    let ends = ctx.vfs().pipe(&ctx.who(), ours)?;
+    let ends = ctx.vfs().pipe(&ctx.file_credentials(), ours)?;
     install_two(ctx, ends, flags & raw::O_CLOEXEC != 0, to)
 }
 
@@ -63,7 +63,7 @@ pub fn sys_eventfd2<M: Machine>(ctx: &mut Ctx<'_, M>, count: u32, flags: u32) ->
     let event = Event::new(u64::from(count), flags & raw::EFD_SEMAPHORE != 0)?;
     let mut ours = BOTH;
     ours.set(OpenFlags::NONBLOCK, flags & raw::EFD_NONBLOCK != 0);
-    let file = ctx.vfs().nameless_stream(&Who::ROOT, "[eventfd]", unsize!(event), ours, false)?;
+    let file = ctx.vfs().nameless_stream(&FileCredentials::ROOT, "[eventfd]", unsize!(event), ours, false)?;
     ctx.install(file, flags & raw::EFD_CLOEXEC != 0)
 }
 
@@ -88,7 +88,7 @@ pub fn sys_memfd_create<M: Machine>(ctx: &mut Ctx<'_, M>, name: u64, flags: u32)
         _ => Seals::EXEC,
     };
     let name = ctx.user().read_string(name, NAME, Errno::EINVAL)?;
-    let file = ctx.vfs().memory_file(&ctx.who(), &name, BOTH, seals)?;
+    let file = ctx.vfs().memory_file(&ctx.file_credentials(), &name, BOTH, seals)?;
     ctx.install(file, flags & raw::MFD_CLOEXEC != 0)
 }
 
@@ -116,8 +116,8 @@ pub fn sys_socketpair<M: Machine>(
     let mut ours = BOTH;
     ours.set(OpenFlags::NONBLOCK, kind & SOCK_NONBLOCK != 0);
     let (a, b) = Pair::new(*ctx.vfs().host())?;
-    let who = ctx.who();
-    let socket = |end: Arc<Pair<FileHost<M>>>| ctx.vfs().nameless_stream(&who, "socket", unsize!(end), ours, true);
+    let caller = ctx.file_credentials();
+    let socket = |end: Arc<Pair<FileHost<M>>>| ctx.vfs().nameless_stream(&caller, "socket", unsize!(end), ours, true);
     let ends = (socket(a)?, socket(b)?);
     install_two(ctx, ends, kind & SOCK_CLOEXEC != 0, to)
 }

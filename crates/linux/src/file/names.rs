@@ -30,7 +30,7 @@ pub fn sys_mknodat<M: Machine>(
     device: u32,
 ) -> Result<usize, Errno> {
     let number = DeviceNumber { major: (device >> 8) & 0xfff, minor: (device & 0xff) | ((device >> 12) & 0xf_ff00) };
-    let what = match mode & raw::S_IFMT {
+    let content = match mode & raw::S_IFMT {
         0 | raw::S_IFREG => Create::File,
         raw::S_IFIFO => Create::Fifo,
         raw::S_IFSOCK => Create::Socket,
@@ -40,10 +40,10 @@ pub fn sys_mknodat<M: Machine>(
         _ => return Err(Errno::EINVAL),
     };
     let (view, found) = walk(ctx, dir, path, Final::Name)?;
-    if matches!(what, Create::CharDevice(_) | Create::BlockDevice(_)) && !view.who.has(Powers::DEVICES) {
+    if matches!(content, Create::CharDevice(_) | Create::BlockDevice(_)) && !view.credentials.has(Powers::DEVICES) {
         return Err(Errno::EPERM);
     }
-    ctx.vfs().make(&view, &found, what, (mode & 0o7777) as u16)?;
+    ctx.vfs().make(&view, &found, content, (mode & 0o7777) as u16)?;
     Ok(0)
 }
 /// `mknod`
@@ -120,7 +120,7 @@ pub fn sys_linkat<M: Machine>(
     let nofollow = if flags & raw::AT_SYMLINK_FOLLOW == 0 { raw::AT_SYMLINK_NOFOLLOW } else { 0 };
     let path = ctx.path(old)?;
     let (_, target) = find_path(ctx, old_dir, &path, (flags & raw::AT_EMPTY_PATH) | nofollow)?;
-    if path.is_empty() && !ctx.who().has(Powers::READ_SEARCH) {
+    if path.is_empty() && !ctx.file_credentials().has(Powers::READ_SEARCH) {
         // A descriptor received from another user is no right to give its file a name.
         return Err(Errno::ENOENT);
     }
@@ -240,7 +240,7 @@ pub fn sys_chdir<M: Machine>(ctx: &mut Ctx<'_, M>, path: u64) -> Result<usize, E
     if !dentry.inode.is_directory() {
         return Err(Errno::ENOTDIR);
     }
-    view.who.may(&dentry.inode, Want::EXECUTE)?;
+    view.credentials.may(&dentry.inode, Want::EXECUTE)?;
     ctx.set_cwd(dentry.counted())?;
     Ok(0)
 }
@@ -251,7 +251,7 @@ pub fn sys_fchdir<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32) -> Result<usize, Er
     if !dentry.inode.is_directory() {
         return Err(Errno::ENOTDIR);
     }
-    ctx.view()?.who.may(&dentry.inode, Want::EXECUTE)?;
+    ctx.view()?.credentials.may(&dentry.inode, Want::EXECUTE)?;
     ctx.set_cwd(dentry)?;
     Ok(0)
 }
@@ -262,7 +262,7 @@ pub fn sys_chroot<M: Machine>(ctx: &mut Ctx<'_, M>, path: u64) -> Result<usize, 
     if !dentry.inode.is_directory() {
         return Err(Errno::ENOTDIR);
     }
-    view.who.may(&dentry.inode, Want::EXECUTE)?;
+    view.credentials.may(&dentry.inode, Want::EXECUTE)?;
     if !ctx.credentials().may(cap::SYS_CHROOT) {
         return Err(Errno::EPERM);
     }

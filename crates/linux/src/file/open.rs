@@ -9,7 +9,7 @@ use linux_raw_sys::general as raw;
 use quire_fs::Want;
 use quire_fs::open_file::Body;
 use quire_fs::seal::ToStore;
-use quire_fs::{FsError, Io, OpenFlags, Program, Who};
+use quire_fs::{FileCredentials, FsError, Io, OpenFlags, Program};
 use quire_heap::Arc;
 use quire_lookup::Hold;
 use quire_vm::Prot;
@@ -142,7 +142,7 @@ pub fn open_executable<M: Machine>(
 
 /// As [`open_executable`] before any process runs: for the first process, which may do everything.
 pub fn first_executable<M: Machine>(linux: &Linux<M>, cwd: &FsState<M>, path: &[u8]) -> Result<Executable<M>, Errno> {
-    let view = View { places: Arc::try_new(cwd.places())?, who: Who::ROOT, umask: cwd.umask() };
+    let view = View { places: Arc::try_new(cwd.places())?, credentials: FileCredentials::ROOT, umask: cwd.umask() };
     let dentry = linux.files.vfs().find(&view, view.cwd(), path, true)?;
     executable(&view, dentry)
 }
@@ -153,8 +153,8 @@ fn executable<M: Machine>(view: &View<M>, dentry: Hold<Dentry<M>>) -> Result<Exe
         quire_fs::FileKind::Symlink => return Err(Errno::ELOOP),
         _ => return Err(Errno::EACCES),
     }
-    view.who.may(&dentry.inode, Want::EXECUTE)?;
-    let readable = view.who.may(&dentry.inode, Want::READ).is_ok();
+    view.credentials.may(&dentry.inode, Want::EXECUTE)?;
+    let readable = view.credentials.may(&dentry.inode, Want::READ).is_ok();
     Ok(Executable { dentry: Program::new(dentry)?, root: view.places.root.clone(), readable })
 }
 

@@ -2,7 +2,9 @@
 
 use super::File;
 use super::open::no_restart;
+use crate::process::sleep::{Listening, PollCall, PollWait, Sleep};
 use crate::process::thread::Restart;
+use crate::shortage::ATTEMPTS;
 use crate::signal::SigSet;
 use crate::{Ctx, Errno, Machine};
 use linux_raw_sys::general as raw;
@@ -44,6 +46,7 @@ pub(super) fn wait_for<'f, M: Machine>(
             Err(e) => break Err(e),
         }
     };
+    poller.end();
     for readiness in files.filter_map(|f| f.readiness()) {
         readiness.unlisten(&listener);
     }
@@ -112,22 +115,47 @@ struct Entry<M: Machine> {
     result: u32,
 }
 
-fn poll<M: Machine>(ctx: &mut Ctx<'_, M>, at: u64, count: u64, deadline: Option<u64>) -> Result<usize, FsOrErrno> {
+/// Ends the wait, or sleeps on.
+pub(crate) fn go_on<M: Machine>(ctx: &mut Ctx<'_, M>, wait: PollWait<M>) -> Result<usize, Errno> {
+    let PollWait { call, mut asked, deadline, listening } = wait;
+    drop(listening);
+    let mut done = poll(ctx, call, &mut asked, deadline);
+    // To look again takes memory. The call cannot be repeated, because its deadline may be relative.
+    for _ in 0..ATTEMPTS {
+        if !done.as_ref().is_err_and(FsOrErrno::is_memory) || ctx.thread.killed() || !ctx.linux.has_made_room() {
+            break;
+        }
+        done = poll(ctx, call, &mut asked, deadline);
+    }
+    outcome(ctx, call, deadline, done)
+}
+
+/// The array of `count` entries at `at`.
+fn read_entries<M: Machine>(ctx: &Ctx<'_, M>, at: u64, count: u64) -> Result<Vec<u64>, Errno> {
     let limit = super::descriptors::descriptor_limit(ctx.thread) as usize;
-    let raw_entries: Vec<u64> = ctx.user().read_many(at, usize::try_from(count).map_err(|_| Errno::EINVAL)?, limit)?;
+    ctx.user().read_many(at, usize::try_from(count).map_err(|_| Errno::EINVAL)?, limit)
+}
+
+fn poll<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    call: PollCall,
+    asked: &mut Vec<u64>,
+    deadline: Option<u64>,
+) -> Result<usize, FsOrErrno> {
+    let (PollCall::Poll { fds: at, .. } | PollCall::Ppoll { fds: at, .. }) = call;
     let mut entries: Vec<Entry<M>> = Vec::new();
-    entries.try_reserve_exact(raw_entries.len()).map_err(Errno::from)?;
-    for word in &raw_entries {
+    entries.try_reserve_exact(asked.len()).map_err(Errno::from)?;
+    for word in asked.iter() {
         let (fd, events) = (*word as u32 as i32, (word >> 32) as u16);
         let file = if fd < 0 { None } else { ctx.file(fd).ok() };
         let result = if fd >= 0 && file.is_none() { raw::POLLNVAL } else { 0 };
         entries.push_reserved(Entry { file, events: u32::from(events) | raw::POLLERR | raw::POLLHUP, result });
     }
-    // The files have a list of their own, because the entries change while the thread listens.
+    // The files have a list of their own, which outlives the entries if the thread sleeps.
     let mut files: Vec<Arc<File<M>>> = Vec::new();
     files.try_reserve_exact(entries.len()).map_err(Errno::from)?;
     entries.iter().filter_map(|e| e.file.clone()).for_each(|file| files.push_reserved(file));
-    let n = wait_for(ctx, files.iter(), deadline, || {
+    let mut scan = || {
         let mut n = 0;
         for e in &mut entries {
             if let Some(file) = &e.file {
@@ -136,17 +164,75 @@ fn poll<M: Machine>(ctx: &mut Ctx<'_, M>, at: u64, count: u64, deadline: Option<
             n += usize::from(e.result != 0);
         }
         n
-    })
-    .map_err(FsOrErrno::Fs)?;
+    };
+    let mut n = scan();
+    if n == 0 && deadline.is_none_or(|d| d > ctx.now()) {
+        let listening = Listening::to(files).map_err(FsOrErrno::Fs)?;
+        loop {
+            n = scan();
+            if n > 0 {
+                break;
+            }
+            if ctx.interrupted() {
+                return Err(FsOrErrno::Fs(FsError::Interrupted));
+            }
+            // A scan may sleep, and use up the wake-up of a change. Nothing from here to the sleep does.
+            if !listening.poller.take_changed() {
+                let wait = PollWait { call, asked: core::mem::take(asked), deadline, listening };
+                return Err(FsOrErrno::Errno(ctx.sleep(Sleep::Poll(wait))));
+            }
+        }
+    }
     for (i, e) in entries.iter().enumerate() {
         ctx.write(at + 8 * i as u64 + 6, &(e.result as u16))?;
     }
     Ok(n)
 }
 
+/// The result of the call, or its way to go on after a signal.
+fn outcome<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    call: PollCall,
+    deadline: Option<u64>,
+    done: Result<usize, FsOrErrno>,
+) -> Result<usize, Errno> {
+    if ctx.asleep {
+        return Err(Errno::EINTR);
+    }
+    match call {
+        PollCall::Poll { fds, count } => match done {
+            Ok(n) => Ok(n),
+            Err(FsOrErrno::Fs(FsError::Interrupted)) => {
+                let deadline = deadline.unwrap_or(u64::MAX);
+                Err(ctx.restart_with(Restart::Poll { fds, count, deadline }))
+            }
+            Err(FsOrErrno::Fs(e)) => Err(e.into()),
+            Err(FsOrErrno::Errno(e)) => Err(e),
+        },
+        PollCall::Ppoll { time, .. } => {
+            let done = done.map_err(|e| match e {
+                FsOrErrno::Fs(FsError::Interrupted) => Errno::ERESTARTNOHAND,
+                FsOrErrno::Fs(e) => no_restart(e),
+                FsOrErrno::Errno(e) => e,
+            });
+            write_remaining(ctx, time, deadline);
+            end_temporary_mask(ctx, done)
+        }
+    }
+}
+
 enum FsOrErrno {
     Fs(FsError),
     Errno(Errno),
+}
+
+impl FsOrErrno {
+    fn is_memory(&self) -> bool {
+        match self {
+            FsOrErrno::Fs(e) => Errno::from(*e) == Errno::ENOMEM,
+            FsOrErrno::Errno(e) => *e == Errno::ENOMEM,
+        }
+    }
 }
 
 impl From<Errno> for FsOrErrno {
@@ -157,12 +243,12 @@ impl From<Errno> for FsOrErrno {
 
 /// `poll` with an absolute deadline (`u64::MAX`: none): resumed by `restart_syscall`.
 pub fn restart_poll<M: Machine>(ctx: &mut Ctx<'_, M>, fds: u64, count: u64, deadline: u64) -> Result<usize, Errno> {
-    match poll(ctx, fds, count, (deadline != u64::MAX).then_some(deadline)) {
-        Ok(n) => Ok(n),
-        Err(FsOrErrno::Fs(FsError::Interrupted)) => Err(ctx.restart_with(Restart::Poll { fds, count, deadline })),
-        Err(FsOrErrno::Fs(e)) => Err(e.into()),
-        Err(FsOrErrno::Errno(e)) => Err(e),
-    }
+    let (call, deadline) = (PollCall::Poll { fds, count }, (deadline != u64::MAX).then_some(deadline));
+    let done = match read_entries(ctx, fds, count) {
+        Ok(mut asked) => poll(ctx, call, &mut asked, deadline),
+        Err(e) => Err(e.into()),
+    };
+    outcome(ctx, call, deadline, done)
 }
 
 /// `poll`
@@ -183,13 +269,12 @@ pub fn sys_ppoll<M: Machine>(
     let relative = timeout(ctx, time)?;
     let deadline = relative.and_then(|ns| deadline_after(ctx.now(), ns));
     temporary_mask(ctx, mask, mask_size)?;
-    let outcome = poll(ctx, fds, count, deadline).map_err(|e| match e {
-        FsOrErrno::Fs(FsError::Interrupted) => Errno::ERESTARTNOHAND,
-        FsOrErrno::Fs(e) => no_restart(e),
-        FsOrErrno::Errno(e) => e,
-    });
-    write_remaining(ctx, time, deadline);
-    end_temporary_mask(ctx, outcome)
+    let call = PollCall::Ppoll { fds, time };
+    let done = match read_entries(ctx, fds, count) {
+        Ok(mut asked) => poll(ctx, call, &mut asked, deadline),
+        Err(e) => Err(e.into()),
+    };
+    outcome(ctx, call, deadline, done)
 }
 
 /// Writes the remaining time to the caller's memory, as Linux does. A failed write is ignored.

@@ -132,9 +132,9 @@ fn check_access<M: Machine>(ctx: &Ctx<'_, M>, dir: i32, path: u64, mode: u32, fl
     }
     only(flags, raw::AT_EACCESS | raw::AT_SYMLINK_NOFOLLOW | raw::AT_EMPTY_PATH)?;
     let (view, dentry) = find(ctx, dir, path, flags)?;
-    let who = if flags & raw::AT_EACCESS != 0 { view.who } else { ctx.real_who() };
+    let caller = if flags & raw::AT_EACCESS != 0 { view.credentials } else { ctx.real_file_credentials() };
     if mode != 0 {
-        who.may(&dentry.inode, Want::from_bits_truncate(mode as u16))?;
+        caller.may(&dentry.inode, Want::from_bits_truncate(mode as u16))?;
     }
     Ok(0)
 }

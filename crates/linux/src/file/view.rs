@@ -6,11 +6,11 @@ use crate::process::credentials::Credentials;
 use crate::process::credentials::capabilities::{Caps, cap};
 use crate::{Ctx, Errno, Machine};
 use core::sync::atomic::Ordering;
-use quire_fs::{Places, Powers, StartDirectory, Who};
+use quire_fs::{FileCredentials, Places, Powers, StartDirectory};
 use quire_heap::{Arc, OutOfMemory};
 
 /// Credentials for the checks of the file layer.
-fn who(c: &Credentials, uid: u32, gid: u32, caps: Caps) -> Who {
+fn with_ids(c: &Credentials, uid: u32, gid: u32, caps: Caps) -> FileCredentials {
     const POWERS: [(u32, Powers); 6] = [
         (cap::CHOWN, Powers::CHOWN),
         (cap::DAC_OVERRIDE, Powers::OVERRIDE),
@@ -21,20 +21,20 @@ fn who(c: &Credentials, uid: u32, gid: u32, caps: Caps) -> Who {
     ];
     let mut powers = Powers::empty();
     POWERS.iter().for_each(|(number, power)| powers.set(*power, caps.has(*number)));
-    Who { uid, gid, groups: c.groups.clone(), powers }
+    FileCredentials { uid, gid, groups: c.groups.clone(), powers }
 }
 
 impl<M: Machine> Ctx<'_, M> {
     /// The caller's view of the tree.
     pub fn view(&self) -> Result<View<M>, Errno> {
         let fs = self.fs()?;
-        Ok(View { places: self.places(fs)?, who: self.who(), umask: fs.umask() })
+        Ok(View { places: self.places(fs)?, credentials: self.file_credentials(), umask: fs.umask() })
     }
 
     /// The caller as the owner of new files, and for permission checks.
-    pub fn who(&self) -> Who {
+    pub fn file_credentials(&self) -> FileCredentials {
         let c = self.credentials();
-        who(c, c.file_user, c.file_group, c.capabilities.effective)
+        with_ids(c, c.file_user, c.file_group, c.capabilities.effective)
     }
 
     /// Whether files that the caller writes to keep their set-id bits.
@@ -42,10 +42,10 @@ impl<M: Machine> Ctx<'_, M> {
         self.credentials().may(cap::FSETID)
     }
 
-    /// As [`who`](Self::who), by the real ids: for `access`.
-    pub fn real_who(&self) -> Who {
+    /// As [`file_credentials`](Self::file_credentials), by the real ids: for `access`.
+    pub fn real_file_credentials(&self) -> FileCredentials {
         let c = self.credentials();
-        who(c, c.real_user, c.real_group, c.capabilities.of_real_user(c.real_user))
+        with_ids(c, c.real_user, c.real_group, c.capabilities.of_real_user(c.real_user))
     }
 
     fn places(&self, fs: &FsState<M>) -> Result<Arc<Places<FileHost<M>>>, OutOfMemory> {

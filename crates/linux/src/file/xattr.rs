@@ -36,7 +36,7 @@ fn name<M: Machine>(ctx: &Ctx<'_, M>, at: u64) -> Result<Vec<u8>, Errno> {
 fn refuse<M: Machine>((view, dentry): FoundDentry<M>, name: &[u8], want: Want) -> Result<usize, Errno> {
     let own = [&b"security."[..], b"system."].iter().any(|prefix| name.starts_with(prefix));
     let trusted = name.starts_with(b"trusted.");
-    if trusted && view.who.uid != 0 {
+    if trusted && view.credentials.uid != 0 {
         return Err(if want == Want::WRITE { Errno::EPERM } else { Errno::ENODATA });
     }
     if !own && !trusted {
@@ -44,7 +44,7 @@ fn refuse<M: Machine>((view, dentry): FoundDentry<M>, name: &[u8], want: Want) -
         if name.starts_with(b"user.") && !matches!(kind, quire_fs::FileKind::Regular | quire_fs::FileKind::Directory) {
             return Err(if want == Want::WRITE { Errno::EPERM } else { Errno::ENODATA });
         }
-        view.who.may(&dentry.inode, want)?;
+        view.credentials.may(&dentry.inode, want)?;
     }
     Err(Errno::EOPNOTSUPP)
 }

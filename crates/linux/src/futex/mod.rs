@@ -6,6 +6,7 @@ pub mod table;
 
 use crate::errno::Errno;
 use crate::machine::{BadAddress, Machine};
+use crate::process::sleep::{FutexSleep, Sleep};
 use crate::process::thread::{Restart, Thread};
 use crate::time::Timespec;
 use crate::user::USER_END;
@@ -41,7 +42,8 @@ fn key_of<M: Machine>(machine: &M, thread: &Thread<M>, at: u64, private: bool) -
     Ok(key)
 }
 
-/// Sleeps while the word at `at` holds `value`, until a waker with a bit of `bitset` wakes it, or until `deadline`.
+/// Sleeps while the word at `at` holds `value`, until a waker with a bit of `bitset` wakes it, or until `deadline`. The
+/// thread sleeps without a kernel stack.
 pub(crate) fn wait<M: Machine>(
     ctx: &mut Ctx<'_, M>,
     at: u64,
@@ -55,30 +57,37 @@ pub(crate) fn wait<M: Machine>(
     }
     let linux = ctx.linux;
     let machine = linux.machine;
-    let key = key_of(machine, ctx.thread, at, private)?;
+    let thread = ctx.thread;
+    let key = key_of(machine, thread, at, private)?;
     loop {
-        let result = linux.futexes.table.wait(
-            linux.scheduler,
-            key,
-            bitset,
-            deadline,
-            &mut || machine.peek_user_u32(at).map(|found| found == value),
-            &mut || ctx.interrupted(),
-        );
-        return match result {
-            Ok(FutexWait::Woken) => Ok(0),
-            Ok(FutexWait::Differs) => Err(Errno::EAGAIN),
-            Ok(FutexWait::TimedOut) => Err(Errno::ETIMEDOUT),
-            Ok(FutexWait::Interrupted) => Err(match deadline {
-                None => Errno::ERESTARTSYS,
-                Some(deadline) => ctx.restart_with(Restart::Futex { at, value, bitset, private, deadline }),
-            }),
+        let mut check = || machine.peek_user_u32(at).map(|found| found == value);
+        // SAFETY: the thread is here, so its waiter is listed nowhere. It is part of the thread, and `go_on` takes it
+        // off before the call ends.
+        match unsafe { linux.futexes.table.begin(linux.scheduler, &thread.waiter, key, bitset, &mut check) } {
+            Ok(true) => return go_on(ctx, FutexSleep { at, value, bitset, private, deadline }),
+            Ok(false) => return Err(Errno::EAGAIN),
             // The page is not present: it is faulted in without the bucket's lock, and the word is compared again.
             Err(BadAddress { .. }) => {
                 machine.load_user_u32(at)?;
-                continue;
             }
-        };
+        }
+    }
+}
+
+/// Ends the wait, or sleeps on.
+pub(crate) fn go_on<M: Machine>(ctx: &mut Ctx<'_, M>, wait: FutexSleep) -> Result<usize, Errno> {
+    let FutexSleep { at, value, bitset, private, deadline } = wait;
+    let (linux, waiter) = (ctx.linux, &ctx.thread.waiter);
+    // SAFETY: `wait` has listed the waiter, and the call ends with the wait.
+    match unsafe { linux.futexes.table.end(linux.scheduler, waiter, deadline, &mut || ctx.interrupted()) } {
+        None => Err(ctx.sleep(Sleep::Futex(wait))),
+        Some(FutexWait::Woken) => Ok(0),
+        Some(FutexWait::Differs) => Err(Errno::EAGAIN),
+        Some(FutexWait::TimedOut) => Err(Errno::ETIMEDOUT),
+        Some(FutexWait::Interrupted) => Err(match deadline {
+            None => Errno::ERESTARTSYS,
+            Some(deadline) => ctx.restart_with(Restart::Futex { at, value, bitset, private, deadline }),
+        }),
     }
 }
 
@@ -165,7 +174,7 @@ pub fn sys_futex<M: Machine>(
                     let nanos = ctx.read::<Timespec>(from)?.nanos()?;
                     Some(match command {
                         raw::FUTEX_WAIT => ctx.now().saturating_add(nanos),
-                        _ if operation & REALTIME != 0 => crate::time::clock::on_monotonic(ctx, nanos),
+                        _ if operation & REALTIME != 0 => crate::time::on_monotonic(ctx.linux.machine, nanos),
                         _ => nanos,
                     })
                 }

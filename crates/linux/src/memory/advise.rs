@@ -96,8 +96,8 @@ fn inherit_up_to<M: Machine>(ctx: &mut Ctx<'_, M>, range: VirtRange, how: Inheri
 }
 
 /// `madvise`
-pub fn sys_madvise<M: Machine>(ctx: &mut Ctx<'_, M>, address: u64, len: u64, what: u32) -> Result<usize, Errno> {
-    let advice = match what {
+pub fn sys_madvise<M: Machine>(ctx: &mut Ctx<'_, M>, address: u64, len: u64, number: u32) -> Result<usize, Errno> {
+    let advice = match number {
         raw::MADV_NORMAL | raw::MADV_RANDOM | raw::MADV_SEQUENTIAL => Advice::Normal,
         raw::MADV_WILLNEED => Advice::WillNeed,
         raw::MADV_DONTNEED | raw::MADV_DONTNEED_LOCKED => Advice::DontNeed,
@@ -122,7 +122,7 @@ pub fn sys_madvise<M: Machine>(ctx: &mut Ctx<'_, M>, address: u64, len: u64, wha
         | raw::MADV_PAGEOUT => Advice::Normal,
         raw::MADV_POPULATE_READ | raw::MADV_POPULATE_WRITE => {
             let Some(range) = checked(address, len)? else { return Ok(0) };
-            let access = if what == raw::MADV_POPULATE_READ { Access::Read } else { Access::Write };
+            let access = if number == raw::MADV_POPULATE_READ { Access::Read } else { Access::Write };
             return match fault_in(ctx, range, Some(access)) {
                 Ok(()) => Ok(0),
                 Err((Some(FaultError::Protection), _)) => Err(Errno::EINVAL),
@@ -136,7 +136,7 @@ pub fn sys_madvise<M: Machine>(ctx: &mut Ctx<'_, M>, address: u64, len: u64, wha
         return Err(Errno::ENOMEM);
     }
     let takes =
-        matches!(what, raw::MADV_DONTNEED | raw::MADV_FREE | raw::MADV_REMOVE | raw::MADV_COLD | raw::MADV_PAGEOUT);
+        matches!(number, raw::MADV_DONTNEED | raw::MADV_FREE | raw::MADV_REMOVE | raw::MADV_COLD | raw::MADV_PAGEOUT);
     if takes && ctx.space()?.wired_in(range) != 0 {
         return Err(Errno::EINVAL);
     }

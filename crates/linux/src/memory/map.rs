@@ -227,7 +227,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_protection_is_what_was_asked_for() {
+    fn a_protection_is_the_requested_one() {
         assert_eq!(prot_of(0), Prot::empty());
         assert_eq!(prot_of(raw::PROT_WRITE), Prot::WRITE);
         assert_eq!(prot_of(raw::PROT_EXEC), Prot::EXEC);

@@ -37,7 +37,7 @@ impl<M: Machine> OwnSpace<M> {
     ///
     /// # Safety
     /// As for [`Owned::replace`], and the thread runs on this CPU.
-    #[must_use = "the last count may be among what is returned"]
+    #[must_use = "the returned value may hold the last reference"]
     pub(crate) unsafe fn enter(&self, machine: &M, new: Option<Arc<AddressSpace<M>>>) -> Option<Arc<AddressSpace<M>>> {
         // First the thread has the new space (a switch back to it activates that one), then its CPU leaves the old one.
         // SAFETY: by this function's contract; the view below begins after the change.

@@ -269,7 +269,7 @@ mod tests {
     const HELD: Holdings = Holdings { resident: 100, swapped: 30, tables: 5 };
 
     #[test]
-    fn a_process_counts_for_what_it_holds_and_for_its_adjustment() {
+    fn badness_is_the_held_memory_and_the_adjustment() {
         assert_eq!(badness(HELD, 0, 10_000), Some(135));
         assert_eq!(badness(HELD, 1000, 10_000), Some(10_135));
         assert_eq!(badness(HELD, 1, 10_000), Some(145));

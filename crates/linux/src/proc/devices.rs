@@ -1,7 +1,7 @@
 //! `/sys`: processors, memory domains and large pages, for C libraries, runtimes and `lscpu`. All processors count as
 //! cores of one package.
 
-use super::node::{Directory, Each, Item, Short, Table, What, directory, number, put};
+use super::node::{Directory, Each, Item, ItemKind, Short, Table, directory, number, put};
 use super::root::About;
 use crate::file::FileHost;
 use crate::machine::Machine;
@@ -167,15 +167,15 @@ struct Names<M>(core::marker::PhantomData<M>);
 
 impl<M: Machine> Names<M> {
     const TOP: &'static [Item<M, About<M>>] = &[
-        Item { name: "devices", what: What::Directory(|a| table(a, Self::DEVICES, 100)) },
-        Item { name: "kernel", what: What::Directory(|a| table(a, Self::KERNEL, 200)) },
+        Item { name: "devices", kind: ItemKind::Directory(|a| table(a, Self::DEVICES, 100)) },
+        Item { name: "kernel", kind: ItemKind::Directory(|a| table(a, Self::KERNEL, 200)) },
     ];
     const DEVICES: &'static [Item<M, About<M>>] =
-        &[Item { name: "system", what: What::Directory(|a| table(a, Self::SYSTEM, 150)) }];
+        &[Item { name: "system", kind: ItemKind::Directory(|a| table(a, Self::SYSTEM, 150)) }];
     const SYSTEM: &'static [Item<M, About<M>>] = &[
         Item {
             name: "cpu",
-            what: What::Directory(|a| {
+            kind: ItemKind::Directory(|a| {
                 let names =
                     Table { about: *a, items: Self::CPUS, numbers: 1_000_000, owner: (0, 0), files_owner: (0, 0) };
                 directory(Numbered { names, prefix: "cpu", count: cpus(a), inner: Self::CPU })
@@ -183,7 +183,7 @@ impl<M: Machine> Names<M> {
         },
         Item {
             name: "node",
-            what: What::Directory(|a| {
+            kind: ItemKind::Directory(|a| {
                 let names =
                     Table { about: *a, items: Self::NODES, numbers: 2_000_000, owner: (0, 0), files_owner: (0, 0) };
                 directory(Numbered { names, prefix: "node", count: domains(a), inner: Self::NODE })
@@ -198,8 +198,10 @@ impl<M: Machine> Names<M> {
         Item::file("possible", |a, out| all(out, cpus(a))),
         Item::file("present", |a, out| all(out, cpus(a))),
     ];
-    const CPU: &'static [Item<M, One<M>>] =
-        &[Item { name: "topology", what: What::Directory(|cpu| one(*cpu, Self::TOPOLOGY, topology_numbers(cpu.1))) }];
+    const CPU: &'static [Item<M, One<M>>] = &[Item {
+        name: "topology",
+        kind: ItemKind::Directory(|cpu| one(*cpu, Self::TOPOLOGY, topology_numbers(cpu.1))),
+    }];
     const TOPOLOGY: &'static [Item<M, One<M>>] = &[
         Item::file("core_cpus", |cpu, out| cpu.itself().map(out)),
         Item::file("core_cpus_list", |cpu, out| cpu.itself().list(out)),
@@ -229,9 +231,9 @@ impl<M: Machine> Names<M> {
         Item::file("meminfo", memory),
     ];
     const KERNEL: &'static [Item<M, About<M>>] =
-        &[Item { name: "mm", what: What::Directory(|a| table(a, Self::MEMORY, 250)) }];
+        &[Item { name: "mm", kind: ItemKind::Directory(|a| table(a, Self::MEMORY, 250)) }];
     const MEMORY: &'static [Item<M, About<M>>] =
-        &[Item { name: "transparent_hugepage", what: What::Directory(|a| table(a, Self::HUGE, 300)) }];
+        &[Item { name: "transparent_hugepage", kind: ItemKind::Directory(|a| table(a, Self::HUGE, 300)) }];
     const HUGE: &'static [Item<M, About<M>>] = &[
         Item::file("defrag", |_, out| put!(out, "always defer defer+madvise madvise [never]\n")),
         Item::file("enabled", |_, out| put!(out, "always madvise [never]\n")),

@@ -25,7 +25,11 @@ pub(super) fn of_process<M: Machine>(about: &About<M>, out: &mut Text) -> Result
     let process = &about.process;
     let linux = process.linux;
     let heap = |layout: Layout| if layout.size() == 0 { 0 } else { linux.vm.heap().share(layout) };
-    let threads = process.threads.lock().len() as u64;
+    let (threads, stacks) = {
+        let threads = process.threads.lock();
+        let stacks: usize = threads.iter().map(|thread| linux.machine.stack_len(thread)).sum();
+        (threads.len() as u64, stacks as u64)
+    };
 
     let mut parts = process_parts(process, &heap);
     let space = granted.memory.as_ref().map(|memory| memory.structures()).unwrap_or_default();
@@ -45,7 +49,7 @@ pub(super) fn of_process<M: Machine>(about: &About<M>, out: &mut Text) -> Result
     parts += threads.saturating_sub(1) * SLOT_BYTES as u64;
     let rows = [
         ("page-tables", space.tables),
-        ("kernel-stack", threads * linux.machine.stack_len() as u64),
+        ("kernel-stack", stacks),
         ("thread", threads * heap(Layout::new::<quire_task::Thread<M>>())),
         ("process", parts),
         ("space", space.space + of_space),

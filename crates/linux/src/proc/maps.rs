@@ -18,12 +18,15 @@ pub(super) fn maps<M: Machine>(memory: &Foreign<M>, out: &mut Text) -> Result<()
         let a = entry.attributes;
         let letter = |prot: Prot, c: char| if a.prot.contains(prot) { c } else { '-' };
         let (r, w, x) = (letter(Prot::READ, 'r'), letter(Prot::WRITE, 'w'), letter(Prot::EXEC, 'x'));
-        let s = if a.flags.contains(Flags::SHARED) { 's' } else { 'p' };
+        // All programs share the kernel's own pages. They are shown as Linux shows them: private, and each from its start.
+        let ours = matches!(a.tag, Tag::Vdso | Tag::Vvar);
+        let s = if a.flags.contains(Flags::SHARED) && !ours { 's' } else { 'p' };
+        let offset = if ours { 0 } else { entry.offset };
         let (device, inode) = entry.ident();
         let (major, minor) = (device >> 8 & 0xfff, device & 0xff);
         line.clear();
         let mut write = || {
-            write!(line, "{:x}-{:x} {r}{w}{x}{s} {:08x} ", entry.range.start, entry.range.end, entry.offset)?;
+            write!(line, "{:x}-{:x} {r}{w}{x}{s} {:08x} ", entry.range.start, entry.range.end, offset)?;
             write!(line, "{major:02x}:{minor:02x} {inode} ")?;
             let name_at = line.len();
             match a.tag {

@@ -18,7 +18,7 @@ pub(super) type Jump<M> = Result<Arc<Dentry<FileHost<M>>>, FsError>;
 pub(super) type Directory<M> = Result<Arc<dyn GeneratedDirectory<FileHost<M>>>, FsError>;
 
 /// The kinds of entries, in directories about a `T`.
-pub(super) enum What<M: Machine, T> {
+pub(super) enum ItemKind<M: Machine, T> {
     /// A text that is generated when it is read.
     File(fn(&T, &mut Text) -> Result<(), FsError>),
     /// The same, for the owner alone.
@@ -40,26 +40,28 @@ pub(super) enum What<M: Machine, T> {
 /// A name and its entry.
 pub(super) struct Item<M: Machine, T> {
     pub name: &'static str,
-    pub what: What<M, T>,
+    pub kind: ItemKind<M, T>,
 }
 
 impl<M: Machine, T> Item<M, T> {
     pub const fn file(name: &'static str, text: fn(&T, &mut Text) -> Result<(), FsError>) -> Self {
-        Item { name, what: What::File(text) }
+        Item { name, kind: ItemKind::File(text) }
     }
 
     /// As [`file`](Self::file), for the owner alone.
     pub const fn own(name: &'static str, text: fn(&T, &mut Text) -> Result<(), FsError>) -> Self {
-        Item { name, what: What::OwnFile(text) }
+        Item { name, kind: ItemKind::OwnFile(text) }
     }
 
     fn kind(&self) -> FileKind {
-        match self.what {
-            What::File(_) | What::OwnFile(_) | What::Bound(..) | What::Writable(..) | What::WriteOnly(_) => {
-                FileKind::Regular
-            }
-            What::Link(..) => FileKind::Symlink,
-            What::Directory(_) | What::OwnDirectory(_) => FileKind::Directory,
+        match self.kind {
+            ItemKind::File(_)
+            | ItemKind::OwnFile(_)
+            | ItemKind::Bound(..)
+            | ItemKind::Writable(..)
+            | ItemKind::WriteOnly(_) => FileKind::Regular,
+            ItemKind::Link(..) => FileKind::Symlink,
+            ItemKind::Directory(_) | ItemKind::OwnDirectory(_) => FileKind::Directory,
         }
     }
 }
@@ -68,23 +70,23 @@ struct File<M: Machine, T: 'static>(T, &'static Item<M, T>);
 
 impl<M: Machine, T: Send + Sync> GeneratedFile for File<M, T> {
     fn open(&self) -> Result<Option<Arc<dyn GeneratedFile>>, FsError> {
-        match self.1.what {
-            What::Bound(_, bind) => bind(&self.0).map(Some),
+        match self.1.kind {
+            ItemKind::Bound(_, bind) => bind(&self.0).map(Some),
             _ => Ok(None),
         }
     }
 
     fn text(&self, out: &mut Text) -> Result<(), FsError> {
-        match self.1.what {
-            What::File(text) | What::OwnFile(text) | What::Writable(text, _) => text(&self.0, out),
-            What::WriteOnly(_) => Err(FsError::Denied),
+        match self.1.kind {
+            ItemKind::File(text) | ItemKind::OwnFile(text) | ItemKind::Writable(text, _) => text(&self.0, out),
+            ItemKind::WriteOnly(_) => Err(FsError::Denied),
             _ => Err(FsError::Invalid),
         }
     }
 
     fn store(&self, bytes: &[u8]) -> Result<usize, FsError> {
-        match self.1.what {
-            What::Writable(_, store) | What::WriteOnly(store) => store(&self.0, bytes),
+        match self.1.kind {
+            ItemKind::Writable(_, store) | ItemKind::WriteOnly(store) => store(&self.0, bytes),
             _ => Err(FsError::NotPermitted),
         }
     }
@@ -92,15 +94,15 @@ impl<M: Machine, T: Send + Sync> GeneratedFile for File<M, T> {
 
 impl<M: Machine, T: Send + Sync> GeneratedLink<FileHost<M>> for File<M, T> {
     fn target(&self) -> Result<Vec<u8>, FsError> {
-        match self.1.what {
-            What::Link(target, _) => target(&self.0),
+        match self.1.kind {
+            ItemKind::Link(target, _) => target(&self.0),
             _ => Err(FsError::Invalid),
         }
     }
 
     fn jump(&self) -> Option<Jump<M>> {
-        match self.1.what {
-            What::Link(_, Some(jump)) => Some(jump(&self.0)),
+        match self.1.kind {
+            ItemKind::Link(_, Some(jump)) => Some(jump(&self.0)),
             _ => None,
         }
     }
@@ -121,17 +123,17 @@ impl<M: Machine, T: Clone + Send + Sync> Table<M, T> {
     fn entry(&self, at: usize) -> Result<Entry<FileHost<M>>, FsError> {
         let item = &self.items[at];
         let file = || Arc::try_new(File(self.about.clone(), item));
-        let (node, mode) = match &item.what {
-            What::File(_) => (Generated::File(unsize!(file()?)), 0o444),
-            What::OwnFile(_) => (Generated::File(unsize!(file()?)), 0o400),
-            What::Bound(mode, _) => (Generated::File(unsize!(file()?)), *mode),
-            What::Writable(..) => (Generated::File(unsize!(file()?)), 0o644),
-            What::WriteOnly(_) => (Generated::File(unsize!(file()?)), 0o200),
-            What::Link(..) => (Generated::Link(unsize!(file()?)), 0o777),
-            What::Directory(make) => (Generated::Directory(make(&self.about)?), 0o555),
-            What::OwnDirectory(make) => (Generated::Directory(make(&self.about)?), 0o500),
+        let (node, mode) = match &item.kind {
+            ItemKind::File(_) => (Generated::File(unsize!(file()?)), 0o444),
+            ItemKind::OwnFile(_) => (Generated::File(unsize!(file()?)), 0o400),
+            ItemKind::Bound(mode, _) => (Generated::File(unsize!(file()?)), *mode),
+            ItemKind::Writable(..) => (Generated::File(unsize!(file()?)), 0o644),
+            ItemKind::WriteOnly(_) => (Generated::File(unsize!(file()?)), 0o200),
+            ItemKind::Link(..) => (Generated::Link(unsize!(file()?)), 0o777),
+            ItemKind::Directory(make) => (Generated::Directory(make(&self.about)?), 0o555),
+            ItemKind::OwnDirectory(make) => (Generated::Directory(make(&self.about)?), 0o500),
         };
-        let (uid, gid) = if matches!(item.what, What::Directory(_)) { self.owner } else { self.files_owner };
+        let (uid, gid) = if matches!(item.kind, ItemKind::Directory(_)) { self.owner } else { self.files_owner };
         let attr = NewAttr { mode, uid, gid };
         Ok(Entry { number: self.numbers + at as u64, attr, node })
     }

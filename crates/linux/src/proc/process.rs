@@ -1,6 +1,6 @@
 //! A process's directory.
 
-use super::node::{Directory, Each, Item, Jump, Short, Table, What, number, put};
+use super::node::{Directory, Each, Item, ItemKind, Jump, Short, Table, number, put};
 use super::{descriptors, kernel_memory, memory, node};
 use crate::file::{Dentry, FileHost};
 use crate::machine::Machine;
@@ -100,26 +100,26 @@ struct Names<M>(core::marker::PhantomData<M>);
 
 impl<M: Machine> Names<M> {
     const OF_BOTH: &'static [Item<M, About<M>>] = &[
-        Item { name: "auxv", what: What::Bound(0o400, memory::vector) },
+        Item { name: "auxv", kind: ItemKind::Bound(0o400, memory::vector) },
         Item::file("cmdline", memory::command_line),
-        Item { name: "comm", what: What::Writable(comm, set_comm) },
-        Item { name: "cwd", what: What::Link(working_directory, Some(jump_to_cwd)) },
-        Item { name: "environ", what: What::Bound(0o400, memory::environment) },
-        Item { name: "exe", what: What::Link(executable, Some(jump_to_executable)) },
-        Item { name: "fd", what: What::OwnDirectory(|a| descriptors::directory(a.clone())) },
+        Item { name: "comm", kind: ItemKind::Writable(comm, set_comm) },
+        Item { name: "cwd", kind: ItemKind::Link(working_directory, Some(jump_to_cwd)) },
+        Item { name: "environ", kind: ItemKind::Bound(0o400, memory::environment) },
+        Item { name: "exe", kind: ItemKind::Link(executable, Some(jump_to_executable)) },
+        Item { name: "fd", kind: ItemKind::OwnDirectory(|a| descriptors::directory(a.clone())) },
         Item::file("limits", limits),
-        Item { name: "maps", what: What::Bound(0o444, memory::map) },
+        Item { name: "maps", kind: ItemKind::Bound(0o444, memory::map) },
         Item::file("mounts", mounts),
         Item::file("oom_score", oom_score),
-        Item { name: "oom_score_adj", what: What::Writable(oom_adjust, set_oom_adjust) },
-        Item { name: "root", what: What::Link(root_directory, Some(jump_to_root)) },
-        Item { name: "smaps_rollup", what: What::Bound(0o444, memory::rollup) },
+        Item { name: "oom_score_adj", kind: ItemKind::Writable(oom_adjust, set_oom_adjust) },
+        Item { name: "root", kind: ItemKind::Link(root_directory, Some(jump_to_root)) },
+        Item { name: "smaps_rollup", kind: ItemKind::Bound(0o444, memory::rollup) },
         Item::file("stat", stat),
         Item::file("statm", statm),
         Item::file("status", status),
         Item::file("wchan", |_, out| put!(out, "0")),
         Item::own("quire_memory", kernel_memory::of_process),
-        Item { name: "task", what: What::Directory(|a| node::directory(Tasks(a.process.clone()))) },
+        Item { name: "task", kind: ItemKind::Directory(|a| node::directory(Tasks(a.process.clone()))) },
     ];
     /// All entries but the last two, which are about the process as a whole.
     const OF_THREAD: &'static [Item<M, About<M>>] = Self::OF_BOTH.split_at(Self::OF_BOTH.len() - 2).0;

@@ -1,6 +1,6 @@
 //! `/proc` itself.
 
-use super::node::{Directory, Each, Item, Short, Table, What, directory, number};
+use super::node::{Directory, Each, Item, ItemKind, Short, Table, directory, number};
 use super::{devices, machine, process, sys};
 use crate::Linux;
 use crate::file::FileHost;
@@ -33,10 +33,10 @@ struct Names<M>(core::marker::PhantomData<M>);
 
 impl<M: Machine> Names<M> {
     const ITEMS: &'static [Item<M, About<M>>] = &[
-        Item { name: "self", what: What::Link(own, None) },
-        Item { name: "thread-self", what: What::Link(own_thread, None) },
-        Item { name: "mounts", what: What::Link(|_| Ok(Vec::try_copy(b"self/mounts")?), None) },
-        Item { name: "sys", what: What::Directory(sys::directory) },
+        Item { name: "self", kind: ItemKind::Link(own, None) },
+        Item { name: "thread-self", kind: ItemKind::Link(own_thread, None) },
+        Item { name: "mounts", kind: ItemKind::Link(|_| Ok(Vec::try_copy(b"self/mounts")?), None) },
+        Item { name: "sys", kind: ItemKind::Directory(sys::directory) },
         Item::file("cmdline", machine::command_line),
         Item::file("cpuinfo", machine::cpu_info),
         Item::file("filesystems", machine::file_systems),

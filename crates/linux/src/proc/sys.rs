@@ -1,7 +1,7 @@
 //! `/proc/sys`: settings, most of them read-only.
 
 use super::node;
-use super::node::{Directory, Item, Table, What, put};
+use super::node::{Directory, Item, ItemKind, Table, put};
 use super::root::About;
 use crate::machine::{Machine, WatchSetting};
 use crate::system::{RELEASE, VERSION};
@@ -19,28 +19,34 @@ struct Settings<M>(core::marker::PhantomData<M>);
 
 impl<M: Machine> Settings<M> {
     const TOP: &'static [Item<M, About<M>>] = &[
-        Item { name: "fs", what: What::Directory(|a| table(a, Self::FS, 1100)) },
-        Item { name: "kernel", what: What::Directory(|a| table(a, Self::KERNEL, 1200)) },
-        Item { name: "vm", what: What::Directory(|a| table(a, Self::VM, 1300)) },
+        Item { name: "fs", kind: ItemKind::Directory(|a| table(a, Self::FS, 1100)) },
+        Item { name: "kernel", kind: ItemKind::Directory(|a| table(a, Self::KERNEL, 1200)) },
+        Item { name: "vm", kind: ItemKind::Directory(|a| table(a, Self::VM, 1300)) },
     ];
     const FS: &'static [Item<M, About<M>>] = &[
-        Item { name: "epoll", what: What::Directory(|a| table(a, Self::EPOLL, 1150)) },
-        Item { name: "file-max", what: What::Writable(file_max, set_file_max) },
+        Item { name: "epoll", kind: ItemKind::Directory(|a| table(a, Self::EPOLL, 1150)) },
+        Item { name: "file-max", kind: ItemKind::Writable(file_max, set_file_max) },
         Item::file("file-nr", |a, out| {
             let (open, most) = a.0.files.vfs().host().open_files();
             put!(out, "{open}\t0\t{most}\n")
         }),
         Item::file("nr_open", |_, out| put!(out, "1048576\n")),
-        Item { name: "pipe-max-size", what: What::Writable(pipe_max_size, set_pipe_max_size) },
-        Item { name: "pipe-user-pages-hard", what: What::Writable(pipe_pages::<M, true>, set_pipe_pages::<M, true>) },
-        Item { name: "pipe-user-pages-soft", what: What::Writable(pipe_pages::<M, false>, set_pipe_pages::<M, false>) },
+        Item { name: "pipe-max-size", kind: ItemKind::Writable(pipe_max_size, set_pipe_max_size) },
+        Item {
+            name: "pipe-user-pages-hard",
+            kind: ItemKind::Writable(pipe_pages::<M, true>, set_pipe_pages::<M, true>),
+        },
+        Item {
+            name: "pipe-user-pages-soft",
+            kind: ItemKind::Writable(pipe_pages::<M, false>, set_pipe_pages::<M, false>),
+        },
     ];
     const EPOLL: &'static [Item<M, About<M>>] =
-        &[Item { name: "max_user_watches", what: What::Writable(max_watches, set_max_watches) }];
+        &[Item { name: "max_user_watches", kind: ItemKind::Writable(max_watches, set_max_watches) }];
     const KERNEL: &'static [Item<M, About<M>>] = &[
         Item::file("cap_last_cap", |_, out| put!(out, "40\n")),
-        Item { name: "hung_task_panic", what: What::Writable(watch::<M, 4>, set_watch::<M, 4>) },
-        Item { name: "hung_task_timeout_secs", what: What::Writable(watch::<M, 3>, set_watch::<M, 3>) },
+        Item { name: "hung_task_panic", kind: ItemKind::Writable(watch::<M, 4>, set_watch::<M, 4>) },
+        Item { name: "hung_task_timeout_secs", kind: ItemKind::Writable(watch::<M, 3>, set_watch::<M, 3>) },
         Item::file("hostname", |a, out| {
             out.push(&a.0.host_name.node()?)?;
             put!(out, "\n")
@@ -50,14 +56,14 @@ impl<M: Machine> Settings<M> {
         Item::file("ostype", |_, out| put!(out, "Linux\n")),
         Item::file("overflowgid", |_, out| put!(out, "65534\n")),
         Item::file("overflowuid", |_, out| put!(out, "65534\n")),
-        Item { name: "pid_max", what: What::Writable(pid_max, set_pid_max) },
-        Item { name: "random", what: What::Directory(|a| table(a, Self::RANDOM, 1250)) },
+        Item { name: "pid_max", kind: ItemKind::Writable(pid_max, set_pid_max) },
+        Item { name: "random", kind: ItemKind::Directory(|a| table(a, Self::RANDOM, 1250)) },
         Item::file("randomize_va_space", |_, out| put!(out, "2\n")),
-        Item { name: "softlockup_panic", what: What::Writable(watch::<M, 2>, set_watch::<M, 2>) },
-        Item { name: "threads-max", what: What::Writable(threads_max, set_threads_max) },
+        Item { name: "softlockup_panic", kind: ItemKind::Writable(watch::<M, 2>, set_watch::<M, 2>) },
+        Item { name: "threads-max", kind: ItemKind::Writable(threads_max, set_threads_max) },
         Item::file("version", |_, out| put!(out, "{VERSION}\n")),
-        Item { name: "watchdog", what: What::Writable(watch::<M, 0>, set_watch::<M, 0>) },
-        Item { name: "watchdog_thresh", what: What::Writable(watch::<M, 1>, set_watch::<M, 1>) },
+        Item { name: "watchdog", kind: ItemKind::Writable(watch::<M, 0>, set_watch::<M, 0>) },
+        Item { name: "watchdog_thresh", kind: ItemKind::Writable(watch::<M, 1>, set_watch::<M, 1>) },
     ];
     const RANDOM: &'static [Item<M, About<M>>] = &[
         Item::file("entropy_avail", |_, out| put!(out, "256\n")),
@@ -65,16 +71,16 @@ impl<M: Machine> Settings<M> {
         Item::file("uuid", uuid),
     ];
     const VM: &'static [Item<M, About<M>>] = &[
-        Item { name: "drop_caches", what: What::WriteOnly(drop_caches) },
-        Item { name: "max_map_count", what: What::Writable(max_map_count, set_max_map_count) },
+        Item { name: "drop_caches", kind: ItemKind::WriteOnly(drop_caches) },
+        Item { name: "max_map_count", kind: ItemKind::Writable(max_map_count, set_max_map_count) },
         Item::file("min_free_kbytes", |a, out| put!(out, "{}\n", a.0.vm.frames().reserve() * 4)),
         Item::file("mmap_min_addr", |_, out| put!(out, "4096\n")),
         Item::file("overcommit_memory", |_, out| put!(out, "0\n")),
         Item::file("overcommit_ratio", |_, out| put!(out, "50\n")),
-        Item { name: "quire_check", what: What::Writable(check_level, set_check_level) },
+        Item { name: "quire_check", kind: ItemKind::Writable(check_level, set_check_level) },
         Item::own("quire_frames", frames),
         #[cfg(debug_assertions)]
-        Item { name: "quire_refuse", what: What::Writable(refused, refuse) },
+        Item { name: "quire_refuse", kind: ItemKind::Writable(refused, refuse) },
         Item::file("swappiness", |_, out| put!(out, "60\n")),
     ];
 }

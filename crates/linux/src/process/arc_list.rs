@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_walk_meets_once_what_stays_whatever_goes_meanwhile() {
+    fn a_walk_meets_each_remaining_node_once_despite_removals() {
         // Every subset of five nodes is removed after every number of steps.
         for (gone, after) in (0u32..32).flat_map(|gone| (0..=5).map(move |after| (gone, after))) {
             let nodes: Vec<Arc<TestNode>> =

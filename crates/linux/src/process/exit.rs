@@ -60,6 +60,9 @@ fn finish<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
     }
     process.timers.thread_ends(linux, process, thread);
     process.cpu_limit.timers.thread_ends(linux, process, thread);
+    if let Some(timers) = process.posix_timers.get() {
+        timers.thread_ends(process, thread);
+    }
     let (gone, remaining) = {
         let mut threads = process.threads.lock();
         (threads.leave(tid), threads.len())
@@ -137,6 +140,9 @@ fn end_process<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
     process.exiting.store(true, Ordering::Release);
     process.timers.end(linux);
     process.cpu_limit.timers.end(linux);
+    if let Some(timers) = process.posix_timers.get() {
+        timers.process_ends();
+    }
     if process.pid == 1 {
         let status = process.status.load(Ordering::Acquire);
         let end = match status & 0x7f {

@@ -9,8 +9,8 @@ use super::{NewProcess, Process};
 use crate::errno::Errno;
 use crate::machine::{Fpu, Machine};
 use crate::memory::{AddressSpace, OwnSpace};
-use crate::owned::Owned;
-use crate::process::thread::{Again, AltStack, Name, Thread, Trap, work};
+use crate::owned::{Owned, Private};
+use crate::process::thread::{Again, AltStack, Name, OwnRseq, Rseq, Thread, Trap, work};
 use crate::regs::UserRegs;
 use crate::signal::pending::PendingQueue;
 use crate::signal::{Actions, SigSet, Signal};
@@ -22,7 +22,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use linux_raw_sys::general as raw;
 use quire_heap::{Arc, SpareEntry};
 use quire_sync::WaitQueue;
-use quire_task::{Quiet, Thread as Task, ThreadRef};
+use quire_task::{Quiet, Thread as Task, ThreadRef, futex};
 
 /// The arguments of a `clone`.
 #[derive(Clone, Copy, Debug, Default)]
@@ -118,6 +118,7 @@ pub(crate) struct NewThread<M: Machine> {
     pub permit: Permit<M>,
     pub blocked: SigSet,
     pub alt_stack: AltStack,
+    pub rseq: Rseq,
     pub name: Name,
     pub clear_tid: u64,
     pub set_tid: u64,
@@ -148,15 +149,20 @@ pub(crate) fn place<M: Machine>(
         credentials: Owned::new(new.credentials),
         permit: Owned::new(new.permit),
         over_limit: AtomicBool::new(false),
-        work: AtomicU32::new(0),
+        // Its CPU is stored before its first instruction.
+        work: AtomicU32::new(if new.rseq == Rseq::NONE { 0 } else { work::RSEQ }),
         leaving: AtomicBool::new(false),
         stop_taken: AtomicBool::new(false),
         timed: AtomicBool::new(false),
+        rseq: OwnRseq::new(new.rseq),
         blocked: AtomicU64::new(new.blocked.0),
         awaited: AtomicU64::new(0),
         saved_mask: Owned::new(None),
         pending: PendingQueue::new(),
         alt_stack: Owned::new(new.alt_stack),
+        sleep: Private::new(None),
+        waiter: futex::Waiter::new(),
+        queued: quire_sync::Waiter::new(),
         restart: Owned::new(None),
         clear_tid: AtomicU64::new(new.clear_tid),
         set_tid: AtomicU64::new(new.set_tid),
@@ -258,6 +264,8 @@ fn clone_once<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usiz
             blocked: me.blocked(),
             // SAFETY: a context is the owner's view.
             alt_stack: if shares_stack { AltStack::default() } else { *unsafe { me.alt_stack.get() } },
+            // The memory of a thread, or of a vfork's child, has the area of its maker.
+            rseq: if request.has(VM) { Rseq::NONE } else { me.rseq.get() },
             // SAFETY: the context is the owner's, which runs this, so the name stays while it is copied.
             name: *unsafe { me.name.get() },
             clear_tid: if request.has(CHILD_CLEARTID) { request.child_tid } else { 0 },
@@ -454,6 +462,7 @@ impl<M: Machine> Linux<M> {
             permit: Permit::root(),
             blocked: SigSet::EMPTY,
             alt_stack: AltStack::default(),
+            rseq: Rseq::NONE,
             name: program.name,
             clear_tid: 0,
             set_tid: 0,

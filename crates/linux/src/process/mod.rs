@@ -17,6 +17,7 @@ pub mod arc_list;
 pub mod cpu_limit;
 pub mod credentials;
 pub mod exit;
+pub mod first_use;
 pub mod fork;
 pub mod group;
 pub mod identities;
@@ -24,10 +25,12 @@ pub mod identity;
 pub mod ids;
 pub mod job_control;
 pub mod limits;
+pub mod posix_timers;
 pub mod prctl;
 pub mod prlimit;
 pub mod rusage;
 pub mod scheduling;
+pub mod sleep;
 pub mod thread;
 pub mod threads;
 pub mod timers;
@@ -47,8 +50,10 @@ use arc_list::{ArcList, ListKind, ListPlace};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, Ordering};
 use cpu_limit::CpuLimit;
 use credentials::Credentials;
+use first_use::FirstUse;
 use group::Group;
 use limits::Limits;
+use posix_timers::PosixTimers;
 use quire_heap::Arc;
 use quire_sync::{Rank, Sequenced, SpinLock, WaitQueue};
 use quire_task::Openness;
@@ -140,6 +145,8 @@ pub struct Process<M: Machine> {
     pub timers: Timers<M>,
     /// The limit on CPU time.
     pub(crate) cpu_limit: CpuLimit<M>,
+    /// Its timers of `timer_create`, and its interval timers on CPU time.
+    pub(crate) posix_timers: FirstUse<PosixTimers<M>>,
 
     /// From here on: written by relatives.
     _relatives: Line,
@@ -271,6 +278,7 @@ impl<M: Machine> Process<M> {
             last_name: SpinLock::new(Rank::OWNED, Name::default()),
             timers: Timers::new(),
             cpu_limit: CpuLimit::new(),
+            posix_timers: FirstUse::new(),
             _actions: Line,
             _threads: Line,
             _family: Line,

@@ -4,9 +4,10 @@ use crate::file::files::Files;
 use crate::file::state::{FsState, Seen};
 use crate::machine::Machine;
 use crate::memory::OwnSpace;
-use crate::owned::Owned;
+use crate::owned::{Owned, Private};
 use crate::process::Process;
 use crate::process::credentials::Credentials;
+use crate::process::sleep::Sleep;
 use crate::process::users::Permit;
 use crate::signal::SigSet;
 use crate::signal::pending::PendingQueue;
@@ -14,7 +15,7 @@ use crate::{Linux, Pid};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use quire_heap::Arc;
 use quire_sync::WaitQueue;
-use quire_task::powers;
+use quire_task::{futex, powers};
 
 /// Values of [`Thread::again`].
 pub(crate) struct Again;
@@ -40,8 +41,10 @@ pub mod work {
     pub const RESTORE_MASK: u32 = 8;
     /// A timer of its process ran out (set in interrupt context, where signals cannot be sent).
     pub const TIMER: u32 = 16;
-    /// The bits that end an interruptible wait.
-    pub const INTERRUPTS: u32 = SIGNAL | KILL | STOP | TIMER;
+    /// The thread was switched away from since it was last in user mode, and has a registered area (`rseq`).
+    pub const RSEQ: u32 = 32;
+    /// The bits that end an interruptible wait. A timer ends it by its signal only.
+    pub const INTERRUPTS: u32 = SIGNAL | KILL | STOP;
 }
 
 /// The alternate signal stack.
@@ -59,6 +62,50 @@ impl AltStack {
     /// Whether a stack pointer lies on it.
     pub fn holds(&self, sp: u64) -> bool {
         self.size != 0 && sp > self.base && sp - self.base <= self.size
+    }
+}
+
+/// The area of restartable sequences that a thread registered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rseq {
+    /// User address; 0: none.
+    pub at: u64,
+    /// Bytes.
+    pub len: u32,
+    /// The word before each abort address.
+    pub signature: u32,
+}
+
+impl Rseq {
+    /// No area.
+    pub const NONE: Rseq = Rseq { at: 0, len: 0, signature: 0 };
+}
+
+/// A thread's [`Rseq`]. Only the thread itself writes and reads it, and the switch away from it.
+pub struct OwnRseq {
+    at: AtomicU64,
+    len: AtomicU32,
+    signature: AtomicU32,
+}
+
+impl OwnRseq {
+    /// An area, or none.
+    pub fn new(area: Rseq) -> Self {
+        let Rseq { at, len, signature } = area;
+        OwnRseq { at: AtomicU64::new(at), len: AtomicU32::new(len), signature: AtomicU32::new(signature) }
+    }
+
+    /// The area.
+    pub fn get(&self) -> Rseq {
+        let of = Ordering::Relaxed;
+        Rseq { at: self.at.load(of), len: self.len.load(of), signature: self.signature.load(of) }
+    }
+
+    /// Makes `area` the area.
+    pub fn set(&self, area: Rseq) {
+        self.len.store(area.len, Ordering::Relaxed);
+        self.signature.store(area.signature, Ordering::Relaxed);
+        self.at.store(area.at, Ordering::Relaxed);
     }
 }
 
@@ -128,6 +175,8 @@ pub struct Thread<M: Machine> {
     /// It took a stop signal off a queue, and no SIGCONT came since. Set under that queue's lock, cleared under the
     /// lock of its process's threads.
     pub stop_taken: AtomicBool,
+    /// The area of its restartable sequences.
+    pub rseq: OwnRseq,
     /// A timer of its process may have it as target. Set by the thread that makes it the target.
     pub timed: AtomicBool,
     /// Blocked signals. Changed by the owner, read by senders.
@@ -140,6 +189,12 @@ pub struct Thread<M: Machine> {
     pub pending: PendingQueue,
     /// Owner only (through [`Owned`]): the alternate stack.
     pub alt_stack: Owned<AltStack>,
+    /// Owner only: the state of a call that sleeps without a stack.
+    pub(crate) sleep: Private<Option<Sleep<M>>>,
+    /// Its place in the futex table. Listed by the owner.
+    pub(crate) waiter: futex::Waiter<M>,
+    /// Its place on a queue. Listed by the owner.
+    pub(crate) queued: quire_sync::Waiter,
     /// Owner only: the state that `restart_syscall` resumes.
     pub restart: Owned<Option<Restart>>,
     /// User address that is cleared and woken at exit (`set_tid_address`).
@@ -214,6 +269,14 @@ impl<M: Machine> Thread<M> {
     pub unsafe fn pmap(&self) -> Option<&<M as quire_vm::Machine>::Pmap> {
         // SAFETY: by this function's contract the caller acts as the owner, and loads the page tables.
         unsafe { self.space.get().map(|space| space.page_tables()) }
+    }
+
+    /// The machine switches away from it. Called on its CPU, before another thread runs.
+    #[inline(always)]
+    pub fn switched_away(&self) {
+        if self.rseq.at.load(Ordering::Relaxed) != 0 && self.work.load(Ordering::Relaxed) & work::RSEQ == 0 {
+            self.work.fetch_or(work::RSEQ, Ordering::Relaxed);
+        }
     }
 
     /// Its last fault or exception.

@@ -5,6 +5,7 @@ use super::usage::Usage;
 use super::{Family, Process, Report, group};
 use crate::errno::Errno;
 use crate::machine::Machine;
+use crate::process::sleep::{Answer, ChildWait, Sleep, Wanted, Which};
 use crate::signal::{Detail, SigInfo, Signal, info::code};
 use crate::{Ctx, Linux, Pid};
 use core::sync::atomic::Ordering;
@@ -19,21 +20,6 @@ const NOWAIT: u32 = raw::WNOWAIT;
 const ALL: u32 = raw::__WALL;
 const CLONE: u32 = raw::__WCLONE;
 const NOTHREAD: u32 = raw::__WNOTHREAD;
-
-/// The children to wait for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Which {
-    Any,
-    Process(Pid),
-    Group(Pid),
-}
-
-/// The arguments of a wait.
-#[derive(Clone, Copy, Debug)]
-struct Wanted {
-    which: Which,
-    options: u32,
-}
 
 /// A child found by a wait.
 struct FoundChild {
@@ -171,16 +157,59 @@ pub(super) fn release<M: Machine>(linux: &'static Linux<M>, process: &Arc<Proces
     linux.ids.release(process.pid);
 }
 
-fn wait<M: Machine>(ctx: &Ctx<'_, M>, wanted: Wanted) -> Result<Option<FoundChild>, Errno> {
-    let me = ctx.process();
-    let linux = ctx.linux;
+/// Waits for a child, without a kernel stack while it sleeps.
+fn wait<M: Machine>(ctx: &mut Ctx<'_, M>, wait: ChildWait) -> Result<usize, Errno> {
+    let (me, linux, wanted) = (ctx.process(), ctx.linux, wait.wanted);
+    if let Some(found) = look(linux, me, wanted) {
+        return answer(ctx, wait.answer, Some(found?));
+    }
     if wanted.options & NOHANG != 0 {
-        return look(linux, me, wanted).transpose();
+        return answer(ctx, wait.answer, None);
     }
-    match me.child_events.wait_until(None, || ctx.interrupted(), || look(linux, me, wanted)) {
-        Ok(result) => result.map(Some),
-        Err(_) => Err(Errno::ERESTARTSYS),
+    let look = || look(linux, me, wanted);
+    // SAFETY: the thread is here, so its waiter is on no list. It is part of the thread, whose process has the queue, and
+    // `go_on` takes it off.
+    match unsafe { me.child_events.begin(&ctx.thread.queued, None, || ctx.interrupted(), look) } {
+        None => Err(ctx.sleep(Sleep::Child(wait))),
+        Some(Ok(found)) => answer(ctx, wait.answer, Some(found?)),
+        Some(Err(_)) => Err(Errno::ERESTARTSYS),
     }
+}
+
+/// Ends the wait, or sleeps on.
+pub(crate) fn go_on<M: Machine>(ctx: &mut Ctx<'_, M>, child: ChildWait) -> Result<usize, Errno> {
+    // SAFETY: the sleep that ends here began on this queue. A wake-up is for all waiters, so none is passed on.
+    let _woken = unsafe { ctx.process().child_events.awake(&ctx.thread.queued) };
+    wait(ctx, child)
+}
+
+/// Writes what the wait found, if anything, where the caller asked for it.
+fn answer<M: Machine>(ctx: &mut Ctx<'_, M>, to: Answer, found: Option<FoundChild>) -> Result<usize, Errno> {
+    match to {
+        Answer::Wait4 { status, usage } => {
+            let Some(found) = found else { return Ok(0) };
+            ctx.write_optional(status, &found.event.status())?;
+            ctx.write_optional(usage, &RawUsage::from(&found.usage))?;
+            Ok(found.pid as usize)
+        }
+        Answer::Waitid { info, usage } => {
+            if info != 0 {
+                ctx.write(info, &raw_info(found.as_ref()))?;
+            }
+            if let Some(found) = &found {
+                ctx.write_optional(usage, &RawUsage::from(&found.usage))?;
+            }
+            Ok(0)
+        }
+    }
+}
+
+fn raw_info(found: Option<&FoundChild>) -> [u8; 128] {
+    let Some(found) = found else { return [0; 128] };
+    let (code, status) = found.event.info();
+    let (user, system) = (crate::time::ticks(found.usage.user), crate::time::ticks(found.usage.system));
+    let detail = Detail::Child { pid: found.pid, uid: found.uid, status, user, system };
+    SigInfo { signal: Signal::CHLD, code, errno: 0, detail }.encode()
 }
 
 /// `wait4`
@@ -201,10 +230,8 @@ pub fn sys_wait4<M: Machine>(
         group if group < 0 => Which::Group(-group as Pid),
         pid => Which::Process(pid as Pid),
     };
-    let Some(found) = wait(ctx, Wanted { which, options: options | EXITED })? else { return Ok(0) };
-    ctx.write_optional(status, &found.event.status())?;
-    ctx.write_optional(usage, &RawUsage::from(&found.usage))?;
-    Ok(found.pid as usize)
+    let wanted = Wanted { which, options: options | EXITED };
+    wait(ctx, ChildWait { wanted, answer: Answer::Wait4 { status, usage } })
 }
 
 /// `waitid`
@@ -227,23 +254,7 @@ pub fn sys_waitid<M: Machine>(
         (2, 1..) => Which::Group(id as Pid),
         _ => return Err(Errno::EINVAL),
     };
-    let found = wait(ctx, Wanted { which, options })?;
-    if info != 0 {
-        let raw = match &found {
-            None => [0; 128],
-            Some(found) => {
-                let (code, status) = found.event.info();
-                let (user, system) = (crate::time::ticks(found.usage.user), crate::time::ticks(found.usage.system));
-                let detail = Detail::Child { pid: found.pid, uid: found.uid, status, user, system };
-                SigInfo { signal: Signal::CHLD, code, errno: 0, detail }.encode()
-            }
-        };
-        ctx.write(info, &raw)?;
-    }
-    if let Some(found) = &found {
-        ctx.write_optional(usage, &RawUsage::from(&found.usage))?;
-    }
-    Ok(0)
+    wait(ctx, ChildWait { wanted: Wanted { which, options }, answer: Answer::Waitid { info, usage } })
 }
 
 #[cfg(test)]
@@ -251,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn statuses_are_what_the_wait_macros_take_apart() {
+    fn statuses_have_the_layout_of_the_wait_macros() {
         assert_eq!(Event::Ended(3 << 8).info(), (code::CLD_EXITED, 3));
         assert_eq!(Event::Ended(9).info(), (code::CLD_KILLED, 9));
         assert_eq!(Event::Living(Report::Stopped(19)).status(), 0x137f);

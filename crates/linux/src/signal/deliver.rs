@@ -10,6 +10,7 @@ use crate::machine::Machine;
 use crate::process::exit;
 use crate::process::thread::{Thread, work};
 use crate::regs::UserRegs;
+use crate::rseq;
 use core::sync::atomic::Ordering;
 use linux_raw_sys::general::__NR_restart_syscall;
 use quire_sync::Rank;
@@ -54,7 +55,13 @@ pub(crate) fn work<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>, reg
 fn take<M: Machine>(thread: &Thread<M>) -> Option<SigInfo> {
     let wanted = SigSet(!thread.blocked().0);
     let stops = &thread.stop_taken;
-    thread.pending.take_to_deliver(wanted, stops).or_else(|| thread.process.pending.take_to_deliver(wanted, stops))
+    let (own, process) = (&thread.pending, &thread.process);
+    loop {
+        let info = own.take_to_deliver(wanted, stops).or_else(|| process.pending.take_to_deliver(wanted, stops))?;
+        if let Some(info) = process.signal_taken(info) {
+            return Some(info);
+        }
+    }
 }
 
 /// Delivers one signal. True if a handler will run.
@@ -91,8 +98,10 @@ fn deliver<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>, regs: &mut 
         }
         Disposition::Handle(action) => {
             restart_with_handler(regs, &action);
-            if frame::push(linux, thread, regs, &action, &info).is_err() {
-                // No room for the frame: SIGSEGV, and if that was the signal, its default action.
+            let ready = rseq::before_handler(linux, thread, regs);
+            if ready.and_then(|()| frame::push(linux, thread, regs, &action, &info)).is_err() {
+                // No room for the frame, or a bad area of restartable sequences: SIGSEGV, and if that was the signal,
+                // its default action.
                 if signal == Signal::SEGV {
                     process.with_actions(|actions| actions.reset(Signal::SEGV));
                 }

@@ -46,6 +46,8 @@ pub enum Detail {
         overrun: i32,
         /// `sigval_t`.
         value: u64,
+        /// The timer's setting that it belongs to. Programs do not see it.
+        setting: u32,
     },
 }
 
@@ -127,7 +129,7 @@ impl SigInfo {
                 put(40, &system.to_le_bytes());
             }
             Detail::Address(address) => put(16, &address.to_le_bytes()),
-            Detail::Timer { id, overrun, value } => {
+            Detail::Timer { id, overrun, value, .. } => {
                 put(16, &id.to_le_bytes());
                 put(20, &overrun.to_le_bytes());
                 put(24, &value.to_le_bytes());
@@ -169,6 +171,15 @@ mod tests {
         assert_eq!((raw[8], raw[16], raw[20], raw[24], raw[32], raw[40]), (1, 7, 1, 3, 5, 6));
         let raw = SigInfo::fault(Signal::SEGV, code::SEGV_ACCERR, 0x1122_3344_5566).encode();
         assert_eq!(raw[16..24], 0x1122_3344_5566u64.to_le_bytes());
+    }
+
+    #[test]
+    fn a_timers_signal_gives_its_id_and_its_overrun() {
+        let detail = Detail::Timer { id: 7, overrun: 9, value: 0x1122_3344_5566, setting: 1 };
+        let raw = SigInfo { signal: Signal::ALRM, code: code::TIMER, errno: 0, detail }.encode();
+        assert_eq!((raw[8] as i8, raw[16], raw[20]), (-2, 7, 9));
+        assert_eq!(raw[24..32], 0x1122_3344_5566u64.to_le_bytes());
+        assert!(raw[32..].iter().all(|b| *b == 0));
     }
 
     #[test]

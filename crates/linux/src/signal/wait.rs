@@ -5,16 +5,14 @@ use super::{SigInfo, SigSet};
 use crate::Ctx;
 use crate::errno::Errno;
 use crate::machine::Machine;
+use crate::process::sleep::Sleep;
 use crate::process::thread::work;
 use crate::time::Timespec;
 use core::sync::atomic::{Ordering, fence};
 
 /// `pause`
 pub fn sys_pause<M: Machine>(ctx: &mut Ctx<'_, M>) -> Result<usize, Errno> {
-    while !ctx.interrupted() {
-        quire_sync::hooks::park(None);
-    }
-    Err(Errno::ERESTARTNOHAND)
+    if ctx.interrupted() { Err(Errno::ERESTARTNOHAND) } else { Err(ctx.sleep(Sleep::Signal)) }
 }
 
 /// `rt_sigsuspend`
@@ -48,7 +46,12 @@ pub fn sys_rt_sigtimedwait<M: Machine>(
 
 fn wait<M: Machine>(ctx: &Ctx<'_, M>, wanted: SigSet, deadline: Option<u64>) -> Result<SigInfo, Errno> {
     let thread = ctx.thread;
-    let take = || thread.pending.take(wanted).or_else(|| thread.process.pending.take(wanted));
+    let take = || loop {
+        let info = thread.pending.take(wanted).or_else(|| thread.process.pending.take(wanted))?;
+        if let Some(info) = thread.process.signal_taken(info) {
+            return Some(info);
+        }
+    };
     thread.awaited.store(wanted.0, Ordering::Release);
     fence(Ordering::SeqCst);
     let result = loop {

@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_in_docs_is_what_the_table_says() {
+    fn the_page_in_docs_matches_the_table() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/system-calls.md");
         let there = std::fs::read_to_string(path).unwrap_or_default();
         let mut page = String::new();

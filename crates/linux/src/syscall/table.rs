@@ -4,7 +4,7 @@ use super::{Handler, Supported};
 use crate::errno::{Errno, encode};
 use crate::shortage::ends;
 use crate::{Ctx, Machine};
-use crate::{exec, file, futex, memory, process, signal, system, time};
+use crate::{exec, file, futex, memory, process, rseq, signal, system, time};
 
 macro_rules! table {
     ($($number:literal $name:ident => $($handler:ident)::+ $(, $note:literal)?;)*) => {
@@ -76,9 +76,9 @@ table! {
     33 dup2 => file::sys_dup2;
     34 pause => signal::wait::sys_pause;
     35 nanosleep => time::sleep::sys_nanosleep;
-    36 getitimer => time::interval::sys_getitimer, "real-time timer only";
+    36 getitimer => time::interval::sys_getitimer;
     37 alarm => time::interval::sys_alarm;
-    38 setitimer => time::interval::sys_setitimer, "real-time timer only";
+    38 setitimer => time::interval::sys_setitimer;
     39 getpid => process::identity::sys_getpid;
     40 sendfile => file::sys_sendfile;
     41 socket => file::sys_socket, "no families of sockets: EAFNOSUPPORT";
@@ -200,6 +200,11 @@ table! {
     218 set_tid_address => process::identity::sys_set_tid_address;
     219 restart_syscall => time::sleep::sys_restart_syscall;
     221 fadvise64 => file::sys_fadvise64;
+    222 timer_create => time::posix::sys_timer_create, "not on the CPU time of another process (EOPNOTSUPP)";
+    223 timer_settime => time::posix::sys_timer_settime;
+    224 timer_gettime => time::posix::sys_timer_gettime;
+    225 timer_getoverrun => time::posix::sys_timer_getoverrun;
+    226 timer_delete => time::posix::sys_timer_delete;
     227 clock_settime => time::clock::sys_clock_settime;
     228 clock_gettime => time::clock::sys_clock_gettime;
     229 clock_getres => time::clock::sys_clock_getres;
@@ -234,8 +239,11 @@ table! {
     278 vmsplice => file::sys_vmsplice, "as `splice`";
     280 utimensat => file::sys_utimensat;
     281 epoll_pwait => file::sys_epoll_pwait;
+    283 timerfd_create => file::sys_timerfd_create;
     284 eventfd => file::sys_eventfd;
     285 fallocate => file::sys_fallocate, "with FALLOC_FL_KEEP_SIZE takes no memory behind the end of the file";
+    286 timerfd_settime => file::sys_timerfd_settime;
+    287 timerfd_gettime => file::sys_timerfd_gettime;
     290 eventfd2 => file::sys_eventfd2;
     291 epoll_create1 => file::sys_epoll_create1;
     292 dup3 => file::sys_dup3;
@@ -255,6 +263,7 @@ table! {
     327 preadv2 => file::sys_preadv2;
     328 pwritev2 => file::sys_pwritev2;
     332 statx => file::sys_statx;
+    334 rseq => rseq::sys_rseq, "the concurrency id `mm_cid` is the CPU's number";
     435 clone3 => process::fork::sys_clone3, "no namespaces, pidfds, control groups or chosen ids";
     436 close_range => file::sys_close_range;
     439 faccessat2 => file::sys_faccessat2;

@@ -1,24 +1,28 @@
 //! Sleeping for a time.
 
 use super::Timespec;
-use super::clock::{Clock, on_monotonic};
+use super::clock::Clock;
+use super::on_monotonic;
 use crate::Ctx;
 use crate::errno::Errno;
 use crate::machine::Machine;
+use crate::process::sleep::{Sleep, TimeSleep};
 use crate::process::thread::Restart;
 use linux_raw_sys::general as raw;
 
-/// Sleeps until `deadline` (nanoseconds since boot). False if a signal came first.
-fn sleep_until<M: Machine>(ctx: &Ctx<'_, M>, deadline: u64) -> bool {
-    loop {
-        if ctx.now() >= deadline {
-            return true;
-        }
-        if ctx.interrupted() {
-            return false;
-        }
-        quire_sync::hooks::park(Some(deadline));
+/// Ends the sleep, or sleeps on, without a kernel stack. If a signal ends a relative sleep, writes the rest, and stores how to resume.
+pub(crate) fn go_on<M: Machine>(ctx: &mut Ctx<'_, M>, sleep: TimeSleep) -> Result<usize, Errno> {
+    let TimeSleep { deadline, relative } = sleep;
+    if ctx.now() >= deadline {
+        return Ok(0);
     }
+    if !ctx.interrupted() {
+        return Err(ctx.sleep(Sleep::Time(sleep)));
+    }
+    let Some((clock, remaining)) = relative else { return Err(Errno::ERESTARTNOHAND) };
+    let left = deadline.saturating_sub(ctx.now());
+    ctx.write_optional(remaining, &Timespec::from_nanos(left))?;
+    Err(ctx.restart_with(Restart::Sleep { clock, deadline, remaining }))
 }
 
 /// Sleeps until `deadline`. If a signal comes first, writes the rest to `remaining` and stores how to resume.
@@ -28,12 +32,7 @@ pub(crate) fn sleep<M: Machine>(
     deadline: u64,
     remaining: u64,
 ) -> Result<usize, Errno> {
-    if sleep_until(ctx, deadline) {
-        return Ok(0);
-    }
-    let left = deadline.saturating_sub(ctx.now());
-    ctx.write_optional(remaining, &Timespec::from_nanos(left))?;
-    Err(ctx.restart_with(Restart::Sleep { clock, deadline, remaining }))
+    go_on(ctx, TimeSleep { deadline, relative: Some((clock, remaining)) })
 }
 
 /// `nanosleep`
@@ -63,10 +62,10 @@ pub fn sys_clock_nanosleep<M: Machine>(
         return sleep(ctx, clock, deadline, remaining);
     }
     let deadline = match which {
-        Clock::Real => on_monotonic(ctx, nanos),
+        Clock::Real => on_monotonic(ctx.linux.machine, nanos),
         _ => nanos,
     };
-    if sleep_until(ctx, deadline) { Ok(0) } else { Err(Errno::ERESTARTNOHAND) }
+    go_on(ctx, TimeSleep { deadline, relative: None })
 }
 
 /// `restart_syscall`: resumes a call that a signal interrupted. Programs do not call it themselves.

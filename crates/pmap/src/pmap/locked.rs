@@ -59,7 +59,7 @@ impl<M: Hardware> LockedTable<'_, M> {
     /// Adds the rights of `new` to the present leaf at `va`, which was `old`.
     #[inline(never)]
     fn strengthen(&self, va: u64, mut old: u64, new: Enter) {
-        assert_eq!(M::Format::frame(old), new.pfn, "a leaf is entered over another frame's");
+        assert_eq!(M::Format::frame(old), new.pfn, "a leaf replaces the leaf of another frame");
         let (slot, add) = (&self.t.view.slots[self.at(va)], M::Format::user_leaf(new));
         loop {
             // Rights only grow; accessed and dirty, which hardware sets meanwhile, stay.

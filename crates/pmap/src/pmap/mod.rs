@@ -604,7 +604,7 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
         vm.machine().mmu().kernel().unshare(vm.machine(), self.root);
         Frames::of(vm).free(self.root);
         if let Some(roots) = self.roots() {
-            debug_assert!(!roots.is_open(), "page tables are destroyed that were not cleared");
+            debug_assert!(!roots.is_open(), "page tables were destroyed before they were cleared");
             // SAFETY: no CPU and no walker is left.
             unsafe {
                 roots.each_part(|part| Self::displace(vm, part));

@@ -125,10 +125,10 @@ macro_rules! common {
 
 /// Read-modify-writes of one kind.
 macro_rules! fetch {
-    ($name:ty, $value:ty, $($method:ident: $what:literal),*) => {
+    ($name:ty, $value:ty, $($method:ident: $effect:literal),*) => {
         impl $name {
             $(
-                #[doc = concat!($what, " Returns what it held.")]
+                #[doc = concat!($effect, " Returns the old value.")]
                 #[track_caller]
                 pub fn $method(&self, value: $value, order: Ordering) -> $value {
                     self.note(AccessKind::ReadModifyWrite);

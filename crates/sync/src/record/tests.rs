@@ -7,7 +7,7 @@ use crate::{CachePadded, CpuSet, Mutex, Rank, SpinLock};
 /// The kinds of access by word, without addresses.
 fn said(record: &Record, words: &[(&str, *const u8)]) -> Vec<String> {
     let name = |a: &Access| words.iter().find(|(_, p)| p.addr() == a.address).map_or("?", |(n, _)| n);
-    let what = |a: &Access| match a.kind {
+    let kind = |a: &Access| match a.kind {
         AccessKind::Read => "reads",
         AccessKind::Write => "writes",
         AccessKind::ReadModifyWrite => "changes",
@@ -15,7 +15,7 @@ fn said(record: &Record, words: &[(&str, *const u8)]) -> Vec<String> {
         AccessKind::Take(_) => "takes",
         AccessKind::Release(_) => "releases",
     };
-    record.accesses().iter().map(|a| format!("{} {} {} {}", a.cpu, what(a), name(a), a.size)).collect()
+    record.accesses().iter().map(|a| format!("{} {} {} {}", a.cpu, kind(a), name(a), a.size)).collect()
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn threads_share_a_record_that_they_enter_and_no_other() {
 }
 
 #[test]
-fn an_outer_scope_has_what_inner_ones_have() {
+fn an_outer_scope_has_the_accesses_of_inner_scopes() {
     let word = AtomicU64::new(0);
     let (inner, outer) = scope(|| {
         word.load(Ordering::Relaxed);
@@ -187,7 +187,7 @@ fn a_sleeping_lock_is_one_take_and_a_guard_is_one_line() {
 }
 
 #[test]
-fn owning_memory_again_forgets_what_was_said_before() {
+fn owning_memory_again_replaces_its_label() {
     let memory = [0u8; 256];
     let at = memory.as_ptr();
     let label = |offset: usize| labels::find(at.addr() + offset).map(|p| (p.label, p.offset));

@@ -75,7 +75,7 @@ fn wait_against_requeue() {
             changed.store(1, Ordering::Relaxed);
             let moved = table.requeue(s, from, to, 0, 1, &mut || Ok::<_, ()>(true)).unwrap();
             let woken = table.wake(s, to, 1, ANY);
-            assert_eq!(moved, Some((0, woken)), "who is moved is woken there");
+            assert_eq!(moved, Some((0, woken)), "a moved waiter is not woken in its new bucket");
         });
         cast.run(|_, s| wait_for(table, s, from, &word));
     });
@@ -83,7 +83,7 @@ fn wait_against_requeue() {
 
 protocol! {
     a_waiter_that_is_moved_is_woken_where_it_is = wait_against_requeue, Some(2);
-    RequeueUncounted: "who is moved is woken there";
+    RequeueUncounted: "a moved waiter is not woken in its new bucket";
 }
 
 /// A waiter is interrupted while it is moved; it leaves the bucket that it is in.

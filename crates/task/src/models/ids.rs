@@ -36,13 +36,13 @@ fn lookup_against_exit() {
         table.set_thread(1, None);
         // As if it were freed.
         alive.store(false, Ordering::Relaxed);
-        assert_ne!(t.join().unwrap(), Some(false), "a name is used after it was taken away");
+        assert_ne!(t.join().unwrap(), Some(false), "a name is used after it was removed");
     });
 }
 
 protocol! {
     a_lookup_by_number_holds_the_thread = lookup_against_exit, Some(3);
-    LookupUnlocked: "a name is used after it was taken away";
+    LookupUnlocked: "a name is used after it was removed";
 }
 
 /// Two hold a number for a while; its first holder lets go last.
@@ -58,12 +58,12 @@ fn hold_against_hold() {
         });
         let mine = for_a_while();
         let theirs = t.join().unwrap();
-        assert!(!mine && !theirs, "a number is freed under its holder");
-        assert!(table.release(1), "a number is freed under its holder");
+        assert!(!mine && !theirs, "a number is freed while a thread holds it");
+        assert!(table.release(1), "a number is freed while a thread holds it");
     });
 }
 
 protocol! {
     a_number_is_freed_by_its_last_holder = hold_against_hold, Some(3);
-    HoldNotAtomic: "a number is freed under its holder";
+    HoldNotAtomic: "a number is freed while a thread holds it";
 }

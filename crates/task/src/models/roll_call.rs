@@ -40,16 +40,19 @@ fn call_against_making() {
             }
         }
         let made = maker.join().unwrap();
-        assert!(!made || told[NEW as usize - 1].load(Ordering::Relaxed), "who is being made misses what all are told");
+        assert!(
+            !made || told[NEW as usize - 1].load(Ordering::Relaxed),
+            "a new thread misses an event that is sent to all"
+        );
     });
 }
 
 protocol! {
     a_thread_made_during_a_call_to_all_is_told_or_made_anew = call_against_making, Some(3);
-    MadeUnasked: "who is being made misses what all are told";
-    MadeDuringCall: "who is being made misses what all are told";
+    MadeUnasked: "a new thread misses an event that is sent to all";
+    MadeDuringCall: "a new thread misses an event that is sent to all";
     #[cfg(loom)]
-    MadeNoFence: "who is being made misses what all are told";
+    MadeNoFence: "a new thread misses an event that is sent to all";
     #[cfg(loom)]
-    CallNoFence: "who is being made misses what all are told";
+    CallNoFence: "a new thread misses an event that is sent to all";
 }

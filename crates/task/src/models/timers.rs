@@ -41,18 +41,18 @@ fn cancel_against_fire(period: u64) {
         let (taken, then) = t.join().unwrap();
         s.timer_interrupt();
         let end = probe.state.load(Ordering::Relaxed);
-        assert!(then % 2 == 0 && then == end, "a timer runs after it was taken back");
+        assert!(then % 2 == 0 && then == end, "a timer runs after it was cancelled");
         assert!(!probe.timer.is_armed(), "a timer stays armed");
         if period == 0 {
-            assert_eq!(taken, end == 0, "a timer is taken back or fires");
+            assert_eq!(taken, end == 0, "a timer is cancelled or fires");
         }
     });
 }
 
 protocol! {
     a_timer_that_was_taken_back_does_not_run = || cancel_against_fire(0), Some(3);
-    UnarmedBeforeFired: "a timer runs after it was taken back";
-    CancelTrustsFirstLook: "a timer is taken back or fires";
+    UnarmedBeforeFired: "a timer runs after it was cancelled";
+    CancelTrustsFirstLook: "a timer is cancelled or fires";
 }
 protocol! {
     a_timer_that_fires_again_and_again_can_be_taken_back = || cancel_against_fire(1), Some(3);

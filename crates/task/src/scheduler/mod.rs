@@ -51,6 +51,14 @@ use quire_sync::cpuset::{CpuMask, MAX_CPUS};
 use quire_sync::{CpuId, current_cpu};
 use share::Join;
 
+/// The use of a thread's stack after the thread has left its CPU.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stack {
+    Kept,
+    /// The machine may give it to another thread: [`Machine::depart`].
+    GivenUp,
+}
+
 /// Why a thread leaves its CPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Leave {
@@ -102,7 +110,7 @@ impl<M: Machine> Scheduler<M> {
         // Mark idle first, then search: a CPU that becomes crowded marks itself first, then searches for an idle one.
         self.idle.insert(current_cpu());
         if early.unwrap_or_else(work) {
-            self.switch_from(Leave::Yield);
+            self.switch_from(Leave::Yield, Stack::Kept);
             self.machine.restore(was);
             if here.waiting.load(Ordering::Acquire) == 0 {
                 quire_sync::hooks::relax();
@@ -130,8 +138,8 @@ impl<M: Machine> Scheduler<M> {
         self.enqueue_masked(&masked, unsafe { thread.as_ref() }, cpu, Join::Back);
     }
 
-    /// The first call of a new thread, on its own stack, with interrupts masked: finishes the switch that started it,
-    /// and unmasks interrupts.
+    /// The first call of a new thread, and of a preempted thread that gave its stack up, on its new stack, with
+    /// interrupts masked: finishes the switch to it, and unmasks interrupts.
     pub fn started(&self) {
         self.finish_switch();
         self.machine.restore(Irq::On);
@@ -141,6 +149,21 @@ impl<M: Machine> Scheduler<M> {
     /// Sleeps until unparked, or until `deadline` ([`Machine::now`]'s nanoseconds). Returns at once if a token waits.
     /// May also return early, so callers check their condition again. The caller holds no spin lock.
     pub fn park(&self, deadline: Option<u64>) {
+        self.sleep(deadline, Stack::Kept);
+    }
+
+    /// As [`park`](Self::park), for a caller that needs nothing of its stack any more: see [`Machine::depart`]. Where
+    /// the machine gives the stack to another thread, this returns only if the caller did not sleep. Else the thread
+    /// goes on at the machine's own place, which calls [`resumed`](Self::resumed).
+    ///
+    /// # Safety
+    /// Where the machine gives the stack to another thread: the machine knows how the thread goes on, and no code holds
+    /// a reference into the stack.
+    pub unsafe fn depart(&self, deadline: Option<u64>) {
+        self.sleep(deadline, Stack::GivenUp);
+    }
+
+    fn sleep(&self, deadline: Option<u64>, stack: Stack) {
         let me = self.current();
         // An uncontended token costs no switch, no timer and no masking.
         if me.token.is_set() && me.token.take() {
@@ -156,14 +179,29 @@ impl<M: Machine> Scheduler<M> {
         }
         let was = self.machine.mask();
         if me.token.park() {
-            self.switch_from(Leave::Park);
+            self.switch_from(Leave::Park, stack);
             me.token.take();
         }
         self.machine.restore(was);
-        if deadline.is_some() && !mutant(Mutant::DeadlineStaysArmed) {
+        self.slept(&me, deadline.is_some());
+    }
+
+    fn slept(&self, me: &Thread<M>, had_deadline: bool) {
+        if had_deadline && !mutant(Mutant::DeadlineStaysArmed) {
             self.cancel(&me.deadline);
         }
         self.reap_dead();
+    }
+
+    /// The first call of a thread that gave its stack up when it parked, on its new stack, with interrupts masked:
+    /// finishes the switch to it and its sleep, and unmasks interrupts.
+    pub fn resumed(&self) {
+        self.finish_switch();
+        let me = self.current();
+        me.token.take();
+        self.machine.restore(Irq::On);
+        // Not armed if the sleep had no deadline, or the deadline ended it.
+        self.slept(&me, true);
     }
 
     /// As [`park`](Self::park) without a deadline, and no signal ends the sleep either: the thread is marked
@@ -193,7 +231,7 @@ impl<M: Machine> Scheduler<M> {
     /// Lets all other threads that wait for this CPU go first.
     pub fn yield_now(&self) {
         let was = self.machine.mask();
-        self.switch_from(Leave::Yield);
+        self.switch_from(Leave::Yield, Stack::Kept);
         self.machine.restore(was);
         self.reap_dead();
     }
@@ -201,6 +239,20 @@ impl<M: Machine> Scheduler<M> {
     /// Switches to a waiting thread if the running thread's stretch has ended. Called by `preempt_enable` and on the
     /// way out of interrupts, when the flag of [`Machine::set_pending`] is up and the preemption count is zero.
     pub fn preempt(&self) {
+        self.give_way(Stack::Kept);
+    }
+
+    /// As [`preempt`](Self::preempt), on the way to user mode, for a thread that needs nothing of its stack any more: see
+    /// [`Machine::depart`]. Where the machine gives the stack to another thread, this returns only if the thread did
+    /// not leave its CPU. Else the thread goes on at the machine's own place, which calls [`started`](Self::started).
+    ///
+    /// # Safety
+    /// As [`depart`](Self::depart).
+    pub unsafe fn preempt_departing(&self) {
+        self.give_way(Stack::GivenUp);
+    }
+
+    fn give_way(&self, stack: Stack) {
         let was = self.machine.mask();
         let here = self.here();
         bump(&here.looked, 1);
@@ -208,7 +260,7 @@ impl<M: Machine> Scheduler<M> {
         let current = self.current();
         let gives_way = here.waiting.load(Ordering::Relaxed) > 0 || !current.may_run_on(current_cpu());
         if gives_way && !self.is_idle(&current) {
-            self.switch_from(Leave::Preempt);
+            self.switch_from(Leave::Preempt, stack);
         } else {
             self.machine.set_pending(false);
         }
@@ -223,7 +275,7 @@ impl<M: Machine> Scheduler<M> {
         self.reap_dead();
         self.machine.mask();
         self.current().dying.store(true, Ordering::Relaxed);
-        self.switch_from(Leave::Exit);
+        self.switch_from(Leave::Exit, Stack::Kept);
         unreachable!("Machine::switch came back to a thread that has exited");
     }
 
@@ -283,7 +335,7 @@ impl<M: Machine> Scheduler<M> {
                 self.machine.kick(home);
                 break;
             }
-            self.switch_from(Leave::Move);
+            self.switch_from(Leave::Move, Stack::Kept);
             break;
         }
         self.machine.restore(was);
@@ -328,7 +380,7 @@ impl<M: Machine> Scheduler<M> {
     ///
     /// # Requires
     /// Interrupts are masked; the preemption count is zero; no lock is held.
-    fn switch_from(&self, mut why: Leave) {
+    fn switch_from(&self, mut why: Leave, stack: Stack) {
         let cpu = current_cpu();
         let here = self.cpus.of(cpu);
         let prev = self.current();
@@ -339,20 +391,25 @@ impl<M: Machine> Scheduler<M> {
         let ticks = self.machine.ticks();
         prev.account.cut_system(ticks);
         let now = self.machine.ticks_to_ns(ticks);
-        let weighted = prev.use_slice(now.saturating_sub(here.dispatched.load(Ordering::Relaxed)));
+        let run = now.saturating_sub(here.dispatched.load(Ordering::Relaxed));
+        let weighted = prev.use_slice(run);
         self.machine.set_pending(false);
 
         // Threads that waited here when their affinity changed.
         let mut strays: List<Queued<M>> = List::new();
         let next = {
             let mut queue = here.queue.lock_masked();
-            queue.charge(now, weighted);
+            queue.charge(now, run, weighted);
             let share = || self.share(&prev, cpu);
             match why {
-                Leave::Preempt if prev.has_slice() => queue.push(&prev, share(), Join::Front, || now),
+                Leave::Preempt if prev.has_slice() => {
+                    let join = queue.preempted();
+                    queue.push(&prev, share(), join, || now);
+                }
                 Leave::Preempt => queue.push(&prev, share(), Join::Back, || now),
                 Leave::Yield if !prev_idle => {
                     queue.give_way();
+                    prev.end_slice();
                     queue.push(&prev, share(), Join::Back, || now);
                 }
                 Leave::Yield | Leave::Park | Leave::Exit | Leave::Move => {}
@@ -411,9 +468,14 @@ impl<M: Machine> Scheduler<M> {
         // SAFETY: interrupts are masked, and the switch to `next` follows on this CPU.
         unsafe { self.machine.set_current(next) };
         self.limit_stretch(here);
-        // SAFETY: `prev` is the caller, `next` was off its CPU (its `on_cpu` was clear) and is claimed by the line
-        // above.
-        unsafe { self.machine.switch(&prev, next) };
+        // SAFETY: `prev` is the caller, `next` was off its CPU (its `on_cpu` was clear) and is claimed by the lines
+        // above. A caller that gives its stack up holds nothing on it.
+        unsafe {
+            match stack {
+                Stack::Kept => self.machine.switch(&prev, next),
+                Stack::GivenUp => self.machine.depart(&prev, next),
+            }
+        }
         self.finish_switch();
     }
 
@@ -444,7 +506,6 @@ impl<M: Machine> Scheduler<M> {
     ///
     /// # Requires
     /// Interrupts are on, no lock is held.
-    /// - Interrupts are on, nothing is held. + Interrupts are on, no lock is held.
     fn reap_dead(&self) {
         if !self.here().has_dead.load(Ordering::Relaxed) {
             return;

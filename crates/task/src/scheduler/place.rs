@@ -109,8 +109,9 @@ impl<M: Machine> Scheduler<M> {
         }
     }
 
-    /// Whether a thread waits on a crowded CPU that may run on `cpu`. The answer is exact, so a CPU that finds none may
-    /// halt: a waker that queues such a thread later finds this CPU idle.
+    /// Whether a thread waits on a crowded CPU that may run on `cpu`. A CPU that finds none may halt: a waker that queues
+    /// such a thread later finds this CPU idle. The answer is exact, except that a search ends after a fixed number of
+    /// threads that may not run on `cpu`. A thread behind them waits for its turn on its own CPU.
     ///
     /// # Requires
     /// Interrupts are masked, no queue is locked.

@@ -9,6 +9,7 @@ use crate::list::List;
 use crate::machine::Machine;
 use crate::mutant::{Mutant, mutant};
 use crate::thread::{Queued, Thread};
+use core::cell::Cell;
 use core::ptr::{self, NonNull};
 use quire_sync::CpuId;
 use quire_sync::atomic::Ordering::Relaxed;
@@ -16,6 +17,9 @@ use quire_sync::atomic::Ordering::Relaxed;
 /// In nanoseconds: how long a thread runs before a woken thread of its user preempts it, and how far a user gets ahead
 /// of another.
 pub(crate) const STRETCH: u64 = 1_000_000;
+/// How many waiting threads a search for another CPU looks at. The searcher has masked interrupts and holds the lock of
+/// the queue, and each look may miss the cache.
+const LOOKS: usize = 64;
 /// No deadline.
 const NEVER: u64 = u64::MAX;
 
@@ -90,11 +94,11 @@ impl<M: Machine> RunQueue<M> {
         }
     }
 
-    /// Charges the current share for the time up to `now`. The running thread adds `weighted` nanoseconds to its user's
-    /// clock.
-    pub fn charge(&mut self, now: u64, weighted: u64) {
+    /// Charges the current share for the time up to `now`. The running thread leaves after a run of `run` nanoseconds,
+    /// which are `weighted` nanoseconds at nice 0; both are zero if it goes on.
+    pub fn charge(&mut self, now: u64, run: u64, weighted: u64) {
         let Some(current) = self.current() else { return };
-        current.pass(weighted);
+        current.pass(run, weighted);
         let ran = now.saturating_sub(self.charged);
         let used = current.used() + ran;
         current.set_used(used);
@@ -138,7 +142,7 @@ impl<M: Machine> RunQueue<M> {
         let runs = self.current.is_some_and(|current| ptr::eq(current.as_ptr(), share));
         if !runs && !share.is_in_heap() {
             // The running user's virtual time stays that of its dispatch until it is charged.
-            self.charge(now(), 0);
+            self.charge(now(), 0, 0);
             self.wake(share);
             // SAFETY: the share's user lives, since the thread is its and is runnable.
             unsafe { self.shares.insert(NonNull::from(share)) };
@@ -148,8 +152,13 @@ impl<M: Machine> RunQueue<M> {
         unsafe { share.push(node, join) };
     }
 
+    /// Where the running thread joins if it is preempted with some of its turn left.
+    pub fn preempted(&self) -> Join {
+        self.current().map_or(Join::Front, Share::preempted)
+    }
+
     /// Takes off the thread to run next, and makes its share the current one. A thread from a back list gets a new
-    /// turn. Without a thread there is no current share.
+    /// turn where it has used up the last one. Without a thread there is no current share.
     pub fn pop(&mut self, now: u64) -> Option<NonNull<Thread<M>>> {
         let stays = match (self.current(), self.shares.first()) {
             (Some(current), Some(first)) => !current.is_empty() && current.used() <= first.used(),
@@ -166,12 +175,12 @@ impl<M: Machine> RunQueue<M> {
             }
         }
         self.charged = now;
-        let (thread, new_turn) = self.current()?.pop()?;
+        let (thread, from_back) = self.current()?.pop()?;
         self.len -= 1;
         // SAFETY: it was queued, so it is alive.
         let next = unsafe { thread.as_ref() };
         self.left(next);
-        if new_turn {
+        if from_back && !next.has_slice() {
             next.new_slice();
         }
         Some(thread)
@@ -179,7 +188,7 @@ impl<M: Machine> RunQueue<M> {
 
     /// A thread of `share` runs here from now on that was not on this queue, or has just become that user's.
     pub fn begin(&mut self, share: &Share<M>, now: u64) {
-        self.charge(now, 0);
+        self.charge(now, 0, 0);
         let before = self.current.take();
         if share.is_in_heap() {
             // SAFETY: it is in a heap, which can only be this CPU's.
@@ -193,6 +202,7 @@ impl<M: Machine> RunQueue<M> {
             unsafe { self.shares.insert(before) };
         }
         self.current = Some(NonNull::from(share));
+        share.begin();
         self.charged = now;
     }
 
@@ -223,25 +233,28 @@ impl<M: Machine> RunQueue<M> {
         Some(node)
     }
 
-    /// Whether a thread waits here that may run on `cpu`.
+    /// Whether a thread waits here that may run on `cpu`, as far as a search goes.
     pub fn has_for(&self, cpu: CpuId) -> bool {
         self.bound_for(cpu, |_| true).is_some()
     }
 
     /// A thread that may run on `cpu` and that `take` accepts, its share, and whether it is on the back list there.
     /// Shares without a running thread come first. Threads are skipped only where some may not run on `cpu`, or have
-    /// not left this one.
+    /// not left this one. It looks at [`LOOKS`] threads at most.
     fn bound_for(&self, cpu: CpuId, take: impl Fn(NonNull<Thread<M>>) -> bool) -> Option<FoundThread<M>> {
         if self.movable() == 0 {
             return None;
         }
         // SAFETY: the thread is queued here, so it is alive while the queue's lock is held.
         let may = |n: NonNull<Thread<M>>| unsafe { n.as_ref() }.may_run_on(cpu) && take(n);
+        let looks = Cell::new(LOOKS);
+        // `Some(None)` ends the search of the shares.
         let of = |share: NonNull<Share<M>>| {
             // SAFETY: current, or in the heap: its user has a thread here.
-            unsafe { share.as_ref() }.find(may).map(|(thread, back)| (share, thread, back))
+            let found = unsafe { share.as_ref() }.find(&looks, may).map(|(thread, back)| (share, thread, back));
+            (found.is_some() || looks.get() == 0).then_some(found)
         };
-        self.shares.find(of).or_else(|| self.current.and_then(of))
+        self.shares.find(of).or_else(|| self.current.and_then(of)).flatten()
     }
 }
 

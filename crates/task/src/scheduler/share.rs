@@ -23,16 +23,23 @@ use quire_sync::{CpuId, PerCpu, record};
 /// turns. It equals a thread's turn, which an interactive program also gets within its user.
 pub(crate) const CREDIT: u64 = 4_000_000;
 
-/// How long a back list may be passed over, in nanoseconds at nice 0: a few turns.
+/// How far the front list may get ahead of the back list, in nanoseconds of [`Threads::ahead`]. It is a few turns long,
+/// so a burst of wake-ups is served whole before the back list.
 pub(crate) const PATIENCE: u64 = 20_000_000;
+
+/// How much CPU time the front list gets at most for that of the back list while both have threads: four fifths of
+/// both. It gets half of both at least.
+pub(crate) const FRONT_TO_BACK: u64 = 4;
 
 /// Where a thread joins the queue of its user.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Join {
-    /// Behind the others that have some of their turn left.
+    /// At the end of the front list.
     Front,
-    /// Behind all others, for a new turn.
+    /// At the end of the back list.
     Back,
+    /// At the head of the back list, from which it came: its turn is not over.
+    Resume,
 }
 
 type Link<M> = Option<NonNull<Share<M>>>;
@@ -54,21 +61,33 @@ pub(crate) struct Share<M: Machine> {
 
 /// A user's threads that wait for one CPU.
 ///
-/// There are two lists. A thread that wakes up or is preempted with some of its turn left joins the *front* list, which
-/// takes short stretches round-robin. So a thread that mostly sleeps runs soon. A thread whose turn is used up joins
-/// the end of the *back* list, and gets a new turn when it comes off it. A turn is as long as the thread's nice weight
-/// says, so in each round threads get CPU time by their weights. A thread that wakes up a thousand times gets ahead of
-/// a busy one by at most one turn of CPU time, then waits in line. If the front list never runs dry, the back list is
-/// still served every [`PATIENCE`].
+/// There are two lists. A thread that wakes up with some of its turn left joins the *front* list, which takes short
+/// stretches round-robin. So a thread that mostly sleeps runs soon. A thread whose turn is used up joins the end of the
+/// *back* list, and gets a new turn when it comes off it. A turn is as long as the thread's nice weight says, so in each
+/// round threads get CPU time by their weights. A thread that wakes up often gets ahead of a busy thread by one turn of CPU
+/// time at most. Then it waits in line.
+///
+/// A preempted thread keeps the rest of its turn, and rejoins the list from which it came. It joins the front list at the
+/// end, and the back list at the head. So a busy thread's turn does not depend on the length of the front list.
+///
+/// While the front list never runs dry, the back list is passed over for [`PATIENCE`]. From then on CPU time is divided
+/// between the lists by their lengths. The back list gets from a fifth to a half. So a thread waits for two rounds at
+/// most. In a round each waiting thread of its user runs once. Without the bound of a half, a few threads that wake up
+/// together would wait for the turns of a thousand busy ones. The divided quantity is time, not the number of threads
+/// served, because a back list of threads that sleep soon empties as fast as it fills.
+///
+/// Where the front list runs dry now and then, it is served first. A thread on the back list then waits for at most one
+/// turn of each other thread. A thread whose turn is used up joins the back list behind it.
 struct Threads<M: Machine> {
     front: List<Queued<M>>,
     back: List<Queued<M>>,
     front_len: u32,
     back_len: u32,
-    /// CPU time that the user's threads have had here, each divided by its weight: in nanoseconds at nice 0.
-    clock: u64,
-    /// The clock when the back list was last served or was empty.
-    back_served: u64,
+    /// The thread that runs, or ran last, came off the back list.
+    from_back: bool,
+    /// CPU time of threads off the front list, less that of threads off the back list, which counts by the ratio of the
+    /// lengths. Counts from the moment at which both lists had threads, and is never negative.
+    ahead: u64,
 }
 
 // SAFETY: only the holder of the lock of the share's CPU's queue uses it.
@@ -79,7 +98,7 @@ unsafe impl<M: Machine> Sync for Share<M> {}
 impl<M: Machine> Share<M> {
     pub fn new() -> Self {
         let threads =
-            Threads { front: List::new(), back: List::new(), front_len: 0, back_len: 0, clock: 0, back_served: 0 };
+            Threads { front: List::new(), back: List::new(), front_len: 0, back_len: 0, from_back: false, ahead: 0 };
         Share {
             used: Cell::new(0),
             threads: UnsafeCell::new(threads),
@@ -139,9 +158,31 @@ impl<M: Machine> Share<M> {
         self.threads().front_len as usize
     }
 
-    /// A thread of the user's has run for `ns`, divided by its weight.
-    pub fn pass(&self, ns: u64) {
-        self.threads_mut().clock += ns;
+    /// A thread of the user's has run for `ns`, which are `weighted` nanoseconds at nice 0.
+    ///
+    /// A turn's length is the thread's weight already. Here the front list is charged with the lesser time and the back
+    /// list with the greater. Otherwise a single thread of great weight on the back list would take nearly all time.
+    /// The weights of a thousand threads on the front list together may exceed its own.
+    pub fn pass(&self, ns: u64, weighted: u64) {
+        let threads = self.threads_mut();
+        if threads.from_back {
+            let cost = ns.max(weighted);
+            let (front, back) = (u64::from(threads.front_len), u64::from(threads.back_len) + 1);
+            let by_length = cost.saturating_mul(front) / back;
+            threads.ahead = threads.ahead.saturating_sub(by_length.clamp(cost, FRONT_TO_BACK * cost));
+        } else {
+            threads.ahead += ns.min(weighted);
+        }
+    }
+
+    /// A thread that was not taken off a list runs now.
+    pub fn begin(&self) {
+        self.threads_mut().from_back = false;
+    }
+
+    /// Where the running thread joins if it is preempted with some of its turn left.
+    pub fn preempted(&self) -> Join {
+        if self.threads().from_back { Join::Resume } else { Join::Front }
     }
 
     /// Puts `thread` on a list.
@@ -155,37 +196,44 @@ impl<M: Machine> Share<M> {
             match join {
                 Join::Front => threads.front.push_back(thread),
                 Join::Back => threads.back.push_back(thread),
+                Join::Resume => threads.back.push_front(thread),
             }
         }
-        if join == Join::Back {
-            if threads.back_len == 0 {
-                threads.back_served = threads.clock;
-            }
-            threads.back_len += 1;
-        } else {
-            threads.front_len += 1;
+        match join {
+            Join::Front => threads.front_len += 1,
+            Join::Back | Join::Resume => threads.back_len += 1,
         }
     }
 
-    /// Takes off the thread to run next, and whether it comes from the back list: it gets a new turn then.
+    /// Takes off the thread to run next, and tells whether it comes from the back list. There it gets a new turn if it has
+    /// used up the last one.
     pub fn pop(&self) -> Option<(NonNull<Thread<M>>, bool)> {
         let threads = self.threads_mut();
-        let starved = threads.back_len > 0 && threads.clock - threads.back_served > PATIENCE;
+        if threads.front_len == 0 || threads.back_len == 0 {
+            threads.ahead = 0;
+        }
+        let starved = threads.ahead > PATIENCE;
         if !starved && let Some(thread) = threads.front.pop_front() {
             threads.front_len -= 1;
+            threads.from_back = false;
             return Some((thread, false));
         }
         let thread = threads.back.pop_front()?;
         threads.back_len -= 1;
-        threads.back_served = threads.clock;
+        threads.from_back = true;
         Some((thread, true))
     }
 
     /// The first thread, of the back list, else of the front list, that `may` accepts; and whether it is on the back
-    /// list.
-    pub fn find(&self, may: impl Fn(NonNull<Thread<M>>) -> bool) -> Option<(NonNull<Thread<M>>, bool)> {
+    /// list. Each thread that it looks at takes one of `looks`, and it stops where none is left.
+    pub fn find(
+        &self,
+        looks: &Cell<usize>,
+        may: impl Fn(NonNull<Thread<M>>) -> bool,
+    ) -> Option<(NonNull<Thread<M>>, bool)> {
         let threads = self.threads();
-        let first = |list: &List<Queued<M>>| list.iter().find(|n| may(*n));
+        let look = || looks.replace(looks.get().saturating_sub(1)) > 0;
+        let first = |list: &List<Queued<M>>| list.iter().take_while(|_| look()).find(|n| may(*n));
         first(&threads.back).map(|n| (n, true)).or_else(|| first(&threads.front).map(|n| (n, false)))
     }
 

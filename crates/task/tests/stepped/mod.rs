@@ -3,6 +3,7 @@
 //!
 //! Its threads have no stacks. The machine does what each thread would do, as its [`Does`] says. When the scheduler
 //! switches threads, a panic unwinds back to the machine. The machine then continues as the thread that has the CPU.
+#![allow(dead_code)]
 
 use quire_sync::CpuId;
 use quire_sync::cpuset::CpuMask;
@@ -24,20 +25,37 @@ pub enum Does {
     Runs,
     /// Runs for so long, then sleeps for so long, in nanoseconds.
     Sleeps { after: u64, sleep: u64 },
+    /// As `Sleeps`, but from the second time on it runs for `then` and sleeps for `period`.
+    Once { after: u64, sleep: u64, then: u64, period: u64 },
 }
 
 pub struct Scripted {
     number: usize,
-    does: Does,
+    does: Cell<Does>,
     /// CPU time that it has had.
     pub ran: Cell<u64>,
     /// When it got its CPU.
     since: Cell<u64>,
     /// The time left to run before it sleeps.
     left: Cell<u64>,
-    woken: Cell<Option<u64>>,
+    /// When it was woken, until it runs.
+    pub woken: Cell<Option<u64>>,
+    asleep: Cell<bool>,
+    /// When it left its CPU without going to sleep.
+    taken: Cell<Option<u64>>,
+    /// The longest that it waited for a CPU after a wake-up or a preemption.
+    longest: Cell<u64>,
+    /// How often it has got a CPU.
+    pub runs: Cell<u64>,
     /// The longest that it waited for a CPU after a wake-up.
     pub latest: Cell<u64>,
+}
+impl Scripted {
+    /// The longest that it has waited for a CPU after a wake-up or a preemption, up to `now`.
+    pub fn longest(&self, now: u64) -> u64 {
+        let waits = |since: &Cell<Option<u64>>| since.get().map_or(0, |since| now - since);
+        self.longest.get().max(waits(&self.woken)).max(waits(&self.taken))
+    }
 }
 // SAFETY: one thread of the host does everything.
 unsafe impl Send for Scripted {}
@@ -108,20 +126,29 @@ impl Stepped {
 
     fn thread(&self, does: Does) -> ThreadRef<Stepped> {
         unsafe fn never(_: NonNull<Thread<Stepped>>) {}
-        let left = if let Does::Sleeps { after, .. } = does { after } else { u64::MAX };
+        let left = if let Does::Sleeps { after, .. } | Does::Once { after, .. } = does { after } else { u64::MAX };
         let told = Scripted {
             number: self.threads.borrow().len(),
-            does,
+            does: Cell::new(does),
             ran: Cell::new(0),
             since: Cell::new(0),
             left: Cell::new(left),
             woken: Cell::new(None),
+            asleep: Cell::new(false),
+            taken: Cell::new(None),
+            longest: Cell::new(0),
+            runs: Cell::new(0),
             latest: Cell::new(0),
         };
         let thread = Box::leak(Box::new(Thread::new((), told, never)));
         let thread = unsafe { ThreadRef::adopt(NonNull::from(thread)) };
         self.threads.borrow_mut().push(thread.clone());
         thread
+    }
+
+    /// The virtual time.
+    pub fn time(&self) -> u64 {
+        self.now.get()
     }
 
     /// Starts a thread on `cpu`; without a user: one of the kernel's.
@@ -163,7 +190,7 @@ impl Stepped {
         set_cpu(cpu);
         let _stays = self.leave(cpu, f);
         // An idle CPU checks for work after every interrupt.
-        let idles = || matches!(self.running(cpu).payload().does, Does::Idles);
+        let idles = || matches!(self.running(cpu).payload().does.get(), Does::Idles);
         while !self.running_is_none(cpu) && idles() && self.leave(cpu, || self.scheduler().idle_once()) {}
     }
 
@@ -193,6 +220,13 @@ impl Stepped {
         self.on(0, || assert!(self.scheduler().set_affinity(thread, to)));
     }
 
+    /// Wakes a thread that sleeps.
+    pub fn wake(&self, thread: &ThreadRef<Stepped>) {
+        thread.payload().woken.set(Some(self.now.get()));
+        thread.payload().asleep.set(false);
+        self.on(thread.home(), || self.scheduler().unpark(thread));
+    }
+
     /// Charges the thread that had `cpu` until now, and begins to count for the thread that has it.
     fn count(&self, cpu: CpuId) {
         let here = &self.cpus[cpu];
@@ -203,12 +237,17 @@ impl Stepped {
             told.ran.set(told.ran.get() + ran);
             told.left.set(told.left.get().saturating_sub(ran));
             told.since.set(now);
+            let taken = here.current.get() != here.counted.get() && !told.asleep.get();
+            told.taken.set(taken.then_some(now));
         }
         let next = here.current.get();
-        here.counted.set(next);
+        let switched = here.counted.replace(next) != next;
         if let Some(next) = unsafe { next.as_ref() } {
             let told = next.payload();
             told.since.set(now);
+            told.runs.set(told.runs.get() + u64::from(switched));
+            told.longest.set(told.longest(now));
+            told.taken.set(None);
             if let Some(woken) = told.woken.take() {
                 told.latest.set(told.latest.get().max(now - woken));
             }
@@ -236,16 +275,23 @@ impl Stepped {
             if wake <= at {
                 let Some(Reverse((_, number))) = self.wakes.borrow_mut().pop() else { return };
                 let thread = self.threads.borrow()[number].clone();
-                thread.payload().woken.set(Some(next));
-                self.on(thread.home(), || self.scheduler().unpark(&thread));
+                self.wake(&thread);
             } else if self.cpus[cpu].deadline.get() <= next {
                 self.cpus[cpu].deadline.set(u64::MAX);
                 self.on(cpu, || self.scheduler().timer_interrupt());
             } else {
                 self.count(cpu);
                 let thread = self.running(cpu);
-                let Does::Sleeps { after, sleep } = thread.payload().does else { panic!("it runs for ever") };
+                let (after, sleep) = match thread.payload().does.get() {
+                    Does::Sleeps { after, sleep } => (after, sleep),
+                    Does::Once { sleep, then, period, .. } => {
+                        thread.payload().does.set(Does::Sleeps { after: then, sleep: period });
+                        (then, sleep)
+                    }
+                    Does::Idles | Does::Runs => panic!("it runs for ever"),
+                };
                 thread.payload().left.set(after);
+                thread.payload().asleep.set(true);
                 self.wakes.borrow_mut().push(Reverse((next + sleep, thread.payload().number)));
                 // The token of its last wake-up comes first.
                 self.on(cpu, || {

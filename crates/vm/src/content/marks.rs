@@ -5,7 +5,7 @@ use crate::machine::Machine;
 use crate::object::Object;
 use crate::object::batch::Batch;
 use crate::object::index::Slot;
-use crate::object::{ObjectRange, What};
+use crate::object::{ObjectRange, SlotFilter};
 use crate::rmap;
 use crate::tlb::flush::FlushedEverywhere;
 use core::ops::Range;
@@ -55,7 +55,7 @@ impl<M: Machine> Object<M> {
     /// Calls `f` with the resident pages of `keys`, in batches, under no pin. They are not busy. A page may be removed
     /// by then, and then the pass finds no leaf that maps its frame.
     fn in_batches(&self, keys: Range<u64>, mut f: impl FnMut(&Batch)) {
-        let mut range = self.range(keys, What::PAGES);
+        let mut range = self.range(keys, SlotFilter::PAGES);
         loop {
             let mut batch = Batch::new();
             let done = gather(&mut range, &mut batch);

@@ -13,7 +13,7 @@
 use crate::machine::Machine;
 use crate::object::batch::Batch;
 use crate::object::index::{KEYS, Slot};
-use crate::object::{ObjectRef, What};
+use crate::object::{ObjectRef, SlotFilter};
 use crate::paging::io::CLUSTER;
 use crate::paging::laundry;
 use crate::paging::pager::PagerError;
@@ -65,7 +65,7 @@ impl<M: Machine> ObjectRef<M> {
 
     fn start_writes(&self, pages: Range<u64>, may: &mut MaySleep) -> u64 {
         let vm = self.vm();
-        let mut range = self.range(pages, What::PAGES | What::DIRTY_ONLY);
+        let mut range = self.range(pages, SlotFilter::PAGES | SlotFilter::DIRTY_ONLY);
         let mut written = 0;
         loop {
             // Before any page is busy: this may wait.
@@ -150,7 +150,7 @@ impl<M: Machine> ObjectRef<M> {
 
     fn wait_for_writes(&self, pages: Range<u64>, may: &mut MaySleep) -> Result<(), PagerError> {
         let vm = self.vm();
-        let mut range = self.range(pages, What::PAGES);
+        let mut range = self.range(pages, SlotFilter::PAGES);
         let mut result = Ok(());
         loop {
             let wait = {

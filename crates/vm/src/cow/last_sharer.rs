@@ -108,13 +108,13 @@ pub(crate) fn hid<M: Machine>(source: &FoundPage<'_, M>, pin: &Pinned<'_>) {
     }
     // A read-modify-write unbusied the copy.
     fence_after_rmw();
-    if !somebody_watches(source, source.page.note_copy()) {
+    if !is_watched_elsewhere(source, source.page.note_copy()) {
         search(object, source.key, source.page, Some(source.layer), pin);
     }
 }
 
 /// Whether no search is needed when `source.layer` does not show the page any more.
-fn somebody_watches<M: Machine>(source: &FoundPage<'_, M>, copied: Copied) -> bool {
+fn is_watched_elsewhere<M: Machine>(source: &FoundPage<'_, M>, copied: Copied) -> bool {
     match copied {
         Copied::First => true,
         Copied::Again => false,
@@ -131,7 +131,7 @@ fn somebody_watches<M: Machine>(source: &FoundPage<'_, M>, copied: Copied) -> bo
 #[inline]
 pub(crate) fn seems_last<M: Machine>(source: &FoundPage<'_, M>, pin: &Pinned<'_>) -> bool {
     let page = source.page;
-    if !source.object.is_private() || somebody_watches(source, page.copied()) || !page.try_hold() {
+    if !source.object.is_private() || is_watched_elsewhere(source, page.copied()) || !page.try_hold() {
         return false;
     }
     let state = page.state();

@@ -236,18 +236,18 @@ fn serve<M: Machine>(space: &Space<M>, va: u64, access: Access) -> Result<FaultK
             Attempt::Stale if space.is_condemned() => return Err(FaultError::OutOfMemory),
             Attempt::Stale => drop((writers_out.is_none()).then(|| space.keep_writers_out(va))),
             Attempt::Busy(page) => vm.wait_unbusy(page, &mut may),
-            Attempt::PageIn(what) => {
+            Attempt::PageIn(page_in) => {
                 writers_out = None;
-                match what.run(&mut may) {
+                match page_in.run(&mut may) {
                     Err(FaultError::OutOfMemory) => vm.memory_or_error(&mut patience, &mut may)?,
                     done => done.map(|()| patience.served())?,
                 }
                 paged_in = true;
                 continue;
             }
-            Attempt::Hook(what) => {
+            Attempt::Hook(hook) => {
                 writers_out = None;
-                what.run(&mut may)?;
+                hook.run(&mut may)?;
                 continue;
             }
         }

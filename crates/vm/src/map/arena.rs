@@ -336,7 +336,7 @@ impl<'a, M: Machine> Writer<'a, M> {
         self.arena.covered.change_class(range.bytes(), Class::of(old), Class::of(&new));
         let item = Item { start: range.start, end: range.end, value: entry };
         let old = self.arena.entries.replace(&mut self.kept.owner, item);
-        assert!(old.is_some(), "an entry that gives way is in the tree");
+        assert!(old.is_some(), "a replaced entry is in the tree");
         self.note_updates(1);
     }
 
@@ -371,8 +371,8 @@ impl<'a, M: Machine> Writer<'a, M> {
 /// Doors for tests of the checker.
 #[cfg(all(test, not(any(loom, shuttle))))]
 impl<M: Machine> Writer<'_, M> {
-    pub(super) fn corrupt_tree(&self, what: super::tree::TreeError) {
-        self.arena.entries.corrupt(what, &self.kept.owner);
+    pub(super) fn corrupt_tree(&self, damage: super::tree::TreeError) {
+        self.arena.entries.corrupt(damage, &self.kept.owner);
     }
     pub(super) fn corrupt_mapped(&self) {
         self.arena.covered.change(&Covered { bytes: 1, ..Covered::default() });

@@ -618,7 +618,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fork_shows_what_every_arena_has() {
+    fn a_fork_shows_the_entries_of_every_arena() {
         let w = fanned_out();
         let s = &w.space;
         let (a, b) = (anywhere(s, 0, 1), anywhere(s, 1, 1));

@@ -6,8 +6,10 @@
 //! when they are made: the kernel takes no faults on them.
 //!
 //! A range that is given up is *recycled* or *retired*. Stacks, which come and go with threads, stay mapped on a list
-//! of the CPU that gave them up. The next thread there gets one without any work on page tables. Everything else, and
-//! stacks beyond [`KEEP`], is retired: its leaves go at once, its frames and its addresses wait. A new *generation*
+//! of the CPU that gave them up. The next thread there gets one without any work on page tables. The last idle stack of
+//! a CPU is set aside for a switch to a thread without a stack, because no memory can be had during a switch
+//! ([`KernelMap::last_stack`]). That thread then restocks the list ([`KernelMap::stock`]). Everything else, and stacks
+//! beyond [`KEEP`], is retired: its leaves go at once, its frames and its addresses wait. A new *generation*
 //! begins when [`BATCH`] ranges or [`PAGES`] pages wait, or when memory or addresses run out. All CPUs then drop their
 //! translations, once for all waiting ranges. Only then are the frames freed and may the addresses be used again.
 //!
@@ -43,6 +45,14 @@ pub const KEEP: usize = 64;
 /// 0, so that the checkers see addresses used again.
 #[cfg(any(loom, shuttle))]
 pub const KEEP: usize = 0;
+/// Idle stacks above [`KEEP`] that a call of [`KernelMap::stock`] gives back at most. A switch adds one at most.
+pub const SURPLUS: usize = 16;
+/// Idle stacks of a CPU that are set aside for a switch.
+#[cfg(not(any(loom, shuttle)))]
+const LAST: u64 = 1;
+/// 0, as [`KEEP`].
+#[cfg(any(loom, shuttle))]
+const LAST: u64 = 0;
 /// Retired ranges that make a generation.
 #[cfg(not(any(test, loom, shuttle)))]
 pub const BATCH: u64 = 64;
@@ -109,6 +119,11 @@ impl RegionList {
         self.first = region.as_ptr();
         self.len += 1;
         self.pages += r.range.len() / PAGE_SIZE;
+    }
+
+    /// Takes a region off a list of more than `keep`.
+    fn pop_above(&mut self, keep: u64) -> Option<NonNull<Region>> {
+        if self.len > keep { self.pop() } else { None }
     }
 
     fn pop(&mut self) -> Option<NonNull<Region>> {
@@ -190,16 +205,66 @@ impl<M: KernelPages> KernelMap<M> {
         self.len() == 0
     }
 
-    /// A stack with an unmapped page below; it has the contents of its last use.
+    /// A stack with an unmapped page below; it has the contents of its last use. Leaves the CPU's last idle one.
     pub fn stack(&'static self) -> Result<KernelRange<M>, MapError> {
         let idle = {
             let cpu = preempt_off();
-            self.idle.mine(&cpu).lock().pop()
+            self.idle.mine(&cpu).lock().pop_above(LAST)
         };
         match idle {
             Some(region) => Ok(KernelRange { map: self, region }),
             None => self.mapped(self.stack_bytes, PAGE_SIZE, Purpose::Stack),
         }
+    }
+
+    /// An idle stack of this CPU, the last one too. `None` only if the CPU was not [stocked](Self::stock) since it took
+    /// its last one. For the switch to a thread without a stack: no memory is asked for, and interrupts may be masked.
+    ///
+    /// # Requires
+    /// The caller stays on this CPU.
+    pub fn last_stack(&'static self) -> Option<KernelRange<M>> {
+        let cpu = preempt_off();
+        let region = self.idle.mine(&cpu).lock().pop()?;
+        Some(KernelRange { map: self, region })
+    }
+
+    /// Makes sure that this CPU has an idle stack for the next [`last_stack`](Self::last_stack), and gives back up to
+    /// [`SURPLUS`] idle stacks above [`KEEP`]. Does not sleep. Interrupts are on.
+    ///
+    /// # Errors
+    /// The CPU has none, and there is no memory for one.
+    pub fn stock(&'static self) -> Result<(), MapError> {
+        let cpu = preempt_off();
+        let idle = self.idle.mine(&cpu);
+        let len = idle.lock().len;
+        if len == 0 {
+            let made = self.mapped(self.stack_bytes, PAGE_SIZE, Purpose::Stack)?;
+            idle.lock().push(made.region);
+            core::mem::forget(made);
+        }
+        if len > KEEP as u64 {
+            for _ in 0..SURPLUS {
+                let Some(region) = idle.lock().pop_above(KEEP as u64) else { break };
+                let _came = self.retire(region);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a stack to this CPU's idle ones, above [`KEEP`] too: with interrupts masked nothing can be retired. Another
+    /// range is given up as usual.
+    ///
+    /// # Requires
+    /// The caller stays on this CPU, and runs on another stack.
+    pub fn put_by(&self, stack: KernelRange<M>) {
+        // SAFETY: the region is the caller's, and it is freed only after it was given up.
+        let r = unsafe { stack.region.as_ref() };
+        if r.purpose != Purpose::Stack || !r.whole.get() || !ptr::eq(stack.map, self) {
+            return;
+        }
+        let cpu = preempt_off();
+        self.idle.mine(&cpu).lock().push(stack.region);
+        core::mem::forget(stack);
     }
 
     /// Memory of `bytes` bytes (rounded up to pages), not contiguous in RAM, contents arbitrary, an unmapped page below.
@@ -394,12 +459,22 @@ impl<M: KernelPages> KernelMap<M> {
         any
     }
 
-    /// Gives idle stacks back when memory is short. Returns whether anything came back.
+    /// Gives idle stacks back when memory is short, but each CPU's last one. Returns whether anything came back.
     pub fn reclaim(&self) -> bool {
+        self.give_back(LAST)
+    }
+
+    /// As [`reclaim`](Self::reclaim), with each CPU's last idle stack: for a machine that switches to no thread without
+    /// a stack any more.
+    pub fn reclaim_all(&self) -> bool {
+        self.give_back(0)
+    }
+
+    fn give_back(&self, keep: u64) -> bool {
         let mut any = false;
         for idle in self.idle.iter() {
             loop {
-                let Some(region) = idle.lock().pop() else { break };
+                let Some(region) = idle.lock().pop_above(keep) else { break };
                 any |= self.retire(region);
             }
         }

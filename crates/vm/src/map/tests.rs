@@ -199,7 +199,7 @@ fn a_reservation_opened_in_pieces_takes_two_entries() {
 }
 
 #[test]
-fn protect_changes_what_lies_before_a_hole_and_says_so() {
+fn protect_changes_pages_before_a_hole_and_returns_an_error() {
     let s = System::new();
     map(&s, 0, 2);
     map(&s, 4, 2);
@@ -245,7 +245,7 @@ fn nonsense_from_outside_is_an_error() {
     assert_eq!(s.remap(range(3, 1), one, Move::To(page(3)), false), Err(MapError::Invalid));
     s.set_limits(Limits { bytes: 2 * one, ..s.limits() });
     assert_eq!(s.map(&request(10, 2)), Err(MapError::NoSpace));
-    assert_eq!(s.map(&request(3, 2)), Ok(page(3)), "what is replaced does not count");
+    assert_eq!(s.map(&request(3, 2)), Ok(page(3)), "the replaced mapping does not count");
     s.set_limits(Limits { bytes: 1 << 40, entries: 1, ..s.limits() });
     assert_eq!(s.map(&request(10, 2)), Err(MapError::TooMany));
     assert_eq!(entries(&s).len(), 1);
@@ -273,7 +273,7 @@ fn a_mapping_that_fills_whole_tables_takes_no_other() {
     map(&s, 0, 1);
     let first = any(2 * TABLE);
     assert_eq!((first % (TABLE * PAGE_SIZE), first > page(0)), (0, true));
-    assert_eq!(any(TABLE - 1), page(1), "what does not fill tables takes the lowest hole");
+    assert_eq!(any(TABLE - 1), page(1), "a range that fills no tables takes the lowest hole");
     assert_eq!(any(TABLE), first + 2 * TABLE * PAGE_SIZE);
     // Where the one hole that is wide enough begins elsewhere.
     let s = System::new();
@@ -354,7 +354,7 @@ fn a_stack_grows_down_to_its_limit_and_keeps_its_content() {
 }
 
 #[test]
-fn a_stack_does_not_grow_into_the_guard_of_what_lies_below() {
+fn a_stack_does_not_grow_into_the_guard_of_a_mapping_below() {
     let s = System::new();
     s.map(&MapRequest { grows_down: true, ..request(600, 4) }).unwrap();
     map(&s, 340, 1);
@@ -476,7 +476,7 @@ fn advice_for_shared_memory_keeps_or_punches_its_pages() {
 }
 
 #[test]
-fn a_fork_leaves_out_or_wipes_what_it_was_told_to() {
+fn a_fork_leaves_out_or_wipes_ranges_by_their_rule() {
     let s = System::new();
     map(&s, 0, 6);
     (0..6).for_each(|n| store(&s, n, 2));
@@ -496,7 +496,7 @@ fn a_fork_leaves_out_or_wipes_what_it_was_told_to() {
     assert_eq!(
         entries(&s)[3..],
         [(20, 22, RW), (22, 24, RW), (24, 26, RW)],
-        "what is included again may still be wiped"
+        "a range that is included again keeps its wiping"
     );
     s.inherit(range(20, 6), Inherit::COPY).unwrap();
     assert_eq!(entries(&s)[3..], [(20, 26, RW)]);

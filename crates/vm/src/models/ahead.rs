@@ -76,7 +76,7 @@ fn ahead_against_teardown() {
         |w, _, _| {
             let left = (0..4).any(|n| w.space.pmap().peek(page(n)).is_some());
             assert!(!left, "an unmapped address is translated");
-            assert_eq!(pages(w), 0, "a page that nobody sees is forgotten");
+            assert_eq!(pages(w), 0, "a page that no space sees is leaked");
         },
     );
 }
@@ -127,11 +127,7 @@ fn ahead_against_move() {
         |w| store(&w.space, 2, 2),
         |w| w.space.fork().unwrap(),
         |w, _, child| {
-            assert_eq!(
-                [load(&w.space, 3), load(&child, 3)],
-                [Some(7); 2],
-                "a page is hidden by one that was made ahead"
-            );
+            assert_eq!([load(&w.space, 3), load(&child, 3)], [Some(7); 2], "a page made ahead hides another page");
             assert_eq!(load(&w.space, 2), Some(2));
         },
     );
@@ -140,5 +136,5 @@ fn ahead_against_move() {
 protocol! {
     a_page_made_ahead_does_not_hide_a_page_that_moves = ahead_against_move, Some(2);
     #[cfg(shuttle)]
-    NoLookBehind: "a page is hidden by one that was made ahead";
+    NoLookBehind: "a page made ahead hides another page";
 }

@@ -49,7 +49,7 @@ protocol! {
 }
 
 /// Another thread takes the memory that the pass has freed, and gives it back without a signal.
-fn wait_for_what_comes_and_goes() {
+fn wait_for_memory_that_comes_and_goes() {
     wait_against_serve(|free| {
         free.swap(false, Ordering::AcqRel);
         free.swap(true, Ordering::AcqRel);
@@ -57,6 +57,6 @@ fn wait_for_what_comes_and_goes() {
 }
 
 protocol! {
-    a_waiter_is_served_though_memory_comes_and_goes = wait_for_what_comes_and_goes, Some(2);
+    a_waiter_is_served_though_memory_comes_and_goes = wait_for_memory_that_comes_and_goes, Some(2);
     AskedOnce: "deadlock";
 }

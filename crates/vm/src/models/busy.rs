@@ -20,7 +20,7 @@ fn wait_against_unbusy() {
         |w| w.boot.vm.unbusy(first_page(w)),
         |w| {
             w.boot.vm.wait_unbusy(page, &mut MaySleep::here());
-            assert!(!page.state().busy(), "nobody waits for a page that is not busy");
+            assert!(!page.state().busy(), "a waiter returned while the page was busy");
         },
         |_, _, _| (),
     );
@@ -76,7 +76,7 @@ fn busy_against_another_identity() {
         move |w| {
             let vm = w.boot.vm;
             let frame = vm.alloc_frame(Fill::Any, For::User).unwrap();
-            assert_eq!(frame.pfn(), vm.pfn_of_page(gone), "what was freed last is taken first");
+            assert_eq!(frame.pfn(), vm.pfn_of_page(gone), "the frame that was freed last is taken first");
             let page = vm.page(frame.into_pfn());
             vm.assume_page(page, w.space.id() << 12, 1, 0);
             thread::yield_now();

@@ -14,9 +14,9 @@ fn pages(w: &World) -> usize {
 
 /// A page that no space sees is freed, or its object is marked for the reaper.
 fn assert_no_page_is_forgotten(w: &World, seen: usize) {
-    assert!(pages(w) == seen || w.boot.vm.reapable(), "a page that nobody sees is forgotten");
+    assert!(pages(w) == seen || w.boot.vm.reapable(), "a page that no space sees is leaked");
     w.boot.vm.reap(u64::MAX, &mut MaySleep::here());
-    assert_eq!(pages(w), seen, "a page that nobody sees is forgotten");
+    assert_eq!(pages(w), seen, "a page that no space sees is leaked");
 }
 
 /// The last two spaces that see a page copy it at once.
@@ -40,7 +40,7 @@ fn copy_against_copy() {
 
 protocol! {
     of_two_last_copies_one_destroys_the_page = copy_against_copy, Some(2);
-    LookBeforeFill: "a page that nobody sees is forgotten";
+    LookBeforeFill: "a page that no space sees is leaked";
 }
 
 /// A thread that has copied a page leaves its object to the reaper while the object is torn down.
@@ -59,13 +59,13 @@ fn flag_against_teardown() {
                 w.boot.vm.reaper().flag(object);
             }
         },
-        |w, _, _| assert!(!w.boot.vm.reapable(), "what is gone is left to the reaper"),
+        |w, _, _| assert!(!w.boot.vm.reapable(), "a destroyed object is left to the reaper"),
     );
 }
 
 protocol! {
     an_object_that_goes_is_on_no_list_of_the_reapers = flag_against_teardown, Some(2);
-    FlagTheDead: "what is gone is left to the reaper";
+    FlagTheDead: "a destroyed object is left to the reaper";
 }
 
 /// One of the last two is the watch when both copy.
@@ -93,7 +93,7 @@ fn copy_against_choice() {
 protocol! {
     #[cfg(shuttle)]
     a_watch_that_copies_while_it_is_chosen_is_not_waited_for = copy_against_choice, Some(2);
-    NoSecondLook: "a page that nobody sees is forgotten";
+    NoSecondLook: "a page that no space sees is leaked";
 }
 
 /// The other space that sees a page exits while it is copied, and the reaper is quick.
@@ -118,7 +118,7 @@ fn copy_against_exit() {
 
 protocol! {
     a_sharer_that_leaves_during_copies_leaves_nothing_behind = copy_against_exit, Some(1);
-    LookBeforeFill: "a page that nobody sees is forgotten";
+    LookBeforeFill: "a page that no space sees is leaked";
 }
 
 // Copying up is modelled under shuttle alone: three spaces are too much for loom, and only orders of steps matter here.
@@ -150,7 +150,7 @@ fn copy_up_against_store() {
         },
         move |_| store(&ours, 1, 4),
         move |w, seen, _| {
-            assert_eq!(seen, Some(3), "what is copied up is missed");
+            assert_eq!(seen, Some(3), "a page that is copied up is missed");
             assert_eq!((load(&grandchild, 0), load(&grandchild, 1)), (Some(9), Some(4)));
             assert_eq!((load(&child, 0), load(&child, 1)), (Some(3), Some(2)));
             assert_eq!((load(&w.space, 0), load(&w.space, 1)), (Some(1), Some(2)));
@@ -232,7 +232,7 @@ fn copy_up_against_merge() {
                 w.space.pmap().forget(w.boot.vm, page(n));
                 load(&w.space, n)
             });
-            assert_eq!(seen, [Some(1), Some(2), Some(3), Some(4)], "what moves is taken for a zero marker");
+            assert_eq!(seen, [Some(1), Some(2), Some(3), Some(4)], "a page that moves is taken for a zero marker");
         },
     );
 }
@@ -240,7 +240,7 @@ fn copy_up_against_merge() {
 protocol! {
     a_move_during_a_copy_up_is_not_taken_for_a_zero_marker = copy_up_against_merge, Some(1);
     #[cfg(loom)]
-    ZeroMarkerUnseen: "what moves is taken for a zero marker";
+    ZeroMarkerUnseen: "a page that moves is taken for a zero marker";
 }
 
 /// A page in swap moves between layers while a fault reads it in.
@@ -299,7 +299,7 @@ fn copy_from_swap_against_copy() {
         |w| store(&w.space, 0, 3),
         move |w, child, _| {
             w.boot.vm.reap(u64::MAX, &mut MaySleep::here());
-            assert_eq!((pages(w), w.boot.vm.swap().free()), (2, slots), "a page that nobody sees is forgotten");
+            assert_eq!((pages(w), w.boot.vm.swap().free()), (2, slots), "a page that no space sees is leaked");
             assert_eq!((load(&child, 0), load(&w.space, 0)), (Some(2), Some(3)));
         },
     );
@@ -308,7 +308,7 @@ fn copy_from_swap_against_copy() {
 protocol! {
     #[cfg(shuttle)]
     of_two_last_copies_from_swap_one_destroys_the_page = copy_from_swap_against_copy, Some(2);
-    LookBeforeFill: "a page that nobody sees is forgotten";
+    LookBeforeFill: "a page that no space sees is leaked";
 }
 
 /// A page that only its last chain sees moves into the front while that space is forked.
@@ -356,7 +356,7 @@ fn claim_against_copy() {
         },
         |w| store(&w.space, 0, 3),
         move |w, _, _| {
-            assert_eq!(load(&child, 0), Some(1), "a page moves away from who copies it");
+            assert_eq!(load(&child, 0), Some(1), "a page moves away from its copier");
             assert_eq!((load(&first, 0), load(&w.space, 0)), (Some(2), Some(3)));
             assert_no_page_is_forgotten(w, 3);
         },
@@ -366,7 +366,7 @@ fn claim_against_copy() {
 protocol! {
     #[cfg(shuttle)]
     a_page_under_a_copy_does_not_move = claim_against_copy, Some(2);
-    BusyHides: "a page moves away from who copies it";
+    BusyHides: "a page moves away from its copier";
 }
 
 /// It moves while another CPU of the same space looks at it.

@@ -60,7 +60,7 @@ fn migrate_against_store() {
         |w| store(&w.space, 0, 9),
         |w| move_away(w),
         |w, _, old| {
-            assert!(old.is_some(), "nothing is in its way");
+            assert!(old.is_some(), "the page did not move");
             // The store came before the page moved, or faulted.
             let now = load(&w.space, 0);
             assert_eq!(now, Some(9), "a store is lost by moving");

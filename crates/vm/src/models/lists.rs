@@ -19,7 +19,7 @@ fn show(w: &World, n: u64, key: u64, pages: u64) {
 }
 
 /// Asserts that the `n`-th address does not map `frame`, the former frame of page `key` of the file.
-fn assert_nobody_maps(w: &World, n: u64, key: u64, frame: Option<Pfn>) {
+fn assert_not_mapped(w: &World, n: u64, key: u64, frame: Option<Pfn>) {
     let pmap = w.space.pmap();
     let mapped = pmap.peek(page(n)).into_iter().chain(pmap.cached(page(n))).any(|l| Some(l.pfn) == frame);
     assert!(!mapped || frame == w.frame_of(key), "a removed page is mapped");
@@ -43,14 +43,14 @@ fn scan_against_replacement() {
     let later = VirtRange { start: page(3), end: page(4) };
     w.space.protect(later, Prot::READ | Prot::WRITE).unwrap();
     [0, 1, 3].iter().for_each(|n| _ = load(&w.space, *n));
-    assert!(place(&w, 3) > place(&w, 0).max(place(&w, 1)), "the model has the order that it means");
+    assert!(place(&w, 3) > place(&w, 0).max(place(&w, 1)), "the backings have the intended order");
     beside(
         w,
         |w| w.file.discard(1..2),
         move |w| w.space.protect(later, Prot::READ).unwrap(),
         move |w, _, _| {
-            assert_eq!(place(w, 3), place(w, 2), "the model has the neighbours that it means");
-            [0, 1, 3].iter().for_each(|n| assert_nobody_maps(w, *n, 1, frame));
+            assert_eq!(place(w, 3), place(w, 2), "the backings have the intended neighbours");
+            [0, 1, 3].iter().for_each(|n| assert_not_mapped(w, *n, 1, frame));
         },
     );
 }
@@ -77,7 +77,7 @@ fn scan_against_shrinking() {
         },
         |w| w.space.unmap(VirtRange { start: page(1), end: page(2) }).unwrap(),
         move |w, _, _| {
-            assert_nobody_maps(w, 0, 0, frame);
+            assert_not_mapped(w, 0, 0, frame);
             assert!(!w.file.shards().is_wide(), "a short list has one shard");
             w.file.check(true).unwrap();
         },
@@ -122,8 +122,8 @@ fn scan_against_first_own_shard() {
         },
         |w| w.file.discard(0..1),
         move |w, _, _| {
-            assert!(w.file.shards().has_own(), "the model has the shards that it means");
-            assert_nobody_maps(w, 0, 0, frame);
+            assert!(w.file.shards().has_own(), "the list has the intended shards");
+            assert_not_mapped(w, 0, 0, frame);
             w.file.check(true).unwrap();
         },
     );
@@ -151,7 +151,7 @@ fn scan_against_shrinking_of_own_shards() {
         },
         |w| w.space.unmap(VirtRange { start: page(1), end: page(2) }).unwrap(),
         move |w, _, _| {
-            assert_nobody_maps(w, 0, 0, frame);
+            assert_not_mapped(w, 0, 0, frame);
             assert!(!w.file.shards().is_wide(), "a short list has one shard");
             w.file.check(true).unwrap();
         },
@@ -189,14 +189,14 @@ fn close_against_last_unmap() {
     drop(file);
     unmap.join().unwrap();
     set_cpu(0);
-    assert_eq!(pages(), 0, "an object stays that nobody has");
+    assert_eq!(pages(), 0, "an object without references stays");
     drop(space);
     drop(boot);
 }
 
 protocol! {
     an_object_with_own_shards_goes_with_its_last_user = close_against_last_unmap, Some(2);
-    OwnShardsKeep: "an object stays that nobody has";
+    OwnShardsKeep: "an object without references stays";
 }
 
 /// Two CPUs close the shards at once; one of them opens them again after that, and links there.
@@ -216,20 +216,20 @@ fn close_against_close() {
             show(w, 4, 0, 1);
         },
         move |w, _, _| {
-            assert!(w.file.check(true).is_ok(), "a shard does not count that has something");
+            assert!(w.file.check(true).is_ok(), "a shard with backings is not counted");
             w.file.discard(0..1);
-            assert_nobody_maps(w, 0, 0, frame);
+            assert_not_mapped(w, 0, 0, frame);
             w.space.unmap(VirtRange { start: page(0), end: page(5) }).unwrap();
             w.file.close_shards();
             w.file.check(true).unwrap();
-            assert_eq!(w.file.references(), 1, "a shard counts that has nothing");
+            assert_eq!(w.file.references(), 1, "an empty shard is counted");
         },
     );
 }
 
 protocol! {
     shards_that_two_cpus_close_at_once_keep_their_references = close_against_close, Some(2);
-    StaleClose: "a shard does not count that has something";
+    StaleClose: "a shard with backings is not counted";
 }
 
 /// A page is removed while the backing that shows it is replaced in its shard, and the shards close and open again.
@@ -242,7 +242,7 @@ fn scan_against_reopening() {
     show(&w, 3, 1, 1);
     show(&w, 2, 1, 1);
     show(&w, 0, 0, 2);
-    assert!(place(&w, 3) > place(&w, 2), "the model has the order that it means");
+    assert!(place(&w, 3) > place(&w, 2), "the backings have the intended order");
     load(&w.space, 3);
     let world = Arc::new(w);
     let (one, other) = (world.clone(), world.clone());
@@ -260,7 +260,7 @@ fn scan_against_reopening() {
     replaces.join().unwrap();
     opens.join().unwrap();
     set_cpu(0);
-    assert_nobody_maps(&world, 3, 1, frame);
+    assert_not_mapped(&world, 3, 1, frame);
     assert!(world.file.check(true).is_ok());
 }
 
@@ -286,7 +286,7 @@ fn scan_against_replacement_in_a_closed_shard() {
         },
         |w| w.file.discard(0..1),
         move |w, _, _| {
-            assert_nobody_maps(w, 0, 0, frame);
+            assert_not_mapped(w, 0, 0, frame);
             w.file.check(true).unwrap();
         },
     );

@@ -16,17 +16,17 @@ fn protect_against_store() {
         |w, _, then| {
             let pmap = w.space.pmap();
             let mut leaves = pmap.peek(page(0)).into_iter().chain(pmap.cached(page(0)));
-            assert!(!leaves.any(|l| l.prot.contains(Prot::WRITE)), "what is read-only can be stored into");
-            assert_eq!(load(&w.space, 0), then, "what is read-only changes");
+            assert!(!leaves.any(|l| l.prot.contains(Prot::WRITE)), "a read-only page can be stored into");
+            assert_eq!(load(&w.space, 0), then, "a read-only page changes");
         },
     );
 }
 
 protocol! {
     memory_made_read_only_does_not_change = protect_against_store, Some(2);
-    NoStaleCheck: "what is read-only can be stored into";
+    NoStaleCheck: "a read-only page can be stored into";
     #[cfg(loom)]
-    NoFenceAfterMark: "what is read-only can be stored into";
+    NoFenceAfterMark: "a read-only page can be stored into";
 }
 
 /// C3: a mapping loses its middle while threads use its ends.
@@ -42,12 +42,8 @@ fn clip_against_use() {
         },
         |w| w.space.unmap(VirtRange { start: page(1), end: page(2) }).unwrap(),
         |w, seen, _| {
-            assert_eq!(
-                (seen, load(&w.space, 2)),
-                (Some(1), Some(3)),
-                "what stays is missed while its mapping is clipped"
-            );
-            assert_eq!(load(&w.space, 1), None, "what was unmapped is there");
+            assert_eq!((seen, load(&w.space, 2)), (Some(1), Some(3)), "a page is missed while its mapping is clipped");
+            assert_eq!(load(&w.space, 1), None, "an unmapped page can be read");
             assert_eq!(w.space.stats().resident_pages, 2);
         },
     );
@@ -65,17 +61,17 @@ fn open_against_map() {
         |w| w.space.map(&MapRequest::private(Placement::Fixed(page(2)), PAGE_SIZE)).unwrap(),
         |w, _, _| {
             store(&w.space, 2, 5);
-            assert_eq!(load(&w.space, 2), Some(5), "a mapping is in an arena that does not have its address");
+            assert_eq!(load(&w.space, 2), Some(5), "a mapping is in an arena without its address");
             assert_eq!(load(&w.space, 0), Some(0));
             w.space.unmap(VirtRange { start: page(2), end: page(3) }).unwrap();
-            assert_eq!(load(&w.space, 2), None, "what was unmapped is there");
+            assert_eq!(load(&w.space, 2), None, "an unmapped page can be read");
         },
     );
 }
 
 protocol! {
     a_mapping_made_as_arenas_fan_out_is_found = open_against_map, Some(2);
-    ArenaBeforeLock: "an arena that does not have its address";
+    ArenaBeforeLock: "an arena without its address";
 }
 
 /// C9: a CPU maps into its own arena while all are joined.
@@ -88,12 +84,12 @@ fn map_against_join() {
         |w| w.space.join_arenas().unwrap(),
         |w, at, _| {
             let pin = w.boot.vm.epoch().pin();
-            assert!(w.space.lookup(at, &pin).is_some(), "a mapping is in an arena that is closed");
+            assert!(w.space.lookup(at, &pin).is_some(), "a mapping is in a closed arena");
         },
     );
 }
 
 protocol! {
     a_mapping_made_as_the_arena_closes_is_found = map_against_join, Some(2);
-    OwnArenaBeforeLock: "an arena that is closed";
+    OwnArenaBeforeLock: "a closed arena";
 }

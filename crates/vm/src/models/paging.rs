@@ -56,17 +56,21 @@ fn page_in_against_page_in() {
         |w| load(&w.space, 0),
         |w, a, b| {
             assert_eq!((a, b), (Some(7), Some(7)));
-            assert_eq!(w.translations().iter().find(|t| Some(**t) != w.frame()), None, "two pages of one");
+            assert_eq!(
+                w.translations().iter().find(|t| Some(**t) != w.frame()),
+                None,
+                "one page was read into two frames"
+            );
             let vm = w.boot.vm;
             let pages = (0..vm.page_count()).filter(|n| vm.page(Pfn(*n)).kind() == FrameKind::Object).count();
-            assert_eq!(pages, 1, "two pages of one");
+            assert_eq!(pages, 1, "one page was read into two frames");
         },
     );
 }
 
 protocol! {
     a_page_in_swap_is_read_once = page_in_against_page_in, Some(2);
-    ReplaceNotAtomic: "two pages of one";
+    ReplaceNotAtomic: "one page was read into two frames";
 }
 
 /// A file behind a store: a call reads a missing page while another writes to it. The page is written back and taken.
@@ -215,7 +219,7 @@ fn clean_against_write_back() {
         move |_| crate::reclaim::evict::write_out(&theirs, 0..1, &mut MaySleep::here()),
         move |_| {
             file.write_back(0..1).unwrap();
-            assert!(disk.counts().writes > before, "it is not on the disk");
+            assert!(disk.counts().writes > before, "the store is not on the disk");
             file
         },
         |_, _, _| (),
@@ -224,7 +228,7 @@ fn clean_against_write_back() {
 
 protocol! {
     written_back_data_is_on_disk_though_the_cleaner_began = clean_against_write_back, Some(2);
-    UntagEarly: "it is not on the disk";
+    UntagEarly: "the store is not on the disk";
 }
 
 /// A CPU stores through a mapping, after a call of its pager. Another CPU writes to the page and syncs it to the disk.
@@ -244,14 +248,14 @@ fn hook_against_write_back() {
             file.write_back(0..1).unwrap();
             (file, disk.counts().writes > before)
         },
-        |_, _, (_, written)| assert!(written, "it is not on the disk"),
+        |_, _, (_, written)| assert!(written, "the store is not on the disk"),
     );
 }
 
 protocol! {
     written_back_data_is_on_disk_though_a_hook_asked_the_pager = hook_against_write_back, Some(2);
     #[cfg(shuttle)]
-    HookTagsLate: "it is not on the disk";
+    HookTagsLate: "the store is not on the disk";
 }
 
 /// The pager of a file is called for a page that is removed meanwhile; its frame becomes another file's.
@@ -292,7 +296,7 @@ fn write_against_write_back() {
         move |_| {
             write(&file, 0, 9);
             file.write_back(0..1).unwrap();
-            assert!(disk.counts().writes > before, "it is not on the disk");
+            assert!(disk.counts().writes > before, "the store is not on the disk");
             file
         },
         |_, _, _| (),
@@ -301,7 +305,7 @@ fn write_against_write_back() {
 
 protocol! {
     written_back_data_is_on_disk_though_a_write_made_it_dirty = write_against_write_back, Some(2);
-    TagAfterDirty: "it is not on the disk";
+    TagAfterDirty: "the store is not on the disk";
 }
 
 /// A fault is about to store to a page that is removed meanwhile; its frame becomes a file's.
@@ -311,7 +315,7 @@ fn dirty_against_another_identity() {
     store(&w.space, 0, 8);
     w.space.advise(ONE, crate::map::Advice::PageOut).unwrap();
     finish(&w);
-    assert_eq!(load(&w.space, 0), Some(8), "read in, it is clean");
+    assert_eq!(load(&w.space, 0), Some(8), "a page read in is clean");
     w.show(1, 1, Prot::READ);
     beside(
         w,
@@ -346,7 +350,7 @@ fn completion_against_discard() {
 }
 
 protocol! {
-    the_slot_of_a_write_whose_page_has_gone_is_freed = completion_against_discard, Some(2);
+    the_slot_of_a_write_is_freed_when_its_page_was_removed = completion_against_discard, Some(2);
     NoGoneCheck: "a swap slot is lost";
 }
 
@@ -395,7 +399,7 @@ fn free_against_store() {
             set_cpu(0);
             w.space.advise(ONE, crate::map::Advice::PageOut).unwrap();
             finish(w);
-            assert_eq!(load(&w.space, 0), Some(7), "a store into what was given up is lost");
+            assert_eq!(load(&w.space, 0), Some(7), "a store into a lazily freed page is lost");
         },
     );
 }

@@ -11,7 +11,7 @@ fn own_part_against_close() {
         set_cpu(cpu);
         w.show(n, 0, Prot::READ);
     }
-    assert!(!w.file.shards().has_own(), "the model has the shards that it means");
+    assert!(!w.file.shards().has_own(), "the list has the intended shards");
     beside(
         w,
         |w| w.show(0, 0, Prot::READ),
@@ -24,7 +24,7 @@ fn own_part_against_close() {
                 // The system cannot be taken apart then.
                 std::mem::forget((w.space.clone(), w.file.clone()));
             }
-            assert!(!passed_over, "a mapping is in a shard that scans pass over");
+            assert!(!passed_over, "a mapping is in a shard that scans skip");
         },
     );
 }
@@ -32,7 +32,7 @@ fn own_part_against_close() {
 protocol! {
     a_backing_in_a_new_own_shard_is_seen_when_all_shards_close = own_part_against_close, Some(2);
     #[cfg(loom)]
-    NoFenceAfterOwn: "a mapping is in a shard that scans pass over";
+    NoFenceAfterOwn: "a mapping is in a shard that scans skip";
     #[cfg(loom)]
-    NoFenceAfterClosing: "a mapping is in a shard that scans pass over";
+    NoFenceAfterClosing: "a mapping is in a shard that scans skip";
 }

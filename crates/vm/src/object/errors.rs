@@ -76,8 +76,8 @@ mod tests {
         assert_eq!((errors.tell(&late), errors.tell(&late)), (Ok(()), Ok(())));
         assert_eq!((errors.tell(&unknown), errors.tell(&unknown)), (Err(WritesFailed), Ok(())));
         errors.raise();
-        for who in [&a, &late, &unknown] {
-            assert_eq!((errors.tell(who), errors.tell(who)), (Err(WritesFailed), Ok(())));
+        for reader in [&a, &late, &unknown] {
+            assert_eq!((errors.tell(reader), errors.tell(reader)), (Err(WritesFailed), Ok(())));
         }
         // Two failures and one report, because there was no check between them.
         assert_eq!((errors.tell(&b), errors.tell(&b)), (Err(WritesFailed), Ok(())));

@@ -79,7 +79,7 @@ const LOOK_SCANS: u32 = match () {
     _ => 256 / SCAN as u32,
 };
 /// No CPU.
-const NOBODY: u16 = u16::MAX;
+const NO_CPU: u16 = u16::MAX;
 /// Backings that a scan visits before it releases a shard's lock, so that other CPUs get it.
 #[cfg(not(any(loom, shuttle)))]
 const VISITS: u32 = 16;
@@ -218,7 +218,7 @@ impl<M: Machine> Shard<M> {
             count: AtomicU32::new(!only.is_null() as u32),
             unlinked: AtomicU64::new(0),
             contended: AtomicU16::new(0),
-            last: AtomicU16::new(NOBODY),
+            last: AtomicU16::new(NO_CPU),
         }
     }
 
@@ -429,7 +429,7 @@ impl<M: Machine> Shards<M> {
         let last = shard.last.load(Ordering::Relaxed);
         if last != here {
             shard.last.store(here, Ordering::Relaxed);
-            if last != NOBODY {
+            if last != NO_CPU {
                 shard.contended.fetch_add(1, Ordering::Relaxed);
             }
         }
@@ -727,7 +727,10 @@ impl<M: Machine> Shards<M> {
     /// Frees the shards beyond the first.
     pub fn free(&self, vm: &Objects<M>) {
         if let Some(more) = NonNull::new(self.more.load(Ordering::Acquire)) {
-            debug_assert!(self.iter().all(|p| p.list.lock().tree.is_empty()), "an object goes while backings show it");
+            debug_assert!(
+                self.iter().all(|p| p.list.lock().tree.is_empty()),
+                "an object is freed while backings show it"
+            );
             // SAFETY: the object is dead and no backing shows it; only scans came here, and they keep the object.
             unsafe {
                 let own = more.as_ref().own.iter().filter_map(|own| NonNull::new(own.load(Ordering::Acquire)));

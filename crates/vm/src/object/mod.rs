@@ -43,7 +43,7 @@ pub use device::Device;
 pub use errors::{ErrorCursor, WriteErrors, WritesFailed};
 pub(crate) use mapping_list::{MoreShards, OwnShards, Shards};
 pub use objects::Objects;
-pub use range::{ObjectRange, Present, Walk, What};
+pub use range::{ObjectRange, Present, SlotFilter, Walk};
 pub(crate) use references::{GivenUp, References};
 
 use crate::error::OutOfMemory;

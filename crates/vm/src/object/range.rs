@@ -18,10 +18,10 @@
 //!
 //! A yielded page cannot be kept over a sleep:
 //! ```compile_fail,E0502
-//! use quire_vm::{Machine, ObjectRef, sleep::MaySleep, object::What};
+//! use quire_vm::{Machine, ObjectRef, sleep::MaySleep, object::SlotFilter};
 //!
 //! fn keeps_a_page_over_a_sleep<M: Machine>(object: &ObjectRef<M>, may: &mut MaySleep) {
-//!     let mut range = object.range(0..64, What::PAGES);
+//!     let mut range = object.range(0..64, SlotFilter::PAGES);
 //!     let pin = may.pin(object.vm().epoch());
 //!     let found = unsafe { range.walk_under(&pin) }.next();
 //!     may.sleep_until(|| true); // error: `may` is borrowed by the pin, which `found` holds
@@ -30,10 +30,10 @@
 //! ```
 //! Nor can the iteration:
 //! ```compile_fail,E0502
-//! use quire_vm::{Machine, ObjectRef, sleep::MaySleep, object::What};
+//! use quire_vm::{Machine, ObjectRef, sleep::MaySleep, object::SlotFilter};
 //!
 //! fn sleeps_between_two_steps<M: Machine>(object: &ObjectRef<M>, may: &mut MaySleep) {
-//!     let mut range = object.range(0..64, What::PAGES);
+//!     let mut range = object.range(0..64, SlotFilter::PAGES);
 //!     let pin = may.pin(object.vm().epoch());
 //!     for _page in unsafe { range.walk_under(&pin) } {
 //!         may.sleep_until(|| true); // error: the walk holds the pin
@@ -42,10 +42,10 @@
 //! ```
 //! A yielded item cannot be used after the range has moved:
 //! ```compile_fail,E0499
-//! use quire_vm::{Machine, ObjectRef, object::What};
+//! use quire_vm::{Machine, ObjectRef, object::SlotFilter};
 //!
 //! fn uses_a_stale_next<M: Machine>(object: &ObjectRef<M>) {
-//!     let mut range = object.range(0..64, What::PAGES);
+//!     let mut range = object.range(0..64, SlotFilter::PAGES);
 //!     let pin = object.vm().epoch().pin();
 //!     let next = unsafe { range.walk_under(&pin) }.next();
 //!     range.resume_at(32); // error: `next` still borrows the range
@@ -54,10 +54,10 @@
 //! ```
 //! A walk reduced to its key may sleep, and continues behind the finished cluster:
 //! ```
-//! use quire_vm::{Machine, ObjectRef, sleep::MaySleep, object::What};
+//! use quire_vm::{Machine, ObjectRef, sleep::MaySleep, object::SlotFilter};
 //!
 //! fn in_clusters_of_eight<M: Machine>(object: &ObjectRef<M>, may: &mut MaySleep) {
-//!     let mut range = object.range(0..64, What::PAGES);
+//!     let mut range = object.range(0..64, SlotFilter::PAGES);
 //!     loop {
 //!         let first = {
 //!             let pin = may.pin(object.vm().epoch());
@@ -83,7 +83,7 @@ bitflags::bitflags! {
     /// The slots that a walk visits. Slots that are being filled or emptied are always visited. A caller that must not miss their
     /// new content waits and reads them again.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-    pub struct What: u8 {
+    pub struct SlotFilter: u8 {
         /// Resident pages.
         const PAGES = 1;
         /// Pages that are in a swap slot.
@@ -101,13 +101,13 @@ bitflags::bitflags! {
 pub struct ObjectRange<'o, M: Machine> {
     object: &'o Object<M>,
     cursor: Cursor,
-    what: What,
+    filter: SlotFilter,
 }
 
 impl<M: Machine> Object<M> {
     /// A walk over the pages `keys`, standing at their start.
-    pub fn range(&self, keys: Range<u64>, what: What) -> ObjectRange<'_, M> {
-        ObjectRange { object: self, cursor: Cursor::over(keys), what }
+    pub fn range(&self, keys: Range<u64>, filter: SlotFilter) -> ObjectRange<'_, M> {
+        ObjectRange { object: self, cursor: Cursor::over(keys), filter }
     }
 }
 
@@ -130,13 +130,13 @@ impl<'o, M: Machine> ObjectRange<'o, M> {
     }
     /// Continues the walk.
     pub(crate) fn walk<'w>(&'w mut self, pin: &'w Pinned<'_>) -> Walk<'w, M> {
-        let dirty = self.what.contains(What::DIRTY_ONLY);
+        let dirty = self.filter.contains(SlotFilter::DIRTY_ONLY);
         let visit = if dirty {
             self.cursor.resume_dirty(&self.object.index, pin)
         } else {
             self.cursor.resume(&self.object.index, pin)
         };
-        Walk { object: self.object, visit, what: self.what, visited: 0 }
+        Walk { object: self.object, visit, filter: self.filter, visited: 0 }
     }
 
     /// As [`walk`](Self::walk), from outside.
@@ -152,7 +152,7 @@ impl<'o, M: Machine> ObjectRange<'o, M> {
 pub struct Walk<'w, M: Machine> {
     object: &'w Object<M>,
     visit: Visit<'w, &'static Objects<M>>,
-    what: What,
+    filter: SlotFilter,
     visited: u64,
 }
 
@@ -172,13 +172,13 @@ impl<'w, M: Machine> Iterator for Walk<'w, M> {
             let (key, slot) = self.visit.next()?;
             self.visited += 1;
             let wanted = match slot {
-                Slot::Page(_) => What::PAGES,
-                Slot::Swap(_) => What::SWAP,
-                Slot::ZeroMarker => What::MARKS,
-                Slot::Reserved => What::empty(),
+                Slot::Page(_) => SlotFilter::PAGES,
+                Slot::Swap(_) => SlotFilter::SWAP,
+                Slot::ZeroMarker => SlotFilter::MARKS,
+                Slot::Reserved => SlotFilter::empty(),
                 Slot::Empty => continue,
             };
-            if self.what.contains(wanted) {
+            if self.filter.contains(wanted) {
                 return Some(Present { _object: PhantomData, key, slot });
             }
         }

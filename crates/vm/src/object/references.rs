@@ -82,7 +82,7 @@ impl References {
             let (all, own) = (n as u32, n >> 32);
             debug_assert!(
                 u64::from(all) > own || mutant(Mutant::OwnShardsKeep),
-                "more references are given up than there are"
+                "more references are dropped than the object has"
             );
             if own != 0 && u64::from(all) == own + 1 && !mutant(Mutant::OwnShardsKeep) {
                 return GivenUp::OnlyOwn;

@@ -2,7 +2,7 @@
 
 use super::batch::{Batch, Subset};
 use super::index::{KEYS, Slot};
-use super::{Object, ObjectRange, What};
+use super::{Object, ObjectRange, SlotFilter};
 use crate::machine::Machine;
 use crate::paging::swap::Returned;
 use crate::phys::page::Page;
@@ -11,7 +11,7 @@ use core::ops::Range;
 use quire_sync::epoch::Pinned;
 
 /// The slots that a remover visits: pages in memory or in swap, and zero markers.
-pub(crate) const EVERYTHING: What = What::BOTH.union(What::MARKS);
+pub(crate) const EVERYTHING: SlotFilter = SlotFilter::BOTH.union(SlotFilter::MARKS);
 
 /// What stopped a collection.
 pub(crate) enum CollectEnd {
@@ -94,15 +94,15 @@ pub(crate) fn free<M: Machine>(object: &Object<M>, keys: Range<u64>) {
 
 /// As [`free`]; zero markers stay.
 pub(crate) fn free_but_marks<M: Machine>(object: &Object<M>, keys: Range<u64>) {
-    free_unmapped(object, keys.clone(), What::BOTH, false);
+    free_unmapped(object, keys.clone(), SlotFilter::BOTH, false);
     let pin = object.vm().epoch().pin();
     object.index().prune(keys, &pin);
 }
 
 /// As [`free`], but keeps empty nodes. `whole`: the index goes next, so its slots need not be emptied.
-fn free_unmapped<M: Machine>(object: &Object<M>, keys: Range<u64>, what: What, whole: bool) {
+fn free_unmapped<M: Machine>(object: &Object<M>, keys: Range<u64>, filter: SlotFilter, whole: bool) {
     let vm = object.vm();
-    let mut range = object.range(keys, what);
+    let mut range = object.range(keys, filter);
     loop {
         let pin = vm.epoch().pin();
         let mut batch = Batch::new();

@@ -14,12 +14,12 @@ use quire_sync::hooks::relax;
 
 impl<M: Machine> Objects<M> {
     /// Polls `what` from now on, while requests are under way.
-    pub fn poll_with(&self, what: &'static dyn Polled) -> Result<(), TooManyPolled> {
+    pub fn poll_with(&self, polled: &'static dyn Polled) -> Result<(), TooManyPolled> {
         let free = self.io().polled.iter().find_map(|p| {
             let place = p.lock();
             place.is_none().then_some(place)
         });
-        *free.ok_or(TooManyPolled)? = Some(what);
+        *free.ok_or(TooManyPolled)? = Some(polled);
         self.io().polling.store(true, Ordering::Release);
         Ok(())
     }
@@ -28,8 +28,8 @@ impl<M: Machine> Objects<M> {
     pub(crate) fn poll_pagers(&self) -> bool {
         let mut left = false;
         for place in &self.io().polled {
-            let what = *place.lock();
-            left |= what.is_some_and(|p| p.poll());
+            let polled = *place.lock();
+            left |= polled.is_some_and(|p| p.poll());
         }
         left
     }

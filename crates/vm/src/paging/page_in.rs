@@ -18,7 +18,7 @@ use crate::mutant::{Mutant, mutant};
 use crate::object::Objects;
 use crate::object::index::{FillError, Slot};
 use crate::object::kept::KeptObject;
-use crate::object::{Object, What};
+use crate::object::{Object, SlotFilter};
 use crate::paging::io::{Body, CLUSTER, Direction, Done};
 use crate::paging::laundry;
 use crate::paging::pager::PagerError;
@@ -233,7 +233,7 @@ pub(crate) fn read_ahead<M: Machine>(object: &Object<M>, keys: Range<u64>, may: 
             let pin = may.pin(vm.epoch());
             // A hole of an object in memory has nothing to read, so that only pages in swap are visited.
             if in_memory {
-                let mut swapped = object.range(at..keys.end, What::SWAP);
+                let mut swapped = object.range(at..keys.end, SlotFilter::SWAP);
                 let Some(found) = swapped.walk(&pin).next() else { return };
                 at = found.key();
             }

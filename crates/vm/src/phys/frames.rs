@@ -70,7 +70,7 @@ const MOST_STEP: u64 = 1 << 16;
 /// A frame that the holder of this value owns. Not copied; it goes back with
 /// [`Physical::free_frame`](crate::phys::Physical::free_frame), or becomes a page or a table.
 #[derive(Debug)]
-#[must_use = "an owned frame is leaked where it is not freed"]
+#[must_use = "an owned frame leaks unless it is freed"]
 pub struct Frame {
     /// Below 2^32 on every machine ([`Vm::new`](crate::Vm::new)).
     pfn: u32,
@@ -539,7 +539,7 @@ impl<M: Machine> Physical<M> {
             !matches!(page.kind(), FrameKind::Free | FrameKind::Cached | FrameKind::Reserved),
             "frame {pfn:?} is freed twice"
         );
-        debug_assert_eq!(page.holds(), 0, "frame {pfn:?} is freed while somebody copies from it");
+        debug_assert_eq!(page.holds(), 0, "frame {pfn:?} is freed while a reader copies from it");
         page.set_kind(FrameKind::Cached);
         self.poison(pfn);
     }

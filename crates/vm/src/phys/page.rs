@@ -253,7 +253,7 @@ impl Page {
             return waiters;
         }
         let old = self.state.fetch_and(!(State::BUSY | State::WAITERS), Ordering::AcqRel);
-        debug_assert!(old & State::BUSY != 0, "a page is unbusied that is not busy");
+        debug_assert!(old & State::BUSY != 0, "a page that is not busy is unbusied");
         old & State::WAITERS != 0
     }
 
@@ -402,7 +402,7 @@ impl Page {
         false
     }
     /// Drops one hold, or the identity's own. True where it was the last: the caller then frees the frame.
-    #[must_use = "the last one frees the frame"]
+    #[must_use = "the last holder frees the frame"]
     pub(crate) fn unhold(&self) -> bool {
         self.holds.fetch_sub(1, Ordering::AcqRel) == 1
     }

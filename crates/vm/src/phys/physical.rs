@@ -327,9 +327,9 @@ impl<M: Machine> Physical<M> {
 
     /// Panics because an invariant does not hold.
     #[cold]
-    pub(crate) fn broken(&self, what: Broken) -> ! {
+    pub(crate) fn broken(&self, broken: Broken) -> ! {
         // Unwinding releases locks, and they must not be checked.
         self.set_check_level(Level::Never);
-        panic!("consistency check: {what}")
+        panic!("consistency check: {broken}")
     }
 }

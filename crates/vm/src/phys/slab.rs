@@ -332,7 +332,7 @@ impl Cache {
             let pfn = vm.machine().pfn_of(object.cast());
             let slab = Pfn(pfn.0 & !((1 << self.order) - 1));
             let page = vm.page(slab);
-            debug_assert_eq!(page.kind(), FrameKind::Slab, "an object is freed into a cache that it did not come from");
+            debug_assert_eq!(page.kind(), FrameKind::Slab, "an object is freed into a cache of another slab");
             let free = page.words()[FREE].load(Ordering::Relaxed) as FreeList;
             // SAFETY: the object came off this CPU's free list, and the depot's lock guards the list that it is put on.
             unsafe { link(object, free) };

@@ -23,7 +23,7 @@ mod tests;
 use crate::machine::Machine;
 use crate::object::batch::{Batch, Subset};
 use crate::object::index::Slot;
-use crate::object::{Object, ObjectRef, What};
+use crate::object::{Object, ObjectRef, SlotFilter};
 use crate::paging::io::CLUSTER;
 use crate::paging::laundry;
 use crate::phys::page::{Page, State};
@@ -92,7 +92,7 @@ pub(crate) fn is_clean(page: &Page) -> bool {
 pub(crate) fn push_out<M: Machine>(object: &Object<M>, keys: Range<u64>, may: &mut MaySleep) {
     write_out(object, keys.clone(), may);
     let vm = object.vm();
-    let mut range = object.range(keys, What::PAGES);
+    let mut range = object.range(keys, SlotFilter::PAGES);
     while !range.is_done() {
         let mut clean = Batch::new();
         let wait = {
@@ -136,7 +136,7 @@ pub(crate) fn write_out<M: Machine>(object: &Object<M>, keys: Range<u64>, may: &
     }
     let vm = object.vm();
     let mut n = 0;
-    let mut range = object.range(keys, What::PAGES);
+    let mut range = object.range(keys, SlotFilter::PAGES);
     while !range.is_done() {
         // Before any page is busy: this may wait.
         let taken = vm.take_record(may);

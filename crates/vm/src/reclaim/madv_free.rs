@@ -13,7 +13,7 @@ use crate::machine::Machine;
 use crate::mutant::{Mutant, mutant};
 use crate::object::batch::Batch;
 use crate::object::index::Slot;
-use crate::object::{Object, What};
+use crate::object::{Object, SlotFilter};
 use crate::paging::laundry;
 use crate::paging::swap::{Returned, SwapSlots};
 use crate::phys::page::Page;
@@ -30,7 +30,7 @@ pub(crate) fn give_up<M: Machine>(object: &Object<M>, keys: Range<u64>, may: &mu
         return;
     }
     object.vm().io().note_freeable();
-    let mut range = object.range(keys, What::BOTH);
+    let mut range = object.range(keys, SlotFilter::BOTH);
     while !range.is_done() {
         let mut batch = Batch::new();
         {

@@ -373,7 +373,7 @@ mod tests {
         let p = begun(1);
         let lost = |n: u64, refused| p.is_lost(START + n * WINDOW, refused, full(0, 0));
         assert!(!lost(1, START) && !lost(2, START + 2 * WINDOW - QUIET));
-        assert!(lost(3, START), "the window goes on, and another thread ends it");
+        assert!(lost(3, START), "another thread ends the window");
     }
 
     #[test]
@@ -408,10 +408,10 @@ mod tests {
                     p.is_lost(time, START - 2 * QUIET, Tally { least, finished, in_flight, ..Tally::default() })
                 })
             };
-            assert!(!lost(0, 7) && !lost(0, 7), "it may complete");
+            assert!(!lost(0, 7) && !lost(0, 7), "the I/O may complete");
             assert!(!lost(1, 7));
             assert_eq!(lost(2, 7), full);
-            assert!(!lost(2, 7), "nothing was finished");
+            assert!(!lost(2, 7), "no I/O was finished");
             assert_eq!(lost(2, 0), !full);
             assert!(lost(2, 0));
         }

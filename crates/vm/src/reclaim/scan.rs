@@ -60,7 +60,7 @@ use crate::map::Hand;
 use crate::object::batch::Batch;
 use crate::object::index::Slot;
 use crate::object::kept::KeptObject;
-use crate::object::{Object, What};
+use crate::object::{Object, SlotFilter};
 use crate::paging::io::CLUSTER;
 use crate::paging::laundry;
 use crate::paging::waiting::{MemoryWait, Patience, Refused};
@@ -662,7 +662,7 @@ fn cluster<M: Machine>(object: &Object<M>, key: u64, page: &Page, may: &mut MayS
     // Before any page is busy: this may wait.
     let taken = vm.take_record_for_writing(may);
     let start = key - key % CLUSTER as u64;
-    let mut range = object.range(start..start + CLUSTER as u64, What::PAGES);
+    let mut range = object.range(start..start + CLUSTER as u64, SlotFilter::PAGES);
     let mut wash = Batch::new();
     {
         let pin = may.pin(vm.epoch());

@@ -117,9 +117,9 @@ fn a_contended_list_has_one_shard_again_once_it_is_short() {
             let mut spaces = spaces;
             assert_eq!(file.query_range(0..4).mapped, 1);
             spaces.drain(..10);
-            assert!(file.shards().is_wide(), "as long as it is long");
+            assert!(file.shards().is_wide(), "while it is long");
             spaces.drain(..5);
-            assert!(file.shards().is_wide(), "nobody pays for shards while nobody scans");
+            assert!(file.shards().is_wide(), "without scans the shards stay");
             assert_eq!(file.query_range(0..4).mapped, 1);
             // One look in two unlinkings, where CPUs have shards of their own.
             spaces.drain(..2);
@@ -166,7 +166,7 @@ fn cpus_that_alternate_in_a_shard_get_their_own_shards() {
         // Those that are not in CPUs' own shards.
         assert_eq!(file.query_range(0..4).mapped, 0);
         spaces.drain(..13);
-        assert!(file.shards().is_wide(), "as long as it is long");
+        assert!(file.shards().is_wide(), "while it is long");
         file.check(true).unwrap();
         if file_last {
             drop(spaces);
@@ -195,12 +195,12 @@ fn alternating_cpus_fan_a_short_list_out_until_a_scan() {
             load(&space, page(0));
         };
         (0..1000).for_each(|_| exec(0));
-        assert!(!file.shards().is_wide(), "one CPU is in nobody's way");
+        assert!(!file.shards().is_wide(), "one CPU contends with no other");
         for _ in 0..40 {
             (0..8).for_each(|n| exec(n % 2));
             assert_eq!(file.query_range(0..4).mapped, 0);
         }
-        assert!(!file.shards().is_wide(), "scanned as often as that, shards would cost more than turns");
+        assert!(!file.shards().is_wide(), "with so many scans, shards would cost more than turns");
         let kept = Space::new(m.vm).unwrap();
         show(&kept, 0, 4, &file, true);
         (0..100).for_each(|n| exec(n % 2));
@@ -236,5 +236,5 @@ fn a_scan_sees_parts_that_open_while_it_looks_at_the_first() {
             std::thread::scope(|s| s.spawn(links).join().unwrap());
         }
     });
-    assert_eq!(met, 2, "what replaces a backing that the scan has not met yet may be in a shard that has opened since");
+    assert_eq!(met, 2, "the scan must visit the shard that opened during it");
 }

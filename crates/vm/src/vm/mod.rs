@@ -37,7 +37,7 @@ impl fmt::Display for BootError {
         match self {
             BootError::TooLittleMemory(frames) => write!(f, "{frames} frames are too few for a memory system"),
             BootError::BadRange(r) => write!(f, "frames {}..{} cannot be RAM", r.start.0, r.end.0),
-            BootError::BadCpus(cpus) => write!(f, "{cpus} CPUs, where 1 to {MAX_CPUS} can be"),
+            BootError::BadCpus(cpus) => write!(f, "the machine has {cpus} CPUs; 1 to {MAX_CPUS} are supported"),
         }
     }
 }

@@ -40,7 +40,7 @@ fn a_broken_map_ends_the_run_at_unlock_and_is_named() {
     let end = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| space.protect(range, Prot::READ)));
     let report = end.unwrap_err().downcast::<String>().unwrap();
     assert_eq!(*report, format!("consistency check: leaf: no entry covers it ({:#x})", page(1)));
-    assert_eq!(m.vm.check_level(), Level::Never, "the way out is not checked");
+    assert_eq!(m.vm.check_level(), Level::Never, "no check runs while the panic unwinds");
     core::mem::forget((space, m));
 }
 
@@ -52,7 +52,7 @@ fn with_the_knob_at_never_nothing_is_looked_at() {
     map(&space, 1);
     m.vm.set_check_level(Level::Always);
     map(&space, 3);
-    assert!(visits(&m) > 0, "it can be turned while the system runs");
+    assert!(visits(&m) > 0, "the level changes while the system runs");
     drop(space);
     m.vm.epoch().drain();
 }
@@ -72,7 +72,7 @@ fn checks_cost_each_update_a_constant_for_any_map_size() {
             space.protect(VirtRange { start: at, end: at + PAGE_SIZE }, prot).unwrap();
         }
         costs.push((visits(&m) - before) as f64 / updates as f64);
-        assert!(visits(&m) - before > entries, "it is checked now and then");
+        assert!(visits(&m) - before > entries, "updates run some checks");
         drop(space);
         m.vm.epoch().drain();
     }

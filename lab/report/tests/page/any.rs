@@ -210,7 +210,7 @@ fn a_runs_remark_stands_with_its_machine() {
 }
 
 #[test]
-fn beside_linuxs_figure_stands_what_it_is_read_from() {
+fn linuxs_figure_stands_beside_its_reading() {
     let text = check(&render(&super::fixture::results(1)).unwrap());
     assert!(text.contains("processes: instructions, guest-counted"));
     assert!(text.contains("no counterpart in a guest"), "of claims that no guest does anything like");

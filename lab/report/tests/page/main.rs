@@ -30,7 +30,7 @@ fn each_plot_has_its_series_and_nothing_is_an_error() {
 }
 
 #[test]
-fn so_it_is_with_what_was_measured() {
+fn each_plot_of_the_kept_runs_has_its_series() {
     let runs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../runs");
     let files = std::fs::read_dir(runs).unwrap().map(|f| f.unwrap().path());
     // Figures of `./quire bench` are no results of the lab.

@@ -167,7 +167,7 @@ pub fn watch(own: &Path, plain: bool) -> Result<Watched, Failure> {
     heard.map_err(tool)?;
     if said.rounds.len() != traced.rounds.len() {
         let (told, seen) = (said.rounds.len(), traced.rounds.len());
-        return Err(tool(format!("the program tells of {told} rounds, and {seen} were seen")));
+        return Err(tool(format!("the program reports {told} rounds, but {seen} were seen")));
     }
     let sites = Sites { program: own.to_owned(), image: said.image };
     Ok(judge(&said, &traced.rounds, sites))

@@ -59,7 +59,7 @@ struct Plain(Cell<u64>);
 /// `quire-lab watched`: reports where its marks lie, waits for a line, runs everything, and prints the record. `plain`:
 /// both CPUs also count in an unrecorded word.
 pub fn program(plain: bool) -> Result<(), Failure> {
-    let tool = |e: std::io::Error| Failure::Tool(format!("whoever watches has gone: {e}"));
+    let tool = |e: std::io::Error| Failure::Tool(format!("the watching process has ended: {e}"));
     let mut out = std::io::stdout().lock();
     writeln!(out, "marks {:x}", marks()).and_then(|()| out.flush()).map_err(tool)?;
     std::io::stdin().read_line(&mut String::new()).map_err(tool)?;
@@ -69,7 +69,7 @@ pub fn program(plain: bool) -> Result<(), Failure> {
     let more = if std::env::var_os("QUIRE_SOAK").is_some() { MORE } else { &[] };
     for (name, state) in CASES.iter().chain(more).take(if plain { 1 } else { usize::MAX }) {
         let Some(operation) = named(name) else {
-            return Err(Failure::Tool(format!("there is no operation {name}")));
+            return Err(Failure::Tool(format!("no operation has the name {name}")));
         };
         let tasks = Tasks::boot(CPUS);
         let play = Play { operations: [operation; 2], state: *state, frames: FRAMES, warm: WARM, rounds: ROUNDS };

@@ -160,7 +160,7 @@ impl Object {
             return Ok(None);
         }
         let busied = self.core.try_busy(frame);
-        debug_assert!(busied, "a free frame is nobody's");
+        debug_assert!(busied, "a free frame has no owner");
         pages.set(key, Some(frame));
         Ok(Some(frame))
     }

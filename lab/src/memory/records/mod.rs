@@ -31,7 +31,7 @@ pub use object::Object;
 pub use space::Space;
 
 use super::pages::{self, Taken};
-use super::{Memory, What};
+use super::{Memory, Target};
 use crate::Failure;
 use quire_sync::hooks::threads;
 use quire_vm::{Access, VirtRange};
@@ -84,8 +84,8 @@ impl Memory for Records {
         self.file(pages)
     }
 
-    fn map(self, space: &Arc<Space>, range: VirtRange, what: What<Arc<Object>>) -> Result<(), Failure> {
-        space.map(range, what);
+    fn map(self, space: &Arc<Space>, range: VirtRange, target: Target<Arc<Object>>) -> Result<(), Failure> {
+        space.map(range, target);
         Ok(())
     }
 

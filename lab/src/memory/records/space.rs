@@ -6,7 +6,7 @@ use super::tables::Tables;
 use crate::Failure;
 use crate::memory::entries::{Entries, Split};
 use crate::memory::read_write::ReadWrite;
-use crate::memory::{What, kept, pages};
+use crate::memory::{Target, kept, pages};
 use quire_vm::{FaultError, PAGE_SIZE, VirtRange};
 use std::ops::Range;
 use std::sync::Arc;
@@ -49,13 +49,13 @@ impl Space {
         kept(Space { core, map: ReadWrite::new(Entries::new()), tables: Tables::new() })
     }
 
-    /// Maps `what`, in place of older mappings.
-    pub fn map(&self, range: VirtRange, what: What<Arc<Object>>) {
+    /// Maps `target`, in place of older mappings.
+    pub fn map(&self, range: VirtRange, target: Target<Arc<Object>>) {
         let range = pages(range);
-        let (object, offset, shared, needs_copy) = match what {
-            What::Private => (Object::anonymous(self.core, None), 0, false, false),
-            What::Shared(file, page) => (file, page, true, false),
-            What::Copied(file, page) => (file, page, false, true),
+        let (object, offset, shared, needs_copy) = match target {
+            Target::Private => (Object::anonymous(self.core, None), 0, false, false),
+            Target::Shared(file, page) => (file, page, true, false),
+            Target::Copied(file, page) => (file, page, false, true),
         };
         let mut map = self.map.write();
         let gone = self.take(&mut map, range.clone());

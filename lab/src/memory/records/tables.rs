@@ -55,7 +55,7 @@ struct Leaves {
     /// The number of each entry's record.
     numbers: [u16; FANOUT],
     /// Records, by number; they do not move.
-    #[expect(clippy::vec_box, reason = "records stay where they are when there are more")]
+    #[expect(clippy::vec_box, reason = "records do not move when more are added")]
     chunks: Vec<Box<[Record; CHUNK]>>,
     /// Numbers of the unlisted records.
     free: Vec<u16>,

@@ -55,9 +55,9 @@ pub fn command(places: &Places, options: &cli::Conflicts) -> Result<u8> {
         fs::write(path, page::page(&all, &expected)).doing(|| format!("cannot write {}", path.display()))?;
     }
     let counts = Counts::of(&all);
-    println!("{} pairs depend on their order and are no cases", records.ordered);
+    println!("{} pairs depend on their order and are not tested", records.ordered);
     println!(
-        "{} share nothing, {} only now and then, {} are listed, {} are not as listed",
+        "{} share no line, {} share lines only at stated rates, {} are as listed, {} differ from the list",
         counts.free, counts.amortised, counts.listed, counts.wrong
     );
     println!("{}", counts.last_line());
@@ -89,12 +89,12 @@ fn measure(places: &Places, operations: &[String]) -> Result<(Records, Sites)> {
         let _ = std::io::stderr().write_all(&errors);
         eprint!("{}", run::last_lines(&report.log_tail, 20));
         return Err(match report.outcome {
-            Outcome::Exit(2) => Failure::usage("no operation has such a name"),
+            Outcome::Exit(2) => Failure::usage("no operation has a name with these words"),
             Outcome::Exit(status) => Failure::machine(format_args!("the program ended with {status}")),
             other => other.to_failure(),
         });
     }
-    let text = |bytes| String::from_utf8(bytes).doing(|| "the records are no text".to_string());
+    let text = |bytes| String::from_utf8(bytes).doing(|| "the records are not text".to_string());
     let (program, plugin) = (text(output)?, text(content(&mut records)?)?);
     keep(places, &program, &plugin).doing(about)?;
     Ok((records::read(&program, &plugin)?, Sites::read(kernel.file(), &program)?))

@@ -81,7 +81,7 @@ fn matrix(out: &mut String, all: &[Judged<'_>], (state, about): (&str, &str), ex
                     told(j, expected),
                     escaped(&owners(j))
                 ),
-                None => write!(out, "<td class=none title=\"no case: their order can be observed\"></td>"),
+                None => write!(out, "<td class=none title=\"not tested: programs can observe the order\"></td>"),
             };
         }
         out.push_str("</tr>");
@@ -91,7 +91,7 @@ fn matrix(out: &mut String, all: &[Judged<'_>], (state, about): (&str, &str), ex
 
 /// The shared lines, how often they are shared, and why.
 fn reasons(out: &mut String, all: &[Judged<'_>], expected: &[Expected]) {
-    out.push_str("<h2>What is shared, and why</h2><div class=matrix><table class=reasons><tbody>");
+    out.push_str("<h2>Shared lines and reasons</h2><div class=matrix><table class=reasons><tbody>");
     for (label, share) in shares(all) {
         let cases = all.iter().filter(|j| j.steady().any(|steady| steady == label)).count();
         let often = match cases {
@@ -120,16 +120,16 @@ pub fn page(all: &[Judged<'_>], expected: &[Expected]) -> String {
     );
     let _ = write!(out, "<style>{STYLE}</style><h1>{}</h1>", escaped(&counts.last_line()));
     out.push_str(
-        "<p class=faint>Two processors of a guest each execute a system call or a fault. Where the order of the two cannot be \
-         observed, they should share no line of the kernel's memory that one of them writes. A cell says what was shared; a \
-         pointer over it tells which code wrote.</p>",
+        "<p class=faint>Two processors of a guest each execute a system call or a fault. Where no program can observe \
+         the order of the two, they should share no line of the kernel's memory that either writes. A cell names the \
+         shared lines. Hold the pointer over it to see the code that wrote them.</p>",
     );
     let _ = writeln!(
         out,
-        "<p class=key><span style=\"background:var(--free)\">{} share nothing</span><span style=\"background:var(--rate)\">{} \
-         only now and then</span><span style=\"background:var(--listed)\">{} share what is listed</span><span \
-         style=\"background:var(--wrong)\">{} are not as listed</span><span class=faint>empty: their order can be \
-         observed</span></p>",
+        "<p class=key><span style=\"background:var(--free)\">{} share no line</span><span \
+         style=\"background:var(--rate)\">{} share lines only at stated rates</span><span \
+         style=\"background:var(--listed)\">{} are as listed</span><span style=\"background:var(--wrong)\">{} differ \
+         from the list</span><span class=faint>empty: programs can observe the order</span></p>",
         counts.free, counts.amortised, counts.listed, counts.wrong
     );
     STATES.iter().for_each(|state| matrix(&mut out, all, *state, expected));
@@ -144,7 +144,7 @@ mod tests {
     use crate::conflicts::guest::{records::Case, verdict};
 
     #[test]
-    fn a_cell_says_what_was_shared_and_why() {
+    fn a_cell_names_the_shared_lines_and_the_reason() {
         let case = |a: &str, b: &str| Case {
             state: "apart".into(),
             operations: [a.into(), b.into()],
@@ -167,7 +167,7 @@ mod tests {
             "<h2>processes that share nothing</h2>",
             "<th>&lt;stat&gt;</th>",
             "<td class=listed title=\"open + open\nheap, a::b, in 3 of 3 rounds: a count\nspace, c, in 1 of 3 rounds\">heap</td>",
-            "<td class=none title=\"no case: their order can be observed\"></td>",
+            "<td class=none title=\"not tested: programs can observe the order\"></td>",
             "<tr><th><code>heap, a::b</code></th><td>1 case</td><td>a count</td></tr>",
             "<tr><th><code>space, c</code></th><td>in 1 of 6 rounds</td><td>seldom</td></tr>",
         ];

@@ -37,7 +37,7 @@ pub struct Records {
 }
 
 fn torn(what: &str, line: &str) -> Failure {
-    Failure::machine(format_args!("{what}: {line:?} is no line of its"))
+    Failure::machine(format_args!("{what}: unknown line {line:?}"))
 }
 
 /// Reads the program's lines `case STATE A B` and `order STATE A B ...`, and the plugin's `case`, `round ACCESSES` and
@@ -82,7 +82,7 @@ pub fn read(program: &str, plugin: &str) -> Result<Records> {
         }
     }
     if rounds.next().is_some() || records.cases.iter().any(|case| case.rounds.len() < 2) {
-        return Err(Failure::machine("the plugin saw other cases than the program ran"));
+        return Err(Failure::machine("the emulator's plugin recorded other cases than the program ran"));
     }
     Ok(records)
 }

@@ -78,7 +78,8 @@ impl Sites {
         let frames: Option<Vec<Frames>> =
             program.lines().filter_map(|l| l.strip_prefix("frames ")).map(frames).collect();
         let frames = frames.filter(|f| !f.is_empty());
-        let frames = frames.ok_or_else(|| Failure::machine("the kernel does not say what its frames are used for"))?;
+        let frames =
+            frames.ok_or_else(|| Failure::machine("the kernel's image has no record of the kinds of frames"))?;
         Ok(Self { dwarf, statics, symbols, frames, functions: RefCell::default() })
     }
 

@@ -22,7 +22,7 @@ pub(super) fn panic(bench: &Bench) -> Result<(), String> {
 /// copied up out of deep chains.
 pub(super) fn settings(bench: &Bench) -> Result<(), String> {
     let program = programs::all(&bench.places).map_err(text)?.remove("cowchain").ok_or("there is no cowchain")?;
-    let program = program.to_str().ok_or("its path is no text")?;
+    let program = program.to_str().ok_or("the path of the program is not UTF-8")?;
     let line = "./cowchain --seconds 0 --only cowchain_kept >/dev/null && grep -E '^(pgfault_ahead|page_copied_up) ' /proc/vmstat";
     let counts = |append: &str| {
         let done = bench.run(&["run", "--append", append, "--copy", program, "--", "busybox", "sh", "-c", line])?;
@@ -36,7 +36,10 @@ pub(super) fn settings(bench: &Bench) -> Result<(), String> {
     if usual.0 > 0 && usual.1 > 0 && neither == (0, 0) && no_number.0 > 0 && no_number.1 > 0 {
         return Ok(());
     }
-    Err(format!("pages made ahead and copied up: {usual:?}, with neither {neither:?}, without numbers {no_number:?}"))
+    Err(format!(
+        "pages made ahead and copied up: {usual:?} by default, {neither:?} with both off, {no_number:?} with \
+        words without numbers"
+    ))
 }
 
 /// File systems of the smallest size and the usual one, with 1 CPU and 4, and with the fewest inodes. A full one
@@ -97,7 +100,7 @@ pub(super) fn boot_words(bench: &Bench) -> Result<(), String> {
     }
     let most = run("swap=9999G", &["true"])?.stderr;
     let most = most.split_once("more than the ").and_then(|(_, rest)| rest.split_once(' ')?.0.parse::<u64>().ok());
-    let most = most.ok_or("the most swap is not told")?;
+    let most = most.ok_or("the message does not name the largest swap")?;
     for (asked, kib) in [("4K".to_owned(), 4), (format!("{most}M"), most << 10)] {
         let done = run(&format!("swap={asked}"), &["busybox", "grep", "SwapTotal", "/proc/meminfo"])?;
         ended(&done, 0).map_err(|e| format!("swap={asked}: {e}"))?;
@@ -193,7 +196,7 @@ pub(super) fn bad_qemu(bench: &Bench) -> Result<(), String> {
     let dies = with(&fake("dies", "echo it broke >&2; exit 1")?, &["run", "--", "true"])?;
     ended(&dies, 125).map_err(|e| format!("dies: {e}"))?;
     if !dies.stderr.contains("it broke") {
-        return Err(format!("QEMU's own complaint is lost: {:?}", dies.stderr));
+        return Err(format!("QEMU's own error message is missing: {:?}", dies.stderr));
     }
     let hangs = with(&fake("hangs", "sleep 1000")?, &["run", "--timeout", "1", "--", "true"])?;
     ended(&hangs, 124).map_err(|e| format!("hangs: {e}"))

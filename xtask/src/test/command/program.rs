@@ -149,7 +149,11 @@ pub(super) fn timeout(bench: &Bench) -> Result<(), String> {
     let start = Instant::now();
     let done = bench.run(&["run", "--timeout", "3", "--", "busybox", "sleep", "100"])?;
     ended(&done, 124)?;
-    if start.elapsed() > Duration::from_secs(20) { Err("it took far longer than told".into()) } else { one_line(&done) }
+    if start.elapsed() > Duration::from_secs(20) {
+        Err("the program ran far longer than its --timeout".into())
+    } else {
+        one_line(&done)
+    }
 }
 
 fn signal(child: &Child, signal: Signal) -> Result<(), String> {

@@ -45,7 +45,7 @@ pub(super) fn comparison(bench: &Bench) -> Result<(), String> {
         let cells = row(&said, name);
         let positive = |at: usize| cells.get(at).and_then(|cell| cell.parse::<f64>().ok()).is_some_and(|v| v > 0.0);
         if !positive(2) || !positive(3) {
-            return wrong(&format!("{name} is not there on both sides"), &said);
+            return wrong(&format!("{name} is missing on one side"), &said);
         }
     }
     // Only one side counts its faults by kind.
@@ -111,7 +111,7 @@ pub(super) fn shared_lines(bench: &Bench) -> Result<(), String> {
     if said.contains("not expected: heap, quire_fs::pipe::") && said.ends_with("0 of 1 cases conflict-free\n") {
         return Ok(());
     }
-    Err(format!("one pipe for two: {said}"))
+    Err(format!("both processes share one pipe: {said}"))
 }
 
 /// The complaints of a matrix, without their counts.
@@ -152,12 +152,12 @@ pub(super) fn lab(bench: &Bench) -> Result<(), String> {
     finish(child)?;
     let (before, complete) = samples(&file)?;
     if before == 0 || complete {
-        return Err(format!("after it was killed the file holds {before} samples, complete: {complete}"));
+        return Err(format!("after the lab was killed the file holds {before} samples, complete: {complete}"));
     }
     let done = finish(command().spawn().map_err(text)?)?;
     ended(&done, 0)?;
     let said = String::from_utf8_lossy(&done.stdout).into_owned();
-    if !done.stderr.contains("going on with the run") || !said.contains("byte through a pipe") {
+    if !done.stderr.contains("continues the run") || !said.contains("byte through a pipe") {
         return Err(format!("it printed: {said}{}", done.stderr));
     }
     let (after, complete) = samples(&file)?;
@@ -189,7 +189,7 @@ pub(super) fn traced(bench: &Bench) -> Result<(), String> {
     let area = done.stderr.lines().find_map(|l| l.strip_prefix("area 0x")).ok_or("the program printed no area")?;
     let words: Vec<&str> = area.split(' ').collect();
     let (&[at, len, "child", child], true) = (&words[..], file["otherData"]["lost"] == 0) else {
-        return Err(format!("events are missing, or the program printed {area:?}"));
+        return Err(format!("events of the area are missing; the program printed {area:?}"));
     };
     let at = u64::from_str_radix(at, 16).map_err(text)?;
     let range = at..at + len.parse::<u64>().map_err(text)?;
@@ -228,7 +228,7 @@ pub(super) fn traced(bench: &Bench) -> Result<(), String> {
     }
     let tracks = |name: &str| count("thread_name", &|e: &Value| e["args"]["name"] == name);
     if (tracks("CPU 0"), tracks("CPU 1"), tracks("CPU 2")) != (1, 1, 0) {
-        return Err("not a track for each CPU".into());
+        return Err("a CPU has no track".into());
     }
     nested(events)
 }
@@ -247,7 +247,7 @@ fn nested(events: &[Value]) -> Result<(), String> {
         tracks.entry((pid, tid)).or_default().push((start, start + length, e));
     }
     if tracks.len() < 4 {
-        return Err(format!("{} tracks: two CPUs, a parent and a child are four", tracks.len()));
+        return Err(format!("{} tracks instead of four (two CPUs, a parent and a child)", tracks.len()));
     }
     for spans in tracks.values_mut() {
         spans.sort_by_key(|(start, end, _)| (*start, std::cmp::Reverse(*end)));
@@ -295,10 +295,10 @@ pub(super) fn untraced(bench: &Bench) -> Result<(), String> {
     };
     let traced = look(&build::traced_kernel(&bench.places).map_err(text)?)?;
     if !traced.iter().any(|n| n.contains("quire_kernel::report::trace")) {
-        return Err(format!("this check sees nothing: the traced kernel has {traced:?}"));
+        return Err(format!("this check cannot find trace code: the traced kernel has {traced:?}"));
     }
     let usual = look(&bench.kernel)?;
-    if usual.is_empty() { Ok(()) } else { Err(format!("the usual kernel has {usual:?}")) }
+    if usual.is_empty() { Ok(()) } else { Err(format!("the usual kernel contains trace code: {usual:?}")) }
 }
 
 #[cfg(test)]

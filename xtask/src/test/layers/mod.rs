@@ -147,7 +147,7 @@ fn judge(arrows: &BTreeMap<String, Vec<String>>) -> Vec<String> {
     let mut wrong = Vec::new();
     for (from, needs) in arrows {
         let Some(own) = layer(from) else {
-            wrong.push(format!("{from} has no layer: give it one in xtask/src/test/layers.rs"));
+            wrong.push(format!("{from} has no layer; give it one in xtask/src/test/layers/mod.rs"));
             continue;
         };
         for to in needs {

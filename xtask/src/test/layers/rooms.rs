@@ -73,7 +73,7 @@ impl Plan {
     pub fn judge(&self, source: &Source, uses: &BTreeSet<Use>) -> Vec<String> {
         let mut wrong = Vec::new();
         for module in source.modules.keys().filter(|m| self.room(m).is_none()) {
-            wrong.push(format!("{module} is in no room: give it one in xtask/src/test/layers/plans.rs"));
+            wrong.push(format!("{module} has no room; add it to a room in xtask/src/test/layers/plans.rs"));
         }
         for room in self.rooms.iter().filter(|room| !source.modules.keys().any(|m| m.is_in(room))) {
             wrong.push(format!("the room {room} has no module"));
@@ -89,7 +89,7 @@ impl Plan {
         }
         for (from, to) in known {
             if !self.is_up(from, to) || !edges.contains_key(&(from, to)) {
-                wrong.push(format!("{from} does not use {to} any more: take the exception out"));
+                wrong.push(format!("{from} does not use {to} any more; remove the exception"));
             }
         }
         if self.exceptions.len() > self.limit {
@@ -184,7 +184,7 @@ mod tests {
     #[test]
     fn each_module_has_a_room_and_each_room_a_module() {
         assert_eq!(judged(Plan { rooms: &["low", "mid", "high", "gone"], ..PLAN }, &[]).len(), 1);
-        assert!(judged(Plan { rooms: &["low", "mid", "mid/in"], ..PLAN }, &[])[0].contains("high::part is in no room"));
+        assert!(judged(Plan { rooms: &["low", "mid", "mid/in"], ..PLAN }, &[])[0].contains("high::part has no room"));
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! Prose that a reader understands at first reading: short sentences, and actors that have names.
 //!
-//! It reads the documents of the root and of `docs/`, and all comments of lines. `./quire test prose --table` prints a row for each file.
+//! It reads the documents of the root and of `docs/`, all comments of lines, and the string literals of Rust. `./quire test prose --table`
+//! prints a row for each file.
 
 mod sentence;
+mod strings;
 mod text;
 
 use std::{fmt::Write as _, fs, path::Path};
@@ -21,6 +23,7 @@ use crate::{
 
 const DOCUMENTS: &str = "prose/documents have short sentences";
 const COMMENTS: &str = "prose/comments have short sentences";
+const STRINGS: &str = "prose/strings have short sentences";
 const ACTORS: &str = "prose/actors have names";
 const ALLOWED: &str = "prose/exceptions are few, have reasons and are used";
 /// Allowed sentences without an actor. The head of the list describes its format.
@@ -29,26 +32,30 @@ const LIST: &str = include_str!("allowed");
 const MOST_ALLOWED: usize = 20;
 /// Generated lists of signatures.
 const GENERATED: [&str; 1] = ["docs/api.md"];
-/// The folders with comments.
+/// The folders with comments and strings.
 const FOLDERS: [&str; 8] = ["crates", "lab", "fuzz", "plugin", "examples", "programs", "xtask", "tests"];
 
 /// The checks' names.
 pub fn names(_: &Context<'_>) -> Result<Vec<String>> {
-    Ok([DOCUMENTS, COMMENTS, ACTORS, ALLOWED].map(str::to_owned).to_vec())
+    Ok([DOCUMENTS, COMMENTS, STRINGS, ACTORS, ALLOWED].map(str::to_owned).to_vec())
 }
 
-/// Whether the check reads a file whole, or only its comments.
+/// The part of a file that the check reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
+    /// The whole document.
     Document,
+    /// The comments of a source.
     Source,
+    /// The strings of a source.
+    Strings,
 }
 
 impl Kind {
     /// The most long sentences in a hundred.
     fn limit(self) -> usize {
         match self {
-            Self::Document => 3,
+            Self::Document | Self::Strings => 3,
             Self::Source => 5,
         }
     }
@@ -80,15 +87,16 @@ impl Read {
 
 /// Runs the selected checks.
 pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
-    if ![DOCUMENTS, COMMENTS, ACTORS, ALLOWED].iter().any(|name| context.selects(name)) {
+    if ![DOCUMENTS, COMMENTS, STRINGS, ACTORS, ALLOWED].iter().any(|name| context.selects(name)) {
         return Ok(());
     }
     let files = read(&context.places.root)?;
     let allowed = allowed(LIST)?;
     let over = |kind| files.iter().filter(move |f| f.kind == kind && f.is_over()).map(long).collect();
-    let named: [(&str, Vec<String>); 4] = [
+    let named: [(&str, Vec<String>); 5] = [
         (DOCUMENTS, over(Kind::Document)),
         (COMMENTS, over(Kind::Source)),
+        (STRINGS, over(Kind::Strings)),
         (ACTORS, vague(&files, &allowed)),
         (ALLOWED, stale(&files, &allowed)),
     ];
@@ -123,9 +131,14 @@ pub fn show(places: &Places) -> Result<()> {
         ]);
     };
     for file in files.iter().filter(|f| !f.sentences.is_empty()) {
-        row(&file.path, &[file]);
+        match file.kind {
+            Kind::Strings => row(&format!("{}, strings", file.path), &[file]),
+            Kind::Document | Kind::Source => row(&file.path, &[file]),
+        }
     }
-    for (name, kind) in [("all documents", Kind::Document), ("all comments", Kind::Source)] {
+    for (name, kind) in
+        [("all documents", Kind::Document), ("all comments", Kind::Source), ("all strings", Kind::Strings)]
+    {
         row(name, &files.iter().filter(|f| f.kind == kind).collect::<Vec<_>>());
     }
     (1..6).filter_map(|n| table.column_mut(n).map(|c| c.set_cell_alignment(CellAlignment::Right))).for_each(drop);
@@ -174,7 +187,11 @@ fn allowed(text: &str) -> Result<Vec<Allowed>> {
             line.split_once(" | ").filter(|(words, reason)| !words.is_empty() && !reason.is_empty())?;
         Some(Allowed { words: words.to_owned(), reason: reason.to_owned() })
     };
-    lines.map(|line| one(line).ok_or_else(|| Failure::usage(format_args!("{line:?} is no `words | reason`")))).collect()
+    lines
+        .map(|line| {
+            one(line).ok_or_else(|| Failure::usage(format_args!("{line:?} does not have the form `words | reason`")))
+        })
+        .collect()
 }
 
 /// Exceptions that match no sentence, and exceptions over the limit.
@@ -201,6 +218,9 @@ fn read(root: &Path) -> Result<Vec<Read>> {
     }
     let there: Vec<&str> = FOLDERS.into_iter().filter(|f| root.join(f).is_dir()).collect();
     for (path, source) in docs::files_below(root, &there, &["rs", "c", "h"])? {
+        if strings::is_read(&path) {
+            found.push(Read::new(path.clone(), Kind::Strings, &strings::strings(&source)));
+        }
         found.push(Read::new(path, Kind::Source, &text::comments(&source)));
     }
     found.sort_by(|a, b| a.path.cmp(&b.path));
@@ -224,6 +244,14 @@ mod tests {
         let over = source(&format!("{short}{long}{long}"));
         assert!(over.is_over());
         assert!(super::long(&over).starts_with("a.rs: 2 of 22 sentences"));
+    }
+
+    #[test]
+    fn a_string_without_an_actor_is_found() {
+        let of = |text: &str| [Read::new("a.rs".into(), Kind::Strings, &strings::strings(text))];
+        let found = vague(&of("fn f() { say(\"cannot read {path}: somebody \\\n    removed it\"); }"), &[]);
+        assert_eq!(found, ["a.rs:1: `somebody` names no actor: cannot read `code`: somebody removed it"]);
+        assert!(vague(&of("fn f() { say(\"cannot read {path}: another process removed it\"); }"), &[]).is_empty());
     }
 
     #[test]

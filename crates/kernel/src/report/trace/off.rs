@@ -22,8 +22,8 @@ pub fn shootdown(_targets: &CpuMask, _me: usize) -> Span {
     Span::begin(EventKind::Shootdown, 0, 0)
 }
 #[inline(always)]
-pub fn call(regs: &mut Regs, serve: impl FnOnce(&mut Regs)) {
-    serve(regs);
+pub fn call<R>(regs: &mut Regs, serve: impl FnOnce(&mut Regs) -> R) -> R {
+    serve(regs)
 }
 #[inline(always)]
 pub fn at<R>(_site: u64, f: impl FnOnce() -> R) -> R {

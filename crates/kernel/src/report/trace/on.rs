@@ -74,7 +74,7 @@ struct Record {
     kind: u32,
     detail: u32,
     /// The thread.
-    who: u32,
+    thread: u32,
     /// Not used.
     zero: u32,
     a: u64,
@@ -214,7 +214,7 @@ pub fn ended(thread: &Thread<Machine>) {
 /// Records the name of a thread: the caller, or the next thread of a switch.
 fn tell_name(thread: &Thread<Machine>) {
     let mut bytes = [0; 16];
-    let (what, process) = match thread.payload() {
+    let (detail, process) = match thread.payload() {
         Some(program) => {
             // SAFETY: the caller is the owner, or the switch to it, so the name is not replaced meanwhile.
             bytes = unsafe { program.name.get() }.0;
@@ -229,7 +229,7 @@ fn tell_name(thread: &Thread<Machine>) {
         }
     };
     let (a, b) = (u128::from_le_bytes(bytes) as u64, (u128::from_le_bytes(bytes) >> 64) as u64);
-    let event = Event { start: clock::ticks(), length: 0, kind: EventKind::Name, detail: what, a, b };
+    let event = Event { start: clock::ticks(), length: 0, kind: EventKind::Name, detail, a, b };
     keep(&event, number_of(thread), [process.into(), 0, 0, 0, 0]);
 }
 
@@ -244,19 +244,21 @@ pub fn shootdown(targets: &CpuMask, me: usize) -> Span {
 /// `execve`, `prctl`, `execveat`: calls that may change a thread's name.
 const RENAMING: [u64; 3] = [59, 157, 322];
 
-/// Serves a system call.
-pub fn call(regs: &mut Regs, serve: impl FnOnce(&mut Regs)) {
+/// Serves a system call, or the part of it up to a sleep without a stack.
+pub fn call<R>(regs: &mut Regs, serve: impl FnOnce(&mut Regs) -> R) -> R {
     let (number, first, site) = (regs.orig_rax, regs.rdi, regs.rip);
-    at(site, || {
+    let served = at(site, || {
         let mut span = Span::begin(EventKind::Call, first, 0);
-        serve(regs);
+        let served = serve(regs);
         span.tell(number as u32, regs.rax);
+        served
     });
     if RENAMING.contains(&number)
         && let Some(thread) = current()
     {
         tell_name(thread);
     }
+    served
 }
 
 /// Runs `f` for the instruction at `site`.
@@ -308,12 +310,12 @@ fn is_asked(kind: EventKind) -> bool {
 }
 
 /// Writes a record to this CPU's part.
-fn keep(event: &Event, who: u32, sites: [u64; SITES]) {
+fn keep(event: &Event, thread: u32, sites: [u64; SITES]) {
     if !ON.load(Ordering::Acquire) {
         return;
     }
     let Event { start, length, kind, detail, a, b } = *event;
-    let record = Record { start, length, kind: kind as u32, detail, who, zero: 0, a, b, sites };
+    let record = Record { start, length, kind: kind as u32, detail, thread, zero: 0, a, b, sites };
     // Interrupt handlers also record events.
     let interrupts = cpu::interrupts_off();
     let (memory, room, me) = (MEMORY.load(Ordering::Relaxed), ROOM.load(Ordering::Relaxed), cpu::id());

@@ -96,10 +96,10 @@ pub fn watching() -> Option<Watching> {
 }
 
 /// Reports a stuck CPU. Called by the timer interrupt.
-pub fn locked_up(what: Lockup) {
+pub fn locked_up(lockup: Lockup) {
     let (me, seconds) = (crate::cpu::id(), threshold());
     let panics = setting(WatchSetting::LockupPanics) != 0;
-    match what {
+    match lockup {
         Lockup::Soft(ticks) => report(
             format_args!("soft lockup: CPU {me} did not schedule in {} s, {ticks} ticks that it served", 2 * seconds),
             &Mine::Interrupted,
@@ -119,8 +119,8 @@ const PAUSE: u64 = 30_000_000_000;
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
 /// Logs an incident, and the stacks of all CPUs.
-fn report(what: fmt::Arguments<'_>, mine: &Mine<'_>, panics: bool) {
-    log!("watchdog: {what}");
+fn report(incident: fmt::Arguments<'_>, mine: &Mine<'_>, panics: bool) {
+    log!("watchdog: {incident}");
     if let Mine::Sleeper(thread) = mine {
         stacks::print_sleeper(thread);
     }
@@ -130,6 +130,6 @@ fn report(what: fmt::Arguments<'_>, mine: &Mine<'_>, panics: bool) {
         stacks::print_all(mine);
     }
     if panics {
-        panic!("watchdog: {what}");
+        panic!("watchdog: {incident}");
     }
 }

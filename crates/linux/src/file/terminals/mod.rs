@@ -45,7 +45,7 @@ impl<M: Machine> Processes for Groups<M> {
         if group.is_orphaned() {
             return Err(FsError::Io);
         }
-        let _nobody = group.signal(Some(SigInfo::kernel(signal)), |_| true);
+        let _no_receiver = group.signal(Some(SigInfo::kernel(signal)), |_| true);
         Err(FsError::Interrupted)
     }
 }

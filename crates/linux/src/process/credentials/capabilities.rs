@@ -36,6 +36,7 @@ numbers! {
     SYS_TIME = 25;
     MKNOD = 27;
     MAC_OVERRIDE = 32;
+    WAKE_ALARM = 35;
 }
 
 /// The highest number that Linux has (CAP_CHECKPOINT_RESTORE).

@@ -44,7 +44,7 @@ impl<M: Machine> Linux<M> {
     /// is no such group.
     pub fn signal_group(&self, id: Pid, signal: Signal) {
         if let Some(group) = self.ids.group(id) {
-            let _nobody = group.signal(Some(SigInfo::kernel(signal)), |_| true);
+            let _no_receiver = group.signal(Some(SigInfo::kernel(signal)), |_| true);
         }
     }
 }

@@ -22,6 +22,17 @@ use core::sync::atomic::{Ordering, fence};
 use quire_heap::Arc;
 use quire_task::Thread as Task;
 
+/// The outcome for the signal of a timer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Sent {
+    /// It is in a queue.
+    Queued,
+    /// The process ignores it.
+    Ignored,
+    /// There was no memory for its place.
+    NoMemory,
+}
+
 impl<M: Machine> Thread<M> {
     /// Its blocked signals.
     pub fn blocked(&self) -> SigSet {
@@ -91,6 +102,33 @@ impl<M: Machine> Linux<M> {
         fence(Ordering::SeqCst);
         self.tell_one(process, info.signal);
         room.map_err(|Full| Errno::EAGAIN)
+    }
+
+    /// Sends the signal of a timer of `process`: to `task`, one of its threads, or to any of them. The timer has paid
+    /// for its place in a queue.
+    pub(crate) fn signal_of_timer(&self, process: &Process<M>, task: Option<&Task<M>>, info: SigInfo) -> Sent {
+        if info.signal == Signal::KILL && !self.spares(process, info.signal) {
+            self.kill_process(process, Signal::KILL);
+            return Sent::Queued;
+        }
+        let thread = task.and_then(|task| task.payload().as_ref());
+        if self.spares(process, info.signal) || !self.prepare(process, info.signal, thread) {
+            return Sent::Ignored;
+        }
+        let room = thread.map_or(&process.pending, |thread| &thread.pending).add_of_timer(info);
+        if room == Err(Full) {
+            return Sent::NoMemory;
+        }
+        fence(Ordering::SeqCst);
+        match (task, thread) {
+            (Some(task), Some(thread)) if thread.wants(info.signal) => {
+                thread.work.fetch_or(work::SIGNAL, Ordering::AcqRel);
+                self.poke(task);
+            }
+            (Some(_), _) => {}
+            (None, _) => self.tell_one(process, info.signal),
+        }
+        Sent::Queued
     }
 
     /// Charges a signal's place in a queue to the user of `thread`, or of a thread of `process`. `None` if the process
@@ -217,11 +255,14 @@ impl<M: Machine> Ctx<'_, M> {
 }
 
 fn discard_everywhere<M: Machine>(process: &Process<M>, gone: SigSet) {
-    process.pending.discard(gone);
+    let mut of_timer = process.pending.discard(gone);
     for task in process.threads.lock().iter() {
         if let Some(thread) = task.payload() {
-            thread.pending.discard(gone);
+            of_timer |= thread.pending.discard(gone);
         }
+    }
+    if of_timer && let Some(timers) = process.posix_timers.get() {
+        timers.dropped(process, gone);
     }
 }
 

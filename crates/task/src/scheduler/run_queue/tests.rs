@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::machine::Irq;
-use crate::scheduler::share::{CREDIT, PATIENCE};
+use crate::scheduler::share::{CREDIT, FRONT_TO_BACK, PATIENCE};
 use crate::thread::{SLICE, ThreadRef};
 use proptest::prelude::*;
 use quire_sync::cpuset::{CpuMask, MAX_CPUS};
@@ -42,8 +42,9 @@ unsafe impl Machine for Still {
 enum Step {
     /// A sleeping thread joins; nothing happens if no thread sleeps.
     Join(usize, Join),
-    /// So many nanoseconds pass, all used by the running thread's user; then the next thread is taken.
-    Pop(u64),
+    /// So many nanoseconds pass, all used by the running thread's user, and count as so many of nice 0; then the next
+    /// thread is taken.
+    Pop(u64, u64),
     /// The running thread becomes a thread of another user.
     Begin(usize),
     /// The running thread lets others go first.
@@ -69,10 +70,10 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
             mask
         }),
     ];
-    let join = prop::sample::select(vec![Join::Front, Join::Back]);
+    let join = prop::sample::select(vec![Join::Front, Join::Back, Join::Resume]);
     let step = prop_oneof![
         5 => (thread(), join).prop_map(|(t, j)| Step::Join(t, j)),
-        3 => (0..PATIENCE).prop_map(Step::Pop),
+        3 => (0..PATIENCE, 0..PATIENCE).prop_map(|(ns, weighted)| Step::Pop(ns, weighted)),
         1 => (0..USERS).prop_map(Step::Begin),
         1 => Just(Step::GiveWay),
         2 => cpu().prop_map(Step::Steal),
@@ -97,8 +98,8 @@ struct Known {
 #[derive(Clone, Default)]
 struct User {
     used: u64,
-    clock: u64,
-    served: u64,
+    from_back: bool,
+    ahead: u64,
     front: VecDeque<usize>,
     back: VecDeque<usize>,
 }
@@ -106,6 +107,15 @@ struct User {
 impl User {
     fn waiting(&self) -> impl Iterator<Item = usize> {
         self.back.iter().chain(&self.front).copied()
+    }
+    fn pass(&mut self, ns: u64, weighted: u64) {
+        if self.from_back {
+            let cost = ns.max(weighted);
+            let by_length = cost * self.front.len() as u64 / (self.back.len() as u64 + 1);
+            self.ahead -= self.ahead.min(by_length.max(cost).min(FRONT_TO_BACK * cost));
+        } else {
+            self.ahead += ns.min(weighted);
+        }
     }
     fn is_empty(&self) -> bool {
         self.front.is_empty() && self.back.is_empty()
@@ -154,12 +164,8 @@ impl Model {
         let user = &mut self.users[thread % USERS];
         match join {
             Join::Front => user.front.push_back(thread),
-            Join::Back => {
-                if user.back.is_empty() {
-                    user.served = user.clock;
-                }
-                user.back.push_back(thread);
-            }
+            Join::Back => user.back.push_back(thread),
+            Join::Resume => user.back.push_front(thread),
         }
     }
 
@@ -173,13 +179,17 @@ impl Model {
 
     fn pop_of(&mut self, user: usize) -> usize {
         let share = &mut self.users[user];
-        let starved = !share.back.is_empty() && share.clock > share.served + PATIENCE;
-        if !starved && let Some(thread) = share.front.pop_front() {
-            return thread;
+        if share.front.is_empty() || share.back.is_empty() {
+            share.ahead = 0;
         }
-        let thread = share.back.pop_front().expect("it has one");
-        share.served = share.clock;
-        self.threads[thread].slice = SLICE.into();
+        share.from_back = share.front.is_empty() || share.ahead > PATIENCE;
+        if !share.from_back {
+            return share.front.pop_front().expect("the list has a thread");
+        }
+        let thread = share.back.pop_front().expect("the list has a thread");
+        if self.threads[thread].slice == 0 {
+            self.threads[thread].slice = SLICE.into();
+        }
         thread
     }
 
@@ -216,7 +226,7 @@ proptest! {
         let mut now = 0;
         let number = |thread: Option<NonNull<Thread<Still>>>| thread.map(|t| *unsafe { t.as_ref() }.payload());
         // The remaining threads are taken too.
-        let all = steps.into_iter().chain((0..=THREADS).map(|_| Step::Pop(1)));
+        let all = steps.into_iter().chain((0..=THREADS).map(|_| Step::Pop(1, 1)));
         for step in all {
             match step {
                 Step::Join(from, join) => {
@@ -227,12 +237,14 @@ proptest! {
                         queue.push(&threads[thread], &shares[thread % USERS], join, || now);
                     }
                 }
-                Step::Pop(passed) => {
+                Step::Pop(passed, weighted) => {
                     now += passed;
-                    queue.charge(now, passed);
+                    queue.charge(now, passed, weighted);
                     model.charge(now);
                     if let Some(current) = model.current {
-                        model.users[current].clock += passed;
+                        model.users[current].pass(passed, weighted);
+                        let join = if model.users[current].from_back { Join::Resume } else { Join::Front };
+                        prop_assert_eq!(queue.preempted(), join);
                     }
                     let may = model.next_users();
                     let taken = number(queue.pop(now));
@@ -253,6 +265,7 @@ proptest! {
                         model.wake(user);
                     }
                     model.current = Some(user);
+                    model.users[user].from_back = false;
                     model.charged = now;
                 }
                 Step::GiveWay => {
@@ -309,4 +322,34 @@ proptest! {
         }
         prop_assert!(queue.len() == 0);
     }
+}
+
+#[test]
+fn a_search_for_another_cpu_looks_at_a_bounded_number_of_threads() {
+    unsafe fn never(_: NonNull<Thread<Still>>) {}
+    let threads: Vec<Thread<Still>> = (0..10_000).map(|n| Thread::new((), n, never)).collect();
+    let shares: Vec<Share<Still>> = (0..100).map(|_| Share::new()).collect();
+    let mut queue = RunQueue::new();
+    for (n, thread) in threads.iter().enumerate() {
+        // One thread may move: the last.
+        if n < threads.len() - 1 {
+            thread.restrict(&CpuMask::only(0));
+        }
+        queue.push(thread, &shares[n % shares.len()], [Join::Front, Join::Back][n / 100 % 2], || 0);
+    }
+    let looks = Cell::new(0);
+    let count = |_| {
+        looks.set(looks.get() + 1);
+        false
+    };
+    assert!(queue.bound_for(0, count).is_none());
+    assert_eq!(looks.get(), LOOKS);
+    let mut popped = 0;
+    while !queue.has_for(1) {
+        assert!(queue.pop(0).is_some(), "it comes into reach");
+        popped += 1;
+    }
+    assert!(popped > 0, "it was out of reach");
+    assert_eq!(queue.steal(1), Some(NonNull::from(&threads[9_999])));
+    assert_eq!((queue.len(), queue.movable()), (9_999 - popped, 0));
 }

@@ -74,7 +74,7 @@ fn mapped_zeroes_stay_without_the_scan_for_holes() {
     set_mutant(Some(Mutant::NoHoleScan));
     write(&file, 0, 1);
     set_mutant(None);
-    assert_eq!(load(&space, page(0)), 0, "it is that step that the others rest on");
+    assert_eq!(load(&space, page(0)), 0, "the other tests rely on that step");
 }
 
 #[test]

@@ -125,7 +125,7 @@ fn a_private_copy_beyond_the_end_cannot_be_reached() {
         s.protect(range(0, 8), Prot::READ | Prot::WRITE).unwrap();
         (0..4).for_each(|n| assert_eq!(load(s, page(n)), n as u8 + 1));
         let there: Vec<u64> = (0..8).filter(|n| s.pmap().peek(page(*n)).is_some()).collect();
-        assert_eq!(there, [0, 1, 2, 3], "a load does not map what lies beyond the end around it");
+        assert_eq!(there, [0, 1, 2, 3], "a load maps no neighbours beyond the end");
         s.check(true).unwrap();
     }
 }

@@ -25,7 +25,7 @@ fn file(m: &Boot, pages: u64, plan: FaultPlan) -> (ObjectRef<TestMachine>, &'sta
 }
 
 #[test]
-fn only_what_has_changed_is_visited_and_written_in_clusters() {
+fn only_dirty_pages_are_visited_and_written_in_clusters() {
     for plan in [FaultPlan::default(), LATE] {
         let m = system();
         let (file, disk) = file(&m, 600, plan);
@@ -38,7 +38,7 @@ fn only_what_has_changed_is_visited_and_written_in_clusters() {
         assert_eq!(file.write_back(0..400), Ok(32));
         assert_eq!(disk.counts().writes, 2);
         let walked = m.vm.stats().total(Event::RangeVisit) - visits;
-        assert!(walked <= 32 + 4 + 400 + 8, "one walk over what changed, one over what is resident: {walked}");
+        assert!(walked <= 32 + 4 + 400 + 8, "one walk over dirty pages, one over resident pages: {walked}");
         assert_eq!(file.query_range(0..600).dirty, 1);
         assert_eq!(space.sync(range(0, 600)), Ok(()));
         assert_eq!((disk.counts().writes, file.query_range(0..600).dirty), (3, 0));
@@ -78,7 +78,7 @@ fn each_follower_learns_of_a_failed_background_write_once() {
     file.page_out(0..64);
     disk.set_plan(FaultPlan::default());
     assert_eq!(file.write_back(0..64), Ok(1), "it is still dirty, and is written now");
-    let tell = |who| (file.write_errors().tell(who), file.write_errors().tell(who));
+    let tell = |reader| (file.write_errors().tell(reader), file.write_errors().tell(reader));
     assert_eq!((tell(&a), tell(&b)), ((Err(WritesFailed), Ok(())), (Err(WritesFailed), Ok(()))));
     assert_eq!(tell(&file.write_errors().follow()), (Ok(()), Ok(())));
 }
@@ -114,7 +114,7 @@ fn a_store_during_a_write_is_written_or_leaves_the_page_dirty() {
     file.page_out(0..64);
     assert_eq!(file.resident(), 0);
     let after: Vec<(u8, u8)> = (0..64).map(|n| (load(&space, page(n)), load(&space, page(n) + 8))).collect();
-    assert_eq!(before, after, "the store has what memory had");
+    assert_eq!(before, after, "the backing store differs from memory");
     space.fault(page(0), Access::Read).unwrap();
 }
 
@@ -232,6 +232,6 @@ fn an_object_ends_with_its_last_write_after_all_done_writes() {
     assert_eq!((m.vm.io().in_flight(), last.left.get()), (2, None), "its write keeps it");
     m.vm.poll_pagers();
     assert_eq!(m.vm.finish_completed(&mut MaySleep::here()), 2);
-    assert_eq!(last.left.get(), Some(&0), "a write is complete, and nobody can finish it");
+    assert_eq!(last.left.get(), Some(&0), "a complete write was left unfinished");
     assert_eq!(other.write_back(0..64), Ok(0));
 }

@@ -30,16 +30,16 @@ impl Random {
         self.0 ^= self.0 << 17;
         self.0 % n
     }
-    fn shuffle<T>(&mut self, what: &mut [T]) {
-        for i in (1..what.len()).rev() {
-            what.swap(i, self.below(i as u64 + 1) as usize);
+    fn shuffle<T>(&mut self, items: &mut [T]) {
+        for i in (1..items.len()).rev() {
+            items.swap(i, self.below(i as u64 + 1) as usize);
         }
     }
 }
 
-/// The value that space `who` writes (0: the parent, before any fork; 1: the parent; 2 and up: children).
-fn value(who: u64, n: u64) -> u8 {
-    (who * 31 + n * 7 + 1) as u8
+/// The value that space `member` writes (0: the parent, before any fork; 1: the parent; 2 and up: children).
+fn value(member: u64, n: u64) -> u8 {
+    (member * 31 + n * 7 + 1) as u8
 }
 
 fn family(children: u64) -> Family {
@@ -67,28 +67,29 @@ fn reap(vm: &'static Vm) -> u64 {
 }
 
 impl Family {
-    fn member(&self, who: u64) -> Option<&SpaceRef<TestMachine>> {
-        if who == 1 { self.parent.as_ref() } else { self.children.get(who as usize - 2) }
+    fn member(&self, member: u64) -> Option<&SpaceRef<TestMachine>> {
+        if member == 1 { self.parent.as_ref() } else { self.children.get(member as usize - 2) }
     }
 
     /// Every member writes every page, in an order that `seed` gives; `between` is called before each store.
     fn rewrite(&mut self, seed: u64, mut between: impl FnMut(&mut Family, u64)) {
         let members = self.children.len() as u64 + 1;
-        let mut stores: Vec<(u64, u64)> = (1..=members).flat_map(|who| (0..PAGES).map(move |n| (who, n))).collect();
+        let mut stores: Vec<(u64, u64)> =
+            (1..=members).flat_map(|member| (0..PAGES).map(move |n| (member, n))).collect();
         Random(seed).shuffle(&mut stores);
-        for (at, (who, n)) in stores.into_iter().enumerate() {
+        for (at, (member, n)) in stores.into_iter().enumerate() {
             between(self, at as u64);
-            if let Some(space) = self.member(who) {
-                assert!([value(0, n), value(who, n)].contains(&load(space, page(n))), "what was there at the fork");
-                store(space, page(n), value(who, n));
+            if let Some(space) = self.member(member) {
+                assert!([value(0, n), value(member, n)].contains(&load(space, page(n))), "the value at the fork");
+                store(space, page(n), value(member, n));
             }
         }
     }
 
     fn verify(&self) {
-        for who in 1..=self.children.len() as u64 + 1 {
-            if let Some(space) = self.member(who) {
-                (0..PAGES).for_each(|n| assert_eq!(load(space, page(n)), value(who, n), "page {n} of {who}"));
+        for member in 1..=self.children.len() as u64 + 1 {
+            if let Some(space) = self.member(member) {
+                (0..PAGES).for_each(|n| assert_eq!(load(space, page(n)), value(member, n), "page {n} of {member}"));
             }
         }
     }
@@ -100,10 +101,10 @@ fn a_page_that_all_sharers_copy_has_one_copy_per_chain() {
     let (vm, before) = (f.boot.vm, pages(f.boot.vm));
     assert_eq!(before, PAGES);
     f.rewrite(7, |_, _| {});
-    assert_eq!(pages(vm), (CHILDREN + 1) * PAGES, "a copy each, and no original");
+    assert_eq!(pages(vm), (CHILDREN + 1) * PAGES, "one copy for each chain, and no original");
     // No other thread stores at the same time. So the last sharer need not copy, and nothing is destroyed.
     assert_eq!(vm.stats().faults_of(FaultKind::Move), PAGES);
-    assert_eq!(vm.stats().faults_of(FaultKind::Copy), CHILDREN * PAGES, "a copy less than there are chains");
+    assert_eq!(vm.stats().faults_of(FaultKind::Copy), CHILDREN * PAGES, "one copy fewer than chains");
     assert_eq!(vm.stats().total(Event::PageShadowed), 0);
     f.verify();
 }
@@ -199,7 +200,7 @@ fn an_unmapped_part_does_not_keep_the_rest_from_being_freed() {
         store(&f.children[1], page(n), 2);
     }
     reap(vm);
-    assert_eq!(pages(vm), 2 * PAGES + 32, "the child that unmapped half sees the rest");
+    assert_eq!(pages(vm), 2 * PAGES + 32, "the child sees the half that it kept");
     f.children.remove(0);
     reap(vm);
     assert_eq!(pages(vm), 2 * PAGES);
@@ -342,7 +343,7 @@ fn under_swap_pressure_each_sharer_has_its_copy() {
         vm.finish_io(&mut MaySleep::here());
         reap(vm);
         assert!(vm.stats().total(Event::SwapOut) > 10 * PAGES, "there was pressure");
-        assert_eq!(held(vm), (CHILDREN + u64::from(parent_stays)) * PAGES, "a copy each, and no original");
+        assert_eq!(held(vm), (CHILDREN + u64::from(parent_stays)) * PAGES, "one copy for each chain, and no original");
         f.verify();
         f.children.iter().for_each(|s| s.check(true).unwrap());
         f.parent = None;

@@ -233,7 +233,11 @@ fn a_file_behind_a_deep_chain_stays_where_it_is() {
     assert_eq!(file.resident(), 64);
     file.set_size(0);
     let last = spaces.last().unwrap();
-    assert_eq!(last.fault(page(0), crate::Access::Read), Err(crate::FaultError::BeyondEnd), "its end counts");
+    assert_eq!(
+        last.fault(page(0), crate::Access::Read),
+        Err(crate::FaultError::BeyondEnd),
+        "a load beyond the end of the file fails"
+    );
 }
 
 #[test]

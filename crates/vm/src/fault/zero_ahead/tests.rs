@@ -219,7 +219,7 @@ proptest! {
 
     /// After any touches, memory holds the stored values, and zeroes elsewhere.
     #[test]
-    fn memory_is_what_was_stored(runs in prop::collection::vec((0u64..192, 1u64..48, any::<bool>()), 1..24)) {
+    fn memory_holds_the_stored_values(runs in prop::collection::vec((0u64..192, 1u64..48, any::<bool>()), 1..24)) {
         let (m, space) = private(192);
         let before = settled(m.vm);
         let mut stored = [0u8; 192];

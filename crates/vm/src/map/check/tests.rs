@@ -104,11 +104,11 @@ fn store(space: &Space<M>, n: u64) {
 
 #[test]
 fn the_check_finds_overlaps_wrong_gaps_levels_and_counts() {
-    for what in [TreeError::Order(0), TreeError::Summary(0), TreeError::Shape(0), TreeError::Count] {
+    for damage in [TreeError::Order(0), TreeError::Summary(0), TreeError::Shape(0), TreeError::Count] {
         let w = World::new();
-        w.writer().corrupt_tree(what);
-        let Err(Broken::Tree(found)) = w.verdict() else { panic!("{what:?} was not noticed") };
-        assert_eq!(core::mem::discriminant(&found), core::mem::discriminant(&what), "{found:?}");
+        w.writer().corrupt_tree(damage);
+        let Err(Broken::Tree(found)) = w.verdict() else { panic!("{damage:?} was not noticed") };
+        assert_eq!(core::mem::discriminant(&found), core::mem::discriminant(&damage), "{found:?}");
     }
 }
 
@@ -143,7 +143,7 @@ fn the_check_finds_a_writable_leaf_in_a_read_only_entry() {
 }
 
 #[test]
-fn an_entry_whose_rights_contradict_its_kind_is_noticed() {
+fn an_entry_with_rights_against_its_kind_is_noticed() {
     let w = World::new();
     // SAFETY: the entry is in the tree, and no other thread knows the space.
     unsafe { Entry::corrupt_rights(w.writer().pointer(page(SHARED)), Prot::READ) };
@@ -241,7 +241,7 @@ fn an_object_without_references_or_of_a_wrong_size_is_noticed() {
 
 #[test]
 fn a_wrong_occupancy_bit_tag_or_height_of_an_index_is_noticed() {
-    for (key, what) in [
+    for (key, damage) in [
         (2, Broken::Occupancy(2)),
         (50, Broken::Occupancy(50)),
         (50, Broken::DirtyTag(50)),
@@ -251,9 +251,9 @@ fn a_wrong_occupancy_bit_tag_or_height_of_an_index_is_noticed() {
         let w = World::new();
         {
             let pin = w.space.vm().epoch().pin();
-            w.shared.index().corrupt(key, what, &pin);
+            w.shared.index().corrupt(key, damage, &pin);
         }
-        assert_eq!(w.shared.check(true).map(drop), Err(what));
+        assert_eq!(w.shared.check(true).map(drop), Err(damage));
         core::mem::forget(w);
     }
 }

@@ -44,6 +44,7 @@ fn ranges_have_memory_of_their_own_and_an_unmapped_page_below() {
 fn idle_stacks_stay_mapped_and_return_without_table_work() {
     let b = boot(4096, 1);
     let map = map(&b);
+    map.stock().unwrap();
     let first = map.stack().unwrap().range();
     let frames = b.vm.machine().kernel_leaf(first.start);
     for _ in 0..10 {
@@ -52,8 +53,61 @@ fn idle_stacks_stay_mapped_and_return_without_table_work() {
     }
     assert_eq!(map.generation(), 0);
     assert!(map.reclaim());
-    assert_eq!((map.len(), map.generation()), (0, 1), "given back when memory is short");
+    assert_eq!((map.len(), map.generation()), (1, 1), "all but the last are given back when memory is short");
     assert_eq!(b.vm.machine().kernel_leaf(first.start), None);
+}
+
+#[test]
+fn the_last_idle_stack_is_only_for_a_switch() {
+    quire_sync::hooks::threads::set_cpu(0);
+    let b = boot(4096, 1);
+    let map = map(&b);
+    assert!(map.last_stack().is_none(), "a CPU has none before it is stocked");
+    map.stock().unwrap();
+    let other = map.stack().unwrap().range();
+    assert!(!map.reclaim() || !map.is_empty());
+    let last = map.last_stack().expect("set aside");
+    assert_ne!(last.range(), other);
+    assert!(map.last_stack().is_none());
+    map.put_by(last);
+    assert!(map.last_stack().is_some(), "a stack that was put by serves the next switch");
+}
+
+#[test]
+fn stacks_put_by_above_the_limit_go_when_interrupts_are_on() {
+    quire_sync::hooks::threads::set_cpu(0);
+    let b = boot(16384, 1);
+    let map = map(&b);
+    let stacks: Vec<_> = (0..KEEP + 10).map(|_| map.stack().unwrap()).collect();
+    stacks.into_iter().for_each(|stack| map.put_by(stack));
+    assert_eq!(map.len(), KEEP + 10, "nothing is given back during a switch");
+    map.stock().unwrap();
+    map.settle();
+    assert_eq!(map.len(), KEEP);
+    // All are used again.
+    let again: Vec<_> = std::iter::from_fn(|| map.last_stack()).collect();
+    assert_eq!(again.len(), KEEP);
+}
+
+#[test]
+fn a_refused_stock_leaves_nothing_behind() {
+    quire_sync::hooks::threads::set_cpu(0);
+    let b = boot(4096, 1);
+    let map = map(&b);
+    map.settle();
+    let before = (map.len(), free(&b));
+    for n in 1..40 {
+        b.vm.fail_allocation(n);
+        let stocked = map.stock();
+        b.vm.fail_allocation(0);
+        if stocked.is_ok() {
+            assert!(n > 1, "no allocation was refused");
+            return;
+        }
+        map.settle();
+        assert_eq!((map.len(), free(&b)), before, "the {n}th allocation failed");
+    }
+    panic!("a stock needs fewer than 40 allocations");
 }
 
 #[test]
@@ -150,7 +204,7 @@ fn idle_stacks_are_given_back_before_memory_is_out() {
     crate::tests::anonymous(&space, 0, 960);
     let before = b.vm.frames().free() - b.vm.frames().reserve();
     let stored = (0..960).take_while(|n| space.fault(crate::testing::page(*n), crate::Access::Write).is_ok()).count();
-    assert_eq!(map.len(), 0);
+    assert_eq!(map.len(), 1);
     assert!(stored as u64 > before, "{stored} pages where {before} were free: stacks' frames are memory too");
 }
 
@@ -159,7 +213,8 @@ fn the_addresses_of_idle_stacks_serve_other_ranges() {
     let b = boot(8192, 1);
     let map = map(&b);
     drop((0..KEEP / 2).map(|_| map.stack().unwrap()).collect::<Vec<_>>());
-    assert_eq!(map.len(), KEEP / 2, "they are kept");
-    let all = map.buffer(KERNEL.len() - 2 * PAGE_SIZE).map(|r| r.range().len());
-    assert_eq!(all, Ok(KERNEL.len() - 2 * PAGE_SIZE));
+    assert_eq!(map.len(), KEEP / 2, "idle stacks are kept");
+    // One of them is set aside, with its guard.
+    let all = KERNEL.len() - 2 * PAGE_SIZE - (STACK + PAGE_SIZE);
+    assert_eq!(map.buffer(all).map(|r| r.range().len()), Ok(all));
 }

@@ -14,7 +14,7 @@ use crate::object::backing::Backing;
 use crate::object::index::{FillError, Slot};
 use crate::object::kept::KeptObject;
 use crate::object::removal;
-use crate::object::{Object, ObjectRef, What};
+use crate::object::{Object, ObjectRef, SlotFilter};
 use crate::paging::page_in;
 use crate::paging::swap::SwapSlots;
 use crate::phys::page::Page;
@@ -175,7 +175,7 @@ impl<M: Machine> Space<M> {
         let mut may = MaySleep::here();
         for layer in layers(front).skip(1) {
             let Some((object, keys)) = shared_window(layer, part) else { continue };
-            let mut range = object.range(keys, What::BOTH);
+            let mut range = object.range(keys, SlotFilter::BOTH);
             loop {
                 let busy = {
                     // A pin for each page: there may be many.

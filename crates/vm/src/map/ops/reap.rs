@@ -19,7 +19,7 @@ use crate::map::piece::layers;
 use crate::map::pte_update::{Sweep, Work};
 use crate::map::space::Space;
 use crate::mutant::{Mutant, mutant};
-use crate::object::What;
+use crate::object::SlotFilter;
 use crate::object::removal;
 use crate::types::VirtRange;
 use quire_sync::atomic::{Ordering, fence_full};
@@ -55,13 +55,13 @@ impl<M: Machine> Space<M> {
             tables: self.pmap().table_pages(self.vm()),
         };
         // If the tables were dropped, as those of all idle spaces are before memory is out, only the objects know.
-        let what = if self.were_tables_dropped() { What::BOTH } else { What::SWAP };
+        let filter = if self.were_tables_dropped() { SlotFilter::BOTH } else { SlotFilter::SWAP };
         let mut pages = 0;
         let _holes = self.each_layer(
             M::Pmap::USER,
             |_, object, _| object.is_private(),
             |object, keys, may| {
-                let mut range = object.range(keys, what);
+                let mut range = object.range(keys, filter);
                 while !range.is_done() {
                     let pin = may.pin(self.vm().epoch());
                     for found in range.walk(&pin).take(COUNTED) {

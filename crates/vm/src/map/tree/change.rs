@@ -378,7 +378,7 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
                 TreeNode::push(new, item.start, item.end, item.value.as_ptr().cast(), 0);
             }
             TreeNode::append(new, leaf, resume..n.len());
-            debug_assert_eq!((*new).len(), total, "as many items as were announced");
+            debug_assert_eq!((*new).len(), total, "the number of items equals the announced one");
             n.link.set(ptr::null_mut());
             Ok(Some(Change {
                 built: new,
@@ -558,7 +558,7 @@ impl<A: NodeAlloc, const F: usize> Level<A, F> {
             self.push(from, item.start, item.end, item.value.as_ptr().cast(), 0)?;
             n += 1;
         }
-        debug_assert_eq!(n, count, "as many items as were announced");
+        debug_assert_eq!(n, count, "the number of items equals the announced one");
         Ok(())
     }
 

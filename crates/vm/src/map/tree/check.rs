@@ -71,12 +71,12 @@ unsafe fn check_node<A: NodeAlloc, const F: usize>(
 #[cfg(all(test, not(any(loom, shuttle))))]
 impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
     /// Makes wrong what `what` names, wherever that is, in a tree of two levels or more.
-    pub fn corrupt(&self, what: TreeError, _owner: &Owner) {
+    pub fn corrupt(&self, damage: TreeError, _owner: &Owner) {
         let root = self.root.load(Ordering::Relaxed);
         // SAFETY: the caller is the writer, the tree has two levels, and the tests of the checker have no reader.
         unsafe {
             let child = (*root).child(1);
-            match what {
+            match damage {
                 TreeError::Order(_) => (*child).corrupt_end(0, (*child).start(1) + 1),
                 TreeError::Summary(_) => {
                     let said = TreeNode::said(root, 1);

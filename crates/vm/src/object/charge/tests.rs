@@ -137,7 +137,7 @@ fn a_write_without_room_is_refused_and_takes_nothing() {
     store(&space, page(2), 7);
     assert_eq!((load(&space, page(2)), quota.taken()), (7, 3));
     file.allocate(2..3).unwrap();
-    assert_eq!(write(&other, 0, 1, 4), Ok(1), "what is there can be written over");
+    assert_eq!(write(&other, 0, 1, 4), Ok(1), "present pages can be written without room");
     assert_eq!(write(&other, 2 * PAGE_SIZE, 1, 4), Err(IoError::NoRoom));
 }
 

@@ -137,10 +137,10 @@ fn check_slot<N: Nodes>(
 #[cfg(all(test, not(any(loom, shuttle))))]
 impl<N: Nodes> Index<N> {
     /// Corrupts the field that `what` names, at `key`, in an index that has nodes.
-    pub fn corrupt(&self, key: u64, what: Broken, pin: &Pinned<'_>) {
+    pub fn corrupt(&self, key: u64, damage: Broken, pin: &Pinned<'_>) {
         let super::SlotPlace::Leaf(leaf) = self.place(key, pin) else { panic!("no leaf covers the key") };
         let bit = leaf.slot(key).1;
-        match what {
+        match damage {
             Broken::Occupancy(_) => leaf.present.fetch_xor(bit, Ordering::AcqRel),
             Broken::DirtyTag(_) => leaf.dirty.fetch_xor(bit, Ordering::AcqRel),
             _ => self.root.fetch_add(1 << super::HEIGHT_SHIFT, Ordering::AcqRel),

@@ -78,7 +78,7 @@ mod plain {
 
     proptest! {
         #[test]
-        fn an_index_holds_what_a_map_holds(ops in proptest::collection::vec(op(), 1..200)) {
+        fn an_index_agrees_with_a_map(ops in proptest::collection::vec(op(), 1..200)) {
             let nodes = Boxes(domain(1));
             let index = Index::<Boxes>::new();
             let mut model: BTreeMap<u64, Slot> = BTreeMap::new();
@@ -300,16 +300,16 @@ mod models {
             let n = index.count(key..key + 1, pin);
             (index.get(key, pin), n)
         });
-        assert_eq!(first, (slot != Slot::Empty) as u64, "the bitmap lies");
+        assert_eq!(first, (slot != Slot::Empty) as u64, "the bitmap differs from the slots");
     }
 
     protocol! {
         the_bitmap_agrees_with_a_slot_that_is_emptied = clear_against_fill, Some(3);
-        BitAfterEmpty: "the bitmap lies";
+        BitAfterEmpty: "the bitmap differs from the slots";
     }
     protocol! {
         the_bitmap_agrees_with_a_slot_that_is_filled = fill_against_clear, Some(3);
-        BitAfterPublish: "the bitmap lies";
+        BitAfterPublish: "the bitmap differs from the slots";
     }
 
     /// Two fill the same slot.
@@ -323,14 +323,14 @@ mod models {
         let t = thread::spawn(move || fill(&other, 1, 1));
         let mine = fill(&index, 0, 2);
         let theirs = t.join().unwrap();
-        assert!(mine != theirs, "one of two wins");
+        assert!(mine != theirs, "not exactly one of two succeeds");
         let there = pinned(nodes, 0, |pin| index.get(1, pin));
         assert_eq!(there, Slot::Page(Pfn(if mine { 2 } else { 1 })));
     }
 
     protocol! {
         two_fillers_of_one_slot_agree_on_the_winner = fill_against_fill, Some(2);
-        FillNotAtomic: "one of two wins";
+        FillNotAtomic: "not exactly one of two succeeds";
     }
 
     /// Two fill slots of which one makes the tree higher.
@@ -393,10 +393,10 @@ mod models {
                 other.fill(1, value, nodes, pin).unwrap();
             })
         });
-        let first = pinned(nodes, 0, |pin| index.first(0, 4, pin)).expect("what stays is missed");
+        let first = pinned(nodes, 0, |pin| index.first(0, 4, pin)).expect("a page that stays is missed");
         let next = pinned(nodes, 0, |pin| index.first(first.0 + 1, 4, pin));
         match first.0 {
-            1 => assert_eq!(next, Some((3, value)), "what stays is missed"),
+            1 => assert_eq!(next, Some((3, value)), "a page that stays is missed"),
             k => assert_eq!((k, next), (3, None)),
         }
         t.join().unwrap();
@@ -406,6 +406,6 @@ mod models {
 
     protocol! {
         a_walk_meets_lasting_entries_while_nodes_come_and_go = walk_against_prune, Some(2);
-        GoneIsEnd: "what stays is missed";
+        GoneIsEnd: "a page that stays is missed";
     }
 }

@@ -263,7 +263,7 @@ impl<M: Machine> Physical<M> {
     /// Frames for programs, as many as fit into `into`: zeroed ones first, with a bit for each, then others, with at
     /// most one refill.
     pub(super) fn pop_frames(&self, into: &mut [Pfn]) -> (usize, u64) {
-        debug_assert!(into.len() < u64::BITS as usize, "there is a bit for each");
+        debug_assert!(into.len() < u64::BITS as usize, "each frame has a bit");
         let f = self.frames();
         let cpu = preempt_off();
         let magazine = f.magazines.mine(&cpu);

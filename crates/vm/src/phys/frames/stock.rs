@@ -59,7 +59,7 @@ impl<M: Machine> Physical<M> {
             // SAFETY: the frame was just taken off the free lists, so nothing stores into it, and frames are aligned to
             // a page.
             let words = unsafe { &*self.machine().frame_ptr(pfn).cast::<[u64; PAGE_SIZE as usize / 8]>() };
-            assert!(words.iter().all(|w| *w == 0), "somebody stored into free frame {pfn:?}");
+            assert!(words.iter().all(|w| *w == 0), "a store was made into free frame {pfn:?}");
         }
     }
 }

@@ -129,7 +129,7 @@ fn stocked_zeroed_frames_go_first_and_return_in_a_shortage() {
 }
 
 #[test]
-#[should_panic(expected = "somebody stored into free frame")]
+#[should_panic(expected = "a store was made into free frame")]
 fn a_store_into_a_zeroed_frame_of_the_stock_is_found() {
     let m = system(4096, 1, 1, 100);
     m.vm.idle_zero(1);
@@ -187,7 +187,7 @@ fn frames_in_a_depot_of_one_group_serve_the_other_at_last() {
         let frames = take(&m, most, wants);
         assert_eq!(f.check(), Ok(()));
         let stalls = m.vm.stats().total(Event::AllocStall);
-        assert!(stalls <= 1, "{stalls} times everybody's frames were brought in");
+        assert!(stalls <= 1, "frames of all CPUs were collected {stalls} times");
         frames.into_iter().for_each(|p| m.vm.return_frame(p));
         m.vm.drain_magazines();
         assert_eq!(f.check(), Ok(()));

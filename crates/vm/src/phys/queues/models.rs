@@ -50,7 +50,7 @@ fn goes(drained: bool, release: fn(&'static Vm<TestMachine>, &Page), theirs: fn(
     t.join().unwrap();
     set_cpu(0);
     vm.drain_queue_batches();
-    assert_eq!(Queue::ALL.map(|q| vm.queues().len(q)), [0; 3], "a page that is gone is in a queue");
+    assert_eq!(Queue::ALL.map(|q| vm.queues().len(q)), [0; 3], "a freed page is in a queue");
     assert_eq!(vm.queues().check(true), Ok(()), "the links are wrong");
 }
 
@@ -91,11 +91,11 @@ fn move_against_release() {
 
 protocol! {
     a_page_that_goes_while_its_batch_is_drained_is_in_no_queue = drain_against_release, Some(3);
-    DrainTrustsBatch: "a page that is gone is in a queue";
+    DrainTrustsBatch: "a freed page is in a queue";
 }
 protocol! {
     a_page_that_goes_while_it_is_taken_is_unlinked_once = take_against_release, Some(3);
-    TakeUnlinksLeaving: "a page that is gone is in a queue";
+    TakeUnlinksLeaving: "a freed page is in a queue";
     // loom's to find: shuttle needs luck.
     #[cfg(loom)]
     LinksAfterState: "the links are wrong";
@@ -106,9 +106,9 @@ protocol! {
 }
 protocol! {
     pages_removed_together_during_a_drain_are_in_no_queue = drain_against_release_in_a_batch, Some(3);
-    LeavesWhereItWas: "a page that is gone is in a queue";
+    LeavesWhereItWas: "a freed page is in a queue";
 }
 protocol! {
     pages_removed_together_while_taken_are_unlinked_once = take_against_release_in_a_batch, Some(3);
-    LeavesWhereItWas: "a page that is gone is in a queue";
+    LeavesWhereItWas: "a freed page is in a queue";
 }

@@ -98,7 +98,7 @@ fn a_page_that_goes_while_it_is_isolated_is_not_put_back() {
     let m = system(2048, 4, 1);
     let made = pages(m.vm, 3);
     assert!(m.vm.queues().isolate(made[1]));
-    assert!(!m.vm.queues().isolate(made[1]), "somebody has it already");
+    assert!(!m.vm.queues().isolate(made[1]), "another thread has isolated it");
     m.vm.release_page(made[1]);
     assert!(!m.vm.queues().isolate(made[1]));
     m.vm.put_in_queue(made[1], Queue::Laundry);

@@ -376,7 +376,7 @@ fn a_page_under_a_copy_is_not_written_and_stays() {
 }
 
 #[test]
-fn a_completion_daemon_finishes_what_threads_wait_for() {
+fn a_completion_daemon_finishes_requests_of_waiting_threads() {
     let m = system();
     m.swap(512, AWKWARD);
     let space = Space::new(m.vm).unwrap();

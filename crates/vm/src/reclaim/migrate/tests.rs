@@ -31,7 +31,7 @@ fn the_last_copier_finds_a_page_in_its_new_frame() {
     move_away(m.vm, source);
     assert_eq!((load(&parent, page(0)), load(&child, page(0))), (1, 2));
     store(&parent, page(0), 3);
-    assert_eq!(pages(m.vm).len(), 2, "a page that nobody sees");
+    assert_eq!(pages(m.vm).len(), 2, "a page that no space sees");
     assert_eq!((load(&parent, page(0)), load(&child, page(0))), (3, 2));
 }
 

@@ -91,7 +91,7 @@ fn a_dead_daemon_leaves_its_work_to_the_waiters() {
             m.vm.io().wake_completer();
             std::thread::yield_now();
         }
-        assert!(daemon.join().is_err(), "it died of its panic, while threads waited for it");
+        assert!(daemon.join().is_err(), "the daemon did not panic");
     });
 }
 
@@ -157,7 +157,7 @@ fn beside_daemons(m: &Boot, cpu: usize, f: impl FnOnce()) {
 fn until_the_store_has_kept_up(m: &Boot) {
     let begin = quire_sync::hooks::now();
     while m.vm.frames().is_low() {
-        assert!(quire_sync::hooks::now() - begin < 20_000_000_000, "nobody woke the daemon");
+        assert!(quire_sync::hooks::now() - begin < 20_000_000_000, "the daemon was not woken");
         std::thread::yield_now();
     }
 }

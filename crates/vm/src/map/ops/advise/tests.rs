@@ -53,7 +53,7 @@ fn lazily_freed_pages_last_until_shortage_or_a_store() {
     let stored = (0..960).take_while(|n| other.fault(page(*n), Access::Write).is_ok()).count() as u64;
     assert!(stored < 960 && stored > free + 100, "{stored} pages of {free} free ones and 180 given up");
     let now: Vec<u8> = (0..200).map(|n| load_where_possible(&space, n)).collect();
-    assert!(now[20..40].iter().all(|b| *b == 8), "what was stored after the advice is there");
+    assert!(now[20..40].iter().all(|b| *b == 8), "stores after the advice are kept");
     assert!(now.iter().filter(|b| **b == 0).count() > 100);
     assert!(now.iter().all(|b| matches!(b, 0 | 7 | 8)));
     other.unmap(range(0, 960)).unwrap();
@@ -113,7 +113,7 @@ fn willneed_advice_reads_pages_and_maps_none() {
     assert!((30..=swapped).contains(&reads), "{reads}");
     assert_eq!(space.fault(page(10), Access::Read), Ok(FaultKind::Resident));
     (10..40).for_each(|n| assert_eq!(load(&space, page(n)), n as u8));
-    assert_eq!(m.vm.stats().total(Event::SwapIn), reads, "a fault reads what was read ahead");
+    assert_eq!(m.vm.stats().total(Event::SwapIn), reads, "a fault reads a page again that was read ahead");
     assert_eq!(space.advise(range(200, 64), Advice::WillNeed), Ok(()));
     space.check(true).unwrap();
 }

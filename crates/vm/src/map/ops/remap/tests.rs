@@ -100,7 +100,7 @@ fn a_shrink_may_span_several_mappings() {
     assert_eq!(
         space.remap(range(2, 2), one(1), Move::May, false),
         Err(MapError::NotMapped),
-        "there is nothing to stay"
+        "a part of the range is unmapped"
     );
     // The moving part is of one mapping when the end is gone.
     anonymous(&space, 10, 4);

@@ -52,7 +52,7 @@ fn wiring_and_unwiring_look_at_no_page() {
         entries += 1;
         true
     });
-    assert_eq!(entries, 1, "what was clipped for it is one again");
+    assert_eq!(entries, 1, "clipped entries are joined again");
 }
 
 #[test]

@@ -184,5 +184,5 @@ fn kernel_and_programs_share_no_large_frame_while_one_is_whole() {
     let shared = kernel.iter().filter(|k| user.iter().any(|u| large(u) == large(k))).count();
     assert_eq!(shared, 0);
     user.into_iter().for_each(|p| b.put(p, 0, Group::User));
-    assert!(b.large() >= 8 - 1, "what programs had is whole again: {}", b.large());
+    assert!(b.large() >= 8 - 1, "the programs' frames are joined again: {}", b.large());
 }

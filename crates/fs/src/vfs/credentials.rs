@@ -41,7 +41,7 @@ bitflags::bitflags! {
 
 /// The caller of an operation.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Who {
+pub struct FileCredentials {
     /// User id. No id is privileged by its number.
     pub uid: u32,
     /// Group.
@@ -52,9 +52,9 @@ pub struct Who {
     pub powers: Powers,
 }
 
-impl Who {
+impl FileCredentials {
     /// A caller that may do everything.
-    pub const ROOT: Who = Who { uid: 0, gid: 0, groups: None, powers: Powers::all() };
+    pub const ROOT: FileCredentials = FileCredentials { uid: 0, gid: 0, groups: None, powers: Powers::all() };
 
     /// Whether it is in the group `gid`.
     pub fn is_in(&self, gid: u32) -> bool {
@@ -113,7 +113,7 @@ impl Who {
     }
 }
 
-impl Who {
+impl FileCredentials {
     /// Whether `self` may give `inode` another name. Its owner may. For a regular file without set-id bits a caller who
     /// may read and write it also may. (Linux's `fs.protected_hardlinks`, as distributions set it.) A new name of a
     /// set-id program would keep the program after its owner removes it for a fix.
@@ -127,9 +127,9 @@ impl Who {
     /// Whether `self` follows `link` of `directory` at the end of a path: not if any user could have made it there.
     /// (Linux's `fs.protected_symlinks`.)
     pub(crate) fn may_follow<H: Host>(&self, directory: &Inode<H>, link: &Inode<H>) -> Result<(), FsError> {
-        const ANYBODYS: u16 = 0o1002;
+        const SHARED_STICKY: u16 = 0o1002;
         let (directory, link) = (directory.rights(), link.rights());
-        let trusted = directory.mode & ANYBODYS != ANYBODYS || [self.uid, directory.uid].contains(&link.uid);
+        let trusted = directory.mode & SHARED_STICKY != SHARED_STICKY || [self.uid, directory.uid].contains(&link.uid);
         if trusted { Ok(()) } else { Err(FsError::Denied) }
     }
 }

@@ -1,0 +1,92 @@
+//! A value that is made when it is first needed: most processes never need it, and then it takes one word.
+
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, Ordering};
+use quire_heap::{Box, OutOfMemory};
+
+/// See the module. Once made, the value stays in place as long as this.
+pub struct FirstUse<T>(AtomicPtr<T>);
+
+impl<T> Default for FirstUse<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T> FirstUse<T> {
+    /// No value yet.
+    pub const fn new() -> Self {
+        FirstUse(AtomicPtr::new(ptr::null_mut()))
+    }
+
+    /// The value, if it was made.
+    #[inline]
+    pub fn get(&self) -> Option<&T> {
+        // SAFETY: null, or a leaked box that is freed with `self`.
+        unsafe { self.0.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// The value, made by `make` if there is none. Of two threads that make one at once, one value is dropped.
+    pub fn get_or_make(&self, make: impl FnOnce() -> T) -> Result<&T, OutOfMemory> {
+        if let Some(there) = self.get() {
+            return Ok(there);
+        }
+        let new = Box::into_raw(Box::try_new(make())?);
+        match self.0.compare_exchange(ptr::null_mut(), new, Ordering::AcqRel, Ordering::Acquire) {
+            // SAFETY: just leaked, and freed with `self` only.
+            Ok(_) => Ok(unsafe { &*new }),
+            Err(there) => {
+                // SAFETY: leaked above, and no other thread has seen it.
+                drop(unsafe { Box::from_raw(new) });
+                // SAFETY: stored by another thread's call, and freed with `self` only.
+                Ok(unsafe { &*there })
+            }
+        }
+    }
+}
+
+impl<T> Drop for FirstUse<T> {
+    fn drop(&mut self) {
+        let made = *self.0.get_mut();
+        if !made.is_null() {
+            // SAFETY: leaked by `get_or_make`, and no reference outlives `self`.
+            drop(unsafe { Box::from_raw(made) });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quire_heap::Arc;
+
+    #[test]
+    fn a_value_is_made_once_and_dropped_with_its_place() {
+        let counted = Arc::try_new(7).expect("memory");
+        let place = FirstUse::new();
+        assert!(place.get().is_none());
+        let first: *const Arc<i32> = place.get_or_make(|| counted.clone()).expect("memory");
+        let second: *const Arc<i32> = place.get_or_make(|| unreachable!("it is there")).expect("memory");
+        assert_eq!((first, Arc::strong_count(&counted)), (second, 2));
+        drop(place);
+        assert_eq!(Arc::strong_count(&counted), 1);
+    }
+
+    #[test]
+    fn threads_that_make_it_at_once_get_one_value() {
+        let place = &FirstUse::new();
+        let all: Vec<usize> = std::thread::scope(|s| {
+            let make = |n: usize| s.spawn(move || place.get_or_make(|| n).copied().expect("memory"));
+            (0..8).map(make).collect::<Vec<_>>().into_iter().map(|t| t.join().expect("no panic")).collect()
+        });
+        assert!(all.iter().all(|n| Some(n) == place.get()));
+    }
+
+    #[test]
+    fn without_memory_there_is_no_value() {
+        let place = FirstUse::new();
+        let (refused, requests) = quire_heap::refusal::at(1, || place.get_or_make(|| 1).is_err());
+        assert_eq!((refused, requests), (true, 1));
+        assert!(place.get().is_none());
+    }
+}

@@ -1,0 +1,187 @@
+//! More wake-ups than the CPU can serve: each thread runs within a bound that is linear in their number.
+#![cfg(not(any(loom, shuttle)))]
+#![allow(clippy::undocumented_unsafe_blocks)] // all memory is the test's own
+mod stepped;
+
+use quire_task::{ThreadRef, User};
+use stepped::{Does, Stepped};
+
+const US: u64 = 1_000;
+const MS: u64 = 1_000_000;
+/// The turn of a thread at nice 0.
+const TURN: u64 = 4 * MS;
+/// Of a thread that sleeps until the test wakes it.
+const EVER: u64 = 1 << 60;
+
+type Threads = Vec<ThreadRef<Stepped>>;
+
+/// Threads that sleep when this returns. Their turns are new but for `after`.
+fn asleep(machine: &Stepped, user: &'static User<Stepped>, count: usize, after: u64, sleep: u64) -> Threads {
+    let spawn = |_| machine.spawn(0, Some(user), 0, Does::Sleeps { after, sleep });
+    let threads: Threads = (0..count).map(spawn).collect();
+    machine.run(count as u64 * after + MS);
+    threads
+}
+
+fn ran(threads: &[ThreadRef<Stepped>]) -> u64 {
+    threads.iter().map(|thread| thread.payload().ran.get()).sum()
+}
+
+/// The longest wait for the CPU after a wake-up or a preemption; waits that go on count too.
+fn longest(machine: &Stepped, threads: &[ThreadRef<Stepped>]) -> u64 {
+    threads.iter().map(|t| t.payload().longest(machine.time())).max().unwrap_or(0)
+}
+
+/// 20,000 threads ask for 700 us each millisecond. A parent that sleeps often and a busy thread run beside them.
+/// Returns the longest waits of the three kinds, and the time of a round.
+fn overload(woken_at_once: bool) -> ([u64; 3], u64) {
+    let (machine, count, cost) = (Stepped::new(1), 20_000, 700 * US);
+    let user = machine.user();
+    let sleeper = |i: u64| match woken_at_once {
+        // A seventh of the turns ends in each round.
+        true => Does::Once { after: 500 * i % 3500 * US + US, sleep: EVER, then: cost, period: MS },
+        false => Does::Sleeps { after: cost, sleep: MS },
+    };
+    let sleepers: Threads = (0..count).map(|i| machine.spawn(0, Some(user), 0, sleeper(i))).collect();
+    if woken_at_once {
+        machine.run(count * 2 * MS);
+        sleepers.iter().for_each(|sleeper| machine.wake(sleeper));
+    }
+    let parent = vec![machine.spawn(0, Some(user), 0, Does::Sleeps { after: 900 * US, sleep: 50 * MS })];
+    let hog = vec![machine.spawn(0, Some(user), 0, Does::Runs)];
+    let (round, before) = (count * cost, ran(&sleepers));
+    let time = 12 * round;
+    machine.run(time);
+    let waits = [&sleepers, &parent, &hog].map(|threads| longest(machine, threads));
+    let (parents, hogs) = (ran(&parent), ran(&hog));
+    println!("at once {woken_at_once}: waits {waits:?} in rounds of {round}, parent {parents} ns, busy {hogs} ns");
+    // The busy thread gets at most the fifth of the back list.
+    assert!(parents >= 900 * US && hogs >= TURN && hogs <= time / 5 + TURN, "{parents} ns and {hogs} ns");
+    assert_eq!(ran(&sleepers) - before + parents + hogs, time, "the CPU never idles");
+    (waits, round)
+}
+
+#[test]
+fn each_of_20000_threads_woken_at_once_runs_within_two_rounds() {
+    let (waits, round) = overload(true);
+    assert!(waits.into_iter().all(|wait| wait <= 2 * round + 20 * MS), "{waits:?} in rounds of {round}");
+}
+
+#[test]
+fn each_of_20000_threads_on_a_back_list_runs_within_a_turn_of_each() {
+    let (waits, _) = overload(false);
+    assert!(waits.into_iter().all(|wait| wait <= 20_003 * TURN), "{waits:?}");
+}
+
+/// How long a thread needs that wakes `count` others of its user, each at the cost of `wake`, while the woken ones run
+/// for 40 us each millisecond. Ends after `limit`.
+fn time_to_wake(count: usize, wake: u64, limit: u64) -> u64 {
+    let machine = Stepped::new(1);
+    let user = machine.user();
+    let sleepers: Threads = (0..count)
+        .map(|_| machine.spawn(0, Some(user), 0, Does::Once { after: 10 * US, sleep: EVER, then: 40 * US, period: MS }))
+        .collect();
+    machine.run(count as u64 * 10 * US + MS);
+    let parent = vec![machine.spawn(0, Some(user), 0, Does::Runs)];
+    let (start, mut woken) = (machine.time(), 0);
+    while woken < count && machine.time() - start < limit {
+        machine.run(100 * US);
+        let due = (ran(&parent) / wake) as usize;
+        sleepers[woken..due.min(count)].iter().for_each(|sleeper| machine.wake(sleeper));
+        woken = due.min(count);
+    }
+    machine.time() - start
+}
+
+#[test]
+fn a_thread_that_wakes_20000_of_its_user_needs_time_linear_in_their_number() {
+    let limit = 4000 * MS;
+    for count in [5_000, 10_000, 20_000] {
+        let wake = 20 * US;
+        let took = time_to_wake(count, wake, limit);
+        println!("{took} ns for {count} wake-ups");
+        // A fifth of the CPU, after the front list was served first for 20 ms and a few stretches behind a short one.
+        assert!(took <= 5 * count as u64 * wake + 200 * MS, "{took} ns for {count} wake-ups");
+    }
+}
+
+#[test]
+fn a_user_who_wakes_100000_threads_at_once_takes_no_time_of_another() {
+    let machine = Stepped::new(1);
+    let (crowd, other) = (machine.user(), machine.user());
+    let woken = asleep(machine, crowd, 100_000, 10 * US, EVER);
+    let hog = vec![machine.spawn(0, Some(other), 0, Does::Runs)];
+    let sleeper = vec![machine.spawn(0, None, 0, Does::Sleeps { after: 100 * US, sleep: 10 * MS })];
+    machine.run(100 * MS);
+    let start = machine.time();
+    woken.iter().for_each(|thread| machine.wake(thread));
+    let (mut least, mut before) = (u64::MAX, ran(&hog));
+    while woken.iter().rev().any(|t| t.payload().woken.get().is_some()) {
+        machine.run(10 * MS);
+        least = least.min(ran(&hog) - before);
+        before = ran(&hog);
+    }
+    let took = machine.time() - start;
+    println!("{took} ns until all ran, the other user had {least} ns of each 10 ms");
+    // Half, but for the credit of a user who slept.
+    assert!(least >= 2_900 * US, "the other user had {least} ns of 10 ms");
+    assert!(longest(machine, &sleeper) <= MS / 10, "{} ns late", longest(machine, &sleeper));
+    assert!(took <= 2_100 * MS, "{took} ns until all ran");
+}
+
+#[test]
+fn busy_threads_beside_too_many_wake_ups_keep_their_nice_weights() {
+    let machine = Stepped::new(1);
+    let user = machine.user();
+    let sleepers: Threads =
+        (0..50).map(|_| machine.spawn(0, Some(user), 0, Does::Sleeps { after: 100 * US, sleep: MS })).collect();
+    let nices = [-5, 0, 5];
+    let hogs: Threads = nices.iter().map(|nice| machine.spawn(0, Some(user), *nice, Does::Runs)).collect();
+    let time = 60_000 * MS;
+    machine.run(time);
+    let of = |thread: &ThreadRef<Stepped>| thread.payload().ran.get() as f64;
+    for (hog, nice) in hogs.iter().zip(nices) {
+        let ratio = of(hog) / of(&hogs[1]) / 1.25f64.powi(-i32::from(nice));
+        println!("nice {nice}: {} ns, {ratio} of its weight", of(hog));
+        assert!((0.9..1.1).contains(&ratio), "nice {nice} got {ratio} of its weight");
+    }
+    let (all, fair) = (ran(&hogs), time as f64 * (3.05 + 1.0 + 0.33) / (50.0 + 3.05 + 1.0 + 0.33));
+    println!("{all} ns for the busy threads, {fair} by weight");
+    assert!(all as f64 >= fair * 0.95 && all <= time / 4, "{all} ns for the busy threads");
+    let (low, high) = (sleepers.iter().map(of).fold(f64::MAX, f64::min), sleepers.iter().map(of).fold(0.0, f64::max));
+    assert!(high <= low * 1.05 + TURN as f64, "sleepers got from {low} to {high} ns");
+}
+
+#[test]
+fn one_busy_thread_of_great_weight_leaves_its_part_to_many_wake_ups() {
+    let machine = Stepped::new(1);
+    let user = machine.user();
+    let sleepers: Threads =
+        (0..1000).map(|_| machine.spawn(0, Some(user), 0, Does::Sleeps { after: 500 * US, sleep: MS })).collect();
+    let hog = vec![machine.spawn(0, Some(user), -20, Does::Runs)];
+    let time = 30_000 * MS;
+    machine.run(time);
+    // By weight it would have 8 %; the back list has a fifth.
+    let part = ran(&hog) * 100 / time;
+    println!("{part} % for nice -20, {} ns late", longest(machine, &sleepers));
+    assert!((8..=21).contains(&part), "{part} %");
+    // A turn of each, of which that of the busy thread lasts 355 ms.
+    let late = longest(machine, &sleepers);
+    assert!(late <= 1000 * TURN + 360 * MS, "{late} ns late");
+}
+
+#[test]
+fn threads_that_slept_go_before_busy_ones_while_the_cpu_can_serve_them() {
+    for hogs in [1, 10, 2000] {
+        let machine = Stepped::new(1);
+        let user = machine.user();
+        let sleepers = asleep(machine, user, 10, 200 * US, 20 * MS);
+        let hogs: Threads = (0..hogs).map(|_| machine.spawn(0, Some(user), 0, Does::Runs)).collect();
+        // Not yet a turn each.
+        machine.run(300 * MS);
+        let late = longest(machine, &sleepers);
+        println!("{late} ns late beside {} busy threads", hogs.len());
+        // A stretch of a busy thread, then each other.
+        assert!(late <= MS + 10 * 200 * US, "{late} ns late");
+    }
+}

@@ -1,0 +1,230 @@
+// Processes asleep in each call in which a thread gives its kernel stack up: how many bytes of kernel stacks they hold,
+// and whether each call ends as it should: by what it waits for, by its deadline, and by a signal. Also threads that
+// wait for a CPU.
+#include "checks.h"
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+
+enum { SLEEPERS = 300, RUNNERS = 60, FUTEX_WAIT = 0, FUTEX_WAKE = 1 };
+
+static struct shared {
+    atomic_int word;   // the futex
+    atomic_int asleep; // sleepers that are about to sleep
+    atomic_int woken;  // sleepers whose call ended as it should
+} *shared;
+
+static int in[2], event; // a pipe, and an eventfd
+
+static double stack_bytes(void) {
+    FILE *file = fopen("/proc/meminfo", "r");
+    CHECK(file, "/proc/meminfo");
+    char line[128];
+    unsigned long kib, found = 0;
+    while (fgets(line, sizeof line, file)) {
+        if (sscanf(line, "KernelStack: %lu", &kib) == 1) found = kib + 1;
+    }
+    fclose(file);
+    CHECK(found, "/proc/meminfo has no KernelStack");
+    return (found - 1) * 1024.0;
+}
+
+static void in_futex(void) {
+    while (!shared->word) syscall(SYS_futex, &shared->word, FUTEX_WAIT, 0, NULL, NULL, 0);
+}
+static void wake_futex(void) {
+    shared->word = 1;
+    syscall(SYS_futex, &shared->word, FUTEX_WAKE, SLEEPERS, NULL, NULL, 0);
+}
+
+static void in_read(void) {
+    char byte;
+    CHECK(read(in[0], &byte, 1) == 1 && byte == 'x', "read");
+}
+static void wake_read(void) {
+    char bytes[SLEEPERS];
+    memset(bytes, 'x', sizeof bytes);
+    CHECK(write(in[1], bytes, sizeof bytes) == sizeof bytes, "write");
+}
+
+static void in_event(void) {
+    uint64_t value;
+    CHECK(read(event, &value, sizeof value) == sizeof value && value == 1, "read of an event: %lu", value);
+}
+static void wake_event(void) {
+    uint64_t value = SLEEPERS;
+    CHECK(write(event, &value, sizeof value) == sizeof value, "write of an event");
+}
+
+static void in_poll(void) {
+    struct pollfd files[2] = {{.fd = in[0], .events = POLLIN}, {.fd = event, .events = POLLIN}};
+    CHECK(poll(files, 2, -1) == 1 && files[0].revents == POLLIN && !files[1].revents, "poll: %#x", files[0].revents);
+}
+static void wake_poll(void) { CHECK(write(in[1], "x", 1) == 1, "write"); }
+
+static void in_ppoll(void) {
+    struct pollfd file = {.fd = in[0], .events = POLLIN};
+    struct timespec limit = {1000, 0};
+    sigset_t none;
+    sigemptyset(&none);
+    CHECK(ppoll(&file, 1, &limit, &none) == 1 && file.revents == POLLIN, "ppoll: %#x", file.revents);
+}
+
+static void on_usr1(int signal) { (void)signal; }
+
+static void in_pause(void) { CHECK(pause() == -1 && errno == EINTR, "pause"); }
+static void in_sleep(void) {
+    struct timespec wait = {1000, 0}, rest = {0, 0};
+    CHECK(nanosleep(&wait, &rest) == -1 && errno == EINTR && rest.tv_sec > 900, "nanosleep: %ld s are left", rest.tv_sec);
+}
+static void in_absolute_sleep(void) {
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += 1000;
+    CHECK(clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR, "clock_nanosleep");
+}
+static pid_t group;
+static void wake_by_signal(void) { CHECK(!kill(-group, SIGUSR1), "kill"); }
+
+// Waits for a child that waits for a byte. The child's read also counts as a sleeper.
+static void in_wait(void) {
+    pid_t child = fork();
+    CHECK(child >= 0, "fork");
+    if (!child) {
+        in_read();
+        _exit(7);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 7, "waitpid: %#x", status);
+}
+
+static const struct way {
+    const char *name;
+    void (*sleep)(void), (*wake)(void);
+} ways[] = {
+    {"futex", in_futex, wake_futex},
+    {"read", in_read, wake_read},
+    {"event", in_event, wake_event},
+    {"poll", in_poll, wake_poll},
+    {"ppoll", in_ppoll, wake_poll},
+    {"pause", in_pause, wake_by_signal},
+    {"sleep", in_sleep, wake_by_signal},
+    {"absolute_sleep", in_absolute_sleep, wake_by_signal},
+    {"wait", in_wait, wake_read},
+};
+
+static void many(const struct way *way) {
+    memset(shared, 0, sizeof *shared);
+    CHECK(!pipe(in) && (event = eventfd(0, EFD_SEMAPHORE)) >= 0, "a pipe and an event");
+    struct sigaction action = {.sa_handler = on_usr1};
+    CHECK(!sigaction(SIGUSR1, &action, NULL), "sigaction");
+    pid_t children[SLEEPERS];
+    group = 0;
+    double before = stack_bytes();
+    for (int i = 0; i < SLEEPERS; i++) {
+        pid_t child = fork();
+        CHECK(child >= 0, "fork");
+        if (!child) {
+            setpgid(0, group);
+            shared->asleep++;
+            way->sleep();
+            shared->woken++;
+            _exit(0);
+        }
+        if (!group) group = child;
+        setpgid(child, group);
+        children[i] = child;
+    }
+    while (shared->asleep != SLEEPERS) usleep(1000);
+    // All sleep soon after they said so; until then they may hold a stack.
+    double held;
+    uint64_t start = now_ns();
+    do {
+        usleep(20000);
+        held = (stack_bytes() - before) / SLEEPERS;
+    } while (held > 2048 && now_ns() - start < 5000 * MS);
+    char line[64];
+    snprintf(line, sizeof line, "asleep_in_%s_stack", way->name);
+    report(line, held < 0 ? 0 : held, "bytes/sleeper");
+    CHECK(held <= 2048, "%s: %.0f bytes of stack a sleeper", way->name, held);
+    way->wake();
+    for (int i = 0; i < SLEEPERS; i++) {
+        int status = ended(children[i]);
+        CHECK(!status, "%s: sleeper %d ended with %#x", way->name, i, status);
+    }
+    CHECK(shared->woken == SLEEPERS, "%d woke", shared->woken);
+    snprintf(line, sizeof line, "asleep_in_%s", way->name);
+    report(line, shared->woken, "sleepers");
+    close(in[0]), close(in[1]), close(event);
+}
+
+// Threads that were preempted in their programs need no stack while they wait for a CPU.
+static void preempted(void) {
+    memset(shared, 0, sizeof *shared);
+    pid_t children[RUNNERS];
+    double before = stack_bytes();
+    for (int i = 0; i < RUNNERS; i++) {
+        children[i] = fork();
+        CHECK(children[i] >= 0, "fork");
+        if (!children[i]) {
+            shared->asleep++;
+            while (!shared->word) {}
+            _exit(0);
+        }
+    }
+    // All have run, so each has left its CPU in the middle of its loop.
+    while (shared->asleep != RUNNERS) usleep(10000);
+    double held = (stack_bytes() - before) / RUNNERS;
+    report("preempted_stack", held < 0 ? 0 : held, "bytes/runner");
+    CHECK(held <= 2048, "%.0f bytes of stack a runner", held);
+    shared->word = 1;
+    for (int i = 0; i < RUNNERS; i++) CHECK(!ended(children[i]), "runner %d", i);
+    report("preempted", RUNNERS, "runners");
+}
+
+// The deadline of each call that has one.
+static void deadlines(void) {
+    struct timespec limit = {0, 30000000};
+    struct pollfd file = {.fd = in[0], .events = POLLIN};
+    CHECK(!pipe(in), "pipe");
+    file.fd = in[0];
+    uint64_t start = now_ns();
+    int word = 0;
+    CHECK(syscall(SYS_futex, &word, FUTEX_WAIT, 0, &limit, NULL, 0) == -1 && errno == ETIMEDOUT, "futex");
+    CHECK(now_ns() - start >= 30 * MS, "a futex's deadline came early");
+    start = now_ns();
+    CHECK(!poll(&file, 1, 30) && now_ns() - start >= 30 * MS, "poll's deadline");
+    start = now_ns();
+    CHECK(!ppoll(&file, 1, &limit, NULL) && now_ns() - start >= 30 * MS, "ppoll's deadline");
+    start = now_ns();
+    CHECK(!nanosleep(&limit, NULL) && now_ns() - start >= 30 * MS, "nanosleep's deadline");
+}
+
+// Killed while asleep: nothing else ends the call, and the process's memory comes back.
+static void killed(void) {
+    CHECK(!pipe(in), "pipe");
+    for (int i = 0; i < 50; i++) {
+        pid_t child = fork();
+        CHECK(child >= 0, "fork");
+        if (!child) {
+            in_read();
+            _exit(1);
+        }
+        if (i % 2) usleep(2000); // killed before, as and after it sleeps
+        CHECK(!kill(child, SIGKILL), "kill");
+        int status = ended(child);
+        CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL, "status %#x", status);
+    }
+}
+
+int main(int argc, char **argv) {
+    parse_options(argc, argv, NULL);
+    shared = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(shared != MAP_FAILED, "mmap");
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        if (wanted(ways[i].name)) many(&ways[i]);
+    }
+    if (wanted("preempted")) preempted();
+    if (wanted("deadlines")) deadlines();
+    if (wanted("killed")) killed();
+}
