@@ -332,7 +332,7 @@ fn search_all_resident<M: Machine>(object: &Object<M>, key: u64, page: &'static 
 /// As [`search_all`], of the page in swap.
 fn search_all_swapped<M: Machine>(object: &Object<M>, key: u64, slot: u64, may: &mut MaySleep) -> u64 {
     let vm = object.vm();
-    let (unlinked, backings) = (object.shards().unlinked(), object.shards().len());
+    let (unlinked, backings) = object.shards().unlinked_and_len();
     let mut scan = Scan::new(key, key + 1, None);
     let mut looks = 0;
     loop {

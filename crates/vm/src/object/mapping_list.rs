@@ -806,9 +806,11 @@ impl<M: Machine> Shards<M> {
         self.only_shard().step(scan, &mut visit)
     }
 
-    /// The number of backings of a private object.
-    pub fn len(&self) -> u64 {
-        self.only_shard().count.load(Ordering::Acquire).into()
+    /// How often a backing of a private object was unlinked, and how many there are, at one moment.
+    pub fn unlinked_and_len(&self) -> (u64, u64) {
+        let shard = self.only_shard();
+        let _held = shard.lock();
+        (shard.unlinked.load(Ordering::Relaxed), shard.count.load(Ordering::Relaxed).into())
     }
 
     /// Ends such a scan before it is over.
