@@ -254,10 +254,7 @@ pub(crate) fn search_some<M: Machine>(
 
 /// As [`search_some`], of the page in swap at `object`'s `key`.
 pub(crate) fn search_swapped<M: Machine>(object: &Object<M>, key: u64, slot: u64, pin: &Pinned<'_>) -> ControlFlow<()> {
-    let seen = || {
-        let mut scan = Scan::new(key, key + 1, None);
-        go_on(object, &mut scan, &mut |b| sees(sight(b, key, pin)), LOOKS)
-    };
+    let seen = || look_at_some(object, Scan::new(key, key + 1, None), &mut |b| sees(sight(b, key, pin))).0;
     let mut shown = seen();
     if shown == Seen::Nowhere {
         let Some(taken) = object.index().take(key, Slot::Swap(slot), pin) else { return ControlFlow::Continue(()) };
@@ -283,7 +280,7 @@ fn free_swapped<M: Machine>(object: &Object<M>, slot: u64, taken: TakenSlot<'_, 
 }
 
 /// As [`search_some`], to the end. Holds no pin for longer than [`LOOKS`] backings. The caller has a reference to
-/// `object`. Returns how many backings it looked at.
+/// `object`. Returns how many backings it looked at, at most.
 pub(crate) fn search_all<M: Machine>(object: &Object<M>, key: u64, may: &mut MaySleep) -> u64 {
     let vm = object.vm();
     let slot = object.index().get(key, &may.pin(vm.epoch()));
@@ -308,7 +305,7 @@ fn search_all_resident<M: Machine>(object: &Object<M>, key: u64, page: &'static 
         let mut scan = Scan::new(key, key + 1, last_place(object, key, page));
         let seen = loop {
             let pin = may.pin(vm.epoch());
-            let seen = go_on(object, &mut scan, &mut |b| look(object, b, key, page, &pin), LOOKS);
+            let seen = go_on(object, &mut scan, &mut |b| look(object, b, key, page, &pin));
             looks += u64::from(LOOKS);
             match seen {
                 Seen::Unfinished => {}
@@ -337,7 +334,7 @@ fn search_all_swapped<M: Machine>(object: &Object<M>, key: u64, slot: u64, may: 
     let mut looks = 0;
     loop {
         let pin = may.pin(vm.epoch());
-        let seen = go_on(object, &mut scan, &mut |b| sees(sight(b, key, &pin)), LOOKS);
+        let seen = go_on(object, &mut scan, &mut |b| sees(sight(b, key, &pin)));
         looks += u64::from(LOOKS);
         match seen {
             Seen::Unfinished => continue,
@@ -373,7 +370,7 @@ enum Seen {
     Unfinished,
 }
 
-/// What a search does after a look at one backing.
+/// The next step of a search after a look at one backing.
 fn sees(sight: Sight) -> ControlFlow<Seen> {
     match sight {
         Sight::Hidden => ControlFlow::Continue(()),
@@ -382,14 +379,13 @@ fn sees(sight: Sight) -> ControlFlow<Seen> {
     }
 }
 
-/// Goes on with a scan, for `looks` backings.
+/// Goes on with a scan, for about [`LOOKS`] backings.
 fn go_on<M: Machine>(
     object: &Object<M>,
     scan: &mut Scan,
     look: &mut impl FnMut(&Backing<M>) -> ControlFlow<Seen>,
-    looks: u32,
 ) -> Seen {
-    let end = scan.visits() + u64::from(looks);
+    let end = scan.visits() + u64::from(LOOKS);
     while scan.visits() < end {
         match object.shards().step(scan, &mut *look) {
             Step::Found(seen) => return seen,
@@ -398,6 +394,21 @@ fn go_on<M: Machine>(
         }
     }
     Seen::Unfinished
+}
+
+/// Looks at about [`LOOKS`] backings, and then ends the scan. Where those were not all, returns the last one's place.
+fn look_at_some<M: Machine>(
+    object: &Object<M>,
+    mut scan: Scan,
+    look: &mut impl FnMut(&Backing<M>) -> ControlFlow<Seen>,
+) -> (Seen, Option<TreePlace>) {
+    let seen = go_on(object, &mut scan, look);
+    if seen != Seen::Unfinished {
+        return (seen, None);
+    }
+    let last = scan.last();
+    object.shards().stop(scan);
+    (seen, last)
 }
 
 /// Looks at one listed backing: it becomes the page's watch unless it hides the page.
@@ -445,13 +456,9 @@ fn find<M: Machine>(
         }
         from = place;
     }
-    let mut scan = Scan::new(key, key + 1, from);
-    let seen = go_on(object, &mut scan, &mut look, LOOKS);
-    if seen == Seen::Unfinished {
-        if let Some(last) = scan.last() {
-            page.watch(Watch::void(last, object.shards().unlinked()).0);
-        }
-        object.shards().stop(scan);
+    let (seen, last) = look_at_some(object, Scan::new(key, key + 1, from), &mut look);
+    if let Some((_, address)) = last {
+        page.watch(Watch::void(address, object.shards().unlinked()).0);
     }
     seen
 }

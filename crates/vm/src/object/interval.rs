@@ -272,17 +272,19 @@ impl<T: Interval> Tree<T> {
     }
 
     /// The first member after `after`, in the tree's order, that overlaps `start..end` and has the stamp `since` or a
-    /// later one. Passes `steps` others with such a stamp at most. Finds those that were linked while a walk was noted.
+    /// later one. Finds those that were linked while a walk was noted. Lowers `steps` for each other member above such
+    /// a stamp that it passes, and stops where none are left. There are about as many of these for each linking as the
+    /// tree is deep.
     pub(crate) fn next_newer(
         &self,
         start: u64,
         end: u64,
         since: u64,
         after: Option<TreePlace>,
-        mut steps: u32,
+        steps: &mut u32,
     ) -> Newer<'_, T> {
         // SAFETY: members are alive while they are in the tree.
-        unsafe { find_newer(self.root, &Wanted { start, end, since, after }, &mut steps) }
+        unsafe { find_newer(self.root, &Wanted { start, end, since, after }, steps) }
     }
 
     /// The member at `place`.
@@ -349,6 +351,11 @@ struct Seen<'a, T> {
 /// Access for tests of the checker.
 #[cfg(all(test, not(any(loom, shuttle))))]
 impl<T: Interval> Tree<T> {
+    /// Whether a walk is noted.
+    pub fn is_walked(&self) -> bool {
+        self.walks != 0
+    }
+
     /// Makes the largest end below `member` wrong.
     ///
     /// # Safety
@@ -557,15 +564,26 @@ unsafe fn check<T: Interval>(at: *mut T, parent: *mut T, seen: &mut Seen<'_, T>)
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    struct Member {
+    pub(in crate::object) struct Member {
         links: Shared<Links<Member>>,
         age: Shared<Age>,
         start: u64,
         end: u64,
+    }
+    impl Member {
+        /// A member in no tree. The caller frees it.
+        pub(in crate::object) fn new(start: u64, end: u64) -> *mut Member {
+            Box::into_raw(Box::new(Member {
+                links: Shared::new(Links::new(end)),
+                age: Shared::new(Age::new()),
+                start,
+                end,
+            }))
+        }
     }
     // SAFETY: nothing changes `start` and `end` once a member is made, and every length is 1 at least.
     unsafe impl Interval for Member {
@@ -605,7 +623,7 @@ mod tests {
                     }
                 } else {
                     let end = start + len;
-                    let m = Box::into_raw(Box::new(Member { links: Shared::new(Links::new(end)), age: Shared::new(Age::new()), start, end }));
+                    let m = Member::new(start, end);
                     // SAFETY: the box was just made and is in no tree; it is freed after its removal, or after the last
                     // use of the tree.
                     unsafe { tree.insert(m, stamp) };
@@ -634,14 +652,14 @@ mod tests {
                 }
                 // SAFETY: alive until the end of the test, and no age is written any more.
                 let newer = |m: &&Member| unsafe { m.age.get() }.stamp >= since;
-                // SAFETY: as above.
+                // SAFETY: boxes on the list are freed by the loop at the end of the test only.
                 let mut want: Vec<TreePlace> = list.iter().map(|m| unsafe { &**m })
                     .filter(|m| m.start < end && m.end > start).filter(newer).map(Tree::place).collect();
                 want.sort();
                 for steps in [1, 2, 1000] {
                     let (mut got, mut after) = (vec![], None);
                     loop {
-                        match tree.next_newer(start, end, since, after, steps) {
+                        match tree.next_newer(start, end, since, after, &mut { steps }) {
                             Newer::Member(m) => {
                                 got.push(Tree::place(m));
                                 after = Some(Tree::place(m));

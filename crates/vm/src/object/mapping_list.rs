@@ -3,23 +3,7 @@
 //! A backing records its shard, chosen when it is first mapped. Every backing that replaces it is in the same shard,
 //! and is linked before the old one is unlinked. So a scan that holds a shard's lock meets the old or the new backing.
 //!
-//! # Scans that let go
-//! A scan holds a shard's lock for [`VISITS`] backings at most, and goes on behind the last one ([`Scan`]). Meanwhile a
-//! backing may be replaced that the scan has not visited, by one before its place. So the scan makes *passes*:
-//! 1. The first pass visits all backings, in order.
-//! 2. Each later pass visits those that were linked since the pass before began (mutant [`Mutant::ScanGoesOn`]). The
-//!    tree finds them without a visit to others, because each linking during a scan notes itself in its ancestors
-//!    (mutant [`Mutant::LinkingUnnoted`]).
-//! 3. A pass that never let go of the lock is the last one.
-//!
-//! *Why each is met.* Say that a backing is there when a pass begins, and that the scan has not visited it. If it stays
-//! until its turn, the pass visits it. If it is replaced before, the replacement was linked in this pass or earlier. In
-//! this pass: the next pass has it. Earlier: it is itself a backing that was there when the pass began. Each
-//! replacement was linked later than the one before, so this ends.
-//!
-//! *Why it ends.* A pass is as long as the linkings during the pass before. A hold of the lock visits more backings
-//! than were linked since the last hold ([`Scan::room`]). So each pass is shorter than the one before. No hold grows with
-//! the number of backings.
+//! A scan lets go of the lock from time to time; [`scan`](super::scan) says why it still meets each of them, and ends.
 //!
 //! # Growing and shrinking
 //! The list fans out when CPUs contend for its first shard (they wait, or take turns) and that shard is long
@@ -53,7 +37,8 @@ use crate::machine::Machine;
 use crate::mutant::{Mutant, mutant};
 use crate::object::Objects;
 use crate::object::backing::Backing;
-use crate::object::interval::{Interval, Newer, Tree, TreePlace};
+use crate::object::interval::{Interval, Tree, TreePlace};
+use crate::object::scan::{Scan, Step, VISITS};
 use crate::object::{Object, References};
 use core::ops::ControlFlow;
 use core::ptr::{self, NonNull};
@@ -99,13 +84,6 @@ const LOOK_SCANS: u32 = match () {
 };
 /// No CPU.
 const NO_CPU: u16 = u16::MAX;
-/// Backings that a scan visits before it releases a shard's lock, so that other CPUs get it.
-#[cfg(not(any(loom, shuttle)))]
-const VISITS: u32 = 16;
-#[cfg(any(loom, shuttle))]
-const VISITS: u32 = 2;
-/// The most that a hold visits where backings are linked faster than that. More CPUs than this do not link at once.
-const MOST_VISITS: u32 = 512;
 /// Intervals that begin differently, among those over a page, under which a backing is looked up by its address.
 const STARTS: usize = 4;
 
@@ -253,121 +231,6 @@ impl<M: Machine> Shard<M> {
     }
 }
 
-/// A scan of the backings in one shard that show a page of `start..end`. It lets go of the shard's lock from time to time.
-/// Each backing is visited at least once, and so is each replacement; see the module.
-///
-/// It refers to places, not to backings. So it may go on after any time, while the caller keeps the object.
-pub struct Scan {
-    start: u64,
-    end: u64,
-    /// The place behind which the first pass begins, to come round to it; `None`: it begins with the first backing.
-    from: Option<TreePlace>,
-    /// The first pass has come round.
-    round: bool,
-    /// The place of the last visit in this pass.
-    after: Option<TreePlace>,
-    /// Linkings before the pass before this one began; `None`: this is the first pass.
-    since: Option<u64>,
-    /// Linkings before this pass began; `None`: nothing has begun.
-    began: Option<u64>,
-    /// Linkings at the last hold.
-    held: u64,
-    /// It has let go in this pass.
-    let_go: bool,
-    /// The tree has noted it, because it has let go.
-    noted: bool,
-    visits: u64,
-}
-
-/// The result of one hold of a scan.
-pub enum Step<T> {
-    /// The visitor broke off with this value. The scan is over.
-    Found(T),
-    /// All have been visited. The scan is over.
-    Over,
-    /// There may be more. The lock is free meanwhile.
-    More,
-}
-
-impl Scan {
-    /// A scan that begins behind `from` and comes round once.
-    pub fn new(start: u64, end: u64, from: Option<TreePlace>) -> Scan {
-        Scan {
-            start,
-            end,
-            from,
-            round: from.is_none(),
-            after: from,
-            since: None,
-            began: None,
-            held: 0,
-            let_go: false,
-            noted: false,
-            visits: 0,
-        }
-    }
-
-    /// Backings visited so far.
-    pub fn visits(&self) -> u64 {
-        self.visits
-    }
-
-    /// The address of the backing that was visited last, in this pass.
-    pub fn last(&self) -> Option<usize> {
-        self.after.map(|(_, address)| address)
-    }
-
-    /// How many backings this hold visits; `linked`: linkings so far. In later passes it is more than were linked since
-    /// the last hold, so that each pass is shorter than the one before.
-    fn room(&self, linked: u64) -> u32 {
-        match self.since {
-            None => VISITS,
-            Some(_) => (linked - self.held).saturating_mul(2).clamp(VISITS.into(), MOST_VISITS.into()) as u32,
-        }
-    }
-
-    /// The next backing of this pass. `last`: the one that was visited last, in this hold. Lowers `room` where it stops
-    /// without one.
-    fn next<'t, T: Interval>(&mut self, tree: &'t Tree<T>, last: Option<NonNull<T>>, room: &mut u32) -> Option<&'t T> {
-        let Some(since) = self.since else {
-            loop {
-                let next = match last {
-                    // SAFETY: `last` was found in this tree, and its lock was not released since.
-                    Some(last) if self.after == Some(Tree::place(unsafe { last.as_ref() })) => unsafe {
-                        tree.next_overlap_from(last.as_ref(), self.start, self.end)
-                    },
-                    _ => tree.next_overlap(self.start, self.end, self.after),
-                };
-                if self.round {
-                    return next.filter(|b| self.from.is_none_or(|from| Tree::place(*b) <= from));
-                }
-                if next.is_some() {
-                    return next;
-                }
-                (self.round, self.after) = (true, None);
-            }
-        };
-        match tree.next_newer(self.start, self.end, since, self.after, *room) {
-            Newer::Member(b) => Some(b),
-            Newer::NotYet(place) => {
-                (self.after, *room) = (Some(place), 0);
-                None
-            }
-            Newer::End => None,
-        }
-    }
-
-    /// Begins the next pass; `false` where this was the last one.
-    fn passed(&mut self, linked: u64) -> bool {
-        if !self.let_go || mutant(Mutant::ScanGoesOn) {
-            return false;
-        }
-        self.since = self.began.replace(linked);
-        (self.after, self.let_go) = (None, false);
-        true
-    }
-}
-
 impl<M: Machine> Shard<M> {
     /// Linkings so far. Exact under the lock.
     fn linked(&self) -> u64 {
@@ -377,49 +240,17 @@ impl<M: Machine> Shard<M> {
     /// Goes on with `scan` for one hold of the lock.
     fn step<T>(&self, scan: &mut Scan, visit: &mut impl FnMut(&Backing<M>) -> ControlFlow<T>) -> Step<T> {
         let mut list = self.lock();
-        let linked = self.linked();
-        scan.began.get_or_insert(linked);
-        let mut room = scan.room(linked);
-        scan.held = linked;
-        let (mut last, mut seen) = (None, 0u32);
-        let step = loop {
-            if room == 0 {
-                break Step::More;
-            }
-            match scan.next(&list.tree, last, &mut room) {
-                Some(b) => {
-                    scan.after = Some(Tree::place(b));
-                    seen += 1;
-                    room -= 1;
-                    last = Some(NonNull::from(b));
-                    if let ControlFlow::Break(found) = visit(b) {
-                        break Step::Found(found);
-                    }
-                }
-                None if room == 0 => {}
-                None if scan.passed(linked) => last = None,
-                None => break Step::Over,
-            }
-        };
         #[cfg(all(test, not(any(loom, shuttle))))]
-        looks::add(u64::from(seen));
-        scan.visits += u64::from(seen);
-        let goes_on = matches!(step, Step::More);
-        scan.let_go |= goes_on;
-        match (scan.noted, goes_on) {
-            (false, true) => list.tree.note_walk(),
-            (true, false) => list.tree.forget_walk(),
-            _ => {}
-        }
-        scan.noted = goes_on;
+        let before = scan.visits();
+        let step = scan.step(&mut list.tree, self.linked(), visit);
+        #[cfg(all(test, not(any(loom, shuttle))))]
+        looks::add(scan.visits() - before);
         step
     }
 
     /// Ends a scan before it is over.
     fn stop(&self, scan: Scan) {
-        if scan.noted {
-            self.lock().tree.forget_walk();
-        }
+        scan.stop(&mut self.lock().tree);
     }
 
     /// Counts one linking or unlinking, just before the lock is released.

@@ -444,3 +444,29 @@ fn a_long_search_goes_on_where_the_last_one_ended() {
     println!("{seen} looks");
     assert!(seen <= 8 * SHARERS as u64, "{seen} looks for {SHARERS} sharers");
 }
+
+#[test]
+fn a_page_in_swap_that_hundreds_hide_gives_its_slot_up() {
+    const SHARERS: usize = 300;
+    quire_sync::hooks::threads::set_cpu(0);
+    let boot = boot(48 * SHARERS as u64 + 4096, 2);
+    boot.swap(2 * SHARERS as u64, FaultPlan::default());
+    let vm = boot.vm;
+    let parent = Space::new(vm).unwrap();
+    anonymous(&parent, 0, 1);
+    store(&parent, page(0), 1);
+    let children: Vec<_> = (0..SHARERS).map(|_| parent.fork().unwrap()).collect();
+    children.iter().for_each(|child| store(child, page(0), 2));
+    page_out(&parent);
+    vm.finish_io(&mut MaySleep::here());
+    let (writes, reads) = (vm.stats().total(Event::SwapOut), vm.stats().total(Event::SwapIn));
+    assert_eq!((writes, held(vm)), (1, SHARERS as u64 + 1));
+    looks::take();
+    drop(parent);
+    reap(vm);
+    let seen = looks::take();
+    assert_eq!((held(vm), vm.stats().total(Event::SwapIn)), (SHARERS as u64, reads), "and nothing is read for it");
+    assert_eq!(vm.swap().free(), vm.swap().total());
+    assert!(seen <= 2 * SHARERS as u64, "{seen} looks for {SHARERS} sharers");
+    assert!(children.iter().all(|child| load(child, page(0)) == 2));
+}
