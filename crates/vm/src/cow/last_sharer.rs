@@ -69,7 +69,8 @@ use quire_sync::atomic::{fence_after_rmw, fence_full};
 use quire_sync::epoch::Pinned;
 
 /// Backings that one search looks at for one page while it holds a pin. Longer searches are left to the reaper.
-pub(crate) const LOOKS: u32 = 128;
+/// Models have lists of both kinds.
+pub(crate) const LOOKS: u32 = if cfg!(any(loom, shuttle)) { 4 } else { 128 };
 
 /// Whether the layers in front of a backing hide a page of it.
 #[derive(Clone, Copy, PartialEq, Eq)]
