@@ -5,11 +5,14 @@ mod guest;
 
 pub use guest::{build as build_plugin, plain};
 
-use std::process::Command;
+use std::{fs, path::Path, process::Command};
+
+use quire_results::conflicts::Conflicts;
 
 use crate::{
     bench, cli,
-    failure::{Doing, Result},
+    failure::{Doing, Failure, Result},
+    lab,
     places::Places,
 };
 
@@ -24,6 +27,9 @@ pub fn command(places: &Places, options: &cli::Conflicts) -> Result<u8> {
     if let Some(file) = &options.html {
         command.arg("--html").arg(file);
     }
+    if let Some(file) = &options.json {
+        command.arg("--json").arg(file);
+    }
     if options.scale {
         command.arg("--scale");
     }
@@ -31,5 +37,17 @@ pub fn command(places: &Places, options: &cli::Conflicts) -> Result<u8> {
         command.arg("--verbose");
     }
     let status = command.status().doing(|| "cannot run the lab".to_string())?;
+    if let Some(file) = options.json.as_ref().filter(|f| f.exists()) {
+        describe(places, file)?;
+    }
     Ok(status.code().and_then(|c| u8::try_from(c).ok()).unwrap_or(1))
+}
+
+/// Adds the machine, the commit and the time to the lab's file.
+fn describe(places: &Places, file: &Path) -> Result<()> {
+    let mut matrix = Conflicts::read(file).map_err(Failure::usage)?;
+    matrix.machine = Some(lab::describe(places)?);
+    matrix.ended = lab::now();
+    let about = || format!("cannot write {}", file.display());
+    fs::write(file, serde_json::to_string_pretty(&matrix).doing(about)? + "\n").doing(about)
 }
