@@ -204,6 +204,23 @@ static void memory_is_told_by_kind(void) {
     CHECK(left < 1500, "Shmem: %ld KiB left", left);
 }
 
+// Until the process sleeps, as `stat` tells. A process that has not run yet has no kernel stack.
+static void await_sleep(pid_t process) {
+    char path[64], line[512], *after = NULL;
+    snprintf(path, sizeof path, "/proc/%d/stat", process);
+    do {
+        sched_yield();
+        int file = open(path, O_RDONLY);
+        CHECK(file >= 0, "open %s", path);
+        ssize_t length = read(file, line, sizeof line - 1);
+        CHECK(length > 0, "read %s", path);
+        close(file);
+        line[length] = 0;
+        after = strrchr(line, ')');
+        CHECK(after && after[1], "%s: %s", path, line);
+    } while (after[2] != 'S');
+}
+
 static void threads_and_tables_are_told(void) {
     long stacks = row("/proc/meminfo", "KernelStack"), tables = row("/proc/meminfo", "PageTables"), slab = row("/proc/meminfo", "Slab");
     int ends[2];
@@ -221,8 +238,9 @@ static void threads_and_tables_are_told(void) {
             _exit(readv(ends[0], &to, 1) != 0);
         }
     }
+    for (int i = 0; i < CHILDREN; i++) await_sleep(children[i]);
     long more = row("/proc/meminfo", "KernelStack") - stacks;
-    // From 4 KiB a stack; some may have waited for their threads.
+    // From 4 KiB a stack.
     CHECK(more > CHILDREN * 3 && more < CHILDREN * 40, "KernelStack: %ld KiB more", more);
     more = row("/proc/meminfo", "PageTables") - tables;
     CHECK(more > CHILDREN * 12, "PageTables: %ld KiB more", more);

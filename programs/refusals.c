@@ -554,7 +554,7 @@ ROW(timer_create, _cpu, NOTHING, (CLOCK_PROCESS_CPUTIME_ID, NULL, fresh), no_new
 ROW(timer_settime, , a_timer(), (the_timer, 0, &late, fresh), no_timer(), FAULTS)
 ROW(timer_gettime, , a_timer(), (the_timer, fresh), no_timer(), FAULTS)
 ROW(timer_getoverrun, , a_timer(), (the_timer), no_timer(), NONE(ONLY_USES))
-ROW(timer_delete, , a_timer(), (the_timer), NOTHING, NONE(ENDS))
+ROW(timer_delete, , a_timer(), (the_timer), NOTHING, MAYBE("where the list of freed values has no room it waits for readers"))
 ROW(clock_settime, , clock_gettime(CLOCK_REALTIME, &now_is), (CLOCK_REALTIME, &now_is), NOTHING, NONE(IN_PLACE))
 ROW(clock_gettime, , NOTHING, (CLOCK_REALTIME, fresh), NOTHING, FAULTS)
 ROW(clock_getres, , NOTHING, (CLOCK_REALTIME, fresh), NOTHING, FAULTS)

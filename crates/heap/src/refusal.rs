@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "no error was returned")]
+    #[should_panic(expected = "was refused without an error")]
     fn a_refusal_that_is_passed_over_is_found() {
         refused_each(false, |_| {
             let _lost = std::vec::Vec::<u8>::new().try_reserve(1);

@@ -44,13 +44,13 @@ impl<M: Machine> Linux<M> {
         if !replaced && !asleep {
             regs.rax = result;
         }
+        if asleep {
+            return Served::Asleep;
+        }
         #[cfg(debug_assertions)]
         if thread.refusals.end() {
             self.vm.forget_injected();
-            return if asleep { Served::Asleep } else { Served::Done };
-        }
-        if asleep {
-            return Served::Asleep;
+            return Served::Done;
         }
         if !replaced && result == NO_MEMORY {
             return self.syscall_again(regs);
@@ -84,6 +84,10 @@ impl<M: Machine> Linux<M> {
             return Served::Asleep;
         }
         regs.rax = encode(result);
+        #[cfg(debug_assertions)]
+        if thread.refusals.end() {
+            self.vm.forget_injected();
+        }
         Served::Done
     }
 

@@ -32,7 +32,7 @@ fn lookup_against_change(replaced: bool) {
 
 protocol! {
     a_lookup_finds_the_entry_or_its_replacement = || lookup_against_change(true), Some(2);
-    SlotReadOnce: "a number that has a value all the time is not found";
+    SlotReadOnce: "a number with a value is not found";
     SlotValueFreed: "the memory of a value is freed during a lookup";
 }
 protocol! {

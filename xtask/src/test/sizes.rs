@@ -128,7 +128,7 @@ impl Ended {
     /// Checks that both ends of all ranges were tested, and that the highest end is at least at `above` bytes.
     fn ends_are_seen(&self, above: u64) -> Result<(), String> {
         let ranges = self.ranges();
-        if !self.log.contains("frames keep the written values") || ranges.is_empty() {
+        if !self.log.contains("frames hold the written words") || ranges.is_empty() {
             return Err(self.wrong("the program did not check the memory"));
         }
         if let Some([start, end, _, last]) = ranges.iter().find(|[_, end, _, last]| end - last > TAKEN_AT_THE_END) {

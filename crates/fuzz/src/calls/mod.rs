@@ -139,6 +139,8 @@ mod tests {
             made(283, [1, 0, 0, 0, 0, 0]),
             made(286, [3, 0, soon, to, 0, 0]),
             made(0, [3, to, 8, 0, 0, 0]),
+            // Nothing lies at this address; the id is free again.
+            made(222, [1, 0, 0, 0, 0, 0]),
             made(222, [1, 0, to, 0, 0, 0]),
             made(223, [0, 0, late, to, 0, 0]),
             made(224, [0, to, 0, 0, 0, 0]),
@@ -150,7 +152,7 @@ mod tests {
             rseq(1),
         ];
         let results: Vec<u64> = results(&input.concat()).iter().map(|(_, result)| *result).collect();
-        assert_eq!(results, [3, 0, 8, 0, 0, 0, 0, einval, 0, ebusy, 0, einval]);
+        assert_eq!(results, [3, 0, 8, error(14), 0, 0, 0, 0, einval, 0, ebusy, 0, einval]);
     }
 
     #[test]

@@ -158,7 +158,7 @@ impl World {
         }
         drop(scene);
         for kernel in self.kernels {
-            kernel.reclaim();
+            kernel.reclaim_all();
         }
         for (n, vm) in self.vms.into_iter().enumerate() {
             self.before[n].assert_settled(vm);

@@ -174,7 +174,7 @@ pub fn sys_futex<M: Machine>(
                     let nanos = ctx.read::<Timespec>(from)?.nanos()?;
                     Some(match command {
                         raw::FUTEX_WAIT => ctx.now().saturating_add(nanos),
-                        _ if operation & REALTIME != 0 => crate::time::clock::on_monotonic(ctx, nanos),
+                        _ if operation & REALTIME != 0 => crate::time::on_monotonic(ctx.linux.machine, nanos),
                         _ => nanos,
                     })
                 }

@@ -22,6 +22,7 @@ use crate::machine::Machine;
 use crate::process::users::Charge;
 use crate::signal::info::code;
 use crate::signal::{Detail, SigInfo, SigSet, Signal};
+use crate::time::on_monotonic;
 use crate::{Linux, Pid};
 use core::mem::offset_of;
 use core::ptr::{self, NonNull};
@@ -108,6 +109,11 @@ impl Course {
         Course { status: Status::Off, expires: 0, every: 0, overrun: -1, reported: 0, setting: 0 }
     }
 
+    /// The setting, if its signal is in a queue or on the way there.
+    fn queued(&self) -> Option<u32> {
+        (self.status == Status::Queued).then_some(self.setting)
+    }
+
     /// Moves the expiry behind `now`, by whole periods, and counts them.
     fn forward(&mut self, now: u64) {
         if self.every != 0 && now >= self.expires {
@@ -130,14 +136,17 @@ impl Course {
         Setting { value, every: self.every }
     }
 
-    /// Its signal was taken at `now`: begins the next period if there is one. Returns the overrun to report.
-    fn taken(&mut self, now: u64) -> i32 {
+    /// Its signal was taken at `now`: begins the next period if there is one. Returns the overrun to report. `None`: its
+    /// clock was the CPU time of a thread that has ended, and it ends too.
+    fn taken(&mut self, now: Option<u64>) -> i32 {
+        self.status = Status::Off;
         if self.every == 0 {
-            self.status = Status::Off;
             return 0;
         }
-        self.forward(now);
-        self.status = Status::Armed;
+        if let Some(now) = now {
+            self.forward(now);
+            self.status = Status::Armed;
+        }
         self.reported = i32::try_from(self.overrun.max(0)).unwrap_or(i32::MAX);
         self.overrun = -1;
         self.reported
@@ -321,7 +330,7 @@ impl<M: Machine> PosixTimer<M> {
         }
         let expires = state.course.expires;
         let deadline = match state.of_day {
-            true => after(expires.saturating_sub(all.linux.machine.realtime())),
+            true => on_monotonic(all.linux.machine, expires),
             false => expires,
         };
         this.arm_at(deadline);
@@ -336,6 +345,24 @@ impl<M: Machine> PosixTimer<M> {
         unsafe { scheduler.arm(&self.timer, deadline) };
     }
 
+    /// Takes it off the list of expired timers. Returns whether it was there.
+    ///
+    /// It leaves the wheel alone: between the expiry and this call another thread may have armed the timer anew.
+    ///
+    /// # Requires
+    /// The caller holds `state`.
+    fn unlist(&self) -> bool {
+        let all = self.all();
+        let mut expired = all.expired.lock(all.linux.machine);
+        let was = self.listed.swap(false, Ordering::Relaxed);
+        if was {
+            // SAFETY: `remove` needs a node of this very list, and `listed` says that the timer is on it: the flag and
+            // the links change together, under the list's lock, which is held here.
+            unsafe { expired.list.remove(NonNull::from(self)) };
+        }
+        was
+    }
+
     /// Takes it off the wheel and the list, or out of the tree. Returns whether it was on the list or in the tree.
     fn disarm(&self, state: &mut State<M>) -> bool {
         let all = self.all();
@@ -348,13 +375,16 @@ impl<M: Machine> PosixTimer<M> {
             return true;
         }
         all.linux.scheduler.cancel(&self.timer);
-        let mut expired = all.expired.lock(all.linux.machine);
-        let was = self.listed.swap(false, Ordering::Relaxed);
-        if was {
-            // SAFETY: `listed` says that it is on the list.
-            unsafe { expired.list.remove(NonNull::from(self)) };
+        self.unlist()
+    }
+
+    /// Takes its signal for the setting `setting` off the queue that it was sent to, if it is there. No lock is held.
+    fn unqueue(&self, process: &Process<M>, setting: u32) {
+        let Some(tid) = self.receiver() else { return process.pending.remove_of_timer(self.id, setting) };
+        let task = process.threads.lock().get(tid).cloned();
+        if let Some(thread) = task.as_ref().and_then(|task| task.payload().as_ref()) {
+            thread.pending.remove_of_timer(self.id, setting);
         }
-        was
     }
 
     /// It left the list or the tree because it has expired: the signal to send, if one is due.
@@ -396,16 +426,21 @@ impl<M: Machine> PosixTimers<M> {
         }
     }
 
-    /// Makes a timer that is off. Returns its id.
+    /// Makes a timer that is off. `tell` gives its id to the program, and the timer is made only if that succeeds. Until
+    /// then no other thread finds the timer under this id.
     pub(crate) fn create(
         &self,
         clock: TimerClock,
         notify: Notify,
         value: Option<u64>,
         charge: Charge,
-    ) -> Result<i32, Errno> {
+        tell: impl FnOnce(i32) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
         let on_cpu_time = matches!(clock, TimerClock::Process | TimerClock::Thread(_));
         let entry = if on_cpu_time { Some(SpareEntry::try_new()?) } else { None };
+        // All threads of the process fill the table. Each shares it before its first reservation, so the table is still
+        // empty when the first of them does.
+        self.slots.share()?;
         let epoch = self.linux.vm.epoch();
         let id = self.slots.reserve(false, 0, MOST, epoch).map_err(|why| match why {
             NoNumber::Memory => Errno::ENOMEM,
@@ -423,14 +458,15 @@ impl<M: Machine> PosixTimers<M> {
             state: SpinLock::new(Rank(Rank::OWNED.0 + 1), State::new(entry)),
             _charge: charge,
         };
-        match Arc::try_new(timer) {
+        let told = Arc::try_new(timer).map_err(Errno::from).and_then(|timer| tell(id as i32).map(|()| timer));
+        match told {
             Ok(timer) => self.slots.fill_reserved(id, timer),
             Err(why) => {
                 self.slots.give_back(id);
-                return Err(why.into());
+                return Err(why);
             }
         }
-        Ok(id as i32)
+        Ok(())
     }
 
     fn find(&self, id: i32) -> Option<Arc<PosixTimer<M>>> {
@@ -466,6 +502,7 @@ impl<M: Machine> PosixTimers<M> {
         let now = timer.now(&state, cpu_time);
         let old = state.course.rest(now, timer.is_silent());
         timer.disarm(&mut state);
+        let queued = state.course.queued();
         state.course = Course { setting: self.next_setting(), ..Course::new() };
         state.of_day = absolute && timer.clock == TimerClock::Real;
         if new.value != 0 {
@@ -478,6 +515,9 @@ impl<M: Machine> PosixTimers<M> {
             }
         }
         drop(state);
+        if let Some(setting) = queued {
+            timer.unqueue(process, setting);
+        }
         if timer.is_on_cpu_time() {
             process.count_soon(me);
         }
@@ -492,27 +532,34 @@ impl<M: Machine> PosixTimers<M> {
     }
 
     /// Deletes timer `id`.
-    pub(crate) fn delete(&self, id: i32) -> Result<(), Errno> {
+    pub(crate) fn delete(&self, process: &Process<M>, id: i32) -> Result<(), Errno> {
         let id = usize::try_from(id).map_err(|_| Errno::EINVAL)?;
         let timer = self.slots.remove(id, self.linux.vm.epoch()).ok_or(Errno::EINVAL)?;
-        Self::end(&timer);
+        if let Some(setting) = Self::end(&timer) {
+            timer.unqueue(process, setting);
+        }
         Ok(())
     }
 
-    /// Deletes all timers.
+    /// Deletes all timers. Their signals stay in the queues, which the caller empties or leaves for good.
     pub(crate) fn delete_all(&self) {
-        self.slots.remove_range(0, usize::MAX, false, self.linux.vm.epoch(), |timer| Self::end(&timer));
+        self.slots.remove_range(0, usize::MAX, false, self.linux.vm.epoch(), |timer| {
+            let _queued = Self::end(&timer);
+        });
     }
 
-    fn end(timer: &PosixTimer<M>) {
+    /// Ends a timer that was taken out of its slot. Returns the setting whose signal is in a queue.
+    fn end(timer: &PosixTimer<M>) -> Option<u32> {
         let mut state = timer.state.lock();
         timer.disarm(&mut state);
         // A thread that has found it meanwhile does not arm it again.
         state.deleted = true;
+        let queued = state.course.queued();
         state.course = Course { setting: timer.all().next_setting(), ..Course::new() };
         let entry = state.entry.take();
         drop(state);
         drop(entry);
+        queued
     }
 
     fn next_setting(&self) -> u32 {
@@ -589,7 +636,8 @@ impl<M: Machine> PosixTimers<M> {
                 }
             };
             let mut state = timer.state.lock();
-            let signal = if timer.disarm(&mut state) { PosixTimer::expired(&timer, &mut state, 0) } else { None };
+            // A thread that sets the timer meanwhile has taken it off the list, and may have put it on a wheel.
+            let signal = if timer.unlist() { PosixTimer::expired(&timer, &mut state, 0) } else { None };
             drop(state);
             if let Some(signal) = signal {
                 return Some((timer, signal));
@@ -630,18 +678,28 @@ impl<M: Machine> PosixTimers<M> {
         !self.on_cpu_time.lock().is_empty() || self.intervals.lock().iter().any(|i| i.expires != 0)
     }
 
+    /// The signal `sent` of `timer` is in a queue: takes it off again if the timer was set anew or deleted before it came
+    /// there, since the setter then found nothing to take off. Otherwise a later setter finds it.
+    pub(crate) fn sent(&self, process: &Process<M>, timer: &PosixTimer<M>, sent: &SigInfo) {
+        let Detail::Timer { setting, .. } = sent.detail else { return };
+        let now = timer.state.lock().course.setting;
+        if now != setting {
+            timer.unqueue(process, setting);
+        }
+    }
+
     /// The signal of `timer` was not sent, because it is ignored (or memory was out): the next expiry tries again.
     pub(crate) fn not_sent(&self, process: &Process<M>, timer: &Arc<PosixTimer<M>>, sent: &SigInfo, ignored: bool) {
         let Detail::Timer { setting, .. } = sent.detail else { return };
-        let cpu_time = timer.cpu_time(process).unwrap_or_default();
+        let cpu_time = timer.cpu_time(process);
         let mut state = timer.state.lock();
         if state.course.setting != setting || state.course.status != Status::Queued {
             return;
         }
-        if ignored && state.course.every == 0 {
+        let (Ok(cpu_time), false) = (cpu_time, ignored && state.course.every == 0) else {
             state.course.status = Status::Off;
             return;
-        }
+        };
         state.course.status = Status::Armed;
         let now = timer.now(&state, cpu_time);
         if ignored {
@@ -661,12 +719,12 @@ impl<M: Machine> PosixTimers<M> {
     fn taken(&self, process: &Process<M>, info: SigInfo) -> Option<SigInfo> {
         let Detail::Timer { id, value, setting, .. } = info.detail else { return Some(info) };
         let timer = self.find(id)?;
-        let cpu_time = timer.cpu_time(process).unwrap_or_default();
+        let cpu_time = timer.cpu_time(process);
         let mut state = timer.state.lock();
         if state.course.setting != setting || state.course.status != Status::Queued {
             return None;
         }
-        let now = timer.now(&state, cpu_time);
+        let now = cpu_time.ok().map(|cpu_time| timer.now(&state, cpu_time));
         let overrun = state.course.taken(now);
         if state.course.status == Status::Armed {
             PosixTimer::arm(&timer, &mut state);
@@ -690,11 +748,11 @@ impl<M: Machine> PosixTimers<M> {
     #[cold]
     pub(crate) fn dropped(&self, process: &Process<M>, gone: SigSet) {
         self.each(|timer| {
-            let cpu_time = timer.cpu_time(process).unwrap_or_default();
+            let cpu_time = timer.cpu_time(process);
             let (Notify::Process(signal) | Notify::Thread(signal, _)) = timer.notify else { return };
             let mut state = timer.state.lock();
             if gone.has(signal) && state.course.status == Status::Queued {
-                let now = timer.now(&state, cpu_time);
+                let now = cpu_time.ok().map(|cpu_time| timer.now(&state, cpu_time));
                 let _overrun = state.course.taken(now);
                 if state.course.status == Status::Armed {
                     PosixTimer::arm(timer, &mut state);
@@ -706,7 +764,7 @@ impl<M: Machine> PosixTimers<M> {
 
     /// The time of day was set: absolute timers on it expire at other moments.
     #[cold]
-    fn day_changed(&self) {
+    pub(crate) fn day_changed(&self) {
         self.each(|timer| {
             let mut state = timer.state.lock();
             if state.of_day && state.course.status == Status::Armed {
@@ -783,18 +841,6 @@ impl<M: Machine> Process<M> {
     }
 }
 
-impl<M: Machine> Linux<M> {
-    /// The time of day was set.
-    pub(crate) fn day_changed(&self) {
-        self.timer_files.day_changed();
-        for process in self.ids.processes() {
-            if let Some(timers) = process.posix_timers.get() {
-                timers.day_changed();
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -808,11 +854,19 @@ mod tests {
         for (now, overrun, next) in [(100, 0, 110), (109, 0, 110), (110, 1, 120), (195, 9, 200)] {
             let mut course = armed(100, 10);
             course.status = Status::Queued;
-            assert_eq!((course.taken(now), course.expires), (overrun, next), "at {now}");
+            assert_eq!((course.taken(Some(now)), course.expires), (overrun, next), "at {now}");
             assert_eq!((course.status, course.reported, course.overrun), (Status::Armed, overrun, -1));
         }
         let mut once = armed(100, 0);
-        assert_eq!((once.taken(500), once.status, once.reported), (0, Status::Off, 0));
+        assert_eq!((once.taken(Some(500)), once.status, once.reported), (0, Status::Off, 0));
+    }
+
+    #[test]
+    fn a_timer_ends_with_the_thread_whose_cpu_time_it_measures() {
+        let mut course = Course { status: Status::Queued, ..armed(100, 10) };
+        course.forward(125);
+        assert_eq!((course.taken(None), course.status, course.reported), (2, Status::Off, 2));
+        assert_eq!((course.expires, course.overrun), (130, -1));
     }
 
     #[test]
@@ -822,7 +876,7 @@ mod tests {
         assert_eq!(course.rest(134, false), Setting { value: 6, every: 10 });
         assert_eq!(course.rest(151, false), Setting { value: 9, every: 10 });
         // 100 is reported; 110, 120, 130, 140, 150 and 160 come on top.
-        assert_eq!((course.taken(160), course.expires), (6, 170));
+        assert_eq!((course.taken(Some(160)), course.expires), (6, 170));
     }
 
     #[test]
@@ -841,7 +895,7 @@ mod tests {
     #[test]
     fn counts_end_at_the_largest_number() {
         let mut course = Course { status: Status::Queued, ..armed(0, 1) };
-        assert_eq!(course.taken(u64::MAX - 1), i32::MAX);
+        assert_eq!(course.taken(Some(u64::MAX - 1)), i32::MAX);
         assert_eq!((course.expires, course.overrun), (u64::MAX, -1));
         let mut course = armed(u64::MAX - 1, u64::MAX);
         course.forward(u64::MAX);

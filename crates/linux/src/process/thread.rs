@@ -43,8 +43,8 @@ pub mod work {
     pub const TIMER: u32 = 16;
     /// The thread was switched away from since it was last in user mode, and has a registered area (`rseq`).
     pub const RSEQ: u32 = 32;
-    /// The bits that end an interruptible wait.
-    pub const INTERRUPTS: u32 = SIGNAL | KILL | STOP | TIMER;
+    /// The bits that end an interruptible wait. A timer ends it by its signal only.
+    pub const INTERRUPTS: u32 = SIGNAL | KILL | STOP;
 }
 
 /// The alternate signal stack.

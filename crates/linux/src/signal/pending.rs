@@ -10,7 +10,11 @@ use quire_sync::{Rank, SpinLock};
 /// One queue: a thread's or a process's.
 #[derive(Default)]
 pub struct Pending {
+    /// What is pending.
     set: SigSet,
+    /// The part of `set` that others than timers sent, with a place in the queue or without. The rest of `set` are the
+    /// signals of the timers' entries.
+    sent: SigSet,
     queue: Entries,
 }
 
@@ -42,7 +46,7 @@ pub struct Full;
 impl Pending {
     /// Nothing pending.
     pub const fn new() -> Pending {
-        Pending { set: SigSet::EMPTY, queue: Deque::new() }
+        Pending { set: SigSet::EMPTY, sent: SigSet::EMPTY, queue: Deque::new() }
     }
 
     /// What is pending.
@@ -50,10 +54,12 @@ impl Pending {
         self.set
     }
 
-    /// Whether `info` needs a place in the queue: a standard signal that is already pending does not, unless it is a
-    /// timer's.
+    /// Whether `info` needs a place in the queue: a standard signal that was sent already does not.
+    ///
+    /// A timer's entry neither absorbs nor is absorbed. It goes stale if the timer is set anew, and a signal that it had
+    /// absorbed would be lost with it.
     pub(super) fn wants_place(&self, info: &SigInfo) -> bool {
-        info.signal.is_queued() || !self.set.has(info.signal) || is_of_timer(info)
+        info.signal.is_queued() || !self.sent.has(info.signal) || is_of_timer(info)
     }
 
     /// The used places in the queue, and all places.
@@ -75,7 +81,7 @@ impl Pending {
         core::mem::swap(&mut self.queue, other);
     }
 
-    /// Adds a signal. A pending standard signal absorbs it. The caller has ensured a free place in the queue if it
+    /// Adds a signal. A standard signal that was sent already absorbs it. The caller has ensured a free place in the queue if it
     /// gives a payment.
     ///
     /// Without a payment there is no place for the details. `kill` and standard signals become pending without them,
@@ -93,30 +99,54 @@ impl Pending {
             Payment::None => {}
         }
         self.set = self.set.with(info.signal);
+        if !is_of_timer(&info) {
+            self.sent = self.sent.with(info.signal);
+        }
         Ok(())
     }
 
     /// Takes the first signal that is in `wanted`, with its details.
     pub fn take(&mut self, wanted: SigSet) -> Option<SigInfo> {
         let signal = self.set.and(wanted).first()?;
-        let mut found = None;
-        let mut more = false;
-        let mut at = 0;
-        while at < self.queue.len() {
-            if self.queue.get(at).is_some_and(|(info, _)| info.signal == signal) {
-                if found.is_some() {
-                    more = true;
-                    break;
-                }
-                found = self.queue.remove(at).map(|(info, _)| info);
-            } else {
-                at += 1;
-            }
+        let at = self.queue.iter().position(|(info, _)| info.signal == signal);
+        let found = at.and_then(|at| self.queue.remove(at)).map(|(info, _)| info);
+        if !found.as_ref().is_some_and(is_of_timer) {
+            // As on Linux, an entry absorbs signals without a place.
+            let more = found.is_some() && self.holds(at, |info| info.signal == signal && !is_of_timer(info));
+            self.set_sent(signal, more);
         }
-        if !more {
+        self.see_what_is_left(signal, at);
+        Some(found.unwrap_or(SigInfo { code: code::USER, ..SigInfo::kernel(signal) }))
+    }
+
+    /// Whether an entry from place `from` on (`None`: any) is one of those that `is` accepts.
+    fn holds(&self, from: Option<usize>, is: impl Fn(&SigInfo) -> bool) -> bool {
+        (from.unwrap_or(0)..self.queue.len()).any(|at| self.queue.get(at).is_some_and(|(info, _)| is(info)))
+    }
+
+    fn set_sent(&mut self, signal: Signal, sent: bool) {
+        self.sent = if sent { self.sent.with(signal) } else { self.sent.without(SigSet::of(&[signal])) };
+    }
+
+    /// An entry of `signal` left place `at`, before which there is no other of it (`None`: there was no entry): the
+    /// signal stays pending if there is another.
+    fn see_what_is_left(&mut self, signal: Signal, at: Option<usize>) {
+        let stays = self.sent.has(signal) || at.is_some() && self.holds(at, |info| info.signal == signal);
+        if !stays {
             self.set = self.set.without(SigSet::of(&[signal]));
         }
-        Some(found.unwrap_or(SigInfo { code: code::USER, ..SigInfo::kernel(signal) }))
+    }
+
+    /// Drops the entry of timer `id` for its setting `setting`, if it is here.
+    fn remove_of_timer(&mut self, id: i32, setting: u32) {
+        let is_it = |info: &SigInfo| match info.detail {
+            Detail::Timer { id: of, setting: at, .. } => (of, at) == (id, setting),
+            _ => false,
+        };
+        let Some(at) = self.queue.iter().position(|(info, _)| is_it(info)) else { return };
+        if let Some((info, _)) = self.queue.remove(at) {
+            self.see_what_is_left(info.signal, Some(0));
+        }
     }
 
     /// Drops the signals in `gone`. Returns whether one of them was a timer's.
@@ -125,6 +155,7 @@ impl Pending {
             return false;
         }
         self.set = self.set.without(gone);
+        self.sent = self.sent.without(gone);
         let mut of_timer = false;
         self.queue.retain(|(info, _)| {
             let stays = !gone.has(info.signal);
@@ -136,15 +167,8 @@ impl Pending {
 
     /// Drops the signals of timers.
     fn discard_of_timers(&mut self) {
-        let mut gone = SigSet::EMPTY;
-        self.queue.retain(|(info, _)| {
-            if is_of_timer(info) {
-                gone = gone.with(info.signal);
-            }
-            !is_of_timer(info)
-        });
-        let left = self.queue.iter().fold(SigSet::EMPTY, |left, (info, _)| left.with(info.signal));
-        self.set = self.set.without(gone.without(left));
+        self.queue.retain(|(info, _)| !is_of_timer(info));
+        self.set = self.sent;
     }
 
     /// Whether `signal` is pending.
@@ -254,8 +278,15 @@ impl PendingQueue {
     }
     /// Drops the signals of timers.
     pub(crate) fn discard_of_timers(&self) {
+        self.drop_entries(Pending::discard_of_timers);
+    }
+    /// Drops the signal of timer `id` for its setting `setting`, if it is here.
+    pub(crate) fn remove_of_timer(&self, id: i32, setting: u32) {
+        self.drop_entries(|queue| queue.remove_of_timer(id, setting));
+    }
+    fn drop_entries(&self, f: impl FnOnce(&mut Pending)) {
         let mut queue = self.queue.lock();
-        queue.discard_of_timers();
+        f(&mut queue);
         self.bits.store(queue.set().0, Ordering::Release);
         let large = queue.is_large();
         drop(queue);
@@ -380,6 +411,54 @@ mod tests {
     }
 
     #[test]
+    fn a_timers_entry_goes_without_the_signals_of_others() {
+        let user = Counted::new();
+        let all = SigSet(u64::MAX);
+        let plain = |n| SigInfo { code: code::USER, ..SigInfo::kernel(with_value(n, 0).signal) };
+        // A `kill` beside the entry has a place of its own; a second one is absorbed.
+        let p = PendingQueue::new();
+        p.add_of_timer(of_timer(14, 0)).expect("memory");
+        for value in [1, 2] {
+            p.add(with_value(14, value), user.signal(9)).expect("room");
+        }
+        p.remove_of_timer(0, 0);
+        assert_eq!((p.take(all), p.take(all), p.set()), (Some(with_value(14, 1)), None, SigSet::EMPTY));
+        // Beside the entry, and without a place.
+        p.add_of_timer(of_timer(14, 0)).expect("memory");
+        p.add(with_value(14, 1), None).expect("a standard signal");
+        assert_eq!((p.take(all), p.take(all), p.take(all)), (Some(of_timer(14, 0)), Some(plain(14)), None));
+        p.add_of_timer(of_timer(14, 0)).expect("memory");
+        p.add(with_value(14, 1), None).expect("a standard signal");
+        p.remove_of_timer(0, 0);
+        assert_eq!((p.take(all), p.take(all), p.set()), (Some(plain(14)), None, SigSet::EMPTY));
+        // Before the entry.
+        p.add(with_value(14, 1), user.signal(9)).expect("room");
+        p.add_of_timer(of_timer(14, 0)).expect("memory");
+        p.remove_of_timer(0, 0);
+        assert_eq!((p.take(all), p.take(all), user.signals()), (Some(with_value(14, 1)), None, 0));
+    }
+
+    #[test]
+    fn a_timer_that_is_set_often_uses_one_place() {
+        let p = PendingQueue::new();
+        let of_setting = |setting| {
+            let detail = Detail::Timer { id: 3, overrun: 0, value: 0, setting };
+            SigInfo { detail, ..of_timer(40, 3) }
+        };
+        p.add_of_timer(of_timer(40, 2)).expect("memory");
+        for setting in 0..1000 {
+            p.add_of_timer(of_setting(setting)).expect("memory");
+            // Of another timer, and of another setting.
+            p.remove_of_timer(1, setting);
+            p.remove_of_timer(3, setting + 1);
+            assert_eq!(p.queue.lock().places().0, 2);
+            p.remove_of_timer(3, setting);
+        }
+        assert_eq!(p.take(SigSet(u64::MAX)), Some(of_timer(40, 2)));
+        assert_eq!(p.set(), SigSet::EMPTY);
+    }
+
+    #[test]
     fn exec_drops_the_signals_of_timers_only() {
         let user = Counted::new();
         let p = PendingQueue::new();
@@ -387,7 +466,12 @@ mod tests {
         for (number, id) in [(40, 0), (41, 1)] {
             p.add_of_timer(of_timer(number, id)).expect("memory");
         }
+        // Without a place, beside an entry.
+        let usr1 = with_value(10, 0).signal;
+        p.add_of_timer(of_timer(10, 2)).expect("memory");
+        p.add(with_value(10, 0), None).expect("a standard signal");
         p.discard_of_timers();
+        assert_eq!(p.take(SigSet(u64::MAX)), Some(SigInfo { code: code::USER, ..SigInfo::kernel(usr1) }));
         assert_eq!(p.take(SigSet(u64::MAX)), Some(with_value(40, 1)));
         assert_eq!(p.set(), SigSet::EMPTY);
         p.add_of_timer(of_timer(20, 0)).expect("memory");

@@ -4,7 +4,7 @@ use super::{SECOND, Timespec, Timeval};
 use crate::errno::Errno;
 use crate::machine::Machine;
 use crate::process::credentials::capabilities::cap;
-use crate::{Ctx, Pid};
+use crate::{Ctx, Linux, Pid};
 use linux_raw_sys::general as raw;
 
 const REALTIME: i32 = raw::CLOCK_REALTIME as i32;
@@ -86,10 +86,24 @@ pub fn sys_clock_getres<M: Machine>(ctx: &mut Ctx<'_, M>, clock: i32, to: u64) -
     Ok(0)
 }
 
-fn set_realtime<M: Machine>(ctx: &Ctx<'_, M>, nanos: u64) -> Result<usize, Errno> {
-    if !ctx.credentials().may(cap::SYS_TIME) {
+/// Linux's `TIME_SETTOD_SEC_MAX`: the seconds of signed 64-bit nanoseconds, less thirty years in which the machine may
+/// run on.
+const LATEST: u64 = i64::MAX as u64 / SECOND - 30 * 365 * 24 * 3600;
+
+/// Whether the clock may be set to `nanos` at `now` since boot, for a caller that has the capability or not. As on
+/// Linux, the machine was not booted before 1970.
+fn check_day(nanos: u64, capable: bool, now: impl FnOnce() -> u64) -> Result<(), Errno> {
+    if nanos / SECOND >= LATEST {
+        return Err(Errno::EINVAL);
+    }
+    if !capable {
         return Err(Errno::EPERM);
     }
+    if nanos < now() { Err(Errno::EINVAL) } else { Ok(()) }
+}
+
+fn set_realtime<M: Machine>(ctx: &Ctx<'_, M>, nanos: u64) -> Result<usize, Errno> {
+    check_day(nanos, ctx.credentials().may(cap::SYS_TIME), || ctx.now())?;
     ctx.linux.vdso.set_realtime(ctx.linux.machine, nanos);
     ctx.linux.day_changed();
     Ok(0)
@@ -129,14 +143,52 @@ pub fn sys_time<M: Machine>(ctx: &mut Ctx<'_, M>, to: u64) -> Result<usize, Errn
     Ok(seconds as usize)
 }
 
-/// A time of day as nanoseconds since boot.
-pub(crate) fn on_monotonic<M: Machine>(ctx: &Ctx<'_, M>, realtime: u64) -> u64 {
-    ctx.now().saturating_add(realtime.saturating_sub(ctx.linux.machine.realtime()))
+impl<M: Machine> Linux<M> {
+    /// The time of day was set.
+    pub(crate) fn day_changed(&self) {
+        self.timer_files.day_changed();
+        for process in self.ids.processes() {
+            if let Some(timers) = process.posix_timers.get() {
+                timers.day_changed();
+            }
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::time::moved;
+
+    #[test]
+    fn a_deadline_on_another_clock_is_not_early() {
+        let passed = core::cell::Cell::new(100);
+        let read = |epoch: u64| {
+            passed.set(passed.get() + 10);
+            epoch + passed.get()
+        };
+        let at = moved(5000 + 700, || read(5000), || read(0));
+        assert!((700..=710).contains(&at), "{at}");
+        assert_eq!(moved(5000, || read(5000), || read(0)), 140, "at once, if the time has passed");
+    }
+
+    #[test]
+    fn a_clock_is_set_within_linuxs_bounds() {
+        let check = |nanos, capable| check_day(nanos, capable, || 100);
+        assert_eq!(LATEST, 8_277_292_036);
+        let latest = LATEST * SECOND;
+        for (nanos, answer) in [
+            (100, Ok(())),
+            (99, Err(Errno::EINVAL)),
+            (latest - 1, Ok(())),
+            (latest, Err(Errno::EINVAL)),
+            (u64::MAX, Err(Errno::EINVAL)),
+        ] {
+            assert_eq!(check(nanos, true), answer, "{nanos}");
+        }
+        // Only the upper bound comes before the capability.
+        assert_eq!((check(99, false), check(latest, false)), (Err(Errno::EPERM), Err(Errno::EINVAL)));
+    }
 
     #[test]
     fn cpu_clocks_of_others_are_taken_apart() {

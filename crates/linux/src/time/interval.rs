@@ -9,7 +9,7 @@ use crate::process::thread::{Thread, work};
 use crate::process::timers::Timers;
 use crate::signal::{SigInfo, Signal};
 use crate::{Ctx, Linux, Process};
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU32, Ordering};
 
 /// `struct itimerval`.
 #[repr(C)]
@@ -33,13 +33,10 @@ impl<M: Machine> Timers<M> {
 
 impl<M: Machine> Thread<M> {
     /// Whether the thread should leave an interruptible wait. The thread itself calls it, with no spin lock held. An
-    /// expired timer is handled here: only its signal can end the wait.
+    /// expired timer is handled here: only its signal, if this thread gets it, ends the wait.
     #[inline]
     pub fn interrupted(&self) -> bool {
-        if self.work.load(Ordering::Acquire) & work::TIMER != 0 {
-            self.see_to_timers();
-        }
-        self.work.load(Ordering::Acquire) & work::INTERRUPTS != 0
+        ends_wait(&self.work, || self.see_to_timers())
     }
 
     /// Sends the signal of an expired timer of the process. The thread itself calls it, with no spin lock held.
@@ -49,6 +46,19 @@ impl<M: Machine> Thread<M> {
         self.process.timers.expired(self.linux, &self.process);
         super::posix::send_expired(self.linux, &self.process);
         self.process.cpu_limit.see_to(self.linux, &self.process);
+    }
+}
+
+/// Whether one of the flags in `flags` ends a wait. Before that, timers are handled by `see_to_timers`, which clears
+/// their flag. A timer that expires later wakes the thread, which then looks again.
+#[inline]
+fn ends_wait(flags: &AtomicU32, see_to_timers: impl Fn()) -> bool {
+    loop {
+        let now = flags.load(Ordering::Acquire);
+        if now & work::TIMER == 0 {
+            return now & work::INTERRUPTS != 0;
+        }
+        see_to_timers();
     }
 }
 
@@ -129,4 +139,31 @@ pub fn sys_alarm<M: Machine>(ctx: &mut Ctx<'_, M>, seconds: u32) -> Result<usize
     // As on Linux: rounded to seconds, but not to 0.
     let rounded = (before + SECOND / 2) / SECOND;
     Ok(if before > 0 { rounded.max(1) } else { 0 } as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::cell::Cell;
+
+    #[test]
+    fn a_timer_ends_a_wait_by_a_signal_only() {
+        // How often a timer expires again while its signal is sent, and whether this thread gets one.
+        for (again, signal) in [(0, 0), (0, work::SIGNAL), (2, 0), (2, work::SIGNAL)] {
+            let flags = AtomicU32::new(work::TIMER | work::RSEQ);
+            let left = Cell::new(again);
+            let ends = ends_wait(&flags, || {
+                flags.fetch_and(!work::TIMER, Ordering::AcqRel);
+                match left.get() {
+                    0 => flags.fetch_or(signal, Ordering::AcqRel),
+                    n => {
+                        left.set(n - 1);
+                        flags.fetch_or(work::TIMER, Ordering::AcqRel)
+                    }
+                };
+            });
+            assert_eq!((ends, left.get()), (signal != 0, 0), "{again} times again");
+        }
+        assert!(ends_wait(&AtomicU32::new(work::KILL), || unreachable!("no timer expired")));
+    }
 }

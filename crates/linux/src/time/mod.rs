@@ -8,6 +8,7 @@ pub mod sleep;
 pub mod timer_file;
 
 use crate::errno::Errno;
+use crate::machine::Machine;
 use crate::plain::Plain;
 
 /// Nanoseconds in a second.
@@ -18,6 +19,18 @@ pub const TICKS_PER_SECOND: u64 = 100;
 /// Nanoseconds as clock ticks.
 pub fn ticks(nanos: u64) -> u64 {
     nanos / (SECOND / TICKS_PER_SECOND)
+}
+
+/// A time of day as nanoseconds since boot. A deadline is late by the time between two readings, and never early.
+pub(crate) fn on_monotonic<M: Machine>(machine: &M, realtime: u64) -> u64 {
+    moved(realtime, || machine.realtime(), quire_sync::hooks::now)
+}
+
+/// A time on the clock `from` as a time on the clock `to`. `from` is read first, because the reverse order would make
+/// the result too early by the time between the readings.
+pub(crate) fn moved(at: u64, from: impl FnOnce() -> u64, to: impl FnOnce() -> u64) -> u64 {
+    let rest = at.saturating_sub(from());
+    to().saturating_add(rest)
 }
 
 /// `struct timespec`.

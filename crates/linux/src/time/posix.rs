@@ -43,10 +43,10 @@ pub(super) fn send_signal<M: Machine>(
         },
     };
     let sent = linux.signal_of_timer(process, task.as_deref(), signal);
-    if sent != Sent::Queued
-        && let Some(timers) = process.posix_timers.get()
-    {
-        timers.not_sent(process, timer, &signal, sent == Sent::Ignored);
+    let Some(timers) = process.posix_timers.get() else { return };
+    match sent {
+        Sent::Queued => timers.sent(process, timer, &signal),
+        Sent::Ignored | Sent::NoMemory => timers.not_sent(process, timer, &signal, sent == Sent::Ignored),
     }
 }
 
@@ -108,12 +108,7 @@ pub fn sys_timer_create<M: Machine>(ctx: &mut Ctx<'_, M>, clock: i32, event: u64
         Some(event) => notify_of(ctx, &event).map(|(notify, value)| (notify, Some(value)))?,
         None => (Notify::Process(Signal::ALRM), None),
     };
-    let timers = process.posix_timers()?;
-    let id = timers.create(clock, notify, value, charge)?;
-    ctx.write(to, &id).inspect_err(|_| {
-        // Another thread may have deleted it already.
-        let _gone = timers.delete(id);
-    })?;
+    process.posix_timers()?.create(clock, notify, value, charge, |id| ctx.write(to, &id))?;
     Ok(0)
 }
 
@@ -171,7 +166,8 @@ pub fn sys_timer_getoverrun<M: Machine>(ctx: &mut Ctx<'_, M>, id: i32) -> Result
 
 /// `timer_delete`
 pub fn sys_timer_delete<M: Machine>(ctx: &mut Ctx<'_, M>, id: i32) -> Result<usize, Errno> {
-    ctx.process().posix_timers.get().ok_or(Errno::EINVAL)?.delete(id)?;
+    let process = ctx.process();
+    process.posix_timers.get().ok_or(Errno::EINVAL)?.delete(process, id)?;
     Ok(0)
 }
 

@@ -1,7 +1,8 @@
 //! Sleeping for a time.
 
 use super::Timespec;
-use super::clock::{Clock, on_monotonic};
+use super::clock::Clock;
+use super::on_monotonic;
 use crate::Ctx;
 use crate::errno::Errno;
 use crate::machine::Machine;
@@ -61,7 +62,7 @@ pub fn sys_clock_nanosleep<M: Machine>(
         return sleep(ctx, clock, deadline, remaining);
     }
     let deadline = match which {
-        Clock::Real => on_monotonic(ctx, nanos),
+        Clock::Real => on_monotonic(ctx.linux.machine, nanos),
         _ => nanos,
     };
     go_on(ctx, TimeSleep { deadline, relative: None })

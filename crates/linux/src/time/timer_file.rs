@@ -5,6 +5,7 @@
 //! wakes the *notifier*, a thread of the kernel. A periodic timer is on no wheel between its expiry and the next read,
 //! so a file that is not read costs no interrupts.
 
+use super::on_monotonic;
 use crate::machine::Machine;
 use crate::process::posix_timers::Setting;
 use core::any::Any;
@@ -78,6 +79,11 @@ impl Course {
             0 => 1,
             every => (now - self.expires) / every + 1,
         }
+    }
+
+    /// Whether the next expiry that was not read is still to come.
+    fn is_ahead(&self, now: u64) -> bool {
+        self.armed && now < self.expires
     }
 
     /// Reads the number of expiries; `None`: there is none.
@@ -160,6 +166,7 @@ impl<M: Machine> TimerFiles<M> {
         self.expired.lock(machine).notifier = Some(current_thread());
         loop {
             while let Some(file) = self.next_expired(machine) {
+                file.go_on_if_early();
                 file.readiness.notify();
             }
             park(None);
@@ -237,12 +244,21 @@ impl<M: Machine> TimerFile<M> {
         self.scheduler.cancel(&self.timer);
         if course.armed {
             let deadline = match course.of_day {
-                true => now().saturating_add(course.expires.saturating_sub(self.now(course))),
+                true => on_monotonic(self.scheduler.machine(), course.expires),
                 false => course.expires,
             };
             // SAFETY: the file is in an `Arc`, whose end cancels the timer.
             unsafe { self.scheduler.arm(&self.timer, deadline) };
         }
+    }
+
+    /// Its callback has run, and took it off the wheel: puts it there again if it has not expired.
+    fn go_on_if_early(&self) {
+        let course = self.course.lock();
+        if course.is_ahead(self.now(&course)) {
+            self.arm(&course);
+        }
+        drop(course);
     }
 
     fn list_of_day(&self, listed: bool) {
@@ -382,6 +398,15 @@ mod tests {
         assert_eq!((often.take(99), often.take(100), often.take(109)), (None, Some(1), None));
         assert_eq!((often.take(131), often.take(139), often.take(140)), (Some(3), None, Some(1)));
         assert_eq!(Course::default().take(u64::MAX), None);
+    }
+
+    #[test]
+    fn a_callback_that_ran_early_has_an_expiry_ahead() {
+        let mut course = set(100, 0);
+        assert!(course.is_ahead(99) && !course.is_ahead(100));
+        assert_eq!((course.take(100), course.is_ahead(100), course.is_ahead(50)), (Some(1), false, false));
+        let mut course = set(100, 10);
+        assert_eq!((course.take(100), course.is_ahead(100), course.is_ahead(110)), (Some(1), true, false));
     }
 
     #[test]

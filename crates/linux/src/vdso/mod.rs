@@ -62,8 +62,10 @@ impl<M: Machine> Vdso<M> {
     /// Sets the wall clock to `ns` since 1970, for system calls and for programs that compute it.
     pub(crate) fn set_realtime(&self, machine: &M, ns: u64) {
         let _alone = self.writing.lock();
-        machine.set_realtime(ns);
-        self.page.publish(machine.user_clock());
+        self.page.change(|| {
+            machine.set_realtime(ns);
+            machine.user_clock()
+        });
     }
 
     /// Maps both pages at `at`, and returns the image's address. `None` if the program itself lies there. It then makes

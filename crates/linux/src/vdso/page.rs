@@ -47,11 +47,20 @@ impl ClockPage {
     /// # Requires
     /// No other writer.
     pub(super) fn publish(&self, clock: Option<UserClock>) {
+        self.change(|| clock);
+    }
+
+    /// Stores the clock that `set` returns, as [`publish`](Self::publish) does. Readers make system calls from before
+    /// `set` begins. So `set` may change the clock of system calls, and no reader computes the old one afterwards.
+    ///
+    /// # Requires
+    /// No other writer.
+    pub(super) fn change(&self, set: impl FnOnce() -> Option<UserClock>) {
         let count = self.count.load(Ordering::Relaxed);
         self.count.store(count.wrapping_add(1), Ordering::Relaxed);
         fence(Ordering::Release);
         let mut clocks = 0;
-        if let Some(clock) = clock {
+        if let Some(clock) = set() {
             self.start.store(clock.start, Ordering::Relaxed);
             self.ns_per_tick.store(clock.ns_per_tick, Ordering::Relaxed);
             for id in DAY {

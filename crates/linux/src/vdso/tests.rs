@@ -288,6 +288,18 @@ fn each_clock_is_of_its_kind() {
 }
 
 #[test]
+fn no_program_computes_a_clock_while_it_is_set() {
+    let mapped = Mapped::new();
+    mapped.page().publish(still(5 * SECOND));
+    mapped.page().change(|| {
+        assert_eq!(mapped.page().count.load(Ordering::Relaxed) % 2, 1);
+        assert_ne!(mapped.time(), 5, "the host's time, by a system call");
+        still(7 * SECOND)
+    });
+    assert_eq!((mapped.page().count.load(Ordering::Relaxed) % 2, mapped.time()), (0, 7));
+}
+
+#[test]
 fn the_counter_is_scaled_from_its_start() {
     let mapped = Mapped::new();
     for ns_per_tick in [1u64 << 30, (2 << 32) / 5, 1 << 32, 3 << 33] {

@@ -50,7 +50,7 @@ fn put_against_close() {
 
 protocol! {
     takers_of_the_last_permit_are_one = take_against_close, Some(3);
-    TakeFromClosed: "the count exceeds the limit";
+    TakeFromClosed: "more are counted than the limit allows";
     CloseNotAtomic;
 }
 protocol! {

@@ -459,12 +459,22 @@ impl<M: KernelPages> KernelMap<M> {
         any
     }
 
-    /// Gives idle stacks back when memory is short. Returns whether anything came back.
+    /// Gives idle stacks back when memory is short, but each CPU's last one. Returns whether anything came back.
     pub fn reclaim(&self) -> bool {
+        self.give_back(LAST)
+    }
+
+    /// As [`reclaim`](Self::reclaim), with each CPU's last idle stack: for a machine that switches to no thread without
+    /// a stack any more.
+    pub fn reclaim_all(&self) -> bool {
+        self.give_back(0)
+    }
+
+    fn give_back(&self, keep: u64) -> bool {
         let mut any = false;
         for idle in self.idle.iter() {
             loop {
-                let Some(region) = idle.lock().pop_above(LAST) else { break };
+                let Some(region) = idle.lock().pop_above(keep) else { break };
                 any |= self.retire(region);
             }
         }
