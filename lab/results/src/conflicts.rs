@@ -96,4 +96,52 @@ impl Conflicts {
     pub fn read(file: &Path) -> Result<Conflicts, Unreadable> {
         crate::read(file)
     }
+
+    /// The text of the file: a line for each pair, so that two kept runs differ by the lines of their changed pairs.
+    pub fn text(&self) -> Result<String, serde_json::Error> {
+        let head = serde_json::to_string(&Conflicts { cases: Vec::new(), ..self.clone() })?;
+        let cases: Result<Vec<String>, _> = self.cases.iter().map(serde_json::to_string).collect();
+        // The pairs are the last field.
+        Ok(format!("{}\n{}\n]}}\n", head.trim_end_matches("]}"), cases?.join(",\n")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_has_a_line_for_each_pair_and_is_the_file() {
+        let line = |every| Line {
+            label: "vm]}".to_owned(),
+            by: String::new(),
+            rounds: 1,
+            lines: 1,
+            every,
+            reason: Some("a\nb".to_owned()),
+        };
+        let pair = |shared| Pair {
+            a: "fork".to_owned(),
+            b: "exit".to_owned(),
+            state: "threads".to_owned(),
+            verdict: Sharing::Listed,
+            lines: 1,
+            shared,
+        };
+        let all = Conflicts {
+            schema: crate::VERSION,
+            machine: None,
+            ended: String::new(),
+            command: "]}".to_owned(),
+            rounds: 64,
+            operations: vec![Named { name: "fork".to_owned(), about: String::new() }],
+            states: Vec::new(),
+            cases: vec![pair(vec![line(None), line(Some(3))]), pair(Vec::new())],
+        };
+        for all in [Conflicts { cases: Vec::new(), ..all.clone() }, all] {
+            let text = all.text().unwrap();
+            assert_eq!(crate::parse::<Conflicts>(&text, "text").unwrap(), all);
+            assert_eq!(text.lines().count(), all.cases.len().max(1) + 2);
+        }
+    }
 }

@@ -49,5 +49,5 @@ fn describe(places: &Places, file: &Path) -> Result<()> {
     matrix.machine = Some(lab::describe(places)?);
     matrix.ended = lab::now();
     let about = || format!("cannot write {}", file.display());
-    fs::write(file, serde_json::to_string_pretty(&matrix).doing(about)? + "\n").doing(about)
+    fs::write(file, matrix.text().doing(about)?).doing(about)
 }
