@@ -15,6 +15,8 @@ use crate::{
     progress::Step,
 };
 
+/// Valgrind counts each byte of a string instruction as an instruction. So glibc fills and copies pages by vectors.
+const BY_VECTORS: &str = "glibc.cpu.x86_rep_stosb_threshold=1000000000:glibc.cpu.x86_rep_movsb_threshold=1000000000";
 /// The longest chain of callers that is kept.
 const CALLERS: u32 = 40;
 /// Callers outside of it prepare the process.
@@ -51,6 +53,7 @@ fn run(lab: &Path, workload: &str, count: u64) -> Result<Stacks> {
         .arg(format!("--separate-callers={CALLERS}"))
         .arg(format!("--callgrind-out-file={}", kept.path().display()))
         .arg(lab)
+        .env("GLIBC_TUNABLES", BY_VECTORS)
         .args(["workload", workload, &count.to_string()])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -71,7 +74,7 @@ fn parse(text: &str) -> Option<Stacks> {
     let mut of_callee = false;
     for line in text.lines() {
         if let Some(chain) = line.strip_prefix("fn=") {
-            let mut names: Vec<String> = chain.split('\'').map(name).collect();
+            let mut names: Vec<String> = chain.split('\'').filter(|n| !is_level(n)).map(name).collect();
             names.reverse();
             stack = Some(names);
         } else if line.starts_with("calls=") {
@@ -86,8 +89,12 @@ fn parse(text: &str) -> Option<Stacks> {
     (!stacks.is_empty()).then_some(stacks)
 }
 
-/// The function's name without its hash. Valgrind numbers recursive calls: `f'2` is a second level of `f`, and the part
-/// `2` has no name.
+/// Valgrind numbers recursive calls: `f'2` is a second level of `f`, and the part `2` is no function.
+fn is_level(part: &str) -> bool {
+    part.bytes().all(|b| b.is_ascii_digit())
+}
+
+/// The function's name without its hash.
 fn name(symbol: &str) -> String {
     super::plain(&format!("{:#}", rustc_demangle::demangle(symbol)))
 }
@@ -98,7 +105,7 @@ mod tests {
 
     #[test]
     fn costs_belong_to_the_chain_of_callers_and_calls_to_their_callees() {
-        let text = "events: Ir\nsummary: 9\n\nfl=a.rs\nfn=inner'outer'main\n1 2\n2 3\nfn=outer'main\n5 4\n\
+        let text = "events: Ir\nsummary: 9\n\nfl=a.rs\nfn=inner'2'outer'main\n1 2\n2 3\nfn=outer'main\n5 4\n\
                     cfn=inner'outer'main\ncalls=1 1\n5 5\n6 1\n\ntotals: 9\n";
         let stack = |names: &[&str]| names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>();
         let expected = Stacks::from([(stack(&["main", "outer"]), 5), (stack(&["main", "outer", "inner"]), 5)]);
