@@ -12,6 +12,10 @@ use crate::number;
 const HEIGHT: usize = 18;
 /// Narrower bars, by share of the whole, are not drawn on the page.
 const LEAST: f64 = 0.002;
+/// Narrower bars, in percent of the whole, have no text. The script of the page has the same.
+const NARROW: f64 = 2.5;
+/// The same on a narrow window.
+const SLIM: f64 = 9.0;
 /// Rows of the table of functions.
 const TOP: usize = 10;
 
@@ -124,6 +128,15 @@ fn class(name: &str) -> String {
     format!("in-{}", known.map_or("others", |(name, _)| name))
 }
 
+/// The classes of a bar that is too narrow for a text.
+fn without_text(percent: f64) -> &'static str {
+    match percent {
+        p if p < NARROW => " slim narrow",
+        p if p < SLIM => " slim",
+        _ => "",
+    }
+}
+
 /// The view of a file.
 pub fn of(profile: &Profile) -> View {
     let stacks = profile.named();
@@ -135,7 +148,7 @@ pub fn of(profile: &Profile) -> View {
     let levels = bars.iter().map(|b| b.depth + 1).max().unwrap_or(0);
     let height = levels * HEIGHT;
     let drawn = |b: &Bar<'_>| Drawn {
-        class: class(b.name),
+        class: class(b.name) + without_text(percent(b.count)),
         x: format!("{:.3}", percent(b.from)),
         width: format!("{:.3}", percent(b.count)),
         y: height - (b.depth + 1) * HEIGHT,

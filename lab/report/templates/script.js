@@ -71,6 +71,8 @@
         b.e.style.display = below || inside ? "" : "none";
         b.e.setAttribute("x", from + "%");
         b.e.setAttribute("width", width + "%");
+        b.e.classList.toggle("narrow", 2.5 > width);
+        b.e.classList.toggle("slim", 9 > width);
       }
     });
   }
