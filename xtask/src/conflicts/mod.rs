@@ -27,8 +27,10 @@ pub fn command(places: &Places, options: &cli::Conflicts) -> Result<u8> {
     if let Some(file) = &options.html {
         command.arg("--html").arg(file);
     }
-    if let Some(file) = &options.json {
-        command.arg("--json").arg(file);
+    let about = || "cannot keep the matrix".to_string();
+    let kept = options.json.is_some().then(tempfile::NamedTempFile::new).transpose().doing(about)?;
+    if let Some(kept) = &kept {
+        command.arg("--json").arg(kept.path());
     }
     if options.scale {
         command.arg("--scale");
@@ -37,15 +39,18 @@ pub fn command(places: &Places, options: &cli::Conflicts) -> Result<u8> {
         command.arg("--verbose");
     }
     let status = command.status().doing(|| "cannot run the lab".to_string())?;
-    if let Some(file) = options.json.as_ref().filter(|f| f.exists()) {
-        describe(places, file)?;
+    if let (Some(kept), Some(file)) = (&kept, &options.json)
+        && kept.as_file().metadata().doing(about)?.len() > 0
+    {
+        describe(places, kept.path(), file)?;
     }
     Ok(status.code().and_then(|c| u8::try_from(c).ok()).unwrap_or(1))
 }
 
-/// Adds the machine, the commit and the time to the lab's file.
-fn describe(places: &Places, file: &Path) -> Result<()> {
-    let mut matrix = Conflicts::read(file).map_err(Failure::usage)?;
+/// Adds the machine, the commit and the time to the lab's file `from`, and writes it to `file`. The commit is read before
+/// the write, because a changed file in `lab/runs` makes the commit another version.
+fn describe(places: &Places, from: &Path, file: &Path) -> Result<()> {
+    let mut matrix = Conflicts::read(from).map_err(Failure::usage)?;
     matrix.machine = Some(lab::describe(places)?);
     matrix.ended = lab::now();
     let about = || format!("cannot write {}", file.display());
