@@ -308,6 +308,21 @@ static uint64_t pass(void) {
     return now_ns() - start;
 }
 
+// The kernel's memory of one sleeper by kind, where the kernel tells it.
+static void report_kinds(pid_t process) {
+    char path[64], line[128], name[64], row[96];
+    double bytes;
+    snprintf(path, sizeof path, "/proc/%d/quire_memory", process);
+    FILE *rows = fopen(path, "r");
+    if (!rows) return;
+    while (fgets(line, sizeof line, rows)) {
+        CHECK(sscanf(line, "%63s %lf", name, &bytes) == 2, "%s: %s", path, line);
+        snprintf(row, sizeof row, "of_one_%s", name);
+        report(row, bytes, "bytes");
+    }
+    fclose(rows);
+}
+
 static void wake(void) {
     uint64_t awake = now_ns();
     if (pipes) pass();
@@ -396,6 +411,7 @@ int main(int argc, char **argv) {
     report("page_tables", (after.tables - before.tables) / sleepers, "bytes/process");
     report("kernel_stacks", (after.stacks - before.stacks) / sleepers, "bytes/process");
     report("slabs", (after.slabs - before.slabs) / sleepers, "bytes/process");
+    report_kinds(children[sleepers - 1]);
     cost("create", made, made_ns, sleepers);
 
     if (interval) answers->stage = SLEEPING;

@@ -72,6 +72,9 @@ struct Conflicts {
     /// Write a page with the matrix
     #[arg(long, value_name = "FILE")]
     html: Option<std::path::PathBuf>,
+    /// Write the matrix as JSON, without the machine
+    #[arg(long, value_name = "FILE")]
+    json: Option<std::path::PathBuf>,
     /// Instead: lines that move for each operation, by number of CPUs
     #[arg(long)]
     scale: bool,
@@ -164,8 +167,8 @@ fn planned(plan: &Plan) -> ExitCode {
 
 #[cfg(recording)]
 fn conflicts(options: Conflicts) -> ExitCode {
-    let Conflicts { operations, html, scale, verbose } = options;
-    let options = quire_lab::conflicts::Options { operations, html, scale, verbose };
+    let Conflicts { operations, html, json, scale, verbose } = options;
+    let options = quire_lab::conflicts::Options { operations, html, json, scale, verbose };
     match quire_lab::conflicts::command(&options) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
@@ -196,7 +199,7 @@ fn watched(plain: bool) -> ExitCode {
 
 #[cfg(not(recording))]
 fn conflicts(options: Conflicts) -> ExitCode {
-    let _recording_only = (options.operations, options.html, options.scale, options.verbose);
+    let _recording_only = (options.operations, options.html, options.json, options.scale, options.verbose);
     eprintln!("quire-lab: {}", quire_lab::Failure::Build);
     ExitCode::from(2)
 }

@@ -408,6 +408,7 @@ Examples:
   ./quire conflicts                      all pairs (a minute)
   ./quire conflicts fork exec            the pairs with one of these operations
   ./quire conflicts --html matrix.html   also writes a page
+  ./quire conflicts --json lab/runs/2026-11-26-conflicts.json    also writes the file for the lab's page
   ./quire conflicts --scale              lines moved for an operation, with 2 to 256 CPUs
   ./quire conflicts --guest              the whole kernel: system calls from two CPUs of a guest
   ./quire conflicts --guest -v munmap    the pairs of munmap, and the code sites of each line";
@@ -423,6 +424,10 @@ pub struct Conflicts {
     /// Write a page with the matrix
     #[arg(long, value_name = "FILE")]
     pub html: Option<std::path::PathBuf>,
+
+    /// Write the matrix with the commit and the machine, for the lab's page: lab/runs/DATE-conflicts.json
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["counted", "operations"])]
+    pub json: Option<std::path::PathBuf>,
 
     /// Count the lines that move from CPU to CPU for each operation, by the number of CPUs, instead of pairs
     #[arg(long, group = "counted", conflicts_with = "html")]
@@ -445,7 +450,8 @@ The program's output appears on standard error. The programs of programs/ mark t
 Examples:
   ./quire profile -- target/programs/forkexec --seconds 1
   ./quire profile --marked --top 20 -- micro --only cow
-  ./quire profile --flame flame.svg -- busybox find /       a flame graph, for a browser";
+  ./quire profile --flame flame.svg -- busybox find /       a flame graph, for a browser
+  ./quire profile --hosted 2000 -- zero_fill                one operation of the memory core alone, without a guest";
 
 /// Options of `profile`.
 #[derive(Debug, Clone, Args)]
@@ -471,6 +477,14 @@ pub struct Profile {
     /// it
     #[arg(long, value_name = "FILE")]
     pub flame: Option<std::path::PathBuf>,
+
+    /// Write the stacks of calls with the commit and the machine, for the lab's page: lab/runs/DATE-profile.json
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<std::path::PathBuf>,
+
+    /// Count N operations of the lab's workload PROGRAM instead, in a process of this machine, under valgrind
+    #[arg(long, value_name = "N", conflicts_with = "marked")]
+    pub hosted: Option<u64>,
 
     /// Program and its arguments
     #[arg(trailing_var_arg = true, required = true, value_name = "PROGRAM")]

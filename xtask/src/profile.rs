@@ -2,6 +2,7 @@
 //! counts each block of code that the kernel executes (`plugin/`).
 
 mod flame;
+mod hosted;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,12 +15,14 @@ use std::{
 };
 
 use object::{Object, ObjectKind, ObjectSymbol, SymbolKind};
+use quire_results::Place;
 
 use crate::{
     boot::{Kernel, On, Shape},
     cli,
     conflicts::{build_plugin, plain},
     failure::{Doing, Failure, Result},
+    lab,
     machine::{outcome::Outcome, qemu, relay},
     places::Places,
     progress::Step,
@@ -31,11 +34,23 @@ pub const KERNEL: u64 = 1 << 63;
 /// The limit of the whole run, which takes some ten times as long as without the plugin.
 const LIMIT: Duration = Duration::from_secs(3600);
 
-/// Runs the program and prints the table.
+/// Runs the program, writes the files and prints the table.
 pub fn command(places: &Places, options: &cli::Profile) -> Result<u8> {
+    if let Some(count) = options.hosted {
+        let [workload] = &options.program[..] else {
+            return Err(Failure::usage("--hosted takes the name of one workload, for example zero_fill"));
+        };
+        let stacks = hosted::measure(places, &workload.to_string_lossy(), count)?;
+        let stacks = stacks.iter().map(|(stack, n)| (stack.iter().map(String::as_str).collect(), *n)).collect();
+        return finish(places, options, &Profile::of_stacks(stacks));
+    }
     let (records, kernel) = measure(places, options)?;
     let functions = Functions::read(kernel.file())?;
-    let profile = Profile::of(&records, &functions);
+    finish(places, options, &Profile::of(&records, &functions))
+}
+
+/// Writes the files and prints the table.
+fn finish(places: &Places, options: &cli::Profile, profile: &Profile<'_>) -> Result<u8> {
     if profile.total.instructions == 0 {
         return Err(Failure::usage(match options.marked {
             true => {
@@ -48,11 +63,18 @@ pub fn command(places: &Places, options: &cli::Profile) -> Result<u8> {
     if let Some(file) = &options.folded {
         fs::write(file, profile.folded()).doing(|| format!("cannot write {}", file.display()))?;
     }
+    let program: Vec<_> = options.program.iter().map(|w| w.to_string_lossy()).collect();
+    let program = program.join(" ");
     if let Some(file) = &options.flame {
-        let program: Vec<_> = options.program.iter().map(|w| w.to_string_lossy()).collect();
-        let title = format!("{}: {} instructions of the kernel", program.join(" "), profile.total.instructions);
+        let whose = if options.hosted.is_some() { "instructions" } else { "instructions of the kernel" };
+        let title = format!("{program}: {} {whose}", profile.total.instructions);
         let drawing = flame::draw(&profile.stacks, &title, "instructions");
         fs::write(file, drawing).doing(|| format!("cannot write {}", file.display()))?;
+    }
+    if let Some(file) = &options.json {
+        let kept = profile.kept(places, options, program)?;
+        let about = || format!("cannot write {}", file.display());
+        fs::write(file, serde_json::to_string(&kept).doing(about)? + "\n").doing(about)?;
     }
     print!("{}", profile.table(options.top));
     Ok(0)
@@ -247,13 +269,56 @@ impl<'f> Profile<'f> {
         profile
     }
 
+    /// The counts of stacks whose locked instructions are unknown.
+    fn of_stacks(stacks: BTreeMap<Vec<&'f str>, u64>) -> Self {
+        let mut functions: BTreeMap<&str, Row> = BTreeMap::new();
+        let mut total = Count::default();
+        for (stack, instructions) in &stacks {
+            let count = Count { instructions: *instructions, locked: 0 };
+            total.add(count);
+            if let Some(last) = stack.last() {
+                functions.entry(last).or_default().own.add(count);
+            }
+            for function in stack.iter().collect::<BTreeSet<_>>() {
+                functions.entry(function).or_default().with_below += instructions;
+            }
+        }
+        Profile { programs: 0, total, functions, stacks }
+    }
+
+    /// The file for the lab's page.
+    fn kept(
+        &self,
+        places: &Places,
+        options: &cli::Profile,
+        program: String,
+    ) -> Result<quire_results::profile::Profile> {
+        let (functions, stacks) = quire_results::profile::Profile::number(&self.stacks);
+        let way = match options.hosted {
+            Some(count) => format!("--hosted {count} "),
+            None if options.marked => "--marked ".to_owned(),
+            None => String::new(),
+        };
+        Ok(quire_results::profile::Profile {
+            schema: quire_results::VERSION,
+            machine: lab::describe(places)?,
+            ended: lab::now(),
+            command: format!("./quire profile {way}-- {program}"),
+            operation: program,
+            place: if options.hosted.is_some() { Place::Cachegrind } else { Place::GuestCounted },
+            count: options.hosted,
+            functions,
+            stacks,
+        })
+    }
+
     /// The functions with the most instructions.
     fn table(&self, top: usize) -> String {
         let mut rows: Vec<_> = self.functions.iter().collect();
         rows.sort_by_key(|(_, row)| std::cmp::Reverse(row.own.instructions));
         let share = |n: u64| 100.0 * n as f64 / self.total.instructions as f64;
         let mut text = format!(
-            "{} instructions of the kernel, {} of them locked; {} of programs\n{:>6} {:>7} {:>8}  function\n",
+            "{} instructions, {} of them locked; {} of programs\n{:>6} {:>7} {:>8}  function\n",
             self.total.instructions, self.total.locked, self.programs, "own", "below", "locked"
         );
         for (name, row) in rows.into_iter().take(top).filter(|(_, row)| row.own.instructions != 0) {

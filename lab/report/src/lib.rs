@@ -6,7 +6,9 @@
 #![forbid(unsafe_code)]
 
 mod change;
+mod conflicts;
 mod escape;
+pub mod flame;
 mod front;
 mod history;
 mod number;
@@ -17,18 +19,29 @@ mod summary;
 mod table;
 mod words;
 
-use quire_results::{Case, Results};
+use quire_results::{Case, Results, conflicts::Conflicts, profile::Profile};
 
 pub use picture::faults;
 
-/// The page. It fails only if a template does, which would be a bug of ours.
-pub fn render(results: &Results) -> Result<String, minijinja::Error> {
-    page::render(results, &Results::merge([]))
+/// The kept files that the page shows beside the results.
+#[derive(Debug, Clone)]
+pub struct Beside {
+    /// Runs of the history.
+    pub kept: Results,
+    /// The conflict matrix.
+    pub conflicts: Option<Conflicts>,
+    /// The stacks of one operation.
+    pub profile: Option<Profile>,
 }
 
-/// The page with a history of the kept runs.
-pub fn render_beside(results: &Results, kept: &Results) -> Result<String, minijinja::Error> {
-    page::render(results, kept)
+/// The page. It fails only if a template does, which would be a bug of ours.
+pub fn render(results: &Results) -> Result<String, minijinja::Error> {
+    page::render(results, &Beside { kept: Results::merge([]), conflicts: None, profile: None })
+}
+
+/// The page with a history of the kept runs, the conflict matrix and a flame graph.
+pub fn render_beside(results: &Results, beside: &Beside) -> Result<String, minijinja::Error> {
+    page::render(results, beside)
 }
 
 /// A case's name for people: `Quire, hosted, 2 CPUs, zero-fill faults by processes`.

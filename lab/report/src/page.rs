@@ -7,8 +7,11 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 
 use crate::{
+    Beside,
     change::{self, Against},
+    conflicts,
     escape::Escaped,
+    flame,
     front::{self, Front},
     history,
     plot::{self, Figure, Missing},
@@ -40,6 +43,8 @@ struct Page<'a> {
     guests: Guests,
     leads: bool,
     history: Vec<history::Entry>,
+    conflicts: Option<conflicts::View>,
+    flame: Option<flame::View>,
     limits: Vec<Limits>,
     sources: Vec<summary::SourceClaims>,
     against: Vec<Against>,
@@ -101,7 +106,7 @@ struct Block {
 }
 
 /// Renders it.
-pub fn render(results: &Results, kept: &Results) -> Result<String, minijinja::Error> {
+pub fn render(results: &Results, beside: &Beside) -> Result<String, minijinja::Error> {
     let names = experiment_names(results);
     let place = |name: &str| id(names.iter().position(|n| n == name).unwrap_or_default(), name);
     let href = |experiment: &Experiment| place(&experiment.name);
@@ -155,7 +160,9 @@ pub fn render(results: &Results, kept: &Results) -> Result<String, minijinja::Er
         guests: Guests { several: percent(GUESTS_COUNTS), once: percent(GUESTS_ONCE) },
         leads: against.iter().any(|a| a.alike && a.same_machine),
         limits: limits.collect(),
-        history: history::of(kept, results),
+        history: history::of(&beside.kept, results),
+        conflicts: beside.conflicts.as_ref().map(conflicts::of),
+        flame: beside.profile.as_ref().map(flame::of),
         sources: summary::sources(&results.runs, href),
         against,
         experiments,

@@ -57,6 +57,26 @@
     unfolded = [];
   });
 
+  // A bar of the flame graph widens to the whole width. Those below it fill the width too, and those beside it go.
+  const calls = all(".flame .call").map((e) => ({ e, x: parseFloat(e.getAttribute("x")), w: parseFloat(e.getAttribute("width")), y: parseFloat(e.getAttribute("y")) }));
+  const least = 1e-2;
+  // The page is XML too, so the script has no signs that are markup there.
+  const every = (...conditions) => conditions.every(Boolean);
+  for (const c of calls) {
+    c.e.addEventListener("click", () => {
+      for (const b of calls) {
+        const below = every(b.y >= c.y, c.x + least >= b.x, b.x + b.w >= c.x + c.w - least);
+        const from = below ? 0 : ((b.x - c.x) / c.w) * 100, width = below ? 100 : (b.w / c.w) * 100;
+        const inside = every(c.y > b.y, from > -100 * least, 100 + 100 * least > from + width);
+        b.e.style.display = below || inside ? "" : "none";
+        b.e.setAttribute("x", from + "%");
+        b.e.setAttribute("width", width + "%");
+        b.e.classList.toggle("narrow", 2.5 > width);
+        b.e.classList.toggle("slim", 9 > width);
+      }
+    });
+  }
+
   // One run of several.
   const machine = document.getElementById("machine");
   if (machine) {

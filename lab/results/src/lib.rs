@@ -5,7 +5,9 @@
 #![forbid(unsafe_code)]
 
 pub mod change;
+pub mod conflicts;
 pub mod operation;
+pub mod profile;
 pub mod statistics;
 mod verdict;
 
@@ -352,27 +354,46 @@ impl Reading {
     }
 }
 
+/// The text of a file, and its name for errors.
+fn text_of(file: &Path) -> Result<(String, String), Unreadable> {
+    let name = file.display().to_string();
+    match std::fs::read_to_string(file) {
+        Ok(text) => Ok((text, name)),
+        Err(error) => Err(Unreadable::File { file: name, error }),
+    }
+}
+
+/// Reads a file of this version.
+fn read<T: serde::de::DeserializeOwned>(file: &Path) -> Result<T, Unreadable> {
+    let (text, name) = text_of(file)?;
+    parse(&text, &name)
+}
+
+/// Parses a text of this version; errors name `file`.
+fn parse<T: serde::de::DeserializeOwned>(text: &str, file: &str) -> Result<T, Unreadable> {
+    let shape = |error| Unreadable::Shape { file: file.to_owned(), error };
+    // The version is read first, because the shape of the rest depends on it.
+    #[derive(Deserialize)]
+    struct Head {
+        schema: u32,
+    }
+    let version = serde_json::from_str::<Head>(text).map_err(shape)?.schema;
+    if version != VERSION {
+        return Err(Unreadable::Version { file: file.to_owned(), version });
+    }
+    serde_json::from_str(text).map_err(shape)
+}
+
 impl Results {
     /// Reads a file and checks it.
     pub fn read(file: &Path) -> Result<Results, Unreadable> {
-        let name = || file.display().to_string();
-        let text = std::fs::read_to_string(file).map_err(|error| Unreadable::File { file: name(), error })?;
-        Results::parse(&text, &name())
+        let (text, name) = text_of(file)?;
+        Results::parse(&text, &name)
     }
 
     /// Parses and checks a text; errors name `file`.
     pub fn parse(text: &str, file: &str) -> Result<Results, Unreadable> {
-        let shape = |error| Unreadable::Shape { file: file.to_owned(), error };
-        // The version is read first, because the shape of the rest depends on it.
-        #[derive(Deserialize)]
-        struct Head {
-            schema: u32,
-        }
-        let version = serde_json::from_str::<Head>(text).map_err(shape)?.schema;
-        if version != VERSION {
-            return Err(Unreadable::Version { file: file.to_owned(), version });
-        }
-        let results: Results = serde_json::from_str(text).map_err(shape)?;
+        let results: Results = parse(text, file)?;
         for experiment in results.runs.iter().flat_map(|r| &r.experiments) {
             let wrong = |what| Unreadable::Value { file: file.to_owned(), experiment: experiment.name.clone(), what };
             for (name, measure) in experiment.cases.iter().flat_map(|c| &c.measures) {
@@ -479,8 +500,13 @@ impl From<&str> for Parameter {
 mod tests {
     use super::*;
 
-    fn schema() -> String {
-        serde_json::to_string_pretty(&schemars::schema_for!(Results)).unwrap() + "\n"
+    /// The documented schemas.
+    fn schemas() -> [(&'static str, schemars::Schema); 3] {
+        [
+            ("results", schemars::schema_for!(Results)),
+            ("conflicts", schemars::schema_for!(conflicts::Conflicts)),
+            ("profile", schemars::schema_for!(profile::Profile)),
+        ]
     }
 
     /// A run with one experiment of two cases.
@@ -580,12 +606,15 @@ mod tests {
     }
 
     #[test]
-    fn the_documented_schema_is_that_of_the_types() {
-        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/results.schema.json");
-        if std::env::var_os("QUIRE_WRITE").is_some() {
-            std::fs::write(&file, schema()).unwrap();
+    fn the_documented_schemas_are_those_of_the_types() {
+        for (name, schema) in schemas() {
+            let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../docs/{name}.schema.json"));
+            let schema = serde_json::to_string_pretty(&schema).unwrap() + "\n";
+            if std::env::var_os("QUIRE_WRITE").is_some() {
+                std::fs::write(&file, &schema).unwrap();
+            }
+            let kept = std::fs::read_to_string(&file).unwrap();
+            assert_eq!(kept, schema, "QUIRE_WRITE=1 cargo test -p quire-results writes it anew");
         }
-        let kept = std::fs::read_to_string(&file).unwrap();
-        assert_eq!(kept, schema(), "QUIRE_WRITE=1 cargo test -p quire-results writes it anew");
     }
 }

@@ -5,7 +5,7 @@ use super::report::{Counts, last_line, text};
 use super::sim::Tasks;
 use super::verdict::{Judged, Verdict, judge, unmet};
 use super::world::CPUS;
-use super::{Case, cases, html, scale};
+use super::{Case, cases, html, json, scale};
 use crate::Failure;
 use std::io::{IsTerminal as _, Write as _};
 use std::path::PathBuf;
@@ -18,6 +18,8 @@ pub struct Options {
     pub operations: Vec<String>,
     /// The file for the HTML page.
     pub html: Option<PathBuf>,
+    /// The file for the matrix as JSON.
+    pub json: Option<PathBuf>,
     /// Prints lines that move by number of CPUs, instead of the matrix.
     pub scale: bool,
     /// With that: the source lines that needed them.
@@ -101,6 +103,11 @@ pub fn command(options: &Options) -> Result<bool, Failure> {
     }
     if let Some(path) = &options.html {
         std::fs::write(path, html::page(&all)).map_err(|e| Failure::Tool(format!("{}: {e}", path.display())))?;
+    }
+    if let Some(path) = &options.json {
+        let wrong = |e: &dyn std::fmt::Display| Failure::Tool(format!("{}: {e}", path.display()));
+        let text = serde_json::to_string(&json::of(&all)).map_err(|e| wrong(&e))?;
+        std::fs::write(path, text).map_err(|e| wrong(&e))?;
     }
     say(&format!(
         "{} share no line, {} share lines only at stated rates, {} are as listed, {} differ from the list",

@@ -66,7 +66,8 @@ pub static EXPECTED: &[Expected] = &[
         &["epoch::Slot", "vm"],
         "epoch.rs",
         5,
-        "the same; the creation or the end of an address space retires some dozen structures",
+        "a CPU that has retired 64 structures reads all CPUs' slots; the creation or the end of an address space retires \
+         some dozen",
     ),
     rate(
         SPACES,

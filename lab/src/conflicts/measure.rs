@@ -28,6 +28,8 @@ pub struct Line {
 pub struct Seen {
     /// Rounds in which it was shared.
     pub rounds: u32,
+    /// Lines of this name in the round that shared most of them.
+    pub lines: u32,
     /// The accesses of one such round, for the reader.
     pub told: String,
 }
@@ -42,6 +44,8 @@ pub struct Measured {
     pub rounds: u32,
     /// Lines that were shared in any.
     pub lines: BTreeMap<Line, Seen>,
+    /// Lines in the round that shared most.
+    pub most: u32,
     /// The results of the operations, by which of them came first.
     pub results: Results,
 }
@@ -59,17 +63,22 @@ fn line_of(conflict: &Conflict) -> Line {
     Line { label: short(conflict.label()), by: by.into_iter().collect::<Vec<_>>().join(" ") }
 }
 
-/// Adds the shared lines of a round.
-fn add(lines: &mut BTreeMap<Line, Seen>, record: &Record) {
-    let mut now: BTreeMap<Line, String> = BTreeMap::new();
+/// Adds the shared lines of a round, and returns their number.
+fn add(lines: &mut BTreeMap<Line, Seen>, record: &Record) -> u32 {
+    let mut now: BTreeMap<Line, (u32, String)> = BTreeMap::new();
     for conflict in record.conflicts() {
-        now.entry(line_of(&conflict)).or_default().push_str(&conflict.to_string());
+        let (number, told) = now.entry(line_of(&conflict)).or_default();
+        *number += 1;
+        told.push_str(&conflict.to_string());
     }
-    for (line, told) in now {
+    let all = now.values().map(|(number, _)| number).sum();
+    for (line, (number, told)) in now {
         let seen = lines.entry(line).or_default();
         seen.rounds += 1;
+        seen.lines = seen.lines.max(number);
         seen.told = told;
     }
+    all
 }
 
 /// SplitMix64 (Steele et al. 2014).
@@ -142,12 +151,12 @@ impl Play<'_> {
 
 /// Does `a` on CPU 0 and `b` on CPU 1 in `state`, for `rounds` rounds that count.
 pub fn measure(tasks: Tasks, a: &Operation, b: &Operation, state: State, rounds: u32) -> Result<Measured, Failure> {
-    let mut lines = BTreeMap::new();
+    let (mut lines, mut most) = (BTreeMap::new(), 0);
     let results =
         Play { operations: [a, b], state, frames: FRAMES, warm: WARM, rounds }.run(tasks, &mut |_, both| {
             let (done, record) = scope(both);
-            add(&mut lines, &record);
+            most = most.max(add(&mut lines, &record));
             done
         })?;
-    Ok(Measured { rounds, lines, results })
+    Ok(Measured { rounds, lines, most, results })
 }

@@ -9,6 +9,7 @@ mod command;
 pub mod expected;
 mod fiber;
 mod html;
+mod json;
 pub mod measure;
 mod memory;
 pub mod model;

@@ -37,6 +37,8 @@ pub struct Judged {
     pub verdict: Verdict,
     /// The lines that were shared.
     pub shared: Vec<Shared>,
+    /// Lines in the round that shared most.
+    pub most: u32,
     /// Entries whose lines should be shared, and are not.
     pub gone: Vec<&'static Expected>,
 }
@@ -65,7 +67,7 @@ pub fn judge(case: Case, measured: &Measured) -> Judged {
     } else {
         Verdict::Amortised
     };
-    Judged { case, verdict, shared, gone }
+    Judged { case, verdict, shared, most: measured.most, gone }
 }
 
 /// Rates that the list states and no case has met.

@@ -267,7 +267,7 @@ fn go_on(run: &mut Run, old: &Run) -> Result<(), String> {
 }
 
 /// The time, as RFC 3339 writes it.
-fn now() -> String {
+pub fn now() -> String {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     humantime::format_rfc3339_seconds(std::time::UNIX_EPOCH + since).to_string()
 }

@@ -17,7 +17,8 @@ use std::{
     time::Instant,
 };
 
-use quire_results::{Mode, Results};
+use quire_report::Beside;
+use quire_results::{Mode, Results, conflicts::Conflicts, profile::Profile};
 
 use crate::{
     cli,
@@ -26,6 +27,8 @@ use crate::{
     progress::{Countdown, Step},
 };
 use keep::RunFile;
+pub use keep::now;
+pub use machine::describe;
 use plan::{CaseId, CaseValues, Job, Plan};
 
 /// Runs the chosen part of the lab.
@@ -240,13 +243,21 @@ fn pass(plan: &Plan, jobs: &[usize], kept: &mut RunFile, run: Run<'_>, alone: bo
     Ok(())
 }
 
-/// Draws the page of these files, with a history of the kept runs.
+/// Draws the page of these files, with what `lab/runs` holds beside them: the history, the newest conflict matrix and the
+/// newest profile.
 fn draw(places: &Places, page: &Path, files: &[PathBuf]) -> Result<()> {
     let step = Step::new("drawing the page");
     let results: Result<Vec<Results>> = files.iter().map(|f| Results::read(f).map_err(Failure::usage)).collect();
     let kept = Results::merge(status::kept(places).iter().filter_map(|f| Results::read(f).ok()));
+    let conflicts = status::newest(places, "-conflicts.json").map(|f| Conflicts::read(&f));
+    let profile = status::newest(places, "-profile.json").map(|f| Profile::read(&f));
+    let beside = Beside {
+        kept,
+        conflicts: conflicts.transpose().map_err(Failure::usage)?,
+        profile: profile.transpose().map_err(Failure::usage)?,
+    };
     let text =
-        quire_report::render_beside(&Results::merge(results?), &kept).doing(|| "cannot draw the page".to_string())?;
+        quire_report::render_beside(&Results::merge(results?), &beside).doing(|| "cannot draw the page".to_string())?;
     std::fs::write(page, text).doing(|| format!("cannot write {}", page.display()))?;
     drop(step);
     Ok(())

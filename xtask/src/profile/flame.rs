@@ -5,6 +5,8 @@
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
+use quire_report::flame::{Bar, HUES, bars, crate_of, short};
+
 /// The height of a bar, in pixels.
 const HEIGHT: usize = 18;
 /// The height above the bars.
@@ -12,15 +14,6 @@ const HEAD: usize = 58;
 /// Narrower bars, by share of the whole, could not be seen or clicked. A million of them make a file that no browser
 /// opens.
 const LEAST: f64 = 0.0002;
-
-/// A function at its place in the stacks.
-struct Bar<'f> {
-    name: &'f str,
-    depth: usize,
-    /// The count before the bar, in the order of the stacks, and the count of the bar with its callees.
-    from: u64,
-    count: u64,
-}
 
 /// Draws the stacks (outermost function first) under `title`. `unit` is the counted unit.
 pub fn draw(stacks: &BTreeMap<Vec<&str>, u64>, title: &str, unit: &str) -> String {
@@ -74,52 +67,6 @@ document.getElementById('all').addEventListener('click', () => zoom(0, 100));
 ]]></script>
 ";
 
-/// The bars of stacks, which are in order. Neighbouring bars of one function are joined.
-fn bars<'f>(stacks: &BTreeMap<Vec<&'f str>, u64>) -> Vec<Bar<'f>> {
-    let mut bars: Vec<Bar<'f>> = Vec::new();
-    // Indices of the bars of the last stack.
-    let mut open: Vec<usize> = Vec::new();
-    let mut from = 0;
-    for (stack, count) in stacks {
-        let common = open.iter().zip(stack).take_while(|(bar, name)| bars[**bar].name == **name).count();
-        open.truncate(common);
-        for (depth, name) in stack.iter().enumerate().skip(common) {
-            open.push(bars.len());
-            bars.push(Bar { name, depth, from, count: 0 });
-        }
-        for bar in &open {
-            bars[*bar].count += count;
-        }
-        from += count;
-    }
-    bars
-}
-
-/// The crate of a function, also where it is `<quire_vm::A as quire_sync::B>::c`.
-fn crate_of(name: &str) -> &str {
-    let path = name.trim_start_matches(['<', '&', '*', '[', '(']);
-    let end = path.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(path.len());
-    if path[end..].starts_with("::") { &path[..end] } else { "" }
-}
-
-/// The name without the crates' common beginning.
-fn short(name: &str) -> &str {
-    name.strip_prefix("quire_").unwrap_or(name)
-}
-
-/// The crates' hues, far from each other.
-const HUES: &[(&str, u32)] = &[
-    ("quire_kernel", 10),
-    ("quire_linux", 45),
-    ("quire_drivers", 80),
-    ("quire_vm", 130),
-    ("quire_pmap", 170),
-    ("quire_pmap_x86_64", 190),
-    ("quire_task", 215),
-    ("quire_sync", 275),
-    ("quire_fs", 320),
-];
-
 /// The colour of a function's bar, or grey for a function outside of our crates.
 fn colour(name: &str) -> String {
     match HUES.iter().find(|(known, _)| *known == crate_of(name)) {
@@ -156,13 +103,6 @@ mod tests {
     }
 
     #[test]
-    fn a_bar_is_as_wide_as_its_instructions_and_those_above_it() {
-        let all = stacks(&[(&["a"], 10), (&["a", "b"], 30), (&["a", "b", "c"], 20), (&["a", "c"], 5), (&["d"], 35)]);
-        let found: Vec<_> = bars(&all).iter().map(|b| (b.name, b.depth, b.from, b.count)).collect();
-        assert_eq!(found, [("a", 0, 0, 65), ("b", 1, 10, 50), ("c", 2, 40, 20), ("c", 1, 60, 5), ("d", 0, 65, 35)]);
-    }
-
-    #[test]
     fn the_drawing_is_well_formed_for_any_function_names() {
         let name = "<quire_vm::map::Map<\"M\"> as core::ops::Drop>::drop & more";
         let svg = draw(&stacks(&[(&["quire_linux::entry", name], 999_999), (&["trap"], 1)]), "a < b", "instructions");
@@ -177,8 +117,6 @@ mod tests {
             let (open, close) = (svg.matches(&format!("<{tag}")).count(), svg.matches(&format!("</{tag}>")).count());
             assert_eq!(open, close, "{tag}: {svg}");
         }
-        assert_eq!(crate_of(name), "quire_vm");
-        assert_eq!((crate_of("trap_entry"), crate_of("memcpy")), ("", ""));
     }
 
     #[test]

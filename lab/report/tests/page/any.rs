@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 
 use proptest::{collection::btree_map, collection::vec, prelude::*};
-use quire_report::render;
+use quire_report::{Beside, render, render_beside};
 use quire_results::{
     Better, Case, Claim, Experiment, Kind, Machine, Measure, Mode, Parameter, Place, Plot, Reading, Results, Run,
     Shape, Side, Source, VERSION,
+    conflicts::{Conflicts, Sharing},
+    profile::Profile,
 };
 
 /// Elements that the page is made of. Others could only come from the results.
@@ -15,7 +17,7 @@ const OURS: &str = "html head meta title link style body a header div svg path s
     text polyline polygon circle ul footer script";
 
 /// Checks a page and gives its text and attributes.
-fn check(page: &str) -> String {
+pub fn check(page: &str) -> String {
     // The XML parser does not get HTML's document type.
     let page = page.replace("<!DOCTYPE html>", "");
     let document = roxmltree::Document::parse(page.trim()).unwrap_or_else(|e| panic!("{e}"));
@@ -263,8 +265,67 @@ fn kept_runs_have_a_history_in_which_each_stands_once() {
     other.runs[0].began = "2026-11-23T00:00:00Z".to_owned();
     other.runs[0].machine.versions.insert("Quire".to_owned(), "abcdef0".to_owned());
     let kept = Results::merge([shown.clone(), other]);
-    let page = quire_report::render_beside(&shown, &kept).unwrap();
+    let beside = Beside { kept, conflicts: None, profile: None };
+    let page = render_beside(&shown, &beside).unwrap();
     check(&page);
     assert_eq!((page.matches("<code>beb3ca2").count(), page.matches("<code>abcdef0").count()), (1, 1));
     assert!(!render(&shown).unwrap().contains("id=\"history\""), "one run is no history");
+}
+
+#[test]
+fn the_matrix_has_a_number_in_each_cell_a_legend_and_reasons() {
+    let results = super::fixture::results(1);
+    let page = render_beside(&results, &super::fixture::beside()).unwrap();
+    let document = page.replace("<!DOCTYPE html>", "");
+    let document = roxmltree::Document::parse(document.trim()).unwrap();
+    let section = document.descendants().find(|n| n.attribute("id") == Some("conflicts")).unwrap();
+    let cells = |class: &str| -> Vec<String> {
+        let cells = section.descendants().filter(|n| n.has_tag_name("td") && n.attribute("class") == Some(class));
+        cells.map(|n| n.text().unwrap_or_default().to_owned()).collect()
+    };
+    // A pair of two operations stands twice in its state, and twice in all states together.
+    let times = |text: &str, n: usize| vec![text.to_owned(); n];
+    assert_eq!(cells("share-listed"), times("3", 4));
+    assert_eq!((cells("share-amortised"), cells("share-wrong")), (times("~1", 4), times("!2", 2)));
+    assert_eq!((cells("share-free"), cells("share-none").len()), (times("0", 2), 6));
+    let text = check(&page);
+    for part in [
+        " pairs share no line",
+        "share lines for a stated reason",
+        "A fork copies <the> map",
+        "at most once in 12 operations",
+        "memory without an owner",
+    ] {
+        assert!(text.contains(part), "{part}");
+    }
+    assert!(page.contains("commit <code>cafe</code>") && page.contains("<b>2 of 4</b>"));
+}
+
+#[test]
+fn the_flame_graph_has_its_bars_and_functions() {
+    let page = render_beside(&super::fixture::results(1), &super::fixture::beside()).unwrap();
+    let text = check(&page);
+    assert!(text.contains("quire_vm::fault<'a>\n90 instructions, 90.0 %"), "the function with its callees");
+    assert!(page.contains("<b>10</b> instructions an operation") && text.contains("vm::zero"));
+    assert_eq!(page.matches("class=\"call in-quire_vm\"").count(), 2);
+}
+
+#[test]
+fn without_kept_files_the_page_names_their_commands() {
+    let text = check(&render(&super::fixture::results(1)).unwrap());
+    assert!(text.contains("No matrix is kept.") && text.contains("No profile is kept."));
+    let mut beside = super::fixture::beside();
+    let empty = Conflicts { operations: Vec::new(), cases: Vec::new(), machine: None, ..beside.conflicts.unwrap() };
+    beside.conflicts = Some(empty);
+    beside.profile = Some(Profile { stacks: Vec::new(), functions: Vec::new(), ..beside.profile.unwrap() });
+    check(&render_beside(&super::fixture::results(1), &beside).unwrap());
+}
+
+#[test]
+fn a_verdict_of_the_file_has_a_place_in_the_legend() {
+    let page = render_beside(&super::fixture::results(1), &super::fixture::beside()).unwrap();
+    for verdict in [Sharing::Free, Sharing::Amortised, Sharing::Listed, Sharing::Wrong] {
+        let class = format!("<li><span class=\"share-{}\"", format!("{verdict:?}").to_lowercase());
+        assert_eq!(page.matches(&class).count(), 1, "{class}");
+    }
 }

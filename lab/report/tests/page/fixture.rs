@@ -4,9 +4,12 @@
 use std::collections::BTreeMap;
 
 use fastrand::Rng;
+use quire_report::Beside;
 use quire_results::{
     Better, Case, Claim, Experiment, Kind, Machine, Measure, Mode, Parameter, Place, Plot, Reading, Results, Run,
     Shape, Side, Source, VERSION,
+    conflicts::{Conflicts, Line, Named, Pair, Sharing},
+    profile::Profile,
 };
 
 type Parameters = Vec<(&'static str, Parameter)>;
@@ -586,4 +589,60 @@ impl Adapted for Plot {
         self.only.insert(name.to_owned(), value.into());
         self
     }
+}
+
+/// A matrix with one pair of each verdict, and a profile of three functions.
+pub fn beside() -> Beside {
+    let named = |name: &str| Named { name: name.to_owned(), about: format!("about {name}") };
+    let pair = |a: &str, b: &str, verdict, lines, shared: &[Line]| Pair {
+        a: a.to_owned(),
+        b: b.to_owned(),
+        state: "threads".to_owned(),
+        verdict,
+        lines,
+        shared: shared.to_vec(),
+    };
+    let line = |label: &str, every, reason: Option<&str>| Line {
+        label: label.to_owned(),
+        by: "map.rs".to_owned(),
+        rounds: 3,
+        lines: 1,
+        every,
+        reason: reason.map(str::to_owned),
+    };
+    let mut machine = results(1).runs.remove(0).machine;
+    machine.versions.insert("Quire".to_owned(), "cafe".to_owned());
+    let conflicts = Conflicts {
+        schema: VERSION,
+        machine: Some(machine.clone()),
+        ended: "2026-11-26T00:00:00Z".to_owned(),
+        command: "./quire conflicts".to_owned(),
+        rounds: 64,
+        operations: ["fork", "exit", "mmap"].map(named).into(),
+        states: vec![named("threads")],
+        cases: vec![
+            pair("fork", "fork", Sharing::Free, 0, &[]),
+            pair("fork", "exit", Sharing::Listed, 3, &[line("space", None, Some("a fork copies <the> map"))]),
+            pair("fork", "mmap", Sharing::Amortised, 1, &[line("vm", Some(12), Some("the epoch"))]),
+            pair("exit", "exit", Sharing::Wrong, 2, &[line("", None, None)]),
+        ],
+    };
+    let stacks = BTreeMap::from([
+        (vec!["quire_lab::run"], 10),
+        (vec!["quire_lab::run", "quire_vm::fault<'a>"], 50),
+        (vec!["quire_lab::run", "quire_vm::fault<'a>", "quire_vm::zero"], 40),
+    ]);
+    let (functions, stacks) = Profile::number(&stacks);
+    let profile = Profile {
+        schema: VERSION,
+        machine,
+        ended: "2026-11-26T00:00:00Z".to_owned(),
+        command: "./quire profile --hosted 10 -- zero_fill".to_owned(),
+        operation: "zero_fill".to_owned(),
+        place: Place::Cachegrind,
+        count: Some(10),
+        functions,
+        stacks,
+    };
+    Beside { kept: Results::merge([]), conflicts: Some(conflicts), profile: Some(profile) }
 }

@@ -6,8 +6,8 @@ mod browser;
 mod fixture;
 
 use browser::Browser;
-use quire_report::render;
-use quire_results::{Better, Parameter, Results, Side};
+use quire_report::{Beside, render, render_beside};
+use quire_results::{Better, Parameter, Results, Side, conflicts::Conflicts, profile::Profile};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 
@@ -29,15 +29,35 @@ fn each_plot_has_its_series_and_nothing_is_an_error() {
     every_plot_of(fixture::results(1));
 }
 
-#[test]
-fn each_plot_of_the_kept_runs_has_its_series() {
+/// The kept files with one of these ends of their names.
+fn kept(ends: &[&str]) -> Vec<PathBuf> {
     let runs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../runs");
     let files = std::fs::read_dir(runs).unwrap().map(|f| f.unwrap().path());
-    // Figures of `./quire bench` are no results of the lab.
-    let runs: Vec<PathBuf> = files.filter(|f| !f.to_string_lossy().ends_with("-bench.json")).collect();
+    files.filter(|f| ends.iter().any(|end| f.to_string_lossy().ends_with(end))).collect()
+}
+
+#[test]
+fn each_plot_of_the_kept_runs_has_its_series() {
+    let runs = kept(&["-quick.json", "-full.json"]);
     assert!(!runs.is_empty(), "a run is kept");
     for run in runs {
         every_plot_of(Results::read(&run).unwrap());
+    }
+}
+
+#[test]
+fn each_kept_matrix_and_profile_has_its_part_of_the_page() {
+    for (end, missing) in [("-conflicts.json", "No matrix is kept."), ("-profile.json", "No profile is kept.")] {
+        for file in kept(&[end]) {
+            let mut beside = Beside { kept: Results::merge([]), conflicts: None, profile: None };
+            match end {
+                "-conflicts.json" => beside.conflicts = Some(Conflicts::read(&file).unwrap()),
+                _ => beside.profile = Some(Profile::read(&file).unwrap()),
+            }
+            let page = render_beside(&fixture::results(1), &beside).unwrap();
+            any::check(&page);
+            assert!(!page.contains(missing), "{}", file.display());
+        }
     }
 }
 
