@@ -224,6 +224,17 @@ impl<M: Machine> Linux<M> {
     /// Makes `task` check its work flags soon, even if it sleeps or runs in user mode on another CPU.
     pub(crate) fn poke(&self, task: &Task<M>) {
         self.scheduler.unpark(task);
+        self.interrupt(task);
+    }
+
+    /// As [`poke`](Self::poke), for a thread whose flags say that it ends.
+    pub(crate) fn poke_to_end(&self, task: &Task<M>) {
+        self.scheduler.unpark_to_end(task);
+        self.interrupt(task);
+    }
+
+    /// Interrupts the CPU that runs `task`, if it is another one.
+    fn interrupt(&self, task: &Task<M>) {
         if task.is_running() {
             let home = task.home();
             if home != quire_sync::current_cpu() {

@@ -30,7 +30,7 @@ pub struct Thread<M: Machine> {
     /// The CPUs that it may run on. Written by [`Scheduler::set_affinity`](crate::Scheduler::set_affinity).
     affinity: CpuSet,
     /// The user whose shares it belongs to; null for the share that each CPU keeps itself. Written before the spawn,
-    /// and by the thread itself.
+    /// by the thread itself, and by a CPU that [wakes it to end](crate::Scheduler::unpark_to_end).
     user: AtomicPtr<User<M>>,
     /// The rest of its turn, in nanoseconds at nice 0. Written by the CPU that it is on, or under the lock of its
     /// queue.

@@ -129,6 +129,37 @@ fn a_user_who_wakes_100000_threads_at_once_takes_no_time_of_another() {
     assert!(took <= 2_100 * MS, "{took} ns until all ran");
 }
 
+/// A user ends 100,000 sleeping threads, by 80 us each, while a thread of the same user sleeps often. Returns the longest
+/// wait of that thread, and the time until all have run.
+fn end_100000(wake: impl Fn(&Stepped, &ThreadRef<Stepped>)) -> (u64, u64) {
+    let machine = Stepped::new(1);
+    let user = machine.user();
+    let doomed: Threads = (0..100_000)
+        .map(|_| {
+            machine.spawn(0, Some(user), 0, Does::Once { after: 10 * US, sleep: EVER, then: 80 * US, period: EVER })
+        })
+        .collect();
+    machine.run(1100 * MS);
+    let answers = vec![machine.spawn(0, Some(user), 0, Does::Sleeps { after: 500 * US, sleep: 10 * MS })];
+    machine.run(100 * MS);
+    let start = machine.time();
+    doomed.iter().for_each(|thread| wake(machine, thread));
+    while doomed.iter().rev().any(|t| t.payload().woken.get().is_some()) {
+        machine.run(10 * MS);
+    }
+    (longest(machine, &answers), machine.time() - start)
+}
+
+#[test]
+fn a_user_whose_100000_threads_end_at_once_answers_meanwhile() {
+    let (late, took) = end_100000(Stepped::wake_to_end);
+    println!("{late} ns late while all ended within {took} ns");
+    assert!(late <= 3 * MS, "{late} ns late");
+    assert!(took <= 9_000 * MS, "{took} ns until all ended");
+    let (late, _) = end_100000(Stepped::wake);
+    assert!(late >= 1000 * MS, "{late} ns late: the comparison has no crowd");
+}
+
 #[test]
 fn busy_threads_beside_too_many_wake_ups_keep_their_nice_weights() {
     let machine = Stepped::new(1);

@@ -11,6 +11,10 @@
 //! only if no other process can. Processes that share an address space end together. `/proc/<pid>/oom_score` shows the
 //! same figure, scaled as Linux does.
 //!
+//! To weigh a process exactly takes a walk over its tables, and over indexes if its tables were dropped. So after
+//! [`WEIGHED`] processes, another one is weighed only if its highest number of resident pages could make it the victim.
+//! This may miss a process with more pages in swap than it ever had in memory at once.
+//!
 //! # End of the victim
 //! 1. Its threads are killed. A thread that is ending waits for no memory, and may use a part of the reserve
 //!    ([`is_ending`](quire_vm::Machine::is_ending)); interruptible waits end.
@@ -50,6 +54,15 @@ impl<M: Machine> Process<M> {
     pub(crate) fn oom_score(&self) -> u64 {
         self.badness().map_or(0, |(points, _)| score(points, self.linux.total_pages()))
     }
+}
+
+/// Processes that are weighed exactly in any case.
+const WEIGHED: u32 = 4096;
+
+/// Whether a process with at most `peak` resident pages may have more than `points`.
+fn may_exceed(points: i64, peak: u64, adjust: i32, total: u64) -> bool {
+    let most = Holdings { resident: peak, ..Holdings::default() };
+    badness(most, adjust, total).is_some_and(|most| most > points)
 }
 
 /// Pages that count against a process. `None`: it is exempt.
@@ -212,18 +225,28 @@ impl<M: Machine> Linux<M> {
         let init = self.first.lock().as_ref().cloned();
         let init_memory = init.as_ref().and_then(|init| init.memory());
         let mut best: Option<Choice<M>> = None;
-        let (mut first, mut alone) = (None, true);
+        let (mut first, mut alone, mut weighed) = (None, true, 0);
+        let total = self.total_pages();
         for process in self.ids.processes() {
             if process.given_up.load(Ordering::Acquire) {
                 continue;
             }
             let Some(memory) = process.memory() else { continue };
             let shared = init_memory.as_ref().is_some_and(|theirs| memory.is_same(theirs));
+            let peak = memory.peak_resident();
             drop(memory);
             if process.is_exiting() && !shared {
                 // A process that is ending already frees its memory, so no other has to end.
                 return Some(Choice { process, points: i64::MAX, held: Holdings::default() });
             }
+            let adjust = process.oom_adjust.load(Ordering::Relaxed);
+            if weighed >= WEIGHED
+                && !shared
+                && best.as_ref().is_some_and(|best| !may_exceed(best.points, peak, adjust, total))
+            {
+                continue;
+            }
+            weighed += 1;
             let Some((points, held)) = process.badness() else {
                 alone &= shared;
                 continue;
@@ -267,6 +290,15 @@ mod tests {
     use super::*;
 
     const HELD: Holdings = Holdings { resident: 100, swapped: 30, tables: 5 };
+
+    #[test]
+    fn a_process_that_never_had_enough_pages_need_not_be_weighed() {
+        let total = 1_000_000;
+        assert!(may_exceed(99, 100, 0, total));
+        assert!(!may_exceed(100, 100, 0, total));
+        assert!(may_exceed(100, 100, 1, total), "a point is a thousandth of memory");
+        assert!(!may_exceed(i64::MIN, u64::MAX, EXEMPT, total));
+    }
 
     #[test]
     fn badness_is_the_held_memory_and_the_adjustment() {

@@ -129,7 +129,7 @@ impl<M: Machine> Process<M> {
                 && except.is_none_or(|e| !core::ptr::eq(e, thread))
             {
                 thread.work.fetch_or(work::KILL, Ordering::AcqRel);
-                self.linux.poke(task);
+                self.linux.poke_to_end(task);
             }
         }
     }
@@ -160,7 +160,7 @@ impl<M: Machine> Process<M> {
                 if let Some(thread) = task.payload() {
                     thread.work.fetch_or(work::KILL, Ordering::AcqRel);
                     if !core::ptr::eq(me, &**task) {
-                        self.linux.poke(task);
+                        self.linux.poke_to_end(task);
                     }
                 }
             }

@@ -3,7 +3,7 @@
 use super::cpu_mask::CpuBits;
 use super::idle::IdleCpus;
 use super::run_queue::{RunQueue, STRETCH};
-use super::share::Share;
+use super::share::{Share, User};
 use crate::irq::IrqLock;
 use crate::machine::Machine;
 use crate::thread::{Current, Thread};
@@ -71,12 +71,14 @@ pub struct Scheduler<M: Machine> {
     pub(crate) idle: IdleCpus,
     /// CPUs that run a thread while others wait on their queue, or lately did: where an idle CPU steals.
     pub(crate) crowded: CpuBits,
+    /// The shares of threads that were [woken to end](Scheduler::unpark_to_end).
+    pub(crate) ending: User<M>,
 }
 
 impl<M: Machine> Scheduler<M> {
     /// The size in bytes of the memory that [`new`](Self::new) needs.
     pub const fn bytes(cpus: usize) -> usize {
-        PerCpu::<Cpu<M>>::bytes(cpus) + IdleCpus::bytes(cpus)
+        PerCpu::<Cpu<M>>::bytes(cpus) + IdleCpus::bytes(cpus) + User::<M>::bytes(cpus)
     }
 
     /// A scheduler for `cpus` CPUs (at most [`quire_sync::cpuset::MAX_CPUS`]) on which nothing runs yet.
@@ -111,12 +113,13 @@ impl<M: Machine> Scheduler<M> {
             wheel: CachePadded(IrqLock::new(Rank::TIMER, Wheel::new(cpu))),
             watch: CachePadded(Watch::new()),
         };
-        // SAFETY: the caller's word: the last part of the memory, and the first one.
-        let (idle, cpus) = unsafe {
-            let after = memory.add(PerCpu::<Cpu<M>>::bytes(cpus));
-            (IdleCpus::new(after, cpus), PerCpu::new(memory, cpus, init))
+        // SAFETY: the caller hands over this memory. Each part is one of its three, which do not overlap.
+        let (cpus, idle, ending) = unsafe {
+            let of_idle = memory.add(PerCpu::<Cpu<M>>::bytes(cpus));
+            let of_ending = of_idle.add(IdleCpus::bytes(cpus));
+            (PerCpu::new(memory, cpus, init), IdleCpus::new(of_idle, cpus), User::new(of_ending, cpus))
         };
-        Scheduler { machine, cpus, idle, crowded: CpuBits::new() }
+        Scheduler { machine, cpus, idle, crowded: CpuBits::new(), ending }
     }
 
     /// The machine.

@@ -228,6 +228,19 @@ impl<M: Machine> Scheduler<M> {
         }
     }
 
+    /// As [`unpark`](Self::unpark), for a thread that has nothing to do but to end. If it sleeps, it belongs to the
+    /// shares of ending threads from then on, which stand beside those of users. So a user with 100,000 threads that end
+    /// at once still has the CPU time of a user for the others. A thread that runs, or waits for a CPU, stays where it is.
+    pub fn unpark_to_end(&self, thread: &Thread<M>) {
+        if thread.token.give() {
+            // SAFETY: the scheduler lives as long as the machine. The thread sleeps and has one waker, this CPU, so it is
+            // on no queue, and no other CPU looks for its share.
+            unsafe { thread.belong_to(Some(NonNull::from(&self.ending))) };
+            let cpu = self.place(thread);
+            self.enqueue(thread, cpu, Join::Front);
+        }
+    }
+
     /// Lets all other threads that wait for this CPU go first.
     pub fn yield_now(&self) {
         let was = self.machine.mask();

@@ -222,9 +222,18 @@ impl Stepped {
 
     /// Wakes a thread that sleeps.
     pub fn wake(&self, thread: &ThreadRef<Stepped>) {
+        self.wake_by(thread, Scheduler::unpark);
+    }
+
+    /// Wakes it only to end.
+    pub fn wake_to_end(&self, thread: &ThreadRef<Stepped>) {
+        self.wake_by(thread, Scheduler::unpark_to_end);
+    }
+
+    fn wake_by(&self, thread: &ThreadRef<Stepped>, unpark: impl FnOnce(&Scheduler<Stepped>, &Thread<Stepped>)) {
         thread.payload().woken.set(Some(self.now.get()));
         thread.payload().asleep.set(false);
-        self.on(thread.home(), || self.scheduler().unpark(thread));
+        self.on(thread.home(), || unpark(self.scheduler(), thread));
     }
 
     /// Charges the thread that had `cpu` until now, and begins to count for the thread that has it.

@@ -325,7 +325,7 @@ impl<M: Machine> Space<M> {
     }
 }
 
-/// Spaces that lose their tables for each one that is made while memory is scarce: more than come.
+/// Spaces that lose their tables for each new space while memory is scarce: more than come.
 const EARLY: usize = 2;
 /// Spaces that are visited for that at most. A visit that drops nothing costs a few cache lines.
 const EARLY_VISITS: usize = if cfg!(any(loom, shuttle)) { 0 } else { 8 };

@@ -411,10 +411,8 @@ impl Frames {
             self.scarce.store(scarce, Ordering::Relaxed);
         }
         let low = self.all_low() || self.domains.len() > 1 && left < self.floor();
-        if low && delta < 0 {
-            if left < self.least.load(Ordering::Relaxed) {
-                self.least.fetch_min(left, Ordering::Relaxed);
-            }
+        if low && delta < 0 && left < self.least.load(Ordering::Relaxed) {
+            self.least.fetch_min(left, Ordering::Relaxed);
         }
         if self.low.load(Ordering::Relaxed) != low {
             self.low.store(low, Ordering::Relaxed);
