@@ -250,6 +250,53 @@ static void threads_and_tables_are_told(void) {
     for (int i = 0; i < CHILDREN; i++) CHECK(!ended(children[i]), "child");
 }
 
+// Quire alone has the file. The sum of what processes take is held against what the frame allocator has given for
+// page tables, stacks and slabs.
+static void kernel_memory_is_told_for_each_process(void) {
+    if (access("/proc/self/quire_memory", F_OK)) return;
+    static const char *const kinds[] = {"page-tables", "kernel-stack", "thread", "process", "space", "entries", "backings",
+                                        "objects", "index", "files", "signals", "fpu"};
+    enum { CHILDREN = 300, KINDS = sizeof kinds / sizeof *kinds };
+    int ends[2], ready[2];
+    CHECK(!pipe(ends) && !pipe(ready), "pipe");
+    pid_t children[CHILDREN];
+    char path[64], byte = 0;
+    long before = row("/proc/meminfo", "KernelStack") + row("/proc/meminfo", "PageTables") + row("/proc/meminfo", "Slab");
+    long own = row("/proc/self/quire_memory", "total");
+    for (int i = 0; i < CHILDREN; i++) {
+        children[i] = fork();
+        CHECK(children[i] >= 0, "fork");
+        if (!children[i]) {
+            close(ends[1]);
+            CHECK(write(ready[1], &byte, 1) == 1, "write");
+            _exit(read(ends[0], &byte, 1) != 0);
+        }
+    }
+    for (int i = 0; i < CHILDREN; i++) CHECK(read(ready[0], &byte, 1) == 1, "read");
+    long taken = row("/proc/meminfo", "KernelStack") + row("/proc/meminfo", "PageTables") + row("/proc/meminfo", "Slab") - before;
+    long told = row("/proc/self/quire_memory", "total") - own, rows = 0;
+    for (int i = 0; i < CHILDREN; i++) {
+        snprintf(path, sizeof path, "/proc/%d/quire_memory", children[i]);
+        long total = row(path, "total"), sum = 0;
+        for (int k = 0; k < KINDS; k++) {
+            long bytes = row(path, kinds[k]);
+            CHECK(bytes >= 0, "%s has no %s", path, kinds[k]);
+            sum += bytes;
+            rows += bytes > 0;
+        }
+        CHECK(sum == total, "%s: the kinds are %ld bytes, the total %ld", path, sum, total);
+        told += total;
+    }
+    // Of the kinds, only these may be 0: the part of objects that many show, of their indexes, and the kernel stack.
+    CHECK(rows >= CHILDREN * (KINDS - 3), "%ld rows are not 0", rows);
+    // Slabs that were partly free before, and stacks that waited for a thread, make up the rest.
+    double share = told / 1024.0 / taken;
+    CHECK(share > 0.9 && share < 1.1, "processes tell %ld KiB, the allocator gave %ld KiB", told / 1024, taken);
+    close(ends[1]);
+    for (int i = 0; i < CHILDREN; i++) CHECK(!ended(children[i]), "child");
+    close(ends[0]), close(ready[0]), close(ready[1]);
+}
+
 static const struct check checks[] = {
     {"queued_signals_are_counted_for_the_user", queued_signals_are_counted_for_the_user},
     {"queued_signals_go_with_their_process", queued_signals_go_with_their_process},
@@ -257,6 +304,7 @@ static const struct check checks[] = {
     {"open_files_of_the_system_are_limited", open_files_of_the_system_are_limited},
     {"memory_is_told_by_kind", memory_is_told_by_kind},
     {"threads_and_tables_are_told", threads_and_tables_are_told},
+    {"kernel_memory_is_told_for_each_process", kernel_memory_is_told_for_each_process},
 };
 
 int main(int argc, char **argv) {

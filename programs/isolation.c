@@ -678,11 +678,11 @@ static const struct { const char *name; enum how how; bool linux_too; } of_machi
     {"sys/fs/pipe-user-pages-soft", READ, true}, {"sys/fs/pipe-user-pages-soft", WRITE, true},
     {"sys/kernel/cap_last_cap", READ, true}, {"sys/kernel/hostname", READ, true}, {"sys/kernel/ngroups_max", READ, true},
     {"sys/kernel/osrelease", READ, true}, {"sys/kernel/ostype", READ, true}, {"sys/kernel/overflowgid", READ, true},
-    {"sys/kernel/overflowuid", READ, true}, {"sys/kernel/pid_max", READ, true}, {"sys/kernel/random/entropy_avail", READ, true},
+    {"sys/kernel/overflowuid", READ, true}, {"sys/kernel/pid_max", READ, true}, {"sys/kernel/pid_max", WRITE, true}, {"sys/kernel/random/entropy_avail", READ, true},
     {"sys/kernel/random/poolsize", READ, true}, {"sys/kernel/random/uuid", READ, true},
     {"sys/kernel/hung_task_panic", READ, true}, {"sys/kernel/hung_task_timeout_secs", READ, true},
     {"sys/kernel/softlockup_panic", READ, true}, {"sys/kernel/watchdog", READ, true}, {"sys/kernel/watchdog", WRITE, true},
-    {"sys/kernel/watchdog_thresh", READ, true}, {"sys/kernel/randomize_va_space", READ, true}, {"sys/kernel/threads-max", READ, true}, {"sys/kernel/version", READ, true},
+    {"sys/kernel/watchdog_thresh", READ, true}, {"sys/kernel/randomize_va_space", READ, true}, {"sys/kernel/threads-max", READ, true}, {"sys/kernel/threads-max", WRITE, true}, {"sys/kernel/version", READ, true},
 };
 static void of_the_machine(void) {
     for (size_t a = 0; a < COUNT(actors); a++) {
@@ -714,7 +714,8 @@ static void all_listed(const char *directory, const char *prefix, bool process) 
         char name[512], path[1024];
         snprintf(name, sizeof name, "%s%s", prefix, entry->d_name);
         snprintf(path, sizeof path, "%s/%s", directory, entry->d_name);
-        bool listed = false;
+        // Only Quire has it: it is checked below.
+        bool listed = process && !strcmp(name, "quire_memory");
         for (size_t f = 0; f < COUNT(of_process); f++) listed |= process && !strcmp(name, of_process[f].name);
         for (size_t f = 0; f < COUNT(of_machine); f++) listed |= !process && !strcmp(name, of_machine[f].name);
         if (!listed && !process && entry->d_type == DT_DIR) {
@@ -733,6 +734,8 @@ static void complete(void) {
     all_listed("/proc/thread-self", "", true);
     struct stat status;
     CHECK(!stat("/proc/sys/vm/quire_frames", &status) && (status.st_mode & 0777) == 0400, "quire_frames is for root alone");
+    CHECK(access("/proc/self/quire_memory", F_OK) || (!stat("/proc/self/quire_memory", &status) && (status.st_mode & 0777) == 0400),
+          "quire_memory is for its owner alone");
     CHECK(!missing_rows, "%d files without a line", missing_rows);
 }
 

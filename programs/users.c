@@ -253,12 +253,81 @@ static void weights_divide_a_processor(void) {
     }
 }
 
+static void refuses(const char *path, const char *number) {
+    int file = open(path, O_WRONLY);
+    // A container may have it read-only.
+    if (file < 0) return;
+    CHECK(write(file, number, strlen(number)) == -1 && errno == EINVAL, "%s takes %s", path, number);
+    close(file);
+}
+
+static void set(const char *path, long number) {
+    char text[24];
+    int file = open(path, O_WRONLY), length = snprintf(text, sizeof text, "%ld", number);
+    CHECK(file >= 0 && write(file, text, length) == length, "%s does not take %ld", path, number);
+    close(file);
+}
+
+static long setting(const char *path) {
+    char text[24] = "";
+    int file = open(path, O_RDONLY);
+    CHECK(file >= 0 && read(file, text, sizeof text - 1) > 0, "%s", path);
+    close(file);
+    return atol(text);
+}
+
+#define PID_MAX "/proc/sys/kernel/pid_max"
+#define THREADS_MAX "/proc/sys/kernel/threads-max"
+
+static void limits_of_ids_have_bounds(void) {
+    CHECK(setting(PID_MAX) >= 301 && setting(PID_MAX) <= 4194304, "%ld ids", setting(PID_MAX));
+    CHECK(setting(THREADS_MAX) >= 1, "%ld threads", setting(THREADS_MAX));
+    if (geteuid()) return;
+    const char *ids[] = {"300", "0", "-1", "4194305", "x"}, *threads[] = {"0", "-1", "1073741824"};
+    for (int i = 0; i < 5; i++) refuses(PID_MAX, ids[i]);
+    for (int i = 0; i < 3; i++) refuses(THREADS_MAX, threads[i]);
+}
+
+// Changes settings of the machine, so only in a guest of Quire.
+static void ids_begin_again_below_a_lowered_limit(void) {
+    if (geteuid() || access("/proc/self/quire_memory", F_OK)) return;
+    long ids = setting(PID_MAX), threads = setting(THREADS_MAX), highest = 0;
+    pid_t child = fork();
+    CHECK(child >= 0, "fork");
+    if (!child) _exit(0);
+    CHECK(!ended(child), "child");
+    long limit = child < 300 ? 400 : child + 100;
+    set(PID_MAX, limit);
+    CHECK(setting(PID_MAX) == limit, "the limit is %ld", setting(PID_MAX));
+    for (int i = 0; i < 1000; i++) {
+        child = fork();
+        CHECK(child >= 0, "fork %d below %ld", i, limit);
+        if (!child) _exit(0);
+        CHECK(!ended(child), "child");
+        if (child > highest) highest = child;
+    }
+    CHECK(highest < limit, "id %ld, not below %ld", highest, limit);
+    set(PID_MAX, ids);
+    // One thread is here, and those of the kernel.
+    set(THREADS_MAX, 1);
+    child = fork();
+    if (!child) _exit(0);
+    int error = errno;
+    set(THREADS_MAX, threads);
+    CHECK(child < 0 && error == EAGAIN, "a second thread of one: %d, errno %d", child, error);
+    CHECK((child = fork()) >= 0, "fork");
+    if (!child) _exit(0);
+    CHECK(!ended(child), "child");
+}
+
 static const struct check checks[] = {
     {"the_limit_is_exact", the_limit_is_exact},
     {"threads_count", threads_count},
     {"the_limit_holds_in_races", the_limit_holds_in_races},
     {"root_and_others_have_no_part_in_it", root_and_others_have_no_part_in_it},
     {"exec_fails_for_a_user_with_too_many_processes", exec_fails_for_a_user_with_too_many_processes},
+    {"limits_of_ids_have_bounds", limits_of_ids_have_bounds},
+    {"ids_begin_again_below_a_lowered_limit", ids_begin_again_below_a_lowered_limit},
     {"states_are_told", states_are_told},
     {"the_load_rises_under_load", the_load_rises_under_load},
     {"weights_divide_a_processor", weights_divide_a_processor},

@@ -46,6 +46,11 @@ fn acquire(count: &AtomicUsize) {
     }
 }
 
+/// The layout of the allocation of an [`Arc`] of `T`.
+pub const fn allocation<T>() -> Layout {
+    Layout::new::<Inner<T>>()
+}
+
 /// A reference to a value that all its owners share, as `alloc::sync::Arc`.
 pub struct Arc<T: ?Sized>(NonNull<Inner<T>>, PhantomData<Inner<T>>);
 

@@ -21,7 +21,7 @@ pub mod refusal;
 mod text;
 mod vec;
 
-pub use arc::{Arc, Room, Weak};
+pub use arc::{Arc, Room, Weak, allocation};
 #[doc(hidden)]
 pub use arc::{from_inner, into_inner};
 pub use boxed::{Box, try_leak};

@@ -14,6 +14,8 @@ quire_hosted::of_each_architecture!(
     a_large_space_comes_back_page_by_page,
     before_memory_is_out_idle_spaces_give_up_their_tables,
     a_space_idle_for_a_second_gives_up_its_tables_in_a_shortage,
+    spaces_without_tables_are_not_looked_at_again,
+    forks_take_the_tables_of_idle_spaces_while_memory_is_scarce,
     shared_pages_of_a_child_come_back_and_are_copied_as_before,
     a_space_that_runs_keeps_its_tables,
     stored_pages_stay_dirty_and_referenced_without_their_tables,
@@ -176,6 +178,69 @@ fn a_space_idle_for_a_second_gives_up_its_tables_in_a_shortage<F: Simulate>() {
         look(&cpu, space);
     }
     assert_eq!(vm.stats().total(Event::SwapIn), read, "the pages were paged out with the tables");
+    cpu.leave();
+}
+
+fn spaces_without_tables_are_not_looked_at_again<F: Simulate>() {
+    let vm = boot::<F>(1);
+    let cpu = Cpu::attach(vm, 0).unwrap();
+    let visits = || {
+        let before = vm.stats().total(Event::SpacesVisited);
+        vm.give_back_kept();
+        vm.stats().total(Event::SpacesVisited) - before
+    };
+    let mut spaces: Vec<_> = (0..9).map(|_| small(&cpu)).collect();
+    let never_touched = Space::new(vm).unwrap();
+    cpu.leave();
+    assert_eq!(visits(), 10);
+    assert_eq!(spaces.iter().map(|space| space.stats().table_pages).max(), Some(1));
+    assert_eq!(visits(), 0, "none has tables");
+    for space in &spaces[..3] {
+        cpu.enter(space).unwrap();
+        assert_eq!(look(&cpu, space), 1);
+    }
+    cpu.leave();
+    assert_eq!(visits(), 3, "those that a CPU ran");
+    // One from each row, and the ends of both.
+    spaces.remove(8);
+    spaces.remove(1);
+    drop(never_touched);
+    assert_eq!(visits(), 2);
+    cpu.enter(&spaces[4]).unwrap();
+    assert_eq!(look(&cpu, &spaces[4]), 1);
+    cpu.leave();
+    assert_eq!(visits(), 3);
+    drop(spaces);
+    assert_eq!(visits(), 0);
+}
+
+fn forks_take_the_tables_of_idle_spaces_while_memory_is_scarce<F: Simulate>() {
+    let vm = Simulated::<F>::boot(Settings { cpus: 1, frames: 16384, ..Settings::default() }).unwrap();
+    let cpu = Cpu::attach(vm, 0).unwrap();
+    let idle: Vec<_> = (0..3).map(|_| small(&cpu)).collect();
+    let parent = small(&cpu);
+    let fork = || drop(parent.fork().unwrap());
+    (0..100).for_each(|_| fork());
+    assert_eq!(vm.stats().total(Event::SpacesVisited), 0, "there is memory");
+    let hog = Space::new(vm).unwrap();
+    cpu.enter(&hog).unwrap();
+    map(&hog, 0x7000_0000, 16384);
+    let mut at = pages(0x7000_0000, 16384);
+    while !vm.frames().is_scarce() {
+        let va = at.next().expect("a quarter of memory is left");
+        cpu.write(&hog, va, va).unwrap();
+    }
+    let begin = std::time::Instant::now();
+    while idle.iter().any(|space| space.stats().table_pages > 1) {
+        assert!(begin.elapsed().as_secs() < 60, "the idle tables are never dropped");
+        fork();
+    }
+    assert!(begin.elapsed().as_secs() >= 1, "the tables were dropped too early");
+    assert_eq!((vm.frames().is_low(), vm.pageout().passes()), (false, 0), "long before pageout");
+    for space in &idle {
+        cpu.enter(space).unwrap();
+        assert_eq!(look(&cpu, space), 1, "one fault maps all");
+    }
     cpu.leave();
 }
 

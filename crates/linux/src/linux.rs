@@ -62,37 +62,68 @@ pub struct Linux<M: Machine> {
     pub(crate) roll_call: CachePadded<RollCall>,
     /// The most mappings that a new program may have.
     pub(crate) map_count: AtomicU64,
+    /// The most threads that there may be, those of the kernel included. Every fork reads it.
+    pub(crate) threads_max: AtomicU64,
     /// The choice of a process to end when memory is out.
     pub(crate) victims: Victims<M>,
     /// What each program finds mapped.
     pub(crate) vdso: Vdso<M>,
 }
 
-/// Frames of memory for each id: about as many as a sleeping process takes with its page tables.
-const FRAMES_A_PROCESS: u64 = 8;
-/// Ids that the smallest machine has.
+/// Frames of memory for each id at boot, half of what a sleeping process takes at least. So a user, who has half of the
+/// ids at most, can still fill memory with processes.
+const FRAMES_AN_ID: u64 = 2;
+/// `kernel.pid_max` on the smallest machine.
 const LEAST_IDS: u64 = 1024;
-/// The highest id that Linux has on 64 bits.
+/// The highest `kernel.pid_max`, as on Linux with 64 bits. It is one above the highest id.
 const MOST_IDS: u64 = 4 << 20;
+/// The lowest `kernel.pid_max`, as on Linux.
+const FEWEST_IDS: u64 = 301;
+/// The bounds of `kernel.threads-max`, as on Linux.
+const THREADS: core::ops::RangeInclusive<u64> = 1..=0x3fff_ffff;
 /// `vm.max_map_count`: the value that distributions set; Linux's own is 65,530. A mapping costs no more here.
 const MAP_COUNT: u64 = 1 << 20;
 
+/// Bytes of the tables that boot set aside.
+pub(crate) struct TableSizes {
+    /// The directory of ids.
+    pub ids: u64,
+    /// The futex table.
+    pub futexes: u64,
+}
+
+const fn between(value: u64, least: u64, most: u64) -> u64 {
+    if value < least {
+        least
+    } else if value > most {
+        most
+    } else {
+        value
+    }
+}
+
+/// `kernel.pid_max` on a machine of `memory` bytes.
+const fn first_ids(memory: u64) -> u64 {
+    between(memory / PAGE_SIZE / FRAMES_AN_ID, LEAST_IDS, MOST_IDS)
+}
+
+/// The highest `kernel.pid_max` there: one for each frame, since no process takes less.
+const fn most_ids(memory: u64) -> u64 {
+    between(memory / PAGE_SIZE, LEAST_IDS, MOST_IDS)
+}
+
 impl<M: Machine> Linux<M> {
-    /// The highest id on a machine of `memory` bytes.
-    const fn most_ids(memory: u64) -> crate::Pid {
-        let ids = memory / PAGE_SIZE / FRAMES_A_PROCESS;
-        (if ids < LEAST_IDS {
-            LEAST_IDS
-        } else if ids > MOST_IDS {
-            MOST_IDS
-        } else {
-            ids
-        }) as crate::Pid
+    /// The sizes of the tables that boot set aside.
+    pub(crate) fn table_sizes(&self) -> TableSizes {
+        TableSizes {
+            ids: Ids::<M>::bytes(self.ids.room(), self.scheduler.cpus()) as u64,
+            futexes: self.futexes.table_bytes() as u64,
+        }
     }
 
     /// Bytes of the tables that [`Linux::new`] needs on a machine of `memory` bytes and `cpus` CPUs.
     pub const fn table_bytes(memory: u64, cpus: usize) -> usize {
-        padded(Ids::<M>::bytes(Self::most_ids(memory), cpus))
+        padded(Ids::<M>::bytes(most_ids(memory) as crate::Pid - 1, cpus))
             + padded(Futexes::<M>::bytes(memory))
             + padded(Random::bytes(cpus))
     }
@@ -106,11 +137,14 @@ impl<M: Machine> Linux<M> {
         mut tables: TableMemory,
     ) -> Result<&'static Self, Errno> {
         let (machine, cpus) = (vm.machine(), scheduler.cpus());
+        let first = first_ids(memory);
+        let ids = Ids::new(most_ids(memory) as crate::Pid - 1, cpus, &mut tables)?;
+        ids.set_max(first as crate::Pid - 1);
         Ok(quire_heap::try_leak(Linux {
             machine,
             vm,
             scheduler,
-            ids: Ids::new(Self::most_ids(memory), cpus, &mut tables)?,
+            ids,
             load: Load::new(scheduler),
             users: Users::new(cpus)?,
             futexes: Futexes::new(memory, &mut tables)?,
@@ -125,6 +159,7 @@ impl<M: Machine> Linux<M> {
             stopped: AtomicUsize::new(0),
             roll_call: CachePadded(RollCall::new()),
             map_count: AtomicU64::new(MAP_COUNT),
+            threads_max: AtomicU64::new(first),
             victims: Victims::new(),
             vdso: Vdso::new(vm, machine)?,
         })?)
@@ -138,6 +173,39 @@ impl<M: Machine> Linux<M> {
     /// The most mappings that a new program may have.
     pub fn max_map_count(&self) -> u64 {
         self.map_count.load(Ordering::Relaxed)
+    }
+
+    /// One above the highest id that is handed out: `kernel.pid_max`.
+    pub(crate) fn pid_max(&self) -> u64 {
+        u64::from(self.ids.max()) + 1
+    }
+
+    /// Sets it. EINVAL if it is too low, or above the ids that boot made room for.
+    pub(crate) fn set_pid_max(&self, most: u64) -> Result<(), Errno> {
+        if most < FEWEST_IDS || most > u64::from(self.ids.room()) + 1 {
+            return Err(Errno::EINVAL);
+        }
+        self.ids.set_max(most as crate::Pid - 1);
+        Ok(())
+    }
+
+    /// Sets the most threads that there may be. Those that are there stay.
+    pub(crate) fn set_threads_max(&self, most: u64) -> Result<(), Errno> {
+        if !THREADS.contains(&most) {
+            return Err(Errno::EINVAL);
+        }
+        self.threads_max.store(most, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// EAGAIN if there are as many threads as there may be. The count reads a line of each CPU. So it is made only
+    /// where the ids do not keep the limit anyway.
+    pub(crate) fn check_threads(&self) -> Result<(), Errno> {
+        let most = self.threads_max.load(Ordering::Relaxed);
+        if most <= u64::from(self.ids.max()) && self.scheduler.threads() >= most {
+            return Err(Errno::EAGAIN);
+        }
+        Ok(())
     }
 
     /// The calling thread.
@@ -161,6 +229,38 @@ impl<M: Machine> Linux<M> {
             if home != quire_sync::current_cpu() {
                 quire_task::Machine::kick(self.machine, home);
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quire_task::IdTable;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn a_guest_of_20_gib_allows_a_user_more_than_a_million_processes() {
+        assert_eq!(first_ids(20 << 30), 2_621_440);
+        // As the boot of such a guest counts its memory: without what firmware and image take.
+        let limits = crate::process::limits::Limits::initial(first_ids((20 << 30) - 64 * MIB));
+        assert!(limits.0[crate::process::limits::which::NPROC].soft > (1 << 20) + 200_000);
+    }
+
+    #[test]
+    fn ids_follow_memory_between_their_ends() {
+        assert_eq!((first_ids(0), most_ids(0)), (LEAST_IDS, LEAST_IDS));
+        assert_eq!((first_ids(64 * MIB), most_ids(64 * MIB)), (8192, 16384));
+        assert_eq!((first_ids(16 << 40), most_ids(16 << 40)), (MOST_IDS, MOST_IDS));
+    }
+
+    #[test]
+    fn the_directory_of_ids_takes_less_than_a_thousandth_of_memory() {
+        for shift in 0..19 {
+            let memory = (32 * MIB) << shift;
+            let bytes = IdTable::<u64, u64>::bytes(most_ids(memory) as crate::Pid - 1, 4) as u64;
+            assert!(bytes * 1000 < memory, "{bytes} of {memory}");
         }
     }
 }

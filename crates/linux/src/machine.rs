@@ -200,6 +200,8 @@ pub trait Machine: UserAccess + quire_vm::Machine + quire_task::Machine<Payload 
     /// Sets the calling thread's user GS base; `base` is a user address (the caller checked).
     fn set_gs_base(&self, base: u64);
 
+    /// Bytes of the kernel stack that `thread` has at this moment; 0 if it sleeps without one.
+    fn stack_len(&self, thread: &quire_task::Thread<Self>) -> usize;
     /// Bytes of the floating-point state in the standard (not compacted) XSAVE format, as in a signal frame. At least
     /// 576 (legacy area and header), at most 8192, a multiple of 64.
     fn fpu_len(&self) -> usize;

@@ -20,6 +20,7 @@
 //! different lines, so that a change of one does not disturb lookups of the next.
 
 use crate::mutant::{Mutant, mutant};
+use core::alloc::Layout;
 use core::mem::ManuallyDrop;
 use core::ptr;
 pub use quire_heap::OutOfMemory;
@@ -403,6 +404,18 @@ impl<T: Send + Sync + 'static> Slots<T> {
     pub fn size(&self) -> usize {
         let changes = self.changes.lock();
         self.array(&changes).map_or(0, Array::len)
+    }
+
+    /// The layouts of the table's allocations: the array, its lines and the states of its numbers. A layout of no bytes
+    /// is no allocation.
+    pub fn allocations(&self) -> [Layout; 3] {
+        let changes = self.changes.lock();
+        let of = |layout: Result<Layout, _>| layout.unwrap_or(Layout::new::<()>());
+        let words = of(Layout::array::<Word>(changes.words.capacity()));
+        match self.array(&changes) {
+            Some(array) => [Layout::new::<Array<T>>(), of(Layout::array::<Line<T>>(array.lines.capacity())), words],
+            None => [Layout::new::<()>(), Layout::new::<()>(), words],
+        }
     }
 
     /// All values, for a thread that has the table alone.

@@ -207,6 +207,11 @@ impl<M: Machine> FutexTable<M> {
         buckets.next_power_of_two() * size_of::<Bucket<M>>()
     }
 
+    /// The bytes of its memory.
+    pub fn table_bytes(&self) -> usize {
+        Self::bytes(self.mask + 1)
+    }
+
     /// A table of `buckets` (rounded up to a power of two) without waiters.
     ///
     /// # Safety

@@ -7,6 +7,9 @@
 //! Numbers are handed out in rising order. Released numbers are queued and reused, oldest first, only when 4,096 others
 //! wait. So a stale number does not soon name another process. CPUs take and return numbers in small batches. The table
 //! grows by pages with the numbers in use.
+//!
+//! Numbers above a *limit* are not handed out. Those that are in use stay so. A returned one is set aside until the limit
+//! rises.
 
 use crate::mutant::{Mutant, mutant};
 use core::marker::PhantomData;
@@ -22,7 +25,9 @@ const DELAY: usize = 4096;
 const BATCH: usize = 32;
 /// Bytes of the piece by which the table grows.
 pub const CHUNK_BYTES: usize = 4096;
-const PER_CHUNK: usize = CHUNK_BYTES / size_of::<Slot>();
+/// Bytes of the table for each number.
+pub const SLOT_BYTES: usize = size_of::<Slot>();
+const PER_CHUNK: usize = CHUNK_BYTES / SLOT_BYTES;
 
 /// Why there is no number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,23 +74,50 @@ struct Magazine {
 pub struct CpuIds(SpinLock<Magazine>);
 
 struct Depot {
-    /// The lowest number that was never handed out.
-    fresh: u32,
     /// Chunks that are there.
     chunks: usize,
-    /// Returned numbers, oldest first; 0: none.
+    /// Returned numbers, oldest first.
+    waiting: Queue,
+    /// Returned numbers above the limit.
+    aside: Queue,
+}
+
+/// Numbers that are linked by [`Slot::next`]; 0: none.
+#[derive(Default)]
+struct Queue {
     first: u32,
     last: u32,
-    waiting: usize,
+    len: usize,
 }
+
+/// The fields that CPUs share.
+struct Shelf {
+    depot: SpinLock<Depot>,
+    /// The lowest number that was never handed out. Written under the lock; a listing reads it without.
+    fresh: AtomicU32,
+}
+
+/// What a magazine got.
+#[derive(PartialEq, Eq)]
+enum Refill {
+    /// Numbers, or none yet: the caller asks again.
+    Done,
+    /// The table must grow first.
+    Grow,
+}
+
+/// Numbers that one hold of the depot's lock sets aside at most.
+const ASIDE_BATCH: usize = 4 * BATCH;
 
 /// The table: numbers 1 to `max`, naming threads `T` and groups `G`, which their owners place.
 pub struct IdTable<T, G> {
     chunks: NonNull<AtomicPtr<Slot>>,
     max: u32,
+    /// The highest number that is handed out.
+    limit: AtomicU32,
     cpus: PerCpu<CpuIds>,
     /// On cache lines of its own, because every allocation reads the fields before it.
-    depot: CachePadded<SpinLock<Depot>>,
+    shelf: CachePadded<Shelf>,
     /// Names these, owns none.
     _names: PhantomData<fn() -> (T, G)>,
 }
@@ -124,8 +156,29 @@ impl<T, G> IdTable<T, G> {
         // SAFETY: the memory behind the directory is `PerCpu::bytes(cpus)` long and aligned, for the directory is
         // padded to 128.
         let cpus = unsafe { PerCpu::new(memory.add(Self::directory_bytes(max)), cpus, empty) };
-        let depot = Depot { fresh: 1, chunks: 0, first: 0, last: 0, waiting: 0 };
-        IdTable { chunks, max, cpus, depot: CachePadded(SpinLock::new(Rank::ID_DEPOT, depot)), _names: PhantomData }
+        let depot = Depot { chunks: 0, waiting: Queue::default(), aside: Queue::default() };
+        let shelf = Shelf { depot: SpinLock::new(Rank::ID_DEPOT, depot), fresh: AtomicU32::new(1) };
+        IdTable { chunks, max, limit: AtomicU32::new(max), cpus, shelf: CachePadded(shelf), _names: PhantomData }
+    }
+
+    /// The highest number that is handed out.
+    pub fn limit(&self) -> u32 {
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    /// The highest number that the table has room for.
+    pub fn max(&self) -> u32 {
+        self.max
+    }
+
+    /// Hands out no numbers above `limit` from now on; at most [`max`](Self::max). An allocation that is under way may
+    /// still use the old limit.
+    pub fn set_limit(&self, limit: u32) {
+        let mut depot = self.shelf.depot.lock();
+        self.limit.store(limit.min(self.max), Ordering::Relaxed);
+        // Those that are still above it are set aside again.
+        let aside = core::mem::take(&mut depot.aside);
+        self.append(&mut depot.waiting, aside);
     }
 
     fn slot(&self, id: u32) -> Option<&Slot> {
@@ -138,25 +191,55 @@ impl<T, G> IdTable<T, G> {
         NonNull::new(chunk).map(|c| unsafe { c.add(id as usize % PER_CHUNK).as_ref() })
     }
 
+    /// Puts the numbers of `more` behind those of `queue`, whose lock the caller holds.
+    fn append(&self, queue: &mut Queue, more: Queue) {
+        if more.len == 0 {
+            return;
+        }
+        match self.slot(queue.last) {
+            Some(last) => last.next.store(more.first, Ordering::Relaxed),
+            None => queue.first = more.first,
+        }
+        queue.last = more.last;
+        queue.len += more.len;
+    }
+
+    /// The oldest number of `queue`, whose lock the caller holds.
+    fn take_first(&self, queue: &mut Queue) -> Option<u32> {
+        queue.len = queue.len.checked_sub(1)?;
+        let id = queue.first;
+        queue.first = self.slot(id).map_or(0, |s| s.next.load(Ordering::Relaxed));
+        if queue.len == 0 {
+            queue.last = 0;
+        }
+        Some(id)
+    }
+
     /// A number that names nothing yet, held once. Where the table must grow, `grow` returns [`CHUNK_BYTES`], aligned
     /// to 64. It is called without a lock, and its memory is kept for ever.
     pub fn allocate(&self, grow: &mut dyn FnMut() -> Option<NonNull<u8>>) -> Result<u32, IdError> {
         loop {
-            {
+            let got = {
                 let cpu = preempt_off();
                 let mut mine = self.cpus.mine(&cpu).0.lock();
-                if mine.ready_len == 0 {
-                    self.refill(&mut mine)?;
-                }
+                let got = if mine.ready_len == 0 { self.refill(&mut mine)? } else { Refill::Done };
                 if mine.ready_len > 0 {
                     let id = mine.ready[0];
                     mine.ready_len -= 1;
                     mine.ready.copy_within(1.., 0);
-                    if let Some(slot) = self.slot(id) {
-                        slot.holds.store(1, Ordering::Release);
+                    if id <= self.limit() {
+                        if let Some(slot) = self.slot(id) {
+                            slot.holds.store(1, Ordering::Release);
+                        }
+                        return Ok(id);
                     }
-                    return Ok(id);
+                    // The limit was lowered after the magazine was filled.
+                    self.give_back(&mut mine, id);
                 }
+                got
+            };
+            if got == Refill::Done {
+                continue;
             }
             let chunk = grow().ok_or(IdError::OutOfMemory)?.cast::<Slot>();
             record::own_array(chunk.as_ptr().cast(), CHUNK_BYTES, size_of::<Slot>(), "id-slot");
@@ -170,7 +253,7 @@ impl<T, G> IdTable<T, G> {
                 // SAFETY: the memory that `grow` gave.
                 unsafe { chunk.add(i).write(slot) };
             }
-            let mut depot = self.depot.lock();
+            let mut depot = self.shelf.depot.lock();
             if depot.chunks <= self.max as usize / PER_CHUNK {
                 // SAFETY: in bounds of the directory. Where two grew at once, the second piece serves the next numbers.
                 unsafe { self.chunks.add(depot.chunks).as_ref() }.store(chunk.as_ptr(), Ordering::Release);
@@ -179,38 +262,49 @@ impl<T, G> IdTable<T, G> {
         }
     }
 
-    /// Fills a magazine; leaves it empty where the table must grow first.
-    fn refill(&self, mine: &mut Magazine) -> Result<(), IdError> {
-        let mut depot = self.depot.lock();
+    /// Fills an empty magazine.
+    fn refill(&self, mine: &mut Magazine) -> Result<Refill, IdError> {
+        let mut depot = self.shelf.depot.lock();
+        let limit = self.limit();
+        let mut set_aside = 0;
         while mine.ready_len < BATCH {
-            let exhausted = depot.fresh > self.max;
-            let id = if depot.waiting > DELAY || (exhausted && depot.waiting > 0) {
-                let id = depot.first;
-                depot.first = self.slot(id).map_or(0, |s| s.next.load(Ordering::Relaxed));
-                depot.waiting -= 1;
-                if depot.waiting == 0 {
-                    depot.last = 0;
+            let fresh = self.shelf.fresh.load(Ordering::Relaxed);
+            let exhausted = fresh > limit;
+            let id = if depot.waiting.len > DELAY || (exhausted && depot.waiting.len > 0) {
+                let Some(id) = self.take_first(&mut depot.waiting) else { break };
+                if id > limit {
+                    self.append(&mut depot.aside, Queue { first: id, last: id, len: 1 });
+                    set_aside += 1;
+                    if set_aside == ASIDE_BATCH {
+                        break;
+                    }
+                    continue;
                 }
                 id
-            } else if !exhausted && (depot.fresh as usize) < depot.chunks * PER_CHUNK {
+            } else if !exhausted && (fresh as usize) < depot.chunks * PER_CHUNK {
                 // Batches begin at multiples of the batch size, so they fit the chunks of the table.
-                if mine.ready_len > 0 && (depot.fresh as usize).is_multiple_of(BATCH) {
+                if mine.ready_len > 0 && (fresh as usize).is_multiple_of(BATCH) {
                     break;
                 }
-                depot.fresh += 1;
-                depot.fresh - 1
-            } else if exhausted && mine.ready_len == 0 {
-                // The numbers that this CPU itself has to return are the last resort.
-                let Some(last) = mine.returned_len.checked_sub(1) else { return Err(IdError::Exhausted) };
-                mine.returned_len = last;
-                mine.returned[last]
-            } else {
+                self.shelf.fresh.store(fresh + 1, Ordering::Release);
+                fresh
+            } else if mine.ready_len > 0 {
                 break;
+            } else if exhausted {
+                // The numbers that this CPU itself has to return are the last resort.
+                let returned = &mine.returned[..mine.returned_len];
+                let at = returned.iter().rposition(|id| *id <= limit).ok_or(IdError::Exhausted)?;
+                let id = mine.returned[at];
+                mine.returned_len -= 1;
+                mine.returned.copy_within(at + 1.., at);
+                id
+            } else {
+                return Ok(Refill::Grow);
             };
             mine.ready[mine.ready_len] = id;
             mine.ready_len += 1;
         }
-        Ok(())
+        Ok(Refill::Done)
     }
 
     /// Adds a holder of `id`, which the caller knows to be held.
@@ -231,23 +325,21 @@ impl<T, G> IdTable<T, G> {
             return false;
         }
         let cpu = preempt_off();
-        let mut mine = self.cpus.mine(&cpu).0.lock();
-        let at = mine.returned_len;
-        mine.returned[at] = id;
+        self.give_back(&mut self.cpus.mine(&cpu).0.lock(), id);
+        true
+    }
+
+    /// Returns a number that is free.
+    fn give_back(&self, mine: &mut Magazine, id: u32) {
+        mine.returned[mine.returned_len] = id;
         mine.returned_len += 1;
         if mine.returned_len == BATCH {
-            let mut depot = self.depot.lock();
+            let mut depot = self.shelf.depot.lock();
             for id in mine.returned {
-                match self.slot(depot.last) {
-                    Some(last) => last.next.store(id, Ordering::Relaxed),
-                    None => depot.first = id,
-                }
-                depot.last = id;
-                depot.waiting += 1;
+                self.append(&mut depot.waiting, Queue { first: id, last: id, len: 1 });
             }
             mine.returned_len = 0;
         }
-        true
     }
 
     /// Makes `id` name a thread, or none. When it returns, no lookup uses the old one.
@@ -269,9 +361,10 @@ impl<T, G> IdTable<T, G> {
         self.with(id, |s| &s.group, f)
     }
 
-    /// The lowest number at or above `from` that names a thread: the step of a listing of all threads.
+    /// The lowest number at or above `from` that names a thread: the step of a listing of all threads. It takes no lock,
+    /// so that it can be preempted in a long gap.
     pub fn next_thread(&self, from: u32) -> Option<u32> {
-        let end = self.depot.lock().fresh;
+        let end = self.shelf.fresh.load(Ordering::Acquire);
         (from.max(1)..end).find(|id| self.slot(*id).is_some_and(|s| s.thread.load(Ordering::Relaxed) & !LOCKED != 0))
     }
 
@@ -368,6 +461,56 @@ mod tests {
     }
 
     #[test]
+    fn numbers_are_used_again_at_both_ends_of_a_full_table() {
+        for max in [1, BATCH as u32, PER_CHUNK as u32, 3 * DELAY as u32] {
+            let t = table(max, 1);
+            for id in 1..=max {
+                assert_eq!(t.allocate(&mut grow), Ok(id));
+            }
+            for end in [1, max] {
+                for _ in 0..3 * BATCH {
+                    assert!(t.release(end));
+                    assert_eq!(t.allocate(&mut grow), Ok(end), "the only free number of {max}");
+                    assert_eq!(t.allocate(&mut grow), Err(IdError::Exhausted));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn numbers_begin_again_below_a_lowered_limit() {
+        let t = table(1000, 1);
+        let all: Vec<u32> = (0..600).map(|_| t.allocate(&mut grow).unwrap()).collect();
+        t.set_limit(400);
+        assert_eq!(t.allocate(&mut grow), Err(IdError::Exhausted), "all below the limit are in use");
+        assert!(all.iter().all(|id| t.release(*id)));
+        let again: HashSet<u32> = (0..400).map(|_| t.allocate(&mut grow).unwrap()).collect();
+        assert!(again.iter().all(|id| *id <= 400) && again.len() == 400);
+        assert_eq!(t.allocate(&mut grow), Err(IdError::Exhausted));
+        t.set_limit(5000);
+        assert_eq!(t.limit(), 1000);
+        let rest: HashSet<u32> = (0..600).map(|_| t.allocate(&mut grow).unwrap()).collect();
+        assert!(rest.iter().all(|id| *id > 400) && rest.len() == 600, "those that were set aside come back");
+        assert_eq!(t.allocate(&mut grow), Err(IdError::Exhausted));
+    }
+
+    #[test]
+    fn the_largest_table_has_all_numbers() {
+        let max = (4 << 20) - 1;
+        let t = table(max, 2);
+        (1..=max).for_each(|id| assert_eq!(t.allocate(&mut grow), Ok(id)));
+        assert_eq!(t.allocate(&mut grow), Err(IdError::Exhausted));
+        let named = 7u64;
+        t.set_thread(max, Some(NonNull::from(&named)));
+        assert_eq!(t.next_thread(1), Some(max), "behind a gap of all others");
+        assert_eq!(t.next_thread(max), Some(max));
+        t.set_thread(max, None);
+        assert_eq!(t.next_thread(1), None);
+        assert!(t.release(max) && t.release(1));
+        assert_eq!(t.allocate(&mut grow).map(|id| id == 1 || id == max), Ok(true));
+    }
+
+    #[test]
     fn no_memory_to_grow_is_an_error_and_changes_nothing() {
         let t = table(1000, 1);
         assert_eq!(t.allocate(&mut || None), Err(IdError::OutOfMemory));
@@ -446,6 +589,7 @@ mod tests {
         Hold(usize),
         Release(usize),
         Name(usize, bool),
+        Limit(u32),
     }
 
     fn step() -> impl Strategy<Value = Step> {
@@ -454,6 +598,7 @@ mod tests {
             1 => any::<usize>().prop_map(Step::Hold),
             5 => any::<usize>().prop_map(Step::Release),
             2 => (any::<usize>(), any::<bool>()).prop_map(|(n, named)| Step::Name(n, named)),
+            1 => (1..400u32).prop_map(Step::Limit),
         ]
     }
 
@@ -478,12 +623,12 @@ mod tests {
                 match step {
                     Step::Allocate(memory) => match t.allocate(&mut || if memory { grow() } else { None }) {
                         Ok(id) => {
-                            prop_assert!((1..=max).contains(&id));
+                            prop_assert!((1..=t.limit()).contains(&id));
                             let known = Known { holds: 1, name: None };
                             prop_assert!(map.insert(id, known).is_none(), "{} is given out twice", id);
                         }
-                        Err(IdError::Exhausted) => prop_assert_eq!(map.len(), max as usize),
-                        Err(IdError::OutOfMemory) => prop_assert!(!memory && map.len() < max as usize),
+                        Err(IdError::Exhausted) => prop_assert_eq!(map.range(..=t.limit()).count(), t.limit() as usize),
+                        Err(IdError::OutOfMemory) => prop_assert!(!memory && map.range(..=t.limit()).count() < t.limit() as usize),
                     },
                     Step::Hold(n) => {
                         let Some(id) = nth(&map, n) else { continue };
@@ -506,6 +651,10 @@ mod tests {
                         let name = named.then(|| Box::new(u64::from(id)));
                         t.set_thread(id, name.as_deref().map(NonNull::from));
                         map.entry(id).or_default().name = name;
+                    }
+                    Step::Limit(limit) => {
+                        t.set_limit(limit);
+                        prop_assert_eq!(t.limit(), limit.min(max));
                     }
                 }
             }

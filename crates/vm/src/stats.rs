@@ -96,6 +96,8 @@ events! {
     Migrated = "pgmigrate_success",
     /// Pages that could not leave, at that moment or at all.
     MigrateFailed = "pgmigrate_fail",
+    /// Spaces that were looked at for idle table pages.
+    SpacesVisited = "pagetable_visits",
     /// Table pages freed because their space was idle.
     TablesDropped = "pagetables_dropped",
     /// Pages mapped by the first fault after that.

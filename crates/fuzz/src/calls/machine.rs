@@ -536,6 +536,9 @@ impl quire_linux::Machine for One {
         assert!(base <= quire_linux::user::USER_END, "{base:#x} is no program's");
         self.context().gs.store(base, SeqCst);
     }
+    fn stack_len(&self, _thread: &quire_task::Thread<Self>) -> usize {
+        0
+    }
     fn fpu_len(&self) -> usize {
         FLOAT
     }

@@ -117,6 +117,10 @@ impl quire_linux::Machine for Machine {
         cpu::interrupts_restore(interrupts);
     }
 
+    fn stack_len(&self, thread: &quire_task::Thread<Self>) -> usize {
+        // SAFETY: a thread's context lives as long as the thread.
+        unsafe { Context::stack_len(thread.context()) }
+    }
     fn fpu_len(&self) -> usize {
         fpu::len()
     }

@@ -24,7 +24,7 @@ use quire_vm::OutOfMemory;
 /// The saved registers of a thread that does not run, and its stack. Callee-saved registers lie on the stack.
 pub struct Context {
     stack_pointer: u64,
-    /// One past the highest byte of the kernel stack, on which system calls and traps from user mode begin.
+    /// One past the highest byte of the kernel stack, on which system calls and traps from user mode begin; 0: none.
     stack_top: u64,
     /// User FS and GS bases.
     pub fs_base: u64,
@@ -97,6 +97,16 @@ impl Context {
         // `switch_stacks` pushes r15, r14, r13, r12, rbx, rbp, and the return address, which make a frame.
         let frame = at.checked_add(40)?;
         (at != 0 && crate::memory::stack::is_readable(frame)).then_some(frame)
+    }
+
+    /// Bytes of the kernel stack that a thread has at this moment; 0 if it gave its stack up.
+    ///
+    /// # Safety
+    /// `context` lives. It may be in use: then the result is of a moment ago.
+    pub unsafe fn stack_len(context: *const Context) -> usize {
+        // SAFETY: by this function's contract; the number is read in one load.
+        let top = unsafe { (&raw const (*context).stack_top).read_volatile() };
+        if top == 0 { 0 } else { stack::SIZE as usize }
     }
 
     /// A kernel thread that calls `main(argument)`, which must not return.
@@ -309,7 +319,10 @@ unsafe fn put_by_left_stack() {
     // is this CPU's.
     unsafe {
         let departed = core::mem::replace(&mut (*cpu::block()).departed, 0) as *mut Context;
-        if let Some(stack) = departed.as_mut().and_then(|context| context.stack.take()) {
+        if let Some(context) = departed.as_mut()
+            && let Some(stack) = context.stack.take()
+        {
+            context.stack_top = 0;
             put_by(stack);
         }
     }
@@ -374,6 +387,7 @@ unsafe fn supply(from: *mut Context, to: *mut Context, departs: bool) {
     // SAFETY: by this function's contract this CPU owns both contexts.
     unsafe {
         let stack = if departs {
+            (*from).stack_top = 0;
             (*from).stack.take()
         } else {
             (*cpu::block()).restock = true;

@@ -2,6 +2,7 @@
 
 use super::host::File;
 use crate::{Errno, Machine};
+use core::alloc::Layout;
 use core::mem::ManuallyDrop;
 use core::sync::atomic::{AtomicU64, Ordering};
 use quire_fs::OpenFlags;
@@ -82,6 +83,11 @@ impl<M: Machine> Files<M> {
     pub fn share(this: &Arc<Self>) -> Result<Arc<Self>, Errno> {
         this.slots.share().map_err(|_| Errno::ENOMEM)?;
         Ok(this.clone())
+    }
+
+    /// The layouts of its allocations beside itself.
+    pub fn allocations(&self) -> [Layout; 3] {
+        self.slots.allocations()
     }
 
     /// Names the table among owners of record locks.

@@ -16,6 +16,11 @@ impl<M: Machine> Futexes<M> {
         FutexTable::<M>::bytes(FutexTable::<M>::buckets_for(memory))
     }
 
+    /// The bytes of its memory.
+    pub(crate) fn table_bytes(&self) -> usize {
+        self.table.table_bytes()
+    }
+
     /// A table sized for `memory` bytes of RAM.
     pub fn new(memory: u64, tables: &mut TableMemory) -> Result<Self, Errno> {
         let buckets = FutexTable::<M>::buckets_for(memory);

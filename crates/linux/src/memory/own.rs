@@ -10,7 +10,7 @@ use crate::memory::image::Image;
 use crate::owned::Owned;
 use quire_heap::{Arc, Weak};
 use quire_vm::FaultError;
-use quire_vm::map::{EntryInfo, Holdings, Limits, SpaceStats};
+use quire_vm::map::{EntryInfo, Holdings, Limits, SpaceStats, Structures};
 
 /// The address space that a thread runs in; none after it has left it.
 pub struct OwnSpace<M: Machine>(Owned<Option<Arc<AddressSpace<M>>>>);
@@ -120,6 +120,11 @@ impl<M: Machine> Foreign<M> {
     /// The memory that its end would free.
     pub(crate) fn holdings(&self) -> Holdings {
         self.0.holdings()
+    }
+
+    /// The kernel's memory that it takes.
+    pub(crate) fn structures(&self) -> Structures {
+        self.0.structures()
     }
 
     /// Whether both are one space.

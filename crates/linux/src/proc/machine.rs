@@ -206,5 +206,5 @@ pub(super) fn vm_stat<M: Machine>(about: &About<M>, out: &mut Text) -> Result<()
     for event in Event::ALL {
         put!(out, "{} {}\n", event.name(), stats.total(*event))?;
     }
-    Ok(())
+    super::kernel_memory::of_machine(about, out)
 }

@@ -1,7 +1,7 @@
 //! A process's directory.
 
 use super::node::{Directory, Each, Item, ItemKind, Jump, Short, Table, number, put};
-use super::{descriptors, memory, node};
+use super::{descriptors, kernel_memory, memory, node};
 use crate::file::{Dentry, FileHost};
 use crate::machine::Machine;
 use crate::memory::Foreign;
@@ -118,10 +118,11 @@ impl<M: Machine> Names<M> {
         Item::file("statm", statm),
         Item::file("status", status),
         Item::file("wchan", |_, out| put!(out, "0")),
+        Item::own("quire_memory", kernel_memory::of_process),
         Item { name: "task", kind: ItemKind::Directory(|a| node::directory(Tasks(a.process.clone()))) },
     ];
-    /// All entries but `task`, which comes last.
-    const OF_THREAD: &'static [Item<M, About<M>>] = Self::OF_BOTH.split_at(Self::OF_BOTH.len() - 1).0;
+    /// All entries but the last two, which are about the process as a whole.
+    const OF_THREAD: &'static [Item<M, About<M>>] = Self::OF_BOTH.split_at(Self::OF_BOTH.len() - 2).0;
 }
 
 /// The directory of a process.

@@ -56,11 +56,11 @@ impl<M: Machine> Settings<M> {
         Item::file("ostype", |_, out| put!(out, "Linux\n")),
         Item::file("overflowgid", |_, out| put!(out, "65534\n")),
         Item::file("overflowuid", |_, out| put!(out, "65534\n")),
-        Item::file("pid_max", |a, out| put!(out, "{}\n", a.0.ids.max())),
+        Item { name: "pid_max", kind: ItemKind::Writable(pid_max, set_pid_max) },
         Item { name: "random", kind: ItemKind::Directory(|a| table(a, Self::RANDOM, 1250)) },
         Item::file("randomize_va_space", |_, out| put!(out, "2\n")),
         Item { name: "softlockup_panic", kind: ItemKind::Writable(watch::<M, 2>, set_watch::<M, 2>) },
-        Item::file("threads-max", |a, out| put!(out, "{}\n", a.0.ids.max())),
+        Item { name: "threads-max", kind: ItemKind::Writable(threads_max, set_threads_max) },
         Item::file("version", |_, out| put!(out, "{VERSION}\n")),
         Item { name: "watchdog", kind: ItemKind::Writable(watch::<M, 0>, set_watch::<M, 0>) },
         Item { name: "watchdog_thresh", kind: ItemKind::Writable(watch::<M, 1>, set_watch::<M, 1>) },
@@ -133,6 +133,24 @@ fn drop_caches<M: Machine>(about: &About<M>, bytes: &[u8]) -> Result<usize, FsEr
 /// A number written to a setting.
 fn number(bytes: &[u8]) -> Result<u64, FsError> {
     core::str::from_utf8(bytes).ok().and_then(|text| text.trim().parse().ok()).ok_or(FsError::Invalid)
+}
+
+fn pid_max<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
+    put!(out, "{}\n", about.0.pid_max())
+}
+
+fn set_pid_max<M: Machine>(about: &About<M>, bytes: &[u8]) -> Result<usize, FsError> {
+    about.0.set_pid_max(number(bytes)?).map_err(|_| FsError::Invalid)?;
+    Ok(bytes.len())
+}
+
+fn threads_max<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
+    put!(out, "{}\n", about.0.threads_max.load(Ordering::Relaxed))
+}
+
+fn set_threads_max<M: Machine>(about: &About<M>, bytes: &[u8]) -> Result<usize, FsError> {
+    about.0.set_threads_max(number(bytes)?).map_err(|_| FsError::Invalid)?;
+    Ok(bytes.len())
 }
 
 fn file_max<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {

@@ -228,6 +228,7 @@ fn clone_once<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usiz
     };
     // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
     let permit = unsafe { me.permit.get() }.another(limit)?;
+    linux.check_threads()?;
     let id = NewId { linux, id: linux.ids.allocate()? };
     let space = if request.has(VM) { ctx.space()?.clone() } else { ctx.space()?.fork()? };
     let files = if request.has(FILES) { file::Files::share(ctx.files()?)? } else { ctx.files()?.fork()? };
@@ -440,7 +441,7 @@ impl<M: Machine> Linux<M> {
             actions: Arc::try_new(Actions::new())?,
             exit_signal: 0,
             credentials: Credentials::root(),
-            limits: Limits::initial(u64::from(self.ids.max())),
+            limits: Limits::initial(self.pid_max()),
             priority: 20,
             personality: 0,
             no_new_privileges: false,

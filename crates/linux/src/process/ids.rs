@@ -20,7 +20,6 @@ use quire_task::{IdTable, ThreadRef};
 /// See the module.
 pub struct Ids<M: Machine> {
     table: IdTable<Process<M>, Group<M>>,
-    max: Pid,
     latest: PerCpu<Latest>,
 }
 
@@ -52,12 +51,22 @@ impl<M: Machine> Ids<M> {
         // SAFETY: fresh memory of these sizes and alignments, which is never freed.
         let (table, latest) =
             unsafe { (IdTable::new(memory, max, cpus), PerCpu::new(latest, cpus, |_| Latest::default())) };
-        Ok(Ids { table, max, latest })
+        Ok(Ids { table, latest })
     }
 
-    /// The highest id.
+    /// The highest id that is handed out.
     pub fn max(&self) -> Pid {
-        self.max
+        self.table.limit()
+    }
+
+    /// Changes it. Ids above it stay in use until they are released.
+    pub(crate) fn set_max(&self, max: Pid) {
+        self.table.set_limit(max);
+    }
+
+    /// The highest id that the table has room for.
+    pub(crate) fn room(&self) -> Pid {
+        self.table.max()
     }
 
     /// Allocates an id that names nothing yet.

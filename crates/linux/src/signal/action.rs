@@ -2,6 +2,7 @@
 
 use super::set::{SigSet, Signal};
 use crate::errno::Errno;
+use core::alloc::Layout;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use linux_raw_sys::general as raw;
 use quire_sync::{Rank, Sequence};
@@ -169,6 +170,14 @@ impl Actions {
     /// All default.
     pub fn new() -> Actions {
         Actions { sequence: Sequence::new(Rank::ACTIONS), first: Block::default() }
+    }
+
+    /// The layout of a block beyond the first.
+    pub const BLOCK: Layout = Layout::new::<Block>();
+
+    /// The number of blocks beyond the first.
+    pub fn more_blocks(&self) -> usize {
+        self.blocks().count() - 1
     }
 
     fn blocks(&self) -> impl Iterator<Item = &Block> {

@@ -21,7 +21,8 @@ const STEP: usize = 64;
 #[cold]
 pub(crate) fn refill<M: Machine>(space: &Space<M>, may: &mut MaySleep) {
     let vm = space.vm();
-    if space.take_dropped() > SMALL {
+    // Tables without leaves were dropped where none had run yet: there is nothing to bring back.
+    if !(1..=SMALL).contains(&space.take_dropped()) {
         return;
     }
     let mut tally = Tally::of(SMALL as u32);

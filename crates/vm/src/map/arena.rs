@@ -150,6 +150,11 @@ impl<M: Machine> Arena<M> {
     pub(super) fn forget_peak(&self) {
         self.peak.store(0, Ordering::Relaxed);
     }
+    /// Leaves and inner nodes of its tree.
+    pub(super) fn nodes(&self, _pin: &Pinned<'_>) -> [u64; 2] {
+        // SAFETY: the caller is pinned in the epoch of the space's system.
+        unsafe { self.entries.nodes() }
+    }
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }

@@ -66,10 +66,11 @@ impl<M: Machine> Space<M> {
         let _flushed = owed.discharge();
         pmap.fan_in(vm);
         pmap.prune(vm, user);
-        if leaves != 0 {
-            self.note_dropped(leaves);
+        let left = pmap.table_pages(vm);
+        if leaves != 0 || left == 1 {
+            self.note_dropped(leaves, left == 1);
         }
-        let tables = before.saturating_sub(pmap.table_pages(vm));
+        let tables = before.saturating_sub(left);
         vm.stats().add(Event::TablesDropped, tables);
         Some(Dropped { leaves, tables })
     }

@@ -66,6 +66,11 @@ impl<M: Machine> MapMemory<M> {
         n * self.ids.len() as u64 + cpu.cpu() as u64
     }
 
+    /// Bytes that a leaf and an inner node of a tree take.
+    pub(super) fn node_shares(&self) -> (u64, u64) {
+        (self.leaves.share(), self.inner.share())
+    }
+
     /// The slabs, for labels and counts.
     pub fn caches(&self) -> [&Cache; 7] {
         [

@@ -81,6 +81,7 @@ pub use idle::{Dropped, SMALL};
 pub use maps::Maps;
 pub use memory::{FAN_OUT, MapMemory};
 pub use ops::reap::Holdings;
+pub use ops::structures::Structures;
 pub use query::EntryInfo;
 pub use space::{Limits, STACK_GUARD, Space, SpaceRef, SpaceStats, USER};
 pub use spaces::IDLE;

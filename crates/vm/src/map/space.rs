@@ -60,8 +60,8 @@ impl Limits {
 pub struct Space<M: Machine> {
     vm: &'static Maps<M>,
     id: u64,
-    /// Leaves of page tables that were dropped while no CPU ran the space; the next fault sets it to zero. Every fault
-    /// reads it, so it stands with fields that never change.
+    /// Leaves of page tables that were dropped while no CPU ran the space, and [`BARE`] if all tables went; the next
+    /// fault sets it to zero. Every fault reads it, so it stands with fields that never change.
     dropped: AtomicU64,
     /// No fault enters a translation any more. Read by every fault too; written once, at a violent end.
     pub(super) condemned: AtomicBool,
@@ -82,6 +82,9 @@ pub struct Space<M: Machine> {
     /// Handles.
     pub(super) refs: AtomicUsize,
 }
+
+/// Beside the number of dropped leaves: all tables but the root went with them.
+const BARE: u64 = 1 << 63;
 
 /// Counts of a space, computed by a query: no fault touches a counter of the space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -342,10 +345,14 @@ impl<M: Machine> Space<M> {
         self.arenas.all().map(|a| a.data()).sum()
     }
 
-    /// Adds leaves that went with dropped page tables.
-    pub(super) fn note_dropped(&self, leaves: u64) {
+    /// Adds leaves that went with dropped page tables. `bare`: no table but the root was left.
+    pub(super) fn note_dropped(&self, leaves: u64, bare: bool) {
         self.peak.fetch_max(leaves, Ordering::Relaxed);
         self.dropped.fetch_add(leaves, Ordering::Relaxed);
+        if bare {
+            self.dropped.fetch_or(BARE, Ordering::Relaxed);
+            self.vm.map_memory().all.bare(self);
+        }
     }
 
     /// Whether the page tables were dropped since the last fault.
@@ -354,9 +361,13 @@ impl<M: Machine> Space<M> {
         self.dropped.load(Ordering::Relaxed) != 0
     }
 
-    /// How many leaves went with them; only one fault gets the count.
+    /// How many leaves went with them; only one fault gets the count. From then on passes visit the space again.
     pub(crate) fn take_dropped(&self) -> u64 {
-        self.dropped.swap(0, Ordering::Relaxed)
+        let dropped = self.dropped.swap(0, Ordering::Relaxed);
+        if dropped & BARE != 0 {
+            self.vm.map_memory().all.tabled(self);
+        }
+        dropped & !BARE
     }
 
     /// Records that `now` pages are resident; returns the most that ever were.

@@ -4,13 +4,18 @@
 //! ending spaces on different CPUs share no line (relies on C8); an end elsewhere takes the maker's list. A list holds
 //! no reference. Pageout takes one before it looks at a space, under the list's lock, which the space's end takes too.
 //!
+//! A list has two rows. Spaces whose tables were dropped stand in the second one until their next fault. So a pass
+//! visits only spaces that may have tables to drop, however many processes sleep.
+//!
 //! Pageout goes round: it takes the first space of a list and puts it last ([`Spaces::next`]), a few in each round of a
-//! pass. So a pass looks at all spaces only if it has found nothing else.
+//! pass. So a pass looks at all spaces only if it has found nothing else. While memory is scarce, each fork does the
+//! same with its own CPU's list ([`Maps::drop_early`]), so a growing population of sleepers pays for itself.
 
 use super::space::{Space, SpaceRef};
 use crate::machine::{Machine, Pmap};
 use crate::map::Maps;
 use crate::phys::boot::BootMemory;
+use crate::stats::Event;
 use core::cell::Cell;
 use core::ptr;
 use quire_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -24,10 +29,11 @@ pub const IDLE: u64 = 1_000_000_000;
 #[repr(align(64))]
 pub(super) struct SpacePlace<M: Machine> {
     list: CpuId,
-    /// Both guarded by the list's lock.
+    /// The row on which it stands. Guarded by the list's lock, as the next two.
+    row: Cell<Row>,
     next: Cell<*const Space<M>>,
     previous: Cell<*const Space<M>>,
-    /// When pageout last found that the space had run. Only pageout writes this and the next; one pass looks at a time.
+    /// When a visit last found that the space had run. Two visits at a time may each store their time.
     ran: AtomicU64,
     /// When its tables were dropped last; 0: never.
     dropped: AtomicU64,
@@ -41,6 +47,7 @@ impl<M: Machine> SpacePlace<M> {
     pub fn new() -> Self {
         SpacePlace {
             list: current_cpu(),
+            row: Cell::new(Row::Tabled),
             next: Cell::new(ptr::null()),
             previous: Cell::new(ptr::null()),
             ran: AtomicU64::new(0),
@@ -49,24 +56,37 @@ impl<M: Machine> SpacePlace<M> {
     }
 }
 
+/// A row of a list.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Row {
+    /// Spaces that may have page tables.
+    Tabled,
+    /// Spaces whose tables were dropped, and in which no thread has faulted since.
+    Bare,
+}
+
+/// The ends of a row.
 struct Ends<M: Machine> {
     first: *const Space<M>,
     last: *const Space<M>,
 }
 
+/// Both rows of a list, by [`Row`].
+type Rows<M> = [Ends<M>; 2];
+
 // SAFETY: spaces on a list are alive, and their links are guarded by its lock.
 unsafe impl<M: Machine> Send for Ends<M> {}
 
 struct SpaceList<M: Machine> {
-    ends: SpinLock<Ends<M>>,
-    /// Written under the lock; passes read it without.
-    len: AtomicUsize,
+    rows: SpinLock<Rows<M>>,
+    /// Spaces of the row that may have tables. Written under the lock; passes read it without.
+    tabled: AtomicUsize,
 }
 
 /// The lists.
 pub(super) struct Spaces<M: Machine>(PerCpu<SpaceList<M>>);
 
-/// Where pageout continues: a list, and how many spaces of it are still to be visited.
+/// Where pageout continues: a list, and how many spaces of its first row are still to be visited.
 #[derive(Default)]
 pub(crate) struct Hand {
     list: usize,
@@ -74,6 +94,8 @@ pub(crate) struct Hand {
 }
 
 impl<M: Machine> Ends<M> {
+    const EMPTY: Self = Ends { first: ptr::null(), last: ptr::null() };
+
     /// # Requires
     /// `space` is on no list, and is whole.
     fn append(&mut self, space: &Space<M>) {
@@ -89,7 +111,7 @@ impl<M: Machine> Ends<M> {
     }
 
     /// # Requires
-    /// `space` is on this list.
+    /// `space` is on this row.
     fn unlink(&mut self, space: &Space<M>) {
         let (next, previous) = (space.place.next.get(), space.place.previous.get());
         // SAFETY: a space is taken off its list before its memory goes (`forget`), and the list is locked, so those on it are
@@ -110,8 +132,8 @@ impl<M: Machine> Ends<M> {
 impl<M: Machine> Spaces<M> {
     pub fn new(boot: &mut BootMemory<'_, impl Machine>) -> Self {
         let list = |_| SpaceList {
-            ends: SpinLock::new(Rank::SPACES, Ends { first: ptr::null(), last: ptr::null() }),
-            len: AtomicUsize::new(0),
+            rows: SpinLock::new(Rank::SPACES, [Ends::EMPTY, Ends::EMPTY]),
+            tabled: AtomicUsize::new(0),
         };
         Spaces(boot.per_cpu(list))
     }
@@ -119,44 +141,101 @@ impl<M: Machine> Spaces<M> {
     /// Lets pageout look at it.
     pub fn add(&self, space: &Space<M>) {
         let list = self.0.of(space.place.list);
-        let mut ends = list.ends.lock();
-        ends.append(space);
-        list.len.store(list.len.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        let mut rows = list.rows.lock();
+        list.append(&mut rows, space, Row::Tabled);
     }
 
     /// Its last handle is gone: no pass looks at it any more.
     pub fn forget(&self, space: &Space<M>) {
         let list = self.0.of(space.place.list);
-        let mut ends = list.ends.lock();
-        ends.unlink(space);
-        list.len.store(list.len.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
+        let mut rows = list.rows.lock();
+        list.unlink(&mut rows, space);
     }
 
-    /// How many there are; spaces that are being made or freed may be missed.
-    fn len(&self) -> usize {
-        self.0.iter().map(|list| list.len.load(Ordering::Relaxed)).sum()
+    /// Its tables are gone: no pass visits it until [`Spaces::tabled`]. Does nothing if a fault came between. That
+    /// fault's call of `tabled` then either saw the space here, or comes later.
+    pub fn bare(&self, space: &Space<M>) {
+        let list = self.0.of(space.place.list);
+        let mut rows = list.rows.lock();
+        if space.place.row.get() == Row::Tabled && space.were_tables_dropped() {
+            list.unlink(&mut rows, space);
+            list.append(&mut rows, space, Row::Bare);
+        }
+    }
+
+    /// It has tables again. The caller has taken the note of the drop ([`Space::take_dropped`]).
+    pub fn tabled(&self, space: &Space<M>) {
+        let list = self.0.of(space.place.list);
+        let mut rows = list.rows.lock();
+        if space.place.row.get() == Row::Bare {
+            list.unlink(&mut rows, space);
+            list.append(&mut rows, space, Row::Tabled);
+        }
+    }
+
+    /// How many may have tables; spaces that are being made or freed may be missed.
+    fn tabled_len(&self) -> usize {
+        self.0.iter().map(|list| list.tabled.load(Ordering::Relaxed)).sum()
     }
 
     /// The next space; `None` where all lists were passed without finding one.
     fn next(&self, hand: &mut Hand) -> Option<SpaceRef<M>> {
         for _ in 0..=self.0.len() {
             while hand.left != 0 {
-                let list = self.0.of(hand.list);
-                let mut ends = list.ends.lock();
-                // SAFETY: a space is taken off its list before its memory goes (`forget`), and the list is locked, so those on it
-                // are alive.
-                let Some(space) = (unsafe { ends.first.as_ref() }) else { break };
                 hand.left -= 1;
-                ends.unlink(space);
-                ends.append(space);
-                if let Some(handle) = space.try_handle() {
-                    return Some(handle);
+                match self.0.of(hand.list).rotate() {
+                    Rotated::Empty => break,
+                    Rotated::Ending => {}
+                    Rotated::To(handle) => return Some(handle),
                 }
             }
             hand.list = (hand.list + 1) % self.0.len();
-            hand.left = self.0.of(hand.list).len.load(Ordering::Relaxed);
+            hand.left = self.0.of(hand.list).tabled.load(Ordering::Relaxed);
         }
         None
+    }
+}
+
+/// The space that was first on a row, and is last now.
+enum Rotated<M: Machine> {
+    /// There is none.
+    Empty,
+    /// Its last handle is gone.
+    Ending,
+    To(SpaceRef<M>),
+}
+
+impl<M: Machine> SpaceList<M> {
+    /// # Requires
+    /// `space` is on no row, and is whole.
+    fn append(&self, rows: &mut Rows<M>, space: &Space<M>, row: Row) {
+        space.place.row.set(row);
+        rows[row as usize].append(space);
+        if row == Row::Tabled {
+            self.tabled.store(self.tabled.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        }
+    }
+
+    /// # Requires
+    /// `space` is on this list.
+    fn unlink(&self, rows: &mut Rows<M>, space: &Space<M>) {
+        let row = space.place.row.get();
+        rows[row as usize].unlink(space);
+        if row == Row::Tabled {
+            self.tabled.store(self.tabled.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
+        }
+    }
+
+    /// Puts the first space that may have tables last.
+    fn rotate(&self) -> Rotated<M> {
+        let mut rows = self.rows.lock();
+        let row = &mut rows[Row::Tabled as usize];
+        // SAFETY: a space is taken off its list before its memory goes (`forget`), and the list is locked, so those on it
+        // are alive.
+        let Some(space) = (unsafe { row.first.as_ref() }) else { return Rotated::Empty };
+        row.unlink(space);
+        row.append(space);
+        space.try_handle().map_or(Rotated::Ending, Rotated::To)
     }
 }
 
@@ -170,16 +249,16 @@ pub(crate) enum Which {
 }
 
 impl<M: Machine> Maps<M> {
-    /// How many spaces there are.
-    pub(crate) fn spaces(&self) -> usize {
-        self.map_memory().all.len()
+    /// How many spaces may have page tables.
+    pub(crate) fn spaces_with_tables(&self) -> usize {
+        self.map_memory().all.tabled_len()
     }
 
     /// Looks at up to `n` spaces from `hand` on, and drops the page tables of those that `which` selects. Returns how
     /// many table pages were freed. May sleep, because this may drop the last handle.
     ///
     /// # Requires
-    /// One caller at a time, which holds nothing that a fault could want.
+    /// The caller holds nothing that a fault could want.
     pub(crate) fn drop_tables(&'static self, hand: &mut Hand, n: usize, which: Which) -> u64 {
         if n == 0 {
             return 0;
@@ -188,23 +267,7 @@ impl<M: Machine> Maps<M> {
         let mut tables = 0;
         for _ in 0..n {
             let Some(space) = self.map_memory().all.next(hand) else { break };
-            let place = &space.place;
-            if space.pmap().take_ran() {
-                place.ran.store(now, Ordering::Relaxed);
-            }
-            let recent = |at: &AtomicU64| match at.load(Ordering::Relaxed) {
-                0 => false,
-                at => now.saturating_sub(at) < IDLE,
-            };
-            let needed = recent(&place.dropped) || which == Which::Idle && recent(&place.ran);
-            // No thread has faulted there since: nothing has come back.
-            if needed || space.were_tables_dropped() {
-                continue;
-            }
-            if let Some(dropped) = space.drop_tables().filter(|d| d.tables != 0) {
-                place.dropped.store(now.max(1), Ordering::Relaxed);
-                tables += dropped.tables;
-            }
+            tables += space.drop_tables_if(now, which);
         }
         if tables != 0 {
             // Freed tables wait for walkers, and then the CPU keeps some for later. Both cost memory that is short now.
@@ -215,7 +278,57 @@ impl<M: Machine> Maps<M> {
         }
         tables
     }
+
+    /// Drops the tables of up to [`EARLY`] spaces on this CPU's list that no CPU has run for [`IDLE`]. For a caller that
+    /// makes a space while memory is [scarce](crate::phys::frames::Frames::is_scarce), long before pageout begins. A
+    /// process that sleeps for long then costs no tables. May sleep, because this may drop the last handle.
+    ///
+    /// # Requires
+    /// The caller holds nothing that a fault could want.
+    pub(crate) fn drop_early(&'static self) {
+        let list = self.map_memory().all.0.of(current_cpu());
+        let now = quire_sync::hooks::now();
+        let mut dropped = 0;
+        for _ in 0..EARLY_VISITS.min(list.tabled.load(Ordering::Relaxed)) {
+            match list.rotate() {
+                Rotated::Empty => break,
+                Rotated::Ending => {}
+                Rotated::To(space) => dropped += usize::from(space.drop_tables_if(now, Which::Idle) != 0),
+            }
+            if dropped == EARLY {
+                break;
+            }
+        }
+    }
 }
+
+impl<M: Machine> Space<M> {
+    /// Drops the tables if `which` selects this space. Returns how many table pages were freed.
+    fn drop_tables_if(&self, now: u64, which: Which) -> u64 {
+        let place = &self.place;
+        self.vm().stats().count(Event::SpacesVisited);
+        if self.pmap().take_ran() {
+            place.ran.store(now, Ordering::Relaxed);
+        }
+        let recent = |at: &AtomicU64| match at.load(Ordering::Relaxed) {
+            0 => false,
+            at => now.saturating_sub(at) < IDLE,
+        };
+        if recent(&place.dropped) || which == Which::Idle && recent(&place.ran) {
+            return 0;
+        }
+        let tables = self.drop_tables().map_or(0, |dropped| dropped.tables);
+        if tables != 0 {
+            place.dropped.store(now.max(1), Ordering::Relaxed);
+        }
+        tables
+    }
+}
+
+/// Spaces that lose their tables for each one that is made while memory is scarce: more than come.
+const EARLY: usize = 2;
+/// Spaces that are visited for that at most. A visit that drops nothing costs a few cache lines.
+const EARLY_VISITS: usize = if cfg!(any(loom, shuttle)) { 0 } else { 8 };
 
 /// Epoch steps after which retired memory is freed, if no reader is pinned.
 const GRACE: usize = 3;

@@ -35,6 +35,7 @@ mod take;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use range::NodeCount;
 pub use range::{Cursor, Visit};
 pub use take::TakenSlot;
 

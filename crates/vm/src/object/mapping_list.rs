@@ -314,6 +314,11 @@ impl<M: Machine> Shards<M> {
         core::iter::once(&self.first).chain(core::iter::once_with(others).flatten().flat_map(MoreShards::iter))
     }
 
+    /// The number of backings; exact where none is linked or unlinked meanwhile.
+    pub fn len(&self) -> u64 {
+        self.iter().map(|shard| u64::from(shard.count.load(Ordering::Relaxed))).sum()
+    }
+
     fn own_shard(&self, i: u16) -> Option<&OwnShard<M>> {
         self.more().and_then(|more| more.own_shard(i))
     }

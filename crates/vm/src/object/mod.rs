@@ -87,6 +87,11 @@ impl<M: Machine> ObjectMemory<M> {
         }
     }
 
+    /// Bytes that a node of an index takes.
+    pub(crate) fn node_share(&self) -> u64 {
+        self.nodes.cache().share()
+    }
+
     /// The slabs, for labels and counts.
     pub fn caches(&self) -> [&crate::phys::slab::Cache; 5] {
         let shards = [self.shards.cache(), self.own_shards.cache()];

@@ -183,6 +183,8 @@ pub struct Frames {
     pub(crate) domains: &'static [CachePadded<Depot>],
     /// Each domain has fewer than its low mark outside the magazines. Read often, changed at depot exchanges.
     low: AtomicBool,
+    /// Less than a quarter of all frames is outside the magazines. Read and changed as `low`.
+    scarce: AtomicBool,
     /// Frames in a full chain of programs' frames.
     chain: u32,
     /// Zeroed frames that a CPU keeps at most.
@@ -262,6 +264,7 @@ impl Frames {
             magazines,
             domains: depots,
             low: AtomicBool::new(false),
+            scarce: AtomicBool::new(false),
             chain: if cfg!(any(loom, shuttle)) { CHAIN } else { (CHAIN as u64).min(share).max(16) as u32 },
             stock: (config.zero_stock as u64).min(share / 4) as u32,
             reserve,
@@ -316,6 +319,12 @@ impl Frames {
     #[inline(always)]
     pub fn is_low(&self) -> bool {
         self.low.load(Ordering::Relaxed)
+    }
+    /// Whether less than a quarter of all frames was outside the magazines at the last depot exchange: long before
+    /// memory is low.
+    #[inline(always)]
+    pub fn is_scarce(&self) -> bool {
+        self.scarce.load(Ordering::Relaxed)
     }
     fn all_low(&self) -> bool {
         self.domains.iter().all(|d| d.is_low())
@@ -396,9 +405,13 @@ impl Frames {
             // Where two CPUs take the last frames of two domains, one of them sees the other's count.
             fence_full();
         }
-        let low = self.all_low() || self.domains.len() > 1 && self.uncached() < self.floor();
+        let left = self.uncached();
+        let scarce = left < self.total / 4;
+        if self.scarce.load(Ordering::Relaxed) != scarce {
+            self.scarce.store(scarce, Ordering::Relaxed);
+        }
+        let low = self.all_low() || self.domains.len() > 1 && left < self.floor();
         if low && delta < 0 {
-            let left = self.uncached();
             if left < self.least.load(Ordering::Relaxed) {
                 self.least.fetch_min(left, Ordering::Relaxed);
             }

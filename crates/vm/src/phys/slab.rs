@@ -181,6 +181,10 @@ impl Cache {
     pub fn object_size(&self) -> usize {
         self.size as usize
     }
+    /// Bytes of a slab that an object takes, its part of the waste included.
+    pub fn share(&self) -> u64 {
+        (PAGE_SIZE << self.order) / u64::from(self.per_slab)
+    }
     /// Frames that the cache holds now.
     pub fn frames(&self) -> u64 {
         self.depot.count.load(Ordering::Relaxed) << self.order
@@ -515,6 +519,14 @@ impl Heap {
                     vm.stats().add(Event::BufferPageGone, 1 << order);
                 }
             }
+        }
+    }
+
+    /// Bytes that memory of `layout` takes, waste included.
+    pub fn share(&self, layout: Layout) -> u64 {
+        match self.class(layout) {
+            Some(cache) => cache.share(),
+            None => order_of(layout).map_or(0, |order| PAGE_SIZE << order),
         }
     }
 

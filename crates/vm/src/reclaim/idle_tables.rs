@@ -15,7 +15,7 @@ use crate::sleep::MaySleep;
 /// Spaces that a round of a pass visits.
 const SOME: usize = if cfg!(any(loom, shuttle)) { 0 } else { 8 };
 
-/// Whether the last resort goes over all spaces. The models of pageout cover pages only.
+/// Whether the last resort goes over all spaces with tables. The models of pageout cover pages only.
 const ALL: bool = !cfg!(any(loom, shuttle));
 
 impl<M: Machine> Reclaimer<M> {
@@ -31,7 +31,7 @@ impl<M: Machine> Reclaimer<M> {
 
     /// Drops all caches other than pages; returns whether any memory came back.
     pub(in crate::reclaim) fn take_kept(&'static self, hands: &mut Hands) -> bool {
-        let spaces = if ALL { self.spaces() } else { 0 };
+        let spaces = if ALL { self.spaces_with_tables() } else { 0 };
         let tables = self.drop_tables(&mut hands.spaces, spaces, Which::NotRunning);
         let given = self.ask_keeper();
         // To the buddy lists, where waiting threads count them.

@@ -71,6 +71,9 @@ impl<M: Machine> Space<M> {
     /// on, and shares shared memory and files. On an error there is no child, and the parent is as it was.
     pub fn fork(&self) -> Result<SpaceRef<M>, MapError> {
         let _span = Span::begin(EventKind::Fork, 0, 0);
+        if self.vm().frames().is_scarce() {
+            self.vm().drop_early();
+        }
         self.with_memory(|| self.fork_once())
     }
 

@@ -13,5 +13,6 @@ pub(crate) mod protect;
 pub(crate) mod reap;
 pub(crate) mod remap;
 pub(crate) mod stack;
+pub(crate) mod structures;
 pub(crate) mod unmap;
 pub(crate) mod wire;

@@ -127,6 +127,38 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
         self.len.load(Ordering::Relaxed)
     }
 
+    /// Leaves and inner nodes. Leaves are not read.
+    ///
+    /// # Safety
+    /// As [`Tree::get`].
+    pub(crate) unsafe fn nodes(&self) -> [u64; 2] {
+        /// # Safety
+        /// As [`Tree::get`], and `node` was reached from the root meanwhile.
+        unsafe fn count<A: NodeAlloc, const F: usize>(node: *mut TreeNode<A, F>, found: &mut [u64; 2]) {
+            // SAFETY: by this function's contract; reachable nodes are alive while the caller is pinned.
+            unsafe {
+                match (*node).level {
+                    0 => found[0] += 1,
+                    1 => {
+                        found[1] += 1;
+                        found[0] += (*node).len() as u64;
+                    }
+                    _ => {
+                        found[1] += 1;
+                        (0..(*node).len()).for_each(|i| count((*node).child(i), found));
+                    }
+                }
+            }
+        }
+        let mut found = [0; 2];
+        let root = self.root.load(Ordering::Acquire);
+        if !root.is_null() {
+            // SAFETY: by this function's contract.
+            unsafe { count(root, &mut found) };
+        }
+        found
+    }
+
     /// The item that covers `at`.
     ///
     /// # Safety

@@ -39,9 +39,10 @@ pub unsafe trait NodeAlloc: Copy + 'static {
     unsafe fn retire(self, node: *mut Retired, free: unsafe fn(*mut Retired));
 }
 
-/// The deepest tree: 2^20 items where nodes are as thin as they can be, 2^36 and more where they are filled at random. A change
-/// that would go deeper fails as if for memory.
-pub(super) const MAX_LEVELS: usize = 12;
+/// The deepest tree: 2^22 items where nodes are as thin as they can be, with three slots each: the kernel's map has an item for
+/// each stack of the most threads. 2^42 and more where nodes are filled at random. A change that would go deeper fails as if for
+/// memory.
+pub(super) const MAX_LEVELS: usize = 14;
 
 /// A leaf, or the part of an inner node that both have.
 ///

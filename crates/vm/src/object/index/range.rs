@@ -148,6 +148,46 @@ impl<N: Nodes> Iterator for Visit<'_, N> {
     }
 }
 
+/// A count of the nodes that have occupied slots below them, in parts.
+pub(crate) struct NodeCount {
+    keys: Range<u64>,
+    /// A key of the leaf that was counted last.
+    before: Option<u64>,
+    nodes: u64,
+}
+
+impl NodeCount {
+    /// A count for `keys` that has not begun.
+    pub fn new(keys: Range<u64>) -> Self {
+        NodeCount { keys, before: None, nodes: 0 }
+    }
+
+    /// The nodes found until now.
+    pub fn nodes(&self) -> u64 {
+        self.nodes
+    }
+
+    /// Visits up to `most` more leaves. Returns whether the count is done.
+    pub fn go_on<N: Nodes>(&mut self, index: &Index<N>, most: usize, pin: &Pinned<'_>) -> bool {
+        let root = index.root.load(Ordering::Acquire);
+        if root & NODE == 0 {
+            return true;
+        }
+        for _ in 0..most {
+            if self.keys.is_empty() {
+                return true;
+            }
+            let Some((key, _)) = index.first(self.keys.start, self.keys.end, pin) else { return true };
+            let other =
+                |level: &u32| self.before.is_none_or(|before| before >> (BITS * level) != key >> (BITS * level));
+            self.nodes += (1..=height(root)).filter(other).count() as u64;
+            self.before = Some(key);
+            self.keys.start = (key | MASK) + 1;
+        }
+        false
+    }
+}
+
 impl<N: Nodes> Index<N> {
     /// The first occupied slot in `from..end`.
     pub fn first(&self, from: u64, end: u64, pin: &Pinned<'_>) -> Option<(u64, Slot)> {
