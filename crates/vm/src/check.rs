@@ -232,9 +232,9 @@ impl core::error::Error for Broken {}
 /// When a structure is to be checked next. Guarded as the structure is.
 #[derive(Debug, Default)]
 pub struct Due {
-    updates: u64,
-    /// Things that the last check visited.
-    cost: u64,
+    updates: u32,
+    /// Things that the last check visited. Both stop at the largest number.
+    cost: u32,
 }
 
 impl Due {
@@ -246,12 +246,12 @@ impl Due {
     /// Counts `n` updates.
     #[inline(always)]
     pub(crate) fn note(&mut self, n: u64) {
-        self.updates += n;
+        self.updates = self.updates.saturating_add(n.min(u32::MAX.into()) as u32);
     }
 
     /// A check visited `cost` things: the next one is due after as many updates.
     pub(crate) fn checked(&mut self, cost: u64) {
-        *self = Due { updates: 0, cost };
+        *self = Due { updates: 0, cost: cost.min(u32::MAX.into()) as u32 };
     }
 
     /// Whether it is to be checked now, when its lock is given up.

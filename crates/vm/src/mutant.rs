@@ -48,8 +48,10 @@ pub enum Mutant {
     NoSecondAsk,
     /// Move: the end of the file behind is not read again once a page is in the layer behind.
     MovesCutOff,
-    /// Reverse lists: a scan that let go of a shard continues where it was, though a backing was unlinked meanwhile.
+    /// Reverse lists: a scan that let go of a shard does not visit the backings that were linked meanwhile.
     ScanGoesOn,
+    /// Reverse lists: a backing that is linked during a scan is not noted in its ancestors.
+    LinkingUnnoted,
     /// Reverse lists: scans cannot see that backings have gone back to the first shard.
     ShrinkUnseen,
     /// Copy-up: an address without a page in the walk is hidden without a second walk.

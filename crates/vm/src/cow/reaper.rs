@@ -30,6 +30,10 @@ use quire_sync::epoch::Pinned;
 
 /// Pages of an object that are looked at under one pin.
 const BLOCK: u64 = 512;
+/// Backings that are looked at under one pin. The other pages of the stretch are then searched one by one.
+const LOOKS: u64 = 1024;
+/// Backings whose looks count as much as a page.
+const LOOKS_A_PAGE: u64 = 16;
 /// Backings of which the one with the fewest pages in front is chosen.
 const SAMPLE: usize = 8;
 
@@ -75,10 +79,14 @@ fn sweep<M: Machine>(object: &Object<M>, budget: u64, may: &mut MaySleep) -> u64
         let pin = may.pin(object.vm().epoch());
         let Some(block) = next_block(object, at, &pin) else { break };
         at = block.keys.end;
-        let Some(b) = block.by else { continue };
-        for layer in b.all_in_front(&pin) {
-            seen += 1 + look(object, b, layer, &block.keys, &pin);
+        let mut long = Long { start: block.keys.start, keys: [0; (BLOCK / 64) as usize], looks: 0 };
+        if let Some(b) = block.by {
+            for layer in b.all_in_front(&pin) {
+                seen += 1 + look(object, b, layer, &block.keys, &mut long, &pin);
+            }
         }
+        drop(pin);
+        seen += long.search(object, may) / LOOKS_A_PAGE;
         if seen >= budget {
             object.reaping().from.store(at, Ordering::Relaxed);
             object.vm().reaper().flag(object);
@@ -92,6 +100,27 @@ fn sweep<M: Machine>(object: &Object<M>, budget: u64, may: &mut MaySleep) -> u64
 struct Block<'p, M: Machine> {
     keys: Range<u64>,
     by: Option<&'p Backing<M>>,
+}
+
+/// The pages of a stretch whose search is long.
+struct Long {
+    start: u64,
+    keys: [u64; (BLOCK / 64) as usize],
+    /// Backings that were looked at under the stretch's pin, at most.
+    looks: u64,
+}
+
+impl Long {
+    fn add(&mut self, key: u64) {
+        let n = key - self.start;
+        self.keys[(n / 64) as usize] |= 1 << (n % 64);
+    }
+
+    /// Searches for these pages, each with a pin of its own; returns how many backings it looked at in all.
+    fn search<M: Machine>(self, object: &Object<M>, may: &mut MaySleep) -> u64 {
+        let wanted = (0..BLOCK).filter(|n| self.keys[(n / 64) as usize] & 1 << (n % 64) != 0);
+        wanted.map(|n| last_sharer::search_all(object, self.start + n, may)).sum()
+    }
 }
 
 /// The next stretch from `at` on in which a page of the object may be hidden.
@@ -147,6 +176,7 @@ fn look<M: Machine>(
     b: &Backing<M>,
     layer: &Backing<M>,
     keys: &Range<u64>,
+    long: &mut Long,
     pin: &Pinned<'_>,
 ) -> u64 {
     let (Some(front), Some(keys)) = (layer.object(), window(b, layer, keys)) else { return 0 };
@@ -155,10 +185,16 @@ fn look<M: Machine>(
     for (key, _) in cursor.resume(front.index(), pin) {
         seen += 1;
         let key = b.key(layer.va(key));
-        match object.index().get(key, pin) {
-            Slot::Page(pfn) => last_sharer::search(object, key, object.vm().page(pfn), None, pin),
+        let slot = object.index().get(key, pin);
+        let over = match slot {
+            Slot::Page(_) | Slot::Swap(_) if long.looks >= LOOKS => ControlFlow::Break(()),
+            Slot::Page(pfn) => last_sharer::search_some(object, key, object.vm().page(pfn), None, pin),
             Slot::Swap(slot) => last_sharer::search_swapped(object, key, slot, pin),
-            _ => {}
+            _ => continue,
+        };
+        long.looks += object.shards().len().min(last_sharer::LOOKS.into());
+        if over.is_break() {
+            long.add(key);
         }
     }
     seen

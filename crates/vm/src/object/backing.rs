@@ -18,10 +18,11 @@
 use crate::error::OutOfMemory;
 use crate::machine::Machine;
 use crate::object::Objects;
-use crate::object::interval::{Interval, Links};
+use crate::object::interval::{Age, Interval, Links};
 use crate::object::{Object, ObjectRef};
 use crate::tlb::flush::NoTranslation;
 use crate::types::{PAGE_SHIFT, VirtRange};
+use core::mem::ManuallyDrop;
 use core::ptr::{self, NonNull};
 use quire_sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU64, Ordering};
 use quire_sync::epoch::{Pile, Pinned, Retired};
@@ -34,7 +35,7 @@ pub(crate) const IDLE: u64 = u64::MAX;
 #[repr(C, align(64))]
 pub struct Backing<M: Machine> {
     /// Must be first: the epoch hands it back.
-    retired: Retired,
+    head: Head,
     /// Null: untouched. [`closed`]: untouched for ever.
     object: AtomicPtr<Object<M>>,
     /// The next layer, or null. Written under the map's lock.
@@ -64,10 +65,25 @@ pub struct Backing<M: Machine> {
     links: Shared<Links<Backing<M>>>,
 }
 
+/// The first bytes of a backing: its age while it is listed, and the epoch's header once it is retired.
+#[repr(C)]
+union Head {
+    /// Written by the epoch alone, after the backing has left its list.
+    _retired: ManuallyDrop<Retired>,
+    /// Guarded as the links are.
+    age: ManuallyDrop<Shared<Age>>,
+}
+
+impl Head {
+    fn new() -> Head {
+        Head { age: ManuallyDrop::new(Shared::new(Age::new())) }
+    }
+}
+
 #[cfg(test)]
 quire_sync::assert_layout!(Backing<crate::testing::TestMachine> {
     size: 128, align: 64,
-    retired: 0, object: 16, behind: 24, range: 32, offset: 48, vm: 56, pmap: 64,
+    head: 0, object: 16, behind: 24, range: 32, offset: 48, vm: 56, pmap: 64,
 });
 
 // SAFETY: `links` is guarded by the lock of the object's shard; the pmap outlives the backing, by the rules of this
@@ -81,6 +97,11 @@ unsafe impl<M: Machine> Sync for Backing<M> {}
 unsafe impl<M: Machine> Interval for Backing<M> {
     fn links(&self) -> &Shared<Links<Self>> {
         &self.links
+    }
+    fn age(&self) -> &Shared<Age> {
+        // SAFETY: `new` wrote an age, and the epoch writes its header only once no list has the backing; ages are plain
+        // numbers, so even then the bytes are a valid value.
+        unsafe { &self.head.age }
     }
     fn start(&self) -> u64 {
         self.offset()
@@ -106,7 +127,7 @@ impl<M: Machine> Backing<M> {
         debug_assert!(!range.is_empty());
         debug_assert!(size_of::<Backing<M>>() <= 128 || cfg!(any(loom, shuttle)), "two lines");
         Backing {
-            retired: Retired::new(),
+            head: Head::new(),
             object: AtomicPtr::new(ptr::null_mut()),
             behind: AtomicPtr::new(behind),
             range,

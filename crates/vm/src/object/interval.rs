@@ -4,8 +4,14 @@
 //! A treap: ordered by (start, address), and a heap by a hash of the address. So its depth is logarithmic without
 //! rebalancing or stored priorities. Each member records the largest end below it. Insert, remove and a step to the
 //! next overlap are O(log n) expected. Nothing is allocated; the owner of the tree guards it.
+//!
+//! # Members that were linked lately
+//! Each member has the *stamp* of its linking, and stamps rise. While a walk is noted ([`Tree::note_walk`]), each
+//! member also records the latest stamp below it. So a walk finds the members that were linked since it began, without
+//! a visit to others ([`Tree::next_newer`]). Without a noted walk, a linking writes no ancestor's record.
 
 use crate::check::Broken;
+use crate::mutant::{Mutant, mutant};
 use core::ptr;
 use quire_sync::Shared;
 
@@ -25,13 +31,30 @@ impl<T> Links<T> {
     }
 }
 
+/// The time of a member's linking. Guarded by the tree's owner.
+#[derive(Clone, Copy, Debug)]
+pub struct Age {
+    stamp: u64,
+    /// The latest stamp in the subtree, at least of those that were linked while a walk was noted.
+    newest: u64,
+}
+
+impl Age {
+    /// The age of a tree's first member, or of a member that is in no tree.
+    pub(crate) const fn new() -> Self {
+        Age { stamp: 0, newest: 0 }
+    }
+}
+
 /// Something with a fixed interval of keys that can be in a [`Tree`].
 ///
 /// # Safety
-/// `links` is the same cell each time, `start` and `end` never change, and `start < end`.
+/// `links` and `age` are the same cells each time, `start` and `end` never change, and `start < end`.
 pub unsafe trait Interval: Sized {
     /// The links.
     fn links(&self) -> &Shared<Links<Self>>;
+    /// The age.
+    fn age(&self) -> &Shared<Age>;
     /// First key.
     fn start(&self) -> u64;
     /// One past the last key.
@@ -44,6 +67,18 @@ pub type TreePlace = (u64, usize);
 /// A tree of members that its owner keeps alive.
 pub struct Tree<T> {
     root: *mut T,
+    /// Walks that let go of the tree and go on later.
+    walks: u32,
+}
+
+/// The result of [`Tree::next_newer`].
+#[derive(Debug)]
+pub(crate) enum Newer<'t, T> {
+    Member(&'t T),
+    /// None up to this place; the search may go on behind it.
+    NotYet(TreePlace),
+    /// No further one.
+    End,
 }
 
 // SAFETY: the members are reached only through the tree, whose owner guards it.
@@ -52,7 +87,7 @@ unsafe impl<T: Send + Sync> Send for Tree<T> {}
 impl<T: Interval> Tree<T> {
     /// A tree with no member, or with a single member that is in no other tree.
     pub(crate) const fn new(root: *mut T) -> Self {
-        Tree { root }
+        Tree { root, walks: 0 }
     }
 
     /// Whether there is no member.
@@ -60,14 +95,26 @@ impl<T: Interval> Tree<T> {
         self.root.is_null()
     }
 
-    /// Adds `member`.
+    /// From now on, members that are linked can be found by [`next_newer`](Self::next_newer).
+    pub(crate) fn note_walk(&mut self) {
+        self.walks += 1;
+    }
+
+    /// Ends one [`note_walk`](Self::note_walk).
+    pub(crate) fn forget_walk(&mut self) {
+        self.walks -= 1;
+    }
+
+    /// Adds `member`. `stamp` is larger than that of each earlier linking.
     ///
     /// # Safety
     /// It is in no tree, and stays alive and in place until it is removed.
-    pub(crate) unsafe fn insert(&mut self, member: *mut T) {
+    pub(crate) unsafe fn insert(&mut self, member: *mut T, stamp: u64) {
+        let noted = self.walks != 0 && !mutant(Mutant::LinkingUnnoted);
         // SAFETY: members are alive while they are in the tree, and links are guarded by the tree.
         unsafe {
             *change(member) = Links::new((*member).end());
+            *change_age(member) = Age { stamp, newest: if mutant(Mutant::LinkingUnnoted) { 0 } else { stamp } };
             let mut parent = ptr::null_mut();
             let mut at = self.root;
             while !at.is_null() {
@@ -75,6 +122,9 @@ impl<T: Interval> Tree<T> {
                 // Mostly the member ends before others do, and a line that is only read stays shared.
                 if links(at).max < (*member).end() {
                     change(at).max = (*member).end();
+                }
+                if noted {
+                    change_age(at).newest = stamp;
                 }
                 at = if place(member) < place(at) { links(at).left } else { links(at).right };
             }
@@ -173,6 +223,10 @@ impl<T: Interval> Tree<T> {
             }
             refresh(parent);
             refresh(member);
+            if self.walks != 0 && !mutant(Mutant::LinkingUnnoted) {
+                refresh_age(parent);
+                refresh_age(member);
+            }
         }
     }
 
@@ -217,6 +271,38 @@ impl<T: Interval> Tree<T> {
         }
     }
 
+    /// The first member after `after`, in the tree's order, that overlaps `start..end` and has the stamp `since` or a
+    /// later one. Finds those that were linked while a walk was noted. Lowers `steps` for each other member above such
+    /// a stamp that it passes, and stops where none are left. There are about as many of these for each linking as the
+    /// tree is deep.
+    pub(crate) fn next_newer(
+        &self,
+        start: u64,
+        end: u64,
+        since: u64,
+        after: Option<TreePlace>,
+        steps: &mut u32,
+    ) -> Newer<'_, T> {
+        // SAFETY: members are alive while they are in the tree.
+        unsafe { find_newer(self.root, &Wanted { start, end, since, after }, steps) }
+    }
+
+    /// The member at `place`.
+    pub(crate) fn at(&self, place: TreePlace) -> Option<&T> {
+        let mut at = self.root;
+        // SAFETY: members are alive while they are in the tree.
+        while let Some(t) = unsafe { at.as_ref() } {
+            let here = Self::place(t);
+            if here == place {
+                return Some(t);
+            }
+            // SAFETY: `at` is a member of this tree, and nothing changes links while `self` is borrowed.
+            let l = unsafe { links(at) };
+            at = if place < here { l.left } else { l.right };
+        }
+        None
+    }
+
     /// The smallest start of a member that is larger than `key`.
     pub(crate) fn next_start(&self, key: u64) -> Option<u64> {
         let mut best = None;
@@ -242,17 +328,7 @@ impl<T: Interval> Tree<T> {
 
     /// Whether `member` is found at its place in the order.
     pub(crate) fn contains(&self, member: &T) -> bool {
-        let mut at = self.root;
-        // SAFETY: members are alive while they are in the tree.
-        while let Some(t) = unsafe { at.as_ref() } {
-            if ptr::eq(t, member) {
-                return true;
-            }
-            // SAFETY: `at` is a member of this tree, and nothing changes links while `self` is borrowed.
-            let l = unsafe { links(at) };
-            at = if Self::place(member) < Self::place(t) { l.left } else { l.right };
-        }
-        false
+        self.at(Self::place(member)).is_some()
     }
 
     /// Checks links, order, heap order and largest ends, and calls `each` with every member; returns how many there
@@ -275,6 +351,11 @@ struct Seen<'a, T> {
 /// Access for tests of the checker.
 #[cfg(all(test, not(any(loom, shuttle))))]
 impl<T: Interval> Tree<T> {
+    /// Whether a walk is noted.
+    pub fn is_walked(&self) -> bool {
+        self.walks != 0
+    }
+
     /// Makes the largest end below `member` wrong.
     ///
     /// # Safety
@@ -303,6 +384,24 @@ unsafe fn links<'a, T: Interval + 'a>(member: *mut T) -> &'a Links<T> {
 unsafe fn change<'a, T: Interval + 'a>(member: *mut T) -> &'a mut Links<T> {
     // SAFETY: the member is alive, and no other reference to its links is in use: this function's contract.
     unsafe { (*member).links().get_mut() }
+}
+
+/// A member's age, to be read.
+///
+/// # Safety
+/// As [`links`].
+unsafe fn age<'a, T: Interval + 'a>(member: *mut T) -> &'a Age {
+    // SAFETY: the member is alive, and no reference to its age from `change_age` is in use: this function's contract.
+    unsafe { (*member).age().get() }
+}
+
+/// A member's age, to be changed.
+///
+/// # Safety
+/// As [`change`].
+unsafe fn change_age<'a, T: Interval + 'a>(member: *mut T) -> &'a mut Age {
+    // SAFETY: the member is alive, and no other reference to its age is in use: this function's contract.
+    unsafe { (*member).age().get_mut() }
 }
 
 /// A member's place in the order.
@@ -342,6 +441,64 @@ unsafe fn refresh<T: Interval>(member: *mut T) -> bool {
         }
         other
     }
+}
+
+/// Computes the latest stamp below `member` again.
+///
+/// # Safety
+/// It is in a tree that the caller has to itself.
+unsafe fn refresh_age<T: Interval>(member: *mut T) {
+    // SAFETY: the caller has the tree to itself, and the children of a member are members, hence alive.
+    unsafe {
+        let l = links(member);
+        let mut newest = age(member).stamp;
+        for child in [l.left, l.right] {
+            if !child.is_null() {
+                newest = newest.max(age(child).newest);
+            }
+        }
+        change_age(member).newest = newest;
+    }
+}
+
+/// The members that [`find_newer`] finds.
+struct Wanted {
+    start: u64,
+    end: u64,
+    since: u64,
+    after: Option<TreePlace>,
+}
+
+/// As [`Tree::next_newer`], at or below `at`.
+///
+/// # Safety
+/// `at` is null or in a tree that the caller has borrowed.
+unsafe fn find_newer<'t, T: Interval>(at: *mut T, wanted: &Wanted, steps: &mut u32) -> Newer<'t, T> {
+    let mut at = at;
+    // SAFETY: the caller has borrowed the tree: its members stay alive and no link changes, so links lead to members.
+    unsafe {
+        while !at.is_null() && age(at).newest >= wanted.since && links(at).max > wanted.start {
+            let l = links(at);
+            if wanted.after.is_none_or(|a| place(at) > a) {
+                match find_newer(l.left, wanted, steps) {
+                    Newer::End => {}
+                    found => return found,
+                }
+                if (*at).start() >= wanted.end {
+                    return Newer::End;
+                }
+                if (*at).end() > wanted.start && age(at).stamp >= wanted.since {
+                    return Newer::Member(&*at);
+                }
+                *steps = steps.saturating_sub(1);
+                if *steps == 0 {
+                    return Newer::NotYet(place(at));
+                }
+            }
+            at = l.right;
+        }
+    }
+    Newer::End
 }
 
 /// The first member at or below `at`, in the tree's order, that overlaps `start..end` and stands after `after`, or
@@ -407,19 +564,34 @@ unsafe fn check<T: Interval>(at: *mut T, parent: *mut T, seen: &mut Seen<'_, T>)
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    struct Member {
+    pub(in crate::object) struct Member {
         links: Shared<Links<Member>>,
+        age: Shared<Age>,
         start: u64,
         end: u64,
+    }
+    impl Member {
+        /// A member in no tree. The caller frees it.
+        pub(in crate::object) fn new(start: u64, end: u64) -> *mut Member {
+            Box::into_raw(Box::new(Member {
+                links: Shared::new(Links::new(end)),
+                age: Shared::new(Age::new()),
+                start,
+                end,
+            }))
+        }
     }
     // SAFETY: nothing changes `start` and `end` once a member is made, and every length is 1 at least.
     unsafe impl Interval for Member {
         fn links(&self) -> &Shared<Links<Self>> {
             &self.links
+        }
+        fn age(&self) -> &Shared<Age> {
+            &self.age
         }
         fn start(&self) -> u64 {
             self.start
@@ -434,10 +606,14 @@ mod tests {
         fn overlaps_are_those_that_a_list_would_find(
             ops in proptest::collection::vec((0u64..100, 1u64..40, any::<bool>()), 1..150),
             asks in proptest::collection::vec((0u64..140, 1u64..30), 1..20),
+            since in 0u64..150,
         ) {
             let mut tree = Tree::<Member>::new(ptr::null_mut());
             let mut list: Vec<*mut Member> = vec![];
-            for (start, len, remove) in ops {
+            for (stamp, (start, len, remove)) in (1..).zip(ops) {
+                if stamp == since {
+                    tree.note_walk();
+                }
                 if remove && !list.is_empty() {
                     let m = list.swap_remove(start as usize % list.len());
                     // SAFETY: in the tree; made by `Box::into_raw`.
@@ -447,10 +623,10 @@ mod tests {
                     }
                 } else {
                     let end = start + len;
-                    let m = Box::into_raw(Box::new(Member { links: Shared::new(Links::new(end)), start, end }));
+                    let m = Member::new(start, end);
                     // SAFETY: the box was just made and is in no tree; it is freed after its removal, or after the last
                     // use of the tree.
-                    unsafe { tree.insert(m) };
+                    unsafe { tree.insert(m, stamp) };
                     list.push(m);
                 }
                 prop_assert_eq!(tree.check(&mut |_| Ok(())), Ok(list.len() as u64));
@@ -471,6 +647,29 @@ mod tests {
                     .filter(|m| m.start < end && m.end > start).map(Tree::place).collect();
                 want.sort();
                 prop_assert_eq!(got, want);
+                if since == 0 {
+                    continue;
+                }
+                // SAFETY: alive until the end of the test, and no age is written any more.
+                let newer = |m: &&Member| unsafe { m.age.get() }.stamp >= since;
+                // SAFETY: boxes on the list are freed by the loop at the end of the test only.
+                let mut want: Vec<TreePlace> = list.iter().map(|m| unsafe { &**m })
+                    .filter(|m| m.start < end && m.end > start).filter(newer).map(Tree::place).collect();
+                want.sort();
+                for steps in [1, 2, 1000] {
+                    let (mut got, mut after) = (vec![], None);
+                    loop {
+                        match tree.next_newer(start, end, since, after, &mut { steps }) {
+                            Newer::Member(m) => {
+                                got.push(Tree::place(m));
+                                after = Some(Tree::place(m));
+                            }
+                            Newer::NotYet(place) => after = Some(place),
+                            Newer::End => break,
+                        }
+                    }
+                    prop_assert_eq!(&got, &want);
+                }
                 // SAFETY: boxes on the list are freed by the loop at the end of the test only.
                 let next = list.iter().map(|m| unsafe { (**m).start }).filter(|s| *s > start).min();
                 prop_assert_eq!(tree.next_start(start), next);

@@ -2,8 +2,8 @@
 //!
 //! A backing records its shard, chosen when it is first mapped. Every backing that replaces it is in the same shard,
 //! and is linked before the old one is unlinked. So a scan that holds a shard's lock meets the old or the new backing.
-//! A scan that released the lock meanwhile begins the shard again where a backing was unlinked (mutant
-//! [`Mutant::ScanGoesOn`]).
+//!
+//! A scan lets go of the lock from time to time; [`scan`](super::scan) says why it still meets each of them, and ends.
 //!
 //! # Growing and shrinking
 //! The list fans out when CPUs contend for its first shard (they wait, or take turns) and that shard is long
@@ -29,12 +29,16 @@
 //!    backing that it replaces may be in a shard that the scan has not reached.
 //! 5. The shards' memory stays with the object. An empty shard costs a scan one lock.
 
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;
+
 use crate::check::{Broken, Due, Level};
 use crate::machine::Machine;
 use crate::mutant::{Mutant, mutant};
 use crate::object::Objects;
 use crate::object::backing::Backing;
-use crate::object::interval::{Interval, Tree};
+use crate::object::interval::{Interval, Tree, TreePlace};
+use crate::object::scan::{Scan, Step, VISITS};
 use crate::object::{Object, References};
 use core::ops::ControlFlow;
 use core::ptr::{self, NonNull};
@@ -80,14 +84,8 @@ const LOOK_SCANS: u32 = match () {
 };
 /// No CPU.
 const NO_CPU: u16 = u16::MAX;
-/// Backings that a scan visits before it releases a shard's lock, so that other CPUs get it.
-#[cfg(not(any(loom, shuttle)))]
-const VISITS: u32 = 16;
-#[cfg(any(loom, shuttle))]
-const VISITS: u32 = 2;
-/// Times that a scan begins a shard again because a backing was unlinked meanwhile. After that it keeps the lock to the
-/// end.
-const RESTARTS: u32 = 4;
+/// Intervals that begin differently, among those over a page, under which a backing is looked up by its address.
+const STARTS: usize = 4;
 
 struct Listed<M: Machine> {
     tree: Tree<Backing<M>>,
@@ -100,8 +98,8 @@ pub struct Shard<M: Machine> {
     list: SpinLock<Listed<M>>,
     /// Backings in the tree. Written under the lock.
     count: AtomicU32,
-    /// Rises with every unlinking, under the lock. A scan that released the lock may have missed a replacement before
-    /// its position.
+    /// Rises with every unlinking, under the lock. With `count` it is the number of linkings, which are the stamps of
+    /// the tree's members.
     unlinked: AtomicU64,
     /// How often a CPU found the lock held, or linked after another CPU. A line that moves between CPUs costs as much
     /// as a held lock. It may wrap round.
@@ -234,6 +232,27 @@ impl<M: Machine> Shard<M> {
 }
 
 impl<M: Machine> Shard<M> {
+    /// Linkings so far. Exact under the lock.
+    fn linked(&self) -> u64 {
+        self.unlinked.load(Ordering::Relaxed) + u64::from(self.count.load(Ordering::Relaxed))
+    }
+
+    /// Goes on with `scan` for one hold of the lock.
+    fn step<T>(&self, scan: &mut Scan, visit: &mut impl FnMut(&Backing<M>) -> ControlFlow<T>) -> Step<T> {
+        let mut list = self.lock();
+        #[cfg(all(test, not(any(loom, shuttle))))]
+        let before = scan.visits();
+        let step = scan.step(&mut list.tree, self.linked(), visit);
+        #[cfg(all(test, not(any(loom, shuttle))))]
+        looks::add(scan.visits() - before);
+        step
+    }
+
+    /// Ends a scan before it is over.
+    fn stop(&self, scan: Scan) {
+        scan.stop(&mut self.lock().tree);
+    }
+
     /// Counts one linking or unlinking, just before the lock is released.
     #[inline]
     fn release(&self, vm: &Objects<M>, list: &mut Listed<M>) {
@@ -247,34 +266,12 @@ impl<M: Machine> Shard<M> {
 
     /// As [`Shards::search`], of this shard.
     fn search<T>(&self, start: u64, end: u64, visit: &mut impl FnMut(&Backing<M>) -> ControlFlow<T>) -> Option<T> {
-        let mut restarts = 0;
-        'shard: loop {
-            let mut after = None;
-            let mut seen = None;
-            loop {
-                let list = self.lock();
-                let unlinked = self.unlinked.load(Ordering::Relaxed);
-                if *seen.get_or_insert(unlinked) != unlinked && !mutant(Mutant::ScanGoesOn) {
-                    restarts += 1;
-                    continue 'shard;
-                }
-                let mut visits = 0;
-                let mut next = list.tree.next_overlap(start, end, after);
-                while let Some(b) = next {
-                    after = Some(Tree::place(b));
-                    if let ControlFlow::Break(found) = visit(b) {
-                        return Some(found);
-                    }
-                    visits += 1;
-                    if visits == VISITS && restarts < RESTARTS {
-                        break;
-                    }
-                    // SAFETY: `b` was found in this tree, and its lock was not released since.
-                    next = unsafe { list.tree.next_overlap_from(b, start, end) };
-                }
-                if visits < VISITS || restarts >= RESTARTS {
-                    return None;
-                }
+        let mut scan = Scan::new(start, end, None);
+        loop {
+            match self.step(&mut scan, visit) {
+                Step::Found(found) => return Some(found),
+                Step::Over => return None,
+                Step::More => {}
             }
         }
     }
@@ -422,7 +419,7 @@ impl<M: Machine> Shards<M> {
             more.moved.fetch_add(1, Ordering::AcqRel);
         }
         // SAFETY: the backing is in no tree, and it is unlinked before it is retired.
-        unsafe { list.tree.insert(b.as_ptr()) };
+        unsafe { list.tree.insert(b.as_ptr(), shard.linked()) };
         let n = shard.count.load(Ordering::Relaxed);
         shard.count.store(n + 1, Ordering::Release);
         let here = quire_sync::current_cpu() as u16;
@@ -576,13 +573,15 @@ impl<M: Machine> Shards<M> {
             unsafe {
                 list.tree.remove(b.as_ptr());
                 b.as_ref().set_shard(0);
-                home.tree.insert(b.as_ptr());
+                home.tree.insert(b.as_ptr(), self.first.linked());
             }
             let (here, there) = (self.first.count.load(Ordering::Relaxed), from.count.load(Ordering::Relaxed));
             self.first.count.store(here + 1, Ordering::Release);
             if here == 0 {
                 refs.add();
             }
+            // The stamps of this shard go on rising.
+            from.unlinked.store(from.unlinked.load(Ordering::Relaxed) + 1, Ordering::Release);
             from.count.store(there - 1, Ordering::Release);
             if there == 1 && !own {
                 // Not the last reference, because the first shard has one.
@@ -633,30 +632,46 @@ impl<M: Machine> Shards<M> {
         }
     }
 
-    /// As [`search`](Self::search) for one page, but only among the backings behind `b` in its shard. It may miss some
-    /// of them. `b` is linked.
-    pub fn search_after<T>(
+    /// Goes on with a scan over a private object's backings. Each call holds the list's lock for a bounded time.
+    pub fn step<T>(&self, scan: &mut Scan, mut visit: impl FnMut(&Backing<M>) -> ControlFlow<T>) -> Step<T> {
+        self.only_shard().step(scan, &mut visit)
+    }
+
+    /// How often a backing of a private object was unlinked, and how many there are, at one moment.
+    pub fn unlinked_and_len(&self) -> (u64, u64) {
+        let shard = self.only_shard();
+        let _held = shard.lock();
+        (shard.unlinked.load(Ordering::Relaxed), shard.count.load(Ordering::Relaxed).into())
+    }
+
+    /// Ends such a scan before it is over.
+    pub fn stop(&self, scan: Scan) {
+        self.only_shard().stop(scan);
+    }
+
+    /// Calls `visit` with the backing at `address`, if it shows page `key` of a private object. Without a look at the
+    /// address: it is looked up under each of the first few beginnings of an interval over the page. Returns the place
+    /// where such a backing would stand, too.
+    pub fn visit_at<T>(
         &self,
-        b: &Backing<M>,
         key: u64,
-        mut visit: impl FnMut(&Backing<M>) -> ControlFlow<T>,
-    ) -> Option<T> {
-        let shard = self.shard(b.shard());
-        // If it moves to another shard meanwhile, its place means nothing, and backings are missed.
-        let mut after = Tree::place(b);
-        loop {
-            let list = shard.lock();
-            let mut next = list.tree.next_overlap(key, key + 1, Some(after));
-            for _ in 0..VISITS {
-                let b = next?;
-                after = Tree::place(b);
-                if let ControlFlow::Break(found) = visit(b) {
-                    return Some(found);
-                }
-                // SAFETY: `b` was found in this tree, and its lock was not released since.
-                next = unsafe { list.tree.next_overlap_from(b, key, key + 1) };
+        address: usize,
+        visit: impl FnOnce(&Backing<M>) -> ControlFlow<T>,
+    ) -> (ControlFlow<T>, Option<TreePlace>) {
+        let list = self.only_shard().lock();
+        let (mut after, mut place) = (None, None);
+        for _ in 0..STARTS {
+            let Some(first) = list.tree.next_overlap(key, key + 1, after) else { break };
+            let here = (Interval::start(first), address);
+            place.get_or_insert(here);
+            if let Some(b) = list.tree.at(here).filter(|b| Interval::end(*b) > key) {
+                #[cfg(all(test, not(any(loom, shuttle))))]
+                looks::add(1);
+                return (visit(b), Some(here));
             }
+            after = Some((here.0, usize::MAX));
         }
+        (ControlFlow::Continue(()), place)
     }
 
     /// The end of the run of pages from `key` that backings show, or a page beyond `end`; `key` itself where none does.
@@ -738,6 +753,24 @@ impl<M: Machine> Shards<M> {
                 vm.object_memory().shards.free(vm, more);
             }
         }
+    }
+}
+
+/// Counts of the backings that the calling thread has visited, for tests.
+#[cfg(all(test, not(any(loom, shuttle))))]
+pub mod looks {
+    use std::cell::Cell;
+
+    std::thread_local! {
+        static LOOKS: Cell<u64> = const { Cell::new(0) };
+    }
+
+    pub fn add(n: u64) {
+        LOOKS.set(LOOKS.get() + n);
+    }
+    /// The count since the last call.
+    pub fn take() -> u64 {
+        LOOKS.replace(0)
     }
 }
 

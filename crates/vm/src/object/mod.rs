@@ -37,6 +37,7 @@ mod range;
 pub(crate) mod reap_list;
 mod references;
 pub(crate) mod removal;
+mod scan;
 
 pub(crate) use charge::{Charge, NoRoom};
 pub use device::Device;
@@ -45,6 +46,7 @@ pub(crate) use mapping_list::{MoreShards, OwnShards, Shards};
 pub use objects::Objects;
 pub use range::{ObjectRange, Present, SlotFilter, Walk};
 pub(crate) use references::{GivenUp, References};
+pub(crate) use scan::{Scan, Step};
 
 use crate::error::OutOfMemory;
 use crate::machine::Machine;

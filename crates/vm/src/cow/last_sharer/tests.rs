@@ -1,6 +1,7 @@
 //! How many copies there are when all is written: exactly one for each space that sees a page.
 
 use crate::map::{Advice, Move, Space, SpaceRef};
+use crate::object::mapping_list::looks;
 use crate::paging::memory_store::FaultPlan;
 use crate::phys::page::FrameKind;
 use crate::sleep::MaySleep;
@@ -374,4 +375,98 @@ fn a_page_that_is_hidden_while_it_is_in_swap_gives_its_slot_up() {
     reap(vm);
     assert_eq!((held(vm), vm.stats().total(Event::SwapIn)), (3 * PAGES, reads), "and nothing is read for it");
     assert!((0..PAGES).all(|n| (load(&f.children[0], page(n)), load(&f.children[1], page(n))) == (1, 2)));
+}
+
+/// Backings that were looked at: for the copies of one page by all `sharers`, for eight exits after that, and after the
+/// exit of the parent, the last to see the page.
+fn looks_among(sharers: u64) -> [u64; 3] {
+    quire_sync::hooks::threads::set_cpu(0);
+    // A test space takes some forty frames.
+    let boot = boot(48 * sharers + 4096, 2);
+    let vm = boot.vm;
+    let parent = Space::new(vm).unwrap();
+    anonymous(&parent, 0, 1);
+    store(&parent, page(0), 1);
+    let mut children: Vec<_> = (0..sharers).map(|_| parent.fork().unwrap()).collect();
+    looks::take();
+    children.iter().for_each(|child| store(child, page(0), 2));
+    let copies = looks::take();
+    for n in 0..8 {
+        children.swap_remove(n * 7919 % children.len());
+        reap(vm);
+    }
+    let exits = looks::take();
+    assert_eq!((load(&parent, page(0)), pages(vm)), (1, children.len() as u64 + 1));
+    looks::take();
+    drop(parent);
+    reap(vm);
+    assert_eq!(pages(vm), children.len() as u64, "a page stays that no space sees");
+    [copies, exits, looks::take()]
+}
+
+#[test]
+fn an_exit_costs_as_much_among_two_thousand_sharers_as_among_a_hundred() {
+    let (few, many) = (looks_among(100), looks_among(2_000));
+    println!("looks among 100 sharers: {few:?}, among 2,000: {many:?}");
+    assert!(many[0] <= 3 * 2_000, "{} looks for the copies", many[0]);
+    // The reaper samples eight backings at most, and asks the watch.
+    assert!(few[1].max(many[1]) <= 8 * 9, "{} and {} looks for eight exits", few[1], many[1]);
+    // One search, and the remover's scan.
+    assert!(many[2] <= 3 * 2_000, "{} looks for a page that all hide", many[2]);
+}
+
+#[test]
+fn a_long_search_goes_on_where_the_last_one_ended() {
+    const SHARERS: usize = 1000;
+    quire_sync::hooks::threads::set_cpu(0);
+    let boot = boot(48 * SHARERS as u64 + 4096, 2);
+    let vm = boot.vm;
+    let parent = Space::new(vm).unwrap();
+    anonymous(&parent, 0, 1);
+    store(&parent, page(0), 1);
+    let mut children: Vec<_> = (0..SHARERS).map(|_| parent.fork().unwrap()).collect();
+    children[20..].iter().for_each(|child| store(child, page(0), 2));
+    looks::take();
+    // The page's watch leaves again and again; each search passes the backings that hide the page.
+    drop(parent);
+    for left in (1..=20).rev() {
+        reap(vm);
+        assert_eq!(pages(vm), (SHARERS - 20 + 1) as u64);
+        assert_eq!(load(&children[0], page(0)), 1);
+        if left > 1 {
+            children.remove(left - 1);
+        }
+    }
+    children.remove(0);
+    reap(vm);
+    assert_eq!(pages(vm), (SHARERS - 20) as u64);
+    let seen = looks::take();
+    println!("{seen} looks");
+    assert!(seen <= 8 * SHARERS as u64, "{seen} looks for {SHARERS} sharers");
+}
+
+#[test]
+fn a_page_in_swap_that_hundreds_hide_gives_its_slot_up() {
+    const SHARERS: usize = 300;
+    quire_sync::hooks::threads::set_cpu(0);
+    let boot = boot(48 * SHARERS as u64 + 4096, 2);
+    boot.swap(2 * SHARERS as u64, FaultPlan::default());
+    let vm = boot.vm;
+    let parent = Space::new(vm).unwrap();
+    anonymous(&parent, 0, 1);
+    store(&parent, page(0), 1);
+    let children: Vec<_> = (0..SHARERS).map(|_| parent.fork().unwrap()).collect();
+    children.iter().for_each(|child| store(child, page(0), 2));
+    page_out(&parent);
+    vm.finish_io(&mut MaySleep::here());
+    let (writes, reads) = (vm.stats().total(Event::SwapOut), vm.stats().total(Event::SwapIn));
+    assert_eq!((writes, held(vm)), (1, SHARERS as u64 + 1));
+    looks::take();
+    drop(parent);
+    reap(vm);
+    let seen = looks::take();
+    assert_eq!((held(vm), vm.stats().total(Event::SwapIn)), (SHARERS as u64, reads), "and nothing is read for it");
+    assert_eq!(vm.swap().free(), vm.swap().total());
+    assert!(seen <= 2 * SHARERS as u64, "{seen} looks for {SHARERS} sharers");
+    assert!(children.iter().all(|child| load(child, page(0)) == 2));
 }
