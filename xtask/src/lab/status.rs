@@ -266,9 +266,7 @@ mod tests {
 
     #[test]
     fn the_run_that_began_last_is_named_in_each_mode() {
-        let runs = Places::find().root.join("lab/runs");
-        let all = || fs::read_dir(&runs).unwrap().flatten().map(|e| e.path());
-        let lab: Vec<PathBuf> = all().filter(|f| !f.to_string_lossy().ends_with("-bench.json")).collect();
+        let lab = kept(&Places::find());
         let (file, run) = latest(lab.iter().cloned()).unwrap().unwrap();
         let (same, _) = latest(lab.iter().rev().cloned()).unwrap().unwrap();
         assert_eq!(file, same);

@@ -3,7 +3,7 @@
 use plotters::{
     chart::ChartBuilder,
     drawing::IntoDrawingArea,
-    element::{PathElement, Polygon},
+    element::{PathElement, Polygon, Text},
     style::{
         Color,
         text_anchor::{HPos, VPos},
@@ -22,12 +22,15 @@ use crate::number;
 /// A picture of its own, and one of many that stand side by side.
 const SIZE: (i32, i32) = (480, 280);
 const SMALL: (i32, i32) = (230, 150);
-/// Room for the numbers at the left and below, and for marks that reach over the other sides.
+/// Room for the numbers at the left and below, and for marks that reach over the other sides. Longer numbers at the left
+/// have more room.
 const LEFT: i32 = 54;
+const LETTER: i32 = 7;
 const BELOW: i32 = 26;
 const ABOVE: i32 = 10;
 const RIGHT: i32 = 14;
 
+type Area = plotters::drawing::DrawingArea<Sheet, plotters::coord::Shift>;
 type Chart<'a> = plotters::chart::ChartContext<'a, Sheet, plotters::coord::cartesian::Cartesian2d<Axis, Axis>>;
 
 /// One panel.
@@ -47,7 +50,7 @@ fn picture(panel: &Panel<'_>, plot: &Plot, id: &str, (width, height): (i32, i32)
     let up = points().flat_map(|p| [p.at.middle, p.at.low, p.at.high]);
     let along = || points().map(across).filter(|x| x.is_finite());
     let x =
-        Axis::new(along(), plot.log_across, if few { 3 } else { 6 }).at(along().collect(), if few { 4 } else { 10 });
+        Axis::across(along(), plot.log_across, if few { 3 } else { 6 }).at(along().collect(), if few { 4 } else { 10 });
     let y = Axis::new(up, plot.log_up, if few { 3 } else { 5 });
     // The sheet keeps no colours and writes to memory: it cannot fail.
     let _ = paint(&sheet, panel, x, y);
@@ -58,13 +61,15 @@ type Painted = Result<(), plotters::drawing::DrawingAreaErrorKind<std::convert::
 
 fn paint(sheet: &Sheet, panel: &Panel<'_>, x: Axis, y: Axis) -> Painted {
     let area = sheet.clone().into_drawing_area();
+    let letters = y.ticks().iter().map(|t| number::value(*t, panel.unit).chars().count()).max().unwrap_or(0);
+    let left = LEFT.max((letters as i32).min(14) * LETTER + 10);
     let chart = ChartBuilder::on(&area)
         .margin_top(ABOVE * FINE)
         .margin_right(RIGHT * FINE)
         .x_label_area_size(BELOW * FINE)
-        .y_label_area_size(LEFT * FINE)
+        .y_label_area_size(left * FINE)
         .build_cartesian_2d(x.clone(), y.clone())?;
-    scales(&chart, panel.unit, &x, &y)?;
+    scales(&area, &chart, panel.unit, &x, &y)?;
     let ends = (x.floor(), x.end());
     // Ours is drawn last, over the others.
     for series in panel.series.iter().filter(|s| s.side != Side::Ours) {
@@ -76,13 +81,11 @@ fn paint(sheet: &Sheet, panel: &Panel<'_>, x: Axis, y: Axis) -> Painted {
     Ok(())
 }
 
-/// Lines behind the curves and the numbers beside them.
-fn scales(chart: &Chart<'_>, unit: &str, x: &Axis, y: &Axis) -> Painted {
+/// Lines behind the curves and the numbers beside them. The numbers are drawn on the whole sheet, because the chart's own
+/// area moves points outside of it to its edge.
+fn scales(sheet: &Area, chart: &Chart<'_>, unit: &str, x: &Axis, y: &Axis) -> Painted {
     let area = chart.plotting_area();
     let (across, up) = area.get_pixel_range();
-    let base = area.strip_coord_spec();
-    let root = base.get_base_pixel();
-    let at = |px: i32, py: i32| (px - root.0, py - root.1);
     let text = |h, v| text_style(Ink::Tick, h, v);
     let line = |from, to, ink: Ink| area.draw(&PathElement::new(vec![from, to], ink.color()));
     let (left, right) = (x.floor(), x.end());
@@ -91,11 +94,7 @@ fn scales(chart: &Chart<'_>, unit: &str, x: &Axis, y: &Axis) -> Painted {
         line((left, tick), (right, tick), ink)?;
         let pixel = area.map_coordinate(&(left, tick)).1;
         let label = number::value(tick, unit);
-        base.draw(&plotters::element::Text::new(
-            label,
-            at(across.start - 6 * FINE, pixel),
-            text(HPos::Right, VPos::Center),
-        ))?;
+        sheet.draw(&Text::new(label, (across.start - 6 * FINE, pixel), text(HPos::Right, VPos::Center)))?;
     }
     let mut last = i32::MIN;
     for &tick in x.ticks() {
@@ -106,7 +105,7 @@ fn scales(chart: &Chart<'_>, unit: &str, x: &Axis, y: &Axis) -> Painted {
             continue;
         }
         last = pixel;
-        base.draw(&plotters::element::Text::new(label, at(pixel, up.end + 9 * FINE), text(HPos::Center, VPos::Top)))?;
+        sheet.draw(&Text::new(label, (pixel, up.end + 9 * FINE), text(HPos::Center, VPos::Top)))?;
     }
     Ok(())
 }

@@ -12,7 +12,18 @@ use serde_json::json;
 use std::path::{Path, PathBuf};
 
 fn page() -> String {
-    render(&fixture::results(1)).unwrap()
+    render_beside(&fixture::results(1), &fixture::beside()).unwrap()
+}
+
+/// A page with the newest kept matrix and profile.
+fn with_kept() -> String {
+    let newest = |end| kept(&[end]).into_iter().max().unwrap();
+    let beside = Beside {
+        kept: Results::merge([]),
+        conflicts: Some(Conflicts::read(&newest("-conflicts.json")).unwrap()),
+        profile: Some(Profile::read(&newest("-profile.json")).unwrap()),
+    };
+    render_beside(&fixture::results(1), &beside).unwrap()
 }
 
 fn two_machines() -> String {
@@ -93,6 +104,9 @@ fn every_plot_of(results: Results) {
     assert_eq!(browser.value(SERIES), json!(expected));
     let empty = "[...document.querySelectorAll('.series')].filter(s => s.getBBox().width * s.getBBox().height === 0).map(s => s.dataset.series)";
     assert_eq!(browser.value(empty), json!([]), "a series that shows nothing");
+    let over = "[...document.querySelectorAll('svg.plot')].filter(p => [...p.querySelectorAll('polyline.axis')].map(a => a.getBBox()).filter(a => a.height === 0)
+        .some(a => [...p.querySelectorAll('.tick[text-anchor=middle]')].some(t => t.getBBox().y < a.y))).length";
+    assert_eq!(browser.value(over), json!(0), "numbers of the horizontal axis stand below its line");
     let counted = "[...document.querySelectorAll('.panel')].filter(p => p.dataset.expected != new Set([...p.querySelectorAll('[data-series]')].map(s => s.dataset.series)).size).length";
     assert_eq!(browser.value(counted), json!(0));
     assert_eq!(browser.complaints(), [""; 0]);
@@ -151,7 +165,7 @@ fn clicked_elements_respond() {
 #[test]
 fn it_fits_any_window_and_both_themes() {
     let mut browser = Browser::start();
-    for (page, name) in [(page(), "one"), (two_machines(), "two")] {
+    for (page, name) in [(with_kept(), "one"), (two_machines(), "two")] {
         for width in [360, 800, 1280] {
             for scheme in ["light", "dark"] {
                 browser.look(width, scheme);
@@ -202,7 +216,7 @@ fn it_prints_and_is_whole_without_scripts() {
     browser.click("document.querySelector('summary')");
     assert_eq!(browser.value("document.querySelector('details').open"), json!(true));
     browser.open(&page());
-    let folded = "[...document.querySelectorAll('.more tr, .gone-of li, .machine-of dd, summary')].filter(e => !e.checkVisibility()).length";
+    let folded = "[...document.querySelectorAll('.more tr, .gone-of li, .machine-of dd, summary:not(.each-of > summary)')].filter(e => !e.checkVisibility()).length";
     assert_ne!(browser.value(folded), json!(0), "on the screen they are folded");
     browser.call("Emulation.setEmulatedMedia", json!({"media": "print"}));
     assert_eq!(browser.value(folded), json!(0), "what is behind or missing is on paper");
