@@ -2,8 +2,9 @@
 //!
 //! The reader walks the process's own structures, so nothing is counted while no process reads the file. Bytes include
 //! the waste of slabs. Private memory that relatives show is divided between them
-//! ([`Structures`](quire_vm::map::Structures)). A table of files or actions that several processes share is counted for
-//! each of them. Files, pipes, sockets and shared memory are counted for none.
+//! ([`Structures`](quire_vm::map::Structures)). So are actions and limits that forks share until a change. A table of
+//! files or actions that several processes change together is counted for each of them. Files, pipes, sockets and shared
+//! memory are counted for none.
 
 use super::node::put;
 use super::process::About;
@@ -11,12 +12,14 @@ use crate::Process;
 use crate::file::{Files, FsState};
 use crate::machine::Machine;
 use crate::memory::AddressSpace;
+use crate::process::cpu_limit::CpuLimit;
 use crate::process::group::Group;
+use crate::process::timers::Timers;
 use crate::signal::Actions;
 use core::alloc::Layout;
 use quire_fs::FsError;
 use quire_fs::generated::Text;
-use quire_heap::allocation;
+use quire_heap::{Arc, allocation};
 use quire_task::ids::SLOT_BYTES;
 
 /// The file of a process, for readers with access to its memory.
@@ -41,9 +44,12 @@ pub(super) fn of_process<M: Machine>(about: &About<M>, out: &mut Text) -> Result
         let table = thread.files.look(|files| files.clone());
         files +=
             table.map_or(0, |table| heap(allocation::<Files<M>>()) + table.allocations().map(heap).iter().sum::<u64>());
-        files += if thread.fs.look(|fs| fs.is_some()) { heap(allocation::<FsState<M>>()) } else { 0 };
-        let blocks = process.with_actions(|actions| actions.more_blocks());
-        signals += heap(allocation::<Actions>()) + blocks as u64 * heap(Actions::BLOCK);
+        let fs = thread.fs.look(|fs| fs.as_ref().map(|fs| fs.more()));
+        files += fs.map_or(0, |more| heap(allocation::<FsState<M>>()) + heap(more));
+        let (blocks, sharers) = process
+            .actions
+            .look(|actions| (actions.more_blocks(), if actions.is_frozen() { Arc::strong_count(actions) } else { 1 }));
+        signals += (heap(allocation::<Actions>()) + blocks as u64 * heap(Actions::BLOCK)) / sharers as u64;
     }
     // Each thread after the first has an id of its own.
     parts += threads.saturating_sub(1) * SLOT_BYTES as u64;
@@ -67,11 +73,14 @@ pub(super) fn of_process<M: Machine>(about: &About<M>, out: &mut Text) -> Result
     put!(out, "total {}\n", rows.iter().map(|(_, bytes)| bytes).sum::<u64>())
 }
 
-/// The process itself, its id, and the group that is named after it.
+/// The process itself, its id, its limits and timers, and the group that is named after it.
 fn process_parts<M: Machine>(process: &Process<M>, heap: &impl Fn(Layout) -> u64) -> u64 {
     let own_group = process.group().id == process.pid;
     let group = if own_group { heap(allocation::<Group<M>>()) } else { 0 };
-    heap(allocation::<Process<M>>()) + SLOT_BYTES as u64 + group
+    let timer = if process.timers.get().is_some() { heap(Layout::new::<Timers<M>>()) } else { 0 };
+    let limit = if process.cpu_limit.get().is_some() { heap(Layout::new::<CpuLimit<M>>()) } else { 0 };
+    let more = group + timer + limit + process.limits.bytes(heap);
+    heap(allocation::<Process<M>>()) + SLOT_BYTES as u64 + more
 }
 
 /// Rows of `/proc/vmstat` about the kernel's memory: bytes of each cache, of stacks and page tables, of larger pieces,

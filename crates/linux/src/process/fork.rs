@@ -232,11 +232,16 @@ fn clone_once<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usiz
     let id = NewId { linux, id: linux.ids.allocate()? };
     let space = if request.has(VM) { ctx.space()?.clone() } else { ctx.space()?.fork()? };
     let files = if request.has(FILES) { file::Files::share(ctx.files()?)? } else { ctx.files()?.fork()? };
-    let fs = if request.has(FS) { ctx.fs()?.clone() } else { ctx.fs()?.fork()? };
+    let fs = if request.has(FS) { file::FsState::share(ctx.fs()?)? } else { ctx.fs()?.fork()? };
+    if request.has(SIGHAND) {
+        // Frozen actions are of processes with one thread each. SAFETY: a context is of a thread of its process, and
+        // this function holds no view of the actions.
+        unsafe { parent.own_actions() }?;
+    }
     let process = if request.has(THREAD) {
         parent.clone()
     } else {
-        Arc::try_new(Process::new(linux, child_of(ctx, &request, id.id, group)?))?
+        Arc::try_new(Process::new(linux, child_of(ctx, &request, id.id, group)?)?)?
     };
     let joins = if request.has(THREAD) { Some(SpareEntry::try_new()?) } else { None };
 
@@ -337,16 +342,16 @@ fn child_of<M: Machine>(
     group: Arc<Group<M>>,
 ) -> Result<NewProcess<M>, Errno> {
     let parent = ctx.process();
-    // SAFETY: a context is the owner's view, and a thread that makes another one does not exec.
-    let actions = unsafe { parent.actions.get() };
     let actions = if request.has(SIGHAND) {
-        actions.clone()
-    } else {
-        let copy = actions.try_clone()?;
-        if request.has(CLEAR_SIGHAND) {
-            copy.reset_handlers();
-        }
+        // SAFETY: a context is the owner's view, and a thread that makes another one does not exec.
+        unsafe { parent.actions.get() }.clone()
+    } else if request.has(CLEAR_SIGHAND) {
+        let copy = parent.with_actions(Actions::try_clone)?;
+        copy.reset_handlers();
         Arc::try_new(copy)?
+    } else {
+        // SAFETY: a context is of a thread of its process.
+        unsafe { parent.forked_actions() }?
     };
     let (family, exit_signal) = if request.has(PARENT) {
         (parent.parent(), parent.exit_signal.load(Ordering::Relaxed))
@@ -360,7 +365,7 @@ fn child_of<M: Machine>(
         actions,
         exit_signal,
         credentials: ctx.credentials().clone(),
-        limits: parent.limits(),
+        limits: parent.limits.for_child()?,
         priority: (20 - i32::from(ctx.linux.scheduler.current().nice())) as u32,
         personality: parent.personality.load(Ordering::Relaxed),
         no_new_privileges: parent.no_new_privileges.load(Ordering::Relaxed),
@@ -441,13 +446,13 @@ impl<M: Machine> Linux<M> {
             actions: Arc::try_new(Actions::new())?,
             exit_signal: 0,
             credentials: Credentials::root(),
-            limits: Limits::initial(self.pid_max()),
+            limits: Arc::try_new(Limits::initial(self.pid_max()))?,
             priority: 20,
             personality: 0,
             no_new_privileges: false,
             oom_adjust: (0, 0),
         };
-        let process = Arc::try_new(Process::new(self, new))?;
+        let process = Arc::try_new(Process::new(self, new)?)?;
         let joined = group.join(process.clone(), 0);
         debug_assert!(joined);
         super::group::Group::begin(&group);
