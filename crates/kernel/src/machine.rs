@@ -22,6 +22,9 @@ pub struct Machine {
     affinity: Affinity,
 }
 
+// Four spaces to a page: each process has one.
+const _: () = assert!(size_of::<quire_vm::map::Space<Machine>>() <= 1024);
+
 /// A value that boot sets once, before its first reader.
 pub struct Once<T: 'static>(AtomicPtr<T>);
 

@@ -14,7 +14,7 @@ use crate::types::{PAGE_SIZE, VirtRange};
 use core::mem::ManuallyDrop;
 use core::ops::Deref;
 use core::ptr::NonNull;
-use quire_sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use quire_sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use quire_sync::epoch::Pinned;
 
 /// The addresses that a program may map at most: not page 0, and not the last page before the hole on x86-64, from which a
@@ -77,10 +77,8 @@ pub struct Space<M: Machine> {
     future: AtomicU8,
     /// The most resident pages that a look has found.
     peak: AtomicU64,
-    /// Its place on pageout's lists.
+    /// Its place on pageout's lists, and the number of its handles.
     pub(super) place: SpacePlace<M>,
-    /// Handles.
-    pub(super) refs: AtomicUsize,
 }
 
 /// Beside the number of dropped leaves: all tables but the root went with them.
@@ -156,7 +154,6 @@ impl<M: Machine> NewSpace<M> {
             future: AtomicU8::new(Wire::No as u8),
             peak: AtomicU64::new(0),
             place: SpacePlace::new(),
-            refs: AtomicUsize::new(1),
         };
         // SAFETY: `place` is fresh memory from the slab of spaces, so it has a space's size and alignment.
         unsafe { place.write(space) };
@@ -394,7 +391,7 @@ impl<M: Machine> Space<M> {
 
     /// Another handle.
     pub(crate) fn handle(&self) -> SpaceRef<M> {
-        self.refs.fetch_add(1, Ordering::Relaxed);
+        self.place.refs.fetch_add(1, Ordering::Relaxed);
         SpaceRef(NonNull::from(self))
     }
 
@@ -404,7 +401,7 @@ impl<M: Machine> Space<M> {
     /// The caller holds the lock of the list that the space is on.
     pub(super) fn try_handle(&self) -> Option<SpaceRef<M>> {
         let more = |n: usize| (n != 0).then_some(n + 1);
-        self.refs.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).ok()?;
+        self.place.refs.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).ok()?;
         Some(SpaceRef(NonNull::from(self)))
     }
 }
@@ -419,7 +416,7 @@ impl<M: Machine> Deref for SpaceRef<M> {
     type Target = Space<M>;
     #[inline(always)]
     fn deref(&self) -> &Space<M> {
-        // SAFETY: the handle counts in the space's `refs`, and the space is freed after that count came to zero.
+        // SAFETY: the handle counts in the space's `place.refs`, and the space is freed after that count came to zero.
         unsafe { self.0.as_ref() }
     }
 }

@@ -25,7 +25,8 @@ use quire_sync::{CpuId, PerCpu, Rank, SpinLock, current_cpu};
 /// for which tables that were dropped once and came back stay, however short memory is: they were needed.
 pub const IDLE: u64 = 1_000_000_000;
 
-/// A space's place on a list, and the times of its use. On a line of its own: neighbours on the list write it.
+/// A space's place on a list, the times of its use, and the number of its handles. On a line of its own: neighbours on
+/// the list write it. Handles are rare too: a fork, an end, a look through `/proc`.
 #[repr(align(64))]
 pub(super) struct SpacePlace<M: Machine> {
     list: CpuId,
@@ -37,6 +38,8 @@ pub(super) struct SpacePlace<M: Machine> {
     ran: AtomicU64,
     /// When its tables were dropped last; 0: never.
     dropped: AtomicU64,
+    /// Handles.
+    pub(super) refs: AtomicUsize,
 }
 
 // SAFETY: the links are guarded by the list's lock; the rest never changes or is atomic.
@@ -52,6 +55,7 @@ impl<M: Machine> SpacePlace<M> {
             previous: Cell::new(ptr::null()),
             ran: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
+            refs: AtomicUsize::new(1),
         }
     }
 }

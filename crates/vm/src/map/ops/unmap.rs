@@ -42,11 +42,11 @@ impl<M: Machine> Drop for SpaceRef<M> {
     fn drop(&mut self) {
         // A thread that unwinds may have left work half-done, and taking the space apart would wait for it.
         let before = if mutant(Mutant::HandleNotAtomic) {
-            let before = self.refs.load(Ordering::Acquire);
-            self.refs.store(before - 1, Ordering::Release);
+            let before = self.place.refs.load(Ordering::Acquire);
+            self.place.refs.store(before - 1, Ordering::Release);
             before
         } else {
-            self.refs.fetch_sub(1, Ordering::AcqRel)
+            self.place.refs.fetch_sub(1, Ordering::AcqRel)
         };
         if before != 1 || quire_sync::hooks::is_panicking() {
             return;
