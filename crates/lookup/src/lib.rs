@@ -13,6 +13,7 @@
 #![cfg_attr(not(any(test, loom, shuttle)), no_std)]
 #![deny(missing_docs)]
 
+pub mod apart;
 pub mod hold;
 #[cfg(all(test, any(loom, shuttle)))]
 mod models;
@@ -21,6 +22,7 @@ pub mod names;
 pub mod per_cpu;
 pub mod slots;
 
+pub use apart::Apart;
 pub use hold::Hold;
 pub use names::Names;
 pub use slots::Slots;

@@ -9,32 +9,32 @@
 //! A count of zero means that the value was removed after the slot was read. Another value may have replaced it in the
 //! same step, so the slot is read again. So a number that always has a value is always found.
 //!
-//! A table that only one thread has (until [`Slots::share`]) pins nothing and delays no free.
+//! A table that only one thread has (until [`Slots::share`]) pins nothing and delays no free. It takes little memory: as
+//! many lines as its numbers need, and a lock [beside](Apart) the other fields.
 //!
 //! # Reserved numbers
 //! A caller that must not begin without a number [reserves](Slots::reserve) one first, and then fills it or gives it
 //! back. Until then lookups find no value there, and no other value gets the number.
 //!
 //! # Lines
-//! The fields that lookups read lie apart from the lock and from the fields that it guards. Neighbouring numbers lie on
-//! different lines, so that a change of one does not disturb lookups of the next.
+//! In a shared table the fields that lookups read lie apart from the lock and from the fields that it guards.
+//! Neighbouring numbers lie on different lines, so that a change of one does not disturb lookups of the next.
 
+use crate::apart::{Apart, Held};
 use crate::mutant::{Mutant, mutant};
 use core::alloc::Layout;
+use core::marker::PhantomData;
 use core::mem::ManuallyDrop;
-use core::ptr;
+use core::ptr::{self, NonNull};
+use core::slice;
 pub use quire_heap::OutOfMemory;
 use quire_heap::{Arc, Box, Vec, Weak};
-use quire_sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use quire_sync::atomic::{AtomicPtr, Ordering};
 use quire_sync::epoch::{Domain, Retired};
-use quire_sync::per_cpu::CachePadded;
 use quire_sync::rank::Rank;
-use quire_sync::spin::{SpinGuard, SpinLock};
 
 /// Slots on a line.
 const IN_LINE: usize = 8;
-/// Lines of the first array: 64 numbers are enough for most programs.
-const FIRST: usize = 8;
 /// Lines that neighbours are spread over, where the table has as many; tables that threads share have.
 const SPREAD: usize = 16;
 /// Numbers in a word of [`Word`].
@@ -43,30 +43,88 @@ const BITS: usize = u64::BITS as usize;
 #[repr(align(64))]
 struct Line<T>([AtomicPtr<T>; IN_LINE]);
 
-/// All slots. Replaced when there are too few. It has a line of its own, because lookups read it.
-#[repr(align(64))]
-struct Array<T> {
-    /// Their number is a power of two.
-    lines: Vec<Line<T>>,
-}
+/// The address of the lines, with log2 of their number in the low bits, which are zero in the address of a line. So a
+/// lookup reads the lines and no length before them.
+type Tagged<T> = *mut Line<T>;
+/// The low bits of a [`Tagged`] address.
+const TAG: usize = align_of::<Line<()>>() - 1;
 
-impl<T> Array<T> {
-    fn new(lines: usize) -> Result<Box<Self>, OutOfMemory> {
-        let empty = |_| Line([const { ptr::null_mut() }; IN_LINE].map(AtomicPtr::new));
-        Box::try_new(Array { lines: Vec::try_from_iter((0..lines).map(empty))? })
+/// All slots: a power of two of lines.
+struct Lines<'a, T>(&'a [Line<T>]);
+
+impl<'a, T> Lines<'a, T> {
+    /// The lines at `tagged`; `None` if it is null.
+    ///
+    /// # Safety
+    /// `tagged` is null or an [`Array`]'s, which stays for `'a`.
+    #[inline]
+    unsafe fn of(tagged: Tagged<T>) -> Option<Self> {
+        let first = NonNull::new(tagged.map_addr(|at| at & !TAG))?;
+        // SAFETY: by this function's contract an array begins there, of as many lines as the tag says.
+        Some(Lines(unsafe { slice::from_raw_parts(first.as_ptr(), 1 << (tagged.addr() & TAG)) }))
     }
 
     fn len(&self) -> usize {
-        self.lines.len() * IN_LINE
+        self.0.len() * IN_LINE
     }
 
     /// The slot of number `n`.
     #[inline]
-    fn at(&self, n: usize) -> Option<&AtomicPtr<T>> {
+    fn at(&self, n: usize) -> Option<&'a AtomicPtr<T>> {
         // Blocks of as many lines as neighbours are spread over.
-        let spread = self.lines.len().min(SPREAD);
+        let spread = self.0.len().min(SPREAD);
         let (block, within) = (n / (spread * IN_LINE), n % (spread * IN_LINE));
-        self.lines.get(block * spread + within % spread).map(|line| &line.0[within / spread])
+        self.0.get(block * spread + within % spread).map(|line| &line.0[within / spread])
+    }
+}
+
+/// The memory of all slots. Replaced when there are too few.
+struct Array<T>(Tagged<T>, PhantomData<Line<T>>);
+
+impl<T> Array<T> {
+    /// As many empty lines; a power of two.
+    fn new(lines: usize) -> Result<Self, OutOfMemory> {
+        debug_assert!(lines.is_power_of_two());
+        let layout = Layout::array::<Line<T>>(lines).map_err(|_| OutOfMemory)?;
+        let first = quire_heap::allocate(layout)?.cast::<Line<T>>();
+        for n in 0..lines {
+            // SAFETY: the line lies within the memory that was just allocated.
+            unsafe { first.add(n).write(Line([const { ptr::null_mut() }; IN_LINE].map(AtomicPtr::new))) };
+        }
+        let order = lines.trailing_zeros() as usize;
+        Ok(Array(first.as_ptr().map_addr(|at| at | order), PhantomData))
+    }
+
+    /// Gives the array up, to be taken over by [`from_tagged`](Self::from_tagged).
+    fn into_tagged(self) -> Tagged<T> {
+        ManuallyDrop::new(self).0
+    }
+
+    /// # Safety
+    /// `tagged` is null or from [`into_tagged`](Self::into_tagged), and the caller owns the array.
+    unsafe fn from_tagged(tagged: Tagged<T>) -> Option<Self> {
+        (!tagged.is_null()).then_some(Array(tagged, PhantomData))
+    }
+
+    fn lines(&self) -> Lines<'_, T> {
+        // SAFETY: the array is this one, which is not null and stays while it is borrowed.
+        unsafe { Lines::of(self.0) }.unwrap_or(Lines(&[]))
+    }
+}
+
+impl<T> Drop for Array<T> {
+    fn drop(&mut self) {
+        let lines = self.lines().0;
+        let layout = Layout::for_value(lines);
+        #[cfg(any(loom, shuttle))]
+        for n in 0..lines.len() {
+            // SAFETY: the checkers' atomics have a drop; each line is dropped once, and not used again.
+            unsafe { self.0.map_addr(|at| at & !TAG).add(n).drop_in_place() };
+        }
+        if let Some(memory) = NonNull::new(self.0.map_addr(|at| at & !TAG)) {
+            // SAFETY: `new` allocated it with this layout, and no reference to a line is left.
+            unsafe { quire_heap::deallocate(memory.cast(), layout) };
+        }
     }
 }
 
@@ -77,24 +135,28 @@ struct Word {
     marked: u64,
 }
 
-/// Guarded by the lock, as changes of slots are.
-struct Changes {
+/// The states of all numbers. Guarded by the lock, as changes of slots are.
+enum Changes {
+    /// At most 64 numbers: they need no other memory.
+    Few(Word),
+    Many(Box<Many>),
+}
+
+/// On a line of its own, because changers write it.
+#[repr(align(64))]
+struct Many {
     words: Vec<Word>,
     /// No number in a word below it is free.
     lowest: usize,
 }
 
-struct Look<T> {
-    /// Null before the first value. Changed under the lock.
-    array: AtomicPtr<Array<T>>,
-    /// Several threads use the table. Set once, by the one thread that has it until then.
-    shared: AtomicBool,
-}
-
 /// See the module. Each number that has a value may be marked.
 pub struct Slots<T> {
-    look: CachePadded<Look<T>>,
-    changes: CachePadded<SpinLock<Changes>>,
+    /// Null before the first value. Changed under the lock.
+    array: AtomicPtr<Line<T>>,
+    /// Apart once several threads use the table.
+    changes: Apart<Changes>,
+    _values: PhantomData<Arc<T>>,
 }
 
 /// Why a value got no number.
@@ -123,19 +185,24 @@ struct Gone<T> {
 }
 
 /// A replaced array, to be given to [`Slots::outgrown`] without the lock.
-type Old<T> = Option<Box<Array<T>>>;
+type Old<T> = Option<Array<T>>;
 
 impl<T: Send + Sync + 'static> Slots<T> {
     /// An empty table, whose lock has `rank`.
     pub fn new(rank: Rank) -> Self {
-        let look = Look { array: AtomicPtr::new(ptr::null_mut()), shared: AtomicBool::new(false) };
-        let changes = SpinLock::new(rank, Changes { words: Vec::new(), lowest: 0 });
-        Slots { look: CachePadded(look), changes: CachePadded(changes) }
+        let changes = Apart::new(rank, Changes::Few(Word::default()));
+        Slots { array: AtomicPtr::new(ptr::null_mut()), changes, _values: PhantomData }
+    }
+
+    /// Whether several threads have the table.
+    #[inline]
+    fn is_shared(&self) -> bool {
+        self.changes.is_apart()
     }
 
     /// From now on several threads have the table. Called by its only thread, before a second one gets it.
     pub fn share(&self) -> Result<(), OutOfMemory> {
-        if self.look.shared.load(Ordering::Relaxed) {
+        if self.is_shared() {
             return Ok(());
         }
         let mut changes = self.changes.lock();
@@ -143,8 +210,7 @@ impl<T: Send + Sync + 'static> Slots<T> {
         drop(changes);
         // No other thread uses it yet.
         drop(old);
-        self.look.shared.store(true, Ordering::Relaxed);
-        Ok(())
+        self.changes.move_apart()
     }
 
     /// The value of number `n`.
@@ -153,9 +219,9 @@ impl<T: Send + Sync + 'static> Slots<T> {
     /// Until the table is shared, no thread changes it during the call.
     #[inline]
     pub unsafe fn get(&self, n: usize, epoch: &Domain) -> Option<Arc<T>> {
-        if !self.look.shared.load(Ordering::Relaxed) {
+        if !self.is_shared() {
             // SAFETY: no thread changes the table meanwhile, so the array stays.
-            let array = unsafe { self.look.array.load(Ordering::Relaxed).as_ref() }?;
+            let array = unsafe { Lines::of(self.array.load(Ordering::Relaxed)) }?;
             let value = array.at(n)?.load(Ordering::Relaxed);
             // SAFETY: by this function's contract no thread changes the table meanwhile, so the slot's reference counts
             // the value.
@@ -163,7 +229,7 @@ impl<T: Send + Sync + 'static> Slots<T> {
         }
         let _pin = epoch.pin();
         // SAFETY: a replaced array is freed only after all pinned lookups.
-        let array = unsafe { self.look.array.load(Ordering::Acquire).as_ref() }?;
+        let array = unsafe { Lines::of(self.array.load(Ordering::Acquire)) }?;
         let slot = array.at(n)?;
         let mut value = slot.load(Ordering::Acquire);
         loop {
@@ -194,7 +260,7 @@ impl<T: Send + Sync + 'static> Slots<T> {
     /// Whether number `n` is marked; `None` where it has no value.
     pub fn marked(&self, n: usize) -> Option<bool> {
         let changes = self.changes.lock();
-        self.has_value(&changes, n).then(|| changes.words[n / BITS].marked >> (n % BITS) & 1 != 0)
+        self.has_value(&changes, n).then(|| changes.words()[n / BITS].marked >> (n % BITS) & 1 != 0)
     }
 
     /// Marks number `n`, or takes its mark away; `None` where it has no value.
@@ -251,7 +317,7 @@ impl<T: Send + Sync + 'static> Slots<T> {
             return Err(NoNumber::Limit);
         }
         let old = self.reach(&mut changes, n)?;
-        changes.words[n / BITS].used |= 1 << (n % BITS);
+        changes.words_mut()[n / BITS].used |= 1 << (n % BITS);
         changes.set_mark(n, mark);
         drop(changes);
         self.outgrown(old, epoch);
@@ -261,9 +327,9 @@ impl<T: Send + Sync + 'static> Slots<T> {
     /// Puts `value` under the number `n`, which the caller has reserved.
     pub fn fill_reserved(&self, n: usize, value: Arc<T>) {
         // Another thread may replace the array. A thread that has the table alone needs no lock.
-        let changes = self.look.shared.load(Ordering::Relaxed).then(|| self.changes.lock());
+        let changes = self.is_shared().then(|| self.changes.lock());
         // SAFETY: the array is replaced under the lock, or by this thread only.
-        let array = unsafe { self.look.array.load(Ordering::Relaxed).as_ref() };
+        let array = unsafe { Lines::of(self.array.load(Ordering::Relaxed)) };
         let Some(slot) = array.and_then(|array| array.at(n)) else {
             debug_assert!(false, "the number was not reserved");
             return;
@@ -277,8 +343,8 @@ impl<T: Send + Sync + 'static> Slots<T> {
     pub fn give_back(&self, n: usize) {
         let mut changes = self.changes.lock();
         debug_assert!(!self.has_value(&changes, n), "a filled number must be emptied before it is returned");
-        changes.words[n / BITS].used &= !(1 << (n % BITS));
-        changes.lowest = changes.lowest.min(n / BITS);
+        changes.words_mut()[n / BITS].used &= !(1 << (n % BITS));
+        changes.free_from(n / BITS);
     }
 
     /// Puts `value` under number `n`, and returns the old value. A reserved number stays as it is.
@@ -326,7 +392,7 @@ impl<T: Send + Sync + 'static> Slots<T> {
                 while taken < BATCH
                     && let Some(n) = changes.next_used(at).filter(|&n| n <= last)
                 {
-                    if !marked || changes.words[n / BITS].marked >> (n % BITS) & 1 != 0 {
+                    if !marked || changes.words()[n / BITS].marked >> (n % BITS) & 1 != 0 {
                         batch[taken] = self.empty(&mut changes, n);
                         taken += 1;
                     }
@@ -361,13 +427,13 @@ impl<T: Send + Sync + 'static> Slots<T> {
             if copy.array(&copied).is_none_or(|a| a.len() < used) {
                 continue;
             }
-            let (mut at, mut lowest) = (0, changes.lowest);
+            let (mut at, mut lowest) = (0, changes.lowest());
             while let Some(n) = changes.next_used(at) {
                 if let Some(slot) = array.at(n)
                     // SAFETY: values go under the lock only.
                     && let Some(value) = unsafe { counted(slot.load(Ordering::Relaxed)) }
                 {
-                    let marked = changes.words[n / BITS].marked >> (n % BITS) & 1 != 0;
+                    let marked = changes.words()[n / BITS].marked >> (n % BITS) & 1 != 0;
                     let before = copy.fill(&mut copied, n, value, marked);
                     debug_assert!(before.is_none());
                 } else {
@@ -376,7 +442,8 @@ impl<T: Send + Sync + 'static> Slots<T> {
                 }
                 at = n + 1;
             }
-            copied.lowest = lowest.min(copied.words.len());
+            let words = copied.words().len();
+            copied.set_lowest(lowest.min(words));
             drop(copied);
             drop(changes);
             return Ok(copy);
@@ -403,93 +470,94 @@ impl<T: Send + Sync + 'static> Slots<T> {
     /// The number of slots.
     pub fn size(&self) -> usize {
         let changes = self.changes.lock();
-        self.array(&changes).map_or(0, Array::len)
+        self.array(&changes).map_or(0, |array| array.len())
     }
 
-    /// The layouts of the table's allocations: the array, its lines and the states of its numbers. A layout of no bytes
-    /// is no allocation.
-    pub fn allocations(&self) -> [Layout; 3] {
+    /// The layouts of the table's allocations: its lines, the states of many numbers, and the lock of a shared table. A
+    /// layout of no bytes is no allocation.
+    pub fn allocations(&self) -> [Layout; 4] {
         let changes = self.changes.lock();
-        let of = |layout: Result<Layout, _>| layout.unwrap_or(Layout::new::<()>());
-        let words = of(Layout::array::<Word>(changes.words.capacity()));
-        match self.array(&changes) {
-            Some(array) => [Layout::new::<Array<T>>(), of(Layout::array::<Line<T>>(array.lines.capacity())), words],
-            None => [Layout::new::<()>(), Layout::new::<()>(), words],
-        }
+        let none = Layout::new::<()>();
+        let lines = self.array(&changes).map_or(none, |array| Layout::for_value(array.0));
+        let (many, words) = match &*changes {
+            Changes::Few(_) => (none, none),
+            Changes::Many(many) => {
+                (Layout::new::<Many>(), Layout::array::<Word>(many.words.capacity()).unwrap_or(none))
+            }
+        };
+        [lines, many, words, if self.is_shared() { Apart::<Changes>::FAR } else { none }]
     }
 
     /// All values, for a thread that has the table alone.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &T> {
         // SAFETY: no other thread has the table.
-        let array = unsafe { self.look.array.load(Ordering::Relaxed).as_ref() };
-        let slots = array.into_iter().flat_map(|a| a.lines.iter()).flat_map(|line| &line.0);
+        let array = unsafe { Lines::of(self.array.load(Ordering::Relaxed)) };
+        let slots = array.into_iter().flat_map(|array| array.0).flat_map(|line| &line.0);
         // SAFETY: the table's reference keeps the value while the table is borrowed.
         slots.filter_map(|slot| unsafe { slot.load(Ordering::Relaxed).as_ref() })
     }
 
-    fn array<'a>(&self, _locked: &'a SpinGuard<'_, Changes>) -> Option<&'a Array<T>> {
+    fn array<'a>(&self, _locked: &'a Held<'_, Changes>) -> Option<Lines<'a, T>> {
         // SAFETY: the array is replaced under the lock only.
-        unsafe { self.look.array.load(Ordering::Relaxed).as_ref() }
+        unsafe { Lines::of(self.array.load(Ordering::Relaxed)) }
     }
 
     /// Whether number `n` has a value: it is used, and not only reserved.
-    fn has_value(&self, changes: &SpinGuard<'_, Changes>, n: usize) -> bool {
+    fn has_value(&self, changes: &Held<'_, Changes>, n: usize) -> bool {
         let slot = self.array(changes).and_then(|array| array.at(n));
         slot.is_some_and(|slot| !slot.load(Ordering::Relaxed).is_null())
     }
 
     /// Makes sure that number `n` has a slot.
-    fn reach(&self, changes: &mut SpinGuard<'_, Changes>, n: usize) -> Result<Old<T>, OutOfMemory> {
+    fn reach(&self, changes: &mut Held<'_, Changes>, n: usize) -> Result<Old<T>, OutOfMemory> {
         let there = self.array(changes);
         if there.is_some_and(|a| n < a.len()) {
             return Ok(None);
         }
-        let lines = (n / IN_LINE + 1).next_power_of_two().max(FIRST);
-        // At least a line of words, so that no other data shares their line.
-        let words = (lines * IN_LINE).div_ceil(BITS).max(64 / size_of::<Word>());
-        let more = words - changes.words.len();
-        changes.words.try_reserve_exact(more)?;
+        let lines = (n / IN_LINE + 1).next_power_of_two();
+        let words = (lines * IN_LINE).div_ceil(BITS);
+        let many = changes.reserve(words)?;
         let new = Array::new(lines)?;
         if let Some(there) = self.array(changes) {
             let mut at = 0;
             while let Some(n) = changes.next_used(at) {
-                if let (Some(from), Some(to)) = (there.at(n), new.at(n)) {
+                if let (Some(from), Some(to)) = (there.at(n), new.lines().at(n)) {
                     to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
                 }
                 at = n + 1;
             }
         }
-        changes.words.resize_reserved(words, Word::default());
-        let old = self.look.array.swap(Box::into_raw(new), Ordering::AcqRel);
-        // SAFETY: null, or made by `Box::into_raw` here and replaced once.
-        Ok((!old.is_null()).then(|| unsafe { Box::from_raw(old) }))
+        changes.grow(many, words);
+        let old = self.array.swap(new.into_tagged(), Ordering::AcqRel);
+        // SAFETY: null, or made by `into_tagged` here and replaced once.
+        Ok(unsafe { Array::from_tagged(old) })
     }
 
     /// Fills a slot that [`reach`](Self::reach) has made; returns the table's reference to the old value.
-    fn fill(&self, changes: &mut SpinGuard<'_, Changes>, n: usize, value: Arc<T>, mark: bool) -> Option<Arc<T>> {
+    fn fill(&self, changes: &mut Held<'_, Changes>, n: usize, value: Arc<T>, mark: bool) -> Option<Arc<T>> {
         let slot = self.array(changes)?.at(n)?;
         let before = slot.swap(Arc::into_raw(value).cast_mut(), Ordering::AcqRel);
-        changes.words[n / BITS].used |= 1 << (n % BITS);
+        changes.words_mut()[n / BITS].used |= 1 << (n % BITS);
         changes.set_mark(n, mark);
         // SAFETY: null, or the table's reference, which goes with the slot.
         (!before.is_null()).then(|| unsafe { Arc::from_raw(before) })
     }
 
-    fn empty(&self, changes: &mut SpinGuard<'_, Changes>, n: usize) -> Option<Arc<T>> {
+    fn empty(&self, changes: &mut Held<'_, Changes>, n: usize) -> Option<Arc<T>> {
         let slot = self.array(changes)?.at(n)?;
         if slot.load(Ordering::Relaxed).is_null() {
             return None;
         }
         let before = slot.swap(ptr::null_mut(), Ordering::AcqRel);
-        changes.words[n / BITS].used &= !(1 << (n % BITS));
-        changes.lowest = changes.lowest.min(n / BITS);
+        changes.words_mut()[n / BITS].used &= !(1 << (n % BITS));
+        changes.free_from(n / BITS);
         // SAFETY: the table's reference, which goes with the slot.
         Some(unsafe { Arc::from_raw(before) })
     }
 
     /// Keeps the memory of a removed value for lookups that may still count it.
     fn gone(&self, value: &Arc<T>, epoch: &Domain) {
-        if !self.look.shared.load(Ordering::Relaxed) {
+        if !self.is_shared() {
             return;
         }
         let kept = Arc::downgrade(value);
@@ -513,7 +581,7 @@ impl<T: Send + Sync + 'static> Slots<T> {
     /// Frees an array that was replaced. The caller holds no lock.
     fn outgrown(&self, old: Old<T>, epoch: &Domain) {
         if let Some(old) = old {
-            if self.look.shared.load(Ordering::Relaxed) {
+            if self.is_shared() {
                 // It happens once in as many numbers as there were. A large array cannot be freed where sleeping is
                 // forbidden.
                 epoch.drain();
@@ -524,19 +592,83 @@ impl<T: Send + Sync + 'static> Slots<T> {
 }
 
 impl Changes {
+    /// A line of words, so that no other data shares their line.
+    const LEAST: usize = 64 / size_of::<Word>();
+
+    fn words(&self) -> &[Word] {
+        match self {
+            Changes::Few(word) => slice::from_ref(word),
+            Changes::Many(many) => &many.words,
+        }
+    }
+
+    fn words_mut(&mut self) -> &mut [Word] {
+        match self {
+            Changes::Few(word) => slice::from_mut(word),
+            Changes::Many(many) => &mut many.words,
+        }
+    }
+
+    /// No number in a word below it is free.
+    fn lowest(&self) -> usize {
+        match self {
+            Changes::Few(_) => 0,
+            Changes::Many(many) => many.lowest,
+        }
+    }
+
+    fn set_lowest(&mut self, lowest: usize) {
+        if let Changes::Many(many) = self {
+            many.lowest = lowest;
+        }
+    }
+
+    /// A number in word `word` became free.
+    fn free_from(&mut self, word: usize) {
+        self.set_lowest(self.lowest().min(word));
+    }
+
+    /// Memory for `words` words: for [`grow`](Self::grow), which cannot fail.
+    fn reserve(&mut self, words: usize) -> Result<Option<Box<Many>>, OutOfMemory> {
+        match self {
+            Changes::Few(_) if words <= 1 => Ok(None),
+            Changes::Few(_) => {
+                let many = Many { words: Vec::try_with_capacity(words.max(Self::LEAST))?, lowest: 0 };
+                Ok(Some(Box::try_new(many)?))
+            }
+            Changes::Many(many) => {
+                let more = words.saturating_sub(many.words.len());
+                many.words.try_reserve_exact(more)?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Makes room for `words` words, in memory of [`reserve`](Self::reserve).
+    fn grow(&mut self, many: Option<Box<Many>>, words: usize) {
+        if let (Some(mut many), Changes::Few(word)) = (many, &*self) {
+            many.words.push_reserved(*word);
+            *self = Changes::Many(many);
+        }
+        if let Changes::Many(many) = self {
+            let words = words.max(many.words.len());
+            many.words.resize_reserved(words, Word::default());
+        }
+    }
+
     fn set_mark(&mut self, n: usize, mark: bool) {
         let bit = 1 << (n % BITS);
-        let word = &mut self.words[n / BITS];
+        let word = &mut self.words_mut()[n / BITS];
         word.marked = if mark { word.marked | bit } else { word.marked & !bit };
     }
 
     fn is_used(&self, n: usize) -> bool {
-        self.words.get(n / BITS).is_some_and(|w| w.used >> (n % BITS) & 1 != 0)
+        self.words().get(n / BITS).is_some_and(|w| w.used >> (n % BITS) & 1 != 0)
     }
 
     fn next_used(&self, from: usize) -> Option<usize> {
         let mut mask = u64::MAX << (from % BITS);
-        for (i, word) in self.words.iter().enumerate().skip(from / BITS) {
+        for (i, word) in self.words().iter().enumerate().skip(from / BITS) {
             let here = word.used & mask;
             if here != 0 {
                 return Some(i * BITS + here.trailing_zeros() as usize);
@@ -548,23 +680,24 @@ impl Changes {
 
     /// One past the highest number that has a value.
     fn used(&self) -> usize {
-        let last = self.words.iter().rposition(|w| w.used != 0);
-        last.map_or(0, |i| (i + 1) * BITS - self.words[i].used.leading_zeros() as usize)
+        let words = self.words();
+        let last = words.iter().rposition(|w| w.used != 0);
+        last.map_or(0, |i| (i + 1) * BITS - words[i].used.leading_zeros() as usize)
     }
 
     fn lowest_free(&mut self, from: usize) -> usize {
-        let start = self.lowest.max(from / BITS);
+        let start = self.lowest().max(from / BITS);
         let mut below = if start == from / BITS { (1 << (from % BITS)) - 1 } else { 0 };
         let mut at = start;
-        while let Some(word) = self.words.get(at).filter(|w| w.used | below == u64::MAX) {
+        while let Some(&word) = self.words().get(at).filter(|w| w.used | below == u64::MAX) {
             // The words up to here are full, unless `from` hides a part of one.
-            if at == self.lowest && word.used == u64::MAX {
-                self.lowest = at + 1;
+            if at == self.lowest() && word.used == u64::MAX {
+                self.set_lowest(at + 1);
             }
             below = 0;
             at += 1;
         }
-        let used = self.words.get(at).map_or(0, |w| w.used) | below;
+        let used = self.words().get(at).map_or(0, |w| w.used) | below;
         at * BITS + used.trailing_ones() as usize
     }
 }
@@ -599,13 +732,9 @@ unsafe fn free<T>(gone: *mut Retired) {
 
 impl<T> Drop for Slots<T> {
     fn drop(&mut self) {
-        let array = self.look.array.load(Ordering::Relaxed);
-        if array.is_null() {
-            return;
-        }
-        // SAFETY: made by `Box::into_raw`; no other thread has the table any more.
-        let array = unsafe { Box::from_raw(array) };
-        for slot in array.lines.iter().flat_map(|line| &line.0) {
+        // SAFETY: null, or made by `into_tagged`; no other thread has the table any more.
+        let Some(array) = (unsafe { Array::from_tagged(self.array.load(Ordering::Relaxed)) }) else { return };
+        for slot in array.lines().0.iter().flat_map(|line| &line.0) {
             let value = slot.load(Ordering::Relaxed);
             if !value.is_null() {
                 // SAFETY: the table's reference, which goes with the table.

@@ -158,6 +158,11 @@ impl<T: ?Sized> SpinLock<T> {
         self.value.get_mut()
     }
 
+    /// Its place in the lock order.
+    pub fn rank(&self) -> Rank {
+        self.rank
+    }
+
     /// True while it is held: for assertions only.
     pub fn is_locked(&self) -> bool {
         self.held.load(Ordering::Relaxed)

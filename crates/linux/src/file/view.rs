@@ -51,7 +51,7 @@ impl<M: Machine> Ctx<'_, M> {
     fn places(&self, fs: &FsState<M>) -> Result<Arc<Places<FileHost<M>>>, OutOfMemory> {
         // SAFETY: a context is the owner's; the reference ends before the value is replaced.
         let seen = unsafe { self.thread.seen.get() }.as_ref();
-        if let Some(seen) = seen.filter(|seen| seen.changes == fs.look.changes.load(Ordering::Acquire)) {
+        if let Some(seen) = seen.filter(|seen| seen.changes == fs.changes.load(Ordering::Acquire)) {
             return Ok(seen.places.clone());
         }
         let now = fs.seen()?;

@@ -41,7 +41,8 @@ pub(super) fn of_process<M: Machine>(about: &About<M>, out: &mut Text) -> Result
         let table = thread.files.look(|files| files.clone());
         files +=
             table.map_or(0, |table| heap(allocation::<Files<M>>()) + table.allocations().map(heap).iter().sum::<u64>());
-        files += if thread.fs.look(|fs| fs.is_some()) { heap(allocation::<FsState<M>>()) } else { 0 };
+        let fs = thread.fs.look(|fs| fs.as_ref().map(|fs| fs.more()));
+        files += fs.map_or(0, |more| heap(allocation::<FsState<M>>()) + heap(more));
         let blocks = process.with_actions(|actions| actions.more_blocks());
         signals += heap(allocation::<Actions>()) + blocks as u64 * heap(Actions::BLOCK);
     }

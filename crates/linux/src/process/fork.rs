@@ -232,7 +232,7 @@ fn clone_once<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usiz
     let id = NewId { linux, id: linux.ids.allocate()? };
     let space = if request.has(VM) { ctx.space()?.clone() } else { ctx.space()?.fork()? };
     let files = if request.has(FILES) { file::Files::share(ctx.files()?)? } else { ctx.files()?.fork()? };
-    let fs = if request.has(FS) { ctx.fs()?.clone() } else { ctx.fs()?.fork()? };
+    let fs = if request.has(FS) { file::FsState::share(ctx.fs()?)? } else { ctx.fs()?.fork()? };
     let process = if request.has(THREAD) {
         parent.clone()
     } else {

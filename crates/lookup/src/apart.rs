@@ -1,0 +1,147 @@
+//! A spin lock that lies beside other fields until several threads need it.
+//!
+//! A structure of one thread keeps the lock and its value [near](Apart::new), because it then takes little memory. Once
+//! threads share the structure, each change of the lock would take the line of its other fields from their readers. So
+//! before a second thread gets the structure, the first one [moves](Apart::move_apart) lock and value to lines of their
+//! own.
+
+use core::ops::{Deref, DerefMut};
+use core::ptr;
+use quire_heap::{Box, OutOfMemory};
+use quire_sync::atomic::{AtomicPtr, Ordering};
+use quire_sync::per_cpu::CachePadded;
+use quire_sync::rank::Rank;
+use quire_sync::spin::{SpinGuard, SpinLock};
+
+/// The lock and the value, on lines of their own.
+type Far<T> = CachePadded<SpinLock<Option<T>>>;
+
+/// See the module.
+pub struct Apart<T> {
+    /// Null while the value is near. Set once, by a holder of `near`.
+    far: AtomicPtr<Far<T>>,
+    /// Without a value once it has moved.
+    near: SpinLock<Option<T>>,
+}
+
+// SAFETY: the pointer is to a lock that this owns, so to send it is to send the value.
+unsafe impl<T: Send> Send for Apart<T> {}
+// SAFETY: both locks hand out the value to one holder at a time.
+unsafe impl<T: Send> Sync for Apart<T> {}
+
+/// Holds the lock.
+pub struct Held<'a, T>(SpinGuard<'a, Option<T>>);
+
+impl<T> Apart<T> {
+    /// A lock at `rank`, near.
+    pub fn new(rank: Rank, value: T) -> Self {
+        Apart { far: AtomicPtr::new(ptr::null_mut()), near: SpinLock::new(rank, Some(value)) }
+    }
+
+    /// The bytes that it takes beside itself, once it has moved.
+    pub const FAR: core::alloc::Layout = core::alloc::Layout::new::<Far<T>>();
+
+    fn far(&self) -> Option<&SpinLock<Option<T>>> {
+        // SAFETY: null, or a leaked box that is freed with `self`.
+        unsafe { self.far.load(Ordering::Acquire).as_ref() }.map(|far| &far.0)
+    }
+
+    /// Whether lock and value have moved.
+    #[inline]
+    pub fn is_apart(&self) -> bool {
+        !self.far.load(Ordering::Relaxed).is_null()
+    }
+
+    /// Moves lock and value to lines of their own, if they are near. Of two threads that move them at once, one does.
+    pub fn move_apart(&self) -> Result<(), OutOfMemory> {
+        if self.is_apart() {
+            return Ok(());
+        }
+        let mut far = Box::try_new(CachePadded(SpinLock::new(self.near.rank(), None)))?;
+        let mut near = self.near.lock();
+        if near.is_some() {
+            *far.0.get_mut() = near.take();
+            self.far.store(Box::into_raw(far), Ordering::Release);
+        }
+        Ok(())
+    }
+
+    fn hold<'a>(&'a self, lock: impl Fn(&'a SpinLock<Option<T>>) -> SpinGuard<'a, Option<T>>) -> Held<'a, T> {
+        if let Some(far) = self.far() {
+            return Held(lock(far));
+        }
+        let near = lock(&self.near);
+        if near.is_some() {
+            return Held(near);
+        }
+        drop(near);
+        // The value moved after the first look. Its mover stored the pointer under the lock that was just held.
+        self.far().map_or_else(|| unreachable!("a value moved nowhere"), |far| Held(lock(far)))
+    }
+
+    /// As [`SpinLock::lock`].
+    #[inline]
+    pub fn lock(&self) -> Held<'_, T> {
+        self.hold(SpinLock::lock)
+    }
+
+    /// As [`SpinLock::lock_nested`].
+    pub fn lock_nested(&self) -> Held<'_, T> {
+        self.hold(SpinLock::lock_nested)
+    }
+}
+
+impl<T> Deref for Held<'_, T> {
+    type Target = T;
+    #[inline]
+    fn deref(&self) -> &T {
+        self.0.as_ref().unwrap_or_else(|| unreachable!("the lock that has the value is held"))
+    }
+}
+
+impl<T> DerefMut for Held<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        self.0.as_mut().unwrap_or_else(|| unreachable!("the lock that has the value is held"))
+    }
+}
+
+impl<T> Drop for Apart<T> {
+    fn drop(&mut self) {
+        let far = self.far.load(Ordering::Relaxed);
+        if !far.is_null() {
+            // SAFETY: leaked by `move_apart`, and no reference outlives `self`.
+            drop(unsafe { Box::from_raw(far) });
+        }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_is_changed_in_turn_while_it_moves() {
+        let value = &Apart::new(Rank::FILE, 0u64);
+        std::thread::scope(|s| {
+            for mover in [false, true, true] {
+                s.spawn(move || {
+                    for n in 0..1000 {
+                        if mover && n == 500 {
+                            value.move_apart().unwrap();
+                        }
+                        *value.lock() += 1;
+                    }
+                });
+            }
+        });
+        assert_eq!((*value.lock(), value.is_apart()), (3000, true));
+    }
+
+    #[test]
+    fn a_refused_move_leaves_the_value_near() {
+        let value = Apart::new(Rank::FILE, 7);
+        assert!(quire_heap::refusal::at(1, || value.move_apart().is_err()).0);
+        assert_eq!((*value.lock(), value.is_apart()), (7, false));
+    }
+}
