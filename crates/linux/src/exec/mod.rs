@@ -251,7 +251,11 @@ fn unshare<M: Machine>(ctx: &Ctx<'_, M>, sets_ids: bool) -> Result<Unshared<M>, 
     Ok(Unshared {
         files: if Arc::strong_count(files) > 1 { Some(files.fork()?) } else { None },
         // A reader from outside raises the count for a moment: then a copy is made in vain.
-        actions: if Arc::strong_count(actions) > 1 { Some(Arc::try_new(actions.try_clone()?)?) } else { None },
+        actions: if actions.is_frozen() || Arc::strong_count(actions) > 1 {
+            Some(Arc::try_new(actions.try_clone()?)?)
+        } else {
+            None
+        },
         // Since the count, another thread may have made a process that shares them.
         fs: if sets_ids && Arc::strong_count(fs) > 1 { Some(fs.fork()?) } else { None },
     })

@@ -16,7 +16,7 @@ use crate::signal::Actions;
 use core::alloc::Layout;
 use quire_fs::FsError;
 use quire_fs::generated::Text;
-use quire_heap::allocation;
+use quire_heap::{Arc, allocation};
 use quire_task::ids::SLOT_BYTES;
 
 /// The file of a process, for readers with access to its memory.
@@ -43,8 +43,10 @@ pub(super) fn of_process<M: Machine>(about: &About<M>, out: &mut Text) -> Result
             table.map_or(0, |table| heap(allocation::<Files<M>>()) + table.allocations().map(heap).iter().sum::<u64>());
         let fs = thread.fs.look(|fs| fs.as_ref().map(|fs| fs.more()));
         files += fs.map_or(0, |more| heap(allocation::<FsState<M>>()) + heap(more));
-        let blocks = process.with_actions(|actions| actions.more_blocks());
-        signals += heap(allocation::<Actions>()) + blocks as u64 * heap(Actions::BLOCK);
+        let (blocks, sharers) = process
+            .actions
+            .look(|actions| (actions.more_blocks(), if actions.is_frozen() { Arc::strong_count(actions) } else { 1 }));
+        signals += (heap(allocation::<Actions>()) + blocks as u64 * heap(Actions::BLOCK)) / sharers as u64;
     }
     // Each thread after the first has an id of its own.
     parts += threads.saturating_sub(1) * SLOT_BYTES as u64;

@@ -233,6 +233,11 @@ fn clone_once<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usiz
     let space = if request.has(VM) { ctx.space()?.clone() } else { ctx.space()?.fork()? };
     let files = if request.has(FILES) { file::Files::share(ctx.files()?)? } else { ctx.files()?.fork()? };
     let fs = if request.has(FS) { file::FsState::share(ctx.fs()?)? } else { ctx.fs()?.fork()? };
+    if request.has(SIGHAND) {
+        // Frozen actions are of processes with one thread each. SAFETY: a context is of a thread of its process, and
+        // this function holds no view of the actions.
+        unsafe { parent.own_actions() }?;
+    }
     let process = if request.has(THREAD) {
         parent.clone()
     } else {
@@ -337,16 +342,16 @@ fn child_of<M: Machine>(
     group: Arc<Group<M>>,
 ) -> Result<NewProcess<M>, Errno> {
     let parent = ctx.process();
-    // SAFETY: a context is the owner's view, and a thread that makes another one does not exec.
-    let actions = unsafe { parent.actions.get() };
     let actions = if request.has(SIGHAND) {
-        actions.clone()
-    } else {
-        let copy = actions.try_clone()?;
-        if request.has(CLEAR_SIGHAND) {
-            copy.reset_handlers();
-        }
+        // SAFETY: a context is the owner's view, and a thread that makes another one does not exec.
+        unsafe { parent.actions.get() }.clone()
+    } else if request.has(CLEAR_SIGHAND) {
+        let copy = parent.with_actions(Actions::try_clone)?;
+        copy.reset_handlers();
         Arc::try_new(copy)?
+    } else {
+        // SAFETY: a context is of a thread of its process.
+        unsafe { parent.forked_actions() }?
     };
     let (family, exit_signal) = if request.has(PARENT) {
         (parent.parent(), parent.exit_signal.load(Ordering::Relaxed))

@@ -45,7 +45,7 @@ use crate::owned::Owned;
 use crate::process::thread::Name;
 use crate::signal::pending::PendingQueue;
 use crate::signal::{Actions, SigInfo, SigSet};
-use crate::{Linux, Pid};
+use crate::{Errno, Linux, Pid};
 use arc_list::{ArcList, ListKind, ListPlace};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, Ordering};
 use cpu_limit::CpuLimit;
@@ -102,8 +102,8 @@ pub struct Process<M: Machine> {
 
     /// The fields up to the next line: locked for a moment by senders of signals, read by its own threads.
     _actions: Line,
-    /// Its signal actions, shared with the process that cloned it with CLONE_SIGHAND. Its threads own them together;
-    /// exec replaces them when only one thread is left.
+    /// Its signal actions, shared with the process that cloned it with CLONE_SIGHAND, or [frozen](Actions). Its threads
+    /// own them together; exec and [`own_actions`](Self::own_actions) replace them when only one thread is left.
     pub(crate) actions: Owned<Arc<Actions>>,
     /// Resource limits.
     pub(crate) limits: Sequenced<{ limits::WORDS }>,
@@ -324,13 +324,59 @@ impl<M: Machine> Process<M> {
     /// Calls `f` with its actions.
     pub fn with_actions<R>(&self, f: impl FnOnce(&Actions) -> R) -> R {
         if self.is_callers() {
-            // SAFETY: exec alone replaces them, in the process's only thread; the caller is one of its threads, and not
-            // in exec.
+            // SAFETY: exec and `own_actions` replace them, in the process's only thread. The caller is one of its
+            // threads, and in neither.
             f(unsafe { self.actions.get() })
         } else {
             let actions = self.actions.look(Arc::clone);
             f(&actions)
         }
+    }
+
+    /// Makes its actions its own, so that they may be changed: [frozen](Actions) ones are copied.
+    ///
+    /// # Safety
+    /// The caller is one of its threads, and holds no view of its actions.
+    pub(crate) unsafe fn own_actions(&self) -> Result<(), Errno> {
+        // SAFETY: only an only thread replaces the actions. If the caller is one, it does so below.
+        let actions = unsafe { self.actions.get() };
+        if !actions.is_frozen() {
+            return Ok(());
+        }
+        // A reader from outside raises the count for a moment: then a copy is made in vain.
+        if Arc::strong_count(actions) == 1 {
+            actions.freeze(None);
+            return Ok(());
+        }
+        let copy = Arc::try_new(actions.try_clone()?)?;
+        // SAFETY: the actions are frozen, so the process has no thread but the caller, which holds no view of them.
+        drop(unsafe { self.actions.replace(copy) });
+        Ok(())
+    }
+
+    /// Its actions for a forked child: shared if the process has one thread, else a copy.
+    ///
+    /// # Safety
+    /// The caller is one of its threads.
+    pub(crate) unsafe fn forked_actions(&self) -> Result<Arc<Actions>, Errno> {
+        // SAFETY: only an only thread replaces the actions. If the caller is one, it does so here.
+        let froze = unsafe { self.actions.get() }.frozen_by() == Some(self.pid);
+        if !froze {
+            // Its parent's relatives do not count the references of its children.
+            // SAFETY: the caller is one of its threads, and the view above has ended.
+            unsafe { self.own_actions() }?;
+        }
+        // SAFETY: as an only thread the caller replaces nothing from here on; as one of several, no thread does.
+        let actions = unsafe { self.actions.get() };
+        // A reader from outside raises the count for a moment: then a copy is made in vain.
+        let alone = froze || (Arc::strong_count(actions) == 1 && self.threads.lock().len() == 1);
+        if !alone || actions.change_by_delivery() {
+            return Ok(Arc::try_new(actions.try_clone()?)?);
+        }
+        if !froze {
+            actions.freeze(Some(self.pid));
+        }
+        Ok(actions.clone())
     }
 
     /// Whether the running thread is one of its threads.

@@ -1,9 +1,10 @@
 //! A process's signal actions.
 
 use super::set::{SigSet, Signal};
+use crate::Pid;
 use crate::errno::Errno;
 use core::alloc::Layout;
-use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use linux_raw_sys::general as raw;
 use quire_sync::{Rank, Sequence};
 
@@ -155,8 +156,15 @@ impl Entry {
 
 /// All 64 actions. Most processes set few: those that were ever set lie in a short list, which only grows, so fork
 /// copies little. Readers take no lock, so a delivery writes no line that other threads read.
+///
+/// A forked child shares its parent's actions until either changes one, or the child itself forks. Until then they are
+/// *frozen*. So only relatives that share the parent's family count the references, and no others write that line. Only
+/// processes of one thread share frozen actions, because the change replaces them.
 pub struct Actions {
     sequence: Sequence,
+    /// The process that shares these with its children, each as its own: they are copied before a change. 0: none.
+    /// Written by the only thread of the only process that has them.
+    frozen_by: AtomicU32,
     first: Block,
 }
 
@@ -169,7 +177,7 @@ impl core::default::Default for Actions {
 impl Actions {
     /// All default.
     pub fn new() -> Actions {
-        Actions { sequence: Sequence::new(Rank::ACTIONS), first: Block::default() }
+        Actions { sequence: Sequence::new(Rank::ACTIONS), frozen_by: AtomicU32::new(0), first: Block::default() }
     }
 
     /// The layout of a block beyond the first.
@@ -213,6 +221,26 @@ impl Actions {
         Some(&block.entries[0])
     }
 
+    /// The process that shares them with its children, if they must be copied before a change.
+    pub(crate) fn frozen_by(&self) -> Option<Pid> {
+        Some(self.frozen_by.load(Ordering::Relaxed)).filter(|by| *by != 0)
+    }
+
+    /// Whether they must be copied before a change.
+    pub fn is_frozen(&self) -> bool {
+        self.frozen_by().is_some()
+    }
+
+    /// Sets the process that shares them. Called by the only thread of the only process that has them.
+    pub(crate) fn freeze(&self, by: Option<Pid>) {
+        self.frozen_by.store(by.unwrap_or(0), Ordering::Relaxed);
+    }
+
+    /// Whether some handler is for one signal only. Its delivery changes the action, and must not need memory.
+    pub(crate) fn change_by_delivery(&self) -> bool {
+        self.sequence.read(|| self.entries().any(|(_, entry)| entry.action().once()))
+    }
+
     /// The action of `signal`.
     pub fn get(&self, signal: Signal) -> Action {
         self.sequence.read(|| self.find(signal).map_or(Action::DEFAULT, Entry::action))
@@ -221,6 +249,7 @@ impl Actions {
     /// Changes the action of `signal` to the result of `change`, if there is one; returns the old action. ENOMEM if
     /// there is no memory, never for a reset to the default.
     pub fn update(&self, signal: Signal, change: impl FnOnce(Action) -> Option<Action>) -> Result<Action, Errno> {
+        debug_assert!(!self.is_frozen(), "actions are copied before they change");
         self.sequence.write(|| {
             let entry = self.find(signal);
             let before = entry.map_or(Action::DEFAULT, Entry::action);
@@ -237,7 +266,7 @@ impl Actions {
     }
 
     /// Resets `signal` to its default.
-    pub fn reset(&self, signal: Signal) {
+    pub(crate) fn reset(&self, signal: Signal) {
         // A signal with an entry needs no memory, and one without is at its default.
         let _before = self.put(signal, Action::DEFAULT);
     }
@@ -266,6 +295,7 @@ impl Actions {
 
     /// For exec: handlers are reset, ignored signals stay ignored.
     pub fn reset_handlers(&self) {
+        debug_assert!(!self.is_frozen(), "actions are copied before they change");
         self.sequence.write(|| {
             for (_, entry) in self.entries() {
                 let handler = entry.action().handler;

@@ -36,14 +36,17 @@ pub fn sys_rt_sigaction<M: Machine>(
         return Err(Errno::EINVAL);
     }
     let process = ctx.process();
-    let before = process.with_actions(|actions| match wanted {
-        Some(mut action) => {
-            action.flags &= flag::KNOWN;
-            action.mask = action.mask.without(SigSet::UNBLOCKABLE);
-            actions.put(signal, action)
+    let mut before = process.with_actions(|actions| actions.get(signal));
+    if let Some(mut action) = wanted {
+        action.flags &= flag::KNOWN;
+        action.mask = action.mask.without(SigSet::UNBLOCKABLE);
+        // An equal action is not stored, so it needs no copy of frozen ones.
+        if action != before {
+            // SAFETY: a context is of a thread of its process, and this function holds no view of the actions.
+            unsafe { process.own_actions() }?;
+            before = process.with_actions(|actions| actions.put(signal, action))?;
         }
-        None => Ok(actions.get(signal)),
-    })?;
+    }
     if wanted.is_some_and(|action| action.ignores(signal)) {
         discard_ignored(process, signal);
     }

@@ -70,7 +70,7 @@ fn deliver<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>, regs: &mut 
     let signal = info.signal;
     let action = process.with_actions(|actions| {
         let action = actions.get(signal);
-        // Of two concurrent threads, one gets the handler.
+        // Of two concurrent threads, one gets the handler. No fork shares such actions, so they need no copy.
         let taken =
             action.once().then(|| actions.update(signal, |now| now.once().then_some(Action { handler: 0, ..now })));
         taken.and_then(Result::ok).unwrap_or(action)
@@ -103,7 +103,7 @@ fn deliver<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>, regs: &mut 
                 // No room for the frame, or a bad area of restartable sequences: SIGSEGV, and if that was the signal,
                 // its default action.
                 if signal == Signal::SEGV {
-                    process.with_actions(|actions| actions.reset(Signal::SEGV));
+                    linux.reset_action(process, Signal::SEGV);
                 }
                 linux.force_signal(thread, SigInfo::kernel(Signal::SEGV));
             }

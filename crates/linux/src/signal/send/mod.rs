@@ -218,17 +218,25 @@ impl<M: Machine> Linux<M> {
     pub fn force_signal(&self, thread: &Thread<M>, info: SigInfo) {
         let signal = info.signal;
         {
-            let blocked = thread.blocked().has(signal);
-            thread.process.with_actions(|actions| {
-                if blocked || actions.get(signal).handler == 1 {
-                    actions.reset(signal);
-                }
-            });
+            let process = &thread.process;
+            if thread.blocked().has(signal) || process.with_actions(|actions| actions.get(signal).handler == 1) {
+                self.reset_action(process, signal);
+            }
         }
         thread.blocked.fetch_and(!SigSet::of(&[signal]).0, Ordering::AcqRel);
         let charge = self.charge_signal(&thread.process, Some(thread), &info).unwrap_or_default();
         let _room = thread.pending.add(info, charge);
         thread.work.fetch_or(work::SIGNAL, Ordering::AcqRel);
+    }
+
+    /// Resets the action of `signal`, which the caller is about to force on itself, a thread of `process`. If there is
+    /// no memory for the copy of [frozen](crate::signal::Actions) actions, the process ends by the signal at once.
+    pub(crate) fn reset_action(&self, process: &Process<M>, signal: Signal) {
+        // SAFETY: the caller is a thread of the process, and holds no view of its actions.
+        match unsafe { process.own_actions() } {
+            Ok(()) => process.with_actions(|actions| actions.reset(signal)),
+            Err(_) => self.kill_process(process, signal),
+        }
     }
 
     /// Whether a handler of `thread` runs if [`force_signal`](Self::force_signal) forces `signal` on it.
