@@ -300,7 +300,9 @@ impl<M: Machine> Linux<M> {
         if thread.process.is_exiting() {
             thread.work.fetch_or(work::KILL, Ordering::AcqRel);
         }
-        thread.process.cpu_limit.thread_begins(self, &thread.process);
+        if let Some(limit) = thread.process.cpu_limit.get() {
+            limit.thread_begins(self, &thread.process);
+        }
         let set = thread.set_tid.load(Ordering::Relaxed);
         if set != 0 {
             // As on Linux, a bad address is ignored.

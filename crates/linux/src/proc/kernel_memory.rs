@@ -2,8 +2,9 @@
 //!
 //! The reader walks the process's own structures, so nothing is counted while no process reads the file. Bytes include
 //! the waste of slabs. Private memory that relatives show is divided between them
-//! ([`Structures`](quire_vm::map::Structures)). A table of files or actions that several processes share is counted for
-//! each of them. Files, pipes, sockets and shared memory are counted for none.
+//! ([`Structures`](quire_vm::map::Structures)). So are actions and limits that forks share until a change. A table of
+//! files or actions that several processes change together is counted for each of them. Files, pipes, sockets and shared
+//! memory are counted for none.
 
 use super::node::put;
 use super::process::About;
@@ -11,7 +12,9 @@ use crate::Process;
 use crate::file::{Files, FsState};
 use crate::machine::Machine;
 use crate::memory::AddressSpace;
+use crate::process::cpu_limit::CpuLimit;
 use crate::process::group::Group;
+use crate::process::timers::Timers;
 use crate::signal::Actions;
 use core::alloc::Layout;
 use quire_fs::FsError;
@@ -70,11 +73,14 @@ pub(super) fn of_process<M: Machine>(about: &About<M>, out: &mut Text) -> Result
     put!(out, "total {}\n", rows.iter().map(|(_, bytes)| bytes).sum::<u64>())
 }
 
-/// The process itself, its id, and the group that is named after it.
+/// The process itself, its id, its limits and timers, and the group that is named after it.
 fn process_parts<M: Machine>(process: &Process<M>, heap: &impl Fn(Layout) -> u64) -> u64 {
     let own_group = process.group().id == process.pid;
     let group = if own_group { heap(allocation::<Group<M>>()) } else { 0 };
-    heap(allocation::<Process<M>>()) + SLOT_BYTES as u64 + group
+    let timer = if process.timers.get().is_some() { heap(Layout::new::<Timers<M>>()) } else { 0 };
+    let limit = if process.cpu_limit.get().is_some() { heap(Layout::new::<CpuLimit<M>>()) } else { 0 };
+    let more = group + timer + limit + process.limits.bytes(heap);
+    heap(allocation::<Process<M>>()) + SLOT_BYTES as u64 + more
 }
 
 /// Rows of `/proc/vmstat` about the kernel's memory: bytes of each cache, of stacks and page tables, of larger pieces,

@@ -58,8 +58,12 @@ fn finish<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
         // SAFETY: the thread itself runs this.
         *process.last_name.lock() = *unsafe { thread.name.get() };
     }
-    process.timers.thread_ends(linux, process, thread);
-    process.cpu_limit.timers.thread_ends(linux, process, thread);
+    if let Some(timers) = process.timers.get() {
+        timers.thread_ends(linux, process, thread);
+    }
+    if let Some(limit) = process.cpu_limit.get() {
+        limit.timers.thread_ends(linux, process, thread);
+    }
     if let Some(timers) = process.posix_timers.get() {
         timers.thread_ends(process, thread);
     }
@@ -138,8 +142,12 @@ fn leave_user<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
 fn end_process<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
     let process = &thread.process;
     process.exiting.store(true, Ordering::Release);
-    process.timers.end(linux);
-    process.cpu_limit.timers.end(linux);
+    if let Some(timers) = process.timers.get() {
+        timers.end(linux);
+    }
+    if let Some(limit) = process.cpu_limit.get() {
+        limit.timers.end(linux);
+    }
     if let Some(timers) = process.posix_timers.get() {
         timers.process_ends();
     }

@@ -241,7 +241,7 @@ fn clone_once<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usiz
     let process = if request.has(THREAD) {
         parent.clone()
     } else {
-        Arc::try_new(Process::new(linux, child_of(ctx, &request, id.id, group)?))?
+        Arc::try_new(Process::new(linux, child_of(ctx, &request, id.id, group)?)?)?
     };
     let joins = if request.has(THREAD) { Some(SpareEntry::try_new()?) } else { None };
 
@@ -365,7 +365,7 @@ fn child_of<M: Machine>(
         actions,
         exit_signal,
         credentials: ctx.credentials().clone(),
-        limits: parent.limits(),
+        limits: parent.limits.for_child()?,
         priority: (20 - i32::from(ctx.linux.scheduler.current().nice())) as u32,
         personality: parent.personality.load(Ordering::Relaxed),
         no_new_privileges: parent.no_new_privileges.load(Ordering::Relaxed),
@@ -446,13 +446,13 @@ impl<M: Machine> Linux<M> {
             actions: Arc::try_new(Actions::new())?,
             exit_signal: 0,
             credentials: Credentials::root(),
-            limits: Limits::initial(self.pid_max()),
+            limits: Arc::try_new(Limits::initial(self.pid_max()))?,
             priority: 20,
             personality: 0,
             no_new_privileges: false,
             oom_adjust: (0, 0),
         };
-        let process = Arc::try_new(Process::new(self, new))?;
+        let process = Arc::try_new(Process::new(self, new)?)?;
         let joined = group.join(process.clone(), 0);
         debug_assert!(joined);
         super::group::Group::begin(&group);

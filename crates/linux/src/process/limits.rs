@@ -1,8 +1,16 @@
 //! Resource limits.
+//!
+//! A process has the limits that it inherited until one is changed. Children share them in one piece of memory that
+//! their parent allocates at its first fork. A limit is changed in memory of the process's own, allocated at the first
+//! change. So most processes take no memory for them.
 
+use super::first_use::FirstUse;
 use crate::machine::Machine;
 use crate::plain::Plain;
 use crate::process::Process;
+use core::alloc::Layout;
+use quire_heap::{Arc, OutOfMemory, Room, allocation};
+use quire_sync::{Rank, Sequenced, SpinLock};
 
 /// One limit.
 #[repr(C)]
@@ -45,8 +53,9 @@ pub mod which {
     pub const RTTIME: usize = 15;
 }
 
-/// All limits of a process.
+/// All limits of a process. Aligned, because siblings that come and go write the reference count before them.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[repr(align(64))]
 pub struct Limits(pub [Limit; COUNT]);
 
 impl Limits {
@@ -92,22 +101,87 @@ pub static NAMES: [(&str, &str); COUNT] = [
     ("Max realtime timeout", "us"),
 ];
 
+/// The limits of one process; see the module.
+pub(crate) struct Held {
+    /// Never changed; shared by its siblings.
+    inherited: Arc<Limits>,
+    /// Its own, once one was changed.
+    own: FirstUse<Sequenced<WORDS>>,
+    /// For its children: as they are now, once it has forked since the last change.
+    children: SpinLock<Option<Arc<Limits>>>,
+}
+
+impl Held {
+    pub fn new(inherited: Arc<Limits>) -> Self {
+        // A lock that is held during a change, which takes the lock of the words.
+        Held { inherited, own: FirstUse::new(), children: SpinLock::new(Rank::PROCESS, None) }
+    }
+
+    /// Whether the inherited ones limit CPU time.
+    pub fn is_of_cpu_time(&self) -> bool {
+        self.inherited.0[which::CPU].soft != INFINITY
+    }
+
+    fn all(&self) -> Limits {
+        let Some(own) = self.own.get() else { return (*self.inherited).clone() };
+        let words = own.read();
+        Limits(core::array::from_fn(|i| Limit { soft: words[2 * i], hard: words[2 * i + 1] }))
+    }
+
+    /// The limits for a child.
+    pub fn for_child(&self) -> Result<Arc<Limits>, OutOfMemory> {
+        if let Some(there) = &*self.children.lock() {
+            return Ok(there.clone());
+        }
+        let room = Room::try_new()?;
+        let mut children = self.children.lock();
+        // No change is under way while the lock is held.
+        let all = children.take().unwrap_or_else(|| room.fill(self.all()));
+        *children = Some(all.clone());
+        Ok(all)
+    }
+
+    /// The bytes that it takes, by `heap`'s prices; its siblings share the inherited ones.
+    pub fn bytes(&self, heap: impl Fn(Layout) -> u64) -> u64 {
+        let own = if self.own.get().is_some() { heap(Layout::new::<Sequenced<WORDS>>()) } else { 0 };
+        own + heap(allocation::<Limits>()) / Arc::strong_count(&self.inherited) as u64
+    }
+
+    /// Makes the memory for a change. A later [`update`](Self::update) needs none.
+    pub fn reserve(&self) -> Result<(), OutOfMemory> {
+        let words = || Sequenced::new(Rank::OWNED, self.inherited.words());
+        self.own.get_or_make(words).map(drop)
+    }
+
+    /// Changes the words by `edit`. Its changes are stored, whatever it returns.
+    pub fn update<R>(&self, edit: impl FnOnce(&mut [u64; WORDS]) -> R) -> Result<R, OutOfMemory> {
+        self.reserve()?;
+        let Some(own) = self.own.get() else { return Err(OutOfMemory) };
+        let mut children = self.children.lock();
+        let result = own.update(edit);
+        let old = children.take();
+        drop(children);
+        drop(old);
+        Ok(result)
+    }
+}
+
 impl<M: Machine> Process<M> {
     /// Its limits, read without a lock.
     pub fn limits(&self) -> Limits {
-        let words = self.limits.read();
-        Limits(core::array::from_fn(|i| Limit { soft: words[2 * i], hard: words[2 * i + 1] }))
+        self.limits.all()
     }
 
     /// One of its limits.
     pub fn limit(&self, which: usize) -> Limit {
-        let [soft, hard] = self.limits.read_part(2 * which);
+        let Some(own) = self.limits.own.get() else { return self.limits.inherited.0[which] };
+        let [soft, hard] = own.read_part(2 * which);
         Limit { soft, hard }
     }
 
     /// The soft limit `which`.
     pub fn soft_limit(&self, which: usize) -> u64 {
-        self.limits.word(2 * which)
+        self.limits.own.get().map_or_else(|| self.limits.inherited.0[which].soft, |own| own.word(2 * which))
     }
 
     /// Bytes of data that its mappings may have. If the soft limit is 0, the hard one applies, as on Linux. (Valgrind
@@ -119,11 +193,49 @@ impl<M: Machine> Process<M> {
 
     /// Raises the soft limit on CPU time, which was reached at `from`, by a second.
     pub(crate) fn raise_cpu_limit(&self, from: u64) {
-        self.limits.update(|words| {
+        // A process with this limit has the memory.
+        let _raised = self.limits.update(|words| {
             let soft = &mut words[2 * which::CPU];
             if *soft == from {
                 *soft += 1;
             }
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn held() -> Held {
+        Held::new(Arc::try_new(Limits::initial(1000)).expect("memory"))
+    }
+
+    fn set_stack(held: &Held, to: u64) -> Result<u64, OutOfMemory> {
+        held.update(|words| core::mem::replace(&mut words[2 * which::STACK], to))
+    }
+
+    #[test]
+    fn children_share_the_limits_until_one_is_changed() {
+        let parent = held();
+        let [first, second] = [(); 2].map(|()| parent.for_child().expect("memory"));
+        assert!(Arc::ptr_eq(&first, &second) && !Arc::ptr_eq(&first, &parent.inherited));
+        assert_eq!(set_stack(&parent, 5), Ok(8 << 20));
+        let third = parent.for_child().expect("memory");
+        assert_eq!((first.0[which::STACK].soft, third.0[which::STACK].soft), (8 << 20, 5));
+        let child = Held::new(third);
+        assert_eq!(set_stack(&child, 6), Ok(5));
+        assert_eq!((child.all().0[which::STACK].soft, parent.all().0[which::STACK].soft), (6, 5));
+    }
+
+    #[test]
+    fn a_change_without_memory_changes_nothing_and_a_reserved_one_needs_none() {
+        let limits = held();
+        // The check of lock orders allocates at a thread's first locks.
+        set_stack(&held(), 5).expect("memory");
+        assert!(quire_heap::refusal::at(1, || set_stack(&limits, 5).is_err()).0);
+        assert_eq!(limits.all().0[which::STACK].soft, 8 << 20);
+        limits.reserve().expect("memory");
+        assert!(quire_heap::refusal::at(1, || set_stack(&limits, 5).is_ok()).0);
     }
 }

@@ -54,8 +54,8 @@ use first_use::FirstUse;
 use group::Group;
 use limits::Limits;
 use posix_timers::PosixTimers;
-use quire_heap::Arc;
-use quire_sync::{Rank, Sequenced, SpinLock, WaitQueue};
+use quire_heap::{Arc, OutOfMemory, allocation};
+use quire_sync::{Rank, SpinLock, WaitQueue};
 use quire_task::Openness;
 use threads::Threads;
 use timers::Timers;
@@ -106,7 +106,7 @@ pub struct Process<M: Machine> {
     /// own them together; exec and [`own_actions`](Self::own_actions) replace them when only one thread is left.
     pub(crate) actions: Owned<Arc<Actions>>,
     /// Resource limits.
-    pub(crate) limits: Sequenced<{ limits::WORDS }>,
+    pub(crate) limits: limits::Held,
 
     /// The fields up to the next line: written by threads that start and end.
     _threads: Line,
@@ -127,8 +127,6 @@ pub struct Process<M: Machine> {
     _family: Line,
     /// Its children.
     pub family: SpinLock<Family<M>>,
-    /// `wait4` sleeps here until a child changes.
-    pub child_events: WaitQueue,
     /// Its process group. Changed by the holder of `moving`.
     pub group: SpinLock<Arc<Group<M>>>,
     /// Held while the process moves from group to group.
@@ -136,20 +134,21 @@ pub struct Process<M: Machine> {
     /// The credentials of its first thread, for other processes.
     pub(crate) credentials: SpinLock<Credentials>,
 
-    /// The fields up to the next line: signals, read by each thread that takes one, and timers.
+    /// The fields up to the next line: signals, read by each thread that takes one, and the addresses of timers.
     _signals: Line,
     /// Signals for any of its threads.
     pub pending: PendingQueue,
-    _timers: Line,
-    /// Interval timers.
-    pub timers: Timers<M>,
-    /// The limit on CPU time.
-    pub(crate) cpu_limit: CpuLimit<M>,
+    /// Its interval timer.
+    pub(crate) timers: FirstUse<Timers<M>>,
+    /// The limit on CPU time. A process with the limit or with POSIX timers has it.
+    pub(crate) cpu_limit: FirstUse<CpuLimit<M>>,
     /// Its timers of `timer_create`, and its interval timers on CPU time.
     pub(crate) posix_timers: FirstUse<PosixTimers<M>>,
 
     /// From here on: written by relatives.
     _relatives: Line,
+    /// `wait4` sleeps here until a child changes.
+    pub child_events: WaitQueue,
     /// The process that made or adopted it. `None` for process 1.
     parent: SpinLock<Option<Arc<Process<M>>>>,
     /// Its place among its parent's children or zombies.
@@ -216,7 +215,7 @@ pub struct NewProcess<M: Machine> {
     /// Its credentials.
     pub credentials: Credentials,
     /// Its limits.
-    pub limits: Limits,
+    pub limits: Arc<Limits>,
     /// Its priority.
     pub priority: u32,
     /// Its personality.
@@ -229,10 +228,18 @@ pub struct NewProcess<M: Machine> {
 
 impl<M: Machine> Process<M> {
     /// A process without threads, in no family yet.
-    pub fn new(linux: &'static Linux<M>, new: NewProcess<M>) -> Process<M> {
+    pub fn new(linux: &'static Linux<M>, new: NewProcess<M>) -> Result<Process<M>, OutOfMemory> {
+        const { assert!(allocation::<Process<M>>().size() <= 1024, "a process takes the next larger class of the heap") };
+        let cpu_limit = FirstUse::new();
+        let limits = limits::Held::new(new.limits);
+        if limits.is_of_cpu_time() {
+            cpu_limit.get_or_make(CpuLimit::new)?;
+            // Where the limit is reached, it is raised, and there may be no memory then.
+            limits.reserve()?;
+        }
         // The two lists of a family need ids that no other family's have: twice the process id, and one more.
         let list = (new.pid as usize) * 2;
-        Process {
+        Ok(Process {
             linux,
             pid: new.pid,
             started: quire_sync::hooks::now(),
@@ -268,7 +275,7 @@ impl<M: Machine> Process<M> {
             left: Openness::new(true),
             no_new_privileges: AtomicBool::new(new.no_new_privileges),
             credentials: SpinLock::new(Rank::OWNED, new.credentials),
-            limits: Sequenced::new(Rank::OWNED, new.limits.words()),
+            limits,
             accounts: SpinLock::new(Rank::OWNED, Accounts::default()),
             priority: AtomicU32::new(new.priority),
             personality: AtomicU32::new(new.personality),
@@ -276,16 +283,15 @@ impl<M: Machine> Process<M> {
             oom_adjust_least: AtomicI32::new(new.oom_adjust.1),
             given_up: AtomicBool::new(false),
             last_name: SpinLock::new(Rank::OWNED, Name::default()),
-            timers: Timers::new(),
-            cpu_limit: CpuLimit::new(),
+            timers: FirstUse::new(),
+            cpu_limit,
             posix_timers: FirstUse::new(),
             _actions: Line,
             _threads: Line,
             _family: Line,
             _signals: Line,
-            _timers: Line,
             _relatives: Line,
-        }
+        })
     }
 
     /// Its parent.

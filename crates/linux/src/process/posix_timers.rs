@@ -16,6 +16,7 @@
 //! both locks. So a timer that was set anew meanwhile does not expire for its old setting.
 
 use super::Process;
+use super::cpu_limit::CpuLimit;
 use super::thread::{Thread, work};
 use crate::errno::Errno;
 use crate::machine::Machine;
@@ -759,7 +760,9 @@ impl<M: Machine> PosixTimers<M> {
                 }
             }
         });
-        process.cpu_limit.count_in_all_threads(self.linux, process);
+        if let Some(limit) = process.cpu_limit.get() {
+            limit.count_in_all_threads(self.linux, process);
+        }
     }
 
     /// The time of day was set: absolute timers on it expire at other moments.
@@ -808,8 +811,10 @@ fn rest_of(interval: CpuInterval, used: u64) -> Setting {
 }
 
 impl<M: Machine> Process<M> {
-    /// Its POSIX timers, made if there are none. ENOMEM if there is no memory.
+    /// Its POSIX timers, made if there are none, and the state that counts its CPU time for them. ENOMEM if there is no
+    /// memory.
     pub(crate) fn posix_timers(&self) -> Result<&PosixTimers<M>, Errno> {
+        self.cpu_limit.get_or_make(CpuLimit::new)?;
         Ok(self.posix_timers.get_or_make(|| PosixTimers::new(self.linux))?)
     }
 
@@ -828,7 +833,9 @@ impl<M: Machine> Process<M> {
 
     /// Makes `me`, the calling thread, count its CPU time before it goes to user mode.
     pub(crate) fn count_soon(&self, me: &Task<M>) {
-        self.cpu_limit.count_soon(me);
+        if let Some(limit) = self.cpu_limit.get() {
+            limit.count_soon(me);
+        }
     }
 
     /// A signal was taken off a queue of the process. `None` if it is of a timer that was set anew or deleted since.

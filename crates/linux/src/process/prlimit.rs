@@ -1,6 +1,7 @@
 //! The calls that read and change resource limits.
 
 use super::Process;
+use super::cpu_limit::CpuLimit;
 use super::credentials::capabilities::cap;
 use super::limits::{COUNT, Limit, which};
 use crate::Ctx;
@@ -10,8 +11,10 @@ use crate::machine::Machine;
 impl<M: Machine> Process<M> {
     /// Applies a new limit to the address space, or to the timer for CPU time.
     fn limits_changed(&self, changed: usize) {
-        if changed == which::CPU {
-            self.cpu_limit.changed(self.linux, self);
+        if changed == which::CPU
+            && let Some(limit) = self.cpu_limit.get()
+        {
+            limit.changed(self.linux, self);
         }
         if !matches!(changed, which::STACK | which::AS | which::DATA) {
             return;
@@ -74,6 +77,9 @@ pub fn sys_prlimit64<M: Machine>(
         if number == which::NOFILE && limit.hard > MOST_FILES {
             return Err(Errno::EPERM);
         }
+        if number == which::CPU {
+            process.cpu_limit.get_or_make(CpuLimit::new)?;
+        }
         let before = process.limits.update(|words| {
             let (soft, hard) = (words[2 * number], words[2 * number + 1]);
             if limit.hard > hard && !me.may(cap::SYS_RESOURCE) {
@@ -81,7 +87,7 @@ pub fn sys_prlimit64<M: Machine>(
             }
             (words[2 * number], words[2 * number + 1]) = (limit.soft, limit.hard);
             Ok(Limit { soft, hard })
-        })?;
+        })??;
         process.limits_changed(number);
         before
     } else {

@@ -3,11 +3,13 @@
 //! A timer expires in interrupt context, where no signal can be sent. It sets a flag of one thread of its process, its
 //! *target*, and wakes it. That thread sends the signal on its way to user mode. A target that ends passes the timer
 //! on.
+//!
+//! Most processes never set one. Its memory is allocated when it is first set, and lives as long as the process.
 
 use super::Process;
 use super::thread::{Thread, work};
-use crate::Linux;
 use crate::machine::Machine;
+use crate::{Errno, Linux};
 use core::mem::offset_of;
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
@@ -15,7 +17,9 @@ use quire_heap::Arc;
 use quire_sync::{Rank, SpinLock};
 use quire_task::{Thread as Task, ThreadRef, Timer};
 
-/// A timer of a process. It stays in place while armed: processes do not move.
+/// A timer of a process. It stays in place while armed, because it lies in memory of its own ([`FirstUse`]).
+///
+/// [`FirstUse`]: super::first_use::FirstUse
 pub struct Timers<M: Machine> {
     timer: Timer,
     /// Nanoseconds between expiries; 0: once. Read by the expiry.
@@ -95,7 +99,7 @@ impl<M: Machine> Timers<M> {
             }
             self.task.store(ptr::from_ref::<Task<M>>(&target).cast_mut(), Ordering::Release);
             let old = guard.replace(target);
-            // SAFETY: the timer is part of a process, which neither moves nor ends before `end` has cancelled it.
+            // SAFETY: the timer's memory belongs to a process, which does not end before `end` has cancelled it.
             unsafe { linux.scheduler.arm(&self.timer, now.saturating_add(value)) };
             old
         };
@@ -140,7 +144,7 @@ impl<M: Machine> Timers<M> {
             self.task.store(heir_task, Ordering::Release);
             if let Some(heir) = &heir {
                 if armed && still {
-                    // SAFETY: the timer is part of a process, which neither moves nor ends before `end` has cancelled
+                    // SAFETY: the timer's memory belongs to a process, which does not end before `end` has cancelled
                     // it.
                     unsafe { linux.scheduler.arm(&self.timer, deadline) };
                 }
@@ -166,5 +170,16 @@ impl<M: Machine> Timers<M> {
             guard.take()
         };
         drop(old);
+    }
+}
+
+impl<M: Machine> Process<M> {
+    /// Sets its interval timer: first after `value` nanoseconds (0: off), then every `every`. Returns the old setting as
+    /// (value, every). ENOMEM if it was never set, and there is no memory.
+    pub(crate) fn set_timer(&self, target: ThreadRef<M>, value: u64, every: u64) -> Result<(u64, u64), Errno> {
+        if value == 0 && self.timers.get().is_none() {
+            return Ok((0, 0));
+        }
+        Ok(self.timers.get_or_make(Timers::new)?.set(self.linux, target, value, every))
     }
 }

@@ -43,9 +43,13 @@ impl<M: Machine> Thread<M> {
     #[cold]
     pub(crate) fn see_to_timers(&self) {
         self.work.fetch_and(!work::TIMER, Ordering::AcqRel);
-        self.process.timers.expired(self.linux, &self.process);
+        if let Some(timers) = self.process.timers.get() {
+            timers.expired(self.linux, &self.process);
+        }
         super::posix::send_expired(self.linux, &self.process);
-        self.process.cpu_limit.see_to(self.linux, &self.process);
+        if let Some(limit) = self.process.cpu_limit.get() {
+            limit.see_to(self.linux, &self.process);
+        }
     }
 }
 
@@ -98,7 +102,10 @@ fn used_on<M: Machine>(process: &Process<M>, which: usize) -> u64 {
 pub fn sys_getitimer<M: Machine>(ctx: &mut Ctx<'_, M>, which: i32, to: u64) -> Result<usize, Errno> {
     let process = ctx.process();
     let (value, every) = match Which::new(which)? {
-        Which::Real => (process.timers.remaining(ctx.now()), process.timers.every.load(Ordering::Relaxed)),
+        Which::Real => match process.timers.get() {
+            Some(timers) => (timers.remaining(ctx.now()), timers.every.load(Ordering::Relaxed)),
+            None => (0, 0),
+        },
         Which::Cpu(which) => match process.posix_timers.get() {
             Some(timers) => {
                 let rest = timers.interval(which, used_on(process, which));
@@ -118,7 +125,7 @@ pub fn sys_setitimer<M: Machine>(ctx: &mut Ctx<'_, M>, which: i32, new: u64, old
     let process = ctx.process();
     let me = ctx.linux.scheduler.current();
     let before = match Which::new(which)? {
-        Which::Real => process.timers.set(ctx.linux, me.to_ref(), value, every),
+        Which::Real => process.set_timer(me.to_ref(), value, every)?,
         Which::Cpu(_) if value == 0 && every == 0 && process.posix_timers.get().is_none() => (0, 0),
         Which::Cpu(which) => {
             let timers = process.posix_timers()?;
@@ -135,7 +142,7 @@ pub fn sys_setitimer<M: Machine>(ctx: &mut Ctx<'_, M>, which: i32, new: u64, old
 /// `alarm`
 pub fn sys_alarm<M: Machine>(ctx: &mut Ctx<'_, M>, seconds: u32) -> Result<usize, Errno> {
     let me = ctx.linux.scheduler.current().to_ref();
-    let (before, _) = ctx.process().timers.set(ctx.linux, me, u64::from(seconds) * SECOND, 0);
+    let (before, _) = ctx.process().set_timer(me, u64::from(seconds) * SECOND, 0)?;
     // As on Linux: rounded to seconds, but not to 0.
     let rounded = (before + SECOND / 2) / SECOND;
     Ok(if before > 0 { rounded.max(1) } else { 0 } as usize)
