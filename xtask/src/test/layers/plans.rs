@@ -75,7 +75,7 @@ pub const PLANS: &[Plan] = &[
     },
     Plan {
         krate: "lookup",
-        rooms: &["mutant", "hold", "per_cpu", "slots", "names"],
+        rooms: &["mutant", "hold", "per_cpu", "apart", "slots", "names"],
         exceptions: &[],
         debts: &[],
         limit: 5,
