@@ -259,7 +259,12 @@ impl<M: Machine> Reclaimer<M> {
                     self.reap_first(may);
                 }
             }
-            return self.has_memory() || self.take_kept(&mut p.hands.lock()) && self.has_memory();
+            if self.has_memory() {
+                return true;
+            }
+            // Another thread may have dropped all there was while this one waited for the hands.
+            let mut hands = p.hands.lock();
+            return self.has_memory() || self.take_kept(&mut hands) && self.has_memory();
         }
         let _waits = p.progress.wait();
         let since = p.begun.load(Ordering::Acquire);
