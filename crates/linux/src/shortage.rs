@@ -1,14 +1,15 @@
 //! Shortage of memory: the calls that wait, those that are repeated, and those that may use the last of the reserve.
 //!
 //! # Rule
-//! Every allocation of this layer can be refused, and a refused call leaves nothing behind. A request to the heap waits
+//! Every allocation of this layer can be refused. A call that is refused memory undoes its changes, or leaves only
+//! effects that a second attempt may repeat. A request to the heap waits
 //! for pageout where it may sleep. A call that still fails with ENOMEM is repeated after pageout has made room. It is
 //! repeated only if the failed attempt has left no effects that a second attempt would meet
 //! ([`Repeat`](crate::syscall::repeat::Repeat)).
 //!
 //! # Calls that end things
-//! Exit, close, munmap and similar calls free memory, and never fail for want of it. Their layer allocates nothing. The
-//! memory core serves them from below the [floor](quire_vm::phys::frames::Frames::floor), which other calls cannot use.
+//! Exit, close, munmap and similar calls free memory, and never fail for want of it. Their handlers allocate
+//! nothing here, and the memory core may give them frames below the [floor](quire_vm::phys::frames::Frames::floor), which other calls cannot use.
 
 use crate::Linux;
 use crate::machine::Machine;

@@ -1,9 +1,9 @@
 //! One entry for both model checkers. [`model`] runs a closure under every schedule (loom) or many random ones
-//! (shuttle). [`protocol!`](crate::protocol!) states a model with its necessary steps.
+//! (shuttle). [`protocol!`](crate::protocol!) declares a model and the mutants under which it must fail.
 //!
 //! loom explores all interleavings and weak memory, up to a bound on preemptions, but was seen to miss schedules.
-//! Shuttle is sequentially consistent, but explores schedules freely. Every model therefore runs under both; a mutant
-//! says which of the two must find it.
+//! Shuttle is sequentially consistent, but explores schedules freely. Every model therefore runs under both.
+//! Both must find each mutant, unless `#[cfg(loom)]` or `#[cfg(shuttle)]` at the mutant names a single checker.
 
 #[cfg(loom)]
 pub use loom::thread;

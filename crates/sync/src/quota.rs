@@ -1,6 +1,7 @@
 //! A limit on objects that many CPUs make and free: a [`Headcount`] with one limit.
 //!
-//! The limit is exact. Far from it each CPU writes its own line; the line of all CPUs is written once in a batch.
+//! The limit is exact. Far from it a CPU writes only its own cache line, and the shared line once for each batch of
+//! permits.
 
 use crate::Headcount;
 use crate::atomic::{AtomicU64, Ordering};

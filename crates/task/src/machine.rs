@@ -102,7 +102,8 @@ pub unsafe trait Machine: Sized + Send + Sync + 'static {
     /// another thread. Then this does not return: when a CPU switches to `prev` again, `prev` starts at a function of
     /// the kernel, on some other stack, with interrupts masked. That function must first call
     /// [`Scheduler::resumed`](crate::Scheduler::resumed) if `prev` parked, and
-    /// [`Scheduler::started`](crate::Scheduler::started) if it was preempted. On other machines this is a switch.
+    /// [`Scheduler::started`](crate::Scheduler::started) if it was preempted. A machine that lets threads
+    /// keep their stacks implements this as [`switch`](Machine::switch).
     ///
     /// # Safety
     /// As [`switch`](Machine::switch). No code holds a reference into the stack of `prev`.

@@ -1,7 +1,7 @@
 //! Models of this crate's protocols under loom and shuttle, on the production code: `RUSTFLAGS="--cfg loom" cargo test
 //! --release -p quire-task --lib`, and the same with `shuttle`.
 //!
-//! [`machine`] is a computer of two CPUs; each CPU's stack is a thread of the checker.
+//! [`machine`] simulates two CPUs. Each CPU runs as one thread of the model checker.
 
 mod futex;
 mod idle;

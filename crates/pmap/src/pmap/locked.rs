@@ -75,11 +75,11 @@ impl<M: Hardware> LockedTable<'_, M> {
         self.forget_absent(va);
     }
 
-    /// Takes the right to store away from the leaves `first` to `last`. Skips groups where none has it. Hands each leaf
-    /// that it reads to `each`, and returns their number.
+    /// Makes the leaves `first` to `last` read-only. Skips groups without a writable leaf. Hands each leaf that it reads to
+    /// `each`, and returns their number. Where it protects the whole table page instead, it hands over none and returns 1.
     ///
-    /// One step for each leaf, without reading back. A leaf that allows stores is marked dirty, and keeps the right
-    /// while the table page is locked. Hardware can only set accessed meanwhile, which stays.
+    /// One atomic AND changes a leaf, without a retry loop. Every writable leaf is dirty already, and only the holder of
+    /// the lock changes its write permission. So the CPU can only set the accessed bit meanwhile, which the AND preserves.
     fn take_stores(
         &self,
         first: usize,

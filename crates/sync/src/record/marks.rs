@@ -1,5 +1,5 @@
-//! Marks for tools that watch this program's loads and stores from outside, such as an instrumented run. They give the
-//! thread's CPU, when accesses count, and which are not the system's own.
+//! Marks for tools that watch this program's loads and stores from outside, such as an instrumented run. They say
+//! which CPU the thread is, when recording begins and ends, and which accesses simulated hardware or checks make.
 //!
 //! A mark is a store of one byte at an address of its own: every tool that sees stores sees it, in the program's order.
 

@@ -9,13 +9,15 @@
 //! of the CPU that gave them up. The next thread there gets one without any work on page tables. The last idle stack of
 //! a CPU is set aside for a switch to a thread without a stack, because no memory can be had during a switch
 //! ([`KernelMap::last_stack`]). That thread then restocks the list ([`KernelMap::stock`]). Everything else, and stacks
-//! beyond [`KEEP`], is retired: its leaves go at once, its frames and its addresses wait. A new *generation*
+//! beyond [`KEEP`], is retired. Its page-table entries are cleared at once, and its frames and addresses wait. A new *generation*
 //! begins when [`BATCH`] ranges or [`PAGES`] pages wait, or when memory or addresses run out. All CPUs then drop their
 //! translations, once for all waiting ranges. Only then are the frames freed and may the addresses be used again.
 //!
+//! Each cell says what keeps two operations apart when two CPUs execute them at once:
+//!
 //! | | make | give up | new generation |
 //! |---|---|---|---|
-//! | **make** | the tree's lock | the CPU's list; a retired range is still in the tree | its range is in the tree until after the flush |
+//! | **make** | the tree's lock | the CPU's list; a retired range is still in the tree | a retired range stays in the tree until after the flush, so no other CPU uses its addresses |
 //! | **give up** | | the list of waiting ranges | it waits for this flush or the next: the waiting ranges are taken before the flush begins |
 //! | **new generation** | | | each takes the ranges that wait then |
 //!

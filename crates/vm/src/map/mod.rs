@@ -14,14 +14,14 @@
 //! A writer holds its arena's sleeping lock. It works in three steps:
 //! 1. It marks the entries that it will replace stale and fences.
 //! 2. It plans and allocates, which may fail.
-//! 3. Without failure it clears or weakens leaves and flushes, links new chains, publishes by one swap, and gives up
-//!    the old entries.
+//! 3. This step cannot fail. The writer clears or weakens leaves, flushes, links new chains, publishes by one swap, and
+//!    retires the old entries.
 //!
 //! Only [`update`](self) does that. The operations name the pieces that replace a range, and the work on the leaves:
 //!
 //! | operation | pieces | leaves |
 //! |---|---|---|
-//! | map | the new one; older ones there go | cleared where something was mapped |
+//! | map | the new entry, which replaces all older ones in its range | cleared where something was mapped |
 //! | unmap | the ends of entries that reach beyond | cleared |
 //! | protect | the same chains, other rights | weakened, where rights are lost |
 //! | remap | the same chain elsewhere | cleared at the old place, and refault |

@@ -1,15 +1,17 @@
 //! All spaces of a system, for pageout, which takes page tables of idle ones.
 //!
 //! Each CPU has a list of the spaces that it made, each from its birth until its last handle is gone. So making and
-//! ending spaces on different CPUs share no line (relies on C8); an end elsewhere takes the maker's list. A list holds
-//! no reference. Pageout takes one before it looks at a space, under the list's lock, which the space's end takes too.
+//! ending spaces on different CPUs share no line. A space that ends on another CPU takes the lock of its maker's list. A
+//! list holds no reference. Under its lock, pageout takes a reference to a space before it looks at it. The space's end
+//! takes the same lock.
 //!
 //! A list has two rows. Spaces whose tables were dropped stand in the second one until their next fault. So a pass
 //! visits only spaces that may have tables to drop, however many processes sleep.
 //!
 //! Pageout goes round: it takes the first space of a list and puts it last ([`Spaces::next`]), a few in each round of a
 //! pass. So a pass looks at all spaces only if it has found nothing else. While memory is scarce, each fork does the
-//! same with its own CPU's list ([`Maps::drop_early`]), so a growing population of sleepers pays for itself.
+//! same with its own CPU's list ([`Maps::drop_early`]), so a program that keeps forking drops idle tables
+//! itself, without pageout.
 
 use super::space::{Space, SpaceRef};
 use crate::machine::{Machine, Pmap};

@@ -5,8 +5,8 @@ use core::ptr::NonNull;
 use quire_sync::{CpuId, PerCpu};
 
 /// Writes the fields of one storey where it will live, each once. No storey ever stands on the stack as a whole,
-/// because the boot stack is small. What follows the semicolon was written before. A field that is left out does not
-/// compile. The caller's machine is called `M`.
+/// because the boot stack is small. Fields after the semicolon were written before. They are named so that the compiler
+/// rejects a call that forgets a field. The caller's machine is called `M`.
 ///
 /// # Safety
 /// The place is valid for writes of the storey, and no reader knows it. The calling function has the same contract.

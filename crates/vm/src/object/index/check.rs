@@ -48,7 +48,7 @@ impl<N: Nodes> Index<N> {
     }
 }
 
-/// Checks the node of `word` and those below. As deep as the tree is high: at most nine calls.
+/// Checks the node of `word` and those below. The recursion is as deep as the tree is high: at most nine levels.
 ///
 /// # Safety
 /// The word was read from an index of the same `N` while the caller was pinned, as it still is.

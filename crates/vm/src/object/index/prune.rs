@@ -96,7 +96,7 @@ fn close<N: Nodes>(n: &IndexNode<N>) -> bool {
     true
 }
 
-/// Retires the node of `word` and all below. As deep as the tree is high: at most nine calls.
+/// Retires the node of `word` and all below. The recursion is as deep as the tree is high: at most nine levels.
 ///
 /// # Safety
 /// The caller has just taken `word`, which names a node of the same `N`, out of a live tree, and is pinned.
