@@ -154,10 +154,26 @@ fn end_100000(wake: impl Fn(&Stepped, &ThreadRef<Stepped>)) -> (u64, u64) {
 fn a_user_whose_100000_threads_end_at_once_answers_meanwhile() {
     let (late, took) = end_100000(Stepped::wake_to_end);
     println!("{late} ns late while all ended within {took} ns");
-    assert!(late <= 3 * MS, "{late} ns late");
+    // Those that had gathered in front before, which get half of the time.
+    assert!(late <= 2 * 64 * 80 * US + 3 * MS, "{late} ns late");
     assert!(took <= 9_000 * MS, "{took} ns until all ended");
     let (late, _) = end_100000(Stepped::wake);
+    println!("{late} ns late where they are woken as others");
     assert!(late >= 1000 * MS, "{late} ns late: the comparison has no crowd");
+}
+
+#[test]
+fn the_end_of_one_thread_does_not_wait_for_the_crowd_of_another_user() {
+    let machine = Stepped::new(1);
+    let (crowd, other) = (machine.user(), machine.user());
+    let doomed = asleep(machine, crowd, 10_000, 10 * US, EVER);
+    let one = asleep(machine, other, 1, 10 * US, EVER);
+    doomed.iter().for_each(|thread| machine.wake_to_end(thread));
+    machine.run(MS);
+    machine.wake_to_end(&one[0]);
+    machine.run(20 * MS);
+    assert!(one[0].payload().woken.get().is_none(), "it waits for a crowd");
+    assert!(longest(machine, &one) <= 3 * MS, "{} ns late", longest(machine, &one));
 }
 
 #[test]

@@ -13,7 +13,7 @@
 //!
 //! To weigh a process exactly takes a walk over its tables, and over indexes if its tables were dropped. So after
 //! [`WEIGHED`] processes, another one is weighed only if its highest number of resident pages could make it the victim.
-//! This may miss a process with more pages in swap than it ever had in memory at once.
+//! This may miss a process with more pages in swap than it ever had in memory at once, or with many tables for few pages.
 //!
 //! # End of the victim
 //! 1. Its threads are killed. A thread that is ending waits for no memory, and may use a part of the reserve

@@ -135,7 +135,7 @@ impl<M: Machine> Scheduler<M> {
         let masked = Masked::new(self.machine);
         bump(&self.here().started, 1);
         // SAFETY: the count that `into_raw` gave up keeps the thread alive until it is reaped.
-        self.enqueue_masked(&masked, unsafe { thread.as_ref() }, cpu, Join::Back);
+        self.enqueue_masked(&masked, unsafe { thread.as_ref() }, cpu, Join::Back, false);
     }
 
     /// The first call of a new thread, and of a preempted thread that gave its stack up, on its new stack, with
@@ -228,16 +228,15 @@ impl<M: Machine> Scheduler<M> {
         }
     }
 
-    /// As [`unpark`](Self::unpark), for a thread that has nothing to do but to end. If it sleeps, it belongs to the
-    /// shares of ending threads from then on, which stand beside those of users. So a user with 100,000 threads that end
-    /// at once still has the CPU time of a user for the others. A thread that runs, or waits for a CPU, stays where it is.
+    /// As [`unpark`](Self::unpark), for a thread that has nothing to do but to end. If it sleeps, and [`CROWD`](place) threads of
+    /// its user wait already, it belongs to the shares of ending threads from then on. Those stand beside the shares of
+    /// users. So a user with 100,000 threads that end at once still has the CPU time of a user for the others. A thread
+    /// that runs, or waits for a CPU, stays where it is.
     pub fn unpark_to_end(&self, thread: &Thread<M>) {
         if thread.token.give() {
-            // SAFETY: the scheduler lives as long as the machine. The thread sleeps and has one waker, this CPU, so it is
-            // on no queue, and no other CPU looks for its share.
-            unsafe { thread.belong_to(Some(NonNull::from(&self.ending))) };
             let cpu = self.place(thread);
-            self.enqueue(thread, cpu, Join::Front);
+            let join = if thread.has_slice() { Join::Front } else { Join::Back };
+            self.enqueue_masked(&Masked::new(self.machine), thread, cpu, join, true);
         }
     }
 

@@ -11,6 +11,10 @@ use core::ptr::NonNull;
 use quire_sync::atomic::{Ordering, fence_full};
 use quire_sync::{CpuId, current_cpu};
 
+/// Threads of its user that wait for a stretch before a thread that is woken to end leaves their share. So a few ends
+/// are as quick as other wake-ups, and many do not delay the user's other threads by more than these.
+pub(super) const CROWD: usize = 64;
+
 /// How many locked queues of crowded CPUs an idle CPU meets before it gives up: other CPUs work on them.
 const TRIES: usize = 4;
 
@@ -51,17 +55,30 @@ impl<M: Machine> Scheduler<M> {
     /// Queues a runnable thread on `cpu`, and interrupts that CPU where it must act.
     pub(crate) fn enqueue(&self, thread: &Thread<M>, cpu: CpuId, join: Join) {
         let masked = Masked::new(self.machine);
-        self.enqueue_masked(&masked, thread, cpu, join);
+        self.enqueue_masked(&masked, thread, cpu, join, false);
     }
 
-    /// As [`enqueue`](Self::enqueue), with interrupts masked already.
-    pub(crate) fn enqueue_masked(&self, _masked: &Masked<'_, M>, thread: &Thread<M>, cpu: CpuId, join: Join) {
+    /// As [`enqueue`](Self::enqueue), with interrupts masked already. `ends`: behind a crowd of its user, the thread
+    /// belongs to the ending ones from now on.
+    pub(crate) fn enqueue_masked(
+        &self,
+        _masked: &Masked<'_, M>,
+        thread: &Thread<M>,
+        cpu: CpuId,
+        join: Join,
+        ends: bool,
+    ) {
         let target = self.cpus.of(cpu);
         let told = {
             let mut queue = target.queue.lock_masked();
             thread.set_home(cpu);
             let hints = || (target.eager.load(Ordering::Relaxed), target.share_end.load(Ordering::Relaxed));
             let before = hints();
+            if ends && self.share(thread, cpu).eager() >= CROWD {
+                // SAFETY: the scheduler lives as long as the machine. The thread was asleep and has one waker, this CPU,
+                // so it is on no queue, and no other CPU looks for its share.
+                unsafe { thread.belong_to(Some(NonNull::from(&self.ending))) };
+            }
             queue.push(thread, self.share(thread, cpu), join, || self.machine.ticks_to_ns(self.machine.ticks()));
             self.note(target, cpu, &queue);
             self.offer(cpu, &queue, thread);

@@ -78,7 +78,7 @@ use crate::sleep::MaySleep;
 use crate::stats::{Event, FaultKind};
 use crate::tlb::flush::Obligation;
 use crate::types::{Access, PAGE_SIZE, Pfn, Prot};
-use quire_sync::atomic::{AtomicBool, Ordering, fence_full};
+use quire_sync::atomic::{AtomicBool, Ordering, fence_after_rmw, fence_full};
 use quire_sync::epoch::Pinned;
 use quire_sync::trace::{EventKind, Span};
 use refill::refill;
@@ -203,6 +203,11 @@ fn serve<M: Machine>(space: &Space<M>, va: u64, access: Access) -> Result<FaultK
         let stop = match attempt(vm, space, va, access, &mut deep, &pin) {
             Ok(kind) => {
                 drop(pin);
+                // The leaf was entered by a read-modify-write. A drop notes itself, then looks for tables again. So it
+                // sees this fault's table, or this reads its note. No model drops tables.
+                if !cfg!(any(loom, shuttle)) {
+                    fence_after_rmw();
+                }
                 if space.were_tables_dropped() {
                     refill(space, &mut may);
                 }

@@ -14,7 +14,7 @@ use crate::types::{PAGE_SIZE, VirtRange};
 use core::mem::ManuallyDrop;
 use core::ops::Deref;
 use core::ptr::NonNull;
-use quire_sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use quire_sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence_full};
 use quire_sync::epoch::Pinned;
 
 /// The addresses that a program may map at most: not page 0, and not the last page before the hole on x86-64, from which a
@@ -345,14 +345,25 @@ impl<M: Machine> Space<M> {
     /// Adds leaves that went with dropped page tables. `bare`: no table but the root was left.
     pub(super) fn note_dropped(&self, leaves: u64, bare: bool) {
         self.peak.fetch_max(leaves, Ordering::Relaxed);
-        self.dropped.fetch_add(leaves, Ordering::Relaxed);
-        if bare {
-            self.dropped.fetch_or(BARE, Ordering::Relaxed);
-            self.vm.map_memory().all.bare(self);
+        let more = |dropped: u64| Some((dropped + leaves) | if bare { BARE } else { 0 });
+        let _always = self.dropped.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        if !bare {
+            return;
+        }
+        self.vm.map_memory().all.bare(self);
+        // A fault that has not read the note has entered its leaf before, and no other fault may come.
+        fence_full();
+        if self.pmap.table_pages(self.vm) > 1 {
+            self.vm.map_memory().all.tabled(self);
         }
     }
 
-    /// Whether the page tables were dropped since the last fault.
+    /// Whether all page tables but the root were dropped since the last fault.
+    pub(super) fn is_bare(&self) -> bool {
+        self.dropped.load(Ordering::Relaxed) & BARE != 0
+    }
+
+    /// Whether page tables were dropped since the last fault.
     #[inline(always)]
     pub(crate) fn were_tables_dropped(&self) -> bool {
         self.dropped.load(Ordering::Relaxed) != 0

@@ -13,6 +13,7 @@
 //! same with its own CPU's list ([`Maps::drop_early`]), so a program that keeps forking drops idle tables
 //! itself, without pageout.
 
+use super::idle::SMALL;
 use super::space::{Space, SpaceRef};
 use crate::machine::{Machine, Pmap};
 use crate::map::Maps;
@@ -163,13 +164,13 @@ impl<M: Machine> Spaces<M> {
     pub fn bare(&self, space: &Space<M>) {
         let list = self.0.of(space.place.list);
         let mut rows = list.rows.lock();
-        if space.place.row.get() == Row::Tabled && space.were_tables_dropped() {
+        if space.place.row.get() == Row::Tabled && space.is_bare() {
             list.unlink(&mut rows, space);
             list.append(&mut rows, space, Row::Bare);
         }
     }
 
-    /// It has tables again. The caller has taken the note of the drop ([`Space::take_dropped`]).
+    /// It has tables again. The caller has taken the note of the drop ([`Space::take_dropped`]), or has seen a table.
     pub fn tabled(&self, space: &Space<M>) {
         let list = self.0.of(space.place.list);
         let mut rows = list.rows.lock();
@@ -285,9 +286,10 @@ impl<M: Machine> Maps<M> {
         tables
     }
 
-    /// Drops the tables of up to [`EARLY`] spaces on this CPU's list that no CPU has run for [`IDLE`]. For a caller that
+    /// Drops the tables of up to [`EARLY`] small spaces on this CPU's list that no CPU has run for [`IDLE`]. The caller
     /// makes a space while memory is [scarce](crate::phys::frames::Frames::is_scarce), long before pageout begins. A
-    /// process that sleeps for long then costs no tables. May sleep, because this may drop the last handle.
+    /// small process that sleeps for long then costs no tables. One fault brings them back, and no fork pays for a large
+    /// space. May sleep, because this may drop the last handle.
     ///
     /// # Requires
     /// The caller holds nothing that a fault could want.
@@ -299,6 +301,7 @@ impl<M: Machine> Maps<M> {
             match list.rotate() {
                 Rotated::Empty => break,
                 Rotated::Ending => {}
+                Rotated::To(space) if space.peak_resident() > SMALL => {}
                 Rotated::To(space) => dropped += usize::from(space.drop_tables_if(now, Which::Idle) != 0),
             }
             if dropped == EARLY {

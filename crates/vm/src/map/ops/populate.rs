@@ -2,9 +2,10 @@
 //! faulted in.
 
 use crate::error::FaultError;
-use crate::fault::refill::{Tally, refill_some};
+use crate::fault::refill::{Tally, refill, refill_some};
 use crate::machine::{Machine, Pmap, Table};
 use crate::map::space::Space;
+use crate::sleep::MaySleep;
 use crate::stats::FaultKind;
 use crate::types::{Access, PAGE_SIZE, Prot, VirtRange};
 
@@ -18,6 +19,9 @@ impl<M: Machine> Space<M> {
         let mut at = range.start;
         while at < range.end {
             let (end, all) = self.map_residents(VirtRange { start: at, end: range.end });
+            if self.were_tables_dropped() {
+                refill(self, &mut MaySleep::here());
+            }
             // A second look is due only if a page is missing or allows less.
             if all.contains(access.needs()) {
                 at = end;
