@@ -20,8 +20,13 @@
 //! In a shared table the fields that lookups read lie apart from the lock and from the fields that it guards.
 //! Neighbouring numbers lie on different lines, so that a change of one does not disturb lookups of the next.
 
+mod changes;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;
+
 use crate::apart::{Apart, Held};
 use crate::mutant::{Mutant, mutant};
+use changes::{BITS, Changes, Word};
 use core::alloc::Layout;
 use core::marker::PhantomData;
 use core::mem::ManuallyDrop;
@@ -37,9 +42,6 @@ use quire_sync::rank::Rank;
 const IN_LINE: usize = 8;
 /// Lines that neighbours are spread over, where the table has as many; tables that threads share have.
 const SPREAD: usize = 16;
-/// Numbers in a word of [`Word`].
-const BITS: usize = u64::BITS as usize;
-
 #[repr(align(64))]
 struct Line<T>([AtomicPtr<T>; IN_LINE]);
 
@@ -126,28 +128,6 @@ impl<T> Drop for Array<T> {
             unsafe { quire_heap::deallocate(memory.cast(), layout) };
         }
     }
-}
-
-/// State of 64 numbers, guarded by the lock.
-#[derive(Clone, Copy, Default)]
-struct Word {
-    used: u64,
-    marked: u64,
-}
-
-/// The states of all numbers. Guarded by the lock, as changes of slots are.
-enum Changes {
-    /// At most 64 numbers: they need no other memory.
-    Few(Word),
-    Many(Box<Many>),
-}
-
-/// On a line of its own, because changers write it.
-#[repr(align(64))]
-struct Many {
-    words: Vec<Word>,
-    /// No number in a word below it is free.
-    lowest: usize,
 }
 
 /// See the module. Each number that has a value may be marked.
@@ -260,7 +240,7 @@ impl<T: Send + Sync + 'static> Slots<T> {
     /// Whether number `n` is marked; `None` where it has no value.
     pub fn marked(&self, n: usize) -> Option<bool> {
         let changes = self.changes.lock();
-        self.has_value(&changes, n).then(|| changes.words()[n / BITS].marked >> (n % BITS) & 1 != 0)
+        self.has_value(&changes, n).then(|| changes.is_marked(n))
     }
 
     /// Marks number `n`, or takes its mark away; `None` where it has no value.
@@ -317,7 +297,7 @@ impl<T: Send + Sync + 'static> Slots<T> {
             return Err(NoNumber::Limit);
         }
         let old = self.reach(&mut changes, n)?;
-        changes.words_mut()[n / BITS].used |= 1 << (n % BITS);
+        changes.take(n);
         changes.set_mark(n, mark);
         drop(changes);
         self.outgrown(old, epoch);
@@ -343,8 +323,7 @@ impl<T: Send + Sync + 'static> Slots<T> {
     pub fn give_back(&self, n: usize) {
         let mut changes = self.changes.lock();
         debug_assert!(!self.has_value(&changes, n), "a filled number must be emptied before it is returned");
-        changes.words_mut()[n / BITS].used &= !(1 << (n % BITS));
-        changes.free_from(n / BITS);
+        changes.give(n);
     }
 
     /// Puts `value` under number `n`, and returns the old value. A reserved number stays as it is.
@@ -392,7 +371,7 @@ impl<T: Send + Sync + 'static> Slots<T> {
                 while taken < BATCH
                     && let Some(n) = changes.next_used(at).filter(|&n| n <= last)
                 {
-                    if !marked || changes.words()[n / BITS].marked >> (n % BITS) & 1 != 0 {
+                    if !marked || changes.is_marked(n) {
                         batch[taken] = self.empty(&mut changes, n);
                         taken += 1;
                     }
@@ -433,7 +412,7 @@ impl<T: Send + Sync + 'static> Slots<T> {
                     // SAFETY: values go under the lock only.
                     && let Some(value) = unsafe { counted(slot.load(Ordering::Relaxed)) }
                 {
-                    let marked = changes.words()[n / BITS].marked >> (n % BITS) & 1 != 0;
+                    let marked = changes.is_marked(n);
                     let before = copy.fill(&mut copied, n, value, marked);
                     debug_assert!(before.is_none());
                 } else {
@@ -479,12 +458,7 @@ impl<T: Send + Sync + 'static> Slots<T> {
         let changes = self.changes.lock();
         let none = Layout::new::<()>();
         let lines = self.array(&changes).map_or(none, |array| Layout::for_value(array.0));
-        let (many, words) = match &*changes {
-            Changes::Few(_) => (none, none),
-            Changes::Many(many) => {
-                (Layout::new::<Many>(), Layout::array::<Word>(many.words.capacity()).unwrap_or(none))
-            }
-        };
+        let [many, words] = changes.allocations();
         [lines, many, words, if self.is_shared() { Apart::<Changes>::FAR } else { none }]
     }
 
@@ -537,7 +511,7 @@ impl<T: Send + Sync + 'static> Slots<T> {
     fn fill(&self, changes: &mut Held<'_, Changes>, n: usize, value: Arc<T>, mark: bool) -> Option<Arc<T>> {
         let slot = self.array(changes)?.at(n)?;
         let before = slot.swap(Arc::into_raw(value).cast_mut(), Ordering::AcqRel);
-        changes.words_mut()[n / BITS].used |= 1 << (n % BITS);
+        changes.take(n);
         changes.set_mark(n, mark);
         // SAFETY: null, or the table's reference, which goes with the slot.
         (!before.is_null()).then(|| unsafe { Arc::from_raw(before) })
@@ -549,8 +523,7 @@ impl<T: Send + Sync + 'static> Slots<T> {
             return None;
         }
         let before = slot.swap(ptr::null_mut(), Ordering::AcqRel);
-        changes.words_mut()[n / BITS].used &= !(1 << (n % BITS));
-        changes.free_from(n / BITS);
+        changes.give(n);
         // SAFETY: the table's reference, which goes with the slot.
         Some(unsafe { Arc::from_raw(before) })
     }
@@ -588,117 +561,6 @@ impl<T: Send + Sync + 'static> Slots<T> {
             }
             drop(old);
         }
-    }
-}
-
-impl Changes {
-    /// A line of words, so that no other data shares their line.
-    const LEAST: usize = 64 / size_of::<Word>();
-
-    fn words(&self) -> &[Word] {
-        match self {
-            Changes::Few(word) => slice::from_ref(word),
-            Changes::Many(many) => &many.words,
-        }
-    }
-
-    fn words_mut(&mut self) -> &mut [Word] {
-        match self {
-            Changes::Few(word) => slice::from_mut(word),
-            Changes::Many(many) => &mut many.words,
-        }
-    }
-
-    /// No number in a word below it is free.
-    fn lowest(&self) -> usize {
-        match self {
-            Changes::Few(_) => 0,
-            Changes::Many(many) => many.lowest,
-        }
-    }
-
-    fn set_lowest(&mut self, lowest: usize) {
-        if let Changes::Many(many) = self {
-            many.lowest = lowest;
-        }
-    }
-
-    /// A number in word `word` became free.
-    fn free_from(&mut self, word: usize) {
-        self.set_lowest(self.lowest().min(word));
-    }
-
-    /// Memory for `words` words: for [`grow`](Self::grow), which cannot fail.
-    fn reserve(&mut self, words: usize) -> Result<Option<Box<Many>>, OutOfMemory> {
-        match self {
-            Changes::Few(_) if words <= 1 => Ok(None),
-            Changes::Few(_) => {
-                let many = Many { words: Vec::try_with_capacity(words.max(Self::LEAST))?, lowest: 0 };
-                Ok(Some(Box::try_new(many)?))
-            }
-            Changes::Many(many) => {
-                let more = words.saturating_sub(many.words.len());
-                many.words.try_reserve_exact(more)?;
-                Ok(None)
-            }
-        }
-    }
-
-    /// Makes room for `words` words, in memory of [`reserve`](Self::reserve).
-    fn grow(&mut self, many: Option<Box<Many>>, words: usize) {
-        if let (Some(mut many), Changes::Few(word)) = (many, &*self) {
-            many.words.push_reserved(*word);
-            *self = Changes::Many(many);
-        }
-        if let Changes::Many(many) = self {
-            let words = words.max(many.words.len());
-            many.words.resize_reserved(words, Word::default());
-        }
-    }
-
-    fn set_mark(&mut self, n: usize, mark: bool) {
-        let bit = 1 << (n % BITS);
-        let word = &mut self.words_mut()[n / BITS];
-        word.marked = if mark { word.marked | bit } else { word.marked & !bit };
-    }
-
-    fn is_used(&self, n: usize) -> bool {
-        self.words().get(n / BITS).is_some_and(|w| w.used >> (n % BITS) & 1 != 0)
-    }
-
-    fn next_used(&self, from: usize) -> Option<usize> {
-        let mut mask = u64::MAX << (from % BITS);
-        for (i, word) in self.words().iter().enumerate().skip(from / BITS) {
-            let here = word.used & mask;
-            if here != 0 {
-                return Some(i * BITS + here.trailing_zeros() as usize);
-            }
-            mask = u64::MAX;
-        }
-        None
-    }
-
-    /// One past the highest number that has a value.
-    fn used(&self) -> usize {
-        let words = self.words();
-        let last = words.iter().rposition(|w| w.used != 0);
-        last.map_or(0, |i| (i + 1) * BITS - words[i].used.leading_zeros() as usize)
-    }
-
-    fn lowest_free(&mut self, from: usize) -> usize {
-        let start = self.lowest().max(from / BITS);
-        let mut below = if start == from / BITS { (1 << (from % BITS)) - 1 } else { 0 };
-        let mut at = start;
-        while let Some(&word) = self.words().get(at).filter(|w| w.used | below == u64::MAX) {
-            // The words up to here are full, unless `from` hides a part of one.
-            if at == self.lowest() && word.used == u64::MAX {
-                self.set_lowest(at + 1);
-            }
-            below = 0;
-            at += 1;
-        }
-        let used = self.words().get(at).map_or(0, |w| w.used) | below;
-        at * BITS + used.trailing_ones() as usize
     }
 }
 
@@ -764,186 +626,5 @@ pub(crate) mod checked {
     pub(crate) fn memory_goes<T>(value: &Weak<T>) {
         core::mem::forget(value.clone());
         WENT.lock().unwrap().push(value.as_ptr().addr());
-    }
-}
-
-#[cfg(all(test, not(any(loom, shuttle))))]
-mod tests {
-    use super::*;
-    use quire_sync::epoch::Slot;
-    use quire_sync::hooks::threads::set_cpu;
-    use quire_sync::per_cpu::PerCpu;
-    use std::collections::BTreeMap;
-    use std::sync::atomic::{AtomicUsize, Ordering as Order};
-
-    fn domain(cpus: usize) -> Domain {
-        // The thread that makes it is the first CPU.
-        quire_sync::hooks::threads::set_cpu(0);
-        Domain::new(PerCpu::leaked(cpus, |_| Slot::new()))
-    }
-
-    /// A deterministic random generator, so that tests can be repeated.
-    fn next(state: &mut u64) -> usize {
-        *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (*state >> 33) as usize
-    }
-
-    #[test]
-    fn a_table_is_a_map_from_numbers_to_values() {
-        let domain = domain(1);
-        for shared in [false, true] {
-            let (mut table, mut model, mut reserved) = (Slots::new(Rank::FILE), BTreeMap::new(), BTreeMap::new());
-            if shared {
-                table.share().unwrap();
-            }
-            let mut state = 7;
-            for step in 0..20_000 {
-                let (op, n) = (next(&mut state) % 11, next(&mut state) % 300);
-                match op {
-                    0..3 => {
-                        let (from, limit) = (n / 2, 200 + n % 60);
-                        let free = (from..).find(|n| !model.contains_key(n) && !reserved.contains_key(n)).unwrap();
-                        let got = table.insert(Arc::try_new(step).unwrap(), step % 3 == 0, from, limit, &domain);
-                        if free < limit {
-                            assert_eq!(got, Ok(free));
-                            model.insert(free, (step, step % 3 == 0));
-                        } else {
-                            assert_eq!(got, Err(NoNumber::Limit));
-                        }
-                    }
-                    3 if reserved.contains_key(&n) => {
-                        let got = table.replace(Arc::try_new(step).unwrap(), false, n, &domain);
-                        assert_eq!(got.map(|v| v.map(|v| *v)), Err(NoNumber::Reserved));
-                    }
-                    3 => {
-                        let before = table.replace(Arc::try_new(step).unwrap(), step % 2 == 0, n, &domain).unwrap();
-                        assert_eq!(before.map(|v| *v), model.insert(n, (step, step % 2 == 0)).map(|m| m.0));
-                    }
-                    4 | 5 => assert_eq!(table.remove(n, &domain).map(|v| *v), model.remove(&n).map(|m| m.0)),
-                    6 => assert_eq!(table.mark(n, true).is_some(), {
-                        model.entry(n).and_modify(|m| m.1 = true);
-                        model.contains_key(&n)
-                    }),
-                    7 if step % 100 == 0 => {
-                        let (last, marked) = (n + 40, n % 2 == 0);
-                        let (mut got, mut want) = (std::vec::Vec::new(), std::vec::Vec::new());
-                        table.remove_range(n, last, marked, &domain, |v| got.push(*v));
-                        model.retain(|&at, m| {
-                            let goes = n <= at && at <= last && (!marked || m.1);
-                            want.extend(goes.then_some(m.0));
-                            !goes
-                        });
-                        assert_eq!(got, want);
-                    }
-                    8 if step % 50 == 0 => {
-                        table.mark_range(n, n + 3);
-                        model.range_mut(n..=n + 3).for_each(|(_, m)| m.1 = true);
-                        table = table.fork(Rank::FILE).unwrap();
-                        // Reserved numbers are free in the copy.
-                        reserved.clear();
-                        if shared {
-                            table.share().unwrap();
-                        }
-                    }
-                    9 => {
-                        let (limit, mark) = (200 + n % 60, step % 2 == 0);
-                        let free = (n / 2..).find(|n| !model.contains_key(n) && !reserved.contains_key(n)).unwrap();
-                        let got = table.reserve(mark, n / 2, limit, &domain);
-                        if free < limit {
-                            assert_eq!(got, Ok(free));
-                            reserved.insert(free, mark);
-                        } else {
-                            assert_eq!(got, Err(NoNumber::Limit));
-                        }
-                    }
-                    10 => {
-                        // Filled or given back, in turns.
-                        if let Some((n, mark)) = reserved.pop_first() {
-                            if step % 2 == 0 {
-                                table.fill_reserved(n, Arc::try_new(step).unwrap());
-                                model.insert(n, (step, mark));
-                            } else {
-                                table.give_back(n);
-                            }
-                        }
-                    }
-                    _ => {}
-                }
-                // SAFETY: no other thread has the table.
-                let got = unsafe { table.get(n, &domain) };
-                assert_eq!(got.map(|v| *v), model.get(&n).map(|m| m.0));
-                assert_eq!(table.peek(n).map(|v| *v), model.get(&n).map(|m| m.0));
-                assert_eq!(table.marked(n), model.get(&n).map(|m| m.1));
-            }
-            let mut all = Vec::try_with_capacity(1000).unwrap();
-            table.list(0, &mut all);
-            let all: std::vec::Vec<_> = all.iter().map(|(n, v)| (*n, **v)).collect();
-            assert_eq!(all, model.iter().map(|(n, m)| (*n, m.0)).collect::<std::vec::Vec<_>>());
-        }
-    }
-
-    #[test]
-    fn neighbours_lie_on_different_lines() {
-        let table = Slots::<u8>::new(Rank::FILE);
-        table.share().unwrap();
-        let changes = table.changes.lock();
-        let array = table.array(&changes).unwrap();
-        let line = |n: usize| ptr::from_ref(array.at(n).unwrap()).addr() / 64;
-        for n in 0..array.len() {
-            for m in n + 1..array.len().min(n + SPREAD) {
-                assert_ne!(line(n), line(m), "{n} and {m}");
-            }
-        }
-    }
-
-    static ALIVE: AtomicUsize = AtomicUsize::new(0);
-    struct Value(usize);
-    impl Value {
-        fn new(n: usize) -> Arc<Self> {
-            ALIVE.fetch_add(1, Order::SeqCst);
-            Arc::try_new(Value(n)).unwrap()
-        }
-    }
-    impl Drop for Value {
-        fn drop(&mut self) {
-            self.0 = usize::MAX;
-            ALIVE.fetch_sub(1, Order::SeqCst);
-        }
-    }
-
-    #[test]
-    fn threads_find_present_values_during_changes() {
-        const ROUNDS: usize = if cfg!(miri) { 200 } else { 20_000 };
-        let (domain, table) = (domain(3), Slots::new(Rank::FILE));
-        table.share().unwrap();
-        for n in 0..4 {
-            table.insert(Value::new(n), false, n, 1 << 20, &domain).unwrap();
-        }
-        std::thread::scope(|s| {
-            for cpu in 1..3 {
-                let (domain, table) = (&domain, &table);
-                s.spawn(move || {
-                    set_cpu(cpu);
-                    for i in 0..ROUNDS {
-                        // SAFETY: `share` was called before the threads began.
-                        let (always, sometimes) = unsafe { (table.get(i % 2, domain), table.get(2 + i % 2, domain)) };
-                        assert_eq!(always.unwrap().0 % 10, i % 2);
-                        assert!(sometimes.is_none_or(|v| v.0 % 10 == 2 + i % 2));
-                    }
-                });
-            }
-            set_cpu(0);
-            for i in 0..ROUNDS {
-                drop(table.replace(Value::new(i * 10 + i % 2), false, i % 2, &domain).unwrap().unwrap());
-                drop(table.remove(2 + i % 2, &domain).unwrap());
-                assert_eq!(table.insert(Value::new(i * 10 + 2 + i % 2), false, 2, 4, &domain), Ok(2 + i % 2));
-                if i % (ROUNDS / 8) == 0 {
-                    // The table grows.
-                    drop(table.replace(Value::new(0), false, 200 << (i / (ROUNDS / 8)), &domain).unwrap());
-                }
-            }
-        });
-        drop(table);
-        assert_eq!(ALIVE.load(Order::SeqCst), 0);
     }
 }
