@@ -56,6 +56,7 @@ impl<T> SpinLock<T> {
 
     /// Takes the value out of a lock that no other thread can reach any more.
     pub fn into_inner(self) -> T {
+        self.leaves_its_place();
         // SAFETY: the value is read once, and the lock is gone with it.
         unsafe { core::mem::ManuallyDrop::new(self).value.get().read() }
     }
@@ -156,6 +157,12 @@ impl<T: ?Sized> SpinLock<T> {
     /// The value of a lock that the caller has alone.
     pub fn get_mut(&mut self) -> &mut T {
         self.value.get_mut()
+    }
+
+    /// For a caller that is about to move it: debug checks forget the orders that they have seen at its old address.
+    pub fn leaves_its_place(&self) {
+        #[cfg(all(debug_assertions, not(any(loom, shuttle))))]
+        held::forget(self.address());
     }
 
     /// Its place in the lock order.

@@ -169,6 +169,8 @@ impl Object {
     pub(super) fn release(mut self: Arc<Object>) {
         loop {
             let left = Arc::downgrade(&self);
+            // Where this is the last reference, the object moves out of the allocation, which another one may get.
+            self.state.leaves_its_place();
             if let Some(object) = Arc::into_inner(self) {
                 let behind = object.state.lock().behind.take();
                 let Some(behind) = behind else { return };
