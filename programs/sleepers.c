@@ -4,7 +4,7 @@
 //   --sleepers N     so many processes (default 1000)
 //   --period MS      each sleeps so long at a time (default 1: more than one CPU can serve)
 //   --total RATE     all together ask for so many wake-ups a second: the period is N / RATE seconds
-//   --variant NAME   what a process does:
+//   --variant NAME   the kind of sleep of each process:
 //       futex   sleeps on a futex with a deadline (the default)
 //       poll    sleeps in ppoll with a timeout
 //       exec    as futex, after it has executed this program anew

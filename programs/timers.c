@@ -549,7 +549,7 @@ static void interval_timers_on_cpu_time(void) {
     ANSWERS(EFAULT, syscall(SYS_getitimer, ITIMER_VIRTUAL, BAD));
     CHECK(!getitimer(ITIMER_PROF, &left) && !left.it_value.tv_usec && !left.it_interval.tv_usec, "off at first");
     CHECK(!setitimer(ITIMER_PROF, &every, NULL) && !setitimer(ITIMER_VIRTUAL, &every, NULL), "setitimer");
-    CHECK(!getitimer(ITIMER_PROF, &left) && left.it_value.tv_usec > 0 && left.it_interval.tv_usec == 20000, "what is left");
+    CHECK(!getitimer(ITIMER_PROF, &left) && left.it_value.tv_usec > 0 && left.it_interval.tv_usec == 20000, "the time left");
     usleep(50000);
     CHECK(!ticks_of[SIGPROF] && !ticks_of[SIGVTALRM], "sleep takes no CPU time");
     uint64_t start = time_on(CLOCK_PROCESS_CPUTIME_ID);
@@ -613,7 +613,7 @@ static void timer_files(void) {
     CHECK(!can_be_read(file, 0), "nothing to read");
     uint64_t start = now_ns();
     ANSWERS(0, set_file(file, 0, 10 * MS, 0));
-    CHECK(!timerfd_gettime(file, &now) && nanos(now.it_value) <= 10 * MS, "what is left");
+    CHECK(!timerfd_gettime(file, &now) && nanos(now.it_value) <= 10 * MS, "the time left");
     CHECK(can_be_read(file, 5000) && now_ns() - start >= 10 * MS, "poll");
     CHECK(!timerfd_gettime(file, &now) && !nanos(now.it_value), "it has expired");
     CHECK(read(file, n, 16) == 8 && n[0] == 1, "once");

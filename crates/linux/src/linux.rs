@@ -70,8 +70,8 @@ pub struct Linux<M: Machine> {
     pub(crate) vdso: Vdso<M>,
 }
 
-/// Frames of memory for each id at boot, half of what a sleeping process takes at least. So a user, who has half of the
-/// ids at most, can still fill memory with processes.
+/// Frames of memory for each id at boot. A sleeping process takes twice as many at least. A user has half of the ids at
+/// most, and can still fill memory with processes.
 const FRAMES_AN_ID: u64 = 2;
 /// `kernel.pid_max` on the smallest machine.
 const LEAST_IDS: u64 = 1024;

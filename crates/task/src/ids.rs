@@ -97,7 +97,7 @@ struct Shelf {
     fresh: AtomicU32,
 }
 
-/// What a magazine got.
+/// The result of a request to refill a magazine.
 #[derive(PartialEq, Eq)]
 enum Refill {
     /// Numbers, or none yet: the caller asks again.

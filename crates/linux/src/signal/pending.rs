@@ -10,7 +10,7 @@ use quire_sync::{Rank, SpinLock};
 /// One queue: a thread's or a process's.
 #[derive(Default)]
 pub struct Pending {
-    /// What is pending.
+    /// The pending signals.
     set: SigSet,
     /// The part of `set` that others than timers sent, with a place in the queue or without. The rest of `set` are the
     /// signals of the timers' entries.
@@ -49,7 +49,7 @@ impl Pending {
         Pending { set: SigSet::EMPTY, sent: SigSet::EMPTY, queue: Deque::new() }
     }
 
-    /// What is pending.
+    /// The pending signals.
     pub fn set(&self) -> SigSet {
         self.set
     }
@@ -194,7 +194,7 @@ impl PendingQueue {
     pub const fn new() -> Self {
         PendingQueue { bits: AtomicU64::new(0), queue: SpinLock::new(Rank::SIGNALS, Pending::new()) }
     }
-    /// What is pending.
+    /// The pending signals.
     pub fn set(&self) -> SigSet {
         SigSet(self.bits.load(Ordering::Acquire))
     }

@@ -52,7 +52,8 @@ impl World {
         self.seed % n
     }
 
-    /// Scans all; `pause` is called while the lock is free, with what was seen. Returns the holds.
+    /// Scans all members. Between two holds of the lock it calls `pause` with the members seen so far. Returns the number of
+    /// holds.
     fn scan(
         &mut self,
         from: Option<TreePlace>,
@@ -101,7 +102,7 @@ fn a_scan_ends_though_all_that_is_linked_stands_ahead_of_it() {
             let ahead = scan.last().map_or(0, |(start, _)| start) + 1;
             (0..a_pause).for_each(|n| w.link(ahead + n));
         });
-        // A hold makes half of its visits for what was linked meanwhile.
+        // A hold makes half of its visits for members that were linked meanwhile.
         assert!(holds <= 2 * MEMBERS / u64::from(VISITS) + 16, "{holds} holds with {a_pause} linkings a pause");
     }
 }
