@@ -98,6 +98,7 @@ const EXCEPTIONS: &[Exceptions] = &[
         why: "the only tree of intervals holds an object's mappings, and no function returns it",
         instead: None,
         functions: &[
+            "object::interval::Interval::age",
             "object::interval::Interval::end",
             "object::interval::Interval::links",
             "object::interval::Interval::start",

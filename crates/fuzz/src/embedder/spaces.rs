@@ -222,6 +222,8 @@ fn look(p: &mut Player<'_>) {
             let covered = stats.covered;
             assert!(covered.data() + covered.stack() + covered.code() <= covered.bytes || !p.alone);
             let _racing = (space.peak_resident(), space.holdings().total(), space.is_mapped(range));
+            let memory = space.structures();
+            assert!(memory.tables % PAGE_SIZE == 0 && memory.total() >= memory.tables + memory.space);
         }
         4 => inside::entry(&space, range.start),
         _ => assert_ne!(space.id(), 0),

@@ -5,6 +5,7 @@ use super::pagers::{Blank, Keeper, Late};
 use super::player::Player;
 use super::world::Run;
 use super::{Operation, inside};
+use core::alloc::Layout;
 use quire_vm::check::Level;
 use quire_vm::phys::frames::Fill;
 use quire_vm::reclaim::daemon::Daemon;
@@ -159,6 +160,7 @@ fn count(p: &mut Player<'_>) {
         0 => {
             let domain = p.input.below(frames.domains());
             let _racing = (frames.free(), frames.free_in(domain), frames.large(), frames.is_low(), frames.lowest());
+            let _racing = frames.is_scarce();
             let fixed = (frames.total(), frames.total_in(domain), frames.domains(), frames.reserve(), frames.floor());
             assert!(fixed.0 <= vm.page_count());
         }
@@ -183,6 +185,11 @@ fn count(p: &mut Player<'_>) {
             let (maps, objects) = (vm.map_memory().caches(), vm.object_memory().caches());
             for cache in maps.into_iter().chain(objects).chain(vm.heap().caches()) {
                 assert!(!cache.label().is_empty() && cache.object_size() != 0 && cache.frames() <= frames.total());
+                assert!(cache.share() >= cache.object_size() as u64);
+            }
+            let bytes = p.below(3 * PAGE_SIZE) as usize;
+            if let Ok(layout) = Layout::from_size_align(bytes, 1 << p.below(8)) {
+                assert!(vm.heap().share(layout) >= bytes as u64);
             }
         }
         _ => {
