@@ -5,6 +5,7 @@ use quire_hosted::{Cpu, Settings, Simulate, Simulated};
 use quire_vm::map::{Advice, MapRequest, Placement, SMALL, Space, SpaceRef, Wire};
 use quire_vm::object::ObjectRef;
 use quire_vm::paging::memory_store::{FaultPlan, MemoryStore};
+use quire_vm::reclaim::daemon::Daemon;
 use quire_vm::stats::Event;
 use quire_vm::{PAGE_SIZE, Prot, VirtRange, Vm};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,6 +17,8 @@ quire_hosted::of_each_architecture!(
     a_space_idle_for_a_second_gives_up_its_tables_in_a_shortage,
     spaces_without_tables_are_not_looked_at_again,
     forks_take_the_tables_of_idle_spaces_while_memory_is_scarce,
+    returning_tables_replace_idle_ones_while_memory_is_scarce,
+    without_a_store_the_daemon_takes_idle_tables,
     shared_pages_of_a_child_come_back_and_are_copied_as_before,
     a_space_that_runs_keeps_its_tables,
     stored_pages_stay_dirty_and_referenced_without_their_tables,
@@ -222,16 +225,9 @@ fn forks_take_the_tables_of_idle_spaces_while_memory_is_scarce<F: Simulate>() {
     let fork = || drop(parent.fork().unwrap());
     (0..100).for_each(|_| fork());
     assert_eq!(vm.stats().total(Event::SpacesVisited), 0, "there is memory");
-    let hog = Space::new(vm).unwrap();
-    cpu.enter(&hog).unwrap();
-    map(&hog, 0x7000_0000, 16384);
-    let mut at = pages(0x7000_0000, 16384);
-    while !vm.frames().is_scarce() {
-        let va = at.next().expect("a quarter of memory is left");
-        cpu.write(&hog, va, va).unwrap();
-    }
+    let _hog = fill_until(&cpu, || vm.frames().is_scarce());
     let begin = std::time::Instant::now();
-    while idle.iter().any(|space| space.stats().table_pages > 1) {
+    while idle.iter().any(has_tables) {
         assert!(begin.elapsed().as_secs() < 60, "the idle tables are never dropped");
         fork();
     }
@@ -242,6 +238,69 @@ fn forks_take_the_tables_of_idle_spaces_while_memory_is_scarce<F: Simulate>() {
         assert_eq!(look(&cpu, space), 1, "one fault maps all");
     }
     cpu.leave();
+}
+
+fn returning_tables_replace_idle_ones_while_memory_is_scarce<F: Simulate>() {
+    let vm = Simulated::<F>::boot(Settings { cpus: 1, frames: 16384, ..Settings::default() }).unwrap();
+    let cpu = Cpu::attach(vm, 0).unwrap();
+    let idle: Vec<_> = (0..3).map(|_| small(&cpu)).collect();
+    let woken = small(&cpu);
+    let _hog = fill_until(&cpu, || vm.frames().is_scarce());
+    let begin = std::time::Instant::now();
+    while idle.iter().any(has_tables) {
+        assert!(begin.elapsed().as_secs() < 60, "the idle tables are never dropped");
+        woken.drop_tables().expect("no CPU has it loaded");
+        cpu.enter(&woken).unwrap();
+        assert_eq!(look(&cpu, &woken), 1, "one fault maps all");
+        cpu.leave();
+    }
+    assert!(begin.elapsed().as_secs() >= 1, "the tables were dropped too early");
+    assert_eq!((vm.frames().is_low(), vm.pageout().passes()), (false, 0), "long before pageout");
+}
+
+fn without_a_store_the_daemon_takes_idle_tables<F: Simulate>() {
+    let vm = Simulated::<F>::boot(Settings { cpus: 2, frames: 16384, ..Settings::default() }).unwrap();
+    let cpu = Cpu::attach(vm, 0).unwrap();
+    let idle: Vec<_> = (0..40).map(|_| small(&cpu)).collect();
+    let daemon = std::thread::spawn(move || {
+        let _daemon = Cpu::attach(vm, 1).unwrap();
+        vm.daemon_run(Daemon::Pageout);
+    });
+    let begin = std::time::Instant::now();
+    while idle.iter().any(has_tables) {
+        assert!(begin.elapsed().as_secs() < 60, "the idle tables are never dropped");
+        // The daemon is woken each time that memory gets low.
+        let hog = fill_until(&cpu, || vm.frames().is_low());
+        hog.clear();
+    }
+    assert!(begin.elapsed().as_secs() >= 1, "the tables were dropped too early");
+    assert_eq!(vm.pageout().passes(), 0, "no page can go");
+    vm.stop_daemons();
+    daemon.join().unwrap();
+    for space in &idle {
+        cpu.enter(space).unwrap();
+        assert_eq!(look(&cpu, space), 1, "one fault maps all");
+        space.check(true).unwrap();
+    }
+    cpu.leave();
+}
+
+fn has_tables<F: Simulate>(space: &S<F>) -> bool {
+    space.stats().table_pages > 1
+}
+
+/// A space that stores into new pages until `done`, which happens before memory is out.
+fn fill_until<F: Simulate>(cpu: &Cpu<F>, done: impl Fn() -> bool) -> S<F> {
+    let hog = Space::new(cpu.vm()).unwrap();
+    cpu.enter(&hog).unwrap();
+    map(&hog, 0x7000_0000, 16384);
+    let mut at = pages(0x7000_0000, 16384);
+    while !done() {
+        let va = at.next().expect("there is less memory than this");
+        cpu.write(&hog, va, va).unwrap();
+    }
+    cpu.leave();
+    hog
 }
 
 fn shared_pages_of_a_child_come_back_and_are_copied_as_before<F: Simulate>() {

@@ -21,8 +21,12 @@ const STEP: usize = 64;
 #[cold]
 pub(crate) fn refill<M: Machine>(space: &Space<M>, may: &mut MaySleep) {
     let vm = space.vm();
+    let dropped = space.take_dropped();
+    if vm.frames().is_scarce() {
+        vm.drop_early(space.list());
+    }
     // Tables without leaves were dropped where none had run yet: there is nothing to bring back.
-    if !(1..=SMALL).contains(&space.take_dropped()) {
+    if !(1..=SMALL).contains(&dropped) {
         return;
     }
     let mut tally = Tally::of(SMALL as u32);

@@ -9,9 +9,9 @@
 //! visits only spaces that may have tables to drop, however many processes sleep.
 //!
 //! Pageout goes round: it takes the first space of a list and puts it last ([`Spaces::next`]), a few in each round of a
-//! pass. So a pass looks at all spaces only if it has found nothing else. While memory is scarce, each fork does the
-//! same with its own CPU's list ([`Maps::drop_early`]), so a program that keeps forking drops idle tables
-//! itself, without pageout.
+//! pass. So a pass looks at all spaces only if it has found nothing else. While memory is scarce, each fork and each
+//! return of dropped tables does the same with one list ([`Maps::drop_early`]). So a thread that makes tables drops idle
+//! ones itself, without pageout.
 
 use super::idle::SMALL;
 use super::space::{Space, SpaceRef};
@@ -286,15 +286,15 @@ impl<M: Machine> Maps<M> {
         tables
     }
 
-    /// Drops the tables of up to [`EARLY`] small spaces on this CPU's list that no CPU has run for [`IDLE`]. The caller
-    /// makes a space while memory is [scarce](crate::phys::frames::Frames::is_scarce), long before pageout begins. A
-    /// small process that sleeps for long then costs no tables. One fault brings them back, and no fork pays for a large
+    /// Drops the tables of up to [`EARLY`] small spaces on `list` that no CPU has run for [`IDLE`]. The caller makes
+    /// tables while memory is [scarce](crate::phys::frames::Frames::is_scarce), long before pageout begins. A small
+    /// process that sleeps for long then costs no tables. One fault brings them back, and no caller pays for a large
     /// space. May sleep, because this may drop the last handle.
     ///
     /// # Requires
     /// The caller holds nothing that a fault could want.
-    pub(crate) fn drop_early(&'static self) {
-        let list = self.map_memory().all.0.of(current_cpu());
+    pub(crate) fn drop_early(&'static self, list: CpuId) {
+        let list = self.map_memory().all.0.of(list);
         let now = quire_sync::hooks::now();
         let mut dropped = 0;
         for _ in 0..EARLY_VISITS.min(list.tabled.load(Ordering::Relaxed)) {
@@ -312,6 +312,11 @@ impl<M: Machine> Maps<M> {
 }
 
 impl<M: Machine> Space<M> {
+    /// The list on which it stands.
+    pub(crate) fn list(&self) -> CpuId {
+        self.place.list
+    }
+
     /// Drops the tables if `which` selects this space. Returns how many table pages were freed.
     fn drop_tables_if(&self, now: u64, which: Which) -> u64 {
         let place = &self.place;
@@ -334,7 +339,7 @@ impl<M: Machine> Space<M> {
     }
 }
 
-/// Spaces that lose their tables for each new space while memory is scarce: more than come.
+/// Spaces that lose their tables for each one that gets some while memory is scarce: more than come.
 const EARLY: usize = 2;
 /// Spaces that are visited for that at most. A visit that drops nothing costs a few cache lines.
 const EARLY_VISITS: usize = if cfg!(any(loom, shuttle)) { 0 } else { 8 };

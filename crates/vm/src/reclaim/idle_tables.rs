@@ -15,6 +15,9 @@ use crate::sleep::MaySleep;
 /// Spaces that a round of a pass visits.
 const SOME: usize = if cfg!(any(loom, shuttle)) { 0 } else { 8 };
 
+/// Spaces that the daemon visits under one hold of the hands.
+const PART: usize = 64;
+
 /// Whether the last resort goes over all spaces with tables. The models of pageout cover pages only.
 const ALL: bool = !cfg!(any(loom, shuttle));
 
@@ -27,6 +30,19 @@ impl<M: Machine> Reclaimer<M> {
     /// Drops page tables of some spaces that no CPU has run for long; returns how many table pages were freed.
     pub(in crate::reclaim) fn drop_idle_tables(&'static self, hands: &mut Hands) -> u64 {
         self.drop_tables(&mut hands.spaces, SOME, Which::Idle)
+    }
+
+    /// Drops page tables of idle spaces while memory is low, each space visited once. For the daemon, where pages can
+    /// neither be written nor dropped: no pass runs there, so threads would be refused memory before any table goes.
+    pub(in crate::reclaim) fn drop_tables_ahead(&'static self) {
+        let mut left = if ALL { self.spaces_with_tables() } else { 0 };
+        while left != 0 && self.frames().is_low() && !self.daemons().stopping() {
+            // Threads that need the hands wait for a part of the spaces only.
+            self.drop_tables(&mut self.pageout().hands.lock().spaces, left.min(PART), Which::Idle);
+            left = left.saturating_sub(PART);
+            // To the depots, where the marks are compared.
+            self.drain_caches();
+        }
     }
 
     /// Drops all caches other than pages; returns whether any memory came back.

@@ -23,7 +23,8 @@
 //! A CPU that takes a chain from a depot and leaves every domain below its low mark wakes the daemon
 //! ([`Frames::wake_when_low`](crate::phys::frames::Frames::wake_when_low)). A CPU that takes a frame from its magazine
 //! checks nothing. So as long as the store keeps up, no request is refused. After a pass that found nothing to do the
-//! daemon sleeps until a request is refused, or memory gets low anew.
+//! daemon sleeps until a request is refused, or memory gets low anew. Where no page can be written or dropped, it runs
+//! no passes, and drops page tables of idle spaces only.
 //!
 //! # Pages that cannot be cleaned
 //! A page whose write failed stays dirty. It is tried again in every second pass, then in every fourth, and so on, and
@@ -321,6 +322,10 @@ impl<M: Machine> Reclaimer<M> {
         });
         let (stopped, woken) = (|| self.daemons().stopping(), || frames.take_asked());
         p.asking.serve(&mut may, stopped, woken, |waited_for, may| {
+            if !waited_for && !self.can_page_out() {
+                self.drop_tables_ahead();
+                return false;
+            }
             if !waited_for && !self.is_low_indeed() {
                 return false;
             }

@@ -28,6 +28,7 @@ use crate::stats::Event;
 use crate::types::{Prot, VirtRange};
 use core::ptr::{self, NonNull};
 use quire_sync::atomic::fence_full;
+use quire_sync::current_cpu;
 use quire_sync::trace::{EventKind, Span};
 
 /// The treatment of a parent's entry.
@@ -72,7 +73,7 @@ impl<M: Machine> Space<M> {
     pub fn fork(&self) -> Result<SpaceRef<M>, MapError> {
         let _span = Span::begin(EventKind::Fork, 0, 0);
         if self.vm().frames().is_scarce() {
-            self.vm().drop_early();
+            self.vm().drop_early(current_cpu());
         }
         self.with_memory(|| self.fork_once())
     }
