@@ -235,18 +235,22 @@ impl Fresh {
     }
 }
 
-/// A thread's saved state.
+/// A thread's saved state, and [`ROOM`] bytes after it.
 pub struct Area(NonNull<u8>);
+
+/// Bytes after the state, for the rest of a program's context. The state of a CPU with vectors of 32 bytes takes 832 of
+/// the 1,024 bytes that the heap gives.
+pub const ROOM: usize = 192;
 
 // SAFETY: memory that the area owns.
 unsafe impl Send for Area {}
 
 impl Area {
     fn layout() -> Layout {
-        Layout::from_size_align(len(), 64).unwrap_or(Layout::new::<Image>())
+        Layout::from_size_align(len() + ROOM, 64).unwrap_or(Layout::new::<Image>())
     }
 
-    /// The state after reset.
+    /// The state after reset. The room is not initialised.
     pub fn fresh() -> Result<Area, OutOfMemory> {
         let at = quire_heap::allocate(Self::layout()).map_err(|_| OutOfMemory)?;
         // SAFETY: the memory just allocated, no larger than an image.
@@ -266,6 +270,13 @@ impl Area {
     #[inline(always)]
     pub fn as_ptr(&self) -> *mut u8 {
         self.0.as_ptr()
+    }
+
+    /// The address of the room, aligned to 64.
+    #[inline(always)]
+    pub fn room(&self) -> NonNull<u8> {
+        // SAFETY: the room begins where the state ends; its length is a multiple of 64 that does not change after boot.
+        unsafe { self.0.add(len()) }
     }
 }
 

@@ -29,12 +29,11 @@ pub struct Context {
     /// User FS and GS bases.
     pub fs_base: u64,
     pub gs_base: u64,
-    /// `None` for kernel threads, which use no floating point.
+    /// `None` for kernel threads, which use no floating point. The room after the state has the [`GoingOn`] of the
+    /// program's thread.
     fpu: Option<fpu::Area>,
     /// `None`: an idle thread, which uses the CPU's start stack, or a program's thread that gave its stack up.
     stack: Option<Stack>,
-    /// How a program's thread goes on that has no stack. Other threads do not use it.
-    going_on: GoingOn,
     /// The tracer's record of it.
     #[cfg_attr(not(feature = "trace"), expect(dead_code, reason = "only the tracer reads it"))]
     pub known: Known,
@@ -53,15 +52,10 @@ struct GoingOn {
     main: extern "C" fn(&mut UserRegs),
 }
 
-impl GoingOn {
-    /// Of a thread that keeps its stack.
-    fn unused() -> GoingOn {
-        extern "C" fn nowhere(_regs: &mut UserRegs) {
-            unreachable!("a thread with a stack of its own went on without one");
-        }
-        GoingOn { regs: UserRegs::default(), parked: false, main: nowhere }
-    }
-}
+/// Four threads fit a page. With debug assertions, a context also records locks.
+#[cfg(not(debug_assertions))]
+const _: () = assert!(size_of::<Thread<Machine>>() <= 1024);
+const _: () = assert!(size_of::<GoingOn>() <= fpu::ROOM && align_of::<GoingOn>() <= 64);
 
 /// The wait before a thread asks for a stack again, in nanoseconds.
 const RETRY: u64 = 10_000_000;
@@ -80,7 +74,6 @@ impl Context {
             gs_base: 0,
             fpu: None,
             stack,
-            going_on: GoingOn::unused(),
             known,
             #[cfg(debug_assertions)]
             held: quire_sync::held::MutexesHeld::new(),
@@ -134,13 +127,16 @@ impl Context {
         gs_base: u64,
         fpu: fpu::Area,
     ) -> Context {
-        Context {
-            fs_base,
-            gs_base,
-            fpu: Some(fpu),
-            going_on: GoingOn { regs: *regs, parked: false, main },
-            ..Context::new(0, 0, None, Known::program())
-        }
+        // SAFETY: the room is large enough, as asserted above, and the context that is made here owns it.
+        unsafe { fpu.room().cast().write(GoingOn { regs: *regs, parked: false, main }) };
+        Context { fs_base, gs_base, fpu: Some(fpu), ..Context::new(0, 0, None, Known::program()) }
+    }
+
+    /// How a program's thread goes on.
+    fn going_on(&mut self) -> &mut GoingOn {
+        let Some(area) = &self.fpu else { unreachable!("a kernel thread gives its stack up") };
+        // SAFETY: `user` wrote it, no code but this has its address, and `self` is borrowed as long as it.
+        unsafe { area.room().cast().as_mut() }
     }
 }
 
@@ -240,7 +236,7 @@ unsafe extern "C" fn begin(regs: *mut UserRegs) {
     let going_on = unsafe {
         put_by_left_stack();
         let context = scheduler().current().context();
-        &mut (*context).going_on
+        (&mut *context).going_on()
     };
     if going_on.parked {
         scheduler().resumed();
@@ -302,7 +298,7 @@ fn goes_on(regs: &UserRegs, main: Main, parked: bool) {
         let context = scheduler().current().context();
         #[cfg(debug_assertions)]
         assert!((*context).held.is_empty(), "a thread that gives its stack up holds a lock: {:?}", (*context).held);
-        let going_on = &mut (*context).going_on;
+        let going_on = (&mut *context).going_on();
         going_on.regs = *regs;
         going_on.main = main;
         going_on.parked = parked;
