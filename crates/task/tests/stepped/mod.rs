@@ -27,6 +27,8 @@ pub enum Does {
     Sleeps { after: u64, sleep: u64 },
     /// As `Sleeps`, but from the second time on it runs for `then` and sleeps for `period`.
     Once { after: u64, sleep: u64, then: u64, period: u64 },
+    /// As `Sleeps`, by a deadline of its own instead of another's wake-up.
+    Timed { after: u64, sleep: u64 },
 }
 
 pub struct Scripted {
@@ -79,6 +81,9 @@ pub struct Stepped {
     threads: RefCell<Vec<ThreadRef<Stepped>>>,
     wakes: RefCell<BinaryHeap<Reverse<(u64, usize)>>>,
     switches: Cell<u64>,
+    /// Timer interrupts that were asked for, and interrupts of other CPUs.
+    arms: Cell<u64>,
+    kicks: Cell<u64>,
 }
 // SAFETY: one thread of the host does everything.
 unsafe impl Send for Stepped {}
@@ -109,6 +114,8 @@ impl Stepped {
             threads: RefCell::default(),
             wakes: RefCell::default(),
             switches: Cell::new(0),
+            arms: Cell::new(0),
+            kicks: Cell::new(0),
         }));
         let bytes = memory(Scheduler::<Stepped>::bytes(cpus));
         let scheduler = Box::leak(Box::new(unsafe { Scheduler::new(machine, bytes, cpus) }));
@@ -126,7 +133,10 @@ impl Stepped {
 
     fn thread(&self, does: Does) -> ThreadRef<Stepped> {
         unsafe fn never(_: NonNull<Thread<Stepped>>) {}
-        let left = if let Does::Sleeps { after, .. } | Does::Once { after, .. } = does { after } else { u64::MAX };
+        let left = match does {
+            Does::Sleeps { after, .. } | Does::Once { after, .. } | Does::Timed { after, .. } => after,
+            Does::Idles | Does::Runs => u64::MAX,
+        };
         let told = Scripted {
             number: self.threads.borrow().len(),
             does: Cell::new(does),
@@ -166,6 +176,11 @@ impl Stepped {
 
     pub fn switches(&self) -> u64 {
         self.switches.get()
+    }
+
+    /// How often a CPU set its timer, and how often it interrupted another CPU.
+    pub fn interrupts(&self) -> [u64; 2] {
+        [self.arms.get(), self.kicks.get()]
     }
 
     /// Does `f` on `cpu`, with interrupts on; then the work that became due meanwhile.
@@ -257,6 +272,7 @@ impl Stepped {
             told.runs.set(told.runs.get() + u64::from(switched));
             told.longest.set(told.longest(now));
             told.taken.set(None);
+            told.asleep.set(false);
             if let Some(woken) = told.woken.take() {
                 told.latest.set(told.latest.get().max(now - woken));
             }
@@ -293,6 +309,16 @@ impl Stepped {
                 let thread = self.running(cpu);
                 let (after, sleep) = match thread.payload().does.get() {
                     Does::Sleeps { after, sleep } => (after, sleep),
+                    Does::Timed { after, sleep } => {
+                        thread.payload().left.set(after);
+                        thread.payload().asleep.set(true);
+                        // The token of its last wake-up comes first.
+                        self.on(cpu, || {
+                            self.scheduler().park(Some(next + sleep));
+                            self.scheduler().park(Some(next + sleep));
+                        });
+                        continue;
+                    }
                     Does::Once { sleep, then, period, .. } => {
                         thread.payload().does.set(Does::Sleeps { after: then, sleep: period });
                         (then, sleep)
@@ -323,9 +349,11 @@ unsafe impl Machine for Stepped {
         self.now.get()
     }
     fn arm(&self, deadline: Option<u64>) {
+        self.arms.set(self.arms.get() + 1);
         self.here().deadline.set(deadline.unwrap_or(u64::MAX));
     }
     fn kick(&self, cpu: CpuId) {
+        self.kicks.set(self.kicks.get() + 1);
         self.cpus[cpu].kicked.set(true);
     }
     fn halt(&self) {
