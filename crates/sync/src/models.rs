@@ -224,6 +224,35 @@ protocol! {
     WakeNoFence: "deadlock";
 }
 
+/// A thread waits for a flag. Its second look, for which it is listed, sleeps until another flag is set if it does not
+/// find the first one.
+fn wake_against_sleeping_look() {
+    let queues = Arc::new([WaitQueue::new(), WaitQueue::new()]);
+    let flags = Arc::new([AtomicBool::new(false), AtomicBool::new(false)]);
+    let (q, f) = (queues.clone(), flags.clone());
+    let waiter = thread::spawn(move || {
+        let mut looks = 0;
+        q[0].wait(|| {
+            looks += 1;
+            let found = f[0].load(Ordering::Acquire);
+            if !found && looks == 2 {
+                q[1].wait(|| f[1].load(Ordering::Acquire));
+            }
+            found
+        });
+    });
+    for (flag, queue) in flags.iter().zip(queues.iter()) {
+        flag.store(true, Ordering::Release);
+        queue.wake_all();
+    }
+    waiter.join().unwrap();
+}
+
+protocol! {
+    a_wake_up_during_a_look_that_sleeps_is_not_lost = wake_against_sleeping_look, Some(2);
+    TokenUsedUp: "deadlock";
+}
+
 /// One of two waiters times out while the only wake-up arrives.
 fn wake_against_timeout() {
     let queue = Arc::new(WaitQueue::new());

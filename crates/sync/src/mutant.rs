@@ -35,6 +35,8 @@ crate::mutants! {
         WaitNoFence,
         /// Wait queue: a waker reads the waiters before its change is visible.
         WakeNoFence,
+        /// Wait queue: a waiter sleeps although it was woken during a look that slept.
+        TokenUsedUp,
         /// Wait queue: a wake-up that chose a waiter which ends for another reason is lost.
         WakeNotPassedOn,
         /// Wait queue: the same where that waiter's condition holds.

@@ -92,7 +92,7 @@ impl WaitQueue {
     }
 
     /// Sleeps until `ready` returns true, uninterruptibly. A machine that watches its threads reports a very long sleep
-    /// as a fault. `ready` is called without the queue's lock and may take locks.
+    /// as a fault. `ready` is called without the queue's lock, and may take locks and sleep.
     pub fn wait(&self, mut ready: impl FnMut() -> bool) {
         let _ready = self.wait_with(None, || false, || ready().then_some(()), |_| park_uninterruptibly());
     }
@@ -150,20 +150,26 @@ impl WaitQueue {
         mut ready: impl FnMut() -> Option<R>,
     ) -> Option<Result<R, WaitOutcome>> {
         waiter.thread.set(current_thread());
-        waiter.woken.store(false, Ordering::Relaxed);
-        let early = mutant(Mutant::LookBeforeListed).then(&mut ready);
-        self.enqueue(waiter);
-        if !mutant(Mutant::WaitNoFence) {
-            crate::atomic::fence_full();
-        }
-        let out = if let Some(r) = early.unwrap_or_else(&mut ready) {
-            Ok(r)
-        } else if interrupted() {
-            Err(WaitOutcome::Interrupted)
-        } else if deadline.is_some_and(|d| now() >= d) {
-            Err(WaitOutcome::TimedOut)
-        } else {
-            return None;
+        let out = loop {
+            waiter.woken.store(false, Ordering::Relaxed);
+            let early = mutant(Mutant::LookBeforeListed).then(&mut ready);
+            self.enqueue(waiter);
+            if !mutant(Mutant::WaitNoFence) {
+                crate::atomic::fence_full();
+            }
+            if let Some(r) = early.unwrap_or_else(&mut ready) {
+                break Ok(r);
+            }
+            if interrupted() {
+                break Err(WaitOutcome::Interrupted);
+            }
+            if deadline.is_some_and(|d| now() >= d) {
+                break Err(WaitOutcome::TimedOut);
+            }
+            // A look that slept may have used up the thread's token for a change that it did not see.
+            if !waiter.woken.load(Ordering::Acquire) || mutant(Mutant::TokenUsedUp) {
+                return None;
+            }
         };
         // SAFETY: the waiter was listed on this queue above, and no call has taken it off since.
         let was_woken = unsafe { self.awake(waiter) };
