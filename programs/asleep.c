@@ -3,7 +3,9 @@
 // wait for a CPU.
 #include "checks.h"
 #include <poll.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/select.h>
 #include <sys/syscall.h>
 
 enum { SLEEPERS = 300, RUNNERS = 60, FUTEX_WAIT = 0, FUTEX_WAKE = 1 };
@@ -70,6 +72,58 @@ static void in_ppoll(void) {
     CHECK(ppoll(&file, 1, &limit, &none) == 1 && file.revents == POLLIN, "ppoll: %#x", file.revents);
 }
 
+static void in_select(void) {
+    fd_set read_set, other;
+    FD_ZERO(&read_set);
+    FD_ZERO(&other);
+    FD_SET(in[0], &read_set);
+    FD_SET(event, &read_set);
+    FD_SET(in[0], &other);
+    struct timeval limit = {1000, 0};
+    int found = select((in[0] > event ? in[0] : event) + 1, &read_set, NULL, &other, &limit);
+    CHECK(found == 1 && FD_ISSET(in[0], &read_set) && !FD_ISSET(event, &read_set) && !FD_ISSET(in[0], &other), "select: %d", found);
+    CHECK(limit.tv_sec > 900 && limit.tv_sec < 1000, "select leaves %ld s", limit.tv_sec);
+}
+
+static void in_pselect(void) {
+    fd_set set;
+    FD_ZERO(&set);
+    FD_SET(in[0], &set);
+    sigset_t none;
+    sigemptyset(&none);
+    CHECK(pselect(in[0] + 1, &set, NULL, NULL, NULL, &none) == 1 && FD_ISSET(in[0], &set), "pselect");
+}
+
+static int watching(int file) {
+    int set = epoll_create1(0);
+    struct epoll_event wanted = {.events = EPOLLIN, .data.u64 = 0x123456789a};
+    CHECK(set >= 0 && !epoll_ctl(set, EPOLL_CTL_ADD, file, &wanted), "epoll_ctl");
+    return set;
+}
+
+static void in_epoll(void) {
+    struct epoll_event found[3];
+    int count = epoll_wait(watching(in[0]), found, 3, -1);
+    CHECK(count == 1 && found[0].events == EPOLLIN && found[0].data.u64 == 0x123456789a, "epoll_wait: %d", count);
+}
+
+// All of them wait for one set, made before they were.
+static int one_set;
+static void in_one_epoll(void) {
+    struct epoll_event found;
+    sigset_t none;
+    sigemptyset(&none);
+    CHECK(epoll_pwait(one_set, &found, 1, 1000000, &none) == 1 && found.events == EPOLLIN, "epoll_pwait");
+}
+
+static void in_sigwait(void) {
+    sigset_t set;
+    sigemptyset(&set), sigaddset(&set, SIGUSR1);
+    siginfo_t info;
+    struct timespec limit = {1000, 0};
+    CHECK(sigtimedwait(&set, &info, &limit) == SIGUSR1 && info.si_pid == getppid(), "sigtimedwait");
+}
+
 static void on_usr1(int signal) { (void)signal; }
 
 static void in_pause(void) { CHECK(pause() == -1 && errno == EINTR, "pause"); }
@@ -107,6 +161,11 @@ static const struct way {
     {"event", in_event, wake_event},
     {"poll", in_poll, wake_poll},
     {"ppoll", in_ppoll, wake_poll},
+    {"select", in_select, wake_poll},
+    {"pselect", in_pselect, wake_poll},
+    {"epoll", in_epoll, wake_poll},
+    {"one_epoll", in_one_epoll, wake_poll},
+    {"sigwait", in_sigwait, wake_by_signal},
     {"pause", in_pause, wake_by_signal},
     {"sleep", in_sleep, wake_by_signal},
     {"absolute_sleep", in_absolute_sleep, wake_by_signal},
@@ -118,6 +177,11 @@ static void many(const struct way *way) {
     CHECK(!pipe(in) && (event = eventfd(0, EFD_SEMAPHORE)) >= 0, "a pipe and an event");
     struct sigaction action = {.sa_handler = on_usr1};
     CHECK(!sigaction(SIGUSR1, &action, NULL), "sigaction");
+    one_set = watching(in[0]);
+    sigset_t set;
+    sigemptyset(&set), sigaddset(&set, SIGUSR1);
+    // A signal that comes before the wait for it stays pending.
+    CHECK(!sigprocmask(way->sleep == in_sigwait ? SIG_BLOCK : SIG_UNBLOCK, &set, NULL), "sigprocmask");
     pid_t children[SLEEPERS];
     group = 0;
     double before = stack_bytes();
@@ -155,7 +219,7 @@ static void many(const struct way *way) {
     CHECK(shared->woken == SLEEPERS, "%d woke", shared->woken);
     snprintf(line, sizeof line, "asleep_in_%s", way->name);
     report(line, shared->woken, "sleepers");
-    close(in[0]), close(in[1]), close(event);
+    close(in[0]), close(in[1]), close(event), close(one_set);
 }
 
 // Threads that were preempted in their programs need no stack while they wait for a CPU.
@@ -196,6 +260,24 @@ static void deadlines(void) {
     CHECK(!poll(&file, 1, 30) && now_ns() - start >= 30 * MS, "poll's deadline");
     start = now_ns();
     CHECK(!ppoll(&file, 1, &limit, NULL) && now_ns() - start >= 30 * MS, "ppoll's deadline");
+    fd_set set;
+    FD_ZERO(&set);
+    FD_SET(in[0], &set);
+    struct timeval soon = {0, 30000};
+    start = now_ns();
+    CHECK(!select(in[0] + 1, &set, NULL, NULL, &soon) && now_ns() - start >= 30 * MS, "select's deadline");
+    CHECK(!FD_ISSET(in[0], &set) && !soon.tv_sec && !soon.tv_usec, "select leaves %ld us", (long)soon.tv_usec);
+    struct epoll_event found;
+    int epoll = watching(in[0]);
+    start = now_ns();
+    CHECK(!epoll_wait(epoll, &found, 1, 30) && now_ns() - start >= 30 * MS, "epoll_wait's deadline");
+    close(epoll);
+    sigset_t usr1;
+    sigemptyset(&usr1), sigaddset(&usr1, SIGUSR1);
+    CHECK(!sigprocmask(SIG_BLOCK, &usr1, NULL), "sigprocmask");
+    start = now_ns();
+    CHECK(sigtimedwait(&usr1, NULL, &limit) == -1 && errno == EAGAIN, "sigtimedwait");
+    CHECK(now_ns() - start >= 30 * MS, "sigtimedwait's deadline");
     start = now_ns();
     CHECK(!nanosleep(&limit, NULL) && now_ns() - start >= 30 * MS, "nanosleep's deadline");
 }
@@ -207,7 +289,7 @@ static void killed(void) {
         pid_t child = fork();
         CHECK(child >= 0, "fork");
         if (!child) {
-            in_read();
+            ((void (*[])(void)){in_read, in_epoll, in_select, in_sigwait})[i / 2 % 4]();
             _exit(1);
         }
         if (i % 2) usleep(2000); // killed before, as and after it sleeps

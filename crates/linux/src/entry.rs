@@ -1,7 +1,7 @@
 //! The ways in from the kernel: system calls, faults, exceptions, and the way back to user mode.
 
 use crate::errno::{Errno, encode};
-use crate::file::{io, poll};
+use crate::file::{epoll, io, poll, select};
 use crate::machine::Machine;
 use crate::process::sleep::{Served, Sleep};
 use crate::process::thread::{Again, Thread, Trap, work};
@@ -77,7 +77,10 @@ impl<M: Machine> Linux<M> {
             Some(Sleep::Child(child)) => thread.ending(|| wait::go_on(&mut ctx, child)),
             Some(Sleep::Read(read)) => io::go_on(&mut ctx, read),
             Some(Sleep::Poll(wait)) => poll::go_on(&mut ctx, wait),
+            Some(Sleep::Select(wait)) => select::go_on(&mut ctx, wait),
+            Some(Sleep::Epoll(wait)) => epoll::go_on(&mut ctx, wait),
             Some(Sleep::Signal) => signal::wait::sys_pause(&mut ctx),
+            Some(Sleep::Awaited(wait)) => signal::wait::go_on(&mut ctx, wait),
             None => return Served::Done,
         };
         if ctx.asleep {

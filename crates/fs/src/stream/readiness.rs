@@ -10,7 +10,7 @@
 use crate::{FsError, Io};
 use quire_heap::{Arc, Room, Vec};
 use quire_sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence_full};
-use quire_sync::hooks::{ThreadHandle, current_thread, now, park, unpark};
+use quire_sync::hooks::{ThreadHandle, current_thread, unpark};
 use quire_sync::{Rank, SpinLock, WaitOutcome, WaitQueue};
 
 bitflags::bitflags! {
@@ -242,7 +242,7 @@ impl Listener for Poller {
 }
 
 impl Poller {
-    /// A poller for the calling thread, which alone may [`sleep`](Self::sleep) on it. The thread calls
+    /// A poller for the calling thread, which alone parks until it is notified. The thread calls
     /// [`end`](Self::end) before it exits.
     pub fn new() -> Result<Arc<Poller>, FsError> {
         let thread = SpinLock::new(Rank::WAIT, Some(current_thread()));
@@ -257,22 +257,5 @@ impl Poller {
     /// Whether a stream has changed since the last call. A thread that parks after `false` is unparked by each change.
     pub fn take_changed(&self) -> bool {
         self.changed.swap(false, Ordering::AcqRel)
-    }
-
-    /// Sleeps until a stream that it listens to changed, the deadline passed or `io` was interrupted; `Ok(false)` after
-    /// the deadline. Each change since the last return ends the sleep.
-    pub fn sleep(&self, io: &Io<'_>) -> Result<bool, FsError> {
-        loop {
-            if self.take_changed() {
-                return Ok(true);
-            }
-            if (io.interrupted)() {
-                return Err(FsError::Interrupted);
-            }
-            if io.deadline.is_some_and(|d| now() >= d) {
-                return Ok(false);
-            }
-            park(io.deadline);
-        }
     }
 }

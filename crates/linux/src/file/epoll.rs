@@ -9,17 +9,18 @@
 //!
 //! A set may be in a set, as on Linux no more than [`MOST_NESTS`] deep, and never in itself.
 
-use super::open::no_restart;
 use super::poll::{deadline_after, end_temporary_mask, poll_bits, temporary_mask, timeout};
 use super::{File, path::only};
+use crate::process::sleep::{EpollWait, Sleep};
 use crate::process::users::{Account, Charge, Payer};
+use crate::shortage::ATTEMPTS;
 use crate::{Ctx, Errno, Machine};
 use core::any::Any;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use linux_raw_sys::general as raw;
 use quire_fs::{FileCredentials, FsError, Io, Listener, OpenFlags, Readiness, Ready, Sink, Source, Stream};
 use quire_heap::{Arc, Deque, Map, OutOfMemory, SpareEntry, Vec, Weak, unsize};
-use quire_sync::{Mutex, Rank, SpinLock};
+use quire_sync::{Mutex, Rank, SpinLock, WaitOutcome};
 
 /// The most events that one call returns.
 const MOST: usize = 4096;
@@ -527,20 +528,14 @@ pub fn sys_epoll_ctl<M: Machine>(
     Ok(0)
 }
 
-fn wait<M: Machine>(ctx: &Ctx<'_, M>, set: i32, to: u64, most: i32, deadline: Option<u64>) -> Result<usize, Errno> {
-    if most <= 0 {
-        return Err(Errno::EINVAL);
-    }
-    let set_file = ctx.file(set)?;
-    let epoll = set_file.stream_as::<Epoll<M>>().ok_or(Errno::EINVAL)?;
-    let thread = ctx.thread;
-    let interrupted = || thread.interrupted();
-    let io = Io { nonblock: deadline.is_some_and(|d| d <= ctx.now()), deadline, interrupted: &interrupted, ..Io::WAIT };
+/// Collects events of the set. If there are none, the thread waits without a kernel stack.
+fn wait<M: Machine>(ctx: &mut Ctx<'_, M>, wait: EpollWait<M>) -> Result<usize, Errno> {
+    let epoll = wait.file.stream_as::<Epoll<M>>().ok_or(Errno::EINVAL)?;
     let mut events = Vec::new();
-    let collected = epoll.readiness.wait(&io, || {
+    let mut collect = || {
         // Room for all watches of the set, if that is less. The list's present length would be too small: another
         // thread may have taken a watch off for a check.
-        let room = (most as usize).min(MOST).min(epoll.changed.lock().capacity());
+        let room = (wait.most as usize).min(MOST).min(epoll.changed.lock().capacity());
         if events.try_reserve(room).is_err() {
             return Some(Err(Errno::ENOMEM));
         }
@@ -548,18 +543,62 @@ fn wait<M: Machine>(ctx: &Ctx<'_, M>, set: i32, to: u64, most: i32, deadline: Op
             events.push_reserved([ready, data as u32, (data >> 32) as u32]);
         });
         (n > 0).then_some(Ok(n))
-    });
-    match collected {
-        Ok(Err(error)) => Err(error),
-        Ok(Ok(n)) => {
-            for (i, event) in events.iter().enumerate() {
-                ctx.write(to + 12 * i as u64, event)?;
+    };
+    let found = match collect() {
+        Some(found) => found?,
+        None if wait.deadline.is_some_and(|d| d <= ctx.now()) => return Ok(0),
+        None => {
+            let (waiter, interrupted) = (&ctx.thread.queued, || ctx.interrupted());
+            // SAFETY: the thread is here, so its waiter is on no list. It is part of the thread, the stored state keeps the
+            // set, and `go_on` takes the waiter off.
+            match unsafe { epoll.readiness.sleepers().begin(waiter, wait.deadline, interrupted, collect) } {
+                None => return Err(ctx.sleep(Sleep::Epoll(wait))),
+                Some(Ok(found)) => found?,
+                Some(Err(WaitOutcome::TimedOut)) => return Ok(0),
+                Some(Err(_)) => return Err(Errno::EINTR),
             }
-            Ok(n)
         }
-        Err(FsError::WouldBlock) => Ok(0),
-        Err(e) => Err(no_restart(e)),
+    };
+    for (i, event) in events.iter().enumerate() {
+        ctx.write(wait.to + 12 * i as u64, event)?;
     }
+    Ok(found)
+}
+
+/// Ends the wait, or sleeps on.
+pub(crate) fn go_on<M: Machine>(ctx: &mut Ctx<'_, M>, mut sleep: EpollWait<M>) -> Result<usize, Errno> {
+    if let Some(epoll) = sleep.file.stream_as::<Epoll<M>>() {
+        // SAFETY: the sleep that ends here began on this queue. A change wakes all waiters, so no wake-up is passed on.
+        let _woken = unsafe { epoll.readiness.sleepers().awake(&ctx.thread.queued) };
+    }
+    let EpollWait { to, most, deadline, .. } = sleep;
+    let file = sleep.file.clone();
+    let mut outcome = wait(ctx, sleep);
+    // To collect takes memory. The call cannot be repeated, because its deadline may be relative.
+    for _ in 0..ATTEMPTS {
+        if outcome != Err(Errno::ENOMEM) || ctx.thread.killed() || !ctx.linux.has_made_room() {
+            break;
+        }
+        sleep = EpollWait { file: file.clone(), to, most, deadline };
+        outcome = wait(ctx, sleep);
+    }
+    // Without a temporary mask this does nothing.
+    end_temporary_mask(ctx, outcome)
+}
+
+/// A wait for events of the set with descriptor `set`.
+fn begin<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    set: i32,
+    to: u64,
+    most: i32,
+    deadline: Option<u64>,
+) -> Result<usize, Errno> {
+    if most <= 0 {
+        return Err(Errno::EINVAL);
+    }
+    let file = ctx.file(set)?;
+    wait(ctx, EpollWait { file, to, most, deadline })
 }
 
 /// `epoll_wait`
@@ -571,7 +610,7 @@ pub fn sys_epoll_wait<M: Machine>(
     milliseconds: i32,
 ) -> Result<usize, Errno> {
     let deadline = u64::try_from(milliseconds).ok().map(|ms| ctx.now() + ms * 1_000_000);
-    wait(ctx, set, to, most, deadline)
+    begin(ctx, set, to, most, deadline)
 }
 
 /// `epoll_pwait`
@@ -601,7 +640,7 @@ pub fn sys_epoll_pwait2<M: Machine>(
 ) -> Result<usize, Errno> {
     let deadline = timeout(ctx, time)?.and_then(|ns| deadline_after(ctx.now(), ns));
     temporary_mask(ctx, mask, mask_size)?;
-    let outcome = wait(ctx, set, to, most, deadline);
+    let outcome = begin(ctx, set, to, most, deadline);
     end_temporary_mask(ctx, outcome)
 }
 

@@ -1,4 +1,4 @@
-//! Waiting for many files at once: the engine, and `poll`.
+//! `poll`, and what it has in common with other calls that wait for many files at once.
 
 use super::File;
 use super::open::no_restart;
@@ -8,50 +8,8 @@ use crate::shortage::ATTEMPTS;
 use crate::signal::SigSet;
 use crate::{Ctx, Errno, Machine};
 use linux_raw_sys::general as raw;
-use quire_fs::readiness::Poller;
-use quire_fs::{FsError, Io, Listener, Ready};
-use quire_heap::{Arc, Vec, unsize};
-
-/// Calls `scan` until it counts something, `deadline` passes (`Ok(0)`) or a signal comes. Between the calls it sleeps
-/// until one of `files` changes.
-pub(super) fn wait_for<'f, M: Machine>(
-    ctx: &Ctx<'_, M>,
-    files: impl Iterator<Item = &'f Arc<File<M>>> + Clone,
-    deadline: Option<u64>,
-    mut scan: impl FnMut() -> usize,
-) -> Result<usize, FsError> {
-    let n = scan();
-    if n > 0 || deadline.is_some_and(|d| d <= ctx.now()) {
-        return Ok(n);
-    }
-    let thread = ctx.thread;
-    let interrupted = || thread.interrupted();
-    let io = Io { deadline, interrupted: &interrupted, ..Io::WAIT };
-    let poller = Poller::new()?;
-    let listener: Arc<dyn Listener> = unsize!(poller.clone());
-    let mut listens = files.clone().filter_map(|f| f.readiness()).map(|readiness| readiness.listen(&listener));
-    let failed = listens.find_map(Result::err);
-    drop(listens);
-    let outcome = loop {
-        if let Some(error) = failed {
-            break Err(error);
-        }
-        let n = scan();
-        if n > 0 {
-            break Ok(n);
-        }
-        match poller.sleep(&io) {
-            Ok(true) => {}
-            Ok(false) => break Ok(0),
-            Err(e) => break Err(e),
-        }
-    };
-    poller.end();
-    for readiness in files.filter_map(|f| f.readiness()) {
-        readiness.unlisten(&listener);
-    }
-    outcome
-}
+use quire_fs::{FsError, Ready};
+use quire_heap::{Arc, Vec};
 
 /// The `poll` bits of a state.
 pub(super) fn poll_bits(ready: Ready) -> u32 {

@@ -1,9 +1,11 @@
 //! `select` and `pselect6`.
 
 use super::File;
-use super::poll::{deadline_after, end_temporary_mask, temporary_mask, timeout, wait_for, write_remaining};
+use super::poll::{deadline_after, end_temporary_mask, temporary_mask, timeout, write_remaining};
+use crate::process::sleep::{Listening, SelectCall, SelectWait, Sleep};
+use crate::shortage::ATTEMPTS;
 use crate::{Ctx, Errno, Machine};
-use quire_fs::{FsError, Ready};
+use quire_fs::Ready;
 use quire_heap::{Arc, Vec};
 
 /// The events of the read, write and exceptional sets.
@@ -17,56 +19,139 @@ struct Watched<M: Machine> {
     sets: [bool; 3],
 }
 
-fn select<M: Machine>(ctx: &Ctx<'_, M>, count: i32, at: [u64; 3], deadline: Option<u64>) -> Result<usize, Errno> {
+/// The sets that the caller asks for, of `count` descriptors.
+fn read_sets<M: Machine>(ctx: &Ctx<'_, M>, count: i32, at: [u64; 3]) -> Result<Vec<u64>, Errno> {
     let count = usize::try_from(count).map_err(|_| Errno::EINVAL)?;
     // Descriptors beyond the table cannot be open, and Linux ignores them.
     let count = count.min(ctx.files()?.size().next_multiple_of(64));
     let words = count.div_ceil(64);
-    let mut sets: [Vec<u64>; 3] = [const { Vec::new() }; 3];
-    for (set, at) in sets.iter_mut().zip(at) {
-        *set = match at {
-            0 => {
-                let mut empty = Vec::new();
-                empty.try_resize(words, 0)?;
-                empty
-            }
-            at => ctx.user().read_many(at, words, words)?,
-        };
-    }
-    let mut watched: Vec<Watched<M>> = Vec::new();
-    for fd in 0..count {
-        let inside = [0, 1, 2].map(|i| sets[i][fd / 64] >> (fd % 64) & 1 != 0);
-        if inside.contains(&true) {
-            let file = ctx.file(fd as i32)?;
-            watched.try_push(Watched { fd, file, sets: inside })?;
+    let mut sets = Vec::new();
+    sets.try_resize(3 * words, 0)?;
+    for (i, at) in at.into_iter().enumerate().filter(|(_, at)| *at != 0) {
+        for word in 0..words {
+            sets[i * words + word] = ctx.read(at + 8 * word as u64)?;
+        }
+        // The last word may have bits beyond the count.
+        if !count.is_multiple_of(64) {
+            sets[(i + 1) * words - 1] &= (1 << (count % 64)) - 1;
         }
     }
-    let n = wait_for(ctx, watched.iter().map(|w| &w.file), deadline, || {
-        sets.iter_mut().for_each(|set| set.fill(0));
+    Ok(sets)
+}
+
+/// Looks for files that are ready. If there are none, the thread waits without a kernel stack. `again`: it has waited
+/// already, so descriptors that were closed meanwhile are ignored.
+fn select<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    call: SelectCall,
+    asked: &mut Vec<u64>,
+    deadline: Option<u64>,
+    again: bool,
+) -> Result<usize, Errno> {
+    let words = asked.len() / 3;
+    let mut watched: Vec<Watched<M>> = Vec::new();
+    for fd in 0..64 * words {
+        let inside = [0, 1, 2].map(|i| asked[i * words + fd / 64] >> (fd % 64) & 1 != 0);
+        if inside.contains(&true) {
+            match ctx.file(fd as i32) {
+                Ok(file) => watched.try_push(Watched { fd, file, sets: inside })?,
+                Err(_) if again => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+    // The files have a list of their own, which outlives this call if the thread sleeps.
+    let mut files: Vec<Arc<File<M>>> = Vec::new();
+    files.try_reserve_exact(watched.len())?;
+    watched.iter().for_each(|w| files.push_reserved(w.file.clone()));
+    let mut found = Vec::new();
+    found.try_resize(3 * words, 0)?;
+    let mut scan = || {
+        found.fill(0);
         let mut n = 0;
         for w in &watched {
             let ready = w.file.ready();
-            for ((set, wants), inside) in sets.iter_mut().zip(SETS).zip(w.sets) {
-                if inside && ready.intersects(wants) {
-                    set[w.fd / 64] |= 1 << (w.fd % 64);
+            for i in 0..3 {
+                if w.sets[i] && ready.intersects(SETS[i]) {
+                    found[i * words + w.fd / 64] |= 1 << (w.fd % 64);
                     n += 1;
                 }
             }
         }
         n
-    })
-    .map_err(|e| match e {
-        FsError::Interrupted => Errno::ERESTARTNOHAND,
-        e => e.into(),
-    })?;
-    for (set, at) in sets.iter().zip(at) {
-        if at != 0 {
-            for (i, word) in set.iter().enumerate() {
-                ctx.write(at + 8 * i as u64, word)?;
+    };
+    let mut n = scan();
+    if n == 0 && deadline.is_none_or(|d| d > ctx.now()) {
+        let listening = Listening::to(files)?;
+        loop {
+            n = scan();
+            if n > 0 {
+                break;
+            }
+            if ctx.interrupted() {
+                return Err(Errno::ERESTARTNOHAND);
+            }
+            // A scan may sleep, and use up the wake-up of a change. Nothing from here to the sleep does.
+            if !listening.poller.take_changed() {
+                let asked = core::mem::take(asked);
+                return Err(ctx.sleep(Sleep::Select(SelectWait { call, asked, deadline, listening })));
             }
         }
     }
+    for (i, at) in call.sets.into_iter().enumerate().filter(|(_, at)| *at != 0) {
+        for word in 0..words {
+            ctx.write(at + 8 * word as u64, &found[i * words + word])?;
+        }
+    }
     Ok(n)
+}
+
+/// Ends the wait, or sleeps on.
+pub(crate) fn go_on<M: Machine>(ctx: &mut Ctx<'_, M>, wait: SelectWait<M>) -> Result<usize, Errno> {
+    let SelectWait { call, mut asked, deadline, listening } = wait;
+    drop(listening);
+    let mut done = select(ctx, call, &mut asked, deadline, true);
+    // To look again takes memory. The call cannot be repeated, because its deadline may be relative.
+    for _ in 0..ATTEMPTS {
+        if done != Err(Errno::ENOMEM) || ctx.thread.killed() || !ctx.linux.has_made_room() {
+            break;
+        }
+        done = select(ctx, call, &mut asked, deadline, true);
+    }
+    outcome(ctx, call, deadline, done)
+}
+
+/// The result of the call, and the remaining time.
+fn outcome<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    call: SelectCall,
+    deadline: Option<u64>,
+    done: Result<usize, Errno>,
+) -> Result<usize, Errno> {
+    if ctx.asleep {
+        return Err(Errno::EINTR);
+    }
+    if call.masked {
+        write_remaining(ctx, call.time, deadline);
+        return end_temporary_mask(ctx, done);
+    }
+    if let Some(deadline) = deadline {
+        let left = deadline.saturating_sub(ctx.now()) / 1000;
+        // A failed write is ignored.
+        let _unwritten = ctx.write_optional(call.time, &[left / 1_000_000, left % 1_000_000]);
+    }
+    done
+}
+
+/// Makes the call with `count` descriptors.
+fn begin<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    count: i32,
+    call: SelectCall,
+    deadline: Option<u64>,
+) -> Result<usize, Errno> {
+    let done = read_sets(ctx, count, call.sets).and_then(|mut asked| select(ctx, call, &mut asked, deadline, false));
+    outcome(ctx, call, deadline, done)
 }
 
 /// `select`
@@ -90,13 +175,7 @@ pub fn sys_select<M: Machine>(
         }
     };
     let deadline = relative.and_then(|ns| deadline_after(ctx.now(), ns));
-    let outcome = select(ctx, count, [read, write, except], deadline);
-    if let Some(deadline) = deadline {
-        let left = deadline.saturating_sub(ctx.now()) / 1000;
-        // A failed write is ignored.
-        let _unwritten = ctx.write_optional(time, &[left / 1_000_000, left % 1_000_000]);
-    }
-    outcome
+    begin(ctx, count, SelectCall { sets: [read, write, except], time, masked: false }, deadline)
 }
 
 /// `pselect6`
@@ -114,7 +193,5 @@ pub fn sys_pselect6<M: Machine>(
         let [at, size] = ctx.read::<[u64; 2]>(mask)?;
         temporary_mask(ctx, at, size)?;
     }
-    let outcome = select(ctx, count, [read, write, except], deadline);
-    write_remaining(ctx, time, deadline);
-    end_temporary_mask(ctx, outcome)
+    begin(ctx, count, SelectCall { sets: [read, write, except], time, masked: true }, deadline)
 }

@@ -10,6 +10,7 @@
 use crate::Pid;
 use crate::file::host::File;
 use crate::machine::Machine;
+use crate::signal::SigSet;
 use quire_fs::readiness::Poller;
 use quire_fs::{FsError, Listener};
 use quire_heap::{Arc, Vec, unsize};
@@ -26,8 +27,14 @@ pub enum Sleep<M: Machine> {
     Read(ReadWait<M>),
     /// A poll. The thread listens to the files.
     Poll(PollWait<M>),
+    /// A wait for files of an array of bits. The thread listens to them.
+    Select(SelectWait<M>),
+    /// A wait for events of a set of files. The thread's waiter is on the set's queue.
+    Epoll(EpollWait<M>),
     /// A wait for a signal that interrupts it.
     Signal,
+    /// A wait that takes a signal.
+    Awaited(SignalWait),
 }
 
 impl<M: Machine> Sleep<M> {
@@ -37,6 +44,9 @@ impl<M: Machine> Sleep<M> {
             Sleep::Futex(wait) => wait.deadline,
             Sleep::Time(sleep) => Some(sleep.deadline),
             Sleep::Poll(poll) => poll.deadline,
+            Sleep::Select(select) => select.deadline,
+            Sleep::Epoll(epoll) => epoll.deadline,
+            Sleep::Awaited(wait) => wait.deadline,
             Sleep::Child(_) | Sleep::Read(_) | Sleep::Signal => None,
         }
     }
@@ -137,28 +147,74 @@ pub(crate) enum PollCall {
     },
 }
 
+/// A `select` or `pselect6` that waits. It looks again when the thread is woken.
+pub struct SelectWait<M: Machine> {
+    pub(crate) call: SelectCall,
+    /// The sets, one after the other, as they were when the call was made.
+    pub(crate) asked: Vec<u64>,
+    /// Monotonic, in nanoseconds.
+    pub(crate) deadline: Option<u64>,
+    pub(crate) listening: Listening<M>,
+}
+
+/// User addresses of a `select` or `pselect6`; 0 where an argument is missing.
+#[derive(Clone, Copy)]
+pub(crate) struct SelectCall {
+    pub sets: [u64; 3],
+    /// Where the remaining time goes.
+    pub time: u64,
+    /// It is `pselect6`.
+    pub masked: bool,
+}
+
+/// An `epoll_wait` that waits.
+pub struct EpollWait<M: Machine> {
+    /// The set.
+    pub(crate) file: Arc<File<M>>,
+    /// User address of the events.
+    pub(crate) to: u64,
+    /// Events at most.
+    pub(crate) most: i32,
+    /// Monotonic, in nanoseconds.
+    pub(crate) deadline: Option<u64>,
+}
+
+/// An `rt_sigtimedwait` that waits.
+#[derive(Clone, Copy, Debug)]
+pub struct SignalWait {
+    pub(crate) wanted: SigSet,
+    /// User address of a `siginfo_t`, or 0.
+    pub(crate) info: u64,
+    /// Monotonic, in nanoseconds.
+    pub(crate) deadline: Option<u64>,
+}
+
 /// The calling thread listens to files, until this is dropped.
 pub(crate) struct Listening<M: Machine> {
     files: Vec<Arc<File<M>>>,
     pub poller: Arc<Poller>,
-    listener: Arc<dyn Listener>,
 }
 
 impl<M: Machine> Listening<M> {
     /// Lets the calling thread listen to `files`. If one refuses, it listens to none.
     pub fn to(files: Vec<Arc<File<M>>>) -> Result<Self, FsError> {
-        let poller = Poller::new()?;
-        let listening = Listening { files, listener: unsize!(poller.clone()), poller };
-        listening.files.iter().filter_map(|f| f.readiness()).try_for_each(|r| r.listen(&listening.listener))?;
+        let listening = Listening { files, poller: Poller::new()? };
+        let listener = listening.listener();
+        listening.files.iter().filter_map(|f| f.readiness()).try_for_each(|r| r.listen(&listener))?;
         Ok(listening)
+    }
+
+    fn listener(&self) -> Arc<dyn Listener> {
+        unsize!(self.poller.clone())
     }
 }
 
 impl<M: Machine> Drop for Listening<M> {
     fn drop(&mut self) {
         self.poller.end();
+        let listener = self.listener();
         for readiness in self.files.iter().filter_map(|f| f.readiness()) {
-            readiness.unlisten(&self.listener);
+            readiness.unlisten(&listener);
         }
     }
 }

@@ -1,11 +1,11 @@
 //! The system calls that wait for a signal.
 
+use super::SigSet;
 use super::calls::check_len;
-use super::{SigInfo, SigSet};
 use crate::Ctx;
 use crate::errno::Errno;
 use crate::machine::Machine;
-use crate::process::sleep::Sleep;
+use crate::process::sleep::{SignalWait, Sleep};
 use crate::process::thread::work;
 use crate::time::Timespec;
 use core::sync::atomic::{Ordering, fence};
@@ -37,14 +37,17 @@ pub fn sys_rt_sigtimedwait<M: Machine>(
         0 => None,
         at => Some(ctx.now().saturating_add(ctx.read::<Timespec>(at)?.nanos()?)),
     };
-    let found = wait(ctx, wanted, deadline)?;
-    if info != 0 {
-        ctx.write(info, &found.encode())?;
-    }
-    Ok(usize::from(found.signal.number()))
+    wait(ctx, SignalWait { wanted, info, deadline })
 }
 
-fn wait<M: Machine>(ctx: &Ctx<'_, M>, wanted: SigSet, deadline: Option<u64>) -> Result<SigInfo, Errno> {
+/// Ends the wait, or sleeps on.
+pub(crate) fn go_on<M: Machine>(ctx: &mut Ctx<'_, M>, sleep: SignalWait) -> Result<usize, Errno> {
+    wait(ctx, sleep)
+}
+
+/// Takes an awaited signal. If there is none, the thread sleeps without a kernel stack until one may have come.
+fn wait<M: Machine>(ctx: &mut Ctx<'_, M>, sleep: SignalWait) -> Result<usize, Errno> {
+    let SignalWait { wanted, info, deadline } = sleep;
     let thread = ctx.thread;
     let take = || loop {
         let info = thread.pending.take(wanted).or_else(|| thread.process.pending.take(wanted))?;
@@ -54,20 +57,23 @@ fn wait<M: Machine>(ctx: &Ctx<'_, M>, wanted: SigSet, deadline: Option<u64>) -> 
     };
     thread.awaited.store(wanted.0, Ordering::Release);
     fence(Ordering::SeqCst);
-    let result = loop {
-        // Senders set the signal flag for awaited signals too, so it is cleared before the check.
-        thread.work.fetch_and(!work::SIGNAL, Ordering::AcqRel);
-        if let Some(info) = take() {
-            break Ok(info);
-        }
+    // Senders set the signal flag for awaited signals too, so it is cleared before the check.
+    thread.work.fetch_and(!work::SIGNAL, Ordering::AcqRel);
+    let result = take().ok_or_else(|| {
         thread.look_for_signals();
         if thread.interrupted() {
-            break Err(Errno::EINTR);
+            Some(Errno::EINTR)
+        } else if deadline.is_some_and(|deadline| ctx.now() >= deadline) {
+            Some(Errno::EAGAIN)
+        } else {
+            None
         }
-        if deadline.is_some_and(|deadline| ctx.now() >= deadline) {
-            break Err(Errno::EAGAIN);
-        }
-        quire_sync::hooks::park(deadline);
+    });
+    let result = match result {
+        Ok(info) => Ok(info),
+        Err(Some(why)) => Err(why),
+        // The signals stay awaited.
+        Err(None) => return Err(ctx.sleep(Sleep::Awaited(sleep))),
     };
     thread.awaited.store(0, Ordering::Release);
     fence(Ordering::SeqCst);
@@ -75,5 +81,9 @@ fn wait<M: Machine>(ctx: &Ctx<'_, M>, wanted: SigSet, deadline: Option<u64>) -> 
     let result = result.or_else(|why| take().ok_or(why));
     // Sets the flag for other signals that came while it was clear.
     thread.look_for_signals();
-    result
+    let found = result?;
+    if info != 0 {
+        ctx.write(info, &found.encode())?;
+    }
+    Ok(usize::from(found.signal.number()))
 }
