@@ -500,7 +500,7 @@ fn a_cpu_that_has_a_dropped_root_loaded_leaves_it<F: Simulate>() {
     lazy.enter(&space).unwrap();
     assert_eq!(space.stats().table_pages, 0);
     assert_eq!((look(&lazy, &space), look(&cpu, &other)), (1, 0));
-    [&lazy, &cpu].map(Cpu::leave);
+    [&lazy, &cpu].into_iter().for_each(Cpu::leave);
     cpu.run(|| space.check(true)).unwrap();
     cpu.run(|| drop((space, other)));
 }
