@@ -141,7 +141,7 @@ impl<F: Format> Mmu<F> {
         let root = self.or_kernel(root.get());
         let state = self.cpus.of(cpu);
         if state.root().0 != root {
-            // The translations that come are of no older regime than the ones that go.
+            // As recorded: a regime that has begun since then costs one flush at the next switch-in.
             let regime = state.slots[state.slot.load(Ordering::Relaxed)].regime.load(Ordering::Relaxed);
             // SAFETY: the caller is on `cpu` with interrupts off, and `root` is the space's or the kernel's, as `reload`
             // requires.

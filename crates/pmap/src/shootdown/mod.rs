@@ -13,8 +13,8 @@
 //! | **go lazy** | | not a target: catches up when it runs again | own CPU | lazy mark set before the running mark goes |
 //!
 //! A *lazy* CPU has the space loaded but runs a kernel thread. User translations may stay stale there until it runs the
-//! space again. Freed page tables must leave its paging-structure caches, so structure flushes interrupt it too. A
-//! dropped root must leave its root register, so it is asked for that too ([`root`](crate::root)).
+//! space again. Freed page tables must leave its paging-structure caches, so structure flushes interrupt it too. It also
+//! leaves a root that another CPU drops ([`root`](crate::root)).
 
 pub(crate) mod request;
 pub(crate) mod residency;
@@ -63,8 +63,8 @@ impl<F: Format> Request<'_, F> {
                 });
             }
             RequestKind::Root { space, root } => {
-                // Masked: as for `Leave`. The root is read here, not by the requester: between the two, another request
-                // may have been served that knew less or more.
+                // Masked: as for `Leave`. The word is read here and not by the requester, because requests of a CPU that
+                // makes a root and of one that drops it may come in either order.
                 machine.masked(|| {
                     if state.loaded() == space.id() && !state.has_own() {
                         // SAFETY: on the target CPU, interrupts masked; the root is the loaded space's.
