@@ -377,13 +377,12 @@ impl<F: Format> Tables<F> {
         let Some(roots) = self.roots() else { return Ok(()) };
         let _held = roots.lock.lock();
         let frames = Frames::of(vm);
-        // It stays while copies exist.
-        let root = self.root.get();
         for own in (0..MAX_CPUS).filter_map(|cpu| roots.own(cpu)) {
             for i in 0..USER_HALF {
                 let theirs = frames.slots(own.root())[i].load(Ordering::Acquire);
-                // A CPU marks an entry as copied before it copies it.
-                let word = root.map_or(0, |root| frames.slots(root)[i].load(Ordering::Acquire));
+                // A CPU marks an entry as copied before it copies it. The root is read after the copy, because it may be
+                // made meanwhile, and stays while copies exist.
+                let word = self.root.get().map_or(0, |root| frames.slots(root)[i].load(Ordering::Acquire));
                 if theirs != 0 && (!own.has(i) || theirs != word) {
                     return Err(Broken::TableRoot(i as u64 * span(F::LEVELS - 1)));
                 }
