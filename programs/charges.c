@@ -2,6 +2,7 @@
 // Runs as root.
 #include "checks.h"
 #include "proc.h"
+#include <pthread.h>
 #include <sys/uio.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -313,6 +314,90 @@ static void kernel_memory_is_told_for_each_process(void) {
     close(ends[0]), close(ready[0]), close(ready[1]);
 }
 
+// What a thread of a sleeper stored, and waits to find again.
+struct stored {
+    int wait; // the end of a pipe
+    char *at[3];
+};
+
+static void *find_again(void *of) {
+    struct stored *stored = of;
+    char byte;
+    if (read(stored->wait, &byte, 1)) return NULL;
+    for (int i = 0; i < 3; i++) {
+        for (int page = 0; page < 4; page++) {
+            char *at = stored->at[i] + page * PAGE;
+            if (*at != i + page + 1) return NULL;
+            *at = 7;
+        }
+    }
+    return of;
+}
+
+// Quire alone has the file. Sleeping processes have no page table, not even a root, once caches are dropped. Their
+// threads wake on several processors at once, and find what they stored.
+static void sleepers_wake_without_page_tables(void) {
+    if (access("/proc/self/quire_memory", F_OK)) return;
+    enum { CHILDREN = 100, THREADS = 3, ROUNDS = 4 };
+    for (int round = 0; round < ROUNDS; round++) {
+        int ends[2], ready[2];
+        CHECK(!pipe(ends) && !pipe(ready), "pipe");
+        pid_t children[CHILDREN];
+        char path[64], byte = 0;
+        for (int i = 0; i < CHILDREN; i++) {
+            children[i] = fork();
+            CHECK(children[i] >= 0, "fork");
+            if (children[i]) continue;
+            close(ends[1]);
+            struct stored stored[THREADS];
+            pthread_t threads[THREADS];
+            for (int t = 0; t < THREADS; t++) {
+                stored[t].wait = ends[0];
+                for (int k = 0; k < 3; k++) {
+                    // Below table pages of different levels.
+                    void *place = (void *)(0x100000000000ul + t * 64 * PAGE + (k == 1) * (2ul << 20) + (k == 2) * (1ul << 39));
+                    int how = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE;
+                    char *at = stored[t].at[k] = mmap(place, 4 * PAGE, PROT_READ | PROT_WRITE, how, -1, 0);
+                    CHECK(at == place, "mmap");
+                    for (int page = 0; page < 4; page++) at[page * PAGE] = k + page + 1;
+                }
+                if (t) CHECK(!pthread_create(&threads[t], NULL, find_again, &stored[t]), "a thread");
+            }
+            CHECK(write(ready[1], &byte, 1) == 1, "write");
+            int wrong = !find_again(&stored[0]);
+            for (int t = 1; t < THREADS; t++) {
+                void *found = NULL;
+                wrong |= pthread_join(threads[t], &found) || !found;
+            }
+            _exit(wrong);
+        }
+        for (int i = 0; i < CHILDREN; i++) CHECK(read(ready[0], &byte, 1) == 1, "read");
+        for (int i = 0; i < CHILDREN; i++) await_sleep(children[i]);
+        // A thread that was not asleep yet keeps the tables: then they go the next time.
+        long left = CHILDREN;
+        for (int tries = 0; left && tries < 20; tries++) {
+            struct timespec more_than_a_second = {1, 100000000};
+            if (tries) nanosleep(&more_than_a_second, NULL);
+            set_knob("/proc/sys/vm/drop_caches", 3);
+            left = 0;
+            for (int i = 0; i < CHILDREN; i++) {
+                snprintf(path, sizeof path, "/proc/%d/quire_memory", children[i]);
+                left += row(path, "page-tables") != 0;
+            }
+        }
+        CHECK(!left, "%ld of %d sleepers have page tables", left, CHILDREN);
+        // Some end without a wake-up.
+        for (int i = 0; i < CHILDREN; i += 10) CHECK(!kill(children[i], SIGKILL), "kill");
+        close(ends[1]);
+        for (int i = 0; i < CHILDREN; i++) {
+            int status;
+            CHECK(waitpid(children[i], &status, 0) == children[i], "wait");
+            CHECK(i % 10 ? !status : status == SIGKILL, "sleeper %d ended with %#x", i, status);
+        }
+        close(ends[0]), close(ready[0]), close(ready[1]);
+    }
+}
+
 static const struct check checks[] = {
     {"queued_signals_are_counted_for_the_user", queued_signals_are_counted_for_the_user},
     {"queued_signals_go_with_their_process", queued_signals_go_with_their_process},
@@ -321,6 +406,7 @@ static const struct check checks[] = {
     {"memory_is_told_by_kind", memory_is_told_by_kind},
     {"threads_and_tables_are_told", threads_and_tables_are_told},
     {"kernel_memory_is_told_for_each_process", kernel_memory_is_told_for_each_process},
+    {"sleepers_wake_without_page_tables", sleepers_wake_without_page_tables},
 };
 
 int main(int argc, char **argv) {

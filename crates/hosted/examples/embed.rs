@@ -108,7 +108,7 @@ fn boot() -> &'static Vm<Toy> {
 fn translate(space: &Space<Toy>, va: u64, access: Access) -> Option<*mut AtomicU64> {
     let machine = space.vm().machine();
     // SAFETY: the walk below only loads and reads them, as hardware does.
-    let mut table = unsafe { space.page_tables() }.root();
+    let mut table = unsafe { space.page_tables() }.root()?;
     for level in (0..4).rev() {
         // SAFETY: table pages are RAM, and touched as atomics by all.
         let slot = unsafe { &*machine.frame_ptr(table).cast::<AtomicU64>().add(index(va, level)) };

@@ -59,7 +59,7 @@ impl<F: Simulate> World<F> {
         (level + 1..F::LEVELS)
             .rev()
             // SAFETY: only the root of the page tables is read, and nothing is changed.
-            .fold(unsafe { self.space.page_tables() }.root(), |t, l| {
+            .fold(unsafe { self.space.page_tables() }.root().expect("it has tables"), |t, l| {
                 F::frame(self.slot(t, index::<F>(l)).load(Ordering::Relaxed))
             })
     }

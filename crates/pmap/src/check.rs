@@ -13,7 +13,8 @@ impl<F: Format, A: Memory> Tree<'_, F, A> {
     /// (`quiet`). Returns the number of checked entries.
     pub(crate) fn check(&self, user: usize, is_table: &dyn Fn(Pfn) -> bool, quiet: bool) -> Result<u64, Broken> {
         let _pin = self.memory.pin();
-        self.check_table(self.root, F::LEVELS - 1, 0, user, is_table, quiet)
+        let Some(root) = self.root.get() else { return Ok(0) };
+        self.check_table(root, F::LEVELS - 1, 0, user, is_table, quiet)
     }
 
     /// The table page `t` at `level`, which begins at `va`, and those below.

@@ -7,13 +7,15 @@ use crate::format::{Format, Rights, index};
 use crate::hardware::Drops;
 use crate::mmu::CpuMmu;
 use crate::mutant::{Mutant, mutant};
+use crate::root::Root;
 use crate::roots::{Fan, Own, Part, Roots};
 use crate::shootdown::flush_here;
 use crate::shootdown::residency::Residency;
 use crate::table::{Memory, TableEntries, TableState};
-use crate::tree::{Dead, Tree};
+use crate::tree::{Dead, Locked, Tree};
 use core::marker::PhantomData;
 use quire_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence_full};
+use quire_sync::cpuset::CpuMask;
 use quire_sync::explore::{Arc, thread};
 use quire_sync::protocol;
 use quire_vm::machine::{Enter, Leaf};
@@ -89,20 +91,47 @@ struct Cell {
 struct Pages {
     cells: Vec<Cell>,
     next: AtomicUsize,
+    root: Root,
+    /// Number of the next root: from the last cell down.
+    next_root: AtomicUsize,
+    space: Residency,
     fan: Fan,
 }
 
 impl Pages {
     fn new(n: usize) -> Pages {
-        // Level by number: the root, then from the top down; the models allocate in that order.
-        let level = |i: usize| (LEVELS - 1).saturating_sub(i as u32);
+        Pages::with_roots(n, 0)
+    }
+
+    /// With cells for `roots` further roots.
+    fn with_roots(n: usize, roots: usize) -> Pages {
+        // Level by number: the root, then from the top down; the models allocate in that order. Further roots stand last.
+        let level = |i: usize| if i < n { (LEVELS - 1).saturating_sub(i as u32) } else { LEVELS - 1 };
         let cell = |i| Cell {
             slots: core::array::from_fn(|_| AtomicU64::new(0)),
             state: TableState::new(level(i)),
             occupied: AtomicU64::new(0),
             writable: AtomicU64::new(0),
         };
-        Pages { cells: (0..n).map(cell).collect(), next: AtomicUsize::new(1), fan: Fan::new() }
+        Pages {
+            cells: (0..n + roots).map(cell).collect(),
+            next: AtomicUsize::new(1),
+            root: Root::new(Some(Pfn(0))),
+            next_root: AtomicUsize::new(n + roots - 1),
+            space: Residency::new(1),
+            fan: Fan::new(),
+        }
+    }
+
+    /// As `Tables::make_root`, without the request.
+    fn make_root(&self) -> Result<CpuMask, OutOfMemory> {
+        let new = Pfn(self.next_root.fetch_sub(1, Ordering::Relaxed) as u64);
+        Ok(self.root.put(new, &self.space).unwrap_or_else(|| CpuMask::first(0)))
+    }
+
+    /// As `Pmap::drop_root`, without the request.
+    fn drop_root(&self) -> Option<(Pfn, CpuMask)> {
+        self.root.take(self, &self.space, &self.fan)
     }
 }
 
@@ -134,7 +163,13 @@ impl Memory for Pages {
 }
 
 fn tree(memory: &Pages) -> Tree<'_, Tiny, Pages> {
-    Tree { memory, root: Pfn(0), fan: &memory.fan, format: PhantomData }
+    Tree { memory, root: &memory.root, fan: &memory.fan, format: PhantomData }
+}
+
+/// As `Pmap::table`.
+fn lock_last(memory: &Pages, va: u64) -> Locked<'_> {
+    let make = || memory.make_root().map(drop);
+    tree(memory).lock_last(va, &memory.pin(), make).expect("the model has table pages enough")
 }
 
 /// As `Pmap::prune`.
@@ -147,7 +182,7 @@ fn prune(memory: &Pages) -> Option<Pfn> {
 }
 
 fn enter(memory: &Pages, va: u64) {
-    let t = tree(memory).lock_last(va, &memory.pin()).expect("the model has table pages enough");
+    let t = lock_last(memory, va);
     let i = index(va, 0);
     if t.view.slots[i].load(Ordering::Relaxed) == 0 {
         t.view.put(i, LEAF);
@@ -163,7 +198,7 @@ fn walk(memory: &Pages, va: u64) -> u64 {
 /// A fault enters a leaf while the empty table page that it would use is pruned.
 fn fault_against_prune() {
     let pages = Arc::new(Pages::new(8));
-    drop(tree(&pages).lock_last(0, &pages.pin()).expect("table pages"));
+    drop(lock_last(&pages, 0));
     let other = pages.clone();
     let fault = thread::spawn(move || enter(&other, 0));
     prune(&pages);
@@ -201,7 +236,7 @@ fn stale_against_link() {
     let other = world.clone();
     let fault = thread::spawn(move || {
         let (pages, stale) = &*other;
-        let t = tree(pages).lock_last(0, &pages.pin()).expect("table pages");
+        let t = lock_last(pages, 0);
         if !stale.load(Ordering::Acquire) {
             t.view.put(0, LEAF);
         }
@@ -240,7 +275,7 @@ fn remover_against_unflushed(prunes: bool) {
     let w = world.clone();
     let unmapper = thread::spawn(move || {
         {
-            let t = tree(&w.pages).lock_last(0, &w.pages.pin()).expect("table pages");
+            let t = lock_last(&w.pages, 0);
             t.view.owe();
             t.view.take(0);
         }
@@ -320,7 +355,7 @@ fn remover_against_flushed_at_once() {
     let unmapper = thread::spawn(move || {
         let mut owed = false;
         {
-            let t = tree(&w.pages).lock_last(0, &w.pages.pin()).expect("table pages");
+            let t = lock_last(&w.pages, 0);
             t.view.take_alone(0, &w.space, || {
                 t.view.owe();
                 owed = true;
@@ -589,7 +624,7 @@ protocol! {
 /// Model of C9: the map fans out for the first time, and a CPU copies an entry of the root, while another prunes.
 fn fan_out_against_prune() {
     let world = Arc::new((Pages::new(8), Roots::new()));
-    drop(tree(&world.0).lock_last(0, &world.0.pin()).expect("table pages"));
+    drop(lock_last(&world.0, 0));
     let w = world.clone();
     let cpu = thread::spawn(move || {
         let (pages, roots) = &*w;
@@ -599,7 +634,7 @@ fn fan_out_against_prune() {
             let _root = pages.state(Pfn(0)).lock();
             roots.open();
         }
-        let t = tree(pages).lock_last(0, &pages.pin()).expect("table pages");
+        let t = lock_last(pages, 0);
         let copy = pages.slots(Pfn(0))[0].load(Ordering::Acquire);
         drop(t);
         copy
@@ -663,4 +698,202 @@ protocol! {
     a_cpu_that_enters_as_a_regime_ends_is_asked_or_flushes = switch_in_against_close, Some(3);
     #[cfg(loom)]
     CloseNoFence: "a CPU keeps a freed root loaded";
+}
+
+/// A fault enters a leaf while the empty root that it would use is dropped.
+fn fault_against_drop_root() {
+    let pages = Arc::new(Pages::with_roots(4, 1));
+    let other = pages.clone();
+    let fault = thread::spawn(move || enter(&other, 0));
+    pages.drop_root();
+    fault.join().unwrap();
+    assert_eq!(walk(&pages, 0), LEAF, "a leaf is lost below a dropped root");
+}
+
+protocol! {
+    a_fault_and_a_drop_of_the_root_never_lose_a_leaf = fault_against_drop_root, Some(3);
+    LinkNoDeadCheck: "below a dropped root";
+    TakeRootNoLock: "below a dropped root";
+}
+
+/// Two faults need the root that a space has lost.
+fn fault_against_fault_without_a_root() {
+    let pages = Arc::new(Pages::with_roots(7, 2));
+    pages.drop_root().expect("it is empty");
+    let other = pages.clone();
+    let fault = thread::spawn(move || enter(&other, 0));
+    enter(&pages, PAGE_SIZE);
+    fault.join().unwrap();
+    let there = (walk(&pages, 0), walk(&pages, PAGE_SIZE));
+    assert_eq!(there, (LEAF, LEAF), "a leaf is below a root that is not the space's");
+}
+
+protocol! {
+    two_faults_make_one_root = fault_against_fault_without_a_root, Some(2);
+    PutRootUnlooked: "a root that is not the space's";
+}
+
+/// Model of C3: as [`stale_against_link`], where the fault makes the root too.
+fn stale_against_make_root() {
+    let world = Arc::new((Pages::with_roots(4, 1), AtomicBool::new(false)));
+    world.0.drop_root().expect("it is empty");
+    let other = world.clone();
+    let fault = thread::spawn(move || {
+        let (pages, stale) = &*other;
+        let t = lock_last(pages, 0);
+        if !stale.load(Ordering::Acquire) {
+            t.view.put(0, LEAF);
+        }
+    });
+    let (pages, stale) = &*world;
+    stale.store(true, Ordering::Release);
+    fence_full();
+    if let Some(t) = tree(pages).lock_next(EVERYTHING)
+        && t.view.slots[0].load(Ordering::Relaxed) != 0
+    {
+        t.view.owe();
+        t.view.take(0);
+        let _last = t.view.state.settle();
+    }
+    fault.join().unwrap();
+    assert_eq!(walk(pages, 0), 0, "a leaf outlives its entry");
+}
+
+protocol! {
+    a_fault_that_makes_the_root_sees_the_stale_mark_or_is_seen = stale_against_make_root, Some(3);
+    #[cfg(loom)]
+    TableNoFence: "outlives";
+}
+
+/// Model of C2: as [`remover_against_unflushed`], where the remover may find no root.
+fn remover_against_drop_root() {
+    let world = Arc::new((Pages::new(4), AtomicBool::new(true)));
+    enter(&world.0, 0);
+    let w = world.clone();
+    let dropper = thread::spawn(move || {
+        let (pages, cached) = &*w;
+        {
+            let t = lock_last(pages, 0);
+            t.view.owe();
+            t.view.take(0);
+        }
+        // Stays, because its table page owes a flush.
+        prune(pages);
+        pages.drop_root();
+        cached.swap(false, Ordering::AcqRel);
+        // As `Pmap::settle`, by the number of the table page.
+        let _last = pages.state(Pfn(2)).settle();
+        prune(pages);
+        pages.drop_root();
+    });
+    let (pages, cached) = &*world;
+    // The remover has set busy and fenced.
+    fence_full();
+    let gone = match tree(pages).lock_next(VirtRange { start: 0, end: PAGE_SIZE }) {
+        Some(t) => t.view.slots[0].load(Ordering::Relaxed) == 0 && !t.view.state.unflushed(),
+        None => !tree(pages).unflushed(0),
+    };
+    assert!(!gone || !cached.load(Ordering::Acquire), "a program reaches a frame of another owner");
+    dropper.join().unwrap();
+}
+
+protocol! {
+    a_remover_that_finds_no_root_finds_all_flushed = remover_against_drop_root, Some(3);
+    PruneUnflushed: "a frame of another owner";
+}
+
+/// A CPU that was elsewhere switches in while the root is dropped. It is asked to leave the root, or loads none.
+fn switch_in_against_drop_root() {
+    let pages = Arc::new(Pages::new(1));
+    let w = pages.clone();
+    let cpu = thread::spawn(move || {
+        let entered = w.root.enter(&w.space, 0);
+        w.space.arrived(0);
+        entered.root
+    });
+    let dropped = pages.drop_root();
+    let loaded = cpu.join().unwrap();
+    if let Some((root, asked)) = dropped {
+        assert!(loaded != Some(root) || asked.contains(0), "a CPU keeps a freed root loaded");
+    }
+}
+
+protocol! {
+    a_cpu_that_switches_in_is_asked_to_leave_the_root_or_has_none = switch_in_against_drop_root, None;
+    RootReadEarly: "a CPU keeps a freed root loaded";
+    #[cfg(loom)]
+    TakeRootNoFence: "a CPU keeps a freed root loaded";
+    #[cfg(loom)]
+    ArriveNoFence: "a CPU keeps a freed root loaded";
+}
+
+/// A CPU that runs the space goes idle and keeps it loaded, while the root is dropped.
+fn idle_against_drop_root() {
+    let pages = Arc::new(Pages::new(1));
+    let root = pages.root.enter(&pages.space, 0).root;
+    pages.space.arrived(0);
+    let w = pages.clone();
+    let cpu = thread::spawn(move || w.space.idle(0));
+    let dropped = pages.drop_root();
+    cpu.join().unwrap();
+    if let Some((gone, asked)) = dropped {
+        assert!(root != Some(gone) || asked.contains(0), "a CPU keeps a freed root loaded");
+    }
+}
+
+protocol! {
+    a_cpu_that_goes_idle_is_asked_to_leave_the_root = idle_against_drop_root, None;
+    TakeRootAsksRunning: "a CPU keeps a freed root loaded";
+    LazyAfterRunning: "a CPU keeps a freed root loaded";
+}
+
+/// A CPU switches in while another makes the root that the space has lost. It is asked to load the root, or finds it.
+fn switch_in_against_make_root() {
+    let pages = Arc::new(Pages::with_roots(1, 1));
+    pages.drop_root().expect("it is empty");
+    let w = pages.clone();
+    let cpu = thread::spawn(move || {
+        let entered = w.root.enter(&w.space, 0);
+        w.space.arrived(0);
+        entered.root
+    });
+    let asked = pages.make_root().expect("table pages");
+    let loaded = cpu.join().unwrap();
+    assert!(loaded.is_some() || asked.contains(0), "a CPU runs the space without its root for ever");
+}
+
+protocol! {
+    a_cpu_that_switches_in_is_asked_to_load_the_root_or_finds_it = switch_in_against_make_root, None;
+    RootReadEarly: "without its root for ever";
+    #[cfg(loom)]
+    PutRootNoFence: "without its root for ever";
+    #[cfg(loom)]
+    ArriveNoFence: "without its root for ever";
+}
+
+/// Model of C9: the map fans out for the first time, and a CPU copies an entry of the root, while another prunes and
+/// drops the root.
+fn fan_out_against_drop_root() {
+    let world = Arc::new((Pages::with_roots(7, 1), Roots::new()));
+    let w = world.clone();
+    let cpu = thread::spawn(move || {
+        let (pages, roots) = &*w;
+        assert!(pages.fan.put((&raw const *roots).cast_mut()));
+        {
+            let _held = roots.lock.lock();
+            // As `Tables::with_root_locked`.
+            let _word = pages.root.lock();
+            let _root = pages.root.get().map(|root| pages.state(root).lock_child());
+            roots.open();
+        }
+        pages.root.get()
+    });
+    let dropped = world.0.drop_root();
+    let kept = cpu.join().unwrap();
+    assert!(dropped.is_none() || dropped.map(|d| d.0) != kept, "a root goes while CPUs have copies of its entries");
+}
+
+protocol! {
+    a_root_with_copies_stays = fan_out_against_drop_root, Some(3);
+    TakeRootCopied: "while CPUs have copies of its entries";
 }

@@ -37,5 +37,19 @@ quire_sync::mutants! {
         CloseNoFence,
         /// A step of pruning reads at its beginning whether entries of the root stay, not under the root's lock.
         KeepsRootEarly,
+        /// A CPU that switches in reads which root to load before it joins the CPUs that run the space.
+        RootReadEarly,
+        /// A CPU that makes a root does not check again, under the word's lock, whether there is one.
+        PutRootUnlooked,
+        /// A CPU that makes a root reads the running CPUs before CPUs that switch in can see the root.
+        PutRootNoFence,
+        /// The root goes without its own lock.
+        TakeRootNoLock,
+        /// The root goes although CPUs have copies of its entries.
+        TakeRootCopied,
+        /// A CPU that drops the root reads its targets before CPUs that switch in can see that there is none.
+        TakeRootNoFence,
+        /// Of the CPUs that have the space loaded, those that do not run it keep a dropped root.
+        TakeRootAsksRunning,
     }
 }

@@ -5,7 +5,8 @@
 //! is not dead, else they begin again. A table page is linked under its parent's lock, where the parent is not dead.
 //! The pruner locks parent, then child, verifies that the child is empty and owes no flush, marks it dead, and clears
 //! the parent's entry. Then it releases both locks, flushes paging-structure caches, and only then gives the page to
-//! the epoch.
+//! the epoch. The root is made and dropped by the same rules, under the lock of the word that names it
+//! ([`root`](crate::root)).
 //!
 //! | | walk and lock | link | prune |
 //! |---|---|---|---|
@@ -16,6 +17,7 @@
 
 use crate::format::{FANOUT, Format, base, index, span};
 use crate::mutant::{Mutant, mutant};
+use crate::root::Root;
 use crate::roots::Fan;
 use crate::table::{Memory, View};
 use core::marker::PhantomData;
@@ -52,10 +54,10 @@ impl Dead {
     }
 }
 
-/// The tables below one root.
+/// The tables of one space.
 pub(crate) struct Tree<'m, F: Format, A: Memory> {
     pub memory: &'m A,
-    pub root: Pfn,
+    pub root: &'m Root,
     /// Says whether entries of the root stay, because CPUs have copies of them. This may begin at any moment, so it is
     /// read under the root's lock.
     pub fan: &'m Fan,
@@ -92,14 +94,19 @@ impl<A: Memory> Drop for SpareTable<'_, A> {
 
 impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
     /// Locks the last-level table page over `va`, linking missing levels. A full fence stands between the lock and the
-    /// return.
+    /// return. `make` makes and publishes a root, where the space has none.
     #[inline(always)]
-    pub(crate) fn lock_last(&self, va: u64, pin: &A::Pin<'_>) -> Result<Locked<'m>, OutOfMemory> {
+    pub(crate) fn lock_last(
+        &self,
+        va: u64,
+        pin: &A::Pin<'_>,
+        make: impl Fn() -> Result<(), OutOfMemory>,
+    ) -> Result<Locked<'m>, OutOfMemory> {
         loop {
             // Only the number comes from the called function: the locked value is built here, in registers.
             let t = match self.last(va) {
                 Some(t) => t,
-                None => self.last_linking(va, pin)?,
+                None => self.last_linking(va, pin, &make)?,
             };
             // Where it is dead, its parent no longer names it.
             if let Some(locked) = self.lock_live(t, va) {
@@ -114,7 +121,7 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
     /// The caller is pinned.
     #[inline(always)]
     fn last(&self, va: u64) -> Option<Pfn> {
-        let mut t = self.root;
+        let mut t = self.root.get()?;
         for level in (1..F::LEVELS).rev() {
             let word = self.memory.slots(t)[index(va, level)].load(Ordering::Acquire);
             if !F::present(word) {
@@ -129,7 +136,8 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
     pub(crate) fn above(&self, va: u64) -> &'m AtomicU64 {
         let above = |t, level| &self.memory.slots(t)[index(va, level)];
         let below = |t, level| F::frame(above(t, level).load(Ordering::Acquire));
-        above((2..F::LEVELS).rev().fold(self.root, below), 1)
+        let Some(root) = self.root.get() else { unreachable!("a live table page has a root above it") };
+        above((2..F::LEVELS).rev().fold(root, below), 1)
     }
 
     /// As [`last`](Self::last), and links missing levels.
@@ -138,10 +146,18 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
     /// The caller is pinned.
     #[cold]
     #[inline(never)]
-    fn last_linking(&self, va: u64, _pin: &A::Pin<'_>) -> Result<Pfn, OutOfMemory> {
+    fn last_linking(
+        &self,
+        va: u64,
+        _pin: &A::Pin<'_>,
+        make: &impl Fn() -> Result<(), OutOfMemory>,
+    ) -> Result<Pfn, OutOfMemory> {
         let mut spare = SpareTable { memory: self.memory, page: None };
         'again: loop {
-            let mut t = self.root;
+            let Some(mut t) = self.root.get() else {
+                make()?;
+                continue;
+            };
             for level in (1..F::LEVELS).rev() {
                 let word = self.memory.slots(t)[index(va, level)].load(Ordering::Acquire);
                 t = if F::present(word) {
@@ -217,7 +233,7 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
             // Most often a table page covers the start.
             let (t, va) = match self.last(range.start) {
                 Some(t) if !range.is_empty() => (t, range.start),
-                _ => self.find(self.root, F::LEVELS - 1, range.start, range.end)?,
+                _ => self.find(self.root.get()?, F::LEVELS - 1, range.start, range.end)?,
             };
             if let Some(locked) = self.lock_live(t, va) {
                 return Some(locked);
@@ -254,10 +270,10 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
     }
 
     /// Whether a removal in the last-level table page over `va` is not flushed yet. Where that page is absent, the
-    /// lowest existing level counts.
+    /// lowest existing level counts, and a space without a root owes nothing.
     pub(crate) fn unflushed(&self, va: u64) -> bool {
         let _pin = self.memory.pin();
-        let mut t = self.root;
+        let Some(mut t) = self.root.get() else { return false };
         for level in (1..F::LEVELS).rev() {
             let word = self.memory.slots(t)[index(va, level)].load(Ordering::Acquire);
             if !F::present(word) {
@@ -275,7 +291,8 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
     pub(crate) fn prune_some(&self, range: VirtRange, dead: &mut Dead) -> u64 {
         let _pin = self.memory.pin();
         let mut left = STEP;
-        self.prune_below(self.root, F::LEVELS - 1, range.start, range.end, &mut left, dead).unwrap_or(range.end)
+        let Some(root) = self.root.get() else { return range.end };
+        self.prune_below(root, F::LEVELS - 1, range.start, range.end, &mut left, dead).unwrap_or(range.end)
     }
 
     /// Prunes below `t`, which stands at `level`; `Some`: not finished, continue at this address.
@@ -284,7 +301,7 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
     /// The caller is pinned.
     fn prune_below(&self, t: Pfn, level: u32, from: u64, to: u64, left: &mut u32, dead: &mut Dead) -> Option<u64> {
         let view = View::of(self.memory, t);
-        let keeps_early = mutant(Mutant::KeepsRootEarly) && t == self.root && self.fan.keeps_root();
+        let keeps_early = mutant(Mutant::KeepsRootEarly) && level == F::LEVELS - 1 && self.fan.keeps_root();
         let mut at = from;
         while at < to {
             let (i, word) = view.next(index(at, level), index(to - 1, level))?;
@@ -323,7 +340,7 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
         if !F::present(word) || F::frame(word) != child {
             return false;
         }
-        if parent.pfn == self.root && !mutant(Mutant::KeepsRootEarly) && self.fan.keeps_root() {
+        if self.root.get() == Some(parent.pfn) && !mutant(Mutant::KeepsRootEarly) && self.fan.keeps_root() {
             return false;
         }
         let view = View::of(self.memory, child);

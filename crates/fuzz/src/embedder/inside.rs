@@ -67,6 +67,7 @@ pub fn tables(space: &Space<Hosted>, range: VirtRange, spare: Option<Frame>) {
     let _racing = (Pmap::<Hosted>::is_running(tables), Pmap::<Hosted>::is_running_elsewhere(tables, 0));
     let _racing = (tables.peak_pages(vm), tables.table_pages(vm), tables.resident_pages(vm));
     let _racing = (tables.unflushed_above(vm, range.start), Pmap::<Hosted>::take_ran(tables));
+    let _root_goes_where_nothing_is_left = tables.drop_root(vm);
     tables.check(vm, false).map(drop).unwrap_or_else(|broken| panic!("{broken}"));
     if let Some(mut table) = tables.next_table(vm, VirtRange { end: user.end, ..range }) {
         let span = table.span();

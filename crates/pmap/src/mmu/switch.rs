@@ -3,6 +3,7 @@
 use super::Mmu;
 use crate::format::Format;
 use crate::hardware::{Drops, Hardware};
+use crate::root::{Entered, Root};
 use crate::roots::{Fan, Own};
 use crate::shootdown::residency::Residency;
 use core::ptr;
@@ -32,7 +33,7 @@ impl<F: Format> Mmu<F> {
     }
 
     /// Loads `space`, whose root is `root`, on this CPU, or the CPU's own root of it, and catches up with the flushes
-    /// that it missed.
+    /// that it missed. Where the space has no root, the CPU runs it on the kernel's.
     ///
     /// # Safety
     /// Preemption and interrupts are off; `space`, `root` and `fan` live until the CPU has left them.
@@ -42,13 +43,13 @@ impl<F: Format> Mmu<F> {
         machine: &M,
         cpu: CpuId,
         space: &Residency,
-        root: Pfn,
+        root: &Root,
         fan: &Fan,
     ) {
         let state = self.cpus.of(cpu);
         // Relies on C4: from here on other CPUs send this CPU their flushes. The generations below tell whether it
         // missed any before, and then this load flushes.
-        let (generation, new) = space.arrive(cpu);
+        let Entered { generation, new, root } = root.enter(space, cpu);
         // Read after the CPU joined: see `roots`.
         let (regime, own, stale) = match fan.get() {
             None => (0, None, false),
@@ -57,7 +58,7 @@ impl<F: Format> Mmu<F> {
                 (found.regime, found.own, found.stale)
             }
         };
-        let root = own.map_or(root, Own::root);
+        let root = own.map_or_else(|| self.or_kernel(root), Own::root);
         if state.loaded() == space.id() {
             let (loaded, tag) = state.root();
             if loaded != root {
@@ -118,11 +119,39 @@ impl<F: Format> Mmu<F> {
         machine: &M,
         cpu: CpuId,
         space: &Residency,
-        root: Pfn,
+        root: &Root,
         regime: u64,
     ) {
+        let root = self.or_kernel(root.get());
         // SAFETY: the caller is on `cpu` with interrupts off, and `root` is the space's own, as `reload` requires.
         unsafe { self.reload(machine, cpu, space, (root, None), regime) }
+    }
+
+    /// Loads the loaded space's `root` as it is now, or the kernel's where the space has none, with nothing cached.
+    ///
+    /// # Safety
+    /// As [`go_private`](Self::go_private); the CPU has no root of its own loaded.
+    pub(crate) unsafe fn follow<M: Hardware<Format = F>>(
+        &self,
+        machine: &M,
+        cpu: CpuId,
+        space: &Residency,
+        root: &Root,
+    ) {
+        let root = self.or_kernel(root.get());
+        let state = self.cpus.of(cpu);
+        if state.root().0 != root {
+            // As recorded: a regime that has begun since then costs one flush at the next switch-in.
+            let regime = state.slots[state.slot.load(Ordering::Relaxed)].regime.load(Ordering::Relaxed);
+            // SAFETY: the caller is on `cpu` with interrupts off, and `root` is the space's or the kernel's, as `reload`
+            // requires.
+            unsafe { self.reload(machine, cpu, space, (root, None), regime) }
+        }
+    }
+
+    /// The root to load for a space that has `root`.
+    fn or_kernel(&self, root: Option<Pfn>) -> Pfn {
+        root.unwrap_or_else(|| self.kernel.root())
     }
 
     unsafe fn reload<M: Hardware<Format = F>>(

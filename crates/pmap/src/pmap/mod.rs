@@ -8,6 +8,7 @@ pub use tables::Tables;
 
 use crate::format::{FANOUT, Format, base, index, span};
 use crate::hardware::{Drops, Hardware};
+use crate::root::Root;
 use crate::roots::{Fan, Own, Part, Roots, USER_HALF};
 use crate::shootdown::Request;
 use crate::shootdown::residency::Residency;
@@ -149,7 +150,7 @@ unsafe fn released<M: Hardware>(header: *mut Retired) {
 
 impl<F: Format> Tables<F> {
     fn tree<M: Hardware<Format = F>>(&self, vm: &'static Physical<M>) -> Tree<'_, F, Frames<M>> {
-        Tree { memory: Frames::of(vm), root: self.root, fan: &self.fan, format: PhantomData }
+        Tree { memory: Frames::of(vm), root: &self.root, fan: &self.fan, format: PhantomData }
     }
 
     #[inline(always)]
@@ -168,12 +169,46 @@ impl<F: Format> Tables<F> {
         }
         if let Some(roots) = self.roots() {
             let _held = roots.lock.lock();
-            // The pruner reads under this lock whether entries stay.
-            let _root = Frames::of(vm).state(self.root).lock();
-            if !roots.is_open() {
-                roots.open();
-            }
+            self.with_root_locked(vm, || {
+                if !roots.is_open() {
+                    roots.open();
+                }
+            });
         }
+    }
+
+    /// Calls `f` under the locks under which it is read whether the root and its entries stay: the word's and, where there
+    /// is a root, the root's.
+    fn with_root_locked<M: Hardware<Format = F>>(&self, vm: &'static Physical<M>, f: impl FnOnce()) {
+        let _word = self.root.lock();
+        let _root = self.root.get().map(|root| Frames::of(vm).state(root).lock_child());
+        f();
+    }
+
+    /// A table page as a root: with the kernel's half, and no user half.
+    fn new_root<M: Hardware<Format = F>>(vm: &'static Physical<M>) -> Result<Pfn, OutOfMemory> {
+        let root = Frames::of(vm).allocate(F::LEVELS - 1)?;
+        vm.machine().mmu().kernel().share(vm.machine(), root);
+        Ok(root)
+    }
+
+    /// # Requires
+    /// No CPU has it loaded and no walker can reach it.
+    fn free_root<M: Hardware<Format = F>>(vm: &'static Physical<M>, root: Pfn) {
+        vm.machine().mmu().kernel().unshare(vm.machine(), root);
+        Frames::of(vm).free(root);
+    }
+
+    /// Makes a root where the space has none, and returns when the CPUs that run the space have loaded it.
+    #[cold]
+    #[inline(never)]
+    fn make_root<M: Hardware<Format = F>>(&self, vm: &'static Physical<M>) -> Result<(), OutOfMemory> {
+        let new = Self::new_root(vm)?;
+        match self.root.put(new, &self.residency) {
+            Some(running) => Self::shoot(vm, running, &Request::root(&self.residency, &self.root)),
+            None => Self::free_root(vm, new),
+        }
+        Ok(())
     }
 
     /// Before a fault at `va`: gives this CPU a root of its own, where it runs the space and there is memory. Where it
@@ -207,18 +242,8 @@ impl<F: Format> Tables<F> {
     }
 
     fn new_own<M: Hardware<Format = F>>(&self, vm: &'static Physical<M>) -> Result<*mut Own, OutOfMemory> {
-        let frames = Frames::of(vm);
-        let root = frames.allocate(F::LEVELS - 1)?;
-        match Self::place(vm, "own-root", Own::new(root)) {
-            Ok(own) => {
-                vm.machine().mmu().kernel().share(vm.machine(), root);
-                Ok(own)
-            }
-            Err(no) => {
-                frames.free(root);
-                Err(no)
-            }
-        }
+        let root = Self::new_root(vm)?;
+        Self::place(vm, "own-root", Own::new(root)).inspect_err(|_| Self::free_root(vm, root))
     }
 
     /// Makes `new` this CPU's own root of this space, and loads it; `false` where the regime or the CPU has changed
@@ -258,9 +283,11 @@ impl<F: Format> Tables<F> {
             if state.loaded() != self.id() || own.has(i) {
                 return;
             }
+            // A linked table page keeps the root.
+            let Some(root) = self.root.get() else { return };
             roots.join(cpu, own, i, reach);
             let frames = Frames::of(vm);
-            let word = frames.slots(self.root)[i].load(Ordering::Acquire);
+            let word = frames.slots(root)[i].load(Ordering::Acquire);
             frames.slots(own.root())[i].store(word, Ordering::Release);
             if F::CACHES_ABSENT {
                 Drops::drop_loaded(machine, state);
@@ -277,8 +304,7 @@ impl<F: Format> Tables<F> {
             (*own).each(|i| frames.slots((*own).root())[i].store(0, Ordering::Relaxed));
             (*own).root()
         };
-        vm.machine().mmu().kernel().unshare(vm.machine(), root);
-        frames.free(root);
+        Self::free_root(vm, root);
         // SAFETY: `own` was made by `new_own`, only the caller has it, and it is not used after this.
         unsafe { Self::displace(vm, own) };
     }
@@ -312,9 +338,9 @@ impl<F: Format> Tables<F> {
         vm.stats().count(Event::BufferPageGone);
     }
 
-    /// The frame of the root table, where hardware walks begin.
-    pub fn root(&self) -> Pfn {
-        self.root
+    /// The frame of the root table, where hardware walks begin; `None` where the space has no page tables now.
+    pub fn root(&self) -> Option<Pfn> {
+        self.root.get()
     }
 
     /// The number of this space for its translations; never reused.
@@ -331,7 +357,7 @@ impl<F: Format> Tables<F> {
     pub unsafe fn switch_in<M: Hardware<Format = F>>(&self, machine: &M, cpu: CpuId) {
         // SAFETY: the caller is on `cpu` with preemption and interrupts off, and keeps the pmap until the CPU has left
         // it.
-        unsafe { machine.mmu().load(machine, cpu, &self.residency, self.root, &self.fan) }
+        unsafe { machine.mmu().load(machine, cpu, &self.residency, &self.root, &self.fan) }
     }
 
     /// The CPU is about to run a thread without a user half (the idle thread, a kernel thread) and keeps these tables
@@ -354,8 +380,10 @@ impl<F: Format> Tables<F> {
         for own in (0..MAX_CPUS).filter_map(|cpu| roots.own(cpu)) {
             for i in 0..USER_HALF {
                 let theirs = frames.slots(own.root())[i].load(Ordering::Acquire);
-                // A CPU marks an entry as copied before it copies it.
-                if theirs != 0 && (!own.has(i) || theirs != frames.slots(self.root)[i].load(Ordering::Acquire)) {
+                // A CPU marks an entry as copied before it copies it. The root is read after the copy, because it may be
+                // made meanwhile, and stays while copies exist.
+                let word = self.root.get().map_or(0, |root| frames.slots(root)[i].load(Ordering::Acquire));
+                if theirs != 0 && (!own.has(i) || theirs != word) {
                     return Err(Broken::TableRoot(i as u64 * span(F::LEVELS - 1)));
                 }
             }
@@ -392,7 +420,7 @@ impl<F: Format> Tables<F> {
         'step: loop {
             let _held = self.census.lock();
             let _pin = frames.pin();
-            let mut t = self.root;
+            let Some(mut t) = self.root.get() else { return tables };
             for level in (2..F::LEVELS).rev() {
                 let table = base(at, level + 1);
                 let last = if level == F::LEVELS - 1 { USER_HALF - 1 } else { FANOUT - 1 };
@@ -431,12 +459,12 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
     type Table<'a> = LockedTable<'a, M>;
 
     unsafe fn new(vm: &'static Physical<M>) -> Result<Self, OutOfMemory> {
-        let mmu = vm.machine().mmu();
-        let root = Frames::of(vm).allocate(F::LEVELS - 1)?;
-        mmu.kernel().share(vm.machine(), root);
-        let id = mmu.new_id();
+        // At once, because most spaces are made to be run soon. A root made by the first fault would cost a second load of
+        // the root register.
+        let root = Self::new_root(vm)?;
+        let id = vm.machine().mmu().new_id();
         Ok(Tables {
-            root,
+            root: Root::new(Some(root)),
             fan: Fan::new(),
             id,
             format: PhantomData,
@@ -452,7 +480,7 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
         if let Some(roots) = roots {
             self.prepare_own(vm, roots, va)?;
         }
-        let table = LockedTable { vm, tables: self, t: self.tree(vm).lock_last(va, pin)? };
+        let table = LockedTable { vm, tables: self, t: self.tree(vm).lock_last(va, pin, || self.make_root(vm))? };
         if let Some(roots) = roots {
             self.copy_entry(vm, roots, va);
         }
@@ -523,10 +551,9 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
             return;
         }
         let loaded = roots.close(&self.residency);
-        Self::shoot(vm, loaded, &Request::home(&self.residency, self.root, roots.regime()));
+        Self::shoot(vm, loaded, &Request::home(&self.residency, &self.root, roots.regime()));
         roots.take(|own| Self::free_own(vm, own));
-        let _root = Frames::of(vm).state(self.root).lock();
-        roots.keeps_root.store(false, Ordering::Release);
+        self.with_root_locked(vm, || roots.keeps_root.store(false, Ordering::Release));
     }
 
     fn is_running(&self) -> bool {
@@ -547,10 +574,21 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
         vm.machine().mmu().drain(vm)
     }
 
+    fn drop_root(&self, vm: &'static Physical<M>) -> bool {
+        let frames = Frames::of(vm);
+        let Some((root, loaded)) = self.root.take(frames, &self.residency, &self.fan) else { return false };
+        Self::shoot(vm, loaded, &Request::root(&self.residency, &self.root));
+        // Walkers read the user half only.
+        vm.machine().mmu().kernel().unshare(vm.machine(), root);
+        frames.retire(root);
+        true
+    }
+
     fn clear(&self, vm: &'static Physical<M>) {
         Pmap::<M>::fan_in(self, vm);
         let frames = Frames::of(vm);
-        let root = View::of(frames, self.root);
+        let Some(root) = self.root.get() else { return };
+        let root = View::of(frames, root);
         // Linked through their descriptors.
         let mut detached = None;
         // An empty root detaches nothing, so counting CPUs need not be excluded.
@@ -601,8 +639,9 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
     unsafe fn destroy(&mut self, vm: &'static Physical<M>) {
         // Idle CPUs may still have it loaded.
         Self::shoot(vm, self.residency.loaded(), &Request::leave(&self.residency));
-        vm.machine().mmu().kernel().unshare(vm.machine(), self.root);
-        Frames::of(vm).free(self.root);
+        if let Some(root) = self.root.get() {
+            Self::free_root(vm, root);
+        }
         if let Some(roots) = self.roots() {
             debug_assert!(!roots.is_open(), "page tables were destroyed before they were cleared");
             // SAFETY: no CPU and no walker is left.
@@ -638,6 +677,6 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
             let _held = r.lock.lock();
             r.count()
         });
-        1 + own + self.census(vm, |_| {})
+        u64::from(self.root.get().is_some()) + own + self.census(vm, |_| {})
     }
 }

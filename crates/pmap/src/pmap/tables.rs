@@ -1,16 +1,17 @@
 //! The state of one address space: data only, so that the machine's trait can name it.
 
 use crate::format::Format;
+use crate::root::Root;
 use crate::roots::Fan;
 use crate::shootdown::residency::Residency;
 use core::marker::PhantomData;
 use quire_sync::SpinLock;
-use quire_vm::Pfn;
 
 /// The page tables of one address space. Faults read only its first line.
 #[repr(C)]
 pub struct Tables<F: Format> {
-    pub(super) root: Pfn,
+    /// None while the space is idle and memory is short.
+    pub(super) root: Root,
     /// Root tables of the CPUs' own; null until the map fans out for the first time.
     pub(super) fan: Fan,
     /// The residency's number.

@@ -13,7 +13,8 @@
 //! | **go lazy** | | not a target: catches up when it runs again | own CPU | lazy mark set before the running mark goes |
 //!
 //! A *lazy* CPU has the space loaded but runs a kernel thread. User translations may stay stale there until it runs the
-//! space again. Freed page tables must leave its paging-structure caches, so structure flushes interrupt it too.
+//! space again. Freed page tables must leave its paging-structure caches, so structure flushes interrupt it too. It also
+//! leaves a root that another CPU drops ([`root`](crate::root)).
 
 pub(crate) mod request;
 pub(crate) mod residency;
@@ -57,7 +58,17 @@ impl<F: Format> Request<'_, F> {
                 machine.masked(|| {
                     if state.loaded() == space.id() && state.has_own() {
                         // SAFETY: on the target CPU, interrupts masked; the root is the loaded space's.
-                        unsafe { mmu.come_home(machine, cpu, space, *root, *regime) };
+                        unsafe { mmu.come_home(machine, cpu, space, root, *regime) };
+                    }
+                });
+            }
+            RequestKind::Root { space, root } => {
+                // Masked: as for `Leave`. The word is read here and not by the requester, because requests of a CPU that
+                // makes a root and of one that drops it may come in either order.
+                machine.masked(|| {
+                    if state.loaded() == space.id() && !state.has_own() {
+                        // SAFETY: on the target CPU, interrupts masked; the root is the loaded space's.
+                        unsafe { mmu.follow(machine, cpu, space, root) };
                     }
                 });
             }

@@ -3,10 +3,11 @@
 
 use super::residency::Residency;
 use crate::format::Format;
+use crate::root::Root;
 use crate::roots::Reach;
 use core::marker::PhantomData;
+use quire_vm::VirtRange;
 use quire_vm::tlb::flush::FlushSet;
-use quire_vm::{Pfn, VirtRange};
 
 /// A request from one CPU to others. It lives on the requester's stack until all have answered.
 pub struct Request<'a, F: Format> {
@@ -21,7 +22,10 @@ pub(super) enum RequestKind<'a> {
     /// Drop `set`, which lies below entry `i` of the space `id`'s root, as of `generation` of that entry.
     Entry { id: u64, i: usize, reach: &'a Reach, generation: u64, set: &'a FlushSet },
     /// A CPU that has its own root of the space loaded loads the space's.
-    Home { space: &'a Residency, root: Pfn, regime: u64 },
+    Home { space: &'a Residency, root: &'a Root, regime: u64 },
+    /// The space has got or lost its root: a CPU that has it loaded, and no root of its own, loads the space's root of
+    /// this moment.
+    Root { space: &'a Residency, root: &'a Root },
     /// The space is about to lose its tables: a CPU that has it loaded loads the kernel's.
     Leave { space: &'a Residency },
     /// Kernel addresses, the same in every space.
@@ -39,8 +43,12 @@ impl<'a, F: Format> Request<'a, F> {
         Request { kind: RequestKind::Entry { id, i, reach, generation, set }, format: PhantomData }
     }
 
-    pub(crate) fn home(space: &'a Residency, root: Pfn, regime: u64) -> Self {
+    pub(crate) fn home(space: &'a Residency, root: &'a Root, regime: u64) -> Self {
         Request { kind: RequestKind::Home { space, root, regime }, format: PhantomData }
+    }
+
+    pub(crate) fn root(space: &'a Residency, root: &'a Root) -> Self {
+        Request { kind: RequestKind::Root { space, root }, format: PhantomData }
     }
 
     pub(crate) fn leave(space: &'a Residency) -> Self {

@@ -68,7 +68,8 @@ pub unsafe trait Pmap<M: Machine<Pmap = Self>>: Send + Sync + Sized + 'static {
     /// CPU has left them.
     unsafe fn new(vm: &'static Physical<M>) -> Result<Self, OutOfMemory>;
 
-    /// Locks the last-level table page that covers `va`, linking new levels as needed. The returned page is live (not
+    /// Locks the last-level table page that covers `va`, linking new levels as needed, and the root where it was
+    /// dropped. The returned page is live (not
     /// dead), and a full fence stands between the lock and the return (`fence_after_rmw`, relies on C2). `pin` is of
     /// the system's epoch; a faulting thread has one already.
     fn table(&self, vm: &'static Physical<M>, va: u64, pin: &Pinned<'_>) -> Result<Self::Table<'_>, OutOfMemory>;
@@ -124,11 +125,19 @@ pub unsafe trait Pmap<M: Machine<Pmap = Self>>: Send + Sync + Sized + 'static {
         0
     }
 
+    /// Drops the root table too, where no CPU runs the space and nothing else is left of its tables. The next
+    /// [`table`](Self::table) makes one. Returns whether the root is gone, or will be when the last walker has left. A CPU
+    /// that keeps the space loaded without running it is told to leave the root first. A machine may keep its roots.
+    fn drop_root(&self, vm: &'static Physical<M>) -> bool {
+        let _kept = vm;
+        false
+    }
+
     /// Frees all table pages but the root. The caller has emptied the map: no thread can fault here any more, and no
     /// reverse scan can reach this space. Needs no epoch (C4: exit).
     fn clear(&self, vm: &'static Physical<M>);
 
-    /// Frees the root too.
+    /// Frees the root too, where there is one.
     ///
     /// # Safety
     /// No CPU runs this space, and `clear` was called.
@@ -147,7 +156,7 @@ pub unsafe trait Pmap<M: Machine<Pmap = Self>>: Send + Sync + Sized + 'static {
     /// may be too low by the pages that the CPU has counted only for itself.
     fn peak_pages(&self, vm: &'static Physical<M>) -> u64;
 
-    /// Number of table pages, the root included.
+    /// Number of table pages, the root included; 0 where it was dropped.
     fn table_pages(&self, vm: &'static Physical<M>) -> u64;
 }
 

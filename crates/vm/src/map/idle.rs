@@ -3,7 +3,7 @@
 //! Page tables are a cache of the map, so leaves may be removed at any time. Each goes under its table page's lock, by
 //! an exchange that keeps the bits that hardware set. Its dirty and access bits are credited to its page before the
 //! lock is released. The flush reaches no CPU, because none runs the space; a CPU that begins to meanwhile is flushed
-//! like any other.
+//! like any other. The root goes last, so that an idle space has no table page.
 //!
 //! | | fault | reverse scan | map operation | exit |
 //! |---|---|---|---|---|
@@ -33,9 +33,9 @@ pub struct Dropped {
 }
 
 impl<M: Machine> Space<M> {
-    /// Drops all page tables but the root, unless a CPU runs the space (then `None`). The only cost is the time of the
-    /// faults that make them again: one fault if the space is small ([`SMALL`]). Takes no lock but table pages', one
-    /// after the other.
+    /// Drops all page tables, unless a CPU runs the space (then `None`). The only cost is the time of the
+    /// faults that make them again: one fault if the space is small ([`SMALL`]). Takes no lock but table pages' and the
+    /// root's, one after the other.
     ///
     /// A thread that runs the space or faults in it meanwhile is served as always; tables that come back are left.
     pub fn drop_tables(&self) -> Option<Dropped> {
@@ -66,9 +66,10 @@ impl<M: Machine> Space<M> {
         let _flushed = owed.discharge();
         pmap.fan_in(vm);
         pmap.prune(vm, user);
+        pmap.drop_root(vm);
         let left = pmap.table_pages(vm);
-        if leaves != 0 || left == 1 {
-            self.note_dropped(leaves, left == 1);
+        if leaves != 0 || left == 0 {
+            self.note_dropped(leaves, left == 0);
         }
         let tables = before.saturating_sub(left);
         vm.stats().add(Event::TablesDropped, tables);

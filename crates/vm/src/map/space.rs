@@ -81,7 +81,7 @@ pub struct Space<M: Machine> {
     pub(super) place: SpacePlace<M>,
 }
 
-/// Beside the number of dropped leaves: all tables but the root went with them.
+/// Beside the number of dropped leaves: all tables went with them, the root too.
 const BARE: u64 = 1 << 63;
 
 /// Counts of a space, computed by a query: no fault touches a counter of the space.
@@ -95,7 +95,7 @@ pub struct SpaceStats {
     pub peak_bytes: u64,
     /// Pages that the page tables map.
     pub resident_pages: u64,
-    /// Page-table pages, the root included.
+    /// Page-table pages, the root included; 0 where all were dropped.
     pub table_pages: u64,
     /// Entries.
     pub entries: u64,
@@ -342,7 +342,7 @@ impl<M: Machine> Space<M> {
         self.arenas.all().map(|a| a.data()).sum()
     }
 
-    /// Adds leaves that went with dropped page tables. `bare`: no table but the root was left.
+    /// Adds leaves that went with dropped page tables. `bare`: no table was left.
     pub(super) fn note_dropped(&self, leaves: u64, bare: bool) {
         self.peak.fetch_max(leaves, Ordering::Relaxed);
         let more = |dropped: u64| Some((dropped + leaves) | if bare { BARE } else { 0 });
@@ -353,12 +353,12 @@ impl<M: Machine> Space<M> {
         self.vm.map_memory().all.bare(self);
         // A fault that has not read the note has entered its leaf before, and no other fault may come.
         fence_full();
-        if self.pmap.table_pages(self.vm) > 1 {
+        if self.pmap.table_pages(self.vm) > 0 {
             self.vm.map_memory().all.tabled(self);
         }
     }
 
-    /// Whether all page tables but the root were dropped since the last fault.
+    /// Whether all page tables were dropped since the last fault.
     pub(super) fn is_bare(&self) -> bool {
         self.dropped.load(Ordering::Relaxed) & BARE != 0
     }

@@ -1,0 +1,127 @@
+//! The root table of a space: an atomic word that names a table page or none.
+//!
+//! A space that no CPU runs may lose its root too, so that it has no table page at all. A CPU that runs a space without a
+//! root has the kernel's own root loaded, which has no user half. Its first fault makes a root.
+//!
+//! # The protocol
+//! The word has a lock, which stands above the root as a parent's lock stands above a table page. A root is made and
+//! goes under it. It goes only if it is empty and owes no flush, and is marked dead under its own lock. The thread that
+//! changed the word fences, reads which CPUs have the space loaded, and sends them a request
+//! ([`Request`](crate::Request)). A CPU that serves the request loads the table that the word names at that moment. A CPU
+//! that switches in joins the CPUs that run the space, fences, and then reads the word. So it sees the change, or is
+//! asked. The frame of a dropped root goes to the epoch when all have answered.
+//!
+//! | | switch in | walk and link | make | drop |
+//! |---|---|---|---|---|
+//! | **switch in** | own CPU's state only | none needed | the word before the set, the set before the word | as make; a CPU that was there before keeps the root |
+//! | **walk and link** | | see [`tree`](crate::tree) | looks at the word again | the root's lock and its dead mark; the epoch keeps what was read before |
+//! | **make** | | | the word's lock; the loser frees its page | the word's lock; a request serves the newest word |
+//! | **drop** | | | | the word's lock; a root goes once |
+//!
+//! An absent root is an absent level (relies on C2). Nothing below it owes a flush, because a table page that owes
+//! flushes stays linked.
+//!
+//! CPUs may have roots of their own ([`roots`](crate::roots)), whose entries are copies of the root's. The root stays
+//! while they have.
+
+use crate::mutant::{Mutant, mutant};
+use crate::roots::Fan;
+use crate::shootdown::residency::Residency;
+use crate::table::{Memory, View};
+use quire_sync::atomic::{AtomicU64, Ordering, fence_after_rmw};
+use quire_sync::cpuset::CpuMask;
+use quire_sync::{CpuId, Rank, SpinGuard, SpinLock};
+use quire_vm::Pfn;
+
+/// The word of a space without a root. No frame has this number.
+const NONE: u64 = u64::MAX;
+
+/// The root of one space.
+pub(crate) struct Root {
+    word: AtomicU64,
+    /// Held while the word changes, and while the map begins or ceases to fan out.
+    lock: SpinLock<()>,
+}
+
+/// A CPU's first step into a space.
+pub(crate) struct Entered {
+    /// The generation to catch up with.
+    pub generation: u64,
+    /// The CPU did not run the space until now.
+    pub new: bool,
+    /// The root to load.
+    pub root: Option<Pfn>,
+}
+
+impl Root {
+    pub(crate) fn new(root: Option<Pfn>) -> Root {
+        let word = root.map_or(NONE, |root| root.0);
+        Root { word: AtomicU64::new(word), lock: SpinLock::new(Rank::TABLE_UPPER, ()) }
+    }
+
+    /// The root, where there is one. A walker that is pinned in the epoch may read it for as long as it is pinned.
+    #[inline(always)]
+    pub(crate) fn get(&self) -> Option<Pfn> {
+        match self.word.load(Ordering::Acquire) {
+            NONE => None,
+            root => Some(Pfn(root)),
+        }
+    }
+
+    /// Keeps the word as it is.
+    pub(crate) fn lock(&self) -> SpinGuard<'_, ()> {
+        self.lock.lock()
+    }
+
+    /// First half of switch-in: `cpu` joins the CPUs that run `space`, and then reads the word.
+    #[inline]
+    pub(crate) fn enter(&self, space: &Residency, cpu: CpuId) -> Entered {
+        let early = mutant(Mutant::RootReadEarly).then(|| self.get());
+        let (generation, new) = space.arrive(cpu);
+        Entered { generation, new, root: early.unwrap_or_else(|| self.get()) }
+    }
+
+    /// Publishes `new`, an empty root, and returns the CPUs that run `space`: they load it at the caller's request. `None`
+    /// where the space has a root already.
+    pub(crate) fn put(&self, new: Pfn, space: &Residency) -> Option<CpuMask> {
+        {
+            let _held = self.lock.lock();
+            if self.get().is_some() && !mutant(Mutant::PutRootUnlooked) {
+                return None;
+            }
+            self.word.swap(new.0, Ordering::AcqRel);
+        }
+        // A CPU that is not in the set yet reads the word after it has joined.
+        if !mutant(Mutant::PutRootNoFence) {
+            fence_after_rmw();
+        }
+        Some(space.running())
+    }
+
+    /// Takes the root away where no CPU runs `space`, and the root is empty, owes no flush and has no copies. Returns it,
+    /// marked dead, with the CPUs that have the space loaded: they leave it at the caller's request. Then the caller
+    /// retires it.
+    pub(crate) fn take<A: Memory>(&self, memory: &A, space: &Residency, fan: &Fan) -> Option<(Pfn, CpuMask)> {
+        let root = {
+            let _held = self.lock.lock();
+            let root = self.get()?;
+            // A hint: a CPU may begin to run the space at any moment, and is asked below then.
+            if !space.running().is_empty() {
+                return None;
+            }
+            let view = View::of(memory, root);
+            let _root = (!mutant(Mutant::TakeRootNoLock)).then(|| view.state.lock_child());
+            if fan.keeps_root() && !mutant(Mutant::TakeRootCopied) || !view.kill_if_empty() {
+                return None;
+            }
+            self.word.swap(NONE, Ordering::AcqRel);
+            root
+        };
+        // As in `put`.
+        if !mutant(Mutant::TakeRootNoFence) {
+            fence_after_rmw();
+        }
+        let loaded = if mutant(Mutant::TakeRootAsksRunning) { space.running() } else { space.loaded() };
+        Some((root, loaded))
+    }
+}
