@@ -1,7 +1,7 @@
 // Very many processes, each of which sleeps with a deadline again and again. Measures the memory of each, the cost of
 // a wake-up by their number, and the cost of making and killing them all.
 //
-//   --sleepers N     so many processes (default 1000)
+//   --sleepers N     so many processes (default 1000; 0 leaves the program itself and its answers)
 //   --period MS      each sleeps so long at a time (default 1: more than one CPU can serve)
 //   --total RATE     all together ask for so many wake-ups a second: the period is N / RATE seconds
 //   --variant NAME   the kind of sleep of each process:
@@ -12,16 +12,21 @@
 //       pipes   passes one byte from the process before it to the process behind it
 //   --answers MS     another process forks and executes a tiny program at such intervals, and tells the longest time
 //                    of each phase (default 0: never)
+//   --accounts P     the kernel's account of all sleepers must agree with the frames that they took, within P percent, and
+//                    so must the memory of one of 1000 and one of all. At the end all frames must be free (default 0: no)
+//
+// User 0 raises kernel.pid_max, kernel.threads-max and its own RLIMIT_NPROC where they are too low for so many
+// processes. The program prints what it sets.
 //
 // A process stores into one page of its stack and into one page that 504 processes share. Its page tables do not grow
 // with the number of processes, because that page has the same address in each: beside the stack. For the same reason
 // a process makes its system calls without libc, which would store into its own pages.
-#include "report.h"
+#include "room.h"
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 
-static long sleepers = 1000, period = 1, total, interval;
+static long sleepers = 1000, period = 1, total, interval, accounts;
 static const char *variant = "futex";
 static bool polls, execs, loops, pipes;
 static uint64_t period_ns;
@@ -255,9 +260,18 @@ static void mention(const char *name, long of, double value, const char *unit) {
 static pid_t group;
 static int first_pipe, last_pipe; // the ends of the chain
 
-// Makes them all.
-static void create(double free) {
+// Figures of one process. Without any process they are those of all: nothing.
+static double of_one(double all) { return sleepers ? all / sleepers : all; }
+
+static void wait_for_birth(long count) {
+    for (long i = 0; i < count; i++)
+        while (slot(i)->parked != BORN + 1) sched_yield();
+}
+
+// Makes them all. Returns the memory after the first 1000.
+static struct memory create(double free) {
     const long step = 50000, some = sleepers < 1000 ? sleepers : 1000;
+    struct memory first = {0};
     uint64_t start = now_ns(), at_step = start, at_last = start, early = 0;
     int from = -1;
     for (long i = 0; i < sleepers; i++) {
@@ -286,18 +300,19 @@ static void create(double free) {
             from = last_pipe = ends[0];
         }
         if (i + 1 == some) early = now_ns() - start;
+        if (i + 1 == some && accounts) wait_for_birth(some), first = memory();
         if (options.count || (i + 1) % step) continue;
         uint64_t now = now_ns();
         mention("create_%ld_rate", i + 1, step * 1e9 / (now - at_step), "1/s");
         mention("memory_%ld", i + 1, (free - free_bytes()) / (i + 1), "bytes/process");
         at_step = now_ns();
     }
-    if (!options.count) {
+    if (!options.count && some) {
         report("create_first_rate", some * 1e9 / early, "1/s");
         report("create_last_rate", some * 1e9 / (now_ns() - at_last), "1/s");
     }
-    for (long i = 0; i < sleepers; i++)
-        while (slot(i)->parked != BORN + 1) sched_yield();
+    wait_for_birth(sleepers);
+    return first;
 }
 
 // Sends a byte through all processes. Returns the nanoseconds that it took.
@@ -321,6 +336,49 @@ static void report_kinds(pid_t process) {
         report(row, bytes, "bytes");
     }
     fclose(rows);
+}
+
+// The bytes of all sleepers by their own accounts.
+static double told_by_all(void) {
+    double sum = 0;
+    for (long i = 0; i < sleepers; i++) {
+        char path[64];
+        snprintf(path, sizeof path, "/proc/%d/quire_memory", children[i]);
+        long bytes = row(path, "total");
+        CHECK(bytes > 0, "%s: %ld bytes", path, bytes);
+        sum += bytes;
+    }
+    return sum;
+}
+
+// The kernel's part of what was taken.
+static double kernels(const struct memory *before, const struct memory *after) {
+    return before->free - after->free - (after->pages - before->pages);
+}
+
+// Differences in percent of `right`.
+static double apart(double value, double right) { return right ? 100 * (value - right) / right : 0; }
+
+static void audit(const struct memory *before, const struct memory *first, const struct memory *after) {
+    const double some = sleepers < 1000 ? sleepers : 1000;
+    double told = on_quire() ? told_by_all() : kernels(before, after);
+    report("told_memory", of_one(told), "bytes/process");
+    if (!sleepers) return;
+    // Idle processes may have lost page tables while their accounts were read.
+    struct memory now = memory();
+    double early = kernels(before, first) / some, late = kernels(before, after) / sleepers;
+    report("kernel_memory_first", early, "bytes/process");
+    double most = kernels(before, after), least = kernels(before, &now);
+    if (least > most) most = least, least = kernels(before, after);
+    printf("told_apart %.3f %%\nfirst_apart %.3f %%\n", apart(told, kernels(before, &now)), apart(late, early));
+    // Few processes do not fill the pieces in which the kernel takes memory.
+    if (sleepers < 1000) return;
+    CHECK(apart(told, most) <= accounts && apart(told, least) >= -accounts, "the accounts tell %.0f bytes, %.0f to %.0f are taken", told, least, most);
+    // One of many takes less where page tables of idle processes are dropped, because memory is short.
+    if (on_quire()) CHECK(apart(late, early) <= accounts, "one of 1000 takes %.0f bytes, one of all %.0f", early, late);
+    bool dropped = (after->tables - before->tables) / sleepers < 0.9 * (first->tables - before->tables) / some;
+    if (on_quire() && !dropped)
+        CHECK(apart(late, early) >= -accounts, "one of 1000 takes %.0f bytes, one of all %.0f", early, late);
 }
 
 static void wake(void) {
@@ -373,20 +431,21 @@ int main(int argc, char **argv) {
     }
     struct setting own[] = {
         {"--sleepers", &sleepers, NULL}, {"--period", &period, NULL}, {"--total", &total, NULL},
-        {"--answers", &interval, NULL}, {"--variant", NULL, &variant}, {0},
+        {"--answers", &interval, NULL}, {"--variant", NULL, &variant}, {"--accounts", &accounts, NULL}, {0},
     };
     parse_options(argc, argv, own);
     polls = !strcmp(variant, "poll"), execs = !strcmp(variant, "exec"), loops = !strcmp(variant, "loop"), pipes = !strcmp(variant, "pipes");
     CHECK(polls || execs || loops || pipes || !strcmp(variant, "futex"), "variants are futex, poll, exec, loop and pipes, not %s", variant);
-    CHECK(sleepers > 0 && sleepers <= 4000000 && period > 0 && total >= 0 && interval >= 0, "from 1 to 4,000,000 sleepers");
-    period_ns = total ? sleepers * 1000000000ull / total : period * 1000000ull;
+    CHECK(sleepers >= 0 && sleepers <= 4000000 && period > 0 && total >= 0 && interval >= 0 && accounts >= 0, "at most 4,000,000 sleepers");
+    make_room(sleepers);
+    period_ns = total && sleepers ? sleepers * 1000000000ull / total : period * 1000000ull;
     CHECK(period_ns > 0, "at most 1,000,000,000 wake-ups a second for each sleeper");
-    size_t bytes = (sleepers + A_PAGE - 1) / A_PAGE * PAGE;
+    size_t bytes = (sleepers / A_PAGE + 1) * PAGE;
     file = memfd_create("sleepers", 0);
     CHECK(file >= 0 && !ftruncate(file, bytes), "a file in memory of %zu bytes", bytes);
     look_through_window(0);
     groups = parents(bytes, file);
-    children = parents(sleepers * sizeof *children, -1);
+    children = parents((sleepers + 1) * sizeof *children, -1);
     // Makes all shared memory present.
     for (long i = 0; i < sleepers; i++) slot(i)->parked = children[i] = 0;
     pid_t answerer = 0;
@@ -400,24 +459,26 @@ int main(int argc, char **argv) {
         while (!answers->in[CREATING].count) usleep(1000);
     }
 
+    char *rows = accounts ? strdup(contents("/proc/vmstat")) : NULL;
+    uint64_t at_rest = accounts ? free_at_rest() : 0;
     struct memory before = memory();
     uint64_t start_ns = now_ns(), start = __rdtsc();
-    create(before.free);
+    struct memory first = create(before.free);
     uint64_t made = __rdtsc() - start, made_ns = now_ns() - start_ns;
     struct memory after = memory();
     double taken = before.free - after.free;
-    report("memory", taken / sleepers, "bytes/process");
-    report("kernel_memory", (taken - (after.pages - before.pages)) / sleepers, "bytes/process");
-    report("page_tables", (after.tables - before.tables) / sleepers, "bytes/process");
-    report("kernel_stacks", (after.stacks - before.stacks) / sleepers, "bytes/process");
-    report("slabs", (after.slabs - before.slabs) / sleepers, "bytes/process");
-    report_kinds(children[sleepers - 1]);
-    cost("create", made, made_ns, sleepers);
+    report("memory", of_one(taken), "bytes/process");
+    report("kernel_memory", of_one(kernels(&before, &after)), "bytes/process");
+    report("page_tables", of_one(after.tables - before.tables), "bytes/process");
+    report("kernel_stacks", of_one(after.stacks - before.stacks), "bytes/process");
+    report("slabs", of_one(after.slabs - before.slabs), "bytes/process");
+    if (sleepers) report_kinds(children[sleepers - 1]), cost("create", made, made_ns, sleepers);
+    if (accounts) audit(&before, &first, &after);
 
     if (interval) answers->stage = SLEEPING;
     // The parent only counts from here on. It is not to wait behind those that it counts.
     if (!options.count) setpriority(PRIO_PROCESS, 0, -20);
-    wake();
+    if (sleepers) wake();
     if (!pipes) {
         change(PARKED);
         for (long i = 0; i < sleepers; i++)
@@ -427,13 +488,15 @@ int main(int argc, char **argv) {
     if (interval) answers->stage = KILLING;
     start_ns = now_ns();
     start = __rdtsc();
-    CHECK(!kill(-group, SIGKILL), "kill");
+    if (sleepers) CHECK(!kill(-group, SIGKILL), "kill");
     for (long i = 0; i < sleepers; i++) {
         int status;
         CHECK(waitpid(children[i], &status, 0) == children[i] && WIFSIGNALED(status), "process %ld", i);
     }
     uint64_t killed = __rdtsc() - start, killed_ns = now_ns() - start_ns;
-    cost("kill", killed, killed_ns, sleepers);
+    if (sleepers) cost("kill", killed, killed_ns, sleepers);
+    // The table of ids keeps 64 bytes for each, and does not shrink.
+    if (accounts) report("kept", memory_is_back(at_rest, rows, MIB + 64 * sleepers, "sleepers") / 1024, "KiB");
     if (!interval) return 0;
     int status;
     CHECK(!kill(answerer, SIGKILL) && waitpid(answerer, &status, 0) == answerer, "the process that answers");

@@ -23,6 +23,7 @@ mod memory;
 mod miri;
 mod models;
 mod packages;
+mod processes;
 mod prose;
 mod reach;
 mod readme;
@@ -149,6 +150,7 @@ const GUESTS: &[Stage] = &[
     Stage { name: "command", names: command::names, run: command::run },
     Stage { name: "cpus", names: cpus::names, run: cpus::run },
     Stage { name: "memory", names: memory::names, run: memory::run },
+    Stage { name: "processes", names: processes::names, run: processes::run },
     Stage { name: "users", names: users::names, run: users::run },
     Stage { name: "watchdog", names: watchdog::names, run: watchdog::run },
     Stage { name: "attack", names: attack::names, run: attack::run },

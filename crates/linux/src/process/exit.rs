@@ -5,7 +5,7 @@ use super::{Process, usage, wait};
 use crate::errno::Errno;
 use crate::machine::{End, Machine};
 use crate::process::thread::{Thread, work};
-use crate::signal::action::flag;
+use crate::signal::action::{Action, flag};
 use crate::signal::send::stop;
 use crate::signal::{Detail, SigInfo, SigSet, Signal, info::code};
 use crate::{Ctx, Linux, futex};
@@ -191,6 +191,11 @@ pub(super) fn reaper_of<M: Machine>(process: &Process<M>) -> Option<Arc<Process<
     process.linux.first.lock().clone()
 }
 
+/// Whether the kernel reaps the ended children of a process with this action for SIGCHLD.
+fn reaps_at_once(action: Action) -> bool {
+    action.handler == 1 || action.flags & flag::NOCLDWAIT != 0
+}
+
 fn give_children_away<M: Machine>(linux: &'static Linux<M>, process: &Arc<Process<M>>) {
     {
         let mut family = process.family.lock();
@@ -201,6 +206,9 @@ fn give_children_away<M: Machine>(linux: &'static Linux<M>, process: &Arc<Proces
         }
     }
     let Some(mut reaper) = reaper_of(process) else { return };
+    // Read without a lock of a family.
+    let reaps = |reaper: &Process<M>| reaps_at_once(reaper.with_actions(|all| all.get(Signal::CHLD)));
+    let mut unwanted = reaps(&reaper);
     let mut zombies = false;
     loop {
         let mut mine = process.family.lock();
@@ -213,18 +221,26 @@ fn give_children_away<M: Machine>(linux: &'static Linux<M>, process: &Arc<Proces
         };
         // Families are locked from descendants to ancestors, so two reparentings cannot wait for each other.
         let mut theirs = reaper.family.lock_nested();
-        if theirs.closed {
+        if theirs.closed && reaper.pid != 1 {
             // The ancestor ends too: process 1 adopts the children, and does so until the machine stops.
             drop(theirs);
+            let back = if zombie { &mut mine.zombies } else { &mut mine.children };
+            let pushed = back.push(child);
+            debug_assert!(pushed.is_ok());
+            drop(mine);
             let first = linux.first.lock().clone();
             let Some(first) = first else { break };
+            unwanted = reaps(&first);
             reaper = first;
-            theirs = reaper.family.lock_nested();
+            continue;
         }
         let old = child.replace_parent(Some(reaper.clone()));
-        let place = if zombie { &mut theirs.zombies } else { &mut theirs.children };
-        let pushed = place.push(child.clone());
-        debug_assert!(pushed.is_ok());
+        let reaped = zombie && unwanted;
+        if !reaped {
+            let place = if zombie { &mut theirs.zombies } else { &mut theirs.children };
+            let pushed = place.push(child.clone());
+            debug_assert!(pushed.is_ok());
+        }
         // An adopted child's end is reported like any other's. Under the new parent's lock: `tell_parent` reads it
         // there.
         child.exit_signal.store(Signal::CHLD.number(), Ordering::Relaxed);
@@ -232,6 +248,10 @@ fn give_children_away<M: Machine>(linux: &'static Linux<M>, process: &Arc<Proces
         drop(mine);
         drop(old);
         zombies |= zombie;
+        if reaped {
+            wait::release(linux, &child);
+            continue;
+        }
         if let Ok(signal) = Signal::new(u64::from(child.parent_death_signal.load(Ordering::Relaxed))) {
             let _ignored = linux.signal_process(&child, process.as_sender(signal, process.credentials().real_user));
         }
@@ -255,7 +275,7 @@ fn tell_parent<M: Machine>(linux: &'static Linux<M>, process: &Arc<Process<M>>) 
         let number = process.exit_signal.load(Ordering::Relaxed);
         let signal = Signal::new(u64::from(number));
         let action = parent.with_actions(|all| all.get(Signal::CHLD));
-        let unwanted = signal == Ok(Signal::CHLD) && (action.handler == 1 || action.flags & flag::NOCLDWAIT != 0);
+        let unwanted = signal == Ok(Signal::CHLD) && reaps_at_once(action);
         let info = |signal| {
             let (code, value) = match status & 0x7f {
                 0 => (code::CLD_EXITED, status >> 8 & 0xff),

@@ -62,6 +62,14 @@ impl<M: Machine> Group<M> {
         })?)
     }
 
+    /// Adds the group to the holders of its session's id, where that is not its own. The caller knows the session's id to
+    /// be held.
+    fn hold_session(&self) {
+        if self.session.id != self.id {
+            self.linux.ids.hold(self.session.id);
+        }
+    }
+
     /// Makes the group's id name it, and holds the id for it. The group has a member. The id is held already and names
     /// no group.
     pub(super) fn begin(this: &Arc<Self>) {
@@ -85,7 +93,7 @@ impl<M: Machine> Group<M> {
     }
 
     /// Unnames a group without members. Under the lock, so that a thread that finds the group gone also finds its id
-    /// free of it.
+    /// free of it. The last group of a session frees the session's id.
     fn end_if_empty(&self) {
         let empty = {
             let mut members = self.members.lock();
@@ -98,6 +106,9 @@ impl<M: Machine> Group<M> {
         };
         if empty {
             self.linux.ids.release(self.id);
+            if self.session.id != self.id {
+                self.linux.ids.release(self.session.id);
+            }
         }
     }
 
@@ -237,7 +248,17 @@ pub(super) fn found<M: Machine>(process: &Arc<Process<M>>, session: Arc<Session>
     let one_mover = process.moving.lock();
     let named = linux.ids.group(process.pid);
     let from = process.group();
-    let node = if named.is_none() { from.members.lock().list.remove(process) } else { None };
+    let node = if named.is_none() {
+        let mut members = from.members.lock();
+        let node = members.list.remove(process);
+        // Under the lock, because the old group holds the session's id until another thread finds it empty.
+        if node.is_some() {
+            group.hold_session();
+        }
+        node
+    } else {
+        None
+    };
     let Some(node) = node else {
         drop(one_mover);
         return Ok(if named.is_some() { Move::Changed } else { Move::NoProcess });
