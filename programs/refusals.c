@@ -29,7 +29,7 @@
 #endif
 
 // Constants that musl's headers leave out.
-enum { FUTEX_WAIT = 0, FUTEX_WAKE = 1, FUTEX_REQUEUE = 3, FUTEX_PRIVATE_FLAG = 128 };
+enum { FUTEX_WAIT = 0, FUTEX_WAKE = 1, FUTEX_REQUEUE = 3, FUTEX_LOCK_PI = 6, FUTEX_PRIVATE_FLAG = 128 };
 struct clone_args {
     uint64_t flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid, set_tid_size, cgroup;
 };
@@ -123,6 +123,8 @@ static pid_t child, me;
 static char data[4 * PAGE];
 static char path[3000]; // `f` with many steps
 static char self[256];
+static uint32_t lock_word; // of a lock that process 1 owns
+static struct timespec long_ago = {1, 0};
 
 static void arm(unsigned n) {
     char text[16];
@@ -540,6 +542,7 @@ ROW(futex, _private, NOTHING, (fresh, FUTEX_WAIT | FUTEX_PRIVATE_FLAG, 0, &soon)
 ROW(futex, _wake, NOTHING, (fresh, FUTEX_WAKE, 1), NOTHING, FAULTS)
 ROW(futex, _requeue, NOTHING, (fresh, FUTEX_REQUEUE, 1, 1L, fresh + PAGE), NOTHING, FAULTS)
 ROW(futex, _shared, touched_in_file(), (AREA, FUTEX_WAIT, 0x01010101, &soon), (no_area(), no_file()), .fails = ETIMEDOUT, NONE(ON_STACK))
+ROW(futex, _lock_pi, lock_word = 1, (&lock_word, FUTEX_LOCK_PI, 0, &long_ago), NOTHING, .fails = ETIMEDOUT)
 ROW(sched_setaffinity, , NOTHING, (0, sizeof cpus, &cpus), NOTHING, NONE(ONLY_USES))
 ROW(sched_getaffinity, , NOTHING, (0, 128, fresh), NOTHING, FAULTS)
 ROW(epoll_create, , NOTHING, (1), close_result())

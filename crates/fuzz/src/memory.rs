@@ -91,4 +91,7 @@ unsafe impl UserAccess for Memory {
         }
         Ok(was)
     }
+    fn try_exchange_user_u32(&self, at: u64, old: u32, new: u32) -> Result<u32, BadAddress> {
+        self.compare_exchange_user_u32(at, old, new)
+    }
 }

@@ -85,8 +85,10 @@ ranks! {
     SPACES = 83,
     /// Idle kernel stacks of a CPU, and kernel ranges that wait for their flush.
     KERNEL_STACKS = 84,
-    /// Futex buckets.
-    FUTEX = 85,
+    /// Futex buckets. No allocation happens under one.
+    FUTEX = 84,
+    /// What the threads of a futex bucket own and wait for (priority inheritance).
+    FUTEX_THREAD = 85,
     /// A CPU's batch of process ids.
     IDS = 86,
     /// The process ids outside the CPUs' batches.

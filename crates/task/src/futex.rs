@@ -10,6 +10,8 @@
 //! waiter sees the new word. The waker sets a chosen waiter's `woken` under the lock of its bucket. The waiter then
 //! leaves without that lock, so the waker first takes a counted reference to its thread.
 
+pub mod pi;
+
 use crate::list::{Adapter, Links, List};
 use crate::machine::Machine;
 use crate::mutant::{Mutant, mutant};
@@ -18,6 +20,7 @@ use crate::thread::{Thread, ThreadRef};
 use core::cell::{Cell, UnsafeCell};
 use core::marker::PhantomData;
 use core::ptr::NonNull;
+use pi::{OfBucket, PiLock};
 use quire_sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence_after_rmw, fence_full};
 use quire_sync::{Rank, SpinGuard, SpinLock};
 
@@ -59,7 +62,14 @@ pub struct Waiter<M: Machine> {
     bucket: AtomicUsize,
     /// No longer listed: a wake-up chose it. Written under the lock; final until the next wait begins.
     woken: AtomicBool,
+    /// It is part of a [`pi::PiWaiter`]: no wake-up chooses it, and only [`FutexTable::pi_requeue`] moves it. Written
+    /// before the waiter is listed.
+    moves: Cell<bool>,
 }
+
+/// A word has both waiters for a lock with priority inheritance and an operation for other waiters.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Mixed;
 
 // SAFETY: `begin` writes the cells before the waiter is listed. While it is listed, a thread reaches them only under the
 // lock of the bucket.
@@ -78,6 +88,7 @@ impl<M: Machine> Waiter<M> {
             thread: Cell::new(None),
             bucket: AtomicUsize::new(0),
             woken: AtomicBool::new(false),
+            moves: Cell::new(false),
         }
     }
 }
@@ -97,15 +108,24 @@ unsafe impl<M: Machine> Adapter for Hung<M> {
     }
 }
 
-/// The keys of one bucket.
-struct Chain<M: Machine>(List<Hung<M>>);
+/// The keys of one bucket, and its locks with priority inheritance that have waiters.
+struct Chain<M: Machine> {
+    keys: List<Hung<M>>,
+    locks: List<OfBucket<M>>,
+}
 // SAFETY: waiters are reached only under the bucket's lock, while they are listed.
 unsafe impl<M: Machine> Send for Chain<M> {}
 
 impl<M: Machine> Chain<M> {
     fn first_of(&self, key: Key) -> Option<NonNull<Waiter<M>>> {
         // SAFETY: a waiter on the chain stays alive until it is taken off, and the bucket's lock is held.
-        self.0.iter().find(|w| unsafe { w.as_ref() }.key.get() == key)
+        self.keys.iter().find(|w| unsafe { w.as_ref() }.key.get() == key)
+    }
+
+    /// The lock with priority inheritance of `key`, if it has waiters.
+    fn lock_of(&self, key: Key) -> Option<NonNull<PiLock<M>>> {
+        // SAFETY: a lock on the list stays alive until it is taken off, and the bucket's lock is held.
+        self.locks.iter().find(|lock| unsafe { lock.as_ref() }.key() == key)
     }
 
     /// # Safety
@@ -115,7 +135,7 @@ impl<M: Machine> Chain<M> {
         unsafe {
             match self.first_of(waiter.as_ref().key.get()) {
                 Some(first) => (*first.as_ref().behind.get()).push_back(waiter),
-                None => self.0.push_back(waiter),
+                None => self.keys.push_back(waiter),
             }
         }
     }
@@ -131,11 +151,11 @@ impl<M: Machine> Chain<M> {
                 (*first.as_ref().behind.get()).remove(waiter);
                 return;
             }
-            self.0.remove(waiter);
+            self.keys.remove(waiter);
             let mut behind = core::mem::take(&mut *waiter.as_ref().behind.get());
             if let Some(heir) = behind.pop_front() {
                 *heir.as_ref().behind.get() = behind;
-                self.0.push_back(heir);
+                self.keys.push_back(heir);
             }
         }
     }
@@ -159,9 +179,12 @@ impl<M: Machine> Chain<M> {
 
 #[cfg_attr(not(any(loom, shuttle)), repr(C, align(64)))]
 struct Bucket<M: Machine> {
-    /// How many waiters are listed here or about to compare; zero lets a waker skip the lock.
+    /// How many waiters are listed here or about to compare, and how many locks with priority inheritance; zero lets a
+    /// waker skip the lock.
     waiting: AtomicU32,
     chain: SpinLock<Chain<M>>,
+    /// Guards what the threads of this bucket own and wait for: see [`pi`].
+    threads: SpinLock<()>,
 }
 
 /// The table. Its size follows the machine's memory; see [`buckets_for`](FutexTable::buckets_for).
@@ -222,7 +245,11 @@ impl<M: Machine> FutexTable<M> {
         let buckets = buckets.next_power_of_two();
         let base = memory.cast::<Bucket<M>>();
         for i in 0..buckets {
-            let bucket = Bucket { waiting: AtomicU32::new(0), chain: SpinLock::new(Rank::FUTEX, Chain(List::new())) };
+            let bucket = Bucket {
+                waiting: AtomicU32::new(0),
+                chain: SpinLock::new(Rank::FUTEX, Chain { keys: List::new(), locks: List::new() }),
+                threads: SpinLock::new(Rank::FUTEX_THREAD, ()),
+            };
             // SAFETY: within the memory that the caller handed over.
             unsafe { base.add(i).write(bucket) };
         }
@@ -298,6 +325,21 @@ impl<M: Machine> FutexTable<M> {
         waiter.thread.set(Some(NonNull::from(&*scheduler.current())));
         waiter.bucket.store(index, Ordering::Relaxed);
         waiter.woken.store(false, Ordering::Relaxed);
+        waiter.moves.set(false);
+        // SAFETY: the caller's word is that of this function.
+        unsafe { self.list(waiter, index, check) }
+    }
+
+    /// Compares by `check`, and lists `waiter`, whose fields are set, in the bucket `index`.
+    ///
+    /// # Safety
+    /// As [`begin`](Self::begin).
+    unsafe fn list<E>(
+        &self,
+        waiter: &Waiter<M>,
+        index: usize,
+        check: &mut dyn FnMut() -> Result<bool, E>,
+    ) -> Result<bool, E> {
         let bucket = self.bucket(index);
         let mut chain = bucket.chain.lock();
         let early = if mutant(Mutant::CheckBeforeCount) { Some(check()) } else { None };
@@ -363,7 +405,10 @@ impl<M: Machine> FutexTable<M> {
 
     /// Wakes up to `most` threads that wait on `key` with a bit in common with `bits`, longest waiting first. The
     /// caller has changed the word before. Returns how many.
-    pub fn wake(&self, scheduler: &Scheduler<M>, key: Key, most: usize, bits: u32) -> usize {
+    ///
+    /// # Errors
+    /// [`Mixed`] if threads wait there for a lock with priority inheritance, or to be moved to one.
+    pub fn wake(&self, scheduler: &Scheduler<M>, key: Key, most: usize, bits: u32) -> Result<usize, Mixed> {
         if !mutant(Mutant::WakeNoFence) {
             fence_full();
         }
@@ -372,19 +417,21 @@ impl<M: Machine> FutexTable<M> {
         // A thread that queues itself while the lock is free between two batches may be woken too: no harm.
         while woken < most && bucket.waiting.load(Ordering::Acquire) != 0 {
             let mut batch = Batch::new();
-            self.choose(bucket, &mut bucket.chain.lock(), key, bits, most - woken, &mut batch);
-            let chosen = batch.len;
-            woken += chosen;
+            let chosen = self.choose(bucket, &mut bucket.chain.lock(), key, bits, most - woken, &mut batch);
+            let len = batch.len;
+            woken += len;
             batch.unpark(scheduler);
-            if chosen < BATCH {
+            chosen?;
+            if len < BATCH {
                 break;
             }
         }
-        woken
+        Ok(woken)
     }
 
     /// Compares by `check`, as in [`wait`](Self::wait). If the word is equal, wakes up to `wake` threads that wait on
     /// `from`, and moves up to `requeue` of the rest to `to`. Returns both numbers, or `None` where the word differed.
+    /// The inner error is that of [`wake`](Self::wake).
     #[allow(clippy::too_many_arguments)]
     pub fn requeue<E>(
         &self,
@@ -394,12 +441,12 @@ impl<M: Machine> FutexTable<M> {
         wake: usize,
         requeue: usize,
         check: &mut dyn FnMut() -> Result<bool, E>,
-    ) -> Result<Option<(usize, usize)>, E> {
+    ) -> Result<Result<Option<(usize, usize)>, Mixed>, E> {
         let (a, b) = (self.index_of(from), self.index_of(to));
         let (mut woken, mut first) = (0, true);
         loop {
             let mut batch = Batch::new();
-            let moved;
+            let (chosen, moved);
             {
                 // Equal ranks: ascending index.
                 let low = self.bucket(a.min(b)).chain.lock();
@@ -410,22 +457,35 @@ impl<M: Machine> FutexTable<M> {
                     None => (low, None),
                 };
                 if core::mem::take(&mut first) && !check()? {
-                    return Ok(None);
+                    return Ok(Ok(None));
                 }
-                self.choose(self.bucket(a), &mut source, from, ANY, wake - woken, &mut batch);
+                chosen = self.choose(self.bucket(a), &mut source, from, ANY, wake - woken, &mut batch);
                 woken += batch.len;
-                let more = batch.len == BATCH && woken < wake;
+                let more = chosen.is_err() || batch.len == BATCH && woken < wake;
                 moved = (!more).then(|| self.transfer((a, &mut source), (b, target.as_deref_mut()), from, to, requeue));
             }
             batch.unpark(scheduler);
-            if let Some(moved) = moved {
-                return Ok(Some((woken, moved)));
+            match (chosen, moved) {
+                (Err(mixed), _) | (_, Some(Err(mixed))) => return Ok(Err(mixed)),
+                (Ok(()), Some(Ok(moved))) => return Ok(Ok(Some((woken, moved)))),
+                (Ok(()), None) => {}
             }
         }
     }
 
     /// Takes up to a batch, and `most`, of matching waiters off and marks them woken.
-    fn choose(&self, bucket: &Bucket<M>, chain: &mut Chain<M>, key: Key, bits: u32, most: usize, out: &mut Batch<M>) {
+    fn choose(
+        &self,
+        bucket: &Bucket<M>,
+        chain: &mut Chain<M>,
+        key: Key,
+        bits: u32,
+        most: usize,
+        out: &mut Batch<M>,
+    ) -> Result<(), Mixed> {
+        if most != 0 && chain.lock_of(key).is_some() {
+            return Err(Mixed);
+        }
         // SAFETY: waiters on the chain are alive, and so are their threads, until `woken` is written.
         unsafe {
             let mut at = chain.following(key, None);
@@ -434,6 +494,9 @@ impl<M: Machine> FutexTable<M> {
             {
                 let waiter = node.as_ref();
                 let next = chain.following(key, at);
+                if waiter.moves.get() {
+                    return Err(Mixed);
+                }
                 if waiter.bits.get() & bits != 0
                     && let Some(thread) = waiter.thread.get()
                 {
@@ -454,6 +517,7 @@ impl<M: Machine> FutexTable<M> {
                 at = next;
             }
         }
+        Ok(())
     }
 
     /// Moves up to `most` waiters of `from` to `to`; `target` is `None` where both are in one bucket.
@@ -464,7 +528,7 @@ impl<M: Machine> FutexTable<M> {
         from: Key,
         to: Key,
         most: usize,
-    ) -> usize {
+    ) -> Result<usize, Mixed> {
         let mut moved = 0;
         while moved < most
             && from != to
@@ -472,8 +536,11 @@ impl<M: Machine> FutexTable<M> {
         {
             // SAFETY: listed, so alive; both buckets are locked.
             unsafe {
-                source.take(node);
                 let waiter = node.as_ref();
+                if waiter.moves.get() {
+                    return Err(Mixed);
+                }
+                source.take(node);
                 waiter.key.set(to);
                 if !mutant(Mutant::RequeueUncounted) {
                     self.bucket(b).waiting.fetch_add(1, Ordering::AcqRel);
@@ -487,6 +554,6 @@ impl<M: Machine> FutexTable<M> {
             }
             moved += 1;
         }
-        moved
+        Ok(moved)
     }
 }

@@ -7,6 +7,7 @@ mod futex;
 mod idle;
 mod ids;
 mod machine;
+mod pi;
 mod powers;
 mod roll_call;
 mod threads;

@@ -41,6 +41,14 @@ quire_sync::mutants! {
         LeaveThoughChosen,
         /// Futex: a waiter that is moved is not counted in its new bucket.
         RequeueUncounted,
+        /// Priority inheritance: a lock is given to a thread without a look whether the thread has ended.
+        PiOwnerUnlooked,
+        /// Priority inheritance: a waiter's level is read before the waiter can be found by a walk.
+        PiLevelEarly,
+        /// Priority inheritance: a waiter that gives up does not check whether it was made the owner.
+        PiLeaveThoughOwner,
+        /// Priority inheritance: the owner keeps the weight of a waiter that left.
+        PiLeaveUnsettled,
         /// Timer: it stops being armed before its callback runs, not after.
         UnarmedBeforeFired,
         /// Timer: a cancel does not check again whether the timer is armed, once it has the wheel's lock.

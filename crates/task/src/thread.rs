@@ -1,6 +1,7 @@
 //! A thread: what the scheduler knows about it, its saved context, and the payload of the layer above.
 
 use crate::account::Account;
+use crate::futex::pi::{NO_LEVEL, PiLock, PiWaiter};
 use crate::list::{Adapter, Links};
 use crate::machine::Machine;
 use crate::scheduler::share::User;
@@ -45,18 +46,24 @@ pub struct Thread<M: Machine> {
     pub(crate) reach: AtomicU8,
 
     pub(crate) account: Account,
-    /// It has called `exit`. Written by itself.
-    pub(crate) dying: AtomicBool,
-    nice: AtomicU8,
     /// Switches away by sleep or yield, and by preemption. One writer: its CPU.
     pub(crate) voluntary: AtomicU64,
     pub(crate) involuntary: AtomicU64,
-
-    /// It sleeps, and only an unpark wakes it. Written by itself.
-    pub(crate) uninterruptible: AtomicBool,
     /// The state at the last [`overslept`](Self::overslept): the switches, and how often in a row they were unchanged.
     seen_switches: AtomicU64,
     seen_rounds: AtomicU32,
+    /// It has called `exit`. Written by itself.
+    pub(crate) dying: AtomicBool,
+    /// It sleeps, and only an unpark wakes it. Written by itself.
+    pub(crate) uninterruptible: AtomicBool,
+    nice: AtomicU8,
+    /// The least level of a thread that waits for one of `owned`, or [`NO_LEVEL`]. The futex table's lock of this
+    /// thread guards it, as `owned` and `blocked`.
+    inherited: AtomicU8,
+    /// The first of the locks with priority inheritance that it owns and that have waiters.
+    pub(crate) owned: AtomicPtr<PiLock<M>>,
+    /// The waiter by which it waits for such a lock; null where it does not.
+    pub(crate) blocked: AtomicPtr<PiWaiter<M>>,
 
     /// Ends a park that has a deadline.
     pub(crate) deadline: Timer,
@@ -117,13 +124,16 @@ impl<M: Machine> Thread<M> {
             on_cpu: AtomicBool::new(false),
             reach: AtomicU8::new(0),
             account: Account::new(),
-            dying: AtomicBool::new(false),
-            nice: AtomicU8::new(20),
             voluntary: AtomicU64::new(0),
             involuntary: AtomicU64::new(0),
-            uninterruptible: AtomicBool::new(false),
             seen_switches: AtomicU64::new(0),
             seen_rounds: AtomicU32::new(0),
+            dying: AtomicBool::new(false),
+            uninterruptible: AtomicBool::new(false),
+            nice: AtomicU8::new(20),
+            inherited: AtomicU8::new(NO_LEVEL),
+            owned: AtomicPtr::new(core::ptr::null_mut()),
+            blocked: AtomicPtr::new(core::ptr::null_mut()),
             deadline: Timer::new(deadline),
             scheduler: AtomicPtr::new(core::ptr::null_mut()),
             count: AtomicUsize::new(1),
@@ -182,12 +192,12 @@ impl<M: Machine> Thread<M> {
 
     /// For how long it may run before its turn is used up, in nanoseconds.
     pub(crate) fn slice(&self) -> u64 {
-        unweighted(self.slice.load(Ordering::Relaxed).into(), self.nice())
+        unweighted(self.slice.load(Ordering::Relaxed).into(), self.weight_nice())
     }
 
     /// Charges its turn for a run of `ns`. Returns the charge: `ns` by its weight, in nanoseconds at nice 0.
     pub(crate) fn use_slice(&self, ns: u64) -> u64 {
-        let used = weighted(ns, self.nice());
+        let used = weighted(ns, self.weight_nice());
         let left = self.slice.load(Ordering::Relaxed).saturating_sub(u32::try_from(used).unwrap_or(u32::MAX));
         self.slice.store(left, Ordering::Relaxed);
         used
@@ -234,6 +244,23 @@ impl<M: Machine> Thread<M> {
     /// Sets its nice value, clamped to -20..=19. It also applies to the rest of its turn.
     pub fn set_nice(&self, nice: i8) {
         self.nice.store((nice.clamp(-20, 19) + 20) as u8, Ordering::Relaxed);
+    }
+
+    /// Its level: 0 is the most urgent. That of its nice value, or the inherited one if that is more urgent.
+    pub(crate) fn level(&self) -> u8 {
+        self.nice.load(Ordering::Relaxed).min(self.inherited.load(Ordering::Relaxed))
+    }
+
+    /// The nice value by whose weight it runs.
+    pub fn weight_nice(&self) -> i8 {
+        self.level() as i8 - 20
+    }
+
+    /// Sets the level that it inherits. True if its own level has changed.
+    pub(crate) fn inherit_level(&self, level: u8) -> bool {
+        let before = self.level();
+        self.inherited.store(level, Ordering::Relaxed);
+        self.level() != before
     }
 
     /// How often it left its CPU to sleep or yield, and how often it was preempted.

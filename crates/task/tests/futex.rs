@@ -42,7 +42,7 @@ fn lock(w: &Word, sim: &Sim, t: &FutexTable<Sim>) {
 }
 fn unlock(w: &Word, sim: &Sim, t: &FutexTable<Sim>) {
     if w.0.swap(0, SeqCst) == 2 {
-        t.wake(sim.scheduler(), w.key(), 1, ANY);
+        t.wake(sim.scheduler(), w.key(), 1, ANY).unwrap();
     }
 }
 
@@ -85,7 +85,7 @@ fn a_storm_of_timed_waits_and_wakes_loses_no_waiter() {
                 let word = &words[(i * 7 + round) % 8];
                 if (i + round) % 3 == 0 {
                     word.0.fetch_add(1, SeqCst);
-                    t.wake(sim.scheduler(), word.key(), 2, ANY);
+                    t.wake(sim.scheduler(), word.key(), 2, ANY).unwrap();
                 } else {
                     let value = word.0.load(SeqCst);
                     let deadline = sim.now() + 200_000 + (i as u64 * 37 % 11) * 50_000;
@@ -118,7 +118,7 @@ fn the_word_is_compared_first_and_its_error_passes_through() {
         assert_eq!(out, Err("fault"));
         let out = t.wait(sim.scheduler(), w.key(), ANY, None, &mut || Ok::<_, ()>(true), &mut || true);
         assert_eq!(out, Ok(FutexWait::Interrupted));
-        assert_eq!(t.wake(sim.scheduler(), w.key(), 9, ANY), 0, "no waiter is left on the list");
+        assert_eq!(t.wake(sim.scheduler(), w.key(), 9, ANY), Ok(0), "no waiter is left on the list");
     });
     sim.finish();
 }
@@ -154,7 +154,7 @@ fn bitsets_choose_and_order_is_first_come_first_woken() {
         let s = sim.scheduler();
         let mut n = 0;
         for (most, bits, expect) in [(1, 2, 1), (2, 1, 2), (9, 2, 2), (9, ANY, 1), (9, ANY, 0)] {
-            assert_eq!(t.wake(s, w.key(), most, bits), expect);
+            assert_eq!(t.wake(s, w.key(), most, bits), Ok(expect));
             n += expect;
             wait_until(sim, || order.lock().unwrap().len() == n);
         }
@@ -191,12 +191,12 @@ fn requeue_moves_the_rest_and_compares_first() {
             let s = sim.scheduler();
             wait_until(sim, || asleep.load(SeqCst) == 40);
             let mut no = || Ok::<_, Infallible>(false);
-            assert_eq!(t.requeue(s, from.key(), to.key(), 1, 9, &mut no), Ok(None));
+            assert_eq!(t.requeue(s, from.key(), to.key(), 1, 9, &mut no), Ok(Ok(None)));
             let mut yes = || Ok::<_, Infallible>(true);
-            assert_eq!(t.requeue(s, from.key(), to.key(), 20, 10, &mut yes), Ok(Some((20, 10))));
+            assert_eq!(t.requeue(s, from.key(), to.key(), 20, 10, &mut yes), Ok(Ok(Some((20, 10)))));
             wait_until(sim, || awake.load(SeqCst) >= 20);
-            let moved = t.wake(s, to.key(), usize::MAX, ANY);
-            let rest = t.wake(s, from.key(), usize::MAX, ANY);
+            let moved = t.wake(s, to.key(), usize::MAX, ANY).unwrap();
+            let rest = t.wake(s, from.key(), usize::MAX, ANY).unwrap();
             assert!(moved <= 10 && moved + rest <= 20);
             wait_until(sim, || awake.load(SeqCst) == 40);
         });
@@ -315,7 +315,7 @@ fn follow(sim: &'static Sim, t: &'static FutexTable<Sim>, steps: &[Step]) {
             }
             Step::Wake(key, most, bits) => {
                 let woken = queues.wake(key, most, bits);
-                assert_eq!(t.wake(s, word(key), most, bits), woken.len());
+                assert_eq!(t.wake(s, word(key), most, bits), Ok(woken.len()));
                 all_woken(woken);
             }
             Step::Requeue(from, to, wake, requeue) => {
@@ -323,7 +323,7 @@ fn follow(sim: &'static Sim, t: &'static FutexTable<Sim>, steps: &[Step]) {
                 let moved = queues.requeue(from, to, requeue);
                 let mut same = || Ok::<_, Infallible>(true);
                 let out = t.requeue(s, word(from), word(to), wake, requeue, &mut same);
-                assert_eq!(out, Ok(Some((woken.len(), moved))));
+                assert_eq!(out, Ok(Ok(Some((woken.len(), moved)))));
                 all_woken(woken);
             }
             Step::Leave(n) => {

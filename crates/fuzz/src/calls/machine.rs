@@ -501,6 +501,18 @@ unsafe impl UserAccess for One {
             Ok(was)
         }
     }
+    fn try_exchange_user_u32(&self, at: u64, old: u32, new: u32) -> Result<u32, BadAddress> {
+        let at = self.walk(at, Access::Write).ok_or(BadAddress { left: 4 })?.cast::<u32>();
+        // SAFETY: `walk` gives an address in the arena that may be stored to, and the one CPU makes the exchange
+        // whole.
+        unsafe {
+            let was = at.read();
+            if was == old {
+                at.write(new);
+            }
+            Ok(was)
+        }
+    }
 }
 
 impl quire_linux::Machine for One {

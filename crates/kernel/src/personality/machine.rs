@@ -68,6 +68,11 @@ unsafe impl quire_linux::UserAccess for Machine {
     fn compare_exchange_user_u32(&self, at: u64, old: u32, new: u32) -> Result<u32, BadAddress> {
         user::compare_exchange_u32(at, old, new).map_err(|()| bad(4))
     }
+    fn try_exchange_user_u32(&self, at: u64, old: u32, new: u32) -> Result<u32, BadAddress> {
+        // With preemption off the page-fault path does not repair faults.
+        let _pinned = preempt_off();
+        user::compare_exchange_u32(at, old, new).map_err(|()| bad(4))
+    }
 }
 
 impl quire_linux::Machine for Machine {

@@ -272,7 +272,7 @@ fn become_program<M: Machine>(
     let linux = ctx.linux;
     let me = ctx.thread;
     let process: &Arc<Process<M>> = ctx.process();
-    crate::process::exit::tell_memory(linux, me);
+    crate::process::exit::tell_memory(linux, me, false);
     note_peak(process, me);
     // SAFETY: the thread itself runs this; `ctx` is borrowed exclusively, so nothing of the old space is borrowed from
     // it.

@@ -1,6 +1,7 @@
 //! Futex system calls over the futex table of `quire_task`.
 
 pub mod operation;
+pub mod pi;
 pub mod robust;
 pub mod table;
 
@@ -12,6 +13,7 @@ use crate::time::Timespec;
 use crate::user::USER_END;
 use crate::{Ctx, Linux};
 use linux_raw_sys::general as raw;
+use quire_task::futex::Mixed;
 use quire_task::{FutexWait, Key};
 pub use table::Futexes;
 
@@ -91,6 +93,11 @@ pub(crate) fn go_on<M: Machine>(ctx: &mut Ctx<'_, M>, wait: FutexSleep) -> Resul
     }
 }
 
+/// The word has waiters that only the operations with priority inheritance may touch.
+fn mixed(_: Mixed) -> Errno {
+    Errno::EINVAL
+}
+
 /// Wakes up to `most` waiters on the word at `at`.
 pub(crate) fn wake<M: Machine>(
     linux: &Linux<M>,
@@ -104,7 +111,7 @@ pub(crate) fn wake<M: Machine>(
         return Err(Errno::EINVAL);
     }
     let key = key_of(linux.machine, thread, at, private)?;
-    Ok(linux.futexes.table.wake(linux.scheduler, key, most, bitset))
+    linux.futexes.table.wake(linux.scheduler, key, most, bitset).map_err(mixed)
 }
 
 /// Wakes waiters on a word whose kind the kernel does not know (thread exit, robust lists).
@@ -137,9 +144,10 @@ fn requeue<M: Machine>(
             Some(value) => linux.machine.peek_user_u32(from).map(|found| found == value),
         };
         match linux.futexes.table.requeue(linux.scheduler, key, other, wake, move_most, &mut check) {
+            Ok(Err(refused)) => return Err(mixed(refused)),
             // `FUTEX_CMP_REQUEUE` returns the sum, the older call only the woken ones.
-            Ok(Some((woken, moved))) => return Ok(if expected.is_some() { woken + moved } else { woken }),
-            Ok(None) => return Err(Errno::EAGAIN),
+            Ok(Ok(Some((woken, moved)))) => return Ok(if expected.is_some() { woken + moved } else { woken }),
+            Ok(Ok(None)) => return Err(Errno::EAGAIN),
             Err(BadAddress { .. }) => {
                 linux.machine.load_user_u32(from)?;
             }
@@ -162,22 +170,27 @@ pub fn sys_futex<M: Machine>(
 ) -> Result<usize, Errno> {
     let private = operation & PRIVATE != 0;
     let command = operation & !(PRIVATE | REALTIME);
-    if operation & REALTIME != 0 && !matches!(command, raw::FUTEX_WAIT | raw::FUTEX_WAIT_BITSET) {
+    let by_realtime = operation & REALTIME != 0;
+    let takes_clock =
+        matches!(command, raw::FUTEX_WAIT | raw::FUTEX_WAIT_BITSET | raw::FUTEX_WAIT_REQUEUE_PI | raw::FUTEX_LOCK_PI2);
+    if by_realtime && !takes_clock {
         return Err(Errno::ENOSYS);
     }
+    let absolute = |ctx: &Ctx<'_, M>, realtime| match timeout {
+        0 => Ok::<_, Errno>(None),
+        from => {
+            let nanos = ctx.read::<Timespec>(from)?.nanos()?;
+            Ok(Some(if realtime { crate::time::on_monotonic(ctx.linux.machine, nanos) } else { nanos }))
+        }
+    };
     match command {
         raw::FUTEX_WAIT | raw::FUTEX_WAIT_BITSET => {
             let bitset = if command == raw::FUTEX_WAIT { ANY } else { last };
-            let deadline = match timeout {
-                0 => None,
-                from => {
-                    let nanos = ctx.read::<Timespec>(from)?.nanos()?;
-                    Some(match command {
-                        raw::FUTEX_WAIT => ctx.now().saturating_add(nanos),
-                        _ if operation & REALTIME != 0 => crate::time::on_monotonic(ctx.linux.machine, nanos),
-                        _ => nanos,
-                    })
+            let deadline = match (command, timeout) {
+                (raw::FUTEX_WAIT, from) if from != 0 => {
+                    Some(ctx.now().saturating_add(ctx.read::<Timespec>(from)?.nanos()?))
                 }
+                _ => absolute(ctx, by_realtime)?,
             };
             wait(ctx, at, value, bitset, private, deadline)
         }
@@ -186,6 +199,15 @@ pub fn sys_futex<M: Machine>(
         raw::FUTEX_REQUEUE => requeue(ctx, (at, other), (value as i32, timeout as i32), None, private),
         raw::FUTEX_CMP_REQUEUE => requeue(ctx, (at, other), (value as i32, timeout as i32), Some(last), private),
         raw::FUTEX_WAKE_OP => operation::wake_operation(ctx, (at, other), (value, timeout as u32), last, private),
+        raw::FUTEX_LOCK_PI => pi::lock(ctx, at, private, absolute(ctx, true)?, false),
+        raw::FUTEX_LOCK_PI2 => pi::lock(ctx, at, private, absolute(ctx, by_realtime)?, false),
+        raw::FUTEX_TRYLOCK_PI => pi::lock(ctx, at, private, None, true),
+        raw::FUTEX_UNLOCK_PI => pi::unlock(ctx, at, private),
+        raw::FUTEX_WAIT_REQUEUE_PI => {
+            let deadline = absolute(ctx, by_realtime)?;
+            pi::wait_requeue(ctx, (at, other), value, private, deadline)
+        }
+        raw::FUTEX_CMP_REQUEUE_PI => pi::requeue(ctx, (at, other), (value as i32, timeout as i32), last, private),
         _ => Err(Errno::ENOSYS),
     }
 }

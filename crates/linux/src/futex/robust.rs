@@ -7,14 +7,12 @@ use crate::process::thread::Thread;
 use crate::user::UserMemory;
 use crate::{Ctx, Linux, Pid};
 use core::sync::atomic::Ordering;
+use quire_task::futex::pi::{OWNER, OWNER_DIED, WAITERS};
 
 /// Bytes of `struct robust_list_head`.
 const HEAD_LEN: usize = 24;
 /// The most entries that are followed, as on Linux: a list may be a circle, or garbage.
 const MOST: usize = 2048;
-const WAITERS: u32 = 0x8000_0000;
-const OWNER_DIED: u32 = 0x4000_0000;
-const TID_MASK: u32 = 0x3fff_ffff;
 
 /// `set_robust_list`
 pub fn sys_set_robust_list<M: Machine>(ctx: &mut Ctx<'_, M>, head: u64, len: usize) -> Result<usize, Errno> {
@@ -41,12 +39,14 @@ pub fn sys_get_robust_list<M: Machine>(ctx: &mut Ctx<'_, M>, tid: i32, head: u64
     Ok(0)
 }
 
-/// Walks the calling thread's list. An invalid entry ends the walk.
-pub(crate) fn walk<M: Machine>(linux: &Linux<M>, thread: &Thread<M>) {
+/// The calling thread leaves its memory: walks its list, where an invalid entry ends the walk, and hands on its locks
+/// with priority inheritance. `ends`: the thread ends, and does not only exchange its memory.
+pub(crate) fn walk<M: Machine>(linux: &Linux<M>, thread: &Thread<M>, ends: bool) {
     let head = thread.robust_list.swap(0, Ordering::Relaxed);
     if head != 0 {
         let _wrong_list = follow(linux, thread, head);
     }
+    super::pi::leave(linux, ends);
 }
 
 fn follow<M: Machine>(linux: &Linux<M>, thread: &Thread<M>, head: u64) -> Result<(), Errno> {
@@ -54,34 +54,48 @@ fn follow<M: Machine>(linux: &Linux<M>, thread: &Thread<M>, head: u64) -> Result
     let [first, offset, pending] = memory.read::<[u64; 3]>(head)?;
     let mut at = first;
     for _ in 0..MOST {
-        // The lowest bit marks priority inheritance, which is not supported.
-        let entry = at & !1;
+        // The lowest bit marks a lock with priority inheritance.
+        let (entry, inherits) = (at & !1, at & 1 != 0);
         if entry == head {
             break;
         }
         let next: u64 = memory.read(entry)?;
         if entry != pending & !1 {
-            owner_died(linux, thread, entry.wrapping_add(offset), false)?;
+            owner_died(linux, thread, entry.wrapping_add(offset), inherits, false)?;
         }
         at = next;
     }
     if pending & !1 != 0 {
-        owner_died(linux, thread, (pending & !1).wrapping_add(offset), true)?;
+        owner_died(linux, thread, (pending & !1).wrapping_add(offset), pending & 1 != 0, true)?;
     }
     Ok(())
 }
 
-fn owner_died<M: Machine>(linux: &Linux<M>, thread: &Thread<M>, word: u64, pending: bool) -> Result<(), Errno> {
+/// Marks the word of a lock that the ending thread owns. With priority inheritance (`inherits`) no waiter is woken here,
+/// because `pi::leave` makes it the owner.
+fn owner_died<M: Machine>(
+    linux: &Linux<M>,
+    thread: &Thread<M>,
+    word: u64,
+    inherits: bool,
+    pending: bool,
+) -> Result<(), Errno> {
     super::check_address(word)?;
+    let wake_one = || {
+        if !inherits {
+            // As on Linux, the walk goes on whether or not a waiter could be woken.
+            let _none_woken = super::wake_address(linux, thread, word, 1);
+        }
+    };
     let machine = linux.machine;
     let mut old = machine.load_user_u32(word)?;
     loop {
         if pending && old == 0 {
             // The thread ended before it could wake a waiter.
-            super::wake_address(linux, thread, word, 1)?;
+            wake_one();
             return Ok(());
         }
-        if old & TID_MASK != thread.tid() {
+        if old & OWNER != thread.tid() {
             return Ok(());
         }
         let found = machine.compare_exchange_user_u32(word, old, (old & WAITERS) | OWNER_DIED)?;
@@ -91,7 +105,7 @@ fn owner_died<M: Machine>(linux: &Linux<M>, thread: &Thread<M>, word: u64, pendi
         old = found;
     }
     if old & WAITERS != 0 {
-        super::wake_address(linux, thread, word, 1)?;
+        wake_one();
     }
     Ok(())
 }

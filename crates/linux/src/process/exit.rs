@@ -90,7 +90,7 @@ fn finish<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
 
 /// Leaves the address space, and releases a vfork parent.
 fn leave_memory<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
-    tell_memory(linux, thread);
+    tell_memory(linux, thread, true);
     // SAFETY: the thread itself runs this.
     let space = unsafe { thread.space.get() }.map(|space| &**space);
     // SAFETY: the thread itself runs this. Its view of the space ends with the note, and the space is dropped after the
@@ -99,9 +99,9 @@ fn leave_memory<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
     release_parent(thread);
 }
 
-/// Wakes waiters on futexes in the memory that the ending thread is about to leave.
-pub(crate) fn tell_memory<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
-    futex::robust::walk(linux, thread);
+/// Tells waiters on futexes in the memory that the thread is about to leave. `ends`: the thread ends.
+pub(crate) fn tell_memory<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>, ends: bool) {
+    futex::robust::walk(linux, thread, ends);
     let clear = thread.clear_tid.swap(0, Ordering::AcqRel);
     // SAFETY: the thread itself runs this.
     let shared = unsafe { thread.space.get() }.is_some_and(|space| Arc::strong_count(space) > 1);

@@ -225,6 +225,7 @@ pub fn sys_setpriority<M: Machine>(ctx: &mut Ctx<'_, M>, kind: u32, who: u32, ni
         } else {
             for task in &threads {
                 task.set_nice(nice as i8);
+                crate::futex::pi::renice(ctx.linux, task);
             }
             // For a zombie, and for a caller that names the process, the first thread's value counts.
             let is_first = |task: &ThreadRef<M>| task.payload().as_ref().is_none_or(|t| t.tid() == process.pid);

@@ -192,7 +192,7 @@ table! {
     199 fremovexattr => file::sys_fremovexattr, "no extended attributes: EOPNOTSUPP";
     200 tkill => signal::calls::sys_tkill;
     201 time => time::clock::sys_time;
-    202 futex => futex::sys_futex, "no priority inheritance";
+    202 futex => futex::sys_futex, "with priority inheritance by nice values; all operations but `FUTEX_FD`";
     203 sched_setaffinity => process::scheduling::sys_sched_setaffinity, "also for threads that run or wait elsewhere";
     204 sched_getaffinity => process::scheduling::sys_sched_getaffinity;
     213 epoll_create => file::sys_epoll_create;

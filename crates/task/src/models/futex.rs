@@ -11,10 +11,10 @@ use std::ptr::{self, NonNull};
 
 const BUCKETS: usize = 2;
 
-type Table = FutexTable<Model>;
+pub(super) type Table = FutexTable<Model>;
 
 /// Calls `f` with a table; then checks that no thread waits.
-fn with_table(f: impl FnOnce(&'static Table)) {
+pub(super) fn with_table(f: impl FnOnce(&'static Table)) {
     with_memory(Table::bytes(BUCKETS), |memory| {
         // SAFETY: the memory is there as long as the table is used.
         let table = unsafe { Table::new(memory, BUCKETS) };
@@ -25,7 +25,7 @@ fn with_table(f: impl FnOnce(&'static Table)) {
 }
 
 /// Two keys of different buckets.
-fn keys(table: &Table) -> (Key, Key) {
+pub(super) fn keys(table: &Table) -> (Key, Key) {
     let from = (1, 4);
     let to = (2..).map(|n| (n, 4)).find(|k| table.index_of(*k) != table.index_of(from));
     (from, to.unwrap())
@@ -50,7 +50,7 @@ fn wait_against_wake() {
         let changed = word.clone();
         let cast = Cast::new().interrupt(1, move |_, s| {
             changed.store(1, Ordering::Relaxed);
-            table.wake(s, (1, 4), 1, ANY);
+            table.wake(s, (1, 4), 1, ANY).unwrap();
         });
         cast.run(|_, s| wait_for(table, s, (1, 4), &word));
     });
@@ -73,8 +73,8 @@ fn wait_against_requeue() {
         let changed = word.clone();
         let cast = Cast::new().interrupt(1, move |_, s| {
             changed.store(1, Ordering::Relaxed);
-            let moved = table.requeue(s, from, to, 0, 1, &mut || Ok::<_, ()>(true)).unwrap();
-            let woken = table.wake(s, to, 1, ANY);
+            let moved = table.requeue(s, from, to, 0, 1, &mut || Ok::<_, ()>(true)).unwrap().unwrap();
+            let woken = table.wake(s, to, 1, ANY).unwrap();
             assert_eq!(moved, Some((0, woken)), "a moved waiter is not woken in its new bucket");
         });
         cast.run(|_, s| wait_for(table, s, from, &word));
@@ -95,7 +95,7 @@ fn leave_against_requeue() {
         let cast = Cast::new().interrupt(1, move |machine, s| {
             raise.store(true, Ordering::Relaxed);
             s.unpark(machine.thread(A));
-            table.requeue(s, from, to, 0, 1, &mut || Ok::<_, ()>(true)).unwrap();
+            table.requeue(s, from, to, 0, 1, &mut || Ok::<_, ()>(true)).unwrap().unwrap();
         });
         cast.run(|_, s| {
             wait_unless(table, s, from, &stop);
@@ -118,7 +118,7 @@ fn leave_against_wake() {
         let cast = Cast::new().interrupt(1, move |machine, s| {
             raise.store(true, Ordering::Relaxed);
             s.unpark(machine.thread(A));
-            counts.store(table.wake(s, (1, 4), 1, ANY) as u32, Ordering::Relaxed);
+            counts.store(table.wake(s, (1, 4), 1, ANY).unwrap() as u32, Ordering::Relaxed);
         });
         cast.run(|_, s| was_woken = u32::from(wait_unless(table, s, (1, 4), &stop) == FutexWait::Woken));
         assert_eq!(was_woken, woken.load(Ordering::Relaxed), "a wake-up is counted and lost");
@@ -146,7 +146,7 @@ fn exit_against_wake() {
         let changed = word.clone();
         let cast = Cast::new().release(released).interrupt(1, move |_, s| {
             changed.store(1, Ordering::Relaxed);
-            table.wake(s, (1, 4), 1, ANY);
+            table.wake(s, (1, 4), 1, ANY).unwrap();
         });
         cast.run(|machine, s| {
             wait_for(table, s, (1, 4), &word);

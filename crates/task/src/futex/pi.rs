@@ -1,0 +1,1143 @@
+//! Futexes with priority inheritance: the owner of a lock runs with the weight of the most urgent thread that waits.
+//!
+//! The word of a free lock is 0. Otherwise it has the number of its owner, and [`WAITERS`] once a thread has waited. A
+//! program takes and releases a lock without waiters by itself. A lock with waiters has a [`PiLock`] in the bucket of
+//! its key. The kernel's owner of such a lock is the truth, and the word follows.
+//!
+//! # Who guards what
+//! | | guard |
+//! |---|---|
+//! | the locks of a bucket, their waiters and owners; the level and the lock of a waiter | the bucket's lock |
+//! | the locks that a thread owns, their `best`; what the thread inherits; the waiter by which it waits | the *thread lock*: a second lock in the bucket that the thread's address selects |
+//!
+//! A thread lock is taken inside a bucket's lock, and a CPU holds one thread lock at a time. So unrelated futexes share
+//! a lock only where they hash to one bucket.
+//!
+//! # Why no inheritance is lost
+//! A waiter is published as its thread's `blocked`, and its level is read, in one hold of the thread lock. A change of a
+//! thread's level happens under the same lock, and is followed by a [walk](FutexTable::walk): the changer looks at
+//! `blocked`, locks that bucket, looks again, sorts the waiter in anew and settles the next owner. So either the waiter
+//! has the new level, or the changer finds the waiter. A walk holds one bucket's lock at a time.
+//!
+//! # Why no cycle is missed
+//! A waiter is listed first and walks the chain of owners then. Of the threads that close a cycle, the last one to be
+//! listed meets itself. It leaves the lock again, and its wait fails.
+//!
+//! # Why no lock is lost
+//! A lock is handed to the most urgent waiter under the bucket's lock. A waiter that gives up takes that lock, and looks
+//! whether it has become the owner. An ending thread hands its locks on, and marks itself as gone in the hold of the
+//! thread lock in which it finds no more. A waiter checks that mark when it makes a thread the owner of a `PiLock`.
+
+use super::{Bucket, Chain, FutexTable, Key, Waiter};
+use crate::list::{Adapter, Links, List};
+use crate::machine::Machine;
+use crate::mutant::{Mutant, mutant};
+use crate::scheduler::Scheduler;
+use crate::thread::{Thread, ThreadRef};
+use core::cell::{Cell, UnsafeCell};
+use core::marker::PhantomData;
+use core::mem::offset_of;
+use core::ptr::{self, NonNull};
+use quire_sync::SpinLock;
+use quire_sync::atomic::{AtomicU8, Ordering};
+
+/// In a word: threads wait, so the owner's release enters the kernel.
+pub const WAITERS: u32 = 0x8000_0000;
+/// In a word: an owner ended without releasing the lock.
+pub const OWNER_DIED: u32 = 0x4000_0000;
+/// The bits of a word that have its owner's number.
+pub const OWNER: u32 = 0x3fff_ffff;
+
+/// The longest chain of owners that wait for one another, as on Linux. A longer one counts as a deadlock.
+pub const LONGEST_CHAIN: usize = 1024;
+
+/// The number of nice values.
+const LEVELS: usize = 40;
+/// Less urgent than every nice value: nothing is inherited.
+pub(crate) const NO_LEVEL: u8 = LEVELS as u8;
+
+/// The word of a lock, and the threads that it names, for the layer above.
+///
+/// # Safety
+/// `place` returns memory that stays in place, and holds the given value, until `discard` is called with it.
+pub unsafe trait PiWord<M: Machine> {
+    /// Why the word cannot be reached.
+    type Error;
+    /// Loads the word. Called under spin locks: it neither sleeps nor faults pages in.
+    fn load(&self) -> Result<u32, Self::Error>;
+    /// Stores `new` if the word is `old`; returns what it was. Called under spin locks, as `load`.
+    fn exchange(&self, old: u32, new: u32) -> Result<u32, Self::Error>;
+    /// Makes the word present and writable. May sleep.
+    fn make_present(&self) -> Result<(), Self::Error>;
+    /// The number of `thread`.
+    fn name(&self, thread: &Thread<M>) -> u32;
+    /// The thread of that number. Called without locks.
+    fn find(&self, name: u32) -> Option<ThreadRef<M>>;
+    /// Whether the calling thread must stop waiting. A thread that makes it true also unparks the waiter.
+    fn interrupted(&self) -> bool;
+    /// Places a lock's state; `None` where there is no memory. Called without locks.
+    fn place(&self, lock: PiLock<M>) -> Option<NonNull<PiLock<M>>>;
+    /// Frees memory from `place`. Called without locks.
+    fn discard(&self, lock: NonNull<PiLock<M>>);
+}
+
+/// Why a lock was not taken, or not released.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PiRefused<E> {
+    /// The word cannot be reached.
+    Word(E),
+    /// The caller owns the lock, or waits for itself along a chain of owners.
+    Deadlock,
+    /// The word and the kernel's state contradict each other, or other waiters use the word.
+    Mismatch,
+    /// The word names a thread that does not exist, or has ended.
+    NoOwner,
+    /// The caller does not own the lock.
+    NotOwner,
+    /// Another thread owns the lock, and the caller does not wait.
+    Busy,
+    /// The word has another value than the caller expects.
+    Differs,
+    /// No memory for the lock's state.
+    Memory,
+    /// The deadline passed first.
+    TimedOut,
+    /// The calling thread was interrupted first.
+    Interrupted,
+    /// As `Interrupted`, after the waiter was moved to the lock.
+    InterruptedMoved,
+}
+
+/// Why an attempt under a bucket's lock is repeated or ends.
+enum Stop<E> {
+    Refused(PiRefused<E>),
+    /// The word's page is not present.
+    Absent,
+    /// The word has changed.
+    Changed,
+    /// A block for the lock's state is wanted.
+    Block,
+}
+
+impl<E> From<PiRefused<E>> for Stop<E> {
+    fn from(why: PiRefused<E>) -> Self {
+        Stop::Refused(why)
+    }
+}
+
+/// What an attempt does with the lock.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum How {
+    /// It waits for an owner.
+    Wait,
+    /// It waits for an owner, and the word of a free lock says that threads wait: others are to follow.
+    Crowd,
+    /// It does not wait. As on Linux, the word says that threads wait all the same.
+    Try,
+}
+
+/// Whether an attempt made its thread the owner at once, or found the lock to wait for.
+enum Attempt<M: Machine> {
+    Taken,
+    Wait(NonNull<PiLock<M>>),
+}
+
+/// It waits on a plain word, to be moved to a lock.
+const LISTED: u8 = 0;
+/// It waits for a lock.
+const BLOCKED: u8 = 1;
+/// It owns the lock, and the word says so.
+const OWNS: u8 = 2;
+/// It owns the lock, since the last owner ended. It must write the word.
+const INHERITS: u8 = 3;
+
+/// A thread that waits for a lock with priority inheritance. It lies on the thread's stack.
+#[repr(C)]
+pub struct PiWaiter<M: Machine> {
+    /// Its thread and bucket; and its place on the chain of a plain word until it is moved to a lock.
+    plain: Waiter<M>,
+    /// On a level of its lock. Guarded, as are `lock` and `level`, by the bucket's lock.
+    links: Links<PiWaiter<M>>,
+    lock: Cell<Option<NonNull<PiLock<M>>>>,
+    level: Cell<u8>,
+    /// The key of the lock to which it may be moved. Written before it is listed.
+    target: Cell<Key>,
+    /// Written under the bucket's lock. `OWNS` and `INHERITS` are final.
+    state: AtomicU8,
+}
+
+struct OfLevel<M>(PhantomData<M>);
+// SAFETY: the one field of links, used by no other adapter.
+unsafe impl<M: Machine> Adapter for OfLevel<M> {
+    type Node = PiWaiter<M>;
+    fn links(node: &PiWaiter<M>) -> &Links<PiWaiter<M>> {
+        &node.links
+    }
+}
+
+impl<M: Machine> PiWaiter<M> {
+    fn new(scheduler: &Scheduler<M>, state: u8, bucket: usize, target: Key) -> Self {
+        let plain = Waiter::new();
+        plain.thread.set(Some(NonNull::from(&*scheduler.current())));
+        plain.bucket.store(bucket, Ordering::Relaxed);
+        plain.moves.set(true);
+        PiWaiter {
+            plain,
+            links: Links::new(),
+            lock: Cell::new(None),
+            level: Cell::new(NO_LEVEL),
+            target: Cell::new(target),
+            state: AtomicU8::new(state),
+        }
+    }
+
+    /// # Safety
+    /// The waiter is listed, so its thread is alive.
+    unsafe fn thread<'a>(&self) -> &'a Thread<M> {
+        // SAFETY: `new` has stored the thread, which stays alive while its waiter is listed.
+        unsafe { self.plain.thread.get().unwrap_unchecked().as_ref() }
+    }
+
+    /// The waiter that `plain` is part of.
+    ///
+    /// # Safety
+    /// `plain` has `moves` set, so it is part of a [`PiWaiter`].
+    unsafe fn of(plain: NonNull<Waiter<M>>) -> NonNull<PiWaiter<M>> {
+        // SAFETY: only `PiWaiter::new` sets `moves`, on its own field.
+        unsafe { plain.byte_sub(offset_of!(PiWaiter<M>, plain)).cast() }
+    }
+}
+
+/// The kernel's state of a lock that has waiters, or whose word its new owner has not written yet.
+pub struct PiLock<M: Machine> {
+    /// On the bucket's list. Guarded, as all that no other guard is named for, by the bucket's lock.
+    links: Links<PiLock<M>>,
+    key: Key,
+    bucket: usize,
+    owner: Cell<Option<NonNull<Thread<M>>>>,
+    /// The word does not name the owner yet.
+    unwritten: Cell<bool>,
+    /// Bit n: threads wait at level n.
+    occupied: Cell<u64>,
+    levels: UnsafeCell<[List<OfLevel<M>>; LEVELS]>,
+    /// The neighbours on the owner's list. Guarded, as is `best`, by the owner's thread lock.
+    next: Cell<Option<NonNull<PiLock<M>>>>,
+    prev: Cell<Option<NonNull<PiLock<M>>>>,
+    /// The level of the most urgent waiter.
+    best: Cell<u8>,
+}
+
+// SAFETY: cells are reached only under the locks that the fields name.
+unsafe impl<M: Machine> Send for PiLock<M> {}
+// SAFETY: a shared lock lets only the holders of the locks that the fields name touch its cells.
+unsafe impl<M: Machine> Sync for PiLock<M> {}
+
+/// The locks of a bucket.
+pub(super) struct OfBucket<M>(PhantomData<M>);
+// SAFETY: the one field of links, used by no other adapter.
+unsafe impl<M: Machine> Adapter for OfBucket<M> {
+    type Node = PiLock<M>;
+    fn links(node: &PiLock<M>) -> &Links<PiLock<M>> {
+        &node.links
+    }
+}
+
+impl<M: Machine> PiLock<M> {
+    fn new(key: Key, bucket: usize) -> Self {
+        PiLock {
+            links: Links::new(),
+            key,
+            bucket,
+            owner: Cell::new(None),
+            unwritten: Cell::new(false),
+            occupied: Cell::new(0),
+            levels: UnsafeCell::new([const { List::new() }; LEVELS]),
+            next: Cell::new(None),
+            prev: Cell::new(None),
+            best: Cell::new(NO_LEVEL),
+        }
+    }
+
+    pub(super) fn key(&self) -> Key {
+        self.key
+    }
+
+    /// The owner, which lives while it owns the lock: it hands it on before it ends.
+    ///
+    /// # Safety
+    /// The lock is in its bucket, which the caller has locked.
+    unsafe fn owner<'a>(&self) -> &'a Thread<M> {
+        // SAFETY: a lock in its bucket has an owner, which is alive until it has handed the lock on.
+        unsafe { self.owner.get().unwrap_unchecked().as_ref() }
+    }
+
+    /// The level of its most urgent waiter, or [`NO_LEVEL`].
+    fn most_urgent(&self) -> u8 {
+        (self.occupied.get().trailing_zeros() as u8).min(NO_LEVEL)
+    }
+
+    /// The most urgent waiter; among equals, the one that has waited longest.
+    ///
+    /// # Safety
+    /// The bucket is locked.
+    unsafe fn first(&self) -> Option<NonNull<PiWaiter<M>>> {
+        // SAFETY: the bucket's lock guards the levels.
+        unsafe { (*self.levels.get()).get(usize::from(self.most_urgent()))?.first() }
+    }
+
+    /// # Safety
+    /// The bucket is locked. `waiter` is on no level, and stays until it is taken off.
+    unsafe fn push(&self, waiter: &PiWaiter<M>, level: u8) {
+        waiter.level.set(level);
+        self.occupied.set(self.occupied.get() | 1 << level);
+        // SAFETY: the bucket's lock guards the levels, and the caller vouches for the waiter.
+        unsafe { (&mut (*self.levels.get()))[usize::from(level)].push_back(NonNull::from(waiter)) };
+    }
+
+    /// # Safety
+    /// The bucket is locked, and `waiter` is on a level.
+    unsafe fn take(&self, waiter: &PiWaiter<M>) {
+        let level = waiter.level.get();
+        // SAFETY: the bucket's lock guards the levels, and `level` is the one that the waiter is on.
+        let list = unsafe { &mut (&mut (*self.levels.get()))[usize::from(level)] };
+        // SAFETY: the caller vouches that the waiter is on this level.
+        unsafe { list.remove(NonNull::from(waiter)) };
+        if list.is_empty() {
+            self.occupied.set(self.occupied.get() & !(1 << level));
+        }
+    }
+}
+
+/// In a thread's `blocked`: it has ended, and can own no more locks.
+fn gone<M: Machine>() -> *mut PiWaiter<M> {
+    NonNull::dangling().as_ptr()
+}
+
+impl<M: Machine> Thread<M> {
+    /// # Safety
+    /// The thread lock of this thread is held. The waiter is used while it or the waiter's bucket stays locked.
+    unsafe fn blocked<'a>(&self) -> Option<&'a PiWaiter<M>> {
+        let at = self.blocked.load(Ordering::Relaxed);
+        // SAFETY: a waiter stays until its thread's `blocked` is cleared, under both locks.
+        if at == gone() { None } else { unsafe { at.as_ref() } }
+    }
+
+    /// # Safety
+    /// The thread lock is held. `lock` is on no thread's list, and stays until it is taken off.
+    unsafe fn own(&self, lock: &PiLock<M>) {
+        let head = NonNull::new(self.owned.load(Ordering::Relaxed));
+        lock.next.set(head);
+        lock.prev.set(None);
+        if let Some(head) = head {
+            // SAFETY: a lock on the list stays until it is taken off.
+            unsafe { head.as_ref() }.prev.set(Some(NonNull::from(lock)));
+        }
+        self.owned.store(ptr::from_ref(lock).cast_mut(), Ordering::Relaxed);
+    }
+
+    /// # Safety
+    /// The thread lock is held, and `lock` is on this thread's list.
+    unsafe fn disown(&self, lock: &PiLock<M>) {
+        let (prev, next) = (lock.prev.take(), lock.next.take());
+        match prev {
+            // SAFETY: a lock on the list stays until it is taken off.
+            Some(prev) => unsafe { prev.as_ref() }.next.set(next),
+            None => self.owned.store(next.map_or(ptr::null_mut(), NonNull::as_ptr), Ordering::Relaxed),
+        }
+        if let Some(next) = next {
+            // SAFETY: a lock on the list stays until it is taken off.
+            unsafe { next.as_ref() }.prev.set(prev);
+        }
+    }
+
+    /// Inherits the level of the most urgent waiter of its locks.
+    ///
+    /// # Safety
+    /// The thread lock is held.
+    unsafe fn settle(&self) {
+        let mut best = NO_LEVEL;
+        let mut at = NonNull::new(self.owned.load(Ordering::Relaxed));
+        while let Some(lock) = at {
+            // SAFETY: a lock on the list stays until it is taken off, and the thread lock guards the list.
+            let lock = unsafe { lock.as_ref() };
+            best = best.min(lock.best.get());
+            at = lock.next.get();
+        }
+        self.inherit_level(best);
+    }
+}
+
+impl<M: Machine> FutexTable<M> {
+    /// The thread lock of `thread`. Model checkers repeat each step exactly, and addresses differ between runs, so all
+    /// threads share one lock there.
+    fn thread_lock(&self, thread: &Thread<M>) -> &SpinLock<()> {
+        let address = if cfg!(any(loom, shuttle)) { 0 } else { ptr::from_ref(thread).addr() as u64 };
+        &self.bucket(self.index_of((address, 2))).threads
+    }
+
+    /// Notes the level of the most urgent waiter of `lock`, and settles the owner.
+    ///
+    /// # Safety
+    /// The lock is in its bucket, which is locked.
+    unsafe fn settle(&self, lock: &PiLock<M>) {
+        // SAFETY: by this function's contract.
+        let owner = unsafe { lock.owner() };
+        let _guard = self.thread_lock(owner).lock();
+        lock.best.set(lock.most_urgent());
+        // SAFETY: the owner's thread lock is held.
+        unsafe { owner.settle() };
+    }
+
+    /// Takes the lock of `key` for the calling thread, and sleeps until it owns it, until `deadline`, or until it is
+    /// interrupted. With `only_try`, it does not sleep.
+    pub fn pi_lock<W: PiWord<M>>(
+        &self,
+        scheduler: &Scheduler<M>,
+        key: Key,
+        word: &W,
+        deadline: Option<u64>,
+        only_try: bool,
+    ) -> Result<(), PiRefused<W::Error>> {
+        let me = scheduler.current();
+        let index = self.index_of(key);
+        let waiter = PiWaiter::new(scheduler, BLOCKED, index, key);
+        let how = if only_try { How::Try } else { How::Wait };
+        let next = {
+            let bucket = self.bucket(index);
+            let waits = self.attempts(word, |owner, spare| {
+                let mut chain = bucket.chain.lock();
+                Ok(match self.attempt(bucket, &mut chain, index, key, word, &me, how, owner, spare)? {
+                    Attempt::Taken => None,
+                    // SAFETY: the lock is in this bucket, which is locked. The waiter stays until the wait has ended.
+                    Attempt::Wait(lock) => Some(unsafe { self.block(lock.as_ref(), &waiter) }),
+                })
+            })?;
+            match waits {
+                None => return Ok(()),
+                Some(next) => next,
+            }
+        };
+        if self.walk(next, Some(&me)) {
+            // SAFETY: listed above, and not left yet.
+            if unsafe { self.leave(scheduler, word, &waiter) }.is_some() {
+                return Err(PiRefused::Deadlock);
+            }
+        }
+        // SAFETY: listed above, unless it was made the owner.
+        unsafe { self.wait_for_lock(scheduler, word, &waiter, deadline) }
+    }
+
+    /// Repeats `attempt` until it ends. It gets the thread that the word names, and the value in which it was found; and
+    /// a block where it asked for one.
+    fn attempts<W: PiWord<M>, R>(
+        &self,
+        word: &W,
+        mut attempt: impl FnMut(Seen<'_, M>, &mut Option<NonNull<PiLock<M>>>) -> Result<R, Stop<W::Error>>,
+    ) -> Result<R, PiRefused<W::Error>> {
+        let mut spare = None;
+        let out = loop {
+            let value = match word.load() {
+                Ok(value) => value,
+                Err(_) => match word.make_present() {
+                    Ok(()) => continue,
+                    Err(error) => break Err(PiRefused::Word(error)),
+                },
+            };
+            let owner = if value & OWNER == 0 { None } else { word.find(value & OWNER) };
+            match attempt(Seen { value, owner: owner.as_deref() }, &mut spare) {
+                Ok(out) => break Ok(out),
+                Err(Stop::Refused(why)) => break Err(why),
+                Err(Stop::Absent) => {
+                    if let Err(error) = word.make_present() {
+                        break Err(PiRefused::Word(error));
+                    }
+                }
+                Err(Stop::Changed) if word.interrupted() => break Err(PiRefused::Interrupted),
+                Err(Stop::Changed) => quire_sync::hooks::relax(),
+                Err(Stop::Block) => {
+                    // The bucket is the attempt's to choose.
+                    spare = word.place(PiLock::new((0, 0), 0));
+                    if spare.is_none() {
+                        break Err(PiRefused::Memory);
+                    }
+                }
+            }
+        };
+        if let Some(spare) = spare {
+            word.discard(spare);
+        }
+        out
+    }
+
+    /// Makes `who` the owner of the lock if it is free; else finds or makes the state of the lock.
+    #[allow(clippy::too_many_arguments)]
+    fn attempt<W: PiWord<M>>(
+        &self,
+        bucket: &Bucket<M>,
+        chain: &mut Chain<M>,
+        index: usize,
+        key: Key,
+        word: &W,
+        who: &Thread<M>,
+        how: How,
+        seen: Seen<'_, M>,
+        spare: &mut Option<NonNull<PiLock<M>>>,
+    ) -> Result<Attempt<M>, Stop<W::Error>> {
+        let value = word.load().map_err(|_| Stop::Absent)?;
+        let exchange = |new| match word.exchange(value, new) {
+            Ok(found) if found == value => Ok(()),
+            Ok(_) => Err(Stop::Changed),
+            Err(_) => Err(Stop::Absent),
+        };
+        let named = value & OWNER;
+        if named == word.name(who) {
+            return Err(PiRefused::Deadlock.into());
+        }
+        if let Some(at) = chain.lock_of(key) {
+            // SAFETY: the lock is in this bucket, which is locked.
+            let (lock, owner) = unsafe { (at.as_ref(), at.as_ref().owner()) };
+            let dies = named == 0 && value & OWNER_DIED != 0;
+            if !lock.unwritten.get() && !dies && named != word.name(owner) {
+                return Err(PiRefused::Mismatch.into());
+            }
+            return if how == How::Try { Err(PiRefused::Busy.into()) } else { Ok(Attempt::Wait(at)) };
+        }
+        if chain.first_of(key).is_some() {
+            return Err(PiRefused::Mismatch.into());
+        }
+        if named == 0 {
+            exchange(value & OWNER_DIED | word.name(who) | if how == How::Crowd { WAITERS } else { 0 })?;
+            return Ok(Attempt::Taken);
+        }
+        if seen.value & OWNER != named {
+            return Err(Stop::Changed);
+        }
+        let Some(owner) = seen.owner else { return Err(PiRefused::NoOwner.into()) };
+        if word.name(owner) != named {
+            return Err(Stop::Changed);
+        }
+        if how == How::Try {
+            exchange(value | WAITERS)?;
+            let _guard = self.thread_lock(owner).lock();
+            let ended = owner.blocked.load(Ordering::Relaxed) == gone();
+            return Err(if ended { PiRefused::NoOwner } else { PiRefused::Busy }.into());
+        }
+        let block = spare.ok_or(Stop::Block)?;
+        exchange(value | WAITERS)?;
+        // SAFETY: the spare block is the caller's alone, and `place` keeps it in place.
+        unsafe {
+            block.write(PiLock::new(key, index));
+            if !self.give(block.as_ref(), owner) {
+                return Err(PiRefused::NoOwner.into());
+            }
+            *spare = None;
+            chain.locks.push_back(block);
+        }
+        bucket.waiting.fetch_add(1, Ordering::AcqRel);
+        Ok(Attempt::Wait(block))
+    }
+
+    /// Makes `owner` the owner of `lock`, unless it has ended.
+    ///
+    /// # Safety
+    /// The lock has no owner. It stays in place until it is taken from the owner, and its bucket is locked.
+    unsafe fn give(&self, lock: &PiLock<M>, owner: &Thread<M>) -> bool {
+        let _guard = self.thread_lock(owner).lock();
+        if owner.blocked.load(Ordering::Relaxed) == gone() && !mutant(Mutant::PiOwnerUnlooked) {
+            return false;
+        }
+        lock.owner.set(Some(NonNull::from(owner)));
+        lock.best.set(lock.most_urgent());
+        // SAFETY: the owner's thread lock is held, and the caller vouches for the lock.
+        unsafe {
+            owner.own(lock);
+            owner.settle();
+        }
+        true
+    }
+
+    /// Lists `waiter` at `lock`, and settles the owner. Returns the owner's wait, for a [walk](Self::walk).
+    ///
+    /// # Safety
+    /// The lock's bucket is locked. The waiter is listed nowhere and its thread is alive, and it stays until it is taken
+    /// off.
+    unsafe fn block(&self, lock: &PiLock<M>, waiter: &PiWaiter<M>) -> Option<Step<M>> {
+        // SAFETY: the caller vouches that the thread is alive.
+        let thread = unsafe { waiter.thread() };
+        waiter.lock.set(Some(NonNull::from(lock)));
+        waiter.plain.bucket.store(lock.bucket, Ordering::Relaxed);
+        waiter.state.store(BLOCKED, Ordering::Relaxed);
+        let early = mutant(Mutant::PiLevelEarly).then(|| thread.level());
+        let level = {
+            let _guard = self.thread_lock(thread).lock();
+            thread.blocked.store(ptr::from_ref(waiter).cast_mut(), Ordering::Relaxed);
+            early.unwrap_or_else(|| thread.level())
+        };
+        // SAFETY: the bucket is locked, and the caller vouches for the waiter.
+        unsafe {
+            lock.push(waiter, level);
+            self.settle(lock);
+            self.step_from(lock)
+        }
+    }
+
+    /// The first step of a walk from `lock` to the lock for which its owner waits now.
+    ///
+    /// # Safety
+    /// The lock is in its bucket, which is locked.
+    unsafe fn step_from(&self, lock: &PiLock<M>) -> Option<Step<M>> {
+        // SAFETY: by this function's contract, the owner is alive.
+        self.step(unsafe { lock.owner() })
+    }
+
+    /// The wait of `thread`, if it waits for a lock.
+    fn step(&self, thread: &Thread<M>) -> Option<Step<M>> {
+        let _guard = self.thread_lock(thread).lock();
+        // SAFETY: the thread lock is held while the waiter is used.
+        let waiter = unsafe { thread.blocked() }?;
+        Some(Step { thread: thread.to_ref(), waiter, bucket: waiter.plain.bucket.load(Ordering::Relaxed) })
+    }
+
+    /// Follows the chain of owners: sorts the waiter of each in by its present level, and settles the owner of the lock
+    /// that it waits for. With a `target`, it goes on to the end of the chain, and returns whether the chain leads to
+    /// that thread or is too long. Otherwise it stops where a level has not changed.
+    ///
+    /// A step is made under the lock of the bucket in which its thread is the owner. So the thread owned the last lock,
+    /// and waited for the next one, at one time.
+    fn walk(&self, from: Option<Step<M>>, target: Option<&Thread<M>>) -> bool {
+        let mut next = from;
+        for _ in 0..=LONGEST_CHAIN {
+            let Some(at) = next else { return false };
+            if target.is_some_and(|target| ptr::eq(target, &*at.thread)) {
+                return true;
+            }
+            let chain = self.bucket(at.bucket).chain.lock();
+            let level = {
+                let _guard = self.thread_lock(&at.thread).lock();
+                // Where it waits no longer, or again, it has read its level since.
+                // SAFETY: the thread lock is held while the waiter is used.
+                let still = unsafe { at.thread.blocked() }.is_some_and(|waiter| {
+                    ptr::eq(waiter, at.waiter) && waiter.plain.bucket.load(Ordering::Relaxed) == at.bucket
+                });
+                if !still {
+                    return false;
+                }
+                at.thread.level()
+            };
+            // SAFETY: the thread still waits by that waiter, which is on a level of a lock in the locked bucket. A waiter
+            // is moved between buckets only before its thread is blocked.
+            unsafe {
+                let waiter = &*at.waiter;
+                let Some(lock) = waiter.lock.get() else { return false };
+                let lock = lock.as_ref();
+                if waiter.level.get() != level {
+                    lock.take(waiter);
+                    lock.push(waiter, level);
+                    self.settle(lock);
+                } else if target.is_none() {
+                    return false;
+                }
+                next = self.step_from(lock);
+            }
+            drop(chain);
+        }
+        true
+    }
+
+    /// The nice value of `thread` was changed: the owners for which it waits inherit the new one.
+    pub fn pi_renice(&self, thread: &Thread<M>) {
+        self.walk(self.step(thread), None);
+    }
+
+    /// Sleeps until the waiter's thread owns the lock, or gives up.
+    ///
+    /// # Safety
+    /// The waiter is the calling thread's, and was listed; it was not left since.
+    unsafe fn wait_for_lock<W: PiWord<M>>(
+        &self,
+        scheduler: &Scheduler<M>,
+        word: &W,
+        waiter: &PiWaiter<M>,
+        deadline: Option<u64>,
+    ) -> Result<(), PiRefused<W::Error>> {
+        loop {
+            let why = match waiter.state.load(Ordering::Acquire) {
+                OWNS => return Ok(()),
+                INHERITS => return self.write_owner(scheduler, word, waiter.target.get()),
+                _ if word.interrupted() => PiRefused::Interrupted,
+                _ if deadline.is_some_and(|d| scheduler.machine().now() >= d) => PiRefused::TimedOut,
+                _ => {
+                    scheduler.park(deadline);
+                    continue;
+                }
+            };
+            // SAFETY: listed, or it owns the lock.
+            match (unsafe { self.leave(scheduler, word, waiter) }, why) {
+                (Some(BLOCKED), PiRefused::Interrupted) if waiter.plain.key.get() != (0, 0) => {
+                    return Err(PiRefused::InterruptedMoved);
+                }
+                (Some(_), why) => return Err(why),
+                (None, _) => {}
+            }
+        }
+    }
+
+    /// Takes the calling thread's waiter off. Returns the state in which it was, or `None` if it owns the lock.
+    ///
+    /// # Safety
+    /// The waiter is the calling thread's. It is listed, or was made the owner.
+    unsafe fn leave<W: PiWord<M>>(&self, scheduler: &Scheduler<M>, word: &W, waiter: &PiWaiter<M>) -> Option<u8> {
+        let me = scheduler.current();
+        let (bucket, mut chain) = self.lock_of(&waiter.plain);
+        let state = waiter.state.load(Ordering::Acquire);
+        if state == OWNS || state == INHERITS {
+            if !mutant(Mutant::PiLeaveThoughOwner) {
+                return None;
+            }
+            return Some(BLOCKED);
+        }
+        let Some(lock) = waiter.lock.get() else {
+            // SAFETY: without a lock it is on the chain of its plain word, in the bucket that is locked.
+            unsafe { chain.take(NonNull::from(&waiter.plain)) };
+            bucket.waiting.fetch_sub(1, Ordering::Relaxed);
+            return Some(LISTED);
+        };
+        // SAFETY: a waiter is on a level of its lock, which is in the bucket that is locked.
+        let (owner, ended) = unsafe {
+            let owner = lock.as_ref().owner().to_ref();
+            (owner, self.unblock(bucket, &mut chain, lock, waiter))
+        };
+        debug_assert!(me.blocked.load(Ordering::Relaxed).is_null());
+        drop(chain);
+        if let Some(ended) = ended {
+            word.discard(ended);
+        }
+        self.walk(self.step(&owner), None);
+        Some(BLOCKED)
+    }
+
+    /// Takes `waiter` off its lock. Returns the lock if it has ended.
+    ///
+    /// # Safety
+    /// The bucket is locked, `lock` is in it, and the waiter on one of its levels.
+    unsafe fn unblock(
+        &self,
+        bucket: &Bucket<M>,
+        chain: &mut Chain<M>,
+        at: NonNull<PiLock<M>>,
+        waiter: &PiWaiter<M>,
+    ) -> Option<NonNull<PiLock<M>>> {
+        // SAFETY: by this function's contract.
+        unsafe {
+            let lock = at.as_ref();
+            lock.take(waiter);
+            waiter.lock.set(None);
+            let thread = waiter.thread();
+            {
+                let _guard = self.thread_lock(thread).lock();
+                thread.blocked.store(ptr::null_mut(), Ordering::Relaxed);
+            }
+            if lock.first().is_none() && !lock.unwritten.get() {
+                self.retire(bucket, chain, at);
+                return Some(at);
+            }
+            if !mutant(Mutant::PiLeaveUnsettled) {
+                self.settle(lock);
+            }
+            None
+        }
+    }
+
+    /// Takes `lock` from its owner and out of its bucket. `owner` still tells the last owner.
+    ///
+    /// # Safety
+    /// The bucket is locked, and the lock is in it.
+    unsafe fn retire(&self, bucket: &Bucket<M>, chain: &mut Chain<M>, at: NonNull<PiLock<M>>) {
+        // SAFETY: by this function's contract.
+        unsafe {
+            let owner = at.as_ref().owner();
+            let guard = self.thread_lock(owner).lock();
+            owner.disown(at.as_ref());
+            owner.settle();
+            drop(guard);
+            chain.locks.remove(at);
+        }
+        bucket.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Hands `lock` to `waiter`. Returns the new owner, for the caller to unpark, and the lock if it has ended.
+    ///
+    /// # Safety
+    /// The bucket is locked, the lock is in it, and the waiter on one of its levels. `state` is `OWNS` or `INHERITS`.
+    unsafe fn hand(
+        &self,
+        bucket: &Bucket<M>,
+        chain: &mut Chain<M>,
+        at: NonNull<PiLock<M>>,
+        waiter: &PiWaiter<M>,
+        state: u8,
+    ) -> (ThreadRef<M>, Option<NonNull<PiLock<M>>>) {
+        // SAFETY: by this function's contract. The new owner waits until `state` is stored, so it is alive until then.
+        unsafe {
+            let lock = at.as_ref();
+            lock.unwritten.set(state == INHERITS);
+            lock.take(waiter);
+            waiter.lock.set(None);
+            let (old, new) = (lock.owner(), waiter.thread());
+            {
+                let _guard = self.thread_lock(new).lock();
+                new.blocked.store(ptr::null_mut(), Ordering::Relaxed);
+            }
+            let ends = lock.first().is_none() && !lock.unwritten.get();
+            if ends {
+                self.retire(bucket, chain, at);
+            } else {
+                let guard = self.thread_lock(old).lock();
+                old.disown(lock);
+                old.settle();
+                drop(guard);
+                let given = self.give(lock, new);
+                debug_assert!(given, "a thread that waits has not ended");
+            }
+            let new = new.to_ref();
+            waiter.state.store(state, Ordering::Release);
+            (new, ends.then_some(at))
+        }
+    }
+
+    /// Writes the word of the lock of `key`, which the calling thread has from an owner that ended.
+    fn write_owner<W: PiWord<M>>(
+        &self,
+        scheduler: &Scheduler<M>,
+        word: &W,
+        key: Key,
+    ) -> Result<(), PiRefused<W::Error>> {
+        let index = self.index_of(key);
+        let bucket = self.bucket(index);
+        let me = scheduler.current();
+        loop {
+            let mut chain = bucket.chain.lock();
+            let Some(at) = chain.lock_of(key) else { return Err(PiRefused::Mismatch) };
+            let written = word.load().and_then(|value| {
+                let new = OWNER_DIED | WAITERS | word.name(&me);
+                word.exchange(value, new).map(|found| found == value)
+            });
+            match written {
+                Ok(false) => continue,
+                Ok(true) => {
+                    // SAFETY: the bucket is locked, and the lock in it.
+                    let ended = unsafe {
+                        at.as_ref().unwritten.set(false);
+                        let ends = at.as_ref().first().is_none();
+                        ends.then(|| self.retire(bucket, &mut chain, at))
+                    };
+                    drop(chain);
+                    if ended.is_some() {
+                        word.discard(at);
+                    }
+                    return Ok(());
+                }
+                Err(_) => {
+                    drop(chain);
+                    if let Err(error) = word.make_present() {
+                        self.pass_on(scheduler, word, key);
+                        return Err(PiRefused::Word(error));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Hands the lock of `key`, whose word cannot be written, to the next waiter.
+    fn pass_on<W: PiWord<M>>(&self, scheduler: &Scheduler<M>, word: &W, key: Key) {
+        let bucket = self.bucket(self.index_of(key));
+        let mut chain = bucket.chain.lock();
+        let Some(at) = chain.lock_of(key) else { return };
+        // SAFETY: the bucket is locked, the lock in it, and its first waiter on a level.
+        unsafe {
+            match at.as_ref().first() {
+                Some(next) => {
+                    let (next, _stays) = self.hand(bucket, &mut chain, at, next.as_ref(), INHERITS);
+                    drop(chain);
+                    scheduler.unpark(&next);
+                }
+                None => {
+                    self.retire(bucket, &mut chain, at);
+                    drop(chain);
+                    word.discard(at);
+                }
+            }
+        }
+    }
+
+    /// Releases the lock of `key`, which the calling thread owns, and hands it to the most urgent waiter.
+    pub fn pi_unlock<W: PiWord<M>>(
+        &self,
+        scheduler: &Scheduler<M>,
+        key: Key,
+        word: &W,
+    ) -> Result<(), PiRefused<W::Error>> {
+        let me = scheduler.current();
+        let bucket = self.bucket(self.index_of(key));
+        loop {
+            let mut chain = bucket.chain.lock();
+            let step = word.load().and_then(|value| {
+                if value & OWNER != word.name(&me) {
+                    return Ok(Err(PiRefused::NotOwner));
+                }
+                let Some(at) = chain.lock_of(key) else {
+                    if chain.first_of(key).is_some() {
+                        return Ok(Err(PiRefused::Mismatch));
+                    }
+                    return word.exchange(value, 0).map(|found| Ok((found == value).then_some(None)));
+                };
+                // SAFETY: the bucket is locked, and the lock in it.
+                let (owner, first) = unsafe { (at.as_ref().owner(), at.as_ref().first()) };
+                let Some(first) = first.filter(|_| ptr::eq(owner, &*me)) else { return Ok(Err(PiRefused::Mismatch)) };
+                // SAFETY: a waiter on a level stays, and its thread with it, while the bucket is locked.
+                let next = word.name(unsafe { first.as_ref().thread() });
+                word.exchange(value, WAITERS | next).map(|found| Ok((found == value).then_some(Some((at, first)))))
+            });
+            match step {
+                Err(_) => {
+                    drop(chain);
+                    word.make_present().map_err(PiRefused::Word)?;
+                }
+                Ok(Err(why)) => return Err(why),
+                // The program has changed the word meanwhile.
+                Ok(Ok(None)) => {}
+                Ok(Ok(Some(None))) => return Ok(()),
+                Ok(Ok(Some(Some((at, first))))) => {
+                    // SAFETY: the bucket is locked since the lock and its first waiter were found there.
+                    let (next, ended) = unsafe { self.hand(bucket, &mut chain, at, first.as_ref(), OWNS) };
+                    drop(chain);
+                    scheduler.unpark(&next);
+                    if let Some(ended) = ended {
+                        word.discard(ended);
+                    }
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// The calling thread leaves its memory: hands on each lock that it owns and that has waiters. They write the words.
+    /// `ends`: it cannot own such a lock any more.
+    pub fn pi_leave(&self, scheduler: &Scheduler<M>, ends: bool) {
+        let me = scheduler.current();
+        loop {
+            let first = || NonNull::new(me.owned.load(Ordering::Relaxed));
+            let index = {
+                let _guard = self.thread_lock(&me).lock();
+                match first() {
+                    // SAFETY: a lock on the thread's list stays while the thread lock is held.
+                    Some(lock) => unsafe { lock.as_ref() }.bucket,
+                    None => {
+                        if ends {
+                            me.blocked.store(gone(), Ordering::Relaxed);
+                        }
+                        return;
+                    }
+                }
+            };
+            let bucket = self.bucket(index);
+            let mut chain = bucket.chain.lock();
+            let lock = {
+                let _guard = self.thread_lock(&me).lock();
+                // SAFETY: a lock on the thread's list stays while the thread lock is held.
+                first().filter(|lock| unsafe { lock.as_ref() }.bucket == index)
+            };
+            let Some(at) = lock else { continue };
+            // SAFETY: the lock is in this bucket, so it stays while the bucket is locked. One that the calling thread
+            // owns has a waiter, because the thread has written its word before it returned from its wait.
+            unsafe {
+                let Some(next) = at.as_ref().first() else { continue };
+                let (next, _stays) = self.hand(bucket, &mut chain, at, next.as_ref(), INHERITS);
+                drop(chain);
+                scheduler.unpark(&next);
+            }
+        }
+    }
+
+    /// Waits on the plain word of `from`, until [`pi_requeue`](Self::pi_requeue) moves the waiter to the lock of `to`, and
+    /// the calling thread owns that lock. `check` compares the plain word, as in [`wait`](Self::wait); `fetch` makes it
+    /// present.
+    #[allow(clippy::too_many_arguments)]
+    pub fn pi_wait_moved<W: PiWord<M>>(
+        &self,
+        scheduler: &Scheduler<M>,
+        from: Key,
+        to: Key,
+        word: &W,
+        deadline: Option<u64>,
+        check: &mut dyn FnMut() -> Result<bool, W::Error>,
+        fetch: &mut dyn FnMut() -> Result<(), W::Error>,
+    ) -> Result<(), PiRefused<W::Error>> {
+        let index = self.index_of(from);
+        let waiter = PiWaiter::new(scheduler, LISTED, index, to);
+        waiter.plain.key.set(from);
+        waiter.plain.bits.set(super::ANY);
+        loop {
+            // SAFETY: the waiter is listed nowhere, and stays until the wait has ended.
+            match unsafe { self.list(&waiter.plain, index, check) } {
+                Ok(true) => break,
+                Ok(false) => return Err(PiRefused::Differs),
+                Err(_) => fetch().map_err(PiRefused::Word)?,
+            }
+        }
+        // SAFETY: listed above.
+        unsafe { self.wait_for_lock(scheduler, word, &waiter, deadline) }
+    }
+
+    /// Compares by `check`. If the plain word of `from` has its value, gives the lock of `to` to the first thread that
+    /// waits there, or moves it to that lock, and moves up to `most` others. Returns how many of both.
+    #[allow(clippy::too_many_arguments)]
+    pub fn pi_requeue<W: PiWord<M>>(
+        &self,
+        scheduler: &Scheduler<M>,
+        from: Key,
+        to: Key,
+        word: &W,
+        most: usize,
+        check: &mut dyn FnMut() -> Result<bool, W::Error>,
+        fetch: &mut dyn FnMut() -> Result<(), W::Error>,
+    ) -> Result<usize, PiRefused<W::Error>> {
+        let (a, b) = (self.index_of(from), self.index_of(to));
+        let (mut done, mut compared) = (0, false);
+        while done <= most {
+            let mut absent = false;
+            let moved = self.attempts(word, |owner, spare| {
+                // Equal ranks: ascending index.
+                let low = self.bucket(a.min(b)).chain.lock();
+                let high = (a != b).then(|| self.bucket(a.max(b)).chain.lock_nested());
+                let (mut source, mut target) = match high {
+                    Some(high) if a < b => (low, Some(high)),
+                    Some(high) => (high, Some(low)),
+                    None => (low, None),
+                };
+                if !compared {
+                    match check() {
+                        Ok(true) => {}
+                        Ok(false) => return Err(PiRefused::Differs.into()),
+                        Err(_) => {
+                            absent = true;
+                            return Ok(None);
+                        }
+                    }
+                    if source.lock_of(from).is_some() {
+                        return Err(PiRefused::Mismatch.into());
+                    }
+                }
+                let Some(plain) = source.first_of(from) else { return Ok(None) };
+                // SAFETY: a waiter on the chain is alive, with its thread, while the bucket is locked.
+                let waiter = unsafe {
+                    if !plain.as_ref().moves.get() {
+                        return Err(PiRefused::Mismatch.into());
+                    }
+                    PiWaiter::of(plain).as_ref()
+                };
+                if waiter.target.get() != to {
+                    return Err(PiRefused::Mismatch.into());
+                }
+                // SAFETY: it is listed.
+                let thread = unsafe { waiter.thread() };
+                let bucket = self.bucket(b);
+                let chain = target.as_deref_mut().unwrap_or(&mut source);
+                let how = if most > 0 { How::Crowd } else { How::Wait };
+                let attempt = self.attempt(bucket, chain, b, to, word, thread, how, owner, spare)?;
+                compared = true;
+                let reference = thread.to_ref();
+                // SAFETY: it is listed in the bucket of `from`, and the lock in that of `to`; both are locked.
+                unsafe {
+                    source.take(plain);
+                    self.bucket(a).waiting.fetch_sub(1, Ordering::Relaxed);
+                    Ok(Some((
+                        reference,
+                        match attempt {
+                            Attempt::Taken => {
+                                waiter.state.store(OWNS, Ordering::Release);
+                                None
+                            }
+                            Attempt::Wait(lock) => Some((self.block(lock.as_ref(), waiter), NonNull::from(waiter))),
+                        },
+                    )))
+                }
+            })?;
+            match moved {
+                None if absent => fetch().map_err(PiRefused::Word)?,
+                None => break,
+                Some((thread, None)) => {
+                    scheduler.unpark(&thread);
+                    done += 1;
+                }
+                Some((thread, Some((owner, waiter)))) => {
+                    if self.walk(owner, Some(&thread)) && self.move_back((a, from), (b, to), word, &thread, waiter) {
+                        return Err(PiRefused::Deadlock);
+                    }
+                    done += 1;
+                }
+            }
+        }
+        Ok(done)
+    }
+
+    /// Moves the `waiter` of `thread` from the lock of `to` back to the plain word of `from`, because the thread would
+    /// wait for itself. False if it does not wait there any more.
+    fn move_back<W: PiWord<M>>(
+        &self,
+        (a, from): (usize, Key),
+        (b, to): (usize, Key),
+        word: &W,
+        thread: &Thread<M>,
+        waiter: NonNull<PiWaiter<M>>,
+    ) -> bool {
+        let low = self.bucket(a.min(b)).chain.lock();
+        let high = (a != b).then(|| self.bucket(a.max(b)).chain.lock_nested());
+        let (mut source, mut target) = match high {
+            Some(high) if a < b => (low, Some(high)),
+            Some(high) => (high, Some(low)),
+            None => (low, None),
+        };
+        {
+            let _guard = self.thread_lock(thread).lock();
+            if thread.blocked.load(Ordering::Relaxed) != waiter.as_ptr() {
+                return false;
+            }
+        }
+        // SAFETY: its thread waits by it, so it is alive, as long as the bucket of its lock is locked.
+        let ended = unsafe {
+            let waiter = waiter.as_ref();
+            let Some(lock) = waiter.lock.get().filter(|lock| lock.as_ref().key() == to) else { return false };
+            let owner = lock.as_ref().owner().to_ref();
+            let chain = target.as_deref_mut().unwrap_or(&mut source);
+            let ended = self.unblock(self.bucket(b), chain, lock, waiter);
+            waiter.state.store(LISTED, Ordering::Relaxed);
+            waiter.plain.key.set(from);
+            waiter.plain.bucket.store(a, Ordering::Release);
+            self.bucket(a).waiting.fetch_add(1, Ordering::AcqRel);
+            source.add(NonNull::from(&waiter.plain));
+            (ended, owner)
+        };
+        drop((source, target));
+        let (ended, owner) = ended;
+        if let Some(ended) = ended {
+            word.discard(ended);
+        }
+        self.walk(self.step(&owner), None);
+        true
+    }
+}
+
+/// A thread that waits for a lock: `waiter` in the bucket `bucket`, as its thread lock's holder has seen it.
+struct Step<M: Machine> {
+    thread: ThreadRef<M>,
+    waiter: *const PiWaiter<M>,
+    bucket: usize,
+}
+
+/// A value of the word, and the thread that it names.
+#[derive(Clone, Copy)]
+struct Seen<'a, M: Machine> {
+    value: u32,
+    owner: Option<&'a Thread<M>>,
+}

@@ -1,0 +1,227 @@
+//! Locks with priority inheritance on a simulated machine.
+#![cfg(not(any(loom, shuttle)))]
+#![allow(clippy::undocumented_unsafe_blocks)] // all memory is the test's own
+mod simulated;
+
+use quire_task::futex::pi::{LONGEST_CHAIN, OWNER, PiLock, PiRefused, PiWord};
+use quire_task::{FutexTable, Thread, ThreadRef};
+use simulated::{Sim, memory};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+
+/// Locks, and threads that have numbers from 1.
+struct World {
+    sim: &'static Sim,
+    table: FutexTable<Sim>,
+    words: Vec<AtomicU32>,
+    threads: Mutex<Vec<Option<ThreadRef<Sim>>>>,
+    blocks: AtomicUsize,
+    no_memory: AtomicBool,
+    go: AtomicBool,
+}
+
+struct Word<'a>(&'a World, usize);
+
+unsafe impl PiWord<Sim> for Word<'_> {
+    type Error = ();
+    fn load(&self) -> Result<u32, ()> {
+        Ok(self.0.words[self.1].load(SeqCst))
+    }
+    fn exchange(&self, old: u32, new: u32) -> Result<u32, ()> {
+        Ok(self.0.words[self.1].compare_exchange(old, new, SeqCst, SeqCst).unwrap_or_else(|found| found))
+    }
+    fn make_present(&self) -> Result<(), ()> {
+        Ok(())
+    }
+    fn name(&self, thread: &Thread<Sim>) -> u32 {
+        let threads = self.0.threads.lock().unwrap();
+        let at = threads.iter().position(|t| t.as_ref().is_some_and(|t| std::ptr::eq(&**t, thread)));
+        at.map_or(0, |at| at as u32 + 1)
+    }
+    fn find(&self, name: u32) -> Option<ThreadRef<Sim>> {
+        self.0.threads.lock().unwrap().get(name as usize - 1)?.clone()
+    }
+    fn interrupted(&self) -> bool {
+        false
+    }
+    fn place(&self, lock: PiLock<Sim>) -> Option<NonNull<PiLock<Sim>>> {
+        if self.0.no_memory.load(SeqCst) {
+            return None;
+        }
+        self.0.blocks.fetch_add(1, SeqCst);
+        Some(NonNull::from(Box::leak(Box::new(lock))))
+    }
+    fn discard(&self, lock: NonNull<PiLock<Sim>>) {
+        self.0.blocks.fetch_sub(1, SeqCst);
+        drop(unsafe { Box::from_raw(lock.as_ptr()) });
+    }
+}
+
+impl World {
+    fn new(cpus: usize, buckets: usize, words: usize, threads: usize) -> Arc<World> {
+        let memory = memory(FutexTable::<Sim>::bytes(buckets));
+        Arc::new(World {
+            sim: Sim::new(cpus),
+            table: unsafe { FutexTable::new(memory, buckets) },
+            words: (0..words).map(|_| AtomicU32::new(0)).collect(),
+            threads: Mutex::new(vec![const { None }; threads]),
+            blocks: AtomicUsize::new(0),
+            no_memory: AtomicBool::new(false),
+            go: AtomicBool::new(false),
+        })
+    }
+    /// Runs `body` as thread `n`.
+    fn spawn(self: &Arc<World>, n: usize, body: impl FnOnce(&World) + Send + 'static) {
+        let world = self.clone();
+        self.sim.spawn(&format!("t{n}"), move || {
+            world.threads.lock().unwrap()[n] = Some(world.sim.scheduler().current().to_ref());
+            body(&world);
+        });
+    }
+    fn lock(&self, word: usize, deadline: Option<u64>) -> Result<(), PiRefused<()>> {
+        self.table.pi_lock(self.sim.scheduler(), (7, word as u64 * 4), &Word(self, word), deadline, false)
+    }
+    fn try_lock(&self, word: usize) -> Result<(), PiRefused<()>> {
+        self.table.pi_lock(self.sim.scheduler(), (7, word as u64 * 4), &Word(self, word), None, true)
+    }
+    fn unlock(&self, word: usize) {
+        self.table.pi_unlock(self.sim.scheduler(), (7, word as u64 * 4), &Word(self, word)).unwrap();
+    }
+    fn nice(&self, n: usize) -> i8 {
+        self.threads.lock().unwrap()[n].as_ref().map_or(0, |t| t.weight_nice())
+    }
+    fn until(&self, what: impl Fn() -> bool) {
+        while !what() {
+            self.sim.poll();
+            self.sim.scheduler().yield_now();
+        }
+    }
+    /// Whether thread `n` waits for a lock. It sleeps, and its owner is not free.
+    fn sleeps(&self, n: usize) -> bool {
+        self.threads.lock().unwrap()[n].as_ref().is_some_and(|t| !t.is_runnable())
+    }
+}
+
+#[test]
+fn a_weight_goes_down_a_chain_and_comes_back() {
+    for (cpus, buckets) in [(1, 1), (4, 64)] {
+        const LAST: usize = 12;
+        let world = World::new(cpus, buckets, LAST, LAST + 1);
+        for n in 0..=LAST {
+            world.spawn(n, move |w| {
+                if n < LAST {
+                    w.lock(n, None).unwrap();
+                }
+                if n == 0 {
+                    w.until(|| w.sleeps(LAST));
+                    // The last thread has the greatest weight.
+                    w.until(|| (0..=LAST).all(|n| w.nice(n) == -15));
+                    let last = w.threads.lock().unwrap()[LAST].clone().unwrap();
+                    last.set_nice(-3);
+                    w.table.pi_renice(&last);
+                    assert!((0..=LAST).all(|n| w.nice(n) == -3), "a changed nice value goes down the chain");
+                    w.unlock(0);
+                    assert_eq!(w.nice(0), 0);
+                    return;
+                }
+                w.until(|| n == 1 || w.sleeps(n - 1));
+                w.until(|| w.words[n - 1].load(SeqCst) & OWNER != 0);
+                if n == LAST {
+                    w.sim.scheduler().current().set_nice(-15);
+                }
+                w.lock(n - 1, None).unwrap();
+                w.unlock(n - 1);
+                if n < LAST {
+                    w.unlock(n);
+                    assert_eq!(w.nice(n), 0, "a thread keeps a weight that it inherited");
+                }
+            });
+        }
+        world.sim.finish();
+        assert_eq!(world.blocks.load(SeqCst), 0);
+        assert!(world.words.iter().all(|w| w.load(SeqCst) == 0));
+        world.threads.lock().unwrap().clear();
+    }
+}
+
+#[test]
+fn waiters_are_served_by_weight_and_equals_in_turn() {
+    let world = World::new(2, 1, 1, 6);
+    let served = Arc::new(Mutex::new(Vec::new()));
+    world.spawn(0, |w| {
+        w.lock(0, None).unwrap();
+        w.until(|| w.sleeps(5));
+        assert_eq!(w.nice(0), -10);
+        w.unlock(0);
+    });
+    for n in 1..6 {
+        let served = served.clone();
+        world.spawn(n, move |w| {
+            w.until(|| if n == 1 { w.words[0].load(SeqCst) & OWNER != 0 } else { w.sleeps(n - 1) });
+            w.sim.scheduler().current().set_nice([0, 5, 5, -10, 0][n - 1]);
+            w.lock(0, None).unwrap();
+            served.lock().unwrap().push(n);
+            w.unlock(0);
+        });
+    }
+    world.sim.finish();
+    assert_eq!(*served.lock().unwrap(), [4, 1, 5, 2, 3]);
+    world.threads.lock().unwrap().clear();
+}
+
+#[test]
+fn refusals_leave_nothing_behind() {
+    let world = World::new(1, 1, 2, 2);
+    world.spawn(0, |w| {
+        w.lock(0, None).unwrap();
+        assert_eq!(w.lock(0, None), Err(PiRefused::Deadlock));
+        w.until(|| w.go.load(SeqCst));
+        w.unlock(0);
+    });
+    world.spawn(1, |w| {
+        w.until(|| w.words[0].load(SeqCst) != 0);
+        w.sim.scheduler().current().set_nice(-5);
+        assert_eq!(w.try_lock(0), Err(PiRefused::Busy));
+        w.no_memory.store(true, SeqCst);
+        assert_eq!(w.lock(0, None), Err(PiRefused::Memory));
+        w.no_memory.store(false, SeqCst);
+        assert_eq!(w.lock(0, Some(0)), Err(PiRefused::TimedOut));
+        assert_eq!((w.nice(0), w.blocks.load(SeqCst)), (0, 0));
+        w.words[1].store(77, SeqCst);
+        assert_eq!(w.lock(1, None), Err(PiRefused::NoOwner));
+        w.go.store(true, SeqCst);
+        w.lock(0, None).unwrap();
+        w.unlock(0);
+    });
+    world.sim.finish();
+    assert_eq!(world.words[0].load(SeqCst), 0);
+    world.threads.lock().unwrap().clear();
+}
+
+#[test]
+fn a_chain_that_is_too_long_counts_as_a_deadlock() {
+    const LAST: usize = LONGEST_CHAIN + 2;
+    let world = World::new(1, 64, LAST + 1, LAST + 1);
+    for n in 0..=LAST {
+        world.spawn(n, move |w| {
+            w.lock(n, None).unwrap();
+            if n == 0 {
+                w.until(|| w.go.load(SeqCst));
+            } else {
+                w.until(|| n == 1 || w.sleeps(n - 1));
+                let out = w.lock(n - 1, None);
+                assert_eq!(out, if n == LAST { Err(PiRefused::Deadlock) } else { Ok(()) }, "{n}");
+                if n == LAST {
+                    w.go.store(true, SeqCst);
+                } else {
+                    w.unlock(n - 1);
+                }
+            }
+            w.unlock(n);
+        });
+    }
+    world.sim.finish();
+    assert_eq!(world.blocks.load(SeqCst), 0);
+    world.threads.lock().unwrap().clear();
+}
