@@ -2,7 +2,7 @@
 //
 //   --only NAME   only checks whose name starts so
 //
-// The last check measures a priority inversion. A thread at nice 19 owns a lock, four threads at nice 0 keep its CPU
+// The last check measures a priority inversion. A thread at nice 19 owns a lock, sixteen threads at nice 0 keep its CPU
 // busy, and an urgent thread waits. The urgent thread has SCHED_FIFO where the kernel has that class (Linux lets nothing
 // be inherited by nice values), else nice -10.
 #include "checks.h"
@@ -524,7 +524,7 @@ static void storms_lose_no_lock(void) {
 
 // ---- inversion -----------------------------------------------------------------------------------------------------
 
-enum { CROWD = 4 };
+enum { CROWD = 16 };
 static bool with_inheritance;
 static word contended, turn;
 static atomic_long rounds;
@@ -558,12 +558,14 @@ static void *crowds(void *arg) {
 }
 static void *owns(void *arg) {
     (void)arg;
-    CHECK(!setpriority(PRIO_PROCESS, self(), 19), "nice 19");
     while (now_ns() < period_end) {
         acquire();
         turn++;
         futex(&turn, FUTEX_WAKE | kind, 1, NULL, NULL, 0);
-        for (uint64_t start = used_ns(); used_ns() - start < 2 * MS && now_ns() < period_end + 2000 * MS;) {}
+        // Only for the work under the lock, so that nothing else of a round depends on it.
+        CHECK(!setpriority(PRIO_PROCESS, self(), 19), "nice 19");
+        for (uint64_t start = used_ns(); used_ns() - start < 30 * MS && now_ns() < period_end + 2000 * MS;) {}
+        CHECK(!setpriority(PRIO_PROCESS, self(), 0), "nice 0");
         release();
     }
     turn += 1000000;
@@ -601,11 +603,11 @@ static void an_urgent_waiter_speeds_the_owner_up(void) {
     // One CPU for all.
     unsigned long mask = 1;
     CHECK(syscall(SYS_sched_setaffinity, 0, sizeof mask, &mask) >= 0, "CPU 0");
-    long plain = rounds_in(3000 * MS);
+    long plain = rounds_in(5000 * MS);
     with_inheritance = true;
-    long inheriting = rounds_in(3000 * MS);
+    long inheriting = rounds_in(5000 * MS);
     fprintf(stderr, "%ld rounds without inheritance, %ld with it\n", plain, inheriting);
-    CHECK(inheriting >= 4 * plain && inheriting >= 20, "%ld rounds without inheritance, %ld with it", plain, inheriting);
+    CHECK(inheriting >= 4 * plain && inheriting >= 4, "%ld rounds without inheritance, %ld with it", plain, inheriting);
 }
 
 static const struct check checks[] = {
