@@ -1,7 +1,6 @@
 //! A thread: what the scheduler knows about it, its saved context, and the payload of the layer above.
 
 use crate::account::Account;
-use crate::futex::pi::{NO_LEVEL, PiLock, PiWaiter};
 use crate::list::{Adapter, Links};
 use crate::machine::Machine;
 use crate::scheduler::share::User;
@@ -19,6 +18,9 @@ use quire_sync::hooks::ThreadHandle;
 
 /// A turn at nice 0, in nanoseconds: long beside the cost of a switch, short beside what a person notices.
 pub(crate) const SLICE: u32 = 4_000_000;
+
+/// Less urgent than every level of a nice value: nothing is inherited.
+pub(crate) const NO_LEVEL: u8 = 40;
 
 /// A thread. Placed by its maker (a box, a slab), counted by [`ThreadRef`]s, linked by the scheduler.
 ///
@@ -60,10 +62,11 @@ pub struct Thread<M: Machine> {
     /// The least level of a thread that waits for one of `owned`, or [`NO_LEVEL`]. The futex table's lock of this
     /// thread guards it, as `owned` and `blocked`.
     inherited: AtomicU8,
-    /// The first of the locks with priority inheritance that it owns and that have waiters.
-    pub(crate) owned: AtomicPtr<PiLock<M>>,
-    /// The waiter by which it waits for such a lock; null where it does not.
-    pub(crate) blocked: AtomicPtr<PiWaiter<M>>,
+    /// The first of the locks with priority inheritance that it owns and that have waiters: a `PiLock`. Futexes are
+    /// above, so the type is theirs to know.
+    pub(crate) owned: AtomicPtr<()>,
+    /// The waiter by which it waits for such a lock, a `PiWaiter`; null where it does not.
+    pub(crate) blocked: AtomicPtr<()>,
 
     /// Ends a park that has a deadline.
     pub(crate) deadline: Timer,

@@ -33,7 +33,7 @@ use crate::list::{Adapter, Links, List};
 use crate::machine::Machine;
 use crate::mutant::{Mutant, mutant};
 use crate::scheduler::Scheduler;
-use crate::thread::{Thread, ThreadRef};
+use crate::thread::{NO_LEVEL, Thread, ThreadRef};
 use core::cell::{Cell, UnsafeCell};
 use core::marker::PhantomData;
 use core::mem::offset_of;
@@ -52,9 +52,7 @@ pub const OWNER: u32 = 0x3fff_ffff;
 pub const LONGEST_CHAIN: usize = 1024;
 
 /// The number of nice values.
-const LEVELS: usize = 40;
-/// Less urgent than every nice value: nothing is inherited.
-pub(crate) const NO_LEVEL: u8 = LEVELS as u8;
+const LEVELS: usize = NO_LEVEL as usize;
 
 /// The word of a lock, and the threads that it names, for the layer above.
 ///
@@ -309,7 +307,7 @@ impl<M: Machine> PiLock<M> {
 }
 
 /// In a thread's `blocked`: it has ended, and can own no more locks.
-fn gone<M: Machine>() -> *mut PiWaiter<M> {
+fn gone() -> *mut () {
     NonNull::dangling().as_ptr()
 }
 
@@ -319,20 +317,20 @@ impl<M: Machine> Thread<M> {
     unsafe fn blocked<'a>(&self) -> Option<&'a PiWaiter<M>> {
         let at = self.blocked.load(Ordering::Relaxed);
         // SAFETY: a waiter stays until its thread's `blocked` is cleared, under both locks.
-        if at == gone() { None } else { unsafe { at.as_ref() } }
+        if at == gone() { None } else { unsafe { at.cast::<PiWaiter<M>>().as_ref() } }
     }
 
     /// # Safety
     /// The thread lock is held. `lock` is on no thread's list, and stays until it is taken off.
     unsafe fn own(&self, lock: &PiLock<M>) {
-        let head = NonNull::new(self.owned.load(Ordering::Relaxed));
+        let head = NonNull::new(self.owned.load(Ordering::Relaxed).cast::<PiLock<M>>());
         lock.next.set(head);
         lock.prev.set(None);
         if let Some(head) = head {
             // SAFETY: a lock on the list stays until it is taken off.
             unsafe { head.as_ref() }.prev.set(Some(NonNull::from(lock)));
         }
-        self.owned.store(ptr::from_ref(lock).cast_mut(), Ordering::Relaxed);
+        self.owned.store(ptr::from_ref(lock).cast_mut().cast(), Ordering::Relaxed);
     }
 
     /// # Safety
@@ -342,7 +340,7 @@ impl<M: Machine> Thread<M> {
         match prev {
             // SAFETY: a lock on the list stays until it is taken off.
             Some(prev) => unsafe { prev.as_ref() }.next.set(next),
-            None => self.owned.store(next.map_or(ptr::null_mut(), NonNull::as_ptr), Ordering::Relaxed),
+            None => self.owned.store(next.map_or(ptr::null_mut(), |next| next.as_ptr().cast()), Ordering::Relaxed),
         }
         if let Some(next) = next {
             // SAFETY: a lock on the list stays until it is taken off.
@@ -356,7 +354,7 @@ impl<M: Machine> Thread<M> {
     /// The thread lock is held.
     unsafe fn settle(&self) {
         let mut best = NO_LEVEL;
-        let mut at = NonNull::new(self.owned.load(Ordering::Relaxed));
+        let mut at = NonNull::new(self.owned.load(Ordering::Relaxed).cast::<PiLock<M>>());
         while let Some(lock) = at {
             // SAFETY: a lock on the list stays until it is taken off, and the thread lock guards the list.
             let lock = unsafe { lock.as_ref() };
@@ -570,7 +568,7 @@ impl<M: Machine> FutexTable<M> {
         let early = mutant(Mutant::PiLevelEarly).then(|| thread.level());
         let level = {
             let _guard = self.thread_lock(thread).lock();
-            thread.blocked.store(ptr::from_ref(waiter).cast_mut(), Ordering::Relaxed);
+            thread.blocked.store(ptr::from_ref(waiter).cast_mut().cast(), Ordering::Relaxed);
             early.unwrap_or_else(|| thread.level())
         };
         // SAFETY: the bucket is locked, and the caller vouches for the waiter.
@@ -926,7 +924,7 @@ impl<M: Machine> FutexTable<M> {
     pub fn pi_leave(&self, scheduler: &Scheduler<M>, ends: bool) {
         let me = scheduler.current();
         loop {
-            let first = || NonNull::new(me.owned.load(Ordering::Relaxed));
+            let first = || NonNull::new(me.owned.load(Ordering::Relaxed).cast::<PiLock<M>>());
             let index = {
                 let _guard = self.thread_lock(&me).lock();
                 match first() {
@@ -1100,7 +1098,7 @@ impl<M: Machine> FutexTable<M> {
         };
         {
             let _guard = self.thread_lock(thread).lock();
-            if thread.blocked.load(Ordering::Relaxed) != waiter.as_ptr() {
+            if thread.blocked.load(Ordering::Relaxed) != waiter.as_ptr().cast() {
                 return false;
             }
         }
