@@ -109,6 +109,7 @@ static void words_and_errors(void) {
     ANSWERS(EFAULT, futex((word *)4, FUTEX_UNLOCK_PI | kind, 0, NULL, NULL, 0));
     ANSWERS(EFAULT, futex((word *)4, FUTEX_TRYLOCK_PI | kind, 0, NULL, NULL, 0));
     ANSWERS(ENOSYS, futex(&lock, FUTEX_LOCK_PI | REALTIME | kind, 0, NULL, NULL, 0));
+    ANSWERS(ENOSYS, futex(&lock, FUTEX_WAIT | REALTIME | kind, 0, NULL, NULL, 0));
     ANSWERS(EINVAL, futex(&lock, FUTEX_LOCK_PI | kind, 0, &(struct timespec){0, 1000000000}, NULL, 0));
     ANSWERS(EFAULT, futex(&lock, FUTEX_LOCK_PI | kind, 0, (void *)8, NULL, 0));
     word *read_only = mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

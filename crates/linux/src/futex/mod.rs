@@ -171,8 +171,7 @@ pub fn sys_futex<M: Machine>(
     let private = operation & PRIVATE != 0;
     let command = operation & !(PRIVATE | REALTIME);
     let by_realtime = operation & REALTIME != 0;
-    let takes_clock =
-        matches!(command, raw::FUTEX_WAIT | raw::FUTEX_WAIT_BITSET | raw::FUTEX_WAIT_REQUEUE_PI | raw::FUTEX_LOCK_PI2);
+    let takes_clock = matches!(command, raw::FUTEX_WAIT_BITSET | raw::FUTEX_WAIT_REQUEUE_PI | raw::FUTEX_LOCK_PI2);
     if by_realtime && !takes_clock {
         return Err(Errno::ENOSYS);
     }
