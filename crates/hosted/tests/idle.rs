@@ -7,7 +7,7 @@ use quire_vm::object::ObjectRef;
 use quire_vm::paging::memory_store::{FaultPlan, MemoryStore};
 use quire_vm::reclaim::daemon::Daemon;
 use quire_vm::stats::Event;
-use quire_vm::{PAGE_SIZE, Prot, VirtRange, Vm};
+use quire_vm::{Access, FaultError, PAGE_SIZE, Pmap, Prot, VirtRange, Vm};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 quire_hosted::of_each_architecture!(
@@ -29,6 +29,7 @@ quire_hosted::of_each_architecture!(
     a_cpu_that_has_a_dropped_root_loaded_leaves_it,
     cpus_that_run_a_space_load_the_root_that_one_makes,
     a_space_without_a_root_ends_forks_and_is_looked_at,
+    tables_that_a_failed_fault_leaves_are_dropped_again,
 );
 
 type V<F> = &'static Vm<Simulated<F>>;
@@ -620,4 +621,26 @@ fn a_space_without_a_root_ends_forks_and_is_looked_at<F: Simulate>() {
         drop(space);
     }
     before.assert_settled(vm);
+}
+
+fn tables_that_a_failed_fault_leaves_are_dropped_again<F: Simulate>() {
+    let vm = boot::<F>(1);
+    let cpu = Cpu::attach(vm, 0).unwrap();
+    let space = small(&cpu);
+    cpu.leave();
+    space.drop_tables().unwrap();
+    // There is memory for a root, and then no more.
+    vm.fail_allocation(2);
+    // SAFETY: no leaf is entered.
+    let tables = unsafe { space.page_tables() };
+    assert!(Pmap::<Simulated<F>>::table(tables, vm, PLACES[0], &vm.epoch().pin()).is_err());
+    vm.fail_allocations(1, 1);
+    assert_eq!(space.fault(PLACES[0], Access::Read), Err(FaultError::OutOfMemory));
+    vm.fail_allocation(0);
+    assert_eq!(space.stats().table_pages, 1, "a root");
+    vm.give_back_kept();
+    assert_eq!(space.stats().table_pages, 0, "a pass has visited the space");
+    cpu.enter(&space).unwrap();
+    assert_eq!(look(&cpu, &space), 1, "one fault still maps all");
+    cpu.leave();
 }

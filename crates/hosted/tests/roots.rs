@@ -204,6 +204,36 @@ fn flushes_of_an_entry_outlast_the_roots() {
 }
 
 #[test]
+fn a_space_without_a_root_fans_out_and_joins() {
+    let (vm, cpus, space) = fanned_out(3, 3);
+    let kept = map(&cpus[0], &space, 2);
+    cpus[0].write(&space, kept.start, 7).unwrap();
+    for faults_between in [false, true] {
+        cpus.iter().for_each(Cpu::leave);
+        cpus[0].run(|| space.drop_tables()).unwrap();
+        // SAFETY: only the number of page tables is read, and nothing is changed.
+        assert_eq!(unsafe { space.page_tables() }.table_pages(vm), 0);
+        cpus.iter().for_each(|c| c.enter(&space).unwrap());
+        cpus.iter().for_each(|c| c.run(|| space.open_arena(c.id())));
+        if faults_between {
+            assert_eq!(cpus[1].read(&space, kept.start), Ok(7));
+        }
+        // A fork joins the arenas and the roots.
+        let child = cpus[2].run(|| space.fork()).unwrap();
+        for cpu in &cpus {
+            assert_eq!(cpu.read(&space, kept.start), Ok(7));
+        }
+        cpus[1].enter(&child).unwrap();
+        assert_eq!(cpus[1].read(&child, kept.start), Ok(7));
+        cpus[1].enter(&space).unwrap();
+        cpus.iter().for_each(|c| c.run(|| space.open_arena(c.id())));
+        cpus.iter().for_each(|c| round(c, &space, 2));
+        cpus[0].run(|| space.check(true)).unwrap();
+        cpus[1].run(|| drop(child));
+    }
+}
+
+#[test]
 fn a_space_fans_out_again_after_its_tables_were_dropped() {
     let (vm, cpus, space) = fanned_out(3, 3);
     cpus.iter().for_each(|c| round(c, &space, 1));

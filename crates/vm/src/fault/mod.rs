@@ -229,6 +229,7 @@ fn serve<M: Machine>(space: &Space<M>, va: u64, access: Access) -> Result<FaultK
             Attempt::Fail(FaultError::OutOfMemory) => {
                 // Wait with nothing held, then begin again.
                 drop(writers_out.take());
+                space.note_tables_left();
                 vm.memory_or_error(&mut patience, &mut may)?;
             }
             Attempt::Fail(e) => {

@@ -358,6 +358,18 @@ impl<M: Machine> Space<M> {
         }
     }
 
+    /// A fault has failed for lack of memory, and may have made a root and some tables. Passes visit the space again
+    /// then. Otherwise threads that wait for memory would keep the tables that they wait for. The note of the drop stays
+    /// for the fault that succeeds.
+    #[cold]
+    pub(crate) fn note_tables_left(&self) {
+        // A drop notes itself, then looks for tables again.
+        fence_full();
+        if self.is_bare() && self.pmap.table_pages(self.vm) > 0 {
+            self.vm.map_memory().all.tabled(self);
+        }
+    }
+
     /// Whether all page tables were dropped since the last fault.
     pub(super) fn is_bare(&self) -> bool {
         self.dropped.load(Ordering::Relaxed) & BARE != 0

@@ -170,7 +170,8 @@ impl<M: Machine> Spaces<M> {
         }
     }
 
-    /// It has tables again. The caller has taken the note of the drop ([`Space::take_dropped`]), or has seen a table.
+    /// It has tables again. The caller has taken the note of the drop ([`Space::take_dropped`]), or has seen a table. In
+    /// the second case the note may stay.
     pub fn tabled(&self, space: &Space<M>) {
         let list = self.0.of(space.place.list);
         let mut rows = list.rows.lock();
