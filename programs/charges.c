@@ -314,7 +314,7 @@ static void kernel_memory_is_told_for_each_process(void) {
     close(ends[0]), close(ready[0]), close(ready[1]);
 }
 
-// What a thread of a sleeper stored, and waits to find again.
+// The values that a thread of a sleeper stored, and waits to find again.
 struct stored {
     int wait; // the end of a pipe
     char *at[3];

@@ -631,7 +631,7 @@ fn tables_that_a_failed_fault_leaves_are_dropped_again<F: Simulate>() {
     space.drop_tables().unwrap();
     // There is memory for a root, and then no more.
     vm.fail_allocation(2);
-    // SAFETY: no leaf is entered.
+    // SAFETY: the call below enters no leaf, so the map and its tables stay in agreement.
     let tables = unsafe { space.page_tables() };
     assert!(Pmap::<Simulated<F>>::table(tables, vm, PLACES[0], &vm.epoch().pin()).is_err());
     vm.fail_allocations(1, 1);

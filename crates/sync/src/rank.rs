@@ -87,7 +87,7 @@ ranks! {
     KERNEL_STACKS = 84,
     /// Futex buckets. No allocation happens under one.
     FUTEX = 84,
-    /// What the threads of a futex bucket own and wait for (priority inheritance).
+    /// The locks that the threads of a futex bucket own and wait for (priority inheritance).
     FUTEX_THREAD = 85,
     /// A CPU's batch of process ids.
     IDS = 86,

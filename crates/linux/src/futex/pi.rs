@@ -31,7 +31,7 @@ unsafe impl<M: Machine> PiWord<M> for Word<'_, M> {
 
     fn make_present(&self) -> Result<(), Errno> {
         let value = self.linux.machine.load_user_u32(self.at)?;
-        // It stores what is there, so that the page is writable then.
+        // It stores the present value, so that the page is writable then.
         self.linux.machine.compare_exchange_user_u32(self.at, value, value)?;
         Ok(())
     }

@@ -45,7 +45,7 @@ pub struct CpuMmu {
     space: AtomicPtr<Residency>,
     /// Its number, 0 for the kernel's.
     loaded: AtomicU64,
-    /// What the root register names: a root of that space, or the kernel's where the space has none.
+    /// The value of the root register: a root of that space, or the kernel's where the space has none.
     root: AtomicU64,
     /// This CPU's own root of that space, if it is loaded.
     own: AtomicPtr<Own>,

@@ -63,8 +63,8 @@ impl<F: Format> Request<'_, F> {
                 });
             }
             RequestKind::Root { space, root } => {
-                // Masked: as for `Leave`. The word is read here and not by the requester, because requests of a CPU that
-                // makes a root and of one that drops it may come in either order.
+                // Masked: as for `Leave`. The word is read here and not by the requester, because a request for a
+                // new root and a request for its end may come in either order.
                 machine.masked(|| {
                     if state.loaded() == space.id() && !state.has_own() {
                         // SAFETY: on the target CPU, interrupts masked; the root is the loaded space's.

@@ -274,7 +274,7 @@ impl<M: Machine> PiLock<M> {
         (self.occupied.get().trailing_zeros() as u8).min(NO_LEVEL)
     }
 
-    /// The most urgent waiter; among equals, the one that has waited longest.
+    /// The most urgent waiter; among equals, the longest waiting.
     ///
     /// # Safety
     /// The bucket is locked.
@@ -296,7 +296,7 @@ impl<M: Machine> PiLock<M> {
     /// The bucket is locked, and `waiter` is on a level.
     unsafe fn take(&self, waiter: &PiWaiter<M>) {
         let level = waiter.level.get();
-        // SAFETY: the bucket's lock guards the levels, and `level` is the one that the waiter is on.
+        // SAFETY: the bucket's lock guards the levels, and `level` is the level of the waiter.
         let list = unsafe { &mut (&mut (*self.levels.get()))[usize::from(level)] };
         // SAFETY: the caller vouches that the waiter is on this level.
         unsafe { list.remove(NonNull::from(waiter)) };
@@ -946,8 +946,8 @@ impl<M: Machine> FutexTable<M> {
                 first().filter(|lock| unsafe { lock.as_ref() }.bucket == index)
             };
             let Some(at) = lock else { continue };
-            // SAFETY: the lock is in this bucket, so it stays while the bucket is locked. One that the calling thread
-            // owns has a waiter, because the thread has written its word before it returned from its wait.
+            // SAFETY: the lock is in this bucket, so it stays while the bucket is locked. A lock that the calling
+            // thread owns has a waiter, because the thread has written its word before it returned from its wait.
             unsafe {
                 let Some(next) = at.as_ref().first() else { continue };
                 let (next, _stays) = self.hand(bucket, &mut chain, at, next.as_ref(), INHERITS);
@@ -983,7 +983,7 @@ impl<M: Machine> FutexTable<M> {
                 Err(_) => fetch().map_err(PiRefused::Word)?,
             }
         }
-        // SAFETY: listed above.
+        // SAFETY: this call has listed the waiter on the plain word, and it lies on this stack until the call returns.
         unsafe { self.wait_for_lock(scheduler, word, &waiter, deadline) }
     }
 
@@ -1037,7 +1037,7 @@ impl<M: Machine> FutexTable<M> {
                 if waiter.target.get() != to {
                     return Err(PiRefused::Mismatch.into());
                 }
-                // SAFETY: it is listed.
+                // SAFETY: the waiter is on the chain of the word, whose bucket is locked, so its thread is alive.
                 let thread = unsafe { waiter.thread() };
                 let bucket = self.bucket(b);
                 let chain = target.as_deref_mut().unwrap_or(&mut source);

@@ -340,7 +340,7 @@ impl<M: Machine> Space<M> {
     }
 }
 
-/// Spaces that lose their tables for each one that gets some while memory is scarce: more than come.
+/// Spaces that lose their tables when a space gets some while memory is scarce. It is above 1, so their number falls.
 const EARLY: usize = 2;
 /// Spaces that are visited for that at most. A visit that drops nothing costs a few cache lines.
 const EARLY_VISITS: usize = if cfg!(any(loom, shuttle)) { 0 } else { 8 };

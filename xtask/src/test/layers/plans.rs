@@ -132,9 +132,15 @@ pub const PLANS: &[Plan] = &[
             "scheduler/watching",
             "scheduler/place",
             "scheduler",
+            "futex/pi",
             "futex",
         ],
         exceptions: &[
+            (
+                "futex/pi",
+                "futex",
+                "a lock's waiters are moved from a plain word, and its state is in the word's bucket",
+            ),
             ("machine", "thread", "the machine switches between threads, and a thread holds the machine's context"),
             (
                 "thread",
