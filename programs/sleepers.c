@@ -10,6 +10,8 @@
 //       exec    as futex, after it has executed this program anew
 //       loop    as futex, and after each sleep it forks a child that executes a tiny program and ends
 //       pipes   passes one byte from the process before it to the process behind it
+//   --awake 1        each begins to sleep and wake once it is made, while others are made, and is killed so; else all
+//                    begin at one moment, and are killed in a sleep without a deadline
 //   --answers MS     another process forks and executes a tiny program at such intervals, and tells the longest time
 //                    of each phase (default 0: never)
 //   --accounts P     the kernel's account of all sleepers must agree with the frames that they took, within P percent, and
@@ -26,7 +28,7 @@
 #include <sys/resource.h>
 #include <sys/syscall.h>
 
-static long sleepers = 1000, period = 1, total, interval, accounts;
+static long sleepers = 1000, period = 1, total, awake, interval, accounts;
 static const char *variant = "futex";
 static bool polls, execs, loops, pipes;
 static uint64_t period_ns;
@@ -179,6 +181,8 @@ __attribute__((noreturn)) static void sleeper(long index, int from, int to) {
             slot->woken++;
         }
     }
+    // The parent waits for this.
+    if (window->phase == AWAKE) slot->parked = BORN + 1;
     bool first = true;
     for (int now; (now = window->phase), true;) {
         if (now == AWAKE) {
@@ -382,13 +386,13 @@ static void audit(const struct memory *before, const struct memory *first, const
 }
 
 static void wake(void) {
-    uint64_t awake = now_ns();
+    uint64_t begin = now_ns();
     if (pipes) pass();
-    else change(AWAKE);
+    else if (!awake) change(AWAKE);
     // Until every one of them has woken once.
     for (long i = 0; i < sleepers; i++)
         while (!slot(i)->woken) usleep(1000);
-    if (!options.count) report("awake_after", (now_ns() - awake) / 1e9, "s");
+    if (!options.count) report("awake_after", (now_ns() - begin) / 1e9, "s");
     // Outside of the timed and counted part, because this read takes a while.
     uint64_t asked = between_cpus();
     struct cpu_time idle = cpu_time();
@@ -431,10 +435,11 @@ int main(int argc, char **argv) {
     }
     struct setting own[] = {
         {"--sleepers", &sleepers, NULL}, {"--period", &period, NULL}, {"--total", &total, NULL},
-        {"--answers", &interval, NULL}, {"--variant", NULL, &variant}, {"--accounts", &accounts, NULL}, {0},
+        {"--awake", &awake, NULL}, {"--answers", &interval, NULL}, {"--variant", NULL, &variant}, {"--accounts", &accounts, NULL}, {0},
     };
     parse_options(argc, argv, own);
     polls = !strcmp(variant, "poll"), execs = !strcmp(variant, "exec"), loops = !strcmp(variant, "loop"), pipes = !strcmp(variant, "pipes");
+    CHECK(!awake || !pipes, "a chain of pipes does not wake by itself");
     CHECK(polls || execs || loops || pipes || !strcmp(variant, "futex"), "variants are futex, poll, exec, loop and pipes, not %s", variant);
     CHECK(sleepers >= 0 && sleepers <= 4000000 && period > 0 && total >= 0 && interval >= 0 && accounts >= 0, "at most 4,000,000 sleepers");
     make_room(sleepers);
@@ -448,6 +453,7 @@ int main(int argc, char **argv) {
     children = parents((sleepers + 1) * sizeof *children, -1);
     // Makes all shared memory present.
     for (long i = 0; i < sleepers; i++) slot(i)->parked = children[i] = 0;
+    for (size_t i = 0; awake && i < bytes / PAGE; i++) groups[i].phase = AWAKE;
     pid_t answerer = 0;
     if (interval) {
         answers = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -479,7 +485,7 @@ int main(int argc, char **argv) {
     // The parent only counts from here on. It is not to wait behind those that it counts.
     if (!options.count) setpriority(PRIO_PROCESS, 0, -20);
     if (sleepers) wake();
-    if (!pipes) {
+    if (!pipes && !awake) {
         change(PARKED);
         for (long i = 0; i < sleepers; i++)
             while (slot(i)->parked != PARKED + 1) usleep(1000);
