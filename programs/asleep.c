@@ -3,6 +3,7 @@
 // wait for a CPU.
 #include "checks.h"
 #include <poll.h>
+#include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/select.h>
@@ -283,6 +284,29 @@ static void deadlines(void) {
     CHECK(!nanosleep(&limit, NULL) && now_ns() - start >= 30 * MS, "nanosleep's deadline");
 }
 
+static void *closes(void *arg) {
+    (void)arg;
+    usleep(2000);
+    CHECK(write(in[1], "x", 1) == 1 && !close(in[0]), "close");
+    return NULL;
+}
+
+// The file becomes ready, and another thread closes it before the sleeper looks.
+static void closed(void) {
+    for (int i = 0; i < 50; i++) {
+        CHECK(!pipe(in), "pipe");
+        pthread_t thread;
+        CHECK(!pthread_create(&thread, NULL, closes, NULL), "pthread_create");
+        fd_set set;
+        FD_ZERO(&set);
+        FD_SET(in[0], &set);
+        struct timeval limit = {60, 0};
+        int fd = in[0], found = select(fd + 1, &set, NULL, NULL, &limit);
+        CHECK(found == 1 && FD_ISSET(fd, &set), "select of a file that is closed: %d", found);
+        CHECK(!pthread_join(thread, NULL) && !close(in[1]), "pthread_join");
+    }
+}
+
 // Killed while asleep: nothing else ends the call, and the process's memory comes back.
 static void killed(void) {
     CHECK(!pipe(in), "pipe");
@@ -309,5 +333,6 @@ int main(int argc, char **argv) {
     }
     if (wanted("preempted")) preempted();
     if (wanted("deadlines")) deadlines();
+    if (wanted("closed")) closed();
     if (wanted("killed")) killed();
 }

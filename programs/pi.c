@@ -152,15 +152,15 @@ static void plain_waiters_are_refused(void) {
 
 static void *timed(void *arg) {
     (void)arg;
-    struct timespec past = {1, 0}, soon = in(CLOCK_REALTIME, 60);
     uint64_t start = now_ns();
+    struct timespec past = {1, 0}, soon = in(CLOCK_REALTIME, 60);
     ANSWERS(ETIMEDOUT, futex(&lock, FUTEX_LOCK_PI | kind, 0, &past, NULL, 0));
     ANSWERS(ETIMEDOUT, futex(&lock, FUTEX_LOCK_PI | kind, 0, &soon, NULL, 0));
     CHECK(now_ns() - start >= 55 * MS, "too early");
-    soon = in(CLOCK_MONOTONIC, 60), start = now_ns();
+    start = now_ns(), soon = in(CLOCK_MONOTONIC, 60);
     ANSWERS(ETIMEDOUT, futex(&lock, FUTEX_LOCK_PI2 | kind, 0, &soon, NULL, 0));
     CHECK(now_ns() - start >= 55 * MS, "too early by the monotonic clock");
-    soon = in(CLOCK_REALTIME, 60), start = now_ns();
+    start = now_ns(), soon = in(CLOCK_REALTIME, 60);
     ANSWERS(ETIMEDOUT, futex(&lock, FUTEX_LOCK_PI2 | REALTIME | kind, 0, &soon, NULL, 0));
     CHECK(now_ns() - start >= 55 * MS, "too early by the other clock");
     // The lock is free in time.

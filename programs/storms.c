@@ -509,7 +509,8 @@ static void part_threads(void) {
         made += some;
     }
     CHECK(sum == expected, "the sum of %ld threads is %ld, not %ld", joined, (long)sum, expected);
-    CHECK(row("/proc/self/status", "Threads") == 1, "%ld threads are left", row("/proc/self/status", "Threads"));
+    // A join ends a little before its thread leaves the list.
+    REACHES(row("/proc/self/status", "Threads"), 1, "threads");
     rate("threads_rate", joined, began);
 }
 

@@ -259,6 +259,11 @@ impl<M: Machine> Thread<M> {
         self.level() as i8 - 20
     }
 
+    /// The level that it inherits.
+    pub(crate) fn inherited_level(&self) -> u8 {
+        self.inherited.load(Ordering::Relaxed)
+    }
+
     /// Sets the level that it inherits. True if its own level has changed.
     pub(crate) fn inherit_level(&self, level: u8) -> bool {
         let before = self.level();

@@ -14,7 +14,8 @@ const SETS: [Ready; 3] =
 
 struct Watched<M: Machine> {
     fd: usize,
-    file: Arc<File<M>>,
+    /// `None`: it was closed while the call slept.
+    file: Option<Arc<File<M>>>,
     /// The sets that it is in.
     sets: [bool; 3],
 }
@@ -40,7 +41,7 @@ fn read_sets<M: Machine>(ctx: &Ctx<'_, M>, count: i32, at: [u64; 3]) -> Result<V
 }
 
 /// Looks for files that are ready. If there are none, the thread waits without a kernel stack. `again`: it has waited
-/// already, so descriptors that were closed meanwhile are ignored.
+/// already, so a descriptor may have been closed meanwhile.
 fn select<M: Machine>(
     ctx: &mut Ctx<'_, M>,
     call: SelectCall,
@@ -54,8 +55,8 @@ fn select<M: Machine>(
         let inside = [0, 1, 2].map(|i| asked[i * words + fd / 64] >> (fd % 64) & 1 != 0);
         if inside.contains(&true) {
             match ctx.file(fd as i32) {
-                Ok(file) => watched.try_push(Watched { fd, file, sets: inside })?,
-                Err(_) if again => {}
+                Ok(file) => watched.try_push(Watched { fd, file: Some(file), sets: inside })?,
+                Err(_) if again => watched.try_push(Watched { fd, file: None, sets: inside })?,
                 Err(e) => return Err(e),
             }
         }
@@ -63,14 +64,15 @@ fn select<M: Machine>(
     // The files have a list of their own, which outlives this call if the thread sleeps.
     let mut files: Vec<Arc<File<M>>> = Vec::new();
     files.try_reserve_exact(watched.len())?;
-    watched.iter().for_each(|w| files.push_reserved(w.file.clone()));
+    watched.iter().filter_map(|w| w.file.clone()).for_each(|file| files.push_reserved(file));
     let mut found = Vec::new();
     found.try_resize(3 * words, 0)?;
     let mut scan = || {
         found.fill(0);
         let mut n = 0;
         for w in &watched {
-            let ready = w.file.ready();
+            // As on Linux, a descriptor that was closed meanwhile is ready for all. Else the call could sleep for ever.
+            let ready = w.file.as_ref().map_or(Ready::all(), |file| file.ready());
             for i in 0..3 {
                 if w.sets[i] && ready.intersects(SETS[i]) {
                     found[i * words + w.fd / 64] |= 1 << (w.fd % 64);

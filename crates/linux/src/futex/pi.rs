@@ -160,6 +160,11 @@ pub(super) fn leave<M: Machine>(linux: &Linux<M>, ends: bool) {
     linux.futexes.table.pi_leave(linux.scheduler, ends);
 }
 
+/// `thread` will never run, although other threads could find it by its id.
+pub(crate) fn never_runs<M: Machine>(linux: &Linux<M>, thread: &quire_task::Thread<M>) {
+    linux.futexes.table.pi_leave_for(linux.scheduler, thread, true);
+}
+
 /// The nice value of `thread` has changed.
 pub(crate) fn renice<M: Machine>(linux: &Linux<M>, thread: &quire_task::Thread<M>) {
     linux.futexes.table.pi_renice(thread);

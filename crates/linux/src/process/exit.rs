@@ -248,15 +248,14 @@ fn give_children_away<M: Machine>(linux: &'static Linux<M>, process: &Arc<Proces
         drop(mine);
         drop(old);
         zombies |= zombie;
+        let group = child.group();
         if reaped {
             wait::release(linux, &child);
-            continue;
-        }
-        if let Ok(signal) = Signal::new(u64::from(child.parent_death_signal.load(Ordering::Relaxed))) {
+        } else if let Ok(signal) = Signal::new(u64::from(child.parent_death_signal.load(Ordering::Relaxed))) {
             let _ignored = linux.signal_process(&child, process.as_sender(signal, process.credentials().real_user));
         }
         if linux.stopped.load(Ordering::Relaxed) != 0 {
-            child.group().hang_up_if_orphaned(&process.group());
+            group.hang_up_if_orphaned(&process.group());
         }
     }
     if zombies {

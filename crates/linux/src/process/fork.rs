@@ -303,6 +303,8 @@ fn clone_once<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usiz
         process.threads.lock().begin(task.clone());
         let sibling = request.has(PARENT).then(|| ctx.process());
         if let Err(error) = adopt_into_family(&process, sibling, &quiet) {
+            // A futex may name it as its owner already.
+            crate::futex::pi::never_runs(linux, &task);
             // Process and thread hold a reference to each other.
             let thread = process.threads.lock().remove(tid);
             drop(thread);

@@ -311,13 +311,24 @@ fn gone() -> *mut () {
     NonNull::dangling().as_ptr()
 }
 
+/// In a thread's `blocked`: it hands its locks on, and can own more only after that.
+fn leaving() -> *mut () {
+    ptr::without_provenance_mut(2)
+}
+
+/// Why a thread cannot own a lock.
+enum Unfit {
+    Ended,
+    Leaves,
+}
+
 impl<M: Machine> Thread<M> {
     /// # Safety
     /// The thread lock of this thread is held. The waiter is used while it or the waiter's bucket stays locked.
     unsafe fn blocked<'a>(&self) -> Option<&'a PiWaiter<M>> {
         let at = self.blocked.load(Ordering::Relaxed);
         // SAFETY: a waiter stays until its thread's `blocked` is cleared, under both locks.
-        if at == gone() { None } else { unsafe { at.cast::<PiWaiter<M>>().as_ref() } }
+        if at == gone() || at == leaving() { None } else { unsafe { at.cast::<PiWaiter<M>>().as_ref() } }
     }
 
     /// # Safety
@@ -348,17 +359,30 @@ impl<M: Machine> Thread<M> {
         }
     }
 
-    /// Inherits the level of the most urgent waiter of its locks.
+    /// Inherits the level of the most urgent waiter of its locks, after that of one lock went from `was` to `now`. A lock
+    /// that is not on its list has [`NO_LEVEL`]. The locks are searched only where the most urgent one has become less
+    /// urgent, and only until another is as urgent.
     ///
     /// # Safety
     /// The thread lock is held.
-    unsafe fn settle(&self) {
+    unsafe fn settle(&self, was: u8, now: u8) {
+        let before = self.inherited_level();
+        if now <= before {
+            self.inherit_level(now);
+            return;
+        }
+        if was != before {
+            return;
+        }
         let mut best = NO_LEVEL;
         let mut at = NonNull::new(self.owned.load(Ordering::Relaxed).cast::<PiLock<M>>());
         while let Some(lock) = at {
             // SAFETY: a lock on the list stays until it is taken off, and the thread lock guards the list.
             let lock = unsafe { lock.as_ref() };
             best = best.min(lock.best.get());
+            if best == before {
+                break;
+            }
             at = lock.next.get();
         }
         self.inherit_level(best);
@@ -381,9 +405,9 @@ impl<M: Machine> FutexTable<M> {
         // SAFETY: by this function's contract.
         let owner = unsafe { lock.owner() };
         let _guard = self.thread_lock(owner).lock();
-        lock.best.set(lock.most_urgent());
+        let now = lock.most_urgent();
         // SAFETY: the owner's thread lock is held.
-        unsafe { owner.settle() };
+        unsafe { owner.settle(lock.best.replace(now), now) };
     }
 
     /// Takes the lock of `key` for the calling thread, and sleeps until it owns it, until `deadline`, or until it is
@@ -445,6 +469,7 @@ impl<M: Machine> FutexTable<M> {
             match attempt(Seen { value, owner: owner.as_deref() }, &mut spare) {
                 Ok(out) => break Ok(out),
                 Err(Stop::Refused(why)) => break Err(why),
+                Err(Stop::Absent) if word.interrupted() => break Err(PiRefused::Interrupted),
                 Err(Stop::Absent) => {
                     if let Err(error) = word.make_present() {
                         break Err(PiRefused::Word(error));
@@ -525,8 +550,10 @@ impl<M: Machine> FutexTable<M> {
         // SAFETY: the spare block is the caller's alone, and `place` keeps it in place.
         unsafe {
             block.write(PiLock::new(key, index));
-            if !self.give(block.as_ref(), owner) {
-                return Err(PiRefused::NoOwner.into());
+            match self.give(block.as_ref(), owner) {
+                Ok(()) => {}
+                Err(Unfit::Ended) => return Err(PiRefused::NoOwner.into()),
+                Err(Unfit::Leaves) => return Err(Stop::Changed),
             }
             *spare = None;
             chain.locks.push_back(block);
@@ -535,23 +562,25 @@ impl<M: Machine> FutexTable<M> {
         Ok(Attempt::Wait(block))
     }
 
-    /// Makes `owner` the owner of `lock`, unless it has ended.
+    /// Makes `owner` the owner of `lock`, unless it has ended or leaves its memory.
     ///
     /// # Safety
     /// The lock has no owner. It stays in place until it is taken from the owner, and its bucket is locked.
-    unsafe fn give(&self, lock: &PiLock<M>, owner: &Thread<M>) -> bool {
+    unsafe fn give(&self, lock: &PiLock<M>, owner: &Thread<M>) -> Result<(), Unfit> {
         let _guard = self.thread_lock(owner).lock();
-        if owner.blocked.load(Ordering::Relaxed) == gone() && !mutant(Mutant::PiOwnerUnlooked) {
-            return false;
+        match owner.blocked.load(Ordering::Relaxed) {
+            at if at == gone() && !mutant(Mutant::PiOwnerUnlooked) => return Err(Unfit::Ended),
+            at if at == leaving() => return Err(Unfit::Leaves),
+            _ => {}
         }
         lock.owner.set(Some(NonNull::from(owner)));
         lock.best.set(lock.most_urgent());
         // SAFETY: the owner's thread lock is held, and the caller vouches for the lock.
         unsafe {
             owner.own(lock);
-            owner.settle();
+            owner.settle(NO_LEVEL, lock.best.get());
         }
-        true
+        Ok(())
     }
 
     /// Lists `waiter` at `lock`, and settles the owner. Returns the owner's wait, for a [walk](Self::walk).
@@ -756,7 +785,7 @@ impl<M: Machine> FutexTable<M> {
             let owner = at.as_ref().owner();
             let guard = self.thread_lock(owner).lock();
             owner.disown(at.as_ref());
-            owner.settle();
+            owner.settle(at.as_ref().best.get(), NO_LEVEL);
             drop(guard);
             chain.locks.remove(at);
         }
@@ -792,10 +821,10 @@ impl<M: Machine> FutexTable<M> {
             } else {
                 let guard = self.thread_lock(old).lock();
                 old.disown(lock);
-                old.settle();
+                old.settle(lock.best.get(), NO_LEVEL);
                 drop(guard);
                 let given = self.give(lock, new);
-                debug_assert!(given, "a thread that waits has not ended");
+                debug_assert!(given.is_ok(), "a thread that waits has not ended");
             }
             let new = new.to_ref();
             waiter.state.store(state, Ordering::Release);
@@ -920,19 +949,29 @@ impl<M: Machine> FutexTable<M> {
     }
 
     /// The calling thread leaves its memory: hands on each lock that it owns and that has waiters. They write the words.
-    /// `ends`: it cannot own such a lock any more.
+    /// `ends`: it cannot own such a lock any more. Without it, it can own none before this returns. So other threads that
+    /// keep taking locks in its name do not keep it here.
     pub fn pi_leave(&self, scheduler: &Scheduler<M>, ends: bool) {
-        let me = scheduler.current();
+        self.pi_leave_for(scheduler, &scheduler.current(), ends);
+    }
+
+    /// As [`pi_leave`](Self::pi_leave), in the name of `me`. For a thread that other threads could find, and that will
+    /// never run.
+    pub fn pi_leave_for(&self, scheduler: &Scheduler<M>, me: &Thread<M>, ends: bool) {
+        {
+            let _guard = self.thread_lock(me).lock();
+            me.blocked.store(if ends { gone() } else { leaving() }, Ordering::Relaxed);
+        }
         loop {
             let first = || NonNull::new(me.owned.load(Ordering::Relaxed).cast::<PiLock<M>>());
             let index = {
-                let _guard = self.thread_lock(&me).lock();
+                let _guard = self.thread_lock(me).lock();
                 match first() {
                     // SAFETY: a lock on the thread's list stays while the thread lock is held.
                     Some(lock) => unsafe { lock.as_ref() }.bucket,
                     None => {
-                        if ends {
-                            me.blocked.store(gone(), Ordering::Relaxed);
+                        if !ends {
+                            me.blocked.store(ptr::null_mut(), Ordering::Relaxed);
                         }
                         return;
                     }
@@ -941,7 +980,7 @@ impl<M: Machine> FutexTable<M> {
             let bucket = self.bucket(index);
             let mut chain = bucket.chain.lock();
             let lock = {
-                let _guard = self.thread_lock(&me).lock();
+                let _guard = self.thread_lock(me).lock();
                 // SAFETY: a lock on the thread's list stays while the thread lock is held.
                 first().filter(|lock| unsafe { lock.as_ref() }.bucket == index)
             };
@@ -1004,7 +1043,7 @@ impl<M: Machine> FutexTable<M> {
         let (mut done, mut compared) = (0, false);
         while done <= most {
             let mut absent = false;
-            let moved = self.attempts(word, |owner, spare| {
+            let moved = match self.attempts(word, |owner, spare| {
                 // Equal ranks: ascending index.
                 let low = self.bucket(a.min(b)).chain.lock();
                 let high = (a != b).then(|| self.bucket(a.max(b)).chain.lock_nested());
@@ -1060,7 +1099,12 @@ impl<M: Machine> FutexTable<M> {
                         },
                     )))
                 }
-            })?;
+            }) {
+                Ok(moved) => moved,
+                // The call is not repeated after it has moved some.
+                Err(PiRefused::Memory | PiRefused::Interrupted) if done > 0 => return Ok(done),
+                Err(why) => return Err(why),
+            };
             match moved {
                 None if absent => fetch().map_err(PiRefused::Word)?,
                 None => break,
@@ -1098,7 +1142,14 @@ impl<M: Machine> FutexTable<M> {
         };
         {
             let _guard = self.thread_lock(thread).lock();
-            if thread.blocked.load(Ordering::Relaxed) != waiter.as_ptr().cast() {
+            // It may have left, and wait again by a waiter at this address.
+            // SAFETY: the thread lock is held while the waiter is used. The bucket of its key is locked if it is `b`.
+            let still = unsafe { thread.blocked() }.is_some_and(|now| {
+                ptr::eq(now, waiter.as_ptr())
+                    && now.plain.bucket.load(Ordering::Relaxed) == b
+                    && now.plain.key.get() == from
+            });
+            if !still {
                 return false;
             }
         }
