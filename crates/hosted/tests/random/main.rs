@@ -192,6 +192,7 @@ fn run_with<F: Reduced>(plan: Plan, seed: u64, steps: usize) -> Outcome {
             // A debugger shows the name of a thread that hangs.
             let named = std::thread::Builder::new().name(format!("{id} {seed}"));
             let work = move || {
+                set_clock(alone.then_some(u64::MAX / 4));
                 let cpu = Cpu::attach(vm, id).unwrap();
                 let mut worker = Worker::new(world, &cpu, id, seed);
                 worker.fill_hoard();
