@@ -209,6 +209,7 @@ fn serve<M: Machine>(space: &Space<M>, va: u64, access: Access) -> Result<FaultK
                     fence_after_rmw();
                 }
                 if space.were_tables_dropped() {
+                    drop(writers_out.take());
                     refill(space, &mut may);
                 }
                 if deep {

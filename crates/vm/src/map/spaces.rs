@@ -329,7 +329,8 @@ impl<M: Machine> Space<M> {
             0 => false,
             at => now.saturating_sub(at) < IDLE,
         };
-        if recent(&place.dropped) || which == Which::Idle && recent(&place.ran) {
+        // Tables that came back were needed. A fault that failed leaves some, and the note that all were dropped.
+        if recent(&place.dropped) && !self.is_bare() || which == Which::Idle && recent(&place.ran) {
             return 0;
         }
         let tables = self.drop_tables().map_or(0, |dropped| dropped.tables);

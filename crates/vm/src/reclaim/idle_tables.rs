@@ -6,11 +6,13 @@
 //! there is fail, instead of taking each other's tables for ever.
 
 use crate::machine::Machine;
-use crate::map::Which;
+use crate::map::{IDLE, Which};
 pub use crate::paging::waiting::Reclaim;
 use crate::reclaim::Reclaimer;
 use crate::reclaim::scan::{Hands, SHADOWED};
 use crate::sleep::MaySleep;
+use quire_sync::atomic::Ordering;
+use quire_sync::hooks::now;
 
 /// Spaces that a round of a pass visits.
 const SOME: usize = if cfg!(any(loom, shuttle)) { 0 } else { 8 };
@@ -34,14 +36,25 @@ impl<M: Machine> Reclaimer<M> {
 
     /// Drops page tables of idle spaces while memory is low, each space visited once. For the daemon, where pages can
     /// neither be written nor dropped: no pass runs there, so threads would be refused memory before any table goes.
+    /// After a round that found nothing, the next one comes when [`IDLE`] has passed.
     pub(in crate::reclaim) fn drop_tables_ahead(&'static self) {
-        let mut left = if ALL { self.spaces_with_tables() } else { 0 };
+        let p = self.pageout();
+        if !ALL || now() < p.no_tables_until.load(Ordering::Relaxed) {
+            return;
+        }
+        let (mut left, mut found) = (self.spaces_with_tables(), false);
         while left != 0 && self.frames().is_low() && !self.daemons().stopping() {
             // Threads that need the hands wait for a part of the spaces only.
-            self.drop_tables(&mut self.pageout().hands.lock().spaces, left.min(PART), Which::Idle);
+            let tables = self.drop_tables(&mut p.hands.lock().spaces, left.min(PART), Which::Idle);
             left = left.saturating_sub(PART);
-            // To the depots, where the marks are compared.
-            self.drain_caches();
+            if tables != 0 {
+                found = true;
+                // To the depots, where the marks are compared.
+                self.drain_caches();
+            }
+        }
+        if left == 0 && !found {
+            p.no_tables_until.store(now() + IDLE, Ordering::Relaxed);
         }
     }
 

@@ -141,6 +141,8 @@ pub struct Pageout {
     begun: AtomicU64,
     /// The last pass that found nothing.
     hopeless: AtomicU64,
+    /// Nanoseconds: before this time the daemon looks for no idle spaces, because a round has found none.
+    pub(super) no_tables_until: AtomicU64,
     /// One pass at a time.
     pub(super) hands: Mutex<Hands>,
     /// The keeper of cached memory that a pass may reclaim.
@@ -181,6 +183,7 @@ impl Pageout {
             daemon: AtomicBool::new(false),
             begun: AtomicU64::new(0),
             hopeless: AtomicU64::new(0),
+            no_tables_until: AtomicU64::new(0),
             hands: Mutex::new(Hands { active: 0, inactive: 0, laundry: 0, spaces: Hand::default() }),
             keeper: SpinLock::new(Rank::IO, None),
             claims: Mutex::new(()),
