@@ -5,6 +5,7 @@ use super::operation::{Act, Side};
 use super::sim::{self, Role, Sim, Word, alone, make};
 use super::world::World;
 use crate::Failure;
+use quire_task::futex::Mixed;
 use quire_task::{Machine as _, ThreadRef, Timer};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -37,7 +38,7 @@ impl Act for Wait {
     fn settle(&mut self, world: &World, side: Side) -> Result<(), Failure> {
         let (tasks, key) = (world.tasks, self.word.key());
         let woken = tasks.on(side, move || tasks.futexes.wake(tasks.scheduler, key, 1, quire_task::futex::ANY));
-        if woken != Some(1) {
+        if woken != Some(Ok(1)) {
             return Err(Failure::Wrong("the thread that waits on a word was not found".into()));
         }
         self.program.iter().for_each(|p| tasks.until_current(side, p));
@@ -78,7 +79,11 @@ impl Act for Wake {
     fn run(&mut self, world: &World, side: Side) -> Result<Outcome, Failure> {
         let (tasks, key) = (world.tasks, self.word.key());
         let woken = tasks.on(side, move || tasks.futexes.wake(tasks.scheduler, key, 1, quire_task::futex::ANY));
-        Ok(woken.map_or(Outcome::Sleeps, |n| Outcome::Value(n as u64)))
+        match woken {
+            None => Ok(Outcome::Sleeps),
+            Some(Ok(n)) => Ok(Outcome::Value(n as u64)),
+            Some(Err(Mixed)) => Err(Failure::Wrong("a thread waits there for a lock".into())),
+        }
     }
     fn settle(&mut self, world: &World, side: Side) -> Result<(), Failure> {
         take_turns(world, side, self.program.as_ref());
