@@ -575,7 +575,7 @@ static void *owns(void *arg) {
 }
 static void *is_urgent(void *arg) {
     (void)arg;
-    // musl's sched_setscheduler is a stub.
+    // By number: the C library's own function answers ENOSYS.
     if (syscall(SYS_sched_setscheduler, 0, 1, &(int){1})) CHECK(!setpriority(PRIO_PROCESS, self(), -10), "nice -10");
     for (uint32_t seen = 0; now_ns() < period_end;) {
         uint32_t now = turn;

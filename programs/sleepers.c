@@ -355,7 +355,7 @@ static double told_by_all(void) {
     return sum;
 }
 
-// The kernel's part of what was taken.
+// The kernel's part of the memory that was taken.
 static double kernels(const struct memory *before, const struct memory *after) {
     return before->free - after->free - (after->pages - before->pages);
 }

@@ -14,7 +14,7 @@
 //! | | switch in | walk and link | make | drop |
 //! |---|---|---|---|---|
 //! | **switch in** | own CPU's state only | none needed | the word before the set, the set before the word | as make; a CPU that was there before keeps the root |
-//! | **walk and link** | | see [`tree`](crate::tree) | looks at the word again | the root's lock and its dead mark; the epoch keeps what was read before |
+//! | **walk and link** | | see [`tree`](crate::tree) | looks at the word again | the root's lock and its dead mark; the epoch keeps tables that a walker has read before |
 //! | **make** | | | the word's lock; the loser frees its page | the word's lock; a request serves the newest word |
 //! | **drop** | | | | the word's lock; a root goes once |
 //!

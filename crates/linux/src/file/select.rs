@@ -29,9 +29,8 @@ fn read_sets<M: Machine>(ctx: &Ctx<'_, M>, count: i32, at: [u64; 3]) -> Result<V
     let mut sets = Vec::new();
     sets.try_resize(3 * words, 0)?;
     for (i, at) in at.into_iter().enumerate().filter(|(_, at)| *at != 0) {
-        for word in 0..words {
-            sets[i * words + word] = ctx.read(at + 8 * word as u64)?;
-        }
+        let set: Vec<u64> = ctx.user().read_many(at, words, words)?;
+        sets[i * words..(i + 1) * words].copy_from_slice(&set);
         // The last word may have bits beyond the count.
         if !count.is_multiple_of(64) {
             sets[(i + 1) * words - 1] &= (1 << (count % 64)) - 1;
