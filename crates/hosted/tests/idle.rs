@@ -8,7 +8,7 @@ use quire_vm::paging::memory_store::{FaultPlan, MemoryStore};
 use quire_vm::reclaim::daemon::Daemon;
 use quire_vm::stats::Event;
 use quire_vm::{Access, FaultError, PAGE_SIZE, Pmap, Prot, VirtRange, Vm};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 quire_hosted::of_each_architecture!(
     one_fault_brings_all_residents_of_a_small_space_back,
@@ -468,14 +468,18 @@ fn contents_stay_while_tables_are_dropped_under_faults<F: Simulate>() {
         cpu.leave();
         space
     };
-    let done = AtomicBool::new(false);
+    // The host decides when this thread runs: the others go on until it has dropped tables.
+    let (dropped, running) = (AtomicU64::new(0), AtomicU64::new(2));
     std::thread::scope(|s| {
         for id in 1..3 {
-            let (space, done) = (&space, &done);
+            let (space, dropped, running) = (&space, &dropped, &running);
             s.spawn(move || {
                 let cpu = Cpu::attach(vm, id).unwrap();
                 cpu.disturb(id as u64);
-                for round in 0..60u64 {
+                for round in 0..50_000u64 {
+                    if round >= 60 && dropped.load(Ordering::Relaxed) >= 10 {
+                        break;
+                    }
                     cpu.enter(space).unwrap();
                     // Each CPU has half of the pages, and stores the values that it checks later.
                     for va in PLACES.into_iter().skip(1).flat_map(|at| pages(at, 40)).skip(id - 1).step_by(2) {
@@ -494,17 +498,18 @@ fn contents_stay_while_tables_are_dropped_under_faults<F: Simulate>() {
                     std::thread::yield_now();
                 }
                 cpu.leave();
-                done.store(true, Ordering::Relaxed);
+                running.fetch_sub(1, Ordering::Relaxed);
             });
         }
         let cpu = Cpu::attach(vm, 0).unwrap();
         cpu.disturb(77);
-        let mut dropped = 0;
-        while !done.load(Ordering::Relaxed) {
-            dropped += u64::from(space.drop_tables().is_some());
+        while running.load(Ordering::Relaxed) > 0 {
+            if space.drop_tables().is_some() {
+                dropped.fetch_add(1, Ordering::Relaxed);
+            }
             cpu.interrupts();
         }
-        assert!(dropped > 0, "the space was idle at times");
+        assert!(dropped.load(Ordering::Relaxed) >= 10, "the space was idle at times");
     });
     let _cpu = Cpu::attach(vm, 0).unwrap();
     space.check(true).unwrap();
