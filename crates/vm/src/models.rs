@@ -536,6 +536,36 @@ protocol! {
     BusyHides: "a page is lost by moving";
 }
 
+/// A page of a layer that a child shows is being copied when a fork may take the layer out.
+fn take_out_against_copy() {
+    let w = World::private(1);
+    store(&w.space, 0, 1);
+    let first = w.space.fork().unwrap();
+    beside(
+        w,
+        |w| {
+            if let Some(at) = reach(&w.space, page(0), Access::Write) {
+                // SAFETY: `reach` gave the first byte of a frame of the machine's RAM, so the second lies in it too.
+                unsafe { at.add(1).write(9) };
+            }
+        },
+        |w| w.space.fork().unwrap(),
+        move |w, _, second| {
+            assert_eq!([&first, &second, &w.space].map(|s| load(s, 0)), [Some(1); 3], "a page is lost with its layer");
+            merge(w);
+            let pin = w.boot.vm.epoch().pin();
+            let behind =
+                core::iter::successors(w.space.lookup(page(0), &pin).unwrap().front().behind(), |b| b.behind());
+            assert!(behind.count() < 2, "a hidden layer stays");
+        },
+    );
+}
+
+protocol! {
+    a_layer_stays_while_its_page_is_being_copied = take_out_against_copy, Some(2);
+    BusyHides: "a page is lost with its layer";
+}
+
 /// Idle page tables are dropped while a page that they map is taken away: the remover must not trust the empty leaf.
 fn drop_tables_against_remove() {
     let w = World::showing(true);

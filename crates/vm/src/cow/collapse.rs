@@ -5,6 +5,15 @@
 //! copied, no leaf is touched, and other CPUs keep faulting meanwhile. A layer that is empty then is taken out. So a
 //! process that forks over and over has the depth that its living relatives need, and no more.
 //!
+//! # Hidden layers
+//! A parent of many children stores into the same few pages between its forks. Each fork leaves a layer with these
+//! pages, which one child shows. The parent's next layer hides all of it. Such a layer is taken out of the parent's
+//! chain as an empty one is, and no later child gets it. Only small layers are examined ([`MOST_HIDDEN`]).
+//!
+//! A hidden page stays hidden ([`crate::cow::last_sharer`]). No leaf maps it. The CPU that filled the slot in front had
+//! cleared the leaf, and flushed, before it unbusied its page. A fault that is about to copy the page fails the check
+//! of its source, and begins again. A page that is being made hides nothing (mutant [`Mutant::BusyHides`]).
+//!
 //! # Against faults
 //! A page that moves is in both slots for a moment, never in none: the new slot is filled before the old one is emptied
 //! (mutant [`Mutant::EmptyBeforeFill`]). A fault that found the page before sees busy, or another generation, under its
@@ -25,6 +34,10 @@
 //! mover reads the end again once the new slot is filled. If the copy lies beyond it, the mover takes it out of there
 //! (mutant [`Mutant::MovesCutOff`]).
 
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;
+
+use crate::cow::last_sharer::is_hidden;
 use crate::machine::Machine;
 use crate::mutant::{Mutant, mutant};
 use crate::object::Object;
@@ -65,7 +78,7 @@ pub(crate) unsafe fn collapse<M: Machine>(vm: &'static Objects<M>, front: NonNul
         }
         let gone = {
             let pin = vm.epoch().pin();
-            behind.object().is_some_and(|o| o.is_private()) && behind.is_empty(&pin)
+            behind.object().is_some_and(|o| o.is_private()) && shows_nothing(behind, &pin)
         };
         if !gone {
             at = next;
@@ -73,8 +86,8 @@ pub(crate) unsafe fn collapse<M: Machine>(vm: &'static Objects<M>, front: NonNul
         }
         backing::take_out(layer, behind);
         if let Some(object) = behind.object() {
-            // SAFETY: the layer shows no page, so no leaf is there because of it; it is linked, and unlinked once. No
-            // fault fills it: faults fill only fronts.
+            // SAFETY: the layer shows no page, so no leaf is there because of it (see the module's head); it is linked,
+            // and unlinked once. No fault fills it: faults fill only fronts.
             unsafe { Object::unlink(vm, NonNull::from(object), next, &NeverMapped::new()) };
         }
         // SAFETY: `next` is out of the chain and on no list, and this loop retires it once.
@@ -82,6 +95,17 @@ pub(crate) unsafe fn collapse<M: Machine>(vm: &'static Objects<M>, front: NonNul
     }
     // SAFETY: the loop retires layers behind the front only, and the map's lock keeps the chain's owner from disposing of it.
     backing::note_depth(unsafe { front.as_ref() });
+}
+
+/// Most slots of a layer that are examined, so that a fork looks at no page for each page of a large layer.
+const MOST_HIDDEN: usize = 16;
+
+/// Whether the layer is empty, or small and hidden for good by the layers in front of it.
+fn shows_nothing<M: Machine>(layer: &Backing<M>, pin: &Pinned<'_>) -> bool {
+    let Some(object) = layer.object() else { return true };
+    let mut cursor = Cursor::over(Interval::start(layer)..Interval::end(layer));
+    let slots = cursor.resume(object.index(), pin).take(MOST_HIDDEN + 1);
+    slots.enumerate().all(|(n, (key, _))| n < MOST_HIDDEN && is_hidden(layer, key, pin))
 }
 
 /// Moves the smaller of two populations into the larger, where both layers show the same addresses.

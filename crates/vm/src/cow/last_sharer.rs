@@ -110,6 +110,11 @@ fn sight<M: Machine>(b: &Backing<M>, key: u64, pin: &Pinned<'_>) -> Sight {
     sight
 }
 
+/// Whether the layers in front of `b`, which covers `key`, hide that page of its object for good.
+pub(crate) fn is_hidden<M: Machine>(b: &Backing<M>, key: u64, pin: &Pinned<'_>) -> bool {
+    sight(b, key, pin) == Sight::Hidden
+}
+
 /// Destroys `source` if that was the last chain to see it. A copy of `source` stands in front of it and is not busy any
 /// more.
 ///

@@ -631,15 +631,18 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         source: Option<&FoundPage<'e, M>>,
         pin: &Pinned<'_>,
     ) -> Result<(), Attempt<M>> {
-        if !mutant(Mutant::NoSourceCheck)
-            && let Some(behind) = front.behind()
-        {
-            match (self.walk(Some(behind), new.zero_marker, pin)?, source) {
-                (Walk::Page(now), Some(source))
-                    if core::ptr::eq(now.page, source.page) && now.state.generation() == source.state.generation() => {}
-                (Walk::Zero | Walk::Hole(..), None) => {}
-                _ => return Err(Attempt::Again),
-            }
+        if mutant(Mutant::NoSourceCheck) {
+            return Ok(());
+        }
+        let Some(behind) = front.behind() else {
+            // A source's layer may have been taken out.
+            return if source.is_none() { Ok(()) } else { Err(Attempt::Again) };
+        };
+        match (self.walk(Some(behind), new.zero_marker, pin)?, source) {
+            (Walk::Page(now), Some(source))
+                if core::ptr::eq(now.page, source.page) && now.state.generation() == source.state.generation() => {}
+            (Walk::Zero | Walk::Hole(..), None) => {}
+            _ => return Err(Attempt::Again),
         }
         Ok(())
     }
