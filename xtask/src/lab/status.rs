@@ -54,7 +54,7 @@ const BUDGETS: &[Budget] = &[
     Budget { what: "copies of each page that a parent and 100 children hold", bound: Bound::AtMost(101.0), from: FigureSource::Bench("shadow_copies_100_children") },
     Budget { what: "the same after the parent has exited", bound: Bound::AtMost(100.0), from: FigureSource::Bench("shadow_copies_100_children_alone") },
     Budget { what: "page-table memory of a space after all mappings were removed: its root", bound: Bound::AtMost(4096.0), from: FigureSource::Bench("pagetable_bytes_after_unmap_all") },
-    Budget { what: "kernel memory of a sleeping process, page tables included", bound: Bound::AtMost(32768.0),
+    Budget { what: "kernel memory of a sleeping process, among 1,000: seven page-table pages and 6 KiB", bound: Bound::AtMost(34816.0),
         from: FigureSource::Lab("processes", "kernel_memory", &[&[("what", "asleep"), ("processes", "1000")]]) },
     Budget { what: "instructions of a timed sleep and wake-up, 1,000 processes against 100", bound: Bound::Same(0.2),
         from: FigureSource::Lab("processes", "instructions", &[
