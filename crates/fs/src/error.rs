@@ -69,10 +69,38 @@ pub enum FsError {
     NoProcess,
     /// Waiting for the lock would never end.
     Deadlock,
+    /// Interrupted while a time limit ran: the call must not begin again, or the limit would.
+    Stopped,
     /// The caller's user has as many pages in pipes as it may.
     TooManyPipes,
     /// The clock that it waits for was set.
     Canceled,
+    /// The socket has no peer.
+    NotConnected,
+    /// The socket has a peer already.
+    IsConnected,
+    /// No socket listens there.
+    Refused,
+    /// The peer dropped the connection, and data was lost.
+    Reset,
+    /// Another socket has the address.
+    AddressInUse,
+    /// The address does not belong to this machine, or no port is free.
+    AddressUnavailable,
+    /// The message does not fit into one datagram or buffer.
+    MessageTooLong,
+    /// A datagram needs a destination.
+    NoDestination,
+    /// The connection is being made.
+    InProgress,
+    /// An earlier call is still making the connection.
+    Already,
+    /// The socket at the address is of another kind.
+    WrongType,
+    /// The address is of another family than the socket.
+    WrongFamily,
+    /// No network leads to the address.
+    Unreachable,
 }
 
 impl fmt::Display for FsError {
@@ -110,8 +138,22 @@ impl fmt::Display for FsError {
             FsError::TextBusy => "text file busy",
             FsError::NoProcess => "no such process",
             FsError::Deadlock => "deadlock",
+            FsError::Stopped => "interrupted before its time limit",
             FsError::TooManyPipes => "too many pipes",
             FsError::Canceled => "the clock was set",
+            FsError::NotConnected => "not connected",
+            FsError::IsConnected => "already connected",
+            FsError::Refused => "connection refused",
+            FsError::Reset => "connection reset",
+            FsError::AddressInUse => "address in use",
+            FsError::AddressUnavailable => "address not available",
+            FsError::MessageTooLong => "message too long",
+            FsError::NoDestination => "destination address required",
+            FsError::InProgress => "operation in progress",
+            FsError::Already => "operation already in progress",
+            FsError::WrongType => "wrong kind of socket",
+            FsError::WrongFamily => "address family not supported",
+            FsError::Unreachable => "network unreachable",
         })
     }
 }

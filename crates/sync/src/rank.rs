@@ -47,6 +47,12 @@ ranks! {
     SIGNALS = 25,
     /// Limits, names, credentials, and values that a thread owns: leaf locks of the Linux layer.
     OWNED = 26,
+    /// A bucket of a table of socket names or ports.
+    SOCKET_NAMES = 27,
+    /// The connection of a socket. A CPU never holds two.
+    SOCKET = 28,
+    /// The messages that wait at a socket.
+    INBOX = 29,
     /// Directories, pipes, open files (spin locks of the file layer).
     FILE = 30,
     /// A directory's entries. Two are taken ancestor first, or by address under the rename lock.

@@ -26,6 +26,7 @@ impl From<FsError> for Errno {
             FsError::WouldBlock => Errno::EAGAIN,
             // Signal delivery decides whether the call is made again.
             FsError::Interrupted => Errno::ERESTARTSYS,
+            FsError::Stopped => Errno::EINTR,
             FsError::BrokenPipe => Errno::EPIPE,
             FsError::Fault => Errno::EFAULT,
             FsError::NotSeekable => Errno::ESPIPE,
@@ -40,6 +41,19 @@ impl From<FsError> for Errno {
             FsError::Deadlock => Errno::EDEADLK,
             FsError::TooManyPipes => Errno::ENFILE,
             FsError::Canceled => Errno::ECANCELED,
+            FsError::NotConnected => Errno::ENOTCONN,
+            FsError::IsConnected => Errno::EISCONN,
+            FsError::Refused => Errno::ECONNREFUSED,
+            FsError::Reset => Errno::ECONNRESET,
+            FsError::AddressInUse => Errno::EADDRINUSE,
+            FsError::AddressUnavailable => Errno::EADDRNOTAVAIL,
+            FsError::MessageTooLong => Errno::EMSGSIZE,
+            FsError::NoDestination => Errno::EDESTADDRREQ,
+            FsError::InProgress => Errno::EINPROGRESS,
+            FsError::Already => Errno::EALREADY,
+            FsError::WrongType => Errno::EPROTOTYPE,
+            FsError::WrongFamily => Errno::EAFNOSUPPORT,
+            FsError::Unreachable => Errno::ENETUNREACH,
         }
     }
 }

@@ -201,6 +201,22 @@ pub const PLANS: &[Plan] = &[
         limit: 5,
     },
     Plan {
+        krate: "net",
+        rooms: &[
+            "address", "options", "host", "table", "inbox", "collect", "network", "endpoint", "unix", "inet",
+            "connect", "stream", "datagram", "socket",
+        ],
+        exceptions: &[
+            ("host", "socket", "the host finds the socket of a file that travels"),
+            ("network", "endpoint", "the tables lead to endpoints, and an endpoint belongs to a network"),
+            ("collect", "network", "files in flight are counted in their network"),
+            ("collect", "endpoint", "the collector follows the messages that wait at endpoints"),
+            ("collect", "socket", "a file in a message leads to its socket"),
+        ],
+        debts: &[],
+        limit: 5,
+    },
+    Plan {
         krate: "linux",
         rooms: &[
             "pid",
@@ -231,6 +247,7 @@ pub const PLANS: &[Plan] = &[
             "file/pipe_limits",
             "file/executable",
             "file/system",
+            "socket/host",
             "memory/image",
             "memory",
             "futex/table",
@@ -247,6 +264,7 @@ pub const PLANS: &[Plan] = &[
             "time/cpu_limit",
             "time/interval",
             "file",
+            "socket",
             "process/job_control",
             "process/prlimit",
             "process/rusage",

@@ -1,0 +1,385 @@
+//! Files in flight, and sockets that only messages in each other's inboxes keep alive.
+//!
+//! # The collector
+//! A socket whose file is in a message is *in flight*. Its file is garbage if all references to it are in inboxes of
+//! garbage. A listener's inbox includes those of the connections in its backlog. The collector works in rounds:
+//!
+//! 1. Count, for each unreached socket in flight, the references to its file that unreached inboxes hold.
+//! 2. Sockets with further references are roots: a table of files, a thread, or a reached inbox has them.
+//! 3. All that roots lead to is reached.
+//!
+//! A round without new roots ends that, unless it is the first. The messages and the backlogs of the unreached sockets
+//! are dropped, and with them the sockets.
+//!
+//! ## Why no live socket is emptied
+//! Other threads move messages meanwhile: they read, accept, shut down, and queue.
+//!
+//! - The references of messages are neither made, taken out, copied nor dropped during the rounds, because all that
+//!   takes the collector's lock. A thread that takes a message out of an inbox waits for that lock before it has the
+//!   file. A found reference exists until the rounds are over.
+//! - Suppose that a count finds as many references as there are. Then no thread and no table has the file. None gets
+//!   it until the rounds are over, because a reference is made only from another reference.
+//! - So behind the first count, no thread is in a call on an unreached socket. Its inbox and
+//!   its backlog lose nothing any more. Earlier losses are visible behind the fence.
+//! - The last round counted these inboxes again. It found all references to all unreached sockets there. So these
+//!   sockets are garbage.
+//!
+//! The first count alone would not do. A message may leave an inbox behind the count, and then the inbox loses its last
+//! reference from a thread before that is counted.
+//!
+//! A call may look a descriptor up while another thread closes it. If only garbage has the file then, the call may find
+//! its inbox empty.
+//!
+//! ## One collector at a time
+//! Dropping garbage closes sockets, which calls the collector again. That call returns at once, because the depth of
+//! calls must be constant. The collector repeats its work if enough sockets have closed meanwhile.
+//!
+//! # Graves
+//! Dropping a message may close a socket, with messages in turn. To keep the depth of calls constant, a closing socket
+//! with such messages goes to a list. The first thread that finds no other one at work drops the messages of all.
+
+use crate::address::Credentials;
+use crate::endpoint::{Backlog, Endpoint};
+use crate::host::{Ancillary, FILES_MAX, Host};
+use crate::inbox::{Cargo, Removed};
+use crate::network::Network;
+use core::mem;
+use quire_fs::FsError;
+use quire_heap::{Arc, Box, Vec};
+use quire_sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence_full};
+use quire_sync::{Mutex, Rank, SpinLock};
+
+/// The least number of sockets in flight at which sending looks for garbage. It does so whenever the number has doubled
+/// since the last time.
+const MANY: usize = 1024;
+
+/// The collector runs when a sixteenth as many Unix sockets have closed as are in flight. So its work for each closing
+/// socket is bounded.
+const RATIO: usize = 16;
+
+/// The files and credentials of a message that waits.
+pub(crate) struct Flight<H: Host> {
+    files: Vec<H::File>,
+    pub credentials: Option<Credentials>,
+    /// The network whose sockets in flight include those of `files`.
+    counted: Option<Arc<Network<H>>>,
+}
+
+/// The sockets in flight.
+struct Flying<H: Host> {
+    /// Each once.
+    all: Vec<Arc<Endpoint<H>>>,
+    /// The number of them at which sending looks for garbage.
+    due: usize,
+}
+
+/// A socket that is garbage, with all that it keeps alive.
+type Garbage<H> = (Arc<Endpoint<H>>, Removed<Flight<H>>, Option<Backlog<H>>);
+
+/// The books of a network about files in flight.
+pub(crate) struct Flights<H: Host> {
+    flying: Mutex<Flying<H>>,
+    /// The first closed endpoint whose messages must be dropped.
+    graves: SpinLock<Option<Arc<Endpoint<H>>>>,
+    /// A thread drops the messages of closed endpoints.
+    digging: AtomicBool,
+    /// A thread looks for garbage, or drops it.
+    collecting: AtomicBool,
+    /// The number of sockets in flight, readable without the lock.
+    number: AtomicUsize,
+    /// Unix sockets that closed since the collector began.
+    closed: AtomicUsize,
+}
+
+/// An endpoint's part of the books. All but `next` is guarded by the lock of [`Flying`].
+pub(crate) struct FlightMarks<H: Host> {
+    in_flight: AtomicUsize,
+    /// Its place in the list of sockets in flight.
+    at: AtomicUsize,
+    found: AtomicUsize,
+    references: AtomicUsize,
+    reachable: AtomicBool,
+    /// The next closed endpoint; guarded by the lock of `graves`.
+    next: SpinLock<Option<Arc<Endpoint<H>>>>,
+}
+
+impl<H: Host> FlightMarks<H> {
+    pub(crate) const fn new() -> Self {
+        FlightMarks {
+            in_flight: AtomicUsize::new(0),
+            at: AtomicUsize::new(0),
+            found: AtomicUsize::new(0),
+            references: AtomicUsize::new(0),
+            reachable: AtomicBool::new(false),
+            next: SpinLock::new(Rank::INBOX, None),
+        }
+    }
+
+    fn get(cell: &AtomicUsize) -> usize {
+        cell.load(Ordering::Relaxed)
+    }
+
+    fn set(cell: &AtomicUsize, value: usize) {
+        cell.store(value, Ordering::Relaxed);
+    }
+}
+
+/// The Unix socket that `file` is.
+fn socket_of<H: Host>(file: &H::File) -> Option<&Arc<Endpoint<H>>> {
+    H::socket_of(file).map(|socket| &socket.endpoint).filter(|endpoint| endpoint.is_unix())
+}
+
+impl<H: Host> Flight<H> {
+    /// Puts files and credentials into a message. `None` if there are none.
+    pub(crate) fn launch(network: &Arc<Network<H>>, ancillary: Ancillary<H>) -> Result<Option<Box<Self>>, FsError> {
+        let Ancillary { files, credentials } = ancillary;
+        if files.is_empty() && credentials.is_none() {
+            return Ok(None);
+        }
+        if files.len() > FILES_MAX {
+            return Err(FsError::Invalid);
+        }
+        let mut flight = Box::try_new(Flight { files, credentials, counted: None })?;
+        let sockets = flight.files.iter().filter_map(socket_of::<H>).count();
+        if sockets == 0 {
+            return Ok(Some(flight));
+        }
+        let flights = &network.flights;
+        let mut flying = flights.flying.lock();
+        let all = &mut flying.all;
+        all.try_reserve(sockets)?;
+        for endpoint in flight.files.iter().filter_map(socket_of::<H>) {
+            let marks = &endpoint.marks;
+            let before = FlightMarks::<H>::get(&marks.in_flight);
+            FlightMarks::<H>::set(&marks.in_flight, before + 1);
+            if before == 0 {
+                FlightMarks::<H>::set(&marks.at, all.len());
+                all.push_reserved(endpoint.clone());
+            }
+        }
+        let number = all.len();
+        flights.number.store(number, Ordering::Relaxed);
+        let due = number >= flying.due;
+        drop(flying);
+        flight.counted = Some(network.clone());
+        if due {
+            network.collect();
+        }
+        Ok(Some(flight))
+    }
+
+    /// Takes the files out for a receiver.
+    pub(crate) fn land(mut self) -> Ancillary<H> {
+        self.uncount();
+        Ancillary { files: mem::take(&mut self.files), credentials: self.credentials.take() }
+    }
+
+    /// A copy for a receiver that leaves the message where it is.
+    pub(crate) fn copy(&self) -> Result<Ancillary<H>, FsError> {
+        // The collector relies on that no file comes out of a message meanwhile.
+        let _flying = self.counted.as_ref().map(|network| network.flights.flying.lock());
+        Ok(Ancillary { files: Vec::try_from_iter(self.files.iter().cloned())?, credentials: self.credentials })
+    }
+
+    fn uncount(&mut self) {
+        let Some(network) = self.counted.take() else { return };
+        let mut flying = network.flights.flying.lock();
+        let all = &mut flying.all;
+        for endpoint in self.files.iter().filter_map(socket_of::<H>) {
+            let marks = &endpoint.marks;
+            let left = FlightMarks::<H>::get(&marks.in_flight) - 1;
+            FlightMarks::<H>::set(&marks.in_flight, left);
+            if left == 0 {
+                let at = FlightMarks::<H>::get(&marks.at);
+                // The file still has the endpoint, so this is not the last reference.
+                all.swap_remove(at);
+                if let Some(moved) = all.get(at) {
+                    FlightMarks::<H>::set(&moved.marks.at, at);
+                }
+            }
+        }
+        network.flights.number.store(all.len(), Ordering::Relaxed);
+        let memory = if all.is_empty() { mem::take(all) } else { Vec::new() };
+        drop(flying);
+        drop(memory);
+    }
+}
+
+impl<H: Host> Drop for Flight<H> {
+    fn drop(&mut self) {
+        self.uncount();
+    }
+}
+
+impl<H: Host> Cargo for Flight<H> {
+    /// A file has a place here. If it is a socket, it has a place in the list of those in flight, too.
+    fn memory(&self) -> usize {
+        self.files.len() * (size_of::<H::File>() + size_of::<Arc<Endpoint<H>>>())
+    }
+}
+
+/// Calls `f` for each socket in a message at `endpoint`, or at a connection that waits there to be accepted.
+fn each_socket<H: Host>(endpoint: &Endpoint<H>, mut f: impl FnMut(&Arc<Endpoint<H>>, &H::File)) {
+    let mut look = |endpoint: &Endpoint<H>| {
+        let queue = endpoint.inbox.queue();
+        let files = queue.iter().filter_map(|message| message.cargo.as_ref()).flat_map(|flight| flight.files.iter());
+        files.for_each(|file| {
+            if let Some(socket) = socket_of::<H>(file) {
+                f(socket, file);
+            }
+        });
+    };
+    look(endpoint);
+    let state = endpoint.state();
+    if let Some(backlog) = &state.backlog {
+        backlog.queue.iter().for_each(|server| look(server));
+    }
+}
+
+impl<H: Host> Network<H> {
+    /// Drops the messages of sockets that only such messages keep alive. Closing a Unix socket does so, too. Without
+    /// memory for its lists, or while another thread does the same, it does nothing.
+    pub fn collect(&self) {
+        let flights = &self.flights;
+        loop {
+            if flights.collecting.swap(true, Ordering::AcqRel) {
+                return;
+            }
+            flights.closed.store(0, Ordering::Relaxed);
+            let mut garbage = flights.take_garbage().unwrap_or_default();
+            while let Some((endpoint, messages, backlog)) = garbage.pop() {
+                endpoint.abort_all(backlog);
+                drop(messages);
+            }
+            // A thread that saw the mark has counted its socket before. This swap reads its swap, so the count is seen.
+            flights.collecting.swap(false, Ordering::AcqRel);
+            if !flights.is_due() {
+                return;
+            }
+        }
+    }
+}
+
+impl<H: Host> Flights<H> {
+    pub(crate) const fn new() -> Self {
+        Flights {
+            flying: Mutex::new(Flying { all: Vec::new(), due: MANY }),
+            graves: SpinLock::new(Rank::SOCKET, None),
+            digging: AtomicBool::new(false),
+            collecting: AtomicBool::new(false),
+            number: AtomicUsize::new(0),
+            closed: AtomicUsize::new(0),
+        }
+    }
+
+    /// Takes all from the sockets that are garbage, to be dropped without a lock. `None` without memory.
+    fn take_garbage(&self) -> Option<Vec<Garbage<H>>> {
+        let mut flying = self.flying.lock();
+        let all = &flying.all;
+        let mut reached = Vec::<Arc<Endpoint<H>>>::try_with_capacity(all.len()).ok()?;
+        let reach = |reached: &mut Vec<Arc<Endpoint<H>>>, endpoint: &Arc<Endpoint<H>>| {
+            // A socket of another machine is not in the list.
+            if FlightMarks::<H>::get(&endpoint.marks.in_flight) > 0
+                && !endpoint.marks.reachable.swap(true, Ordering::Relaxed)
+            {
+                reached.push_reserved(endpoint.clone());
+            }
+        };
+        let unreached = || all.iter().filter(|endpoint| !endpoint.marks.reachable.load(Ordering::Relaxed));
+        all.iter().for_each(|endpoint| endpoint.marks.reachable.store(false, Ordering::Relaxed));
+        let mut first = true;
+        loop {
+            for endpoint in unreached() {
+                FlightMarks::<H>::set(&endpoint.marks.found, 0);
+                FlightMarks::<H>::set(&endpoint.marks.references, 0);
+            }
+            for endpoint in unreached() {
+                each_socket(endpoint, |socket, file| {
+                    let marks = &socket.marks;
+                    FlightMarks::<H>::set(&marks.found, FlightMarks::<H>::get(&marks.found) + 1);
+                    FlightMarks::<H>::set(&marks.references, H::references(file));
+                });
+            }
+            // The counts were read without order. From here on, all that threads did before they dropped references is seen.
+            fence_full();
+            for endpoint in unreached() {
+                let found = FlightMarks::<H>::get(&endpoint.marks.found);
+                if found == 0 || found < FlightMarks::<H>::get(&endpoint.marks.references) {
+                    reach(&mut reached, endpoint);
+                }
+            }
+            if reached.is_empty() && !first {
+                break;
+            }
+            first = false;
+            while let Some(endpoint) = reached.pop() {
+                each_socket(&endpoint, |socket, _| reach(&mut reached, socket));
+            }
+        }
+        let number = unreached().count();
+        let mut garbage = Vec::try_with_capacity(number).ok()?;
+        for endpoint in unreached() {
+            let backlog = endpoint.state().backlog.take();
+            let messages = endpoint.inbox.queue().take_all();
+            garbage.push_reserved((endpoint.clone(), messages, backlog));
+        }
+        flying.due = ((all.len() - number) * 2).max(MANY);
+        Some(garbage)
+    }
+
+    /// Whether enough sockets have closed for another look.
+    fn is_due(&self) -> bool {
+        let (flying, closed) = (self.number.load(Ordering::Relaxed), self.closed.load(Ordering::Relaxed));
+        flying > 0 && closed > 0 && closed >= flying / RATIO
+    }
+
+    /// Drops the messages of a closed endpoint.
+    pub(crate) fn bury(endpoint: &Arc<Endpoint<H>>) {
+        let flights = &endpoint.network.flights;
+        let removed = {
+            let mut queue = endpoint.inbox.queue();
+            let deep = queue.iter().any(|message| message.cargo.is_some());
+            (!deep).then(|| queue.take_all())
+        };
+        if removed.is_none() {
+            let mut graves = flights.graves.lock();
+            *endpoint.marks.next.lock() = graves.take();
+            *graves = Some(endpoint.clone());
+        }
+        drop(removed);
+        let dug = flights.dig();
+        if !endpoint.is_unix() || flights.number.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        flights.closed.fetch_add(1, Ordering::Relaxed);
+        if dug && flights.is_due() {
+            endpoint.network.collect();
+        }
+    }
+
+    /// Drops the messages of all closed endpoints, unless another thread, or a caller of this call, does so.
+    fn dig(&self) -> bool {
+        loop {
+            if self.digging.swap(true, Ordering::AcqRel) {
+                return false;
+            }
+            while let Some(endpoint) = self.next_grave() {
+                let removed = endpoint.inbox.queue().take_all();
+                drop(removed);
+            }
+            self.digging.store(false, Ordering::Release);
+            // A thread that saw the mark has listed its endpoint before. It is seen here.
+            fence_full();
+            if self.graves.lock().is_none() {
+                return true;
+            }
+        }
+    }
+
+    fn next_grave(&self) -> Option<Arc<Endpoint<H>>> {
+        let mut graves = self.graves.lock();
+        let first = graves.take()?;
+        *graves = first.marks.next.lock().take();
+        Some(first)
+    }
+}

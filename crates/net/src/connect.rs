@@ -1,0 +1,344 @@
+//! Connections: listening, connecting, accepting, and shutting down.
+
+use crate::address::{Address, Credentials, Destination, Place};
+use crate::endpoint::{Backlog, Endpoint, Phase};
+use crate::host::Host;
+use crate::options::Flags;
+use core::mem;
+use quire_fs::{FsError, Io};
+use quire_heap::{Arc, Deque};
+use quire_sync::atomic::Ordering;
+
+/// The largest backlog.
+const BACKLOG_MAX: u32 = 4096;
+/// The most clients of a TCP listener that wait for a place in its backlog.
+const WAITING_MAX: usize = 1024;
+
+/// The result of an attempt to queue a connection.
+enum Queued {
+    /// The listener can accept it.
+    Within,
+    /// It waits for room in the backlog.
+    Beyond,
+}
+
+impl<H: Host> Endpoint<H> {
+    /// Starts to take connections, or changes the length of the backlog.
+    pub(crate) fn listen(this: &Arc<Self>, backlog: u32, me: Credentials) -> Result<(), FsError> {
+        match this.state().phase {
+            Phase::Idle | Phase::Listening => {}
+            _ => return Err(FsError::Invalid),
+        }
+        match this.is_unix() {
+            true if this.state().name.is_none() => return Err(FsError::Invalid),
+            true => {}
+            false => {
+                Endpoint::bind_for(this, None)?;
+                this.change_port(true, None)?;
+            }
+        }
+        let most = backlog.min(BACKLOG_MAX) as usize + 1;
+        let before = {
+            let mut state = this.state();
+            state.peer_credentials = Some(me);
+            state.phase = Phase::Listening;
+            match &mut state.backlog {
+                Some(backlog) => mem::replace(&mut backlog.most, most),
+                none => {
+                    *none = Some(Backlog { queue: Deque::new(), most });
+                    most
+                }
+            }
+        };
+        // A longer backlog has room for connections that wait.
+        for at in before..most {
+            let server = this.state().backlog.as_ref().and_then(|backlog| backlog.queue.get(at).cloned());
+            let Some(client) = server.and_then(|server| server.peer()) else { break };
+            client.connected();
+        }
+        this.announce_room();
+        Ok(())
+    }
+
+    /// Takes the next connection.
+    pub(crate) fn accept(&self, io: &Io<'_>) -> Result<Arc<Self>, FsError> {
+        let next = || {
+            let mut state = self.state();
+            let Some(backlog) = &mut state.backlog else { return Some(Err(FsError::Invalid)) };
+            let server = backlog.queue.pop_front()?;
+            let within = (!self.is_unix()).then(|| backlog.queue.get(backlog.most - 1).cloned());
+            Some(Ok((server, within.flatten())))
+        };
+        let (server, within) = self.readiness.wait(&self.reading(io), next)??;
+        if self.is_unix() {
+            self.announce_room();
+        } else {
+            // Its own client too: it may have come into reach while `listen` told others.
+            let clients = within.and_then(|server| server.peer()).into_iter().chain(server.peer());
+            clients.for_each(|client| client.connected());
+        }
+        Ok(server)
+    }
+
+    /// The listener has made room for this connection.
+    fn connected(&self) {
+        {
+            let mut state = self.state();
+            if state.phase != Phase::Connecting {
+                return;
+            }
+            state.phase = Phase::Untold;
+        }
+        self.readiness.notify();
+    }
+
+    /// Connects a stream or a sequence of packets.
+    pub(crate) fn connect_stream(
+        this: &Arc<Self>,
+        io: &Io<'_>,
+        to: &Destination<'_>,
+        me: Credentials,
+    ) -> Result<(), FsError> {
+        {
+            let mut state = this.state();
+            match state.phase {
+                Phase::Idle => state.phase = Phase::Connecting,
+                Phase::Untold => {
+                    state.phase = Phase::Connected;
+                    return Ok(());
+                }
+                Phase::Connected => return Err(FsError::IsConnected),
+                Phase::Listening if this.is_unix() => return Err(FsError::Invalid),
+                Phase::Listening => return Err(FsError::IsConnected),
+                Phase::Connecting if this.is_unix() || io.nonblock => return Err(FsError::Already),
+                Phase::Connecting => {
+                    drop(state);
+                    return this.wait_connected(io);
+                }
+            }
+        }
+        let io = this.writing(io);
+        let done = if this.is_unix() {
+            Endpoint::connect_unix(this, &io, to, me)
+        } else {
+            Endpoint::connect_inet(this, to, me)
+        };
+        match done {
+            Ok(Queued::Within) if this.is_unix() || !io.nonblock => {
+                {
+                    let mut state = this.state();
+                    // The listener may have closed meanwhile, and then it has undone the connection.
+                    if state.phase == Phase::Idle {
+                        drop(state);
+                        return Err(this.take_error().unwrap_or(FsError::Refused));
+                    }
+                    state.phase = Phase::Connected;
+                }
+                this.readiness.notify();
+                Ok(())
+            }
+            Ok(Queued::Within) => {
+                this.connected();
+                Err(FsError::InProgress)
+            }
+            Ok(Queued::Beyond) if io.nonblock => Err(FsError::InProgress),
+            Ok(Queued::Beyond) => this.wait_connected(&io),
+            Err(e) => {
+                this.unlink();
+                if e == FsError::Refused && !this.is_unix() && io.nonblock {
+                    this.fail(FsError::Refused);
+                    this.readiness.notify();
+                    return Err(FsError::InProgress);
+                }
+                Err(e)
+            }
+        }
+    }
+
+    /// Undoes the start of a connection.
+    fn unlink(&self) {
+        let mut state = self.state();
+        (state.phase, state.remote) = (Phase::Idle, None);
+        let peer = state.peer.take();
+        drop(state);
+        drop(peer);
+    }
+
+    /// Waits for a place in the backlog.
+    fn wait_connected(&self, io: &Io<'_>) -> Result<(), FsError> {
+        let io = self.writing(io);
+        let settled = || {
+            let mut state = self.state();
+            match state.phase {
+                Phase::Connecting => None,
+                Phase::Untold => {
+                    state.phase = Phase::Connected;
+                    Some(true)
+                }
+                phase => Some(phase == Phase::Connected),
+            }
+        };
+        match self.readiness.wait(&io, settled) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(self.take_error().unwrap_or(FsError::Refused)),
+            Err(FsError::WouldBlock) => Err(FsError::InProgress),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// The other end of a new connection, for the listener.
+    fn server(
+        this: &Arc<Self>,
+        listener: &Endpoint<H>,
+        local: Option<Address>,
+        remote: Option<Address>,
+        me: Credentials,
+    ) -> Result<Arc<Self>, FsError> {
+        let options = listener.options.inherited(listener.is_unix());
+        let server = Arc::try_new(Endpoint::new(&this.network, listener.family, listener.kind, options))?;
+        {
+            let mut state = server.state();
+            (state.local, state.remote, state.peer) = (local, remote, Some(this.clone()));
+            (state.phase, state.peer_credentials) = (Phase::Connected, Some(me));
+        }
+        Ok(server)
+    }
+
+    /// Queues `server` at this listener.
+    fn enqueue(&self, server: &Arc<Self>) -> Result<Queued, FsError> {
+        let (queued, left) = {
+            let mut state = self.state();
+            let backlog = state.backlog.as_mut().ok_or(FsError::Refused)?;
+            let within = backlog.queue.len() < backlog.most;
+            if !within && self.is_unix() {
+                return Err(FsError::WouldBlock);
+            }
+            // Clients that wait for a place may have closed. One goes for each that comes, so that few stay.
+            let waiting = backlog.most..backlog.queue.len();
+            let closed = |at: &usize| backlog.queue.get(*at).is_some_and(|server| server.inbox.queue().ended);
+            let left = waiting.rev().find(closed).and_then(|at| backlog.queue.remove(at));
+            if backlog.queue.len() >= backlog.most + WAITING_MAX {
+                return Err(FsError::Refused);
+            }
+            backlog.queue.try_reserve(1)?;
+            backlog.queue.push_back_reserved(server.clone());
+            (if within { Queued::Within } else { Queued::Beyond }, left)
+        };
+        drop(left);
+        self.readiness.notify();
+        Ok(queued)
+    }
+
+    fn connect_unix(this: &Arc<Self>, io: &Io<'_>, to: &Destination<'_>, me: Credentials) -> Result<Queued, FsError> {
+        if this.options.has(Flags::PASS_CREDENTIALS) && this.state().name.is_none() {
+            Endpoint::bind_unix(this, Place::Auto)?;
+        }
+        loop {
+            let listener = this.network.find_unix(to)?;
+            if listener.kind != this.kind {
+                return Err(FsError::WrongType);
+            }
+            let (name, theirs) = {
+                let state = listener.state();
+                (state.local.clone(), state.peer_credentials)
+            };
+            let mine = this.state().local.clone();
+            let server = Endpoint::server(this, &listener, name.clone(), mine, me)?;
+            let earlier = {
+                let mut state = this.state();
+                (state.remote, state.peer_credentials) = (name, theirs);
+                state.peer.replace(server.clone())
+            };
+            drop(earlier);
+            let queued = listener.enqueue(&server);
+            if queued.is_err() {
+                let link = server.state().peer.take();
+                drop(link);
+            }
+            match queued {
+                Err(FsError::WouldBlock) => {}
+                other => return other,
+            }
+            let room = || match &listener.state().backlog {
+                Some(backlog) => (backlog.queue.len() < backlog.most).then_some(()),
+                None => Some(()),
+            };
+            listener.room.wait(io, room)?;
+        }
+    }
+
+    fn connect_inet(this: &Arc<Self>, to: &Destination<'_>, me: Credentials) -> Result<Queued, FsError> {
+        let Destination::Inet(to) = to else { return Err(FsError::WrongFamily) };
+        let to = this.destination(*to)?;
+        this.take_error();
+        Endpoint::bind_for(this, Some(to))?;
+        let from = this.inet_towards(to.ip());
+        let listener = this.network.find_inet(this.kind, from, to).ok_or(FsError::Refused)?;
+        let server = Endpoint::server(this, &listener, Some(Address::Inet(to)), Some(Address::Inet(from)), me)?;
+        {
+            let mut state = this.state();
+            (state.remote, state.peer) = (Some(Address::Inet(to)), Some(server.clone()));
+        }
+        let queued = listener.enqueue(&server);
+        if queued.is_err() {
+            let link = server.state().peer.take();
+            drop(link);
+        }
+        queued
+    }
+
+    /// Connects two new endpoints to each other.
+    pub(crate) fn join(this: &Arc<Self>, other: &Arc<Self>, me: Credentials) {
+        for (one, other) in [(this, other), (other, this)] {
+            let mut state = one.state();
+            (state.phase, state.peer) = (Phase::Connected, Some(other.clone()));
+            state.peer_credentials = Some(me);
+        }
+    }
+
+    /// Ends directions of a connection.
+    pub(crate) fn shutdown(&self, read: bool, write: bool) -> Result<(), FsError> {
+        let (phase, peer, backlog) = {
+            let mut state = self.state();
+            let listens = state.phase == Phase::Listening;
+            let backlog = if listens && read { state.backlog.take() } else { None };
+            if listens && read && !self.is_unix() {
+                state.phase = Phase::Idle;
+            }
+            (state.phase, state.peer.clone(), backlog)
+        };
+        let stops = backlog.is_some();
+        if stops {
+            self.abort_all(backlog);
+            self.room.notify();
+            if !self.is_unix() {
+                self.change_port(false, None)?;
+                self.readiness.notify();
+                return Ok(());
+            }
+        }
+        if write {
+            self.shut.store(true, Ordering::Release);
+        }
+        if read {
+            let mut queue = self.inbox.queue();
+            queue.ended = true;
+            queue.deaf |= self.is_unix();
+        }
+        self.readiness.notify();
+        self.announce_room();
+        if let Some(peer) = peer.filter(|_| !self.is_datagram()) {
+            if write {
+                peer.inbox.queue().ended = true;
+            }
+            if read && self.is_unix() {
+                peer.shut.store(true, Ordering::Release);
+            }
+            peer.readiness.notify();
+        }
+        match phase {
+            Phase::Idle if !self.is_unix() => Err(FsError::NotConnected),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,336 @@
+//! Messages: datagrams, and the packets of connected sockets.
+
+use crate::address::{Address, Destination, Place};
+use crate::collect::Flight;
+use crate::endpoint::{Endpoint, Phase};
+use crate::host::{Host, ReceiveFlags, Received};
+use crate::inbox::{Borrowed, CHUNK, Message, OVERHEAD};
+use crate::options::Flags;
+use crate::stream::fill;
+use core::mem;
+use core::net::SocketAddr;
+use quire_fs::{FsError, Io, Readiness, Sink, Source};
+use quire_heap::{Arc, Box, Vec};
+use quire_sync::atomic::Ordering;
+
+/// The most bytes of a UDP datagram in IPv4 (65,535, less the headers of IP and UDP), and in IPv6 (less that of UDP).
+const UDP_MAX: [usize; 2] = [65_507, 65_527];
+
+impl<H: Host> Endpoint<H> {
+    /// Gives a datagram socket a peer.
+    pub(crate) fn connect_datagram(this: &Arc<Self>, to: &Destination<'_>) -> Result<(), FsError> {
+        if this.is_unix() {
+            let peer = Endpoint::receiver_at(this, to)?;
+            let name = peer.state().local.clone();
+            return this.set_peer(Some(peer), Some(name.unwrap_or(Address::Unnamed)));
+        }
+        let Destination::Inet(to) = to else { return Err(FsError::WrongFamily) };
+        let to = this.destination(*to)?;
+        Endpoint::bind_for(this, None)?;
+        this.change_port(false, Some(to))?;
+        this.set_peer(None, Some(Address::Inet(to)))
+    }
+
+    /// Takes a datagram socket's peer away.
+    pub(crate) fn disconnect(&self) -> Result<(), FsError> {
+        if !self.is_datagram() {
+            return Err(FsError::Unsupported);
+        }
+        self.change_port(false, None)?;
+        self.set_peer(None, None)
+    }
+
+    fn set_peer(&self, peer: Option<Arc<Self>>, remote: Option<Address>) -> Result<(), FsError> {
+        let before = {
+            let mut state = self.state();
+            state.phase = if remote.is_some() { Phase::Connected } else { Phase::Idle };
+            state.remote = remote;
+            mem::replace(&mut state.peer, peer)
+        };
+        // It asks the new peer for room by itself.
+        self.polling.store(false, Ordering::Release);
+        drop(before);
+        self.readiness.notify();
+        Ok(())
+    }
+
+    /// The Unix datagram socket at `to`, if it takes messages of this one.
+    fn receiver_at(this: &Arc<Self>, to: &Destination<'_>) -> Result<Arc<Self>, FsError> {
+        let receiver = this.network.find_unix(to)?;
+        if receiver.kind != this.kind {
+            return Err(FsError::WrongType);
+        }
+        let other = receiver.peer();
+        match other.is_none_or(|peer| Arc::ptr_eq(&peer, this)) {
+            true => Ok(receiver),
+            false => Err(FsError::NotPermitted),
+        }
+    }
+
+    /// Sends a datagram.
+    pub(crate) fn send_datagram(
+        this: &Arc<Self>,
+        io: &Io<'_>,
+        source: &mut dyn Source,
+        to: Option<&Destination<'_>>,
+        cargo: Option<Box<Flight<H>>>,
+    ) -> Result<usize, FsError> {
+        if this.shut.load(Ordering::Acquire) {
+            return Err(FsError::BrokenPipe);
+        }
+        if let Some(error) = this.take_error() {
+            return Err(error);
+        }
+        match this.is_unix() {
+            true => Endpoint::send_unix(this, io, source, to, cargo),
+            false => Endpoint::send_udp(this, source, to),
+        }
+    }
+
+    fn send_unix(
+        this: &Arc<Self>,
+        io: &Io<'_>,
+        source: &mut dyn Source,
+        to: Option<&Destination<'_>>,
+        cargo: Option<Box<Flight<H>>>,
+    ) -> Result<usize, FsError> {
+        let io = this.writing(io);
+        let receiver = match to {
+            Some(to) => Endpoint::receiver_at(this, to)?,
+            None => this.peer().ok_or(FsError::NotConnected)?,
+        };
+        if this.options.has(Flags::PASS_CREDENTIALS) && this.state().name.is_none() {
+            match Endpoint::bind_unix(this, Place::Auto) {
+                // Another call was faster.
+                Ok(()) | Err(FsError::Invalid) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        let from = this.state().local.clone().unwrap_or(Address::Unnamed);
+        let mut message = this.message(source, this.options.send_buffer(), cargo)?;
+        message.from = Some(from);
+        Endpoint::deliver(this, &io, &receiver, &receiver.room, message, FsError::Refused)
+    }
+
+    fn send_udp(this: &Arc<Self>, source: &mut dyn Source, to: Option<&Destination<'_>>) -> Result<usize, FsError> {
+        let remote = this.state().remote.clone();
+        let to = match (to, remote) {
+            (Some(Destination::Inet(to)), _) => this.destination(*to)?,
+            (Some(_), _) => return Err(FsError::WrongFamily),
+            (None, Some(Address::Inet(to))) => to,
+            (None, _) => return Err(FsError::NoDestination),
+        };
+        let mut message = this.message(source, UDP_MAX[usize::from(to.is_ipv6())] + OVERHEAD, None)?;
+        Endpoint::bind_for(this, None)?;
+        let from = this.inet_towards(to.ip());
+        message.from = Some(Address::Inet(from));
+        let bytes = message.len();
+        let Some(receiver) = this.network.find_inet(this.kind, from, to) else {
+            this.is_refused(to);
+            return Ok(bytes);
+        };
+        {
+            let mut queue = receiver.inbox.queue();
+            let full = queue.charge + bytes + OVERHEAD > this.limit(&receiver) && !queue.is_empty();
+            // A datagram for which there is no room is lost.
+            if full || queue.deaf || queue.reserve(1).is_err() {
+                drop(queue);
+                return Ok(bytes);
+            }
+            queue.push_reserved(message);
+        }
+        receiver.readiness.notify();
+        Ok(bytes)
+    }
+
+    /// No socket is at `to`. A connected sender learns that by its next call.
+    fn is_refused(&self, to: SocketAddr) {
+        if self.state().remote == Some(Address::Inet(to)) {
+            self.fail(FsError::Refused);
+            self.readiness.notify();
+        }
+    }
+
+    /// Sends a packet to the peer of a connection.
+    pub(crate) fn send_packet(
+        this: &Arc<Self>,
+        io: &Io<'_>,
+        source: &mut dyn Source,
+        cargo: Option<Box<Flight<H>>>,
+    ) -> Result<usize, FsError> {
+        let io = this.writing(io);
+        let peer = this.writable_peer(&io)?;
+        let message = this.message(source, this.options.send_buffer(), cargo)?;
+        Endpoint::deliver(this, &io, &peer, &this.readiness, message, FsError::BrokenPipe)
+    }
+
+    /// Queues a message at `receiver`, waiting for room, which `room` announces.
+    fn deliver(
+        this: &Arc<Self>,
+        io: &Io<'_>,
+        receiver: &Endpoint<H>,
+        room: &Readiness,
+        message: Message<Flight<H>>,
+        gone: FsError,
+    ) -> Result<usize, FsError> {
+        let bytes = message.len();
+        let mut message = Some(message);
+        let mut queued = || {
+            let limit = this.limit(receiver);
+            let mut queue = receiver.inbox.queue();
+            // A reader that only shut down makes the pipe broken; a closed receiver of datagrams is gone.
+            if queue.deaf {
+                return Some(Err(gone));
+            }
+            if this.shut.load(Ordering::Acquire) {
+                return Some(Err(FsError::BrokenPipe));
+            }
+            // An empty inbox takes any message, because the buffers may have become smaller.
+            if !queue.is_empty() && !queue.is_below(limit.saturating_sub(bytes + OVERHEAD)) {
+                return None;
+            }
+            if queue.reserve(1).is_err() {
+                return Some(Err(FsError::OutOfMemory));
+            }
+            message.take().into_iter().for_each(|message| queue.push_reserved(message));
+            Some(Ok(()))
+        };
+        match room.wait(io, &mut queued) {
+            // The next announcement of room is for this socket's polls too. There may be room since the look.
+            Err(FsError::WouldBlock) if this.is_datagram() => {
+                let _listed = Endpoint::poll_room(this, receiver);
+                queued().unwrap_or(Err(FsError::WouldBlock))
+            }
+            done => done?,
+        }?;
+        receiver.readiness.notify();
+        Ok(bytes)
+    }
+
+    /// Copies a message into chunks. Its bytes and the overhead must not exceed `most`.
+    fn message(
+        &self,
+        source: &mut dyn Source,
+        most: usize,
+        cargo: Option<Box<Flight<H>>>,
+    ) -> Result<Message<Flight<H>>, FsError> {
+        let size = source.left();
+        if size.saturating_add(OVERHEAD) > most {
+            return Err(FsError::MessageTooLong);
+        }
+        let mut message = Message::new(Vec::new(), cargo);
+        let mut copied = 0;
+        while copied < size {
+            let mut chunk = Vec::new();
+            let n = (size - copied).min(CHUNK);
+            if fill(source, &mut chunk, n)? < n {
+                return Err(FsError::Fault);
+            }
+            copied += n;
+            match message.data.is_empty() {
+                true => message.data = chunk,
+                false => {
+                    message.more.try_reserve_exact((size - copied).div_ceil(CHUNK) + 1)?;
+                    message.more.push_reserved(chunk);
+                }
+            }
+        }
+        Ok(message)
+    }
+
+    /// Receives a datagram or a packet.
+    pub(crate) fn receive_message(
+        &self,
+        io: &Io<'_>,
+        sink: &mut dyn Sink,
+        flags: ReceiveFlags,
+    ) -> Result<Received<H>, FsError> {
+        self.is_readable()?;
+        if self.is_datagram()
+            && let Some(error) = self.take_error()
+        {
+            return Err(error);
+        }
+        let io = self.reading(io);
+        loop {
+            if !self.wait_readable(&io, true)? {
+                return Ok(Received::nothing());
+            }
+            let readers = self.inbox.read();
+            let done = match flags.contains(ReceiveFlags::PEEK) {
+                true => self.peek_message(sink, flags),
+                false => self.take_message(sink, flags),
+            };
+            drop(readers);
+            // `None`: another reader was faster.
+            if let Some(result) = done {
+                return result;
+            }
+        }
+    }
+
+    fn take_message(&self, sink: &mut dyn Sink, flags: ReceiveFlags) -> Option<Result<Received<H>, FsError>> {
+        let (message, memory, room) = {
+            let mut queue = self.inbox.queue();
+            let (message, memory) = queue.pop();
+            (message?, memory, queue.made_room())
+        };
+        drop(memory);
+        if room {
+            if self.is_datagram() {
+                self.announce_room();
+            } else if let Some(peer) = self.peer() {
+                peer.readiness.notify();
+            }
+        }
+        let Message { data, more, from, cargo, .. } = message;
+        let copied = copy(&data, &more, sink, flags);
+        Some(copied.map(|out| Received {
+            from: self.sender(from),
+            ancillary: cargo.map_or(out.ancillary, |flight| flight.into_inner().land()),
+            ..out
+        }))
+    }
+
+    fn peek_message(&self, sink: &mut dyn Sink, flags: ReceiveFlags) -> Option<Result<Received<H>, FsError>> {
+        let (borrowed, from) = {
+            let mut queue = self.inbox.queue();
+            let from = queue.get(0)?.from.clone();
+            (queue.borrow(0)?, from)
+        };
+        let Borrowed { data, more, start, cargo } = borrowed;
+        let copied = copy(&data, &more, sink, flags);
+        let ancillary = cargo.as_ref().map(|flight| flight.copy()).transpose();
+        self.inbox.queue().give_back(0, Borrowed { data, more, start, cargo }, 0);
+        Some(copied.and_then(|out| {
+            let ancillary = ancillary?.unwrap_or(out.ancillary);
+            Ok(Received { from: self.sender(from), ancillary, ..out })
+        }))
+    }
+
+    /// The sender of a message, as this socket sees it.
+    fn sender(&self, from: Option<Address>) -> Option<Address> {
+        self.is_datagram().then(|| from.unwrap_or(Address::Unnamed).seen_by(self.family))
+    }
+}
+
+/// Copies a message to `sink`, as far as that has room.
+fn copy<H: Host>(
+    first: &[u8],
+    more: &[Vec<u8>],
+    sink: &mut dyn Sink,
+    flags: ReceiveFlags,
+) -> Result<Received<H>, FsError> {
+    let room = sink.room();
+    let length = first.len() + more.iter().map(|chunk| chunk.len()).sum::<usize>();
+    let mut copied = 0;
+    for chunk in core::iter::once(first).chain(more.iter().map(|chunk| &chunk[..])) {
+        let n = chunk.len().min(room - copied);
+        if n > 0 && sink.put(&chunk[..n])? < n {
+            return Err(FsError::Fault);
+        }
+        copied += n;
+    }
+    let bytes = if flags.contains(ReceiveFlags::TRUNCATE) { length } else { copied };
+    Ok(Received { bytes, truncated: copied < length, ..Received::nothing() })
+}

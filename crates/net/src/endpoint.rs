@@ -1,0 +1,260 @@
+//! The part of a socket that other sockets reach.
+//!
+//! # Locks
+//! A thread holds the connection of one endpoint at a time (`state`), and below it at most one inbox. Both are released
+//! before a notification, and before messages, files or other endpoints are dropped.
+
+use crate::address::{Address, Credentials, Family, Kind};
+use crate::collect::{Flight, FlightMarks, Flights};
+use crate::host::Host;
+use crate::inbox::Inbox;
+use crate::network::{Name, Network};
+use crate::options::Options;
+use quire_fs::{FsError, Io, Readiness};
+use quire_heap::{Arc, Deque, Vec, Weak};
+use quire_sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use quire_sync::hooks::now;
+use quire_sync::{Rank, SpinGuard, SpinLock};
+
+/// The state of a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Phase {
+    /// Not connected yet.
+    Idle,
+    /// Takes connections.
+    Listening,
+    /// A call is connecting it, or it waits for a place at a listener.
+    Connecting,
+    /// Connected, but the next call of `connect` shall say so.
+    Untold,
+    /// Connected, perhaps to a peer that has closed.
+    Connected,
+}
+
+/// Connections that wait for `accept`.
+pub(crate) struct Backlog<H: Host> {
+    /// The servers' ends. Those behind the first `most` belong to internet sockets that are still connecting.
+    pub queue: Deque<Arc<Endpoint<H>>>,
+    pub most: usize,
+}
+
+/// The connection and the names of an endpoint.
+pub(crate) struct State<H: Host> {
+    pub phase: Phase,
+    /// Cleared only by this endpoint's own calls.
+    pub peer: Option<Arc<Endpoint<H>>>,
+    pub local: Option<Address>,
+    pub remote: Option<Address>,
+    pub peer_credentials: Option<Credentials>,
+    pub backlog: Option<Backlog<H>>,
+    /// The name by which it is in a table of the network.
+    pub name: Option<Name>,
+    pub node: Option<H::Node>,
+}
+
+/// The shared part of a socket.
+pub struct Endpoint<H: Host> {
+    pub(crate) network: Arc<Network<H>>,
+    pub(crate) family: Family,
+    pub(crate) kind: Kind,
+    pub(crate) options: Options,
+    /// Announces every change, for readers, writers and polls of this socket.
+    pub(crate) readiness: Readiness,
+    /// Announces room in the backlog or, for datagrams, in the inbox, to other sockets.
+    pub(crate) room: Readiness,
+    /// Datagram sockets whose polls wait for room here.
+    polls: SpinLock<Vec<Weak<Endpoint<H>>>>,
+    /// It is in the list `polls` of its peer.
+    pub(crate) polling: AtomicBool,
+    pub(crate) inbox: Inbox<Flight<H>>,
+    error: AtomicU8,
+    /// This socket sends no more.
+    pub(crate) shut: AtomicBool,
+    state: SpinLock<State<H>>,
+    pub(crate) marks: FlightMarks<H>,
+}
+
+/// The errors that wait for a call, with their numbers.
+const ERRORS: [FsError; 3] = [FsError::Reset, FsError::Refused, FsError::BrokenPipe];
+
+impl<H: Host> Endpoint<H> {
+    pub(crate) fn new(network: &Arc<Network<H>>, family: Family, kind: Kind, options: Options) -> Self {
+        let state = State {
+            phase: Phase::Idle,
+            peer: None,
+            local: None,
+            remote: None,
+            peer_credentials: None,
+            backlog: None,
+            name: None,
+            node: None,
+        };
+        Endpoint {
+            network: network.clone(),
+            family,
+            kind,
+            options,
+            readiness: Readiness::new(),
+            room: Readiness::new(),
+            polls: SpinLock::new(Rank::SOCKET, Vec::new()),
+            polling: AtomicBool::new(false),
+            inbox: Inbox::new(),
+            error: AtomicU8::new(0),
+            shut: AtomicBool::new(false),
+            state: SpinLock::new(Rank::SOCKET, state),
+            marks: FlightMarks::new(),
+        }
+    }
+
+    pub(crate) fn state(&self) -> SpinGuard<'_, State<H>> {
+        self.state.lock()
+    }
+
+    pub(crate) fn is_unix(&self) -> bool {
+        self.family == Family::Unix
+    }
+
+    /// Whether messages have no connection.
+    pub(crate) fn is_datagram(&self) -> bool {
+        self.kind == Kind::Datagram
+    }
+
+    pub(crate) fn peer(&self) -> Option<Arc<Endpoint<H>>> {
+        self.state().peer.clone()
+    }
+
+    /// Leaves an error for the next call, unless an earlier one waits.
+    pub(crate) fn fail(&self, error: FsError) {
+        let number = ERRORS.iter().position(|e| *e == error).map_or(0, |at| at as u8 + 1);
+        let _earlier = self.error.compare_exchange(0, number, Ordering::AcqRel, Ordering::Acquire);
+    }
+
+    pub(crate) fn has_error(&self) -> bool {
+        self.error.load(Ordering::Acquire) != 0
+    }
+
+    pub(crate) fn take_error(&self) -> Option<FsError> {
+        let number = if self.has_error() { self.error.swap(0, Ordering::AcqRel) } else { 0 };
+        ERRORS.get(usize::from(number).checked_sub(1)?).copied()
+    }
+
+    /// How long a read waits.
+    pub(crate) fn reading<'a>(&self, io: &Io<'a>) -> Io<'a> {
+        within(io, self.options.receive_timeout())
+    }
+
+    /// How long a write waits.
+    pub(crate) fn writing<'a>(&self, io: &Io<'a>) -> Io<'a> {
+        within(io, self.options.send_timeout())
+    }
+
+    /// The charge up to which this socket may fill `receiver`'s inbox.
+    pub(crate) fn limit(&self, receiver: &Endpoint<H>) -> usize {
+        if self.is_unix() { self.options.send_buffer() } else { receiver.options.receive_buffer() }
+    }
+
+    /// The peer of a connection has closed, or lost the data that it was sent.
+    fn hang_up(&self, reset: bool) {
+        if reset {
+            self.fail(FsError::Reset);
+        }
+        if reset || self.is_unix() {
+            self.shut.store(true, Ordering::Release);
+        }
+        self.inbox.queue().ended = true;
+        self.readiness.notify();
+    }
+
+    /// Tells polls of connected datagram sockets that there is room.
+    pub(crate) fn announce_room(&self) {
+        self.room.notify();
+        let polls = core::mem::take(&mut *self.polls.lock());
+        for poll in polls.iter().filter_map(Weak::upgrade) {
+            poll.polling.store(false, Ordering::Release);
+            poll.readiness.notify();
+        }
+    }
+
+    /// Has `receiver` notify this socket when it makes room. False where there is no memory for that.
+    pub(crate) fn poll_room(this: &Arc<Self>, receiver: &Endpoint<H>) -> bool {
+        if this.polling.swap(true, Ordering::AcqRel) {
+            return true;
+        }
+        let mut polls = receiver.polls.lock();
+        if polls.len() == polls.capacity() {
+            polls.retain(|poll| poll.strong_count() > 0);
+        }
+        let listed = polls.try_push(Arc::downgrade(this)).is_ok();
+        drop(polls);
+        if !listed {
+            this.polling.store(false, Ordering::Release);
+        }
+        listed
+    }
+
+    /// Closes it, when its socket is dropped and its name is free. No call on it is under way; other sockets may still reach it.
+    pub(crate) fn close(this: &Arc<Self>) {
+        let (peer, backlog, node) = {
+            let mut state = this.state();
+            state.phase = Phase::Idle;
+            (state.peer.take(), state.backlog.take(), state.node.take())
+        };
+        let unread = this.end(true);
+        if let Some(peer) = peer.filter(|_| !this.is_datagram()) {
+            peer.hang_up(unread || !this.is_unix() && this.options.linger() == Some(0));
+        }
+        this.announce_room();
+        this.abort_all(backlog);
+        drop(node);
+        Flights::bury(this);
+    }
+
+    /// Takes no more messages, and removes none. Returns whether there are any.
+    fn end(&self, deaf: bool) -> bool {
+        let mut queue = self.inbox.queue();
+        queue.ended = true;
+        queue.deaf |= deaf;
+        !queue.is_empty()
+    }
+
+    /// Drops the connections that no call has accepted.
+    pub(crate) fn abort_all(&self, backlog: Option<Backlog<H>>) {
+        let Some(mut backlog) = backlog else { return };
+        while let Some(server) = backlog.queue.pop_front() {
+            Endpoint::abort(&server);
+        }
+    }
+
+    /// Drops a connection that no call has accepted.
+    fn abort(this: &Arc<Self>) {
+        let peer = this.state().peer.take();
+        this.end(true);
+        if let Some(client) = peer {
+            // The client may still wait for a place in the backlog.
+            let link = {
+                let mut state = client.state();
+                match state.phase {
+                    Phase::Connecting if !client.is_unix() => {
+                        (state.phase, state.remote) = (Phase::Idle, None);
+                        Some(state.peer.take())
+                    }
+                    _ => None,
+                }
+            };
+            match link {
+                Some(_) => {
+                    client.fail(FsError::Refused);
+                    client.readiness.notify();
+                }
+                None => client.hang_up(true),
+            }
+        }
+        Flights::bury(this);
+    }
+}
+
+/// `io` with a deadline, if it has none and `timeout` is not 0.
+fn within<'a>(io: &Io<'a>, timeout: u64) -> Io<'a> {
+    let deadline = (timeout != 0).then(|| now().saturating_add(timeout));
+    Io { deadline: io.deadline.or(deadline), ..*io }
+}

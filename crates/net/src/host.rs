@@ -1,0 +1,74 @@
+//! The system beneath the sockets, and the parts of a message that it knows.
+
+use crate::address::{Address, Credentials};
+use crate::socket::Socket;
+use quire_heap::{Arc, Vec};
+
+/// The files a message can carry, and random numbers.
+pub trait Host: Clone + Send + Sync + 'static {
+    /// A file that travels in a message.
+    type File: Clone + Send + Sync + 'static;
+    /// Keeps the inode to which a Unix socket is bound.
+    type Node: Send + Sync + 'static;
+
+    /// The socket that `file` is.
+    fn socket_of(file: &Self::File) -> Option<&Socket<Self>>;
+    /// The number of references to the file, this one included. A socket has one file.
+    fn references(file: &Self::File) -> usize;
+    /// The calling thread's credentials.
+    fn caller(&self) -> Credentials;
+    /// A random number, where a search for a free port or name starts.
+    fn random(&self) -> u32;
+}
+
+/// The most files of a message.
+pub const FILES_MAX: usize = 253;
+
+/// The part of a message that is not bytes.
+pub struct Ancillary<H: Host> {
+    /// Open files for the receiver.
+    pub files: Vec<H::File>,
+    /// The sender.
+    pub credentials: Option<Credentials>,
+}
+
+impl<H: Host> Ancillary<H> {
+    /// Nothing.
+    pub const fn none() -> Self {
+        Ancillary { files: Vec::new(), credentials: None }
+    }
+}
+
+bitflags::bitflags! {
+    /// How a message is received.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct ReceiveFlags: u32 {
+        /// The data stays in the queue.
+        const PEEK = 1;
+        /// A read of a stream waits for all bytes.
+        const WAIT_ALL = 1 << 1;
+        /// Report a message's real length, also where only a part of it fits.
+        const TRUNCATE = 1 << 2;
+    }
+}
+
+/// A received message, or a part of a stream.
+pub struct Received<H: Host> {
+    /// Received bytes, or the real length with [`ReceiveFlags::TRUNCATE`].
+    pub bytes: usize,
+    /// The rest of the message did not fit, and is lost.
+    pub truncated: bool,
+    /// The sender of a datagram.
+    pub from: Option<Address>,
+    /// Files and credentials.
+    pub ancillary: Ancillary<H>,
+}
+
+impl<H: Host> Received<H> {
+    pub(crate) const fn nothing() -> Self {
+        Received { bytes: 0, truncated: false, from: None, ancillary: Ancillary::none() }
+    }
+}
+
+/// The path or abstract name of a Unix socket, counted.
+pub(crate) type NameBytes = Arc<[u8]>;

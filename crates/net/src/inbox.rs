@@ -1,0 +1,301 @@
+//! The messages that wait at an endpoint.
+//!
+//! Writers fill chunks without a lock and put them in under the spin lock. Readers are in order by a sleeping lock. The
+//! reader that holds it *borrows* the chunks of a message: it takes them out under the spin lock, copies without it,
+//! and returns or removes them. Only that reader removes messages, so the place of a borrowed message stays the same. All
+//! messages of an inbox are taken at once only when it can have no reader. A borrowed chunk has left no spare room
+//! behind, so no writer adds to it.
+//!
+//! An inbox without messages has no memory of its own.
+
+use crate::address::Address;
+use core::mem;
+use quire_heap::{Box, Deque, OutOfMemory, Vec};
+use quire_sync::{Mutex, MutexGuard, Rank, SpinGuard, SpinLock};
+
+/// The largest chunk.
+pub(crate) const CHUNK: usize = 4096;
+/// The charge of a message beside its bytes and its cargo: at least the memory of its place and its allocations.
+pub(crate) const OVERHEAD: usize = 256;
+/// Places that a queue of more than one message gets at first.
+const PLACES: usize = 8;
+
+/// A message, or a piece of a stream. `C` is what it carries beside bytes.
+pub(crate) struct Message<C> {
+    /// The first chunk; of a stream's piece the only one.
+    pub data: Vec<u8>,
+    /// The other chunks.
+    pub more: Vec<Vec<u8>>,
+    /// Bytes of a stream's piece that were read.
+    pub start: usize,
+    /// The sender of a datagram.
+    pub from: Option<Address>,
+    /// Files and credentials.
+    pub cargo: Option<Box<C>>,
+    /// Its charge beside its bytes. It stays the same when the cargo is taken out of a piece of a stream.
+    overhead: usize,
+}
+
+/// The part of a message beside its bytes.
+pub(crate) trait Cargo {
+    /// The bytes of memory of its parts. An inbox has a limit, so it bounds the files that wait there.
+    fn memory(&self) -> usize;
+}
+
+impl<C: Cargo> Message<C> {
+    pub(crate) fn new(data: Vec<u8>, cargo: Option<Box<C>>) -> Self {
+        let overhead = OVERHEAD + cargo.as_ref().map_or(0, |cargo| cargo.memory());
+        Message { data, more: Vec::new(), start: 0, from: None, cargo, overhead }
+    }
+}
+
+impl<C> Message<C> {
+    /// Unread bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.data.len() - self.start + self.more.iter().map(|chunk| chunk.len()).sum::<usize>()
+    }
+}
+
+/// The chunks and the cargo of a message that a reader looks at.
+pub(crate) struct Borrowed<C> {
+    pub data: Vec<u8>,
+    pub more: Vec<Vec<u8>>,
+    pub start: usize,
+    pub cargo: Option<Box<C>>,
+}
+
+/// The queue, under the inbox's spin lock.
+pub(crate) struct Queue<C> {
+    /// The first message has its place here, so that a queue of one message needs no ring.
+    first: Option<Message<C>>,
+    rest: Deque<Message<C>>,
+    /// Unread bytes.
+    pub bytes: usize,
+    /// Unread bytes, and the overhead of each message.
+    pub charge: usize,
+    /// Writers wait until the charge is no more than this.
+    wanted: Option<usize>,
+    /// No more messages come.
+    pub ended: bool,
+    /// No more messages are taken in.
+    pub deaf: bool,
+}
+
+/// Messages out of their queue, to be dropped without its lock.
+pub(crate) type Removed<C> = (Option<Message<C>>, Deque<Message<C>>);
+
+impl<C> Queue<C> {
+    pub(crate) fn len(&self) -> usize {
+        usize::from(self.first.is_some()) + self.rest.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.first.is_none()
+    }
+
+    pub(crate) fn get(&self, at: usize) -> Option<&Message<C>> {
+        if at == 0 { self.first.as_ref() } else { self.rest.get(at - 1) }
+    }
+
+    fn get_mut(&mut self, at: usize) -> Option<&mut Message<C>> {
+        if at == 0 { self.first.as_mut() } else { self.rest.get_mut(at - 1) }
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Message<C>> {
+        self.first.iter().chain(self.rest.iter())
+    }
+
+    /// Makes room for `more` messages.
+    pub(crate) fn reserve(&mut self, more: usize) -> Result<(), OutOfMemory> {
+        let places = (more + self.len()).saturating_sub(1);
+        match places.saturating_sub(self.rest.len()) {
+            0 => Ok(()),
+            more if self.rest.is_empty() => self.rest.try_reserve(more.max(PLACES)),
+            more => self.rest.try_reserve(more),
+        }
+    }
+
+    /// Adds a message for which there is room.
+    pub(crate) fn push_reserved(&mut self, message: Message<C>) {
+        let bytes = message.len();
+        self.bytes += bytes;
+        self.charge += bytes + message.overhead;
+        match self.first {
+            None => self.first = Some(message),
+            Some(_) => self.rest.push_back_reserved(message),
+        }
+    }
+
+    /// Adds bytes to the last chunk, if that has room and no cargo.
+    pub(crate) fn append(&mut self, bytes: &[u8]) -> bool {
+        let last = if self.rest.is_empty() { self.first.as_mut() } else { self.rest.get_mut(self.rest.len() - 1) };
+        let Some(last) = last else { return false };
+        if last.cargo.is_some() || last.data.capacity() - last.data.len() < bytes.len() {
+            return false;
+        }
+        last.data.extend_reserved(bytes);
+        self.bytes += bytes.len();
+        self.charge += bytes.len();
+        true
+    }
+
+    /// Takes the chunks of message `at` out, for the reader that holds the readers' lock.
+    pub(crate) fn borrow(&mut self, at: usize) -> Option<Borrowed<C>> {
+        let message = self.get_mut(at)?;
+        let (data, more) = (mem::take(&mut message.data), mem::take(&mut message.more));
+        Some(Borrowed { data, more, start: message.start, cargo: message.cargo.take() })
+    }
+
+    /// Puts the chunks back, of which another `read` bytes were read.
+    pub(crate) fn give_back(&mut self, at: usize, borrowed: Borrowed<C>, read: usize) {
+        if let Some(message) = self.get_mut(at) {
+            let Borrowed { data, more, start, cargo } = borrowed;
+            let (from, overhead) = (message.from.take(), message.overhead);
+            *message = Message { data, more, start: start + read, from, cargo, overhead };
+        }
+        self.bytes -= read;
+        self.charge -= read;
+    }
+
+    /// Removes the first message, of whose borrowed chunks `unread` bytes were not read before.
+    pub(crate) fn remove_borrowed(&mut self, unread: usize) -> Removed<C> {
+        self.bytes -= unread;
+        self.charge -= unread + self.first.as_ref().map_or(0, |message| message.overhead);
+        self.shift()
+    }
+
+    /// Takes the first message.
+    pub(crate) fn pop(&mut self) -> (Option<Message<C>>, Deque<Message<C>>) {
+        let Some(unread) = self.first.as_ref().map(Message::len) else { return (None, Deque::new()) };
+        self.remove_borrowed(unread)
+    }
+
+    fn shift(&mut self) -> Removed<C> {
+        let first = mem::replace(&mut self.first, self.rest.pop_front());
+        let memory = if self.rest.is_empty() { mem::replace(&mut self.rest, Deque::new()) } else { Deque::new() };
+        (first, memory)
+    }
+
+    /// Takes all messages.
+    pub(crate) fn take_all(&mut self) -> Removed<C> {
+        (self.bytes, self.charge) = (0, 0);
+        (self.first.take(), mem::replace(&mut self.rest, Deque::new()))
+    }
+
+    /// Whether the charge is at most `level`. If not, [`made_room`](Self::made_room) will tell when it is.
+    pub(crate) fn is_below(&mut self, level: usize) -> bool {
+        let below = self.charge <= level;
+        if !below {
+            self.wanted = Some(self.wanted.map_or(level, |w| w.max(level)));
+        }
+        below
+    }
+
+    /// Whether a waiting writer may continue. It is told once.
+    pub(crate) fn made_room(&mut self) -> bool {
+        self.wanted.is_some_and(|level| self.charge <= level) && self.wanted.take().is_some()
+    }
+}
+
+/// The order of readers.
+pub(crate) struct Readers;
+
+/// An inbox.
+pub(crate) struct Inbox<C> {
+    queue: SpinLock<Queue<C>>,
+    readers: Mutex<Readers>,
+}
+
+impl<C> Inbox<C> {
+    pub(crate) fn new() -> Self {
+        let queue =
+            Queue { first: None, rest: Deque::new(), bytes: 0, charge: 0, wanted: None, ended: false, deaf: false };
+        Inbox { queue: SpinLock::new(Rank::INBOX, queue), readers: Mutex::new(Readers) }
+    }
+
+    /// Locks the queue.
+    pub(crate) fn queue(&self) -> SpinGuard<'_, Queue<C>> {
+        self.queue.lock()
+    }
+
+    /// Locks out other readers.
+    pub(crate) fn read(&self) -> MutexGuard<'_, Readers> {
+        self.readers.lock()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quire_heap::refusal;
+
+    impl Cargo for () {
+        fn memory(&self) -> usize {
+            1000
+        }
+    }
+
+    fn message(bytes: &[u8]) -> Message<()> {
+        Message::new(Vec::try_copy(bytes).unwrap(), None)
+    }
+
+    #[test]
+    fn one_message_needs_no_ring_and_an_empty_queue_has_none() {
+        let inbox = Inbox::new();
+        let mut queue = inbox.queue();
+        let m = message(b"x");
+        assert_eq!(refusal::allocations(|| queue.reserve(1).unwrap()), 0);
+        queue.push_reserved(m);
+        assert!(refusal::at(1, || queue.reserve(1).is_err()).0);
+        queue.reserve(1).unwrap();
+        queue.push_reserved(message(b"yz"));
+        assert_eq!((queue.len(), queue.bytes, queue.charge), (2, 3, 3 + 2 * OVERHEAD));
+        assert_eq!(queue.pop().0.unwrap().data, b"x");
+        assert_eq!(queue.pop().0.unwrap().data, b"yz");
+        assert_eq!((queue.len(), queue.bytes, queue.charge), (0, 0, 0));
+        assert!(queue.pop().0.is_none());
+    }
+
+    #[test]
+    fn a_borrowed_chunk_takes_no_bytes() {
+        let inbox = Inbox::new();
+        let mut queue = inbox.queue();
+        let mut m = message(b"");
+        m.data.try_reserve(100).unwrap();
+        m.data.extend_reserved(b"abc");
+        queue.push_reserved(m);
+        assert!(queue.append(b"def"));
+        let borrowed = queue.borrow(0).unwrap();
+        assert!(!queue.append(b"g"));
+        queue.give_back(0, borrowed, 2);
+        assert!(queue.append(b"g"));
+        assert_eq!((queue.bytes, queue.get(0).unwrap().len()), (5, 5));
+        assert!(!queue.append(&[0; 200]));
+    }
+
+    #[test]
+    fn cargo_is_charged_until_its_message_goes() {
+        let inbox = Inbox::new();
+        let mut queue = inbox.queue();
+        queue.push_reserved(Message::new(Vec::try_copy(b"abc").unwrap(), Some(Box::try_new(()).unwrap())));
+        assert_eq!(queue.charge, 3 + OVERHEAD + 1000);
+        let mut borrowed = queue.borrow(0).unwrap();
+        borrowed.cargo = None;
+        queue.give_back(0, borrowed, 1);
+        assert_eq!(queue.charge, 2 + OVERHEAD + 1000);
+        queue.pop();
+        assert_eq!(queue.charge, 0);
+    }
+
+    #[test]
+    fn writers_are_told_once_that_there_is_room() {
+        let inbox = Inbox::new();
+        let mut queue = inbox.queue();
+        queue.push_reserved(message(&[0; 1000]));
+        assert!(queue.is_below(5000) && !queue.made_room());
+        assert!(!queue.is_below(500) && !queue.is_below(100));
+        assert!(!queue.made_room());
+        queue.pop();
+        assert!(queue.made_room() && !queue.made_room());
+    }
+}

@@ -1,0 +1,255 @@
+//! Ports of IPv4 and IPv6 on the loopback.
+//!
+//! The tables keep a mapped IPv4 address as the IPv4 address. The wildcard address of an IPv6 socket also stands for
+//! IPv4, unless the socket has [`Flags::V6_ONLY`].
+
+use crate::address::{Address, Family, Kind, Place};
+use crate::endpoint::{Endpoint, Phase};
+use crate::host::Host;
+use crate::network::{Name, Network, PortEntry};
+use crate::options::Flags;
+use crate::table::{Table, mix};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::ops::RangeInclusive;
+use core::ptr;
+use quire_fs::FsError;
+use quire_heap::Arc;
+
+/// Ports that `bind` and `connect` choose.
+pub(crate) const EPHEMERAL: RangeInclusive<u16> = 32768..=60999;
+
+/// The address without a mapping, a scope or a flow.
+fn canonical(at: SocketAddr) -> SocketAddr {
+    SocketAddr::new(at.ip().to_canonical(), at.port())
+}
+
+/// Whether the two entries claim a common address.
+fn overlap<H: Host>(a: &PortEntry<H>, b: &PortEntry<H>) -> bool {
+    let takes = |of: &PortEntry<H>, ip: IpAddr| score(of, ip).is_some();
+    a.at.port() == b.at.port() && (takes(a, b.at.ip()) || takes(b, a.at.ip()))
+}
+
+/// How well an entry's address fits a destination: exactly, by the wildcard of its family, or by IPv6's for IPv4.
+fn score<H: Host>(entry: &PortEntry<H>, ip: IpAddr) -> Option<u32> {
+    match (entry.at.ip(), ip) {
+        (mine, ip) if mine == ip => Some(3),
+        (IpAddr::V4(mine), IpAddr::V4(_)) if mine.is_unspecified() => Some(2),
+        (IpAddr::V6(mine), IpAddr::V6(_)) if mine.is_unspecified() => Some(2),
+        (IpAddr::V6(mine), IpAddr::V4(_)) if mine.is_unspecified() => {
+            (!entry.endpoint.options.has(Flags::V6_ONLY)).then_some(1)
+        }
+        _ => None,
+    }
+}
+
+/// The user of an automatically bound port, which joins no group.
+const AUTOMATIC: u32 = u32::MAX;
+
+/// Whether entry `a` keeps entry `b` from being made, or from listening.
+fn conflict<H: Host>(a: &PortEntry<H>, b: &PortEntry<H>) -> bool {
+    let both = |flag| a.endpoint.options.has(flag) && b.endpoint.options.has(flag);
+    let datagrams = a.endpoint.kind == Kind::Datagram;
+    let connections = !datagrams && a.remote.is_some() && b.remote.is_some();
+    overlap(a, b)
+        && !(both(Flags::REUSE_PORT) && a.uid == b.uid && a.uid != AUTOMATIC)
+        && !(both(Flags::REUSE_ADDRESS) && (datagrams || !a.listening))
+        && !(connections && a.remote != b.remote)
+}
+
+/// The entry of `table` for a message or connection from `from` to `to`.
+fn find<H: Host>(table: &Table<PortEntry<H>>, from: SocketAddr, to: SocketAddr) -> Option<Arc<Endpoint<H>>> {
+    let fits = |entry: &PortEntry<H>| {
+        let there = entry.at.port() == to.port() && (entry.listening || entry.endpoint.is_datagram());
+        let peer = match entry.remote {
+            Some(remote) if remote == from => 4,
+            Some(_) => return None,
+            None => 0,
+        };
+        if there { score(entry, to.ip()).map(|score| score + peer) } else { None }
+    };
+    let bucket = table.bucket(u64::from(to.port()));
+    let best = bucket.iter().filter_map(fits).max()?;
+    let all = || bucket.iter().filter(|entry| fits(entry) == Some(best));
+    let grouped = all().all(|entry| entry.endpoint.options.has(Flags::REUSE_PORT));
+    // Without a group, the latest entry gets all. Only datagram sockets can share an address without a group.
+    let at = if grouped { mix(u64::from(from.port())) as usize % all().count() } else { all().count() - 1 };
+    all().nth(at).map(|entry| entry.endpoint.clone())
+}
+
+impl<H: Host> Network<H> {
+    fn ports(&self, kind: Kind) -> &Table<PortEntry<H>> {
+        if kind == Kind::Datagram { &self.udp } else { &self.tcp }
+    }
+
+    /// The listener or the datagram socket that takes messages from `from` to `to`.
+    pub(crate) fn find_inet(&self, kind: Kind, from: SocketAddr, to: SocketAddr) -> Option<Arc<Endpoint<H>>> {
+        find(self.ports(kind), from, to)
+    }
+}
+
+impl<H: Host> Endpoint<H> {
+    /// The wildcard address of its family.
+    pub(crate) fn wildcard(&self) -> SocketAddr {
+        match self.family {
+            Family::Inet6 => SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0),
+            _ => SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0),
+        }
+    }
+
+    /// Its address; the wildcard with port 0 if it is not bound.
+    pub(crate) fn inet(&self) -> SocketAddr {
+        match self.state().local {
+            Some(Address::Inet(at)) => at,
+            _ => self.wildcard(),
+        }
+    }
+
+    /// Its address as a peer at `to` sees it.
+    pub(crate) fn inet_towards(&self, to: IpAddr) -> SocketAddr {
+        let local = self.inet();
+        let ip = match (local.ip().is_unspecified(), to) {
+            (false, _) => local.ip(),
+            (true, IpAddr::V4(_)) => Ipv4Addr::LOCALHOST.into(),
+            (true, IpAddr::V6(_)) => Ipv6Addr::LOCALHOST.into(),
+        };
+        SocketAddr::new(ip, local.port())
+    }
+
+    /// The address in the tables of an address that a caller gave. The wildcard stays.
+    fn checked(&self, at: SocketAddr) -> Result<SocketAddr, FsError> {
+        match (self.family, at) {
+            (Family::Inet4, SocketAddr::V4(_)) | (Family::Inet6, SocketAddr::V6(_)) => Ok(canonical(at)),
+            _ => Err(FsError::WrongFamily),
+        }
+    }
+
+    /// A destination: as [`checked`](Self::checked), with the loopback address for the wildcard.
+    pub(crate) fn destination(&self, to: SocketAddr) -> Result<SocketAddr, FsError> {
+        let to = self.checked(to)?;
+        let ip = match to.ip() {
+            IpAddr::V4(_) if self.family == Family::Inet6 && self.options.has(Flags::V6_ONLY) => {
+                return Err(FsError::Unreachable);
+            }
+            IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+            ip if ip.is_loopback() => ip,
+            _ => return Err(FsError::Unreachable),
+        };
+        let local = self.inet().ip();
+        if !local.is_unspecified() && local.is_ipv4() != ip.is_ipv4() {
+            return Err(FsError::Unreachable);
+        }
+        Ok(SocketAddr::new(ip, to.port()))
+    }
+
+    /// Gives an unbound internet socket an address and a port.
+    pub(crate) fn bind_inet(this: &Arc<Self>, at: Place<'_, H::Node>, uid: u32) -> Result<(), FsError> {
+        let at = match at {
+            Place::Auto => this.wildcard(),
+            Place::Inet(at) => at,
+            Place::Path { .. } | Place::Abstract(_) => return Err(FsError::WrongFamily),
+        };
+        let at = this.checked(at)?;
+        let here = at.ip().is_unspecified() || at.ip().is_loopback();
+        let mapped = this.family == Family::Inet6 && at.is_ipv4();
+        if !here || mapped && this.options.has(Flags::V6_ONLY) {
+            return Err(FsError::AddressUnavailable);
+        }
+        Endpoint::claim(this, at, uid, None, FsError::AddressInUse)
+    }
+
+    /// Binds the socket to a free port, if it is not bound.
+    pub(crate) fn bind_for(this: &Arc<Self>, remote: Option<SocketAddr>) -> Result<(), FsError> {
+        if this.state().name.is_some() {
+            return Ok(());
+        }
+        let at = remote.map_or(this.wildcard(), |to| this.inet_towards(to.ip()));
+        match Endpoint::claim(this, at, AUTOMATIC, remote, FsError::AddressUnavailable) {
+            // Another call was faster.
+            Err(FsError::Invalid) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Enters an unbound socket at `at`, or at a free port if its port is 0, which `none` says that there is not.
+    fn claim(
+        this: &Arc<Self>,
+        at: SocketAddr,
+        uid: u32,
+        remote: Option<SocketAddr>,
+        none: FsError,
+    ) -> Result<(), FsError> {
+        {
+            let mut state = this.state();
+            if state.name.is_some() || state.phase != Phase::Idle && remote.is_none() && !this.is_datagram() {
+                return Err(FsError::Invalid);
+            }
+            state.name = Some(Name::Pending);
+        }
+        let entered = match at.port() {
+            0 => Endpoint::enter_free(this, at.ip(), uid, remote, none),
+            port => Endpoint::enter_port(this, at, uid, remote).map(|()| port),
+        };
+        let mut state = this.state();
+        match entered {
+            Ok(port) => {
+                state.name = Some(Name::Port(port));
+                state.local = Some(Address::Inet(SocketAddr::new(at.ip(), port)));
+            }
+            Err(_) => state.name = None,
+        }
+        entered.map(drop)
+    }
+
+    fn enter_free(
+        this: &Arc<Self>,
+        ip: IpAddr,
+        uid: u32,
+        remote: Option<SocketAddr>,
+        none: FsError,
+    ) -> Result<u16, FsError> {
+        let ports = u32::from(EPHEMERAL.end() - EPHEMERAL.start()) + 1;
+        let start = this.network.host.random() % ports;
+        for i in 0..ports {
+            let port = EPHEMERAL.start() + ((start + i) % ports) as u16;
+            match Endpoint::enter_port(this, SocketAddr::new(ip, port), uid, remote) {
+                Ok(()) => return Ok(port),
+                Err(FsError::AddressInUse) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Err(none)
+    }
+
+    fn enter_port(this: &Arc<Self>, at: SocketAddr, uid: u32, remote: Option<SocketAddr>) -> Result<(), FsError> {
+        let entry = PortEntry { at, uid, listening: false, remote, endpoint: this.clone() };
+        let mut bucket = this.network.ports(this.kind).bucket(u64::from(at.port()));
+        if bucket.iter().any(|other| conflict(other, &entry)) {
+            return Err(FsError::AddressInUse);
+        }
+        bucket.try_reserve(1)?;
+        bucket.push_reserved(entry);
+        Ok(())
+    }
+
+    /// Changes its entry: whether it listens, and its only peer.
+    pub(crate) fn change_port(&self, listening: bool, remote: Option<SocketAddr>) -> Result<(), FsError> {
+        let Some(Name::Port(port)) = self.state().name.clone() else { return Ok(()) };
+        let mut bucket = self.network.ports(self.kind).bucket(u64::from(port));
+        let Some(at) = bucket.iter().position(|entry| ptr::eq(&*entry.endpoint, self)) else { return Ok(()) };
+        let was = bucket[at].listening;
+        bucket[at].listening = listening;
+        let others = bucket.iter().enumerate().any(|(i, other)| i != at && conflict(other, &bucket[at]));
+        if listening && !was && others {
+            bucket[at].listening = was;
+            return Err(FsError::AddressInUse);
+        }
+        bucket[at].remote = remote;
+        Ok(())
+    }
+
+    /// Frees its port.
+    pub(crate) fn forget_port(&self, port: u16) {
+        self.network.ports(self.kind).remove(u64::from(port), |entry| ptr::eq(&*entry.endpoint, self));
+    }
+}

@@ -1,0 +1,48 @@
+//! Sockets between the processes of one machine: Unix domain, and TCP and UDP on the loopback.
+//!
+//! # Principles
+//! - **No packets.** A sender copies bytes into chunks and puts them into the receiver's [inbox]. TCP has no segments,
+//!   no timers and no acknowledgements here, because no byte can be lost.
+//! - **User memory is accessed with no spin lock held.** A sender fills its chunks first and queues them then. A reader
+//!   takes a chunk out, copies, and puts the unread rest back. So a fault loses no byte of a stream.
+//! - **No wake-up is lost.** An endpoint changes its state before it notifies. A waiter registers before it looks
+//!   ([`Readiness`](quire_fs::Readiness)). A writer that finds an inbox full leaves a mark under the inbox's lock. The
+//!   reader that makes room finds the mark under the same lock.
+//! - **Each endpoint drops its own link.** Two connected endpoints refer to each other. A closing endpoint clears only
+//!   its own link, and marks the other one as ended. So there is no cycle, and closing holds one lock at a time.
+//! - **Every allocation may fail**, and a failed call leaves the socket as it was.
+//! - **No errno, no Linux constant.** Errors are [`FsError`](quire_fs::FsError); the Linux layer translates.
+//!
+//! # Where to start reading
+//! A [`Socket`] is an open file. Its [endpoint] is the part that other sockets reach. [`connect`] makes connections,
+//! [`stream`] and [`datagram`] move bytes. [`unix`] and [`inet`] give names to endpoints through the tables of a [`Network`]. [`collect`] frees sockets
+//! that only messages in each other's inboxes keep alive.
+#![cfg_attr(not(test), no_std)]
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+mod address;
+mod collect;
+mod connect;
+mod datagram;
+mod endpoint;
+mod host;
+mod inbox;
+mod inet;
+mod network;
+mod options;
+mod socket;
+mod stream;
+mod table;
+mod unix;
+
+#[cfg(test)]
+mod test_host;
+#[cfg(test)]
+mod tests;
+
+pub use address::{Address, Credentials, Destination, Family, Kind, Place};
+pub use host::{Ancillary, FILES_MAX, Host, ReceiveFlags, Received};
+pub use network::Network;
+pub use options::{Flags, KEPT, Options};
+pub use socket::Socket;

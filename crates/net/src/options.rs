@@ -1,0 +1,167 @@
+//! The options of a socket.
+
+use quire_sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+bitflags::bitflags! {
+    /// Options that are on or off.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct Flags: u32 {
+        /// Share an address with sockets that do not listen.
+        const REUSE_ADDRESS = 1;
+        /// Share an address and its connections within a user's group.
+        const REUSE_PORT = 1 << 1;
+        /// Stored, without effect.
+        const KEEP_ALIVE = 1 << 2;
+        /// Stored, without effect: data is never delayed.
+        const NO_DELAY = 1 << 3;
+        /// Stored, without effect: the loopback has no broadcasts.
+        const BROADCAST = 1 << 4;
+        /// Messages carry the sender's credentials.
+        const PASS_CREDENTIALS = 1 << 5;
+        /// An IPv6 socket that takes no IPv4.
+        const V6_ONLY = 1 << 6;
+        /// Stored, without effect: there is no urgent data.
+        const INLINE_URGENT = 1 << 7;
+        /// Stored, without effect.
+        const CORK = 1 << 8;
+    }
+}
+
+/// Bytes of a buffer at first.
+const BUFFER: usize = 212_992;
+/// The smallest buffer.
+const LEAST: usize = 2_304;
+/// No lingering.
+const OFF: u64 = u64::MAX;
+
+/// The options of a socket. Each is read and changed for itself.
+pub struct Options {
+    flags: AtomicU32,
+    send_buffer: AtomicUsize,
+    receive_buffer: AtomicUsize,
+    low_water: AtomicUsize,
+    receive_timeout: AtomicU64,
+    send_timeout: AtomicU64,
+    linger: AtomicU64,
+    kept: [AtomicU32; KEPT],
+}
+
+/// Values of options without effect that a socket keeps for its user.
+pub const KEPT: usize = 20;
+
+macro_rules! value {
+    ($($(#[$doc:meta])* $get:ident $set:ident $type:ty: $least:expr;)*) => {
+        $($(#[$doc])*
+        pub fn $get(&self) -> $type {
+            self.$get.load(Ordering::Relaxed)
+        }
+        /// Changes it.
+        pub fn $set(&self, value: $type) {
+            self.$get.store(value.max($least), Ordering::Relaxed);
+        })*
+    };
+}
+
+impl Options {
+    pub(crate) fn new() -> Self {
+        Options {
+            flags: AtomicU32::new(0),
+            send_buffer: AtomicUsize::new(BUFFER),
+            receive_buffer: AtomicUsize::new(BUFFER),
+            low_water: AtomicUsize::new(1),
+            receive_timeout: AtomicU64::new(0),
+            send_timeout: AtomicU64::new(0),
+            linger: AtomicU64::new(OFF),
+            kept: [const { AtomicU32::new(0) }; KEPT],
+        }
+    }
+
+    /// The options of a connection that `self`, a listener, accepts.
+    pub(crate) fn inherited(&self, unix: bool) -> Self {
+        let new = Options::new();
+        new.flags.store(self.flags.load(Ordering::Relaxed), Ordering::Relaxed);
+        if unix {
+            return new;
+        }
+        new.set_send_buffer(self.send_buffer());
+        new.set_receive_buffer(self.receive_buffer());
+        new.set_low_water(self.low_water());
+        new.set_receive_timeout(self.receive_timeout());
+        new.set_send_timeout(self.send_timeout());
+        new.set_linger(self.linger());
+        new.kept
+            .iter()
+            .zip(&self.kept)
+            .for_each(|(to, from)| to.store(from.load(Ordering::Relaxed), Ordering::Relaxed));
+        new
+    }
+
+    /// The value that was kept at `place`, below [`KEPT`]; 0 at first.
+    pub fn kept(&self, place: usize) -> u32 {
+        self.kept.get(place).map_or(0, |value| value.load(Ordering::Relaxed))
+    }
+
+    /// Keeps a value at `place`, below [`KEPT`].
+    pub fn keep(&self, place: usize, value: u32) {
+        if let Some(to) = self.kept.get(place) {
+            to.store(value, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether `flag` is on.
+    pub fn has(&self, flag: Flags) -> bool {
+        self.flags.load(Ordering::Relaxed) & flag.bits() != 0
+    }
+
+    /// Changes `flag`.
+    pub fn set(&self, flag: Flags, on: bool) {
+        match on {
+            true => self.flags.fetch_or(flag.bits(), Ordering::Relaxed),
+            false => self.flags.fetch_and(!flag.bits(), Ordering::Relaxed),
+        };
+    }
+
+    value! {
+        /// Bytes that a Unix socket sends ahead of its readers.
+        send_buffer set_send_buffer usize: LEAST;
+        /// Bytes that wait at an internet socket.
+        receive_buffer set_receive_buffer usize: LEAST;
+        /// Bytes for which a read of a stream waits.
+        low_water set_low_water usize: 1;
+        /// Nanoseconds that a read waits; 0 for any time.
+        receive_timeout set_receive_timeout u64: 0;
+        /// Nanoseconds that a write waits; 0 for any time.
+        send_timeout set_send_timeout u64: 0;
+    }
+
+    /// Seconds that closing may wait. `Some(0)` makes closing a TCP connection a reset.
+    pub fn linger(&self) -> Option<u32> {
+        u32::try_from(self.linger.load(Ordering::Relaxed)).ok()
+    }
+
+    /// Changes [`linger`](Self::linger).
+    pub fn set_linger(&self, seconds: Option<u32>) {
+        self.linger.store(seconds.map_or(OFF, u64::from), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_kept_and_inherited() {
+        let options = Options::new();
+        assert_eq!((options.linger(), options.low_water()), (None, 1));
+        options.set_linger(Some(0));
+        options.set_low_water(0);
+        options.set_send_buffer(0);
+        options.set(Flags::NO_DELAY | Flags::V6_ONLY, true);
+        options.set(Flags::NO_DELAY, false);
+        let new = options.inherited(false);
+        assert_eq!((new.linger(), new.low_water(), new.send_buffer()), (Some(0), 1, LEAST));
+        assert!(new.has(Flags::V6_ONLY) && !new.has(Flags::NO_DELAY));
+        new.set_linger(Some(u32::MAX));
+        assert_eq!(new.linger(), Some(u32::MAX));
+    }
+}

@@ -1,0 +1,321 @@
+//! Sockets: open files whose endpoints other sockets reach. Dropping a socket closes its endpoint.
+
+use crate::address::{Address, Credentials, Destination, Family, Kind, Place};
+use crate::collect::Flight;
+use crate::endpoint::{Endpoint, Phase};
+use crate::host::{Ancillary, Host, ReceiveFlags, Received};
+use crate::network::{Name, Network};
+use crate::options::{Flags, Options};
+use core::any::Any;
+use core::net::IpAddr;
+use quire_fs::{FsError, Io, Readiness, Ready, Sink, Source, Stream};
+use quire_heap::{Arc, Room};
+use quire_sync::atomic::Ordering;
+
+/// A socket. Dropping it closes it.
+pub struct Socket<H: Host> {
+    pub(crate) endpoint: Arc<Endpoint<H>>,
+}
+
+impl<H: Host> Socket<H> {
+    /// A socket without a name or a peer. [`FsError::Unsupported`] if the family does not have the kind.
+    pub fn new(network: &Arc<Network<H>>, family: Family, kind: Kind) -> Result<Arc<Self>, FsError> {
+        if family != Family::Unix && kind == Kind::SeqPacket {
+            return Err(FsError::Unsupported);
+        }
+        let room = Room::try_new()?;
+        let endpoint = Arc::try_new(Endpoint::new(network, family, kind, Options::new()))?;
+        Ok(room.fill(Socket { endpoint }))
+    }
+
+    /// Two Unix sockets that are connected to each other.
+    pub fn pair(network: &Arc<Network<H>>, kind: Kind, me: Credentials) -> Result<(Arc<Self>, Arc<Self>), FsError> {
+        let (one, other) = (Self::new(network, Family::Unix, kind)?, Self::new(network, Family::Unix, kind)?);
+        Endpoint::join(&one.endpoint, &other.endpoint, me);
+        Ok((one, other))
+    }
+
+    /// The family of its addresses.
+    pub fn family(&self) -> Family {
+        self.endpoint.family
+    }
+
+    /// How it moves data.
+    pub fn kind(&self) -> Kind {
+        self.endpoint.kind
+    }
+
+    /// Its options.
+    pub fn options(&self) -> &Options {
+        &self.endpoint.options
+    }
+
+    /// Whether it has a name or a port, or a call is giving it one.
+    pub fn is_bound(&self) -> bool {
+        self.endpoint.state().name.is_some()
+    }
+
+    /// Whether it takes connections.
+    pub fn is_listening(&self) -> bool {
+        self.endpoint.state().phase == Phase::Listening
+    }
+
+    /// Gives it a name. [`FsError::Invalid`] if it has one.
+    pub fn bind(&self, at: Place<'_, H::Node>, me: Credentials) -> Result<(), FsError> {
+        match self.endpoint.is_unix() {
+            true => Endpoint::bind_unix(&self.endpoint, at),
+            false => Endpoint::bind_inet(&self.endpoint, at, me.uid),
+        }
+    }
+
+    /// Takes connections from now on, of which up to `backlog + 1` wait for [`accept`](Self::accept).
+    pub fn listen(&self, backlog: u32, me: Credentials) -> Result<(), FsError> {
+        match self.endpoint.is_datagram() {
+            true => Err(FsError::Unsupported),
+            false => Endpoint::listen(&self.endpoint, backlog, me),
+        }
+    }
+
+    /// Takes the next connection, waiting for it as `io` allows.
+    pub fn accept(&self, io: &Io<'_>) -> Result<Arc<Self>, FsError> {
+        if self.endpoint.is_datagram() {
+            return Err(FsError::Unsupported);
+        }
+        let room = Room::try_new()?;
+        let accepted = limited(self.endpoint.accept(io), self.options().receive_timeout())?;
+        Ok(room.fill(Socket { endpoint: accepted }))
+    }
+
+    /// Connects to `to`. A nonblocking TCP socket gets [`FsError::InProgress`], also if the connection is made already;
+    /// a later call then succeeds once.
+    pub fn connect(&self, io: &Io<'_>, to: &Destination<'_>, me: Credentials) -> Result<(), FsError> {
+        match self.endpoint.is_datagram() {
+            true => Endpoint::connect_datagram(&self.endpoint, to),
+            false => limited(Endpoint::connect_stream(&self.endpoint, io, to, me), self.options().send_timeout()),
+        }
+    }
+
+    /// Takes a datagram socket's peer away.
+    pub fn disconnect(&self) -> Result<(), FsError> {
+        self.endpoint.disconnect()
+    }
+
+    /// Ends directions of a connection. A listener that reads no more takes no more connections.
+    pub fn shutdown(&self, read: bool, write: bool) -> Result<(), FsError> {
+        self.endpoint.shutdown(read, write)
+    }
+
+    /// Sends bytes, or a message, which `source` has. Files and credentials reach only Unix sockets. An error only if
+    /// no byte was sent.
+    pub fn send(
+        &self,
+        io: &Io<'_>,
+        source: &mut dyn Source,
+        to: Option<&Destination<'_>>,
+        ancillary: Ancillary<H>,
+    ) -> Result<usize, FsError> {
+        let endpoint = &self.endpoint;
+        let cargo = if endpoint.is_unix() { self.cargo(to, ancillary)? } else { None };
+        let done = match endpoint.kind {
+            Kind::Datagram => Endpoint::send_datagram(endpoint, io, source, to, cargo),
+            _ if to.is_some() && endpoint.is_unix() => match endpoint.state().phase {
+                Phase::Connected => Err(FsError::IsConnected),
+                _ => Err(FsError::Unsupported),
+            },
+            Kind::Stream => endpoint.send_stream(io, source, cargo),
+            Kind::SeqPacket => Endpoint::send_packet(endpoint, io, source, cargo),
+        };
+        limited(done, endpoint.options.send_timeout())
+    }
+
+    /// The part of a message that is not bytes. Credentials stay in it only if a side has asked for them.
+    fn cargo(
+        &self,
+        to: Option<&Destination<'_>>,
+        mut ancillary: Ancillary<H>,
+    ) -> Result<Option<quire_heap::Box<Flight<H>>>, FsError> {
+        if ancillary.credentials.is_some() && !self.endpoint.options.has(Flags::PASS_CREDENTIALS) {
+            let receiver = match to {
+                Some(to) => self.endpoint.network.find_unix(to).ok(),
+                None => self.endpoint.peer(),
+            };
+            if !receiver.is_some_and(|receiver| receiver.options.has(Flags::PASS_CREDENTIALS)) {
+                ancillary.credentials = None;
+            }
+        }
+        Flight::launch(&self.endpoint.network, ancillary)
+    }
+
+    /// Receives bytes or a message. No bytes from a connection mean its end.
+    pub fn receive(&self, io: &Io<'_>, sink: &mut dyn Sink, flags: ReceiveFlags) -> Result<Received<H>, FsError> {
+        let done = match self.endpoint.kind {
+            Kind::Stream => self.endpoint.receive_stream(io, sink, flags),
+            Kind::Datagram | Kind::SeqPacket => self.endpoint.receive_message(io, sink, flags),
+        };
+        limited(done, self.options().receive_timeout())
+    }
+
+    /// Its own name.
+    pub fn local(&self) -> Address {
+        let endpoint = &self.endpoint;
+        if endpoint.is_unix() {
+            return endpoint.state().local.clone().unwrap_or(Address::Unnamed);
+        }
+        let remote = match &endpoint.state().remote {
+            Some(Address::Inet(at)) => Some(at.ip()),
+            _ => None,
+        };
+        let at = remote.map_or_else(|| endpoint.inet(), |to: IpAddr| endpoint.inet_towards(to));
+        match at.ip() {
+            // The wildcard of IPv4 is not an address of an IPv6 socket's own, unless it was bound to it.
+            _ if at.port() == 0 => Address::Inet(endpoint.wildcard()),
+            _ => Address::Inet(at).seen_by(endpoint.family),
+        }
+    }
+
+    /// Its peer's name.
+    pub fn remote(&self) -> Result<Address, FsError> {
+        let state = self.endpoint.state();
+        match state.phase {
+            Phase::Connected | Phase::Untold => {
+                Ok(state.remote.clone().unwrap_or(Address::Unnamed).seen_by(self.endpoint.family))
+            }
+            _ => Err(FsError::NotConnected),
+        }
+    }
+
+    /// The identity of the peer when it connected, listened, or made the pair.
+    pub fn peer_credentials(&self) -> Option<Credentials> {
+        self.endpoint.state().peer_credentials
+    }
+
+    /// Takes the error that waits for a call.
+    pub fn take_error(&self) -> Option<FsError> {
+        self.endpoint.take_error()
+    }
+
+    /// The length of the first message.
+    pub fn next_datagram(&self) -> usize {
+        self.endpoint.inbox.queue().get(0).map_or(0, |message| message.len())
+    }
+
+    /// Sent bytes that the peer has not read.
+    pub fn unsent(&self) -> usize {
+        let peer = if self.endpoint.is_datagram() { None } else { self.endpoint.peer() };
+        peer.map_or(0, |peer| peer.inbox.queue().bytes)
+    }
+
+    /// Frees its name or port.
+    fn forget_name(&self) {
+        let name = self.endpoint.state().name.take();
+        match name {
+            None | Some(Name::Pending) => {}
+            Some(Name::Port(port)) => self.endpoint.forget_port(port),
+            Some(name) => self.endpoint.forget_unix(&name),
+        }
+    }
+
+    /// Whether a write needs no wait.
+    fn is_writable(&self) -> bool {
+        let endpoint = &self.endpoint;
+        let Some(peer) = endpoint.peer() else { return true };
+        let below = || {
+            let mut queue = peer.inbox.queue();
+            queue.deaf || queue.is_below(endpoint.limit(&peer) / 2)
+        };
+        // A datagram socket is not its peer's peer, so it asks to be notified, and looks again.
+        endpoint.shut.load(Ordering::Acquire)
+            || below()
+            || endpoint.is_datagram() && (!Endpoint::poll_room(endpoint, &peer) || below())
+    }
+}
+
+/// The result of a call that waited no longer than `timeout`, or for ever if that is 0. With a time limit, an interrupted
+/// call must not begin again.
+fn limited<T>(done: Result<T, FsError>, timeout: u64) -> Result<T, FsError> {
+    done.map_err(|e| if e == FsError::Interrupted && timeout != 0 { FsError::Stopped } else { e })
+}
+
+impl<H: Host> Stream for Socket<H> {
+    fn read(&self, io: &Io<'_>, sink: &mut dyn Sink) -> Result<usize, FsError> {
+        // Files that come with the bytes are closed.
+        self.receive(io, sink, ReceiveFlags::empty()).map(|received| received.bytes)
+    }
+
+    fn write(&self, io: &Io<'_>, source: &mut dyn Source) -> Result<usize, FsError> {
+        let credentials = self.endpoint.is_unix().then(|| self.endpoint.network.host.caller());
+        self.send(io, source, None, Ancillary { credentials, ..Ancillary::none() })
+    }
+
+    fn ready(&self) -> Ready {
+        let endpoint = &self.endpoint;
+        let (phase, waiting) = {
+            let state = endpoint.state();
+            (state.phase, state.backlog.as_ref().is_none_or(|backlog| !backlog.queue.is_empty()))
+        };
+        let mut ready = Ready::empty();
+        ready.set(Ready::ERROR, endpoint.has_error());
+        let stream = !endpoint.is_datagram();
+        match phase {
+            Phase::Listening => {
+                ready.set(Ready::READ, waiting);
+                return ready;
+            }
+            Phase::Connecting => return ready,
+            Phase::Idle if stream => {
+                ready |= Ready::WRITE | Ready::HANGUP;
+                // A refused connection has ended in both directions.
+                if ready.contains(Ready::ERROR) {
+                    ready |= Ready::READ | Ready::READ_HANGUP;
+                }
+                return ready;
+            }
+            _ => {}
+        }
+        let (data, ended) = {
+            let queue = endpoint.inbox.queue();
+            (!queue.is_empty(), queue.ended)
+        };
+        ready.set(Ready::READ, data || ended);
+        ready.set(Ready::READ_HANGUP, ended);
+        ready.set(Ready::HANGUP, ended && endpoint.shut.load(Ordering::Acquire));
+        ready.set(Ready::WRITE, self.is_writable());
+        ready
+    }
+
+    fn readiness(&self) -> Option<&Readiness> {
+        Some(&self.endpoint.readiness)
+    }
+
+    fn read_waits(&self, _room: u64) -> Option<bool> {
+        let endpoint = &self.endpoint;
+        if endpoint.options.receive_timeout() != 0 {
+            return None;
+        }
+        // An error stays for the call.
+        if endpoint.has_error() || endpoint.is_readable().is_err() {
+            return Some(false);
+        }
+        let queue = endpoint.inbox.queue();
+        Some(queue.is_empty() && !queue.ended)
+    }
+
+    fn queued(&self) -> Result<usize, FsError> {
+        match self.endpoint.kind {
+            _ if self.is_listening() => Err(FsError::Invalid),
+            Kind::Datagram => Ok(self.next_datagram()),
+            _ => Ok(self.endpoint.inbox.queue().bytes),
+        }
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+impl<H: Host> Drop for Socket<H> {
+    fn drop(&mut self) {
+        self.forget_name();
+        Endpoint::close(&self.endpoint);
+    }
+}

@@ -1,0 +1,340 @@
+//! The bytes of streams.
+
+use crate::address::Kind;
+use crate::collect::Flight;
+use crate::endpoint::{Endpoint, Phase};
+use crate::host::{Ancillary, Host, ReceiveFlags, Received};
+use crate::inbox::{Borrowed, CHUNK, Message};
+use crate::options::Flags;
+use quire_fs::{FsError, Io, Sink, Source};
+use quire_heap::{Arc, Box, Vec};
+use quire_sync::atomic::Ordering;
+
+/// Chunks that a writer queues at once.
+const BATCH: usize = 8;
+/// Bytes that a writer copies to its stack first, to add them to a chunk.
+const SMALL: usize = 256;
+/// A chunk for small writes that follow others.
+const SHARED: usize = 1024;
+
+impl<H: Host> Endpoint<H> {
+    /// The peer that takes this socket's bytes.
+    pub(crate) fn writable_peer(&self, io: &Io<'_>) -> Result<Arc<Self>, FsError> {
+        loop {
+            let shut = self.shut.load(Ordering::Acquire);
+            if !(shut && self.is_unix())
+                && let Some(error) = self.take_error()
+            {
+                return Err(error);
+            }
+            if shut {
+                return Err(FsError::BrokenPipe);
+            }
+            let (phase, peer) = {
+                let state = self.state();
+                (state.phase, state.peer.clone())
+            };
+            match (phase, peer) {
+                (Phase::Connected | Phase::Untold, Some(peer)) => return Ok(peer),
+                (Phase::Connecting, _) => {
+                    let settled = || (self.state().phase != Phase::Connecting).then_some(());
+                    self.readiness.wait(io, settled)?;
+                }
+                _ if self.is_unix() => return Err(FsError::NotConnected),
+                _ => return Err(FsError::BrokenPipe),
+            }
+        }
+    }
+
+    /// Waits until at most half of the buffer at `peer` is filled, or the connection ends.
+    pub(crate) fn wait_writable(&self, io: &Io<'_>, peer: &Endpoint<H>) -> Result<(), FsError> {
+        let state = || {
+            if self.shut.load(Ordering::Acquire) || self.has_error() {
+                return Some(());
+            }
+            let mut queue = peer.inbox.queue();
+            (queue.deaf || queue.is_below(self.limit(peer) / 2)).then_some(())
+        };
+        self.readiness.wait(io, state)
+    }
+
+    /// Writes the bytes of `source` to a stream.
+    pub(crate) fn send_stream(
+        &self,
+        io: &Io<'_>,
+        source: &mut dyn Source,
+        mut cargo: Option<Box<Flight<H>>>,
+    ) -> Result<usize, FsError> {
+        let io = self.writing(io);
+        let mut done = 0;
+        loop {
+            let left = source.left();
+            if done > 0 && (left == 0 || self.has_error()) {
+                return Ok(done);
+            }
+            let put = self.writable_peer(&io).and_then(|peer| {
+                if left == 0 {
+                    return Ok((0, true));
+                }
+                let (room, queued) = {
+                    let queue = peer.inbox.queue();
+                    (self.limit(&peer).saturating_sub(queue.charge), !queue.is_empty())
+                };
+                if room == 0 {
+                    return self.wait_writable(&io, &peer).map(|()| (0, false));
+                }
+                let n = left.min(room.max(CHUNK)).min(BATCH * CHUNK);
+                let put = if n <= SMALL && cargo.is_none() {
+                    self.put_small(&peer, source, n, queued)
+                } else {
+                    self.put_chunks(&peer, source, n, &mut cargo)
+                };
+                // Fewer bytes than wanted: the source's memory has ended.
+                put.map(|put| (put, put < n))
+            });
+            match put {
+                Ok((n, ends)) => {
+                    done += n;
+                    if ends {
+                        return Ok(done);
+                    }
+                }
+                Err(_) if done > 0 => return Ok(done),
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// Adds a few bytes to the last chunk at `peer`, or as a chunk of their own.
+    fn put_small(&self, peer: &Endpoint<H>, source: &mut dyn Source, n: usize, queued: bool) -> Result<usize, FsError> {
+        let mut bytes = [0; SMALL];
+        let n = source.take(&mut bytes[..n])?;
+        let bytes = &bytes[..n];
+        if n == 0 {
+            return Ok(0);
+        }
+        let added = {
+            let mut queue = peer.inbox.queue();
+            !queue.deaf && queue.append(bytes)
+        };
+        if !added {
+            let mut chunk = Vec::try_with_capacity(if queued { SHARED } else { n.next_multiple_of(64) })?;
+            chunk.extend_reserved(bytes);
+            return self.queue_chunks(peer, [Message::new(chunk, None)].into_iter(), 1, n);
+        }
+        peer.readiness.notify();
+        Ok(n)
+    }
+
+    /// Copies up to `n` bytes into chunks and queues them at `peer`.
+    fn put_chunks(
+        &self,
+        peer: &Endpoint<H>,
+        source: &mut dyn Source,
+        n: usize,
+        cargo: &mut Option<Box<Flight<H>>>,
+    ) -> Result<usize, FsError> {
+        let mut chunks = [const { Vec::new() }; BATCH];
+        let (mut copied, mut used) = (0, 0);
+        for chunk in &mut chunks {
+            let size = (n - copied).min(CHUNK);
+            if size == 0 {
+                break;
+            }
+            let taken = fill(source, chunk, size);
+            match taken {
+                Ok(0) => break,
+                Ok(taken) => (copied, used) = (copied + taken, used + 1),
+                Err(e) if copied == 0 => return Err(e),
+                Err(_) => break,
+            }
+            if chunk.len() < size {
+                break;
+            }
+        }
+        if copied == 0 {
+            return Ok(0);
+        }
+        let messages = chunks.into_iter().take(used).map(|chunk| Message::new(chunk, cargo.take()));
+        self.queue_chunks(peer, messages, used, copied)
+    }
+
+    /// Queues chunks of `bytes` bytes at `peer`.
+    fn queue_chunks(
+        &self,
+        peer: &Endpoint<H>,
+        messages: impl Iterator<Item = Message<Flight<H>>>,
+        number: usize,
+        bytes: usize,
+    ) -> Result<usize, FsError> {
+        {
+            let mut queue = peer.inbox.queue();
+            if queue.deaf {
+                drop(queue);
+                return self.put_in_vain(bytes);
+            }
+            queue.reserve(number)?;
+            messages.for_each(|message| queue.push_reserved(message));
+        }
+        peer.readiness.notify();
+        Ok(bytes)
+    }
+
+    /// The peer has closed. A TCP socket learns that by its first write, which seems to succeed.
+    fn put_in_vain(&self, bytes: usize) -> Result<usize, FsError> {
+        if self.is_unix() {
+            return Err(FsError::BrokenPipe);
+        }
+        self.shut.store(true, Ordering::Release);
+        self.inbox.queue().ended = true;
+        self.fail(FsError::BrokenPipe);
+        self.readiness.notify();
+        Ok(bytes)
+    }
+
+    /// Reads the bytes of a stream.
+    pub(crate) fn receive_stream(
+        &self,
+        io: &Io<'_>,
+        sink: &mut dyn Sink,
+        flags: ReceiveFlags,
+    ) -> Result<Received<H>, FsError> {
+        self.is_readable()?;
+        let io = self.reading(io);
+        let mut out = Received::nothing();
+        let want = sink.room();
+        if want == 0 {
+            return Ok(out);
+        }
+        let all = flags.contains(ReceiveFlags::WAIT_ALL);
+        let target = if all { want } else { want.min(self.options.low_water()) };
+        loop {
+            let stop = match self.take_bytes(sink, flags, &mut out) {
+                Ok(stop) => stop,
+                Err(e) if out.bytes == 0 => return Err(e),
+                Err(_) => true,
+            };
+            if stop || out.bytes >= target || (flags.contains(ReceiveFlags::PEEK) && out.bytes > 0) {
+                return Ok(out);
+            }
+            match self.wait_readable(&io, out.bytes == 0) {
+                Ok(true) => {}
+                Ok(false) => return Ok(out),
+                Err(_) if out.bytes > 0 => return Ok(out),
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// Refuses to read from a socket that was never connected.
+    pub(crate) fn is_readable(&self) -> Result<(), FsError> {
+        match self.state().phase {
+            Phase::Idle | Phase::Listening if self.is_unix() && self.kind == Kind::Stream => Err(FsError::Invalid),
+            Phase::Idle | Phase::Listening if !self.is_datagram() => {
+                Err(self.take_error().unwrap_or(FsError::NotConnected))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Waits for messages. `Ok(false)` at the end; an error that waits is taken if `first`.
+    pub(crate) fn wait_readable(&self, io: &Io<'_>, first: bool) -> Result<bool, FsError> {
+        let state = || {
+            let queue = self.inbox.queue();
+            if !queue.is_empty() {
+                return Some(Ok(true));
+            }
+            let ended = queue.ended;
+            drop(queue);
+            if self.has_error() && !first {
+                return Some(Ok(false));
+            }
+            match self.take_error() {
+                // At the end, the error of a write is not the reader's.
+                Some(FsError::BrokenPipe) => Some(Ok(false)),
+                Some(e) => Some(Err(e)),
+                // None, or another reader has taken it.
+                None => ended.then_some(Ok(false)),
+            }
+        };
+        self.readiness.wait(io, state)?
+    }
+
+    /// Copies the bytes that are there. Returns whether the call ends with them.
+    fn take_bytes(&self, sink: &mut dyn Sink, flags: ReceiveFlags, out: &mut Received<H>) -> Result<bool, FsError> {
+        let peek = flags.contains(ReceiveFlags::PEEK);
+        let (mut at, mut stop, mut room) = (0, false, false);
+        let mut failed = Ok(());
+        let readers = self.inbox.read();
+        while !stop && sink.room() > 0 {
+            let Some(Borrowed { data, more, start, cargo }) = self.borrow(at, out, &mut stop) else { break };
+            let length = data.len() - start;
+            let moved = sink.put(&data[start..]);
+            let n = *moved.as_ref().unwrap_or(&0);
+            failed = moved.map(drop);
+            stop = n < length;
+            let mut kept = cargo;
+            let landing = if n > 0 && !peek { kept.take() } else { None };
+            if n > 0 && peek {
+                at += 1;
+                match kept.as_ref().map(|flight| flight.copy()).transpose() {
+                    Ok(copy) => stop |= deliver(out, copy),
+                    Err(e) => (failed, stop) = (Err(e), true),
+                }
+            }
+            let removed = {
+                let mut queue = self.inbox.queue();
+                let removed = if n == length && !peek {
+                    Some((queue.remove_borrowed(n), data))
+                } else {
+                    let borrowed = Borrowed { data, more, start, cargo: kept };
+                    queue.give_back(at - usize::from(peek && n > 0), borrowed, if peek { 0 } else { n });
+                    None
+                };
+                room |= queue.made_room();
+                removed
+            };
+            drop(removed);
+            out.bytes += n;
+            stop |= deliver(out, landing.map(|flight| flight.into_inner().land()));
+        }
+        drop(readers);
+        if room && let Some(peer) = self.peer() {
+            peer.readiness.notify();
+        }
+        failed.map(|()| stop)
+    }
+
+    /// Takes out chunk `at`. If other credentials belong to it than to the bytes before, it sets `stop` instead.
+    fn borrow(&self, at: usize, out: &Received<H>, stop: &mut bool) -> Option<Borrowed<Flight<H>>> {
+        let mut queue = self.inbox.queue();
+        if out.bytes > 0 && self.options.has(Flags::PASS_CREDENTIALS) {
+            let theirs = queue.get(at)?.cargo.as_ref().and_then(|flight| flight.credentials);
+            if theirs.is_some() && theirs != out.ancillary.credentials {
+                *stop = true;
+                return None;
+            }
+        }
+        queue.borrow(at)
+    }
+}
+
+/// Fills a new chunk with up to `size` bytes.
+pub(crate) fn fill(source: &mut dyn Source, chunk: &mut Vec<u8>, size: usize) -> Result<usize, FsError> {
+    chunk.try_reserve_exact(size)?;
+    chunk.resize_reserved(size, 0);
+    let taken = source.take(chunk);
+    chunk.truncate(*taken.as_ref().unwrap_or(&0));
+    taken
+}
+
+/// Adds what a message carried. Returns whether these were files, behind which a read ends.
+fn deliver<H: Host>(out: &mut Received<H>, ancillary: Option<Ancillary<H>>) -> bool {
+    let Some(ancillary) = ancillary else { return false };
+    out.ancillary.credentials = out.ancillary.credentials.or(ancillary.credentials);
+    let files = !ancillary.files.is_empty();
+    if files {
+        out.ancillary.files = ancillary.files;
+    }
+    files
+}

@@ -1,0 +1,343 @@
+//! Connections: their start, their bytes and their end.
+
+use super::*;
+use quire_fs::Sink;
+
+const HUP: Ready = Ready::READ.union(Ready::READ_HANGUP);
+
+#[test]
+fn connections_of_every_family_carry_bytes_both_ways() {
+    for (family, kind) in CONNECTED {
+        let n = network();
+        let (a, b) = connected(&n, family, kind);
+        assert_eq!(write(&a, &Io::NOW, b"ping"), Ok(4));
+        assert_eq!((b.ready(), b.queued(), a.unsent()), (Ready::READ | Ready::WRITE, Ok(4), 4));
+        assert_eq!(read(&b, &Io::NOW, 10).unwrap(), b"ping");
+        assert_eq!(write(&b, &Io::NOW, b"pong"), Ok(4));
+        assert_eq!(read(&a, &Io::NOW, 10).unwrap(), b"pong");
+        assert_eq!(read(&a, &Io::NOW, 10), Err(FsError::WouldBlock));
+        assert_eq!((a.ready(), a.read_waits(5)), (Ready::WRITE, Some(true)));
+        assert_eq!((b.peer_credentials(), b.local()), (Some(OTHER), a.remote().unwrap()));
+        assert_eq!(b.remote().unwrap(), a.local());
+        if family == Family::Unix {
+            assert_eq!(a.peer_credentials(), Some(ME));
+        }
+        assert_eq!(a.connect(&Io::NOW, &inet("127.0.0.1:1"), ME), Err(FsError::IsConnected));
+    }
+}
+
+#[test]
+fn a_closed_peer_ends_reading_and_breaks_writing() {
+    for (family, kind) in CONNECTED {
+        let n = network();
+        let (a, b) = connected(&n, family, kind);
+        write(&b, &Io::NOW, b"last").unwrap();
+        drop(b);
+        assert_eq!(read(&a, &Io::WAIT, 10).unwrap(), b"last");
+        assert_eq!(read(&a, &Io::WAIT, 10).unwrap(), b"");
+        if family == Family::Unix {
+            assert_eq!(a.ready(), HUP | Ready::HANGUP | Ready::WRITE);
+        } else {
+            assert_eq!(a.ready(), HUP | Ready::WRITE);
+            assert_eq!(write(&a, &Io::NOW, b"into the void"), Ok(13));
+            assert!(a.ready().contains(Ready::HANGUP | Ready::ERROR));
+        }
+        assert_eq!(write(&a, &Io::NOW, b"x"), Err(FsError::BrokenPipe));
+        assert_eq!(write(&a, &Io::NOW, b"x"), Err(FsError::BrokenPipe));
+    }
+}
+
+#[test]
+fn unread_data_at_a_close_resets_the_peer() {
+    for (family, kind) in CONNECTED {
+        let n = network();
+        let (a, b) = connected(&n, family, kind);
+        write(&a, &Io::NOW, b"never read").unwrap();
+        write(&b, &Io::NOW, b"last").unwrap();
+        drop(b);
+        assert!(a.ready().contains(Ready::ERROR | Ready::HANGUP));
+        assert_eq!(read(&a, &Io::NOW, 10).unwrap(), b"last", "{family:?}");
+        assert_eq!(read(&a, &Io::NOW, 10), Err(FsError::Reset));
+        assert_eq!(read(&a, &Io::NOW, 10).unwrap(), b"");
+        assert_eq!(write(&a, &Io::NOW, b"x"), Err(FsError::BrokenPipe));
+    }
+    let n = network();
+    let (a, b) = connected(&n, Family::Inet4, Kind::Stream);
+    b.options().set_linger(Some(0));
+    drop(b);
+    assert_eq!(write(&a, &Io::NOW, b"x"), Err(FsError::Reset));
+    assert_eq!(write(&a, &Io::NOW, b"x"), Err(FsError::BrokenPipe));
+    let (a, b) = connected(&n, Family::Inet4, Kind::Stream);
+    write(&a, &Io::NOW, b"x").unwrap();
+    drop(b);
+    assert_eq!((a.take_error(), a.take_error()), (Some(FsError::Reset), None));
+}
+
+#[test]
+fn directions_are_shut_down_one_by_one() {
+    for (family, kind) in CONNECTED {
+        let n = network();
+        let (a, b) = connected(&n, family, kind);
+        write(&a, &Io::NOW, b"request").unwrap();
+        a.shutdown(false, true).unwrap();
+        assert_eq!(write(&a, &Io::NOW, b"x"), Err(FsError::BrokenPipe));
+        assert_eq!(read(&b, &Io::WAIT, 10).unwrap(), b"request");
+        assert_eq!(read(&b, &Io::WAIT, 10).unwrap(), b"");
+        assert_eq!(b.ready(), HUP | Ready::WRITE);
+        write(&b, &Io::NOW, b"answer").unwrap();
+        assert_eq!(read(&a, &Io::WAIT, 10).unwrap(), b"answer");
+        b.shutdown(false, true).unwrap();
+        assert!(a.ready().contains(HUP | Ready::HANGUP) && b.ready().contains(Ready::HANGUP));
+        let (a, b) = connected(&n, family, kind);
+        write(&b, &Io::NOW, b"before").unwrap();
+        a.shutdown(true, false).unwrap();
+        assert_eq!(read(&a, &Io::WAIT, 10).unwrap(), b"before");
+        assert_eq!(read(&a, &Io::WAIT, 10).unwrap(), b"");
+        let after = write(&b, &Io::NOW, b"after");
+        assert_eq!(after, if family == Family::Unix { Err(FsError::BrokenPipe) } else { Ok(5) });
+    }
+    let n = network();
+    assert_eq!(socket(&n, Family::Inet4, Kind::Stream).shutdown(true, true), Err(FsError::NotConnected));
+    assert_eq!(socket(&n, Family::Unix, Kind::Stream).shutdown(true, true), Ok(()));
+}
+
+#[test]
+fn unconnected_streams_refuse_to_move_bytes() {
+    let n = network();
+    for (family, read_error, write_error) in [
+        (Family::Unix, FsError::Invalid, FsError::NotConnected),
+        (Family::Inet4, FsError::NotConnected, FsError::BrokenPipe),
+    ] {
+        let s = socket(&n, family, Kind::Stream);
+        assert_eq!(s.ready(), Ready::WRITE | Ready::HANGUP);
+        assert_eq!(read(&s, &Io::WAIT, 1), Err(read_error));
+        assert_eq!(write(&s, &Io::WAIT, b"x"), Err(write_error));
+        assert_eq!(s.remote(), Err(FsError::NotConnected));
+        assert!(matches!(s.accept(&Io::NOW), Err(FsError::Invalid)));
+        assert_eq!(s.disconnect(), Err(FsError::Unsupported));
+    }
+    assert!(matches!(Socket::new(&n, Family::Inet4, Kind::SeqPacket), Err(FsError::Unsupported)));
+}
+
+#[test]
+fn a_full_buffer_stops_the_writer_and_polls_until_half_is_read() {
+    for (family, kind) in CONNECTED.into_iter().filter(|(_, kind)| *kind == Kind::Stream) {
+        let n = network();
+        let (a, b) = connected(&n, family, kind);
+        let bytes: Vec<u8> = (0..1_000_000).map(|i| (i / 7) as u8).collect();
+        let sent = write(&a, &Io::NOW, &bytes).unwrap();
+        assert!((150_000..260_000).contains(&sent), "{sent}");
+        assert_eq!(write(&a, &Io::NOW, b"x"), Err(FsError::WouldBlock));
+        assert_eq!(a.ready(), Ready::empty());
+        let mut got = read(&b, &Io::NOW, 1000).unwrap();
+        assert_eq!(a.ready(), Ready::empty());
+        got.extend(read(&b, &Io::NOW, sent / 2 + 10_000).unwrap());
+        assert_eq!(a.ready(), Ready::WRITE);
+        got.extend(read(&b, &Io::NOW, sent).unwrap());
+        assert!(got == bytes[..sent]);
+    }
+}
+
+#[test]
+fn small_writes_share_chunks_and_the_buffer_bounds_their_memory() {
+    let n = network();
+    let (a, b) = pair(&n, Kind::Stream);
+    let mut sent = 0;
+    while write(&a, &Io::NOW, &[sent as u8]).is_ok() {
+        sent += 1;
+    }
+    assert!(sent > 150_000, "{sent}");
+    let got = read(&b, &Io::NOW, sent + 1).unwrap();
+    assert!(got.iter().enumerate().all(|(i, byte)| *byte == i as u8) && got.len() == sent);
+}
+
+#[test]
+fn reads_peek_wait_for_all_and_know_a_low_water_mark() {
+    let n = network();
+    let (a, b) = pair(&n, Kind::Stream);
+    let bytes: Vec<u8> = (0..10_000).map(|i| (i % 251) as u8).collect();
+    write(&a, &Io::NOW, &bytes).unwrap();
+    for _ in 0..2 {
+        assert!(receive(&b, 9_000, ReceiveFlags::PEEK).unwrap().0 == bytes[..9_000]);
+    }
+    assert_eq!(b.queued(), Ok(10_000));
+    assert!(receive(&b, 20_000, ReceiveFlags::WAIT_ALL).unwrap().0 == bytes);
+    b.options().set_low_water(4);
+    write(&a, &Io::NOW, b"abc").unwrap();
+    assert_eq!(b.read_waits(9), Some(false), "the read itself waits for more");
+    // A read that does not wait takes the bytes that are there.
+    assert_eq!(read(&b, &Io::NOW, 10).unwrap(), b"abc");
+    std::thread::scope(|s| {
+        let reader = s.spawn(|| {
+            let mut into = [0; 6];
+            b.receive(&Io::WAIT, &mut SliceSink::new(&mut into), ReceiveFlags::WAIT_ALL).unwrap();
+            into
+        });
+        write(&a, &Io::NOW, b"abc").unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        write(&a, &Io::NOW, b"defg").unwrap();
+        assert_eq!(&reader.join().unwrap(), b"abcdef");
+    });
+    assert_eq!(read(&b, &Io::NOW, 10).unwrap(), b"g");
+    assert_eq!((read(&b, &Io::NOW, 0).unwrap(), write(&a, &Io::NOW, b"")), (Vec::new(), Ok(0)));
+}
+
+/// Takes some bytes and then faults.
+struct Faulty(usize, Vec<u8>);
+impl Sink for Faulty {
+    fn put(&mut self, bytes: &[u8]) -> Result<usize, FsError> {
+        let n = bytes.len().min(self.0);
+        if n == 0 {
+            return Err(FsError::Fault);
+        }
+        self.1.extend(&bytes[..n]);
+        self.0 -= n;
+        Ok(n)
+    }
+    fn room(&self) -> usize {
+        1 << 20
+    }
+}
+
+#[test]
+fn a_fault_loses_no_byte_of_a_stream() {
+    let n = network();
+    let (a, b) = pair(&n, Kind::Stream);
+    let bytes: Vec<u8> = (0..20_000).map(|i| (i % 253) as u8).collect();
+    write(&a, &Io::NOW, &bytes).unwrap();
+    let mut got = Vec::new();
+    for most in [0, 1, 4095, 1, 5000, 0, 7] {
+        let mut sink = Faulty(most, Vec::new());
+        let read = b.read(&Io::NOW, &mut sink);
+        assert_eq!(read, if most == 0 { Err(FsError::Fault) } else { Ok(most) });
+        got.extend(sink.1);
+    }
+    assert_eq!(b.queued(), Ok(20_000 - got.len()));
+    got.extend(read(&b, &Io::NOW, 30_000).unwrap());
+    assert!(got == bytes);
+}
+
+#[test]
+fn a_full_backlog_holds_connections_back() {
+    let n = network();
+    let l = listener(&n, Family::Unix, Kind::Stream, 0);
+    assert_eq!(l.ready(), Ready::empty());
+    let clients: Vec<Shared> = (0..2).map(|_| socket(&n, Family::Unix, Kind::Stream)).collect();
+    clients[0].connect(&Io::NOW, &destination(&l), ME).unwrap();
+    assert_eq!(l.ready(), Ready::READ);
+    assert_eq!(clients[1].connect(&Io::NOW, &destination(&l), ME), Err(FsError::WouldBlock));
+    std::thread::scope(|s| {
+        let late = s.spawn(|| clients[1].connect(&Io::WAIT, &destination(&l), ME));
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        l.accept(&Io::NOW).unwrap();
+        assert_eq!(late.join().unwrap(), Ok(()));
+    });
+    let l = listener(&n, Family::Inet4, Kind::Stream, 0);
+    let clients: Vec<Shared> = (0..4).map(|_| socket(&n, Family::Inet4, Kind::Stream)).collect();
+    for client in &clients {
+        assert_eq!(client.connect(&Io::NOW, &destination(&l), ME), Err(FsError::InProgress));
+    }
+    assert_eq!(clients[0].ready(), Ready::WRITE);
+    assert_eq!(clients[0].connect(&Io::NOW, &destination(&l), ME), Ok(()));
+    assert_eq!(clients[0].connect(&Io::NOW, &destination(&l), ME), Err(FsError::IsConnected));
+    assert_eq!(clients[1].ready(), Ready::empty());
+    assert_eq!(clients[1].connect(&Io::NOW, &destination(&l), ME), Err(FsError::Already));
+    l.accept(&Io::NOW).unwrap();
+    assert_eq!(clients[1].ready(), Ready::WRITE);
+    assert_eq!(clients[2].ready(), Ready::empty());
+    l.listen(1, ME).unwrap();
+    assert_eq!(clients[2].ready(), Ready::WRITE, "the backlog is longer now");
+    assert_eq!(clients[3].ready(), Ready::empty());
+    drop(l);
+    assert_eq!(clients[2].take_error(), Some(FsError::Reset));
+    assert_eq!(clients[3].take_error(), Some(FsError::Refused));
+    assert!(clients[3].ready().contains(Ready::HANGUP));
+}
+
+#[test]
+fn connections_to_nothing_are_refused() {
+    let n = network();
+    let unix = socket(&n, Family::Unix, Kind::Stream);
+    for to in [Destination::Abstract(b"none"), Destination::Inode(ident(1))] {
+        assert_eq!(unix.connect(&Io::WAIT, &to, ME), Err(FsError::Refused));
+    }
+    assert_eq!(unix.connect(&Io::WAIT, &inet("127.0.0.1:1"), ME), Err(FsError::WrongFamily));
+    let bound = socket(&n, Family::Unix, Kind::Stream);
+    bound.bind(Place::Abstract(b"bound"), ME).unwrap();
+    assert_eq!(unix.connect(&Io::WAIT, &Destination::Abstract(b"bound"), ME), Err(FsError::Refused));
+    let packets = socket(&n, Family::Unix, Kind::SeqPacket);
+    assert_eq!(packets.connect(&Io::WAIT, &Destination::Abstract(b"bound"), ME), Err(FsError::WrongType));
+    bound.listen(0, ME).unwrap();
+    assert_eq!(unix.connect(&Io::WAIT, &Destination::Abstract(b"bound"), ME), Ok(()));
+    assert_eq!(socket(&n, Family::Unix, Kind::Stream).listen(1, ME), Err(FsError::Invalid));
+    let tcp = socket(&n, Family::Inet4, Kind::Stream);
+    assert_eq!(tcp.connect(&Io::WAIT, &inet("127.0.0.1:9"), ME), Err(FsError::Refused));
+    assert_eq!(tcp.connect(&Io::WAIT, &inet("10.0.0.1:9"), ME), Err(FsError::Unreachable));
+    assert_eq!(tcp.connect(&Io::NOW, &inet("127.0.0.1:9"), ME), Err(FsError::InProgress));
+    assert!(tcp.ready().contains(Ready::ERROR | Ready::HANGUP));
+    assert_eq!((tcp.take_error(), tcp.take_error()), (Some(FsError::Refused), None));
+}
+
+#[test]
+fn a_listener_that_stops_or_closes_drops_its_connections() {
+    for (family, kind) in CONNECTED {
+        let n = network();
+        let l = listener(&n, family, kind, 5);
+        let to = destination(&l);
+        let client = socket(&n, family, kind);
+        client.connect(&Io::WAIT, &to, ME).unwrap();
+        write(&client, &Io::NOW, b"lost").unwrap();
+        l.shutdown(true, true).unwrap();
+        assert_eq!(client.take_error(), Some(FsError::Reset));
+        assert!(matches!(l.accept(&Io::WAIT), Err(FsError::Invalid)));
+        let late = socket(&n, family, kind);
+        assert_eq!(late.connect(&Io::WAIT, &to, ME), Err(FsError::Refused));
+    }
+    // A client that has gone is accepted, and then at its end.
+    let n = network();
+    let l = listener(&n, Family::Inet4, Kind::Stream, 5);
+    let client = socket(&n, Family::Inet4, Kind::Stream);
+    client.connect(&Io::WAIT, &destination(&l), ME).unwrap();
+    write(&client, &Io::NOW, b"bye").unwrap();
+    drop(client);
+    let server = l.accept(&Io::NOW).unwrap();
+    assert_eq!(read(&server, &Io::NOW, 9).unwrap(), b"bye");
+    assert_eq!(read(&server, &Io::NOW, 9).unwrap(), b"");
+}
+
+#[test]
+fn timeouts_of_the_socket_end_waits() {
+    let n = network();
+    let (a, b) = pair(&n, Kind::Stream);
+    a.options().set_receive_timeout(5_000_000);
+    a.options().set_send_timeout(5_000_000);
+    assert_eq!(read(&a, &Io::WAIT, 1), Err(FsError::WouldBlock));
+    let sent = write(&a, &Io::WAIT, &[0; 1_000_000]).unwrap();
+    assert!(sent < 1_000_000);
+    assert_eq!(write(&a, &Io::WAIT, b"x"), Err(FsError::WouldBlock));
+    let io = Io { interrupted: &|| true, ..Io::WAIT };
+    assert_eq!(write(&a, &io, b"x"), Err(FsError::Stopped));
+    drop(b);
+}
+
+#[test]
+fn many_connections_leave_nothing_behind() {
+    let n = network();
+    let l = listener(&n, Family::Inet4, Kind::Stream, 1);
+    let unix = listener(&n, Family::Unix, Kind::Stream, 1);
+    for i in 0..100_000 {
+        let (family, l) = if i % 2 == 0 { (Family::Inet4, &l) } else { (Family::Unix, &unix) };
+        let client = socket(&n, family, Kind::Stream);
+        client.connect(&Io::WAIT, &destination(l), ME).unwrap();
+        let server = l.accept(&Io::NOW).unwrap();
+        if i % 3 == 0 {
+            write(&client, &Io::NOW, b"x").unwrap();
+        }
+        drop((client, server));
+    }
+    let (held, listening) = (Arc::strong_count(&n), 2);
+    assert_eq!(held, 1 + listening);
+    drop((l, unix));
+    assert_eq!(Arc::strong_count(&n), 1);
+    assert!((0..256).all(|i| n.tcp.bucket(i).capacity() == 0 && n.names.bucket(i).capacity() == 0));
+}
