@@ -15,11 +15,14 @@
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/resource.h>
+#include <netinet/in.h>
 #include <sys/select.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/uio.h>
+#include <sys/un.h>
 
 #ifndef SYS_epoll_pwait2
 #define SYS_epoll_pwait2 441
@@ -161,6 +164,42 @@ static void make(const char *name) { close(MUST(open(name, O_CREAT | O_RDWR, 064
 static void a_pipe(void) { MUST(pipe2(ends, O_NONBLOCK)); }
 static void a_packet_pipe(void) { MUST(pipe2(ends, O_NONBLOCK | O_DIRECT)); }
 static void full_pipe(void) { a_pipe(), MUST(write(ends[1], data, 5000)); }
+
+// Sockets: `one` listens, `ends` are connected or about to be.
+static struct sockaddr_in port;
+static struct sockaddr_un socket_path = {.sun_family = AF_UNIX, .sun_path = "socket"};
+static socklen_t port_len = sizeof port;
+static void a_socket(int family, int type) {
+    port = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    one = MUST(socket(family, type | SOCK_NONBLOCK, 0));
+}
+static void a_bound_socket(int type) {
+    a_socket(AF_INET, type);
+    MUST(bind(one, (void *)&port, sizeof port));
+    MUST(getsockname(one, (void *)&port, &port_len));
+}
+static void a_listener(void) { a_bound_socket(SOCK_STREAM), MUST(listen(one, 8)), ends[0] = MUST(socket(AF_INET, SOCK_STREAM, 0)); }
+static void a_waiting_connection(void) { a_listener(), MUST(connect(ends[0], (void *)&port, sizeof port)); }
+static void a_socket_pair(int type) { MUST(socketpair(AF_UNIX, type | SOCK_NONBLOCK, 0, ends)); }
+static char control[CMSG_SPACE(sizeof(int))] __attribute__((aligned(8)));
+static struct iovec in_data = {data, 5000};
+static struct msghdr message = {.msg_iov = &in_data, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+static struct mmsghdr messages;
+static void a_message(void) {
+    struct cmsghdr *c = (struct cmsghdr *)control;
+    *c = (struct cmsghdr){.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof(int))};
+    *(int *)CMSG_DATA(c) = FILE_FD;
+    message.msg_controllen = sizeof control;
+    a_socket_pair(SOCK_DGRAM);
+}
+static void a_sent_message(void) { a_message(), MUST(sendmsg(ends[0], &message, 0)); }
+static void a_few_messages(void) { a_message(), messages.msg_hdr = message; }
+static void a_few_sent_messages(void) { a_few_messages(), MUST(sendmsg(ends[0], &message, 0)); }
+static void close_received(void) {
+    if (result >= 0) close(*(int *)CMSG_DATA((struct cmsghdr *)control));
+    close_both();
+}
+
 static void empty_file(void) { one = MUST(open("new", O_CREAT | O_TRUNC | O_RDWR, 0644)); }
 static void no_file(void) { close(one), unlink("new"); }
 static void map_area(int protection, int flags, int fd) {
@@ -416,9 +455,24 @@ ROW(setitimer, , NOTHING, (ITIMER_REAL, &interval, fresh), no_tick(), FAULTS, EA
 ROW(setitimer, _prof, NOTHING, (ITIMER_PROF, &interval, fresh), no_cpu_tick(), FAULTS, EACH)
 ROW(getpid, , NOTHING, (0), NOTHING, NONE(ONLY_USES))
 ROW(sendfile, , (empty_file(), MUST(lseek(FILE_FD, 0, SEEK_SET))), (one, FILE_FD, NULL, 3 * PAGE), no_file(), WRITES)
-ROW(socket, , NOTHING, (1, 1, 0), NOTHING, .fails = EAFNOSUPPORT, NONE("there are no families"))
-ROW(shutdown, , MUST(syscall(SYS_socketpair, 1, 1, 0, ends)), (ends[0], 1), close_both(), NONE(IN_PLACE))
+ROW(socket, , NOTHING, (AF_UNIX, SOCK_STREAM, 0), close_result())
+ROW(socket, _inet, NOTHING, (AF_INET, SOCK_DGRAM, 0), close_result())
+ROW(connect, , a_listener(), (ends[0], &port, sizeof port), (close(one), close(ends[0])))
+ROW(accept, , a_waiting_connection(), (one, NULL, NULL), (close_result(), close(one), close(ends[0])))
+ROW(sendto, , a_socket_pair(SOCK_STREAM), (ends[0], data, 3 * PAGE, 0, NULL, 0), close_both(), MAYBE("it returns the bytes that it had sent"))
+ROW(sendto, _port, a_bound_socket(SOCK_DGRAM), (one, data, 3 * PAGE, 0, &port, sizeof port), close(one))
+ROW(recvfrom, , (a_socket_pair(SOCK_DGRAM), MUST(write(ends[0], data, 5000))), (ends[1], fresh, 5000, 0, NULL, NULL), close_both(), READS)
+ROW(sendmsg, , a_message(), (ends[0], &message, 0), close_both())
+ROW(recvmsg, , a_sent_message(), (ends[1], &message, 0), close_received(), MAYBE("the files are lost, as on Linux"))
+ROW(shutdown, , a_socket_pair(SOCK_STREAM), (ends[0], 1), close_both(), NONE(IN_PLACE))
+ROW(bind, , a_socket(AF_INET, SOCK_STREAM), (one, &port, sizeof port), close(one))
+ROW(bind, _path, a_socket(AF_UNIX, SOCK_STREAM), (one, &socket_path, sizeof socket_path), (close(one), unlink("socket")))
+ROW(listen, , a_bound_socket(SOCK_STREAM), (one, 8), close(one), NONE(IN_PLACE))
+ROW(getsockname, , a_bound_socket(SOCK_STREAM), (one, fresh, &port_len), close(one), FAULTS)
+ROW(getpeername, , a_waiting_connection(), (ends[0], fresh, &port_len), (close(one), close(ends[0])), FAULTS)
 ROW(socketpair, , NOTHING, (1, 1, 0, fresh), close_pair_of((int *)fresh), FAULTS)
+ROW(setsockopt, , a_socket(AF_INET, SOCK_STREAM), (one, SOL_SOCKET, SO_KEEPALIVE, &(int){1}, 4), close(one), NONE(IN_PLACE))
+ROW(getsockopt, , a_socket(AF_INET, SOCK_STREAM), (one, SOL_SOCKET, SO_TYPE, fresh, &(int){4}), close(one), FAULTS)
 ROW_BY(clone, , thread_to_be(), run_thread, end_thread(), .or = {EAGAIN}, MAYBE(STACKS))
 ROW_BY(clone, _process, a_few(), run_process, (end_born(), no_area()), .or = {EAGAIN}, MAYBE(STACKS))
 ROW_BY(clone, _sharing, NOTHING, run_sharing, end_born(), .or = {EAGAIN}, MAYBE(STACKS))
@@ -601,6 +655,7 @@ ROW(eventfd, , NOTHING, (0), close_result())
 ROW(fallocate, , empty_file(), (one, 0, 0, 4 * PAGE), no_file(), .or = {ENOSPC})
 ROW(timerfd_settime, , a_timer_file(), (one, 0, &late, fresh), close(one), FAULTS)
 ROW(timerfd_gettime, , a_timer_file(), (one, fresh), close(one), FAULTS)
+ROW(accept4, , a_waiting_connection(), (one, NULL, NULL, 0), (close_result(), close(one), close(ends[0])))
 ROW(eventfd2, , NOTHING, (0, 0), close_result())
 ROW(epoll_create1, , NOTHING, (0), close_result())
 ROW(dup3, , NOTHING, (FILE_FD, 700, 0), close_result(), EACH)
@@ -608,8 +663,10 @@ ROW(pipe2, , NOTHING, (fresh, O_CLOEXEC), close_pair_of((int *)fresh), FAULTS)
 ROW(preadv, , scattered(fresh), (FILE_FD, vector, 40, 0, 0), NOTHING, READS)
 ROW(pwritev, , (scattered(data), empty_file()), (one, vector, 40, 0, 0), no_file(), WRITES)
 ROW(rt_tgsigqueueinfo, , queued_info(SIGRTMIN), (queued.si_pid, queued.si_pid, SIGRTMIN, &queued), take_signal(), .or = {EAGAIN}, EACH)
+ROW(recvmmsg, , a_few_sent_messages(), (ends[1], &messages, 1, 0, NULL), close_received(), .maybe = "the files are lost, as on Linux")
 ROW(prlimit64, , NOTHING, (0, RLIMIT_NOFILE, NULL, fresh), NOTHING, FAULTS)
 ROW(syncfs, , NOTHING, (FILE_FD), NOTHING, NONE("a file is where it stays"))
+ROW(sendmmsg, , a_few_messages(), (ends[0], &messages, 1, 0), close_both())
 ROW(getcpu, , NOTHING, (fresh, fresh + PAGE, NULL), NOTHING, FAULTS)
 ROW(renameat2, , (make("new"), make("d/renamed")), (AT_FDCWD, "new", DIR_FD, "renamed", 2 /* exchange */), (unlink("new"), unlink("d/renamed")))
 ROW(renameat2, _new, make("new"), (AT_FDCWD, "new", DIR_FD, "renamed", 1 /* no replacement */), (unlink("new"), unlink("d/renamed")))

@@ -7,7 +7,7 @@ use crate::device::port::Shared;
 use crate::file::lock::{Owner, Record, RecordLocks};
 use crate::file_model::Numbers;
 use crate::host::{FileObject, PAGE_SIZE};
-use crate::pipe::{Pair, Pipe};
+use crate::pipe::Pipe;
 use crate::stream::transfer::{SliceSink, SliceSource};
 use crate::test_host::{TestHost, write_file};
 use crate::tree::attr::DeviceNumber;
@@ -167,12 +167,6 @@ fn a_call_without_memory_leaves_the_tree_as_it_was() {
         ("event", |t| {
             let event: Arc<dyn Stream> = unsize!(event::Event::new(0, false)?);
             Ok([Some(t.nameless_stream(&FileCredentials::ROOT, "[eventfd]", event, RW, false)?), None])
-        }),
-        ("socket pair", |t| {
-            let (a, b) = Pair::new(TestHost)?;
-            let (a, b): (Arc<dyn Stream>, Arc<dyn Stream>) = (unsize!(a), unsize!(b));
-            let open = |s| t.nameless_stream(&FileCredentials::ROOT, "socket", s, RW, true);
-            Ok([Some(open(a)?), Some(open(b)?)])
         }),
         ("list", |t| read(t, "/d")),
         ("list a generated directory", |t| read(t, "/proc")),

@@ -45,6 +45,7 @@ pub mod regs;
 pub mod rseq;
 pub mod shortage;
 pub mod signal;
+pub mod socket;
 pub mod start;
 pub mod syscall;
 pub mod system;

@@ -14,6 +14,7 @@ use crate::process::thread::Thread;
 use crate::process::users::Users;
 use crate::process::victims::Victims;
 use crate::random::Random;
+use crate::socket::host::{Network, SocketHost};
 use crate::tables::{TableMemory, padded};
 use crate::time::timer_file::TimerFiles;
 use crate::unknown::Unknown;
@@ -46,6 +47,8 @@ pub struct Linux<M: Machine> {
     pub unknown: Unknown,
     /// The file layer's state: the root directory, devices.
     pub files: System<M>,
+    /// The names of sockets.
+    pub(crate) network: Arc<Network<M>>,
     /// How large pipes may be.
     pub pipes: PipeLimits,
     /// The files of `timerfd_create`.
@@ -140,6 +143,7 @@ impl<M: Machine> Linux<M> {
         let first = first_ids(memory);
         let ids = Ids::new(most_ids(memory) as crate::Pid - 1, cpus, &mut tables)?;
         ids.set_max(first as crate::Pid - 1);
+        let files = System::new(vm, machine)?;
         Ok(quire_heap::try_leak(Linux {
             machine,
             vm,
@@ -150,7 +154,8 @@ impl<M: Machine> Linux<M> {
             futexes: Futexes::new(memory, &mut tables)?,
             random: Random::new(machine.entropy(), cpus, &mut tables)?,
             unknown: Unknown::new(),
-            files: System::new(vm, machine)?,
+            network: Network::new(SocketHost(*files.vfs().host()))?,
+            files,
             pipes: PipeLimits::new(),
             timer_files: TimerFiles::new(),
             host_name: HostName::new(),

@@ -53,8 +53,7 @@ pub struct Pipe<H: Host> {
     /// meanwhile.
     reader_opens: AtomicU64,
     writer_opens: AtomicU64,
-    /// Shared by the two pipes of a socket pair, because the pair is polled as one file.
-    readiness: Arc<Readiness>,
+    readiness: Readiness,
 }
 
 /// A page of the ring.
@@ -79,7 +78,7 @@ pub type NewPipe<H> = (Arc<Pipe<H>>, [Arc<dyn Stream>; 2]);
 /// The state under the writer's lock.
 struct Writing<H: Host> {
     large: Large<H>,
-    /// Present while an end is open; never for sockets.
+    /// Present while an end is open.
     charge: Option<H::PipeCharge>,
 }
 
@@ -98,29 +97,19 @@ pub struct PipeEnd<H: Host> {
 impl<H: Host> Pipe<H> {
     /// A pipe with no end open.
     pub fn new(host: H) -> Result<Arc<Self>, FsError> {
-        Self::announced_by(host, Arc::try_new(Readiness::new())?)
+        Self::made(host, DEFAULT, None)
     }
 
     /// The two ends of a new pipe, charged to the calling thread's user.
     pub fn ends(host: H) -> Result<NewPipe<H>, FsError> {
         let (pages, charge) = host.charge_pipe().ok_or(FsError::TooManyPipes)?;
-        let pipe = Self::made(host, Arc::try_new(Readiness::new())?, pages, Some(charge))?;
+        let pipe = Self::made(host, pages, Some(charge))?;
         let ends: [Arc<dyn Stream>; 2] =
             [unsize!(Self::end(&pipe, true, false)?), unsize!(Self::end(&pipe, false, true)?)];
         Ok((pipe, ends))
     }
 
-    /// A pipe that is charged to no user.
-    fn announced_by(host: H, readiness: Arc<Readiness>) -> Result<Arc<Self>, FsError> {
-        Self::made(host, readiness, DEFAULT, None)
-    }
-
-    fn made(
-        host: H,
-        readiness: Arc<Readiness>,
-        pages: usize,
-        charge: Option<H::PipeCharge>,
-    ) -> Result<Arc<Self>, FsError> {
+    fn made(host: H, pages: usize, charge: Option<H::PipeCharge>) -> Result<Arc<Self>, FsError> {
         Ok(Arc::try_new(Pipe {
             host,
             pages: [const { Mutex::new(RingPage::EMPTY) }; DEFAULT],
@@ -135,7 +124,7 @@ impl<H: Host> Pipe<H> {
             writers: AtomicUsize::new(0),
             reader_opens: AtomicU64::new(0),
             writer_opens: AtomicU64::new(0),
-            readiness,
+            readiness: Readiness::new(),
         })?)
     }
 
@@ -541,10 +530,8 @@ fn place(at: u64, pages: usize) -> (usize, usize) {
 }
 
 mod packet;
-mod pair;
 mod resize;
 #[cfg(test)]
 mod tests;
 
 use packet::Mark;
-pub use pair::Pair;

@@ -194,20 +194,6 @@ fn a_writer_that_opened_first_and_leaves_at_once_is_met() {
     });
 }
 
-#[test]
-fn a_socket_pair_carries_both_ways_and_ends_when_one_side_goes() {
-    let (a, b) = Pair::new(TestHost).unwrap();
-    write(&*a, &Io::NOW, b"ping").unwrap();
-    write(&*b, &Io::NOW, b"pong").unwrap();
-    assert_eq!(read(&*b, &Io::NOW, 9).unwrap(), b"ping");
-    assert_eq!(read(&*a, &Io::NOW, 9).unwrap(), b"pong");
-    a.shut(false, true);
-    assert_eq!(read(&*b, &Io::NOW, 9).unwrap(), b"");
-    drop(a);
-    assert!(b.ready().contains(Ready::HANGUP));
-    assert_eq!(write(&*b, &Io::NOW, b"x"), Err(FsError::BrokenPipe));
-}
-
 fn size(s: &dyn Stream) -> &PipeEnd<TestHost> {
     s.as_any().downcast_ref().unwrap()
 }
@@ -357,8 +343,7 @@ fn a_user_pays_for_its_pipes_until_they_go() {
     assert_eq!((left(), size(&*small[0]).capacity()), (4, 2 * PAGE_SIZE));
     let last = [ends().unwrap(), ends().unwrap()];
     assert_eq!((left(), ends().err()), (0, Some(FsError::TooManyPipes)));
-    // A FIFO's first end is charged, and its last one returns the charge; the next is charged again. Sockets are not
-    // charged.
+    // A FIFO's first end is charged, and its last one returns the charge; the next is charged again.
     let fifo = Pipe::new(TestHost).unwrap();
     let open = || Pipe::open(&fifo, true, true, &Io::NOW);
     assert_eq!(open().err(), Some(FsError::OutOfMemory));
@@ -372,9 +357,7 @@ fn a_user_pays_for_its_pipes_until_they_go() {
     assert_eq!(left(), 32);
     let again = open().unwrap();
     assert_eq!((left(), size(&*again).capacity()), (16, CAPACITY));
-    let sockets = Pair::new(TestHost).unwrap();
-    assert_eq!(left(), 16);
-    drop((sockets, again, last, small, one));
+    drop((again, last, small, one));
     assert_eq!(left(), 40);
     TestHost.pay_from(None);
 }

@@ -190,6 +190,16 @@ impl<H: Host> Vfs<H> {
         flags: OpenFlags,
         socket: bool,
     ) -> Result<Arc<OpenFile<H>>, FsError> {
+        Ok(self.nameless(caller, kind, socket)?.open(stream, flags))
+    }
+
+    /// Everything of a [nameless stream](Self::nameless_stream) but the stream, for a stream that must not be lost.
+    pub fn nameless(
+        &self,
+        caller: &FileCredentials,
+        kind: &'static str,
+        socket: bool,
+    ) -> Result<NamelessFile<H>, FsError> {
         let attr = NewAttr { mode: if socket { 0o777 } else { 0o600 }, uid: caller.uid, gid: caller.gid };
         let node = if socket { InodeContent::Socket } else { InodeContent::Anonymous(kind) };
         let inode = Inode::new(&self.host, self.nameless, attr, |_| Ok(node))?;
@@ -199,7 +209,7 @@ impl<H: Host> Vfs<H> {
             false => try_format(format_args!("anon_inode:{kind}"))?,
         };
         let dentry = Dentry::nameless(&label, inode)?;
-        Ok(OpenFile::new(Opening::new(&self.host)?, dentry.into(), flags, Body::Stream(stream), false))
+        Ok(NamelessFile { opening: Opening::new(&self.host)?, dentry })
     }
 
     /// A file of `caller` in memory without a name in any directory; listings show `/memfd:name (deleted)`. With `seals`;
@@ -225,5 +235,18 @@ impl<H: Host> Vfs<H> {
         // Not counted as a writer of a program's file, as on Linux: a memory file is executed through its only
         // descriptor.
         Ok(OpenFile::new(opening, dentry.into(), flags | OpenFlags::LARGE, body, false))
+    }
+}
+
+/// An open file that has no stream yet.
+pub struct NamelessFile<H: Host> {
+    opening: Opening<H>,
+    dentry: Arc<Dentry<H>>,
+}
+
+impl<H: Host> NamelessFile<H> {
+    /// Opens it.
+    pub fn open(self, stream: Arc<dyn Stream>, flags: OpenFlags) -> Arc<OpenFile<H>> {
+        OpenFile::new(self.opening, self.dentry.into(), flags, Body::Stream(stream), false)
     }
 }

@@ -51,7 +51,7 @@ impl<M: Machine> FileHost<M> {
     }
 
     /// The Linux layer, once there is one.
-    pub(super) fn linux(&self) -> Option<&'static Linux<M>> {
+    pub(crate) fn linux(&self) -> Option<&'static Linux<M>> {
         // SAFETY: null, or set from a `&'static` in `set_linux`, and only read through.
         unsafe { self.late.linux.load(Ordering::Acquire).as_ref() }
     }

@@ -6,6 +6,7 @@ use super::transfer::{MOST, Vectors};
 use crate::process::limits::which;
 use crate::process::sleep::{ReadWait, Sleep};
 use crate::signal::Signal;
+use crate::socket::host::Socket;
 use crate::{Ctx, Errno, Machine};
 use linux_raw_sys::general as raw;
 use quire_fs::Want;
@@ -27,12 +28,22 @@ fn read_with<M: Machine>(
 
 fn write_with<M: Machine>(
     ctx: &Ctx<'_, M>,
+    file: &File<M>,
     from: &Vectors,
     write: impl FnOnce(&Io<'_>, &mut dyn Source) -> Result<usize, FsError>,
 ) -> Result<usize, Errno> {
     let thread = ctx.thread;
     let interrupted = || thread.interrupted();
-    write(&writing(ctx, &interrupted), &mut from.transfer(ctx)).map_err(|e| refused_write(ctx, e))
+    write(&writing(ctx, &interrupted), &mut from.transfer(ctx)).map_err(|e| match e {
+        FsError::BrokenPipe if is_silent(file) => e.into(),
+        e => refused_write(ctx, e),
+    })
+}
+
+/// Whether a write to it raises no SIGPIPE: a socket of messages.
+#[cold]
+fn is_silent<M: Machine>(file: &File<M>) -> bool {
+    file.stream_as::<Socket<M>>().is_some_and(|socket| socket.kind() != quire_net::Kind::Stream)
 }
 
 /// The caller's options for writes to files.
@@ -108,7 +119,7 @@ pub fn sys_write<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, len: u64) -
     let file = ctx.file(fd)?;
     writable(&file)?;
     let from = Vectors::one(at, len)?;
-    write_with(ctx, &from, |io, source| file.write(io, source))
+    write_with(ctx, &file, &from, |io, source| file.write(io, source))
 }
 
 /// `pread64`
@@ -128,7 +139,7 @@ pub fn sys_pwrite64<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, len: u64
     file.has_positions()?;
     writable(&file)?;
     let from = Vectors::one(at, len)?;
-    write_with(ctx, &from, |io, source| file.write_at(io, to, source))
+    write_with(ctx, &file, &from, |io, source| file.write_at(io, to, source))
 }
 
 /// `readv`
@@ -144,7 +155,7 @@ pub fn sys_writev<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, count: u64
     let file = ctx.file(fd)?;
     writable(&file)?;
     let from = Vectors::many(ctx, at, count)?;
-    write_with(ctx, &from, |io, source| file.write(io, source))
+    write_with(ctx, &file, &from, |io, source| file.write(io, source))
 }
 
 /// `preadv`
@@ -164,7 +175,7 @@ pub fn sys_pwritev<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, count: u6
     file.has_positions()?;
     writable(&file)?;
     let from = Vectors::many(ctx, at, count)?;
-    write_with(ctx, &from, |io, source| file.write_at(io, to, source))
+    write_with(ctx, &file, &from, |io, source| file.write_at(io, to, source))
 }
 
 /// Flags of `preadv2` and `pwritev2` that need nothing done: files in memory are always synchronous.

@@ -2,6 +2,7 @@
 
 use super::File;
 use super::terminals::{self, settings};
+use crate::socket::host::Socket;
 use crate::{Ctx, Errno, Machine};
 use linux_raw_sys::general as raw;
 use quire_fs::terminal::{Size, Terminal};
@@ -48,6 +49,11 @@ pub fn sys_ioctl<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, request: u32, argume
         }
         FIONREAD => {
             ctx.write(argument, &readable_bytes(&file)?)?;
+            return Ok(0);
+        }
+        // For a socket, SIOCOUTQ.
+        TIOCOUTQ if let Some(socket) = file.stream_as::<Socket<M>>() => {
+            ctx.write(argument, &i32::try_from(socket.unsent()).unwrap_or(i32::MAX))?;
             return Ok(0);
         }
         _ => {}

@@ -1,28 +1,17 @@
-//! Files without names: pipes, event counters, memory files, socket pairs.
+//! Files without names: pipes, event counters, memory files.
 
+use super::File;
 use super::path::only;
-use super::{File, FileHost};
 use crate::{Ctx, Errno, Machine};
 use linux_raw_sys::general as raw;
 use quire_fs::event::Event;
-use quire_fs::pipe::Pair;
-use quire_fs::{FileCredentials, FileKind, OpenFlags, Seals};
+use quire_fs::{FileCredentials, OpenFlags, Seals};
 use quire_heap::{Arc, unsize};
 
 const BOTH: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
-/// Socket numbers, which the generated constants for files lack.
-const AF_UNIX: u32 = 1;
-const SOCK_STREAM: u32 = 1;
-/// The least number that no type of socket has, and the bits of a type that are flags.
-const SOCK_MAX: u32 = 11;
-const SOCK_TYPE_MASK: u32 = 0xf;
-/// The least number that no family of sockets has.
-const FAMILIES: u32 = 46;
-const SOCK_NONBLOCK: u32 = 0o4000;
-const SOCK_CLOEXEC: u32 = 0o2_000_000;
 
 /// Gives two files two descriptors and stores them at `to`; on failure none stays.
-fn install_two<M: Machine>(
+pub(crate) fn install_two<M: Machine>(
     ctx: &Ctx<'_, M>,
     files: (Arc<File<M>>, Arc<File<M>>),
     close_on_exec: bool,
@@ -90,50 +79,4 @@ pub fn sys_memfd_create<M: Machine>(ctx: &mut Ctx<'_, M>, name: u64, flags: u32)
     let name = ctx.user().read_string(name, NAME, Errno::EINVAL)?;
     let file = ctx.vfs().memory_file(&ctx.file_credentials(), &name, BOTH, seals)?;
     ctx.install(file, flags & raw::MFD_CLOEXEC != 0)
-}
-
-/// `socket`: there is no family of sockets to make one of. Only pairs exist.
-pub fn sys_socket<M: Machine>(_ctx: &mut Ctx<'_, M>, family: u32, kind: u32, _protocol: u32) -> Result<usize, Errno> {
-    only(kind & !SOCK_TYPE_MASK, SOCK_NONBLOCK | SOCK_CLOEXEC)?;
-    // A number that is no family at all is refused with the same error, before the type is checked.
-    if family < FAMILIES && kind & SOCK_TYPE_MASK >= SOCK_MAX { Err(Errno::EINVAL) } else { Err(Errno::EAFNOSUPPORT) }
-}
-
-/// `socketpair`: of streams between processes of this machine.
-pub fn sys_socketpair<M: Machine>(
-    ctx: &mut Ctx<'_, M>,
-    family: u32,
-    kind: u32,
-    protocol: u32,
-    to: u64,
-) -> Result<usize, Errno> {
-    if family != AF_UNIX {
-        return Err(Errno::EAFNOSUPPORT);
-    }
-    if kind & !(SOCK_NONBLOCK | SOCK_CLOEXEC) != SOCK_STREAM || protocol > 1 {
-        return Err(Errno::EOPNOTSUPP);
-    }
-    let mut ours = BOTH;
-    ours.set(OpenFlags::NONBLOCK, kind & SOCK_NONBLOCK != 0);
-    let (a, b) = Pair::new(*ctx.vfs().host())?;
-    let caller = ctx.file_credentials();
-    let socket = |end: Arc<Pair<FileHost<M>>>| ctx.vfs().nameless_stream(&caller, "socket", unsize!(end), ours, true);
-    let ends = (socket(a)?, socket(b)?);
-    install_two(ctx, ends, kind & SOCK_CLOEXEC != 0, to)
-}
-
-/// `shutdown`, of a socket pair's end.
-pub fn sys_shutdown<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, how: u32) -> Result<usize, Errno> {
-    let file = ctx.file(fd)?;
-    if file.dentry.inode.kind() != FileKind::Socket {
-        return Err(Errno::ENOTSOCK);
-    }
-    let pair = file.stream_as::<Pair<FileHost<M>>>().ok_or(Errno::EOPNOTSUPP)?;
-    match how {
-        0 => pair.shut(true, false),
-        1 => pair.shut(false, true),
-        2 => pair.shut(true, true),
-        _ => return Err(Errno::EINVAL),
-    }
-    Ok(0)
 }

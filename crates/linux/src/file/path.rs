@@ -64,10 +64,19 @@ pub fn walk<M: Machine>(
     at: u64,
     end: Final,
 ) -> Result<(View<M>, FoundPath<FileHost<M>>), Errno> {
-    let path = ctx.path(at)?;
+    walk_path(ctx, fd, &ctx.path(at)?, end)
+}
+
+/// As [`walk`], for a path already in kernel memory.
+pub fn walk_path<M: Machine>(
+    ctx: &Ctx<'_, M>,
+    fd: i32,
+    path: &[u8],
+    end: Final,
+) -> Result<(View<M>, FoundPath<FileHost<M>>), Errno> {
     let view = ctx.view()?;
-    let base = base(ctx, fd, &path)?;
-    let found = ctx.vfs().walk(&view, base.of(&view), &path, end)?;
+    let base = base(ctx, fd, path)?;
+    let found = ctx.vfs().walk(&view, base.of(&view), path, end)?;
     Ok((view, found))
 }
 

@@ -30,7 +30,7 @@ pub(super) fn deadline_after(now: u64, ns: u64) -> Option<u64> {
 }
 
 /// The relative time of a `timespec` argument in nanoseconds; `None` where there is no argument.
-pub(super) fn timeout<M: Machine>(ctx: &Ctx<'_, M>, at: u64) -> Result<Option<u64>, Errno> {
+pub(crate) fn timeout<M: Machine>(ctx: &Ctx<'_, M>, at: u64) -> Result<Option<u64>, Errno> {
     if at == 0 {
         return Ok(None);
     }

@@ -45,6 +45,17 @@ impl Repeat {
             | raw::__NR_setitimer
             | raw::__NR_sendfile
             | raw::__NR_socketpair
+            | raw::__NR_socket
+            | raw::__NR_connect
+            | raw::__NR_accept
+            | raw::__NR_accept4
+            | raw::__NR_sendto
+            | raw::__NR_sendmsg
+            | raw::__NR_sendmmsg
+            | raw::__NR_recvfrom
+            | raw::__NR_recvmsg
+            | raw::__NR_recvmmsg
+            | raw::__NR_bind
             | raw::__NR_clone
             | raw::__NR_fork
             | raw::__NR_vfork
@@ -237,7 +248,11 @@ impl Repeat {
             | raw::__NR_removexattr
             | raw::__NR_lremovexattr
             | raw::__NR_fremovexattr
-            | raw::__NR_socket
+            | raw::__NR_listen
+            | raw::__NR_getsockname
+            | raw::__NR_getpeername
+            | raw::__NR_setsockopt
+            | raw::__NR_getsockopt
             | raw::__NR_splice
             | raw::__NR_tee
             | raw::__NR_vmsplice

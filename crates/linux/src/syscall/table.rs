@@ -4,7 +4,7 @@ use super::{Handler, Supported};
 use crate::errno::{Errno, encode};
 use crate::shortage::ends;
 use crate::{Ctx, Machine};
-use crate::{exec, file, futex, memory, process, rseq, signal, system, time};
+use crate::{exec, file, futex, memory, process, rseq, signal, socket, system, time};
 
 macro_rules! table {
     ($($number:literal $name:ident => $($handler:ident)::+ $(, $note:literal)?;)*) => {
@@ -81,9 +81,21 @@ table! {
     38 setitimer => time::interval::sys_setitimer;
     39 getpid => process::identity::sys_getpid;
     40 sendfile => file::sys_sendfile;
-    41 socket => file::sys_socket, "no families of sockets: EAFNOSUPPORT";
-    48 shutdown => file::sys_shutdown;
-    53 socketpair => file::sys_socketpair;
+    41 socket => socket::sys_socket;
+    42 connect => socket::sys_connect;
+    43 accept => socket::sys_accept;
+    44 sendto => socket::sys_sendto;
+    45 recvfrom => socket::sys_recvfrom;
+    46 sendmsg => socket::sys_sendmsg;
+    47 recvmsg => socket::sys_recvmsg;
+    48 shutdown => socket::sys_shutdown;
+    49 bind => socket::sys_bind;
+    50 listen => socket::sys_listen;
+    51 getsockname => socket::sys_getsockname;
+    52 getpeername => socket::sys_getpeername;
+    53 socketpair => socket::sys_socketpair;
+    54 setsockopt => socket::sys_setsockopt;
+    55 getsockopt => socket::sys_getsockopt;
     56 clone => process::fork::sys_clone, "no namespaces, pidfds or control groups";
     57 fork => process::fork::sys_fork;
     58 vfork => process::fork::sys_vfork;
@@ -244,6 +256,7 @@ table! {
     285 fallocate => file::sys_fallocate, "with FALLOC_FL_KEEP_SIZE takes no memory behind the end of the file";
     286 timerfd_settime => file::sys_timerfd_settime;
     287 timerfd_gettime => file::sys_timerfd_gettime;
+    288 accept4 => socket::sys_accept4;
     290 eventfd2 => file::sys_eventfd2;
     291 epoll_create1 => file::sys_epoll_create1;
     292 dup3 => file::sys_dup3;
@@ -251,8 +264,10 @@ table! {
     295 preadv => file::sys_preadv;
     296 pwritev => file::sys_pwritev;
     297 rt_tgsigqueueinfo => signal::calls::sys_rt_tgsigqueueinfo;
+    299 recvmmsg => socket::sys_recvmmsg;
     302 prlimit64 => process::prlimit::sys_prlimit64, "no real-time classes, message queues or core files, so the limits on those limit nothing";
     306 syncfs => file::sys_syncfs;
+    307 sendmmsg => socket::sys_sendmmsg;
     309 getcpu => process::scheduling::sys_getcpu;
     316 renameat2 => file::sys_renameat2;
     318 getrandom => system::sys_getrandom;

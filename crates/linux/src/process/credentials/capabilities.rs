@@ -26,6 +26,9 @@ numbers! {
     SETUID = 7;
     SETPCAP = 8;
     LINUX_IMMUTABLE = 9;
+    NET_BIND_SERVICE = 10;
+    NET_ADMIN = 12;
+    NET_RAW = 13;
     IPC_LOCK = 14;
     SYS_CHROOT = 18;
     SYS_PTRACE = 19;

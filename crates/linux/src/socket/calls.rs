@@ -1,0 +1,294 @@
+//! Making sockets, naming them, and connecting them.
+
+use super::host::Socket;
+use super::user_address::Given;
+use super::{of, raw, told};
+use crate::file::{AT_FDCWD, File, find_path, install_two, walk_path};
+use crate::process::credentials::capabilities::cap;
+use crate::{Ctx, Errno, Machine};
+use linux_raw_sys::general::{O_CLOEXEC, O_NONBLOCK};
+use quire_fs::{Create, FileKind, Final, FsError, Ident, Io, OpenFlags, Want};
+use quire_heap::{Arc, Vec, unsize};
+use quire_net::{Destination, Family, Kind, Place};
+
+/// The least number that no type of socket has, and the bits of a type that are flags.
+const SOCK_MAX: u32 = 11;
+const SOCK_TYPE_MASK: u32 = 0xf;
+/// The least number that no family of sockets has.
+const FAMILIES: u32 = 46;
+const SOCK_NONBLOCK: u32 = O_NONBLOCK;
+const SOCK_CLOEXEC: u32 = O_CLOEXEC;
+/// Linux's `net.core.somaxconn`.
+const MOST_WAITING: u32 = 4096;
+const IPPROTO_TCP: u32 = 6;
+const IPPROTO_UDP: u32 = 17;
+
+const BOTH: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
+
+/// The family and kind of a socket.
+fn family_and_kind<M: Machine>(
+    ctx: &Ctx<'_, M>,
+    family: u32,
+    kind: u32,
+    protocol: u32,
+) -> Result<(Family, Kind), Errno> {
+    if kind & !(SOCK_TYPE_MASK | SOCK_NONBLOCK | SOCK_CLOEXEC) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    if family >= FAMILIES {
+        return Err(Errno::EAFNOSUPPORT);
+    }
+    let kind = kind & SOCK_TYPE_MASK;
+    if kind >= SOCK_MAX {
+        return Err(Errno::EINVAL);
+    }
+    let family = match family {
+        raw::AF_UNIX => Family::Unix,
+        raw::AF_INET => Family::Inet4,
+        raw::AF_INET6 => Family::Inet6,
+        _ => return Err(Errno::EAFNOSUPPORT),
+    };
+    if family == Family::Unix {
+        if protocol > raw::AF_UNIX {
+            return Err(Errno::EPROTONOSUPPORT);
+        }
+        let kind = match kind {
+            raw::SOCK_STREAM => Kind::Stream,
+            raw::SOCK_DGRAM | raw::SOCK_RAW => Kind::Datagram,
+            raw::SOCK_SEQPACKET => Kind::SeqPacket,
+            _ => return Err(Errno::ESOCKTNOSUPPORT),
+        };
+        return Ok((family, kind));
+    }
+    match (kind, protocol) {
+        (raw::SOCK_STREAM, 0 | IPPROTO_TCP) => Ok((family, Kind::Stream)),
+        (raw::SOCK_DGRAM, 0 | IPPROTO_UDP) => Ok((family, Kind::Datagram)),
+        (raw::SOCK_RAW, _) if protocol != 0 && !ctx.credentials().may(cap::NET_RAW) => Err(Errno::EPERM),
+        (raw::SOCK_STREAM | raw::SOCK_DGRAM | raw::SOCK_RAW, _) => Err(Errno::EPROTONOSUPPORT),
+        _ => Err(Errno::ESOCKTNOSUPPORT),
+    }
+}
+
+/// An open file for a socket.
+fn open<M: Machine>(ctx: &Ctx<'_, M>, socket: Arc<Socket<M>>, nonblock: bool) -> Result<Arc<File<M>>, Errno> {
+    let flags = opened(nonblock);
+    Ok(ctx.vfs().nameless_stream(&ctx.file_credentials(), "socket", unsize!(socket), flags, true)?)
+}
+
+fn opened(nonblock: bool) -> OpenFlags {
+    let mut flags = BOTH;
+    flags.set(OpenFlags::NONBLOCK, nonblock);
+    flags
+}
+
+/// `socket`
+pub fn sys_socket<M: Machine>(ctx: &mut Ctx<'_, M>, family: u32, kind: u32, protocol: u32) -> Result<usize, Errno> {
+    let (family, what) = family_and_kind(ctx, family, kind, protocol)?;
+    let socket = Socket::new(&ctx.linux.network, family, what)?;
+    let file = open(ctx, socket, kind & SOCK_NONBLOCK != 0)?;
+    ctx.install(file, kind & SOCK_CLOEXEC != 0)
+}
+
+/// `socketpair`
+pub fn sys_socketpair<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    family: u32,
+    kind: u32,
+    protocol: u32,
+    to: u64,
+) -> Result<usize, Errno> {
+    let (family, what) = family_and_kind(ctx, family, kind, protocol)?;
+    if family != Family::Unix {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    let (one, other) = Socket::pair(&ctx.linux.network, what, ctx.peer_credentials())?;
+    let nonblock = kind & SOCK_NONBLOCK != 0;
+    let ends = (open(ctx, one, nonblock)?, open(ctx, other, nonblock)?);
+    install_two(ctx, ends, kind & SOCK_CLOEXEC != 0, to)
+}
+
+/// The family of an address must be the socket's. `unix` is the error where a Unix socket gets another.
+fn same_family(given: &Given, family: Family, unix: Errno) -> Result<(), Errno> {
+    match (given, family) {
+        (Given::Path(_) | Given::Abstract(_) | Given::Unnamed, Family::Unix) => Ok(()),
+        (_, Family::Unix) => Err(unix),
+        (Given::Inet(at), Family::Inet4) if at.is_ipv4() => Ok(()),
+        (Given::Inet(at), Family::Inet6) if at.is_ipv6() => Ok(()),
+        _ => Err(Errno::EAFNOSUPPORT),
+    }
+}
+
+/// `bind`
+pub fn sys_bind<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, len: i32) -> Result<usize, Errno> {
+    let file = ctx.file(fd)?;
+    let socket = of(&file)?;
+    let given = Given::read(ctx, at, len)?;
+    same_family(&given, socket.family(), Errno::EINVAL)?;
+    let me = ctx.peer_credentials();
+    match given {
+        Given::Path(path) => bind_in_tree(ctx, socket, &path)?,
+        Given::Abstract(name) => socket.bind(Place::Abstract(&name), me)?,
+        Given::Unnamed => socket.bind(Place::Auto, me)?,
+        Given::Inet(at) => {
+            let port = at.port();
+            if port != 0 && port < 1024 && !ctx.credentials().may(cap::NET_BIND_SERVICE) {
+                return Err(Errno::EACCES);
+            }
+            socket.bind(Place::Inet(at), me)?;
+        }
+        Given::Unspecified => return Err(Errno::EINVAL),
+    }
+    Ok(0)
+}
+
+/// Makes a socket file at `path`, and binds the socket to it.
+fn bind_in_tree<M: Machine>(ctx: &Ctx<'_, M>, socket: &Socket<M>, path: &[u8]) -> Result<(), Errno> {
+    if socket.is_bound() {
+        return Err(Errno::EINVAL);
+    }
+    let (view, found) = walk_path(ctx, AT_FDCWD, path, Final::Name)?;
+    let made = ctx.vfs().make(&view, &found, Create::Socket, 0o777).map_err(|e| match e {
+        FsError::Exists => Errno::EADDRINUSE,
+        e => e.into(),
+    })?;
+    let ident = made.inode.ident;
+    if let Err(e) = socket.bind(Place::Path { path, ident, node: made }, ctx.peer_credentials()) {
+        // Another thread has bound the socket meanwhile, or there is no memory. The name must not stay.
+        if let Ok((view, found)) = walk_path(ctx, AT_FDCWD, path, Final::Name)
+            && found.target.as_ref().is_some_and(|there| there.inode.ident == ident)
+        {
+            let _gone = ctx.vfs().unlink(&view, &found);
+        }
+        return Err(e.into());
+    }
+    Ok(())
+}
+
+/// The identity of the socket file at `path`, which the caller may write to.
+fn in_tree<M: Machine>(ctx: &Ctx<'_, M>, path: &[u8]) -> Result<Ident, Errno> {
+    let (view, dentry) = find_path(ctx, AT_FDCWD, path, 0)?;
+    view.credentials.may(&dentry.inode, Want::WRITE)?;
+    if dentry.inode.kind() != FileKind::Socket {
+        return Err(Errno::ECONNREFUSED);
+    }
+    Ok(dentry.inode.ident)
+}
+
+/// Where a message or a connection goes.
+pub(super) enum Target {
+    /// A socket file.
+    InTree(Ident),
+    /// An abstract name.
+    Abstract(Vec<u8>),
+    /// An Internet address.
+    Inet(core::net::SocketAddr),
+}
+
+impl Target {
+    /// The target that a program gave to a socket of `family`.
+    pub(super) fn of<M: Machine>(ctx: &Ctx<'_, M>, given: Given, family: Family) -> Result<Target, Errno> {
+        same_family(&given, family, Errno::EINVAL)?;
+        match given {
+            Given::Path(path) => Ok(Target::InTree(in_tree(ctx, &path)?)),
+            Given::Abstract(name) => Ok(Target::Abstract(name)),
+            Given::Inet(at) => Ok(Target::Inet(at)),
+            Given::Unnamed | Given::Unspecified => Err(Errno::EINVAL),
+        }
+    }
+
+    /// As `quire_net` takes it.
+    pub(super) fn destination(&self) -> Destination<'_> {
+        match self {
+            Target::InTree(ident) => Destination::Inode(*ident),
+            Target::Abstract(name) => Destination::Abstract(name),
+            Target::Inet(at) => Destination::Inet(*at),
+        }
+    }
+}
+
+/// `connect`
+pub fn sys_connect<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, len: i32) -> Result<usize, Errno> {
+    let file = ctx.file(fd)?;
+    let socket = of(&file)?;
+    let given = Given::read(ctx, at, len)?;
+    if matches!(given, Given::Unspecified) {
+        socket.disconnect()?;
+        return Ok(0);
+    }
+    let target = Target::of(ctx, given, socket.family())?;
+    let interrupted = || ctx.thread.interrupted();
+    let io = Io { interrupted: &interrupted, ..Io::WAIT }.of(file.flags());
+    socket.connect(&io, &target.destination(), ctx.peer_credentials())?;
+    Ok(0)
+}
+
+/// `listen`
+pub fn sys_listen<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, backlog: u32) -> Result<usize, Errno> {
+    let file = ctx.file(fd)?;
+    of(&file)?.listen(backlog.min(MOST_WAITING), ctx.peer_credentials())?;
+    Ok(0)
+}
+
+/// `accept4`
+pub fn sys_accept4<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    fd: i32,
+    at: u64,
+    len_at: u64,
+    flags: u32,
+) -> Result<usize, Errno> {
+    if flags & !(SOCK_NONBLOCK | SOCK_CLOEXEC) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let file = ctx.file(fd)?;
+    let socket = of(&file)?;
+    // Before a connection is taken, so that none is lost for want of a descriptor or memory.
+    let files = ctx.files()?.clone();
+    let descriptor = files.reserve(flags & SOCK_CLOEXEC != 0, crate::file::descriptor_limit(ctx.thread))?;
+    let interrupted = || ctx.thread.interrupted();
+    let io = Io { interrupted: &interrupted, ..Io::WAIT }.of(file.flags());
+    let new = ctx.vfs().nameless(&ctx.file_credentials(), "socket", true)?;
+    let accepted = socket.accept(&io)?;
+    let (family, peer) = (accepted.family(), accepted.remote());
+    let file = new.open(unsize!(accepted), opened(flags & SOCK_NONBLOCK != 0));
+    if at != 0 {
+        // A peer that has left already has no name any more.
+        let peer = peer.map_err(|_| Errno::ECONNABORTED)?;
+        told(&peer, family).store(ctx, at, len_at)?;
+    }
+    Ok(descriptor.fill(file) as usize)
+}
+
+/// `accept`
+pub fn sys_accept<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, len_at: u64) -> Result<usize, Errno> {
+    sys_accept4(ctx, fd, at, len_at, 0)
+}
+
+/// `getsockname`
+pub fn sys_getsockname<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, len_at: u64) -> Result<usize, Errno> {
+    let file = ctx.file(fd)?;
+    let socket = of(&file)?;
+    told(&socket.local(), socket.family()).store(ctx, at, len_at)?;
+    Ok(0)
+}
+
+/// `getpeername`
+pub fn sys_getpeername<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, len_at: u64) -> Result<usize, Errno> {
+    let file = ctx.file(fd)?;
+    let socket = of(&file)?;
+    told(&socket.remote()?, socket.family()).store(ctx, at, len_at)?;
+    Ok(0)
+}
+
+/// `shutdown`
+pub fn sys_shutdown<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, how: u32) -> Result<usize, Errno> {
+    let file = ctx.file(fd)?;
+    let socket = of(&file)?;
+    match how {
+        raw::SHUT_RD => socket.shutdown(true, false)?,
+        raw::SHUT_WR => socket.shutdown(false, true)?,
+        raw::SHUT_RDWR => socket.shutdown(true, true)?,
+        _ => return Err(Errno::EINVAL),
+    }
+    Ok(0)
+}

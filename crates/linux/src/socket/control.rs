@@ -1,0 +1,206 @@
+//! Control messages: the open files and the credentials that travel with a message.
+
+use super::raw;
+use crate::file::File;
+use crate::process::credentials::capabilities::cap;
+use crate::{Ctx, Errno, Machine};
+use quire_heap::{Arc, Vec};
+use quire_net::Credentials;
+
+/// Bytes of control messages that one call may send, as Linux's `optmem_max`.
+const MOST: u64 = 128 << 10;
+/// Bytes of a `cmsghdr`: length, level, type.
+const HEADER: usize = 16;
+/// Files that one message may carry, as on Linux.
+const MOST_FILES: usize = 253;
+/// Bytes of a `ucred`.
+const CREDENTIALS: usize = 12;
+
+/// What a program sends beside the bytes.
+pub(super) struct Sent<M: Machine> {
+    pub files: Vec<Arc<File<M>>>,
+    pub credentials: Option<Credentials>,
+}
+
+impl<M: Machine> Sent<M> {
+    pub(super) fn nothing() -> Self {
+        Sent { files: Vec::new(), credentials: None }
+    }
+}
+
+const fn align(len: usize) -> usize {
+    len.next_multiple_of(8)
+}
+
+fn word(bytes: &[u8], at: usize) -> u32 {
+    bytes.get(at..at + 4).and_then(|b| b.first_chunk()).map_or(0, |b| u32::from_le_bytes(*b))
+}
+
+/// One control message: its level and its type, and its data.
+struct Message<'a> {
+    level: u32,
+    kind: u32,
+    data: &'a [u8],
+}
+
+/// The messages of a control buffer. A header that the buffer ends in ends them, as on Linux.
+fn messages(mut rest: &[u8]) -> impl Iterator<Item = Result<Message<'_>, Errno>> {
+    core::iter::from_fn(move || {
+        let (header, data) = rest.split_first_chunk::<HEADER>()?;
+        let len = u64::from_le_bytes(*header.first_chunk()?);
+        let Some(len) = usize::try_from(len).ok().filter(|len| (HEADER..=rest.len()).contains(len)) else {
+            rest = &[];
+            return Some(Err(Errno::EINVAL));
+        };
+        let data = &data[..len - HEADER];
+        rest = rest.get(align(len)..).unwrap_or(&[]);
+        Some(Ok(Message { level: word(header, 8), kind: word(header, 12), data }))
+    })
+}
+
+/// Reads the control messages of `len` bytes at `at`.
+pub(super) fn read<M: Machine>(ctx: &Ctx<'_, M>, at: u64, len: u64, unix: bool) -> Result<Sent<M>, Errno> {
+    let mut sent = Sent::nothing();
+    if len > MOST {
+        return Err(Errno::ENOBUFS);
+    }
+    if at == 0 || len == 0 {
+        return Ok(sent);
+    }
+    let bytes: Vec<u8> = ctx.user().read_many(at, len as usize, MOST as usize)?;
+    for message in messages(&bytes) {
+        let Message { level, kind, data } = message?;
+        match (level, kind) {
+            // Linux's other families accept these two, and ignore them.
+            (raw::SOL_SOCKET, raw::SCM_RIGHTS | raw::SCM_CREDENTIALS) if !unix => {}
+            (raw::SOL_SOCKET, raw::SCM_RIGHTS) => {
+                if sent.files.len() + data.len() / 4 > MOST_FILES {
+                    return Err(Errno::EINVAL);
+                }
+                sent.files.try_reserve(data.len() / 4)?;
+                for fd in data.chunks_exact(4) {
+                    sent.files.push_reserved(ctx.file(word(fd, 0) as i32)?);
+                }
+            }
+            (raw::SOL_SOCKET, raw::SCM_CREDENTIALS) => {
+                if data.len() != CREDENTIALS {
+                    return Err(Errno::EINVAL);
+                }
+                let told = Credentials { pid: word(data, 0), uid: word(data, 4), gid: word(data, 8) };
+                sent.credentials = Some(may_tell(ctx, told)?);
+            }
+            (raw::SOL_SOCKET, _) => return Err(Errno::EINVAL),
+            _ => {}
+        }
+    }
+    Ok(sent)
+}
+
+/// Whether the caller may send these credentials: its own, or any with the capabilities for that.
+fn may_tell<M: Machine>(ctx: &Ctx<'_, M>, told: Credentials) -> Result<Credentials, Errno> {
+    let own = ctx.credentials();
+    let pid = told.pid == ctx.pid() || own.may(cap::SYS_ADMIN);
+    let uid = [own.real_user, own.effective_user, own.saved_user].contains(&told.uid) || own.may(cap::SETUID);
+    let gid = [own.real_group, own.effective_group, own.saved_group].contains(&told.gid) || own.may(cap::SETGID);
+    if pid && uid && gid { Ok(told) } else { Err(Errno::EPERM) }
+}
+
+/// Stores control messages into a receiver's buffer.
+pub(super) struct Writer {
+    at: u64,
+    room: usize,
+    /// Bytes stored.
+    pub used: usize,
+    /// Something did not fit.
+    pub truncated: bool,
+}
+
+impl Writer {
+    /// A buffer of `room` bytes at `at`; null is no buffer.
+    pub(super) fn new(at: u64, room: u64) -> Self {
+        let room = if at == 0 { 0 } else { room.min(i32::MAX as u64) as usize };
+        Writer { at, room, used: 0, truncated: false }
+    }
+
+    /// Stores a message whose data is `len` bytes, of which `data` are there.
+    fn put<M: Machine>(&mut self, ctx: &Ctx<'_, M>, kind: u32, data: &[u8]) -> Result<(), Errno> {
+        let room = self.room - self.used;
+        if room < HEADER {
+            self.truncated = true;
+            return Ok(());
+        }
+        let whole = HEADER + data.len();
+        let len = whole.min(room);
+        self.truncated |= len < whole;
+        let mut header = [0; HEADER];
+        header[..8].copy_from_slice(&(len as u64).to_le_bytes());
+        header[8..12].copy_from_slice(&raw::SOL_SOCKET.to_le_bytes());
+        header[12..].copy_from_slice(&kind.to_le_bytes());
+        let at = self.at + self.used as u64;
+        ctx.user().write_bytes(at, &header)?;
+        ctx.user().write_bytes(at + HEADER as u64, &data[..len - HEADER])?;
+        self.used += align(len).min(room);
+        Ok(())
+    }
+
+    /// Stores credentials.
+    pub(super) fn credentials<M: Machine>(&mut self, ctx: &Ctx<'_, M>, told: Credentials) -> Result<(), Errno> {
+        let mut data = [0; CREDENTIALS];
+        for (to, word) in data.chunks_exact_mut(4).zip([told.pid, told.uid, told.gid]) {
+            to.copy_from_slice(&word.to_le_bytes());
+        }
+        self.put(ctx, raw::SCM_CREDENTIALS, &data)
+    }
+
+    /// Gives the caller descriptors for `files`, as many as fit, and stores their numbers. The others are closed.
+    pub(super) fn files<M: Machine>(
+        &mut self,
+        ctx: &Ctx<'_, M>,
+        files: Vec<Arc<File<M>>>,
+        close_on_exec: bool,
+    ) -> Result<(), Errno> {
+        let fit = (self.room - self.used).saturating_sub(HEADER) / 4;
+        let mut data = [0; 4 * MOST_FILES];
+        let (count, mut given) = (files.len(), 0);
+        for file in files.into_iter().take(fit) {
+            // As on Linux, a full table ends the list.
+            let Ok(fd) = ctx.install(file, close_on_exec) else { break };
+            data[4 * given..][..4].copy_from_slice(&(fd as u32).to_le_bytes());
+            given += 1;
+        }
+        self.truncated |= given < count;
+        if given == 0 { Ok(()) } else { self.put(ctx, raw::SCM_RIGHTS, &data[..4 * given]) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(len: u64, kind: u32, data: &[u8]) -> Vec<u8> {
+        let mut all = Vec::new();
+        for part in [&len.to_le_bytes()[..], &1u32.to_le_bytes(), &kind.to_le_bytes(), data] {
+            all.try_extend_from_slice(part).unwrap();
+        }
+        all
+    }
+
+    #[test]
+    fn messages_are_found_by_their_lengths() {
+        let mut two = bytes(20, 1, &[7, 0, 0, 0, 0, 0, 0, 0]);
+        two.try_extend_from_slice(&bytes(28, 2, &[0; 12])).unwrap();
+        let found: std::vec::Vec<_> = messages(&two).map(|m| m.map(|m| (m.level, m.kind, m.data.len()))).collect();
+        assert_eq!(found, [Ok((1, 1, 4)), Ok((1, 2, 12))]);
+        // A header that does not fit ends the list.
+        assert_eq!(messages(&two[..24 + 8]).count(), 1);
+    }
+
+    #[test]
+    fn lengths_that_reach_outside_are_refused() {
+        for len in [0, 15, 25, u64::MAX] {
+            let one = bytes(len, 1, &[0; 8]);
+            let found: std::vec::Vec<_> = messages(&one).map(|m| m.map(|_| ())).collect();
+            assert_eq!(found, [Err(Errno::EINVAL)], "{len}");
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! The types of sockets of this kernel. [`beneath`](super::beneath) implements their host.
+
+use crate::Machine;
+use crate::file::host::FileHost;
+
+/// The host of sockets: that of files.
+pub struct SocketHost<M: Machine>(pub(crate) FileHost<M>);
+
+impl<M: Machine> Clone for SocketHost<M> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<M: Machine> Copy for SocketHost<M> {}
+
+/// A socket of this kernel.
+pub type Socket<M> = quire_net::Socket<SocketHost<M>>;
+/// The names of this kernel's sockets.
+pub type Network<M> = quire_net::Network<SocketHost<M>>;

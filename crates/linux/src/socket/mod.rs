@@ -1,0 +1,55 @@
+//! Sockets: the calls, addresses, options and messages of Linux over those of `quire_net`.
+//!
+//! [`calls`] makes, names and connects sockets. [`transfer`] sends and receives. [`options`] has `getsockopt` and
+//! `setsockopt`. [`user_address`] and [`control`] translate what programs write.
+
+mod beneath;
+mod calls;
+mod control;
+pub mod host;
+mod options;
+mod transfer;
+mod user_address;
+
+pub use calls::{
+    sys_accept, sys_accept4, sys_bind, sys_connect, sys_getpeername, sys_getsockname, sys_listen, sys_shutdown,
+    sys_socket, sys_socketpair,
+};
+pub use options::{sys_getsockopt, sys_setsockopt};
+pub use transfer::{sys_recvfrom, sys_recvmmsg, sys_recvmsg, sys_sendmmsg, sys_sendmsg, sys_sendto};
+
+use crate::file::File;
+use crate::{Ctx, Errno, Machine};
+use host::Socket;
+use linux_raw_sys::net as raw;
+use quire_heap::Arc;
+use quire_net::{Address, Family};
+use user_address::Told;
+
+/// The socket of an open file.
+fn of<M: Machine>(file: &Arc<File<M>>) -> Result<&Socket<M>, Errno> {
+    file.stream_as().ok_or(Errno::ENOTSOCK)
+}
+
+/// An address for a program that asked a socket of this family.
+fn told(address: &Address, family: Family) -> Told {
+    match address {
+        Address::Unnamed => Told::unnamed(),
+        Address::Path(path) => Told::path(path),
+        Address::Abstract(name) => Told::abstract_name(name),
+        Address::Inet(at) => Told::inet(*at, family == Family::Inet6),
+    }
+}
+
+impl<M: Machine> Ctx<'_, M> {
+    /// The caller's credentials for a message: the real ids.
+    fn told_credentials(&self) -> quire_net::Credentials {
+        beneath::told(self.pid(), self.credentials())
+    }
+
+    /// The caller's credentials for the peer of a connection: the effective ids.
+    fn peer_credentials(&self) -> quire_net::Credentials {
+        let own = self.credentials();
+        quire_net::Credentials { pid: self.pid(), uid: own.effective_user, gid: own.effective_group }
+    }
+}

@@ -1,0 +1,355 @@
+//! `getsockopt` and `setsockopt`.
+//!
+//! Options that change what a socket does live in `quire_net`. Others have no effect between processes of one machine,
+//! such as the intervals of keep-alive probes. Their values are kept for the program ([`Kept`]).
+
+use super::host::Socket;
+use super::{of, raw};
+use crate::process::credentials::capabilities::cap;
+use crate::{Ctx, Errno, Machine};
+use quire_fs::FsError;
+use quire_net::{Family, Flags, Kind};
+
+/// Linux's `net.core.wmem_max` and `rmem_max`.
+const MOST_BUFFER: u32 = 212_992;
+/// The least sizes of buffers that Linux sets.
+const LEAST_SEND: u32 = 4608;
+const LEAST_RECEIVE: u32 = 2304;
+const IPPROTO_TCP: u32 = 6;
+const IPPROTO_UDP: u32 = 17;
+/// The state of a TCP connection, as `tcp_info` tells it.
+const TCP_ESTABLISHED: u8 = 1;
+const TCP_CLOSE: u8 = 7;
+const TCP_LISTEN: u8 = 10;
+/// Bytes of `tcp_info` up to its first release's end.
+const TCP_INFO_BYTES: usize = 104;
+/// Bytes of a segment on Linux's loopback.
+const SEGMENT: u32 = 65_483;
+const NANOS: u64 = 1_000_000_000;
+
+/// An option whose value is kept for the program.
+struct Kept {
+    level: u32,
+    name: u32,
+    /// Its value at first.
+    first: i32,
+    /// The values that Linux takes.
+    least: i32,
+    most: i32,
+    kind: Is,
+}
+
+#[derive(PartialEq)]
+enum Is {
+    /// Any value counts as on.
+    Switch,
+    Number,
+}
+
+const fn switch(level: u32, name: u32, first: i32) -> Kept {
+    Kept { level, name, first, least: i32::MIN, most: i32::MAX, kind: Is::Switch }
+}
+
+const fn number(level: u32, name: u32, first: i32, least: i32, most: i32) -> Kept {
+    Kept { level, name, first, least, most, kind: Is::Number }
+}
+
+/// The place of an option in the table is its place in a socket.
+const KEPT: [Kept; quire_net::KEPT] = [
+    number(raw::SOL_TCP, raw::TCP_KEEPIDLE, 7200, 1, 32_767),
+    number(raw::SOL_TCP, raw::TCP_KEEPINTVL, 75, 1, 32_767),
+    number(raw::SOL_TCP, raw::TCP_KEEPCNT, 9, 1, 127),
+    number(raw::SOL_TCP, raw::TCP_USER_TIMEOUT, 0, 0, i32::MAX),
+    number(raw::SOL_TCP, TCP_LINGER2, 60, -1, i32::MAX),
+    number(raw::SOL_TCP, raw::TCP_DEFER_ACCEPT, 0, i32::MIN, i32::MAX),
+    number(raw::SOL_TCP, raw::TCP_NOTSENT_LOWAT, 0, i32::MIN, i32::MAX),
+    number(raw::SOL_TCP, raw::TCP_SYNCNT, 6, 1, 127),
+    number(raw::SOL_TCP, raw::TCP_FASTOPEN, 0, 0, i32::MAX),
+    switch(raw::SOL_TCP, raw::TCP_QUICKACK, 1),
+    number(raw::SOL_IP, raw::IP_TOS, 0, i32::MIN, i32::MAX),
+    number(raw::SOL_IP, raw::IP_TTL, 64, 1, 255),
+    switch(raw::SOL_IP, raw::IP_RECVERR, 0),
+    number(raw::SOL_IP, raw::IP_MTU_DISCOVER, 1, 0, 5),
+    switch(raw::SOL_IP, raw::IP_BIND_ADDRESS_NO_PORT, 0),
+    number(raw::SOL_IPV6, raw::IPV6_TCLASS, 0, -1, 255),
+    number(raw::SOL_IPV6, raw::IPV6_UNICAST_HOPS, 64, -1, 255),
+    switch(raw::SOL_IPV6, raw::IPV6_RECVERR, 0),
+    number(raw::SOL_SOCKET, raw::SO_PRIORITY, 0, 0, 6),
+    switch(raw::SOL_SOCKET, raw::SO_DONTROUTE, 0),
+];
+
+const TCP_LINGER2: u32 = 8;
+
+fn kept(level: u32, name: u32) -> Option<(usize, &'static Kept)> {
+    KEPT.iter().enumerate().find(|(_, kept)| kept.level == level && kept.name == name)
+}
+
+/// The switches that `quire_net` has.
+fn flag(level: u32, name: u32) -> Option<Flags> {
+    Some(match (level, name) {
+        (raw::SOL_SOCKET, raw::SO_REUSEADDR) => Flags::REUSE_ADDRESS,
+        (raw::SOL_SOCKET, raw::SO_REUSEPORT) => Flags::REUSE_PORT,
+        (raw::SOL_SOCKET, raw::SO_KEEPALIVE) => Flags::KEEP_ALIVE,
+        (raw::SOL_SOCKET, raw::SO_BROADCAST) => Flags::BROADCAST,
+        (raw::SOL_SOCKET, raw::SO_PASSCRED) => Flags::PASS_CREDENTIALS,
+        (raw::SOL_SOCKET, raw::SO_OOBINLINE) => Flags::INLINE_URGENT,
+        (raw::SOL_TCP, raw::TCP_NODELAY) => Flags::NO_DELAY,
+        (raw::SOL_TCP, raw::TCP_CORK) => Flags::CORK,
+        (raw::SOL_IPV6, raw::IPV6_V6ONLY) => Flags::V6_ONLY,
+        _ => return None,
+    })
+}
+
+/// Whether sockets of this family and kind have options of this level.
+fn has_level<M: Machine>(socket: &Socket<M>, level: u32) -> bool {
+    match level {
+        raw::SOL_SOCKET => true,
+        raw::SOL_TCP => socket.family() != Family::Unix && socket.kind() == Kind::Stream,
+        raw::SOL_IP => socket.family() != Family::Unix,
+        raw::SOL_IPV6 => socket.family() == Family::Inet6,
+        _ => false,
+    }
+}
+
+/// The error of a level that a socket has not.
+fn no_level<M: Machine>(socket: &Socket<M>) -> Errno {
+    if socket.family() == Family::Unix { Errno::EOPNOTSUPP } else { Errno::ENOPROTOOPT }
+}
+
+/// `setsockopt`
+pub fn sys_setsockopt<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    fd: i32,
+    level: u32,
+    name: u32,
+    at: u64,
+    len: i32,
+) -> Result<usize, Errno> {
+    let file = ctx.file(fd)?;
+    let socket = of(&file)?;
+    let len = usize::try_from(len).map_err(|_| Errno::EINVAL)?;
+    if !has_level(socket, level) {
+        return Err(no_level(socket));
+    }
+    let options = socket.options();
+    let value = || if len < 4 { Err(Errno::EINVAL) } else { ctx.read::<i32>(at) };
+    if let Some(flag) = flag(level, name) {
+        let on = value()? != 0;
+        if flag == Flags::V6_ONLY && socket.is_bound() {
+            return Err(Errno::EINVAL);
+        }
+        options.set(flag, on);
+        return Ok(0);
+    }
+    if let Some((place, kept)) = kept(level, name) {
+        let value = value()?;
+        if !(kept.least..=kept.most).contains(&value) {
+            return Err(Errno::EINVAL);
+        }
+        let value = if kept.kind == Is::Switch { i32::from(value != 0) } else { value };
+        options.keep(place, value.wrapping_sub(kept.first) as u32);
+        return Ok(0);
+    }
+    if level != raw::SOL_SOCKET {
+        return Err(Errno::ENOPROTOOPT);
+    }
+    match name {
+        raw::SO_SNDBUF => options.set_send_buffer(buffer(value()?, MOST_BUFFER, LEAST_SEND)),
+        raw::SO_RCVBUF => options.set_receive_buffer(buffer(value()?, MOST_BUFFER, LEAST_RECEIVE)),
+        raw::SO_SNDBUFFORCE | raw::SO_RCVBUFFORCE => {
+            let value = value()?;
+            if !ctx.credentials().may(cap::NET_ADMIN) {
+                return Err(Errno::EPERM);
+            }
+            let most = i32::MAX as u32 / 2;
+            match name {
+                raw::SO_SNDBUFFORCE => options.set_send_buffer(buffer(value, most, LEAST_SEND)),
+                _ => options.set_receive_buffer(buffer(value, most, LEAST_RECEIVE)),
+            }
+        }
+        raw::SO_RCVLOWAT => {
+            let value = value()?;
+            options.set_low_water(if value <= 0 { 1 } else { value as usize });
+        }
+        raw::SO_LINGER => {
+            if len < 8 {
+                return Err(Errno::EINVAL);
+            }
+            let [on, seconds] = ctx.read::<[i32; 2]>(at)?;
+            options.set_linger((on != 0).then_some(seconds as u32));
+        }
+        raw::SO_RCVTIMEO | raw::SO_RCVTIMEO_NEW => options.set_receive_timeout(time(ctx, at, len)?),
+        raw::SO_SNDTIMEO | raw::SO_SNDTIMEO_NEW => options.set_send_timeout(time(ctx, at, len)?),
+        raw::SO_TYPE | raw::SO_PROTOCOL | raw::SO_DOMAIN | raw::SO_ERROR | raw::SO_ACCEPTCONN => {
+            return Err(Errno::ENOPROTOOPT);
+        }
+        _ => return Err(Errno::ENOPROTOOPT),
+    }
+    Ok(0)
+}
+
+/// The size of a buffer for a requested one: twice as much, as on Linux, which counts its own overhead in.
+fn buffer(asked: i32, most: u32, least: u32) -> usize {
+    // A negative number is a large one.
+    (asked as u32).min(most).saturating_mul(2).max(least) as usize
+}
+
+/// A time limit in nanoseconds; 0 for none.
+fn time<M: Machine>(ctx: &Ctx<'_, M>, at: u64, len: usize) -> Result<u64, Errno> {
+    if len < 16 {
+        return Err(Errno::EINVAL);
+    }
+    let [seconds, micros] = ctx.read::<[i64; 2]>(at)?;
+    if !(0..1_000_000).contains(&micros) {
+        return Err(Errno::EDOM);
+    }
+    // As on Linux: a time in the past is over at once.
+    if seconds < 0 {
+        return Ok(1);
+    }
+    Ok((seconds as u64).saturating_mul(NANOS).saturating_add(micros as u64 * 1000))
+}
+
+/// The value of an option for a program.
+enum Value {
+    Number(i32),
+    Pair([i32; 2]),
+    Three([u32; 3]),
+    Time(u64),
+    Text(&'static [u8]),
+    TcpInfo(u8),
+}
+
+/// `getsockopt`
+pub fn sys_getsockopt<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    fd: i32,
+    level: u32,
+    name: u32,
+    at: u64,
+    len_at: u64,
+) -> Result<usize, Errno> {
+    let file = ctx.file(fd)?;
+    let socket = of(&file)?;
+    if !has_level(socket, level) {
+        return Err(no_level(socket));
+    }
+    let room = usize::try_from(ctx.read::<i32>(len_at)?).map_err(|_| Errno::EINVAL)?;
+    let value = value(socket, level, name)?;
+    let mut bytes = [0; TCP_INFO_BYTES];
+    let len = value.fill(&mut bytes).min(room);
+    ctx.write(len_at, &(len as i32))?;
+    ctx.user().write_bytes(at, &bytes[..len])?;
+    Ok(0)
+}
+
+impl Value {
+    /// Stores it at the front of `bytes`; its length.
+    fn fill(&self, bytes: &mut [u8; TCP_INFO_BYTES]) -> usize {
+        let mut used = 0;
+        let mut push = |part: &[u8]| {
+            bytes[used..used + part.len()].copy_from_slice(part);
+            used += part.len();
+        };
+        match self {
+            Value::Number(n) => push(&n.to_le_bytes()),
+            Value::Pair(two) => two.iter().for_each(|n| push(&n.to_le_bytes())),
+            Value::Three(three) => three.iter().for_each(|n| push(&n.to_le_bytes())),
+            Value::Time(ns) => {
+                push(&(ns / NANOS).to_le_bytes());
+                push(&(ns % NANOS / 1000).to_le_bytes());
+            }
+            Value::Text(text) => push(text),
+            Value::TcpInfo(state) => {
+                bytes[0] = *state;
+                // The sizes of segments, sent and received.
+                bytes[16..20].copy_from_slice(&SEGMENT.to_le_bytes());
+                bytes[20..24].copy_from_slice(&SEGMENT.to_le_bytes());
+                used = TCP_INFO_BYTES;
+            }
+        }
+        used
+    }
+}
+
+fn value<M: Machine>(socket: &Socket<M>, level: u32, name: u32) -> Result<Value, Errno> {
+    let options = socket.options();
+    if let Some(flag) = flag(level, name) {
+        return Ok(Value::Number(options.has(flag).into()));
+    }
+    if let Some((place, kept)) = kept(level, name) {
+        return Ok(Value::Number(kept.first.wrapping_add(options.kept(place) as i32)));
+    }
+    let is_stream = socket.kind() == Kind::Stream;
+    Ok(match (level, name) {
+        (raw::SOL_SOCKET, raw::SO_TYPE) => Value::Number(match socket.kind() {
+            Kind::Stream => raw::SOCK_STREAM,
+            Kind::Datagram => raw::SOCK_DGRAM,
+            Kind::SeqPacket => raw::SOCK_SEQPACKET,
+        } as i32),
+        (raw::SOL_SOCKET, raw::SO_DOMAIN) => Value::Number(match socket.family() {
+            Family::Unix => raw::AF_UNIX,
+            Family::Inet4 => raw::AF_INET,
+            Family::Inet6 => raw::AF_INET6,
+        } as i32),
+        (raw::SOL_SOCKET, raw::SO_PROTOCOL) => Value::Number(match socket.family() {
+            Family::Unix => 0,
+            _ if is_stream => IPPROTO_TCP,
+            _ => IPPROTO_UDP,
+        } as i32),
+        (raw::SOL_SOCKET, raw::SO_ACCEPTCONN) => Value::Number(socket.is_listening().into()),
+        (raw::SOL_SOCKET, raw::SO_ERROR) => {
+            Value::Number(socket.take_error().map_or(0, |e: FsError| Errno::from(e).0.into()))
+        }
+        (raw::SOL_SOCKET, raw::SO_SNDBUF) => Value::Number(options.send_buffer() as i32),
+        (raw::SOL_SOCKET, raw::SO_RCVBUF) => Value::Number(options.receive_buffer() as i32),
+        (raw::SOL_SOCKET, raw::SO_RCVLOWAT) => Value::Number(options.low_water() as i32),
+        (raw::SOL_SOCKET, raw::SO_SNDLOWAT) => Value::Number(1),
+        (raw::SOL_SOCKET, raw::SO_LINGER) => {
+            let linger = options.linger();
+            Value::Pair([linger.is_some().into(), linger.unwrap_or(0) as i32])
+        }
+        (raw::SOL_SOCKET, raw::SO_RCVTIMEO | raw::SO_RCVTIMEO_NEW) => Value::Time(options.receive_timeout()),
+        (raw::SOL_SOCKET, raw::SO_SNDTIMEO | raw::SO_SNDTIMEO_NEW) => Value::Time(options.send_timeout()),
+        (raw::SOL_SOCKET, raw::SO_PEERCRED) => {
+            Value::Three(match socket.peer_credentials().filter(|_| socket.family() == Family::Unix) {
+                Some(peer) => [peer.pid, peer.uid, peer.gid],
+                None => [0, u32::MAX, u32::MAX],
+            })
+        }
+        (raw::SOL_TCP, raw::TCP_MAXSEG) => Value::Number(SEGMENT as i32),
+        (raw::SOL_TCP, raw::TCP_CONGESTION) => Value::Text(b"cubic\0\0\0\0\0\0\0\0\0\0\0"),
+        (raw::SOL_TCP, raw::TCP_INFO) => Value::TcpInfo(if socket.is_listening() {
+            TCP_LISTEN
+        } else if socket.remote().is_ok() {
+            TCP_ESTABLISHED
+        } else {
+            TCP_CLOSE
+        }),
+        _ => return Err(Errno::ENOPROTOOPT),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_twice_as_large_as_asked_for_within_bounds() {
+        for (asked, size) in [(0, 4608), (1, 4608), (2304, 4608), (10_000, 20_000), (i32::MAX, 425_984), (-1, 425_984)]
+        {
+            assert_eq!(buffer(asked, MOST_BUFFER, LEAST_SEND), size);
+        }
+        assert_eq!(buffer(-1, i32::MAX as u32 / 2, LEAST_SEND), i32::MAX as usize - 1);
+    }
+
+    #[test]
+    fn values_fill_as_many_bytes_as_linux_gives() {
+        let mut bytes = [0; TCP_INFO_BYTES];
+        let values = [Value::Number(1), Value::Pair([1, 2]), Value::Three([1, 2, 3]), Value::Time(2_500_000_000)];
+        let lens: std::vec::Vec<_> = values.iter().map(|value| value.fill(&mut bytes)).collect();
+        assert_eq!(lens, [4, 8, 12, 16]);
+        assert_eq!((bytes[0], u32::from_le_bytes(*bytes[8..].first_chunk().unwrap())), (2, 500_000));
+        assert_eq!(Value::TcpInfo(1).fill(&mut bytes), TCP_INFO_BYTES);
+    }
+}

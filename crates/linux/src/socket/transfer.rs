@@ -1,0 +1,270 @@
+//! Sending and receiving.
+
+use super::calls::Target;
+use super::control::{self, Sent, Writer};
+use super::host::Socket;
+use super::user_address::Given;
+use super::{of, raw, told};
+use crate::file::{File, Vectors};
+use crate::signal::Signal;
+use crate::{Ctx, Errno, Machine};
+use quire_fs::{FsError, Io};
+use quire_heap::Arc;
+use quire_net::{Ancillary, Family, Flags, Kind, ReceiveFlags};
+
+/// Messages of one `sendmmsg` or `recvmmsg`, as on Linux.
+const MOST_MESSAGES: u32 = 1024;
+/// Linux's MSG_WAITFORONE, which the generated constants leave out.
+const WAIT_FOR_ONE: u32 = 0x1_0000;
+/// Bytes of a `msghdr`, and of a `mmsghdr`, which ends with the length of the message.
+const HEADER: u64 = 56;
+const MANY_HEADER: u64 = 64;
+
+/// Bytes of the longest address. Linux shortens longer ones.
+const NAME_MOST: i32 = 128;
+
+/// A program's `msghdr`.
+struct Header {
+    /// Its address in user memory.
+    at: u64,
+    name: u64,
+    name_len: i32,
+    vectors: Vectors,
+    control: u64,
+    control_len: u64,
+}
+
+impl Header {
+    fn read<M: Machine>(ctx: &Ctx<'_, M>, at: u64) -> Result<Header, Errno> {
+        let [name, name_len, vectors, count, control, control_len, _flags] = ctx.read::<[u64; 7]>(at)?;
+        if count > 1024 {
+            return Err(Errno::EMSGSIZE);
+        }
+        let name_len = name_len as i32;
+        if name_len < 0 {
+            return Err(Errno::EINVAL);
+        }
+        let vectors = Vectors::many(ctx, vectors, count)?;
+        Ok(Header { at, name, name_len: name_len.min(NAME_MOST), vectors, control, control_len })
+    }
+}
+
+/// The options of a call: whether it waits.
+fn waits<'a, M: Machine>(file: &File<M>, flags: u32, interrupted: &'a dyn Fn() -> bool) -> Io<'a> {
+    Io { interrupted, nonblock: flags & raw::MSG_DONTWAIT != 0, ..Io::WAIT }.of(file.flags())
+}
+
+fn send<M: Machine>(
+    ctx: &Ctx<'_, M>,
+    file: &Arc<File<M>>,
+    from: &Vectors,
+    to: Option<Given>,
+    sent: Sent<M>,
+    flags: u32,
+) -> Result<usize, Errno> {
+    let socket = of(file)?;
+    if flags & raw::MSG_OOB != 0 {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    let target = match to {
+        None => None,
+        // Linux's streams ignore an address, or refuse it where they are Unix sockets.
+        Some(_) if socket.kind() != Kind::Datagram && socket.family() != Family::Unix => None,
+        Some(_) if socket.kind() != Kind::Datagram => {
+            return Err(if socket.remote().is_ok() { Errno::EISCONN } else { Errno::EOPNOTSUPP });
+        }
+        Some(given) => Some(Target::of(ctx, given, socket.family())?),
+    };
+    let interrupted = || ctx.thread.interrupted();
+    let io = waits(file, flags, &interrupted);
+    let credentials = (socket.family() == Family::Unix).then(|| sent.credentials.unwrap_or(ctx.told_credentials()));
+    let ancillary = Ancillary { files: sent.files, credentials };
+    let destination = target.as_ref().map(Target::destination);
+    socket.send(&io, &mut from.transfer(ctx), destination.as_ref(), ancillary).map_err(|e| {
+        if e == FsError::BrokenPipe && flags & raw::MSG_NOSIGNAL == 0 && socket.kind() == Kind::Stream {
+            ctx.refused_write(Signal::PIPE);
+        }
+        e.into()
+    })
+}
+
+fn given<M: Machine>(ctx: &Ctx<'_, M>, at: u64, len: i32) -> Result<Option<Given>, Errno> {
+    if at == 0 || len == 0 { Ok(None) } else { Given::read(ctx, at, len).map(Some) }
+}
+
+/// `sendto`
+pub fn sys_sendto<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    fd: i32,
+    from: u64,
+    len: u64,
+    flags: u32,
+    to: u64,
+    to_len: i32,
+) -> Result<usize, Errno> {
+    let file = ctx.file(fd)?;
+    of(&file)?;
+    let from = Vectors::one(from, len)?;
+    let to = given(ctx, to, to_len)?;
+    send(ctx, &file, &from, to, Sent::nothing(), flags)
+}
+
+fn send_message<M: Machine>(ctx: &Ctx<'_, M>, file: &Arc<File<M>>, at: u64, flags: u32) -> Result<usize, Errno> {
+    let unix = of(file)?.family() == Family::Unix;
+    let header = Header::read(ctx, at)?;
+    let to = given(ctx, header.name, header.name_len)?;
+    let sent = control::read(ctx, header.control, header.control_len, unix)?;
+    send(ctx, file, &header.vectors, to, sent, flags)
+}
+
+/// `sendmsg`
+pub fn sys_sendmsg<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, flags: u32) -> Result<usize, Errno> {
+    let file = ctx.file(fd)?;
+    send_message(ctx, &file, at, flags)
+}
+
+/// `sendmmsg`
+pub fn sys_sendmmsg<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    fd: i32,
+    at: u64,
+    count: u32,
+    flags: u32,
+) -> Result<usize, Errno> {
+    let file = ctx.file(fd)?;
+    of(&file)?;
+    each_message(at, count, |one, _| {
+        let n = send_message(ctx, &file, one, flags)?;
+        ctx.write(one + HEADER, &(n as u32))
+    })
+}
+
+/// Calls `each` for up to `count` messages, until one fails. The number of messages, or the error of the first.
+fn each_message(at: u64, count: u32, mut each: impl FnMut(u64, usize) -> Result<(), Errno>) -> Result<usize, Errno> {
+    let mut done = 0;
+    while done < count.min(MOST_MESSAGES) as usize {
+        let one = (done as u64 * MANY_HEADER).checked_add(at).ok_or(Errno::EFAULT)?;
+        match each(one, done) {
+            Ok(()) => done += 1,
+            Err(_) if done > 0 => break,
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(done)
+}
+
+/// The result of a receive beside the bytes: their number, and flags for the program.
+struct Got<M: Machine> {
+    len: usize,
+    flags: u32,
+    from: Option<quire_net::Address>,
+    ancillary: Ancillary<super::host::SocketHost<M>>,
+}
+
+fn receive<M: Machine>(ctx: &Ctx<'_, M>, file: &Arc<File<M>>, to: &Vectors, flags: u32) -> Result<Got<M>, Errno> {
+    let socket: &Socket<M> = of(file)?;
+    if flags & raw::MSG_OOB != 0 {
+        return Err(if socket.family() == Family::Unix { Errno::EOPNOTSUPP } else { Errno::EINVAL });
+    }
+    if flags & raw::MSG_ERRQUEUE != 0 {
+        // There are no errors with details.
+        return Err(Errno::EAGAIN);
+    }
+    let mut how = ReceiveFlags::empty();
+    how.set(ReceiveFlags::PEEK, flags & raw::MSG_PEEK != 0);
+    how.set(ReceiveFlags::WAIT_ALL, flags & raw::MSG_WAITALL != 0);
+    how.set(ReceiveFlags::TRUNCATE, flags & raw::MSG_TRUNC != 0 && socket.kind() != Kind::Stream);
+    let interrupted = || ctx.thread.interrupted();
+    let received = socket.receive(&waits(file, flags, &interrupted), &mut to.transfer(ctx), how)?;
+    let mut told = if received.truncated { raw::MSG_TRUNC } else { 0 };
+    if socket.kind() == Kind::SeqPacket {
+        told |= raw::MSG_EOR;
+    }
+    Ok(Got { len: received.bytes, flags: told, from: received.from, ancillary: received.ancillary })
+}
+
+/// `recvfrom`
+pub fn sys_recvfrom<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    fd: i32,
+    to: u64,
+    len: u64,
+    flags: u32,
+    from: u64,
+    from_len: u64,
+) -> Result<usize, Errno> {
+    let file = ctx.file(fd)?;
+    let family = of(&file)?.family();
+    let to = Vectors::one(to, len)?;
+    let got = receive(ctx, &file, &to, flags)?;
+    if from != 0 {
+        match got.from {
+            Some(address) => told(&address, family).store(ctx, from, from_len)?,
+            None => ctx.write(from_len, &0i32)?,
+        }
+    }
+    Ok(got.len)
+}
+
+fn receive_message<M: Machine>(ctx: &Ctx<'_, M>, file: &Arc<File<M>>, at: u64, flags: u32) -> Result<usize, Errno> {
+    let socket = of(file)?;
+    let header = Header::read(ctx, at)?;
+    let mut got = receive(ctx, file, &header.vectors, flags)?;
+    let mut writer = Writer::new(header.control, header.control_len);
+    if socket.options().has(Flags::PASS_CREDENTIALS)
+        && let Some(credentials) = got.ancillary.credentials
+    {
+        writer.credentials(ctx, credentials)?;
+    }
+    if !got.ancillary.files.is_empty() {
+        writer.files(ctx, core::mem::take(&mut got.ancillary.files), flags & raw::MSG_CMSG_CLOEXEC != 0)?;
+    }
+    if writer.truncated {
+        got.flags |= raw::MSG_CTRUNC;
+    }
+    let name_len = match (&got.from, header.name) {
+        (_, 0) => header.name_len,
+        (None, _) => 0,
+        (Some(address), to) => {
+            let told = told(address, socket.family());
+            let room = usize::try_from(header.name_len).map_err(|_| Errno::EINVAL)?;
+            ctx.user().write_bytes(to, told.cut(room))?;
+            told.len() as i32
+        }
+    };
+    ctx.write(header.at + 8, &name_len)?;
+    ctx.write(header.at + 40, &(writer.used as u64))?;
+    ctx.write(header.at + 48, &(got.flags | flags & raw::MSG_CMSG_CLOEXEC))?;
+    Ok(got.len)
+}
+
+/// `recvmsg`
+pub fn sys_recvmsg<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, flags: u32) -> Result<usize, Errno> {
+    let file = ctx.file(fd)?;
+    receive_message(ctx, &file, at, flags)
+}
+
+/// `recvmmsg`
+pub fn sys_recvmmsg<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    fd: i32,
+    at: u64,
+    count: u32,
+    flags: u32,
+    timeout: u64,
+) -> Result<usize, Errno> {
+    let file = ctx.file(fd)?;
+    of(&file)?;
+    let deadline = crate::file::timeout(ctx, timeout)?.map(|ns| ctx.now().saturating_add(ns));
+    let mut late = false;
+    each_message(at, count, |one, done| {
+        // As on Linux, the time is looked at after each message only.
+        if late {
+            return Err(Errno::EAGAIN);
+        }
+        let now = if done > 0 && flags & WAIT_FOR_ONE != 0 { raw::MSG_DONTWAIT } else { 0 };
+        let n = receive_message(ctx, &file, one, (flags & !WAIT_FOR_ONE) | now)?;
+        late = deadline.is_some_and(|deadline| ctx.now() >= deadline);
+        ctx.write(one + HEADER, &(n as u32))
+    })
+}

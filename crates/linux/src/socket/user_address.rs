@@ -1,0 +1,208 @@
+//! Socket addresses as programs write them: `sockaddr_un`, `sockaddr_in` and `sockaddr_in6`.
+
+use super::raw;
+use crate::{Ctx, Errno, Machine};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use quire_heap::Vec;
+
+/// Bytes of the largest address: Linux's `sockaddr_storage`.
+const MOST: usize = 128;
+/// Bytes of a `sockaddr_in`.
+const INET4: usize = 16;
+/// Bytes of a `sockaddr_in6` without its scope, which old programs leave out.
+const INET6_LEAST: usize = 24;
+/// Bytes of a `sockaddr_in6`.
+const INET6: usize = 28;
+/// Bytes of the family.
+const FAMILY: usize = 2;
+/// Bytes of a `sun_path`.
+const UNIX_PATH: usize = 108;
+
+/// An address that a program gave.
+pub(super) enum Given {
+    /// No address: a socket gives up its peer.
+    Unspecified,
+    /// A path in the tree, without its terminator.
+    Path(Vec<u8>),
+    /// An abstract name, without its leading zero.
+    Abstract(Vec<u8>),
+    /// No name at all: the kernel chooses one.
+    Unnamed,
+    /// An Internet address.
+    Inet(SocketAddr),
+}
+
+impl Given {
+    /// The address of `len` bytes at `at`.
+    pub(super) fn read<M: Machine>(ctx: &Ctx<'_, M>, at: u64, len: i32) -> Result<Given, Errno> {
+        let len = usize::try_from(len).ok().filter(|len| *len <= MOST).ok_or(Errno::EINVAL)?;
+        let mut bytes = [0; MOST];
+        ctx.user().read_bytes(at, &mut bytes[..len])?;
+        Self::of(&bytes[..len])
+    }
+
+    /// The address in `bytes`.
+    fn of(bytes: &[u8]) -> Result<Given, Errno> {
+        let (family, rest) = bytes.split_first_chunk::<FAMILY>().ok_or(Errno::EINVAL)?;
+        match u32::from(u16::from_le_bytes(*family)) {
+            raw::AF_UNSPEC => Ok(Given::Unspecified),
+            raw::AF_UNIX => Self::of_path(rest),
+            raw::AF_INET => {
+                let (port, rest) = rest.split_first_chunk::<2>().ok_or(Errno::EINVAL)?;
+                if bytes.len() < INET4 {
+                    return Err(Errno::EINVAL);
+                }
+                let ip = rest.first_chunk::<4>().ok_or(Errno::EINVAL)?;
+                let ip = Ipv4Addr::from_octets(*ip);
+                Ok(Given::Inet(SocketAddrV4::new(ip, u16::from_be_bytes(*port)).into()))
+            }
+            raw::AF_INET6 => {
+                if bytes.len() < INET6_LEAST {
+                    return Err(Errno::EINVAL);
+                }
+                let (port, rest) = rest.split_first_chunk::<2>().ok_or(Errno::EINVAL)?;
+                let (flow, rest) = rest.split_first_chunk::<4>().ok_or(Errno::EINVAL)?;
+                let (ip, rest) = rest.split_first_chunk::<16>().ok_or(Errno::EINVAL)?;
+                let scope = rest.first_chunk::<4>().map_or(0, |scope| u32::from_le_bytes(*scope));
+                let (port, flow) = (u16::from_be_bytes(*port), u32::from_be_bytes(*flow));
+                Ok(Given::Inet(SocketAddrV6::new(Ipv6Addr::from_octets(*ip), port, flow, scope).into()))
+            }
+            _ => Err(Errno::EAFNOSUPPORT),
+        }
+    }
+
+    fn of_path(path: &[u8]) -> Result<Given, Errno> {
+        if path.len() > UNIX_PATH {
+            return Err(Errno::EINVAL);
+        }
+        match path {
+            [] => Ok(Given::Unnamed),
+            [0, name @ ..] => Ok(Given::Abstract(Vec::try_copy(name)?)),
+            _ => {
+                let end = path.iter().position(|byte| *byte == 0).unwrap_or(path.len());
+                Ok(Given::Path(Vec::try_copy(&path[..end])?))
+            }
+        }
+    }
+}
+
+/// The bytes of an address for a program.
+pub(super) struct Told {
+    bytes: [u8; MOST],
+    len: usize,
+}
+
+impl Told {
+    fn of_family(family: u32) -> Told {
+        let mut told = Told { bytes: [0; MOST], len: 0 };
+        told.push(&(family as u16).to_le_bytes());
+        told
+    }
+
+    fn push(&mut self, bytes: &[u8]) {
+        self.bytes[self.len..self.len + bytes.len()].copy_from_slice(bytes);
+        self.len += bytes.len();
+    }
+
+    /// A Unix socket without a name.
+    pub(super) fn unnamed() -> Told {
+        Self::of_family(raw::AF_UNIX)
+    }
+
+    /// A Unix socket bound to `path`, which has no terminator; at most 108 bytes.
+    pub(super) fn path(path: &[u8]) -> Told {
+        let mut told = Self::of_family(raw::AF_UNIX);
+        told.push(&path[..path.len().min(UNIX_PATH)]);
+        told.push(&[0]);
+        told
+    }
+
+    /// A Unix socket with an abstract name.
+    pub(super) fn abstract_name(name: &[u8]) -> Told {
+        let mut told = Self::of_family(raw::AF_UNIX);
+        told.push(&[0]);
+        told.push(&name[..name.len().min(UNIX_PATH - 1)]);
+        told
+    }
+
+    /// An Internet address, for a socket of IPv6 or of IPv4. An IPv6 socket sees addresses of IPv4 as mapped ones.
+    pub(super) fn inet(at: SocketAddr, six: bool) -> Told {
+        let ip = match at.ip() {
+            IpAddr::V4(ip) if !six => {
+                let mut told = Self::of_family(raw::AF_INET);
+                told.push(&at.port().to_be_bytes());
+                told.push(&ip.octets());
+                told.push(&[0; INET4 - 8]);
+                return told;
+            }
+            IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+            IpAddr::V6(ip) => ip,
+        };
+        let mut told = Self::of_family(raw::AF_INET6);
+        told.push(&at.port().to_be_bytes());
+        told.push(&[0; 4]);
+        told.push(&ip.octets());
+        told.push(&[0; INET6 - INET6_LEAST]);
+        told
+    }
+
+    /// Stores the address at `at`, where the `i32` at `len_at` says how much room there is. It becomes the whole length,
+    /// as on Linux.
+    pub(super) fn store<M: Machine>(&self, ctx: &Ctx<'_, M>, at: u64, len_at: u64) -> Result<(), Errno> {
+        let room: i32 = ctx.read(len_at)?;
+        let room = usize::try_from(room).map_err(|_| Errno::EINVAL)?;
+        ctx.user().write_bytes(at, &self.bytes[..self.len.min(room)])?;
+        ctx.write(len_at, &(self.len as i32))
+    }
+
+    /// Its length.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Its bytes, cut to `room`.
+    pub(super) fn cut(&self, room: usize) -> &[u8] {
+        &self.bytes[..self.len.min(room)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_as_they_are_told() {
+        for at in ["127.0.0.1:80", "[::1]:65535", "0.0.0.0:0"] {
+            let at: SocketAddr = at.parse().unwrap();
+            let told = Told::inet(at, at.is_ipv6());
+            assert!(matches!(Given::of(told.cut(MOST)), Ok(Given::Inet(read)) if read == at));
+            assert_eq!(told.len(), if at.is_ipv6() { INET6 } else { INET4 });
+        }
+        let mapped = Told::inet("127.0.0.1:80".parse().unwrap(), true);
+        let Ok(Given::Inet(SocketAddr::V6(read))) = Given::of(mapped.cut(MOST)) else { panic!() };
+        assert_eq!(read.ip().to_ipv4_mapped(), Some(Ipv4Addr::LOCALHOST));
+        assert!(matches!(Given::of(Told::path(b"/run/x").cut(MOST)), Ok(Given::Path(path)) if &path[..] == b"/run/x"));
+        assert!(
+            matches!(Given::of(Told::abstract_name(b"\0x").cut(MOST)), Ok(Given::Abstract(name)) if &name[..] == b"\0x")
+        );
+        assert!(matches!(Given::of(Told::unnamed().cut(MOST)), Ok(Given::Unnamed)));
+    }
+
+    #[test]
+    fn wrong_lengths_and_families_are_refused() {
+        let refused = |bytes: &[u8]| Given::of(bytes).err();
+        assert_eq!(refused(&[]), Some(Errno::EINVAL));
+        assert_eq!(refused(&[1]), Some(Errno::EINVAL));
+        assert_eq!(refused(&[200, 0, 1]), Some(Errno::EAFNOSUPPORT));
+        for (family, least) in [(raw::AF_INET, INET4), (raw::AF_INET6, INET6_LEAST)] {
+            let mut bytes = [0; MOST];
+            bytes[0] = family as u8;
+            assert_eq!(refused(&bytes[..least - 1]), Some(Errno::EINVAL));
+            assert!(Given::of(&bytes[..least]).is_ok());
+        }
+        let mut long = [b'x'; FAMILY + UNIX_PATH + 1];
+        long[..2].copy_from_slice(&[1, 0]);
+        assert_eq!(refused(&long), Some(Errno::EINVAL));
+        assert!(matches!(Given::of(&long[..FAMILY + UNIX_PATH]), Ok(Given::Path(path)) if path.len() == UNIX_PATH));
+    }
+}
