@@ -566,6 +566,32 @@ protocol! {
     BusyHides: "a page is lost with its layer";
 }
 
+/// A page is read from outside while a fork leaves it to an earlier child, which stores into it.
+fn foreign_read_against_fork() {
+    let w = World::private(1);
+    store(&w.space, 0, 1);
+    let first = w.space.fork().unwrap();
+    beside(
+        w,
+        |w| {
+            let mut byte = [0];
+            w.space.read(page(0), &mut byte).map(|_| byte[0])
+        },
+        move |w| {
+            store(&w.space, 0, 2);
+            let second = w.space.fork().unwrap();
+            store(&first, 0, 9);
+            (first, second)
+        },
+        |_, seen, _| assert!(matches!(seen, Ok(1 | 2)), "a reader sees another space's byte: {seen:?}"),
+    );
+}
+
+protocol! {
+    a_page_that_is_read_from_outside_is_of_that_space = foreign_read_against_fork, Some(2);
+    OneForeignLook: "a reader sees another space's byte";
+}
+
 /// Idle page tables are dropped while a page that they map is taken away: the remover must not trust the empty leaf.
 fn drop_tables_against_remove() {
     let w = World::showing(true);

@@ -40,6 +40,8 @@ pub enum Mutant {
     NoFenceAfterInsert,
     /// Move: a page that is busy in front counts as hiding the one behind it, though it may yet be given up.
     BusyHides,
+    /// Foreign read: the chain is not walked again after the copy.
+    OneForeignLook,
     /// Move: the old slot is emptied before the new one is filled.
     EmptyBeforeFill,
     /// Move: a page in swap is put into the new slot while its old slot can still be read in.

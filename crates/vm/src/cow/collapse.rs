@@ -56,14 +56,15 @@ use core::ptr::NonNull;
 use quire_sync::atomic::fence_full;
 use quire_sync::epoch::Pinned;
 
-/// Merges the layers of a private chain that only this chain shows, and takes empty ones out. For fork, before it marks
-/// the entry stale. Skips busy pages and stops where there is no memory; either way the chain stays right. Does not
-/// sleep.
+/// Merges the layers of a private chain that only this chain shows, and takes empty and hidden ones out. For fork, which
+/// has marked the entry stale. Skips busy pages and stops where there is no memory; either way the chain stays right.
+/// May sleep for a page of a layer that goes.
 ///
 /// # Safety
 /// The caller holds the lock of the map that the chain belongs to, and no pin.
 pub(crate) unsafe fn collapse<M: Machine>(vm: &'static Objects<M>, front: NonNull<Backing<M>>) {
     let mut at = front;
+    let mut kept = 0;
     loop {
         // SAFETY: layers of the caller's chain, which changes under the map's lock only.
         let layer = unsafe { at.as_ref() };
@@ -78,10 +79,11 @@ pub(crate) unsafe fn collapse<M: Machine>(vm: &'static Objects<M>, front: NonNul
         }
         let gone = {
             let pin = vm.epoch().pin();
-            behind.object().is_some_and(|o| o.is_private()) && shows_nothing(behind, &pin)
+            behind.object().is_some_and(|o| o.is_private()) && shows_nothing(behind, kept < MOST_IN_FRONT, &pin)
         };
         if !gone {
             at = next;
+            kept += 1;
             continue;
         }
         backing::take_out(layer, behind);
@@ -100,12 +102,19 @@ pub(crate) unsafe fn collapse<M: Machine>(vm: &'static Objects<M>, front: NonNul
 /// Most slots of a layer that are examined, so that a fork looks at no page for each page of a large layer.
 const MOST_HIDDEN: usize = 16;
 
-/// Whether the layer is empty, or small and hidden for good by the layers in front of it.
-fn shows_nothing<M: Machine>(layer: &Backing<M>, pin: &Pinned<'_>) -> bool {
+/// Most layers in front of a layer that is examined. With them the work of a fork for a chain is bounded.
+const MOST_IN_FRONT: usize = 12;
+
+/// Whether the layer is empty. If `near`: or small, and hidden for good by the layers in front of it.
+fn shows_nothing<M: Machine>(layer: &Backing<M>, near: bool, pin: &Pinned<'_>) -> bool {
     let Some(object) = layer.object() else { return true };
-    let mut cursor = Cursor::over(Interval::start(layer)..Interval::end(layer));
-    let slots = cursor.resume(object.index(), pin).take(MOST_HIDDEN + 1);
-    slots.enumerate().all(|(n, (key, _))| n < MOST_HIDDEN && is_hidden(layer, key, pin))
+    let slots = || Cursor::over(Interval::start(layer)..Interval::end(layer));
+    let (mut first, mut number, mut all) = (slots(), slots(), slots());
+    // Mostly the first page decides.
+    let Some((key, _)) = first.resume(object.index(), pin).next() else { return true };
+    near && is_hidden(layer, key, pin)
+        && number.resume(object.index(), pin).nth(MOST_HIDDEN).is_none()
+        && all.resume(object.index(), pin).all(|(key, _)| is_hidden(layer, key, pin))
 }
 
 /// Moves the smaller of two populations into the larger, where both layers show the same addresses.

@@ -8,10 +8,12 @@ use crate::fault::{Attempt, FaultContext, Walk};
 use crate::machine::{Machine, Pmap, bytes};
 use crate::map::arenas::Changed;
 use crate::map::space::Space;
+use crate::mutant::{Mutant, mutant};
 use crate::paging::page_in::PageIn;
 use crate::paging::waiting::Patience;
 use crate::sleep::MaySleep;
 use crate::types::{Access, PAGE_SIZE};
+use quire_sync::atomic::fence_full;
 use quire_sync::epoch::Pinned;
 
 impl<M: Machine> Space<M> {
@@ -88,8 +90,22 @@ impl<M: Machine> Space<M> {
                         bytes::copy(from, to.as_mut_ptr(), to.len());
                     }
                 }
+                // The chain may show another page by now: a fork may have moved a page forward past the walk, or have left
+                // this one to another space, which then stores into it. The page counts if a second walk finds it.
+                let shown = same
+                    && (mutant(Mutant::OneForeignLook)
+                        || {
+                            fence_full();
+                            !entry.is_stale()
+                                && matches!(at.walk(Some(entry.front()), false, pin), Ok(Walk::Page(again))
+                            if core::ptr::eq(again.page, found.page) && again.state.generation() == found.state.generation())
+                        });
                 vm.unhold_page(found.page);
-                return if same { Ok(()) } else { Err(Attempt::Again) };
+                return match shown {
+                    true => Ok(()),
+                    false if entry.is_stale() => Err(Attempt::Stale),
+                    false => Err(Attempt::Again),
+                };
             }
             Walk::Swapped(object, key, slot) => {
                 return Err(PageIn::swapped(object, key, slot, pin).map_or(Attempt::Again, Attempt::PageIn));
