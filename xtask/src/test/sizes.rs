@@ -61,6 +61,8 @@ const SIZES: [Size; 10] = [
 const BOOT: Duration = Duration::from_secs(1);
 /// The limit only stops a hanging machine.
 const LIMIT: Duration = Duration::from_secs(240);
+/// KiB that the kernel's image may take. Beside it boot may take 7 % of memory.
+const OF_THE_IMAGE: u64 = 2560;
 /// KiB that boot may take for each CPU: its stacks and its shares of per-CPU data.
 const OF_A_CPU: u64 = 96;
 /// Bytes that boot may have taken for itself at the end of a range of RAM.
@@ -184,7 +186,7 @@ impl Size {
             return Err(ended.wrong("the program did not run"));
         }
         let numbers: Vec<u64> = ended.output.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-        let least = self.memory * 1024 * 9 / 10 - u64::from(self.cpus) * OF_A_CPU;
+        let least = (self.memory * 1024 - OF_THE_IMAGE) * 93 / 100 - u64::from(self.cpus) * OF_A_CPU;
         match numbers[..] {
             [total, cpus] if total >= least && total <= self.memory * 1024 && cpus == u64::from(self.cpus) => {}
             _ => return Err(ended.wrong(format!("the machine has {:?}", ended.output))),
