@@ -10,10 +10,13 @@
 #include <grp.h>
 #include <sys/auxv.h>
 #include <sys/personality.h>
+#include <netinet/in.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
+#include <sys/un.h>
 
 enum { USER = 1000, OTHER = 2000, EXTRA = 50 };
 #define PLACE "/tmp/isolation"
@@ -371,6 +374,31 @@ static void of_programs(void) {
     CHECK(!ended(child), "sharing directories");
 }
 
+static struct sockaddr_un socket_at(const char *path) {
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    strcpy(at.sun_path, path);
+    return at;
+}
+static int connects(const char *path) {
+    struct sockaddr_un at = socket_at(path);
+    return connect(socket(AF_UNIX, SOCK_STREAM, 0), (void *)&at, sizeof at);
+}
+static int binds(const char *path) {
+    struct sockaddr_un at = socket_at(path);
+    return bind(socket(AF_UNIX, SOCK_STREAM, 0), (void *)&at, sizeof at);
+}
+static int binds_port(int port) {
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    return bind(socket(AF_INET, SOCK_STREAM, 0), (void *)&at, sizeof at);
+}
+// A socket of root that listens at `path`.
+static void make_socket(const char *path, unsigned mode) {
+    struct sockaddr_un at = socket_at(path);
+    int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    unlink(path);
+    CHECK(fd >= 0 && !bind(fd, (void *)&at, sizeof at) && !listen(fd, 64) && !chmod(path, mode), "%s", path);
+}
+
 #define STEP(label, call) printf("step %s %s\n", label, name_of((call) < 0 ? errno : 0))
 static void a_users_steps(void) {
     user();
@@ -390,6 +418,14 @@ static void a_users_steps(void) {
     STEP("user-reboot", syscall(SYS_reboot, 0xfee1dead, 672274793, 0, 0));
     STEP("user-chroot", chroot("/"));
     STEP("user-chroot-closed", chroot(PLACE "/closed"));
+    STEP("user-connect", connects(PLACE "/socket-666"));
+    STEP("user-connect-600", connects(PLACE "/socket-600"));
+    STEP("user-connect-444", connects(PLACE "/socket-444"));
+    STEP("user-bind", binds(PLACE "/open/user-socket"));
+    STEP("user-bind-closed", binds(PLACE "/closed/user-socket"));
+    STEP("user-bind-again", binds(PLACE "/open/user-socket"));
+    STEP("user-bind-port-80", binds_port(80));
+    unlink(PLACE "/open/user-socket");
     STEP("user-chdir", chdir(PLACE));
     STEP("user-chdir-closed", chdir(PLACE "/closed"));
     STEP("user-rmdir", rmdir(PLACE "/closed"));
@@ -766,6 +802,9 @@ static void prepare(void) {
         snprintf(path, sizeof path, PLACE "/%s", directories[i].name);
         CHECK((!mkdir(path, 0700) || errno == EEXIST) && !chown(path, 0, directories[i].group) && !chmod(path, directories[i].mode), "%s", path);
     }
+    make_socket(PLACE "/socket-666", 0666);
+    make_socket(PLACE "/socket-600", 0600);
+    make_socket(PLACE "/socket-444", 0444);
     copy_to(PLACE "/plain", 0, 0, 0755);
     copy_to(PLACE "/set-user", 0, 0, 04755);
     copy_to(PLACE "/set-group", 0, 0, 02755);

@@ -17,7 +17,8 @@ const OWN: &str = "
     clock_getres clock_nanosleep exit_group epoll_wait epoll_ctl pselect6 ppoll unshare set_robust_list sync_file_range
     epoll_pwait eventfd eventfd2 epoll_create1 dup3 preadv syncfs getcpu getrandom mlock2 preadv2 clone3 close_range
     epoll_pwait2 setfsuid setfsgid personality prctl timer_create timer_settime timer_gettime timer_getoverrun timer_delete
-    timerfd_create timerfd_settime timerfd_gettime rseq
+    timerfd_create timerfd_settime timerfd_gettime rseq accept accept4 listen recvfrom recvmsg recvmmsg getsockname
+    getpeername setsockopt getsockopt
 ";
 
 /// They report to every caller that there is nothing of that kind.
@@ -55,6 +56,9 @@ const AS_ANOTHER: &[(&str, &str)] = &[
     ("pwritev2", "write"),
     ("sendfile", "write"),
     ("copy_file_range", "write"),
+    ("sendto", "connect"),
+    ("sendmsg", "connect"),
+    ("sendmmsg", "connect"),
 ];
 
 fn table() -> String {

@@ -78,13 +78,16 @@ fn a_park_with_a_deadline_ends_then_and_not_before() {
     let sim = Sim::new(2);
     for i in 1..40u64 {
         sim.spawn(&format!("sleeper{i}"), move || {
+            let mut parks = 0;
             for _ in 0..5 {
                 let deadline = quire_task::Machine::now(sim) + i * 100_000;
                 while quire_task::Machine::now(sim) < deadline {
                     sim.scheduler().park(Some(deadline));
+                    parks += 1;
                 }
             }
-            assert!(sim.scheduler().current().switches().0 >= 5, "it slept, it did not spin");
+            // On a busy host a deadline may be over before the park, so the thread need not sleep each time.
+            assert!(parks <= 5, "it slept, it did not spin: {parks} parks");
         });
     }
     sim.finish();
