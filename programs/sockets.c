@@ -380,7 +380,7 @@ static void files_that_travel_in_each_other(void) {
 }
 
 static void credentials_travel(void) {
-    int ends[2], flags;
+    int ends[2];
     CHECK(!socketpair(AF_UNIX, SOCK_STREAM, 0, ends), "socketpair");
     CHECK(!setsockopt(ends[1], SOL_SOCKET, SO_PASSCRED, &(int){1}, 4), "SO_PASSCRED");
     pid_t child = fork();
@@ -398,7 +398,6 @@ static void credentials_travel(void) {
     m.msg_controllen = sizeof(struct cmsghdr);
     CHECK(recvmsg(ends[1], &m, 0) == 1 && m.msg_flags & MSG_CTRUNC, "MSG_CTRUNC");
     close(ends[0]), close(ends[1]);
-    (void)flags;
 }
 
 static void many_messages_at_once(void) {

@@ -328,7 +328,7 @@ pub(crate) fn fill(source: &mut dyn Source, chunk: &mut Vec<u8>, size: usize) ->
     taken
 }
 
-/// Adds what a message carried. Returns whether these were files, behind which a read ends.
+/// Adds the files and credentials of a message. Returns whether there were files, behind which a read ends.
 fn deliver<H: Host>(out: &mut Received<H>, ancillary: Option<Ancillary<H>>) -> bool {
     let Some(ancillary) = ancillary else { return false };
     out.ancillary.credentials = out.ancillary.credentials.or(ancillary.credentials);

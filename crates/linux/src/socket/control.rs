@@ -5,18 +5,16 @@ use crate::file::File;
 use crate::process::credentials::capabilities::cap;
 use crate::{Ctx, Errno, Machine};
 use quire_heap::{Arc, Vec};
-use quire_net::Credentials;
+use quire_net::{Credentials, FILES_MAX};
 
 /// Bytes of control messages that one call may send, as Linux's `optmem_max`.
 const MOST: u64 = 128 << 10;
 /// Bytes of a `cmsghdr`: length, level, type.
 const HEADER: usize = 16;
-/// Files that one message may carry, as on Linux.
-const MOST_FILES: usize = 253;
 /// Bytes of a `ucred`.
 const CREDENTIALS: usize = 12;
 
-/// What a program sends beside the bytes.
+/// The files and the credentials that a sender gives with its bytes.
 pub(super) struct Sent<M: Machine> {
     pub files: Vec<Arc<File<M>>>,
     pub credentials: Option<Credentials>,
@@ -74,7 +72,7 @@ pub(super) fn read<M: Machine>(ctx: &Ctx<'_, M>, at: u64, len: u64, unix: bool) 
             // Linux's other families accept these two, and ignore them.
             (raw::SOL_SOCKET, raw::SCM_RIGHTS | raw::SCM_CREDENTIALS) if !unix => {}
             (raw::SOL_SOCKET, raw::SCM_RIGHTS) => {
-                if sent.files.len() + data.len() / 4 > MOST_FILES {
+                if sent.files.len() + data.len() / 4 > FILES_MAX {
                     return Err(Errno::EINVAL);
                 }
                 sent.files.try_reserve(data.len() / 4)?;
@@ -160,7 +158,7 @@ impl Writer {
         close_on_exec: bool,
     ) -> Result<(), Errno> {
         let fit = (self.room - self.used).saturating_sub(HEADER) / 4;
-        let mut data = [0; 4 * MOST_FILES];
+        let mut data = [0; 4 * FILES_MAX];
         let (count, mut given) = (files.len(), 0);
         for file in files.into_iter().take(fit) {
             // As on Linux, a full table ends the list.

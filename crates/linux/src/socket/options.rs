@@ -1,6 +1,6 @@
 //! `getsockopt` and `setsockopt`.
 //!
-//! Options that change what a socket does live in `quire_net`. Others have no effect between processes of one machine,
+//! Options that change the work of a socket live in `quire_net`. Others have no effect between processes of one machine,
 //! such as the intervals of keep-alive probes. Their values are kept for the program ([`Kept`]).
 
 use super::host::Socket;
@@ -60,7 +60,7 @@ const KEPT: [Kept; quire_net::KEPT] = [
     number(raw::SOL_TCP, raw::TCP_KEEPINTVL, 75, 1, 32_767),
     number(raw::SOL_TCP, raw::TCP_KEEPCNT, 9, 1, 127),
     number(raw::SOL_TCP, raw::TCP_USER_TIMEOUT, 0, 0, i32::MAX),
-    number(raw::SOL_TCP, TCP_LINGER2, 60, -1, i32::MAX),
+    number(raw::SOL_TCP, raw::TCP_LINGER2, 60, -1, i32::MAX),
     number(raw::SOL_TCP, raw::TCP_DEFER_ACCEPT, 0, i32::MIN, i32::MAX),
     number(raw::SOL_TCP, raw::TCP_NOTSENT_LOWAT, 0, i32::MIN, i32::MAX),
     number(raw::SOL_TCP, raw::TCP_SYNCNT, 6, 1, 127),
@@ -77,8 +77,6 @@ const KEPT: [Kept; quire_net::KEPT] = [
     number(raw::SOL_SOCKET, raw::SO_PRIORITY, 0, 0, 6),
     switch(raw::SOL_SOCKET, raw::SO_DONTROUTE, 0),
 ];
-
-const TCP_LINGER2: u32 = 8;
 
 fn kept(level: u32, name: u32) -> Option<(usize, &'static Kept)> {
     KEPT.iter().enumerate().find(|(_, kept)| kept.level == level && kept.name == name)
@@ -180,9 +178,6 @@ pub fn sys_setsockopt<M: Machine>(
         }
         raw::SO_RCVTIMEO | raw::SO_RCVTIMEO_NEW => options.set_receive_timeout(time(ctx, at, len)?),
         raw::SO_SNDTIMEO | raw::SO_SNDTIMEO_NEW => options.set_send_timeout(time(ctx, at, len)?),
-        raw::SO_TYPE | raw::SO_PROTOCOL | raw::SO_DOMAIN | raw::SO_ERROR | raw::SO_ACCEPTCONN => {
-            return Err(Errno::ENOPROTOOPT);
-        }
         _ => return Err(Errno::ENOPROTOOPT),
     }
     Ok(0)

@@ -147,8 +147,8 @@ fn an_automatic_port_joins_no_group() {
     let n = network();
     let of_root = socket(&n, Family::Inet4, Kind::Datagram);
     of_root.options().set(Flags::REUSE_PORT, true);
-    let nobody = Credentials { pid: 1, uid: 0, gid: 0 };
-    of_root.bind(Place::Inet(at("127.0.0.1:0")), nobody).unwrap();
+    let root = Credentials { pid: 1, uid: 0, gid: 0 };
+    of_root.bind(Place::Inet(at("127.0.0.1:0")), root).unwrap();
     let crate::Address::Inet(to) = of_root.local() else { panic!() };
     let others: Vec<_> = (0..28_231)
         .map(|_| {
