@@ -85,6 +85,14 @@ pub struct Guest {
     #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = memory)]
     pub memory: u64,
 
+    /// Take a root made of these Debian packages and their dependencies, separated by commas. apt fetches them once
+    #[arg(long, value_name = "NAME,...", conflicts_with = "root")]
+    pub packages: Option<String>,
+
+    /// Take this directory or tar archive as the guest's root, with owners, times and links
+    #[arg(long, value_name = "DIR|TAR")]
+    pub root: Option<PathBuf>,
+
     /// Copy a file or directory into the guest, with owners, times and links; libraries of programs are copied, too. Without
     /// GUEST it keeps its name and goes to the directory where the program starts
     #[arg(long, value_name = "HOST[:GUEST]")]
@@ -97,6 +105,13 @@ pub struct Guest {
     /// Directory of the guest where the program starts
     #[arg(long, value_name = "DIR", default_value = "/", value_parser = PathBufValueParser::new().try_map(directory))]
     pub cwd: PathBuf,
+}
+
+impl Guest {
+    /// A guest of this size with Quire's own root, where programs start in `/`.
+    pub fn of(cpus: u32, memory: u64) -> Self {
+        Self { cpus, memory, packages: None, root: None, copy: Vec::new(), env: Vec::new(), cwd: "/".into() }
+    }
 }
 
 /// Options of `run`.
@@ -140,6 +155,8 @@ Examples:
   ./quire run -- busybox sha256sum <big.iso
   ./quire run --copy data.csv -- busybox awk -F, '{print $2}' data.csv
   ./quire run --copy ./site:/srv --cwd /srv -- busybox ls -l
+  ./quire run --memory 1G --packages redis-server -- redis-server --version
+  ./quire run --root debian.tar.xz -- bash -c 'ls /usr/bin | wc -l'
   ./quire run --cpus 2 --env RUST_BACKTRACE=1 --timeout 60 -v -- ./target/debug/my-test";
 
 const TEST_EXAMPLES: &str = "\

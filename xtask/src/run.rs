@@ -4,6 +4,7 @@ use std::{
     ffi::OsString,
     io::Write as _,
     os::{fd::AsFd, unix::ffi::OsStrExt as _},
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -18,9 +19,10 @@ use crate::{
     cli,
     failure::{Doing, Failure, Result},
     image::{
-        compiler,
+        archive::Archive,
+        compiler, debian,
         order::Order,
-        program::{self, Copy},
+        program::{self, Copy, First},
         root,
         tree::Tree,
     },
@@ -88,7 +90,7 @@ pub fn last_lines(text: &str, count: usize) -> String {
 /// The tree with the program and the copies in it, and the order to run it. Refuses wrong requests before anything is
 /// built or started.
 pub fn prepare(places: &Places, guest: &cli::Guest, words: &[OsString], tty: bool) -> Result<(Tree, Order)> {
-    let mut tree = root::tree()?;
+    let mut tree = root_of(places, guest)?;
     tree.directory(&guest.cwd, 0o755)?;
     for copy in &guest.copy {
         Copy::parse(copy, &guest.cwd)?.install(&mut tree)?;
@@ -104,7 +106,8 @@ pub fn prepare(places: &Places, guest: &cli::Guest, words: &[OsString], tty: boo
         }
         args[0] = programs::in_guest(&args[0].to_string_lossy()).into();
     } else {
-        args[0] = program::install(&mut tree, &args[0])?;
+        let whole = guest.packages.is_some() || guest.root.is_some();
+        args[0] = program::install(&mut tree, &args[0], if whole { First::Guest } else { First::Host })?;
     }
     let mut env: Vec<OsString> = vec![format!("PATH={}", root::PATH).into(), "HOME=/root".into(), "USER=root".into()];
     if tty {
@@ -126,6 +129,22 @@ pub fn prepare(places: &Places, guest: &cli::Guest, words: &[OsString], tty: boo
     }
     let size = if tty { terminal::size(rustix::stdio::stdout()) } else { None };
     Ok((tree, Order { args, env, cwd: guest.cwd.clone().into(), tty, size }))
+}
+
+/// The guest's root: Quire's own, a given one, or one of packages.
+fn root_of(places: &Places, guest: &cli::Guest) -> Result<Tree> {
+    if let Some(names) = &guest.packages {
+        return debian::tree(places, names);
+    }
+    let Some(given) = &guest.root else { return root::tree() };
+    let mut tree = Tree::default();
+    if given.is_dir() {
+        tree.host_tree("/", given)?;
+    } else {
+        tree.members(Path::new("/"), &Archive::open(given)?, true)?;
+    }
+    root::mounted(&mut tree)?;
+    Ok(tree)
 }
 
 /// Starts the machine and connects it with the user's streams, terminal and signals.
@@ -195,7 +214,7 @@ mod tests {
     }
 
     fn guest() -> cli::Guest {
-        cli::Guest { cpus: 1, memory: 512, copy: vec![], env: vec!["HOME=/x".into(), "A=b=c".into()], cwd: "/w".into() }
+        cli::Guest { env: vec!["HOME=/x".into(), "A=b=c".into()], cwd: "/w".into(), ..cli::Guest::of(1, 512) }
     }
 
     #[test]

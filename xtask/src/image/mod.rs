@@ -2,12 +2,16 @@
 //!
 //! - [`tree`]: the tree, and the archive made from it;
 //! - [`root`]: the files of every guest (busybox and its names, a few files of `/etc`);
+//! - [`archive`]: a tar archive of this machine, whose members are read only when the image is written;
+//! - [`debian`]: a root made of Debian's packages;
 //! - [`libraries`]: the files that a dynamic program of the host needs;
 //! - [`program`]: the meaning of the user's words: which file, from where, under which name;
 //! - [`compiler`]: this machine's C compiler, and a project for it;
 //! - [`order`]: the file with the guest's order.
 
+pub mod archive;
 pub mod compiler;
+pub mod debian;
 pub mod libraries;
 pub mod order;
 pub mod program;

@@ -20,17 +20,30 @@ use super::{
 };
 use crate::failure::{Doing, Failure, Result};
 
+/// The machine in which an absolute path is looked up first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum First {
+    /// This one.
+    Host,
+    /// The guest, because the user gave it a root.
+    Guest,
+}
+
 /// Puts `word` into the tree, if it is not there, and returns the absolute path by which the guest runs it.
 ///
-/// A name with a slash is a file of the host if that exists, and otherwise one of the guest. A plain name is searched
-/// in the guest's root first, then along the host's `PATH`.
-pub fn install(tree: &mut Tree, word: &OsStr) -> Result<OsString> {
+/// A name with a slash is a file of the host if that exists, and otherwise one of the guest; an absolute one is
+/// searched in the order that `first` begins. A plain name is searched in the guest's root first, then along the host's
+/// `PATH`.
+pub fn install(tree: &mut Tree, word: &OsStr, first: First) -> Result<OsString> {
     if word.is_empty() {
         return Err(Failure::no_program("the program's name is empty"));
     }
     let shown = word.display();
     if word.as_bytes().contains(&b'/') {
         let host = Path::new(word);
+        if first == First::Guest && host.is_absolute() && tree.has(word) {
+            return Ok(word.to_owned());
+        }
         if host.exists() {
             return install_host(tree, host);
         }
@@ -240,9 +253,19 @@ mod tests {
     #[test]
     fn a_plain_name_is_the_guests_before_the_hosts() {
         let mut tree = small_tree();
-        assert_eq!(install(&mut tree, OsStr::new("sort")).unwrap(), "/usr/bin/sort");
-        let host = install(&mut tree, OsStr::new("cat")).unwrap();
+        assert_eq!(install(&mut tree, OsStr::new("sort"), First::Host).unwrap(), "/usr/bin/sort");
+        let host = install(&mut tree, OsStr::new("cat"), First::Host).unwrap();
         assert!(tree.has(&host), "found on the host's PATH and copied");
+        assert!(tree.has("/lib64/ld-linux-x86-64.so.2"));
+    }
+
+    #[test]
+    fn with_a_root_of_its_own_the_guest_comes_first() {
+        let mut tree = small_tree();
+        tree.file("/bin/cat", 0o755, "").unwrap();
+        assert_eq!(install(&mut tree, OsStr::new("/bin/cat"), First::Guest).unwrap(), "/bin/cat");
+        assert!(!tree.has("/lib64/ld-linux-x86-64.so.2"));
+        assert_eq!(install(&mut tree, OsStr::new("/bin/ls"), First::Guest).unwrap(), "/bin/ls", "only here");
         assert!(tree.has("/lib64/ld-linux-x86-64.so.2"));
     }
 
@@ -252,7 +275,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("text");
         fs::write(&file, "plain text").unwrap();
-        let mut status = |word: &OsStr| install(&mut tree, word).unwrap_err().status;
+        let mut status = |word: &OsStr| install(&mut tree, word, First::Host).unwrap_err().status;
         assert_eq!(status(OsStr::new("no-such-program-anywhere")), 127);
         assert_eq!(status(OsStr::new("./no/such/file")), 127);
         assert_eq!(status(OsStr::new("")), 127);
@@ -269,7 +292,7 @@ mod tests {
         let file = dir.path().join("script");
         fs::write(&file, "#! /bin/sh -e\necho\n").unwrap();
         fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
-        let at = install(&mut tree, file.as_os_str()).unwrap();
+        let at = install(&mut tree, file.as_os_str(), First::Host).unwrap();
         assert!(tree.has(&at));
         assert_eq!(script_interpreters(b"#!/bin/sh -e\n"), [Path::new("/bin/sh")]);
         let found = script_interpreters(b"#!/usr/bin/env -S A=b cat -u\n");
@@ -329,7 +352,7 @@ mod tests {
         fs::copy(env::current_exe().unwrap(), root.join("home/bin/prog")).unwrap();
         std::os::unix::fs::symlink("home/bin/prog", root.join("prog")).unwrap();
         let mut tree = small_tree();
-        let at = install(&mut tree, root.join("prog").as_os_str()).unwrap();
+        let at = install(&mut tree, root.join("prog").as_os_str(), First::Host).unwrap();
         assert_eq!(at, root.join("prog"), "called as it was named");
         assert_eq!(tree.host_files(root.join("home")), [root.join("home/bin/prog")]);
         assert_eq!(tree.host_path(&at), Some(root.join("home/bin/prog")));

@@ -50,26 +50,46 @@ pub fn applets(busybox: &Path) -> Result<Vec<String>> {
 
 /// A tree with the files of every guest.
 pub fn tree() -> Result<Tree> {
-    let busybox = busybox()?;
     let mut tree = Tree::default();
+    skeleton(&mut tree)?;
+    fill(&mut tree)?;
+    Ok(tree)
+}
+
+/// The links and directories that every root has.
+pub fn skeleton(tree: &mut Tree) -> Result<()> {
     for (from, to) in [("/bin", "usr/bin"), ("/sbin", "usr/sbin"), ("/lib", "usr/lib"), ("/lib64", "usr/lib64")] {
         tree.link(from, to)?;
     }
-    for directory in ["/usr/lib", "/usr/lib64", "/usr/local/bin", "/dev", "/proc", "/sys", "/run", "/home", "/var/log"]
-    {
+    for directory in ["/usr/lib", "/usr/lib64", "/usr/local/bin", "/run", "/home", "/var/log"] {
         tree.directory(directory, 0o755)?;
     }
     tree.directory("/root", 0o700)?;
-    tree.directory("/tmp", 0o1777)?;
-    tree.directory("/var/tmp", 0o1777)?;
+    mounted(tree)?;
+    tree.directory("/var/tmp", 0o1777)
+}
+
+/// The directories without which no program starts, where the tree lacks them.
+pub fn mounted(tree: &mut Tree) -> Result<()> {
+    for directory in ["/dev", "/proc", "/sys"] {
+        tree.directory(directory, 0o755)?;
+    }
+    tree.directory("/tmp", 0o1777)
+}
+
+/// Busybox under all its names, and the files that programs look for. What the tree has stays.
+pub fn fill(tree: &mut Tree) -> Result<()> {
+    let busybox = busybox()?;
     for (name, text) in FILES {
-        tree.file(name, 0o644, *text)?;
+        if !tree.has(name) {
+            tree.file(name, 0o644, *text)?;
+        }
     }
     tree.host_file("/bin/busybox", &busybox)?;
     for applet in applets(&busybox)? {
         tree.alias(format!("/{applet}"), "/bin/busybox")?;
     }
-    Ok(tree)
+    Ok(())
 }
 
 #[cfg(test)]

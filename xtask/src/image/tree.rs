@@ -15,6 +15,7 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
+use super::archive::{Archive, MemberKind, Part};
 use crate::failure::{Doing, Failure, Result};
 
 const DIRECTORY: u32 = 0o040_000;
@@ -25,12 +26,12 @@ const MOST_LINKS: usize = 40;
 
 /// Owner, permission bits and time of change.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Meta {
-    mode: u32,
-    uid: u32,
-    gid: u32,
-    seconds: u32,
-    nanos: u32,
+pub struct Meta {
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub seconds: u32,
+    pub nanos: u32,
 }
 
 impl Meta {
@@ -54,10 +55,23 @@ enum NodeKind {
     /// A host file that is read only when the archive is written. With several names, also its device and inode number
     /// there.
     HostFile(PathBuf, Option<(u64, u64)>),
+    /// A member of an archive on this machine, read only when the archive is written.
+    Member(Part),
     File(Vec<u8>),
     Link(PathBuf),
     /// A FIFO, a socket or a device: the bits of its kind, and the device's number.
     Special(u32, u64),
+}
+
+impl NodeKind {
+    /// Equal for the several names of one file.
+    fn identity(&self) -> Option<(u64, u64)> {
+        match self {
+            NodeKind::HostFile(_, several) => *several,
+            NodeKind::Member(part) => Some(part.identity()),
+            _ => None,
+        }
+    }
 }
 
 /// One node of the tree.
@@ -181,6 +195,72 @@ impl Tree {
         Ok(())
     }
 
+    /// Adds the members of an archive below `at`. With `over`, a directory's owner and mode replace those of a directory
+    /// that is there.
+    pub fn members(&mut self, at: &Path, archive: &Archive, over: bool) -> Result<()> {
+        for member in archive.members() {
+            let member = member?;
+            let place = at.join(&member.name);
+            match member.kind {
+                MemberKind::Directory if place == Path::new("/") => {}
+                MemberKind::Directory => self.put_directory(&place, member.meta, over)?,
+                MemberKind::File(part) => self.put(&place, NodeKind::Member(part), member.meta)?,
+                MemberKind::Link(to) => self.put_link(&place, &to, member.meta)?,
+                MemberKind::Again(first) => {
+                    let first = self.canonical(&at.join(&first), false).and_then(|f| self.nodes.get(&f));
+                    let Some(TreeEntry { kind, meta }) = first.cloned() else {
+                        let name = member.name.display();
+                        return Err(Failure::usage(format_args!("{}: {name} is a link to nothing", archive.name())));
+                    };
+                    self.put(&place, kind, meta)?;
+                }
+                MemberKind::Special(bits, device) => {
+                    self.put(&place, NodeKind::Special(bits, device), member.meta)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes what lies at `at` and below it.
+    pub fn remove(&mut self, at: impl AsRef<Path>) {
+        let Some(at) = self.canonical(at.as_ref(), false) else { return };
+        let names: Vec<PathBuf> =
+            self.nodes.range(at.clone()..).map(|(n, _)| n).take_while(|n| n.starts_with(&at)).cloned().collect();
+        for name in names {
+            self.nodes.remove(&name);
+        }
+    }
+
+    /// Gives the node at `at` to another owner. Missing nodes are left.
+    pub fn own(&mut self, at: impl AsRef<Path>, uid: u32, gid: u32) {
+        if let Some(node) = self.canonical(at.as_ref(), true).and_then(|at| self.nodes.get_mut(&at)) {
+            (node.meta.uid, node.meta.gid) = (uid, gid);
+        }
+    }
+
+    /// The content of a file, through the tree's own links.
+    pub fn read(&self, at: impl AsRef<Path>) -> Option<Vec<u8>> {
+        match &self.get(at.as_ref())?.kind {
+            NodeKind::HostFile(path, _) => fs::read(path).ok(),
+            NodeKind::Member(part) => part.read().ok(),
+            NodeKind::File(bytes) => Some(bytes.clone()),
+            _ => None,
+        }
+    }
+
+    /// The names of the nodes below a directory, at every depth.
+    pub fn below(&self, at: impl AsRef<Path>) -> Vec<PathBuf> {
+        let Some(at) = self.canonical(at.as_ref(), true) else { return Vec::new() };
+        self.nodes
+            .range(at.clone()..)
+            .map(|(n, _)| n)
+            .take_while(|n| n.starts_with(&at))
+            .filter(|n| **n != at)
+            .cloned()
+            .collect()
+    }
+
     /// Puts every link of this machine on the way to `path` into the tree, and returns the final path. The file must
     /// lie there, because a program may look at its own path (`$ORIGIN`, `/proc/self/exe`) and around it.
     pub fn host_links(&mut self, path: &Path) -> Result<PathBuf> {
@@ -243,8 +323,9 @@ impl Tree {
     pub fn bytes(&self) -> u64 {
         let mut seen = HashMap::new();
         let mut size = |n: &TreeEntry| match &n.kind {
-            NodeKind::HostFile(_, Some(key)) if seen.insert(*key, ()).is_some() => 0,
+            kind if kind.identity().is_some_and(|key| seen.insert(key, ()).is_some()) => 0,
             NodeKind::HostFile(path, _) => fs::metadata(path).map_or(0, |m| m.len()),
+            NodeKind::Member(part) => part.len(),
             NodeKind::File(bytes) => bytes.len() as u64,
             _ => 0,
         };
@@ -255,8 +336,8 @@ impl Tree {
     pub fn write(&self, mut out: impl Write, first: &str) -> Result<()> {
         let mut names: HashMap<(u64, u64), u32> = HashMap::new();
         for node in self.nodes.values() {
-            if let NodeKind::HostFile(_, Some(key)) = &node.kind {
-                *names.entry(*key).or_default() += 1;
+            if let Some(key) = node.kind.identity() {
+                *names.entry(key).or_default() += 1;
             }
         }
         // The first of a file's names carries the content.
@@ -266,10 +347,7 @@ impl Tree {
             let first = self.nodes.get_key_value(Path::new(first));
             for (name, node) in first.into_iter().chain(self.nodes.iter().filter(|n| Some(*n) != first)) {
                 last += 1;
-                let key = match &node.kind {
-                    NodeKind::HostFile(_, Some(key)) => Some(*key),
-                    _ => None,
-                };
+                let key = node.kind.identity();
                 let (number, again) = match key.and_then(|key| numbers.get(&key)) {
                     Some(number) => (*number, true),
                     None => (last, false),
@@ -388,6 +466,10 @@ fn write_node(
         NodeKind::Special(bits, device) => (*bits, 1, *device, &[]),
         NodeKind::HostFile(path, _) => {
             host = if again { Vec::new() } else { fs::read(path)? };
+            (REGULAR, links, 0, &host)
+        }
+        NodeKind::Member(part) => {
+            host = if again { Vec::new() } else { part.read()? };
             (REGULAR, links, 0, &host)
         }
     };

@@ -587,8 +587,7 @@ impl Guests {
     pub fn ready(places: &Places, plan: &Plan) -> Result<Self> {
         let needs =
             |linux: bool| plan.jobs.iter().any(|j| matches!(&j.what, Job::Guest(b) if (b.side != Side::Ours) == linux));
-        let guest =
-            cli::Guest { cpus: 1, memory: MEMORY.1, copy: Vec::new(), env: Vec::new(), cwd: "/programs".into() };
+        let guest = cli::Guest { cwd: "/programs".into(), ..cli::Guest::of(1, MEMORY.1) };
         let prepare = |program: &str| run::prepare(places, &guest, &[program.into(), "/script".into()], false);
         let (mut tree, order) = prepare("sh")?;
         programs::install(&mut tree, &programs::all(places)?)?;

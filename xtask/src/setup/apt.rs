@@ -30,6 +30,12 @@ impl Apt {
         })
     }
 
+    /// This one, with more options.
+    pub fn with(mut self, options: impl IntoIterator<Item = String>) -> Self {
+        self.options.extend(options.into_iter().flat_map(|o| ["-o".to_owned(), o]));
+        self
+    }
+
     /// The suite of a private one, `bookworm` for instance.
     pub fn suite(&self) -> &str {
         &self.suite

@@ -69,7 +69,7 @@ fn measure(places: &Places, operations: &[String]) -> Result<(Records, Sites)> {
     let plugin = build(places)?;
     let about = || "cannot keep the records".to_string();
     let mut records = qemu::memory_file("conflicts").doing(about)?;
-    let guest = cli::Guest { cpus: 2, memory: 512, copy: vec![], env: vec![], cwd: "/".into() };
+    let guest = cli::Guest::of(2, 512);
     let mut words = vec!["conflicts".into()];
     words.extend(operations.iter().map(Into::into));
     let (tree, order) = run::prepare(places, &guest, &words, false)?;

@@ -1,0 +1,190 @@
+//! Users and groups of a root: those that Debian gives every machine, and those of the packages.
+
+use std::path::PathBuf;
+
+use super::super::tree::Tree;
+use crate::failure::Result;
+
+/// The lowest number of a system user, as adduser's.
+const FIRST: u32 = 100;
+
+/// A wish for a user, a group, or a member of a group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Account {
+    /// A system user.
+    User {
+        /// Its name.
+        name: String,
+        /// Its number, if it asks for one.
+        number: Option<u32>,
+        /// Its main group: another's name, or `None` for one with its own name or for `nogroup`.
+        group: Option<String>,
+        /// It has a group with its own name.
+        own_group: bool,
+        /// Its home.
+        home: Option<PathBuf>,
+        /// The home is made.
+        make_home: bool,
+        /// Its shell.
+        shell: Option<String>,
+    },
+    /// A group, and its number if it asks for one.
+    Group(String, Option<u32>),
+    /// A user joins a group.
+    Member(String, String),
+}
+
+/// One line of `/etc/passwd`.
+struct User {
+    name: String,
+    uid: u32,
+    gid: u32,
+    home: PathBuf,
+    make_home: bool,
+    line: String,
+}
+
+/// All of a root's.
+#[derive(Default)]
+pub struct Accounts {
+    users: Vec<User>,
+    /// Name, number, members.
+    groups: Vec<(String, u32, Vec<String>)>,
+}
+
+impl Accounts {
+    /// Takes those of the package `base-passwd`.
+    pub fn read_base(&mut self, tree: &Tree) {
+        let text = |name: &str| {
+            let bytes = tree.read(format!("/usr/share/base-passwd/{name}.master")).unwrap_or_default();
+            String::from_utf8_lossy(&bytes).into_owned()
+        };
+        for line in text("group").lines() {
+            let mut fields = line.split(':');
+            if let (Some(name), Some(gid)) = (fields.next(), fields.nth(1).and_then(|n| n.parse().ok())) {
+                self.groups.push((name.to_owned(), gid, Vec::new()));
+            }
+        }
+        for line in text("passwd").lines() {
+            let fields: Vec<&str> = line.split(':').collect();
+            if let [name, _, uid, gid, _, home, _] = fields[..]
+                && let (Ok(uid), Ok(gid)) = (uid.parse(), gid.parse())
+            {
+                // The password is in the shadow file.
+                let line = line.replacen(":*:", ":x:", 1);
+                self.users.push(User { name: name.to_owned(), uid, gid, home: home.into(), make_home: false, line });
+            }
+        }
+    }
+
+    /// Adds what a package asks for. What is there stays.
+    pub fn add(&mut self, account: Account) {
+        match account {
+            Account::Group(name, number) => drop(self.group(&name, number)),
+            Account::Member(user, group) => {
+                self.group(&group, None);
+                if let Some((_, _, members)) = self.groups.iter_mut().find(|g| g.0 == group)
+                    && !members.contains(&user)
+                {
+                    members.push(user);
+                }
+            }
+            Account::User { name, number, group, own_group, home, make_home, shell } => {
+                if self.users.iter().any(|u| u.name == name) {
+                    return;
+                }
+                let taken = |n: &u32| self.users.iter().any(|u| u.uid == *n);
+                let uid = number.filter(|n| !taken(n)).or_else(|| (FIRST..).find(|n| !taken(n))).unwrap_or(FIRST);
+                let gid = match group {
+                    Some(group) => self.group(&group, None),
+                    None if own_group => self.group(&name, None),
+                    None => self.group("nogroup", Some(65534)),
+                };
+                let home = home.unwrap_or_else(|| "/nonexistent".into());
+                let shell = shell.unwrap_or_else(|| "/usr/sbin/nologin".to_owned());
+                let line = format!("{name}:x:{uid}:{gid}::{}:{shell}", home.display());
+                self.users.push(User { name, uid, gid, home, make_home, line });
+            }
+        }
+    }
+
+    /// The number of a group, which is made if it is not there.
+    fn group(&mut self, name: &str, number: Option<u32>) -> u32 {
+        if let Some(found) = self.groups.iter().find(|g| g.0 == name) {
+            return found.1;
+        }
+        let taken = |n: &u32| self.groups.iter().any(|g| g.1 == *n);
+        let gid = number.filter(|n| !taken(n)).or_else(|| (FIRST..).find(|n| !taken(n))).unwrap_or(FIRST);
+        self.groups.push((name.to_owned(), gid, Vec::new()));
+        gid
+    }
+
+    /// Writes the files of `/etc`, and gives homes to their users.
+    pub fn install(&self, tree: &mut Tree) -> Result<()> {
+        if self.users.is_empty() {
+            return Ok(());
+        }
+        let lines = |each: &dyn Fn(&User) -> String| self.users.iter().map(each).collect::<String>();
+        tree.file("/etc/passwd", 0o644, lines(&|u| format!("{}\n", u.line)))?;
+        tree.file("/etc/shadow", 0o640, lines(&|u| format!("{}:*:19000:0:99999:7:::\n", u.name)))?;
+        let groups = self.groups.iter().map(|(name, gid, members)| format!("{name}:x:{gid}:{}\n", members.join(",")));
+        tree.file("/etc/group", 0o644, groups.collect::<String>())?;
+        let gshadow = self.groups.iter().map(|(name, _, members)| format!("{name}:*::{}\n", members.join(",")));
+        tree.file("/etc/gshadow", 0o640, gshadow.collect::<String>())?;
+        if let Some((_, shadow, _)) = self.groups.iter().find(|g| g.0 == "shadow") {
+            tree.own("/etc/shadow", 0, *shadow);
+            tree.own("/etc/gshadow", 0, *shadow);
+        }
+        for user in self.users.iter().filter(|u| u.uid >= FIRST && u.uid < 1000) {
+            if user.make_home {
+                tree.directory(&user.home, 0o755)?;
+            }
+            // A home below /var belongs to its user, whether a package brings it or not.
+            if user.make_home || user.home.starts_with("/var") {
+                tree.own(&user.home, user.uid, user.gid);
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn user(name: &str, own_group: bool) -> Account {
+        let home = Some(PathBuf::from(format!("/var/lib/{name}")));
+        Account::User { name: name.into(), number: None, group: None, own_group, home, make_home: true, shell: None }
+    }
+
+    fn text(tree: &Tree, at: &str) -> String {
+        String::from_utf8(tree.read(at).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn users_get_free_numbers_groups_and_homes() {
+        let mut tree = Tree::default();
+        let base = "/usr/share/base-passwd";
+        tree.file(format!("{base}/passwd.master"), 0o644, "root:*:0:0:root:/root:/bin/bash\n").unwrap();
+        tree.file(format!("{base}/group.master"), 0o644, "root:*:0:\nshadow:*:42:\nnogroup:*:65534:\n").unwrap();
+        let mut accounts = Accounts::default();
+        accounts.read_base(&tree);
+        for _ in 0..2 {
+            accounts.add(user("redis", true));
+            accounts.add(user("plain", false));
+            accounts.add(Account::Member("redis".into(), "ssl-cert".into()));
+        }
+        accounts.install(&mut tree).unwrap();
+        assert_eq!(
+            text(&tree, "/etc/passwd"),
+            "root:x:0:0:root:/root:/bin/bash\nredis:x:100:100::/var/lib/redis:/usr/sbin/nologin\n\
+             plain:x:101:65534::/var/lib/plain:/usr/sbin/nologin\n"
+        );
+        assert_eq!(
+            text(&tree, "/etc/group"),
+            "root:x:0:\nshadow:x:42:\nnogroup:x:65534:\nredis:x:100:\nssl-cert:x:101:redis\n"
+        );
+        assert!(tree.has_directory("/var/lib/redis"));
+        assert_eq!(text(&tree, "/etc/shadow").lines().count(), 3);
+    }
+}
