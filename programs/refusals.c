@@ -388,6 +388,7 @@ static void no_new_timer(void) {
     if (result == 0) syscall(SYS_timer_delete, *(int *)fresh);
 }
 static void a_timer_file(void) { one = MUST(syscall(SYS_timerfd_create, CLOCK_MONOTONIC, 0)); }
+static uint64_t no_signals;
 enum { RSEQ_UNREGISTER = 1, RSEQ_MARK = 0x53053053 };
 
 // ---- the table, in the order of the calls' numbers -----------------------------------------------------------------
@@ -650,12 +651,14 @@ ROW(sync_file_range, , NOTHING, (FILE_FD, 0, PAGE, 7), NOTHING, NONE("a file is 
 ROW(vmsplice, , (scattered(data), full_pipe()), (ends[1], vector, 1, 0), close_both(), .fails = EINVAL, NONE("pages are not moved between files"))
 ROW(utimensat, , NOTHING, (AT_FDCWD, path, NULL, 0), NOTHING)
 ROW(epoll_pwait, , ready_epoll(), (one, fresh, 8, 0, NULL, 8), no_epoll(), FAULTS)
+ROW(signalfd, , NOTHING, (-1, &no_signals, 8), close_result(), EACH)
 ROW(timerfd_create, , NOTHING, (CLOCK_MONOTONIC, 0), close_result())
 ROW(eventfd, , NOTHING, (0), close_result())
 ROW(fallocate, , empty_file(), (one, 0, 0, 4 * PAGE), no_file(), .or = {ENOSPC})
 ROW(timerfd_settime, , a_timer_file(), (one, 0, &late, fresh), close(one), FAULTS)
 ROW(timerfd_gettime, , a_timer_file(), (one, fresh), close(one), FAULTS)
 ROW(accept4, , a_waiting_connection(), (one, NULL, NULL, 0), (close_result(), close(one), close(ends[0])))
+ROW(signalfd4, , NOTHING, (-1, &no_signals, 8, 0), close_result(), EACH)
 ROW(eventfd2, , NOTHING, (0, 0), close_result())
 ROW(epoll_create1, , NOTHING, (0), close_result())
 ROW(dup3, , NOTHING, (FILE_FD, 700, 0), close_result(), EACH)

@@ -6,7 +6,7 @@ use crate::errno::Errno;
 use crate::machine::{End, Machine};
 use crate::process::thread::{Thread, work};
 use crate::signal::action::{Action, flag};
-use crate::signal::send::stop;
+use crate::signal::send::{stop, tell_signal_files};
 use crate::signal::{Detail, SigInfo, SigSet, Signal, info::code};
 use crate::{Ctx, Linux, futex};
 use core::sync::atomic::Ordering;
@@ -304,11 +304,12 @@ fn tell_parent<M: Machine>(linux: &'static Linux<M>, process: &Arc<Process<M>>) 
                 debug_assert!(pushed.is_ok());
                 // Sent with the zombie: a parent that has waited has the signal, as on Linux.
                 if signal == Ok(Signal::CHLD) {
-                    let _merged = linux.signal_process(&parent, info(Signal::CHLD));
+                    let _merged = linux.signal_process_locked(&parent, info(Signal::CHLD));
                 }
                 None
             }
         };
+        tell_signal_files(&parent);
         let ignored = gone.is_some();
         if let Some(gone) = gone {
             wait::release(linux, &gone);

@@ -241,7 +241,11 @@ fn clone_once<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usiz
     let process = if request.has(THREAD) {
         parent.clone()
     } else {
-        Arc::try_new(Process::new(linux, child_of(ctx, &request, id.id, group)?)?)?
+        let child = Process::new(linux, child_of(ctx, &request, id.id, group)?)?;
+        if let Some(files) = parent.signal_files.get() {
+            child.signal_files.get_or_make(|| files.clone())?;
+        }
+        Arc::try_new(child)?
     };
     let joins = if request.has(THREAD) { Some(SpareEntry::try_new()?) } else { None };
 

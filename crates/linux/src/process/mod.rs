@@ -54,6 +54,7 @@ use first_use::FirstUse;
 use group::Group;
 use limits::Limits;
 use posix_timers::PosixTimers;
+use quire_fs::Readiness;
 use quire_heap::{Arc, OutOfMemory, allocation};
 use quire_sync::{Rank, SpinLock, WaitQueue};
 use quire_task::Openness;
@@ -144,6 +145,9 @@ pub struct Process<M: Machine> {
     pub(crate) cpu_limit: FirstUse<CpuLimit<M>>,
     /// Its timers of `timer_create`, and its interval timers on CPU time.
     pub(crate) posix_timers: FirstUse<PosixTimers<M>>,
+    /// The announcer of its new signals to its files of `signalfd`, once it has one. Processes that inherited a file
+    /// have the same announcer.
+    pub(crate) signal_files: FirstUse<Arc<Readiness>>,
 
     /// From here on: written by relatives.
     _relatives: Line,
@@ -286,6 +290,7 @@ impl<M: Machine> Process<M> {
             timers: FirstUse::new(),
             cpu_limit,
             posix_timers: FirstUse::new(),
+            signal_files: FirstUse::new(),
             _actions: Line,
             _threads: Line,
             _family: Line,

@@ -13,6 +13,7 @@ pub mod info;
 pub mod pending;
 pub mod send;
 pub mod set;
+pub mod signal_file;
 pub mod wait;
 
 pub use action::{Action, Actions, Default, Disposition};

@@ -49,12 +49,7 @@ pub(crate) fn go_on<M: Machine>(ctx: &mut Ctx<'_, M>, sleep: SignalWait) -> Resu
 fn wait<M: Machine>(ctx: &mut Ctx<'_, M>, sleep: SignalWait) -> Result<usize, Errno> {
     let SignalWait { wanted, info, deadline } = sleep;
     let thread = ctx.thread;
-    let take = || loop {
-        let info = thread.pending.take(wanted).or_else(|| thread.process.pending.take(wanted))?;
-        if let Some(info) = thread.process.signal_taken(info) {
-            return Some(info);
-        }
-    };
+    let take = || thread.take_pending(wanted);
     thread.awaited.store(wanted.0, Ordering::Release);
     fence(Ordering::SeqCst);
     // Senders set the signal flag for awaited signals too, so it is cleared before the check.

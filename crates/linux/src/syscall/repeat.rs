@@ -105,6 +105,8 @@ impl Repeat {
             | raw::__NR_symlinkat
             | raw::__NR_timer_create
             | raw::__NR_timerfd_create
+            | raw::__NR_signalfd
+            | raw::__NR_signalfd4
             | raw::__NR_eventfd
             | raw::__NR_eventfd2
             | raw::__NR_epoll_create1

@@ -251,12 +251,14 @@ table! {
     278 vmsplice => file::sys_vmsplice, "as `splice`";
     280 utimensat => file::sys_utimensat;
     281 epoll_pwait => file::sys_epoll_pwait;
+    282 signalfd => signal::signal_file::sys_signalfd;
     283 timerfd_create => file::sys_timerfd_create;
     284 eventfd => file::sys_eventfd;
     285 fallocate => file::sys_fallocate, "with FALLOC_FL_KEEP_SIZE takes no memory behind the end of the file";
     286 timerfd_settime => file::sys_timerfd_settime;
     287 timerfd_gettime => file::sys_timerfd_gettime;
     288 accept4 => socket::sys_accept4;
+    289 signalfd4 => signal::signal_file::sys_signalfd4;
     290 eventfd2 => file::sys_eventfd2;
     291 epoll_create1 => file::sys_epoll_create1;
     292 dup3 => file::sys_dup3;

@@ -285,6 +285,7 @@ pub const PLANS: &[Plan] = &[
             "signal/alt_stack",
             "signal/calls",
             "signal/wait",
+            "signal/signal_file",
             "signal/frame",
             "rseq",
             "signal/deliver",

@@ -61,6 +61,16 @@ impl<M: Machine> Thread<M> {
         }
     }
 
+    /// Takes a pending signal of `wanted`, for a call that returns it to the program. The thread itself calls it.
+    pub(crate) fn take_pending(&self, wanted: SigSet) -> Option<SigInfo> {
+        loop {
+            let info = self.pending.take(wanted).or_else(|| self.process.pending.take(wanted))?;
+            if let Some(info) = self.process.signal_taken(info) {
+                return Some(info);
+            }
+        }
+    }
+
     fn wants(&self, signal: Signal) -> bool {
         !self.blocked().has(signal) || SigSet(self.awaited.load(Ordering::Acquire)).has(signal)
     }
@@ -81,11 +91,20 @@ impl<M: Machine> Linux<M> {
             thread.work.fetch_or(work::SIGNAL, Ordering::AcqRel);
             self.poke(task);
         }
+        tell_signal_files(&thread.process);
         room.map_err(|Full| Errno::EAGAIN)
     }
 
-    /// Sends to a process: any of its threads that does not block the signal takes it.
+    /// Sends to a process: any of its threads that does not block the signal takes it. Called with no spin lock held.
     pub fn signal_process(&self, process: &Process<M>, info: SigInfo) -> Result<(), Errno> {
+        let sent = self.signal_process_locked(process, info);
+        tell_signal_files(process);
+        sent
+    }
+
+    /// As [`signal_process`](Self::signal_process), with locks held. The caller then drops them, and calls
+    /// [`tell_signal_files`].
+    pub(crate) fn signal_process_locked(&self, process: &Process<M>, info: SigInfo) -> Result<(), Errno> {
         if self.spares(process, info.signal) {
             return Ok(());
         }
@@ -128,6 +147,7 @@ impl<M: Machine> Linux<M> {
             (Some(_), _) => {}
             (None, _) => self.tell_one(process, info.signal),
         }
+        tell_signal_files(process);
         Sent::Queued
     }
 
@@ -259,6 +279,14 @@ impl<M: Machine> Ctx<'_, M> {
         debug_assert!(!stops(signal));
         let info = self.process().as_sender(signal, self.credentials().real_user);
         let _merged = self.linux.signal_thread(&self.linux.scheduler.current(), info);
+    }
+}
+
+/// Notifies the waiters for files that read the signals of `process`. Called after a signal was made pending, with no
+/// spin lock held.
+pub(crate) fn tell_signal_files<M: Machine>(process: &Process<M>) {
+    if let Some(files) = process.signal_files.get() {
+        files.notify();
     }
 }
 

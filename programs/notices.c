@@ -1,0 +1,177 @@
+// Signal files, checked one by one; the same on Linux and on Quire.
+#include "checks.h"
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+
+static sigset_t set_of(int a, int b) {
+    sigset_t set;
+    sigemptyset(&set);
+    if (a) sigaddset(&set, a);
+    if (b) sigaddset(&set, b);
+    return set;
+}
+
+// A signal file for the two signals, which the caller blocks.
+static int signal_file(int a, int b, int flags) {
+    sigset_t set = set_of(a, b);
+    CHECK(!sigprocmask(SIG_BLOCK, &set, NULL), "sigprocmask");
+    int file = signalfd(-1, &set, flags);
+    CHECK(file >= 0, "signalfd");
+    return file;
+}
+
+static int is_ready(int file, int wait) {
+    struct pollfd one = {.fd = file, .events = POLLIN};
+    int n = poll(&one, 1, wait);
+    CHECK(n >= 0 && (!n || one.revents == POLLIN), "poll: %d, %#x", n, one.revents);
+    return n;
+}
+
+static void signals_are_read_with_their_details(void) {
+    int file = signal_file(SIGUSR1, SIGRTMIN, SFD_NONBLOCK | SFD_CLOEXEC);
+    CHECK(fcntl(file, F_GETFD) == FD_CLOEXEC && fcntl(file, F_GETFL) == (O_RDWR | O_NONBLOCK), "flags %#x", fcntl(file, F_GETFL));
+    struct signalfd_siginfo info[4];
+    ANSWERS(EAGAIN, read(file, info, sizeof info));
+    CHECK(!is_ready(file, 0), "not ready");
+    kill(getpid(), SIGUSR1);
+    CHECK(is_ready(file, 0), "ready");
+    union sigval value = {.sival_int = 77};
+    CHECK(!sigqueue(getpid(), SIGRTMIN, value) && !sigqueue(getpid(), SIGRTMIN, value), "sigqueue");
+    memset(info, 0xff, sizeof info);
+    CHECK(read(file, info, 3 * 128 + 5) == 3 * 128, "three");
+    CHECK(info[0].ssi_signo == SIGUSR1 && info[0].ssi_code == SI_USER && info[0].ssi_pid == (unsigned)getpid() && info[0].ssi_uid == getuid(),
+          "a kill");
+    CHECK(info[1].ssi_signo == (unsigned)SIGRTMIN && info[1].ssi_code == SI_QUEUE && info[1].ssi_int == 77, "a value");
+    for (int i = 0; i < 3; i++)
+        for (size_t at = 104; at < 128; at++) CHECK(!((char *)&info[i])[at], "padding");
+    ANSWERS(EAGAIN, read(file, info, sizeof info));
+    ANSWERS(EINVAL, read(file, info, 127));
+    ANSWERS(EINVAL, write(file, info, 128));
+    kill(getpid(), SIGUSR1);
+    ANSWERS(EFAULT, syscall(SYS_read, file, 8, 128));
+}
+
+static void arguments_are_checked(void) {
+    sigset_t set = set_of(SIGUSR1, SIGKILL), later = set_of(SIGUSR2, SIGUSR1);
+    ANSWERS(EINVAL, syscall(SYS_signalfd4, -1, &set, 4, 0));
+    ANSWERS(EINVAL, syscall(SYS_signalfd4, -1, &set, 8, 1));
+    ANSWERS(EFAULT, syscall(SYS_signalfd4, -1, 8, 8, 0));
+    ANSWERS(EBADF, syscall(SYS_signalfd4, 99, &set, 8, 0));
+    ANSWERS(EINVAL, syscall(SYS_signalfd4, 0, &set, 8, 0));
+    int file = syscall(SYS_signalfd, -1, &set, 8);
+    CHECK(file >= 0, "signalfd");
+    sigprocmask(SIG_BLOCK, &later, NULL);
+    kill(getpid(), SIGUSR2);
+    CHECK(!is_ready(file, 0), "another signal");
+    CHECK(syscall(SYS_signalfd4, file, &later, 8, 0) == file, "changed");
+    CHECK(is_ready(file, 0), "its signal");
+}
+
+static int the_file;
+static void *change(void *unused) {
+    (void)unused;
+    short_sleep();
+    sigset_t later = set_of(SIGUSR2, 0);
+    CHECK(signalfd(the_file, &later, 0) == the_file, "changed");
+    return NULL;
+}
+
+static void readers_are_woken(void) {
+    the_file = signal_file(SIGUSR1, SIGUSR2, 0);
+    struct signalfd_siginfo info;
+    pid_t child = sender(SIGUSR1);
+    CHECK(read(the_file, &info, sizeof info) == 128 && info.ssi_signo == SIGUSR1 && info.ssi_pid == (unsigned)child, "a read");
+    ended(child);
+    child = sender(SIGUSR2);
+    CHECK(is_ready(the_file, 5000), "a poll");
+    ended(child);
+    CHECK(read(the_file, &info, sizeof info) == 128, "read");
+    int epoll = epoll_create1(0);
+    struct epoll_event event = {.events = EPOLLIN}, got;
+    CHECK(!epoll_ctl(epoll, EPOLL_CTL_ADD, the_file, &event) && epoll_wait(epoll, &got, 1, 0) == 0, "epoll");
+    child = sender(SIGUSR1);
+    CHECK(epoll_wait(epoll, &got, 1, 5000) == 1, "an event");
+    ended(child);
+    CHECK(read(the_file, &info, sizeof info) == 128 && epoll_wait(epoll, &got, 1, 0) == 0, "no more");
+    // A changed set wakes a reader.
+    sigset_t first = set_of(SIGUSR1, 0);
+    CHECK(signalfd(the_file, &first, 0) == the_file, "one signal");
+    kill(getpid(), SIGUSR2);
+    pthread_t thread;
+    CHECK(!pthread_create(&thread, NULL, change, NULL), "a thread");
+    CHECK(read(the_file, &info, sizeof info) == 128 && info.ssi_signo == SIGUSR2, "the new set");
+    pthread_join(thread, NULL);
+}
+
+static void a_child_reads_its_own_signals(void) {
+    int file = signal_file(SIGUSR1, SIGCHLD, 0);
+    struct signalfd_siginfo info;
+    kill(getpid(), SIGUSR1);
+    pid_t parent = getpid(), child = fork();
+    if (!child) {
+        CHECK(!is_ready(file, 0), "its parent's signal");
+        pid_t grandchild = sender(SIGUSR1);
+        CHECK(read(file, &info, sizeof info) == 128 && info.ssi_pid == (unsigned)grandchild, "its own");
+        CHECK(getppid() == parent, "its parent");
+        _exit(3);
+    }
+    siginfo_t unused;
+    CHECK(!waitid(P_PID, child, &unused, WEXITED | WNOWAIT), "waitid");
+    CHECK(read(file, &info, sizeof info) == 128 && info.ssi_signo == SIGUSR1, "its own signal");
+    CHECK(read(file, &info, sizeof info) == 128 && info.ssi_signo == SIGCHLD && info.ssi_pid == (unsigned)child && info.ssi_status == 3,
+          "the child's end: %u %u", info.ssi_signo, info.ssi_status);
+    CHECK(ended(child) == 3 << 8, "its status");
+}
+
+static void a_received_file_wakes_its_receiver(void) {
+    int pair[2];
+    CHECK(!socketpair(AF_UNIX, SOCK_STREAM, 0, pair), "socketpair");
+    pid_t receiver = fork();
+    char room[CMSG_SPACE(sizeof(int))] = {0}, byte = 0;
+    struct iovec one = {&byte, 1};
+    struct msghdr message = {.msg_iov = &one, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof room};
+    if (!receiver) {
+        sigset_t set = set_of(SIGUSR1, 0);
+        sigprocmask(SIG_BLOCK, &set, NULL);
+        CHECK(recvmsg(pair[1], &message, 0) == 1, "recvmsg");
+        int file;
+        memcpy(&file, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof file);
+        pid_t child = sender(SIGUSR1);
+        CHECK(is_ready(file, 5000), "woken");
+        ended(child);
+        _exit(0);
+    }
+    int file = signal_file(SIGUSR1, 0, 0);
+    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    *header = (struct cmsghdr){.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof file)};
+    memcpy(CMSG_DATA(header), &file, sizeof file);
+    CHECK(sendmsg(pair[0], &message, 0) == 1, "sendmsg");
+    CHECK(!ended(receiver), "the receiver");
+}
+
+static void a_waiting_reader_is_interrupted(void) {
+    int file = signal_file(SIGUSR1, 0, 0);
+    handle(SIGUSR2, 0);
+    struct signalfd_siginfo info;
+    pid_t child = sender(SIGUSR2);
+    ANSWERS(EINTR, read(file, &info, sizeof info));
+    CHECK(caught == SIGUSR2, "handled");
+    ended(child);
+}
+
+int main(int argc, char **argv) {
+    parse_options(argc, argv, NULL);
+    static const struct check checks[] = {
+        {"signals are read with their details", signals_are_read_with_their_details},
+        {"arguments of signalfd are checked", arguments_are_checked},
+        {"readers of signals are woken", readers_are_woken},
+        {"a child reads its own signals", a_child_reads_its_own_signals},
+        {"a received file wakes its receiver", a_received_file_wakes_its_receiver},
+        {"a waiting reader of signals is interrupted", a_waiting_reader_is_interrupted},
+    };
+    run_checks(checks, sizeof checks / sizeof *checks);
+    return 0;
+}
