@@ -28,6 +28,7 @@ pub mod exec;
 pub mod file;
 pub mod futex;
 pub mod host_name;
+pub mod ipc;
 mod line;
 mod linux;
 pub(crate) mod load;

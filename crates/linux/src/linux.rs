@@ -6,6 +6,7 @@ use crate::file::pipe_limits::PipeLimits;
 use crate::file::system::System;
 use crate::futex::table::Futexes;
 use crate::host_name::HostName;
+use crate::ipc::host::Ipc;
 use crate::load::Load;
 use crate::machine::Machine;
 use crate::process::Process;
@@ -49,6 +50,8 @@ pub struct Linux<M: Machine> {
     pub files: System<M>,
     /// The names of sockets.
     pub(crate) network: Arc<Network<M>>,
+    /// Shared memory segments, semaphore arrays, message queues.
+    pub(crate) ipc: Ipc<M>,
     /// How large pipes may be.
     pub pipes: PipeLimits,
     /// The files of `timerfd_create`.
@@ -155,6 +158,7 @@ impl<M: Machine> Linux<M> {
             random: Random::new(machine.entropy(), cpus, &mut tables)?,
             unknown: Unknown::new(),
             network: Network::new(SocketHost(*files.vfs().host()))?,
+            ipc: Ipc::new(*files.vfs().host())?,
             files,
             pipes: PipeLimits::new(),
             timer_files: TimerFiles::new(),

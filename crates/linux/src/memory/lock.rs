@@ -40,7 +40,7 @@ pub(crate) fn stack_may_grow<M: Machine>(thread: &Thread<M>, memory: &AddressSpa
 }
 
 /// EAGAIN if `more` bytes, about to be mapped locked, exceed the limit.
-pub(super) fn may_add<M: Machine>(ctx: &Ctx<'_, M>, more: u64) -> Result<(), Errno> {
+pub(crate) fn may_add<M: Machine>(ctx: &Ctx<'_, M>, more: u64) -> Result<(), Errno> {
     match limit(ctx) {
         Some(limit) if ctx.space()?.wired_bytes().saturating_add(more) > limit => Err(Errno::EAGAIN),
         _ => Ok(()),

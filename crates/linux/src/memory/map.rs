@@ -71,7 +71,7 @@ fn placement(address: u64, flags: u32) -> Result<Placement, Errno> {
 }
 
 /// The heuristic of Linux's overcommit mode 0: a single request for more than all memory is a mistake.
-pub(super) fn refuse_obvious_overcommit<M: Machine>(linux: &Linux<M>, bytes: u64) -> Result<(), Errno> {
+pub(crate) fn refuse_obvious_overcommit<M: Machine>(linux: &Linux<M>, bytes: u64) -> Result<(), Errno> {
     if bytes / PAGE_SIZE > linux.vm.frames().total() + linux.vm.swap().total() { Err(Errno::ENOMEM) } else { Ok(()) }
 }
 

@@ -34,7 +34,7 @@ pub(super) fn maps<M: Machine>(memory: &Foreign<M>, out: &mut Text) -> Result<()
                 Tag::Stack => line.write_str("[stack]")?,
                 Tag::Vdso => line.write_str("[vdso]")?,
                 Tag::Vvar => line.write_str("[vvar]")?,
-                Tag::None if inode != 0 => entry.name(&mut line)?,
+                Tag::None if (device, inode) != (0, 0) => entry.name(&mut line)?,
                 Tag::None if s == 's' => line.write_str("/dev/zero (deleted)")?,
                 Tag::None => {}
             }

@@ -5,6 +5,7 @@
 
 pub mod descriptors;
 mod devices;
+mod ipc;
 mod kernel_memory;
 pub mod machine;
 pub mod maps;

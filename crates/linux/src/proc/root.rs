@@ -1,7 +1,7 @@
 //! `/proc` itself.
 
 use super::node::{Directory, Each, Item, ItemKind, Short, Table, directory, number};
-use super::{devices, machine, process, sys};
+use super::{devices, ipc, machine, process, sys};
 use crate::Linux;
 use crate::file::FileHost;
 use crate::machine::Machine;
@@ -37,6 +37,7 @@ impl<M: Machine> Names<M> {
         Item { name: "thread-self", kind: ItemKind::Link(own_thread, None) },
         Item { name: "mounts", kind: ItemKind::Link(|_| Ok(Vec::try_copy(b"self/mounts")?), None) },
         Item { name: "sys", kind: ItemKind::Directory(sys::directory) },
+        Item { name: "sysvipc", kind: ItemKind::Directory(ipc::lists) },
         Item::file("cmdline", machine::command_line),
         Item::file("cpuinfo", machine::cpu_info),
         Item::file("filesystems", machine::file_systems),

@@ -1,5 +1,6 @@
 //! `/proc/sys`: settings, most of them read-only.
 
+use super::ipc;
 use super::node;
 use super::node::{Directory, Item, ItemKind, Table, put};
 use super::root::About;
@@ -51,6 +52,10 @@ impl<M: Machine> Settings<M> {
             out.push(&a.0.host_name.node()?)?;
             put!(out, "\n")
         }),
+        ipc::Settings::<M>::MSG_NEXT,
+        ipc::Settings::<M>::MSGMAX,
+        ipc::Settings::<M>::MSGMNB,
+        ipc::Settings::<M>::MSGMNI,
         Item::file("ngroups_max", |_, out| put!(out, "65536\n")),
         Item::file("osrelease", |_, out| put!(out, "{RELEASE}\n")),
         Item::file("ostype", |_, out| put!(out, "Linux\n")),
@@ -59,6 +64,12 @@ impl<M: Machine> Settings<M> {
         Item { name: "pid_max", kind: ItemKind::Writable(pid_max, set_pid_max) },
         Item { name: "random", kind: ItemKind::Directory(|a| table(a, Self::RANDOM, 1250)) },
         Item::file("randomize_va_space", |_, out| put!(out, "2\n")),
+        ipc::Settings::<M>::SEM,
+        ipc::Settings::<M>::SEM_NEXT,
+        ipc::Settings::<M>::SHM_NEXT,
+        ipc::Settings::<M>::SHMALL,
+        ipc::Settings::<M>::SHMMAX,
+        ipc::Settings::<M>::SHMMNI,
         Item { name: "softlockup_panic", kind: ItemKind::Writable(watch::<M, 2>, set_watch::<M, 2>) },
         Item { name: "threads-max", kind: ItemKind::Writable(threads_max, set_threads_max) },
         Item::file("version", |_, out| put!(out, "{VERSION}\n")),
@@ -131,7 +142,7 @@ fn drop_caches<M: Machine>(about: &About<M>, bytes: &[u8]) -> Result<usize, FsEr
 }
 
 /// A number written to a setting.
-fn number(bytes: &[u8]) -> Result<u64, FsError> {
+pub(super) fn number(bytes: &[u8]) -> Result<u64, FsError> {
     core::str::from_utf8(bytes).ok().and_then(|text| text.trim().parse().ok()).ok_or(FsError::Invalid)
 }
 

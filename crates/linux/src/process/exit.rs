@@ -50,6 +50,8 @@ fn finish<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
         used.peak_pages = unsafe { thread.space.get() }.map_or(0, |space| space.peak_resident());
     }
     leave_memory(linux, thread);
+    // SAFETY: the thread itself runs this, and holds no view of its undos.
+    drop(unsafe { thread.undos.replace(None) });
     // SAFETY: the thread itself runs this, and holds no view of its tables.
     let (files, fs, seen) = unsafe { (thread.files.replace(None), thread.fs.replace(None), thread.seen.replace(None)) };
     drop((files, fs, seen));

@@ -7,6 +7,7 @@ use super::limits::{self, Limits};
 use super::users::Permit;
 use super::{NewProcess, Process};
 use crate::errno::Errno;
+use crate::ipc::host::Undos;
 use crate::machine::{Fpu, Machine};
 use crate::memory::{AddressSpace, OwnSpace};
 use crate::owned::{Owned, Private};
@@ -114,6 +115,7 @@ pub(crate) struct NewThread<M: Machine> {
     pub space: Arc<AddressSpace<M>>,
     pub files: Arc<file::Files<M>>,
     pub fs: Arc<file::FsState<M>>,
+    pub undos: Option<Undos<M>>,
     pub credentials: Credentials,
     pub permit: Permit<M>,
     pub blocked: SigSet,
@@ -145,6 +147,7 @@ pub(crate) fn place<M: Machine>(
         space: OwnSpace::new(new.space),
         files: Owned::new(Some(new.files)),
         fs: Owned::new(Some(new.fs)),
+        undos: Owned::new(new.undos),
         seen: Owned::new(None),
         credentials: Owned::new(new.credentials),
         permit: Owned::new(new.permit),
@@ -233,6 +236,7 @@ fn clone_once<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usiz
     let space = if request.has(VM) { ctx.space()?.clone() } else { ctx.space()?.fork()? };
     let files = if request.has(FILES) { file::Files::share(ctx.files()?)? } else { ctx.files()?.fork()? };
     let fs = if request.has(FS) { file::FsState::share(ctx.fs()?)? } else { ctx.fs()?.fork()? };
+    let undos = if request.has(SYSVSEM) { Some(ctx.share_undos()?) } else { None };
     if request.has(SIGHAND) {
         // Frozen actions are of processes with one thread each. SAFETY: a context is of a thread of its process, and
         // this function holds no view of the actions.
@@ -268,6 +272,7 @@ fn clone_once<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usiz
             space,
             files,
             fs,
+            undos,
             credentials: ctx.credentials().clone(),
             permit,
             blocked: me.blocked(),
@@ -469,6 +474,7 @@ impl<M: Machine> Linux<M> {
             space: program.space.clone(),
             files,
             fs,
+            undos: None,
             credentials: Credentials::root(),
             permit: Permit::root(),
             blocked: SigSet::EMPTY,

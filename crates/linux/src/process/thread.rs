@@ -2,6 +2,7 @@
 
 use crate::file::files::Files;
 use crate::file::state::{FsState, Seen};
+use crate::ipc::host::Undos;
 use crate::machine::Machine;
 use crate::memory::OwnSpace;
 use crate::owned::{Owned, Private};
@@ -159,6 +160,8 @@ pub struct Thread<M: Machine> {
     pub files: Owned<Option<Arc<Files<M>>>>,
     /// Working directory, root, umask. Changed by the owner.
     pub fs: Owned<Option<Arc<FsState<M>>>>,
+    /// Owner only: its share in the semaphore undos of its process; `None` before the first.
+    pub(crate) undos: Owned<Option<Undos<M>>>,
     /// Owner only: its copy of `fs`; `None` after `fs` was replaced.
     pub seen: Owned<Option<Seen<M>>>,
     /// Its credentials. Changed by the owner.

@@ -40,11 +40,15 @@ pub(crate) enum Account {
     Watches,
     /// Record locks.
     Locks,
+    /// Objects and messages of System V IPC, in units of 64 bytes.
+    Ipc,
+    /// Pages of segments that are kept in memory: `RLIMIT_MEMLOCK`.
+    LockedSegments,
 }
 
 impl Account {
     /// The number of accounts.
-    const COUNT: usize = Account::Locks as usize + 1;
+    const COUNT: usize = Account::LockedSegments as usize + 1;
 }
 
 /// The counts of a user's accounts.

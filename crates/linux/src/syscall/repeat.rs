@@ -117,6 +117,17 @@ impl Repeat {
             | raw::__NR_rt_tgsigqueueinfo
             | raw::__NR_renameat2
             | raw::__NR_memfd_create
+            | raw::__NR_shmget
+            | raw::__NR_shmat
+            | raw::__NR_shmctl
+            | raw::__NR_semget
+            | raw::__NR_semop
+            | raw::__NR_semtimedop
+            | raw::__NR_semctl
+            | raw::__NR_msgget
+            | raw::__NR_msgsnd
+            | raw::__NR_msgrcv
+            | raw::__NR_msgctl
             | raw::__NR_execveat
             | raw::__NR_copy_file_range
             | raw::__NR_preadv2
@@ -137,6 +148,7 @@ impl Repeat {
             | raw::__NR_mlockall
             | raw::__NR_munlockall
             | raw::__NR_brk
+            | raw::__NR_shmdt
             | raw::__NR_mincore
             | raw::__NR_truncate
             | raw::__NR_ftruncate

@@ -4,7 +4,7 @@ use super::{Handler, Supported};
 use crate::errno::{Errno, encode};
 use crate::shortage::ends;
 use crate::{Ctx, Machine};
-use crate::{exec, file, futex, memory, process, rseq, signal, socket, system, time};
+use crate::{exec, file, futex, ipc, memory, process, rseq, signal, socket, system, time};
 
 macro_rules! table {
     ($($number:literal $name:ident => $($handler:ident)::+ $(, $note:literal)?;)*) => {
@@ -72,6 +72,9 @@ table! {
     26 msync => memory::advise::sys_msync;
     27 mincore => memory::advise::sys_mincore;
     28 madvise => memory::advise::sys_madvise, "hints about huge pages, merging, ageing and core files are accepted and do nothing";
+    29 shmget => ipc::sys_shmget, "no huge pages";
+    30 shmat => ipc::sys_shmat;
+    31 shmctl => ipc::sys_shmctl, "swapped pages are not counted; locked pages that are in swap stay there until they are used";
     32 dup => file::sys_dup;
     33 dup2 => file::sys_dup2;
     34 pause => signal::wait::sys_pause;
@@ -104,6 +107,14 @@ table! {
     61 wait4 => process::wait::sys_wait4;
     62 kill => signal::calls::sys_kill, "SIGKILL and SIGSTOP of other processes do nothing to process 1; any other signal that it does not handle ends it";
     63 uname => system::sys_uname;
+    64 semget => ipc::sys_semget;
+    65 semop => ipc::sys_semop;
+    66 semctl => ipc::sys_semctl;
+    67 shmdt => ipc::sys_shmdt;
+    68 msgget => ipc::sys_msgget;
+    69 msgsnd => ipc::sys_msgsnd;
+    70 msgrcv => ipc::sys_msgrcv;
+    71 msgctl => ipc::sys_msgctl;
     72 fcntl => file::sys_fcntl;
     73 flock => file::sys_flock;
     74 fsync => file::sys_fsync;
@@ -211,6 +222,7 @@ table! {
     217 getdents64 => file::sys_getdents64;
     218 set_tid_address => process::identity::sys_set_tid_address;
     219 restart_syscall => time::sleep::sys_restart_syscall;
+    220 semtimedop => ipc::sys_semtimedop;
     221 fadvise64 => file::sys_fadvise64;
     222 timer_create => time::posix::sys_timer_create, "not on the CPU time of another process (EOPNOTSUPP)";
     223 timer_settime => time::posix::sys_timer_settime;

@@ -26,6 +26,7 @@ mod charge;
 mod check;
 mod device;
 mod errors;
+mod faint;
 pub mod index;
 pub mod interval;
 pub(crate) mod kept;
@@ -42,6 +43,7 @@ mod scan;
 pub(crate) use charge::{Charge, NoRoom};
 pub use device::Device;
 pub use errors::{ErrorCursor, WriteErrors, WritesFailed};
+pub use faint::FaintRef;
 pub(crate) use mapping_list::{MoreShards, OwnShards, Shards};
 pub use objects::Objects;
 pub use range::{ObjectRange, Present, SlotFilter, Walk};
@@ -129,6 +131,10 @@ pub(crate) const HOLES_SHOWN: u32 = 8;
 const ELSEWHERE: u32 = 16;
 /// Its pager counts the mappings that may store into it.
 const STORES_COUNTED: u32 = 32;
+/// Its pager counts all mappings.
+const MAPPINGS_COUNTED: u32 = 64;
+/// Its pages stay resident.
+const KEPT_RESIDENT: u32 = 128;
 
 /// A thing that has pages; see the module.
 #[repr(C, align(64))]
@@ -355,16 +361,25 @@ impl<M: Machine> Object<M> {
     /// Links a backing that shows the object into the shard that it names. The caller keeps the object meanwhile.
     pub(crate) fn link(&self, b: NonNull<Backing<M>>) {
         // SAFETY: the caller made `b` and has linked it nowhere yet; a backing is retired only after it was unlinked.
-        self.note_stores(unsafe { b.as_ref() }, true);
+        self.note_mapping(unsafe { b.as_ref() }, true);
         self.shards.insert(self.vm, b, &self.refs);
     }
 
-    /// Reports a backing of a storing mapping to a pager that counts them, when it is linked and unlinked.
+    /// Reports a backing to a pager that counts mappings or storing mappings, when it is linked and unlinked.
     #[inline]
-    fn note_stores(&self, b: &Backing<M>, came: bool) {
-        if b.stores() && self.flags.load(Ordering::Relaxed) & STORES_COUNTED != 0 {
+    fn note_mapping(&self, b: &Backing<M>, came: bool) {
+        let counted = self.flags.load(Ordering::Relaxed);
+        if b.stores() && counted & STORES_COUNTED != 0 {
             self.pager().inspect(|pager| pager.stores_noted(came));
         }
+        if counted & MAPPINGS_COUNTED != 0 {
+            self.pager().inspect(|pager| pager.mapping_noted(came));
+        }
+    }
+
+    /// Whether its pages stay resident.
+    pub(crate) fn is_kept_resident(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) & KEPT_RESIDENT != 0
     }
 
     /// The shard for a new backing.
@@ -404,7 +419,7 @@ impl<M: Machine> Object<M> {
             object.shards.shrink(&object.refs);
         }
         // SAFETY: `b` is linked until the `remove` below, so neither it nor the object that it keeps is gone.
-        object.note_stores(unsafe { b.as_ref() }, false);
+        object.note_mapping(unsafe { b.as_ref() }, false);
         // SAFETY: by this function's contract.
         let emptied = unsafe { object.shards.remove(b) };
         if keeps {
@@ -559,9 +574,21 @@ impl<M: Machine> ObjectRef<M> {
         if pager.counts_stores() {
             flags |= STORES_COUNTED;
         }
+        if pager.counts_mappings() {
+            flags |= MAPPINGS_COUNTED;
+        }
         let mut object = Object::build(vm, bytes, flags, Some(NonNull::from(pager)));
         object.quota = quota.filter(|_| pager.in_memory());
         Ok(ObjectRef { object: vm.object_memory().objects.alloc(vm, object)? })
+    }
+
+    /// From now on its resident pages stay so, if `keep`. Pages in swap stay there until they are used.
+    pub fn keep_resident(&self, keep: bool) {
+        if keep {
+            self.flags.fetch_or(KEPT_RESIDENT, Ordering::AcqRel);
+        } else {
+            self.flags.fetch_and(!KEPT_RESIDENT, Ordering::AcqRel);
+        }
     }
 
     /// A handle on an object that a backing shows. `None` for private memory, which has no handles, and for a dying

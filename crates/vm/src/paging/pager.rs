@@ -76,6 +76,17 @@ pub trait Pager: Send + Sync {
         let _not_counted = came;
     }
 
+    /// Whether [`mapping_noted`](Self::mapping_noted) is called for all mappings of the object. Read once.
+    fn counts_mappings(&self) -> bool {
+        false
+    }
+
+    /// A mapping of the object was added, or removed where not `came`. A part of a divided mapping counts as a mapping.
+    /// A replacement is added before the old mapping is removed. Called under locks of the map.
+    fn mapping_noted(&self, came: bool) {
+        let _not_counted = came;
+    }
+
     /// A program is about to drop pages of the object through a mapping that may store (MADV_REMOVE). Returns whether
     /// it may; if so, [`discard_ended`](Pager::discard_ended) follows.
     fn discard_begins(&self) -> bool {

@@ -45,6 +45,14 @@ pub(crate) fn steal<M: Machine>(
     if batch.is_empty() {
         return 0;
     }
+    if object.is_kept_resident() {
+        for (_, pfn) in batch.as_slice() {
+            let page = vm.page(*pfn);
+            stays(page);
+            vm.unbusy(page);
+        }
+        return 0;
+    }
     let (_flushed, wired) = rmap::unmap_unwired(object, batch);
     let pin = may.pin(vm.epoch());
     let mut gone = Subset::default();

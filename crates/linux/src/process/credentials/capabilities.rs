@@ -30,6 +30,7 @@ numbers! {
     NET_ADMIN = 12;
     NET_RAW = 13;
     IPC_LOCK = 14;
+    IPC_OWNER = 15;
     SYS_CHROOT = 18;
     SYS_PTRACE = 19;
     SYS_ADMIN = 21;

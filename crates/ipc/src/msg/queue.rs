@@ -1,0 +1,429 @@
+//! A queue: messages, senders that wait for room, receivers that wait for a message.
+//!
+//! A sender gives its message to the oldest waiting receiver that takes it. A receiver that makes room puts the messages
+//! of waiting senders into the queue, oldest first, as far as they fit. So a thread that was woken has its result.
+
+use super::text::Text;
+use crate::error::Error;
+use crate::host::Host;
+use crate::owner::{Caller, Change, Owner, READ, WRITE};
+use crate::registry::{Name, Named};
+use quire_heap::{Arc, Deque};
+use quire_sync::{Mutex, Rank, SpinLock, WaitQueue};
+
+/// Kernel memory of a message beside its bytes.
+const MESSAGE: u64 = 128;
+/// Kernel memory of a queue.
+const OVERHEAD: u64 = 512;
+
+/// A message.
+pub struct Message<H: Host> {
+    /// Its type: more than 0.
+    pub kind: i64,
+    /// Its bytes.
+    pub text: Text,
+    /// `None` for a copy that its reader drops at once.
+    _charge: Option<H::Charge>,
+}
+
+impl<H: Host> Message<H> {
+    pub(super) fn new(host: &H, kind: i64, len: usize) -> Result<Self, Error> {
+        let charge = host.charge(MESSAGE + len as u64).ok_or(Error::OutOfMemory)?;
+        Ok(Message { kind, text: Text::new(len)?, _charge: Some(charge) })
+    }
+}
+
+/// The message that a receiver wants.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wanted {
+    /// The oldest.
+    Any,
+    /// The oldest of this type.
+    Of(i64),
+    /// The oldest of another type.
+    Except(i64),
+    /// The oldest of the lowest type that is no higher.
+    Lowest(i64),
+    /// A copy of the message with this number in the queue. Such a call never waits.
+    Copy(usize),
+}
+
+impl Wanted {
+    /// Whether a receiver that found nothing so far takes a message of `kind`.
+    fn takes(self, kind: i64) -> bool {
+        match self {
+            Wanted::Any => true,
+            Wanted::Of(only) => kind == only,
+            Wanted::Except(not) => kind != not,
+            Wanted::Lowest(most) => kind <= most,
+            Wanted::Copy(_) => false,
+        }
+    }
+}
+
+/// How a message is received.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Receive {
+    /// The message.
+    pub wanted: Wanted,
+    /// The most bytes.
+    pub most: usize,
+    /// A longer message is cut, instead of an error.
+    pub cuts: bool,
+    /// It waits for no message.
+    pub no_wait: bool,
+}
+
+/// The result of a sleeper, once a waker has given it.
+enum Outcome<T> {
+    Waits,
+    Is(Result<T, Error>),
+    Taken,
+}
+
+/// A thread that waits.
+struct Sleeper<T> {
+    outcome: SpinLock<Outcome<T>>,
+    queue: WaitQueue,
+}
+
+impl<T> Sleeper<T> {
+    fn new() -> Self {
+        Sleeper { outcome: SpinLock::new(Rank::OWNED, Outcome::Waits), queue: WaitQueue::new() }
+    }
+
+    fn end(&self, result: Result<T, Error>) {
+        *self.outcome.lock() = Outcome::Is(result);
+        self.queue.wake_all();
+    }
+
+    fn take(&self) -> Option<Result<T, Error>> {
+        let mut outcome = self.outcome.lock();
+        match core::mem::replace(&mut *outcome, Outcome::Taken) {
+            Outcome::Is(result) => Some(result),
+            before => {
+                *outcome = before;
+                None
+            }
+        }
+    }
+}
+
+struct Receiver<H: Host> {
+    how: Receive,
+    pid: u32,
+    sleeper: Sleeper<Message<H>>,
+}
+
+struct Sender<H: Host> {
+    message: SpinLock<Option<Message<H>>>,
+    len: usize,
+    pid: u32,
+    sleeper: Sleeper<()>,
+}
+
+struct State<H: Host> {
+    owner: Owner,
+    removed: bool,
+    /// The most bytes.
+    most: usize,
+    bytes: usize,
+    messages: Deque<Message<H>>,
+    receivers: Deque<Arc<Receiver<H>>>,
+    senders: Deque<Arc<Sender<H>>>,
+    sent: i64,
+    received: i64,
+    changed: i64,
+    last_sender: u32,
+    last_receiver: u32,
+}
+
+/// A message queue.
+pub struct Queue<H: Host> {
+    host: H,
+    name: Name,
+    state: Mutex<State<H>>,
+    _charge: H::Charge,
+}
+
+impl<H: Host> Named for Queue<H> {
+    fn name(&self) -> &Name {
+        &self.name
+    }
+}
+
+/// What a call reports of a queue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Status {
+    /// The key.
+    pub key: i32,
+    /// The id.
+    pub id: i32,
+    /// Its sequence number.
+    pub sequence: u32,
+    /// The owner.
+    pub owner: Owner,
+    /// The last message sent, in seconds since 1970.
+    pub sent: i64,
+    /// The last message received.
+    pub received: i64,
+    /// The last change by a call.
+    pub changed: i64,
+    /// Bytes of the messages.
+    pub bytes: usize,
+    /// Messages.
+    pub messages: usize,
+    /// The most bytes.
+    pub most: usize,
+    /// The process that sent last.
+    pub last_sender: u32,
+    /// The process that received last.
+    pub last_receiver: u32,
+}
+
+impl<H: Host> State<H> {
+    /// Messages without bytes are bounded too.
+    fn fits(&self, len: usize) -> bool {
+        self.bytes.saturating_add(len) <= self.most && self.messages.len() < self.most
+    }
+
+    /// The number of the wanted message.
+    fn find(&self, wanted: Wanted) -> Option<usize> {
+        let mut kinds = self.messages.iter().map(|message| message.kind).enumerate();
+        match wanted {
+            Wanted::Copy(at) => (at < self.messages.len()).then_some(at),
+            Wanted::Lowest(most) => {
+                kinds.filter(|(_, kind)| *kind <= most).min_by_key(|(_, kind)| *kind).map(|(at, _)| at)
+            }
+            wanted => kinds.find(|(_, kind)| wanted.takes(*kind)).map(|(at, _)| at),
+        }
+    }
+
+    /// Gives `message` to a waiting receiver, or puts it into the queue, which has room.
+    fn accept(&mut self, message: Message<H>, sender: u32, now: i64) {
+        (self.last_sender, self.sent) = (sender, now);
+        let mut at = 0;
+        while let Some(receiver) = self.receivers.get(at) {
+            if !receiver.how.wanted.takes(message.kind) {
+                at += 1;
+                continue;
+            }
+            let Some(receiver) = self.receivers.remove(at) else { break };
+            if message.text.len() > receiver.how.most && !receiver.how.cuts {
+                receiver.sleeper.end(Err(Error::TooLong));
+                continue;
+            }
+            (self.last_receiver, self.received) = (receiver.pid, now);
+            receiver.sleeper.end(Ok(message));
+            return;
+        }
+        self.bytes += message.text.len();
+        self.messages.push_back_reserved(message);
+    }
+
+    /// Lets senders go on, as far as their messages fit now. One for which memory is short fails.
+    fn admit(&mut self, now: i64) {
+        let mut at = 0;
+        while let Some(sender) = self.senders.get(at) {
+            if !self.fits(sender.len) {
+                at += 1;
+                continue;
+            }
+            let room = self.messages.try_reserve(1);
+            let Some(sender) = self.senders.remove(at) else { break };
+            let message = sender.message.lock().take();
+            match (room, message) {
+                (Ok(()), Some(message)) => {
+                    self.accept(message, sender.pid, now);
+                    sender.sleeper.end(Ok(()));
+                }
+                (_, message) => {
+                    drop(message);
+                    sender.sleeper.end(Err(Error::OutOfMemory));
+                }
+            }
+        }
+    }
+
+    /// Checks that the queue exists, and the caller's rights.
+    fn allowed(&self, caller: &Caller<'_>, wanted: u32) -> Result<(), Error> {
+        self.owner.allow(caller, wanted)?;
+        if self.removed { Err(Error::Removed) } else { Ok(()) }
+    }
+}
+
+impl<H: Host> Queue<H> {
+    pub(super) fn new(host: &H, name: Name, caller: &Caller<'_>, mode: u32, most: usize) -> Result<Self, Error> {
+        let charge = host.charge(OVERHEAD).ok_or(Error::OutOfMemory)?;
+        let state = State {
+            owner: Owner::new(caller, mode),
+            removed: false,
+            most,
+            bytes: 0,
+            messages: Deque::new(),
+            receivers: Deque::new(),
+            senders: Deque::new(),
+            sent: 0,
+            received: 0,
+            changed: host.seconds(),
+            last_sender: 0,
+            last_receiver: 0,
+        };
+        Ok(Queue { host: host.clone(), name, state: Mutex::new(state), _charge: charge })
+    }
+
+    /// Checks the rights in `wanted`.
+    pub fn allow(&self, caller: &Caller<'_>, wanted: u32) -> Result<(), Error> {
+        self.state.lock().owner.allow(caller, wanted)
+    }
+
+    /// Everything about it. `caller`: its right to read is checked.
+    pub fn status(&self, caller: Option<&Caller<'_>>) -> Result<Status, Error> {
+        let state = self.state.lock();
+        if let Some(caller) = caller {
+            state.owner.allow(caller, READ)?;
+        }
+        if state.removed {
+            return Err(Error::Removed);
+        }
+        Ok(Status {
+            key: self.name.key(),
+            id: self.name.id(),
+            sequence: self.name.sequence(),
+            owner: state.owner,
+            sent: state.sent,
+            received: state.received,
+            changed: state.changed,
+            bytes: state.bytes,
+            messages: state.messages.len(),
+            most: state.most,
+            last_sender: state.last_sender,
+            last_receiver: state.last_receiver,
+        })
+    }
+
+    /// Sends. Waits for room, unless `no_wait`.
+    pub fn send(
+        &self,
+        caller: &Caller<'_>,
+        message: Message<H>,
+        no_wait: bool,
+        interrupted: &dyn Fn() -> bool,
+    ) -> Result<(), Error> {
+        let (pid, len) = (self.host.pid(), message.text.len());
+        let mut state = self.state.lock();
+        state.allowed(caller, WRITE)?;
+        if state.fits(len) {
+            state.messages.try_reserve(1)?;
+            state.accept(message, pid, self.host.seconds());
+            return Ok(());
+        }
+        if no_wait {
+            return Err(Error::WouldBlock);
+        }
+        let message = SpinLock::new(Rank::OWNED, Some(message));
+        let sender = Arc::try_new(Sender { message, len, pid, sleeper: Sleeper::new() })?;
+        state.senders.try_push_back(sender.clone())?;
+        drop(state);
+        let waited = sender.sleeper.queue.wait_until(None, interrupted, || sender.sleeper.take());
+        waited.unwrap_or_else(|_| {
+            let mut state = self.state.lock();
+            // A waker may have been faster.
+            if let Some(result) = sender.sleeper.take() {
+                return result;
+            }
+            leave(&mut state.senders, &sender);
+            Err(Error::Interrupted)
+        })
+    }
+
+    /// Receives. Waits for the wanted message, unless `no_wait`.
+    pub fn receive(
+        &self,
+        caller: &Caller<'_>,
+        how: Receive,
+        interrupted: &dyn Fn() -> bool,
+    ) -> Result<Message<H>, Error> {
+        let pid = self.host.pid();
+        let mut state = self.state.lock();
+        state.allowed(caller, READ)?;
+        if let Some(at) = state.find(how.wanted) {
+            let found = state.messages.get(at).ok_or(Error::NoMessage)?;
+            if found.text.len() > how.most && !how.cuts {
+                return Err(Error::TooLong);
+            }
+            if matches!(how.wanted, Wanted::Copy(_)) {
+                return Ok(Message { kind: found.kind, text: found.text.copy()?, _charge: None });
+            }
+            let message = state.messages.remove(at).ok_or(Error::NoMessage)?;
+            if state.messages.is_empty() {
+                state.messages = Deque::new();
+            }
+            state.bytes -= message.text.len();
+            let now = self.host.seconds();
+            (state.last_receiver, state.received) = (pid, now);
+            state.admit(now);
+            return Ok(message);
+        }
+        if how.no_wait || matches!(how.wanted, Wanted::Copy(_)) {
+            return Err(Error::NoMessage);
+        }
+        let receiver = Arc::try_new(Receiver { how, pid, sleeper: Sleeper::new() })?;
+        state.receivers.try_push_back(receiver.clone())?;
+        drop(state);
+        let waited = receiver.sleeper.queue.wait_until(None, interrupted, || receiver.sleeper.take());
+        waited.unwrap_or_else(|_| {
+            let mut state = self.state.lock();
+            // A waker may have been faster.
+            if let Some(result) = receiver.sleeper.take() {
+                return result;
+            }
+            leave(&mut state.receivers, &receiver);
+            Err(Error::Interrupted)
+        })
+    }
+
+    /// Changes owner, mode and the most bytes. More than `limit` is for privileged callers.
+    pub(super) fn change(&self, caller: &Caller<'_>, to: Change, most: usize, limit: usize) -> Result<(), Error> {
+        let mut state = self.state.lock();
+        state.owner.allow_change(caller)?;
+        if state.removed {
+            return Err(Error::Removed);
+        }
+        if most > limit && !caller.exceeds {
+            return Err(Error::NotPermitted);
+        }
+        state.owner.change(to)?;
+        let now = self.host.seconds();
+        (state.most, state.changed) = (most, now);
+        state.admit(now);
+        Ok(())
+    }
+
+    /// Marks it as removed, and ends the calls that wait.
+    pub(super) fn remove(&self, caller: &Caller<'_>) -> Result<(), Error> {
+        let mut state = self.state.lock();
+        state.owner.allow_change(caller)?;
+        if state.removed {
+            return Err(Error::Removed);
+        }
+        state.removed = true;
+        state.bytes = 0;
+        let messages = core::mem::take(&mut state.messages);
+        let (receivers, senders) = (core::mem::take(&mut state.receivers), core::mem::take(&mut state.senders));
+        drop(state);
+        receivers.iter().for_each(|receiver| receiver.sleeper.end(Err(Error::Removed)));
+        senders.iter().for_each(|sender| sender.sleeper.end(Err(Error::Removed)));
+        drop(messages);
+        Ok(())
+    }
+}
+
+/// Takes a sleeper out of its list.
+fn leave<T>(list: &mut Deque<Arc<T>>, who: &Arc<T>) {
+    let at = list.iter().position(|there| Arc::ptr_eq(there, who));
+    let _left = at.and_then(|at| list.remove(at));
+    if list.is_empty() {
+        *list = Deque::new();
+    }
+}

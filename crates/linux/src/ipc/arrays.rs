@@ -1,0 +1,239 @@
+//! `semget`, `semop`, `semtimedop`, `semctl`.
+
+use super::command::{INFO, RMID, SET, STAT};
+use super::host::{IpcHost, Undos};
+use super::permission::{Permission, open};
+use crate::plain::Plain;
+use crate::time::Timespec;
+use crate::{Ctx, Errno, Machine};
+use core::sync::atomic::Ordering;
+use quire_heap::Vec;
+use quire_ipc::owner::WRITE;
+use quire_ipc::sem::{Array, Operation, Status, VALUE_MAX, Wait};
+
+/// Commands of `semctl` beside the common ones.
+const GETPID: i32 = 11;
+const GETVAL: i32 = 12;
+const GETALL: i32 = 13;
+const GETNCNT: i32 = 14;
+const GETZCNT: i32 = 15;
+const SETVAL: i32 = 16;
+const SETALL: i32 = 17;
+const SEM_STAT: i32 = 18;
+const SEM_INFO: i32 = 19;
+const SEM_STAT_ANY: i32 = 20;
+/// Flags of an operation.
+const NOWAIT: i16 = 0o4000;
+const UNDO: i16 = 0x1000;
+
+/// `struct sembuf`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Buffer {
+    number: u16,
+    change: i16,
+    flags: i16,
+}
+
+// SAFETY: integers only, of one size.
+unsafe impl Plain for Buffer {}
+
+/// `struct semid64_ds`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Described {
+    permission: Permission,
+    operated: i64,
+    unused: u64,
+    changed: i64,
+    unused_too: u64,
+    len: u64,
+    rest: [u64; 2],
+}
+
+// SAFETY: its fields have no padding, and leave none between them.
+unsafe impl Plain for Described {}
+const _: () = assert!(size_of::<Described>() == 104);
+
+impl Described {
+    fn new(status: &Status) -> Self {
+        Described {
+            permission: Permission::new(status.key, status.sequence, &status.owner, 0),
+            operated: status.operated,
+            unused: 0,
+            changed: status.changed,
+            unused_too: 0,
+            len: status.len as u64,
+            rest: [0; 2],
+        }
+    }
+}
+
+/// `semget`
+pub fn sys_semget<M: Machine>(ctx: &mut Ctx<'_, M>, key: i32, n: i32, flags: i32) -> Result<usize, Errno> {
+    let n = usize::try_from(n).map_err(|_| Errno::EINVAL)?;
+    let id = ctx.as_caller(|caller| ctx.linux.ipc.arrays.open(caller, key, n, open(flags)))?;
+    Ok(id as usize)
+}
+
+/// The calling thread's list of undos, made at its first use.
+fn own_undos<'a, M: Machine>(ctx: &'a Ctx<'_, M>) -> Result<&'a Undos<M>, Errno> {
+    let undos = &ctx.thread.undos;
+    // SAFETY: a context is the owner's, and nothing borrows the list when there is none.
+    unsafe {
+        if undos.get().is_none() {
+            undos.replace(Some(ctx.linux.ipc.arrays.undos()?));
+        }
+        undos.get().as_ref().ok_or(Errno::ENOMEM)
+    }
+}
+
+impl<M: Machine> Ctx<'_, M> {
+    /// A share in the caller's list of undos, for a thread that it makes.
+    pub(crate) fn share_undos(&self) -> Result<Undos<M>, Errno> {
+        Ok(own_undos(self)?.share())
+    }
+
+    /// Leaves the list of undos (`unshare`).
+    pub(crate) fn leave_undos(&mut self) {
+        // SAFETY: the owner is here, and `&mut self` means that no view of the list is borrowed from it.
+        drop(unsafe { self.thread.undos.replace(None) });
+    }
+}
+
+fn operate<M: Machine>(
+    ctx: &Ctx<'_, M>,
+    id: i32,
+    at: u64,
+    n: usize,
+    deadline: impl FnOnce() -> Result<Option<u64>, Errno>,
+) -> Result<usize, Errno> {
+    let arrays = &ctx.linux.ipc.arrays;
+    let most = arrays.limits().operations.load(Ordering::Relaxed);
+    if n > most {
+        return Err(Errno::E2BIG);
+    }
+    if n == 0 || id < 0 {
+        return Err(Errno::EINVAL);
+    }
+    let asked: Vec<Buffer> = ctx.user().read_many(at, n, most)?;
+    let deadline = deadline()?;
+    let operation = |asked: &Buffer| Operation {
+        number: asked.number,
+        change: asked.change,
+        no_wait: asked.flags & NOWAIT != 0,
+        undo: asked.flags & UNDO != 0,
+    };
+    let operations = Vec::try_from_iter(asked.iter().map(operation))?;
+    let array = arrays.find(id)?;
+    let undos = if operations.iter().any(|o| o.undo) { Some(own_undos(ctx)?) } else { None };
+    let interrupted = || ctx.thread.interrupted();
+    let wait = Wait { deadline, interrupted: &interrupted };
+    ctx.as_caller(|caller| Array::operate(&array, caller, operations, undos, &wait))?;
+    Ok(0)
+}
+
+/// `semop`
+pub fn sys_semop<M: Machine>(ctx: &mut Ctx<'_, M>, id: i32, at: u64, n: u32) -> Result<usize, Errno> {
+    operate(ctx, id, at, n as usize, || Ok(None))
+}
+
+/// `semtimedop`
+pub fn sys_semtimedop<M: Machine>(ctx: &mut Ctx<'_, M>, id: i32, at: u64, n: u32, time: u64) -> Result<usize, Errno> {
+    if time == 0 {
+        return operate(ctx, id, at, n as usize, || Ok(None));
+    }
+    let time: Timespec = ctx.read(time)?;
+    operate(ctx, id, at, n as usize, || Ok(Some(ctx.now().saturating_add(time.nanos()?))))
+}
+
+/// `semctl`. The fourth argument is a number or an address.
+pub fn sys_semctl<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    id: i32,
+    number: i32,
+    command: i32,
+    argument: u64,
+) -> Result<usize, Errno> {
+    if id < 0 {
+        return Err(Errno::EINVAL);
+    }
+    let arrays = &ctx.linux.ipc.arrays;
+    let describe = |array: &Array<IpcHost<M>>, any: bool| -> Result<Status, Errno> {
+        let status = ctx.as_caller(|caller| array.status((!any).then_some(caller)))?;
+        ctx.write(argument, &Described::new(&status))?;
+        Ok(status)
+    };
+    match command {
+        INFO | SEM_INFO => info(ctx, command == SEM_INFO, argument),
+        STAT => describe(&*arrays.find(id)?, false).map(|_| 0),
+        SEM_STAT => describe(&*arrays.at(id)?, false).map(|status| status.id as usize),
+        SEM_STAT_ANY => describe(&*arrays.at(id)?, true).map(|status| status.id as usize),
+        GETVAL => Ok(ctx.as_caller(|caller| arrays.find(id)?.value(caller, number))? as usize),
+        GETPID => Ok(ctx.as_caller(|caller| arrays.find(id)?.pid(caller, number))? as usize),
+        GETNCNT | GETZCNT => Ok(ctx.as_caller(|caller| arrays.find(id)?.waiting(caller, number, command == GETZCNT))?),
+        GETALL => {
+            let values = ctx.as_caller(|caller| arrays.find(id)?.values(caller))?;
+            for (at, value) in values.iter().enumerate() {
+                ctx.write(argument.wrapping_add(2 * at as u64), value)?;
+            }
+            Ok(0)
+        }
+        SETVAL => {
+            // The low half of the union, as on little-endian Linux.
+            ctx.as_caller(|caller| {
+                let value = argument as i32;
+                if !(0..=VALUE_MAX).contains(&value) {
+                    return Err(quire_ipc::Error::Range);
+                }
+                arrays.find(id)?.set(caller, number, value)
+            })?;
+            Ok(0)
+        }
+        SETALL => {
+            let array = arrays.find(id)?;
+            ctx.as_caller(|caller| array.allow(caller, WRITE))?;
+            let values: Vec<u16> = ctx.user().read_many(argument, array.len(), array.len())?;
+            ctx.as_caller(|caller| array.set_all(caller, &values))?;
+            Ok(0)
+        }
+        SET => {
+            let new: Described = ctx.read(argument)?;
+            ctx.as_caller(|caller| arrays.find(id)?.change(caller, new.permission.change()))?;
+            Ok(0)
+        }
+        RMID => {
+            ctx.as_caller(|caller| arrays.remove(caller, id))?;
+            Ok(0)
+        }
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// `struct seminfo`: the limits, and for SEM_INFO the numbers of arrays and semaphores.
+fn info<M: Machine>(ctx: &Ctx<'_, M>, used: bool, to: u64) -> Result<usize, Errno> {
+    /// Linux's size of its `struct sem_undo`.
+    const UNDO_BYTES: i32 = 20;
+    let arrays = &ctx.linux.ipc.arrays;
+    let limits = arrays.limits();
+    let get = |limit: &core::sync::atomic::AtomicUsize| limit.load(Ordering::Relaxed) as i32;
+    let (of_all, operations) = (get(&limits.of_all), get(&limits.operations));
+    let (last_two, default) = match used {
+        true => ([arrays.registry().used() as i32, arrays.semaphores() as i32], 32000 * 32000),
+        false => ([UNDO_BYTES, VALUE_MAX], 32000 * 32000),
+    };
+    let info: [i32; 10] = [
+        default,
+        get(&limits.count),
+        of_all,
+        default,
+        get(&limits.of_array),
+        operations,
+        500,
+        last_two[0],
+        VALUE_MAX,
+        last_two[1],
+    ];
+    ctx.write(to, &info)?;
+    Ok(arrays.registry().highest()?)
+}

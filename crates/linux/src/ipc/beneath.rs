@@ -1,0 +1,69 @@
+//! The kernel beneath `quire_ipc`: the clock, the calling process, and the accounts of users.
+
+use super::host::{IpcCharge, IpcHost};
+use crate::Machine;
+use crate::process::credentials::capabilities::cap;
+use crate::process::limits::{INFINITY, which};
+use crate::process::thread::Thread;
+use crate::process::users::Account;
+use quire_fs::Host as _;
+use quire_ipc::Host;
+use quire_sync::epoch::Domain;
+use quire_vm::PAGE_SIZE;
+
+/// Bytes of a charged unit.
+const UNIT: u64 = 64;
+/// A user's objects and messages may take this part of memory.
+const PART: u64 = 16;
+
+impl<M: Machine> IpcHost<M> {
+    /// The calling thread, unless the kernel itself runs.
+    fn thread(&self) -> Option<&'static Thread<M>> {
+        let linux = self.0.linux()?;
+        let task = quire_task::Machine::current(linux.machine);
+        // SAFETY: the machine returns the running thread, which lives while it runs. The reference is not kept beyond the
+        // call.
+        unsafe { (*task).payload() }.as_ref()
+    }
+
+    /// Charges `n` of `account` to the caller's user, up to `most` unless the caller has `capability`.
+    fn charge_to(
+        &self,
+        account: Account,
+        n: u64,
+        capability: u32,
+        most: impl FnOnce(&Thread<M>) -> u64,
+    ) -> Option<IpcCharge> {
+        let thread = self.thread()?;
+        // SAFETY: the calling thread's own.
+        let (permit, own) = unsafe { (thread.permit.get(), thread.credentials.get()) };
+        let most = if own.may(capability) { INFINITY } else { most(thread) };
+        thread.linux.users.charge(permit, account, n, most).map(IpcCharge::new)
+    }
+}
+
+impl<M: Machine> Host for IpcHost<M> {
+    type Charge = IpcCharge;
+
+    fn epoch(&self) -> &'static Domain {
+        self.0.epoch()
+    }
+
+    fn seconds(&self) -> i64 {
+        self.0.realtime().seconds
+    }
+
+    fn pid(&self) -> u32 {
+        self.thread().map_or(0, |thread| thread.process.pid)
+    }
+
+    fn charge(&self, bytes: u64) -> Option<IpcCharge> {
+        let most = |thread: &Thread<M>| thread.linux.vm.frames().total() * PAGE_SIZE / PART / UNIT;
+        self.charge_to(Account::Ipc, bytes.div_ceil(UNIT), cap::SYS_RESOURCE, most)
+    }
+
+    fn charge_locked(&self, bytes: u64) -> Option<IpcCharge> {
+        let limit = |thread: &Thread<M>| thread.process.soft_limit(which::MEMLOCK) / PAGE_SIZE;
+        self.charge_to(Account::LockedSegments, bytes / PAGE_SIZE, cap::IPC_LOCK, limit)
+    }
+}

@@ -1,0 +1,53 @@
+//! The types of System V IPC in this kernel. [`beneath`](super::beneath) implements their host.
+
+use crate::Machine;
+use crate::file::host::FileHost;
+use crate::ipc::memory::SegmentMemory;
+use crate::process::users::Charge;
+use quire_ipc::Error;
+
+/// The host of System V IPC: that of files.
+pub struct IpcHost<M: Machine>(pub(crate) FileHost<M>);
+
+impl<M: Machine> Clone for IpcHost<M> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<M: Machine> Copy for IpcHost<M> {}
+
+/// Kernel memory or locked memory, charged to the user that made a call.
+pub struct IpcCharge {
+    _charge: Charge,
+}
+
+impl IpcCharge {
+    pub(super) fn new(charge: Charge) -> Self {
+        IpcCharge { _charge: charge }
+    }
+}
+
+/// A segment of this kernel.
+pub type Segment<M> = quire_ipc::shm::Segment<IpcHost<M>, SegmentMemory<M>>;
+/// A thread's share in the undos of its process.
+pub type Undos<M> = quire_ipc::sem::Undos<IpcHost<M>>;
+
+/// All objects of System V IPC.
+pub struct Ipc<M: Machine> {
+    pub(crate) segments: quire_ipc::shm::Segments<IpcHost<M>, SegmentMemory<M>>,
+    pub(crate) arrays: quire_ipc::sem::Arrays<IpcHost<M>>,
+    pub(crate) queues: quire_ipc::msg::Queues<IpcHost<M>>,
+}
+
+impl<M: Machine> Ipc<M> {
+    /// None.
+    pub(crate) fn new(host: FileHost<M>) -> Result<Self, Error> {
+        let host = IpcHost(host);
+        Ok(Ipc {
+            segments: quire_ipc::shm::Segments::new(host)?,
+            arrays: quire_ipc::sem::Arrays::new(host)?,
+            queues: quire_ipc::msg::Queues::new(host)?,
+        })
+    }
+}

@@ -1,0 +1,266 @@
+//! `shmget`, `shmat`, `shmdt`, `shmctl`.
+
+use super::command::{INFO, RMID, SET, STAT};
+use super::host::Segment;
+use super::memory::{DEVICE, SegmentMemory};
+use super::permission::{Permission, open};
+use crate::memory::map::refuse_obvious_overcommit;
+use crate::plain::Plain;
+use crate::process::credentials::capabilities::cap;
+use crate::process::limits::which;
+use crate::user::USER_END;
+use crate::{Ctx, Errno, Machine, memory};
+use core::sync::atomic::Ordering;
+use quire_ipc::owner::{EXECUTE, READ, WRITE};
+use quire_ipc::shm::Status;
+use quire_vm::map::{MapRequest, Placement, Wire};
+use quire_vm::object::ObjectRef;
+use quire_vm::{MapError, PAGE_SIZE, Prot};
+
+/// Flags of `shmget`.
+const HUGETLB: i32 = 0o4000;
+const NORESERVE: i32 = 0o10000;
+/// Flags of `shmat`.
+const RDONLY: i32 = 0o10000;
+const RND: i32 = 0o20000;
+const REMAP: i32 = 0o40000;
+const EXEC: i32 = 0o100_000;
+/// Commands of `shmctl` beside the common ones.
+const LOCK: i32 = 11;
+const UNLOCK: i32 = 12;
+const SHM_STAT: i32 = 13;
+const SHM_INFO: i32 = 14;
+const SHM_STAT_ANY: i32 = 15;
+/// Flags of a mode.
+const DEST: u32 = 0o1000;
+const LOCKED: u32 = 0o2000;
+
+/// `struct shmid64_ds`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Described {
+    permission: Permission,
+    size: u64,
+    attached: i64,
+    detached: i64,
+    changed: i64,
+    creator: u32,
+    last: u32,
+    attaches: u64,
+    unused: [u64; 2],
+}
+
+// SAFETY: its fields have no padding, and leave none between them.
+unsafe impl Plain for Described {}
+const _: () = assert!(size_of::<Described>() == 112);
+
+/// `struct shminfo64`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Limits {
+    most_bytes: u64,
+    least_bytes: u64,
+    most: u64,
+    most_of_process: u64,
+    pages: u64,
+    unused: [u64; 4],
+}
+
+// SAFETY: integers only, of one size.
+unsafe impl Plain for Limits {}
+
+/// `struct shm_info`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Sums {
+    used: i32,
+    padding: u32,
+    pages: u64,
+    resident: u64,
+    swapped: u64,
+    swap_attempts: u64,
+    swap_successes: u64,
+}
+
+// SAFETY: its padding is a field.
+unsafe impl Plain for Sums {}
+const _: () = assert!(size_of::<Sums>() == 48);
+
+/// `shmget`
+pub fn sys_shmget<M: Machine>(ctx: &mut Ctx<'_, M>, key: i32, size: u64, flags: i32) -> Result<usize, Errno> {
+    let linux = ctx.linux;
+    let no_large_pages = flags & HUGETLB != 0;
+    if no_large_pages && !ctx.credentials().may(cap::IPC_LOCK) {
+        return Err(Errno::EPERM);
+    }
+    let id = ctx.as_caller(|caller| {
+        linux.ipc.segments.open(caller, key, size, open(flags), |name, attaches| {
+            // No pool of huge pages was set aside.
+            let bytes = memory::page_up(size).filter(|_| !no_large_pages).ok_or(quire_ipc::Error::OutOfMemory)?;
+            if flags & NORESERVE == 0 {
+                refuse_obvious_overcommit(linux, bytes).map_err(|_| quire_ipc::Error::OutOfMemory)?;
+            }
+            SegmentMemory::new(linux, name, attaches, bytes)
+        })
+    })?;
+    Ok(id as usize)
+}
+
+/// Where a segment is attached. `None` for any place.
+fn place(address: u64, flags: i32) -> Result<Option<u64>, Errno> {
+    if address == 0 {
+        return if flags & REMAP != 0 { Err(Errno::EINVAL) } else { Ok(None) };
+    }
+    let down = address & !(PAGE_SIZE - 1);
+    if down != address && (flags & RND == 0 || (down == 0 && flags & REMAP != 0)) {
+        return Err(Errno::EINVAL);
+    }
+    Ok(Some(down))
+}
+
+/// `shmat`
+pub fn sys_shmat<M: Machine>(ctx: &mut Ctx<'_, M>, id: i32, address: u64, flags: i32) -> Result<usize, Errno> {
+    let at = place(address, flags)?;
+    let (mut prot, mut wanted) = (Prot::READ | Prot::WRITE, READ | WRITE);
+    let mut max_prot = Prot::READ | Prot::WRITE | Prot::EXEC;
+    if flags & RDONLY != 0 {
+        (prot, wanted) = (Prot::READ, READ);
+        max_prot -= Prot::WRITE;
+    }
+    if flags & EXEC != 0 {
+        prot |= Prot::EXEC;
+        wanted |= EXECUTE;
+    }
+    let segment = ctx.linux.ipc.segments.find(id)?;
+    let object: ObjectRef<M> = ctx.as_caller(|caller| segment.attach(caller, wanted))?;
+    let len = memory::page_up(segment.size()).filter(|len| *len <= USER_END).ok_or(Errno::ENOMEM)?;
+    let at = match at {
+        None => Placement::Any { hint: 0 },
+        Some(at) => {
+            let end = at.checked_add(len).ok_or(Errno::EINVAL)?;
+            if end > USER_END {
+                return Err(Errno::ENOMEM);
+            }
+            if at < PAGE_SIZE {
+                // The first page is never mapped, because only attacks would use it.
+                return Err(Errno::EPERM);
+            }
+            if flags & REMAP != 0 { Placement::Fixed(at) } else { Placement::FixedNoReplace(at) }
+        }
+    };
+    let space = ctx.space()?;
+    if space.future() != Wire::No {
+        memory::lock::may_add(ctx, len)?;
+    }
+    let request =
+        MapRequest { prot, max_prot, shared: true, object: Some((&object, 0)), ..MapRequest::private(at, len) };
+    match space.map(&request) {
+        Ok(at) => Ok(at as usize),
+        // Another mapping is in the way.
+        Err(MapError::Exists) => Err(Errno::EINVAL),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// `shmdt`
+pub fn sys_shmdt<M: Machine>(ctx: &mut Ctx<'_, M>, address: u64) -> Result<usize, Errno> {
+    if !address.is_multiple_of(PAGE_SIZE) {
+        return Err(Errno::EINVAL);
+    }
+    let space = ctx.space()?;
+    // The segment whose first mapped page lies where an attach at `address` would have put it.
+    let mut found: Option<ObjectRef<M>> = None;
+    let mut done = Ok(());
+    space.entries(address, &mut |entry| {
+        if found.as_ref().is_some_and(|object| entry.range.end - address > object.size()) {
+            return false;
+        }
+        let Some(object) = entry.object.as_ref().filter(|_| entry.ident().0 == DEVICE) else { return true };
+        let in_place = entry.range.start.checked_sub(address) == Some(entry.offset);
+        if in_place && found.as_ref().is_none_or(|first| first == object) {
+            found = Some(object.clone());
+            done = space.unmap(entry.range);
+        }
+        done.is_ok()
+    });
+    done?;
+    if found.is_some() { Ok(0) } else { Err(Errno::EINVAL) }
+}
+
+impl Described {
+    fn new(status: &Status) -> Self {
+        let flags = if status.removed { DEST } else { 0 } | if status.locked { LOCKED } else { 0 };
+        Described {
+            permission: Permission::new(status.key, status.sequence, &status.owner, flags),
+            size: status.size,
+            attached: status.attached,
+            detached: status.detached,
+            changed: status.changed,
+            creator: status.creator,
+            last: status.last_pid,
+            attaches: status.attaches,
+            unused: [0; 2],
+        }
+    }
+}
+
+/// `shmctl`
+pub fn sys_shmctl<M: Machine>(ctx: &mut Ctx<'_, M>, id: i32, command: i32, at: u64) -> Result<usize, Errno> {
+    if command < 0 || id < 0 {
+        return Err(Errno::EINVAL);
+    }
+    let segments = &ctx.linux.ipc.segments;
+    let describe = |ctx: &Ctx<'_, M>, segment: &Segment<M>, any: bool| -> Result<Status, Errno> {
+        let status = ctx.as_caller(|caller| segment.status((!any).then_some(caller)))?;
+        ctx.write(at, &Described::new(&status))?;
+        Ok(status)
+    };
+    match command {
+        INFO => {
+            let limits = segments.limits();
+            let most = limits.count.load(Ordering::Relaxed) as u64;
+            ctx.write(
+                at,
+                &Limits {
+                    most_bytes: limits.size.load(Ordering::Relaxed),
+                    least_bytes: 1,
+                    most,
+                    most_of_process: most,
+                    pages: limits.pages.load(Ordering::Relaxed),
+                    unused: [0; 4],
+                },
+            )?;
+            Ok(segments.registry().highest()?)
+        }
+        SHM_INFO => {
+            let sums = segments.sums()?;
+            let (pages, resident, used) = (sums.pages, sums.resident, sums.count as i32);
+            ctx.write(
+                at,
+                &Sums { used, padding: 0, pages, resident, swapped: 0, swap_attempts: 0, swap_successes: 0 },
+            )?;
+            Ok(segments.registry().highest()?)
+        }
+        STAT => describe(ctx, &*segments.find(id)?, false).map(|_| 0),
+        SHM_STAT => describe(ctx, &*segments.at(id)?, false).map(|status| status.id as usize),
+        SHM_STAT_ANY => describe(ctx, &*segments.at(id)?, true).map(|status| status.id as usize),
+        SET => {
+            let new: Described = ctx.read(at)?;
+            ctx.as_caller(|caller| segments.change(caller, id, new.permission.change()))?;
+            Ok(0)
+        }
+        RMID => {
+            ctx.as_caller(|caller| segments.remove(caller, id))?;
+            Ok(0)
+        }
+        LOCK | UNLOCK => {
+            if command == LOCK && ctx.process().soft_limit(which::MEMLOCK) == 0 {
+                // Only a privileged caller may lock at all.
+                ctx.as_caller(|caller| if caller.locks { Ok(()) } else { Err(Errno::EPERM) })?;
+            }
+            ctx.as_caller(|caller| segments.lock(caller, id, command == LOCK))?;
+            Ok(0)
+        }
+        _ => Err(Errno::EINVAL),
+    }
+}

@@ -1,0 +1,217 @@
+//! `/proc/sysvipc`, and the limits of System V IPC in `/proc/sys/kernel`.
+
+use super::node::{Item, ItemKind, Table, directory, put};
+use super::root::About;
+use super::sys::number;
+use crate::machine::Machine;
+use crate::proc::node::Directory;
+use core::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
+use quire_fs::FsError;
+use quire_fs::generated::Text;
+use quire_ipc::registry::MOST;
+
+/// Inode numbers of the directory's files.
+const NUMBERS: u64 = 1400;
+
+struct Lists<M>(core::marker::PhantomData<M>);
+
+impl<M: Machine> Lists<M> {
+    const ITEMS: &'static [Item<M, About<M>>] =
+        &[Item::file("msg", queues), Item::file("sem", arrays), Item::file("shm", segments)];
+}
+
+/// `/proc/sysvipc`.
+pub(super) fn lists<M: Machine>(about: &About<M>) -> Directory<M> {
+    let items = Lists::<M>::ITEMS;
+    directory(Table { about: *about, items, numbers: NUMBERS, owner: (0, 0), files_owner: (0, 0) })
+}
+
+/// An error of a listing: of an object's lookup, or of the text.
+struct Failed(FsError);
+
+impl From<quire_ipc::Error> for Failed {
+    fn from(_: quire_ipc::Error) -> Self {
+        Failed(FsError::OutOfMemory)
+    }
+}
+
+impl From<FsError> for Failed {
+    fn from(e: FsError) -> Self {
+        Failed(e)
+    }
+}
+
+/// Flags of a removed and of a locked segment in its mode.
+const DEST: u32 = 0o1000;
+const LOCKED: u32 = 0o2000;
+
+fn segments<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
+    put!(
+        out,
+        "       key      shmid perms                  size  cpid  lpid nattch   uid   gid  cuid  cgid      \
+         atime      dtime      ctime                   rss                  swap\n"
+    )?;
+    let done = about.0.ipc.segments.registry().each(|segment| {
+        let Ok(s) = segment.status(None) else { return Ok(()) };
+        let o = s.owner;
+        let mode = o.mode | if s.removed { DEST } else { 0 } | if s.locked { LOCKED } else { 0 };
+        put!(out, "{:10} {:10}  {mode:4o} {:21} {:5} {:5}  ", s.key, s.id, s.size, s.creator, s.last_pid)?;
+        put!(out, "{:5} {:5} {:5} {:5} {:5} ", s.attaches, o.user, o.group, o.creator, o.creator_group)?;
+        put!(out, "{:10} {:10} {:10} ", s.attached, s.detached, s.changed)?;
+        Ok::<(), Failed>(put!(out, "{:21} {:21}\n", s.resident * quire_vm::PAGE_SIZE, 0)?)
+    });
+    done.map_err(|e| e.0)
+}
+
+fn arrays<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
+    put!(out, "       key      semid perms      nsems   uid   gid  cuid  cgid      otime      ctime\n")?;
+    let done = about.0.ipc.arrays.registry().each(|array| {
+        let Ok(s) = array.status(None) else { return Ok(()) };
+        let o = s.owner;
+        put!(out, "{:10} {:10}  {:4o} {:10} ", s.key, s.id, o.mode, s.len)?;
+        put!(out, "{:5} {:5} {:5} {:5} ", o.user, o.group, o.creator, o.creator_group)?;
+        Ok::<(), Failed>(put!(out, "{:10} {:10}\n", s.operated, s.changed)?)
+    });
+    done.map_err(|e| e.0)
+}
+
+fn queues<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
+    put!(
+        out,
+        "       key      msqid perms      cbytes       qnum lspid lrpid   uid   gid  cuid  cgid      \
+         stime      rtime      ctime\n"
+    )?;
+    let done = about.0.ipc.queues.registry().each(|queue| {
+        let Ok(s) = queue.status(None) else { return Ok(()) };
+        let o = s.owner;
+        put!(out, "{:10} {:10}  {:4o}  {:10} {:10} ", s.key, s.id, o.mode, s.bytes, s.messages)?;
+        put!(out, "{:5} {:5} ", s.last_sender, s.last_receiver)?;
+        put!(out, "{:5} {:5} {:5} {:5} ", o.user, o.group, o.creator, o.creator_group)?;
+        Ok::<(), Failed>(put!(out, "{:10} {:10} {:10}\n", s.sent, s.received, s.changed)?)
+    });
+    done.map_err(|e| e.0)
+}
+
+/// The limits that are one number up to 2^31 - 1 or up to the most ids.
+#[derive(Clone, Copy)]
+enum Limit {
+    Message,
+    Queue,
+    Queues,
+    Segments,
+}
+
+impl Limit {
+    const ALL: [Limit; 4] = [Limit::Message, Limit::Queue, Limit::Queues, Limit::Segments];
+
+    fn of<M: Machine>(self, about: &About<M>) -> (&'static AtomicUsize, usize) {
+        let ipc = &about.0.ipc;
+        let queues = ipc.queues.limits();
+        match self {
+            Limit::Message => (&queues.message, i32::MAX as usize),
+            Limit::Queue => (&queues.queue, i32::MAX as usize),
+            Limit::Queues => (&queues.count, MOST),
+            Limit::Segments => (&ipc.segments.limits().count, MOST),
+        }
+    }
+}
+
+fn limit<M: Machine, const AT: usize>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
+    put!(out, "{}\n", Limit::ALL[AT].of(about).0.load(Ordering::Relaxed))
+}
+
+fn set_limit<M: Machine, const AT: usize>(about: &About<M>, bytes: &[u8]) -> Result<usize, FsError> {
+    let (limit, most) = Limit::ALL[AT].of(about);
+    let value = usize::try_from(number(bytes)?).ok().filter(|value| *value <= most).ok_or(FsError::Invalid)?;
+    limit.store(value, Ordering::Relaxed);
+    Ok(bytes.len())
+}
+
+/// The limit on the bytes of a segment, or on the pages of all.
+fn size<M: Machine, const ALL: bool>(about: &About<M>) -> &'static AtomicU64 {
+    let limits = about.0.ipc.segments.limits();
+    if ALL { &limits.pages } else { &limits.size }
+}
+
+fn show_size<M: Machine, const ALL: bool>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
+    put!(out, "{}\n", size::<M, ALL>(about).load(Ordering::Relaxed))
+}
+
+fn set_size<M: Machine, const ALL: bool>(about: &About<M>, bytes: &[u8]) -> Result<usize, FsError> {
+    size::<M, ALL>(about).store(number(bytes)?, Ordering::Relaxed);
+    Ok(bytes.len())
+}
+
+/// The four limits on semaphores, and the most of each.
+fn semaphores<M: Machine>(about: &About<M>) -> [(&'static AtomicUsize, usize); 4] {
+    let limits = about.0.ipc.arrays.limits();
+    let most = i32::MAX as usize;
+    [(&limits.of_array, most), (&limits.of_all, most), (&limits.operations, most), (&limits.count, MOST)]
+}
+
+fn show_semaphores<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
+    let [of_array, of_all, operations, count] = semaphores(about).map(|(limit, _)| limit.load(Ordering::Relaxed));
+    put!(out, "{of_array}\t{of_all}\t{operations}\t{count}\n")
+}
+
+/// Sets the first of the four limits, or all.
+fn set_semaphores<M: Machine>(about: &About<M>, bytes: &[u8]) -> Result<usize, FsError> {
+    let limits = semaphores(about);
+    let mut values = [0; 4];
+    let mut n = 0;
+    for word in bytes.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()) {
+        let (value, (_, most)) = (values.get_mut(n), limits.get(n).ok_or(FsError::Invalid)?);
+        let given = usize::try_from(number(word)?).ok().filter(|given| given <= most).ok_or(FsError::Invalid)?;
+        *value.ok_or(FsError::Invalid)? = given;
+        n += 1;
+    }
+    for (value, (limit, _)) in values.iter().zip(limits).take(n) {
+        limit.store(*value, Ordering::Relaxed);
+    }
+    Ok(bytes.len())
+}
+
+/// The id that the next object gets, by kind.
+fn wanted<M: Machine, const KIND: usize>(about: &About<M>) -> &'static AtomicI32 {
+    let ipc = &about.0.ipc;
+    match KIND {
+        0 => ipc.queues.registry().wanted(),
+        1 => ipc.arrays.registry().wanted(),
+        _ => ipc.segments.registry().wanted(),
+    }
+}
+
+fn show_wanted<M: Machine, const KIND: usize>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
+    put!(out, "{}\n", wanted::<M, KIND>(about).load(Ordering::Relaxed))
+}
+
+fn set_wanted<M: Machine, const KIND: usize>(about: &About<M>, bytes: &[u8]) -> Result<usize, FsError> {
+    let id = i32::try_from(number(bytes)?).map_err(|_| FsError::Invalid)?;
+    wanted::<M, KIND>(about).store(id, Ordering::Relaxed);
+    Ok(bytes.len())
+}
+
+/// The entries of `/proc/sys/kernel`.
+pub(super) struct Settings<M>(core::marker::PhantomData<M>);
+
+impl<M: Machine> Settings<M> {
+    pub const MSGMAX: Item<M, About<M>> = writable("msgmax", limit::<M, 0>, set_limit::<M, 0>);
+    pub const MSGMNB: Item<M, About<M>> = writable("msgmnb", limit::<M, 1>, set_limit::<M, 1>);
+    pub const MSGMNI: Item<M, About<M>> = writable("msgmni", limit::<M, 2>, set_limit::<M, 2>);
+    pub const MSG_NEXT: Item<M, About<M>> = writable("msg_next_id", show_wanted::<M, 0>, set_wanted::<M, 0>);
+    pub const SEM: Item<M, About<M>> = writable("sem", show_semaphores, set_semaphores);
+    pub const SEM_NEXT: Item<M, About<M>> = writable("sem_next_id", show_wanted::<M, 1>, set_wanted::<M, 1>);
+    pub const SHMALL: Item<M, About<M>> = writable("shmall", show_size::<M, true>, set_size::<M, true>);
+    pub const SHMMAX: Item<M, About<M>> = writable("shmmax", show_size::<M, false>, set_size::<M, false>);
+    pub const SHMMNI: Item<M, About<M>> = writable("shmmni", limit::<M, 3>, set_limit::<M, 3>);
+    pub const SHM_NEXT: Item<M, About<M>> = writable("shm_next_id", show_wanted::<M, 2>, set_wanted::<M, 2>);
+}
+
+/// A file that shows and takes a setting.
+const fn writable<M: Machine>(
+    name: &'static str,
+    show: fn(&About<M>, &mut Text) -> Result<(), FsError>,
+    set: fn(&About<M>, &[u8]) -> Result<usize, FsError>,
+) -> Item<M, About<M>> {
+    Item { name, kind: ItemKind::Writable(show, set) }
+}

@@ -1,0 +1,50 @@
+//! A reference that does not keep its object.
+
+use super::{Object, ObjectRef, Objects};
+use crate::machine::Machine;
+use core::fmt;
+use core::ptr;
+use quire_sync::atomic::{AtomicPtr, Ordering};
+
+/// A reference to an object with a pager, which does not keep the object. It is made empty, and set once. The object's
+/// pager clears it in [`released`](crate::paging::pager::Pager::released).
+pub struct FaintRef<M: Machine> {
+    vm: &'static Objects<M>,
+    object: AtomicPtr<Object<M>>,
+}
+
+impl<M: Machine> FaintRef<M> {
+    /// A reference to no object, for an object of `vm`.
+    pub fn empty(vm: &'static Objects<M>) -> Self {
+        FaintRef { vm, object: AtomicPtr::new(ptr::null_mut()) }
+    }
+
+    /// Makes it refer to `object`.
+    ///
+    /// # Safety
+    /// The object belongs to the system of the reference, and its pager calls [`clear`](Self::clear) when it is
+    /// released.
+    pub unsafe fn set(&self, object: &ObjectRef<M>) {
+        self.object.store(object.object.as_ptr(), Ordering::Release);
+    }
+
+    /// The object is gone.
+    pub fn clear(&self) {
+        self.object.store(ptr::null_mut(), Ordering::Release);
+    }
+
+    /// A handle on the object, unless it is gone.
+    pub fn upgrade(&self) -> Option<ObjectRef<M>> {
+        let pin = self.vm.epoch().pin();
+        // SAFETY: the pager clears the pointer before its object is retired, by the contract of `set`. So an object that
+        // is read here is not freed under the pin.
+        let object = unsafe { self.object.load(Ordering::Acquire).as_ref() }?;
+        ObjectRef::of(object, &pin)
+    }
+}
+
+impl<M: Machine> fmt::Debug for FaintRef<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "FaintRef({:p})", self.object.load(Ordering::Relaxed))
+    }
+}
