@@ -14,7 +14,9 @@ use crate::process::thread::Thread;
 use crate::process::users::Users;
 use crate::process::victims::Victims;
 use crate::random::Random;
+use crate::settings::Settings;
 use crate::socket::host::{Network, SocketHost};
+use crate::socket::netlink_ports::NetlinkPorts;
 use crate::tables::{TableMemory, padded};
 use crate::time::timer_file::TimerFiles;
 use crate::unknown::Unknown;
@@ -49,6 +51,10 @@ pub struct Linux<M: Machine> {
     pub files: System<M>,
     /// The names of sockets.
     pub(crate) network: Arc<Network<M>>,
+    /// Numbers of `/proc/sys`.
+    pub settings: Settings,
+    /// The ids of netlink sockets.
+    pub(crate) netlink_ports: NetlinkPorts,
     /// How large pipes may be.
     pub pipes: PipeLimits,
     /// The files of `timerfd_create`.
@@ -155,6 +161,8 @@ impl<M: Machine> Linux<M> {
             random: Random::new(machine.entropy(), cpus, &mut tables)?,
             unknown: Unknown::new(),
             network: Network::new(SocketHost(*files.vfs().host()))?,
+            settings: Settings::new(),
+            netlink_ports: NetlinkPorts::new(),
             files,
             pipes: PipeLimits::new(),
             timer_files: TimerFiles::new(),
