@@ -44,6 +44,7 @@ pub mod random;
 pub(crate) mod refusal;
 pub mod regs;
 pub mod rseq;
+pub mod settings;
 pub mod shortage;
 pub mod signal;
 pub mod socket;

@@ -15,7 +15,9 @@ use crate::process::thread::Thread;
 use crate::process::users::Users;
 use crate::process::victims::Victims;
 use crate::random::Random;
+use crate::settings::Settings;
 use crate::socket::host::{Network, SocketHost};
+use crate::socket::netlink_ports::NetlinkPorts;
 use crate::tables::{TableMemory, padded};
 use crate::time::timer_file::TimerFiles;
 use crate::unknown::Unknown;
@@ -52,6 +54,10 @@ pub struct Linux<M: Machine> {
     pub(crate) network: Arc<Network<M>>,
     /// Shared memory segments, semaphore arrays, message queues.
     pub(crate) ipc: Ipc<M>,
+    /// Numbers of `/proc/sys`.
+    pub settings: Settings,
+    /// The ids of netlink sockets.
+    pub(crate) netlink_ports: NetlinkPorts,
     /// How large pipes may be.
     pub pipes: PipeLimits,
     /// The files of `timerfd_create`.
@@ -159,6 +165,8 @@ impl<M: Machine> Linux<M> {
             unknown: Unknown::new(),
             network: Network::new(SocketHost(*files.vfs().host()))?,
             ipc: Ipc::new(*files.vfs().host())?,
+            settings: Settings::new(),
+            netlink_ports: NetlinkPorts::new(),
             files,
             pipes: PipeLimits::new(),
             timer_files: TimerFiles::new(),

@@ -9,8 +9,8 @@ use quire_fs::{FsError, Io};
 use quire_heap::{Arc, Deque};
 use quire_sync::atomic::Ordering;
 
-/// The largest backlog.
-const BACKLOG_MAX: u32 = 4096;
+/// The largest backlog. A larger one counts as this, so that a listener's memory is bounded.
+const BACKLOG_MAX: u32 = 65_535;
 /// The most clients of a TCP listener that wait for a place in its backlog.
 const WAITING_MAX: usize = 1024;
 
@@ -196,6 +196,7 @@ impl<H: Host> Endpoint<H> {
     ) -> Result<Arc<Self>, FsError> {
         let options = listener.options.inherited(listener.is_unix());
         let server = Arc::try_new(Endpoint::new(&this.network, listener.family, listener.kind, options))?;
+        Endpoint::list(&server)?;
         {
             let mut state = server.state();
             (state.local, state.remote, state.peer) = (local, remote, Some(this.clone()));

@@ -12,7 +12,7 @@ use crate::network::{Name, Network};
 use crate::options::Options;
 use quire_fs::{FsError, Io, Readiness};
 use quire_heap::{Arc, Deque, Vec, Weak};
-use quire_sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use quire_sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use quire_sync::hooks::now;
 use quire_sync::{Rank, SpinGuard, SpinLock};
 
@@ -72,6 +72,9 @@ pub struct Endpoint<H: Host> {
     pub(crate) shut: AtomicBool,
     state: SpinLock<State<H>>,
     pub(crate) marks: FlightMarks<H>,
+    /// The number of its inode, and the user that made it, for the list of sockets.
+    pub(crate) inode: AtomicU64,
+    pub(crate) uid: AtomicU32,
 }
 
 /// The errors that wait for a call, with their numbers.
@@ -103,6 +106,8 @@ impl<H: Host> Endpoint<H> {
             shut: AtomicBool::new(false),
             state: SpinLock::new(Rank::SOCKET, state),
             marks: FlightMarks::new(),
+            inode: AtomicU64::new(0),
+            uid: AtomicU32::new(0),
         }
     }
 

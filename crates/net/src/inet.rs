@@ -10,13 +10,9 @@ use crate::network::{Name, Network, PortEntry};
 use crate::options::Flags;
 use crate::table::{Table, mix};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use core::ops::RangeInclusive;
 use core::ptr;
 use quire_fs::FsError;
 use quire_heap::Arc;
-
-/// Ports that `bind` and `connect` choose.
-pub(crate) const EPHEMERAL: RangeInclusive<u16> = 32768..=60999;
 
 /// The address without a mapping, a scope or a flow.
 fn canonical(at: SocketAddr) -> SocketAddr {
@@ -208,10 +204,11 @@ impl<H: Host> Endpoint<H> {
         remote: Option<SocketAddr>,
         none: FsError,
     ) -> Result<u16, FsError> {
-        let ports = u32::from(EPHEMERAL.end() - EPHEMERAL.start()) + 1;
+        let all = this.network.automatic_ports();
+        let ports = u32::from(all.end() - all.start()) + 1;
         let start = this.network.host.random() % ports;
         for i in 0..ports {
-            let port = EPHEMERAL.start() + ((start + i) % ports) as u16;
+            let port = all.start() + ((start + i) % ports) as u16;
             match Endpoint::enter_port(this, SocketAddr::new(ip, port), uid, remote) {
                 Ok(()) => return Ok(port),
                 Err(FsError::AddressInUse) => {}

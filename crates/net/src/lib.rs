@@ -16,7 +16,7 @@
 //! # Where to start reading
 //! A [`Socket`] is an open file. Its [endpoint] is the part that other sockets reach. [`connect`] makes connections,
 //! [`stream`] and [`datagram`] move bytes. [`unix`] and [`inet`] give names to endpoints through the tables of a [`Network`]. [`collect`] frees sockets
-//! that only messages in each other's inboxes keep alive.
+//! that only messages in each other's inboxes keep alive. [`listing`] shows all sockets.
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
@@ -29,6 +29,7 @@ mod endpoint;
 mod host;
 mod inbox;
 mod inet;
+mod listing;
 mod network;
 mod options;
 mod socket;
@@ -43,6 +44,7 @@ mod tests;
 
 pub use address::{Address, Credentials, Destination, Family, Kind, Place};
 pub use host::{Ancillary, FILES_MAX, Host, ReceiveFlags, Received};
+pub use listing::{Row, Stage};
 pub use network::Network;
 pub use options::{Flags, KEPT, Options};
 pub use socket::Socket;

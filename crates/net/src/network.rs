@@ -3,10 +3,13 @@
 use crate::collect::Flights;
 use crate::endpoint::Endpoint;
 use crate::host::{Host, NameBytes};
+use crate::listing::Listed;
 use crate::table::Table;
 use core::net::SocketAddr;
+use core::ops::RangeInclusive;
 use quire_fs::{FsError, Ident};
 use quire_heap::Arc;
+use quire_sync::atomic::{AtomicU32, Ordering};
 
 /// The name of a Unix socket in its table.
 #[derive(Clone, PartialEq, Eq)]
@@ -48,6 +51,10 @@ pub struct Network<H: Host> {
     pub(crate) tcp: Table<PortEntry<H>>,
     pub(crate) udp: Table<PortEntry<H>>,
     pub(crate) flights: Flights<H>,
+    /// All endpoints.
+    pub(crate) all: Table<Listed<H>>,
+    /// The first and the last port that a search for a free one gives, as its halves.
+    ports: AtomicU32,
 }
 
 impl<H: Host> Network<H> {
@@ -59,6 +66,23 @@ impl<H: Host> Network<H> {
             tcp: Table::new()?,
             udp: Table::new()?,
             flights: Flights::new(),
+            all: Table::new()?,
+            ports: AtomicU32::new(32_768 << 16 | 60_999),
         })?)
+    }
+
+    /// The ports that `bind` and `connect` choose.
+    pub fn automatic_ports(&self) -> RangeInclusive<u16> {
+        let both = self.ports.load(Ordering::Relaxed);
+        (both >> 16) as u16..=both as u16
+    }
+
+    /// Changes them. [`FsError::Invalid`] for none, or if port 0 is among them.
+    pub fn set_automatic_ports(&self, ports: RangeInclusive<u16>) -> Result<(), FsError> {
+        if *ports.start() == 0 || ports.is_empty() {
+            return Err(FsError::Invalid);
+        }
+        self.ports.store(u32::from(*ports.start()) << 16 | u32::from(*ports.end()), Ordering::Relaxed);
+        Ok(())
     }
 }

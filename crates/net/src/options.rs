@@ -62,6 +62,12 @@ macro_rules! value {
     };
 }
 
+impl Default for Options {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Options {
     pub(crate) fn new() -> Self {
         Options {

@@ -25,6 +25,7 @@ impl<H: Host> Socket<H> {
         }
         let room = Room::try_new()?;
         let endpoint = Arc::try_new(Endpoint::new(network, family, kind, Options::new()))?;
+        Endpoint::list(&endpoint)?;
         Ok(room.fill(Socket { endpoint }))
     }
 
@@ -38,6 +39,12 @@ impl<H: Host> Socket<H> {
     /// The family of its addresses.
     pub fn family(&self) -> Family {
         self.endpoint.family
+    }
+
+    /// Tells the list of sockets its inode and the user that made it.
+    pub fn set_file(&self, inode: u64, uid: u32) {
+        self.endpoint.inode.store(inode, Ordering::Relaxed);
+        self.endpoint.uid.store(uid, Ordering::Relaxed);
     }
 
     /// How it moves data.

@@ -4,7 +4,7 @@ use quire_heap::{OutOfMemory, Vec};
 use quire_sync::{CachePadded, Rank, SpinGuard, SpinLock};
 
 /// Buckets of a table; a power of two.
-const BUCKETS: usize = 256;
+pub(crate) const BUCKETS: usize = 256;
 
 /// Entries by hash. A bucket without entries has no memory.
 pub(crate) struct Table<E> {

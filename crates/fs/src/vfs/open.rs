@@ -245,6 +245,11 @@ pub struct NamelessFile<H: Host> {
 }
 
 impl<H: Host> NamelessFile<H> {
+    /// The number of its inode.
+    pub fn inode(&self) -> u64 {
+        self.dentry.inode.ident.number
+    }
+
     /// Opens it.
     pub fn open(self, stream: Arc<dyn Stream>, flags: OpenFlags) -> Arc<OpenFile<H>> {
         OpenFile::new(self.opening, self.dentry.into(), flags, Body::Stream(stream), false)

@@ -58,6 +58,11 @@ pub fn sys_ioctl<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, request: u32, argume
         }
         _ => {}
     }
+    if file.dentry.inode.kind() == quire_fs::FileKind::Socket
+        && let Some(done) = crate::socket::loopback::ioctl(ctx, file.stream_as(), request, argument)
+    {
+        return done;
+    }
     match file.stream_as::<Terminal>() {
         Some(terminal) => of_terminal(ctx, terminal, request, argument),
         None => Err(Errno::ENOTTY),

@@ -10,9 +10,11 @@ mod kernel_memory;
 pub mod machine;
 pub mod maps;
 pub mod memory;
+mod net;
 pub mod node;
 pub mod process;
 pub mod root;
 pub mod sys;
+mod sys_net;
 
 pub use root::{root, sys_root};

@@ -1,7 +1,7 @@
 //! A process's directory.
 
 use super::node::{Directory, Each, Item, ItemKind, Jump, Short, Table, number, put};
-use super::{descriptors, kernel_memory, memory, node};
+use super::{descriptors, kernel_memory, memory, net, node};
 use crate::file::{Dentry, FileHost};
 use crate::machine::Machine;
 use crate::memory::Foreign;
@@ -110,6 +110,10 @@ impl<M: Machine> Names<M> {
         Item::file("limits", limits),
         Item { name: "maps", kind: ItemKind::Bound(0o444, memory::map) },
         Item::file("mounts", mounts),
+        Item {
+            name: "net",
+            kind: ItemKind::Directory(|a| net::of(super::root::About(a.process.linux), numbers(a.process.pid) + 0x800)),
+        },
         Item::file("oom_score", oom_score),
         Item { name: "oom_score_adj", kind: ItemKind::Writable(oom_adjust, set_oom_adjust) },
         Item { name: "root", kind: ItemKind::Link(root_directory, Some(jump_to_root)) },

@@ -36,6 +36,7 @@ impl<M: Machine> Names<M> {
         Item { name: "self", kind: ItemKind::Link(own, None) },
         Item { name: "thread-self", kind: ItemKind::Link(own_thread, None) },
         Item { name: "mounts", kind: ItemKind::Link(|_| Ok(Vec::try_copy(b"self/mounts")?), None) },
+        Item { name: "net", kind: ItemKind::Link(|_| Ok(Vec::try_copy(b"self/net")?), None) },
         Item { name: "sys", kind: ItemKind::Directory(sys::directory) },
         Item { name: "sysvipc", kind: ItemKind::Directory(ipc::lists) },
         Item::file("cmdline", machine::command_line),

@@ -5,6 +5,7 @@ use super::node;
 use super::node::{Directory, Item, ItemKind, Table, put};
 use super::root::About;
 use crate::machine::{Machine, WatchSetting};
+use crate::settings::Setting;
 use crate::system::{RELEASE, VERSION};
 use core::sync::atomic::{AtomicU64, Ordering};
 use quire_fs::FsError;
@@ -12,7 +13,7 @@ use quire_fs::generated::Text;
 use quire_vm::check::Level;
 use quire_vm::frame_census::Use;
 
-fn table<M: Machine>(about: &About<M>, items: &'static [Item<M, About<M>>], numbers: u64) -> Directory<M> {
+pub(super) fn table<M: Machine>(about: &About<M>, items: &'static [Item<M, About<M>>], numbers: u64) -> Directory<M> {
     node::directory(Table { about: *about, items, numbers, owner: (0, 0), files_owner: (0, 0) })
 }
 
@@ -22,6 +23,7 @@ impl<M: Machine> Settings<M> {
     const TOP: &'static [Item<M, About<M>>] = &[
         Item { name: "fs", kind: ItemKind::Directory(|a| table(a, Self::FS, 1100)) },
         Item { name: "kernel", kind: ItemKind::Directory(|a| table(a, Self::KERNEL, 1200)) },
+        Item { name: "net", kind: ItemKind::Directory(super::sys_net::directory) },
         Item { name: "vm", kind: ItemKind::Directory(|a| table(a, Self::VM, 1300)) },
     ];
     const FS: &'static [Item<M, About<M>>] = &[
@@ -139,6 +141,19 @@ fn drop_caches<M: Machine>(about: &About<M>, bytes: &[u8]) -> Result<usize, FsEr
         _ => return Err(FsError::Invalid),
     }
     Ok(bytes.len())
+}
+
+/// The file of setting `OF`.
+pub(super) const fn setting<M: Machine, const OF: usize>() -> ItemKind<M, About<M>> {
+    ItemKind::Writable(
+        |about, out| put!(out, "{}\n", about.0.settings.get(Setting::numbered(OF))),
+        |about, bytes| {
+            let text = core::str::from_utf8(bytes).map_err(|_| FsError::Invalid)?;
+            let value = text.trim().parse::<i64>().map_err(|_| FsError::Invalid)?;
+            about.0.settings.set(Setting::numbered(OF), value).map_err(|_| FsError::Invalid)?;
+            Ok(bytes.len())
+        },
+    )
 }
 
 /// A number written to a setting.

@@ -1,10 +1,12 @@
 //! Making sockets, naming them, and connecting them.
 
 use super::host::Socket;
+use super::netlink::{self, Netlink};
 use super::user_address::Given;
 use super::{of, raw, told};
 use crate::file::{AT_FDCWD, File, find_path, install_two, walk_path};
 use crate::process::credentials::capabilities::cap;
+use crate::settings::Setting;
 use crate::{Ctx, Errno, Machine};
 use linux_raw_sys::general::{O_CLOEXEC, O_NONBLOCK};
 use quire_fs::{Create, FileKind, Final, FsError, Ident, Io, OpenFlags, Want};
@@ -18,8 +20,6 @@ const SOCK_TYPE_MASK: u32 = 0xf;
 const FAMILIES: u32 = 46;
 const SOCK_NONBLOCK: u32 = O_NONBLOCK;
 const SOCK_CLOEXEC: u32 = O_CLOEXEC;
-/// Linux's `net.core.somaxconn`.
-const MOST_WAITING: u32 = 4096;
 const IPPROTO_TCP: u32 = 6;
 const IPPROTO_UDP: u32 = 17;
 
@@ -71,8 +71,9 @@ fn family_and_kind<M: Machine>(
 
 /// An open file for a socket.
 fn open<M: Machine>(ctx: &Ctx<'_, M>, socket: Arc<Socket<M>>, nonblock: bool) -> Result<Arc<File<M>>, Errno> {
-    let flags = opened(nonblock);
-    Ok(ctx.vfs().nameless_stream(&ctx.file_credentials(), "socket", unsize!(socket), flags, true)?)
+    let new = ctx.vfs().nameless(&ctx.file_credentials(), "socket", true)?;
+    socket.set_file(new.inode(), ctx.file_credentials().uid);
+    Ok(new.open(unsize!(socket), opened(nonblock)))
 }
 
 fn opened(nonblock: bool) -> OpenFlags {
@@ -81,10 +82,30 @@ fn opened(nonblock: bool) -> OpenFlags {
     flags
 }
 
+/// A new netlink socket.
+fn netlink_socket<M: Machine>(ctx: &Ctx<'_, M>, kind: u32, protocol: u32) -> Result<Arc<Netlink<M>>, Errno> {
+    if kind & !(SOCK_TYPE_MASK | SOCK_NONBLOCK | SOCK_CLOEXEC) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    match kind & SOCK_TYPE_MASK {
+        raw::SOCK_RAW => Netlink::new(ctx.linux, true, protocol),
+        raw::SOCK_DGRAM => Netlink::new(ctx.linux, false, protocol),
+        kind if kind < SOCK_MAX => Err(Errno::ESOCKTNOSUPPORT),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
 /// `socket`
 pub fn sys_socket<M: Machine>(ctx: &mut Ctx<'_, M>, family: u32, kind: u32, protocol: u32) -> Result<usize, Errno> {
+    if family == raw::AF_NETLINK {
+        let socket = netlink_socket(ctx, kind, protocol)?;
+        let flags = opened(kind & SOCK_NONBLOCK != 0);
+        let file = ctx.vfs().nameless_stream(&ctx.file_credentials(), "socket", unsize!(socket), flags, true)?;
+        return ctx.install(file, kind & SOCK_CLOEXEC != 0);
+    }
     let (family, what) = family_and_kind(ctx, family, kind, protocol)?;
     let socket = Socket::new(&ctx.linux.network, family, what)?;
+    super::options::set_first(&socket, &ctx.linux.settings);
     let file = open(ctx, socket, kind & SOCK_NONBLOCK != 0)?;
     ctx.install(file, kind & SOCK_CLOEXEC != 0)
 }
@@ -97,6 +118,10 @@ pub fn sys_socketpair<M: Machine>(
     protocol: u32,
     to: u64,
 ) -> Result<usize, Errno> {
+    if family == raw::AF_NETLINK {
+        netlink_socket(ctx, kind, protocol)?;
+        return Err(Errno::EOPNOTSUPP);
+    }
     let (family, what) = family_and_kind(ctx, family, kind, protocol)?;
     if family != Family::Unix {
         return Err(Errno::EOPNOTSUPP);
@@ -121,6 +146,13 @@ fn same_family(given: &Given, family: Family, unix: Errno) -> Result<(), Errno> 
 /// `bind`
 pub fn sys_bind<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, len: i32) -> Result<usize, Errno> {
     let file = ctx.file(fd)?;
+    if let Some(socket) = netlink::of(&file) {
+        match Given::read(ctx, at, len)? {
+            Given::Netlink(port, groups) => socket.bind((port, groups))?,
+            _ => return Err(Errno::EINVAL),
+        }
+        return Ok(0);
+    }
     let socket = of(&file)?;
     let given = Given::read(ctx, at, len)?;
     same_family(&given, socket.family(), Errno::EINVAL)?;
@@ -131,12 +163,13 @@ pub fn sys_bind<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, len: i32) ->
         Given::Unnamed => socket.bind(Place::Auto, me)?,
         Given::Inet(at) => {
             let port = at.port();
-            if port != 0 && port < 1024 && !ctx.credentials().may(cap::NET_BIND_SERVICE) {
+            let free = ctx.linux.settings.get(Setting::FirstFreePort);
+            if port != 0 && i64::from(port) < free && !ctx.credentials().may(cap::NET_BIND_SERVICE) {
                 return Err(Errno::EACCES);
             }
             socket.bind(Place::Inet(at), me)?;
         }
-        Given::Unspecified => return Err(Errno::EINVAL),
+        Given::Unspecified | Given::Netlink(..) => return Err(Errno::EINVAL),
     }
     Ok(0)
 }
@@ -192,7 +225,7 @@ impl Target {
             Given::Path(path) => Ok(Target::InTree(in_tree(ctx, &path)?)),
             Given::Abstract(name) => Ok(Target::Abstract(name)),
             Given::Inet(at) => Ok(Target::Inet(at)),
-            Given::Unnamed | Given::Unspecified => Err(Errno::EINVAL),
+            Given::Unnamed | Given::Unspecified | Given::Netlink(..) => Err(Errno::EINVAL),
         }
     }
 
@@ -209,6 +242,14 @@ impl Target {
 /// `connect`
 pub fn sys_connect<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, len: i32) -> Result<usize, Errno> {
     let file = ctx.file(fd)?;
+    if let Some(socket) = netlink::of(&file) {
+        match Given::read(ctx, at, len)? {
+            Given::Netlink(port, groups) => socket.connect(Some((port, groups)))?,
+            Given::Unspecified => socket.connect(None)?,
+            _ => return Err(Errno::EINVAL),
+        }
+        return Ok(0);
+    }
     let socket = of(&file)?;
     let given = Given::read(ctx, at, len)?;
     if matches!(given, Given::Unspecified) {
@@ -225,7 +266,8 @@ pub fn sys_connect<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, len: i32)
 /// `listen`
 pub fn sys_listen<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, backlog: u32) -> Result<usize, Errno> {
     let file = ctx.file(fd)?;
-    of(&file)?.listen(backlog.min(MOST_WAITING), ctx.peer_credentials())?;
+    let most = ctx.linux.settings.get(Setting::MostBacklog);
+    of(&file)?.listen(backlog.min(most as u32), ctx.peer_credentials())?;
     Ok(0)
 }
 
@@ -250,6 +292,7 @@ pub fn sys_accept4<M: Machine>(
     let new = ctx.vfs().nameless(&ctx.file_credentials(), "socket", true)?;
     let accepted = socket.accept(&io)?;
     let (family, peer) = (accepted.family(), accepted.remote());
+    accepted.set_file(new.inode(), ctx.file_credentials().uid);
     let file = new.open(unsize!(accepted), opened(flags & SOCK_NONBLOCK != 0));
     if at != 0 {
         // A peer that has left already has no name any more.
@@ -267,6 +310,10 @@ pub fn sys_accept<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, len_at: u6
 /// `getsockname`
 pub fn sys_getsockname<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, len_at: u64) -> Result<usize, Errno> {
     let file = ctx.file(fd)?;
+    if let Some(socket) = netlink::of(&file) {
+        socket.local().store(ctx, at, len_at)?;
+        return Ok(0);
+    }
     let socket = of(&file)?;
     told(&socket.local(), socket.family()).store(ctx, at, len_at)?;
     Ok(0)
@@ -275,6 +322,10 @@ pub fn sys_getsockname<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, len_a
 /// `getpeername`
 pub fn sys_getpeername<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, len_at: u64) -> Result<usize, Errno> {
     let file = ctx.file(fd)?;
+    if let Some(socket) = netlink::of(&file) {
+        socket.remote().store(ctx, at, len_at)?;
+        return Ok(0);
+    }
     let socket = of(&file)?;
     told(&socket.remote()?, socket.family()).store(ctx, at, len_at)?;
     Ok(0)

@@ -1,12 +1,15 @@
 //! Sockets: the calls, addresses, options and messages of Linux over those of `quire_net`.
 //!
 //! [`calls`] makes, names and connects sockets. [`transfer`] sends and receives. [`options`] has `getsockopt` and
-//! `setsockopt`. [`user_address`] and [`control`] translate what programs write.
+//! `setsockopt`. [`netlink`] and [`loopback`] answer requests about the interface. [`user_address`] and [`control`] translate what programs write.
 
 mod beneath;
 mod calls;
 mod control;
 pub mod host;
+pub(crate) mod loopback;
+mod netlink;
+pub mod netlink_ports;
 mod options;
 mod transfer;
 mod user_address;
@@ -28,7 +31,11 @@ use user_address::Told;
 
 /// The socket of an open file.
 fn of<M: Machine>(file: &Arc<File<M>>) -> Result<&Socket<M>, Errno> {
-    file.stream_as().ok_or(Errno::ENOTSOCK)
+    file.stream_as().ok_or_else(|| match netlink::of(file) {
+        // A netlink socket has no such call.
+        Some(_) => Errno::EOPNOTSUPP,
+        None => Errno::ENOTSOCK,
+    })
 }
 
 /// An address for a program that asked a socket of this family.

@@ -4,14 +4,13 @@
 //! such as the intervals of keep-alive probes. Their values are kept for the program ([`Kept`]).
 
 use super::host::Socket;
-use super::{of, raw};
+use super::{netlink, of, raw};
 use crate::process::credentials::capabilities::cap;
+use crate::settings::{Setting, Settings};
 use crate::{Ctx, Errno, Machine};
 use quire_fs::FsError;
-use quire_net::{Family, Flags, Kind};
+use quire_net::{Family, Flags, Kind, Options};
 
-/// Linux's `net.core.wmem_max` and `rmem_max`.
-const MOST_BUFFER: u32 = 212_992;
 /// The least sizes of buffers that Linux sets.
 const LEAST_SEND: u32 = 4608;
 const LEAST_RECEIVE: u32 = 2304;
@@ -124,12 +123,18 @@ pub fn sys_setsockopt<M: Machine>(
     len: i32,
 ) -> Result<usize, Errno> {
     let file = ctx.file(fd)?;
-    let socket = of(&file)?;
     let len = usize::try_from(len).map_err(|_| Errno::EINVAL)?;
+    if let Some(socket) = netlink::of(&file) {
+        return netlink::set_option(ctx, socket, (level, name), at, len);
+    }
+    let socket = of(&file)?;
     if !has_level(socket, level) {
         return Err(no_level(socket));
     }
     let options = socket.options();
+    if level == raw::SOL_SOCKET {
+        return set_socket_option(ctx, options, name, at, len);
+    }
     let value = || if len < 4 { Err(Errno::EINVAL) } else { ctx.read::<i32>(at) };
     if let Some(flag) = flag(level, name) {
         let on = value()? != 0;
@@ -139,21 +144,71 @@ pub fn sys_setsockopt<M: Machine>(
         options.set(flag, on);
         return Ok(0);
     }
-    if let Some((place, kept)) = kept(level, name) {
-        let value = value()?;
-        if !(kept.least..=kept.most).contains(&value) {
-            return Err(Errno::EINVAL);
+    set_kept(options, level, name, value()?)
+}
+
+/// Options whose first value is a setting.
+const FIRST: [(u32, u32, Setting); 6] = [
+    (raw::SOL_TCP, raw::TCP_KEEPIDLE, Setting::KeepAliveTime),
+    (raw::SOL_TCP, raw::TCP_KEEPINTVL, Setting::KeepAliveInterval),
+    (raw::SOL_TCP, raw::TCP_KEEPCNT, Setting::KeepAliveProbes),
+    (raw::SOL_TCP, raw::TCP_LINGER2, Setting::FinTimeout),
+    (raw::SOL_TCP, raw::TCP_SYNCNT, Setting::ConnectTries),
+    (raw::SOL_IP, raw::IP_TTL, Setting::Hops),
+];
+
+/// Gives a new socket the options that the settings say.
+pub(super) fn set_first<M: Machine>(socket: &Socket<M>, settings: &Settings) {
+    let options = socket.options();
+    for (level, name, setting) in FIRST {
+        let value = settings.get(setting);
+        if value != setting.first()
+            && let Some((place, kept)) = kept(level, name)
+        {
+            options.keep(place, (value as i32).wrapping_sub(kept.first) as u32);
         }
-        let value = if kept.kind == Is::Switch { i32::from(value != 0) } else { value };
-        options.keep(place, value.wrapping_sub(kept.first) as u32);
+    }
+    if socket.family() == Family::Inet6 {
+        options.set(Flags::V6_ONLY, settings.get(Setting::OnlySix) != 0);
+    }
+    if socket.family() == Family::Unix || socket.kind() == Kind::Datagram {
+        options.set_send_buffer(settings.get(Setting::FirstSend) as usize);
+        options.set_receive_buffer(settings.get(Setting::FirstReceive) as usize);
+    }
+}
+
+/// Keeps the value of an option that has no effect.
+fn set_kept(options: &Options, level: u32, name: u32, value: i32) -> Result<usize, Errno> {
+    let (place, kept) = kept(level, name).ok_or(Errno::ENOPROTOOPT)?;
+    if !(kept.least..=kept.most).contains(&value) {
+        return Err(Errno::EINVAL);
+    }
+    let value = if kept.kind == Is::Switch { i32::from(value != 0) } else { value };
+    options.keep(place, value.wrapping_sub(kept.first) as u32);
+    Ok(0)
+}
+
+/// Sets an option of the level SOL_SOCKET, which sockets of all families have.
+pub(super) fn set_socket_option<M: Machine>(
+    ctx: &Ctx<'_, M>,
+    options: &Options,
+    name: u32,
+    at: u64,
+    len: usize,
+) -> Result<usize, Errno> {
+    let value = || if len < 4 { Err(Errno::EINVAL) } else { ctx.read::<i32>(at) };
+    // No more than a half of the largest number, since the size is twice that.
+    let most = |setting| ctx.linux.settings.get(setting).min(i64::from(i32::MAX / 2)) as u32;
+    if let Some(flag) = flag(raw::SOL_SOCKET, name) {
+        options.set(flag, value()? != 0);
         return Ok(0);
     }
-    if level != raw::SOL_SOCKET {
-        return Err(Errno::ENOPROTOOPT);
+    if kept(raw::SOL_SOCKET, name).is_some() {
+        return set_kept(options, raw::SOL_SOCKET, name, value()?);
     }
     match name {
-        raw::SO_SNDBUF => options.set_send_buffer(buffer(value()?, MOST_BUFFER, LEAST_SEND)),
-        raw::SO_RCVBUF => options.set_receive_buffer(buffer(value()?, MOST_BUFFER, LEAST_RECEIVE)),
+        raw::SO_SNDBUF => options.set_send_buffer(buffer(value()?, most(Setting::MostSend), LEAST_SEND)),
+        raw::SO_RCVBUF => options.set_receive_buffer(buffer(value()?, most(Setting::MostReceive), LEAST_RECEIVE)),
         raw::SO_SNDBUFFORCE | raw::SO_RCVBUFFORCE => {
             let value = value()?;
             if !ctx.credentials().may(cap::NET_ADMIN) {
@@ -206,7 +261,7 @@ fn time<M: Machine>(ctx: &Ctx<'_, M>, at: u64, len: usize) -> Result<u64, Errno>
 }
 
 /// The value of an option for a program.
-enum Value {
+pub(super) enum Value {
     Number(i32),
     Pair([i32; 2]),
     Three([u32; 3]),
@@ -225,12 +280,18 @@ pub fn sys_getsockopt<M: Machine>(
     len_at: u64,
 ) -> Result<usize, Errno> {
     let file = ctx.file(fd)?;
-    let socket = of(&file)?;
-    if !has_level(socket, level) {
-        return Err(no_level(socket));
+    let netlink = netlink::of(&file);
+    if netlink.is_none() {
+        let socket = of(&file)?;
+        if !has_level(socket, level) {
+            return Err(no_level(socket));
+        }
     }
     let room = usize::try_from(ctx.read::<i32>(len_at)?).map_err(|_| Errno::EINVAL)?;
-    let value = value(socket, level, name)?;
+    let value = match netlink {
+        Some(socket) => netlink::get_option(socket, (level, name))?,
+        None => value(of(&file)?, level, name)?,
+    };
     let mut bytes = [0; TCP_INFO_BYTES];
     let len = value.fill(&mut bytes).min(room);
     ctx.write(len_at, &(len as i32))?;
@@ -296,16 +357,6 @@ fn value<M: Machine>(socket: &Socket<M>, level: u32, name: u32) -> Result<Value,
         (raw::SOL_SOCKET, raw::SO_ERROR) => {
             Value::Number(socket.take_error().map_or(0, |e: FsError| Errno::from(e).0.into()))
         }
-        (raw::SOL_SOCKET, raw::SO_SNDBUF) => Value::Number(options.send_buffer() as i32),
-        (raw::SOL_SOCKET, raw::SO_RCVBUF) => Value::Number(options.receive_buffer() as i32),
-        (raw::SOL_SOCKET, raw::SO_RCVLOWAT) => Value::Number(options.low_water() as i32),
-        (raw::SOL_SOCKET, raw::SO_SNDLOWAT) => Value::Number(1),
-        (raw::SOL_SOCKET, raw::SO_LINGER) => {
-            let linger = options.linger();
-            Value::Pair([linger.is_some().into(), linger.unwrap_or(0) as i32])
-        }
-        (raw::SOL_SOCKET, raw::SO_RCVTIMEO | raw::SO_RCVTIMEO_NEW) => Value::Time(options.receive_timeout()),
-        (raw::SOL_SOCKET, raw::SO_SNDTIMEO | raw::SO_SNDTIMEO_NEW) => Value::Time(options.send_timeout()),
         (raw::SOL_SOCKET, raw::SO_PEERCRED) => {
             Value::Three(match socket.peer_credentials().filter(|_| socket.family() == Family::Unix) {
                 Some(peer) => [peer.pid, peer.uid, peer.gid],
@@ -321,6 +372,30 @@ fn value<M: Machine>(socket: &Socket<M>, level: u32, name: u32) -> Result<Value,
         } else {
             TCP_CLOSE
         }),
+        (raw::SOL_SOCKET, name) => return socket_option(options, name),
+        _ => return Err(Errno::ENOPROTOOPT),
+    })
+}
+
+/// The value of an option of the level SOL_SOCKET, which sockets of all families have.
+pub(super) fn socket_option(options: &Options, name: u32) -> Result<Value, Errno> {
+    if let Some(flag) = flag(raw::SOL_SOCKET, name) {
+        return Ok(Value::Number(options.has(flag).into()));
+    }
+    if let Some((place, kept)) = kept(raw::SOL_SOCKET, name) {
+        return Ok(Value::Number(kept.first.wrapping_add(options.kept(place) as i32)));
+    }
+    Ok(match name {
+        raw::SO_SNDBUF => Value::Number(options.send_buffer() as i32),
+        raw::SO_RCVBUF => Value::Number(options.receive_buffer() as i32),
+        raw::SO_RCVLOWAT => Value::Number(options.low_water() as i32),
+        raw::SO_SNDLOWAT => Value::Number(1),
+        raw::SO_LINGER => {
+            let linger = options.linger();
+            Value::Pair([linger.is_some().into(), linger.unwrap_or(0) as i32])
+        }
+        raw::SO_RCVTIMEO | raw::SO_RCVTIMEO_NEW => Value::Time(options.receive_timeout()),
+        raw::SO_SNDTIMEO | raw::SO_SNDTIMEO_NEW => Value::Time(options.send_timeout()),
         _ => return Err(Errno::ENOPROTOOPT),
     })
 }
@@ -331,6 +406,7 @@ mod tests {
 
     #[test]
     fn buffers_are_twice_as_large_as_asked_for_within_bounds() {
+        const MOST_BUFFER: u32 = 212_992;
         for (asked, size) in [(0, 4608), (1, 4608), (2304, 4608), (10_000, 20_000), (i32::MAX, 425_984), (-1, 425_984)]
         {
             assert_eq!(buffer(asked, MOST_BUFFER, LEAST_SEND), size);

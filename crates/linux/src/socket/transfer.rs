@@ -3,8 +3,9 @@
 use super::calls::Target;
 use super::control::{self, Sent, Writer};
 use super::host::Socket;
-use super::user_address::Given;
-use super::{of, raw, told};
+use super::netlink::{self, is_socket};
+use super::user_address::{Given, Told};
+use super::{of, raw};
 use crate::file::{File, Vectors};
 use crate::signal::Signal;
 use crate::{Ctx, Errno, Machine};
@@ -62,10 +63,19 @@ fn send<M: Machine>(
     sent: Sent<M>,
     flags: u32,
 ) -> Result<usize, Errno> {
-    let socket = of(file)?;
     if flags & raw::MSG_OOB != 0 {
+        is_socket(file)?;
         return Err(Errno::EOPNOTSUPP);
     }
+    if let Some(socket) = netlink::of(file) {
+        let to = match to {
+            None => None,
+            Some(Given::Netlink(port, groups)) => Some((port, groups)),
+            Some(_) => return Err(Errno::EINVAL),
+        };
+        return Ok(socket.send(&mut from.transfer(ctx), to)?);
+    }
+    let socket = of(file)?;
     let target = match to {
         None => None,
         // Linux's streams ignore an address, or refuse it where they are Unix sockets.
@@ -103,14 +113,15 @@ pub fn sys_sendto<M: Machine>(
     to_len: i32,
 ) -> Result<usize, Errno> {
     let file = ctx.file(fd)?;
-    of(&file)?;
+    is_socket(&file)?;
     let from = Vectors::one(from, len)?;
     let to = given(ctx, to, to_len)?;
     send(ctx, &file, &from, to, Sent::nothing(), flags)
 }
 
 fn send_message<M: Machine>(ctx: &Ctx<'_, M>, file: &Arc<File<M>>, at: u64, flags: u32) -> Result<usize, Errno> {
-    let unix = of(file)?.family() == Family::Unix;
+    is_socket(file)?;
+    let unix = of(file).is_ok_and(|socket| socket.family() == Family::Unix);
     let header = Header::read(ctx, at)?;
     let to = given(ctx, header.name, header.name_len)?;
     let sent = control::read(ctx, header.control, header.control_len, unix)?;
@@ -132,7 +143,7 @@ pub fn sys_sendmmsg<M: Machine>(
     flags: u32,
 ) -> Result<usize, Errno> {
     let file = ctx.file(fd)?;
-    of(&file)?;
+    is_socket(&file)?;
     each_message(at, count, |one, _| {
         let n = send_message(ctx, &file, one, flags)?;
         ctx.write(one + HEADER, &(n as u32))
@@ -157,11 +168,22 @@ fn each_message(at: u64, count: u32, mut each: impl FnMut(u64, usize) -> Result<
 struct Got<M: Machine> {
     len: usize,
     flags: u32,
-    from: Option<quire_net::Address>,
+    from: Option<Told>,
     ancillary: Ancillary<super::host::SocketHost<M>>,
 }
 
 fn receive<M: Machine>(ctx: &Ctx<'_, M>, file: &Arc<File<M>>, to: &Vectors, flags: u32) -> Result<Got<M>, Errno> {
+    if let Some(socket) = netlink::of(file) {
+        if flags & raw::MSG_OOB != 0 {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let interrupted = || ctx.thread.interrupted();
+        let (io, mut sink) = (waits(file, flags, &interrupted), to.transfer(ctx));
+        let (whole, copied) = socket.receive(&io, &mut sink, flags & raw::MSG_PEEK != 0)?;
+        let len = if flags & raw::MSG_TRUNC != 0 { whole } else { copied };
+        let flags = if copied < whole { raw::MSG_TRUNC } else { 0 };
+        return Ok(Got { len, flags, from: Some(Told::netlink(0, 0)), ancillary: Ancillary::none() });
+    }
     let socket: &Socket<M> = of(file)?;
     if flags & raw::MSG_OOB != 0 {
         return Err(if socket.family() == Family::Unix { Errno::EOPNOTSUPP } else { Errno::EINVAL });
@@ -176,11 +198,12 @@ fn receive<M: Machine>(ctx: &Ctx<'_, M>, file: &Arc<File<M>>, to: &Vectors, flag
     how.set(ReceiveFlags::TRUNCATE, flags & raw::MSG_TRUNC != 0 && socket.kind() != Kind::Stream);
     let interrupted = || ctx.thread.interrupted();
     let received = socket.receive(&waits(file, flags, &interrupted), &mut to.transfer(ctx), how)?;
-    let mut told = if received.truncated { raw::MSG_TRUNC } else { 0 };
+    let mut flags = if received.truncated { raw::MSG_TRUNC } else { 0 };
     if socket.kind() == Kind::SeqPacket {
-        told |= raw::MSG_EOR;
+        flags |= raw::MSG_EOR;
     }
-    Ok(Got { len: received.bytes, flags: told, from: received.from, ancillary: received.ancillary })
+    let from = received.from.map(|address| super::told(&address, socket.family()));
+    Ok(Got { len: received.bytes, flags, from, ancillary: received.ancillary })
 }
 
 /// `recvfrom`
@@ -194,12 +217,12 @@ pub fn sys_recvfrom<M: Machine>(
     from_len: u64,
 ) -> Result<usize, Errno> {
     let file = ctx.file(fd)?;
-    let family = of(&file)?.family();
+    is_socket(&file)?;
     let to = Vectors::one(to, len)?;
     let got = receive(ctx, &file, &to, flags)?;
     if from != 0 {
         match got.from {
-            Some(address) => told(&address, family).store(ctx, from, from_len)?,
+            Some(address) => address.store(ctx, from, from_len)?,
             None => ctx.write(from_len, &0i32)?,
         }
     }
@@ -207,11 +230,11 @@ pub fn sys_recvfrom<M: Machine>(
 }
 
 fn receive_message<M: Machine>(ctx: &Ctx<'_, M>, file: &Arc<File<M>>, at: u64, flags: u32) -> Result<usize, Errno> {
-    let socket = of(file)?;
+    is_socket(file)?;
     let header = Header::read(ctx, at)?;
     let mut got = receive(ctx, file, &header.vectors, flags)?;
     let mut writer = Writer::new(header.control, header.control_len);
-    if socket.options().has(Flags::PASS_CREDENTIALS)
+    if of(file).is_ok_and(|socket| socket.options().has(Flags::PASS_CREDENTIALS))
         && let Some(credentials) = got.ancillary.credentials
     {
         writer.credentials(ctx, credentials)?;
@@ -225,8 +248,7 @@ fn receive_message<M: Machine>(ctx: &Ctx<'_, M>, file: &Arc<File<M>>, at: u64, f
     let name_len = match (&got.from, header.name) {
         (_, 0) => header.name_len,
         (None, _) => 0,
-        (Some(address), to) => {
-            let told = told(address, socket.family());
+        (Some(told), to) => {
             let room = usize::try_from(header.name_len).map_err(|_| Errno::EINVAL)?;
             ctx.user().write_bytes(to, told.cut(room))?;
             told.len() as i32
@@ -254,7 +276,7 @@ pub fn sys_recvmmsg<M: Machine>(
     timeout: u64,
 ) -> Result<usize, Errno> {
     let file = ctx.file(fd)?;
-    of(&file)?;
+    is_socket(&file)?;
     let deadline = crate::file::timeout(ctx, timeout)?.map(|ns| ctx.now().saturating_add(ns));
     let mut late = false;
     each_message(at, count, |one, done| {

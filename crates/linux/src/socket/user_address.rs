@@ -1,4 +1,4 @@
-//! Socket addresses as programs write them: `sockaddr_un`, `sockaddr_in` and `sockaddr_in6`.
+//! Socket addresses as programs write them: `sockaddr_un`, `sockaddr_in`, `sockaddr_in6` and `sockaddr_nl`.
 
 use super::raw;
 use crate::{Ctx, Errno, Machine};
@@ -30,6 +30,8 @@ pub(super) enum Given {
     Unnamed,
     /// An Internet address.
     Inet(SocketAddr),
+    /// A netlink socket and its groups.
+    Netlink(u32, u32),
 }
 
 impl Given {
@@ -66,6 +68,11 @@ impl Given {
                 let scope = rest.first_chunk::<4>().map_or(0, |scope| u32::from_le_bytes(*scope));
                 let (port, flow) = (u16::from_be_bytes(*port), u32::from_be_bytes(*flow));
                 Ok(Given::Inet(SocketAddrV6::new(Ipv6Addr::from_octets(*ip), port, flow, scope).into()))
+            }
+            raw::AF_NETLINK => {
+                let words = rest.get(2..).and_then(|rest| rest.first_chunk::<8>()).ok_or(Errno::EINVAL)?;
+                let [port, groups] = [0, 4].map(|at| words[at..].first_chunk().map_or(0, |w| u32::from_le_bytes(*w)));
+                Ok(Given::Netlink(port, groups))
             }
             _ => Err(Errno::EAFNOSUPPORT),
         }
@@ -146,6 +153,15 @@ impl Told {
         told
     }
 
+    /// A netlink socket and its groups.
+    pub(super) fn netlink(port: u32, groups: u32) -> Told {
+        let mut told = Self::of_family(raw::AF_NETLINK);
+        told.push(&[0; 2]);
+        told.push(&port.to_le_bytes());
+        told.push(&groups.to_le_bytes());
+        told
+    }
+
     /// Stores the address at `at`, where the `i32` at `len_at` says how much room there is. It becomes the whole length,
     /// as on Linux.
     pub(super) fn store<M: Machine>(&self, ctx: &Ctx<'_, M>, at: u64, len_at: u64) -> Result<(), Errno> {
@@ -186,6 +202,9 @@ mod tests {
             matches!(Given::of(Told::abstract_name(b"\0x").cut(MOST)), Ok(Given::Abstract(name)) if &name[..] == b"\0x")
         );
         assert!(matches!(Given::of(Told::unnamed().cut(MOST)), Ok(Given::Unnamed)));
+        let netlink = Told::netlink(7, 1 << 31);
+        assert!(matches!(Given::of(netlink.cut(MOST)), Ok(Given::Netlink(7, 0x8000_0000))));
+        assert_eq!((netlink.len(), Given::of(netlink.cut(11)).err()), (12, Some(Errno::EINVAL)));
     }
 
     #[test]

@@ -203,12 +203,13 @@ pub const PLANS: &[Plan] = &[
     Plan {
         krate: "net",
         rooms: &[
-            "address", "options", "host", "table", "inbox", "collect", "network", "endpoint", "unix", "inet",
-            "connect", "stream", "datagram", "socket",
+            "address", "options", "host", "table", "inbox", "collect", "network", "endpoint", "listing", "unix",
+            "inet", "connect", "stream", "datagram", "socket",
         ],
         exceptions: &[
             ("host", "socket", "the host finds the socket of a file that travels"),
             ("network", "endpoint", "the tables lead to endpoints, and an endpoint belongs to a network"),
+            ("network", "listing", "the network has the list of all sockets"),
             ("collect", "network", "files in flight are counted in their network"),
             ("collect", "endpoint", "the collector follows the messages that wait at endpoints"),
             ("collect", "socket", "a file in a message leads to its socket"),
@@ -258,6 +259,7 @@ pub const PLANS: &[Plan] = &[
             "random",
             "unknown",
             "host_name",
+            "settings",
             "vdso",
             "time",
             "signal/set",
@@ -276,6 +278,7 @@ pub const PLANS: &[Plan] = &[
             "socket/host",
             "ipc/host",
             "ipc/memory",
+            "socket/netlink_ports",
             "memory/image",
             "memory",
             "futex/table",
