@@ -224,7 +224,7 @@ impl<M: Machine> Linux<M> {
             Access::Write => 6,
             Access::Exec => 0x14,
         };
-        let trap = Trap { vector: 14, error: bits | u64::from(error == FaultError::Protection), address };
+        let trap = Trap { vector: 14, error: bits | u32::from(error == FaultError::Protection), address };
         // SAFETY: the thread itself runs this.
         unsafe { thread.trap.replace(trap) };
         let info = match error {
@@ -257,8 +257,9 @@ impl<M: Machine> Linux<M> {
         let thread = self.current();
         // SAFETY: the thread itself runs this.
         let address = unsafe { thread.trap.get() }.address;
+        // The processor's error codes have 32 bits.
         // SAFETY: the running thread owns its trap, and the view of the old one has ended: the address is a copy.
-        unsafe { thread.trap.replace(Trap { vector: u64::from(vector), error, address }) };
+        unsafe { thread.trap.replace(Trap { vector: u32::from(vector), error: error as u32, address }) };
         let info = crate::signal::send::of_exception(vector, error, regs.rip, || self.float_state());
         self.force_signal(thread, info);
     }

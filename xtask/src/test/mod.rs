@@ -30,6 +30,7 @@ mod readme;
 mod refusals;
 mod safety;
 mod sanitize;
+mod servers;
 mod session;
 mod sizes;
 mod suite;
@@ -151,6 +152,7 @@ const GUESTS: &[Stage] = &[
     Stage { name: "cpus", names: cpus::names, run: cpus::run },
     Stage { name: "memory", names: memory::names, run: memory::run },
     Stage { name: "processes", names: processes::names, run: processes::run },
+    Stage { name: "servers", names: servers::names, run: servers::run },
     Stage { name: "users", names: users::names, run: users::run },
     Stage { name: "watchdog", names: watchdog::names, run: watchdog::run },
     Stage { name: "attack", names: attack::names, run: attack::run },

@@ -13,6 +13,7 @@ use crate::process::users::Permit;
 use crate::signal::SigSet;
 use crate::signal::pending::PendingQueue;
 use crate::{Linux, Pid};
+use core::num::NonZero;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use quire_heap::Arc;
 use quire_sync::WaitQueue;
@@ -187,7 +188,7 @@ pub struct Thread<M: Machine> {
     /// Signals that `sigtimedwait` waits for. The thread may receive them although they are blocked.
     pub awaited: AtomicU64,
     /// Owner only: the blocked signals before a temporary mask.
-    pub saved_mask: Owned<Option<SigSet>>,
+    pub saved_mask: Owned<Option<SavedMask>>,
     /// Signals for this thread.
     pub pending: PendingQueue,
     /// Owner only (through [`Owned`]): the alternate stack.
@@ -228,13 +229,29 @@ pub struct Thread<M: Machine> {
     pub releases: WaitQueue,
 }
 
+/// A mask of blocked signals, in a word of which one value is free: no mask blocks SIGKILL.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SavedMask(NonZero<u64>);
+
+impl SavedMask {
+    /// Keeps `mask` without the signals that cannot be blocked.
+    pub fn new(mask: SigSet) -> SavedMask {
+        SavedMask(NonZero::new(!mask.0).unwrap_or(NonZero::<u64>::MAX) | SigSet::UNBLOCKABLE.0)
+    }
+
+    /// The mask.
+    pub fn get(self) -> SigSet {
+        SigSet(!self.0.get())
+    }
+}
+
 /// The last fault or exception of a thread, for signal frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Trap {
     /// The vector.
-    pub vector: u64,
+    pub vector: u32,
     /// The error code.
-    pub error: u64,
+    pub error: u32,
     /// The address (CR2).
     pub address: u64,
 }

@@ -8,7 +8,7 @@ use super::set::SigSet;
 use crate::errno::Errno;
 use crate::machine::{Machine, UserAccess};
 use crate::plain::Plain;
-use crate::process::thread::{AltStack, Thread, work};
+use crate::process::thread::{AltStack, SavedMask, Thread, work};
 use crate::regs::UserRegs;
 use crate::user::UserMemory;
 use crate::{Ctx, Linux};
@@ -226,7 +226,7 @@ pub(crate) fn push<M: Machine>(
     drop(area);
 
     // SAFETY: the thread itself runs this.
-    let mask = unsafe { thread.saved_mask.replace(None) }.unwrap_or(thread.blocked());
+    let mask = unsafe { thread.saved_mask.replace(None) }.map_or(thread.blocked(), SavedMask::get);
     thread.work.fetch_and(!work::RESTORE_MASK, Ordering::AcqRel);
     let trap = thread.last_trap();
     let stack_flags = if alt.size == 0 {
@@ -265,8 +265,8 @@ pub(crate) fn push<M: Machine>(
                 gs: 0,
                 fs: 0,
                 ss: regs.ss as u16,
-                error: trap.error,
-                trap: trap.vector,
+                error: trap.error.into(),
+                trap: trap.vector.into(),
                 old_mask: mask.0,
                 fault_address: trap.address,
                 float: at.float,

@@ -38,6 +38,10 @@ pub fn install(tree: &mut Tree) -> Result<()> {
     if !all.is_empty() {
         tree.file(to, 0o644, all)?;
     }
+    tree.directory("/run/lock", 0o1777)?;
+    for (from, to) in [("/var/run", "/run"), ("/var/lock", "/run/lock")] {
+        tree.link(from, to)?;
+    }
     for name in [".bashrc", ".profile"] {
         let text = tree.read(format!("/usr/share/base-files/dot{name}"));
         if let Some(text) = text {

@@ -2,7 +2,7 @@
 
 use crate::Ctx;
 use crate::machine::Machine;
-use crate::process::thread::{Thread, work};
+use crate::process::thread::{SavedMask, Thread, work};
 use crate::signal::set::SigSet;
 use core::sync::atomic::Ordering;
 
@@ -16,7 +16,7 @@ impl<M: Machine> Ctx<'_, M> {
         let saved = unsafe { self.thread.saved_mask.get() }.is_some();
         if !saved {
             // SAFETY: the owner is here, and the view above has ended.
-            unsafe { self.thread.saved_mask.replace(Some(before)) };
+            unsafe { self.thread.saved_mask.replace(Some(SavedMask::new(before))) };
         }
         self.thread.work.fetch_or(work::RESTORE_MASK, Ordering::AcqRel);
         self.thread.set_blocked(mask);
@@ -33,7 +33,7 @@ impl<M: Machine> Thread<M> {
         // SAFETY: the thread itself calls this, and holds no view of the mask.
         let saved = unsafe { self.saved_mask.replace(None) };
         if let Some(mask) = saved {
-            self.set_blocked(mask);
+            self.set_blocked(mask.get());
         }
         saved.is_some()
     }
