@@ -19,10 +19,10 @@ reaches() { local v; v=$(value "$1"); [ -n "$v" ] && [ "${v%.*}" -ge "$2" ]; }
 check "Go server" until_true 60 curl -sf http://localhost:9100/metrics -o /tmp/metrics
 matches "CPUs are told" 'node_cpu_seconds_total\{cpu="1",mode="user"\}' cat /tmp/metrics
 matches "interfaces are told" 'node_network_info\{.*device="lo"' cat /tmp/metrics
-matches "memory is told" '^node_memory_MemTotal_bytes 2\.' cat /tmp/metrics
+matches "memory is told" '^node_memory_MemTotal_bytes [12]\.[0-9]*e\+09' cat /tmp/metrics
 check "prometheus starts" start
 check "both are scraped" until_true 60 reaches 'sum(up)' 2
-check "some samples" until_true 60 reaches 'prometheus_tsdb_head_samples_appended_total' 3000
+check "some samples" until_true 60 reaches 'sum(prometheus_tsdb_head_samples_appended_total)' 3000
 check "mapped head file" test -s /tmp/prometheus/chunks_head -o -d /tmp/prometheus/chunks_head
 check "snapshot" sh -c 'curl -s -XPOST http://localhost:9090/-/healthy -o /dev/null'
 before=$(value 'count_over_time(up{job="self"}[10m])')

@@ -55,7 +55,8 @@ until_true() {
 }
 
 # figure NAME VALUE UNIT
-figure() { echo "figure $1 $2 $3" >&2; }
+exec 3>&2
+figure() { echo "figure $1 $2 $3" >&3; }
 
 # as USER COMMAND...
 as() {

@@ -2,7 +2,7 @@
 . "$(dirname "$0")/lib.sh"
 mkdir -p /tmp/redis
 start() {
-    redis-server --dir /tmp/redis --save "" --appendonly yes --appendfsync everysec --unixsocket /tmp/redis/socket >>/tmp/redis/log 2>&1 &
+    redis-server --dir /tmp/redis --save "" --appendonly yes --appendfsync everysec --enable-debug-command local --unixsocket /tmp/redis/socket >>/tmp/redis/log 2>&1 &
     server=$!
     until_true 30 redis-cli ping
     until_true 30 sh -c 'redis-cli info persistence | grep -q loading:0'

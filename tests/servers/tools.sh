@@ -7,7 +7,7 @@ same "job control" "0" bash -mc 'sleep 30 & kill -STOP %1; sleep 0.2; jobs | gre
 same "trap" "caught" bash -c 'trap "echo caught" USR1; kill -USR1 $$'
 same "read with a limit" "142" bash -c 'read -t 0.2 x < <(sleep 2); echo $?'
 same "TCP of bash" "hello" bash -c '(echo hello | busybox nc -l -p 7001 -w 5 >/dev/null) & until exec 3<>/dev/tcp/127.0.0.1/7001; do sleep 0.1; done 2>/dev/null; head -1 <&3'
-matches "ps" '^ *[0-9]+ .* bash ' ps -ef
+matches "ps" ' bash /servers/tools.sh| /usr/bin/bash /servers/tools.sh' ps -ef
 matches "ps of threads" 'sleep' sh -c 'sleep 5 & ps -eLo pid,tid,stat,pri,nice,rss,vsz,wchan,tty,time,cmd; kill $!'
 matches "top" '^%Cpu' top -bn1
 matches "free" '^Mem: +[0-9]+' free -m

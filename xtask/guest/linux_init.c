@@ -14,10 +14,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <net/if.h>
 #include <sys/io.h>
+#include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -141,6 +144,19 @@ static void run_program(int in, int out, int err) {
     _exit(errno == ENOENT ? 127 : 126);
 }
 
+// Brings a network interface up. Without this the loopback carries nothing.
+static void link_up(const char *name) {
+    struct ifreq request = {0};
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) return;
+    snprintf(request.ifr_name, sizeof request.ifr_name, "%s", name);
+    if (ioctl(fd, SIOCGIFFLAGS, &request) == 0) {
+        request.ifr_flags |= IFF_UP;
+        ioctl(fd, SIOCSIFFLAGS, &request);
+    }
+    close(fd);
+}
+
 int main(void) {
     mkdir("/dev", 0755);
     mount("dev", "/dev", "devtmpfs", 0, NULL);
@@ -150,6 +166,9 @@ int main(void) {
     mkdir("/dev/shm", 01777);
     mount("devpts", "/dev/pts", "devpts", 0, NULL);
     mount("shm", "/dev/shm", "tmpfs", 0, NULL);
+    mkdir("/dev/mqueue", 01777);
+    mount("mqueue", "/dev/mqueue", "mqueue", 0, NULL);
+    link_up("lo");
     load_modules("/.quire/modules");
     // Fair to a kernel that has neither these limits nor these extras.
     put("/proc/sys/vm/max_map_count", "16777216");
