@@ -147,7 +147,7 @@ pub(crate) fn place<M: Machine>(
         space: OwnSpace::new(new.space),
         files: Owned::new(Some(new.files)),
         fs: Owned::new(Some(new.fs)),
-        undos: Owned::new(new.undos),
+        undos: Private::new(new.undos),
         seen: Owned::new(None),
         credentials: Owned::new(new.credentials),
         permit: Owned::new(new.permit),

@@ -161,7 +161,7 @@ pub struct Thread<M: Machine> {
     /// Working directory, root, umask. Changed by the owner.
     pub fs: Owned<Option<Arc<FsState<M>>>>,
     /// Owner only: its share in the semaphore undos of its process; `None` before the first.
-    pub(crate) undos: Owned<Option<Undos<M>>>,
+    pub(crate) undos: Private<Option<Undos<M>>>,
     /// Owner only: its copy of `fs`; `None` after `fs` was replaced.
     pub seen: Owned<Option<Seen<M>>>,
     /// Its credentials. Changed by the owner.
