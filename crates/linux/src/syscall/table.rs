@@ -74,7 +74,7 @@ table! {
     28 madvise => memory::advise::sys_madvise, "hints about huge pages, merging, ageing and core files are accepted and do nothing";
     29 shmget => ipc::sys_shmget, "no huge pages";
     30 shmat => ipc::sys_shmat;
-    31 shmctl => ipc::sys_shmctl, "swapped pages are not counted; locked pages that are in swap stay there until they are used";
+    31 shmctl => ipc::sys_shmctl, "pages in swap count as resident; locked pages that are in swap stay there until they are used";
     32 dup => file::sys_dup;
     33 dup2 => file::sys_dup2;
     34 pause => signal::wait::sys_pause;
