@@ -410,6 +410,7 @@ static void make_ipc(void) {
     shared_memory = shmget(KEY, 1, IPC_CREAT | 0600);
     semaphore = semget(KEY, 1, IPC_CREAT | 0600);
     message_queue = msgget(KEY, IPC_CREAT | 0600);
+    CHECK(syscall(SYS_mq_open, "isolation", O_CREAT | O_RDWR, 0600, NULL) >= 0, "mq_open");
     CHECK(shared_memory >= 0 && semaphore >= 0 && message_queue >= 0, "IPC");
 }
 
@@ -449,6 +450,8 @@ static void a_users_steps(void) {
     STEP("user-msgsnd", msgsnd(message_queue, &(long){1}, 0, IPC_NOWAIT));
     STEP("user-msgrcv", msgrcv(message_queue, &(long){1}, 0, 0, IPC_NOWAIT));
     STEP("user-msgctl", msgctl(message_queue, IPC_RMID, NULL));
+    STEP("user-mq_open", syscall(SYS_mq_open, "isolation", O_RDONLY, 0, NULL));
+    STEP("user-mq_unlink", syscall(SYS_mq_unlink, "isolation"));
     unlink(PLACE "/open/user-socket");
     STEP("user-chdir", chdir(PLACE));
     STEP("user-chdir-closed", chdir(PLACE "/closed"));

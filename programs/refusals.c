@@ -389,6 +389,7 @@ static struct itimerspec late = {.it_value = {1000, 0}};
 static void a_timer(void) { MUST(syscall(SYS_timer_create, CLOCK_MONOTONIC, NULL, &the_timer)); }
 // An object of System V IPC.
 static int object;
+static struct sigevent nothing_told = {.sigev_notify = SIGEV_NONE};
 static struct sembuf more = {0, 1, 0}, undone = {0, 1, SEM_UNDO}, waits = {0, -1, 0};
 static void a_segment(void) { object = MUST(shmget(IPC_PRIVATE, 4 * PAGE, 0600)); }
 static void no_segment(void) { shmctl(object, IPC_RMID, NULL); }
@@ -407,6 +408,9 @@ static void no_new_array(void) {
 static void no_new_queue(void) {
     if (result >= 0) msgctl(result, IPC_RMID, NULL);
 }
+static void a_posix_queue(void) { one = MUST(syscall(SYS_mq_open, "refusals", O_CREAT | O_RDWR | O_NONBLOCK, 0600, NULL)); }
+static void a_posix_message(void) { a_posix_queue(), MUST(syscall(SYS_mq_timedsend, one, data, 5000, 0, NULL)); }
+static void no_posix_queue(void) { close(one), syscall(SYS_mq_unlink, "refusals"); }
 static void no_attach(void) {
     if (result > 0) shmdt((void *)result);
     no_segment();
@@ -664,6 +668,12 @@ ROW(epoll_ctl, , an_epoll(), (one, EPOLL_CTL_ADD, ends[1], &event), no_epoll(), 
 ROW(epoll_ctl, _removes, ready_epoll(), (one, EPOLL_CTL_DEL, ends[1], &event), no_epoll(), NONE(ENDS))
 ROW(tgkill, , block(SIGRTMIN), (me, me, SIGRTMIN), take_signal(), .or = {EAGAIN}, EACH)
 ROW(utimes, , NOTHING, (path, NULL), NOTHING)
+ROW(mq_open, , NOTHING, ("refusals", O_CREAT | O_RDWR, 0600, NULL), (close_result(), syscall(SYS_mq_unlink, "refusals")))
+ROW(mq_unlink, , a_posix_queue(), ("refusals"), no_posix_queue())
+ROW(mq_timedsend, , a_posix_queue(), (one, data, 5000, 7, NULL), no_posix_queue())
+ROW(mq_timedreceive, , a_posix_message(), (one, fresh, 3 * PAGE, NULL, NULL), no_posix_queue(), FAULTS)
+ROW(mq_notify, , a_posix_queue(), (one, &nothing_told), no_posix_queue())
+ROW(mq_getsetattr, , a_posix_queue(), (one, NULL, fresh), no_posix_queue(), FAULTS)
 ROW(waitid, , a_child(), (P_PID, child, fresh, WEXITED, fresh + PAGE), end_child(), FAULTS)
 ROW(openat, , NOTHING, (DIR_FD, "new", O_CREAT | O_EXCL | O_RDWR, 0644), (close_result(), unlink("d/new")))
 ROW(openat, _fd, NOTHING, (AT_FDCWD, "/proc/self/fd/7", O_RDONLY), close_result())

@@ -46,6 +46,8 @@ static const struct shape {
     {SYS_epoll_pwait, "fpiip"}, {SYS_eventfd, "i"}, {SYS_fallocate, "fFoo"}, {SYS_eventfd2, "iF"}, {SYS_epoll_create1, "F"},
     {SYS_shmget, "isF"}, {SYS_shmat, "iaF"}, {SYS_shmctl, "iip"}, {SYS_shmdt, "a"}, {SYS_semget, "iiF"}, {SYS_semop, "ipi"},
     {SYS_semctl, "iiip"}, {SYS_semtimedop, "ipiT"}, {SYS_msgget, "iF"}, {SYS_msgsnd, "ipsF"}, {SYS_msgrcv, "ipsiF"}, {SYS_msgctl, "iip"},
+    {SYS_mq_open, "nFmp"}, {SYS_mq_unlink, "n"}, {SYS_mq_timedsend, "fpsiT"}, {SYS_mq_timedreceive, "fpspT"}, {SYS_mq_notify, "fp"},
+    {SYS_mq_getsetattr, "fpp"},
     {SYS_dup3, "ffF"}, {SYS_pipe2, "pF"}, {SYS_preadv, "fvio"}, {SYS_pwritev, "fvio"}, {SYS_rt_tgsigqueueinfo, "PPSp"},
     {SYS_getcpu, "ppp"}, {SYS_renameat2, "fnfnF"}, {SYS_getrandom, "psF"}, {SYS_memfd_create, "nF"}, {SYS_execveat, "fnppF"},
     {SYS_mlock2, "alF"}, {SYS_copy_file_range, "fpfpsF"}, {SYS_preadv2, "fvioiF"}, {SYS_pwritev2, "fvioiF"}, {SYS_statx, "fnFip"},

@@ -18,7 +18,8 @@ const OWN: &str = "
     epoll_pwait eventfd eventfd2 epoll_create1 dup3 preadv syncfs getcpu getrandom mlock2 preadv2 clone3 close_range
     epoll_pwait2 setfsuid setfsgid personality prctl timer_create timer_settime timer_gettime timer_getoverrun timer_delete
     timerfd_create timerfd_settime timerfd_gettime rseq accept accept4 listen recvfrom recvmsg recvmmsg getsockname
-    getpeername setsockopt getsockopt shmdt
+    getpeername setsockopt getsockopt shmdt mq_timedsend mq_timedreceive mq_notify
+    mq_getsetattr
 ";
 
 /// They report to every caller that there is nothing of that kind.

@@ -94,6 +94,10 @@ impl Host for TestHost {
         Some(TestCharge(self.0.clone(), bytes))
     }
 
+    fn charge_queue(&self, bytes: u64) -> Option<TestCharge> {
+        self.charge(bytes)
+    }
+
     fn charge_locked(&self, bytes: u64) -> Option<TestCharge> {
         self.charge(bytes)
     }

@@ -3,6 +3,7 @@
 mod host;
 mod ids;
 mod messages;
+mod posix;
 mod refusals;
 mod segments;
 mod semaphores;
