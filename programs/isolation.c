@@ -12,6 +12,10 @@
 #include <sys/personality.h>
 #include <netinet/in.h>
 #include <sys/prctl.h>
+#include <sys/ipc.h>
+#include <sys/msg.h>
+#include <sys/sem.h>
+#include <sys/shm.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -399,6 +403,17 @@ static void make_socket(const char *path, unsigned mode) {
     CHECK(fd >= 0 && !bind(fd, (void *)&at, sizeof at) && !listen(fd, 64) && !chmod(path, mode), "%s", path);
 }
 
+// Root's shared memory, semaphore and message queue.
+enum { KEY = 0x517a };
+static int shared_memory, semaphore, message_queue;
+static void make_ipc(void) {
+    shared_memory = shmget(KEY, 1, IPC_CREAT | 0600);
+    semaphore = semget(KEY, 1, IPC_CREAT | 0600);
+    message_queue = msgget(KEY, IPC_CREAT | 0600);
+    CHECK(syscall(SYS_mq_open, "isolation", O_CREAT | O_RDWR, 0600, NULL) >= 0, "mq_open");
+    CHECK(shared_memory >= 0 && semaphore >= 0 && message_queue >= 0, "IPC");
+}
+
 #define STEP(label, call) printf("step %s %s\n", label, name_of((call) < 0 ? errno : 0))
 static void a_users_steps(void) {
     user();
@@ -425,6 +440,18 @@ static void a_users_steps(void) {
     STEP("user-bind-closed", binds(PLACE "/closed/user-socket"));
     STEP("user-bind-again", binds(PLACE "/open/user-socket"));
     STEP("user-bind-port-80", binds_port(80));
+    STEP("user-shmget", shmget(KEY, 1, 0400));
+    STEP("user-shmat", (intptr_t)shmat(shared_memory, NULL, SHM_RDONLY));
+    STEP("user-shmctl", shmctl(shared_memory, IPC_RMID, NULL));
+    STEP("user-semget", semget(KEY, 1, 0400));
+    STEP("user-semop", semop(semaphore, &(struct sembuf){0, 1, 0}, 1));
+    STEP("user-semctl", semctl(semaphore, 0, IPC_RMID));
+    STEP("user-msgget", msgget(KEY, 0400));
+    STEP("user-msgsnd", msgsnd(message_queue, &(long){1}, 0, IPC_NOWAIT));
+    STEP("user-msgrcv", msgrcv(message_queue, &(long){1}, 0, 0, IPC_NOWAIT));
+    STEP("user-msgctl", msgctl(message_queue, IPC_RMID, NULL));
+    STEP("user-mq_open", syscall(SYS_mq_open, "isolation", O_RDONLY, 0, NULL));
+    STEP("user-mq_unlink", syscall(SYS_mq_unlink, "isolation"));
     unlink(PLACE "/open/user-socket");
     STEP("user-chdir", chdir(PLACE));
     STEP("user-chdir-closed", chdir(PLACE "/closed"));
@@ -802,6 +829,7 @@ static void prepare(void) {
         snprintf(path, sizeof path, PLACE "/%s", directories[i].name);
         CHECK((!mkdir(path, 0700) || errno == EEXIST) && !chown(path, 0, directories[i].group) && !chmod(path, directories[i].mode), "%s", path);
     }
+    make_ipc();
     make_socket(PLACE "/socket-666", 0666);
     make_socket(PLACE "/socket-600", 0600);
     make_socket(PLACE "/socket-444", 0444);

@@ -14,9 +14,13 @@
 #include <grp.h>
 #include <poll.h>
 #include <sys/epoll.h>
+#include <sys/ipc.h>
+#include <sys/msg.h>
 #include <sys/resource.h>
 #include <netinet/in.h>
 #include <sys/select.h>
+#include <sys/sem.h>
+#include <sys/shm.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -383,6 +387,34 @@ static void no_cpu_tick(void) {
 static int the_timer;
 static struct itimerspec late = {.it_value = {1000, 0}};
 static void a_timer(void) { MUST(syscall(SYS_timer_create, CLOCK_MONOTONIC, NULL, &the_timer)); }
+// An object of System V IPC.
+static int object;
+static struct sigevent nothing_told = {.sigev_notify = SIGEV_NONE};
+static struct sembuf more = {0, 1, 0}, undone = {0, 1, SEM_UNDO}, waits = {0, -1, 0};
+static void a_segment(void) { object = MUST(shmget(IPC_PRIVATE, 4 * PAGE, 0600)); }
+static void no_segment(void) { shmctl(object, IPC_RMID, NULL); }
+static void an_array(void) { object = MUST(semget(IPC_PRIVATE, 3, 0600)); }
+static void no_array(void) { semctl(object, 0, IPC_RMID); }
+static void a_queue(void) { object = MUST(msgget(IPC_PRIVATE, 0600)); }
+static void no_queue(void) { msgctl(object, IPC_RMID, NULL); }
+static struct { long type; char text[5000]; } sent = {1, ""};
+static void a_sent(void) { a_queue(), MUST(msgsnd(object, &sent, 5000, 0)); }
+static void no_new_segment(void) {
+    if (result >= 0) shmctl(result, IPC_RMID, NULL);
+}
+static void no_new_array(void) {
+    if (result >= 0) semctl(result, 0, IPC_RMID);
+}
+static void no_new_queue(void) {
+    if (result >= 0) msgctl(result, IPC_RMID, NULL);
+}
+static void a_posix_queue(void) { one = MUST(syscall(SYS_mq_open, "refusals", O_CREAT | O_RDWR | O_NONBLOCK, 0600, NULL)); }
+static void a_posix_message(void) { a_posix_queue(), MUST(syscall(SYS_mq_timedsend, one, data, 5000, 0, NULL)); }
+static void no_posix_queue(void) { close(one), syscall(SYS_mq_unlink, "refusals"); }
+static void no_attach(void) {
+    if (result > 0) shmdt((void *)result);
+    no_segment();
+}
 static void no_timer(void) { syscall(SYS_timer_delete, the_timer); }
 static void no_new_timer(void) {
     if (result == 0) syscall(SYS_timer_delete, *(int *)fresh);
@@ -446,6 +478,10 @@ ROW(msync, , touched_in_file(), (AREA, 16 * PAGE, MS_SYNC), (no_area(), no_file(
 ROW(mincore, , touched_area(), (AREA, 16 * PAGE, fresh), no_area(), .or = {EFAULT, EAGAIN})
 ROW(madvise, , touched_area(), (AREA + 4 * PAGE, 4 * PAGE, MADV_DONTNEED), no_area(), .or = {EAGAIN}, NONE(ENDS))
 ROW(madvise, _splits, touched_area(), (AREA + 4 * PAGE, 4 * PAGE, MADV_DONTFORK), no_area(), .or = {EAGAIN})
+ROW(shmget, , NOTHING, (IPC_PRIVATE, 4 * PAGE, 0600), no_new_segment())
+ROW(shmat, , a_segment(), (object, 0, 0), no_attach())
+ROW(shmctl, , a_segment(), (object, IPC_STAT, fresh), no_segment(), FAULTS)
+ROW(shmctl, _sums, a_segment(), (object, 14 /* SHM_INFO */, fresh), no_segment(), FAULTS)
 ROW(dup, , many_descriptors(), (FILE_FD), close_result(), EACH)
 ROW(dup2, , NOTHING, (FILE_FD, 700), close_result(), EACH)
 ROW(pause, , tick(), (0), no_tick(), .fails = EINTR, NONE(ON_STACK))
@@ -485,6 +521,15 @@ ROW(exit, , NOTHING, (7), NOTHING, EACH, .blind = 8)
 ROW(wait4, , a_child(), (child, fresh, 0, fresh + PAGE), end_child(), FAULTS)
 ROW(kill, , block(SIGRTMIN), (me, SIGRTMIN), take_signal(), EACH, MAYBE("the signal comes without its sender"))
 ROW(uname, , NOTHING, (fresh), NOTHING, FAULTS)
+ROW(semget, , NOTHING, (IPC_PRIVATE, 300, 0600), no_new_array())
+ROW(semop, , an_array(), (object, &more, 1), no_array())
+ROW(semop, _undo, an_array(), (object, &undone, 1), no_array(), EACH)
+ROW(semctl, , an_array(), (object, 0, GETALL, fresh), no_array(), FAULTS)
+ROW(shmdt, , (a_segment(), MUST(shmat(object, (void *)AREA, 0) == (void *)AREA ? 0 : -1)), (AREA), no_segment(), NONE(ENDS))
+ROW(msgget, , NOTHING, (IPC_PRIVATE, 0600), no_new_queue())
+ROW(msgsnd, , a_queue(), (object, &sent, 5000, 0), no_queue())
+ROW(msgrcv, , a_sent(), (object, fresh, 5000, 0, 0), no_queue(), FAULTS)
+ROW(msgctl, , a_queue(), (object, IPC_STAT, fresh), no_queue(), FAULTS)
 ROW(fcntl, , NOTHING, (FILE_FD, F_DUPFD, 800), close_result(), EACH)
 ROW(fcntl, _lock, empty_file(), (one, F_SETLK, &lock), no_file(), .or = {ENOLCK})
 ROW(fcntl, _unlock, some_locks(), (one, F_SETLK, &middle), no_file(), .or = {ENOLCK})
@@ -606,6 +651,7 @@ ROW(getdents64, _proc, one = MUST(open("/proc/self/fd", O_RDONLY | O_DIRECTORY))
 ROW(getdents64, _tasks, one = MUST(open("/proc/self/task", O_RDONLY | O_DIRECTORY)), (one, fresh, PAGE), close(one), READS)
 ROW(set_tid_address, , NOTHING, (&word), NOTHING, NONE(ONLY_USES))
 ROW(restart_syscall, , NOTHING, (0), NOTHING, .fails = EINTR, NONE(ONLY_USES))
+ROW(semtimedop, , an_array(), (object, &waits, 1, &soon), no_array(), .fails = EAGAIN)
 ROW(fadvise64, , NOTHING, (FILE_FD, 0, 4 * PAGE, POSIX_FADV_WILLNEED), NOTHING, NONE("a file is where it stays"))
 ROW(timer_create, , NOTHING, (CLOCK_MONOTONIC, NULL, fresh), no_new_timer(), FAULTS, EACH)
 ROW(timer_create, _cpu, NOTHING, (CLOCK_PROCESS_CPUTIME_ID, NULL, fresh), no_new_timer(), FAULTS, EACH)
@@ -623,6 +669,12 @@ ROW(epoll_ctl, , an_epoll(), (one, EPOLL_CTL_ADD, ends[1], &event), no_epoll(), 
 ROW(epoll_ctl, _removes, ready_epoll(), (one, EPOLL_CTL_DEL, ends[1], &event), no_epoll(), NONE(ENDS))
 ROW(tgkill, , block(SIGRTMIN), (me, me, SIGRTMIN), take_signal(), .or = {EAGAIN}, EACH)
 ROW(utimes, , NOTHING, (path, NULL), NOTHING)
+ROW(mq_open, , NOTHING, ("refusals", O_CREAT | O_RDWR, 0600, NULL), (close_result(), syscall(SYS_mq_unlink, "refusals")))
+ROW(mq_unlink, , a_posix_queue(), ("refusals"), no_posix_queue())
+ROW(mq_timedsend, , a_posix_queue(), (one, data, 5000, 7, NULL), no_posix_queue())
+ROW(mq_timedreceive, , a_posix_message(), (one, fresh, 3 * PAGE, NULL, NULL), no_posix_queue(), FAULTS)
+ROW(mq_notify, , a_posix_queue(), (one, &nothing_told), no_posix_queue())
+ROW(mq_getsetattr, , a_posix_queue(), (one, NULL, fresh), no_posix_queue(), FAULTS)
 ROW(waitid, , a_child(), (P_PID, child, fresh, WEXITED, fresh + PAGE), end_child(), FAULTS)
 ROW(openat, , NOTHING, (DIR_FD, "new", O_CREAT | O_EXCL | O_RDWR, 0644), (close_result(), unlink("d/new")))
 ROW(openat, _fd, NOTHING, (AT_FDCWD, "/proc/self/fd/7", O_RDONLY), close_result())

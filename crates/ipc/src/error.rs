@@ -23,13 +23,19 @@ pub enum Error {
     OutOfMemory,
     /// The call would have to wait, or its deadline passed.
     WouldBlock,
+    /// The deadline of a POSIX queue's call passed.
+    TimedOut,
+    /// Another process is told already.
+    Busy,
+    /// The queues of the caller's user take too much.
+    TooMany,
     /// A signal came first.
     Interrupted,
     /// No message of the wanted type is there.
     NoMessage,
     /// The message is longer than the caller's buffer.
     TooLong,
-    /// The number of a semaphore lies beyond the array.
+    /// The number of a semaphore lies beyond the array, or a length does not fit a POSIX queue.
     TooLarge,
     /// A semaphore's value, or its adjustment, would leave its range.
     Range,

@@ -15,6 +15,8 @@ pub trait Host: Clone + Send + Sync + 'static {
     fn pid(&self) -> u32;
     /// Charges kernel memory to the calling thread's user. `None`: the user has too much already.
     fn charge(&self, bytes: u64) -> Option<Self::Charge>;
+    /// Charges a POSIX queue with all its messages. `None`: the user has too much already.
+    fn charge_queue(&self, bytes: u64) -> Option<Self::Charge>;
     /// Charges memory that is kept resident. `None`: the user may lock no more.
     fn charge_locked(&self, bytes: u64) -> Option<Self::Charge>;
 }

@@ -1,4 +1,4 @@
-//! System V IPC: shared memory segments, semaphore arrays and message queues.
+//! System V IPC: shared memory segments, semaphore arrays and message queues. Beside them, POSIX message queues.
 //!
 //! # Principles
 //! - **An object is found without a lock.** A [registry] finds an id as a table of descriptors finds a file, and each
@@ -13,6 +13,7 @@
 //!
 //! # Where to start reading
 //! [`registry`] has ids and keys, [`owner`] the permissions. [`shm`], [`sem`] and [`msg`] are the three kinds.
+//! [`posix`] has the queues with names.
 #![cfg_attr(not(test), no_std)]
 #![deny(unsafe_code)]
 #![deny(missing_docs)]
@@ -21,6 +22,7 @@ mod error;
 mod host;
 pub mod msg;
 pub mod owner;
+pub mod posix;
 pub mod registry;
 pub mod sem;
 pub mod shm;

@@ -26,7 +26,7 @@ pub trait Memory: Send + Sync + 'static {
     fn handle(&self) -> Option<Self::Handle>;
     /// Gives the segment's own handle up. The memory then lives as long as it is mapped. May sleep.
     fn give_up(&self);
-    /// Pages in memory.
+    /// Pages that hold data, in memory or in swap.
     fn resident(&self) -> u64;
     /// Keeps its pages in memory, or no longer.
     fn keep_resident(&self, keep: bool);
@@ -125,7 +125,7 @@ pub struct Status {
     pub last_pid: u32,
     /// Mappings.
     pub attaches: u64,
-    /// Pages in memory.
+    /// Pages that hold data, in memory or in swap.
     pub resident: u64,
 }
 
@@ -196,7 +196,7 @@ pub struct Sums {
     pub count: usize,
     /// Pages.
     pub pages: u64,
-    /// Pages in memory.
+    /// Pages that hold data, in memory or in swap.
     pub resident: u64,
 }
 

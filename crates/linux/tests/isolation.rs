@@ -19,6 +19,8 @@ const OWN: &str = "
     epoll_pwait2 setfsuid setfsgid personality prctl timer_create timer_settime timer_gettime timer_getoverrun timer_delete
     timerfd_create timerfd_settime timerfd_gettime rseq accept accept4 listen recvfrom recvmsg recvmmsg getsockname
     getpeername setsockopt getsockopt signalfd signalfd4
+    getpeername setsockopt getsockopt shmdt mq_timedsend mq_timedreceive mq_notify
+    mq_getsetattr
 ";
 
 /// They report to every caller that there is nothing of that kind.
@@ -59,6 +61,7 @@ const AS_ANOTHER: &[(&str, &str)] = &[
     ("sendto", "connect"),
     ("sendmsg", "connect"),
     ("sendmmsg", "connect"),
+    ("semtimedop", "semop"),
 ];
 
 fn table() -> String {

@@ -1,1 +1,20 @@
+//! Tests of the calls.
 
+mod host;
+mod ids;
+mod messages;
+mod posix;
+mod refusals;
+mod segments;
+mod semaphores;
+
+use crate::registry::PRIVATE;
+use crate::{Error, Open};
+use host::{ME, TestHost};
+
+/// Makes an object that its owner reads and writes.
+const NEW: Open = Open { create: true, exclusive: true, mode: 0o600 };
+/// Finds an object by its key.
+const FIND: Open = Open { create: false, exclusive: false, mode: 0 };
+/// No signal comes.
+const QUIET: &dyn Fn() -> bool = &|| false;

@@ -62,6 +62,14 @@ impl<M: Machine> Host for IpcHost<M> {
         self.charge_to(Account::Ipc, bytes.div_ceil(UNIT), cap::SYS_RESOURCE, most)
     }
 
+    fn charge_queue(&self, bytes: u64) -> Option<IpcCharge> {
+        let thread = self.thread()?;
+        let limit = thread.process.soft_limit(which::MSGQUEUE);
+        // SAFETY: the calling thread's own.
+        let permit = unsafe { thread.permit.get() };
+        thread.linux.users.charge(permit, Account::PosixQueues, bytes, limit).map(IpcCharge::new)
+    }
+
     fn charge_locked(&self, bytes: u64) -> Option<IpcCharge> {
         let limit = |thread: &Thread<M>| thread.process.soft_limit(which::MEMLOCK) / PAGE_SIZE;
         self.charge_to(Account::LockedSegments, bytes / PAGE_SIZE, cap::IPC_LOCK, limit)

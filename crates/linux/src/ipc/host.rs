@@ -4,6 +4,7 @@ use crate::Machine;
 use crate::file::host::FileHost;
 use crate::ipc::memory::SegmentMemory;
 use crate::process::users::Charge;
+use quire_fs::readiness::Readiness;
 use quire_ipc::Error;
 
 /// The host of System V IPC: that of files.
@@ -33,11 +34,19 @@ pub type Segment<M> = quire_ipc::shm::Segment<IpcHost<M>, SegmentMemory<M>>;
 /// A thread's share in the undos of its process.
 pub type Undos<M> = quire_ipc::sem::Undos<IpcHost<M>>;
 
-/// All objects of System V IPC.
+/// Announces changes of a POSIX queue.
+#[derive(Default)]
+pub struct QueueWatch(pub(super) Readiness);
+
+/// A POSIX message queue of this kernel.
+pub type PosixQueue<M> = quire_ipc::posix::PosixQueue<IpcHost<M>, QueueWatch>;
+
+/// All objects of System V IPC, and POSIX message queues.
 pub struct Ipc<M: Machine> {
     pub(crate) segments: quire_ipc::shm::Segments<IpcHost<M>, SegmentMemory<M>>,
     pub(crate) arrays: quire_ipc::sem::Arrays<IpcHost<M>>,
     pub(crate) queues: quire_ipc::msg::Queues<IpcHost<M>>,
+    pub(crate) posix: quire_ipc::posix::PosixQueues<IpcHost<M>, QueueWatch>,
 }
 
 impl<M: Machine> Ipc<M> {
@@ -48,6 +57,7 @@ impl<M: Machine> Ipc<M> {
             segments: quire_ipc::shm::Segments::new(host)?,
             arrays: quire_ipc::sem::Arrays::new(host)?,
             queues: quire_ipc::msg::Queues::new(host)?,
+            posix: quire_ipc::posix::PosixQueues::new(host),
         })
     }
 }

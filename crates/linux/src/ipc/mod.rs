@@ -1,6 +1,6 @@
-//! System V IPC: the calls of Linux over the objects of `quire_ipc`.
+//! System V IPC, and POSIX message queues: the calls of Linux over the objects of `quire_ipc`.
 //!
-//! [`segments`] has shared memory, [`arrays`] semaphores, [`queues`] messages. [`permission`] translates owners and
+//! [`segments`] has shared memory, [`arrays`] semaphores, [`queues`] messages, [`posix_queues`] POSIX message queues. [`permission`] translates owners and
 //! modes. [`memory`] makes the objects of the memory core that segments show.
 
 mod arrays;
@@ -8,10 +8,14 @@ mod beneath;
 pub mod host;
 pub(crate) mod memory;
 mod permission;
+mod posix_queues;
 mod queues;
 mod segments;
 
 pub use arrays::{sys_semctl, sys_semget, sys_semop, sys_semtimedop};
+pub use posix_queues::{
+    sys_mq_getsetattr, sys_mq_notify, sys_mq_open, sys_mq_timedreceive, sys_mq_timedsend, sys_mq_unlink,
+};
 pub use queues::{sys_msgctl, sys_msgget, sys_msgrcv, sys_msgsnd};
 pub use segments::{sys_shmat, sys_shmctl, sys_shmdt, sys_shmget};
 
@@ -30,6 +34,9 @@ impl From<Error> for Errno {
             Error::NoSpace => Errno::ENOSPC,
             Error::OutOfMemory => Errno::ENOMEM,
             Error::WouldBlock => Errno::EAGAIN,
+            Error::TimedOut => Errno::ETIMEDOUT,
+            Error::Busy => Errno::EBUSY,
+            Error::TooMany => Errno::EMFILE,
             Error::Interrupted => Errno::EINTR,
             Error::NoMessage => Errno::ENOMSG,
             Error::TooLong => Errno::E2BIG,

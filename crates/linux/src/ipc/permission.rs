@@ -55,6 +55,14 @@ pub(super) fn open(flags: i32) -> Open {
 }
 
 impl<M: Machine> Ctx<'_, M> {
+    /// As [`as_caller`](Self::as_caller), with the ids and privileges for files.
+    pub(super) fn as_file_caller<R>(&self, with: impl FnOnce(&Caller<'_>) -> R) -> R {
+        let own = self.credentials();
+        let (user, group) = (own.file_user, own.file_group);
+        let ignores_modes = own.may(cap::DAC_OVERRIDE);
+        self.as_caller(|caller| with(&Caller { user, group, ignores_modes, ..*caller }))
+    }
+
     /// Calls `with` with the calling thread as a caller of `quire_ipc`.
     pub(super) fn as_caller<R>(&self, with: impl FnOnce(&Caller<'_>) -> R) -> R {
         let own: &Credentials = self.credentials();

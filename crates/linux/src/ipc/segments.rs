@@ -6,7 +6,6 @@ use super::memory::{DEVICE, SegmentMemory};
 use super::permission::{Permission, open};
 use crate::memory::map::refuse_obvious_overcommit;
 use crate::plain::Plain;
-use crate::process::credentials::capabilities::cap;
 use crate::process::limits::which;
 use crate::user::USER_END;
 use crate::{Ctx, Errno, Machine, memory};
@@ -89,14 +88,13 @@ const _: () = assert!(size_of::<Sums>() == 48);
 /// `shmget`
 pub fn sys_shmget<M: Machine>(ctx: &mut Ctx<'_, M>, key: i32, size: u64, flags: i32) -> Result<usize, Errno> {
     let linux = ctx.linux;
-    let no_large_pages = flags & HUGETLB != 0;
-    if no_large_pages && !ctx.credentials().may(cap::IPC_LOCK) {
-        return Err(Errno::EPERM);
-    }
     let id = ctx.as_caller(|caller| {
         linux.ipc.segments.open(caller, key, size, open(flags), |name, attaches| {
-            // No pool of huge pages was set aside.
-            let bytes = memory::page_up(size).filter(|_| !no_large_pages).ok_or(quire_ipc::Error::OutOfMemory)?;
+            if flags & HUGETLB != 0 {
+                // The answer of Linux on a machine without huge pages.
+                return Err(quire_ipc::Error::NotFound);
+            }
+            let bytes = memory::page_up(size).ok_or(quire_ipc::Error::OutOfMemory)?;
             if flags & NORESERVE == 0 {
                 refuse_obvious_overcommit(linux, bytes).map_err(|_| quire_ipc::Error::OutOfMemory)?;
             }

@@ -1,21 +1,31 @@
-//! `/proc/sysvipc`, and the limits of System V IPC in `/proc/sys/kernel`.
+//! `/proc/sysvipc`, and the limits of IPC in `/proc/sys/kernel` and `/proc/sys/fs/mqueue`.
 
 use super::node::{Item, ItemKind, Table, directory, put};
 use super::root::About;
 use super::sys::number;
 use crate::machine::Machine;
 use crate::proc::node::Directory;
+use core::ops::RangeInclusive;
 use core::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use quire_fs::FsError;
 use quire_fs::generated::Text;
+use quire_ipc::posix::{MESSAGES_MOST, SIZE_MOST};
 use quire_ipc::registry::MOST;
 
 /// Inode numbers of the directory's files.
 const NUMBERS: u64 = 1400;
+const POSIX_NUMBERS: u64 = 1410;
 
 struct Lists<M>(core::marker::PhantomData<M>);
 
 impl<M: Machine> Lists<M> {
+    const POSIX: &'static [Item<M, About<M>>] = &[
+        writable("msg_default", limit::<M, 7>, set_limit::<M, 7>),
+        writable("msg_max", limit::<M, 5>, set_limit::<M, 5>),
+        writable("msgsize_default", limit::<M, 8>, set_limit::<M, 8>),
+        writable("msgsize_max", limit::<M, 6>, set_limit::<M, 6>),
+        writable("queues_max", limit::<M, 4>, set_limit::<M, 4>),
+    ];
     const ITEMS: &'static [Item<M, About<M>>] =
         &[Item::file("msg", queues), Item::file("sem", arrays), Item::file("shm", segments)];
 }
@@ -24,6 +34,12 @@ impl<M: Machine> Lists<M> {
 pub(super) fn lists<M: Machine>(about: &About<M>) -> Directory<M> {
     let items = Lists::<M>::ITEMS;
     directory(Table { about: *about, items, numbers: NUMBERS, owner: (0, 0), files_owner: (0, 0) })
+}
+
+/// `/proc/sys/fs/mqueue`.
+pub(super) fn posix_limits<M: Machine>(about: &About<M>) -> Directory<M> {
+    let items = Lists::<M>::POSIX;
+    directory(Table { about: *about, items, numbers: POSIX_NUMBERS, owner: (0, 0), files_owner: (0, 0) })
 }
 
 /// An error of a listing: of an object's lookup, or of the text.
@@ -92,26 +108,51 @@ fn queues<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
     done.map_err(|e| e.0)
 }
 
-/// The limits that are one number up to 2^31 - 1 or up to the most ids.
+/// Bytes of a message that a limit of POSIX queues may allow.
+const SIZES: RangeInclusive<usize> = 128..=SIZE_MOST;
+
+/// The limits that are one number.
 #[derive(Clone, Copy)]
 enum Limit {
     Message,
     Queue,
     Queues,
     Segments,
+    PosixQueues,
+    PosixMessages,
+    PosixSize,
+    PosixDefaultMessages,
+    PosixDefaultSize,
 }
 
 impl Limit {
-    const ALL: [Limit; 4] = [Limit::Message, Limit::Queue, Limit::Queues, Limit::Segments];
+    const ALL: [Limit; 9] = [
+        Limit::Message,
+        Limit::Queue,
+        Limit::Queues,
+        Limit::Segments,
+        Limit::PosixQueues,
+        Limit::PosixMessages,
+        Limit::PosixSize,
+        Limit::PosixDefaultMessages,
+        Limit::PosixDefaultSize,
+    ];
 
-    fn of<M: Machine>(self, about: &About<M>) -> (&'static AtomicUsize, usize) {
+    /// The limit, and the values that it may have.
+    fn of<M: Machine>(self, about: &About<M>) -> (&'static AtomicUsize, RangeInclusive<usize>) {
         let ipc = &about.0.ipc;
-        let queues = ipc.queues.limits();
+        let (queues, posix) = (ipc.queues.limits(), ipc.posix.limits());
+        let any = 0..=i32::MAX as usize;
         match self {
-            Limit::Message => (&queues.message, i32::MAX as usize),
-            Limit::Queue => (&queues.queue, i32::MAX as usize),
-            Limit::Queues => (&queues.count, MOST),
-            Limit::Segments => (&ipc.segments.limits().count, MOST),
+            Limit::Message => (&queues.message, any),
+            Limit::Queue => (&queues.queue, any),
+            Limit::Queues => (&queues.count, 0..=MOST),
+            Limit::Segments => (&ipc.segments.limits().count, 0..=MOST),
+            Limit::PosixQueues => (&posix.count, any),
+            Limit::PosixMessages => (&posix.messages, 1..=MESSAGES_MOST),
+            Limit::PosixSize => (&posix.size, SIZES),
+            Limit::PosixDefaultMessages => (&posix.default_messages, 1..=MESSAGES_MOST),
+            Limit::PosixDefaultSize => (&posix.default_size, SIZES),
         }
     }
 }
@@ -121,8 +162,8 @@ fn limit<M: Machine, const AT: usize>(about: &About<M>, out: &mut Text) -> Resul
 }
 
 fn set_limit<M: Machine, const AT: usize>(about: &About<M>, bytes: &[u8]) -> Result<usize, FsError> {
-    let (limit, most) = Limit::ALL[AT].of(about);
-    let value = usize::try_from(number(bytes)?).ok().filter(|value| *value <= most).ok_or(FsError::Invalid)?;
+    let (limit, allowed) = Limit::ALL[AT].of(about);
+    let value = usize::try_from(number(bytes)?).ok().filter(|value| allowed.contains(value)).ok_or(FsError::Invalid)?;
     limit.store(value, Ordering::Relaxed);
     Ok(bytes.len())
 }

@@ -33,6 +33,7 @@ impl<M: Machine> Settings<M> {
             let (open, most) = a.0.files.vfs().host().open_files();
             put!(out, "{open}\t0\t{most}\n")
         }),
+        Item { name: "mqueue", kind: ItemKind::Directory(ipc::posix_limits) },
         Item::file("nr_open", |_, out| put!(out, "1048576\n")),
         Item { name: "pipe-max-size", kind: ItemKind::Writable(pipe_max_size, set_pipe_max_size) },
         Item {

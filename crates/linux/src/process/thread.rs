@@ -162,9 +162,9 @@ pub struct Thread<M: Machine> {
     /// Working directory, root, umask. Changed by the owner.
     pub fs: Owned<Option<Arc<FsState<M>>>>,
     /// Owner only: its share in the semaphore undos of its process; `None` before the first.
-    pub(crate) undos: Owned<Option<Undos<M>>>,
+    pub(crate) undos: Private<Option<Undos<M>>>,
     /// Owner only: its copy of `fs`; `None` after `fs` was replaced.
-    pub seen: Owned<Option<Seen<M>>>,
+    pub seen: Private<Option<Seen<M>>>,
     /// Its credentials. Changed by the owner.
     pub credentials: Owned<Credentials>,
     /// The permit of its real user. Changed by the owner.
@@ -200,7 +200,7 @@ pub struct Thread<M: Machine> {
     /// Its place on a queue. Listed by the owner.
     pub(crate) queued: quire_sync::Waiter,
     /// Owner only: the state that `restart_syscall` resumes.
-    pub restart: Owned<Option<Restart>>,
+    pub restart: Private<Option<Restart>>,
     /// User address that is cleared and woken at exit (`set_tid_address`).
     pub clear_tid: AtomicU64,
     /// User address that gets the thread's id before its first instruction; 0 for none.

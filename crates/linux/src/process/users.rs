@@ -44,11 +44,13 @@ pub(crate) enum Account {
     Ipc,
     /// Pages of segments that are kept in memory: `RLIMIT_MEMLOCK`.
     LockedSegments,
+    /// Bytes of POSIX message queues: `RLIMIT_MSGQUEUE`.
+    PosixQueues,
 }
 
 impl Account {
     /// The number of accounts.
-    const COUNT: usize = Account::LockedSegments as usize + 1;
+    const COUNT: usize = Account::PosixQueues as usize + 1;
 }
 
 /// The counts of a user's accounts.

@@ -71,6 +71,7 @@ pub mod code {
     pub const KERNEL: i32 = 0x80;
     pub const QUEUE: i32 = -1;
     pub const TIMER: i32 = -2;
+    pub const MESGQ: i32 = -3;
     pub const TKILL: i32 = -6;
     pub const ILL_ILLOPN: i32 = 2;
     pub const FPE_INTDIV: i32 = 1;

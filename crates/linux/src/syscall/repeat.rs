@@ -128,6 +128,12 @@ impl Repeat {
             | raw::__NR_msgsnd
             | raw::__NR_msgrcv
             | raw::__NR_msgctl
+            | raw::__NR_mq_open
+            | raw::__NR_mq_unlink
+            | raw::__NR_mq_timedsend
+            | raw::__NR_mq_timedreceive
+            | raw::__NR_mq_notify
+            | raw::__NR_mq_getsetattr
             | raw::__NR_execveat
             | raw::__NR_copy_file_range
             | raw::__NR_preadv2

@@ -74,7 +74,7 @@ table! {
     28 madvise => memory::advise::sys_madvise, "hints about huge pages, merging, ageing and core files are accepted and do nothing";
     29 shmget => ipc::sys_shmget, "no huge pages";
     30 shmat => ipc::sys_shmat;
-    31 shmctl => ipc::sys_shmctl, "swapped pages are not counted; locked pages that are in swap stay there until they are used";
+    31 shmctl => ipc::sys_shmctl, "pages in swap count as resident; locked pages that are in swap stay there until they are used";
     32 dup => file::sys_dup;
     33 dup2 => file::sys_dup2;
     34 pause => signal::wait::sys_pause;
@@ -238,6 +238,12 @@ table! {
     233 epoll_ctl => file::sys_epoll_ctl;
     234 tgkill => signal::calls::sys_tgkill;
     235 utimes => file::sys_utimes;
+    240 mq_open => ipc::sys_mq_open, "a queue has no file in a directory, and its mode cannot be changed";
+    241 mq_unlink => ipc::sys_mq_unlink;
+    242 mq_timedsend => ipc::sys_mq_timedsend;
+    243 mq_timedreceive => ipc::sys_mq_timedreceive;
+    244 mq_notify => ipc::sys_mq_notify, "no SIGEV_THREAD, which needs a netlink socket; a notification ends with the last close of the file";
+    245 mq_getsetattr => ipc::sys_mq_getsetattr;
     247 waitid => process::wait::sys_waitid, "no pidfds";
     257 openat => file::sys_openat;
     258 mkdirat => file::sys_mkdirat;
@@ -279,7 +285,7 @@ table! {
     296 pwritev => file::sys_pwritev;
     297 rt_tgsigqueueinfo => signal::calls::sys_rt_tgsigqueueinfo;
     299 recvmmsg => socket::sys_recvmmsg;
-    302 prlimit64 => process::prlimit::sys_prlimit64, "no real-time classes, message queues or core files, so the limits on those limit nothing";
+    302 prlimit64 => process::prlimit::sys_prlimit64, "no real-time classes or core files, so the limits on those limit nothing";
     306 syncfs => file::sys_syncfs;
     307 sendmmsg => socket::sys_sendmmsg;
     309 getcpu => process::scheduling::sys_getcpu;

@@ -48,3 +48,6 @@ impl<M: Machine> fmt::Debug for FaintRef<M> {
         write!(f, "FaintRef({:p})", self.object.load(Ordering::Relaxed))
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

@@ -233,6 +233,8 @@ pub const PLANS: &[Plan] = &[
             "msg/text",
             "msg/queue",
             "msg",
+            "posix/queue",
+            "posix",
         ],
         exceptions: &[
             ("sem/array", "sem/undo", "an operation makes room for its undo in the process's list"),

@@ -1,0 +1,133 @@
+//! POSIX message queues: queues with names, whose messages have priorities.
+//!
+//! [`queue`] has a queue. [`PosixQueues`] has the names and the limits. A removed queue lives while it is open.
+
+mod queue;
+
+pub use queue::{Attributes, Message, Notify, Patience, PosixQueue, Watch};
+
+use crate::error::Error;
+use crate::host::Host;
+use crate::owner::{Caller, Owner};
+use core::sync::atomic::{AtomicUsize, Ordering};
+use quire_heap::{Arc, Map, SpareEntry};
+use quire_sync::Mutex;
+
+/// Limits on queues.
+pub struct Limits {
+    /// Queues.
+    pub count: AtomicUsize,
+    /// Messages of a queue.
+    pub messages: AtomicUsize,
+    /// Bytes of a message.
+    pub size: AtomicUsize,
+    /// Messages of a queue whose maker does not say.
+    pub default_messages: AtomicUsize,
+    /// Bytes of a message of such a queue.
+    pub default_size: AtomicUsize,
+}
+
+/// Messages of a queue at most, for privileged callers.
+pub const MESSAGES_MOST: usize = 65536;
+/// Bytes of a message at most, for privileged callers.
+pub const SIZE_MOST: usize = 16 << 20;
+/// Kernel memory of a message beside its bytes, and of a queue.
+const MESSAGE: u64 = 128;
+const OVERHEAD: u64 = 512;
+
+/// How a queue is opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OpenQueue {
+    /// It is made if none has the name.
+    pub create: bool,
+    /// With `create`: a queue that has the name is an error.
+    pub exclusive: bool,
+    /// The rights that the caller wants.
+    pub wanted: u32,
+    /// The mode of a new queue.
+    pub mode: u32,
+    /// The size of a new queue.
+    pub attributes: Option<Attributes>,
+}
+
+type Names<H, W> = Map<Arc<[u8]>, Arc<PosixQueue<H, W>>>;
+
+/// All queues that have a name.
+pub struct PosixQueues<H: Host, W: Watch> {
+    host: H,
+    names: Mutex<Names<H, W>>,
+    limits: Limits,
+}
+
+impl<H: Host, W: Watch> PosixQueues<H, W> {
+    /// None.
+    pub fn new(host: H) -> Self {
+        let limits = Limits {
+            count: AtomicUsize::new(256),
+            messages: AtomicUsize::new(10),
+            size: AtomicUsize::new(8192),
+            default_messages: AtomicUsize::new(10),
+            default_size: AtomicUsize::new(8192),
+        };
+        PosixQueues { host, names: Mutex::new(Map::new()), limits }
+    }
+
+    /// The limits.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// The attributes of a new queue.
+    fn attributes(&self, caller: &Caller<'_>, asked: Option<Attributes>) -> Result<Attributes, Error> {
+        let get = |limit: &AtomicUsize| limit.load(Ordering::Relaxed);
+        let limits = &self.limits;
+        let (messages, size) = (get(&limits.messages), get(&limits.size));
+        let Some(asked) = asked else {
+            let (messages, size) = (messages.min(get(&limits.default_messages)), size.min(get(&limits.default_size)));
+            return Ok(Attributes { messages, size });
+        };
+        let (messages, size) = if caller.exceeds { (MESSAGES_MOST, SIZE_MOST) } else { (messages, size) };
+        let fits = (1..=messages).contains(&asked.messages) && (1..=size).contains(&asked.size);
+        if fits { Ok(asked) } else { Err(Error::Invalid) }
+    }
+
+    /// Opens the queue `name`.
+    pub fn open(&self, caller: &Caller<'_>, name: &[u8], how: OpenQueue) -> Result<Arc<PosixQueue<H, W>>, Error> {
+        let mut names = self.names.lock();
+        if let Some(found) = names.get(name).cloned() {
+            drop(names);
+            if how.create && how.exclusive {
+                return Err(Error::Exists);
+            }
+            found.owner().allow(caller, how.wanted)?;
+            return Ok(found);
+        }
+        if !how.create {
+            return Err(Error::NotFound);
+        }
+        if names.len() >= self.limits.count.load(Ordering::Relaxed) && !caller.exceeds {
+            return Err(Error::NoSpace);
+        }
+        let attributes = self.attributes(caller, how.attributes)?;
+        // All of it is charged at once, so that a send needs no charge.
+        let bytes = attributes.messages as u64 * (attributes.size as u64 + MESSAGE) + OVERHEAD;
+        let charge = self.host.charge_queue(bytes).ok_or(Error::TooMany)?;
+        let (entry, key) = (SpareEntry::try_new()?, Arc::try_copy(name)?);
+        let new = Arc::try_new(PosixQueue::new(attributes, Owner::new(caller, how.mode), charge))?;
+        names.insert(entry, key, new.clone());
+        Ok(new)
+    }
+
+    /// Takes the name from a queue. `owns_all`: the caller may do so with queues of others.
+    pub fn unlink(&self, caller: &Caller<'_>, name: &[u8], owns_all: bool) -> Result<(), Error> {
+        let mut names = self.names.lock();
+        let found = names.get(name).ok_or(Error::NotFound)?;
+        if found.owner().user != caller.user && !owns_all {
+            return Err(Error::NotPermitted);
+        }
+        let gone = names.take(name);
+        drop(names);
+        drop(gone);
+        Ok(())
+    }
+}

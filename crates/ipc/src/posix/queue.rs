@@ -1,0 +1,223 @@
+//! A queue. Every change is announced, and a waiting call tries again.
+
+use crate::error::Error;
+use crate::host::Host;
+use crate::msg::Text;
+use crate::owner::Owner;
+use core::sync::atomic::{AtomicUsize, Ordering};
+use quire_heap::{Arc, Deque, Map, SpareEntry};
+use quire_sync::{Mutex, WaitOutcome, WaitQueue};
+
+/// Announces changes of a queue to polls, beside the threads that sleep.
+pub trait Watch: Default + Send + Sync + 'static {
+    /// The threads that wait for a change.
+    fn sleepers(&self) -> &WaitQueue;
+    /// Wakes the threads, and tells polls.
+    fn notify(&self);
+}
+
+/// Receives one announcement that an empty queue has got a message.
+pub trait Notify: Send + Sync + 'static {
+    /// A message came from the calling thread.
+    fn arrived(&self);
+    /// Whether its process still exists.
+    fn is_alive(&self) -> bool;
+}
+
+/// The size of a queue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Attributes {
+    /// Messages at most.
+    pub messages: usize,
+    /// Bytes of a message at most.
+    pub size: usize,
+}
+
+/// A message.
+pub struct Message {
+    /// A higher one is received before a lower one.
+    pub priority: u32,
+    /// Its bytes.
+    pub text: Text,
+}
+
+struct State {
+    /// By priority, the highest first: its complement is the key. No list is empty.
+    messages: Map<u32, Deque<Text>>,
+    count: usize,
+    bytes: usize,
+    /// The process that is told of the next message, by its id.
+    notify: Option<(u32, Arc<dyn Notify>)>,
+}
+
+/// How long a call may wait.
+#[derive(Clone, Copy)]
+pub struct Patience<'a> {
+    /// Not at all.
+    pub no_wait: bool,
+    /// Nanoseconds since boot.
+    pub deadline: Option<u64>,
+    /// Whether a signal has come.
+    pub interrupted: &'a dyn Fn() -> bool,
+}
+
+/// A queue.
+pub struct PosixQueue<H: Host, W: Watch> {
+    attributes: Attributes,
+    owner: Owner,
+    state: Mutex<State>,
+    /// Receivers that wait. A message for one of them is no event for the notified process.
+    receivers: AtomicUsize,
+    watch: W,
+    _charge: H::Charge,
+}
+
+impl State {
+    /// Adds a message for which there is room.
+    fn put(&mut self, message: &mut Option<Message>) -> Result<(), Error> {
+        let Some(new) = message.take() else { return Ok(()) };
+        let key = !new.priority;
+        if let Some(list) = self.messages.get_mut(&key) {
+            if let Err(e) = list.try_reserve(1) {
+                *message = Some(new);
+                return Err(e.into());
+            }
+            self.count += 1;
+            self.bytes += new.text.len();
+            list.push_back_reserved(new.text);
+            return Ok(());
+        }
+        let made = SpareEntry::try_new().and_then(|entry| Ok((entry, Deque::try_with_capacity(1)?)));
+        let (entry, mut list) = match made {
+            Ok(made) => made,
+            Err(e) => {
+                *message = Some(new);
+                return Err(e.into());
+            }
+        };
+        self.count += 1;
+        self.bytes += new.text.len();
+        list.push_back_reserved(new.text);
+        self.messages.insert(entry, key, list);
+        Ok(())
+    }
+
+    /// Takes the oldest message of the highest priority.
+    fn take(&mut self) -> Option<Message> {
+        let (key, _) = self.messages.iter().next()?;
+        let key = *key;
+        let list = self.messages.get_mut(&key)?;
+        let text = list.pop_front()?;
+        if list.is_empty() {
+            self.messages.remove(&key);
+        }
+        self.count -= 1;
+        self.bytes -= text.len();
+        Some(Message { priority: !key, text })
+    }
+}
+
+impl<H: Host, W: Watch> PosixQueue<H, W> {
+    pub(super) fn new(attributes: Attributes, owner: Owner, charge: H::Charge) -> Self {
+        let state = State { messages: Map::new(), count: 0, bytes: 0, notify: None };
+        let state = Mutex::new(state);
+        let receivers = AtomicUsize::new(0);
+        PosixQueue { attributes, owner, state, receivers, watch: W::default(), _charge: charge }
+    }
+
+    /// Its size.
+    pub fn attributes(&self) -> Attributes {
+        self.attributes
+    }
+
+    /// Its owner and mode.
+    pub fn owner(&self) -> &Owner {
+        &self.owner
+    }
+
+    /// Announces its changes.
+    pub fn watch(&self) -> &W {
+        &self.watch
+    }
+
+    /// Messages, and their bytes.
+    pub fn filled(&self) -> (usize, usize) {
+        let state = self.state.lock();
+        (state.count, state.bytes)
+    }
+
+    /// The process that is told of the next message; 0 if there is none.
+    pub fn notified(&self) -> u32 {
+        self.state.lock().notify.as_ref().map_or(0, |(pid, _)| *pid)
+    }
+
+    fn wait<R>(&self, patience: &Patience<'_>, mut ready: impl FnMut() -> Option<R>) -> Result<R, Error> {
+        if patience.no_wait {
+            return ready().ok_or(Error::WouldBlock);
+        }
+        self.watch.sleepers().wait_until(patience.deadline, patience.interrupted, ready).map_err(|why| match why {
+            WaitOutcome::Interrupted => Error::Interrupted,
+            _ => Error::TimedOut,
+        })
+    }
+
+    /// Checks the length of a message.
+    pub fn fits(&self, len: usize) -> Result<(), Error> {
+        if len > self.attributes.size { Err(Error::TooLarge) } else { Ok(()) }
+    }
+
+    /// Sends a message that [fits](Self::fits).
+    pub fn send(&self, message: Message, patience: &Patience<'_>) -> Result<(), Error> {
+        let mut message = Some(message);
+        let told = self.wait(patience, || {
+            let mut state = self.state.lock();
+            if state.count >= self.attributes.messages {
+                return None;
+            }
+            let done = state.put(&mut message).map(|()| {
+                let first = state.count == 1 && self.receivers.load(Ordering::Relaxed) == 0;
+                if first { state.notify.take() } else { None }
+            });
+            Some(done)
+        })??;
+        if let Some((_, notify)) = told {
+            notify.arrived();
+        }
+        self.watch.notify();
+        Ok(())
+    }
+
+    /// Receives a message into a buffer of `most` bytes, which must be enough for every message.
+    pub fn receive(&self, most: usize, patience: &Patience<'_>) -> Result<Message, Error> {
+        if most < self.attributes.size {
+            return Err(Error::TooLarge);
+        }
+        let first = self.state.lock().take();
+        let message = match first {
+            Some(message) => message,
+            None => {
+                self.receivers.fetch_add(1, Ordering::Relaxed);
+                let taken = self.wait(patience, || self.state.lock().take());
+                self.receivers.fetch_sub(1, Ordering::Relaxed);
+                taken?
+            }
+        };
+        self.watch.notify();
+        Ok(message)
+    }
+
+    /// From now on `notify` is told of the next message that comes to the empty queue, once. `None`: not any more, if it
+    /// is of the same process.
+    pub fn set_notify(&self, pid: u32, notify: Option<Arc<dyn Notify>>) -> Result<(), Error> {
+        let mut state = self.state.lock();
+        let gone = match notify {
+            Some(_) if state.notify.as_ref().is_some_and(|(_, there)| there.is_alive()) => return Err(Error::Busy),
+            Some(notify) => state.notify.replace((pid, notify)),
+            None if state.notify.as_ref().is_some_and(|(owner, _)| *owner == pid) => state.notify.take(),
+            None => None,
+        };
+        drop(state);
+        drop(gone);
+        Ok(())
+    }
+}

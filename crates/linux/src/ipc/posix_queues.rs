@@ -1,0 +1,297 @@
+//! `mq_open`, `mq_unlink`, `mq_timedsend`, `mq_timedreceive`, `mq_notify`, `mq_getsetattr`.
+
+use super::host::{IpcHost, PosixQueue, QueueWatch};
+use crate::file::File;
+use crate::process::Process;
+use crate::process::credentials::capabilities::cap;
+use crate::signal::info::code;
+use crate::signal::{Detail, SigInfo, Signal};
+use crate::time::{Timespec, on_monotonic};
+use crate::{Ctx, Errno, Linux, Machine};
+use core::any::Any;
+use core::fmt::Write as _;
+use core::sync::atomic::{AtomicUsize, Ordering};
+use linux_raw_sys::general as raw;
+use quire_fs::readiness::Readiness;
+use quire_fs::{FsError, Io, OpenFlags, Ready, Sink, Source, Stream};
+use quire_heap::{Arc, Vec, Weak, unsize};
+use quire_ipc::owner::{MODE, READ, WRITE};
+use quire_ipc::posix::{Attributes, Message, Notify, OpenQueue, Patience, Watch};
+use quire_ipc::{Error, msg::Text};
+use quire_sync::WaitQueue;
+
+/// Priorities lie below this.
+const PRIORITIES: u32 = 32768;
+/// The longest name.
+const NAME: usize = 255;
+/// Kinds of `struct sigevent`.
+const SIGEV_SIGNAL: u32 = 0;
+const SIGEV_NONE: u32 = 1;
+
+impl Watch for QueueWatch {
+    fn sleepers(&self) -> &WaitQueue {
+        self.0.sleepers()
+    }
+    fn notify(&self) {
+        self.0.notify();
+    }
+}
+
+/// An open queue.
+struct QueueFile<M: Machine> {
+    queue: Arc<PosixQueue<M>>,
+    host: IpcHost<M>,
+    /// Bytes of the description that were read.
+    read: AtomicUsize,
+}
+
+impl<M: Machine> Drop for QueueFile<M> {
+    fn drop(&mut self) {
+        // The process that closes it is told no more.
+        let _never_fails = self.queue.set_notify(quire_ipc::Host::pid(&self.host), None);
+    }
+}
+
+impl<M: Machine> Stream for QueueFile<M> {
+    fn read(&self, _io: &Io<'_>, sink: &mut dyn Sink) -> Result<usize, FsError> {
+        let mut text = Vec::<u8>::new();
+        let pid = self.queue.notified();
+        let written =
+            writeln!(text, "QSIZE:{:<10} NOTIFY:{:<5} SIGNO:{:<5} NOTIFY_PID:{pid:<6}", self.queue.filled().1, 0, 0);
+        written.map_err(|_| FsError::OutOfMemory)?;
+        let from = self.read.load(Ordering::Relaxed).min(text.len());
+        let n = sink.put(&text[from..])?;
+        self.read.store(from + n, Ordering::Relaxed);
+        Ok(n)
+    }
+
+    fn write(&self, _io: &Io<'_>, _source: &mut dyn Source) -> Result<usize, FsError> {
+        Err(FsError::Invalid)
+    }
+
+    fn ready(&self) -> Ready {
+        let (count, _) = self.queue.filled();
+        let mut ready = Ready::empty();
+        ready.set(Ready::READ, count > 0);
+        ready.set(Ready::WRITE, count < self.queue.attributes().messages);
+        ready
+    }
+
+    fn readiness(&self) -> Option<&Readiness> {
+        Some(&self.queue.watch().0)
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// Tells a process by a signal, or not at all.
+struct Told<M: Machine> {
+    process: Weak<Process<M>>,
+    linux: &'static Linux<M>,
+    signal: Option<(Signal, u64)>,
+}
+
+impl<M: Machine> Notify for Told<M> {
+    fn arrived(&self) {
+        if let (Some(process), Some((signal, value))) = (self.process.upgrade(), self.signal) {
+            let thread = self.linux.current();
+            // SAFETY: the calling thread's own.
+            let uid = unsafe { thread.credentials.get() }.real_user;
+            let detail = Detail::Value { pid: thread.process.pid, uid, value };
+            let info = SigInfo { signal, code: code::MESGQ, errno: 0, detail };
+            // A full queue of signals loses it, as on Linux.
+            let _perhaps_lost = self.linux.signal_process(&process, info);
+        }
+    }
+
+    fn is_alive(&self) -> bool {
+        self.process.upgrade().is_some_and(|process| !process.is_exiting())
+    }
+}
+
+/// The name of a queue, which has no slash.
+fn name<M: Machine>(ctx: &Ctx<'_, M>, at: u64) -> Result<Vec<u8>, Errno> {
+    let name = ctx.user().read_string(at, NAME, Errno::ENAMETOOLONG)?;
+    match &name[..] {
+        [] => Err(Errno::ENOENT),
+        b"." | b".." => Err(Errno::EACCES),
+        name if name.contains(&b'/') => Err(Errno::EACCES),
+        _ => Ok(name),
+    }
+}
+
+/// `struct mq_attr`: flags, messages at most, bytes of a message at most, messages.
+type Described = [i64; 8];
+
+/// `mq_open`
+pub fn sys_mq_open<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    at: u64,
+    flags: u32,
+    mode: u32,
+    attr: u64,
+) -> Result<usize, Errno> {
+    let attributes = if attr == 0 { None } else { Some(ctx.read::<Described>(attr)?) };
+    let name = name(ctx, at)?;
+    let (wanted, mut opened) = match flags & raw::O_ACCMODE {
+        raw::O_RDONLY => (READ, OpenFlags::READ),
+        raw::O_WRONLY => (WRITE, OpenFlags::WRITE),
+        raw::O_RDWR => (READ | WRITE, OpenFlags::READ | OpenFlags::WRITE),
+        _ => return Err(Errno::EINVAL),
+    };
+    opened.set(OpenFlags::NONBLOCK, flags & raw::O_NONBLOCK != 0);
+    let size = |n: i64| usize::try_from(n).map_err(|_| Errno::EINVAL);
+    let attributes = match attributes {
+        Some(asked) if flags & raw::O_CREAT != 0 => {
+            Some(Attributes { messages: size(asked[1])?, size: size(asked[2])? })
+        }
+        _ => None,
+    };
+    let how = OpenQueue {
+        create: flags & raw::O_CREAT != 0,
+        exclusive: flags & raw::O_EXCL != 0,
+        wanted,
+        mode: mode & MODE & !u32::from(ctx.fs()?.umask()),
+        attributes,
+    };
+    // Before a queue is made, so that none stays for want of a descriptor or memory.
+    let files = ctx.files()?.clone();
+    let descriptor = files.reserve(true, crate::file::descriptor_limit(ctx.thread))?;
+    let new = ctx.vfs().nameless(&ctx.file_credentials(), "mqueue", false)?;
+    let queue = ctx.as_file_caller(|caller| ctx.linux.ipc.posix.open(caller, &name, how))?;
+    let host = IpcHost(*ctx.vfs().host());
+    let stream = Arc::try_new(QueueFile { queue, host, read: AtomicUsize::new(0) })?;
+    let file: Arc<File<M>> = new.open(unsize!(stream), opened);
+    Ok(descriptor.fill(file) as usize)
+}
+
+/// `mq_unlink`
+pub fn sys_mq_unlink<M: Machine>(ctx: &mut Ctx<'_, M>, at: u64) -> Result<usize, Errno> {
+    let name = name(ctx, at)?;
+    let owns_all = ctx.credentials().may(cap::FOWNER);
+    ctx.as_file_caller(|caller| ctx.linux.ipc.posix.unlink(caller, &name, owns_all))?;
+    Ok(0)
+}
+
+/// The queue of a file that was opened with `right`.
+fn queue<M: Machine>(file: &Arc<File<M>>, right: OpenFlags) -> Result<&QueueFile<M>, Errno> {
+    let queue = file.stream_as::<QueueFile<M>>().ok_or(Errno::EBADF)?;
+    if file.flags().contains(right) { Ok(queue) } else { Err(Errno::EBADF) }
+}
+
+/// The deadline of a call: a time of day, or none.
+fn deadline<M: Machine>(ctx: &Ctx<'_, M>, time: u64) -> Result<Option<u64>, Errno> {
+    if time == 0 {
+        return Ok(None);
+    }
+    let time: Timespec = ctx.read(time)?;
+    Ok(Some(on_monotonic(ctx.linux.machine, time.nanos()?)))
+}
+
+/// A call that a signal interrupts is made again, if the handler's action says so.
+fn errno(e: Error) -> Errno {
+    match e {
+        Error::Interrupted => Errno::ERESTARTSYS,
+        Error::TooLarge => Errno::EMSGSIZE,
+        e => e.into(),
+    }
+}
+
+/// `mq_timedsend`
+pub fn sys_mq_timedsend<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    fd: i32,
+    at: u64,
+    len: usize,
+    priority: u32,
+    time: u64,
+) -> Result<usize, Errno> {
+    let deadline = deadline(ctx, time)?;
+    if priority >= PRIORITIES {
+        return Err(Errno::EINVAL);
+    }
+    let file = ctx.file(fd)?;
+    let queue = &queue(&file, OpenFlags::WRITE)?.queue;
+    queue.fits(len).map_err(errno)?;
+    let mut text = Text::new(len)?;
+    let mut from = at;
+    for chunk in text.chunks_mut() {
+        ctx.user().read_bytes(from, chunk)?;
+        from = from.wrapping_add(chunk.len() as u64);
+    }
+    let interrupted = || ctx.thread.interrupted();
+    let no_wait = file.flags().contains(OpenFlags::NONBLOCK);
+    queue
+        .send(Message { priority, text }, &Patience { no_wait, deadline, interrupted: &interrupted })
+        .map_err(errno)?;
+    Ok(0)
+}
+
+/// `mq_timedreceive`
+pub fn sys_mq_timedreceive<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    fd: i32,
+    at: u64,
+    len: usize,
+    priority_at: u64,
+    time: u64,
+) -> Result<usize, Errno> {
+    let deadline = deadline(ctx, time)?;
+    let file = ctx.file(fd)?;
+    let queue = &queue(&file, OpenFlags::READ)?.queue;
+    let interrupted = || ctx.thread.interrupted();
+    let no_wait = file.flags().contains(OpenFlags::NONBLOCK);
+    let message = queue.receive(len, &Patience { no_wait, deadline, interrupted: &interrupted }).map_err(errno)?;
+    ctx.write_optional(priority_at, &message.priority)?;
+    let mut to = at;
+    for chunk in message.text.chunks() {
+        ctx.user().write_bytes(to, chunk)?;
+        to = to.wrapping_add(chunk.len() as u64);
+    }
+    Ok(message.text.len())
+}
+
+/// `mq_notify`
+pub fn sys_mq_notify<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, event: u64) -> Result<usize, Errno> {
+    let event = if event == 0 { None } else { Some(ctx.read::<[u64; 8]>(event)?) };
+    let notify = match event {
+        None => None,
+        Some([value, kind, ..]) => {
+            let signal = match (kind >> 32) as u32 {
+                SIGEV_NONE => None,
+                SIGEV_SIGNAL => Some((Signal::new(u64::from(kind as u32)).map_err(|_| Errno::EINVAL)?, value)),
+                // Threads are told through a netlink socket, of which there is none.
+                _ => return Err(Errno::EINVAL),
+            };
+            let process = Arc::downgrade(ctx.process());
+            let told = Arc::try_new(Told { process, linux: ctx.linux, signal })?;
+            let told: Arc<dyn Notify> = unsize!(told);
+            Some(told)
+        }
+    };
+    let file = ctx.file(fd)?;
+    queue(&file, OpenFlags::empty())?.queue.set_notify(ctx.pid(), notify)?;
+    Ok(0)
+}
+
+/// `mq_getsetattr`
+pub fn sys_mq_getsetattr<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, new: u64, old: u64) -> Result<usize, Errno> {
+    let new = if new == 0 { None } else { Some(ctx.read::<Described>(new)?) };
+    if new.is_some_and(|new| new[0] & !i64::from(raw::O_NONBLOCK) != 0) {
+        return Err(Errno::EINVAL);
+    }
+    let file = ctx.file(fd)?;
+    let queue = &queue(&file, OpenFlags::empty())?.queue;
+    let (Attributes { messages, size }, (count, _)) = (queue.attributes(), queue.filled());
+    let flags = file.flags();
+    if let Some(new) = new {
+        let mut changed = flags;
+        changed.set(OpenFlags::NONBLOCK, new[0] != 0);
+        file.set_flags(changed);
+    }
+    let shown = if flags.contains(OpenFlags::NONBLOCK) { i64::from(raw::O_NONBLOCK) } else { 0 };
+    ctx.write_optional(old, &[shown, messages as i64, size as i64, count as i64, 0, 0, 0, 0])?;
+    Ok(0)
+}
