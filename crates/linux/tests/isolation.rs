@@ -18,11 +18,12 @@ const OWN: &str = "
     epoll_pwait eventfd eventfd2 epoll_create1 dup3 preadv syncfs getcpu getrandom mlock2 preadv2 clone3 close_range
     epoll_pwait2 setfsuid setfsgid personality prctl timer_create timer_settime timer_gettime timer_getoverrun timer_delete
     timerfd_create timerfd_settime timerfd_gettime rseq accept accept4 listen recvfrom recvmsg recvmmsg getsockname
-    getpeername setsockopt getsockopt
+    getpeername setsockopt getsockopt membarrier futex_waitv
 ";
 
 /// They report to every caller that there is nothing of that kind.
-const NOTHING: &str = "setxattr lsetxattr getxattr lgetxattr listxattr llistxattr removexattr lremovexattr";
+const NOTHING: &str =
+    "open_by_handle_at setxattr lsetxattr getxattr lgetxattr listxattr llistxattr removexattr lremovexattr";
 
 /// They use the same check as another call.
 const AS_ANOTHER: &[(&str, &str)] = &[
@@ -30,6 +31,10 @@ const AS_ANOTHER: &[(&str, &str)] = &[
     ("newfstatat", "stat"),
     ("statx", "stat"),
     ("openat", "open"),
+    ("openat2", "open"),
+    ("name_to_handle_at", "stat"),
+    ("sched_setattr", "sched_setscheduler"),
+    ("sched_getattr", "sched_getscheduler"),
     ("pipe2", "pipe"),
     ("fchdir", "chdir"),
     ("unlinkat", "unlink"),
