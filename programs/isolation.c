@@ -20,6 +20,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
+#include <sys/uio.h>
 #include <sys/un.h>
 
 enum { USER = 1000, OTHER = 2000, EXTRA = 50 };
@@ -105,6 +106,16 @@ static long do_sched_setaffinity(pid_t p) {
     unsigned long mask = ~0ul;
     return result(syscall(SYS_sched_setaffinity, p, sizeof mask, &mask));
 }
+static long do_process_vm_readv(pid_t p) {
+    static long there;
+    long here;
+    return result(syscall(SYS_process_vm_readv, p, &(struct iovec){&here, 8}, 1, &(struct iovec){&there, 8}, 1, 0));
+}
+static long do_process_vm_writev(pid_t p) {
+    static long there;
+    long here = 0;
+    return result(syscall(SYS_process_vm_writev, p, &(struct iovec){&here, 8}, 1, &(struct iovec){&there, 8}, 1, 0));
+}
 static long do_sched_getscheduler(pid_t p) { return result(syscall(SYS_sched_getscheduler, p)); }
 static long do_sched_setscheduler(pid_t p) {
     int priority = 0;
@@ -156,6 +167,7 @@ static const struct operation {
     {"rt_tgsigqueueinfo", do_tgsigqueue}, {"prlimit64", do_prlimit_get}, {"prlimit64-set", do_prlimit_set},
     {"prlimit64-raise", do_prlimit_raise}, {"prlimit64-wrong", do_prlimit_wrong}, {"getpriority", do_getpriority},
     {"setpriority", do_setpriority}, {"setpriority-up", do_setpriority_up}, {"sched_getaffinity", do_sched_getaffinity},
+    {"process_vm_readv", do_process_vm_readv}, {"process_vm_writev", do_process_vm_writev},
     {"sched_setaffinity", do_sched_setaffinity}, {"sched_getscheduler", do_sched_getscheduler},
     {"sched_setscheduler", do_sched_setscheduler}, {"sched_getparam", do_sched_getparam}, {"sched_setparam", do_sched_setparam},
     {"sched_rr_get_interval", do_sched_rr_get_interval}, {"get_robust_list", do_get_robust_list}, {"capget", do_capget},

@@ -31,6 +31,9 @@
 #ifndef SYS_epoll_pwait2
 #define SYS_epoll_pwait2 441
 #endif
+#ifndef SYS_futex_waitv
+#define SYS_futex_waitv 449
+#endif
 #ifndef SYS_fchmodat2
 #define SYS_fchmodat2 452
 #endif
@@ -719,6 +722,13 @@ ROW(preadv, , scattered(fresh), (FILE_FD, vector, 40, 0, 0), NOTHING, READS)
 ROW(pwritev, , (scattered(data), empty_file()), (one, vector, 40, 0, 0), no_file(), WRITES)
 ROW(rt_tgsigqueueinfo, , queued_info(SIGRTMIN), (queued.si_pid, queued.si_pid, SIGRTMIN, &queued), take_signal(), .or = {EAGAIN}, EACH)
 ROW(recvmmsg, , a_few_sent_messages(), (ends[1], &messages, 1, 0, NULL), close_received(), .maybe = "the files are lost, as on Linux")
+ROW(name_to_handle_at, , NOTHING, (AT_FDCWD, path, fresh, fresh + PAGE, 0), NOTHING, .fails = EOPNOTSUPP)
+ROW(open_by_handle_at, , NOTHING, (FILE_FD, fresh, 0), NOTHING, .fails = EOPNOTSUPP, NONE(ONLY_USES))
+ROW(process_vm_readv, , scattered(fresh), (me, vector, 40, &in_data, 1, 0), NOTHING, READS)
+ROW(process_vm_writev, , scattered(data), (me, vector, 40, &in_data, 1, 0), NOTHING, .or = {EFAULT}, MAYBE("the pages are there"))
+ROW(sched_setattr, , NOTHING, (0, (&(uint64_t[6]){48}), 0), NOTHING, NONE(ONLY_USES))
+ROW(sched_getattr, , NOTHING, (0, fresh, 48, 0), NOTHING, FAULTS)
+ROW(membarrier, , NOTHING, (1 /* global */, 0, 0), NOTHING, NONE(ONLY_USES))
 ROW(prlimit64, , NOTHING, (0, RLIMIT_NOFILE, NULL, fresh), NOTHING, FAULTS)
 ROW(syncfs, , NOTHING, (FILE_FD), NOTHING, NONE("a file is where it stays"))
 ROW(sendmmsg, , a_few_messages(), (ends[0], &messages, 1, 0), close_both())
@@ -738,6 +748,8 @@ ROW_BY(clone3, , clone3_process(), run_clone3, (end_born(), no_area()), .or = {E
 ROW_BY(clone3, _thread, clone3_thread(), run_clone3, end_thread(), .or = {EAGAIN}, MAYBE(STACKS))
 ROW(close_range, , sharer(), (700, 800, 2 /* unshare */), end_sharer(), EACH)
 ROW(faccessat2, , NOTHING, (AT_FDCWD, path, R_OK, 0x200), NOTHING)
+ROW(openat2, , NOTHING, (DIR_FD, "e", &(uint64_t[3]){O_CREAT | O_RDWR, 0644, 8 /* beneath */}, 24), (close_result(), unlink("d/e")))
+ROW(futex_waitv, , NOTHING, (&(uint64_t[3]){0, (uintptr_t)&word, 2 | 128}, 1, 0, &long_ago, CLOCK_MONOTONIC), NOTHING, .fails = ETIMEDOUT)
 ROW(epoll_pwait2, , ready_epoll(), (one, fresh, 8, &no_ns, NULL, 8), no_epoll(), FAULTS)
 ROW(fchmodat2, , NOTHING, (AT_FDCWD, path, 0644, 0), NOTHING)
 

@@ -54,6 +54,8 @@ static const struct shape {
     {SYS_timer_create, "cpp"}, {SYS_timer_settime, "iFpp"}, {SYS_timer_gettime, "ip"}, {SYS_timer_getoverrun, "i"},
     {SYS_timer_delete, "i"}, {SYS_timerfd_create, "cF"}, {SYS_signalfd, "fpi"}, {SYS_signalfd4, "fpiF"}, {SYS_timerfd_settime, "fFpp"}, {SYS_timerfd_gettime, "fp"},
     {SYS_rseq, "piF?"}, {435 /* clone3 */, "ps"}, {436 /* close_range */, "ffF"}, {439 /* faccessat2 */, "fniF"}, {441 /* epoll_pwait2 */, "fpiTp"},
+    {SYS_process_vm_readv, "PviviF"}, {SYS_process_vm_writev, "PviviF"}, {SYS_sched_getattr, "PpiF"}, {324 /* membarrier */, "FFi"},
+    {437 /* openat2 */, "fnps"}, {449 /* futex_waitv */, "piFTc"}, {SYS_name_to_handle_at, "fnppF"},
 };
 
 // Calls that are never made, and why: they would legitimately end or blind the siege itself.

@@ -59,5 +59,5 @@ pub use tree::{dentry, directory, generated, inode};
 pub use vfs::credentials::{FileCredentials, Powers, Want};
 pub use vfs::found::{Final, FoundPath, Last, NAME_MAX, Name};
 pub use vfs::make::Create;
-pub use vfs::view::{Places, StartDirectory, View};
+pub use vfs::view::{Places, Resolve, StartDirectory, View};
 pub use vfs::{Vfs, rename, walk};

@@ -54,6 +54,8 @@ pub struct Linux<M: Machine> {
     pub(crate) network: Arc<Network<M>>,
     /// Shared memory segments, semaphore arrays, message queues.
     pub(crate) ipc: Ipc<M>,
+    /// What tells this boot from others.
+    pub(crate) boot_id: [u8; 16],
     /// Numbers of `/proc/sys`.
     pub settings: Settings,
     /// The ids of netlink sockets.
@@ -153,6 +155,7 @@ impl<M: Machine> Linux<M> {
         let ids = Ids::new(most_ids(memory) as crate::Pid - 1, cpus, &mut tables)?;
         ids.set_max(first as crate::Pid - 1);
         let files = System::new(vm, machine)?;
+        let entropy = machine.entropy();
         Ok(quire_heap::try_leak(Linux {
             machine,
             vm,
@@ -165,6 +168,7 @@ impl<M: Machine> Linux<M> {
             unknown: Unknown::new(),
             network: Network::new(SocketHost(*files.vfs().host()))?,
             ipc: Ipc::new(*files.vfs().host())?,
+            boot_id: core::array::from_fn(|at| entropy[at] ^ entropy[at + 16]),
             settings: Settings::new(),
             netlink_ports: NetlinkPorts::new(),
             files,

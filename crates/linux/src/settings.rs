@@ -81,6 +81,32 @@ settings! {
     Forward: 0, i32::MIN as i64, INT;
     /// `net.ipv4.ip_default_ttl`: the first value of IP_TTL.
     Hops: 64, 1, 255;
+    /// `kernel.core_uses_pid`: no core file is written.
+    CoreUsesPid: 0, 0, 1;
+    /// `kernel.dmesg_restrict`: programs cannot read the kernel's log.
+    HideLog: 0, 0, 1;
+    /// `kernel.kptr_restrict`: no address of the kernel is shown.
+    HidePointers: 0, 0, 2;
+    /// `kernel.perf_event_paranoid`: no events are counted.
+    HideEvents: 2, -1, INT;
+    /// `fs.lease-break-time`: there are no leases.
+    LeaseTime: 45, 0, INT;
+    /// `fs.aio-max-nr`: there is no asynchronous I/O.
+    MostAsynchronous: 65_536, 0, i64::MAX;
+    /// `vm.swappiness`: pageout chooses pages by their age alone.
+    Swappiness: 60, 0, 200;
+    /// `vm.dirty_ratio`: files in memory are not written back.
+    DirtyRatio: 20, 0, 100;
+    /// `vm.dirty_background_ratio`: the same.
+    DirtyBackground: 10, 0, 100;
+    /// `vm.dirty_expire_centisecs`: the same.
+    DirtyExpire: 3000, 0, INT;
+    /// `vm.dirty_writeback_centisecs`: the same.
+    DirtyWriteback: 500, 0, INT;
+    /// `vm.vfs_cache_pressure`: no name is cached, since all files are in memory.
+    CachePressure: 100, 0, INT;
+    /// `kernel.randomize_va_space`. With 0 each program lies at the same addresses; 1 and 2 do the same here.
+    Randomize: 2, 0, 2;
     /// `net.ipv6.bindv6only`: the first value of IPV6_V6ONLY. The kernel acts on it.
     OnlySix: 0, 0, 1;
 }

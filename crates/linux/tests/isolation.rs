@@ -21,10 +21,12 @@ const OWN: &str = "
     getpeername setsockopt getsockopt signalfd signalfd4
     getpeername setsockopt getsockopt shmdt mq_timedsend mq_timedreceive mq_notify
     mq_getsetattr
+    getpeername setsockopt getsockopt membarrier futex_waitv
 ";
 
 /// They report to every caller that there is nothing of that kind.
-const NOTHING: &str = "setxattr lsetxattr getxattr lgetxattr listxattr llistxattr removexattr lremovexattr";
+const NOTHING: &str =
+    "open_by_handle_at setxattr lsetxattr getxattr lgetxattr listxattr llistxattr removexattr lremovexattr";
 
 /// They use the same check as another call.
 const AS_ANOTHER: &[(&str, &str)] = &[
@@ -32,6 +34,10 @@ const AS_ANOTHER: &[(&str, &str)] = &[
     ("newfstatat", "stat"),
     ("statx", "stat"),
     ("openat", "open"),
+    ("openat2", "open"),
+    ("name_to_handle_at", "stat"),
+    ("sched_setattr", "sched_setscheduler"),
+    ("sched_getattr", "sched_getscheduler"),
     ("pipe2", "pipe"),
     ("fchdir", "chdir"),
     ("unlinkat", "unlink"),

@@ -46,6 +46,6 @@ pub use machine::{Irq, Machine};
 pub use powers::Openness;
 pub use roll_call::{Quiet, RollCall};
 pub use scheduler::{CpuTimes, Scheduler, User};
-pub use thread::{Current, Thread, ThreadRef};
+pub use thread::{Class, Current, Thread, ThreadRef};
 pub use timer::Timer;
 pub use watch::{Lockup, Watching};

@@ -22,6 +22,23 @@ pub(crate) const SLICE: u32 = 4_000_000;
 /// Less urgent than every level of a nice value: nothing is inherited.
 pub(crate) const NO_LEVEL: u8 = 40;
 
+/// A class of scheduling.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Class {
+    /// By its nice value.
+    Normal,
+    /// The same; its user says that it never waits for a person.
+    Batch,
+    /// With the least weight, whatever its nice value.
+    Background,
+}
+
+/// The number of nice values.
+const NICES: u8 = 40;
+/// The part of a stored class that says that new threads are not favoured by its nice value.
+const RESETS: u8 = 3;
+
 /// A thread. Placed by its maker (a box, a slab), counted by [`ThreadRef`]s, linked by the scheduler.
 ///
 /// A wake-up, a join, a steal and a turn's begin read only its first cache line. The lines of threads that wait on a
@@ -58,6 +75,7 @@ pub struct Thread<M: Machine> {
     pub(crate) dying: AtomicBool,
     /// It sleeps, and only an unpark wakes it. Written by itself.
     pub(crate) uninterruptible: AtomicBool,
+    /// Its nice value from 0 to 39. [`NICES`] times its class and [`RESETS`] are added, so that a thread stays small.
     nice: AtomicU8,
     /// The least level of a thread that waits for one of `owned`, or [`NO_LEVEL`]. The futex table's lock of this
     /// thread guards it, as `owned` and `blocked`.
@@ -241,17 +259,54 @@ impl<M: Machine> Thread<M> {
 
     /// Its nice value, -20 (greatest weight) to 19.
     pub fn nice(&self) -> i8 {
-        self.nice.load(Ordering::Relaxed) as i8 - 20
+        (self.nice.load(Ordering::Relaxed) % NICES) as i8 - 20
     }
 
     /// Sets its nice value, clamped to -20..=19. It also applies to the rest of its turn.
     pub fn set_nice(&self, nice: i8) {
-        self.nice.store((nice.clamp(-20, 19) + 20) as u8, Ordering::Relaxed);
+        let new = (nice.clamp(-20, 19) + 20) as u8;
+        let changed = |old: u8| Some(old - old % NICES + new);
+        let _before = self.nice.fetch_update(Ordering::Relaxed, Ordering::Relaxed, changed);
     }
 
-    /// Its level: 0 is the most urgent. That of its nice value, or the inherited one if that is more urgent.
+    /// Its class, and whether threads that it makes are not favoured by its nice value.
+    pub fn class(&self) -> (Class, bool) {
+        let stored = self.nice.load(Ordering::Relaxed) / NICES;
+        let class = match stored % RESETS {
+            of if of == Class::Batch as u8 => Class::Batch,
+            of if of == Class::Background as u8 => Class::Background,
+            _ => Class::Normal,
+        };
+        (class, stored >= RESETS)
+    }
+
+    /// Changes both. The class also applies to the rest of its turn.
+    pub fn set_class(&self, class: Class, resets: bool) {
+        let new = class as u8 + if resets { RESETS } else { 0 };
+        let changed = |old: u8| Some(old % NICES + new * NICES);
+        let _before = self.nice.fetch_update(Ordering::Relaxed, Ordering::Relaxed, changed);
+    }
+
+    /// Gives it the class and the nice value of `maker`. A maker that [resets](Self::class) passes on no nice value that
+    /// favours the thread, and no reset. Called before it is spawned.
+    pub fn inherit_class(&self, maker: &Thread<M>) {
+        let (class, resets) = maker.class();
+        self.set_nice(if resets { maker.nice().max(0) } else { maker.nice() });
+        self.set_class(class, false);
+    }
+
+    /// The level of its class and nice value.
+    fn own_level(&self) -> u8 {
+        let stored = self.nice.load(Ordering::Relaxed);
+        match stored / NICES % RESETS {
+            class if class == Class::Background as u8 => NO_LEVEL - 1,
+            _ => stored % NICES,
+        }
+    }
+
+    /// Its level: 0 is the most urgent. That of its class and nice value, or the inherited one if that is more urgent.
     pub(crate) fn level(&self) -> u8 {
-        self.nice.load(Ordering::Relaxed).min(self.inherited.load(Ordering::Relaxed))
+        self.own_level().min(self.inherited.load(Ordering::Relaxed))
     }
 
     /// The nice value by whose weight it runs.

@@ -216,6 +216,9 @@ impl<H: Host> OpenFile<H> {
     fn read_here(&self, offset: u64, sink: &mut dyn Sink) -> Result<usize, FsError> {
         match &self.body {
             Body::Text(file, text) => {
+                if let Some(done) = file.read_at(offset, sink) {
+                    return done;
+                }
                 let mut text = text.lock();
                 if offset == 0 || text.is_none() {
                     let mut new = Text::new();
@@ -290,6 +293,9 @@ impl<H: Host> OpenFile<H> {
                 Ok((n, offset + n as u64))
             }
             Body::Text(file, _) => {
+                if let Some(done) = file.write_at(offset, source) {
+                    return done.map(|n| (n, offset + n as u64));
+                }
                 let mut bytes = [0; 1024];
                 let n = source.left().min(bytes.len());
                 let n = source.take(&mut bytes[..n])?;

@@ -5,7 +5,7 @@
 use super::attr::{FileKind, NewAttr};
 use super::dentry::Dentry;
 use crate::host::Host;
-use crate::{FsError, Sink};
+use crate::{FsError, Sink, Source};
 use core::fmt;
 use quire_heap::{Arc, Vec};
 
@@ -63,6 +63,16 @@ pub trait GeneratedFile: Send + Sync {
     }
     /// Writes the whole text.
     fn text(&self, out: &mut Text) -> Result<(), FsError>;
+    /// Reads from any offset, for files that are no text: `None` for all others.
+    fn read_at(&self, offset: u64, sink: &mut dyn Sink) -> Option<Result<usize, FsError>> {
+        let _ = (offset, sink);
+        None
+    }
+    /// Writes at any offset, for files that are no text: `None` for all others.
+    fn write_at(&self, offset: u64, source: &mut dyn Source) -> Option<Result<usize, FsError>> {
+        let _ = (offset, source);
+        None
+    }
     /// Takes a program's write.
     fn store(&self, bytes: &[u8]) -> Result<usize, FsError> {
         let _ = bytes;

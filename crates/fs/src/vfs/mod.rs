@@ -30,7 +30,7 @@ use credentials::FileCredentials;
 use quire_heap::{Arc, Vec};
 use quire_sync::atomic::AtomicU64;
 use quire_sync::{Mutex, Rank, SpinLock};
-use view::{Places, StartDirectory, View};
+use view::{Places, Resolve, StartDirectory, View};
 
 /// All files of a machine.
 pub struct Vfs<H: Host> {
@@ -88,7 +88,7 @@ impl<H: Host> Vfs<H> {
 
     /// The view of a process that may do everything, from the root.
     pub fn view(&self) -> View<H> {
-        View { places: self.places.clone(), credentials: FileCredentials::ROOT, umask: 0 }
+        View { places: self.places.clone(), credentials: FileCredentials::ROOT, umask: 0, resolve: Resolve::empty() }
     }
 
     /// Makes `driver` serve the nodes with that number.

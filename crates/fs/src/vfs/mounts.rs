@@ -74,12 +74,18 @@ impl<H: Host> Vfs<H> {
         (0..).map_while(|n| self.mounts.lock().get(n).cloned())
     }
 
-    /// Calls `each` with the path and the type of each mount.
-    pub fn mounts(&self, mut each: impl FnMut(&[u8], &'static str)) -> Result<(), FsError> {
+    /// Calls `each` with the path, the type and the device number of each mount.
+    pub fn mounts(&self, mut each: impl FnMut(&[u8], &'static str, u64)) -> Result<(), FsError> {
         for m in self.all_mounts() {
-            each(&Dentry::path(&m, &self.root)?.0, m.inode.system().kind);
+            let system = m.inode.system();
+            each(&Dentry::path(&m, &self.root)?.0, system.kind, system.device);
         }
         Ok(())
+    }
+
+    /// Inodes of all mounted file systems that count them.
+    pub fn inodes(&self) -> u64 {
+        self.all_mounts().map(|mount| mount.inode.system().inodes()).sum()
     }
 
     /// The space of the file system of `inode`. The caller holds no lock.

@@ -55,6 +55,24 @@ impl<H: Host> Clone for Places<H> {
     }
 }
 
+bitflags::bitflags! {
+    /// Limits on the walk of a path.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct Resolve: u8 {
+        /// No step leads to another file system: [`FsError::CrossDevice`](crate::FsError::CrossDevice).
+        const NO_CROSSING = 1;
+        /// No link that leads straight to a file is followed: [`FsError::Loop`](crate::FsError::Loop).
+        const NO_JUMPS = 1 << 1;
+        /// No link is followed at all.
+        const NO_LINKS = 1 << 2;
+        /// No step leads out of the directory that the walk begins in, not even an absolute path:
+        /// [`FsError::CrossDevice`](crate::FsError::CrossDevice).
+        const BENEATH = 1 << 3;
+        /// The caller has made the directory the view's root, and no link may lead straight to a file.
+        const IN_ROOT = 1 << 4;
+    }
+}
+
 /// A process's view of the tree: the start of its paths, its credentials, its umask.
 pub struct View<H: Host> {
     /// The start of its paths: each view holds a reference, path walks take none.
@@ -63,6 +81,8 @@ pub struct View<H: Host> {
     pub credentials: FileCredentials,
     /// Permission bits that new files do not get.
     pub umask: u16,
+    /// Limits on its walks.
+    pub resolve: Resolve,
 }
 
 impl<H: Host> View<H> {
@@ -81,6 +101,11 @@ impl<H: Host> View<H> {
 
 impl<H: Host> Clone for View<H> {
     fn clone(&self) -> Self {
-        View { places: self.places.clone(), credentials: self.credentials.clone(), umask: self.umask }
+        View {
+            places: self.places.clone(),
+            credentials: self.credentials.clone(),
+            umask: self.umask,
+            resolve: self.resolve,
+        }
     }
 }

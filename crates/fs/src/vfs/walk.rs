@@ -3,7 +3,7 @@
 use super::Vfs;
 use super::credentials::Want;
 use super::found::{Final, FoundPath, Last, NAME_MAX, Name};
-use super::view::View;
+use super::view::{Resolve, View};
 use crate::FsError;
 use crate::host::Host;
 use crate::tree::attr::FileKind;
@@ -120,6 +120,7 @@ impl<H: Host> Vfs<H> {
             return Err(FsError::NotFound);
         }
         if path.len() < PATH_MAX
+            && view.resolve.is_empty()
             && let Some(found) = self.straight(view, base, path)
         {
             return Ok(found);
@@ -188,6 +189,9 @@ impl<H: Host> Vfs<H> {
         if path.len() >= PATH_MAX {
             return Err(FsError::NameTooLong);
         }
+        if path[0] == b'/' && view.resolve.contains(Resolve::BENEATH) {
+            return Err(FsError::CrossDevice);
+        }
         let mut here = Here::Start(if path[0] == b'/' { view.root() } else { base });
         let mut rest = Rest::Path(path);
         let mut links = 0;
@@ -211,6 +215,9 @@ impl<H: Host> Vfs<H> {
             }
             let (mut last, mut child) = match name {
                 b"." => (Last::Dot, Some(Arc::clone(&here))),
+                b".." if view.resolve.contains(Resolve::BENEATH) && Arc::ptr_eq(&here, base) => {
+                    return Err(FsError::CrossDevice);
+                }
                 b".." if Arc::ptr_eq(&here, view.root()) => (Last::DotDot, Some(Arc::clone(&here))),
                 b".." => (Last::DotDot, Some(here.parent().unwrap_or_else(|| Arc::clone(&here)))),
                 _ => (Last::Name, self.child(&here, name)?),
@@ -226,20 +233,38 @@ impl<H: Host> Vfs<H> {
                 if is_final {
                     view.credentials.may_follow(&here.inode, &link.inode)?;
                 }
+                if view.resolve.contains(Resolve::NO_LINKS) {
+                    return Err(FsError::Loop);
+                }
                 match self.follow(link)? {
                     Step::Path(mut target) => {
                         target.try_extend_from_slice(&bytes[len..])?;
                         if target[0] == b'/' {
+                            let crosses = !same_system(&here, view.root());
+                            if view.resolve.contains(Resolve::BENEATH)
+                                || crosses && view.resolve.contains(Resolve::NO_CROSSING)
+                            {
+                                return Err(FsError::CrossDevice);
+                            }
                             here = Here::Start(view.root());
                         }
                         rest = Rest::Link(target, 0);
                         continue;
+                    }
+                    Step::Jump(_) if view.resolve.contains(Resolve::NO_JUMPS) => return Err(FsError::Loop),
+                    Step::Jump(_) if view.resolve.intersects(Resolve::BENEATH | Resolve::IN_ROOT) => {
+                        return Err(FsError::CrossDevice);
                     }
                     Step::Jump(to) => {
                         child = Some(to);
                         last = Last::Jump;
                     }
                 }
+            }
+            if !view.resolve.is_empty()
+                && let Some(child) = &child
+            {
+                confined(view, base, &here, child, last)?;
             }
             if is_final {
                 if let Some(last_name) = last_name {
@@ -291,6 +316,38 @@ impl<H: Host> Vfs<H> {
             _ => Err(FsError::Invalid),
         }
     }
+}
+
+fn same_system<H: Host>(one: &Dentry<H>, other: &Dentry<H>) -> bool {
+    core::ptr::eq(one.inode.system(), other.inode.system())
+}
+
+/// Checks a step from `here` to `child` of a walk with limits that began at `base`.
+///
+/// A directory may be moved while a walk is in it, and its parent may then be outside. So each step to a parent is checked
+/// by the parent's own ancestors. A step to a name leads no further out.
+fn confined<H: Host>(
+    view: &View<H>,
+    base: &Arc<Dentry<H>>,
+    here: &Dentry<H>,
+    child: &Arc<Dentry<H>>,
+    last: Last,
+) -> Result<(), FsError> {
+    if view.resolve.contains(Resolve::NO_CROSSING) && !same_system(here, child) {
+        return Err(FsError::CrossDevice);
+    }
+    if last != Last::DotDot || !view.resolve.intersects(Resolve::BENEATH | Resolve::IN_ROOT) {
+        return Ok(());
+    }
+    let top = if view.resolve.contains(Resolve::IN_ROOT) { view.root() } else { base };
+    let mut at = child.clone();
+    while !Arc::ptr_eq(&at, top) {
+        match at.parent() {
+            Some(above) if !Arc::ptr_eq(&above, &at) => at = above,
+            _ => return Err(FsError::WouldBlock),
+        }
+    }
+    Ok(())
 }
 
 enum Step<H: Host> {

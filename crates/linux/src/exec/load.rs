@@ -129,15 +129,18 @@ impl Places {
         Places::around(base, heap, random)
     }
 
-    /// Random places for `program`, with an interpreter or without.
+    /// Places for `program`, with an interpreter or without: random ones if they are to be `chosen`, else the first.
     pub(crate) fn random<M: Machine>(
         linux: &Linux<M>,
         program: &Program,
         interpreter: bool,
         stack_limit: u64,
+        chosen: bool,
     ) -> Places {
         let mut bits = [0u8; 8];
-        linux.random.fill(&mut bits);
+        if chosen {
+            linux.random.fill(&mut bits);
+        }
         let bits = u64::from_le_bytes(bits);
         if Places::are_near(program, interpreter, stack_limit) {
             Places::near_from_bits(bits)

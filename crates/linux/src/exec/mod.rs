@@ -22,6 +22,7 @@ use crate::process::credentials::capabilities::{SetIds, Transformed};
 use crate::process::limits::which;
 use crate::process::thread::{AltStack, Name, Rseq, Thread};
 use crate::regs::UserRegs;
+use crate::settings::Setting;
 use crate::signal::Actions;
 use crate::user::UserMemory;
 use crate::{Ctx, Linux};
@@ -61,6 +62,8 @@ pub(crate) struct Identity {
     pub secure: bool,
     /// Its owner's other processes may read its memory.
     pub dumpable: bool,
+    /// Its process wants it at the same addresses each time.
+    pub fixed: bool,
 }
 
 impl Identity {
@@ -75,6 +78,7 @@ impl Identity {
             effective_group: c.effective_group,
             secure: new.secure,
             dumpable: plain && !old.powers_differ(c),
+            fixed: false,
         }
     }
 }
@@ -150,7 +154,8 @@ pub(crate) fn prepare<M: Machine>(
     };
 
     let dumpable = identity.dumpable && file.readable && interpreter.as_ref().is_none_or(|(file, _)| file.readable);
-    let places = load::Places::random(linux, &program, interpreter.is_some(), limits.stack);
+    let chosen = linux.settings.get(Setting::Randomize) != 0 && (identity.secure || !identity.fixed);
+    let places = load::Places::random(linux, &program, interpreter.is_some(), limits.stack, chosen);
     let loaded = load::load(
         linux,
         &places,
@@ -407,7 +412,10 @@ fn exec<M: Machine>(
             // Most files set no ids, and then no sharers have to be counted.
             let shared = set != SetIds::default() && shares_directories(ctx).unwrap_or(true);
             let transformed = old.transform(set, confined, shared);
-            let identity = Identity::of(old, &transformed);
+            /// The flag of `personality` for a program that lies at the same addresses each time.
+            const NO_RANDOM_ADDRESSES: u32 = 0x4_0000;
+            let fixed = ctx.process().personality.load(Ordering::Relaxed) & NO_RANDOM_ADDRESSES != 0;
+            let identity = Identity { fixed, ..Identity::of(old, &transformed) };
             new = Some(transformed);
             identity
         },

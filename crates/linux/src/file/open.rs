@@ -2,14 +2,14 @@
 
 use super::descriptors::descriptor_limit;
 use super::executable::Executable;
-use super::path::{AT_FDCWD, base, find_path};
+use super::path::{AT_FDCWD, Base, base, find_path};
 use super::{Dentry, File, FsState, View, terminals};
 use crate::{Ctx, Errno, Linux, Machine};
 use linux_raw_sys::general as raw;
 use quire_fs::Want;
 use quire_fs::open_file::Body;
 use quire_fs::seal::ToStore;
-use quire_fs::{FileCredentials, FsError, Io, OpenFlags, Program};
+use quire_fs::{FileCredentials, FsError, Io, OpenFlags, Program, Resolve};
 use quire_heap::Arc;
 use quire_lookup::Hold;
 use quire_vm::Prot;
@@ -95,6 +95,21 @@ pub fn sys_openat<M: Machine>(
 ) -> Result<usize, Errno> {
     let ours = open_flags(flags)?;
     let path = ctx.path(path)?;
+    let view = ctx.view()?;
+    let base = base(ctx, dir, &path);
+    open_at(ctx, &view, base, &path, (flags, ours), mode)
+}
+
+/// Opens `path` in `view`, from `base` on, which is looked at after the path is. Without a base, it is the working
+/// directory.
+pub(super) fn open_at<M: Machine>(
+    ctx: &Ctx<'_, M>,
+    view: &View<M>,
+    base: Result<Base<M>, Errno>,
+    path: &[u8],
+    (flags, ours): (u32, OpenFlags),
+    mode: u32,
+) -> Result<usize, Errno> {
     if path.is_empty() {
         return Err(Errno::ENOENT);
     }
@@ -102,12 +117,11 @@ pub fn sys_openat<M: Machine>(
     // waited for.
     let files = ctx.files()?;
     let descriptor = files.reserve(flags & raw::O_CLOEXEC != 0, descriptor_limit(ctx.thread))?;
-    let view = ctx.view()?;
-    let base = base(ctx, dir, &path)?;
+    let base = base?;
     let thread = ctx.thread;
     let interrupted = || thread.interrupted();
     let io = Io { interrupted: &interrupted, keeps_set_ids: ctx.keeps_set_ids(), ..Io::WAIT };
-    let file = ctx.vfs().open(&view, base.of(&view), &path, ours, (mode & 0o7777) as u16, &io)?;
+    let file = ctx.vfs().open(view, base.of(view), path, ours, (mode & 0o7777) as u16, &io)?;
     // Only an open pipe supports `O_DIRECT`, which gives it packets.
     if ours.contains(OpenFlags::DIRECT) && file.regular().is_none() {
         return Err(Errno::EINVAL);
@@ -142,7 +156,8 @@ pub fn open_executable<M: Machine>(
 
 /// As [`open_executable`] before any process runs: for the first process, which may do everything.
 pub fn first_executable<M: Machine>(linux: &Linux<M>, cwd: &FsState<M>, path: &[u8]) -> Result<Executable<M>, Errno> {
-    let view = View { places: Arc::try_new(cwd.places())?, credentials: FileCredentials::ROOT, umask: cwd.umask() };
+    let places = Arc::try_new(cwd.places())?;
+    let view = View { places, credentials: FileCredentials::ROOT, umask: cwd.umask(), resolve: Resolve::empty() };
     let dentry = linux.files.vfs().find(&view, view.cwd(), path, true)?;
     executable(&view, dentry)
 }

@@ -6,7 +6,7 @@ use crate::process::credentials::Credentials;
 use crate::process::credentials::capabilities::{Caps, cap};
 use crate::{Ctx, Errno, Machine};
 use core::sync::atomic::Ordering;
-use quire_fs::{FileCredentials, Places, Powers, StartDirectory};
+use quire_fs::{FileCredentials, Places, Powers, Resolve, StartDirectory};
 use quire_heap::{Arc, OutOfMemory};
 
 /// Credentials for the checks of the file layer.
@@ -28,7 +28,12 @@ impl<M: Machine> Ctx<'_, M> {
     /// The caller's view of the tree.
     pub fn view(&self) -> Result<View<M>, Errno> {
         let fs = self.fs()?;
-        Ok(View { places: self.places(fs)?, credentials: self.file_credentials(), umask: fs.umask() })
+        Ok(View {
+            places: self.places(fs)?,
+            credentials: self.file_credentials(),
+            umask: fs.umask(),
+            resolve: Resolve::empty(),
+        })
     }
 
     /// The caller as the owner of new files, and for permission checks.

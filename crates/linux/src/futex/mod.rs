@@ -1,5 +1,6 @@
 //! Futex system calls over the futex table of `quire_task`.
 
+pub mod many;
 pub mod operation;
 pub mod pi;
 pub mod robust;

@@ -15,6 +15,7 @@ use crate::line::Line;
 use crate::machine::Machine;
 use crate::memory::image::Image;
 use core::ops::Deref;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 pub use own::{Foreign, OwnSpace};
 use quire_heap::Arc;
 use quire_sync::Mutex;
@@ -44,6 +45,10 @@ pub struct AddressSpace<M: Machine> {
     _heap: Line,
     /// The heap. A sleeping lock: `brk` changes the map while it holds it.
     pub heap: Mutex<Heap>,
+    /// The kinds of barriers that its program has registered for (`membarrier`).
+    pub barriers: AtomicU32,
+    /// Its program wants no large pages. There are none, so this is kept only for it.
+    pub small_pages: AtomicBool,
 }
 
 impl<M: Machine> Deref for AddressSpace<M> {
@@ -56,7 +61,16 @@ impl<M: Machine> Deref for AddressSpace<M> {
 impl<M: Machine> AddressSpace<M> {
     /// A space that holds the program `image`.
     pub fn new(space: SpaceRef<M>, heap: Heap, image: Arc<Image<M>>, dumpable: bool) -> Self {
-        AddressSpace { space, image, dumpable: Openness::new(dumpable), _heap: Line, heap: Mutex::new(heap) }
+        let (dumpable, heap) = (Openness::new(dumpable), Mutex::new(heap));
+        AddressSpace {
+            space,
+            image,
+            dumpable,
+            _heap: Line,
+            heap,
+            barriers: AtomicU32::new(0),
+            small_pages: AtomicBool::new(false),
+        }
     }
 
     /// Whether its owner's other processes may read it.
@@ -73,7 +87,10 @@ impl<M: Machine> AddressSpace<M> {
     pub fn fork(&self) -> Result<Arc<Self>, Errno> {
         let heap = *self.heap.lock();
         let (space, dumpable) = powers::copy(&self.dumpable, || self.space.fork())?;
-        Ok(Arc::try_new(AddressSpace::new(space, heap, self.image.clone(), dumpable))?)
+        let new = AddressSpace::new(space, heap, self.image.clone(), dumpable);
+        new.barriers.store(self.barriers.load(Ordering::Relaxed), Ordering::Relaxed);
+        new.small_pages.store(self.small_pages.load(Ordering::Relaxed), Ordering::Relaxed);
+        Ok(Arc::try_new(new)?)
     }
 }
 

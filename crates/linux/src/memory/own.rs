@@ -10,6 +10,8 @@ use crate::memory::image::Image;
 use crate::owned::Owned;
 use quire_heap::{Arc, Weak};
 use quire_vm::FaultError;
+use quire_vm::VirtRange;
+use quire_vm::map::PageInfo;
 use quire_vm::map::{EntryInfo, Holdings, Limits, SpaceStats, Structures};
 
 /// The address space that a thread runs in; none after it has left it.
@@ -92,6 +94,11 @@ impl<M: Machine> Foreign<M> {
         self.0.read(at, to)
     }
 
+    /// Stores the bytes of `from` from `at` on; returns how many were stored. May sleep.
+    pub fn store(&self, at: u64, from: &[u8]) -> Result<usize, FaultError> {
+        self.0.store(at, from)
+    }
+
     /// Its statistics.
     pub fn stats(&self) -> SpaceStats {
         self.0.stats()
@@ -110,6 +117,16 @@ impl<M: Machine> Foreign<M> {
     /// Where its heap starts.
     pub fn heap_start(&self) -> u64 {
         self.0.heap.lock().start
+    }
+
+    /// The page at `at`.
+    pub(crate) fn page_at(&self, at: u64) -> Option<PageInfo> {
+        self.0.page_at(at)
+    }
+
+    /// The first address in `range` that a leaf maps.
+    pub(crate) fn next_leaf(&self, range: VirtRange) -> Option<u64> {
+        self.0.next_leaf(range)
     }
 
     /// Calls `f` with each mapping from `from` on, until it returns false.

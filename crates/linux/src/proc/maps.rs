@@ -1,16 +1,23 @@
-//! `maps` and sums over it.
+//! `maps`, and the lines that other files share with it.
 
-use super::node::put;
 use crate::machine::Machine;
 use crate::memory::Foreign;
 use core::fmt::Write as _;
 use quire_fs::FsError;
 use quire_fs::generated::Text;
 use quire_heap::Vec;
-use quire_vm::map::{Flags, Tag};
-use quire_vm::{PAGE_SIZE, Prot};
+use quire_vm::Prot;
+use quire_vm::map::{EntryInfo, Flags, Tag};
 
 pub(super) fn maps<M: Machine>(memory: &Foreign<M>, out: &mut Text) -> Result<(), FsError> {
+    each(memory, out, &mut |_, _| Ok(()))
+}
+
+/// Adds what is to follow the line of a mapping.
+pub(super) type More<'a, M> = &'a mut dyn FnMut(&EntryInfo<M>, &mut Text) -> Result<(), FsError>;
+
+/// The lines of all mappings, each with what `more` adds behind it.
+pub(super) fn each<M: Machine>(memory: &Foreign<M>, out: &mut Text, more: More<'_, M>) -> Result<(), FsError> {
     let mut result = Ok(());
     // A line may be as long as a path.
     let mut line = Vec::<u8>::new();
@@ -46,7 +53,8 @@ pub(super) fn maps<M: Machine>(memory: &Foreign<M>, out: &mut Text) -> Result<()
             }
             writeln!(line)
         };
-        result = write().map_err(|_| FsError::OutOfMemory).and_then(|()| out.push(&line));
+        result =
+            write().map_err(|_| FsError::OutOfMemory).and_then(|()| out.push(&line)).and_then(|()| more(entry, out));
         result.is_ok()
     });
     result
@@ -54,17 +62,3 @@ pub(super) fn maps<M: Machine>(memory: &Foreign<M>, out: &mut Text) -> Result<()
 
 /// Linux's column of the names.
 const COLUMN: usize = 73;
-
-/// `smaps_rollup`: sums over the whole space.
-pub(super) fn rollup<M: Machine>(memory: &Foreign<M>, out: &mut Text) -> Result<(), FsError> {
-    let (mut first, mut last) = (0, 0);
-    memory.entries(0, &mut |entry| {
-        if first == 0 {
-            first = entry.range.start;
-        }
-        last = entry.range.end;
-        true
-    });
-    let rss = memory.stats().resident_pages * PAGE_SIZE / 1024;
-    put!(out, "{first:x}-{last:x} ---p 00000000 00:00 0 [rollup]\nRss:            {rss:8} kB\n")
-}

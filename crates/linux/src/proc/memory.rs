@@ -3,8 +3,8 @@
 //! A reader is checked when it opens one of them, and the file is bound to the granted memory. An open file does not
 //! show a program that the process starts later. It does not keep the memory either.
 
-use super::maps;
 use super::process::About;
+use super::{maps, pages};
 use crate::machine::Machine;
 use crate::memory::{AddressSpace, Foreign};
 use quire_fs::FsError;
@@ -76,5 +76,13 @@ pub(super) fn map<M: Machine>(about: &About<M>) -> Result<Arc<dyn GeneratedFile>
 }
 
 pub(super) fn rollup<M: Machine>(about: &About<M>) -> Result<Arc<dyn GeneratedFile>, FsError> {
-    bind(about, maps::rollup)
+    bind(about, pages::rollup)
+}
+
+pub(super) fn sums<M: Machine>(about: &About<M>) -> Result<Arc<dyn GeneratedFile>, FsError> {
+    bind(about, pages::smaps)
+}
+
+pub(super) fn domains<M: Machine>(about: &About<M>) -> Result<Arc<dyn GeneratedFile>, FsError> {
+    bind(about, pages::numa_maps)
 }

@@ -12,6 +12,7 @@ pub mod maps;
 pub mod memory;
 mod net;
 pub mod node;
+mod pages;
 pub mod process;
 pub mod root;
 pub mod sys;

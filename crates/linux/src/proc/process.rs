@@ -1,7 +1,7 @@
 //! A process's directory.
 
 use super::node::{Directory, Each, Item, ItemKind, Jump, Short, Table, number, put};
-use super::{descriptors, kernel_memory, memory, net, node};
+use super::{descriptors, kernel_memory, memory, net, node, pages};
 use crate::file::{Dentry, FileHost};
 use crate::machine::Machine;
 use crate::memory::Foreign;
@@ -18,9 +18,9 @@ use crate::{Pid, Process};
 use core::fmt::{self, Write as _};
 use core::sync::atomic::Ordering;
 use quire_fs::NewAttr;
-use quire_fs::generated::{Entry, Generated, GeneratedDirectory, Text};
+use quire_fs::generated::{Entry, Generated, GeneratedDirectory, GeneratedFile, Text};
 use quire_fs::{FileKind, FsError, Places};
-use quire_heap::{Arc, Vec};
+use quire_heap::{Arc, Vec, unsize};
 use quire_sync::cpuset::CpuMask;
 use quire_task::ThreadRef;
 use quire_vm::PAGE_SIZE;
@@ -101,6 +101,7 @@ struct Names<M>(core::marker::PhantomData<M>);
 impl<M: Machine> Names<M> {
     const OF_BOTH: &'static [Item<M, About<M>>] = &[
         Item { name: "auxv", kind: ItemKind::Bound(0o400, memory::vector) },
+        Item::file("cgroup", |_, out| put!(out, "0::/\n")),
         Item::file("cmdline", memory::command_line),
         Item { name: "comm", kind: ItemKind::Writable(comm, set_comm) },
         Item { name: "cwd", kind: ItemKind::Link(working_directory, Some(jump_to_cwd)) },
@@ -108,15 +109,24 @@ impl<M: Machine> Names<M> {
         Item { name: "exe", kind: ItemKind::Link(executable, Some(jump_to_executable)) },
         Item { name: "fd", kind: ItemKind::OwnDirectory(|a| descriptors::directory(a.clone())) },
         Item::file("limits", limits),
+        Item::file("loginuid", |_, out| put!(out, "4294967295")),
         Item { name: "maps", kind: ItemKind::Bound(0o444, memory::map) },
+        Item { name: "mem", kind: ItemKind::Bound(0o600, pages::bytes) },
+        Item::file("mountinfo", mount_info),
         Item::file("mounts", mounts),
         Item {
             name: "net",
             kind: ItemKind::Directory(|a| net::of(super::root::About(a.process.linux), numbers(a.process.pid) + 0x800)),
         },
+        Item { name: "numa_maps", kind: ItemKind::Bound(0o444, memory::domains) },
+        Item { name: "oom_adj", kind: ItemKind::Writable(old_oom_adjust, set_old_oom_adjust) },
         Item::file("oom_score", oom_score),
         Item { name: "oom_score_adj", kind: ItemKind::Writable(oom_adjust, set_oom_adjust) },
+        Item { name: "pagemap", kind: ItemKind::Bound(0o400, pages::page_map) },
+        Item { name: "personality", kind: ItemKind::Bound(0o400, personality) },
         Item { name: "root", kind: ItemKind::Link(root_directory, Some(jump_to_root)) },
+        Item::file("sessionid", |_, out| put!(out, "4294967295")),
+        Item { name: "smaps", kind: ItemKind::Bound(0o444, memory::sums) },
         Item { name: "smaps_rollup", kind: ItemKind::Bound(0o444, memory::rollup) },
         Item::file("stat", stat),
         Item::file("statm", statm),
@@ -248,10 +258,10 @@ fn limits<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
 
 fn mounts<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
     let mut result = Ok(());
-    about.process.linux.files.vfs().mounts(|path, kind| {
+    about.process.linux.files.vfs().mounts(|path, kind, _| {
         let mut line = || {
             put!(out, "{kind} ")?;
-            out.push(path)?;
+            escaped(path, out)?;
             put!(out, " {kind} rw,relatime 0 0\n")
         };
         if result.is_ok() {
@@ -259,6 +269,47 @@ fn mounts<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
         }
     })?;
     result
+}
+
+/// `mountinfo`: a line for each mount, with its number and that of the mount that it is on.
+fn mount_info<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
+    /// The number of the first mount; Linux's are low numbers, too.
+    const FIRST: usize = 21;
+    let mut result = Ok(());
+    let mut paths: Vec<(Vec<u8>, usize)> = Vec::new();
+    about.process.linux.files.vfs().mounts(|path, kind, device| {
+        let id = FIRST + paths.len();
+        let mut line = || {
+            // The longest path of an earlier mount that leads to this one.
+            let on = paths.iter().filter(|(above, _)| leads_to(above, path)).max_by_key(|(above, _)| above.len());
+            let parent = on.map_or(1, |(_, id)| *id);
+            put!(out, "{id} {parent} {}:{} / ", device >> 8 & 0xfff, device & 0xff)?;
+            escaped(path, out)?;
+            put!(out, " rw,relatime - {kind} {kind} rw\n")?;
+            paths.try_push((Vec::try_copy(path)?, id))?;
+            Ok(())
+        };
+        if result.is_ok() {
+            result = line();
+        }
+    })?;
+    result
+}
+
+/// Whether the path `to` lies below `above`.
+fn leads_to(above: &[u8], to: &[u8]) -> bool {
+    above == b"/" && to != b"/" || to.strip_prefix(above).is_some_and(|rest| rest.first() == Some(&b'/'))
+}
+
+/// A path in a table of mounts: bytes that would divide its columns are octal numbers.
+fn escaped(path: &[u8], out: &mut Text) -> Result<(), FsError> {
+    for byte in path {
+        match byte {
+            b' ' | b'\t' | b'\n' | b'\\' | b'#' => put!(out, "\\{byte:03o}")?,
+            byte => out.push(&[*byte])?,
+        }
+    }
+    Ok(())
 }
 
 fn oom_score<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
@@ -269,9 +320,35 @@ fn oom_adjust<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsErro
     put!(out, "{}\n", about.process.oom_adjust.load(Ordering::Relaxed))
 }
 
+/// The older scale: from -17, which stands for never, to 15.
+const OLD_LEAST: i32 = -17;
+const OLD_MOST: i32 = 15;
+
+fn old_oom_adjust<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
+    let value = about.process.oom_adjust.load(Ordering::Relaxed);
+    put!(out, "{}\n", if value == 1000 { OLD_MOST } else { value * -OLD_LEAST / 1000 })
+}
+
+fn set_old_oom_adjust<M: Machine>(about: &About<M>, bytes: &[u8]) -> Result<usize, FsError> {
+    let value = signed(bytes)?;
+    if !(OLD_LEAST..=OLD_MOST).contains(&value) {
+        return Err(FsError::Invalid);
+    }
+    adjust(about, if value == OLD_MOST { 1000 } else { value * 1000 / -OLD_LEAST })?;
+    Ok(bytes.len())
+}
+
+/// A number with a sign, written to a file.
+fn signed(bytes: &[u8]) -> Result<i32, FsError> {
+    core::str::from_utf8(bytes).ok().and_then(|text| text.trim().parse().ok()).ok_or(FsError::Invalid)
+}
+
 fn set_oom_adjust<M: Machine>(about: &About<M>, bytes: &[u8]) -> Result<usize, FsError> {
-    let text = core::str::from_utf8(bytes).map_err(|_| FsError::Invalid)?;
-    let value = text.trim().parse::<i32>().map_err(|_| FsError::Invalid)?;
+    adjust(about, signed(bytes)?)?;
+    Ok(bytes.len())
+}
+
+fn adjust<M: Machine>(about: &About<M>, value: i32) -> Result<(), FsError> {
     if !(-1000..=1000).contains(&value) {
         return Err(FsError::Invalid);
     }
@@ -287,7 +364,21 @@ fn set_oom_adjust<M: Machine>(about: &About<M>, bytes: &[u8]) -> Result<usize, F
         process.oom_adjust_least.store(value, Ordering::Relaxed);
     }
     process.oom_adjust.store(value, Ordering::Relaxed);
-    Ok(bytes.len())
+    Ok(())
+}
+
+/// A text that an opener with access to the process got.
+struct Fixed(u32);
+
+impl GeneratedFile for Fixed {
+    fn text(&self, out: &mut Text) -> Result<(), FsError> {
+        put!(out, "{:08x}\n", self.0)
+    }
+}
+
+fn personality<M: Machine>(about: &About<M>) -> Result<Arc<dyn GeneratedFile>, FsError> {
+    about.look()?;
+    Ok(unsize!(Arc::try_new(Fixed(about.process.personality.load(Ordering::Relaxed)))?))
 }
 
 /// The state as one letter, and in words.
@@ -461,6 +552,17 @@ mod tests {
     #[test]
     fn limits_stand_on_the_left_of_their_columns() {
         assert_eq!(format!("{:<10}|{:<10}|", Limit(7), Limit(INFINITY)), "7         |unlimited |");
+    }
+
+    #[test]
+    fn a_mount_is_on_the_one_that_leads_to_it() {
+        assert!(leads_to(b"/", b"/dev") && leads_to(b"/dev", b"/dev/pts"));
+        assert!(!leads_to(b"/", b"/") && !leads_to(b"/dev", b"/devices") && !leads_to(b"/dev", b"/dev"));
+        let mut out = Text::new();
+        escaped(b"/a b\\c", &mut out).expect("memory");
+        let mut bytes = [0; 16];
+        let n = out.read(0, &mut quire_fs::SliceSink::new(&mut bytes)).expect("a slice");
+        assert_eq!(&bytes[..n], b"/a\\040b\\134c");
     }
 
     #[test]

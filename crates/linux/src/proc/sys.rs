@@ -17,6 +17,13 @@ pub(super) fn table<M: Machine>(about: &About<M>, items: &'static [Item<M, About
     node::directory(Table { about: *about, items, numbers, owner: (0, 0), files_owner: (0, 0) })
 }
 
+/// A setting that [`Setting`] keeps.
+macro_rules! number {
+    ($name:literal, $setting:ident) => {
+        Item { name: $name, kind: setting::<M, { Setting::$setting as usize }>() }
+    };
+}
+
 struct Settings<M>(core::marker::PhantomData<M>);
 
 impl<M: Machine> Settings<M> {
@@ -27,6 +34,8 @@ impl<M: Machine> Settings<M> {
         Item { name: "vm", kind: ItemKind::Directory(|a| table(a, Self::VM, 1300)) },
     ];
     const FS: &'static [Item<M, About<M>>] = &[
+        Item::file("aio-nr", |_, out| put!(out, "0\n")),
+        number!("aio-max-nr", MostAsynchronous),
         Item { name: "epoll", kind: ItemKind::Directory(|a| table(a, Self::EPOLL, 1150)) },
         Item { name: "file-max", kind: ItemKind::Writable(file_max, set_file_max) },
         Item::file("file-nr", |a, out| {
@@ -34,7 +43,11 @@ impl<M: Machine> Settings<M> {
             put!(out, "{open}\t0\t{most}\n")
         }),
         Item { name: "mqueue", kind: ItemKind::Directory(ipc::posix_limits) },
+        Item::file("inode-nr", |a, out| put!(out, "{}\t0\n", a.0.files.vfs().inodes())),
+        number!("lease-break-time", LeaseTime),
         Item::file("nr_open", |_, out| put!(out, "1048576\n")),
+        Item::file("overflowgid", |_, out| put!(out, "65534\n")),
+        Item::file("overflowuid", |_, out| put!(out, "65534\n")),
         Item { name: "pipe-max-size", kind: ItemKind::Writable(pipe_max_size, set_pipe_max_size) },
         Item {
             name: "pipe-user-pages-hard",
@@ -44,17 +57,25 @@ impl<M: Machine> Settings<M> {
             name: "pipe-user-pages-soft",
             kind: ItemKind::Writable(pipe_pages::<M, false>, set_pipe_pages::<M, false>),
         },
+        Item::file("protected_fifos", |_, out| put!(out, "0\n")),
+        Item::file("protected_hardlinks", |_, out| put!(out, "1\n")),
+        Item::file("protected_regular", |_, out| put!(out, "0\n")),
+        Item::file("protected_symlinks", |_, out| put!(out, "1\n")),
+        Item::file("suid_dumpable", |_, out| put!(out, "0\n")),
     ];
     const EPOLL: &'static [Item<M, About<M>>] =
         &[Item { name: "max_user_watches", kind: ItemKind::Writable(max_watches, set_max_watches) }];
     const KERNEL: &'static [Item<M, About<M>>] = &[
+        Item::file("arch", |_, out| put!(out, "x86_64\n")),
         Item::file("cap_last_cap", |_, out| put!(out, "40\n")),
+        Item::file("core_pattern", |_, out| put!(out, "core\n")),
+        number!("core_uses_pid", CoreUsesPid),
+        number!("dmesg_restrict", HideLog),
+        Item { name: "domainname", kind: ItemKind::Writable(name::<M, 1>, set_name::<M, 1>) },
         Item { name: "hung_task_panic", kind: ItemKind::Writable(watch::<M, 4>, set_watch::<M, 4>) },
         Item { name: "hung_task_timeout_secs", kind: ItemKind::Writable(watch::<M, 3>, set_watch::<M, 3>) },
-        Item::file("hostname", |a, out| {
-            out.push(&a.0.host_name.node()?)?;
-            put!(out, "\n")
-        }),
+        Item { name: "hostname", kind: ItemKind::Writable(name::<M, 0>, set_name::<M, 0>) },
+        number!("kptr_restrict", HidePointers),
         ipc::Settings::<M>::MSG_NEXT,
         ipc::Settings::<M>::MSGMAX,
         ipc::Settings::<M>::MSGMNB,
@@ -64,9 +85,11 @@ impl<M: Machine> Settings<M> {
         Item::file("ostype", |_, out| put!(out, "Linux\n")),
         Item::file("overflowgid", |_, out| put!(out, "65534\n")),
         Item::file("overflowuid", |_, out| put!(out, "65534\n")),
+        number!("perf_event_paranoid", HideEvents),
         Item { name: "pid_max", kind: ItemKind::Writable(pid_max, set_pid_max) },
+        Item::file("printk", |_, out| put!(out, "4\t4\t1\t7\n")),
         Item { name: "random", kind: ItemKind::Directory(|a| table(a, Self::RANDOM, 1250)) },
-        Item::file("randomize_va_space", |_, out| put!(out, "2\n")),
+        number!("randomize_va_space", Randomize),
         ipc::Settings::<M>::SEM,
         ipc::Settings::<M>::SEM_NEXT,
         ipc::Settings::<M>::SHM_NEXT,
@@ -74,28 +97,45 @@ impl<M: Machine> Settings<M> {
         ipc::Settings::<M>::SHMMAX,
         ipc::Settings::<M>::SHMMNI,
         Item { name: "softlockup_panic", kind: ItemKind::Writable(watch::<M, 2>, set_watch::<M, 2>) },
+        Item::file("tainted", |_, out| put!(out, "0\n")),
         Item { name: "threads-max", kind: ItemKind::Writable(threads_max, set_threads_max) },
         Item::file("version", |_, out| put!(out, "{VERSION}\n")),
         Item { name: "watchdog", kind: ItemKind::Writable(watch::<M, 0>, set_watch::<M, 0>) },
         Item { name: "watchdog_thresh", kind: ItemKind::Writable(watch::<M, 1>, set_watch::<M, 1>) },
     ];
     const RANDOM: &'static [Item<M, About<M>>] = &[
+        Item::file("boot_id", |a, out| put_uuid(a.0.boot_id, out)),
         Item::file("entropy_avail", |_, out| put!(out, "256\n")),
         Item::file("poolsize", |_, out| put!(out, "256\n")),
+        Item::file("urandom_min_reseed_secs", |_, out| put!(out, "60\n")),
         Item::file("uuid", uuid),
+        Item::file("write_wakeup_threshold", |_, out| put!(out, "256\n")),
     ];
     const VM: &'static [Item<M, About<M>>] = &[
+        number!("dirty_background_ratio", DirtyBackground),
+        number!("dirty_expire_centisecs", DirtyExpire),
+        number!("dirty_ratio", DirtyRatio),
+        number!("dirty_writeback_centisecs", DirtyWriteback),
         Item { name: "drop_caches", kind: ItemKind::WriteOnly(drop_caches) },
+        Item::file("legacy_va_layout", |_, out| put!(out, "0\n")),
         Item { name: "max_map_count", kind: ItemKind::Writable(max_map_count, set_max_map_count) },
         Item::file("min_free_kbytes", |a, out| put!(out, "{}\n", a.0.vm.frames().reserve() * 4)),
         Item::file("mmap_min_addr", |_, out| put!(out, "4096\n")),
+        Item::file("nr_hugepages", |_, out| put!(out, "0\n")),
+        Item::file("nr_overcommit_hugepages", |_, out| put!(out, "0\n")),
+        Item::file("oom_dump_tasks", |_, out| put!(out, "0\n")),
+        Item::file("oom_kill_allocating_task", |_, out| put!(out, "0\n")),
+        Item::file("overcommit_kbytes", |_, out| put!(out, "0\n")),
         Item::file("overcommit_memory", |_, out| put!(out, "0\n")),
         Item::file("overcommit_ratio", |_, out| put!(out, "50\n")),
+        Item::file("page-cluster", |_, out| put!(out, "3\n")),
+        Item::file("panic_on_oom", |_, out| put!(out, "0\n")),
         Item { name: "quire_check", kind: ItemKind::Writable(check_level, set_check_level) },
         Item::own("quire_frames", frames),
         #[cfg(debug_assertions)]
         Item { name: "quire_refuse", kind: ItemKind::Writable(refused, refuse) },
-        Item::file("swappiness", |_, out| put!(out, "60\n")),
+        number!("swappiness", Swappiness),
+        number!("vfs_cache_pressure", CachePressure),
     ];
 }
 
@@ -106,6 +146,11 @@ pub(super) fn directory<M: Machine>(about: &About<M>) -> Directory<M> {
 fn uuid<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
     let mut bytes = [0u8; 16];
     about.0.random.fill(&mut bytes);
+    put_uuid(bytes, out)
+}
+
+/// 16 random bytes as a UUID of version 4.
+fn put_uuid(mut bytes: [u8; 16], out: &mut Text) -> Result<(), FsError> {
     bytes[6] = bytes[6] & 0x0f | 0x40;
     bytes[8] = bytes[8] & 0x3f | 0x80;
     for (i, byte) in bytes.iter().enumerate() {
@@ -155,6 +200,20 @@ pub(super) const fn setting<M: Machine, const OF: usize>() -> ItemKind<M, About<
             Ok(bytes.len())
         },
     )
+}
+
+/// The node's name (0) or the domain's (1).
+fn name<M: Machine, const OF: usize>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
+    let name = about.0.host_name.get()[OF];
+    out.push(name.split(|byte| *byte == 0).next().unwrap_or(&[]))?;
+    put!(out, "\n")
+}
+
+/// Sets it to the first line that is written.
+fn set_name<M: Machine, const OF: usize>(about: &About<M>, bytes: &[u8]) -> Result<usize, FsError> {
+    let line = bytes.split(|byte| matches!(byte, 0 | b'\n')).next().unwrap_or(&[]);
+    about.0.host_name.set(OF, crate::host_name::name(line));
+    Ok(bytes.len())
 }
 
 /// A number written to a setting.

@@ -287,7 +287,7 @@ fn clone_once<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usiz
         },
     )?;
     let current = linux.scheduler.current();
-    task.set_nice(current.nice());
+    task.inherit_class(&current);
     task.inherit_affinity(&current);
     if request.has(PARENT_SETTID) {
         ctx.write(request.parent_tid, &tid)?;

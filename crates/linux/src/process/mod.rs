@@ -14,10 +14,12 @@
 
 pub mod access;
 pub mod arc_list;
+pub mod barrier;
 pub mod cpu_limit;
 pub mod credentials;
 pub mod exit;
 pub mod first_use;
+pub mod foreign;
 pub mod fork;
 pub mod group;
 pub mod identities;
@@ -30,6 +32,7 @@ pub mod prctl;
 pub mod prlimit;
 pub mod rusage;
 pub mod scheduling;
+pub mod scheduling_class;
 pub mod sleep;
 pub mod thread;
 pub mod threads;

@@ -4,6 +4,7 @@ use super::identities;
 use crate::Ctx;
 use crate::errno::Errno;
 use crate::machine::Machine;
+use crate::process::credentials::capabilities::cap;
 use crate::process::thread::Name;
 use crate::signal::Signal;
 use crate::user::USER_END;
@@ -70,6 +71,25 @@ pub fn sys_prctl<M: Machine>(
             Ok(0)
         }
         raw::PR_GET_NO_NEW_PRIVS => Ok(usize::from(process.no_new_privileges.load(Ordering::Relaxed))),
+        raw::PR_GET_TID_ADDRESS => {
+            ctx.write(second, &ctx.thread.clear_tid.load(Ordering::Relaxed))?;
+            Ok(0)
+        }
+        // There are no large pages, so a program that wants none has what it wants.
+        raw::PR_SET_THP_DISABLE if third == 0 && fourth == 0 && fifth == 0 => {
+            ctx.space()?.small_pages.store(second != 0, Ordering::Relaxed);
+            Ok(0)
+        }
+        raw::PR_GET_THP_DISABLE if second == 0 && third == 0 && fourth == 0 && fifth == 0 => {
+            Ok(usize::from(ctx.space()?.small_pages.load(Ordering::Relaxed)))
+        }
+        // The time-stamp counter can always be read, and no filter of calls exists.
+        raw::PR_GET_TSC => {
+            ctx.write(second, &raw::PR_TSC_ENABLE)?;
+            Ok(0)
+        }
+        raw::PR_GET_SECCOMP => Ok(0),
+        raw::PR_SET_MM if !ctx.credentials().may(cap::SYS_RESOURCE) => Err(Errno::EPERM),
         raw::PR_GET_TIMERSLACK => Ok(50_000),
         raw::PR_SET_TIMERSLACK => Ok(0),
         // Names of anonymous mappings are not kept, as in a Linux built without them.

@@ -1,4 +1,4 @@
-//! Scheduling: yielding, priorities, CPUs. There is one class of scheduling; real-time ones are refused.
+//! Scheduling: yielding, priorities, CPUs. Real-time classes are refused: [`class`] has the others.
 
 use super::Process;
 use super::credentials::capabilities::cap;
@@ -18,7 +18,7 @@ pub fn sys_sched_yield<M: Machine>(ctx: &mut Ctx<'_, M>) -> Result<usize, Errno>
     Ok(0)
 }
 
-fn thread_or_self<M: Machine>(ctx: &Ctx<'_, M>, tid: i32) -> Result<ThreadRef<M>, Errno> {
+pub(super) fn thread_or_self<M: Machine>(ctx: &Ctx<'_, M>, tid: i32) -> Result<ThreadRef<M>, Errno> {
     match tid {
         0 => Ok(ctx.linux.scheduler.current().to_ref()),
         tid if tid < 0 => Err(Errno::EINVAL),
@@ -27,7 +27,7 @@ fn thread_or_self<M: Machine>(ctx: &Ctx<'_, M>, tid: i32) -> Result<ThreadRef<M>
 }
 
 /// As [`thread_or_self`], for calls that change a thread's scheduling: EPERM if the caller may not.
-fn schedulable<M: Machine>(ctx: &Ctx<'_, M>, tid: i32) -> Result<ThreadRef<M>, Errno> {
+pub(super) fn schedulable<M: Machine>(ctx: &Ctx<'_, M>, tid: i32) -> Result<ThreadRef<M>, Errno> {
     let thread = thread_or_self(ctx, tid)?;
     let may = |other: &crate::Thread<M>| other.credentials.look(|theirs| ctx.credentials().may_reschedule(theirs));
     if thread.payload().as_ref().is_none_or(may) { Ok(thread) } else { Err(Errno::EPERM) }
@@ -68,59 +68,6 @@ pub fn sys_sched_setaffinity<M: Machine>(
 pub fn sys_getcpu<M: Machine>(ctx: &mut Ctx<'_, M>, cpu: u64, node: u64) -> Result<usize, Errno> {
     ctx.write_optional(cpu, &(quire_sync::current_cpu() as u32))?;
     ctx.write_optional(node, &0u32)?;
-    Ok(0)
-}
-
-/// `sched_getscheduler`
-pub fn sys_sched_getscheduler<M: Machine>(ctx: &mut Ctx<'_, M>, tid: i32) -> Result<usize, Errno> {
-    thread_or_self(ctx, tid)?;
-    Ok(raw::SCHED_NORMAL as usize)
-}
-
-fn check_policy(policy: u32, priority: i32) -> Result<(), Errno> {
-    match policy & !raw::SCHED_RESET_ON_FORK {
-        raw::SCHED_NORMAL | raw::SCHED_BATCH | raw::SCHED_IDLE if priority == 0 => Ok(()),
-        raw::SCHED_FIFO | raw::SCHED_RR if (1..=99).contains(&priority) => Err(Errno::EPERM),
-        _ => Err(Errno::EINVAL),
-    }
-}
-
-/// `sched_setscheduler`
-pub fn sys_sched_setscheduler<M: Machine>(
-    ctx: &mut Ctx<'_, M>,
-    tid: i32,
-    policy: u32,
-    parameter: u64,
-) -> Result<usize, Errno> {
-    if parameter == 0 || tid < 0 {
-        return Err(Errno::EINVAL);
-    }
-    let priority = ctx.read(parameter)?;
-    thread_or_self(ctx, tid)?;
-    check_policy(policy, priority)?;
-    schedulable(ctx, tid)?;
-    Ok(0)
-}
-
-/// `sched_getparam`
-pub fn sys_sched_getparam<M: Machine>(ctx: &mut Ctx<'_, M>, tid: i32, to: u64) -> Result<usize, Errno> {
-    if to == 0 {
-        return Err(Errno::EINVAL);
-    }
-    thread_or_self(ctx, tid)?;
-    ctx.write(to, &0i32)?;
-    Ok(0)
-}
-
-/// `sched_setparam`
-pub fn sys_sched_setparam<M: Machine>(ctx: &mut Ctx<'_, M>, tid: i32, from: u64) -> Result<usize, Errno> {
-    if from == 0 || tid < 0 {
-        return Err(Errno::EINVAL);
-    }
-    let priority = ctx.read(from)?;
-    thread_or_self(ctx, tid)?;
-    check_policy(raw::SCHED_NORMAL, priority)?;
-    schedulable(ctx, tid)?;
     Ok(0)
 }
 

@@ -97,6 +97,7 @@ impl Repeat {
             | raw::__NR_tgkill
             | raw::__NR_waitid
             | raw::__NR_openat
+            | raw::__NR_openat2
             | raw::__NR_mkdirat
             | raw::__NR_mknodat
             | raw::__NR_unlinkat
@@ -232,6 +233,14 @@ impl Repeat {
             | raw::__NR_sched_setaffinity
             | raw::__NR_sched_getaffinity
             | raw::__NR_getcpu
+            | raw::__NR_sched_setattr
+            | raw::__NR_sched_getattr
+            | raw::__NR_membarrier
+            | raw::__NR_name_to_handle_at
+            | raw::__NR_open_by_handle_at
+            | raw::__NR_process_vm_readv
+            | raw::__NR_process_vm_writev
+            | raw::__NR_futex_waitv
             | raw::__NR_getrandom
             | raw::__NR_gettimeofday
             | raw::__NR_settimeofday

@@ -746,3 +746,39 @@ fn after_populating_no_access_faults_even_on_copied_pages() {
         }
     }
 }
+
+#[test]
+fn a_page_is_shown_where_it_is() {
+    let s = System::new();
+    map(&s, 0, 4);
+    assert_eq!((s.page_at(page(1)), s.next_leaf(range(0, 4))), (None, None));
+    s.fault(page(1), Access::Write).unwrap();
+    assert_eq!((s.next_leaf(range(0, 4)), s.next_leaf(range(2, 2))), (Some(page(1)), None));
+    let shown = s.page_at(page(1) + 5).unwrap();
+    assert!(shown.mapped && shown.alone && shown.dirty && !shown.shared && matches!(shown.place, PagePlace::Frame(_)));
+    // The child has no leaf yet, and neither space has the page alone.
+    let child = s.fork().unwrap();
+    let (mine, theirs) = (s.page_at(page(1)).unwrap(), child.page_at(page(1)).unwrap());
+    assert!(!mine.alone && !theirs.alone && !theirs.mapped && mine.place == theirs.place);
+    assert_eq!((s.page_at(page(9)), s.page_at(u64::MAX)), (None, None));
+    drop(child);
+}
+
+#[test]
+fn a_store_from_outside_reaches_one_space_only() {
+    let s = System::new();
+    map(&s, 0, 3);
+    s.protect(range(2, 1), Prot::READ).unwrap();
+    assert_eq!(s.store(page(0) + 4000, &[7; 200]), Ok(200));
+    let child = s.fork().unwrap();
+    assert_eq!(child.store(page(0) + 4090, b"0123456789"), Ok(10));
+    let mut bytes = [0; 10];
+    assert_eq!((s.read(page(0) + 4090, &mut bytes), bytes), (Ok(10), [7; 10]));
+    assert_eq!((child.read(page(0) + 4090, &mut bytes), &bytes), (Ok(10), b"0123456789"));
+    // It ends where no store is allowed, and where nothing is mapped.
+    assert_eq!(s.store(page(2) - 8, &[1; 16]), Ok(8));
+    assert_eq!(s.store(page(2), &[1]), Err(FaultError::Protection));
+    assert_eq!(s.store(page(3), &[1]), Err(FaultError::NotMapped));
+    assert_eq!(s.store(u64::MAX - 4, &[1; 16]), Err(FaultError::NotMapped));
+    drop(child);
+}

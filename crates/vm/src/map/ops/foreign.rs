@@ -1,11 +1,15 @@
-//! Reading a space that the reader does not run in: one process reads the memory of another.
+//! Reading and writing a space that the caller does not run in: one process accesses the memory of another.
 //!
-//! The kernel copies the bytes from the frames, by its own mapping of them. It switches no page table and installs no
-//! leaf. So the reader's thread never stands in the other space: its faults, its futexes and its limits stay its own.
+//! The kernel copies the bytes from and to the frames, by its own mapping of them. It switches no page table. So the
+//! caller's thread never stands in the other space: its faults, its futexes and its limits stay its own.
+//!
+//! A read installs no leaf. A write first serves a fault of the other space, which installs one that allows stores. It
+//! copies under the lock of the table page that has the leaf. So it is a store by that leaf: a fork or a removal, which
+//! takes the leaf's right away under the same lock, comes before or after it.
 
 use crate::error::FaultError;
 use crate::fault::{Attempt, FaultContext, Walk};
-use crate::machine::{Machine, Pmap, bytes};
+use crate::machine::{Machine, Pmap, Table, bytes};
 use crate::map::arenas::Changed;
 use crate::map::space::Space;
 use crate::mutant::{Mutant, mutant};
@@ -35,6 +39,59 @@ impl<M: Machine> Space<M> {
             }
         }
         Ok(done)
+    }
+
+    /// Stores the bytes of `from` from `va` on, and returns how many it stored. It stores fewer if the next byte is not
+    /// mapped writable, or cannot be had. If that is the first byte, it returns an error. May sleep.
+    pub fn store(&self, va: u64, from: &[u8]) -> Result<usize, FaultError> {
+        let mut done = 0;
+        while done < from.len() {
+            let Some(at) = va.checked_add(done as u64).filter(|at| M::Pmap::USER.contains(*at)) else {
+                return if done > 0 { Ok(done) } else { Err(FaultError::NotMapped) };
+            };
+            let n = ((PAGE_SIZE - at % PAGE_SIZE) as usize).min(from.len() - done);
+            match self.store_in_page(at, &from[done..done + n]) {
+                Ok(()) => done += n,
+                Err(_) if done > 0 => return Ok(done),
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(done)
+    }
+
+    /// As [`store`](Space::store), within a page.
+    fn store_in_page(&self, at: u64, from: &[u8]) -> Result<(), FaultError> {
+        loop {
+            // Until the leaf is used, it may go again. The fault waits for writers of the map, and for memory.
+            self.fault(at, Access::Write)?;
+            let may = MaySleep::here();
+            let pin = may.pin(self.vm().epoch());
+            if self.try_store(at, from, &pin) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// One attempt, under one pin: stores by the leaf that a fault has installed. False if the leaf allows no store.
+    fn try_store(&self, at: u64, from: &[u8], pin: &Pinned<'_>) -> bool {
+        let vm = self.vm();
+        let (va, within) = (at & !(PAGE_SIZE - 1), (at % PAGE_SIZE) as usize);
+        let Ok(Some(entry)) = self.look(va, pin) else { return false };
+        let context =
+            FaultContext { vm, pmap: self.pmap(), entry, condemned: self.condemned(), va, access: Access::Write };
+        let Ok(table) = context.table(pin) else { return false };
+        let Some(leaf) = table.get(va).filter(|leaf| leaf.prot.contains(Access::Write.needs())) else { return false };
+        // A device's registers are no memory.
+        if entry.front().object().is_some_and(|object| object.device().is_some()) {
+            return false;
+        }
+        // SAFETY: within the frame, which the leaf keeps while the table page is locked, and within the buffer; a frame
+        // is no part of a kernel buffer.
+        unsafe {
+            let to = vm.machine().frame_ptr(leaf.pfn).add(within);
+            bytes::copy(from.as_ptr(), to, from.len());
+        }
+        true
     }
 
     /// As [`read`](Space::read), within a page.

@@ -1,0 +1,156 @@
+//! `openat2`: `openat` with limits on the walk, and without unknown flags.
+
+use super::open::{open_at, open_flags};
+use super::path::{Base, base};
+use crate::process::credentials::capabilities::cap;
+use crate::{Ctx, Errno, Machine};
+use linux_raw_sys::general as raw;
+use quire_fs::{Places, Resolve, StartDirectory};
+use quire_heap::Arc;
+
+/// Bytes of an `open_how` of the first version, and of the largest one that programs may pass.
+const SIZE: u64 = 24;
+const MOST: u64 = 4096;
+/// Flags that `open` knows. `openat2` refuses all others.
+const FLAGS: u64 = (raw::O_ACCMODE
+    | raw::O_CREAT
+    | raw::O_EXCL
+    | raw::O_NOCTTY
+    | raw::O_TRUNC
+    | raw::O_APPEND
+    | raw::O_NONBLOCK
+    | raw::O_DSYNC
+    | raw::O_SYNC
+    | raw::FASYNC
+    | raw::O_DIRECT
+    | 0o100_000
+    | raw::O_DIRECTORY
+    | raw::O_NOFOLLOW
+    | raw::O_NOATIME
+    | raw::O_CLOEXEC
+    | raw::O_PATH
+    | raw::O_TMPFILE) as u64;
+/// The flags that may stand beside O_PATH.
+const BESIDE_PATH: u64 = (raw::O_DIRECTORY | raw::O_NOFOLLOW | raw::O_PATH | raw::O_CLOEXEC) as u64;
+/// The one bit of O_TMPFILE that is not O_DIRECTORY.
+const TMPFILE_BIT: u64 = (raw::O_TMPFILE & !raw::O_DIRECTORY) as u64;
+
+const NO_CROSSING: u64 = 1;
+const NO_MAGIC_LINKS: u64 = 2;
+const NO_LINKS: u64 = 4;
+const BENEATH: u64 = 8;
+const IN_ROOT: u64 = 0x10;
+const CACHED: u64 = 0x20;
+
+/// The checked arguments: flags, mode, and limits.
+fn checked(flags: u64, mode: u64, resolve: u64) -> Result<(u32, u32, Resolve), Errno> {
+    let makes = flags & (u64::from(raw::O_CREAT) | TMPFILE_BIT) != 0;
+    let known = NO_CROSSING | NO_MAGIC_LINKS | NO_LINKS | BENEATH | IN_ROOT | CACHED;
+    let both = BENEATH | IN_ROOT;
+    if flags & !FLAGS != 0 || resolve & !known != 0 || resolve & both == both {
+        return Err(Errno::EINVAL);
+    }
+    if mode & !0o7777 != 0 || mode != 0 && !makes {
+        return Err(Errno::EINVAL);
+    }
+    if flags & u64::from(raw::O_PATH) != 0 && flags & !BESIDE_PATH != 0 {
+        return Err(Errno::EINVAL);
+    }
+    // Every walk here is one in memory, so only a change of the tree has to be refused.
+    if resolve & CACHED != 0 && (makes || flags & u64::from(raw::O_TRUNC) != 0) {
+        return Err(Errno::EAGAIN);
+    }
+    let mut limits = Resolve::empty();
+    limits.set(Resolve::NO_CROSSING, resolve & NO_CROSSING != 0);
+    limits.set(Resolve::NO_JUMPS, resolve & NO_MAGIC_LINKS != 0);
+    limits.set(Resolve::NO_LINKS, resolve & NO_LINKS != 0);
+    limits.set(Resolve::BENEATH, resolve & BENEATH != 0);
+    limits.set(Resolve::IN_ROOT, resolve & IN_ROOT != 0);
+    Ok((flags as u32, mode as u32, limits))
+}
+
+/// `openat2`
+pub fn sys_openat2<M: Machine>(ctx: &mut Ctx<'_, M>, dir: i32, path: u64, how: u64, size: u64) -> Result<usize, Errno> {
+    if size < SIZE {
+        return Err(Errno::EINVAL);
+    }
+    if size > MOST {
+        return Err(Errno::E2BIG);
+    }
+    let [flags, mode, resolve] = ctx.read::<[u64; 3]>(how)?;
+    // A longer structure of a later version must not say more.
+    let mut rest = [0; (MOST - SIZE) as usize];
+    let rest = &mut rest[..(size - SIZE) as usize];
+    ctx.user().read_bytes(how.checked_add(SIZE).ok_or(Errno::EFAULT)?, rest)?;
+    if rest.iter().any(|byte| *byte != 0) {
+        return Err(Errno::E2BIG);
+    }
+    let (flags, mode, limits) = checked(flags, mode, resolve)?;
+    let ours = open_flags(flags)?;
+    let path = ctx.path(path)?;
+    let mut view = ctx.view()?;
+    if limits.contains(Resolve::IN_ROOT) {
+        // An absolute path begins at the directory too.
+        let base = match dir {
+            super::path::AT_FDCWD => view.cwd().clone(),
+            fd => ctx.any_file(fd)?.dentry.clone(),
+        };
+        let start = StartDirectory::Counted(base);
+        view.places = Arc::try_new(Places { root: start.clone(), cwd: start })?;
+        view.resolve = limits;
+        return open_at(ctx, &view, Ok(Base::WorkingDirectory), &path, (flags, ours), mode);
+    }
+    view.resolve = limits;
+    let base = base(ctx, dir, &path);
+    open_at(ctx, &view, base, &path, (flags, ours), mode)
+}
+
+/// `name_to_handle_at`: no file system gives handles.
+pub fn sys_name_to_handle_at<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    dir: i32,
+    path: u64,
+    _handle: u64,
+    _mount: u64,
+    flags: u32,
+) -> Result<usize, Errno> {
+    super::path::only(flags, raw::AT_EMPTY_PATH | raw::AT_SYMLINK_FOLLOW | AT_HANDLE_FLAGS)?;
+    let follow = if flags & raw::AT_SYMLINK_FOLLOW != 0 { 0 } else { raw::AT_SYMLINK_NOFOLLOW };
+    super::path::find(ctx, dir, path, flags & raw::AT_EMPTY_PATH | follow)?;
+    Err(Errno::EOPNOTSUPP)
+}
+
+/// Linux's AT_HANDLE_FID and AT_HANDLE_MNT_ID_UNIQUE.
+const AT_HANDLE_FLAGS: u32 = 0x201;
+
+/// `open_by_handle_at`: no file system gives handles.
+pub fn sys_open_by_handle_at<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    _mount: i32,
+    _handle: u64,
+    _flags: u32,
+) -> Result<usize, Errno> {
+    match ctx.credentials().may(cap::DAC_READ_SEARCH) {
+        true => Err(Errno::EOPNOTSUPP),
+        false => Err(Errno::EPERM),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_bits_are_refused() {
+        let of = |flags: u32, mode, resolve| checked(u64::from(flags), mode, resolve).map(|(.., limits)| limits);
+        assert_eq!(of(raw::O_RDWR, 0, BENEATH), Ok(Resolve::BENEATH));
+        assert_eq!(of(raw::O_RDWR | raw::O_CREAT, 0o644, 0), Ok(Resolve::empty()));
+        assert_eq!(of(raw::O_RDWR, 0o644, 0), Err(Errno::EINVAL));
+        assert_eq!(of(raw::O_CREAT, 0o10_000, 0), Err(Errno::EINVAL));
+        assert_eq!(of(raw::O_RDWR, 0, BENEATH | IN_ROOT), Err(Errno::EINVAL));
+        assert_eq!(of(raw::O_RDWR, 0, 0x40), Err(Errno::EINVAL));
+        assert_eq!(of(raw::O_PATH | raw::O_RDWR, 0, 0), Err(Errno::EINVAL));
+        assert_eq!(of(raw::O_TRUNC, 0, CACHED), Err(Errno::EAGAIN));
+        assert_eq!(checked(1 << 32, 0, 0).err(), Some(Errno::EINVAL));
+    }
+}

@@ -1,0 +1,76 @@
+//! `membarrier`: a barrier on every CPU that runs a thread of the caller's program.
+//!
+//! The caller interrupts each other CPU, and waits until that CPU has counted the interrupt. The CPU has then made all
+//! stores before the interrupt visible, since x86 makes stores visible in order. It loads nothing for the program before
+//! it returns from the interrupt, and that return also synchronises its instruction fetch.
+
+use crate::Ctx;
+use crate::errno::Errno;
+use crate::machine::{Interrupt, Machine};
+use core::sync::atomic::Ordering;
+use quire_sync::atomic::fence_full;
+use quire_sync::preempt_off;
+
+const QUERY: u32 = 0;
+const GLOBAL: u32 = 1;
+const GLOBAL_EXPEDITED: u32 = 1 << 1;
+const REGISTER_GLOBAL_EXPEDITED: u32 = 1 << 2;
+const PRIVATE_EXPEDITED: u32 = 1 << 3;
+const REGISTER_PRIVATE_EXPEDITED: u32 = 1 << 4;
+const PRIVATE_EXPEDITED_SYNC_CORE: u32 = 1 << 5;
+const REGISTER_PRIVATE_EXPEDITED_SYNC_CORE: u32 = 1 << 6;
+const GET_REGISTRATIONS: u32 = 1 << 9;
+/// What `QUERY` tells: all commands but those for restartable sequences.
+const SUPPORTED: u32 = GLOBAL
+    | GLOBAL_EXPEDITED
+    | REGISTER_GLOBAL_EXPEDITED
+    | PRIVATE_EXPEDITED
+    | REGISTER_PRIVATE_EXPEDITED
+    | PRIVATE_EXPEDITED_SYNC_CORE
+    | REGISTER_PRIVATE_EXPEDITED_SYNC_CORE
+    | GET_REGISTRATIONS;
+
+/// `membarrier`
+pub fn sys_membarrier<M: Machine>(ctx: &mut Ctx<'_, M>, command: u32, flags: u32, _cpu: i32) -> Result<usize, Errno> {
+    if flags != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let registered = &ctx.space()?.barriers;
+    let has = |bit| registered.load(Ordering::Relaxed) & bit != 0;
+    match command {
+        QUERY => return Ok(SUPPORTED as usize),
+        // Linux has a barrier on the CPUs of all programs here, too.
+        GLOBAL | GLOBAL_EXPEDITED => barrier(ctx),
+        REGISTER_GLOBAL_EXPEDITED | REGISTER_PRIVATE_EXPEDITED => {
+            registered.fetch_or(command, Ordering::Relaxed);
+        }
+        // It implies the plain one.
+        REGISTER_PRIVATE_EXPEDITED_SYNC_CORE => {
+            registered.fetch_or(command, Ordering::Relaxed);
+        }
+        PRIVATE_EXPEDITED if has(REGISTER_PRIVATE_EXPEDITED | REGISTER_PRIVATE_EXPEDITED_SYNC_CORE) => barrier(ctx),
+        PRIVATE_EXPEDITED_SYNC_CORE if has(REGISTER_PRIVATE_EXPEDITED_SYNC_CORE) => barrier(ctx),
+        PRIVATE_EXPEDITED | PRIVATE_EXPEDITED_SYNC_CORE => return Err(Errno::EPERM),
+        GET_REGISTRATIONS => return Ok(registered.load(Ordering::Relaxed) as usize),
+        _ => return Err(Errno::EINVAL),
+    }
+    Ok(0)
+}
+
+/// Returns when every other CPU has passed a barrier.
+fn barrier<M: Machine>(ctx: &Ctx<'_, M>) {
+    let (machine, cpus) = (ctx.linux.machine, ctx.linux.scheduler.cpus());
+    let taken = |cpu| machine.interrupts(cpu, Interrupt::Reschedule);
+    // The caller's own stores come first.
+    fence_full();
+    // A thread that moves to another CPU meanwhile has passed a barrier on the one that it left.
+    let me = preempt_off().cpu();
+    for cpu in (0..cpus).filter(|cpu| *cpu != me) {
+        let before = taken(cpu);
+        machine.kick(cpu);
+        while taken(cpu) == before {
+            quire_sync::hooks::relax();
+        }
+    }
+    fence_full();
+}

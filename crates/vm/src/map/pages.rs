@@ -1,0 +1,108 @@
+//! The pages of a space, for tools: `smaps` and `pagemap` of Linux. Nothing here takes the map's lock, and the answer is
+//! that of a moment.
+
+use super::arenas::Changed;
+use super::piece::layers;
+use super::space::Space;
+use crate::machine::{Machine, Pmap, Table};
+use crate::object::index::Slot;
+use crate::types::{PAGE_SIZE, Pfn, VirtRange};
+
+/// A page at an address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PageInfo {
+    /// Where it is.
+    pub place: PagePlace,
+    /// A leaf maps it.
+    pub mapped: bool,
+    /// It belongs to a file or to shared memory.
+    pub shared: bool,
+    /// Only this space can see it.
+    pub alone: bool,
+    /// It has stores that no pager has.
+    pub dirty: bool,
+    /// An access by this leaf was noticed since pageout looked last.
+    pub accessed: bool,
+}
+
+/// Where a page is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PagePlace {
+    /// In a frame.
+    Frame(Pfn),
+    /// In swap.
+    Swap,
+}
+
+impl<M: Machine> Space<M> {
+    /// The page at `va`, if there is one. A page of a file that no leaf of this space maps is left out.
+    pub fn page_at(&self, va: u64) -> Option<PageInfo> {
+        let va = va & !(PAGE_SIZE - 1);
+        if !M::Pmap::USER.contains(va) {
+            return None;
+        }
+        let vm = self.vm();
+        loop {
+            let pin = vm.epoch().pin();
+            let entry = match self.look(va, &pin) {
+                Ok(found) => found?,
+                Err(Changed) => continue,
+            };
+            let leaf = self
+                .pmap()
+                .next_table(vm, VirtRange { start: va, end: va + PAGE_SIZE })
+                .and_then(|table| table.get(va));
+            let mut zero_marker = false;
+            let mut found = None;
+            for (depth, (layer, object, key)) in
+                layers(entry.front()).filter_map(|b| b.layer(va).map(|(object, key)| (b, object, key))).enumerate()
+            {
+                let front = depth == 0 && core::ptr::eq(layer, entry.front());
+                if zero_marker && object.is_private() {
+                    continue;
+                }
+                match object.index().get(key, &pin) {
+                    Slot::Empty | Slot::Reserved => {}
+                    Slot::ZeroMarker => zero_marker = true,
+                    there => {
+                        found = Some((there, object.is_private(), front || object.is_exclusive()));
+                        break;
+                    }
+                }
+            }
+            let (slot, private, own) = found?;
+            let alone = private && own;
+            return match slot {
+                Slot::Page(pfn) => {
+                    let mapped = leaf.is_some_and(|leaf| leaf.pfn == pfn);
+                    let dirty = vm.page(pfn).state().dirty();
+                    let accessed = mapped && leaf.is_some_and(|leaf| leaf.accessed);
+                    let place = PagePlace::Frame(pfn);
+                    let shown = PageInfo { place, mapped, shared: !private, alone, dirty, accessed };
+                    (private || mapped).then_some(shown)
+                }
+                Slot::Swap(_) => {
+                    let place = PagePlace::Swap;
+                    Some(PageInfo { place, mapped: false, shared: !private, alone, dirty: true, accessed: false })
+                }
+                _ => None,
+            };
+        }
+    }
+
+    /// The first address in `range` with a leaf. The work follows the table pages, not the addresses.
+    pub fn next_leaf(&self, range: VirtRange) -> Option<u64> {
+        let mut at = range.start;
+        while at < range.end {
+            let _pin = self.vm().epoch().pin();
+            let table = self.pmap().next_table(self.vm(), VirtRange { start: at, end: range.end })?;
+            let span = table.span();
+            let found = table.next_present(at.max(span.start), range.end.min(span.end));
+            if found.is_some() {
+                return found;
+            }
+            at = span.end;
+        }
+        None
+    }
+}

@@ -1,0 +1,183 @@
+// Files of `/proc` about the pages of a process, and settings: the same on Linux.
+#define _GNU_SOURCE
+#include "checks.h"
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/utsname.h>
+
+#define PRESENT (1ull << 63)
+#define SWAPPED (1ull << 62)
+#define SHARED (1ull << 61)
+#define ALONE (1ull << 56)
+#define FRAME ((1ull << 55) - 1)
+
+static char *pages(int count) {
+    char *at = mmap(NULL, count * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(at != MAP_FAILED, "mmap");
+    return at;
+}
+
+static unsigned long long entry(int fd, const void *at) {
+    unsigned long long e;
+    CHECK(pread(fd, &e, 8, (unsigned long)at / 4096 * 8) == 8, "pagemap");
+    return e;
+}
+
+static void page_map(void) {
+    char *at = pages(4);
+    at[4096] = 1;
+    int fd = open("/proc/self/pagemap", O_RDONLY);
+    CHECK(fd >= 0, "open");
+    CHECK(!entry(fd, at), "%#llx", entry(fd, at));
+    unsigned long long e = entry(fd, at + 4096);
+    CHECK(e & PRESENT && !(e & (SWAPPED | SHARED)) && e & ALONE && e & FRAME, "%#llx", e);
+    unsigned long long all[4];
+    CHECK(pread(fd, all, sizeof all, (unsigned long)at / 4096 * 8) == sizeof all && all[1] == e && !all[2], "four");
+    ANSWERS(EINVAL, pread(fd, all, 8, 4));
+    ANSWERS(EINVAL, pread(fd, all, 7, 0));
+    char *file = mmap(NULL, 4096, PROT_READ, MAP_SHARED, open("/proc/self/exe", O_RDONLY), 0);
+    CHECK(file != MAP_FAILED && *file == 0x7f, "mmap");
+    e = entry(fd, file);
+    CHECK(e & PRESENT && e & SHARED, "%#llx", e);
+    // A child that has not touched the page sees it too, and neither has it alone.
+    if (!fork()) {
+        int own = open("/proc/self/pagemap", O_RDONLY);
+        e = entry(own, at + 4096);
+        CHECK(e & PRESENT && !(e & ALONE), "%#llx", e);
+        CHECK(!setuid(1000), "setuid");
+        _exit(0);
+    }
+    int status;
+    CHECK(wait(&status) > 0 && !status, "child");
+    if (!fork()) {
+        // Without rights there are no frame numbers.
+        CHECK(!setuid(1000), "setuid");
+        if (!fork()) {
+            char *mine = pages(1);
+            *mine = 1;
+            int own = open("/proc/self/pagemap", O_RDONLY);
+            // After a change of ids the memory is closed, until the next program.
+            if (own >= 0) CHECK(!(entry(own, mine) & FRAME), "a frame number");
+            _exit(0);
+        }
+        CHECK(wait(&status) > 0 && !status, "child");
+        ANSWERS(EACCES, open("/proc/1/pagemap", O_RDONLY));
+        ANSWERS(EACCES, open("/proc/1/mem", O_RDONLY));
+        _exit(0);
+    }
+    CHECK(wait(&status) > 0 && !status, "child");
+}
+
+static void memory(void) {
+    char *at = pages(2), got[8192];
+    memset(at, 'a', 4096);
+    int fd = open("/proc/self/mem", O_RDWR);
+    CHECK(fd >= 0, "open");
+    CHECK(pread(fd, got, 8192, (unsigned long)at) == 8192 && got[4095] == 'a' && !got[4096], "pread");
+    CHECK(pwrite(fd, "hello", 5, (unsigned long)at + 4094) == 5 && !memcmp(at + 4094, "hello", 5), "pwrite");
+    CHECK(lseek(fd, (unsigned long)at, SEEK_SET) == (off_t)(unsigned long)at && read(fd, got, 3) == 3, "read");
+    CHECK(read(fd, got, 1) == 1 && *got == 'a', "read on");
+    ANSWERS(EIO, pread(fd, got, 1, 4096));
+    CHECK(!munmap(at + 4096, 4096), "munmap");
+    CHECK(pread(fd, got, 8192, (unsigned long)at) == 4096, "cut");
+    char name[64];
+    pid_t child = fork();
+    if (!child) {
+        while (at[0] != 'z') usleep(1000);
+        _exit(3);
+    }
+    snprintf(name, sizeof name, "/proc/%d/mem", child);
+    int theirs = open(name, O_RDWR);
+    CHECK(theirs >= 0 && pwrite(theirs, "z", 1, (unsigned long)at) == 1, "their memory");
+    CHECK(at[0] == 'a' && ended(child) == 3 << 8, "child");
+    CHECK(pread(theirs, got, 1, (unsigned long)at) == 0, "after the end");
+}
+
+// The number in the line of `path` that begins with `key`, below the line that begins with `under` if there is one.
+static long number(const char *path, const char *under, const char *key) {
+    char line[512];
+    FILE *f = fopen(path, "r");
+    CHECK(f, "%s", path);
+    long found = -1;
+    bool below = !under;
+    while (found < 0 && fgets(line, sizeof line, f)) {
+        if (under && !strncmp(line, under, strlen(under))) below = true;
+        if (below && !strncmp(line, key, strlen(key))) found = atol(line + strlen(key));
+    }
+    fclose(f);
+    return found;
+}
+
+static void sums(void) {
+    char *at = pages(100), under[32];
+    memset(at, 1, 10 * 4096);
+    snprintf(under, sizeof under, "%lx-", (unsigned long)at);
+    // A neighbour may have been merged with it.
+    CHECK(!mprotect(at, 4096, PROT_NONE) && !mprotect(at + 99 * 4096, 4096, PROT_NONE), "mprotect");
+    snprintf(under, sizeof under, "%lx-", (unsigned long)at + 4096);
+    const char *path = "/proc/self/smaps";
+    CHECK(number(path, under, "Size:") == 98 * 4, "Size %ld", number(path, under, "Size:"));
+    CHECK(number(path, under, "Rss:") == 36, "Rss %ld", number(path, under, "Rss:"));
+    CHECK(number(path, under, "Private_Dirty:") == 36, "Private_Dirty %ld", number(path, under, "Private_Dirty:"));
+    CHECK(number(path, under, "Shared_Clean:") == 0 && number(path, under, "Anonymous:") == 36, "kinds");
+    long rss = number("/proc/self/smaps_rollup", NULL, "Rss:");
+    CHECK(rss >= 40 && rss >= number("/proc/self/smaps_rollup", NULL, "Anonymous:"), "sum %ld", rss);
+    CHECK(!access("/proc/self/numa_maps", R_OK) && !access("/proc/self/limits", R_OK), "access");
+}
+
+static void text(const char *path, const char *wanted) {
+    char got[256] = "";
+    int fd = open(path, O_RDONLY);
+    CHECK(fd >= 0 && read(fd, got, sizeof got - 1) >= 0, "%s", path);
+    close(fd);
+    CHECK(!strcmp(got, wanted), "%s: %s", path, got);
+}
+
+static void set(const char *path, const char *value, int error) {
+    int fd = open(path, O_WRONLY);
+    CHECK(fd >= 0, "%s", path);
+    ANSWERS(error, write(fd, value, strlen(value)));
+    close(fd);
+}
+
+static void of_process(void) {
+    text("/proc/self/oom_adj", "0\n");
+    set("/proc/self/oom_score_adj", "500\n", 0);
+    text("/proc/self/oom_adj", "8\n");
+    set("/proc/self/oom_adj", "15\n", 0);
+    text("/proc/self/oom_score_adj", "1000\n");
+    set("/proc/self/oom_adj", "-18\n", EINVAL);
+    set("/proc/self/oom_adj", "16\n", EINVAL);
+    text("/proc/self/personality", "00000000\n");
+    text("/proc/self/loginuid", "4294967295");
+}
+
+static void settings(void) {
+    struct utsname names;
+    set("/proc/sys/kernel/domainname", "quire.test\n", 0);
+    CHECK(!uname(&names) && !strcmp(names.domainname, "quire.test"), "%s", names.domainname);
+    text("/proc/sys/kernel/domainname", "quire.test\n");
+    char first[64], second[64];
+    FILE *f = fopen("/proc/sys/kernel/random/boot_id", "r");
+    CHECK(f && fgets(first, sizeof first, f) && strlen(first) == 37, "boot_id");
+    rewind(f);
+    CHECK(fgets(second, sizeof second, f) && !strcmp(first, second), "boot_id");
+    CHECK(number("/proc/sys/kernel/randomize_va_space", NULL, "") == 2, "randomize_va_space");
+    CHECK(number("/proc/sys/vm/nr_hugepages", NULL, "") == 0 && number("/proc/sys/vm/panic_on_oom", NULL, "") == 0, "vm");
+    CHECK(number("/proc/sys/fs/lease-break-time", NULL, "") == 45 && number("/proc/sys/fs/inode-nr", NULL, "") > 0, "fs");
+    set("/proc/sys/vm/swappiness", "70\n", 0);
+    CHECK(number("/proc/sys/vm/swappiness", NULL, "") == 70, "swappiness");
+    set("/proc/sys/vm/swappiness", "201\n", EINVAL);
+    set("/proc/sys/vm/swappiness", "60\n", 0);
+    text("/proc/sys/kernel/core_pattern", "core\n");
+    CHECK(!access("/proc/partitions", R_OK) && !access("/proc/diskstats", R_OK), "tables");
+}
+
+int main(int argc, char **argv) {
+    parse_options(argc, argv, NULL);
+    static const struct check checks[] = {
+        {"page_map", page_map}, {"memory", memory}, {"sums", sums}, {"of_process", of_process}, {"settings", settings},
+    };
+    run_checks(checks, sizeof checks / sizeof *checks);
+    return 0;
+}
