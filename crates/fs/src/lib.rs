@@ -22,6 +22,7 @@ pub mod device;
 pub mod error;
 mod file;
 pub mod host;
+pub mod pack;
 pub mod pipe;
 pub mod stream;
 pub mod terminal;

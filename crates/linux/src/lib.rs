@@ -22,6 +22,7 @@
 #![cfg_attr(not(test), no_std)]
 
 pub mod ctx;
+mod ending;
 pub mod entry;
 pub mod errno;
 pub mod exec;

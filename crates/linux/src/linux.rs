@@ -1,5 +1,6 @@
 //! The Linux layer as one value: the state that all its processes share.
 
+use crate::ending::Ending;
 use crate::errno::Errno;
 use crate::exec::Prepared;
 use crate::file::pipe_limits::PipeLimits;
@@ -50,6 +51,8 @@ pub struct Linux<M: Machine> {
     pub unknown: Unknown,
     /// The file layer's state: the root directory, devices.
     pub files: System<M>,
+    /// The end of the machine.
+    pub(crate) ending: Ending,
     /// The names of sockets.
     pub(crate) network: Arc<Network<M>>,
     /// Shared memory segments, semaphore arrays, message queues.
@@ -166,6 +169,7 @@ impl<M: Machine> Linux<M> {
             futexes: Futexes::new(memory, &mut tables)?,
             random: Random::new(machine.entropy(), cpus, &mut tables)?,
             unknown: Unknown::new(),
+            ending: Ending::new(),
             network: Network::new(SocketHost(*files.vfs().host()))?,
             ipc: Ipc::new(*files.vfs().host())?,
             boot_id: core::array::from_fn(|at| entropy[at] ^ entropy[at + 16]),

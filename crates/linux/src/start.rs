@@ -69,13 +69,15 @@ const DEFAULT_PATH: &[u8] = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:
 /// The order is written by the command that boots the kernel; longer ones are damaged.
 const LONGEST_ORDER: u64 = 16 << 20;
 
-/// The program to run: lines `arg HEX`, `env HEX`, `cwd HEX`, `tty 0` or `tty 1`, `size ROWS COLUMNS`; others are
-/// skipped.
+/// The program to run: lines `arg HEX`, `env HEX`, `cwd HEX`, `out HEX`, `tty 0` or `tty 1`, `size ROWS COLUMNS`;
+/// others are skipped.
 #[derive(Default, PartialEq, Eq, Debug)]
 struct Order {
     arguments: Vec<Vec<u8>>,
     environment: Vec<Vec<u8>>,
     directory: Vec<u8>,
+    /// Paths whose trees the host wants at the end.
+    results: Vec<Vec<u8>>,
     terminal: bool,
     size: Option<Size>,
 }
@@ -110,6 +112,7 @@ impl Order {
                 b"arg" => order.arguments.try_push(hex(value)?).ok()?,
                 b"env" => order.environment.try_push(hex(value)?).ok()?,
                 b"cwd" => order.directory = hex(value)?,
+                b"out" => order.results.try_push(hex(value)?).ok()?,
                 b"tty" => order.terminal = value == b"1",
                 b"size" => order.size = size(value),
                 _ => {}
@@ -144,7 +147,12 @@ impl<M: Machine> Linux<M> {
         vfs.unpack(boot.initramfs).map_err(StartError::Initramfs)?;
         let roots = || Ok((crate::proc::root(self)?, crate::proc::sys_root(self)?));
         roots().and_then(|roots| self.files.start(self, Some(roots))).map_err(|e| StartError::Step("mounting", e))?;
-        let order = self.read_order().ok_or(StartError::Order)?;
+        let mut order = self.read_order().ok_or(StartError::Order)?;
+        let results = core::mem::take(&mut order.results);
+        if !results.is_empty() {
+            let no_memory = |_| StartError::Step("noting the results' names", Errno::ENOMEM);
+            self.ending.results.get_or_make(|| results).map_err(no_memory)?;
+        }
 
         let fs = self.files.first_fs(&order.directory).map_err(|e| StartError::Step("the working directory", e))?;
         let no_memory = |_| StartError::Step("naming the program", Errno::ENOMEM);

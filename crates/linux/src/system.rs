@@ -115,7 +115,7 @@ pub fn sys_reboot<M: Machine>(ctx: &mut Ctx<'_, M>, magic: u32, second: u32, com
     match command {
         // Ctrl-Alt-Del on and off: there is none.
         0 | 0x89ab_cdef => Ok(0),
-        0x0123_4567 | 0xcdef_0123 | 0x4321_fedc | 0xa1b2_c3d4 => ctx.linux.machine.power_off(End::PowerOff),
+        0x0123_4567 | 0xcdef_0123 | 0x4321_fedc | 0xa1b2_c3d4 => ctx.linux.finish(End::PowerOff),
         _ => Err(Errno::EINVAL),
     }
 }

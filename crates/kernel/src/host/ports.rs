@@ -6,7 +6,7 @@
 //! |---|---|---|
 //! | A | the program's standard input | its standard output |
 //! | B | | its standard error |
-//! | C | lines: `eof BYTES`, `int`, `kill`, `winch ROWS COLUMNS` | lines: `ready NS`, `exit STATUS`, `signal NUMBER` |
+//! | C | lines: `eof BYTES`, `int`, `kill`, `winch ROWS COLUMNS` | lines: `ready NS`, `exit STATUS`, `signal NUMBER`, `data BYTES` and so many bytes |
 //!
 //! `eof BYTES` gives the length of the standard input: it ends after that many bytes, since a console has no end of
 //! file.
@@ -35,6 +35,8 @@ use quire_vm::phys::frames::{For, Frame};
 use quire_vm::stats::Event;
 use quire_vm::{MapError, MemoryType, PAGE_SIZE, Pfn, Phys, PhysRange};
 
+/// Nanoseconds that a line waits for room.
+const LINE_PATIENCE: u64 = 10_000_000_000;
 /// The number of ports that are searched for.
 const PORTS: usize = 3;
 
@@ -385,7 +387,25 @@ pub fn tell(message: core::fmt::Arguments<'_>) {
     if let Some(control) = port(2)
         && writeln!(text, "{message}").is_ok()
     {
-        let _lost = control.write(&text.0[..text.1]);
+        let mut left = &text.0[..text.1];
+        // A line that is cut would change the meaning of the next one.
+        let end = crate::cpu::clock::now() + LINE_PATIENCE;
+        while !left.is_empty() && crate::cpu::clock::now() < end {
+            left = &left[control.write(left)..];
+        }
+    }
+}
+
+/// Sends bytes of the results on the control port, after a line with their number. Waits for room; bytes are lost if
+/// there is no port. Only one thread sends, and no other line comes between: the machine is ending.
+pub fn send(mut bytes: &[u8]) {
+    let Some(control) = port(2) else { return };
+    tell(format_args!("data {}", bytes.len()));
+    while !bytes.is_empty() {
+        match control.write(bytes) {
+            0 => core::hint::spin_loop(),
+            n => bytes = &bytes[n..],
+        }
     }
 }
 

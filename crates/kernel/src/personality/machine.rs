@@ -191,6 +191,9 @@ impl quire_linux::Machine for Machine {
     fn verbose(&self) -> bool {
         VERBOSE.load(Ordering::Relaxed)
     }
+    fn send_result(&self, bytes: &[u8]) {
+        crate::host::ports::send(bytes);
+    }
     fn power_off(&self, end: End) -> ! {
         power::off(end)
     }

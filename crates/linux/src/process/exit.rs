@@ -159,7 +159,7 @@ fn end_process<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
             0 => End::Exit((status >> 8) as u8),
             signal => End::Signal(signal as u8),
         };
-        linux.machine.power_off(end);
+        linux.finish(end);
     }
     let group = process.group();
     if group.session.id == process.pid {
