@@ -53,7 +53,11 @@ fn the_limit_refuses_and_all_indexes_can_be_used() {
     assert_eq!(queues.open(&ME, PRIVATE, NEW), Err(Error::NoSpace));
     assert_eq!(queues.registry().highest(), Ok(299));
     let mut listed = Vec::new();
-    queues.registry().each(|queue| Ok::<(), Error>(listed.push(queue.name().id()))).unwrap();
+    let list = |queue: &quire_heap::Arc<crate::msg::Queue<TestHost>>| {
+        listed.push(queue.name().id());
+        Ok::<(), Error>(())
+    };
+    queues.registry().each(list).unwrap();
     listed.sort_unstable_by_key(|id| id & (MOST as i32 - 1));
     assert_eq!(listed, all);
     queues.remove(&ME, all[17]).unwrap();

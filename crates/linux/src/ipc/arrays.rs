@@ -174,9 +174,7 @@ pub fn sys_semctl<M: Machine>(
         GETNCNT | GETZCNT => Ok(ctx.as_caller(|caller| arrays.find(id)?.waiting(caller, number, command == GETZCNT))?),
         GETALL => {
             let values = ctx.as_caller(|caller| arrays.find(id)?.values(caller))?;
-            for (at, value) in values.iter().enumerate() {
-                ctx.write(argument.wrapping_add(2 * at as u64), value)?;
-            }
+            write_values(ctx, argument, &values)?;
             Ok(0)
         }
         SETVAL => {
@@ -210,26 +208,42 @@ pub fn sys_semctl<M: Machine>(
     }
 }
 
+/// Stores values at a user address.
+fn write_values<M: Machine>(ctx: &Ctx<'_, M>, mut to: u64, values: &[u16]) -> Result<(), Errno> {
+    let mut bytes = [0u8; 512];
+    for some in values.chunks(bytes.len() / 2) {
+        for (bytes, value) in bytes.chunks_exact_mut(2).zip(some) {
+            bytes.copy_from_slice(&value.to_le_bytes());
+        }
+        ctx.user().write_bytes(to, &bytes[..2 * some.len()])?;
+        to = to.wrapping_add(2 * some.len() as u64);
+    }
+    Ok(())
+}
+
 /// `struct seminfo`: the limits, and for SEM_INFO the numbers of arrays and semaphores.
 fn info<M: Machine>(ctx: &Ctx<'_, M>, used: bool, to: u64) -> Result<usize, Errno> {
     /// Linux's size of its `struct sem_undo`.
     const UNDO_BYTES: i32 = 20;
+    /// Linux's first limits, which describe tables that it no longer has.
+    const ALL: i32 = 32000 * 32000;
+    const OPERATIONS: i32 = 500;
     let arrays = &ctx.linux.ipc.arrays;
     let limits = arrays.limits();
     let get = |limit: &core::sync::atomic::AtomicUsize| limit.load(Ordering::Relaxed) as i32;
     let (of_all, operations) = (get(&limits.of_all), get(&limits.operations));
-    let (last_two, default) = match used {
-        true => ([arrays.registry().used() as i32, arrays.semaphores() as i32], 32000 * 32000),
-        false => ([UNDO_BYTES, VALUE_MAX], 32000 * 32000),
+    let last_two = match used {
+        true => [arrays.registry().used() as i32, arrays.semaphores() as i32],
+        false => [UNDO_BYTES, VALUE_MAX],
     };
     let info: [i32; 10] = [
-        default,
+        ALL,
         get(&limits.count),
         of_all,
-        default,
+        ALL,
         get(&limits.of_array),
         operations,
-        500,
+        OPERATIONS,
         last_two[0],
         VALUE_MAX,
         last_two[1],
