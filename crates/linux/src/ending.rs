@@ -2,37 +2,22 @@
 
 use crate::Linux;
 use crate::machine::{End, Machine};
-use crate::process::first_use::FirstUse;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::Ordering;
 use quire_fs::pack::pack_end;
 use quire_fs::{FsError, Vfs};
 use quire_heap::{Vec, try_format};
 use quire_sync::hooks::park;
 
-/// The state of the end.
-pub struct Ending {
-    /// Paths of trees that the host wants.
-    pub results: FirstUse<Vec<Vec<u8>>>,
-    begun: AtomicBool,
-}
-
-impl Ending {
-    /// The machine runs.
-    pub const fn new() -> Self {
-        Ending { results: FirstUse::new(), begun: AtomicBool::new(false) }
-    }
-}
-
 impl<M: Machine> Linux<M> {
     /// Ends the machine: sends the results that the order named, and powers off. The first caller does it; a later one
     /// sleeps until the power is off.
     pub(crate) fn finish(&self, end: End) -> ! {
-        if self.ending.begun.swap(true, Ordering::AcqRel) {
+        if self.ending.swap(true, Ordering::AcqRel) {
             loop {
                 park(None);
             }
         }
-        if let Some(paths) = self.ending.results.get() {
+        if let Some(paths) = self.results.get() {
             self.send_results(paths);
         }
         self.machine.power_off(end)

@@ -1,6 +1,5 @@
 //! The Linux layer as one value: the state that all its processes share.
 
-use crate::ending::Ending;
 use crate::errno::Errno;
 use crate::exec::Prepared;
 use crate::file::pipe_limits::PipeLimits;
@@ -11,6 +10,7 @@ use crate::ipc::host::Ipc;
 use crate::load::Load;
 use crate::machine::Machine;
 use crate::process::Process;
+use crate::process::first_use::FirstUse;
 use crate::process::ids::Ids;
 use crate::process::thread::Thread;
 use crate::process::users::Users;
@@ -23,8 +23,8 @@ use crate::tables::{TableMemory, padded};
 use crate::time::timer_file::TimerFiles;
 use crate::unknown::Unknown;
 use crate::vdso::Vdso;
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use quire_heap::Arc;
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use quire_heap::{Arc, Vec};
 use quire_sync::{CachePadded, Rank, SpinLock};
 use quire_task::{RollCall, Scheduler, Thread as Task};
 use quire_vm::{PAGE_SIZE, Vm};
@@ -51,8 +51,10 @@ pub struct Linux<M: Machine> {
     pub unknown: Unknown,
     /// The file layer's state: the root directory, devices.
     pub files: System<M>,
-    /// The end of the machine.
-    pub(crate) ending: Ending,
+    /// Paths of trees that the host wants at the end.
+    pub(crate) results: FirstUse<Vec<Vec<u8>>>,
+    /// The machine is ending.
+    pub(crate) ending: AtomicBool,
     /// The names of sockets.
     pub(crate) network: Arc<Network<M>>,
     /// Shared memory segments, semaphore arrays, message queues.
@@ -169,7 +171,8 @@ impl<M: Machine> Linux<M> {
             futexes: Futexes::new(memory, &mut tables)?,
             random: Random::new(machine.entropy(), cpus, &mut tables)?,
             unknown: Unknown::new(),
-            ending: Ending::new(),
+            results: FirstUse::new(),
+            ending: AtomicBool::new(false),
             network: Network::new(SocketHost(*files.vfs().host()))?,
             ipc: Ipc::new(*files.vfs().host())?,
             boot_id: core::array::from_fn(|at| entropy[at] ^ entropy[at + 16]),

@@ -151,7 +151,7 @@ impl<M: Machine> Linux<M> {
         let results = core::mem::take(&mut order.results);
         if !results.is_empty() {
             let no_memory = |_| StartError::Step("noting the results' names", Errno::ENOMEM);
-            self.ending.results.get_or_make(|| results).map_err(no_memory)?;
+            self.results.get_or_make(|| results).map_err(no_memory)?;
         }
 
         let fs = self.files.first_fs(&order.directory).map_err(|e| StartError::Step("the working directory", e))?;

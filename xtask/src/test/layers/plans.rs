@@ -287,6 +287,7 @@ pub const PLANS: &[Plan] = &[
             "process",
             "time/timer_file",
             "linux",
+            "ending",
             "ctx",
             "user",
             "shortage",
