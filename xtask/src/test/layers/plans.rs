@@ -296,6 +296,7 @@ pub const PLANS: &[Plan] = &[
             "time/sleep",
             "system",
             "proc",
+            "mount",
             "start",
             "syscall",
             "entry",
