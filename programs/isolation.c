@@ -11,6 +11,7 @@
 #include <sys/auxv.h>
 #include <sys/personality.h>
 #include <netinet/in.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/ipc.h>
 #include <sys/msg.h>
@@ -443,6 +444,8 @@ static void a_users_steps(void) {
     STEP("user-settimeofday", settimeofday(&(struct timeval){1, 0}, NULL));
     STEP("user-clock_settime", clock_settime(CLOCK_REALTIME, &(struct timespec){1, 0}));
     STEP("user-reboot", syscall(SYS_reboot, 0xfee1dead, 672274793, 0, 0));
+    STEP("user-mount", mount("none", "/", "tmpfs", 0, NULL));
+    STEP("user-umount2", umount2("/", 0));
     STEP("user-chroot", chroot("/"));
     STEP("user-chroot-closed", chroot(PLACE "/closed"));
     STEP("user-connect", connects(PLACE "/socket-666"));
@@ -485,6 +488,7 @@ static void a_bares_steps(void) {
     STEP("bare-setgid", setgid(USER));
     STEP("bare-setgroups", setgroups(0, NULL));
     STEP("bare-sethostname", sethostname("x", 1));
+    STEP("bare-mount", mount("none", "/", "tmpfs", 0, NULL));
     STEP("bare-chroot", chroot("/"));
     STEP("bare-mknod", mknod(PLACE "/device", S_IFCHR | 0600, 0x103));
     STEP("bare-capset", (errno = -do_capset(0)) ? -1 : 0);

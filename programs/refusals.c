@@ -25,6 +25,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
+#include <sys/mount.h>
 #include <sys/uio.h>
 #include <sys/un.h>
 
@@ -618,6 +619,8 @@ ROW(munlockall, , MUST(mlockall(MCL_CURRENT)), (0), NOTHING, EACH)
 ROW(prctl, , NOTHING, (16 /* PR_GET_NAME */, fresh), NOTHING, FAULTS)
 ROW(arch_prctl, , NOTHING, (0x1003 /* ARCH_GET_FS */, fresh), NOTHING, FAULTS)
 ROW(setrlimit, , MUST(getrlimit(RLIMIT_CORE, &core_limit)), (RLIMIT_CORE, &core_limit), NOTHING, EACH)
+ROW(mount, , NOTHING, ("none", "d", "tmpfs", 0, "size=1m"), umount2("d", 2), MAYBE("where there is no room for the swept ones"))
+ROW(umount2, , MUST(mount("none", "d", "tmpfs", 0, NULL)), ("d", 0), umount2("d", 2), MAYBE("it is detached, and swept later"))
 ROW(chroot, , NOTHING, ("d"), NOTHING, EACH)
 ROW(sync, , NOTHING, (0), NOTHING, NONE("a file is where it stays"))
 ROW(settimeofday, , gettimeofday(&day_now, NULL), (&day_now, NULL), NOTHING, NONE(IN_PLACE))

@@ -63,6 +63,8 @@ pub enum FsError {
     Unsupported,
     /// A device failed, or a background process must not touch the terminal.
     Io,
+    /// The file system takes no changes.
+    ReadOnly,
     /// The file is an executable in use, or the like.
     TextBusy,
     /// The process that the file described has ended.
@@ -135,6 +137,7 @@ impl fmt::Display for FsError {
             FsError::TooManyFiles => "too many open files in the system",
             FsError::Unsupported => "not supported",
             FsError::Io => "input/output error",
+            FsError::ReadOnly => "read-only file system",
             FsError::TextBusy => "text file busy",
             FsError::NoProcess => "no such process",
             FsError::Deadlock => "deadlock",

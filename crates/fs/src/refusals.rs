@@ -109,7 +109,7 @@ fn look(vfs: &Tree) -> Seen {
     vfs.host().epoch().drain();
     let space = vfs.space(&vfs.root().inode);
     let mut seen = Seen { names: Vec::new(), inodes: space.inodes.free, pages: space.pages.free, mounts: 0 };
-    vfs.mounts(|_, _, _| seen.mounts += 1).unwrap();
+    vfs.mounts(|_, _| seen.mounts += 1).unwrap();
     list(vfs, "/", &mut seen);
     seen
 }

@@ -35,6 +35,7 @@ mod linux;
 pub(crate) mod load;
 pub mod machine;
 pub mod memory;
+pub mod mount;
 pub mod owned;
 mod pid;
 pub mod plain;

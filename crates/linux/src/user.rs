@@ -66,6 +66,22 @@ impl<A: UserAccess> UserMemory<'_, A> {
         unsafe { self.0.copy_to_user(to, core::ptr::from_ref(value).cast(), size_of::<T>()) }
     }
 
+    /// Whether `len` bytes from `from` on are zeroes.
+    pub fn is_zero(&self, from: u64, len: usize) -> Result<bool, BadAddress> {
+        check(from, len)?;
+        let mut piece = [0u8; 64];
+        let mut done = 0;
+        while done < len {
+            let n = piece.len().min(len - done);
+            self.read_bytes(from + done as u64, &mut piece[..n])?;
+            if piece[..n].iter().any(|byte| *byte != 0) {
+                return Ok(false);
+            }
+            done += n;
+        }
+        Ok(true)
+    }
+
     /// Loads `count` values, refusing more than `most` with EINVAL.
     pub fn read_many<T: Plain>(&self, from: u64, count: usize, most: usize) -> Result<Vec<T>, Errno> {
         if count > most {

@@ -115,7 +115,7 @@ impl<H: Host> Dentry<H> {
     }
 
     /// Whether it is `other` or lies below it.
-    pub(crate) fn is_below(this: &Arc<Self>, other: &Arc<Dentry<H>>) -> bool {
+    pub fn is_below(this: &Arc<Self>, other: &Arc<Dentry<H>>) -> bool {
         let mut at = Some(this.clone());
         while let Some(d) = at {
             if Arc::ptr_eq(&d, other) {

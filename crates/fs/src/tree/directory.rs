@@ -134,6 +134,11 @@ impl<'a, H: Host> Locked<'a, H> {
         self.entries.by_name.get(name).map(|(_, d)| d)
     }
 
+    /// The name of any entry.
+    pub(crate) fn first(&self) -> Option<Arc<[u8]>> {
+        self.entries.by_name.keys().next().cloned()
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.entries.by_name.is_empty()
     }

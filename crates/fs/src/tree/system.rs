@@ -3,7 +3,7 @@
 use crate::FsError;
 use quire_heap::try_leak;
 use quire_lookup::per_cpu;
-use quire_sync::atomic::{AtomicU64, Ordering};
+use quire_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use quire_sync::epoch::Domain;
 use quire_sync::{PerCpu, Quota, preempt_off};
 
@@ -36,6 +36,8 @@ pub struct FileSystem {
     pub(super) inodes: Option<&'static Quota>,
     pages: Option<&'static Quota>,
     numbered: PerCpu<AtomicU64>,
+    /// Its files and directories take no changes.
+    read_only: AtomicBool,
 }
 
 impl FileSystem {
@@ -49,6 +51,7 @@ impl FileSystem {
             inodes: limits.inodes.map(quota).transpose()?,
             pages: limits.pages.map(quota).transpose()?,
             numbered: per_cpu::per_cpu(cpus, |_| AtomicU64::new(0))?,
+            read_only: AtomicBool::new(false),
         })?)
     }
 
@@ -59,6 +62,41 @@ impl FileSystem {
                 quota.set_limit(more.map_or(u64::MAX, |more| quota.taken().saturating_add(more)));
             }
         }
+    }
+
+    /// Sets its limits, of those resources that it counts. None means no limit.
+    pub fn set_limits(&self, limits: Limits) {
+        for (quota, limit) in [(self.inodes, limits.inodes), (self.pages, limits.pages)] {
+            if let Some(quota) = quota {
+                quota.set_limit(limit.unwrap_or(u64::MAX));
+            }
+        }
+    }
+
+    /// Its limits and what they are for: those that are set.
+    pub fn limits(&self) -> Limits {
+        let of = |quota: Option<&Quota>| quota.map(Quota::limit).filter(|limit| *limit != u64::MAX);
+        Limits { pages: of(self.pages), inodes: of(self.inodes) }
+    }
+
+    /// Present pages and inodes, as far as they are counted.
+    pub fn taken(&self) -> (u64, u64) {
+        (self.pages.map_or(0, Quota::taken), self.inodes())
+    }
+
+    /// Whether its files and directories take no changes.
+    pub fn is_read_only(&self) -> bool {
+        self.read_only.load(Ordering::Relaxed)
+    }
+
+    /// Sets whether they do.
+    pub fn set_read_only(&self, read_only: bool) {
+        self.read_only.store(read_only, Ordering::Relaxed);
+    }
+
+    /// [`FsError::ReadOnly`] if it takes no changes.
+    pub(crate) fn changeable(&self) -> Result<(), FsError> {
+        if self.is_read_only() { Err(FsError::ReadOnly) } else { Ok(()) }
     }
 
     /// Its limits, and the free part. Zeroes mean no limit, as on Linux.

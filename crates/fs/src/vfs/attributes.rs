@@ -11,6 +11,7 @@ use crate::{FsError, Seals};
 impl<H: Host> Vfs<H> {
     /// Changes the permission bits.
     pub fn set_mode(&self, caller: &FileCredentials, inode: &Inode<H>, mode: u16) -> Result<(), FsError> {
+        inode.system().changeable()?;
         inode.change(self.host().realtime(), |a| {
             if !caller.owns(a) {
                 return Err(FsError::NotPermitted);
@@ -34,6 +35,7 @@ impl<H: Host> Vfs<H> {
         uid: Option<u32>,
         gid: Option<u32>,
     ) -> Result<(), FsError> {
+        inode.system().changeable()?;
         let is_directory = inode.is_directory();
         inode.change(self.host().realtime(), |a| {
             let own = caller.uid == a.uid;
@@ -68,6 +70,7 @@ impl<H: Host> Vfs<H> {
         modified: Option<Timestamp>,
         explicit: bool,
     ) -> Result<(), FsError> {
+        inode.system().changeable()?;
         let owner = caller.owns(&inode.attr());
         if !owner {
             if explicit {

@@ -68,6 +68,12 @@ impl FileCredentials {
 
     /// Whether the permission bits allow `self` the access `want`.
     pub fn may<H: Host>(&self, inode: &Inode<H>, want: Want) -> Result<(), FsError> {
+        if want.contains(Want::WRITE)
+            && inode.system().is_read_only()
+            && matches!(inode.kind(), FileKind::Regular | FileKind::Directory | FileKind::Symlink)
+        {
+            return Err(FsError::ReadOnly);
+        }
         let rights = inode.rights();
         let shift = match () {
             () if self.uid == rights.uid => 6,

@@ -5,14 +5,14 @@
 //! [`rename`] and [`attributes`] add methods to [`Vfs`] that change the tree or open its files.
 //!
 //! May use: [`tree`](crate::tree), [`file`](crate::file), [`pipe`](crate::pipe) and the interface to
-//! [drivers](crate::device::driver). Devices themselves are above. Owns: ancestors change only under `moving`; mounts
-//! stay; permissions are checked before a name changes.
+//! [drivers](crate::device::driver). Devices themselves are above. Owns: ancestors change only under `moving`; users
+//! change mounts one at a time; permissions are checked before a name changes.
 
 mod attributes;
 pub(crate) mod credentials;
 pub(crate) mod found;
 pub(crate) mod make;
-mod mounts;
+pub mod mounts;
 pub(crate) mod open;
 pub mod rename;
 pub(crate) mod view;
@@ -27,6 +27,7 @@ use crate::tree::inode::{Inode, InodeContent};
 use crate::tree::system::{FileSystem, Limits};
 use crate::{FsError, OpenFlags, Stream};
 use credentials::FileCredentials;
+use mounts::{Changes, Mount};
 use quire_heap::{Arc, Vec};
 use quire_sync::atomic::AtomicU64;
 use quire_sync::{Mutex, Rank, SpinLock};
@@ -45,7 +46,9 @@ pub struct Vfs<H: Host> {
     /// Held while a name moves between directories. Ancestors change only then.
     pub(crate) moving: Mutex<()>,
     drivers: SpinLock<Vec<(DeviceNumber, Arc<dyn Driver>)>>,
-    mounts: SpinLock<Vec<Arc<Dentry<H>>>>,
+    mounts: SpinLock<Vec<Arc<Mount<H>>>>,
+    /// Held while a user mounts or unmounts.
+    changes: Mutex<Changes<H>>,
     next_device: AtomicU64,
 }
 
@@ -54,11 +57,12 @@ impl<H: Host> Vfs<H> {
     pub fn new(host: H, limits: Limits) -> Result<Arc<Self>, FsError> {
         let cpus = host.cpus();
         let system = FileSystem::new(1, "tmpfs", limits, cpus)?;
-        let root = Dentry::root(Self::root_directory(&host, system, 0o755)?)?;
+        let root = Dentry::root(Self::root_directory(&host, system, NewAttr { mode: 0o755, uid: 0, gid: 0 })?)?;
         let place = StartDirectory::Counted(root.clone());
         Ok(Arc::try_new(Vfs {
             host,
-            mounts: SpinLock::new(Rank::ATTRIBUTES, Vec::try_from_iter([root.clone()])?),
+            mounts: SpinLock::new(Rank::ATTRIBUTES, Vec::try_from_iter([Mount::first(&root)?])?),
+            changes: Mutex::new(Changes::new()),
             root,
             places: Arc::try_new(Places { cwd: place.clone(), root: place })?,
             nameless: FileSystem::new(2, "pipefs", Limits::NONE, cpus)?,
@@ -69,8 +73,7 @@ impl<H: Host> Vfs<H> {
         })?)
     }
 
-    fn root_directory(host: &H, system: &'static FileSystem, mode: u16) -> Result<Arc<Inode<H>>, FsError> {
-        let attr = NewAttr { mode, uid: 0, gid: 0 };
+    fn root_directory(host: &H, system: &'static FileSystem, attr: NewAttr) -> Result<Arc<Inode<H>>, FsError> {
         let inode = Inode::new(host, system, attr, |_| Ok(InodeContent::Directory(Directory::new(host))))?;
         inode.change(host.realtime(), |a| a.links = 2);
         Ok(inode)

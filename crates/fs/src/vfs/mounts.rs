@@ -1,4 +1,13 @@
 //! Mounts: file systems at a directory of another one.
+//!
+//! A mounted root takes the place of its directory's entry in the parent directory. So a walk meets it as any other
+//! entry, at no cost. The directory that it hides stays with the [`Mount`], and gets its place back at the end. Two
+//! directories cannot be mount points: the root of the tree, and those of generated file systems, whose entries are made
+//! for each lookup.
+//!
+//! A file system in memory holds its own tree: each entry refers to its directory, and each directory to its entries. So
+//! the tree is taken apart when its mount has ended and no process uses it any more. Until then the mount is on the list
+//! of detached ones, which each later mount or unmount looks at again.
 
 use super::Vfs;
 use super::found::{Final, Last};
@@ -10,8 +19,52 @@ use crate::tree::dentry::Dentry;
 use crate::tree::generated::{Generated, GeneratedDirectory};
 use crate::tree::inode::{Inode, InodeContent};
 use crate::tree::system::{FileSystem, Limits, Space};
-use quire_heap::Arc;
+use quire_heap::{Arc, Vec};
 use quire_sync::atomic::Ordering;
+
+/// The most mounts at once, as Linux's `fs.mount-max`.
+pub const MOUNTS_MAX: usize = 100_000;
+
+/// A mounted file system.
+pub struct Mount<H: Host> {
+    /// Its root.
+    pub root: Arc<Dentry<H>>,
+    /// The name that the mounting program gave to its source.
+    pub source: Arc<[u8]>,
+    /// The directory that it hides; `None` for the mounts of boot, which stay.
+    hidden: Option<Arc<Dentry<H>>>,
+}
+
+/// Whether any process uses a tree: as a working directory, by an open file, or by a mapping.
+pub type InUse<'a, H> = &'a dyn Fn(&Arc<Dentry<H>>) -> Result<bool, FsError>;
+
+/// The mounts that users change, under one lock.
+pub(crate) struct Changes<H: Host> {
+    detached: Vec<Arc<Mount<H>>>,
+    /// File systems of ended mounts, of which a thread may still hold a file that it has looked up.
+    emptying: Vec<&'static FileSystem>,
+    /// Those without files. They are never freed, and serve the next mounts of their kind.
+    spare: Vec<&'static FileSystem>,
+}
+
+impl<H: Host> Changes<H> {
+    pub(crate) const fn new() -> Self {
+        Changes { detached: Vec::new(), emptying: Vec::new(), spare: Vec::new() }
+    }
+}
+
+/// A file system to mount.
+pub enum Content<H: Host> {
+    /// An empty one in memory.
+    Memory {
+        /// Its limits; a limit may be unset.
+        limits: Limits,
+        /// The permission bits, user and group of its root.
+        root: NewAttr,
+    },
+    /// A tree of generated files.
+    Generated(Arc<dyn GeneratedDirectory<H>>),
+}
 
 impl<H: Host> Vfs<H> {
     /// Mounts an empty memory file system on the directory `path`, which is made if it is missing.
@@ -22,9 +75,8 @@ impl<H: Host> Vfs<H> {
         limits: Limits,
         mode: u16,
     ) -> Result<Arc<Dentry<H>>, FsError> {
-        let device = self.next_device.fetch_add(1, Ordering::Relaxed);
-        let system = FileSystem::new(device, kind, limits, self.host.cpus())?;
-        let root = Self::root_directory(&self.host, system, mode)?;
+        let system = self.new_system(kind, limits)?;
+        let root = Self::root_directory(&self.host, system, NewAttr { mode, uid: 0, gid: 0 })?;
         self.mount(path, root)
     }
 
@@ -35,9 +87,13 @@ impl<H: Host> Vfs<H> {
         kind: &'static str,
         root: Arc<dyn GeneratedDirectory<H>>,
     ) -> Result<Arc<Dentry<H>>, FsError> {
-        let device = self.next_device.fetch_add(1, Ordering::Relaxed);
-        let system = FileSystem::new(device, kind, Limits::NONE, self.host.cpus())?;
+        let system = self.new_system(kind, Limits::NONE)?;
         self.mount(path, root_inode(&self.host, system, root)?)
+    }
+
+    fn new_system(&self, kind: &'static str, limits: Limits) -> Result<&'static FileSystem, FsError> {
+        let device = self.next_device.fetch_add(1, Ordering::Relaxed);
+        FileSystem::new(device, kind, limits, self.host.cpus())
     }
 
     fn mount(&self, path: &[u8], inode: Arc<Inode<H>>) -> Result<Arc<Dentry<H>>, FsError> {
@@ -50,11 +106,13 @@ impl<H: Host> Vfs<H> {
         let name = found.name.shared()?;
         let mounted = Dentry::child(&found.parent, name.clone(), inode, true)?;
         let memory = directory.memory()?;
-        self.mounts.lock().try_push(mounted.clone())?;
+        let source = Arc::try_copy(mounted.inode.system().kind.as_bytes())?;
+        let mount = Arc::try_new(Mount { root: mounted.clone(), source, hidden: None })?;
+        self.mounts.lock().try_push(mount.clone())?;
         if found.target.is_none()
             && let Err(e) = self.make(&view, &found, Create::Directory, 0o755)
         {
-            self.mounts.lock().retain(|mount| !Arc::ptr_eq(mount, &mounted));
+            self.mounts.lock().retain(|other| !Arc::ptr_eq(other, &mount));
             return Err(e);
         }
         let hidden = directory.lock().put(memory, name, mounted.clone());
@@ -62,30 +120,208 @@ impl<H: Host> Vfs<H> {
         Ok(mounted)
     }
 
+    /// Mounts `content` on the directory `target` for a user.
+    pub fn mount_on(
+        &self,
+        target: &Arc<Dentry<H>>,
+        kind: &'static str,
+        content: Content<H>,
+        source: &[u8],
+        read_only: bool,
+        in_use: InUse<'_, H>,
+    ) -> Result<(), FsError> {
+        if !target.inode.is_directory() {
+            return Err(FsError::NotDirectory);
+        }
+        let parent = target.parent().ok_or(FsError::Busy)?;
+        let InodeContent::Directory(directory) = &parent.inode.node else { return Err(FsError::Busy) };
+        let mut changes = self.changes.lock();
+        self.sweep(&mut changes, in_use)?;
+        if self.mounts.lock().len() + changes.detached.len() >= MOUNTS_MAX {
+            return Err(FsError::NoSpace);
+        }
+        changes.detached.try_reserve(1)?;
+        changes.spare.try_reserve(1)?;
+        let source = Arc::try_copy(source)?;
+        let system = match changes.spare.iter().position(|system| system.kind == kind) {
+            Some(at) => changes.spare.swap_remove(at),
+            // Its limits are set below. A file system without any counts nothing, and never gets one.
+            None => {
+                let limits = if matches!(content, Content::Memory { .. }) { Limits::UNSET } else { Limits::NONE };
+                self.new_system(kind, limits)?
+            }
+        };
+        let mounted = self.mount_system(target, &parent, directory, system, content, source, read_only);
+        if mounted.is_err() {
+            changes.spare.push_reserved(system);
+        }
+        mounted
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn mount_system(
+        &self,
+        target: &Arc<Dentry<H>>,
+        parent: &Arc<Dentry<H>>,
+        directory: &crate::tree::directory::Directory<H>,
+        system: &'static FileSystem,
+        content: Content<H>,
+        source: Arc<[u8]>,
+        read_only: bool,
+    ) -> Result<(), FsError> {
+        system.set_read_only(false);
+        let inode = match content {
+            Content::Memory { limits, root } => {
+                system.set_limits(limits);
+                Self::root_directory(&self.host, system, root)?
+            }
+            Content::Generated(root) => root_inode(&self.host, system, root)?,
+        };
+        system.set_read_only(read_only);
+        let name = target.name();
+        let root = Dentry::child(parent, name.clone(), inode, true)?;
+        let memory = directory.shown_memory()?;
+        let mount = Arc::try_new(Mount { root: root.clone(), source, hidden: Some(target.clone()) })?;
+        self.mounts.lock().try_push(mount.clone())?;
+        let replaced = {
+            let mut entries = directory.lock();
+            // Another thread may have moved or removed the directory, or mounted on it.
+            match entries.get(&name).is_some_and(|there| Arc::ptr_eq(there, target)) {
+                true => entries.replace(memory, name, root),
+                false => None,
+            }
+        };
+        if replaced.is_none() {
+            self.mounts.lock().retain(|other| !Arc::ptr_eq(other, &mount));
+            return Err(FsError::NotFound);
+        }
+        Ok(())
+    }
+
+    /// Ends the mount whose root is `root`. [`FsError::Busy`] if it is in use, or another mount lies below it. `lazily`,
+    /// both do not matter: the mounts below end too, and users keep their files. [`FsError::Invalid`] if `root` is no
+    /// root of a mount.
+    pub fn unmount(&self, root: &Arc<Dentry<H>>, lazily: bool, in_use: InUse<'_, H>) -> Result<(), FsError> {
+        let mut changes = self.changes.lock();
+        let is_below = |mount: &Arc<Mount<H>>| Dentry::is_below(&mount.root, root);
+        let all: Vec<Arc<Mount<H>>> = Vec::try_from_iter(self.all_mounts().filter(is_below))?;
+        let own = all.iter().find(|mount| Arc::ptr_eq(&mount.root, root)).ok_or(FsError::Invalid)?;
+        if own.hidden.is_none() || !lazily && (all.len() > 1 || in_use(root)?) {
+            return Err(FsError::Busy);
+        }
+        // A later mount lies below an earlier one, never the other way round.
+        for mount in all.iter().rev() {
+            changes.detached.try_reserve(1)?;
+            changes.spare.try_reserve(1)?;
+            self.detach(mount)?;
+            changes.detached.push_reserved(mount.clone());
+        }
+        drop(all);
+        self.sweep(&mut changes, in_use)
+    }
+
+    /// Gives the hidden directory its place back.
+    fn detach(&self, mount: &Arc<Mount<H>>) -> Result<(), FsError> {
+        let (Some(hidden), Some(parent)) = (&mount.hidden, mount.root.parent()) else { return Err(FsError::Busy) };
+        let InodeContent::Directory(directory) = &parent.inode.node else { return Err(FsError::Busy) };
+        let (name, memory) = (mount.root.name(), directory.shown_memory()?);
+        let replaced = {
+            let mut entries = directory.lock();
+            match entries.get(&name).is_some_and(|there| Arc::ptr_eq(there, &mount.root)) {
+                true => entries.replace(memory, name, hidden.clone()),
+                false => None,
+            }
+        };
+        self.mounts.lock().retain(|other| !Arc::ptr_eq(other, mount));
+        drop(replaced);
+        Ok(())
+    }
+
+    /// Takes the trees of detached mounts apart that are used no more, and keeps their file systems for later mounts.
+    fn sweep(&self, changes: &mut Changes<H>, in_use: InUse<'_, H>) -> Result<(), FsError> {
+        let mut at = 0;
+        while let Some(mount) = changes.detached.get(at) {
+            if in_use(&mount.root)? {
+                at += 1;
+                continue;
+            }
+            self.take_apart(&mount.root);
+            changes.emptying.try_push(mount.root.inode.system())?;
+            let gone = changes.detached.swap_remove(at);
+            drop(gone);
+        }
+        // A removed directory is counted until no lookup can still be in it.
+        self.host.epoch().drain();
+        let mut at = 0;
+        while let Some(system) = changes.emptying.get(at).copied() {
+            if system.inodes() == 0 {
+                changes.spare.try_push(system)?;
+                changes.emptying.swap_remove(at);
+            } else {
+                at += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes all entries below `root`, without memory for a list of them.
+    fn take_apart(&self, root: &Arc<Dentry<H>>) {
+        let now = self.host.realtime();
+        let mut at = root.clone();
+        loop {
+            let InodeContent::Directory(directory) = &at.inode.node else { return };
+            let taken = {
+                let mut entries = directory.lock();
+                // No name can be added any more.
+                entries.kill();
+                let taken = entries.first().and_then(|name| entries.take(&name));
+                taken.inspect(|(child, _)| child.unlist())
+            };
+            let next = match &taken {
+                Some((child, _)) if child.inode.is_directory() => {
+                    child.inode.change(now, |a| a.links = 0);
+                    child.clone()
+                }
+                Some((child, _)) => {
+                    child.inode.lose_name(now);
+                    continue;
+                }
+                None if Arc::ptr_eq(&at, root) => return,
+                // Its parent was left with it taken out.
+                None => at.parent().unwrap_or_else(|| root.clone()),
+            };
+            at = next;
+        }
+    }
+
+    /// The mount whose root is `root`.
+    pub fn mount_of(&self, root: &Arc<Dentry<H>>) -> Option<Arc<Mount<H>>> {
+        self.all_mounts().find(|mount| Arc::ptr_eq(&mount.root, root))
+    }
+
     /// Sets the limits of each mounted file system to its present contents plus `more`, if it has limits at all.
     pub fn set_room(&self, more: Limits) {
         // A mounted-over directory is counted until no lookup can still be in it.
         self.host.epoch().drain();
-        self.all_mounts().for_each(|mount| mount.inode.system().set_room(more));
+        self.all_mounts().for_each(|mount| mount.root.inode.system().set_room(more));
     }
 
-    /// All mounts, one after the other. Mounts are never removed.
-    fn all_mounts(&self) -> impl Iterator<Item = Arc<Dentry<H>>> {
+    /// All mounts, one after the other. One that is mounted or unmounted meanwhile may be left out.
+    fn all_mounts(&self) -> impl Iterator<Item = Arc<Mount<H>>> {
         (0..).map_while(|n| self.mounts.lock().get(n).cloned())
     }
 
-    /// Calls `each` with the path, the type and the device number of each mount.
-    pub fn mounts(&self, mut each: impl FnMut(&[u8], &'static str, u64)) -> Result<(), FsError> {
-        for m in self.all_mounts() {
-            let system = m.inode.system();
-            each(&Dentry::path(&m, &self.root)?.0, system.kind, system.device);
+    /// Calls `each` with the path and the mount of each mounted file system.
+    pub fn mounts(&self, mut each: impl FnMut(&[u8], &Mount<H>)) -> Result<(), FsError> {
+        for mount in self.all_mounts() {
+            each(&Dentry::path(&mount.root, &self.root)?.0, &mount);
         }
         Ok(())
     }
 
     /// Inodes of all mounted file systems that count them.
     pub fn inodes(&self) -> u64 {
-        self.all_mounts().map(|mount| mount.inode.system().inodes()).sum()
+        self.all_mounts().map(|mount| mount.root.inode.system().inodes()).sum()
     }
 
     /// The space of the file system of `inode`. The caller holds no lock.
@@ -93,6 +329,18 @@ impl<H: Host> Vfs<H> {
         // A removed directory is counted until no lookup can still be in it.
         self.host.epoch().drain();
         inode.system().space()
+    }
+}
+
+impl<H: Host> Mount<H> {
+    /// The mount of the root of the tree.
+    pub(crate) fn first(root: &Arc<Dentry<H>>) -> Result<Arc<Self>, FsError> {
+        Ok(Arc::try_new(Mount { root: root.clone(), source: Arc::try_copy(b"rootfs")?, hidden: None })?)
+    }
+
+    /// Its file system.
+    pub fn system(&self) -> &'static FileSystem {
+        self.root.inode.system()
     }
 }
 
@@ -106,4 +354,122 @@ fn root_inode<H: Host>(
     let inode = Inode::generated(system, 1, attr, host.realtime(), Generated::Directory(root))?;
     inode.change(host.realtime(), |a| a.links = 2);
     Ok(inode)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_host::TestHost;
+    use crate::{Create, OpenFlags};
+
+    type V = Arc<Vfs<TestHost>>;
+
+    fn tree() -> V {
+        let vfs = Vfs::new(TestHost, Limits::UNSET).unwrap();
+        for path in [&b"/m"[..], b"/m/own", b"/other"] {
+            make(&vfs, path).unwrap();
+        }
+        vfs
+    }
+
+    fn make(vfs: &V, path: &[u8]) -> Result<(), FsError> {
+        let found = vfs.walk(&vfs.view(), vfs.root(), path, Final::Name)?;
+        vfs.make(&vfs.view(), &found, Create::Directory, 0o755).map(drop)
+    }
+
+    fn at(vfs: &V, path: &[u8]) -> Result<Arc<Dentry<TestHost>>, FsError> {
+        vfs.find(&vfs.view(), vfs.root(), path, true).map(|found| found.counted())
+    }
+
+    fn mount(vfs: &V, path: &[u8], inodes: u64, read_only: bool) -> Result<(), FsError> {
+        let root = NewAttr { mode: 0o700, uid: 3, gid: 4 };
+        let limits = Limits { inodes: Some(inodes), pages: Some(9) };
+        let content = Content::Memory { limits, root };
+        vfs.mount_on(&at(vfs, path)?, "tmpfs", content, b"mine", read_only, &|_| Ok(false))
+    }
+
+    fn unmount(vfs: &V, path: &[u8], lazily: bool, used: bool) -> Result<(), FsError> {
+        vfs.unmount(&at(vfs, path)?, lazily, &|_| Ok(used))
+    }
+
+    #[test]
+    fn a_mount_hides_a_directory_until_it_ends() {
+        let vfs = tree();
+        mount(&vfs, b"/m", 5, false).unwrap();
+        assert_eq!(at(&vfs, b"/m/own").err(), Some(FsError::NotFound));
+        make(&vfs, b"/m/new").unwrap();
+        make(&vfs, b"/m/new/deep").unwrap();
+        let space = vfs.space(&at(&vfs, b"/m").unwrap().inode);
+        assert_eq!((space.inodes.total, space.inodes.free, space.pages.total), (5, 2, 9));
+        // Neither end can be removed or renamed.
+        let found = vfs.walk(&vfs.view(), vfs.root(), b"/m", Final::Name).unwrap();
+        assert_eq!(vfs.rmdir(&vfs.view(), &found), Err(FsError::Busy));
+        assert_eq!(unmount(&vfs, b"/m/new", false, false), Err(FsError::Invalid));
+        assert_eq!(unmount(&vfs, b"/m", false, true), Err(FsError::Busy));
+        unmount(&vfs, b"/m", false, false).unwrap();
+        at(&vfs, b"/m/own").unwrap();
+        assert_eq!(at(&vfs, b"/m/new").err(), Some(FsError::NotFound));
+        assert_eq!(unmount(&vfs, b"/", false, false), Err(FsError::Busy));
+    }
+
+    #[test]
+    fn mounts_below_keep_one_busy_and_end_with_it_lazily() {
+        let vfs = tree();
+        mount(&vfs, b"/m", 5, false).unwrap();
+        make(&vfs, b"/m/below").unwrap();
+        mount(&vfs, b"/m/below", 5, false).unwrap();
+        // On the same directory again.
+        mount(&vfs, b"/m/below", 5, false).unwrap();
+        assert_eq!(unmount(&vfs, b"/m", false, false), Err(FsError::Busy));
+        let mut count = 0;
+        vfs.mounts(|_, _| count += 1).unwrap();
+        assert_eq!(count, 4);
+        // A user keeps the tree.
+        let kept = at(&vfs, b"/m").unwrap();
+        vfs.unmount(&kept, true, &|root| Ok(Arc::ptr_eq(root, &kept))).unwrap();
+        at(&vfs, b"/m/own").unwrap();
+        assert!(vfs.find(&vfs.view(), &kept, b"below", true).is_ok());
+        // The next change takes it apart.
+        mount(&vfs, b"/other", 5, false).unwrap();
+        assert_eq!(vfs.find(&vfs.view(), &kept, b"below", true).err(), Some(FsError::NotFound));
+        unmount(&vfs, b"/other", false, false).unwrap();
+    }
+
+    #[test]
+    fn a_read_only_mount_refuses_changes() {
+        let vfs = tree();
+        mount(&vfs, b"/m", 5, true).unwrap();
+        assert_eq!(make(&vfs, b"/m/new"), Err(FsError::ReadOnly));
+        let root = at(&vfs, b"/m").unwrap();
+        let caller = crate::FileCredentials::ROOT;
+        assert_eq!(vfs.set_mode(&caller, &root.inode, 0o777), Err(FsError::ReadOnly));
+        assert_eq!(vfs.set_owner(&caller, &root.inode, Some(1), None), Err(FsError::ReadOnly));
+        assert_eq!(vfs.set_times(&caller, &root.inode, None, None, true), Err(FsError::ReadOnly));
+        root.inode.system().set_read_only(false);
+        make(&vfs, b"/m/new").unwrap();
+        root.inode.system().set_read_only(true);
+        let open = |flags| vfs.open(&vfs.view(), vfs.root(), b"/m/new", flags, 0, &crate::Io::NOW).err();
+        assert_eq!(
+            (open(OpenFlags::READ), open(OpenFlags::READ | OpenFlags::NAMELESS)),
+            (None, Some(FsError::ReadOnly))
+        );
+        unmount(&vfs, b"/m", false, false).unwrap();
+    }
+
+    #[test]
+    fn a_file_system_serves_one_mount_after_another() {
+        let vfs = tree();
+        let mut devices = std::collections::BTreeSet::new();
+        for n in 1..50 {
+            mount(&vfs, b"/m", n + 1, false).unwrap();
+            make(&vfs, b"/m/new").unwrap();
+            let root = at(&vfs, b"/m").unwrap();
+            devices.insert(root.inode.ident.device);
+            assert_eq!(vfs.space(&root.inode).inodes.free, n - 1);
+            drop(root);
+            unmount(&vfs, b"/m", false, false).unwrap();
+        }
+        // The caller of `unmount` still has the root, so two file systems take turns.
+        assert!(devices.len() <= 2, "{devices:?}");
+    }
 }

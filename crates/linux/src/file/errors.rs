@@ -36,6 +36,7 @@ impl From<FsError> for Errno {
             FsError::TooManyFiles => Errno::ENFILE,
             FsError::Unsupported => Errno::EOPNOTSUPP,
             FsError::Io => Errno::EIO,
+            FsError::ReadOnly => Errno::EROFS,
             FsError::TextBusy => Errno::ETXTBSY,
             FsError::NoProcess => Errno::ESRCH,
             FsError::Deadlock => Errno::EDEADLK,

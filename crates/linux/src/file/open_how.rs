@@ -79,10 +79,8 @@ pub fn sys_openat2<M: Machine>(ctx: &mut Ctx<'_, M>, dir: i32, path: u64, how: u
     }
     let [flags, mode, resolve] = ctx.read::<[u64; 3]>(how)?;
     // A longer structure of a later version must not say more.
-    let mut rest = [0; (MOST - SIZE) as usize];
-    let rest = &mut rest[..(size - SIZE) as usize];
-    ctx.user().read_bytes(how.checked_add(SIZE).ok_or(Errno::EFAULT)?, rest)?;
-    if rest.iter().any(|byte| *byte != 0) {
+    let rest = how.checked_add(SIZE).ok_or(Errno::EFAULT)?;
+    if !ctx.user().is_zero(rest, (size - SIZE) as usize)? {
         return Err(Errno::E2BIG);
     }
     let (flags, mode, limits) = checked(flags, mode, resolve)?;

@@ -124,6 +124,11 @@ impl<M: Machine> Foreign<M> {
         self.0.page_at(at)
     }
 
+    /// Pages of private memory in `range` that are in swap.
+    pub(crate) fn swapped_in(&self, range: VirtRange) -> u64 {
+        self.0.swapped_in(range)
+    }
+
     /// The first address in `range` that a leaf maps.
     pub(crate) fn next_leaf(&self, range: VirtRange) -> Option<u64> {
         self.0.next_leaf(range)

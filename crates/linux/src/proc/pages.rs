@@ -49,6 +49,7 @@ impl Sums {
             sums.referenced += if page.accessed { PAGE_SIZE } else { 0 };
             sums.anonymous += if page.shared { 0 } else { PAGE_SIZE };
         }
+        sums.swapped = memory.swapped_in(entry.range) * PAGE_SIZE;
         if entry.attributes.flags.contains(Flags::WIRED) {
             sums.locked = sums.resident;
         }
@@ -69,7 +70,7 @@ impl Sums {
         self.locked += more.locked;
     }
 
-    fn put(&self, out: &mut Text, whole: bool) -> Written {
+    fn put(&self, out: &mut Text) -> Written {
         let rows = [
             ("Rss", self.resident),
             ("Pss", self.resident),
@@ -92,10 +93,6 @@ impl Sums {
             ("Locked", self.locked),
         ];
         for (name, bytes) in rows {
-            // The sums of the whole space tell the swap of the whole space, the others do not count theirs.
-            if !whole && name.starts_with("Swap") {
-                continue;
-            }
             let width = 24usize.saturating_sub(name.len() + 1);
             put!(out, "{name}:{:>width$} kB\n", bytes / 1024)?;
         }
@@ -111,7 +108,7 @@ pub(super) fn smaps<M: Machine>(memory: &Foreign<M>, out: &mut Text) -> Written 
             let width = 24usize.saturating_sub(name.len() + 1);
             put!(out, "{name}:{:>width$} kB\n", bytes / 1024)?;
         }
-        sums.put(out, false)?;
+        sums.put(out)?;
         put!(out, "THPeligible:           0\nVmFlags:")?;
         let a = entry.attributes;
         let flags = [
@@ -146,9 +143,8 @@ pub(super) fn rollup<M: Machine>(memory: &Foreign<M>, out: &mut Text) -> Written
         sums.add(Sums::of(memory, entry));
         true
     });
-    sums.swapped = memory.holdings().swapped * PAGE_SIZE;
     put!(out, "{first:x}-{last:x} ---p 00000000 00:00 0 [rollup]\n")?;
-    sums.put(out, true)
+    sums.put(out)
 }
 
 /// `numa_maps`: the pages of each mapping. All count as those of the first memory domain, as no policy can be set.
@@ -209,8 +205,8 @@ const SWAPPED: u64 = 1 << 62;
 const PRESENT: u64 = 1 << 63;
 /// Bytes of an entry.
 const ENTRY: u64 = 8;
-/// Bytes of `mem` that are moved at a time.
-const PIECE: usize = 2048;
+/// Bytes of `mem` that are moved at a time. They lie on the kernel's stack, which a fault needs too.
+const PIECE: usize = 512;
 
 impl<M: Machine> Bound<M> {
     fn entry(memory: &Foreign<M>, at: u64, frames: bool) -> u64 {

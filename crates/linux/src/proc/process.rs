@@ -19,7 +19,7 @@ use core::fmt::{self, Write as _};
 use core::sync::atomic::Ordering;
 use quire_fs::NewAttr;
 use quire_fs::generated::{Entry, Generated, GeneratedDirectory, GeneratedFile, Text};
-use quire_fs::{FileKind, FsError, Places};
+use quire_fs::{FileKind, FileSystem, FsError, Places};
 use quire_heap::{Arc, Vec, unsize};
 use quire_sync::cpuset::CpuMask;
 use quire_task::ThreadRef;
@@ -258,11 +258,15 @@ fn limits<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
 
 fn mounts<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
     let mut result = Ok(());
-    about.process.linux.files.vfs().mounts(|path, kind, _| {
+    about.process.linux.files.vfs().mounts(|path, mount| {
         let mut line = || {
-            put!(out, "{kind} ")?;
+            let system = mount.system();
+            escaped(&mount.source, out)?;
+            put!(out, " ")?;
             escaped(path, out)?;
-            put!(out, " {kind} rw,relatime 0 0\n")
+            put!(out, " {} {},relatime", system.kind, if system.is_read_only() { "ro" } else { "rw" })?;
+            limits_of(system, out)?;
+            put!(out, " 0 0\n")
         };
         if result.is_ok() {
             result = line();
@@ -277,7 +281,9 @@ fn mount_info<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsErro
     const FIRST: usize = 21;
     let mut result = Ok(());
     let mut paths: Vec<(Vec<u8>, usize)> = Vec::new();
-    about.process.linux.files.vfs().mounts(|path, kind, device| {
+    about.process.linux.files.vfs().mounts(|path, mount| {
+        let (system, kind) = (mount.system(), mount.system().kind);
+        let device = system.device;
         let id = FIRST + paths.len();
         let mut line = || {
             // The longest path of an earlier mount that leads to this one.
@@ -285,7 +291,12 @@ fn mount_info<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsErro
             let parent = on.map_or(1, |(_, id)| *id);
             put!(out, "{id} {parent} {}:{} / ", device >> 8 & 0xfff, device & 0xff)?;
             escaped(path, out)?;
-            put!(out, " rw,relatime - {kind} {kind} rw\n")?;
+            let mode = if system.is_read_only() { "ro" } else { "rw" };
+            put!(out, " {mode},relatime - {kind} ")?;
+            escaped(&mount.source, out)?;
+            put!(out, " {mode}")?;
+            limits_of(system, out)?;
+            put!(out, "\n")?;
             paths.try_push((Vec::try_copy(path)?, id))?;
             Ok(())
         };
@@ -294,6 +305,15 @@ fn mount_info<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsErro
         }
     })?;
     result
+}
+
+/// The options of a file system in memory.
+fn limits_of(system: &FileSystem, out: &mut Text) -> Result<(), FsError> {
+    let limits = system.limits();
+    if let Some(pages) = limits.pages {
+        put!(out, ",size={}k", pages * (PAGE_SIZE / 1024))?;
+    }
+    limits.inodes.map_or(Ok(()), |inodes| put!(out, ",nr_inodes={inodes}"))
 }
 
 /// Whether the path `to` lies below `above`.

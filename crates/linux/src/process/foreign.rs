@@ -8,12 +8,14 @@ use crate::errno::Errno;
 use crate::file::Vectors;
 use crate::machine::Machine;
 use crate::memory::Foreign;
+use crate::process::thread::work;
 use crate::{Ctx, Pid};
+use core::sync::atomic::Ordering;
 use quire_fs::{FsError, Sink, Source};
 use quire_heap::Vec;
 
-/// Bytes that are moved at a time.
-const PIECE: usize = 4096;
+/// Bytes that are moved at a time. They lie on the kernel's stack, which a fault needs too.
+const PIECE: usize = 1024;
 /// The most pairs of address and length.
 const MOST: usize = 1024;
 
@@ -37,7 +39,7 @@ fn remote<M: Machine>(ctx: &Ctx<'_, M>, at: u64, count: u64) -> Result<Vec<[u64;
 fn each_piece(
     remote: &[[u64; 2]],
     mut room: usize,
-    mut interrupted: impl FnMut() -> bool,
+    mut ends: impl FnMut() -> bool,
     mut step: impl FnMut(u64, usize) -> Result<usize, Errno>,
 ) -> Result<usize, Errno> {
     let mut moved = 0;
@@ -53,12 +55,17 @@ fn each_piece(
             moved += stepped;
             room -= stepped;
             done += stepped as u64;
-            if stepped < n || interrupted() {
+            if stepped < n || ends() {
                 return Ok(moved);
             }
         }
     }
     Ok(moved)
+}
+
+/// Whether the caller must end. No other signal cuts a transfer, as on Linux.
+fn ends<M: Machine>(ctx: &Ctx<'_, M>) -> bool {
+    ctx.thread.work.load(Ordering::Relaxed) & work::KILL != 0
 }
 
 /// The arguments of both calls.
@@ -101,7 +108,7 @@ pub fn sys_process_vm_readv<M: Machine>(
     each_piece(
         &given.remote,
         to.room(),
-        || ctx.interrupted(),
+        || ends(ctx),
         |at, n| {
             let got = given.memory.read(at, &mut piece[..n]).map_err(foreign_error)?;
             Ok(to.put(&piece[..got])?)
@@ -125,7 +132,7 @@ pub fn sys_process_vm_writev<M: Machine>(
     each_piece(
         &given.remote,
         from.left(),
-        || ctx.interrupted(),
+        || ends(ctx),
         |at, n| match from.take(&mut piece[..n])? {
             0 => Err(FsError::Fault.into()),
             got => given.memory.store(at, &piece[..got]).map_err(foreign_error),
@@ -151,20 +158,20 @@ mod tests {
         let mut seen = std::vec::Vec::new();
         let all = each_piece(
             &remote,
-            9_000,
+            2_500,
             || false,
             |at, n| {
                 seen.push((at, n));
                 Ok(n)
             },
         );
-        assert_eq!((all, seen.as_slice()), (Ok(9_000), &[(0, 4096), (4096, 4096), (8192, 808)][..]));
+        assert_eq!((all, seen.as_slice()), (Ok(2_500), &[(0, 1024), (1024, 1024), (2048, 452)][..]));
         assert_eq!(each_piece(&remote, 20_000, || false, |_, n| Ok(n)), Ok(10_005));
-        assert_eq!(each_piece(&remote, 20_000, || false, |_, n| Ok(n - 1)), Ok(4095));
-        assert_eq!(each_piece(&remote, 20_000, || true, |_, n| Ok(n)), Ok(4096));
+        assert_eq!(each_piece(&remote, 20_000, || false, |_, n| Ok(n - 1)), Ok(1023));
+        assert_eq!(each_piece(&remote, 20_000, || true, |_, n| Ok(n)), Ok(1024));
         assert_eq!(each_piece(&[[u64::MAX, 2]], 9, || false, |_, n| Ok(n.min(1))), Ok(1));
         let fails = |at, n| if at == 0 { Ok(n) } else { Err(Errno::EFAULT) };
-        assert_eq!(each_piece(&remote, 9_000, || false, fails), Ok(4096));
+        assert_eq!(each_piece(&remote, 9_000, || false, fails), Ok(1024));
         assert_eq!(each_piece(&remote[1..], 9_000, || false, fails), Err(Errno::EFAULT));
     }
 }

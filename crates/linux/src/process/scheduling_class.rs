@@ -172,10 +172,13 @@ pub fn sys_sched_setattr<M: Machine>(ctx: &mut Ctx<'_, M>, tid: i32, from: u64, 
             return Err(Errno::E2BIG);
         }
     };
-    let mut bytes = [0u8; MOST as usize];
-    ctx.user().read_bytes(from, &mut bytes[..size as usize])?;
-    if bytes[size_of::<Attributes>()..].iter().any(|byte| *byte != 0) {
-        ctx.write(from, &(size_of::<Attributes>() as u32))?;
+    const KNOWN: usize = size_of::<Attributes>();
+    let mut bytes = [0u8; KNOWN];
+    let known = KNOWN.min(size as usize);
+    ctx.user().read_bytes(from, &mut bytes[..known])?;
+    let rest = from.checked_add(known as u64).ok_or(Errno::EFAULT)?;
+    if !ctx.user().is_zero(rest, size as usize - known)? {
+        ctx.write(from, &(KNOWN as u32))?;
         return Err(Errno::E2BIG);
     }
     let word = |at: usize| bytes[at..].first_chunk().map_or(0, |word| u32::from_le_bytes(*word));

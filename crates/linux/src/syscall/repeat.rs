@@ -98,6 +98,8 @@ impl Repeat {
             | raw::__NR_waitid
             | raw::__NR_openat
             | raw::__NR_openat2
+            | raw::__NR_mount
+            | raw::__NR_umount2
             | raw::__NR_mkdirat
             | raw::__NR_mknodat
             | raw::__NR_unlinkat

@@ -4,7 +4,7 @@ use super::{Handler, Supported};
 use crate::errno::{Errno, encode};
 use crate::shortage::ends;
 use crate::{Ctx, Machine};
-use crate::{exec, file, futex, ipc, memory, process, rseq, signal, socket, system, time};
+use crate::{exec, file, futex, ipc, memory, mount, process, rseq, signal, socket, system, time};
 
 macro_rules! table {
     ($($number:literal $name:ident => $($handler:ident)::+ $(, $note:literal)?;)*) => {
@@ -196,6 +196,8 @@ table! {
     161 chroot => file::sys_chroot;
     162 sync => file::sys_sync;
     164 settimeofday => time::clock::sys_settimeofday;
+    165 mount => mount::sys_mount, "`tmpfs`, `proc` and `sysfs`; no bind mounts and no moves: EINVAL";
+    166 umount2 => mount::sys_umount2, "the mounts of boot stay: EBUSY";
     169 reboot => system::sys_reboot, "every command that ends the machine powers off";
     170 sethostname => system::sys_sethostname;
     171 setdomainname => system::sys_setdomainname;

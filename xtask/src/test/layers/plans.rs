@@ -329,6 +329,7 @@ pub const PLANS: &[Plan] = &[
             "time/sleep",
             "system",
             "proc",
+            "mount",
             "start",
             "syscall",
             "entry",

@@ -78,6 +78,23 @@ impl<M: Machine> Space<M> {
         held
     }
 
+    /// Pages of private memory in `range` that are in swap, counted as [`holdings`](Self::holdings) counts them.
+    pub fn swapped_in(&self, range: VirtRange) -> u64 {
+        let mut swapped = 0;
+        let _holes = self.each_layer(
+            range,
+            |_, object, _| object.is_private(),
+            |object, keys, may| {
+                let mut range = object.range(keys, SlotFilter::SWAP);
+                while !range.is_done() {
+                    let pin = may.pin(self.vm().epoch());
+                    swapped += range.walk(&pin).take(COUNTED).count() as u64;
+                }
+            },
+        );
+        swapped
+    }
+
     /// From now on the space admits no translation; see the module. The caller has begun to end its program.
     pub fn condemn(&self) {
         self.condemned.store(true, Ordering::Relaxed);

@@ -1,0 +1,270 @@
+//! `mount` and `umount2`.
+
+use crate::file::path::{find_path, only};
+use crate::file::{AT_FDCWD, Dentry, FileHost};
+use crate::process::credentials::capabilities::cap;
+use crate::{Ctx, Errno, Linux, Machine, proc};
+use linux_raw_sys::general as raw;
+use quire_fs::mounts::Content;
+use quire_fs::{FsError, Limits, NewAttr, OpenFlags};
+use quire_heap::{Arc, Vec};
+use quire_vm::PAGE_SIZE;
+
+// Flags of `mount`, from Linux's mount.h.
+const READ_ONLY: u64 = 1;
+const REMOUNT: u64 = 32;
+const BIND: u64 = 4096;
+const MOVE: u64 = 8192;
+const UNBINDABLE: u64 = 1 << 17;
+const PRIVATE: u64 = 1 << 18;
+const SLAVE: u64 = 1 << 19;
+const SHARED: u64 = 1 << 20;
+/// There is one set of mounts, which nothing else sees.
+const PROPAGATION: u64 = UNBINDABLE | PRIVATE | SLAVE | SHARED;
+/// A number that old programs add to the flags.
+const MAGIC: u64 = 0xc0ed_0000;
+const MAGIC_MASK: u64 = 0xffff_0000;
+
+// Flags of `umount2`.
+const FORCE: u32 = 1;
+const DETACH: u32 = 2;
+const EXPIRE: u32 = 4;
+const NO_FOLLOW: u32 = 8;
+
+/// The most bytes of the options, as on Linux.
+const OPTIONS: usize = PAGE_SIZE as usize;
+/// The most bytes of a type's name.
+const KIND: usize = 64;
+
+/// Whether a process uses the tree below `root`: by a directory, an open file or a mapping. `writes`: only open files
+/// that may be written to count.
+fn in_use<M: Machine>(linux: &Linux<M>, root: &Arc<Dentry<M>>, writes: bool) -> Result<bool, FsError> {
+    /// Descriptors that are looked at together.
+    const BATCH: usize = 64;
+    let below = |dentry: &Arc<Dentry<M>>| Dentry::<M>::is_below(dentry, root);
+    let device = root.inode.ident.device;
+    for process in linux.ids.processes() {
+        for task in &process.all_threads().map_err(|_| FsError::OutOfMemory)? {
+            let Some(thread) = task.payload().as_ref() else { continue };
+            let places = thread.fs.look(|fs| fs.clone()).map(|fs| fs.places());
+            if !writes && places.is_some_and(|places| below(&places.root) || below(&places.cwd)) {
+                return Ok(true);
+            }
+            if let Some(files) = thread.files.look(|files| files.clone()) {
+                let mut from = 0;
+                loop {
+                    let batch = files.list(from, BATCH)?;
+                    let Some((last, _)) = batch.last() else { break };
+                    from = *last as u32 + 1;
+                    let counts = |flags: OpenFlags| !writes || flags.contains(OpenFlags::WRITE);
+                    if batch.iter().any(|(_, file)| counts(file.flags()) && below(&file.dentry)) {
+                        return Ok(true);
+                    }
+                }
+            }
+            let Some(memory) = thread.space.borrow().filter(|_| !writes) else { continue };
+            let mut found = false;
+            memory.entries(0, &mut |entry| {
+                found = entry.ident().0 == device && entry.ident().1 != 0;
+                !found
+            });
+            if found {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
+}
+
+/// The options of a memory file system.
+struct Options {
+    limits: Limits,
+    root: NewAttr,
+}
+
+/// A number of bytes or inodes: `k`, `m` and `g` multiply it, and `%` makes it a part of `whole`.
+fn amount(text: &[u8], whole: u64) -> Result<u64, Errno> {
+    let (digits, unit) = match text.split_last() {
+        Some((unit, digits)) if !unit.is_ascii_digit() => (digits, unit.to_ascii_lowercase()),
+        _ => (text, b' '),
+    };
+    let number: u64 = number(digits, 10)?;
+    let shift = match unit {
+        b' ' => 0,
+        b'k' => 10,
+        b'm' => 20,
+        b'g' => 30,
+        b'%' => return Ok((u128::from(whole) * u128::from(number) / 100).min(u128::from(u64::MAX)) as u64),
+        _ => return Err(Errno::EINVAL),
+    };
+    number.checked_mul(1 << shift).ok_or(Errno::EINVAL)
+}
+
+fn number(digits: &[u8], base: u32) -> Result<u64, Errno> {
+    let text = core::str::from_utf8(digits).map_err(|_| Errno::EINVAL)?;
+    u64::from_str_radix(text, base).map_err(|_| Errno::EINVAL)
+}
+
+impl Options {
+    /// Applies `text` to these options. `pages` is the memory of the machine.
+    fn read(&mut self, text: &[u8], pages: u64) -> Result<(), Errno> {
+        // No limit is written as 0, but a file system that counts nothing would never get one.
+        let limit = |n: u64| Some(if n == 0 { u64::MAX } else { n });
+        for option in text.split(|byte| *byte == b',').filter(|option| !option.is_empty()) {
+            let at = option.iter().position(|byte| *byte == b'=').unwrap_or(option.len());
+            let (name, value) = (&option[..at], option.get(at + 1..));
+            let value = value.ok_or(Errno::EINVAL);
+            match name {
+                b"size" => {
+                    let bytes = amount(value?, pages * PAGE_SIZE)?;
+                    self.limits.pages = limit(bytes.div_ceil(PAGE_SIZE));
+                }
+                b"nr_blocks" => self.limits.pages = limit(amount(value?, pages)?),
+                b"nr_inodes" => self.limits.inodes = limit(amount(value?, pages)?),
+                b"mode" => self.root.mode = number(value?, 8)? as u16 & 0o7777,
+                b"uid" => self.root.uid = number(value?, 10)?.try_into().map_err(|_| Errno::EINVAL)?,
+                b"gid" => self.root.gid = number(value?, 10)?.try_into().map_err(|_| Errno::EINVAL)?,
+                // There are no large pages, and swap is the machine's choice.
+                b"huge" if value? == b"never" => {}
+                _ => return Err(Errno::EINVAL),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A string argument; none for a null pointer.
+fn string<M: Machine>(ctx: &Ctx<'_, M>, at: u64, most: usize) -> Result<Vec<u8>, Errno> {
+    if at == 0 { Ok(Vec::new()) } else { ctx.user().read_string(at, most, Errno::EINVAL) }
+}
+
+/// `mount`
+pub fn sys_mount<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    source: u64,
+    target: u64,
+    kind: u64,
+    flags: u64,
+    data: u64,
+) -> Result<usize, Errno> {
+    let flags = if flags & MAGIC_MASK == MAGIC { flags & !MAGIC_MASK } else { flags };
+    let (kind, source) = (string(ctx, kind, KIND)?, string(ctx, source, OPTIONS)?);
+    let options = string(ctx, data, OPTIONS)?;
+    let target = ctx.path(target)?;
+    let (_, target) = find_path(ctx, AT_FDCWD, &target, 0)?;
+    if !ctx.credentials().may(cap::SYS_ADMIN) {
+        return Err(Errno::EPERM);
+    }
+    let (linux, vfs) = (ctx.linux, ctx.vfs());
+    let pages = linux.vm.frames().total();
+    let read_only = flags & READ_ONLY != 0;
+    if flags & REMOUNT != 0 {
+        let mount = vfs.mount_of(&target).ok_or(Errno::EINVAL)?;
+        return remount(linux, &mount, read_only, &options, pages);
+    }
+    if flags & PROPAGATION != 0 {
+        return if vfs.mount_of(&target).is_some() { Ok(0) } else { Err(Errno::EINVAL) };
+    }
+    if flags & (BIND | MOVE) != 0 || kind.is_empty() {
+        return Err(Errno::EINVAL);
+    }
+    let half = Some(pages / 2);
+    let root = NewAttr { mode: 0o1777, uid: ctx.file_credentials().uid, gid: ctx.file_credentials().gid };
+    let mut memory = Options { limits: Limits { pages: half, inodes: half }, root };
+    let (name, content) = match &kind[..] {
+        b"tmpfs" => {
+            memory.read(&options, pages)?;
+            ("tmpfs", Content::Memory { limits: memory.limits, root: memory.root })
+        }
+        b"ramfs" => ("ramfs", Content::Memory { limits: Limits::NONE, root: NewAttr { mode: 0o755, ..root } }),
+        b"proc" => ("proc", Content::Generated(proc::root(linux)?)),
+        b"sysfs" => ("sysfs", Content::Generated(proc::sys_root(linux)?)),
+        _ => return Err(Errno::ENODEV),
+    };
+    let source = if source.is_empty() { b"none" } else { &source[..] };
+    vfs.mount_on(&target, name, content, source, read_only, &|root| in_use(linux, root, false))?;
+    Ok(0)
+}
+
+/// Changes the options of a mounted file system.
+fn remount<M: Machine>(
+    linux: &Linux<M>,
+    mount: &quire_fs::mounts::Mount<FileHost<M>>,
+    read_only: bool,
+    options: &[u8],
+    pages: u64,
+) -> Result<usize, Errno> {
+    let system = mount.system();
+    if read_only && !system.is_read_only() && in_use(linux, &mount.root, true)? {
+        return Err(Errno::EBUSY);
+    }
+    if matches!(system.kind, "tmpfs" | "devtmpfs") && !options.is_empty() {
+        let mut new = Options { limits: system.limits(), root: NewAttr { mode: 0, uid: 0, gid: 0 } };
+        new.read(options, pages)?;
+        // Contents that are there have to fit.
+        let (taken, inodes) = system.taken();
+        let fits = |limit: Option<u64>, taken: u64| limit.is_none_or(|limit| limit >= taken);
+        if !fits(new.limits.pages, taken) || !fits(new.limits.inodes, inodes) {
+            return Err(Errno::EINVAL);
+        }
+        system.set_limits(new.limits);
+    }
+    system.set_read_only(read_only);
+    Ok(0)
+}
+
+/// `umount2`
+pub fn sys_umount2<M: Machine>(ctx: &mut Ctx<'_, M>, target: u64, flags: u32) -> Result<usize, Errno> {
+    only(flags, FORCE | DETACH | EXPIRE | NO_FOLLOW)?;
+    let path = ctx.path(target)?;
+    let follow = if flags & NO_FOLLOW != 0 { raw::AT_SYMLINK_NOFOLLOW } else { 0 };
+    let (_, target) = find_path(ctx, AT_FDCWD, &path, follow)?;
+    if !ctx.credentials().may(cap::SYS_ADMIN) {
+        return Err(Errno::EPERM);
+    }
+    let (linux, vfs) = (ctx.linux, ctx.vfs());
+    if flags & EXPIRE != 0 {
+        // Nothing marks a mount as unused.
+        return Err(if flags & (FORCE | DETACH) != 0 || vfs.mount_of(&target).is_none() {
+            Errno::EINVAL
+        } else {
+            Errno::EAGAIN
+        });
+    }
+    // The reference of the walk must not keep the tree.
+    let root = target.counted();
+    vfs.unmount(&root, flags & DETACH != 0, &|root| in_use(linux, root, false))?;
+    Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(text: &[u8]) -> Result<(Option<u64>, Option<u64>, u16, u32), Errno> {
+        let root = NewAttr { mode: 0o1777, uid: 0, gid: 0 };
+        let mut all = Options { limits: Limits { pages: Some(7), inodes: Some(8) }, root };
+        all.read(text, 1000).map(|()| (all.limits.pages, all.limits.inodes, all.root.mode, all.root.uid))
+    }
+
+    #[test]
+    fn options_are_read_as_linux_reads_them() {
+        assert_eq!(options(b""), Ok((Some(7), Some(8), 0o1777, 0)));
+        assert_eq!(options(b"size=1m,nr_inodes=2k,mode=755,uid=9"), Ok((Some(256), Some(2048), 0o755, 9)));
+        assert_eq!(options(b"size=50%,,nr_blocks=3"), Ok((Some(3), Some(8), 0o1777, 0)));
+        assert_eq!(options(b"size=1").map(|o| o.0), Ok(Some(1)));
+        assert_eq!(options(b"size=0").map(|o| o.0), Ok(Some(u64::MAX)));
+        for bad in [
+            &b"size"[..],
+            b"size=",
+            b"size=x",
+            b"size=1q",
+            b"mode=9",
+            b"what=1",
+            b"size=99999999999999999999",
+            b"uid=-1",
+        ] {
+            assert_eq!(options(bad), Err(Errno::EINVAL), "{:?}", core::str::from_utf8(bad));
+        }
+    }
+}
