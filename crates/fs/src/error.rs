@@ -61,6 +61,8 @@ pub enum FsError {
     TooManyFiles,
     /// The file system cannot do that.
     Unsupported,
+    /// There is no such attribute.
+    NoData,
     /// A device failed, or a background process must not touch the terminal.
     Io,
     /// The file is an executable in use, or the like.
@@ -134,6 +136,7 @@ impl fmt::Display for FsError {
             FsError::TooManyLinks => "too many links",
             FsError::TooManyFiles => "too many open files in the system",
             FsError::Unsupported => "not supported",
+            FsError::NoData => "no such attribute",
             FsError::Io => "input/output error",
             FsError::TextBusy => "text file busy",
             FsError::NoProcess => "no such process",

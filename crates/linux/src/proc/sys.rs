@@ -30,6 +30,7 @@ impl<M: Machine> Settings<M> {
             let (open, most) = a.0.files.vfs().host().open_files();
             put!(out, "{open}\t0\t{most}\n")
         }),
+        Item { name: "inotify", kind: ItemKind::Directory(|a| table(a, Self::INOTIFY, 1160)) },
         Item::file("nr_open", |_, out| put!(out, "1048576\n")),
         Item { name: "pipe-max-size", kind: ItemKind::Writable(pipe_max_size, set_pipe_max_size) },
         Item {
@@ -43,6 +44,11 @@ impl<M: Machine> Settings<M> {
     ];
     const EPOLL: &'static [Item<M, About<M>>] =
         &[Item { name: "max_user_watches", kind: ItemKind::Writable(max_watches, set_max_watches) }];
+    const INOTIFY: &'static [Item<M, About<M>>] = &[
+        Item { name: "max_queued_events", kind: ItemKind::Writable(notify_limit::<M, 0>, set_notify_limit::<M, 0>) },
+        Item { name: "max_user_instances", kind: ItemKind::Writable(notify_limit::<M, 1>, set_notify_limit::<M, 1>) },
+        Item { name: "max_user_watches", kind: ItemKind::Writable(notify_limit::<M, 2>, set_notify_limit::<M, 2>) },
+    ];
     const KERNEL: &'static [Item<M, About<M>>] = &[
         Item::file("cap_last_cap", |_, out| put!(out, "40\n")),
         Item { name: "hung_task_panic", kind: ItemKind::Writable(watch::<M, 4>, set_watch::<M, 4>) },
@@ -57,6 +63,7 @@ impl<M: Machine> Settings<M> {
         Item::file("overflowgid", |_, out| put!(out, "65534\n")),
         Item::file("overflowuid", |_, out| put!(out, "65534\n")),
         Item { name: "pid_max", kind: ItemKind::Writable(pid_max, set_pid_max) },
+        Item { name: "pty", kind: ItemKind::Directory(|a| table(a, Self::PTY, 1270)) },
         Item { name: "random", kind: ItemKind::Directory(|a| table(a, Self::RANDOM, 1250)) },
         Item::file("randomize_va_space", |_, out| put!(out, "2\n")),
         Item { name: "softlockup_panic", kind: ItemKind::Writable(watch::<M, 2>, set_watch::<M, 2>) },
@@ -69,6 +76,10 @@ impl<M: Machine> Settings<M> {
         Item::file("entropy_avail", |_, out| put!(out, "256\n")),
         Item::file("poolsize", |_, out| put!(out, "256\n")),
         Item::file("uuid", uuid),
+    ];
+    const PTY: &'static [Item<M, About<M>>] = &[
+        Item { name: "max", kind: ItemKind::Writable(most_ptys, set_most_ptys) },
+        Item::file("nr", |a, out| put!(out, "{}\n", a.0.files.ptys.count())),
     ];
     const VM: &'static [Item<M, About<M>>] = &[
         Item { name: "drop_caches", kind: ItemKind::WriteOnly(drop_caches) },
@@ -168,6 +179,33 @@ fn max_watches<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsErr
 
 fn set_max_watches<M: Machine>(about: &About<M>, bytes: &[u8]) -> Result<usize, FsError> {
     about.0.files.set_most_watches(number(bytes)?);
+    Ok(bytes.len())
+}
+
+fn limit_of_notifiers<M: Machine>(about: &About<M>, which: usize) -> &AtomicU64 {
+    let limits = &about.0.files.notify_limits;
+    [&limits.queued, &limits.instances, &limits.watches][which]
+}
+
+fn notify_limit<M: Machine, const WHICH: usize>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
+    put!(out, "{}\n", limit_of_notifiers(about, WHICH).load(Ordering::Relaxed))
+}
+
+fn set_notify_limit<M: Machine, const WHICH: usize>(about: &About<M>, bytes: &[u8]) -> Result<usize, FsError> {
+    let most = number(bytes)?;
+    if most > i32::MAX as u64 {
+        return Err(FsError::Invalid);
+    }
+    limit_of_notifiers(about, WHICH).store(most, Ordering::Relaxed);
+    Ok(bytes.len())
+}
+
+fn most_ptys<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
+    put!(out, "{}\n", about.0.files.ptys.most())
+}
+
+fn set_most_ptys<M: Machine>(about: &About<M>, bytes: &[u8]) -> Result<usize, FsError> {
+    about.0.files.ptys.set_most(number(bytes)?).map_err(|_| FsError::Invalid)?;
     Ok(bytes.len())
 }
 

@@ -40,11 +40,15 @@ pub(crate) enum Account {
     Watches,
     /// Record locks.
     Locks,
+    /// Files of `inotify_init`: `fs.inotify.max_user_instances`.
+    Notifiers,
+    /// Their watches: `fs.inotify.max_user_watches`.
+    Notices,
 }
 
 impl Account {
     /// The number of accounts.
-    const COUNT: usize = Account::Locks as usize + 1;
+    const COUNT: usize = Account::Notices as usize + 1;
 }
 
 /// The counts of a user's accounts.
