@@ -5,7 +5,7 @@
 //! leave a pipe only after their receiver has them. No page's lock is held while another file is read or written.
 //!
 //! # Lock order
-//! A reader's lock is taken before a writer's, of whichever pipes. A thread that has a writer's lock waits for no other
+//! A reader's lock of any pipe is taken before a writer's lock of any pipe. A thread that has a writer's lock waits for no other
 //! lock but pages', each held for one copy.
 
 use super::{Large, Pipe, PipeEnd, place};

@@ -396,7 +396,7 @@ impl Drop for Slave {
 
 impl Stream for Slave {
     fn read(&self, io: &Io<'_>, sink: &mut dyn Sink) -> Result<usize, FsError> {
-        // As on Linux, a read after the hang-up finds the end, and one that waited an error.
+        // As on Linux, a read after the hang-up finds the end, and a read that waited gets an error.
         if self.pty.cable.hung_up() || sink.room() == 0 {
             return Ok(0);
         }

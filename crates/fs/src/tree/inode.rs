@@ -1,5 +1,8 @@
 //! Inodes: the files that names lead to.
 
+mod watches;
+mod xattrs;
+
 use super::attr::{Attr, DeviceNumber, EXECUTE, FileKind, Ident, NewAttr, Rights, Status, Timestamp, without_set_ids};
 use super::directory::Directory;
 use super::generated::Generated;
@@ -95,9 +98,9 @@ pub struct Inode<H: Host> {
     pub locks: RecordLocks<H::LockCharge>,
     system: &'static FileSystem,
     /// Its watches. Looked at only while the file system has any.
-    pub(super) watches: watch::OwnList,
+    watches: watch::OwnList,
     /// Its extended attributes.
-    pub(super) xattrs: xattr::OwnXattrs,
+    xattrs: xattr::OwnXattrs,
     /// [`Rights`], read by all path walks to or through it, and so apart from fields that writes to the file change.
     /// Written under the lock of `attr`.
     rights: Sequenced<2>,

@@ -4,11 +4,8 @@
 //! watches of one inode are in a list that is copied on change, so watchers are told with no lock held. A watch that is
 //! removed while a thread reads the list is marked as gone, and leaves the list with the next change.
 
-use super::dentry::Dentry;
-use super::inode::Inode;
 use super::system::FileSystem;
 use crate::FsError;
-use crate::host::Host;
 use quire_heap::{Arc, Vec, Weak};
 use quire_sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use quire_sync::{Rank, SpinLock};
@@ -85,7 +82,11 @@ pub(super) const fn no_list() -> OwnList {
 }
 
 impl WatchList {
-    fn watches(&self) -> Arc<Vec<Arc<Watch>>> {
+    pub(super) fn new() -> Result<Arc<Self>, FsError> {
+        Ok(Arc::try_new(WatchList(SpinLock::new(Rank::ATTRIBUTES, Arc::try_new(Vec::new())?)))?)
+    }
+
+    pub(super) fn watches(&self) -> Arc<Vec<Arc<Watch>>> {
         self.0.lock().clone()
     }
 
@@ -109,6 +110,41 @@ impl WatchList {
 }
 
 impl Watch {
+    /// A new watch in `list`, of an inode of `system`.
+    pub(super) fn begin(
+        list: &Arc<WatchList>,
+        system: &'static FileSystem,
+        watcher: &Arc<dyn Watcher>,
+        id: i32,
+        wanted: Happening,
+    ) -> Result<Arc<Self>, FsError> {
+        let watch = Arc::try_new(Watch {
+            id,
+            watcher: Arc::downgrade(watcher),
+            wanted: AtomicU32::new(wanted.bits()),
+            gone: AtomicBool::new(false),
+            list: Arc::downgrade(list),
+            system,
+        })?;
+        list.renew(Some(&watch))?;
+        system.watches.fetch_add(1, Ordering::Relaxed);
+        Ok(watch)
+    }
+
+    /// Whether it is a watch of `watcher`, and has not ended.
+    pub(super) fn is_of(&self, watcher: &Arc<dyn Watcher>) -> bool {
+        !self.is_gone() && self.watcher.upgrade().is_some_and(|other| Arc::ptr_eq(&other, watcher))
+    }
+
+    /// Ends it, and tells its watcher.
+    pub(super) fn end_and_tell(&self) {
+        if self.end()
+            && let Some(watcher) = self.watcher.upgrade()
+        {
+            watcher.ended(self);
+        }
+    }
+
     /// The events that it waits for, and how.
     pub fn wanted(&self) -> Happening {
         Happening::from_bits_truncate(self.wanted.load(Ordering::Acquire))
@@ -135,7 +171,7 @@ impl Watch {
         true
     }
 
-    fn tell(&self, what: Happening, cookie: u32, name: &[u8], listed: bool) {
+    pub(super) fn tell(&self, what: Happening, cookie: u32, name: &[u8], listed: bool) {
         let wanted = self.wanted();
         if self.is_gone()
             || !wanted.intersects(what & Happening::EVENTS)
@@ -147,114 +183,6 @@ impl Watch {
         watcher.happened(self, what, cookie, name);
         if wanted.contains(Happening::ONCE) && self.end() {
             watcher.ended(self);
-        }
-    }
-}
-
-impl<H: Host> Inode<H> {
-    fn watch_list(&self) -> Option<Arc<WatchList>> {
-        self.watches.lock().clone()
-    }
-
-    /// The watch of `watcher` on it.
-    pub fn watch_of(&self, watcher: &Arc<dyn Watcher>) -> Option<Arc<Watch>> {
-        let watches = self.watch_list()?.watches();
-        let is = |watch: &&Arc<Watch>| {
-            !watch.is_gone() && watch.watcher.upgrade().is_some_and(|other| Arc::ptr_eq(&other, watcher))
-        };
-        watches.iter().find(is).cloned()
-    }
-
-    /// A new watch of `watcher` on it. The caller knows that there is none, and makes one at a time.
-    pub fn watch(&self, watcher: &Arc<dyn Watcher>, id: i32, wanted: Happening) -> Result<Arc<Watch>, FsError> {
-        let list = match self.watch_list() {
-            Some(list) => list,
-            None => {
-                let new = SpinLock::new(Rank(Rank::ATTRIBUTES.0), Arc::try_new(Vec::new())?);
-                let new = Arc::try_new(WatchList(new))?;
-                self.watches.lock().get_or_insert(new).clone()
-            }
-        };
-        let system = self.system();
-        let watch = Arc::try_new(Watch {
-            id,
-            watcher: Arc::downgrade(watcher),
-            wanted: AtomicU32::new(wanted.bits()),
-            gone: AtomicBool::new(false),
-            list: Arc::downgrade(&list),
-            system,
-        })?;
-        list.renew(Some(&watch))?;
-        system.watches.fetch_add(1, Ordering::Relaxed);
-        Ok(watch)
-    }
-
-    /// Tells the watchers of the inode.
-    #[cold]
-    fn tell(&self, what: Happening, cookie: u32, name: &[u8], listed: bool) {
-        let Some(list) = self.watch_list() else { return };
-        list.watches().iter().for_each(|watch| watch.tell(what, cookie, name, listed));
-    }
-
-    /// The inode is gone: its watchers are told, and their watches end.
-    pub(crate) fn end_watches(&self) {
-        if !self.system().is_watched() {
-            return;
-        }
-        let Some(list) = self.watch_list() else { return };
-        for watch in list.watches().iter() {
-            watch.tell(Happening::DELETE_SELF, 0, b"", true);
-            if watch.end()
-                && let Some(watcher) = watch.watcher.upgrade()
-            {
-                watcher.ended(watch);
-            }
-        }
-    }
-
-    fn kind_bit(&self) -> Happening {
-        if self.is_directory() { Happening::DIRECTORY } else { Happening::empty() }
-    }
-}
-
-impl<H: Host> Dentry<H> {
-    /// `what` happened to the inode, by this name: the watchers of its directory and its own are told.
-    #[inline]
-    pub fn happened(&self, what: Happening) {
-        if self.inode.system().is_watched() {
-            self.tell_both(what);
-        }
-    }
-
-    #[cold]
-    fn tell_both(&self, what: Happening) {
-        let what = what | self.inode.kind_bit();
-        let listed = self.listed();
-        if let Some(parent) = self.parent() {
-            parent.inode.tell(what, 0, &self.name(), listed);
-        }
-        self.inode.tell(what, 0, b"", listed);
-    }
-
-    /// `what` happened to the name `name` of `inode` in this directory.
-    pub(crate) fn entry_happened(&self, what: Happening, cookie: u32, name: &[u8], inode: &Inode<H>) {
-        if self.inode.system().is_watched() {
-            self.inode.tell(what | inode.kind_bit(), cookie, name, true);
-        }
-    }
-
-    /// The name `name` of a directory or another file is gone from this directory.
-    pub(crate) fn name_removed(&self, name: &[u8], directory: bool) {
-        if self.inode.system().is_watched() {
-            let kind = if directory { Happening::DIRECTORY } else { Happening::empty() };
-            self.inode.tell(Happening::DELETE | kind, 0, name, true);
-        }
-    }
-
-    /// `what` happened to the inode itself, by whatever name.
-    pub(crate) fn inode_happened(&self, what: Happening) {
-        if self.inode.system().is_watched() {
-            self.inode.tell(what | self.inode.kind_bit(), 0, b"", true);
         }
     }
 }

@@ -191,8 +191,13 @@ impl<H: Host> Vfs<H> {
         removed.0.inode.lose_name(now);
         found.parent.inode.touch(now);
         removed.0.inode_happened(Happening::ATTRIBUTES);
-        // Its watchers are told of the end first, if this was the last use of it.
-        drop(removed);
+        // Its watchers are told of the end first, if this was the last use of it: the caller, the entry and this function
+        // have the name, and no other name leads to the inode.
+        let uses = 2 + usize::from(found.target.is_some());
+        let inode = &removed.0.inode;
+        if Arc::strong_count(&removed.0) == uses && Arc::strong_count(inode) == 1 && inode.attr().links == 0 {
+            inode.end_watches();
+        }
         found.parent.name_removed(found.name.bytes(), false);
         Ok(())
     }

@@ -537,7 +537,7 @@ pub fn sys_epoll_ctl<M: Machine>(
 /// Collects events of the set. If there are none, the thread waits without a kernel stack.
 fn wait<M: Machine>(ctx: &mut Ctx<'_, M>, wait: EpollWait<M>) -> Result<usize, Errno> {
     let epoll = wait.file.stream_as::<Epoll<M>>().ok_or(Errno::EINVAL)?;
-    // Events go straight to the caller, so that one that does not reach it stays in the set.
+    // Events go straight to the caller, so that an event which does not reach it stays in the set.
     let collect = || {
         let found = epoll.collect((wait.most as usize).min(MOST), &mut |n, ready, data| {
             ctx.write(wait.to + 12 * n as u64, &[ready, data as u32, (data >> 32) as u32])

@@ -1,6 +1,6 @@
 //! The end of a thread, and of a process with its last thread.
 
-use super::pidfd::Stage;
+use super::stage::Stage;
 use super::users::Permit;
 use super::{Process, usage, wait};
 use crate::errno::Errno;

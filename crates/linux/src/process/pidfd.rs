@@ -5,6 +5,7 @@
 
 use super::Process;
 use super::access::By;
+use super::stage::Stage;
 use crate::Pid;
 use crate::ctx::Ctx;
 use crate::errno::Errno;
@@ -14,54 +15,9 @@ use crate::file::files::Reserved;
 use crate::file::path::only;
 use crate::machine::Machine;
 use core::any::Any;
-use core::sync::atomic::{AtomicU8, Ordering};
 use linux_raw_sys::general as raw;
 use quire_fs::{FileCredentials, FsError, Io, OpenFlags, Readiness, Ready, Sink, Source, Stream};
 use quire_heap::{Arc, unsize};
-
-/// How far a process has come.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Stage {
-    /// It lives.
-    Alive,
-    /// It is a zombie.
-    Ended,
-    /// Its parent has reaped it, and its id may be another's.
-    Reaped,
-}
-
-/// A process's [`Stage`].
-pub(crate) struct OwnStage(AtomicU8);
-
-impl OwnStage {
-    /// Of a living process.
-    pub const fn new() -> Self {
-        OwnStage(AtomicU8::new(Stage::Alive as u8))
-    }
-}
-
-impl<M: Machine> Process<M> {
-    /// How far it has come.
-    pub fn stage(&self) -> Stage {
-        match self.stage.0.load(Ordering::Acquire) {
-            0 => Stage::Alive,
-            1 => Stage::Ended,
-            _ => Stage::Reaped,
-        }
-    }
-
-    /// It has come to `stage`. [`tell_its_files`](Self::tell_its_files) follows.
-    pub(crate) fn comes_to(&self, stage: Stage) {
-        self.stage.0.fetch_max(stage as u8, Ordering::AcqRel);
-    }
-
-    /// Notifies the waiters for its files. Called after a change of its stage, with no spin lock held.
-    pub(crate) fn tell_its_files(&self) {
-        if let Some(files) = self.own_files.get() {
-            files.notify();
-        }
-    }
-}
 
 /// A file that stands for a process.
 pub struct PidFile<M: Machine>(pub Arc<Process<M>>);

@@ -1,7 +1,8 @@
 //! Waiting for children.
 
-use super::pidfd::{Stage, process_of};
+use super::pidfd::process_of;
 use super::rusage::RawUsage;
+use super::stage::Stage;
 use super::usage::Usage;
 use super::{Family, Process, Report, group};
 use crate::errno::Errno;

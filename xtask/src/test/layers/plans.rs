@@ -166,6 +166,8 @@ pub const PLANS: &[Plan] = &[
             "file/text",
             "tree/attr",
             "tree/system",
+            "tree/watch",
+            "tree/xattr",
             "host",
             "pipe",
             "tree/generated",

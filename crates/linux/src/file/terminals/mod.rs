@@ -176,7 +176,12 @@ pub fn set_foreground<M: Machine>(ctx: &Ctx<'_, M>, terminal: &Terminal, group: 
     if group < 0 {
         return Err(Errno::EINVAL);
     }
-    let found = ctx.linux.ids.group(group as u32).ok_or(Errno::ESRCH)?;
+    // As on Linux, the id of a process without a group of that id will do.
+    let (ids, id) = (&ctx.linux.ids, group as u32);
+    let found = match ids.group(id) {
+        Some(group) => group,
+        None => ids.process_of_thread(id).ok_or(Errno::ESRCH)?.group(),
+    };
     if found.session.id != session {
         return Err(Errno::EPERM);
     }
