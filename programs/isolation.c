@@ -9,6 +9,7 @@
 #include <dirent.h>
 #include <grp.h>
 #include <sys/auxv.h>
+#include <sys/inotify.h>
 #include <sys/personality.h>
 #include <netinet/in.h>
 #include <sys/mount.h>
@@ -23,6 +24,7 @@
 #include <sys/time.h>
 #include <sys/uio.h>
 #include <sys/un.h>
+#include <sys/xattr.h>
 
 enum { USER = 1000, OTHER = 2000, EXTRA = 50 };
 #define PLACE "/tmp/isolation"
@@ -159,6 +161,16 @@ static long do_waitid(pid_t p) {
     return result(waitid(P_PID, p, &info, WEXITED | WNOHANG));
 }
 
+static long by_file(int call, pid_t p, int argument) {
+    int file = syscall(434 /* pidfd_open */, p, 0);
+    if (file < 0) return -errno;
+    long got = result(syscall(call, file, argument, 0, 0));
+    close(file);
+    return got;
+}
+static long do_pidfd_send_signal(pid_t p) { return by_file(424, p, 0); }
+static long do_pidfd_getfd(pid_t p) { return by_file(438, p, 0); }
+
 static const struct operation {
     const char *name;
     long (*run)(pid_t);
@@ -173,7 +185,7 @@ static const struct operation {
     {"sched_setscheduler", do_sched_setscheduler}, {"sched_getparam", do_sched_getparam}, {"sched_setparam", do_sched_setparam},
     {"sched_rr_get_interval", do_sched_rr_get_interval}, {"get_robust_list", do_get_robust_list}, {"capget", do_capget},
     {"capset", do_capset}, {"setpgid", do_setpgid}, {"getpgid", do_getpgid}, {"getsid", do_getsid}, {"wait4", do_wait4},
-    {"waitid", do_waitid},
+    {"waitid", do_waitid}, {"pidfd_send_signal", do_pidfd_send_signal}, {"pidfd_getfd", do_pidfd_getfd},
 };
 
 // Files of /proc/<pid>, and the operation on each.
@@ -585,6 +597,15 @@ static long f_fallocate(const char *p) {
 static long f_open_truncate(const char *p) { return after(p, opened(p, O_WRONLY | O_TRUNC)); }
 static long f_utimes_now(const char *p) { return result(utimes(p, NULL)); }
 static long f_utimes_then(const char *p) { return result(utimes(p, (struct timeval[2]){{1, 0}, {1, 0}})); }
+static long f_setxattr(const char *p) { return result(setxattr(p, "user.a", "x", 1, 0)); }
+static long f_getxattr(const char *p) { return result(getxattr(p, "user.a", NULL, 0)); }
+static long f_removexattr(const char *p) { return result(removexattr(p, "user.a")); }
+static long f_watch(const char *p) {
+    int file = inotify_init();
+    long got = result(inotify_add_watch(file, p, IN_OPEN));
+    close(file);
+    return got;
+}
 static long f_link(const char *p) {
     long got = result(link(p, PLACE "/open/link"));
     unlink(PLACE "/open/link");
@@ -618,7 +639,8 @@ static const struct { const char *name; long (*run)(const char *); } file_operat
     {"chown:self", f_chown_self}, {"chown:root", f_chown_root}, {"chown:nothing", f_chown_nothing}, {"chown:own-group", f_chgrp_own},
     {"chown:extra-group", f_chgrp_extra}, {"lchown:root-group", f_chgrp_root}, {"write", f_append}, {"write:nothing", f_append_nothing},
     {"truncate", f_truncate}, {"ftruncate", f_ftruncate}, {"fallocate", f_fallocate}, {"open:truncate", f_open_truncate}, {"utimes:now", f_utimes_now},
-    {"utimes:then", f_utimes_then}, {"link", f_link}, {"rename", f_rename}, {"unlink", f_unlink}, {"execve", f_exec},
+    {"utimes:then", f_utimes_then}, {"setxattr", f_setxattr}, {"getxattr", f_getxattr}, {"removexattr", f_removexattr},
+    {"inotify_add_watch", f_watch}, {"link", f_link}, {"rename", f_rename}, {"unlink", f_unlink}, {"execve", f_exec},
     {"statfs", f_statfs}, {"stat", f_stat},
 };
 

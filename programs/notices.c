@@ -1,4 +1,4 @@
-// Signal files, checked one by one; the same on Linux and on Quire.
+// Signal files and process files, checked one by one; the same on Linux and on Quire.
 #include "checks.h"
 #include <poll.h>
 #include <sys/epoll.h>
@@ -162,6 +162,150 @@ static void a_waiting_reader_is_interrupted(void) {
     ended(child);
 }
 
+// ---- process files -------------------------------------------------------------------------------------------------
+
+#ifndef SYS_pidfd_getfd
+#define SYS_pidfd_getfd 438
+#endif
+enum { PID_FD = 3, PIDFD = 0x1000 };
+
+static int process_file(pid_t pid, int flags) { return syscall(SYS_pidfd_open, pid, flags); }
+static int send_by(int file, int signal, siginfo_t *info, int flags) { return syscall(SYS_pidfd_send_signal, file, signal, info, flags); }
+
+static pid_t sleeper(void) {
+    pid_t child = fork();
+    CHECK(child >= 0, "fork");
+    if (!child)
+        for (;;) pause();
+    return child;
+}
+
+static int events(int file, int wait) {
+    struct pollfd one = {.fd = file, .events = POLLIN | POLLOUT};
+    CHECK(poll(&one, 1, wait) >= 0, "poll");
+    return one.revents;
+}
+
+static void *other_thread(void *tid) {
+    *(pid_t *)tid = syscall(SYS_gettid);
+    pause();
+    return NULL;
+}
+
+static void the_end_of_a_process_is_announced(void) {
+    pid_t child = sleeper();
+    int file = process_file(child, 0), set = epoll_create1(0);
+    CHECK(file >= 0 && fcntl(file, F_GETFD) == FD_CLOEXEC && fcntl(file, F_GETFL) == O_RDWR, "a file");
+    struct epoll_event event = {.events = EPOLLIN}, got;
+    CHECK(!epoll_ctl(set, EPOLL_CTL_ADD, file, &event) && epoll_wait(set, &got, 1, 0) == 0 && !events(file, 0), "alive");
+    char byte;
+    ANSWERS(EINVAL, read(file, &byte, 1));
+    ANSWERS(EINVAL, write(file, &byte, 1));
+    pid_t killer = fork();
+    if (!killer) {
+        short_sleep();
+        ANSWERS(0, send_by(file, SIGKILL, NULL, 0));
+        _exit(0);
+    }
+    CHECK(epoll_wait(set, &got, 1, 5000) == 1 && events(file, 0) == POLLIN, "ended: %#x", events(file, 0));
+    CHECK(!ended(killer), "the killer");
+    ANSWERS(0, send_by(file, SIGUSR1, NULL, 0)); // to a zombie
+    int second = process_file(child, 0);
+    CHECK(second >= 0 && events(second, 0) == POLLIN, "of a zombie");
+    siginfo_t info;
+    CHECK(!waitid(PID_FD, file, &info, WEXITED | WNOWAIT) && info.si_pid == child && info.si_status == SIGKILL, "it stays");
+    CHECK(!waitid(PID_FD, file, &info, WEXITED) && info.si_pid == child && info.si_code == CLD_KILLED, "it is reaped");
+    CHECK(events(file, 0) == (POLLIN | POLLHUP), "reaped: %#x", events(file, 0));
+    ANSWERS(ECHILD, waitid(PID_FD, file, &info, WEXITED));
+    ANSWERS(ESRCH, send_by(file, 0, NULL, 0));
+    ANSWERS(ESRCH, process_file(child, 0));
+    ANSWERS(ESRCH, syscall(SYS_pidfd_getfd, file, 0, 0));
+}
+
+static void process_files_are_checked(void) {
+    ANSWERS(EINVAL, process_file(0, 0));
+    ANSWERS(EINVAL, process_file(-1, 0));
+    ANSWERS(EINVAL, process_file(getpid(), 1));
+    ANSWERS(ESRCH, process_file(0x3fffffff, 0));
+    ANSWERS(EBADF, send_by(0, 0, NULL, 0));
+    ANSWERS(EBADF, send_by(99, 0, NULL, 0));
+    siginfo_t info = {.si_signo = SIGUSR1, .si_code = SI_QUEUE};
+    ANSWERS(EBADF, waitid(PID_FD, 0, &info, WEXITED));
+    ANSWERS(EINVAL, waitid(PID_FD, -1, &info, WEXITED));
+    pid_t child = sleeper();
+    int file = process_file(child, O_NONBLOCK), own = process_file(getpid(), 0);
+    CHECK(file >= 0 && fcntl(file, F_GETFL) == (O_RDWR | O_NONBLOCK), "nonblocking");
+    ANSWERS(EAGAIN, waitid(PID_FD, file, &info, WEXITED));
+    info = (siginfo_t){.si_pid = 7};
+    CHECK(!waitid(PID_FD, file, &info, WEXITED | WNOHANG) && info.si_pid == 0, "nothing");
+    ANSWERS(ECHILD, waitid(PID_FD, own, &info, WEXITED));
+    ANSWERS(EINVAL, send_by(file, 65, NULL, 0));
+    ANSWERS(EINVAL, send_by(file, 0, NULL, 3));
+    ANSWERS(EINVAL, send_by(file, 0, NULL, 8));
+    info = (siginfo_t){.si_signo = SIGUSR1, .si_code = SI_USER};
+    ANSWERS(EPERM, send_by(file, SIGUSR1, &info, 0));
+    ANSWERS(EINVAL, send_by(file, SIGUSR2, &info, 0));
+    ANSWERS(EFAULT, send_by(file, SIGUSR2, (void *)8, 0));
+    handle(SIGUSR1, 0);
+    info.si_value.sival_int = 9;
+    info.si_code = SI_QUEUE;
+    ANSWERS(0, send_by(own, SIGUSR1, &info, 0));
+    CHECK(caught == SIGUSR1 && caught_code == SI_QUEUE && caught_value == 9, "with a value");
+    CHECK(!setuid(1000) || 1, "a user");
+    ANSWERS(EPERM, send_by(process_file(1, 0), 0, NULL, 0));
+    ANSWERS(EPERM, syscall(SYS_pidfd_getfd, process_file(1, 0), 0, 0));
+    kill(child, SIGKILL);
+}
+
+static void files_are_taken_from_a_process(void) {
+    int ends[2], tell[2];
+    CHECK(!pipe(ends) && !pipe(tell), "pipe");
+    pid_t child = fork();
+    if (!child) {
+        int hidden = memfd_create("hidden", 0);
+        CHECK(write(hidden, "found", 5) == 5 && dup2(hidden, 77) == 77 && write(tell[1], "r", 1) == 1, "a file");
+        for (;;) pause();
+    }
+    char byte, text[8] = "";
+    CHECK(read(tell[0], &byte, 1) == 1, "ready");
+    int file = process_file(child, 0);
+    ANSWERS(EBADF, syscall(SYS_pidfd_getfd, file, 78, 0));
+    ANSWERS(EBADF, syscall(SYS_pidfd_getfd, file, -1, 0));
+    ANSWERS(EINVAL, syscall(SYS_pidfd_getfd, file, 77, 1));
+    ANSWERS(EBADF, syscall(SYS_pidfd_getfd, 0, 77, 0));
+    int taken = syscall(SYS_pidfd_getfd, file, 77, 0);
+    CHECK(taken >= 0 && fcntl(taken, F_GETFD) == FD_CLOEXEC && pread(taken, text, 5, 0) == 5 && !strcmp(text, "found"), "its file");
+    kill(child, SIGKILL);
+}
+
+static void clones_come_with_a_file(void) {
+    int file = -1;
+    pid_t child = syscall(SYS_clone, PIDFD | SIGCHLD, 0, &file, 0, 0);
+    if (!child) _exit(5);
+    siginfo_t info;
+    CHECK(child > 0 && file >= 0 && fcntl(file, F_GETFD) == FD_CLOEXEC, "clone");
+    CHECK(!waitid(PID_FD, file, &info, WEXITED) && info.si_pid == child && info.si_status == 5, "its end");
+    ANSWERS(EINVAL, syscall(SYS_clone, PIDFD | 0x100000 | SIGCHLD, 0, &file, 0, 0));
+    ANSWERS(EINVAL, syscall(SYS_clone, PIDFD | 0x400000 | SIGCHLD, 0, &file, 0, 0));
+    ANSWERS(EFAULT, syscall(SYS_clone, PIDFD | SIGCHLD, 0, 8, 0, 0));
+    uint64_t args[8] = {PIDFD, (uintptr_t)&file, 0, 0, SIGCHLD, 0, 0, 0};
+    child = syscall(435, args, sizeof args);
+    if (!child) _exit(6);
+    CHECK(child > 0 && !waitid(PID_FD, file, &info, WEXITED) && info.si_status == 6, "clone3");
+    ANSWERS(ECHILD, waitid(P_ALL, 0, &info, WEXITED));
+    // Parents that ignore the end have none to wait for.
+    signal(SIGCHLD, SIG_IGN);
+    child = syscall(SYS_clone, PIDFD | SIGCHLD, 0, &file, 0, 0);
+    if (!child) _exit(0);
+    CHECK(events(file, 5000) & POLLIN, "its end");
+    pid_t tid = 0;
+    pthread_t thread;
+    pthread_create(&thread, NULL, other_thread, &tid);
+    while (!*(volatile pid_t *)&tid) usleep(1000);
+    errno = 0;
+    CHECK(process_file(tid, 0) == -1 && (errno == EINVAL || errno == ENOENT), "a thread: %d", errno);
+}
+
 int main(int argc, char **argv) {
     parse_options(argc, argv, NULL);
     static const struct check checks[] = {
@@ -171,6 +315,10 @@ int main(int argc, char **argv) {
         {"a child reads its own signals", a_child_reads_its_own_signals},
         {"a received file wakes its receiver", a_received_file_wakes_its_receiver},
         {"a waiting reader of signals is interrupted", a_waiting_reader_is_interrupted},
+        {"the end of a process is announced", the_end_of_a_process_is_announced},
+        {"process files are checked", process_files_are_checked},
+        {"files are taken from a process", files_are_taken_from_a_process},
+        {"clones come with a file", clones_come_with_a_file},
     };
     run_checks(checks, sizeof checks / sizeof *checks);
     return 0;

@@ -424,6 +424,19 @@ static void no_new_timer(void) {
     if (result == 0) syscall(SYS_timer_delete, *(int *)fresh);
 }
 static void a_timer_file(void) { one = MUST(syscall(SYS_timerfd_create, CLOCK_MONOTONIC, 0)); }
+static void own_process_file(void) { one = MUST(syscall(434 /* pidfd_open */, me, 0)); }
+static void a_notifier(void) { one = MUST(syscall(SYS_inotify_init1, 0)); }
+static void an_attribute(void) { MUST(syscall(SYS_fsetxattr, FILE_FD, "user.a", data, 100, 0)); }
+static void no_attribute(void) { syscall(SYS_fremovexattr, FILE_FD, "user.a"); }
+static int others[2];
+static void two_pipes(void) {
+    full_pipe();
+    MUST(pipe(others));
+}
+static void no_pipes(void) {
+    close_both();
+    close(others[0]), close(others[1]);
+}
 static uint64_t no_signals;
 enum { RSEQ_UNREGISTER = 1, RSEQ_MARK = 0x53053053 };
 
@@ -444,6 +457,7 @@ ROW(write, _pipe, a_pipe(), (ends[1], data, 3 * PAGE), close_both(), WRITES)
 ROW(write, _packet, a_packet_pipe(), (ends[1], data, 3 * PAGE), close_both(), WRITES)
 ROW(open, , NOTHING, ("new", O_CREAT | O_EXCL | O_RDWR, 0644), (close_result(), unlink("new")))
 ROW(open, _proc, NOTHING, ("/proc/self/maps", O_RDONLY), close_result())
+ROW(open, _ptmx, NOTHING, ("/dev/ptmx", O_RDWR | O_NOCTTY), close_result())
 ROW(open, _far, NOTHING, (path, O_RDONLY), close_result())
 ROW(open, _many, many_descriptors(), ("f", O_RDONLY), close_result(), EACH)
 ROW(close, , (empty_file(), MUST(write(one, data, 4 * PAGE)), unlink("new")), (one), NOTHING, NONE(ENDS))
@@ -629,18 +643,18 @@ ROW(sethostname, , NOTHING, (name, sizeof name - 1), NOTHING, NONE(IN_PLACE))
 ROW(setdomainname, , NOTHING, (name, sizeof name - 1), NOTHING, NONE(IN_PLACE))
 ROW(gettid, , NOTHING, (0), NOTHING, NONE(ONLY_USES))
 ROW(readahead, , NOTHING, (FILE_FD, 0, 4 * PAGE), NOTHING, NONE("a file is where it stays"))
-ROW(setxattr, , NOTHING, (path, "user.a", data, 100, 0), NOTHING, .fails = EOPNOTSUPP)
-ROW(lsetxattr, , NOTHING, (path, "user.a", data, 100, 0), NOTHING, .fails = EOPNOTSUPP)
-ROW(fsetxattr, , NOTHING, (FILE_FD, "user.a", data, 100, 0), NOTHING, .fails = EOPNOTSUPP)
-ROW(getxattr, , NOTHING, (path, "user.a", data, 100), NOTHING, .fails = EOPNOTSUPP)
-ROW(lgetxattr, , NOTHING, (path, "user.a", data, 100), NOTHING, .fails = EOPNOTSUPP)
-ROW(fgetxattr, , NOTHING, (FILE_FD, "user.a", data, 100), NOTHING, .fails = EOPNOTSUPP)
-ROW(listxattr, , NOTHING, (path, data, 100), NOTHING)
-ROW(llistxattr, , NOTHING, (path, data, 100), NOTHING)
-ROW(flistxattr, , NOTHING, (FILE_FD, data, 100), NOTHING, NONE("there are none"))
-ROW(removexattr, , NOTHING, (path, "user.a"), NOTHING, .fails = EOPNOTSUPP)
-ROW(lremovexattr, , NOTHING, (path, "user.a"), NOTHING, .fails = EOPNOTSUPP)
-ROW(fremovexattr, , NOTHING, (FILE_FD, "user.a"), NOTHING, .fails = EOPNOTSUPP)
+ROW(setxattr, , NOTHING, (path, "user.a", data, 100, 0), no_attribute(), .or = {ENOSPC})
+ROW(lsetxattr, , NOTHING, (path, "user.a", data, 100, 0), no_attribute(), .or = {ENOSPC})
+ROW(fsetxattr, , NOTHING, (FILE_FD, "user.a", data, 100, 0), no_attribute(), .or = {ENOSPC})
+ROW(getxattr, , an_attribute(), (path, "user.a", fresh, 100), no_attribute(), FAULTS)
+ROW(lgetxattr, , an_attribute(), (path, "user.a", fresh, 100), no_attribute(), FAULTS)
+ROW(fgetxattr, , an_attribute(), (FILE_FD, "user.a", fresh, 100), no_attribute(), FAULTS)
+ROW(listxattr, , an_attribute(), (path, fresh, 100), no_attribute(), FAULTS)
+ROW(llistxattr, , an_attribute(), (path, fresh, 100), no_attribute(), FAULTS)
+ROW(flistxattr, , an_attribute(), (FILE_FD, fresh, 100), no_attribute(), FAULTS)
+ROW(removexattr, , an_attribute(), (path, "user.a"), no_attribute())
+ROW(lremovexattr, , an_attribute(), (path, "user.a"), no_attribute())
+ROW(fremovexattr, , an_attribute(), (FILE_FD, "user.a"), no_attribute())
 ROW(tkill, , block(SIGRTMIN), (me, SIGRTMIN), take_signal(), .or = {EAGAIN}, EACH)
 ROW(time, , NOTHING, (fresh), NOTHING, FAULTS)
 ROW(futex, , NOTHING, (fresh, FUTEX_WAIT, 0, &soon), NOTHING, .fails = ETIMEDOUT, FAULTS)
@@ -682,6 +696,9 @@ ROW(mq_timedreceive, , a_posix_message(), (one, fresh, 3 * PAGE, NULL, NULL), no
 ROW(mq_notify, , a_posix_queue(), (one, &nothing_told), no_posix_queue())
 ROW(mq_getsetattr, , a_posix_queue(), (one, NULL, fresh), no_posix_queue(), FAULTS)
 ROW(waitid, , a_child(), (P_PID, child, fresh, WEXITED, fresh + PAGE), end_child(), FAULTS)
+ROW(inotify_init, , NOTHING, (0), close_result())
+ROW(inotify_add_watch, , a_notifier(), (one, path, 0x20 /* open */), close(one))
+ROW(inotify_rm_watch, , (a_notifier(), MUST(syscall(SYS_inotify_add_watch, one, path, 0x20))), (one, 1), close(one), MAYBE("the watch leaves its list later"))
 ROW(openat, , NOTHING, (DIR_FD, "new", O_CREAT | O_EXCL | O_RDWR, 0644), (close_result(), unlink("d/new")))
 ROW(openat, _fd, NOTHING, (AT_FDCWD, "/proc/self/fd/7", O_RDONLY), close_result())
 ROW(mkdirat, , NOTHING, (DIR_FD, "new", 0755), rmdir("d/new"))
@@ -703,10 +720,10 @@ ROW(ppoll, , poll_many(), (polled, 64, &no_ns, NULL, 8), close_both())
 ROW(unshare, , sharer(), (CLONE_FILES | CLONE_FS), end_sharer(), EACH)
 ROW(set_robust_list, , NOTHING, (data, 24), NOTHING, EACH, NONE(ONLY_USES))
 ROW(get_robust_list, , NOTHING, (0, fresh, fresh + PAGE), NOTHING, FAULTS)
-ROW(splice, , full_pipe(), (ends[0], NULL, FILE_FD, NULL, 100, 0), close_both(), .fails = EINVAL, NONE("pages are not moved between files"))
-ROW(tee, , full_pipe(), (ends[0], ends[1], 100, 0), close_both(), .fails = EINVAL, NONE("pages are not moved between files"))
+ROW(splice, , (full_pipe(), empty_file()), (ends[0], NULL, one, NULL, 100, 0), (close_both(), no_file()), WRITES)
+ROW(tee, , two_pipes(), (ends[0], others[1], 100, 0), no_pipes())
 ROW(sync_file_range, , NOTHING, (FILE_FD, 0, PAGE, 7), NOTHING, NONE("a file is where it stays"))
-ROW(vmsplice, , (scattered(data), full_pipe()), (ends[1], vector, 1, 0), close_both(), .fails = EINVAL, NONE("pages are not moved between files"))
+ROW(vmsplice, , (scattered(data), a_pipe()), (ends[1], vector, 40, 0), close_both(), WRITES)
 ROW(utimensat, , NOTHING, (AT_FDCWD, path, NULL, 0), NOTHING)
 ROW(epoll_pwait, , ready_epoll(), (one, fresh, 8, 0, NULL, 8), no_epoll(), FAULTS)
 ROW(signalfd, , NOTHING, (-1, &no_signals, 8), close_result(), EACH)
@@ -721,6 +738,7 @@ ROW(eventfd2, , NOTHING, (0, 0), close_result())
 ROW(epoll_create1, , NOTHING, (0), close_result())
 ROW(dup3, , NOTHING, (FILE_FD, 700, 0), close_result(), EACH)
 ROW(pipe2, , NOTHING, (fresh, O_CLOEXEC), close_pair_of((int *)fresh), FAULTS)
+ROW(inotify_init1, , NOTHING, (0), close_result())
 ROW(preadv, , scattered(fresh), (FILE_FD, vector, 40, 0, 0), NOTHING, READS)
 ROW(pwritev, , (scattered(data), empty_file()), (one, vector, 40, 0, 0), no_file(), WRITES)
 ROW(rt_tgsigqueueinfo, , queued_info(SIGRTMIN), (queued.si_pid, queued.si_pid, SIGRTMIN, &queued), take_signal(), .or = {EAGAIN}, EACH)
@@ -747,9 +765,12 @@ ROW(preadv2, , scattered(fresh), (FILE_FD, vector, 40, 0, 0, 0), NOTHING, READS)
 ROW(pwritev2, , (scattered(data), empty_file()), (one, vector, 40, 0, 0, 0), no_file(), WRITES)
 ROW(statx, , NOTHING, (AT_FDCWD, path, 0, 0xfff, fresh), NOTHING, FAULTS)
 ROW(rseq, , NOTHING, (fresh, 32, 0, RSEQ_MARK), syscall(SYS_rseq, fresh, 32, RSEQ_UNREGISTER, RSEQ_MARK), FAULTS, EACH)
+ROW(pidfd_send_signal, , (block(SIGRTMIN), own_process_file()), (one, SIGRTMIN, NULL, 0), (take_signal(), close(one)), .or = {EAGAIN}, EACH)
+ROW(pidfd_open, , NOTHING, (me, 0), close_result(), EACH)
 ROW_BY(clone3, , clone3_process(), run_clone3, (end_born(), no_area()), .or = {EAGAIN}, MAYBE(STACKS))
 ROW_BY(clone3, _thread, clone3_thread(), run_clone3, end_thread(), .or = {EAGAIN}, MAYBE(STACKS))
 ROW(close_range, , sharer(), (700, 800, 2 /* unshare */), end_sharer(), EACH)
+ROW(pidfd_getfd, , own_process_file(), (one, FILE_FD, 0), (close_result(), close(one)), NONE("the file is there, and the table has room"))
 ROW(faccessat2, , NOTHING, (AT_FDCWD, path, R_OK, 0x200), NOTHING)
 ROW(openat2, , NOTHING, (DIR_FD, "e", &(uint64_t[3]){O_CREAT | O_RDWR, 0644, 8 /* beneath */}, 24), (close_result(), unlink("d/e")))
 ROW(futex_waitv, , NOTHING, (&(uint64_t[3]){0, (uintptr_t)&word, 2 | 128}, 1, 0, &long_ago, CLOCK_MONOTONIC), NOTHING, .fails = ETIMEDOUT)

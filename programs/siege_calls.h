@@ -53,9 +53,10 @@ static const struct shape {
     {SYS_mlock2, "alF"}, {SYS_copy_file_range, "fpfpsF"}, {SYS_preadv2, "fvioiF"}, {SYS_pwritev2, "fvioiF"}, {SYS_statx, "fnFip"},
     {SYS_timer_create, "cpp"}, {SYS_timer_settime, "iFpp"}, {SYS_timer_gettime, "ip"}, {SYS_timer_getoverrun, "i"},
     {SYS_timer_delete, "i"}, {SYS_timerfd_create, "cF"}, {SYS_signalfd, "fpi"}, {SYS_signalfd4, "fpiF"}, {SYS_timerfd_settime, "fFpp"}, {SYS_timerfd_gettime, "fp"},
-    {SYS_rseq, "piF?"}, {435 /* clone3 */, "ps"}, {436 /* close_range */, "ffF"}, {439 /* faccessat2 */, "fniF"}, {441 /* epoll_pwait2 */, "fpiTp"},
     {SYS_process_vm_readv, "PviviF"}, {SYS_process_vm_writev, "PviviF"}, {SYS_sched_getattr, "PpiF"}, {324 /* membarrier */, "FFi"},
     {437 /* openat2 */, "fnps"}, {449 /* futex_waitv */, "piFTc"}, {SYS_name_to_handle_at, "fnppF"},
+    {SYS_rseq, "piF?"}, {SYS_inotify_init, ""}, {SYS_inotify_init1, "F"}, {SYS_inotify_add_watch, "fni"}, {SYS_inotify_rm_watch, "fi"},
+    {SYS_removexattr, "nn"}, {SYS_listxattr, "nps"}, {424 /* pidfd_send_signal */, "fSpF"}, {434 /* pidfd_open */, "PF"}, {438 /* pidfd_getfd */, "ffF"}, {435 /* clone3 */, "ps"}, {436 /* close_range */, "ffF"}, {439 /* faccessat2 */, "fniF"}, {441 /* epoll_pwait2 */, "fpiTp"},
 };
 
 // Calls that are never made, and why: they would legitimately end or blind the siege itself.

@@ -136,6 +136,21 @@ static void sets_in_sets(void) {
     CHECK(watch(sets[1], sets[0], EPOLLIN) == -1 && errno == ELOOP, "a circle again");
 }
 
+static void an_event_that_does_not_arrive_stays(void) {
+    int set = new_set(), event = eventfd(1, EFD_NONBLOCK), edge = eventfd(1, EFD_NONBLOCK);
+    CHECK(!watch(set, event, EPOLLIN | EPOLLONESHOT) && !watch(set, edge, EPOLLIN | EPOLLET), "watches");
+    char *pages = mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(pages != MAP_FAILED && !munmap(pages + PAGE, PAGE), "a page");
+    ANSWERS(EFAULT, epoll_wait(set, (struct epoll_event *)(pages + PAGE), 2, 0));
+    // Room for one of the two.
+    struct epoll_event *one = (struct epoll_event *)(pages + PAGE) - 1, told;
+    CHECK(epoll_wait(set, one, 2, 0) == 1, "one of them");
+    memcpy(&told, one, sizeof told);
+    int first = told.data.fd;
+    CHECK(epoll_wait(set, &told, 1, 0) == 1 && told.data.fd == event + edge - first, "the other");
+    CHECK(epoll_wait(set, &told, 1, 0) == 0, "each once");
+}
+
 // ---- ends of waits -------------------------------------------------------------------------------------------------
 
 static int ends[2], locked;
@@ -487,6 +502,7 @@ static const struct check checks[] = {
     {"a_ready_file_is_ready_for_all_threads", a_ready_file_is_ready_for_all_threads},
     {"an_edge_is_for_one", an_edge_is_for_one},
     {"sets_in_sets", sets_in_sets},
+    {"an_event_that_does_not_arrive_stays", an_event_that_does_not_arrive_stays},
     {"signals_that_do_nothing_end_no_wait", signals_that_do_nothing_end_no_wait},
     {"handlers_end_waits", handlers_end_waits},
     {"waits_go_on_after_a_stop", waits_go_on_after_a_stop},

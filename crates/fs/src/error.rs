@@ -61,6 +61,8 @@ pub enum FsError {
     TooManyFiles,
     /// The file system cannot do that.
     Unsupported,
+    /// There is no such attribute.
+    NoData,
     /// A device failed, or a background process must not touch the terminal.
     Io,
     /// The file system takes no changes.
@@ -136,6 +138,7 @@ impl fmt::Display for FsError {
             FsError::TooManyLinks => "too many links",
             FsError::TooManyFiles => "too many open files in the system",
             FsError::Unsupported => "not supported",
+            FsError::NoData => "no such attribute",
             FsError::Io => "input/output error",
             FsError::ReadOnly => "read-only file system",
             FsError::TextBusy => "text file busy",

@@ -56,6 +56,8 @@ pub use tree::attr::{Attr, DeviceNumber, FileKind, Ident, NewAttr, Status, Times
 pub use tree::dentry::Dentry;
 pub use tree::inode::{Inode, InodeContent};
 pub use tree::system::{Count, FileSystem, Limits, Space};
+pub use tree::watch::{Happening, Watch, Watcher};
+pub use tree::xattr;
 pub use tree::{dentry, directory, generated, inode};
 pub use vfs::credentials::{FileCredentials, Powers, Want};
 pub use vfs::found::{Final, FoundPath, Last, NAME_MAX, Name};

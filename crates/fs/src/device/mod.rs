@@ -28,6 +28,10 @@ use quire_heap::{Arc, unsize};
 pub const TTY: DeviceNumber = DeviceNumber { major: 5, minor: 0 };
 /// Number of the system's terminal.
 pub const CONSOLE: DeviceNumber = DeviceNumber { major: 5, minor: 1 };
+/// Number of the device whose opening makes a pseudo-terminal.
+pub const PTMX: DeviceNumber = DeviceNumber { major: 5, minor: 2 };
+/// Major number of pseudo-terminals.
+pub const PTS: u32 = 136;
 
 static ZEROES: [u8; 4096] = [0; 4096];
 
@@ -125,8 +129,8 @@ impl<H: Host> Driver for MemoryDriver<H> {
 }
 
 impl<H: Host> Vfs<H> {
-    /// Mounts `/dev` with the memory devices, nodes for terminals and the usual links. Drivers for [`TTY`] and
-    /// [`CONSOLE`] are the caller's to [`register`](Vfs::register).
+    /// Mounts `/dev` with the memory devices, nodes for terminals and the usual links. Drivers for [`TTY`],
+    /// [`CONSOLE`] and [`PTMX`] are the caller's to [`register`](Vfs::register).
     pub fn mount_devices(&self) -> Result<(), FsError> {
         let view = self.view();
         let dev = self.mount_memory(b"/dev", "devtmpfs", Limits::UNSET, 0o755)?;
@@ -147,13 +151,16 @@ impl<H: Host> Vfs<H> {
             make(name, Create::CharDevice(number), 0o666)?;
         }
         make(b"tty", Create::CharDevice(TTY), 0o666)?;
+        make(b"ptmx", Create::CharDevice(PTMX), 0o666)?;
         make(b"console", Create::CharDevice(CONSOLE), 0o600)?;
         make(b"fd", Create::Symlink(b"/proc/self/fd"), 0)?;
         make(b"stdin", Create::Symlink(b"/proc/self/fd/0"), 0)?;
         make(b"stdout", Create::Symlink(b"/proc/self/fd/1"), 0)?;
         make(b"stderr", Create::Symlink(b"/proc/self/fd/2"), 0)?;
         make(b"shm", Create::Directory, 0o1777)?;
-        Ok(())
+        let pts = self.mount_memory(b"/dev/pts", "devpts", Limits::NONE, 0o755)?;
+        let found = self.walk(&view, &pts, b"ptmx", Final::Name)?;
+        self.make(&view, &found, Create::CharDevice(PTMX), 0).map(drop)
     }
 
     /// Makes a node with a driver in `/dev`.

@@ -10,6 +10,23 @@ use core::any::Any;
 use quire_heap::Arc;
 use quire_sync::Mutex;
 
+/// A change of a terminal that concerns the other side of its port.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Change {
+    /// Typed bytes were discarded.
+    InputFlushed,
+    /// Bytes that have not left were discarded.
+    OutputFlushed,
+    /// Output was stopped.
+    Stopped,
+    /// Output was started.
+    Started,
+    /// The stop and start characters have no effect, or are not the usual ones.
+    FlowOff,
+    /// They are the usual ones.
+    FlowOn,
+}
+
 /// A two-way port of bytes. None of its calls waits.
 pub trait Port: Send + Sync {
     /// Sends bytes from the front of `bytes`, as many as fit now, and returns how many.
@@ -20,8 +37,23 @@ pub trait Port: Send + Sync {
     fn unread(&self) -> usize;
     /// Whether [`write`](Self::write) takes anything now.
     fn writable(&self) -> bool;
+    /// How many bytes [`write`](Self::write) takes now, at least; 0 if it takes none. A port that does not know answers
+    /// with the largest number.
+    fn room(&self) -> usize {
+        if self.writable() { usize::MAX } else { 0 }
+    }
+    /// Whether all written bytes have left.
+    fn drained(&self) -> bool {
+        self.writable()
+    }
     /// All input has been read, and no more will come.
     fn at_end(&self) -> bool;
+    /// Whether the other side is gone, so that no write has an effect.
+    fn hung_up(&self) -> bool {
+        false
+    }
+    /// Takes note of a change of the terminal at this port.
+    fn changed(&self, _change: Change) {}
     /// Notified when bytes came in, room appeared, or the end was reached.
     fn readiness(&self) -> &Readiness;
 }

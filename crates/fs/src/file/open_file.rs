@@ -13,6 +13,7 @@ use crate::tree::dentry::Dentry;
 use crate::tree::directory::FIRST_COOKIE;
 use crate::tree::generated::{Generated, GeneratedDirectory, GeneratedFile, Text};
 use crate::tree::inode::{InodeContent, RegularFile};
+use crate::tree::watch::Happening;
 use quire_heap::{Arc, Room};
 use quire_lookup::Hold;
 use quire_sync::Mutex;
@@ -192,11 +193,30 @@ impl<H: Host> OpenFile<H> {
     pub fn read(&self, io: &Io<'_>, sink: &mut dyn Sink) -> Result<usize, FsError> {
         let flags = self.permits(OpenFlags::READ)?;
         if let Body::Stream(s) = &self.body {
-            return s.read(&io.of(flags), sink);
+            return self.was_read(s.read(&io.of(flags), sink)?);
         }
         let mut position = self.position.lock();
         let n = self.read_here(*position, sink)?;
         *position += n as u64;
+        drop(position);
+        self.was_read(n)
+    }
+
+    /// Tells watchers that `n` bytes were read, if any.
+    #[inline]
+    fn was_read(&self, n: usize) -> Result<usize, FsError> {
+        if n > 0 {
+            self.dentry.happened(Happening::ACCESS);
+        }
+        Ok(n)
+    }
+
+    /// Tells watchers that `n` bytes were written, if any.
+    #[inline]
+    fn was_written(&self, n: usize) -> Result<usize, FsError> {
+        if n > 0 {
+            self.dentry.happened(Happening::MODIFY);
+        }
         Ok(n)
     }
 
@@ -207,10 +227,10 @@ impl<H: Host> OpenFile<H> {
         }
         self.has_positions()?;
         let flags = self.permits(OpenFlags::READ)?;
-        match &self.body {
+        self.was_read(match &self.body {
             Body::Stream(s) => s.read(&io.of(flags), sink),
             _ => self.read_here(offset, sink),
-        }
+        }?)
     }
 
     fn read_here(&self, offset: u64, sink: &mut dyn Sink) -> Result<usize, FsError> {
@@ -237,12 +257,13 @@ impl<H: Host> OpenFile<H> {
     pub fn write(&self, io: &Io<'_>, source: &mut dyn Source) -> Result<usize, FsError> {
         let flags = self.permits(OpenFlags::WRITE)?;
         if let Body::Stream(s) = &self.body {
-            return s.write(&io.of(flags), source);
+            return self.was_written(s.write(&io.of(flags), source)?);
         }
         let mut position = self.position.lock();
         let (n, end) = self.write_here(io, flags, *position, source)?;
         *position = end;
-        Ok(n)
+        drop(position);
+        self.was_written(n)
     }
 
     /// Writes at `offset` (at the end, where the file is open for appending).
@@ -252,10 +273,10 @@ impl<H: Host> OpenFile<H> {
         }
         self.has_positions()?;
         let flags = self.permits(OpenFlags::WRITE)?;
-        match &self.body {
-            Body::Stream(s) => s.write(&io.of(flags), source),
-            _ => Ok(self.write_here(io, flags, offset, source)?.0),
-        }
+        self.was_written(match &self.body {
+            Body::Stream(s) => s.write(&io.of(flags), source)?,
+            _ => self.write_here(io, flags, offset, source)?.0,
+        })
     }
 
     /// Returns the number of bytes written, and the offset behind them.
@@ -356,7 +377,9 @@ impl<H: Host> OpenFile<H> {
         if self.regular().is_none() || !flags.contains(OpenFlags::WRITE) || size > OFFSET_MAX {
             return Err(FsError::Invalid);
         }
-        self.dentry.inode.truncate(&self.counted.0, size, io)
+        self.dentry.inode.truncate(&self.counted.0, size, io)?;
+        self.dentry.happened(Happening::MODIFY);
+        Ok(())
     }
 
     /// Writes changed pages in `offset..end` to the file's storage, and waits for that.
@@ -401,6 +424,7 @@ impl<H: Host> OpenFile<H> {
             return Err(e);
         }
         self.dentry.inode.touch(self.counted.0.realtime());
+        self.dentry.happened(Happening::MODIFY);
         Ok(())
     }
 
@@ -428,6 +452,7 @@ impl<H: Host> OpenFile<H> {
             file.object.discard(first, last);
         }
         self.dentry.inode.touch(self.counted.0.realtime());
+        self.dentry.happened(Happening::MODIFY);
         Ok(())
     }
 
@@ -438,6 +463,7 @@ impl<H: Host> OpenFile<H> {
         if !matches!(self.body, Body::Directory | Body::Names(_)) {
             return Err(if flags.contains(OpenFlags::PATH) { FsError::BadFile } else { FsError::NotDirectory });
         }
+        self.dentry.happened(Happening::ACCESS);
         let mut position = self.position.lock();
         let here = &self.dentry;
         for (at, name) in [(0, &b"."[..]), (1, b"..")] {
@@ -519,6 +545,10 @@ impl<H: Host> Drop for OpenFile<H> {
         }
         // Locks on the whole file belong to the open file and end with it.
         self.dentry.inode.locks.release_file(self.lock_owner());
+        if !matches!(self.body, Body::Path) {
+            let writes = self.flags().contains(OpenFlags::WRITE);
+            self.dentry.happened(if writes { Happening::CLOSE_WRITE } else { Happening::CLOSE_OTHER });
+        }
     }
 }
 

@@ -531,6 +531,7 @@ fn place(at: u64, pages: usize) -> (usize, usize) {
 
 mod packet;
 mod resize;
+mod splice;
 #[cfg(test)]
 mod tests;
 

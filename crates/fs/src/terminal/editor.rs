@@ -74,12 +74,8 @@ impl Editor {
     }
 
     /// Bytes that a read could get now.
-    pub fn available(&self, s: &Settings) -> usize {
-        if s.local.contains(Local::CANONICAL) {
-            self.first_line().unwrap_or(0).max(if self.lines.is_empty() { self.ready.len() } else { 0 })
-        } else {
-            self.ready.len()
-        }
+    pub fn available(&self) -> usize {
+        self.ready.len()
     }
 
     fn first_line(&self) -> Option<usize> {
@@ -246,8 +242,8 @@ impl Editor {
     /// An ordinary character.
     fn insert(&mut self, b: u8, s: &Settings) {
         let canonical = s.local.contains(Local::CANONICAL);
-        // One place is left for the end of the line.
-        if if canonical { self.line.len() + 1 >= QUEUE } else { self.ready.len() >= QUEUE } {
+        // One place is left for the end of the line. Outside lines there is room for the whole batch.
+        if if canonical { self.line.len() + 1 >= QUEUE } else { self.ready.len() >= QUEUE + BATCH } {
             return;
         }
         if s.local.contains(Local::ECHO) {

@@ -5,6 +5,7 @@
 //! to and from programs are copied with only the reader's sleeping lock held.
 
 mod editor;
+pub mod pty;
 mod settings;
 #[cfg(test)]
 mod tests;
@@ -13,7 +14,7 @@ pub use editor::Key;
 pub use settings::{Characters, Input, Local, Output, Settings, Size};
 
 use crate::FsError;
-use crate::device::port::{Port, write_all};
+use crate::device::port::{Change, Port, write_all};
 use crate::stream::Stream;
 use crate::stream::io::Io;
 use crate::stream::readiness::{Listener, Readiness, Ready};
@@ -41,6 +42,8 @@ pub trait Processes: Send + Sync {
     /// session are given. A process in the background of that session gets the signal that stops it, and
     /// [`FsError::Interrupted`]. If it ignores the signal, a read gets [`FsError::Io`], and a write continues.
     fn check(&self, session: u32, foreground: u32, writing: bool) -> Result<(), FsError>;
+    /// The terminal of `session` was hung up, with group `foreground` in the foreground. Both may be 0.
+    fn hung_up(&self, session: u32, foreground: u32);
 }
 
 struct State {
@@ -57,11 +60,15 @@ struct State {
 pub struct Terminal {
     port: Arc<dyn Port>,
     processes: Arc<dyn Processes>,
+    /// The owner's number of it.
+    number: u64,
     state: SpinLock<State>,
     /// One thread moves bytes from the port at a time, so that they stay in order.
     pumping: Mutex<()>,
     /// One reader at a time takes a line.
     reading: Mutex<()>,
+    /// One writer at a time takes bytes from its program, for which it has found room.
+    writing: Mutex<()>,
     readiness: Readiness,
 }
 
@@ -77,16 +84,23 @@ impl Listener for Ear {
 }
 
 impl Terminal {
-    /// A terminal at `port`.
-    pub fn new(port: Arc<dyn Port>, processes: Arc<dyn Processes>, size: Size) -> Result<Arc<Self>, FsError> {
+    /// A terminal at `port`, which the caller knows by `number`.
+    pub fn new(
+        port: Arc<dyn Port>,
+        processes: Arc<dyn Processes>,
+        size: Size,
+        number: u64,
+    ) -> Result<Arc<Self>, FsError> {
         let editor = Editor::new()?;
         let state = State { settings: Settings::default(), editor, size, foreground: 0, session: 0 };
         let terminal = Arc::try_new(Terminal {
             port,
             processes,
+            number,
             state: SpinLock::new(Rank::TERMINAL, state),
             pumping: Mutex::new(()),
             reading: Mutex::new(()),
+            writing: Mutex::new(()),
             readiness: Readiness::new(),
         })?;
         let ear: Arc<dyn Listener> = unsize!(Arc::try_new(Ear(Arc::downgrade(&terminal)))?);
@@ -119,14 +133,43 @@ impl Terminal {
     }
 
     fn typed(&self, byte: u8) {
-        let (key, group) = {
+        let (key, group, flushed, stopped) = {
             let mut state = self.state.lock();
             let State { settings, editor, foreground, .. } = &mut *state;
-            (editor.receive(byte, settings), *foreground)
+            let before = editor.stopped;
+            let key = editor.receive(byte, settings);
+            let flushed = key.is_some() && !settings.local.contains(Local::NO_FLUSH);
+            (key, *foreground, flushed, (editor.stopped != before).then_some(editor.stopped))
         };
+        if flushed {
+            self.port.changed(Change::InputFlushed);
+            self.port.changed(Change::OutputFlushed);
+        }
+        if let Some(stopped) = stopped {
+            self.port.changed(if stopped { Change::Stopped } else { Change::Started });
+        }
         if let Some(key) = key {
             self.press(key, group);
         }
+    }
+
+    /// The caller's number of it.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Whether the other side of its port is gone.
+    pub fn is_hung_up(&self) -> bool {
+        self.port.hung_up()
+    }
+
+    /// The other side of its port is gone: its session loses it.
+    fn hang_up(&self) {
+        let (session, foreground) = {
+            let mut state = self.state.lock();
+            (core::mem::take(&mut state.session), core::mem::take(&mut state.foreground))
+        };
+        self.processes.hung_up(session, foreground);
     }
 
     fn press(&self, key: Key, group: u32) {
@@ -146,8 +189,9 @@ impl Terminal {
         let mut bytes = [0; 128];
         loop {
             let n = {
+                let room = self.port.room();
                 let state = self.state.lock();
-                let n = state.editor.echo.len().min(bytes.len());
+                let n = state.editor.echo.len().min(bytes.len()).min(room);
                 for (to, &from) in bytes[..n].iter_mut().zip(state.editor.echo.iter()) {
                     *to = from;
                 }
@@ -169,13 +213,22 @@ impl Terminal {
 
     /// Changes the settings; discards typed bytes if `flush`.
     pub fn set_settings(&self, new: Settings, flush: bool) {
-        {
+        let flow = {
             let mut state = self.state.lock();
             let old = core::mem::replace(&mut state.settings, new);
             if flush {
                 state.editor.flush_input();
             }
             state.editor.changed(&old, &new);
+            (old.has_usual_flow(), new.has_usual_flow())
+        };
+        if flush {
+            self.port.changed(Change::InputFlushed);
+        }
+        match flow {
+            (true, false) => self.port.changed(Change::FlowOff),
+            (false, true) => self.port.changed(Change::FlowOn),
+            _ => {}
         }
         self.pump();
     }
@@ -183,13 +236,31 @@ impl Terminal {
     /// Discards typed bytes.
     pub fn flush_input(&self) {
         self.state.lock().editor.flush_input();
+        self.port.changed(Change::InputFlushed);
         self.pump();
+    }
+
+    /// Discards bytes that were written and have not left.
+    pub fn flush_output(&self) {
+        self.state.lock().editor.echo.clear();
+        self.port.changed(Change::OutputFlushed);
+        self.readiness.notify();
     }
 
     /// Stops or starts output, as the stop and start characters do.
     pub fn set_stopped(&self, stopped: bool) {
-        self.state.lock().editor.stopped = stopped;
+        let before = core::mem::replace(&mut self.state.lock().editor.stopped, stopped);
+        if before != stopped {
+            self.port.changed(if stopped { Change::Stopped } else { Change::Started });
+        }
         self.readiness.notify();
+    }
+
+    /// Sends the start or the stop character to the other side, if there is such a character.
+    pub fn send_flow(&self, io: &Io<'_>, start: bool) -> Result<(), FsError> {
+        let characters = self.settings().characters;
+        let byte = if start { characters.start } else { characters.stop };
+        if byte == 0 { Ok(()) } else { write_all(&*self.port, io, &[byte]).1 }
     }
 
     /// The size.
@@ -249,7 +320,7 @@ impl Terminal {
 
     /// Waits until all output is sent.
     pub fn drain(&self, io: &Io<'_>) -> Result<(), FsError> {
-        self.port.readiness().wait(io, || self.port.writable().then_some(()))
+        self.port.readiness().wait(io, || self.port.drained().then_some(()))
     }
 
     fn read_line(&self, io: &Io<'_>, sink: &mut dyn Sink) -> Result<Option<usize>, FsError> {
@@ -324,7 +395,7 @@ impl Terminal {
             match self.readiness.wait(&wait, more) {
                 Ok(()) => {}
                 Err(_) if done > 0 => return Ok(done),
-                Err(FsError::WouldBlock) if !io.nonblock || min == 0 => return Ok(0),
+                Err(FsError::WouldBlock) if !io.nonblock || (min == 0 && time == 0) => return Ok(0),
                 Err(e) => return Err(e),
             }
         }
@@ -368,12 +439,11 @@ impl Stream for Terminal {
         let mut bytes = [0; 256];
         let mut out = [0; 512];
         while source.left() > 0 {
-            let start = || (!self.state.lock().editor.stopped && self.port.writable()).then_some(());
+            let stopped = || self.state.lock().editor.stopped && !self.port.hung_up();
+            let start = || (!stopped() && self.port.writable()).then_some(());
             let waited = match start() {
                 Some(()) => Ok(()),
-                None if self.state.lock().editor.stopped => {
-                    self.readiness.wait(io, || (!self.state.lock().editor.stopped).then_some(()))
-                }
+                None if stopped() => self.readiness.wait(io, || (!stopped()).then_some(())),
                 None => self.port.readiness().wait(io, || self.port.writable().then_some(())),
             };
             match waited {
@@ -381,7 +451,13 @@ impl Stream for Terminal {
                 Err(_) if done > 0 => return Ok(done),
                 Err(e) => return Err(e),
             }
-            let want = source.left().min(bytes.len());
+            // Where the port cannot tell its room, a write to it may wait, and then not under the lock.
+            let _one = (self.port.room() != usize::MAX).then(|| self.writing.lock());
+            // Each byte may become two. All that are taken from the program are sent.
+            let want = source.left().min(bytes.len()).min(self.port.room() / 2);
+            if want == 0 {
+                continue; // another writer was faster
+            }
             let n = match source.take(&mut bytes[..want]) {
                 Ok(0) => break,
                 Ok(n) => n,
@@ -433,7 +509,7 @@ impl Stream for Terminal {
 
     fn queued(&self) -> Result<usize, FsError> {
         let state = self.state.lock();
-        Ok(state.editor.available(&state.settings))
+        Ok(state.editor.available())
     }
 
     fn as_any(&self) -> &dyn Any {

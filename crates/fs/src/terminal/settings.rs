@@ -96,6 +96,13 @@ pub struct Settings {
     pub remembered: [u32; 6],
 }
 
+impl Settings {
+    /// Whether the usual characters, control-S and control-Q, stop and start output.
+    pub fn has_usual_flow(&self) -> bool {
+        self.input.contains(Input::FLOW) && (self.characters.stop, self.characters.start) == (19, 17)
+    }
+}
+
 impl Default for Settings {
     /// The settings at login: canonical, with echo and the usual keys.
     fn default() -> Self {

@@ -53,11 +53,15 @@ impl Port for FakePort {
 struct FakeProcesses {
     told: StdMutex<Vec<(u32, Notice)>>,
     background: StdMutex<bool>,
+    ended: StdMutex<Vec<(u32, u32)>>,
 }
 
 impl Processes for FakeProcesses {
     fn tell(&self, group: u32, notice: Notice) {
         self.told.lock().unwrap().push((group, notice));
+    }
+    fn hung_up(&self, session: u32, foreground: u32) {
+        self.ended.lock().unwrap().push((session, foreground));
     }
     fn check(&self, _session: u32, _foreground: u32, _writing: bool) -> Result<(), FsError> {
         if *self.background.lock().unwrap() { Err(FsError::Interrupted) } else { Ok(()) }
@@ -68,7 +72,7 @@ fn terminal() -> (Arc<FakePort>, Arc<FakeProcesses>, Arc<Terminal>) {
     let (port, processes) =
         (Arc::try_new(FakePort::default()).unwrap(), Arc::try_new(FakeProcesses::default()).unwrap());
     let size = Size { rows: 24, columns: 80, width: 0, height: 0 };
-    let t = Terminal::new(unsize!(port.clone()), unsize!(processes.clone()), size).unwrap();
+    let t = Terminal::new(unsize!(port.clone()), unsize!(processes.clone()), size, 1).unwrap();
     (port, processes, t)
 }
 fn read(t: &Terminal, io: &Io<'_>, n: usize) -> Result<Vec<u8>, FsError> {
@@ -90,7 +94,7 @@ fn lines_are_read_one_at_a_time_and_in_parts() {
     assert_eq!(read(&t, &Io::NOW, 10), Err(FsError::WouldBlock));
     port.type_in(b"first\rsecond\r");
     assert!(t.ready().contains(Ready::READ));
-    assert_eq!(t.queued(), Ok(6));
+    assert_eq!(t.queued(), Ok(13));
     assert_eq!(read(&t, &Io::NOW, 3).unwrap(), b"fir");
     assert_eq!(read(&t, &Io::NOW, 99).unwrap(), b"st\n");
     assert_eq!(read(&t, &Io::NOW, 99).unwrap(), b"second\n");
@@ -204,4 +208,84 @@ fn a_longest_line_fits_and_ends_of_file_wait_in_the_port() {
     assert!(port.unread() > 0);
     (0..20_000).for_each(|_| assert_eq!(read(&t, &Io::NOW, 9).unwrap(), b""));
     assert_eq!((read(&t, &Io::NOW, 9), port.unread()), (Err(FsError::WouldBlock), 0));
+}
+
+fn pair() -> (Arc<FakeProcesses>, Arc<pty::Pty>) {
+    let processes = Arc::try_new(FakeProcesses::default()).unwrap();
+    let pair = pty::Pty::new(unsize!(processes.clone()), Settings::default(), 7).unwrap();
+    (processes, pair)
+}
+
+fn from_master(pair: &pty::Pty) -> Result<Vec<u8>, FsError> {
+    let mut b = [0; 64];
+    let n = pair.read_master(&Io::NOW, &mut SliceSink::new(&mut b))?;
+    Ok(b[..n].to_vec())
+}
+
+#[test]
+fn bytes_of_the_master_are_typed_and_those_of_the_terminal_are_read_from_it() {
+    let (processes, pair) = pair();
+    assert_eq!(pty::Pty::open_slave(&pair).err(), Some(FsError::Io));
+    pair.set_locked(false);
+    assert_eq!(from_master(&pair), Err(FsError::WouldBlock));
+    let slave = pty::Pty::open_slave(&pair).unwrap();
+    assert_eq!(pair.write_master(&Io::NOW, &mut SliceSource::new(b"ab\r")), Ok(3));
+    assert_eq!(from_master(&pair).unwrap(), b"ab\r\n");
+    let mut line = [0; 8];
+    assert_eq!(slave.read(&Io::NOW, &mut SliceSink::new(&mut line)), Ok(3));
+    drop(slave);
+    assert_eq!((from_master(&pair), pair.master_ready()), (Err(FsError::Io), Ready::WRITE | Ready::HANGUP));
+    let slave = pty::Pty::open_slave(&pair).unwrap();
+    pair.terminal().claim(5, 6, false).unwrap();
+    pair.close_master();
+    assert_eq!(*processes.ended.lock().unwrap(), [(5, 6)]);
+    assert_eq!(slave.read(&Io::NOW, &mut SliceSink::new(&mut line)), Ok(0));
+    assert_eq!(slave.write(&Io::NOW, &mut SliceSource::new(b"x")), Err(FsError::Io));
+    assert_eq!(pty::Pty::open_slave(&pair).err(), Some(FsError::Io));
+}
+
+#[test]
+fn a_full_pair_loses_no_byte() {
+    let (_, pair) = pair();
+    pair.set_locked(false);
+    let slave = pty::Pty::open_slave(&pair).unwrap();
+    let plain = Settings { input: Input::empty(), local: Local::empty(), ..Settings::default() };
+    pair.terminal().set_settings(plain, false);
+    let block = [b'x'; 1000];
+    let mut sent = 0;
+    while let Ok(n) = pair.write_master(&Io::NOW, &mut SliceSource::new(&block)) {
+        sent += n;
+    }
+    let mut received = 0;
+    let mut some = [0; 777];
+    while let Ok(n) = slave.read(&Io::NOW, &mut SliceSink::new(&mut some)) {
+        received += n;
+    }
+    assert_eq!(received, sent);
+}
+
+#[test]
+fn a_writer_that_must_not_wait_takes_only_what_fits() {
+    let (_, pair) = pair();
+    pair.set_locked(false);
+    let slave = pty::Pty::open_slave(&pair).unwrap();
+    let mut sent = 0;
+    while let Ok(n) = slave.write(&Io::NOW, &mut SliceSource::new(b"0123456789\n")) {
+        sent += n;
+    }
+    assert!(sent >= 3700 && !slave.ready().contains(Ready::WRITE));
+    let mut received = 0;
+    while let Ok(bytes) = from_master(&pair) {
+        received += bytes.iter().filter(|&&b| b != b'\r').count();
+    }
+    assert_eq!(received, sent);
+}
+
+#[test]
+fn without_memory_there_is_no_pair() {
+    let processes = Arc::try_new(FakeProcesses::default()).unwrap();
+    let refused = quire_heap::refusal::refused_each(false, |_| {
+        pty::Pty::new(unsize!(processes.clone()), Settings::default(), 7).is_ok()
+    });
+    assert!(refused >= 8, "{refused}");
 }

@@ -27,6 +27,13 @@ pub struct DeviceNumber {
     pub minor: u32,
 }
 
+impl DeviceNumber {
+    /// The number under which a driver of all devices of one kind is registered.
+    pub const fn each(major: u32) -> Self {
+        DeviceNumber { major, minor: u32::MAX }
+    }
+}
+
 /// The kind of an inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]

@@ -2,6 +2,7 @@
 
 use super::generated::Entry;
 use super::inode::Inode;
+use super::watch::Happening;
 use crate::FsError;
 use crate::host::Host;
 use quire_heap::{Arc, Vec};
@@ -161,6 +162,48 @@ impl<H: Host> Dentry<H> {
             return Ok((Vec::try_copy(b"/")?, exists, inside));
         }
         Ok((joined(&names, b"/")?, exists, inside))
+    }
+}
+
+impl<H: Host> Dentry<H> {
+    /// `what` happened to the inode, by this name: the watchers of its directory and its own are told.
+    #[inline]
+    pub fn happened(&self, what: Happening) {
+        if self.inode.system().is_watched() {
+            self.tell_both(what);
+        }
+    }
+
+    #[cold]
+    fn tell_both(&self, what: Happening) {
+        let what = what | self.inode.kind_bit();
+        let listed = self.listed();
+        if let Some(parent) = self.parent() {
+            parent.inode.tell(what, 0, &self.name(), listed);
+        }
+        self.inode.tell(what, 0, b"", listed);
+    }
+
+    /// `what` happened to the name `name` of `inode` in this directory.
+    pub(crate) fn entry_happened(&self, what: Happening, cookie: u32, name: &[u8], inode: &Inode<H>) {
+        if self.inode.system().is_watched() {
+            self.inode.tell(what | inode.kind_bit(), cookie, name, true);
+        }
+    }
+
+    /// The name `name` of a directory or another file is gone from this directory.
+    pub(crate) fn name_removed(&self, name: &[u8], directory: bool) {
+        if self.inode.system().is_watched() {
+            let kind = if directory { Happening::DIRECTORY } else { Happening::empty() };
+            self.inode.tell(Happening::DELETE | kind, 0, name, true);
+        }
+    }
+
+    /// `what` happened to the inode itself, by whatever name.
+    pub(crate) fn inode_happened(&self, what: Happening) {
+        if self.inode.system().is_watched() {
+            self.inode.tell(what | self.inode.kind_bit(), 0, b"", true);
+        }
     }
 }
 

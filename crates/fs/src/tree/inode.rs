@@ -1,9 +1,13 @@
 //! Inodes: the files that names lead to.
 
+mod watches;
+mod xattrs;
+
 use super::attr::{Attr, DeviceNumber, EXECUTE, FileKind, Ident, NewAttr, Rights, Status, Timestamp, without_set_ids};
 use super::directory::Directory;
 use super::generated::Generated;
 use super::system::{Admitted, FileSystem};
+use super::{watch, xattr};
 use crate::file::lock::RecordLocks;
 use crate::file::seal::{Seals, ToStore};
 use crate::file::text::TextUse;
@@ -93,6 +97,10 @@ pub struct Inode<H: Host> {
     /// Locks on byte ranges, and on the whole file.
     pub locks: RecordLocks<H::LockCharge>,
     system: &'static FileSystem,
+    /// Its watches. Looked at only while the file system has any.
+    watches: watch::OwnList,
+    /// Its extended attributes.
+    xattrs: xattr::OwnXattrs,
     /// [`Rights`], read by all path walks to or through it, and so apart from fields that writes to the file change.
     /// Written under the lock of `attr`.
     rights: Sequenced<2>,
@@ -105,6 +113,9 @@ struct Attributes(Sequenced<8>);
 
 impl<H: Host> Drop for Inode<H> {
     fn drop(&mut self) {
+        if self.system.is_watched() && self.attr().links == 0 {
+            self.end_watches();
+        }
         self.system.forget();
     }
 }
@@ -157,6 +168,8 @@ impl<H: Host> Inode<H> {
             node,
             locks: RecordLocks::new(),
             system,
+            watches: watch::no_list(),
+            xattrs: xattr::none(),
             rights: Sequenced::new(Rank::RIGHTS, [words[0], words[1]]),
             attr: Attributes(Sequenced::new(Rank::ATTRIBUTES, words)),
         }

@@ -3,7 +3,7 @@
 use crate::FsError;
 use quire_heap::try_leak;
 use quire_lookup::per_cpu;
-use quire_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use quire_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use quire_sync::epoch::Domain;
 use quire_sync::{PerCpu, Quota, preempt_off};
 
@@ -38,6 +38,10 @@ pub struct FileSystem {
     numbered: PerCpu<AtomicU64>,
     /// Its files and directories take no changes.
     read_only: AtomicBool,
+    /// Only the kernel makes and removes its names.
+    pub(crate) by_kernel: bool,
+    /// The watches on its inodes.
+    pub(super) watches: AtomicUsize,
 }
 
 impl FileSystem {
@@ -52,6 +56,8 @@ impl FileSystem {
             pages: limits.pages.map(quota).transpose()?,
             numbered: per_cpu::per_cpu(cpus, |_| AtomicU64::new(0))?,
             read_only: AtomicBool::new(false),
+            by_kernel: kind == "devpts",
+            watches: AtomicUsize::new(0),
         })?)
     }
 
@@ -108,6 +114,12 @@ impl FileSystem {
         Space { kind: self.kind, device: self.device, pages: of(self.pages), inodes: of(self.inodes) }
     }
 
+    /// Whether one of its inodes is watched.
+    #[inline]
+    pub(crate) fn is_watched(&self) -> bool {
+        self.watches.load(Ordering::Relaxed) != 0
+    }
+
     /// Existing inodes and further names, if they are counted.
     pub fn inodes(&self) -> u64 {
         self.inodes.map_or(0, Quota::taken)
@@ -129,6 +141,18 @@ impl FileSystem {
             }
         }
         Ok(Admitted(self))
+    }
+
+    /// Counts `units` more inodes for the memory of another thing. `false` if there is no room.
+    pub(super) fn take_units(&self, units: u64) -> bool {
+        self.inodes.is_none_or(|quota| quota.take(units))
+    }
+
+    /// Uncounts them.
+    pub(super) fn put_units(&self, units: u64) {
+        if let Some(quota) = self.inodes {
+            quota.put(units);
+        }
     }
 
     /// Uncounts an inode, or a name of one.

@@ -11,6 +11,7 @@ use crate::tree::dentry::Dentry;
 use crate::tree::directory::Directory;
 use crate::tree::inode::{Inode, InodeContent};
 use crate::tree::system::FileSystem;
+use crate::tree::watch::Happening;
 use crate::{FsError, Seals};
 use quire_heap::{Arc, Vec};
 
@@ -51,6 +52,11 @@ impl<H: Host> Vfs<H> {
         let parent = &found.parent;
         let InodeContent::Directory(directory) = &parent.inode.node else { return Err(FsError::NotFound) };
         view.credentials.may(&parent.inode, Want::WRITE | Want::EXECUTE)?;
+        self.may_rename_in(view, parent.inode.system()).map_err(|e| match content {
+            // As for a directory that has no way to make files.
+            Create::File => FsError::Denied,
+            _ => e,
+        })?;
         let inode = self.new_inode(view, Some(&parent.inode), parent.inode.system(), content, mode)?;
         let name = found.name.shared()?;
         let dentry = Dentry::child(parent, name.clone(), inode, false)?;
@@ -76,6 +82,7 @@ impl<H: Host> Vfs<H> {
             a.modified = now;
             a.links += u32::from(is_directory);
         });
+        parent.entry_happened(Happening::CREATE, 0, found.name.bytes(), &dentry.inode);
         Ok(dentry)
     }
 
@@ -132,6 +139,7 @@ impl<H: Host> Vfs<H> {
         let InodeContent::Directory(directory) = &parent.inode.node else { return Err(FsError::NotPermitted) };
         view.credentials.may_link(&old.inode)?;
         view.credentials.may(&parent.inode, Want::WRITE | Want::EXECUTE)?;
+        self.may_rename_in(view, parent.inode.system())?;
         let admitted = parent.inode.system().admit(self.host.epoch());
         let name = found.name.shared()?;
         let dentry = Dentry::child(parent, name.clone(), old.inode.clone(), false)?;
@@ -151,6 +159,8 @@ impl<H: Host> Vfs<H> {
             entries.add(memory, name, dentry);
         }
         parent.inode.touch(now);
+        old.inode_happened(Happening::ATTRIBUTES);
+        parent.entry_happened(Happening::CREATE, 0, found.name.bytes(), &old.inode);
         Ok(())
     }
 
@@ -162,6 +172,7 @@ impl<H: Host> Vfs<H> {
         }
         let InodeContent::Directory(directory) = &found.parent.inode.node else { return Err(FsError::NotPermitted) };
         view.credentials.may(&found.parent.inode, Want::WRITE | Want::EXECUTE)?;
+        self.may_rename_in(view, found.parent.inode.system())?;
         let removed = {
             let mut entries = directory.lock();
             let victim = entries.get(found.name.bytes()).cloned().ok_or(FsError::NotFound)?;
@@ -179,6 +190,15 @@ impl<H: Host> Vfs<H> {
         let now = self.host.realtime();
         removed.0.inode.lose_name(now);
         found.parent.inode.touch(now);
+        removed.0.inode_happened(Happening::ATTRIBUTES);
+        // Its watchers are told of the end first, if this was the last use of it: the caller, the entry and this function
+        // have the name, and no other name leads to the inode.
+        let uses = 2 + usize::from(found.target.is_some());
+        let inode = &removed.0.inode;
+        if Arc::strong_count(&removed.0) == uses && Arc::strong_count(inode) == 1 && inode.attr().links == 0 {
+            inode.end_watches();
+        }
+        found.parent.name_removed(found.name.bytes(), false);
         Ok(())
     }
 
@@ -192,6 +212,7 @@ impl<H: Host> Vfs<H> {
         }
         let InodeContent::Directory(directory) = &found.parent.inode.node else { return Err(FsError::NotPermitted) };
         view.credentials.may(&found.parent.inode, Want::WRITE | Want::EXECUTE)?;
+        self.may_rename_in(view, found.parent.inode.system())?;
         let removed = {
             let mut entries = directory.lock();
             let victim = entries.get(found.name.bytes()).cloned().ok_or(FsError::NotFound)?;
@@ -217,6 +238,8 @@ impl<H: Host> Vfs<H> {
             a.modified = now;
             a.links = a.links.saturating_sub(1);
         });
+        removed.0.inode.end_watches();
+        found.parent.name_removed(found.name.bytes(), true);
         Ok(())
     }
 }

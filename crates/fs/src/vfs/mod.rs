@@ -29,7 +29,7 @@ use crate::{FsError, OpenFlags, Stream};
 use credentials::FileCredentials;
 use mounts::{Changes, Mount};
 use quire_heap::{Arc, Vec};
-use quire_sync::atomic::AtomicU64;
+use quire_sync::atomic::{AtomicU32, AtomicU64};
 use quire_sync::{Mutex, Rank, SpinLock};
 use view::{Places, Resolve, StartDirectory, View};
 
@@ -50,6 +50,8 @@ pub struct Vfs<H: Host> {
     /// Held while a user mounts or unmounts.
     changes: Mutex<Changes<H>>,
     next_device: AtomicU64,
+    /// The number of the next move that is watched.
+    cookies: AtomicU32,
 }
 
 impl<H: Host> Vfs<H> {
@@ -70,6 +72,7 @@ impl<H: Host> Vfs<H> {
             moving: Mutex::new(()),
             drivers: SpinLock::new(Rank::ATTRIBUTES, Vec::new()),
             next_device: AtomicU64::new(4),
+            cookies: AtomicU32::new(1),
         })?)
     }
 
@@ -105,7 +108,14 @@ impl<H: Host> Vfs<H> {
     }
 
     fn open_device(&self, number: DeviceNumber, flags: OpenFlags) -> Result<Arc<dyn Stream>, FsError> {
-        let driver = self.drivers.lock().iter().rev().find(|(n, _)| *n == number).map(|(_, d)| d.clone());
-        driver.ok_or(FsError::NoDevice)?.open(flags)
+        let serves = |n: DeviceNumber| n == number || n == DeviceNumber::each(number.major);
+        let driver = self.drivers.lock().iter().rev().find(|(n, _)| serves(*n)).map(|(_, d)| d.clone());
+        driver.ok_or(FsError::NoDevice)?.open_minor(number.minor, flags)
+    }
+
+    /// An error if only the kernel makes and removes names of `system`, and `view` is not [the kernel's](Self::view).
+    pub(crate) fn may_rename_in(&self, view: &View<H>, system: &FileSystem) -> Result<(), FsError> {
+        let permitted = !system.by_kernel || Arc::ptr_eq(&view.places, &self.places);
+        if permitted { Ok(()) } else { Err(FsError::NotPermitted) }
     }
 }

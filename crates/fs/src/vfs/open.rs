@@ -12,6 +12,7 @@ use crate::pipe::Pipe;
 use crate::tree::attr::{EXECUTE, FileKind, NewAttr};
 use crate::tree::dentry::Dentry;
 use crate::tree::inode::{Inode, InodeContent};
+use crate::tree::watch::Happening;
 use crate::{FsError, Io, OpenFlags, Seals, Stream};
 use quire_heap::{Arc, Vec, try_format};
 use quire_lookup::Hold;
@@ -133,7 +134,12 @@ impl<H: Host> Vfs<H> {
         let writer = written.map(|file| file.writing.text.write()).transpose()?;
         let body = self.body(&dentry, flags, io)?;
         let counts = writer.map(Writer::keep).is_some();
-        Ok(OpenFile::new(opening, dentry, flags, body, counts))
+        let file = OpenFile::new(opening, dentry, flags, body, counts);
+        file.dentry.happened(Happening::OPEN);
+        if flags.contains(OpenFlags::TRUNCATE) && file.regular().is_some() {
+            file.dentry.happened(Happening::MODIFY);
+        }
+        Ok(file)
     }
 
     fn body(&self, dentry: &Arc<Dentry<H>>, flags: OpenFlags, io: &Io<'_>) -> Result<Body<H>, FsError> {

@@ -12,11 +12,13 @@ use crate::host::Host;
 use crate::tree::dentry::Dentry;
 use crate::tree::directory::{Directory, EntryMemory, Locked};
 use crate::tree::inode::InodeContent;
+use crate::tree::watch::Happening;
 use crate::vfs::Vfs;
 use crate::vfs::credentials::Want;
 use crate::vfs::found::{FoundPath, Last};
 use crate::vfs::view::View;
 use quire_heap::Arc;
+use quire_sync::atomic::Ordering;
 
 /// The treatment of an existing target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,6 +75,7 @@ impl<H: Host> Vfs<H> {
         let (old_dir, new_dir) = (entries(old_parent)?, entries(new_parent)?);
         view.credentials.may(&old_parent.inode, Want::WRITE | Want::EXECUTE)?;
         view.credentials.may(&new_parent.inode, Want::WRITE | Want::EXECUTE)?;
+        self.may_rename_in(view, new_parent.inode.system())?;
         let same = Arc::ptr_eq(old_parent, new_parent);
         let name = to.name.shared()?;
         // All memory is allocated before the locks, so that a move does not fail half way.
@@ -133,7 +136,7 @@ impl<H: Host> Vfs<H> {
         }
 
         // Dentries that may be freed are dropped after the locks.
-        let _dropped = match (&there, back) {
+        let dropped = match (&there, back) {
             (Some(there), Some((old_name, old_shown))) => {
                 let a = both.source().replace(old_shown, old_name.clone(), there.clone());
                 let b = both.target().replace(shown, name.clone(), source.clone());
@@ -195,6 +198,43 @@ impl<H: Host> Vfs<H> {
         };
         settle(old_parent, old_change);
         settle(new_parent, new_change);
+        drop(dropped);
+        self.tell_of_move((old_parent, from), (new_parent, to), &source, there, how);
         Ok(())
+    }
+
+    /// Tells the watchers of a move, and of the replaced or exchanged file `there`.
+    fn tell_of_move(
+        &self,
+        from: (&Dentry<H>, &FoundPath<H>),
+        to: (&Dentry<H>, &FoundPath<H>),
+        source: &Dentry<H>,
+        there: Option<Arc<Dentry<H>>>,
+        how: Rename,
+    ) {
+        if !source.inode.system().is_watched() {
+            return;
+        }
+        let tell = |a: (&Dentry<H>, &FoundPath<H>), b: (&Dentry<H>, &FoundPath<H>), moved: &Dentry<H>| {
+            let cookie = self.cookies.fetch_add(1, Ordering::Relaxed);
+            a.0.entry_happened(Happening::MOVED_FROM, cookie, a.1.name.bytes(), &moved.inode);
+            b.0.entry_happened(Happening::MOVED_TO, cookie, b.1.name.bytes(), &moved.inode);
+        };
+        tell(from, to, source);
+        match (there, how) {
+            (Some(there), Rename::Exchange) => {
+                source.inode_happened(Happening::MOVE_SELF);
+                tell(to, from, &there);
+                there.inode_happened(Happening::MOVE_SELF);
+            }
+            (Some(there), _) => {
+                there.inode_happened(Happening::ATTRIBUTES);
+                source.inode_happened(Happening::MOVE_SELF);
+                if there.inode.is_directory() {
+                    there.inode.end_watches();
+                }
+            }
+            (None, _) => source.inode_happened(Happening::MOVE_SELF),
+        }
     }
 }

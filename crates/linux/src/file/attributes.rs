@@ -4,7 +4,7 @@ use super::path::{AT_FDCWD, find, only};
 use super::{Dentry, View};
 use crate::{Ctx, Errno, Machine};
 use linux_raw_sys::general as raw;
-use quire_fs::{FileKind, Host, Timestamp};
+use quire_fs::{FileKind, Happening, Host, Timestamp};
 use quire_lookup::Hold;
 
 /// The dentry of a descriptor, for calls that change it; refuses O_PATH files.
@@ -21,6 +21,7 @@ fn change_mode<M: Machine>(
         return Err(Errno::EOPNOTSUPP);
     }
     ctx.vfs().set_mode(&view.credentials, &dentry.inode, (mode & 0o7777) as u16)?;
+    dentry.happened(Happening::ATTRIBUTES);
     Ok(0)
 }
 
@@ -58,6 +59,7 @@ fn change_owner<M: Machine>(
 ) -> Result<usize, Errno> {
     let given = |id: u32| (id != u32::MAX).then_some(id);
     ctx.vfs().set_owner(&view.credentials, &dentry.inode, given(uid), given(gid))?;
+    dentry.happened(Happening::ATTRIBUTES);
     Ok(0)
 }
 
@@ -113,6 +115,7 @@ fn set_times<M: Machine>(
     });
     let explicit = times != [Time::Now; 2];
     ctx.vfs().set_times(&view.credentials, &dentry.inode, a, m, explicit)?;
+    dentry.happened(Happening::ATTRIBUTES);
     Ok(0)
 }
 

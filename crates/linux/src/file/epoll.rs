@@ -254,8 +254,9 @@ impl<M: Machine> Epoll<M> {
         Ok(())
     }
 
-    /// Takes up to `most` events off the list.
-    fn collect(&self, most: usize, out: &mut impl FnMut(u32, u64)) -> usize {
+    /// Takes up to `most` events off the list. `out` gets the number of the event, its bits and its data. An event that
+    /// it refuses stays; the error counts only if it was the first.
+    fn collect(&self, most: usize, out: &mut impl FnMut(usize, u32, u64) -> Result<(), Errno>) -> Result<usize, Errno> {
         let mut n = 0;
         let _alone = self.looking.lock();
         // Watches that go back on the list are not checked twice.
@@ -267,7 +268,12 @@ impl<M: Machine> Epoll<M> {
             if ready == 0 {
                 continue;
             }
-            out(ready, watch.data.load(Ordering::Acquire));
+            if let Err(e) = out(n, ready, watch.data.load(Ordering::Acquire)) {
+                if !watch.listed.swap(true, Ordering::AcqRel) {
+                    self.put(watch, true);
+                }
+                return if n > 0 { Ok(n) } else { Err(e) };
+            }
             n += 1;
             if events & raw::EPOLLONESHOT != 0 {
                 // Fails if `EPOLL_CTL_MOD` has set new events since: those are for the next event.
@@ -276,7 +282,7 @@ impl<M: Machine> Epoll<M> {
                 self.put(watch, false);
             }
         }
-        n
+        Ok(n)
     }
 
     /// The results of `each` for the sets in the set; `None` if it has no value for one.
@@ -531,38 +537,28 @@ pub fn sys_epoll_ctl<M: Machine>(
 /// Collects events of the set. If there are none, the thread waits without a kernel stack.
 fn wait<M: Machine>(ctx: &mut Ctx<'_, M>, wait: EpollWait<M>) -> Result<usize, Errno> {
     let epoll = wait.file.stream_as::<Epoll<M>>().ok_or(Errno::EINVAL)?;
-    let mut events = Vec::new();
-    let mut collect = || {
-        // Room for all watches of the set, if that is less. The list's present length would be too small: another
-        // thread may have taken a watch off for a check.
-        let room = (wait.most as usize).min(MOST).min(epoll.changed.lock().capacity());
-        if events.try_reserve(room).is_err() {
-            return Some(Err(Errno::ENOMEM));
-        }
-        let n = epoll.collect(room, &mut |ready, data| {
-            events.push_reserved([ready, data as u32, (data >> 32) as u32]);
+    // Events go straight to the caller, so that an event which does not reach it stays in the set.
+    let collect = || {
+        let found = epoll.collect((wait.most as usize).min(MOST), &mut |n, ready, data| {
+            ctx.write(wait.to + 12 * n as u64, &[ready, data as u32, (data >> 32) as u32])
         });
-        (n > 0).then_some(Ok(n))
+        (found != Ok(0)).then_some(found)
     };
-    let found = match collect() {
-        Some(found) => found?,
-        None if wait.deadline.is_some_and(|d| d <= ctx.now()) => return Ok(0),
+    match collect() {
+        Some(found) => found,
+        None if wait.deadline.is_some_and(|d| d <= ctx.now()) => Ok(0),
         None => {
             let (waiter, interrupted) = (&ctx.thread.queued, || ctx.interrupted());
             // SAFETY: the thread is here, so its waiter is on no list. It is part of the thread, the stored state keeps the
             // set, and `go_on` takes the waiter off.
             match unsafe { epoll.readiness.sleepers().begin(waiter, wait.deadline, interrupted, collect) } {
-                None => return Err(ctx.sleep(Sleep::Epoll(wait))),
-                Some(Ok(found)) => found?,
-                Some(Err(WaitOutcome::TimedOut)) => return Ok(0),
-                Some(Err(_)) => return Err(Errno::EINTR),
+                None => Err(ctx.sleep(Sleep::Epoll(wait))),
+                Some(Ok(found)) => found,
+                Some(Err(WaitOutcome::TimedOut)) => Ok(0),
+                Some(Err(_)) => Err(Errno::EINTR),
             }
         }
-    };
-    for (i, event) in events.iter().enumerate() {
-        ctx.write(wait.to + 12 * i as u64, event)?;
     }
-    Ok(found)
 }
 
 /// Ends the wait, or sleeps on.

@@ -35,6 +35,7 @@ impl From<FsError> for Errno {
             FsError::TooManyLinks => Errno::EMLINK,
             FsError::TooManyFiles => Errno::ENFILE,
             FsError::Unsupported => Errno::EOPNOTSUPP,
+            FsError::NoData => Errno::ENODATA,
             FsError::Io => Errno::EIO,
             FsError::ReadOnly => Errno::EROFS,
             FsError::TextBusy => Errno::ETXTBSY,

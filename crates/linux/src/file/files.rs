@@ -54,6 +54,11 @@ pub struct Reserved<'a, M: Machine> {
 }
 
 impl<M: Machine> Reserved<'_, M> {
+    /// The descriptor.
+    pub fn number(&self) -> u32 {
+        self.fd
+    }
+
     /// Lets the descriptor name `file`.
     pub fn fill(self, file: Arc<File<M>>) -> u32 {
         let this = ManuallyDrop::new(self);

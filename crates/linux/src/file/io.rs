@@ -2,6 +2,7 @@
 
 use super::File;
 use super::path::{AT_FDCWD, find, only};
+use super::splice;
 use super::transfer::{MOST, Vectors};
 use crate::process::limits::which;
 use crate::process::sleep::{ReadWait, Sleep};
@@ -12,7 +13,7 @@ use linux_raw_sys::general as raw;
 use quire_fs::Want;
 use quire_fs::open_file::{Body, OFFSET_MAX};
 use quire_fs::transfer::Limited;
-use quire_fs::{FileKind, FsError, Io, OpenFlags, Sink, SliceSink, SliceSource, Source, Whence};
+use quire_fs::{FileKind, FsError, Happening, Io, OpenFlags, Sink, SliceSink, SliceSource, Source, Whence};
 use quire_heap::Vec;
 
 fn read_with<M: Machine>(
@@ -47,13 +48,13 @@ fn is_silent<M: Machine>(file: &File<M>) -> bool {
 }
 
 /// The caller's options for writes to files.
-fn writing<'a, M: Machine>(ctx: &Ctx<'_, M>, interrupted: &'a dyn Fn() -> bool) -> Io<'a> {
+pub(super) fn writing<'a, M: Machine>(ctx: &Ctx<'_, M>, interrupted: &'a dyn Fn() -> bool) -> Io<'a> {
     let most = ctx.process().soft_limit(which::FSIZE);
     Io { interrupted, keeps_set_ids: ctx.keeps_set_ids(), most, ..Io::WAIT }
 }
 
 /// A write to a pipe without readers raises SIGPIPE in the writer, a write beyond its limit SIGXFSZ.
-fn refused_write<M: Machine>(ctx: &Ctx<'_, M>, e: FsError) -> Errno {
+pub(super) fn refused_write<M: Machine>(ctx: &Ctx<'_, M>, e: FsError) -> Errno {
     let signal = match e {
         FsError::BrokenPipe => Signal::PIPE,
         FsError::OverLimit => Signal::XFSZ,
@@ -67,11 +68,11 @@ fn offset(at: i64) -> Result<u64, Errno> {
     u64::try_from(at).map_err(|_| Errno::EINVAL)
 }
 
-fn readable<M: Machine>(file: &File<M>) -> Result<(), Errno> {
+pub(super) fn readable<M: Machine>(file: &File<M>) -> Result<(), Errno> {
     if file.flags().contains(OpenFlags::READ) { Ok(()) } else { Err(Errno::EBADF) }
 }
 
-fn writable<M: Machine>(file: &File<M>) -> Result<(), Errno> {
+pub(super) fn writable<M: Machine>(file: &File<M>) -> Result<(), Errno> {
     if file.flags().contains(OpenFlags::WRITE) { Ok(()) } else { Err(Errno::EBADF) }
 }
 
@@ -366,7 +367,16 @@ pub fn sys_sendfile<M: Machine>(ctx: &mut Ctx<'_, M>, out: i32, from: i32, at: u
     let start = start.map(offset).transpose()?;
     let output = ctx.file(out)?;
     writable(&output)?;
-    if output.flags().contains(OpenFlags::APPEND) || !matches!(input.body(), Body::File | Body::Text(..)) {
+    if let Some(sent) = splice::stream_to_pipe(ctx, &input, &output, len) {
+        return sent;
+    }
+    // From a file with positions, as on Linux, because bytes of another one could be lost.
+    let fits = match input.body() {
+        Body::File | Body::Text(..) => true,
+        Body::Stream(stream) => stream.seekable(),
+        _ => false,
+    };
+    if output.flags().contains(OpenFlags::APPEND) || !fits {
         return Err(Errno::EINVAL);
     }
     let (n, end) = copy(ctx, &input, start, &output, None, len.min(MOST as u64) as usize)?;
@@ -517,6 +527,7 @@ pub fn sys_truncate<M: Machine>(ctx: &mut Ctx<'_, M>, path: u64, size: i64) -> R
     view.credentials.may(&dentry.inode, Want::WRITE)?;
     let truncated = dentry.inode.truncate_by_name(ctx.vfs().host(), size, &writing(ctx, &|| false));
     truncated.map_err(|e| refused_write(ctx, e))?;
+    dentry.happened(Happening::MODIFY);
     Ok(0)
 }
 

@@ -1,7 +1,9 @@
 //! `ioctl`: terminals, and the few requests that every file knows.
 
 use super::File;
+use super::terminals::ptys::{Master, open_peer};
 use super::terminals::{self, settings};
+use crate::signal::Signal;
 use crate::socket::host::Socket;
 use crate::{Ctx, Errno, Machine};
 use linux_raw_sys::general as raw;
@@ -19,6 +21,15 @@ const TCFLSH: u32 = 0x540b;
 const TIOCSCTTY: u32 = 0x540e;
 const TIOCGPGRP: u32 = 0x540f;
 const TIOCSPGRP: u32 = 0x5410;
+const TIOCSTI: u32 = 0x5412;
+const TIOCPKT: u32 = 0x5420;
+const TIOCGETD: u32 = 0x5424;
+const TIOCGPTPEER: u32 = 0x5441;
+const TIOCSPTLCK: u32 = 0x4004_5431;
+const TIOCSIG: u32 = 0x4004_5436;
+const TIOCGPTN: u32 = 0x8004_5430;
+const TIOCGPKT: u32 = 0x8004_5438;
+const TIOCGPTLCK: u32 = 0x8004_5439;
 const TIOCOUTQ: u32 = 0x5411;
 const TIOCGWINSZ: u32 = 0x5413;
 const TIOCSWINSZ: u32 = 0x5414;
@@ -63,10 +74,47 @@ pub fn sys_ioctl<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, request: u32, argume
     {
         return done;
     }
+    if let Some(master) = file.stream_as::<Master<M>>() {
+        return of_master(ctx, master, request, argument);
+    }
     match file.stream_as::<Terminal>() {
+        Some(terminal) if terminal.is_hung_up() => Err(if request == TIOCSPGRP { Errno::ENOTTY } else { Errno::EIO }),
         Some(terminal) => of_terminal(ctx, terminal, request, argument),
         None => Err(Errno::ENOTTY),
     }
+}
+
+/// Requests to a master. Those that it does not know itself go to its terminal.
+fn of_master<M: Machine>(ctx: &Ctx<'_, M>, master: &Master<M>, request: u32, argument: u64) -> Result<usize, Errno> {
+    let (pty, terminal) = (&master.pty, master.pty.terminal());
+    match request {
+        TIOCGPTN => ctx.write(argument, &master.index)?,
+        TIOCSPTLCK => pty.set_locked(ctx.read::<i32>(argument)? != 0),
+        TIOCGPTLCK => ctx.write(argument, &i32::from(pty.is_locked()))?,
+        TIOCPKT => pty.set_packets(ctx.read::<i32>(argument)? != 0),
+        TIOCGPKT => ctx.write(argument, &i32::from(pty.has_packets()))?,
+        TIOCGPTPEER => return open_peer(ctx, master, argument as u32),
+        TIOCSIG => {
+            let signal = Signal::new(argument)?;
+            if ![Signal::INT, Signal::QUIT, Signal::TSTP].contains(&signal) {
+                return Err(Errno::EINVAL);
+            }
+            ctx.linux.signal_group(terminal.owner().0, signal);
+        }
+        TIOCGPGRP => ctx.write(argument, &(terminal.owner().0 as i32))?,
+        TIOCGSID => match terminal.owner().1 {
+            0 => return Err(Errno::ENOTTY),
+            session => ctx.write(argument, &(session as i32))?,
+        },
+        TIOCNOTTY => return Err(Errno::ENOTTY),
+        TCFLSH => match argument {
+            0..=2 => pty.flush_master(argument != 1, argument != 0),
+            _ => return Err(Errno::EINVAL),
+        },
+        TCSBRK | TCSBRKP => {}
+        _ => return of_terminal(ctx, terminal, request, argument),
+    }
+    Ok(0)
 }
 
 fn readable_bytes<M: Machine>(file: &File<M>) -> Result<i32, Errno> {
@@ -101,15 +149,23 @@ fn of_terminal<M: Machine>(ctx: &Ctx<'_, M>, terminal: &Terminal, request: u32, 
             match argument {
                 0 => terminal.set_stopped(true),
                 1 => terminal.set_stopped(false),
-                2 | 3 => {}
+                2 | 3 => {
+                    let interrupted = || ctx.thread.interrupted();
+                    let io = Io { interrupted: &interrupted, ..Io::WAIT };
+                    terminal.send_flow(&io, argument == 3)?;
+                }
                 _ => return Err(Errno::EINVAL),
             }
         }
         TCFLSH => {
             terminal.check(true)?;
             match argument {
-                0 | 2 => terminal.flush_input(),
-                1 => {} // output has gone to the port already
+                0 => terminal.flush_input(),
+                1 => terminal.flush_output(),
+                2 => {
+                    terminal.flush_input();
+                    terminal.flush_output();
+                }
                 _ => return Err(Errno::EINVAL),
             }
         }
@@ -121,6 +177,10 @@ fn of_terminal<M: Machine>(ctx: &Ctx<'_, M>, terminal: &Terminal, request: u32, 
             let [rows, columns, width, height] = ctx.read::<[u16; 4]>(argument)?;
             terminal.set_size(Size { rows, columns, width, height });
         }
+        // As where `dev.tty.legacy_tiocsti` is 0.
+        TIOCSTI => return Err(Errno::EIO),
+        TIOCGPTPEER => return Err(Errno::EIO),
+        TIOCGETD => ctx.write(argument, &0i32)?,
         TIOCOUTQ => ctx.write(argument, &0i32)?,
         TIOCGPGRP => ctx.write(argument, &terminals::foreground_of(ctx, terminal)?)?,
         TIOCSPGRP => terminals::set_foreground(ctx, terminal, ctx.read::<i32>(argument)?)?,

@@ -3,10 +3,11 @@
 use super::File;
 use super::files::Files;
 use super::system::System;
+use super::terminals::ptys::{Multiplexer, Terminals};
 use super::terminals::{self, Groups, OwnTerminal, settings};
 use crate::{Errno, Linux, Machine};
 use core::sync::atomic::Ordering;
-use quire_fs::device::{CONSOLE, TTY};
+use quire_fs::device::{CONSOLE, PTMX, PTS, TTY};
 use quire_fs::generated::GeneratedDirectory;
 use quire_fs::port::{RawPort, Shared};
 use quire_fs::terminal::{Size, Terminal};
@@ -25,6 +26,8 @@ impl<M: Machine> System<M> {
         self.vfs.host().set_linux(linux);
         self.vfs.mount_devices()?;
         self.vfs.register(TTY, unsize!(Arc::try_new(OwnTerminal(linux))?))?;
+        self.vfs.register(PTMX, unsize!(Arc::try_new(Multiplexer(linux))?))?;
+        self.vfs.register(DeviceNumber::each(PTS), unsize!(Arc::try_new(Terminals(linux))?))?;
         if let Some((proc, sys)) = generated {
             self.vfs.mount_generated(b"/proc", "proc", proc)?;
             self.vfs.mount_generated(b"/sys", "sysfs", sys)?;
@@ -51,7 +54,7 @@ impl<M: Machine> System<M> {
         let files = Files::new(linux.vm)?;
         let put = |file: Arc<File<M>>| files.insert(file, false, 0, 3).map(drop);
         if tty {
-            let terminal = Terminal::new(io, unsize!(Arc::try_new(Groups(linux))?), size)?;
+            let terminal = Terminal::new(io, unsize!(Arc::try_new(Groups(linux))?), size, terminals::CONSOLE)?;
             terminal.set_settings(settings::initial(), false);
             *self.terminal.lock() = Some(terminal.clone());
             let stream: Arc<dyn Stream> = unsize!(terminal.clone());

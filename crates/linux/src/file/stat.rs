@@ -165,6 +165,7 @@ fn statfs_words(s: &Space) -> [u64; 15] {
     let kind = match s.kind {
         "proc" => 0x9fa0,
         "sysfs" => 0x6265_6572,
+        "devpts" => 0x1cd1,
         "pipefs" => 0x5049_5045,
         _ => 0x0102_1994,
     };

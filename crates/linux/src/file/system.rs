@@ -1,6 +1,8 @@
 //! The file layer's state of a machine: the tree and its limits, the terminal, the first working directory.
 
 use super::host::{Dentry, FileHost};
+use super::notify_limits::NotifyLimits;
+use super::ptys::Ptys;
 use super::state::FsState;
 use crate::{Errno, Machine};
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -16,8 +18,12 @@ pub(super) const WATCH_BYTES: u64 = 256;
 /// See the module.
 pub struct System<M: Machine> {
     pub(super) vfs: Arc<Vfs<FileHost<M>>>,
-    /// The only terminal, if there is one. Set once, at start.
+    /// The console's terminal, if there is one. Set once, at start.
     pub(super) terminal: SpinLock<Option<Arc<Terminal>>>,
+    /// The pseudo-terminals.
+    pub ptys: Ptys,
+    /// The limits of files that announce events of other files.
+    pub notify_limits: NotifyLimits,
     /// How many files a user may have in epoll sets.
     most_watches: AtomicU64,
 }
@@ -28,8 +34,15 @@ impl<M: Machine> System<M> {
         // Files that boot puts there come first, and do not count.
         let vfs = Vfs::new(FileHost::new(vm, machine)?, Limits::UNSET)?;
         // As on Linux, they may take a twenty-fifth of memory.
-        let most_watches = AtomicU64::new(vm.frames().total() * PAGE_SIZE / 25 / WATCH_BYTES);
-        Ok(System { vfs, terminal: SpinLock::new(Rank::FILE, None), most_watches })
+        let memory = vm.frames().total() * PAGE_SIZE;
+        let most_watches = AtomicU64::new(memory / 25 / WATCH_BYTES);
+        Ok(System {
+            vfs,
+            terminal: SpinLock::new(Rank::FILE, None),
+            ptys: Ptys::new(memory),
+            notify_limits: NotifyLimits::new(memory),
+            most_watches,
+        })
     }
 
     /// How many files a user may have in epoll sets: `fs.epoll.max_user_watches`.

@@ -1,18 +1,20 @@
-//! Extended attributes: no file system of this kernel has any. As Linux does for such file systems, the calls check
-//! their arguments first. Programs tell "no such file" and "bad name" from "not supported".
+//! Extended attributes of files in memory: the prefixes `user.`, `trusted.` and `security.`, as Linux's tmpfs has them.
+//!
+//! Other file systems have none. Their arguments are checked all the same, so programs tell "no such file" and "bad
+//! name" from "not supported".
 
 use super::path::{AT_FDCWD, find, only};
 use super::{Dentry, View};
+use crate::process::credentials::capabilities::cap;
 use crate::{Ctx, Errno, Machine};
 use linux_raw_sys::general as raw;
-use quire_fs::Want;
+use quire_fs::xattr::{Before, NAME_MAX, SIZE_MAX};
+use quire_fs::{FileKind, Happening, OpenFlags, Want};
 use quire_heap::Vec;
 use quire_lookup::Hold;
 
-/// Longest name of an attribute.
-const NAME_MAX: usize = 255;
-/// Largest value of an attribute.
-const SIZE_MAX: u64 = 65536;
+/// Bytes of the longest list of names.
+const LIST_MAX: usize = 65536;
 
 type FoundDentry<M> = (View<M>, Hold<Dentry<M>>);
 
@@ -23,7 +25,11 @@ fn at<M: Machine>(ctx: &Ctx<'_, M>, path: u64, flags: u32) -> Result<FoundDentry
 
 /// The dentry of a descriptor.
 fn of<M: Machine>(ctx: &Ctx<'_, M>, fd: i32) -> Result<FoundDentry<M>, Errno> {
-    Ok((ctx.view()?, ctx.file(fd)?.dentry.clone().into()))
+    let file = ctx.file(fd)?;
+    if file.flags().contains(OpenFlags::PATH) {
+        return Err(Errno::EBADF);
+    }
+    Ok((ctx.view()?, file.dentry.clone().into()))
 }
 
 /// Checks a name: it is readable, has a byte, and not too many.
@@ -32,21 +38,49 @@ fn name<M: Machine>(ctx: &Ctx<'_, M>, at: u64) -> Result<Vec<u8>, Errno> {
     if name.is_empty() { Err(Errno::ERANGE) } else { Ok(name) }
 }
 
-/// The error for a request of one attribute: the caller's rights are checked before the file system's abilities.
-fn refuse<M: Machine>((view, dentry): FoundDentry<M>, name: &[u8], want: Want) -> Result<usize, Errno> {
-    let own = [&b"security."[..], b"system."].iter().any(|prefix| name.starts_with(prefix));
-    let trusted = name.starts_with(b"trusted.");
-    if trusted && view.credentials.uid != 0 {
-        return Err(if want == Want::WRITE { Errno::EPERM } else { Errno::ENODATA });
-    }
-    if !own && !trusted {
+/// Checks a request of one attribute: first the caller's rights, then the file system's abilities.
+fn check<M: Machine>(ctx: &Ctx<'_, M>, (view, dentry): &FoundDentry<M>, name: &[u8], want: Want) -> Result<(), Errno> {
+    let refused = |writing| Err(if want == Want::WRITE { writing } else { Errno::ENODATA });
+    let admin = ctx.credentials().may(cap::SYS_ADMIN);
+    let security = name.starts_with(b"security.");
+    if name.starts_with(b"trusted.") {
+        if !admin {
+            return refused(Errno::EPERM);
+        }
+    } else if !security && !name.starts_with(b"system.") {
         let kind = dentry.inode.kind();
-        if name.starts_with(b"user.") && !matches!(kind, quire_fs::FileKind::Regular | quire_fs::FileKind::Directory) {
-            return Err(if want == Want::WRITE { Errno::EPERM } else { Errno::ENODATA });
+        if name.starts_with(b"user.") {
+            if !matches!(kind, FileKind::Regular | FileKind::Directory) {
+                return refused(Errno::EPERM);
+            }
+            // In a directory of all users only its owner names it.
+            let attr = dentry.inode.attr();
+            let shared = kind == FileKind::Directory && attr.mode & 0o1000 != 0;
+            if shared && want == Want::WRITE && !view.credentials.owns(&attr) {
+                return Err(Errno::EPERM);
+            }
         }
         view.credentials.may(&dentry.inode, want)?;
     }
-    Err(Errno::EOPNOTSUPP)
+    let prefix = [&b"user."[..], b"trusted.", b"security."].into_iter().find(|prefix| name.starts_with(prefix));
+    let stored = matches!(dentry.inode.system().kind, "tmpfs" | "devtmpfs");
+    // Programs get no capabilities from files, so none are stored.
+    let (Some(prefix), true) = (prefix.filter(|_| name != b"security.capability"), stored) else {
+        return Err(Errno::EOPNOTSUPP);
+    };
+    if name.len() == prefix.len() {
+        return Err(Errno::EINVAL);
+    }
+    if security && want == Want::WRITE && !admin {
+        return Err(Errno::EPERM);
+    }
+    Ok(())
+}
+
+fn changed<M: Machine>(ctx: &Ctx<'_, M>, dentry: &Dentry<M>) {
+    use quire_fs::Host;
+    dentry.inode.change(ctx.vfs().host().realtime(), |_| ());
+    dentry.happened(Happening::ATTRIBUTES);
 }
 
 fn set<M: Machine>(
@@ -57,29 +91,60 @@ fn set<M: Machine>(
 ) -> Result<usize, Errno> {
     only(flags, raw::XATTR_CREATE | raw::XATTR_REPLACE)?;
     let attribute = name(ctx, attribute)?;
-    if size > SIZE_MAX {
+    if size > SIZE_MAX as u64 {
         return Err(Errno::E2BIG);
     }
-    // An unreadable value is reported before the lack of support.
-    let mut piece = [0; 256];
-    let mut read = 0;
-    while read < size {
-        let n = (size - read).min(piece.len() as u64);
-        let from = value.checked_add(read).ok_or(Errno::EFAULT)?;
-        ctx.user().read_bytes(from, &mut piece[..n as usize])?;
-        read += n;
-    }
-    refuse(found, &attribute, Want::WRITE)
+    let value: Vec<u8> = ctx.user().read_many(value, size as usize, SIZE_MAX)?;
+    check(ctx, &found, &attribute, Want::WRITE)?;
+    let before = match flags {
+        0 => Before::Either,
+        raw::XATTR_CREATE => Before::Absent,
+        raw::XATTR_REPLACE => Before::Present,
+        // Both: whatever there is, one of them fails.
+        _ if found.1.inode.xattr(&attribute).is_some() => Before::Absent,
+        _ => Before::Present,
+    };
+    found.1.inode.set_xattr(&attribute, value, before)?;
+    changed(ctx, &found.1);
+    Ok(0)
 }
 
-fn get<M: Machine>(ctx: &Ctx<'_, M>, found: FoundDentry<M>, attribute: u64) -> Result<usize, Errno> {
+fn get<M: Machine>(ctx: &Ctx<'_, M>, found: FoundDentry<M>, [attribute, to, size]: [u64; 3]) -> Result<usize, Errno> {
     let attribute = name(ctx, attribute)?;
-    refuse(found, &attribute, Want::READ)
+    check(ctx, &found, &attribute, Want::READ)?;
+    let there = found.1.inode.xattr(&attribute).ok_or(Errno::ENODATA)?;
+    if size != 0 {
+        if there.value.len() as u64 > size {
+            return Err(Errno::ERANGE);
+        }
+        ctx.user().write_bytes(to, &there.value)?;
+    }
+    Ok(there.value.len())
+}
+
+fn list<M: Machine>(ctx: &Ctx<'_, M>, (_, dentry): FoundDentry<M>, to: u64, size: u64) -> Result<usize, Errno> {
+    let Some(all) = dentry.inode.xattrs() else { return Ok(0) };
+    let admin = ctx.credentials().may(cap::SYS_ADMIN);
+    let mut names: Vec<u8> = Vec::new();
+    for one in all.iter().filter(|one| admin || !one.name.starts_with(b"trusted.")) {
+        names.try_extend_from_slice(&one.name)?;
+        names.try_push(0)?;
+    }
+    if size != 0 {
+        if names.len() as u64 > size {
+            return Err(if size >= LIST_MAX as u64 { Errno::E2BIG } else { Errno::ERANGE });
+        }
+        ctx.user().write_bytes(to, &names)?;
+    }
+    if names.len() > LIST_MAX { Err(Errno::E2BIG) } else { Ok(names.len()) }
 }
 
 fn remove<M: Machine>(ctx: &Ctx<'_, M>, found: FoundDentry<M>, attribute: u64) -> Result<usize, Errno> {
     let attribute = name(ctx, attribute)?;
-    refuse(found, &attribute, Want::WRITE)
+    check(ctx, &found, &attribute, Want::WRITE)?;
+    found.1.inode.remove_xattr(&attribute)?;
+    changed(ctx, &found.1);
+    Ok(0)
 }
 
 const LINK_ITSELF: u32 = raw::AT_SYMLINK_NOFOLLOW;
@@ -121,31 +186,46 @@ pub fn sys_fsetxattr<M: Machine>(
     set(ctx, found, [name, value, size], flags)
 }
 /// `getxattr`
-pub fn sys_getxattr<M: Machine>(ctx: &mut Ctx<'_, M>, path: u64, name: u64) -> Result<usize, Errno> {
+pub fn sys_getxattr<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    path: u64,
+    name: u64,
+    to: u64,
+    size: u64,
+) -> Result<usize, Errno> {
     let found = at(ctx, path, 0)?;
-    get(ctx, found, name)
+    get(ctx, found, [name, to, size])
 }
 /// `lgetxattr`
-pub fn sys_lgetxattr<M: Machine>(ctx: &mut Ctx<'_, M>, path: u64, name: u64) -> Result<usize, Errno> {
+pub fn sys_lgetxattr<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    path: u64,
+    name: u64,
+    to: u64,
+    size: u64,
+) -> Result<usize, Errno> {
     let found = at(ctx, path, LINK_ITSELF)?;
-    get(ctx, found, name)
+    get(ctx, found, [name, to, size])
 }
 /// `fgetxattr`
-pub fn sys_fgetxattr<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, name: u64) -> Result<usize, Errno> {
+pub fn sys_fgetxattr<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, name: u64, to: u64, size: u64) -> Result<usize, Errno> {
     let found = of(ctx, fd)?;
-    get(ctx, found, name)
+    get(ctx, found, [name, to, size])
 }
-/// `listxattr`: the list has no bytes.
-pub fn sys_listxattr<M: Machine>(ctx: &mut Ctx<'_, M>, path: u64) -> Result<usize, Errno> {
-    at(ctx, path, 0).map(|_| 0)
+/// `listxattr`
+pub fn sys_listxattr<M: Machine>(ctx: &mut Ctx<'_, M>, path: u64, to: u64, size: u64) -> Result<usize, Errno> {
+    let found = at(ctx, path, 0)?;
+    list(ctx, found, to, size)
 }
 /// `llistxattr`
-pub fn sys_llistxattr<M: Machine>(ctx: &mut Ctx<'_, M>, path: u64) -> Result<usize, Errno> {
-    at(ctx, path, LINK_ITSELF).map(|_| 0)
+pub fn sys_llistxattr<M: Machine>(ctx: &mut Ctx<'_, M>, path: u64, to: u64, size: u64) -> Result<usize, Errno> {
+    let found = at(ctx, path, LINK_ITSELF)?;
+    list(ctx, found, to, size)
 }
 /// `flistxattr`
-pub fn sys_flistxattr<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32) -> Result<usize, Errno> {
-    of(ctx, fd).map(|_| 0)
+pub fn sys_flistxattr<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, to: u64, size: u64) -> Result<usize, Errno> {
+    let found = of(ctx, fd)?;
+    list(ctx, found, to, size)
 }
 /// `removexattr`
 pub fn sys_removexattr<M: Machine>(ctx: &mut Ctx<'_, M>, path: u64, name: u64) -> Result<usize, Errno> {

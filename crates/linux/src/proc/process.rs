@@ -2,7 +2,7 @@
 
 use super::node::{Directory, Each, Item, ItemKind, Jump, Short, Table, number, put};
 use super::{descriptors, kernel_memory, memory, net, node, pages};
-use crate::file::{Dentry, FileHost};
+use crate::file::{Dentry, FileHost, terminals};
 use crate::machine::Machine;
 use crate::memory::Foreign;
 use crate::memory::image::Image;
@@ -429,10 +429,9 @@ fn stat<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
     };
     let children = process.accounts.lock().children;
     let (group, threads) = (process.group(), process.threads.lock().len());
-    let (terminal, foreground) = match group.session.terminal.load(Ordering::Relaxed) {
-        0 => (0, -1),
-        // Device 5:1, the console.
-        _ => (0x501, process.linux.files.terminal().map_or(-1, |t| t.owner().0 as i32)),
+    let (terminal, foreground) = match terminals::of_session(process.linux, &group.session) {
+        None => (0, -1),
+        Some(terminal) => (terminals::device_of(terminal.number()), terminal.owner().0 as i32),
     };
     let nice = task.as_ref().map(|task| i32::from(task.nice()));
     let nice = nice.unwrap_or_else(|| 20 - process.priority.load(Ordering::Relaxed) as i32);

@@ -45,6 +45,7 @@ impl<M: Machine> Settings<M> {
         Item { name: "mqueue", kind: ItemKind::Directory(ipc::posix_limits) },
         Item::file("inode-nr", |a, out| put!(out, "{}\t0\n", a.0.files.vfs().inodes())),
         number!("lease-break-time", LeaseTime),
+        Item { name: "inotify", kind: ItemKind::Directory(|a| table(a, Self::INOTIFY, 1160)) },
         Item::file("nr_open", |_, out| put!(out, "1048576\n")),
         Item::file("overflowgid", |_, out| put!(out, "65534\n")),
         Item::file("overflowuid", |_, out| put!(out, "65534\n")),
@@ -65,6 +66,11 @@ impl<M: Machine> Settings<M> {
     ];
     const EPOLL: &'static [Item<M, About<M>>] =
         &[Item { name: "max_user_watches", kind: ItemKind::Writable(max_watches, set_max_watches) }];
+    const INOTIFY: &'static [Item<M, About<M>>] = &[
+        Item { name: "max_queued_events", kind: ItemKind::Writable(notify_limit::<M, 0>, set_notify_limit::<M, 0>) },
+        Item { name: "max_user_instances", kind: ItemKind::Writable(notify_limit::<M, 1>, set_notify_limit::<M, 1>) },
+        Item { name: "max_user_watches", kind: ItemKind::Writable(notify_limit::<M, 2>, set_notify_limit::<M, 2>) },
+    ];
     const KERNEL: &'static [Item<M, About<M>>] = &[
         Item::file("arch", |_, out| put!(out, "x86_64\n")),
         Item::file("cap_last_cap", |_, out| put!(out, "40\n")),
@@ -88,6 +94,7 @@ impl<M: Machine> Settings<M> {
         number!("perf_event_paranoid", HideEvents),
         Item { name: "pid_max", kind: ItemKind::Writable(pid_max, set_pid_max) },
         Item::file("printk", |_, out| put!(out, "4\t4\t1\t7\n")),
+        Item { name: "pty", kind: ItemKind::Directory(|a| table(a, Self::PTY, 1270)) },
         Item { name: "random", kind: ItemKind::Directory(|a| table(a, Self::RANDOM, 1250)) },
         number!("randomize_va_space", Randomize),
         ipc::Settings::<M>::SEM,
@@ -110,6 +117,10 @@ impl<M: Machine> Settings<M> {
         Item::file("urandom_min_reseed_secs", |_, out| put!(out, "60\n")),
         Item::file("uuid", uuid),
         Item::file("write_wakeup_threshold", |_, out| put!(out, "256\n")),
+    ];
+    const PTY: &'static [Item<M, About<M>>] = &[
+        Item { name: "max", kind: ItemKind::Writable(most_ptys, set_most_ptys) },
+        Item::file("nr", |a, out| put!(out, "{}\n", a.0.files.ptys.count())),
     ];
     const VM: &'static [Item<M, About<M>>] = &[
         number!("dirty_background_ratio", DirtyBackground),
@@ -254,6 +265,33 @@ fn max_watches<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsErr
 
 fn set_max_watches<M: Machine>(about: &About<M>, bytes: &[u8]) -> Result<usize, FsError> {
     about.0.files.set_most_watches(number(bytes)?);
+    Ok(bytes.len())
+}
+
+fn limit_of_notifiers<M: Machine>(about: &About<M>, which: usize) -> &AtomicU64 {
+    let limits = &about.0.files.notify_limits;
+    [&limits.queued, &limits.instances, &limits.watches][which]
+}
+
+fn notify_limit<M: Machine, const WHICH: usize>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
+    put!(out, "{}\n", limit_of_notifiers(about, WHICH).load(Ordering::Relaxed))
+}
+
+fn set_notify_limit<M: Machine, const WHICH: usize>(about: &About<M>, bytes: &[u8]) -> Result<usize, FsError> {
+    let most = number(bytes)?;
+    if most > i32::MAX as u64 {
+        return Err(FsError::Invalid);
+    }
+    limit_of_notifiers(about, WHICH).store(most, Ordering::Relaxed);
+    Ok(bytes.len())
+}
+
+fn most_ptys<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
+    put!(out, "{}\n", about.0.files.ptys.most())
+}
+
+fn set_most_ptys<M: Machine>(about: &About<M>, bytes: &[u8]) -> Result<usize, FsError> {
+    about.0.files.ptys.set_most(number(bytes)?).map_err(|_| FsError::Invalid)?;
     Ok(bytes.len())
 }
 

@@ -1,5 +1,6 @@
 //! The end of a thread, and of a process with its last thread.
 
+use super::stage::Stage;
 use super::users::Permit;
 use super::{Process, usage, wait};
 use crate::errno::Errno;
@@ -302,6 +303,7 @@ fn tell_parent<M: Machine>(linux: &'static Linux<M>, process: &Arc<Process<M>>) 
             if unwanted {
                 Some(node)
             } else {
+                process.comes_to(Stage::Ended);
                 let pushed = family.zombies.push(node);
                 debug_assert!(pushed.is_ok());
                 // Sent with the zombie: a parent that has waited has the signal, as on Linux.
@@ -312,6 +314,7 @@ fn tell_parent<M: Machine>(linux: &'static Linux<M>, process: &Arc<Process<M>>) 
             }
         };
         tell_signal_files(&parent);
+        process.tell_its_files();
         let ignored = gone.is_some();
         if let Some(gone) = gone {
             wait::release(linux, &gone);

@@ -4,6 +4,7 @@ use super::credentials::Credentials;
 use super::credentials::capabilities::cap;
 use super::group::Group;
 use super::limits::{self, Limits};
+use super::pidfd::Unborn;
 use super::users::Permit;
 use super::{NewProcess, Process};
 use crate::errno::Errno;
@@ -34,6 +35,8 @@ struct Request {
     parent_tid: u64,
     child_tid: u64,
     tls: u64,
+    /// User address of the descriptor for CLONE_PIDFD.
+    pidfd: u64,
 }
 
 const VM: u64 = raw::CLONE_VM as u64;
@@ -51,9 +54,10 @@ const CHILD_SETTID: u64 = raw::CLONE_CHILD_SETTID as u64;
 const DETACHED: u64 = raw::CLONE_DETACHED as u64;
 const UNTRACED: u64 = raw::CLONE_UNTRACED as u64;
 const PTRACE: u64 = raw::CLONE_PTRACE as u64;
+const PIDFD: u64 = raw::CLONE_PIDFD as u64;
 const IO: u64 = raw::CLONE_IO as u64;
 const CLEAR_SIGHAND: u64 = 1 << 32;
-/// The supported flags; the rest is namespaces, pidfds and control groups.
+/// The supported flags; the rest is namespaces and control groups.
 const KNOWN: u64 = VM
     | FS
     | FILES
@@ -69,6 +73,7 @@ const KNOWN: u64 = VM
     | DETACHED
     | UNTRACED
     | PTRACE
+    | PIDFD
     | IO
     | CLEAR_SIGHAND;
 
@@ -82,6 +87,7 @@ impl Request {
             || (self.has(THREAD) && !self.has(SIGHAND))
             || (self.has(SIGHAND) && !self.has(VM))
             || (self.has(CLEAR_SIGHAND) && self.has(SIGHAND))
+            || (self.has(PIDFD) && self.flags & (THREAD | DETACHED) != 0)
             || self.exit_signal > Signal::MAX;
         if wrong { Err(Errno::EINVAL) } else { Ok(()) }
     }
@@ -293,6 +299,8 @@ fn clone_once<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usiz
         ctx.write(request.parent_tid, &tid)?;
     }
 
+    let file = if request.has(PIDFD) { Some(Unborn::new(ctx, &process, request.pidfd)?) } else { None };
+
     linux.ids.name_process(tid, &process);
     if let Some(memory) = joins {
         let mut threads = process.threads.lock();
@@ -324,6 +332,9 @@ fn clone_once<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usiz
         }
     }
     id.keep();
+    if let Some(file) = file {
+        file.open();
+    }
     if request.has(VFORK) {
         // The parent sleeps until the child has left its memory, so the child takes over its CPU.
         linux.scheduler.spawn_on(task.clone(), quire_sync::current_cpu());
@@ -448,7 +459,7 @@ impl<M: Machine> Linux<M> {
         fs: Arc<file::FsState<M>>,
     ) -> Result<ThreadRef<M>, Errno> {
         let pid = self.ids.allocate()?;
-        let session = Arc::try_new(super::group::Session { id: pid, terminal: AtomicU64::new(0) })?;
+        let session = Arc::try_new(super::group::Session::new(pid))?;
         let group = super::group::Group::new(self, pid, session)?;
         let new = NewProcess {
             pid,
@@ -512,8 +523,13 @@ pub fn sys_clone<M: Machine>(
     child_tid: u64,
     tls: u64,
 ) -> Result<usize, Errno> {
-    let request = Request { flags: flags & 0xffff_ff00, exit_signal: flags as u8, stack, parent_tid, child_tid, tls };
-    clone(ctx, request)
+    let flags_only = flags & 0xffff_ff00;
+    if flags_only & PIDFD != 0 && flags_only & PARENT_SETTID != 0 {
+        // Both would be stored at the same address.
+        return Err(Errno::EINVAL);
+    }
+    let exit_signal = flags as u8;
+    clone(ctx, Request { flags: flags_only, exit_signal, stack, parent_tid, child_tid, tls, pidfd: parent_tid })
 }
 
 /// `clone3`
@@ -538,7 +554,7 @@ pub fn sys_clone3<M: Machine>(ctx: &mut Ctx<'_, M>, from: u64, size: usize) -> R
             return Err(Errno::E2BIG);
         }
     }
-    let [flags, _pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid, set_tid_len, _cgroup] =
+    let [flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid, set_tid_len, _cgroup] =
         words;
     let bad_stack = (stack == 0) != (stack_size == 0) || stack.checked_add(stack_size).is_none_or(|end| end > USER_END);
     if bad_stack || set_tid != 0 || set_tid_len != 0 || flags & 0xff != 0 || flags & DETACHED != 0 {
@@ -548,7 +564,7 @@ pub fn sys_clone3<M: Machine>(ctx: &mut Ctx<'_, M>, from: u64, size: usize) -> R
     if exit_signal != 0 && flags & (THREAD | PARENT) != 0 {
         return Err(Errno::EINVAL);
     }
-    clone(ctx, Request { flags, exit_signal, stack: stack + stack_size, parent_tid, child_tid, tls })
+    clone(ctx, Request { flags, exit_signal, stack: stack + stack_size, parent_tid, child_tid, tls, pidfd })
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use super::arc_list::{ArcList, ListKind, ListPlace, Walk};
 use crate::errno::Errno;
 use crate::machine::Machine;
 use crate::{Linux, Pid};
-use core::sync::atomic::AtomicU64;
+use core::sync::atomic::{AtomicU32, AtomicU64};
 use quire_heap::{Arc, Vec};
 use quire_sync::{Rank, SpinLock};
 
@@ -15,6 +15,15 @@ pub struct Session {
     pub id: Pid,
     /// The file layer's number of its controlling terminal; 0: none.
     pub terminal: AtomicU64,
+    /// The foreground group when that terminal was hung up; 0: it was not.
+    pub old_foreground: AtomicU32,
+}
+
+impl Session {
+    /// A session without a terminal.
+    pub fn new(id: Pid) -> Self {
+        Session { id, terminal: AtomicU64::new(0), old_foreground: AtomicU32::new(0) }
+    }
 }
 
 /// A process group. Aligned to cache lines, because each fork changes its reference count.

@@ -5,7 +5,7 @@ use super::group::{Move, Session, found, move_to};
 use crate::errno::Errno;
 use crate::machine::Machine;
 use crate::{Ctx, Pid};
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::Ordering;
 use quire_heap::Arc;
 
 /// `setpgid`
@@ -71,7 +71,7 @@ fn process_or_self<M: Machine>(ctx: &Ctx<'_, M>, pid: i32) -> Result<Arc<Process
 /// `setsid`
 pub fn sys_setsid<M: Machine>(ctx: &mut Ctx<'_, M>) -> Result<usize, Errno> {
     let me = ctx.process();
-    let session = Arc::try_new(Session { id: me.pid, terminal: AtomicU64::new(0) })?;
+    let session = Arc::try_new(Session::new(me.pid))?;
     match found(me, session)? {
         Move::Done => Ok(me.pid as usize),
         Move::Changed | Move::NoProcess => Err(Errno::EPERM),

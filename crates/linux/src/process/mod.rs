@@ -27,6 +27,7 @@ pub mod identity;
 pub mod ids;
 pub mod job_control;
 pub mod limits;
+pub mod pidfd;
 pub mod posix_timers;
 pub mod prctl;
 pub mod prlimit;
@@ -34,6 +35,7 @@ pub mod rusage;
 pub mod scheduling;
 pub mod scheduling_class;
 pub mod sleep;
+pub mod stage;
 pub mod thread;
 pub mod threads;
 pub mod timers;
@@ -61,6 +63,7 @@ use quire_fs::Readiness;
 use quire_heap::{Arc, OutOfMemory, allocation};
 use quire_sync::{Rank, SpinLock, WaitQueue};
 use quire_task::Openness;
+use stage::OwnStage;
 use threads::Threads;
 use timers::Timers;
 use usage::Accounts;
@@ -95,6 +98,8 @@ pub struct Process<M: Machine> {
     pub parent_death_signal: AtomicU8,
     /// It called exec since it was forked (`setpgid` of a parent then comes too late).
     pub execed: AtomicBool,
+    /// How far it has come.
+    pub(crate) stage: OwnStage,
     /// Whether the memory that its ended threads left was open to readers.
     pub(crate) left: Openness,
     /// It adopts orphans among its descendants.
@@ -151,6 +156,8 @@ pub struct Process<M: Machine> {
     /// The announcer of its new signals to its files of `signalfd`, once it has one. Processes that inherited a file
     /// have the same announcer.
     pub(crate) signal_files: FirstUse<Arc<Readiness>>,
+    /// The announcer of its end, once it has a file that stands for it.
+    pub(crate) own_files: FirstUse<Readiness>,
 
     /// From here on: written by relatives.
     _relatives: Line,
@@ -279,6 +286,7 @@ impl<M: Machine> Process<M> {
             execed: AtomicBool::new(false),
             parent_death_signal: AtomicU8::new(0),
             subreaper: AtomicBool::new(false),
+            stage: OwnStage::new(),
             left: Openness::new(true),
             no_new_privileges: AtomicBool::new(new.no_new_privileges),
             credentials: SpinLock::new(Rank::OWNED, new.credentials),
@@ -294,6 +302,7 @@ impl<M: Machine> Process<M> {
             cpu_limit,
             posix_timers: FirstUse::new(),
             signal_files: FirstUse::new(),
+            own_files: FirstUse::new(),
             _actions: Line,
             _threads: Line,
             _family: Line,

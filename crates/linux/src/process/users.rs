@@ -46,11 +46,15 @@ pub(crate) enum Account {
     LockedSegments,
     /// Bytes of POSIX message queues: `RLIMIT_MSGQUEUE`.
     PosixQueues,
+    /// Files of `inotify_init`: `fs.inotify.max_user_instances`.
+    Notifiers,
+    /// Their watches: `fs.inotify.max_user_watches`.
+    Notices,
 }
 
 impl Account {
     /// The number of accounts.
-    const COUNT: usize = Account::PosixQueues as usize + 1;
+    const COUNT: usize = Account::Notices as usize + 1;
 }
 
 /// The counts of a user's accounts.

@@ -1,6 +1,8 @@
 //! Waiting for children.
 
+use super::pidfd::process_of;
 use super::rusage::RawUsage;
+use super::stage::Stage;
 use super::usage::Usage;
 use super::{Family, Process, Report, group};
 use crate::errno::Errno;
@@ -155,6 +157,8 @@ pub(super) fn release<M: Machine>(linux: &'static Linux<M>, process: &Arc<Proces
     linux.ids.forget_process(process.pid);
     group::leave(process);
     linux.ids.release(process.pid);
+    process.comes_to(Stage::Reaped);
+    process.tell_its_files();
 }
 
 /// Waits for a child, without a kernel stack while it sleeps.
@@ -247,13 +251,30 @@ pub fn sys_waitid<M: Machine>(
     if options & !known != 0 || options & (EXITED | UNTRACED | CONTINUED) == 0 {
         return Err(Errno::EINVAL);
     }
+    let mut never_waits = false;
     let which = match (kind, id) {
+        (raw::P_PIDFD, 0..) => {
+            let (process, nonblock) = process_of(ctx, id)?;
+            if process.stage() == Stage::Reaped {
+                return Err(Errno::ECHILD);
+            }
+            never_waits = nonblock && options & NOHANG == 0;
+            Which::Process(process.pid)
+        }
         (0, _) => Which::Any,
         (1, 1..) => Which::Process(id as Pid),
         (2, 0) => Which::Group(ctx.process().group().id),
         (2, 1..) => Which::Group(id as Pid),
         _ => return Err(Errno::EINVAL),
     };
+    if never_waits {
+        // Without a child to report, a file that does not wait gives an error instead.
+        let wanted = Wanted { which, options: options | NOHANG };
+        return match look(ctx.linux, ctx.process(), wanted) {
+            Some(found) => answer(ctx, Answer::Waitid { info, usage }, Some(found?)),
+            None => Err(Errno::EAGAIN),
+        };
+    }
     wait(ctx, ChildWait { wanted: Wanted { which, options }, answer: Answer::Waitid { info, usage } })
 }
 

@@ -7,6 +7,8 @@ use super::{SigInfo, SigSet, Signal};
 use crate::errno::Errno;
 use crate::machine::Machine;
 use crate::plain::Plain;
+use crate::process::pidfd::process_of;
+use crate::process::stage::Stage;
 use crate::{Ctx, Pid, Process};
 use quire_heap::Arc;
 use quire_task::ThreadRef;
@@ -231,4 +233,56 @@ pub fn sys_rt_tgsigqueueinfo<M: Machine>(
 ) -> Result<usize, Errno> {
     let (signal, info) = made_up(ctx, signal, info, group == ctx.pid() as i32)?;
     signal_thread(ctx, Some(group), tid, Some(signal), Some(info))
+}
+
+/// `pidfd_send_signal`
+pub fn sys_pidfd_send_signal<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    pidfd: i32,
+    signal: i32,
+    info: u64,
+    flags: u32,
+) -> Result<usize, Errno> {
+    const THREAD: u32 = 1;
+    const PROCESS: u32 = 2;
+    const GROUP: u32 = 4;
+    if !matches!(flags, 0 | THREAD | PROCESS | GROUP) {
+        return Err(Errno::EINVAL);
+    }
+    let (process, _) = process_of(ctx, pidfd)?;
+    let signal = Signal::or_none(signal)?;
+    let info = match info {
+        0 => signal.map(|signal| ctx.process().as_sender(signal, ctx.credentials().real_user)),
+        at => {
+            let raw: [u8; SIGINFO_LEN] = ctx.read(at)?;
+            let number = signal.map_or(0, Signal::number);
+            if raw[..4] != u32::from(number).to_le_bytes() {
+                return Err(Errno::EINVAL);
+            }
+            let to_self = process.pid == ctx.thread.tid() && flags != GROUP;
+            let info = SigInfo::decode(signal.unwrap_or(Signal::CONT), &raw);
+            if (info.code >= 0 || info.code == code::TKILL) && !to_self {
+                return Err(Errno::EPERM);
+            }
+            signal.map(|_| info)
+        }
+    };
+    if process.stage() == Stage::Reaped {
+        return Err(Errno::ESRCH);
+    }
+    if flags == GROUP {
+        let group = ctx.linux.ids.group(process.pid).ok_or(Errno::ESRCH)?;
+        group.signal(info, |process| may(ctx, process, signal))?;
+        return Ok(0);
+    }
+    if flags == THREAD && process.stage() == Stage::Alive {
+        return signal_thread(ctx, None, process.pid as i32, signal, info);
+    }
+    if !may(ctx, &process, signal) {
+        return Err(Errno::EPERM);
+    }
+    if let Some(info) = info {
+        ctx.linux.signal_process(&process, info)?;
+    }
+    Ok(0)
 }

@@ -109,6 +109,13 @@ impl Repeat {
             | raw::__NR_timer_create
             | raw::__NR_timerfd_create
             | raw::__NR_signalfd
+            | raw::__NR_inotify_init
+            | raw::__NR_inotify_init1
+            | raw::__NR_inotify_add_watch
+            | raw::__NR_inotify_rm_watch
+            | raw::__NR_pidfd_open
+            | raw::__NR_pidfd_getfd
+            | raw::__NR_pidfd_send_signal
             | raw::__NR_signalfd4
             | raw::__NR_eventfd
             | raw::__NR_eventfd2

@@ -1,20 +1,45 @@
 //! Terminals and processes: controlling terminals, the foreground, job control.
 
+pub mod ptys;
 pub mod settings;
 
 use super::File;
+use super::ptys::index_of;
 use crate::process::credentials::capabilities::cap;
 use crate::process::group::Session;
 use crate::signal::{SigInfo, Signal};
 use crate::{Ctx, Errno, Linux, Machine};
 use core::sync::atomic::Ordering;
-use quire_fs::device::Driver;
+use quire_fs::device::{Driver, PTS};
+use quire_fs::terminal::pty::Pty;
 use quire_fs::terminal::{Key, Notice, Processes, Terminal};
 use quire_fs::{FsError, OpenFlags, Stream};
 use quire_heap::{Arc, unsize};
 
-/// The terminal's number in `Session::terminal`.
+/// The number of the console's terminal.
 pub const CONSOLE: u64 = 1;
+
+/// The device number, in the layout of `/proc/<pid>/stat`, of the terminal with that number; 0 for none.
+pub fn device_of(number: u64) -> u32 {
+    match number {
+        0 => 0,
+        CONSOLE => 5 << 8 | 1,
+        pty => {
+            let minor = index_of(pty);
+            minor & 0xff | PTS << 8 | (minor & !0xff) << 12
+        }
+    }
+}
+
+/// The controlling terminal of `session`.
+pub fn of_session<M: Machine>(linux: &Linux<M>, session: &Session) -> Option<Arc<Terminal>> {
+    let terminal = match session.terminal.load(Ordering::Acquire) {
+        0 => None,
+        CONSOLE => linux.files.terminal(),
+        pty => linux.files.ptys.numbered(pty).map(|pty| pty.terminal().clone()),
+    };
+    terminal.filter(|terminal| terminal.owner().1 == session.id)
+}
 
 /// The process groups, for terminals.
 pub struct Groups<M: Machine>(pub &'static Linux<M>);
@@ -48,6 +73,23 @@ impl<M: Machine> Processes for Groups<M> {
         let _no_receiver = group.signal(Some(SigInfo::kernel(signal)), |_| true);
         Err(FsError::Interrupted)
     }
+
+    fn hung_up(&self, session: u32, foreground: u32) {
+        if session == 0 {
+            return;
+        }
+        let Some(leader) = self.0.ids.process(session) else { return };
+        let owner = leader.group().session.clone();
+        if owner.id != session {
+            return;
+        }
+        // The foreground is hung up when the leader ends.
+        owner.old_foreground.store(foreground, Ordering::Relaxed);
+        owner.terminal.store(0, Ordering::Release);
+        for signal in [Signal::HUP, Signal::CONT] {
+            let _merged = self.0.signal_process(&leader, SigInfo::kernel(signal));
+        }
+    }
 }
 
 /// `/dev/tty`: the opening process's controlling terminal.
@@ -56,9 +98,10 @@ pub struct OwnTerminal<M: Machine>(pub &'static Linux<M>);
 impl<M: Machine> Driver for OwnTerminal<M> {
     fn open(&self, _flags: OpenFlags) -> Result<Arc<dyn Stream>, FsError> {
         let session = self.0.current().process.group().session.clone();
-        match session.terminal.load(Ordering::Acquire) {
-            0 => Err(FsError::NoDevice),
-            _ => Ok(unsize!(self.0.files.terminal().ok_or(FsError::NoDevice)?)),
+        let terminal = of_session(self.0, &session).ok_or(FsError::NoDevice)?;
+        match self.0.files.ptys.numbered(terminal.number()) {
+            Some(pty) => Pty::open_slave(&pty),
+            None => Ok(unsize!(terminal)),
         }
     }
 }
@@ -71,7 +114,9 @@ fn own_session<M: Machine>(ctx: &Ctx<'_, M>, terminal: &Terminal) -> Result<u32,
 
 /// A session leader without a terminal that opens a free one gets it.
 pub fn claim_at_open<M: Machine>(ctx: &Ctx<'_, M>, file: &File<M>) {
-    if let Some(terminal) = file.stream_as::<Terminal>() {
+    if let Some(terminal) = file.stream_as::<Terminal>()
+        && file.flags().contains(OpenFlags::READ)
+    {
         let session = ctx.process().group().session.clone();
         if session.id == ctx.pid() && session.terminal.load(Ordering::Acquire) == 0 {
             // If another session has it, the file is opened all the same.
@@ -91,8 +136,12 @@ pub fn claim<M: Machine>(ctx: &Ctx<'_, M>, terminal: &Terminal, steal: bool) -> 
     if session.id != ctx.pid() || session.terminal.load(Ordering::Acquire) != 0 {
         return Err(Errno::EPERM);
     }
+    let (_, before) = terminal.owner();
     terminal.claim(session.id, group.id, steal && root)?;
-    session.terminal.store(CONSOLE, Ordering::Release);
+    if let Some(robbed) = ctx.linux.ids.group(before) {
+        robbed.session.terminal.store(0, Ordering::Release);
+    }
+    session.terminal.store(terminal.number(), Ordering::Release);
     Ok(())
 }
 
@@ -127,7 +176,12 @@ pub fn set_foreground<M: Machine>(ctx: &Ctx<'_, M>, terminal: &Terminal, group: 
     if group < 0 {
         return Err(Errno::EINVAL);
     }
-    let found = ctx.linux.ids.group(group as u32).ok_or(Errno::ESRCH)?;
+    // As on Linux, the id of a process without a group of that id will do.
+    let (ids, id) = (&ctx.linux.ids, group as u32);
+    let found = match ids.group(id) {
+        Some(group) => group,
+        None => ids.process_of_thread(id).ok_or(Errno::ESRCH)?.group(),
+    };
     if found.session.id != session {
         return Err(Errno::EPERM);
     }
@@ -135,15 +189,21 @@ pub fn set_foreground<M: Machine>(ctx: &Ctx<'_, M>, terminal: &Terminal, group: 
     Ok(())
 }
 
-/// Frees the terminal of a session whose leader ended, and hangs up the foreground group.
+/// Frees the terminal of a session whose leader ended, and hangs up the foreground group. If the terminal was hung up
+/// before, that was the foreground then.
 pub fn session_ends<M: Machine>(linux: &'static Linux<M>, session: &Session) {
-    let Some(terminal) = linux.files.terminal() else { return };
-    let (foreground, owner) = terminal.owner();
-    if owner == session.id {
-        session.terminal.store(0, Ordering::Release);
-        terminal.release(session.id);
-        if foreground != 0 {
-            linux.signal_group(foreground, Signal::HUP);
+    let (foreground, goes_on) = match of_session(linux, session) {
+        Some(terminal) => {
+            let (foreground, _) = terminal.owner();
+            terminal.release(session.id);
+            (foreground, terminal.number() == CONSOLE)
+        }
+        None => (session.old_foreground.swap(0, Ordering::Relaxed), true),
+    };
+    session.terminal.store(0, Ordering::Release);
+    if foreground != 0 {
+        linux.signal_group(foreground, Signal::HUP);
+        if goes_on {
             linux.signal_group(foreground, Signal::CONT);
         }
     }

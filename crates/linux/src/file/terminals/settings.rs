@@ -29,7 +29,9 @@ const LOCAL: [(u32, Local); 11] = [
     (0o100000, Local::EXTENDED),
 ];
 /// Bits per character, receiver on, hang up, 38400 baud: the values for a line without a speed.
-const CONTROL: u32 = 0o60 | 0o200 | 0o2000 | 0o17;
+const CONTROL: u32 = 0o60 | 0o200 | HANG_UP | 0o17;
+/// A line is hung up with its last close.
+const HANG_UP: u32 = 0o2000;
 
 type Field = fn(&mut Characters) -> &mut u8;
 
@@ -56,6 +58,11 @@ const CHARACTERS: [(usize, Field); 16] = [
 /// The settings of a new terminal.
 pub fn initial() -> Settings {
     Settings { remembered: [0, 0, CONTROL, 0, 0, 0], ..Settings::default() }
+}
+
+/// The settings of a new pseudo-terminal.
+pub fn of_pty() -> Settings {
+    Settings { remembered: [0, 0, CONTROL & !HANG_UP, 0, 0, 0], ..Settings::default() }
 }
 
 /// Settings as a program sees them.

@@ -1,0 +1,113 @@
+//! Process files: `pidfd_open` and the descriptors of `CLONE_PIDFD`.
+//!
+//! A file holds its process, so its id may name another process once that is reaped. Every use of the id looks at the
+//! stage of the process first.
+
+use super::Process;
+use super::access::By;
+use super::stage::Stage;
+use crate::Pid;
+use crate::ctx::Ctx;
+use crate::errno::Errno;
+use crate::file::File;
+use crate::file::descriptors::descriptor_limit;
+use crate::file::files::Reserved;
+use crate::file::path::only;
+use crate::machine::Machine;
+use core::any::Any;
+use linux_raw_sys::general as raw;
+use quire_fs::{FileCredentials, FsError, Io, OpenFlags, Readiness, Ready, Sink, Source, Stream};
+use quire_heap::{Arc, unsize};
+
+/// A file that stands for a process.
+pub struct PidFile<M: Machine>(pub Arc<Process<M>>);
+
+impl<M: Machine> Stream for PidFile<M> {
+    fn read(&self, _io: &Io<'_>, _sink: &mut dyn Sink) -> Result<usize, FsError> {
+        Err(FsError::Invalid)
+    }
+    fn write(&self, _io: &Io<'_>, _source: &mut dyn Source) -> Result<usize, FsError> {
+        Err(FsError::Invalid)
+    }
+    fn ready(&self) -> Ready {
+        match self.0.stage() {
+            Stage::Alive => Ready::empty(),
+            Stage::Ended => Ready::READ,
+            Stage::Reaped => Ready::READ | Ready::HANGUP,
+        }
+    }
+    fn readiness(&self) -> Option<&Readiness> {
+        self.0.own_files.get()
+    }
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// A file for `process`, with OpenFlags::NONBLOCK or without.
+fn file_of<M: Machine>(ctx: &Ctx<'_, M>, process: &Arc<Process<M>>, flags: OpenFlags) -> Result<Arc<File<M>>, Errno> {
+    process.own_files.get_or_make(Readiness::new)?;
+    let stream = Arc::try_new(PidFile(process.clone()))?;
+    let flags = flags | OpenFlags::READ | OpenFlags::WRITE;
+    Ok(ctx.vfs().nameless_stream(&FileCredentials::ROOT, "[pidfd]", unsize!(stream), flags, false)?)
+}
+
+/// A descriptor for a process that is not born yet.
+pub(super) struct Unborn<'a, M: Machine>(Reserved<'a, M>, Arc<File<M>>);
+
+impl<'a, M: Machine> Unborn<'a, M> {
+    /// Makes the file, and stores its descriptor at the user address `to`.
+    pub fn new(ctx: &'a Ctx<'_, M>, process: &Arc<Process<M>>, to: u64) -> Result<Self, Errno> {
+        let place = ctx.files()?.reserve(true, descriptor_limit(ctx.thread))?;
+        let file = file_of(ctx, process, OpenFlags::empty())?;
+        ctx.write(to, &place.number())?;
+        Ok(Unborn(place, file))
+    }
+
+    /// The process is born.
+    pub fn open(self) {
+        self.0.fill(self.1);
+    }
+}
+
+/// The process of descriptor `fd`, and whether calls on it shall not wait. EBADF if it is no process's file.
+pub(crate) fn process_of<M: Machine>(ctx: &Ctx<'_, M>, fd: i32) -> Result<(Arc<Process<M>>, bool), Errno> {
+    let file = ctx.file(fd)?;
+    let process = &file.stream_as::<PidFile<M>>().ok_or(Errno::EBADF)?.0;
+    Ok((process.clone(), file.flags().contains(OpenFlags::NONBLOCK)))
+}
+
+/// `pidfd_open`
+pub fn sys_pidfd_open<M: Machine>(ctx: &mut Ctx<'_, M>, pid: i32, flags: u32) -> Result<usize, Errno> {
+    only(flags, raw::O_NONBLOCK)?;
+    if pid <= 0 {
+        return Err(Errno::EINVAL);
+    }
+    let process = ctx.linux.ids.process_of_thread(pid as Pid).ok_or(Errno::ESRCH)?;
+    if process.pid != pid as Pid {
+        return Err(Errno::EINVAL);
+    }
+    let mut ours = OpenFlags::empty();
+    ours.set(OpenFlags::NONBLOCK, flags & raw::O_NONBLOCK != 0);
+    let file = file_of(ctx, &process, ours)?;
+    ctx.install(file, true)
+}
+
+/// `pidfd_getfd`
+pub fn sys_pidfd_getfd<M: Machine>(ctx: &mut Ctx<'_, M>, pidfd: i32, fd: i32, flags: u32) -> Result<usize, Errno> {
+    only(flags, 0)?;
+    let (process, _) = process_of(ctx, pidfd)?;
+    if process.stage() != Stage::Alive {
+        return Err(Errno::ESRCH);
+    }
+    process.look_at(process.pid, ctx.thread, By::Real)?;
+    let files = {
+        let threads = process.threads.lock();
+        let task = threads.get(process.pid).or_else(|| threads.any()).cloned();
+        drop(threads);
+        let task = task.ok_or(Errno::ESRCH)?;
+        task.payload().as_ref().and_then(|thread| thread.files.look(|files| files.clone())).ok_or(Errno::ESRCH)?
+    };
+    let file = u32::try_from(fd).ok().and_then(|fd| files.peek(fd)).ok_or(Errno::EBADF)?;
+    ctx.install(file, true)
+}
