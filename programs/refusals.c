@@ -30,6 +30,9 @@
 #ifndef SYS_fchmodat2
 #define SYS_fchmodat2 452
 #endif
+#ifndef SYS_mseal
+#define SYS_mseal 462
+#endif
 
 // Constants that musl's headers leave out.
 enum { FUTEX_WAIT = 0, FUTEX_WAKE = 1, FUTEX_REQUEUE = 3, FUTEX_LOCK_PI = 6, FUTEX_PRIVATE_FLAG = 128 };
@@ -445,6 +448,7 @@ ROW(msync, , touched_in_file(), (AREA, 16 * PAGE, MS_SYNC), (no_area(), no_file(
 ROW(mincore, , touched_area(), (AREA, 16 * PAGE, fresh), no_area(), .or = {EFAULT, EAGAIN})
 ROW(madvise, , touched_area(), (AREA + 4 * PAGE, 4 * PAGE, MADV_DONTNEED), no_area(), .or = {EAGAIN}, NONE(ENDS))
 ROW(madvise, _splits, touched_area(), (AREA + 4 * PAGE, 4 * PAGE, MADV_DONTFORK), no_area(), .or = {EAGAIN})
+ROW(remap_file_pages, , touched_in_file(), (AREA + 4 * PAGE, 4 * PAGE, 0, 1, MAP_NONBLOCK), (no_area(), no_file()))
 ROW(dup, , many_descriptors(), (FILE_FD), close_result(), EACH)
 ROW(dup2, , NOTHING, (FILE_FD, 700), close_result(), EACH)
 ROW(pause, , tick(), (0), no_tick(), .fails = EINTR, NONE(ON_STACK))
@@ -684,6 +688,7 @@ ROW_BY(clone3, _thread, clone3_thread(), run_clone3, end_thread(), .or = {EAGAIN
 ROW(close_range, , sharer(), (700, 800, 2 /* unshare */), end_sharer(), EACH)
 ROW(faccessat2, , NOTHING, (AT_FDCWD, path, R_OK, 0x200), NOTHING)
 ROW(epoll_pwait2, , ready_epoll(), (one, fresh, 8, &no_ns, NULL, 8), no_epoll(), FAULTS)
+ROW(mseal, , touched_area(), (AREA + 4 * PAGE, 4 * PAGE, 0), NOTHING, EACH)
 ROW(fchmodat2, , NOTHING, (AT_FDCWD, path, 0644, 0), NOTHING)
 
 // ---- attempts ------------------------------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ static const struct shape {
     {SYS_mlock2, "alF"}, {SYS_copy_file_range, "fpfpsF"}, {SYS_preadv2, "fvioiF"}, {SYS_pwritev2, "fvioiF"}, {SYS_statx, "fnFip"},
     {SYS_timer_create, "cpp"}, {SYS_timer_settime, "iFpp"}, {SYS_timer_gettime, "ip"}, {SYS_timer_getoverrun, "i"},
     {SYS_timer_delete, "i"}, {SYS_timerfd_create, "cF"}, {SYS_timerfd_settime, "fFpp"}, {SYS_timerfd_gettime, "fp"},
-    {SYS_rseq, "piF?"}, {435 /* clone3 */, "ps"}, {436 /* close_range */, "ffF"}, {439 /* faccessat2 */, "fniF"}, {441 /* epoll_pwait2 */, "fpiTp"},
+    {SYS_rseq, "piF?"}, {SYS_remap_file_pages, "alioF"}, {462 /* mseal */, "alF"}, {435 /* clone3 */, "ps"}, {436 /* close_range */, "ffF"}, {439 /* faccessat2 */, "fniF"}, {441 /* epoll_pwait2 */, "fpiTp"},
 };
 
 // Calls that are never made, and why: they would legitimately end or blind the siege itself.

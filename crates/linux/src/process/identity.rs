@@ -25,7 +25,7 @@ pub fn sys_set_tid_address<M: Machine>(ctx: &mut Ctx<'_, M>, at: u64) -> Result<
     Ok(ctx.thread.tid() as usize)
 }
 
-/// `personality`: stored, with no other effect.
+/// `personality`: stored. STICKY_TIMEOUTS alone has an effect, on `select` and its like.
 pub fn sys_personality<M: Machine>(ctx: &mut Ctx<'_, M>, wanted: u32) -> Result<usize, Errno> {
     let personality = &ctx.process().personality;
     let before = personality.load(Ordering::Relaxed);

@@ -276,6 +276,8 @@ pub const PLANS: &[Plan] = &[
             "memory/brk",
             "memory/protect",
             "memory/remap",
+            "memory/seal",
+            "memory/show",
             "futex",
             "process/wait",
             "process/exit",
