@@ -38,6 +38,9 @@
 #ifndef SYS_fchmodat2
 #define SYS_fchmodat2 452
 #endif
+#ifndef SYS_mseal
+#define SYS_mseal 462
+#endif
 
 // Constants that musl's headers leave out.
 enum { FUTEX_WAIT = 0, FUTEX_WAKE = 1, FUTEX_REQUEUE = 3, FUTEX_LOCK_PI = 6, FUTEX_PRIVATE_FLAG = 128 };
@@ -500,6 +503,7 @@ ROW(shmget, , NOTHING, (IPC_PRIVATE, 4 * PAGE, 0600), no_new_segment())
 ROW(shmat, , a_segment(), (object, 0, 0), no_attach())
 ROW(shmctl, , a_segment(), (object, IPC_STAT, fresh), no_segment(), FAULTS)
 ROW(shmctl, _sums, a_segment(), (object, 14 /* SHM_INFO */, fresh), no_segment(), FAULTS)
+ROW(remap_file_pages, , touched_in_file(), (AREA + 4 * PAGE, 4 * PAGE, 0, 1, MAP_NONBLOCK), (no_area(), no_file()))
 ROW(dup, , many_descriptors(), (FILE_FD), close_result(), EACH)
 ROW(dup2, , NOTHING, (FILE_FD, 700), close_result(), EACH)
 ROW(pause, , tick(), (0), no_tick(), .fails = EINTR, NONE(ON_STACK))
@@ -775,6 +779,7 @@ ROW(faccessat2, , NOTHING, (AT_FDCWD, path, R_OK, 0x200), NOTHING)
 ROW(openat2, , NOTHING, (DIR_FD, "e", &(uint64_t[3]){O_CREAT | O_RDWR, 0644, 8 /* beneath */}, 24), (close_result(), unlink("d/e")))
 ROW(futex_waitv, , NOTHING, (&(uint64_t[3]){0, (uintptr_t)&word, 2 | 128}, 1, 0, &long_ago, CLOCK_MONOTONIC), NOTHING, .fails = ETIMEDOUT)
 ROW(epoll_pwait2, , ready_epoll(), (one, fresh, 8, &no_ns, NULL, 8), no_epoll(), FAULTS)
+ROW(mseal, , touched_area(), (AREA + 4 * PAGE, 4 * PAGE, 0), NOTHING, EACH)
 ROW(fchmodat2, , NOTHING, (AT_FDCWD, path, 0644, 0), NOTHING)
 
 // ---- attempts ------------------------------------------------------------------------------------------------------

@@ -56,7 +56,7 @@ static const struct shape {
     {SYS_process_vm_readv, "PviviF"}, {SYS_process_vm_writev, "PviviF"}, {SYS_sched_getattr, "PpiF"}, {324 /* membarrier */, "FFi"},
     {437 /* openat2 */, "fnps"}, {449 /* futex_waitv */, "piFTc"}, {SYS_name_to_handle_at, "fnppF"},
     {SYS_rseq, "piF?"}, {SYS_inotify_init, ""}, {SYS_inotify_init1, "F"}, {SYS_inotify_add_watch, "fni"}, {SYS_inotify_rm_watch, "fi"},
-    {SYS_removexattr, "nn"}, {SYS_listxattr, "nps"}, {424 /* pidfd_send_signal */, "fSpF"}, {434 /* pidfd_open */, "PF"}, {438 /* pidfd_getfd */, "ffF"}, {435 /* clone3 */, "ps"}, {436 /* close_range */, "ffF"}, {439 /* faccessat2 */, "fniF"}, {441 /* epoll_pwait2 */, "fpiTp"},
+    {SYS_removexattr, "nn"}, {SYS_listxattr, "nps"}, {424 /* pidfd_send_signal */, "fSpF"}, {434 /* pidfd_open */, "PF"}, {438 /* pidfd_getfd */, "ffF"}, {435 /* clone3 */, "ps"}, {436 /* close_range */, "ffF"}, {439 /* faccessat2 */, "fniF"}, {441 /* epoll_pwait2 */, "fpiTp"}, {SYS_remap_file_pages, "alioF"}, {462 /* mseal */, "alF"},
 };
 
 // Calls that are never made, and why: they would legitimately end or blind the siege itself.

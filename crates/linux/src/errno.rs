@@ -90,7 +90,7 @@ impl From<MapError> for Errno {
             MapError::NotMapped | MapError::NoSpace | MapError::TooMany | MapError::OutOfMemory => Errno::ENOMEM,
             MapError::Exists => Errno::EEXIST,
             MapError::Protection => Errno::EACCES,
-            MapError::Refused => Errno::EPERM,
+            MapError::Refused | MapError::Sealed => Errno::EPERM,
             // There is one system.
             MapError::Foreign => Errno::EINVAL,
         }

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 const OWN: &str = "
     socket fsetxattr fgetxattr flistxattr fremovexattr splice tee vmsplice
     read close fstat poll mmap mprotect munmap brk rt_sigaction rt_sigprocmask rt_sigreturn ioctl pread64 readv sched_yield
-    mremap msync mincore madvise dup dup2 pause nanosleep getitimer alarm setitimer getpid shutdown socketpair fork vfork
+    mremap msync mincore madvise mseal remap_file_pages dup dup2 pause nanosleep getitimer alarm setitimer getpid shutdown socketpair fork vfork
     clone exit uname flock fsync fdatasync getcwd lseek select umask gettimeofday getrlimit getrusage sysinfo times getuid
     getgid geteuid getegid getppid getpgrp setsid getresuid getresgid getgroups rt_sigpending rt_sigtimedwait rt_sigsuspend
     sigaltstack fstatfs sched_get_priority_max sched_get_priority_min mlock munlock mlockall munlockall arch_prctl setrlimit

@@ -29,6 +29,8 @@ pub enum MapError {
     Refused,
     /// The object belongs to another memory system.
     Foreign,
+    /// A mapping is sealed: it stays as it is.
+    Sealed,
 }
 
 /// Why an access cannot be served.
@@ -81,6 +83,7 @@ impl fmt::Display for MapError {
             MapError::Pager => "changes could not be written",
             MapError::Refused => "the object's pages must not be dropped",
             MapError::Foreign => "the object belongs to another memory system",
+            MapError::Sealed => "the mapping is sealed",
         })
     }
 }

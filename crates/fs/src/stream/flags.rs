@@ -38,6 +38,8 @@ bitflags::bitflags! {
         const ASYNC = 1 << 15;
         /// Stored for the caller, without effect: offsets may always be large.
         const LARGE = 1 << 16;
+        /// The opening made the file.
+        const CREATED = 1 << 17;
     }
 }
 

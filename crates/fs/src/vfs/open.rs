@@ -71,7 +71,10 @@ impl<H: Host> Vfs<H> {
                     // Before the file is made: opening it then needs no more memory.
                     let opening = Opening::new(&self.host)?;
                     match self.make(view, &found, Create::File, mode) {
-                        Ok(new) => return self.open_in(opening, new.into(), flags - OpenFlags::TRUNCATE, io),
+                        Ok(new) => {
+                            let flags = (flags - OpenFlags::TRUNCATE) | OpenFlags::CREATED;
+                            return self.open_in(opening, new.into(), flags, io);
+                        }
                         Err(FsError::Exists) if !exclusive => continue,
                         Err(e) => return Err(e),
                     }

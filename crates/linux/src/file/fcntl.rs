@@ -9,8 +9,11 @@ use linux_raw_sys::general as raw;
 use quire_fs::lock::{Owner, Record};
 use quire_fs::open_file::OFFSET_MAX;
 use quire_fs::{Host, Io, OpenFlags, Seals};
+use quire_heap::Arc;
 
 // Linux's numbers that are not in the generated constants.
+const F_DUPFD_QUERY: u32 = 1024 + 3;
+const F_CREATED_QUERY: u32 = 1024 + 4;
 const F_GETOWN_EX: u32 = 16;
 const F_SETOWN_EX: u32 = 15;
 
@@ -21,7 +24,7 @@ pub fn sys_fcntl<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, command: u32, argume
     let duplicates = command == raw::F_DUPFD || command == raw::F_DUPFD_CLOEXEC;
     if file.flags().contains(OpenFlags::PATH)
         && !duplicates
-        && !matches!(command, raw::F_GETFD | raw::F_SETFD | raw::F_GETFL)
+        && !matches!(command, raw::F_GETFD | raw::F_SETFD | raw::F_GETFL | F_DUPFD_QUERY | F_CREATED_QUERY)
     {
         return Err(Errno::EBADF);
     }
@@ -34,6 +37,9 @@ pub fn sys_fcntl<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, command: u32, argume
             let close = command == raw::F_DUPFD_CLOEXEC;
             Ok(ctx.files()?.insert(file, close, argument as u32, limit)? as usize)
         }
+        // Whether another descriptor has the same open file.
+        F_DUPFD_QUERY => Ok(usize::from(Arc::ptr_eq(&file, &ctx.any_file(argument as i32)?))),
+        F_CREATED_QUERY => Ok(usize::from(file.flags().contains(OpenFlags::CREATED))),
         raw::F_GETFD => Ok(usize::from(ctx.files()?.closes_on_exec(number)?)),
         raw::F_SETFD => {
             ctx.files()?.set_close_on_exec(number, argument as u32 & raw::FD_CLOEXEC != 0)?;

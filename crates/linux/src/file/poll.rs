@@ -7,6 +7,7 @@ use crate::process::thread::Restart;
 use crate::shortage::ATTEMPTS;
 use crate::signal::SigSet;
 use crate::{Ctx, Errno, Machine};
+use core::sync::atomic::Ordering;
 use linux_raw_sys::general as raw;
 use quire_fs::{FsError, Ready};
 use quire_heap::{Arc, Vec};
@@ -173,7 +174,8 @@ fn outcome<M: Machine>(
                 FsOrErrno::Fs(e) => no_restart(e),
                 FsOrErrno::Errno(e) => e,
             });
-            write_remaining(ctx, time, deadline);
+            let parts = |left| [left / 1_000_000_000, left % 1_000_000_000];
+            let done = tell_remaining(ctx, time, deadline, parts, done);
             end_temporary_mask(ctx, done)
         }
     }
@@ -235,10 +237,23 @@ pub fn sys_ppoll<M: Machine>(
     outcome(ctx, call, deadline, done)
 }
 
-/// Writes the remaining time to the caller's memory, as Linux does. A failed write is ignored.
-pub(super) fn write_remaining<M: Machine>(ctx: &Ctx<'_, M>, at: u64, deadline: Option<u64>) {
-    if let Some(deadline) = deadline.filter(|_| at != 0) {
-        let left = deadline.saturating_sub(ctx.now());
-        let _unwritten = ctx.write(at, &[left / 1_000_000_000, left % 1_000_000_000]);
+/// Writes the remaining time to the caller's memory at `at`, divided by `parts`, unless its personality forbids that.
+/// Returns the result of the call: a call whose remaining time is not written is not repeated after a signal, because
+/// it would wait too long.
+pub(super) fn tell_remaining<M: Machine>(
+    ctx: &Ctx<'_, M>,
+    at: u64,
+    deadline: Option<u64>,
+    parts: impl FnOnce(u64) -> [u64; 2],
+    done: Result<usize, Errno>,
+) -> Result<usize, Errno> {
+    /// Linux's STICKY_TIMEOUTS.
+    const STICKY: u32 = 0x0400_0000;
+    if at == 0 {
+        return done;
     }
+    let keeps = ctx.process().personality.load(Ordering::Relaxed) & STICKY != 0;
+    let write = |deadline: u64| ctx.write(at, &parts(deadline.saturating_sub(ctx.now()))).is_ok();
+    let told = !keeps && deadline.is_none_or(write);
+    if told { done } else { done.map_err(|e| if e == Errno::ERESTARTNOHAND { Errno::EINTR } else { e }) }
 }

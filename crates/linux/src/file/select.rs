@@ -1,7 +1,7 @@
 //! `select` and `pselect6`.
 
 use super::File;
-use super::poll::{deadline_after, end_temporary_mask, temporary_mask, timeout, write_remaining};
+use super::poll::{deadline_after, end_temporary_mask, tell_remaining, temporary_mask, timeout};
 use crate::process::sleep::{Listening, SelectCall, SelectWait, Sleep};
 use crate::shortage::ATTEMPTS;
 use crate::{Ctx, Errno, Machine};
@@ -133,15 +133,11 @@ fn outcome<M: Machine>(
         return Err(Errno::EINTR);
     }
     if call.masked {
-        write_remaining(ctx, call.time, deadline);
+        let parts = |left| [left / 1_000_000_000, left % 1_000_000_000];
+        let done = tell_remaining(ctx, call.time, deadline, parts, done);
         return end_temporary_mask(ctx, done);
     }
-    if let Some(deadline) = deadline {
-        let left = deadline.saturating_sub(ctx.now()) / 1000;
-        // A failed write is ignored.
-        let _unwritten = ctx.write_optional(call.time, &[left / 1_000_000, left % 1_000_000]);
-    }
-    done
+    tell_remaining(ctx, call.time, deadline, |left| [left / 1_000_000_000, left / 1000 % 1_000_000], done)
 }
 
 /// Makes the call with `count` descriptors.

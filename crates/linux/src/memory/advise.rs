@@ -111,10 +111,9 @@ pub fn sys_madvise<M: Machine>(ctx: &mut Ctx<'_, M>, address: u64, len: u64, num
         raw::MADV_KEEPONFORK => {
             return inherit(ctx, address, len, Inherit { included: None, content: Some(Content::Copy) });
         }
-        // Hints about merging, huge pages, core files and ageing have no effect, but the range must be valid.
-        raw::MADV_MERGEABLE
-        | raw::MADV_UNMERGEABLE
-        | raw::MADV_HUGEPAGE
+        // Hints about huge pages, core files and ageing have no effect, but the range must be valid. Those about merging
+        // are refused, as by a Linux that cannot merge pages.
+        raw::MADV_HUGEPAGE
         | raw::MADV_NOHUGEPAGE
         | raw::MADV_DONTDUMP
         | raw::MADV_DODUMP

@@ -8,6 +8,8 @@ pub mod map;
 pub mod own;
 pub mod protect;
 pub mod remap;
+pub mod seal;
+pub mod show;
 pub mod victim;
 
 use crate::errno::Errno;

@@ -25,7 +25,7 @@ pub fn sys_set_tid_address<M: Machine>(ctx: &mut Ctx<'_, M>, at: u64) -> Result<
     Ok(ctx.thread.tid() as usize)
 }
 
-/// `personality`: stored. Only exec looks at it, for the addresses of a program.
+/// `personality`: stored. Exec looks at `ADDR_NO_RANDOMIZE`, and `select` and its like at `STICKY_TIMEOUTS`.
 pub fn sys_personality<M: Machine>(ctx: &mut Ctx<'_, M>, wanted: u32) -> Result<usize, Errno> {
     let personality = &ctx.process().personality;
     let before = personality.load(Ordering::Relaxed);

@@ -103,6 +103,8 @@ pub fn sys_arch_prctl<M: Machine>(ctx: &mut Ctx<'_, M>, option: u32, value: u64)
     const SET_FS: u32 = 0x1002;
     const GET_FS: u32 = 0x1003;
     const GET_GS: u32 = 0x1004;
+    const GET_CPUID: u32 = 0x1011;
+    const SET_CPUID: u32 = 0x1012;
     let machine = ctx.linux.machine;
     match option {
         SET_FS | SET_GS if value >= USER_END => Err(Errno::EPERM),
@@ -122,6 +124,9 @@ pub fn sys_arch_prctl<M: Machine>(ctx: &mut Ctx<'_, M>, option: u32, value: u64)
             ctx.write(value, &machine.gs_base())?;
             Ok(0)
         }
+        // Programs may always execute CPUID. The processors of the guest cannot forbid it.
+        GET_CPUID => Ok(1),
+        SET_CPUID => Err(Errno::ENODEV),
         _ => Err(Errno::EINVAL),
     }
 }

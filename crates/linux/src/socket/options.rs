@@ -108,9 +108,14 @@ fn has_level<M: Machine>(socket: &Socket<M>, level: u32) -> bool {
     }
 }
 
-/// The error of a level that a socket has not.
+/// The error of setting an option of a level that a socket has not.
 fn no_level<M: Machine>(socket: &Socket<M>) -> Errno {
     if socket.family() == Family::Unix { Errno::EOPNOTSUPP } else { Errno::ENOPROTOOPT }
+}
+
+/// As [`no_level`], for reading an option.
+fn no_level_to_read<M: Machine>(socket: &Socket<M>) -> Errno {
+    if socket.family() == Family::Inet6 { Errno::ENOPROTOOPT } else { Errno::EOPNOTSUPP }
 }
 
 /// `setsockopt`
@@ -284,7 +289,7 @@ pub fn sys_getsockopt<M: Machine>(
     if netlink.is_none() {
         let socket = of(&file)?;
         if !has_level(socket, level) {
-            return Err(no_level(socket));
+            return Err(no_level_to_read(socket));
         }
     }
     let room = usize::try_from(ctx.read::<i32>(len_at)?).map_err(|_| Errno::EINVAL)?;

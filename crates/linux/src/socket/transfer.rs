@@ -223,6 +223,7 @@ pub fn sys_recvfrom<M: Machine>(
     if from != 0 {
         match got.from {
             Some(address) => address.store(ctx, from, from_len)?,
+            None if ctx.read::<i32>(from_len)? < 0 => return Err(Errno::EINVAL),
             None => ctx.write(from_len, &0i32)?,
         }
     }

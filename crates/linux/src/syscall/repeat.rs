@@ -38,6 +38,8 @@ impl Repeat {
             | raw::__NR_writev
             | raw::__NR_pipe
             | raw::__NR_mremap
+            | raw::__NR_mseal
+            | raw::__NR_remap_file_pages
             | raw::__NR_dup
             | raw::__NR_dup2
             | raw::__NR_nanosleep

@@ -71,7 +71,7 @@ table! {
     25 mremap => memory::remap::sys_mremap, "several mappings are not moved by one call, as Linux does since 6.17: EFAULT";
     26 msync => memory::advise::sys_msync;
     27 mincore => memory::advise::sys_mincore;
-    28 madvise => memory::advise::sys_madvise, "hints about huge pages, merging, ageing and core files are accepted and do nothing";
+    28 madvise => memory::advise::sys_madvise, "hints about huge pages, ageing and core files are accepted and do nothing; those about merging are EINVAL";
     29 shmget => ipc::sys_shmget, "no huge pages";
     30 shmat => ipc::sys_shmat;
     31 shmctl => ipc::sys_shmctl, "pages in swap count as resident; locked pages that are in swap stay there until they are used";
@@ -174,7 +174,7 @@ table! {
     131 sigaltstack => signal::alt_stack::sys_sigaltstack;
     132 utime => file::sys_utime;
     133 mknod => file::sys_mknod;
-    135 personality => process::identity::sys_personality, "`ADDR_NO_RANDOMIZE` has its effect; other flags are remembered and change nothing";
+    135 personality => process::identity::sys_personality, "`ADDR_NO_RANDOMIZE` and `STICKY_TIMEOUTS` have their effects; other flags are remembered and change nothing";
     137 statfs => file::sys_statfs;
     138 fstatfs => file::sys_fstatfs;
     140 getpriority => process::scheduling::sys_getpriority;
@@ -221,6 +221,7 @@ table! {
     203 sched_setaffinity => process::scheduling::sys_sched_setaffinity, "also for threads that run or wait elsewhere";
     204 sched_getaffinity => process::scheduling::sys_sched_getaffinity;
     213 epoll_create => file::sys_epoll_create;
+    216 remap_file_pages => memory::show::sys_remap_file_pages;
     217 getdents64 => file::sys_getdents64;
     218 set_tid_address => process::identity::sys_set_tid_address;
     219 restart_syscall => time::sleep::sys_restart_syscall;
@@ -322,4 +323,5 @@ table! {
     441 epoll_pwait2 => file::sys_epoll_pwait2;
     449 futex_waitv => futex::many::sys_futex_waitv;
     452 fchmodat2 => file::sys_fchmodat2;
+    462 mseal => memory::seal::sys_mseal;
 }

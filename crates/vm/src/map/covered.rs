@@ -27,7 +27,7 @@ static CLASS_OF: [Class; 32] = {
     let mut all = [Class::Other; 32];
     let mut at = 0;
     while at < all.len() {
-        let (flags, prot) = (at as u8 & KIND, at as u8 >> KIND.count_ones());
+        let (flags, prot) = (at as u16 & KIND, at as u8 >> KIND.count_ones());
         all[at] = if flags & Flags::GROWS_DOWN.bits() != 0 {
             Class::Stack
         } else if prot & Prot::WRITE.bits() != 0 {
@@ -42,14 +42,14 @@ static CLASS_OF: [Class; 32] = {
     all
 };
 /// The flags that a class depends on: the two lowest.
-const KIND: u8 = Flags::SHARED.bits() | Flags::GROWS_DOWN.bits();
+const KIND: u16 = Flags::SHARED.bits() | Flags::GROWS_DOWN.bits();
 const _: () = assert!(KIND == 3 && Prot::all().bits() == 7);
 
 impl Class {
     /// The class by Linux's rules.
     #[inline(always)]
     pub fn of(a: &Attributes) -> Class {
-        CLASS_OF[usize::from(a.flags.bits() & KIND | (a.prot.bits() & 7) << KIND.count_ones())]
+        CLASS_OF[usize::from(a.flags.bits() & KIND | u16::from(a.prot.bits() & 7) << KIND.count_ones())]
     }
 }
 

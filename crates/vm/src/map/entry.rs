@@ -16,7 +16,7 @@ use quire_sync::record;
 bitflags::bitflags! {
     /// The kind of mapping that an entry is.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-    pub struct Flags: u8 {
+    pub struct Flags: u16 {
         /// Stores go to the object itself, and every mapping of it sees them.
         const SHARED = 1;
         /// A fault below the entry extends it downward (a stack).
@@ -34,6 +34,8 @@ bitflags::bitflags! {
         const WIRED_ON_FAULT = 64;
         /// Private, with a file at the end of the chain: nothing beyond the file's end can be reached, copied or not.
         const FILE = 128;
+        /// The range stays mapped with its protection until the space ends ([`Space::seal`](super::Space::seal)).
+        const SEALED = 256;
     }
 }
 
@@ -72,10 +74,8 @@ pub struct Entry<M: Machine> {
     state: AtomicU8,
     /// The writer's: how the chain comes about, while the entry is not published.
     pub(super) how: Cell<How>,
-    /// The writer's: an untouched front goes before that chain.
-    pub(super) add_front: Cell<bool>,
-    /// The writer's: a successor has taken the chain over.
-    pub(super) chain_taken: Cell<bool>,
+    /// The writer's: what it will do, or has done, with the chain.
+    notes: Cell<Notes>,
     /// The writer's: the next entry of a list, of new entries before they are published, of marked ones later.
     pub(super) link: Cell<*const Entry<M>>,
     _front: PhantomData<*const Backing<M>>,
@@ -84,7 +84,7 @@ pub struct Entry<M: Machine> {
 #[cfg(test)]
 quire_sync::assert_layout!(Entry<crate::testing::TestMachine> {
     size: 64, align: 8,
-    retired: 0, vm: 16, front: 24, range: 32, prot: 48, state: 52,
+    retired: 0, vm: 16, front: 24, range: 32, prot: 48, flags: 50, state: 53,
 });
 
 /// Relies on C3: a writer has begun to replace the entry. Set before any PTE of the range is touched; checked by faults under
@@ -94,6 +94,17 @@ const STALE: u8 = 1;
 /// before it enters a leaf, which it can only while the entry is not stale. So a writer learns from the value that its
 /// stale mark replaced.
 const NO_STORES: u8 = 2;
+
+bitflags::bitflags! {
+    /// A writer's notes on the chain of an entry.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub(super) struct Notes: u8 {
+        /// Of a new entry: an untouched front goes before its chain.
+        const ADD_FRONT = 1;
+        /// Of an old entry: a successor has taken its chain over.
+        const CHAIN_TAKEN = 2;
+    }
+}
 
 /// How a new entry gets its chain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -157,8 +168,7 @@ impl<M: Machine> Entry<M> {
             tag: a.tag,
             state: AtomicU8::new(0),
             how: Cell::new(how),
-            add_front: Cell::new(false),
-            chain_taken: Cell::new(false),
+            notes: Cell::new(Notes::empty()),
             link: Cell::new(ptr::null()),
             _front: PhantomData,
         }
@@ -214,6 +224,15 @@ impl<M: Machine> Entry<M> {
     pub(super) fn set_front(&self, front: NonNull<Backing<M>>) {
         record::wrote(&self.front);
         self.front.set(front.as_ptr().cast_const().cast());
+    }
+
+    /// Adds to the writer's notes.
+    pub(super) fn note(&self, more: Notes) {
+        self.notes.set(self.notes.get() | more);
+    }
+    /// Whether the writer has made this note.
+    pub(super) fn noted(&self, note: Notes) -> bool {
+        self.notes.get().contains(note)
     }
 
     /// Whether a writer has begun to replace the entry. Decisive only under the lock of the table page that covers the

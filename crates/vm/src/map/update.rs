@@ -17,7 +17,7 @@
 //! map or protect piece by piece, do not pay an entry for each call.
 
 use super::arena::{EntryChange, Writer};
-use super::entry::{Attributes, Entry, Flags, How, NewEntries};
+use super::entry::{Attributes, Entry, Flags, How, NewEntries, Notes};
 use super::piece::{ChainSource, Piece, STACK_ROOM, continues, grows, layers, with_room};
 use super::pte_update::{Sweep, Work};
 use super::space::Space;
@@ -136,7 +136,10 @@ impl<'s, M: Machine> Row<'s, M> {
         self.spare.reserve_more(backings + usize::from(p.add_front))?;
         let entry = self.new.push(p.range, p.attributes, how, origin)?;
         // SAFETY: `push` has just made the entry, and the row publishes it later, in `publish`.
-        unsafe { entry.as_ref() }.add_front.set(p.add_front);
+        let entry = unsafe { entry.as_ref() };
+        if p.add_front {
+            entry.note(Notes::ADD_FRONT);
+        }
         Ok(())
     }
 
@@ -163,7 +166,7 @@ impl<'s, M: Machine> Row<'s, M> {
                 // SAFETY: entries made this way have an origin, and no chain yet.
                 let origin = unsafe { entry.origin() };
                 if how == How::Taken {
-                    origin.chain_taken.set(true);
+                    origin.note(Notes::CHAIN_TAKEN);
                     origin.front_ptr()
                 } else {
                     let up = how == How::Grown && !flags.contains(Flags::GROWS_DOWN);
@@ -175,7 +178,8 @@ impl<'s, M: Machine> Row<'s, M> {
                 }
             }
         };
-        let front = if entry.add_front.get() { backing::private(spare, pmap, range, 0, Some(chain)) } else { chain };
+        let front =
+            if entry.noted(Notes::ADD_FRONT) { backing::private(spare, pmap, range, 0, Some(chain)) } else { chain };
         entry.set_front(front);
         mark_chain(entry.front(), flags);
     }
@@ -275,13 +279,15 @@ impl<'s, M: Machine> Update<'s, M> {
         Ok(())
     }
 
-    /// Bytes of `range` that are mapped.
-    pub fn mapped_in(&self, range: VirtRange) -> u64 {
+    /// Bytes of `range` that are mapped, for an operation that unmaps them. [`MapError::Sealed`]: it must not.
+    pub fn unmapped_in(&self, range: VirtRange) -> Result<u64, MapError> {
         if self.first.is_none() {
-            return 0;
+            return Ok(0);
         }
-        let parts = self.marked().filter_map(|e| e.range().intersect(&range));
-        parts.map(|r| r.len()).sum()
+        self.marked().try_fold(0, |sum, e| match e.flags().contains(Flags::SEALED) {
+            true => Err(MapError::Sealed),
+            false => Ok(sum + e.range().intersect(&range).map_or(0, |part| part.len())),
+        })
     }
 
     /// The object that a piece may show, from page `page` on.
@@ -434,7 +440,7 @@ impl<'s, M: Machine> Update<'s, M> {
             replaced = entry.link.get();
             // SAFETY: unreachable for new readers, and given up once; a chain that was not passed on was the entry's own.
             unsafe {
-                if !entry.chain_taken.get() {
+                if !entry.noted(Notes::CHAIN_TAKEN) {
                     // Without work on leaves there is nothing to flush: those that stand are right.
                     let proof = proof.get_or_insert_with(|| Sweep::new(self.space).finish());
                     backing::dispose(self.space.vm(), entry.front_ptr(), proof);

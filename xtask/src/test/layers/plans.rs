@@ -315,6 +315,8 @@ pub const PLANS: &[Plan] = &[
             "memory/brk",
             "memory/protect",
             "memory/remap",
+            "memory/seal",
+            "memory/show",
             "futex",
             "process/pidfd",
             "process/wait",

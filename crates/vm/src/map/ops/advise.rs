@@ -5,6 +5,7 @@ use crate::machine::Machine;
 use crate::map::Maps;
 use crate::map::arena::Writer;
 use crate::map::entry::{Entry, Flags};
+use crate::map::ops::seal::keeps_content;
 use crate::map::piece::{Piece, layers};
 use crate::map::pte_update::{Sweep, Work};
 use crate::map::space::Space;
@@ -55,7 +56,8 @@ pub enum Advice {
 impl<M: Machine> Space<M> {
     /// Takes advice about `range`. If a part of it is a hole, the rest is served and [`MapError::NotMapped`] returned,
     /// as on Linux. [`MapError::Invalid`]: the advice does not fit the mapping. [`MapError::Protection`]: a hole is to
-    /// be punched through a mapping that does not let its object be written. With [`MapError::OutOfMemory`] a part may
+    /// be punched through a mapping that does not let its object be written. [`MapError::Sealed`]: sealed content would
+    /// be lost. With [`MapError::OutOfMemory`] a part may
     /// have been done: the same advice again completes it.
     pub fn advise(&self, range: VirtRange, advice: Advice) -> Result<(), MapError> {
         let _span = Span::begin(EventKind::Advise, range.start, range.end.wrapping_sub(range.start));
@@ -106,6 +108,9 @@ impl<M: Machine> Space<M> {
                 result = Err(MapError::NotMapped);
                 break;
             };
+            if keeps_content(entry) {
+                return Err(MapError::Sealed);
+            }
             let Some(part) = entry.range().intersect(&VirtRange { start: at, end: range.end }) else { break };
             if part.start > at {
                 result = Err(MapError::NotMapped);
@@ -223,6 +228,9 @@ impl<M: Machine> Space<M> {
                     continue;
                 };
                 let Some(part) = entry.range().intersect(&VirtRange { start: at, end: range.end }) else { continue };
+                if keeps_content(entry) {
+                    return Err(MapError::Sealed);
+                }
                 if !entry.shared() && !shows_file(entry) {
                     return Err(MapError::Invalid);
                 }
@@ -256,8 +264,13 @@ impl<M: Machine> Space<M> {
 
     /// Gives contents up lazily: no entry changes, so no fault has to be kept away, and forks may run beside.
     fn give_up(&self, range: VirtRange) -> Result<(), MapError> {
-        if self.write(range)?.overlapping(range.start, range.end).any(|e| e.shared() || shows_file(e)) {
-            return Err(MapError::Invalid);
+        for entry in self.write(range)?.overlapping(range.start, range.end) {
+            if keeps_content(entry) {
+                return Err(MapError::Sealed);
+            }
+            if entry.shared() || shows_file(entry) {
+                return Err(MapError::Invalid);
+            }
         }
         self.each_own_layer(range, madv_free::give_up)
     }

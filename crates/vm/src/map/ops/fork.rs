@@ -17,7 +17,7 @@ use crate::check::Level;
 use crate::cow::collapse::collapse;
 use crate::error::MapError;
 use crate::machine::Machine;
-use crate::map::entry::{Attributes, Entry, Flags, How, NewEntries};
+use crate::map::entry::{Attributes, Entry, Flags, How, NewEntries, Notes};
 use crate::map::piece::layers;
 use crate::map::pte_update::{Sweep, UNWRITABLE};
 use crate::map::space::{NewSpace, Space, SpaceRef, USER};
@@ -176,14 +176,14 @@ impl<M: Machine> Space<M> {
                     let own = unsafe { own.as_ref() };
                     own.set_front(f.parent);
                     mark_chain(own.front(), own.flags());
-                    e.chain_taken.set(true);
+                    e.note(Notes::CHAIN_TAKEN);
                 }
                 f.child
             } else {
                 if let Some(own) = own {
                     // SAFETY: entries of `ours` are not published before this loop ends, so they are alive.
                     unsafe { own.as_ref() }.set_front(e.front_ptr());
-                    e.chain_taken.set(true);
+                    e.note(Notes::CHAIN_TAKEN);
                 }
                 // SAFETY: the writer of all arenas is held, and the child's page tables outlive its chains; a shared front has an
                 // object.
@@ -211,7 +211,7 @@ impl<M: Machine> Space<M> {
         // SAFETY: marked entries are in the tree, or were until now and are retired here, once.
         while let Some(e) = unsafe { at.as_ref() } {
             at = e.link.get();
-            if e.chain_taken.get() {
+            if e.noted(Notes::CHAIN_TAKEN) {
                 // SAFETY: the commit took the entry out of the tree, the list has it once, and its chain is its successor's now.
                 unsafe { Entry::retire(NonNull::from(e)) };
             } else {

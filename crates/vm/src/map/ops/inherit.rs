@@ -4,6 +4,7 @@ use crate::error::MapError;
 use crate::machine::Machine;
 use crate::map::entry::{Attributes, Entry, Flags};
 use crate::map::ops::advise::{covered, shows_file};
+use crate::map::ops::seal::keeps_content;
 use crate::map::pte_update::Work;
 use crate::map::space::Space;
 use crate::map::update::Update;
@@ -41,6 +42,11 @@ impl Inherit {
     /// The child gets empty memory.
     pub const ZERO: Inherit = Inherit { included: Some(true), content: Some(Content::Zero) };
 
+    /// Whether a child loses the content.
+    fn discards(self) -> bool {
+        self.included == Some(false) || self.content == Some(Content::Zero)
+    }
+
     fn applied<M: Machine>(self, e: &Entry<M>) -> Attributes {
         let mut a = e.attributes();
         if let Some(included) = self.included {
@@ -64,6 +70,7 @@ impl Inherit {
 impl<M: Machine> Space<M> {
     /// Sets the inheritance of `range`. If a part of it is a hole, the rest is served and [`MapError::NotMapped`]
     /// returned, as on Linux. [`MapError::Invalid`]: something in it cannot be inherited so, and nothing has changed.
+    /// [`MapError::Sealed`]: a child would not get sealed content.
     pub fn inherit(&self, range: VirtRange, how: Inherit) -> Result<(), MapError> {
         self.valid(range)?;
         self.with_memory(|| self.inherit_once(range, how))
@@ -73,6 +80,9 @@ impl<M: Machine> Space<M> {
         let writer = self.write(range)?;
         let mut changes = false;
         for e in writer.overlapping(range.start, range.end) {
+            if how.discards() && keeps_content(e) {
+                return Err(MapError::Sealed);
+            }
             if !how.fits(e) {
                 return Err(MapError::Invalid);
             }

@@ -20,7 +20,7 @@ impl<M: Machine> Space<M> {
     /// - [`MapError::Invalid`] for impossible lengths, addresses or offsets,
     /// - [`MapError::Foreign`] for an object of another system,
     /// - [`MapError::Protection`] if `prot` exceeds `max_prot`,
-    /// - [`MapError::Exists`], [`MapError::NoSpace`], [`MapError::TooMany`], [`MapError::OutOfMemory`].
+    /// - [`MapError::Exists`], [`MapError::Sealed`], [`MapError::NoSpace`], [`MapError::TooMany`], [`MapError::OutOfMemory`].
     ///
     /// Nothing was changed then.
     pub fn map(&self, r: &MapRequest<'_, M>) -> Result<u64, MapError> {
@@ -56,10 +56,11 @@ impl<M: Machine> Space<M> {
 
         let mut update = Update::new(self, writer, range);
         update.show(object.map(|o| (o, page)));
-        let in_the_way = update.mapped_in(range);
-        if in_the_way != 0 && !matches!(r.at, Placement::Fixed(_)) {
+        let in_the_way = update.unmapped_in(range);
+        if in_the_way != Ok(0) && !matches!(r.at, Placement::Fixed(_)) {
             return Err(MapError::Exists);
         }
+        let in_the_way = in_the_way?;
         if self.exceeds(range.len() - in_the_way, &attributes) {
             return Err(MapError::NoSpace);
         }

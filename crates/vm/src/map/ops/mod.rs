@@ -12,6 +12,8 @@ pub(crate) mod populate;
 pub(crate) mod protect;
 pub(crate) mod reap;
 pub(crate) mod remap;
+pub(crate) mod seal;
+pub(crate) mod show;
 pub(crate) mod stack;
 pub(crate) mod structures;
 pub(crate) mod unmap;

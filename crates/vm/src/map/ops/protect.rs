@@ -16,8 +16,9 @@ use quire_sync::trace::{EventKind, Span};
 impl<M: Machine> Space<M> {
     /// Gives `range` the protection `prot`. Lost rights are gone when it returns; the next fault brings gained rights.
     /// It stops at a hole ([`MapError::NotMapped`]), or at a part that may not have the protection
-    /// ([`MapError::Protection`]). It also stops at a part that would exceed the space's limit of data
-    /// ([`MapError::NoSpace`]). The range before that part is changed, as POSIX allows and Linux does.
+    /// ([`MapError::Protection`]), or at a sealed one ([`MapError::Sealed`]). It also stops at a part that would exceed
+    /// the space's limit of data ([`MapError::NoSpace`]). The range before that part is changed, as POSIX allows and
+    /// Linux does.
     pub fn protect(&self, range: VirtRange, prot: Prot) -> Result<(), MapError> {
         let _span = Span::begin(EventKind::Protect, range.start, range.end.wrapping_sub(range.start));
         self.valid(range)?;
@@ -37,6 +38,10 @@ impl<M: Machine> Space<M> {
             }
             if !e.attributes().max_prot.contains(prot) {
                 error = Some(MapError::Protection);
+                break;
+            }
+            if e.flags().contains(Flags::SEALED) {
+                error = Some(MapError::Sealed);
                 break;
             }
             let new = Attributes { prot, ..e.attributes() };

@@ -29,7 +29,7 @@ pub enum Move {
 
 impl<M: Machine> Space<M> {
     /// Makes the mapping at `old` `new_len` bytes long, moving it as `how` says; returns its address. `old` lies within one
-    /// entry ([`MapError::NotMapped`]). An empty `old`, of a shared mapping, makes a second mapping of the same pages.
+    /// entry ([`MapError::NotMapped`]) that is not sealed ([`MapError::Sealed`]). An empty `old`, of a shared mapping, makes a second mapping of the same pages.
     /// `keep_old`: the old range stays mapped, but (where it is private) as new; the mapping moves in any case.
     pub fn remap(&self, old: VirtRange, new_len: u64, how: Move, keep_old: bool) -> Result<u64, MapError> {
         let _span = Span::begin(EventKind::Remap, old.start, new_len);
@@ -231,9 +231,13 @@ impl<M: Machine> Space<M> {
     }
 }
 
-/// The entry that covers all of `range`.
+/// The entry that covers all of `range`, which is to be moved or resized. A sealed one is not.
 fn covering<'a, M: Machine>(writer: &Writer<'a, M>, range: VirtRange) -> Result<&'a Entry<M>, MapError> {
-    writer.get(range.start).filter(|e| e.range().end >= range.end).ok_or(MapError::NotMapped)
+    match writer.get(range.start) {
+        Some(e) if e.flags().contains(Flags::SEALED) => Err(MapError::Sealed),
+        Some(e) if e.range().end >= range.end => Ok(e),
+        _ => Err(MapError::NotMapped),
+    }
 }
 
 /// Whether more of its object, and not zeroes, lies beyond the entry's end.

@@ -29,7 +29,7 @@ impl<M: Machine> Space<M> {
     /// As [`Space::unmap`], by the writer that has all of `range`.
     pub(in crate::map) fn unmap_by<'s>(&'s self, writer: Writer<'s, M>, range: VirtRange) -> Result<(), MapError> {
         let mut update = Update::new(self, writer, range);
-        if update.mapped_in(range) == 0 {
+        if update.unmapped_in(range)? == 0 {
             return Ok(());
         }
         update.outside_before(range)?;

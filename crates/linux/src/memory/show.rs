@@ -1,0 +1,30 @@
+//! `remap_file_pages`.
+
+use super::map::range;
+use crate::Ctx;
+use crate::errno::Errno;
+use crate::machine::Machine;
+use linux_raw_sys::general as raw;
+use quire_vm::PAGE_SIZE;
+
+/// `remap_file_pages`: each changed part becomes a mapping of its own, as on Linux since 4.0.
+pub fn sys_remap_file_pages<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    address: u64,
+    len: u64,
+    prot: u64,
+    page: u64,
+    flags: u64,
+) -> Result<usize, Errno> {
+    let (address, len) = (address & !(PAGE_SIZE - 1), len & !(PAGE_SIZE - 1));
+    if prot != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let range = range(address, len)?;
+    let end = page.checked_add(len / PAGE_SIZE).ok_or(Errno::EINVAL)?;
+    if end > i64::MAX as u64 / PAGE_SIZE {
+        return Err(Errno::EOVERFLOW);
+    }
+    ctx.space()?.show_from(range, page, flags & u64::from(raw::MAP_NONBLOCK) == 0)?;
+    Ok(0)
+}
