@@ -2,7 +2,7 @@
 . "$(dirname "$0")/lib.sh"
 mkdir -p /tmp/prometheus
 cat >/tmp/prometheus.yml <<'X'
-global: { scrape_interval: 1s, scrape_timeout: 1s }
+global: { scrape_interval: 3s, scrape_timeout: 3s }
 scrape_configs:
   - { job_name: self, static_configs: [ { targets: [ "localhost:9090" ] } ] }
   - { job_name: node, static_configs: [ { targets: [ "localhost:9100" ] } ] }
@@ -24,7 +24,6 @@ check "prometheus starts" start
 check "both are scraped" until_true 60 reaches 'sum(up)' 2
 check "some samples" until_true 60 reaches 'sum(prometheus_tsdb_head_samples_appended_total)' 3000
 check "mapped head file" test -s /tmp/prometheus/chunks_head -o -d /tmp/prometheus/chunks_head
-check "snapshot" sh -c 'curl -s -XPOST http://localhost:9090/-/healthy -o /dev/null'
 before=$(value 'count_over_time(up{job="self"}[10m])')
 kill -9 $server
 wait $server 2>/dev/null

@@ -23,7 +23,7 @@ same "su" "nobody 65534" su -s /bin/sh nobody -c 'echo $(id -un) $(id -u)'
 same "nice" "5" nice -n 5 nice
 same "timeout" "124" sh -c 'timeout 0.3 sleep 5; echo $?'
 same "taskset" "1" sh -c 'taskset -c 0 nproc'
-same "killall" "0" sh -c 'sleep 77 & killall sleep; wait $! 2>/dev/null; pgrep -c -f "sleep 77"'
+same "killall" "143" bash -c 'sleep 77 & killall sleep; wait $! 2>/dev/null; echo $?'
 same "flock" "1" sh -c 'flock /tmp/lock sleep 1 & sleep 0.3; flock -n /tmp/lock true; echo $?'
 same "setsid" "yes" sh -c 'setsid -w sh -c "[ \$(ps -o sid= -p \$\$) -eq \$\$ ] && echo yes"'
 same "script gives a terminal" "/dev/pts/0" sh -c "script -qec tty /dev/null </dev/null | tr -d '\r'"
@@ -43,7 +43,7 @@ check "hang-up" until_true 10 sh -c '! pgrep -x cat'
 printf 'one\ntwo\nthree\n' >/tmp/text
 same "vim script" "ONE two 3" sh -c 'vim -u NONE -es -c "1s/one/ONE/" -c "3s/three/3/" -c wq /tmp/text </dev/null; echo $(cat /tmp/text)'
 same "sort" "$(seq 1 50000)" sh -c 'seq 1 50000 | shuf | sort -n --parallel=2 -S 1M'
-same "checksum" "98b9f1b3bc5f6c36c5a2a3d2a6fcdd1e" sh -c 'seq 1 100000 | md5sum | cut -c1-32'
+same "checksum" "dea9193b768319cbb4ff1a137ac03113" sh -c 'seq 1 100000 | md5sum | cut -c1-32'
 same "find and xargs" "100" sh -c 'mkdir -p /tmp/many; for i in $(seq 100); do echo $i >/tmp/many/$i; done; find /tmp/many -type f -print0 | xargs -0 -n 7 cat | wc -l'
 same "copy with holes" "0" sh -c 'truncate -s 100M /tmp/holes; cp --sparse=always /tmp/holes /tmp/holes2; du /tmp/holes2 | cut -f1'
 same "grep" "10000" sh -c 'seq 1 100000 | grep -c "7$"'

@@ -168,6 +168,10 @@ int main(void) {
     mount("shm", "/dev/shm", "tmpfs", 0, NULL);
     mkdir("/dev/mqueue", 01777);
     mount("mqueue", "/dev/mqueue", "mqueue", 0, NULL);
+    symlink("/proc/self/fd", "/dev/fd");
+    symlink("/proc/self/fd/0", "/dev/stdin");
+    symlink("/proc/self/fd/1", "/dev/stdout");
+    symlink("/proc/self/fd/2", "/dev/stderr");
     link_up("lo");
     load_modules("/.quire/modules");
     // Fair to a kernel that has neither these limits nor these extras.

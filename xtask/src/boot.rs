@@ -232,7 +232,7 @@ mod tests {
     use crate::machine::relay::Report;
 
     fn ended(outcome: Outcome, log: &str) -> GuestOutput {
-        let report = Report { outcome, log_tail: log.to_owned(), ready: None, ready_after: None };
+        let report = Report { outcome, log_tail: log.to_owned(), ready: None, ready_after: None, results: None };
         GuestOutput { report, output: Vec::new(), errors: Vec::new() }
     }
 

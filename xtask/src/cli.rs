@@ -130,6 +130,10 @@ pub struct Run {
     #[arg(short, long)]
     pub verbose: bool,
 
+    /// Copy a file or directory out of the guest when the program has ended. Without HOST it keeps its name
+    #[arg(long, value_name = "GUEST[:HOST]")]
+    pub copy_out: Vec<OsString>,
+
     /// Words for the kernel's command line
     #[arg(long, hide = true, default_value = "")]
     pub append: String,
@@ -156,6 +160,7 @@ Examples:
   ./quire run --copy data.csv -- busybox awk -F, '{print $2}' data.csv
   ./quire run --copy ./site:/srv --cwd /srv -- busybox ls -l
   ./quire run --memory 1G --packages redis-server -- redis-server --version
+  ./quire run --packages gcc --copy hello.c --copy-out hello -- gcc -o hello hello.c
   ./quire run --root debian.tar.xz -- bash -c 'ls /usr/bin | wc -l'
   ./quire run --cpus 2 --env RUST_BACKTRACE=1 --timeout 60 -v -- ./target/debug/my-test";
 

@@ -23,6 +23,7 @@ use crate::{
         compiler, debian,
         order::Order,
         program::{self, Copy, First},
+        results::{self, CopyOut},
         root,
         tree::Tree,
     },
@@ -40,7 +41,10 @@ use crate::{
 /// Runs the program and returns its status.
 pub fn command(places: &Places, options: &cli::Run) -> Result<u8> {
     let tty = terminal::interactive();
-    let (tree, order) = prepare(places, &options.guest, &options.program, tty)?;
+    let (tree, mut order) = prepare(places, &options.guest, &options.program, tty)?;
+    let wanted = options.copy_out.iter().map(|text| CopyOut::parse(text, &options.guest.cwd));
+    let wanted = wanted.collect::<Result<Vec<_>>>()?;
+    order.results = wanted.iter().map(|w| w.guest.clone().into()).collect();
     let kernel = Kernel::ready(places, if options.linux { On::Linux } else { On::Quire })?;
     let image = kernel.image(tree, &order)?;
     if options.verbose {
@@ -54,7 +58,7 @@ pub fn command(places: &Places, options: &cli::Run) -> Result<u8> {
         ..Shape::default()
     };
     let start = || kernel.start(&image, &shape);
-    let report = with_user(start, tty && !options.linux, options.verbose, options.timeout)?;
+    let mut report = with_user(start, tty && !options.linux, options.verbose, options.timeout)?;
     if options.verbose
         && let (Some(ns), Some(after)) = (report.ready, report.ready_after)
     {
@@ -64,7 +68,15 @@ pub fn command(places: &Places, options: &cli::Run) -> Result<u8> {
             after.as_secs_f64()
         );
     }
-    conclude(&report, options.verbose)
+    let results = report.results.take();
+    let status = conclude(&report, options.verbose)?;
+    if !wanted.is_empty()
+        && let Err(e) = results::unpack(results, &wanted)
+    {
+        eprintln!("quire: {e}");
+        return Ok(if status == 0 { e.status } else { status });
+    }
+    Ok(status)
 }
 
 /// The status of a run, or the failure of the machine.
@@ -128,7 +140,7 @@ pub fn prepare(places: &Places, guest: &cli::Guest, words: &[OsString], tty: boo
         )));
     }
     let size = if tty { terminal::size(rustix::stdio::stdout()) } else { None };
-    Ok((tree, Order { args, env, cwd: guest.cwd.clone().into(), tty, size }))
+    Ok((tree, Order { args, env, cwd: guest.cwd.clone().into(), results: Vec::new(), tty, size }))
 }
 
 /// The guest's root: Quire's own, a given one, or one of packages.

@@ -7,6 +7,7 @@
 //! - [`libraries`]: the files that a dynamic program of the host needs;
 //! - [`program`]: the meaning of the user's words: which file, from where, under which name;
 //! - [`compiler`]: this machine's C compiler, and a project for it;
+//! - [`results`]: files that come back from the guest;
 //! - [`order`]: the file with the guest's order.
 
 pub mod archive;
@@ -15,5 +16,6 @@ pub mod debian;
 pub mod libraries;
 pub mod order;
 pub mod program;
+pub mod results;
 pub mod root;
 pub mod tree;

@@ -5,6 +5,7 @@
 //! - `arg HEX`, as often as there are arguments: the first is the absolute path of the program
 //! - `env HEX`: `NAME=value`
 //! - `cwd HEX`: the directory where the program starts
+//! - `out HEX`: a path whose tree the host wants at the end, as often as there are such paths
 //! - `tty 0|1`: whether descriptors 0 to 2 are a terminal or byte streams
 //! - `size ROWS COLUMNS`: the size of that terminal
 
@@ -19,6 +20,8 @@ pub struct Order {
     pub env: Vec<OsString>,
     /// The directory where it starts.
     pub cwd: OsString,
+    /// Paths whose trees come back at the end.
+    pub results: Vec<OsString>,
     /// A terminal, or plain streams.
     pub tty: bool,
     /// The terminal's rows and columns, if they are known.
@@ -29,7 +32,9 @@ impl Order {
     /// The file's content.
     pub fn encode(&self) -> String {
         let mut out = String::new();
-        for (word, values) in [("arg", &self.args), ("env", &self.env), ("cwd", &vec![self.cwd.clone()])] {
+        for (word, values) in
+            [("arg", &self.args), ("env", &self.env), ("cwd", &vec![self.cwd.clone()]), ("out", &self.results)]
+        {
             for value in values {
                 let _ = write!(out, "{word} ");
                 for byte in value.as_bytes() {
@@ -56,9 +61,10 @@ mod tests {
             args: vec!["/bin/a".into(), "x\n ".into()],
             env: vec!["A=".into()],
             cwd: "/".into(),
+            results: vec!["/r".into()],
             tty: true,
             size: Some((24, 80)),
         };
-        assert_eq!(order.encode(), "arg 2f62696e2f61\narg 780a20\nenv 413d\ncwd 2f\ntty 1\nsize 24 80\n");
+        assert_eq!(order.encode(), "arg 2f62696e2f61\narg 780a20\nenv 413d\ncwd 2f\nout 2f72\ntty 1\nsize 24 80\n");
     }
 }

@@ -32,6 +32,8 @@ pub enum FromGuest {
     Signal(u8),
     /// The first user instruction ran this many nanoseconds after the kernel started.
     Ready(u64),
+    /// So many bytes of the results follow.
+    Data(u64),
 }
 
 impl FromGuest {
@@ -42,33 +44,57 @@ impl FromGuest {
             "exit" => value.parse().ok().map(Self::Exit),
             "signal" => value.parse().ok().filter(|n| (1..=64).contains(n)).map(Self::Signal),
             "ready" => value.parse().ok().map(Self::Ready),
+            "data" => value.parse().ok().map(Self::Data),
             _ => None,
         }
     }
 }
 
-/// Splits a stream of bytes into lines.
+/// One piece of the stream from the guest.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Piece<'a> {
+    /// A known line.
+    Line(FromGuest),
+    /// Bytes of the results.
+    Data(&'a [u8]),
+}
+
+/// Splits the stream from the guest into lines and bytes of results.
 #[derive(Debug, Default)]
-pub struct Lines {
+pub struct Pieces {
     partial: Vec<u8>,
+    /// Bytes of results that are still to come.
+    data: u64,
 }
 
 /// A longer line breaks the protocol, and its bytes are dropped.
 const LONGEST: usize = 256;
 
-impl Lines {
-    /// Takes bytes and returns the lines that are complete now.
-    pub fn push(&mut self, bytes: &[u8]) -> Vec<String> {
-        let mut whole = Vec::new();
-        for byte in bytes {
-            if *byte == b'\n' {
-                whole.push(String::from_utf8_lossy(&self.partial).into_owned());
+impl Pieces {
+    /// Takes bytes, and passes the pieces that are complete now to `each`.
+    pub fn push(&mut self, mut bytes: &[u8], mut each: impl FnMut(Piece<'_>)) {
+        while !bytes.is_empty() {
+            if self.data > 0 {
+                let (now, later) = bytes.split_at(bytes.len().min(usize::try_from(self.data).unwrap_or(usize::MAX)));
+                self.data -= now.len() as u64;
+                bytes = later;
+                each(Piece::Data(now));
+                continue;
+            }
+            let end = bytes.iter().position(|b| *b == b'\n');
+            let part = &bytes[..end.unwrap_or(bytes.len())];
+            self.partial.extend(part.iter().take(LONGEST - self.partial.len()));
+            bytes = &bytes[end.map_or(bytes.len(), |at| at + 1)..];
+            if end.is_some() {
+                let line = FromGuest::parse(&String::from_utf8_lossy(&self.partial));
                 self.partial.clear();
-            } else if self.partial.len() < LONGEST {
-                self.partial.push(*byte);
+                match line {
+                    Some(FromGuest::Data(count)) => self.data = count,
+                    Some(line) => each(Piece::Line(line)),
+                    None => {}
+                }
             }
         }
-        whole
     }
 }
 
@@ -76,21 +102,35 @@ impl Lines {
 mod tests {
     use super::*;
 
+    fn all(pieces: &mut Pieces, bytes: &[u8]) -> String {
+        let mut text = String::new();
+        pieces.push(bytes, |piece| text.push_str(&format!("{piece:?} ")));
+        text
+    }
+
     #[test]
     fn lines_may_come_in_pieces() {
-        let mut lines = Lines::default();
-        assert!(lines.push(b"re").is_empty());
-        assert_eq!(lines.push(b"ady 12\nexit 3\nsig"), ["ready 12", "exit 3"]);
-        assert_eq!(lines.push(b"nal 9\n"), ["signal 9"]);
+        let mut pieces = Pieces::default();
+        assert_eq!(all(&mut pieces, b"re"), "");
+        assert_eq!(all(&mut pieces, b"ady 12\nexit 3\nsig"), "Line(Ready(12)) Line(Exit(3)) ");
+        assert_eq!(all(&mut pieces, b"nal 9\n"), "Line(Signal(9)) ");
+    }
+
+    #[test]
+    fn results_are_bytes_between_lines() {
+        let mut pieces = Pieces::default();
+        assert_eq!(all(&mut pieces, b"data 5\nab"), "Data([97, 98]) ");
+        assert_eq!(all(&mut pieces, b"\nexexit 0\n"), "Data([10, 101, 120]) Line(Exit(0)) ");
+        assert_eq!(all(&mut pieces, b"data 0\nexit 1\ndata x\nexit 2\n"), "Line(Exit(1)) Line(Exit(2)) ");
     }
 
     #[test]
     fn a_line_without_end_takes_no_memory_without_end() {
-        let mut lines = Lines::default();
+        let mut pieces = Pieces::default();
         for _ in 0..1000 {
-            lines.push(&[b'x'; 1000]);
+            assert_eq!(all(&mut pieces, &[b'x'; 1000]), "");
         }
-        assert!(lines.partial.len() <= LONGEST);
+        assert!(pieces.partial.len() <= LONGEST);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use rustix::{
 };
 
 use super::{
-    control::{FromGuest, Lines, ToGuest},
+    control::{FromGuest, Piece, Pieces, ToGuest},
     flow::{Flow, Moved},
     outcome::Outcome,
     qemu::{self, Guest},
@@ -77,6 +77,8 @@ pub struct Report {
     pub ready: Option<u64>,
     /// Real time from QEMU's start to that instruction.
     pub ready_after: Option<Duration>,
+    /// The archive of results that the guest sent.
+    pub results: Option<File>,
 }
 
 struct Relay<'a> {
@@ -86,7 +88,9 @@ struct Relay<'a> {
     from_a: Flow,
     from_b: Flow,
     to_c: Flow,
-    lines: Lines,
+    pieces: Pieces,
+    /// The archive of results, once the guest sends one.
+    results: Option<File>,
     tail: Vec<u8>,
     said: Option<FromGuest>,
     ready: Option<(u64, Duration)>,
@@ -112,7 +116,8 @@ pub fn run(guest: Guest, ends: Ends<'_>) -> Report {
         from_a: Flow::default(),
         from_b: Flow::default(),
         to_c: Flow::default(),
-        lines: Lines::default(),
+        pieces: Pieces::default(),
+        results: None,
         tail: Vec::new(),
         said: None,
         ready: None,
@@ -135,6 +140,7 @@ pub fn run(guest: Guest, ends: Ends<'_>) -> Report {
         log_tail: String::from_utf8_lossy(&relay.tail).into_owned(),
         ready: relay.ready.map(|r| r.0),
         ready_after: relay.ready.map(|r| r.1),
+        results: relay.results.take(),
     }
 }
 
@@ -374,23 +380,34 @@ impl Relay<'_> {
     }
 
     fn take_control(&mut self) {
-        let mut bytes = [0; 4096];
+        let mut bytes = [0; 64 << 10];
         while let Ok(n @ 1..) = rustix::io::read(&self.guest.port_c, &mut bytes) {
-            for line in self.lines.push(&bytes[..n]) {
-                match FromGuest::parse(&line) {
-                    Some(FromGuest::Ready(ns)) => {
-                        self.ready = Some((ns, self.guest.started.elapsed()));
-                        // The size may have changed since the guest's start.
-                        self.window_size();
-                    }
-                    Some(said) => {
-                        self.said.get_or_insert(said);
-                        self.quiet_since = Instant::now();
-                    }
-                    None => {}
+            let mut pieces = std::mem::take(&mut self.pieces);
+            pieces.push(&bytes[..n], |piece| match piece {
+                Piece::Line(FromGuest::Ready(ns)) => {
+                    self.ready = Some((ns, self.guest.started.elapsed()));
+                    // The size may have changed since the guest's start.
+                    self.window_size();
                 }
-            }
+                Piece::Line(said) => {
+                    self.said.get_or_insert(said);
+                    self.quiet_since = Instant::now();
+                }
+                Piece::Data(part) => self.keep_result(part),
+            });
+            self.pieces = pieces;
         }
+    }
+
+    /// Keeps a piece of the results. A file that cannot be written is cut, and its reader will find that.
+    fn keep_result(&mut self, part: &[u8]) {
+        if self.results.is_none() {
+            self.results = tempfile::tempfile().ok();
+        }
+        if let Some(Err(e)) = self.results.as_mut().map(|file| file.write_all(part)) {
+            eprintln!("quire: the guest's results cannot be kept: {e}");
+        }
+        self.quiet_since = Instant::now();
     }
 
     fn take_wishes(&mut self) -> Option<Outcome> {

@@ -166,7 +166,7 @@ fn attack(context: &Context<'_>, round: &Round) -> Result<Result<(), String>> {
     ];
     let words = words.into_iter().flat_map(|(name, value)| [name.to_owned(), value.to_string()]);
     let args = ["/bin/siege".to_owned()].into_iter().chain(words).map(Into::into).collect();
-    let order = Order { args, env: vec![], cwd: "/".into(), tty: false, size: None };
+    let order = Order { args, env: vec![], cwd: "/".into(), ..Order::default() };
     let image = kernel.image(tree, &order)?;
     let shape = Shape {
         cpus: round.cpus,

@@ -159,7 +159,7 @@ fn image(context: &Context<'_>, kernel: &Kernel) -> Result<File> {
     let program = programs::compile(context.places, &context.places.root.join("programs/processor.c"))?;
     let at = programs::in_guest("processor");
     tree.host_file(&at, &program)?;
-    kernel.image(tree, &Order { args: vec![at.into()], env: vec![], cwd: "/".into(), tty: false, size: None })
+    kernel.image(tree, &Order { args: vec![at.into()], env: vec![], cwd: "/".into(), ..Order::default() })
 }
 
 /// Boots, runs the program, and powers off.

@@ -165,7 +165,7 @@ fn run_suite(context: &Context<'_>, suite: Suite, done: &mut dyn FnMut(Check)) -
 
 /// Boots the q35 board, with a program that ends at once.
 fn boots_on_q35(context: &Context<'_>, kernel: &Kernel) -> Result<(), String> {
-    let order = Order { args: vec!["/bin/true".into()], env: vec![], cwd: "/".into(), tty: false, size: None };
+    let order = Order { args: vec!["/bin/true".into()], env: vec![], cwd: "/".into(), ..Order::default() };
     let image = root::tree().and_then(|tree| kernel.image(tree, &order)).map_err(|e| e.to_string())?;
     let nothing = File::options().write(true).open("/dev/null").map_err(|e| e.to_string())?;
     let shape = Shape { cpus: 4, memory: 256, q35: true, verbose: true, ..Shape::default() };
@@ -280,7 +280,7 @@ impl Bench {
         programs::install(&mut tree, &self.programs)?;
         let env = [format!("PATH={}", root::PATH), "HOME=/root".into(), "LC_ALL=C".into()];
         let env = env.into_iter().map(Into::into).collect();
-        kernel.image(tree, &Order { args: vec!["/.quire/testd".into()], env, cwd: "/".into(), tty: false, size: None })
+        kernel.image(tree, &Order { args: vec!["/.quire/testd".into()], env, cwd: "/".into(), ..Order::default() })
     }
 
     fn guest_args(&self, case: &Case) -> Vec<String> {

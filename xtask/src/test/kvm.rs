@@ -75,7 +75,7 @@ pub fn order(args: Vec<String>) -> Order {
         "QUIRE_ACCEL=kvm".into(),
     ];
     let [args, env] = [args, env.to_vec()].map(|words| words.into_iter().map(Into::into).collect());
-    Order { args, env, cwd: "/".into(), tty: false, size: None }
+    Order { args, env, cwd: "/".into(), ..Order::default() }
 }
 
 /// Boots the host once, and in it a guest with each of two processors.

@@ -108,7 +108,7 @@ fn boot(context: &Context<'_>, case: &Case, cpus: u32) -> Result<relay::GuestOut
     }
     let args = ["/bin/busybox", "sh", "-c", case.script].map(Into::into).to_vec();
     let env = vec!["PATH=/bin:/programs".into()];
-    let order = Order { args, env, cwd: "/".into(), tty: false, size: None };
+    let order = Order { args, env, cwd: "/".into(), ..Order::default() };
     let image = kernel.image(tree, &order)?;
     let shape = Shape { cpus, memory: case.memory, count: true, append: case.append.into(), ..Shape::default() };
     kernel.kept(&image, &shape, LIMIT)

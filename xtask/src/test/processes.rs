@@ -116,7 +116,7 @@ fn boot(context: &Context<'_>, case: &Case, cpus: u32) -> Result<GuestOutput> {
     }
     let args = ["/bin/busybox", "sh", "-c", case.script].map(Into::into).to_vec();
     let env = vec!["PATH=/bin:/programs".into()];
-    let order = Order { args, env, cwd: "/".into(), tty: false, size: None };
+    let order = Order { args, env, cwd: "/".into(), ..Order::default() };
     let image = kernel.image(tree, &order)?;
     let shape = Shape { cpus, memory: case.memory, ..Shape::default() };
     let ended = kernel.kept(&image, &shape, Duration::from_secs(case.seconds))?;

@@ -45,7 +45,7 @@ fn judge(context: &Context<'_>, cpus: u32) -> Result<std::result::Result<(), Str
     let mut tree = root::tree()?;
     let at = programs::in_guest("refusals");
     tree.host_file(&at, &program)?;
-    let order = Order { args: vec![at.into()], env: vec![], cwd: "/".into(), tty: false, size: None };
+    let order = Order { args: vec![at.into()], env: vec![], cwd: "/".into(), ..Order::default() };
     let image = kernel.image(tree, &order)?;
     let ended = kernel.kept(&image, &Shape { cpus, memory: 256, ..Shape::default() }, LIMIT)?;
     let said = String::from_utf8([ended.output, ended.errors].concat()).unwrap_or_default();

@@ -151,8 +151,7 @@ fn boot(context: &Context<'_>, kernel: &Kernel, name: &str, shape: &Shape, scrip
         args: args.map(Into::into).to_vec(),
         env: vec!["PATH=/bin".into()],
         cwd: "/".into(),
-        tty: false,
-        size: None,
+        ..Order::default()
     };
     let image = root::tree().and_then(|tree| kernel.image(tree, &order)).map_err(|e| text(&e))?;
     let mut output = qemu::memory_file("output").map_err(|e| text(&e))?;

@@ -77,7 +77,7 @@ fn try_case(context: &Context<'_>, case: &Case) -> Result<Option<String>> {
     tree.host_file(&at, &program)?;
     let mut args = vec![at.into()];
     args.extend(case.args.iter().map(Into::into));
-    let order = Order { args, env: vec![], cwd: "/".into(), tty: false, size: None };
+    let order = Order { args, env: vec![], cwd: "/".into(), ..Order::default() };
     let image = kernel.image(tree, &order)?;
     let shape = Shape { cpus: case.cpus, memory: 256, count: true, ..Shape::default() };
     let ended = kernel.kept(&image, &shape, LIMIT)?;

@@ -159,7 +159,7 @@ fn boot(context: &Context<'_>, case: &Case) -> Result<relay::GuestOutput> {
         if case.checked { build::checked_kernel(context.places) } else { context.kernel() }
     })?;
     let args = ["/bin/busybox", "sh", "-c", case.script].map(Into::into).to_vec();
-    let order = Order { args, env: vec![], cwd: "/".into(), tty: false, size: None };
+    let order = Order { args, env: vec![], cwd: "/".into(), ..Order::default() };
     let image = kernel.image(root::tree()?, &order)?;
     let append = format!("watchdog_thresh=1 hung_task_timeout_secs=2 {}", case.append);
     let shape = Shape { cpus: case.cpus, memory: 256, count: true, append, ..Shape::default() };
