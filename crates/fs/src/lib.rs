@@ -37,6 +37,8 @@ mod refusals;
 pub mod test_host;
 #[cfg(test)]
 mod tree_model;
+#[cfg(test)]
+mod watch_tests;
 
 pub use device::port;
 pub use device::port::Port;

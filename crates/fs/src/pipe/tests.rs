@@ -619,3 +619,41 @@ proptest! {
         }
     }
 }
+
+fn end_of(stream: &Arc<dyn Stream>) -> &PipeEnd<TestHost> {
+    stream.as_any().downcast_ref().unwrap()
+}
+
+#[test]
+fn bytes_leave_a_pipe_only_after_their_receiver_has_them() {
+    let (r, w) = pipe();
+    write(&*w, &Io::NOW, b"0123456789").unwrap();
+    let mut buffer = [0; 64];
+    assert_eq!(end_of(&r).give(&mut buffer, &mut |_| Err(FsError::WouldBlock)), Err(FsError::WouldBlock));
+    assert_eq!(end_of(&r).give(&mut buffer, &mut |bytes| Ok(bytes.len() - 6)), Ok(4));
+    let (other, into) = pipe();
+    assert_eq!(end_of(&r).move_to_pipe(end_of(&into), &mut buffer[..2], true), Ok(2));
+    assert_eq!(end_of(&r).move_to_pipe(end_of(&into), &mut buffer, false), Ok(6));
+    assert_eq!(end_of(&r).move_to_pipe(end_of(&w), &mut buffer, false), Err(FsError::Invalid));
+    assert_eq!(read(&*other, &Io::NOW, 64).unwrap(), b"45456789");
+    assert_eq!(read(&*r, &Io::NOW, 64), Err(FsError::WouldBlock));
+}
+
+#[test]
+fn a_full_pipe_receives_nothing_and_a_moved_packet_keeps_its_gap() {
+    let (r, w) = pipe();
+    let mut buffer = std::vec![7; CAPACITY + 1];
+    assert_eq!(end_of(&w).receive(&mut buffer, &mut |into| Ok(into.len())), Ok(Some(CAPACITY)));
+    assert_eq!(end_of(&w).receive(&mut buffer, &mut |into| Ok(into.len())), Ok(None));
+    assert_eq!(read(&*r, &Io::NOW, CAPACITY + 1).unwrap().len(), CAPACITY);
+    let packets = Io { packets: true, ..Io::NOW };
+    write(&*w, &packets, b"first").unwrap();
+    write(&*w, &packets, b"second").unwrap();
+    let (other, into) = pipe();
+    assert_eq!(end_of(&r).move_to_pipe(end_of(&into), &mut buffer, true), Ok(5));
+    assert_eq!(r.queued(), Ok(11));
+    for n in [5, 6] {
+        assert_eq!(end_of(&r).move_to_pipe(end_of(&into), &mut buffer, false), Ok(n));
+    }
+    assert_eq!((r.queued(), read(&*other, &Io::NOW, 64).unwrap()), (Ok(0), b"firstfirstsecond".to_vec()));
+}
