@@ -31,6 +31,8 @@ pub const fn ends(number: u64) -> bool {
             | raw::__NR_wait4
             | raw::__NR_waitid
             | raw::__NR_munmap
+            | raw::__NR_shmdt
+            | raw::__NR_mq_unlink
             | raw::__NR_madvise
             | raw::__NR_rt_sigreturn
             | raw::__NR_unlink
