@@ -51,7 +51,7 @@ pub struct Linux<M: Machine> {
     pub files: System<M>,
     /// The names of sockets.
     pub(crate) network: Arc<Network<M>>,
-    /// What tells this boot from others.
+    /// Random bytes that identify this boot.
     pub(crate) boot_id: [u8; 16],
     /// Numbers of `/proc/sys`.
     pub settings: Settings,
