@@ -56,7 +56,7 @@ static void memory_of_others(void) {
     CHECK(at[4000] == 'x' && !at[8192], "own memory");
     memset(got, 0, sizeof got);
     CHECK(process_vm_readv(child, to, 2, from, 3, 0) == 8392 && got[0] == 'w' && got[8391] == 'w', "read again");
-    // What is not mapped ends the transfer.
+    // An address without a mapping ends the transfer.
     CHECK(!mprotect(at, 4096, PROT_READ), "mprotect");
     char *hole = pages(2, PROT_READ | PROT_WRITE);
     CHECK(!munmap(hole + 4096, 4096), "munmap");

@@ -60,6 +60,7 @@ pub struct Linux<M: Machine> {
     /// Shared memory segments, semaphore arrays, message queues.
     pub(crate) ipc: Ipc<M>,
     /// What tells this boot from others.
+    /// Random bytes that identify this boot.
     pub(crate) boot_id: [u8; 16],
     /// Numbers of `/proc/sys`.
     pub settings: Settings,

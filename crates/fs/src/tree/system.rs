@@ -79,7 +79,7 @@ impl FileSystem {
         }
     }
 
-    /// Its limits and what they are for: those that are set.
+    /// Its limits, as far as they are set.
     pub fn limits(&self) -> Limits {
         let of = |quota: Option<&Quota>| quota.map(Quota::limit).filter(|limit| *limit != u64::MAX);
         Limits { pages: of(self.pages), inodes: of(self.inodes) }

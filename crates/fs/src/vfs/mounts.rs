@@ -306,7 +306,7 @@ impl<H: Host> Vfs<H> {
         self.all_mounts().for_each(|mount| mount.root.inode.system().set_room(more));
     }
 
-    /// All mounts, one after the other. One that is mounted or unmounted meanwhile may be left out.
+    /// All mounts, one after the other. Mounts that come or go meanwhile may be left out.
     fn all_mounts(&self) -> impl Iterator<Item = Arc<Mount<H>>> {
         (0..).map_while(|n| self.mounts.lock().get(n).cloned())
     }

@@ -13,10 +13,10 @@ pub(super) fn maps<M: Machine>(memory: &Foreign<M>, out: &mut Text) -> Result<()
     each(memory, out, &mut |_, _| Ok(()))
 }
 
-/// Adds what is to follow the line of a mapping.
+/// Adds lines behind the line of a mapping.
 pub(super) type More<'a, M> = &'a mut dyn FnMut(&EntryInfo<M>, &mut Text) -> Result<(), FsError>;
 
-/// The lines of all mappings, each with what `more` adds behind it.
+/// The lines of all mappings. `more` adds lines behind each.
 pub(super) fn each<M: Machine>(memory: &Foreign<M>, out: &mut Text, more: More<'_, M>) -> Result<(), FsError> {
     let mut result = Ok(());
     // A line may be as long as a path.

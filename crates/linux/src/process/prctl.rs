@@ -75,7 +75,7 @@ pub fn sys_prctl<M: Machine>(
             ctx.write(second, &ctx.thread.clear_tid.load(Ordering::Relaxed))?;
             Ok(0)
         }
-        // There are no large pages, so a program that wants none has what it wants.
+        // There are no large pages in any case.
         raw::PR_SET_THP_DISABLE if third == 0 && fourth == 0 && fifth == 0 => {
             ctx.space()?.small_pages.store(second != 0, Ordering::Relaxed);
             Ok(0)

@@ -1,7 +1,8 @@
 //! Sockets: the calls, addresses, options and messages of Linux over those of `quire_net`.
 //!
 //! [`calls`] makes, names and connects sockets. [`transfer`] sends and receives. [`options`] has `getsockopt` and
-//! `setsockopt`. [`netlink`] and [`loopback`] answer requests about the interface. [`user_address`] and [`control`] translate what programs write.
+//! `setsockopt`. [`netlink`] and [`loopback`] answer requests about the interface. [`user_address`] and [`control`]
+//! translate the bytes that programs write.
 
 mod beneath;
 mod calls;
