@@ -266,7 +266,7 @@ table! {
     296 pwritev => file::sys_pwritev;
     297 rt_tgsigqueueinfo => signal::calls::sys_rt_tgsigqueueinfo;
     299 recvmmsg => socket::sys_recvmmsg;
-    302 prlimit64 => process::prlimit::sys_prlimit64, "no real-time classes, message queues or core files, so the limits on those limit nothing";
+    302 prlimit64 => process::prlimit::sys_prlimit64, "no real-time classes or message queues, so the limits on those limit nothing";
     306 syncfs => file::sys_syncfs;
     307 sendmmsg => socket::sys_sendmmsg;
     309 getcpu => process::scheduling::sys_getcpu;

@@ -288,6 +288,7 @@ pub const PLANS: &[Plan] = &[
             "signal/calls",
             "signal/wait",
             "signal/frame",
+            "core_file",
             "rseq",
             "signal/deliver",
             "exec",
