@@ -21,6 +21,7 @@
 //! new thread it calls [`Linux::first_return`] instead.
 #![cfg_attr(not(test), no_std)]
 
+pub(crate) mod core_file;
 pub mod ctx;
 mod ending;
 pub mod entry;

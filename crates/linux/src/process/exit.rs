@@ -2,7 +2,7 @@
 
 use super::stage::Stage;
 use super::users::Permit;
-use super::{Process, usage, wait};
+use super::{DUMPED, Process, usage, wait};
 use crate::errno::Errno;
 use crate::machine::{End, Machine};
 use crate::process::thread::{Thread, work};
@@ -281,6 +281,7 @@ fn tell_parent<M: Machine>(linux: &'static Linux<M>, process: &Arc<Process<M>>) 
         let info = |signal| {
             let (code, value) = match status & 0x7f {
                 0 => (code::CLD_EXITED, status >> 8 & 0xff),
+                by if status & DUMPED != 0 => (code::CLD_DUMPED, by),
                 by => (code::CLD_KILLED, by),
             };
             let detail = Detail::Child {

@@ -173,6 +173,9 @@ pub struct Process<M: Machine> {
     pub(crate) member: ListPlace<Process<M>>,
 }
 
+/// The bit of a wait status that tells of a core file.
+pub(crate) const DUMPED: i32 = 0x80;
+
 /// Job control state.
 #[derive(Default)]
 pub struct Job {

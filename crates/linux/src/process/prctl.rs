@@ -52,7 +52,7 @@ pub fn sys_prctl<M: Machine>(
             ctx.write(second, &signal)?;
             Ok(0)
         }
-        // Core files are never written: the flag only decides about access to the process.
+        // The flag decides about access to the process, and about its core file.
         raw::PR_GET_DUMPABLE => Ok(usize::from(ctx.space()?.is_dumpable())),
         raw::PR_SET_DUMPABLE if second <= 1 => {
             ctx.space()?.dumpable().set(second == 1);

@@ -146,12 +146,13 @@ impl<M: Machine> Process<M> {
         threads.iter().all(|task| task.payload().as_ref().is_none_or(|thread| thread.space.is_left()))
     }
 
-    /// Makes all threads end; the process reports `status` (as `wait4` shows it). The first caller's status counts.
-    pub fn begin_exit(&self, status: i32) {
+    /// Makes all threads end; the process reports `status` (as `wait4` shows it). The first caller's status counts:
+    /// returns whether that was this call's.
+    pub fn begin_exit(&self, status: i32) -> bool {
         {
             let mut threads = self.threads.lock();
             if self.exiting.swap(true, Ordering::AcqRel) {
-                return;
+                return false;
             }
             self.status.store(status, Ordering::Release);
             threads.closed = true;
@@ -165,6 +166,7 @@ impl<M: Machine> Process<M> {
                 }
             }
         }
+        true
     }
 
     /// The credentials of thread `tid` of this process; of its first thread if that thread has ended.

@@ -4,7 +4,7 @@ use super::pidfd::process_of;
 use super::rusage::RawUsage;
 use super::stage::Stage;
 use super::usage::Usage;
-use super::{Family, Process, Report, group};
+use super::{DUMPED, Family, Process, Report, group};
 use crate::errno::Errno;
 use crate::machine::Machine;
 use crate::process::sleep::{Answer, ChildWait, Sleep, Wanted, Which};
@@ -51,6 +51,7 @@ impl Event {
     fn info(self) -> (i32, i32) {
         match self {
             Event::Ended(status) if status & 0x7f == 0 => (code::CLD_EXITED, status >> 8 & 0xff),
+            Event::Ended(status) if status & DUMPED != 0 => (code::CLD_DUMPED, status & 0x7f),
             Event::Ended(status) => (code::CLD_KILLED, status & 0x7f),
             Event::Living(Report::Stopped(signal)) => (code::CLD_STOPPED, i32::from(signal)),
             Event::Living(Report::Continued) => (code::CLD_CONTINUED, i32::from(Signal::CONT.number())),
@@ -286,6 +287,7 @@ mod tests {
     fn statuses_have_the_layout_of_the_wait_macros() {
         assert_eq!(Event::Ended(3 << 8).info(), (code::CLD_EXITED, 3));
         assert_eq!(Event::Ended(9).info(), (code::CLD_KILLED, 9));
+        assert_eq!(Event::Ended(6 | DUMPED).info(), (code::CLD_DUMPED, 6));
         assert_eq!(Event::Living(Report::Stopped(19)).status(), 0x137f);
         assert_eq!(Event::Living(Report::Continued).status(), 0xffff);
     }

@@ -13,7 +13,7 @@ use quire_sync::{Rank, Sequence};
 pub enum Default {
     /// It ends.
     Terminate,
-    /// It ends; Linux would write a core file.
+    /// It ends, and leaves a core file where its limits allow that.
     Dump,
     /// Nothing.
     Ignore,

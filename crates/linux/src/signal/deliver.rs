@@ -5,6 +5,7 @@ use super::send::stop;
 use super::set::{SigSet, Signal};
 use super::{Action, SigInfo, frame};
 use crate::Linux;
+use crate::core_file;
 use crate::errno::Errno;
 use crate::machine::Machine;
 use crate::process::exit;
@@ -84,7 +85,7 @@ fn deliver<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>, regs: &mut 
             }
             false
         }
-        Disposition::Default(DefaultAction::Terminate | DefaultAction::Dump) => {
+        Disposition::Default(how @ (DefaultAction::Terminate | DefaultAction::Dump)) => {
             if linux.machine.verbose() {
                 linux.machine.log(format_args!(
                     "process {} ends by signal {} ({:?})",
@@ -93,7 +94,9 @@ fn deliver<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>, regs: &mut 
                     info.detail
                 ));
             }
-            linux.kill_process(process, signal);
+            if process.begin_exit(i32::from(signal.number())) && how == DefaultAction::Dump {
+                core_file::write(linux, thread, regs, &info);
+            }
             false
         }
         Disposition::Handle(action) => {

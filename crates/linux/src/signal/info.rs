@@ -87,6 +87,7 @@ pub mod code {
     pub const TRAP_TRACE: i32 = 2;
     pub const CLD_EXITED: i32 = 1;
     pub const CLD_KILLED: i32 = 2;
+    pub const CLD_DUMPED: i32 = 3;
     pub const CLD_STOPPED: i32 = 5;
     pub const CLD_CONTINUED: i32 = 6;
 }

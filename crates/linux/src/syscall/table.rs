@@ -292,7 +292,7 @@ table! {
     296 pwritev => file::sys_pwritev;
     297 rt_tgsigqueueinfo => signal::calls::sys_rt_tgsigqueueinfo;
     299 recvmmsg => socket::sys_recvmmsg;
-    302 prlimit64 => process::prlimit::sys_prlimit64, "no real-time classes or core files, so the limits on those limit nothing";
+    302 prlimit64 => process::prlimit::sys_prlimit64, "no real-time classes, so their limits limit nothing";
     303 name_to_handle_at => file::sys_name_to_handle_at, "no handles: EOPNOTSUPP";
     304 open_by_handle_at => file::sys_open_by_handle_at, "no handles: EOPNOTSUPP";
     306 syncfs => file::sys_syncfs;

@@ -329,6 +329,7 @@ pub const PLANS: &[Plan] = &[
             "signal/wait",
             "signal/signal_file",
             "signal/frame",
+            "core_file",
             "rseq",
             "signal/deliver",
             "exec",

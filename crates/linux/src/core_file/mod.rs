@@ -1,0 +1,135 @@
+//! Core files: the memory and the registers of a process that a signal has ended, for debuggers.
+//!
+//! The thread that the signal ends waits until it is the last of its process, and writes the file `core` into its
+//! working directory. So no thread changes the memory meanwhile. [`elf`] has the layout of the file, [`notes`] its
+//! description of the process, and [`parts`] chooses the memory that it holds, by the rules of Linux's default filter.
+//!
+//! # Differences from Linux
+//! The file describes one thread, because the others have ended. There is no pattern for its name. The file is cut where
+//! free memory is low. A second SIGKILL does not end the writing, which the limit on core files bounds. Pages that the
+//! program may not read are holes.
+
+mod elf;
+mod notes;
+mod parts;
+
+use crate::file::File;
+use crate::process::DUMPED;
+use crate::process::limits::which;
+use crate::regs::UserRegs;
+use crate::signal::SigInfo;
+use crate::{Ctx, Errno, Linux, Machine, Thread};
+use core::sync::atomic::Ordering;
+use quire_fs::{Final, FsError, Io, OpenFlags, SliceSource};
+use quire_heap::{Arc, Vec};
+use quire_vm::PAGE_SIZE;
+
+/// The name of the file.
+const NAME: &[u8] = b"core";
+
+/// Writes the core file of the calling thread's process, which has begun to end by the signal of `info`. Its status
+/// tells whether there is one.
+pub(crate) fn write<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>, regs: &mut UserRegs, info: &SigInfo) {
+    let process = &thread.process;
+    let most = process.soft_limit(which::CORE);
+    if most < PAGE_SIZE {
+        return;
+    }
+    // SAFETY: the thread itself delivers a signal, after its call, so it has no other context.
+    let ctx = unsafe { Ctx::new(linux, thread, regs) };
+    if !ctx.space().is_ok_and(|space| space.is_dumpable()) {
+        return;
+    }
+    // All threads were told to end. The condition holds at last, because nothing else is waited for.
+    let _alone = process.thread_events.wait_until(None, || false, || (process.threads.lock().len() == 1).then_some(()));
+    let most = most.min(process.soft_limit(which::FSIZE));
+    if let Ok(file) = open(&ctx)
+        && let Ok(core) = describe(&ctx, info)
+    {
+        process.status.fetch_or(DUMPED, Ordering::AcqRel);
+        // A file that meets a limit, or the end of the memory, is cut there.
+        let _cut = core.write(&ctx, &mut Output { file, most, at: 0 });
+    }
+}
+
+/// A new file, in place of an older one.
+fn open<M: Machine>(ctx: &Ctx<'_, M>) -> Result<Arc<File<M>>, Errno> {
+    let view = ctx.view()?;
+    match ctx.vfs().walk(&view, view.cwd(), NAME, Final::Name).and_then(|found| ctx.vfs().unlink(&view, &found)) {
+        Ok(()) | Err(FsError::NotFound) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let flags = OpenFlags::CREATE | OpenFlags::EXCLUSIVE | OpenFlags::WRITE | OpenFlags::NOFOLLOW | OpenFlags::LARGE;
+    Ok(ctx.vfs().open(&view, view.cwd(), NAME, flags, 0o600, &Io::NOW)?)
+}
+
+/// A core file that is only to be written.
+struct Core {
+    parts: Vec<parts::Part>,
+    notes: Vec<u8>,
+}
+
+fn describe<M: Machine>(ctx: &Ctx<'_, M>, info: &SigInfo) -> Result<Core, Errno> {
+    let (parts, files) = parts::of(ctx)?;
+    Ok(Core { parts, notes: notes::of(ctx, info, &files)? })
+}
+
+impl Core {
+    fn write<M: Machine>(&self, ctx: &Ctx<'_, M>, out: &mut Output<M>) -> Result<(), Errno> {
+        let headers = elf::headers(&self.parts, self.notes.len())?;
+        out.put(&headers)?;
+        out.put(&self.notes)?;
+        out.at = out.at.next_multiple_of(PAGE_SIZE);
+        let space = ctx.space()?;
+        let mut page = Vec::new();
+        page.try_resize(PAGE_SIZE as usize, 0u8)?;
+        for part in &self.parts {
+            for at in (part.range.start..part.range.start + part.kept).step_by(PAGE_SIZE as usize) {
+                // A thread that ends may use reserves, which are not for files.
+                if ctx.linux.vm.frames().is_low() {
+                    return Err(Errno::ENOMEM);
+                }
+                match space.read(at, &mut page) {
+                    Ok(n) if n == page.len() && page.iter().any(|byte| *byte != 0) => out.put(&page)?,
+                    // Zeroes, and pages that cannot be read, are a hole in the file.
+                    _ => out.skip(PAGE_SIZE)?,
+                }
+            }
+        }
+        out.end()
+    }
+}
+
+/// The file, and how much of it is written.
+struct Output<M: Machine> {
+    file: Arc<File<M>>,
+    most: u64,
+    at: u64,
+}
+
+impl<M: Machine> Output<M> {
+    /// Whether `more` bytes are within the limit.
+    fn room(&self, more: u64) -> Result<u64, Errno> {
+        self.at.checked_add(more).filter(|end| *end <= self.most).ok_or(Errno::EFBIG)
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> Result<(), Errno> {
+        let end = self.room(bytes.len() as u64)?;
+        let written = self.file.write_at(&Io::NOW, self.at, &mut SliceSource::new(bytes))?;
+        if written < bytes.len() {
+            return Err(Errno::ENOSPC);
+        }
+        self.at = end;
+        Ok(())
+    }
+
+    fn skip(&mut self, bytes: u64) -> Result<(), Errno> {
+        self.at = self.room(bytes)?;
+        Ok(())
+    }
+
+    /// Makes the file as long as it says, where it ends with a hole.
+    fn end(&self) -> Result<(), Errno> {
+        Ok(self.file.truncate(&Io::NOW, self.at)?)
+    }
+}
