@@ -2,21 +2,11 @@
 
 use crate::Machine;
 use crate::file::host::FileHost;
+pub use crate::ipc::memory::IpcHost;
 use crate::ipc::memory::SegmentMemory;
 use crate::process::users::Charge;
 use quire_fs::readiness::Readiness;
 use quire_ipc::Error;
-
-/// The host of System V IPC: that of files.
-pub struct IpcHost<M: Machine>(pub(crate) FileHost<M>);
-
-impl<M: Machine> Clone for IpcHost<M> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<M: Machine> Copy for IpcHost<M> {}
 
 /// Kernel memory or locked memory, charged to the user that made a call.
 pub struct IpcCharge {

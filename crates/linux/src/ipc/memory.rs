@@ -1,6 +1,6 @@
 //! The memory of a shared memory segment: an object whose pager counts its mappings.
 
-use super::host::IpcHost;
+use crate::file::host::FileHost;
 use crate::{Linux, Machine};
 use core::fmt;
 use quire_heap::{Arc, Box};
@@ -9,6 +9,17 @@ use quire_ipc::{Error, Name};
 use quire_sync::{Rank, SpinLock};
 use quire_vm::object::{FaintRef, ObjectRef};
 use quire_vm::paging::pager::Pager;
+
+/// The host of System V IPC: that of files.
+pub struct IpcHost<M: Machine>(pub(crate) FileHost<M>);
+
+impl<M: Machine> Clone for IpcHost<M> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<M: Machine> Copy for IpcHost<M> {}
 
 /// The device of segments in listings of mappings. Listings show its low bits only, as Linux's device 00:01. No file
 /// system has the number.
