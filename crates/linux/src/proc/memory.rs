@@ -30,9 +30,18 @@ fn bind<M: Machine>(about: &About<M>, write: Write<M>) -> Result<Arc<dyn Generat
     Ok(unsize!(Arc::try_new(Bound(granted.memory.as_ref().map(Foreign::downgrade), write))?))
 }
 
+/// Where a text in a process's memory ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum To {
+    /// At the end of the range.
+    End,
+    /// Behind the first zero in it.
+    Zero,
+}
+
 /// Copies the bytes `start..end` of the process's memory; stops where they cannot be read. An error where there is no
 /// memory for a page of it.
-fn show<M: Machine>(memory: &Foreign<M>, (start, end): (u64, u64), out: &mut Text) -> Result<(), FsError> {
+fn show<M: Machine>(memory: &Foreign<M>, (start, end): (u64, u64), to: To, out: &mut Text) -> Result<(), FsError> {
     /// The most bytes of arguments that are shown at once, as on Linux. Longer ones are rare and truncated.
     const MOST: u64 = 1 << 20;
     let end = end.min(start.saturating_add(MOST));
@@ -42,6 +51,9 @@ fn show<M: Machine>(memory: &Foreign<M>, (start, end): (u64, u64), out: &mut Tex
         let len = ((end - at) as usize).min(part.len());
         match memory.read(at, &mut part[..len]) {
             Ok(n) if n > 0 => {
+                if let Some(zero) = part[..n].iter().position(|byte| to == To::Zero && *byte == 0) {
+                    return out.push(&part[..=zero]);
+                }
                 out.push(&part[..n])?;
                 at += n as u64;
             }
@@ -52,13 +64,21 @@ fn show<M: Machine>(memory: &Foreign<M>, (start, end): (u64, u64), out: &mut Tex
     Ok(())
 }
 
-/// All users may read it.
+/// All users may read it. A program that has overwritten the last zero of its arguments shows a title there, which may
+/// run on into its environment and ends with a zero.
 pub(super) fn command_line<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
-    about.memory().map_or(Ok(()), |memory| show(&memory, memory.image().arguments, out))
+    let Some(memory) = about.memory() else { return Ok(()) };
+    let (start, end) = memory.image().arguments;
+    let mut last = [0u8];
+    if end > start && matches!(memory.read(end - 1, &mut last), Ok(1)) && last[0] != 0 {
+        let (_, after) = memory.image().environment;
+        return show(&memory, (start, after.max(end)), To::Zero, out);
+    }
+    show(&memory, (start, end), To::End, out)
 }
 
 pub(super) fn environment<M: Machine>(about: &About<M>) -> Result<Arc<dyn GeneratedFile>, FsError> {
-    bind(about, |memory, out| show(memory, memory.image().environment, out))
+    bind(about, |memory, out| show(memory, memory.image().environment, To::End, out))
 }
 
 pub(super) fn vector<M: Machine>(about: &About<M>) -> Result<Arc<dyn GeneratedFile>, FsError> {

@@ -151,38 +151,40 @@ pub(super) fn rollup<M: Machine>(memory: &Foreign<M>, out: &mut Text) -> Written
 pub(super) fn numa_maps<M: Machine>(memory: &Foreign<M>, out: &mut Text) -> Written {
     let mut result = Ok(());
     memory.entries(0, &mut |entry| {
-        let mut line = || {
-            put!(out, "{:x} default", entry.range.start)?;
-            match entry.tag() {
-                Tag::Heap => put!(out, " heap")?,
-                Tag::Stack => put!(out, " stack")?,
-                Tag::None if entry.ident().1 != 0 => {
-                    put!(out, " file=")?;
-                    entry.name(out).map_err(|_| FsError::OutOfMemory)?;
-                }
-                _ => {}
-            }
-            let sums = Sums::of(memory, entry);
-            let (pages, anonymous) = (sums.resident / PAGE_SIZE, sums.anonymous / PAGE_SIZE);
-            let dirty = (sums.private_dirty + sums.shared_dirty) / PAGE_SIZE;
-            if anonymous > 0 {
-                put!(out, " anon={anonymous}")?;
-            }
-            if dirty > 0 {
-                put!(out, " dirty={dirty}")?;
-            }
-            if pages > anonymous {
-                put!(out, " mapped={pages}")?;
-            }
-            if pages > 0 {
-                put!(out, " N0={pages} kernelpagesize_kB=4")?;
-            }
-            put!(out, "\n")
-        };
-        result = line();
+        result = domain_line(memory, entry, out);
         result.is_ok()
     });
     result
+}
+
+/// A line of `numa_maps`.
+fn domain_line<M: Machine>(memory: &Foreign<M>, entry: &EntryInfo<M>, out: &mut Text) -> Result<(), FsError> {
+    put!(out, "{:x} default", entry.range.start)?;
+    match entry.tag() {
+        Tag::Heap => put!(out, " heap")?,
+        Tag::Stack => put!(out, " stack")?,
+        Tag::None if entry.ident().1 != 0 => {
+            put!(out, " file=")?;
+            entry.name(out).map_err(|_| FsError::OutOfMemory)?;
+        }
+        _ => {}
+    }
+    let sums = Sums::of(memory, entry);
+    let (pages, anonymous) = (sums.resident / PAGE_SIZE, sums.anonymous / PAGE_SIZE);
+    let dirty = (sums.private_dirty + sums.shared_dirty) / PAGE_SIZE;
+    if anonymous > 0 {
+        put!(out, " anon={anonymous}")?;
+    }
+    if dirty > 0 {
+        put!(out, " dirty={dirty}")?;
+    }
+    if pages > anonymous {
+        put!(out, " mapped={pages}")?;
+    }
+    if pages > 0 {
+        put!(out, " N0={pages} kernelpagesize_kB=4")?;
+    }
+    put!(out, "\n")
 }
 
 /// A file of granted memory that is read and written at any offset.

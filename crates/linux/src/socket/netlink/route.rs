@@ -319,8 +319,7 @@ mod tests {
         let mut bytes = Answers::new();
         let to = Header { len: 0, kind, flags, sequence: 3, port: 0 };
         bytes.message((kind, flags), &to, 0, |a| a.part(body)).unwrap();
-        let answer = answer(&requests(&bytes.bytes).next().unwrap(), 77, false).unwrap();
-        answer
+        answer(&requests(&bytes.bytes).next().unwrap(), 77, false).unwrap()
     }
 
     fn kinds(answers: &Answers) -> std::vec::Vec<u16> {
