@@ -255,6 +255,13 @@ static void process_files_are_checked(void) {
     ANSWERS(EPERM, send_by(process_file(1, 0), 0, NULL, 0));
     ANSWERS(EPERM, syscall(SYS_pidfd_getfd, process_file(1, 0), 0, 0));
     kill(child, SIGKILL);
+    // A directory of /proc stands for its process, and no other directory for any.
+    int directory = open("/proc/self", O_RDONLY | O_DIRECTORY), tasks = open("/proc/self/task", O_RDONLY | O_DIRECTORY);
+    CHECK(directory >= 0 && tasks >= 0, "open");
+    CHECK(!send_by(directory, 0, NULL, 0), "a directory");
+    CHECK(send_by(tasks, 0, NULL, 0) < 0 && errno == EBADF, "a directory of threads");
+    close(directory);
+    close(tasks);
 }
 
 static void files_are_taken_from_a_process(void) {

@@ -6,6 +6,7 @@ use super::attr::{FileKind, NewAttr};
 use super::dentry::Dentry;
 use crate::host::Host;
 use crate::{FsError, Sink, Source};
+use core::any::Any;
 use core::fmt;
 use quire_heap::{Arc, Vec};
 
@@ -48,6 +49,10 @@ pub trait GeneratedDirectory<H: Host>: Send + Sync {
     /// cookies (all above zero), until it returns false.
     #[allow(clippy::type_complexity)]
     fn list(&self, after: u64, each: &mut dyn FnMut(u64, &[u8], FileKind, u64) -> bool) -> Result<(), FsError>;
+    /// The object that the whole directory describes, for its owner.
+    fn subject(&self) -> Option<&dyn Any> {
+        None
+    }
     /// Whether the caller may use it regardless of its permission bits.
     fn admits(&self) -> bool {
         false

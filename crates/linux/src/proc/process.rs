@@ -15,6 +15,7 @@ use crate::process::users::Account;
 use crate::signal::SigSet;
 use crate::time::ticks;
 use crate::{Pid, Process};
+use core::any::Any;
 use core::fmt::{self, Write as _};
 use core::sync::atomic::Ordering;
 use quire_fs::NewAttr;
@@ -142,7 +143,25 @@ impl<M: Machine> Names<M> {
 /// The directory of a process.
 pub(super) fn directory<M: Machine>(process: Arc<Process<M>>) -> Directory<M> {
     let pid = process.pid;
-    node::directory(table(About { process, tid: pid }, Names::<M>::OF_BOTH, numbers(pid) + 1))
+    node::directory(OfProcess(table(About { process, tid: pid }, Names::<M>::OF_BOTH, numbers(pid) + 1)))
+}
+
+/// The directory of a process, which also stands for the process (`pidfd_send_signal`).
+struct OfProcess<M: Machine>(Table<M, About<M>>);
+
+impl<M: Machine> GeneratedDirectory<FileHost<M>> for OfProcess<M> {
+    fn lookup(&self, name: &[u8]) -> Result<Option<Entry<FileHost<M>>>, FsError> {
+        self.0.lookup(name)
+    }
+    fn list(&self, after: u64, each: Each<'_>) -> Result<(), FsError> {
+        self.0.list(after, each)
+    }
+    fn subject(&self) -> Option<&dyn Any> {
+        Some(&self.0.about.process)
+    }
+    fn admits(&self) -> bool {
+        GeneratedDirectory::<FileHost<M>>::admits(&self.0)
+    }
 }
 
 fn table<M: Machine>(about: About<M>, items: &'static [Item<M, About<M>>], numbers: u64) -> Table<M, About<M>> {

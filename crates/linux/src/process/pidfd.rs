@@ -16,7 +16,8 @@ use crate::file::path::only;
 use crate::machine::Machine;
 use core::any::Any;
 use linux_raw_sys::general as raw;
-use quire_fs::{FileCredentials, FsError, Io, OpenFlags, Readiness, Ready, Sink, Source, Stream};
+use quire_fs::generated::Generated;
+use quire_fs::{FileCredentials, FsError, InodeContent, Io, OpenFlags, Readiness, Ready, Sink, Source, Stream};
 use quire_heap::{Arc, unsize};
 
 /// A file that stands for a process.
@@ -75,6 +76,16 @@ pub(crate) fn process_of<M: Machine>(ctx: &Ctx<'_, M>, fd: i32) -> Result<(Arc<P
     let file = ctx.file(fd)?;
     let process = &file.stream_as::<PidFile<M>>().ok_or(Errno::EBADF)?.0;
     Ok((process.clone(), file.flags().contains(OpenFlags::NONBLOCK)))
+}
+
+/// As [`process_of`], where a process's directory of `/proc` stands for the process, too.
+pub(crate) fn process_or_directory_of<M: Machine>(ctx: &Ctx<'_, M>, fd: i32) -> Result<Arc<Process<M>>, Errno> {
+    let file = ctx.file(fd)?;
+    if let InodeContent::Generated(Generated::Directory(directory)) = &file.dentry.inode.node {
+        let process = directory.subject().and_then(|subject| subject.downcast_ref::<Arc<Process<M>>>());
+        return process.cloned().ok_or(Errno::EBADF);
+    }
+    Ok(process_of(ctx, fd)?.0)
 }
 
 /// `pidfd_open`

@@ -7,7 +7,7 @@ use super::{SigInfo, SigSet, Signal};
 use crate::errno::Errno;
 use crate::machine::Machine;
 use crate::plain::Plain;
-use crate::process::pidfd::process_of;
+use crate::process::pidfd::process_or_directory_of;
 use crate::process::stage::Stage;
 use crate::{Ctx, Pid, Process};
 use quire_heap::Arc;
@@ -249,7 +249,7 @@ pub fn sys_pidfd_send_signal<M: Machine>(
     if !matches!(flags, 0 | THREAD | PROCESS | GROUP) {
         return Err(Errno::EINVAL);
     }
-    let (process, _) = process_of(ctx, pidfd)?;
+    let process = process_or_directory_of(ctx, pidfd)?;
     let signal = Signal::or_none(signal)?;
     let info = match info {
         0 => signal.map(|signal| ctx.process().as_sender(signal, ctx.credentials().real_user)),

@@ -313,7 +313,7 @@ table! {
     328 pwritev2 => file::sys_pwritev2;
     332 statx => file::sys_statx;
     334 rseq => rseq::sys_rseq, "the concurrency id `mm_cid` is the CPU's number";
-    424 pidfd_send_signal => signal::calls::sys_pidfd_send_signal, "not by a directory of `/proc`";
+    424 pidfd_send_signal => signal::calls::sys_pidfd_send_signal;
     434 pidfd_open => process::pidfd::sys_pidfd_open, "not of a thread: PIDFD_THREAD is EINVAL";
     435 clone3 => process::fork::sys_clone3, "no namespaces, control groups or chosen ids";
     436 close_range => file::sys_close_range;
