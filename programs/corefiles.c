@@ -11,7 +11,7 @@
 #define PLACE "/tmp/corefiles"
 #define MARK 0x5ca1ab1e0ddba11ul
 
-static char *kept, *unread; // two pages: one stored into, and one that was never used
+static char *kept, *unread; // two pages: the first is stored into, and the second was never used
 static int hard = -1;
 
 // A child that ends by `signal` in an empty directory, with this limit on core files. Returns its status.

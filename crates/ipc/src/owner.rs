@@ -2,11 +2,11 @@
 
 use crate::error::Error;
 
-/// Mode bits for reading, by anyone.
+/// Mode bits for reading, of all classes.
 pub const READ: u32 = 0o444;
-/// Mode bits for writing, by anyone.
+/// Mode bits for writing, of all classes.
 pub const WRITE: u32 = 0o222;
-/// Mode bits for execution, by anyone.
+/// Mode bits for execution, of all classes.
 pub const EXECUTE: u32 = 0o111;
 /// The bits of a mode that its owner may set.
 pub const MODE: u32 = 0o777;

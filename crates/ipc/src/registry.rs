@@ -71,7 +71,7 @@ pub struct Open {
 /// The state that creation changes.
 struct Keys<T> {
     by_key: Map<i32, Arc<T>>,
-    /// The index after the last one that was given out.
+    /// The index after the last index that was given out.
     next: usize,
     sequence: u32,
 }

@@ -97,7 +97,7 @@ pub struct Member {
 }
 
 impl Archive {
-    /// Opens an archive. One that gzip, bzip2, xz or zstd has packed is unpacked into memory first, by that program.
+    /// Opens an archive. If gzip, bzip2, xz or zstd has packed it, that program unpacks it into memory first.
     pub fn open(path: &Path) -> Result<Self> {
         let about = || format!("cannot read {}", path.display());
         let mut file = File::open(path).doing(about)?;

@@ -8,7 +8,7 @@ use quire_heap::{Arc, OutOfMemory, Vec};
 
 /// Semaphores in one allocation: about a page.
 const CHUNK: usize = 128;
-/// The end of the list of changed semaphores, and the mark of one that is not on it.
+/// The end of the list of changed semaphores, and the mark of a semaphore that is not on it.
 const END: u32 = u32::MAX;
 const UNCHANGED: u32 = u32::MAX - 1;
 
@@ -24,7 +24,7 @@ struct Semaphore {
     more: List,
 }
 
-/// What the end of a process adds to the values.
+/// The sums that the end of a process adds to the values.
 pub(super) struct Undo<C> {
     /// The list of the process.
     pub list: u64,
@@ -260,8 +260,8 @@ impl<C> State<C> {
         }
     }
 
-    /// Tries the calls that wait for more here, and those with several operations, by age. After one that changed
-    /// values it ends: the semaphore is on the list of changed ones again, if its value changed.
+    /// Tries the calls that wait for more here, and those with several operations, by age. It ends after a call
+    /// that changed values: the semaphore is on the list of changed ones again, if its value changed.
     fn run_more(&mut self, number: usize) {
         let (mut one, mut several) = (self.at(number).more.first(), self.several.first());
         loop {

@@ -8,7 +8,7 @@ use linux_raw_sys::general as raw;
 use quire_fs::{Places, Resolve, StartDirectory};
 use quire_heap::Arc;
 
-/// Bytes of an `open_how` of the first version, and of the largest one that programs may pass.
+/// Bytes of an `open_how` of the first version, and the most that programs may pass.
 const SIZE: u64 = 24;
 const MOST: u64 = 4096;
 /// Flags that `open` knows. `openat2` refuses all others.

@@ -64,7 +64,7 @@ impl<M: Machine> SegmentMemory<M> {
             drop(unsafe { Box::from_raw(pager) });
             Error::OutOfMemory
         })?;
-        // SAFETY: the object is of the same system, and its pager clears the reference in `released`.
+        // SAFETY: the object is of this system, and its pager clears the reference in `released`.
         unsafe { shared.object.set(&object) };
         Ok(SegmentMemory { own: SpinLock::new(Rank::OWNED, Some(object)), shared })
     }

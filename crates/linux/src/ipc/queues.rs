@@ -149,7 +149,7 @@ struct Info {
     padding: u16,
 }
 
-// SAFETY: its padding is a field.
+// SAFETY: all fields are integers, and the structure's padding is a field of its own.
 unsafe impl Plain for Info {}
 
 /// The limits, and for MSG_INFO the numbers of queues, messages and bytes.

@@ -63,7 +63,7 @@ fn barrier<M: Machine>(ctx: &Ctx<'_, M>) {
     let taken = |cpu| machine.interrupts(cpu, Interrupt::Reschedule);
     // The caller's own stores come first.
     fence_full();
-    // A thread that moves to another CPU meanwhile has passed a barrier on the one that it left.
+    // A thread that moves to another CPU meanwhile has passed a barrier on the CPU that it left.
     let me = preempt_off().cpu();
     for cpu in (0..cpus).filter(|cpu| *cpu != me) {
         let before = taken(cpu);

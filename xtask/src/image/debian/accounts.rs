@@ -77,7 +77,7 @@ impl Accounts {
         }
     }
 
-    /// Adds what a package asks for. What is there stays.
+    /// Adds the wish of a package. An account that is there stays.
     pub fn add(&mut self, account: Account) {
         match account {
             Account::Group(name, number) => drop(self.group(&name, number)),

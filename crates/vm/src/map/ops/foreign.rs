@@ -3,9 +3,9 @@
 //! The kernel copies the bytes from and to the frames, by its own mapping of them. It switches no page table. So the
 //! caller's thread never stands in the other space: its faults, its futexes and its limits stay its own.
 //!
-//! A read installs no leaf. A write first serves a fault of the other space, which installs one that allows stores. It
-//! copies under the lock of the table page that has the leaf. So it is a store by that leaf: a fork or a removal, which
-//! takes the leaf's right away under the same lock, comes before or after it.
+//! A read installs no leaf. A write first serves a fault of the other space, which installs a leaf that allows stores.
+//! It copies under the lock of the table page that has the leaf. So it is a store by that leaf. A fork or a removal takes
+//! the leaf's right away under the same lock, so it comes before or after the store.
 
 use crate::error::FaultError;
 use crate::fault::{Attempt, FaultContext, Walk};
@@ -147,7 +147,7 @@ impl<M: Machine> Space<M> {
                         bytes::copy(from, to.as_mut_ptr(), to.len());
                     }
                 }
-                // The chain may show another page by now: a fork may have moved a page forward past the walk, or have left
+                // The chain may show another page by now. A fork may have moved a page forward past the walk. Or it left
                 // this one to another space, which then stores into it. The page counts if a second walk finds it.
                 let shown = same
                     && (mutant(Mutant::OneForeignLook)

@@ -1,4 +1,4 @@
-//! What a seal refuses, and what it lets pass.
+//! The changes that a seal refuses, and those that it lets pass.
 
 use crate::map::{Advice, Inherit, MapRequest, Move, Placement, Space};
 use crate::testing::page;
