@@ -12,8 +12,8 @@ use quire_vm::{Access, Machine, Pfn, Phys, Prot, VirtRange};
 
 /// All operations of `bitflags`, on two values of one type.
 macro_rules! flags {
-    ($p:ident, $type:ty) => {{
-        let (a, b) = ($p.input.byte(), $p.input.byte());
+    ($p:ident, $type:ty, $bits:expr) => {{
+        let (a, b) = ($bits, $bits);
         let (mut x, y) = (<$type>::from_bits_retain(a), <$type>::from_bits_truncate(b));
         assert_eq!(<$type>::from_bits(b).is_some(), y.bits() == b);
         assert_eq!(x.union(y).contains(y), true);
@@ -35,9 +35,9 @@ macro_rules! flags {
 
 pub const OPERATIONS: &[Operation] = &[
     ("flags", |p| match p.below(3) {
-        0 => flags!(p, Prot),
-        1 => flags!(p, Flags),
-        _ => flags!(p, SlotFilter),
+        0 => flags!(p, Prot, p.input.byte()),
+        1 => flags!(p, Flags, u16::from_le_bytes([p.input.byte(), p.input.byte()])),
+        _ => flags!(p, SlotFilter, p.input.byte()),
     }),
     ("ranges", |p| {
         let (start, len, other) = (p.address(), p.offset(), p.range());
