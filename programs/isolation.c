@@ -191,10 +191,12 @@ static const struct operation {
 // Files of /proc/<pid>, and the operation on each.
 enum how { READ, WRITE, LINK, ENTER, LIST };
 static const struct { const char *name; enum how how; } of_process[] = {
-    {"auxv", READ}, {"cmdline", READ}, {"comm", READ}, {"comm", WRITE}, {"cwd", LINK}, {"cwd", ENTER}, {"environ", READ},
-    {"exe", LINK}, {"exe", ENTER}, {"fd", LIST}, {"fd/0", LINK}, {"fd/0", ENTER}, {"limits", READ}, {"maps", READ},
-    {"mounts", READ}, {"oom_score", READ}, {"oom_score_adj", READ}, {"oom_score_adj", WRITE}, {"root", LINK}, {"root", ENTER},
-    {"smaps_rollup", READ}, {"stat", READ}, {"statm", READ}, {"status", READ}, {"wchan", READ}, {"task", LIST},
+    {"auxv", READ}, {"cgroup", READ}, {"cmdline", READ}, {"comm", READ}, {"comm", WRITE}, {"cwd", LINK}, {"cwd", ENTER},
+    {"environ", READ}, {"exe", LINK}, {"exe", ENTER}, {"fd", LIST}, {"fd/0", LINK}, {"fd/0", ENTER}, {"limits", READ},
+    {"loginuid", READ}, {"maps", READ}, {"mem", READ}, {"mountinfo", READ}, {"mounts", READ}, {"net", LIST}, {"numa_maps", READ},
+    {"oom_adj", READ}, {"oom_score", READ}, {"oom_score_adj", READ}, {"oom_score_adj", WRITE}, {"pagemap", READ},
+    {"personality", READ}, {"root", LINK}, {"root", ENTER}, {"sessionid", READ}, {"smaps", READ}, {"smaps_rollup", READ},
+    {"stat", READ}, {"statm", READ}, {"status", READ}, {"wchan", READ}, {"task", LIST},
 };
 static const char *const hows[] = {"read", "write", "readlink", "follow", "list"};
 

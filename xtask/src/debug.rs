@@ -59,6 +59,7 @@ pub fn command(places: &Places, options: &cli::Debug) -> Result<u8> {
                     asked: Box::new(|| vec![Asked::Stop(15)]),
                     tty: false,
                     verbose: false,
+                    results: false,
                     log: None,
                     deadline: None,
                 },

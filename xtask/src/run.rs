@@ -58,7 +58,7 @@ pub fn command(places: &Places, options: &cli::Run) -> Result<u8> {
         ..Shape::default()
     };
     let start = || kernel.start(&image, &shape);
-    let mut report = with_user(start, tty && !options.linux, options.verbose, options.timeout)?;
+    let mut report = with_user(start, tty && !options.linux, options.verbose, options.timeout, !wanted.is_empty())?;
     if options.verbose
         && let (Some(ns), Some(after)) = (report.ready, report.ready_after)
     {
@@ -165,6 +165,7 @@ pub fn with_user(
     tty: bool,
     verbose: bool,
     timeout: Option<Duration>,
+    results: bool,
 ) -> Result<Report> {
     let about = || "cannot catch signals".to_string();
     let (wake, bell) = std::os::unix::net::UnixStream::pair().doing(about)?;
@@ -207,6 +208,7 @@ pub fn with_user(
         asked: Box::new(asked),
         tty: raw.is_some(),
         verbose,
+        results,
         log: None,
         deadline,
     };

@@ -75,16 +75,22 @@ impl<H: Host> Vfs<H> {
                 let size = file.object.size();
                 header(inode, name, u32::try_from(size).map_err(|_| FsError::TooLarge)?, out)?;
                 let mut left = Left { out: &mut *out, bytes: size };
-                let mut at = 0;
+                let (mut at, mut result) = (0, Ok(()));
                 while at < size {
-                    match file.object.read(at, &mut left)? {
-                        0 => break,
-                        n => at += n as u64,
+                    match file.object.read(at, &mut left) {
+                        Ok(0) => break,
+                        Ok(n) => at += n as u64,
+                        Err(e) => {
+                            result = Err(e);
+                            break;
+                        }
                     }
                 }
+                // The header has promised so many bytes, also where a read fails.
                 let Left { mut bytes, .. } = left;
                 bytes += pad(size);
                 zeroes(bytes, out);
+                return result;
             }
             InodeContent::Symlink(target) => {
                 header(inode, name, target.len() as u32, out)?;

@@ -321,6 +321,9 @@ impl<H: Host, S: Memory> Segments<H, S> {
         if !caller.locks {
             owner.allow_change(&Caller { administers: false, ..*caller })?;
         }
+        if segment.state.lock().locked.is_some() == lock {
+            return Ok(());
+        }
         let mut charge = if lock {
             Some(self.host.charge_locked(segment.taken.pages * PAGE).ok_or(Error::OutOfMemory)?)
         } else {

@@ -93,6 +93,7 @@ impl Session {
                 asked: Box::new(|| vec![Asked::Stop(15)]),
                 tty: false,
                 verbose: false,
+                results: false,
                 log: Some(log),
                 deadline: None,
             };

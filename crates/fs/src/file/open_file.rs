@@ -403,7 +403,7 @@ impl<H: Host> OpenFile<H> {
         self.permits(OpenFlags::WRITE)?;
         let file = self.regular().ok_or(FsError::NoDevice)?;
         let end = offset.checked_add(len).filter(|&e| e <= OFFSET_MAX).ok_or(FsError::TooLarge)?;
-        let _one = file.writing.lock();
+        let one = file.writing.lock();
         let old = file.object.size();
         if end > old && end > io.most {
             return Err(FsError::OverLimit);
@@ -424,6 +424,7 @@ impl<H: Host> OpenFile<H> {
             return Err(e);
         }
         self.dentry.inode.touch(self.counted.0.realtime());
+        drop(one);
         self.dentry.happened(Happening::MODIFY);
         Ok(())
     }
@@ -433,7 +434,7 @@ impl<H: Host> OpenFile<H> {
         self.permits(OpenFlags::WRITE)?;
         let file = self.regular().ok_or(FsError::NoDevice)?;
         let end = offset.checked_add(len).filter(|&e| e <= OFFSET_MAX).ok_or(FsError::TooLarge)?;
-        let _one = file.writing.lock();
+        let one = file.writing.lock();
         if file.writing.seals().intersects(Seals::WRITES) {
             return Err(FsError::NotPermitted);
         }
@@ -452,6 +453,7 @@ impl<H: Host> OpenFile<H> {
             file.object.discard(first, last);
         }
         self.dentry.inode.touch(self.counted.0.realtime());
+        drop(one);
         self.dentry.happened(Happening::MODIFY);
         Ok(())
     }

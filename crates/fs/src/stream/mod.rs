@@ -31,6 +31,10 @@ pub trait Stream: Send + Sync {
     fn ready(&self) -> Ready {
         Ready::READ | Ready::WRITE
     }
+    /// Whether [`ready`](Self::ready) is about the calling thread, so that only a waiter may ask.
+    fn is_ready_for_caller_alone(&self) -> bool {
+        false
+    }
     /// The announcer of changes of [`ready`](Self::ready); `None` if it never changes.
     fn readiness(&self) -> Option<&Readiness> {
         None

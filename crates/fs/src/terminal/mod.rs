@@ -22,6 +22,7 @@ use crate::stream::transfer::{Sink, Source};
 use core::any::Any;
 use editor::Editor;
 use quire_heap::{Arc, Weak, unsize};
+use quire_sync::atomic::{AtomicBool, Ordering};
 use quire_sync::hooks::now;
 use quire_sync::{Mutex, Rank, SpinLock};
 
@@ -65,6 +66,8 @@ pub struct Terminal {
     state: SpinLock<State>,
     /// One thread moves bytes from the port at a time, so that they stay in order.
     pumping: Mutex<()>,
+    /// Something changed since a thread began to pump.
+    unpumped: AtomicBool,
     /// One reader at a time takes a line.
     reading: Mutex<()>,
     /// One writer at a time takes bytes from its program, for which it has found room.
@@ -99,6 +102,7 @@ impl Terminal {
             number,
             state: SpinLock::new(Rank::TERMINAL, state),
             pumping: Mutex::new(()),
+            unpumped: AtomicBool::new(false),
             reading: Mutex::new(()),
             writing: Mutex::new(()),
             readiness: Readiness::new(),
@@ -109,27 +113,37 @@ impl Terminal {
         Ok(terminal)
     }
 
-    /// Moves typed bytes from the port to the editor, and echoes to the port.
+    /// Moves typed bytes from the port to the editor, and echoes to the port. If another thread does that, it does it
+    /// once more. So may this thread: the port tells the other side's waiters, and that may drop the other side, which
+    /// calls this.
     fn pump(&self) {
-        {
-            let _one = self.pumping.lock();
-            let mut bytes = [0; editor::BATCH];
-            loop {
-                self.show();
-                if !self.state.lock().editor.has_room() {
-                    break;
-                }
-                let n = self.port.read(&mut bytes);
-                if n == 0 {
-                    break;
-                }
-                for &byte in &bytes[..n] {
-                    self.typed(byte);
-                }
+        self.unpumped.store(true, Ordering::Release);
+        while self.unpumped.load(Ordering::Acquire) {
+            let Some(one) = self.pumping.try_lock() else { return };
+            while self.unpumped.swap(false, Ordering::AcqRel) {
+                self.move_typed();
             }
-            self.show();
+            drop(one);
+            self.readiness.notify();
         }
-        self.readiness.notify();
+    }
+
+    fn move_typed(&self) {
+        let mut bytes = [0; editor::BATCH];
+        loop {
+            self.show();
+            if !self.state.lock().editor.has_room() {
+                break;
+            }
+            let n = self.port.read(&mut bytes);
+            if n == 0 {
+                break;
+            }
+            for &byte in &bytes[..n] {
+                self.typed(byte);
+            }
+        }
+        self.show();
     }
 
     fn typed(&self, byte: u8) {

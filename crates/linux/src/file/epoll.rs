@@ -121,7 +121,11 @@ impl<M: Machine> Listener for Watch<M> {
 
     fn changed_for_one(&self) -> bool {
         // Another listener may wait for events that this one does not. A closed end concerns all listeners.
-        let Some(ready) = self.file.upgrade().map(|file| file.ready()) else { return false };
+        let Some(file) = self.file.upgrade() else { return false };
+        // A sender must not ask for the state of the waiter: then the waiter looks itself.
+        let own = file.stream().is_some_and(|stream| stream.is_ready_for_caller_alone());
+        let ready = if own { Ready::READ } else { file.ready() };
+        drop(file);
         let wanted = poll_bits(ready) & self.events.load(Ordering::Acquire);
         if self.gone.load(Ordering::Acquire) || wanted == 0 {
             return false;

@@ -46,7 +46,9 @@ fn ends(done: usize, result: FsError) -> Result<usize, FsError> {
 /// Waits until `stream` is ready for `what`, or fails.
 fn wait_for(stream: &dyn Stream, io: &Io<'_>, what: Ready) -> Result<(), FsError> {
     let Some(readiness) = stream.readiness() else { return Ok(()) };
-    readiness.wait(io, || stream.ready().intersects(what | Ready::HANGUP | Ready::ERROR).then_some(()))
+    // An end that was hung up may stay full for ever, so that alone makes no room.
+    let end = if what == Ready::READ { Ready::HANGUP | Ready::ERROR } else { Ready::ERROR };
+    readiness.wait(io, || stream.ready().intersects(what | end).then_some(()))
 }
 
 /// From a pipe to another one. With `keep` the bytes stay in the first one.
@@ -119,6 +121,10 @@ fn out_of<M: Machine>(
                 if let Err(e) = wait_for(&**stream, &waits, Ready::WRITE) {
                     return ends(done, e);
                 }
+                // A stream may be ready and still refuse: the loop ends with a signal in any case.
+                if (io.interrupted)() {
+                    return ends(done, FsError::Interrupted);
+                }
             }
             (Err(e), _) => return ends(done, e),
         }
@@ -164,7 +170,8 @@ fn into<M: Machine>(
                 at = at.map(|at| at + n as u64);
             }
             // Another reader was faster.
-            Err(FsError::WouldBlock) if done == 0 && !waits.nonblock => {}
+            Err(FsError::WouldBlock) if done == 0 && !waits.nonblock && !(io.interrupted)() => {}
+            Err(FsError::WouldBlock) if done == 0 && !waits.nonblock => return Err(FsError::Interrupted),
             Err(e) => return ends(done, e),
         }
     }

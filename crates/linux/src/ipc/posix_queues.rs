@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use linux_raw_sys::general as raw;
 use quire_fs::readiness::Readiness;
 use quire_fs::{FsError, Io, OpenFlags, Ready, Sink, Source, Stream};
-use quire_heap::{Arc, Vec, Weak, unsize};
+use quire_heap::{Arc, Room, Vec, Weak, unsize};
 use quire_ipc::owner::{MODE, READ, WRITE};
 use quire_ipc::posix::{Attributes, Message, Notify, OpenQueue, Patience, Watch};
 use quire_ipc::{Error, msg::Text};
@@ -160,9 +160,10 @@ pub fn sys_mq_open<M: Machine>(
     let files = ctx.files()?.clone();
     let descriptor = files.reserve(true, crate::file::descriptor_limit(ctx.thread))?;
     let new = ctx.vfs().nameless(&ctx.file_credentials(), "mqueue", false)?;
+    let room = Room::try_new()?;
     let queue = ctx.as_file_caller(|caller| ctx.linux.ipc.posix.open(caller, &name, how))?;
     let host = IpcHost(*ctx.vfs().host());
-    let stream = Arc::try_new(QueueFile { queue, host, read: AtomicUsize::new(0) })?;
+    let stream = room.fill(QueueFile { queue, host, read: AtomicUsize::new(0) });
     let file: Arc<File<M>> = new.open(unsize!(stream), opened);
     Ok(descriptor.fill(file) as usize)
 }

@@ -63,12 +63,8 @@ impl<M: Machine> About<M> {
         let before = self.look()?;
         let taken = f(&before)?;
         let after = self.look()?;
-        let same = match (&before.memory, &after.memory) {
-            (Some(before), Some(after)) => before.is(after),
-            (before, after) => before.is_none() && after.is_none(),
-        };
         // A thread that has left its memory has also left its files, or is about to.
-        if same { Ok(taken) } else { Err(FsError::NotFound) }
+        if before.is_of_same_program(&after) { Ok(taken) } else { Err(FsError::NotFound) }
     }
 
     /// The owner of its files: root if its user's other processes may not access it.

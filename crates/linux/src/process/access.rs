@@ -38,6 +38,16 @@ pub struct Granted<M: Machine> {
     pub memory: Option<Foreign<M>>,
 }
 
+impl<M: Machine> Granted<M> {
+    /// Whether the process ran the same program at both times, or had left its memory.
+    pub fn is_of_same_program(&self, other: &Self) -> bool {
+        match (&self.memory, &other.memory) {
+            (Some(one), Some(other)) => one.is(other),
+            (one, other) => one.is_none() && other.is_none(),
+        }
+    }
+}
+
 impl<M: Machine> Process<M> {
     /// The memory of its thread `tid`, or of another thread if that has ended.
     pub fn memory_of(&self, tid: Pid) -> Option<Foreign<M>> {

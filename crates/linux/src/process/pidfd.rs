@@ -111,7 +111,7 @@ pub fn sys_pidfd_getfd<M: Machine>(ctx: &mut Ctx<'_, M>, pidfd: i32, fd: i32, fl
     if process.stage() != Stage::Alive {
         return Err(Errno::ESRCH);
     }
-    process.look_at(process.pid, ctx.thread, By::Real)?;
+    let before = process.look_at(process.pid, ctx.thread, By::Real)?;
     let files = {
         let threads = process.threads.lock();
         let task = threads.get(process.pid).or_else(|| threads.any()).cloned();
@@ -120,5 +120,10 @@ pub fn sys_pidfd_getfd<M: Machine>(ctx: &mut Ctx<'_, M>, pidfd: i32, fd: i32, fl
         task.payload().as_ref().and_then(|thread| thread.files.look(|files| files.clone())).ok_or(Errno::ESRCH)?
     };
     let file = u32::try_from(fd).ok().and_then(|fd| files.peek(fd)).ok_or(Errno::EBADF)?;
+    // The file must be of the program that was checked: the process may have executed another one since.
+    let after = process.look_at(process.pid, ctx.thread, By::Real)?;
+    if !before.is_of_same_program(&after) {
+        return Err(Errno::EPERM);
+    }
     ctx.install(file, true)
 }

@@ -91,6 +91,10 @@ impl<M: Machine> Stream for SignalFile<M> {
         }
     }
 
+    fn is_ready_for_caller_alone(&self) -> bool {
+        true
+    }
+
     fn readiness(&self) -> Option<&Readiness> {
         Some(&self.readiness)
     }

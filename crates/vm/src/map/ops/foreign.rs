@@ -66,24 +66,26 @@ impl<M: Machine> Space<M> {
             self.fault(at, Access::Write)?;
             let may = MaySleep::here();
             let pin = may.pin(self.vm().epoch());
-            if self.try_store(at, from, &pin) {
+            if self.try_store(at, from, &pin)? {
                 return Ok(());
             }
         }
     }
 
     /// One attempt, under one pin: stores by the leaf that a fault has installed. False if the leaf allows no store.
-    fn try_store(&self, at: u64, from: &[u8], pin: &Pinned<'_>) -> bool {
+    /// [`FaultError::Pager`]: a device's registers are no memory.
+    fn try_store(&self, at: u64, from: &[u8], pin: &Pinned<'_>) -> Result<bool, FaultError> {
         let vm = self.vm();
         let (va, within) = (at & !(PAGE_SIZE - 1), (at % PAGE_SIZE) as usize);
-        let Ok(Some(entry)) = self.look(va, pin) else { return false };
+        let Ok(Some(entry)) = self.look(va, pin) else { return Ok(false) };
         let context =
             FaultContext { vm, pmap: self.pmap(), entry, condemned: self.condemned(), va, access: Access::Write };
-        let Ok(table) = context.table(pin) else { return false };
-        let Some(leaf) = table.get(va).filter(|leaf| leaf.prot.contains(Access::Write.needs())) else { return false };
-        // A device's registers are no memory.
+        let Ok(table) = context.table(pin) else { return Ok(false) };
+        let Some(leaf) = table.get(va).filter(|leaf| leaf.prot.contains(Access::Write.needs())) else {
+            return Ok(false);
+        };
         if entry.front().object().is_some_and(|object| object.device().is_some()) {
-            return false;
+            return Err(FaultError::Pager);
         }
         // SAFETY: within the frame, which the leaf keeps while the table page is locked, and within the buffer; a frame
         // is no part of a kernel buffer.
@@ -91,7 +93,7 @@ impl<M: Machine> Space<M> {
             let to = vm.machine().frame_ptr(leaf.pfn).add(within);
             bytes::copy(from.as_ptr(), to, from.len());
         }
-        true
+        Ok(true)
     }
 
     /// As [`read`](Space::read), within a page.
