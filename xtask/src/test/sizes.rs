@@ -61,8 +61,8 @@ const SIZES: [Size; 10] = [
 const BOOT: Duration = Duration::from_secs(1);
 /// The limit only stops a hanging machine.
 const LIMIT: Duration = Duration::from_secs(240);
-/// KiB that the kernel's image may take. Beside it boot may take 7 % of memory.
-const OF_THE_IMAGE: u64 = 2560;
+/// KiB that the kernel's image and its table of symbols may take. Beside them boot may take 7 % of memory.
+const OF_THE_IMAGE: u64 = 3072;
 /// KiB that boot may take for each CPU: its stacks and its shares of per-CPU data.
 const OF_A_CPU: u64 = 96;
 /// Bytes that boot may have taken for itself at the end of a range of RAM.

@@ -6,8 +6,8 @@
 //!
 //! # Differences from Linux
 //! The file describes one thread, because the others have ended. There is no pattern for its name. The file is cut where
-//! free memory is low. A second SIGKILL does not end the writing, which the limit on core files bounds. Pages that the
-//! program may not read are holes.
+//! free memory is low. A second SIGKILL does not end the writing, which a number of pages bounds. Pages that the program
+//! may not read are holes, and so are those after the first 64 GiB of its mappings.
 
 mod elf;
 mod notes;
@@ -22,8 +22,10 @@ use crate::{Ctx, Errno, Linux, Machine, Thread};
 use core::sync::atomic::Ordering;
 use quire_fs::{Final, FsError, Io, OpenFlags, SliceSource};
 use quire_heap::{Arc, Vec};
-use quire_vm::PAGE_SIZE;
+use quire_vm::{PAGE_SIZE, Prot};
 
+/// The most pages that are looked at for one file, so that its writing ends: 64 GiB. Later pages are holes.
+const MOST_LOOKS: u64 = 1 << 24;
 /// The name of the file.
 const NAME: &[u8] = b"core";
 
@@ -83,8 +85,18 @@ impl Core {
         let space = ctx.space()?;
         let mut page = Vec::new();
         page.try_resize(PAGE_SIZE as usize, 0u8)?;
+        let mut looks = 0;
         for part in &self.parts {
+            if !part.prot.contains(Prot::READ) {
+                out.skip(part.kept)?;
+                continue;
+            }
             for at in (part.range.start..part.range.start + part.kept).step_by(PAGE_SIZE as usize) {
+                looks += 1;
+                if looks > MOST_LOOKS {
+                    out.skip(part.range.start + part.kept - at)?;
+                    break;
+                }
                 // A thread that ends may use reserves, which are not for files.
                 if ctx.linux.vm.frames().is_low() {
                     return Err(Errno::ENOMEM);
