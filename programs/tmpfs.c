@@ -478,7 +478,7 @@ int main(int argc, char **argv) {
     parse_options(argc, argv, own);
     // The directory takes an inode of the root's, of which there may be none.
     bool made = !mkdir(DIRECTORY, 0700) || errno == EEXIST;
-    bool mounts = made && !mount("tmpfs", DIRECTORY, "tmpfs", 0, "size=20m,nr_inodes=3000");
+    bool mounts = made && !pages_expected && !inodes_expected && !mount("tmpfs", DIRECTORY, "tmpfs", 0, "size=20m,nr_inodes=3000");
     CHECK(!chdir(mounts ? DIRECTORY : "/tmp"), "chdir");
     if (made && !mounts) CHECK(!rmdir(DIRECTORY), "rmdir");
     // Where output goes to a file, its page is taken before the count.

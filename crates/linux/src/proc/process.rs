@@ -19,9 +19,9 @@ use core::any::Any;
 use core::fmt::{self, Write as _};
 use core::sync::atomic::Ordering;
 use quire_fs::NewAttr;
-use quire_fs::generated::{Entry, Generated, GeneratedDirectory, GeneratedFile, Text};
+use quire_fs::generated::{Entry, Generated, GeneratedDirectory, Text};
 use quire_fs::{FileKind, FileSystem, FsError, Places};
-use quire_heap::{Arc, Vec, unsize};
+use quire_heap::{Arc, Vec};
 use quire_sync::cpuset::CpuMask;
 use quire_task::ThreadRef;
 use quire_vm::PAGE_SIZE;
@@ -106,7 +106,11 @@ impl<M: Machine> Names<M> {
         Item { name: "exe", kind: ItemKind::Link(executable, Some(jump_to_executable)) },
         Item { name: "fd", kind: ItemKind::OwnDirectory(|a| descriptors::directory(a.clone())) },
         Item::file("limits", limits),
-        Item::file("loginuid", |_, out| put!(out, "4294967295")),
+        // No audit: it stays unset.
+        Item {
+            name: "loginuid",
+            kind: ItemKind::Writable(|_, out| put!(out, "4294967295"), |_, _| Err(FsError::NotPermitted)),
+        },
         Item { name: "maps", kind: ItemKind::Bound(0o444, memory::map) },
         Item { name: "mem", kind: ItemKind::Bound(0o600, pages::bytes) },
         Item::file("mountinfo", mount_info),
@@ -120,7 +124,7 @@ impl<M: Machine> Names<M> {
         Item::file("oom_score", oom_score),
         Item { name: "oom_score_adj", kind: ItemKind::Writable(oom_adjust, set_oom_adjust) },
         Item { name: "pagemap", kind: ItemKind::Bound(0o400, pages::page_map) },
-        Item { name: "personality", kind: ItemKind::Bound(0o400, personality) },
+        Item { name: "personality", kind: ItemKind::OwnFile(personality) },
         Item { name: "root", kind: ItemKind::Link(root_directory, Some(jump_to_root)) },
         Item::file("sessionid", |_, out| put!(out, "4294967295")),
         Item { name: "smaps", kind: ItemKind::Bound(0o444, memory::sums) },
@@ -402,18 +406,10 @@ fn adjust<M: Machine>(about: &About<M>, value: i32) -> Result<(), FsError> {
     Ok(())
 }
 
-/// A text that an opener with access to the process got.
-struct Fixed(u32);
-
-impl GeneratedFile for Fixed {
-    fn text(&self, out: &mut Text) -> Result<(), FsError> {
-        put!(out, "{:08x}\n", self.0)
-    }
-}
-
-fn personality<M: Machine>(about: &About<M>) -> Result<Arc<dyn GeneratedFile>, FsError> {
-    about.look()?;
-    Ok(unsize!(Arc::try_new(Fixed(about.process.personality.load(Ordering::Relaxed)))?))
+/// Each reader is checked, as on Linux.
+fn personality<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
+    about.look().map_err(|_| FsError::NotPermitted)?;
+    put!(out, "{:08x}\n", about.process.personality.load(Ordering::Relaxed))
 }
 
 /// The state as one letter, and in words.
