@@ -5,11 +5,12 @@ use super::host::{IpcHost, Undos};
 use super::permission::{Permission, open};
 use crate::plain::Plain;
 use crate::time::Timespec;
-use crate::{Ctx, Errno, Machine};
+use crate::{Ctx, Errno, Machine, Process};
 use core::sync::atomic::Ordering;
 use quire_heap::Vec;
 use quire_ipc::owner::WRITE;
 use quire_ipc::sem::{Array, Operation, Status, VALUE_MAX, Wait};
+use quire_sync::{Rank, SpinLock};
 
 /// Commands of `semctl` beside the common ones.
 const GETPID: i32 = 11;
@@ -76,28 +77,70 @@ pub fn sys_semget<M: Machine>(ctx: &mut Ctx<'_, M>, key: i32, n: i32, flags: i32
     Ok(id as usize)
 }
 
-/// The calling thread's list of undos, made at its first use.
+/// A share in the list of undos of the caller's process, which is made at its first use.
+fn of_process<M: Machine>(ctx: &Ctx<'_, M>) -> Result<Undos<M>, Errno> {
+    let place = ctx.process().undos.get_or_make(|| SpinLock::new(Rank::OWNED, None))?;
+    if let Some(list) = place.lock().as_ref() {
+        return Ok(list.share());
+    }
+    let mut new = Some(ctx.linux.ipc.arrays.undos()?);
+    let share = {
+        let mut there = place.lock();
+        if there.is_none() {
+            *there = new.take();
+        }
+        there.as_ref().map(Undos::share)
+    };
+    // Another thread was faster: the list that was not needed goes without the lock.
+    drop(new);
+    share.ok_or(Errno::ENOMEM)
+}
+
+/// The calling thread's list of undos: its own, or that of its process.
 fn own_undos<'a, M: Machine>(ctx: &'a Ctx<'_, M>) -> Result<&'a Undos<M>, Errno> {
     let undos = &ctx.thread.undos;
     // SAFETY: a context is the owner's, and nothing borrows the list when there is none.
     unsafe {
         if undos.get().is_none() {
-            undos.replace(Some(ctx.linux.ipc.arrays.undos()?));
+            undos.replace(Some(of_process(ctx)?));
         }
         undos.get().as_ref().ok_or(Errno::ENOMEM)
     }
 }
 
 impl<M: Machine> Ctx<'_, M> {
-    /// A share in the caller's list of undos, for a thread that it makes.
-    pub(crate) fn share_undos(&self) -> Result<Undos<M>, Errno> {
-        Ok(own_undos(self)?.share())
+    /// The list of undos of a thread that the caller makes, in its process or in another one. `None`: that of its
+    /// process, which is not touched, because nearly no program has one.
+    pub(crate) fn undos_of_new(&self, shared: bool, same_process: bool) -> Result<Option<Undos<M>>, Errno> {
+        // SAFETY: a context is the owner's, and the view ends in this statement.
+        let has_own = unsafe { self.thread.undos.get() }.is_some();
+        match (shared, same_process) {
+            (true, true) if !has_own => Ok(None),
+            (true, _) => Ok(Some(own_undos(self)?.share())),
+            (false, true) => Ok(Some(self.linux.ipc.arrays.undos()?)),
+            (false, false) => Ok(None),
+        }
     }
 
-    /// Leaves the list of undos (`unshare`).
-    pub(crate) fn leave_undos(&mut self) {
+    /// Leaves the shared list of undos for one of its own (`unshare`). The last thread's leave reverts the changes.
+    pub(crate) fn leave_undos(&mut self) -> Result<(), Errno> {
+        let own = self.linux.ipc.arrays.undos()?;
         // SAFETY: the owner is here, and `&mut self` means that no view of the list is borrowed from it.
-        drop(unsafe { self.thread.undos.replace(None) });
+        drop(unsafe { self.thread.undos.replace(Some(own)) });
+        if self.process().threads.lock().len() == 1 {
+            self.process().revert_undos();
+        }
+        Ok(())
+    }
+}
+
+impl<M: Machine> Process<M> {
+    /// Gives up the process's share in its list of undos.
+    pub(crate) fn revert_undos(&self) {
+        if let Some(place) = self.undos.get() {
+            let list = place.lock().take();
+            drop(list);
+        }
     }
 }
 

@@ -162,6 +162,7 @@ fn end_process<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
         };
         linux.finish(end);
     }
+    process.revert_undos();
     let group = process.group();
     if group.session.id == process.pid {
         crate::file::session_ends(linux, &group.session);

@@ -242,7 +242,7 @@ fn clone_once<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usiz
     let space = if request.has(VM) { ctx.space()?.clone() } else { ctx.space()?.fork()? };
     let files = if request.has(FILES) { file::Files::share(ctx.files()?)? } else { ctx.files()?.fork()? };
     let fs = if request.has(FS) { file::FsState::share(ctx.fs()?)? } else { ctx.fs()?.fork()? };
-    let undos = if request.has(SYSVSEM) { Some(ctx.share_undos()?) } else { None };
+    let undos = ctx.undos_of_new(request.has(SYSVSEM), request.has(THREAD))?;
     if request.has(SIGHAND) {
         // Frozen actions are of processes with one thread each. SAFETY: a context is of a thread of its process, and
         // this function holds no view of the actions.

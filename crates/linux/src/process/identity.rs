@@ -43,7 +43,7 @@ pub fn sys_unshare<M: Machine>(ctx: &mut Ctx<'_, M>, flags: u64) -> Result<usize
         return Err(Errno::EINVAL);
     }
     if flags & u64::from(raw::CLONE_SYSVSEM) != 0 {
-        ctx.leave_undos();
+        ctx.leave_undos()?;
     }
     if flags & u64::from(raw::CLONE_FILES) != 0 && quire_heap::Arc::strong_count(ctx.files()?) > 1 {
         let own = ctx.files()?.fork()?;

@@ -44,6 +44,7 @@ pub mod users;
 pub(crate) mod victims;
 pub mod wait;
 
+use crate::ipc::host::Undos;
 use crate::line::Line;
 use crate::machine::Machine;
 use crate::owned::Owned;
@@ -153,6 +154,8 @@ pub struct Process<M: Machine> {
     pub(crate) cpu_limit: FirstUse<CpuLimit<M>>,
     /// Its timers of `timer_create`, and its interval timers on CPU time.
     pub(crate) posix_timers: FirstUse<PosixTimers<M>>,
+    /// Its share in the list of semaphore undos of its threads, once a thread has changed a semaphore with an undo.
+    pub(crate) undos: FirstUse<SpinLock<Option<Undos<M>>>>,
     /// The announcer of its new signals to its files of `signalfd`, once it has one. Processes that inherited a file
     /// have the same announcer.
     pub(crate) signal_files: FirstUse<Arc<Readiness>>,
@@ -305,6 +308,7 @@ impl<M: Machine> Process<M> {
             cpu_limit,
             posix_timers: FirstUse::new(),
             signal_files: FirstUse::new(),
+            undos: FirstUse::new(),
             own_files: FirstUse::new(),
             _actions: Line,
             _threads: Line,
