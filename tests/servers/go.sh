@@ -18,7 +18,7 @@ value() { curl -s "http://localhost:9090/api/v1/query" --data-urlencode "query=$
 reaches() { local v; v=$(value "$1"); [ -n "$v" ] && [ "${v%.*}" -ge "$2" ]; }
 check "Go server" until_true 60 curl -sf http://localhost:9100/metrics -o /tmp/metrics
 matches "CPUs are told" 'node_cpu_seconds_total\{cpu="1",mode="user"\}' cat /tmp/metrics
-matches "interfaces are told" 'node_network_info\{.*device="lo"' cat /tmp/metrics
+matches "sockets are told" "^node_sockstat_TCP_inuse [0-9]" cat /tmp/metrics
 matches "memory is told" '^node_memory_MemTotal_bytes [12]\.[0-9]*e\+09' cat /tmp/metrics
 check "prometheus starts" start
 check "both are scraped" until_true 60 reaches 'sum(up)' 2
