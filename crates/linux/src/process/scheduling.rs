@@ -1,4 +1,4 @@
-//! Scheduling: yielding, priorities, CPUs. Real-time classes are refused: [`class`] has the others.
+//! Scheduling: yielding, priorities, CPUs. Real-time classes are refused: `scheduling_class` has the others.
 
 use super::Process;
 use super::credentials::capabilities::cap;
