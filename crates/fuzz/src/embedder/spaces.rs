@@ -22,6 +22,16 @@ pub const OPERATIONS: &[Operation] = &[
         assert!(done.is_err() || !is_wrong(range), "unmapped {range:?}");
         assert!(!p.alone || done.is_err() || !space.is_mapped(range));
     }),
+    ("look at pages", |p| {
+        let (range, va, page) = (p.range(), p.address(), p.page());
+        let space = p.space().1;
+        let _told = (space.page_at(va), space.swapped_in(range), space.store(va, &[1, 2, 3]));
+        if is_wrong(range) {
+            assert!(space.seal(range).is_err() && space.show_from(range, page, false).is_err());
+        } else {
+            let _leaf = space.next_leaf(range);
+        }
+    }),
     ("protect", |p| {
         let range = p.range();
         let done = p.space().1.protect(range, p.prot());
