@@ -58,6 +58,7 @@ pub const OPERATIONS: &[Operation] = &[
         let (object, pages) = (p.object().1, p.pages());
         object.keep_resident(p.flip());
         let faint = FaintRef::empty(p.vm());
+        faint.clear();
         assert!(faint.upgrade().is_none());
         // A disk that takes all would be given all pages that an object can have, one after the other.
         let pages = pages.start..pages.end.min(pages.start.saturating_add(4096));
