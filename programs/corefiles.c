@@ -1,4 +1,4 @@
-// Core files: what a process leaves that a signal has ended.
+// Core files: the memory that the kernel writes when a signal has ended a process.
 #include "checks.h"
 #include <elf.h>
 #include <pthread.h>

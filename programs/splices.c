@@ -109,7 +109,7 @@ static void between_pipes(void) {
     CHECK(write(a[1], data, 65536) == 65536 && write(b[1], data, 60000) == 60000, "nearly full");
     ssize_t n = splice(a[0], NULL, b[1], NULL, 65536, 0);
     CHECK(n > 0 && n <= 5536, "as much as fits: %zd", n);
-    CHECK(same(b[0], 60000), "what was there");
+    CHECK(same(b[0], 60000), "the bytes before");
     CHECK(read(b[0], back, n) == n && !memcmp(back, data, n), "and the moved bytes");
 }
 

@@ -96,7 +96,7 @@ impl<H: Host, S: Memory> Named for Segment<H, S> {
     }
 }
 
-/// What a call reports of a segment.
+/// The values of a segment that `shmctl` reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Status {
     /// The key.

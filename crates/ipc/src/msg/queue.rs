@@ -152,7 +152,7 @@ impl<H: Host> Named for Queue<H> {
     }
 }
 
-/// What a call reports of a queue.
+/// The values of a queue that `msgctl` reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Status {
     /// The key.

@@ -33,7 +33,7 @@ impl<H: Host> Named for Array<H> {
     }
 }
 
-/// What a call reports of an array.
+/// The values of an array that `semctl` reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Status {
     /// The key.

@@ -1,4 +1,4 @@
-//! How far a process has come, and who is told of it.
+//! The stage of a process's life, and the waiters that learn of a change.
 
 use super::Process;
 use crate::machine::Machine;

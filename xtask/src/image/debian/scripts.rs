@@ -11,7 +11,7 @@ use crate::failure::Result;
 /// The most commands that the loops of one script may expand to.
 const MOST_COMMANDS: usize = 4096;
 
-/// What a script asks for.
+/// The accounts and alternatives that a script makes.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Wishes {
     /// Users and groups.
