@@ -104,7 +104,7 @@ static void notifications(void) {
     mqd_t queue = made(5, 10, O_NONBLOCK);
     char text[10];
     struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGUSR1, .sigev_value.sival_int = 17};
-    handle(SIGUSR1, 0);
+    handle(SIGUSR1, SA_RESTART);
     ANSWERS(0, mq_notify(queue, &event));
     ANSWERS(EBUSY, mq_notify(queue, &event));
     pid_t child = fork();
