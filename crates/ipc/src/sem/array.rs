@@ -23,7 +23,6 @@ pub struct Array<H: Host> {
     /// Written under the state's lock; read without it where a stale answer does no harm.
     removed: AtomicBool,
     state: Mutex<State<H::Charge>>,
-    _taken: Taken,
     _charge: H::Charge,
 }
 
@@ -64,10 +63,11 @@ pub struct Wait<'a> {
 impl<H: Host> Array<H> {
     pub(super) fn new(host: &H, name: Name, caller: &Caller<'_>, mode: u32, taken: Taken) -> Result<Self, Error> {
         let len = taken.n;
-        let charge = host.charge(OVERHEAD + State::<H::Charge>::bytes(len)).ok_or(Error::OutOfMemory)?;
-        let state = Mutex::new(State::new(Owner::new(caller, mode), len, host.seconds())?);
+        let charge = |bytes| host.charge(bytes).ok_or(Error::OutOfMemory);
+        let (overhead, semaphores) = (charge(OVERHEAD)?, charge(State::<H::Charge>::bytes(len))?);
+        let state = Mutex::new(State::new(Owner::new(caller, mode), taken, semaphores, host.seconds())?);
         let removed = AtomicBool::new(false);
-        Ok(Array { host: host.clone(), name, len, removed, state, _taken: taken, _charge: charge })
+        Ok(Array { host: host.clone(), name, len, removed, state, _charge: overhead })
     }
 
     /// The number of semaphores.
@@ -193,12 +193,10 @@ impl<H: Host> Array<H> {
         if state.removed {
             return Err(Error::Removed);
         }
-        state.removed = true;
         self.removed.store(true, Ordering::Relaxed);
-        state.end_all(Err(Error::Removed));
-        let undos = core::mem::replace(&mut state.undos, Vec::new());
+        let given_back = state.remove();
         drop(state);
-        drop(undos);
+        drop(given_back);
         Ok(())
     }
 
