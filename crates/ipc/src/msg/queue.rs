@@ -7,6 +7,7 @@
 use super::text::Text;
 use crate::error::Error;
 use crate::host::Host;
+use crate::mutant::{Mutant, mutant};
 use crate::owner::{Caller, Change, Owner, READ, WRITE};
 use crate::registry::{Name, Named};
 use quire_heap::{Arc, Deque};
@@ -357,7 +358,9 @@ impl<H: Host> Queue<H> {
         waited.unwrap_or_else(|_| {
             let mut state = self.state.lock();
             // A waker may have been faster.
-            if let Some(result) = sleeper(me).take() {
+            if !mutant(Mutant::ResultOfWakerIgnored)
+                && let Some(result) = sleeper(me).take()
+            {
                 return result;
             }
             leave(list(&mut state), me);
@@ -424,7 +427,9 @@ impl<H: Host> Queue<H> {
         }
         state.owner.change(to)?;
         (state.most, state.changed) = (most, self.host.seconds());
-        state.end_all(AGAIN);
+        if !mutant(Mutant::ChangeEndsNoWait) {
+            state.end_all(AGAIN);
+        }
         Ok(())
     }
 

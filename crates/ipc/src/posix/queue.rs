@@ -3,6 +3,7 @@
 use crate::error::Error;
 use crate::host::Host;
 use crate::msg::Text;
+use crate::mutant::{Mutant, mutant};
 use crate::owner::Owner;
 use quire_heap::{Arc, Deque, Map, SpareEntry};
 use quire_sync::{Mutex, WaitOutcome, WaitQueue};
@@ -181,7 +182,9 @@ impl<H: Host, W: Watch> PosixQueue<H, W> {
         if let Some((_, notify)) = told {
             notify.arrived();
         }
-        self.watch.notify();
+        if !mutant(Mutant::SentUntold) {
+            self.watch.notify();
+        }
         Ok(())
     }
 
@@ -216,7 +219,7 @@ impl<H: Host, W: Watch> PosixQueue<H, W> {
     fn leave(&self) -> Option<Message> {
         let mut state = self.state.lock();
         state.receivers -= 1;
-        state.take()
+        if mutant(Mutant::LeaveWithoutLook) { None } else { state.take() }
     }
 
     /// From now on `notify` is told of the next message that comes to the empty queue, once. `None`: not any more, if it

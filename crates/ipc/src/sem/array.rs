@@ -6,6 +6,7 @@ use super::undo::Undos;
 use super::{Operation, Taken, VALUE_MAX};
 use crate::error::Error;
 use crate::host::Host;
+use crate::mutant::{Mutant, mutant};
 use crate::owner::{Caller, Change, Owner, READ, WRITE};
 use crate::registry::{Name, Named};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -236,7 +237,9 @@ impl<H: Host> Array<H> {
         waited.unwrap_or_else(|why| {
             let mut state = this.state.lock();
             // A waker may have been faster.
-            if let Some(outcome) = sleeper.outcome() {
+            if !mutant(Mutant::ResultOfWakerIgnored)
+                && let Some(outcome) = sleeper.outcome()
+            {
                 return outcome;
             }
             let left = state.take_out(place);

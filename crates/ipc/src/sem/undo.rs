@@ -7,7 +7,8 @@ use super::array::Array;
 use super::state::Undo;
 use crate::error::Error;
 use crate::host::Host;
-use core::sync::atomic::{AtomicUsize, Ordering};
+use crate::mutant::{Mutant, mutant};
+use quire_sync::atomic::{AtomicUsize, Ordering};
 use quire_heap::{Arc, Vec};
 use quire_sync::Mutex;
 
@@ -37,7 +38,7 @@ impl<H: Host> Undos<H> {
 
 impl<H: Host> Drop for Undos<H> {
     fn drop(&mut self) {
-        if self.0.threads.fetch_sub(1, Ordering::AcqRel) == 1 {
+        if self.0.threads.fetch_sub(1, Ordering::AcqRel) == 1 || mutant(Mutant::EachThreadReverts) {
             self.0.revert();
         }
     }

@@ -1,6 +1,5 @@
 //! Tests of the calls.
 
-mod host;
 mod ids;
 mod messages;
 mod posix;
@@ -10,7 +9,7 @@ mod semaphores;
 
 use crate::registry::PRIVATE;
 use crate::{Error, Open};
-use host::{ME, TestHost};
+use crate::test_host::{ME, TestHost};
 
 /// Makes an object that its owner reads and writes.
 const NEW: Open = Open { create: true, exclusive: true, mode: 0o600 };
