@@ -8,9 +8,9 @@ use super::state::Undo;
 use crate::error::Error;
 use crate::host::Host;
 use crate::mutant::{Mutant, mutant};
-use quire_sync::atomic::{AtomicUsize, Ordering};
 use quire_heap::{Arc, Vec};
 use quire_sync::Mutex;
+use quire_sync::atomic::{AtomicUsize, Ordering};
 
 /// Kernel memory of an adjustment beside its numbers.
 const OVERHEAD: u64 = 64;

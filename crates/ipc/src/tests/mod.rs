@@ -8,8 +8,8 @@ mod segments;
 mod semaphores;
 
 use crate::registry::PRIVATE;
-use crate::{Error, Open};
 use crate::test_host::{ME, TestHost};
+use crate::{Error, Open};
 
 /// Makes an object that its owner reads and writes.
 const NEW: Open = Open { create: true, exclusive: true, mode: 0o600 };
