@@ -67,6 +67,38 @@ static void a_mount_and_its_end(void) {
     end();
 }
 
+static void a_restricted_mount(void) {
+    begin();
+    ANSWERS(0, tmpfs("m", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL));
+    char word[128];
+    snprintf(word, sizeof word, "mine %s/m tmpfs rw,nosuid,nodev,noexec", place);
+    CHECK(listed("/proc/mounts", word), "mounts");
+    struct statfs fs;
+    CHECK(!statfs("m", &fs) && (fs.f_flags & 0x2f) == 0x2e, "statfs %lx", (long)fs.f_flags);
+    CHECK(!mknod("m/null", S_IFCHR | 0666, 0x103), "mknod");
+    ANSWERS(EACCES, open("m/null", O_RDONLY));
+    int fd = open("m/file", O_CREAT | O_RDWR, 04755);
+    CHECK(write(fd, "#!/bin/sh\n", 10) == 10 && !fchmod(fd, 04755), "write");
+    char *none[] = {NULL};
+    ANSWERS(EACCES, execve("m/file", none, none));
+    ANSWERS(EACCES, access("m/file", X_OK));
+    ANSWERS(0, access("m", X_OK));
+    ANSWERS(EPERM, mmap(NULL, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE, fd, 0) == MAP_FAILED ? -1 : 0);
+    char *at = mmap(NULL, 4096, PROT_READ, MAP_PRIVATE, fd, 0);
+    CHECK(at != MAP_FAILED, "mmap");
+    ANSWERS(EACCES, mprotect(at, 4096, PROT_READ | PROT_EXEC));
+    CHECK(!munmap(at, 4096), "munmap");
+    ANSWERS(0, tmpfs("m", MS_REMOUNT | MS_NODEV, NULL));
+    at = mmap(NULL, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE, fd, 0);
+    CHECK(at != MAP_FAILED && !munmap(at, 4096) && !access("m/file", X_OK), "executable again");
+    ANSWERS(EACCES, open("m/null", O_RDONLY));
+    ANSWERS(0, tmpfs("m", MS_REMOUNT, NULL));
+    CHECK(!close(open("m/null", O_RDONLY)), "a device again");
+    close(fd);
+    ANSWERS(0, umount("m"));
+    end();
+}
+
 static void a_tree_that_is_used(void) {
     begin();
     ANSWERS(0, tmpfs("m", 0, NULL));
@@ -177,6 +209,7 @@ int main(int argc, char **argv) {
     if (!unshare(CLONE_NEWNS)) CHECK(!mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL), "private mounts");
     static const struct check checks[] = {
         {"a_mount_and_its_end", a_mount_and_its_end},
+        {"a_restricted_mount", a_restricted_mount},
         {"a_tree_that_is_used", a_tree_that_is_used},
         {"read_only", read_only},
         {"refusals", refusals},

@@ -57,7 +57,7 @@ pub use stream::{Stream, event, readiness, transfer};
 pub use tree::attr::{Attr, DeviceNumber, FileKind, Ident, NewAttr, Status, Timestamp};
 pub use tree::dentry::Dentry;
 pub use tree::inode::{Inode, InodeContent};
-pub use tree::system::{Count, FileSystem, Limits, Space};
+pub use tree::system::{Count, FileSystem, Limits, Restrictions, Space};
 pub use tree::watch::{Happening, Watch, Watcher};
 pub use tree::xattr;
 pub use tree::{dentry, directory, generated, inode};

@@ -6,12 +6,13 @@ use crate::process::credentials::capabilities::cap;
 use crate::{Ctx, Errno, Linux, Machine, proc};
 use linux_raw_sys::general as raw;
 use quire_fs::mounts::Content;
-use quire_fs::{FsError, Limits, NewAttr, OpenFlags};
+use quire_fs::{FileSystem, FsError, Limits, NewAttr, OpenFlags, Restrictions};
 use quire_heap::{Arc, Vec};
 use quire_vm::PAGE_SIZE;
 
 // Flags of `mount`, from Linux's mount.h.
-const READ_ONLY: u64 = 1;
+/// The first four restrict the uses of the file system.
+const RESTRICTIONS: u64 = 15;
 const REMOUNT: u64 = 32;
 const BIND: u64 = 4096;
 const MOVE: u64 = 8192;
@@ -157,10 +158,10 @@ pub fn sys_mount<M: Machine>(
     }
     let (linux, vfs) = (ctx.linux, ctx.vfs());
     let pages = linux.vm.frames().total();
-    let read_only = flags & READ_ONLY != 0;
+    let restrictions = Restrictions::from_bits_truncate((flags & RESTRICTIONS) as u8);
     if flags & REMOUNT != 0 {
         let mount = vfs.mount_of(&target).ok_or(Errno::EINVAL)?;
-        return remount(linux, &mount, read_only, &options, pages);
+        return remount(linux, &mount, restrictions, &options, pages);
     }
     if flags & PROPAGATION != 0 {
         return if vfs.mount_of(&target).is_some() { Ok(0) } else { Err(Errno::EINVAL) };
@@ -182,7 +183,7 @@ pub fn sys_mount<M: Machine>(
         _ => return Err(Errno::ENODEV),
     };
     let source = if source.is_empty() { b"none" } else { &source[..] };
-    vfs.mount_on(&target, name, content, source, read_only, &|root| in_use(linux, root, false))?;
+    vfs.mount_on(&target, name, content, source, restrictions, &|root| in_use(linux, root, false))?;
     Ok(0)
 }
 
@@ -190,12 +191,12 @@ pub fn sys_mount<M: Machine>(
 fn remount<M: Machine>(
     linux: &Linux<M>,
     mount: &quire_fs::mounts::Mount<FileHost<M>>,
-    read_only: bool,
+    restrictions: Restrictions,
     options: &[u8],
     pages: u64,
 ) -> Result<usize, Errno> {
     let system = mount.system();
-    if read_only && !system.is_read_only() && in_use(linux, &mount.root, true)? {
+    if restrictions.contains(Restrictions::READ_ONLY) && !system.is_read_only() && in_use(linux, &mount.root, true)? {
         return Err(Errno::EBUSY);
     }
     if matches!(system.kind, "tmpfs" | "devtmpfs") && !options.is_empty() {
@@ -209,7 +210,7 @@ fn remount<M: Machine>(
         }
         system.set_limits(new.limits);
     }
-    system.set_read_only(read_only);
+    system.restrict(restrictions);
     Ok(0)
 }
 
@@ -236,6 +237,27 @@ pub fn sys_umount2<M: Machine>(ctx: &mut Ctx<'_, M>, target: u64, flags: u32) ->
     vfs.unmount(&root, flags & DETACH != 0, &|root| in_use(linux, root, false))?;
     Ok(0)
 }
+
+/// The options of a mount in lists of mounts, for each of its restrictions.
+pub(crate) fn words(system: &FileSystem) -> impl Iterator<Item = &'static str> {
+    const WORDS: [(Restrictions, &str); 3] = [
+        (Restrictions::NO_SET_IDS, ",nosuid"),
+        (Restrictions::NO_DEVICES, ",nodev"),
+        (Restrictions::NO_EXECUTION, ",noexec"),
+    ];
+    let restrictions = system.restrictions();
+    let mode = if system.is_read_only() { "ro" } else { "rw" };
+    let others = WORDS.into_iter().filter(move |(one, _)| restrictions.contains(*one)).map(|(_, word)| word);
+    core::iter::once(mode).chain(others)
+}
+
+// The numbers of Linux are those of the file layer.
+const _: () = assert!(
+    Restrictions::READ_ONLY.bits() as u32 == raw::MS_RDONLY
+        && Restrictions::NO_SET_IDS.bits() as u32 == raw::MS_NOSUID
+        && Restrictions::NO_DEVICES.bits() as u32 == raw::MS_NODEV
+        && Restrictions::NO_EXECUTION.bits() as u32 == raw::MS_NOEXEC
+);
 
 #[cfg(test)]
 mod tests {

@@ -3,7 +3,7 @@
 use crate::FsError;
 use quire_heap::try_leak;
 use quire_lookup::per_cpu;
-use quire_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use quire_sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use quire_sync::epoch::Domain;
 use quire_sync::{PerCpu, Quota, preempt_off};
 
@@ -23,6 +23,21 @@ impl Limits {
     pub const UNSET: Limits = Limits { pages: Some(u64::MAX), inodes: Some(u64::MAX) };
 }
 
+bitflags::bitflags! {
+    /// The uses that a mounted file system refuses.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct Restrictions: u8 {
+        /// Its files and directories take no changes.
+        const READ_ONLY = 1;
+        /// Set-id bits of its programs count for nothing.
+        const NO_SET_IDS = 1 << 1;
+        /// Its device files cannot be opened.
+        const NO_DEVICES = 1 << 2;
+        /// Its files can be neither executed nor mapped to be.
+        const NO_EXECUTION = 1 << 3;
+    }
+}
+
 /// The file system of an inode. It is mounted, or internal to the machine, and never freed.
 ///
 /// Each processor counts inodes and pages, and numbers inodes, for itself. So threads that make, remove or write
@@ -36,8 +51,8 @@ pub struct FileSystem {
     pub(super) inodes: Option<&'static Quota>,
     pages: Option<&'static Quota>,
     numbered: PerCpu<AtomicU64>,
-    /// Its files and directories take no changes.
-    read_only: AtomicBool,
+    /// [`Restrictions`]
+    restrictions: AtomicU8,
     /// Only the kernel makes and removes its names.
     pub(crate) by_kernel: bool,
     /// The watches on its inodes.
@@ -55,7 +70,7 @@ impl FileSystem {
             inodes: limits.inodes.map(quota).transpose()?,
             pages: limits.pages.map(quota).transpose()?,
             numbered: per_cpu::per_cpu(cpus, |_| AtomicU64::new(0))?,
-            read_only: AtomicBool::new(false),
+            restrictions: AtomicU8::new(0),
             by_kernel: kind == "devpts",
             watches: AtomicUsize::new(0),
         })?)
@@ -92,12 +107,22 @@ impl FileSystem {
 
     /// Whether its files and directories take no changes.
     pub fn is_read_only(&self) -> bool {
-        self.read_only.load(Ordering::Relaxed)
+        self.refuses(Restrictions::READ_ONLY)
     }
 
-    /// Sets whether they do.
-    pub fn set_read_only(&self, read_only: bool) {
-        self.read_only.store(read_only, Ordering::Relaxed);
+    /// Whether it refuses these uses.
+    pub fn refuses(&self, uses: Restrictions) -> bool {
+        self.restrictions().contains(uses)
+    }
+
+    /// The uses that it refuses.
+    pub fn restrictions(&self) -> Restrictions {
+        Restrictions::from_bits_truncate(self.restrictions.load(Ordering::Relaxed))
+    }
+
+    /// Changes them.
+    pub fn restrict(&self, uses: Restrictions) {
+        self.restrictions.store(uses.bits(), Ordering::Relaxed);
     }
 
     /// [`FsError::ReadOnly`] if it takes no changes.
@@ -111,7 +136,8 @@ impl FileSystem {
             None | Some((u64::MAX, _)) => Count::default(),
             Some((limit, taken)) => Count { total: limit, free: limit.saturating_sub(taken) },
         };
-        Space { kind: self.kind, device: self.device, pages: of(self.pages), inodes: of(self.inodes) }
+        let restrictions = self.restrictions();
+        Space { kind: self.kind, device: self.device, pages: of(self.pages), inodes: of(self.inodes), restrictions }
     }
 
     /// Whether one of its inodes is watched.
@@ -210,6 +236,8 @@ pub struct Space {
     pub pages: Count,
     /// Inodes.
     pub inodes: Count,
+    /// The uses that it refuses.
+    pub restrictions: Restrictions,
 }
 
 #[cfg(test)]

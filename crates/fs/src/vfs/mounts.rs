@@ -18,7 +18,7 @@ use crate::tree::attr::NewAttr;
 use crate::tree::dentry::Dentry;
 use crate::tree::generated::{Generated, GeneratedDirectory};
 use crate::tree::inode::{Inode, InodeContent};
-use crate::tree::system::{FileSystem, Limits, Space};
+use crate::tree::system::{FileSystem, Limits, Restrictions, Space};
 use quire_heap::{Arc, Vec};
 use quire_sync::atomic::Ordering;
 
@@ -127,7 +127,7 @@ impl<H: Host> Vfs<H> {
         kind: &'static str,
         content: Content<H>,
         source: &[u8],
-        read_only: bool,
+        restrictions: Restrictions,
         in_use: InUse<'_, H>,
     ) -> Result<(), FsError> {
         if !target.inode.is_directory() {
@@ -151,7 +151,7 @@ impl<H: Host> Vfs<H> {
                 self.new_system(kind, limits)?
             }
         };
-        let mounted = self.mount_system(target, &parent, directory, system, content, source, read_only);
+        let mounted = self.mount_system(target, &parent, directory, system, content, source, restrictions);
         if mounted.is_err() {
             changes.spare.push_reserved(system);
         }
@@ -167,9 +167,9 @@ impl<H: Host> Vfs<H> {
         system: &'static FileSystem,
         content: Content<H>,
         source: Arc<[u8]>,
-        read_only: bool,
+        restrictions: Restrictions,
     ) -> Result<(), FsError> {
-        system.set_read_only(false);
+        system.restrict(Restrictions::empty());
         let inode = match content {
             Content::Memory { limits, root } => {
                 system.set_limits(limits);
@@ -177,7 +177,7 @@ impl<H: Host> Vfs<H> {
             }
             Content::Generated(root) => root_inode(&self.host, system, root)?,
         };
-        system.set_read_only(read_only);
+        system.restrict(restrictions);
         let name = target.name();
         let root = Dentry::child(parent, name.clone(), inode, true)?;
         let memory = directory.shown_memory()?;
@@ -381,11 +381,11 @@ mod tests {
         vfs.find(&vfs.view(), vfs.root(), path, true).map(|found| found.counted())
     }
 
-    fn mount(vfs: &V, path: &[u8], inodes: u64, read_only: bool) -> Result<(), FsError> {
+    fn mount(vfs: &V, path: &[u8], inodes: u64, restrictions: Restrictions) -> Result<(), FsError> {
         let root = NewAttr { mode: 0o700, uid: 3, gid: 4 };
         let limits = Limits { inodes: Some(inodes), pages: Some(9) };
         let content = Content::Memory { limits, root };
-        vfs.mount_on(&at(vfs, path)?, "tmpfs", content, b"mine", read_only, &|_| Ok(false))
+        vfs.mount_on(&at(vfs, path)?, "tmpfs", content, b"mine", restrictions, &|_| Ok(false))
     }
 
     fn unmount(vfs: &V, path: &[u8], lazily: bool, used: bool) -> Result<(), FsError> {
@@ -395,7 +395,7 @@ mod tests {
     #[test]
     fn a_mount_hides_a_directory_until_it_ends() {
         let vfs = tree();
-        mount(&vfs, b"/m", 5, false).unwrap();
+        mount(&vfs, b"/m", 5, Restrictions::empty()).unwrap();
         assert_eq!(at(&vfs, b"/m/own").err(), Some(FsError::NotFound));
         make(&vfs, b"/m/new").unwrap();
         make(&vfs, b"/m/new/deep").unwrap();
@@ -415,11 +415,11 @@ mod tests {
     #[test]
     fn mounts_below_keep_one_busy_and_end_with_it_lazily() {
         let vfs = tree();
-        mount(&vfs, b"/m", 5, false).unwrap();
+        mount(&vfs, b"/m", 5, Restrictions::empty()).unwrap();
         make(&vfs, b"/m/below").unwrap();
-        mount(&vfs, b"/m/below", 5, false).unwrap();
+        mount(&vfs, b"/m/below", 5, Restrictions::empty()).unwrap();
         // On the same directory again.
-        mount(&vfs, b"/m/below", 5, false).unwrap();
+        mount(&vfs, b"/m/below", 5, Restrictions::empty()).unwrap();
         assert_eq!(unmount(&vfs, b"/m", false, false), Err(FsError::Busy));
         let mut count = 0;
         vfs.mounts(|_, _| count += 1).unwrap();
@@ -430,7 +430,7 @@ mod tests {
         at(&vfs, b"/m/own").unwrap();
         assert!(vfs.find(&vfs.view(), &kept, b"below", true).is_ok());
         // The next change takes it apart.
-        mount(&vfs, b"/other", 5, false).unwrap();
+        mount(&vfs, b"/other", 5, Restrictions::empty()).unwrap();
         assert_eq!(vfs.find(&vfs.view(), &kept, b"below", true).err(), Some(FsError::NotFound));
         unmount(&vfs, b"/other", false, false).unwrap();
     }
@@ -438,16 +438,16 @@ mod tests {
     #[test]
     fn a_read_only_mount_refuses_changes() {
         let vfs = tree();
-        mount(&vfs, b"/m", 5, true).unwrap();
+        mount(&vfs, b"/m", 5, Restrictions::READ_ONLY).unwrap();
         assert_eq!(make(&vfs, b"/m/new"), Err(FsError::ReadOnly));
         let root = at(&vfs, b"/m").unwrap();
         let caller = crate::FileCredentials::ROOT;
         assert_eq!(vfs.set_mode(&caller, &root.inode, 0o777), Err(FsError::ReadOnly));
         assert_eq!(vfs.set_owner(&caller, &root.inode, Some(1), None), Err(FsError::ReadOnly));
         assert_eq!(vfs.set_times(&caller, &root.inode, None, None, true), Err(FsError::ReadOnly));
-        root.inode.system().set_read_only(false);
+        root.inode.system().restrict(Restrictions::empty());
         make(&vfs, b"/m/new").unwrap();
-        root.inode.system().set_read_only(true);
+        root.inode.system().restrict(Restrictions::READ_ONLY);
         let open = |flags| vfs.open(&vfs.view(), vfs.root(), b"/m/new", flags, 0, &crate::Io::NOW).err();
         assert_eq!(
             (open(OpenFlags::READ), open(OpenFlags::READ | OpenFlags::NAMELESS)),
@@ -461,7 +461,7 @@ mod tests {
         let vfs = tree();
         let mut devices = std::collections::BTreeSet::new();
         for n in 1..50 {
-            mount(&vfs, b"/m", n + 1, false).unwrap();
+            mount(&vfs, b"/m", n + 1, Restrictions::empty()).unwrap();
             make(&vfs, b"/m/new").unwrap();
             let root = at(&vfs, b"/m").unwrap();
             devices.insert(root.inode.ident.device);

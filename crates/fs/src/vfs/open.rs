@@ -12,6 +12,7 @@ use crate::pipe::Pipe;
 use crate::tree::attr::{EXECUTE, FileKind, NewAttr};
 use crate::tree::dentry::Dentry;
 use crate::tree::inode::{Inode, InodeContent};
+use crate::tree::system::Restrictions;
 use crate::tree::watch::Happening;
 use crate::{FsError, Io, OpenFlags, Seals, Stream};
 use quire_heap::{Arc, Vec, try_format};
@@ -165,6 +166,9 @@ impl<H: Host> Vfs<H> {
                     true => Pipe::open_now(pipe, read, write)?,
                     false => Pipe::open(pipe, read, write, &io.of(flags))?,
                 })
+            }
+            InodeContent::CharDevice(_) if inode.system().refuses(Restrictions::NO_DEVICES) => {
+                return Err(FsError::Denied);
             }
             InodeContent::CharDevice(number) => Body::Stream(self.open_device(*number, flags)?),
             InodeContent::Generated(generated) => Body::generated(generated)?,

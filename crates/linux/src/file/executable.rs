@@ -4,7 +4,7 @@ use super::host::{Dentry, FileHost};
 use crate::errno::Errno;
 use crate::machine::Machine;
 use crate::process::credentials::capabilities::SetIds;
-use quire_fs::{Program, StartDirectory};
+use quire_fs::{Program, Restrictions, StartDirectory};
 use quire_heap::Vec;
 use quire_vm::object::ObjectRef;
 
@@ -27,6 +27,9 @@ impl<M: Machine> Executable<M> {
     /// The ids that its set-id bits give, read at one moment.
     pub fn set_ids(&self) -> SetIds {
         const GROUP: u16 = 0o2010;
+        if self.dentry.inode.system().refuses(Restrictions::NO_SET_IDS) {
+            return SetIds::default();
+        }
         let attr = self.dentry.inode.attr();
         SetIds {
             user: (attr.mode & 0o4000 != 0).then_some(attr.uid),

@@ -9,7 +9,7 @@ use linux_raw_sys::general as raw;
 use quire_fs::Want;
 use quire_fs::open_file::Body;
 use quire_fs::seal::ToStore;
-use quire_fs::{FileCredentials, FsError, Io, OpenFlags, Program, Resolve};
+use quire_fs::{FileCredentials, FsError, Io, OpenFlags, Program, Resolve, Restrictions};
 use quire_heap::Arc;
 use quire_lookup::Hold;
 use quire_vm::Prot;
@@ -168,6 +168,9 @@ fn executable<M: Machine>(view: &View<M>, dentry: Hold<Dentry<M>>) -> Result<Exe
         quire_fs::FileKind::Symlink => return Err(Errno::ELOOP),
         _ => return Err(Errno::EACCES),
     }
+    if dentry.inode.system().refuses(Restrictions::NO_EXECUTION) {
+        return Err(Errno::EACCES);
+    }
     view.credentials.may(&dentry.inode, Want::EXECUTE)?;
     let readable = view.credentials.may(&dentry.inode, Want::READ).is_ok();
     Ok(Executable { dentry: Program::new(dentry)?, root: view.places.root.clone(), readable })
@@ -200,7 +203,10 @@ pub fn mappable<M: Machine>(ctx: &Ctx<'_, M>, fd: i32, write: bool, shared: bool
     if !flags.contains(OpenFlags::READ) || (shared && write && !writable) {
         return Err(Errno::EACCES);
     }
-    let max_prot = if shared && !writable { Prot::READ | Prot::EXEC } else { Prot::all() };
+    let mut max_prot = if shared && !writable { Prot::READ | Prot::EXEC } else { Prot::all() };
+    if file.dentry.inode.system().refuses(Restrictions::NO_EXECUTION) {
+        max_prot -= Prot::EXEC;
+    }
     match file.body() {
         Body::File if file.regular().is_some() => Ok(Mappable { file, max_prot }),
         Body::Stream(s) if s.maps_zeroes() => Ok(Mappable { file, max_prot }),

@@ -5,7 +5,7 @@ use crate::{Ctx, Errno, Machine};
 use linux_raw_sys::general as raw;
 use quire_fs::Space;
 use quire_fs::Want;
-use quire_fs::{FileKind, PAGE_SIZE, Status, Timestamp};
+use quire_fs::{FileKind, PAGE_SIZE, Restrictions, Status, Timestamp};
 
 /// The file type bits of `st_mode`.
 pub fn type_bits(kind: FileKind) -> u32 {
@@ -134,7 +134,12 @@ fn check_access<M: Machine>(ctx: &Ctx<'_, M>, dir: i32, path: u64, mode: u32, fl
     let (view, dentry) = find(ctx, dir, path, flags)?;
     let caller = if flags & raw::AT_EACCESS != 0 { view.credentials } else { ctx.real_file_credentials() };
     if mode != 0 {
-        caller.may(&dentry.inode, Want::from_bits_truncate(mode as u16))?;
+        let want = Want::from_bits_truncate(mode as u16);
+        let program = want.contains(Want::EXECUTE) && dentry.inode.kind() == FileKind::Regular;
+        if program && dentry.inode.system().refuses(Restrictions::NO_EXECUTION) {
+            return Err(Errno::EACCES);
+        }
+        caller.may(&dentry.inode, want)?;
     }
     Ok(0)
 }
@@ -160,6 +165,9 @@ pub fn sys_access<M: Machine>(ctx: &mut Ctx<'_, M>, path: u64, mode: u32) -> Res
     check_access(ctx, AT_FDCWD, path, mode, 0)
 }
 
+/// `ST_VALID` in the flags of a `struct statfs`.
+const FLAGS_ARE_VALID: u32 = 0x20;
+
 /// `struct statfs`, as words.
 fn statfs_words(s: &Space) -> [u64; 15] {
     let kind = match s.kind {
@@ -182,7 +190,7 @@ fn statfs_words(s: &Space) -> [u64; 15] {
         s.device,
         255,
         page,
-        raw::MS_NOATIME as u64,
+        (raw::MS_NOATIME | FLAGS_ARE_VALID) as u64 | u64::from(s.restrictions.bits()),
         0,
         0,
         0,

@@ -275,6 +275,10 @@ fn limits<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
     Ok(())
 }
 
+fn restrictions_of(system: &FileSystem, out: &mut Text) -> Result<(), FsError> {
+    crate::mount::words(system).try_for_each(|word| put!(out, "{word}"))
+}
+
 fn mounts<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
     let mut result = Ok(());
     about.process.linux.files.vfs().mounts(|path, mount| {
@@ -283,7 +287,9 @@ fn mounts<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
             escaped(&mount.source, out)?;
             put!(out, " ")?;
             escaped(path, out)?;
-            put!(out, " {} {},relatime", system.kind, if system.is_read_only() { "ro" } else { "rw" })?;
+            put!(out, " {} ", system.kind)?;
+            restrictions_of(system, out)?;
+            put!(out, ",relatime")?;
             limits_of(system, out)?;
             put!(out, " 0 0\n")
         };
@@ -311,7 +317,9 @@ fn mount_info<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsErro
             put!(out, "{id} {parent} {}:{} / ", device >> 8 & 0xfff, device & 0xff)?;
             escaped(path, out)?;
             let mode = if system.is_read_only() { "ro" } else { "rw" };
-            put!(out, " {mode},relatime - {kind} ")?;
+            put!(out, " ")?;
+            restrictions_of(system, out)?;
+            put!(out, ",relatime - {kind} ")?;
             escaped(&mount.source, out)?;
             put!(out, " {mode}")?;
             limits_of(system, out)?;
