@@ -229,6 +229,7 @@ static void equip(struct actor *me, int actor, enum state state, char *base) {
     CHECK(me->readable != MAP_FAILED, "mmap");
     CHECK(pipe(me->pipe) == 0, "pipe");
     CHECK((me->event = eventfd(0, 0)) >= 0, "eventfd");
+    equip_sockets(me);
     for (int i = 0; i < 4; i++) me->region[i * PAGE] = 1;
 }
 

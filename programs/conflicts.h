@@ -12,8 +12,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <netinet/in.h>
+#include <sys/ipc.h>
 #include <sys/mman.h>
+#include <sys/msg.h>
 #include <sys/resource.h>
+#include <sys/sem.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
@@ -53,6 +58,7 @@ struct actor {
     char *readable; // FILE_PAGES pages of its file, mapped privately
     long at;       // where its part of the file begins, in bytes
     int directory, file, shared, pipe[2], event;
+    int local[2], tcp[2], udp[2], semaphores, messages;
     uint32_t word __attribute__((aligned(64)));
     char program[64];
     // The results of `prepare` for `run`.
@@ -277,6 +283,53 @@ R(mask) {
     return given(syscall(SYS_rt_sigprocmask, SIG_SETMASK, &old, NULL, 8));
 }
 
+// --- Sockets and IPC.
+R(socket) {
+    int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    return fd < 0 ? -errno : done(close(fd));
+}
+static long sent(struct actor *me, int fd) { return given(send(fd, buffer[me->actor], 8, MSG_DONTWAIT)); }
+static long received(struct actor *me, int fd) { return given(recv(fd, buffer[me->actor], 8, MSG_DONTWAIT)); }
+R(unix_send) { return sent(me, me->local[0]); }
+F(unix_send) { return received(me, me->local[1]); }
+P(unix_receive) { CHECK(sent(me, me->local[0]) == 8, "send"); }
+R(unix_receive) { return received(me, me->local[1]); }
+R(tcp_send) { return sent(me, me->tcp[0]); }
+F(tcp_send) { return received(me, me->tcp[1]); }
+P(tcp_receive) { CHECK(sent(me, me->tcp[0]) == 8, "send"); }
+R(tcp_receive) { return received(me, me->tcp[1]); }
+R(udp_send) { return sent(me, me->udp[0]); }
+F(udp_send) { return received(me, me->udp[1]); }
+R(semop) {
+    struct sembuf up = {0, 1, IPC_NOWAIT}, down = {0, -1, IPC_NOWAIT};
+    return semop(me->semaphores, &up, 1) ? -errno : done(semop(me->semaphores, &down, 1));
+}
+R(message) {
+    struct { long kind; char text[8]; } message = {1, ""};
+    if (msgsnd(me->messages, &message, 8, IPC_NOWAIT)) return -errno;
+    return given(msgrcv(me->messages, &message, 8, 0, IPC_NOWAIT));
+}
+// A connected pair on the loopback.
+static void connect_inet(int kind, int ends[2]) {
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    socklen_t len = sizeof at;
+    int listener = socket(AF_INET, kind, 0);
+    ends[0] = socket(AF_INET, kind, 0);
+    CHECK(listener >= 0 && ends[0] >= 0 && !bind(listener, (void *)&at, sizeof at), "bind");
+    CHECK(kind == SOCK_DGRAM || !listen(listener, 1), "listen");
+    CHECK(!getsockname(listener, (void *)&at, &len) && !connect(ends[0], (void *)&at, sizeof at), "connect");
+    ends[1] = kind == SOCK_DGRAM ? listener : accept(listener, NULL, NULL);
+    CHECK(ends[1] >= 0 && (kind == SOCK_DGRAM || !close(listener)), "accept");
+}
+static void equip_sockets(struct actor *me) {
+    CHECK(!socketpair(AF_UNIX, SOCK_STREAM, 0, me->local), "socketpair");
+    connect_inet(SOCK_STREAM, me->tcp);
+    connect_inet(SOCK_DGRAM, me->udp);
+    me->semaphores = semget(IPC_PRIVATE, 1, 0600);
+    me->messages = msgget(IPC_PRIVATE, 0600);
+    CHECK(me->semaphores >= 0 && me->messages >= 0, "System V");
+}
+
 // --- Operations of both on one thing: for the check that conflicts are found.
 R(same_pipe) {
     int *ends = (int *)me->memory;
@@ -356,6 +409,14 @@ static const struct operation operations[] = {
     O(timer, nothing, timer, PLAIN),
     O(signal, nothing, nothing, PLAIN),
     O(mask, nothing, nothing, PLAIN),
+    O(socket, nothing, nothing, PLAIN),
+    {"unix-send", prepare_nothing, run_unix_send, finish_unix_send, PLAIN},
+    {"unix-receive", prepare_unix_receive, run_unix_receive, finish_nothing, PLAIN},
+    {"tcp-send", prepare_nothing, run_tcp_send, finish_tcp_send, PLAIN},
+    {"tcp-receive", prepare_tcp_receive, run_tcp_receive, finish_nothing, PLAIN},
+    {"udp-send", prepare_nothing, run_udp_send, finish_udp_send, PLAIN},
+    O(semop, nothing, nothing, PLAIN),
+    O(message, nothing, nothing, PLAIN),
     {"same-pipe", prepare_same_pipe, run_same_pipe, finish_nothing, 1u << THREADS},
 };
 #define OPERATIONS ((int)(sizeof operations / sizeof *operations))

@@ -7,11 +7,13 @@ use super::io::{readable, refused_write, writable, writing};
 use super::path::only;
 use super::transfer::{MOST, Vectors};
 use super::{File, FileHost};
+use crate::socket::host::Socket;
 use crate::{Ctx, Errno, Machine};
 use quire_fs::open_file::Body;
 use quire_fs::pipe::PipeEnd;
 use quire_fs::{FileKind, FsError, Io, OpenFlags, Ready, SliceSink, SliceSource, Stream};
 use quire_heap::Vec;
+use quire_net::ReceiveFlags;
 
 /// SPLICE_F_MOVE, _NONBLOCK, _MORE and _GIFT.
 const FLAGS: u32 = 0xf;
@@ -143,6 +145,7 @@ fn into<M: Machine>(
 ) -> Result<usize, FsError> {
     let waits = Io { nonblock: false, ..*io }.of(from.flags());
     let now = Io { nonblock: true, ..*io };
+    let socket = from.stream_as::<Socket<M>>();
     let mut done = 0;
     while done < len {
         if done == 0 {
@@ -154,14 +157,22 @@ fn into<M: Machine>(
             break;
         }
         let part = buffer.len().min(len - done);
+        // Files that come with the bytes are closed without the lock of the pipe, because a close may take those of others.
+        let mut unwanted = None;
         let moved = to.receive(&mut buffer[..part], &mut |bytes| {
             let mut sink = SliceSink::new(bytes);
+            if let Some(socket) = socket {
+                let received = socket.receive(&now, &mut sink, ReceiveFlags::empty())?;
+                unwanted = Some(received.ancillary);
+                return Ok(received.bytes);
+            }
             match (from.stream(), at) {
                 (Some(stream), _) => stream.read(&now, &mut sink),
                 (None, Some(at)) => from.read_at(io, at, &mut sink),
                 (None, None) => from.read(io, &mut sink),
             }
         });
+        drop(unwanted);
         match moved {
             Ok(None) if done == 0 => {} // another writer was faster
             Ok(None | Some(0)) => break,
