@@ -107,6 +107,13 @@ settings! {
     CachePressure: 100, 0, INT;
     /// `kernel.randomize_va_space`. With 0 each program lies at the same addresses; 1 and 2 do the same here.
     Randomize: 2, 0, 2;
+    /// `kernel.sched_rt_runtime_us`: how long real-time threads have a CPU in each period while others wait. Without a
+    /// limit: -1. The kernel acts on it, as on the next two.
+    RealTimeRuntime: 950_000, -1, INT;
+    /// `kernel.sched_rt_period_us`
+    RealTimePeriod: 1_000_000, 1, INT;
+    /// `kernel.sched_rr_timeslice_ms`: the turn under `SCHED_RR`. Zero and less mean the first value.
+    RoundRobin: 100, i32::MIN as i64, INT;
     /// `net.ipv6.bindv6only`: the first value of IPV6_V6ONLY. The kernel acts on it.
     OnlySix: 0, 0, 1;
 }
