@@ -102,6 +102,7 @@ impl<M: Machine> Names<M> {
         Item::file("cgroup", |_, out| put!(out, "0::/\n")),
         Item::file("cmdline", memory::command_line),
         Item { name: "comm", kind: ItemKind::Writable(comm, set_comm) },
+        Item { name: "coredump_filter", kind: ItemKind::Writable(core_filter, set_core_filter) },
         Item { name: "cwd", kind: ItemKind::Link(working_directory, Some(jump_to_cwd)) },
         Item { name: "environ", kind: ItemKind::Bound(0o400, memory::environment) },
         Item { name: "exe", kind: ItemKind::Link(executable, Some(jump_to_executable)) },
@@ -215,6 +216,27 @@ fn set_comm<M: Machine>(about: &About<M>, bytes: &[u8]) -> Result<usize, FsError
     }
     // SAFETY: the thread itself runs this, and holds no borrow of the old name.
     unsafe { me.name.replace(Name::new(bytes)) };
+    Ok(bytes.len())
+}
+
+fn core_filter<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
+    let Some(memory) = about.memory() else { return Ok(()) };
+    put!(out, "{:08x}\n", memory.core_filter().load(Ordering::Relaxed))
+}
+
+/// The kinds of memory that Linux knows.
+const CORE_FILTER_ALL: u32 = 0x1ff;
+
+fn set_core_filter<M: Machine>(about: &About<M>, bytes: &[u8]) -> Result<usize, FsError> {
+    let text = core::str::from_utf8(bytes).map_err(|_| FsError::Invalid)?.trim();
+    let (digits, base) = match text.strip_prefix("0x").or(text.strip_prefix("0X")) {
+        Some(digits) => (digits, 16),
+        None if text.len() > 1 && text.starts_with('0') => (&text[1..], 8),
+        None => (text, 10),
+    };
+    let value = u32::from_str_radix(digits, base).map_err(|_| FsError::Invalid)?;
+    let memory = about.memory().ok_or(FsError::NotFound)?;
+    memory.core_filter().store(value & CORE_FILTER_ALL, Ordering::Relaxed);
     Ok(bytes.len())
 }
 

@@ -75,7 +75,7 @@ impl<M: Machine> Settings<M> {
     const KERNEL: &'static [Item<M, About<M>>] = &[
         Item::file("arch", |_, out| put!(out, "x86_64\n")),
         Item::file("cap_last_cap", |_, out| put!(out, "40\n")),
-        Item::file("core_pattern", |_, out| put!(out, "core\n")),
+        Item { name: "core_pattern", kind: ItemKind::Writable(core_pattern, set_core_pattern) },
         number!("core_uses_pid", CoreUsesPid),
         number!("dmesg_restrict", HideLog),
         Item { name: "domainname", kind: ItemKind::Writable(name::<M, 1>, set_name::<M, 1>) },
@@ -215,6 +215,19 @@ pub(super) const fn setting<M: Machine, const OF: usize>() -> ItemKind<M, About<
             Ok(bytes.len())
         },
     )
+}
+
+fn core_pattern<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
+    let pattern = about.0.core_pattern.get();
+    out.push(pattern.split(|byte| *byte == 0).next().unwrap_or(&[]))?;
+    put!(out, "\n")
+}
+
+/// Sets it to the first line that is written.
+fn set_core_pattern<M: Machine>(about: &About<M>, bytes: &[u8]) -> Result<usize, FsError> {
+    let line = bytes.split(|byte| matches!(byte, 0 | b'\n')).next().unwrap_or(&[]);
+    about.0.core_pattern.set(line).map_err(|_| FsError::Invalid)?;
+    Ok(bytes.len())
 }
 
 /// As [`setting`], of a limit of real-time threads.
