@@ -1,8 +1,8 @@
 //! `ioctl`: terminals, and the few requests that every file knows.
 
-use super::File;
 use super::terminals::ptys::{Master, open_peer};
 use super::terminals::{self, settings};
+use super::{File, notices};
 use crate::signal::Signal;
 use crate::socket::host::Socket;
 use crate::{Ctx, Errno, Machine};
@@ -46,6 +46,10 @@ const TIOCGSID: u32 = 0x5429;
 const FIONCLEX: u32 = 0x5450;
 const FIOCLEX: u32 = 0x5451;
 const FIOASYNC: u32 = 0x5452;
+const FIOSETOWN: u32 = 0x8901;
+const SIOCSPGRP: u32 = 0x8902;
+const FIOGETOWN: u32 = 0x8903;
+const SIOCGPGRP: u32 = 0x8904;
 
 /// `ioctl`
 pub fn sys_ioctl<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, request: u32, argument: u64) -> Result<usize, Errno> {
@@ -59,6 +63,9 @@ pub fn sys_ioctl<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, request: u32, argume
             let on = ctx.read::<i32>(argument)? != 0;
             let flag = if request == FIONBIO { OpenFlags::NONBLOCK } else { OpenFlags::ASYNC };
             let mut flags = file.flags();
+            if request == FIOASYNC && flags.contains(flag) != on {
+                notices::set_async(ctx, &file, fd, on)?;
+            }
             flags.set(flag, on);
             file.set_flags(flags);
             return Ok(0);
@@ -74,9 +81,19 @@ pub fn sys_ioctl<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, request: u32, argume
         }
         _ => {}
     }
-    if file.dentry.inode.kind() == quire_fs::FileKind::Socket
-        && let Some(done) = crate::socket::loopback::ioctl(ctx, file.stream_as(), request, argument)
-    {
+    let is_socket = file.dentry.inode.kind() == quire_fs::FileKind::Socket;
+    match request {
+        FIOSETOWN | SIOCSPGRP if is_socket => {
+            notices::set_owner_by_number(ctx, &file, ctx.read::<i32>(argument)?)?;
+            return Ok(0);
+        }
+        FIOGETOWN | SIOCGPGRP if is_socket => {
+            ctx.write(argument, &notices::owner_as_number(&file))?;
+            return Ok(0);
+        }
+        _ => {}
+    }
+    if is_socket && let Some(done) = crate::socket::loopback::ioctl(ctx, file.stream_as(), request, argument) {
         return done;
     }
     if let Body::Text(text, _) = file.body() {

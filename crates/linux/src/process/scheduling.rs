@@ -92,7 +92,7 @@ pub fn sys_sched_get_priority_max<M: Machine>(_ctx: &mut Ctx<'_, M>, policy: u32
 
 /// `sched_rr_get_interval`
 pub fn sys_sched_rr_get_interval<M: Machine>(ctx: &mut Ctx<'_, M>, tid: i32, to: u64) -> Result<usize, Errno> {
-    let (class, _) = thread_or_self(ctx, tid)?.class();
+    let (class, _) = scheduling_class::class_of(ctx, tid)?;
     ctx.write(to, &Timespec::from_nanos(scheduling_class::turn(ctx.linux, class)))?;
     Ok(0)
 }

@@ -8,7 +8,7 @@ use crate::errno::Errno;
 use crate::machine::Machine;
 use crate::plain::Plain;
 use crate::settings::{Setting, Settings};
-use crate::{Ctx, Linux};
+use crate::{Ctx, Linux, Pid};
 use core::sync::atomic::Ordering;
 use linux_raw_sys::general as raw;
 use quire_task::{Bound, Class, MOST_URGENT, ThreadRef};
@@ -151,15 +151,20 @@ fn set_nice<M: Machine>(_ctx: &Ctx<'_, M>, thread: &ThreadRef<M>, nice: i32) {
     }
 }
 
-/// A policy with its flag, as the older calls show and take it.
-fn flagged<M: Machine>(thread: &ThreadRef<M>) -> u32 {
-    let (class, resets) = thread.class();
-    number(class) | if resets { raw::SCHED_RESET_ON_FORK } else { 0 }
+/// The class of a thread, and whether it resets. A zombie has no thread any more, and counts as normal.
+pub(super) fn class_of<M: Machine>(ctx: &Ctx<'_, M>, tid: i32) -> Result<(Class, bool), Errno> {
+    match thread_or_self(ctx, tid) {
+        Ok(thread) => Ok(thread.class()),
+        Err(Errno::ESRCH) if ctx.linux.ids.process(tid as Pid).is_some() => Ok((Class::Normal, false)),
+        Err(error) => Err(error),
+    }
 }
 
 /// `sched_getscheduler`
 pub fn sys_sched_getscheduler<M: Machine>(ctx: &mut Ctx<'_, M>, tid: i32) -> Result<usize, Errno> {
-    Ok(flagged(&thread_or_self(ctx, tid)?) as usize)
+    // A policy with its flag, as the older calls show and take it.
+    let (class, resets) = class_of(ctx, tid)?;
+    Ok((number(class) | if resets { raw::SCHED_RESET_ON_FORK } else { 0 }) as usize)
 }
 
 /// `sched_setscheduler`
@@ -183,8 +188,7 @@ pub fn sys_sched_getparam<M: Machine>(ctx: &mut Ctx<'_, M>, tid: i32, to: u64) -
     if to == 0 {
         return Err(Errno::EINVAL);
     }
-    let thread = thread_or_self(ctx, tid)?;
-    ctx.write(to, &i32::from(priority(thread.class().0)))?;
+    ctx.write(to, &i32::from(priority(class_of(ctx, tid)?.0)))?;
     Ok(0)
 }
 
