@@ -61,6 +61,12 @@ pub const TARGETS: &[Target] = &[
         address: false,
     },
     Target {
+        name: "ipc",
+        about: "calls of System V IPC and of message queues, made of likely parts",
+        runs: 2_000,
+        address: false,
+    },
+    Target {
         name: "map",
         about: "operations on address spaces and forks against a page-by-page model",
         runs: 1_500,
@@ -68,6 +74,12 @@ pub const TARGETS: &[Target] = &[
     },
     Target { name: "script", about: "`#!` lines", runs: 200_000, address: false },
     Target { name: "sigframe", about: "signal frames that a program has rewritten", runs: 200_000, address: false },
+    Target {
+        name: "sockets",
+        about: "calls of sockets: addresses, control messages, options, netlink requests, made of likely parts",
+        runs: 2_000,
+        address: false,
+    },
     Target {
         name: "tables",
         about: "page tables and the hardware's walk of them against a sorted map",

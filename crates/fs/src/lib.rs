@@ -13,7 +13,7 @@
 //! # Where to start reading
 //! [`walk`] turns a path into a dentry, [`vfs`] changes the tree, and file descriptors name an [`open_file`]. A
 //! [`stream`] is any open file but a regular file or a directory ([`pipe`], [`device`], [`terminal`], [`event`]).
-#![cfg_attr(not(any(test, feature = "test-host")), no_std)]
+#![cfg_attr(not(any(test, loom, shuttle, feature = "test-host")), no_std)]
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 

@@ -13,10 +13,13 @@ mod embedder;
 mod frames;
 mod index;
 mod input;
+mod ipc;
 mod map;
 mod memory;
 mod script;
 mod sigframe;
+mod sockets;
+mod steps;
 mod tables;
 mod user;
 
@@ -38,9 +41,11 @@ pub const TARGETS: &[Target] = &[
     Target { name: "embedder", run: embedder::run },
     Target { name: "frames", run: frames::run },
     Target { name: "index", run: index::run },
+    Target { name: "ipc", run: ipc::run },
     Target { name: "map", run: map::run },
     Target { name: "script", run: script::run },
     Target { name: "sigframe", run: sigframe::run },
+    Target { name: "sockets", run: sockets::run },
     Target { name: "tables", run: tables::run },
     Target { name: "user", run: user::run },
 ];

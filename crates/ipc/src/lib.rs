@@ -14,20 +14,25 @@
 //! # Where to start reading
 //! [`registry`] has ids and keys, [`owner`] the permissions. [`shm`], [`sem`] and [`msg`] are the three kinds.
 //! [`posix`] has the queues with names.
-#![cfg_attr(not(test), no_std)]
+#![cfg_attr(not(any(test, loom, shuttle)), no_std)]
 #![deny(unsafe_code)]
 #![deny(missing_docs)]
 
 mod error;
 mod host;
 pub mod msg;
+mod mutant;
 pub mod owner;
 pub mod posix;
 pub mod registry;
 pub mod sem;
 pub mod shm;
 
-#[cfg(test)]
+#[cfg(all(test, any(loom, shuttle)))]
+mod models;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod test_host;
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 
 pub use error::Error;

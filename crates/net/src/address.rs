@@ -98,7 +98,7 @@ fn mapped(at: SocketAddr) -> SocketAddr {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
 

@@ -104,7 +104,7 @@ pub(crate) struct FlightMarks<H: Host> {
 }
 
 impl<H: Host> FlightMarks<H> {
-    pub(crate) const fn new() -> Self {
+    pub(crate) fn new() -> Self {
         FlightMarks {
             in_flight: AtomicUsize::new(0),
             at: AtomicUsize::new(0),
@@ -261,7 +261,7 @@ impl<H: Host> Network<H> {
 }
 
 impl<H: Host> Flights<H> {
-    pub(crate) const fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Flights {
             flying: Mutex::new(Flying { all: Vec::new(), due: MANY }),
             graves: SpinLock::new(Rank::SOCKET, None),

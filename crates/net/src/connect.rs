@@ -3,6 +3,7 @@
 use crate::address::{Address, Credentials, Destination, Place};
 use crate::endpoint::{Backlog, Endpoint, Phase};
 use crate::host::Host;
+use crate::mutant::{Mutant, mutant};
 use crate::options::Flags;
 use core::mem;
 use quire_fs::{FsError, Io};
@@ -71,7 +72,9 @@ impl<H: Host> Endpoint<H> {
         };
         let (server, within) = self.readiness.wait(&self.reading(io), next)??;
         if self.is_unix() {
-            self.announce_room();
+            if !mutant(Mutant::BacklogUntold) {
+                self.announce_room();
+            }
         } else {
             // Its own client too: it may have come into reach while `listen` told others.
             let clients = within.and_then(|server| server.peer()).into_iter().chain(server.peer());
@@ -128,7 +131,7 @@ impl<H: Host> Endpoint<H> {
                 {
                     let mut state = this.state();
                     // The listener may have closed meanwhile, and then it has undone the connection.
-                    if state.phase == Phase::Idle {
+                    if state.phase == Phase::Idle && !mutant(Mutant::ConnectedUnchecked) {
                         drop(state);
                         return Err(this.take_error().unwrap_or(FsError::Refused));
                     }

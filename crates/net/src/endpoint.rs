@@ -8,6 +8,7 @@ use crate::address::{Address, Credentials, Family, Kind};
 use crate::collect::{Flight, FlightMarks, Flights};
 use crate::host::Host;
 use crate::inbox::Inbox;
+use crate::mutant::{Mutant, mutant};
 use crate::network::{Name, Network};
 use crate::options::Options;
 use quire_fs::{FsError, Io, Readiness};
@@ -166,8 +167,13 @@ impl<H: Host> Endpoint<H> {
         if reset || self.is_unix() {
             self.shut.store(true, Ordering::Release);
         }
+        if mutant(Mutant::NotifiedBeforeEnd) {
+            self.readiness.notify();
+        }
         self.inbox.queue().ended = true;
-        self.readiness.notify();
+        if !mutant(Mutant::NotifiedBeforeEnd) {
+            self.readiness.notify();
+        }
     }
 
     /// Tells polls of connected datagram sockets that there is room.

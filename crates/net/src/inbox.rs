@@ -224,7 +224,7 @@ impl<C> Inbox<C> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
     use quire_heap::refusal;

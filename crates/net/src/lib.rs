@@ -17,7 +17,7 @@
 //! A [`Socket`] is an open file. Its [endpoint] is the part that other sockets reach. [`connect`] makes connections,
 //! [`stream`] and [`datagram`] move bytes. [`unix`] and [`inet`] give names to endpoints through the tables of a [`Network`]. [`collect`] frees sockets
 //! that only messages in each other's inboxes keep alive. [`listing`] shows all sockets.
-#![cfg_attr(not(test), no_std)]
+#![cfg_attr(not(any(test, loom, shuttle)), no_std)]
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
@@ -30,6 +30,7 @@ mod host;
 mod inbox;
 mod inet;
 mod listing;
+mod mutant;
 mod network;
 mod options;
 mod socket;
@@ -37,9 +38,11 @@ mod stream;
 mod table;
 mod unix;
 
-#[cfg(test)]
+#[cfg(all(test, any(loom, shuttle)))]
+mod models;
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod test_host;
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 
 pub use address::{Address, Credentials, Destination, Family, Kind, Place};

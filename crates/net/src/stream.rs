@@ -5,6 +5,7 @@ use crate::collect::Flight;
 use crate::endpoint::{Endpoint, Phase};
 use crate::host::{Ancillary, Host, ReceiveFlags, Received};
 use crate::inbox::{Borrowed, CHUNK, Message};
+use crate::mutant::{Mutant, mutant};
 use crate::options::Flags;
 use quire_fs::{FsError, Io, Sink, Source};
 use quire_heap::{Arc, Box, Vec};
@@ -299,7 +300,10 @@ impl<H: Host> Endpoint<H> {
             stop |= deliver(out, landing.map(|flight| flight.into_inner().land()));
         }
         drop(readers);
-        if room && let Some(peer) = self.peer() {
+        if room
+            && !mutant(Mutant::RoomUntold)
+            && let Some(peer) = self.peer()
+        {
             peer.readiness.notify();
         }
         failed.map(|()| stop)

@@ -64,6 +64,7 @@ pub fn waits() -> u64 {
     WAITS.load(Ordering::Relaxed)
 }
 
+#[cfg(not(any(loom, shuttle)))]
 pub(crate) fn count_wait() {
     WAITS.fetch_add(1, Ordering::Relaxed);
 }

@@ -65,6 +65,7 @@ mod rmap;
 pub mod sleep;
 pub mod stats;
 #[cfg(any(test, loom, shuttle))]
+#[cfg_attr(not(test), allow(dead_code))]
 mod testing;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;

@@ -112,7 +112,7 @@ impl<H: Host> Pipe<H> {
     fn made(host: H, pages: usize, charge: Option<H::PipeCharge>) -> Result<Arc<Self>, FsError> {
         Ok(Arc::try_new(Pipe {
             host,
-            pages: [const { Mutex::new(RingPage::EMPTY) }; DEFAULT],
+            pages: core::array::from_fn(|_| Mutex::new(RingPage::EMPTY)),
             size: AtomicUsize::new(pages),
             reader: Mutex::new(None),
             writer: Mutex::new(Writing { large: None, charge }),

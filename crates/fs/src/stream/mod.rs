@@ -60,6 +60,8 @@ pub trait Stream: Send + Sync {
     fn maps_zeroes(&self) -> bool {
         false
     }
+    /// The calling process closes a descriptor of it, perhaps not the last.
+    fn descriptor_closed(&self) {}
     /// The stream's own type, for requests that only it knows.
     fn as_any(&self) -> &dyn Any;
 }

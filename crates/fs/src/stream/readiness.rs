@@ -91,7 +91,7 @@ impl Default for Readiness {
 
 impl Readiness {
     /// No waiters.
-    pub const fn new() -> Self {
+    pub fn new() -> Self {
         Readiness {
             sleepers: WaitQueue::new(),
             listeners: SpinLock::new(Rank::LISTENERS, None),

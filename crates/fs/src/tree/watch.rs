@@ -77,7 +77,7 @@ pub(crate) struct WatchList(SpinLock<Arc<Vec<Arc<Watch>>>>);
 /// An inode's list, made for its first watch.
 pub(super) type OwnList = SpinLock<Option<Arc<WatchList>>>;
 
-pub(super) const fn no_list() -> OwnList {
+pub(super) fn no_list() -> OwnList {
     SpinLock::new(Rank::ATTRIBUTES, None)
 }
 

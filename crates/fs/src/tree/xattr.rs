@@ -64,6 +64,6 @@ pub type Xattrs = Arc<Vec<Arc<Xattr>>>;
 /// An inode's list; `None` while it is empty.
 pub(super) type OwnXattrs = SpinLock<Option<Xattrs>>;
 
-pub(super) const fn none() -> OwnXattrs {
+pub(super) fn none() -> OwnXattrs {
     SpinLock::new(Rank::ATTRIBUTES, None)
 }

@@ -11,6 +11,7 @@ mod program;
 mod refusal;
 
 use machine::One;
+pub(crate) use program::{DATA, MOST_CALLS, OBJECTS_FIRST};
 use std::sync::Mutex;
 
 /// The bytes are calls.
@@ -19,7 +20,7 @@ pub fn run(data: &[u8]) {
 }
 
 /// Calls that returned, and their results.
-fn results(data: &[u8]) -> Vec<(u64, u64)> {
+pub(crate) fn results(data: &[u8]) -> Vec<(u64, u64)> {
     static MACHINE: Mutex<Option<&One>> = Mutex::new(None);
     let mut machine = machine::lock(&MACHINE);
     // Its clock advances by the sleeps of inputs: a new machine takes over before the clock ends.

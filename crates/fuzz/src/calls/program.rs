@@ -51,9 +51,14 @@ pub const TIME: u64 = 1 << 57;
 const LIMIT: Duration = Duration::from_secs(120);
 
 mod number {
+    pub const READ: u64 = 0;
     pub const OPEN: u64 = 2;
     pub const CLOSE: u64 = 3;
     pub const GETDENTS64: u64 = 217;
+    pub const SHMCTL: u64 = 31;
+    pub const SEMCTL: u64 = 66;
+    pub const MSGCTL: u64 = 71;
+    pub const MQ_UNLINK: u64 = 241;
     pub const FORK: u64 = 57;
     pub const WAIT4: u64 = 61;
     pub const EXIT_GROUP: u64 = 231;
@@ -70,6 +75,10 @@ mod number {
 pub const MOST_CALLS: usize = 460;
 /// How many allocations of a call an input may refuse: the first, the second, and so on.
 const REFUSALS: usize = 64;
+/// How many made objects a call may name: the last one, the one before, and so on.
+const OBJECTS: usize = 4;
+/// The number that stands for the first of them.
+pub const OBJECTS_FIRST: usize = MOST_CALLS + REFUSALS;
 /// Limits of the process that makes the calls: `RLIMIT_FSIZE`, `RLIMIT_NPROC`, `RLIMIT_NOFILE`, `RLIMIT_AS`.
 const LIMITS: [(u64, u64); 4] = [(1, 1 << 20), (6, 16), (7, 64), (9, 32 << 20)];
 const ECHILD: u64 = 10;
@@ -109,6 +118,9 @@ enum Op {
     Call(u64, [u64; 6]),
     /// Refuses the allocation of that number in the thread's next call.
     Refuse(u64),
+    /// The thread's next call gets the id of an IPC object of its kind: the last one that was made or found, or the one
+    /// before, and so on.
+    Name(usize),
     /// Accesses a word of memory: a fault, if nothing is mapped there.
     Touch(u64, bool),
 }
@@ -141,13 +153,24 @@ fn op(input: &mut Input<'_>, stack: u64) -> Op {
         }
         1 => Op::Touch(value(input, stack), input.byte() & 1 != 0),
         _ => {
-            let number = input.below(MOST_CALLS + REFUSALS);
+            let number = input.below(MOST_CALLS + REFUSALS + OBJECTS);
             match number.checked_sub(MOST_CALLS) {
+                Some(other) if other >= REFUSALS => Op::Name(other - REFUSALS),
                 Some(refused) => Op::Refuse(refused as u64 + 1),
                 None => Op::Call(number as u64, std::array::from_fn(|_| value(input, stack))),
             }
         }
     }
+}
+
+/// The call that makes or finds the object that a call of System V IPC uses.
+fn maker(number: u64) -> Option<u64> {
+    Some(match number {
+        30 | 31 => 29,
+        65 | 66 | 220 => 64,
+        69..=71 => 68,
+        _ => return None,
+    })
 }
 
 /// Numbers that would end more than the input's own process, or that a real machine does not restrict either.
@@ -235,6 +258,8 @@ impl Program {
             // The files that the input has left.
             assert_eq!(call(number::CHDIR, [TMP, 0, 0]), 0);
             clear(machine, &call);
+            clear_ipc(machine, &call);
+            check_sockets(machine, &call);
             assert_eq!(machine.linux().vm.frames().check(), Ok(()), "a frame is lost");
             lock(&self.job).open = false;
             self.changed.notify_all();
@@ -246,6 +271,7 @@ impl Program {
         if !std::mem::replace(&mut lock(&self.job).ready, true) {
             self.prepare(machine, &mut regs);
         }
+        let mut named = None;
         loop {
             let next = {
                 let mut job = lock(&self.job);
@@ -256,7 +282,10 @@ impl Program {
                 next
             };
             match next {
-                Some(Op::Call(number, arguments)) if !is_left_out(number) => {
+                Some(Op::Call(number, mut arguments)) if !is_left_out(number) => {
+                    if let Some(id) = named.take().and_then(|n| self.object(number, n)) {
+                        arguments[0] = id;
+                    }
                     let result = call(machine, &mut regs, number, arguments);
                     lock(&self.job).done.push((number, result));
                 }
@@ -265,11 +294,20 @@ impl Program {
                 Some(Op::Refuse(number)) => machine.linux().current().refuse_allocation(number),
                 #[cfg(not(debug_assertions))]
                 Some(Op::Refuse(_)) => {}
+                Some(Op::Name(object)) => named = Some(object),
                 Some(Op::Poke(at, bytes)) => poke(machine, at, &bytes),
                 Some(Op::Touch(at, write)) => touch(machine, &mut regs, at, write),
                 None => _ = call(machine, &mut regs, number::EXIT_GROUP, [0; 6]),
             }
         }
+    }
+
+    /// The id that the `n`-th last call gave that made or found an object for call `number`.
+    fn object(&self, number: u64, n: usize) -> Option<u64> {
+        let maker = maker(number)?;
+        let job = lock(&self.job);
+        let made = job.done.iter().rev().filter(|(call, id)| *call == maker && *id < 1 << 31);
+        made.map(|(_, id)| *id).nth(n)
     }
 
     /// Prepares a process: its own session, its own directory, limits, and an unprivileged user.
@@ -316,6 +354,52 @@ fn clear(machine: &'static One, call: &dyn Fn(u64, [u64; 3]) -> u64) {
         assert_eq!(call(number::CHDIR, [PARENT, 0, 0]), 0);
         named(name);
         assert_eq!(call(number::RMDIR, [NAME, 0, 0]), 0, "{name:?} is empty and cannot be removed");
+    }
+}
+
+/// The text of a file, as process 1 reads it.
+fn text(machine: &'static One, call: &dyn Fn(u64, [u64; 3]) -> u64, path: &str) -> String {
+    const NAME: u64 = DATA + PAGE_SIZE;
+    const TEXT: u64 = DATA + 2 * PAGE_SIZE;
+    poke(machine, NAME, format!("{path}\0").as_bytes());
+    let file = call(number::OPEN, [NAME, 0, 0]);
+    let mut all = Vec::new();
+    loop {
+        let len = call(number::READ, [file, TEXT, PAGE_SIZE]);
+        assert!(len <= PAGE_SIZE, "process 1 cannot read {path}: {len:#x}");
+        let mut part = vec![0; len as usize];
+        // SAFETY: the vector has that many bytes.
+        assert_eq!(unsafe { machine.copy_from_user(part.as_mut_ptr(), TEXT, part.len()) }, Ok(()));
+        all.extend(part);
+        if len == 0 {
+            call(number::CLOSE, [file, 0, 0]);
+            return String::from_utf8(all).expect("text");
+        }
+    }
+}
+
+/// Removes the System V objects and the message queues that an input has left.
+fn clear_ipc(machine: &'static One, call: &dyn Fn(u64, [u64; 3]) -> u64) {
+    // The command to remove is 0. An array's is behind the number of a semaphore.
+    for (list, remove) in [("shm", number::SHMCTL), ("sem", number::SEMCTL), ("msg", number::MSGCTL)] {
+        let path = format!("/proc/sysvipc/{list}");
+        for line in text(machine, call, &path).lines().skip(1) {
+            let id = line.split_whitespace().nth(1).and_then(|id| id.parse().ok()).expect("an id");
+            assert_eq!(call(remove, [id, 0, 0]), 0, "process 1 cannot remove {line}");
+        }
+        assert_eq!(text(machine, call, &path).lines().count(), 1, "an object stays in {path}");
+    }
+    for name in ["a", "b"] {
+        poke(machine, DATA + PAGE_SIZE, format!("{name}\0").as_bytes());
+        call(number::MQ_UNLINK, [DATA + PAGE_SIZE, 0, 0]);
+    }
+}
+
+/// No socket outlives its processes.
+fn check_sockets(machine: &'static One, call: &dyn Fn(u64, [u64; 3]) -> u64) {
+    for list in ["unix", "tcp", "tcp6", "udp", "udp6"] {
+        let left = text(machine, call, &format!("/proc/net/{list}"));
+        assert_eq!(left.lines().count(), 1, "sockets without a process:\n{left}");
     }
 }
 

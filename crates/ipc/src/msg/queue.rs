@@ -1,16 +1,20 @@
 //! A queue: messages, senders that wait for room, receivers that wait for a message.
 //!
 //! A sender gives its message to the oldest waiting receiver that takes it. A receiver that makes room puts the messages
-//! of waiting senders into the queue, oldest first, as far as they fit. So a thread that was woken has its result.
+//! of waiting senders into the queue, oldest first, as far as they fit. So a thread that was woken has its result. A
+//! change of the owner or the mode ends all waits with [`AGAIN`]: each call begins again, with its rights checked.
 
 use super::text::Text;
 use crate::error::Error;
 use crate::host::Host;
+use crate::mutant::{Mutant, mutant};
 use crate::owner::{Caller, Change, Owner, READ, WRITE};
 use crate::registry::{Name, Named};
 use quire_heap::{Arc, Deque};
 use quire_sync::{Mutex, Rank, SpinLock, WaitQueue};
 
+/// The result of a wait after which the call begins again.
+const AGAIN: Error = Error::WouldBlock;
 /// Kernel memory of a message beside its bytes.
 const MESSAGE: u64 = 128;
 /// Kernel memory of a queue.
@@ -245,6 +249,13 @@ impl<H: Host> State<H> {
         }
     }
 
+    /// Ends all calls that wait.
+    fn end_all(&mut self, why: Error) {
+        let (receivers, senders) = (core::mem::take(&mut self.receivers), core::mem::take(&mut self.senders));
+        receivers.iter().for_each(|receiver| receiver.sleeper.end(Err(why)));
+        senders.iter().for_each(|sender| sender.sleeper.end(Err(why)));
+    }
+
     /// Checks that the queue exists, and the caller's rights.
     fn allowed(&self, caller: &Caller<'_>, wanted: u32) -> Result<(), Error> {
         self.owner.allow(caller, wanted)?;
@@ -306,33 +317,53 @@ impl<H: Host> Queue<H> {
     pub fn send(
         &self,
         caller: &Caller<'_>,
-        message: Message<H>,
+        mut message: Message<H>,
         no_wait: bool,
         interrupted: &dyn Fn() -> bool,
     ) -> Result<(), Error> {
         let (pid, len) = (self.host.pid(), message.text.len());
-        let mut state = self.state.lock();
-        state.allowed(caller, WRITE)?;
-        if state.fits(len) {
-            state.messages.try_reserve(1)?;
-            state.accept(message, pid, self.host.seconds());
-            return Ok(());
+        loop {
+            let mut state = self.state.lock();
+            state.allowed(caller, WRITE)?;
+            if state.fits(len) {
+                state.messages.try_reserve(1)?;
+                state.accept(message, pid, self.host.seconds());
+                return Ok(());
+            }
+            if no_wait {
+                return Err(Error::WouldBlock);
+            }
+            let held = SpinLock::new(Rank::OWNED, Some(message));
+            let sender = Arc::try_new(Sender { message: held, len, pid, sleeper: Sleeper::new() })?;
+            state.senders.try_push_back(sender.clone())?;
+            drop(state);
+            let ended = self.await_end(&sender, |sender| &sender.sleeper, |state| &mut state.senders, interrupted);
+            let kept = sender.message.lock().take();
+            match (ended, kept) {
+                (Err(AGAIN), Some(kept)) => message = kept,
+                (ended, _) => return ended,
+            }
         }
-        if no_wait {
-            return Err(Error::WouldBlock);
-        }
-        let message = SpinLock::new(Rank::OWNED, Some(message));
-        let sender = Arc::try_new(Sender { message, len, pid, sleeper: Sleeper::new() })?;
-        state.senders.try_push_back(sender.clone())?;
-        drop(state);
-        let waited = sender.sleeper.queue.wait_until(None, interrupted, || sender.sleeper.take());
+    }
+
+    /// Waits until a waker gives the result, or a signal comes. Then the sleeper leaves its list.
+    fn await_end<S, T>(
+        &self,
+        me: &Arc<S>,
+        sleeper: impl Fn(&S) -> &Sleeper<T>,
+        list: impl FnOnce(&mut State<H>) -> &mut Deque<Arc<S>>,
+        interrupted: &dyn Fn() -> bool,
+    ) -> Result<T, Error> {
+        let waited = sleeper(me).queue.wait_until(None, interrupted, || sleeper(me).take());
         waited.unwrap_or_else(|_| {
             let mut state = self.state.lock();
             // A waker may have been faster.
-            if let Some(result) = sender.sleeper.take() {
+            if !mutant(Mutant::ResultOfWakerIgnored)
+                && let Some(result) = sleeper(me).take()
+            {
                 return result;
             }
-            leave(&mut state.senders, &sender);
+            leave(list(&mut state), me);
             Err(Error::Interrupted)
         })
     }
@@ -345,42 +376,43 @@ impl<H: Host> Queue<H> {
         interrupted: &dyn Fn() -> bool,
     ) -> Result<Message<H>, Error> {
         let pid = self.host.pid();
-        let mut state = self.state.lock();
-        state.allowed(caller, READ)?;
-        if let Some(at) = state.find(how.wanted) {
-            let found = state.messages.get(at).ok_or(Error::NoMessage)?;
-            if found.text.len() > how.most && !how.cuts {
-                return Err(Error::TooLong);
-            }
-            if matches!(how.wanted, Wanted::Copy(_)) {
-                return Ok(Message { kind: found.kind, text: found.text.copy()?, _charge: None });
-            }
-            let message = state.messages.remove(at).ok_or(Error::NoMessage)?;
-            if state.messages.is_empty() {
-                state.messages = Deque::new();
-            }
-            state.bytes -= message.text.len();
-            let now = self.host.seconds();
-            (state.last_receiver, state.received) = (pid, now);
-            state.admit(now);
-            return Ok(message);
-        }
-        if how.no_wait || matches!(how.wanted, Wanted::Copy(_)) {
-            return Err(Error::NoMessage);
-        }
-        let receiver = Arc::try_new(Receiver { how, pid, sleeper: Sleeper::new() })?;
-        state.receivers.try_push_back(receiver.clone())?;
-        drop(state);
-        let waited = receiver.sleeper.queue.wait_until(None, interrupted, || receiver.sleeper.take());
-        waited.unwrap_or_else(|_| {
+        loop {
             let mut state = self.state.lock();
-            // A waker may have been faster.
-            if let Some(result) = receiver.sleeper.take() {
-                return result;
+            state.allowed(caller, READ)?;
+            if let Some(at) = state.find(how.wanted) {
+                return self.take(&mut state, at, how, pid);
             }
-            leave(&mut state.receivers, &receiver);
-            Err(Error::Interrupted)
-        })
+            if how.no_wait || matches!(how.wanted, Wanted::Copy(_)) {
+                return Err(Error::NoMessage);
+            }
+            let receiver = Arc::try_new(Receiver { how, pid, sleeper: Sleeper::new() })?;
+            state.receivers.try_push_back(receiver.clone())?;
+            drop(state);
+            match self.await_end(&receiver, |r| &r.sleeper, |state| &mut state.receivers, interrupted) {
+                Err(AGAIN) => {}
+                ended => return ended,
+            }
+        }
+    }
+
+    /// Takes the message with number `at`, or copies it.
+    fn take(&self, state: &mut State<H>, at: usize, how: Receive, pid: u32) -> Result<Message<H>, Error> {
+        let found = state.messages.get(at).ok_or(Error::NoMessage)?;
+        if found.text.len() > how.most && !how.cuts {
+            return Err(Error::TooLong);
+        }
+        if matches!(how.wanted, Wanted::Copy(_)) {
+            return Ok(Message { kind: found.kind, text: found.text.copy()?, _charge: None });
+        }
+        let message = state.messages.remove(at).ok_or(Error::NoMessage)?;
+        if state.messages.is_empty() {
+            state.messages = Deque::new();
+        }
+        state.bytes -= message.text.len();
+        let now = self.host.seconds();
+        (state.last_receiver, state.received) = (pid, now);
+        state.admit(now);
+        Ok(message)
     }
 
     /// Changes owner, mode and the most bytes. More than `limit` is for privileged callers.
@@ -394,9 +426,10 @@ impl<H: Host> Queue<H> {
             return Err(Error::NotPermitted);
         }
         state.owner.change(to)?;
-        let now = self.host.seconds();
-        (state.most, state.changed) = (most, now);
-        state.admit(now);
+        (state.most, state.changed) = (most, self.host.seconds());
+        if !mutant(Mutant::ChangeEndsNoWait) {
+            state.end_all(AGAIN);
+        }
         Ok(())
     }
 
@@ -410,10 +443,8 @@ impl<H: Host> Queue<H> {
         state.removed = true;
         state.bytes = 0;
         let messages = core::mem::take(&mut state.messages);
-        let (receivers, senders) = (core::mem::take(&mut state.receivers), core::mem::take(&mut state.senders));
+        state.end_all(Error::Removed);
         drop(state);
-        receivers.iter().for_each(|receiver| receiver.sleeper.end(Err(Error::Removed)));
-        senders.iter().for_each(|sender| sender.sleeper.end(Err(Error::Removed)));
         drop(messages);
         Ok(())
     }

@@ -3,8 +3,8 @@
 use crate::error::Error;
 use crate::host::Host;
 use crate::msg::Text;
+use crate::mutant::{Mutant, mutant};
 use crate::owner::Owner;
-use core::sync::atomic::{AtomicUsize, Ordering};
 use quire_heap::{Arc, Deque, Map, SpareEntry};
 use quire_sync::{Mutex, WaitOutcome, WaitQueue};
 
@@ -46,6 +46,8 @@ struct State {
     messages: Map<u32, Deque<Text>>,
     count: usize,
     bytes: usize,
+    /// Receivers that wait. As many messages are for them, and no event for the notified process.
+    receivers: usize,
     /// The process that is told of the next message, by its id.
     notify: Option<(u32, Arc<dyn Notify>)>,
 }
@@ -66,8 +68,6 @@ pub struct PosixQueue<H: Host, W: Watch> {
     attributes: Attributes,
     owner: Owner,
     state: Mutex<State>,
-    /// Receivers that wait. A message for one of them is no event for the notified process.
-    receivers: AtomicUsize,
     watch: W,
     _charge: H::Charge,
 }
@@ -119,10 +119,9 @@ impl State {
 
 impl<H: Host, W: Watch> PosixQueue<H, W> {
     pub(super) fn new(attributes: Attributes, owner: Owner, charge: H::Charge) -> Self {
-        let state = State { messages: Map::new(), count: 0, bytes: 0, notify: None };
+        let state = State { messages: Map::new(), count: 0, bytes: 0, receivers: 0, notify: None };
         let state = Mutex::new(state);
-        let receivers = AtomicUsize::new(0);
-        PosixQueue { attributes, owner, state, receivers, watch: W::default(), _charge: charge }
+        PosixQueue { attributes, owner, state, watch: W::default(), _charge: charge }
     }
 
     /// Its size.
@@ -175,15 +174,17 @@ impl<H: Host, W: Watch> PosixQueue<H, W> {
                 return None;
             }
             let done = state.put(&mut message).map(|()| {
-                let first = state.count == 1 && self.receivers.load(Ordering::Relaxed) == 0;
-                if first { state.notify.take() } else { None }
+                let is_first = state.count == state.receivers + 1;
+                if is_first { state.notify.take() } else { None }
             });
             Some(done)
         })??;
         if let Some((_, notify)) = told {
             notify.arrived();
         }
-        self.watch.notify();
+        if !mutant(Mutant::SentUntold) {
+            self.watch.notify();
+        }
         Ok(())
     }
 
@@ -192,18 +193,33 @@ impl<H: Host, W: Watch> PosixQueue<H, W> {
         if most < self.attributes.size {
             return Err(Error::TooLarge);
         }
-        let first = self.state.lock().take();
-        let message = match first {
-            Some(message) => message,
-            None => {
-                self.receivers.fetch_add(1, Ordering::Relaxed);
-                let taken = self.wait(patience, || self.state.lock().take());
-                self.receivers.fetch_sub(1, Ordering::Relaxed);
-                taken?
-            }
-        };
+        let mut state = self.state.lock();
+        let mut first = state.take();
+        let waits = first.is_none() && !patience.no_wait;
+        state.receivers += usize::from(waits);
+        drop(state);
+        if waits {
+            let ended = self.wait(patience, || {
+                let mut state = self.state.lock();
+                let taken = state.take();
+                state.receivers -= usize::from(taken.is_some());
+                taken
+            });
+            first = match ended {
+                Ok(taken) => Some(taken),
+                Err(why) => Some(self.leave().ok_or(why)?),
+            };
+        }
+        let message = first.ok_or(Error::WouldBlock)?;
         self.watch.notify();
         Ok(message)
+    }
+
+    /// A receiver waits no longer. A message that came for it, of which no process was told, is still its own.
+    fn leave(&self) -> Option<Message> {
+        let mut state = self.state.lock();
+        state.receivers -= 1;
+        if mutant(Mutant::LeaveWithoutLook) { None } else { state.take() }
     }
 
     /// From now on `notify` is told of the next message that comes to the empty queue, once. `None`: not any more, if it

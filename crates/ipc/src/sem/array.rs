@@ -6,6 +6,7 @@ use super::undo::Undos;
 use super::{Operation, Taken, VALUE_MAX};
 use crate::error::Error;
 use crate::host::Host;
+use crate::mutant::{Mutant, mutant};
 use crate::owner::{Caller, Change, Owner, READ, WRITE};
 use crate::registry::{Name, Named};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -23,7 +24,6 @@ pub struct Array<H: Host> {
     /// Written under the state's lock; read without it where a stale answer does no harm.
     removed: AtomicBool,
     state: Mutex<State<H::Charge>>,
-    _taken: Taken,
     _charge: H::Charge,
 }
 
@@ -64,10 +64,11 @@ pub struct Wait<'a> {
 impl<H: Host> Array<H> {
     pub(super) fn new(host: &H, name: Name, caller: &Caller<'_>, mode: u32, taken: Taken) -> Result<Self, Error> {
         let len = taken.n;
-        let charge = host.charge(OVERHEAD + State::<H::Charge>::bytes(len)).ok_or(Error::OutOfMemory)?;
-        let state = Mutex::new(State::new(Owner::new(caller, mode), len, host.seconds())?);
+        let charge = |bytes| host.charge(bytes).ok_or(Error::OutOfMemory);
+        let (overhead, semaphores) = (charge(OVERHEAD)?, charge(State::<H::Charge>::bytes(len))?);
+        let state = Mutex::new(State::new(Owner::new(caller, mode), taken, semaphores, host.seconds())?);
         let removed = AtomicBool::new(false);
-        Ok(Array { host: host.clone(), name, len, removed, state, _taken: taken, _charge: charge })
+        Ok(Array { host: host.clone(), name, len, removed, state, _charge: overhead })
     }
 
     /// The number of semaphores.
@@ -193,12 +194,10 @@ impl<H: Host> Array<H> {
         if state.removed {
             return Err(Error::Removed);
         }
-        state.removed = true;
         self.removed.store(true, Ordering::Relaxed);
-        state.end_all(Err(Error::Removed));
-        let undos = core::mem::replace(&mut state.undos, Vec::new());
+        let given_back = state.remove();
         drop(state);
-        drop(undos);
+        drop(given_back);
         Ok(())
     }
 
@@ -238,7 +237,9 @@ impl<H: Host> Array<H> {
         waited.unwrap_or_else(|why| {
             let mut state = this.state.lock();
             // A waker may have been faster.
-            if let Some(outcome) = sleeper.outcome() {
+            if !mutant(Mutant::ResultOfWakerIgnored)
+                && let Some(outcome) = sleeper.outcome()
+            {
                 return outcome;
             }
             let left = state.take_out(place);

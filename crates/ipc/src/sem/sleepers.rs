@@ -2,9 +2,9 @@
 
 use super::Operation;
 use crate::error::Error;
-use core::sync::atomic::{AtomicU8, Ordering};
 use quire_heap::{Arc, OutOfMemory, Vec};
 use quire_sync::WaitQueue;
+use quire_sync::atomic::{AtomicU8, Ordering};
 
 /// No place.
 const NONE: u32 = u32::MAX;
@@ -170,7 +170,7 @@ impl Places {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
 

@@ -1,7 +1,7 @@
 //! The values of an array, and the calls that wait for other values.
 
 use super::sleepers::{List, On, Place, Places, Sleeper};
-use super::{Operation, VALUE_MAX};
+use super::{Operation, Taken, VALUE_MAX};
 use crate::error::Error;
 use crate::owner::Owner;
 use quire_heap::{Arc, OutOfMemory, Vec};
@@ -55,10 +55,19 @@ pub(super) struct State<C> {
     first_changed: u32,
     /// By list.
     pub undos: Vec<Undo<C>>,
+    held: Option<(Taken, C)>,
+}
+
+/// What a removed array gives back. Lists of undos keep the array itself until their processes end.
+pub(super) struct GivenBack<C> {
+    _undos: Vec<Undo<C>>,
+    _chunks: Vec<Vec<Semaphore>>,
+    _held: Option<(Taken, C)>,
 }
 
 impl<C> State<C> {
-    pub fn new(owner: Owner, len: usize, now: i64) -> Result<Self, OutOfMemory> {
+    pub fn new(owner: Owner, taken: Taken, charge: C, now: i64) -> Result<Self, OutOfMemory> {
+        let len = taken.n;
         let semaphore = |_| Semaphore { value: 0, pid: 0, changed: UNCHANGED, zero: List::EMPTY, more: List::EMPTY };
         let mut chunks = Vec::try_with_capacity(len.div_ceil(CHUNK))?;
         for first in (0..len).step_by(CHUNK) {
@@ -74,7 +83,17 @@ impl<C> State<C> {
             several: List::EMPTY,
             first_changed: END,
             undos: Vec::new(),
+            held: Some((taken, charge)),
         })
+    }
+
+    /// Marks the array as removed, and ends the calls that wait. The caller drops the result without the lock.
+    pub fn remove(&mut self) -> GivenBack<C> {
+        self.removed = true;
+        self.end_all(Err(Error::Removed));
+        let undos = core::mem::replace(&mut self.undos, Vec::new());
+        let chunks = core::mem::replace(&mut self.chunks, Vec::new());
+        GivenBack { _undos: undos, _chunks: chunks, _held: self.held.take() }
     }
 
     /// Bytes of the semaphores of an array.
@@ -210,7 +229,7 @@ impl<C> State<C> {
     }
 
     /// Ends all waiting calls.
-    pub fn end_all(&mut self, outcome: Result<(), Error>) {
+    fn end_all(&mut self, outcome: Result<(), Error>) {
         for place in self.places.iter() {
             place.sleeper.end(outcome);
         }

@@ -7,9 +7,10 @@ use super::array::Array;
 use super::state::Undo;
 use crate::error::Error;
 use crate::host::Host;
-use core::sync::atomic::{AtomicUsize, Ordering};
+use crate::mutant::{Mutant, mutant};
 use quire_heap::{Arc, Vec};
 use quire_sync::Mutex;
+use quire_sync::atomic::{AtomicUsize, Ordering};
 
 /// Kernel memory of an adjustment beside its numbers.
 const OVERHEAD: u64 = 64;
@@ -37,7 +38,7 @@ impl<H: Host> Undos<H> {
 
 impl<H: Host> Drop for Undos<H> {
     fn drop(&mut self) {
-        if self.0.threads.fetch_sub(1, Ordering::AcqRel) == 1 {
+        if self.0.threads.fetch_sub(1, Ordering::AcqRel) == 1 || mutant(Mutant::EachThreadReverts) {
             self.0.revert();
         }
     }

@@ -159,6 +159,34 @@ fn a_larger_queue_admits_the_waiting_senders() {
 }
 
 #[test]
+fn a_stricter_mode_ends_the_waits_that_it_excludes() {
+    let (all, host) = queues();
+    let queue = queue(&all);
+    let id = queue.status(None).unwrap().id;
+    let before = host.charged();
+    let to = |mode| Change { user: ME.user, group: ME.group, mode };
+    // The calls wait when the mode changes: it is changed by what asks for a signal.
+    let all = &all;
+    let changes = &|mode| move || all.change(&ME, id, to(mode), 3).is_err();
+    let receive = |mode| {
+        let how = Receive { wanted: Wanted::Any, most: 9, cuts: false, no_wait: false };
+        queue.receive(&ME, how, &changes(mode)).map(drop)
+    };
+    assert_eq!(receive(0o200), Err(Error::Denied));
+    all.change(&ME, id, to(0o600), 3).unwrap();
+    send(all, &queue, 1, b"abc").unwrap();
+    let full = || queue.send(&ME, message(all, 1, b"d").unwrap(), false, &changes(0o400));
+    assert_eq!(full(), Err(Error::Denied));
+    // More room lets a sender go on, with the message that it had.
+    let more = || all.change(&ME, id, to(0o600), 4).is_err();
+    all.change(&ME, id, to(0o600), 3).unwrap();
+    assert_eq!(queue.send(&ME, message(all, 2, b"e").unwrap(), false, &more), Ok(()));
+    let got = [(); 2].map(|()| super::messages::receive(&queue, Wanted::Any, true).unwrap());
+    assert_eq!(got, [(1, b"abc".to_vec()), (2, b"e".to_vec())]);
+    assert_eq!(host.charged(), before);
+}
+
+#[test]
 fn many_senders_and_receivers_lose_nothing() {
     const EACH: usize = 3000;
     let (all, host) = &queues();

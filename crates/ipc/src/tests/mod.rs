@@ -1,6 +1,5 @@
 //! Tests of the calls.
 
-mod host;
 mod ids;
 mod messages;
 mod posix;
@@ -9,8 +8,8 @@ mod segments;
 mod semaphores;
 
 use crate::registry::PRIVATE;
+use crate::test_host::{ME, TestHost};
 use crate::{Error, Open};
-use host::{ME, TestHost};
 
 /// Makes an object that its owner reads and writes.
 const NEW: Open = Open { create: true, exclusive: true, mode: 0o600 };

@@ -147,6 +147,24 @@ fn one_process_is_told_once_of_a_message_in_an_empty_queue() {
 }
 
 #[test]
+fn a_message_that_meets_a_leaving_receiver_is_received_or_announced() {
+    let (all, _) = queues();
+    let queue = &all.open(&ME, b"a", how(5, 100)).unwrap();
+    let told = Arc::new(AtomicUsize::new(0));
+    let notify = Counted::try_new(Count(told.clone(), Arc::new(AtomicBool::new(true)))).unwrap();
+    queue.set_notify(1, Some(unsize!(notify))).unwrap();
+    // The signal is seen after the last look for a message. The message comes between the two.
+    let interrupted = || send(queue, 0, 1, &NOW).is_ok();
+    assert_eq!(receive(queue, &Patience { interrupted: &interrupted, ..LONG }), Ok((0, 1)));
+    assert_eq!((told.load(Ordering::SeqCst), queue.filled()), (0, (0, 0)));
+    // The second message has no receiver that waits.
+    let interrupted = || send(queue, 0, 1, &NOW).and_then(|()| send(queue, 0, 2, &NOW)).is_ok();
+    assert_eq!(receive(queue, &Patience { interrupted: &interrupted, ..LONG }), Ok((0, 1)));
+    assert_eq!((told.load(Ordering::SeqCst), receive(queue, &NOW)), (1, Ok((0, 2))));
+    assert_eq!(receive(queue, &NOW), Err(Error::WouldBlock));
+}
+
+#[test]
 fn many_senders_and_receivers_lose_nothing() {
     let (all, _) = queues();
     let queue = &all.open(&ME, b"a", how(3, 100)).unwrap();

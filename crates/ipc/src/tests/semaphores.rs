@@ -170,6 +170,20 @@ fn signals_deadlines_and_removals_end_a_wait() {
 }
 
 #[test]
+fn a_removed_array_gives_its_memory_back_before_its_processes_end() {
+    let (all, host) = arrays();
+    let undos = all.undos().unwrap();
+    let array = array(&all, 1000);
+    let before = host.charged();
+    operate(&array, &[undone(0, 3)], Some(&undos)).unwrap();
+    all.remove(&ME, crate::registry::Named::name(&*array).id()).unwrap();
+    drop(array);
+    assert!(host.charged() < before / 10, "{} of {before}", host.charged());
+    drop(undos);
+    assert_eq!(host.charged(), 0);
+}
+
+#[test]
 fn the_last_thread_of_a_process_reverts_its_changes() {
     let (all, host) = arrays();
     let (one, two) = (array(&all, 2), array(&all, 1));

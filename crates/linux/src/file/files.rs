@@ -181,8 +181,12 @@ impl<M: Machine> Files<M> {
         self.slots.remove_range(0, usize::MAX, true, self.epoch(), |file| self.closed(&file));
     }
 
-    /// Ends the process's record locks on the file, as POSIX requires at every close of a descriptor.
+    /// Ends what ends where a process closes any descriptor of the file: its record locks, as POSIX requires, and what
+    /// the stream says.
     pub fn closed(&self, file: &File<M>) {
+        if let Some(stream) = file.stream() {
+            stream.descriptor_closed();
+        }
         // Without an id it has never locked anything.
         let id = self.id.load(Ordering::Relaxed);
         if id != 0 && !file.flags().contains(OpenFlags::PATH) {

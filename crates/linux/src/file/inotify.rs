@@ -28,6 +28,8 @@ const MASK_CREATE: u32 = 0x1000_0000;
 const MASK_ADD: u32 = 0x2000_0000;
 const ISDIR: u32 = 0x4000_0000;
 const ONESHOT: u32 = 0x8000_0000;
+/// Above the lists of watches. No thread holds two locks of this rank.
+const RANK: Rank = Rank(Rank::ATTRIBUTES.0 + 1);
 const EVENTS: u32 = Happening::EVENTS.bits();
 /// Every bit that a mask may have; one of them it must.
 const ALL: u32 = EVENTS
@@ -71,7 +73,8 @@ type Watches = Map<i32, (Arc<Watch>, Charge)>;
 pub struct Notifier {
     itself: Weak<Notifier>,
     queue: SpinLock<Queue>,
-    watches: Mutex<Watches>,
+    /// A spin lock, because the end of an inode may be told from a callback that must not sleep.
+    watches: SpinLock<Watches>,
     /// Held while a watch is made or changed. Guards the number of the next one.
     making: Mutex<i32>,
     most: usize,
@@ -133,7 +136,7 @@ impl Watcher for Notifier {
     }
 
     fn ended(&self, watch: &Watch) {
-        let old = self.watches.lock().remove(&watch.id);
+        let old = self.watches.lock().take(&watch.id);
         drop(old);
         self.queue(watch.id, IGNORED, 0, b"");
     }
@@ -215,9 +218,8 @@ pub fn sys_inotify_init1<M: Machine>(ctx: &mut Ctx<'_, M>, flags: u32) -> Result
     let charge = payer.charge(Account::Notifiers, 1, most).ok_or(Errno::EMFILE)?;
     let notifier = Arc::try_new_cyclic(|itself| Notifier {
         itself: itself.clone(),
-        // Above the lists of watches.
-        queue: SpinLock::new(Rank(Rank::ATTRIBUTES.0 + 1), Queue { events: Deque::new(), bytes: 0, overflowed: false }),
-        watches: Mutex::new(Map::new()),
+        queue: SpinLock::new(RANK, Queue { events: Deque::new(), bytes: 0, overflowed: false }),
+        watches: SpinLock::new(RANK, Map::new()),
         making: Mutex::new(0),
         most: usize::try_from(limits.queued.load(Ordering::Relaxed)).unwrap_or(usize::MAX),
         readiness: Readiness::new(),
@@ -280,7 +282,7 @@ pub fn sys_inotify_add_watch<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, path: u6
     let mut watches = notifier.watches.lock();
     let old = watches.insert(entry, id, (watch.clone(), charge));
     // It may have ended before it was listed.
-    let ended = if watch.is_gone() { watches.remove(&id) } else { None };
+    let ended = if watch.is_gone() { watches.take(&id) } else { None };
     drop(watches);
     drop((old, ended));
     Ok(id as usize)
@@ -289,10 +291,10 @@ pub fn sys_inotify_add_watch<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, path: u6
 /// `inotify_rm_watch`
 pub fn sys_inotify_rm_watch<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, watch: i32) -> Result<usize, Errno> {
     let notifier = notifier(ctx, fd)?;
-    let (watch, charge) = notifier.watches.lock().remove(&watch).ok_or(Errno::EINVAL)?;
-    if watch.end() {
-        notifier.queue(watch.id, IGNORED, 0, b"");
+    // The memory of the entry goes without the lock.
+    let (_memory, _, (ended, _charge)) = notifier.watches.lock().take(&watch).ok_or(Errno::EINVAL)?;
+    if ended.end() {
+        notifier.queue(watch, IGNORED, 0, b"");
     }
-    drop(charge);
     Ok(0)
 }

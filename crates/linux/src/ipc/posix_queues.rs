@@ -45,13 +45,6 @@ struct QueueFile<M: Machine> {
     read: AtomicUsize,
 }
 
-impl<M: Machine> Drop for QueueFile<M> {
-    fn drop(&mut self) {
-        // The process that closes it is told no more.
-        let _never_fails = self.queue.set_notify(quire_ipc::Host::pid(&self.host), None);
-    }
-}
-
 impl<M: Machine> Stream for QueueFile<M> {
     fn read(&self, _io: &Io<'_>, sink: &mut dyn Sink) -> Result<usize, FsError> {
         let mut text = Vec::<u8>::new();
@@ -79,6 +72,11 @@ impl<M: Machine> Stream for QueueFile<M> {
 
     fn readiness(&self) -> Option<&Readiness> {
         Some(&self.queue.watch().0)
+    }
+
+    fn descriptor_closed(&self) {
+        // A process is told no more after it has closed any descriptor of the queue.
+        let _never_fails = self.queue.set_notify(quire_ipc::Host::pid(&self.host), None);
     }
 
     fn as_any(&self) -> &dyn Any {

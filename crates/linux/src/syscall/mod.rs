@@ -17,6 +17,10 @@ pub struct Supported {
     pub number: u16,
     /// Its name.
     pub name: &'static str,
+    /// The function that serves it, below `crates/linux/src`, with `::` in front.
+    pub handler: &'static str,
+    /// The flags, commands and options that it supports; empty if it has none.
+    pub flags: &'static str,
     /// Missing or different features; empty if none are known.
     pub note: &'static str,
 }

@@ -1,14 +1,45 @@
 //! The page of supported calls, made from the table. `docs/system-calls.md` is its output. A test fails when it is
 //! stale, and `cargo run -p quire-linux --example system-calls` prints it anew.
 
-use super::{SUPPORTED, names};
-use core::fmt::Write;
+use super::{SUPPORTED, Supported, names};
+use core::fmt::{self, Write};
 
-/// Writes the whole page.
-pub fn write(out: &mut dyn Write) -> core::fmt::Result {
+/// A test program: a name, and its text in C.
+pub struct Program<'a> {
+    /// Its name in `programs/`.
+    pub name: &'a str,
+    /// Its source.
+    pub text: &'a str,
+}
+
+/// Programs that make every call, so they are no row's test.
+const OF_ALL: [&str; 4] = ["attack", "calls", "refusals", "siege"];
+/// The most programs in a row.
+const SHOWN: usize = 3;
+
+/// Names of libc's functions that make a call of another name.
+const WRAPPERS: &[(&str, &str)] = &[
+    ("clone", "pthread_create"),
+    ("clone3", "pthread_create"),
+    ("exit_group", "exit"),
+    ("fadvise64", "posix_fadvise"),
+    ("getdents64", "readdir"),
+    ("mq_getsetattr", "mq_getattr"),
+    ("mq_timedreceive", "mq_receive"),
+    ("mq_timedsend", "mq_send"),
+    ("newfstatat", "fstatat"),
+    ("prlimit64", "prlimit"),
+    ("pselect6", "pselect"),
+    ("semtimedop", "semop"),
+    ("umount2", "umount"),
+    ("wait4", "waitpid"),
+];
+
+/// Writes the whole page. A row names some of the programs that make its call.
+pub fn write(out: &mut dyn Write, programs: &[Program<'_>]) -> fmt::Result {
     let known = (0..names::END).filter(|number| names::name(*number).is_some()).count();
     writeln!(out, "# System calls\n")?;
-    writeln!(out, "Generated from the dispatch table (`crates/linux/src/syscall/table.rs`) by")?;
+    writeln!(out, "Generated from the dispatch table (`crates/linux/src/syscall/table.rs`) and `programs/*.c` by")?;
     writeln!(out, "`cargo run -p quire-linux --example system-calls > docs/system-calls.md`.\n")?;
     writeln!(
         out,
@@ -20,27 +51,94 @@ pub fn write(out: &mut dyn Write) -> core::fmt::Result {
         "`./quire run -v` logs each of them once by name. A note names each part that is missing or different."
     )?;
     writeln!(out, "Any other difference from Linux is a bug.\n")?;
-    writeln!(out, "| number | name | note |\n|---|---|---|")?;
+    writeln!(
+        out,
+        "The function is below `crates/linux/src`. The tests are the programs of `programs/` that make the call"
+    )?;
+    writeln!(out, "most, up to {SHOWN}.")?;
+    writeln!(out, "`refusals` and `siege` make every call too: without memory, and with any arguments.\n")?;
+    writeln!(out, "| number | name | supports | missing or different | function | tests |\n|---|---|---|---|---|---|")?;
     for call in SUPPORTED {
-        writeln!(out, "| {} | `{}` | {} |", call.number, call.name, call.note)?;
+        let Supported { number, name, handler, flags, note } = *call;
+        write!(out, "| {number} | `{name}` | {flags} | {note} | `{}` | ", handler.trim_start_matches("::"))?;
+        // Those that make it most often, and of as many calls the first by name.
+        let mut most = [(0, ""); SHOWN];
+        for program in programs.iter().filter(|program| !OF_ALL.contains(&program.name)) {
+            let made = (times(name, program.text), program.name);
+            let at = most.partition_point(|(n, _)| *n >= made.0);
+            if at < SHOWN {
+                most[at..].rotate_right(1);
+                most[at] = made;
+            }
+        }
+        for (n, (_, program)) in most.iter().enumerate().filter(|(_, (n, _))| *n > 0) {
+            write!(out, "{}`{program}`", if n == 0 { "" } else { ", " })?;
+        }
+        writeln!(out, " |")?;
     }
     Ok(())
+}
+
+/// The places where a program makes the call: by its number, or by a function of libc.
+fn times(name: &str, text: &str) -> usize {
+    let plain = name.strip_prefix("rt_").unwrap_or(name);
+    let plain = plain.strip_suffix("64").filter(|plain| plain.starts_with('p')).unwrap_or(plain);
+    let wrapper = WRAPPERS.iter().find(|(call, _)| *call == name).map(|(_, wrapper)| *wrapper);
+    let begins = |at: usize| !text[..at].ends_with(|c: char| is_word(c) || c == '.');
+    let called = |function: &str| {
+        let found = text.match_indices(function).map(|(at, _)| (at, &text[at + function.len()..]));
+        found.filter(|(at, rest)| begins(*at) && rest.starts_with('(')).count()
+    };
+    let numbered = |before: &str| {
+        let found = text.match_indices(before).filter_map(|(at, _)| text[at + before.len()..].strip_prefix(name));
+        found.filter(|rest| !rest.starts_with(is_word)).count()
+    };
+    let functions = [Some(name), Some(plain).filter(|plain| *plain != name), wrapper];
+    functions.into_iter().flatten().map(called).sum::<usize>() + numbered("SYS_") + numbered("__NR_")
+}
+
+fn is_word(c: char) -> bool {
+    c.is_ascii_alphanumeric() || c == '_'
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::string::String;
+    use std::vec::Vec;
+
+    const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
     #[test]
     fn the_page_in_docs_matches_the_table() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/system-calls.md");
-        let there = std::fs::read_to_string(path).unwrap_or_default();
+        let there = std::fs::read_to_string(std::format!("{ROOT}/docs/system-calls.md")).unwrap_or_default();
+        let texts: Vec<(String, String)> = sources();
+        let programs: Vec<_> = texts.iter().map(|(name, text)| Program { name, text }).collect();
         let mut page = String::new();
-        write(&mut page).unwrap();
+        write(&mut page, &programs).unwrap();
         assert!(
             there == page,
             "docs/system-calls.md is stale: cargo run -p quire-linux --example system-calls > docs/system-calls.md"
         );
+    }
+
+    /// The programs, by name.
+    fn sources() -> Vec<(String, String)> {
+        let files = std::fs::read_dir(std::format!("{ROOT}/programs")).unwrap();
+        let mut all: Vec<_> = files.map(|file| file.unwrap().path()).collect();
+        all.sort();
+        let sources = all.iter().filter(|file| file.extension().is_some_and(|end| end == "c"));
+        let name = |file: &std::path::PathBuf| file.file_stem().unwrap().to_string_lossy().into_owned();
+        sources.map(|file| (name(file), std::fs::read_to_string(file).unwrap())).collect()
+    }
+
+    #[test]
+    fn a_call_is_found_by_its_number_and_by_its_functions() {
+        assert_eq!(times("mmap", "x = mmap(0); syscall(SYS_mmap, 1)"), 2);
+        assert_eq!(times("mmap", "munmap(0) mmap_it(0) SYS_mmap2"), 0);
+        assert_eq!(times("read", "file.read(1) pread(1)"), 0);
+        assert_eq!(times("rt_sigaction", "sigaction(1)") + times("pread64", "pread(1)"), 2);
+        assert_eq!(times("wait4", "waitpid(1) syscall(__NR_wait4)"), 2);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The table: one line a call, `number name => handler, "what is missing or different";`.
+//! The table: one line a call, `number name => handler, flags "what it supports", "what is missing or different";`.
 
 use super::{Handler, Supported};
 use crate::errno::{Errno, encode};
@@ -7,7 +7,7 @@ use crate::{Ctx, Machine};
 use crate::{exec, file, futex, ipc, memory, mount, process, rseq, signal, socket, system, time};
 
 macro_rules! table {
-    ($($number:literal $name:ident => $($handler:ident)::+ $(, $note:literal)?;)*) => {
+    ($($number:literal $name:ident => $($handler:ident)::+ $(, flags $flags:literal)? $(, $note:literal)?;)*) => {
         /// Calls handler `number` with `registers` and encodes its result. `None` if there is no such call.
         #[inline(always)]
         pub fn dispatch<M: Machine>(
@@ -26,7 +26,13 @@ macro_rules! table {
 
         /// The supported calls, ascending by number.
         pub static SUPPORTED: &[Supported] =
-            &[$(Supported { number: $number, name: stringify!($name), note: concat!("", $($note)?) },)*];
+            &[$(Supported {
+                number: $number,
+                name: stringify!($name),
+                handler: concat!($("::", stringify!($handler)),+),
+                flags: concat!("", $($flags)?),
+                note: concat!("", $($note)?),
+            },)*];
     };
 }
 

@@ -364,7 +364,8 @@ impl<M: Machine> Stream for Netlink<M> {
 
 impl<M: Machine> Drop for Netlink<M> {
     fn drop(&mut self) {
-        if let Some(port) = self.names.lock().port {
+        let port = self.names.lock().port;
+        if let Some(port) = port {
             self.linux.netlink_ports.put(port);
         }
     }

@@ -1,0 +1,126 @@
+//! Models of waits at sockets, run by `RUSTFLAGS="--cfg loom"` and `"--cfg shuttle"`.
+
+use crate::{Credentials, Destination, Family, Host, Kind, Place};
+use core::mem::ManuallyDrop;
+use core::net::SocketAddr;
+use quire_fs::{FsError, Io, SliceSink, SliceSource, Stream};
+use quire_heap::Arc;
+use quire_sync::explore::thread;
+use quire_sync::protocol;
+
+/// A machine whose files are no sockets.
+#[derive(Clone)]
+struct ModelHost;
+
+impl Host for ModelHost {
+    type File = ();
+    type Node = ();
+
+    fn socket_of(_file: &()) -> Option<&Socket> {
+        None
+    }
+    fn references(_file: &()) -> usize {
+        1
+    }
+    fn caller(&self) -> Credentials {
+        ME
+    }
+    fn random(&self) -> u32 {
+        7
+    }
+}
+
+type Socket = crate::Socket<ModelHost>;
+type Network = Arc<crate::Network<ModelHost>>;
+
+const ME: Credentials = Credentials { pid: 1, uid: 2, gid: 3 };
+/// Fills the smallest buffer.
+const FULL: usize = 4096;
+
+fn network() -> Network {
+    quire_sync::hooks::threads::set_cpu(0);
+    crate::Network::new(ModelHost).unwrap()
+}
+
+fn write(socket: &Socket, bytes: usize) -> Result<usize, FsError> {
+    socket.write(&Io::WAIT, &mut SliceSource::new(&[7; FULL][..bytes]))
+}
+
+fn read(socket: &Socket) -> Result<usize, FsError> {
+    socket.read(&Io::WAIT, &mut SliceSink::new(&mut [0; 2 * FULL]))
+}
+
+/// A writer waits for room, while the reader makes some.
+fn room_against_read() {
+    let (writer, reader) = Socket::pair(&network(), Kind::Stream, ME).unwrap();
+    // Never closed, because a checker reports a deadlock while it drops what a model has.
+    let (writer, reader) = (ManuallyDrop::new(writer), ManuallyDrop::new(reader));
+    writer.options().set_send_buffer(1);
+    assert_eq!(write(&writer, FULL), Ok(FULL));
+    let reading = thread::spawn(move || {
+        let first = read(&reader).unwrap();
+        let rest = if first == FULL { read(&reader).unwrap() } else { 0 };
+        first + rest
+    });
+    assert_eq!(write(&writer, 1), Ok(1));
+    assert_eq!(reading.join().unwrap(), FULL + 1, "bytes are lost");
+}
+
+protocol! {
+    a_writer_that_waits_for_room_goes_on = room_against_read, Some(2);
+    RoomUntold;
+}
+
+/// A reader waits, while its peer closes.
+fn read_against_close() {
+    let (reader, peer) = Socket::pair(&network(), Kind::Stream, ME).unwrap();
+    let closing = thread::spawn(move || drop(peer));
+    assert_eq!(read(&reader), Ok(0));
+    closing.join().unwrap();
+}
+
+protocol! {
+    a_reader_learns_of_the_end_of_its_peer = read_against_close, Some(3);
+    NotifiedBeforeEnd;
+}
+
+/// A client connects, while the listener closes.
+fn connect_against_close() {
+    let network = network();
+    let at: SocketAddr = "127.0.0.1:5000".parse().unwrap();
+    let listener = Socket::new(&network, Family::Inet4, Kind::Stream).unwrap();
+    listener.bind(Place::Inet(at), ME).unwrap();
+    listener.listen(1, ME).unwrap();
+    let client = Socket::new(&network, Family::Inet4, Kind::Stream).unwrap();
+    let closing = thread::spawn(move || drop(listener));
+    let connected = client.connect(&Io::WAIT, &Destination::Inet(at), ME);
+    closing.join().unwrap();
+    match connected {
+        // It was made, and has ended since.
+        Ok(()) => assert!(matches!(read(&client), Err(FsError::Reset)), "a refused connection was reported as made"),
+        refused => assert_eq!(refused, Err(FsError::Refused)),
+    }
+}
+
+protocol! {
+    a_connection_is_made_or_refused = connect_against_close, Some(2);
+    ConnectedUnchecked: "a refused connection was reported as made";
+}
+
+/// A client waits for a place at a listener, while another client is accepted.
+fn connect_against_accept() {
+    let network = network();
+    let socket = || Socket::new(&network, Family::Unix, Kind::Stream).unwrap();
+    let (listener, first, second) = (socket(), socket(), socket());
+    listener.bind(Place::Abstract(b"a"), ME).unwrap();
+    listener.listen(0, ME).unwrap();
+    first.connect(&Io::WAIT, &Destination::Abstract(b"a"), ME).unwrap();
+    let accepting = thread::spawn(move || (listener.accept(&Io::WAIT).is_ok(), listener));
+    assert_eq!(second.connect(&Io::WAIT, &Destination::Abstract(b"a"), ME), Ok(()));
+    assert!(accepting.join().unwrap().0);
+}
+
+protocol! {
+    a_client_that_waits_for_a_place_goes_on = connect_against_accept, Some(2);
+    BacklogUntold;
+}

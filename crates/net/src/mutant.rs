@@ -1,0 +1,15 @@
+//! Steps of this crate's protocols that models leave out; see [`quire_sync::mutants!`].
+
+quire_sync::mutants! {
+    /// A step that can be left out; each names the protocol and the step.
+    pub enum Mutant {
+        /// Connections: `accept` tells no client of the place that it has made.
+        BacklogUntold,
+        /// Connections: a client does not look whether its listener closed meanwhile.
+        ConnectedUnchecked,
+        /// Streams: the end of a peer is announced before it can be seen.
+        NotifiedBeforeEnd,
+        /// Streams: a reader tells no writer of the room that it has made.
+        RoomUntold,
+    }
+}
