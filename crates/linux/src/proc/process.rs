@@ -102,7 +102,6 @@ impl<M: Machine> Names<M> {
         Item::file("cgroup", |_, out| put!(out, "0::/\n")),
         Item::file("cmdline", memory::command_line),
         Item { name: "comm", kind: ItemKind::Writable(comm, set_comm) },
-        Item { name: "coredump_filter", kind: ItemKind::Writable(core_filter, set_core_filter) },
         Item { name: "cwd", kind: ItemKind::Link(working_directory, Some(jump_to_cwd)) },
         Item { name: "environ", kind: ItemKind::Bound(0o400, memory::environment) },
         Item { name: "exe", kind: ItemKind::Link(executable, Some(jump_to_executable)) },
@@ -135,11 +134,12 @@ impl<M: Machine> Names<M> {
         Item::file("statm", statm),
         Item::file("status", status),
         Item::file("wchan", |_, out| put!(out, "0")),
+        Item { name: "coredump_filter", kind: ItemKind::Writable(core_filter, set_core_filter) },
         Item::own("quire_memory", kernel_memory::of_process),
         Item { name: "task", kind: ItemKind::Directory(|a| node::directory(Tasks(a.process.clone()))) },
     ];
-    /// All entries but the last two, which are about the process as a whole.
-    const OF_THREAD: &'static [Item<M, About<M>>] = Self::OF_BOTH.split_at(Self::OF_BOTH.len() - 2).0;
+    /// All entries but the last three, which are about the process as a whole.
+    const OF_THREAD: &'static [Item<M, About<M>>] = Self::OF_BOTH.split_at(Self::OF_BOTH.len() - 3).0;
 }
 
 /// The directory of a process.

@@ -85,7 +85,9 @@ impl<M: Machine> Scheduler<M> {
                 thread.set_home(cpu);
                 // A CPU that makes the thread real-time reads its home after that. Either this CPU sees the change, or
                 // that CPU comes to this queue.
-                fence_full();
+                if !mutant(Mutant::HomeNoFence) {
+                    fence_full();
+                }
             }
             let hints = || (target.eager.load(Ordering::Relaxed), target.turn_end.load(Ordering::Relaxed));
             let before = hints();
