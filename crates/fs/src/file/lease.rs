@@ -69,8 +69,7 @@ pub(crate) const fn none() -> OwnLeases {
 
 impl LeaseList {
     fn new() -> Result<Arc<Self>, FsError> {
-        // Below the slot in which the list is found.
-        let held = SpinLock::new(Rank::PLACE, Vec::new());
+        let held = SpinLock::new(Rank::ATTRIBUTES, Vec::new());
         Ok(Arc::try_new(LeaseList { held, changed: Readiness::new() })?)
     }
 
