@@ -196,7 +196,9 @@ static const struct { const char *name; enum how how; } of_process[] = {
     {"loginuid", READ}, {"maps", READ}, {"mem", READ}, {"mountinfo", READ}, {"mounts", READ}, {"net", LIST}, {"numa_maps", READ},
     {"oom_adj", READ}, {"oom_score", READ}, {"oom_score_adj", READ}, {"oom_score_adj", WRITE}, {"pagemap", READ},
     {"personality", READ}, {"root", LINK}, {"root", ENTER}, {"sessionid", READ}, {"smaps", READ}, {"smaps_rollup", READ},
-    {"stat", READ}, {"statm", READ}, {"status", READ}, {"wchan", READ}, {"task", LIST},
+    {"stat", READ}, {"statm", READ}, {"status", READ}, {"wchan", READ},
+    // Of the process alone.
+    {"coredump_filter", READ}, {"task", LIST},
 };
 static const char *const hows[] = {"read", "write", "readlink", "follow", "list"};
 
@@ -297,7 +299,7 @@ static void of_processes(void) {
                     line(name, actors[a].name, kinds[k].name, use(path, of_process[f].how));
                     snprintf(path, sizeof path, "/proc/%d/task/%d/%s", (int)p, (int)p, of_process[f].name);
                     snprintf(name, sizeof name, "/proc/PID/task/TID/%s:%s", of_process[f].name, hows[of_process[f].how]);
-                    if (strcmp(of_process[f].name, "task")) line(name, actors[a].name, kinds[k].name, use(path, of_process[f].how));
+                    if (strcmp(of_process[f].name, "task") && strcmp(of_process[f].name, "coredump_filter")) line(name, actors[a].name, kinds[k].name, use(path, of_process[f].how));
                 }
                 line("/proc/PID/stat:addresses", actors[a].name, kinds[k].name, shows_addresses(p));
                 _exit(0);
@@ -802,7 +804,8 @@ static const struct { const char *name; enum how how; bool linux_too; } of_machi
     {"sys/kernel/random/boot_id", READ, true}, {"sys/kernel/random/urandom_min_reseed_secs", READ, true},
     {"sys/kernel/random/write_wakeup_threshold", READ, true}, {"sys/kernel/sem", READ, true},
     {"sys/kernel/sem_next_id", READ, true}, {"sys/kernel/shm_next_id", READ, true}, {"sys/kernel/shmall", READ, true},
-    {"sys/kernel/shmmax", READ, true}, {"sys/kernel/shmmni", READ, true}, {"sys/kernel/tainted", READ, true},
+    {"sys/kernel/shmmax", READ, true}, {"sys/kernel/shmmni", READ, true},
+    {"sys/kernel/sched_rr_timeslice_ms", READ, true}, {"sys/kernel/sched_rt_period_us", READ, true}, {"sys/kernel/sched_rt_runtime_us", READ, true}, {"sys/kernel/tainted", READ, true},
     {"sys/net/core/default_qdisc", READ, true}, {"sys/net/core/netdev_max_backlog", READ, true},
     {"sys/net/core/optmem_max", READ, true}, {"sys/net/core/rmem_default", READ, true}, {"sys/net/core/rmem_max", READ, true},
     {"sys/net/core/somaxconn", READ, true}, {"sys/net/core/wmem_default", READ, true}, {"sys/net/core/wmem_max", READ, true},

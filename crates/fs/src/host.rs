@@ -29,6 +29,12 @@ pub trait Host: Clone + Send + Sync + 'static {
     /// Charges the calling thread's user with `n` record locks; `None` if it may have no more.
     fn charge_locks(&self, n: usize) -> Option<Self::LockCharge>;
 
+    /// State of the layer above about an open file, which the file keeps until it is closed.
+    type Attached: Send + Sync;
+
+    /// When an opener stops to wait for a lease that it breaks now, on the monotonic clock in nanoseconds.
+    fn lease_deadline(&self) -> u64;
+
     /// A charge to a user's account for the pages of a pipe's ring, until it is dropped.
     type PipeCharge: Send;
 

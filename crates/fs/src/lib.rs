@@ -46,7 +46,7 @@ pub use error::FsError;
 pub use file::open_file::{OpenFile, Whence};
 pub use file::program::Program;
 pub use file::seal::Seals;
-pub use file::{lock, open_file, seal, text};
+pub use file::{lease, lock, open_file, seal, text};
 pub use host::{FileObject, Host, Origin, PAGE_SIZE};
 pub use pipe::Pipe;
 pub use stream::flags::OpenFlags;

@@ -171,6 +171,10 @@ impl Host for TestHost {
     type Page = TestPage;
     type LockCharge = ();
     type PipeCharge = TestCharge;
+    type Attached = ();
+    fn lease_deadline(&self) -> u64 {
+        0
+    }
     fn charge_locks(&self, _n: usize) -> Option<()> {
         Some(())
     }

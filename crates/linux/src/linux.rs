@@ -1,5 +1,6 @@
 //! The Linux layer as one value: the state that all its processes share.
 
+use crate::core_file::pattern::CorePattern;
 use crate::errno::Errno;
 use crate::exec::Prepared;
 use crate::file::pipe_limits::PipeLimits;
@@ -72,6 +73,8 @@ pub struct Linux<M: Machine> {
     pub(crate) timer_files: TimerFiles<M>,
     /// The machine's names in `uname`.
     pub host_name: HostName,
+    /// The names of core files.
+    pub core_pattern: CorePattern,
     /// Process 1.
     pub(crate) first: SpinLock<Option<Arc<Process<M>>>>,
     /// The program of process 1, whose stack it fills before its first instruction.
@@ -183,6 +186,7 @@ impl<M: Machine> Linux<M> {
             pipes: PipeLimits::new(),
             timer_files: TimerFiles::new(),
             host_name: HostName::new(),
+            core_pattern: CorePattern::new(),
             first: SpinLock::new(Rank::OWNED, None),
             first_program: SpinLock::new(Rank::OWNED, None),
             stopped: AtomicUsize::new(0),

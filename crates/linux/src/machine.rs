@@ -204,6 +204,12 @@ pub trait Machine: UserAccess + quire_vm::Machine + quire_task::Machine<Payload 
     /// Sets the calling thread's user GS base; `base` is a user address (the caller checked).
     fn set_gs_base(&self, base: u64);
 
+    /// Whether the calling thread's program may not read the time-stamp counter. Threads that it makes inherit it
+    /// ([`new_context`](Machine::new_context)).
+    fn is_counter_forbidden(&self) -> bool;
+    /// Changes that: a forbidden read is a general protection fault.
+    fn forbid_counter(&self, forbid: bool);
+
     /// Bytes of the kernel stack that `thread` has at this moment; 0 if it sleeps without one.
     fn stack_len(&self, thread: &quire_task::Thread<Self>) -> usize;
     /// Bytes of the floating-point state in the standard (not compacted) XSAVE format, as in a signal frame. At least

@@ -6,7 +6,7 @@ use crate::process::credentials::capabilities::cap;
 use crate::{Ctx, Errno, Linux, Machine, proc};
 use linux_raw_sys::general as raw;
 use quire_fs::mounts::Content;
-use quire_fs::{FileSystem, FsError, Limits, NewAttr, OpenFlags, Restrictions};
+use quire_fs::{FileKind, FileSystem, FsError, Limits, NewAttr, OpenFlags, Restrictions};
 use quire_heap::{Arc, Vec};
 use quire_vm::PAGE_SIZE;
 
@@ -155,6 +155,10 @@ pub fn sys_mount<M: Machine>(
     let (_, target) = find_path(ctx, AT_FDCWD, &target, 0)?;
     if !ctx.credentials().may(cap::SYS_ADMIN) {
         return Err(Errno::EPERM);
+    }
+    // Nothing is mounted on a link, to which a descriptor's link in `/proc` may lead.
+    if target.inode.kind() == FileKind::Symlink {
+        return Err(Errno::ENOENT);
     }
     let (linux, vfs) = (ctx.linux, ctx.vfs());
     let pages = linux.vm.frames().total();

@@ -81,7 +81,7 @@ settings! {
     Forward: 0, i32::MIN as i64, INT;
     /// `net.ipv4.ip_default_ttl`: the first value of IP_TTL.
     Hops: 64, 1, 255;
-    /// `kernel.core_uses_pid`: no core file is written.
+    /// `kernel.core_uses_pid`: the name of a core file ends with the process's id. The kernel acts on it.
     CoreUsesPid: 0, 0, 1;
     /// `kernel.dmesg_restrict`: programs cannot read the kernel's log.
     HideLog: 0, 0, 1;
@@ -89,7 +89,7 @@ settings! {
     HidePointers: 0, 0, 2;
     /// `kernel.perf_event_paranoid`: no events are counted.
     HideEvents: 2, -1, INT;
-    /// `fs.lease-break-time`: there are no leases.
+    /// `fs.lease-break-time`: seconds that an opener waits for a lease. The kernel acts on it.
     LeaseTime: 45, 0, INT;
     /// `fs.aio-max-nr`: there is no asynchronous I/O.
     MostAsynchronous: 65_536, 0, i64::MAX;
@@ -107,6 +107,13 @@ settings! {
     CachePressure: 100, 0, INT;
     /// `kernel.randomize_va_space`. With 0 each program lies at the same addresses; 1 and 2 do the same here.
     Randomize: 2, 0, 2;
+    /// `kernel.sched_rt_runtime_us`: how long real-time threads have a CPU in each period while others wait. Without a
+    /// limit: -1. The kernel acts on it, as on the next two.
+    RealTimeRuntime: 950_000, -1, INT;
+    /// `kernel.sched_rt_period_us`
+    RealTimePeriod: 1_000_000, 1, INT;
+    /// `kernel.sched_rr_timeslice_ms`: the turn under `SCHED_RR`. Zero and less mean the first value.
+    RoundRobin: 100, i32::MIN as i64, INT;
     /// `net.ipv6.bindv6only`: the first value of IPV6_V6ONLY. The kernel acts on it.
     OnlySix: 0, 0, 1;
 }

@@ -12,4 +12,5 @@ mod powers;
 mod roll_call;
 mod threads;
 mod timers;
+mod urgency;
 mod watch;

@@ -21,6 +21,8 @@ quire_sync::mutants! {
         ForgetNoLook,
         /// Offer: a crowded CPU looks for idle ones before it can be seen as crowded.
         OfferNoFence,
+        /// Queue: a CPU reads a thread's urgency before its new home can be seen.
+        HomeNoFence,
         /// Watch: a CPU looks for its watcher before it can be seen as busy.
         BusyNoFence,
         /// Watch: an idle CPU stops its tick, whether or not its ward is busy.

@@ -12,19 +12,27 @@ use core::marker::PhantomData;
 use core::ops::Deref;
 use core::ptr::NonNull;
 use quire_sync::CpuId;
-use quire_sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+use quire_sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+};
 use quire_sync::cpuset::{CpuMask, CpuSet, MAX_CPUS};
 use quire_sync::hooks::ThreadHandle;
 
 /// A turn at nice 0, in nanoseconds: long beside the cost of a switch, short beside what a person notices.
 pub(crate) const SLICE: u32 = 4_000_000;
 
+/// The most urgent real-time priority; the least urgent one is 1.
+pub const MOST_URGENT: u8 = 99;
+/// The number of nice values.
+const NICES: u8 = 40;
+/// Levels order threads by urgency, 0 first. The real-time priorities come first, from 99 to 1. This is the level of
+/// nice value -20.
+const FIRST_NICE: u8 = MOST_URGENT;
 /// Less urgent than every level of a nice value: nothing is inherited.
-pub(crate) const NO_LEVEL: u8 = 40;
+pub(crate) const NO_LEVEL: u8 = FIRST_NICE + NICES;
 
 /// A class of scheduling.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
 pub enum Class {
     /// By its nice value.
     Normal,
@@ -32,10 +40,22 @@ pub enum Class {
     Batch,
     /// With the least weight, whatever its nice value.
     Background,
+    /// Real-time, at a priority from 1 to [`MOST_URGENT`]: before all threads of lesser priority and all other classes,
+    /// until it sleeps or yields.
+    Fifo(u8),
+    /// The same, but threads of one priority take turns.
+    RoundRobin(u8),
 }
 
-/// The number of nice values.
-const NICES: u8 = 40;
+/// Stored forms of the classes that are not real-time.
+const NORMAL: u8 = 0;
+const BATCH: u8 = 1;
+const BACKGROUND: u8 = 2;
+/// In a stored real-time priority: threads of that priority take turns.
+const ROUND: u8 = 0x80;
+/// In the address of a thread's user: the thread is real-time, or was once, by its class or by inheritance. Other
+/// threads do not read the fields that follow from it, which are in another cache line.
+const MAY_BE_URGENT: usize = 1;
 /// The part of a stored class that says that new threads are not favoured by its nice value.
 const RESETS: u8 = 3;
 
@@ -50,7 +70,8 @@ pub struct Thread<M: Machine> {
     /// The CPUs that it may run on. Written by [`Scheduler::set_affinity`](crate::Scheduler::set_affinity).
     affinity: CpuSet,
     /// The user whose shares it belongs to; null for the share that each CPU keeps itself. Written before the spawn,
-    /// by the thread itself, and by a CPU that [wakes it to end](crate::Scheduler::unpark_to_end).
+    /// by the thread itself, and by a CPU that [wakes it to end](crate::Scheduler::unpark_to_end). Any CPU adds
+    /// [`MAY_BE_URGENT`] to the address.
     user: AtomicPtr<User<M>>,
     /// The rest of its turn, in nanoseconds at nice 0. Written by the CPU that it is on, or under the lock of its
     /// queue.
@@ -61,8 +82,9 @@ pub struct Thread<M: Machine> {
     /// Its context is in use: it runs, or has not quite left its CPU. The CPU that switches to it sets this, and the
     /// CPU that has switched away clears it. While it is set, the thread may only be queued on that CPU.
     pub(crate) on_cpu: AtomicBool,
-    /// Its reach as counted by its queue; guarded by that queue's lock.
-    pub(crate) reach: AtomicU8,
+    /// The list of its queue on which it waits, and its reach as counted there. Zero where it waits on none. Guarded by
+    /// that queue's lock.
+    pub(crate) waits: AtomicU8,
 
     pub(crate) account: Account,
     /// Switches away by sleep or yield, and by preemption. One writer: its CPU.
@@ -70,13 +92,17 @@ pub struct Thread<M: Machine> {
     pub(crate) involuntary: AtomicU64,
     /// The state at the last [`overslept`](Self::overslept): the switches, and how often in a row they were unchanged.
     seen_switches: AtomicU64,
-    seen_rounds: AtomicU32,
+    seen_rounds: AtomicU16,
     /// It has called `exit`. Written by itself.
     pub(crate) dying: AtomicBool,
     /// It sleeps, and only an unpark wakes it. Written by itself.
     pub(crate) uninterruptible: AtomicBool,
     /// Its nice value from 0 to 39. [`NICES`] times its class and [`RESETS`] are added, so that a thread stays small.
     nice: AtomicU8,
+    /// Its real-time priority, with [`ROUND`]; 0 in another class.
+    realtime: AtomicU8,
+    /// The real-time priority at which it waits for a CPU; guarded by the lock of its queue.
+    pub(crate) queued_at: AtomicU8,
     /// The least level of a thread that waits for one of `owned`, or [`NO_LEVEL`]. The futex table's lock of this
     /// thread guards it, as `owned` and `blocked`.
     inherited: AtomicU8,
@@ -143,15 +169,17 @@ impl<M: Machine> Thread<M> {
             token: Token::new(),
             home: AtomicU8::new(0),
             on_cpu: AtomicBool::new(false),
-            reach: AtomicU8::new(0),
+            waits: AtomicU8::new(0),
             account: Account::new(),
             voluntary: AtomicU64::new(0),
             involuntary: AtomicU64::new(0),
             seen_switches: AtomicU64::new(0),
-            seen_rounds: AtomicU32::new(0),
+            seen_rounds: AtomicU16::new(0),
             dying: AtomicBool::new(false),
             uninterruptible: AtomicBool::new(false),
             nice: AtomicU8::new(20),
+            realtime: AtomicU8::new(0),
+            queued_at: AtomicU8::new(0),
             inherited: AtomicU8::new(NO_LEVEL),
             owned: AtomicPtr::new(core::ptr::null_mut()),
             blocked: AtomicPtr::new(core::ptr::null_mut()),
@@ -208,17 +236,25 @@ impl<M: Machine> Thread<M> {
 
     /// Whether some of its turn is left.
     pub(crate) fn has_slice(&self) -> bool {
-        self.slice.load(Ordering::Relaxed) != 0
+        self.slice.load(Ordering::Relaxed) != 0 || self.runs_on()
     }
 
     /// For how long it may run before its turn is used up, in nanoseconds.
     pub(crate) fn slice(&self) -> u64 {
-        unweighted(self.slice.load(Ordering::Relaxed).into(), self.weight_nice())
+        let left = self.slice.load(Ordering::Relaxed);
+        match self.urgency() {
+            0 => unweighted(left.min(SLICE).into(), self.weight_nice()),
+            _ if self.runs_on() => u64::MAX,
+            _ => left.into(),
+        }
     }
 
     /// Charges its turn for a run of `ns`. Returns the charge: `ns` by its weight, in nanoseconds at nice 0.
     pub(crate) fn use_slice(&self, ns: u64) -> u64 {
-        let used = weighted(ns, self.weight_nice());
+        if self.runs_on() {
+            return ns;
+        }
+        let used = if self.urgency() > 0 { ns } else { weighted(ns, self.weight_nice()) };
         let left = self.slice.load(Ordering::Relaxed).saturating_sub(u32::try_from(used).unwrap_or(u32::MAX));
         self.slice.store(left, Ordering::Relaxed);
         used
@@ -234,8 +270,43 @@ impl<M: Machine> Thread<M> {
         self.slice.store(SLICE, Ordering::Relaxed);
     }
 
+    /// A new turn of `ns` among the real-time threads of its priority.
+    pub(crate) fn new_round(&self, ns: u32) {
+        self.slice.store(ns, Ordering::Relaxed);
+    }
+
     pub(crate) fn user(&self) -> *const User<M> {
-        self.user.load(Ordering::Relaxed)
+        self.user.load(Ordering::Relaxed).map_addr(|at| at & !MAY_BE_URGENT)
+    }
+
+    /// Replaces the address of its user.
+    fn replace_user(&self, new: impl Fn(*mut User<M>) -> *mut User<M>) {
+        let mut old = self.user.load(Ordering::Relaxed);
+        while let Err(found) = self.user.compare_exchange(old, new(old), Ordering::Relaxed, Ordering::Relaxed) {
+            old = found;
+        }
+    }
+
+    /// Whether it is real-time, or was once.
+    pub(crate) fn may_be_urgent(&self) -> bool {
+        self.user.load(Ordering::Relaxed).addr() & MAY_BE_URGENT != 0
+    }
+
+    fn note_urgent(&self) {
+        if !self.may_be_urgent() {
+            self.replace_user(|user| user.map_addr(|at| at | MAY_BE_URGENT));
+        }
+    }
+
+    /// The real-time priority at which it runs: its own, or one that it inherits through a lock with priority
+    /// inheritance. 0 where it runs by its nice value.
+    pub fn urgency(&self) -> u8 {
+        if self.may_be_urgent() { MOST_URGENT.saturating_sub(self.level()) } else { 0 }
+    }
+
+    /// Whether it is real-time and has no turns.
+    fn runs_on(&self) -> bool {
+        self.urgency() > 0 && self.realtime.load(Ordering::Relaxed) & ROUND == 0
     }
 
     /// Makes it a thread of `user`. For its maker, before it is spawned; later the thread calls
@@ -244,7 +315,8 @@ impl<M: Machine> Thread<M> {
     /// # Safety
     /// The user lives until the thread has become another user's, or has left its CPU for good.
     pub unsafe fn belong_to(&self, user: Option<NonNull<User<M>>>) {
-        self.user.store(user.map_or(core::ptr::null_mut(), NonNull::as_ptr), Ordering::Relaxed);
+        let new = user.map_or(core::ptr::null_mut(), NonNull::as_ptr);
+        self.replace_user(|old| new.map_addr(|at| at | old.addr() & MAY_BE_URGENT));
     }
 
     /// Whether a CPU runs it at this moment.
@@ -272,35 +344,58 @@ impl<M: Machine> Thread<M> {
     /// Its class, and whether threads that it makes are not favoured by its nice value.
     pub fn class(&self) -> (Class, bool) {
         let stored = self.nice.load(Ordering::Relaxed) / NICES;
-        let class = match stored % RESETS {
-            of if of == Class::Batch as u8 => Class::Batch,
-            of if of == Class::Background as u8 => Class::Background,
-            _ => Class::Normal,
+        let class = match (self.realtime.load(Ordering::Relaxed), stored % RESETS) {
+            (0, BATCH) => Class::Batch,
+            (0, BACKGROUND) => Class::Background,
+            (0, _) => Class::Normal,
+            (at, _) if at & ROUND != 0 => Class::RoundRobin(at & !ROUND),
+            (at, _) => Class::Fifo(at),
         };
         (class, stored >= RESETS)
     }
 
-    /// Changes both. The class also applies to the rest of its turn.
-    pub fn set_class(&self, class: Class, resets: bool) {
-        let new = class as u8 + if resets { RESETS } else { 0 };
+    /// Changes both. The class also applies to the rest of its turn. A thread that was spawned must be
+    /// [sorted in anew](crate::Scheduler::set_class) afterwards.
+    pub(crate) fn set_class(&self, class: Class, resets: bool) {
+        let (stored, realtime) = match class {
+            Class::Normal => (NORMAL, 0),
+            Class::Batch => (BATCH, 0),
+            Class::Background => (BACKGROUND, 0),
+            Class::Fifo(at) => (NORMAL, at.clamp(1, MOST_URGENT)),
+            Class::RoundRobin(at) => (NORMAL, at.clamp(1, MOST_URGENT) | ROUND),
+        };
+        let new = stored + if resets { RESETS } else { 0 };
         let changed = |old: u8| Some(old % NICES + new * NICES);
         let _before = self.nice.fetch_update(Ordering::Relaxed, Ordering::Relaxed, changed);
+        self.realtime.store(realtime, Ordering::Relaxed);
+        if realtime != 0 {
+            self.note_urgent();
+        }
     }
 
-    /// Gives it the class and the nice value of `maker`. A maker that [resets](Self::class) passes on no nice value that
-    /// favours the thread, and no reset. Called before it is spawned.
+    /// Gives it the class and the nice value of `maker`. A maker that [resets](Self::class) passes on no real-time
+    /// class, no nice value that favours the thread, and no reset. Called before it is spawned.
     pub fn inherit_class(&self, maker: &Thread<M>) {
         let (class, resets) = maker.class();
-        self.set_nice(if resets { maker.nice().max(0) } else { maker.nice() });
-        self.set_class(class, false);
+        let realtime = matches!(class, Class::Fifo(_) | Class::RoundRobin(_));
+        self.set_nice(match resets {
+            true if realtime => 0,
+            true => maker.nice().max(0),
+            false => maker.nice(),
+        });
+        self.set_class(if resets && realtime { Class::Normal } else { class }, false);
     }
 
     /// The level of its class and nice value.
     fn own_level(&self) -> u8 {
+        let realtime = self.realtime.load(Ordering::Relaxed) & !ROUND;
+        if realtime != 0 {
+            return MOST_URGENT - realtime;
+        }
         let stored = self.nice.load(Ordering::Relaxed);
         match stored / NICES % RESETS {
-            class if class == Class::Background as u8 => NO_LEVEL - 1,
-            _ => stored % NICES,
+            BACKGROUND => NO_LEVEL - 1,
+            _ => FIRST_NICE + stored % NICES,
         }
     }
 
@@ -309,9 +404,9 @@ impl<M: Machine> Thread<M> {
         self.own_level().min(self.inherited.load(Ordering::Relaxed))
     }
 
-    /// The nice value by whose weight it runs.
+    /// The nice value by whose weight it runs where it is not real-time.
     pub fn weight_nice(&self) -> i8 {
-        self.level() as i8 - 20
+        self.level().saturating_sub(FIRST_NICE) as i8 - 20
     }
 
     /// The level that it inherits.
@@ -323,6 +418,9 @@ impl<M: Machine> Thread<M> {
     pub(crate) fn inherit_level(&self, level: u8) -> bool {
         let before = self.level();
         self.inherited.store(level, Ordering::Relaxed);
+        if level < FIRST_NICE {
+            self.note_urgent();
+        }
         self.level() != before
     }
 
@@ -343,7 +441,7 @@ impl<M: Machine> Thread<M> {
 
     /// One of a watchman's periodic checks: in how many checks in a row before this one it was in the same
     /// uninterruptible sleep.
-    pub fn overslept(&self) -> u32 {
+    pub fn overslept(&self) -> u16 {
         let (slept, taken) = self.switches();
         let switches = slept + taken;
         let same = self.seen_switches.swap(switches, Ordering::Relaxed) == switches;

@@ -4,7 +4,7 @@
 mod simulated;
 
 use quire_task::futex::pi::{LONGEST_CHAIN, OWNER, PiLock, PiRefused, PiWord};
-use quire_task::{FutexTable, Thread, ThreadRef};
+use quire_task::{Class, FutexTable, Thread, ThreadRef};
 use simulated::{Sim, memory};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::SeqCst};
@@ -104,6 +104,43 @@ impl World {
 }
 
 #[test]
+fn an_owner_runs_at_the_real_time_priority_of_a_waiter() {
+    let world = World::new(1, 4, 1, 3);
+    let class =
+        |w: &World, priority| w.sim.scheduler().set_class(&w.sim.scheduler().current(), Class::Fifo(priority), false);
+    let urgency = |w: &World, n: usize| w.threads.lock().unwrap()[n].as_ref().map_or(0, |t| t.urgency());
+    world.spawn(0, move |w| {
+        w.lock(0, None).unwrap();
+        w.until(|| w.sleeps(2));
+        assert_eq!(urgency(w, 0), 50);
+        let spinner = w.threads.lock().unwrap()[1].clone().unwrap();
+        w.sim.scheduler().set_class(&spinner, Class::Fifo(20), false);
+        for _ in 0..1000 {
+            w.sim.poll();
+        }
+        w.go.store(true, SeqCst);
+        w.unlock(0);
+        assert_eq!(urgency(w, 0), 0);
+        w.sim.poll();
+        assert_eq!(w.words[0].load(SeqCst), 0, "the waiter runs at once");
+    });
+    world.spawn(1, move |w| {
+        while !w.go.load(SeqCst) {
+            w.sim.poll();
+            assert!(urgency(w, 1) == 0, "it runs before the owner, although a more urgent thread waits");
+        }
+    });
+    world.spawn(2, move |w| {
+        w.until(|| w.words[0].load(SeqCst) & OWNER == 1);
+        class(w, 50);
+        w.lock(0, None).unwrap();
+        w.unlock(0);
+    });
+    world.sim.finish();
+    assert_eq!(world.blocks.load(SeqCst), 0);
+}
+
+#[test]
 fn a_weight_goes_down_a_chain_and_comes_back() {
     for (cpus, buckets) in [(1, 1), (4, 64)] {
         const LAST: usize = 12;
@@ -119,7 +156,7 @@ fn a_weight_goes_down_a_chain_and_comes_back() {
                     w.until(|| (0..=LAST).all(|n| w.nice(n) == -15));
                     let last = w.threads.lock().unwrap()[LAST].clone().unwrap();
                     last.set_nice(-3);
-                    w.table.pi_renice(&last);
+                    w.table.pi_renice(w.sim.scheduler(), &last);
                     assert!((0..=LAST).all(|n| w.nice(n) == -3), "a changed nice value goes down the chain");
                     w.unlock(0);
                     assert_eq!(w.nice(0), 0);

@@ -16,8 +16,8 @@ use crate::tree::inode::{InodeContent, RegularFile};
 use crate::tree::watch::Happening;
 use quire_heap::{Arc, Room};
 use quire_lookup::Hold;
-use quire_sync::Mutex;
 use quire_sync::atomic::{AtomicU32, Ordering};
+use quire_sync::{Mutex, Rank, SpinLock};
 use quire_vm::object::ErrorCursor;
 
 /// The largest offset, and size, of a file.
@@ -89,6 +89,7 @@ pub struct OpenFile<H: Host> {
     told: Option<ErrorCursor>,
     /// The open file counts as a writer ([`crate::file::text`]).
     writes: bool,
+    attached: SpinLock<Option<Arc<H::Attached>>>,
 }
 
 /// An open file that the system counts.
@@ -130,7 +131,25 @@ impl<H: Host> OpenFile<H> {
             (Body::File, InodeContent::File(f)) => Some(f.object.write_errors().follow()),
             _ => None,
         };
-        room.fill(OpenFile { dentry, counted, flags, position: Mutex::new(0), body, told, writes })
+        let attached = SpinLock::new(Rank::FILE, None);
+        room.fill(OpenFile { dentry, counted, flags, position: Mutex::new(0), body, told, writes, attached })
+    }
+
+    /// The state that the layer above has attached.
+    pub fn attached(&self) -> Option<Arc<H::Attached>> {
+        self.attached.lock().clone()
+    }
+
+    /// The attached state, made by `make` if there is none. Of two threads that make it at once, both get one of them.
+    pub fn attach(
+        &self,
+        make: impl FnOnce() -> Result<Arc<H::Attached>, FsError>,
+    ) -> Result<Arc<H::Attached>, FsError> {
+        if let Some(there) = self.attached() {
+            return Ok(there);
+        }
+        let new = make()?;
+        Ok(self.attached.lock().get_or_insert(new).clone())
     }
 
     /// Its open flags.
@@ -547,6 +566,7 @@ impl<H: Host> Drop for OpenFile<H> {
         }
         // Locks on the whole file belong to the open file and end with it.
         self.dentry.inode.locks.release_file(self.lock_owner());
+        self.dentry.inode.drop_lease(self.lock_owner());
         if !matches!(self.body, Body::Path) {
             let writes = self.flags().contains(OpenFlags::WRITE);
             self.dentry.happened(if writes { Happening::CLOSE_WRITE } else { Happening::CLOSE_OTHER });

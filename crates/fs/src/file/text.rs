@@ -39,6 +39,12 @@ impl TextUse {
         debug_assert!(before.signum() == by, "a count was removed that was not added");
     }
 
+    /// How many open files may write.
+    pub(crate) fn writers(&self) -> u64 {
+        // Sequentially consistent, as the look of these files' openers for leases.
+        (self.0.load(Ordering::SeqCst) as i64).max(0) as u64
+    }
+
     /// Counts an open file that may write.
     pub(crate) fn write(&self) -> Result<Writer<'_>, FsError> {
         self.enter(WRITES)?;

@@ -83,6 +83,10 @@ pub trait GeneratedFile: Send + Sync {
         let _ = bytes;
         Err(FsError::NotPermitted)
     }
+    /// The file itself, for layers above that know more of it than its text.
+    fn as_any(&self) -> Option<&dyn Any> {
+        None
+    }
 }
 
 /// A link whose target is found when it is followed.

@@ -8,6 +8,7 @@ use super::directory::Directory;
 use super::generated::Generated;
 use super::system::{Admitted, FileSystem};
 use super::{watch, xattr};
+use crate::file::lease;
 use crate::file::lock::RecordLocks;
 use crate::file::seal::{Seals, ToStore};
 use crate::file::text::TextUse;
@@ -44,6 +45,11 @@ pub struct Writing {
 }
 
 impl Writing {
+    /// How many open files may write.
+    pub fn writers(&self) -> u64 {
+        self.text.writers()
+    }
+
     /// Excludes other writes and truncations.
     pub(crate) fn lock(&self) -> MutexGuard<'_, ()> {
         self.lock.lock()
@@ -99,6 +105,8 @@ pub struct Inode<H: Host> {
     system: &'static FileSystem,
     /// Its watches. Looked at only while the file system has any.
     watches: watch::OwnList,
+    /// Its leases. Looked at only while the file system has any.
+    pub(crate) leases: lease::OwnLeases,
     /// Its extended attributes.
     xattrs: xattr::OwnXattrs,
     /// [`Rights`], read by all path walks to or through it, and so apart from fields that writes to the file change.
@@ -169,6 +177,7 @@ impl<H: Host> Inode<H> {
             locks: RecordLocks::new(),
             system,
             watches: watch::no_list(),
+            leases: lease::none(),
             xattrs: xattr::none(),
             rights: Sequenced::new(Rank::RIGHTS, [words[0], words[1]]),
             attr: Attributes(Sequenced::new(Rank::ATTRIBUTES, words)),
@@ -343,6 +352,7 @@ impl<H: Host> Inode<H> {
     /// truncated.
     pub fn truncate_by_name(&self, host: &H, size: u64, io: &Io<'_>) -> Result<(), FsError> {
         let _writer = self.file().map(|file| file.writing.text.write()).transpose()?;
+        self.break_leases(host, true, io)?;
         self.truncate(host, size, io)
     }
 

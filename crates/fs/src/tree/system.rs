@@ -57,6 +57,8 @@ pub struct FileSystem {
     pub(crate) by_kernel: bool,
     /// The watches on its inodes.
     pub(super) watches: AtomicUsize,
+    /// The leases on its inodes.
+    leases: AtomicUsize,
 }
 
 impl FileSystem {
@@ -73,6 +75,7 @@ impl FileSystem {
             restrictions: AtomicU8::new(0),
             by_kernel: kind == "devpts",
             watches: AtomicUsize::new(0),
+            leases: AtomicUsize::new(0),
         })?)
     }
 
@@ -144,6 +147,21 @@ impl FileSystem {
     #[inline]
     pub(crate) fn is_watched(&self) -> bool {
         self.watches.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether one of its inodes has a lease. An opener for writing counts itself before it looks, and a holder of a new
+    /// lease looks for such openers afterwards.
+    #[inline]
+    pub(crate) fn is_leased(&self) -> bool {
+        self.leases.load(Ordering::SeqCst) != 0
+    }
+
+    /// Counts a lease, or its end.
+    pub(crate) fn count_lease(&self, begins: bool) {
+        match begins {
+            true => self.leases.fetch_add(1, Ordering::SeqCst),
+            false => self.leases.fetch_sub(1, Ordering::SeqCst),
+        };
     }
 
     /// Existing inodes and further names, if they are counted.

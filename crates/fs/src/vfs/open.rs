@@ -136,6 +136,8 @@ impl<H: Host> Vfs<H> {
         }
         let written = dentry.inode.file().filter(|_| flags.contains(OpenFlags::WRITE));
         let writer = written.map(|file| file.writing.text.write()).transpose()?;
+        let changes = flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE);
+        dentry.inode.break_leases(&self.host, changes, &io.of(flags))?;
         let body = self.body(&dentry, flags, io)?;
         let counts = writer.map(Writer::keep).is_some();
         let file = OpenFile::new(opening, dentry, flags, body, counts);

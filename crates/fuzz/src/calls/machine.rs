@@ -541,6 +541,10 @@ impl quire_linux::Machine for One {
         assert!(base <= quire_linux::user::USER_END, "{base:#x} is no program's");
         self.context().fs.store(base, SeqCst);
     }
+    fn is_counter_forbidden(&self) -> bool {
+        false
+    }
+    fn forbid_counter(&self, _forbid: bool) {}
     fn gs_base(&self) -> u64 {
         self.context().gs.load(SeqCst)
     }

@@ -60,6 +60,8 @@ pub struct Block {
     /// The loaded FS and user GS bases.
     pub fs_base: u64,
     pub gs_base: u64,
+    /// The loaded program may not read the time-stamp counter.
+    pub no_counter: bool,
     /// The context of the thread that gave its stack up at the switch under way (a `thread::context::Context`), or 0.
     pub departed: usize,
     /// The number of this CPU's idle kernel stacks changed at a switch.
@@ -82,6 +84,7 @@ impl Block {
             this: core::ptr::null_mut(),
             fs_base: 0,
             gs_base: 0,
+            no_counter: false,
             departed: 0,
             restock: false,
             task: TaskState::new(),
@@ -307,6 +310,7 @@ const CR0_NUMERIC_ERROR: u64 = 1 << 5;
 const CR0_MONITOR: u64 = 1 << 1;
 const CR0_EMULATION: u64 = 1 << 2;
 const CR0_TASK_SWITCHED: u64 = 1 << 3;
+const CR4_NO_COUNTER: u64 = 1 << 2;
 const CR4_MACHINE_CHECK: u64 = 1 << 6;
 const CR4_GLOBAL_PAGES: u64 = 1 << 7;
 const CR4_FXSAVE: u64 = 1 << 9;
@@ -319,6 +323,13 @@ const CR4_SMAP: u64 = 1 << 21;
 const EFER_SYSCALL: u64 = 1;
 /// Flags that SYSCALL clears: trap, interrupt, direction, I/O privilege, nested task, alignment check.
 const SYSCALL_MASK: u64 = 0x4_7700;
+
+/// Lets programs on this CPU read the time-stamp counter, or forbids it. Called with interrupts masked.
+#[cold]
+pub fn forbid_counter(forbid: bool) {
+    // SAFETY: the bit concerns user mode only, and every processor of x86-64 has it.
+    unsafe { set_cr4(if forbid { cr4() | CR4_NO_COUNTER } else { cr4() & !CR4_NO_COUNTER }) };
+}
 
 /// Sets this CPU's constant registers: protection, FPU, memory types.
 ///

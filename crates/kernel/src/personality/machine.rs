@@ -81,7 +81,7 @@ impl quire_linux::Machine for Machine {
             Fpu::Fresh => fpu::Area::fresh()?,
             Fpu::Copy => fpu::Area::copy()?,
         };
-        Ok(Context::user(regs, user_thread, fs_base, gs_base, area))
+        Ok(Context::user(regs, user_thread, fs_base, gs_base, self.is_counter_forbidden(), area))
     }
     fn activate(&self, pmap: Option<&X86Pmap>) {
         let interrupts = cpu::interrupts_off();
@@ -106,6 +106,16 @@ impl quire_linux::Machine for Machine {
             let context = my_context();
             context::set_bases(context, base, (*context).gs_base);
         }
+        cpu::interrupts_restore(interrupts);
+    }
+    fn is_counter_forbidden(&self) -> bool {
+        // SAFETY: the calling thread's own context, which only that thread changes.
+        unsafe { (*my_context()).no_counter }
+    }
+    fn forbid_counter(&self, forbid: bool) {
+        let interrupts = cpu::interrupts_off();
+        // SAFETY: the calling thread's context, with interrupts off.
+        unsafe { context::forbid_counter(my_context(), forbid) };
         cpu::interrupts_restore(interrupts);
     }
     fn gs_base(&self) -> u64 {

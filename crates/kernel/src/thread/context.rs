@@ -29,6 +29,8 @@ pub struct Context {
     /// User FS and GS bases.
     pub fs_base: u64,
     pub gs_base: u64,
+    /// The program may not read the time-stamp counter.
+    pub no_counter: bool,
     /// `None` for kernel threads, which use no floating point. The room after the state has the [`GoingOn`] of the
     /// program's thread.
     fpu: Option<fpu::Area>,
@@ -72,6 +74,7 @@ impl Context {
             stack_top,
             fs_base: 0,
             gs_base: 0,
+            no_counter: false,
             fpu: None,
             stack,
             known,
@@ -125,11 +128,12 @@ impl Context {
         main: extern "C" fn(&mut UserRegs),
         fs_base: u64,
         gs_base: u64,
+        no_counter: bool,
         fpu: fpu::Area,
     ) -> Context {
         // SAFETY: the room is large enough, as asserted above, and the context that is made here owns it.
         unsafe { fpu.room().cast().write(GoingOn { regs: *regs, parked: false, main }) };
-        Context { fs_base, gs_base, fpu: Some(fpu), ..Context::new(0, 0, None, Known::program()) }
+        Context { fs_base, gs_base, no_counter, fpu: Some(fpu), ..Context::new(0, 0, None, Known::program()) }
     }
 
     /// How a program's thread goes on.
@@ -356,6 +360,7 @@ pub unsafe fn switch(machine: &Machine, prev: &Thread<Machine>, next: &Thread<Ma
             (&raw mut (*block).task.stacks[0]).write_unaligned((*to).stack_top);
             fpu::restore(area.as_ptr());
             load_bases(block, (*to).fs_base, (*to).gs_base);
+            load_counter(block, (*to).no_counter);
         }
         switch_space(machine, prev, next);
         if departs {
@@ -426,6 +431,33 @@ pub unsafe fn set_bases(context: *mut Context, fs: u64, gs: u64) {
         (*context).fs_base = fs;
         (*context).gs_base = gs;
         load_bases(cpu::block(), fs, gs);
+    }
+}
+
+/// Lets the program read the time-stamp counter, or forbids it. The kernel may read it in any case.
+///
+/// # Requires
+/// This CPU's block; interrupts are masked.
+#[inline(always)]
+unsafe fn load_counter(block: *mut cpu::Block, forbid: bool) {
+    // SAFETY: this CPU's block by this function's contract.
+    unsafe {
+        if (*block).no_counter != forbid {
+            (*block).no_counter = forbid;
+            cpu::forbid_counter(forbid);
+        }
+    }
+}
+
+/// Does so for the calling thread, in its context and on this CPU. Interrupts are masked.
+///
+/// # Safety
+/// `context` is the calling thread's.
+pub unsafe fn forbid_counter(context: *mut Context, forbid: bool) {
+    // SAFETY: the caller vouches that the context is its own, and interrupts are masked.
+    unsafe {
+        (*context).no_counter = forbid;
+        load_counter(cpu::block(), forbid);
     }
 }
 

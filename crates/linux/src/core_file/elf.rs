@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn parts_follow_the_notes_from_the_next_page_on() {
-        let part = |start, end, kept| Part { range: VirtRange { start, end }, prot: Prot::READ, kept };
+        let part = |start, end, kept| Part { range: VirtRange { start, end }, prot: Prot::READ, kept, ours: false };
         let parts = [part(0x1000, 0x3000, 0x2000), part(0x4000, 0x8000, 0), part(0x9000, 0xa000, 0x1000)];
         let out = headers(&parts, 5000).unwrap();
         assert_eq!(out.len(), HEADER + 4 * LINE);

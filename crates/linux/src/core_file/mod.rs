@@ -1,22 +1,24 @@
 //! Core files: the memory and the registers of a process that a signal has ended, for debuggers.
 //!
-//! The thread that the signal ends waits until it is the last of its process, and writes the file `core` into its
-//! working directory. So no thread changes the memory meanwhile. [`elf`] has the layout of the file, [`notes`] its
-//! description of the process, and [`parts`] chooses the memory that it holds, by the rules of Linux's default filter.
+//! The thread that the signal ends waits until it is the last of its process, and writes the file, which
+//! [`pattern`] names. So no thread changes the memory meanwhile. [`elf`] has the layout of the file, [`notes`] its
+//! description of the process, and [`parts`] chooses the memory that it holds, by the process's filter.
 //!
 //! # Differences from Linux
-//! The file describes one thread, because the others have ended. There is no pattern for its name. The file is cut where
-//! free memory is low. A second SIGKILL does not end the writing, which a number of pages bounds. Pages that the program
-//! may not read are holes, and so are those after the first 64 GiB of its mappings.
+//! The file describes one thread, because the others have ended. No program can be given the file. The file is cut where
+//! free memory is low. Pages that the program may not read are holes, and so are those after the first 64 GiB of its
+//! mappings.
 
 mod elf;
 mod notes;
 mod parts;
+pub mod pattern;
 
 use crate::file::File;
 use crate::process::DUMPED;
 use crate::process::limits::which;
 use crate::regs::UserRegs;
+use crate::settings::Setting;
 use crate::signal::SigInfo;
 use crate::{Ctx, Errno, Linux, Machine, Thread};
 use core::sync::atomic::Ordering;
@@ -26,8 +28,6 @@ use quire_vm::{PAGE_SIZE, Prot};
 
 /// The most pages that are looked at for one file, so that its writing ends: 64 GiB. Later pages are holes.
 const MOST_LOOKS: u64 = 1 << 24;
-/// The name of the file.
-const NAME: &[u8] = b"core";
 
 /// Writes the core file of the calling thread's process, which has begun to end by the signal of `info`. Its status
 /// tells whether there is one.
@@ -45,7 +45,7 @@ pub(crate) fn write<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>, re
     // All threads were told to end. The condition holds at last, because nothing else is waited for.
     let _alone = process.thread_events.wait_until(None, || false, || (process.threads.lock().len() == 1).then_some(()));
     let most = most.min(process.soft_limit(which::FSIZE));
-    if let Ok(file) = open(&ctx)
+    if let Ok(file) = name(&ctx, info, process.soft_limit(which::CORE)).and_then(|name| open(&ctx, &name))
         && let Ok(core) = describe(&ctx, info)
     {
         process.status.fetch_or(DUMPED, Ordering::AcqRel);
@@ -54,15 +54,38 @@ pub(crate) fn write<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>, re
     }
 }
 
+/// The name of the file.
+fn name<M: Machine>(ctx: &Ctx<'_, M>, info: &SigInfo, limit: u64) -> Result<Vec<u8>, Errno> {
+    let (linux, credentials) = (ctx.linux, ctx.credentials());
+    let path = ctx.space()?.image.file.path()?;
+    let host = linux.host_name.get()[0];
+    // SAFETY: a context is the owner's view.
+    let name = *unsafe { ctx.thread.name.get() };
+    let facts = pattern::Facts {
+        pid: ctx.pid(),
+        tid: ctx.thread.tid(),
+        user: credentials.real_user,
+        group: credentials.real_group,
+        signal: info.signal.number(),
+        time: linux.machine.realtime() / 1_000_000_000,
+        limit,
+        host: host.split(|byte| *byte == 0).next().unwrap_or(&[]),
+        name: name.bytes(),
+        path: &path,
+        adds_pid: linux.settings.get(Setting::CoreUsesPid) != 0,
+    };
+    pattern::name(&linux.core_pattern.get(), &facts)
+}
+
 /// A new file, in place of an older one.
-fn open<M: Machine>(ctx: &Ctx<'_, M>) -> Result<Arc<File<M>>, Errno> {
+fn open<M: Machine>(ctx: &Ctx<'_, M>, name: &[u8]) -> Result<Arc<File<M>>, Errno> {
     let view = ctx.view()?;
-    match ctx.vfs().walk(&view, view.cwd(), NAME, Final::Name).and_then(|found| ctx.vfs().unlink(&view, &found)) {
+    match ctx.vfs().walk(&view, view.cwd(), name, Final::Name).and_then(|found| ctx.vfs().unlink(&view, &found)) {
         Ok(()) | Err(FsError::NotFound) => {}
         Err(error) => return Err(error.into()),
     }
     let flags = OpenFlags::CREATE | OpenFlags::EXCLUSIVE | OpenFlags::WRITE | OpenFlags::NOFOLLOW | OpenFlags::LARGE;
-    Ok(ctx.vfs().open(&view, view.cwd(), NAME, flags, 0o600, &Io::NOW)?)
+    Ok(ctx.vfs().open(&view, view.cwd(), name, flags, 0o600, &Io::NOW)?)
 }
 
 /// A core file that is only to be written.
@@ -97,11 +120,18 @@ impl Core {
                     out.skip(part.range.start + part.kept - at)?;
                     break;
                 }
+                if ctx.process().killed.load(Ordering::Relaxed) {
+                    return Err(Errno::EINTR);
+                }
                 // A thread that ends may use reserves, which are not for files.
                 if ctx.linux.vm.frames().is_low() {
                     return Err(Errno::ENOMEM);
                 }
-                match space.read(at, &mut page) {
+                let read = match part.ours {
+                    true => ctx.user().read_bytes(at, &mut page).map(|()| page.len()).map_err(drop),
+                    false => space.read(at, &mut page).map_err(drop),
+                };
+                match read {
                     Ok(n) if n == page.len() && page.iter().any(|byte| *byte != 0) => out.put(&page)?,
                     // Zeroes, and pages that cannot be read, are a hole in the file.
                     _ => out.skip(PAGE_SIZE)?,

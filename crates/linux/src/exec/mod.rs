@@ -279,6 +279,9 @@ fn become_program<M: Machine>(
     let process: &Arc<Process<M>> = ctx.process();
     crate::process::exit::tell_memory(linux, me, false);
     note_peak(process, me);
+    if let Ok(old) = ctx.space() {
+        prepared.space.core_filter.store(old.core_filter.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
     // SAFETY: the thread itself runs this; `ctx` is borrowed exclusively, so nothing of the old space is borrowed from
     // it.
     let old = unsafe { me.space.enter(linux.machine, Some(prepared.space.clone())) };

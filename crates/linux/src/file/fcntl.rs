@@ -2,8 +2,9 @@
 
 use super::File;
 use super::descriptors::descriptor_limit;
+use super::notices::command;
 use super::open::{linux_flags, open_flags};
-use super::pipes;
+use super::{leases, notices, pipes};
 use crate::{Ctx, Errno, Machine};
 use linux_raw_sys::general as raw;
 use quire_fs::lock::{Owner, Record};
@@ -14,8 +15,6 @@ use quire_heap::Arc;
 // Linux's numbers that are not in the generated constants.
 const F_DUPFD_QUERY: u32 = 1024 + 3;
 const F_CREATED_QUERY: u32 = 1024 + 4;
-const F_GETOWN_EX: u32 = 16;
-const F_SETOWN_EX: u32 = 15;
 
 /// `fcntl`
 pub fn sys_fcntl<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, command: u32, argument: u64) -> Result<usize, Errno> {
@@ -57,19 +56,36 @@ pub fn sys_fcntl<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, command: u32, argume
             {
                 return Err(Errno::EPERM);
             }
+            if (new ^ file.flags()).contains(OpenFlags::ASYNC) {
+                notices::set_async(ctx, &file, fd, new.contains(OpenFlags::ASYNC))?;
+            }
             file.set_flags(new);
             Ok(0)
         }
         raw::F_GETLK | raw::F_OFD_GETLK => test_lock(ctx, &file, argument, command == raw::F_OFD_GETLK),
         raw::F_SETLK | raw::F_OFD_SETLK => set_lock(ctx, &file, argument, command == raw::F_OFD_SETLK, false),
         raw::F_SETLKW | raw::F_OFD_SETLKW => set_lock(ctx, &file, argument, command == raw::F_OFD_SETLKW, true),
-        // SIGIO is never sent, so its receiver is not stored.
-        raw::F_SETOWN | raw::F_SETSIG | F_SETOWN_EX => Ok(0),
-        raw::F_GETOWN | raw::F_GETSIG => Ok(0),
-        F_GETOWN_EX => {
-            ctx.write(argument, &[0u32; 2])?;
+        raw::F_SETOWN => notices::set_owner_by_number(ctx, &file, argument as i32).map(|()| 0),
+        raw::F_GETOWN => Ok(notices::owner_as_number(&file) as isize as usize),
+        raw::F_SETSIG => notices::set_signal(ctx, &file, argument).map(|()| 0),
+        raw::F_GETSIG => Ok(notices::signal(&file).into()),
+        command::SETOWN_EX => {
+            let [kind, id] = ctx.read::<[i32; 2]>(argument)?;
+            let id = u32::try_from(id).map_err(|_| Errno::ESRCH)?;
+            notices::set_owner(ctx, &file, kind, id).map(|()| 0)
+        }
+        command::GETOWN_EX => {
+            let (kind, id) = notices::owner(&file);
+            ctx.write(argument, &[kind, id])?;
             Ok(0)
         }
+        command::GETOWNER_UIDS => {
+            ctx.write(argument, &notices::owner_users(&file))?;
+            Ok(0)
+        }
+        command::NOTIFY => notices::notify(ctx, &file, fd, argument as u32).map(|()| 0),
+        command::SETLEASE => leases::set(ctx, &file, fd, argument as u32).map(|()| 0),
+        command::GETLEASE => Ok(leases::get(&file) as usize),
         raw::F_GETPIPE_SZ => pipes::size(&file),
         raw::F_SETPIPE_SZ => pipes::set_size(ctx, &file, argument as u32),
         raw::F_GET_SEALS => {

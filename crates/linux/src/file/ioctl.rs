@@ -1,12 +1,13 @@
 //! `ioctl`: terminals, and the few requests that every file knows.
 
-use super::File;
 use super::terminals::ptys::{Master, open_peer};
 use super::terminals::{self, settings};
+use super::{File, notices};
 use crate::signal::Signal;
 use crate::socket::host::Socket;
 use crate::{Ctx, Errno, Machine};
 use linux_raw_sys::general as raw;
+use quire_fs::open_file::Body;
 use quire_fs::terminal::{Size, Terminal};
 use quire_fs::{Io, OpenFlags};
 
@@ -15,6 +16,10 @@ const TCGETS: u32 = 0x5401;
 const TCSETS: u32 = 0x5402;
 const TCSETSW: u32 = 0x5403;
 const TCSETSF: u32 = 0x5404;
+const TCGETA: u32 = 0x5405;
+const TCSETA: u32 = 0x5406;
+const TCSETAW: u32 = 0x5407;
+const TCSETAF: u32 = 0x5408;
 const TCSBRK: u32 = 0x5409;
 const TCXONC: u32 = 0x540a;
 const TCFLSH: u32 = 0x540b;
@@ -41,6 +46,10 @@ const TIOCGSID: u32 = 0x5429;
 const FIONCLEX: u32 = 0x5450;
 const FIOCLEX: u32 = 0x5451;
 const FIOASYNC: u32 = 0x5452;
+const FIOSETOWN: u32 = 0x8901;
+const SIOCSPGRP: u32 = 0x8902;
+const FIOGETOWN: u32 = 0x8903;
+const SIOCGPGRP: u32 = 0x8904;
 
 /// `ioctl`
 pub fn sys_ioctl<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, request: u32, argument: u64) -> Result<usize, Errno> {
@@ -54,6 +63,9 @@ pub fn sys_ioctl<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, request: u32, argume
             let on = ctx.read::<i32>(argument)? != 0;
             let flag = if request == FIONBIO { OpenFlags::NONBLOCK } else { OpenFlags::ASYNC };
             let mut flags = file.flags();
+            if request == FIOASYNC && flags.contains(flag) != on {
+                notices::set_async(ctx, &file, fd, on)?;
+            }
             flags.set(flag, on);
             file.set_flags(flags);
             return Ok(0);
@@ -69,10 +81,23 @@ pub fn sys_ioctl<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, request: u32, argume
         }
         _ => {}
     }
-    if file.dentry.inode.kind() == quire_fs::FileKind::Socket
-        && let Some(done) = crate::socket::loopback::ioctl(ctx, file.stream_as(), request, argument)
-    {
+    let is_socket = file.dentry.inode.kind() == quire_fs::FileKind::Socket;
+    match request {
+        FIOSETOWN | SIOCSPGRP if is_socket => {
+            notices::set_owner_by_number(ctx, &file, ctx.read::<i32>(argument)?)?;
+            return Ok(0);
+        }
+        FIOGETOWN | SIOCGPGRP if is_socket => {
+            ctx.write(argument, &notices::owner_as_number(&file))?;
+            return Ok(0);
+        }
+        _ => {}
+    }
+    if is_socket && let Some(done) = crate::socket::loopback::ioctl(ctx, file.stream_as(), request, argument) {
         return done;
+    }
+    if let Body::Text(text, _) = file.body() {
+        return crate::proc::memory::ioctl(ctx, &**text, request, argument).unwrap_or(Err(Errno::ENOTTY));
     }
     if let Some(master) = file.stream_as::<Master<M>>() {
         return of_master(ctx, master, request, argument);
@@ -132,13 +157,17 @@ fn readable_bytes<M: Machine>(file: &File<M>) -> Result<i32, Errno> {
 fn of_terminal<M: Machine>(ctx: &Ctx<'_, M>, terminal: &Terminal, request: u32, argument: u64) -> Result<usize, Errno> {
     match request {
         TCGETS => ctx.write(argument, &settings::to_linux(&terminal.settings()))?,
-        TCSETS | TCSETSW | TCSETSF => {
-            let new = settings::from_linux(&ctx.read(argument)?);
+        TCGETA => ctx.write(argument, &settings::to_old(&settings::to_linux(&terminal.settings())))?,
+        TCSETS | TCSETSW | TCSETSF | TCSETA | TCSETAW | TCSETAF => {
+            let new = match request {
+                TCSETS | TCSETSW | TCSETSF => ctx.read(argument)?,
+                _ => settings::from_old(&ctx.read(argument)?, settings::to_linux(&terminal.settings())),
+            };
             terminal.check(true)?;
-            if request != TCSETS {
+            if !matches!(request, TCSETS | TCSETA) {
                 drain(ctx, terminal)?;
             }
-            terminal.set_settings(new, request == TCSETSF);
+            terminal.set_settings(settings::from_linux(&new), matches!(request, TCSETSF | TCSETAF));
         }
         TCSBRK | TCSBRKP => {
             terminal.check(true)?;

@@ -1,9 +1,11 @@
 //! Binds `quire_fs` to the memory core: files' bytes are objects, pipes' pages are frames.
 
 use super::host::{Dentry, FileHost};
+use super::notices::Notices;
 use super::pipes::PipeCharge;
 use crate::process::credentials::capabilities::cap;
 use crate::process::users::{Account, Charge};
+use crate::settings::Setting;
 use crate::{Errno, Linux, Machine};
 use core::fmt;
 use core::ops::{Deref, DerefMut};
@@ -247,6 +249,12 @@ impl<M: Machine> Host for FileHost<M> {
     type Page = PipePage<M>;
     type LockCharge = LockCharge<M>;
     type PipeCharge = PipeCharge;
+    type Attached = Notices<M>;
+
+    fn lease_deadline(&self) -> u64 {
+        let seconds = self.linux().map_or(0, |linux| linux.settings.get(Setting::LeaseTime));
+        self.machine.now().saturating_add(seconds.unsigned_abs().saturating_mul(1_000_000_000))
+    }
 
     fn object(&self, origin: Arc<Origin<Self>>, quota: Option<&'static Quota>) -> Result<FileBytes<M>, FsError> {
         let pager = Box::into_raw(Box::try_new(FilePager { origin, host: *self })?);

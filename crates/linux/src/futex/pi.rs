@@ -165,7 +165,7 @@ pub(crate) fn never_runs<M: Machine>(linux: &Linux<M>, thread: &quire_task::Thre
     linux.futexes.table.pi_leave_for(linux.scheduler, thread, true);
 }
 
-/// The nice value of `thread` has changed.
+/// The class or the nice value of `thread` has changed.
 pub(crate) fn renice<M: Machine>(linux: &Linux<M>, thread: &quire_task::Thread<M>) {
-    linux.futexes.table.pi_renice(thread);
+    linux.futexes.table.pi_renice(linux.scheduler, thread);
 }

@@ -111,14 +111,16 @@ pub fn sys_madvise<M: Machine>(ctx: &mut Ctx<'_, M>, address: u64, len: u64, num
         raw::MADV_KEEPONFORK => {
             return inherit(ctx, address, len, Inherit { included: None, content: Some(Content::Copy) });
         }
-        // Hints about huge pages, core files and ageing have no effect, but the range must be valid. Those about merging
+        raw::MADV_DONTDUMP | raw::MADV_DODUMP => {
+            let Some(range) = checked(address, len)? else { return Ok(0) };
+            if range.end > USER_END {
+                return Err(Errno::ENOMEM);
+            }
+            return Ok(ctx.space()?.leave_out_of_dumps(range, number == raw::MADV_DONTDUMP).map(|()| 0)?);
+        }
+        // Hints about huge pages and ageing have no effect, but the range must be valid. Those about merging
         // are refused, as by a Linux that cannot merge pages.
-        raw::MADV_HUGEPAGE
-        | raw::MADV_NOHUGEPAGE
-        | raw::MADV_DONTDUMP
-        | raw::MADV_DODUMP
-        | raw::MADV_COLD
-        | raw::MADV_PAGEOUT => Advice::Normal,
+        raw::MADV_HUGEPAGE | raw::MADV_NOHUGEPAGE | raw::MADV_COLD | raw::MADV_PAGEOUT => Advice::Normal,
         raw::MADV_POPULATE_READ | raw::MADV_POPULATE_WRITE => {
             let Some(range) = checked(address, len)? else { return Ok(0) };
             let access = if number == raw::MADV_POPULATE_READ { Access::Read } else { Access::Write };

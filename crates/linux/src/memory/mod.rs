@@ -24,6 +24,10 @@ use quire_sync::Mutex;
 use quire_task::powers::{self, Openness};
 use quire_vm::{Space, SpaceRef};
 
+/// The first `core_filter`, as on Linux: private and shared memory without a file, the headers of programs, and huge
+/// pages.
+const CORE_FILTER: u32 = 0x33;
+
 /// The heap (`brk`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Heap {
@@ -51,6 +55,8 @@ pub struct AddressSpace<M: Machine> {
     pub barriers: AtomicU32,
     /// Its program wants no large pages. There are none, so this is kept only for it.
     pub small_pages: AtomicBool,
+    /// The kinds of memory that a core file holds (`coredump_filter`).
+    pub core_filter: AtomicU32,
 }
 
 impl<M: Machine> Deref for AddressSpace<M> {
@@ -72,6 +78,7 @@ impl<M: Machine> AddressSpace<M> {
             heap,
             barriers: AtomicU32::new(0),
             small_pages: AtomicBool::new(false),
+            core_filter: AtomicU32::new(CORE_FILTER),
         }
     }
 
@@ -92,6 +99,7 @@ impl<M: Machine> AddressSpace<M> {
         let new = AddressSpace::new(space, heap, self.image.clone(), dumpable);
         new.barriers.store(self.barriers.load(Ordering::Relaxed), Ordering::Relaxed);
         new.small_pages.store(self.small_pages.load(Ordering::Relaxed), Ordering::Relaxed);
+        new.core_filter.store(self.core_filter.load(Ordering::Relaxed), Ordering::Relaxed);
         Ok(Arc::try_new(new)?)
     }
 }

@@ -8,6 +8,7 @@ use super::AddressSpace;
 use crate::machine::Machine;
 use crate::memory::image::Image;
 use crate::owned::Owned;
+use core::sync::atomic::AtomicU32;
 use quire_heap::{Arc, Weak};
 use quire_vm::FaultError;
 use quire_vm::VirtRange;
@@ -97,6 +98,11 @@ impl<M: Machine> Foreign<M> {
     /// Stores the bytes of `from` from `at` on; returns how many were stored. May sleep.
     pub fn store(&self, at: u64, from: &[u8]) -> Result<usize, FaultError> {
         self.0.store(at, from)
+    }
+
+    /// The kinds of memory that its core file holds.
+    pub fn core_filter(&self) -> &AtomicU32 {
+        &self.0.core_filter
     }
 
     /// Its statistics.

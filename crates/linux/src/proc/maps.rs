@@ -13,6 +13,29 @@ pub(super) fn maps<M: Machine>(memory: &Foreign<M>, out: &mut Text) -> Result<()
     each(memory, out, &mut |_, _| Ok(()))
 }
 
+/// Whether the program shares the mapping. All programs share the kernel's own pages. They are shown as Linux shows
+/// them: private, and each from its start.
+pub(super) fn is_shared<M: Machine>(entry: &EntryInfo<M>) -> bool {
+    entry.attributes.flags.contains(Flags::SHARED) && !is_ours(entry)
+}
+
+fn is_ours<M: Machine>(entry: &EntryInfo<M>) -> bool {
+    matches!(entry.attributes.tag, Tag::Vdso | Tag::Vvar)
+}
+
+/// Writes the name of a mapping; nothing where it has none.
+pub(super) fn name<M: Machine>(entry: &EntryInfo<M>, to: &mut Vec<u8>) -> core::fmt::Result {
+    match entry.attributes.tag {
+        Tag::Heap => to.write_str("[heap]"),
+        Tag::Stack => to.write_str("[stack]"),
+        Tag::Vdso => to.write_str("[vdso]"),
+        Tag::Vvar => to.write_str("[vvar]"),
+        Tag::None if entry.ident() != (0, 0) => entry.name(to),
+        Tag::None if is_shared(entry) => to.write_str("/dev/zero (deleted)"),
+        Tag::None => Ok(()),
+    }
+}
+
 /// Adds lines behind the line of a mapping.
 pub(super) type More<'a, M> = &'a mut dyn FnMut(&EntryInfo<M>, &mut Text) -> Result<(), FsError>;
 
@@ -25,10 +48,8 @@ pub(super) fn each<M: Machine>(memory: &Foreign<M>, out: &mut Text, more: More<'
         let a = entry.attributes;
         let letter = |prot: Prot, c: char| if a.prot.contains(prot) { c } else { '-' };
         let (r, w, x) = (letter(Prot::READ, 'r'), letter(Prot::WRITE, 'w'), letter(Prot::EXEC, 'x'));
-        // All programs share the kernel's own pages. They are shown as Linux shows them: private, and each from its start.
-        let ours = matches!(a.tag, Tag::Vdso | Tag::Vvar);
-        let s = if a.flags.contains(Flags::SHARED) && !ours { 's' } else { 'p' };
-        let offset = if ours { 0 } else { entry.offset };
+        let s = if is_shared(entry) { 's' } else { 'p' };
+        let offset = if is_ours(entry) { 0 } else { entry.offset };
         let (device, inode) = entry.ident();
         let (major, minor) = (device >> 8 & 0xfff, device & 0xff);
         line.clear();
@@ -36,15 +57,7 @@ pub(super) fn each<M: Machine>(memory: &Foreign<M>, out: &mut Text, more: More<'
             write!(line, "{:x}-{:x} {r}{w}{x}{s} {:08x} ", entry.range.start, entry.range.end, offset)?;
             write!(line, "{major:02x}:{minor:02x} {inode} ")?;
             let name_at = line.len();
-            match a.tag {
-                Tag::Heap => line.write_str("[heap]")?,
-                Tag::Stack => line.write_str("[stack]")?,
-                Tag::Vdso => line.write_str("[vdso]")?,
-                Tag::Vvar => line.write_str("[vvar]")?,
-                Tag::None if (device, inode) != (0, 0) => entry.name(&mut line)?,
-                Tag::None if s == 's' => line.write_str("/dev/zero (deleted)")?,
-                Tag::None => {}
-            }
+            name(entry, &mut line)?;
             // Names stand in one column, if the addresses leave room.
             let name_len = line.len() - name_at;
             if name_len != 0 && name_at < COLUMN {

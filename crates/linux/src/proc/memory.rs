@@ -4,9 +4,11 @@
 //! show a program that the process starts later. It does not keep the memory either.
 
 use super::process::About;
-use super::{maps, pages};
+use super::{map_query, maps, pages};
 use crate::machine::Machine;
 use crate::memory::{AddressSpace, Foreign};
+use crate::{Ctx, Errno};
+use core::any::Any;
 use quire_fs::FsError;
 use quire_fs::generated::{GeneratedFile, Text};
 use quire_heap::{Arc, Weak, unsize};
@@ -23,6 +25,30 @@ impl<M: Machine> GeneratedFile for Bound<M> {
         let memory = self.0.as_ref().and_then(Foreign::again);
         memory.map_or(Ok(()), |memory| self.1(&memory, out))
     }
+}
+
+/// The map, which also answers [queries](map_query).
+struct Map<M: Machine>(Bound<M>);
+
+impl<M: Machine> GeneratedFile for Map<M> {
+    fn text(&self, out: &mut Text) -> Result<(), FsError> {
+        self.0.text(out)
+    }
+
+    fn as_any(&self) -> Option<&dyn Any> {
+        Some(self)
+    }
+}
+
+/// Serves an `ioctl` of a file of a process's map; `None` for other files and requests.
+pub(crate) fn ioctl<M: Machine>(
+    ctx: &Ctx<'_, M>,
+    file: &dyn GeneratedFile,
+    request: u32,
+    argument: u64,
+) -> Option<Result<usize, Errno>> {
+    let map = file.as_any()?.downcast_ref::<Map<M>>()?;
+    (request == map_query::QUERY).then(|| map_query::serve(ctx, map.0.0.as_ref().and_then(Foreign::again), argument))
 }
 
 fn bind<M: Machine>(about: &About<M>, write: Write<M>) -> Result<Arc<dyn GeneratedFile>, FsError> {
@@ -92,7 +118,8 @@ pub(super) fn vector<M: Machine>(about: &About<M>) -> Result<Arc<dyn GeneratedFi
 }
 
 pub(super) fn map<M: Machine>(about: &About<M>) -> Result<Arc<dyn GeneratedFile>, FsError> {
-    bind(about, maps::maps)
+    let granted = about.look()?;
+    Ok(unsize!(Arc::try_new(Map(Bound(granted.memory.as_ref().map(Foreign::downgrade), maps::maps)))?))
 }
 
 pub(super) fn rollup<M: Machine>(about: &About<M>) -> Result<Arc<dyn GeneratedFile>, FsError> {

@@ -124,6 +124,7 @@ pub(super) fn smaps<M: Machine>(memory: &Foreign<M>, out: &mut Text) -> Written 
             (a.flags.contains(Flags::WIRED), "lo"),
             (a.flags.contains(Flags::DONT_FORK), "dc"),
             (a.flags.contains(Flags::WIPE_ON_FORK), "wf"),
+            (a.flags.contains(Flags::DONT_DUMP), "dd"),
         ];
         for (_, name) in flags.into_iter().filter(|(is, _)| *is) {
             put!(out, " {name}")?;

@@ -9,6 +9,7 @@ use crate::memory::image::Image;
 use crate::process::access::{By, Granted};
 use crate::process::credentials::capabilities::cap;
 use crate::process::limits::{INFINITY, NAMES, which};
+use crate::process::scheduling_class;
 use crate::process::thread::Name;
 use crate::process::usage;
 use crate::process::users::Account;
@@ -23,7 +24,7 @@ use quire_fs::generated::{Entry, Generated, GeneratedDirectory, Text};
 use quire_fs::{FileKind, FileSystem, FsError, Places};
 use quire_heap::{Arc, Vec};
 use quire_sync::cpuset::CpuMask;
-use quire_task::ThreadRef;
+use quire_task::{Class, ThreadRef};
 use quire_vm::PAGE_SIZE;
 
 /// A process, or one thread of it.
@@ -133,11 +134,12 @@ impl<M: Machine> Names<M> {
         Item::file("statm", statm),
         Item::file("status", status),
         Item::file("wchan", |_, out| put!(out, "0")),
+        Item { name: "coredump_filter", kind: ItemKind::Writable(core_filter, set_core_filter) },
         Item::own("quire_memory", kernel_memory::of_process),
         Item { name: "task", kind: ItemKind::Directory(|a| node::directory(Tasks(a.process.clone()))) },
     ];
-    /// All entries but the last two, which are about the process as a whole.
-    const OF_THREAD: &'static [Item<M, About<M>>] = Self::OF_BOTH.split_at(Self::OF_BOTH.len() - 2).0;
+    /// All entries but the last three, which are about the process as a whole.
+    const OF_THREAD: &'static [Item<M, About<M>>] = Self::OF_BOTH.split_at(Self::OF_BOTH.len() - 3).0;
 }
 
 /// The directory of a process.
@@ -214,6 +216,27 @@ fn set_comm<M: Machine>(about: &About<M>, bytes: &[u8]) -> Result<usize, FsError
     }
     // SAFETY: the thread itself runs this, and holds no borrow of the old name.
     unsafe { me.name.replace(Name::new(bytes)) };
+    Ok(bytes.len())
+}
+
+fn core_filter<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
+    let Some(memory) = about.memory() else { return Ok(()) };
+    put!(out, "{:08x}\n", memory.core_filter().load(Ordering::Relaxed))
+}
+
+/// The kinds of memory that Linux knows.
+const CORE_FILTER_ALL: u32 = 0x1ff;
+
+fn set_core_filter<M: Machine>(about: &About<M>, bytes: &[u8]) -> Result<usize, FsError> {
+    let text = core::str::from_utf8(bytes).map_err(|_| FsError::Invalid)?.trim();
+    let (digits, base) = match text.strip_prefix("0x").or(text.strip_prefix("0X")) {
+        Some(digits) => (digits, 16),
+        None if text.len() > 1 && text.starts_with('0') => (&text[1..], 8),
+        None => (text, 10),
+    };
+    let value = u32::from_str_radix(digits, base).map_err(|_| FsError::Invalid)?;
+    let memory = about.memory().ok_or(FsError::NotFound)?;
+    memory.core_filter().store(value & CORE_FILTER_ALL, Ordering::Relaxed);
     Ok(bytes.len())
 }
 
@@ -467,7 +490,10 @@ fn stat<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
     put!(out, "{terminal} {foreground} 0 {} {} ", used.minor_faults, children.minor_faults)?;
     put!(out, "{} {} ", used.major_faults, children.major_faults)?;
     put!(out, "{} {} {} {} ", ticks(used.user), ticks(used.system), ticks(children.user), ticks(children.system))?;
-    put!(out, "{} {nice} {threads} 0 {} ", 20 + nice, ticks(process.started))?;
+    let class = task.as_ref().map_or(Class::Normal, |task| task.class().0);
+    let realtime = i32::from(scheduling_class::priority(class));
+    let priority = if realtime > 0 { -1 - realtime } else { 20 + nice };
+    put!(out, "{priority} {nice} {threads} 0 {} ", ticks(process.started))?;
     put!(out, "{} {} {} ", stats.mapped_bytes, stats.resident_pages, process.soft_limit(which::RSS))?;
     let hidden = u64::from(memory.is_some());
     let (code, stack) = image.map_or(((hidden, hidden), 0), |i| (i.code, i.stack));
@@ -475,7 +501,7 @@ fn stat<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
     put!(out, "{pending} {blocked} {} {} 0 0 0 ", ignored.0, caught.0)?;
     let cpu = task.as_ref().map_or(0, |t| t.home());
     let exit_signal = process.exit_signal.load(Ordering::Relaxed);
-    put!(out, "{exit_signal} {cpu} 0 0 0 0 0 ")?;
+    put!(out, "{exit_signal} {cpu} {realtime} {} 0 0 0 ", scheduling_class::number(class))?;
     let heap = memory.as_ref().filter(|_| permitted).map_or(0, |m| m.heap_start());
     let (arguments, environment) = image.map_or(((0, 0), (0, 0)), |i| (i.arguments, i.environment));
     put!(out, "0 0 {heap} {} {} ", arguments.0, arguments.1)?;

@@ -5,6 +5,7 @@ use super::node;
 use super::node::{Directory, Item, ItemKind, Table, put};
 use super::root::About;
 use crate::machine::{Machine, WatchSetting};
+use crate::process::scheduling_class;
 use crate::settings::Setting;
 use crate::system::{RELEASE, VERSION};
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -74,7 +75,7 @@ impl<M: Machine> Settings<M> {
     const KERNEL: &'static [Item<M, About<M>>] = &[
         Item::file("arch", |_, out| put!(out, "x86_64\n")),
         Item::file("cap_last_cap", |_, out| put!(out, "40\n")),
-        Item::file("core_pattern", |_, out| put!(out, "core\n")),
+        Item { name: "core_pattern", kind: ItemKind::Writable(core_pattern, set_core_pattern) },
         number!("core_uses_pid", CoreUsesPid),
         number!("dmesg_restrict", HideLog),
         Item { name: "domainname", kind: ItemKind::Writable(name::<M, 1>, set_name::<M, 1>) },
@@ -103,6 +104,9 @@ impl<M: Machine> Settings<M> {
         ipc::Settings::<M>::SHMALL,
         ipc::Settings::<M>::SHMMAX,
         ipc::Settings::<M>::SHMMNI,
+        Item { name: "sched_rr_timeslice_ms", kind: realtime::<M, { Setting::RoundRobin as usize }>() },
+        Item { name: "sched_rt_period_us", kind: realtime::<M, { Setting::RealTimePeriod as usize }>() },
+        Item { name: "sched_rt_runtime_us", kind: realtime::<M, { Setting::RealTimeRuntime as usize }>() },
         Item { name: "softlockup_panic", kind: ItemKind::Writable(watch::<M, 2>, set_watch::<M, 2>) },
         Item::file("tainted", |_, out| put!(out, "0\n")),
         Item { name: "threads-max", kind: ItemKind::Writable(threads_max, set_threads_max) },
@@ -208,6 +212,49 @@ pub(super) const fn setting<M: Machine, const OF: usize>() -> ItemKind<M, About<
             let text = core::str::from_utf8(bytes).map_err(|_| FsError::Invalid)?;
             let value = text.trim().parse::<i64>().map_err(|_| FsError::Invalid)?;
             about.0.settings.set(Setting::numbered(OF), value).map_err(|_| FsError::Invalid)?;
+            Ok(bytes.len())
+        },
+    )
+}
+
+fn core_pattern<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
+    let pattern = about.0.core_pattern.get();
+    out.push(pattern.split(|byte| *byte == 0).next().unwrap_or(&[]))?;
+    put!(out, "\n")
+}
+
+/// Sets it to the first line that is written.
+fn set_core_pattern<M: Machine>(about: &About<M>, bytes: &[u8]) -> Result<usize, FsError> {
+    let line = bytes.split(|byte| matches!(byte, 0 | b'\n')).next().unwrap_or(&[]);
+    about.0.core_pattern.set(line).map_err(|_| FsError::Invalid)?;
+    Ok(bytes.len())
+}
+
+/// As [`setting`], of a limit of real-time threads.
+const fn realtime<M: Machine, const OF: usize>() -> ItemKind<M, About<M>> {
+    ItemKind::Writable(
+        |about, out| {
+            let bound = scheduling_class::bound(&about.0.settings);
+            match Setting::numbered(OF) {
+                Setting::RoundRobin => put!(out, "{}\n", bound.turn / 1_000_000),
+                of => put!(out, "{}\n", about.0.settings.get(of)),
+            }
+        },
+        |about, bytes| {
+            let text = core::str::from_utf8(bytes).map_err(|_| FsError::Invalid)?;
+            let value = text.trim().parse::<i64>().map_err(|_| FsError::Invalid)?;
+            let (settings, of) = (&about.0.settings, Setting::numbered(OF));
+            // As on Linux, a runtime is not longer than the period.
+            let fits = match of {
+                Setting::RealTimeRuntime => value <= settings.get(Setting::RealTimePeriod),
+                Setting::RealTimePeriod => value >= settings.get(Setting::RealTimeRuntime),
+                _ => true,
+            };
+            if !fits {
+                return Err(FsError::Invalid);
+            }
+            settings.set(of, value).map_err(|_| FsError::Invalid)?;
+            about.0.scheduler.set_bound(scheduling_class::bound(settings));
             Ok(bytes.len())
         },
     )

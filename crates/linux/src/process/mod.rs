@@ -93,6 +93,8 @@ pub struct Process<M: Machine> {
     pub oom_adjust_least: AtomicI32,
     /// It ends (or has ended) as a whole: `exit_group` or a deadly signal.
     pub exiting: AtomicBool,
+    /// It was killed while it ended: the writing of its core file stops.
+    pub killed: AtomicBool,
     /// The signal that its parent gets when it ends; 0: none.
     pub exit_signal: AtomicU8,
     /// The signal that it gets when its parent dies; 0: none.
@@ -288,6 +290,7 @@ impl<M: Machine> Process<M> {
             continued: WaitQueue::new(),
             exit_signal: AtomicU8::new(new.exit_signal),
             exiting: AtomicBool::new(false),
+            killed: AtomicBool::new(false),
             status: AtomicI32::new(0),
             execed: AtomicBool::new(false),
             parent_death_signal: AtomicU8::new(0),

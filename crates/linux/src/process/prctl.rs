@@ -83,11 +83,16 @@ pub fn sys_prctl<M: Machine>(
         raw::PR_GET_THP_DISABLE if second == 0 && third == 0 && fourth == 0 && fifth == 0 => {
             Ok(usize::from(ctx.space()?.small_pages.load(Ordering::Relaxed)))
         }
-        // The time-stamp counter can always be read, and no filter of calls exists.
         raw::PR_GET_TSC => {
-            ctx.write(second, &raw::PR_TSC_ENABLE)?;
+            let forbidden = ctx.linux.machine.is_counter_forbidden();
+            ctx.write(second, &if forbidden { raw::PR_TSC_SIGSEGV } else { raw::PR_TSC_ENABLE })?;
             Ok(0)
         }
+        raw::PR_SET_TSC if [raw::PR_TSC_ENABLE, raw::PR_TSC_SIGSEGV].contains(&(second as u32)) => {
+            ctx.linux.machine.forbid_counter(second as u32 == raw::PR_TSC_SIGSEGV);
+            Ok(0)
+        }
+        // No filter of calls exists.
         raw::PR_GET_SECCOMP => Ok(0),
         raw::PR_SET_MM if !ctx.credentials().may(cap::SYS_RESOURCE) => Err(Errno::EPERM),
         raw::PR_GET_TIMERSLACK => Ok(50_000),

@@ -1,7 +1,8 @@
-//! Scheduling: yielding, priorities, CPUs. Real-time classes are refused: `scheduling_class` has the others.
+//! Scheduling: yielding, priorities, CPUs. `scheduling_class` has the classes.
 
 use super::Process;
 use super::credentials::capabilities::cap;
+use super::scheduling_class;
 use crate::errno::Errno;
 use crate::machine::Machine;
 use crate::time::Timespec;
@@ -74,7 +75,7 @@ pub fn sys_getcpu<M: Machine>(ctx: &mut Ctx<'_, M>, cpu: u64, node: u64) -> Resu
 fn priorities(policy: u32) -> Result<(usize, usize), Errno> {
     match policy {
         raw::SCHED_FIFO | raw::SCHED_RR => Ok((1, 99)),
-        raw::SCHED_NORMAL | raw::SCHED_BATCH | raw::SCHED_IDLE => Ok((0, 0)),
+        raw::SCHED_NORMAL | raw::SCHED_BATCH | raw::SCHED_IDLE | raw::SCHED_DEADLINE => Ok((0, 0)),
         _ => Err(Errno::EINVAL),
     }
 }
@@ -91,8 +92,8 @@ pub fn sys_sched_get_priority_max<M: Machine>(_ctx: &mut Ctx<'_, M>, policy: u32
 
 /// `sched_rr_get_interval`
 pub fn sys_sched_rr_get_interval<M: Machine>(ctx: &mut Ctx<'_, M>, tid: i32, to: u64) -> Result<usize, Errno> {
-    thread_or_self(ctx, tid)?;
-    ctx.write(to, &Timespec::from_nanos(4_000_000))?;
+    let (class, _) = scheduling_class::class_of(ctx, tid)?;
+    ctx.write(to, &Timespec::from_nanos(scheduling_class::turn(ctx.linux, class)))?;
     Ok(0)
 }
 

@@ -1,16 +1,17 @@
-//! The classes of scheduling: `SCHED_NORMAL`, `SCHED_BATCH` and `SCHED_IDLE`. Real-time ones are refused with EPERM, as
-//! by a Linux whose limits forbid them.
+//! The classes of scheduling: `SCHED_NORMAL`, `SCHED_BATCH`, `SCHED_IDLE`, `SCHED_FIFO` and `SCHED_RR`. `SCHED_DEADLINE`
+//! is refused with EPERM.
 
 use super::credentials::capabilities::cap;
 use super::limits::which;
 use super::scheduling::{schedulable, thread_or_self};
-use crate::Ctx;
 use crate::errno::Errno;
 use crate::machine::Machine;
 use crate::plain::Plain;
+use crate::settings::{Setting, Settings};
+use crate::{Ctx, Linux, Pid};
 use core::sync::atomic::Ordering;
 use linux_raw_sys::general as raw;
-use quire_task::{Class, ThreadRef};
+use quire_task::{Bound, Class, MOST_URGENT, ThreadRef};
 
 /// Bytes of the first version of `sched_attr`, and the most that a program may pass.
 const FIRST: u32 = 48;
@@ -21,7 +22,7 @@ const KEEP_POLICY: u64 = 8;
 const KEEP_PARAMETERS: u64 = 0x10;
 const LIMITS: u64 = 0x60;
 const ALL_FLAGS: u64 = 0x7f;
-/// The nominal turn, in nanoseconds.
+/// The nominal turn of a thread that is not real-time, in nanoseconds.
 const TURN: u64 = 4_000_000;
 const NO_POLICY: u32 = u32::MAX;
 
@@ -45,21 +46,54 @@ struct Attributes {
 unsafe impl Plain for Attributes {}
 const _: () = assert!(size_of::<Attributes>() == 56);
 
-fn number(class: Class) -> u32 {
+pub(crate) fn number(class: Class) -> u32 {
     match class {
         Class::Normal => raw::SCHED_NORMAL,
         Class::Batch => raw::SCHED_BATCH,
         Class::Background => raw::SCHED_IDLE,
+        Class::Fifo(_) => raw::SCHED_FIFO,
+        Class::RoundRobin(_) => raw::SCHED_RR,
     }
+}
+
+/// The real-time priority of a class; 0 for other classes.
+pub(crate) fn priority(class: Class) -> u8 {
+    match class {
+        Class::Fifo(at) | Class::RoundRobin(at) => at,
+        Class::Normal | Class::Batch | Class::Background => 0,
+    }
+}
+
+/// The turn of a thread of that class, as `sched_rr_get_interval` shows it.
+pub(super) fn turn<M: Machine>(linux: &Linux<M>, class: Class) -> u64 {
+    match class {
+        Class::Fifo(_) => 0,
+        Class::RoundRobin(_) => bound(&linux.settings).turn.into(),
+        _ => TURN,
+    }
+}
+
+/// The bound on real-time threads that the settings ask for. Without a limit, the runtime is the period.
+pub(crate) fn bound(settings: &Settings) -> Bound {
+    let number = |of| settings.get(of);
+    let period = number(Setting::RealTimePeriod).unsigned_abs() * 1000;
+    let runtime = u64::try_from(number(Setting::RealTimeRuntime)).map_or(period, |us| us * 1000);
+    let turn = match number(Setting::RoundRobin) {
+        ms @ 1.. => (ms as u64 * 1_000_000).min(u32::MAX.into()) as u32,
+        _ => Bound::USUAL.turn,
+    };
+    Bound { runtime, period, turn }
 }
 
 /// The class that `policy` means; the priority of a class must fit.
 fn class(policy: u32, priority: u32) -> Result<Class, Errno> {
+    let realtime = (1..=u32::from(MOST_URGENT)).contains(&priority);
     match policy {
         raw::SCHED_NORMAL if priority == 0 => Ok(Class::Normal),
         raw::SCHED_BATCH if priority == 0 => Ok(Class::Batch),
         raw::SCHED_IDLE if priority == 0 => Ok(Class::Background),
-        raw::SCHED_FIFO | raw::SCHED_RR if (1..=99).contains(&priority) => Err(Errno::EPERM),
+        raw::SCHED_FIFO if realtime => Ok(Class::Fifo(priority as u8)),
+        raw::SCHED_RR if realtime => Ok(Class::RoundRobin(priority as u8)),
         raw::SCHED_DEADLINE if priority == 0 => Err(Errno::EPERM),
         _ => Err(Errno::EINVAL),
     }
@@ -76,12 +110,21 @@ fn change<M: Machine>(
 ) -> Result<(), Errno> {
     let thread = thread_or_self(ctx, tid)?;
     let (old, reset_before) = thread.class();
-    let new = if policy == NO_POLICY { old } else { class(policy, priority)? };
+    let new = if policy == NO_POLICY { class(number(old), priority)? } else { class(policy, priority)? };
     let mighty = ctx.credentials().may(cap::SYS_NICE);
     let limit = thread.payload().as_ref().map_or(u64::MAX, |t| t.process.soft_limit(which::NICE));
     let allowed = |nice: i32| mighty || (20 - nice) as u64 <= limit;
     let now = i32::from(thread.nice());
     let nice = nice.map(|nice| nice.clamp(-20, 19));
+    // A thread that is real-time, or more urgent, than before needs a right to its new priority. Without one, a thread may
+    // keep its class with the priority that it has, or less.
+    let (urgent, was) = (self::priority(new), self::priority(old));
+    if urgent > 0 && !mighty {
+        let most = thread.payload().as_ref().map_or(u64::MAX, |t| t.process.soft_limit(which::RTPRIO));
+        if number(new) != number(old) && most == 0 || urgent > was && u64::from(urgent) > most {
+            return Err(Errno::EPERM);
+        }
+    }
     // A more favoured place needs a right to that nice value.
     if nice.is_some_and(|nice| nice < now && !allowed(nice)) {
         return Err(Errno::EPERM);
@@ -93,7 +136,7 @@ fn change<M: Machine>(
     if reset_before && !resets && !mighty {
         return Err(Errno::EPERM);
     }
-    thread.set_class(new, resets);
+    ctx.linux.scheduler.set_class(&thread, new, resets);
     if let Some(nice) = nice {
         set_nice(ctx, &thread, nice);
     }
@@ -108,15 +151,20 @@ fn set_nice<M: Machine>(_ctx: &Ctx<'_, M>, thread: &ThreadRef<M>, nice: i32) {
     }
 }
 
-/// A policy with its flag, as the older calls show and take it.
-fn flagged<M: Machine>(thread: &ThreadRef<M>) -> u32 {
-    let (class, resets) = thread.class();
-    number(class) | if resets { raw::SCHED_RESET_ON_FORK } else { 0 }
+/// The class of a thread, and whether it resets. A zombie has no thread any more, and counts as normal.
+pub(super) fn class_of<M: Machine>(ctx: &Ctx<'_, M>, tid: i32) -> Result<(Class, bool), Errno> {
+    match thread_or_self(ctx, tid) {
+        Ok(thread) => Ok(thread.class()),
+        Err(Errno::ESRCH) if ctx.linux.ids.process(tid as Pid).is_some() => Ok((Class::Normal, false)),
+        Err(error) => Err(error),
+    }
 }
 
 /// `sched_getscheduler`
 pub fn sys_sched_getscheduler<M: Machine>(ctx: &mut Ctx<'_, M>, tid: i32) -> Result<usize, Errno> {
-    Ok(flagged(&thread_or_self(ctx, tid)?) as usize)
+    // A policy with its flag, as the older calls show and take it.
+    let (class, resets) = class_of(ctx, tid)?;
+    Ok((number(class) | if resets { raw::SCHED_RESET_ON_FORK } else { 0 }) as usize)
 }
 
 /// `sched_setscheduler`
@@ -140,8 +188,7 @@ pub fn sys_sched_getparam<M: Machine>(ctx: &mut Ctx<'_, M>, tid: i32, to: u64) -
     if to == 0 {
         return Err(Errno::EINVAL);
     }
-    thread_or_self(ctx, tid)?;
-    ctx.write(to, &0i32)?;
+    ctx.write(to, &i32::from(priority(class_of(ctx, tid)?.0)))?;
     Ok(0)
 }
 
@@ -152,10 +199,7 @@ pub fn sys_sched_setparam<M: Machine>(ctx: &mut Ctx<'_, M>, tid: i32, from: u64)
     }
     let priority: u32 = ctx.read(from)?;
     let thread = thread_or_self(ctx, tid)?;
-    if priority != 0 {
-        return Err(Errno::EINVAL);
-    }
-    change(ctx, tid, NO_POLICY, 0, thread.class().1, None)?;
+    change(ctx, tid, NO_POLICY, priority, thread.class().1, None)?;
     Ok(0)
 }
 
@@ -190,7 +234,12 @@ pub fn sys_sched_setattr<M: Machine>(ctx: &mut Ctx<'_, M>, tid: i32, from: u64, 
         return Err(Errno::EOPNOTSUPP);
     }
     let policy = if how & KEEP_POLICY != 0 { NO_POLICY } else { policy };
-    let nice = (how & KEEP_PARAMETERS == 0).then_some(nice as i32);
+    let keeps = how & KEEP_PARAMETERS != 0;
+    let (old, _) = thread_or_self(ctx, tid)?.class();
+    let priority = if keeps { self::priority(old).into() } else { priority };
+    // A real-time thread keeps its nice value for later.
+    let realtime = matches!(policy, raw::SCHED_FIFO | raw::SCHED_RR) || policy == NO_POLICY && self::priority(old) > 0;
+    let nice = (!keeps && !realtime).then_some(nice as i32);
     change(ctx, tid, policy, priority, how & RESET != 0, nice)?;
     Ok(0)
 }
@@ -213,8 +262,10 @@ pub fn sys_sched_getattr<M: Machine>(
         size,
         policy: number(class),
         flags: if resets { RESET } else { 0 },
-        nice: thread.nice().into(),
-        runtime: TURN,
+        // As on Linux, a real-time thread shows its priority only.
+        nice: if priority(class) > 0 { 0 } else { thread.nice().into() },
+        priority: priority(class).into(),
+        runtime: if priority(class) > 0 { 0 } else { TURN },
         ..Attributes::default()
     };
     match size as usize == size_of::<Attributes>() {
@@ -245,11 +296,20 @@ mod tests {
         assert_eq!(class(raw::SCHED_IDLE, 0), Ok(Class::Background));
         assert_eq!(class(raw::SCHED_NORMAL, 1), Err(Errno::EINVAL));
         assert_eq!(class(raw::SCHED_FIFO, 0), Err(Errno::EINVAL));
-        assert_eq!(class(raw::SCHED_RR, 99), Err(Errno::EPERM));
+        assert_eq!(class(raw::SCHED_RR, 99), Ok(Class::RoundRobin(99)));
         assert_eq!(class(raw::SCHED_RR, 100), Err(Errno::EINVAL));
         assert_eq!(class(4711, 0), Err(Errno::EINVAL));
-        for of in [Class::Normal, Class::Batch, Class::Background] {
-            assert_eq!(class(number(of), 0), Ok(of));
+        for of in [Class::Normal, Class::Batch, Class::Background, Class::Fifo(1), Class::RoundRobin(99)] {
+            assert_eq!(class(number(of), priority(of).into()), Ok(of));
         }
+    }
+
+    #[test]
+    fn the_settings_bound_real_time_threads() {
+        let settings = Settings::new();
+        assert_eq!(bound(&settings), Bound::USUAL);
+        assert_eq!(settings.set(Setting::RealTimeRuntime, -1), Ok(()));
+        let unlimited = bound(&settings);
+        assert!(unlimited.runtime >= unlimited.period);
     }
 }

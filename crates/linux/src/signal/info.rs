@@ -38,6 +38,13 @@ pub enum Detail {
     },
     /// A fault at an address.
     Address(u64),
+    /// An event of an open file.
+    Band {
+        /// The events, as `poll` shows them.
+        band: u64,
+        /// The descriptor.
+        fd: i32,
+    },
     /// An expired timer.
     Timer {
         /// Its id.
@@ -131,6 +138,10 @@ impl SigInfo {
                 put(40, &system.to_le_bytes());
             }
             Detail::Address(address) => put(16, &address.to_le_bytes()),
+            Detail::Band { band, fd } => {
+                put(16, &band.to_le_bytes());
+                put(24, &fd.to_le_bytes());
+            }
             Detail::Timer { id, overrun, value, .. } => {
                 put(16, &id.to_le_bytes());
                 put(20, &overrun.to_le_bytes());

@@ -134,6 +134,10 @@ fn record(info: &SigInfo) -> [u8; RECORD] {
             put(64, &system.to_le_bytes());
         }
         Detail::Address(address) => put(72, &address.to_le_bytes()),
+        Detail::Band { band, fd } => {
+            put(20, &fd.to_le_bytes());
+            put(28, &(band as u32).to_le_bytes());
+        }
         Detail::Timer { id, overrun, value, .. } => {
             put(24, &id.to_le_bytes());
             put(32, &overrun.to_le_bytes());

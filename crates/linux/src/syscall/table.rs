@@ -77,7 +77,7 @@ table! {
     25 mremap => memory::remap::sys_mremap, "several mappings are not moved by one call, as Linux does since 6.17: EFAULT";
     26 msync => memory::advise::sys_msync;
     27 mincore => memory::advise::sys_mincore;
-    28 madvise => memory::advise::sys_madvise, "hints about huge pages, ageing and core files are accepted and do nothing; those about merging are EINVAL";
+    28 madvise => memory::advise::sys_madvise, "hints about huge pages and ageing are accepted and do nothing; those about merging are EINVAL";
     29 shmget => ipc::sys_shmget, "no huge pages";
     30 shmat => ipc::sys_shmat;
     31 shmctl => ipc::sys_shmctl, "pages in swap count as resident; locked pages that are in swap stay there until they are used";
@@ -121,7 +121,7 @@ table! {
     69 msgsnd => ipc::sys_msgsnd;
     70 msgrcv => ipc::sys_msgrcv;
     71 msgctl => ipc::sys_msgctl;
-    72 fcntl => file::sys_fcntl;
+    72 fcntl => file::sys_fcntl, "a reader is signalled at each change that leaves bytes (`O_ASYNC`); a write lease does not see an open that is under way";
     73 flock => file::sys_flock;
     74 fsync => file::sys_fsync;
     75 fdatasync => file::sys_fdatasync;
@@ -185,9 +185,9 @@ table! {
     138 fstatfs => file::sys_fstatfs;
     140 getpriority => process::scheduling::sys_getpriority;
     141 setpriority => process::scheduling::sys_setpriority;
-    142 sched_setparam => process::scheduling_class::sys_sched_setparam, "real-time classes are refused: EPERM";
+    142 sched_setparam => process::scheduling_class::sys_sched_setparam;
     143 sched_getparam => process::scheduling_class::sys_sched_getparam;
-    144 sched_setscheduler => process::scheduling_class::sys_sched_setscheduler, "real-time classes are refused: EPERM";
+    144 sched_setscheduler => process::scheduling_class::sys_sched_setscheduler, "the deadline class is refused: EPERM";
     145 sched_getscheduler => process::scheduling_class::sys_sched_getscheduler;
     146 sched_get_priority_max => process::scheduling::sys_sched_get_priority_max;
     147 sched_get_priority_min => process::scheduling::sys_sched_get_priority_min;
@@ -196,7 +196,7 @@ table! {
     150 munlock => memory::lock::sys_munlock;
     151 mlockall => memory::lock::sys_mlockall;
     152 munlockall => memory::lock::sys_munlockall;
-    157 prctl => process::prctl::sys_prctl, "names, death signal, subreaper, no-new-privileges, dumpable, capabilities; others EINVAL";
+    157 prctl => process::prctl::sys_prctl, "names, death signal, subreaper, no-new-privileges, dumpable, capabilities, time-stamp counter; others EINVAL";
     158 arch_prctl => process::prctl::sys_arch_prctl;
     160 setrlimit => process::prlimit::sys_setrlimit, "as `prlimit64`";
     161 chroot => file::sys_chroot;
@@ -298,7 +298,7 @@ table! {
     296 pwritev => file::sys_pwritev;
     297 rt_tgsigqueueinfo => signal::calls::sys_rt_tgsigqueueinfo;
     299 recvmmsg => socket::sys_recvmmsg;
-    302 prlimit64 => process::prlimit::sys_prlimit64, "no real-time classes, so their limits limit nothing";
+    302 prlimit64 => process::prlimit::sys_prlimit64, "the limit on real-time CPU time (`RLIMIT_RTTIME`) limits nothing";
     303 name_to_handle_at => file::sys_name_to_handle_at, "no handles: EOPNOTSUPP";
     304 open_by_handle_at => file::sys_open_by_handle_at, "no handles: EOPNOTSUPP";
     306 syncfs => file::sys_syncfs;
@@ -306,7 +306,7 @@ table! {
     309 getcpu => process::scheduling::sys_getcpu;
     310 process_vm_readv => process::foreign::sys_process_vm_readv;
     311 process_vm_writev => process::foreign::sys_process_vm_writev;
-    314 sched_setattr => process::scheduling_class::sys_sched_setattr, "real-time and deadline classes are refused: EPERM";
+    314 sched_setattr => process::scheduling_class::sys_sched_setattr, "the deadline class is refused: EPERM";
     315 sched_getattr => process::scheduling_class::sys_sched_getattr;
     316 renameat2 => file::sys_renameat2;
     318 getrandom => system::sys_getrandom;

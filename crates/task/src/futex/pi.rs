@@ -1,4 +1,5 @@
-//! Futexes with priority inheritance: the owner of a lock runs with the weight of the most urgent thread that waits.
+//! Futexes with priority inheritance: the owner of a lock runs at the real-time priority, or with the weight, of the most
+//! urgent thread that waits.
 //!
 //! The word of a free lock is 0. Otherwise it has the number of its owner, and [`WAITERS`] once a thread has waited. A
 //! program takes and releases a lock without waiters by itself. A lock with waiters has a [`PiLock`] in the bucket of
@@ -51,8 +52,9 @@ pub const OWNER: u32 = 0x3fff_ffff;
 /// The longest chain of owners that wait for one another, as on Linux. A longer one counts as a deadlock.
 pub const LONGEST_CHAIN: usize = 1024;
 
-/// The number of nice values.
+/// The number of levels: of real-time priorities and nice values.
 const LEVELS: usize = NO_LEVEL as usize;
+const WORDS: usize = LEVELS.div_ceil(64);
 
 /// The word of a lock, and the threads that it names, for the layer above.
 ///
@@ -216,7 +218,7 @@ pub struct PiLock<M: Machine> {
     /// The word does not name the owner yet.
     unwritten: Cell<bool>,
     /// Bit n: threads wait at level n.
-    occupied: Cell<u64>,
+    occupied: Cell<[u64; WORDS]>,
     levels: UnsafeCell<[List<OfLevel<M>>; LEVELS]>,
     /// The neighbours on the owner's list. Guarded, as is `best`, by the owner's thread lock.
     next: Cell<Option<NonNull<PiLock<M>>>>,
@@ -248,7 +250,7 @@ impl<M: Machine> PiLock<M> {
             bucket,
             owner: Cell::new(None),
             unwritten: Cell::new(false),
-            occupied: Cell::new(0),
+            occupied: Cell::new([0; WORDS]),
             levels: UnsafeCell::new([const { List::new() }; LEVELS]),
             next: Cell::new(None),
             prev: Cell::new(None),
@@ -271,7 +273,9 @@ impl<M: Machine> PiLock<M> {
 
     /// The level of its most urgent waiter, or [`NO_LEVEL`].
     fn most_urgent(&self) -> u8 {
-        (self.occupied.get().trailing_zeros() as u8).min(NO_LEVEL)
+        let occupied = self.occupied.get();
+        let first = occupied.iter().zip((0u8..).step_by(64)).find(|(word, _)| **word != 0);
+        first.map_or(NO_LEVEL, |(word, from)| from + word.trailing_zeros() as u8)
     }
 
     /// The most urgent waiter; among equals, the longest waiting.
@@ -283,11 +287,19 @@ impl<M: Machine> PiLock<M> {
         unsafe { (*self.levels.get()).get(usize::from(self.most_urgent()))?.first() }
     }
 
+    fn occupy(&self, level: u8, by: bool) {
+        let mut occupied = self.occupied.get();
+        let bit = 1 << (level % 64);
+        let word = &mut occupied[usize::from(level / 64)];
+        *word = if by { *word | bit } else { *word & !bit };
+        self.occupied.set(occupied);
+    }
+
     /// # Safety
     /// The bucket is locked. `waiter` is on no level, and stays until it is taken off.
     unsafe fn push(&self, waiter: &PiWaiter<M>, level: u8) {
         waiter.level.set(level);
-        self.occupied.set(self.occupied.get() | 1 << level);
+        self.occupy(level, true);
         // SAFETY: the bucket's lock guards the levels, and the caller vouches for the waiter.
         unsafe { (&mut (*self.levels.get()))[usize::from(level)].push_back(NonNull::from(waiter)) };
     }
@@ -301,7 +313,7 @@ impl<M: Machine> PiLock<M> {
         // SAFETY: the caller vouches that the waiter is on this level.
         unsafe { list.remove(NonNull::from(waiter)) };
         if list.is_empty() {
-            self.occupied.set(self.occupied.get() & !(1 << level));
+            self.occupy(level, false);
         }
     }
 }
@@ -361,7 +373,7 @@ impl<M: Machine> Thread<M> {
 
     /// Inherits the level of the most urgent waiter of its locks, after that of one lock went from `was` to `now`. A lock
     /// that is not on its list has [`NO_LEVEL`]. The locks are searched only where the most urgent one has become less
-    /// urgent, and only until another is as urgent.
+    /// urgent, and only until another is as urgent. The caller [sorts](Scheduler::sort) the thread in anew afterwards.
     ///
     /// # Safety
     /// The thread lock is held.
@@ -401,13 +413,15 @@ impl<M: Machine> FutexTable<M> {
     ///
     /// # Safety
     /// The lock is in its bucket, which is locked.
-    unsafe fn settle(&self, lock: &PiLock<M>) {
+    unsafe fn settle(&self, scheduler: &Scheduler<M>, lock: &PiLock<M>) {
         // SAFETY: by this function's contract.
         let owner = unsafe { lock.owner() };
-        let _guard = self.thread_lock(owner).lock();
+        let guard = self.thread_lock(owner).lock();
         let now = lock.most_urgent();
         // SAFETY: the owner's thread lock is held.
         unsafe { owner.settle(lock.best.replace(now), now) };
+        drop(guard);
+        scheduler.sort(owner);
     }
 
     /// Takes the lock of `key` for the calling thread, and sleeps until it owns it, until `deadline`, or until it is
@@ -428,10 +442,10 @@ impl<M: Machine> FutexTable<M> {
             let bucket = self.bucket(index);
             let waits = self.attempts(word, |owner, spare| {
                 let mut chain = bucket.chain.lock();
-                Ok(match self.attempt(bucket, &mut chain, index, key, word, &me, how, owner, spare)? {
+                Ok(match self.attempt(scheduler, bucket, &mut chain, index, key, word, &me, how, owner, spare)? {
                     Attempt::Taken => None,
                     // SAFETY: the lock is in this bucket, which is locked. The waiter stays until the wait has ended.
-                    Attempt::Wait(lock) => Some(unsafe { self.block(lock.as_ref(), &waiter) }),
+                    Attempt::Wait(lock) => Some(unsafe { self.block(scheduler, lock.as_ref(), &waiter) }),
                 })
             })?;
             match waits {
@@ -439,7 +453,7 @@ impl<M: Machine> FutexTable<M> {
                 Some(next) => next,
             }
         };
-        if self.walk(next, Some(&me)) {
+        if self.walk(scheduler, next, Some(&me)) {
             // SAFETY: listed above, and not left yet.
             if unsafe { self.leave(scheduler, word, &waiter) }.is_some() {
                 return Err(PiRefused::Deadlock);
@@ -496,6 +510,7 @@ impl<M: Machine> FutexTable<M> {
     #[allow(clippy::too_many_arguments)]
     fn attempt<W: PiWord<M>>(
         &self,
+        scheduler: &Scheduler<M>,
         bucket: &Bucket<M>,
         chain: &mut Chain<M>,
         index: usize,
@@ -550,7 +565,7 @@ impl<M: Machine> FutexTable<M> {
         // SAFETY: the spare block is the caller's alone, and `place` keeps it in place.
         unsafe {
             block.write(PiLock::new(key, index));
-            match self.give(block.as_ref(), owner) {
+            match self.give(scheduler, block.as_ref(), owner) {
                 Ok(()) => {}
                 Err(Unfit::Ended) => return Err(PiRefused::NoOwner.into()),
                 Err(Unfit::Leaves) => return Err(Stop::Changed),
@@ -566,8 +581,8 @@ impl<M: Machine> FutexTable<M> {
     ///
     /// # Safety
     /// The lock has no owner. It stays in place until it is taken from the owner, and its bucket is locked.
-    unsafe fn give(&self, lock: &PiLock<M>, owner: &Thread<M>) -> Result<(), Unfit> {
-        let _guard = self.thread_lock(owner).lock();
+    unsafe fn give(&self, scheduler: &Scheduler<M>, lock: &PiLock<M>, owner: &Thread<M>) -> Result<(), Unfit> {
+        let guard = self.thread_lock(owner).lock();
         match owner.blocked.load(Ordering::Relaxed) {
             at if at == gone() && !mutant(Mutant::PiOwnerUnlooked) => return Err(Unfit::Ended),
             at if at == leaving() => return Err(Unfit::Leaves),
@@ -580,6 +595,8 @@ impl<M: Machine> FutexTable<M> {
             owner.own(lock);
             owner.settle(NO_LEVEL, lock.best.get());
         }
+        drop(guard);
+        scheduler.sort(owner);
         Ok(())
     }
 
@@ -588,7 +605,7 @@ impl<M: Machine> FutexTable<M> {
     /// # Safety
     /// The lock's bucket is locked. The waiter is listed nowhere and its thread is alive, and it stays until it is taken
     /// off.
-    unsafe fn block(&self, lock: &PiLock<M>, waiter: &PiWaiter<M>) -> Option<Step<M>> {
+    unsafe fn block(&self, scheduler: &Scheduler<M>, lock: &PiLock<M>, waiter: &PiWaiter<M>) -> Option<Step<M>> {
         // SAFETY: the caller vouches that the thread is alive.
         let thread = unsafe { waiter.thread() };
         waiter.lock.set(Some(NonNull::from(lock)));
@@ -603,7 +620,7 @@ impl<M: Machine> FutexTable<M> {
         // SAFETY: the bucket is locked, and the caller vouches for the waiter.
         unsafe {
             lock.push(waiter, level);
-            self.settle(lock);
+            self.settle(scheduler, lock);
             self.step_from(lock)
         }
     }
@@ -631,7 +648,7 @@ impl<M: Machine> FutexTable<M> {
     ///
     /// A step is made under the lock of the bucket in which its thread is the owner. So the thread owned the last lock,
     /// and waited for the next one, at one time.
-    fn walk(&self, from: Option<Step<M>>, target: Option<&Thread<M>>) -> bool {
+    fn walk(&self, scheduler: &Scheduler<M>, from: Option<Step<M>>, target: Option<&Thread<M>>) -> bool {
         let mut next = from;
         for _ in 0..=LONGEST_CHAIN {
             let Some(at) = next else { return false };
@@ -660,7 +677,7 @@ impl<M: Machine> FutexTable<M> {
                 if waiter.level.get() != level {
                     lock.take(waiter);
                     lock.push(waiter, level);
-                    self.settle(lock);
+                    self.settle(scheduler, lock);
                 } else if target.is_none() {
                     return false;
                 }
@@ -671,9 +688,9 @@ impl<M: Machine> FutexTable<M> {
         true
     }
 
-    /// The nice value of `thread` was changed: the owners for which it waits inherit the new one.
-    pub fn pi_renice(&self, thread: &Thread<M>) {
-        self.walk(self.step(thread), None);
+    /// The class or the nice value of `thread` was changed: the owners for which it waits inherit the new one.
+    pub fn pi_renice(&self, scheduler: &Scheduler<M>, thread: &Thread<M>) {
+        self.walk(scheduler, self.step(thread), None);
     }
 
     /// Sleeps until the waiter's thread owns the lock, or gives up.
@@ -732,14 +749,14 @@ impl<M: Machine> FutexTable<M> {
         // SAFETY: a waiter is on a level of its lock, which is in the bucket that is locked.
         let (owner, ended) = unsafe {
             let owner = lock.as_ref().owner().to_ref();
-            (owner, self.unblock(bucket, &mut chain, lock, waiter))
+            (owner, self.unblock(scheduler, bucket, &mut chain, lock, waiter))
         };
         debug_assert!(me.blocked.load(Ordering::Relaxed).is_null());
         drop(chain);
         if let Some(ended) = ended {
             word.discard(ended);
         }
-        self.walk(self.step(&owner), None);
+        self.walk(scheduler, self.step(&owner), None);
         Some(BLOCKED)
     }
 
@@ -749,6 +766,7 @@ impl<M: Machine> FutexTable<M> {
     /// The bucket is locked, `lock` is in it, and the waiter on one of its levels.
     unsafe fn unblock(
         &self,
+        scheduler: &Scheduler<M>,
         bucket: &Bucket<M>,
         chain: &mut Chain<M>,
         at: NonNull<PiLock<M>>,
@@ -765,11 +783,11 @@ impl<M: Machine> FutexTable<M> {
                 thread.blocked.store(ptr::null_mut(), Ordering::Relaxed);
             }
             if lock.first().is_none() && !lock.unwritten.get() {
-                self.retire(bucket, chain, at);
+                self.retire(scheduler, bucket, chain, at);
                 return Some(at);
             }
             if !mutant(Mutant::PiLeaveUnsettled) {
-                self.settle(lock);
+                self.settle(scheduler, lock);
             }
             None
         }
@@ -779,7 +797,13 @@ impl<M: Machine> FutexTable<M> {
     ///
     /// # Safety
     /// The bucket is locked, and the lock is in it.
-    unsafe fn retire(&self, bucket: &Bucket<M>, chain: &mut Chain<M>, at: NonNull<PiLock<M>>) {
+    unsafe fn retire(
+        &self,
+        scheduler: &Scheduler<M>,
+        bucket: &Bucket<M>,
+        chain: &mut Chain<M>,
+        at: NonNull<PiLock<M>>,
+    ) {
         // SAFETY: by this function's contract.
         unsafe {
             let owner = at.as_ref().owner();
@@ -787,6 +811,7 @@ impl<M: Machine> FutexTable<M> {
             owner.disown(at.as_ref());
             owner.settle(at.as_ref().best.get(), NO_LEVEL);
             drop(guard);
+            scheduler.sort(owner);
             chain.locks.remove(at);
         }
         bucket.waiting.fetch_sub(1, Ordering::Relaxed);
@@ -798,6 +823,7 @@ impl<M: Machine> FutexTable<M> {
     /// The bucket is locked, the lock is in it, and the waiter on one of its levels. `state` is `OWNS` or `INHERITS`.
     unsafe fn hand(
         &self,
+        scheduler: &Scheduler<M>,
         bucket: &Bucket<M>,
         chain: &mut Chain<M>,
         at: NonNull<PiLock<M>>,
@@ -817,13 +843,14 @@ impl<M: Machine> FutexTable<M> {
             }
             let ends = lock.first().is_none() && !lock.unwritten.get();
             if ends {
-                self.retire(bucket, chain, at);
+                self.retire(scheduler, bucket, chain, at);
             } else {
                 let guard = self.thread_lock(old).lock();
                 old.disown(lock);
                 old.settle(lock.best.get(), NO_LEVEL);
                 drop(guard);
-                let given = self.give(lock, new);
+                scheduler.sort(old);
+                let given = self.give(scheduler, lock, new);
                 debug_assert!(given.is_ok(), "a thread that waits has not ended");
             }
             let new = new.to_ref();
@@ -856,7 +883,7 @@ impl<M: Machine> FutexTable<M> {
                     let ended = unsafe {
                         at.as_ref().unwritten.set(false);
                         let ends = at.as_ref().first().is_none();
-                        ends.then(|| self.retire(bucket, &mut chain, at))
+                        ends.then(|| self.retire(scheduler, bucket, &mut chain, at))
                     };
                     drop(chain);
                     if ended.is_some() {
@@ -884,12 +911,12 @@ impl<M: Machine> FutexTable<M> {
         unsafe {
             match at.as_ref().first() {
                 Some(next) => {
-                    let (next, _stays) = self.hand(bucket, &mut chain, at, next.as_ref(), INHERITS);
+                    let (next, _stays) = self.hand(scheduler, bucket, &mut chain, at, next.as_ref(), INHERITS);
                     drop(chain);
                     scheduler.unpark(&next);
                 }
                 None => {
-                    self.retire(bucket, &mut chain, at);
+                    self.retire(scheduler, bucket, &mut chain, at);
                     drop(chain);
                     word.discard(at);
                 }
@@ -936,7 +963,7 @@ impl<M: Machine> FutexTable<M> {
                 Ok(Ok(Some(None))) => return Ok(()),
                 Ok(Ok(Some(Some((at, first))))) => {
                     // SAFETY: the bucket is locked since the lock and its first waiter were found there.
-                    let (next, ended) = unsafe { self.hand(bucket, &mut chain, at, first.as_ref(), OWNS) };
+                    let (next, ended) = unsafe { self.hand(scheduler, bucket, &mut chain, at, first.as_ref(), OWNS) };
                     drop(chain);
                     scheduler.unpark(&next);
                     if let Some(ended) = ended {
@@ -989,7 +1016,7 @@ impl<M: Machine> FutexTable<M> {
             // thread owns has a waiter, because the thread has written its word before it returned from its wait.
             unsafe {
                 let Some(next) = at.as_ref().first() else { continue };
-                let (next, _stays) = self.hand(bucket, &mut chain, at, next.as_ref(), INHERITS);
+                let (next, _stays) = self.hand(scheduler, bucket, &mut chain, at, next.as_ref(), INHERITS);
                 drop(chain);
                 scheduler.unpark(&next);
             }
@@ -1081,7 +1108,7 @@ impl<M: Machine> FutexTable<M> {
                 let bucket = self.bucket(b);
                 let chain = target.as_deref_mut().unwrap_or(&mut source);
                 let how = if most > 0 { How::Crowd } else { How::Wait };
-                let attempt = self.attempt(bucket, chain, b, to, word, thread, how, owner, spare)?;
+                let attempt = self.attempt(scheduler, bucket, chain, b, to, word, thread, how, owner, spare)?;
                 compared = true;
                 let reference = thread.to_ref();
                 // SAFETY: it is listed in the bucket of `from`, and the lock in that of `to`; both are locked.
@@ -1095,7 +1122,9 @@ impl<M: Machine> FutexTable<M> {
                                 waiter.state.store(OWNS, Ordering::Release);
                                 None
                             }
-                            Attempt::Wait(lock) => Some((self.block(lock.as_ref(), waiter), NonNull::from(waiter))),
+                            Attempt::Wait(lock) => {
+                                Some((self.block(scheduler, lock.as_ref(), waiter), NonNull::from(waiter)))
+                            }
                         },
                     )))
                 }
@@ -1113,7 +1142,9 @@ impl<M: Machine> FutexTable<M> {
                     done += 1;
                 }
                 Some((thread, Some((owner, waiter)))) => {
-                    if self.walk(owner, Some(&thread)) && self.move_back((a, from), (b, to), word, &thread, waiter) {
+                    if self.walk(scheduler, owner, Some(&thread))
+                        && self.move_back(scheduler, (a, from), (b, to), word, &thread, waiter)
+                    {
                         return Err(PiRefused::Deadlock);
                     }
                     done += 1;
@@ -1127,6 +1158,7 @@ impl<M: Machine> FutexTable<M> {
     /// wait for itself. False if it does not wait there any more.
     fn move_back<W: PiWord<M>>(
         &self,
+        scheduler: &Scheduler<M>,
         (a, from): (usize, Key),
         (b, to): (usize, Key),
         word: &W,
@@ -1159,7 +1191,7 @@ impl<M: Machine> FutexTable<M> {
             let Some(lock) = waiter.lock.get().filter(|lock| lock.as_ref().key() == to) else { return false };
             let owner = lock.as_ref().owner().to_ref();
             let chain = target.as_deref_mut().unwrap_or(&mut source);
-            let ended = self.unblock(self.bucket(b), chain, lock, waiter);
+            let ended = self.unblock(scheduler, self.bucket(b), chain, lock, waiter);
             waiter.state.store(LISTED, Ordering::Relaxed);
             waiter.plain.key.set(from);
             waiter.plain.bucket.store(a, Ordering::Release);
@@ -1172,7 +1204,7 @@ impl<M: Machine> FutexTable<M> {
         if let Some(ended) = ended {
             word.discard(ended);
         }
-        self.walk(self.step(&owner), None);
+        self.walk(scheduler, self.step(&owner), None);
         true
     }
 }

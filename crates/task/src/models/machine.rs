@@ -22,7 +22,7 @@ type Doing = Box<dyn FnOnce(&'static Model, &'static Scheduler<Model>) + Send>;
 const CPUS: usize = 2;
 /// Of the threads, after the idle ones.
 pub(super) const A: usize = 2;
-const B: usize = 3;
+pub(super) const B: usize = 3;
 /// The machine's time, in nanoseconds.
 pub(super) const NOW: u64 = 1 << 20;
 

@@ -10,7 +10,7 @@ use crate::thread::{Current, Thread};
 use crate::timer::Wheel;
 use crate::watch::Watch;
 use core::ptr::{self, NonNull};
-use quire_sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use quire_sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use quire_sync::per_cpu::CachePadded;
 use quire_sync::{CpuId, PerCpu, Rank, current_cpu};
 
@@ -23,10 +23,12 @@ pub(super) const NEVER: u64 = u64::MAX;
 pub(crate) struct Cpu<M: Machine> {
     pub queue: IrqLock<RunQueue<M>>,
     /// Hints that are read without the lock and written under it: the length of the queue; that of the front list of
-    /// the running thread's user; and when that thread must yield to another user's, in nanoseconds of the counter.
+    /// the running thread's user; when that thread must yield to a thread of another user or class, in nanoseconds of
+    /// the counter; and its real-time priority.
     pub waiting: AtomicUsize,
     pub eager: AtomicUsize,
-    pub share_end: AtomicU64,
+    pub turn_end: AtomicU64,
+    pub urgency: AtomicU8,
     /// The share of user 0 and of the kernel's threads; guarded by the queue.
     pub(super) share: Share<M>,
     /// (own) The idle thread; holds a count.
@@ -91,7 +93,8 @@ impl<M: Machine> Scheduler<M> {
             queue: IrqLock::new(Rank::RUN_QUEUE, RunQueue::new()),
             waiting: AtomicUsize::new(0),
             eager: AtomicUsize::new(0),
-            share_end: AtomicU64::new(NEVER),
+            turn_end: AtomicU64::new(NEVER),
+            urgency: AtomicU8::new(0),
             share: Share::new(),
             idle: AtomicPtr::new(ptr::null_mut()),
             leaving: AtomicPtr::new(ptr::null_mut()),
@@ -184,14 +187,14 @@ impl<M: Machine> Scheduler<M> {
         let ran = now.saturating_sub(here.dispatched.load(Ordering::Relaxed));
         let slice = current.slice();
         let limit = if here.eager.load(Ordering::Relaxed) > 0 { slice.min(STRETCH) } else { slice };
-        let share_end = here.share_end.load(Ordering::Relaxed);
-        let for_others = if share_end == NEVER { NEVER } else { share_end.saturating_sub(now) };
+        let turn_end = here.turn_end.load(Ordering::Relaxed);
+        let for_others = if turn_end == NEVER { NEVER } else { turn_end.saturating_sub(now) };
         let left = limit.saturating_sub(ran).min(for_others);
         if left == 0 {
             here.stretch_end.store(NEVER, Ordering::Relaxed);
             self.machine.set_pending(true);
         } else {
-            here.stretch_end.store(self.machine.now() + left, Ordering::Relaxed);
+            here.stretch_end.store(self.machine.now().saturating_add(left), Ordering::Relaxed);
             self.program(here);
         }
     }

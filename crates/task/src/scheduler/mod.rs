@@ -1,8 +1,8 @@
 //! The scheduler: how a thread leaves its CPU, and how a CPU takes the next thread.
 //!
-//! [`cpu`] holds the state of the CPUs; [`run_queue`] and [`share`] hold their runnable threads. [`idle`] and
-//! [`cpu_mask`] hold the sets of idle and of crowded CPUs. [`place`] chooses a CPU for a thread. [`timers`], [`times`]
-//! and [`watching`] add methods to [`Scheduler`], as this file does: parking, waking, switching.
+//! [`cpu`] holds the state of the CPUs; [`run_queue`], [`share`] and [`realtime`] hold their runnable threads. [`idle`] and
+//! [`cpu_mask`] hold the sets of idle and of crowded CPUs. [`place`] chooses a CPU for a thread. [`timers`], [`times`],
+//! [`urgency`] and [`watching`] add methods to [`Scheduler`], as this file does: parking, waking, switching.
 //!
 //! May use: threads, timers, tokens, and the machine's trait. Futexes are above. Invariants: a runnable thread is on
 //! one queue, or runs; a thread whose context is in use is queued on its own CPU only.
@@ -26,13 +26,16 @@ mod cpu;
 mod cpu_mask;
 pub(crate) mod idle;
 mod place;
+mod realtime;
 mod run_queue;
 pub(crate) mod share;
 mod timers;
 mod times;
+mod urgency;
 mod watching;
 
 pub use cpu::Scheduler;
+pub use realtime::Bound;
 pub use share::User;
 pub use times::CpuTimes;
 
@@ -371,7 +374,7 @@ impl<M: Machine> Scheduler<M> {
         let mut queue = here.queue.lock_masked();
         // SAFETY: the caller vouches for the user as `belong_to` requires, and the lock of this CPU's queue is held.
         unsafe { me.belong_to(user) };
-        queue.begin(self.share(&me, cpu), self.machine.ticks_to_ns(self.machine.ticks()));
+        queue.run(&me, self.share(&me, cpu), self.machine.ticks_to_ns(self.machine.ticks()));
         self.note(here, cpu, &queue);
         drop(queue);
         self.limit_stretch(here);
@@ -415,7 +418,7 @@ impl<M: Machine> Scheduler<M> {
             let share = || self.share(&prev, cpu);
             match why {
                 Leave::Preempt if prev.has_slice() => {
-                    let join = queue.preempted();
+                    let join = if prev.urgency() > 0 { Join::Resume } else { queue.preempted() };
                     queue.push(&prev, share(), join, || now);
                 }
                 Leave::Preempt => queue.push(&prev, share(), Join::Back, || now),

@@ -39,16 +39,26 @@ impl<M: Machine> Scheduler<M> {
         self.choose(thread, current_cpu())
     }
 
-    /// An idle CPU that `thread` may run on, else `near`, else the least busy one.
+    /// An idle CPU that `thread` may run on, else `near`, else the least busy one. For a real-time thread, CPUs that run
+    /// a less urgent thread come next after the idle ones.
     fn choose(&self, thread: &Thread<M>, near: CpuId) -> CpuId {
         let allowed = thread.affinity();
         let here = allowed.contains(near);
         if here && allowed.is_single() {
             return near;
         }
-        self.idle.take_any(near, &allowed).or(here.then_some(near)).unwrap_or_else(|| {
-            let existing = allowed.iter().take_while(|cpu| *cpu < self.cpus.len());
-            existing.min_by_key(|cpu| self.cpus.of(*cpu).waiting.load(Ordering::Relaxed)).unwrap_or(near)
+        let existing = || allowed.iter().take_while(|cpu| *cpu < self.cpus.len());
+        let less_urgent = || {
+            let runs = |cpu: CpuId| self.cpus.of(cpu).urgency.load(Ordering::Relaxed);
+            let urgency = thread.urgency();
+            if urgency == 0 || here && runs(near) < urgency {
+                return None;
+            }
+            existing().min_by_key(|cpu| runs(*cpu)).filter(|cpu| runs(*cpu) < urgency)
+        };
+        let idle = self.idle.take_any(near, &allowed);
+        idle.or_else(less_urgent).or(here.then_some(near)).unwrap_or_else(|| {
+            existing().min_by_key(|cpu| self.cpus.of(*cpu).waiting.load(Ordering::Relaxed)).unwrap_or(near)
         })
     }
 
@@ -71,8 +81,15 @@ impl<M: Machine> Scheduler<M> {
         let target = self.cpus.of(cpu);
         let told = {
             let mut queue = target.queue.lock_masked();
-            thread.set_home(cpu);
-            let hints = || (target.eager.load(Ordering::Relaxed), target.share_end.load(Ordering::Relaxed));
+            if thread.home() != cpu {
+                thread.set_home(cpu);
+                // A CPU that makes the thread real-time reads its home after that. Either this CPU sees the change, or
+                // that CPU comes to this queue.
+                if !mutant(Mutant::HomeNoFence) {
+                    fence_full();
+                }
+            }
+            let hints = || (target.eager.load(Ordering::Relaxed), target.turn_end.load(Ordering::Relaxed));
             let before = hints();
             if ends && self.share(thread, cpu).eager() >= CROWD {
                 // SAFETY: the scheduler lives as long as the machine. The thread was asleep and has one waker, this CPU,
@@ -83,7 +100,7 @@ impl<M: Machine> Scheduler<M> {
             self.note(target, cpu, &queue);
             self.offer(cpu, &queue, thread);
             // The CPU halts, or it must set its timer for the end of the running thread's stretch. The stretch is
-            // shorter where a waiting thread is eager or belongs to another user. Where such a thread waited already,
+            // shorter where a waiting thread is eager, or belongs to another user or class. Where such a thread waited already,
             // the CPU has been interrupted before.
             let after = hints();
             queue.len() == 1 || (before.0 == 0 && after.0 == 1) || after.1 < before.1
@@ -102,7 +119,8 @@ impl<M: Machine> Scheduler<M> {
     pub(crate) fn note(&self, cpu: &Cpu<M>, id: CpuId, queue: &RunQueue<M>) {
         cpu.waiting.store(queue.len(), Ordering::Release);
         cpu.eager.store(queue.eager(), Ordering::Relaxed);
-        cpu.share_end.store(queue.share_end(), Ordering::Relaxed);
+        cpu.turn_end.store(queue.turn_end(), Ordering::Relaxed);
+        cpu.urgency.store(queue.urgency(), Ordering::Relaxed);
         if queue.idle {
             self.crowded.remove(id);
         } else if queue.movable() > 0 {
@@ -184,7 +202,8 @@ impl<M: Machine> Scheduler<M> {
                 let mut queue = own.queue.lock_masked();
                 queue.idle = false;
                 // SAFETY: the thread was taken off its queue, so no other CPU runs or frees it.
-                queue.begin(self.share(unsafe { stolen.as_ref() }, cpu), now);
+                let stolen = unsafe { stolen.as_ref() };
+                queue.run(stolen, self.share(stolen, cpu), now);
                 self.note(own, cpu, &queue);
                 return thread;
             }

@@ -224,20 +224,16 @@ impl<M: Machine> Share<M> {
         Some((thread, true))
     }
 
-    /// The first thread, of the back list, else of the front list, that `may` accepts; and whether it is on the back
-    /// list. Each thread that it looks at takes one of `looks`, and it stops where none is left.
-    pub fn find(
-        &self,
-        looks: &Cell<usize>,
-        may: impl Fn(NonNull<Thread<M>>) -> bool,
-    ) -> Option<(NonNull<Thread<M>>, bool)> {
+    /// The first thread, of the back list, else of the front list, that `may` accepts. Each thread that it looks at takes
+    /// one of `looks`, and it stops where none is left.
+    pub fn find(&self, looks: &Cell<usize>, may: impl Fn(NonNull<Thread<M>>) -> bool) -> Option<NonNull<Thread<M>>> {
         let threads = self.threads();
         let look = || looks.replace(looks.get().saturating_sub(1)) > 0;
         let first = |list: &List<Queued<M>>| list.iter().take_while(|_| look()).find(|n| may(*n));
-        first(&threads.back).map(|n| (n, true)).or_else(|| first(&threads.front).map(|n| (n, false)))
+        first(&threads.back).or_else(|| first(&threads.front))
     }
 
-    /// Takes off the thread that [`find`](Self::find) returned.
+    /// Takes off a thread that waits.
     ///
     /// # Safety
     /// The thread is on that list.

@@ -36,6 +36,8 @@ bitflags::bitflags! {
         const FILE = 128;
         /// The range stays mapped with its protection until the space ends ([`Space::seal`](super::Space::seal)).
         const SEALED = 256;
+        /// A dump of the memory leaves it out.
+        const DONT_DUMP = 512;
     }
 }
 

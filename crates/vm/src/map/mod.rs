@@ -25,7 +25,7 @@
 //! | unmap | the ends of entries that reach beyond | cleared |
 //! | protect | the same chains, other rights | weakened, where rights are lost |
 //! | remap | the same chain elsewhere | cleared at the old place, and refault |
-//! | inherit, wire | the same chains, other flags | none |
+//! | inherit, wire, dump | the same chains, other flags | none |
 //! | advise (free) | fresh ones, where layers lie behind | cleared |
 //! | grow a stack | one more page or more at the lower end | none |
 //! | fork | new fronts for parent and child | stores taken away from private ones |

@@ -15,7 +15,7 @@ use quire_sync::hooks::{ThreadHandle, park, unpark};
 use quire_task::{Thread, ThreadRef};
 
 /// Checks in a timeout.
-const LOOKS: u32 = 4;
+const LOOKS: u16 = 4;
 /// The checking thread.
 static WATCHMAN: AtomicUsize = AtomicUsize::new(0);
 

@@ -6,6 +6,35 @@ use quire_fs::terminal::{Characters, Input, Local, Output, Settings};
 /// `struct termios` of x86-64: four words of flags, the line discipline, 19 characters.
 pub type Termios = [u8; 36];
 
+/// `struct termio`, the older form: the low halves of the flags, the line discipline, the first eight characters, and a
+/// byte of padding.
+pub type Termio = [u8; 18];
+const OLD_LINE: usize = 8;
+const OLD_CHARACTERS: usize = 9;
+const OLD_COUNT: usize = 8;
+
+/// The older form of `t`.
+pub fn to_old(t: &Termios) -> Termio {
+    let mut out = [0; 18];
+    for (old, new) in out[..OLD_LINE].chunks_exact_mut(2).zip(t.chunks_exact(4)) {
+        old.copy_from_slice(&new[..2]);
+    }
+    out[OLD_LINE] = t[16];
+    out[OLD_CHARACTERS..OLD_CHARACTERS + OLD_COUNT].copy_from_slice(&t[17..17 + OLD_COUNT]);
+    out
+}
+
+/// `present` with the parts that the older form has.
+pub fn from_old(old: &Termio, present: Termios) -> Termios {
+    let mut out = present;
+    for (new, old) in out.chunks_exact_mut(4).zip(old[..OLD_LINE].chunks_exact(2)) {
+        new[..2].copy_from_slice(old);
+    }
+    out[16] = old[OLD_LINE];
+    out[17..17 + OLD_COUNT].copy_from_slice(&old[OLD_CHARACTERS..OLD_CHARACTERS + OLD_COUNT]);
+    out
+}
+
 const INPUT: [(u32, Input); 6] = [
     (0o40, Input::STRIP),
     (0o100, Input::NL_TO_CR),
@@ -117,6 +146,19 @@ pub fn from_linux(t: &Termios) -> Settings {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_older_form_keeps_what_it_lacks() {
+        let mut new = to_linux(&initial());
+        new[2] = 0x77;
+        let mut old = to_old(&new);
+        assert_eq!((old[8], old[17]), (new[16], 0));
+        assert_eq!(from_old(&old, new), new);
+        old[0] ^= 0xff;
+        old[9] = 1;
+        let changed = from_old(&old, new);
+        assert_eq!((changed[0], changed[2], changed[17], changed[25]), (new[0] ^ 0xff, 0x77, 1, new[25]));
+    }
 
     #[test]
     fn a_program_reads_back_its_settings() {

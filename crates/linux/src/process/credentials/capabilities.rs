@@ -39,6 +39,7 @@ numbers! {
     SYS_RESOURCE = 24;
     SYS_TIME = 25;
     MKNOD = 27;
+    LEASE = 28;
     MAC_OVERRIDE = 32;
     WAKE_ALARM = 35;
 }

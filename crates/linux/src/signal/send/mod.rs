@@ -268,7 +268,9 @@ impl<M: Machine> Linux<M> {
 
     /// Ends all of `process` with `signal` as its status.
     pub fn kill_process(&self, process: &Process<M>, signal: Signal) {
-        process.begin_exit(i32::from(signal.number()));
+        if !process.begin_exit(i32::from(signal.number())) {
+            process.killed.store(true, Ordering::Relaxed);
+        }
     }
 }
 

@@ -15,7 +15,7 @@ const USERS: usize = 4;
 const CPUS: [CpuId; 3] = [0, 1, 70];
 
 /// A machine on which nothing runs.
-struct Still;
+pub(in crate::scheduler) struct Still;
 unsafe impl Machine for Still {
     type Context = ();
     type Payload = usize;

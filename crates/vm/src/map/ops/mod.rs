@@ -4,6 +4,7 @@
 //! knows the space, its arenas and entries, and faults pages in where it has to. Only the system's top stands above.
 
 pub(crate) mod advise;
+pub(crate) mod dump;
 pub(crate) mod foreign;
 pub(crate) mod fork;
 pub(crate) mod inherit;

@@ -1,0 +1,276 @@
+//! Leases: an open file's holder is told before another opener uses the file, and is given time to give the lease up.
+//!
+//! A file system counts the leases on its inodes. Without any, an opener only reads that count. The leases of one inode
+//! are in a list, which is made for the first one and stays with the inode.
+//!
+//! An opener that conflicts with leases *breaks* them: it notes for each the kind that may stay, tells the holders, and
+//! waits. Once the time is over, it changes or removes the leases itself.
+
+use crate::stream::io::Io;
+use crate::stream::readiness::Readiness;
+use crate::tree::inode::Inode;
+use crate::{FsError, Host};
+use quire_heap::{Arc, Vec};
+use quire_sync::{Rank, SpinLock};
+
+/// Most leases on one inode.
+const MOST: usize = 1024;
+
+/// What a lease keeps others from.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum LeaseKind {
+    /// Opening the file for writing.
+    Read,
+    /// Opening it at all.
+    Write,
+}
+
+/// Is told that its lease is broken. Called with no lock held.
+pub trait LeaseHolder: Send + Sync {
+    /// Another opener waits.
+    fn broken(&self);
+}
+
+/// The change of a lease that an opener waits for.
+#[derive(Clone, Copy)]
+struct Break {
+    /// The kind that may stay; `None` if the lease must go.
+    to: Option<LeaseKind>,
+    /// When it happens by itself, on the monotonic clock in nanoseconds.
+    due: u64,
+}
+
+struct Lease {
+    /// The open file, as an owner of locks.
+    file: u64,
+    kind: LeaseKind,
+    holder: Arc<dyn LeaseHolder>,
+    broken: Option<Break>,
+}
+
+impl Lease {
+    fn conflicts(&self, writes: bool) -> bool {
+        writes || self.kind == LeaseKind::Write
+    }
+}
+
+/// The leases of an inode.
+pub(crate) struct LeaseList {
+    held: SpinLock<Vec<Lease>>,
+    changed: Readiness,
+}
+
+/// An inode's list, made for its first lease.
+pub(crate) type OwnLeases = SpinLock<Option<Arc<LeaseList>>>;
+
+pub(crate) const fn none() -> OwnLeases {
+    SpinLock::new(Rank::ATTRIBUTES, None)
+}
+
+impl LeaseList {
+    fn new() -> Result<Arc<Self>, FsError> {
+        let held = SpinLock::new(Rank::ATTRIBUTES, Vec::new());
+        Ok(Arc::try_new(LeaseList { held, changed: Readiness::new() })?)
+    }
+
+    /// Whether no lease keeps an opener off.
+    fn is_free(&self, writes: bool) -> Option<()> {
+        (!self.held.lock().iter().any(|lease| lease.conflicts(writes))).then_some(())
+    }
+
+    /// Notes that an opener waits, up to `due`. Returns the first holder that was not told yet, and when the earliest
+    /// conflicting lease ends by itself.
+    fn note(&self, writes: bool, due: u64) -> (Option<Arc<dyn LeaseHolder>>, u64) {
+        let mut first = u64::MAX;
+        for lease in self.held.lock().iter_mut().filter(|lease| lease.conflicts(writes)) {
+            let to = if writes { None } else { Some(LeaseKind::Read) };
+            match &mut lease.broken {
+                None => {
+                    lease.broken = Some(Break { to, due });
+                    return (Some(lease.holder.clone()), due);
+                }
+                Some(before) => {
+                    before.to = before.to.min(to);
+                    first = first.min(before.due);
+                }
+            }
+        }
+        (None, first)
+    }
+
+    /// Ends the leases whose time is over at `now`, or makes them the kind that may stay. Returns how many ended.
+    fn expire(&self, now: u64) -> usize {
+        let mut ended = Vec::new();
+        let mut held = self.held.lock();
+        let count = held.len();
+        let over = |lease: &Lease| lease.broken.filter(|of| of.due <= now);
+        while let Some(at) = held.iter().position(|lease| over(lease).is_some()) {
+            match over(&held[at]).and_then(|of| of.to) {
+                Some(kind) => (held[at].kind, held[at].broken) = (kind, None),
+                // Holders are dropped without the lock, where there is memory to keep them for that long.
+                None if ended.try_reserve(1).is_ok() => ended.push_reserved(held.swap_remove(at)),
+                None => drop(held.swap_remove(at)),
+            }
+        }
+        let gone = count - held.len();
+        drop(held);
+        drop(ended);
+        gone
+    }
+}
+
+impl<H: Host> Inode<H> {
+    fn lease_list(&self) -> Option<Arc<LeaseList>> {
+        self.leases.lock().clone()
+    }
+
+    /// The lease of the open file `file`. That which an opener waits for counts as done: `Some(None)` is a lease that
+    /// must go.
+    pub fn lease_of(&self, file: u64) -> Option<Option<LeaseKind>> {
+        let list = self.lease_list()?;
+        let held = list.held.lock();
+        let lease = held.iter().find(|lease| lease.file == file)?;
+        Some(lease.broken.map_or(Some(lease.kind), |of| of.to))
+    }
+
+    /// Gives the open file `file` a lease, or changes its lease. [`FsError::WouldBlock`] where other leases or an opener
+    /// that waits stand against it. The caller checks afterwards whether the file is open otherwise, and then
+    /// [drops](Self::drop_lease) the lease.
+    pub fn set_lease(&self, file: u64, kind: LeaseKind, holder: Arc<dyn LeaseHolder>) -> Result<(), FsError> {
+        let list = match self.lease_list() {
+            Some(list) => list,
+            None => {
+                let new = LeaseList::new()?;
+                self.leases.lock().get_or_insert(new).clone()
+            }
+        };
+        let mut held = list.held.lock();
+        if held.iter().any(|other| other.file != file && (kind == LeaseKind::Write || other.kind == LeaseKind::Write)) {
+            return Err(FsError::WouldBlock);
+        }
+        let before = match held.iter_mut().find(|lease| lease.file == file) {
+            Some(own) => {
+                let may = own.broken.map_or(Some(kind), |of| of.to);
+                if may.is_none_or(|may| kind > may) {
+                    return Err(FsError::WouldBlock);
+                }
+                (own.kind, own.broken) = (kind, None);
+                Some(core::mem::replace(&mut own.holder, holder))
+            }
+            None => {
+                if held.len() >= MOST {
+                    return Err(FsError::OutOfMemory);
+                }
+                held.try_push(Lease { file, kind, holder, broken: None })?;
+                self.system().count_lease(true);
+                None
+            }
+        };
+        drop(held);
+        drop(before);
+        list.changed.notify();
+        Ok(())
+    }
+
+    /// Ends the lease of the open file `file`; false if it has none.
+    pub fn drop_lease(&self, file: u64) -> bool {
+        if !self.system().is_leased() {
+            return false;
+        }
+        let Some(list) = self.lease_list() else { return false };
+        let mut held = list.held.lock();
+        let Some(at) = held.iter().position(|lease| lease.file == file) else { return false };
+        let ended = held.swap_remove(at);
+        self.system().count_lease(false);
+        drop(held);
+        drop(ended);
+        list.changed.notify();
+        true
+    }
+
+    /// Breaks the leases that keep an opener off, and waits until they are given up, as `io` allows.
+    pub(crate) fn break_leases(&self, host: &H, writes: bool, io: &Io<'_>) -> Result<(), FsError> {
+        if !self.system().is_leased() {
+            return Ok(());
+        }
+        let Some(list) = self.lease_list() else { return Ok(()) };
+        while list.is_free(writes).is_none() {
+            let (holder, first) = list.note(writes, host.lease_deadline());
+            if let Some(holder) = holder {
+                holder.broken();
+                continue;
+            }
+            let until = Io { deadline: Some(first.min(io.deadline.unwrap_or(u64::MAX))), ..*io };
+            match list.changed.wait(&until, || list.is_free(writes)) {
+                Err(FsError::WouldBlock) if io.nonblock => return Err(FsError::WouldBlock),
+                Err(FsError::WouldBlock) => {
+                    // The deadline that `first` names has passed.
+                    let gone = list.expire(first);
+                    (0..gone).for_each(|_| self.system().count_lease(false));
+                    list.changed.notify();
+                }
+                Err(other) => return Err(other),
+                Ok(()) => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_host::TestHost;
+    use crate::{Limits, OpenFlags, Vfs};
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[derive(Default)]
+    struct Told(AtomicUsize);
+    impl LeaseHolder for Told {
+        fn broken(&self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn told() -> (Arc<Told>, Arc<dyn LeaseHolder>) {
+        let told = Arc::try_new(Told::default()).expect("memory");
+        (told.clone(), quire_heap::unsize!(told))
+    }
+
+    #[test]
+    fn an_opener_breaks_leases_and_waits_for_their_end() {
+        TestHost.be_cpu();
+        let vfs = Vfs::new(TestHost, Limits { inodes: Some(20), pages: Some(100) }).expect("a file system");
+        let open = |flags: OpenFlags| {
+            vfs.open(&vfs.view(), vfs.root(), b"/file", flags | OpenFlags::NONBLOCK, 0o644, &Io::NOW)
+        };
+        let file = open(OpenFlags::READ | OpenFlags::WRITE | OpenFlags::CREATE).expect("a file");
+        let (inode, own) = (file.dentry.inode.clone(), file.lock_owner());
+        let (holder, lease) = told();
+        assert_eq!(inode.lease_of(own), None);
+        inode.set_lease(own, LeaseKind::Write, lease.clone()).expect("a lease");
+        assert_eq!(inode.lease_of(own), Some(Some(LeaseKind::Write)));
+        let (_, other) = told();
+        assert_eq!(inode.set_lease(own + 1, LeaseKind::Read, other), Err(FsError::WouldBlock));
+        for _ in 0..2 {
+            assert_eq!(open(OpenFlags::READ).err(), Some(FsError::WouldBlock));
+            assert_eq!(holder.0.load(Ordering::Relaxed), 1, "a holder is told once");
+        }
+        assert_eq!(inode.lease_of(own), Some(Some(LeaseKind::Read)), "a reader lets it keep out writers");
+        assert_eq!(inode.set_lease(own, LeaseKind::Write, lease.clone()), Err(FsError::WouldBlock));
+        inode.set_lease(own, LeaseKind::Read, lease.clone()).expect("the lease that may stay");
+        assert!(open(OpenFlags::READ).is_ok());
+        assert_eq!(open(OpenFlags::WRITE).err(), Some(FsError::WouldBlock));
+        assert_eq!((inode.lease_of(own), holder.0.load(Ordering::Relaxed)), (Some(None), 2));
+        assert!(inode.drop_lease(own) && !inode.drop_lease(own));
+        assert!(open(OpenFlags::WRITE).is_ok());
+        // It ends with its open file, and by itself after some time.
+        inode.set_lease(own, LeaseKind::Read, lease.clone()).expect("a lease");
+        drop(file);
+        assert!(!inode.system().is_leased());
+        inode.set_lease(7, LeaseKind::Write, lease).expect("a lease");
+        vfs.open(&vfs.view(), vfs.root(), b"/file", OpenFlags::WRITE, 0, &Io::WAIT)
+            .expect("it is not waited for for ever");
+        assert_eq!((inode.lease_of(7), inode.system().is_leased()), (None, false));
+    }
+}

@@ -1,0 +1,94 @@
+//! `F_SETLEASE` and `F_GETLEASE`.
+
+use super::File;
+use super::notices::{self, Leased, refused};
+use crate::errno::Errno;
+use crate::machine::Machine;
+use crate::process::credentials::capabilities::cap;
+use crate::{Ctx, Linux};
+use linux_raw_sys::general as raw;
+use quire_fs::OpenFlags;
+use quire_fs::lease::LeaseKind;
+use quire_heap::Arc;
+
+/// Whether another open file than `file` is of the same inode. An open that is under way on another CPU is not seen,
+/// nor is a file that only a message holds.
+fn is_open_elsewhere<M: Machine>(linux: &Linux<M>, file: &Arc<File<M>>) -> Result<bool, Errno> {
+    /// Descriptors that are looked at together.
+    const BATCH: usize = 64;
+    for process in linux.ids.processes() {
+        for task in &process.all_threads()? {
+            let Some(files) = task.payload().as_ref().and_then(|thread| thread.files.look(|files| files.clone()))
+            else {
+                continue;
+            };
+            let mut from = 0;
+            loop {
+                let batch = files.list(from, BATCH)?;
+                let Some((last, _)) = batch.last() else { break };
+                from = *last as u32 + 1;
+                let other = |other: &Arc<File<M>>| {
+                    !Arc::ptr_eq(other, file)
+                        && Arc::ptr_eq(&other.dentry.inode, &file.dentry.inode)
+                        && !other.flags().contains(OpenFlags::PATH)
+                };
+                if batch.iter().any(|(_, file)| other(file)) {
+                    return Ok(true);
+                }
+            }
+        }
+    }
+    Ok(false)
+}
+
+/// `F_SETLEASE`
+pub(super) fn set<M: Machine>(ctx: &Ctx<'_, M>, file: &Arc<File<M>>, fd: i32, kind: u32) -> Result<(), Errno> {
+    let kind = match kind {
+        raw::F_RDLCK => Some(LeaseKind::Read),
+        raw::F_WRLCK => Some(LeaseKind::Write),
+        raw::F_UNLCK => None,
+        _ => return Err(Errno::EINVAL),
+    };
+    let (inode, own) = (&file.dentry.inode, file.lock_owner());
+    let Some(kind) = kind else {
+        if !inode.drop_lease(own) {
+            return Err(Errno::EAGAIN);
+        }
+        notices::forget(file);
+        return Ok(());
+    };
+    let owns = ctx.file_credentials().uid == inode.attr().uid;
+    if !owns && !ctx.credentials().may(cap::LEASE) {
+        return Err(Errno::EACCES);
+    }
+    let regular = file.regular().ok_or(Errno::EINVAL)?;
+    let had = inode.lease_of(own);
+    inode.set_lease(own, kind, Leased::new(ctx, file, fd)?).map_err(refused)?;
+    // Other openers count themselves first, then look for leases. So either they find this one, or it finds them.
+    let own_write = u64::from(file.flags().contains(OpenFlags::WRITE));
+    let in_use = match kind {
+        LeaseKind::Read => Ok(regular.writing.writers() > 0),
+        LeaseKind::Write if regular.writing.writers() > own_write => Ok(true),
+        LeaseKind::Write => is_open_elsewhere(ctx.linux, file),
+    };
+    if matches!(in_use, Ok(false)) {
+        return Ok(());
+    }
+    // The lease that it had stays, if there was one.
+    match had {
+        Some(Some(before)) => inode.set_lease(own, before, Leased::new(ctx, file, fd)?).map_err(refused)?,
+        _ => {
+            inode.drop_lease(own);
+        }
+    }
+    in_use.and(Err(Errno::EAGAIN))
+}
+
+/// `F_GETLEASE`
+pub(super) fn get<M: Machine>(file: &File<M>) -> u32 {
+    match file.dentry.inode.lease_of(file.lock_owner()) {
+        Some(Some(LeaseKind::Read)) => raw::F_RDLCK,
+        Some(Some(LeaseKind::Write)) => raw::F_WRLCK,
+        Some(None) | None => raw::F_UNLCK,
+    }
+}

@@ -1,0 +1,36 @@
+//! Whether a dump of the space's memory leaves a range out. The core stores the wish only.
+
+use crate::error::MapError;
+use crate::machine::Machine;
+use crate::map::entry::{Attributes, Entry, Flags};
+use crate::map::ops::advise::covered;
+use crate::map::pte_update::Work;
+use crate::map::space::Space;
+use crate::map::update::Update;
+use crate::types::VirtRange;
+
+impl<M: Machine> Space<M> {
+    /// Marks `range` as left out of dumps, or not. If a part of it is a hole, the rest is served and
+    /// [`MapError::NotMapped`] returned, as on Linux.
+    pub fn leave_out_of_dumps(&self, range: VirtRange, left_out: bool) -> Result<(), MapError> {
+        self.valid(range)?;
+        self.with_memory(|| self.leave_out_once(range, left_out))
+    }
+
+    fn leave_out_once(&self, range: VirtRange, left_out: bool) -> Result<(), MapError> {
+        let applied = |e: &Entry<M>| -> Attributes {
+            let mut a = e.attributes();
+            a.flags.set(Flags::DONT_DUMP, left_out);
+            a
+        };
+        let writer = self.write(range)?;
+        let changes = writer.overlapping(range.start, range.end).any(|e| applied(e) != e.attributes());
+        let result = covered(&writer, range);
+        if changes {
+            let mut update = Update::new(self, writer, range);
+            update.change(range, applied)?;
+            update.apply(Work::None)?;
+        }
+        result
+    }
+}
