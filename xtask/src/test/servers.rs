@@ -33,6 +33,12 @@ struct Machine {
     name: String,
     /// As for `--packages`.
     packages: String,
+    /// As for `--sources`.
+    #[serde(default)]
+    sources: Option<String>,
+    /// Whether it runs with `--soak` only.
+    #[serde(default)]
+    soak: bool,
     /// MiB.
     memory: u64,
     /// Seconds after which the machine hangs.
@@ -48,6 +54,9 @@ fn plan(context: &Context<'_>) -> Result<Vec<Machine>> {
 
 /// The kernels that run a script, each with the name of its check.
 fn sides(context: &Context<'_>, machine: &Machine) -> Vec<(On, String)> {
+    if machine.soak && !context.soak {
+        return Vec::new();
+    }
     let mut sides = vec![(On::Quire, format!("servers/{}", machine.name))];
     if context.soak {
         sides.push((On::Linux, format!("servers/linux/{}", machine.name)));
@@ -83,6 +92,7 @@ fn boot(context: &Context<'_>, machine: &Machine, on: On, name: &str) -> Result<
     scripts.push(format!(":{THERE}"));
     let guest = cli::Guest {
         packages: Some(machine.packages.clone()),
+        sources: machine.sources.clone(),
         copy: vec![scripts],
         ..cli::Guest::of(2, machine.memory)
     };

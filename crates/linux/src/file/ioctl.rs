@@ -1,8 +1,9 @@
 //! `ioctl`: terminals, and the few requests that every file knows.
 
 use super::terminals::ptys::{Master, open_peer};
-use super::terminals::{self, settings};
+use super::terminals::{self, settings, settings::Termios};
 use super::{File, notices};
+use crate::process::credentials::capabilities::cap;
 use crate::signal::Signal;
 use crate::socket::host::Socket;
 use crate::{Ctx, Errno, Machine};
@@ -50,6 +51,8 @@ const FIOSETOWN: u32 = 0x8901;
 const SIOCSPGRP: u32 = 0x8902;
 const FIOGETOWN: u32 = 0x8903;
 const SIOCGPGRP: u32 = 0x8904;
+const TIOCGLCKTRMIOS: u32 = 0x5456;
+const TIOCSLCKTRMIOS: u32 = 0x5457;
 
 /// `ioctl`
 pub fn sys_ioctl<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, request: u32, argument: u64) -> Result<usize, Errno> {
@@ -157,17 +160,24 @@ fn readable_bytes<M: Machine>(file: &File<M>) -> Result<i32, Errno> {
 fn of_terminal<M: Machine>(ctx: &Ctx<'_, M>, terminal: &Terminal, request: u32, argument: u64) -> Result<usize, Errno> {
     match request {
         TCGETS => ctx.write(argument, &settings::to_linux(&terminal.settings()))?,
-        TCGETA => ctx.write(argument, &settings::to_old(&settings::to_linux(&terminal.settings())))?,
-        TCSETS | TCSETSW | TCSETSF | TCSETA | TCSETAW | TCSETAF => {
-            let new = match request {
-                TCSETS | TCSETSW | TCSETSF => ctx.read(argument)?,
-                _ => settings::from_old(&ctx.read(argument)?, settings::to_linux(&terminal.settings())),
-            };
-            terminal.check(true)?;
-            if !matches!(request, TCSETS | TCSETA) {
-                drain(ctx, terminal)?;
+        TCGETA => ctx.write(argument, &settings::to_termio(&settings::to_linux(&terminal.settings())))?,
+        TCSETS | TCSETSW | TCSETSF => {
+            let new = ctx.read(argument)?;
+            set(ctx, terminal, &new, request != TCSETS, request == TCSETSF)?;
+        }
+        TCSETA | TCSETAW | TCSETAF => {
+            let new = settings::from_termio(&settings::to_linux(&terminal.settings()), &ctx.read(argument)?);
+            set(ctx, terminal, &new, request != TCSETA, request == TCSETAF)?;
+        }
+        TIOCGLCKTRMIOS => {
+            let locked = terminal.locked().map_or([0; 36], |locked| settings::to_linux(&locked));
+            ctx.write(argument, &locked)?;
+        }
+        TIOCSLCKTRMIOS => {
+            if !ctx.credentials().may(cap::SYS_ADMIN) && !ctx.credentials().may(cap::CHECKPOINT_RESTORE) {
+                return Err(Errno::EPERM);
             }
-            terminal.set_settings(settings::from_linux(&new), matches!(request, TCSETSF | TCSETAF));
+            terminal.set_locked(settings::from_linux(&ctx.read(argument)?));
         }
         TCSBRK | TCSBRKP => {
             terminal.check(true)?;
@@ -219,6 +229,28 @@ fn of_terminal<M: Machine>(ctx: &Ctx<'_, M>, terminal: &Terminal, request: u32, 
         _ => return Err(Errno::ENOTTY),
     }
     Ok(0)
+}
+
+/// Changes the settings, perhaps after the output has left the terminal, and perhaps with the typed bytes discarded.
+fn set<M: Machine>(
+    ctx: &Ctx<'_, M>,
+    terminal: &Terminal,
+    new: &Termios,
+    drained: bool,
+    flush: bool,
+) -> Result<(), Errno> {
+    terminal.check(true)?;
+    if drained {
+        drain(ctx, terminal)?;
+    }
+    let new = match terminal.locked() {
+        None => *new,
+        Some(locked) => {
+            settings::keep_locked(&settings::to_linux(&terminal.settings()), new, &settings::to_linux(&locked))
+        }
+    };
+    terminal.set_settings(settings::from_linux(&new), flush);
+    Ok(())
 }
 
 fn drain<M: Machine>(ctx: &Ctx<'_, M>, terminal: &Terminal) -> Result<(), Errno> {

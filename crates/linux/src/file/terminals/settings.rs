@@ -6,35 +6,6 @@ use quire_fs::terminal::{Characters, Input, Local, Output, Settings};
 /// `struct termios` of x86-64: four words of flags, the line discipline, 19 characters.
 pub type Termios = [u8; 36];
 
-/// `struct termio`, the older form: the low halves of the flags, the line discipline, the first eight characters, and a
-/// byte of padding.
-pub type Termio = [u8; 18];
-const OLD_LINE: usize = 8;
-const OLD_CHARACTERS: usize = 9;
-const OLD_COUNT: usize = 8;
-
-/// The older form of `t`.
-pub fn to_old(t: &Termios) -> Termio {
-    let mut out = [0; 18];
-    for (old, new) in out[..OLD_LINE].chunks_exact_mut(2).zip(t.chunks_exact(4)) {
-        old.copy_from_slice(&new[..2]);
-    }
-    out[OLD_LINE] = t[16];
-    out[OLD_CHARACTERS..OLD_CHARACTERS + OLD_COUNT].copy_from_slice(&t[17..17 + OLD_COUNT]);
-    out
-}
-
-/// `present` with the parts that the older form has.
-pub fn from_old(old: &Termio, present: Termios) -> Termios {
-    let mut out = present;
-    for (new, old) in out.chunks_exact_mut(4).zip(old[..OLD_LINE].chunks_exact(2)) {
-        new[..2].copy_from_slice(old);
-    }
-    out[16] = old[OLD_LINE];
-    out[17..17 + OLD_COUNT].copy_from_slice(&old[OLD_CHARACTERS..OLD_CHARACTERS + OLD_COUNT]);
-    out
-}
-
 const INPUT: [(u32, Input); 6] = [
     (0o40, Input::STRIP),
     (0o100, Input::NL_TO_CR),
@@ -143,21 +114,69 @@ pub fn from_linux(t: &Termios) -> Settings {
     s
 }
 
+/// `struct termio` of System V: the low halves of the flags, the line discipline, eight characters, a byte of padding.
+pub type Termio = [u8; 18];
+const TERMIO_CHARACTERS: usize = 8;
+
+/// The older form of settings.
+pub fn to_termio(t: &Termios) -> Termio {
+    let mut out = [0; 18];
+    for (half, word) in out.chunks_exact_mut(2).zip(t[..16].chunks_exact(4)) {
+        half.copy_from_slice(&word[..2]);
+    }
+    out[8] = t[16];
+    out[9..9 + TERMIO_CHARACTERS].copy_from_slice(&t[17..17 + TERMIO_CHARACTERS]);
+    out
+}
+
+/// `now` with the parts that the older form has. As on Linux, the upper halves of the flags stay.
+pub fn from_termio(now: &Termios, new: &Termio) -> Termios {
+    let mut out = *now;
+    for (word, half) in out[..16].chunks_exact_mut(4).zip(new.chunks_exact(2)) {
+        word[..2].copy_from_slice(half);
+    }
+    out[16] = new[8];
+    out[17..17 + TERMIO_CHARACTERS].copy_from_slice(&new[9..9 + TERMIO_CHARACTERS]);
+    out
+}
+
+/// `new`, except for what `locked` marks, which is as in `old`: single bits of flags, and whole other bytes.
+pub fn keep_locked(old: &Termios, new: &Termios, locked: &Termios) -> Termios {
+    let mut out = *new;
+    for (at, byte) in out.iter_mut().enumerate() {
+        let mask = match locked[at] {
+            0 => 0,
+            bits if at < 16 => bits,
+            _ => u8::MAX,
+        };
+        *byte = (*byte & !mask) | (old[at] & mask);
+    }
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_older_form_keeps_what_it_lacks() {
-        let mut new = to_linux(&initial());
-        new[2] = 0x77;
-        let mut old = to_old(&new);
-        assert_eq!((old[8], old[17]), (new[16], 0));
-        assert_eq!(from_old(&old, new), new);
-        old[0] ^= 0xff;
-        old[9] = 1;
-        let changed = from_old(&old, new);
-        assert_eq!((changed[0], changed[2], changed[17], changed[25]), (new[0] ^ 0xff, 0x77, 1, new[25]));
+    fn the_older_form_keeps_the_upper_halves() {
+        let now: Termios = core::array::from_fn(|i| i as u8 + 1);
+        let short = to_termio(&now);
+        assert_eq!(short[..10], [1, 2, 5, 6, 9, 10, 13, 14, 17, 18]);
+        assert_eq!(short[17], 0);
+        assert_eq!(from_termio(&now, &short), now);
+        let new = from_termio(&now, &[0xff; 18]);
+        assert_eq!(new[..5], [0xff, 0xff, 3, 4, 0xff]);
+        assert_eq!((new[16], new[24], new[25]), (0xff, 0xff, 26));
+    }
+
+    #[test]
+    fn locked_settings_stay() {
+        let (old, new) = ([0x0f; 36], [0xf0; 36]);
+        let mut locked = [0; 36];
+        (locked[0], locked[20]) = (0x11, 1);
+        let kept = keep_locked(&old, &new, &locked);
+        assert_eq!((kept[0], kept[1], kept[20], kept[21]), (0xe1, 0xf0, 0x0f, 0xf0));
     }
 
     #[test]

@@ -42,6 +42,7 @@ numbers! {
     LEASE = 28;
     MAC_OVERRIDE = 32;
     WAKE_ALARM = 35;
+    CHECKPOINT_RESTORE = 40;
 }
 
 /// The highest number that Linux has (CAP_CHECKPOINT_RESTORE).
