@@ -173,7 +173,7 @@ impl Host for TestHost {
     type PipeCharge = TestCharge;
     type Attached = ();
     fn lease_deadline(&self) -> u64 {
-        0
+        quire_sync::hooks::now() + 50_000_000
     }
     fn charge_locks(&self, _n: usize) -> Option<()> {
         Some(())

@@ -27,7 +27,7 @@ use crate::vdso::Vdso;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use quire_heap::{Arc, Vec};
 use quire_sync::{CachePadded, Rank, SpinLock};
-use quire_task::{RollCall, Scheduler, Thread as Task};
+use quire_task::{Class, MOST_URGENT, RollCall, Scheduler, Thread as Task};
 use quire_vm::{PAGE_SIZE, Vm};
 
 /// The Linux layer of a running kernel: one a machine, never freed.
@@ -200,6 +200,8 @@ impl<M: Machine> Linux<M> {
 
     /// Notifies the waiters for expired timer files. Called once, by a thread of the kernel, which stays here.
     pub fn notify_timer_files(&'static self) -> ! {
+        // Programs' real-time threads may wait for it.
+        self.scheduler.set_class(&self.scheduler.current(), Class::Fifo(MOST_URGENT), false);
         self.timer_files.notify(self.machine)
     }
 

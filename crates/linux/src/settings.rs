@@ -111,7 +111,7 @@ settings! {
     /// limit: -1. The kernel acts on it, as on the next two.
     RealTimeRuntime: 950_000, -1, INT;
     /// `kernel.sched_rt_period_us`
-    RealTimePeriod: 1_000_000, 1, INT;
+    RealTimePeriod: 1_000_000, 1_000, INT;
     /// `kernel.sched_rr_timeslice_ms`: the turn under `SCHED_RR`. Zero and less mean the first value.
     RoundRobin: 100, i32::MIN as i64, INT;
     /// `net.ipv6.bindv6only`: the first value of IPV6_V6ONLY. The kernel acts on it.

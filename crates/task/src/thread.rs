@@ -368,6 +368,10 @@ impl<M: Machine> Thread<M> {
         let changed = |old: u8| Some(old % NICES + new * NICES);
         let _before = self.nice.fetch_update(Ordering::Relaxed, Ordering::Relaxed, changed);
         self.realtime.store(realtime, Ordering::Relaxed);
+        if realtime == 0 {
+            // A turn among real-time threads may be longer.
+            let _before = self.slice.fetch_min(SLICE, Ordering::Relaxed);
+        }
         if realtime != 0 {
             self.note_urgent();
         }

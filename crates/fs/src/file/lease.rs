@@ -4,13 +4,16 @@
 //! are in a list, which is made for the first one and stays with the inode.
 //!
 //! An opener that conflicts with leases *breaks* them: it notes for each the kind that may stay, tells the holders, and
-//! waits. Once the time is over, it changes or removes the leases itself.
+//! waits. Once the time is over, it changes or removes the leases itself. While an opener waits, no open file gets a new or
+//! stronger lease, so that its wait has an end.
 
 use crate::stream::io::Io;
 use crate::stream::readiness::Readiness;
 use crate::tree::inode::Inode;
 use crate::{FsError, Host};
 use quire_heap::{Arc, Vec};
+use quire_sync::atomic::{AtomicUsize, Ordering};
+use quire_sync::hooks::now;
 use quire_sync::{Rank, SpinLock};
 
 /// Most leases on one inode.
@@ -57,6 +60,8 @@ impl Lease {
 /// The leases of an inode.
 pub(crate) struct LeaseList {
     held: SpinLock<Vec<Lease>>,
+    /// Openers that wait.
+    waiting: AtomicUsize,
     changed: Readiness,
 }
 
@@ -70,7 +75,7 @@ pub(crate) const fn none() -> OwnLeases {
 impl LeaseList {
     fn new() -> Result<Arc<Self>, FsError> {
         let held = SpinLock::new(Rank::ATTRIBUTES, Vec::new());
-        Ok(Arc::try_new(LeaseList { held, changed: Readiness::new() })?)
+        Ok(Arc::try_new(LeaseList { held, waiting: AtomicUsize::new(0), changed: Readiness::new() })?)
     }
 
     /// Whether no lease keeps an opener off.
@@ -148,7 +153,10 @@ impl<H: Host> Inode<H> {
         if held.iter().any(|other| other.file != file && (kind == LeaseKind::Write || other.kind == LeaseKind::Write)) {
             return Err(FsError::WouldBlock);
         }
+        let waits = list.waiting.load(Ordering::Acquire) > 0;
         let before = match held.iter_mut().find(|lease| lease.file == file) {
+            Some(own) if waits && kind > own.kind => return Err(FsError::WouldBlock),
+            None if waits => return Err(FsError::WouldBlock),
             Some(own) => {
                 let may = own.broken.map_or(Some(kind), |of| of.to);
                 if may.is_none_or(|may| kind > may) {
@@ -194,8 +202,27 @@ impl<H: Host> Inode<H> {
             return Ok(());
         }
         let Some(list) = self.lease_list() else { return Ok(()) };
-        while list.is_free(writes).is_none() {
-            let (holder, first) = list.note(writes, host.lease_deadline());
+        if list.is_free(writes).is_some() {
+            return Ok(());
+        }
+        list.waiting.fetch_add(1, Ordering::AcqRel);
+        let done = self.await_leases(&list, host.lease_deadline(), writes, io);
+        list.waiting.fetch_sub(1, Ordering::AcqRel);
+        done
+    }
+
+    /// As [`break_leases`](Self::break_leases). Leases that this opener breaks end at `due`.
+    fn await_leases(&self, list: &LeaseList, due: u64, writes: bool, io: &Io<'_>) -> Result<(), FsError> {
+        loop {
+            let gone = list.expire(now());
+            if gone > 0 {
+                (0..gone).for_each(|_| self.system().count_lease(false));
+                list.changed.notify();
+            }
+            if list.is_free(writes).is_some() {
+                return Ok(());
+            }
+            let (holder, first) = list.note(writes, due);
             if let Some(holder) = holder {
                 holder.broken();
                 continue;
@@ -203,17 +230,15 @@ impl<H: Host> Inode<H> {
             let until = Io { deadline: Some(first.min(io.deadline.unwrap_or(u64::MAX))), ..*io };
             match list.changed.wait(&until, || list.is_free(writes)) {
                 Err(FsError::WouldBlock) if io.nonblock => return Err(FsError::WouldBlock),
-                Err(FsError::WouldBlock) => {
-                    // The deadline that `first` names has passed.
-                    let gone = list.expire(first);
-                    (0..gone).for_each(|_| self.system().count_lease(false));
-                    list.changed.notify();
+                Err(FsError::WouldBlock) if io.deadline.is_some_and(|deadline| deadline <= now()) => {
+                    return Err(FsError::WouldBlock);
                 }
+                // The deadline that `first` names has passed.
+                Err(FsError::WouldBlock) => {}
                 Err(other) => return Err(other),
                 Ok(()) => {}
             }
         }
-        Ok(())
     }
 }
 

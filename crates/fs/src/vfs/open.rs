@@ -153,7 +153,7 @@ impl<H: Host> Vfs<H> {
         Ok(match &inode.node {
             InodeContent::File(file) => {
                 if flags.contains(OpenFlags::TRUNCATE) {
-                    inode.truncate_by_name(&self.host, 0, io)?;
+                    inode.truncate_by_name(&self.host, 0, &io.of(flags))?;
                 }
                 file.origin.opened_as(dentry);
                 Body::File

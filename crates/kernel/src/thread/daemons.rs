@@ -2,6 +2,7 @@
 
 use super::kthread::kernel_thread;
 use crate::machine::{scheduler, vm};
+use quire_task::{Class, MOST_URGENT};
 use quire_vm::reclaim::daemon::Daemon;
 
 /// The memory core's own threads.
@@ -16,6 +17,10 @@ pub fn start() {
 }
 
 extern "C" fn run(daemon: usize) -> ! {
+    if matches!(DAEMONS[daemon].1, Daemon::Completion) {
+        // Real-time threads may wait for their pages.
+        scheduler().set_class(&scheduler().current(), Class::Fifo(MOST_URGENT), false);
+    }
     vm().daemon_run(DAEMONS[daemon].1);
     // Only the end of the machine stops the daemons.
     scheduler().exit()

@@ -22,7 +22,7 @@ use crate::settings::Setting;
 use crate::signal::SigInfo;
 use crate::{Ctx, Errno, Linux, Machine, Thread};
 use core::sync::atomic::Ordering;
-use quire_fs::{Final, FsError, Io, OpenFlags, SliceSource};
+use quire_fs::{FileKind, Final, FsError, Io, OpenFlags, SliceSource};
 use quire_heap::{Arc, Vec};
 use quire_vm::{PAGE_SIZE, Prot};
 
@@ -77,9 +77,17 @@ fn name<M: Machine>(ctx: &Ctx<'_, M>, info: &SigInfo, limit: u64) -> Result<Vec<
     pattern::name(&linux.core_pattern.get(), &facts)
 }
 
-/// A new file, in place of an older one.
+/// A new file, in place of an older one. Anything but a regular file of the caller with one name stays, and there is no
+/// core file.
 fn open<M: Machine>(ctx: &Ctx<'_, M>, name: &[u8]) -> Result<Arc<File<M>>, Errno> {
     let view = ctx.view()?;
+    if let Ok(there) = ctx.vfs().find(&view, view.cwd(), name, false) {
+        let attr = there.inode.attr();
+        let own = attr.uid == view.credentials.uid && attr.links <= 1;
+        if there.inode.kind() != FileKind::Regular || !own {
+            return Err(Errno::EEXIST);
+        }
+    }
     match ctx.vfs().walk(&view, view.cwd(), name, Final::Name).and_then(|found| ctx.vfs().unlink(&view, &found)) {
         Ok(()) | Err(FsError::NotFound) => {}
         Err(error) => return Err(error.into()),

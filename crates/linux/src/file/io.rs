@@ -525,7 +525,9 @@ pub fn sys_truncate<M: Machine>(ctx: &mut Ctx<'_, M>, path: u64, size: i64) -> R
         return Err(Errno::EISDIR);
     }
     view.credentials.may(&dentry.inode, Want::WRITE)?;
-    let truncated = dentry.inode.truncate_by_name(ctx.vfs().host(), size, &writing(ctx, &|| false));
+    // It may wait for the end of a lease.
+    let interrupted = || ctx.thread.interrupted();
+    let truncated = dentry.inode.truncate_by_name(ctx.vfs().host(), size, &writing(ctx, &interrupted));
     truncated.map_err(|e| refused_write(ctx, e))?;
     dentry.happened(Happening::MODIFY);
     Ok(0)

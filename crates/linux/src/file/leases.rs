@@ -63,7 +63,7 @@ pub(super) fn set<M: Machine>(ctx: &Ctx<'_, M>, file: &Arc<File<M>>, fd: i32, ki
     }
     let regular = file.regular().ok_or(Errno::EINVAL)?;
     let had = inode.lease_of(own);
-    inode.set_lease(own, kind, Leased::new(ctx, file, fd)?).map_err(refused)?;
+    inode.set_lease(own, kind, Leased::of(ctx, file, fd)?).map_err(refused)?;
     // Other openers count themselves first, then look for leases. So either they find this one, or it finds them.
     let own_write = u64::from(file.flags().contains(OpenFlags::WRITE));
     let in_use = match kind {
@@ -76,7 +76,7 @@ pub(super) fn set<M: Machine>(ctx: &Ctx<'_, M>, file: &Arc<File<M>>, fd: i32, ki
     }
     // The lease that it had stays, if there was one.
     match had {
-        Some(Some(before)) => inode.set_lease(own, before, Leased::new(ctx, file, fd)?).map_err(refused)?,
+        Some(Some(before)) => inode.set_lease(own, before, Leased::of(ctx, file, fd)?).map_err(refused)?,
         _ => {
             inode.drop_lease(own);
         }

@@ -5,18 +5,20 @@
 //! end with the open file. So they send nothing about a closed file.
 
 use super::File;
+use super::inotify::Notifier;
 use crate::errno::Errno;
 use crate::machine::Machine;
 use crate::process::credentials::Credentials;
 use crate::process::group::Group;
 use crate::process::users::{Account, Charge};
 use crate::signal::{Detail, SigInfo, Signal};
+use crate::socket::host::Socket;
 use crate::{Ctx, Linux, Pid, Process};
 use core::sync::atomic::{AtomicU32, Ordering};
 use linux_raw_sys::general as raw;
 use quire_fs::lease::LeaseHolder;
 use quire_fs::readiness::Listener;
-use quire_fs::{FsError, Happening, OpenFlags, Ready, Watch, Watcher};
+use quire_fs::{FileKind, FsError, Happening, OpenFlags, Ready, Watch, Watcher};
 use quire_heap::{Arc, Weak, unsize};
 use quire_sync::{Mutex, Rank, SpinLock};
 
@@ -254,9 +256,18 @@ impl<M: Machine> Listener for Async<M> {
     }
 }
 
+/// Whether the file signals its readiness. As on Linux, other nameless files store `O_ASYNC` alone. A `signalfd` must
+/// not: it becomes ready by a signal, so that each signal would send another.
+fn tells_readiness<M: Machine>(file: &File<M>) -> bool {
+    match file.dentry.inode.kind() {
+        FileKind::Fifo | FileKind::Socket | FileKind::CharDevice => true,
+        _ => file.stream_as::<Notifier>().is_some() || file.stream_as::<Socket<M>>().is_some(),
+    }
+}
+
 /// Changes `O_ASYNC`.
 pub(super) fn set_async<M: Machine>(ctx: &Ctx<'_, M>, file: &Arc<File<M>>, fd: i32, on: bool) -> Result<(), Errno> {
-    let Some(readiness) = file.readiness() else { return Ok(()) };
+    let Some(readiness) = file.readiness().filter(|_| tells_readiness(file)) else { return Ok(()) };
     if !on && file.attached().is_none() {
         return Ok(());
     }
@@ -370,7 +381,7 @@ pub(super) struct Leased<M: Machine> {
 
 impl<M: Machine> Leased<M> {
     /// The holder for a lease of `file`.
-    pub(super) fn new(ctx: &Ctx<'_, M>, file: &File<M>, fd: i32) -> Result<Arc<dyn LeaseHolder>, Errno> {
+    pub(super) fn of(ctx: &Ctx<'_, M>, file: &File<M>, fd: i32) -> Result<Arc<dyn LeaseHolder>, Errno> {
         let notices = Notices::of(ctx, file)?;
         notices.default_receiver(ctx);
         Ok(unsize!(Arc::try_new(Leased { notices: Arc::downgrade(&notices), fd })?))

@@ -206,7 +206,7 @@ fn clone<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usize, Er
     loop {
         match clone_once(ctx, request) {
             // A signal to its group, or to all processes, is under way. It may be for others only.
-            Err(Errno::ERESTARTNOINTR) if !ctx.interrupted() => ctx.linux.scheduler.yield_now(),
+            Err(Errno::ERESTARTNOINTR) if !ctx.interrupted() => ctx.linux.scheduler.yield_to_all(),
             done => return done,
         }
     }

@@ -63,7 +63,7 @@ fn effective<M: Machine>(task: &ThreadRef<M>, own: u32) -> u32 {
         return own;
     }
     let class = if task.class().0 == Class::Background { IDLE } else { BEST_EFFORT };
-    class << CLASS_SHIFT | (i32::from(task.nice()) + 20) as u32 / 5
+    (class << CLASS_SHIFT) | ((i32::from(task.nice()) + 20) as u32 / 5)
 }
 
 /// `ioprio_get`: a thread's own value, or the best that counts in a group or of a user.

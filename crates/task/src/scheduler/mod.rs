@@ -251,6 +251,16 @@ impl<M: Machine> Scheduler<M> {
         self.reap_dead();
     }
 
+    /// As [`yield_now`](Self::yield_now), for a thread that waits for the work of another: less urgent threads get their
+    /// turn too.
+    pub fn yield_to_all(&self) {
+        const WHILE: u64 = 1_000_000;
+        match self.current().urgency() {
+            0 => self.yield_now(),
+            _ => self.park(Some(self.machine.now().saturating_add(WHILE))),
+        }
+    }
+
     /// Switches to a waiting thread if the running thread's stretch has ended. Called by `preempt_enable` and on the
     /// way out of interrupts, when the flag of [`Machine::set_pending`] is up and the preemption count is zero.
     pub fn preempt(&self) {

@@ -48,8 +48,9 @@ impl<M: Machine> Scheduler<M> {
             return near;
         }
         let existing = || allowed.iter().take_while(|cpu| *cpu < self.cpus.len());
+        // The urgency of the most urgent thread that runs or waits there.
+        let runs = |cpu: CpuId| self.cpus.of(cpu).urgency.load(Ordering::Relaxed);
         let less_urgent = || {
-            let runs = |cpu: CpuId| self.cpus.of(cpu).urgency.load(Ordering::Relaxed);
             let urgency = thread.urgency();
             if urgency == 0 || here && runs(near) < urgency {
                 return None;
@@ -57,8 +58,11 @@ impl<M: Machine> Scheduler<M> {
             existing().min_by_key(|cpu| runs(*cpu)).filter(|cpu| runs(*cpu) < urgency)
         };
         let idle = self.idle.take_any(near, &allowed);
-        idle.or_else(less_urgent).or(here.then_some(near)).unwrap_or_else(|| {
-            existing().min_by_key(|cpu| self.cpus.of(*cpu).waiting.load(Ordering::Relaxed)).unwrap_or(near)
+        // An ordinary thread stays near unless a real-time one runs there, which may leave it little of that CPU.
+        let stays = || (here && (runs(near) == 0 || thread.urgency() > 0)).then_some(near);
+        idle.or_else(less_urgent).or_else(stays).unwrap_or_else(|| {
+            let busy = |cpu: &CpuId| (runs(*cpu) > 0, self.cpus.of(*cpu).waiting.load(Ordering::Relaxed), *cpu != near);
+            existing().min_by_key(busy).unwrap_or(near)
         })
     }
 
@@ -120,7 +124,7 @@ impl<M: Machine> Scheduler<M> {
         cpu.waiting.store(queue.len(), Ordering::Release);
         cpu.eager.store(queue.eager(), Ordering::Relaxed);
         cpu.turn_end.store(queue.turn_end(), Ordering::Relaxed);
-        cpu.urgency.store(queue.urgency(), Ordering::Relaxed);
+        cpu.urgency.store(queue.most_urgent(), Ordering::Relaxed);
         if queue.idle {
             self.crowded.remove(id);
         } else if queue.movable() > 0 {

@@ -123,9 +123,9 @@ impl<M: Machine> RunQueue<M> {
         }
     }
 
-    /// The real-time priority of the thread that runs.
-    pub fn urgency(&self) -> u8 {
-        self.urgency
+    /// The real-time priority of the most urgent thread that runs or waits.
+    pub fn most_urgent(&self) -> u8 {
+        self.urgency.max(self.realtime.most_urgent())
     }
 
     pub fn set_bound(&mut self, bound: Bound) {
@@ -328,15 +328,19 @@ impl<M: Machine> RunQueue<M> {
             return Sorted::Absent;
         }
         let urgency = thread.urgency();
-        if ptr::eq(self.running, thread) {
-            if urgency == self.urgency {
+        // A thread that was woken while it still leaves this CPU both runs and waits here. Then its list counts.
+        if waits == 0 {
+            if !ptr::eq(self.running, thread) {
                 return Sorted::Unchanged;
             }
-            self.run(thread, share(), now());
+            // Its turn may have another end even at the same urgency.
+            if urgency != self.urgency {
+                self.run(thread, share(), now());
+            }
             return Sorted::Moved;
         }
         let before = if waits == URGENT { thread.queued_at.load(Relaxed) } else { 0 };
-        if waits == 0 || urgency == before {
+        if urgency == before {
             return Sorted::Unchanged;
         }
         let share = share();

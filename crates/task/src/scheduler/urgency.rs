@@ -1,14 +1,14 @@
 //! Changes of a thread's class and urgency, and of the bound on real-time threads.
 
-use super::cpu::Scheduler;
+use super::cpu::{Cpu, Scheduler};
 use super::realtime::Bound;
 use super::run_queue::Sorted;
 use crate::irq::Masked;
 use crate::machine::Machine;
 use crate::mutant::{Mutant, mutant};
 use crate::thread::{Class, Thread};
-use quire_sync::atomic::{Ordering, fence_full};
-use quire_sync::current_cpu;
+use quire_sync::atomic::fence_full;
+use quire_sync::{CpuId, current_cpu};
 
 impl<M: Machine> Scheduler<M> {
     /// Changes the class of `thread`, and whether threads that it makes are [not favoured](Thread::class). A thread that
@@ -37,31 +37,35 @@ impl<M: Machine> Scheduler<M> {
             let mut queue = target.queue.lock_masked();
             let is_home = || thread.home() == home;
             let now = || self.machine.ticks_to_ns(self.machine.ticks());
-            let told = match queue.sort(thread, is_home, || self.share(thread, home), now) {
+            match queue.sort(thread, is_home, || self.share(thread, home), now) {
                 Sorted::Absent => continue,
                 Sorted::Unchanged => return,
-                Sorted::Moved => {
-                    let before = target.turn_end.load(Ordering::Relaxed);
-                    self.note(target, home, &queue);
-                    target.turn_end.load(Ordering::Relaxed) < before
-                }
-            };
-            drop(queue);
-            if home == current_cpu() {
-                self.limit_stretch(target);
-            } else if told && !mutant(Mutant::QueueWithoutKick) {
-                self.machine.kick(home);
+                Sorted::Moved => self.note(target, home, &queue),
             }
+            drop(queue);
+            self.end_turn_anew(target, home);
             return;
         }
     }
 
-    /// Sets the bound on real-time threads for all CPUs. A CPU that runs such a thread follows it from that thread's
-    /// next switch on.
+    /// The end of the turn on `id` may have changed: that CPU sets its timer anew.
+    fn end_turn_anew(&self, cpu: &Cpu<M>, id: CpuId) {
+        if id == current_cpu() {
+            self.limit_stretch(cpu);
+        } else if !mutant(Mutant::QueueWithoutKick) {
+            self.machine.kick(id);
+        }
+    }
+
+    /// Sets the bound on real-time threads for all CPUs.
     pub fn set_bound(&self, bound: Bound) {
         let _masked = Masked::new(self.machine);
-        for cpu in self.cpus.iter() {
-            cpu.queue.lock_masked().set_bound(bound);
+        for (id, cpu) in self.cpus.iter().enumerate() {
+            let mut queue = cpu.queue.lock_masked();
+            queue.set_bound(bound);
+            self.note(cpu, id, &queue);
+            drop(queue);
+            self.end_turn_anew(cpu, id);
         }
     }
 }
