@@ -1,6 +1,6 @@
 //! A thread becomes real-time while another CPU queues it.
 
-use super::machine::{B, Cast, make_b};
+use super::machine::{B, Cast, is_up, make_b};
 use crate::Class;
 use quire_sync::atomic::{AtomicBool, Ordering};
 use quire_sync::explore::{Arc, thread};
@@ -11,7 +11,7 @@ fn change_against_queueing() {
     let (changed, ran) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let (wait, tell) = (changed.clone(), ran.clone());
     let cast = Cast::new().interrupt(1, |machine, s| make_b(machine, s, 1)).b(move |_, s| {
-        while !wait.load(Ordering::Acquire) {
+        while !is_up(&wait) {
             thread::yield_now();
         }
         let urgency = s.here().queue.lock_masked().urgency();
@@ -21,7 +21,7 @@ fn change_against_queueing() {
     cast.run(|machine, s| {
         s.set_class(machine.thread(B), Class::Fifo(5), false);
         changed.store(true, Ordering::Release);
-        while !ran.load(Ordering::Acquire) {
+        while !is_up(&ran) {
             thread::yield_now();
         }
     });
