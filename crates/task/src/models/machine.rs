@@ -48,7 +48,7 @@ pub(super) struct Model {
 
 /// Whether the flag is up now. Read-modify-writes throughout: loom lets a load see an old value for ever, and lets a
 /// plain store fall between two swaps that both miss it.
-pub(super) fn is_up(flag: &AtomicBool) -> bool {
+fn is_up(flag: &AtomicBool) -> bool {
     flag.fetch_or(false, Ordering::AcqRel)
 }
 
