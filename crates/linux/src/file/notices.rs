@@ -185,10 +185,20 @@ pub(super) fn set_owner_by_number<M: Machine>(ctx: &Ctx<'_, M>, file: &File<M>, 
 /// The kind and the number of the receiver; `(PROCESS, 0)` where there is none, or it has ended.
 pub(super) fn owner<M: Machine>(file: &File<M>) -> (i32, i32) {
     let receiver = file.attached().and_then(|notices| notices.state.lock().receiver.clone());
+    // The last reference to one that has ended may be dropped a moment later, but its number is free already.
     let number = match receiver.map(|(receiver, _)| receiver) {
-        Some(Receiver::Thread(tid, process)) => process.upgrade().map(|_| (THREAD, tid)),
-        Some(Receiver::Process(process)) => process.upgrade().map(|process| (PROCESS, process.pid)),
-        Some(Receiver::Group(group)) => group.upgrade().map(|group| (GROUP, group.id)),
+        Some(Receiver::Thread(tid, process)) => process.upgrade().and_then(|process| {
+            let there = process.linux.ids.process_of_thread(tid);
+            there.filter(|there| Arc::ptr_eq(there, &process)).map(|_| (THREAD, tid))
+        }),
+        Some(Receiver::Process(process)) => process.upgrade().and_then(|process| {
+            let there = process.linux.ids.process(process.pid);
+            there.filter(|there| Arc::ptr_eq(there, &process)).map(|_| (PROCESS, process.pid))
+        }),
+        Some(Receiver::Group(group)) => group.upgrade().and_then(|group| {
+            let there = group.linux.ids.group(group.id);
+            there.filter(|there| Arc::ptr_eq(there, &group)).map(|_| (GROUP, group.id))
+        }),
         None => None,
     };
     number.map_or((PROCESS, 0), |(kind, id)| (kind, id as i32))
