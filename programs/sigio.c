@@ -177,6 +177,16 @@ static void a_directory_signals(void) {
     awaited(SIGRTMIN + 2, false);
     CHECK(!rename("new", "sub/new"), "rename");
     awaited(SIGRTMIN + 2, false);
+    // Alone, a rename is one inside of the directory.
+    ANSWERS(0, command(d, NOTIFY, 0));
+    ANSWERS(0, command(d, NOTIFY, RENAME));
+    while (sigtimedwait(&(sigset_t){{~0ul}}, NULL, &(struct timespec){0}) > 0) {}
+    CHECK(!rename("sub/new", "new") && !rename("new", "sub/new"), "rename");
+    awaited(SIGRTMIN + 2, true);
+    CHECK(!rename("sub", "under") && !rename("under", "sub"), "rename");
+    awaited(SIGRTMIN + 2, false);
+    awaited(SIGRTMIN + 2, true);
+    ANSWERS(0, command(d, NOTIFY, CREATE | ATTRIB | MULTISHOT));
     while (sigtimedwait(&(sigset_t){{~0ul}}, NULL, &(struct timespec){0}) > 0) {}
     // Not below the directory, but the directory itself.
     CHECK(!unlink("sub/new"), "unlink");

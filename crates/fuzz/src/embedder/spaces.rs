@@ -49,6 +49,11 @@ pub const OPERATIONS: &[Operation] = &[
         let done = p.space().1.inherit(range, p.one_of(&all));
         assert!(done.is_err() || !is_wrong(range), "inherits {range:?}");
     }),
+    ("leave out of dumps", |p| {
+        let (range, left_out) = (p.range(), p.flip());
+        let done = p.space().1.leave_out_of_dumps(range, left_out);
+        assert!(done.is_err() || !is_wrong(range), "leaves {range:?} out");
+    }),
     ("remap", |p| {
         let (space, from, to) = (p.space().1, p.range(), p.address());
         let len = if p.flip() { p.below(24) * PAGE_SIZE } else { from.end.wrapping_sub(from.start) };

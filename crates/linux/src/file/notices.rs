@@ -187,10 +187,20 @@ pub(super) fn set_owner_by_number<M: Machine>(ctx: &Ctx<'_, M>, file: &File<M>, 
 /// The kind and the number of the receiver; `(PROCESS, 0)` where there is none, or it has ended.
 pub(super) fn owner<M: Machine>(file: &File<M>) -> (i32, i32) {
     let receiver = file.attached().and_then(|notices| notices.state.lock().receiver.clone());
+    // The last reference to one that has ended may be dropped a moment later, but its number is free already.
     let number = match receiver.map(|(receiver, _)| receiver) {
-        Some(Receiver::Thread(tid, process)) => process.upgrade().map(|_| (THREAD, tid)),
-        Some(Receiver::Process(process)) => process.upgrade().map(|process| (PROCESS, process.pid)),
-        Some(Receiver::Group(group)) => group.upgrade().map(|group| (GROUP, group.id)),
+        Some(Receiver::Thread(tid, process)) => process.upgrade().and_then(|process| {
+            let there = process.linux.ids.process_of_thread(tid);
+            there.filter(|there| Arc::ptr_eq(there, &process)).map(|_| (THREAD, tid))
+        }),
+        Some(Receiver::Process(process)) => process.upgrade().and_then(|process| {
+            let there = process.linux.ids.process(process.pid);
+            there.filter(|there| Arc::ptr_eq(there, &process)).map(|_| (PROCESS, process.pid))
+        }),
+        Some(Receiver::Group(group)) => group.upgrade().and_then(|group| {
+            let there = group.linux.ids.group(group.id);
+            there.filter(|there| Arc::ptr_eq(there, &group)).map(|_| (GROUP, group.id))
+        }),
         None => None,
     };
     number.map_or((PROCESS, 0), |(kind, id)| (kind, id as i32))
@@ -285,13 +295,16 @@ pub(super) fn set_async<M: Machine>(ctx: &Ctx<'_, M>, file: &Arc<File<M>>, fd: i
     Ok(())
 }
 
-/// `F_NOTIFY`'s events, and those of a watch.
+/// `F_NOTIFY`'s events, and those of a watch. A file that comes or goes counts as made or removed.
+const CREATE: u32 = 4;
+const DELETE: u32 = 8;
+const RENAME: u32 = 0x10;
 const EVENTS: [(u32, Happening); 6] = [
     (1, Happening::ACCESS),
     (2, Happening::MODIFY),
-    (4, Happening::CREATE.union(Happening::MOVED_TO)),
-    (8, Happening::DELETE.union(Happening::MOVED_FROM)),
-    (0x10, Happening::MOVED_FROM),
+    (CREATE, Happening::CREATE.union(Happening::MOVED_TO)),
+    (DELETE, Happening::DELETE.union(Happening::MOVED_FROM)),
+    (RENAME, Happening::MOVED_FROM.union(Happening::MOVED_TO)),
     (0x20, Happening::ATTRIBUTES),
 ];
 const MULTISHOT: u32 = 0x8000_0000;
@@ -300,12 +313,38 @@ const MULTISHOT: u32 = 0x8000_0000;
 struct DirectoryNotice<M: Machine> {
     notices: Weak<Notices<M>>,
     fd: i32,
+    /// The events that the program asked for.
+    mask: AtomicU32,
+    /// The last move out of the directory.
+    moved: AtomicU32,
+}
+
+impl<M: Machine> DirectoryNotice<M> {
+    /// Whether the program asked for it. A file is renamed where both halves of its move are in the directory.
+    fn asks(&self, mask: u32, what: Happening, cookie: u32) -> bool {
+        if what.contains(Happening::MOVED_FROM) {
+            self.moved.store(cookie, Ordering::Relaxed);
+            return mask & DELETE != 0;
+        }
+        if what.contains(Happening::MOVED_TO) {
+            return mask & CREATE != 0 || mask & RENAME != 0 && self.moved.load(Ordering::Relaxed) == cookie;
+        }
+        true
+    }
 }
 
 impl<M: Machine> Watcher for DirectoryNotice<M> {
-    fn happened(&self, _watch: &Watch, _what: Happening, _cookie: u32, _name: &[u8]) {
-        if let Some(notices) = self.notices.upgrade() {
-            notices.send(MESSAGE, self.fd);
+    fn happened(&self, watch: &Watch, what: Happening, cookie: u32, _name: &[u8]) {
+        let Some(notices) = self.notices.upgrade() else { return };
+        let mask = self.mask.load(Ordering::Relaxed);
+        let ends = mask & MULTISHOT == 0;
+        // The first of two events that come at once ends the watch.
+        if !self.asks(mask, what, cookie) || ends && !watch.end() {
+            return;
+        }
+        notices.send(MESSAGE, self.fd);
+        if ends {
+            self.ended(watch);
         }
     }
 
@@ -340,21 +379,18 @@ pub(super) fn notify<M: Machine>(ctx: &Ctx<'_, M>, file: &File<M>, fd: i32, mask
         }
         return Ok(());
     }
-    wanted.set(Happening::ONCE, mask & MULTISHOT == 0);
     notices.default_receiver(ctx);
-    if let Some((_, watch, _)) = directory.as_ref().filter(|(_, watch, _)| !watch.is_gone()) {
-        let both = watch.wanted() | wanted;
-        let once = both.contains(Happening::ONCE)
-            && wanted.contains(Happening::ONCE)
-            && watch.wanted().contains(Happening::ONCE);
-        watch.set_wanted(if once { both } else { both - Happening::ONCE });
+    if let Some((notice, watch, _)) = directory.as_ref().filter(|(_, watch, _)| !watch.is_gone()) {
+        notice.mask.fetch_or(mask, Ordering::Relaxed);
+        watch.set_wanted(watch.wanted() | wanted);
         return Ok(());
     }
     // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
     let payer = ctx.linux.users.payer(unsafe { ctx.thread.permit.get() });
     let most = ctx.linux.files.notify_limits.watches.load(Ordering::Relaxed);
     let charge = payer.charge(Account::Notices, 1, most).ok_or(Errno::ENOMEM)?;
-    let notice = Arc::try_new(DirectoryNotice { notices: Arc::downgrade(&notices), fd })?;
+    let (own, mask, moved) = (Arc::downgrade(&notices), AtomicU32::new(mask), AtomicU32::new(0));
+    let notice = Arc::try_new(DirectoryNotice { notices: own, fd, mask, moved })?;
     let watcher: Arc<dyn Watcher> = unsize!(notice.clone());
     let watch = file.dentry.inode.watch(&watcher, fd, wanted)?;
     let old = directory.replace((notice, watch, charge));

@@ -2,33 +2,28 @@
 
 use super::machine::{B, Cast, make_b};
 use crate::Class;
-use quire_sync::atomic::{AtomicBool, Ordering};
-use quire_sync::explore::{Arc, thread};
+use quire_sync::explore::thread;
+use quire_sync::hooks::threads::set_cpu;
 use quire_sync::protocol;
 
-/// CPU 1 queues B there, where it has not been before, and runs it. Meanwhile CPU 0 makes B real-time.
+/// CPU 1 queues B there, where it has not been before. Meanwhile CPU 0 makes B real-time.
 fn change_against_queueing() {
-    let (changed, ran) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
-    let (wait, tell) = (changed.clone(), ran.clone());
-    let cast = Cast::new().interrupt(1, |machine, s| make_b(machine, s, 1)).b(move |_, s| {
-        while !wait.load(Ordering::Acquire) {
-            thread::yield_now();
-        }
-        let urgency = s.here().queue.lock_masked().urgency();
-        assert_eq!(urgency, 5, "it runs as if it were not urgent");
-        tell.store(true, Ordering::Release);
-    });
-    cast.run(|machine, s| {
+    Cast::new().machine(|machine, s| {
+        let queueing = thread::spawn(move || {
+            set_cpu(1);
+            make_b(machine, s, 1);
+        });
+        set_cpu(0);
         s.set_class(machine.thread(B), Class::Fifo(5), false);
-        changed.store(true, Ordering::Release);
-        while !ran.load(Ordering::Acquire) {
-            thread::yield_now();
-        }
+        queueing.join().unwrap();
+        let mut queue = s.cpus.of(1).queue.lock_masked();
+        assert!(queue.pop(0).is_some(), "it waits there");
+        assert_eq!(queue.urgency(), 5, "it runs as if it were not urgent");
     });
 }
 
 protocol! {
-    a_thread_that_becomes_urgent_is_found_where_it_waits_or_runs = change_against_queueing, Some(2);
+    a_thread_that_becomes_urgent_is_found_where_it_waits = change_against_queueing, Some(3);
     #[cfg(loom)]
     HomeNoFence: "it runs as if it were not urgent";
 }
