@@ -24,7 +24,7 @@ pub(crate) struct Cpu<M: Machine> {
     pub queue: IrqLock<RunQueue<M>>,
     /// Hints that are read without the lock and written under it: the length of the queue; that of the front list of
     /// the running thread's user; when that thread must yield to a thread of another user or class, in nanoseconds of
-    /// the counter; and its real-time priority.
+    /// the counter; and the real-time priority of the most urgent thread that runs or waits.
     pub waiting: AtomicUsize,
     pub eager: AtomicUsize,
     pub turn_end: AtomicU64,
