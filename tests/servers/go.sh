@@ -31,6 +31,14 @@ check "start after a kill" start
 check "the data are kept" until_true 60 reaches 'count_over_time(up{job="self"}[10m])' "${before:-1}"
 kill $server
 check "orderly end" wait $server
+if [ -n "$FIGURES" ]; then
+    # Samples of 2,000 series, written to a new database.
+    seq 2000 | sed 's/.*/{"__name__":"series","number":"&"}/' >/tmp/series.json
+    { time -p promtool tsdb bench write --out=/tmp/written --metrics=2000 --scrapes=300 /tmp/series.json; } >/tmp/write.log 2>&1
+    figure samples "$(sed -n 's/.*samples\/sec: *\([0-9.]*\).*/\1/p' /tmp/write.log)" samples/s
+    figure samples_system "$(awk '/^sys/ {print $2}' /tmp/write.log)" s
+    cat /tmp/write.log >&2
+fi
 kill $node
 wait $node 2>/dev/null
 same "no corruption" "0" grep -c -i 'corrupt\|panic' /tmp/log

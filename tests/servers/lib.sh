@@ -58,6 +58,11 @@ until_true() {
 exec 3>&2
 figure() { echo "figure $1 $2 $3" >&3; }
 
+# kernel: the kernel's memory in page tables and small structures, in KiB.
+kernel() { awk '/^(PageTables|Slab):/ { sum += $2 } END { print sum }' /proc/meminfo; }
+
+# The lab sets FIGURES: then a script tells more figures, which take longer.
+
 # as USER COMMAND...
 as() {
     local user=$1

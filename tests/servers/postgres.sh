@@ -32,6 +32,21 @@ bench() {
 check "2 clients" bench 2 100
 check "20 clients over TCP" bench 20 20 -h 127.0.0.1
 check "200 clients" bench 200 4
+# The kernel's memory for each page of shared memory that a client maps, while so many clients ask for random rows.
+mapped() {
+    local clients=$1 before pages
+    before=$(kernel)
+    as postgres pgbench -n -S -c "$clients" -j 2 -T 30 bench >/dev/null 2>&1 &
+    until_true 60 sh -c "[ \$(pgrep -fc 'postgres: postgres bench') -ge $clients ]"
+    sleep 5
+    pages=$(($(cat /proc/[0-9]*/status 2>/dev/null | awk '/^Name:/ { postgres = $2 == "postgres" } /^RssShmem:/ && postgres { sum += $2 } END { print sum }') / 4))
+    figure "kernel_$clients" $((($(kernel) - before) * 1024 / pages)) bytes/page
+    wait $!
+}
+if [ -n "$FIGURES" ]; then
+    mapped 20
+    mapped 200
+fi
 same "history" "1400" sql bench -c "select count(*) from pgbench_history"
 same "sums agree" "t" sql bench -c "select (select sum(abalance) from pgbench_accounts) = (select sum(delta) from pgbench_history)"
 same "parallel plan" "100000" sql bench -c "set parallel_setup_cost = 0; set parallel_tuple_cost = 0; set min_parallel_table_scan_size = 0; select count(*) from pgbench_accounts"

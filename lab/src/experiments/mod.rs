@@ -6,14 +6,18 @@
 //! round warms up by itself, and reports no spread. `./quire lab` adds the cases in guests, under the same names.
 
 pub mod build;
+pub mod bulk_build;
 pub mod calibration;
 pub mod chains;
 mod counted;
 pub mod exec_fork;
 pub mod map;
+pub mod postgres;
 pub mod processes;
+pub mod prometheus;
 pub mod queues;
 pub mod ranges;
+pub mod redis;
 pub mod sharing;
 mod threads;
 pub mod zero_fill;
@@ -34,6 +38,10 @@ pub const ALL: &[&Study] = &[
     &processes::STUDY,
     &ranges::STUDY,
     &build::STUDY,
+    &postgres::STUDY,
+    &redis::STUDY,
+    &prometheus::STUDY,
+    &bulk_build::STUDY,
     &calibration::STUDY,
 ];
 

@@ -8,6 +8,7 @@ use quire_results::{
 };
 
 use super::plan::{self, CaseId, CaseValues, Counted, Job, Plan};
+use super::servers::{self, SERVERS};
 use crate::{
     boot::{Kernel, On, Shape},
     cli, compare,
@@ -325,6 +326,8 @@ pub struct Planned {
     experiment: &'static str,
     case: Case,
     cpus: u32,
+    /// The machine of `tests/servers` whose script gives the figures; `None` for a program of `programs/`.
+    machine: Option<&'static str>,
     /// The command line for the guest's shell.
     command: String,
     /// The line of output that each measure is taken from.
@@ -338,6 +341,7 @@ pub struct Boot {
     place: Place,
     cpus: u32,
     memory: u64,
+    machine: Option<&'static str>,
     commands: Vec<(String, Vec<Taken>)>,
 }
 
@@ -384,6 +388,37 @@ pub fn cases(mode: Mode, cpus: &[u32], linux: bool) -> Vec<Planned> {
             for &n in counts.iter().filter(|n| (least..=MOST_CPUS).contains(*n)) {
                 planned(thing, side, Place::Guest, n, mode, &mut all);
             }
+        }
+    }
+    let most = cpus.iter().copied().filter(|n| *n <= MOST_CPUS).max().unwrap_or(1);
+    for server in SERVERS {
+        for side in [Side::Ours, Side::Linux].into_iter().filter(|side| *side == Side::Ours || linux) {
+            all.extend(server.cases().map(|(parameters, measures)| {
+                let mut parameters = self::parameters(parameters);
+                parameters.insert("cpus".to_owned(), most.into());
+                let figure = |f: &servers::Figure| Measure {
+                    unit: f.unit.to_owned(),
+                    kind: Kind::Time,
+                    better: f.better,
+                    samples: Vec::new(),
+                };
+                Planned {
+                    experiment: server.experiment,
+                    case: Case {
+                        side,
+                        place: Place::Guest,
+                        parameters,
+                        command: format!("./quire lab {}", server.experiment),
+                        measures: measures.iter().map(|f| (f.measure.to_owned(), figure(f))).collect(),
+                        trouble: None,
+                    },
+                    cpus: most,
+                    machine: Some(server.machine),
+                    command: servers::command(server.machine),
+                    lines: measures.iter().map(|f| (f.measure.to_owned(), f.line.to_owned())).collect(),
+                    seconds: server.seconds,
+                }
+            }));
         }
     }
     all
@@ -435,6 +470,7 @@ fn planned(thing: &Thing, side: Side, place: Place, cpus: u32, mode: Mode, all: 
             experiment: thing.experiment,
             case,
             cpus,
+            machine: None,
             command: command.clone(),
             lines: BTreeMap::from([line]),
             seconds: if build { build_seconds(mode, place, cpus) } else { each.max(0.1) * 2.0 },
@@ -521,16 +557,20 @@ pub fn boots(mode: Mode, planned: Vec<Planned>, experiments: &mut [Experiment]) 
             // A build's instructions repeat.
             (_, BUILD, Place::GuestCounted) => 1,
             (_, BUILD, _) => BUILD_ROUNDS,
+            _ if p.machine.is_some() => servers::ROUNDS,
             _ => u32::MAX,
         };
         let rounds = plan::rounds(mode, place, &p.case).min(most);
         let at = CaseId { experiment, case: experiments[experiment].cases.len() };
         experiments[experiment].cases.push(p.case);
-        let memory = memory(&p.command, p.cpus);
-        let fits = |b: &Counted| matches!(&b.what, Job::Guest(b) if (b.side, b.place, b.cpus, b.memory) == (side, place, p.cpus, memory));
+        // The machine of a server says its memory.
+        let memory = if p.machine.is_some() { 0 } else { memory(&p.command, p.cpus) };
+        let of = (side, place, p.cpus, memory, p.machine);
+        let fits =
+            |b: &Counted| matches!(&b.what, Job::Guest(b) if (b.side, b.place, b.cpus, b.memory, b.machine) == of);
         let index = boots.iter().position(fits).unwrap_or_else(|| {
             boots.push(Counted {
-                what: Job::Guest(Boot { side, place, cpus: p.cpus, memory, commands: Vec::new() }),
+                what: Job::Guest(Boot { side, place, cpus: p.cpus, memory, machine: p.machine, commands: Vec::new() }),
                 rounds,
                 seconds: if side == Side::Ours { BOOT.0 } else { BOOT.1 },
                 cases: Vec::new(),
@@ -555,13 +595,19 @@ impl Boot {
     pub fn name(&self) -> String {
         let how =
             if self.place == Place::GuestCounted { ", counted".to_owned() } else { format!(", {} CPU(s)", self.cpus) };
-        format!("{} in a guest{how}", self.side.title())
+        let of = self.machine.map_or(String::new(), |machine| format!(" with {machine}"));
+        format!("{} in a guest{of}{how}", self.side.title())
     }
 
     /// These cases, in a group for each of its commands.
     pub fn apart(&self, cases: &[CaseId]) -> Vec<Vec<CaseId>> {
         let of = |all: &[Taken]| all.iter().map(|t| t.at).filter(|at| cases.contains(at)).collect::<Vec<_>>();
         self.commands.iter().map(|(_, all)| of(all)).filter(|cases| !cases.is_empty()).collect()
+    }
+
+    /// The machine of a server, if it is one.
+    pub fn machine(&self) -> Option<&'static str> {
+        self.machine
     }
 
     /// Which of its commands give these cases.
@@ -579,6 +625,7 @@ pub struct Guests {
     /// The files with a compiler and sources to build.
     compiler: Option<Tree>,
     order: Order,
+    servers: servers::Machines,
     random: RefCell<fastrand::Rng>,
 }
 
@@ -599,12 +646,16 @@ impl Guests {
             tree,
             compiler,
             order,
+            servers: servers::Machines::ready(places, plan)?,
             random: RefCell::new(fastrand::Rng::new()),
         })
     }
 
     /// Does one boot with the commands that these cases need, in a random order.
     pub fn run(&self, boot: &Boot, cases: &[CaseId]) -> Result<Vec<CaseValues>> {
+        if let Some(machine) = boot.machine {
+            return self.serve(boot, machine, cases);
+        }
         let mut order = boot.needed(cases);
         self.random.borrow_mut().shuffle(&mut order);
         let with_compiler = self.compiler.as_ref().filter(|_| boot.memory == MEMORY.1);
@@ -643,6 +694,20 @@ impl Guests {
             }
         }
         Ok(found)
+    }
+}
+
+impl Guests {
+    /// Does one boot of a server's machine.
+    fn serve(&self, boot: &Boot, machine: &str, cases: &[CaseId]) -> Result<Vec<CaseValues>> {
+        let kernel = if boot.side == Side::Ours { &self.ours } else { &self.linux };
+        let Some((kernel, machine)) = kernel.as_ref().zip(self.servers.get(machine)) else { return Ok(Vec::new()) };
+        let shape = Shape { cpus: boot.cpus, memory: machine.memory, ..Shape::default() };
+        let (text, errors, ended) = once(kernel, &machine.tree, &machine.order, &shape)?;
+        let figures = servers::figures(&text, &errors).ok_or(ended);
+        let taken = boot.commands.iter().flat_map(|(_, all)| all).filter(|t| cases.contains(&t.at));
+        let of = |t: &Taken| figures.clone().and_then(|figures| values(&figures, &t.lines));
+        Ok(taken.map(|t| CaseValues { at: t.at, values: of(t) }).collect())
     }
 }
 

@@ -8,6 +8,7 @@ mod hosted;
 mod keep;
 mod machine;
 mod plan;
+mod servers;
 mod status;
 mod table;
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use quire_results::{Case, Experiment, Kind, Mode, Place, Side};
 
-use super::{guest, hosted};
+use super::{guest, hosted, servers};
 use crate::{failure::Result, places::Places};
 
 /// Everything that a run does.
@@ -107,7 +107,9 @@ impl Plan {
         guest::claims(&mut experiments);
         let asked = |name: &str| names.is_empty() || names.iter().any(|n| name.contains(n.as_str()));
         let any = experiments.iter().any(|e| asked(&e.name));
-        experiments.retain(|e| any && (asked(&e.name) || e.name == guest::CALIBRATION));
+        // A server takes minutes, so a quick run has one only where its name is given.
+        let short = |name: &str| mode == Mode::Full || !names.is_empty() || !servers::is_one(name);
+        experiments.retain(|e| any && (asked(&e.name) && short(&e.name) || e.name == guest::CALIBRATION));
         let mut jobs = Vec::new();
         for (experiment, e) in experiments.iter_mut().enumerate() {
             e.command = format!("./quire lab {}{}", e.name, if mode == Mode::Full { " --full" } else { "" });

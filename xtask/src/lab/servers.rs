@@ -1,0 +1,220 @@
+//! Experiments with servers of Debian: the machines of `tests/servers`, whose scripts tell figures beside their checks.
+
+use std::{collections::BTreeMap, fs};
+
+use quire_results::Better;
+
+use super::plan::{Job, Plan};
+use crate::{
+    cli,
+    failure::{Doing, Failure, Result},
+    image::{order::Order, tree::Tree},
+    places::Places,
+    run,
+};
+
+/// The scripts, here and in a guest.
+pub const PLACE: &str = "tests/servers";
+const THERE: &str = "/servers";
+/// The most rounds of a run: a round takes a minute or more.
+pub const ROUNDS: u32 = 2;
+
+/// A figure that a script tells: `figure LINE VALUE UNIT` on standard error.
+pub struct Figure {
+    /// The script's name of it.
+    pub line: &'static str,
+    /// The measure of the case.
+    pub measure: &'static str,
+    pub unit: &'static str,
+    pub better: Better,
+    /// The parameters of the case.
+    of: &'static [(&'static str, &'static str)],
+}
+
+/// An experiment: the machine that runs it, and its figures.
+pub struct Server {
+    pub experiment: &'static str,
+    pub machine: &'static str,
+    /// The estimated seconds of a boot, for each of its cases.
+    pub seconds: f64,
+    figures: &'static [Figure],
+}
+
+const fn figure(
+    line: &'static str,
+    (measure, unit, better): (&'static str, &'static str, Better),
+    of: &'static [(&'static str, &'static str)],
+) -> Figure {
+    Figure { line, measure, unit, better, of }
+}
+
+const TRANSACTIONS: (&str, &str, Better) = ("transactions", "transactions/s", Better::More);
+const KERNEL: (&str, &str, Better) = ("kernel_bytes", "bytes/page", Better::Less);
+const REQUESTS: (&str, &str, Better) = ("requests", "requests/s", Better::More);
+const SAMPLES: (&str, &str, Better) = ("samples", "samples/s", Better::More);
+const WALL: (&str, &str, Better) = ("wall", "s", Better::Less);
+const SYSTEM: (&str, &str, Better) = ("system", "s", Better::Less);
+
+/// All of them.
+#[rustfmt::skip] // A figure a line.
+pub const SERVERS: &[Server] = &[
+    Server { experiment: "postgres", machine: "postgres", seconds: 25.0, figures: &[
+        figure("pgbench_2", TRANSACTIONS, &[("what", "pgbench"), ("clients", "2")]),
+        figure("pgbench_20", TRANSACTIONS, &[("what", "pgbench"), ("clients", "20")]),
+        figure("pgbench_200", TRANSACTIONS, &[("what", "pgbench"), ("clients", "200")]),
+        figure("kernel_20", KERNEL, &[("what", "kernel memory, a mapped page"), ("clients", "20")]),
+        figure("kernel_200", KERNEL, &[("what", "kernel memory, a mapped page"), ("clients", "200")]),
+    ] },
+    Server { experiment: "redis", machine: "redis", seconds: 15.0, figures: &[
+        figure("set", REQUESTS, &[("what", "set")]),
+        figure("get", REQUESTS, &[("what", "get")]),
+        figure("fork", ("fork", "us", Better::Less), &[("what", "save")]),
+        figure("copied", ("copied", "bytes", Better::Less), &[("what", "save")]),
+    ] },
+    Server { experiment: "prometheus", machine: "go", seconds: 40.0, figures: &[
+        figure("samples", SAMPLES, &[("what", "write")]),
+        figure("samples_system", SYSTEM, &[("what", "write")]),
+    ] },
+    Server { experiment: "bulk-build", machine: "build", seconds: 60.0, figures: &[
+        figure("ten_builds", WALL, &[("what", "ten packages at once")]),
+        figure("ten_builds_system", SYSTEM, &[("what", "ten packages at once")]),
+    ] },
+];
+
+/// Whether an experiment is one of them.
+pub fn is_one(experiment: &str) -> bool {
+    SERVERS.iter().any(|server| server.experiment == experiment)
+}
+
+impl Server {
+    /// The cases: parameters, and the figures that have them.
+    pub fn cases(&self) -> impl Iterator<Item = (&'static [(&'static str, &'static str)], Vec<&'static Figure>)> {
+        let mut cases: Vec<(_, Vec<&Figure>)> = Vec::new();
+        for figure in self.figures {
+            match cases.iter_mut().find(|(of, _)| *of == figure.of) {
+                Some((_, figures)) => figures.push(figure),
+                None => cases.push((figure.of, vec![figure])),
+            }
+        }
+        cases.into_iter()
+    }
+}
+
+/// The command of a machine.
+pub fn command(machine: &str) -> String {
+    format!("FIGURES=1 bash {THERE}/{machine}.sh")
+}
+
+/// A machine that is ready to boot.
+pub struct Machine {
+    /// MiB.
+    pub memory: u64,
+    pub tree: Tree,
+    pub order: Order,
+}
+
+/// The machines that a plan needs, by name.
+pub struct Machines(BTreeMap<String, Machine>);
+
+#[derive(serde::Deserialize)]
+struct Rows {
+    machine: Vec<Row>,
+}
+
+/// A row of `servers.toml`, of which tests read more.
+#[derive(serde::Deserialize)]
+struct Row {
+    name: String,
+    packages: String,
+    sources: Option<String>,
+    memory: u64,
+}
+
+impl Machines {
+    /// Fetches their packages.
+    pub fn ready(places: &Places, plan: &Plan) -> Result<Self> {
+        let boots = plan.jobs.iter().filter_map(|job| match &job.what {
+            Job::Guest(boot) => boot.machine(),
+            Job::Hosted(_) => None,
+        });
+        let mut names: Vec<&str> = boots.collect();
+        names.sort_unstable();
+        names.dedup();
+        if names.is_empty() {
+            return Ok(Machines(BTreeMap::new()));
+        }
+        let path = places.root.join(PLACE).join("servers.toml");
+        let text = fs::read_to_string(&path).doing(|| format!("cannot read {}", path.display()))?;
+        let wrong = |why: String| Failure::usage(format_args!("{}: {why}", path.display()));
+        let rows: Rows = toml::from_str(&text).map_err(|e| wrong(e.to_string()))?;
+        let mut machines = BTreeMap::new();
+        for name in names {
+            let row = rows.machine.iter().find(|row| row.name == name).ok_or_else(|| wrong(format!("no {name}")))?;
+            let mut scripts = places.root.join(PLACE).into_os_string();
+            scripts.push(format!(":{THERE}"));
+            let guest = cli::Guest {
+                packages: Some(row.packages.clone()),
+                sources: row.sources.clone(),
+                copy: vec![scripts],
+                env: vec!["FIGURES=1".into()],
+                ..cli::Guest::of(2, row.memory)
+            };
+            let words = ["bash".into(), format!("{THERE}/{name}.sh").into()];
+            let (tree, order) = run::prepare(places, &guest, &words, false)?;
+            machines.insert(name.to_owned(), Machine { memory: row.memory, tree, order });
+        }
+        Ok(Machines(machines))
+    }
+
+    /// The machine of that name.
+    pub fn get(&self, name: &str) -> Option<&Machine> {
+        self.0.get(name)
+    }
+}
+
+/// The figures of a script, one a line as programs print them: name, value, unit. `None` where a check failed.
+pub fn figures(output: &str, errors: &str) -> Option<String> {
+    if !output.lines().any(|l| l.starts_with("ok ")) || output.lines().any(|l| l.starts_with("NOT ")) {
+        return None;
+    }
+    let mut lines = String::new();
+    for line in errors.lines().filter_map(|l| l.strip_prefix("figure ")) {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        if let [name @ .., value, unit] = &words[..] {
+            lines += &format!("{} {value} {unit}\n", name.join("_"));
+        }
+    }
+    Some(lines)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_read_from_the_errors_of_scripts_that_passed() {
+        let errors = "noise\nfigure ten builds 12 s\nfigure set 3.5 requests/s\n";
+        assert_eq!(figures("ok a\n", errors).as_deref(), Some("ten_builds 12 s\nset 3.5 requests/s\n"));
+        assert_eq!(figures("ok a\nNOT b\n", errors), None);
+        assert_eq!(figures("", errors), None);
+    }
+
+    #[test]
+    fn each_figure_is_told_by_a_script() {
+        let root = Places::find().root.join(PLACE);
+        for server in SERVERS {
+            let text = fs::read_to_string(root.join(server.machine).with_extension("sh")).unwrap();
+            for figure in server.figures {
+                let name = figure.line.trim_end_matches(|c: char| c.is_ascii_digit());
+                let spaced = name.replace('_', " ");
+                assert!(text.contains(name) || text.contains(&spaced), "{}: {}", server.machine, figure.line);
+            }
+        }
+    }
+
+    #[test]
+    fn figures_with_the_same_parameters_are_one_case() {
+        let of = |experiment: &str| SERVERS.iter().find(|s| s.experiment == experiment).unwrap().cases().count();
+        assert_eq!((of("postgres"), of("redis"), of("prometheus")), (5, 3, 1));
+    }
+}
