@@ -12,10 +12,10 @@
 #include <sys/uio.h>
 #include <time.h>
 
-// Numbers that an older C library lacks.
-#define OPENAT2 437
-#define FUTEX_WAITV 449
-#define MEMBARRIER 324
+// A number that an older C library lacks.
+#ifndef SYS_futex_waitv
+#define SYS_futex_waitv 449
+#endif
 
 static char *pages(int count, int prot) {
     char *at = mmap(NULL, count * 4096, prot, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -117,7 +117,7 @@ enum { NO_XDEV = 1, NO_MAGICLINKS = 2, NO_SYMLINKS = 4, BENEATH = 8, IN_ROOT = 1
 
 static int open2(int dir, const char *path, unsigned long long flags, unsigned long long resolve) {
     struct how how = {flags, 0, resolve};
-    int fd = syscall(OPENAT2, dir, path, &how, sizeof how);
+    int fd = syscall(SYS_openat2, dir, path, &how, sizeof how);
     if (fd >= 0) close(fd);
     return fd;
 }
@@ -152,22 +152,22 @@ static void paths_with_limits(void) {
     ANSWERS(EINVAL, open2(in, "file", O_PATH | O_RDWR, 0));
     ANSWERS(ENOENT, open2(in, "", O_RDONLY, 0));
     struct how how = {O_RDONLY, 0644, 0};
-    ANSWERS(EINVAL, syscall(OPENAT2, in, "file", &how, sizeof how));
+    ANSWERS(EINVAL, syscall(SYS_openat2, in, "file", &how, sizeof how));
     how = (struct how){O_RDWR | O_CREAT, 0600, 0};
-    ANSWERS(0, syscall(OPENAT2, in, "new", &how, sizeof how));
-    ANSWERS(EINVAL, syscall(OPENAT2, in, "new", &how, 23));
-    ANSWERS(E2BIG, syscall(OPENAT2, in, "new", &how, 1 << 20));
+    ANSWERS(0, syscall(SYS_openat2, in, "new", &how, sizeof how));
+    ANSWERS(EINVAL, syscall(SYS_openat2, in, "new", &how, 23));
+    ANSWERS(E2BIG, syscall(SYS_openat2, in, "new", &how, 1 << 20));
     struct { struct how how; long more; } longer = {{O_RDONLY, 0, 0}, 0};
-    ANSWERS(0, syscall(OPENAT2, in, "new", &longer, sizeof longer));
+    ANSWERS(0, syscall(SYS_openat2, in, "new", &longer, sizeof longer));
     longer.more = 1;
-    ANSWERS(E2BIG, syscall(OPENAT2, in, "new", &longer, sizeof longer));
-    ANSWERS(EFAULT, syscall(OPENAT2, in, "new", (void *)8, 24));
+    ANSWERS(E2BIG, syscall(SYS_openat2, in, "new", &longer, sizeof longer));
+    ANSWERS(EFAULT, syscall(SYS_openat2, in, "new", (void *)8, 24));
     const char *all[] = {"in/link", "in/absolute", "in/out", "in/file", "in/new", "outside"};
     for (int i = 0; i < 6; i++) unlink(all[i]);
     CHECK(!rmdir("in/deep") && !rmdir("in") && !rmdir(dir), "rmdir");
 }
 
-static long barrier(int command) { return syscall(MEMBARRIER, command, 0, 0); }
+static long barrier(int command) { return syscall(SYS_membarrier, command, 0, 0); }
 
 static volatile int first, second, seen_first, seen_second, rounds;
 
@@ -188,12 +188,18 @@ static void barriers(void) {
     ANSWERS(EPERM, barrier(8));
     ANSWERS(EPERM, barrier(32));
     ANSWERS(EINVAL, barrier(1 << 20));
-    ANSWERS(EINVAL, syscall(MEMBARRIER, 0, 2, 0));
+    ANSWERS(EINVAL, syscall(SYS_membarrier, 0, 2, 0));
+    ANSWERS(EINVAL, barrier(3));
+    CHECK(barrier(512) == 0, "no registration");
     ANSWERS(0, barrier(1));
     ANSWERS(0, barrier(4));
     ANSWERS(0, barrier(2));
-    ANSWERS(0, barrier(16));
+    // One registration shows two, and does not allow the other barrier.
     ANSWERS(0, barrier(64));
+    CHECK(barrier(512) == (64 | 16 | 4), "registrations %#lx", barrier(512));
+    ANSWERS(EPERM, barrier(8));
+    ANSWERS(0, barrier(16));
+    ANSWERS(0, barrier(8));
     ANSWERS(0, barrier(32));
     // Without the barrier, both may miss each other's store.
     pthread_t thread;
@@ -218,7 +224,7 @@ struct word {
 static int words[3];
 
 static long wait_for(struct word *all, int count, struct timespec *until) {
-    return syscall(FUTEX_WAITV, all, count, 0, until, CLOCK_MONOTONIC);
+    return syscall(SYS_futex_waitv, all, count, 0, until, CLOCK_MONOTONIC);
 }
 
 static void *wakes(void *unused) {

@@ -10,7 +10,9 @@
 
 #define PAGE 4096ul
 #define READ_WRITE (PROT_READ | PROT_WRITE)
-#define MSEAL 462
+#ifndef SYS_mseal
+#define SYS_mseal 462
+#endif
 #define DUPFD_QUERY 1027
 #define CREATED_QUERY 1028
 #define GET_CPUID 0x1011
@@ -21,7 +23,7 @@ static char *fresh(int prot, int kind, int pages) {
     return at;
 }
 
-static long mseal_(void *at, size_t len, unsigned long flags) { return syscall(MSEAL, at, len, flags); }
+static long mseal_(void *at, size_t len, unsigned long flags) { return syscall(SYS_mseal, at, len, flags); }
 
 static void arguments_of_mseal(void) {
     char *at = fresh(READ_WRITE, MAP_PRIVATE, 4);

@@ -750,7 +750,7 @@ ROW(pwritev, , (scattered(data), empty_file()), (one, vector, 40, 0, 0), no_file
 ROW(rt_tgsigqueueinfo, , queued_info(SIGRTMIN), (queued.si_pid, queued.si_pid, SIGRTMIN, &queued), take_signal(), .or = {EAGAIN}, EACH)
 ROW(recvmmsg, , a_few_sent_messages(), (ends[1], &messages, 1, 0, NULL), close_received(), .maybe = "the files are lost, as on Linux")
 ROW(name_to_handle_at, , NOTHING, (AT_FDCWD, path, fresh, fresh + PAGE, 0), NOTHING, .fails = EOPNOTSUPP)
-ROW(open_by_handle_at, , NOTHING, (FILE_FD, fresh, 0), NOTHING, .fails = EOPNOTSUPP, NONE(ONLY_USES))
+ROW(open_by_handle_at, , NOTHING, (FILE_FD, (&(uint64_t){8 | 1ull << 32}), 0), NOTHING, .fails = ESTALE, NONE(ONLY_USES))
 ROW(process_vm_readv, , scattered(fresh), (me, vector, 40, &in_data, 1, 0), NOTHING, READS)
 ROW(process_vm_writev, , scattered(data), (me, vector, 40, &in_data, 1, 0), NOTHING, .or = {EFAULT}, MAYBE("the pages are there"))
 ROW(sched_setattr, , NOTHING, (0, (&(uint64_t[6]){48}), 0), NOTHING, NONE(ONLY_USES))

@@ -48,7 +48,7 @@ fn symlink(vfs: &Tree, path: &str, target: &str) {
 #[derive(Clone, Debug)]
 enum Op {
     Write(Vec<u8>),
-    WriteAt(u64, Vec<u8>),
+    WriteAt(u64, Vec<u8>, Option<bool>),
     Read(usize),
     Seek(i64, u8),
     Truncate(u64),
@@ -60,7 +60,7 @@ fn op() -> impl Strategy<Value = Op> {
     let bytes = || prop::collection::vec(any::<u8>(), 0..6000);
     prop_oneof![
         bytes().prop_map(Op::Write),
-        (0u64..20_000, bytes()).prop_map(|(a, b)| Op::WriteAt(a, b)),
+        (0u64..20_000, bytes(), any::<Option<bool>>()).prop_map(|(a, b, c)| Op::WriteAt(a, b, c)),
         (0usize..9000).prop_map(Op::Read),
         (-3000i64..12_000, 0u8..5).prop_map(|(a, b)| Op::Seek(a, b)),
         (0u64..20_000).prop_map(Op::Truncate),
@@ -80,7 +80,7 @@ proptest! {
         // Pages that are no holes.
         let mut data = std::collections::BTreeSet::<u64>::new();
         let pages = |from: u64, end: u64| from / PAGE_SIZE as u64..end.div_ceil(PAGE_SIZE as u64);
-        let put = |model: &mut Vec<u8>, at: usize, b: &[u8]| {
+        let put = |model: &mut Vec<u8>, at: usize, b: &[u8], append: bool| {
             if b.is_empty() {
                 return at;
             }
@@ -93,12 +93,13 @@ proptest! {
             match op {
                 Op::Write(b) => {
                     prop_assert_eq!(write(&f, &b), Ok(b.len()));
-                    at = put(&mut model, at, &b);
+                    at = put(&mut model, at, &b, append);
                     data.extend(pages((at - b.len()) as u64, at as u64).filter(|_| !b.is_empty()));
                 }
-                Op::WriteAt(to, b) => {
-                    prop_assert_eq!(f.write_at(&Io::NOW, to, &mut SliceSource::new(&b)), Ok(b.len()));
-                    let end = put(&mut model, to as usize, &b) as u64;
+                Op::WriteAt(to, b, appends) => {
+                    let io = Io { appends, ..Io::NOW };
+                    prop_assert_eq!(f.write_at(&io, to, &mut SliceSource::new(&b)), Ok(b.len()));
+                    let end = put(&mut model, to as usize, &b, appends.unwrap_or(append)) as u64;
                     data.extend(pages(end - (b.len() as u64).min(end), end).filter(|_| !b.is_empty()));
                 }
                 Op::Read(n) => {

@@ -88,12 +88,15 @@ impl<M: Machine> Linux<M> {
 /// `sysinfo`
 pub fn sys_sysinfo<M: Machine>(ctx: &mut Ctx<'_, M>, to: u64) -> Result<usize, Errno> {
     let linux = ctx.linux;
-    let frames = linux.vm.frames();
+    let (frames, swap) = (linux.vm.frames(), linux.vm.swap());
     let info = Info {
         uptime: (ctx.now() / crate::time::SECOND) as i64,
         loads: linux.load.averages(),
         total: frames.total() * PAGE_SIZE,
         free: frames.free() * PAGE_SIZE,
+        shared: linux.vm.stats().shared_pages() * PAGE_SIZE,
+        swap: swap.total() * PAGE_SIZE,
+        free_swap: swap.free() * PAGE_SIZE,
         processes: linux.process_count().min(usize::from(u16::MAX)) as u16,
         unit: 1,
         ..Info::default()
@@ -136,7 +139,9 @@ pub fn sys_getrandom<M: Machine>(ctx: &mut Ctx<'_, M>, to: u64, len: usize, flag
     while done < len {
         let n = STEP.min(len - done);
         ctx.linux.random.fill(&mut part[..n]);
-        if ctx.user().write_bytes(to.wrapping_add(done as u64), &part[..n]).is_err() {
+        if let Err(bad) = ctx.user().write_bytes(to.wrapping_add(done as u64), &part[..n]) {
+            // Up to the first byte without memory.
+            done += n - bad.left.min(n);
             return if done > 0 { Ok(done) } else { Err(Errno::EFAULT) };
         }
         done += n;

@@ -313,7 +313,8 @@ impl<H: Host> OpenFile<H> {
                     return Ok((0, offset)); // moves nothing, not even the position to the end
                 }
                 let _one = file.writing.lock();
-                let offset = if flags.contains(OpenFlags::APPEND) { file.object.size() } else { offset };
+                let appends = io.appends.unwrap_or(flags.contains(OpenFlags::APPEND));
+                let offset = if appends { file.object.size() } else { offset };
                 let mut room = OFFSET_MAX.min(io.most).saturating_sub(offset);
                 if room == 0 {
                     return Err(if offset >= io.most { FsError::OverLimit } else { FsError::TooLarge });

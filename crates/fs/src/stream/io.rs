@@ -14,6 +14,8 @@ pub struct Io<'a> {
     /// A file that the caller writes to keeps its set-id bits, because the caller has
     /// [`Powers::SET_IDS`](crate::Powers). Else it loses them.
     pub keeps_set_ids: bool,
+    /// Writes go to the end of the file, or to their offset, whatever the file's flags say.
+    pub appends: Option<bool>,
     /// Each write to a pipe makes packets.
     pub packets: bool,
     /// The caller makes no regular file longer than this, and writes to none beyond it:
@@ -30,6 +32,7 @@ impl Io<'_> {
         deadline: None,
         interrupted: &|| false,
         keeps_set_ids: false,
+        appends: None,
         packets: false,
         most: u64::MAX,
     };

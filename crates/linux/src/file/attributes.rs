@@ -127,9 +127,8 @@ pub fn sys_utimensat<M: Machine>(
     times: u64,
     flags: u32,
 ) -> Result<usize, Errno> {
-    only(flags, raw::AT_SYMLINK_NOFOLLOW | raw::AT_EMPTY_PATH)?;
     let times = if times == 0 {
-        [Time::Now; 2]
+        [Ok(Time::Now); 2]
     } else {
         let [a, an, m, mn] = ctx.read::<[i64; 4]>(times)?;
         let time = |seconds: i64, nanos: i64| match nanos {
@@ -138,18 +137,21 @@ pub fn sys_utimensat<M: Machine>(
             0..1_000_000_000 => Ok(Time::At(Timestamp { seconds, nanos: nanos as u32 })),
             _ => Err(Errno::EINVAL),
         };
-        [time(a, an)?, time(m, mn)?]
+        [time(a, an), time(m, mn)]
     };
-    if path == 0 {
-        if dir == AT_FDCWD {
-            return Err(Errno::EFAULT);
-        }
-        only(flags, 0)?;
-        let (view, dentry) = of_descriptor(ctx, dir)?;
-        return set_times(ctx, &view, &dentry, times);
+    // With nothing to change, nothing is checked, as on Linux. Bad times are refused after bad paths.
+    if times == [Ok(Time::Keep); 2] {
+        return Ok(0);
     }
-    let (view, dentry) = find(ctx, dir, path, flags)?;
-    set_times(ctx, &view, &dentry, times)
+    let (view, dentry) = if path == 0 && dir != AT_FDCWD {
+        only(flags, 0)?;
+        of_descriptor(ctx, dir)?
+    } else {
+        only(flags, raw::AT_SYMLINK_NOFOLLOW | raw::AT_EMPTY_PATH)?;
+        find(ctx, dir, path, flags)?
+    };
+    let [accessed, modified] = times;
+    set_times(ctx, &view, &dentry, [accessed?, modified?])
 }
 
 /// `futimesat`
@@ -164,15 +166,12 @@ pub fn sys_futimesat<M: Machine>(ctx: &mut Ctx<'_, M>, dir: i32, path: u64, time
         };
         [time(a, au)?, time(m, mu)?]
     };
-    let (view, dentry) = if path == 0 { of_descriptor(ctx, dir)? } else { find(ctx, dir, path, 0)? };
+    let (view, dentry) = if path == 0 && dir != AT_FDCWD { of_descriptor(ctx, dir)? } else { find(ctx, dir, path, 0)? };
     set_times(ctx, &view, &dentry, times)
 }
 
 /// `utimes`
 pub fn sys_utimes<M: Machine>(ctx: &mut Ctx<'_, M>, path: u64, times: u64) -> Result<usize, Errno> {
-    if path == 0 {
-        return Err(Errno::EFAULT);
-    }
     sys_futimesat(ctx, AT_FDCWD, path, times)
 }
 

@@ -16,7 +16,7 @@ use quire_fs::transfer::Limited;
 use quire_fs::{FileKind, FsError, Happening, Io, OpenFlags, Sink, SliceSink, SliceSource, Source, Whence};
 use quire_heap::Vec;
 
-fn read_with<M: Machine>(
+pub(super) fn read_with<M: Machine>(
     ctx: &Ctx<'_, M>,
     to: &Vectors,
     read: impl FnOnce(&Io<'_>, &mut dyn Sink) -> Result<usize, FsError>,
@@ -27,7 +27,7 @@ fn read_with<M: Machine>(
     Ok(read(&io, &mut to.transfer(ctx))?)
 }
 
-fn write_with<M: Machine>(
+pub(super) fn write_with<M: Machine>(
     ctx: &Ctx<'_, M>,
     file: &File<M>,
     from: &Vectors,
@@ -64,7 +64,7 @@ pub(super) fn refused_write<M: Machine>(ctx: &Ctx<'_, M>, e: FsError) -> Errno {
     e.into()
 }
 
-fn offset(at: i64) -> Result<u64, Errno> {
+pub(super) fn offset(at: i64) -> Result<u64, Errno> {
     u64::try_from(at).map_err(|_| Errno::EINVAL)
 }
 
@@ -177,40 +177,6 @@ pub fn sys_pwritev<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, count: u6
     writable(&file)?;
     let from = Vectors::many(ctx, at, count)?;
     write_with(ctx, &file, &from, |io, source| file.write_at(io, to, source))
-}
-
-/// Flags of `preadv2` and `pwritev2` that need nothing done: files in memory are always synchronous.
-fn no_effect(flags: u32) -> Result<(), Errno> {
-    let known = raw::RWF_HIPRI | raw::RWF_DSYNC | raw::RWF_SYNC;
-    if flags & !known == 0 { Ok(()) } else { Err(Errno::EOPNOTSUPP) }
-}
-
-/// `preadv2`
-pub fn sys_preadv2<M: Machine>(
-    ctx: &mut Ctx<'_, M>,
-    fd: i32,
-    at: u64,
-    count: u64,
-    from: i64,
-    _high: u64,
-    flags: u32,
-) -> Result<usize, Errno> {
-    no_effect(flags)?;
-    if from == -1 { sys_readv(ctx, fd, at, count) } else { sys_preadv(ctx, fd, at, count, from) }
-}
-
-/// `pwritev2`
-pub fn sys_pwritev2<M: Machine>(
-    ctx: &mut Ctx<'_, M>,
-    fd: i32,
-    at: u64,
-    count: u64,
-    to: i64,
-    _high: u64,
-    flags: u32,
-) -> Result<usize, Errno> {
-    no_effect(flags)?;
-    if to == -1 { sys_writev(ctx, fd, at, count) } else { sys_pwritev(ctx, fd, at, count, to) }
 }
 
 /// `lseek`
@@ -487,7 +453,7 @@ pub fn sys_sync_file_range<M: Machine>(
     Ok(0)
 }
 
-/// `fadvise64`: everything is in memory already.
+/// `fadvise64`: the bytes of files are in memory already.
 pub fn sys_fadvise64<M: Machine>(
     ctx: &mut Ctx<'_, M>,
     fd: i32,
@@ -496,18 +462,18 @@ pub fn sys_fadvise64<M: Machine>(
     advice: u32,
 ) -> Result<usize, Errno> {
     let file = ctx.file(fd)?;
-    match file.body() {
-        Body::Stream(s) if !s.seekable() => Err(Errno::ESPIPE),
-        _ if len < 0 || advice > 5 => Err(Errno::EINVAL),
+    match file.dentry.inode.kind() {
+        FileKind::Fifo => Err(Errno::ESPIPE),
+        _ if len < 0 || advice > raw::POSIX_FADV_NOREUSE => Err(Errno::EINVAL),
         _ => Ok(0),
     }
 }
 
 /// `readahead`
-pub fn sys_readahead<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, _at: i64, _len: u64) -> Result<usize, Errno> {
+pub fn sys_readahead<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, _at: i64, len: i64) -> Result<usize, Errno> {
     let file = ctx.file(fd)?;
     readable(&file)?;
-    if matches!(file.body(), Body::File) { Ok(0) } else { Err(Errno::EINVAL) }
+    if matches!(file.body(), Body::File) && len >= 0 { Ok(0) } else { Err(Errno::EINVAL) }
 }
 
 /// `ftruncate`

@@ -121,18 +121,28 @@ pub fn sys_name_to_handle_at<M: Machine>(
 /// Linux's AT_HANDLE_FID and AT_HANDLE_MNT_ID_UNIQUE.
 const AT_HANDLE_FLAGS: u32 = 0x201;
 
-/// `open_by_handle_at`: no file system gives handles.
+/// `open_by_handle_at`: no file system gives handles, so none is valid.
 pub fn sys_open_by_handle_at<M: Machine>(
     ctx: &mut Ctx<'_, M>,
-    _mount: i32,
-    _handle: u64,
+    mount: i32,
+    handle: u64,
     _flags: u32,
 ) -> Result<usize, Errno> {
-    match ctx.credentials().may(cap::DAC_READ_SEARCH) {
-        true => Err(Errno::EOPNOTSUPP),
-        false => Err(Errno::EPERM),
+    if mount != super::path::AT_FDCWD {
+        ctx.file(mount)?;
     }
+    if !ctx.credentials().may(cap::DAC_READ_SEARCH) {
+        return Err(Errno::EPERM);
+    }
+    let [bytes, _kind] = ctx.read::<[u32; 2]>(handle)?;
+    if bytes == 0 || bytes > MAX_HANDLE_BYTES {
+        return Err(Errno::EINVAL);
+    }
+    Err(Errno::ESTALE)
 }
+
+/// Linux's MAX_HANDLE_SZ.
+const MAX_HANDLE_BYTES: u32 = 128;
 
 #[cfg(test)]
 mod tests {

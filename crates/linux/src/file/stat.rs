@@ -1,11 +1,13 @@
 //! The `stat` family of calls.
 
 use super::path::{AT_FDCWD, find, only};
+use super::{Dentry, View};
 use crate::{Ctx, Errno, Machine};
 use linux_raw_sys::general as raw;
 use quire_fs::Space;
 use quire_fs::Want;
 use quire_fs::{FileKind, PAGE_SIZE, Restrictions, Status, Timestamp};
+use quire_lookup::Hold;
 
 /// The file type bits of `st_mode`.
 pub fn type_bits(kind: FileKind) -> u32 {
@@ -58,6 +60,19 @@ fn stat_words(s: &Status) -> [u64; 18] {
     ]
 }
 
+/// As [`find`]. With AT_EMPTY_PATH alone, no path is an empty one.
+fn find_or_open<M: Machine>(
+    ctx: &Ctx<'_, M>,
+    dir: i32,
+    path: u64,
+    flags: u32,
+) -> Result<(View<M>, Hold<Dentry<M>>), Errno> {
+    if path == 0 && flags == raw::AT_EMPTY_PATH && dir >= 0 {
+        return Ok((ctx.view()?, ctx.any_file(dir)?.dentry.clone().into()));
+    }
+    find(ctx, dir, path, flags)
+}
+
 /// `newfstatat`
 pub fn sys_newfstatat<M: Machine>(
     ctx: &mut Ctx<'_, M>,
@@ -66,8 +81,8 @@ pub fn sys_newfstatat<M: Machine>(
     to: u64,
     flags: u32,
 ) -> Result<usize, Errno> {
-    only(flags, raw::AT_SYMLINK_NOFOLLOW | raw::AT_EMPTY_PATH | raw::AT_NO_AUTOMOUNT)?;
-    let (_, dentry) = find(ctx, dir, path, flags)?;
+    only(flags, raw::AT_SYMLINK_NOFOLLOW | raw::AT_EMPTY_PATH | raw::AT_NO_AUTOMOUNT | raw::AT_STATX_SYNC_TYPE)?;
+    let (_, dentry) = find_or_open(ctx, dir, path, flags)?;
     ctx.write(to, &stat_words(&dentry.inode.status()))?;
     Ok(0)
 }
@@ -121,7 +136,7 @@ pub fn sys_statx<M: Machine>(
     if mask & raw::STATX__RESERVED != 0 || flags & raw::AT_STATX_SYNC_TYPE == raw::AT_STATX_SYNC_TYPE {
         return Err(Errno::EINVAL);
     }
-    let (_, dentry) = find(ctx, dir, path, flags)?;
+    let (_, dentry) = find_or_open(ctx, dir, path, flags)?;
     ctx.write(to, &statx_words(&dentry.inode.status()))?;
     Ok(0)
 }

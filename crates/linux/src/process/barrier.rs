@@ -41,17 +41,17 @@ pub fn sys_membarrier<M: Machine>(ctx: &mut Ctx<'_, M>, command: u32, flags: u32
         QUERY => return Ok(SUPPORTED as usize),
         // Linux has a barrier on the CPUs of all programs here, too.
         GLOBAL | GLOBAL_EXPEDITED => barrier(ctx),
-        REGISTER_GLOBAL_EXPEDITED | REGISTER_PRIVATE_EXPEDITED => {
+        REGISTER_GLOBAL_EXPEDITED | REGISTER_PRIVATE_EXPEDITED | REGISTER_PRIVATE_EXPEDITED_SYNC_CORE => {
             registered.fetch_or(command, Ordering::Relaxed);
         }
-        // It implies the plain one.
-        REGISTER_PRIVATE_EXPEDITED_SYNC_CORE => {
-            registered.fetch_or(command, Ordering::Relaxed);
-        }
-        PRIVATE_EXPEDITED if has(REGISTER_PRIVATE_EXPEDITED | REGISTER_PRIVATE_EXPEDITED_SYNC_CORE) => barrier(ctx),
+        PRIVATE_EXPEDITED if has(REGISTER_PRIVATE_EXPEDITED) => barrier(ctx),
         PRIVATE_EXPEDITED_SYNC_CORE if has(REGISTER_PRIVATE_EXPEDITED_SYNC_CORE) => barrier(ctx),
         PRIVATE_EXPEDITED | PRIVATE_EXPEDITED_SYNC_CORE => return Err(Errno::EPERM),
-        GET_REGISTRATIONS => return Ok(registered.load(Ordering::Relaxed) as usize),
+        // As on Linux, the plain one shows beside the other, but needs its own registration.
+        GET_REGISTRATIONS => {
+            let plain = if has(REGISTER_PRIVATE_EXPEDITED_SYNC_CORE) { REGISTER_PRIVATE_EXPEDITED } else { 0 };
+            return Ok((registered.load(Ordering::Relaxed) | plain) as usize);
+        }
         _ => return Err(Errno::EINVAL),
     }
     Ok(0)

@@ -75,7 +75,7 @@ pub fn sys_getcpu<M: Machine>(ctx: &mut Ctx<'_, M>, cpu: u64, node: u64) -> Resu
 fn priorities(policy: u32) -> Result<(usize, usize), Errno> {
     match policy {
         raw::SCHED_FIFO | raw::SCHED_RR => Ok((1, 99)),
-        raw::SCHED_NORMAL | raw::SCHED_BATCH | raw::SCHED_IDLE | raw::SCHED_DEADLINE => Ok((0, 0)),
+        raw::SCHED_NORMAL | raw::SCHED_BATCH | raw::SCHED_IDLE | raw::SCHED_DEADLINE | raw::SCHED_EXT => Ok((0, 0)),
         _ => Err(Errno::EINVAL),
     }
 }

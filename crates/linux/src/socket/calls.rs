@@ -279,10 +279,10 @@ pub fn sys_accept4<M: Machine>(
     len_at: u64,
     flags: u32,
 ) -> Result<usize, Errno> {
+    let file = ctx.file(fd)?;
     if flags & !(SOCK_NONBLOCK | SOCK_CLOEXEC) != 0 {
         return Err(Errno::EINVAL);
     }
-    let file = ctx.file(fd)?;
     let socket = of(&file)?;
     // Before a connection is taken, so that none is lost for want of a descriptor or memory.
     let files = ctx.files()?.clone();

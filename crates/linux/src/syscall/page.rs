@@ -13,7 +13,7 @@ pub struct Program<'a> {
 }
 
 /// Programs that make every call, so they are no row's test.
-const OF_ALL: [&str; 4] = ["attack", "calls", "refusals", "siege"];
+const OF_ALL: [&str; 3] = ["attack", "refusals", "siege"];
 /// The most programs in a row.
 const SHOWN: usize = 3;
 

@@ -51,12 +51,15 @@ pub fn sys_clock_nanosleep<M: Machine>(
     remaining: u64,
 ) -> Result<usize, Errno> {
     let which = Clock::new(clock)?;
+    let can_only_be_read = matches!(
+        u32::try_from(clock),
+        Ok(raw::CLOCK_MONOTONIC_RAW | raw::CLOCK_REALTIME_COARSE | raw::CLOCK_MONOTONIC_COARSE)
+    );
+    if can_only_be_read || matches!(which, Clock::Process(_) | Clock::Thread(_)) {
+        return Err(Errno::EOPNOTSUPP);
+    }
     let nanos = ctx.read::<Timespec>(from)?.nanos()?;
     let absolute = flags & raw::TIMER_ABSTIME != 0;
-    match which {
-        Clock::Real | Clock::Monotonic => {}
-        Clock::Process(_) | Clock::Thread(_) => return Err(Errno::EOPNOTSUPP),
-    }
     if !absolute {
         let deadline = ctx.now().saturating_add(nanos);
         return sleep(ctx, clock, deadline, remaining);
