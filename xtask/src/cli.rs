@@ -89,6 +89,10 @@ pub struct Guest {
     #[arg(long, value_name = "NAME,...", conflicts_with = "root")]
     pub packages: Option<String>,
 
+    /// Put these Debian source packages into the guest's /usr/src, separated by commas. apt fetches them once
+    #[arg(long, value_name = "NAME,...")]
+    pub sources: Option<String>,
+
     /// Take this directory or tar archive as the guest's root, with owners, times and links
     #[arg(long, value_name = "DIR|TAR")]
     pub root: Option<PathBuf>,
@@ -110,7 +114,16 @@ pub struct Guest {
 impl Guest {
     /// A guest of this size with Quire's own root, where programs start in `/`.
     pub fn of(cpus: u32, memory: u64) -> Self {
-        Self { cpus, memory, packages: None, root: None, copy: Vec::new(), env: Vec::new(), cwd: "/".into() }
+        Self {
+            cpus,
+            memory,
+            packages: None,
+            sources: None,
+            root: None,
+            copy: Vec::new(),
+            env: Vec::new(),
+            cwd: "/".into(),
+        }
     }
 }
 

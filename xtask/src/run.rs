@@ -103,6 +103,9 @@ pub fn last_lines(text: &str, count: usize) -> String {
 /// built or started.
 pub fn prepare(places: &Places, guest: &cli::Guest, words: &[OsString], tty: bool) -> Result<(Tree, Order)> {
     let mut tree = root_of(places, guest)?;
+    if let Some(names) = &guest.sources {
+        debian::sources(&mut tree, places, names)?;
+    }
     tree.directory(&guest.cwd, 0o755)?;
     for copy in &guest.copy {
         Copy::parse(copy, &guest.cwd)?.install(&mut tree)?;

@@ -33,6 +33,9 @@ struct Machine {
     name: String,
     /// As for `--packages`.
     packages: String,
+    /// As for `--sources`.
+    #[serde(default)]
+    sources: Option<String>,
     /// MiB.
     memory: u64,
     /// Seconds after which the machine hangs.
@@ -83,6 +86,7 @@ fn boot(context: &Context<'_>, machine: &Machine, on: On, name: &str) -> Result<
     scripts.push(format!(":{THERE}"));
     let guest = cli::Guest {
         packages: Some(machine.packages.clone()),
+        sources: machine.sources.clone(),
         copy: vec![scripts],
         ..cli::Guest::of(2, machine.memory)
     };

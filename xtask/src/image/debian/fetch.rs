@@ -40,11 +40,7 @@ pub fn ensure(places: &Places, names: &[String], step: &Step) -> Result<Vec<Pack
         fs::create_dir_all(home.join(directory)).doing(about)?;
     }
     let _lock = places.lock("debian")?;
-    if !Path::new("/usr/bin/apt-get").exists() || !Path::new("/usr/bin/dpkg-deb").exists() {
-        return Err(Failure::usage(
-            "--packages needs apt and dpkg, which this machine lacks; use --root with an archive of a root",
-        ));
-    }
+    needs_apt("--packages", "; use --root with an archive of a root")?;
     let chosen = home.join("chosen").join(key(names));
     let files = match fs::read_to_string(&chosen) {
         Ok(text) => text,
@@ -76,6 +72,14 @@ pub fn ensure(places: &Places, names: &[String], step: &Step) -> Result<Vec<Pack
         let _ = fs::remove_dir_all(&work);
     }
     Ok(files.lines().map(package).collect())
+}
+
+/// Refuses an option where this machine is no Debian.
+pub(super) fn needs_apt(option: &str, instead: &str) -> Result<()> {
+    if Path::new("/usr/bin/apt-get").exists() && Path::new("/usr/bin/dpkg-deb").exists() {
+        return Ok(());
+    }
+    Err(Failure::usage(format_args!("{option} needs apt and dpkg, which this machine lacks{instead}")))
 }
 
 /// The name of a choice: it holds for these packages and for this state of apt's lists.

@@ -9,6 +9,7 @@ mod accounts;
 mod configured;
 mod fetch;
 mod scripts;
+mod sources;
 
 use std::{io::Read as _, path::Path};
 
@@ -26,7 +27,7 @@ const LEFT_OUT: &[&str] =
 
 /// A tree with `names`, separated by commas, and their dependencies.
 pub fn tree(places: &Places, names: &str) -> Result<Tree> {
-    let names = parse(names)?;
+    let names = parse("--packages", names)?;
     let step = Step::new(format!("packages {}", names.join(", ")));
     let packages = fetch::ensure(places, &names, &step)?;
     let mut tree = Tree::default();
@@ -58,8 +59,19 @@ pub fn tree(places: &Places, names: &str) -> Result<Tree> {
     Ok(tree)
 }
 
-/// The names in a list. A version may follow: `NAME=VERSION`.
-fn parse(list: &str) -> Result<Vec<String>> {
+/// Puts the files of source packages, whose names commas separate, into `/usr/src`.
+pub fn sources(tree: &mut Tree, places: &Places, names: &str) -> Result<()> {
+    let names = parse("--sources", names)?;
+    let step = Step::new(format!("sources {}", names.join(", ")));
+    for file in sources::ensure(places, &names, &step)? {
+        let name = file.file_name().unwrap_or_default();
+        tree.host_file(Path::new("/usr/src").join(name), &file)?;
+    }
+    Ok(())
+}
+
+/// The names in a list that this option has. A version may follow: `NAME=VERSION`.
+fn parse(option: &str, list: &str) -> Result<Vec<String>> {
     let mut names: Vec<String> = list.split(',').map(str::trim).filter(|n| !n.is_empty()).map(str::to_owned).collect();
     let plain = |name: &String| {
         let (name, version) = name.split_once('=').unwrap_or((name, "1"));
@@ -70,10 +82,10 @@ fn parse(list: &str) -> Result<Vec<String>> {
         fits(name, "+-.") && name.len() > 1 && fits(version, "+-.:~")
     };
     if let Some(bad) = names.iter().find(|n| !plain(n)) {
-        return Err(Failure::usage(format_args!("--packages: {bad:?} is not the name of a package")));
+        return Err(Failure::usage(format_args!("{option}: {bad:?} is not the name of a package")));
     }
     if names.is_empty() {
-        return Err(Failure::usage("--packages names no package"));
+        return Err(Failure::usage(format_args!("{option} names no package")));
     }
     names.sort_unstable();
     names.dedup();
@@ -122,10 +134,10 @@ mod tests {
 
     #[test]
     fn names_are_checked_and_sorted() {
-        assert_eq!(parse("redis-server, g++,redis-server").unwrap(), ["g++", "redis-server"]);
-        assert_eq!(parse("vim=2:9.0.1378-2+deb12u2").unwrap().len(), 1);
+        assert_eq!(parse("--packages", "redis-server, g++,redis-server").unwrap(), ["g++", "redis-server"]);
+        assert_eq!(parse("--packages", "vim=2:9.0.1378-2+deb12u2").unwrap().len(), 1);
         for bad in ["", ",", "-o", "a b", "x", "a/b", "--", "name=", "name=-o", "?essential"] {
-            assert_eq!(parse(bad).unwrap_err().status, 2, "{bad}");
+            assert_eq!(parse("--packages", bad).unwrap_err().status, 2, "{bad}");
         }
     }
 
