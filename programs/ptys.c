@@ -152,6 +152,61 @@ static void lines_and_echo(void) {
     get(master, "\023\021");
 }
 
+// `struct termio` of asm/termbits-common.h, which no header of the C library gives beside termios.
+struct old_settings {
+    unsigned short iflag, oflag, cflag, lflag;
+    unsigned char line, cc[8], pad;
+};
+
+static void older_settings(void) {
+    enum { GET = 0x5405, SET, SET_DRAINED, SET_FLUSHED, GET_LOCKED = 0x5456, SET_LOCKED };
+    int master = new_master(), slave = open_slave(O_NOCTTY);
+    struct old_settings old, read_back;
+    memset(&old, 0x55, sizeof old);
+    ANSWERS(0, ioctl(slave, GET, &old));
+    CHECK(old.iflag == (ICRNL | IXON) && old.oflag == (OPOST | ONLCR) && old.lflag == 0x8a3b && old.cc[VINTR] == 3 && !old.pad,
+          "the first settings: %#x %#x %#x", old.iflag, old.oflag, old.lflag);
+    old.lflag &= ~ECHO;
+    old.cc[VKILL] = 'k';
+    struct termios t;
+    ANSWERS(0, ioctl(slave, SET, &old));
+    CHECK(!tcgetattr(slave, &t) && !(t.c_lflag & ECHO) && t.c_cc[VKILL] == 'k' && t.c_cc[VSUSP] == 26, "changed");
+    old.lflag |= ECHO;
+    ANSWERS(0, ioctl(master, SET_DRAINED, &old));
+    CHECK(!ioctl(master, GET, &read_back) && !memcmp(&old, &read_back, sizeof old), "through the master");
+    put(master, "typed\n");
+    get(master, "typed\r\n");
+    ANSWERS(0, ioctl(slave, SET_FLUSHED, &old));
+    CHECK(events(slave, 0) == POLLOUT, "flushed");
+    ANSWERS(EFAULT, ioctl(slave, GET, (void *)1));
+    ANSWERS(EFAULT, ioctl(slave, SET, (void *)1));
+    // Locked settings keep their values.
+    char locked[36];
+    memset(locked, 0x55, sizeof locked);
+    ANSWERS(0, ioctl(slave, GET_LOCKED, locked));
+    for (size_t i = 0; i < sizeof locked; i++)
+        CHECK(!locked[i], "byte %zu is %d", i, locked[i]);
+    unsigned echo = ECHO;
+    memcpy(locked + 12, &echo, sizeof echo);
+    locked[17 + VINTR] = 1;
+    ANSWERS(0, ioctl(slave, SET_LOCKED, locked));
+    CHECK(!tcgetattr(slave, &t) && (t.c_lflag & ECHO), "before");
+    t.c_lflag &= ~(ECHO | ECHOE);
+    t.c_cc[VINTR] = t.c_cc[VQUIT] = 7;
+    CHECK(!tcsetattr(slave, TCSANOW, &t) && !tcgetattr(slave, &t), "set");
+    CHECK((t.c_lflag & ECHO) && !(t.c_lflag & ECHOE) && t.c_cc[VINTR] == 3 && t.c_cc[VQUIT] == 7, "locked");
+    if (!fork()) {
+        CHECK(!setuid(65534), "setuid");
+        ANSWERS(EPERM, ioctl(slave, SET_LOCKED, locked));
+        ANSWERS(0, ioctl(slave, GET_LOCKED, locked));
+        _exit(0);
+    }
+    int status;
+    CHECK(wait(&status) > 0 && !status, "child");
+    close(slave);
+    close(master);
+}
+
 static void raw_reads(void) {
     int master = new_master(), slave = open_slave(O_NOCTTY);
     char bytes[16];
@@ -566,6 +621,7 @@ int main(int argc, char **argv) {
     static const struct check checks[] = {
         {"names_and_owners", names_and_owners},
         {"lines_and_echo", lines_and_echo},
+        {"older_settings", older_settings},
         {"raw_reads", raw_reads},
         {"ends_of_the_master", ends_of_the_master},
         {"ends_of_the_slave", ends_of_the_slave},

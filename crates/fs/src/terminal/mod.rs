@@ -49,6 +49,8 @@ pub trait Processes: Send + Sync {
 
 struct State {
     settings: Settings,
+    /// Set bits and characters mark settings that their owner lets no program change; `None` if all may change.
+    locked: Option<Settings>,
     editor: Editor,
     size: Size,
     /// Process group that keys send signals to; 0 if there is none.
@@ -95,7 +97,7 @@ impl Terminal {
         number: u64,
     ) -> Result<Arc<Self>, FsError> {
         let editor = Editor::new()?;
-        let state = State { settings: Settings::default(), editor, size, foreground: 0, session: 0 };
+        let state = State { settings: Settings::default(), locked: None, editor, size, foreground: 0, session: 0 };
         let terminal = Arc::try_new(Terminal {
             port,
             processes,
@@ -223,6 +225,16 @@ impl Terminal {
     /// The settings now.
     pub fn settings(&self) -> Settings {
         self.state.lock().settings
+    }
+
+    /// What [`set_locked`](Self::set_locked) has stored. The terminal's owner applies it to new settings.
+    pub fn locked(&self) -> Option<Settings> {
+        self.state.lock().locked
+    }
+
+    /// Stores which settings no program may change.
+    pub fn set_locked(&self, locked: Settings) {
+        self.state.lock().locked = Some(locked);
     }
 
     /// Changes the settings; discards typed bytes if `flush`.

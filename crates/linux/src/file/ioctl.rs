@@ -2,7 +2,8 @@
 
 use super::File;
 use super::terminals::ptys::{Master, open_peer};
-use super::terminals::{self, settings};
+use super::terminals::{self, settings, settings::Termios};
+use crate::process::credentials::capabilities::cap;
 use crate::signal::Signal;
 use crate::socket::host::Socket;
 use crate::{Ctx, Errno, Machine};
@@ -15,6 +16,10 @@ const TCGETS: u32 = 0x5401;
 const TCSETS: u32 = 0x5402;
 const TCSETSW: u32 = 0x5403;
 const TCSETSF: u32 = 0x5404;
+const TCGETA: u32 = 0x5405;
+const TCSETA: u32 = 0x5406;
+const TCSETAW: u32 = 0x5407;
+const TCSETAF: u32 = 0x5408;
 const TCSBRK: u32 = 0x5409;
 const TCXONC: u32 = 0x540a;
 const TCFLSH: u32 = 0x540b;
@@ -41,6 +46,8 @@ const TIOCGSID: u32 = 0x5429;
 const FIONCLEX: u32 = 0x5450;
 const FIOCLEX: u32 = 0x5451;
 const FIOASYNC: u32 = 0x5452;
+const TIOCGLCKTRMIOS: u32 = 0x5456;
+const TIOCSLCKTRMIOS: u32 = 0x5457;
 
 /// `ioctl`
 pub fn sys_ioctl<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, request: u32, argument: u64) -> Result<usize, Errno> {
@@ -132,13 +139,24 @@ fn readable_bytes<M: Machine>(file: &File<M>) -> Result<i32, Errno> {
 fn of_terminal<M: Machine>(ctx: &Ctx<'_, M>, terminal: &Terminal, request: u32, argument: u64) -> Result<usize, Errno> {
     match request {
         TCGETS => ctx.write(argument, &settings::to_linux(&terminal.settings()))?,
+        TCGETA => ctx.write(argument, &settings::to_termio(&settings::to_linux(&terminal.settings())))?,
         TCSETS | TCSETSW | TCSETSF => {
-            let new = settings::from_linux(&ctx.read(argument)?);
-            terminal.check(true)?;
-            if request != TCSETS {
-                drain(ctx, terminal)?;
+            let new = ctx.read(argument)?;
+            set(ctx, terminal, &new, request != TCSETS, request == TCSETSF)?;
+        }
+        TCSETA | TCSETAW | TCSETAF => {
+            let new = settings::from_termio(&settings::to_linux(&terminal.settings()), &ctx.read(argument)?);
+            set(ctx, terminal, &new, request != TCSETA, request == TCSETAF)?;
+        }
+        TIOCGLCKTRMIOS => {
+            let locked = terminal.locked().map_or([0; 36], |locked| settings::to_linux(&locked));
+            ctx.write(argument, &locked)?;
+        }
+        TIOCSLCKTRMIOS => {
+            if !ctx.credentials().may(cap::SYS_ADMIN) && !ctx.credentials().may(cap::CHECKPOINT_RESTORE) {
+                return Err(Errno::EPERM);
             }
-            terminal.set_settings(new, request == TCSETSF);
+            terminal.set_locked(settings::from_linux(&ctx.read(argument)?));
         }
         TCSBRK | TCSBRKP => {
             terminal.check(true)?;
@@ -190,6 +208,28 @@ fn of_terminal<M: Machine>(ctx: &Ctx<'_, M>, terminal: &Terminal, request: u32, 
         _ => return Err(Errno::ENOTTY),
     }
     Ok(0)
+}
+
+/// Changes the settings, perhaps after the output has left the terminal, and perhaps with the typed bytes discarded.
+fn set<M: Machine>(
+    ctx: &Ctx<'_, M>,
+    terminal: &Terminal,
+    new: &Termios,
+    drained: bool,
+    flush: bool,
+) -> Result<(), Errno> {
+    terminal.check(true)?;
+    if drained {
+        drain(ctx, terminal)?;
+    }
+    let new = match terminal.locked() {
+        None => *new,
+        Some(locked) => {
+            settings::keep_locked(&settings::to_linux(&terminal.settings()), new, &settings::to_linux(&locked))
+        }
+    };
+    terminal.set_settings(settings::from_linux(&new), flush);
+    Ok(())
 }
 
 fn drain<M: Machine>(ctx: &Ctx<'_, M>, terminal: &Terminal) -> Result<(), Errno> {

@@ -114,9 +114,70 @@ pub fn from_linux(t: &Termios) -> Settings {
     s
 }
 
+/// `struct termio` of System V: the low halves of the flags, the line discipline, eight characters, a byte of padding.
+pub type Termio = [u8; 18];
+const TERMIO_CHARACTERS: usize = 8;
+
+/// The older form of settings.
+pub fn to_termio(t: &Termios) -> Termio {
+    let mut out = [0; 18];
+    for (half, word) in out.chunks_exact_mut(2).zip(t[..16].chunks_exact(4)) {
+        half.copy_from_slice(&word[..2]);
+    }
+    out[8] = t[16];
+    out[9..9 + TERMIO_CHARACTERS].copy_from_slice(&t[17..17 + TERMIO_CHARACTERS]);
+    out
+}
+
+/// `now` with the parts that the older form has. As on Linux, the upper halves of the flags stay.
+pub fn from_termio(now: &Termios, new: &Termio) -> Termios {
+    let mut out = *now;
+    for (word, half) in out[..16].chunks_exact_mut(4).zip(new.chunks_exact(2)) {
+        word[..2].copy_from_slice(half);
+    }
+    out[16] = new[8];
+    out[17..17 + TERMIO_CHARACTERS].copy_from_slice(&new[9..9 + TERMIO_CHARACTERS]);
+    out
+}
+
+/// `new`, except for what `locked` marks, which is as in `old`: single bits of flags, and whole other bytes.
+pub fn keep_locked(old: &Termios, new: &Termios, locked: &Termios) -> Termios {
+    let mut out = *new;
+    for (at, byte) in out.iter_mut().enumerate() {
+        let mask = match locked[at] {
+            0 => 0,
+            bits if at < 16 => bits,
+            _ => u8::MAX,
+        };
+        *byte = (*byte & !mask) | (old[at] & mask);
+    }
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_older_form_keeps_the_upper_halves() {
+        let now: Termios = core::array::from_fn(|i| i as u8 + 1);
+        let short = to_termio(&now);
+        assert_eq!(short[..10], [1, 2, 5, 6, 9, 10, 13, 14, 17, 18]);
+        assert_eq!(short[17], 0);
+        assert_eq!(from_termio(&now, &short), now);
+        let new = from_termio(&now, &[0xff; 18]);
+        assert_eq!(new[..5], [0xff, 0xff, 3, 4, 0xff]);
+        assert_eq!((new[16], new[24], new[25]), (0xff, 0xff, 26));
+    }
+
+    #[test]
+    fn locked_settings_stay() {
+        let (old, new) = ([0x0f; 36], [0xf0; 36]);
+        let mut locked = [0; 36];
+        (locked[0], locked[20]) = (0x11, 1);
+        let kept = keep_locked(&old, &new, &locked);
+        assert_eq!((kept[0], kept[1], kept[20], kept[21]), (0xe1, 0xf0, 0x0f, 0xf0));
+    }
 
     #[test]
     fn a_program_reads_back_its_settings() {

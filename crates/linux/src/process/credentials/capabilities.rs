@@ -41,6 +41,7 @@ numbers! {
     MKNOD = 27;
     MAC_OVERRIDE = 32;
     WAKE_ALARM = 35;
+    CHECKPOINT_RESTORE = 40;
 }
 
 /// The highest number that Linux has (CAP_CHECKPOINT_RESTORE).
