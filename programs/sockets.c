@@ -1,4 +1,5 @@
 // Sockets between processes of one machine: each check holds on Linux and on Quire.
+#define _GNU_SOURCE
 #include "checks.h"
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -252,6 +253,129 @@ static void datagrams(void) {
     CHECK(send(b, "x", 1, 0) == 1, "send");
     ANSWERS(ECONNREFUSED, send(b, "x", 1, 0));
     close(b), close(c);
+}
+
+// A control message of `len` bytes at `data`, sent with one byte from `fd` to `to`.
+static ssize_t send_with(int fd, const void *to, socklen_t to_len, int level, int kind, const void *data, size_t len) {
+    union {
+        char bytes[128];
+        struct cmsghdr header;
+    } control = {.header = {.cmsg_len = CMSG_LEN(len), .cmsg_level = level, .cmsg_type = kind}};
+    memcpy(CMSG_DATA(&control.header), data, len);
+    struct iovec one = {"x", 1};
+    struct msghdr message = {(void *)to, to_len, &one, 1, control.bytes, CMSG_SPACE(len), 0};
+    return sendmsg(fd, &message, 0);
+}
+
+// Receives one datagram. The data of its control message of this level and type goes to `data`; the length, or -1.
+static int header_field(int fd, int flags, int level, int kind, void *data) {
+    _Alignas(8) char control[256], bytes[8];
+    struct sockaddr_in6 from;
+    struct iovec one = {bytes, sizeof bytes};
+    struct msghdr message = {&from, sizeof from, &one, 1, control, sizeof control, 0};
+    CHECK(recvmsg(fd, &message, flags) == 1 && !message.msg_flags, "recvmsg");
+    for (struct cmsghdr *at = CMSG_FIRSTHDR(&message); at; at = CMSG_NXTHDR(&message, at))
+        if (at->cmsg_level == level && at->cmsg_type == kind) {
+            memcpy(data, CMSG_DATA(at), at->cmsg_len - CMSG_LEN(0));
+            return at->cmsg_len - CMSG_LEN(0);
+        }
+    return -1;
+}
+
+static void headers_of_datagrams(void) {
+    int on = 1, sender = socket(AF_INET, SOCK_DGRAM, 0), receiver = socket(AF_INET, SOCK_DGRAM, 0);
+    struct sockaddr_in at = {.sin_family = AF_INET};
+    socklen_t len = sizeof at;
+    CHECK(!bind(receiver, (void *)&at, len) && !getsockname(receiver, (void *)&at, &len), "bind");
+    at.sin_addr.s_addr = htonl(0x7f000002);
+    unsigned char data[64];
+    CHECK(sendto(sender, "x", 1, 0, (void *)&at, len) == 1, "sendto");
+    CHECK(header_field(receiver, 0, IPPROTO_IP, IP_PKTINFO, data) == -1, "nothing that was not asked for");
+    CHECK(!setsockopt(receiver, IPPROTO_IP, IP_PKTINFO, &on, 4) && !setsockopt(receiver, IPPROTO_IP, IP_RECVTTL, &on, 4) &&
+              !setsockopt(receiver, IPPROTO_IP, IP_RECVTOS, &on, 4),
+          "options");
+    CHECK(sendto(sender, "x", 1, 0, (void *)&at, len) == 1, "sendto");
+    struct in_pktinfo info;
+    CHECK(header_field(receiver, MSG_PEEK, IPPROTO_IP, IP_PKTINFO, &info) == sizeof info, "in_pktinfo");
+    CHECK(info.ipi_ifindex == 1 && info.ipi_addr.s_addr == at.sin_addr.s_addr && info.ipi_spec_dst.s_addr == at.sin_addr.s_addr,
+          "interface %d, to %#x", info.ipi_ifindex, ntohl(info.ipi_addr.s_addr));
+    CHECK(header_field(receiver, MSG_PEEK, IPPROTO_IP, IP_TOS, data) == 1 && data[0] == 0, "class");
+    int hops = 0;
+    CHECK(header_field(receiver, 0, IPPROTO_IP, IP_TTL, &hops) == 4 && hops == 64, "%d hops", hops);
+    // The sender's options, and its choice for one datagram.
+    int value = 9;
+    CHECK(!setsockopt(sender, IPPROTO_IP, IP_TTL, &value, 4) && !connect(sender, (void *)&at, len) && write(sender, "x", 1) == 1, "TTL");
+    CHECK(header_field(receiver, 0, IPPROTO_IP, IP_TTL, &hops) == 4 && hops == 9, "%d hops", hops);
+    value = 7;
+    CHECK(send_with(sender, NULL, 0, IPPROTO_IP, IP_TTL, &value, 4) == 1, "IP_TTL");
+    CHECK(header_field(receiver, 0, IPPROTO_IP, IP_TTL, &hops) == 4 && hops == 7, "%d hops", hops);
+    value = 0x10;
+    CHECK(send_with(sender, NULL, 0, IPPROTO_IP, IP_TOS, &value, 4) == 1, "IP_TOS");
+    CHECK(header_field(receiver, 0, IPPROTO_IP, IP_TOS, data) == 1 && data[0] == 0x10, "class %#x", data[0]);
+    value = 0;
+    ANSWERS(EINVAL, send_with(sender, NULL, 0, IPPROTO_IP, IP_TTL, &value, 4));
+    value = 256;
+    ANSWERS(EINVAL, send_with(sender, NULL, 0, IPPROTO_IP, IP_TTL, &value, 4));
+    ANSWERS(EINVAL, send_with(sender, NULL, 0, IPPROTO_IP, IP_TOS, &value, 4));
+    ANSWERS(EINVAL, send_with(sender, NULL, 0, IPPROTO_IP, IP_TTL, &value, 2));
+    ANSWERS(EINVAL, send_with(sender, NULL, 0, IPPROTO_IP, 200, &value, 4));
+    ANSWERS(EINVAL, send_with(sender, NULL, 0, IPPROTO_IP, IP_PKTINFO, &info, sizeof info - 1));
+    CHECK(send_with(sender, NULL, 0, IPPROTO_IPV6, IPV6_HOPLIMIT, &value, 1) == 1, "another level");
+    CHECK(recv(receiver, data, sizeof data, 0) == 1, "recv");
+    // The reply comes from the address that was asked.
+    int server = socket(AF_INET, SOCK_DGRAM, 0);
+    info = (struct in_pktinfo){.ipi_spec_dst.s_addr = htonl(0x7f000003)};
+    CHECK(send_with(server, &at, len, IPPROTO_IP, IP_PKTINFO, &info, sizeof info) == 1, "from another address");
+    struct sockaddr_in from;
+    CHECK(recvfrom(receiver, data, 1, 0, (void *)&from, &len) == 1 && ntohl(from.sin_addr.s_addr) == 0x7f000003, "from %#x",
+          ntohl(from.sin_addr.s_addr));
+    info.ipi_spec_dst.s_addr = htonl(0x08080808);
+    ANSWERS(ENETUNREACH, send_with(server, &at, len, IPPROTO_IP, IP_PKTINFO, &info, sizeof info));
+    close(sender), close(receiver), close(server);
+    // IPv6, whose sockets also see the headers of IPv4.
+    sender = socket(AF_INET6, SOCK_DGRAM, 0), receiver = socket(AF_INET6, SOCK_DGRAM, 0);
+    struct sockaddr_in6 six = {.sin6_family = AF_INET6};
+    len = sizeof six;
+    CHECK(!bind(receiver, (void *)&six, len) && !getsockname(receiver, (void *)&six, &len), "bind");
+    six.sin6_addr = in6addr_loopback;
+    CHECK(!setsockopt(receiver, IPPROTO_IPV6, IPV6_RECVPKTINFO, &on, 4) &&
+              !setsockopt(receiver, IPPROTO_IPV6, IPV6_RECVHOPLIMIT, &on, 4) &&
+              !setsockopt(receiver, IPPROTO_IPV6, IPV6_RECVTCLASS, &on, 4),
+          "options");
+    CHECK(sendto(sender, "x", 1, 0, (void *)&six, len) == 1, "sendto");
+    struct in6_pktinfo {
+        struct in6_addr to;
+        unsigned interface;
+    } info6;
+    enum { PKTINFO6 = 50 };
+    CHECK(header_field(receiver, MSG_PEEK, IPPROTO_IPV6, PKTINFO6, &info6) == sizeof info6, "in6_pktinfo");
+    CHECK(info6.interface == 1 && !memcmp(&info6.to, &in6addr_loopback, 16), "interface %u", info6.interface);
+    CHECK(header_field(receiver, 0, IPPROTO_IPV6, IPV6_HOPLIMIT, &hops) == 4 && hops == 64, "%d hops", hops);
+    value = 3;
+    CHECK(send_with(sender, &six, len, IPPROTO_IPV6, IPV6_HOPLIMIT, &value, 4) == 1, "IPV6_HOPLIMIT");
+    CHECK(header_field(receiver, 0, IPPROTO_IPV6, IPV6_HOPLIMIT, &hops) == 4 && hops == 3, "%d hops", hops);
+    CHECK(send_with(sender, &six, len, IPPROTO_IPV6, IPV6_TCLASS, &value, 4) == 1, "IPV6_TCLASS");
+    CHECK(header_field(receiver, 0, IPPROTO_IPV6, IPV6_TCLASS, &value) == 4 && value == 3, "class %d", value);
+    value = -1;
+    CHECK(send_with(sender, &six, len, IPPROTO_IPV6, IPV6_HOPLIMIT, &value, 4) == 1, "the usual number");
+    CHECK(header_field(receiver, 0, IPPROTO_IPV6, IPV6_HOPLIMIT, &hops) == 4 && hops == 64, "%d hops", hops);
+    value = 256;
+    ANSWERS(EINVAL, send_with(sender, &six, len, IPPROTO_IPV6, IPV6_HOPLIMIT, &value, 4));
+    ANSWERS(EINVAL, send_with(sender, &six, len, IPPROTO_IPV6, IPV6_TCLASS, &value, 4));
+    ANSWERS(EINVAL, send_with(sender, &six, len, IPPROTO_IPV6, IPV6_HOPLIMIT, &value, 2));
+    ANSWERS(EINVAL, send_with(sender, &six, len, IPPROTO_IPV6, 200, &value, 4));
+    struct sockaddr_in four = {.sin_family = AF_INET, .sin_port = six.sin6_port, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    close(sender);
+    sender = socket(AF_INET, SOCK_DGRAM, 0);
+    CHECK(sendto(sender, "x", 1, 0, (void *)&four, sizeof four) == 1, "to IPv4");
+    CHECK(header_field(receiver, 0, IPPROTO_IPV6, PKTINFO6, &info6) == sizeof info6 && IN6_IS_ADDR_V4MAPPED(&info6.to), "a mapped address");
+    // Without room, the flag says so.
+    CHECK(sendto(sender, "x", 1, 0, (void *)&four, sizeof four) == 1, "to IPv4");
+    char byte;
+    struct iovec one = {&byte, 1};
+    struct msghdr message = {.msg_iov = &one, .msg_iovlen = 1};
+    CHECK(recvmsg(receiver, &message, 0) == 1 && message.msg_flags == MSG_CTRUNC, "no room");
+    close(sender), close(receiver);
 }
 
 static void names_in_the_tree(void) {
@@ -539,6 +663,7 @@ static const struct check checks[] = {
     {"ports_and_addresses", ports_and_addresses},
     {"both_families", both_families},
     {"datagrams", datagrams},
+    {"headers_of_datagrams", headers_of_datagrams},
     {"names_in_the_tree", names_in_the_tree},
     {"abstract_names", abstract_names},
     {"files_travel", files_travel},

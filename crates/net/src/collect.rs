@@ -132,7 +132,7 @@ fn socket_of<H: Host>(file: &H::File) -> Option<&Arc<Endpoint<H>>> {
 impl<H: Host> Flight<H> {
     /// Puts files and credentials into a message. `None` if there are none.
     pub(crate) fn launch(network: &Arc<Network<H>>, ancillary: Ancillary<H>) -> Result<Option<Box<Self>>, FsError> {
-        let Ancillary { files, credentials } = ancillary;
+        let Ancillary { files, credentials, .. } = ancillary;
         if files.is_empty() && credentials.is_none() {
             return Ok(None);
         }
@@ -171,14 +171,15 @@ impl<H: Host> Flight<H> {
     /// Takes the files out for a receiver.
     pub(crate) fn land(mut self) -> Ancillary<H> {
         self.uncount();
-        Ancillary { files: mem::take(&mut self.files), credentials: self.credentials.take() }
+        Ancillary { files: mem::take(&mut self.files), credentials: self.credentials.take(), ..Ancillary::none() }
     }
 
     /// A copy for a receiver that leaves the message where it is.
     pub(crate) fn copy(&self) -> Result<Ancillary<H>, FsError> {
         // The collector relies on that no file comes out of a message meanwhile.
         let _flying = self.counted.as_ref().map(|network| network.flights.flying.lock());
-        Ok(Ancillary { files: Vec::try_from_iter(self.files.iter().cloned())?, credentials: self.credentials })
+        let files = Vec::try_from_iter(self.files.iter().cloned())?;
+        Ok(Ancillary { files, credentials: self.credentials, ..Ancillary::none() })
     }
 
     fn uncount(&mut self) {

@@ -3,7 +3,7 @@
 use crate::address::{Address, Destination, Place};
 use crate::collect::Flight;
 use crate::endpoint::{Endpoint, Phase};
-use crate::host::{Host, ReceiveFlags, Received};
+use crate::host::{Arrival, Choice, Header, Host, ReceiveFlags, Received};
 use crate::inbox::{Borrowed, CHUNK, Message, OVERHEAD};
 use crate::options::Flags;
 use crate::stream::fill;
@@ -73,6 +73,7 @@ impl<H: Host> Endpoint<H> {
         io: &Io<'_>,
         source: &mut dyn Source,
         to: Option<&Destination<'_>>,
+        choice: Choice,
         cargo: Option<Box<Flight<H>>>,
     ) -> Result<usize, FsError> {
         if this.shut.load(Ordering::Acquire) {
@@ -83,7 +84,7 @@ impl<H: Host> Endpoint<H> {
         }
         match this.is_unix() {
             true => Endpoint::send_unix(this, io, source, to, cargo),
-            false => Endpoint::send_udp(this, source, to),
+            false => Endpoint::send_udp(this, source, to, choice),
         }
     }
 
@@ -112,7 +113,12 @@ impl<H: Host> Endpoint<H> {
         Endpoint::deliver(this, &io, &receiver, &receiver.room, message, FsError::Refused)
     }
 
-    fn send_udp(this: &Arc<Self>, source: &mut dyn Source, to: Option<&Destination<'_>>) -> Result<usize, FsError> {
+    fn send_udp(
+        this: &Arc<Self>,
+        source: &mut dyn Source,
+        to: Option<&Destination<'_>>,
+        choice: Choice,
+    ) -> Result<usize, FsError> {
         let remote = this.state().remote.clone();
         let to = match (to, remote) {
             (Some(Destination::Inet(to)), _) => this.destination(*to)?,
@@ -122,7 +128,18 @@ impl<H: Host> Endpoint<H> {
         };
         let mut message = this.message(source, UDP_MAX[usize::from(to.is_ipv6())] + OVERHEAD, None)?;
         Endpoint::bind_for(this, None)?;
-        let from = this.inet_towards(to.ip());
+        let mut from = this.inet_towards(to.ip());
+        if let Some(ip) = choice.from {
+            match ip.is_ipv4() == to.is_ipv4() {
+                true if ip.is_loopback() => {}
+                true if ip.is_ipv4() => return Err(FsError::Unreachable),
+                _ => return Err(FsError::Invalid),
+            }
+            from.set_ip(ip);
+        }
+        let usual = this.options.header(to.is_ipv6());
+        let header = Header { hops: choice.hops.unwrap_or(usual.hops), class: choice.class.unwrap_or(usual.class) };
+        message.arrival = Some(Arrival { to: to.ip(), header });
         message.from = Some(Address::Inet(from));
         let bytes = message.len();
         let Some(receiver) = this.network.find_inet(this.kind, from, to) else {
@@ -283,20 +300,22 @@ impl<H: Host> Endpoint<H> {
                 peer.readiness.notify();
             }
         }
-        let Message { data, more, from, cargo, .. } = message;
+        let Message { data, more, from, arrival, cargo, .. } = message;
         let copied = copy(&data, &more, sink, flags);
         Some(copied.map(|out| Received {
             from: self.sender(from),
+            arrival,
             ancillary: cargo.map_or(out.ancillary, |flight| flight.into_inner().land()),
             ..out
         }))
     }
 
     fn peek_message(&self, sink: &mut dyn Sink, flags: ReceiveFlags) -> Option<Result<Received<H>, FsError>> {
-        let (borrowed, from) = {
+        let (borrowed, from, arrival) = {
             let mut queue = self.inbox.queue();
-            let from = queue.get(0)?.from.clone();
-            (queue.borrow(0)?, from)
+            let message = queue.get(0)?;
+            let (from, arrival) = (message.from.clone(), message.arrival);
+            (queue.borrow(0)?, from, arrival)
         };
         let Borrowed { data, more, start, cargo } = borrowed;
         let copied = copy(&data, &more, sink, flags);
@@ -304,7 +323,7 @@ impl<H: Host> Endpoint<H> {
         self.inbox.queue().give_back(0, Borrowed { data, more, start, cargo }, 0);
         Some(copied.and_then(|out| {
             let ancillary = ancillary?.unwrap_or(out.ancillary);
-            Ok(Received { from: self.sender(from), ancillary, ..out })
+            Ok(Received { from: self.sender(from), arrival, ancillary, ..out })
         }))
     }
 

@@ -2,6 +2,7 @@
 
 use crate::address::{Address, Credentials};
 use crate::socket::Socket;
+use core::net::IpAddr;
 use quire_heap::{Arc, Vec};
 
 /// The files a message can carry, and random numbers.
@@ -24,18 +25,54 @@ pub trait Host: Clone + Send + Sync + 'static {
 /// The most files of a message.
 pub const FILES_MAX: usize = 253;
 
+/// Fields of the header of an internet datagram that its sender chooses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Header {
+    /// The number of hops that are left: the time to live, or the hop limit.
+    pub hops: u8,
+    /// The type of service, or the traffic class.
+    pub class: u8,
+}
+
+impl Header {
+    /// The header of a datagram whose sender says nothing.
+    pub const USUAL: Header = Header { hops: 64, class: 0 };
+}
+
+/// The header of a datagram, for its receiver.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Arrival {
+    /// The address to which it was sent.
+    pub to: IpAddr,
+    /// The sender's choice.
+    pub header: Header,
+}
+
+/// A sender's choices for one internet datagram. They go before its socket's options.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Choice {
+    /// See [`Header::hops`].
+    pub hops: Option<u8>,
+    /// See [`Header::class`].
+    pub class: Option<u8>,
+    /// The address from which it is sent. It must be of the destination's family.
+    pub from: Option<IpAddr>,
+}
+
 /// The part of a message that is not bytes.
 pub struct Ancillary<H: Host> {
     /// Open files for the receiver.
     pub files: Vec<H::File>,
     /// The sender.
     pub credentials: Option<Credentials>,
+    /// The header of an internet datagram.
+    pub choice: Choice,
 }
 
 impl<H: Host> Ancillary<H> {
     /// Nothing.
     pub const fn none() -> Self {
-        Ancillary { files: Vec::new(), credentials: None }
+        Ancillary { files: Vec::new(), credentials: None, choice: Choice { hops: None, class: None, from: None } }
     }
 }
 
@@ -60,13 +97,15 @@ pub struct Received<H: Host> {
     pub truncated: bool,
     /// The sender of a datagram.
     pub from: Option<Address>,
+    /// The header of an internet datagram.
+    pub arrival: Option<Arrival>,
     /// Files and credentials.
     pub ancillary: Ancillary<H>,
 }
 
 impl<H: Host> Received<H> {
     pub(crate) const fn nothing() -> Self {
-        Received { bytes: 0, truncated: false, from: None, ancillary: Ancillary::none() }
+        Received { bytes: 0, truncated: false, from: None, arrival: None, ancillary: Ancillary::none() }
     }
 }
 

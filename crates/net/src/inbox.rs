@@ -9,6 +9,7 @@
 //! An inbox without messages has no memory of its own.
 
 use crate::address::Address;
+use crate::host::Arrival;
 use core::mem;
 use quire_heap::{Box, Deque, OutOfMemory, Vec};
 use quire_sync::{Mutex, MutexGuard, Rank, SpinGuard, SpinLock};
@@ -30,6 +31,8 @@ pub(crate) struct Message<C> {
     pub start: usize,
     /// The sender of a datagram.
     pub from: Option<Address>,
+    /// The header of an internet datagram.
+    pub arrival: Option<Arrival>,
     /// Files and credentials.
     pub cargo: Option<Box<C>>,
     /// Its charge beside its bytes. It stays the same when the cargo is taken out of a piece of a stream.
@@ -45,7 +48,7 @@ pub(crate) trait Cargo {
 impl<C: Cargo> Message<C> {
     pub(crate) fn new(data: Vec<u8>, cargo: Option<Box<C>>) -> Self {
         let overhead = OVERHEAD + cargo.as_ref().map_or(0, |cargo| cargo.memory());
-        Message { data, more: Vec::new(), start: 0, from: None, cargo, overhead }
+        Message { data, more: Vec::new(), start: 0, from: None, arrival: None, cargo, overhead }
     }
 }
 
@@ -150,8 +153,8 @@ impl<C> Queue<C> {
     pub(crate) fn give_back(&mut self, at: usize, borrowed: Borrowed<C>, read: usize) {
         if let Some(message) = self.get_mut(at) {
             let Borrowed { data, more, start, cargo } = borrowed;
-            let (from, overhead) = (message.from.take(), message.overhead);
-            *message = Message { data, more, start: start + read, from, cargo, overhead };
+            let (from, arrival, overhead) = (message.from.take(), message.arrival, message.overhead);
+            *message = Message { data, more, start: start + read, from, arrival, cargo, overhead };
         }
         self.bytes -= read;
         self.charge -= read;

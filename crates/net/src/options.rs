@@ -1,5 +1,6 @@
 //! The options of a socket.
 
+use crate::host::Header;
 use quire_sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 bitflags::bitflags! {
@@ -34,6 +35,10 @@ const LEAST: usize = 2_304;
 /// No lingering.
 const OFF: u64 = u64::MAX;
 
+const fn word(header: Header) -> u32 {
+    u32::from_le_bytes([header.class, header.hops, 0, 0])
+}
+
 /// The options of a socket. Each is read and changed for itself.
 pub struct Options {
     flags: AtomicU32,
@@ -43,11 +48,13 @@ pub struct Options {
     receive_timeout: AtomicU64,
     send_timeout: AtomicU64,
     linger: AtomicU64,
+    /// The headers of datagrams: of IPv4, and of IPv6.
+    headers: [AtomicU32; 2],
     kept: [AtomicU32; KEPT],
 }
 
 /// Values of options without effect that a socket keeps for its user.
-pub const KEPT: usize = 20;
+pub const KEPT: usize = 26;
 
 macro_rules! value {
     ($($(#[$doc:meta])* $get:ident $set:ident $type:ty: $least:expr;)*) => {
@@ -78,6 +85,7 @@ impl Options {
             receive_timeout: AtomicU64::new(0),
             send_timeout: AtomicU64::new(0),
             linger: AtomicU64::new(OFF),
+            headers: [const { AtomicU32::new(word(Header::USUAL)) }; 2],
             kept: [const { AtomicU32::new(0) }; KEPT],
         }
     }
@@ -100,6 +108,17 @@ impl Options {
             .zip(&self.kept)
             .for_each(|(to, from)| to.store(from.load(Ordering::Relaxed), Ordering::Relaxed));
         new
+    }
+
+    /// The header of a datagram in IPv6 or in IPv4, if its sender chooses none.
+    pub fn header(&self, six: bool) -> Header {
+        let [class, hops, ..] = self.headers[usize::from(six)].load(Ordering::Relaxed).to_le_bytes();
+        Header { hops, class }
+    }
+
+    /// Changes [`header`](Self::header).
+    pub fn set_header(&self, six: bool, header: Header) {
+        self.headers[usize::from(six)].store(word(header), Ordering::Relaxed);
     }
 
     /// The value that was kept at `place`, below [`KEPT`]; 0 at first.

@@ -122,9 +122,10 @@ impl<H: Host> Socket<H> {
         ancillary: Ancillary<H>,
     ) -> Result<usize, FsError> {
         let endpoint = &self.endpoint;
+        let choice = ancillary.choice;
         let cargo = if endpoint.is_unix() { self.cargo(to, ancillary)? } else { None };
         let done = match endpoint.kind {
-            Kind::Datagram => Endpoint::send_datagram(endpoint, io, source, to, cargo),
+            Kind::Datagram => Endpoint::send_datagram(endpoint, io, source, to, choice, cargo),
             _ if to.is_some() && endpoint.is_unix() => match endpoint.state().phase {
                 Phase::Connected => Err(FsError::IsConnected),
                 _ => Err(FsError::Unsupported),

@@ -1,11 +1,11 @@
-//! Control messages: the open files and the credentials that travel with a message.
+//! Control messages: the open files and the credentials that travel with a message, and [`headers`] of datagrams.
 
-use super::raw;
+use super::{headers, raw};
 use crate::file::File;
 use crate::process::credentials::capabilities::cap;
 use crate::{Ctx, Errno, Machine};
 use quire_heap::{Arc, Vec};
-use quire_net::{Credentials, FILES_MAX};
+use quire_net::{Choice, Credentials, FILES_MAX, Family};
 
 /// Bytes of control messages that one call may send, as Linux's `optmem_max`.
 const MOST: u64 = 128 << 10;
@@ -18,11 +18,12 @@ const CREDENTIALS: usize = 12;
 pub(super) struct Sent<M: Machine> {
     pub files: Vec<Arc<File<M>>>,
     pub credentials: Option<Credentials>,
+    pub choice: Choice,
 }
 
 impl<M: Machine> Sent<M> {
     pub(super) fn nothing() -> Self {
-        Sent { files: Vec::new(), credentials: None }
+        Sent { files: Vec::new(), credentials: None, choice: Choice::default() }
     }
 }
 
@@ -30,7 +31,7 @@ const fn align(len: usize) -> usize {
     len.next_multiple_of(8)
 }
 
-fn word(bytes: &[u8], at: usize) -> u32 {
+pub(super) fn word(bytes: &[u8], at: usize) -> u32 {
     bytes.get(at..at + 4).and_then(|b| b.first_chunk()).map_or(0, |b| u32::from_le_bytes(*b))
 }
 
@@ -56,8 +57,19 @@ fn messages(mut rest: &[u8]) -> impl Iterator<Item = Result<Message<'_>, Errno>>
     })
 }
 
+/// The sockets that know further control messages than all others.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Knows {
+    /// Unix sockets: files and credentials.
+    Unix,
+    /// Sockets of internet datagrams of this family: fields of headers.
+    Headers(Family),
+    /// The others.
+    Nothing,
+}
+
 /// Reads the control messages of `len` bytes at `at`.
-pub(super) fn read<M: Machine>(ctx: &Ctx<'_, M>, at: u64, len: u64, unix: bool) -> Result<Sent<M>, Errno> {
+pub(super) fn read<M: Machine>(ctx: &Ctx<'_, M>, at: u64, len: u64, by: Knows) -> Result<Sent<M>, Errno> {
     let mut sent = Sent::nothing();
     if len > MOST {
         return Err(Errno::ENOBUFS);
@@ -70,7 +82,7 @@ pub(super) fn read<M: Machine>(ctx: &Ctx<'_, M>, at: u64, len: u64, unix: bool) 
         let Message { level, kind, data } = message?;
         match (level, kind) {
             // Linux's other families accept these two, and ignore them.
-            (raw::SOL_SOCKET, raw::SCM_RIGHTS | raw::SCM_CREDENTIALS) if !unix => {}
+            (raw::SOL_SOCKET, raw::SCM_RIGHTS | raw::SCM_CREDENTIALS) if by != Knows::Unix => {}
             (raw::SOL_SOCKET, raw::SCM_RIGHTS) => {
                 if sent.files.len() + data.len() / 4 > FILES_MAX {
                     return Err(Errno::EINVAL);
@@ -88,7 +100,11 @@ pub(super) fn read<M: Machine>(ctx: &Ctx<'_, M>, at: u64, len: u64, unix: bool) 
                 sent.credentials = Some(may_tell(ctx, told)?);
             }
             (raw::SOL_SOCKET, _) => return Err(Errno::EINVAL),
-            _ => {}
+            _ => {
+                if let Knows::Headers(family) = by {
+                    headers::choose(&mut sent.choice, family, (level, kind), data)?;
+                }
+            }
         }
     }
     Ok(sent)
@@ -121,7 +137,12 @@ impl Writer {
     }
 
     /// Stores a message whose data is `len` bytes, of which `data` are there.
-    fn put<M: Machine>(&mut self, ctx: &Ctx<'_, M>, kind: u32, data: &[u8]) -> Result<(), Errno> {
+    pub(super) fn put<M: Machine>(
+        &mut self,
+        ctx: &Ctx<'_, M>,
+        (level, kind): (u32, u32),
+        data: &[u8],
+    ) -> Result<(), Errno> {
         let room = self.room - self.used;
         if room < HEADER {
             self.truncated = true;
@@ -132,7 +153,7 @@ impl Writer {
         self.truncated |= len < whole;
         let mut header = [0; HEADER];
         header[..8].copy_from_slice(&(len as u64).to_le_bytes());
-        header[8..12].copy_from_slice(&raw::SOL_SOCKET.to_le_bytes());
+        header[8..12].copy_from_slice(&level.to_le_bytes());
         header[12..].copy_from_slice(&kind.to_le_bytes());
         let at = self.at + self.used as u64;
         ctx.user().write_bytes(at, &header)?;
@@ -147,7 +168,7 @@ impl Writer {
         for (to, word) in data.chunks_exact_mut(4).zip([told.pid, told.uid, told.gid]) {
             to.copy_from_slice(&word.to_le_bytes());
         }
-        self.put(ctx, raw::SCM_CREDENTIALS, &data)
+        self.put(ctx, (raw::SOL_SOCKET, raw::SCM_CREDENTIALS), &data)
     }
 
     /// Gives the caller descriptors for `files`, as many as fit, and stores their numbers. The others are closed.
@@ -167,7 +188,7 @@ impl Writer {
             given += 1;
         }
         self.truncated |= given < count;
-        if given == 0 { Ok(()) } else { self.put(ctx, raw::SCM_RIGHTS, &data[..4 * given]) }
+        if given == 0 { Ok(()) } else { self.put(ctx, (raw::SOL_SOCKET, raw::SCM_RIGHTS), &data[..4 * given]) }
     }
 }
 

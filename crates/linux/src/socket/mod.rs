@@ -7,6 +7,7 @@
 mod beneath;
 mod calls;
 mod control;
+mod headers;
 pub mod host;
 pub(crate) mod loopback;
 mod netlink;

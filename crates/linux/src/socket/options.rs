@@ -9,7 +9,7 @@ use crate::process::credentials::capabilities::cap;
 use crate::settings::{Setting, Settings};
 use crate::{Ctx, Errno, Machine};
 use quire_fs::FsError;
-use quire_net::{Family, Flags, Kind, Options};
+use quire_net::{Family, Flags, Header, Kind, Options};
 
 /// The least sizes of buffers that Linux sets.
 const LEAST_SEND: u32 = 4608;
@@ -73,6 +73,12 @@ const KEPT: [Kept; quire_net::KEPT] = [
     number(raw::SOL_IPV6, raw::IPV6_TCLASS, 0, -1, 255),
     number(raw::SOL_IPV6, raw::IPV6_UNICAST_HOPS, 64, -1, 255),
     switch(raw::SOL_IPV6, raw::IPV6_RECVERR, 0),
+    switch(raw::SOL_IP, raw::IP_PKTINFO, 0),
+    switch(raw::SOL_IP, raw::IP_RECVTTL, 0),
+    switch(raw::SOL_IP, raw::IP_RECVTOS, 0),
+    switch(raw::SOL_IPV6, raw::IPV6_RECVPKTINFO, 0),
+    switch(raw::SOL_IPV6, raw::IPV6_RECVHOPLIMIT, 0),
+    switch(raw::SOL_IPV6, raw::IPV6_RECVTCLASS, 0),
     number(raw::SOL_SOCKET, raw::SO_PRIORITY, 0, 0, 6),
     switch(raw::SOL_SOCKET, raw::SO_DONTROUTE, 0),
 ];
@@ -173,6 +179,7 @@ pub(super) fn set_first<M: Machine>(socket: &Socket<M>, settings: &Settings) {
             options.keep(place, (value as i32).wrapping_sub(kept.first) as u32);
         }
     }
+    set_headers(options);
     if socket.family() == Family::Inet6 {
         options.set(Flags::V6_ONLY, settings.get(Setting::OnlySix) != 0);
     }
@@ -190,7 +197,30 @@ fn set_kept(options: &Options, level: u32, name: u32, value: i32) -> Result<usiz
     }
     let value = if kept.kind == Is::Switch { i32::from(value != 0) } else { value };
     options.keep(place, value.wrapping_sub(kept.first) as u32);
+    set_headers(options);
     Ok(0)
+}
+
+/// The value of an option that is kept; 0 for any other.
+pub(super) fn kept_value(options: &Options, level: u32, name: u32) -> i32 {
+    kept(level, name).map_or(0, |(place, kept)| kept.first.wrapping_add(options.kept(place) as i32))
+}
+
+/// Makes the headers of datagrams from the options that choose them. -1 stands for the usual value.
+fn set_headers(options: &Options) {
+    let choice = |level, name, usual| u8::try_from(kept_value(options, level, name)).unwrap_or(usual);
+    let Header { hops, class } = Header::USUAL;
+    let four = Header {
+        hops: choice(raw::SOL_IP, raw::IP_TTL, hops),
+        // As on Linux, the other bits are dropped.
+        class: kept_value(options, raw::SOL_IP, raw::IP_TOS) as u8,
+    };
+    let six = Header {
+        hops: choice(raw::SOL_IPV6, raw::IPV6_UNICAST_HOPS, hops),
+        class: choice(raw::SOL_IPV6, raw::IPV6_TCLASS, class),
+    };
+    options.set_header(false, four);
+    options.set_header(true, six);
 }
 
 /// Sets an option of the level SOL_SOCKET, which sockets of all families have.

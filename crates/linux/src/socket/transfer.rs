@@ -1,7 +1,8 @@
 //! Sending and receiving.
 
 use super::calls::Target;
-use super::control::{self, Sent, Writer};
+use super::control::{self, Knows, Sent, Writer};
+use super::headers;
 use super::host::Socket;
 use super::netlink::{self, is_socket};
 use super::user_address::{Given, Told};
@@ -11,7 +12,7 @@ use crate::signal::Signal;
 use crate::{Ctx, Errno, Machine};
 use quire_fs::{FsError, Io};
 use quire_heap::Arc;
-use quire_net::{Ancillary, Family, Flags, Kind, ReceiveFlags};
+use quire_net::{Ancillary, Arrival, Family, Flags, Kind, ReceiveFlags};
 
 /// Messages of one `sendmmsg` or `recvmmsg`, as on Linux.
 const MOST_MESSAGES: u32 = 1024;
@@ -88,7 +89,7 @@ fn send<M: Machine>(
     let interrupted = || ctx.thread.interrupted();
     let io = waits(file, flags, &interrupted);
     let credentials = (socket.family() == Family::Unix).then(|| sent.credentials.unwrap_or(ctx.told_credentials()));
-    let ancillary = Ancillary { files: sent.files, credentials };
+    let ancillary = Ancillary { files: sent.files, credentials, choice: sent.choice };
     let destination = target.as_ref().map(Target::destination);
     socket.send(&io, &mut from.transfer(ctx), destination.as_ref(), ancillary).map_err(|e| {
         if e == FsError::BrokenPipe && flags & raw::MSG_NOSIGNAL == 0 && socket.kind() == Kind::Stream {
@@ -121,10 +122,14 @@ pub fn sys_sendto<M: Machine>(
 
 fn send_message<M: Machine>(ctx: &Ctx<'_, M>, file: &Arc<File<M>>, at: u64, flags: u32) -> Result<usize, Errno> {
     is_socket(file)?;
-    let unix = of(file).is_ok_and(|socket| socket.family() == Family::Unix);
+    let knows = of(file).map_or(Knows::Nothing, |socket| match (socket.family(), socket.kind()) {
+        (Family::Unix, _) => Knows::Unix,
+        (family, Kind::Datagram) => Knows::Headers(family),
+        _ => Knows::Nothing,
+    });
     let header = Header::read(ctx, at)?;
     let to = given(ctx, header.name, header.name_len)?;
-    let sent = control::read(ctx, header.control, header.control_len, unix)?;
+    let sent = control::read(ctx, header.control, header.control_len, knows)?;
     send(ctx, file, &header.vectors, to, sent, flags)
 }
 
@@ -169,6 +174,7 @@ struct Got<M: Machine> {
     len: usize,
     flags: u32,
     from: Option<Told>,
+    arrival: Option<Arrival>,
     ancillary: Ancillary<super::host::SocketHost<M>>,
 }
 
@@ -182,7 +188,8 @@ fn receive<M: Machine>(ctx: &Ctx<'_, M>, file: &Arc<File<M>>, to: &Vectors, flag
         let (whole, copied) = socket.receive(&io, &mut sink, flags & raw::MSG_PEEK != 0)?;
         let len = if flags & raw::MSG_TRUNC != 0 { whole } else { copied };
         let flags = if copied < whole { raw::MSG_TRUNC } else { 0 };
-        return Ok(Got { len, flags, from: Some(Told::netlink(0, 0)), ancillary: Ancillary::none() });
+        let from = Some(Told::netlink(0, 0));
+        return Ok(Got { len, flags, from, arrival: None, ancillary: Ancillary::none() });
     }
     let socket: &Socket<M> = of(file)?;
     if flags & raw::MSG_OOB != 0 {
@@ -203,7 +210,7 @@ fn receive<M: Machine>(ctx: &Ctx<'_, M>, file: &Arc<File<M>>, to: &Vectors, flag
         flags |= raw::MSG_EOR;
     }
     let from = received.from.map(|address| super::told(&address, socket.family()));
-    Ok(Got { len: received.bytes, flags, from, ancillary: received.ancillary })
+    Ok(Got { len: received.bytes, flags, from, arrival: received.arrival, ancillary: received.ancillary })
 }
 
 /// `recvfrom`
@@ -239,6 +246,9 @@ fn receive_message<M: Machine>(ctx: &Ctx<'_, M>, file: &Arc<File<M>>, at: u64, f
         && let Some(credentials) = got.ancillary.credentials
     {
         writer.credentials(ctx, credentials)?;
+    }
+    if let (Some(arrival), Ok(socket)) = (got.arrival, of(file)) {
+        headers::store(ctx, &mut writer, socket, arrival)?;
     }
     if !got.ancillary.files.is_empty() {
         writer.files(ctx, core::mem::take(&mut got.ancillary.files), flags & raw::MSG_CMSG_CLOEXEC != 0)?;

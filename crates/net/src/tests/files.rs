@@ -64,7 +64,7 @@ fn credentials_come_to_those_that_ask_and_part_the_bytes() {
     let n = network();
     let (a, b) = pair(&n, Kind::Stream);
     let send = |who| {
-        let ancillary = Ancillary { files: quire_heap::Vec::new(), credentials: Some(who) };
+        let ancillary = Ancillary { files: quire_heap::Vec::new(), credentials: Some(who), ..Ancillary::none() };
         a.send(&Io::NOW, &mut SliceSource::new(b"x"), None, ancillary).unwrap()
     };
     send(ME);

@@ -111,7 +111,7 @@ fn number(n: u32) -> TestFile {
 }
 fn send_files(s: &Shared, bytes: &[u8], files: Vec<TestFile>) -> Result<usize, FsError> {
     let files = quire_heap::Vec::try_from_iter(files).unwrap();
-    s.send(&Io::NOW, &mut SliceSource::new(bytes), None, Ancillary { files, credentials: None })
+    s.send(&Io::NOW, &mut SliceSource::new(bytes), None, Ancillary { files, credentials: None, ..Ancillary::none() })
 }
 fn open(s: &Shared) -> TestFile {
     TestFile::Socket(Arc::try_new(Opened(s.clone())).unwrap())

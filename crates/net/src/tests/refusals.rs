@@ -61,7 +61,7 @@ fn a_call_without_memory_leaves_the_sockets_as_they_were() {
     refuse_each("send files", files, |_, (file, a, _)| {
         let mut list = quire_heap::Vec::try_with_capacity(1)?;
         list.push_reserved(file.clone());
-        let ancillary = Ancillary { files: list, credentials: None };
+        let ancillary = Ancillary { files: list, credentials: None, ..Ancillary::none() };
         a.send(&Io::NOW, &mut SliceSource::new(b"x"), None, ancillary).map(drop)
     });
 }

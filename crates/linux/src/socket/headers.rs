@@ -1,0 +1,114 @@
+//! Control messages about the headers of internet datagrams: the address that a datagram was sent to or from, its hops
+//! and its class.
+
+use super::control::{Writer, word};
+use super::host::Socket;
+use super::options::kept_value;
+use super::{loopback, raw};
+use crate::{Ctx, Errno, Machine};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use quire_net::{Arrival, Choice, Family, Header};
+
+/// Bytes of an `in_pktinfo`: interface, source, destination.
+const PKTINFO: usize = 12;
+/// Bytes of an `in6_pktinfo`: address, interface.
+const PKTINFO6: usize = 20;
+
+/// The value of a message that is one `int`, -1 to 255. `None` for -1, which stands for the usual value.
+fn number(data: &[u8]) -> Result<Option<u8>, Errno> {
+    match word(data, 0) as i32 {
+        _ if data.len() != 4 => Err(Errno::EINVAL),
+        -1 => Ok(None),
+        value => u8::try_from(value).map(Some).map_err(|_| Errno::EINVAL),
+    }
+}
+
+/// The interface that a program names: none, or the loopback.
+fn interface(index: u32) -> Result<(), Errno> {
+    if index == 0 || index == loopback::INDEX { Ok(()) } else { Err(Errno::ENODEV) }
+}
+
+/// Takes one message of a sender whose socket is of `family`. Other levels are ignored, as on Linux.
+pub(super) fn choose(choice: &mut Choice, family: Family, (level, kind): (u32, u32), data: &[u8]) -> Result<(), Errno> {
+    match (level, kind) {
+        (raw::SOL_IP, raw::IP_PKTINFO) => {
+            let Some(data) = data.first_chunk::<PKTINFO>().filter(|_| data.len() == PKTINFO) else {
+                return Err(Errno::EINVAL);
+            };
+            interface(word(data, 0))?;
+            let from = Ipv4Addr::from_bits(word(data, 4).swap_bytes());
+            choice.from = (!from.is_unspecified()).then_some(from.into());
+        }
+        (raw::SOL_IP, raw::IP_TTL) => match number(data)? {
+            None | Some(0) => return Err(Errno::EINVAL),
+            some => choice.hops = some,
+        },
+        (raw::SOL_IP, raw::IP_TOS) => match *data {
+            [class] => choice.class = Some(class),
+            _ => choice.class = Some(number(data)?.ok_or(Errno::EINVAL)?),
+        },
+        (raw::SOL_IP, raw::IP_RETOPTS) => {}
+        (raw::SOL_IPV6, _) if family != Family::Inet6 => {}
+        (raw::SOL_IPV6, raw::IPV6_PKTINFO) => {
+            let Some(data) = data.first_chunk::<PKTINFO6>() else { return Err(Errno::EINVAL) };
+            interface(word(data, 16))?;
+            let bytes: [u8; 16] = core::array::from_fn(|i| data[i]);
+            let from = Ipv6Addr::from(bytes);
+            choice.from = (!from.is_unspecified()).then_some(from.to_canonical());
+        }
+        (raw::SOL_IPV6, raw::IPV6_HOPLIMIT) => choice.hops = number(data)?,
+        (raw::SOL_IPV6, raw::IPV6_TCLASS) => choice.class = number(data)?,
+        (raw::SOL_IP | raw::SOL_IPV6, _) => return Err(Errno::EINVAL),
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Stores the messages for which the receiver's options ask, in Linux's order.
+pub(super) fn store<M: Machine>(
+    ctx: &Ctx<'_, M>,
+    writer: &mut Writer,
+    socket: &Socket<M>,
+    arrival: Arrival,
+) -> Result<(), Errno> {
+    let wants = |level, name| kept_value(socket.options(), level, name) != 0;
+    let Arrival { to, header: Header { hops, class } } = arrival;
+    let (hops, wide_class) = (u32::from(hops).to_le_bytes(), u32::from(class).to_le_bytes());
+    let index = loopback::INDEX.to_le_bytes();
+    if wants(raw::SOL_IPV6, raw::IPV6_RECVPKTINFO) {
+        let address = match to {
+            IpAddr::V4(to) => to.to_ipv6_mapped(),
+            IpAddr::V6(to) => to,
+        };
+        let mut data = [0; PKTINFO6];
+        data[..16].copy_from_slice(&address.octets());
+        data[16..].copy_from_slice(&index);
+        writer.put(ctx, (raw::SOL_IPV6, raw::IPV6_PKTINFO), &data)?;
+    }
+    match to {
+        IpAddr::V6(_) => {
+            if wants(raw::SOL_IPV6, raw::IPV6_RECVHOPLIMIT) {
+                writer.put(ctx, (raw::SOL_IPV6, raw::IPV6_HOPLIMIT), &hops)?;
+            }
+            if wants(raw::SOL_IPV6, raw::IPV6_RECVTCLASS) {
+                writer.put(ctx, (raw::SOL_IPV6, raw::IPV6_TCLASS), &wide_class)?;
+            }
+        }
+        IpAddr::V4(to) => {
+            if wants(raw::SOL_IP, raw::IP_PKTINFO) {
+                let mut data = [0; PKTINFO];
+                data[..4].copy_from_slice(&index);
+                data[4..8].copy_from_slice(&to.octets());
+                data[8..].copy_from_slice(&to.octets());
+                writer.put(ctx, (raw::SOL_IP, raw::IP_PKTINFO), &data)?;
+            }
+            if wants(raw::SOL_IP, raw::IP_RECVTTL) {
+                writer.put(ctx, (raw::SOL_IP, raw::IP_TTL), &hops)?;
+            }
+            if wants(raw::SOL_IP, raw::IP_RECVTOS) {
+                writer.put(ctx, (raw::SOL_IP, raw::IP_TOS), &[class])?;
+            }
+        }
+    }
+    Ok(())
+}
