@@ -320,6 +320,52 @@ static void classes(void) {
     ANSWERS(EPERM, set_policy(SCHED_OTHER, 0));
 }
 
+static long device_priority(int which, int who) { return syscall(SYS_ioprio_get, which, who); }
+static long set_device_priority(int which, int who, int value) { return syscall(SYS_ioprio_set, which, who, value); }
+
+static void device_priorities(void) {
+    enum { THREAD = 1, GROUP, USER, REAL_TIME = 1 << 13, BEST = 2 << 13, IDLE = 3 << 13 };
+    setpgid(0, 0);
+    CHECK(device_priority(THREAD, 0) == 0 && device_priority(THREAD, getpid()) == 0, "%ld at first", device_priority(THREAD, 0));
+    CHECK(device_priority(GROUP, 0) == (BEST | 4), "%#lx from the nice value", device_priority(GROUP, 0));
+    setpriority(PRIO_PROCESS, 0, 10);
+    CHECK(device_priority(GROUP, getpgrp()) == (BEST | 6), "%#lx from nice 10", device_priority(GROUP, 0));
+    set_policy(SCHED_IDLE, 0);
+    CHECK(device_priority(GROUP, 0) == (IDLE | 6), "%#lx from the idle class", device_priority(GROUP, 0));
+    set_policy(SCHED_OTHER, 0);
+    ANSWERS(0, set_device_priority(THREAD, 0, BEST | 2));
+    CHECK(device_priority(THREAD, 0) == (BEST | 2) && device_priority(GROUP, 0) == (BEST | 2), "set");
+    ANSWERS(EINVAL, set_device_priority(THREAD, 0, 3));
+    ANSWERS(EINVAL, set_device_priority(THREAD, 0, 4 << 13));
+    ANSWERS(EINVAL, set_device_priority(THREAD, 0, 7 << 13));
+    ANSWERS(EINVAL, set_device_priority(0, 0, BEST));
+    ANSWERS(EINVAL, set_device_priority(4, 0, BEST));
+    ANSWERS(EINVAL, device_priority(0, 0));
+    ANSWERS(EINVAL, device_priority(4, 0));
+    ANSWERS(ESRCH, device_priority(THREAD, 0x7ffffff));
+    ANSWERS(ESRCH, set_device_priority(THREAD, 0x7ffffff, BEST));
+    ANSWERS(ESRCH, device_priority(GROUP, 0x7ffffff));
+    ANSWERS(ESRCH, device_priority(USER, 4242));
+    pid_t child = fork();
+    if (!child) {
+        CHECK(device_priority(THREAD, 0) == (BEST | 2), "inherited");
+        ANSWERS(0, set_device_priority(GROUP, 0, REAL_TIME | 1));
+        CHECK(device_priority(THREAD, getppid()) == (REAL_TIME | 1), "the group");
+        CHECK(!setuid(4242), "setuid");
+        ANSWERS(EPERM, set_device_priority(THREAD, 0, REAL_TIME));
+        ANSWERS(EPERM, set_device_priority(THREAD, getppid(), IDLE));
+        CHECK(device_priority(THREAD, getppid()) == (REAL_TIME | 1), "of another user");
+        // Here user 0 is root, not the caller.
+        ANSWERS(EPERM, set_device_priority(USER, 0, IDLE));
+        ANSWERS(0, set_device_priority(USER, 4242, IDLE));
+        CHECK(device_priority(USER, 4242) == IDLE, "of the user");
+        ANSWERS(0, set_device_priority(THREAD, 0, 0));
+        _exit(0);
+    }
+    int status;
+    CHECK(wait(&status) == child && !status, "child");
+}
+
 static void controls(void) {
     int *at = NULL, value = 0;
     CHECK(!prctl(40, &at), "PR_GET_TID_ADDRESS");
@@ -366,6 +412,7 @@ int main(int argc, char **argv) {
         {"barriers", barriers},
         {"words_at_once", words_at_once},
         {"classes", classes},
+        {"device_priorities", device_priorities},
         {"controls", controls},
         {"fixed_addresses", fixed_addresses},
     };

@@ -101,6 +101,8 @@ static long do_prlimit_wrong(pid_t p) { return result(syscall(SYS_prlimit64, p, 
 static long do_getpriority(pid_t p) { return result(syscall(SYS_getpriority, PRIO_PROCESS, p)); }
 static long do_setpriority(pid_t p) { return result(setpriority(PRIO_PROCESS, p, 5)); }
 static long do_setpriority_up(pid_t p) { return result(setpriority(PRIO_PROCESS, p, 4)); }
+static long do_ioprio_get(pid_t p) { return result(syscall(SYS_ioprio_get, 1, p)); }
+static long do_ioprio_set(pid_t p) { return result(syscall(SYS_ioprio_set, 1, p, 2 << 13)); }
 static long do_sched_getaffinity(pid_t p) {
     unsigned long mask[16];
     return result(syscall(SYS_sched_getaffinity, p, sizeof mask, mask));
@@ -179,7 +181,8 @@ static const struct operation {
     {"kill-continue", do_kill_continue}, {"rt_sigqueueinfo", do_sigqueue}, {"rt_sigqueueinfo-as-kill", do_sigqueue_as_kernel},
     {"rt_tgsigqueueinfo", do_tgsigqueue}, {"prlimit64", do_prlimit_get}, {"prlimit64-set", do_prlimit_set},
     {"prlimit64-raise", do_prlimit_raise}, {"prlimit64-wrong", do_prlimit_wrong}, {"getpriority", do_getpriority},
-    {"setpriority", do_setpriority}, {"setpriority-up", do_setpriority_up}, {"sched_getaffinity", do_sched_getaffinity},
+    {"setpriority", do_setpriority}, {"setpriority-up", do_setpriority_up},
+    {"ioprio_get", do_ioprio_get}, {"ioprio_set", do_ioprio_set}, {"sched_getaffinity", do_sched_getaffinity},
     {"process_vm_readv", do_process_vm_readv}, {"process_vm_writev", do_process_vm_writev},
     {"sched_setaffinity", do_sched_setaffinity}, {"sched_getscheduler", do_sched_getscheduler},
     {"sched_setscheduler", do_sched_setscheduler}, {"sched_getparam", do_sched_getparam}, {"sched_setparam", do_sched_setparam},

@@ -32,7 +32,7 @@ static const struct shape {
     {SYS_setregid, "uu"}, {SYS_getgroups, "ip"}, {SYS_setgroups, "ip"}, {SYS_setresgid, "uuu"}, {SYS_getresuid, "ppp"},
     {SYS_getpgid, "P"}, {SYS_getsid, "P"}, {SYS_capget, "pp"}, {SYS_rt_sigpending, "pi"}, {SYS_rt_sigtimedwait, "ppTi"},
     {SYS_rt_sigqueueinfo, "PSp"}, {SYS_sigaltstack, "pp"}, {SYS_utime, "np"}, {SYS_mknod, "nm?"}, {SYS_statfs, "np"},
-    {SYS_fstatfs, "fp"}, {SYS_getpriority, "iP"}, {SYS_sched_getparam, "Pp"}, {SYS_sched_rr_get_interval, "Pp"}, {SYS_mlock, "al"},
+    {SYS_fstatfs, "fp"}, {SYS_getpriority, "iP"}, {SYS_ioprio_get, "iP"}, {SYS_ioprio_set, "iPi"}, {SYS_sched_getparam, "Pp"}, {SYS_sched_rr_get_interval, "Pp"}, {SYS_mlock, "al"},
     {SYS_munlock, "al"}, {SYS_mlockall, "F"}, {SYS_munlockall, ""}, {SYS_prctl, "ippii"}, {SYS_chroot, "n"},
     {SYS_sethostname, "ps"}, {SYS_readahead, "fos"}, {SYS_setxattr, "nnpsF"}, {SYS_getxattr, "nnps"}, {SYS_tkill, "PS"},
     {SYS_futex, "pFiTpi"}, {SYS_sched_setaffinity, "Psp"}, {SYS_sched_getaffinity, "Psp"}, {SYS_epoll_create, "i"},

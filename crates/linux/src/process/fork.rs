@@ -20,7 +20,7 @@ use crate::user::USER_END;
 use crate::{Ctx, Linux, Pid, file};
 use core::alloc::Layout;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use linux_raw_sys::general as raw;
 use quire_heap::{Arc, SpareEntry};
 use quire_sync::WaitQueue;
@@ -128,6 +128,7 @@ pub(crate) struct NewThread<M: Machine> {
     pub alt_stack: AltStack,
     pub rseq: Rseq,
     pub name: Name,
+    pub io_priority: u16,
     pub clear_tid: u64,
     pub set_tid: u64,
 }
@@ -158,6 +159,7 @@ pub(crate) fn place<M: Machine>(
         credentials: Owned::new(new.credentials),
         permit: Owned::new(new.permit),
         over_limit: AtomicBool::new(false),
+        io_priority: AtomicU16::new(new.io_priority),
         // Its CPU is stored before its first instruction.
         work: AtomicU32::new(if new.rseq == Rseq::NONE { 0 } else { work::RSEQ }),
         leaving: AtomicBool::new(false),
@@ -288,6 +290,7 @@ fn clone_once<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usiz
             rseq: if request.has(VM) { Rseq::NONE } else { me.rseq.get() },
             // SAFETY: the context is the owner's, which runs this, so the name stays while it is copied.
             name: *unsafe { me.name.get() },
+            io_priority: me.io_priority.load(Ordering::Relaxed),
             clear_tid: if request.has(CHILD_CLEARTID) { request.child_tid } else { 0 },
             set_tid: if request.has(CHILD_SETTID) { request.child_tid } else { 0 },
         },
@@ -492,6 +495,7 @@ impl<M: Machine> Linux<M> {
             alt_stack: AltStack::default(),
             rseq: Rseq::NONE,
             name: program.name,
+            io_priority: 0,
             clear_tid: 0,
             set_tid: 0,
         };

@@ -25,6 +25,7 @@ pub mod group;
 pub mod identities;
 pub mod identity;
 pub mod ids;
+pub mod io_priority;
 pub mod job_control;
 pub mod limits;
 pub mod pidfd;

@@ -97,7 +97,7 @@ pub fn sys_sched_rr_get_interval<M: Machine>(ctx: &mut Ctx<'_, M>, tid: i32, to:
 }
 
 /// The processes that `getpriority` and `setpriority` name; for [`raw::PRIO_PROCESS`] the process of that thread.
-fn named<M: Machine>(ctx: &Ctx<'_, M>, kind: u32, who: u32) -> Result<Vec<Arc<Process<M>>>, Errno> {
+pub(super) fn named<M: Machine>(ctx: &Ctx<'_, M>, kind: u32, who: u32) -> Result<Vec<Arc<Process<M>>>, Errno> {
     let mut out = Vec::new();
     match kind {
         raw::PRIO_PROCESS => {
@@ -113,20 +113,31 @@ fn named<M: Machine>(ctx: &Ctx<'_, M>, kind: u32, who: u32) -> Result<Vec<Arc<Pr
             }
         }
         raw::PRIO_USER => {
-            let user = if who == 0 { ctx.credentials().real_user } else { who };
-            for process in ctx.linux.ids.processes() {
-                if process.credentials().real_user == user {
-                    out.try_push(process)?;
-                }
-            }
+            out = of_user(ctx, if who == 0 { ctx.credentials().real_user } else { who })?;
         }
         _ => return Err(Errno::EINVAL),
     }
     if out.is_empty() { Err(Errno::ESRCH) } else { Ok(out) }
 }
 
+/// The processes of a real user.
+pub(super) fn of_user<M: Machine>(ctx: &Ctx<'_, M>, user: u32) -> Result<Vec<Arc<Process<M>>>, Errno> {
+    let mut out = Vec::new();
+    for process in ctx.linux.ids.processes() {
+        if process.credentials().real_user == user {
+            out.try_push(process)?;
+        }
+    }
+    Ok(out)
+}
+
 /// The threads of `process` that a call with `who` addresses: each thread has its own nice value. None of a zombie.
-fn meant<M: Machine>(ctx: &Ctx<'_, M>, kind: u32, who: u32, process: &Process<M>) -> Result<Vec<ThreadRef<M>>, Errno> {
+pub(super) fn meant<M: Machine>(
+    ctx: &Ctx<'_, M>,
+    kind: u32,
+    who: u32,
+    process: &Process<M>,
+) -> Result<Vec<ThreadRef<M>>, Errno> {
     if kind != raw::PRIO_PROCESS {
         return process.all_threads();
     }

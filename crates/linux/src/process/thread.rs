@@ -14,7 +14,7 @@ use crate::signal::SigSet;
 use crate::signal::pending::PendingQueue;
 use crate::{Linux, Pid};
 use core::num::NonZero;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use quire_heap::Arc;
 use quire_sync::WaitQueue;
 use quire_task::{futex, powers};
@@ -172,6 +172,9 @@ pub struct Thread<M: Machine> {
     /// Its user was over its limit of threads when the thread changed to that user. Exec checks whether it still is.
     /// Owner only.
     pub(crate) over_limit: AtomicBool,
+    /// Its priority for devices, as `ioprio_set` takes it. Quire's files are in memory, so nothing obeys it. Any thread
+    /// sets it.
+    pub(crate) io_priority: AtomicU16,
     /// The work due before it goes to user mode. Any thread sets bits, the owner clears them.
     pub work: AtomicU32,
     /// It is ending. Set under the lock of its process's threads.

@@ -233,6 +233,8 @@ impl Repeat {
             | raw::__NR_capget
             | raw::__NR_getpriority
             | raw::__NR_setpriority
+            | raw::__NR_ioprio_get
+            | raw::__NR_ioprio_set
             | raw::__NR_sched_yield
             | raw::__NR_sched_setparam
             | raw::__NR_sched_getparam

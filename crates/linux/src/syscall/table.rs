@@ -248,6 +248,8 @@ table! {
     244 mq_notify => ipc::sys_mq_notify, "no SIGEV_THREAD, which needs a netlink socket; a notification ends with the last close of the file";
     245 mq_getsetattr => ipc::sys_mq_getsetattr;
     247 waitid => process::wait::sys_waitid;
+    251 ioprio_set => process::io_priority::sys_ioprio_set, "files are in memory, so nothing obeys it";
+    252 ioprio_get => process::io_priority::sys_ioprio_get;
     253 inotify_init => file::inotify::sys_inotify_init;
     254 inotify_add_watch => file::inotify::sys_inotify_add_watch;
     255 inotify_rm_watch => file::inotify::sys_inotify_rm_watch;

@@ -1,0 +1,76 @@
+//! Priorities for devices: `ioprio_set` and `ioprio_get`. They are stored and inherited, as by a Linux whose disks have
+//! no scheduler that obeys them.
+
+use super::credentials::capabilities::cap;
+use super::scheduling::{meant, named, of_user};
+use crate::errno::Errno;
+use crate::machine::Machine;
+use crate::{Ctx, Thread};
+use core::sync::atomic::Ordering;
+use linux_raw_sys::general as raw;
+use quire_heap::Vec;
+use quire_task::{Class, ThreadRef};
+
+/// The class lies above this bit.
+const CLASS_SHIFT: u32 = 13;
+/// A thread of this class has the priority that follows from its nice value.
+const NONE: u32 = 0;
+const REAL_TIME: u32 = 1;
+const BEST_EFFORT: u32 = 2;
+const IDLE: u32 = 3;
+/// The level's bits, of which each value is valid; the bits up to the class are hints for the device.
+const LEVEL: u32 = 7;
+
+/// The threads that a call means. `getpriority` numbers the same choices from 0. User 0 is root, not the caller.
+fn threads<M: Machine>(ctx: &Ctx<'_, M>, which: u32, who: u32) -> Result<Vec<ThreadRef<M>>, Errno> {
+    let kind = which.wrapping_sub(1);
+    let processes = if kind == raw::PRIO_USER { of_user(ctx, who)? } else { named(ctx, kind, who)? };
+    let mut out = Vec::new();
+    for process in processes {
+        for task in meant(ctx, kind, who, &process)? {
+            out.try_push(task)?;
+        }
+    }
+    if out.is_empty() { Err(Errno::ESRCH) } else { Ok(out) }
+}
+
+/// `ioprio_set`
+pub fn sys_ioprio_set<M: Machine>(ctx: &mut Ctx<'_, M>, which: u32, who: u32, value: u32) -> Result<usize, Errno> {
+    let me = ctx.credentials();
+    match value >> CLASS_SHIFT & 7 {
+        REAL_TIME if !me.may(cap::SYS_ADMIN) && !me.may(cap::SYS_NICE) => return Err(Errno::EPERM),
+        REAL_TIME | BEST_EFFORT | IDLE => {}
+        NONE if value & LEVEL == 0 => {}
+        _ => return Err(Errno::EINVAL),
+    }
+    let may = |other: &Thread<M>| other.credentials.look(|theirs| me.may_change_io_priority(theirs));
+    for task in threads(ctx, which, who)? {
+        let Some(thread) = task.payload().as_ref() else { continue };
+        if !may(thread) {
+            return Err(Errno::EPERM);
+        }
+        thread.io_priority.store(value as u16, Ordering::Relaxed);
+    }
+    Ok(0)
+}
+
+/// The priority that counts: without a class of its own, the thread's nice value gives it.
+fn effective<M: Machine>(task: &ThreadRef<M>, own: u32) -> u32 {
+    if own >> CLASS_SHIFT != NONE {
+        return own;
+    }
+    let class = if task.class().0 == Class::Background { IDLE } else { BEST_EFFORT };
+    class << CLASS_SHIFT | (i32::from(task.nice()) + 20) as u32 / 5
+}
+
+/// `ioprio_get`: a thread's own value, or the best that counts in a group or of a user.
+pub fn sys_ioprio_get<M: Machine>(ctx: &mut Ctx<'_, M>, which: u32, who: u32) -> Result<usize, Errno> {
+    let mut best = None;
+    for task in threads(ctx, which, who)? {
+        let Some(thread) = task.payload().as_ref() else { continue };
+        let own = u32::from(thread.io_priority.load(Ordering::Relaxed));
+        let value = if which.wrapping_sub(1) == raw::PRIO_PROCESS { own } else { effective(&task, own) };
+        best = Some(best.map_or(value, |best: u32| best.min(value)));
+    }
+    best.map(|value| value as usize).ok_or(Errno::ESRCH)
+}
