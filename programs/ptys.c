@@ -180,7 +180,7 @@ static void older_settings(void) {
     CHECK(events(slave, 0) == POLLOUT, "flushed");
     ANSWERS(EFAULT, ioctl(slave, GET, (void *)1));
     ANSWERS(EFAULT, ioctl(slave, SET, (void *)1));
-    // What is locked keeps its value.
+    // Locked settings keep their values.
     char locked[36];
     memset(locked, 0x55, sizeof locked);
     ANSWERS(0, ioctl(slave, GET_LOCKED, locked));

@@ -263,7 +263,8 @@ static ssize_t send_with(int fd, const void *to, socklen_t to_len, int level, in
     } control = {.header = {.cmsg_len = CMSG_LEN(len), .cmsg_level = level, .cmsg_type = kind}};
     memcpy(CMSG_DATA(&control.header), data, len);
     struct iovec one = {"x", 1};
-    struct msghdr message = {(void *)to, to_len, &one, 1, control.bytes, CMSG_SPACE(len), 0};
+    struct msghdr message = {.msg_name = (void *)to, .msg_namelen = to_len, .msg_iov = &one, .msg_iovlen = 1};
+    message.msg_control = control.bytes, message.msg_controllen = CMSG_SPACE(len);
     return sendmsg(fd, &message, 0);
 }
 
@@ -272,7 +273,8 @@ static int header_field(int fd, int flags, int level, int kind, void *data) {
     _Alignas(8) char control[256], bytes[8];
     struct sockaddr_in6 from;
     struct iovec one = {bytes, sizeof bytes};
-    struct msghdr message = {&from, sizeof from, &one, 1, control, sizeof control, 0};
+    struct msghdr message = {.msg_name = &from, .msg_namelen = sizeof from, .msg_iov = &one, .msg_iovlen = 1};
+    message.msg_control = control, message.msg_controllen = sizeof control;
     CHECK(recvmsg(fd, &message, flags) == 1 && !message.msg_flags, "recvmsg");
     for (struct cmsghdr *at = CMSG_FIRSTHDR(&message); at; at = CMSG_NXTHDR(&message, at))
         if (at->cmsg_level == level && at->cmsg_type == kind) {

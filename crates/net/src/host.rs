@@ -48,7 +48,7 @@ pub struct Arrival {
     pub header: Header,
 }
 
-/// What the sender of one internet datagram chooses in place of its socket's options.
+/// A sender's choices for one internet datagram. They go before its socket's options.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Choice {
     /// See [`Header::hops`].

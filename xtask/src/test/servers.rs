@@ -36,9 +36,6 @@ struct Machine {
     /// As for `--sources`.
     #[serde(default)]
     sources: Option<String>,
-    /// Whether it runs with `--soak` only.
-    #[serde(default)]
-    soak: bool,
     /// MiB.
     memory: u64,
     /// Seconds after which the machine hangs.
@@ -54,9 +51,6 @@ fn plan(context: &Context<'_>) -> Result<Vec<Machine>> {
 
 /// The kernels that run a script, each with the name of its check.
 fn sides(context: &Context<'_>, machine: &Machine) -> Vec<(On, String)> {
-    if machine.soak && !context.soak {
-        return Vec::new();
-    }
     let mut sides = vec![(On::Quire, format!("servers/{}", machine.name))];
     if context.soak {
         sides.push((On::Linux, format!("servers/linux/{}", machine.name)));

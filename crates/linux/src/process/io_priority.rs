@@ -43,10 +43,7 @@ pub fn sys_ioprio_set<M: Machine>(ctx: &mut Ctx<'_, M>, which: u32, who: u32, va
         NONE if value & LEVEL == 0 => {}
         _ => return Err(Errno::EINVAL),
     }
-    let may = |other: &Thread<M>| {
-        let theirs = other.credentials.look(|theirs| theirs.real_user);
-        [me.effective_user, me.real_user].contains(&theirs) || me.may(cap::SYS_NICE)
-    };
+    let may = |other: &Thread<M>| other.credentials.look(|theirs| me.may_change_io_priority(theirs));
     for task in threads(ctx, which, who)? {
         let Some(thread) = task.payload().as_ref() else { continue };
         if !may(thread) {

@@ -65,7 +65,7 @@ table! {
     13 rt_sigaction => signal::calls::sys_rt_sigaction, flags "SA_NOCLDSTOP, SA_NOCLDWAIT, SA_SIGINFO, SA_RESTORER, SA_ONSTACK, SA_RESTART, SA_NODEFER, SA_RESETHAND";
     14 rt_sigprocmask => signal::calls::sys_rt_sigprocmask, flags "SIG_BLOCK, SIG_UNBLOCK, SIG_SETMASK";
     15 rt_sigreturn => signal::frame::sys_rt_sigreturn;
-    16 ioctl => file::sys_ioctl, flags "FIOCLEX, FIONCLEX, FIONBIO, FIONREAD; terminals: TCGETS, TCSETS, TCSETSW, TCSETSF, TCSBRK, TCSBRKP, TCXONC, TCFLSH, TIOCGWINSZ, TIOCSWINSZ, TIOCGPGRP, TIOCSPGRP, TIOCGSID, TIOCSCTTY, TIOCNOTTY, TIOCGETD, TIOCOUTQ; pseudo-terminals: TIOCGPTN, TIOCSPTLCK, TIOCGPTLCK, TIOCPKT, TIOCGPKT, TIOCGPTPEER, TIOCSIG; sockets: SIOCINQ, SIOCOUTQ, SIOCGIFNAME, SIOCGIFCONF, SIOCGIFFLAGS, SIOCGIFADDR, SIOCGIFDSTADDR, SIOCGIFBRDADDR, SIOCGIFNETMASK, SIOCGIFMETRIC, SIOCGIFMTU, SIOCGIFHWADDR, SIOCGIFINDEX, SIOCGIFTXQLEN, SIOCGIFMAP", "FIOASYNC is kept, and no SIGIO follows; TIOCOUTQ of a terminal is 0; others ENOTTY";
+    16 ioctl => file::sys_ioctl, flags "FIOCLEX, FIONCLEX, FIONBIO, FIOASYNC, FIONREAD; terminals: TCGETA, TCSETA, TCSETAW, TCSETAF, TIOCGLCKTRMIOS, TIOCSLCKTRMIOS, TCGETS, TCSETS, TCSETSW, TCSETSF, TCSBRK, TCSBRKP, TCXONC, TCFLSH, TIOCGWINSZ, TIOCSWINSZ, TIOCGPGRP, TIOCSPGRP, TIOCGSID, TIOCSCTTY, TIOCNOTTY, TIOCGETD, TIOCOUTQ; pseudo-terminals: TIOCGPTN, TIOCSPTLCK, TIOCGPTLCK, TIOCPKT, TIOCGPKT, TIOCGPTPEER, TIOCSIG; sockets: FIOSETOWN, FIOGETOWN, SIOCSPGRP, SIOCGPGRP, SIOCINQ, SIOCOUTQ, SIOCGIFNAME, SIOCGIFCONF, SIOCGIFFLAGS, SIOCGIFADDR, SIOCGIFDSTADDR, SIOCGIFBRDADDR, SIOCGIFNETMASK, SIOCGIFMETRIC, SIOCGIFMTU, SIOCGIFHWADDR, SIOCGIFINDEX, SIOCGIFTXQLEN, SIOCGIFMAP; `/proc/<pid>/maps`: PROCMAP_QUERY", "TIOCOUTQ of a terminal is 0; others ENOTTY";
     17 pread64 => file::sys_pread64;
     18 pwrite64 => file::sys_pwrite64;
     19 readv => file::sys_readv;
@@ -145,7 +145,7 @@ table! {
     94 lchown => file::sys_lchown;
     95 umask => file::sys_umask;
     96 gettimeofday => time::clock::sys_gettimeofday, "the time zone is always zero";
-    97 getrlimit => process::prlimit::sys_getrlimit, flags "RLIMIT_CPU, RLIMIT_FSIZE, RLIMIT_DATA, RLIMIT_STACK, RLIMIT_CORE, RLIMIT_NPROC, RLIMIT_NOFILE, RLIMIT_MEMLOCK, RLIMIT_AS, RLIMIT_SIGPENDING, RLIMIT_MSGQUEUE, RLIMIT_NICE", "as `prlimit64`";
+    97 getrlimit => process::prlimit::sys_getrlimit, flags "RLIMIT_CPU, RLIMIT_FSIZE, RLIMIT_DATA, RLIMIT_STACK, RLIMIT_CORE, RLIMIT_NPROC, RLIMIT_NOFILE, RLIMIT_MEMLOCK, RLIMIT_AS, RLIMIT_SIGPENDING, RLIMIT_MSGQUEUE, RLIMIT_NICE, RLIMIT_RTPRIO", "as `prlimit64`";
     98 getrusage => process::rusage::sys_getrusage, flags "RUSAGE_SELF, RUSAGE_CHILDREN, RUSAGE_THREAD";
     99 sysinfo => system::sys_sysinfo;
     100 times => process::rusage::sys_times;
@@ -188,7 +188,7 @@ table! {
     142 sched_setparam => process::scheduling_class::sys_sched_setparam;
     143 sched_getparam => process::scheduling_class::sys_sched_getparam;
     144 sched_setscheduler => process::scheduling_class::sys_sched_setscheduler, flags "SCHED_OTHER, SCHED_FIFO, SCHED_RR, SCHED_BATCH, SCHED_IDLE, SCHED_RESET_ON_FORK", "the deadline class is refused: EPERM";
-    145 sched_getscheduler => process::scheduling_class::sys_sched_getscheduler, flags "SCHED_OTHER, SCHED_BATCH, SCHED_IDLE, SCHED_RESET_ON_FORK";
+    145 sched_getscheduler => process::scheduling_class::sys_sched_getscheduler, flags "SCHED_OTHER, SCHED_FIFO, SCHED_RR, SCHED_BATCH, SCHED_IDLE, SCHED_RESET_ON_FORK";
     146 sched_get_priority_max => process::scheduling::sys_sched_get_priority_max, flags "SCHED_OTHER, SCHED_FIFO, SCHED_RR, SCHED_BATCH, SCHED_IDLE, SCHED_DEADLINE, SCHED_EXT";
     147 sched_get_priority_min => process::scheduling::sys_sched_get_priority_min, flags "SCHED_OTHER, SCHED_FIFO, SCHED_RR, SCHED_BATCH, SCHED_IDLE, SCHED_DEADLINE, SCHED_EXT";
     148 sched_rr_get_interval => process::scheduling::sys_sched_rr_get_interval;
@@ -198,11 +198,11 @@ table! {
     152 munlockall => memory::lock::sys_munlockall;
     157 prctl => process::prctl::sys_prctl, flags "PR_SET_NAME, PR_GET_NAME, PR_SET_PDEATHSIG, PR_GET_PDEATHSIG, PR_SET_DUMPABLE, PR_GET_DUMPABLE, PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS, PR_GET_NO_NEW_PRIVS, PR_SET_KEEPCAPS, PR_GET_KEEPCAPS, PR_CAPBSET_READ, PR_CAPBSET_DROP, PR_SET_SECUREBITS, PR_GET_SECUREBITS, PR_CAP_AMBIENT, PR_GET_TID_ADDRESS, PR_GET_THP_DISABLE, PR_SET_TSC, PR_GET_TSC, PR_GET_SECCOMP, PR_GET_TIMERSLACK", "PR_SET_THP_DISABLE is kept, PR_SET_TIMERSLACK is accepted, and both do nothing; the slack shown is 50 µs; others EINVAL, and PR_SET_MM is EPERM without CAP_SYS_RESOURCE";
     158 arch_prctl => process::prctl::sys_arch_prctl, flags "ARCH_SET_FS, ARCH_GET_FS, ARCH_SET_GS, ARCH_GET_GS, ARCH_GET_CPUID", "no ARCH_SET_CPUID: ENODEV; others EINVAL";
-    160 setrlimit => process::prlimit::sys_setrlimit, flags "RLIMIT_CPU, RLIMIT_FSIZE, RLIMIT_DATA, RLIMIT_STACK, RLIMIT_CORE, RLIMIT_NPROC, RLIMIT_NOFILE, RLIMIT_MEMLOCK, RLIMIT_AS, RLIMIT_SIGPENDING, RLIMIT_MSGQUEUE, RLIMIT_NICE", "as `prlimit64`";
+    160 setrlimit => process::prlimit::sys_setrlimit, flags "RLIMIT_CPU, RLIMIT_FSIZE, RLIMIT_DATA, RLIMIT_STACK, RLIMIT_CORE, RLIMIT_NPROC, RLIMIT_NOFILE, RLIMIT_MEMLOCK, RLIMIT_AS, RLIMIT_SIGPENDING, RLIMIT_MSGQUEUE, RLIMIT_NICE, RLIMIT_RTPRIO", "as `prlimit64`";
     161 chroot => file::sys_chroot;
     162 sync => file::sys_sync, "does nothing: files are in memory";
     164 settimeofday => time::clock::sys_settimeofday;
-    165 mount => mount::sys_mount, flags "`tmpfs`, `ramfs`, `proc`, `sysfs`; MS_RDONLY, MS_REMOUNT; of `tmpfs` size, nr_blocks, nr_inodes, mode, uid, gid, huge=never", "no bind mounts and no moves: EINVAL; MS_SHARED, MS_PRIVATE, MS_SLAVE and MS_UNBINDABLE are accepted and do nothing, as are MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_SYNCHRONOUS and all other flags";
+    165 mount => mount::sys_mount, flags "`tmpfs`, `ramfs`, `proc`, `sysfs`; MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT; of `tmpfs` size, nr_blocks, nr_inodes, mode, uid, gid, huge=never", "no bind mounts and no moves: EINVAL; MS_SHARED, MS_PRIVATE, MS_SLAVE and MS_UNBINDABLE are accepted and do nothing, as are MS_SYNCHRONOUS and all other flags";
     166 umount2 => mount::sys_umount2, flags "MNT_DETACH, UMOUNT_NOFOLLOW", "the mounts of boot stay: EBUSY; MNT_FORCE does nothing, MNT_EXPIRE never unmounts: EAGAIN";
     169 reboot => system::sys_reboot, flags "LINUX_REBOOT_CMD_RESTART, LINUX_REBOOT_CMD_RESTART2, LINUX_REBOOT_CMD_HALT, LINUX_REBOOT_CMD_POWER_OFF", "every command that ends the machine powers off; LINUX_REBOOT_CMD_CAD_ON and LINUX_REBOOT_CMD_CAD_OFF are accepted and do nothing; others EINVAL";
     170 sethostname => system::sys_sethostname;
@@ -251,7 +251,7 @@ table! {
     241 mq_unlink => ipc::sys_mq_unlink;
     242 mq_timedsend => ipc::sys_mq_timedsend;
     243 mq_timedreceive => ipc::sys_mq_timedreceive;
-    244 mq_notify => ipc::sys_mq_notify, flags "SIGEV_SIGNAL, SIGEV_NONE", "no SIGEV_THREAD: EINVAL; a notification ends with the last close of the file";
+    244 mq_notify => ipc::sys_mq_notify, flags "SIGEV_SIGNAL, SIGEV_NONE", "no SIGEV_THREAD: EINVAL";
     245 mq_getsetattr => ipc::sys_mq_getsetattr, flags "O_NONBLOCK";
     247 waitid => process::wait::sys_waitid, flags "P_ALL, P_PID, P_PGID, P_PIDFD; WEXITED, WSTOPPED, WCONTINUED, WNOHANG, WNOWAIT, __WALL, __WCLONE", "__WNOTHREAD is accepted and does nothing";
     251 ioprio_set => process::io_priority::sys_ioprio_set, flags "IOPRIO_WHO_PROCESS, IOPRIO_WHO_PGRP, IOPRIO_WHO_USER", "files are in memory, so nothing obeys it";

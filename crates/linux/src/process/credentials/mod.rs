@@ -73,6 +73,12 @@ impl Credentials {
             || (self.may_schedule(other) && other.capabilities.permitted.within(self.capabilities.permitted))
     }
 
+    /// Whether a thread with these credentials may change the device priority of a thread with `other`.
+    pub fn may_change_io_priority(&self, other: &Credentials) -> bool {
+        let same = [self.effective_user, self.real_user].contains(&other.real_user);
+        self.may(cap::SYS_NICE) || (same && other.capabilities.permitted.within(self.capabilities.permitted))
+    }
+
     pub(in crate::process) fn has_user(&self, id: u32) -> bool {
         [self.real_user, self.effective_user, self.saved_user].contains(&id) || self.may(cap::SETUID)
     }
