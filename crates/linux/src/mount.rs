@@ -6,7 +6,7 @@ use crate::process::credentials::capabilities::cap;
 use crate::{Ctx, Errno, Linux, Machine, proc};
 use linux_raw_sys::general as raw;
 use quire_fs::mounts::Content;
-use quire_fs::{FileKind, FileSystem, FsError, Limits, NewAttr, OpenFlags, Restrictions};
+use quire_fs::{FileKind, FsError, Limits, NewAttr, OpenFlags, Restrictions};
 use quire_heap::{Arc, Vec};
 use quire_vm::PAGE_SIZE;
 
@@ -240,19 +240,6 @@ pub fn sys_umount2<M: Machine>(ctx: &mut Ctx<'_, M>, target: u64, flags: u32) ->
     let root = target.counted();
     vfs.unmount(&root, flags & DETACH != 0, &|root| in_use(linux, root, false))?;
     Ok(0)
-}
-
-/// The options of a mount in lists of mounts, for each of its restrictions.
-pub(crate) fn words(system: &FileSystem) -> impl Iterator<Item = &'static str> {
-    const WORDS: [(Restrictions, &str); 3] = [
-        (Restrictions::NO_SET_IDS, ",nosuid"),
-        (Restrictions::NO_DEVICES, ",nodev"),
-        (Restrictions::NO_EXECUTION, ",noexec"),
-    ];
-    let restrictions = system.restrictions();
-    let mode = if system.is_read_only() { "ro" } else { "rw" };
-    let others = WORDS.into_iter().filter(move |(one, _)| restrictions.contains(*one)).map(|(_, word)| word);
-    core::iter::once(mode).chain(others)
 }
 
 // The numbers of Linux are those of the file layer.

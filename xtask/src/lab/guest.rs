@@ -704,7 +704,7 @@ impl Guests {
         let Some((kernel, machine)) = kernel.as_ref().zip(self.servers.get(machine)) else { return Ok(Vec::new()) };
         let shape = Shape { cpus: boot.cpus, memory: machine.memory, ..Shape::default() };
         let (text, errors, ended) = once(kernel, &machine.tree, &machine.order, &shape)?;
-        let figures = servers::figures(&text, &errors).ok_or(ended);
+        let figures = servers::figures(&text, &errors, &ended);
         let taken = boot.commands.iter().flat_map(|(_, all)| all).filter(|t| cases.contains(&t.at));
         let of = |t: &Taken| figures.clone().and_then(|figures| values(&figures, &t.lines));
         Ok(taken.map(|t| CaseValues { at: t.at, values: of(t) }).collect())

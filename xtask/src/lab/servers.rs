@@ -172,10 +172,14 @@ impl Machines {
     }
 }
 
-/// The figures of a script, one a line as programs print them: name, value, unit. `None` where a check failed.
-pub fn figures(output: &str, errors: &str) -> Option<String> {
-    if !output.lines().any(|l| l.starts_with("ok ")) || output.lines().any(|l| l.starts_with("NOT ")) {
-        return None;
+/// The figures of a script, one a line as programs print them: name, value, unit. An error where a check failed, or the
+/// script did not end well.
+pub fn figures(output: &str, errors: &str, ended: &str) -> Result<String, String> {
+    if let Some(failed) = output.lines().find(|l| l.starts_with("NOT ")) {
+        return Err(failed.to_owned());
+    }
+    if ended != "the script ended with 0" || !output.lines().any(|l| l.starts_with("ok ")) {
+        return Err(ended.to_owned());
     }
     let mut lines = String::new();
     for line in errors.lines().filter_map(|l| l.strip_prefix("figure ")) {
@@ -184,7 +188,7 @@ pub fn figures(output: &str, errors: &str) -> Option<String> {
             lines += &format!("{} {value} {unit}\n", name.join("_"));
         }
     }
-    Some(lines)
+    Ok(lines)
 }
 
 #[cfg(test)]
@@ -194,9 +198,12 @@ mod tests {
     #[test]
     fn figures_are_read_from_the_errors_of_scripts_that_passed() {
         let errors = "noise\nfigure ten builds 12 s\nfigure set 3.5 requests/s\n";
-        assert_eq!(figures("ok a\n", errors).as_deref(), Some("ten_builds 12 s\nset 3.5 requests/s\n"));
-        assert_eq!(figures("ok a\nNOT b\n", errors), None);
-        assert_eq!(figures("", errors), None);
+        let well = "the script ended with 0";
+        let told = figures("ok a\n", errors, well);
+        assert_eq!(told.as_deref(), Ok("ten_builds 12 s\nset 3.5 requests/s\n"));
+        assert_eq!(figures("ok a\nNOT b\n", errors, well), Err("NOT b".to_owned()));
+        assert_eq!(figures("ok a\n", errors, "signal 9 killed the script").unwrap_err(), "signal 9 killed the script");
+        assert!(figures("", errors, well).is_err());
     }
 
     #[test]
@@ -205,9 +212,14 @@ mod tests {
         for server in SERVERS {
             let text = fs::read_to_string(root.join(server.machine).with_extension("sh")).unwrap();
             for figure in server.figures {
-                let name = figure.line.trim_end_matches(|c: char| c.is_ascii_digit());
-                let spaced = name.replace('_', " ");
-                assert!(text.contains(name) || text.contains(&spaced), "{}: {}", server.machine, figure.line);
+                let spaced = figure.line.replace('_', " ");
+                let told = |name: &str| {
+                    text.contains(&format!("figure \"{name}\"")) || text.contains(&format!("figure {name} "))
+                };
+                // The scripts of PostgreSQL put the number of clients into the name.
+                let by_clients = format!("{}$clients", figure.line.trim_end_matches(|c: char| c.is_ascii_digit()));
+                let all = [figure.line, &spaced, &by_clients];
+                assert!(all.iter().any(|name| told(name)), "{}: {}", server.machine, figure.line);
             }
         }
     }

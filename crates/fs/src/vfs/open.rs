@@ -169,7 +169,9 @@ impl<H: Host> Vfs<H> {
                     false => Pipe::open(pipe, read, write, &io.of(flags))?,
                 })
             }
-            InodeContent::CharDevice(_) if inode.system().refuses(Restrictions::NO_DEVICES) => {
+            InodeContent::CharDevice(_) | InodeContent::BlockDevice(_)
+                if inode.system().refuses(Restrictions::NO_DEVICES) =>
+            {
                 return Err(FsError::Denied);
             }
             InodeContent::CharDevice(number) => Body::Stream(self.open_device(*number, flags)?),

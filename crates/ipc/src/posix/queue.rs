@@ -139,10 +139,10 @@ impl<H: Host, W: Watch> PosixQueue<H, W> {
         &self.watch
     }
 
-    /// Messages, and their bytes.
+    /// Messages that are for no receiver that waits, and the bytes of all.
     pub fn filled(&self) -> (usize, usize) {
         let state = self.state.lock();
-        (state.count, state.bytes)
+        (state.count.saturating_sub(state.receivers), state.bytes)
     }
 
     /// The process that is told of the next message; 0 if there is none.
@@ -170,7 +170,8 @@ impl<H: Host, W: Watch> PosixQueue<H, W> {
         let mut message = Some(message);
         let told = self.wait(patience, || {
             let mut state = self.state.lock();
-            if state.count >= self.attributes.messages {
+            // The messages of receivers that wait take no room.
+            if state.count >= self.attributes.messages.saturating_add(state.receivers) {
                 return None;
             }
             let done = state.put(&mut message).map(|()| {

@@ -216,8 +216,13 @@ impl<M: Machine> Files<M> {
 impl<M: Machine> Drop for Files<M> {
     fn drop(&mut self) {
         let id = *self.id.get_mut();
-        if id != 0 {
-            self.slots.iter_mut().for_each(|file| file.dentry.inode.locks.release_process(id));
-        }
+        self.slots.iter_mut().for_each(|file| {
+            if id != 0 {
+                file.dentry.inode.locks.release_process(id);
+            }
+            if let Some(stream) = file.stream() {
+                stream.descriptor_closed();
+            }
+        });
     }
 }

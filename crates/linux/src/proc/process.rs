@@ -21,7 +21,7 @@ use core::fmt::{self, Write as _};
 use core::sync::atomic::Ordering;
 use quire_fs::NewAttr;
 use quire_fs::generated::{Entry, Generated, GeneratedDirectory, Text};
-use quire_fs::{FileKind, FileSystem, FsError, Places};
+use quire_fs::{FileKind, FileSystem, FsError, Places, Restrictions};
 use quire_heap::{Arc, Vec};
 use quire_sync::cpuset::CpuMask;
 use quire_task::{Class, ThreadRef};
@@ -298,8 +298,16 @@ fn limits<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
     Ok(())
 }
 
+/// The options of a mount that restrict its uses.
 fn restrictions_of(system: &FileSystem, out: &mut Text) -> Result<(), FsError> {
-    crate::mount::words(system).try_for_each(|word| put!(out, "{word}"))
+    const WORDS: [(Restrictions, &str); 3] = [
+        (Restrictions::NO_SET_IDS, ",nosuid"),
+        (Restrictions::NO_DEVICES, ",nodev"),
+        (Restrictions::NO_EXECUTION, ",noexec"),
+    ];
+    put!(out, "{}", if system.is_read_only() { "ro" } else { "rw" })?;
+    let others = WORDS.iter().filter(|(one, _)| system.refuses(*one));
+    others.map(|(_, word)| word).try_for_each(|word| put!(out, "{word}"))
 }
 
 fn mounts<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {

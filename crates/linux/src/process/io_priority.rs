@@ -59,7 +59,11 @@ fn effective<M: Machine>(task: &ThreadRef<M>, own: u32) -> u32 {
     if own >> CLASS_SHIFT != NONE {
         return own;
     }
-    let class = if task.class().0 == Class::Background { IDLE } else { BEST_EFFORT };
+    let class = match task.class().0 {
+        Class::Fifo(_) | Class::RoundRobin(_) => REAL_TIME,
+        Class::Background => IDLE,
+        Class::Normal | Class::Batch => BEST_EFFORT,
+    };
     (class << CLASS_SHIFT) | ((i32::from(task.nice()) + 20) as u32 / 5)
 }
 

@@ -2,10 +2,8 @@
 
 use super::Process;
 use super::credentials::capabilities::cap;
-use super::scheduling_class;
 use crate::errno::Errno;
 use crate::machine::Machine;
-use crate::time::Timespec;
 use crate::{Ctx, Pid};
 use core::sync::atomic::Ordering;
 use linux_raw_sys::general as raw;
@@ -88,13 +86,6 @@ pub fn sys_sched_get_priority_min<M: Machine>(_ctx: &mut Ctx<'_, M>, policy: u32
 /// `sched_get_priority_max`
 pub fn sys_sched_get_priority_max<M: Machine>(_ctx: &mut Ctx<'_, M>, policy: u32) -> Result<usize, Errno> {
     Ok(priorities(policy)?.1)
-}
-
-/// `sched_rr_get_interval`
-pub fn sys_sched_rr_get_interval<M: Machine>(ctx: &mut Ctx<'_, M>, tid: i32, to: u64) -> Result<usize, Errno> {
-    let (class, _) = scheduling_class::class_of(ctx, tid)?;
-    ctx.write(to, &Timespec::from_nanos(scheduling_class::turn(ctx.linux, class)))?;
-    Ok(0)
 }
 
 /// The processes that `getpriority` and `setpriority` name; for [`raw::PRIO_PROCESS`] the process of that thread.

@@ -8,6 +8,7 @@ use crate::errno::Errno;
 use crate::machine::Machine;
 use crate::plain::Plain;
 use crate::settings::{Setting, Settings};
+use crate::time::Timespec;
 use crate::{Ctx, Linux, Pid};
 use core::sync::atomic::Ordering;
 use linux_raw_sys::general as raw;
@@ -65,7 +66,7 @@ pub(crate) fn priority(class: Class) -> u8 {
 }
 
 /// The turn of a thread of that class, as `sched_rr_get_interval` shows it.
-pub(super) fn turn<M: Machine>(linux: &Linux<M>, class: Class) -> u64 {
+fn turn<M: Machine>(linux: &Linux<M>, class: Class) -> u64 {
     match class {
         Class::Fifo(_) => 0,
         Class::RoundRobin(_) => bound(&linux.settings).turn.into(),
@@ -152,7 +153,7 @@ fn set_nice<M: Machine>(_ctx: &Ctx<'_, M>, thread: &ThreadRef<M>, nice: i32) {
 }
 
 /// The class of a thread, and whether it resets. A zombie has no thread any more, and counts as normal.
-pub(super) fn class_of<M: Machine>(ctx: &Ctx<'_, M>, tid: i32) -> Result<(Class, bool), Errno> {
+fn class_of<M: Machine>(ctx: &Ctx<'_, M>, tid: i32) -> Result<(Class, bool), Errno> {
     match thread_or_self(ctx, tid) {
         Ok(thread) => Ok(thread.class()),
         Err(Errno::ESRCH) if ctx.linux.ids.process(tid as Pid).is_some() => Ok((Class::Normal, false)),
@@ -284,6 +285,13 @@ pub fn sys_sched_getattr<M: Machine>(
             ctx.write(to, &words)?;
         }
     }
+    Ok(0)
+}
+
+/// `sched_rr_get_interval`
+pub fn sys_sched_rr_get_interval<M: Machine>(ctx: &mut Ctx<'_, M>, tid: i32, to: u64) -> Result<usize, Errno> {
+    let (class, _) = class_of(ctx, tid)?;
+    ctx.write(to, &Timespec::from_nanos(turn(ctx.linux, class)))?;
     Ok(0)
 }
 

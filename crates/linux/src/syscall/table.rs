@@ -191,7 +191,7 @@ table! {
     145 sched_getscheduler => process::scheduling_class::sys_sched_getscheduler, flags "SCHED_OTHER, SCHED_FIFO, SCHED_RR, SCHED_BATCH, SCHED_IDLE, SCHED_RESET_ON_FORK";
     146 sched_get_priority_max => process::scheduling::sys_sched_get_priority_max, flags "SCHED_OTHER, SCHED_FIFO, SCHED_RR, SCHED_BATCH, SCHED_IDLE, SCHED_DEADLINE, SCHED_EXT";
     147 sched_get_priority_min => process::scheduling::sys_sched_get_priority_min, flags "SCHED_OTHER, SCHED_FIFO, SCHED_RR, SCHED_BATCH, SCHED_IDLE, SCHED_DEADLINE, SCHED_EXT";
-    148 sched_rr_get_interval => process::scheduling::sys_sched_rr_get_interval;
+    148 sched_rr_get_interval => process::scheduling_class::sys_sched_rr_get_interval;
     149 mlock => memory::lock::sys_mlock;
     150 munlock => memory::lock::sys_munlock;
     151 mlockall => memory::lock::sys_mlockall, flags "MCL_CURRENT, MCL_FUTURE, MCL_ONFAULT";

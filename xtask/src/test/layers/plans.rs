@@ -125,6 +125,7 @@ pub const PLANS: &[Plan] = &[
             "scheduler/cpu_mask",
             "scheduler/idle",
             "scheduler/share",
+            "scheduler/realtime",
             "scheduler/run_queue",
             "scheduler/cpu",
             "scheduler/timers",
@@ -172,6 +173,7 @@ pub const PLANS: &[Plan] = &[
             "pipe",
             "tree/generated",
             "tree/directory",
+            "file/lease",
             "tree/inode",
             "tree/dentry",
             "tree",
@@ -199,6 +201,7 @@ pub const PLANS: &[Plan] = &[
             ("vfs", "vfs/mounts", "a tree has the list of its mounts"),
             ("host", "tree/dentry", "an object returns the name of its file for listings of mappings"),
             ("tree/directory", "tree/dentry", "a directory's entries are dentries"),
+            ("file/lease", "tree/inode", "leases are a part of their inode"),
             ("tree/generated", "tree/dentry", "a generated link may lead straight to a dentry that no path names"),
         ],
         debts: &[],
@@ -207,7 +210,7 @@ pub const PLANS: &[Plan] = &[
     Plan {
         krate: "net",
         rooms: &[
-            "address", "options", "host", "table", "inbox", "collect", "network", "endpoint", "unix", "inet",
+            "mutant", "address", "host", "options", "table", "inbox", "collect", "network", "endpoint", "unix", "inet",
             "listing", "connect", "stream", "datagram", "socket",
         ],
         exceptions: &[
@@ -224,6 +227,7 @@ pub const PLANS: &[Plan] = &[
     Plan {
         krate: "ipc",
         rooms: &[
+            "mutant",
             "error",
             "host",
             "owner",
@@ -266,6 +270,7 @@ pub const PLANS: &[Plan] = &[
             "unknown",
             "host_name",
             "settings",
+            "core_file/pattern",
             "vdso",
             "time",
             "signal/set",
@@ -305,7 +310,6 @@ pub const PLANS: &[Plan] = &[
             "time/interval",
             "file",
             "socket",
-            "file/ioctl",
             "process/foreign",
             "process/barrier",
             "process/job_control",
@@ -328,6 +332,7 @@ pub const PLANS: &[Plan] = &[
             "process/exit",
             "process/scheduling",
             "process/scheduling_class",
+            "process/io_priority",
             "process/identity",
             "process/prctl",
             "signal/alt_stack",
@@ -343,6 +348,7 @@ pub const PLANS: &[Plan] = &[
             "time/sleep",
             "system",
             "proc",
+            "file/ioctl",
             "mount",
             "start",
             "syscall",
