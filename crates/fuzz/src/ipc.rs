@@ -1,6 +1,6 @@
 //! Calls of System V IPC and of POSIX message queues, with arguments that are right or nearly so.
 //!
-//! What must hold of the target `calls` must hold, and process 1 can remove all objects afterwards.
+//! The rules of the target `calls` hold, and process 1 can remove all objects afterwards.
 
 use crate::Input;
 use crate::calls;
@@ -181,7 +181,7 @@ mod tests {
         assert_eq!(fails.collect::<Vec<_>>(), [] as [&u16; 0]);
     }
 
-    /// All but the one that never returns.
+    /// All but `exit`, which never returns.
     const WANTED: &[u16] = &[
         number::SHMGET,
         number::SHMAT,

@@ -1,6 +1,6 @@
 //! Calls of sockets with addresses, control messages, options and netlink requests that are right or nearly so.
 //!
-//! What must hold of the target `calls` must hold, and no socket is left when the processes of an input have ended.
+//! The rules of the target `calls` hold, and no socket is left when the processes of an input have ended.
 
 use crate::Input;
 use crate::calls;

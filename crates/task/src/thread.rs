@@ -298,7 +298,7 @@ impl<M: Machine> Thread<M> {
         }
     }
 
-    /// The real-time priority at which it runs: its own, or one that it inherits through a lock with priority
+    /// The real-time priority at which it runs: its own, or a priority inherited through a lock with priority
     /// inheritance. 0 where it runs by its nice value.
     pub fn urgency(&self) -> u8 {
         if self.may_be_urgent() { MOST_URGENT.saturating_sub(self.level()) } else { 0 }

@@ -129,7 +129,7 @@ impl<H: Host> Inode<H> {
         self.leases.lock().clone()
     }
 
-    /// The lease of the open file `file`. That which an opener waits for counts as done: `Some(None)` is a lease that
+    /// The lease of the open file `file`. A change for which an opener waits counts as done: `Some(None)` is a lease that
     /// must go.
     pub fn lease_of(&self, file: u64) -> Option<Option<LeaseKind>> {
         let list = self.lease_list()?;

@@ -121,8 +121,8 @@ enum Op {
     Call(u64, [u64; 6]),
     /// Refuses the allocation of that number in the thread's next call.
     Refuse(u64),
-    /// The thread's next call gets the id of an IPC object of its kind: the last one that was made or found, or the one
-    /// before, and so on.
+    /// The thread's next call gets the id of an IPC object of its kind: 0 is the last object that was made or found, 1
+    /// the object before it, and so on.
     Name(usize),
     /// Accesses a word of memory: a fault, if nothing is mapped there.
     Touch(u64, bool),

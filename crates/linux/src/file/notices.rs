@@ -70,7 +70,7 @@ struct State<M: Machine> {
 /// A directory's watch, the user's charge for it, and its receiver.
 type Noticed<M> = (Arc<DirectoryNotice<M>>, Arc<Watch>, Charge);
 
-/// What an open file signals, and to whom.
+/// The signals of an open file, and their receiver.
 pub struct Notices<M: Machine> {
     linux: &'static Linux<M>,
     state: SpinLock<State<M>>,
@@ -187,7 +187,7 @@ pub(super) fn set_owner_by_number<M: Machine>(ctx: &Ctx<'_, M>, file: &File<M>, 
 /// The kind and the number of the receiver; `(PROCESS, 0)` where there is none, or it has ended.
 pub(super) fn owner<M: Machine>(file: &File<M>) -> (i32, i32) {
     let receiver = file.attached().and_then(|notices| notices.state.lock().receiver.clone());
-    // The last reference to one that has ended may be dropped a moment later, but its number is free already.
+    // The last reference to an ended receiver may be dropped a moment later, but its number is free already.
     let number = match receiver.map(|(receiver, _)| receiver) {
         Some(Receiver::Thread(tid, process)) => process.upgrade().and_then(|process| {
             let there = process.linux.ids.process_of_thread(tid);

@@ -68,7 +68,7 @@ unsafe impl<M: Machine> Send for RunQueue<M> {}
 /// A queued thread, and its share where it is not real-time.
 type FoundThread<M> = (NonNull<Thread<M>>, Option<NonNull<Share<M>>>);
 
-/// What a change of a thread's urgency found on a queue.
+/// The effect of a changed urgency on a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Sorted {
     /// The thread neither waits nor runs here.
@@ -205,7 +205,7 @@ impl<M: Machine> RunQueue<M> {
             note(URGENT);
             thread.queued_at.store(urgency, Relaxed);
             let end = if join == Join::Resume { End::Head } else { End::Tail };
-            // SAFETY: as below, the thread is on no queue, and alive while it is queued.
+            // SAFETY: a runnable thread has one queuer, so it is on no queue. It is alive while it is queued.
             unsafe { self.realtime.push(node, urgency, end) };
             return;
         }
