@@ -409,7 +409,8 @@ static const struct operation operations[] = {
     O(timer, nothing, timer, PLAIN),
     O(signal, nothing, nothing, PLAIN),
     O(mask, nothing, nothing, PLAIN),
-    O(socket, nothing, nothing, PLAIN),
+    // Threads of one process take the lowest descriptor in turn.
+    O(socket, nothing, nothing, 1u << APART | 1u << FAMILY),
     {"unix-send", prepare_nothing, run_unix_send, finish_unix_send, PLAIN},
     {"unix-receive", prepare_unix_receive, run_unix_receive, finish_nothing, PLAIN},
     {"tcp-send", prepare_nothing, run_tcp_send, finish_tcp_send, PLAIN},

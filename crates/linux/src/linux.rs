@@ -57,7 +57,7 @@ pub struct Linux<M: Machine> {
     /// The machine is ending.
     pub(crate) ending: AtomicBool,
     /// The names of sockets.
-    pub(crate) network: Arc<Network<M>>,
+    pub(crate) network: &'static Network<M>,
     /// Shared memory segments, semaphore arrays, message queues.
     pub(crate) ipc: Ipc<M>,
     /// What tells this boot from others.

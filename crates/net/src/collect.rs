@@ -62,7 +62,7 @@ pub(crate) struct Flight<H: Host> {
     files: Vec<H::File>,
     pub credentials: Option<Credentials>,
     /// The network whose sockets in flight include those of `files`.
-    counted: Option<Arc<Network<H>>>,
+    counted: Option<&'static Network<H>>,
 }
 
 /// The sockets in flight.
@@ -131,7 +131,7 @@ fn socket_of<H: Host>(file: &H::File) -> Option<&Arc<Endpoint<H>>> {
 
 impl<H: Host> Flight<H> {
     /// Puts files and credentials into a message. `None` if there are none.
-    pub(crate) fn launch(network: &Arc<Network<H>>, ancillary: Ancillary<H>) -> Result<Option<Box<Self>>, FsError> {
+    pub(crate) fn launch(network: &'static Network<H>, ancillary: Ancillary<H>) -> Result<Option<Box<Self>>, FsError> {
         let Ancillary { files, credentials, .. } = ancillary;
         if files.is_empty() && credentials.is_none() {
             return Ok(None);
@@ -161,7 +161,7 @@ impl<H: Host> Flight<H> {
         flights.number.store(number, Ordering::Relaxed);
         let due = number >= flying.due;
         drop(flying);
-        flight.counted = Some(network.clone());
+        flight.counted = Some(network);
         if due {
             network.collect();
         }
@@ -328,6 +328,12 @@ impl<H: Host> Flights<H> {
         Some(garbage)
     }
 
+    /// The number of sockets in flight.
+    #[cfg(all(test, not(any(loom, shuttle))))]
+    pub(crate) fn in_flight(&self) -> usize {
+        self.number.load(Ordering::Relaxed)
+    }
+
     /// Whether enough sockets have closed for another look.
     fn is_due(&self) -> bool {
         let (flying, closed) = (self.number.load(Ordering::Relaxed), self.closed.load(Ordering::Relaxed));
@@ -337,18 +343,19 @@ impl<H: Host> Flights<H> {
     /// Drops the messages of a closed endpoint.
     pub(crate) fn bury(endpoint: &Arc<Endpoint<H>>) {
         let flights = &endpoint.network.flights;
-        let removed = {
+        let (removed, deep) = {
             let mut queue = endpoint.inbox.queue();
             let deep = queue.iter().any(|message| message.cargo.is_some());
-            (!deep).then(|| queue.take_all())
+            ((!deep).then(|| queue.take_all()), deep)
         };
-        if removed.is_none() {
+        if deep {
             let mut graves = flights.graves.lock();
             *endpoint.marks.next.lock() = graves.take();
             *graves = Some(endpoint.clone());
         }
         drop(removed);
-        let dug = flights.dig();
+        // Without a message that carries files there is nothing to dig, and no line to share with other closes.
+        let dug = if deep { flights.dig() } else { !flights.digging.load(Ordering::Acquire) };
         if !endpoint.is_unix() || flights.number.load(Ordering::Relaxed) == 0 {
             return;
         }

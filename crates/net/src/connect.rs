@@ -198,7 +198,7 @@ impl<H: Host> Endpoint<H> {
         me: Credentials,
     ) -> Result<Arc<Self>, FsError> {
         let options = listener.options.inherited(listener.is_unix());
-        let server = Arc::try_new(Endpoint::new(&this.network, listener.family, listener.kind, options))?;
+        let server = Arc::try_new(Endpoint::new(this.network, listener.family, listener.kind, options))?;
         Endpoint::list(&server)?;
         {
             let mut state = server.state();

@@ -55,7 +55,7 @@ pub(crate) struct State<H: Host> {
 
 /// The shared part of a socket.
 pub struct Endpoint<H: Host> {
-    pub(crate) network: Arc<Network<H>>,
+    pub(crate) network: &'static Network<H>,
     pub(crate) family: Family,
     pub(crate) kind: Kind,
     pub(crate) options: Options,
@@ -82,7 +82,7 @@ pub struct Endpoint<H: Host> {
 const ERRORS: [FsError; 3] = [FsError::Reset, FsError::Refused, FsError::BrokenPipe];
 
 impl<H: Host> Endpoint<H> {
-    pub(crate) fn new(network: &Arc<Network<H>>, family: Family, kind: Kind, options: Options) -> Self {
+    pub(crate) fn new(network: &'static Network<H>, family: Family, kind: Kind, options: Options) -> Self {
         let state = State {
             phase: Phase::Idle,
             peer: None,
@@ -94,7 +94,7 @@ impl<H: Host> Endpoint<H> {
             node: None,
         };
         Endpoint {
-            network: network.clone(),
+            network,
             family,
             kind,
             options,

@@ -31,7 +31,7 @@ impl Host for ModelHost {
 }
 
 type Socket = crate::Socket<ModelHost>;
-type Network = Arc<crate::Network<ModelHost>>;
+type Network = &'static crate::Network<ModelHost>;
 
 const ME: Credentials = Credentials { pid: 1, uid: 2, gid: 3 };
 /// Fills the smallest buffer.
@@ -52,7 +52,7 @@ fn read(socket: &Socket) -> Result<usize, FsError> {
 
 /// A writer waits for room, while the reader makes some.
 fn room_against_read() {
-    let (writer, reader) = Socket::pair(&network(), Kind::Stream, ME).unwrap();
+    let (writer, reader) = Socket::pair(network(), Kind::Stream, ME).unwrap();
     // Never closed, because a checker reports a deadlock while it drops what a model has.
     let (writer, reader) = (ManuallyDrop::new(writer), ManuallyDrop::new(reader));
     writer.options().set_send_buffer(1);
@@ -73,7 +73,7 @@ protocol! {
 
 /// A reader waits, while its peer closes.
 fn read_against_close() {
-    let (reader, peer) = Socket::pair(&network(), Kind::Stream, ME).unwrap();
+    let (reader, peer) = Socket::pair(network(), Kind::Stream, ME).unwrap();
     let closing = thread::spawn(move || drop(peer));
     assert_eq!(read(&reader), Ok(0));
     closing.join().unwrap();
@@ -88,10 +88,10 @@ protocol! {
 fn connect_against_close() {
     let network = network();
     let at: SocketAddr = "127.0.0.1:5000".parse().unwrap();
-    let listener = Socket::new(&network, Family::Inet4, Kind::Stream).unwrap();
+    let listener = Socket::new(network, Family::Inet4, Kind::Stream).unwrap();
     listener.bind(Place::Inet(at), ME).unwrap();
     listener.listen(1, ME).unwrap();
-    let client = Socket::new(&network, Family::Inet4, Kind::Stream).unwrap();
+    let client = Socket::new(network, Family::Inet4, Kind::Stream).unwrap();
     let closing = thread::spawn(move || drop(listener));
     let connected = client.connect(&Io::WAIT, &Destination::Inet(at), ME);
     closing.join().unwrap();
@@ -110,7 +110,7 @@ protocol! {
 /// A client waits for a place at a listener, while another client is accepted.
 fn connect_against_accept() {
     let network = network();
-    let socket = || Socket::new(&network, Family::Unix, Kind::Stream).unwrap();
+    let socket = || Socket::new(network, Family::Unix, Kind::Stream).unwrap();
     let (listener, first, second) = (socket(), socket(), socket());
     listener.bind(Place::Abstract(b"a"), ME).unwrap();
     listener.listen(0, ME).unwrap();

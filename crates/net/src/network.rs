@@ -8,7 +8,7 @@ use crate::table::Table;
 use core::net::SocketAddr;
 use core::ops::RangeInclusive;
 use quire_fs::{FsError, Ident};
-use quire_heap::Arc;
+use quire_heap::{Arc, try_leak};
 use quire_sync::atomic::{AtomicU32, Ordering};
 
 /// The name of a Unix socket in its table.
@@ -58,9 +58,9 @@ pub struct Network<H: Host> {
 }
 
 impl<H: Host> Network<H> {
-    /// A machine without sockets.
-    pub fn new(host: H) -> Result<Arc<Self>, FsError> {
-        Ok(Arc::try_new(Network {
+    /// A machine without sockets. It is never freed, so that a socket need not count itself among its users.
+    pub fn new(host: H) -> Result<&'static Self, FsError> {
+        Ok(try_leak(Network {
             host,
             names: Table::new()?,
             tcp: Table::new()?,

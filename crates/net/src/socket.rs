@@ -19,7 +19,7 @@ pub struct Socket<H: Host> {
 
 impl<H: Host> Socket<H> {
     /// A socket without a name or a peer. [`FsError::Unsupported`] if the family does not have the kind.
-    pub fn new(network: &Arc<Network<H>>, family: Family, kind: Kind) -> Result<Arc<Self>, FsError> {
+    pub fn new(network: &'static Network<H>, family: Family, kind: Kind) -> Result<Arc<Self>, FsError> {
         if family != Family::Unix && kind == Kind::SeqPacket {
             return Err(FsError::Unsupported);
         }
@@ -30,7 +30,7 @@ impl<H: Host> Socket<H> {
     }
 
     /// Two Unix sockets that are connected to each other.
-    pub fn pair(network: &Arc<Network<H>>, kind: Kind, me: Credentials) -> Result<(Arc<Self>, Arc<Self>), FsError> {
+    pub fn pair(network: &'static Network<H>, kind: Kind, me: Credentials) -> Result<(Arc<Self>, Arc<Self>), FsError> {
         let (one, other) = (Self::new(network, Family::Unix, kind)?, Self::new(network, Family::Unix, kind)?);
         Endpoint::join(&one.endpoint, &other.endpoint, me);
         Ok((one, other))
@@ -151,7 +151,7 @@ impl<H: Host> Socket<H> {
                 ancillary.credentials = None;
             }
         }
-        Flight::launch(&self.endpoint.network, ancillary)
+        Flight::launch(self.endpoint.network, ancillary)
     }
 
     /// Receives bytes or a message. No bytes from a connection mean its end.

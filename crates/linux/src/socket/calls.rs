@@ -104,7 +104,7 @@ pub fn sys_socket<M: Machine>(ctx: &mut Ctx<'_, M>, family: u32, kind: u32, prot
         return ctx.install(file, kind & SOCK_CLOEXEC != 0);
     }
     let (family, what) = family_and_kind(ctx, family, kind, protocol)?;
-    let socket = Socket::new(&ctx.linux.network, family, what)?;
+    let socket = Socket::new(ctx.linux.network, family, what)?;
     super::options::set_first(&socket, &ctx.linux.settings);
     let file = open(ctx, socket, kind & SOCK_NONBLOCK != 0)?;
     ctx.install(file, kind & SOCK_CLOEXEC != 0)
@@ -126,7 +126,7 @@ pub fn sys_socketpair<M: Machine>(
     if family != Family::Unix {
         return Err(Errno::EOPNOTSUPP);
     }
-    let (one, other) = Socket::pair(&ctx.linux.network, what, ctx.peer_credentials())?;
+    let (one, other) = Socket::pair(ctx.linux.network, what, ctx.peer_credentials())?;
     let nonblock = kind & SOCK_NONBLOCK != 0;
     let ends = (open(ctx, one, nonblock)?, open(ctx, other, nonblock)?);
     install_two(ctx, ends, kind & SOCK_CLOEXEC != 0, to)

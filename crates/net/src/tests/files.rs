@@ -115,7 +115,7 @@ fn sockets_that_keep_each_other_alive_are_collected() {
         n.collect();
         assert_eq!(Arc::strong_count(&mark), 1);
         drop(b);
-        assert_eq!(Arc::strong_count(&n), 1);
+        assert_eq!(alive(n), 0);
     }
 }
 
@@ -126,7 +126,7 @@ fn closing_a_socket_collects_others() {
     send_files(inner(&b), b"x", vec![a.clone()]).unwrap();
     drop(a);
     drop(b);
-    assert_eq!(Arc::strong_count(&n), 1);
+    assert_eq!(alive(n), 0);
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn a_long_chain_of_sockets_in_inboxes_closes_without_deep_calls() {
     }
     drop(far);
     drop(end);
-    assert_eq!(Arc::strong_count(&n), 1);
+    assert_eq!(alive(n), 0);
 }
 
 /// The address of a socket in its file.
@@ -276,7 +276,7 @@ fn a_listener_whose_file_waits_at_its_own_connection_is_freed() {
         assert_eq!(Arc::strong_count(&mark), 1);
         assert_eq!(read(&client, &Io::NOW, 9), Err(FsError::Reset));
         drop(client);
-        assert_eq!(Arc::strong_count(&n), 1);
+        assert_eq!(alive(n), 0);
     }
 }
 
@@ -339,7 +339,7 @@ fn garbage_that_appears_while_garbage_is_dropped_nests_no_calls() {
     drop(next);
     n.collect();
     drop(peers);
-    assert_eq!(Arc::strong_count(&n), 1);
+    assert_eq!(alive(n), 0);
     assert!(HIGHEST.get() - LOWEST.get() < 4096, "{}", HIGHEST.get() - LOWEST.get());
 }
 
@@ -352,5 +352,5 @@ fn a_collector_that_others_find_busy_repeats_its_work() {
     send_files(inner(&d), b"x", vec![c.clone()]).unwrap();
     // The collector has found `a` open when the other thread closes all. That calls the collector, too.
     collect_while(&n, address_of(&c), move |_| drop((a, b, c, d)));
-    assert_eq!(Arc::strong_count(&n), 1);
+    assert_eq!(alive(n), 0);
 }

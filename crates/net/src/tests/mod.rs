@@ -15,7 +15,7 @@ use quire_heap::Arc;
 use std::net::SocketAddr;
 use std::vec::Vec;
 
-type Network = Arc<crate::Network<TestHost>>;
+type Network = &'static crate::Network<TestHost>;
 type Socket = crate::Socket<TestHost>;
 type Shared = Arc<Socket>;
 
@@ -32,6 +32,10 @@ const CONNECTED: [(Family, Kind); 4] = [
 
 fn network() -> Network {
     crate::Network::new(TestHost).unwrap()
+}
+/// The endpoints that were not freed, and the sockets in flight.
+fn alive(n: Network) -> usize {
+    (0..crate::table::BUCKETS as u64).map(|at| n.all.bucket(at).len()).sum::<usize>() + n.flights.in_flight()
 }
 fn socket(n: &Network, family: Family, kind: Kind) -> Shared {
     Socket::new(n, family, kind).unwrap()

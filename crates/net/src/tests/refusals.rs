@@ -11,7 +11,7 @@ fn refuse_each<T>(name: &str, prepare: impl Fn(&Network) -> T, does: impl Fn(&Ne
     for at in 1.. {
         let n = network();
         let prepared = prepare(&n);
-        let count = Arc::strong_count(&n);
+        let count = alive(n);
         let (done, made) = refusal::at(at, || does(&n, &prepared));
         if made < at {
             assert_eq!(done, Ok(()), "{name}");
@@ -19,7 +19,7 @@ fn refuse_each<T>(name: &str, prepare: impl Fn(&Network) -> T, does: impl Fn(&Ne
             return;
         }
         assert_eq!(done, Err(FsError::OutOfMemory), "{name}, allocation {at}");
-        assert_eq!(Arc::strong_count(&n), count, "{name}, allocation {at}");
+        assert_eq!(alive(n), count, "{name}, allocation {at}");
         assert_eq!(does(&n, &prepared), Ok(()), "{name}, after allocation {at}");
     }
 }
@@ -79,6 +79,6 @@ fn reading_and_closing_need_no_memory() {
             drop((a, b));
         });
         assert!(round == 0 || allocations == 0, "{allocations}");
-        assert_eq!(Arc::strong_count(&n), 1);
+        assert_eq!(alive(n), 0);
     }
 }
