@@ -68,7 +68,7 @@ pub(crate) struct LeaseList {
 /// An inode's list, made for its first lease.
 pub(crate) type OwnLeases = SpinLock<Option<Arc<LeaseList>>>;
 
-pub(crate) const fn none() -> OwnLeases {
+pub(crate) fn none() -> OwnLeases {
     SpinLock::new(Rank::ATTRIBUTES, None)
 }
 
