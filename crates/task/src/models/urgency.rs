@@ -18,7 +18,7 @@ fn change_against_queueing() {
         queueing.join().unwrap();
         let mut queue = s.cpus.of(1).queue.lock_masked();
         assert!(queue.pop(0).is_some(), "it waits there");
-        assert_eq!(queue.urgency(), 5, "it runs as if it were not urgent");
+        assert_eq!(queue.most_urgent(), 5, "it runs as if it were not urgent");
     });
 }
 
