@@ -47,7 +47,9 @@ impl<M: Machine> Scheduler<M> {
         if here && allowed.is_single() {
             return near;
         }
-        let existing = || allowed.iter().take_while(|cpu| *cpu < self.cpus.len());
+        // A CPU that has not started runs no thread, urgent or not.
+        let started = |cpu: &CpuId| !self.cpus.of(*cpu).idle.load(Ordering::Relaxed).is_null();
+        let existing = || allowed.iter().take_while(|cpu| *cpu < self.cpus.len()).filter(started);
         // The urgency of the most urgent thread that runs or waits there.
         let runs = |cpu: CpuId| self.cpus.of(cpu).urgency.load(Ordering::Relaxed);
         let less_urgent = || {

@@ -51,7 +51,10 @@ impl<M: Machine> Scheduler<M> {
     /// The end of the turn on `id` may have changed: that CPU sets its timer anew.
     fn end_turn_anew(&self, cpu: &Cpu<M>, id: CpuId) {
         if id == current_cpu() {
-            self.limit_stretch(cpu);
+            // The caller may be the machine itself, before it has threads.
+            if !self.machine.current().is_null() {
+                self.limit_stretch(cpu);
+            }
         } else if !mutant(Mutant::QueueWithoutKick) {
             self.machine.kick(id);
         }
