@@ -24,7 +24,7 @@ impl ModelHost {
     }
 }
 
-/// A value that is never dropped, because a checker reports a deadlock while it drops what a model has.
+/// A value that no thread drops. A checker that reports a deadlock drops the values of its model, and must not meet it.
 fn kept<T>(value: T) -> &'static T {
     Box::leak(Box::new(value))
 }

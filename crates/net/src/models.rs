@@ -53,7 +53,7 @@ fn read(socket: &Socket) -> Result<usize, FsError> {
 /// A writer waits for room, while the reader makes some.
 fn room_against_read() {
     let (writer, reader) = Socket::pair(network(), Kind::Stream, ME).unwrap();
-    // Never closed, because a checker reports a deadlock while it drops what a model has.
+    // No thread closes them. A checker that reports a deadlock drops the values of its model.
     let (writer, reader) = (ManuallyDrop::new(writer), ManuallyDrop::new(reader));
     writer.options().set_send_buffer(1);
     assert_eq!(write(&writer, FULL), Ok(FULL));

@@ -19,7 +19,7 @@ use quire_sync::{Rank, SpinLock};
 /// Most leases on one inode.
 const MOST: usize = 1024;
 
-/// What a lease keeps others from.
+/// The opens that a lease delays.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum LeaseKind {
     /// Opening the file for writing.

@@ -58,7 +58,7 @@ pub(super) struct State<C> {
     held: Option<(Taken, C)>,
 }
 
-/// What a removed array gives back. Lists of undos keep the array itself until their processes end.
+/// The memory that a removed array gives back. Lists of undos keep the array itself until their processes end.
 pub(super) struct GivenBack<C> {
     _undos: Vec<Undo<C>>,
     _chunks: Vec<Vec<Semaphore>>,

@@ -20,7 +20,7 @@ pub(super) struct Part {
     pub ours: bool,
 }
 
-// What a file holds, as bits of `coredump_filter`. There are no huge pages, and no files outside memory.
+// The contents of a core file, as bits of `coredump_filter`. There are no huge pages, and no files outside memory.
 const PRIVATE: u32 = 1;
 const SHARED: u32 = 2;
 const PRIVATE_FILE: u32 = 4;

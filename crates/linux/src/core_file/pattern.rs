@@ -51,7 +51,7 @@ impl CorePattern {
     }
 }
 
-/// What a pattern can name.
+/// The values for the letters of a pattern.
 pub(super) struct Facts<'a> {
     pub pid: u32,
     pub tid: u32,

@@ -1,4 +1,4 @@
-//! The table: one line a call, `number name => handler, flags "what it supports", "what is missing or different";`.
+//! The table has a line for each call: `number name => handler, flags "supported ones", "missing or different parts";`.
 
 use super::{Handler, Supported};
 use crate::errno::{Errno, encode};
