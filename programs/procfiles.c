@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "checks.h"
 #include <sys/mman.h>
+#include <sys/shm.h>
 #include <sys/stat.h>
 #include <sys/utsname.h>
 
@@ -196,11 +197,62 @@ static void title(void) {
     CHECK(waitpid(child, &status, 0) == child && status == 0, "title: %#x", status);
 }
 
+// The value of a row of `/proc/self/status`, in KiB.
+static long row(const char *name) {
+    return number("/proc/self/status", NULL, name);
+}
+
+static void kinds(void) {
+    enum { SIZE = 4 << 20, NEAR = 1024 };
+    const char *names[] = {"RssAnon:", "RssFile:", "RssShmem:"};
+    long before[3], want[3] = {0};
+    for (int i = 0; i < 3; i++) before[i] = row(names[i]);
+    int fd = open("kinds", O_RDWR | O_CREAT | O_TRUNC, 0600);
+    CHECK(fd >= 0 && !ftruncate(fd, SIZE), "file");
+    int key = shmget(IPC_PRIVATE, SIZE, 0600);
+    char *anonymous = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *shared = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    char *copied = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
+    char *file = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    char *segment = shmat(key, NULL, 0);
+    CHECK(anonymous != MAP_FAILED && shared != MAP_FAILED && copied != MAP_FAILED && file != MAP_FAILED, "mmap");
+    CHECK(segment != (void *)-1 && !shmctl(key, IPC_RMID, NULL), "shmat");
+    memset(file, 1, SIZE);
+    want[1] += SIZE / 1024;
+    memset(anonymous, 1, SIZE);
+    want[0] += SIZE / 1024;
+    memset(shared, 1, SIZE);
+    memset(segment, 1, SIZE);
+    want[2] += 2 * SIZE / 1024;
+    // The first half is copied, and the second half is read.
+    memset(copied, 2, SIZE / 2);
+    for (int at = SIZE / 2; at < SIZE; at += 4096) CHECK(copied[at] == 1, "at %#x", at);
+    want[0] += SIZE / 2048, want[1] += SIZE / 2048;
+    long sum = 0;
+    for (int i = 0; i < 3; i++) {
+        long now = row(names[i]), more = now - before[i];
+        CHECK(more > want[i] - NEAR && more < want[i] + NEAR, "%s %ld more, not %ld", names[i], more, want[i]);
+        sum += now;
+    }
+    long resident = row("VmRSS:");
+    CHECK(sum > resident - NEAR && sum < resident + NEAR, "%ld of %ld", sum, resident);
+    long size, pages, others;
+    FILE *statm = fopen("/proc/self/statm", "r");
+    CHECK(statm && fscanf(statm, "%ld %ld %ld", &size, &pages, &others) == 3, "statm");
+    fclose(statm);
+    CHECK(size > pages && labs(4 * pages - resident) < NEAR, "%ld of %ld pages", pages, size);
+    CHECK(labs(4 * others - row(names[1]) - row(names[2])) < NEAR, "%ld pages", others);
+    CHECK(!munmap(shared, SIZE) && !shmdt(segment), "munmap");
+    CHECK(labs(row(names[2]) - before[2]) < NEAR, "%s %ld", names[2], row(names[2]));
+    CHECK(!unlink("kinds"), "unlink");
+}
+
 int main(int argc, char **argv) {
     arguments = argv;
     parse_options(argc, argv, NULL);
     static const struct check checks[] = {
-        {"page_map", page_map}, {"memory", memory}, {"sums", sums}, {"of_process", of_process}, {"settings", settings}, {"title", title},
+        {"page_map", page_map}, {"memory", memory}, {"sums", sums}, {"of_process", of_process}, {"kinds", kinds},
+        {"settings", settings}, {"title", title},
     };
     run_checks(checks, sizeof checks / sizeof *checks);
     return 0;

@@ -65,4 +65,4 @@ pub use vfs::credentials::{FileCredentials, Powers, Want};
 pub use vfs::found::{Final, FoundPath, Last, NAME_MAX, Name};
 pub use vfs::make::Create;
 pub use vfs::view::{Places, Resolve, StartDirectory, View};
-pub use vfs::{Vfs, mounts, rename, walk};
+pub use vfs::{ROOT_DEVICE, Vfs, mounts, rename, walk};

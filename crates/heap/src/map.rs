@@ -11,6 +11,8 @@ use core::ptr::NonNull;
 use intrusive_collections::rbtree::{Cursor, Entry};
 use intrusive_collections::{Bound, KeyAdapter, RBTree, RBTreeLink, UnsafeRef, intrusive_adapter};
 
+/// An entry. Aligned: the holders of two maps store into entries that the heap would place on one line.
+#[repr(align(64))]
 struct MapNode<K, V> {
     link: RBTreeLink,
     key: K,

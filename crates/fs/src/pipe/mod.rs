@@ -82,7 +82,9 @@ struct Writing<H: Host> {
     charge: Option<H::PipeCharge>,
 }
 
-/// An end (or both ends) of a pipe; closes when dropped.
+/// An end (or both ends) of a pipe; closes when dropped. Aligned, because each use of a descriptor reads it, and heap
+/// memory beside it changes.
+#[repr(align(64))]
 pub struct PipeEnd<H: Host> {
     pipe: Arc<Pipe<H>>,
     reads: bool,

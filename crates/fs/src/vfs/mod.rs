@@ -33,6 +33,9 @@ use quire_sync::atomic::{AtomicU32, AtomicU64};
 use quire_sync::{Mutex, Rank, SpinLock};
 use view::{Places, Resolve, StartDirectory, View};
 
+/// The device number of the root, in the idents of its files.
+pub const ROOT_DEVICE: u64 = 1;
+
 /// All files of a machine.
 pub struct Vfs<H: Host> {
     host: H,
@@ -58,7 +61,7 @@ impl<H: Host> Vfs<H> {
     /// An empty tree whose root file system has `limits`.
     pub fn new(host: H, limits: Limits) -> Result<Arc<Self>, FsError> {
         let cpus = host.cpus();
-        let system = FileSystem::new(1, "tmpfs", limits, cpus)?;
+        let system = FileSystem::new(ROOT_DEVICE, "tmpfs", limits, cpus)?;
         let root = Dentry::root(Self::root_directory(&host, system, NewAttr { mode: 0o755, uid: 0, gid: 0 })?)?;
         let place = StartDirectory::Counted(root.clone());
         Ok(Arc::try_new(Vfs {

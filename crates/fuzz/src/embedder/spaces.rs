@@ -29,7 +29,8 @@ pub const OPERATIONS: &[Operation] = &[
         if is_wrong(range) {
             assert!(space.seal(range).is_err() && space.show_from(range, page, false).is_err());
         } else {
-            let _leaf = space.next_leaf(range);
+            let leaf = space.next_leaf(range);
+            assert!(!p.alone || leaf.is_some() == (space.leaves_in(range) > 0), "leaves in {range:?}");
         }
     }),
     ("protect", |p| {

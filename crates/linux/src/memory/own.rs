@@ -140,6 +140,11 @@ impl<M: Machine> Foreign<M> {
         self.0.next_leaf(range)
     }
 
+    /// The number of leaves in `range`.
+    pub(crate) fn leaves_in(&self, range: VirtRange) -> u64 {
+        self.0.leaves_in(range)
+    }
+
     /// Calls `f` with each mapping from `from` on, until it returns false.
     pub fn entries(&self, from: u64, f: &mut dyn FnMut(&EntryInfo<M>) -> bool) {
         self.0.entries(from, f)

@@ -7,10 +7,10 @@ use crate::machine::Machine;
 use crate::memory::{AddressSpace, Foreign};
 use crate::process::credentials::capabilities::cap;
 use quire_fs::generated::{GeneratedFile, Text};
-use quire_fs::{FsError, Sink, Source};
+use quire_fs::{FsError, ROOT_DEVICE, Sink, Source};
 use quire_heap::{Arc, Weak, unsize};
 use quire_vm::map::{EntryInfo, Flags, PagePlace, Tag};
-use quire_vm::{FaultError, PAGE_SIZE, Prot};
+use quire_vm::{FaultError, PAGE_SIZE, Prot, VirtRange};
 
 type Written = Result<(), FsError>;
 
@@ -98,6 +98,56 @@ impl Sums {
         }
         Ok(())
     }
+}
+
+/// The resident pages of a process, by kind.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Resident {
+    pub anonymous: u64,
+    /// Pages of files of the root, and of the kernel.
+    pub files: u64,
+    /// Pages of all other memory that processes can share.
+    pub shared: u64,
+}
+
+impl Resident {
+    /// Counts them. Only private mappings of files are looked at page by page.
+    pub fn of<M: Machine>(memory: &Foreign<M>) -> Resident {
+        let mut counts = Resident::default();
+        memory.entries(0, &mut |entry| {
+            let leaves = memory.leaves_in(entry.range);
+            let shared = entry.attributes.flags.contains(Flags::SHARED);
+            let copies = match &entry.object {
+                None => leaves,
+                Some(_) if shared => 0,
+                Some(_) => copies_in(memory, entry.range).min(leaves),
+            };
+            counts.anonymous += copies;
+            // The kernel's own pages in a private mapping belong to no file system, and count as a file's.
+            let others = match entry.ident().0 {
+                ROOT_DEVICE => &mut counts.files,
+                0 if !shared => &mut counts.files,
+                _ => &mut counts.shared,
+            };
+            *others += leaves - copies;
+            true
+        });
+        counts
+    }
+
+    pub fn all(&self) -> u64 {
+        self.anonymous + self.files + self.shared
+    }
+}
+
+/// The pages in `range` that are the process's own copies.
+fn copies_in<M: Machine>(memory: &Foreign<M>, mut range: VirtRange) -> u64 {
+    let mut copies = 0;
+    while let Some(at) = memory.next_leaf(range) {
+        range.start = at + PAGE_SIZE;
+        copies += u64::from(memory.page_at(at).is_some_and(|page| page.mapped && !page.shared));
+    }
+    copies
 }
 
 /// `smaps`: as `maps`, with sums for each mapping.

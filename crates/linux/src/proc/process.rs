@@ -1,6 +1,7 @@
 //! A process's directory.
 
 use super::node::{Directory, Each, Item, ItemKind, Jump, Short, Table, number, put};
+use super::pages::Resident;
 use super::{descriptors, kernel_memory, memory, net, node, pages};
 use crate::file::{Dentry, FileHost, terminals};
 use crate::machine::Machine;
@@ -523,7 +524,8 @@ fn statm<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
     let text = memory.as_ref().map_or(0, |m| text_bytes(m.image()) / PAGE_SIZE);
     let size = stats.mapped_bytes / PAGE_SIZE;
     let data = (stats.covered.data() + stats.covered.stack()) / PAGE_SIZE;
-    put!(out, "{size} {} 0 {text} 0 {data} 0\n", stats.resident_pages)
+    let resident = memory.as_ref().map(Resident::of).unwrap_or_default();
+    put!(out, "{size} {} {} {text} 0 {data} 0\n", resident.all(), resident.files + resident.shared)
 }
 
 /// Bytes of the pages that a program's code begins and ends in.
@@ -565,7 +567,11 @@ fn status<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
         let pages = |pages: u64| pages * (PAGE_SIZE / 1024);
         put!(out, "VmPeak:\t{:8} kB\nVmSize:\t{:8} kB\n", kib(stats.peak_bytes), kib(stats.mapped_bytes))?;
         put!(out, "VmLck:\t{:8} kB\nVmPin:\t{:8} kB\n", kib(memory.wired_bytes()), 0)?;
-        put!(out, "VmHWM:\t{:8} kB\nVmRSS:\t{:8} kB\n", pages(stats.peak_resident), pages(stats.resident_pages))?;
+        let resident = Resident::of(&memory);
+        let peak = stats.peak_resident.max(resident.all());
+        put!(out, "VmHWM:\t{:8} kB\nVmRSS:\t{:8} kB\n", pages(peak), pages(resident.all()))?;
+        put!(out, "RssAnon:\t{:8} kB\nRssFile:\t{:8} kB\n", pages(resident.anonymous), pages(resident.files))?;
+        put!(out, "RssShmem:\t{:8} kB\n", pages(resident.shared))?;
         let covered = stats.covered;
         put!(out, "VmData:\t{:8} kB\nVmStk:\t{:8} kB\n", kib(covered.data()), kib(covered.stack()))?;
         let text = text_bytes(memory.image()).min(covered.code());

@@ -105,4 +105,25 @@ impl<M: Machine> Space<M> {
         }
         None
     }
+
+    /// The number of leaves in `range`. A table page inside it is not read: it has a count of its own.
+    pub fn leaves_in(&self, range: VirtRange) -> u64 {
+        let (mut at, mut leaves) = (range.start, 0);
+        while at < range.end {
+            let _pin = self.vm().epoch().pin();
+            let Some(table) = self.pmap().next_table(self.vm(), VirtRange { start: at, end: range.end }) else { break };
+            let span = table.span();
+            let (mut from, to) = (at.max(span.start), range.end.min(span.end));
+            if from == span.start && to == span.end {
+                leaves += u64::from(table.live());
+            } else {
+                while let Some(present) = table.next_present(from, to) {
+                    leaves += 1;
+                    from = present + PAGE_SIZE;
+                }
+            }
+            at = span.end;
+        }
+        leaves
+    }
 }

@@ -765,6 +765,20 @@ fn a_page_is_shown_where_it_is() {
 }
 
 #[test]
+fn leaves_are_counted_in_whole_table_pages_and_in_parts() {
+    let s = System::new();
+    let span = crate::testing::SPAN;
+    map(&s, 0, 2 * span);
+    assert_eq!(s.leaves_in(range(0, 2 * span)), 0);
+    for n in [0, 3, span - 1, span, 2 * span - 1] {
+        s.fault(page(n), Access::Write).unwrap();
+    }
+    let in_part = |first, pages| s.leaves_in(range(first, pages));
+    assert_eq!([in_part(0, 2 * span), in_part(0, span), in_part(span, span)], [5, 3, 2]);
+    assert_eq!([in_part(1, span), in_part(4, span - 5), in_part(3, 0), in_part(3, 1)], [3, 0, 0, 1]);
+}
+
+#[test]
 fn a_store_from_outside_reaches_one_space_only() {
     let s = System::new();
     map(&s, 0, 3);
