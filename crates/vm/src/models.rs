@@ -13,6 +13,7 @@ mod frames;
 mod lists;
 mod maps;
 mod paging;
+mod promises;
 mod reaping;
 mod shards;
 mod store_protection;

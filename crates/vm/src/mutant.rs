@@ -177,6 +177,8 @@ pub enum Mutant {
     ReapsShared,
     /// Fork: whether the space is condemned is checked before the arenas' locks are held.
     ForkLooksEarly,
+    /// Promises: no fence between a writer's post and its sum of all posts.
+    NoFenceAfterPromise,
     /// Space: a handle is taken off the count by a look and a store.
     HandleNotAtomic,
 }

@@ -7,12 +7,13 @@ use super::world::Run;
 use super::{Operation, inside};
 use core::alloc::Layout;
 use quire_vm::check::Level;
+use quire_vm::map::Promises;
 use quire_vm::phys::frames::Fill;
 use quire_vm::reclaim::daemon::Daemon;
 use quire_vm::sleep::MaySleep;
 use quire_vm::stats::Event;
 use quire_vm::types::Queue;
-use quire_vm::{FaultKind, MapError, PAGE_SIZE, Phys};
+use quire_vm::{FaultKind, MapError, PAGE_SIZE, Phys, Prot};
 
 pub const OPERATIONS: &[Operation] = &[
     ("take a frame", |p| {
@@ -95,6 +96,20 @@ pub const OPERATIONS: &[Operation] = &[
         if p.below(64) == 0 {
             assert!(vm.add_polled_swap(store).is_err(), "swap is added twice");
             let _full = vm.poll_with(&Late);
+        }
+    }),
+    ("limit promises", |p| {
+        let promises = p.vm().map_memory().promises();
+        let _racing = promises.bytes();
+        if p.alone {
+            let limit = p.input.long();
+            promises.set_limit(limit);
+            let (range, space) = (p.range(), p.space().1);
+            let before = promises.bytes();
+            let done = space.protect(range, Prot::READ | Prot::WRITE);
+            let within = promises.bytes() <= before.max(promises.limit());
+            promises.set_limit(Promises::UNLIMITED);
+            assert!(within, "{done:?}: promised more than {limit}");
         }
     }),
     ("fail an allocation", |p| {

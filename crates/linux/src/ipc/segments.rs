@@ -4,7 +4,7 @@ use super::command::{INFO, RMID, SET, STAT};
 use super::host::Segment;
 use super::memory::{DEVICE, SegmentMemory};
 use super::permission::{Permission, open};
-use crate::memory::map::refuse_obvious_overcommit;
+use crate::memory::promises::refuse_obvious_overcommit;
 use crate::plain::Plain;
 use crate::process::limits::which;
 use crate::user::USER_END;

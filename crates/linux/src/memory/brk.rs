@@ -26,7 +26,7 @@ pub fn sys_brk<M: Machine>(ctx: &mut Ctx<'_, M>, wanted: u64) -> Result<usize, E
         }
     } else if to > from {
         let too_much = wanted - heap.start > ctx.process().soft_limit(which::DATA)
-            || super::map::refuse_obvious_overcommit(ctx.linux, to - from).is_err()
+            || super::promises::refuse_obvious_overcommit(ctx.linux, to - from).is_err()
             || (memory.future() != Wire::No && super::lock::may_add(ctx, to - from).is_err())
             || memory.is_mapped(VirtRange { start: from, end: to.saturating_add(GUARD) });
         let request = MapRequest { tag: Tag::Heap, ..MapRequest::private(Placement::FixedNoReplace(from), to - from) };

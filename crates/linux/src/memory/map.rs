@@ -70,11 +70,6 @@ fn placement(address: u64, flags: u32) -> Result<Placement, Errno> {
     Ok(if flags & FIXED_NOREPLACE != 0 { Placement::FixedNoReplace(address) } else { Placement::Fixed(address) })
 }
 
-/// The heuristic of Linux's overcommit mode 0: a single request for more than all memory is a mistake.
-pub(crate) fn refuse_obvious_overcommit<M: Machine>(linux: &Linux<M>, bytes: u64) -> Result<(), Errno> {
-    if bytes / PAGE_SIZE > linux.vm.frames().total() + linux.vm.swap().total() { Err(Errno::ENOMEM) } else { Ok(()) }
-}
-
 /// The error of a mapping that must not replace another, if there is one. (Only the map itself decides.)
 fn refuse_to_replace<M: Machine>(ctx: &Ctx<'_, M>, at: Placement, len: u64) -> Result<(), Errno> {
     let Placement::FixedNoReplace(at) = at else { return Ok(()) };
@@ -185,7 +180,7 @@ pub fn sys_mmap<M: Machine>(
     }
     let accountable = request.object.is_none() && (shared || wanted.contains(Prot::WRITE)) && flags & NORESERVE == 0;
     if accountable {
-        refuse_obvious_overcommit(ctx.linux, len)?;
+        super::promises::refuse_obvious_overcommit(ctx.linux, len)?;
     }
     if shared && request.object.is_none() {
         fresh = ObjectRef::anonymous(ctx.linux.vm, len / PAGE_SIZE)?;

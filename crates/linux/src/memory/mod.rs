@@ -6,6 +6,7 @@ pub mod image;
 pub mod lock;
 pub mod map;
 pub mod own;
+pub(crate) mod promises;
 pub mod protect;
 pub mod remap;
 pub mod seal;

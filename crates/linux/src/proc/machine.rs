@@ -4,6 +4,7 @@ use super::node::put;
 use super::root::About;
 use crate::load::SHIFT;
 use crate::machine::{Interrupt, Machine};
+use crate::memory::promises;
 use crate::system::{RELEASE, VERSION};
 use crate::time::{SECOND, ticks};
 use quire_fs::FsError;
@@ -93,8 +94,8 @@ pub(super) fn memory_info<M: Machine>(about: &About<M>, out: &mut Text) -> Resul
         ("SUnreclaim", slabs),
         ("KernelStack", stacks),
         ("PageTables", tables),
-        ("CommitLimit", total),
-        ("Committed_AS", total - free.min(total)),
+        ("CommitLimit", promises::limit(about.0) / PAGE_SIZE),
+        ("Committed_AS", promises::promised(about.0) / PAGE_SIZE),
     ];
     for (name, pages) in rows {
         let fill = 15usize.saturating_sub(name.len());

@@ -5,6 +5,7 @@ use super::node;
 use super::node::{Directory, Item, ItemKind, Table, put};
 use super::root::About;
 use crate::machine::{Machine, WatchSetting};
+use crate::memory::promises;
 use crate::process::scheduling_class;
 use crate::settings::Setting;
 use crate::system::{RELEASE, VERSION};
@@ -140,9 +141,9 @@ impl<M: Machine> Settings<M> {
         Item::file("nr_overcommit_hugepages", |_, out| put!(out, "0\n")),
         Item::file("oom_dump_tasks", |_, out| put!(out, "0\n")),
         Item::file("oom_kill_allocating_task", |_, out| put!(out, "0\n")),
-        Item::file("overcommit_kbytes", |_, out| put!(out, "0\n")),
-        Item::file("overcommit_memory", |_, out| put!(out, "0\n")),
-        Item::file("overcommit_ratio", |_, out| put!(out, "50\n")),
+        Item { name: "overcommit_kbytes", kind: overcommit::<M, { Setting::OvercommitKib as usize }>() },
+        Item { name: "overcommit_memory", kind: overcommit::<M, { Setting::OvercommitMode as usize }>() },
+        Item { name: "overcommit_ratio", kind: overcommit::<M, { Setting::OvercommitRatio as usize }>() },
         Item::file("page-cluster", |_, out| put!(out, "3\n")),
         Item::file("panic_on_oom", |_, out| put!(out, "0\n")),
         Item { name: "quire_check", kind: ItemKind::Writable(check_level, set_check_level) },
@@ -228,6 +229,19 @@ fn set_core_pattern<M: Machine>(about: &About<M>, bytes: &[u8]) -> Result<usize,
     let line = bytes.split(|byte| matches!(byte, 0 | b'\n')).next().unwrap_or(&[]);
     about.0.core_pattern.set(line).map_err(|_| FsError::Invalid)?;
     Ok(bytes.len())
+}
+
+/// As [`setting`], of the limit of promised memory. A ratio takes the place of a number of KiB, and the reverse.
+const fn overcommit<M: Machine, const OF: usize>() -> ItemKind<M, About<M>> {
+    ItemKind::Writable(
+        |about, out| put!(out, "{}\n", about.0.settings.get(Setting::numbered(OF))),
+        |about, bytes| {
+            let text = core::str::from_utf8(bytes).map_err(|_| FsError::Invalid)?;
+            let value = text.trim().parse::<i64>().map_err(|_| FsError::Invalid)?;
+            promises::set(about.0, Setting::numbered(OF), value).map_err(|_| FsError::Invalid)?;
+            Ok(bytes.len())
+        },
+    )
 }
 
 /// As [`setting`], of a limit of real-time threads.

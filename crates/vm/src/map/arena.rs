@@ -8,7 +8,7 @@ use super::tree::{Change, Cursor, Item, Owner, Tree};
 use crate::check::Due;
 use crate::machine::{Machine, Pmap};
 use crate::map::Maps;
-use crate::types::VirtRange;
+use crate::types::{PAGE_SIZE, VirtRange};
 use core::ptr::NonNull;
 use quire_sync::atomic::{AtomicU64, Ordering, fence};
 use quire_sync::epoch::Pinned;
@@ -53,6 +53,8 @@ pub(super) struct WriterState {
     /// Table pages there were found empty last. They are pruned when the next ones are found empty. So a program that
     /// maps and unmaps in one place does not pay for a table page each time, and at most one idle stretch is kept.
     idle: Option<VirtRange>,
+    /// The bytes that [`Promises`](super::Promises) have of the arena.
+    posted: u64,
     /// When the entries and their chains are checked next, and the leaves.
     pub(super) entries_due: Due,
     pub(super) leaves_due: Due,
@@ -80,6 +82,7 @@ impl<M: Machine> Arena<M> {
                 last: current_cpu(),
                 turns: 0,
                 idle: None,
+                posted: 0,
                 entries_due: Due::new(),
                 leaves_due: Due::new(),
             }),
@@ -180,6 +183,28 @@ impl<M: Machine> Arena<M> {
         self.entries.prepare(owner, self.bounds.start, self.bounds.end, count, items(entries))
     }
 
+    /// As [`Writer::promise`], for the first entries of an arena that no other thread can reach yet.
+    pub(super) fn promise_first(&mut self, vm: &Maps<M>, bytes: u64) -> bool {
+        let promises = vm.map_memory().promises();
+        if promises.is_limited() {
+            if !promises.promise(bytes, shared(vm)) {
+                return false;
+            }
+        } else {
+            promises.post(bytes);
+        }
+        self.writer.get_mut().posted += bytes;
+        true
+    }
+
+    /// Takes all promises of the arena back, at its end.
+    pub(super) fn break_promises(&mut self, vm: &Maps<M>) {
+        let posted = core::mem::take(&mut self.writer.get_mut().posted);
+        if posted != 0 {
+            vm.map_memory().promises().post(posted.wrapping_neg());
+        }
+    }
+
     /// As [`Writer::commit`], for the change from [`prepare_first`](Self::prepare_first).
     pub(super) fn commit_first(&mut self, change: EntryChange<M>) {
         let kept = self.writer.get_mut();
@@ -213,6 +238,11 @@ impl WriterState {
         self.entries_due.note(1);
         self.leaves_due.note(n);
     }
+}
+
+/// Bytes of files and of shared memory, which have their pages.
+fn shared<M: Machine>(vm: &Maps<M>) -> u64 {
+    vm.stats().shared_pages() * PAGE_SIZE
 }
 
 /// As the tree takes them.
@@ -338,6 +368,33 @@ impl<'a, M: Machine> Writer<'a, M> {
         let old = self.arena.entries.replace(&mut self.kept.owner, item);
         assert!(old.is_some(), "a replaced entry is in the tree");
         self.note_updates(1);
+    }
+
+    /// Posts `more` bytes with these attributes before they are mapped, if there is a limit. False if the limit forbids
+    /// them.
+    pub(super) fn promise(&mut self, more: u64, a: &Attributes) -> bool {
+        let vm = self.space.vm();
+        let promises = vm.map_memory().promises();
+        if !promises.is_limited() || !Class::of(a).is_promise() {
+            return true;
+        }
+        // A step that is done again has posted them already.
+        let missing = (self.arena.covered.promised() + more).saturating_sub(self.kept.posted);
+        if missing > 0 && !promises.promise(missing, shared(vm)) {
+            return false;
+        }
+        self.kept.posted += missing;
+        true
+    }
+
+    /// Posts the present bytes, at the end of the writer.
+    #[inline]
+    pub(super) fn settle_promises(&mut self) {
+        let now = self.arena.covered.promised();
+        if now != self.kept.posted {
+            self.space.vm().map_memory().promises().post(now.wrapping_sub(self.kept.posted));
+            self.kept.posted = now;
+        }
     }
 
     /// Counts leaves that a change cleared or weakened, or changes: the checker's cost is spread over these.

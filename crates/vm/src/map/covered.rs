@@ -46,6 +46,12 @@ const KIND: u16 = Flags::SHARED.bits() | Flags::GROWS_DOWN.bits();
 const _: () = assert!(KIND == 3 && Prot::all().bits() == 7);
 
 impl Class {
+    /// Whether a store into it needs a page that no other memory gives up.
+    #[inline(always)]
+    pub fn is_promise(self) -> bool {
+        matches!(self, Class::Data | Class::Stack)
+    }
+
     /// The class by Linux's rules.
     #[inline(always)]
     pub fn of(a: &Attributes) -> Class {
@@ -117,6 +123,12 @@ impl Counts {
 
     pub fn data(&self) -> u64 {
         self.classes[Class::Data as usize].load(Ordering::Relaxed)
+    }
+
+    /// Private memory that a program can store into: data and stacks.
+    #[inline(always)]
+    pub fn promised(&self) -> u64 {
+        self.data() + self.classes[Class::Stack as usize].load(Ordering::Relaxed)
     }
 
     pub fn read(&self) -> Covered {

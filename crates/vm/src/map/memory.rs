@@ -4,6 +4,7 @@ use super::arena::Arena;
 use super::arenas::Fan;
 use super::entry::Entry;
 use super::kernel::Region;
+use super::promises::Promises;
 use super::space::Space;
 use super::spaces::Spaces;
 use super::tree::{NodeAlloc, NodeSize};
@@ -33,6 +34,8 @@ pub struct MapMemory<M: Machine> {
     inner: Cache,
     /// All spaces.
     pub(super) all: Spaces<M>,
+    /// Private memory that programs may store into.
+    promises: Promises,
     /// How many ids each CPU has given to spaces; ids are never used again.
     ids: PerCpu<AtomicU64>,
 }
@@ -53,6 +56,7 @@ impl<M: Machine> MapMemory<M> {
             leaves: Cache::new("map-leaf", node(NodeSize::Leaf), boot).deferred(burst),
             inner: Cache::new("map-inner", node(NodeSize::Inner), boot).deferred(burst),
             all: Spaces::new(boot),
+            promises: Promises::new(boot.per_cpu(|_| AtomicU64::new(0))),
             ids: boot.per_cpu(|_| AtomicU64::new(0)),
         }
     }
@@ -69,6 +73,11 @@ impl<M: Machine> MapMemory<M> {
     /// Bytes that a leaf and an inner node of a tree take.
     pub(super) fn node_shares(&self) -> (u64, u64) {
         (self.leaves.share(), self.inner.share())
+    }
+
+    /// Private memory that programs may store into, and its limit.
+    pub fn promises(&self) -> &Promises {
+        &self.promises
     }
 
     /// The slabs, for labels and counts.

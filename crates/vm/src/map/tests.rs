@@ -796,3 +796,74 @@ fn a_store_from_outside_reaches_one_space_only() {
     assert_eq!(s.store(u64::MAX - 4, &[1; 16]), Err(FaultError::NotMapped));
     drop(child);
 }
+
+/// The bytes that all spaces should have promised.
+fn promised(spaces: &[&Sp]) -> u64 {
+    spaces.iter().map(|s| s.stats().covered).map(|c| c.data() + c.stack()).sum()
+}
+
+#[test]
+fn promises_follow_each_change_of_private_memory_that_can_be_stored_into() {
+    let s = System::new();
+    let promises = s.vm().map_memory().promises();
+    let agrees = |want: u64, spaces: &[&Sp]| {
+        assert_eq!((promises.bytes() / PAGE_SIZE, promises.bytes()), (want, promised(spaces)));
+    };
+    agrees(0, &[&s]);
+    map(&s, 0, 8);
+    agrees(8, &[&s]);
+    s.protect(range(2, 2), Prot::READ).unwrap();
+    agrees(6, &[&s]);
+    s.protect(range(0, 8), RW).unwrap();
+    agrees(8, &[&s]);
+    let object = ObjectRef::anonymous(s.m.vm, 4).unwrap();
+    s.map(&MapRequest { shared: true, object: Some((&object, 0)), ..request(20, 4) }).unwrap();
+    agrees(8, &[&s]);
+    s.map(&MapRequest { object: Some((&object, 0)), ..request(30, 4) }).unwrap();
+    agrees(12, &[&s]);
+    s.unmap(range(0, 4)).unwrap();
+    agrees(8, &[&s]);
+    let child = s.fork().unwrap();
+    agrees(16, &[&s, &child]);
+    child.clear();
+    agrees(8, &[&s, &child]);
+    drop(child);
+    agrees(8, &[&s]);
+    drop(s.fork().unwrap());
+    agrees(8, &[&s]);
+}
+
+#[test]
+fn a_limit_of_promises_refuses_what_is_above_it_and_nothing_else() {
+    let s = System::new();
+    let promises = s.vm().map_memory().promises();
+    let small = Prot::READ;
+    map(&s, 0, 8);
+    promises.set_limit(10 * PAGE_SIZE);
+    let wanted = |first, pages| s.map(&request(first, pages));
+    assert_eq!(wanted(10, 3), Err(MapError::NoSpace));
+    assert_eq!(promises.bytes(), 8 * PAGE_SIZE);
+    wanted(10, 2).unwrap();
+    assert_eq!(wanted(20, 1), Err(MapError::NoSpace));
+    // The new mapping replaces as much as it takes.
+    s.map(&MapRequest { at: Placement::Fixed(page(0)), ..request(0, 8) }).unwrap();
+    // Memory without stores is none of this, until it may be stored into.
+    s.map(&MapRequest { prot: small, ..request(30, 4) }).unwrap();
+    assert_eq!(s.protect(range(30, 4), RW), Err(MapError::NoSpace));
+    assert_eq!(s.protect(range(0, 4), small), Ok(()));
+    assert_eq!(s.protect(range(30, 4), RW), Ok(()));
+    assert_eq!(s.fork().err(), Some(MapError::NoSpace));
+    assert_eq!(promises.bytes(), promised(&[&s]));
+    assert_eq!(s.remap(range(10, 2), 3 * PAGE_SIZE, Move::No, false).err(), Some(MapError::NoSpace));
+    promises.set_limit(20 * PAGE_SIZE);
+    let child = s.fork().unwrap();
+    assert_eq!(promises.bytes(), 20 * PAGE_SIZE);
+    assert_eq!(child.map(&request(50, 1)), Err(MapError::NoSpace));
+    promises.set_limit(0);
+    s.unmap(range(0, 8)).unwrap();
+    assert_eq!(s.map(&request(0, 1)), Err(MapError::NoSpace));
+    promises.set_limit(Promises::UNLIMITED);
+    s.map(&request(0, 1)).unwrap();
+    drop(child);
+    assert_eq!(promises.bytes(), promised(&[&s]));
+}

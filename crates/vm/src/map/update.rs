@@ -306,6 +306,11 @@ impl<'s, M: Machine> Update<'s, M> {
         self.row.push(piece)
     }
 
+    /// As [`Writer::promise`].
+    pub fn promise(&mut self, more: u64, a: &Attributes) -> bool {
+        self.writer.as_mut().expect("the writer is held until the change is applied").promise(more, a)
+    }
+
     pub fn writer(&self) -> &Writer<'s, M> {
         self.writer.as_ref().expect("the writer is held until the change is applied")
     }

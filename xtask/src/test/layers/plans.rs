@@ -319,6 +319,7 @@ pub const PLANS: &[Plan] = &[
             "memory/victim",
             "memory/advise",
             "memory/lock",
+            "memory/promises",
             "memory/map",
             "memory/brk",
             "memory/protect",

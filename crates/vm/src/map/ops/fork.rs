@@ -17,6 +17,7 @@ use crate::check::Level;
 use crate::cow::collapse::collapse;
 use crate::error::MapError;
 use crate::machine::Machine;
+use crate::map::covered::Class;
 use crate::map::entry::{Attributes, Entry, Flags, How, NewEntries, Notes};
 use crate::map::piece::layers;
 use crate::map::pte_update::{Sweep, UNWRITABLE};
@@ -139,6 +140,12 @@ impl<M: Machine> Space<M> {
                 replaced.start = replaced.start.min(e.range().start);
                 replaced.end = e.range().end;
             }
+        }
+        // SAFETY: entries of `theirs` are published after this.
+        let promised = theirs.iter().map(|entry| unsafe { entry.as_ref() });
+        let promised = promised.filter(|e| Class::of(&e.attributes()).is_promise()).map(|e| e.range().len()).sum();
+        if !child.home().promise_first(vm, promised) {
+            return Err(MapError::NoSpace);
         }
         let born = child.home().prepare_first(theirs.len(), theirs.iter())?;
         let change = if ours.len() == 0 {

@@ -17,7 +17,7 @@ impl<M: Machine> Space<M> {
     /// Gives `range` the protection `prot`. Lost rights are gone when it returns; the next fault brings gained rights.
     /// It stops at a hole ([`MapError::NotMapped`]), or at a part that may not have the protection
     /// ([`MapError::Protection`]), or at a sealed one ([`MapError::Sealed`]). It also stops at a part that would exceed
-    /// the space's limit of data ([`MapError::NoSpace`]). The range before that part is changed, as POSIX allows and
+    /// the space's limit of data, or the limit of all promises ([`MapError::NoSpace`]). The range before that part is changed, as POSIX allows and
     /// Linux does.
     pub fn protect(&self, range: VirtRange, prot: Prot) -> Result<(), MapError> {
         let _span = Span::begin(EventKind::Protect, range.start, range.end.wrapping_sub(range.start));
@@ -26,7 +26,7 @@ impl<M: Machine> Space<M> {
     }
 
     fn protect_once(&self, range: VirtRange, prot: Prot) -> Result<(), MapError> {
-        let writer = self.write(range)?;
+        let mut writer = self.write(range)?;
         // How far it goes, and which rights are lost there.
         let (mut end, mut error, mut changes) = (range.start, None, false);
         let mut lost = Prot::empty();
@@ -45,9 +45,9 @@ impl<M: Machine> Space<M> {
                 break;
             }
             let new = Attributes { prot, ..e.attributes() };
-            if limited && Class::of(&new) == Class::Data && Class::of(&e.attributes()) != Class::Data {
+            if Class::of(&new) == Class::Data && Class::of(&e.attributes()) != Class::Data {
                 data += e.range().intersect(&range).map_or(0, |part| part.len());
-                if self.data_exceeds(data, most_data) {
+                if (limited && self.data_exceeds(data, most_data)) || !writer.promise(data, &new) {
                     error = Some(MapError::NoSpace);
                     break;
                 }

@@ -33,7 +33,7 @@ impl<M: Machine> Space<M> {
         if !M::Pmap::USER.contains(start) {
             return Err(MapError::NotMapped);
         }
-        let (writer, _) = self.write_at(start);
+        let (mut writer, _) = self.write_at(start);
         let stack = writer.next(start).ok_or(MapError::NotMapped)?;
         if stack.range().contains(start) {
             // Another thread was faster.
@@ -66,6 +66,9 @@ impl<M: Machine> Space<M> {
             return Err(MapError::NoSpace);
         }
         let a = stack.attributes();
+        if !writer.promise(more, &a) {
+            return Err(MapError::NoSpace);
+        }
         let old = stack.range();
         if stack.front().range().start <= start {
             let mut update = Update::new(self, writer, VirtRange { start, end: old.end });

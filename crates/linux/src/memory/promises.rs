@@ -1,0 +1,50 @@
+//! The limit of the memory that all programs may have together: `vm.overcommit_memory` and its ratio.
+
+use crate::Linux;
+use crate::errno::Errno;
+use crate::machine::Machine;
+use crate::settings::Setting;
+use quire_vm::PAGE_SIZE;
+use quire_vm::map::Promises;
+
+/// The mode that refuses single requests for more than all memory.
+const HEURISTIC: i64 = 0;
+/// The mode with a limit of all promises.
+const STRICT: i64 = 2;
+
+/// Refuses a single request for more than all memory, in the mode that calls it a mistake.
+pub(crate) fn refuse_obvious_overcommit<M: Machine>(linux: &Linux<M>, bytes: u64) -> Result<(), Errno> {
+    let all = linux.vm.frames().total() + linux.vm.swap().total();
+    let refused = linux.settings.get(Setting::OvercommitMode) == HEURISTIC && bytes / PAGE_SIZE > all;
+    if refused { Err(Errno::ENOMEM) } else { Ok(()) }
+}
+
+/// The limit in bytes, by the present ratio or number, in whichever mode. Swap counts wholly.
+pub(crate) fn limit<M: Machine>(linux: &Linux<M>) -> u64 {
+    let number = |setting| linux.settings.get(setting).unsigned_abs();
+    let memory = match number(Setting::OvercommitKib) {
+        0 => (linux.vm.frames().total() * PAGE_SIZE / 100).saturating_mul(number(Setting::OvercommitRatio)),
+        kib => kib.saturating_mul(1024),
+    };
+    memory.saturating_add(linux.vm.swap().total() * PAGE_SIZE)
+}
+
+/// Bytes that programs have: private memory that they may store into, and shared memory in use.
+pub(crate) fn promised<M: Machine>(linux: &Linux<M>) -> u64 {
+    linux.vm.map_memory().promises().bytes() + linux.vm.stats().shared_pages() * PAGE_SIZE
+}
+
+/// Changes one of the three settings. EINVAL outside of its bounds.
+pub(crate) fn set<M: Machine>(linux: &Linux<M>, setting: Setting, value: i64) -> Result<(), Errno> {
+    linux.settings.set(setting, value)?;
+    match setting {
+        Setting::OvercommitRatio => linux.settings.set(Setting::OvercommitKib, 0)?,
+        Setting::OvercommitKib => linux.settings.set(Setting::OvercommitRatio, 0)?,
+        _ => {}
+    }
+    let strict = linux.settings.get(Setting::OvercommitMode) == STRICT;
+    // The highest number stands for no limit.
+    let limit = if strict { limit(linux).min(Promises::UNLIMITED - 1) } else { Promises::UNLIMITED };
+    linux.vm.map_memory().promises().set_limit(limit);
+    Ok(())
+}
