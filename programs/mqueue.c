@@ -3,6 +3,9 @@
 #include <mqueue.h>
 #include <poll.h>
 #include <pthread.h>
+#include <semaphore.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
 
 #define NAME "/quire-queue"
 
@@ -129,6 +132,58 @@ static void notifications(void) {
     CHECK(!mq_unlink(NAME), "unlink");
 }
 
+static sem_t called;
+static int called_with;
+static pthread_t caller;
+
+static void call(union sigval value) {
+    called_with = value.sival_int, caller = pthread_self();
+    sem_post(&called);
+}
+
+// The C library's thread reads a netlink socket, into which the kernel puts a cookie.
+static void threads(void) {
+    mqd_t queue = made(5, 10, O_NONBLOCK);
+    struct sigevent event = {.sigev_notify = SIGEV_THREAD, .sigev_notify_function = call, .sigev_value.sival_int = 5};
+    CHECK(!sem_init(&called, 0, 0), "sem_init");
+    ANSWERS(0, mq_notify(queue, &event));
+    ANSWERS(EBUSY, mq_notify(queue, &event));
+    CHECK(!mq_send(queue, "x", 1, 0) && !sem_wait(&called) && called_with == 5, "called with %d", called_with);
+    CHECK(!pthread_equal(caller, pthread_self()), "the same thread");
+    char text[10], cookie[32], got[64];
+    CHECK(mq_receive(queue, text, 10, NULL) == 1, "receive");
+    ANSWERS(0, mq_notify(queue, &event));
+    ANSWERS(0, mq_notify(queue, NULL));
+    // The same by hand.
+    int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_NONBLOCK, 0), other = socket(AF_UNIX, SOCK_STREAM, 0);
+    memset(cookie, 'c', sizeof cookie);
+    struct sigevent raw = {.sigev_notify = SIGEV_THREAD, .sigev_signo = fd, .sigev_value.sival_ptr = cookie};
+    ANSWERS(0, syscall(SYS_mq_notify, queue, &raw));
+    ANSWERS(EAGAIN, recv(fd, got, sizeof got, 0));
+    CHECK(!mq_send(queue, "x", 1, 0) && recv(fd, got, sizeof got, 0) == 32, "a cookie");
+    CHECK(!memcmp(got, cookie, 31) && got[31] == 1, "woken: %d", got[31]);
+    ANSWERS(EAGAIN, recv(fd, got, sizeof got, 0));
+    ANSWERS(0, syscall(SYS_mq_notify, queue, &raw));
+    ANSWERS(0, mq_notify(queue, NULL));
+    CHECK(recv(fd, got, sizeof got, 0) == 32 && got[31] == 2, "removed: %d", got[31]);
+    // The end of the descriptor takes the notification back, after the socket's descriptor is closed too.
+    int second = dup(queue);
+    ANSWERS(0, syscall(SYS_mq_notify, queue, &raw));
+    CHECK(second >= 0 && !close(second) && recv(fd, got, sizeof got, 0) == 32 && got[31] == 2, "closed: %d", got[31]);
+    ANSWERS(0, syscall(SYS_mq_notify, queue, &raw));
+    CHECK(!close(fd) && mq_receive(queue, text, 10, NULL) == 1 && !mq_send(queue, "x", 1, 0), "a closed socket");
+    raw.sigev_signo = other;
+    ANSWERS(EINVAL, syscall(SYS_mq_notify, queue, &raw));
+    raw.sigev_signo = 99;
+    ANSWERS(EBADF, syscall(SYS_mq_notify, queue, &raw));
+    int file = open("/dev/null", O_RDONLY);
+    raw.sigev_signo = file;
+    ANSWERS(ENOTSOCK, syscall(SYS_mq_notify, queue, &raw));
+    raw.sigev_value.sival_ptr = (void *)8;
+    ANSWERS(EFAULT, syscall(SYS_mq_notify, queue, &raw));
+    CHECK(!close(other) && !close(file) && !mq_unlink(NAME), "end");
+}
+
 static void rights_and_limits(void) {
     mqd_t queue = made(1, 1, 0);
     CHECK(queue >= 0, "mq_open");
@@ -174,6 +229,7 @@ static const struct check checks[] = {
     {"priorities", priorities},
     {"waits_end", waits_end},
     {"notifications", notifications},
+    {"threads", threads},
     {"rights_and_limits", rights_and_limits},
     {"many_at_once", many_at_once},
 };

@@ -20,6 +20,8 @@ pub trait Watch: Default + Send + Sync + 'static {
 pub trait Notify: Send + Sync + 'static {
     /// A message came from the calling thread.
     fn arrived(&self);
+    /// Its process takes it back before a message came.
+    fn removed(&self) {}
     /// Whether its process still exists.
     fn is_alive(&self) -> bool;
 }
@@ -227,6 +229,7 @@ impl<H: Host, W: Watch> PosixQueue<H, W> {
     /// is of the same process.
     pub fn set_notify(&self, pid: u32, notify: Option<Arc<dyn Notify>>) -> Result<(), Error> {
         let mut state = self.state.lock();
+        let taken_back = notify.is_none();
         let gone = match notify {
             Some(_) if state.notify.as_ref().is_some_and(|(_, there)| there.is_alive()) => return Err(Error::Busy),
             Some(notify) => state.notify.replace((pid, notify)),
@@ -234,7 +237,11 @@ impl<H: Host, W: Watch> PosixQueue<H, W> {
             None => None,
         };
         drop(state);
-        drop(gone);
+        if let Some((_, notify)) = gone
+            && taken_back
+        {
+            notify.removed();
+        }
         Ok(())
     }
 }

@@ -111,6 +111,9 @@ impl Notify for Count {
     fn arrived(&self) {
         self.0.fetch_add(1, Ordering::SeqCst);
     }
+    fn removed(&self) {
+        self.0.fetch_add(100, Ordering::SeqCst);
+    }
     fn is_alive(&self) -> bool {
         self.1.load(Ordering::SeqCst)
     }
@@ -130,10 +133,13 @@ fn one_process_is_told_once_of_a_message_in_an_empty_queue() {
     queue.set_notify(1, Some(notify())).unwrap();
     send(queue, 0, 1, &NOW).unwrap();
     assert_eq!(told.load(Ordering::SeqCst), 1);
-    // The registration of an ended process counts no more.
+    // The registration of an ended process counts no more, and is not told of its own removal.
     alive.store(false, Ordering::SeqCst);
     queue.set_notify(2, Some(notify())).unwrap();
+    assert_eq!(told.load(Ordering::SeqCst), 1);
+    queue.set_notify(1, None).unwrap();
     queue.set_notify(2, None).unwrap();
+    assert_eq!(told.swap(1, Ordering::SeqCst), 101);
     // A receiver that waits gets the message, and no process is told.
     receive(queue, &NOW).unwrap();
     receive(queue, &NOW).unwrap();

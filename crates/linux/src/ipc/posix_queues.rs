@@ -6,6 +6,7 @@ use crate::process::Process;
 use crate::process::credentials::capabilities::cap;
 use crate::signal::info::code;
 use crate::signal::{Detail, SigInfo, Signal};
+use crate::socket::NoticeSocket;
 use crate::time::{Timespec, on_monotonic};
 use crate::{Ctx, Errno, Linux, Machine};
 use core::any::Any;
@@ -18,7 +19,7 @@ use quire_heap::{Arc, Room, Vec, Weak, unsize};
 use quire_ipc::owner::{MODE, READ, WRITE};
 use quire_ipc::posix::{Attributes, Message, Notify, OpenQueue, Patience, Watch};
 use quire_ipc::{Error, msg::Text};
-use quire_sync::WaitQueue;
+use quire_sync::{Rank, SpinLock, WaitQueue};
 
 /// Priorities lie below this.
 const PRIORITIES: u32 = 32768;
@@ -27,6 +28,11 @@ const NAME: usize = 255;
 /// Kinds of `struct sigevent`.
 const SIGEV_SIGNAL: u32 = 0;
 const SIGEV_NONE: u32 = 1;
+const SIGEV_THREAD: u32 = 2;
+/// The bytes that a C library gets back through its netlink socket. The last one says why: a message, or the end.
+const COOKIE: usize = 32;
+const WOKEN: u8 = 1;
+const REMOVED: u8 = 2;
 
 impl Watch for QueueWatch {
     fn sleepers(&self) -> &WaitQueue {
@@ -84,24 +90,49 @@ impl<M: Machine> Stream for QueueFile<M> {
     }
 }
 
-/// Tells a process by a signal, or not at all.
+/// How a process learns of a message.
+enum By<M: Machine> {
+    Nothing,
+    Signal(Signal, u64),
+    /// Through a socket that a thread of its C library reads.
+    Socket(NoticeSocket<M>, SpinLock<Vec<u8>>),
+}
+
+/// Tells a process of a message.
 struct Told<M: Machine> {
     process: Weak<Process<M>>,
     linux: &'static Linux<M>,
-    signal: Option<(Signal, u64)>,
+    by: By<M>,
+}
+
+impl<M: Machine> Told<M> {
+    fn put_cookie(&self, why: u8) {
+        let By::Socket(socket, cookie) = &self.by else { return };
+        // Its memory is there since the request. It is sent once.
+        let mut cookie = core::mem::take(&mut *cookie.lock());
+        if let Some(last) = cookie.last_mut() {
+            *last = why;
+            socket.tell(cookie);
+        }
+    }
 }
 
 impl<M: Machine> Notify for Told<M> {
     fn arrived(&self) {
-        if let (Some(process), Some((signal, value))) = (self.process.upgrade(), self.signal) {
+        self.put_cookie(WOKEN);
+        if let (Some(process), By::Signal(signal, value)) = (self.process.upgrade(), &self.by) {
             let thread = self.linux.current();
             // SAFETY: the calling thread's own.
             let uid = unsafe { thread.credentials.get() }.real_user;
-            let detail = Detail::Value { pid: thread.process.pid, uid, value };
-            let info = SigInfo { signal, code: code::MESGQ, errno: 0, detail };
+            let detail = Detail::Value { pid: thread.process.pid, uid, value: *value };
+            let info = SigInfo { signal: *signal, code: code::MESGQ, errno: 0, detail };
             // A full queue of signals loses it, as on Linux.
             let _perhaps_lost = self.linux.signal_process(&process, info);
         }
+    }
+
+    fn removed(&self) {
+        self.put_cookie(REMOVED);
     }
 
     fn is_alive(&self) -> bool {
@@ -258,14 +289,20 @@ pub fn sys_mq_notify<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, event: u64) -> R
     let notify = match event {
         None => None,
         Some([value, kind, ..]) => {
-            let signal = match (kind >> 32) as u32 {
-                SIGEV_NONE => None,
-                SIGEV_SIGNAL => Some((Signal::new(u64::from(kind as u32)).map_err(|_| Errno::EINVAL)?, value)),
-                // Threads are told through a netlink socket, of which there is none.
+            let by = match (kind >> 32) as u32 {
+                SIGEV_NONE => By::Nothing,
+                SIGEV_SIGNAL => By::Signal(Signal::new(u64::from(kind as u32)).map_err(|_| Errno::EINVAL)?, value),
+                SIGEV_THREAD => {
+                    let bytes = ctx.read::<[u8; COOKIE]>(value)?;
+                    let mut cookie = Vec::new();
+                    cookie.try_extend_from_slice(&bytes)?;
+                    let socket = NoticeSocket::new(ctx.file(kind as i32)?)?;
+                    By::Socket(socket, SpinLock::new(Rank::INBOX, cookie))
+                }
                 _ => return Err(Errno::EINVAL),
             };
             let process = Arc::downgrade(ctx.process());
-            let told = Arc::try_new(Told { process, linux: ctx.linux, signal })?;
+            let told = Arc::try_new(Told { process, linux: ctx.linux, by })?;
             let told: Arc<dyn Notify> = unsize!(told);
             Some(told)
         }

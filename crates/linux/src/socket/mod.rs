@@ -27,7 +27,7 @@ use crate::file::File;
 use crate::{Ctx, Errno, Machine};
 use host::Socket;
 use linux_raw_sys::net as raw;
-use quire_heap::Arc;
+use quire_heap::{Arc, Vec};
 use quire_net::{Address, Family};
 use user_address::Told;
 
@@ -38,6 +38,27 @@ fn of<M: Machine>(file: &Arc<File<M>>) -> Result<&Socket<M>, Errno> {
         Some(_) => Errno::EOPNOTSUPP,
         None => Errno::ENOTSOCK,
     })
+}
+
+/// A netlink socket that receives notices of the kernel (`mq_notify`).
+pub(crate) struct NoticeSocket<M: Machine>(Arc<File<M>>);
+
+impl<M: Machine> NoticeSocket<M> {
+    /// That of an open file. ENOTSOCK if it is no socket, EINVAL for a socket of another kind.
+    pub(crate) fn new(file: Arc<File<M>>) -> Result<Self, Errno> {
+        netlink::is_socket(&file)?;
+        if netlink::of(&file).is_none() {
+            return Err(Errno::EINVAL);
+        }
+        Ok(NoticeSocket(file))
+    }
+
+    /// Puts a notice into its inbox.
+    pub(crate) fn tell(&self, notice: Vec<u8>) {
+        if let Some(socket) = netlink::of(&self.0) {
+            socket.tell(notice);
+        }
+    }
 }
 
 /// An address for a program that asked a socket of this family.

@@ -251,7 +251,7 @@ table! {
     241 mq_unlink => ipc::sys_mq_unlink;
     242 mq_timedsend => ipc::sys_mq_timedsend;
     243 mq_timedreceive => ipc::sys_mq_timedreceive;
-    244 mq_notify => ipc::sys_mq_notify, flags "SIGEV_SIGNAL, SIGEV_NONE", "no SIGEV_THREAD: EINVAL";
+    244 mq_notify => ipc::sys_mq_notify, flags "SIGEV_SIGNAL, SIGEV_NONE, SIGEV_THREAD";
     245 mq_getsetattr => ipc::sys_mq_getsetattr, flags "O_NONBLOCK";
     247 waitid => process::wait::sys_waitid, flags "P_ALL, P_PID, P_PGID, P_PIDFD; WEXITED, WSTOPPED, WCONTINUED, WNOHANG, WNOWAIT, __WALL, __WCLONE", "__WNOTHREAD is accepted and does nothing";
     251 ioprio_set => process::io_priority::sys_ioprio_set, flags "IOPRIO_WHO_PROCESS, IOPRIO_WHO_PGRP, IOPRIO_WHO_USER", "files are in memory, so nothing obeys it";

@@ -240,9 +240,20 @@ impl<M: Machine> Netlink<M> {
         Ok(answers)
     }
 
-    /// Puts a datagram into its inbox. A full one loses it, and the next read says so.
+    /// Puts bytes of the kernel into its inbox, without a header. Where there is no room the next read says so.
+    pub(super) fn tell(&self, bytes: Vec<u8>) {
+        if self.put_bytes(bytes).is_err() {
+            self.inbox.lock().lost = true;
+            self.readiness.notify();
+        }
+    }
+
     fn put(&self, answers: Answers) -> Result<(), FsError> {
-        let bytes = answers.bytes;
+        self.put_bytes(answers.bytes)
+    }
+
+    /// Puts a datagram into its inbox. A full one loses it, and the next read says so.
+    fn put_bytes(&self, bytes: Vec<u8>) -> Result<(), FsError> {
         if bytes.is_empty() {
             return Ok(());
         }
