@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/shm.h>
 
 #define SETTING "/proc/sys/vm/overcommit_"
 #define KIB 1024l
@@ -50,7 +51,8 @@ static char *granted(size_t bytes, int prot) {
 
 // `free` bytes from now on.
 static void leave(long free) {
-    set("kbytes", promised() + free / KIB, 0);
+    long kib = promised() + free / KIB - number("/proc/meminfo", "SwapTotal:");
+    set("kbytes", kib > 0 ? kib : 1, 0);
     set("memory", 2, 0);
 }
 
@@ -99,6 +101,14 @@ static void limited(void) {
     void *end = sbrk(0);
     CHECK(sbrk(64 * MIB) == (void *)-1 && errno == ENOMEM && sbrk(0) == end, "brk");
     CHECK(!munmap(read, 64 * MIB), "munmap");
+    // Inaccessible memory has no promise, which stores in its place need.
+    char *none = granted(64 * MIB, PROT_NONE);
+    void *over = mmap(none, 64 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    CHECK(over == MAP_FAILED && errno == ENOMEM, "MAP_FIXED");
+    munmap(none, 64 * MIB);
+    void *shared = mmap(NULL, 64 * MIB, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    CHECK(shared == MAP_FAILED && errno == ENOMEM, "MAP_SHARED");
+    ANSWERS(ENOMEM, shmget(IPC_PRIVATE, 64 * MIB, 0600));
     // A child would double the program.
     memset(at, 1, 16 * MIB);
     char *more = granted(10 * MIB, PROT_READ | PROT_WRITE);
@@ -134,20 +144,22 @@ static void stacks(void) {
     }
 }
 
-// Takes memory until there is none, and gives it back: the limit holds at each moment.
+enum { THREADS = 2, CHILDREN = 3 };
+
+// Takes memory until there is none, and gives it back: the limit holds at each moment. Requests that are being refused
+// may be in the sum.
 static void *hungry(void *past) {
     for (int round = 0; round < 200; round++) {
         char *all[64];
         int n = 0;
         while (n < 64 && (all[n] = take(MIB, PROT_READ | PROT_WRITE)) != MAP_FAILED) n++;
-        if (promised() > number("/proc/meminfo", "CommitLimit:") + KIB) *(int *)past += 1;
+        if (promised() > number("/proc/meminfo", "CommitLimit:") + (THREADS * CHILDREN + 1) * KIB) *(int *)past += 1;
         while (n) munmap(all[--n], MIB);
     }
     return NULL;
 }
 
 static void together(void) {
-    enum { THREADS = 2, CHILDREN = 3 };
     long before = promised();
     leave(128 * MIB);
     for (int i = 0; i < CHILDREN; i++) {

@@ -135,7 +135,9 @@ pub fn prepare(places: &Places, guest: &cli::Guest, words: &[OsString], tty: boo
         env.retain(|e| !e.as_bytes().starts_with(name));
         env.push(given.clone());
     }
-    let needed = 24 + 2 * tree.bytes().div_ceil(1 << 20);
+    // A 16th beside them is for descriptors of pages and tables.
+    let unpacked = tree.unpacked();
+    let needed = 24 + (unpacked + unpacked / 16).div_ceil(1 << 20);
     if guest.memory < needed {
         return Err(Failure::usage(format_args!(
             "--memory {}M is too little for these files; give at least {needed}M",

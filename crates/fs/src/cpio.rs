@@ -73,6 +73,23 @@ impl From<FsError> for Problem {
     }
 }
 
+/// The bytes of an archive. The reader gives them up as it goes, and their memory can be used again.
+pub trait Archive {
+    /// The bytes that are left.
+    fn rest(&self) -> &[u8];
+    /// Gives up the first `bytes` of them.
+    fn give_up(&mut self, bytes: usize);
+}
+
+impl Archive for &[u8] {
+    fn rest(&self) -> &[u8] {
+        self
+    }
+    fn give_up(&mut self, bytes: usize) {
+        *self = self.get(bytes..).unwrap_or_default();
+    }
+}
+
 /// The amount unpacked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Unpacked {
@@ -193,18 +210,26 @@ fn hexadecimal(text: &[u8]) -> Option<u32> {
 
 impl<H: Host> Vfs<H> {
     /// Unpacks `archive` into the root directory. Missing parent directories are made; an existing name is replaced.
-    pub fn unpack(&self, archive: &[u8]) -> Result<Unpacked, CpioError> {
+    /// Each member is given up when it is unpacked.
+    pub fn unpack(&self, archive: &mut dyn Archive) -> Result<Unpacked, CpioError> {
         let view = self.view();
         let mut linked = Map::new();
         let mut directories = Vec::new();
         let mut done = Unpacked::default();
-        for member in Members::new(archive) {
-            let member = member?;
+        let mut before = 0;
+        loop {
+            let mut members = Members::new(archive.rest());
+            let Some(member) = members.next() else { break };
+            let member = member.map_err(|e| CpioError { offset: before + e.offset, ..e })?;
             self.unpack_one(&view, &member, &mut linked, &mut directories)
-                .map_err(|problem| CpioError { offset: member.offset, problem })?;
+                .map_err(|problem| CpioError { offset: before + member.offset, problem })?;
             done.members += 1;
             done.bytes += member.data.len() as u64;
+            let read = members.at;
+            before += read;
+            archive.give_up(read);
         }
+        archive.give_up(archive.rest().len());
         // Unpacking its files has changed the directory's time since. Of two members for one directory, the later
         // counts.
         for (inode, time) in directories {
@@ -355,13 +380,49 @@ pub(crate) mod tests {
         a
     }
 
+    /// An archive in memory whose bytes change when they are given up.
+    struct Overwritten(Vec<u8>, usize);
+
+    impl Archive for Overwritten {
+        fn rest(&self) -> &[u8] {
+            &self.0[self.1..]
+        }
+        fn give_up(&mut self, bytes: usize) {
+            self.0[self.1..self.1 + bytes].fill(0xd5);
+            self.1 += bytes;
+        }
+    }
+
+    #[test]
+    fn members_are_given_up_when_they_are_unpacked() {
+        let (mut one, mut two) = (Vec::new(), Vec::new());
+        add(&mut one, "a", 0o100644, 3, 1, b"first");
+        add(&mut one, "d/b", 0o100644, 4, 1, b"second");
+        add(&mut one, "TRAILER!!!", 0, 0, 1, b"");
+        add(&mut two, "c", 0o100600, 3, 1, b"third");
+        add(&mut two, "TRAILER!!!", 0, 0, 1, b"");
+        let mut both = Overwritten([one.clone(), two.clone()].concat(), 0);
+        let vfs = Vfs::new(TestHost, Limits { inodes: Some(1000), pages: Some(1 << 20) }).unwrap();
+        let done = vfs.unpack(&mut both).unwrap();
+        assert_eq!((done.members, both.1), (3, both.0.len()));
+        assert!(both.0.iter().all(|byte| *byte == 0xd5));
+        for (name, text) in [("/a", "first"), ("/d/b", "second"), ("/c", "third")] {
+            assert_eq!(read_file(&vfs, name).unwrap(), text.as_bytes());
+        }
+        // An error has its place in the whole archive, and what comes after it stays.
+        let mut broken = Overwritten([one.clone(), two].concat(), 0);
+        broken.0[one.len()] = b'x';
+        let e = vfs.unpack(&mut broken).unwrap_err();
+        assert_eq!((e.offset, e.problem, broken.0[one.len()]), (one.len(), Problem::Magic, b'x'));
+    }
+
     #[test]
     fn an_archive_unpacks_with_links_modes_and_directories() {
         let vfs = Vfs::new(TestHost, Limits { inodes: Some(1000), pages: Some(1 << 20) }).unwrap();
         let mut a = sample();
         a.resize(a.len().next_multiple_of(512), 0);
         a.extend(sample()); // a second archive behind the padding replaces the files of the first
-        let done = vfs.unpack(&a).unwrap();
+        let done = vfs.unpack(&mut &a[..]).unwrap();
         assert_eq!(done.members, 14);
         assert_eq!(read_file(&vfs, "/bin/busybox").unwrap(), b"\x7fELF and more");
         assert_eq!(read_file(&vfs, "/deep/er/file").unwrap().len(), 10_000);
@@ -384,7 +445,7 @@ pub(crate) mod tests {
         add(&mut a, "f", 0o100644, 3, 1, b"x");
         a[5] = b'2';
         add(&mut a, "TRAILER!!!", 0, 0, 1, b"");
-        vfs.unpack(&a).unwrap();
+        vfs.unpack(&mut &a[..]).unwrap();
         let time = vfs.find(&vfs.view(), vfs.root(), b"/f", true).unwrap().inode.attr().modified;
         assert_eq!(time, Timestamp { seconds: 7, nanos: 0 });
     }
@@ -394,16 +455,16 @@ pub(crate) mod tests {
         let vfs = Vfs::new(TestHost, Limits { inodes: Some(1000), pages: Some(1 << 20) }).unwrap();
         let mut a = Vec::new();
         add(&mut a, "../etc/passwd", 0o100644, 3, 1, b"root");
-        assert_eq!(vfs.unpack(&a).unwrap_err(), CpioError { offset: 0, problem: Problem::Name });
+        assert_eq!(vfs.unpack(&mut &a[..]).unwrap_err(), CpioError { offset: 0, problem: Problem::Name });
     }
 
     #[test]
     fn an_archive_without_a_trailer_is_cut_off() {
         let vfs = Vfs::new(TestHost, Limits { inodes: Some(1000), pages: Some(1 << 20) }).unwrap();
         let mut a = Vec::new();
-        assert_eq!(vfs.unpack(&a).unwrap_err().problem, Problem::Truncated);
+        assert_eq!(vfs.unpack(&mut &a[..]).unwrap_err().problem, Problem::Truncated);
         add(&mut a, "file", 0o100644, 3, 1, b"12345");
-        assert_eq!(vfs.unpack(&a).unwrap_err().problem, Problem::Truncated);
+        assert_eq!(vfs.unpack(&mut &a[..]).unwrap_err().problem, Problem::Truncated);
     }
 
     proptest! {
@@ -419,7 +480,7 @@ pub(crate) mod tests {
             }
             a.truncate(keep.max(1));
             let vfs = Vfs::new(TestHost, Limits { inodes: Some(100), pages: Some(1 << 20) }).unwrap();
-            let _outcome = vfs.unpack(&a);
+            let _outcome = vfs.unpack(&mut &a[..]);
             // The tree is still whole.
             prop_assert!(vfs.find(&vfs.view(), vfs.root(), b"/.", true).is_ok());
         }

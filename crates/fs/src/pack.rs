@@ -221,9 +221,9 @@ mod tests {
         add(&mut archive, "d/fifo", 0o10644, 4, 1, b"");
         add(&mut archive, "TRAILER!!!", 0, 0, 1, b"");
         let (first, second) = (vfs(), vfs());
-        first.unpack(&archive).unwrap();
+        first.unpack(&mut &archive[..]).unwrap();
         let once = packed(&first, "/d");
-        assert_eq!(second.unpack(&once).unwrap().members, 1 + 1 + 100 + 1 + 1);
+        assert_eq!(second.unpack(&mut &once[..]).unwrap().members, 1 + 1 + 100 + 1 + 1);
         assert_eq!(read_file(&second, "/top/f99").unwrap(), vec![99; 99 * 137]);
         assert_eq!(read_file(&second, "/top/e/l").unwrap(), vec![3; 3 * 137]);
         for name in ["/top", "/top/f0", "/top/f57", "/top/fifo", "/top/e/l"] {
@@ -247,8 +247,8 @@ mod tests {
         add(&mut archive, "TRAILER!!!", 0, 0, 1, b"");
         for (name, content) in [("/f", Some(b"abc".to_vec())), ("/empty", None)] {
             let (first, second) = (vfs(), vfs());
-            first.unpack(&archive).unwrap();
-            assert_eq!(second.unpack(&packed(&first, name)).unwrap().members, 1);
+            first.unpack(&mut &archive[..]).unwrap();
+            assert_eq!(second.unpack(&mut &packed(&first, name)[..]).unwrap().members, 1);
             assert_eq!(read_file(&second, "/top").ok(), content);
         }
     }

@@ -250,10 +250,10 @@ fn an_archive_that_is_refused_memory_is_an_error() {
     cpio::tests::add(&mut archive, "fifo", 0o10644, 6, 1, b"");
     cpio::tests::add(&mut archive, "TRAILER!!!", 0, 0, 1, b"");
     let tree = || Vfs::new(TestHost, Limits::UNSET).unwrap();
-    warm_up(|| assert!(tree().unpack(&archive).is_ok()));
+    warm_up(|| assert!(tree().unpack(&mut &archive[..]).is_ok()));
     for n in 1.. {
         let vfs = tree();
-        let (done, made) = refusal::at(n, || vfs.unpack(&archive));
+        let (done, made) = refusal::at(n, || vfs.unpack(&mut &archive[..]));
         if made < n {
             assert_eq!(done.unwrap().members, 4);
             return;

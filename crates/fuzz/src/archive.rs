@@ -21,7 +21,7 @@ pub fn run(data: &[u8]) {
         members += 1;
     }
     let vfs = Vfs::new(TestHost, Limits { inodes: Some(INODES), pages: Some(PAGES) }).expect("a tree of files");
-    let done = vfs.unpack(data);
+    let done = vfs.unpack(&mut &*data);
     assert!(done.is_err() || done.is_ok_and(|d| d.members == members));
     // The tree is still whole, and every name of a file leads to readable contents.
     let view = vfs.view();

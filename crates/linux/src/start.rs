@@ -7,6 +7,7 @@ use crate::exec::{self, Identity};
 use crate::file;
 use crate::machine::Machine;
 use core::fmt;
+use quire_fs::cpio::Archive;
 use quire_fs::terminal::Size;
 use quire_fs::{Limits, Port};
 use quire_heap::{Arc, OutOfMemory, Vec};
@@ -14,7 +15,7 @@ use quire_heap::{Arc, OutOfMemory, Vec};
 /// The kernel's findings at boot.
 pub struct Boot<'a> {
     /// The initial file system: a cpio archive.
-    pub initramfs: &'a [u8],
+    pub initramfs: &'a mut dyn Archive,
     /// The program's standard input and output.
     pub io: Arc<dyn Port>,
     /// Its standard error.

@@ -319,17 +319,27 @@ impl Tree {
             .collect()
     }
 
-    /// The rough size of the archive in bytes. The guest's memory must have twice as much while it unpacks.
-    pub fn bytes(&self) -> u64 {
+    /// The rough number of bytes that a guest needs to unpack the archive. It gives up each file of the archive when the
+    /// file is unpacked, so only one file is in memory twice. A file takes whole pages and some records.
+    pub fn unpacked(&self) -> u64 {
+        let (mut all, mut largest) = (0, 0);
+        for size in self.sizes() {
+            all += size.next_multiple_of(4096) + 1024;
+            largest = largest.max(size);
+        }
+        all + largest
+    }
+
+    /// The sizes of the files' contents, each once, and 0 for all other entries.
+    pub fn sizes(&self) -> impl Iterator<Item = u64> {
         let mut seen = HashMap::new();
-        let mut size = |n: &TreeEntry| match &n.kind {
+        self.nodes.values().map(move |n| match &n.kind {
             kind if kind.identity().is_some_and(|key| seen.insert(key, ()).is_some()) => 0,
             NodeKind::HostFile(path, _) => fs::metadata(path).map_or(0, |m| m.len()),
             NodeKind::Member(part) => part.len(),
             NodeKind::File(bytes) => bytes.len() as u64,
             _ => 0,
-        };
-        self.nodes.values().map(|n| size(n) + 256).sum()
+        })
     }
 
     /// Writes the archive: `first` before everything else if it exists, then the rest in the order of names.

@@ -190,7 +190,7 @@ impl One {
             // SAFETY: leaked, with its first count.
             scheduler.spawn(unsafe { ThreadRef::adopt(NonNull::from(notifier)) });
             let boot = Boot {
-                initramfs: &files,
+                initramfs: &mut &files[..],
                 io: super::program::nowhere(),
                 error: super::program::nowhere(),
                 size: Default::default(),

@@ -7,6 +7,7 @@
 //! - Each step comes after those that it needs: features, registers, the memory system, the scheduler, interrupts.
 //! - A machine that cannot run Quire gets one sentence with the reason.
 
+mod archive;
 pub mod pvh;
 pub mod required;
 pub mod smp;
@@ -20,6 +21,7 @@ use crate::memory::layout::direct;
 use crate::memory::{frame, paging, shootdown, stack};
 use crate::thread::kthread::adopt_idle;
 use crate::{personality, trap};
+use archive::Archive;
 use core::cell::UnsafeCell;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -27,14 +29,17 @@ use quire_drivers::acpi::Affinity;
 use quire_drivers::{acpi, local_apic, pic, rtc, uart};
 use quire_fs::Limits;
 use quire_kernel::loader::command_line::Unusable;
-use quire_kernel::loader::memory_map::{Ram, Span};
-use quire_kernel::loader::start_info::StartInfo;
+use quire_kernel::loader::memory_map::{PIECES, Ram, Span};
+use quire_kernel::loader::start_info::{MAX_RANGES, StartInfo};
 use quire_linux::Linux;
 use quire_linux::tables::TableMemory;
 use quire_pmap_x86_64::Mmu;
 use quire_task::Scheduler;
 use quire_vm::Config;
 use quire_vm::{Pfn, PhysRange, Vm};
+
+/// The memory system gets no RAM below this address.
+const LOWEST: u64 = 1 << 20;
 
 /// Physical memory through the boot tables.
 struct BootPhysical;
@@ -137,6 +142,8 @@ pub extern "C" fn start(start_info: u32) -> ! {
         smp::await_all(&topology, registers.is_none());
     }
 
+    // SAFETY: the loader's module lies in RAM, which the direct map shows; it was left out of the free memory.
+    let archive = unsafe { Archive::new(info.modules().first().copied().unwrap_or_default(), largest(&free)) };
     // SAFETY: each piece of memory is fresh, aligned to a page, large enough, and never freed.
     let tables = unsafe {
         shootdown::init(boot_memory(&mut free, shootdown::bytes(cpus)), cpus);
@@ -146,12 +153,13 @@ pub extern "C" fn start(start_info: u32) -> ! {
         let schedulers_memory = boot_memory(&mut free, Scheduler::<Machine>::bytes(cpus));
         let table_bytes = Linux::<Machine>::table_bytes(total, cpus);
         let tables = TableMemory::new(boot_memory(&mut free, table_bytes), table_bytes);
-        let mut ranges = [PhysRange { start: Pfn(0), end: Pfn(0) }; quire_kernel::loader::start_info::MAX_RANGES];
-        let ranges = fill_ranges(&free, &mut ranges);
+        let ranges = &mut [PhysRange { start: Pfn(0), end: Pfn(0) }; MAX_RANGES + PIECES];
+        let ranges = fill_ranges(&free, archive.pieces(), ranges);
         match Vm::new(Machine::new(mmu, affinity), ranges, config(command_line)) {
             Ok(vm) => machine::set_vm(vm),
             Err(e) => panic!("the memory system cannot be built: {e:?}"),
         }
+        archive.hold();
         if stack::init().is_err() {
             panic!("not enough memory for the kernel's map");
         }
@@ -188,11 +196,7 @@ pub extern "C" fn start(start_info: u32) -> ! {
     }
     ports::init(&announced, &topology);
     ports::start();
-    let archive = info.modules().first().map_or(&[][..], |m| {
-        // SAFETY: the loader's module lies in RAM, which the direct map shows; it was left out of the free memory.
-        unsafe { core::slice::from_raw_parts(direct(m.start), m.len as usize) }
-    });
-    crate::report::backtrace::set_symbols(archive);
+    crate::report::backtrace::set_symbols(archive.symbols());
     // The word `panic` on the command line tests a panic's report and status.
     if quire_kernel::loader::command_line::flag(command_line, "panic") {
         panic!("as asked");
@@ -258,13 +262,25 @@ fn boot_memory(free: &mut Ram, bytes: usize) -> NonNull<u8> {
     }
 }
 
-/// The remaining RAM, in frames.
-fn fill_ranges<'a>(free: &Ram, ranges: &'a mut [PhysRange]) -> &'a [PhysRange] {
+/// Bytes of the largest piece of RAM for the memory system.
+fn largest(free: &Ram) -> u64 {
+    free.largest(LOWEST, u64::MAX)
+}
+
+/// The remaining RAM and the archive's, in frames, ascending.
+fn fill_ranges<'a>(
+    free: &Ram,
+    archive: impl Iterator<Item = PhysRange>,
+    ranges: &'a mut [PhysRange],
+) -> &'a [PhysRange] {
+    let spans = free.spans().iter().filter(|s| s.start >= LOWEST);
+    let frames = spans.map(|s| PhysRange { start: Pfn::containing(s.start), end: Pfn::containing(s.end) });
     let mut len = 0;
-    for (slot, span) in ranges.iter_mut().zip(free.spans().iter().filter(|s| s.start >= 1 << 20)) {
-        *slot = PhysRange { start: Pfn::containing(span.start), end: Pfn::containing(span.end) };
+    for (slot, range) in ranges.iter_mut().zip(frames.chain(archive)) {
+        *slot = range;
         len += 1;
     }
+    ranges[..len].sort_unstable_by_key(|range| range.start);
     &ranges[..len]
 }
 

@@ -154,6 +154,26 @@ fn outward(start: u64, end: u64) -> Span {
     Span { start: start & !(FRAME - 1), end: end.min(LIMIT).next_multiple_of(FRAME) }
 }
 
+/// Most pieces of the archive's frames.
+pub const PIECES: usize = 64;
+/// Pieces are multiples of so many frames, and begin at such multiples but for the first.
+const PIECE: u64 = 1024;
+
+/// Frames of a piece that is smaller than a range of `largest` frames; 0 if that is too small for pieces.
+pub fn piece(largest: u64) -> u64 {
+    largest / 2 / PIECE * PIECE
+}
+
+/// Frames `start..end` in pieces of at most `most` frames ([`piece`]), as starts and ends.
+pub fn pieces(start: u64, end: u64, most: u64) -> impl Iterator<Item = (u64, u64)> {
+    let mut at = start;
+    core::iter::from_fn(move || {
+        let start = at;
+        at = (start / PIECE * PIECE + most).min(end);
+        (start < at).then_some((start, at))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -161,6 +181,21 @@ mod tests {
 
     fn usable(start: u64, len: u64) -> Range {
         Range { start, len, kind: 1 }
+    }
+
+    #[test]
+    fn pieces_join_and_are_smaller_than_the_largest_range() {
+        assert_eq!([0, 2047, 2048, 4095, 100_000].map(piece), [0, 0, 1024, 1024, 49_152]);
+        let all = |start, end, most| pieces(start, end, most).collect::<Vec<_>>();
+        assert_eq!(all(1500, 1500, 1024), []);
+        assert_eq!(all(1500, 9000, 0), []);
+        assert_eq!(all(1500, 1501, 1024), [(1500, 1501)]);
+        assert_eq!(all(1500, 4500, 1024), [(1500, 2048), (2048, 3072), (3072, 4096), (4096, 4500)]);
+        for (start, most) in [(0, 1024), (1, 1024), (1023, 2048), (262_143, 49_152)] {
+            let all = all(start, start + most * (PIECES as u64 - 1), most);
+            assert!(all.len() <= PIECES && all.iter().all(|(start, end)| end - start <= most));
+            assert!(all.windows(2).all(|two| two[0].1 == two[1].0));
+        }
     }
 
     #[test]

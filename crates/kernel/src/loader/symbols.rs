@@ -11,6 +11,15 @@ pub struct Symbols<'a>(&'a [u8]);
 impl<'a> Symbols<'a> {
     /// Finds the table in a cpio archive (format "newc") whose first member it is.
     pub fn in_archive(archive: &'a [u8]) -> Option<Symbols<'a>> {
+        Self::find_in(archive).map(|(text, _)| Symbols(text))
+    }
+
+    /// The length of the part of an archive that ends with the table; 0 without a table.
+    pub fn end_in_archive(archive: &[u8]) -> usize {
+        Symbols::find_in(archive).map_or(0, |(_, end)| end)
+    }
+
+    fn find_in(archive: &'a [u8]) -> Option<(&'a [u8], usize)> {
         let header = archive.get(..110).filter(|h| h.starts_with(b"070701"))?;
         let field = |i: usize| {
             let digits = core::str::from_utf8(header.get(6 + 8 * i..14 + 8 * i)?).ok()?;
@@ -24,7 +33,8 @@ impl<'a> Symbols<'a> {
             return None;
         }
         let data = (110 + name_size).next_multiple_of(4);
-        archive.get(data..data.checked_add(size)?).map(Symbols)
+        let end = data.checked_add(size)?;
+        Some((archive.get(data..end)?, end))
     }
 
     /// A table from its text.

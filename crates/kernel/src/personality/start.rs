@@ -9,6 +9,7 @@ use crate::thread::kthread::kernel_thread;
 use crate::trap;
 use core::sync::atomic::{AtomicBool, Ordering};
 use quire_fs::Limits;
+use quire_fs::cpio::Archive;
 use quire_fs::terminal::Size;
 use quire_linux::start::{Boot, StartError};
 use quire_linux::tables::TableMemory;
@@ -18,15 +19,16 @@ use quire_linux::{End, Errno, Linux, UserRegs};
 static FIRST_RAN: AtomicBool = AtomicBool::new(false);
 /// Starts the Linux layer and process 1, in a separate thread, because unpacking files may sleep. `memory` bytes of RAM
 /// decide the size of its tables.
-pub fn start(archive: &'static [u8], limits: Limits, memory: u64, tables: TableMemory) {
+pub fn start(archive: impl Archive + 'static, limits: Limits, memory: u64, tables: TableMemory) {
     let linux = match Linux::new(vm(), scheduler(), memory, tables) {
         Ok(linux) => linux,
         Err(e) => panic!("the Linux layer cannot be built: {e:?}"),
     };
     LINUX.set(linux);
     kernel_thread("timers", notify_timer_files, 0);
+    let archive: &'static mut dyn Archive = crate::memory::heap::keep(archive);
     let files = crate::memory::heap::keep((archive, limits));
-    kernel_thread("first", first_thread, core::ptr::from_ref(files) as usize);
+    kernel_thread("first", first_thread, core::ptr::from_mut(files) as usize);
 }
 
 extern "C" fn notify_timer_files(_: usize) -> ! {
@@ -34,12 +36,12 @@ extern "C" fn notify_timer_files(_: usize) -> ! {
 }
 
 extern "C" fn first_thread(files: usize) -> ! {
-    // SAFETY: `start` passes a leaked box.
-    let (initramfs, limits) = unsafe { *(files as *const (&'static [u8], Limits)) };
-    let start = || {
+    // SAFETY: `start` passes a leaked box to this thread alone.
+    let (initramfs, limits) = unsafe { &mut *(files as *mut (&'static mut dyn Archive, Limits)) };
+    let mut start = || {
         let no_memory = |_| StartError::Step("opening the machine's ports", Errno::ENOMEM);
         let (io, error) = (ports::shared(0).map_err(no_memory)?, ports::shared(1).map_err(no_memory)?);
-        linux().start(Boot { initramfs, io, error, size: Size::default(), limits })
+        linux().start(Boot { initramfs: *initramfs, io, error, size: Size::default(), limits: *limits })
     };
     if let Err(e) = start() {
         log!("{e}");

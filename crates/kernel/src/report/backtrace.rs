@@ -13,7 +13,7 @@ static SYMBOLS_LEN: AtomicUsize = AtomicUsize::new(0);
 /// The most frames of a backtrace.
 const DEPTH: usize = 48;
 
-/// Stores the initial file system, whose first file may be the kernel's symbols. It stays in place.
+/// Stores the part of the initial file system with the kernel's symbols, its first file. It stays in place.
 pub fn set_symbols(archive: &'static [u8]) {
     SYMBOLS_LEN.store(archive.len(), Ordering::Relaxed);
     SYMBOLS.store(archive.as_ptr().cast_mut(), Ordering::Release);

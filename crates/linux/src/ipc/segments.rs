@@ -4,7 +4,7 @@ use super::command::{INFO, RMID, SET, STAT};
 use super::host::Segment;
 use super::memory::{DEVICE, SegmentMemory};
 use super::permission::{Permission, open};
-use crate::memory::promises::refuse_obvious_overcommit;
+use crate::memory::promises::{Add, may_add};
 use crate::plain::Plain;
 use crate::process::limits::which;
 use crate::user::USER_END;
@@ -95,9 +95,8 @@ pub fn sys_shmget<M: Machine>(ctx: &mut Ctx<'_, M>, key: i32, size: u64, flags: 
                 return Err(quire_ipc::Error::NotFound);
             }
             let bytes = memory::page_up(size).ok_or(quire_ipc::Error::OutOfMemory)?;
-            if flags & NORESERVE == 0 {
-                refuse_obvious_overcommit(linux, bytes).map_err(|_| quire_ipc::Error::OutOfMemory)?;
-            }
+            let add = if flags & NORESERVE == 0 { Add::Shared } else { Add::SharedUnreserved };
+            may_add(linux, bytes, add).map_err(|_| quire_ipc::Error::OutOfMemory)?;
             SegmentMemory::new(linux, name, attaches, bytes)
         })
     })?;

@@ -4,6 +4,7 @@ use super::page_up;
 use crate::Ctx;
 use crate::errno::Errno;
 use crate::machine::Machine;
+use crate::memory::promises::Add;
 use crate::process::limits::which;
 use crate::user::USER_END;
 use quire_vm::map::{MapRequest, Placement, Tag, Wire};
@@ -26,7 +27,7 @@ pub fn sys_brk<M: Machine>(ctx: &mut Ctx<'_, M>, wanted: u64) -> Result<usize, E
         }
     } else if to > from {
         let too_much = wanted - heap.start > ctx.process().soft_limit(which::DATA)
-            || super::promises::refuse_obvious_overcommit(ctx.linux, to - from).is_err()
+            || super::promises::may_add(ctx.linux, to - from, Add::Private).is_err()
             || (memory.future() != Wire::No && super::lock::may_add(ctx, to - from).is_err())
             || memory.is_mapped(VirtRange { start: from, end: to.saturating_add(GUARD) });
         let request = MapRequest { tag: Tag::Heap, ..MapRequest::private(Placement::FixedNoReplace(from), to - from) };

@@ -4,6 +4,7 @@ use super::page_up;
 use crate::errno::Errno;
 use crate::file;
 use crate::machine::Machine;
+use crate::memory::promises::Add;
 use crate::user::USER_END;
 use crate::{Ctx, Linux};
 use core::sync::atomic::Ordering;
@@ -178,9 +179,14 @@ pub fn sys_mmap<M: Machine>(
             return Err(Errno::EINVAL);
         }
     }
-    let accountable = request.object.is_none() && (shared || wanted.contains(Prot::WRITE)) && flags & NORESERVE == 0;
-    if accountable {
-        super::promises::refuse_obvious_overcommit(ctx.linux, len)?;
+    if request.object.is_none() && (shared || wanted.contains(Prot::WRITE)) {
+        let add = match (shared, flags & NORESERVE == 0) {
+            (false, true) => Add::Private,
+            (false, false) => Add::PrivateUnreserved,
+            (true, true) => Add::Shared,
+            (true, false) => Add::SharedUnreserved,
+        };
+        super::promises::may_add(ctx.linux, len, add)?;
     }
     if shared && request.object.is_none() {
         fresh = ObjectRef::anonymous(ctx.linux.vm, len / PAGE_SIZE)?;

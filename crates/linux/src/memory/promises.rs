@@ -7,15 +7,31 @@ use crate::settings::Setting;
 use quire_vm::PAGE_SIZE;
 use quire_vm::map::Promises;
 
+/// The kind of requested memory.
+#[derive(Clone, Copy)]
+pub(crate) enum Add {
+    Private,
+    Shared,
+    /// Private memory with MAP_NORESERVE.
+    PrivateUnreserved,
+    /// Shared memory with MAP_NORESERVE.
+    SharedUnreserved,
+}
+
 /// The mode that refuses single requests for more than all memory.
 const HEURISTIC: i64 = 0;
 /// The mode with a limit of all promises.
 const STRICT: i64 = 2;
 
-/// Refuses a single request for more than all memory, in the mode that calls it a mistake.
-pub(crate) fn refuse_obvious_overcommit<M: Machine>(linux: &Linux<M>, bytes: u64) -> Result<(), Errno> {
+/// Refuses a request for more than all memory, in the mode that calls it a mistake. With a limit, refuses shared memory
+/// beyond it. The core refuses private memory itself.
+pub(crate) fn may_add<M: Machine>(linux: &Linux<M>, bytes: u64, add: Add) -> Result<(), Errno> {
     let all = linux.vm.frames().total() + linux.vm.swap().total();
-    let refused = linux.settings.get(Setting::OvercommitMode) == HEURISTIC && bytes / PAGE_SIZE > all;
+    let refused = match (linux.settings.get(Setting::OvercommitMode), add) {
+        (HEURISTIC, Add::Private | Add::Shared) => bytes / PAGE_SIZE > all,
+        (STRICT, Add::Shared | Add::SharedUnreserved) => promised(linux).saturating_add(bytes) > limit(linux),
+        _ => false,
+    };
     if refused { Err(Errno::ENOMEM) } else { Ok(()) }
 }
 
@@ -23,7 +39,7 @@ pub(crate) fn refuse_obvious_overcommit<M: Machine>(linux: &Linux<M>, bytes: u64
 pub(crate) fn limit<M: Machine>(linux: &Linux<M>) -> u64 {
     let number = |setting| linux.settings.get(setting).unsigned_abs();
     let memory = match number(Setting::OvercommitKib) {
-        0 => (linux.vm.frames().total() * PAGE_SIZE / 100).saturating_mul(number(Setting::OvercommitRatio)),
+        0 => linux.vm.frames().total().saturating_mul(number(Setting::OvercommitRatio)) / 100 * PAGE_SIZE,
         kib => kib.saturating_mul(1024),
     };
     memory.saturating_add(linux.vm.swap().total() * PAGE_SIZE)
@@ -42,9 +58,15 @@ pub(crate) fn set<M: Machine>(linux: &Linux<M>, setting: Setting, value: i64) ->
         Setting::OvercommitKib => linux.settings.set(Setting::OvercommitRatio, 0)?,
         _ => {}
     }
-    let strict = linux.settings.get(Setting::OvercommitMode) == STRICT;
-    // The highest number stands for no limit.
-    let limit = if strict { limit(linux).min(Promises::UNLIMITED - 1) } else { Promises::UNLIMITED };
-    linux.vm.map_memory().promises().set_limit(limit);
+    let wanted = || match linux.settings.get(Setting::OvercommitMode) {
+        // The highest number stands for no limit.
+        STRICT => limit(linux).min(Promises::UNLIMITED - 1),
+        _ => Promises::UNLIMITED,
+    };
+    // Another thread may have changed a setting since.
+    let promises = linux.vm.map_memory().promises();
+    while promises.limit() != wanted() {
+        promises.set_limit(wanted());
+    }
     Ok(())
 }

@@ -49,7 +49,7 @@ pub fn sys_mremap<M: Machine>(
         Move::No
     };
     if new_len > old_len {
-        super::promises::refuse_obvious_overcommit(ctx.linux, new_len - old_len)?;
+        super::promises::may_add(ctx.linux, new_len - old_len, super::promises::Add::Private)?;
         if ctx.space()?.wired_in(VirtRange { start: old, end: old_end.max(old + PAGE_SIZE) }) != 0 {
             super::lock::may_add(ctx, new_len - old_len)?;
         }

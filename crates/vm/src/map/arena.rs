@@ -240,7 +240,7 @@ impl WriterState {
     }
 }
 
-/// Bytes of files and of shared memory, which have their pages.
+/// Bytes of the pages in memory of files and shared mappings.
 fn shared<M: Machine>(vm: &Maps<M>) -> u64 {
     vm.stats().shared_pages() * PAGE_SIZE
 }
@@ -370,21 +370,26 @@ impl<'a, M: Machine> Writer<'a, M> {
         self.note_updates(1);
     }
 
-    /// Posts `more` bytes with these attributes before they are mapped, if there is a limit. False if the limit forbids
-    /// them.
-    pub(super) fn promise(&mut self, more: u64, a: &Attributes) -> bool {
+    /// Posts `more` bytes with these attributes before they are mapped, if there is a limit. They take the place of
+    /// `less` promised bytes. False if the limit forbids them.
+    pub(super) fn promise(&mut self, more: u64, less: u64, a: &Attributes) -> bool {
         let vm = self.space.vm();
         let promises = vm.map_memory().promises();
         if !promises.is_limited() || !Class::of(a).is_promise() {
             return true;
         }
         // A step that is done again has posted them already.
-        let missing = (self.arena.covered.promised() + more).saturating_sub(self.kept.posted);
+        let missing = (self.arena.covered.promised() + more).saturating_sub(self.kept.posted + less);
         if missing > 0 && !promises.promise(missing, shared(vm)) {
             return false;
         }
         self.kept.posted += missing;
         true
+    }
+
+    /// Takes over the posted bytes of `other`, whose entries this writer's arena gets.
+    pub(super) fn take_over(&mut self, other: &mut Writer<'_, M>) {
+        self.kept.posted += core::mem::take(&mut other.kept.posted);
     }
 
     /// Posts the present bytes, at the end of the writer.

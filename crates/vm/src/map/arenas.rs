@@ -312,6 +312,7 @@ impl<M: Machine> Arenas<M> {
             // A lookup that misses an entry in the old tree sees that the stretch is closed, because it closed before
             // the entry went.
             home.arena().counts().change(&covered);
+            home.take_over(&mut theirs);
             home.commit(come);
             fan.set_open(n, false);
             arena.counts().change(&Covered::default().less(&covered));

@@ -46,7 +46,7 @@ const KIND: u16 = Flags::SHARED.bits() | Flags::GROWS_DOWN.bits();
 const _: () = assert!(KIND == 3 && Prot::all().bits() == 7);
 
 impl Class {
-    /// Whether a store into it needs a page that no other memory gives up.
+    /// Whether a store into it takes a page of its own.
     #[inline(always)]
     pub fn is_promise(self) -> bool {
         matches!(self, Class::Data | Class::Stack)

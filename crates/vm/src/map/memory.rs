@@ -4,7 +4,7 @@ use super::arena::Arena;
 use super::arenas::Fan;
 use super::entry::Entry;
 use super::kernel::Region;
-use super::promises::Promises;
+use super::promises::{Posts, Promises};
 use super::space::Space;
 use super::spaces::Spaces;
 use super::tree::{NodeAlloc, NodeSize};
@@ -56,7 +56,7 @@ impl<M: Machine> MapMemory<M> {
             leaves: Cache::new("map-leaf", node(NodeSize::Leaf), boot).deferred(burst),
             inner: Cache::new("map-inner", node(NodeSize::Inner), boot).deferred(burst),
             all: Spaces::new(boot),
-            promises: Promises::new(boot.per_cpu(|_| AtomicU64::new(0))),
+            promises: Promises::new(boot.per_cpu(|_| Posts::new())),
             ids: boot.per_cpu(|_| AtomicU64::new(0)),
         }
     }

@@ -12,16 +12,38 @@ use quire_sync::{PerCpu, preempt_off};
 pub struct Promises {
     /// The most bytes; [`Promises::UNLIMITED`]: no limit.
     limit: AtomicU64,
-    /// The changes that each CPU has posted, in bytes, by wrapping.
-    posted: PerCpu<AtomicU64>,
+    posts: PerCpu<Posts>,
+}
+
+/// The posts of a CPU, in bytes. Two counts, because a thread may post on one CPU and take back on another: a sum that
+/// reads all that went before all that came is never too low.
+pub(super) struct Posts {
+    came: AtomicU64,
+    gone: AtomicU64,
+}
+
+impl Posts {
+    pub fn new() -> Self {
+        Posts { came: AtomicU64::new(0), gone: AtomicU64::new(0) }
+    }
+
+    /// Adds `by` modulo 2^64.
+    ///
+    /// # Requires
+    /// The caller is this CPU's thread, and stays there.
+    #[inline]
+    fn add(&self, by: u64) {
+        let (count, by) = if by as i64 >= 0 { (&self.came, by) } else { (&self.gone, by.wrapping_neg()) };
+        count.store(count.load(Ordering::Relaxed).wrapping_add(by), Ordering::Release);
+    }
 }
 
 impl Promises {
     /// The limit that refuses nothing.
     pub const UNLIMITED: u64 = u64::MAX;
 
-    pub(super) fn new(posted: PerCpu<AtomicU64>) -> Self {
-        Promises { limit: AtomicU64::new(Self::UNLIMITED), posted }
+    pub(super) fn new(posts: PerCpu<Posts>) -> Self {
+        Promises { limit: AtomicU64::new(Self::UNLIMITED), posts }
     }
 
     /// The most bytes that spaces may have together, with the pages of files and of shared memory.
@@ -39,24 +61,29 @@ impl Promises {
         self.limit() != Self::UNLIMITED
     }
 
-    /// Bytes that all spaces have. Changes during the call may count or not.
+    /// Bytes that all spaces have. What comes during the call may count, and what goes may count still.
     pub fn bytes(&self) -> u64 {
-        let sum = self.posted.iter().map(|posted| posted.load(Ordering::Relaxed)).fold(0, u64::wrapping_add);
-        // A CPU that was read early may have posted what another one took back.
-        if sum > i64::MAX as u64 { 0 } else { sum }
+        let sum = |of: fn(&Posts) -> &AtomicU64| {
+            self.posts.iter().map(|posts| of(posts).load(Ordering::Acquire)).fold(0, u64::wrapping_add)
+        };
+        let gone = sum(|posts| &posts.gone);
+        sum(|posts| &posts.came).wrapping_sub(gone)
     }
 
-    /// Posts a change, by wrapping.
+    /// Adds `by` modulo 2^64 to this CPU's posts.
     #[inline]
     pub(super) fn post(&self, by: u64) {
         let cpu = preempt_off();
-        let posted = self.posted.mine(&cpu);
-        posted.store(posted.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
+        self.posts.mine(&cpu).add(by);
     }
 
     /// Posts `more` bytes, unless all promises and `others` would exceed the limit.
     #[cold]
     pub(crate) fn promise(&self, more: u64, others: u64) -> bool {
+        // A hopeless request does not get others refused.
+        if more > self.limit() {
+            return false;
+        }
         self.post(more);
         if !mutant(Mutant::NoFenceAfterPromise) {
             fence_full();

@@ -847,6 +847,10 @@ fn a_limit_of_promises_refuses_what_is_above_it_and_nothing_else() {
     assert_eq!(wanted(20, 1), Err(MapError::NoSpace));
     // The new mapping replaces as much as it takes.
     s.map(&MapRequest { at: Placement::Fixed(page(0)), ..request(0, 8) }).unwrap();
+    // Inaccessible memory was not promised: stores there need room, and the rest of the limit is used up.
+    s.map(&MapRequest { prot: Prot::empty(), ..request(40, 4) }).unwrap();
+    assert_eq!(s.map(&request(40, 4)), Err(MapError::NoSpace));
+    s.unmap(range(40, 4)).unwrap();
     // Memory without stores is none of this, until it may be stored into.
     s.map(&MapRequest { prot: small, ..request(30, 4) }).unwrap();
     assert_eq!(s.protect(range(30, 4), RW), Err(MapError::NoSpace));
@@ -866,4 +870,24 @@ fn a_limit_of_promises_refuses_what_is_above_it_and_nothing_else() {
     s.map(&request(0, 1)).unwrap();
     drop(child);
     assert_eq!(promises.bytes(), promised(&[&s]));
+}
+
+#[test]
+fn memory_of_another_arena_stays_promised_while_the_arenas_join() {
+    let s = System::new();
+    let promises = s.vm().map_memory().promises();
+    map(&s, 0, 2);
+    s.open_arena(1);
+    quire_sync::hooks::threads::set_cpu(1);
+    let anywhere = MapRequest::private(Placement::Any { hint: 0 }, 8 * PAGE_SIZE);
+    s.map(&anywhere).unwrap();
+    quire_sync::hooks::threads::set_cpu(0);
+    assert_eq!(promises.bytes(), 10 * PAGE_SIZE);
+    promises.set_limit(19 * PAGE_SIZE);
+    assert_eq!(s.fork().err(), Some(MapError::NoSpace));
+    assert_eq!((promises.bytes(), promised(&[&s])), (10 * PAGE_SIZE, 10 * PAGE_SIZE));
+    s.open_arena(1);
+    promises.set_limit(20 * PAGE_SIZE);
+    let child = s.fork().unwrap();
+    assert_eq!((promises.bytes(), promised(&[&s, &child])), (20 * PAGE_SIZE, 20 * PAGE_SIZE));
 }

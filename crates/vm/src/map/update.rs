@@ -17,6 +17,7 @@
 //! map or protect piece by piece, do not pay an entry for each call.
 
 use super::arena::{EntryChange, Writer};
+use super::covered::Class;
 use super::entry::{Attributes, Entry, Flags, How, NewEntries, Notes};
 use super::piece::{ChainSource, Piece, STACK_ROOM, continues, grows, layers, with_room};
 use super::pte_update::{Sweep, Work};
@@ -306,9 +307,21 @@ impl<'s, M: Machine> Update<'s, M> {
         self.row.push(piece)
     }
 
-    /// As [`Writer::promise`].
-    pub fn promise(&mut self, more: u64, a: &Attributes) -> bool {
-        self.writer.as_mut().expect("the writer is held until the change is applied").promise(more, a)
+    /// As [`Writer::promise`], for a mapping of all of `range`.
+    pub fn promise(&mut self, range: VirtRange, a: &Attributes) -> bool {
+        if !self.space.vm().map_memory().promises().is_limited() {
+            return true;
+        }
+        // Other memory in the way, as inaccessible memory, was not promised.
+        let promised = |e: &&Entry<M>| Class::of(&e.attributes()).is_promise();
+        let less = match self.first {
+            None => 0,
+            Some(_) => {
+                self.marked().filter(promised).filter_map(|e| e.range().intersect(&range)).map(|r| r.len()).sum()
+            }
+        };
+        let writer = self.writer.as_mut().expect("the writer is held until the change is applied");
+        writer.promise(range.len(), less, a)
     }
 
     pub fn writer(&self) -> &Writer<'s, M> {

@@ -27,6 +27,7 @@ const CHECKS: &[(&str, Body)] = &[
     ("a reader closes its end early", program::reader_goes),
     ("standard input from nowhere", program::no_input),
     ("copies, environment and directory", program::surroundings),
+    ("a root nearly as large as memory", program::large_root),
     ("a dynamic program of this machine", program::dynamic),
     ("a C project builds in the guest as on this machine", program::built),
     ("programs larger than memory", program::overcommit),

@@ -81,6 +81,27 @@ pub(super) fn surroundings(bench: &Bench) -> Result<(), String> {
     ended(&done, 1)
 }
 
+/// The guest gives up the archive as it unpacks the root: the files of a guest are in its memory once.
+pub(super) fn large_root(bench: &Bench) -> Result<(), String> {
+    const FILES: u8 = 9;
+    const MIB: usize = 16;
+    fs::create_dir(bench.place.join("big")).map_err(text)?;
+    for n in 1..=FILES {
+        bench.file(&format!("big/{n}"), &vec![b'0' + n; MIB << 20])?;
+    }
+    let tree = format!("{}:/big", bench.place.join("big").display());
+    // Each file holds its name's digit, and nothing else.
+    let script = "cd /big; for f in *; do tr -d $f <$f | wc -c; wc -c <$f; done | sort -n | uniq -c; free -m | wc -l";
+    let done = bench.run(&["run", "--memory", "224M", "--copy", &tree, "--", "busybox", "sh", "-c", script])?;
+    ended(&done, 0)?;
+    let words: Vec<String> = String::from_utf8_lossy(&done.stdout).split_whitespace().map(str::to_owned).collect();
+    if words != ["9", "0", "9", &(MIB << 20).to_string(), "3"] {
+        return Err(format!("a large root: {words:?}"));
+    }
+    let small = bench.run(&["run", "--memory", "160M", "--copy", &tree, "--", "busybox", "true"])?;
+    ended(&small, 2)
+}
+
 pub(super) fn dynamic(bench: &Bench) -> Result<(), String> {
     let sent = bytes(100_000);
     let file = bench.file("input", &sent)?;

@@ -89,6 +89,11 @@ impl<M: Machine> Space<M> {
         if early.unwrap_or_else(|| self.is_condemned()) {
             return Err(MapError::OutOfMemory);
         }
+        let entries = writer.overlapping(USER.start, USER.end).filter(|e| fate(e) != Fate::Leave);
+        let promised = entries.filter(|e| Class::of(&e.attributes()).is_promise()).map(|e| e.range().len()).sum();
+        if !child.home().promise_first(vm, promised) {
+            return Err(MapError::NoSpace);
+        }
 
         let mut marks = MarkedEntries { list: ptr::null() };
         for e in writer.overlapping(USER.start, USER.end).filter(|e| is_private(&e.attributes())) {
@@ -140,12 +145,6 @@ impl<M: Machine> Space<M> {
                 replaced.start = replaced.start.min(e.range().start);
                 replaced.end = e.range().end;
             }
-        }
-        // SAFETY: entries of `theirs` are published after this.
-        let promised = theirs.iter().map(|entry| unsafe { entry.as_ref() });
-        let promised = promised.filter(|e| Class::of(&e.attributes()).is_promise()).map(|e| e.range().len()).sum();
-        if !child.home().promise_first(vm, promised) {
-            return Err(MapError::NoSpace);
         }
         let born = child.home().prepare_first(theirs.len(), theirs.iter())?;
         let change = if ours.len() == 0 {

@@ -61,8 +61,7 @@ impl<M: Machine> Space<M> {
             return Err(MapError::Exists);
         }
         let in_the_way = in_the_way?;
-        let more = range.len() - in_the_way;
-        if self.exceeds(more, &attributes) || !update.promise(more, &attributes) {
+        if self.exceeds(range.len() - in_the_way, &attributes) || !update.promise(range, &attributes) {
             return Err(MapError::NoSpace);
         }
         update.outside_before(range)?;
