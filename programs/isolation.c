@@ -464,6 +464,7 @@ static void a_users_steps(void) {
     STEP("user-clock_settime", clock_settime(CLOCK_REALTIME, &(struct timespec){1, 0}));
     STEP("user-reboot", syscall(SYS_reboot, 0xfee1dead, 672274793, 0, 0));
     STEP("user-mount", mount("none", "/", "tmpfs", 0, NULL));
+    STEP("user-mount-bind", mount("/tmp", "/", NULL, MS_BIND, NULL));
     STEP("user-umount2", umount2("/", 0));
     STEP("user-chroot", chroot("/"));
     STEP("user-chroot-closed", chroot(PLACE "/closed"));

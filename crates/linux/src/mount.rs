@@ -16,6 +16,7 @@ const RESTRICTIONS: u64 = 15;
 const REMOUNT: u64 = 32;
 const BIND: u64 = 4096;
 const MOVE: u64 = 8192;
+const RECURSIVE: u64 = 16384;
 const UNBINDABLE: u64 = 1 << 17;
 const PRIVATE: u64 = 1 << 18;
 const SLAVE: u64 = 1 << 19;
@@ -44,6 +45,8 @@ fn in_use<M: Machine>(linux: &Linux<M>, root: &Arc<Dentry<M>>, writes: bool) -> 
     const BATCH: usize = 64;
     let below = |dentry: &Arc<Dentry<M>>| Dentry::<M>::is_below(dentry, root);
     let device = root.inode.ident.device;
+    // A mapping has the file's identity, and not the mount by which it was opened.
+    let first = !root.is_view();
     for process in linux.ids.processes() {
         for task in &process.all_threads().map_err(|_| FsError::OutOfMemory)? {
             let Some(thread) = task.payload().as_ref() else { continue };
@@ -66,7 +69,7 @@ fn in_use<M: Machine>(linux: &Linux<M>, root: &Arc<Dentry<M>>, writes: bool) -> 
             let Some(memory) = thread.space.borrow().filter(|_| !writes) else { continue };
             let mut found = false;
             memory.entries(0, &mut |entry| {
-                found = entry.ident().0 == device && entry.ident().1 != 0;
+                found = first && entry.ident().0 == device && entry.ident().1 != 0;
                 !found
             });
             if found {
@@ -142,14 +145,14 @@ fn string<M: Machine>(ctx: &Ctx<'_, M>, at: u64, most: usize) -> Result<Vec<u8>,
 /// `mount`
 pub fn sys_mount<M: Machine>(
     ctx: &mut Ctx<'_, M>,
-    source: u64,
+    from: u64,
     target: u64,
     kind: u64,
     flags: u64,
     data: u64,
 ) -> Result<usize, Errno> {
     let flags = if flags & MAGIC_MASK == MAGIC { flags & !MAGIC_MASK } else { flags };
-    let (kind, source) = (string(ctx, kind, KIND)?, string(ctx, source, OPTIONS)?);
+    let (kind, source) = (string(ctx, kind, KIND)?, string(ctx, from, OPTIONS)?);
     let options = string(ctx, data, OPTIONS)?;
     let target = ctx.path(target)?;
     let (_, target) = find_path(ctx, AT_FDCWD, &target, 0)?;
@@ -161,16 +164,28 @@ pub fn sys_mount<M: Machine>(
         return Err(Errno::ENOENT);
     }
     let (linux, vfs) = (ctx.linux, ctx.vfs());
+    let used = |root: &Arc<Dentry<M>>| in_use(linux, root, false);
     let pages = linux.vm.frames().total();
     let restrictions = Restrictions::from_bits_truncate((flags & RESTRICTIONS) as u8);
     if flags & REMOUNT != 0 {
         let mount = vfs.mount_of(&target).ok_or(Errno::EINVAL)?;
-        return remount(linux, &mount, restrictions, &options, pages);
+        if flags & BIND == 0 {
+            return remount(linux, &mount, restrictions, &options, pages);
+        }
+        may_restrict(linux, &mount, restrictions, mount.restrictions())?;
+        mount.restrict(restrictions);
+        return Ok(0);
+    }
+    if flags & BIND != 0 {
+        let source = if source.is_empty() { Err(Errno::EINVAL) } else { ctx.path(from) }?;
+        let (_, source) = find_path(ctx, AT_FDCWD, &source, 0)?;
+        vfs.bind_on(&target, &source, flags & RECURSIVE != 0, &used)?;
+        return Ok(0);
     }
     if flags & PROPAGATION != 0 {
         return if vfs.mount_of(&target).is_some() { Ok(0) } else { Err(Errno::EINVAL) };
     }
-    if flags & (BIND | MOVE) != 0 || kind.is_empty() {
+    if flags & MOVE != 0 || kind.is_empty() {
         return Err(Errno::EINVAL);
     }
     let half = Some(pages / 2);
@@ -187,7 +202,7 @@ pub fn sys_mount<M: Machine>(
         _ => return Err(Errno::ENODEV),
     };
     let source = if source.is_empty() { b"none" } else { &source[..] };
-    vfs.mount_on(&target, name, content, source, restrictions, &|root| in_use(linux, root, false))?;
+    vfs.mount_on(&target, name, content, source, restrictions, &used)?;
     Ok(0)
 }
 
@@ -200,9 +215,8 @@ fn remount<M: Machine>(
     pages: u64,
 ) -> Result<usize, Errno> {
     let system = mount.system();
-    if restrictions.contains(Restrictions::READ_ONLY) && !system.is_read_only() && in_use(linux, &mount.root, true)? {
-        return Err(Errno::EBUSY);
-    }
+    let present = if system.is_read_only() { Restrictions::READ_ONLY } else { Restrictions::empty() };
+    may_restrict(linux, mount, restrictions, present)?;
     if matches!(system.kind, "tmpfs" | "devtmpfs") && !options.is_empty() {
         let mut new = Options { limits: system.limits(), root: NewAttr { mode: 0, uid: 0, gid: 0 } };
         new.read(options, pages)?;
@@ -214,8 +228,19 @@ fn remount<M: Machine>(
         }
         system.set_limits(new.limits);
     }
-    system.restrict(restrictions);
+    mount.restrict_with_system(restrictions);
     Ok(0)
+}
+
+/// Refuses to make a mount read-only that has an open file to write to.
+fn may_restrict<M: Machine>(
+    linux: &Linux<M>,
+    mount: &quire_fs::mounts::Mount<FileHost<M>>,
+    restrictions: Restrictions,
+    present: Restrictions,
+) -> Result<(), Errno> {
+    let begins = (restrictions - present).contains(Restrictions::READ_ONLY);
+    if begins && in_use(linux, &mount.root, true)? { Err(Errno::EBUSY) } else { Ok(()) }
 }
 
 /// `umount2`

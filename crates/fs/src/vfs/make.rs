@@ -51,7 +51,7 @@ impl<H: Host> Vfs<H> {
         }
         let parent = &found.parent;
         let InodeContent::Directory(directory) = &parent.inode.node else { return Err(FsError::NotFound) };
-        view.credentials.may(&parent.inode, Want::WRITE | Want::EXECUTE)?;
+        view.credentials.may_at(parent, Want::WRITE | Want::EXECUTE)?;
         self.may_rename_in(view, parent.inode.system()).map_err(|e| match content {
             // As for a directory that has no way to make files.
             Create::File => FsError::Denied,
@@ -59,7 +59,8 @@ impl<H: Host> Vfs<H> {
         })?;
         let inode = self.new_inode(view, Some(&parent.inode), parent.inode.system(), content, mode)?;
         let name = found.name.shared()?;
-        let dentry = Dentry::child(parent, name.clone(), inode, false)?;
+        let dentry = Dentry::child(Dentry::seen(parent), name.clone(), inode, false)?;
+        let seen = Dentry::seen_from(parent, dentry.clone())?;
         let memory = directory.memory()?;
         if let Some(file) = dentry.inode.file() {
             file.origin.set_name(&dentry);
@@ -76,14 +77,14 @@ impl<H: Host> Vfs<H> {
                 drop(entries);
                 return Err(FsError::Exists);
             }
-            entries.add(memory, name, dentry.clone());
+            entries.add(memory, name, dentry);
         }
         parent.inode.change(now, |a| {
             a.modified = now;
             a.links += u32::from(is_directory);
         });
-        parent.entry_happened(Happening::CREATE, 0, found.name.bytes(), &dentry.inode);
-        Ok(dentry)
+        parent.entry_happened(Happening::CREATE, 0, found.name.bytes(), &seen.inode);
+        Ok(seen)
     }
 
     pub(super) fn new_inode(
@@ -133,16 +134,16 @@ impl<H: Host> Vfs<H> {
             return Err(FsError::NotPermitted);
         }
         let parent = &found.parent;
-        if !core::ptr::eq(old.inode.system(), parent.inode.system()) {
+        if !old.same_mount(parent) {
             return Err(FsError::CrossDevice);
         }
         let InodeContent::Directory(directory) = &parent.inode.node else { return Err(FsError::NotPermitted) };
         view.credentials.may_link(&old.inode)?;
-        view.credentials.may(&parent.inode, Want::WRITE | Want::EXECUTE)?;
+        view.credentials.may_at(parent, Want::WRITE | Want::EXECUTE)?;
         self.may_rename_in(view, parent.inode.system())?;
         let admitted = parent.inode.system().admit(self.host.epoch());
         let name = found.name.shared()?;
-        let dentry = Dentry::child(parent, name.clone(), old.inode.clone(), false)?;
+        let dentry = Dentry::child(Dentry::seen(parent), name.clone(), old.inode.clone(), false)?;
         let memory = directory.memory()?;
         let now = self.host.realtime();
         {
@@ -171,7 +172,7 @@ impl<H: Host> Vfs<H> {
             _ => return Err(FsError::IsDirectory),
         }
         let InodeContent::Directory(directory) = &found.parent.inode.node else { return Err(FsError::NotPermitted) };
-        view.credentials.may(&found.parent.inode, Want::WRITE | Want::EXECUTE)?;
+        view.credentials.may_at(&found.parent, Want::WRITE | Want::EXECUTE)?;
         self.may_rename_in(view, found.parent.inode.system())?;
         let removed = {
             let mut entries = directory.lock();
@@ -183,6 +184,9 @@ impl<H: Host> Vfs<H> {
                 return Err(FsError::NotDirectory);
             }
             view.credentials.may_take(&found.parent.inode, &victim.inode)?;
+            if victim.is_fixed() {
+                return Err(FsError::Busy);
+            }
             let listed = entries.take(found.name.bytes());
             victim.unlist();
             (victim, listed)
@@ -211,12 +215,12 @@ impl<H: Host> Vfs<H> {
             Last::Root | Last::Jump => return Err(FsError::Busy),
         }
         let InodeContent::Directory(directory) = &found.parent.inode.node else { return Err(FsError::NotPermitted) };
-        view.credentials.may(&found.parent.inode, Want::WRITE | Want::EXECUTE)?;
+        view.credentials.may_at(&found.parent, Want::WRITE | Want::EXECUTE)?;
         self.may_rename_in(view, found.parent.inode.system())?;
         let removed = {
             let mut entries = directory.lock();
             let victim = entries.get(found.name.bytes()).cloned().ok_or(FsError::NotFound)?;
-            if victim.mounted {
+            if victim.is_fixed() {
                 return Err(FsError::Busy);
             }
             let InodeContent::Directory(inner) = &victim.inode.node else { return Err(FsError::NotDirectory) };

@@ -5,6 +5,9 @@
 //! directories cannot be mount points: the root of the tree, and those of generated file systems, whose entries are made
 //! for each lookup.
 //!
+//! A bind mount ([`bind`](super::bind)) sees the entries of another mount. Mounts on such entries are kept by the bind
+//! mount, because only its paths lead to them.
+//!
 //! A file system in memory holds its own tree: each entry refers to its directory, and each directory to its entries. So
 //! the tree is taken apart when its mount has ended and no process uses it any more. Until then the mount is on the list
 //! of detached ones, which each later mount or unmount looks at again.
@@ -19,7 +22,7 @@ use crate::tree::dentry::Dentry;
 use crate::tree::generated::{Generated, GeneratedDirectory};
 use crate::tree::inode::{Inode, InodeContent};
 use crate::tree::system::{FileSystem, Limits, Restrictions, Space};
-use quire_heap::{Arc, Vec};
+use quire_heap::{Arc, Room, Vec};
 use quire_sync::atomic::Ordering;
 
 /// The most mounts at once, as Linux's `fs.mount-max`.
@@ -31,8 +34,10 @@ pub struct Mount<H: Host> {
     pub root: Arc<Dentry<H>>,
     /// The name that the mounting program gave to its source.
     pub source: Arc<[u8]>,
-    /// The directory that it hides; `None` for the mounts of boot, which stay.
-    hidden: Option<Arc<Dentry<H>>>,
+    /// What it hides; `None` for the root of the tree.
+    pub(super) hidden: Option<Arc<Dentry<H>>>,
+    /// A mount of boot, which stays.
+    permanent: bool,
 }
 
 /// Whether any process uses a tree: as a working directory, by an open file, or by a mapping.
@@ -40,7 +45,7 @@ pub type InUse<'a, H> = &'a dyn Fn(&Arc<Dentry<H>>) -> Result<bool, FsError>;
 
 /// The mounts that users change, under one lock.
 pub(crate) struct Changes<H: Host> {
-    detached: Vec<Arc<Mount<H>>>,
+    pub(super) detached: Vec<Arc<Mount<H>>>,
     /// File systems of ended mounts, of which a thread may still hold a file that it has looked up.
     emptying: Vec<&'static FileSystem>,
     /// Those without files. They are never freed, and serve the next mounts of their kind.
@@ -107,14 +112,14 @@ impl<H: Host> Vfs<H> {
         let mounted = Dentry::child(&found.parent, name.clone(), inode, true)?;
         let memory = directory.memory()?;
         let source = Arc::try_copy(mounted.inode.system().kind.as_bytes())?;
-        let mount = Arc::try_new(Mount { root: mounted.clone(), source, hidden: None })?;
-        self.mounts.lock().try_push(mount.clone())?;
-        if found.target.is_none()
-            && let Err(e) = self.make(&view, &found, Create::Directory, 0o755)
-        {
-            self.mounts.lock().retain(|other| !Arc::ptr_eq(other, &mount));
-            return Err(e);
-        }
+        self.mounts.lock().try_reserve(1)?;
+        let room = Room::try_new()?;
+        let hidden = match &found.target {
+            Some(there) => there.clone(),
+            None => self.make(&view, &found, Create::Directory, 0o755)?,
+        };
+        let mount = room.fill(Mount { root: mounted.clone(), source, hidden: Some(hidden), permanent: true });
+        self.mounts.lock().push_reserved(mount);
         let hidden = directory.lock().put(memory, name, mounted.clone());
         drop(hidden);
         Ok(mounted)
@@ -133,15 +138,10 @@ impl<H: Host> Vfs<H> {
         if !target.inode.is_directory() {
             return Err(FsError::NotDirectory);
         }
-        let parent = target.parent().ok_or(FsError::Busy)?;
-        let InodeContent::Directory(directory) = &parent.inode.node else { return Err(FsError::Busy) };
+        let parent = Dentry::parent(target)?.ok_or(FsError::Busy)?;
         let mut changes = self.changes.lock();
         self.sweep(&mut changes, in_use)?;
-        if self.mounts.lock().len() + changes.detached.len() >= MOUNTS_MAX {
-            return Err(FsError::NoSpace);
-        }
-        changes.detached.try_reserve(1)?;
-        changes.spare.try_reserve(1)?;
+        self.one_more(&mut changes)?;
         let source = Arc::try_copy(source)?;
         let system = match changes.spare.iter().position(|system| system.kind == kind) {
             Some(at) => changes.spare.swap_remove(at),
@@ -151,7 +151,7 @@ impl<H: Host> Vfs<H> {
                 self.new_system(kind, limits)?
             }
         };
-        let mounted = self.mount_system(target, &parent, directory, system, content, source, restrictions);
+        let mounted = self.mount_system(target, &parent, system, content, source, restrictions);
         if mounted.is_err() {
             changes.spare.push_reserved(system);
         }
@@ -163,7 +163,6 @@ impl<H: Host> Vfs<H> {
         &self,
         target: &Arc<Dentry<H>>,
         parent: &Arc<Dentry<H>>,
-        directory: &crate::tree::directory::Directory<H>,
         system: &'static FileSystem,
         content: Content<H>,
         source: Arc<[u8]>,
@@ -178,24 +177,53 @@ impl<H: Host> Vfs<H> {
             Content::Generated(root) => root_inode(&self.host, system, root)?,
         };
         system.restrict(restrictions);
-        let name = target.name();
-        let root = Dentry::child(parent, name.clone(), inode, true)?;
-        let memory = directory.shown_memory()?;
-        let mount = Arc::try_new(Mount { root: root.clone(), source, hidden: Some(target.clone()) })?;
-        self.mounts.lock().try_push(mount.clone())?;
-        let replaced = {
-            let mut entries = directory.lock();
-            // Another thread may have moved or removed the directory, or mounted on it.
-            match entries.get(&name).is_some_and(|there| Arc::ptr_eq(there, target)) {
-                true => entries.replace(memory, name, root),
-                false => None,
-            }
-        };
-        if replaced.is_none() {
-            self.mounts.lock().retain(|other| !Arc::ptr_eq(other, &mount));
-            return Err(FsError::NotFound);
+        let root = Dentry::child(parent, target.name(), inode, true)?;
+        self.attach(parent, target, root, source).map(drop)
+    }
+
+    /// Makes room for one more mount, and for its end.
+    pub(super) fn one_more(&self, changes: &mut Changes<H>) -> Result<(), FsError> {
+        if self.mounts.lock().len() + changes.detached.len() >= MOUNTS_MAX {
+            return Err(FsError::NoSpace);
         }
-        Ok(())
+        changes.detached.try_reserve(1)?;
+        Ok(changes.spare.try_reserve(1)?)
+    }
+
+    /// Puts the new mount of `root` in the place of `target` in `parent`.
+    pub(super) fn attach(
+        &self,
+        parent: &Arc<Dentry<H>>,
+        target: &Arc<Dentry<H>>,
+        root: Arc<Dentry<H>>,
+        source: Arc<[u8]>,
+    ) -> Result<Arc<Mount<H>>, FsError> {
+        // Nothing is mounted in a tree whose mount has ended.
+        self.mount_around(target).ok_or(FsError::Invalid)?;
+        let InodeContent::Directory(directory) = &parent.inode.node else { return Err(FsError::Busy) };
+        let hidden = Some(target.clone());
+        let mount = Arc::try_new(Mount { root: root.clone(), source, hidden, permanent: false })?;
+        self.mounts.lock().try_push(mount.clone())?;
+        let attached = match parent.through() {
+            Some(through) => self.cover(&through.bind, Dentry::seen(parent), directory, target, root),
+            None => directory.shown_memory().map_err(FsError::from).map(|memory| {
+                let name = target.name();
+                let mut entries = directory.lock();
+                // Another thread may have moved or removed the directory, or mounted on it.
+                match entries.get(&name).is_some_and(|there| Dentry::same(there, target)) {
+                    true => entries.replace(memory, name, root),
+                    false => None,
+                }
+                .is_some()
+            }),
+        };
+        match attached {
+            Ok(true) => Ok(mount),
+            other => {
+                self.mounts.lock().retain(|other| !Arc::ptr_eq(other, &mount));
+                Err(other.err().unwrap_or(FsError::NotFound))
+            }
+        }
     }
 
     /// Ends the mount whose root is `root`. [`FsError::Busy`] if it is in use, or another mount lies below it. `lazily`,
@@ -205,8 +233,8 @@ impl<H: Host> Vfs<H> {
         let mut changes = self.changes.lock();
         let is_below = |mount: &Arc<Mount<H>>| Dentry::is_below(&mount.root, root);
         let all: Vec<Arc<Mount<H>>> = Vec::try_from_iter(self.all_mounts().filter(is_below))?;
-        let own = all.iter().find(|mount| Arc::ptr_eq(&mount.root, root)).ok_or(FsError::Invalid)?;
-        if own.hidden.is_none() || !lazily && (all.len() > 1 || in_use(root)?) {
+        let own = all.iter().find(|mount| Dentry::same(&mount.root, root)).ok_or(FsError::Invalid)?;
+        if own.hidden.is_none() || own.permanent || !lazily && (all.len() > 1 || in_use(root)?) {
             return Err(FsError::Busy);
         }
         // A later mount lies below an earlier one, never the other way round.
@@ -221,15 +249,22 @@ impl<H: Host> Vfs<H> {
     }
 
     /// Gives the hidden directory its place back.
-    fn detach(&self, mount: &Arc<Mount<H>>) -> Result<(), FsError> {
-        let (Some(hidden), Some(parent)) = (&mount.hidden, mount.root.parent()) else { return Err(FsError::Busy) };
+    pub(super) fn detach(&self, mount: &Arc<Mount<H>>) -> Result<(), FsError> {
+        let parent = Dentry::parent(&mount.root)?;
+        let (Some(hidden), Some(parent)) = (&mount.hidden, parent) else { return Err(FsError::Busy) };
         let InodeContent::Directory(directory) = &parent.inode.node else { return Err(FsError::Busy) };
-        let (name, memory) = (mount.root.name(), directory.shown_memory()?);
-        let replaced = {
-            let mut entries = directory.lock();
-            match entries.get(&name).is_some_and(|there| Arc::ptr_eq(there, &mount.root)) {
-                true => entries.replace(memory, name, hidden.clone()),
-                false => None,
+        let replaced = match parent.through() {
+            Some(through) => {
+                self.uncover(&through.bind, directory, hidden)?;
+                None
+            }
+            None => {
+                let (name, memory) = (mount.root.name(), directory.shown_memory()?);
+                let mut entries = directory.lock();
+                match entries.get(&name).is_some_and(|there| Dentry::same(there, &mount.root)) {
+                    true => entries.replace(memory, name, hidden.clone()),
+                    false => None,
+                }
             }
         };
         self.mounts.lock().retain(|other| !Arc::ptr_eq(other, mount));
@@ -238,15 +273,21 @@ impl<H: Host> Vfs<H> {
     }
 
     /// Takes the trees of detached mounts apart that are used no more, and keeps their file systems for later mounts.
-    fn sweep(&self, changes: &mut Changes<H>, in_use: InUse<'_, H>) -> Result<(), FsError> {
+    pub(super) fn sweep(&self, changes: &mut Changes<H>, in_use: InUse<'_, H>) -> Result<(), FsError> {
         let mut at = 0;
         while let Some(mount) = changes.detached.get(at) {
-            if in_use(&mount.root)? {
+            if in_use(&mount.root)? || mount.is_first() && self.is_seen(changes, mount.system()) {
                 at += 1;
                 continue;
             }
-            self.take_apart(&mount.root);
-            changes.emptying.try_push(mount.root.inode.system())?;
+            match mount.root.through() {
+                // The way up from its top ends here.
+                Some(through) => through.bind.set_place(None),
+                None => {
+                    self.take_apart(&mount.root);
+                    changes.emptying.try_push(mount.root.inode.system())?;
+                }
+            }
             let gone = changes.detached.swap_remove(at);
             drop(gone);
         }
@@ -288,7 +329,7 @@ impl<H: Host> Vfs<H> {
                 }
                 None if Arc::ptr_eq(&at, root) => return,
                 // Its parent was left with it taken out.
-                None => at.parent().unwrap_or_else(|| root.clone()),
+                None => at.directory().unwrap_or_else(|| root.clone()),
             };
             at = next;
         }
@@ -296,18 +337,18 @@ impl<H: Host> Vfs<H> {
 
     /// The mount whose root is `root`.
     pub fn mount_of(&self, root: &Arc<Dentry<H>>) -> Option<Arc<Mount<H>>> {
-        self.all_mounts().find(|mount| Arc::ptr_eq(&mount.root, root))
+        self.mounts.lock().iter().find(|mount| Dentry::same(&mount.root, root)).cloned()
     }
 
     /// Sets the limits of each mounted file system to its present contents plus `more`, if it has limits at all.
     pub fn set_room(&self, more: Limits) {
         // A mounted-over directory is counted until no lookup can still be in it.
         self.host.epoch().drain();
-        self.all_mounts().for_each(|mount| mount.root.inode.system().set_room(more));
+        self.all_mounts().filter(|mount| mount.is_first()).for_each(|mount| mount.system().set_room(more));
     }
 
     /// All mounts, one after the other. Mounts that come or go meanwhile may be left out.
-    fn all_mounts(&self) -> impl Iterator<Item = Arc<Mount<H>>> {
+    pub(super) fn all_mounts(&self) -> impl Iterator<Item = Arc<Mount<H>>> {
         (0..).map_while(|n| self.mounts.lock().get(n).cloned())
     }
 
@@ -321,7 +362,7 @@ impl<H: Host> Vfs<H> {
 
     /// Inodes of all mounted file systems that count them.
     pub fn inodes(&self) -> u64 {
-        self.all_mounts().map(|mount| mount.root.inode.system().inodes()).sum()
+        self.all_mounts().filter(|mount| mount.is_first()).map(|mount| mount.system().inodes()).sum()
     }
 
     /// The space of the file system of `inode`. The caller holds no lock.
@@ -335,7 +376,17 @@ impl<H: Host> Vfs<H> {
 impl<H: Host> Mount<H> {
     /// The mount of the root of the tree.
     pub(crate) fn first(root: &Arc<Dentry<H>>) -> Result<Arc<Self>, FsError> {
-        Ok(Arc::try_new(Mount { root: root.clone(), source: Arc::try_copy(b"rootfs")?, hidden: None })?)
+        Ok(Arc::try_new(Mount {
+            root: root.clone(),
+            source: Arc::try_copy(b"rootfs")?,
+            hidden: None,
+            permanent: true,
+        })?)
+    }
+
+    /// Whether it is the first mount of its file system, and no bind mount.
+    pub fn is_first(&self) -> bool {
+        self.root.through().is_none()
     }
 
     /// Its file system.
