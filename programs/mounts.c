@@ -403,6 +403,94 @@ static void refused_binds(void) {
     end_tree();
 }
 
+static void a_moved_mount(void) {
+    begin_tree();
+    ANSWERS(0, tmpfs("m", 0, NULL));
+    CHECK(!mkdir("m/below", 0755), "mkdir");
+    ANSWERS(0, tmpfs("m/below", 0, NULL));
+    CHECK(!mkdir("m/below/inner", 0755), "mkdir");
+    ANSWERS(EINVAL, mount("m/below/inner", "other", NULL, MS_MOVE, NULL));
+    ANSWERS(ELOOP, mount("m", "m/below", NULL, MS_MOVE, NULL));
+    ANSWERS(EINVAL, mount("m", "other.file", NULL, MS_MOVE, NULL));
+    ANSWERS(EINVAL, mount(NULL, "other", NULL, MS_MOVE, NULL));
+    ANSWERS(ENOENT, mount("missing", "other", NULL, MS_MOVE, NULL));
+    int fd = open("m/below/inner", O_RDONLY | O_DIRECTORY);
+    ANSWERS(0, mount("m", "other", NULL, MS_MOVE, NULL));
+    CHECK(!access("other/below/inner", F_OK) && !access("m/own", F_OK), "the move");
+    CHECK(!fchdir(fd) && !strcmp(cwd_below("inner"), "/other/below/inner") && !close(fd), "%s", cwd_below(""));
+    CHECK(!chdir("../../..") && !strcmp(cwd_below("the top"), ""), "%s", cwd_below(""));
+    char word[128];
+    snprintf(word, sizeof word, "mine %s/other/below tmpfs rw", place);
+    CHECK(listed("/proc/mounts", word), "mounts");
+    ANSWERS(EBUSY, umount("other"));
+    ANSWERS(0, umount("other/below"));
+    ANSWERS(0, mount("other", "m", NULL, MS_MOVE, NULL));
+    ANSWERS(0, umount("m"));
+    // A bind mount moves too, onto what another one shows.
+    CHECK(!mkdir("third", 0755), "mkdir");
+    ANSWERS(0, bind_mount("m", "third", 0));
+    ANSWERS(0, bind_mount("m", "other", 0));
+    ANSWERS(0, mount("third", "other/dir", NULL, MS_MOVE, NULL));
+    CHECK(!access("other/dir/dir/file", F_OK) && access("m/dir/dir", F_OK) < 0 && access("third/dir", F_OK) < 0, "bound");
+    ANSWERS(0, umount("other/dir"));
+    ANSWERS(0, umount("other"));
+    CHECK(!rmdir("third"), "rmdir");
+    end_tree();
+}
+
+static void terminals(void) {
+    begin();
+    ANSWERS(0, mount("pts", "m", "devpts", MS_NOSUID | MS_NOEXEC, "mode=620,ptmxmode=666,gid=5"));
+    ANSWERS(EINVAL, mount("pts", "other", "devpts", 0, "ptmxmode=9"));
+    struct stat s;
+    CHECK(!stat("m/ptmx", &s) && S_ISCHR(s.st_mode) && s.st_rdev == 0x502, "ptmx");
+    struct statfs fs;
+    CHECK(!statfs("m", &fs) && fs.f_type == 0x1cd1 && (fs.f_flags & 15) == 10, "statfs %lx", (long)fs.f_flags);
+    char word[128];
+    snprintf(word, sizeof word, "pts %s/m devpts rw,nosuid,noexec", place);
+    CHECK(listed("/proc/mounts", word), "mounts");
+    ANSWERS(0, umount("m"));
+    end();
+}
+
+static void queues(void) {
+    begin();
+    ANSWERS(0, mount("queues", "m", "mqueue", 0, NULL));
+    struct stat s;
+    CHECK(!stat("m", &s) && (s.st_mode & 07777) == 01777, "mode %o", s.st_mode);
+    syscall(SYS_mq_unlink, "quire-mounts");
+    int queue = syscall(SYS_mq_open, "quire-mounts", O_CREAT | O_RDWR, 0600, NULL);
+    CHECK(queue >= 0 && !syscall(SYS_mq_timedsend, queue, "hello", 5, 1, NULL), "a queue");
+    CHECK(!stat("m/quire-mounts", &s) && S_ISREG(s.st_mode) && (s.st_mode & 07777) == 0600, "mode %o", s.st_mode);
+    char text[128] = "";
+    int fd = open("m/quire-mounts", O_RDONLY);
+    CHECK(read(fd, text, sizeof text - 1) > 0 && !strncmp(text, "QSIZE:5          NOTIFY:0 ", 25), "%s", text);
+    close(fd);
+    DIR *dir = opendir("m");
+    bool seen = false;
+    for (struct dirent *entry; (entry = readdir(dir));) seen |= !strcmp(entry->d_name, "quire-mounts");
+    closedir(dir);
+    CHECK(seen, "no entry");
+    ANSWERS(ENOENT, unlink("m/no-such-queue"));
+    if (!fork()) {
+        CHECK(!setuid(1000), "setuid");
+        ANSWERS(EPERM, unlink("m/quire-mounts"));
+        ANSWERS(EACCES, open("m/quire-mounts", O_RDONLY));
+        _exit(0);
+    }
+    int status;
+    CHECK(wait(&status) > 0 && !status, "child");
+    // A second mount shows the same queues.
+    ANSWERS(0, mount("queues", "other", "mqueue", 0, NULL));
+    ANSWERS(0, unlink("other/quire-mounts"));
+    CHECK(access("m/quire-mounts", F_OK) < 0, "gone");
+    ANSWERS(ENOENT, syscall(SYS_mq_open, "quire-mounts", O_RDWR, 0, NULL));
+    CHECK(!close(queue), "close");
+    ANSWERS(0, umount("other"));
+    ANSWERS(0, umount("m"));
+    end();
+}
+
 static void again_and_again(void) {
     begin();
     for (int i = 0; i < 300; i++) {
@@ -438,6 +526,9 @@ int main(int argc, char **argv) {
         {"binds_in_a_circle", binds_in_a_circle},
         {"a_root_in_a_bind", a_root_in_a_bind},
         {"refused_binds", refused_binds},
+        {"a_moved_mount", a_moved_mount},
+        {"terminals", terminals},
+        {"queues", queues},
         {"again_and_again", again_and_again},
     };
     run_checks(checks, sizeof checks / sizeof *checks);

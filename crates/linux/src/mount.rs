@@ -3,7 +3,7 @@
 use crate::file::path::{find_path, only};
 use crate::file::{AT_FDCWD, Dentry, FileHost};
 use crate::process::credentials::capabilities::cap;
-use crate::{Ctx, Errno, Linux, Machine, proc};
+use crate::{Ctx, Errno, Linux, Machine, ipc, proc};
 use linux_raw_sys::general as raw;
 use quire_fs::mounts::Content;
 use quire_fs::{FileKind, FsError, Limits, NewAttr, OpenFlags, Restrictions};
@@ -33,6 +33,8 @@ const DETACH: u32 = 2;
 const EXPIRE: u32 = 4;
 const NO_FOLLOW: u32 = 8;
 
+/// The type of the file system of pseudo-terminals.
+const TERMINALS: &str = "devpts";
 /// The most bytes of the options, as on Linux.
 const OPTIONS: usize = PAGE_SIZE as usize;
 /// The most bytes of a type's name.
@@ -185,7 +187,13 @@ pub fn sys_mount<M: Machine>(
     if flags & PROPAGATION != 0 {
         return if vfs.mount_of(&target).is_some() { Ok(0) } else { Err(Errno::EINVAL) };
     }
-    if flags & MOVE != 0 || kind.is_empty() {
+    if flags & MOVE != 0 {
+        let moved = if source.is_empty() { Err(Errno::EINVAL) } else { ctx.path(from) }?;
+        let (_, moved) = find_path(ctx, AT_FDCWD, &moved, 0)?;
+        vfs.move_on(&target, &moved, &used)?;
+        return Ok(0);
+    }
+    if kind.is_empty() {
         return Err(Errno::EINVAL);
     }
     let half = Some(pages / 2);
@@ -197,13 +205,43 @@ pub fn sys_mount<M: Machine>(
             ("tmpfs", Content::Memory { limits: memory.limits, root: memory.root })
         }
         b"ramfs" => ("ramfs", Content::Memory { limits: Limits::NONE, root: NewAttr { mode: 0o755, ..root } }),
-        b"proc" => ("proc", Content::Generated(proc::root(linux)?)),
-        b"sysfs" => ("sysfs", Content::Generated(proc::sys_root(linux)?)),
+        b"proc" => ("proc", Content::Generated(proc::root(linux)?, 0o555)),
+        b"sysfs" => ("sysfs", Content::Generated(proc::sys_root(linux)?, 0o555)),
+        b"mqueue" => ("mqueue", Content::Generated(ipc::queue_root(linux)?, 0o1777)),
+        b"devpts" => {
+            check_terminal_options(&options)?;
+            let root = vfs.mounted(TERMINALS).ok_or(Errno::ENODEV)?;
+            vfs.mount_again(&target, &root, named(&source), restrictions, &used)?;
+            return Ok(0);
+        }
         _ => return Err(Errno::ENODEV),
     };
-    let source = if source.is_empty() { b"none" } else { &source[..] };
-    vfs.mount_on(&target, name, content, source, restrictions, &used)?;
+    vfs.mount_on(&target, name, content, named(&source), restrictions, &used)?;
     Ok(0)
+}
+
+/// The name of a source.
+fn named(source: &[u8]) -> &[u8] {
+    if source.is_empty() { b"none" } else { source }
+}
+
+/// Checks the options of `devpts`, which change nothing: all its mounts show the same nodes.
+fn check_terminal_options(text: &[u8]) -> Result<(), Errno> {
+    for option in text.split(|byte| *byte == b',').filter(|option| !option.is_empty()) {
+        let at = option.iter().position(|byte| *byte == b'=');
+        let (name, value) = (&option[..at.unwrap_or(option.len())], at.map(|at| &option[at + 1..]));
+        match (name, value) {
+            (b"newinstance", None) => {}
+            (b"mode" | b"ptmxmode", Some(value)) => {
+                number(value, 8)?;
+            }
+            (b"uid" | b"gid" | b"max", Some(value)) => {
+                number(value, 10)?;
+            }
+            _ => return Err(Errno::EINVAL),
+        }
+    }
+    Ok(())
 }
 
 /// Changes the options of a mounted file system.

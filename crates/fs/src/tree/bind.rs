@@ -88,9 +88,9 @@ impl<H: Host> Bind<H> {
         self.over.lock().insert(memory, Arc::as_ptr(seen).addr(), root)
     }
 
-    /// Removes it.
-    pub fn uncover(&self, seen: &Arc<Dentry<H>>) {
+    /// Removes it, and returns it.
+    pub fn uncover(&self, seen: &Arc<Dentry<H>>) -> Option<Arc<Dentry<H>>> {
         let gone = self.over.lock().take(&Arc::as_ptr(seen).addr());
-        drop(gone);
+        gone.map(|(_memory, _, root)| root)
     }
 }

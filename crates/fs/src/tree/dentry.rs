@@ -249,6 +249,18 @@ impl<H: Host> Dentry<H> {
         core::mem::replace(&mut place.parent, parent)
     }
 
+    /// Moves a root of a mount. The caller holds `Vfs::moving`, and drops what is returned later.
+    pub(crate) fn move_to(&self, parent: &Arc<Dentry<H>>, name: Arc<[u8]>) -> Option<Arc<Dentry<H>>> {
+        match &self.through {
+            Some(through) => {
+                let earlier = through.bind.place();
+                through.bind.set_place(Some((parent.clone(), name)));
+                earlier.map(|(directory, _)| directory)
+            }
+            None => self.place_at(parent, name),
+        }
+    }
+
     /// Whether it is `other` or lies below it.
     pub fn is_below(this: &Arc<Self>, other: &Arc<Dentry<H>>) -> bool {
         let other = Spot::of(other);

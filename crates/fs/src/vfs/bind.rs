@@ -9,10 +9,9 @@ use crate::FsError;
 use crate::host::Host;
 use crate::tree::bind::{Bind, Through};
 use crate::tree::dentry::Dentry;
-use crate::tree::directory::Directory;
 use crate::tree::system::{FileSystem, Restrictions};
 use crate::vfs::mounts::Changes;
-use quire_heap::{Arc, SpareEntry, Vec};
+use quire_heap::{Arc, Vec};
 
 /// A bind mount of the root of another mount, or of a place in it.
 struct Copy<H: Host> {
@@ -44,7 +43,7 @@ impl<H: Host> Vfs<H> {
             false => Vec::new(),
         };
         let mut copies: Vec<Copy<H>> = Vec::try_with_capacity(1 + below.len())?;
-        let mount = self.bind_one(&mut changes, target, source, &own)?;
+        let mount = self.bind_one(&mut changes, target, source, source.restrictions(), own.source.clone())?;
         copies.push_reserved(Copy { of: own, mount });
         let result = below.iter().try_for_each(|one| self.copy_below(&mut changes, one, &mut copies));
         if result.is_err() {
@@ -57,20 +56,39 @@ impl<H: Host> Vfs<H> {
         result
     }
 
-    /// One bind mount of `source`, which `own` leads to.
+    /// Mounts the tree of a mounted file system at `target` once more, with restrictions of its own. `name` is what the
+    /// mounting program called it.
+    pub fn mount_again(
+        &self,
+        target: &Arc<Dentry<H>>,
+        root: &Arc<Dentry<H>>,
+        name: &[u8],
+        restrictions: Restrictions,
+        in_use: InUse<'_, H>,
+    ) -> Result<(), FsError> {
+        if !target.inode.is_directory() {
+            return Err(FsError::NotDirectory);
+        }
+        let mut changes = self.changes.lock();
+        self.sweep(&mut changes, in_use)?;
+        self.bind_one(&mut changes, target, root, restrictions, Arc::try_copy(name)?).map(drop)
+    }
+
+    /// One bind mount of `source`, called `name`.
     fn bind_one(
         &self,
         changes: &mut Changes<H>,
         target: &Arc<Dentry<H>>,
         source: &Arc<Dentry<H>>,
-        own: &Mount<H>,
+        restrictions: Restrictions,
+        name: Arc<[u8]>,
     ) -> Result<Arc<Mount<H>>, FsError> {
         self.one_more(changes)?;
         let parent = Dentry::parent(target)?.ok_or(FsError::Busy)?;
-        let bind = Arc::try_new(Bind::new(Dentry::seen(source).clone(), source.restrictions()))?;
+        let bind = Arc::try_new(Bind::new(Dentry::seen(source).clone(), restrictions))?;
         let root = Dentry::view(&bind, bind.source.clone())?;
         bind.set_place(Some((parent.clone(), target.name())));
-        let attached = self.attach(&parent, target, root, own.source.clone());
+        let attached = self.attach(&parent, target, root, name);
         attached.inspect_err(|_| bind.set_place(None))
     }
 
@@ -86,7 +104,7 @@ impl<H: Host> Vfs<H> {
         let copy = copies.iter().find(|copy| Arc::ptr_eq(&copy.of, &around));
         let Some(Through { bind, .. }) = copy.and_then(|copy| copy.mount.root.through()) else { return Ok(()) };
         let target = Dentry::view(bind, Dentry::seen(hidden).clone())?;
-        let mount = self.bind_one(changes, &target, &one.root, one)?;
+        let mount = self.bind_one(changes, &target, &one.root, one.restrictions(), one.source.clone())?;
         copies.push_reserved(Copy { of: one.clone(), mount });
         Ok(())
     }
@@ -108,7 +126,7 @@ impl<H: Host> Vfs<H> {
     }
 
     /// What lies below all mounts at `root`.
-    fn beneath(&self, root: &Arc<Dentry<H>>) -> Option<Arc<Dentry<H>>> {
+    pub(super) fn beneath(&self, root: &Arc<Dentry<H>>) -> Option<Arc<Dentry<H>>> {
         let mut at = root.clone();
         while at.mounted {
             at = self.mount_of(&at)?.hidden.clone()?;
@@ -127,59 +145,6 @@ impl<H: Host> Vfs<H> {
                 None => Dentry::view(&at.bind, seen).map(Some),
             };
         }
-    }
-
-    /// Puts `root` in the place of `target`, as `bind` shows it in `parent`. `false` if it is no longer there.
-    pub(super) fn cover(
-        &self,
-        bind: &Bind<H>,
-        parent: &Arc<Dentry<H>>,
-        directory: &Directory<H>,
-        target: &Arc<Dentry<H>>,
-        root: Arc<Dentry<H>>,
-    ) -> Result<bool, FsError> {
-        let Some(bottom) = self.beneath(target) else { return Ok(false) };
-        let seen = Dentry::seen(&bottom);
-        let memory = SpareEntry::try_new()?;
-        let entries = directory.lock();
-        // Another thread may have moved or removed it. Only the caller changes mounts.
-        let there = match bind.over(seen) {
-            Some(top) => Dentry::same(&top, target),
-            None => seen.is_in(parent) && !target.mounted,
-        };
-        let old = if there {
-            seen.count_cover(true);
-            bind.cover(memory, seen, root)
-        } else {
-            None
-        };
-        drop(entries);
-        drop(old);
-        Ok(there)
-    }
-
-    /// Gives `hidden` its place back, as `bind` shows it.
-    pub(super) fn uncover(
-        &self,
-        bind: &Bind<H>,
-        directory: &Directory<H>,
-        hidden: &Arc<Dentry<H>>,
-    ) -> Result<(), FsError> {
-        let bottom = self.beneath(hidden).ok_or(FsError::Invalid)?;
-        let seen = Dentry::seen(&bottom);
-        let memory = SpareEntry::try_new()?;
-        let entries = directory.lock();
-        seen.count_cover(false);
-        let old = match hidden.mounted {
-            true => bind.cover(memory, seen, hidden.clone()),
-            false => {
-                bind.uncover(seen);
-                None
-            }
-        };
-        drop(entries);
-        drop(old);
-        Ok(())
     }
 }
 
@@ -403,6 +368,40 @@ mod tests {
         drop(mount);
         end(&vfs, b"/n").unwrap();
         end(&vfs, b"/m").unwrap();
+    }
+
+    #[test]
+    fn a_mount_moves_with_those_below() {
+        let vfs = tree();
+        let go = |from: &[u8], to: &[u8]| vfs.move_on(&at(&vfs, to)?, &at(&vfs, from)?, &|_| Ok(false));
+        memory(&vfs, b"/m");
+        make(&vfs, b"/m/x", Create::Directory).unwrap();
+        memory(&vfs, b"/m/x");
+        make(&vfs, b"/m/x/y", Create::Directory).unwrap();
+        assert_eq!(go(b"/m", b"/m/x"), Err(FsError::Loop));
+        assert_eq!(go(b"/m", b"/m"), Err(FsError::Loop));
+        assert_eq!(go(b"/a", b"/n"), Err(FsError::Invalid));
+        assert_eq!(go(b"/m", b"/there"), Err(FsError::Invalid));
+        bind(&vfs, b"/a", b"/n", false).unwrap();
+        let inside = at(&vfs, b"/m/x/y").unwrap();
+        // Onto a directory that a bind mount shows.
+        go(b"/m", b"/n/b").unwrap();
+        assert_eq!(path(&vfs, &inside), b"/n/b/x/y");
+        assert_eq!(
+            (at(&vfs, b"/m/x").err(), at(&vfs, b"/a/b/x").err()),
+            (Some(FsError::NotFound), Some(FsError::NotFound))
+        );
+        assert_eq!(end(&vfs, b"/n"), Err(FsError::Busy));
+        // A bind mount, with the mounts on it.
+        go(b"/n", b"/m").unwrap();
+        assert_eq!(path(&vfs, &inside), b"/m/b/x/y");
+        at(&vfs, b"/m/b/c").err().unwrap();
+        go(b"/m/b", b"/n").unwrap();
+        at(&vfs, b"/m/b/c").unwrap();
+        assert_eq!(path(&vfs, &inside), b"/n/x/y");
+        vfs.unmount(&at(&vfs, b"/n").unwrap(), true, &|_| Ok(false)).unwrap();
+        end(&vfs, b"/m").unwrap();
+        assert_eq!(paths(&vfs).len(), 1);
     }
 
     #[test]

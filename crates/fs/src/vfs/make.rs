@@ -9,6 +9,7 @@ use crate::pipe::Pipe;
 use crate::tree::attr::{DeviceNumber, NewAttr};
 use crate::tree::dentry::Dentry;
 use crate::tree::directory::Directory;
+use crate::tree::generated::{Generated, GeneratedDirectory};
 use crate::tree::inode::{Inode, InodeContent};
 use crate::tree::system::FileSystem;
 use crate::tree::watch::Happening;
@@ -165,11 +166,32 @@ impl<H: Host> Vfs<H> {
         Ok(())
     }
 
+    /// Removes a file of a generated directory.
+    fn unlink_generated(
+        &self,
+        view: &View<H>,
+        found: &FoundPath<H>,
+        directory: &dyn GeneratedDirectory<H>,
+    ) -> Result<(), FsError> {
+        view.credentials.may_at(&found.parent, Want::WRITE | Want::EXECUTE)?;
+        let victim = found.target.as_ref().ok_or(FsError::NotFound)?;
+        if found.slash {
+            return Err(FsError::NotDirectory);
+        }
+        view.credentials.may_take(&found.parent.inode, &victim.inode)?;
+        directory.remove(found.name.bytes())
+    }
+
     /// Removes a name that does not lead to a directory.
     pub fn unlink(&self, view: &View<H>, found: &FoundPath<H>) -> Result<(), FsError> {
         match found.last {
             Last::Name => {}
             _ => return Err(FsError::IsDirectory),
+        }
+        if let InodeContent::Generated(Generated::Directory(directory)) = &found.parent.inode.node
+            && directory.removes()
+        {
+            return self.unlink_generated(view, found, &**directory);
         }
         let InodeContent::Directory(directory) = &found.parent.inode.node else { return Err(FsError::NotPermitted) };
         view.credentials.may_at(&found.parent, Want::WRITE | Want::EXECUTE)?;

@@ -37,7 +37,7 @@ pub struct Mount<H: Host> {
     /// What it hides; `None` for the root of the tree.
     pub(super) hidden: Option<Arc<Dentry<H>>>,
     /// A mount of boot, which stays.
-    permanent: bool,
+    pub(super) permanent: bool,
 }
 
 /// Whether any process uses a tree: as a working directory, by an open file, or by a mapping.
@@ -67,8 +67,8 @@ pub enum Content<H: Host> {
         /// The permission bits, user and group of its root.
         root: NewAttr,
     },
-    /// A tree of generated files.
-    Generated(Arc<dyn GeneratedDirectory<H>>),
+    /// A tree of generated files, and the permission bits of its root.
+    Generated(Arc<dyn GeneratedDirectory<H>>, u16),
 }
 
 impl<H: Host> Vfs<H> {
@@ -93,7 +93,7 @@ impl<H: Host> Vfs<H> {
         root: Arc<dyn GeneratedDirectory<H>>,
     ) -> Result<Arc<Dentry<H>>, FsError> {
         let system = self.new_system(kind, Limits::NONE)?;
-        self.mount(path, root_inode(&self.host, system, root)?)
+        self.mount(path, root_inode(&self.host, system, root, 0o555)?)
     }
 
     fn new_system(&self, kind: &'static str, limits: Limits) -> Result<&'static FileSystem, FsError> {
@@ -174,7 +174,7 @@ impl<H: Host> Vfs<H> {
                 system.set_limits(limits);
                 Self::root_directory(&self.host, system, root)?
             }
-            Content::Generated(root) => root_inode(&self.host, system, root)?,
+            Content::Generated(root, mode) => root_inode(&self.host, system, root, mode)?,
         };
         system.restrict(restrictions);
         let root = Dentry::child(parent, target.name(), inode, true)?;
@@ -188,42 +188,6 @@ impl<H: Host> Vfs<H> {
         }
         changes.detached.try_reserve(1)?;
         Ok(changes.spare.try_reserve(1)?)
-    }
-
-    /// Puts the new mount of `root` in the place of `target` in `parent`.
-    pub(super) fn attach(
-        &self,
-        parent: &Arc<Dentry<H>>,
-        target: &Arc<Dentry<H>>,
-        root: Arc<Dentry<H>>,
-        source: Arc<[u8]>,
-    ) -> Result<Arc<Mount<H>>, FsError> {
-        // Nothing is mounted in a tree whose mount has ended.
-        self.mount_around(target).ok_or(FsError::Invalid)?;
-        let InodeContent::Directory(directory) = &parent.inode.node else { return Err(FsError::Busy) };
-        let hidden = Some(target.clone());
-        let mount = Arc::try_new(Mount { root: root.clone(), source, hidden, permanent: false })?;
-        self.mounts.lock().try_push(mount.clone())?;
-        let attached = match parent.through() {
-            Some(through) => self.cover(&through.bind, Dentry::seen(parent), directory, target, root),
-            None => directory.shown_memory().map_err(FsError::from).map(|memory| {
-                let name = target.name();
-                let mut entries = directory.lock();
-                // Another thread may have moved or removed the directory, or mounted on it.
-                match entries.get(&name).is_some_and(|there| Dentry::same(there, target)) {
-                    true => entries.replace(memory, name, root),
-                    false => None,
-                }
-                .is_some()
-            }),
-        };
-        match attached {
-            Ok(true) => Ok(mount),
-            other => {
-                self.mounts.lock().retain(|other| !Arc::ptr_eq(other, &mount));
-                Err(other.err().unwrap_or(FsError::NotFound))
-            }
-        }
     }
 
     /// Ends the mount whose root is `root`. [`FsError::Busy`] if it is in use, or another mount lies below it. `lazily`,
@@ -246,30 +210,6 @@ impl<H: Host> Vfs<H> {
         }
         drop(all);
         self.sweep(&mut changes, in_use)
-    }
-
-    /// Gives the hidden directory its place back.
-    pub(super) fn detach(&self, mount: &Arc<Mount<H>>) -> Result<(), FsError> {
-        let parent = Dentry::parent(&mount.root)?;
-        let (Some(hidden), Some(parent)) = (&mount.hidden, parent) else { return Err(FsError::Busy) };
-        let InodeContent::Directory(directory) = &parent.inode.node else { return Err(FsError::Busy) };
-        let replaced = match parent.through() {
-            Some(through) => {
-                self.uncover(&through.bind, directory, hidden)?;
-                None
-            }
-            None => {
-                let (name, memory) = (mount.root.name(), directory.shown_memory()?);
-                let mut entries = directory.lock();
-                match entries.get(&name).is_some_and(|there| Dentry::same(there, &mount.root)) {
-                    true => entries.replace(memory, name, hidden.clone()),
-                    false => None,
-                }
-            }
-        };
-        self.mounts.lock().retain(|other| !Arc::ptr_eq(other, mount));
-        drop(replaced);
-        Ok(())
     }
 
     /// Takes the trees of detached mounts apart that are used no more, and keeps their file systems for later mounts.
@@ -340,6 +280,12 @@ impl<H: Host> Vfs<H> {
         self.mounts.lock().iter().find(|mount| Dentry::same(&mount.root, root)).cloned()
     }
 
+    /// The root of the first mounted file system of that kind.
+    pub fn mounted(&self, kind: &str) -> Option<Arc<Dentry<H>>> {
+        let mounts = self.mounts.lock();
+        mounts.iter().find(|mount| mount.is_first() && mount.system().kind == kind).map(|mount| mount.root.clone())
+    }
+
     /// Sets the limits of each mounted file system to its present contents plus `more`, if it has limits at all.
     pub fn set_room(&self, more: Limits) {
         // A mounted-over directory is counted until no lookup can still be in it.
@@ -400,8 +346,9 @@ fn root_inode<H: Host>(
     host: &H,
     system: &'static FileSystem,
     root: Arc<dyn GeneratedDirectory<H>>,
+    mode: u16,
 ) -> Result<Arc<Inode<H>>, FsError> {
-    let attr = NewAttr { mode: 0o555, uid: 0, gid: 0 };
+    let attr = NewAttr { mode, uid: 0, gid: 0 };
     let inode = Inode::generated(system, 1, attr, host.realtime(), Generated::Directory(root))?;
     inode.change(host.realtime(), |a| a.links = 2);
     Ok(inode)

@@ -191,6 +191,7 @@ fn statfs_words<M: Machine>(ctx: &Ctx<'_, M>, dentry: &Dentry<M>) -> [u64; 15] {
         "proc" => 0x9fa0,
         "sysfs" => 0x6265_6572,
         "devpts" => 0x1cd1,
+        "mqueue" => 0x1980_0202,
         "pipefs" => 0x5049_5045,
         _ => 0x0102_1994,
     };

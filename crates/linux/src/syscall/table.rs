@@ -202,7 +202,7 @@ table! {
     161 chroot => file::sys_chroot;
     162 sync => file::sys_sync, "does nothing: files are in memory";
     164 settimeofday => time::clock::sys_settimeofday;
-    165 mount => mount::sys_mount, flags "`tmpfs`, `ramfs`, `proc`, `sysfs`; MS_BIND, MS_REC, MS_REMOUNT, MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC; of `tmpfs` size, nr_blocks, nr_inodes, mode, uid, gid, huge=never", "no moves: EINVAL; a mapping keeps no bind mount busy; nothing is mounted on the root or in `/proc` and `/sys`: EBUSY; MS_SHARED, MS_PRIVATE, MS_SLAVE and MS_UNBINDABLE are accepted and do nothing, as are MS_SYNCHRONOUS and all other flags";
+    165 mount => mount::sys_mount, flags "`tmpfs`, `ramfs`, `proc`, `sysfs`, `mqueue`, `devpts`; MS_BIND, MS_REC, MS_MOVE, MS_REMOUNT, MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC; of `tmpfs` size, nr_blocks, nr_inodes, mode, uid, gid, huge=never", "`devpts` shows the terminals of /dev/pts, its options do nothing, and no file is made in `mqueue`; a mapping keeps no bind mount busy; the mounts of boot are not moved: EBUSY; nothing is mounted on the root or in `/proc` and `/sys`: EBUSY; MS_SHARED, MS_PRIVATE, MS_SLAVE and MS_UNBINDABLE are accepted and do nothing, as are MS_SYNCHRONOUS and all other flags";
     166 umount2 => mount::sys_umount2, flags "MNT_DETACH, UMOUNT_NOFOLLOW", "the mounts of boot stay: EBUSY; MNT_FORCE does nothing, MNT_EXPIRE never unmounts: EAGAIN";
     169 reboot => system::sys_reboot, flags "LINUX_REBOOT_CMD_RESTART, LINUX_REBOOT_CMD_RESTART2, LINUX_REBOOT_CMD_HALT, LINUX_REBOOT_CMD_POWER_OFF", "every command that ends the machine powers off; LINUX_REBOOT_CMD_CAD_ON and LINUX_REBOOT_CMD_CAD_OFF are accepted and do nothing; others EINVAL";
     170 sethostname => system::sys_sethostname;

@@ -191,6 +191,7 @@ pub const PLANS: &[Plan] = &[
             "vfs/walk",
             "vfs/make",
             "vfs/mounts",
+            "vfs/attach",
             "vfs/bind",
             "vfs/open",
             "vfs/rename",
@@ -202,7 +203,9 @@ pub const PLANS: &[Plan] = &[
         exceptions: &[
             ("vfs", "vfs/mounts", "a tree has the list of its mounts"),
             ("vfs/walk", "vfs/bind", "a walk looks names up through bind mounts"),
-            ("vfs/mounts", "vfs/bind", "a mount on a seen directory is kept by the bind mount"),
+            ("vfs/mounts", "vfs/attach", "a mount takes a place, and leaves it at its end"),
+            ("vfs/mounts", "vfs/bind", "a file system is kept for the bind mounts that see it"),
+            ("vfs/attach", "vfs/bind", "a mount on a seen directory is kept by the bind mount"),
             ("tree/bind", "tree/dentry", "a bind mount has a dentry as its source"),
             ("host", "tree/dentry", "an object returns the name of its file for listings of mappings"),
             ("tree/directory", "tree/dentry", "a directory's entries are dentries"),
