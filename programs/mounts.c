@@ -128,6 +128,12 @@ static void read_only(void) {
     CHECK(!mkdir("m/dir", 0755) && !symlink("file", "m/link"), "mkdir");
     ANSWERS(EBUSY, mount(NULL, "m", NULL, MS_REMOUNT | MS_RDONLY, NULL));
     close(fd);
+    // A writer by another mount of the file system.
+    ANSWERS(0, mount("m", "other", NULL, MS_BIND, NULL));
+    fd = open("other/file", O_RDWR);
+    ANSWERS(EBUSY, mount(NULL, "m", NULL, MS_REMOUNT | MS_RDONLY, NULL));
+    close(fd);
+    ANSWERS(0, umount("other"));
     ANSWERS(0, mount(NULL, "m", NULL, MS_REMOUNT | MS_RDONLY, NULL));
     ANSWERS(EROFS, open("m/new", O_CREAT | O_RDWR, 0644));
     ANSWERS(EROFS, open("m/file", O_RDWR));

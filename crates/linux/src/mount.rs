@@ -40,12 +40,26 @@ const OPTIONS: usize = PAGE_SIZE as usize;
 /// The most bytes of a type's name.
 const KIND: usize = 64;
 
-/// Whether a process uses the tree below `root`: by a directory, an open file or a mapping. `writes`: only open files
-/// that may be written to count.
-fn in_use<M: Machine>(linux: &Linux<M>, root: &Arc<Dentry<M>>, writes: bool) -> Result<bool, FsError> {
+/// The uses that [`in_use`] looks for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Uses {
+    /// A directory, an open file or a mapping below the root.
+    All,
+    /// An open file below the root that may be written to.
+    Writes,
+    /// The same, by whatever mount of the file system.
+    SystemWrites,
+}
+
+/// Whether a process uses the tree below `root`.
+fn in_use<M: Machine>(linux: &Linux<M>, root: &Arc<Dentry<M>>, uses: Uses) -> Result<bool, FsError> {
     /// Descriptors that are looked at together.
     const BATCH: usize = 64;
-    let below = |dentry: &Arc<Dentry<M>>| Dentry::<M>::is_below(dentry, root);
+    let writes = uses != Uses::All;
+    let below = |dentry: &Arc<Dentry<M>>| match uses {
+        Uses::All | Uses::Writes => Dentry::<M>::is_below(dentry, root),
+        Uses::SystemWrites => core::ptr::eq(dentry.inode.system(), root.inode.system()),
+    };
     let device = root.inode.ident.device;
     // A mapping has the file's identity, and not the mount by which it was opened.
     let first = !root.is_view();
@@ -166,7 +180,7 @@ pub fn sys_mount<M: Machine>(
         return Err(Errno::ENOENT);
     }
     let (linux, vfs) = (ctx.linux, ctx.vfs());
-    let used = |root: &Arc<Dentry<M>>| in_use(linux, root, false);
+    let used = |root: &Arc<Dentry<M>>| in_use(linux, root, Uses::All);
     let pages = linux.vm.frames().total();
     let restrictions = Restrictions::from_bits_truncate((flags & RESTRICTIONS) as u8);
     if flags & REMOUNT != 0 {
@@ -174,7 +188,7 @@ pub fn sys_mount<M: Machine>(
         if flags & BIND == 0 {
             return remount(linux, &mount, restrictions, &options, pages);
         }
-        may_restrict(linux, &mount, restrictions, mount.restrictions())?;
+        may_restrict(linux, &mount, restrictions - mount.restrictions(), Uses::Writes)?;
         mount.restrict(restrictions);
         return Ok(0);
     }
@@ -254,7 +268,7 @@ fn remount<M: Machine>(
 ) -> Result<usize, Errno> {
     let system = mount.system();
     let present = if system.is_read_only() { Restrictions::READ_ONLY } else { Restrictions::empty() };
-    may_restrict(linux, mount, restrictions, present)?;
+    may_restrict(linux, mount, restrictions - present, Uses::SystemWrites)?;
     if matches!(system.kind, "tmpfs" | "devtmpfs") && !options.is_empty() {
         let mut new = Options { limits: system.limits(), root: NewAttr { mode: 0, uid: 0, gid: 0 } };
         new.read(options, pages)?;
@@ -270,15 +284,15 @@ fn remount<M: Machine>(
     Ok(0)
 }
 
-/// Refuses to make a mount read-only that has an open file to write to.
+/// Refuses to make a mount read-only that has an open file to write to. `new`: the restrictions that it had not.
 fn may_restrict<M: Machine>(
     linux: &Linux<M>,
     mount: &quire_fs::mounts::Mount<FileHost<M>>,
-    restrictions: Restrictions,
-    present: Restrictions,
+    new: Restrictions,
+    uses: Uses,
 ) -> Result<(), Errno> {
-    let begins = (restrictions - present).contains(Restrictions::READ_ONLY);
-    if begins && in_use(linux, &mount.root, true)? { Err(Errno::EBUSY) } else { Ok(()) }
+    let begins = new.contains(Restrictions::READ_ONLY);
+    if begins && in_use(linux, &mount.root, uses)? { Err(Errno::EBUSY) } else { Ok(()) }
 }
 
 /// `umount2`
@@ -301,7 +315,7 @@ pub fn sys_umount2<M: Machine>(ctx: &mut Ctx<'_, M>, target: u64, flags: u32) ->
     }
     // The reference of the walk must not keep the tree.
     let root = target.counted();
-    vfs.unmount(&root, flags & DETACH != 0, &|root| in_use(linux, root, false))?;
+    vfs.unmount(&root, flags & DETACH != 0, &|root| in_use(linux, root, Uses::All))?;
     Ok(0)
 }
 
