@@ -642,6 +642,7 @@ ROW(setrlimit, , MUST(getrlimit(RLIMIT_CORE, &core_limit)), (RLIMIT_CORE, &core_
 ROW(mount, , NOTHING, ("none", "d", "tmpfs", 0, "size=1m"), umount2("d", 2), MAYBE("where there is no room for the swept ones"))
 ROW(mount, _bind, NOTHING, ("d", "d", NULL, MS_BIND, NULL), umount2("d", 2), MAYBE("where there is no room for the swept ones"))
 ROW(umount2, , MUST(mount("none", "d", "tmpfs", 0, NULL)), ("d", 0), umount2("d", 2), MAYBE("it is detached, and swept later"))
+ROW(syslog, , NOTHING, (3, fresh, PAGE), NOTHING, FAULTS)
 ROW(chroot, , NOTHING, ("d"), NOTHING, EACH)
 ROW(sync, , NOTHING, (0), NOTHING, NONE("a file is where it stays"))
 ROW(settimeofday, , gettimeofday(&day_now, NULL), (&day_now, NULL), NOTHING, NONE(IN_PLACE))

@@ -34,6 +34,7 @@ pub mod ipc;
 mod line;
 mod linux;
 pub(crate) mod load;
+pub mod log;
 pub mod machine;
 pub mod memory;
 pub mod mount;
