@@ -50,7 +50,7 @@ pub enum FileKind {
 }
 
 impl FileKind {
-    /// Whether the file system keeps what is written to such a file.
+    /// Whether writes to such a file change the file system.
     pub(crate) fn takes_changes(self) -> bool {
         matches!(self, FileKind::Regular | FileKind::Directory | FileKind::Symlink)
     }

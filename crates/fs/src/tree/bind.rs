@@ -21,7 +21,7 @@ pub(crate) struct Bind<H: Host> {
     place: SpinLock<Option<Top<H>>>,
     /// [`Restrictions`]
     restrictions: AtomicU8,
-    /// The roots of mounts on what is seen through it, by the address of the seen dentry. Each mount keeps that dentry.
+    /// The roots of mounts on seen dentries, by the address of the seen dentry. Each mount keeps that dentry.
     over: SpinLock<Map<usize, Arc<Dentry<H>>>>,
 }
 

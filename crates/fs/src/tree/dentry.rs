@@ -249,7 +249,7 @@ impl<H: Host> Dentry<H> {
         core::mem::replace(&mut place.parent, parent)
     }
 
-    /// Moves a root of a mount. The caller holds `Vfs::moving`, and drops what is returned later.
+    /// Moves a root of a mount. The caller holds `Vfs::moving`, and drops the returned directory later.
     pub(crate) fn move_to(&self, parent: &Arc<Dentry<H>>, name: Arc<[u8]>) -> Option<Arc<Dentry<H>>> {
         match &self.through {
             Some(through) => {

@@ -17,7 +17,7 @@ use quire_heap::{Arc, SpareEntry, Vec};
 enum Leave<H: Host> {
     /// An entry of a directory.
     Entry { directory: Arc<Dentry<H>>, name: Arc<[u8]>, memory: ShownMemory<H> },
-    /// What a bind mount shows, `seen` below all mounts.
+    /// A place that a bind mount shows; `seen` lies below all mounts there.
     Shown { directory: Arc<Dentry<H>>, seen: Arc<Dentry<H>>, memory: SpareEntry<usize, Arc<Dentry<H>>> },
 }
 

@@ -34,7 +34,7 @@ pub struct Mount<H: Host> {
     pub root: Arc<Dentry<H>>,
     /// The name that the mounting program gave to its source.
     pub source: Arc<[u8]>,
-    /// What it hides; `None` for the root of the tree.
+    /// The hidden directory or file; `None` for the root of the tree.
     pub(super) hidden: Option<Arc<Dentry<H>>>,
     /// A mount of boot, which stays.
     pub(super) permanent: bool,

@@ -24,7 +24,7 @@ static RING: Ring = Ring {
     lines: UnsafeCell::new(Lines { next: 0, lines: [LogLine::EMPTY; LOG_LINES] }),
 };
 
-/// Calls `with` with the lines. Not at all if another CPU holds them for too long, as one that died.
+/// Calls `with` with the lines. Not at all if another CPU holds them for too long: it may have died.
 fn with<R>(with: impl FnOnce(&mut Lines) -> R) -> Option<R> {
     let interrupts = crate::cpu::interrupts_off();
     let mut patience = 50_000_000u32;
