@@ -54,6 +54,7 @@ pub mod signal;
 pub mod socket;
 pub mod start;
 pub mod syscall;
+pub mod syslog;
 pub mod system;
 pub mod tables;
 pub mod time;

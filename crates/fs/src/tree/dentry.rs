@@ -1,12 +1,14 @@
-//! Dentries: a name in a directory, and its parent.
+//! Dentries: a name in a directory, and its parent. [`bind`] shows them at a second place.
 
-use super::bind::{Bind, Through};
+pub(crate) mod bind;
+
 use super::generated::Entry;
 use super::inode::Inode;
 use super::system::Restrictions;
 use super::watch::Happening;
 use crate::FsError;
 use crate::host::Host;
+use bind::{Bind, Through};
 use quire_heap::{Arc, Box, Vec};
 use quire_sync::atomic::{AtomicU32, Ordering};
 use quire_sync::{Rank, SpinLock};

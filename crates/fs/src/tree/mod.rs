@@ -2,14 +2,13 @@
 //!
 //! A [`dentry`] ties a name in a [`directory`] to an [`inode`], which has attributes ([`attr`]) and belongs to a file
 //! system ([`system`]). An inode may have [`watch`]es and extended attributes ([`xattr`]). Providers make [`generated`]
-//! files when they are looked up. A [`bind`] mount shows dentries at a second place.
+//! files when they are looked up. A bind mount shows dentries at a second place.
 //!
 //! May use: [`stream`](crate::stream), [`pipe`](crate::pipe), the [`host`](crate::host), and locks, seals and counts of
 //! [`file`](crate::file). Paths and permissions are above, in [`vfs`](crate::vfs). Owns: an inode is counted while it
 //! exists; both listings of a directory have the same entries; a dentry refers to its parent.
 
 pub(crate) mod attr;
-pub(crate) mod bind;
 pub mod dentry;
 pub mod directory;
 pub mod generated;

@@ -79,26 +79,6 @@ fn slashes(path: &[u8]) -> usize {
 }
 
 impl<H: Host> Vfs<H> {
-    /// The entry `name` of the directory `here`, if it exists.
-    pub(crate) fn child(&self, here: &Arc<Dentry<H>>, name: &[u8]) -> Result<Option<Arc<Dentry<H>>>, FsError> {
-        match here.through() {
-            Some(through) => self.child_through(through, name),
-            None => self.own_child(here, name),
-        }
-    }
-
-    /// The same, for a directory that is no view.
-    pub(super) fn own_child(&self, here: &Arc<Dentry<H>>, name: &[u8]) -> Result<Option<Arc<Dentry<H>>>, FsError> {
-        match &here.inode.node {
-            InodeContent::Directory(d) => Ok(d.get(name, &self.host().epoch().pin()).map(names::FoundName::counted)),
-            InodeContent::Generated(Generated::Directory(d)) => {
-                let entry = d.lookup(name)?;
-                entry.map(|entry| Dentry::for_generated(self.host(), here, name, entry)).transpose()
-            }
-            _ => Err(FsError::NotDirectory),
-        }
-    }
-
     /// Walks `path` from `base` (or from the root) to its last component, which may be missing. Links on the way are
     /// always followed, a link at the end according to `end`. With a trailing slash the last component must be a
     /// directory, unless only its name matters.

@@ -4,7 +4,7 @@ use super::{Handler, Supported};
 use crate::errno::{Errno, encode};
 use crate::shortage::ends;
 use crate::{Ctx, Machine};
-use crate::{exec, file, futex, ipc, log, memory, mount, process, rseq, signal, socket, system, time};
+use crate::{exec, file, futex, ipc, memory, mount, process, rseq, signal, socket, syslog, system, time};
 
 macro_rules! table {
     ($($number:literal $name:ident => $($handler:ident)::+ $(, flags $flags:literal)? $(, $note:literal)?;)*) => {
@@ -150,7 +150,7 @@ table! {
     99 sysinfo => system::sys_sysinfo;
     100 times => process::rusage::sys_times;
     102 getuid => process::identities::sys_getuid;
-    103 syslog => log::sys_syslog, flags "all eleven actions", "all lines have priority 6, and the console shows each, whatever its level";
+    103 syslog => syslog::sys_syslog, flags "all eleven actions", "all lines have priority 6, and the console shows each, whatever its level";
     104 getgid => process::identities::sys_getgid;
     105 setuid => process::identities::sys_setuid;
     106 setgid => process::identities::sys_setgid;

@@ -1,17 +1,20 @@
-//! Bind mounts: making them, and the mounts on what they show. [`crate::tree::bind`] has the mounts themselves.
+//! Bind mounts: making them, and the mounts on what they show. [`crate::tree::dentry::bind`] has the mounts themselves.
 //!
 //! A bind mount sees the tree of one file system. A mount in that tree belongs to the paths of another mount, so lookups
 //! through a bind mount look below it. A recursive bind mount adds bind mounts of those below its source.
 
-use super::Vfs;
-use super::mounts::{InUse, Mount};
+use super::{InUse, Mount};
 use crate::FsError;
 use crate::host::Host;
-use crate::tree::bind::{Bind, Through};
 use crate::tree::dentry::Dentry;
+use crate::tree::dentry::bind::{Bind, Through};
+use crate::tree::generated::Generated;
+use crate::tree::inode::InodeContent;
 use crate::tree::system::{FileSystem, Restrictions};
+use crate::vfs::Vfs;
 use crate::vfs::mounts::Changes;
 use quire_heap::{Arc, Vec};
+use quire_lookup::names;
 
 /// A bind mount of the root of another mount, or of a place in it.
 struct Copy<H: Host> {
@@ -134,8 +137,28 @@ impl<H: Host> Vfs<H> {
         Some(at)
     }
 
+    /// The entry `name` of the directory `here`, if it exists.
+    pub(crate) fn child(&self, here: &Arc<Dentry<H>>, name: &[u8]) -> Result<Option<Arc<Dentry<H>>>, FsError> {
+        match here.through() {
+            Some(through) => self.child_through(through, name),
+            None => self.own_child(here, name),
+        }
+    }
+
+    /// The same, for a directory that is no view.
+    fn own_child(&self, here: &Arc<Dentry<H>>, name: &[u8]) -> Result<Option<Arc<Dentry<H>>>, FsError> {
+        match &here.inode.node {
+            InodeContent::Directory(d) => Ok(d.get(name, &self.host().epoch().pin()).map(names::FoundName::counted)),
+            InodeContent::Generated(Generated::Directory(d)) => {
+                let entry = d.lookup(name)?;
+                entry.map(|entry| Dentry::for_generated(self.host(), here, name, entry)).transpose()
+            }
+            _ => Err(FsError::NotDirectory),
+        }
+    }
+
     /// The entry `name`, seen through a bind mount.
-    pub(super) fn child_through(&self, at: &Through<H>, name: &[u8]) -> Result<Option<Arc<Dentry<H>>>, FsError> {
+    fn child_through(&self, at: &Through<H>, name: &[u8]) -> Result<Option<Arc<Dentry<H>>>, FsError> {
         loop {
             let Some(there) = self.own_child(&at.dentry, name)? else { return Ok(None) };
             // A mount that has just ended gave the entry back to what it hid.

@@ -3,14 +3,14 @@
 //! A mount takes the place of an entry of its directory, or, where a bind mount shows the directory, a place in the bind
 //! mount's map. All memory for leaving a place is taken before any place changes.
 
-use super::Vfs;
-use super::mounts::{InUse, Mount};
+use super::{InUse, Mount};
 use crate::FsError;
 use crate::host::Host;
-use crate::tree::bind::Bind;
 use crate::tree::dentry::Dentry;
+use crate::tree::dentry::bind::Bind;
 use crate::tree::directory::{Directory, ShownMemory};
 use crate::tree::inode::InodeContent;
+use crate::vfs::Vfs;
 use quire_heap::{Arc, SpareEntry, Vec};
 
 /// The place of a mount, and the memory to leave it.

@@ -6,9 +6,9 @@
 //! A view has no parent and no name of its own: both come from the seen dentry, and at the top of the mount from the
 //! mount. So a move of a seen directory moves its views.
 
-use super::dentry::Dentry;
-use super::system::Restrictions;
+use super::Dentry;
 use crate::host::Host;
+use crate::tree::system::Restrictions;
 use quire_heap::{Arc, Map, SpareEntry};
 use quire_sync::atomic::{AtomicU8, Ordering};
 use quire_sync::{Rank, SpinLock};

@@ -5,16 +5,17 @@
 //! directories cannot be mount points: the root of the tree, and those of generated file systems, whose entries are made
 //! for each lookup.
 //!
-//! A bind mount ([`bind`](super::bind)) sees the entries of another mount. Mounts on such entries are kept by the bind
+//! A bind mount ([`bind`]) sees the entries of another mount. Mounts on such entries are kept by the bind
 //! mount, because only its paths lead to them.
 //!
 //! A file system in memory holds its own tree: each entry refers to its directory, and each directory to its entries. So
 //! the tree is taken apart when its mount has ended and no process uses it any more. Until then the mount is on the list
 //! of detached ones, which each later mount or unmount looks at again.
 
+mod attach;
+mod bind;
+
 use super::Vfs;
-use super::found::{Final, Last};
-use super::make::Create;
 use crate::FsError;
 use crate::host::Host;
 use crate::tree::attr::NewAttr;
@@ -22,7 +23,7 @@ use crate::tree::dentry::Dentry;
 use crate::tree::generated::{Generated, GeneratedDirectory};
 use crate::tree::inode::{Inode, InodeContent};
 use crate::tree::system::{FileSystem, Limits, Restrictions, Space};
-use quire_heap::{Arc, Room, Vec};
+use quire_heap::{Arc, Vec};
 use quire_sync::atomic::Ordering;
 
 /// The most mounts at once, as Linux's `fs.mount-max`.
@@ -72,57 +73,9 @@ pub enum Content<H: Host> {
 }
 
 impl<H: Host> Vfs<H> {
-    /// Mounts an empty memory file system on the directory `path`, which is made if it is missing.
-    pub fn mount_memory(
-        &self,
-        path: &[u8],
-        kind: &'static str,
-        limits: Limits,
-        mode: u16,
-    ) -> Result<Arc<Dentry<H>>, FsError> {
-        let system = self.new_system(kind, limits)?;
-        let root = Self::root_directory(&self.host, system, NewAttr { mode, uid: 0, gid: 0 })?;
-        self.mount(path, root)
-    }
-
-    /// Mounts the generated tree of `root` on the directory `path`, which is made if it is missing.
-    pub fn mount_generated(
-        &self,
-        path: &[u8],
-        kind: &'static str,
-        root: Arc<dyn GeneratedDirectory<H>>,
-    ) -> Result<Arc<Dentry<H>>, FsError> {
-        let system = self.new_system(kind, Limits::NONE)?;
-        self.mount(path, root_inode(&self.host, system, root, 0o555)?)
-    }
-
-    fn new_system(&self, kind: &'static str, limits: Limits) -> Result<&'static FileSystem, FsError> {
+    pub(super) fn new_system(&self, kind: &'static str, limits: Limits) -> Result<&'static FileSystem, FsError> {
         let device = self.next_device.fetch_add(1, Ordering::Relaxed);
         FileSystem::new(device, kind, limits, self.host.cpus())
-    }
-
-    fn mount(&self, path: &[u8], inode: Arc<Inode<H>>) -> Result<Arc<Dentry<H>>, FsError> {
-        let view = self.view();
-        let found = self.walk(&view, &self.root, path, Final::Follow)?;
-        if found.last != Last::Name {
-            return Err(FsError::Busy);
-        }
-        let InodeContent::Directory(directory) = &found.parent.inode.node else { return Err(FsError::NotDirectory) };
-        let name = found.name.shared()?;
-        let mounted = Dentry::child(&found.parent, name.clone(), inode, true)?;
-        let memory = directory.memory()?;
-        let source = Arc::try_copy(mounted.inode.system().kind.as_bytes())?;
-        self.mounts.lock().try_reserve(1)?;
-        let room = Room::try_new()?;
-        let hidden = match &found.target {
-            Some(there) => there.clone(),
-            None => self.make(&view, &found, Create::Directory, 0o755)?,
-        };
-        let mount = room.fill(Mount { root: mounted.clone(), source, hidden: Some(hidden), permanent: true });
-        self.mounts.lock().push_reserved(mount);
-        let hidden = directory.lock().put(memory, name, mounted.clone());
-        drop(hidden);
-        Ok(mounted)
     }
 
     /// Mounts `content` on the directory `target` for a user.
@@ -342,7 +295,7 @@ impl<H: Host> Mount<H> {
 }
 
 /// A file system of generated files, with `root` as its root directory.
-fn root_inode<H: Host>(
+pub(super) fn root_inode<H: Host>(
     host: &H,
     system: &'static FileSystem,
     root: Arc<dyn GeneratedDirectory<H>>,
@@ -358,7 +311,7 @@ fn root_inode<H: Host>(
 mod tests {
     use super::*;
     use crate::test_host::TestHost;
-    use crate::{Create, OpenFlags};
+    use crate::{Create, Final, OpenFlags};
 
     type V = Arc<Vfs<TestHost>>;
 
