@@ -464,7 +464,9 @@ static void a_users_steps(void) {
     STEP("user-clock_settime", clock_settime(CLOCK_REALTIME, &(struct timespec){1, 0}));
     STEP("user-reboot", syscall(SYS_reboot, 0xfee1dead, 672274793, 0, 0));
     STEP("user-mount", mount("none", "/", "tmpfs", 0, NULL));
+    STEP("user-mount-bind", mount("/tmp", "/", NULL, MS_BIND, NULL));
     STEP("user-umount2", umount2("/", 0));
+    STEP("user-syslog", syscall(SYS_syslog, 5, NULL, 0));
     STEP("user-chroot", chroot("/"));
     STEP("user-chroot-closed", chroot(PLACE "/closed"));
     STEP("user-connect", connects(PLACE "/socket-666"));
@@ -508,6 +510,7 @@ static void a_bares_steps(void) {
     STEP("bare-setgroups", setgroups(0, NULL));
     STEP("bare-sethostname", sethostname("x", 1));
     STEP("bare-mount", mount("none", "/", "tmpfs", 0, NULL));
+    STEP("bare-syslog", syscall(SYS_syslog, 5, NULL, 0));
     STEP("bare-chroot", chroot("/"));
     STEP("bare-mknod", mknod(PLACE "/device", S_IFCHR | 0600, 0x103));
     STEP("bare-capset", (errno = -do_capset(0)) ? -1 : 0);

@@ -128,6 +128,12 @@ static void read_only(void) {
     CHECK(!mkdir("m/dir", 0755) && !symlink("file", "m/link"), "mkdir");
     ANSWERS(EBUSY, mount(NULL, "m", NULL, MS_REMOUNT | MS_RDONLY, NULL));
     close(fd);
+    // A writer by another mount of the file system.
+    ANSWERS(0, mount("m", "other", NULL, MS_BIND, NULL));
+    fd = open("other/file", O_RDWR);
+    ANSWERS(EBUSY, mount(NULL, "m", NULL, MS_REMOUNT | MS_RDONLY, NULL));
+    close(fd);
+    ANSWERS(0, umount("other"));
     ANSWERS(0, mount(NULL, "m", NULL, MS_REMOUNT | MS_RDONLY, NULL));
     ANSWERS(EROFS, open("m/new", O_CREAT | O_RDWR, 0644));
     ANSWERS(EROFS, open("m/file", O_RDWR));
@@ -185,6 +191,312 @@ static void refusals(void) {
     end();
 }
 
+// Each of these begins with a tree at `m`.
+static void begin_tree(void) {
+    begin();
+    CHECK(!mkdir("m/dir", 0755) && !close(creat("m/dir/file", 0644)) && !close(creat("other.file", 0644)), "the tree");
+}
+
+static void end_tree(void) {
+    CHECK(!unlink("m/dir/file") && !rmdir("m/dir") && !unlink("other.file"), "the tree's end");
+    end();
+}
+
+static long bind_mount(const char *from, const char *to, int more) { return mount(from, to, NULL, MS_BIND | more, NULL); }
+
+static const char *cwd_below(const char *path) {
+    static char at[256];
+    CHECK(getcwd(at, sizeof at) && !strncmp(at, place, strlen(place)), "getcwd %s", path);
+    return at + strlen(place);
+}
+
+static void a_bind_mount(void) {
+    begin_tree();
+    ANSWERS(0, bind_mount("m", "other", 0));
+    struct stat one, two;
+    CHECK(!stat("m/dir", &one) && !stat("other/dir", &two), "stat");
+    CHECK(one.st_dev == two.st_dev && one.st_ino == two.st_ino, "one directory");
+    CHECK(!stat("m", &one) && !stat("other", &two) && one.st_ino == two.st_ino, "one root");
+    CHECK(!chdir("other/dir") && !strcmp(cwd_below("other/dir"), "/other/dir"), "%s", cwd_below(""));
+    CHECK(!chdir("..") && !strcmp(cwd_below(".."), "/other") && !chdir("..") && !strcmp(cwd_below(".."), ""), "up");
+    CHECK(!close(creat("other/dir/new", 0644)) && !access("m/dir/new", F_OK) && !unlink("m/dir/new"), "a name");
+    CHECK(access("other/dir/new", F_OK) < 0, "no name");
+    ANSWERS(EXDEV, rename("other/dir/file", "m/dir/x"));
+    ANSWERS(EXDEV, link("other/dir/file", "m/dir/x"));
+    ANSWERS(0, rename("other/dir/file", "other/dir/x"));
+    ANSWERS(0, rename("m/dir/x", "m/dir/file"));
+    ANSWERS(EBUSY, rmdir("other"));
+    ANSWERS(EBUSY, rename("other", "n"));
+    // A directory that is renamed is so at both places.
+    CHECK(!chdir("other/dir") && !rename("../../m/dir", "../../m/moved"), "rename");
+    CHECK(!strcmp(cwd_below("other/dir"), "/other/moved"), "%s", cwd_below(""));
+    ANSWERS(EBUSY, umount("../../other"));
+    CHECK(!rename("../../m/moved", "../../m/dir") && !chdir("../.."), "rename back");
+    int fd = open("other/dir/file", O_RDONLY);
+    char link[64], to[256] = "", word[256];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    CHECK(readlink(link, to, sizeof to - 1) > 0 && !strcmp(to + strlen(place), "/other/dir/file"), "%s", to);
+    ANSWERS(EBUSY, umount("other"));
+    close(fd);
+    snprintf(word, sizeof word, " %s/other ", place);
+    CHECK(listed("/proc/mounts", word), "mounts");
+    // Where a check runs, its place has a file system of its own or not.
+    snprintf(word, sizeof word, "/%s/m %s/other rw", strrchr(place, '/') + 1, place);
+    CHECK(listed("/proc/self/mountinfo", word), "mountinfo");
+    ANSWERS(0, umount("other"));
+    CHECK(access("other/dir", F_OK) < 0, "the hidden directory");
+    ANSWERS(EINVAL, umount("other"));
+    end_tree();
+}
+
+static void a_bound_file(void) {
+    begin_tree();
+    int fd = open("m/own", O_RDWR);
+    CHECK(write(fd, "text", 4) == 4 && !close(fd), "write");
+    ANSWERS(0, bind_mount("m/own", "other.file", 0));
+    struct stat s;
+    CHECK(!stat("other.file", &s) && s.st_size == 4, "size %ld", (long)s.st_size);
+    ANSWERS(EBUSY, unlink("other.file"));
+    ANSWERS(EBUSY, rename("other.file", "x"));
+    ANSWERS(EXDEV, link("other.file", "x"));
+    ANSWERS(0, mount(NULL, "other.file", NULL, MS_REMOUNT | MS_BIND | MS_RDONLY, NULL));
+    ANSWERS(EROFS, open("other.file", O_RDWR));
+    ANSWERS(0, open("m/own", O_RDWR));
+    ANSWERS(0, umount("other.file"));
+    CHECK(!stat("other.file", &s) && s.st_size == 0, "size %ld", (long)s.st_size);
+    ANSWERS(ENOTDIR, bind_mount("m", "other.file", 0));
+    ANSWERS(ENOTDIR, bind_mount("m/own", "other", 0));
+    end_tree();
+}
+
+static void a_read_only_bind(void) {
+    begin_tree();
+    ANSWERS(0, bind_mount("m", "other", 0));
+    ANSWERS(EINVAL, mount(NULL, "m", NULL, MS_REMOUNT | MS_BIND | MS_RDONLY, NULL));
+    int fd = open("other/dir/file", O_RDWR);
+    ANSWERS(EBUSY, mount(NULL, "other", NULL, MS_REMOUNT | MS_BIND | MS_RDONLY, NULL));
+    close(fd);
+    ANSWERS(0, mount(NULL, "other", NULL, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL));
+    struct statfs fs;
+    CHECK(!statfs("other", &fs) && (fs.f_flags & 15) == 15, "statfs %lx", (long)fs.f_flags);
+    ANSWERS(EROFS, mkdir("other/new", 0755));
+    ANSWERS(EROFS, open("other/new", O_CREAT | O_RDWR, 0644));
+    ANSWERS(EROFS, open("other/dir/file", O_RDWR));
+    ANSWERS(EROFS, unlink("other/dir/file"));
+    ANSWERS(EROFS, rename("other/dir/file", "other/file"));
+    ANSWERS(EROFS, chmod("other/dir/file", 0600));
+    ANSWERS(EROFS, chown("other/dir/file", 1, 1));
+    ANSWERS(EROFS, truncate("other/dir/file", 1));
+    ANSWERS(EROFS, utimensat(AT_FDCWD, "other/dir/file", NULL, 0));
+    ANSWERS(EROFS, symlink("x", "other/new"));
+    ANSWERS(EROFS, link("other/dir/file", "other/new"));
+    ANSWERS(EROFS, access("other/dir/file", W_OK));
+    ANSWERS(0, access("other/dir/file", R_OK));
+    CHECK(!chmod("m/dir/file", 0755), "chmod");
+    ANSWERS(EACCES, access("other/dir/file", X_OK));
+    ANSWERS(0, access("m/dir/file", X_OK));
+    fd = open("other/dir/file", O_RDONLY);
+    ANSWERS(EROFS, fchmod(fd, 0600));
+    close(fd);
+    // The source takes changes, and a bind mount of the bind mount does not.
+    CHECK(!mkdir("m/new", 0755) && !access("other/new", F_OK), "mkdir");
+    CHECK(!mkdir("third", 0755), "mkdir");
+    ANSWERS(0, bind_mount("other/new", "third", 0));
+    ANSWERS(EROFS, mkdir("third/x", 0755));
+    ANSWERS(0, mount(NULL, "third", NULL, MS_REMOUNT | MS_BIND, NULL));
+    ANSWERS(0, mkdir("third/x", 0755));
+    ANSWERS(0, rmdir("m/new/x"));
+    ANSWERS(0, umount("third"));
+    ANSWERS(0, umount("other"));
+    CHECK(!rmdir("third") && !rmdir("m/new"), "rmdir");
+    end_tree();
+}
+
+static void mounts_below_a_bind(void) {
+    begin_tree();
+    CHECK(!mkdir("third", 0755), "mkdir");
+    ANSWERS(0, tmpfs("m/dir", 0, NULL));
+    CHECK(!mkdir("m/dir/inner", 0755), "mkdir");
+    ANSWERS(0, bind_mount("m", "other", 0));
+    CHECK(!access("other/dir/file", F_OK) && access("other/dir/inner", F_OK) < 0, "below the mount");
+    ANSWERS(0, bind_mount("m", "third", MS_REC));
+    CHECK(!access("third/dir/inner", F_OK), "the mount");
+    ANSWERS(EBUSY, umount("third"));
+    ANSWERS(0, umount("m/dir"));
+    CHECK(!mkdir("third/dir/inner/more", 0755) && access("m/dir/inner", F_OK) < 0, "the mount's end");
+    ANSWERS(0, umount("third/dir"));
+    ANSWERS(0, umount("third"));
+    // One on a bind mount is seen there only.
+    ANSWERS(0, tmpfs("other/dir", 0, NULL));
+    CHECK(!mkdir("other/dir/inner", 0755) && access("m/dir/inner", F_OK) < 0, "its own mount");
+    ANSWERS(EBUSY, rmdir("m/dir"));
+    ANSWERS(EBUSY, rename("m/dir", "m/x"));
+    ANSWERS(EBUSY, umount("other"));
+    CHECK(!chdir("other/dir/inner") && !strcmp(cwd_below("inner"), "/other/dir/inner"), "%s", cwd_below(""));
+    CHECK(!chdir("../../..") && !strcmp(cwd_below("the top"), ""), "%s", cwd_below(""));
+    ANSWERS(0, umount2("other", MNT_DETACH));
+    CHECK(!rmdir("third"), "rmdir");
+    end_tree();
+}
+
+static void binds_in_a_circle(void) {
+    begin_tree();
+    ANSWERS(0, bind_mount("m", "m/dir", MS_REC));
+    CHECK(!access("m/dir/dir/file", F_OK) && access("m/dir/dir/dir", F_OK) < 0, "one turn");
+    ANSWERS(0, bind_mount("m", "m/dir/dir", MS_REC));
+    CHECK(!access("m/dir/dir/dir/dir/file", F_OK), "two turns");
+    ANSWERS(EBUSY, umount("m/dir"));
+    ANSWERS(0, umount2("m/dir", MNT_DETACH));
+    CHECK(!access("m/dir/file", F_OK), "the hidden directory");
+    for (int i = 0; i < 40; i++) ANSWERS(0, bind_mount(i % 2 ? "m" : "other", i % 2 ? "other" : "m", 0));
+    for (int i = 0; i < 40; i++) ANSWERS(0, umount(i % 2 ? "m" : "other"));
+    end_tree();
+}
+
+static void a_root_in_a_bind(void) {
+    begin_tree();
+    ANSWERS(0, bind_mount("m", "other", 0));
+    if (!fork()) {
+        CHECK(!chdir("other/dir") && !chroot("."), "chroot");
+        struct stat here, up;
+        CHECK(!stat(".", &here) && !stat("../../..", &up) && here.st_ino == up.st_ino, "the top");
+        CHECK(!access("/file", F_OK), "a file");
+        _exit(0);
+    }
+    int status;
+    CHECK(wait(&status) > 0 && !status, "child");
+    // A directory that has left the source has no way up.
+    CHECK(!mkdir("m/a", 0755) && !mkdir("m/a/b", 0755), "mkdir");
+    ANSWERS(0, umount("other"));
+    ANSWERS(0, bind_mount("m/a", "other", 0));
+    CHECK(!chdir("other/b") && !rename("../../m/a/b", "../../m/b"), "rename");
+    ANSWERS(ENOENT, open("..", O_RDONLY));
+    CHECK(!chdir(place) && !rmdir("m/b"), "rmdir");
+    ANSWERS(0, umount("other"));
+    CHECK(!rmdir("m/a"), "rmdir");
+    end_tree();
+}
+
+static void refused_binds(void) {
+    begin_tree();
+    ANSWERS(ENOENT, bind_mount("missing", "other", 0));
+    ANSWERS(ENOENT, bind_mount("m", "missing", 0));
+    ANSWERS(EINVAL, bind_mount(NULL, "other", 0));
+    ANSWERS(EINVAL, bind_mount("", "other", 0));
+    ANSWERS(EFAULT, syscall(SYS_mount, 8, "other", NULL, MS_BIND, NULL));
+    int ends[2];
+    char link[64];
+    CHECK(!pipe(ends), "pipe");
+    snprintf(link, sizeof link, "/proc/self/fd/%d", ends[0]);
+    ANSWERS(EINVAL, bind_mount(link, "other.file", 0));
+    close(ends[0]), close(ends[1]);
+    // No part of a tree whose mount has ended.
+    ANSWERS(0, bind_mount("m", "other", 0));
+    int fd = open("other/dir", O_RDONLY | O_DIRECTORY);
+    ANSWERS(0, umount2("other", MNT_DETACH));
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ANSWERS(EINVAL, bind_mount(link, "other", 0));
+    // EINVAL, or ENOENT on later Linux.
+    CHECK(bind_mount("m", link, 0) < 0, "a mount on it");
+    CHECK(!faccessat(fd, "file", F_OK, 0) && !close(fd), "the detached tree");
+    if (!fork()) {
+        CHECK(!setuid(1000), "setuid");
+        ANSWERS(EPERM, bind_mount("m", "other", 0));
+        _exit(0);
+    }
+    int status;
+    CHECK(wait(&status) > 0 && !status, "child");
+    end_tree();
+}
+
+static void a_moved_mount(void) {
+    begin_tree();
+    ANSWERS(0, tmpfs("m", 0, NULL));
+    CHECK(!mkdir("m/below", 0755), "mkdir");
+    ANSWERS(0, tmpfs("m/below", 0, NULL));
+    CHECK(!mkdir("m/below/inner", 0755), "mkdir");
+    ANSWERS(EINVAL, mount("m/below/inner", "other", NULL, MS_MOVE, NULL));
+    ANSWERS(ELOOP, mount("m", "m/below", NULL, MS_MOVE, NULL));
+    ANSWERS(EINVAL, mount("m", "other.file", NULL, MS_MOVE, NULL));
+    ANSWERS(EINVAL, mount(NULL, "other", NULL, MS_MOVE, NULL));
+    ANSWERS(ENOENT, mount("missing", "other", NULL, MS_MOVE, NULL));
+    int fd = open("m/below/inner", O_RDONLY | O_DIRECTORY);
+    ANSWERS(0, mount("m", "other", NULL, MS_MOVE, NULL));
+    CHECK(!access("other/below/inner", F_OK) && !access("m/own", F_OK), "the move");
+    CHECK(!fchdir(fd) && !strcmp(cwd_below("inner"), "/other/below/inner") && !close(fd), "%s", cwd_below(""));
+    CHECK(!chdir("../../..") && !strcmp(cwd_below("the top"), ""), "%s", cwd_below(""));
+    char word[128];
+    snprintf(word, sizeof word, "mine %s/other/below tmpfs rw", place);
+    CHECK(listed("/proc/mounts", word), "mounts");
+    ANSWERS(EBUSY, umount("other"));
+    ANSWERS(0, umount("other/below"));
+    ANSWERS(0, mount("other", "m", NULL, MS_MOVE, NULL));
+    ANSWERS(0, umount("m"));
+    // A bind mount moves too, onto what another one shows.
+    CHECK(!mkdir("third", 0755), "mkdir");
+    ANSWERS(0, bind_mount("m", "third", 0));
+    ANSWERS(0, bind_mount("m", "other", 0));
+    ANSWERS(0, mount("third", "other/dir", NULL, MS_MOVE, NULL));
+    CHECK(!access("other/dir/dir/file", F_OK) && access("m/dir/dir", F_OK) < 0 && access("third/dir", F_OK) < 0, "bound");
+    ANSWERS(0, umount("other/dir"));
+    ANSWERS(0, umount("other"));
+    CHECK(!rmdir("third"), "rmdir");
+    end_tree();
+}
+
+static void terminals(void) {
+    begin();
+    ANSWERS(0, mount("pts", "m", "devpts", MS_NOSUID | MS_NOEXEC, "mode=620,ptmxmode=666,gid=5"));
+    ANSWERS(EINVAL, mount("pts", "other", "devpts", 0, "ptmxmode=9"));
+    struct stat s;
+    CHECK(!stat("m/ptmx", &s) && S_ISCHR(s.st_mode) && s.st_rdev == 0x502, "ptmx");
+    struct statfs fs;
+    CHECK(!statfs("m", &fs) && fs.f_type == 0x1cd1 && (fs.f_flags & 15) == 10, "statfs %lx", (long)fs.f_flags);
+    char word[128];
+    snprintf(word, sizeof word, "pts %s/m devpts rw,nosuid,noexec", place);
+    CHECK(listed("/proc/mounts", word), "mounts");
+    ANSWERS(0, umount("m"));
+    end();
+}
+
+static void queues(void) {
+    begin();
+    ANSWERS(0, mount("queues", "m", "mqueue", 0, NULL));
+    struct stat s;
+    CHECK(!stat("m", &s) && (s.st_mode & 07777) == 01777, "mode %o", s.st_mode);
+    syscall(SYS_mq_unlink, "quire-mounts");
+    int queue = syscall(SYS_mq_open, "quire-mounts", O_CREAT | O_RDWR, 0600, NULL);
+    CHECK(queue >= 0 && !syscall(SYS_mq_timedsend, queue, "hello", 5, 1, NULL), "a queue");
+    CHECK(!stat("m/quire-mounts", &s) && S_ISREG(s.st_mode) && (s.st_mode & 07777) == 0600, "mode %o", s.st_mode);
+    char text[128] = "";
+    int fd = open("m/quire-mounts", O_RDONLY);
+    CHECK(read(fd, text, sizeof text - 1) > 0 && !strncmp(text, "QSIZE:5          NOTIFY:0 ", 25), "%s", text);
+    close(fd);
+    DIR *dir = opendir("m");
+    bool seen = false;
+    for (struct dirent *entry; (entry = readdir(dir));) seen |= !strcmp(entry->d_name, "quire-mounts");
+    closedir(dir);
+    CHECK(seen, "no entry");
+    ANSWERS(ENOENT, unlink("m/no-such-queue"));
+    if (!fork()) {
+        CHECK(!setuid(1000), "setuid");
+        ANSWERS(EPERM, unlink("m/quire-mounts"));
+        ANSWERS(EACCES, open("m/quire-mounts", O_RDONLY));
+        _exit(0);
+    }
+    int status;
+    CHECK(wait(&status) > 0 && !status, "child");
+    // A second mount shows the same queues.
+    ANSWERS(0, mount("queues", "other", "mqueue", 0, NULL));
+    ANSWERS(0, unlink("other/quire-mounts"));
+    CHECK(access("m/quire-mounts", F_OK) < 0, "gone");
+    ANSWERS(ENOENT, syscall(SYS_mq_open, "quire-mounts", O_RDWR, 0, NULL));
+    CHECK(!close(queue), "close");
+    ANSWERS(0, umount("other"));
+    ANSWERS(0, umount("m"));
+    end();
+}
+
 static void again_and_again(void) {
     begin();
     for (int i = 0; i < 300; i++) {
@@ -213,6 +525,16 @@ int main(int argc, char **argv) {
         {"a_tree_that_is_used", a_tree_that_is_used},
         {"read_only", read_only},
         {"refusals", refusals},
+        {"a_bind_mount", a_bind_mount},
+        {"a_bound_file", a_bound_file},
+        {"a_read_only_bind", a_read_only_bind},
+        {"mounts_below_a_bind", mounts_below_a_bind},
+        {"binds_in_a_circle", binds_in_a_circle},
+        {"a_root_in_a_bind", a_root_in_a_bind},
+        {"refused_binds", refused_binds},
+        {"a_moved_mount", a_moved_mount},
+        {"terminals", terminals},
+        {"queues", queues},
         {"again_and_again", again_and_again},
     };
     run_checks(checks, sizeof checks / sizeof *checks);

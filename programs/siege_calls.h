@@ -28,7 +28,7 @@ static const struct shape {
     {SYS_ftruncate, "fo"}, {SYS_getcwd, "ps"}, {SYS_chdir, "n"}, {SYS_fchdir, "f"}, {SYS_rename, "nn"}, {SYS_mkdir, "nm"},
     {SYS_rmdir, "n"}, {SYS_creat, "nm"}, {SYS_link, "nn"}, {SYS_unlink, "n"}, {SYS_symlink, "nn"}, {SYS_readlink, "nps"},
     {SYS_chmod, "nm"}, {SYS_fchmod, "fm"}, {SYS_chown, "nuu"}, {SYS_fchown, "fuu"}, {SYS_lchown, "nuu"}, {SYS_umask, "m"},
-    {SYS_getrlimit, "ip"}, {SYS_getrusage, "ip"}, {SYS_sysinfo, "p"}, {SYS_times, "p"}, {SYS_setpgid, "PP"}, {SYS_setreuid, "uu"},
+    {SYS_getrlimit, "ip"}, {SYS_getrusage, "ip"}, {SYS_sysinfo, "p"}, {SYS_syslog, "ipi"}, {SYS_times, "p"}, {SYS_setpgid, "PP"}, {SYS_setreuid, "uu"},
     {SYS_setregid, "uu"}, {SYS_getgroups, "ip"}, {SYS_setgroups, "ip"}, {SYS_setresgid, "uuu"}, {SYS_getresuid, "ppp"},
     {SYS_getpgid, "P"}, {SYS_getsid, "P"}, {SYS_capget, "pp"}, {SYS_rt_sigpending, "pi"}, {SYS_rt_sigtimedwait, "ppTi"},
     {SYS_rt_sigqueueinfo, "PSp"}, {SYS_sigaltstack, "pp"}, {SYS_utime, "np"}, {SYS_mknod, "nm?"}, {SYS_statfs, "np"},

@@ -9,6 +9,7 @@ use crate::futex::table::Futexes;
 use crate::host_name::HostName;
 use crate::ipc::host::Ipc;
 use crate::load::Load;
+use crate::log::Log;
 use crate::machine::Machine;
 use crate::process::Process;
 use crate::process::first_use::FirstUse;
@@ -71,6 +72,8 @@ pub struct Linux<M: Machine> {
     pub pipes: PipeLimits,
     /// The files of `timerfd_create`.
     pub(crate) timer_files: TimerFiles<M>,
+    /// The readers of the kernel's log.
+    pub(crate) log: Log,
     /// The machine's names in `uname`.
     pub host_name: HostName,
     /// The names of core files.
@@ -185,6 +188,7 @@ impl<M: Machine> Linux<M> {
             files,
             pipes: PipeLimits::new(),
             timer_files: TimerFiles::new(),
+            log: Log::new(),
             host_name: HostName::new(),
             core_pattern: CorePattern::new(),
             first: SpinLock::new(Rank::OWNED, None),

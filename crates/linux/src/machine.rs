@@ -3,6 +3,7 @@
 //! Memory and page tables come with [`quire_vm::Machine`], threads with [`quire_task::Machine`]; this trait adds what
 //! only an operating system's personality needs. All methods are called from thread context with interrupts on.
 
+use crate::log::LogLine;
 use crate::process::thread::Thread;
 use crate::regs::UserRegs;
 use core::fmt;
@@ -264,6 +265,10 @@ pub trait Machine: UserAccess + quire_vm::Machine + quire_task::Machine<Payload 
 
     /// One line for the kernel's log.
     fn log(&self, line: fmt::Arguments<'_>);
+    /// The first line of the kernel's log with the number `at` or a higher one, if there is one.
+    fn log_line(&self, _at: u64) -> Option<LogLine> {
+        None
+    }
     /// Whether to log events that are no errors (unknown system calls, deaths by signal).
     fn verbose(&self) -> bool;
     /// Sends the host a piece of the archive of results. Waits until the host takes it.

@@ -3,7 +3,7 @@
 use crate::file::path::{find_path, only};
 use crate::file::{AT_FDCWD, Dentry, FileHost};
 use crate::process::credentials::capabilities::cap;
-use crate::{Ctx, Errno, Linux, Machine, proc};
+use crate::{Ctx, Errno, Linux, Machine, ipc, proc};
 use linux_raw_sys::general as raw;
 use quire_fs::mounts::Content;
 use quire_fs::{FileKind, FsError, Limits, NewAttr, OpenFlags, Restrictions};
@@ -16,6 +16,7 @@ const RESTRICTIONS: u64 = 15;
 const REMOUNT: u64 = 32;
 const BIND: u64 = 4096;
 const MOVE: u64 = 8192;
+const RECURSIVE: u64 = 16384;
 const UNBINDABLE: u64 = 1 << 17;
 const PRIVATE: u64 = 1 << 18;
 const SLAVE: u64 = 1 << 19;
@@ -32,18 +33,36 @@ const DETACH: u32 = 2;
 const EXPIRE: u32 = 4;
 const NO_FOLLOW: u32 = 8;
 
+/// The type of the file system of pseudo-terminals.
+const TERMINALS: &str = "devpts";
 /// The most bytes of the options, as on Linux.
 const OPTIONS: usize = PAGE_SIZE as usize;
 /// The most bytes of a type's name.
 const KIND: usize = 64;
 
-/// Whether a process uses the tree below `root`: by a directory, an open file or a mapping. `writes`: only open files
-/// that may be written to count.
-fn in_use<M: Machine>(linux: &Linux<M>, root: &Arc<Dentry<M>>, writes: bool) -> Result<bool, FsError> {
+/// The uses that [`in_use`] looks for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Uses {
+    /// A directory, an open file or a mapping below the root.
+    All,
+    /// An open file below the root that may be written to.
+    Writes,
+    /// The same, by whatever mount of the file system.
+    SystemWrites,
+}
+
+/// Whether a process uses the tree below `root`.
+fn in_use<M: Machine>(linux: &Linux<M>, root: &Arc<Dentry<M>>, uses: Uses) -> Result<bool, FsError> {
     /// Descriptors that are looked at together.
     const BATCH: usize = 64;
-    let below = |dentry: &Arc<Dentry<M>>| Dentry::<M>::is_below(dentry, root);
+    let writes = uses != Uses::All;
+    let below = |dentry: &Arc<Dentry<M>>| match uses {
+        Uses::All | Uses::Writes => Dentry::<M>::is_below(dentry, root),
+        Uses::SystemWrites => core::ptr::eq(dentry.inode.system(), root.inode.system()),
+    };
     let device = root.inode.ident.device;
+    // A mapping has the file's identity, and not the mount by which it was opened.
+    let first = !root.is_view();
     for process in linux.ids.processes() {
         for task in &process.all_threads().map_err(|_| FsError::OutOfMemory)? {
             let Some(thread) = task.payload().as_ref() else { continue };
@@ -66,7 +85,7 @@ fn in_use<M: Machine>(linux: &Linux<M>, root: &Arc<Dentry<M>>, writes: bool) -> 
             let Some(memory) = thread.space.borrow().filter(|_| !writes) else { continue };
             let mut found = false;
             memory.entries(0, &mut |entry| {
-                found = entry.ident().0 == device && entry.ident().1 != 0;
+                found = first && entry.ident().0 == device && entry.ident().1 != 0;
                 !found
             });
             if found {
@@ -142,14 +161,14 @@ fn string<M: Machine>(ctx: &Ctx<'_, M>, at: u64, most: usize) -> Result<Vec<u8>,
 /// `mount`
 pub fn sys_mount<M: Machine>(
     ctx: &mut Ctx<'_, M>,
-    source: u64,
+    from: u64,
     target: u64,
     kind: u64,
     flags: u64,
     data: u64,
 ) -> Result<usize, Errno> {
     let flags = if flags & MAGIC_MASK == MAGIC { flags & !MAGIC_MASK } else { flags };
-    let (kind, source) = (string(ctx, kind, KIND)?, string(ctx, source, OPTIONS)?);
+    let (kind, source) = (string(ctx, kind, KIND)?, string(ctx, from, OPTIONS)?);
     let options = string(ctx, data, OPTIONS)?;
     let target = ctx.path(target)?;
     let (_, target) = find_path(ctx, AT_FDCWD, &target, 0)?;
@@ -161,16 +180,34 @@ pub fn sys_mount<M: Machine>(
         return Err(Errno::ENOENT);
     }
     let (linux, vfs) = (ctx.linux, ctx.vfs());
+    let used = |root: &Arc<Dentry<M>>| in_use(linux, root, Uses::All);
     let pages = linux.vm.frames().total();
     let restrictions = Restrictions::from_bits_truncate((flags & RESTRICTIONS) as u8);
     if flags & REMOUNT != 0 {
         let mount = vfs.mount_of(&target).ok_or(Errno::EINVAL)?;
-        return remount(linux, &mount, restrictions, &options, pages);
+        if flags & BIND == 0 {
+            return remount(linux, &mount, restrictions, &options, pages);
+        }
+        may_restrict(linux, &mount, restrictions - mount.restrictions(), Uses::Writes)?;
+        mount.restrict(restrictions);
+        return Ok(0);
+    }
+    if flags & BIND != 0 {
+        let source = if source.is_empty() { Err(Errno::EINVAL) } else { ctx.path(from) }?;
+        let (_, source) = find_path(ctx, AT_FDCWD, &source, 0)?;
+        vfs.bind_on(&target, &source, flags & RECURSIVE != 0, &used)?;
+        return Ok(0);
     }
     if flags & PROPAGATION != 0 {
         return if vfs.mount_of(&target).is_some() { Ok(0) } else { Err(Errno::EINVAL) };
     }
-    if flags & (BIND | MOVE) != 0 || kind.is_empty() {
+    if flags & MOVE != 0 {
+        let moved = if source.is_empty() { Err(Errno::EINVAL) } else { ctx.path(from) }?;
+        let (_, moved) = find_path(ctx, AT_FDCWD, &moved, 0)?;
+        vfs.move_on(&target, &moved, &used)?;
+        return Ok(0);
+    }
+    if kind.is_empty() {
         return Err(Errno::EINVAL);
     }
     let half = Some(pages / 2);
@@ -182,13 +219,43 @@ pub fn sys_mount<M: Machine>(
             ("tmpfs", Content::Memory { limits: memory.limits, root: memory.root })
         }
         b"ramfs" => ("ramfs", Content::Memory { limits: Limits::NONE, root: NewAttr { mode: 0o755, ..root } }),
-        b"proc" => ("proc", Content::Generated(proc::root(linux)?)),
-        b"sysfs" => ("sysfs", Content::Generated(proc::sys_root(linux)?)),
+        b"proc" => ("proc", Content::Generated(proc::root(linux)?, 0o555)),
+        b"sysfs" => ("sysfs", Content::Generated(proc::sys_root(linux)?, 0o555)),
+        b"mqueue" => ("mqueue", Content::Generated(ipc::queue_root(linux)?, 0o1777)),
+        b"devpts" => {
+            check_terminal_options(&options)?;
+            let root = vfs.mounted(TERMINALS).ok_or(Errno::ENODEV)?;
+            vfs.mount_again(&target, &root, named(&source), restrictions, &used)?;
+            return Ok(0);
+        }
         _ => return Err(Errno::ENODEV),
     };
-    let source = if source.is_empty() { b"none" } else { &source[..] };
-    vfs.mount_on(&target, name, content, source, restrictions, &|root| in_use(linux, root, false))?;
+    vfs.mount_on(&target, name, content, named(&source), restrictions, &used)?;
     Ok(0)
+}
+
+/// The name of a source.
+fn named(source: &[u8]) -> &[u8] {
+    if source.is_empty() { b"none" } else { source }
+}
+
+/// Checks the options of `devpts`, which change nothing: all its mounts show the same nodes.
+fn check_terminal_options(text: &[u8]) -> Result<(), Errno> {
+    for option in text.split(|byte| *byte == b',').filter(|option| !option.is_empty()) {
+        let at = option.iter().position(|byte| *byte == b'=');
+        let (name, value) = (&option[..at.unwrap_or(option.len())], at.map(|at| &option[at + 1..]));
+        match (name, value) {
+            (b"newinstance", None) => {}
+            (b"mode" | b"ptmxmode", Some(value)) => {
+                number(value, 8)?;
+            }
+            (b"uid" | b"gid" | b"max", Some(value)) => {
+                number(value, 10)?;
+            }
+            _ => return Err(Errno::EINVAL),
+        }
+    }
+    Ok(())
 }
 
 /// Changes the options of a mounted file system.
@@ -200,9 +267,8 @@ fn remount<M: Machine>(
     pages: u64,
 ) -> Result<usize, Errno> {
     let system = mount.system();
-    if restrictions.contains(Restrictions::READ_ONLY) && !system.is_read_only() && in_use(linux, &mount.root, true)? {
-        return Err(Errno::EBUSY);
-    }
+    let present = if system.is_read_only() { Restrictions::READ_ONLY } else { Restrictions::empty() };
+    may_restrict(linux, mount, restrictions - present, Uses::SystemWrites)?;
     if matches!(system.kind, "tmpfs" | "devtmpfs") && !options.is_empty() {
         let mut new = Options { limits: system.limits(), root: NewAttr { mode: 0, uid: 0, gid: 0 } };
         new.read(options, pages)?;
@@ -214,8 +280,19 @@ fn remount<M: Machine>(
         }
         system.set_limits(new.limits);
     }
-    system.restrict(restrictions);
+    mount.restrict_with_system(restrictions);
     Ok(0)
+}
+
+/// Refuses to make a mount read-only that has an open file to write to. `new`: the restrictions that it had not.
+fn may_restrict<M: Machine>(
+    linux: &Linux<M>,
+    mount: &quire_fs::mounts::Mount<FileHost<M>>,
+    new: Restrictions,
+    uses: Uses,
+) -> Result<(), Errno> {
+    let begins = new.contains(Restrictions::READ_ONLY);
+    if begins && in_use(linux, &mount.root, uses)? { Err(Errno::EBUSY) } else { Ok(()) }
 }
 
 /// `umount2`
@@ -238,7 +315,7 @@ pub fn sys_umount2<M: Machine>(ctx: &mut Ctx<'_, M>, target: u64, flags: u32) ->
     }
     // The reference of the walk must not keep the tree.
     let root = target.counted();
-    vfs.unmount(&root, flags & DETACH != 0, &|root| in_use(linux, root, false))?;
+    vfs.unmount(&root, flags & DETACH != 0, &|root| in_use(linux, root, Uses::All))?;
     Ok(0)
 }
 

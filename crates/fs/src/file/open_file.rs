@@ -492,7 +492,7 @@ impl<H: Host> OpenFile<H> {
             if *position == at {
                 let number = match at {
                     0 => here.inode.ident.number,
-                    _ => here.parent().map_or(here.inode.ident.number, |p| p.inode.ident.number),
+                    _ => Dentry::parent_number(here),
                 };
                 if !each(&Listed { name, number, kind: FileKind::Directory, next: at + 1 }) {
                     return Ok(());

@@ -49,6 +49,13 @@ pub enum FileKind {
     Anonymous,
 }
 
+impl FileKind {
+    /// Whether writes to such a file change the file system.
+    pub(crate) fn takes_changes(self) -> bool {
+        matches!(self, FileKind::Regular | FileKind::Directory | FileKind::Symlink)
+    }
+}
+
 /// Attributes that each caller may read and the owner may change.
 #[derive(Clone, Copy, Debug)]
 pub struct Attr {

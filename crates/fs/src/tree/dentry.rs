@@ -1,11 +1,16 @@
-//! Dentries: a name in a directory, and its parent.
+//! Dentries: a name in a directory, and its parent. [`bind`] shows them at a second place.
+
+pub(crate) mod bind;
 
 use super::generated::Entry;
 use super::inode::Inode;
+use super::system::Restrictions;
 use super::watch::Happening;
 use crate::FsError;
 use crate::host::Host;
-use quire_heap::{Arc, Vec};
+use bind::{Bind, Through};
+use quire_heap::{Arc, Box, Vec};
+use quire_sync::atomic::{AtomicU32, Ordering};
 use quire_sync::{Rank, SpinLock};
 
 /// A name of an inode. It exists while it is in use, even after the name is removed.
@@ -21,6 +26,10 @@ pub struct Dentry<H: Host> {
     place: SpinLock<DentryPlace<H>>,
     /// The root of something mounted, which cannot be renamed or removed.
     pub(crate) mounted: bool,
+    /// How many bind mounts show a mount in its place. Changes under the directory's lock.
+    covers: AtomicU32,
+    /// Of a view through a bind mount: the way to the seen dentry.
+    through: Option<Box<Through<H>>>,
 }
 
 struct DentryPlace<H: Host> {
@@ -40,7 +49,7 @@ impl<H: Host> Dentry<H> {
         mounted: bool,
     ) -> Result<Arc<Self>, FsError> {
         let place = SpinLock::new(Rank::PLACE, DentryPlace { parent, name, listed });
-        Ok(Arc::try_new(Dentry { inode, place, mounted })?)
+        Ok(Arc::try_new(Dentry { inode, place, mounted, covers: AtomicU32::new(0), through: None })?)
     }
 
     /// The root of a tree.
@@ -87,19 +96,146 @@ impl<H: Host> Dentry<H> {
         self.inode.is_directory()
     }
 
-    /// The directory it is in.
-    pub fn parent(&self) -> Option<Arc<Dentry<H>>> {
+    /// The view of `dentry` through `bind`.
+    pub(crate) fn view(bind: &Arc<Bind<H>>, dentry: Arc<Dentry<H>>) -> Result<Arc<Self>, FsError> {
+        let name = dentry.place.lock().name.clone();
+        let place = SpinLock::new(Rank::PLACE, DentryPlace { parent: None, name, listed: true });
+        let (inode, mounted) = (dentry.inode.clone(), Arc::ptr_eq(&dentry, &bind.source));
+        let through = Some(Box::try_new(Through { bind: bind.clone(), dentry })?);
+        Ok(Arc::try_new(Dentry { inode, place, mounted, covers: AtomicU32::new(0), through })?)
+    }
+
+    /// `dentry`, as it is seen from `from`, which sees its directory.
+    pub(crate) fn seen_from(from: &Dentry<H>, dentry: Arc<Dentry<H>>) -> Result<Arc<Self>, FsError> {
+        match &from.through {
+            Some(through) => Dentry::view(&through.bind, dentry),
+            None => Ok(dentry),
+        }
+    }
+
+    /// Whether it is seen through a bind mount.
+    pub fn is_view(&self) -> bool {
+        self.through.is_some()
+    }
+
+    /// The way that it is seen, if it is a view.
+    pub(crate) fn through(&self) -> Option<&Through<H>> {
+        self.through.as_deref()
+    }
+
+    /// The seen dentry of a view; any other dentry itself.
+    pub(crate) fn seen(this: &Arc<Self>) -> &Arc<Dentry<H>> {
+        this.through.as_ref().map_or(this, |through| &through.dentry)
+    }
+
+    /// Whether both are the same place.
+    pub fn same(this: &Arc<Self>, other: &Arc<Dentry<H>>) -> bool {
+        Arc::ptr_eq(this, other) || Arc::ptr_eq(Self::seen(this), Self::seen(other)) && Self::same_mount(this, other)
+    }
+
+    /// Whether both are of one mount, if they are of one file system.
+    fn same_bind(&self, other: &Dentry<H>) -> bool {
+        match (&self.through, &other.through) {
+            (Some(one), Some(other)) => Arc::ptr_eq(&one.bind, &other.bind),
+            (None, None) => true,
+            _ => false,
+        }
+    }
+
+    /// Whether both are of one mount.
+    pub fn same_mount(&self, other: &Dentry<H>) -> bool {
+        core::ptr::eq(self.inode.system(), other.inode.system()) && self.same_bind(other)
+    }
+
+    /// Whether its mount or its file system refuses these uses.
+    pub fn refuses(&self, uses: Restrictions) -> bool {
+        let system = self.inode.system();
+        uses == Restrictions::READ_ONLY && system.is_read_only() || self.restrictions().contains(uses)
+    }
+
+    /// The uses that its mount refuses.
+    pub fn restrictions(&self) -> Restrictions {
+        match &self.through {
+            Some(through) => through.bind.restrictions(),
+            None => self.inode.system().restrictions(),
+        }
+    }
+
+    /// [`FsError::ReadOnly`] if it takes no changes by this way.
+    pub fn changeable(&self) -> Result<(), FsError> {
+        if self.refuses(Restrictions::READ_ONLY) { Err(FsError::ReadOnly) } else { Ok(()) }
+    }
+
+    /// Whether a bind mount shows a mount on it.
+    pub(crate) fn covered(&self) -> bool {
+        self.covers.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether something is mounted on it, or it is the root of something mounted. It stays where it is.
+    pub(crate) fn is_fixed(&self) -> bool {
+        self.mounted || self.covered()
+    }
+
+    /// Counts a mount on it that a bind mount shows, or its end. The caller holds the directory's lock.
+    pub(crate) fn count_cover(&self, begins: bool) {
+        match begins {
+            true => self.covers.fetch_add(1, Ordering::Relaxed),
+            false => self.covers.fetch_sub(1, Ordering::Relaxed),
+        };
+    }
+
+    /// Whether `directory` lists it now, under whatever name. The caller holds the directory's lock.
+    pub(crate) fn is_in(&self, directory: &Arc<Dentry<H>>) -> bool {
+        let place = self.place.lock();
+        place.listed && place.parent.as_ref().is_some_and(|parent| Arc::ptr_eq(parent, directory))
+    }
+
+    /// The directory it is in. [`FsError::NotFound`] for a view of a directory that has left the bind mount's source.
+    pub fn parent(this: &Arc<Self>) -> Result<Option<Arc<Dentry<H>>>, FsError> {
+        if let Some(through) = &this.through
+            && !Dentry::is_below(&through.dentry, &through.bind.source)
+        {
+            return Err(FsError::NotFound);
+        }
+        let Some((up, _, _)) = Spot::of(this).up() else { return Ok(None) };
+        match up.bind {
+            Some(bind) => Dentry::view(&bind, up.dentry).map(Some),
+            None => Ok(Some(up.dentry)),
+        }
+    }
+
+    /// The root of its file system, for a dentry that is no view; `None` if it has none.
+    pub(crate) fn top(this: &Arc<Self>) -> Option<Arc<Dentry<H>>> {
+        let mut at = this.clone();
+        while !at.mounted {
+            at = at.directory()?;
+        }
+        Some(at)
+    }
+
+    /// The directory of a dentry that is no view.
+    pub(crate) fn directory(&self) -> Option<Arc<Dentry<H>>> {
         self.place.lock().parent.clone()
+    }
+
+    /// The number of its directory's inode; its own number, if it is in none.
+    pub(crate) fn parent_number(this: &Arc<Self>) -> u64 {
+        Spot::of(this).up().map_or(this.inode.ident.number, |(up, _, _)| up.dentry.inode.ident.number)
     }
 
     /// Its name.
     pub fn name(&self) -> Arc<[u8]> {
-        self.place.lock().name.clone()
+        let Some(through) = &self.through else { return self.place.lock().name.clone() };
+        match through.bind.place().filter(|_| Arc::ptr_eq(&through.dentry, &through.bind.source)) {
+            Some((_, name)) => name,
+            None => through.dentry.place.lock().name.clone(),
+        }
     }
 
     /// Whether a directory lists it.
     pub fn listed(&self) -> bool {
-        self.place.lock().listed
+        let seen = self.through.as_ref().map_or(self, |through| &through.dentry);
+        seen.place.lock().listed
     }
 
     /// Marks the name as removed. The caller holds the directory's lock.
@@ -115,14 +251,27 @@ impl<H: Host> Dentry<H> {
         core::mem::replace(&mut place.parent, parent)
     }
 
+    /// Moves a root of a mount. The caller holds `Vfs::moving`, and drops the returned directory later.
+    pub(crate) fn move_to(&self, parent: &Arc<Dentry<H>>, name: Arc<[u8]>) -> Option<Arc<Dentry<H>>> {
+        match &self.through {
+            Some(through) => {
+                let earlier = through.bind.place();
+                through.bind.set_place(Some((parent.clone(), name)));
+                earlier.map(|(directory, _)| directory)
+            }
+            None => self.place_at(parent, name),
+        }
+    }
+
     /// Whether it is `other` or lies below it.
     pub fn is_below(this: &Arc<Self>, other: &Arc<Dentry<H>>) -> bool {
-        let mut at = Some(this.clone());
-        while let Some(d) = at {
-            if Arc::ptr_eq(&d, other) {
+        let other = Spot::of(other);
+        let mut at = Some(Spot::of(this));
+        while let Some(spot) = at {
+            if spot.is(&other) {
                 return true;
             }
-            at = d.parent();
+            at = spot.up().map(|(up, _, _)| up);
         }
         false
     }
@@ -138,25 +287,21 @@ impl<H: Host> Dentry<H> {
         let mut inside = true;
         let mut names: Vec<Arc<[u8]>> = Vec::new();
         let mut exists = true;
-        let mut above: Option<Arc<Dentry<H>>> = None;
-        while let at = above.as_ref().unwrap_or(this)
-            && !Arc::ptr_eq(at, root)
-        {
-            let (parent, name, listed) = {
-                let p = at.place.lock();
-                (p.parent.clone(), p.name.clone(), p.listed)
-            };
-            exists &= listed;
-            let Some(parent) = parent else {
+        let (mut at, root) = (Spot::of(this), Spot::of(root));
+        while !at.is(&root) {
+            let Some((up, name, listed)) = at.up() else {
+                let listed = at.dentry.listed();
+                exists &= listed;
                 if names.is_empty() && !listed {
-                    names.try_push(name)?;
+                    names.try_push(at.dentry.name())?;
                     return joined(&names, b"").map(|path| (path, true, false));
                 }
                 inside = false;
                 break;
             };
+            exists &= listed;
             names.try_push(name)?;
-            above = Some(parent);
+            at = up;
         }
         if names.is_empty() {
             return Ok((Vec::try_copy(b"/")?, exists, inside));
@@ -177,9 +322,10 @@ impl<H: Host> Dentry<H> {
     #[cold]
     fn tell_both(&self, what: Happening) {
         let what = what | self.inode.kind_bit();
-        let listed = self.listed();
-        if let Some(parent) = self.parent() {
-            parent.inode.tell(what, 0, &self.name(), listed);
+        let seen = self.through.as_ref().map_or(self, |through| &through.dentry);
+        let (parent, name, listed) = seen.place();
+        if let Some(parent) = parent {
+            parent.inode.tell(what, 0, &name, listed);
         }
         self.inode.tell(what, 0, b"", listed);
     }
@@ -204,6 +350,61 @@ impl<H: Host> Dentry<H> {
         if self.inode.system().is_watched() {
             self.inode.tell(what | self.inode.kind_bit(), 0, b"", true);
         }
+    }
+}
+
+/// The parent and the name of a dentry, and whether the parent lists it.
+type PlaceOf<H> = (Option<Arc<Dentry<H>>>, Arc<[u8]>, bool);
+
+impl<H: Host> Dentry<H> {
+    /// The place of a dentry that is no view.
+    fn place(&self) -> PlaceOf<H> {
+        let place = self.place.lock();
+        (place.parent.clone(), place.name.clone(), place.listed)
+    }
+}
+
+/// A place in the tree, without memory of its own for a view.
+struct Spot<H: Host> {
+    bind: Option<Arc<Bind<H>>>,
+    /// No view.
+    dentry: Arc<Dentry<H>>,
+}
+
+impl<H: Host> Spot<H> {
+    fn of(dentry: &Arc<Dentry<H>>) -> Self {
+        match dentry.through() {
+            Some(through) => Spot { bind: Some(through.bind.clone()), dentry: through.dentry.clone() },
+            None => Spot { bind: None, dentry: dentry.clone() },
+        }
+    }
+
+    fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.dentry, &other.dentry)
+            && match (&self.bind, &other.bind) {
+                (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+                (None, None) => true,
+                _ => false,
+            }
+    }
+
+    /// The place above, the name there, and whether the directory lists that.
+    fn up(&self) -> Option<(Self, Arc<[u8]>, bool)> {
+        if let Some(bind) = &self.bind {
+            if Arc::ptr_eq(&self.dentry, &bind.source) {
+                return bind.place().map(|(parent, name)| (Spot::of(&parent), name, true));
+            }
+            // It has left the source, and the way up ends at the root of the file system.
+            if self.dentry.mounted {
+                return None;
+            }
+        }
+        let (parent, name, listed) = self.dentry.place();
+        let parent = parent?;
+        Some(match &self.bind {
+            Some(bind) => (Spot { bind: Some(bind.clone()), dentry: parent }, name, listed),
+            None => (Spot::of(&parent), name, listed),
+        })
     }
 }
 

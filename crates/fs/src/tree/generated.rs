@@ -53,6 +53,15 @@ pub trait GeneratedDirectory<H: Host>: Send + Sync {
     fn subject(&self) -> Option<&dyn Any> {
         None
     }
+    /// Whether users may remove its files, as its permission bits allow.
+    fn removes(&self) -> bool {
+        false
+    }
+    /// Removes the file `name`; the caller's rights are checked.
+    fn remove(&self, name: &[u8]) -> Result<(), FsError> {
+        let _ = name;
+        Err(FsError::NotPermitted)
+    }
     /// Whether the caller may use it regardless of its permission bits.
     fn admits(&self) -> bool {
         false

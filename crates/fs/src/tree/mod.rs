@@ -1,7 +1,8 @@
 //! Names, and the inodes that they lead to.
 //!
 //! A [`dentry`] ties a name in a [`directory`] to an [`inode`], which has attributes ([`attr`]) and belongs to a file
-//! system ([`system`]). An inode may have [`watch`]es and extended attributes ([`xattr`]). Providers make [`generated`] files when they are looked up.
+//! system ([`system`]). An inode may have [`watch`]es and extended attributes ([`xattr`]). Providers make [`generated`]
+//! files when they are looked up. A bind mount shows dentries at a second place.
 //!
 //! May use: [`stream`](crate::stream), [`pipe`](crate::pipe), the [`host`](crate::host), and locks, seals and counts of
 //! [`file`](crate::file). Paths and permissions are above, in [`vfs`](crate::vfs). Owns: an inode is counted while it

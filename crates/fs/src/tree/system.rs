@@ -24,7 +24,7 @@ impl Limits {
 }
 
 bitflags::bitflags! {
-    /// The uses that a mounted file system refuses.
+    /// The uses that a mount refuses.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct Restrictions: u8 {
         /// Its files and directories take no changes.
@@ -37,6 +37,9 @@ bitflags::bitflags! {
         const NO_EXECUTION = 1 << 3;
     }
 }
+
+/// Beside [`Restrictions`]: the file system takes no changes.
+const UNCHANGING: u8 = 1 << 7;
 
 /// The file system of an inode. It is mounted, or internal to the machine, and never freed.
 ///
@@ -51,7 +54,7 @@ pub struct FileSystem {
     pub(super) inodes: Option<&'static Quota>,
     pages: Option<&'static Quota>,
     numbered: PerCpu<AtomicU64>,
-    /// [`Restrictions`]
+    /// [`Restrictions`] of its first mount, and [`UNCHANGING`].
     restrictions: AtomicU8,
     /// Only the kernel makes and removes its names.
     pub(crate) by_kernel: bool,
@@ -108,24 +111,34 @@ impl FileSystem {
         (self.pages.map_or(0, Quota::taken), self.inodes())
     }
 
-    /// Whether its files and directories take no changes.
+    /// Whether its files and directories take no changes, by whatever mount.
     pub fn is_read_only(&self) -> bool {
-        self.refuses(Restrictions::READ_ONLY)
+        self.restrictions.load(Ordering::Relaxed) & UNCHANGING != 0
     }
 
-    /// Whether it refuses these uses.
-    pub fn refuses(&self, uses: Restrictions) -> bool {
-        self.restrictions().contains(uses)
-    }
-
-    /// The uses that it refuses.
-    pub fn restrictions(&self) -> Restrictions {
+    /// The uses that its first mount refuses; bind mounts have their own.
+    pub(crate) fn restrictions(&self) -> Restrictions {
         Restrictions::from_bits_truncate(self.restrictions.load(Ordering::Relaxed))
     }
 
-    /// Changes them.
+    /// Changes them, and whether the file system takes changes at all.
     pub fn restrict(&self, uses: Restrictions) {
-        self.restrictions.store(uses.bits(), Ordering::Relaxed);
+        let whole = if uses.contains(Restrictions::READ_ONLY) { UNCHANGING } else { 0 };
+        self.restrictions.store(uses.bits() | whole, Ordering::Relaxed);
+    }
+
+    /// Changes those of the first mount only.
+    pub(crate) fn restrict_first_mount(&self, uses: Restrictions) {
+        let change = |bits| Some(bits & UNCHANGING | uses.bits());
+        let _ = self.restrictions.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change);
+    }
+
+    /// Sets whether the file system takes no changes.
+    pub(crate) fn set_read_only(&self, read_only: bool) {
+        match read_only {
+            true => self.restrictions.fetch_or(UNCHANGING, Ordering::Relaxed),
+            false => self.restrictions.fetch_and(!UNCHANGING, Ordering::Relaxed),
+        };
     }
 
     /// [`FsError::ReadOnly`] if it takes no changes.
@@ -139,8 +152,7 @@ impl FileSystem {
             None | Some((u64::MAX, _)) => Count::default(),
             Some((limit, taken)) => Count { total: limit, free: limit.saturating_sub(taken) },
         };
-        let restrictions = self.restrictions();
-        Space { kind: self.kind, device: self.device, pages: of(self.pages), inodes: of(self.inodes), restrictions }
+        Space { kind: self.kind, device: self.device, pages: of(self.pages), inodes: of(self.inodes) }
     }
 
     /// Whether one of its inodes is watched.
@@ -254,8 +266,6 @@ pub struct Space {
     pub pages: Count,
     /// Inodes.
     pub inodes: Count,
-    /// The uses that it refuses.
-    pub restrictions: Restrictions,
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use crate::FsError;
 use crate::host::Host;
 use crate::tree::attr::{Attr, FileKind, without_set_ids};
+use crate::tree::dentry::Dentry;
 use crate::tree::generated::Generated;
 use crate::tree::inode::{Inode, InodeContent};
 use quire_heap::{Arc, Vec};
@@ -68,10 +69,7 @@ impl FileCredentials {
 
     /// Whether the permission bits allow `self` the access `want`.
     pub fn may<H: Host>(&self, inode: &Inode<H>, want: Want) -> Result<(), FsError> {
-        if want.contains(Want::WRITE)
-            && inode.system().is_read_only()
-            && matches!(inode.kind(), FileKind::Regular | FileKind::Directory | FileKind::Symlink)
-        {
+        if want.contains(Want::WRITE) && inode.system().is_read_only() && inode.kind().takes_changes() {
             return Err(FsError::ReadOnly);
         }
         let rights = inode.rights();
@@ -88,6 +86,14 @@ impl FileCredentials {
             InodeContent::Generated(Generated::Directory(directory)) if directory.admits() => Ok(()),
             _ => Err(FsError::Denied),
         }
+    }
+
+    /// As [`may`](Self::may), with the mount by which the file was reached.
+    pub fn may_at<H: Host>(&self, dentry: &Dentry<H>, want: Want) -> Result<(), FsError> {
+        if want.contains(Want::WRITE) && dentry.inode.kind().takes_changes() {
+            dentry.changeable()?;
+        }
+        self.may(&dentry.inode, want)
     }
 
     fn may_by_power<H: Host>(&self, inode: &Inode<H>, mode: u16, want: Want) -> bool {

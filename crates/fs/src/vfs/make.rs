@@ -9,6 +9,7 @@ use crate::pipe::Pipe;
 use crate::tree::attr::{DeviceNumber, NewAttr};
 use crate::tree::dentry::Dentry;
 use crate::tree::directory::Directory;
+use crate::tree::generated::{Generated, GeneratedDirectory};
 use crate::tree::inode::{Inode, InodeContent};
 use crate::tree::system::FileSystem;
 use crate::tree::watch::Happening;
@@ -51,7 +52,7 @@ impl<H: Host> Vfs<H> {
         }
         let parent = &found.parent;
         let InodeContent::Directory(directory) = &parent.inode.node else { return Err(FsError::NotFound) };
-        view.credentials.may(&parent.inode, Want::WRITE | Want::EXECUTE)?;
+        view.credentials.may_at(parent, Want::WRITE | Want::EXECUTE)?;
         self.may_rename_in(view, parent.inode.system()).map_err(|e| match content {
             // As for a directory that has no way to make files.
             Create::File => FsError::Denied,
@@ -59,7 +60,8 @@ impl<H: Host> Vfs<H> {
         })?;
         let inode = self.new_inode(view, Some(&parent.inode), parent.inode.system(), content, mode)?;
         let name = found.name.shared()?;
-        let dentry = Dentry::child(parent, name.clone(), inode, false)?;
+        let dentry = Dentry::child(Dentry::seen(parent), name.clone(), inode, false)?;
+        let seen = Dentry::seen_from(parent, dentry.clone())?;
         let memory = directory.memory()?;
         if let Some(file) = dentry.inode.file() {
             file.origin.set_name(&dentry);
@@ -76,14 +78,14 @@ impl<H: Host> Vfs<H> {
                 drop(entries);
                 return Err(FsError::Exists);
             }
-            entries.add(memory, name, dentry.clone());
+            entries.add(memory, name, dentry);
         }
         parent.inode.change(now, |a| {
             a.modified = now;
             a.links += u32::from(is_directory);
         });
-        parent.entry_happened(Happening::CREATE, 0, found.name.bytes(), &dentry.inode);
-        Ok(dentry)
+        parent.entry_happened(Happening::CREATE, 0, found.name.bytes(), &seen.inode);
+        Ok(seen)
     }
 
     pub(super) fn new_inode(
@@ -133,16 +135,16 @@ impl<H: Host> Vfs<H> {
             return Err(FsError::NotPermitted);
         }
         let parent = &found.parent;
-        if !core::ptr::eq(old.inode.system(), parent.inode.system()) {
+        if !old.same_mount(parent) {
             return Err(FsError::CrossDevice);
         }
         let InodeContent::Directory(directory) = &parent.inode.node else { return Err(FsError::NotPermitted) };
         view.credentials.may_link(&old.inode)?;
-        view.credentials.may(&parent.inode, Want::WRITE | Want::EXECUTE)?;
+        view.credentials.may_at(parent, Want::WRITE | Want::EXECUTE)?;
         self.may_rename_in(view, parent.inode.system())?;
         let admitted = parent.inode.system().admit(self.host.epoch());
         let name = found.name.shared()?;
-        let dentry = Dentry::child(parent, name.clone(), old.inode.clone(), false)?;
+        let dentry = Dentry::child(Dentry::seen(parent), name.clone(), old.inode.clone(), false)?;
         let memory = directory.memory()?;
         let now = self.host.realtime();
         {
@@ -164,14 +166,35 @@ impl<H: Host> Vfs<H> {
         Ok(())
     }
 
+    /// Removes a file of a generated directory.
+    fn unlink_generated(
+        &self,
+        view: &View<H>,
+        found: &FoundPath<H>,
+        directory: &dyn GeneratedDirectory<H>,
+    ) -> Result<(), FsError> {
+        view.credentials.may_at(&found.parent, Want::WRITE | Want::EXECUTE)?;
+        let victim = found.target.as_ref().ok_or(FsError::NotFound)?;
+        if found.slash {
+            return Err(FsError::NotDirectory);
+        }
+        view.credentials.may_take(&found.parent.inode, &victim.inode)?;
+        directory.remove(found.name.bytes())
+    }
+
     /// Removes a name that does not lead to a directory.
     pub fn unlink(&self, view: &View<H>, found: &FoundPath<H>) -> Result<(), FsError> {
         match found.last {
             Last::Name => {}
             _ => return Err(FsError::IsDirectory),
         }
+        if let InodeContent::Generated(Generated::Directory(directory)) = &found.parent.inode.node
+            && directory.removes()
+        {
+            return self.unlink_generated(view, found, &**directory);
+        }
         let InodeContent::Directory(directory) = &found.parent.inode.node else { return Err(FsError::NotPermitted) };
-        view.credentials.may(&found.parent.inode, Want::WRITE | Want::EXECUTE)?;
+        view.credentials.may_at(&found.parent, Want::WRITE | Want::EXECUTE)?;
         self.may_rename_in(view, found.parent.inode.system())?;
         let removed = {
             let mut entries = directory.lock();
@@ -183,6 +206,9 @@ impl<H: Host> Vfs<H> {
                 return Err(FsError::NotDirectory);
             }
             view.credentials.may_take(&found.parent.inode, &victim.inode)?;
+            if victim.is_fixed() {
+                return Err(FsError::Busy);
+            }
             let listed = entries.take(found.name.bytes());
             victim.unlist();
             (victim, listed)
@@ -211,12 +237,12 @@ impl<H: Host> Vfs<H> {
             Last::Root | Last::Jump => return Err(FsError::Busy),
         }
         let InodeContent::Directory(directory) = &found.parent.inode.node else { return Err(FsError::NotPermitted) };
-        view.credentials.may(&found.parent.inode, Want::WRITE | Want::EXECUTE)?;
+        view.credentials.may_at(&found.parent, Want::WRITE | Want::EXECUTE)?;
         self.may_rename_in(view, found.parent.inode.system())?;
         let removed = {
             let mut entries = directory.lock();
             let victim = entries.get(found.name.bytes()).cloned().ok_or(FsError::NotFound)?;
-            if victim.mounted {
+            if victim.is_fixed() {
                 return Err(FsError::Busy);
             }
             let InodeContent::Directory(inner) = &victim.inode.node else { return Err(FsError::NotDirectory) };

@@ -54,13 +54,14 @@ impl<H: Host> Vfs<H> {
             if flags.contains(OpenFlags::NAMELESS) {
                 let directory = found.target.ok_or(FsError::NotFound)?;
                 let InodeContent::Directory(_) = &directory.inode.node else { return Err(FsError::NotDirectory) };
-                view.credentials.may(&directory.inode, Want::WRITE | Want::EXECUTE)?;
+                view.credentials.may_at(&directory, Want::WRITE | Want::EXECUTE)?;
                 let system = directory.inode.system();
                 let inode = self.new_inode(view, Some(&directory.inode), system, Create::File, mode)?;
                 // No other thread has the file yet.
                 inode.change(self.host.realtime(), |a| a.linkable = !flags.contains(OpenFlags::EXCLUSIVE));
                 let label = try_format(format_args!("#{}", inode.ident.number))?;
-                return self.open_dentry(Dentry::unlisted(&directory, &label, inode)?, flags, io);
+                let file = Dentry::unlisted(Dentry::seen(&directory), &label, inode)?;
+                return self.open_dentry(Dentry::seen_from(&directory, file)?, flags, io);
             }
             let dentry = match &found.target {
                 Some(_) if exclusive => return Err(FsError::Exists),
@@ -107,7 +108,7 @@ impl<H: Host> Vfs<H> {
         if want.contains(Want::WRITE) && kind == FileKind::Directory {
             return Err(FsError::IsDirectory);
         }
-        caller.may(&dentry.inode, want)?;
+        caller.may_at(dentry, want)?;
         if flags.contains(OpenFlags::NOATIME) && !caller.owns(&dentry.inode.attr()) {
             return Err(FsError::NotPermitted);
         }
@@ -155,7 +156,7 @@ impl<H: Host> Vfs<H> {
                 if flags.contains(OpenFlags::TRUNCATE) {
                     inode.truncate_by_name(&self.host, 0, &io.of(flags))?;
                 }
-                file.origin.opened_as(dentry);
+                file.origin.opened_as(Dentry::seen(dentry));
                 Body::File
             }
             InodeContent::Directory(_) => Body::Directory,
@@ -169,9 +170,7 @@ impl<H: Host> Vfs<H> {
                     false => Pipe::open(pipe, read, write, &io.of(flags))?,
                 })
             }
-            InodeContent::CharDevice(_) | InodeContent::BlockDevice(_)
-                if inode.system().refuses(Restrictions::NO_DEVICES) =>
-            {
+            InodeContent::CharDevice(_) | InodeContent::BlockDevice(_) if dentry.refuses(Restrictions::NO_DEVICES) => {
                 return Err(FsError::Denied);
             }
             InodeContent::CharDevice(number) => Body::Stream(self.open_device(*number, flags)?),

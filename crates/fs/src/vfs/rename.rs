@@ -68,13 +68,13 @@ impl<H: Host> Vfs<H> {
             (Last::Name, _) if how == Rename::NoReplace => return Err(FsError::Exists),
             _ => return Err(FsError::Busy),
         }
-        let (old_parent, new_parent) = (&from.parent, &to.parent);
-        if !core::ptr::eq(old_parent.inode.system(), new_parent.inode.system()) {
+        if !from.parent.same_mount(&to.parent) {
             return Err(FsError::CrossDevice);
         }
+        let (old_parent, new_parent) = (Dentry::seen(&from.parent), Dentry::seen(&to.parent));
         let (old_dir, new_dir) = (entries(old_parent)?, entries(new_parent)?);
-        view.credentials.may(&old_parent.inode, Want::WRITE | Want::EXECUTE)?;
-        view.credentials.may(&new_parent.inode, Want::WRITE | Want::EXECUTE)?;
+        view.credentials.may_at(&from.parent, Want::WRITE | Want::EXECUTE)?;
+        view.credentials.may_at(&to.parent, Want::WRITE | Want::EXECUTE)?;
         self.may_rename_in(view, new_parent.inode.system())?;
         let same = Arc::ptr_eq(old_parent, new_parent);
         let name = to.name.shared()?;
@@ -103,7 +103,7 @@ impl<H: Host> Vfs<H> {
         let source = both.source().get(from.name.bytes()).cloned().ok_or(FsError::NotFound)?;
         let there = both.target().get(&name).cloned();
         let source_is_dir = source.inode.is_directory();
-        if source.mounted || there.as_ref().is_some_and(|t| t.mounted) {
+        if source.is_fixed() || there.as_ref().is_some_and(|t| t.is_fixed()) {
             return Err(FsError::Busy);
         }
         if both.target().dead() {

@@ -79,18 +79,6 @@ fn slashes(path: &[u8]) -> usize {
 }
 
 impl<H: Host> Vfs<H> {
-    /// The entry `name` of the directory `here`, if it exists.
-    pub(crate) fn child(&self, here: &Arc<Dentry<H>>, name: &[u8]) -> Result<Option<Arc<Dentry<H>>>, FsError> {
-        match &here.inode.node {
-            InodeContent::Directory(d) => Ok(d.get(name, &self.host().epoch().pin()).map(names::FoundName::counted)),
-            InodeContent::Generated(Generated::Directory(d)) => {
-                let entry = d.lookup(name)?;
-                entry.map(|entry| Dentry::for_generated(self.host(), here, name, entry)).transpose()
-            }
-            _ => Err(FsError::NotDirectory),
-        }
-    }
-
     /// Walks `path` from `base` (or from the root) to its last component, which may be missing. Links on the way are
     /// always followed, a link at the end according to `end`. With a trailing slash the last component must be a
     /// directory, unless only its name matters.
@@ -146,6 +134,9 @@ impl<H: Host> Vfs<H> {
             let len = rest.iter().position(|&b| b == b'/').unwrap_or(rest.len());
             let name = &rest[..len];
             let InodeContent::Directory(directory) = &here.inode.node else { return None };
+            if here.through().is_some() {
+                return None;
+            }
             if matches!(name, b"" | b"." | b"..")
                 || len > NAME_MAX
                 || view.credentials.may(&here.inode, Want::EXECUTE).is_err()
@@ -215,11 +206,11 @@ impl<H: Host> Vfs<H> {
             }
             let (mut last, mut child) = match name {
                 b"." => (Last::Dot, Some(Arc::clone(&here))),
-                b".." if view.resolve.contains(Resolve::BENEATH) && Arc::ptr_eq(&here, base) => {
+                b".." if view.resolve.contains(Resolve::BENEATH) && Dentry::same(&here, base) => {
                     return Err(FsError::CrossDevice);
                 }
-                b".." if Arc::ptr_eq(&here, view.root()) => (Last::DotDot, Some(Arc::clone(&here))),
-                b".." => (Last::DotDot, Some(here.parent().unwrap_or_else(|| Arc::clone(&here)))),
+                b".." if Dentry::same(&here, view.root()) => (Last::DotDot, Some(Arc::clone(&here))),
+                b".." => (Last::DotDot, Some(Dentry::parent(&here)?.unwrap_or_else(|| Arc::clone(&here)))),
                 _ => (Last::Name, self.child(&here, name)?),
             };
             if let Some(link) = &child
@@ -240,7 +231,7 @@ impl<H: Host> Vfs<H> {
                     Step::Path(mut target) => {
                         target.try_extend_from_slice(&bytes[len..])?;
                         if target[0] == b'/' {
-                            let crosses = !same_system(&here, view.root());
+                            let crosses = !here.same_mount(view.root());
                             if view.resolve.contains(Resolve::BENEATH)
                                 || crosses && view.resolve.contains(Resolve::NO_CROSSING)
                             {
@@ -318,10 +309,6 @@ impl<H: Host> Vfs<H> {
     }
 }
 
-fn same_system<H: Host>(one: &Dentry<H>, other: &Dentry<H>) -> bool {
-    core::ptr::eq(one.inode.system(), other.inode.system())
-}
-
 /// Checks a step from `here` to `child` of a walk with limits that began at `base`.
 ///
 /// A directory may be moved while a walk is in it, and its parent may then be outside. So each step to a parent is checked
@@ -333,21 +320,14 @@ fn confined<H: Host>(
     child: &Arc<Dentry<H>>,
     last: Last,
 ) -> Result<(), FsError> {
-    if view.resolve.contains(Resolve::NO_CROSSING) && !same_system(here, child) {
+    if view.resolve.contains(Resolve::NO_CROSSING) && !here.same_mount(child) {
         return Err(FsError::CrossDevice);
     }
     if last != Last::DotDot || !view.resolve.intersects(Resolve::BENEATH | Resolve::IN_ROOT) {
         return Ok(());
     }
     let top = if view.resolve.contains(Resolve::IN_ROOT) { view.root() } else { base };
-    let mut at = child.clone();
-    while !Arc::ptr_eq(&at, top) {
-        match at.parent() {
-            Some(above) if !Arc::ptr_eq(&above, &at) => at = above,
-            _ => return Err(FsError::WouldBlock),
-        }
-    }
-    Ok(())
+    if Dentry::is_below(child, top) { Ok(()) } else { Err(FsError::WouldBlock) }
 }
 
 enum Step<H: Host> {

@@ -9,8 +9,8 @@ pub use queue::{Attributes, Message, Notify, Patience, PosixQueue, Watch};
 use crate::error::Error;
 use crate::host::Host;
 use crate::owner::{Caller, Owner};
-use core::sync::atomic::{AtomicUsize, Ordering};
-use quire_heap::{Arc, Map, SpareEntry};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use quire_heap::{Arc, Map, SpareEntry, Vec};
 use quire_sync::Mutex;
 
 /// Limits on queues.
@@ -56,6 +56,8 @@ type Names<H, W> = Map<Arc<[u8]>, Arc<PosixQueue<H, W>>>;
 pub struct PosixQueues<H: Host, W: Watch> {
     host: H,
     names: Mutex<Names<H, W>>,
+    /// The number of the next queue.
+    next: AtomicU64,
     limits: Limits,
 }
 
@@ -69,7 +71,7 @@ impl<H: Host, W: Watch> PosixQueues<H, W> {
             default_messages: AtomicUsize::new(10),
             default_size: AtomicUsize::new(8192),
         };
-        PosixQueues { host, names: Mutex::new(Map::new()), limits }
+        PosixQueues { host, names: Mutex::new(Map::new()), next: AtomicU64::new(1), limits }
     }
 
     /// The limits.
@@ -113,9 +115,34 @@ impl<H: Host, W: Watch> PosixQueues<H, W> {
         let bytes = attributes.messages as u64 * (attributes.size as u64 + MESSAGE) + OVERHEAD;
         let charge = self.host.charge_queue(bytes).ok_or(Error::TooMany)?;
         let (entry, key) = (SpareEntry::try_new()?, Arc::try_copy(name)?);
-        let new = Arc::try_new(PosixQueue::new(attributes, Owner::new(caller, how.mode), charge))?;
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let new = Arc::try_new(PosixQueue::new(attributes, Owner::new(caller, how.mode), number, charge))?;
         names.insert(entry, key, new.clone());
         Ok(new)
+    }
+
+    /// The queue `name`.
+    pub fn find(&self, name: &[u8]) -> Option<Arc<PosixQueue<H, W>>> {
+        self.names.lock().get(name).cloned()
+    }
+
+    /// Calls `each(number, name)` for the queues with numbers above `after`, in ascending order, until it returns false.
+    pub fn list(&self, after: u64, each: &mut dyn FnMut(u64, &[u8]) -> bool) -> Result<(), Error> {
+        let mut all: Vec<(u64, Arc<[u8]>)> = Vec::new();
+        let names = self.names.lock();
+        for (name, queue) in names.iter().filter(|(_, queue)| queue.number() > after) {
+            all.try_push((queue.number(), name.clone()))?;
+        }
+        drop(names);
+        all.sort_unstable_by_key(|(number, _)| *number);
+        let _refused = all.iter().all(|(number, name)| each(*number, name));
+        Ok(())
+    }
+
+    /// Takes the name from a queue of any owner.
+    pub fn remove(&self, name: &[u8]) -> Result<(), Error> {
+        let gone = self.names.lock().take(name);
+        gone.map(drop).ok_or(Error::NotFound)
     }
 
     /// Takes the name from a queue. `owns_all`: the caller may do so with queues of others.

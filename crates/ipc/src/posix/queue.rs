@@ -69,6 +69,8 @@ pub struct Patience<'a> {
 pub struct PosixQueue<H: Host, W: Watch> {
     attributes: Attributes,
     owner: Owner,
+    /// Unique: no other queue has or had it.
+    number: u64,
     state: Mutex<State>,
     watch: W,
     _charge: H::Charge,
@@ -120,10 +122,15 @@ impl State {
 }
 
 impl<H: Host, W: Watch> PosixQueue<H, W> {
-    pub(super) fn new(attributes: Attributes, owner: Owner, charge: H::Charge) -> Self {
+    pub(super) fn new(attributes: Attributes, owner: Owner, number: u64, charge: H::Charge) -> Self {
         let state = State { messages: Map::new(), count: 0, bytes: 0, receivers: 0, notify: None };
         let state = Mutex::new(state);
-        PosixQueue { attributes, owner, state, watch: W::default(), _charge: charge }
+        PosixQueue { attributes, owner, number, state, watch: W::default(), _charge: charge }
+    }
+
+    /// A number that no other queue has or had.
+    pub fn number(&self) -> u64 {
+        self.number
     }
 
     /// Its size.

@@ -198,6 +198,9 @@ impl quire_linux::Machine for Machine {
     fn log(&self, line: fmt::Arguments<'_>) {
         crate::report::log::line(line);
     }
+    fn log_line(&self, at: u64) -> Option<quire_linux::log::LogLine> {
+        crate::report::ring::line(at)
+    }
     fn verbose(&self) -> bool {
         VERBOSE.load(Ordering::Relaxed)
     }

@@ -37,7 +37,9 @@ pub fn line(args: fmt::Arguments<'_>) {
     let mut line = Line { bytes: [0; 256], len: 0 };
     let us = crate::cpu::clock::now() / 1000;
     let _never_fails = write!(line, "[{:>5}.{:06}] ", us / 1_000_000, us % 1_000_000);
+    let prefix = line.len;
     let _never_fails = line.write_fmt(args);
+    super::ring::add(us, &line.bytes[prefix..line.len]);
     line.bytes[line.len] = b'\n';
     line.len += 1;
     raw(&line.bytes[..line.len]);

@@ -12,5 +12,6 @@ pub mod backtrace;
 #[cfg(debug_assertions)]
 pub mod inversion;
 pub mod panic;
+pub mod ring;
 pub mod trace;
 pub mod watchdog;

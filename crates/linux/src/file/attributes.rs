@@ -20,6 +20,7 @@ fn change_mode<M: Machine>(
     if dentry.inode.kind() == FileKind::Symlink {
         return Err(Errno::EOPNOTSUPP);
     }
+    dentry.changeable()?;
     ctx.vfs().set_mode(&view.credentials, &dentry.inode, (mode & 0o7777) as u16)?;
     dentry.happened(Happening::ATTRIBUTES);
     Ok(0)
@@ -58,6 +59,7 @@ fn change_owner<M: Machine>(
     gid: u32,
 ) -> Result<usize, Errno> {
     let given = |id: u32| (id != u32::MAX).then_some(id);
+    dentry.changeable()?;
     ctx.vfs().set_owner(&view.credentials, &dentry.inode, given(uid), given(gid))?;
     dentry.happened(Happening::ATTRIBUTES);
     Ok(0)
@@ -114,6 +116,7 @@ fn set_times<M: Machine>(
         Time::At(t) => Some(t),
     });
     let explicit = times != [Time::Now; 2];
+    dentry.changeable()?;
     ctx.vfs().set_times(&view.credentials, &dentry.inode, a, m, explicit)?;
     dentry.happened(Happening::ATTRIBUTES);
     Ok(0)

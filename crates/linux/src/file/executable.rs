@@ -27,7 +27,7 @@ impl<M: Machine> Executable<M> {
     /// The ids that its set-id bits give, read at one moment.
     pub fn set_ids(&self) -> SetIds {
         const GROUP: u16 = 0o2010;
-        if self.dentry.inode.system().refuses(Restrictions::NO_SET_IDS) {
+        if self.dentry.refuses(Restrictions::NO_SET_IDS) {
             return SetIds::default();
         }
         let attr = self.dentry.inode.attr();

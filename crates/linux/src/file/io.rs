@@ -490,7 +490,7 @@ pub fn sys_truncate<M: Machine>(ctx: &mut Ctx<'_, M>, path: u64, size: i64) -> R
     if dentry.inode.is_directory() {
         return Err(Errno::EISDIR);
     }
-    view.credentials.may(&dentry.inode, Want::WRITE)?;
+    view.credentials.may_at(&dentry, Want::WRITE)?;
     // It may wait for the end of a lease.
     let interrupted = || ctx.thread.interrupted();
     let truncated = dentry.inode.truncate_by_name(ctx.vfs().host(), size, &writing(ctx, &interrupted));

@@ -168,7 +168,7 @@ fn executable<M: Machine>(view: &View<M>, dentry: Hold<Dentry<M>>) -> Result<Exe
         quire_fs::FileKind::Symlink => return Err(Errno::ELOOP),
         _ => return Err(Errno::EACCES),
     }
-    if dentry.inode.system().refuses(Restrictions::NO_EXECUTION) {
+    if dentry.refuses(Restrictions::NO_EXECUTION) {
         return Err(Errno::EACCES);
     }
     view.credentials.may(&dentry.inode, Want::EXECUTE)?;
@@ -204,7 +204,7 @@ pub fn mappable<M: Machine>(ctx: &Ctx<'_, M>, fd: i32, write: bool, shared: bool
         return Err(Errno::EACCES);
     }
     let mut max_prot = if shared && !writable { Prot::READ | Prot::EXEC } else { Prot::all() };
-    if file.dentry.inode.system().refuses(Restrictions::NO_EXECUTION) {
+    if file.dentry.refuses(Restrictions::NO_EXECUTION) {
         max_prot -= Prot::EXEC;
     }
     match file.body() {

@@ -4,7 +4,6 @@ use super::path::{AT_FDCWD, find, only};
 use super::{Dentry, View};
 use crate::{Ctx, Errno, Machine};
 use linux_raw_sys::general as raw;
-use quire_fs::Space;
 use quire_fs::Want;
 use quire_fs::{FileKind, PAGE_SIZE, Restrictions, Status, Timestamp};
 use quire_lookup::Hold;
@@ -151,10 +150,10 @@ fn check_access<M: Machine>(ctx: &Ctx<'_, M>, dir: i32, path: u64, mode: u32, fl
     if mode != 0 {
         let want = Want::from_bits_truncate(mode as u16);
         let program = want.contains(Want::EXECUTE) && dentry.inode.kind() == FileKind::Regular;
-        if program && dentry.inode.system().refuses(Restrictions::NO_EXECUTION) {
+        if program && dentry.refuses(Restrictions::NO_EXECUTION) {
             return Err(Errno::EACCES);
         }
-        caller.may(&dentry.inode, want)?;
+        caller.may_at(&dentry, want)?;
     }
     Ok(0)
 }
@@ -184,11 +183,15 @@ pub fn sys_access<M: Machine>(ctx: &mut Ctx<'_, M>, path: u64, mode: u32) -> Res
 const FLAGS_ARE_VALID: u32 = 0x20;
 
 /// `struct statfs`, as words.
-fn statfs_words(s: &Space) -> [u64; 15] {
+fn statfs_words<M: Machine>(ctx: &Ctx<'_, M>, dentry: &Dentry<M>) -> [u64; 15] {
+    let s = ctx.vfs().space(&dentry.inode);
+    let mut restrictions = dentry.restrictions();
+    restrictions.set(Restrictions::READ_ONLY, dentry.refuses(Restrictions::READ_ONLY));
     let kind = match s.kind {
         "proc" => 0x9fa0,
         "sysfs" => 0x6265_6572,
         "devpts" => 0x1cd1,
+        "mqueue" => 0x1980_0202,
         "pipefs" => 0x5049_5045,
         _ => 0x0102_1994,
     };
@@ -205,7 +208,7 @@ fn statfs_words(s: &Space) -> [u64; 15] {
         s.device,
         255,
         page,
-        (raw::MS_NOATIME | FLAGS_ARE_VALID) as u64 | u64::from(s.restrictions.bits()),
+        (raw::MS_NOATIME | FLAGS_ARE_VALID) as u64 | u64::from(restrictions.bits()),
         0,
         0,
         0,
@@ -216,13 +219,13 @@ fn statfs_words(s: &Space) -> [u64; 15] {
 /// `statfs`
 pub fn sys_statfs<M: Machine>(ctx: &mut Ctx<'_, M>, path: u64, to: u64) -> Result<usize, Errno> {
     let (_, dentry) = find(ctx, AT_FDCWD, path, 0)?;
-    ctx.write(to, &statfs_words(&ctx.vfs().space(&dentry.inode)))?;
+    ctx.write(to, &statfs_words(ctx, &dentry))?;
     Ok(0)
 }
 
 /// `fstatfs`
 pub fn sys_fstatfs<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, to: u64) -> Result<usize, Errno> {
     let file = ctx.any_file(fd)?;
-    ctx.write(to, &statfs_words(&ctx.vfs().space(&file.dentry.inode)))?;
+    ctx.write(to, &statfs_words(ctx, &file.dentry))?;
     Ok(0)
 }

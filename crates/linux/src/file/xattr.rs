@@ -41,7 +41,7 @@ fn name<M: Machine>(ctx: &Ctx<'_, M>, at: u64) -> Result<Vec<u8>, Errno> {
 /// Checks a request of one attribute: first the caller's rights, then the file system's abilities.
 fn check<M: Machine>(ctx: &Ctx<'_, M>, (view, dentry): &FoundDentry<M>, name: &[u8], want: Want) -> Result<(), Errno> {
     let refused = |writing| Err(if want == Want::WRITE { writing } else { Errno::ENODATA });
-    if want == Want::WRITE && dentry.inode.system().is_read_only() {
+    if want == Want::WRITE && dentry.changeable().is_err() {
         return Err(Errno::EROFS);
     }
     let admin = ctx.credentials().may(cap::SYS_ADMIN);

@@ -1,7 +1,7 @@
 //! System V IPC, and POSIX message queues: the calls of Linux over the objects of `quire_ipc`.
 //!
-//! [`segments`] has shared memory, [`arrays`] semaphores, [`queues`] messages, [`posix_queues`] POSIX message queues. [`permission`] translates owners and
-//! modes. [`memory`] makes the objects of the memory core that segments show.
+//! [`segments`] has shared memory, [`arrays`] semaphores, [`queues`] messages, [`posix_queues`] POSIX message queues, and
+//! [`queue_tree`] their files. [`permission`] translates owners and modes. [`memory`] makes the objects of the memory core that segments show.
 
 mod arrays;
 mod beneath;
@@ -9,6 +9,7 @@ pub mod host;
 pub(crate) mod memory;
 mod permission;
 mod posix_queues;
+mod queue_tree;
 mod queues;
 mod segments;
 
@@ -16,6 +17,7 @@ pub use arrays::{sys_semctl, sys_semget, sys_semop, sys_semtimedop};
 pub use posix_queues::{
     sys_mq_getsetattr, sys_mq_notify, sys_mq_open, sys_mq_timedreceive, sys_mq_timedsend, sys_mq_unlink,
 };
+pub use queue_tree::queue_root;
 pub use queues::{sys_msgctl, sys_msgget, sys_msgrcv, sys_msgsnd};
 pub use segments::{sys_shmat, sys_shmctl, sys_shmdt, sys_shmget};
 

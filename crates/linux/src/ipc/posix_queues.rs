@@ -10,7 +10,6 @@ use crate::socket::NoticeSocket;
 use crate::time::{Timespec, on_monotonic};
 use crate::{Ctx, Errno, Linux, Machine};
 use core::any::Any;
-use core::fmt::Write as _;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use linux_raw_sys::general as raw;
 use quire_fs::readiness::Readiness;
@@ -54,10 +53,7 @@ struct QueueFile<M: Machine> {
 impl<M: Machine> Stream for QueueFile<M> {
     fn read(&self, _io: &Io<'_>, sink: &mut dyn Sink) -> Result<usize, FsError> {
         let mut text = Vec::<u8>::new();
-        let pid = self.queue.notified();
-        let written =
-            writeln!(text, "QSIZE:{:<10} NOTIFY:{:<5} SIGNO:{:<5} NOTIFY_PID:{pid:<6}", self.queue.filled().1, 0, 0);
-        written.map_err(|_| FsError::OutOfMemory)?;
+        super::queue_tree::describe(&self.queue, &mut text).map_err(|_| FsError::OutOfMemory)?;
         let from = self.read.load(Ordering::Relaxed).min(text.len());
         let n = sink.put(&text[from..])?;
         self.read.store(from + n, Ordering::Relaxed);

@@ -30,7 +30,7 @@ pub(super) fn cpu_info<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(
 }
 
 pub(super) fn file_systems<M: Machine>(_about: &About<M>, out: &mut Text) -> Result<(), FsError> {
-    put!(out, "nodev\tsysfs\nnodev\ttmpfs\nnodev\tproc\n")
+    put!(out, "nodev\tsysfs\nnodev\ttmpfs\nnodev\tproc\nnodev\tramfs\nnodev\tdevpts\nnodev\tmqueue\n")
 }
 
 pub(super) fn interrupts<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {

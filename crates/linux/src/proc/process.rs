@@ -300,14 +300,14 @@ fn limits<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
 }
 
 /// The options of a mount that restrict its uses.
-fn restrictions_of(system: &FileSystem, out: &mut Text) -> Result<(), FsError> {
+fn restrictions_of(has: Restrictions, out: &mut Text) -> Result<(), FsError> {
     const WORDS: [(Restrictions, &str); 3] = [
         (Restrictions::NO_SET_IDS, ",nosuid"),
         (Restrictions::NO_DEVICES, ",nodev"),
         (Restrictions::NO_EXECUTION, ",noexec"),
     ];
-    put!(out, "{}", if system.is_read_only() { "ro" } else { "rw" })?;
-    let others = WORDS.iter().filter(|(one, _)| system.refuses(*one));
+    put!(out, "{}", if has.contains(Restrictions::READ_ONLY) { "ro" } else { "rw" })?;
+    let others = WORDS.iter().filter(|(one, _)| has.contains(*one));
     others.map(|(_, word)| word).try_for_each(|word| put!(out, "{word}"))
 }
 
@@ -320,7 +320,9 @@ fn mounts<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
             put!(out, " ")?;
             escaped(path, out)?;
             put!(out, " {} ", system.kind)?;
-            restrictions_of(system, out)?;
+            let mut has = mount.restrictions();
+            has.set(Restrictions::READ_ONLY, mount.root.refuses(Restrictions::READ_ONLY));
+            restrictions_of(has, out)?;
             put!(out, ",relatime")?;
             limits_of(system, out)?;
             put!(out, " 0 0\n")
@@ -346,11 +348,13 @@ fn mount_info<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsErro
             // The longest path of an earlier mount that leads to this one.
             let on = paths.iter().filter(|(above, _)| leads_to(above, path)).max_by_key(|(above, _)| above.len());
             let parent = on.map_or(1, |(_, id)| *id);
-            put!(out, "{id} {parent} {}:{} / ", device >> 8 & 0xfff, device & 0xff)?;
+            put!(out, "{id} {parent} {}:{} ", device >> 8 & 0xfff, device & 0xff)?;
+            escaped(&mount.root_path()?, out)?;
+            put!(out, " ")?;
             escaped(path, out)?;
             let mode = if system.is_read_only() { "ro" } else { "rw" };
             put!(out, " ")?;
-            restrictions_of(system, out)?;
+            restrictions_of(mount.restrictions(), out)?;
             put!(out, ",relatime - {kind} ")?;
             escaped(&mount.source, out)?;
             put!(out, " {mode}")?;

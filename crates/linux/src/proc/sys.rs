@@ -95,7 +95,7 @@ impl<M: Machine> Settings<M> {
         Item::file("overflowuid", |_, out| put!(out, "65534\n")),
         number!("perf_event_paranoid", HideEvents),
         Item { name: "pid_max", kind: ItemKind::Writable(pid_max, set_pid_max) },
-        Item::file("printk", |_, out| put!(out, "4\t4\t1\t7\n")),
+        Item { name: "printk", kind: ItemKind::Writable(log_levels, set_log_levels) },
         Item { name: "pty", kind: ItemKind::Directory(|a| table(a, Self::PTY, 1270)) },
         Item { name: "random", kind: ItemKind::Directory(|a| table(a, Self::RANDOM, 1250)) },
         number!("randomize_va_space", Randomize),
@@ -291,6 +291,19 @@ fn set_name<M: Machine, const OF: usize>(about: &About<M>, bytes: &[u8]) -> Resu
 /// A number written to a setting.
 pub(super) fn number(bytes: &[u8]) -> Result<u64, FsError> {
     core::str::from_utf8(bytes).ok().and_then(|text| text.trim().parse().ok()).ok_or(FsError::Invalid)
+}
+
+fn log_levels<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
+    let [console, message, least, first] = about.0.log.levels();
+    put!(out, "{console}\t{message}\t{least}\t{first}\n")
+}
+
+fn set_log_levels<M: Machine>(about: &About<M>, bytes: &[u8]) -> Result<usize, FsError> {
+    let text = core::str::from_utf8(bytes).map_err(|_| FsError::Invalid)?;
+    for (at, word) in text.split_whitespace().enumerate().take(4) {
+        about.0.log.set_level(at, word.parse().map_err(|_| FsError::Invalid)?);
+    }
+    Ok(bytes.len())
 }
 
 fn pid_max<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {

@@ -211,6 +211,7 @@ impl Repeat {
             | raw::__NR_chroot
             | raw::__NR_uname
             | raw::__NR_sysinfo
+            | raw::__NR_syslog
             | raw::__NR_times
             | raw::__NR_time
             | raw::__NR_getrusage

@@ -4,7 +4,7 @@ use super::{Handler, Supported};
 use crate::errno::{Errno, encode};
 use crate::shortage::ends;
 use crate::{Ctx, Machine};
-use crate::{exec, file, futex, ipc, memory, mount, process, rseq, signal, socket, system, time};
+use crate::{exec, file, futex, ipc, memory, mount, process, rseq, signal, socket, syslog, system, time};
 
 macro_rules! table {
     ($($number:literal $name:ident => $($handler:ident)::+ $(, flags $flags:literal)? $(, $note:literal)?;)*) => {
@@ -150,6 +150,7 @@ table! {
     99 sysinfo => system::sys_sysinfo;
     100 times => process::rusage::sys_times;
     102 getuid => process::identities::sys_getuid;
+    103 syslog => syslog::sys_syslog, flags "all eleven actions", "all lines have priority 6, and the console shows each, whatever its level";
     104 getgid => process::identities::sys_getgid;
     105 setuid => process::identities::sys_setuid;
     106 setgid => process::identities::sys_setgid;
@@ -202,7 +203,7 @@ table! {
     161 chroot => file::sys_chroot;
     162 sync => file::sys_sync, "does nothing: files are in memory";
     164 settimeofday => time::clock::sys_settimeofday;
-    165 mount => mount::sys_mount, flags "`tmpfs`, `ramfs`, `proc`, `sysfs`; MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT; of `tmpfs` size, nr_blocks, nr_inodes, mode, uid, gid, huge=never", "no bind mounts and no moves: EINVAL; MS_SHARED, MS_PRIVATE, MS_SLAVE and MS_UNBINDABLE are accepted and do nothing, as are MS_SYNCHRONOUS and all other flags";
+    165 mount => mount::sys_mount, flags "`tmpfs`, `ramfs`, `proc`, `sysfs`, `mqueue`, `devpts`; MS_BIND, MS_REC, MS_MOVE, MS_REMOUNT, MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC; of `tmpfs` size, nr_blocks, nr_inodes, mode, uid, gid, huge=never", "`devpts` shows the terminals of /dev/pts, its options do nothing, and no file is made in `mqueue`; a mapping keeps no bind mount busy; the mounts of boot are not moved: EBUSY; nothing is mounted on the root or in `/proc` and `/sys`: EBUSY; MS_SHARED, MS_PRIVATE, MS_SLAVE and MS_UNBINDABLE are accepted and do nothing, as are MS_SYNCHRONOUS and all other flags";
     166 umount2 => mount::sys_umount2, flags "MNT_DETACH, UMOUNT_NOFOLLOW", "the mounts of boot stay: EBUSY; MNT_FORCE does nothing, MNT_EXPIRE never unmounts: EAGAIN";
     169 reboot => system::sys_reboot, flags "LINUX_REBOOT_CMD_RESTART, LINUX_REBOOT_CMD_RESTART2, LINUX_REBOOT_CMD_HALT, LINUX_REBOOT_CMD_POWER_OFF", "every command that ends the machine powers off; LINUX_REBOOT_CMD_CAD_ON and LINUX_REBOOT_CMD_CAD_OFF are accepted and do nothing; others EINVAL";
     170 sethostname => system::sys_sethostname;

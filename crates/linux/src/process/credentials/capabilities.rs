@@ -41,6 +41,7 @@ numbers! {
     MKNOD = 27;
     LEASE = 28;
     MAC_OVERRIDE = 32;
+    SYSLOG = 34;
     WAKE_ALARM = 35;
     CHECKPOINT_RESTORE = 40;
 }

@@ -5,13 +5,17 @@
 //! directories cannot be mount points: the root of the tree, and those of generated file systems, whose entries are made
 //! for each lookup.
 //!
+//! A bind mount ([`bind`]) sees the entries of another mount. Mounts on such entries are kept by the bind
+//! mount, because only its paths lead to them.
+//!
 //! A file system in memory holds its own tree: each entry refers to its directory, and each directory to its entries. So
 //! the tree is taken apart when its mount has ended and no process uses it any more. Until then the mount is on the list
 //! of detached ones, which each later mount or unmount looks at again.
 
+mod attach;
+mod bind;
+
 use super::Vfs;
-use super::found::{Final, Last};
-use super::make::Create;
 use crate::FsError;
 use crate::host::Host;
 use crate::tree::attr::NewAttr;
@@ -31,8 +35,10 @@ pub struct Mount<H: Host> {
     pub root: Arc<Dentry<H>>,
     /// The name that the mounting program gave to its source.
     pub source: Arc<[u8]>,
-    /// The directory that it hides; `None` for the mounts of boot, which stay.
-    hidden: Option<Arc<Dentry<H>>>,
+    /// The hidden directory or file; `None` for the root of the tree.
+    pub(super) hidden: Option<Arc<Dentry<H>>>,
+    /// A mount of boot, which stays.
+    pub(super) permanent: bool,
 }
 
 /// Whether any process uses a tree: as a working directory, by an open file, or by a mapping.
@@ -40,7 +46,7 @@ pub type InUse<'a, H> = &'a dyn Fn(&Arc<Dentry<H>>) -> Result<bool, FsError>;
 
 /// The mounts that users change, under one lock.
 pub(crate) struct Changes<H: Host> {
-    detached: Vec<Arc<Mount<H>>>,
+    pub(super) detached: Vec<Arc<Mount<H>>>,
     /// File systems of ended mounts, of which a thread may still hold a file that it has looked up.
     emptying: Vec<&'static FileSystem>,
     /// Those without files. They are never freed, and serve the next mounts of their kind.
@@ -62,62 +68,14 @@ pub enum Content<H: Host> {
         /// The permission bits, user and group of its root.
         root: NewAttr,
     },
-    /// A tree of generated files.
-    Generated(Arc<dyn GeneratedDirectory<H>>),
+    /// A tree of generated files, and the permission bits of its root.
+    Generated(Arc<dyn GeneratedDirectory<H>>, u16),
 }
 
 impl<H: Host> Vfs<H> {
-    /// Mounts an empty memory file system on the directory `path`, which is made if it is missing.
-    pub fn mount_memory(
-        &self,
-        path: &[u8],
-        kind: &'static str,
-        limits: Limits,
-        mode: u16,
-    ) -> Result<Arc<Dentry<H>>, FsError> {
-        let system = self.new_system(kind, limits)?;
-        let root = Self::root_directory(&self.host, system, NewAttr { mode, uid: 0, gid: 0 })?;
-        self.mount(path, root)
-    }
-
-    /// Mounts the generated tree of `root` on the directory `path`, which is made if it is missing.
-    pub fn mount_generated(
-        &self,
-        path: &[u8],
-        kind: &'static str,
-        root: Arc<dyn GeneratedDirectory<H>>,
-    ) -> Result<Arc<Dentry<H>>, FsError> {
-        let system = self.new_system(kind, Limits::NONE)?;
-        self.mount(path, root_inode(&self.host, system, root)?)
-    }
-
-    fn new_system(&self, kind: &'static str, limits: Limits) -> Result<&'static FileSystem, FsError> {
+    pub(super) fn new_system(&self, kind: &'static str, limits: Limits) -> Result<&'static FileSystem, FsError> {
         let device = self.next_device.fetch_add(1, Ordering::Relaxed);
         FileSystem::new(device, kind, limits, self.host.cpus())
-    }
-
-    fn mount(&self, path: &[u8], inode: Arc<Inode<H>>) -> Result<Arc<Dentry<H>>, FsError> {
-        let view = self.view();
-        let found = self.walk(&view, &self.root, path, Final::Follow)?;
-        if found.last != Last::Name {
-            return Err(FsError::Busy);
-        }
-        let InodeContent::Directory(directory) = &found.parent.inode.node else { return Err(FsError::NotDirectory) };
-        let name = found.name.shared()?;
-        let mounted = Dentry::child(&found.parent, name.clone(), inode, true)?;
-        let memory = directory.memory()?;
-        let source = Arc::try_copy(mounted.inode.system().kind.as_bytes())?;
-        let mount = Arc::try_new(Mount { root: mounted.clone(), source, hidden: None })?;
-        self.mounts.lock().try_push(mount.clone())?;
-        if found.target.is_none()
-            && let Err(e) = self.make(&view, &found, Create::Directory, 0o755)
-        {
-            self.mounts.lock().retain(|other| !Arc::ptr_eq(other, &mount));
-            return Err(e);
-        }
-        let hidden = directory.lock().put(memory, name, mounted.clone());
-        drop(hidden);
-        Ok(mounted)
     }
 
     /// Mounts `content` on the directory `target` for a user.
@@ -133,15 +91,10 @@ impl<H: Host> Vfs<H> {
         if !target.inode.is_directory() {
             return Err(FsError::NotDirectory);
         }
-        let parent = target.parent().ok_or(FsError::Busy)?;
-        let InodeContent::Directory(directory) = &parent.inode.node else { return Err(FsError::Busy) };
+        let parent = Dentry::parent(target)?.ok_or(FsError::Busy)?;
         let mut changes = self.changes.lock();
         self.sweep(&mut changes, in_use)?;
-        if self.mounts.lock().len() + changes.detached.len() >= MOUNTS_MAX {
-            return Err(FsError::NoSpace);
-        }
-        changes.detached.try_reserve(1)?;
-        changes.spare.try_reserve(1)?;
+        self.one_more(&mut changes)?;
         let source = Arc::try_copy(source)?;
         let system = match changes.spare.iter().position(|system| system.kind == kind) {
             Some(at) => changes.spare.swap_remove(at),
@@ -151,7 +104,7 @@ impl<H: Host> Vfs<H> {
                 self.new_system(kind, limits)?
             }
         };
-        let mounted = self.mount_system(target, &parent, directory, system, content, source, restrictions);
+        let mounted = self.mount_system(target, &parent, system, content, source, restrictions);
         if mounted.is_err() {
             changes.spare.push_reserved(system);
         }
@@ -163,7 +116,6 @@ impl<H: Host> Vfs<H> {
         &self,
         target: &Arc<Dentry<H>>,
         parent: &Arc<Dentry<H>>,
-        directory: &crate::tree::directory::Directory<H>,
         system: &'static FileSystem,
         content: Content<H>,
         source: Arc<[u8]>,
@@ -175,27 +127,20 @@ impl<H: Host> Vfs<H> {
                 system.set_limits(limits);
                 Self::root_directory(&self.host, system, root)?
             }
-            Content::Generated(root) => root_inode(&self.host, system, root)?,
+            Content::Generated(root, mode) => root_inode(&self.host, system, root, mode)?,
         };
         system.restrict(restrictions);
-        let name = target.name();
-        let root = Dentry::child(parent, name.clone(), inode, true)?;
-        let memory = directory.shown_memory()?;
-        let mount = Arc::try_new(Mount { root: root.clone(), source, hidden: Some(target.clone()) })?;
-        self.mounts.lock().try_push(mount.clone())?;
-        let replaced = {
-            let mut entries = directory.lock();
-            // Another thread may have moved or removed the directory, or mounted on it.
-            match entries.get(&name).is_some_and(|there| Arc::ptr_eq(there, target)) {
-                true => entries.replace(memory, name, root),
-                false => None,
-            }
-        };
-        if replaced.is_none() {
-            self.mounts.lock().retain(|other| !Arc::ptr_eq(other, &mount));
-            return Err(FsError::NotFound);
+        let root = Dentry::child(parent, target.name(), inode, true)?;
+        self.attach(parent, target, root, source).map(drop)
+    }
+
+    /// Makes room for one more mount, and for its end.
+    pub(super) fn one_more(&self, changes: &mut Changes<H>) -> Result<(), FsError> {
+        if self.mounts.lock().len() + changes.detached.len() >= MOUNTS_MAX {
+            return Err(FsError::NoSpace);
         }
-        Ok(())
+        changes.detached.try_reserve(1)?;
+        Ok(changes.spare.try_reserve(1)?)
     }
 
     /// Ends the mount whose root is `root`. [`FsError::Busy`] if it is in use, or another mount lies below it. `lazily`,
@@ -205,8 +150,8 @@ impl<H: Host> Vfs<H> {
         let mut changes = self.changes.lock();
         let is_below = |mount: &Arc<Mount<H>>| Dentry::is_below(&mount.root, root);
         let all: Vec<Arc<Mount<H>>> = Vec::try_from_iter(self.all_mounts().filter(is_below))?;
-        let own = all.iter().find(|mount| Arc::ptr_eq(&mount.root, root)).ok_or(FsError::Invalid)?;
-        if own.hidden.is_none() || !lazily && (all.len() > 1 || in_use(root)?) {
+        let own = all.iter().find(|mount| Dentry::same(&mount.root, root)).ok_or(FsError::Invalid)?;
+        if own.hidden.is_none() || own.permanent || !lazily && (all.len() > 1 || in_use(root)?) {
             return Err(FsError::Busy);
         }
         // A later mount lies below an earlier one, never the other way round.
@@ -220,33 +165,22 @@ impl<H: Host> Vfs<H> {
         self.sweep(&mut changes, in_use)
     }
 
-    /// Gives the hidden directory its place back.
-    fn detach(&self, mount: &Arc<Mount<H>>) -> Result<(), FsError> {
-        let (Some(hidden), Some(parent)) = (&mount.hidden, mount.root.parent()) else { return Err(FsError::Busy) };
-        let InodeContent::Directory(directory) = &parent.inode.node else { return Err(FsError::Busy) };
-        let (name, memory) = (mount.root.name(), directory.shown_memory()?);
-        let replaced = {
-            let mut entries = directory.lock();
-            match entries.get(&name).is_some_and(|there| Arc::ptr_eq(there, &mount.root)) {
-                true => entries.replace(memory, name, hidden.clone()),
-                false => None,
-            }
-        };
-        self.mounts.lock().retain(|other| !Arc::ptr_eq(other, mount));
-        drop(replaced);
-        Ok(())
-    }
-
     /// Takes the trees of detached mounts apart that are used no more, and keeps their file systems for later mounts.
-    fn sweep(&self, changes: &mut Changes<H>, in_use: InUse<'_, H>) -> Result<(), FsError> {
+    pub(super) fn sweep(&self, changes: &mut Changes<H>, in_use: InUse<'_, H>) -> Result<(), FsError> {
         let mut at = 0;
         while let Some(mount) = changes.detached.get(at) {
-            if in_use(&mount.root)? {
+            if in_use(&mount.root)? || mount.is_first() && self.is_seen(changes, mount.system()) {
                 at += 1;
                 continue;
             }
-            self.take_apart(&mount.root);
-            changes.emptying.try_push(mount.root.inode.system())?;
+            match mount.root.through() {
+                // The way up from its top ends here.
+                Some(through) => through.bind.set_place(None),
+                None => {
+                    self.take_apart(&mount.root);
+                    changes.emptying.try_push(mount.root.inode.system())?;
+                }
+            }
             let gone = changes.detached.swap_remove(at);
             drop(gone);
         }
@@ -288,7 +222,7 @@ impl<H: Host> Vfs<H> {
                 }
                 None if Arc::ptr_eq(&at, root) => return,
                 // Its parent was left with it taken out.
-                None => at.parent().unwrap_or_else(|| root.clone()),
+                None => at.directory().unwrap_or_else(|| root.clone()),
             };
             at = next;
         }
@@ -296,18 +230,24 @@ impl<H: Host> Vfs<H> {
 
     /// The mount whose root is `root`.
     pub fn mount_of(&self, root: &Arc<Dentry<H>>) -> Option<Arc<Mount<H>>> {
-        self.all_mounts().find(|mount| Arc::ptr_eq(&mount.root, root))
+        self.mounts.lock().iter().find(|mount| Dentry::same(&mount.root, root)).cloned()
+    }
+
+    /// The root of the first mounted file system of that kind.
+    pub fn mounted(&self, kind: &str) -> Option<Arc<Dentry<H>>> {
+        let mounts = self.mounts.lock();
+        mounts.iter().find(|mount| mount.is_first() && mount.system().kind == kind).map(|mount| mount.root.clone())
     }
 
     /// Sets the limits of each mounted file system to its present contents plus `more`, if it has limits at all.
     pub fn set_room(&self, more: Limits) {
         // A mounted-over directory is counted until no lookup can still be in it.
         self.host.epoch().drain();
-        self.all_mounts().for_each(|mount| mount.root.inode.system().set_room(more));
+        self.all_mounts().filter(|mount| mount.is_first()).for_each(|mount| mount.system().set_room(more));
     }
 
     /// All mounts, one after the other. Mounts that come or go meanwhile may be left out.
-    fn all_mounts(&self) -> impl Iterator<Item = Arc<Mount<H>>> {
+    pub(super) fn all_mounts(&self) -> impl Iterator<Item = Arc<Mount<H>>> {
         (0..).map_while(|n| self.mounts.lock().get(n).cloned())
     }
 
@@ -321,7 +261,7 @@ impl<H: Host> Vfs<H> {
 
     /// Inodes of all mounted file systems that count them.
     pub fn inodes(&self) -> u64 {
-        self.all_mounts().map(|mount| mount.root.inode.system().inodes()).sum()
+        self.all_mounts().filter(|mount| mount.is_first()).map(|mount| mount.system().inodes()).sum()
     }
 
     /// The space of the file system of `inode`. The caller holds no lock.
@@ -335,7 +275,17 @@ impl<H: Host> Vfs<H> {
 impl<H: Host> Mount<H> {
     /// The mount of the root of the tree.
     pub(crate) fn first(root: &Arc<Dentry<H>>) -> Result<Arc<Self>, FsError> {
-        Ok(Arc::try_new(Mount { root: root.clone(), source: Arc::try_copy(b"rootfs")?, hidden: None })?)
+        Ok(Arc::try_new(Mount {
+            root: root.clone(),
+            source: Arc::try_copy(b"rootfs")?,
+            hidden: None,
+            permanent: true,
+        })?)
+    }
+
+    /// Whether it is the first mount of its file system, and no bind mount.
+    pub fn is_first(&self) -> bool {
+        self.root.through().is_none()
     }
 
     /// Its file system.
@@ -345,12 +295,13 @@ impl<H: Host> Mount<H> {
 }
 
 /// A file system of generated files, with `root` as its root directory.
-fn root_inode<H: Host>(
+pub(super) fn root_inode<H: Host>(
     host: &H,
     system: &'static FileSystem,
     root: Arc<dyn GeneratedDirectory<H>>,
+    mode: u16,
 ) -> Result<Arc<Inode<H>>, FsError> {
-    let attr = NewAttr { mode: 0o555, uid: 0, gid: 0 };
+    let attr = NewAttr { mode, uid: 0, gid: 0 };
     let inode = Inode::generated(system, 1, attr, host.realtime(), Generated::Directory(root))?;
     inode.change(host.realtime(), |a| a.links = 2);
     Ok(inode)
@@ -360,7 +311,7 @@ fn root_inode<H: Host>(
 mod tests {
     use super::*;
     use crate::test_host::TestHost;
-    use crate::{Create, OpenFlags};
+    use crate::{Create, Final, OpenFlags};
 
     type V = Arc<Vfs<TestHost>>;
 

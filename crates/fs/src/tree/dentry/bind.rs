@@ -1,0 +1,96 @@
+//! Bind mounts: a directory or file that is seen at a second place.
+//!
+//! The entries of a directory belong to its inode, and each has one dentry. A walk through a bind mount sees such a
+//! dentry by a *view*: another dentry, which names the mount and the seen dentry. Each lookup makes its view anew. So two
+//! views of one dentry through one mount are the same place ([`Dentry::same`]), as a mount and a dentry are on Linux.
+//! A view has no parent and no name of its own: both come from the seen dentry, and at the top of the mount from the
+//! mount. So a move of a seen directory moves its views.
+
+use super::Dentry;
+use crate::host::Host;
+use crate::tree::system::Restrictions;
+use quire_heap::{Arc, Map, SpareEntry};
+use quire_sync::atomic::{AtomicU8, Ordering};
+use quire_sync::{Rank, SpinLock};
+
+/// A bind mount.
+pub(crate) struct Bind<H: Host> {
+    /// The directory or file that is seen at its top; no view.
+    pub source: Arc<Dentry<H>>,
+    /// The directory that its top is in, and its name there; `None` before it begins and after it ends.
+    place: SpinLock<Option<Top<H>>>,
+    /// [`Restrictions`]
+    restrictions: AtomicU8,
+    /// The roots of mounts on seen dentries, by the address of the seen dentry. Each mount keeps that dentry.
+    over: SpinLock<Map<usize, Arc<Dentry<H>>>>,
+}
+
+/// A directory, and a name there.
+pub(crate) type Top<H> = (Arc<Dentry<H>>, Arc<[u8]>);
+
+/// The way to a seen dentry.
+pub(crate) struct Through<H: Host> {
+    pub bind: Arc<Bind<H>>,
+    /// No view.
+    pub dentry: Arc<Dentry<H>>,
+}
+
+impl<H: Host> Clone for Through<H> {
+    fn clone(&self) -> Self {
+        Through { bind: self.bind.clone(), dentry: self.dentry.clone() }
+    }
+}
+
+impl<H: Host> Bind<H> {
+    /// A bind mount of `source` that has no place yet.
+    pub fn new(source: Arc<Dentry<H>>, restrictions: Restrictions) -> Self {
+        Bind {
+            source,
+            place: SpinLock::new(Rank::PLACE, None),
+            restrictions: AtomicU8::new(restrictions.bits()),
+            over: SpinLock::new(Rank::PLACE, Map::new()),
+        }
+    }
+
+    /// Its place.
+    pub fn place(&self) -> Option<Top<H>> {
+        self.place.lock().clone()
+    }
+
+    /// Changes its place.
+    pub fn set_place(&self, place: Option<Top<H>>) {
+        let old = core::mem::replace(&mut *self.place.lock(), place);
+        drop(old);
+    }
+
+    /// The uses that it refuses.
+    pub fn restrictions(&self) -> Restrictions {
+        Restrictions::from_bits_truncate(self.restrictions.load(Ordering::Relaxed))
+    }
+
+    /// Changes them.
+    pub fn restrict(&self, uses: Restrictions) {
+        self.restrictions.store(uses.bits(), Ordering::Relaxed);
+    }
+
+    /// The root of the mount on `seen`.
+    pub fn over(&self, seen: &Arc<Dentry<H>>) -> Option<Arc<Dentry<H>>> {
+        self.over.lock().get(&Arc::as_ptr(seen).addr()).cloned()
+    }
+
+    /// Sets the root of the mount on `seen`. Returns the earlier one, to be dropped without locks.
+    pub fn cover(
+        &self,
+        memory: SpareEntry<usize, Arc<Dentry<H>>>,
+        seen: &Arc<Dentry<H>>,
+        root: Arc<Dentry<H>>,
+    ) -> Option<Arc<Dentry<H>>> {
+        self.over.lock().insert(memory, Arc::as_ptr(seen).addr(), root)
+    }
+
+    /// Removes it, and returns it.
+    pub fn uncover(&self, seen: &Arc<Dentry<H>>) -> Option<Arc<Dentry<H>>> {
+        let gone = self.over.lock().take(&Arc::as_ptr(seen).addr());
+        gone.map(|(_memory, _, root)| root)
+    }
+}

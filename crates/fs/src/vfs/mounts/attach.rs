@@ -1,0 +1,171 @@
+//! The place of a mount: taking it, giving it back, and moving to another.
+//!
+//! A mount takes the place of an entry of its directory, or, where a bind mount shows the directory, a place in the bind
+//! mount's map. All memory for leaving a place is taken before any place changes.
+
+use super::{InUse, Mount};
+use crate::FsError;
+use crate::host::Host;
+use crate::tree::dentry::Dentry;
+use crate::tree::dentry::bind::Bind;
+use crate::tree::directory::{Directory, ShownMemory};
+use crate::tree::inode::InodeContent;
+use crate::vfs::Vfs;
+use quire_heap::{Arc, SpareEntry, Vec};
+
+/// The place of a mount, and the memory to leave it.
+enum Leave<H: Host> {
+    /// An entry of a directory.
+    Entry { directory: Arc<Dentry<H>>, name: Arc<[u8]>, memory: ShownMemory<H> },
+    /// A place that a bind mount shows; `seen` lies below all mounts there.
+    Shown { directory: Arc<Dentry<H>>, seen: Arc<Dentry<H>>, memory: SpareEntry<usize, Arc<Dentry<H>>> },
+}
+
+impl<H: Host> Vfs<H> {
+    /// Puts the new mount of `root` in the place of `target` in `parent`.
+    pub(super) fn attach(
+        &self,
+        parent: &Arc<Dentry<H>>,
+        target: &Arc<Dentry<H>>,
+        root: Arc<Dentry<H>>,
+        source: Arc<[u8]>,
+    ) -> Result<Arc<Mount<H>>, FsError> {
+        // Nothing is mounted in a tree whose mount has ended.
+        self.mount_around(target).ok_or(FsError::Invalid)?;
+        let InodeContent::Directory(directory) = &parent.inode.node else { return Err(FsError::Busy) };
+        let hidden = Some(target.clone());
+        let mount = Arc::try_new(Mount { root: root.clone(), source, hidden, permanent: false })?;
+        self.mounts.lock().try_push(mount.clone())?;
+        let attached = match parent.through() {
+            Some(through) => self.cover(&through.bind, Dentry::seen(parent), directory, target, root),
+            None => directory.shown_memory().map(|memory| {
+                let name = target.name();
+                let mut entries = directory.lock();
+                // Another thread may have moved or removed the directory, or mounted on it.
+                match entries.get(&name).is_some_and(|there| Dentry::same(there, target)) {
+                    true => entries.replace(memory, name, root),
+                    false => None,
+                }
+                .is_some()
+            }),
+        };
+        match attached {
+            Ok(true) => Ok(mount),
+            other => {
+                self.mounts.lock().retain(|other| !Arc::ptr_eq(other, &mount));
+                Err(other.err().unwrap_or(FsError::NotFound))
+            }
+        }
+    }
+
+    /// Puts `root` in the place of `target`, as `bind` shows it in `parent`. `false` if it is no longer there.
+    pub(super) fn cover(
+        &self,
+        bind: &Bind<H>,
+        parent: &Arc<Dentry<H>>,
+        directory: &Directory<H>,
+        target: &Arc<Dentry<H>>,
+        root: Arc<Dentry<H>>,
+    ) -> Result<bool, FsError> {
+        let Some(bottom) = self.beneath(target) else { return Ok(false) };
+        let seen = Dentry::seen(&bottom);
+        let memory = SpareEntry::try_new()?;
+        let entries = directory.lock();
+        // Another thread may have moved or removed it. Only the caller changes mounts.
+        let there = match bind.over(seen) {
+            Some(top) => Dentry::same(&top, target),
+            None => seen.is_in(parent) && !target.mounted,
+        };
+        let old = if there {
+            seen.count_cover(true);
+            bind.cover(memory, seen, root)
+        } else {
+            None
+        };
+        drop(entries);
+        drop(old);
+        Ok(there)
+    }
+
+    /// Gives what the mount hides its place back.
+    pub(super) fn detach(&self, mount: &Arc<Mount<H>>) -> Result<(), FsError> {
+        let leave = self.before_leaving(mount)?;
+        self.leave(mount, leave);
+        Ok(())
+    }
+
+    fn before_leaving(&self, mount: &Mount<H>) -> Result<Leave<H>, FsError> {
+        let directory = Dentry::parent(&mount.root)?;
+        let (Some(hidden), Some(directory)) = (&mount.hidden, directory) else { return Err(FsError::Busy) };
+        let InodeContent::Directory(entries) = &directory.inode.node else { return Err(FsError::Busy) };
+        if directory.through().is_some() {
+            let bottom = self.beneath(hidden).ok_or(FsError::Invalid)?;
+            let (seen, memory) = (Dentry::seen(&bottom).clone(), SpareEntry::try_new()?);
+            return Ok(Leave::Shown { directory, seen, memory });
+        }
+        let (name, memory) = (mount.root.name(), entries.shown_memory()?);
+        Ok(Leave::Entry { directory, name, memory })
+    }
+
+    fn leave(&self, mount: &Arc<Mount<H>>, leave: Leave<H>) {
+        let Some(hidden) = &mount.hidden else { return };
+        let replaced = match leave {
+            Leave::Entry { directory, name, memory } => {
+                let InodeContent::Directory(entries) = &directory.inode.node else { return };
+                let mut entries = entries.lock();
+                match entries.get(&name).is_some_and(|there| Dentry::same(there, &mount.root)) {
+                    true => entries.replace(memory, name, hidden.clone()),
+                    false => None,
+                }
+            }
+            Leave::Shown { directory, seen, memory } => {
+                let InodeContent::Directory(entries) = &directory.inode.node else { return };
+                let Some(through) = directory.through() else { return };
+                let entries = entries.lock();
+                seen.count_cover(false);
+                let replaced = match hidden.mounted {
+                    true => through.bind.cover(memory, &seen, hidden.clone()),
+                    false => through.bind.uncover(&seen),
+                };
+                drop(entries);
+                replaced
+            }
+        };
+        self.mounts.lock().retain(|other| !Arc::ptr_eq(other, mount));
+        drop(replaced);
+    }
+
+    /// Moves the mount whose root is `root` to `target`, with the mounts below it. [`FsError::Invalid`] if `root` is no
+    /// root of a mount, or only one of the two is a directory. [`FsError::Loop`] if `target` lies below `root`.
+    pub fn move_on(&self, target: &Arc<Dentry<H>>, root: &Arc<Dentry<H>>, in_use: InUse<'_, H>) -> Result<(), FsError> {
+        let mut changes = self.changes.lock();
+        self.sweep(&mut changes, in_use)?;
+        let old = self.mount_of(root).filter(|mount| mount.hidden.is_some()).ok_or(FsError::Invalid)?;
+        if root.inode.is_directory() != target.inode.is_directory() {
+            return Err(FsError::Invalid);
+        }
+        if Dentry::is_below(target, root) {
+            return Err(FsError::Loop);
+        }
+        if old.permanent {
+            return Err(FsError::Busy);
+        }
+        let parent = Dentry::parent(target)?.ok_or(FsError::Busy)?;
+        let is_below = |mount: &Arc<Mount<H>>| Dentry::is_below(&mount.root, root) && !Arc::ptr_eq(mount, &old);
+        let below = Vec::try_from_iter(self.all_mounts().filter(is_below))?;
+        let leave = self.before_leaving(&old)?;
+        // Ancestors of directories change.
+        let _moving = self.moving.lock();
+        self.attach(&parent, target, old.root.clone(), old.source.clone())?;
+        let earlier = old.root.move_to(&parent, target.name());
+        self.leave(&old, leave);
+        drop(earlier);
+        // A later mount lies below an earlier one, never the other way round.
+        for mount in &below {
+            let mut all = self.mounts.lock();
+            all.retain(|other| !Arc::ptr_eq(other, mount));
+            all.push_reserved(mount.clone());
+        }
+        Ok(())
+    }
+}
