@@ -35,7 +35,7 @@ pub(crate) fn may_add<M: Machine>(linux: &Linux<M>, bytes: u64, add: Add) -> Res
     if refused { Err(Errno::ENOMEM) } else { Ok(()) }
 }
 
-/// The limit in bytes, by the present ratio or number, in whichever mode. Swap counts wholly.
+/// The limit in bytes, by the present ratio or number, in each mode. Swap counts wholly.
 pub(crate) fn limit<M: Machine>(linux: &Linux<M>) -> u64 {
     let number = |setting| linux.settings.get(setting).unsigned_abs();
     let memory = match number(Setting::OvercommitKib) {

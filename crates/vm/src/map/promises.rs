@@ -61,7 +61,7 @@ impl Promises {
         self.limit() != Self::UNLIMITED
     }
 
-    /// Bytes that all spaces have. What comes during the call may count, and what goes may count still.
+    /// Bytes that all spaces have. Bytes that come or go during the call may count.
     pub fn bytes(&self) -> u64 {
         let sum = |of: fn(&Posts) -> &AtomicU64| {
             self.posts.iter().map(|posts| of(posts).load(Ordering::Acquire)).fold(0, u64::wrapping_add)
