@@ -192,15 +192,16 @@ impl<H: Host> Dentry<H> {
 
     /// The directory it is in. [`FsError::NotFound`] for a view of a directory that has left the bind mount's source.
     pub fn parent(this: &Arc<Self>) -> Result<Option<Arc<Dentry<H>>>, FsError> {
-        if let Some(through) = &this.through
-            && !Dentry::is_below(&through.dentry, &through.bind.source)
-        {
+        let Some(Through { bind, dentry }) = this.through() else { return Ok(this.directory()) };
+        let up = Spot::of(this).up().map(|(up, _, _)| up);
+        let is_top = Arc::ptr_eq(dentry, &bind.source);
+        // The directory that was found must lie in the source: the seen one may leave it at each moment.
+        if !is_top && !up.as_ref().is_some_and(|up| Dentry::is_below(&up.dentry, &bind.source)) {
             return Err(FsError::NotFound);
         }
-        let Some((up, _, _)) = Spot::of(this).up() else { return Ok(None) };
-        match up.bind {
-            Some(bind) => Dentry::view(&bind, up.dentry).map(Some),
-            None => Ok(Some(up.dentry)),
+        match up {
+            Some(Spot { bind: Some(bind), dentry }) => Dentry::view(&bind, dentry).map(Some),
+            other => Ok(other.map(|up| up.dentry)),
         }
     }
 
@@ -220,7 +221,11 @@ impl<H: Host> Dentry<H> {
 
     /// The number of its directory's inode; its own number, if it is in none.
     pub(crate) fn parent_number(this: &Arc<Self>) -> u64 {
-        Spot::of(this).up().map_or(this.inode.ident.number, |(up, _, _)| up.dentry.inode.ident.number)
+        let directory = match &this.through {
+            None => this.directory(),
+            Some(_) => Spot::of(this).up().map(|(up, _, _)| up.dentry),
+        };
+        directory.map_or(this.inode.ident.number, |up| up.inode.ident.number)
     }
 
     /// Its name.
@@ -265,6 +270,9 @@ impl<H: Host> Dentry<H> {
 
     /// Whether it is `other` or lies below it.
     pub fn is_below(this: &Arc<Self>, other: &Arc<Dentry<H>>) -> bool {
+        if Self::same(this, other) {
+            return true;
+        }
         let other = Spot::of(other);
         let mut at = Some(Spot::of(this));
         while let Some(spot) = at {
@@ -284,6 +292,10 @@ impl<H: Host> Dentry<H> {
 
     /// The same, and whether it is `root` or lies below it.
     pub fn path_within(this: &Arc<Self>, root: &Arc<Dentry<H>>) -> Result<(Vec<u8>, bool, bool), FsError> {
+        // All processes share the root: no reference to it is taken.
+        if Self::same(this, root) {
+            return Ok((Vec::try_copy(b"/")?, true, true));
+        }
         let mut inside = true;
         let mut names: Vec<Arc<[u8]>> = Vec::new();
         let mut exists = true;

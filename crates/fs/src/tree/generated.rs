@@ -57,9 +57,9 @@ pub trait GeneratedDirectory<H: Host>: Send + Sync {
     fn removes(&self) -> bool {
         false
     }
-    /// Removes the file `name`; the caller's rights are checked.
-    fn remove(&self, name: &[u8]) -> Result<(), FsError> {
-        let _ = name;
+    /// Removes the file `name` if it is inode `number`; the caller's rights on that are checked.
+    fn remove(&self, name: &[u8], number: u64) -> Result<(), FsError> {
+        let _ = (name, number);
         Err(FsError::NotPermitted)
     }
     /// Whether the caller may use it regardless of its permission bits.

@@ -179,7 +179,7 @@ impl<H: Host> Vfs<H> {
             return Err(FsError::NotDirectory);
         }
         view.credentials.may_take(&found.parent.inode, &victim.inode)?;
-        directory.remove(found.name.bytes())
+        directory.remove(found.name.bytes(), victim.inode.ident.number)
     }
 
     /// Removes a name that does not lead to a directory.

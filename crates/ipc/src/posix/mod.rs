@@ -139,10 +139,16 @@ impl<H: Host, W: Watch> PosixQueues<H, W> {
         Ok(())
     }
 
-    /// Takes the name from a queue of any owner.
-    pub fn remove(&self, name: &[u8]) -> Result<(), Error> {
-        let gone = self.names.lock().take(name);
-        gone.map(drop).ok_or(Error::NotFound)
+    /// Takes the name from the queue with `number`, of any owner. [`Error::NotFound`] if another queue has the name.
+    pub fn remove(&self, name: &[u8], number: u64) -> Result<(), Error> {
+        let mut names = self.names.lock();
+        if names.get(name).is_none_or(|queue| queue.number() != number) {
+            return Err(Error::NotFound);
+        }
+        let gone = names.take(name);
+        drop(names);
+        drop(gone);
+        Ok(())
     }
 
     /// Takes the name from a queue. `owns_all`: the caller may do so with queues of others.

@@ -53,8 +53,8 @@ impl<M: Machine> GeneratedDirectory<FileHost<M>> for Queues<M> {
         true
     }
 
-    fn remove(&self, name: &[u8]) -> Result<(), FsError> {
-        self.0.ipc.posix.remove(name).map_err(failed)
+    fn remove(&self, name: &[u8], number: u64) -> Result<(), FsError> {
+        self.0.ipc.posix.remove(name, number - ROOT).map_err(failed)
     }
 }
 

@@ -30,7 +30,7 @@ impl<M: Machine> Vm<M> {
     pub fn uses<E>(&self, mut each: impl FnMut(Pfn, u64, Use) -> Result<(), E>) -> Result<(), E> {
         let frames = self.page_count();
         let first = self.machine().pfn_of(self.descriptors().memory().start).0;
-        let descriptors = first..first + frames * size_of::<Page>() as u64 / PAGE_SIZE;
+        let descriptors = first..first + (frames * size_of::<Page>() as u64).div_ceil(PAGE_SIZE);
         let mut at = 0;
         let mut run: Option<(u64, Use)> = None;
         while at < frames {
@@ -38,7 +38,10 @@ impl<M: Machine> Vm<M> {
                 _ if descriptors.contains(&at) => (Some(Use::Descriptors), descriptors.end - at),
                 None => match self.descriptors().closed(Pfn(at)) {
                     Closed::Fresh(_) => (None, SECTION - at % SECTION),
-                    Closed::Hole(end) => (Some(Use::Boot), end.min(at - at % SECTION + SECTION) - at),
+                    Closed::Hole(end) => {
+                        let descriptors = if at < first { first } else { u64::MAX };
+                        (Some(Use::Boot), end.min(at - at % SECTION + SECTION).min(descriptors) - at)
+                    }
                 },
                 Some(page) => match page.kind() {
                     FrameKind::Free | FrameKind::Cached => (None, 1),

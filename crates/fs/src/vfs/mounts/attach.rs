@@ -22,10 +22,12 @@ enum Leave<H: Host> {
 }
 
 impl<H: Host> Vfs<H> {
-    /// Puts the new mount of `root` in the place of `target` in `parent`.
+    /// Puts the new mount of `root` in the place of `target`, which is `name` in `parent`. [`FsError::NotFound`] if it is
+    /// no longer there.
     pub(super) fn attach(
         &self,
         parent: &Arc<Dentry<H>>,
+        name: &Arc<[u8]>,
         target: &Arc<Dentry<H>>,
         root: Arc<Dentry<H>>,
         source: Arc<[u8]>,
@@ -37,13 +39,12 @@ impl<H: Host> Vfs<H> {
         let mount = Arc::try_new(Mount { root: root.clone(), source, hidden, permanent: false })?;
         self.mounts.lock().try_push(mount.clone())?;
         let attached = match parent.through() {
-            Some(through) => self.cover(&through.bind, Dentry::seen(parent), directory, target, root),
+            Some(through) => self.cover(&through.bind, (parent, name), directory, target, root),
             None => directory.shown_memory().map(|memory| {
-                let name = target.name();
                 let mut entries = directory.lock();
                 // Another thread may have moved or removed the directory, or mounted on it.
-                match entries.get(&name).is_some_and(|there| Dentry::same(there, target)) {
-                    true => entries.replace(memory, name, root),
+                match entries.get(name).is_some_and(|there| Dentry::same(there, target)) {
+                    true => entries.replace(memory, name.clone(), root),
                     false => None,
                 }
                 .is_some()
@@ -58,11 +59,12 @@ impl<H: Host> Vfs<H> {
         }
     }
 
-    /// Puts `root` in the place of `target`, as `bind` shows it in `parent`. `false` if it is no longer there.
+    /// Puts `root` in the place of `target`, as `bind` shows it by the name in the view `parent`. `false` if it is no longer
+    /// there.
     pub(super) fn cover(
         &self,
         bind: &Bind<H>,
-        parent: &Arc<Dentry<H>>,
+        (parent, name): (&Arc<Dentry<H>>, &Arc<[u8]>),
         directory: &Directory<H>,
         target: &Arc<Dentry<H>>,
         root: Arc<Dentry<H>>,
@@ -74,7 +76,7 @@ impl<H: Host> Vfs<H> {
         // Another thread may have moved or removed it. Only the caller changes mounts.
         let there = match bind.over(seen) {
             Some(top) => Dentry::same(&top, target),
-            None => seen.is_in(parent) && !target.mounted,
+            None => seen.is_in(Dentry::seen(parent)) && seen.name() == *name && !target.mounted,
         };
         let old = if there {
             seen.count_cover(true);
@@ -140,6 +142,8 @@ impl<H: Host> Vfs<H> {
     pub fn move_on(&self, target: &Arc<Dentry<H>>, root: &Arc<Dentry<H>>, in_use: InUse<'_, H>) -> Result<(), FsError> {
         let mut changes = self.changes.lock();
         self.sweep(&mut changes, in_use)?;
+        // Ancestors of directories change, and none may change after the look for a loop.
+        let _moving = self.moving.lock();
         let old = self.mount_of(root).filter(|mount| mount.hidden.is_some()).ok_or(FsError::Invalid)?;
         if root.inode.is_directory() != target.inode.is_directory() {
             return Err(FsError::Invalid);
@@ -147,17 +151,17 @@ impl<H: Host> Vfs<H> {
         if Dentry::is_below(target, root) {
             return Err(FsError::Loop);
         }
-        if old.permanent {
+        let covers = |mount: Arc<Mount<H>>| mount.hidden.as_ref().is_some_and(|hidden| Dentry::same(hidden, root));
+        if old.permanent || self.all_mounts().any(covers) {
             return Err(FsError::Busy);
         }
         let parent = Dentry::parent(target)?.ok_or(FsError::Busy)?;
         let is_below = |mount: &Arc<Mount<H>>| Dentry::is_below(&mount.root, root) && !Arc::ptr_eq(mount, &old);
         let below = Vec::try_from_iter(self.all_mounts().filter(is_below))?;
         let leave = self.before_leaving(&old)?;
-        // Ancestors of directories change.
-        let _moving = self.moving.lock();
-        self.attach(&parent, target, old.root.clone(), old.source.clone())?;
-        let earlier = old.root.move_to(&parent, target.name());
+        let name = target.name();
+        self.attach(&parent, &name, target, old.root.clone(), old.source.clone())?;
+        let earlier = old.root.move_to(&parent, name);
         self.leave(&old, leave);
         drop(earlier);
         // A later mount lies below an earlier one, never the other way round.

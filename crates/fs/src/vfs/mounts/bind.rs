@@ -90,8 +90,9 @@ impl<H: Host> Vfs<H> {
         let parent = Dentry::parent(target)?.ok_or(FsError::Busy)?;
         let bind = Arc::try_new(Bind::new(Dentry::seen(source).clone(), restrictions))?;
         let root = Dentry::view(&bind, bind.source.clone())?;
-        bind.set_place(Some((parent.clone(), target.name())));
-        let attached = self.attach(&parent, target, root, name);
+        let place = target.name();
+        bind.set_place(Some((parent.clone(), place.clone())));
+        let attached = self.attach(&parent, &place, target, root, name);
         attached.inspect_err(|_| bind.set_place(None))
     }
 
@@ -159,10 +160,17 @@ impl<H: Host> Vfs<H> {
 
     /// The entry `name`, seen through a bind mount.
     fn child_through(&self, at: &Through<H>, name: &[u8]) -> Result<Option<Arc<Dentry<H>>>, FsError> {
+        let mut ended: Option<Arc<Dentry<H>>> = None;
         loop {
             let Some(there) = self.own_child(&at.dentry, name)? else { return Ok(None) };
-            // A mount that has just ended gave the entry back to what it hid.
-            let Some(seen) = self.beneath(&there) else { continue };
+            let Some(seen) = self.beneath(&there) else {
+                // A mount that has just ended gave the entry back to what it hid.
+                if ended.is_some_and(|ended| Arc::ptr_eq(&ended, &there)) {
+                    return Err(FsError::NotFound);
+                }
+                ended = Some(there);
+                continue;
+            };
             return match at.bind.over(&seen) {
                 Some(root) => Ok(Some(root)),
                 None => Dentry::view(&at.bind, seen).map(Some),
@@ -182,6 +190,16 @@ impl<H: Host> Mount<H> {
             path.try_extend_from_slice(b"//deleted")?;
         }
         Ok(path)
+    }
+
+    /// Whether it goes with `other`, wherever its place has moved since: it covers the root of `other`, or has its place on
+    /// a view through `other`, or its root is below that of `other`.
+    pub(super) fn depends_on(&self, other: &Mount<H>) -> bool {
+        let Some(hidden) = &self.hidden else { return false };
+        let shown = hidden.through().zip(other.root.through());
+        Dentry::same(hidden, &other.root)
+            || shown.is_some_and(|(own, others)| Arc::ptr_eq(&own.bind, &others.bind))
+            || Dentry::is_below(&self.root, &other.root)
     }
 
     /// The uses that it refuses.
@@ -254,6 +272,49 @@ mod tests {
         let text = |bytes: &[u8]| std::string::String::from_utf8(bytes.to_vec()).unwrap();
         vfs.mounts(|path, mount| all.push((text(path), text(&mount.root_path().unwrap())))).unwrap();
         all
+    }
+
+    #[test]
+    fn a_covered_mount_is_neither_moved_nor_unmounted_alone() {
+        let vfs = tree();
+        memory(&vfs, b"/m");
+        let lower = at(&vfs, b"/m").unwrap();
+        memory(&vfs, b"/m");
+        let no_user = |_: &D| Ok(false);
+        assert_eq!(vfs.unmount(&lower, false, &no_user), Err(FsError::Busy));
+        assert_eq!(vfs.move_on(&at(&vfs, b"/n").unwrap(), &lower, &no_user), Err(FsError::Busy));
+        vfs.unmount(&lower, true, &no_user).unwrap();
+        assert_eq!(paths(&vfs).len(), 1);
+        make(&vfs, b"/m/again", Create::File).unwrap();
+    }
+
+    #[test]
+    fn a_mount_on_a_view_goes_with_its_bind_mount_wherever_its_directory_is() {
+        let vfs = tree();
+        make(&vfs, b"/a/b/c/d", Create::Directory).unwrap();
+        bind(&vfs, b"/a/b", b"/m", false).unwrap();
+        memory(&vfs, b"/m/c/d");
+        let view = vfs.view();
+        let from = vfs.walk(&view, vfs.root(), b"/a/b/c", Final::Name).unwrap();
+        let to = vfs.walk(&view, vfs.root(), b"/a/c", Final::Name).unwrap();
+        vfs.rename(&view, &from, &to, Rename::Replace).unwrap();
+        assert_eq!(end(&vfs, b"/m"), Err(FsError::Busy));
+        vfs.unmount(&at(&vfs, b"/m").unwrap(), true, &|_| Ok(false)).unwrap();
+        assert_eq!(paths(&vfs).len(), 1);
+        // Its name is free again.
+        let found = vfs.walk(&view, vfs.root(), b"/a/c/d", Final::Name).unwrap();
+        vfs.rmdir(&view, &found).unwrap();
+    }
+
+    #[test]
+    fn a_mount_whose_directory_gets_another_name_meanwhile_is_refused() {
+        let vfs = tree();
+        let (target, root) = (at(&vfs, b"/m").unwrap(), at(&vfs, b"/a").unwrap());
+        let earlier: Arc<[u8]> = Arc::try_copy(b"earlier").unwrap();
+        let parent = vfs.root().clone();
+        let done = vfs.attach(&parent, &earlier, &target, root, earlier.clone());
+        assert_eq!(done.err(), Some(FsError::NotFound));
+        assert_eq!(paths(&vfs).len(), 1);
     }
 
     fn path(vfs: &V, dentry: &D) -> std::vec::Vec<u8> {

@@ -130,8 +130,9 @@ impl<H: Host> Vfs<H> {
             Content::Generated(root, mode) => root_inode(&self.host, system, root, mode)?,
         };
         system.restrict(restrictions);
-        let root = Dentry::child(parent, target.name(), inode, true)?;
-        self.attach(parent, target, root, source).map(drop)
+        let name = target.name();
+        let root = Dentry::child(parent, name.clone(), inode, true)?;
+        self.attach(parent, &name, target, root, source).map(drop)
     }
 
     /// Makes room for one more mount, and for its end.
@@ -148,13 +149,17 @@ impl<H: Host> Vfs<H> {
     /// root of a mount.
     pub fn unmount(&self, root: &Arc<Dentry<H>>, lazily: bool, in_use: InUse<'_, H>) -> Result<(), FsError> {
         let mut changes = self.changes.lock();
-        let is_below = |mount: &Arc<Mount<H>>| Dentry::is_below(&mount.root, root);
-        let all: Vec<Arc<Mount<H>>> = Vec::try_from_iter(self.all_mounts().filter(is_below))?;
+        // A later mount lies below an earlier one, never the other way round.
+        let mut all: Vec<Arc<Mount<H>>> = Vec::new();
+        for mount in self.all_mounts() {
+            if Dentry::is_below(&mount.root, root) || all.iter().any(|other| mount.depends_on(other)) {
+                all.try_push(mount)?;
+            }
+        }
         let own = all.iter().find(|mount| Dentry::same(&mount.root, root)).ok_or(FsError::Invalid)?;
         if own.hidden.is_none() || own.permanent || !lazily && (all.len() > 1 || in_use(root)?) {
             return Err(FsError::Busy);
         }
-        // A later mount lies below an earlier one, never the other way round.
         for mount in all.iter().rev() {
             changes.detached.try_reserve(1)?;
             changes.spare.try_reserve(1)?;
