@@ -177,7 +177,10 @@ __attribute__((noreturn)) static void sleeper(long index, int from, int to) {
     if (pipes) {
         slot->parked = BORN + 1;
         for (char byte;;) {
-            CHECK(raw(SYS_read, from, (long)&byte, 1, 0) == 1 && raw(SYS_write, to, (long)&byte, 1, 0) == 1, "a pipe");
+            long got = raw(SYS_read, from, (long)&byte, 1, 0);
+            // The process before it was killed, and this one is about to be.
+            while (!got) raw(SYS_pause, 0, 0, 0, 0);
+            CHECK(got == 1 && raw(SYS_write, to, (long)&byte, 1, 0) == 1, "a pipe");
             slot->woken++;
         }
     }
