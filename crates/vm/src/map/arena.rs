@@ -185,9 +185,6 @@ impl<M: Machine> Arena<M> {
 
     /// As [`Writer::promise`], for the first entries of an arena that no other thread can reach yet.
     pub(super) fn promise_first(&mut self, vm: &Maps<M>, bytes: u64) -> bool {
-        if cfg!(any(loom, shuttle)) {
-            return true;
-        }
         let promises = vm.map_memory().promises();
         if promises.is_limited() {
             if !promises.promise(bytes, shared(vm)) {
@@ -398,10 +395,6 @@ impl<'a, M: Machine> Writer<'a, M> {
     /// Posts the present bytes, at the end of the writer.
     #[inline]
     pub(super) fn settle_promises(&mut self) {
-        // The models of maps have no limit, and stay as small as they were. `models::promises` has the posts.
-        if cfg!(any(loom, shuttle)) {
-            return;
-        }
         let now = self.arena.covered.promised();
         if now != self.kept.posted {
             self.space.vm().map_memory().promises().post(now.wrapping_sub(self.kept.posted));

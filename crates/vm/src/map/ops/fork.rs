@@ -89,13 +89,15 @@ impl<M: Machine> Space<M> {
         if early.unwrap_or_else(|| self.is_condemned()) {
             return Err(MapError::OutOfMemory);
         }
-        // The models have no limit. With the steps of this sum, `foreign_read_against_fork` fails under loom.
-        if !cfg!(any(loom, shuttle)) {
-            let entries = writer.overlapping(USER.start, USER.end).filter(|e| fate(e) != Fate::Leave);
-            let promised = entries.filter(|e| Class::of(&e.attributes()).is_promise()).map(|e| e.range().len()).sum();
-            if !child.home().promise_first(vm, promised) {
-                return Err(MapError::NoSpace);
-            }
+        // By the flags: `shorten_and_decide` shortens chains, which needs the marks below.
+        let promised = writer
+            .overlapping(USER.start, USER.end)
+            .map(|e| (e.range().len(), e.attributes()))
+            .filter(|(_, a)| !a.flags.contains(Flags::DONT_FORK) && Class::of(a).is_promise())
+            .map(|(len, _)| len)
+            .sum();
+        if !child.home().promise_first(vm, promised) {
+            return Err(MapError::NoSpace);
         }
 
         let mut marks = MarkedEntries { list: ptr::null() };
@@ -123,7 +125,7 @@ impl<M: Machine> Space<M> {
         let mut replaced = VirtRange { start: u64::MAX, end: 0 };
         for e in writer.overlapping(USER.start, USER.end) {
             let mut a = e.attributes();
-            let fate = fate(e);
+            let fate = shorten_and_decide(e);
             match fate {
                 Fate::Leave => continue,
                 Fate::Wipe => {
@@ -238,11 +240,11 @@ fn has_content<M: Machine>(e: &Entry<M>) -> bool {
     layers(e.front()).any(|b| b.object().is_some_and(|o| o.is_private()))
 }
 
-/// Decides the treatment of an entry, and shortens its chain first.
+/// Shortens the chain of an entry, and decides its treatment.
 ///
 /// # Requires
 /// The writer is held, the entry is marked if private, and its leaves allow no stores any more.
-fn fate<M: Machine>(e: &Entry<M>) -> Fate {
+fn shorten_and_decide<M: Machine>(e: &Entry<M>) -> Fate {
     let a = e.attributes();
     if a.flags.contains(Flags::DONT_FORK) {
         return Fate::Leave;
@@ -253,6 +255,7 @@ fn fate<M: Machine>(e: &Entry<M>) -> Fate {
     if !is_private(&a) {
         return Fate::Share;
     }
+    debug_assert!(e.is_stale(), "a chain is shortened beside faults");
     let Some(object) = e.front().object() else { return Fate::Keep };
     let vm = object.vm();
     // A walk misses a page that moves forward at most once: the second walk is under the table page's lock. A fault
