@@ -32,16 +32,18 @@ bench() {
 check "2 clients" bench 2 100
 check "20 clients over TCP" bench 20 20 -h 127.0.0.1
 check "200 clients" bench 200 4
-# The kernel's memory for each page of shared memory that a client maps, while so many clients ask for random rows.
+# The kernel's memory for each client, and for each page of shared memory that a client maps, while so many clients ask
+# for random rows. The two kernels map different numbers of pages around a fault.
 mapped() {
-    local clients=$1 before had pages
+    local clients=$1 before had pages grown
     shared() { cat /proc/[0-9]*/status 2>/dev/null | awk '/^Name:/ { postgres = $2 == "postgres" } /^RssShmem:/ && postgres { sum += $2 } END { print sum / 4 }'; }
     before=$(kernel) had=$(shared)
     as postgres pgbench -n -S -c "$clients" -j 2 -T 30 bench >/dev/null 2>&1 &
     if until_true 60 sh -c "[ \$(pgrep -fc '[p]ostgres: postgres bench') -ge $clients ]"; then
         sleep 5
-        pages=$(($(shared) - had))
-        [ $pages -gt 0 ] && figure "kernel_$clients" $((($(kernel) - before) * 1024 / pages)) bytes/page
+        pages=$(($(shared) - had)) grown=$(($(kernel) - before))
+        figure "kernel_client_$clients" $((grown / clients)) KiB
+        [ $pages -gt 0 ] && figure "kernel_$clients" $((grown * 1024 / pages)) bytes/page
     fi
     wait $!
 }

@@ -70,6 +70,7 @@ const OPERATIONS: &[(&str, &str, &str)] = &[
     ("build", "later builds", "later builds of Lua"),
     ("postgres", "pgbench", "transactions of pgbench"),
     ("postgres", "kernel memory, a mapped page", "kernel memory for each page of the buffers that a client maps"),
+    ("postgres", "kernel memory, a client", "kernel memory for each client that asks for random rows"),
     ("redis", "set", "SET requests"),
     ("redis", "get", "GET requests"),
     ("redis", "save", "a save by fork while clients store"),

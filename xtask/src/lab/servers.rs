@@ -50,6 +50,7 @@ const fn figure(
 
 const TRANSACTIONS: (&str, &str, Better) = ("transactions", "transactions/s", Better::More);
 const KERNEL: (&str, &str, Better) = ("kernel_bytes", "bytes/page", Better::Less);
+const CLIENT: (&str, &str, Better) = ("kernel_memory", "KiB/client", Better::Less);
 const REQUESTS: (&str, &str, Better) = ("requests", "requests/s", Better::More);
 const SAMPLES: (&str, &str, Better) = ("samples", "samples/s", Better::More);
 const WALL: (&str, &str, Better) = ("wall", "s", Better::Less);
@@ -64,6 +65,8 @@ pub const SERVERS: &[Server] = &[
         figure("pgbench_200", TRANSACTIONS, &[("what", "pgbench"), ("clients", "200")]),
         figure("kernel_20", KERNEL, &[("what", "kernel memory, a mapped page"), ("clients", "20")]),
         figure("kernel_200", KERNEL, &[("what", "kernel memory, a mapped page"), ("clients", "200")]),
+        figure("kernel_client_20", CLIENT, &[("what", "kernel memory, a client"), ("clients", "20")]),
+        figure("kernel_client_200", CLIENT, &[("what", "kernel memory, a client"), ("clients", "200")]),
     ] },
     Server { experiment: "redis", machine: "redis", seconds: 15.0, figures: &[
         figure("set", REQUESTS, &[("what", "set")]),
@@ -227,6 +230,6 @@ mod tests {
     #[test]
     fn figures_with_the_same_parameters_are_one_case() {
         let of = |experiment: &str| SERVERS.iter().find(|s| s.experiment == experiment).unwrap().cases().count();
-        assert_eq!((of("postgres"), of("redis"), of("prometheus")), (5, 3, 1));
+        assert_eq!((of("postgres"), of("redis"), of("prometheus")), (7, 3, 1));
     }
 }

@@ -89,16 +89,6 @@ impl<M: Machine> Space<M> {
         if early.unwrap_or_else(|| self.is_condemned()) {
             return Err(MapError::OutOfMemory);
         }
-        // By the flags: `shorten_and_decide` shortens chains, which needs the marks below.
-        let promised = writer
-            .overlapping(USER.start, USER.end)
-            .map(|e| (e.range().len(), e.attributes()))
-            .filter(|(_, a)| !a.flags.contains(Flags::DONT_FORK) && Class::of(a).is_promise())
-            .map(|(len, _)| len)
-            .sum();
-        if !child.home().promise_first(vm, promised) {
-            return Err(MapError::NoSpace);
-        }
 
         let mut marks = MarkedEntries { list: ptr::null() };
         for e in writer.overlapping(USER.start, USER.end).filter(|e| is_private(&e.attributes())) {
@@ -123,6 +113,7 @@ impl<M: Machine> Space<M> {
         let mut ours = NewEntries::new(vm);
         let mut spare = SpareBackings::empty(vm);
         let mut replaced = VirtRange { start: u64::MAX, end: 0 };
+        let mut promised = 0;
         for e in writer.overlapping(USER.start, USER.end) {
             let mut a = e.attributes();
             let fate = shorten_and_decide(e);
@@ -141,6 +132,7 @@ impl<M: Machine> Space<M> {
             }
             // Until its chain is made, a new entry has its origin in the chain's place.
             theirs.push(e.range(), a.inherited(), How::Copied, e)?;
+            promised += if Class::of(&a).is_promise() { e.range().len() } else { 0 };
             if matches!(fate, Fate::Freeze | Fate::Split) {
                 let own = ours.push(e.range(), a, How::Taken, e)?;
                 if e.has_no_stores() {
@@ -150,6 +142,9 @@ impl<M: Machine> Space<M> {
                 replaced.start = replaced.start.min(e.range().start);
                 replaced.end = e.range().end;
             }
+        }
+        if !child.home().promise_first(vm, promised) {
+            return Err(MapError::NoSpace);
         }
         let born = child.home().prepare_first(theirs.len(), theirs.iter())?;
         let change = if ours.len() == 0 {
