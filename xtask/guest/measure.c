@@ -135,9 +135,10 @@ int main(int argc, char **argv) {
     int status;
     struct rusage used;
     for (;;) {
-        // Waits for this child only, because process 1 has orphans too.
-        pid_t ended = wait4(child, &status, pause ? WNOHANG : 0, &used);
+        // Process 1 also waits for orphans, so that the program finds none of its daemons after their end.
+        pid_t ended = wait4(-1, &status, pause ? WNOHANG : 0, &used);
         if (ended == child) break;
+        if (ended > 0) continue;
         if (ended < 0 && errno != EINTR) die("wait4");
         if (pause && sigtimedwait(&child_ended, NULL, &interval) < 0 && errno == EAGAIN) {
             take(&now, names[MEMINFO]);
