@@ -2,7 +2,9 @@
 #define _GNU_SOURCE
 #include "checks.h"
 #include <dirent.h>
+#include <poll.h>
 #include <sched.h>
+#include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
@@ -497,6 +499,49 @@ static void queues(void) {
     end();
 }
 
+static short told(struct pollfd *p, int wait) {
+    p->revents = 0;
+    CHECK(poll(p, 1, wait) >= 0, "poll");
+    return p->revents;
+}
+
+// A poll of a table of mounts tells each change of the mounts once, to each open file.
+static void polled_tables(void) {
+    begin();
+    for (int i = 0; i < 2; i++) {
+        const char *table = i ? "/proc/self/mountinfo" : "/proc/mounts";
+        struct pollfd p = {.fd = open(table, O_RDONLY | O_CLOEXEC), .events = POLLIN | POLLPRI};
+        struct pollfd other = {.fd = open(table, O_RDONLY | O_CLOEXEC), .events = POLLPRI};
+        CHECK(p.fd >= 0 && other.fd >= 0, "%s", table);
+        CHECK(told(&p, 0) == POLLIN && told(&other, 0) == 0, "no change");
+        ANSWERS(0, tmpfs("m", 0, NULL));
+        CHECK(told(&p, 0) == (POLLIN | POLLPRI | POLLERR) && told(&p, 0) == POLLIN, "a mount");
+        ANSWERS(0, mount("m", "other", NULL, MS_BIND, NULL));
+        CHECK(told(&p, 0) == (POLLIN | POLLPRI | POLLERR) && told(&p, 0) == POLLIN, "a bind mount");
+        ANSWERS(0, mount(NULL, "other", NULL, MS_BIND | MS_REMOUNT | MS_RDONLY, NULL));
+        told(&p, 0);
+        ANSWERS(ENOENT, umount("m/nothing"));
+        CHECK(told(&p, 0) == POLLIN, "a refusal");
+        ANSWERS(0, umount("other"));
+        CHECK(told(&p, 0) == (POLLIN | POLLPRI | POLLERR), "an end");
+        CHECK(told(&other, 0) == (POLLPRI | POLLERR) && told(&other, 0) == 0, "all changes at once");
+        // A sleeper is woken, whenever it begins to wait. An epoll set tells the same.
+        int set = epoll_create1(EPOLL_CLOEXEC);
+        struct epoll_event wanted = {.events = EPOLLPRI}, found;
+        CHECK(set >= 0 && !epoll_ctl(set, EPOLL_CTL_ADD, other.fd, &wanted), "epoll_ctl");
+        ANSWERS(0, epoll_wait(set, &found, 1, 0));
+        struct pollfd slept = {.fd = open(table, O_RDONLY | O_CLOEXEC), .events = POLLPRI};
+        int sleeper = fork();
+        if (!sleeper) _exit(told(&slept, 20000) == (POLLPRI | POLLERR) ? 0 : 1);
+        ANSWERS(0, umount("m"));
+        CHECK(epoll_wait(set, &found, 1, 20000) == 1 && found.events == (EPOLLPRI | EPOLLERR), "epoll");
+        int status;
+        CHECK(waitpid(sleeper, &status, 0) == sleeper && !status, "the sleeper");
+        CHECK(!close(set) && !close(p.fd) && !close(other.fd) && !close(slept.fd), "close");
+    }
+    end();
+}
+
 static void again_and_again(void) {
     begin();
     for (int i = 0; i < 300; i++) {
@@ -535,6 +580,7 @@ int main(int argc, char **argv) {
         {"a_moved_mount", a_moved_mount},
         {"terminals", terminals},
         {"queues", queues},
+        {"polled_tables", polled_tables},
         {"again_and_again", again_and_again},
     };
     run_checks(checks, sizeof checks / sizeof *checks);

@@ -186,10 +186,10 @@ pub fn sys_mount<M: Machine>(
     if flags & REMOUNT != 0 {
         let mount = vfs.mount_of(&target).ok_or(Errno::EINVAL)?;
         if flags & BIND == 0 {
-            return remount(linux, &mount, restrictions, &options, pages);
+            return remount(ctx, &mount, restrictions, &options, pages);
         }
         may_restrict(linux, &mount, restrictions - mount.restrictions(), Uses::Writes)?;
-        mount.restrict(restrictions);
+        vfs.restrict_mount(&mount, restrictions, false);
         return Ok(0);
     }
     if flags & BIND != 0 {
@@ -260,7 +260,7 @@ fn check_terminal_options(text: &[u8]) -> Result<(), Errno> {
 
 /// Changes the options of a mounted file system.
 fn remount<M: Machine>(
-    linux: &Linux<M>,
+    ctx: &Ctx<'_, M>,
     mount: &quire_fs::mounts::Mount<FileHost<M>>,
     restrictions: Restrictions,
     options: &[u8],
@@ -268,7 +268,7 @@ fn remount<M: Machine>(
 ) -> Result<usize, Errno> {
     let system = mount.system();
     let present = if system.is_read_only() { Restrictions::READ_ONLY } else { Restrictions::empty() };
-    may_restrict(linux, mount, restrictions - present, Uses::SystemWrites)?;
+    may_restrict(ctx.linux, mount, restrictions - present, Uses::SystemWrites)?;
     if matches!(system.kind, "tmpfs" | "devtmpfs") && !options.is_empty() {
         let mut new = Options { limits: system.limits(), root: NewAttr { mode: 0, uid: 0, gid: 0 } };
         new.read(options, pages)?;
@@ -280,7 +280,7 @@ fn remount<M: Machine>(
         }
         system.set_limits(new.limits);
     }
-    mount.restrict_with_system(restrictions);
+    ctx.vfs().restrict_mount(mount, restrictions, true);
     Ok(0)
 }
 

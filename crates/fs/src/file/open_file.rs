@@ -536,13 +536,15 @@ impl<H: Host> OpenFile<H> {
         }
     }
 
-    /// The operations that need no wait now. Files are always ready.
+    /// The operations that need no wait now. Most files are always ready.
     pub fn ready(&self) -> Ready {
         match &self.body {
-            Body::Stream(s) => s.ready(),
-            Body::Path => Ready::empty(),
-            _ => Ready::READ | Ready::WRITE,
+            Body::Stream(s) => Some(s.ready()),
+            Body::Text(text, _) => text.ready(),
+            Body::Path => Some(Ready::empty()),
+            _ => None,
         }
+        .unwrap_or(Ready::READ | Ready::WRITE)
     }
 
     /// Whether a read of at most `room` bytes, at least one, waits now, until [`readiness`](Self::readiness) announces a change. False if the file cannot tell,
@@ -553,7 +555,11 @@ impl<H: Host> OpenFile<H> {
 
     /// The announcer of changes of [`ready`](Self::ready).
     pub fn readiness(&self) -> Option<&Readiness> {
-        self.stream()?.readiness()
+        match &self.body {
+            Body::Stream(s) => s.readiness(),
+            Body::Text(text, _) => text.readiness(),
+            _ => None,
+        }
     }
 }
 

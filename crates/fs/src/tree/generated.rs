@@ -5,6 +5,7 @@
 use super::attr::{FileKind, NewAttr};
 use super::dentry::Dentry;
 use crate::host::Host;
+use crate::stream::readiness::{Readiness, Ready};
 use crate::{FsError, Sink, Source};
 use core::any::Any;
 use core::fmt;
@@ -91,6 +92,14 @@ pub trait GeneratedFile: Send + Sync {
     fn store(&self, bytes: &[u8]) -> Result<usize, FsError> {
         let _ = bytes;
         Err(FsError::NotPermitted)
+    }
+    /// The operations that need no wait now; `None` for files that are always ready.
+    fn ready(&self) -> Option<Ready> {
+        None
+    }
+    /// The announcer of changes of [`ready`](Self::ready).
+    fn readiness(&self) -> Option<&Readiness> {
+        None
     }
     /// The file itself, for layers above that know more of it than its text.
     fn as_any(&self) -> Option<&dyn Any> {

@@ -28,7 +28,7 @@ use crate::tree::inode::{Inode, InodeContent};
 use crate::tree::system::{FileSystem, Limits};
 use crate::{FsError, OpenFlags, Stream};
 use credentials::FileCredentials;
-use mounts::{Changes, Mount};
+use mounts::{Changes, Mount, MountChanges};
 use quire_heap::{Arc, Vec};
 use quire_sync::atomic::{AtomicU32, AtomicU64};
 use quire_sync::{Mutex, Rank, SpinLock};
@@ -53,6 +53,7 @@ pub struct Vfs<H: Host> {
     mounts: SpinLock<Vec<Arc<Mount<H>>>>,
     /// Held while a user mounts or unmounts.
     changes: Mutex<Changes<H>>,
+    mount_changes: MountChanges,
     next_device: AtomicU64,
     /// The number of the next move that is watched.
     cookies: AtomicU32,
@@ -69,6 +70,7 @@ impl<H: Host> Vfs<H> {
             host,
             mounts: SpinLock::new(Rank::ATTRIBUTES, Vec::try_from_iter([Mount::first(&root)?])?),
             changes: Mutex::new(Changes::new()),
+            mount_changes: MountChanges::default(),
             root,
             places: Arc::try_new(Places { cwd: place.clone(), root: place })?,
             nameless: FileSystem::new(2, "pipefs", Limits::NONE, cpus)?,

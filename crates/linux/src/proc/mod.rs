@@ -11,6 +11,7 @@ pub mod machine;
 pub mod map_query;
 mod maps;
 pub(crate) mod memory;
+mod mounts;
 mod net;
 pub mod node;
 mod pages;

@@ -2,7 +2,7 @@
 
 use super::node::{Directory, Each, Item, ItemKind, Jump, Short, Table, number, put};
 use super::pages::Resident;
-use super::{descriptors, kernel_memory, memory, net, node, pages};
+use super::{descriptors, kernel_memory, memory, mounts, net, node, pages};
 use crate::file::{Dentry, FileHost, terminals};
 use crate::machine::Machine;
 use crate::memory::Foreign;
@@ -22,7 +22,7 @@ use core::fmt::{self, Write as _};
 use core::sync::atomic::Ordering;
 use quire_fs::NewAttr;
 use quire_fs::generated::{Entry, Generated, GeneratedDirectory, Text};
-use quire_fs::{FileKind, FileSystem, FsError, Places, Restrictions};
+use quire_fs::{FileKind, FsError, Places};
 use quire_heap::{Arc, Vec};
 use quire_sync::cpuset::CpuMask;
 use quire_task::{Class, ThreadRef};
@@ -115,8 +115,8 @@ impl<M: Machine> Names<M> {
         },
         Item { name: "maps", kind: ItemKind::Bound(0o444, memory::map) },
         Item { name: "mem", kind: ItemKind::Bound(0o600, pages::bytes) },
-        Item::file("mountinfo", mount_info),
-        Item::file("mounts", mounts),
+        Item { name: "mountinfo", kind: ItemKind::Bound(0o444, mounts::numbered) },
+        Item { name: "mounts", kind: ItemKind::Bound(0o444, mounts::plain) },
         Item {
             name: "net",
             kind: ItemKind::Directory(|a| net::of(super::root::About(a.process.linux), numbers(a.process.pid) + 0x800)),
@@ -295,102 +295,6 @@ fn limits<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
     let limits = about.process.limits();
     for ((name, unit), limit) in NAMES.iter().zip(&limits.0) {
         put!(out, "{name:<26}{:<21}{:<21}{unit:<10}\n", Limit(limit.soft), Limit(limit.hard))?;
-    }
-    Ok(())
-}
-
-/// The options of a mount that restrict its uses.
-fn restrictions_of(has: Restrictions, out: &mut Text) -> Result<(), FsError> {
-    const WORDS: [(Restrictions, &str); 3] = [
-        (Restrictions::NO_SET_IDS, ",nosuid"),
-        (Restrictions::NO_DEVICES, ",nodev"),
-        (Restrictions::NO_EXECUTION, ",noexec"),
-    ];
-    put!(out, "{}", if has.contains(Restrictions::READ_ONLY) { "ro" } else { "rw" })?;
-    let others = WORDS.iter().filter(|(one, _)| has.contains(*one));
-    others.map(|(_, word)| word).try_for_each(|word| put!(out, "{word}"))
-}
-
-fn mounts<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
-    let mut result = Ok(());
-    about.process.linux.files.vfs().mounts(|path, mount| {
-        let mut line = || {
-            let system = mount.system();
-            escaped(&mount.source, out)?;
-            put!(out, " ")?;
-            escaped(path, out)?;
-            put!(out, " {} ", system.kind)?;
-            let mut has = mount.restrictions();
-            has.set(Restrictions::READ_ONLY, mount.root.refuses(Restrictions::READ_ONLY));
-            restrictions_of(has, out)?;
-            put!(out, ",relatime")?;
-            limits_of(system, out)?;
-            put!(out, " 0 0\n")
-        };
-        if result.is_ok() {
-            result = line();
-        }
-    })?;
-    result
-}
-
-/// `mountinfo`: a line for each mount, with its number and that of the mount that it is on.
-fn mount_info<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
-    /// The number of the first mount; Linux's are low numbers, too.
-    const FIRST: usize = 21;
-    let mut result = Ok(());
-    let mut paths: Vec<(Vec<u8>, usize)> = Vec::new();
-    about.process.linux.files.vfs().mounts(|path, mount| {
-        let (system, kind) = (mount.system(), mount.system().kind);
-        let device = system.device;
-        let id = FIRST + paths.len();
-        let mut line = || {
-            // The longest path of an earlier mount that leads to this one.
-            let on = paths.iter().filter(|(above, _)| leads_to(above, path)).max_by_key(|(above, _)| above.len());
-            let parent = on.map_or(1, |(_, id)| *id);
-            put!(out, "{id} {parent} {}:{} ", device >> 8 & 0xfff, device & 0xff)?;
-            escaped(&mount.root_path()?, out)?;
-            put!(out, " ")?;
-            escaped(path, out)?;
-            let mode = if system.is_read_only() { "ro" } else { "rw" };
-            put!(out, " ")?;
-            restrictions_of(mount.restrictions(), out)?;
-            put!(out, ",relatime - {kind} ")?;
-            escaped(&mount.source, out)?;
-            put!(out, " {mode}")?;
-            limits_of(system, out)?;
-            put!(out, "\n")?;
-            paths.try_push((Vec::try_copy(path)?, id))?;
-            Ok(())
-        };
-        if result.is_ok() {
-            result = line();
-        }
-    })?;
-    result
-}
-
-/// The options of a file system in memory.
-fn limits_of(system: &FileSystem, out: &mut Text) -> Result<(), FsError> {
-    let limits = system.limits();
-    if let Some(pages) = limits.pages {
-        put!(out, ",size={}k", pages * (PAGE_SIZE / 1024))?;
-    }
-    limits.inodes.map_or(Ok(()), |inodes| put!(out, ",nr_inodes={inodes}"))
-}
-
-/// Whether the path `to` lies below `above`.
-fn leads_to(above: &[u8], to: &[u8]) -> bool {
-    above == b"/" && to != b"/" || to.strip_prefix(above).is_some_and(|rest| rest.first() == Some(&b'/'))
-}
-
-/// A path in a table of mounts: bytes that would divide its columns are octal numbers.
-fn escaped(path: &[u8], out: &mut Text) -> Result<(), FsError> {
-    for byte in path {
-        match byte {
-            b' ' | b'\t' | b'\n' | b'\\' | b'#' => put!(out, "\\{byte:03o}")?,
-            byte => out.push(&[*byte])?,
-        }
     }
     Ok(())
 }
@@ -634,17 +538,6 @@ mod tests {
     #[test]
     fn limits_stand_on_the_left_of_their_columns() {
         assert_eq!(format!("{:<10}|{:<10}|", Limit(7), Limit(INFINITY)), "7         |unlimited |");
-    }
-
-    #[test]
-    fn a_mount_is_on_the_one_that_leads_to_it() {
-        assert!(leads_to(b"/", b"/dev") && leads_to(b"/dev", b"/dev/pts"));
-        assert!(!leads_to(b"/", b"/") && !leads_to(b"/dev", b"/devices") && !leads_to(b"/dev", b"/dev"));
-        let mut out = Text::new();
-        escaped(b"/a b\\c", &mut out).expect("memory");
-        let mut bytes = [0; 16];
-        let n = out.read(0, &mut quire_fs::SliceSink::new(&mut bytes)).expect("a slice");
-        assert_eq!(&bytes[..n], b"/a\\040b\\134c");
     }
 
     #[test]

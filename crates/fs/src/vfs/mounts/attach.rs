@@ -143,7 +143,7 @@ impl<H: Host> Vfs<H> {
         let mut changes = self.changes.lock();
         self.sweep(&mut changes, in_use)?;
         // Ancestors of directories change, and none may change after the look for a loop.
-        let _moving = self.moving.lock();
+        let moving = self.moving.lock();
         let old = self.mount_of(root).filter(|mount| mount.hidden.is_some()).ok_or(FsError::Invalid)?;
         if root.inode.is_directory() != target.inode.is_directory() {
             return Err(FsError::Invalid);
@@ -170,6 +170,10 @@ impl<H: Host> Vfs<H> {
             all.retain(|other| !Arc::ptr_eq(other, mount));
             all.push_reserved(mount.clone());
         }
+        drop(below);
+        drop(moving);
+        drop(changes);
+        self.mount_changes.announce();
         Ok(())
     }
 }

@@ -56,7 +56,8 @@ impl<H: Host> Vfs<H> {
                 copy.mount.root.through().inspect(|through| through.bind.set_place(None));
             }
         }
-        result
+        drop(changes);
+        result.inspect(|()| self.mount_changes.announce())
     }
 
     /// Mounts the tree of a mounted file system at `target` once more, with restrictions of its own. `name` is what the
@@ -74,7 +75,10 @@ impl<H: Host> Vfs<H> {
         }
         let mut changes = self.changes.lock();
         self.sweep(&mut changes, in_use)?;
-        self.bind_one(&mut changes, target, root, restrictions, Arc::try_copy(name)?).map(drop)
+        self.bind_one(&mut changes, target, root, restrictions, Arc::try_copy(name)?)?;
+        drop(changes);
+        self.mount_changes.announce();
+        Ok(())
     }
 
     /// One bind mount of `source`, called `name`.
@@ -208,17 +212,11 @@ impl<H: Host> Mount<H> {
     }
 
     /// Changes them for this mount.
-    pub fn restrict(&self, uses: Restrictions) {
+    pub(super) fn restrict(&self, uses: Restrictions) {
         match self.root.through() {
             Some(through) => through.bind.restrict(uses),
             None => self.system().restrict_first_mount(uses),
         }
-    }
-
-    /// Changes them for this mount, and whether its file system takes changes.
-    pub fn restrict_with_system(&self, uses: Restrictions) {
-        self.system().set_read_only(uses.contains(Restrictions::READ_ONLY));
-        self.restrict(uses);
     }
 }
 
@@ -439,7 +437,9 @@ mod tests {
         let vfs = tree();
         bind(&vfs, b"/a", b"/m", false).unwrap();
         let mount = vfs.mount_of(&at(&vfs, b"/m").unwrap()).unwrap();
-        mount.restrict(Restrictions::READ_ONLY);
+        let changes = vfs.mount_changes().count();
+        vfs.restrict_mount(&mount, Restrictions::READ_ONLY, false);
+        assert_eq!(vfs.mount_changes().count(), changes + 1);
         assert_eq!(make(&vfs, b"/m/new", Create::Directory), Err(FsError::ReadOnly));
         let open = |path, flags| vfs.open(&vfs.view(), vfs.root(), path, flags, 0, &crate::Io::NOW).err();
         assert_eq!(open(b"/m/file", OpenFlags::WRITE), Some(FsError::ReadOnly));

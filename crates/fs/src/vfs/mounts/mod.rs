@@ -18,13 +18,14 @@ mod bind;
 use super::Vfs;
 use crate::FsError;
 use crate::host::Host;
+use crate::stream::readiness::Readiness;
 use crate::tree::attr::NewAttr;
 use crate::tree::dentry::Dentry;
 use crate::tree::generated::{Generated, GeneratedDirectory};
 use crate::tree::inode::{Inode, InodeContent};
 use crate::tree::system::{FileSystem, Limits, Restrictions, Space};
 use quire_heap::{Arc, Vec};
-use quire_sync::atomic::Ordering;
+use quire_sync::atomic::{AtomicU64, Ordering};
 
 /// The most mounts at once, as Linux's `fs.mount-max`.
 pub const MOUNTS_MAX: usize = 100_000;
@@ -56,6 +57,31 @@ pub(crate) struct Changes<H: Host> {
 impl<H: Host> Changes<H> {
     pub(crate) const fn new() -> Self {
         Changes { detached: Vec::new(), emptying: Vec::new(), spare: Vec::new() }
+    }
+}
+
+/// Announces each change of the mounts.
+#[derive(Default)]
+pub struct MountChanges {
+    count: AtomicU64,
+    readiness: Readiness,
+}
+
+impl MountChanges {
+    /// The number of changes so far.
+    pub fn count(&self) -> u64 {
+        self.count.load(Ordering::Acquire)
+    }
+
+    /// The announcer.
+    pub fn readiness(&self) -> &Readiness {
+        &self.readiness
+    }
+
+    /// Announces a change that is visible. The caller holds no lock.
+    fn announce(&self) {
+        self.count.fetch_add(1, Ordering::AcqRel);
+        self.readiness.notify();
     }
 }
 
@@ -108,7 +134,8 @@ impl<H: Host> Vfs<H> {
         if mounted.is_err() {
             changes.spare.push_reserved(system);
         }
-        mounted
+        drop(changes);
+        mounted.inspect(|()| self.mount_changes.announce())
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -167,7 +194,24 @@ impl<H: Host> Vfs<H> {
             changes.detached.push_reserved(mount.clone());
         }
         drop(all);
-        self.sweep(&mut changes, in_use)
+        let swept = self.sweep(&mut changes, in_use);
+        drop(changes);
+        self.mount_changes.announce();
+        swept
+    }
+
+    /// The announcer of changes of the mounts.
+    pub fn mount_changes(&self) -> &MountChanges {
+        &self.mount_changes
+    }
+
+    /// Changes the restrictions of `mount`; `with_system`: and whether its file system takes changes.
+    pub fn restrict_mount(&self, mount: &Mount<H>, uses: Restrictions, with_system: bool) {
+        if with_system {
+            mount.system().set_read_only(uses.contains(Restrictions::READ_ONLY));
+        }
+        mount.restrict(uses);
+        self.mount_changes.announce();
     }
 
     /// Takes the trees of detached mounts apart that are used no more, and keeps their file systems for later mounts.

@@ -1,0 +1,168 @@
+//! The tables of mounts: `mounts` and `mountinfo`. A poll of one of them tells a change of the mounts once, by
+//! `POLLERR` and `POLLPRI`, as on Linux.
+
+use super::node::put;
+use super::process::About;
+use crate::file::FileHost;
+use crate::machine::Machine;
+use core::sync::atomic::{AtomicU64, Ordering};
+use quire_fs::generated::{GeneratedFile, Text};
+use quire_fs::{FileSystem, FsError, Readiness, Ready, Restrictions, Vfs};
+use quire_heap::{Arc, Vec, unsize};
+use quire_vm::PAGE_SIZE;
+
+/// An open table.
+struct Table<M: Machine> {
+    vfs: &'static Vfs<FileHost<M>>,
+    write: fn(&Vfs<FileHost<M>>, &mut Text) -> Result<(), FsError>,
+    /// The changes of the mounts up to the last one that was told.
+    told: AtomicU64,
+}
+
+impl<M: Machine> GeneratedFile for Table<M> {
+    fn text(&self, out: &mut Text) -> Result<(), FsError> {
+        (self.write)(self.vfs, out)
+    }
+
+    fn ready(&self) -> Option<Ready> {
+        let now = self.vfs.mount_changes().count();
+        let changed = self.told.fetch_max(now, Ordering::Relaxed) < now;
+        Some(if changed { Ready::READ | Ready::ERROR | Ready::PRIORITY } else { Ready::READ })
+    }
+
+    fn readiness(&self) -> Option<&Readiness> {
+        Some(self.vfs.mount_changes().readiness())
+    }
+}
+
+fn open<M: Machine>(
+    about: &About<M>,
+    write: fn(&Vfs<FileHost<M>>, &mut Text) -> Result<(), FsError>,
+) -> Result<Arc<dyn GeneratedFile>, FsError> {
+    let vfs = about.process.linux.files.vfs();
+    let told = AtomicU64::new(vfs.mount_changes().count());
+    Ok(unsize!(Arc::try_new(Table { vfs, write, told })?))
+}
+
+/// `mounts`
+pub(super) fn plain<M: Machine>(about: &About<M>) -> Result<Arc<dyn GeneratedFile>, FsError> {
+    open(about, lines)
+}
+
+/// `mountinfo`
+pub(super) fn numbered<M: Machine>(about: &About<M>) -> Result<Arc<dyn GeneratedFile>, FsError> {
+    open(about, numbered_lines)
+}
+
+/// The options of a mount that restrict its uses.
+fn restrictions_of(has: Restrictions, out: &mut Text) -> Result<(), FsError> {
+    const WORDS: [(Restrictions, &str); 3] = [
+        (Restrictions::NO_SET_IDS, ",nosuid"),
+        (Restrictions::NO_DEVICES, ",nodev"),
+        (Restrictions::NO_EXECUTION, ",noexec"),
+    ];
+    put!(out, "{}", if has.contains(Restrictions::READ_ONLY) { "ro" } else { "rw" })?;
+    let others = WORDS.iter().filter(|(one, _)| has.contains(*one));
+    others.map(|(_, word)| word).try_for_each(|word| put!(out, "{word}"))
+}
+
+/// `mounts`: a line for each mount.
+fn lines<M: Machine>(vfs: &Vfs<FileHost<M>>, out: &mut Text) -> Result<(), FsError> {
+    let mut result = Ok(());
+    vfs.mounts(|path, mount| {
+        let mut line = || {
+            let system = mount.system();
+            escaped(&mount.source, out)?;
+            put!(out, " ")?;
+            escaped(path, out)?;
+            put!(out, " {} ", system.kind)?;
+            let mut has = mount.restrictions();
+            has.set(Restrictions::READ_ONLY, mount.root.refuses(Restrictions::READ_ONLY));
+            restrictions_of(has, out)?;
+            put!(out, ",relatime")?;
+            limits_of(system, out)?;
+            put!(out, " 0 0\n")
+        };
+        if result.is_ok() {
+            result = line();
+        }
+    })?;
+    result
+}
+
+/// `mountinfo`: a line for each mount, with its number and that of the mount that it is on.
+fn numbered_lines<M: Machine>(vfs: &Vfs<FileHost<M>>, out: &mut Text) -> Result<(), FsError> {
+    /// The number of the first mount; Linux's are low numbers, too.
+    const FIRST: usize = 21;
+    let mut result = Ok(());
+    let mut paths: Vec<(Vec<u8>, usize)> = Vec::new();
+    vfs.mounts(|path, mount| {
+        let (system, kind) = (mount.system(), mount.system().kind);
+        let device = system.device;
+        let id = FIRST + paths.len();
+        let mut line = || {
+            // The longest path of an earlier mount that leads to this one.
+            let on = paths.iter().filter(|(above, _)| leads_to(above, path)).max_by_key(|(above, _)| above.len());
+            let parent = on.map_or(1, |(_, id)| *id);
+            put!(out, "{id} {parent} {}:{} ", device >> 8 & 0xfff, device & 0xff)?;
+            escaped(&mount.root_path()?, out)?;
+            put!(out, " ")?;
+            escaped(path, out)?;
+            let mode = if system.is_read_only() { "ro" } else { "rw" };
+            put!(out, " ")?;
+            restrictions_of(mount.restrictions(), out)?;
+            put!(out, ",relatime - {kind} ")?;
+            escaped(&mount.source, out)?;
+            put!(out, " {mode}")?;
+            limits_of(system, out)?;
+            put!(out, "\n")?;
+            paths.try_push((Vec::try_copy(path)?, id))?;
+            Ok(())
+        };
+        if result.is_ok() {
+            result = line();
+        }
+    })?;
+    result
+}
+
+/// The options of a file system in memory.
+fn limits_of(system: &FileSystem, out: &mut Text) -> Result<(), FsError> {
+    let limits = system.limits();
+    if let Some(pages) = limits.pages {
+        put!(out, ",size={}k", pages * (PAGE_SIZE / 1024))?;
+    }
+    limits.inodes.map_or(Ok(()), |inodes| put!(out, ",nr_inodes={inodes}"))
+}
+
+/// Whether the path `to` lies below `above`.
+fn leads_to(above: &[u8], to: &[u8]) -> bool {
+    above == b"/" && to != b"/" || to.strip_prefix(above).is_some_and(|rest| rest.first() == Some(&b'/'))
+}
+
+/// A path in a table of mounts: bytes that would divide its columns are octal numbers.
+fn escaped(path: &[u8], out: &mut Text) -> Result<(), FsError> {
+    for byte in path {
+        match byte {
+            b' ' | b'\t' | b'\n' | b'\\' | b'#' => put!(out, "\\{byte:03o}")?,
+            byte => out.push(&[*byte])?,
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_is_on_the_one_that_leads_to_it() {
+        assert!(leads_to(b"/", b"/dev") && leads_to(b"/dev", b"/dev/pts"));
+        assert!(!leads_to(b"/", b"/") && !leads_to(b"/dev", b"/devices") && !leads_to(b"/dev", b"/dev"));
+        let mut out = Text::new();
+        escaped(b"/a b\\c", &mut out).expect("memory");
+        let mut bytes = [0; 16];
+        let n = out.read(0, &mut quire_fs::SliceSink::new(&mut bytes)).expect("a slice");
+        assert_eq!(&bytes[..n], b"/a\\040b\\134c");
+    }
+}
