@@ -2,7 +2,7 @@
 # and mapped pages, two processes.
 . "$(dirname "$0")/lib.sh"
 mkdir -p /tmp/www
-openssl req -x509 -newkey rsa:2048 -nodes -keyout /tmp/key.pem -out /tmp/cert.pem -days 10 -subj /CN=localhost 2>/dev/null
+openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout /tmp/key.pem -out /tmp/cert.pem -days 10 -subj /CN=localhost 2>/dev/null
 head -c 1000000 /dev/urandom >/tmp/www/large
 echo hello >/tmp/www/index.html
 cat >/tmp/nginx.conf <<'X'
