@@ -15,7 +15,7 @@ use quire_vm::PAGE_SIZE;
 struct Table<M: Machine> {
     vfs: &'static Vfs<FileHost<M>>,
     write: fn(&Vfs<FileHost<M>>, &mut Text) -> Result<(), FsError>,
-    /// The changes of the mounts up to the last one that was told.
+    /// The count of changes that its reader was told of last.
     told: AtomicU64,
 }
 

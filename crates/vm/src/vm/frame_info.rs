@@ -125,8 +125,8 @@ impl<M: Machine> Vm<M> {
         }
     }
 
-    /// The translations of frame `pfn`. One that comes or goes meanwhile may count, or not. One may count twice only
-    /// where mappings of its object come and are replaced all the time. A page that stays busy counts as unmapped,
+    /// The translations of frame `pfn`. A translation that comes or goes meanwhile may count, or not. It may count
+    /// twice only where mappings of its object come and are replaced all the time. A page that stays busy counts as unmapped,
     /// because it is being read, moved or removed. The frame of zeroes and devices' frames have no reverse mapping, and
     /// count as unmapped.
     ///
