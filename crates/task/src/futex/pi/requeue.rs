@@ -1,0 +1,197 @@
+//! Waiters that a program moves from a plain word to a lock: condition variables with priority inheritance.
+
+use super::locks::{LISTED, OWNS, PiWaiter};
+use super::{Attempt, FutexTable, How, PiRefused, PiWord};
+use crate::futex::{ANY, Key};
+use crate::machine::Machine;
+use crate::scheduler::Scheduler;
+use crate::thread::Thread;
+use core::ptr::{self, NonNull};
+use quire_sync::atomic::Ordering;
+
+impl<M: Machine> FutexTable<M> {
+    /// Waits on the plain word of `from`, until [`pi_requeue`](Self::pi_requeue) moves the waiter to the lock of `to`, and
+    /// the calling thread owns that lock. `check` compares the plain word, as in [`wait`](Self::wait); `fetch` makes it
+    /// present.
+    #[allow(clippy::too_many_arguments)]
+    pub fn pi_wait_moved<W: PiWord<M>>(
+        &self,
+        scheduler: &Scheduler<M>,
+        from: Key,
+        to: Key,
+        word: &W,
+        deadline: Option<u64>,
+        check: &mut dyn FnMut() -> Result<bool, W::Error>,
+        fetch: &mut dyn FnMut() -> Result<(), W::Error>,
+    ) -> Result<(), PiRefused<W::Error>> {
+        let index = self.index_of(from);
+        let waiter = PiWaiter::new(scheduler, LISTED, index, to);
+        waiter.plain.key.set(from);
+        waiter.plain.bits.set(ANY);
+        loop {
+            // SAFETY: the waiter is listed nowhere, and stays until the wait has ended.
+            match unsafe { self.list(&waiter.plain, index, check) } {
+                Ok(true) => break,
+                Ok(false) => return Err(PiRefused::Differs),
+                Err(_) => fetch().map_err(PiRefused::Word)?,
+            }
+        }
+        // SAFETY: this call has listed the waiter on the plain word, and it lies on this stack until the call returns.
+        unsafe { self.wait_for_lock(scheduler, word, &waiter, deadline) }
+    }
+
+    /// Compares by `check`. If the plain word of `from` has its value, gives the lock of `to` to the first thread that
+    /// waits there, or moves it to that lock, and moves up to `most` others. Returns how many of both.
+    #[allow(clippy::too_many_arguments)]
+    pub fn pi_requeue<W: PiWord<M>>(
+        &self,
+        scheduler: &Scheduler<M>,
+        from: Key,
+        to: Key,
+        word: &W,
+        most: usize,
+        check: &mut dyn FnMut() -> Result<bool, W::Error>,
+        fetch: &mut dyn FnMut() -> Result<(), W::Error>,
+    ) -> Result<usize, PiRefused<W::Error>> {
+        let (a, b) = (self.index_of(from), self.index_of(to));
+        let (mut done, mut compared) = (0, false);
+        while done <= most {
+            let mut absent = false;
+            let moved = match self.attempts(word, |owner, spare| {
+                // Equal ranks: ascending index.
+                let low = self.bucket(a.min(b)).chain.lock();
+                let high = (a != b).then(|| self.bucket(a.max(b)).chain.lock_nested());
+                let (mut source, mut target) = match high {
+                    Some(high) if a < b => (low, Some(high)),
+                    Some(high) => (high, Some(low)),
+                    None => (low, None),
+                };
+                if !compared {
+                    match check() {
+                        Ok(true) => {}
+                        Ok(false) => return Err(PiRefused::Differs.into()),
+                        Err(_) => {
+                            absent = true;
+                            return Ok(None);
+                        }
+                    }
+                    if source.lock_of(from).is_some() {
+                        return Err(PiRefused::Mismatch.into());
+                    }
+                }
+                let Some(plain) = source.first_of(from) else { return Ok(None) };
+                // SAFETY: a waiter on the chain is alive, with its thread, while the bucket is locked.
+                let waiter = unsafe {
+                    if !plain.as_ref().moves.get() {
+                        return Err(PiRefused::Mismatch.into());
+                    }
+                    PiWaiter::of(plain).as_ref()
+                };
+                if waiter.target.get() != to {
+                    return Err(PiRefused::Mismatch.into());
+                }
+                // SAFETY: the waiter is on the chain of the word, whose bucket is locked, so its thread is alive.
+                let thread = unsafe { waiter.thread() };
+                let bucket = self.bucket(b);
+                let chain = target.as_deref_mut().unwrap_or(&mut source);
+                let how = if most > 0 { How::Crowd } else { How::Wait };
+                let attempt = self.attempt(scheduler, bucket, chain, b, to, word, thread, how, owner, spare)?;
+                compared = true;
+                let reference = thread.to_ref();
+                // SAFETY: it is listed in the bucket of `from`, and the lock in that of `to`; both are locked.
+                unsafe {
+                    source.take(plain);
+                    self.bucket(a).waiting.fetch_sub(1, Ordering::Relaxed);
+                    Ok(Some((
+                        reference,
+                        match attempt {
+                            Attempt::Taken => {
+                                waiter.state.store(OWNS, Ordering::Release);
+                                None
+                            }
+                            Attempt::Wait(lock) => {
+                                Some((self.block(scheduler, lock.as_ref(), waiter), NonNull::from(waiter)))
+                            }
+                        },
+                    )))
+                }
+            }) {
+                Ok(moved) => moved,
+                // The call is not repeated after it has moved some.
+                Err(PiRefused::Memory | PiRefused::Interrupted) if done > 0 => return Ok(done),
+                Err(why) => return Err(why),
+            };
+            match moved {
+                None if absent => fetch().map_err(PiRefused::Word)?,
+                None => break,
+                Some((thread, None)) => {
+                    scheduler.unpark(&thread);
+                    done += 1;
+                }
+                Some((thread, Some((owner, waiter)))) => {
+                    if self.walk(scheduler, owner, Some(&thread))
+                        && self.move_back(scheduler, (a, from), (b, to), word, &thread, waiter)
+                    {
+                        return Err(PiRefused::Deadlock);
+                    }
+                    done += 1;
+                }
+            }
+        }
+        Ok(done)
+    }
+
+    /// Moves the `waiter` of `thread` from the lock of `to` back to the plain word of `from`, because the thread would
+    /// wait for itself. False if it does not wait there any more.
+    fn move_back<W: PiWord<M>>(
+        &self,
+        scheduler: &Scheduler<M>,
+        (a, from): (usize, Key),
+        (b, to): (usize, Key),
+        word: &W,
+        thread: &Thread<M>,
+        waiter: NonNull<PiWaiter<M>>,
+    ) -> bool {
+        let low = self.bucket(a.min(b)).chain.lock();
+        let high = (a != b).then(|| self.bucket(a.max(b)).chain.lock_nested());
+        let (mut source, mut target) = match high {
+            Some(high) if a < b => (low, Some(high)),
+            Some(high) => (high, Some(low)),
+            None => (low, None),
+        };
+        {
+            let _guard = self.thread_lock(thread).lock();
+            // It may have left, and wait again by a waiter at this address.
+            // SAFETY: the thread lock is held while the waiter is used. The bucket of its key is locked if it is `b`.
+            let still = unsafe { thread.blocked() }.is_some_and(|now| {
+                ptr::eq(now, waiter.as_ptr())
+                    && now.plain.bucket.load(Ordering::Relaxed) == b
+                    && now.plain.key.get() == from
+            });
+            if !still {
+                return false;
+            }
+        }
+        // SAFETY: its thread waits by it, so it is alive, as long as the bucket of its lock is locked.
+        let ended = unsafe {
+            let waiter = waiter.as_ref();
+            let Some(lock) = waiter.lock.get().filter(|lock| lock.as_ref().key() == to) else { return false };
+            let owner = lock.as_ref().owner().to_ref();
+            let chain = target.as_deref_mut().unwrap_or(&mut source);
+            let ended = self.unblock(scheduler, self.bucket(b), chain, lock, waiter);
+            waiter.state.store(LISTED, Ordering::Relaxed);
+            waiter.plain.key.set(from);
+            waiter.plain.bucket.store(a, Ordering::Release);
+            self.bucket(a).waiting.fetch_add(1, Ordering::AcqRel);
+            source.add(NonNull::from(&waiter.plain));
+            (ended, owner)
+        };
+        drop((source, target));
+        let (ended, owner) = ended;
+        if let Some(ended) = ended {
+            word.discard(ended);
+        }
+        self.walk(scheduler, self.step(&owner), None);
+        true
+    }
+}
