@@ -163,6 +163,54 @@ static void a_sender_without_a_name(void) {
     CHECK(recvfrom(pair[1], &byte, 1, 0, (struct sockaddr *)&from, &len) == 1 && len == 0, "%u", len);
 }
 
+static pid_t unused(void) {
+    pid_t child = fork();
+    CHECK(child >= 0, "fork");
+    if (!child) _exit(0);
+    CHECK(!ended(child), "a child");
+    return child;
+}
+
+// Number 0 asks whether the target is there.
+static void no_signal(void) {
+    union sigval value = {.sival_int = 1};
+    ANSWERS(0, sigqueue(getpid(), 0, value));
+    ANSWERS(0, sigqueue(getppid(), 0, value));
+    ANSWERS(ESRCH, sigqueue(unused(), 0, value));
+    ANSWERS(EINVAL, sigqueue(getpid(), 65, value));
+    siginfo_t info = {.si_code = SI_QUEUE};
+    ANSWERS(0, syscall(SYS_rt_tgsigqueueinfo, getpid(), gettid(), 0, &info));
+    ANSWERS(ESRCH, syscall(SYS_rt_tgsigqueueinfo, getpid(), unused(), 0, &info));
+    sigset_t pending;
+    CHECK(!sigpending(&pending) && sigisemptyset(&pending), "nothing was sent");
+}
+
+static void processes_that_are_not_there(void) {
+    pid_t gone = unused();
+    clockid_t clock;
+    CHECK(clock_getcpuclockid(gone, &clock) == ESRCH && !clock_getcpuclockid(0, &clock), "clock_getcpuclockid");
+    clockid_t of_gone = (clockid_t)((~(unsigned)gone << 3) | 2), of_thread = of_gone | 4;
+    struct timespec time;
+    ANSWERS(EINVAL, syscall(SYS_clock_getres, of_gone, &time));
+    ANSWERS(EINVAL, syscall(SYS_clock_getres, of_thread, NULL));
+    ANSWERS(ESRCH, setpgid(-1, getpgrp()));
+    ANSWERS(EINVAL, setpgid(-1, 0));
+    ANSWERS(EINVAL, setpgid(0, -1));
+    ANSWERS(ESRCH, setpgid(gone, 0));
+    unsigned long mask = 1;
+    ANSWERS(ESRCH, syscall(SYS_sched_setaffinity, -1, sizeof mask, &mask));
+    ANSWERS(ESRCH, syscall(SYS_sched_setaffinity, gone, sizeof mask, &mask));
+}
+
+static void copies_beyond_all_offsets(void) {
+    int from = memfd_create("from", 0), to = memfd_create("to", 0);
+    CHECK(from >= 0 && to >= 0 && write(from, "12345678", 8) == 8, "files");
+    off_t at = 0x7fffffffffffffff;
+    ANSWERS(EOVERFLOW, syscall(SYS_copy_file_range, from, NULL, to, &at, ~0ul, 0));
+    at = 0;
+    CHECK(syscall(SYS_copy_file_range, from, &at, to, NULL, 0x7ffffffffffffffful, 0) == 8 && at == 8, "the rest");
+}
+
 static const struct check checks[] = {
     {"arguments_of_mseal", arguments_of_mseal},
     {"a_seal_refuses_changes", a_seal_refuses_changes},
@@ -173,6 +221,9 @@ static const struct check checks[] = {
     {"processors_identify_themselves", processors_identify_themselves},
     {"levels_that_a_socket_has_not", levels_that_a_socket_has_not},
     {"a_sender_without_a_name", a_sender_without_a_name},
+    {"no_signal", no_signal},
+    {"processes_that_are_not_there", processes_that_are_not_there},
+    {"copies_beyond_all_offsets", copies_beyond_all_offsets},
 };
 
 int main(int argc, char **argv) {

@@ -195,7 +195,7 @@ static const struct operation {
 enum how { READ, WRITE, LINK, ENTER, LIST };
 static const struct { const char *name; enum how how; } of_process[] = {
     {"auxv", READ}, {"cgroup", READ}, {"clear_refs", READ}, {"clear_refs", WRITE}, {"cmdline", READ}, {"comm", READ}, {"comm", WRITE}, {"cwd", LINK}, {"cwd", ENTER},
-    {"environ", READ}, {"exe", LINK}, {"exe", ENTER}, {"fd", LIST}, {"fd/0", LINK}, {"fd/0", ENTER}, {"limits", READ},
+    {"environ", READ}, {"exe", LINK}, {"exe", ENTER}, {"fd", LIST}, {"fd/0", LINK}, {"fd/0", ENTER}, {"fdinfo", LIST}, {"fdinfo/0", READ}, {"limits", READ},
     {"loginuid", READ}, {"maps", READ}, {"mem", READ}, {"mountinfo", READ}, {"mounts", READ}, {"net", LIST}, {"numa_maps", READ},
     {"oom_adj", READ}, {"oom_score", READ}, {"oom_score_adj", READ}, {"oom_score_adj", WRITE}, {"pagemap", READ},
     {"personality", READ}, {"root", LINK}, {"root", ENTER}, {"sessionid", READ}, {"smaps", READ}, {"smaps_rollup", READ},

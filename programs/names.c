@@ -430,6 +430,42 @@ static void handles_of_files(void) {
     ANSWERS(EPERM, syscall(SYS_open_by_handle_at, open("/sys", O_RDONLY), &handle, O_RDONLY));
 }
 
+static void other_users_names(void) {
+    // A missing name is told before a missing right.
+    ANSWERS(ENOENT, unlink("closed/none"));
+    ANSWERS(ENOENT, rmdir("closed/none"));
+    ANSWERS(ENOENT, rename("closed/none", "from/new"));
+    ANSWERS(ENOENT, unlink("/proc/none"));
+    ANSWERS(ENOENT, rmdir("/proc/none"));
+    ANSWERS(EACCES, unlink("closed/file"));
+    ANSWERS(EISDIR, unlink("closed/inner/"));
+    ANSWERS(EACCES, rmdir("closed/inner"));
+    ANSWERS(EACCES, rename("closed/file", "from/new"));
+    // A refusal changes nothing, the time of the last change too.
+    struct stat was = of("closed/file");
+    short_sleep();
+    ANSWERS(EPERM, chmod("closed/file", 0111));
+    ANSWERS(EPERM, chown("closed/file", 1000, 1000));
+    struct stat is = of("closed/file");
+    CHECK(!memcmp(&was.st_ctim, &is.st_ctim, sizeof was.st_ctim), "the time of a change");
+    // A directory that gets another parent is changed.
+    ANSWERS(0, mkdir("from/fixed", 0555));
+    ANSWERS(0, mkdir("to/free", 0755));
+    ANSWERS(EACCES, rename("from/fixed", "to/fixed"));
+    ANSWERS(EACCES, syscall(SYS_renameat2, -100, "from/fixed", -100, "to/free", EXCHANGE));
+    ANSWERS(EACCES, syscall(SYS_renameat2, -100, "to/free", -100, "from/fixed", EXCHANGE));
+    ANSWERS(0, rename("from/fixed", "from/still"));
+    ANSWERS(0, rename("to/free", "from/free"));
+}
+
+static void rights_to_names(void) {
+    fresh_directory();
+    CHECK(!mkdir("closed", 0755) && !mkdir("closed/inner", 0755) && !mkdir("from", 0777) && !mkdir("to", 0777), "mkdir");
+    close(made("closed/file", 0644));
+    by_user(other_users_names);
+    ANSWERS(0, rename("from/still", "to/fixed"));
+}
+
 static const struct check checks[] = {
     {"a_directory_becomes_the_working_one", a_directory_becomes_the_working_one},
     {"times_by_all_calls", times_by_all_calls},
@@ -443,6 +479,7 @@ static const struct check checks[] = {
     {"access_by_real_and_effective_ids", access_by_real_and_effective_ids},
     {"opening_with_rules", opening_with_rules},
     {"handles_of_files", handles_of_files},
+    {"rights_to_names", rights_to_names},
 };
 
 int main(int argc, char **argv) {

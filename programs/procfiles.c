@@ -1,9 +1,15 @@
 // Files of `/proc` about the pages of a process, and settings: the same on Linux.
 #define _GNU_SOURCE
 #include "checks.h"
+#include <dirent.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/shm.h>
+#include <sys/signalfd.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/utsname.h>
 
 #define PRESENT (1ull << 63)
@@ -247,12 +253,122 @@ static void kinds(void) {
     CHECK(!unlink("kinds"), "unlink");
 }
 
+// The value of a row of a file, after its name.
+static const char *value_in(const char *file, const char *name) {
+    static char line[256];
+    FILE *f = fopen(file, "r");
+    CHECK(f, "%s", file);
+    bool found = false;
+    while (!found && fgets(line, sizeof line, f)) found = !strncmp(line, name, strlen(name));
+    fclose(f);
+    CHECK(found, "%s in %s", name, file);
+    return line + strlen(name);
+}
+
+static int told[2], go_on[2];
+
+static void *named(void *none) {
+    char byte = 0;
+    pid_t tid = gettid();
+    CHECK(write(told[1], &tid, sizeof tid) == sizeof tid && read(go_on[0], &byte, 1) == 1, "pipes");
+    char name[16] = "";
+    CHECK(!prctl(PR_GET_NAME, name) && !strcmp(name, "given by anothe"), "%s", name);
+    return none;
+}
+
+// The threads of a process name each other.
+static void names_of_threads(void) {
+    CHECK(!pipe(told) && !pipe(go_on), "pipe");
+    pthread_t thread;
+    pid_t tid;
+    CHECK(!pthread_create(&thread, NULL, named, NULL) && read(told[0], &tid, sizeof tid) == sizeof tid, "a thread");
+    char path[64], was[16] = "", is[16] = "", text[32] = "";
+    CHECK(!prctl(PR_GET_NAME, was), "PR_GET_NAME");
+    snprintf(path, sizeof path, "/proc/self/task/%d/comm", tid);
+    int fd = open(path, O_RDWR);
+    CHECK(fd >= 0 && write(fd, "given by another", 16) == 16, "%s", path);
+    CHECK(pread(fd, text, sizeof text, 0) == 16 && !strcmp(text, "given by anothe\n"), "%s", text);
+    CHECK(!prctl(PR_GET_NAME, is) && !strcmp(was, is), "the own name");
+    pid_t child = fork();
+    if (!child) {
+        ANSWERS(EINVAL, write(fd, "x", 1));
+        _exit(0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && !status, "another process");
+    CHECK(write(go_on[1], "x", 1) == 1 && !pthread_join(thread, NULL) && !close(fd), "the end");
+}
+
+static long info_of(int fd, const char *name, int base) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/fdinfo/%d", fd);
+    return strtol(value_in(path, name), NULL, base);
+}
+
+static void descriptors(void) {
+    int fd = open("described", O_CREAT | O_RDWR | O_APPEND | O_CLOEXEC, 0600);
+    struct stat s;
+    CHECK(fd >= 0 && write(fd, "12345", 5) == 5 && !fstat(fd, &s) && !unlink("described"), "a file");
+    CHECK(info_of(fd, "pos:", 10) == 5 && info_of(fd, "ino:", 10) == (long)s.st_ino, "position and number");
+    long flags = info_of(fd, "flags:", 8);
+    CHECK((flags & ~0100000) == (O_RDWR | O_APPEND | O_CLOEXEC), "%#lo", flags);
+    char row[16];
+    snprintf(row, sizeof row, "%ld ", info_of(fd, "mnt_id:", 10));
+    value_in("/proc/self/mountinfo", row);
+    int event = eventfd(7, EFD_SEMAPHORE);
+    CHECK(event >= 0 && info_of(event, "eventfd-count:", 16) == 7, "an event");
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGUSR1);
+    int signals = signalfd(-1, &set, 0);
+    CHECK(signals >= 0 && info_of(signals, "sigmask:", 16) == 1l << (SIGUSR1 - 1), "signals");
+    pid_t child = fork();
+    if (!child) _exit(0);
+    int process = syscall(SYS_pidfd_open, child, 0);
+    CHECK(process >= 0 && info_of(process, "Pid:", 10) == child, "a process");
+    CHECK(waitpid(child, NULL, 0) == child && info_of(process, "Pid:", 10) == -1, "a process that is gone");
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/fdinfo/%d", fd);
+    CHECK(!close(fd) && access(path, F_OK) < 0 && errno == ENOENT, "a closed descriptor");
+    DIR *all = opendir("/proc/self/fdinfo");
+    int entries = 0;
+    for (struct dirent *e; all && (e = readdir(all));) entries += e->d_name[0] != '.';
+    // Those of the directory itself and of the three files, and what the program began with.
+    CHECK(entries >= 4 && !closedir(all), "%d entries", entries);
+    pid_t parent = getpid();
+    child = fork();
+    if (!child) {
+        CHECK(!setgid(1000) && !setuid(1000), "setuid");
+        snprintf(path, sizeof path, "/proc/%d/fdinfo/%d", parent, event);
+        ANSWERS(EACCES, open(path, O_RDONLY));
+        _exit(0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && !status, "another user");
+}
+
+static void processors(void) {
+    unsigned long mask[16] = {0}, words[32] = {0}, seen = 0;
+    long length = syscall(SYS_sched_getaffinity, 0, sizeof mask, mask);
+    CHECK(length > 0, "sched_getaffinity");
+    char text[256];
+    snprintf(text, sizeof text, "%s", value_in("/proc/self/status", "Cpus_allowed:"));
+    int n = 0;
+    for (char *word = strtok(text, ","); word && n < 32; word = strtok(NULL, ",")) words[n++] = strtoul(word, NULL, 16);
+    CHECK(n > 0, "words");
+    seen = words[n - 1] | (n > 1 ? words[n - 2] << 32 : 0);
+    CHECK(seen == mask[0], "%lx and %lx", seen, mask[0]);
+    value_in("/proc/self/status", "Mems_allowed:");
+    value_in("/proc/stat", "softirq ");
+}
+
 int main(int argc, char **argv) {
     arguments = argv;
     parse_options(argc, argv, NULL);
     static const struct check checks[] = {
         {"page_map", page_map}, {"memory", memory}, {"sums", sums}, {"of_process", of_process}, {"kinds", kinds},
-        {"settings", settings}, {"title", title},
+        {"settings", settings}, {"title", title}, {"names_of_threads", names_of_threads}, {"descriptors", descriptors},
+        {"processors", processors},
     };
     run_checks(checks, sizeof checks / sizeof *checks);
     return 0;

@@ -238,11 +238,11 @@ impl<M: Machine> Linux<M> {
         };
         // Garbage collectors and sandboxes fault on purpose: a handled signal is no crash.
         if self.machine.verbose() && !self.handles(thread, info.signal) {
+            let name = *thread.name.lock();
             self.machine.log(format_args!(
                 "process {} ({}): {:?} at {:#x}, instruction {:#x}, stack {:#x}",
                 thread.process.pid,
-                // SAFETY: the running thread owns its name, and nothing replaces it before the line is written.
-                core::str::from_utf8(unsafe { thread.name.get() }.bytes()).unwrap_or("?"),
+                core::str::from_utf8(name.bytes()).unwrap_or("?"),
                 error,
                 address,
                 regs.rip,

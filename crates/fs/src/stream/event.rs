@@ -26,6 +26,16 @@ impl Event {
         Ok(Arc::try_new(Event { count: AtomicU64::new(count), semaphore, readiness: Readiness::new() })?)
     }
 
+    /// The count now.
+    pub fn count(&self) -> u64 {
+        self.count.load(Ordering::Acquire)
+    }
+
+    /// Whether each read subtracts one.
+    pub fn is_semaphore(&self) -> bool {
+        self.semaphore
+    }
+
     fn try_take(&self) -> Option<u64> {
         let next = |c: u64| match (c, self.semaphore) {
             (0, _) => None,

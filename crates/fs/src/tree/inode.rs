@@ -230,16 +230,22 @@ impl<H: Host> Inode<H> {
 
     /// Changes attributes in one step and stores the time of the change.
     pub fn change<R>(&self, now: Timestamp, f: impl FnOnce(&mut Attr) -> R) -> R {
+        let Ok(result) = self.change_or(now, |attr| Ok::<R, core::convert::Infallible>(f(attr)));
+        result
+    }
+
+    /// As [`change`](Self::change), unless `f` refuses: then all stays, the time too.
+    pub fn change_or<R, E>(&self, now: Timestamp, f: impl FnOnce(&mut Attr) -> Result<R, E>) -> Result<R, E> {
         self.attr.0.update(|words| {
             let mut attr = Attr::of_words(*words);
             attr.changed = now;
-            let result = f(&mut attr);
+            let result = f(&mut attr)?;
             let before = [words[0], words[1]];
             *words = attr.words();
             if before != [words[0], words[1]] {
                 self.rights.update(|rights| *rights = [words[0], words[1]]);
             }
-            result
+            Ok(result)
         })
     }
 
@@ -290,7 +296,7 @@ impl<H: Host> Inode<H> {
     /// Adds a name to a file that is no directory. Further names count like inodes, as on Linux. The first name of a
     /// file made without one does not count. An inode that lost its last name gets no new one.
     pub(crate) fn gain_name(&self, now: Timestamp, admitted: Result<Admitted<'_>, FsError>) -> Result<(), FsError> {
-        let further = self.change(now, |a| match a.links {
+        let further = self.change_or(now, |a| match a.links {
             0 if !a.linkable => Err(FsError::NotFound),
             LINK_MAX.. => Err(FsError::TooManyLinks),
             before => {

@@ -12,7 +12,7 @@ impl<H: Host> Vfs<H> {
     /// Changes the permission bits.
     pub fn set_mode(&self, caller: &FileCredentials, inode: &Inode<H>, mode: u16) -> Result<(), FsError> {
         inode.system().changeable()?;
-        inode.change(self.host().realtime(), |a| {
+        inode.change_or(self.host().realtime(), |a| {
             if !caller.owns(a) {
                 return Err(FsError::NotPermitted);
             }
@@ -37,7 +37,7 @@ impl<H: Host> Vfs<H> {
     ) -> Result<(), FsError> {
         inode.system().changeable()?;
         let is_directory = inode.is_directory();
-        inode.change(self.host().realtime(), |a| {
+        inode.change_or(self.host().realtime(), |a| {
             let own = caller.uid == a.uid;
             let may = caller.has(Powers::CHOWN)
                 || (uid.is_none_or(|u| own && u == a.uid)

@@ -182,6 +182,11 @@ impl<H: Host> Vfs<H> {
         directory.remove(found.name.bytes(), victim.inode.ident.number)
     }
 
+    /// The refusal to remove a name of generated entries.
+    fn unchangeable(&self, found: &FoundPath<H>) -> FsError {
+        if found.target.is_some() { FsError::NotPermitted } else { FsError::NotFound }
+    }
+
     /// Removes a name that does not lead to a directory.
     pub fn unlink(&self, view: &View<H>, found: &FoundPath<H>) -> Result<(), FsError> {
         match found.last {
@@ -193,17 +198,19 @@ impl<H: Host> Vfs<H> {
         {
             return self.unlink_generated(view, found, &**directory);
         }
-        let InodeContent::Directory(directory) = &found.parent.inode.node else { return Err(FsError::NotPermitted) };
-        view.credentials.may_at(&found.parent, Want::WRITE | Want::EXECUTE)?;
+        let InodeContent::Directory(directory) = &found.parent.inode.node else { return Err(self.unchangeable(found)) };
+        found.parent.changeable()?;
         self.may_rename_in(view, found.parent.inode.system())?;
         let removed = {
             let mut entries = directory.lock();
+            // As on Linux, a name that is missing is told before a right that is.
             let victim = entries.get(found.name.bytes()).cloned().ok_or(FsError::NotFound)?;
+            if found.slash {
+                return Err(if victim.inode.is_directory() { FsError::IsDirectory } else { FsError::NotDirectory });
+            }
+            view.credentials.may_at(&found.parent, Want::WRITE | Want::EXECUTE)?;
             if victim.inode.is_directory() {
                 return Err(FsError::IsDirectory);
-            }
-            if found.slash {
-                return Err(FsError::NotDirectory);
             }
             view.credentials.may_take(&found.parent.inode, &victim.inode)?;
             if victim.is_fixed() {
@@ -236,12 +243,13 @@ impl<H: Host> Vfs<H> {
             Last::DotDot => return Err(FsError::NotEmpty),
             Last::Root | Last::Jump => return Err(FsError::Busy),
         }
-        let InodeContent::Directory(directory) = &found.parent.inode.node else { return Err(FsError::NotPermitted) };
-        view.credentials.may_at(&found.parent, Want::WRITE | Want::EXECUTE)?;
+        let InodeContent::Directory(directory) = &found.parent.inode.node else { return Err(self.unchangeable(found)) };
+        found.parent.changeable()?;
         self.may_rename_in(view, found.parent.inode.system())?;
         let removed = {
             let mut entries = directory.lock();
             let victim = entries.get(found.name.bytes()).cloned().ok_or(FsError::NotFound)?;
+            view.credentials.may_at(&found.parent, Want::WRITE | Want::EXECUTE)?;
             if victim.is_fixed() {
                 return Err(FsError::Busy);
             }

@@ -73,8 +73,8 @@ impl<H: Host> Vfs<H> {
         }
         let (old_parent, new_parent) = (Dentry::seen(&from.parent), Dentry::seen(&to.parent));
         let (old_dir, new_dir) = (entries(old_parent)?, entries(new_parent)?);
-        view.credentials.may_at(&from.parent, Want::WRITE | Want::EXECUTE)?;
-        view.credentials.may_at(&to.parent, Want::WRITE | Want::EXECUTE)?;
+        from.parent.changeable()?;
+        to.parent.changeable()?;
         self.may_rename_in(view, new_parent.inode.system())?;
         let same = Arc::ptr_eq(old_parent, new_parent);
         let name = to.name.shared()?;
@@ -114,6 +114,9 @@ impl<H: Host> Vfs<H> {
             (None, Rename::Exchange) => return Err(FsError::NotFound),
             _ => {}
         }
+        // As on Linux, a name that is missing, or is in the way, is told before a right that is missing.
+        view.credentials.may_at(&from.parent, Want::WRITE | Want::EXECUTE)?;
+        view.credentials.may_at(&to.parent, Want::WRITE | Want::EXECUTE)?;
         view.credentials.may_take(&old_parent.inode, &source.inode)?;
         // A trailing slash requires a directory. For either name that is the source; in an exchange each name requires
         // its own.
@@ -133,6 +136,12 @@ impl<H: Host> Vfs<H> {
             if Arc::ptr_eq(&there.inode, &source.inode) {
                 return Ok(()); // two names of one file: no effect, as POSIX requires
             }
+        }
+        // A directory that gets another parent changes, because its entry `..` does.
+        let moves = |dentry: &Dentry<H>| !same && dentry.inode.is_directory();
+        let back_moves = there.as_ref().filter(|there| how == Rename::Exchange && moves(there));
+        for moved in [Some(&source).filter(|source| moves(source)), back_moves].into_iter().flatten() {
+            view.credentials.may(&moved.inode, Want::WRITE)?;
         }
 
         // Dentries that may be freed are dropped after the locks.

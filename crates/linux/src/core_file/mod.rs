@@ -59,8 +59,7 @@ fn name<M: Machine>(ctx: &Ctx<'_, M>, info: &SigInfo, limit: u64) -> Result<Vec<
     let (linux, credentials) = (ctx.linux, ctx.credentials());
     let path = ctx.space()?.image.file.path()?;
     let host = linux.host_name.get()[0];
-    // SAFETY: a context is the owner's view.
-    let name = *unsafe { ctx.thread.name.get() };
+    let name = *ctx.thread.name.lock();
     let facts = pattern::Facts {
         pid: ctx.pid(),
         tid: ctx.thread.tid(),

@@ -127,8 +127,8 @@ fn process<M: Machine>(ctx: &Ctx<'_, M>) -> Result<[u8; 136], Errno> {
     for (n, id) in ids(ctx.process(), ctx.process().pid).into_iter().enumerate() {
         put(IDS_AT + 4 * n, &id.to_le_bytes());
     }
-    // SAFETY: a context is the owner's, and nothing replaces the name meanwhile.
-    put(NAME_AT, &unsafe { ctx.thread.name.get() }.0);
+    let name = *ctx.thread.name.lock();
+    put(NAME_AT, &name.0);
     let space = ctx.space()?;
     let (start, end) = space.image.arguments;
     let mut arguments = [0; ARGUMENTS - 1];

@@ -297,9 +297,9 @@ fn become_program<M: Machine>(
     // SAFETY: the thread itself runs this, and holds no view of these.
     unsafe {
         me.alt_stack.replace(AltStack::default());
-        me.name.replace(prepared.name);
         me.restart.replace(None);
     }
+    *me.name.lock() = prepared.name;
     if let Some(timers) = process.posix_timers.get() {
         timers.delete_all();
         process.pending.discard_of_timers();

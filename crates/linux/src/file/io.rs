@@ -381,6 +381,9 @@ pub fn sys_copy_file_range<M: Machine>(
     };
     let (source, target) = (read_offset(from_at)?, read_offset(to_at)?);
     let (a, b) = (source.unwrap_or_else(|| input.position()), target.unwrap_or_else(|| output.position()));
+    if a.checked_add(len).is_none() || b.checked_add(len).is_none() {
+        return Err(Errno::EOVERFLOW);
+    }
     // The length at this moment: within one file the copy may extend it.
     let len = len.min(MOST as u64).min(input.dentry.inode.status().size.saturating_sub(a));
     let most = ctx.process().soft_limit(which::FSIZE);

@@ -279,7 +279,7 @@ struct Printed<'a, M: Machine>(&'a Process<M>);
 
 impl<M: Machine> core::fmt::Display for Printed<'_, M> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        let name = self.0.any_thread().and_then(|task| Some(task.payload().as_ref()?.name.look(|name| *name)));
+        let name = self.0.any_thread().and_then(|task| Some(*task.payload().as_ref()?.name.lock()));
         let name = name.unwrap_or_else(|| self.0.last_name());
         f.write_str(core::str::from_utf8(name.bytes()).unwrap_or("?"))
     }

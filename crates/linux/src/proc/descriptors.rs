@@ -1,12 +1,17 @@
-//! `fd`: a link for each open file.
+//! `fd`: a link for each open file. `fdinfo`: a text about each.
 
-use super::node::{Directory, Each, Jump, Short, number};
+use super::mounts::number_of;
+use super::node::{Directory, Each, Jump, Short, number, put};
 use super::process::{About, numbers};
 use crate::file::path::absolute;
-use crate::file::{File, FileHost, Files};
+use crate::file::{File, FileHost, Files, linux_flags};
 use crate::machine::Machine;
+use crate::process::pidfd::PidFile;
+use crate::signal::signal_file::SignalFile;
+use linux_raw_sys::general as raw;
 use quire_fs::NewAttr;
-use quire_fs::generated::{Entry, Generated, GeneratedDirectory, GeneratedLink};
+use quire_fs::event::Event;
+use quire_fs::generated::{Entry, Generated, GeneratedDirectory, GeneratedFile, GeneratedLink, Text};
 use quire_fs::{FileKind, FsError, OpenFlags};
 use quire_heap::{Arc, Vec, unsize};
 
@@ -86,5 +91,64 @@ impl<M: Machine> GeneratedLink<FileHost<M>> for Link<M> {
 
     fn jump(&self) -> Option<Jump<M>> {
         Some(self.file().map(|file| file.dentry.clone()))
+    }
+}
+
+/// `fdinfo`
+struct Infos<M: Machine>(Descriptors<M>);
+/// The text about one descriptor. Its file is looked up when the text is read.
+struct Info<M: Machine>(Link<M>);
+
+/// The directory of texts, for readers with access to the process.
+pub(super) fn infos<M: Machine>(about: About<M>) -> Directory<M> {
+    Ok(unsize!(Arc::try_new(Infos(Descriptors(about)))?))
+}
+
+impl<M: Machine> GeneratedDirectory<FileHost<M>> for Infos<M> {
+    fn lookup(&self, name: &[u8]) -> Result<Option<Entry<FileHost<M>>>, FsError> {
+        let about = &self.0.0;
+        about.look()?;
+        let Some(fd) = number(name) else { return Ok(None) };
+        if files(about).and_then(|files| files.peek(fd)).is_none() {
+            return Ok(None);
+        }
+        let (uid, gid) = about.files_owner();
+        let node = Generated::File(unsize!(Arc::try_new(Info(Link(about.clone(), fd)))?));
+        Ok(Some(Entry { number: self.0.number(fd) + INFOS, attr: NewAttr { mode: 0o444, uid, gid }, node }))
+    }
+
+    fn list(&self, after: u64, each: Each<'_>) -> Result<(), FsError> {
+        self.0.0.look()?;
+        let mut text = |cookie, name: &[u8], _, number| each(cookie, name, FileKind::Regular, number + INFOS);
+        self.0.list(after, &mut text)
+    }
+}
+
+/// The distance of the inode numbers of a text and of its link, beyond all other numbers of a process.
+const INFOS: u64 = 1 << 61;
+
+impl<M: Machine> GeneratedFile for Info<M> {
+    fn text(&self, out: &mut Text) -> Result<(), FsError> {
+        let Link(about, fd) = &self.0;
+        let (file, closes) = about.taken(|_| {
+            let files = files(about).ok_or(FsError::NotFound)?;
+            let file = files.peek(*fd).ok_or(FsError::NotFound)?;
+            Ok((file, files.closes_on_exec(*fd).unwrap_or(false)))
+        })?;
+        let flags = linux_flags(file.flags()) | if closes { raw::O_CLOEXEC } else { 0 };
+        let vfs = about.process.linux.files.vfs();
+        put!(out, "pos:\t{}\nflags:\t0{flags:o}\n", file.position())?;
+        put!(out, "mnt_id:\t{}\nino:\t{}\n", number_of(vfs, &file.dentry), file.dentry.inode.ident.number)?;
+        if let Some(PidFile(process)) = file.stream_as::<PidFile<M>>() {
+            // As on Linux, a process that was waited for has no number.
+            let pid = if about.process.linux.ids.process(process.pid).is_some() { process.pid as i32 } else { -1 };
+            put!(out, "Pid:\t{pid}\nNSpid:\t{pid}\n")?;
+        } else if let Some(event) = file.stream_as::<Event>() {
+            put!(out, "eventfd-count: {:16x}\n", event.count())?;
+            put!(out, "eventfd-semaphore: {}\n", u8::from(event.is_semaphore()))?;
+        } else if let Some(signals) = file.stream_as::<SignalFile<M>>() {
+            put!(out, "sigmask:\t{:016x}\n", signals.wanted().0)?;
+        }
+        Ok(())
     }
 }

@@ -158,7 +158,9 @@ pub(super) fn stat<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), F
     let all = Interrupt::ALL.iter().flat_map(|kind| (0..linux.scheduler.cpus()).map(|cpu| (cpu, *kind)));
     let interrupts: u64 = all.map(|(cpu, kind)| linux.machine.interrupts(cpu, kind)).sum();
     put!(out, "intr {interrupts}\nctxt {}\nbtime {boot}\nprocesses {}\n", sum.switches, sum.started)?;
-    put!(out, "procs_running {}\nprocs_blocked 0\n", linux.scheduler.runnable())
+    put!(out, "procs_running {}\nprocs_blocked 0\n", linux.scheduler.runnable())?;
+    // No interrupt is served later by a thread.
+    put!(out, "softirq 0 0 0 0 0 0 0 0 0 0 0\n")
 }
 
 pub(super) fn swaps<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {

@@ -3,7 +3,7 @@
 
 use super::node::put;
 use super::process::About;
-use crate::file::FileHost;
+use crate::file::{Dentry, FileHost};
 use crate::machine::Machine;
 use core::sync::atomic::{AtomicU64, Ordering};
 use quire_fs::generated::{GeneratedFile, Text};
@@ -90,10 +90,16 @@ fn lines<M: Machine>(vfs: &Vfs<FileHost<M>>, out: &mut Text) -> Result<(), FsErr
     result
 }
 
+/// The number of the first mount; Linux's are low numbers, too.
+const FIRST: usize = 21;
+
+/// The number of the mount that leads to `dentry`. Files of the kernel's own mounts have one that is not in the table.
+pub(super) fn number_of<M: Machine>(vfs: &Vfs<FileHost<M>>, dentry: &Arc<Dentry<M>>) -> usize {
+    vfs.mount_index(dentry).map_or(FIRST - 1, |index| FIRST + index)
+}
+
 /// `mountinfo`: a line for each mount, with its number and that of the mount that it is on.
 fn numbered_lines<M: Machine>(vfs: &Vfs<FileHost<M>>, out: &mut Text) -> Result<(), FsError> {
-    /// The number of the first mount; Linux's are low numbers, too.
-    const FIRST: usize = 21;
     let mut result = Ok(());
     let mut paths: Vec<(Vec<u8>, usize)> = Vec::new();
     vfs.mounts(|path, mount| {

@@ -86,7 +86,7 @@ impl<M: Machine> About<M> {
     fn name(&self) -> Name {
         let task = self.task();
         let thread = task.as_ref().and_then(|task| task.payload().as_ref());
-        thread.map_or_else(|| self.process.last_name(), |thread| thread.name.look(|name| *name))
+        thread.map_or_else(|| self.process.last_name(), |thread| *thread.name.lock())
     }
 }
 
@@ -108,6 +108,7 @@ impl<M: Machine> Names<M> {
         Item { name: "environ", kind: ItemKind::Bound(0o400, memory::environment) },
         Item { name: "exe", kind: ItemKind::Link(executable, Some(jump_to_executable)) },
         Item { name: "fd", kind: ItemKind::OwnDirectory(|a| descriptors::directory(a.clone())) },
+        Item { name: "fdinfo", kind: ItemKind::Directory(|a| descriptors::infos(a.clone())) },
         Item::file("limits", limits),
         // No audit: it stays unset.
         Item {
@@ -208,17 +209,14 @@ fn comm<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
 }
 
 fn set_comm<M: Machine>(about: &About<M>, bytes: &[u8]) -> Result<usize, FsError> {
-    let linux = about.process.linux;
-    let me = linux.current();
-    // Only the thread itself may set its name here.
-    if !core::ptr::eq(&*me.process, &*about.process) {
+    // The threads of a process name each other.
+    if !core::ptr::eq(&*about.process.linux.current().process, &*about.process) {
         return Err(FsError::Invalid);
     }
-    if me.tid() != about.tid {
-        return Err(FsError::NotPermitted);
+    let task = about.process.threads.lock().get(about.tid).cloned().ok_or(FsError::NoProcess)?;
+    if let Some(thread) = task.payload() {
+        *thread.name.lock() = Name::new(bytes);
     }
-    // SAFETY: the thread itself runs this, and holds no borrow of the old name.
-    unsafe { me.name.replace(Name::new(bytes)) };
     Ok(bytes.len())
 }
 
@@ -503,12 +501,31 @@ fn status<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
     put!(out, "NoNewPrivs:\t{}\nSeccomp:\t0\n", u8::from(process.no_new_privileges.load(Ordering::Relaxed)))?;
     let machine = CpuMask::first(process.linux.scheduler.cpus());
     let allowed = task.as_ref().map_or(machine, |t| t.affinity().and(&machine));
-    put!(out, "Cpus_allowed_list:\t{}\nMems_allowed_list:\t0\n", CpuList(allowed))?;
+    put!(out, "Cpus_allowed:\t{}\n", CpuWords(allowed, process.linux.scheduler.cpus()))?;
+    put!(out, "Cpus_allowed_list:\t{}\n", CpuList(allowed))?;
+    put!(out, "Mems_allowed:\t00000000,00000001\nMems_allowed_list:\t0\n")?;
     let (mut voluntary, mut involuntary) = (0, 0);
     if let Some(task) = &task {
         (voluntary, involuntary) = task.switches();
     }
     put!(out, "voluntary_ctxt_switches:\t{voluntary}\nnonvoluntary_ctxt_switches:\t{involuntary}\n")
+}
+
+/// A set of CPUs of so many as Linux writes masks: hexadecimal words of 32 CPUs, the last CPUs first.
+struct CpuWords(CpuMask, usize);
+
+impl fmt::Display for CpuWords {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let words = self.0.words();
+        for half in (0..self.1.div_ceil(32)).rev() {
+            let word = (words[half / 2] >> (half % 2 * 32)) as u32;
+            // The first word has no leading zeroes beyond the CPUs there are.
+            let first = half + 1 == self.1.div_ceil(32);
+            let digits = if first { (self.1 - half * 32).div_ceil(4) } else { 8 };
+            write!(f, "{word:0digits$x}{}", if half > 0 { "," } else { "" })?;
+        }
+        Ok(())
+    }
 }
 
 /// A set of CPUs as Linux writes lists: `0-3,7`.

@@ -58,8 +58,8 @@ fn finish<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
     drop((files, fs, seen));
     process.accounts.lock().ended_threads.add(&used);
     if tid == process.pid {
-        // SAFETY: the thread itself runs this.
-        *process.last_name.lock() = *unsafe { thread.name.get() };
+        let name = *thread.name.lock();
+        *process.last_name.lock() = name;
     }
     if let Some(timers) = process.timers.get() {
         timers.thread_ends(linux, process, thread);

@@ -23,7 +23,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use linux_raw_sys::general as raw;
 use quire_heap::{Arc, SpareEntry};
-use quire_sync::WaitQueue;
+use quire_sync::{Rank, SpinLock, WaitQueue};
 use quire_task::{Quiet, Thread as Task, ThreadRef, futex};
 
 /// The arguments of a `clone`.
@@ -178,7 +178,7 @@ pub(crate) fn place<M: Machine>(
         clear_tid: AtomicU64::new(new.clear_tid),
         set_tid: AtomicU64::new(new.set_tid),
         robust_list: AtomicU64::new(0),
-        name: Owned::new(new.name),
+        name: SpinLock::new(Rank::OWNED, new.name),
         minor_faults: AtomicU64::new(0),
         major_faults: AtomicU64::new(0),
         trap: Owned::new(Trap::default()),
@@ -288,8 +288,7 @@ fn clone_once<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usiz
             alt_stack: if shares_stack { AltStack::default() } else { *unsafe { me.alt_stack.get() } },
             // The memory of a thread, or of a vfork's child, has the area of its maker.
             rseq: if request.has(VM) { Rseq::NONE } else { me.rseq.get() },
-            // SAFETY: the context is the owner's, which runs this, so the name stays while it is copied.
-            name: *unsafe { me.name.get() },
+            name: *me.name.lock(),
             io_priority: me.io_priority.load(Ordering::Relaxed),
             clear_tid: if request.has(CHILD_CLEARTID) { request.child_tid } else { 0 },
             set_tid: if request.has(CHILD_SETTID) { request.child_tid } else { 0 },

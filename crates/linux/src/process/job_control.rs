@@ -10,11 +10,19 @@ use quire_heap::Arc;
 
 /// `setpgid`
 pub fn sys_setpgid<M: Machine>(ctx: &mut Ctx<'_, M>, pid: i32, group: i32) -> Result<usize, Errno> {
-    if group < 0 || pid < 0 {
+    // The group that it asks for is negative.
+    if group < 0 || group == 0 && pid < 0 {
         return Err(Errno::EINVAL);
     }
     let me = ctx.process();
-    let target = if pid == 0 { me.clone() } else { ctx.linux.ids.process(pid as Pid).ok_or(Errno::ESRCH)? };
+    let target = match pid {
+        0 => me.clone(),
+        pid if pid < 0 => return Err(Errno::ESRCH),
+        pid => ctx.linux.ids.process_of_thread(pid as Pid).ok_or(Errno::ESRCH)?,
+    };
+    if pid != 0 && target.pid != pid as Pid {
+        return Err(Errno::EINVAL);
+    }
     let is_me = Arc::ptr_eq(&target, me);
     if !is_me {
         if !target.parent().is_some_and(|parent| Arc::ptr_eq(&parent, me)) {

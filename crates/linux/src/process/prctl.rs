@@ -32,13 +32,11 @@ pub fn sys_prctl<M: Machine>(
                 Err(Errno::E2BIG) => Name::new(&ctx.read::<[u8; 15]>(second)?),
                 Err(error) => return Err(error),
             };
-            // SAFETY: a context is the owner's, which holds no borrow of the old name.
-            unsafe { ctx.thread.name.replace(name) };
+            *ctx.thread.name.lock() = name;
             Ok(0)
         }
         raw::PR_GET_NAME => {
-            // SAFETY: a context is the owner's view.
-            let name = *unsafe { ctx.thread.name.get() };
+            let name = *ctx.thread.name.lock();
             ctx.write(second, &name.0)?;
             Ok(0)
         }

@@ -59,7 +59,7 @@ pub fn sys_sched_setaffinity<M: Machine>(
         let bits: u8 = ctx.read(from + byte as u64)?;
         (0..8).filter(|bit| bits & 1 << bit != 0).for_each(|bit| allowed.insert(8 * byte + bit));
     }
-    let thread = schedulable(ctx, tid)?;
+    let thread = if tid < 0 { return Err(Errno::ESRCH) } else { schedulable(ctx, tid)? };
     if ctx.linux.scheduler.set_affinity(&thread, &allowed) { Ok(0) } else { Err(Errno::EINVAL) }
 }
 

@@ -16,7 +16,7 @@ use crate::{Linux, Pid};
 use core::num::NonZero;
 use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use quire_heap::Arc;
-use quire_sync::WaitQueue;
+use quire_sync::{SpinLock, WaitQueue};
 use quire_task::{futex, powers};
 
 /// Values of [`Thread::again`].
@@ -210,8 +210,8 @@ pub struct Thread<M: Machine> {
     pub set_tid: AtomicU64,
     /// Head of the robust futex list.
     pub robust_list: AtomicU64,
-    /// `comm`.
-    pub name: Owned<Name>,
+    /// `comm`. Other threads of the process may write it.
+    pub name: SpinLock<Name>,
     /// Owner only: not 0 while it runs a call that [ends](crate::shortage::ends) something. It is a word, so that it
     /// lies beside fields that only the owner writes. The flags share a line with fields that other CPUs read.
     pub(crate) ending: AtomicU64,

@@ -201,25 +201,29 @@ pub fn sys_tgkill<M: Machine>(ctx: &mut Ctx<'_, M>, group: i32, tid: i32, signal
 }
 
 /// Checks a program's own info: only to itself it may pretend to be the kernel or `kill`.
-fn made_up<M: Machine>(ctx: &Ctx<'_, M>, signal: i32, at: u64, to_self: bool) -> Result<(Signal, SigInfo), Errno> {
-    let signal = Signal::or_none(signal)?.ok_or(Errno::EINVAL)?;
+/// `None` for number 0, which only asks whether the target is there.
+fn made_up<M: Machine>(ctx: &Ctx<'_, M>, signal: i32, at: u64, to_self: bool) -> Result<Option<SigInfo>, Errno> {
+    let signal = Signal::or_none(signal)?;
     let raw: [u8; SIGINFO_LEN] = ctx.read(at)?;
-    let info = SigInfo::decode(signal, &raw);
+    // The code does not depend on the number.
+    let info = SigInfo::decode(signal.unwrap_or(Signal::HUP), &raw);
     if (info.code >= 0 || info.code == code::TKILL) && !to_self {
         return Err(Errno::EPERM);
     }
-    Ok((signal, info))
+    Ok(signal.map(|_| info))
 }
 
 /// `rt_sigqueueinfo`
 pub fn sys_rt_sigqueueinfo<M: Machine>(ctx: &mut Ctx<'_, M>, pid: i32, signal: i32, info: u64) -> Result<usize, Errno> {
     let to_self = pid == ctx.pid() as i32;
-    let (signal, info) = made_up(ctx, signal, info, to_self)?;
+    let info = made_up(ctx, signal, info, to_self)?;
     let process = ctx.linux.ids.process_of_thread(pid as Pid).ok_or(Errno::ESRCH)?;
-    if !may(ctx, &process, Some(signal)) {
+    if !may(ctx, &process, info.as_ref().map(|info| info.signal)) {
         return Err(Errno::EPERM);
     }
-    ctx.linux.signal_process(&process, info)?;
+    if let Some(info) = info {
+        ctx.linux.signal_process(&process, info)?;
+    }
     Ok(0)
 }
 
@@ -231,8 +235,8 @@ pub fn sys_rt_tgsigqueueinfo<M: Machine>(
     signal: i32,
     info: u64,
 ) -> Result<usize, Errno> {
-    let (signal, info) = made_up(ctx, signal, info, group == ctx.pid() as i32)?;
-    signal_thread(ctx, Some(group), tid, Some(signal), Some(info))
+    let info = made_up(ctx, signal, info, group == ctx.pid() as i32)?;
+    signal_thread(ctx, Some(group), tid, info.as_ref().map(|info| info.signal), info)
 }
 
 /// `pidfd_send_signal`

@@ -33,7 +33,8 @@ pub struct SignalFile<M: Machine> {
 }
 
 impl<M: Machine> SignalFile<M> {
-    fn wanted(&self) -> SigSet {
+    /// The signals that it takes.
+    pub fn wanted(&self) -> SigSet {
         SigSet(self.wanted.load(Ordering::Acquire))
     }
 

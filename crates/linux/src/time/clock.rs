@@ -81,7 +81,8 @@ pub fn sys_clock_gettime<M: Machine>(ctx: &mut Ctx<'_, M>, clock: i32, to: u64) 
 
 /// `clock_getres`
 pub fn sys_clock_getres<M: Machine>(ctx: &mut Ctx<'_, M>, clock: i32, to: u64) -> Result<usize, Errno> {
-    Clock::new(clock)?;
+    // A clock of a process or thread must be there: `clock_getcpuclockid` asks by this call.
+    Clock::new(clock)?.now(ctx)?;
     ctx.write_optional(to, &Timespec::from_nanos(ctx.linux.machine.clock_resolution()))?;
     Ok(0)
 }

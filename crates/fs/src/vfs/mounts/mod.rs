@@ -282,6 +282,12 @@ impl<H: Host> Vfs<H> {
         self.mounts.lock().iter().find(|mount| Dentry::same(&mount.root, root)).cloned()
     }
 
+    /// The place in the list of mounts of the mount that leads to `dentry`.
+    pub fn mount_index(&self, dentry: &Arc<Dentry<H>>) -> Option<usize> {
+        let mount = self.mount_around(dentry)?;
+        self.mounts.lock().iter().position(|other| Arc::ptr_eq(other, &mount))
+    }
+
     /// The root of the first mounted file system of that kind.
     pub fn mounted(&self, kind: &str) -> Option<Arc<Dentry<H>>> {
         let mounts = self.mounts.lock();
