@@ -47,8 +47,6 @@ impl<H: Host> Endpoint<H> {
             state.remote = remote;
             mem::replace(&mut state.peer, peer)
         };
-        // It asks the new peer for room by itself.
-        self.polling.store(false, Ordering::Release);
         drop(before);
         self.readiness.notify();
         Ok(())

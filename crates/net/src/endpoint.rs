@@ -63,10 +63,8 @@ pub struct Endpoint<H: Host> {
     pub(crate) readiness: Readiness,
     /// Announces room in the backlog or, for datagrams, in the inbox, to other sockets.
     pub(crate) room: Readiness,
-    /// Datagram sockets whose polls wait for room here.
-    polls: SpinLock<Vec<Weak<Endpoint<H>>>>,
-    /// It is in the list `polls` of its peer.
-    pub(crate) polling: AtomicBool,
+    /// Datagram sockets whose polls wait for room here: each once, in the order of their addresses.
+    pub(crate) polls: SpinLock<Vec<Weak<Endpoint<H>>>>,
     pub(crate) inbox: Inbox<Flight<H>>,
     error: AtomicU8,
     /// This socket sends no more.
@@ -101,7 +99,6 @@ impl<H: Host> Endpoint<H> {
             readiness: Readiness::new(),
             room: Readiness::new(),
             polls: SpinLock::new(Rank::SOCKET, Vec::new()),
-            polling: AtomicBool::new(false),
             inbox: Inbox::new(),
             error: AtomicU8::new(0),
             shut: AtomicBool::new(false),
@@ -181,26 +178,24 @@ impl<H: Host> Endpoint<H> {
         self.room.notify();
         let polls = core::mem::take(&mut *self.polls.lock());
         for poll in polls.iter().filter_map(Weak::upgrade) {
-            poll.polling.store(false, Ordering::Release);
             poll.readiness.notify();
         }
     }
 
     /// Has `receiver` notify this socket when it makes room. False where there is no memory for that.
     pub(crate) fn poll_room(this: &Arc<Self>, receiver: &Endpoint<H>) -> bool {
-        if this.polling.swap(true, Ordering::AcqRel) {
-            return true;
-        }
+        let this = Arc::downgrade(this);
         let mut polls = receiver.polls.lock();
+        // A weak reference keeps the memory of its endpoint, so no other endpoint gets the address meanwhile.
+        let place = |polls: &[Weak<Endpoint<H>>]| {
+            polls.binary_search_by_key(&this.as_ptr().addr(), |poll| poll.as_ptr().addr())
+        };
+        let Err(mut at) = place(&polls) else { return true };
         if polls.len() == polls.capacity() {
             polls.retain(|poll| poll.strong_count() > 0);
+            at = place(&polls).unwrap_or_else(|at| at);
         }
-        let listed = polls.try_push(Arc::downgrade(this)).is_ok();
-        drop(polls);
-        if !listed {
-            this.polling.store(false, Ordering::Release);
-        }
-        listed
+        polls.try_insert(at, this).is_ok()
     }
 
     /// Closes it, when its socket is dropped and its name is free. No call on it is under way; other sockets may still reach it.
