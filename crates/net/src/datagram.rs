@@ -141,7 +141,7 @@ impl<H: Host> Endpoint<H> {
         message.from = Some(Address::Inet(from));
         let bytes = message.len();
         let Some(receiver) = this.network.find_inet(this.kind, from, to) else {
-            this.is_refused(to);
+            this.refuse(to);
             return Ok(bytes);
         };
         {
@@ -159,7 +159,7 @@ impl<H: Host> Endpoint<H> {
     }
 
     /// No socket is at `to`. A connected sender learns that by its next call.
-    fn is_refused(&self, to: SocketAddr) {
+    fn refuse(&self, to: SocketAddr) {
         if self.state().remote == Some(Address::Inet(to)) {
             self.fail(FsError::Refused);
             self.readiness.notify();

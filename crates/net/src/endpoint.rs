@@ -26,6 +26,9 @@ pub(crate) enum Phase {
     Listening,
     /// A call is connecting it, or it waits for a place at a listener.
     Connecting,
+    /// Refused while no call waited for it. The next call of `connect` says so, and makes the socket idle. The error is
+    /// left before this state can be seen.
+    Refused,
     /// Connected, but the next call of `connect` shall say so.
     Untold,
     /// Connected, perhaps to a peer that has closed.
@@ -117,6 +120,11 @@ impl<H: Host> Endpoint<H> {
         self.family == Family::Unix
     }
 
+    /// Whether it is a stream of the internet.
+    pub(crate) fn is_tcp(&self) -> bool {
+        self.kind == Kind::Stream && !self.is_unix()
+    }
+
     /// Whether messages have no connection.
     pub(crate) fn is_datagram(&self) -> bool {
         self.kind == Kind::Datagram
@@ -139,6 +147,19 @@ impl<H: Host> Endpoint<H> {
     pub(crate) fn take_error(&self) -> Option<FsError> {
         let number = if self.has_error() { self.error.swap(0, Ordering::AcqRel) } else { 0 };
         ERRORS.get(usize::from(number).checked_sub(1)?).copied()
+    }
+
+    /// The end of an attempt to connect, for the call that tells the program. `state` is this endpoint's.
+    pub(crate) fn end_attempt(&self, state: &mut State<H>) -> FsError {
+        if state.phase == Phase::Refused {
+            state.phase = Phase::Idle;
+        }
+        self.take_error().unwrap_or(FsError::Aborted)
+    }
+
+    /// Whether a connection was refused, and `connect` has not said so yet.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.is_tcp() && self.state().phase == Phase::Refused
     }
 
     /// How long a read waits.
@@ -241,7 +262,8 @@ impl<H: Host> Endpoint<H> {
                 let mut state = client.state();
                 match state.phase {
                     Phase::Connecting if !client.is_unix() => {
-                        (state.phase, state.remote) = (Phase::Idle, None);
+                        client.fail(FsError::Refused);
+                        (state.phase, state.remote) = (Phase::Refused, None);
                         Some(state.peer.take())
                     }
                     _ => None,
@@ -249,7 +271,6 @@ impl<H: Host> Endpoint<H> {
             };
             match link {
                 Some(_) => {
-                    client.fail(FsError::Refused);
                     client.readiness.notify();
                 }
                 None => client.hang_up(true),

@@ -94,7 +94,7 @@ impl<H: Host> Endpoint<H> {
             Phase::Listening => Stage::Listening,
             Phase::Connecting => Stage::Connecting,
             Phase::Idle if peer.is_some() && self.is_datagram() => Stage::Connected,
-            Phase::Idle => Stage::Unconnected,
+            Phase::Idle | Phase::Refused => Stage::Unconnected,
             Phase::Connected | Phase::Untold => match (shut, ended) {
                 (false, false) => Stage::Connected,
                 (true, false) => Stage::Finished,

@@ -270,14 +270,9 @@ impl<H: Host> Stream for Socket<H> {
                 return ready;
             }
             Phase::Connecting => return ready,
-            Phase::Idle if stream => {
-                ready |= Ready::WRITE | Ready::HANGUP;
-                // A refused connection has ended in both directions.
-                if ready.contains(Ready::ERROR) {
-                    ready |= Ready::READ | Ready::READ_HANGUP;
-                }
-                return ready;
-            }
+            Phase::Idle if stream => return ready | Ready::WRITE | Ready::HANGUP,
+            // It has ended in both directions.
+            Phase::Refused => return ready | Ready::WRITE | Ready::HANGUP | Ready::READ | Ready::READ_HANGUP,
             _ => {}
         }
         let (data, ended) = {
@@ -301,7 +296,7 @@ impl<H: Host> Stream for Socket<H> {
             return None;
         }
         // An error stays for the call.
-        if endpoint.has_error() || endpoint.is_readable().is_err() {
+        if endpoint.has_error() || endpoint.is_readable().is_err() || endpoint.is_refused() {
             return Some(false);
         }
         let queue = endpoint.inbox.queue();

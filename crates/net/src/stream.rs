@@ -247,6 +247,8 @@ impl<H: Host> Endpoint<H> {
             }
             let ended = queue.ended;
             drop(queue);
+            // Before the error, which another reader may have taken.
+            let ended = ended || self.is_refused();
             if self.has_error() && !first {
                 return Some(Ok(false));
             }

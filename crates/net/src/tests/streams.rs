@@ -279,6 +279,51 @@ fn connections_to_nothing_are_refused() {
 }
 
 #[test]
+fn a_refused_connection_is_told_once_before_the_next_attempt() {
+    let n = network();
+    let to = inet("127.0.0.1:9");
+    let refused = || {
+        let s = socket(&n, Family::Inet4, Kind::Stream);
+        assert_eq!(s.connect(&Io::NOW, &to, ME), Err(FsError::InProgress));
+        assert_eq!(s.ready(), HUP | Ready::WRITE | Ready::HANGUP | Ready::ERROR);
+        s
+    };
+    let idle = Ready::WRITE | Ready::HANGUP;
+    let s = refused();
+    assert_eq!(s.connect(&Io::NOW, &to, ME), Err(FsError::Refused));
+    assert_eq!((s.ready(), read(&s, &Io::WAIT, 1)), (idle, Err(FsError::NotConnected)));
+    assert_eq!(s.connect(&Io::NOW, &to, ME), Err(FsError::InProgress));
+    // Other calls take the error.
+    assert_eq!((s.take_error(), s.take_error()), (Some(FsError::Refused), None));
+    assert_eq!((s.ready(), s.read_waits(1)), (HUP | idle, Some(false)));
+    assert_eq!((read(&s, &Io::WAIT, 1).unwrap(), write(&s, &Io::WAIT, b"x")), (Vec::new(), Err(FsError::BrokenPipe)));
+    assert_eq!((s.listen(1, ME), s.shutdown(true, true)), (Err(FsError::Invalid), Err(FsError::NotConnected)));
+    let s = refused();
+    assert_eq!((read(&s, &Io::WAIT, 1), read(&s, &Io::WAIT, 1).unwrap()), (Err(FsError::Refused), Vec::new()));
+    assert_eq!(s.connect(&Io::WAIT, &to, ME), Err(FsError::Aborted));
+    assert_eq!(s.ready(), idle);
+    // A call that waits is told itself.
+    assert_eq!((s.connect(&Io::WAIT, &to, ME), s.ready()), (Err(FsError::Refused), idle));
+    let l = listener(&n, Family::Inet4, Kind::Stream, 0);
+    let [first, waits] = [0; 2].map(|_| socket(&n, Family::Inet4, Kind::Stream));
+    for s in [&first, &waits, &s] {
+        assert_eq!(s.connect(&Io::NOW, &destination(&l), ME), Err(FsError::InProgress));
+    }
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| read(&s, &Io::WAIT, 1));
+        let waiter = scope.spawn(|| waits.connect(&Io::WAIT, &to, ME));
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        drop(l);
+        assert_eq!(waiter.join().unwrap(), Err(FsError::Refused));
+        assert_eq!(reader.join().unwrap(), Err(FsError::Refused));
+    });
+    assert_eq!((waits.ready(), s.ready()), (idle, HUP | idle));
+    assert_eq!(s.connect(&Io::NOW, &to, ME), Err(FsError::Aborted));
+    let l = listener(&n, Family::Inet4, Kind::Stream, 0);
+    assert_eq!(s.connect(&Io::WAIT, &destination(&l), ME), Ok(()));
+}
+
+#[test]
 fn a_listener_that_stops_or_closes_drops_its_connections() {
     for (family, kind) in CONNECTED {
         let n = network();
