@@ -246,6 +246,10 @@ fn limited<T>(done: Result<T, FsError>, timeout: u64) -> Result<T, FsError> {
 
 impl<H: Host> Stream for Socket<H> {
     fn read(&self, io: &Io<'_>, sink: &mut dyn Sink) -> Result<usize, FsError> {
+        // As on Linux, only `recv` takes an empty message, or a message without its bytes.
+        if sink.room() == 0 {
+            return Ok(0);
+        }
         // Files that come with the bytes are closed.
         self.receive(io, sink, ReceiveFlags::empty()).map(|received| received.bytes)
     }
