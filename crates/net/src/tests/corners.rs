@@ -188,6 +188,29 @@ fn only_so_many_clients_wait_for_a_place() {
 }
 
 #[test]
+fn a_free_port_of_tcp_is_one_that_no_socket_has() {
+    for flag in [Flags::REUSE_ADDRESS, Flags::REUSE_PORT] {
+        let n = network();
+        let bound = |text: &str| {
+            let s = socket(&n, Family::Inet4, Kind::Stream);
+            s.options().set(flag, true);
+            bind(&s, text).map(|()| s)
+        };
+        // Every port but one, as the range has 28,232.
+        let all: Vec<_> = (0..28_231).map(|_| bound("127.0.0.1:0").unwrap()).collect();
+        let mut ports: Vec<_> = all.iter().map(|s| s.local()).map(|at| std::format!("{at:?}")).collect();
+        ports.sort();
+        ports.dedup();
+        assert_eq!(ports.len(), all.len());
+        let _last = bound("0.0.0.0:0").unwrap();
+        assert!(matches!(bound("127.0.0.1:0"), Err(FsError::AddressInUse)));
+        // A port that a program names is shared.
+        let crate::Address::Inet(at) = all[0].local() else { panic!() };
+        bound(&at.to_string()).unwrap();
+    }
+}
+
+#[test]
 fn an_automatic_port_joins_no_group() {
     let n = network();
     let of_root = socket(&n, Family::Inet4, Kind::Datagram);
