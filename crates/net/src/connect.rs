@@ -327,10 +327,18 @@ impl<H: Host> Endpoint<H> {
         if write {
             self.shut.store(true, Ordering::Release);
         }
-        if read {
+        {
             let mut queue = self.inbox.queue();
-            queue.ended = true;
-            queue.deaf |= self.is_unix();
+            queue.ended |= read;
+            queue.deaf |= match self.is_tcp() {
+                false => read && self.is_unix(),
+                // TCP takes bytes in until it has ended in both directions. Of two calls at once, the one that locks the
+                // inbox last sees both ends.
+                true => {
+                    let both = queue.ended && self.shut.load(Ordering::Acquire);
+                    both && matches!(phase, Phase::Connected | Phase::Untold)
+                }
+            };
         }
         self.readiness.notify();
         self.announce_room();

@@ -77,11 +77,12 @@ impl<H: Host> Endpoint<H> {
                 if left == 0 {
                     return Ok((0, true));
                 }
-                let (room, queued) = {
+                let (room, queued, deaf) = {
                     let queue = peer.inbox.queue();
-                    (self.limit(&peer).saturating_sub(queue.charge), !queue.is_empty())
+                    (self.limit(&peer).saturating_sub(queue.charge), !queue.is_empty(), queue.deaf)
                 };
-                if room == 0 {
+                // A peer that takes no more bytes makes no room for them.
+                if room == 0 && !deaf {
                     return self.wait_writable(&io, &peer).map(|()| (0, false));
                 }
                 let n = left.min(room.max(CHUNK)).min(BATCH * CHUNK);
@@ -181,7 +182,7 @@ impl<H: Host> Endpoint<H> {
         Ok(bytes)
     }
 
-    /// The peer has closed. A TCP socket learns that by its first write, which seems to succeed.
+    /// The peer takes no more bytes. A TCP socket learns that by its first write, which seems to succeed.
     fn put_in_vain(&self, bytes: usize) -> Result<usize, FsError> {
         if self.is_unix() {
             return Err(FsError::BrokenPipe);

@@ -102,6 +102,29 @@ fn directions_are_shut_down_one_by_one() {
 }
 
 #[test]
+fn a_tcp_peer_that_ended_both_directions_breaks_writing() {
+    for (first, full) in [(true, false), (false, false), (true, true)] {
+        let n = network();
+        let (a, b) = connected(&n, Family::Inet4, Kind::Stream);
+        while full && write(&b, &Io::NOW, &[0; 5000]).is_ok() {}
+        a.shutdown(first, !first).unwrap();
+        assert!(full || write(&b, &Io::NOW, b"one direction") == Ok(13));
+        std::thread::scope(|s| {
+            // A writer without room learns of the end.
+            let writer = full.then(|| s.spawn(|| write(&b, &Io::WAIT, b"waits")));
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            a.shutdown(!first, first).unwrap();
+            match writer {
+                Some(writer) => assert_eq!(writer.join().unwrap(), Ok(5)),
+                None => assert_eq!(write(&b, &Io::NOW, b"in vain"), Ok(7)),
+            }
+        });
+        assert_eq!(b.ready(), HUP | Ready::WRITE | Ready::HANGUP | Ready::ERROR);
+        assert_eq!(write(&b, &Io::WAIT, b"x"), Err(FsError::BrokenPipe));
+    }
+}
+
+#[test]
 fn unconnected_streams_refuse_to_move_bytes() {
     let n = network();
     for (family, read_error, write_error) in [
