@@ -144,6 +144,11 @@ impl<H: Host> Endpoint<H> {
         self.error.load(Ordering::Acquire) != 0
     }
 
+    /// The error that waits for a call. It stays.
+    pub(crate) fn error(&self) -> Option<FsError> {
+        ERRORS.get(usize::from(self.error.load(Ordering::Acquire)).checked_sub(1)?).copied()
+    }
+
     pub(crate) fn take_error(&self) -> Option<FsError> {
         let number = if self.has_error() { self.error.swap(0, Ordering::AcqRel) } else { 0 };
         ERRORS.get(usize::from(number).checked_sub(1)?).copied()
@@ -177,12 +182,12 @@ impl<H: Host> Endpoint<H> {
         if self.is_unix() { self.options.send_buffer() } else { receiver.options.receive_buffer() }
     }
 
-    /// The peer of a connection has closed, or lost the data that it was sent.
-    fn hang_up(&self, reset: bool) {
-        if reset {
-            self.fail(FsError::Reset);
+    /// The peer of a connection has closed. `reset` is the error if it lost data.
+    fn hang_up(&self, reset: Option<FsError>) {
+        if let Some(error) = reset {
+            self.fail(error);
         }
-        if reset || self.is_unix() {
+        if reset.is_some() || self.is_unix() {
             self.shut.store(true, Ordering::Release);
         }
         if mutant(Mutant::NotifiedBeforeEnd) {
@@ -228,12 +233,24 @@ impl<H: Host> Endpoint<H> {
         };
         let unread = this.end(true);
         if let Some(peer) = peer.filter(|_| !this.is_datagram()) {
-            peer.hang_up(unread || !this.is_unix() && this.options.linger() == Some(0));
+            let lost = unread || !this.is_unix() && this.options.linger() == Some(0);
+            peer.hang_up(if lost { this.reset_of(&peer) } else { None });
         }
         this.announce_room();
         this.abort_all(backlog);
         drop(node);
         Flights::bury(this);
+    }
+
+    /// The error of `peer` if this socket closes and loses data. After its own end of writing, TCP's is that of a pipe; and
+    /// if both have ended, the connection is over and has none.
+    fn reset_of(&self, peer: &Endpoint<H>) -> Option<FsError> {
+        let ended = |side: &Endpoint<H>| self.is_tcp() && side.shut.load(Ordering::Acquire);
+        match (ended(self), ended(peer)) {
+            (false, _) => Some(FsError::Reset),
+            (true, false) => Some(FsError::BrokenPipe),
+            (true, true) => None,
+        }
     }
 
     /// Takes no more messages, and removes none. Returns whether there are any.
@@ -273,7 +290,7 @@ impl<H: Host> Endpoint<H> {
                 Some(_) => {
                     client.readiness.notify();
                 }
-                None => client.hang_up(true),
+                None => client.hang_up(Some(FsError::Reset)),
             }
         }
         Flights::bury(this);

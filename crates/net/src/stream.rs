@@ -253,9 +253,11 @@ impl<H: Host> Endpoint<H> {
             if self.has_error() && !first {
                 return Some(Ok(false));
             }
+            // At the end, the error of a write is not the reader's, and stays for the writer.
+            if self.error() == Some(FsError::BrokenPipe) {
+                return Some(Ok(false));
+            }
             match self.take_error() {
-                // At the end, the error of a write is not the reader's.
-                Some(FsError::BrokenPipe) => Some(Ok(false)),
                 Some(e) => Some(Err(e)),
                 // None, or another reader has taken it.
                 None => ended.then_some(Ok(false)),

@@ -74,6 +74,36 @@ fn unread_data_at_a_close_resets_the_peer() {
 }
 
 #[test]
+fn data_that_is_lost_after_the_end_of_writing_breaks_the_pipe() {
+    for linger in [false, true] {
+        let n = network();
+        let lost = |peer_ends: bool| {
+            let (a, b) = connected(&n, Family::Inet4, Kind::Stream);
+            a.shutdown(false, true).unwrap();
+            write(&b, &Io::NOW, b"never read").unwrap();
+            if linger {
+                read(&a, &Io::NOW, 10).unwrap();
+                a.options().set_linger(Some(0));
+            }
+            if peer_ends {
+                b.shutdown(false, true).unwrap();
+            }
+            drop(a);
+            b
+        };
+        let b = lost(false);
+        // The end is the reader's, and the error the writer's.
+        assert_eq!(read(&b, &Io::WAIT, 9).unwrap(), b"");
+        assert_eq!(b.ready(), HUP | Ready::WRITE | Ready::HANGUP | Ready::ERROR);
+        assert_eq!((b.take_error(), b.take_error()), (Some(FsError::BrokenPipe), None));
+        assert_eq!(write(&b, &Io::NOW, b"x"), Err(FsError::BrokenPipe));
+        // The connection was over.
+        let b = lost(true);
+        assert_eq!((b.ready(), b.take_error()), (HUP | Ready::WRITE | Ready::HANGUP, None));
+    }
+}
+
+#[test]
 fn directions_are_shut_down_one_by_one() {
     for (family, kind) in CONNECTED {
         let n = network();
