@@ -301,7 +301,7 @@ impl<H: Host> Endpoint<H> {
         let Message { data, more, from, arrival, cargo, .. } = message;
         let copied = copy(&data, &more, sink, flags);
         Some(copied.map(|out| Received {
-            from: self.sender(from),
+            from: self.sender(from, flags),
             arrival,
             ancillary: cargo.map_or(out.ancillary, |flight| flight.into_inner().land()),
             ..out
@@ -321,13 +321,16 @@ impl<H: Host> Endpoint<H> {
         self.inbox.queue().give_back(0, Borrowed { data, more, start, cargo }, 0);
         Some(copied.and_then(|out| {
             let ancillary = ancillary?.unwrap_or(out.ancillary);
-            Ok(Received { from: self.sender(from), arrival, ancillary, ..out })
+            Ok(Received { from: self.sender(from, flags), arrival, ancillary, ..out })
         }))
     }
 
     /// The sender of a message, as this socket sees it.
-    fn sender(&self, from: Option<Address>) -> Option<Address> {
-        self.is_datagram().then(|| from.unwrap_or(Address::Unnamed).seen_by(self.family))
+    fn sender(&self, from: Option<Address>, flags: ReceiveFlags) -> Option<Address> {
+        match self.is_datagram() {
+            true => Some(from.unwrap_or(Address::Unnamed).seen_by(self.family)),
+            false => self.connected_sender(flags),
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The bytes of streams.
 
-use crate::address::Kind;
+use crate::address::{Address, Kind};
 use crate::collect::Flight;
 use crate::endpoint::{Endpoint, Phase};
 use crate::host::{Ancillary, Host, ReceiveFlags, Received};
@@ -201,6 +201,23 @@ impl<H: Host> Endpoint<H> {
         sink: &mut dyn Sink,
         flags: ReceiveFlags,
     ) -> Result<Received<H>, FsError> {
+        let mut out = self.receive_bytes(io, sink, flags)?;
+        if out.bytes > 0 {
+            out.from = self.connected_sender(flags);
+        }
+        Ok(out)
+    }
+
+    /// The sender of bytes or a packet that came over a connection: as on Linux, the name that the peer has now. A peer that
+    /// has closed keeps its name.
+    pub(crate) fn connected_sender(&self, flags: ReceiveFlags) -> Option<Address> {
+        if !flags.contains(ReceiveFlags::SENDER) || !self.is_unix() {
+            return None;
+        }
+        self.peer().and_then(|peer| peer.state().local.clone())
+    }
+
+    fn receive_bytes(&self, io: &Io<'_>, sink: &mut dyn Sink, flags: ReceiveFlags) -> Result<Received<H>, FsError> {
         self.is_readable()?;
         let io = self.reading(io);
         let mut out = Received::nothing();
