@@ -52,6 +52,12 @@ impl<H: Host> Socket<H> {
         self.endpoint.kind
     }
 
+    /// Changes the bytes for which a read of a stream waits. Polls of TCP sockets wait for them too, so it tells them.
+    pub fn set_low_water(&self, bytes: usize) {
+        self.options().set_low_water(bytes);
+        self.endpoint.readiness.notify();
+    }
+
     /// Its options.
     pub fn options(&self) -> &Options {
         &self.endpoint.options
@@ -281,7 +287,10 @@ impl<H: Host> Stream for Socket<H> {
         }
         let (data, ended) = {
             let queue = endpoint.inbox.queue();
-            (!queue.is_empty(), queue.ended)
+            let few = endpoint.is_tcp() && queue.bytes < endpoint.options.low_water();
+            // Beyond half of the buffer, a writer may wait until there is room.
+            let enough = !few || queue.charge > endpoint.options.receive_buffer() / 2;
+            (!queue.is_empty() && enough, queue.ended)
         };
         ready.set(Ready::READ, data || ended);
         ready.set(Ready::READ_HANGUP, ended);

@@ -144,7 +144,11 @@ pub fn sys_setsockopt<M: Machine>(
     }
     let options = socket.options();
     if level == raw::SOL_SOCKET {
-        return set_socket_option(ctx, options, name, at, len);
+        let done = set_socket_option(ctx, options, name, at, len)?;
+        if name == raw::SO_RCVLOWAT {
+            socket.set_low_water(options.low_water());
+        }
+        return Ok(done);
     }
     let value = || if len < 4 { Err(Errno::EINVAL) } else { ctx.read::<i32>(at) };
     if let Some(flag) = flag(level, name) {

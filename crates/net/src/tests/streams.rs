@@ -235,6 +235,55 @@ fn reads_peek_wait_for_all_and_know_a_low_water_mark() {
     assert_eq!((read(&b, &Io::NOW, 0).unwrap(), write(&a, &Io::NOW, b"")), (Vec::new(), Ok(0)));
 }
 
+#[test]
+fn polls_of_tcp_wait_for_the_low_water_mark() {
+    for (family, kind) in CONNECTED.into_iter().filter(|(_, kind)| *kind == Kind::Stream) {
+        let n = network();
+        let (a, b) = connected(&n, family, kind);
+        let few = if family == Family::Unix { Ready::READ | Ready::WRITE } else { Ready::WRITE };
+        let enough = Ready::READ | Ready::WRITE;
+        b.set_low_water(4);
+        write(&a, &Io::NOW, b"ab").unwrap();
+        assert_eq!(b.ready(), few);
+        write(&a, &Io::NOW, b"cd").unwrap();
+        assert_eq!(b.ready(), enough);
+        read(&b, &Io::NOW, 1).unwrap();
+        assert_eq!(b.ready(), few);
+        b.set_low_water(3);
+        assert_eq!(b.ready(), enough);
+        // A mark beyond the buffer does not keep the reader from making room for a writer that waits.
+        b.set_low_water(usize::MAX);
+        assert_eq!(b.ready(), few);
+        while write(&a, &Io::NOW, &[0; 5000]).is_ok() {}
+        while !a.ready().contains(Ready::WRITE) {
+            assert_eq!(b.ready(), enough);
+            read(&b, &Io::NOW, 1000).unwrap();
+        }
+        while read(&b, &Io::NOW, 5000).is_ok() {}
+        write(&a, &Io::NOW, b"x").unwrap();
+        a.shutdown(false, true).unwrap();
+        assert_eq!(b.ready(), HUP | Ready::WRITE, "the end");
+    }
+}
+
+#[test]
+fn a_change_of_the_low_water_mark_is_announced() {
+    struct Told(std::sync::atomic::AtomicBool);
+    impl quire_fs::Listener for Told {
+        fn changed(&self) {
+            self.0.store(true, std::sync::atomic::Ordering::SeqCst);
+        }
+    }
+    let n = network();
+    let (_a, b) = connected(&n, Family::Inet4, Kind::Stream);
+    let told = Arc::try_new(Told(Default::default())).unwrap();
+    let listener: Arc<dyn quire_fs::Listener> = quire_heap::unsize!(told.clone());
+    b.readiness().unwrap().listen(&listener).unwrap();
+    b.set_low_water(2);
+    assert!(told.0.load(std::sync::atomic::Ordering::SeqCst));
+    b.readiness().unwrap().unlisten(&listener);
+}
+
 /// Takes some bytes and then faults.
 struct Faulty(usize, Vec<u8>);
 impl Sink for Faulty {
