@@ -4,6 +4,7 @@ use crate::address::{Address, Credentials, Destination, Family, Kind, Place};
 use crate::collect::Flight;
 use crate::endpoint::{Endpoint, Phase};
 use crate::host::{Ancillary, Host, ReceiveFlags, Received};
+use crate::listing::Stage;
 use crate::network::{Name, Network};
 use crate::options::{Flags, Options};
 use core::any::Any;
@@ -213,9 +214,14 @@ impl<H: Host> Socket<H> {
         self.endpoint.inbox.queue().get(0).map_or(0, |message| message.len())
     }
 
-    /// Sent bytes that the peer has not read.
+    /// Its state as a table shows it.
+    pub fn stage(&self) -> Stage {
+        self.endpoint.stage()
+    }
+
+    /// Sent bytes that have not arrived, or, for Unix sockets, that the peer has not read. Those of TCP arrive at once.
     pub fn unsent(&self) -> usize {
-        let peer = if self.endpoint.is_datagram() { None } else { self.endpoint.peer() };
+        let peer = if self.endpoint.is_unix() && !self.endpoint.is_datagram() { self.endpoint.peer() } else { None };
         peer.map_or(0, |peer| peer.inbox.queue().bytes)
     }
 
