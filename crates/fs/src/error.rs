@@ -87,6 +87,8 @@ pub enum FsError {
     IsConnected,
     /// No socket listens there.
     Refused,
+    /// The connection has failed, and another call has told why.
+    Aborted,
     /// The peer dropped the connection, and data was lost.
     Reset,
     /// Another socket has the address.
@@ -153,6 +155,7 @@ impl fmt::Display for FsError {
             FsError::NotConnected => "not connected",
             FsError::IsConnected => "already connected",
             FsError::Refused => "connection refused",
+            FsError::Aborted => "connection aborted",
             FsError::Reset => "connection reset",
             FsError::AddressInUse => "address in use",
             FsError::AddressUnavailable => "address not available",

@@ -110,6 +110,7 @@ impl<H: Host> Endpoint<H> {
                     state.phase = Phase::Connected;
                     return Ok(());
                 }
+                Phase::Refused => return Err(this.end_attempt(&mut state)),
                 Phase::Connected => return Err(FsError::IsConnected),
                 Phase::Listening if this.is_unix() => return Err(FsError::Invalid),
                 Phase::Listening => return Err(FsError::IsConnected),
@@ -131,9 +132,9 @@ impl<H: Host> Endpoint<H> {
                 {
                     let mut state = this.state();
                     // The listener may have closed meanwhile, and then it has undone the connection.
-                    if state.phase == Phase::Idle && !mutant(Mutant::ConnectedUnchecked) {
-                        drop(state);
-                        return Err(this.take_error().unwrap_or(FsError::Refused));
+                    let refused = matches!(state.phase, Phase::Refused | Phase::Idle);
+                    if refused && !mutant(Mutant::ConnectedUnchecked) {
+                        return Err(this.end_attempt(&mut state));
                     }
                     state.phase = Phase::Connected;
                 }
@@ -147,9 +148,9 @@ impl<H: Host> Endpoint<H> {
             Ok(Queued::Beyond) if io.nonblock => Err(FsError::InProgress),
             Ok(Queued::Beyond) => this.wait_connected(&io),
             Err(e) => {
-                this.unlink();
-                if e == FsError::Refused && !this.is_unix() && io.nonblock {
-                    this.fail(FsError::Refused);
+                let later = e == FsError::Refused && !this.is_unix() && io.nonblock;
+                this.unlink(later);
+                if later {
                     this.readiness.notify();
                     return Err(FsError::InProgress);
                 }
@@ -158,10 +159,13 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Undoes the start of a connection.
-    fn unlink(&self) {
+    /// Undoes the start of a connection. If it was `refused`, a later call says so.
+    fn unlink(&self, refused: bool) {
         let mut state = self.state();
-        (state.phase, state.remote) = (Phase::Idle, None);
+        if refused {
+            self.fail(FsError::Refused);
+        }
+        (state.phase, state.remote) = (if refused { Phase::Refused } else { Phase::Idle }, None);
         let peer = state.peer.take();
         drop(state);
         drop(peer);
@@ -174,16 +178,15 @@ impl<H: Host> Endpoint<H> {
             let mut state = self.state();
             match state.phase {
                 Phase::Connecting => None,
-                Phase::Untold => {
+                Phase::Untold | Phase::Connected => {
                     state.phase = Phase::Connected;
-                    Some(true)
+                    Some(Ok(()))
                 }
-                phase => Some(phase == Phase::Connected),
+                _ => Some(Err(self.end_attempt(&mut state))),
             }
         };
         match self.readiness.wait(&io, settled) {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(self.take_error().unwrap_or(FsError::Refused)),
+            Ok(done) => done,
             Err(FsError::WouldBlock) => Err(FsError::InProgress),
             Err(e) => Err(e),
         }
@@ -324,10 +327,18 @@ impl<H: Host> Endpoint<H> {
         if write {
             self.shut.store(true, Ordering::Release);
         }
-        if read {
+        {
             let mut queue = self.inbox.queue();
-            queue.ended = true;
-            queue.deaf |= self.is_unix();
+            queue.ended |= read;
+            queue.deaf |= match self.is_tcp() {
+                false => read && self.is_unix(),
+                // TCP takes bytes in until it has ended in both directions. Of two calls at once, the one that locks the
+                // inbox last sees both ends.
+                true => {
+                    let both = queue.ended && self.shut.load(Ordering::Acquire);
+                    both && matches!(phase, Phase::Connected | Phase::Untold)
+                }
+            };
         }
         self.readiness.notify();
         self.announce_room();
@@ -341,7 +352,7 @@ impl<H: Host> Endpoint<H> {
             peer.readiness.notify();
         }
         match phase {
-            Phase::Idle if !self.is_unix() => Err(FsError::NotConnected),
+            Phase::Idle | Phase::Refused if !self.is_unix() => Err(FsError::NotConnected),
             _ => Ok(()),
         }
     }

@@ -47,8 +47,6 @@ impl<H: Host> Endpoint<H> {
             state.remote = remote;
             mem::replace(&mut state.peer, peer)
         };
-        // It asks the new peer for room by itself.
-        self.polling.store(false, Ordering::Release);
         drop(before);
         self.readiness.notify();
         Ok(())
@@ -143,7 +141,7 @@ impl<H: Host> Endpoint<H> {
         message.from = Some(Address::Inet(from));
         let bytes = message.len();
         let Some(receiver) = this.network.find_inet(this.kind, from, to) else {
-            this.is_refused(to);
+            this.refuse(to);
             return Ok(bytes);
         };
         {
@@ -161,7 +159,7 @@ impl<H: Host> Endpoint<H> {
     }
 
     /// No socket is at `to`. A connected sender learns that by its next call.
-    fn is_refused(&self, to: SocketAddr) {
+    fn refuse(&self, to: SocketAddr) {
         if self.state().remote == Some(Address::Inet(to)) {
             self.fail(FsError::Refused);
             self.readiness.notify();
@@ -303,7 +301,7 @@ impl<H: Host> Endpoint<H> {
         let Message { data, more, from, arrival, cargo, .. } = message;
         let copied = copy(&data, &more, sink, flags);
         Some(copied.map(|out| Received {
-            from: self.sender(from),
+            from: self.sender(from, flags),
             arrival,
             ancillary: cargo.map_or(out.ancillary, |flight| flight.into_inner().land()),
             ..out
@@ -323,13 +321,16 @@ impl<H: Host> Endpoint<H> {
         self.inbox.queue().give_back(0, Borrowed { data, more, start, cargo }, 0);
         Some(copied.and_then(|out| {
             let ancillary = ancillary?.unwrap_or(out.ancillary);
-            Ok(Received { from: self.sender(from), arrival, ancillary, ..out })
+            Ok(Received { from: self.sender(from, flags), arrival, ancillary, ..out })
         }))
     }
 
     /// The sender of a message, as this socket sees it.
-    fn sender(&self, from: Option<Address>) -> Option<Address> {
-        self.is_datagram().then(|| from.unwrap_or(Address::Unnamed).seen_by(self.family))
+    fn sender(&self, from: Option<Address>, flags: ReceiveFlags) -> Option<Address> {
+        match self.is_datagram() {
+            true => Some(from.unwrap_or(Address::Unnamed).seen_by(self.family)),
+            false => self.connected_sender(flags),
+        }
     }
 }
 

@@ -26,6 +26,9 @@ pub(crate) enum Phase {
     Listening,
     /// A call is connecting it, or it waits for a place at a listener.
     Connecting,
+    /// Refused while no call waited for it. The next call of `connect` says so, and makes the socket idle. The error is
+    /// left before this state can be seen.
+    Refused,
     /// Connected, but the next call of `connect` shall say so.
     Untold,
     /// Connected, perhaps to a peer that has closed.
@@ -63,10 +66,8 @@ pub struct Endpoint<H: Host> {
     pub(crate) readiness: Readiness,
     /// Announces room in the backlog or, for datagrams, in the inbox, to other sockets.
     pub(crate) room: Readiness,
-    /// Datagram sockets whose polls wait for room here.
-    polls: SpinLock<Vec<Weak<Endpoint<H>>>>,
-    /// It is in the list `polls` of its peer.
-    pub(crate) polling: AtomicBool,
+    /// Datagram sockets whose polls wait for room here: each once, in the order of their addresses.
+    pub(crate) polls: SpinLock<Vec<Weak<Endpoint<H>>>>,
     pub(crate) inbox: Inbox<Flight<H>>,
     error: AtomicU8,
     /// This socket sends no more.
@@ -101,7 +102,6 @@ impl<H: Host> Endpoint<H> {
             readiness: Readiness::new(),
             room: Readiness::new(),
             polls: SpinLock::new(Rank::SOCKET, Vec::new()),
-            polling: AtomicBool::new(false),
             inbox: Inbox::new(),
             error: AtomicU8::new(0),
             shut: AtomicBool::new(false),
@@ -118,6 +118,11 @@ impl<H: Host> Endpoint<H> {
 
     pub(crate) fn is_unix(&self) -> bool {
         self.family == Family::Unix
+    }
+
+    /// Whether it is a stream of the internet.
+    pub(crate) fn is_tcp(&self) -> bool {
+        self.kind == Kind::Stream && !self.is_unix()
     }
 
     /// Whether messages have no connection.
@@ -139,9 +144,27 @@ impl<H: Host> Endpoint<H> {
         self.error.load(Ordering::Acquire) != 0
     }
 
+    /// The error that waits for a call. It stays.
+    pub(crate) fn error(&self) -> Option<FsError> {
+        ERRORS.get(usize::from(self.error.load(Ordering::Acquire)).checked_sub(1)?).copied()
+    }
+
     pub(crate) fn take_error(&self) -> Option<FsError> {
         let number = if self.has_error() { self.error.swap(0, Ordering::AcqRel) } else { 0 };
         ERRORS.get(usize::from(number).checked_sub(1)?).copied()
+    }
+
+    /// The end of an attempt to connect, for the call that tells the program. `state` is this endpoint's.
+    pub(crate) fn end_attempt(&self, state: &mut State<H>) -> FsError {
+        if state.phase == Phase::Refused {
+            state.phase = Phase::Idle;
+        }
+        self.take_error().unwrap_or(FsError::Aborted)
+    }
+
+    /// Whether a connection was refused, and `connect` has not said so yet.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.is_tcp() && self.state().phase == Phase::Refused
     }
 
     /// How long a read waits.
@@ -159,12 +182,12 @@ impl<H: Host> Endpoint<H> {
         if self.is_unix() { self.options.send_buffer() } else { receiver.options.receive_buffer() }
     }
 
-    /// The peer of a connection has closed, or lost the data that it was sent.
-    fn hang_up(&self, reset: bool) {
-        if reset {
-            self.fail(FsError::Reset);
+    /// The peer of a connection has closed. `reset` is the error if it lost data.
+    fn hang_up(&self, reset: Option<FsError>) {
+        if let Some(error) = reset {
+            self.fail(error);
         }
-        if reset || self.is_unix() {
+        if reset.is_some() || self.is_unix() {
             self.shut.store(true, Ordering::Release);
         }
         if mutant(Mutant::NotifiedBeforeEnd) {
@@ -181,26 +204,24 @@ impl<H: Host> Endpoint<H> {
         self.room.notify();
         let polls = core::mem::take(&mut *self.polls.lock());
         for poll in polls.iter().filter_map(Weak::upgrade) {
-            poll.polling.store(false, Ordering::Release);
             poll.readiness.notify();
         }
     }
 
     /// Has `receiver` notify this socket when it makes room. False where there is no memory for that.
     pub(crate) fn poll_room(this: &Arc<Self>, receiver: &Endpoint<H>) -> bool {
-        if this.polling.swap(true, Ordering::AcqRel) {
-            return true;
-        }
+        let this = Arc::downgrade(this);
         let mut polls = receiver.polls.lock();
+        // A weak reference keeps the memory of its endpoint, so no other endpoint gets the address meanwhile.
+        let place = |polls: &[Weak<Endpoint<H>>]| {
+            polls.binary_search_by_key(&this.as_ptr().addr(), |poll| poll.as_ptr().addr())
+        };
+        let Err(mut at) = place(&polls) else { return true };
         if polls.len() == polls.capacity() {
             polls.retain(|poll| poll.strong_count() > 0);
+            at = place(&polls).unwrap_or_else(|at| at);
         }
-        let listed = polls.try_push(Arc::downgrade(this)).is_ok();
-        drop(polls);
-        if !listed {
-            this.polling.store(false, Ordering::Release);
-        }
-        listed
+        polls.try_insert(at, this).is_ok()
     }
 
     /// Closes it, when its socket is dropped and its name is free. No call on it is under way; other sockets may still reach it.
@@ -212,12 +233,24 @@ impl<H: Host> Endpoint<H> {
         };
         let unread = this.end(true);
         if let Some(peer) = peer.filter(|_| !this.is_datagram()) {
-            peer.hang_up(unread || !this.is_unix() && this.options.linger() == Some(0));
+            let lost = unread || !this.is_unix() && this.options.linger() == Some(0);
+            peer.hang_up(if lost { this.reset_of(&peer) } else { None });
         }
         this.announce_room();
         this.abort_all(backlog);
         drop(node);
         Flights::bury(this);
+    }
+
+    /// The error of `peer` if this socket closes and loses data. After its own end of writing, TCP's is that of a pipe; and
+    /// if both have ended, the connection is over and has none.
+    fn reset_of(&self, peer: &Endpoint<H>) -> Option<FsError> {
+        let ended = |side: &Endpoint<H>| self.is_tcp() && side.shut.load(Ordering::Acquire);
+        match (ended(self), ended(peer)) {
+            (false, _) => Some(FsError::Reset),
+            (true, false) => Some(FsError::BrokenPipe),
+            (true, true) => None,
+        }
     }
 
     /// Takes no more messages, and removes none. Returns whether there are any.
@@ -246,7 +279,8 @@ impl<H: Host> Endpoint<H> {
                 let mut state = client.state();
                 match state.phase {
                     Phase::Connecting if !client.is_unix() => {
-                        (state.phase, state.remote) = (Phase::Idle, None);
+                        client.fail(FsError::Refused);
+                        (state.phase, state.remote) = (Phase::Refused, None);
                         Some(state.peer.take())
                     }
                     _ => None,
@@ -254,10 +288,9 @@ impl<H: Host> Endpoint<H> {
             };
             match link {
                 Some(_) => {
-                    client.fail(FsError::Refused);
                     client.readiness.notify();
                 }
-                None => client.hang_up(true),
+                None => client.hang_up(Some(FsError::Reset)),
             }
         }
         Flights::bury(this);

@@ -86,6 +86,8 @@ bitflags::bitflags! {
         const WAIT_ALL = 1 << 1;
         /// Report a message's real length, also where only a part of it fits.
         const TRUNCATE = 1 << 2;
+        /// Report the sender also where it is the peer of a connection between Unix sockets.
+        const SENDER = 1 << 3;
     }
 }
 
@@ -95,7 +97,7 @@ pub struct Received<H: Host> {
     pub bytes: usize,
     /// The rest of the message did not fit, and is lost.
     pub truncated: bool,
-    /// The sender of a datagram.
+    /// The sender of a datagram, or the peer with [`ReceiveFlags::SENDER`] if it has a name.
     pub from: Option<Address>,
     /// The header of an internet datagram.
     pub arrival: Option<Arrival>,

@@ -41,9 +41,10 @@ fn score<H: Host>(entry: &PortEntry<H>, ip: IpAddr) -> Option<u32> {
 /// The user of an automatically bound port, which joins no group.
 const AUTOMATIC: u32 = u32::MAX;
 
-/// Whether entry `a` keeps entry `b` from being made, or from listening.
-fn conflict<H: Host>(a: &PortEntry<H>, b: &PortEntry<H>) -> bool {
-    let both = |flag| a.endpoint.options.has(flag) && b.endpoint.options.has(flag);
+/// Whether entry `a` keeps entry `b` from being made, or from listening. With `shares`, both may have options that let
+/// them share a port.
+fn conflict<H: Host>(a: &PortEntry<H>, b: &PortEntry<H>, shares: bool) -> bool {
+    let both = |flag| shares && a.endpoint.options.has(flag) && b.endpoint.options.has(flag);
     let datagrams = a.endpoint.kind == Kind::Datagram;
     let connections = !datagrams && a.remote.is_some() && b.remote.is_some();
     overlap(a, b)
@@ -184,7 +185,7 @@ impl<H: Host> Endpoint<H> {
         }
         let entered = match at.port() {
             0 => Endpoint::enter_free(this, at.ip(), uid, remote, none),
-            port => Endpoint::enter_port(this, at, uid, remote).map(|()| port),
+            port => Endpoint::enter_port(this, at, uid, remote, true).map(|()| port),
         };
         let mut state = this.state();
         match entered {
@@ -209,7 +210,8 @@ impl<H: Host> Endpoint<H> {
         let start = this.network.host.random() % ports;
         for i in 0..ports {
             let port = all.start() + ((start + i) % ports) as u16;
-            match Endpoint::enter_port(this, SocketAddr::new(ip, port), uid, remote) {
+            // As on Linux, a free port of TCP is one that no other socket has, whatever its options.
+            match Endpoint::enter_port(this, SocketAddr::new(ip, port), uid, remote, this.is_datagram()) {
                 Ok(()) => return Ok(port),
                 Err(FsError::AddressInUse) => {}
                 Err(e) => return Err(e),
@@ -218,10 +220,16 @@ impl<H: Host> Endpoint<H> {
         Err(none)
     }
 
-    fn enter_port(this: &Arc<Self>, at: SocketAddr, uid: u32, remote: Option<SocketAddr>) -> Result<(), FsError> {
+    fn enter_port(
+        this: &Arc<Self>,
+        at: SocketAddr,
+        uid: u32,
+        remote: Option<SocketAddr>,
+        shares: bool,
+    ) -> Result<(), FsError> {
         let entry = PortEntry { at, uid, listening: false, remote, endpoint: this.clone() };
         let mut bucket = this.network.ports(this.kind).bucket(u64::from(at.port()));
-        if bucket.iter().any(|other| conflict(other, &entry)) {
+        if bucket.iter().any(|other| conflict(other, &entry, shares)) {
             return Err(FsError::AddressInUse);
         }
         bucket.try_reserve(1)?;
@@ -236,7 +244,7 @@ impl<H: Host> Endpoint<H> {
         let Some(at) = bucket.iter().position(|entry| ptr::eq(&*entry.endpoint, self)) else { return Ok(()) };
         let was = bucket[at].listening;
         bucket[at].listening = listening;
-        let others = bucket.iter().enumerate().any(|(i, other)| i != at && conflict(other, &bucket[at]));
+        let others = bucket.iter().enumerate().any(|(i, other)| i != at && conflict(other, &bucket[at], true));
         if listening && !was && others {
             bucket[at].listening = was;
             return Err(FsError::AddressInUse);

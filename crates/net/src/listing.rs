@@ -48,8 +48,6 @@ pub struct Row {
     pub uid: u32,
     /// Bytes that wait in its inbox; connections, if it listens.
     pub received: usize,
-    /// Bytes that its peer has not read.
-    pub unread: usize,
 }
 
 /// An entry of the list. It does not keep the endpoint.
@@ -78,9 +76,9 @@ impl<H: Host> Endpoint<H> {
             let waiting = state.backlog.as_ref().map_or(0, |backlog| backlog.queue.len());
             (state.phase, state.local.clone(), state.remote.clone(), state.peer.clone(), waiting)
         };
-        let (bytes, ended, deaf) = {
+        let (bytes, deaf) = {
             let queue = self.inbox.queue();
-            (queue.bytes, queue.ended, queue.deaf)
+            (queue.bytes, queue.deaf)
         };
         if deaf && phase == Phase::Idle {
             return None;
@@ -89,31 +87,47 @@ impl<H: Host> Endpoint<H> {
             true => Address::Unnamed,
             false => Address::Inet(SocketAddr::new(self.wildcard().ip(), 0)),
         };
-        let shut = self.shut.load(Ordering::Acquire);
-        let stage = match phase {
-            Phase::Listening => Stage::Listening,
-            Phase::Connecting => Stage::Connecting,
-            Phase::Idle if peer.is_some() && self.is_datagram() => Stage::Connected,
-            Phase::Idle => Stage::Unconnected,
-            Phase::Connected | Phase::Untold => match (shut, ended) {
-                (false, false) => Stage::Connected,
-                (true, false) => Stage::Finished,
-                (false, true) => Stage::PeerFinished,
-                (true, true) => Stage::Closed,
-            },
-        };
-        let unread = peer.filter(|_| !self.is_datagram()).map_or(0, |peer| peer.inbox.queue().bytes);
         Some(Row {
             family: self.family,
             kind: self.kind,
-            stage,
+            stage: self.stage_of(phase, peer.as_deref()),
             local: local.unwrap_or_else(none).seen_by(self.family),
             remote: remote.unwrap_or_else(none).seen_by(self.family),
             inode: self.inode.load(Ordering::Relaxed),
             uid: self.uid.load(Ordering::Relaxed),
             received: if phase == Phase::Listening { waiting } else { bytes },
-            unread,
         })
+    }
+
+    /// Its state.
+    pub(crate) fn stage(&self) -> Stage {
+        let (phase, peer) = {
+            let state = self.state();
+            (state.phase, state.peer.clone())
+        };
+        self.stage_of(phase, peer.as_deref())
+    }
+
+    fn stage_of(&self, phase: Phase, peer: Option<&Self>) -> Stage {
+        match phase {
+            Phase::Listening => Stage::Listening,
+            Phase::Connecting => Stage::Connecting,
+            Phase::Idle if peer.is_some() && self.is_datagram() => Stage::Connected,
+            Phase::Idle | Phase::Refused => Stage::Unconnected,
+            Phase::Connected | Phase::Untold => match (self.shut.load(Ordering::Acquire), self.is_finished_by(peer)) {
+                (false, false) => Stage::Connected,
+                (true, false) => Stage::Finished,
+                (false, true) => Stage::PeerFinished,
+                (true, true) => Stage::Closed,
+            },
+        }
+    }
+
+    /// Whether `peer` sends no more. A TCP socket that only reads no more has not learnt that.
+    fn is_finished_by(&self, peer: Option<&Self>) -> bool {
+        let ended = self.inbox.queue().ended;
+        let sends = |peer: &Self| !peer.shut.load(Ordering::Acquire) && !peer.inbox.queue().deaf;
+        ended && !(self.is_tcp() && peer.is_some_and(sends))
     }
 }
 

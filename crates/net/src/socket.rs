@@ -4,6 +4,7 @@ use crate::address::{Address, Credentials, Destination, Family, Kind, Place};
 use crate::collect::Flight;
 use crate::endpoint::{Endpoint, Phase};
 use crate::host::{Ancillary, Host, ReceiveFlags, Received};
+use crate::listing::Stage;
 use crate::network::{Name, Network};
 use crate::options::{Flags, Options};
 use core::any::Any;
@@ -50,6 +51,12 @@ impl<H: Host> Socket<H> {
     /// How it moves data.
     pub fn kind(&self) -> Kind {
         self.endpoint.kind
+    }
+
+    /// Changes the bytes for which a read of a stream waits. Polls of TCP sockets wait for them too, so it tells them.
+    pub fn set_low_water(&self, bytes: usize) {
+        self.options().set_low_water(bytes);
+        self.endpoint.readiness.notify();
     }
 
     /// Its options.
@@ -207,9 +214,14 @@ impl<H: Host> Socket<H> {
         self.endpoint.inbox.queue().get(0).map_or(0, |message| message.len())
     }
 
-    /// Sent bytes that the peer has not read.
+    /// Its state as a table shows it.
+    pub fn stage(&self) -> Stage {
+        self.endpoint.stage()
+    }
+
+    /// Sent bytes that have not arrived, or, for Unix sockets, that the peer has not read. Those of TCP arrive at once.
     pub fn unsent(&self) -> usize {
-        let peer = if self.endpoint.is_datagram() { None } else { self.endpoint.peer() };
+        let peer = if self.endpoint.is_unix() && !self.endpoint.is_datagram() { self.endpoint.peer() } else { None };
         peer.map_or(0, |peer| peer.inbox.queue().bytes)
     }
 
@@ -246,6 +258,10 @@ fn limited<T>(done: Result<T, FsError>, timeout: u64) -> Result<T, FsError> {
 
 impl<H: Host> Stream for Socket<H> {
     fn read(&self, io: &Io<'_>, sink: &mut dyn Sink) -> Result<usize, FsError> {
+        // As on Linux, only `recv` takes an empty message, or a message without its bytes.
+        if sink.room() == 0 {
+            return Ok(0);
+        }
         // Files that come with the bytes are closed.
         self.receive(io, sink, ReceiveFlags::empty()).map(|received| received.bytes)
     }
@@ -270,19 +286,17 @@ impl<H: Host> Stream for Socket<H> {
                 return ready;
             }
             Phase::Connecting => return ready,
-            Phase::Idle if stream => {
-                ready |= Ready::WRITE | Ready::HANGUP;
-                // A refused connection has ended in both directions.
-                if ready.contains(Ready::ERROR) {
-                    ready |= Ready::READ | Ready::READ_HANGUP;
-                }
-                return ready;
-            }
+            Phase::Idle if stream => return ready | Ready::WRITE | Ready::HANGUP,
+            // It has ended in both directions.
+            Phase::Refused => return ready | Ready::WRITE | Ready::HANGUP | Ready::READ | Ready::READ_HANGUP,
             _ => {}
         }
         let (data, ended) = {
             let queue = endpoint.inbox.queue();
-            (!queue.is_empty(), queue.ended)
+            let few = endpoint.is_tcp() && queue.bytes < endpoint.options.low_water();
+            // Beyond half of the buffer, a writer may wait until there is room.
+            let enough = !few || queue.charge > endpoint.options.receive_buffer() / 2;
+            (!queue.is_empty() && enough, queue.ended)
         };
         ready.set(Ready::READ, data || ended);
         ready.set(Ready::READ_HANGUP, ended);
@@ -301,7 +315,7 @@ impl<H: Host> Stream for Socket<H> {
             return None;
         }
         // An error stays for the call.
-        if endpoint.has_error() || endpoint.is_readable().is_err() {
+        if endpoint.has_error() || endpoint.is_readable().is_err() || endpoint.is_refused() {
             return Some(false);
         }
         let queue = endpoint.inbox.queue();

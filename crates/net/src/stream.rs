@@ -1,6 +1,6 @@
 //! The bytes of streams.
 
-use crate::address::Kind;
+use crate::address::{Address, Kind};
 use crate::collect::Flight;
 use crate::endpoint::{Endpoint, Phase};
 use crate::host::{Ancillary, Host, ReceiveFlags, Received};
@@ -77,11 +77,12 @@ impl<H: Host> Endpoint<H> {
                 if left == 0 {
                     return Ok((0, true));
                 }
-                let (room, queued) = {
+                let (room, queued, deaf) = {
                     let queue = peer.inbox.queue();
-                    (self.limit(&peer).saturating_sub(queue.charge), !queue.is_empty())
+                    (self.limit(&peer).saturating_sub(queue.charge), !queue.is_empty(), queue.deaf)
                 };
-                if room == 0 {
+                // A peer that takes no more bytes makes no room for them.
+                if room == 0 && !deaf {
                     return self.wait_writable(&io, &peer).map(|()| (0, false));
                 }
                 let n = left.min(room.max(CHUNK)).min(BATCH * CHUNK);
@@ -181,7 +182,7 @@ impl<H: Host> Endpoint<H> {
         Ok(bytes)
     }
 
-    /// The peer has closed. A TCP socket learns that by its first write, which seems to succeed.
+    /// The peer takes no more bytes. A TCP socket learns that by its first write, which seems to succeed.
     fn put_in_vain(&self, bytes: usize) -> Result<usize, FsError> {
         if self.is_unix() {
             return Err(FsError::BrokenPipe);
@@ -200,6 +201,23 @@ impl<H: Host> Endpoint<H> {
         sink: &mut dyn Sink,
         flags: ReceiveFlags,
     ) -> Result<Received<H>, FsError> {
+        let mut out = self.receive_bytes(io, sink, flags)?;
+        if out.bytes > 0 {
+            out.from = self.connected_sender(flags);
+        }
+        Ok(out)
+    }
+
+    /// The sender of bytes or a packet that came over a connection: as on Linux, the name that the peer has now. A peer that
+    /// has closed keeps its name.
+    pub(crate) fn connected_sender(&self, flags: ReceiveFlags) -> Option<Address> {
+        if !flags.contains(ReceiveFlags::SENDER) || !self.is_unix() {
+            return None;
+        }
+        self.peer().and_then(|peer| peer.state().local.clone())
+    }
+
+    fn receive_bytes(&self, io: &Io<'_>, sink: &mut dyn Sink, flags: ReceiveFlags) -> Result<Received<H>, FsError> {
         self.is_readable()?;
         let io = self.reading(io);
         let mut out = Received::nothing();
@@ -247,12 +265,16 @@ impl<H: Host> Endpoint<H> {
             }
             let ended = queue.ended;
             drop(queue);
+            // Before the error, which another reader may have taken.
+            let ended = ended || self.is_refused();
             if self.has_error() && !first {
                 return Some(Ok(false));
             }
+            // At the end, the error of a write is not the reader's, and stays for the writer.
+            if self.error() == Some(FsError::BrokenPipe) {
+                return Some(Ok(false));
+            }
             match self.take_error() {
-                // At the end, the error of a write is not the reader's.
-                Some(FsError::BrokenPipe) => Some(Ok(false)),
                 Some(e) => Some(Err(e)),
                 // None, or another reader has taken it.
                 None => ended.then_some(Ok(false)),

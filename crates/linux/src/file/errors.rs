@@ -47,6 +47,7 @@ impl From<FsError> for Errno {
             FsError::NotConnected => Errno::ENOTCONN,
             FsError::IsConnected => Errno::EISCONN,
             FsError::Refused => Errno::ECONNREFUSED,
+            FsError::Aborted => Errno::ECONNABORTED,
             FsError::Reset => Errno::ECONNRESET,
             FsError::AddressInUse => Errno::EADDRINUSE,
             FsError::AddressUnavailable => Errno::EADDRNOTAVAIL,

@@ -4,6 +4,7 @@ use super::node::{Directory, Item, Table, directory, put};
 use super::root::About;
 use crate::machine::Machine;
 use crate::socket::loopback::{INDEX, PERMANENT};
+use crate::socket::options::{TCP_CLOSE, TCP_ESTABLISHED, TCP_LISTEN, tcp_state};
 use core::fmt::{self, Write as _};
 use core::net::{IpAddr, SocketAddr};
 use quire_fs::FsError;
@@ -12,13 +13,6 @@ use quire_net::{Address, Family, Kind, Row, Stage};
 
 type Written = Result<(), FsError>;
 
-/// Linux's numbers of the states of connections.
-const ESTABLISHED: u8 = 1;
-const CONNECTING: u8 = 2;
-const FINISHED: u8 = 5;
-const CLOSED: u8 = 7;
-const PEER_FINISHED: u8 = 8;
-const LISTENING: u8 = 10;
 /// The flag of a Unix socket that listens.
 const ACCEPTS: u32 = 0x1_0000;
 
@@ -111,14 +105,7 @@ impl fmt::Write for Line {
 
 /// Linux's state of a TCP connection; `None` for a socket that its tables leave out.
 fn state(stage: Stage) -> Option<u8> {
-    Some(match stage {
-        Stage::Unconnected | Stage::Closed => return None,
-        Stage::Listening => LISTENING,
-        Stage::Connecting => CONNECTING,
-        Stage::Connected => ESTABLISHED,
-        Stage::Finished => FINISHED,
-        Stage::PeerFinished => PEER_FINISHED,
-    })
+    Some(tcp_state(stage)).filter(|state| *state != TCP_CLOSE)
 }
 
 fn rows<M: Machine>(about: &About<M>, family: Family, kind: Kind, mut each: impl FnMut(&Row) -> Written) -> Written {
@@ -142,13 +129,14 @@ fn tcp<M: Machine>(about: &About<M>, family: Family, out: &mut Text) -> Written 
     rows(about, family, Kind::Stream, |row| {
         let Some(state) = state(row.stage) else { return Ok(()) };
         let (local, remote) = (Shown(&row.local, family), Shown(&row.remote, family));
-        let end = if state == LISTENING { "100 0 0 10 0" } else { "20 4 0 10 -1" };
-        let Row { unread, received, uid, inode, .. } = row;
+        let end = if state == TCP_LISTEN { "100 0 0 10 0" } else { "20 4 0 10 -1" };
+        // The peer has acknowledged every byte, so none waits to be sent.
+        let Row { received, uid, inode, .. } = row;
         Line::put(
             out,
             width,
             format_args!(
-                "{n:4}: {local} {remote} {state:02X} {unread:08X}:{received:08X} 00:00000000 00000000 {uid:5}        0 {inode} 1 {:016x} {end}",
+                "{n:4}: {local} {remote} {state:02X} 00000000:{received:08X} 00:00000000 00000000 {uid:5}        0 {inode} 1 {:016x} {end}",
                 0
             ),
         )?;
@@ -176,7 +164,7 @@ fn udp<M: Machine>(about: &About<M>, family: Family, out: &mut Text) -> Written 
             return Ok(());
         }
         let (local, remote) = (Shown(&row.local, family), Shown(&row.remote, family));
-        let state = if row.stage == Stage::Connected { ESTABLISHED } else { CLOSED };
+        let state = if row.stage == Stage::Connected { TCP_ESTABLISHED } else { TCP_CLOSE };
         let Row { received, uid, inode, .. } = row;
         Line::put(
             out,

@@ -12,7 +12,7 @@ pub mod host;
 pub(crate) mod loopback;
 mod netlink;
 pub mod netlink_ports;
-mod options;
+pub(crate) mod options;
 mod transfer;
 mod user_address;
 

@@ -9,22 +9,37 @@ use crate::process::credentials::capabilities::cap;
 use crate::settings::{Setting, Settings};
 use crate::{Ctx, Errno, Machine};
 use quire_fs::FsError;
-use quire_net::{Family, Flags, Header, Kind, Options};
+use quire_net::{Family, Flags, Header, Kind, Options, Stage};
 
 /// The least sizes of buffers that Linux sets.
 const LEAST_SEND: u32 = 4608;
 const LEAST_RECEIVE: u32 = 2304;
 const IPPROTO_TCP: u32 = 6;
 const IPPROTO_UDP: u32 = 17;
-/// The state of a TCP connection, as `tcp_info` tells it.
-const TCP_ESTABLISHED: u8 = 1;
-const TCP_CLOSE: u8 = 7;
-const TCP_LISTEN: u8 = 10;
+/// Linux's numbers of the states of TCP sockets.
+pub(crate) const TCP_ESTABLISHED: u8 = 1;
+const TCP_SYN_SENT: u8 = 2;
+const TCP_FIN_WAIT2: u8 = 5;
+pub(crate) const TCP_CLOSE: u8 = 7;
+const TCP_CLOSE_WAIT: u8 = 8;
+pub(crate) const TCP_LISTEN: u8 = 10;
 /// Bytes of `tcp_info` up to its first release's end.
 const TCP_INFO_BYTES: usize = 104;
 /// Bytes of a segment on Linux's loopback.
 const SEGMENT: u32 = 65_483;
 const NANOS: u64 = 1_000_000_000;
+
+/// Linux's state of a TCP socket.
+pub(crate) fn tcp_state(stage: Stage) -> u8 {
+    match stage {
+        Stage::Unconnected | Stage::Closed => TCP_CLOSE,
+        Stage::Listening => TCP_LISTEN,
+        Stage::Connecting => TCP_SYN_SENT,
+        Stage::Connected => TCP_ESTABLISHED,
+        Stage::Finished => TCP_FIN_WAIT2,
+        Stage::PeerFinished => TCP_CLOSE_WAIT,
+    }
+}
 
 /// An option whose value is kept for the program.
 struct Kept {
@@ -144,7 +159,11 @@ pub fn sys_setsockopt<M: Machine>(
     }
     let options = socket.options();
     if level == raw::SOL_SOCKET {
-        return set_socket_option(ctx, options, name, at, len);
+        let done = set_socket_option(ctx, options, name, at, len)?;
+        if name == raw::SO_RCVLOWAT {
+            socket.set_low_water(options.low_water());
+        }
+        return Ok(done);
     }
     let value = || if len < 4 { Err(Errno::EINVAL) } else { ctx.read::<i32>(at) };
     if let Some(flag) = flag(level, name) {
@@ -400,13 +419,7 @@ fn value<M: Machine>(socket: &Socket<M>, level: u32, name: u32) -> Result<Value,
         }
         (raw::SOL_TCP, raw::TCP_MAXSEG) => Value::Number(SEGMENT as i32),
         (raw::SOL_TCP, raw::TCP_CONGESTION) => Value::Text(b"cubic\0\0\0\0\0\0\0\0\0\0\0"),
-        (raw::SOL_TCP, raw::TCP_INFO) => Value::TcpInfo(if socket.is_listening() {
-            TCP_LISTEN
-        } else if socket.remote().is_ok() {
-            TCP_ESTABLISHED
-        } else {
-            TCP_CLOSE
-        }),
+        (raw::SOL_TCP, raw::TCP_INFO) => Value::TcpInfo(tcp_state(socket.stage())),
         (raw::SOL_SOCKET, name) => return socket_option(options, name),
         _ => return Err(Errno::ENOPROTOOPT),
     })

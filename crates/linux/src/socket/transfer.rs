@@ -178,7 +178,14 @@ struct Got<M: Machine> {
     ancillary: Ancillary<super::host::SocketHost<M>>,
 }
 
-fn receive<M: Machine>(ctx: &Ctx<'_, M>, file: &Arc<File<M>>, to: &Vectors, flags: u32) -> Result<Got<M>, Errno> {
+/// Receives. `named`: the program asks for the sender.
+fn receive<M: Machine>(
+    ctx: &Ctx<'_, M>,
+    file: &Arc<File<M>>,
+    to: &Vectors,
+    flags: u32,
+    named: bool,
+) -> Result<Got<M>, Errno> {
     if let Some(socket) = netlink::of(file) {
         if flags & raw::MSG_OOB != 0 {
             return Err(Errno::EOPNOTSUPP);
@@ -202,13 +209,11 @@ fn receive<M: Machine>(ctx: &Ctx<'_, M>, file: &Arc<File<M>>, to: &Vectors, flag
     let mut how = ReceiveFlags::empty();
     how.set(ReceiveFlags::PEEK, flags & raw::MSG_PEEK != 0);
     how.set(ReceiveFlags::WAIT_ALL, flags & raw::MSG_WAITALL != 0);
+    how.set(ReceiveFlags::SENDER, named);
     how.set(ReceiveFlags::TRUNCATE, flags & raw::MSG_TRUNC != 0 && socket.kind() != Kind::Stream);
     let interrupted = || ctx.thread.interrupted();
     let received = socket.receive(&waits(file, flags, &interrupted), &mut to.transfer(ctx), how)?;
-    let mut flags = if received.truncated { raw::MSG_TRUNC } else { 0 };
-    if socket.kind() == Kind::SeqPacket {
-        flags |= raw::MSG_EOR;
-    }
+    let flags = if received.truncated { raw::MSG_TRUNC } else { 0 };
     let from = received.from.map(|address| super::told(&address, socket.family()));
     Ok(Got { len: received.bytes, flags, from, arrival: received.arrival, ancillary: received.ancillary })
 }
@@ -226,7 +231,7 @@ pub fn sys_recvfrom<M: Machine>(
     let file = ctx.file(fd)?;
     is_socket(&file)?;
     let to = Vectors::one(to, len)?;
-    let got = receive(ctx, &file, &to, flags)?;
+    let got = receive(ctx, &file, &to, flags, from != 0)?;
     if from != 0 {
         match got.from {
             Some(address) => address.store(ctx, from, from_len)?,
@@ -240,7 +245,7 @@ pub fn sys_recvfrom<M: Machine>(
 fn receive_message<M: Machine>(ctx: &Ctx<'_, M>, file: &Arc<File<M>>, at: u64, flags: u32) -> Result<usize, Errno> {
     is_socket(file)?;
     let header = Header::read(ctx, at)?;
-    let mut got = receive(ctx, file, &header.vectors, flags)?;
+    let mut got = receive(ctx, file, &header.vectors, flags, header.name != 0)?;
     let mut writer = Writer::new(header.control, header.control_len);
     if of(file).is_ok_and(|socket| socket.options().has(Flags::PASS_CREDENTIALS))
         && let Some(credentials) = got.ancillary.credentials

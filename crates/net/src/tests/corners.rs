@@ -99,6 +99,51 @@ fn a_sender_without_room_is_told_of_room_though_it_does_not_poll() {
     }
 }
 
+#[test]
+fn a_sender_without_room_is_listed_once_at_each_receiver() {
+    let n = network();
+    let [b, c] = [b"b", b"c"].map(|name| {
+        let receiver = socket(&n, Family::Unix, Kind::Datagram);
+        receiver.bind(Place::Abstract(name), ME).unwrap();
+        receiver
+    });
+    let senders: Vec<_> = (0..20).map(|_| socket(&n, Family::Unix, Kind::Datagram)).collect();
+    let filler = socket(&n, Family::Unix, Kind::Datagram);
+    for name in [b"b", b"c"] {
+        while send_to(&filler, &[0; 1000], Destination::Abstract(name)).is_ok() {}
+    }
+    for sender in senders.iter().chain(senders.iter().rev()) {
+        for name in [b"b", b"c", b"b"] {
+            sender.connect(&Io::NOW, &Destination::Abstract(name), ME).unwrap();
+            sender.options().set_send_buffer(1);
+            assert_eq!(write(sender, &Io::NOW, &[0; 1000]), Err(FsError::WouldBlock));
+        }
+    }
+    // With the filler, whose sends failed too.
+    assert_eq!([&b, &c].map(|receiver| receiver.endpoint.polls.lock().len()), [21, 21]);
+    while read(&b, &Io::NOW, 1000).is_ok() {}
+    assert_eq!([&b, &c].map(|receiver| receiver.endpoint.polls.lock().len()), [0, 21]);
+}
+
+#[test]
+fn a_failed_send_elsewhere_does_not_keep_a_poll_from_the_peer() {
+    let n = network();
+    let [b, _c] = [b"b", b"c"].map(|name| {
+        let receiver = socket(&n, Family::Unix, Kind::Datagram);
+        receiver.bind(Place::Abstract(name), ME).unwrap();
+        receiver
+    });
+    let sender = socket(&n, Family::Unix, Kind::Datagram);
+    sender.connect(&Io::NOW, &Destination::Abstract(b"b"), ME).unwrap();
+    let filler = socket(&n, Family::Unix, Kind::Datagram);
+    for name in [b"b", b"c"] {
+        while send_to(&filler, &[0; 1000], Destination::Abstract(name)).is_ok() {}
+    }
+    assert_eq!(send_to(&sender, &[0; 1000], Destination::Abstract(b"c")), Err(FsError::WouldBlock));
+    assert_eq!(sender.ready(), Ready::empty());
+    told_of_room(&sender, &b);
+}
+
 fn told_of_room(sender: &Shared, receiver: &Shared) {
     let told = Arc::try_new(Told(AtomicBool::new(false))).unwrap();
     let listener: Arc<dyn Listener> = unsize!(told.clone());
@@ -139,6 +184,29 @@ fn only_so_many_clients_wait_for_a_place() {
         let server = listener.accept(&Io::NOW).unwrap();
         assert_eq!(write(&server, &Io::NOW, b"x"), Ok(1));
         assert_eq!(read(client, &Io::NOW, 1).unwrap(), b"x");
+    }
+}
+
+#[test]
+fn a_free_port_of_tcp_is_one_that_no_socket_has() {
+    for flag in [Flags::REUSE_ADDRESS, Flags::REUSE_PORT] {
+        let n = network();
+        let bound = |text: &str| {
+            let s = socket(&n, Family::Inet4, Kind::Stream);
+            s.options().set(flag, true);
+            bind(&s, text).map(|()| s)
+        };
+        // Every port but one, as the range has 28,232.
+        let all: Vec<_> = (0..28_231).map(|_| bound("127.0.0.1:0").unwrap()).collect();
+        let mut ports: Vec<_> = all.iter().map(|s| s.local()).map(|at| std::format!("{at:?}")).collect();
+        ports.sort();
+        ports.dedup();
+        assert_eq!(ports.len(), all.len());
+        let _last = bound("0.0.0.0:0").unwrap();
+        assert!(matches!(bound("127.0.0.1:0"), Err(FsError::AddressInUse)));
+        // A port that a program names is shared.
+        let crate::Address::Inet(at) = all[0].local() else { panic!() };
+        bound(&at.to_string()).unwrap();
     }
 }
 

@@ -28,6 +28,52 @@ fn packets_keep_their_limits_at_both_ends_of_their_sizes() {
 }
 
 #[test]
+fn a_read_of_no_bytes_takes_no_message() {
+    for kind in [Kind::Datagram, Kind::SeqPacket] {
+        let n = network();
+        let (a, b) = pair(&n, kind);
+        assert_eq!(read(&b, &Io::WAIT, 0).unwrap(), b"", "an empty inbox");
+        write(&a, &Io::NOW, b"one").unwrap();
+        assert_eq!(read(&b, &Io::WAIT, 0).unwrap(), b"");
+        assert_eq!(read(&b, &Io::NOW, 9).unwrap(), b"one");
+        write(&a, &Io::NOW, b"two").unwrap();
+        // Another call of the program takes the message.
+        assert_eq!(receive(&b, 0, ReceiveFlags::empty()).unwrap().1.bytes, 0);
+        assert_eq!(read(&b, &Io::NOW, 9), Err(FsError::WouldBlock));
+    }
+    let udp = socket(&network(), Family::Inet4, Kind::Datagram);
+    assert_eq!(read(&udp, &Io::WAIT, 0).unwrap(), b"");
+}
+
+#[test]
+fn a_connected_unix_socket_tells_the_name_of_its_peer() {
+    for (family, kind) in CONNECTED {
+        let n = network();
+        let listener = listener(&n, family, kind, 1);
+        let client = socket(&n, family, kind);
+        client.connect(&Io::WAIT, &destination(&listener), ME).unwrap();
+        let server = listener.accept(&Io::NOW).unwrap();
+        let unix = family == Family::Unix;
+        let from = |s: &Shared, flags| receive(s, 1, flags).unwrap().1.from;
+        write(&client, &Io::NOW, b"a").unwrap();
+        assert_eq!(from(&server, ReceiveFlags::SENDER), None, "it has no name");
+        write(&server, &Io::NOW, b"b").unwrap();
+        assert_eq!(from(&client, ReceiveFlags::PEEK), None);
+        let listeners = unix.then(|| listener.local());
+        assert_eq!(from(&client, ReceiveFlags::PEEK | ReceiveFlags::SENDER), listeners);
+        assert_eq!(from(&client, ReceiveFlags::SENDER), listeners);
+        if unix {
+            client.bind(Place::Abstract(b"late"), ME).unwrap();
+        }
+        write(&client, &Io::NOW, b"c").unwrap();
+        drop(client);
+        // The name of now, though its owner has closed.
+        assert_eq!(from(&server, ReceiveFlags::SENDER), unix.then(|| named(b"late")));
+        assert_eq!(from(&server, ReceiveFlags::SENDER), None, "at the end");
+    }
+}
+
+#[test]
 fn udp_goes_to_bound_and_connected_sockets() {
     for (family, wild, dest, big) in
         [(Family::Inet4, "0.0.0.0:7000", "127.0.0.1:7000", 65_507), (Family::Inet6, "[::]:7000", "[::1]:7000", 65_527)]

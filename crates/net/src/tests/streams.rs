@@ -1,6 +1,7 @@
 //! Connections: their start, their bytes and their end.
 
 use super::*;
+use crate::Stage;
 use quire_fs::Sink;
 
 const HUP: Ready = Ready::READ.union(Ready::READ_HANGUP);
@@ -11,7 +12,8 @@ fn connections_of_every_family_carry_bytes_both_ways() {
         let n = network();
         let (a, b) = connected(&n, family, kind);
         assert_eq!(write(&a, &Io::NOW, b"ping"), Ok(4));
-        assert_eq!((b.ready(), b.queued(), a.unsent()), (Ready::READ | Ready::WRITE, Ok(4), 4));
+        assert_eq!((b.ready(), b.queued()), (Ready::READ | Ready::WRITE, Ok(4)));
+        assert_eq!(a.unsent(), if family == Family::Unix { 4 } else { 0 }, "TCP has acknowledged them");
         assert_eq!(read(&b, &Io::NOW, 10).unwrap(), b"ping");
         assert_eq!(write(&b, &Io::NOW, b"pong"), Ok(4));
         assert_eq!(read(&a, &Io::NOW, 10).unwrap(), b"pong");
@@ -74,6 +76,36 @@ fn unread_data_at_a_close_resets_the_peer() {
 }
 
 #[test]
+fn data_that_is_lost_after_the_end_of_writing_breaks_the_pipe() {
+    for linger in [false, true] {
+        let n = network();
+        let lost = |peer_ends: bool| {
+            let (a, b) = connected(&n, Family::Inet4, Kind::Stream);
+            a.shutdown(false, true).unwrap();
+            write(&b, &Io::NOW, b"never read").unwrap();
+            if linger {
+                read(&a, &Io::NOW, 10).unwrap();
+                a.options().set_linger(Some(0));
+            }
+            if peer_ends {
+                b.shutdown(false, true).unwrap();
+            }
+            drop(a);
+            b
+        };
+        let b = lost(false);
+        // The end is the reader's, and the error the writer's.
+        assert_eq!(read(&b, &Io::WAIT, 9).unwrap(), b"");
+        assert_eq!(b.ready(), HUP | Ready::WRITE | Ready::HANGUP | Ready::ERROR);
+        assert_eq!((b.take_error(), b.take_error()), (Some(FsError::BrokenPipe), None));
+        assert_eq!(write(&b, &Io::NOW, b"x"), Err(FsError::BrokenPipe));
+        // The connection was over.
+        let b = lost(true);
+        assert_eq!((b.ready(), b.take_error()), (HUP | Ready::WRITE | Ready::HANGUP, None));
+    }
+}
+
+#[test]
 fn directions_are_shut_down_one_by_one() {
     for (family, kind) in CONNECTED {
         let n = network();
@@ -99,6 +131,55 @@ fn directions_are_shut_down_one_by_one() {
     let n = network();
     assert_eq!(socket(&n, Family::Inet4, Kind::Stream).shutdown(true, true), Err(FsError::NotConnected));
     assert_eq!(socket(&n, Family::Unix, Kind::Stream).shutdown(true, true), Ok(()));
+}
+
+#[test]
+fn a_tcp_peer_that_ended_both_directions_breaks_writing() {
+    for (first, full) in [(true, false), (false, false), (true, true)] {
+        let n = network();
+        let (a, b) = connected(&n, Family::Inet4, Kind::Stream);
+        while full && write(&b, &Io::NOW, &[0; 5000]).is_ok() {}
+        a.shutdown(first, !first).unwrap();
+        assert!(full || write(&b, &Io::NOW, b"one direction") == Ok(13));
+        std::thread::scope(|s| {
+            // A writer without room learns of the end.
+            let writer = full.then(|| s.spawn(|| write(&b, &Io::WAIT, b"waits")));
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            a.shutdown(!first, first).unwrap();
+            match writer {
+                Some(writer) => assert_eq!(writer.join().unwrap(), Ok(5)),
+                None => assert_eq!(write(&b, &Io::NOW, b"in vain"), Ok(7)),
+            }
+        });
+        assert_eq!(b.ready(), HUP | Ready::WRITE | Ready::HANGUP | Ready::ERROR);
+        assert_eq!(write(&b, &Io::WAIT, b"x"), Err(FsError::BrokenPipe));
+    }
+}
+
+#[test]
+fn the_state_of_a_tcp_socket_follows_both_ends() {
+    let n = network();
+    let s = socket(&n, Family::Inet4, Kind::Stream);
+    assert_eq!(s.stage(), Stage::Unconnected);
+    let (a, b) = connected(&n, Family::Inet4, Kind::Stream);
+    assert_eq!((a.stage(), b.stage()), (Stage::Connected, Stage::Connected));
+    a.shutdown(true, false).unwrap();
+    assert_eq!((a.stage(), b.stage()), (Stage::Connected, Stage::Connected), "it only reads no more");
+    a.shutdown(false, true).unwrap();
+    assert_eq!((a.stage(), b.stage()), (Stage::Finished, Stage::PeerFinished));
+    b.shutdown(false, true).unwrap();
+    assert_eq!((a.stage(), b.stage()), (Stage::Closed, Stage::Closed));
+    let (a, b) = connected(&n, Family::Inet4, Kind::Stream);
+    drop(a);
+    assert_eq!(b.stage(), Stage::PeerFinished);
+    write(&b, &Io::NOW, b"in vain").unwrap();
+    assert_eq!(b.stage(), Stage::Closed);
+    let l = listener(&n, Family::Inet4, Kind::Stream, 0);
+    let clients = [0; 2].map(|_| socket(&n, Family::Inet4, Kind::Stream));
+    for client in &clients {
+        assert_eq!(client.connect(&Io::NOW, &destination(&l), ME), Err(FsError::InProgress));
+    }
+    assert_eq!((l.stage(), clients.map(|c| c.stage())), (Stage::Listening, [Stage::Connected, Stage::Connecting]));
 }
 
 #[test]
@@ -180,6 +261,55 @@ fn reads_peek_wait_for_all_and_know_a_low_water_mark() {
     });
     assert_eq!(read(&b, &Io::NOW, 10).unwrap(), b"g");
     assert_eq!((read(&b, &Io::NOW, 0).unwrap(), write(&a, &Io::NOW, b"")), (Vec::new(), Ok(0)));
+}
+
+#[test]
+fn polls_of_tcp_wait_for_the_low_water_mark() {
+    for (family, kind) in CONNECTED.into_iter().filter(|(_, kind)| *kind == Kind::Stream) {
+        let n = network();
+        let (a, b) = connected(&n, family, kind);
+        let few = if family == Family::Unix { Ready::READ | Ready::WRITE } else { Ready::WRITE };
+        let enough = Ready::READ | Ready::WRITE;
+        b.set_low_water(4);
+        write(&a, &Io::NOW, b"ab").unwrap();
+        assert_eq!(b.ready(), few);
+        write(&a, &Io::NOW, b"cd").unwrap();
+        assert_eq!(b.ready(), enough);
+        read(&b, &Io::NOW, 1).unwrap();
+        assert_eq!(b.ready(), few);
+        b.set_low_water(3);
+        assert_eq!(b.ready(), enough);
+        // A mark beyond the buffer does not keep the reader from making room for a writer that waits.
+        b.set_low_water(usize::MAX);
+        assert_eq!(b.ready(), few);
+        while write(&a, &Io::NOW, &[0; 5000]).is_ok() {}
+        while !a.ready().contains(Ready::WRITE) {
+            assert_eq!(b.ready(), enough);
+            read(&b, &Io::NOW, 1000).unwrap();
+        }
+        while read(&b, &Io::NOW, 5000).is_ok() {}
+        write(&a, &Io::NOW, b"x").unwrap();
+        a.shutdown(false, true).unwrap();
+        assert_eq!(b.ready(), HUP | Ready::WRITE, "the end");
+    }
+}
+
+#[test]
+fn a_change_of_the_low_water_mark_is_announced() {
+    struct Told(std::sync::atomic::AtomicBool);
+    impl quire_fs::Listener for Told {
+        fn changed(&self) {
+            self.0.store(true, std::sync::atomic::Ordering::SeqCst);
+        }
+    }
+    let n = network();
+    let (_a, b) = connected(&n, Family::Inet4, Kind::Stream);
+    let told = Arc::try_new(Told(Default::default())).unwrap();
+    let listener: Arc<dyn quire_fs::Listener> = quire_heap::unsize!(told.clone());
+    b.readiness().unwrap().listen(&listener).unwrap();
+    b.set_low_water(2);
+    assert!(told.0.load(std::sync::atomic::Ordering::SeqCst));
+    b.readiness().unwrap().unlisten(&listener);
 }
 
 /// Takes some bytes and then faults.
@@ -276,6 +406,51 @@ fn connections_to_nothing_are_refused() {
     assert_eq!(tcp.connect(&Io::NOW, &inet("127.0.0.1:9"), ME), Err(FsError::InProgress));
     assert!(tcp.ready().contains(Ready::ERROR | Ready::HANGUP));
     assert_eq!((tcp.take_error(), tcp.take_error()), (Some(FsError::Refused), None));
+}
+
+#[test]
+fn a_refused_connection_is_told_once_before_the_next_attempt() {
+    let n = network();
+    let to = inet("127.0.0.1:9");
+    let refused = || {
+        let s = socket(&n, Family::Inet4, Kind::Stream);
+        assert_eq!(s.connect(&Io::NOW, &to, ME), Err(FsError::InProgress));
+        assert_eq!(s.ready(), HUP | Ready::WRITE | Ready::HANGUP | Ready::ERROR);
+        s
+    };
+    let idle = Ready::WRITE | Ready::HANGUP;
+    let s = refused();
+    assert_eq!(s.connect(&Io::NOW, &to, ME), Err(FsError::Refused));
+    assert_eq!((s.ready(), read(&s, &Io::WAIT, 1)), (idle, Err(FsError::NotConnected)));
+    assert_eq!(s.connect(&Io::NOW, &to, ME), Err(FsError::InProgress));
+    // Other calls take the error.
+    assert_eq!((s.take_error(), s.take_error()), (Some(FsError::Refused), None));
+    assert_eq!((s.ready(), s.read_waits(1)), (HUP | idle, Some(false)));
+    assert_eq!((read(&s, &Io::WAIT, 1).unwrap(), write(&s, &Io::WAIT, b"x")), (Vec::new(), Err(FsError::BrokenPipe)));
+    assert_eq!((s.listen(1, ME), s.shutdown(true, true)), (Err(FsError::Invalid), Err(FsError::NotConnected)));
+    let s = refused();
+    assert_eq!((read(&s, &Io::WAIT, 1), read(&s, &Io::WAIT, 1).unwrap()), (Err(FsError::Refused), Vec::new()));
+    assert_eq!(s.connect(&Io::WAIT, &to, ME), Err(FsError::Aborted));
+    assert_eq!(s.ready(), idle);
+    // A call that waits is told itself.
+    assert_eq!((s.connect(&Io::WAIT, &to, ME), s.ready()), (Err(FsError::Refused), idle));
+    let l = listener(&n, Family::Inet4, Kind::Stream, 0);
+    let [first, waits] = [0; 2].map(|_| socket(&n, Family::Inet4, Kind::Stream));
+    for s in [&first, &waits, &s] {
+        assert_eq!(s.connect(&Io::NOW, &destination(&l), ME), Err(FsError::InProgress));
+    }
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| read(&s, &Io::WAIT, 1));
+        let waiter = scope.spawn(|| waits.connect(&Io::WAIT, &to, ME));
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        drop(l);
+        assert_eq!(waiter.join().unwrap(), Err(FsError::Refused));
+        assert_eq!(reader.join().unwrap(), Err(FsError::Refused));
+    });
+    assert_eq!((waits.ready(), s.ready()), (idle, HUP | idle));
+    assert_eq!(s.connect(&Io::NOW, &to, ME), Err(FsError::Aborted));
+    let l = listener(&n, Family::Inet4, Kind::Stream, 0);
+    assert_eq!(s.connect(&Io::WAIT, &destination(&l), ME), Ok(()));
 }
 
 #[test]

@@ -1,0 +1,472 @@
+// Sockets at the edges of their states: refused, half closed, reset, full. Each check holds on Linux and on Quire.
+#define _GNU_SOURCE
+#include "checks.h"
+#include <arpa/inet.h>
+#include <linux/sockios.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stddef.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/select.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <sys/un.h>
+
+static struct sockaddr_in loopback(int port) {
+    return (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+}
+
+// An abstract name of this process.
+static struct sockaddr_un named(const char *name, socklen_t *len) {
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    int n = snprintf(at.sun_path + 1, sizeof at.sun_path - 1, "edges-%d-%s", getpid(), name);
+    *len = offsetof(struct sockaddr_un, sun_path) + 1 + n;
+    return at;
+}
+
+static int bound(int type, const char *name) {
+    socklen_t len;
+    struct sockaddr_un at = named(name, &len);
+    int fd = socket(AF_UNIX, type, 0);
+    CHECK(fd >= 0 && !bind(fd, (void *)&at, len), "bind %s", name);
+    return fd;
+}
+
+static int joined(int fd, const char *name) {
+    socklen_t len;
+    struct sockaddr_un at = named(name, &len);
+    return connect(fd, (void *)&at, len);
+}
+
+// A listening TCP socket at a free port, which it stores.
+static int listener(struct sockaddr_in *at) {
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    socklen_t len = sizeof *at;
+    *at = loopback(0);
+    CHECK(fd >= 0 && !bind(fd, (void *)at, len) && !listen(fd, 4), "listen");
+    CHECK(!getsockname(fd, (void *)at, &len) && at->sin_port, "getsockname");
+    return fd;
+}
+
+static void connected(int ends[2]) {
+    struct sockaddr_in at;
+    int from = listener(&at);
+    ends[0] = socket(AF_INET, SOCK_STREAM, 0);
+    CHECK(!connect(ends[0], (void *)&at, sizeof at), "connect");
+    ends[1] = accept(from, NULL, NULL);
+    CHECK(ends[1] >= 0, "accept");
+    close(from);
+}
+
+static int events_of(int fd) {
+    struct pollfd p = {fd, POLLIN | POLLOUT | POLLRDHUP, 0};
+    CHECK(poll(&p, 1, 0) >= 0, "poll");
+    return p.revents;
+}
+
+// Waits until the socket has these events and no others, as a packet may be on its way.
+static void has_events(int fd, int events) {
+    int now = events_of(fd);
+    for (int i = 0; i < 100 && now != events; i++) {
+        short_sleep();
+        now = events_of(fd);
+    }
+    CHECK(now == events, "events %#x, not %#x", now, events);
+}
+
+static int error_of(int fd) {
+    int error = -1;
+    socklen_t len = sizeof error;
+    CHECK(!getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len), "SO_ERROR");
+    return error;
+}
+
+#define REFUSED (POLLIN | POLLOUT | POLLHUP | POLLRDHUP)
+
+// A nonblocking socket whose connection is refused. The address that refused it.
+static int refused(struct sockaddr_in *at) {
+    close(listener(at));
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    ANSWERS(EINPROGRESS, connect(fd, (void *)at, sizeof *at));
+    has_events(fd, REFUSED | POLLERR);
+    return fd;
+}
+
+static void refused_connections(void) {
+    struct sockaddr_in at;
+    char byte;
+    // The next `connect` gives the error, and the one after it starts again.
+    int fd = refused(&at);
+    ANSWERS(ECONNREFUSED, connect(fd, (void *)&at, sizeof at));
+    CHECK(events_of(fd) == (POLLOUT | POLLHUP), "%#x", events_of(fd));
+    ANSWERS(ENOTCONN, recv(fd, &byte, 1, 0));
+    ANSWERS(EINPROGRESS, connect(fd, (void *)&at, sizeof at));
+    has_events(fd, REFUSED | POLLERR);
+    // Other calls take the error.
+    CHECK(error_of(fd) == ECONNREFUSED && !error_of(fd), "SO_ERROR");
+    CHECK(events_of(fd) == REFUSED, "%#x", events_of(fd));
+    CHECK(!recv(fd, &byte, 1, 0), "recv");
+    ANSWERS(EPIPE, send(fd, "x", 1, MSG_NOSIGNAL));
+    ANSWERS(ENOTCONN, getpeername(fd, (void *)&(struct sockaddr_in){0}, &(socklen_t){16}));
+    ANSWERS(ECONNABORTED, connect(fd, (void *)&at, sizeof at));
+    CHECK(events_of(fd) == (POLLOUT | POLLHUP), "%#x", events_of(fd));
+    close(fd);
+    fd = refused(&at);
+    ANSWERS(ECONNREFUSED, recv(fd, &byte, 1, 0));
+    CHECK(!recv(fd, &byte, 1, 0) && !read(fd, &byte, 1), "recv");
+    CHECK(events_of(fd) == REFUSED, "%#x", events_of(fd));
+    ANSWERS(ECONNABORTED, connect(fd, (void *)&at, sizeof at));
+    ANSWERS(ENOTCONN, recv(fd, &byte, 1, 0));
+    // It connects to another listener then.
+    int from = listener(&at);
+    ANSWERS(EINPROGRESS, connect(fd, (void *)&at, sizeof at));
+    has_events(fd, POLLOUT);
+    ANSWERS(0, connect(fd, (void *)&at, sizeof at));
+    int end = accept(from, NULL, NULL);
+    CHECK(end >= 0 && write(fd, "x", 1) == 1 && read(end, &byte, 1) == 1, "accept");
+    close(fd), close(end), close(from);
+    fd = refused(&at);
+    ANSWERS(ECONNREFUSED, send(fd, "x", 1, MSG_NOSIGNAL));
+    ANSWERS(EPIPE, send(fd, "x", 1, MSG_NOSIGNAL));
+    close(fd);
+    fd = refused(&at);
+    ANSWERS(EINVAL, listen(fd, 1));
+    ANSWERS(ENOTCONN, shutdown(fd, SHUT_RDWR));
+    close(fd);
+    // A call that waits starts again at once.
+    fd = socket(AF_INET, SOCK_STREAM, 0);
+    close(listener(&at));
+    ANSWERS(ECONNREFUSED, connect(fd, (void *)&at, sizeof at));
+    CHECK(events_of(fd) == (POLLOUT | POLLHUP), "%#x", events_of(fd));
+    ANSWERS(ENOTCONN, recv(fd, &byte, 1, 0));
+    ANSWERS(ECONNREFUSED, connect(fd, (void *)&at, sizeof at));
+    close(fd);
+}
+
+static void streams_that_read_no_more(void) {
+    int ends[2];
+    char bytes[8];
+    connected(ends);
+    // Only one direction: writes go on.
+    CHECK(!shutdown(ends[0], SHUT_RD), "shutdown");
+    for (int i = 0; i < 3; i++) CHECK(send(ends[1], "x", 1, MSG_NOSIGNAL) == 1, "send");
+    CHECK(!shutdown(ends[0], SHUT_WR), "shutdown");
+    close(ends[0]), close(ends[1]);
+    connected(ends);
+    CHECK(!shutdown(ends[0], SHUT_RDWR), "shutdown");
+    has_events(ends[1], POLLIN | POLLOUT | POLLRDHUP);
+    CHECK(send(ends[1], "x", 1, MSG_NOSIGNAL) == 1, "send");
+    has_events(ends[1], POLLIN | POLLOUT | POLLERR | POLLHUP | POLLRDHUP);
+    ANSWERS(EPIPE, send(ends[1], "x", 1, MSG_NOSIGNAL));
+    CHECK(!read(ends[1], bytes, 8), "read");
+    close(ends[0]), close(ends[1]);
+    // A writer that waits for room is told.
+    connected(ends);
+    fcntl(ends[1], F_SETFL, O_NONBLOCK);
+    static char many[1 << 16];
+    while (write(ends[1], many, sizeof many) > 0) {}
+    fcntl(ends[1], F_SETFL, 0);
+    int child = fork();
+    CHECK(child >= 0, "fork");
+    if (!child) {
+        short_sleep();
+        shutdown(ends[0], SHUT_RDWR);
+        _exit(0);
+    }
+    ssize_t n;
+    alarm(20);
+    do n = send(ends[1], many, sizeof many, MSG_NOSIGNAL);
+    while (n > 0);
+    CHECK(errno == EPIPE, "errno %d", errno);
+    ended(child);
+    alarm(0);
+    close(ends[0]), close(ends[1]);
+}
+
+static void fill(int fd) {
+    static char many[1000];
+    while (send(fd, many, sizeof many, MSG_DONTWAIT) > 0) {}
+    CHECK(errno == EAGAIN, "errno %d", errno);
+}
+
+static void polls_of_datagram_sockets(void) {
+    int a = socket(AF_UNIX, SOCK_DGRAM, 0), b = bound(SOCK_DGRAM, "b"), c = bound(SOCK_DGRAM, "c");
+    char byte;
+    CHECK(!joined(a, "c"), "connect");
+    fill(a);
+    CHECK(!joined(a, "b"), "connect");
+    fill(a);
+    socklen_t len;
+    struct sockaddr_un at = named("c", &len);
+    // A send to another socket must not keep a poll from waiting for the peer.
+    ANSWERS(EAGAIN, sendto(a, &byte, 1, MSG_DONTWAIT, (void *)&at, len));
+    int child = fork();
+    CHECK(child >= 0, "fork");
+    if (!child) {
+        usleep(50000);
+        while (recv(b, &byte, 1, MSG_DONTWAIT) >= 0) {}
+        _exit(0);
+    }
+    struct pollfd p = {a, POLLOUT, 0};
+    CHECK(poll(&p, 1, 10000) == 1 && p.revents == POLLOUT, "poll %#x", p.revents);
+    ended(child);
+    close(a), close(b), close(c);
+}
+
+static void reads_of_nothing(void) {
+    const int types[] = {SOCK_STREAM, SOCK_DGRAM, SOCK_SEQPACKET};
+    char bytes[8];
+    for (int i = 0; i < 3; i++) {
+        int ends[2];
+        CHECK(!socketpair(AF_UNIX, types[i], 0, ends), "socketpair");
+        CHECK(!read(ends[1], bytes, 0), "an empty socket");
+        CHECK(write(ends[0], "one", 3) == 3, "write");
+        CHECK(!read(ends[1], bytes, 0), "a full socket");
+        CHECK(read(ends[1], bytes, 8) == 3, "the message stays");
+        CHECK(write(ends[0], "one", 3) == 3 && write(ends[0], "four", 4) == 4, "write");
+        CHECK(!recv(ends[1], bytes, 0, 0), "recv");
+        int left = types[i] == SOCK_STREAM ? 7 : 4;
+        CHECK(read(ends[1], bytes, 8) == left, "recv takes a message");
+        close(ends[0]), close(ends[1]);
+    }
+    int udp = socket(AF_INET, SOCK_DGRAM, 0);
+    CHECK(!read(udp, bytes, 0) && !readv(udp, NULL, 0), "udp");
+    close(udp);
+    int alone = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+    CHECK(!read(alone, bytes, 0), "not connected");
+    close(alone);
+}
+
+static int compare(const void *a, const void *b) { return *(const int *)a - *(const int *)b; }
+
+static void automatic_ports(void) {
+    enum { MANY = 900 };
+    const int options[] = {SO_REUSEADDR, SO_REUSEPORT};
+    for (int o = 0; o < 2; o++) {
+        static int ports[MANY], fds[MANY];
+        for (int i = 0; i < MANY; i++) {
+            struct sockaddr_in at = loopback(0);
+            socklen_t len = sizeof at;
+            int fd = fds[i] = socket(AF_INET, SOCK_STREAM, 0);
+            CHECK(!setsockopt(fd, SOL_SOCKET, options[o], &(int){1}, 4), "setsockopt");
+            CHECK(!bind(fd, (void *)&at, len) && !getsockname(fd, (void *)&at, &len), "bind");
+            ports[i] = ntohs(at.sin_port);
+        }
+        qsort(ports, MANY, sizeof *ports, compare);
+        for (int i = 1; i < MANY; i++) CHECK(ports[i] != ports[i - 1], "port %d twice", ports[i]);
+        for (int i = 0; i < MANY; i++) close(fds[i]);
+    }
+}
+
+static void resets_after_the_end(void) {
+    int ends[2];
+    char bytes[8];
+    for (int i = 0; i < 2; i++) {
+        connected(ends);
+        CHECK(!shutdown(ends[0], SHUT_WR), "shutdown");
+        has_events(ends[1], POLLIN | POLLOUT | POLLRDHUP);
+        CHECK(write(ends[1], "unread", 6) == 6, "write");
+        has_events(ends[0], POLLIN | POLLOUT);
+        close(ends[0]);
+        has_events(ends[1], POLLIN | POLLOUT | POLLERR | POLLHUP | POLLRDHUP);
+        if (i == 0) {
+            CHECK(!read(ends[1], bytes, 8) && events_of(ends[1]) & POLLERR, "a reader leaves the error");
+            CHECK(error_of(ends[1]) == EPIPE && !error_of(ends[1]), "SO_ERROR");
+            ANSWERS(EPIPE, send(ends[1], "x", 1, MSG_NOSIGNAL));
+        } else {
+            handle(SIGPIPE, 0);
+            ANSWERS(EPIPE, write(ends[1], "x", 1));
+            CHECK(caught == SIGPIPE, "no signal");
+        }
+        CHECK(!read(ends[1], bytes, 8), "read");
+        close(ends[1]);
+    }
+    // A connection that both sides have ended is over.
+    connected(ends);
+    CHECK(!shutdown(ends[0], SHUT_WR), "shutdown");
+    has_events(ends[1], POLLIN | POLLOUT | POLLRDHUP);
+    CHECK(write(ends[1], "unread", 6) == 6 && !shutdown(ends[1], SHUT_WR), "write");
+    has_events(ends[0], POLLIN | POLLOUT | POLLHUP | POLLRDHUP);
+    close(ends[0]);
+    short_sleep();
+    CHECK(events_of(ends[1]) == REFUSED && !error_of(ends[1]), "%#x", events_of(ends[1]));
+    close(ends[1]);
+    // Without the end before it, it is a reset.
+    connected(ends);
+    CHECK(write(ends[1], "unread", 6) == 6, "write");
+    has_events(ends[0], POLLIN | POLLOUT);
+    close(ends[0]);
+    has_events(ends[1], POLLIN | POLLOUT | POLLERR | POLLHUP | POLLRDHUP);
+    CHECK(error_of(ends[1]) == ECONNRESET, "SO_ERROR");
+    close(ends[1]);
+}
+
+static void names_of_senders(void) {
+    const int types[] = {SOCK_STREAM, SOCK_SEQPACKET};
+    for (int i = 0; i < 2; i++) {
+        int from = bound(types[i], i ? "packets" : "stream"), client = bound(types[i], i ? "client1" : "client0");
+        CHECK(!listen(from, 1) && !joined(client, i ? "packets" : "stream"), "connect");
+        int end = accept(from, NULL, NULL);
+        CHECK(end >= 0 && write(client, "one", 3) == 3 && write(end, "two", 3) == 3, "write");
+        socklen_t own, len = sizeof(struct sockaddr_un);
+        struct sockaddr_un at = named(i ? "client1" : "client0", &own), got = {0};
+        char bytes[8];
+        struct iovec part = {bytes, 3};
+        struct msghdr message = {.msg_name = &got, .msg_namelen = len, .msg_iov = &part, .msg_iovlen = 1, .msg_flags = -1};
+        CHECK(recvmsg(end, &message, MSG_PEEK) == 3, "recvmsg");
+        CHECK(message.msg_namelen == own && !memcmp(&got, &at, own), "%d bytes of name", message.msg_namelen);
+        CHECK(!message.msg_flags, "flags %#x", message.msg_flags);
+        memset(&got, 0, sizeof got);
+        CHECK(recvfrom(end, bytes, 8, 0, (void *)&got, &len) == 3, "recvfrom");
+        CHECK(len == own && !memcmp(&got, &at, own), "%d bytes of name", len);
+        // The name of a pair, which comes late, and which stays when its owner closes.
+        int pair[2];
+        CHECK(!socketpair(AF_UNIX, types[i], 0, pair) && write(pair[0], "one", 3) == 3, "socketpair");
+        at = named(i ? "late1" : "late0", &own), len = sizeof got;
+        CHECK(!bind(pair[0], (void *)&at, own), "bind");
+        close(pair[0]);
+        CHECK(recvfrom(pair[1], bytes, 8, 0, (void *)&got, &len) == 3, "recvfrom");
+        CHECK(len == own && !memcmp(&got, &at, own), "%d bytes of a late name", len);
+        close(pair[1]);
+        at = named(i ? "packets" : "stream", &own), len = sizeof got;
+        CHECK(recvfrom(client, bytes, 8, 0, (void *)&got, &len) == 3, "recvfrom");
+        CHECK(len == own && !memcmp(&got, &at, own), "%d bytes of the listener's name", len);
+        // At the end no message comes, and no name.
+        close(client);
+        len = sizeof got;
+        CHECK(!recvfrom(end, bytes, 8, 0, (void *)&got, &len) && !len, "%d bytes at the end", len);
+        close(end), close(from);
+        int ends[2];
+        CHECK(!socketpair(AF_UNIX, types[i], 0, ends) && write(ends[0], "one", 3) == 3, "socketpair");
+        len = sizeof got;
+        CHECK(recvfrom(ends[1], bytes, 8, 0, (void *)&got, &len) == 3 && !len, "%d bytes of a pair", len);
+        close(ends[0]), close(ends[1]);
+    }
+}
+
+static void low_water_marks(void) {
+    int ends[2];
+    char bytes[8];
+    connected(ends);
+    CHECK(!setsockopt(ends[1], SOL_SOCKET, SO_RCVLOWAT, &(int){4}, 4), "SO_RCVLOWAT");
+    CHECK(write(ends[0], "ab", 2) == 2, "write");
+    struct pollfd p = {ends[1], POLLIN, 0};
+    CHECK(!poll(&p, 1, 50), "two bytes: %#x", p.revents);
+    CHECK(events_of(ends[1]) == POLLOUT, "%#x", events_of(ends[1]));
+    fd_set set;
+    FD_ZERO(&set);
+    FD_SET(ends[1], &set);
+    CHECK(!select(ends[1] + 1, &set, NULL, NULL, &(struct timeval){0, 1000}), "select");
+    CHECK(write(ends[0], "cd", 2) == 2, "write");
+    has_events(ends[1], POLLIN | POLLOUT);
+    CHECK(read(ends[1], bytes, 1) == 1 && events_of(ends[1]) == POLLOUT, "three bytes: %#x", events_of(ends[1]));
+    // The mark changes under the bytes.
+    CHECK(!setsockopt(ends[1], SOL_SOCKET, SO_RCVLOWAT, &(int){3}, 4), "SO_RCVLOWAT");
+    CHECK(events_of(ends[1]) == (POLLIN | POLLOUT), "%#x", events_of(ends[1]));
+    CHECK(!setsockopt(ends[1], SOL_SOCKET, SO_RCVLOWAT, &(int){4}, 4), "SO_RCVLOWAT");
+    int epoll = epoll_create1(0);
+    struct epoll_event event = {EPOLLIN, {0}};
+    CHECK(!epoll_ctl(epoll, EPOLL_CTL_ADD, ends[1], &event) && !epoll_wait(epoll, &event, 1, 0), "epoll");
+    // A change is told to polls.
+    int child = fork();
+    CHECK(child >= 0, "fork");
+    if (!child) {
+        short_sleep();
+        setsockopt(ends[1], SOL_SOCKET, SO_RCVLOWAT, &(int){1}, 4);
+        _exit(0);
+    }
+    CHECK(epoll_wait(epoll, &event, 1, 10000) == 1 && event.events == EPOLLIN, "epoll");
+    ended(child);
+    close(epoll);
+    // A read that does not wait takes what is there.
+    CHECK(recv(ends[1], bytes, 8, MSG_DONTWAIT) == 3, "recv");
+    CHECK(write(ends[0], "e", 1) == 1 && !shutdown(ends[0], SHUT_WR), "shutdown");
+    has_events(ends[1], POLLIN | POLLOUT | POLLRDHUP);
+    close(ends[0]), close(ends[1]);
+    // A mark beyond the buffer does not keep a reader from making room.
+    connected(ends);
+    CHECK(!setsockopt(ends[1], SOL_SOCKET, SO_RCVLOWAT, &(int){1 << 30}, 4), "SO_RCVLOWAT");
+    fcntl(ends[0], F_SETFL, O_NONBLOCK);
+    static char many[1 << 16];
+    for (int i = 0; i < 10; i++) {
+        while (write(ends[0], many, sizeof many) > 0) {}
+        short_sleep();
+    }
+    int sent = 0;
+    ioctl(ends[1], FIONREAD, &sent);
+    CHECK(sent > 0 && events_of(ends[1]) & POLLIN, "%d bytes: %#x", sent, events_of(ends[1]));
+    close(ends[0]), close(ends[1]);
+    // Unix streams have no mark for polls.
+    CHECK(!socketpair(AF_UNIX, SOCK_STREAM, 0, ends), "socketpair");
+    CHECK(!setsockopt(ends[1], SOL_SOCKET, SO_RCVLOWAT, &(int){4}, 4), "SO_RCVLOWAT");
+    CHECK(write(ends[0], "ab", 2) == 2 && events_of(ends[1]) == (POLLIN | POLLOUT), "%#x", events_of(ends[1]));
+    close(ends[0]), close(ends[1]);
+}
+
+static int unsent(int fd) {
+    int n = -1;
+    CHECK(!ioctl(fd, SIOCOUTQ, &n), "SIOCOUTQ");
+    return n;
+}
+
+static int state_of(int fd) {
+    struct tcp_info info;
+    socklen_t len = sizeof info;
+    CHECK(!getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len), "TCP_INFO");
+    return info.tcpi_state;
+}
+
+// The state comes at last, as a packet may be on its way.
+static void has_state(int fd, int state) {
+    for (int i = 0; i < 100 && state_of(fd) != state; i++) short_sleep();
+    CHECK(state_of(fd) == state, "state %d, not %d", state_of(fd), state);
+}
+
+static void states_of_tcp(void) {
+    int ends[2], n;
+    connected(ends);
+    CHECK(write(ends[0], "hello", 5) == 5, "write");
+    for (int i = 0; i < 100 && unsent(ends[0]); i++) short_sleep();
+    CHECK(!unsent(ends[0]) && !ioctl(ends[1], FIONREAD, &n) && n == 5, "acknowledged bytes");
+    has_state(ends[0], TCP_ESTABLISHED);
+    CHECK(!shutdown(ends[0], SHUT_RD), "shutdown");
+    CHECK(state_of(ends[0]) == TCP_ESTABLISHED && state_of(ends[1]) == TCP_ESTABLISHED, "the end of reading");
+    CHECK(!shutdown(ends[0], SHUT_WR), "shutdown");
+    has_state(ends[0], TCP_FIN_WAIT2);
+    has_state(ends[1], TCP_CLOSE_WAIT);
+    CHECK(!shutdown(ends[1], SHUT_WR), "shutdown");
+    has_state(ends[1], TCP_CLOSE);
+    has_state(ends[0], TCP_CLOSE);
+    close(ends[0]), close(ends[1]);
+    struct sockaddr_in at;
+    int fd = listener(&at);
+    has_state(fd, TCP_LISTEN);
+    close(fd);
+    has_state(fd = socket(AF_INET, SOCK_STREAM, 0), TCP_CLOSE);
+    close(fd);
+    has_state(fd = refused(&at), TCP_CLOSE);
+    close(fd);
+    // A Unix stream counts the bytes until they are read.
+    CHECK(!socketpair(AF_UNIX, SOCK_STREAM, 0, ends) && write(ends[0], "hello", 5) == 5 && unsent(ends[0]) > 0, "unix");
+    close(ends[0]), close(ends[1]);
+}
+
+static const struct check checks[] = {
+    {"refused_connections", refused_connections},
+    {"streams_that_read_no_more", streams_that_read_no_more},
+    {"polls_of_datagram_sockets", polls_of_datagram_sockets},
+    {"reads_of_nothing", reads_of_nothing},
+    {"automatic_ports", automatic_ports},
+    {"resets_after_the_end", resets_after_the_end},
+    {"names_of_senders", names_of_senders},
+    {"low_water_marks", low_water_marks},
+    {"states_of_tcp", states_of_tcp},
+};
+
+int main(int argc, char **argv) {
+    parse_options(argc, argv, NULL);
+    run_checks(checks, sizeof checks / sizeof *checks);
+    return 0;
+}
