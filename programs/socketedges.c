@@ -2,7 +2,6 @@
 #define _GNU_SOURCE
 #include "checks.h"
 #include <arpa/inet.h>
-#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -407,7 +406,7 @@ static void low_water_marks(void) {
 
 static int unsent(int fd) {
     int n = -1;
-    CHECK(!ioctl(fd, SIOCOUTQ, &n), "SIOCOUTQ");
+    CHECK(!ioctl(fd, TIOCOUTQ, &n), "SIOCOUTQ");
     return n;
 }
 
