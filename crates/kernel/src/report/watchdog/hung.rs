@@ -79,7 +79,7 @@ fn look(seconds: u32) {
 fn hung(thread: &Thread<Machine>, own: &str, seconds: u32) {
     let panics = setting(WatchSetting::HungPanics) != 0;
     let tid = thread.payload().as_ref().map_or(0, quire_linux::Thread::tid);
-    let name = thread.payload().as_ref().map(|t| t.name.look(|name| *name)).unwrap_or_default();
+    let name = thread.payload().as_ref().map(|t| *t.name.lock()).unwrap_or_default();
     let name = name.bytes().utf8_chunks().next().map_or(own, |c| c.valid());
     report(
         format_args!("hung task: thread {tid} ({name}) has slept for {seconds} s, and no signal wakes it"),
