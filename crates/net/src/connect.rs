@@ -332,8 +332,8 @@ impl<H: Host> Endpoint<H> {
             queue.ended |= read;
             queue.deaf |= match self.is_tcp() {
                 false => read && self.is_unix(),
-                // TCP takes bytes in until it has ended in both directions. Of two calls at once, the one that locks the
-                // inbox last sees both ends.
+                // TCP takes bytes in until it has ended in both directions. Of two calls at once, the call that locks
+                // the inbox last sees both ends.
                 true => {
                     let both = queue.ended && self.shut.load(Ordering::Acquire);
                     both && matches!(phase, Phase::Connected | Phase::Untold)

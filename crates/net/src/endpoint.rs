@@ -242,8 +242,8 @@ impl<H: Host> Endpoint<H> {
         Flights::bury(this);
     }
 
-    /// The error of `peer` if this socket closes and loses data. After its own end of writing, TCP's is that of a pipe; and
-    /// if both have ended, the connection is over and has none.
+    /// The error of `peer` if this socket closes and loses data. After this socket's end of writing, TCP gives the
+    /// error of a pipe. If both have ended, the connection is over and has none.
     fn reset_of(&self, peer: &Endpoint<H>) -> Option<FsError> {
         let ended = |side: &Endpoint<H>| self.is_tcp() && side.shut.load(Ordering::Acquire);
         match (ended(self), ended(peer)) {

@@ -210,7 +210,7 @@ impl<H: Host> Endpoint<H> {
         let start = this.network.host.random() % ports;
         for i in 0..ports {
             let port = all.start() + ((start + i) % ports) as u16;
-            // As on Linux, a free port of TCP is one that no other socket has, whatever its options.
+            // As on Linux, options never let TCP sockets share an automatic port.
             match Endpoint::enter_port(this, SocketAddr::new(ip, port), uid, remote, this.is_datagram()) {
                 Ok(()) => return Ok(port),
                 Err(FsError::AddressInUse) => {}

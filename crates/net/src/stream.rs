@@ -208,8 +208,8 @@ impl<H: Host> Endpoint<H> {
         Ok(out)
     }
 
-    /// The sender of bytes or a packet that came over a connection: as on Linux, the name that the peer has now. A peer that
-    /// has closed keeps its name.
+    /// The sender of bytes or a packet that came over a connection: as on Linux, the name that the peer has now. A peer
+    /// that has closed keeps its name.
     pub(crate) fn connected_sender(&self, flags: ReceiveFlags) -> Option<Address> {
         if !flags.contains(ReceiveFlags::SENDER) || !self.is_unix() {
             return None;

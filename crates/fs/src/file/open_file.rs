@@ -69,7 +69,10 @@ pub enum Body<H: Host> {
 impl<H: Host> Body<H> {
     pub(crate) fn generated(node: &Generated<H>) -> Result<Self, FsError> {
         Ok(match node {
-            Generated::Directory(d) => Body::Names(d.clone()),
+            Generated::Directory(d) => {
+                d.open()?;
+                Body::Names(d.clone())
+            }
             Generated::File(f) => Body::Text(f.open()?.unwrap_or_else(|| f.clone()), Mutex::new(None)),
             Generated::Link(_) => return Err(FsError::Loop),
         })

@@ -44,6 +44,10 @@ pub struct Entry<H: Host> {
 
 /// A directory whose entries are generated at lookup.
 pub trait GeneratedDirectory<H: Host>: Send + Sync {
+    /// Called at open: checks the caller beyond the permission bits.
+    fn open(&self) -> Result<(), FsError> {
+        Ok(())
+    }
     /// The entry called `name`.
     fn lookup(&self, name: &[u8]) -> Result<Option<Entry<H>>, FsError>;
     /// Calls `each(cookie, name, kind, inode number)` for the entries with cookies above `after`, in ascending order of

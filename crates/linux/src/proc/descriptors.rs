@@ -105,6 +105,10 @@ pub(super) fn infos<M: Machine>(about: About<M>) -> Directory<M> {
 }
 
 impl<M: Machine> GeneratedDirectory<FileHost<M>> for Infos<M> {
+    fn open(&self) -> Result<(), FsError> {
+        self.0.0.look().map(drop)
+    }
+
     fn lookup(&self, name: &[u8]) -> Result<Option<Entry<FileHost<M>>>, FsError> {
         let about = &self.0.0;
         about.look()?;
