@@ -379,7 +379,7 @@ static void low_water_marks(void) {
     CHECK(epoll_wait(epoll, &event, 1, 10000) == 1 && event.events == EPOLLIN, "epoll");
     ended(child);
     close(epoll);
-    // A read that does not wait takes what is there.
+    // A read that does not wait takes all bytes there are.
     CHECK(recv(ends[1], bytes, 8, MSG_DONTWAIT) == 3, "recv");
     CHECK(write(ends[0], "e", 1) == 1 && !shutdown(ends[0], SHUT_WR), "shutdown");
     has_events(ends[1], POLLIN | POLLOUT | POLLRDHUP);

@@ -93,7 +93,7 @@ fn lines<M: Machine>(vfs: &Vfs<FileHost<M>>, out: &mut Text) -> Result<(), FsErr
 /// The number of the first mount; Linux's are low numbers, too.
 const FIRST: usize = 21;
 
-/// The number of the mount that leads to `dentry`. Files of the kernel's own mounts have one that is not in the table.
+/// The number of the mount that leads to `dentry`. The table lacks the number for files of the kernel's own mounts.
 pub(super) fn number_of<M: Machine>(vfs: &Vfs<FileHost<M>>, dentry: &Arc<Dentry<M>>) -> usize {
     vfs.mount_index(dentry).map_or(FIRST - 1, |index| FIRST + index)
 }
