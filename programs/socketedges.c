@@ -192,6 +192,7 @@ static void fill(int fd) {
 
 static void polls_of_datagram_sockets(void) {
     int a = socket(AF_UNIX, SOCK_DGRAM, 0), b = bound(SOCK_DGRAM, "b"), c = bound(SOCK_DGRAM, "c");
+    static char many[1000];
     char byte;
     CHECK(!joined(a, "c"), "connect");
     fill(a);
@@ -200,7 +201,7 @@ static void polls_of_datagram_sockets(void) {
     socklen_t len;
     struct sockaddr_un at = named("c", &len);
     // A send to another socket must not keep a poll from waiting for the peer.
-    ANSWERS(EAGAIN, sendto(a, &byte, 1, MSG_DONTWAIT, (void *)&at, len));
+    ANSWERS(EAGAIN, sendto(a, many, sizeof many, MSG_DONTWAIT, (void *)&at, len));
     int child = fork();
     CHECK(child >= 0, "fork");
     if (!child) {
