@@ -39,7 +39,6 @@ impl From<FsError> for Errno {
             FsError::Io => Errno::EIO,
             FsError::ReadOnly => Errno::EROFS,
             FsError::TextBusy => Errno::ETXTBSY,
-            FsError::OutOfRange => Errno::ERANGE,
             FsError::NoProcess => Errno::ESRCH,
             FsError::Deadlock => Errno::EDEADLK,
             FsError::TooManyPipes => Errno::ENFILE,

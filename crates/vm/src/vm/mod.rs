@@ -1,7 +1,6 @@
 //! The memory system as one value: all state that CPUs share, in the memory that it manages.
 
 pub mod frame_census;
-pub mod frame_info;
 
 use crate::machine::Machine;
 use crate::map::Maps;
