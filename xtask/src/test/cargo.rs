@@ -24,8 +24,8 @@ const RECORDED: [&str; 7] =
     ["quire-sync", "quire-lookup", "quire-vm", "quire-task", "quire-pmap", "quire-hosted", "quire-lab"];
 /// Keeps the memory core's mutants, by which tests of whole machines prove that a step is needed.
 pub(super) const MUTANTS: &str = "--cfg mutants";
-/// The limit of one test program. A program that hangs is a failure with a name. On two idle cores the longest takes a
-/// third of it.
+/// The limit of one test program. A program that hangs is a failure with a name. Random tests of the hosted machine take
+/// long where guests run beside them.
 const LIMIT: Duration = Duration::from_secs(1500);
 /// The limit of the debugger that prints where a program hangs.
 const DEBUGGER: Duration = Duration::from_secs(60);
