@@ -4,7 +4,6 @@ use crate::{Credentials, Destination, Family, Host, Kind, Place};
 use core::mem::ManuallyDrop;
 use core::net::SocketAddr;
 use quire_fs::{FsError, Io, SliceSink, SliceSource, Stream};
-use quire_heap::Arc;
 use quire_sync::explore::thread;
 use quire_sync::protocol;
 
