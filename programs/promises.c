@@ -151,9 +151,13 @@ static void stacks(void) {
 
 enum { THREADS = 2, CHILDREN = 3 };
 
+// Passed by all threads together: none takes memory that another thread's stack needs.
+static pthread_barrier_t *start;
+
 // Takes memory until there is none, and gives it back: the limit holds at each moment. Requests that are being refused
 // may be in the sum.
 static void *hungry(void *past) {
+    pthread_barrier_wait(start);
     for (int round = 0; round < 200; round++) {
         char *all[64];
         int n = 0;
@@ -165,6 +169,12 @@ static void *hungry(void *past) {
 }
 
 static void together(void) {
+    start = mmap(NULL, sizeof *start, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(start != MAP_FAILED, "mmap");
+    pthread_barrierattr_t shared;
+    CHECK(!pthread_barrierattr_init(&shared), "barrier");
+    CHECK(!pthread_barrierattr_setpshared(&shared, PTHREAD_PROCESS_SHARED), "barrier");
+    CHECK(!pthread_barrier_init(start, &shared, THREADS * CHILDREN), "barrier");
     long before = promised();
     leave(128 * MIB);
     for (int i = 0; i < CHILDREN; i++) {

@@ -271,6 +271,7 @@ fn clone_once<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usiz
     let context = linux.machine.new_context(&regs, fs_base, linux.machine.gs_base(), Fpu::Copy)?;
     let shares_stack = request.has(VM) && !request.has(VFORK);
     let tid = id.id;
+    let name = *me.name.lock();
     let task = place(
         linux,
         context,
@@ -288,7 +289,7 @@ fn clone_once<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usiz
             alt_stack: if shares_stack { AltStack::default() } else { *unsafe { me.alt_stack.get() } },
             // The memory of a thread, or of a vfork's child, has the area of its maker.
             rseq: if request.has(VM) { Rseq::NONE } else { me.rseq.get() },
-            name: *me.name.lock(),
+            name,
             io_priority: me.io_priority.load(Ordering::Relaxed),
             clear_tid: if request.has(CHILD_CLEARTID) { request.child_tid } else { 0 },
             set_tid: if request.has(CHILD_SETTID) { request.child_tid } else { 0 },

@@ -199,9 +199,9 @@ pub fn switch(next: &Thread<Machine>) {
         return;
     }
     // SAFETY: this CPU owns the context during the switch.
-    let told = unsafe { core::mem::replace(&mut (*next.context()).known.told, true) };
-    if !told {
-        tell_name(next);
+    let told = unsafe { &mut (*next.context()).known.told };
+    if !*told {
+        *told = tell_name(next);
     }
     note(EventKind::Switch, 0, number_of(next).into(), 0);
 }
@@ -211,13 +211,13 @@ pub fn ended(thread: &Thread<Machine>) {
     note(EventKind::End, 0, number_of(thread).into(), 0);
 }
 
-/// Records the name of a thread: the caller, or the next thread of a switch.
-fn tell_name(thread: &Thread<Machine>) {
+/// Records the name of a thread: the caller, or the next thread of a switch. Returns false while the name changes.
+fn tell_name(thread: &Thread<Machine>) -> bool {
     let mut bytes = [0; 16];
     let (detail, process) = match thread.payload() {
         Some(program) => {
-            // SAFETY: the caller is the owner, or the switch to it, so the name is not replaced meanwhile.
-            bytes = unsafe { program.name.get() }.0;
+            let Some(name) = program.name.try_lock() else { return false };
+            bytes = name.0;
             (0, program.process.pid)
         }
         None => {
@@ -231,6 +231,7 @@ fn tell_name(thread: &Thread<Machine>) {
     let (a, b) = (u128::from_le_bytes(bytes) as u64, (u128::from_le_bytes(bytes) >> 64) as u64);
     let event = Event { start: clock::ticks(), length: 0, kind: EventKind::Name, detail, a, b };
     keep(&event, number_of(thread), [process.into(), 0, 0, 0, 0]);
+    true
 }
 
 /// The name of idle threads.
@@ -256,7 +257,8 @@ pub fn call<R>(regs: &mut Regs, serve: impl FnOnce(&mut Regs) -> R) -> R {
     if RENAMING.contains(&number)
         && let Some(thread) = current()
     {
-        tell_name(thread);
+        // SAFETY: the thread itself runs this.
+        unsafe { (*thread.context()).known.told = tell_name(thread) };
     }
     served
 }
