@@ -194,14 +194,14 @@ static const struct operation {
 // Files of /proc/<pid>, and the operation on each.
 enum how { READ, WRITE, LINK, ENTER, LIST };
 static const struct { const char *name; enum how how; } of_process[] = {
-    {"auxv", READ}, {"cgroup", READ}, {"cmdline", READ}, {"comm", READ}, {"comm", WRITE}, {"cwd", LINK}, {"cwd", ENTER},
+    {"auxv", READ}, {"cgroup", READ}, {"clear_refs", READ}, {"clear_refs", WRITE}, {"cmdline", READ}, {"comm", READ}, {"comm", WRITE}, {"cwd", LINK}, {"cwd", ENTER},
     {"environ", READ}, {"exe", LINK}, {"exe", ENTER}, {"fd", LIST}, {"fd/0", LINK}, {"fd/0", ENTER}, {"fdinfo", LIST}, {"fdinfo/0", READ}, {"limits", READ},
     {"loginuid", READ}, {"maps", READ}, {"mem", READ}, {"mountinfo", READ}, {"mounts", READ}, {"net", LIST}, {"numa_maps", READ},
     {"oom_adj", READ}, {"oom_score", READ}, {"oom_score_adj", READ}, {"oom_score_adj", WRITE}, {"pagemap", READ},
     {"personality", READ}, {"root", LINK}, {"root", ENTER}, {"sessionid", READ}, {"smaps", READ}, {"smaps_rollup", READ},
     {"stat", READ}, {"statm", READ}, {"status", READ}, {"wchan", READ},
     // Of the process alone.
-    {"coredump_filter", READ}, {"task", LIST},
+    {"coredump_filter", READ}, {"map_files", LIST}, {"task", LIST},
 };
 static const char *const hows[] = {"read", "write", "readlink", "follow", "list"};
 
@@ -302,7 +302,7 @@ static void of_processes(void) {
                     line(name, actors[a].name, kinds[k].name, use(path, of_process[f].how));
                     snprintf(path, sizeof path, "/proc/%d/task/%d/%s", (int)p, (int)p, of_process[f].name);
                     snprintf(name, sizeof name, "/proc/PID/task/TID/%s:%s", of_process[f].name, hows[of_process[f].how]);
-                    if (strcmp(of_process[f].name, "task") && strcmp(of_process[f].name, "coredump_filter")) line(name, actors[a].name, kinds[k].name, use(path, of_process[f].how));
+                    if (strcmp(of_process[f].name, "task") && strcmp(of_process[f].name, "coredump_filter") && strcmp(of_process[f].name, "map_files")) line(name, actors[a].name, kinds[k].name, use(path, of_process[f].how));
                 }
                 line("/proc/PID/stat:addresses", actors[a].name, kinds[k].name, shows_addresses(p));
                 _exit(0);
@@ -776,7 +776,8 @@ static void of_new_files(void) {
 
 // Files of /proc about the machine, by permitted users.
 static const struct { const char *name; enum how how; bool linux_too; } of_machine[] = {
-    {"net", LINK, true}, {"slabinfo", READ, true}, {"meminfo", READ, true}, {"stat", READ, true}, {"vmstat", READ, true}, {"uptime", READ, true},
+    {"net", LINK, true}, {"buddyinfo", READ, true}, {"kpagecgroup", READ, true}, {"kpagecount", READ, true}, {"kpageflags", READ, true},
+    {"zoneinfo", READ, true}, {"slabinfo", READ, true}, {"meminfo", READ, true}, {"stat", READ, true}, {"vmstat", READ, true}, {"uptime", READ, true},
     {"version", READ, true}, {"cpuinfo", READ, true}, {"interrupts", READ, true}, {"loadavg", READ, true}, {"swaps", READ, true},
     {"filesystems", READ, true}, {"cmdline", READ, true}, {"mounts", READ, true}, {"self", LINK, true}, {"thread-self", LINK, true},
     {"sys/vm/drop_caches", READ, false}, {"sys/vm/drop_caches", WRITE, true}, {"sys/vm/max_map_count", READ, true}, {"sys/vm/max_map_count", WRITE, true}, {"sys/vm/overcommit_memory", READ, true},

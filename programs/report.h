@@ -139,24 +139,21 @@ static inline long memory_info(const char *row) {
     return atol(at + strlen(row));
 }
 
-// Free bytes. Linux keeps some free pages for each CPU, which MemFree omits: many, if much was freed just now.
+// Free bytes, with the pages that CPUs keep for themselves. MemFree has those on Quire, and lacks them on Linux: many,
+// if much was freed just now. The zones tell both numbers on both.
 static inline uint64_t free_bytes(void) {
-    char line[128];
-    unsigned long n;
-    uint64_t bytes = 0, found = 0;
     refresh_counters();
-    FILE *file = fopen("/proc/meminfo", "r");
-    CHECK(file, "/proc/meminfo");
-    while (fgets(line, sizeof line, file))
-        if (sscanf(line, "MemFree: %lu", &n) == 1) bytes += n * 1024, found++;
+    FILE *file = fopen("/proc/zoneinfo", "r");
+    if (!file) return memory_info("MemFree:") * 1024ul;
+    char line[128];
+    unsigned long n, pages = 0, zones = 0;
+    while (fgets(line, sizeof line, file)) {
+        if (sscanf(line, " pages free %lu", &n) == 1) pages += n, zones++;
+        if (sscanf(line, " count: %lu", &n) == 1) pages += n;
+    }
     fclose(file);
-    CHECK(found == 1, "/proc/meminfo tells no free memory");
-    file = fopen("/proc/zoneinfo", "r");
-    if (!file) return bytes;
-    while (fgets(line, sizeof line, file))
-        if (sscanf(line, " count: %lu", &n) == 1) bytes += n * PAGE;
-    fclose(file);
-    return bytes;
+    CHECK(zones, "/proc/zoneinfo tells no free memory");
+    return pages * PAGE;
 }
 
 // ---- workers -------------------------------------------------------------------------------------------------------

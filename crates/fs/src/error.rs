@@ -39,6 +39,8 @@ pub enum FsError {
     OverLimit,
     /// An offset or a value does not fit its type.
     Overflow,
+    /// A number in a text does not fit its type.
+    OutOfRange,
     /// The file is not open for that.
     BadFile,
     /// It would have to wait, and the caller forbids waiting.
@@ -129,6 +131,7 @@ impl fmt::Display for FsError {
             FsError::TooLarge => "file too large",
             FsError::OverLimit => "file beyond the writer's limit",
             FsError::Overflow => "value too large",
+            FsError::OutOfRange => "number out of range",
             FsError::BadFile => "not open for that",
             FsError::WouldBlock => "would block",
             FsError::Interrupted => "interrupted",

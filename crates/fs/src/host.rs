@@ -156,7 +156,7 @@ impl<H: Host> Origin<H> {
     pub(crate) fn to_store(&self) -> Result<Option<ToStore<'_>>, FsError> {
         self.stores.as_ref().map(ToStore::announce).transpose()
     }
-    /// Stores the name under which the file was made or opened last.
+    /// Stores the name under which the file was made, or opened after an earlier name had gone.
     pub fn set_name(&self, dentry: &Arc<Dentry<H>>) {
         let new = Arc::downgrade(dentry);
         let mut name = self.name.lock();

@@ -370,4 +370,14 @@ fn the_peak_of_residents_is_known_after_they_went<F: Simulate>() {
         let peak = space.stats().peak_resident;
         assert!(peak <= most && peak > most - 128, "{peak} of {most}");
     }
+    // The peak begins again with the pages of now.
+    map(&space, 0, 500);
+    (0..500).for_each(|n| assert!(space.fault(page(n), Access::Write).is_ok()));
+    space.restart_peak();
+    assert_eq!(space.stats().peak_resident, 500);
+    space.unmap(range(0, 400)).unwrap();
+    assert_eq!((space.stats().peak_resident, space.peak_resident()), (500, 500));
+    space.restart_peak();
+    let peak = space.peak_resident();
+    assert!((100..100 + 128).contains(&peak), "{peak} of 100");
 }

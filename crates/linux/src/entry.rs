@@ -278,7 +278,11 @@ impl<M: Machine> Linux<M> {
     /// process. Interrupts are on.
     pub fn return_to_user(&'static self, regs: &mut UserRegs) {
         let thread = self.current();
-        if thread.work.load(Ordering::Acquire) & !work::RSEQ != 0 {
+        let mut flags = thread.work.load(Ordering::Acquire);
+        if flags & work::BY_DAY != 0 {
+            flags = thread.ends_wait_by_day();
+        }
+        if flags & !work::RSEQ != 0 {
             self.work(thread, regs);
         }
         // A handler, if one runs, has ended the critical section already.

@@ -80,5 +80,5 @@ pub use object::ObjectRef;
 pub use phys::Config;
 pub use stats::FaultKind;
 pub use types::{Access, MemoryType, PAGE_SHIFT, PAGE_SIZE, Pfn, PhysRange, Prot, VirtRange};
-pub use vm::frame_census;
 pub use vm::{BootError, Vm};
+pub use vm::{frame_census, frame_info};

@@ -422,6 +422,7 @@ unsafe impl Pmap<TestMachine> for TestPmap {
     fn peak_pages(&self, vm: &'static Physical<TestMachine>) -> u64 {
         self.resident_pages(vm)
     }
+    fn restart_peak(&self, _vm: &'static Physical<TestMachine>) {}
     fn resident_pages(&self, _vm: &'static Physical<TestMachine>) -> u64 {
         (0..SPAN as usize * TABLES).filter(|n| self.leaf(*n).load(Ordering::Acquire) & PRESENT != 0).count() as u64
     }

@@ -29,7 +29,8 @@ pub const OPERATIONS: &[Operation] = &[
         if is_wrong(range) {
             assert!(space.seal(range).is_err() && space.show_from(range, page, false).is_err());
         } else {
-            let leaf = space.next_leaf(range);
+            let (leaf, forgotten) = (space.next_leaf(range), space.forget_accesses(range));
+            assert!(!p.alone || leaf.is_some() || forgotten == 0, "accesses in {range:?}");
             assert!(!p.alone || leaf.is_some() == (space.leaves_in(range) > 0), "leaves in {range:?}");
         }
     }),
@@ -108,6 +109,7 @@ pub const OPERATIONS: &[Operation] = &[
         space.entries(from, &mut |entry| {
             let mut name = String::new();
             entry.name(&mut name).expect("a string takes all");
+            assert!(entry.pager().is_none() || entry.object.is_some());
             assert!(name.is_empty() || entry.ident() != (0, 0), "{name} has no number");
             assert!(entry.tag() == Tag::None || entry.tag() == Tag::Stack || entry.tag() == Tag::Heap);
             left -= 1;
@@ -237,6 +239,7 @@ fn look(p: &mut Player<'_>) {
             let stats = space.stats();
             let covered = stats.covered;
             assert!(covered.data() + covered.stack() + covered.code() <= covered.bytes || !p.alone);
+            space.restart_peak();
             let _racing = (space.peak_resident(), space.holdings().total(), space.is_mapped(range));
             let memory = space.structures();
             assert!(memory.tables % PAGE_SIZE == 0 && memory.total() >= memory.tables + memory.space);

@@ -7,13 +7,14 @@ use super::world::Run;
 use super::{Operation, inside};
 use core::alloc::Layout;
 use quire_vm::check::Level;
+use quire_vm::frame_info::{FrameInfo, Mappings};
 use quire_vm::map::Promises;
 use quire_vm::phys::frames::Fill;
 use quire_vm::reclaim::daemon::Daemon;
 use quire_vm::sleep::MaySleep;
 use quire_vm::stats::Event;
 use quire_vm::types::Queue;
-use quire_vm::{FaultKind, MapError, PAGE_SIZE, Phys, Prot};
+use quire_vm::{FaultKind, MapError, PAGE_SIZE, Pfn, Phys, Prot};
 
 pub const OPERATIONS: &[Operation] = &[
     ("take a frame", |p| {
@@ -178,6 +179,8 @@ fn count(p: &mut Player<'_>) {
             let _racing = frames.is_scarce();
             let fixed = (frames.total(), frames.total_in(domain), frames.domains(), frames.reserve(), frames.floor());
             assert!(fixed.0 <= vm.page_count());
+            let (info, kept) = (frames.domain_info(domain), frames.cpu_frames(0));
+            assert!(info.total == fixed.1 && info.span.end <= vm.page_count() && kept.domain < fixed.2);
         }
         1 => {
             let stats = vm.stats();
@@ -212,7 +215,11 @@ fn count(p: &mut Player<'_>) {
             assert!(counts.failed <= counts.reads + counts.writes);
             let _racing = vm.pageout().passes();
             let mut frames = 0;
-            let _ended = vm.uses(|_first, count, _frame_use| {
+            let _ended = vm.uses(|first, count, _frame_use| {
+                for frame in [first, Pfn(u64::MAX)] {
+                    let (info, mapped) = (vm.frame_info(frame), vm.mappings_of(frame));
+                    assert!(info != FrameInfo::Unknown || mapped == Mappings::default(), "{frame:?} is mapped");
+                }
                 frames += count;
                 if frames < 2000 { Ok(()) } else { Err(()) }
             });

@@ -39,6 +39,7 @@ impl From<FsError> for Errno {
             FsError::Io => Errno::EIO,
             FsError::ReadOnly => Errno::EROFS,
             FsError::TextBusy => Errno::ETXTBSY,
+            FsError::OutOfRange => Errno::ERANGE,
             FsError::NoProcess => Errno::ESRCH,
             FsError::Deadlock => Errno::EDEADLK,
             FsError::TooManyPipes => Errno::ENFILE,

@@ -7,6 +7,7 @@ use crate::process::credentials::capabilities::cap;
 use crate::process::users::{Account, Charge};
 use crate::settings::Setting;
 use crate::{Errno, Linux, Machine};
+use core::any::Any;
 use core::fmt;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::Ordering;
@@ -16,6 +17,7 @@ use quire_sync::Quota;
 use quire_sync::epoch::Domain;
 use quire_vm::Vm;
 use quire_vm::content::IoError;
+use quire_vm::map::EntryInfo;
 use quire_vm::object::{ObjectRef, WriteErrors};
 use quire_vm::paging::pager::Pager;
 use quire_vm::phys::frames::{Fill, For, Frame};
@@ -55,7 +57,17 @@ struct FilePager<M: Machine> {
     host: FileHost<M>,
 }
 
+/// The name by which the file that a mapping shows was made or opened last, while it exists. `None` too where the
+/// mapping shows no file.
+pub(crate) fn dentry_of<M: Machine>(entry: &EntryInfo<M>) -> Option<Arc<Dentry<M>>> {
+    entry.pager()?.downcast_ref::<FilePager<M>>()?.origin.dentry()
+}
+
 impl<M: Machine> Pager for FilePager<M> {
+    fn as_any(&self) -> Option<&dyn Any> {
+        Some(self)
+    }
+
     fn name(&self, to: &mut dyn fmt::Write) -> fmt::Result {
         let (Some(dentry), Some(root)) = (self.origin.dentry(), self.host.root()) else {
             return to.write_str("(deleted)");

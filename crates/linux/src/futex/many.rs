@@ -98,7 +98,7 @@ pub fn sys_futex_waitv<M: Machine>(
             let nanos = || ctx.read::<Timespec>(from)?.nanos();
             match clock {
                 CLOCK_MONOTONIC => Some(nanos()?),
-                CLOCK_REALTIME => Some(crate::time::on_monotonic(linux.machine, nanos()?)),
+                CLOCK_REALTIME => Some(ctx.until_day(nanos()?)),
                 _ => return Err(Errno::EINVAL),
             }
         }

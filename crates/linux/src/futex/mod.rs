@@ -89,6 +89,8 @@ pub(crate) fn go_on<M: Machine>(ctx: &mut Ctx<'_, M>, wait: FutexSleep) -> Resul
         Some(FutexWait::TimedOut) => Err(Errno::ETIMEDOUT),
         Some(FutexWait::Interrupted) => Err(match deadline {
             None => Errno::ERESTARTSYS,
+            // The rest of the time may have changed.
+            Some(_) if ctx.thread.waits_by_day() => Errno::ERESTARTNOHAND,
             Some(deadline) => ctx.restart_with(Restart::Futex { at, value, bitset, private, deadline }),
         }),
     }
@@ -180,7 +182,7 @@ pub fn sys_futex<M: Machine>(
         0 => Ok::<_, Errno>(None),
         from => {
             let nanos = ctx.read::<Timespec>(from)?.nanos()?;
-            Ok(Some(if realtime { crate::time::on_monotonic(ctx.linux.machine, nanos) } else { nanos }))
+            Ok(Some(if realtime { ctx.until_day(nanos) } else { nanos }))
         }
     };
     match command {

@@ -7,7 +7,7 @@ use crate::process::credentials::capabilities::cap;
 use crate::signal::info::code;
 use crate::signal::{Detail, SigInfo, Signal};
 use crate::socket::NoticeSocket;
-use crate::time::{Timespec, on_monotonic};
+use crate::time::Timespec;
 use crate::{Ctx, Errno, Linux, Machine};
 use core::any::Any;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -213,7 +213,7 @@ fn deadline<M: Machine>(ctx: &Ctx<'_, M>, time: u64) -> Result<Option<u64>, Errn
         return Ok(None);
     }
     let time: Timespec = ctx.read(time)?;
-    Ok(Some(on_monotonic(ctx.linux.machine, time.nanos()?)))
+    Ok(Some(ctx.until_day(time.nanos()?)))
 }
 
 /// A call that a signal interrupts is made again, if the handler's action says so.

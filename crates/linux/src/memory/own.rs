@@ -145,6 +145,16 @@ impl<M: Machine> Foreign<M> {
         self.0.leaves_in(range)
     }
 
+    /// Forgets which of the pages that leaves in `range` map were accessed.
+    pub(crate) fn forget_accesses(&self, range: VirtRange) {
+        self.0.forget_accesses(range);
+    }
+
+    /// Forgets the most pages that were resident at once.
+    pub(crate) fn restart_peak(&self) {
+        self.0.restart_peak();
+    }
+
     /// Calls `f` with each mapping from `from` on, until it returns false.
     pub fn entries(&self, from: u64, f: &mut dyn FnMut(&EntryInfo<M>) -> bool) {
         self.0.entries(from, f)

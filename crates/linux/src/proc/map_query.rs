@@ -60,7 +60,7 @@ fn rights<M: Machine>(entry: &EntryInfo<M>) -> u64 {
 }
 
 /// Whether the mapping is one of a file, as Linux counts: shared anonymous memory is.
-fn is_of_file<M: Machine>(entry: &EntryInfo<M>) -> bool {
+pub(super) fn is_of_file<M: Machine>(entry: &EntryInfo<M>) -> bool {
     entry.ident() != (0, 0) || maps::is_shared(entry)
 }
 

@@ -3,11 +3,14 @@
 //!
 //! A directory is a table of names (`node::Item`); processes and their descriptors are found by number.
 
+mod clear_refs;
 pub mod descriptors;
 mod devices;
+mod frames;
 mod ipc;
 mod kernel_memory;
 pub mod machine;
+mod map_files;
 pub mod map_query;
 mod maps;
 pub(crate) mod memory;

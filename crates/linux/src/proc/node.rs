@@ -167,15 +167,15 @@ pub(super) fn directory<M: Machine, D: GeneratedDirectory<FileHost<M>> + 'static
     Ok(unsize!(Arc::try_new(of)?))
 }
 
-/// A short name on the stack: a number, perhaps after a word.
+/// A short name on the stack: a number, perhaps after a word, or two numbers.
 pub(super) struct Short {
     bytes: [u8; Short::MOST],
     len: usize,
 }
 
 impl Short {
-    /// The most bytes: `node` and the largest number.
-    const MOST: usize = 24;
+    /// The most bytes: two addresses in hexadecimal, and a dash.
+    const MOST: usize = 33;
 
     /// The name formatted by `name`.
     pub fn new(name: fmt::Arguments<'_>) -> Self {
@@ -222,9 +222,9 @@ mod tests {
 
     #[test]
     fn short_names_need_no_memory() {
-        let longest = || Short::new(format_args!("node{}", u64::MAX));
+        let longest = || Short::new(format_args!("{:x}-{:x}", u64::MAX, u64::MAX));
         assert_eq!(quire_heap::refusal::allocations(|| _ = longest()), 0);
-        assert_eq!(longest().bytes(), b"node18446744073709551615");
+        assert_eq!(longest().bytes(), b"ffffffffffffffff-ffffffffffffffff");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Files about the pages of a process: `smaps`, `smaps_rollup`, `numa_maps`, `pagemap` and `mem`.
 
+use super::frames::words;
 use super::maps;
 use super::node::put;
 use super::process::About;
@@ -257,8 +258,9 @@ const ALONE: u64 = 1 << 56;
 const SHARED: u64 = 1 << 61;
 const SWAPPED: u64 = 1 << 62;
 const PRESENT: u64 = 1 << 63;
-/// Bytes of an entry.
-const ENTRY: u64 = 8;
+/// The page may have changed since 4 was written to `clear_refs`. Set for each page there is, because a leaf has no bit
+/// that would tell pages that have not changed. Of the pages there are, a program takes too many, never too few.
+const MAY_HAVE_CHANGED: u64 = 1 << 55;
 /// Bytes of `mem` that are moved at a time. They lie on the kernel's stack, which a fault needs too.
 const PIECE: usize = 512;
 
@@ -269,35 +271,14 @@ impl<M: Machine> Bound<M> {
             PagePlace::Frame(pfn) => PRESENT | if frames { pfn.0 } else { 0 },
             PagePlace::Swap => SWAPPED,
         };
-        place | if page.alone { ALONE } else { 0 } | if page.shared { SHARED } else { 0 }
+        place | MAY_HAVE_CHANGED | if page.alone { ALONE } else { 0 } | if page.shared { SHARED } else { 0 }
     }
 
     fn read_pages(memory: &Foreign<M>, offset: u64, sink: &mut dyn Sink, frames: bool) -> Result<usize, FsError> {
-        if !offset.is_multiple_of(ENTRY) || !(sink.room() as u64).is_multiple_of(ENTRY) {
-            return Err(FsError::Invalid);
-        }
-        let mut done = 0;
-        while sink.room() > 0 {
-            let Some(at) =
-                (offset / ENTRY).checked_add(done as u64 / ENTRY).and_then(|page| page.checked_mul(PAGE_SIZE))
-            else {
-                break;
-            };
-            if at >= crate::user::USER_END {
-                break;
-            }
-            match sink.put(&Self::entry(memory, at, frames).to_le_bytes()) {
-                Ok(n) => {
-                    done += n;
-                    if n < ENTRY as usize {
-                        break;
-                    }
-                }
-                Err(e) if done == 0 => return Err(e),
-                Err(_) => break,
-            }
-        }
-        Ok(done)
+        words(offset, sink, |page| {
+            let at = page.checked_mul(PAGE_SIZE).filter(|at| *at < crate::user::USER_END)?;
+            Some(Self::entry(memory, at, frames))
+        })
     }
 
     fn read_bytes(memory: &Foreign<M>, offset: u64, sink: &mut dyn Sink) -> Result<usize, FsError> {

@@ -2,7 +2,7 @@
 
 use super::node::{Directory, Each, Item, ItemKind, Jump, Short, Table, number, put};
 use super::pages::Resident;
-use super::{descriptors, kernel_memory, memory, mounts, net, node, pages};
+use super::{clear_refs, descriptors, kernel_memory, map_files, memory, mounts, net, node, pages};
 use crate::file::{Dentry, FileHost, terminals};
 use crate::machine::Machine;
 use crate::memory::Foreign;
@@ -101,6 +101,7 @@ impl<M: Machine> Names<M> {
     const OF_BOTH: &'static [Item<M, About<M>>] = &[
         Item { name: "auxv", kind: ItemKind::Bound(0o400, memory::vector) },
         Item::file("cgroup", |_, out| put!(out, "0::/\n")),
+        Item { name: "clear_refs", kind: ItemKind::Bound(0o200, clear_refs::open) },
         Item::file("cmdline", memory::command_line),
         Item { name: "comm", kind: ItemKind::Writable(comm, set_comm) },
         Item { name: "cwd", kind: ItemKind::Link(working_directory, Some(jump_to_cwd)) },
@@ -137,11 +138,12 @@ impl<M: Machine> Names<M> {
         Item::file("status", status),
         Item::file("wchan", |_, out| put!(out, "0")),
         Item { name: "coredump_filter", kind: ItemKind::Writable(core_filter, set_core_filter) },
+        Item { name: "map_files", kind: ItemKind::OwnDirectory(|a| map_files::directory(a.clone())) },
         Item::own("quire_memory", kernel_memory::of_process),
         Item { name: "task", kind: ItemKind::Directory(|a| node::directory(Tasks(a.process.clone()))) },
     ];
-    /// All entries but the last three, which are about the process as a whole.
-    const OF_THREAD: &'static [Item<M, About<M>>] = Self::OF_BOTH.split_at(Self::OF_BOTH.len() - 3).0;
+    /// All entries but the last four, which are about the process as a whole.
+    const OF_THREAD: &'static [Item<M, About<M>>] = Self::OF_BOTH.split_at(Self::OF_BOTH.len() - 4).0;
 }
 
 /// The directory of a process.

@@ -1,7 +1,7 @@
 //! `/proc` itself.
 
 use super::node::{Directory, Each, Item, ItemKind, Short, Table, directory, number};
-use super::{devices, ipc, machine, process, sys};
+use super::{devices, frames, ipc, machine, process, sys};
 use crate::Linux;
 use crate::file::FileHost;
 use crate::machine::Machine;
@@ -39,12 +39,16 @@ impl<M: Machine> Names<M> {
         Item { name: "net", kind: ItemKind::Link(|_| Ok(Vec::try_copy(b"self/net")?), None) },
         Item { name: "sys", kind: ItemKind::Directory(sys::directory) },
         Item { name: "sysvipc", kind: ItemKind::Directory(ipc::lists) },
+        Item::file("buddyinfo", frames::blocks),
         Item::file("cmdline", machine::command_line),
         Item::file("cpuinfo", machine::cpu_info),
         // There are no block devices, and no modules.
         Item::file("diskstats", |_, _| Ok(())),
         Item::file("filesystems", machine::file_systems),
         Item::file("interrupts", machine::interrupts),
+        Item { name: "kpagecgroup", kind: ItemKind::Bound(0o400, frames::groups) },
+        Item { name: "kpagecount", kind: ItemKind::Bound(0o400, frames::counts) },
+        Item { name: "kpageflags", kind: ItemKind::Bound(0o400, frames::all_flags) },
         Item::file("loadavg", machine::load_average),
         Item::file("meminfo", machine::memory_info),
         Item::file("modules", |_, _| Ok(())),
@@ -55,6 +59,7 @@ impl<M: Machine> Names<M> {
         Item::file("uptime", machine::uptime),
         Item::file("version", machine::version),
         Item::file("vmstat", machine::vm_stat),
+        Item::file("zoneinfo", frames::zones),
     ];
 }
 

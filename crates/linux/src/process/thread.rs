@@ -45,8 +45,12 @@ pub mod work {
     pub const TIMER: u32 = 16;
     /// The thread was switched away from since it was last in user mode, and has a registered area (`rseq`).
     pub const RSEQ: u32 = 32;
+    /// The thread's call waits until a time of day, which it has translated to a time since boot.
+    pub const BY_DAY: u32 = 64;
+    /// The time of day was set since. The call ends, and is made again with its own arguments.
+    pub const DAY_SET: u32 = 128;
     /// The bits that end an interruptible wait. A timer ends it by its signal only.
-    pub const INTERRUPTS: u32 = SIGNAL | KILL | STOP;
+    pub const INTERRUPTS: u32 = SIGNAL | KILL | STOP | DAY_SET;
 }
 
 /// The alternate signal stack.

@@ -4,7 +4,7 @@ use super::{SECOND, Timespec, Timeval};
 use crate::errno::Errno;
 use crate::machine::Machine;
 use crate::process::credentials::capabilities::cap;
-use crate::{Ctx, Linux, Pid};
+use crate::{Ctx, Pid};
 use linux_raw_sys::general as raw;
 
 const REALTIME: i32 = raw::CLOCK_REALTIME as i32;
@@ -142,18 +142,6 @@ pub fn sys_time<M: Machine>(ctx: &mut Ctx<'_, M>, to: u64) -> Result<usize, Errn
     let seconds = ctx.linux.machine.realtime() / SECOND;
     ctx.write_optional(to, &seconds)?;
     Ok(seconds as usize)
-}
-
-impl<M: Machine> Linux<M> {
-    /// The time of day was set.
-    pub(crate) fn day_changed(&self) {
-        self.timer_files.day_changed();
-        for process in self.ids.processes() {
-            if let Some(timers) = process.posix_timers.get() {
-                timers.day_changed();
-            }
-        }
-    }
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 pub mod clock;
 pub mod cpu_limit;
+mod day;
 pub mod interval;
 pub mod posix;
 pub mod sleep;

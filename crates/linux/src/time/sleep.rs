@@ -2,7 +2,6 @@
 
 use super::Timespec;
 use super::clock::Clock;
-use super::on_monotonic;
 use crate::Ctx;
 use crate::errno::Errno;
 use crate::machine::Machine;
@@ -65,7 +64,7 @@ pub fn sys_clock_nanosleep<M: Machine>(
         return sleep(ctx, clock, deadline, remaining);
     }
     let deadline = match which {
-        Clock::Real => on_monotonic(ctx.linux.machine, nanos),
+        Clock::Real => ctx.until_day(nanos),
         _ => nanos,
     };
     go_on(ctx, TimeSleep { deadline, relative: None })

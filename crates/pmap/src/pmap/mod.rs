@@ -672,6 +672,11 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
         self.residency.peak(vm.machine().mmu().cpu(pinned.cpu()).untold(self.id))
     }
 
+    fn restart_peak(&self, vm: &'static Physical<M>) {
+        let pinned = preempt_off();
+        self.residency.restart_peak(vm.machine().mmu().cpu(pinned.cpu()).untold(self.id));
+    }
+
     fn table_pages(&self, vm: &'static Physical<M>) -> u64 {
         let own = self.roots().map_or(0, |r| {
             let _held = r.lock.lock();

@@ -70,6 +70,12 @@ impl Residency {
         self.peak.load(Ordering::Relaxed).max(now)
     }
 
+    /// Makes the present count, with `more` included, the peak. A CPU that reports pages meanwhile may have its report
+    /// left out of the peak, but not out of the count, which [`peak`](Self::peak) includes.
+    pub(crate) fn restart_peak(&self, more: i64) {
+        self.peak.store(at_least_none(self.resident.load(Ordering::Relaxed), more), Ordering::Relaxed);
+    }
+
     /// The space's number, unique for ever.
     pub fn id(&self) -> u64 {
         self.id

@@ -156,6 +156,9 @@ pub unsafe trait Pmap<M: Machine<Pmap = Self>>: Send + Sync + Sized + 'static {
     /// may be too low by the pages that the CPU has counted only for itself.
     fn peak_pages(&self, vm: &'static Physical<M>) -> u64;
 
+    /// Forgets the peak: from now on [`peak_pages`](Self::peak_pages) is the most since this call, or the count of now.
+    fn restart_peak(&self, vm: &'static Physical<M>);
+
     /// Number of table pages, the root included; 0 where it was dropped.
     fn table_pages(&self, vm: &'static Physical<M>) -> u64;
 }

@@ -43,6 +43,7 @@
 //!
 //! The structure (all but `ops`) knows objects and pageout's waits, and no fault. The operations stand above the fault.
 
+mod accesses;
 mod arena;
 mod arenas;
 mod check;

@@ -10,6 +10,7 @@ use crate::object::ObjectRef;
 use crate::object::index::Slot;
 use crate::paging::pager::PagerError;
 use crate::types::{PAGE_SHIFT, PAGE_SIZE, VirtRange};
+use core::any::Any;
 use core::fmt;
 use core::ops::Range;
 use quire_sync::epoch::Pinned;
@@ -38,6 +39,10 @@ impl<M: Machine> EntryInfo<M> {
     /// Device and inode number of the file; zeroes without one.
     pub fn ident(&self) -> (u64, u64) {
         self.object.as_ref().map_or((0, 0), |o| o.ident())
+    }
+    /// The pager of the file, for the layer that made it; `None` without one, and where the pager does not show itself.
+    pub fn pager(&self) -> Option<&dyn Any> {
+        self.object.as_ref()?.pager()?.as_any()
     }
     /// Writes the file's path; nothing without one.
     pub fn name(&self, to: &mut dyn fmt::Write) -> fmt::Result {

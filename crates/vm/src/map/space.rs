@@ -75,7 +75,7 @@ pub struct Space<M: Machine> {
     entries: AtomicU64,
     /// How mappings are wired that are made from now on (a [`Wire`]).
     future: AtomicU8,
-    /// The most resident pages that a look has found.
+    /// The most resident pages that a look has found since the peak was restarted.
     peak: AtomicU64,
     /// Its place on pageout's lists, and the number of its handles.
     pub(super) place: SpacePlace<M>,
@@ -397,6 +397,15 @@ impl<M: Machine> Space<M> {
             self.peak.fetch_max(now, Ordering::Relaxed);
         }
         self.peak_resident()
+    }
+
+    /// Forgets the peak of resident pages: from now on [`Space::peak_resident`] is the most since this call, or the
+    /// count of now. A page that comes or goes meanwhile may count in the new peak.
+    pub fn restart_peak(&self) {
+        self.pmap.restart_peak(self.vm);
+        // Summed over the tables, because the count that they keep lacks the pages that other CPUs have not reported.
+        self.peak.store(0, Ordering::Relaxed);
+        self.note_peak(self.pmap.resident_pages(self.vm));
     }
 
     /// Unmaps everything. The space can be used again. (At exit there is no need: dropping the last handle does it faster.)

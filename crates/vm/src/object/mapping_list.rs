@@ -600,6 +600,17 @@ impl<M: Machine> Shards<M> {
         core::iter::once(&self.first).chain(more).map(|p| p.unlinked.load(Ordering::Acquire)).fold(0, u64::wrapping_add)
     }
 
+    /// How often a backing was linked, moves between shards included. Where this is the same before and after a scan,
+    /// the scan has visited each backing once.
+    pub fn linkings(&self) -> u64 {
+        let more = self.more().into_iter().flat_map(MoreShards::iter);
+        let linked = |shard: &Shard<M>| {
+            let _exact = shard.lock();
+            shard.linked()
+        };
+        core::iter::once(&self.first).chain(more).map(linked).fold(0, u64::wrapping_add)
+    }
+
     /// Calls `visit` with every backing that shows a page of `start..end`, under the lock of its shard. Each is visited
     /// at least once, and so is each replacement. Releases a shard's lock from time to time. `refs`: as in
     /// [`shrink`](Self::shrink). The caller keeps the object.

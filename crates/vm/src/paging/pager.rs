@@ -7,11 +7,12 @@
 pub use crate::error::PagerError;
 use crate::paging::io::{Direction, Request};
 use crate::types::PAGE_SIZE;
+use core::any::Any;
 use core::fmt;
 
 /// The backing store of an object: a file, a file in memory, a device.
 ///
-/// The core calls it with nothing held: every method but [`Pager::ident`], [`Pager::name`] and
+/// The core calls it with nothing held: every method but [`Pager::ident`], [`Pager::name`], [`Pager::as_any`] and
 /// [`Pager::in_memory`] may sleep.
 pub trait Pager: Send + Sync {
     /// Writes the name that tools show for mappings of the object (a path).
@@ -19,6 +20,12 @@ pub trait Pager: Send + Sync {
 
     /// Device and inode number, as tools show them.
     fn ident(&self) -> (u64, u64);
+
+    /// The pager itself, for the layer that made it and knows more of it
+    /// ([`EntryInfo::pager`](crate::map::EntryInfo::pager)).
+    fn as_any(&self) -> Option<&dyn Any> {
+        None
+    }
 
     /// Whether the object's pages exist nowhere else: a page that is not there is all zeroes, and [`Pager::fill`] is
     /// never called. True for files in memory. No default, because either would be wrong for some. With `true`, a pager

@@ -32,6 +32,7 @@
 pub(crate) mod buddy;
 mod check;
 pub(crate) mod contiguous;
+mod domain_info;
 mod magazine;
 mod stock;
 
@@ -50,6 +51,7 @@ pub use buddy::{LARGE, MAX_ORDER};
 pub use check::FrameError;
 pub use contiguous::Contiguous;
 use core::fmt;
+pub use domain_info::{CpuFrames, DomainInfo};
 use magazine::Magazine;
 use quire_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence_after_rmw, fence_full};
 use quire_sync::{CachePadded, PerCpu, Rank, SpinLock, ThreadHandle, record};

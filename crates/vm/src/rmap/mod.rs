@@ -15,7 +15,7 @@
 //! | [`unmap_unwired`] | the same, where no wired backing shows it | the caller | yes |
 //! | [`write_protect`] | loses WRITE and its own dirty bit | a cleaner; no caller that only wants to see stores | yes |
 //! | [`take_referenced`] | loses its accessed bit | not held | no: a TLB that still holds the bit set is a missed look, not an error |
-//! | [`query`] | is read | not held | no |
+//! | [`query`], [`count`] | is read | not held | no |
 //!
 //! # Flushes (relies on C2)
 //! A pass that removes or weakens leaves flushes each space before it unlocks the backing's shard. Where it finds no
@@ -214,6 +214,49 @@ pub(crate) fn query<M: Machine>(object: &Object<M>, batch: &Batch) -> Query {
     let mut look = Look(found);
     pass(object, batch, &mut look);
     look.0
+}
+
+/// The translations of a frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Mappings {
+    /// Leaves that map it.
+    pub leaves: u64,
+    /// One of them belongs to a mapping whose pages stay resident.
+    pub wired: bool,
+}
+
+/// How often a count begins again because a backing was linked meanwhile.
+const RECOUNTS: u32 = 4;
+
+/// Counts the translations of page `key` of `object` that map frame `pfn`; nothing is changed. A pass may visit a
+/// backing and its replacement, or a backing twice. So the count begins again where the list has changed, some times.
+/// After that a translation may have been counted twice.
+pub(crate) fn count<M: Machine>(object: &Object<M>, key: u64, pfn: Pfn) -> Mappings {
+    /// With whether the backing is wired that the pass is at.
+    struct Count(Mappings, bool);
+    impl<M: Machine> Operation<M> for Count {
+        const FLUSHES: bool = false;
+        fn leaf(&mut self, _: usize, _: u64, _: Leaf, _: &mut impl Table<M>, _: &mut Obligation<'_, M>) {
+            self.0.leaves += 1;
+            self.0.wired |= self.1;
+        }
+        fn spares(&mut self, b: &Backing<M>, _: Range<usize>) -> bool {
+            self.1 = b.is_wired();
+            false
+        }
+    }
+    let mut batch = Batch::new();
+    batch.push(key, pfn);
+    let mut left = RECOUNTS;
+    loop {
+        let before = object.shards().linkings();
+        let mut count = Count(Mappings::default(), false);
+        pass(object, &batch, &mut count);
+        if left == 0 || object.shards().linkings() == before {
+            return count.0;
+        }
+        left -= 1;
+    }
 }
 
 /// One pass over the backings of `object` that show any page of the batch.

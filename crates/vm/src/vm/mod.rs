@@ -1,6 +1,7 @@
 //! The memory system as one value: all state that CPUs share, in the memory that it manages.
 
 pub mod frame_census;
+pub mod frame_info;
 
 use crate::machine::Machine;
 use crate::map::Maps;

@@ -63,6 +63,8 @@ pub(crate) struct Buddy {
     whole: [Row; (MAX_ORDER - LARGE + 1) as usize],
     /// Frames in all blocks.
     free: u64,
+    /// Blocks by order.
+    blocks: [u64; MAX_ORDER as usize + 1],
     fresh: Fresh,
 }
 
@@ -85,6 +87,7 @@ impl Buddy {
             broken: [[None; LARGE as usize]; 2],
             whole: [None; (MAX_ORDER - LARGE + 1) as usize],
             free: 0,
+            blocks: [0; MAX_ORDER as usize + 1],
             fresh: Fresh { run: 0, section: 0, left },
         }
     }
@@ -92,6 +95,11 @@ impl Buddy {
     /// Frames in all blocks.
     pub fn free(&self) -> u64 {
         self.free
+    }
+
+    /// Blocks by order.
+    pub fn blocks(&self) -> &[u64; MAX_ORDER as usize + 1] {
+        &self.blocks
     }
 
     /// Free frames in sections that are not open.
@@ -186,6 +194,7 @@ impl Buddy {
             pages.get(h).set_prev(Some(pfn));
         }
         self.free += 1 << order;
+        self.blocks[order as usize] += 1;
     }
 
     fn unlink(&mut self, pfn: Pfn) {
@@ -208,6 +217,7 @@ impl Buddy {
             page.set_order(INSIDE);
         }
         self.free -= 1 << order;
+        self.blocks[order as usize] -= 1;
     }
 
     /// The smallest block for `order` among the group's pieces and the whole blocks.

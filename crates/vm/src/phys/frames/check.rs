@@ -21,12 +21,16 @@ impl Frames {
             let held = depot.held.lock();
             let mut here = FrameTally::default();
             for order in 0..=MAX_ORDER {
+                let before = here.free;
                 for group in Group::ALL {
                     // Large blocks belong to no group, and stand on one list.
                     if order >= super::LARGE && group != Group::User {
                         continue;
                     }
                     self.check_row(held.buddy.first(order, group), order, group, number as u8, &mut here)?;
+                }
+                if held.buddy.blocks()[order as usize] != (here.free - before) >> order {
+                    return Err(FrameError::Count(number));
                 }
             }
             if held.buddy.free() != here.free {

@@ -80,7 +80,7 @@ impl Local {
     const EMPTY: Local = Local { stacks: [[Chain::EMPTY; 2]; 2], foreign: Chain::EMPTY, zeroed: Chain::EMPTY };
 }
 
-/// One CPU's frames. Its lock is taken by others only to drain it.
+/// One CPU's frames. Its lock is taken by others only to drain it, or to count its frames.
 pub struct Magazine {
     pub(super) domain: u8,
     pub(super) local: SpinLock<Local>,

@@ -1,0 +1,107 @@
+//! Waits until a time of day, which follow the clock when it is set.
+//!
+//! Sleepers know times since boot only. So a call that waits until a time of day translates it, and marks its thread
+//! first. Setting the clock ends the calls of marked threads, as a signal would that no handler takes: each is made
+//! again with its own arguments, and translates them anew.
+
+use super::on_monotonic;
+use crate::machine::Machine;
+use crate::process::thread::{Thread, work};
+use crate::{Ctx, Linux};
+use core::sync::atomic::{AtomicU32, Ordering, fence};
+
+impl<M: Machine> Ctx<'_, M> {
+    /// A time of day as nanoseconds since boot, for the call's wait. If the clock is set before the call ends, the wait
+    /// counts as [interrupted](Ctx::interrupted).
+    pub(crate) fn until_day(&self, nanos: u64) -> u64 {
+        mark(&self.thread.work);
+        on_monotonic(self.linux.machine, nanos)
+    }
+}
+
+impl<M: Machine> Thread<M> {
+    /// Whether its call waits until a time of day.
+    pub(crate) fn waits_by_day(&self) -> bool {
+        self.work.load(Ordering::Relaxed) & work::BY_DAY != 0
+    }
+
+    /// Its call has ended. Returns the flags of its work until then, without the mark.
+    #[cold]
+    pub(crate) fn ends_wait_by_day(&self) -> u32 {
+        end(&self.work)
+    }
+}
+
+impl<M: Machine> Linux<M> {
+    /// The time of day was set.
+    #[cold]
+    pub(crate) fn day_changed(&self) {
+        self.timer_files.day_changed();
+        // Pairs with the fence in `mark`.
+        fence(Ordering::SeqCst);
+        for process in self.ids.processes() {
+            for task in process.threads.lock().iter() {
+                if task.payload().as_ref().is_some_and(|thread| tell(&thread.work)) {
+                    self.poke(task);
+                }
+            }
+            if let Some(timers) = process.posix_timers.get() {
+                timers.day_changed();
+            }
+        }
+    }
+}
+
+/// Marks a thread, before it reads the time of day.
+fn mark(flags: &AtomicU32) {
+    flags.fetch_or(work::BY_DAY, Ordering::Relaxed);
+    // Either the read that follows finds a time that was set, or the setter finds the mark.
+    fence(Ordering::SeqCst);
+}
+
+/// Ends the wait of a thread if it is marked. Returns whether it is.
+fn tell(flags: &AtomicU32) -> bool {
+    let set = |now| (now & work::BY_DAY != 0).then_some(now | work::DAY_SET);
+    flags.fetch_update(Ordering::AcqRel, Ordering::Relaxed, set).is_ok()
+}
+
+/// Takes the mark, and what was told.
+fn end(flags: &AtomicU32) -> u32 {
+    flags.fetch_and(!(work::BY_DAY | work::DAY_SET), Ordering::AcqRel) & !work::BY_DAY
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::sync::atomic::AtomicU64;
+
+    #[test]
+    fn only_a_marked_thread_is_told_and_only_for_its_call() {
+        let flags = AtomicU32::new(work::RSEQ);
+        assert!(!tell(&flags));
+        mark(&flags);
+        assert!(tell(&flags) && tell(&flags));
+        assert_eq!(end(&flags), work::RSEQ | work::DAY_SET);
+        assert!(!tell(&flags));
+        mark(&flags);
+        assert_eq!((end(&flags), flags.into_inner()), (work::RSEQ, work::RSEQ));
+    }
+
+    #[test]
+    fn a_sleeper_reads_the_new_time_or_is_told() {
+        for _ in 0..5_000 {
+            let (flags, day) = (AtomicU32::new(0), AtomicU64::new(0));
+            let read = std::thread::scope(|scope| {
+                let sleeper = scope.spawn(|| {
+                    mark(&flags);
+                    day.load(Ordering::Relaxed)
+                });
+                day.store(1, Ordering::Relaxed);
+                fence(Ordering::SeqCst);
+                tell(&flags);
+                sleeper.join().unwrap()
+            });
+            assert!(read == 1 || end(&flags) & work::DAY_SET != 0);
+        }
+    }
+}
