@@ -448,14 +448,7 @@ impl<M: Machine> FutexTable<M> {
             let mut batch = Batch::new();
             let (chosen, moved);
             {
-                // Equal ranks: ascending index.
-                let low = self.bucket(a.min(b)).chain.lock();
-                let high = (a != b).then(|| self.bucket(a.max(b)).chain.lock_nested());
-                let (mut source, mut target) = match high {
-                    Some(high) if a < b => (low, Some(high)),
-                    Some(high) => (high, Some(low)),
-                    None => (low, None),
-                };
+                let (mut source, mut target) = self.lock_both(a, b);
                 if core::mem::take(&mut first) && !check()? {
                     return Ok(Ok(None));
                 }
@@ -470,6 +463,17 @@ impl<M: Machine> FutexTable<M> {
                 (Ok(()), Some(Ok(moved))) => return Ok(Ok(Some((woken, moved)))),
                 (Ok(()), None) => {}
             }
+        }
+    }
+
+    /// Locks the chains of buckets `a` and `b`, which may be the same. Their ranks are equal: the lower index is first.
+    fn lock_both(&self, a: usize, b: usize) -> (SpinGuard<'_, Chain<M>>, Option<SpinGuard<'_, Chain<M>>>) {
+        let low = self.bucket(a.min(b)).chain.lock();
+        let high = (a != b).then(|| self.bucket(a.max(b)).chain.lock_nested());
+        match high {
+            Some(high) if a < b => (low, Some(high)),
+            Some(high) => (high, Some(low)),
+            None => (low, None),
         }
     }
 

@@ -58,14 +58,7 @@ impl<M: Machine> FutexTable<M> {
         while done <= most {
             let mut absent = false;
             let moved = match self.attempts(word, |owner, spare| {
-                // Equal ranks: ascending index.
-                let low = self.bucket(a.min(b)).chain.lock();
-                let high = (a != b).then(|| self.bucket(a.max(b)).chain.lock_nested());
-                let (mut source, mut target) = match high {
-                    Some(high) if a < b => (low, Some(high)),
-                    Some(high) => (high, Some(low)),
-                    None => (low, None),
-                };
+                let (mut source, mut target) = self.lock_both(a, b);
                 if !compared {
                     match check() {
                         Ok(true) => {}
@@ -152,13 +145,7 @@ impl<M: Machine> FutexTable<M> {
         thread: &Thread<M>,
         waiter: NonNull<PiWaiter<M>>,
     ) -> bool {
-        let low = self.bucket(a.min(b)).chain.lock();
-        let high = (a != b).then(|| self.bucket(a.max(b)).chain.lock_nested());
-        let (mut source, mut target) = match high {
-            Some(high) if a < b => (low, Some(high)),
-            Some(high) => (high, Some(low)),
-            None => (low, None),
-        };
+        let (mut source, mut target) = self.lock_both(a, b);
         {
             let _guard = self.thread_lock(thread).lock();
             // It may have left, and wait again by a waiter at this address.
