@@ -306,6 +306,7 @@ pub const PLANS: &[Plan] = &[
             "shortage",
             "process/access",
             "signal/send",
+            "time/day",
             "time/clock",
             "time/posix",
             "time/cpu_limit",
