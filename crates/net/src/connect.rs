@@ -26,6 +26,7 @@ enum Queued {
 impl<H: Host> Endpoint<H> {
     /// Starts to take connections, or changes the length of the backlog.
     pub(crate) fn listen(this: &Arc<Self>, backlog: u32, me: Credentials) -> Result<(), FsError> {
+        let _calls = this.is_tcp().then(|| this.calls.lock());
         match this.state().phase {
             Phase::Idle | Phase::Listening => {}
             _ => return Err(FsError::Invalid),
@@ -54,8 +55,8 @@ impl<H: Host> Endpoint<H> {
         // A longer backlog has room for connections that wait.
         for at in before..most {
             let server = this.state().backlog.as_ref().and_then(|backlog| backlog.queue.get(at).cloned());
-            let Some(client) = server.and_then(|server| server.peer()) else { break };
-            client.connected();
+            let Some(server) = server else { break };
+            Endpoint::within_backlog(&server);
         }
         this.announce_room();
         Ok(())
@@ -77,22 +78,23 @@ impl<H: Host> Endpoint<H> {
             }
         } else {
             // Its own client too: it may have come into reach while `listen` told others.
-            let clients = within.and_then(|server| server.peer()).into_iter().chain(server.peer());
-            clients.for_each(|client| client.connected());
+            within.iter().chain([&server]).for_each(Endpoint::within_backlog);
         }
         Ok(server)
     }
 
-    /// The listener has made room for this connection.
-    fn connected(&self) {
+    /// The listener of `server` has a place for it, so its client is connected.
+    fn within_backlog(server: &Arc<Self>) {
+        let Some(client) = server.peer() else { return };
         {
-            let mut state = self.state();
-            if state.phase != Phase::Connecting {
+            let mut state = client.state();
+            // The client may have given up, and connect elsewhere.
+            if state.phase != Phase::Connecting || !state.is_peer(server) {
                 return;
             }
             state.phase = Phase::Untold;
         }
-        self.readiness.notify();
+        client.readiness.notify();
     }
 
     /// Connects a stream or a sequence of packets.
@@ -102,6 +104,8 @@ impl<H: Host> Endpoint<H> {
         to: &Destination<'_>,
         me: Credentials,
     ) -> Result<(), FsError> {
+        let calls = this.is_tcp().then(|| this.calls.lock());
+        let since = this.disconnects();
         {
             let mut state = this.state();
             match state.phase {
@@ -116,8 +120,8 @@ impl<H: Host> Endpoint<H> {
                 Phase::Listening => return Err(FsError::IsConnected),
                 Phase::Connecting if this.is_unix() || io.nonblock => return Err(FsError::Already),
                 Phase::Connecting => {
-                    drop(state);
-                    return this.wait_connected(io);
+                    drop((state, calls));
+                    return this.wait_connected(io, since);
                 }
             }
         }
@@ -142,11 +146,16 @@ impl<H: Host> Endpoint<H> {
                 Ok(())
             }
             Ok(Queued::Within) => {
-                this.connected();
+                if let Some(server) = this.peer() {
+                    Endpoint::within_backlog(&server);
+                }
                 Err(FsError::InProgress)
             }
             Ok(Queued::Beyond) if io.nonblock => Err(FsError::InProgress),
-            Ok(Queued::Beyond) => this.wait_connected(&io),
+            Ok(Queued::Beyond) => {
+                drop(calls);
+                this.wait_connected(&io, since)
+            }
             Err(e) => {
                 let later = e == FsError::Refused && !this.is_unix() && io.nonblock;
                 this.unlink(later);
@@ -171,11 +180,14 @@ impl<H: Host> Endpoint<H> {
         drop(peer);
     }
 
-    /// Waits for a place in the backlog.
-    fn wait_connected(&self, io: &Io<'_>) -> Result<(), FsError> {
+    /// Waits for a place in the backlog. As on Linux, a disconnect since then breaks the pipe.
+    fn wait_connected(&self, io: &Io<'_>, since: u32) -> Result<(), FsError> {
         let io = self.writing(io);
         let settled = || {
             let mut state = self.state();
+            if self.disconnects() != since {
+                return Some(Err(FsError::BrokenPipe));
+            }
             match state.phase {
                 Phase::Connecting => None,
                 Phase::Untold | Phase::Connected => {
@@ -203,10 +215,15 @@ impl<H: Host> Endpoint<H> {
         let options = listener.options.inherited(listener.is_unix());
         let server = Arc::try_new(Endpoint::new(this.network, listener.family, listener.kind, options))?;
         Endpoint::list(&server)?;
+        let fixed = listener.state().fixed_address;
         {
             let mut state = server.state();
             (state.local, state.remote, state.peer) = (local, remote, Some(this.clone()));
             (state.phase, state.peer_credentials) = (Phase::Connected, Some(me));
+            state.fixed_address = fixed;
+        }
+        if server.is_tcp() {
+            server.inbox.queue().sender = Some(this.place());
         }
         Ok(server)
     }
@@ -285,6 +302,7 @@ impl<H: Host> Endpoint<H> {
         {
             let mut state = this.state();
             (state.remote, state.peer) = (Some(Address::Inet(to)), Some(server.clone()));
+            this.inbox.queue().sender = Some(server.place());
         }
         let queued = listener.enqueue(&server);
         if queued.is_err() {
@@ -304,26 +322,28 @@ impl<H: Host> Endpoint<H> {
     }
 
     /// Ends directions of a connection.
-    pub(crate) fn shutdown(&self, read: bool, write: bool) -> Result<(), FsError> {
+    pub(crate) fn shutdown(this: &Arc<Self>, read: bool, write: bool) -> Result<(), FsError> {
+        let calls = this.is_tcp().then(|| this.calls.lock());
         let (phase, peer, backlog) = {
-            let mut state = self.state();
-            let listens = state.phase == Phase::Listening;
+            let mut state = this.state();
+            let listens = this.is_unix() && state.phase == Phase::Listening;
             let backlog = if listens && read { state.backlog.take() } else { None };
-            if listens && read && !self.is_unix() {
-                state.phase = Phase::Idle;
-            }
             (state.phase, state.peer.clone(), backlog)
         };
-        let stops = backlog.is_some();
-        if stops {
-            self.abort_all(backlog);
-            self.room.notify();
-            if !self.is_unix() {
-                self.change_port(false, None)?;
-                self.readiness.notify();
-                return Ok(());
-            }
+        if let Some(calls) = &calls
+            && (phase == Phase::Listening && read || phase == Phase::Connecting)
+        {
+            Endpoint::end_connection(this, calls, false);
+            return Ok(());
         }
+        if backlog.is_some() {
+            this.abort_all(backlog);
+            this.room.notify();
+        }
+        this.shut_down(phase, peer, read, write)
+    }
+
+    fn shut_down(&self, phase: Phase, peer: Option<Arc<Self>>, read: bool, write: bool) -> Result<(), FsError> {
         if write {
             self.shut.store(true, Ordering::Release);
         }
@@ -344,7 +364,8 @@ impl<H: Host> Endpoint<H> {
         self.announce_room();
         if let Some(peer) = peer.filter(|_| !self.is_datagram()) {
             if write {
-                peer.inbox.queue().ended = true;
+                let mut queue = peer.inbox.queue();
+                queue.ended |= !queue.is_foreign(self.place());
             }
             if read && self.is_unix() {
                 peer.shut.store(true, Ordering::Release);

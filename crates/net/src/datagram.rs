@@ -2,12 +2,11 @@
 
 use crate::address::{Address, Destination, Place};
 use crate::collect::Flight;
-use crate::endpoint::{Endpoint, Phase};
+use crate::endpoint::Endpoint;
 use crate::host::{Arrival, Choice, Header, Host, ReceiveFlags, Received};
 use crate::inbox::{Borrowed, CHUNK, Message, OVERHEAD};
 use crate::options::Flags;
 use crate::stream::fill;
-use core::mem;
 use core::net::SocketAddr;
 use quire_fs::{FsError, Io, Readiness, Sink, Source};
 use quire_heap::{Arc, Box, Vec};
@@ -22,33 +21,14 @@ impl<H: Host> Endpoint<H> {
         if this.is_unix() {
             let peer = Endpoint::receiver_at(this, to)?;
             let name = peer.state().local.clone();
-            return this.set_peer(Some(peer), Some(name.unwrap_or(Address::Unnamed)));
+            Endpoint::set_peer(this, Some(peer), Some(name.unwrap_or(Address::Unnamed)));
+            return Ok(());
         }
         let Destination::Inet(to) = to else { return Err(FsError::WrongFamily) };
-        let to = this.destination(*to)?;
+        let to = this.peer_address(*to)?;
         Endpoint::bind_for(this, None)?;
         this.change_port(false, Some(to))?;
-        this.set_peer(None, Some(Address::Inet(to)))
-    }
-
-    /// Takes a datagram socket's peer away.
-    pub(crate) fn disconnect(&self) -> Result<(), FsError> {
-        if !self.is_datagram() {
-            return Err(FsError::Unsupported);
-        }
-        self.change_port(false, None)?;
-        self.set_peer(None, None)
-    }
-
-    fn set_peer(&self, peer: Option<Arc<Self>>, remote: Option<Address>) -> Result<(), FsError> {
-        let before = {
-            let mut state = self.state();
-            state.phase = if remote.is_some() { Phase::Connected } else { Phase::Idle };
-            state.remote = remote;
-            mem::replace(&mut state.peer, peer)
-        };
-        drop(before);
-        self.readiness.notify();
+        Endpoint::set_peer(this, None, Some(Address::Inet(to)));
         Ok(())
     }
 
@@ -108,7 +88,12 @@ impl<H: Host> Endpoint<H> {
         let from = this.state().local.clone().unwrap_or(Address::Unnamed);
         let mut message = this.message(source, this.options.send_buffer(), cargo)?;
         message.from = Some(from);
-        Endpoint::deliver(this, &io, &receiver, &receiver.room, message, FsError::Refused)
+        let sent = Endpoint::deliver(this, &io, &receiver, &receiver.room, message, FsError::Refused);
+        match sent {
+            // The receiver has closed. Its socket is no peer any more, or has ceased to be the peer already.
+            Err(FsError::Refused) if !Endpoint::lose_peer(this, &receiver) && to.is_none() => Err(FsError::Reset),
+            sent => sent,
+        }
     }
 
     fn send_udp(
@@ -119,7 +104,10 @@ impl<H: Host> Endpoint<H> {
     ) -> Result<usize, FsError> {
         let remote = this.state().remote.clone();
         let to = match (to, remote) {
-            (Some(Destination::Inet(to)), _) => this.destination(*to)?,
+            (Some(Destination::Inet(to)), _) => this.destination(*to).and_then(|to| match to.port() {
+                0 => Err(FsError::Invalid),
+                _ => Ok(to),
+            })?,
             (Some(_), _) => return Err(FsError::WrongFamily),
             (None, Some(Address::Inet(to))) => to,
             (None, _) => return Err(FsError::NoDestination),
@@ -174,7 +162,7 @@ impl<H: Host> Endpoint<H> {
         cargo: Option<Box<Flight<H>>>,
     ) -> Result<usize, FsError> {
         let io = this.writing(io);
-        let peer = this.writable_peer(&io)?;
+        let peer = this.writable_peer(&io, this.disconnects())?;
         let message = this.message(source, this.options.send_buffer(), cargo)?;
         Endpoint::deliver(this, &io, &peer, &this.readiness, message, FsError::BrokenPipe)
     }
@@ -195,7 +183,7 @@ impl<H: Host> Endpoint<H> {
             let mut queue = receiver.inbox.queue();
             // A reader that only shut down makes the pipe broken; a closed receiver of datagrams is gone.
             if queue.deaf {
-                return Some(Err(gone));
+                return Some(Err(if queue.closed { gone } else { FsError::BrokenPipe }));
             }
             if this.shut.load(Ordering::Acquire) {
                 return Some(Err(FsError::BrokenPipe));
@@ -260,7 +248,7 @@ impl<H: Host> Endpoint<H> {
         sink: &mut dyn Sink,
         flags: ReceiveFlags,
     ) -> Result<Received<H>, FsError> {
-        self.is_readable()?;
+        let since = self.is_readable()?;
         if self.is_datagram()
             && let Some(error) = self.take_error()
         {
@@ -268,7 +256,7 @@ impl<H: Host> Endpoint<H> {
         }
         let io = self.reading(io);
         loop {
-            if !self.wait_readable(&io, true)? {
+            if !self.wait_readable(&io, true, since)? {
                 return Ok(Received::nothing());
             }
             let readers = self.inbox.read();
@@ -315,10 +303,11 @@ impl<H: Host> Endpoint<H> {
             let (from, arrival) = (message.from.clone(), message.arrival);
             (queue.borrow(0)?, from, arrival)
         };
-        let Borrowed { data, more, start, cargo } = borrowed;
-        let copied = copy(&data, &more, sink, flags);
+        let Borrowed { data, more, cargo, .. } = &borrowed;
+        let copied = copy(data, more, sink, flags);
         let ancillary = cargo.as_ref().map(|flight| flight.copy()).transpose();
-        self.inbox.queue().give_back(0, Borrowed { data, more, start, cargo }, 0);
+        let purged = self.inbox.queue().give_back(0, borrowed, 0);
+        drop(purged);
         Some(copied.and_then(|out| {
             let ancillary = ancillary?.unwrap_or(out.ancillary);
             Ok(Received { from: self.sender(from, flags), arrival, ancillary, ..out })

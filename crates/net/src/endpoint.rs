@@ -3,6 +3,10 @@
 //! # Locks
 //! A thread holds the connection of one endpoint at a time (`state`), and below it at most one inbox. Both are released
 //! before a notification, and before messages, files or other endpoints are dropped.
+//!
+//! The calls that start or end connections of a TCP socket are serial by a sleeping lock (`calls`), which is taken
+//! first. A call releases it before it waits. Other sockets' calls do not take it: they look under `state` whether the
+//! socket is still their peer.
 
 use crate::address::{Address, Credentials, Family, Kind};
 use crate::collect::{Flight, FlightMarks, Flights};
@@ -11,11 +15,12 @@ use crate::inbox::Inbox;
 use crate::mutant::{Mutant, mutant};
 use crate::network::{Name, Network};
 use crate::options::Options;
+use core::net::SocketAddr;
 use quire_fs::{FsError, Io, Readiness};
 use quire_heap::{Arc, Deque, Vec, Weak};
 use quire_sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use quire_sync::hooks::now;
-use quire_sync::{Rank, SpinGuard, SpinLock};
+use quire_sync::{Mutex, Rank, SpinGuard, SpinLock};
 
 /// The state of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,7 +50,7 @@ pub(crate) struct Backlog<H: Host> {
 /// The connection and the names of an endpoint.
 pub(crate) struct State<H: Host> {
     pub phase: Phase,
-    /// Cleared only by this endpoint's own calls.
+    /// Cleared by this endpoint's own calls, and where its listener closes before it has a place.
     pub peer: Option<Arc<Endpoint<H>>>,
     pub local: Option<Address>,
     pub remote: Option<Address>,
@@ -54,6 +59,40 @@ pub(crate) struct State<H: Host> {
     /// The name by which it is in a table of the network.
     pub name: Option<Name>,
     pub node: Option<H::Node>,
+    /// The program chose the address, or the port, of an internet socket. A TCP socket keeps it when it disconnects.
+    pub fixed_address: bool,
+    pub fixed_port: bool,
+}
+
+/// The number of an error that waits.
+fn number(error: FsError) -> u8 {
+    ERRORS.iter().position(|e| *e == error).map_or(0, |at| at as u8 + 1)
+}
+
+impl<H: Host> State<H> {
+    /// Takes the port of an internet socket away, unless the program chose it. The caller frees it without the lock.
+    pub(crate) fn take_port(&mut self) -> Option<u16> {
+        match self.name {
+            Some(Name::Port(port)) if !self.fixed_port => {
+                self.name = None;
+                Some(port)
+            }
+            _ => None,
+        }
+    }
+
+    /// Its own internet address.
+    pub(crate) fn inet(&self) -> Option<SocketAddr> {
+        match self.local {
+            Some(Address::Inet(at)) => Some(at),
+            _ => None,
+        }
+    }
+
+    /// Whether `other` is the peer.
+    pub(crate) fn is_peer(&self, other: &Arc<Endpoint<H>>) -> bool {
+        self.peer.as_ref().is_some_and(|peer| Arc::ptr_eq(peer, other))
+    }
 }
 
 /// The shared part of a socket.
@@ -72,12 +111,20 @@ pub struct Endpoint<H: Host> {
     error: AtomicU8,
     /// This socket sends no more.
     pub(crate) shut: AtomicBool,
+    /// Calls that start or end connections of this TCP socket, one at a time.
+    pub(crate) calls: Mutex<Calls>,
+    /// Counts the disconnects of a TCP socket. It changes under `state` and the inbox's lock. A call that waits compares
+    /// it, because the socket may have another connection already.
+    pub(crate) disconnects: AtomicU32,
     state: SpinLock<State<H>>,
     pub(crate) marks: FlightMarks<H>,
     /// The number of its inode, and the user that made it, for the list of sockets.
     pub(crate) inode: AtomicU64,
     pub(crate) uid: AtomicU32,
 }
+
+/// The order of the calls that start or end connections.
+pub(crate) struct Calls;
 
 /// The errors that wait for a call, with their numbers.
 const ERRORS: [FsError; 3] = [FsError::Reset, FsError::Refused, FsError::BrokenPipe];
@@ -93,6 +140,8 @@ impl<H: Host> Endpoint<H> {
             backlog: None,
             name: None,
             node: None,
+            fixed_address: false,
+            fixed_port: false,
         };
         Endpoint {
             network,
@@ -105,6 +154,8 @@ impl<H: Host> Endpoint<H> {
             inbox: Inbox::new(),
             error: AtomicU8::new(0),
             shut: AtomicBool::new(false),
+            calls: Mutex::new(Calls),
+            disconnects: AtomicU32::new(0),
             state: SpinLock::new(Rank::SOCKET, state),
             marks: FlightMarks::new(),
             inode: AtomicU64::new(0),
@@ -136,8 +187,12 @@ impl<H: Host> Endpoint<H> {
 
     /// Leaves an error for the next call, unless an earlier one waits.
     pub(crate) fn fail(&self, error: FsError) {
-        let number = ERRORS.iter().position(|e| *e == error).map_or(0, |at| at as u8 + 1);
-        let _earlier = self.error.compare_exchange(0, number, Ordering::AcqRel, Ordering::Acquire);
+        let _earlier = self.error.compare_exchange(0, number(error), Ordering::AcqRel, Ordering::Acquire);
+    }
+
+    /// Leaves an error for the next call, whatever waits.
+    pub(crate) fn fail_anew(&self, error: FsError) {
+        self.error.store(number(error), Ordering::Release);
     }
 
     pub(crate) fn has_error(&self) -> bool {
@@ -182,18 +237,31 @@ impl<H: Host> Endpoint<H> {
         if self.is_unix() { self.options.send_buffer() } else { receiver.options.receive_buffer() }
     }
 
-    /// The peer of a connection has closed. `reset` is the error if it lost data.
-    fn hang_up(&self, reset: Option<FsError>) {
-        if let Some(error) = reset {
-            self.fail(error);
-        }
-        if reset.is_some() || self.is_unix() {
-            self.shut.store(true, Ordering::Release);
-        }
+    /// The disconnects of this socket, for a call that may wait.
+    pub(crate) fn disconnects(&self) -> u32 {
+        self.disconnects.load(Ordering::Acquire)
+    }
+
+    /// `peer` has closed the connection. `reset` is the error if it lost data.
+    pub(crate) fn hang_up(&self, peer: &Endpoint<H>, reset: Option<FsError>) {
         if mutant(Mutant::NotifiedBeforeEnd) {
             self.readiness.notify();
         }
-        self.inbox.queue().ended = true;
+        {
+            let mut queue = self.inbox.queue();
+            if queue.is_foreign(peer.place()) {
+                return;
+            }
+            if let Some(error) = reset {
+                self.fail(error);
+            }
+            if reset.is_some() || self.is_unix() {
+                self.shut.store(true, Ordering::Release);
+            }
+            queue.ended = true;
+            // A call on the peer may still send.
+            queue.deaf |= self.is_tcp();
+        }
         if !mutant(Mutant::NotifiedBeforeEnd) {
             self.readiness.notify();
         }
@@ -231,10 +299,10 @@ impl<H: Host> Endpoint<H> {
             state.phase = Phase::Idle;
             (state.peer.take(), state.backlog.take(), state.node.take())
         };
-        let unread = this.end(true);
+        let unread = this.end();
         if let Some(peer) = peer.filter(|_| !this.is_datagram()) {
             let lost = unread || !this.is_unix() && this.options.linger() == Some(0);
-            peer.hang_up(if lost { this.reset_of(&peer) } else { None });
+            peer.hang_up(this, if lost { this.reset_of(&peer) } else { None });
         }
         this.announce_room();
         this.abort_all(backlog);
@@ -244,7 +312,7 @@ impl<H: Host> Endpoint<H> {
 
     /// The error of `peer` if this socket closes and loses data. After this socket's end of writing, TCP gives the
     /// error of a pipe. If both have ended, the connection is over and has none.
-    fn reset_of(&self, peer: &Endpoint<H>) -> Option<FsError> {
+    pub(crate) fn reset_of(&self, peer: &Endpoint<H>) -> Option<FsError> {
         let ended = |side: &Endpoint<H>| self.is_tcp() && side.shut.load(Ordering::Acquire);
         match (ended(self), ended(peer)) {
             (false, _) => Some(FsError::Reset),
@@ -254,10 +322,9 @@ impl<H: Host> Endpoint<H> {
     }
 
     /// Takes no more messages, and removes none. Returns whether there are any.
-    fn end(&self, deaf: bool) -> bool {
+    fn end(&self) -> bool {
         let mut queue = self.inbox.queue();
-        queue.ended = true;
-        queue.deaf |= deaf;
+        (queue.ended, queue.deaf, queue.closed) = (true, true, true);
         !queue.is_empty()
     }
 
@@ -272,13 +339,13 @@ impl<H: Host> Endpoint<H> {
     /// Drops a connection that no call has accepted.
     fn abort(this: &Arc<Self>) {
         let peer = this.state().peer.take();
-        this.end(true);
+        this.end();
         if let Some(client) = peer {
             // The client may still wait for a place in the backlog.
             let link = {
                 let mut state = client.state();
                 match state.phase {
-                    Phase::Connecting if !client.is_unix() => {
+                    Phase::Connecting if !client.is_unix() && state.is_peer(this) => {
                         client.fail(FsError::Refused);
                         (state.phase, state.remote) = (Phase::Refused, None);
                         Some(state.peer.take())
@@ -290,7 +357,7 @@ impl<H: Host> Endpoint<H> {
                 Some(_) => {
                     client.readiness.notify();
                 }
-                None => client.hang_up(Some(FsError::Reset)),
+                None => client.hang_up(this, Some(FsError::Reset)),
             }
         }
         Flights::bury(this);

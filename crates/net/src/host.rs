@@ -82,9 +82,10 @@ bitflags::bitflags! {
     pub struct ReceiveFlags: u32 {
         /// The data stays in the queue.
         const PEEK = 1;
-        /// A read of a stream waits for all bytes.
+        /// A read of a stream waits for all bytes; with [`PEEK`](Self::PEEK), only that of a TCP socket.
         const WAIT_ALL = 1 << 1;
-        /// Report a message's real length, also where only a part of it fits.
+        /// Report a message's real length, also where only a part of it fits. A TCP socket drops the bytes instead of
+        /// storing them.
         const TRUNCATE = 1 << 2;
         /// Report the sender also where it is the peer of a connection between Unix sockets.
         const SENDER = 1 << 3;

@@ -2,9 +2,12 @@
 //!
 //! Writers fill chunks without a lock and put them in under the spin lock. Readers are in order by a sleeping lock. The
 //! reader that holds it *borrows* the chunks of a message: it takes them out under the spin lock, copies without it,
-//! and returns or removes them. Only that reader removes messages, so the place of a borrowed message stays the same. All
-//! messages of an inbox are taken at once only when it can have no reader. A borrowed chunk has left no spare room
-//! behind, so no writer adds to it.
+//! and returns or removes them. Only that reader removes messages, so the place of a borrowed message stays the same. A
+//! disconnect purges the inbox meanwhile. Then the purge counter differs from the borrowed one, and the chunks do not go
+//! back. A borrowed chunk has left no spare room behind, so no writer adds to it.
+//!
+//! An inbox of TCP knows its only sender, because a disconnected socket may connect again. Bytes and ends from an earlier
+//! peer may still be under way then, and are refused.
 //!
 //! An inbox without messages has no memory of its own.
 
@@ -65,6 +68,8 @@ pub(crate) struct Borrowed<C> {
     pub more: Vec<Vec<u8>>,
     pub start: usize,
     pub cargo: Option<Box<C>>,
+    /// The purges of the queue when they were taken out.
+    purges: u32,
 }
 
 /// The queue, under the inbox's spin lock.
@@ -82,7 +87,15 @@ pub(crate) struct Queue<C> {
     pub ended: bool,
     /// No more messages are taken in.
     pub deaf: bool,
+    /// Its socket has closed.
+    pub closed: bool,
+    /// The only endpoint that may send to a socket of TCP, by its address.
+    pub sender: Option<usize>,
+    purges: u32,
 }
+
+/// The address of no endpoint, for [`Queue::sender`].
+pub(crate) const NO_SENDER: usize = 0;
 
 /// Messages out of their queue, to be dropped without its lock.
 pub(crate) type Removed<C> = (Option<Message<C>>, Deque<Message<C>>);
@@ -146,21 +159,32 @@ impl<C> Queue<C> {
     pub(crate) fn borrow(&mut self, at: usize) -> Option<Borrowed<C>> {
         let message = self.get_mut(at)?;
         let (data, more) = (mem::take(&mut message.data), mem::take(&mut message.more));
-        Some(Borrowed { data, more, start: message.start, cargo: message.cargo.take() })
+        let (start, cargo, purges) = (message.start, message.cargo.take(), self.purges);
+        Some(Borrowed { data, more, start, cargo, purges })
     }
 
-    /// Puts the chunks back, of which another `read` bytes were read.
-    pub(crate) fn give_back(&mut self, at: usize, borrowed: Borrowed<C>, read: usize) {
+    /// Whether the message of these chunks is still here.
+    pub(crate) fn lent(&self, borrowed: &Borrowed<C>) -> bool {
+        borrowed.purges == self.purges
+    }
+
+    /// Puts the chunks back, of which another `read` bytes were read. Those of a purged message return to the caller,
+    /// which drops them without the lock.
+    pub(crate) fn give_back(&mut self, at: usize, borrowed: Borrowed<C>, read: usize) -> Option<Borrowed<C>> {
+        if !self.lent(&borrowed) {
+            return Some(borrowed);
+        }
         if let Some(message) = self.get_mut(at) {
-            let Borrowed { data, more, start, cargo } = borrowed;
+            let Borrowed { data, more, start, cargo, .. } = borrowed;
             let (from, arrival, overhead) = (message.from.take(), message.arrival, message.overhead);
             *message = Message { data, more, start: start + read, from, arrival, cargo, overhead };
         }
         self.bytes -= read;
         self.charge -= read;
+        None
     }
 
-    /// Removes the first message, of whose borrowed chunks `unread` bytes were not read before.
+    /// Removes the first message, of whose [lent](Self::lent) chunks `unread` bytes were not read before.
     pub(crate) fn remove_borrowed(&mut self, unread: usize) -> Removed<C> {
         self.bytes -= unread;
         self.charge -= unread + self.first.as_ref().map_or(0, |message| message.overhead);
@@ -173,13 +197,29 @@ impl<C> Queue<C> {
         self.remove_borrowed(unread)
     }
 
+    /// Takes all messages, also under readers that borrow chunks.
+    pub(crate) fn purge(&mut self) -> Removed<C> {
+        self.purges = self.purges.wrapping_add(1);
+        self.take_all()
+    }
+
+    /// Whether the endpoint at `sender` is not the peer of this socket of TCP, or not any more.
+    pub(crate) fn is_foreign(&self, sender: usize) -> bool {
+        self.sender.is_some_and(|only| only != sender)
+    }
+
+    /// Whether messages from the endpoint at `sender` are not taken in.
+    pub(crate) fn refuses(&self, sender: usize) -> bool {
+        self.deaf || self.is_foreign(sender)
+    }
+
     fn shift(&mut self) -> Removed<C> {
         let first = mem::replace(&mut self.first, self.rest.pop_front());
         let memory = if self.rest.is_empty() { mem::replace(&mut self.rest, Deque::new()) } else { Deque::new() };
         (first, memory)
     }
 
-    /// Takes all messages.
+    /// Takes all messages, where no reader can have borrowed chunks.
     pub(crate) fn take_all(&mut self) -> Removed<C> {
         (self.bytes, self.charge) = (0, 0);
         (self.first.take(), mem::replace(&mut self.rest, Deque::new()))
@@ -211,8 +251,18 @@ pub(crate) struct Inbox<C> {
 
 impl<C> Inbox<C> {
     pub(crate) fn new() -> Self {
-        let queue =
-            Queue { first: None, rest: Deque::new(), bytes: 0, charge: 0, wanted: None, ended: false, deaf: false };
+        let queue = Queue {
+            first: None,
+            rest: Deque::new(),
+            bytes: 0,
+            charge: 0,
+            wanted: None,
+            ended: false,
+            deaf: false,
+            closed: false,
+            sender: None,
+            purges: 0,
+        };
         Inbox { queue: SpinLock::new(Rank::INBOX, queue), readers: Mutex::new(Readers) }
     }
 
@@ -270,10 +320,35 @@ mod tests {
         assert!(queue.append(b"def"));
         let borrowed = queue.borrow(0).unwrap();
         assert!(!queue.append(b"g"));
-        queue.give_back(0, borrowed, 2);
+        assert!(queue.give_back(0, borrowed, 2).is_none());
         assert!(queue.append(b"g"));
         assert_eq!((queue.bytes, queue.get(0).unwrap().len()), (5, 5));
         assert!(!queue.append(&[0; 200]));
+    }
+
+    #[test]
+    fn chunks_of_a_purged_message_do_not_go_back() {
+        let inbox = Inbox::new();
+        let mut queue = inbox.queue();
+        queue.push_reserved(message(b"old"));
+        let borrowed = queue.borrow(0).unwrap();
+        queue.purge();
+        queue.push_reserved(message(b"new"));
+        assert!(!queue.lent(&borrowed));
+        assert_eq!(queue.give_back(0, borrowed, 1).unwrap().data, b"old");
+        assert_eq!((queue.bytes, queue.pop().0.unwrap().data), (3, Vec::try_copy(b"new").unwrap()));
+        assert_eq!((queue.bytes, queue.charge), (0, 0));
+    }
+
+    #[test]
+    fn an_inbox_takes_bytes_of_its_only_sender() {
+        let inbox = Inbox::<()>::new();
+        let mut queue = inbox.queue();
+        assert!(!queue.refuses(8) && !queue.refuses(16));
+        queue.sender = Some(8);
+        assert!(!queue.refuses(8) && queue.refuses(16));
+        queue.sender = Some(NO_SENDER);
+        assert!(queue.is_foreign(8));
     }
 
     #[test]
@@ -284,7 +359,7 @@ mod tests {
         assert_eq!(queue.charge, 3 + OVERHEAD + 1000);
         let mut borrowed = queue.borrow(0).unwrap();
         borrowed.cargo = None;
-        queue.give_back(0, borrowed, 1);
+        assert!(queue.give_back(0, borrowed, 1).is_none());
         assert_eq!(queue.charge, 2 + OVERHEAD + 1000);
         queue.pop();
         assert_eq!(queue.charge, 0);

@@ -95,10 +95,7 @@ impl<H: Host> Endpoint<H> {
 
     /// Its address; the wildcard with port 0 if it is not bound.
     pub(crate) fn inet(&self) -> SocketAddr {
-        match self.state().local {
-            Some(Address::Inet(at)) => at,
-            _ => self.wildcard(),
-        }
+        self.state().inet().unwrap_or_else(|| self.wildcard())
     }
 
     /// Its address as a peer at `to` sees it.
@@ -120,9 +117,28 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
+    /// Whether `to` is an IPv4 address without a mapping for an IPv6 socket. Only datagram sockets take them.
+    fn is_plain(&self, to: SocketAddr) -> bool {
+        self.family == Family::Inet6 && self.is_datagram() && to.is_ipv4()
+    }
+
+    /// The address of a datagram socket's peer. As on Linux, IPv6 sockets that cannot use IPv4 do not know its family.
+    pub(crate) fn peer_address(&self, to: SocketAddr) -> Result<SocketAddr, FsError> {
+        if self.is_plain(to) && (self.options.has(Flags::V6_ONLY) || self.is_only_ipv6()) {
+            return Err(FsError::WrongFamily);
+        }
+        self.destination(to)
+    }
+
+    /// Whether it is bound to an address of IPv6 that is not the wildcard.
+    fn is_only_ipv6(&self) -> bool {
+        let local = self.inet().ip();
+        local.is_ipv6() && !local.is_unspecified()
+    }
+
     /// A destination: as [`checked`](Self::checked), with the loopback address for the wildcard.
     pub(crate) fn destination(&self, to: SocketAddr) -> Result<SocketAddr, FsError> {
-        let to = self.checked(to)?;
+        let to = if self.is_plain(to) { to } else { self.checked(to)? };
         let ip = match to.ip() {
             IpAddr::V4(_) if self.family == Family::Inet6 && self.options.has(Flags::V6_ONLY) => {
                 return Err(FsError::Unreachable);
@@ -160,7 +176,9 @@ impl<H: Host> Endpoint<H> {
         if this.state().name.is_some() {
             return Ok(());
         }
-        let at = remote.map_or(this.wildcard(), |to| this.inet_towards(to.ip()));
+        let mut at = remote.map_or(this.inet(), |to| this.inet_towards(to.ip()));
+        // A socket that has disconnected tells the port that it had. It gets another one.
+        at.set_port(0);
         match Endpoint::claim(this, at, AUTOMATIC, remote, FsError::AddressUnavailable) {
             // Another call was faster.
             Err(FsError::Invalid) => Ok(()),
@@ -192,6 +210,9 @@ impl<H: Host> Endpoint<H> {
             Ok(port) => {
                 state.name = Some(Name::Port(port));
                 state.local = Some(Address::Inet(SocketAddr::new(at.ip(), port)));
+                let chosen = uid != AUTOMATIC;
+                state.fixed_address |= chosen && !at.ip().is_unspecified();
+                state.fixed_port |= chosen && at.port() != 0;
             }
             Err(_) => state.name = None,
         }
@@ -255,6 +276,7 @@ impl<H: Host> Endpoint<H> {
 
     /// Frees its port.
     pub(crate) fn forget_port(&self, port: u16) {
-        self.network.ports(self.kind).remove(u64::from(port), |entry| ptr::eq(&*entry.endpoint, self));
+        let is = |entry: &PortEntry<H>| entry.at.port() == port && ptr::eq(&*entry.endpoint, self);
+        self.network.ports(self.kind).remove(u64::from(port), is);
     }
 }

@@ -58,7 +58,8 @@ pub(crate) struct Listed<H: Host> {
 }
 
 impl<H: Host> Endpoint<H> {
-    fn place(&self) -> usize {
+    /// Its address, which tells it from other endpoints while it lives.
+    pub(crate) fn place(&self) -> usize {
         core::ptr::from_ref(self).addr()
     }
 
@@ -126,7 +127,7 @@ impl<H: Host> Endpoint<H> {
     /// Whether `peer` sends no more. A TCP socket that only reads no more has not learnt that.
     fn is_finished_by(&self, peer: Option<&Self>) -> bool {
         let ended = self.inbox.queue().ended;
-        let sends = |peer: &Self| !peer.shut.load(Ordering::Acquire) && !peer.inbox.queue().deaf;
+        let sends = |peer: &Self| !peer.shut.load(Ordering::Acquire) && !peer.inbox.queue().refuses(self.place());
         ended && !(self.is_tcp() && peer.is_some_and(sends))
     }
 }

@@ -1,6 +1,6 @@
 //! Models of waits at sockets, run by `RUSTFLAGS="--cfg loom"` and `"--cfg shuttle"`.
 
-use crate::{Credentials, Destination, Family, Host, Kind, Place};
+use crate::{Credentials, Destination, Family, Host, Kind, Place, ReceiveFlags};
 use core::mem::ManuallyDrop;
 use core::net::SocketAddr;
 use quire_fs::{FsError, Io, SliceSink, SliceSource, Stream};
@@ -81,6 +81,39 @@ fn read_against_close() {
 protocol! {
     a_reader_learns_of_the_end_of_its_peer = read_against_close, Some(3);
     NotifiedBeforeEnd;
+}
+
+/// A reader of a client waits for two bytes, while the client leaves its connection for another one. Each has one byte.
+fn read_against_disconnect() {
+    let network = network();
+    let at: SocketAddr = "127.0.0.1:5000".parse().unwrap();
+    let socket = || Socket::new(network, Family::Inet4, Kind::Stream).unwrap();
+    let (listener, client) = (socket(), socket());
+    listener.bind(Place::Inet(at), ME).unwrap();
+    listener.listen(1, ME).unwrap();
+    let connect = |byte| {
+        client.connect(&Io::WAIT, &Destination::Inet(at), ME).unwrap();
+        let server = listener.accept(&Io::WAIT).unwrap();
+        assert_eq!(server.write(&Io::WAIT, &mut SliceSource::new(&[byte])), Ok(1));
+        server
+    };
+    let first = connect(1);
+    let reader = client.clone();
+    let reading = thread::spawn(move || {
+        let mut bytes = [0; 2];
+        let got = reader.receive(&Io::WAIT, &mut SliceSink::new(&mut bytes), ReceiveFlags::WAIT_ALL);
+        got.map(|got| got.bytes)
+    });
+    client.disconnect().unwrap();
+    drop(connect(2));
+    let got = reading.join().unwrap();
+    assert_ne!(got, Ok(2), "a read gave bytes of two connections");
+    drop(first);
+}
+
+protocol! {
+    a_read_gives_bytes_of_one_connection = read_against_disconnect, Some(1);
+    DisconnectUncounted: "a read gave bytes of two connections";
 }
 
 /// A client connects, while the listener closes.

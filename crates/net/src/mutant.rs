@@ -7,6 +7,8 @@ quire_sync::mutants! {
         BacklogUntold,
         /// Connections: a client does not look whether its listener closed meanwhile.
         ConnectedUnchecked,
+        /// Streams: a disconnect does not end the calls that began before it.
+        DisconnectUncounted,
         /// Streams: the end of a peer is announced before it can be seen.
         NotifiedBeforeEnd,
         /// Streams: a reader tells no writer of the room that it has made.

@@ -44,7 +44,7 @@ pub(crate) struct PortEntry<H: Host> {
 
 /// The sockets of one machine, by their names.
 ///
-/// An endpoint is in a table until it is closed, so the tables keep no endpoint alive.
+/// An endpoint is in a table until it is closed or disconnects, so the tables keep no endpoint alive.
 pub struct Network<H: Host> {
     pub(crate) host: H,
     pub(crate) names: Table<NameEntry<H>>,

@@ -109,14 +109,15 @@ impl<H: Host> Socket<H> {
         }
     }
 
-    /// Takes a datagram socket's peer away.
+    /// Takes the peer of a datagram socket away, or ends the connection, the attempt or the listening of a TCP socket.
+    /// [`FsError::Invalid`] for Unix sockets with connections.
     pub fn disconnect(&self) -> Result<(), FsError> {
-        self.endpoint.disconnect()
+        Endpoint::disconnect(&self.endpoint)
     }
 
     /// Ends directions of a connection. A listener that reads no more takes no more connections.
     pub fn shutdown(&self, read: bool, write: bool) -> Result<(), FsError> {
-        self.endpoint.shutdown(read, write)
+        Endpoint::shutdown(&self.endpoint, read, write)
     }
 
     /// Sends bytes, or a message, which `source` has. Files and credentials reach only Unix sockets. An error only if
@@ -241,7 +242,7 @@ impl<H: Host> Socket<H> {
         let Some(peer) = endpoint.peer() else { return true };
         let below = || {
             let mut queue = peer.inbox.queue();
-            queue.deaf || queue.is_below(endpoint.limit(&peer) / 2)
+            queue.refuses(endpoint.place()) || queue.is_below(endpoint.limit(&peer) / 2)
         };
         // A datagram socket is not its peer's peer, so it asks to be notified, and looks again.
         endpoint.shut.load(Ordering::Acquire)

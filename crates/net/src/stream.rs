@@ -19,8 +19,8 @@ const SMALL: usize = 256;
 const SHARED: usize = 1024;
 
 impl<H: Host> Endpoint<H> {
-    /// The peer that takes this socket's bytes.
-    pub(crate) fn writable_peer(&self, io: &Io<'_>) -> Result<Arc<Self>, FsError> {
+    /// The peer that takes this socket's bytes. `since` is the number of disconnects when the call began.
+    pub(crate) fn writable_peer(&self, io: &Io<'_>, since: u32) -> Result<Arc<Self>, FsError> {
         loop {
             let shut = self.shut.load(Ordering::Acquire);
             if !(shut && self.is_unix())
@@ -33,28 +33,36 @@ impl<H: Host> Endpoint<H> {
             }
             let (phase, peer) = {
                 let state = self.state();
-                (state.phase, state.peer.clone())
+                if self.disconnects() != since {
+                    // Below, an error that the disconnect has left goes first.
+                    (Phase::Idle, None)
+                } else {
+                    (state.phase, state.peer.clone())
+                }
             };
             match (phase, peer) {
                 (Phase::Connected | Phase::Untold, Some(peer)) => return Ok(peer),
                 (Phase::Connecting, _) => {
-                    let settled = || (self.state().phase != Phase::Connecting).then_some(());
+                    let settled = || {
+                        let settled = self.state().phase != Phase::Connecting || self.disconnects() != since;
+                        settled.then_some(())
+                    };
                     self.readiness.wait(io, settled)?;
                 }
                 _ if self.is_unix() => return Err(FsError::NotConnected),
-                _ => return Err(FsError::BrokenPipe),
+                _ => return Err(self.take_error().unwrap_or(FsError::BrokenPipe)),
             }
         }
     }
 
     /// Waits until at most half of the buffer at `peer` is filled, or the connection ends.
-    pub(crate) fn wait_writable(&self, io: &Io<'_>, peer: &Endpoint<H>) -> Result<(), FsError> {
+    fn wait_writable(&self, io: &Io<'_>, peer: &Endpoint<H>, since: u32) -> Result<(), FsError> {
         let state = || {
-            if self.shut.load(Ordering::Acquire) || self.has_error() {
+            if self.shut.load(Ordering::Acquire) || self.has_error() || self.disconnects() != since {
                 return Some(());
             }
             let mut queue = peer.inbox.queue();
-            (queue.deaf || queue.is_below(self.limit(peer) / 2)).then_some(())
+            (queue.refuses(self.place()) || queue.is_below(self.limit(peer) / 2)).then_some(())
         };
         self.readiness.wait(io, state)
     }
@@ -67,29 +75,30 @@ impl<H: Host> Endpoint<H> {
         mut cargo: Option<Box<Flight<H>>>,
     ) -> Result<usize, FsError> {
         let io = self.writing(io);
+        let since = self.disconnects();
         let mut done = 0;
         loop {
             let left = source.left();
             if done > 0 && (left == 0 || self.has_error()) {
                 return Ok(done);
             }
-            let put = self.writable_peer(&io).and_then(|peer| {
+            let put = self.writable_peer(&io, since).and_then(|peer| {
                 if left == 0 {
                     return Ok((0, true));
                 }
                 let (room, queued, deaf) = {
                     let queue = peer.inbox.queue();
-                    (self.limit(&peer).saturating_sub(queue.charge), !queue.is_empty(), queue.deaf)
+                    (self.limit(&peer).saturating_sub(queue.charge), !queue.is_empty(), queue.refuses(self.place()))
                 };
                 // A peer that takes no more bytes makes no room for them.
                 if room == 0 && !deaf {
-                    return self.wait_writable(&io, &peer).map(|()| (0, false));
+                    return self.wait_writable(&io, &peer, since).map(|()| (0, false));
                 }
                 let n = left.min(room.max(CHUNK)).min(BATCH * CHUNK);
                 let put = if n <= SMALL && cargo.is_none() {
-                    self.put_small(&peer, source, n, queued)
+                    self.put_small(&peer, source, n, (queued, since))
                 } else {
-                    self.put_chunks(&peer, source, n, &mut cargo)
+                    self.put_chunks(&peer, source, n, (&mut cargo, since))
                 };
                 // Fewer bytes than wanted: the source's memory has ended.
                 put.map(|put| (put, put < n))
@@ -108,7 +117,13 @@ impl<H: Host> Endpoint<H> {
     }
 
     /// Adds a few bytes to the last chunk at `peer`, or as a chunk of their own.
-    fn put_small(&self, peer: &Endpoint<H>, source: &mut dyn Source, n: usize, queued: bool) -> Result<usize, FsError> {
+    fn put_small(
+        &self,
+        peer: &Endpoint<H>,
+        source: &mut dyn Source,
+        n: usize,
+        (queued, since): (bool, u32),
+    ) -> Result<usize, FsError> {
         let mut bytes = [0; SMALL];
         let n = source.take(&mut bytes[..n])?;
         let bytes = &bytes[..n];
@@ -117,12 +132,12 @@ impl<H: Host> Endpoint<H> {
         }
         let added = {
             let mut queue = peer.inbox.queue();
-            !queue.deaf && queue.append(bytes)
+            !queue.refuses(self.place()) && queue.append(bytes)
         };
         if !added {
             let mut chunk = Vec::try_with_capacity(if queued { SHARED } else { n.next_multiple_of(64) })?;
             chunk.extend_reserved(bytes);
-            return self.queue_chunks(peer, [Message::new(chunk, None)].into_iter(), 1, n);
+            return self.queue_chunks(peer, [Message::new(chunk, None)].into_iter(), (1, n), since);
         }
         peer.readiness.notify();
         Ok(n)
@@ -134,7 +149,7 @@ impl<H: Host> Endpoint<H> {
         peer: &Endpoint<H>,
         source: &mut dyn Source,
         n: usize,
-        cargo: &mut Option<Box<Flight<H>>>,
+        (cargo, since): (&mut Option<Box<Flight<H>>>, u32),
     ) -> Result<usize, FsError> {
         let mut chunks = [const { Vec::new() }; BATCH];
         let (mut copied, mut used) = (0, 0);
@@ -158,22 +173,22 @@ impl<H: Host> Endpoint<H> {
             return Ok(0);
         }
         let messages = chunks.into_iter().take(used).map(|chunk| Message::new(chunk, cargo.take()));
-        self.queue_chunks(peer, messages, used, copied)
+        self.queue_chunks(peer, messages, (used, copied), since)
     }
 
-    /// Queues chunks of `bytes` bytes at `peer`.
+    /// Queues a `number` of chunks with `bytes` bytes at `peer`.
     fn queue_chunks(
         &self,
         peer: &Endpoint<H>,
         messages: impl Iterator<Item = Message<Flight<H>>>,
-        number: usize,
-        bytes: usize,
+        (number, bytes): (usize, usize),
+        since: u32,
     ) -> Result<usize, FsError> {
         {
             let mut queue = peer.inbox.queue();
-            if queue.deaf {
+            if queue.refuses(self.place()) {
                 drop(queue);
-                return self.put_in_vain(bytes);
+                return self.put_in_vain(bytes, since);
             }
             queue.reserve(number)?;
             messages.for_each(|message| queue.push_reserved(message));
@@ -183,13 +198,20 @@ impl<H: Host> Endpoint<H> {
     }
 
     /// The peer takes no more bytes. A TCP socket learns that by its first write, which seems to succeed.
-    fn put_in_vain(&self, bytes: usize) -> Result<usize, FsError> {
+    fn put_in_vain(&self, bytes: usize, since: u32) -> Result<usize, FsError> {
         if self.is_unix() {
             return Err(FsError::BrokenPipe);
         }
-        self.shut.store(true, Ordering::Release);
-        self.inbox.queue().ended = true;
-        self.fail(FsError::BrokenPipe);
+        {
+            let mut queue = self.inbox.queue();
+            // This socket's own disconnect has ended that connection. The next one is not concerned.
+            if self.disconnects() != since {
+                return Ok(bytes);
+            }
+            self.shut.store(true, Ordering::Release);
+            queue.ended = true;
+            self.fail(FsError::BrokenPipe);
+        }
         self.readiness.notify();
         Ok(bytes)
     }
@@ -218,7 +240,7 @@ impl<H: Host> Endpoint<H> {
     }
 
     fn receive_bytes(&self, io: &Io<'_>, sink: &mut dyn Sink, flags: ReceiveFlags) -> Result<Received<H>, FsError> {
-        self.is_readable()?;
+        let since = self.is_readable()?;
         let io = self.reading(io);
         let mut out = Received::nothing();
         let want = sink.room();
@@ -227,8 +249,16 @@ impl<H: Host> Endpoint<H> {
         }
         let all = flags.contains(ReceiveFlags::WAIT_ALL);
         let target = if all { want } else { want.min(self.options.low_water()) };
+        let mut discard = Discard(want);
+        let sink: &mut dyn Sink =
+            if self.is_tcp() && flags.contains(ReceiveFlags::TRUNCATE) { &mut discard } else { sink };
+        let peeks = self.is_tcp() && flags.contains(ReceiveFlags::PEEK);
         loop {
-            let stop = match self.take_bytes(sink, flags, &mut out) {
+            if peeks {
+                // The call ends with the bytes that are there, however this wait ends.
+                let _ended = self.wait_for_bytes(&io, target, all, since);
+            }
+            let stop = match self.take_bytes(sink, flags, since, &mut out) {
                 Ok(stop) => stop,
                 Err(e) if out.bytes == 0 => return Err(e),
                 Err(_) => true,
@@ -236,7 +266,7 @@ impl<H: Host> Endpoint<H> {
             if stop || out.bytes >= target || (flags.contains(ReceiveFlags::PEEK) && out.bytes > 0) {
                 return Ok(out);
             }
-            match self.wait_readable(&io, out.bytes == 0) {
+            match self.wait_readable(&io, out.bytes == 0, since) {
                 Ok(true) => {}
                 Ok(false) => return Ok(out),
                 Err(_) if out.bytes > 0 => return Ok(out),
@@ -245,21 +275,38 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Refuses to read from a socket that was never connected.
-    pub(crate) fn is_readable(&self) -> Result<(), FsError> {
-        match self.state().phase {
+    /// Waits until that many bytes have come, or no more come. Unless it waits for `all`, half of a buffer is enough.
+    fn wait_for_bytes(&self, io: &Io<'_>, bytes: usize, all: bool, since: u32) -> Result<(), FsError> {
+        let come = || {
+            let over = self.has_error() || self.is_refused();
+            let queue = self.inbox.queue();
+            let enough = queue.bytes >= bytes || !all && queue.charge > self.options.receive_buffer() / 2;
+            (over || enough || queue.ended || self.disconnects() != since).then_some(())
+        };
+        self.readiness.wait(io, come)
+    }
+
+    /// Refuses to read from a socket that was never connected. Otherwise the number of its disconnects.
+    pub(crate) fn is_readable(&self) -> Result<u32, FsError> {
+        let state = self.state();
+        let since = self.disconnects();
+        match state.phase {
             Phase::Idle | Phase::Listening if self.is_unix() && self.kind == Kind::Stream => Err(FsError::Invalid),
             Phase::Idle | Phase::Listening if !self.is_datagram() => {
                 Err(self.take_error().unwrap_or(FsError::NotConnected))
             }
-            _ => Ok(()),
+            _ => Ok(since),
         }
     }
 
-    /// Waits for messages. `Ok(false)` at the end; an error that waits is taken if `first`.
-    pub(crate) fn wait_readable(&self, io: &Io<'_>, first: bool) -> Result<bool, FsError> {
+    /// Waits for messages. `Ok(false)` at the end; an error that waits is taken if `first`. As on Linux, a disconnect
+    /// breaks the pipe for calls that wait, and its error stays for the next one.
+    pub(crate) fn wait_readable(&self, io: &Io<'_>, first: bool, since: u32) -> Result<bool, FsError> {
         let state = || {
             let queue = self.inbox.queue();
+            if self.disconnects() != since {
+                return Some(Err(FsError::BrokenPipe));
+            }
             if !queue.is_empty() {
                 return Some(Ok(true));
             }
@@ -284,35 +331,41 @@ impl<H: Host> Endpoint<H> {
     }
 
     /// Copies the bytes that are there. Returns whether the call ends with them.
-    fn take_bytes(&self, sink: &mut dyn Sink, flags: ReceiveFlags, out: &mut Received<H>) -> Result<bool, FsError> {
+    fn take_bytes(
+        &self,
+        sink: &mut dyn Sink,
+        flags: ReceiveFlags,
+        since: u32,
+        out: &mut Received<H>,
+    ) -> Result<bool, FsError> {
         let peek = flags.contains(ReceiveFlags::PEEK);
         let (mut at, mut stop, mut room) = (0, false, false);
         let mut failed = Ok(());
         let readers = self.inbox.read();
         while !stop && sink.room() > 0 {
-            let Some(Borrowed { data, more, start, cargo }) = self.borrow(at, out, &mut stop) else { break };
-            let length = data.len() - start;
-            let moved = sink.put(&data[start..]);
+            let Some(mut borrowed) = self.borrow(at, since, out, &mut stop) else { break };
+            let bytes = &borrowed.data[borrowed.start..];
+            let length = bytes.len();
+            let moved = sink.put(bytes);
             let n = *moved.as_ref().unwrap_or(&0);
             failed = moved.map(drop);
             stop = n < length;
-            let mut kept = cargo;
-            let landing = if n > 0 && !peek { kept.take() } else { None };
+            let landing = if n > 0 && !peek { borrowed.cargo.take() } else { None };
             if n > 0 && peek {
                 at += 1;
-                match kept.as_ref().map(|flight| flight.copy()).transpose() {
+                match borrowed.cargo.as_ref().map(|flight| flight.copy()).transpose() {
                     Ok(copy) => stop |= deliver(out, copy),
                     Err(e) => (failed, stop) = (Err(e), true),
                 }
             }
             let removed = {
                 let mut queue = self.inbox.queue();
+                stop |= !queue.lent(&borrowed);
                 let removed = if n == length && !peek {
-                    Some((queue.remove_borrowed(n), data))
+                    (queue.lent(&borrowed).then(|| queue.remove_borrowed(n)), Some(borrowed))
                 } else {
-                    let borrowed = Borrowed { data, more, start, cargo: kept };
-                    queue.give_back(at - usize::from(peek && n > 0), borrowed, if peek { 0 } else { n });
-                    None
+                    let at = at - usize::from(peek && n > 0);
+                    (None, queue.give_back(at, borrowed, if peek { 0 } else { n }))
                 };
                 room |= queue.made_room();
                 removed
@@ -332,8 +385,12 @@ impl<H: Host> Endpoint<H> {
     }
 
     /// Takes out chunk `at`. If other credentials belong to it than to the bytes before, it sets `stop` instead.
-    fn borrow(&self, at: usize, out: &Received<H>, stop: &mut bool) -> Option<Borrowed<Flight<H>>> {
+    fn borrow(&self, at: usize, since: u32, out: &Received<H>, stop: &mut bool) -> Option<Borrowed<Flight<H>>> {
         let mut queue = self.inbox.queue();
+        // The bytes are those of another connection.
+        if self.disconnects() != since {
+            return None;
+        }
         if out.bytes > 0 && self.options.has(Flags::PASS_CREDENTIALS) {
             let theirs = queue.get(at)?.cargo.as_ref().and_then(|flight| flight.credentials);
             if theirs.is_some() && theirs != out.ancillary.credentials {
@@ -342,6 +399,21 @@ impl<H: Host> Endpoint<H> {
             }
         }
         queue.borrow(at)
+    }
+}
+
+/// A sink that drops this many bytes.
+struct Discard(usize);
+
+impl Sink for Discard {
+    fn room(&self) -> usize {
+        self.0
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> Result<usize, FsError> {
+        let n = bytes.len().min(self.0);
+        self.0 -= n;
+        Ok(n)
     }
 }
 

@@ -218,9 +218,14 @@ pub(super) enum Target {
 }
 
 impl Target {
-    /// The target that a program gave to a socket of `family`.
-    pub(super) fn of<M: Machine>(ctx: &Ctx<'_, M>, given: Given, family: Family) -> Result<Target, Errno> {
-        same_family(&given, family, Errno::EINVAL)?;
+    /// The target that a program gave to a socket.
+    pub(super) fn of<M: Machine>(ctx: &Ctx<'_, M>, given: Given, socket: &Socket<M>) -> Result<Target, Errno> {
+        let (family, datagrams) = (socket.family(), socket.kind() == Kind::Datagram);
+        match (&given, family) {
+            // `quire_net` knows whether an IPv6 socket may send to IPv4.
+            (Given::Inet(at), Family::Inet6) if datagrams && at.is_ipv4() => {}
+            _ => same_family(&given, family, Errno::EINVAL)?,
+        }
         match given {
             Given::Path(path) => Ok(Target::InTree(in_tree(ctx, &path)?)),
             Given::Abstract(name) => Ok(Target::Abstract(name)),
@@ -256,7 +261,7 @@ pub fn sys_connect<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, len: i32)
         socket.disconnect()?;
         return Ok(0);
     }
-    let target = Target::of(ctx, given, socket.family())?;
+    let target = Target::of(ctx, given, socket)?;
     let interrupted = || ctx.thread.interrupted();
     let io = Io { interrupted: &interrupted, ..Io::WAIT }.of(file.flags());
     socket.connect(&io, &target.destination(), ctx.peer_credentials())?;

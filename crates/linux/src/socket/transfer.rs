@@ -84,7 +84,9 @@ fn send<M: Machine>(
         Some(_) if socket.kind() != Kind::Datagram => {
             return Err(if socket.remote().is_ok() { Errno::EISCONN } else { Errno::EOPNOTSUPP });
         }
-        Some(given) => Some(Target::of(ctx, given, socket.family())?),
+        // Linux's IPv6 sockets take no address for their peer's.
+        Some(Given::Unspecified) if socket.family() == Family::Inet6 => None,
+        Some(given) => Some(Target::of(ctx, given, socket)?),
     };
     let interrupted = || ctx.thread.interrupted();
     let io = waits(file, flags, &interrupted);
@@ -210,7 +212,9 @@ fn receive<M: Machine>(
     how.set(ReceiveFlags::PEEK, flags & raw::MSG_PEEK != 0);
     how.set(ReceiveFlags::WAIT_ALL, flags & raw::MSG_WAITALL != 0);
     how.set(ReceiveFlags::SENDER, named);
-    how.set(ReceiveFlags::TRUNCATE, flags & raw::MSG_TRUNC != 0 && socket.kind() != Kind::Stream);
+    // Unix streams ignore it, as on Linux.
+    let knows = socket.kind() != Kind::Stream || socket.family() != Family::Unix;
+    how.set(ReceiveFlags::TRUNCATE, flags & raw::MSG_TRUNC != 0 && knows);
     let interrupted = || ctx.thread.interrupted();
     let received = socket.receive(&waits(file, flags, &interrupted), &mut to.transfer(ctx), how)?;
     let flags = if received.truncated { raw::MSG_TRUNC } else { 0 };

@@ -99,19 +99,23 @@ fn a_sender_without_room_is_told_of_room_though_it_does_not_poll() {
     }
 }
 
+/// Datagram sockets named b and c that have no room, and the socket that filled them.
+fn two_full_receivers(n: &Network) -> ([Shared; 2], Shared) {
+    let filler = socket(n, Family::Unix, Kind::Datagram);
+    let receivers = [b"b", b"c"].map(|name| {
+        let receiver = socket(n, Family::Unix, Kind::Datagram);
+        receiver.bind(Place::Abstract(name), ME).unwrap();
+        while send_to(&filler, &[0; 1000], Destination::Abstract(name)).is_ok() {}
+        receiver
+    });
+    (receivers, filler)
+}
+
 #[test]
 fn a_sender_without_room_is_listed_once_at_each_receiver() {
     let n = network();
-    let [b, c] = [b"b", b"c"].map(|name| {
-        let receiver = socket(&n, Family::Unix, Kind::Datagram);
-        receiver.bind(Place::Abstract(name), ME).unwrap();
-        receiver
-    });
+    let ([b, c], _filler) = two_full_receivers(&n);
     let senders: Vec<_> = (0..20).map(|_| socket(&n, Family::Unix, Kind::Datagram)).collect();
-    let filler = socket(&n, Family::Unix, Kind::Datagram);
-    for name in [b"b", b"c"] {
-        while send_to(&filler, &[0; 1000], Destination::Abstract(name)).is_ok() {}
-    }
     for sender in senders.iter().chain(senders.iter().rev()) {
         for name in [b"b", b"c", b"b"] {
             sender.connect(&Io::NOW, &Destination::Abstract(name), ME).unwrap();
@@ -128,17 +132,9 @@ fn a_sender_without_room_is_listed_once_at_each_receiver() {
 #[test]
 fn a_failed_send_elsewhere_does_not_keep_a_poll_from_the_peer() {
     let n = network();
-    let [b, _c] = [b"b", b"c"].map(|name| {
-        let receiver = socket(&n, Family::Unix, Kind::Datagram);
-        receiver.bind(Place::Abstract(name), ME).unwrap();
-        receiver
-    });
+    let ([b, _c], _filler) = two_full_receivers(&n);
     let sender = socket(&n, Family::Unix, Kind::Datagram);
     sender.connect(&Io::NOW, &Destination::Abstract(b"b"), ME).unwrap();
-    let filler = socket(&n, Family::Unix, Kind::Datagram);
-    for name in [b"b", b"c"] {
-        while send_to(&filler, &[0; 1000], Destination::Abstract(name)).is_ok() {}
-    }
     assert_eq!(send_to(&sender, &[0; 1000], Destination::Abstract(b"c")), Err(FsError::WouldBlock));
     assert_eq!(sender.ready(), Ready::empty());
     told_of_room(&sender, &b);

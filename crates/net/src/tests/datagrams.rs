@@ -104,6 +104,11 @@ fn udp_goes_to_bound_and_connected_sockets() {
         send_to(&stranger, b"hello", Destination::Inet(to)).unwrap();
         assert_eq!(read(&client, &Io::NOW, 9), Err(FsError::WouldBlock));
         client.disconnect().unwrap();
+        assert!(!client.is_bound(), "the port was chosen for it");
+        assert_eq!(write(&client, &Io::NOW, b"x"), Err(FsError::NoDestination));
+        client.bind(Place::Inet(to), ME).unwrap();
+        client.connect(&Io::NOW, &inet(dest), ME).unwrap();
+        client.disconnect().unwrap();
         send_to(&stranger, b"hello", Destination::Inet(to)).unwrap();
         assert_eq!(read(&client, &Io::NOW, 9).unwrap(), b"hello");
         assert_eq!(write(&client, &Io::NOW, b"x"), Err(FsError::NoDestination));

@@ -2,6 +2,7 @@
 
 mod corners;
 mod datagrams;
+mod disconnects;
 mod files;
 mod names;
 mod refusals;

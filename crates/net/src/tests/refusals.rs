@@ -42,6 +42,15 @@ fn a_call_without_memory_leaves_the_sockets_as_they_were() {
             c.connect(&Io::WAIT, &destination(&l), ME).unwrap();
             (l, c)
         };
+        let again = |n: &Network| {
+            let (l, c) = queued(n);
+            drop(l.accept(&Io::NOW).unwrap());
+            c.disconnect().unwrap();
+            (l, c)
+        };
+        if family != Family::Unix {
+            refuse_each("connect again", again, |_, (l, c)| c.connect(&Io::WAIT, &destination(l), ME));
+        }
         refuse_each("accept", queued, |_, (l, _)| l.accept(&Io::NOW).map(drop));
         let connected = |n: &Network| connected(n, family, kind);
         refuse_each("write a little", connected, |_, (a, _)| write(a, &Io::NOW, b"x").map(drop));

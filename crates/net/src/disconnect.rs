@@ -1,0 +1,147 @@
+//! The end of a peer's role: `connect` to no address, and datagram sockets whose peers change or close.
+//!
+//! A disconnected TCP socket may connect or listen again. So its endpoint meets two peers, and calls on the first peer
+//! may still be under way. Such a call finds that it is not the inbox's [only sender](crate::inbox::Queue::sender).
+//! Calls on this socket that began before compare the number of disconnects.
+
+use crate::address::Address;
+use crate::endpoint::{Calls, Endpoint, Phase};
+use crate::host::Host;
+use crate::inbox::NO_SENDER;
+use crate::listing::Stage;
+use crate::mutant::{Mutant, mutant};
+use core::mem;
+use core::net::SocketAddr;
+use quire_fs::FsError;
+use quire_heap::Arc;
+use quire_sync::MutexGuard;
+use quire_sync::atomic::Ordering;
+
+impl<H: Host> Endpoint<H> {
+    /// Takes the peer away.
+    pub(crate) fn disconnect(this: &Arc<Self>) -> Result<(), FsError> {
+        if this.is_tcp() {
+            Endpoint::end_connection(this, &this.calls.lock(), true);
+            return Ok(());
+        }
+        if !this.is_datagram() {
+            return Err(FsError::Invalid);
+        }
+        Endpoint::set_peer(this, None, None);
+        let port = {
+            let mut state = this.state();
+            let port = state.take_port();
+            if port.is_some() {
+                let address = if state.fixed_address { state.inet() } else { None };
+                state.local = address.map(|at| Address::Inet(SocketAddr::new(at.ip(), 0)));
+            }
+            port
+        };
+        this.free_port(port);
+        Ok(())
+    }
+
+    /// Frees a port that was taken away. Otherwise the entry of the socket's port has no peer any more.
+    fn free_port(&self, taken: Option<u16>) {
+        match taken {
+            Some(port) => self.forget_port(port),
+            // An entry that does not listen meets no conflict.
+            None => drop(self.change_port(false, None)),
+        }
+    }
+
+    /// Ends the connection, the attempt to connect or the listening of a TCP socket. `counted`: calls that wait fail,
+    /// as those of a disconnect do.
+    pub(crate) fn end_connection(this: &Arc<Self>, _calls: &MutexGuard<'_, Calls>, counted: bool) {
+        let (phase, peer) = {
+            let state = this.state();
+            (state.phase, state.peer.clone())
+        };
+        let connected = matches!(phase, Phase::Connected | Phase::Untold);
+        let open = connected && this.stage() != Stage::Closed;
+        // The peer learns of the reset before its next write can find that this inbox takes no more bytes.
+        if let Some(peer) = &peer {
+            peer.hang_up(this, if open { this.reset_of(peer) } else { None });
+        }
+        let (backlog, removed, port) = {
+            let mut state = this.state();
+            let attempted = state.phase == Phase::Connecting;
+            (state.phase, state.remote) = (Phase::Idle, None);
+            let port = state.take_port();
+            if let Some(at) = state.inet()
+                && !state.fixed_address
+            {
+                // The port stays visible, as on Linux.
+                state.local = Some(Address::Inet(SocketAddr::new(this.wildcard().ip(), at.port())));
+            }
+            let link = state.peer.take();
+            let backlog = state.backlog.take();
+            let mut queue = this.inbox.queue();
+            let messages = queue.purge();
+            (queue.ended, queue.deaf, queue.sender) = (false, false, Some(NO_SENDER));
+            this.shut.store(false, Ordering::Release);
+            if open || attempted {
+                this.fail_anew(FsError::Reset);
+            }
+            if counted && !mutant(Mutant::DisconnectUncounted) {
+                this.disconnects.fetch_add(1, Ordering::AcqRel);
+            }
+            (backlog, (messages, link), port)
+        };
+        drop((removed, peer));
+        this.free_port(port);
+        this.readiness.notify();
+        this.abort_all(backlog);
+    }
+
+    /// Changes the peer of a datagram socket.
+    pub(crate) fn set_peer(this: &Arc<Self>, peer: Option<Arc<Self>>, remote: Option<Address>) {
+        let new = peer.clone();
+        let before = {
+            let mut state = this.state();
+            state.phase = if remote.is_some() { Phase::Connected } else { Phase::Idle };
+            state.remote = remote;
+            mem::replace(&mut state.peer, peer)
+        };
+        if let Some(before) = before
+            && !new.is_some_and(|new| Arc::ptr_eq(&new, &before))
+        {
+            Endpoint::drop_messages_of(this, &before);
+        }
+        this.readiness.notify();
+    }
+
+    /// Forgets the peer of a Unix datagram socket if it is `closed`, which has closed. Whether it was the peer.
+    pub(crate) fn lose_peer(this: &Arc<Self>, closed: &Arc<Self>) -> bool {
+        let link = {
+            let mut state = this.state();
+            if !state.is_peer(closed) {
+                return false;
+            }
+            (state.phase, state.remote) = (Phase::Idle, None);
+            state.peer.take()
+        };
+        drop(link);
+        Endpoint::drop_messages_of(this, closed);
+        this.readiness.notify();
+        true
+    }
+
+    /// Drops the messages that wait at a Unix datagram socket which has left `peer`. As on Linux, all go, and a peer
+    /// that is connected to this socket gets an error.
+    fn drop_messages_of(this: &Arc<Self>, peer: &Arc<Self>) {
+        let messages = {
+            let mut queue = this.inbox.queue();
+            if queue.is_empty() {
+                return;
+            }
+            queue.purge()
+        };
+        drop(messages);
+        this.announce_room();
+        if peer.state().is_peer(this) {
+            peer.fail_anew(FsError::Reset);
+            peer.readiness.notify();
+        }
+    }
+}
