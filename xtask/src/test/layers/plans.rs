@@ -212,7 +212,7 @@ pub const PLANS: &[Plan] = &[
         krate: "net",
         rooms: &[
             "mutant", "address", "host", "options", "table", "inbox", "collect", "network", "endpoint", "unix", "inet",
-            "listing", "connect", "stream", "datagram", "socket",
+            "listing", "disconnect", "connect", "stream", "datagram", "socket",
         ],
         exceptions: &[
             ("host", "socket", "the host finds the socket of a file that travels"),
