@@ -237,6 +237,11 @@ impl<H: Host> Endpoint<H> {
         if self.is_unix() { self.options.send_buffer() } else { receiver.options.receive_buffer() }
     }
 
+    /// Its address, which tells it from other endpoints while it lives.
+    pub(crate) fn place(&self) -> usize {
+        core::ptr::from_ref(self).addr()
+    }
+
     /// The disconnects of this socket, for a call that may wait.
     pub(crate) fn disconnects(&self) -> u32 {
         self.disconnects.load(Ordering::Acquire)

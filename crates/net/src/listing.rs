@@ -58,11 +58,6 @@ pub(crate) struct Listed<H: Host> {
 }
 
 impl<H: Host> Endpoint<H> {
-    /// Its address, which tells it from other endpoints while it lives.
-    pub(crate) fn place(&self) -> usize {
-        core::ptr::from_ref(self).addr()
-    }
-
     /// Adds it to the list. It leaves the list when it is freed.
     pub(crate) fn list(this: &Arc<Self>) -> Result<(), FsError> {
         let at = this.place();
