@@ -123,6 +123,9 @@ static void notifications(void) {
     ANSWERS(EINVAL, mq_notify(queue, &event));
     event.sigev_notify = SIGEV_SIGNAL, event.sigev_signo = 99;
     ANSWERS(EINVAL, mq_notify(queue, &event));
+    // Signal 0 is none.
+    event.sigev_signo = 0;
+    CHECK(!mq_notify(queue, &event) && !mq_notify(queue, NULL), "signal 0");
     ANSWERS(EBADF, mq_notify(0, NULL));
     // The end of a process ends its notification.
     event.sigev_signo = SIGUSR1;

@@ -153,6 +153,7 @@ static int ids_main(void) {
     CHECK(!getresuid(&real, &effective, &saved) && effective == 1000 && saved == 1000, "%d %d", effective, saved);
     CHECK(setresuid(-1, 0, -1) == -1 && errno == EPERM, "no way back to the old id");
     CHECK(prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1, "a child gains no privileges either");
+    CHECK(prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 1) == -1 && errno == EINVAL, "an argument too many");
     return 34;
 }
 static void exec_settles_ids(void) {

@@ -616,6 +616,11 @@ static void disconnects_under_calls(void) {
     CHECK(!ended(child) && error_of(ends[0]) == ECONNRESET, "the error stays");
     close(ends[0]), close(ends[1]);
     connected(ends);
+    child = gives_up(ends[0], 0);
+    ANSWERS(EPIPE, read(ends[0], bytes, 8));
+    CHECK(!ended(child) && error_of(ends[0]) == ECONNRESET, "the error stays for a read, too");
+    close(ends[0]), close(ends[1]);
+    connected(ends);
     CHECK(write(ends[1], "hi", 2) == 2, "write");
     child = gives_up(ends[0], 0);
     CHECK(recv(ends[0], bytes, 8, MSG_WAITALL) == 2, "recv");
@@ -761,6 +766,19 @@ static void ipv4_of_ipv6_sockets(void) {
     close(to);
 }
 
+// A message has room where the buffer is not full. The last one fills it beyond its size.
+static void datagrams_of_half_a_buffer(void) {
+    int ends[2], size;
+    CHECK(!socketpair(AF_UNIX, SOCK_DGRAM, 0, ends), "socketpair");
+    CHECK(!getsockopt(ends[0], SOL_SOCKET, SO_SNDBUF, &size, &(socklen_t){sizeof size}), "SO_SNDBUF");
+    char *many = calloc(1, size);
+    CHECK(many, "memory");
+    for (int i = 0; i < 2; i++) CHECK(send(ends[0], many, size / 2, MSG_DONTWAIT) == size / 2, "message %d", i);
+    ANSWERS(EAGAIN, send(ends[0], many, 1, MSG_DONTWAIT));
+    CHECK(recv(ends[1], many, size, 0) == size / 2 && send(ends[0], many, 1, MSG_DONTWAIT) == 1, "room again");
+    free(many), close(ends[0]), close(ends[1]);
+}
+
 static void datagram_sockets_without_peers(void) {
     int ends[2];
     char bytes[8];
@@ -831,6 +849,7 @@ static const struct check checks[] = {
     {"disconnects_under_calls", disconnects_under_calls},
     {"discarded_and_peeked_bytes", discarded_and_peeked_bytes},
     {"ipv4_of_ipv6_sockets", ipv4_of_ipv6_sockets},
+    {"datagrams_of_half_a_buffer", datagrams_of_half_a_buffer},
     {"datagram_sockets_without_peers", datagram_sockets_without_peers},
 };
 

@@ -215,7 +215,7 @@ impl<H: Host> Endpoint<H> {
         let options = listener.options.inherited(listener.is_unix());
         let server = Arc::try_new(Endpoint::new(this.network, listener.family, listener.kind, options))?;
         Endpoint::list(&server)?;
-        let fixed = listener.state().fixed_address;
+        let fixed = listener.is_tcp() && listener.state().fixed_address;
         {
             let mut state = server.state();
             (state.local, state.remote, state.peer) = (local, remote, Some(this.clone()));

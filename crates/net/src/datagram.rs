@@ -26,6 +26,7 @@ impl<H: Host> Endpoint<H> {
         }
         let Destination::Inet(to) = to else { return Err(FsError::WrongFamily) };
         let to = this.peer_address(*to)?;
+        let _calls = this.calls.lock();
         Endpoint::bind_for(this, None)?;
         this.change_port(false, Some(to))?;
         Endpoint::set_peer(this, None, Some(Address::Inet(to)));
@@ -188,8 +189,9 @@ impl<H: Host> Endpoint<H> {
             if this.shut.load(Ordering::Acquire) {
                 return Some(Err(FsError::BrokenPipe));
             }
-            // An empty inbox takes any message, because the buffers may have become smaller.
-            if !queue.is_empty() && !queue.is_below(limit.saturating_sub(bytes + OVERHEAD)) {
+            // As on Linux, a message has room where the buffer is not full, and may fill it beyond its size. An empty
+            // inbox takes any message, because the buffers may have become smaller.
+            if !queue.is_empty() && !queue.is_below(limit.saturating_sub(1)) {
                 return None;
             }
             if queue.reserve(1).is_err() {

@@ -27,6 +27,7 @@ impl<H: Host> Endpoint<H> {
         if !this.is_datagram() {
             return Err(FsError::Invalid);
         }
+        let _calls = (!this.is_unix()).then(|| this.calls.lock());
         Endpoint::set_peer(this, None, None);
         let port = {
             let mut state = this.state();
@@ -54,8 +55,14 @@ impl<H: Host> Endpoint<H> {
     /// as those of a disconnect do.
     pub(crate) fn end_connection(this: &Arc<Self>, _calls: &MutexGuard<'_, Calls>, counted: bool) {
         let (phase, peer) = {
-            let state = this.state();
-            (state.phase, state.peer.clone())
+            let mut state = this.state();
+            let phase = state.phase;
+            // From now on the listener cannot complete the attempt.
+            if phase == Phase::Connecting {
+                state.phase = Phase::Idle;
+                this.fail_anew(FsError::Reset);
+            }
+            (phase, state.peer.clone())
         };
         let connected = matches!(phase, Phase::Connected | Phase::Untold);
         let open = connected && this.stage() != Stage::Closed;
@@ -65,7 +72,6 @@ impl<H: Host> Endpoint<H> {
         }
         let (backlog, removed, port) = {
             let mut state = this.state();
-            let attempted = state.phase == Phase::Connecting;
             (state.phase, state.remote) = (Phase::Idle, None);
             let port = state.take_port();
             if let Some(at) = state.inet()
@@ -80,7 +86,7 @@ impl<H: Host> Endpoint<H> {
             let messages = queue.purge();
             (queue.ended, queue.deaf, queue.sender) = (false, false, Some(NO_SENDER));
             this.shut.store(false, Ordering::Release);
-            if open || attempted {
+            if open {
                 this.fail_anew(FsError::Reset);
             }
             if counted && !mutant(Mutant::DisconnectUncounted) {
@@ -88,9 +94,13 @@ impl<H: Host> Endpoint<H> {
             }
             (backlog, (messages, link), port)
         };
-        drop((removed, peer));
+        drop(removed);
         this.free_port(port);
         this.readiness.notify();
+        // A writer that waits for room finds now that this inbox refuses its bytes.
+        if let Some(peer) = peer {
+            peer.readiness.notify();
+        }
         this.abort_all(backlog);
     }
 

@@ -184,7 +184,7 @@ impl<H: Host> Socket<H> {
         let at = remote.map_or_else(|| endpoint.inet(), |to: IpAddr| endpoint.inet_towards(to));
         match at.ip() {
             // The wildcard of IPv4 is not an address of an IPv6 socket's own, unless it was bound to it.
-            _ if at.port() == 0 => Address::Inet(endpoint.wildcard()),
+            ip if at.port() == 0 && ip.is_unspecified() => Address::Inet(endpoint.wildcard()),
             _ => Address::Inet(at).seen_by(endpoint.family),
         }
     }
@@ -279,7 +279,8 @@ impl<H: Host> Stream for Socket<H> {
             (state.phase, state.backlog.as_ref().is_none_or(|backlog| !backlog.queue.is_empty()))
         };
         let mut ready = Ready::empty();
-        ready.set(Ready::ERROR, endpoint.has_error());
+        // A listener does not show the error of an earlier connection.
+        ready.set(Ready::ERROR, phase != Phase::Listening && endpoint.has_error());
         let stream = !endpoint.is_datagram();
         match phase {
             Phase::Listening => {
@@ -316,11 +317,15 @@ impl<H: Host> Stream for Socket<H> {
             return None;
         }
         // An error stays for the call.
-        if endpoint.has_error() || endpoint.is_readable().is_err() || endpoint.is_refused() {
+        if endpoint.has_error() || endpoint.never_readable() || endpoint.is_refused() {
             return Some(false);
         }
         let queue = endpoint.inbox.queue();
         Some(queue.is_empty() && !queue.ended)
+    }
+
+    fn breaks(&self) -> u32 {
+        self.endpoint.disconnects()
     }
 
     fn queued(&self) -> Result<usize, FsError> {

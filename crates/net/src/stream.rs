@@ -278,12 +278,17 @@ impl<H: Host> Endpoint<H> {
     /// Waits until that many bytes have come, or no more come. Unless it waits for `all`, half of a buffer is enough.
     fn wait_for_bytes(&self, io: &Io<'_>, bytes: usize, all: bool, since: u32) -> Result<(), FsError> {
         let come = || {
-            let over = self.has_error() || self.is_refused();
+            let over = self.has_error() || self.is_refused() || self.never_readable();
             let queue = self.inbox.queue();
             let enough = queue.bytes >= bytes || !all && queue.charge > self.options.receive_buffer() / 2;
             (over || enough || queue.ended || self.disconnects() != since).then_some(())
         };
         self.readiness.wait(io, come)
+    }
+
+    /// Whether a socket of connections has none.
+    pub(crate) fn never_readable(&self) -> bool {
+        !self.is_datagram() && matches!(self.state().phase, Phase::Idle | Phase::Listening)
     }
 
     /// Refuses to read from a socket that was never connected. Otherwise the number of its disconnects.
@@ -324,7 +329,10 @@ impl<H: Host> Endpoint<H> {
             match self.take_error() {
                 Some(e) => Some(Err(e)),
                 // None, or another reader has taken it.
-                None => ended.then_some(Ok(false)),
+                None if ended => Some(Ok(false)),
+                // The attempt to connect has ended.
+                None if self.is_tcp() && self.never_readable() => Some(Err(FsError::NotConnected)),
+                None => None,
             }
         };
         self.readiness.wait(io, state)?

@@ -556,6 +556,11 @@ impl<H: Host> OpenFile<H> {
         !self.flags().contains(OpenFlags::NONBLOCK) && self.stream().and_then(|s| s.read_waits(room)) == Some(true)
     }
 
+    /// How often [reads that waited](Stream::breaks) were broken off.
+    pub fn breaks(&self) -> u32 {
+        self.stream().map_or(0, |stream| stream.breaks())
+    }
+
     /// The announcer of changes of [`ready`](Self::ready).
     pub fn readiness(&self) -> Option<&Readiness> {
         match &self.body {

@@ -80,25 +80,29 @@ pub(super) fn writable<M: Machine>(file: &File<M>) -> Result<(), Errno> {
 pub fn sys_read<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, len: u64) -> Result<usize, Errno> {
     let file = ctx.file(fd)?;
     readable(&file)?;
-    read(ctx, ReadWait { file, at, len })
+    read(ctx, ReadWait { file, at, len, breaks: None })
 }
 
 /// Reads. If the file is empty, and can tell so, the thread waits without a kernel stack.
 fn read<M: Machine>(ctx: &mut Ctx<'_, M>, wait: ReadWait<M>) -> Result<usize, Errno> {
     let to = Vectors::one(wait.at, wait.len)?;
     let file = &wait.file;
+    if wait.breaks.is_some_and(|breaks| breaks != file.breaks()) {
+        return Err(Errno::EPIPE);
+    }
     if wait.len > 0
         && file.read_waits(wait.len)
         && let Some(readiness) = file.readiness()
     {
         let (waiter, interrupted) = (&ctx.thread.queued, || ctx.interrupted());
+        let breaks = wait.breaks.unwrap_or_else(|| file.breaks());
+        let ends = || breaks != file.breaks() || !file.read_waits(wait.len);
         // SAFETY: the thread is here, so its waiter is on no list. It is part of the thread, the stored state keeps the file,
         // and `go_on` takes the waiter off.
-        match unsafe {
-            readiness.sleepers().begin(waiter, None, interrupted, || (!file.read_waits(wait.len)).then_some(()))
-        } {
-            None => return Err(ctx.sleep(Sleep::Read(wait))),
+        match unsafe { readiness.sleepers().begin(waiter, None, interrupted, || ends().then_some(())) } {
+            None => return Err(ctx.sleep(Sleep::Read(ReadWait { breaks: Some(breaks), ..wait }))),
             Some(Err(_)) => return Err(Errno::ERESTARTSYS),
+            Some(Ok(())) if breaks != file.breaks() => return Err(Errno::EPIPE),
             // Another reader may still be faster: then this one waits on its stack.
             Some(Ok(())) => {}
         }

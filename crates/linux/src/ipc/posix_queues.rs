@@ -287,6 +287,8 @@ pub fn sys_mq_notify<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, event: u64) -> R
         Some([value, kind, ..]) => {
             let by = match (kind >> 32) as u32 {
                 SIGEV_NONE => By::Nothing,
+                // Signal 0 is none.
+                SIGEV_SIGNAL if kind as u32 == 0 => By::Nothing,
                 SIGEV_SIGNAL => By::Signal(Signal::new(u64::from(kind as u32)).map_err(|_| Errno::EINVAL)?, value),
                 SIGEV_THREAD => {
                     let bytes = ctx.read::<[u8; COOKIE]>(value)?;

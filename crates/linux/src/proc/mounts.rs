@@ -79,7 +79,7 @@ fn lines<M: Machine>(vfs: &Vfs<FileHost<M>>, out: &mut Text) -> Result<(), FsErr
             let mut has = mount.restrictions();
             has.set(Restrictions::READ_ONLY, mount.root.refuses(Restrictions::READ_ONLY));
             restrictions_of(has, out)?;
-            put!(out, ",relatime")?;
+            put!(out, ",noatime")?;
             limits_of(system, out)?;
             put!(out, " 0 0\n")
         };
@@ -117,7 +117,7 @@ fn numbered_lines<M: Machine>(vfs: &Vfs<FileHost<M>>, out: &mut Text) -> Result<
             let mode = if system.is_read_only() { "ro" } else { "rw" };
             put!(out, " ")?;
             restrictions_of(mount.restrictions(), out)?;
-            put!(out, ",relatime - {kind} ")?;
+            put!(out, ",noatime - {kind} ")?;
             escaped(&mount.source, out)?;
             put!(out, " {mode}")?;
             limits_of(system, out)?;

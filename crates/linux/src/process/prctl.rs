@@ -68,7 +68,9 @@ pub fn sys_prctl<M: Machine>(
             process.no_new_privileges.store(true, Ordering::Relaxed);
             Ok(0)
         }
-        raw::PR_GET_NO_NEW_PRIVS => Ok(usize::from(process.no_new_privileges.load(Ordering::Relaxed))),
+        raw::PR_GET_NO_NEW_PRIVS if [second, third, fourth, fifth] == [0; 4] => {
+            Ok(usize::from(process.no_new_privileges.load(Ordering::Relaxed)))
+        }
         raw::PR_GET_TID_ADDRESS => {
             ctx.write(second, &ctx.thread.clear_tid.load(Ordering::Relaxed))?;
             Ok(0)

@@ -121,6 +121,8 @@ pub struct ReadWait<M: Machine> {
     pub(crate) file: Arc<File<M>>,
     pub(crate) at: u64,
     pub(crate) len: u64,
+    /// The file's [breaks](quire_fs::OpenFile::breaks) when the wait began.
+    pub(crate) breaks: Option<u32>,
 }
 
 /// A `poll` or `ppoll` that waits. It looks again when the thread is woken.

@@ -376,3 +376,43 @@ fn a_unix_datagram_socket_that_leaves_its_peer_drops_its_messages() {
         assert_eq!(c.take_error(), None);
     }
 }
+
+#[test]
+fn each_reader_of_an_attempt_that_is_shut_down_wakes() {
+    let n = network();
+    let (_listener, _clients, last) = waiting(&n);
+    let ends = during(
+        || {
+            std::thread::scope(|s| {
+                let readers = [(); 2].map(|()| s.spawn(|| read(&last, &Io::WAIT, 9)));
+                readers.map(|reader| reader.join().unwrap())
+            })
+        },
+        || last.shutdown(false, true).unwrap(),
+    );
+    // The first takes the error.
+    assert!(ends.contains(&Err(FsError::Reset)) && ends.contains(&Err(FsError::NotConnected)), "{ends:?}");
+}
+
+#[test]
+fn a_chosen_address_outlives_the_port() {
+    let n = network();
+    for (family, ip) in [(Family::Inet4, "127.0.0.1"), (Family::Inet6, "[::1]"), (Family::Inet6, "[::ffff:127.0.0.1]")]
+    {
+        let a = socket(&n, family, Kind::Datagram);
+        bind(&a, &format!("{ip}:0")).unwrap();
+        a.connect(&Io::NOW, &inet(&format!("{ip}:9")), ME).unwrap();
+        a.disconnect().unwrap();
+        assert_eq!(a.local(), address(&format!("{ip}:0")));
+    }
+}
+
+#[test]
+fn a_listener_does_not_show_the_error_of_its_earlier_connection() {
+    let n = network();
+    let (a, _b) = tcp(&n);
+    a.disconnect().unwrap();
+    assert!(a.ready().contains(Ready::ERROR));
+    a.listen(1, ME).unwrap();
+    assert_eq!((a.ready(), a.take_error()), (Ready::empty(), Some(FsError::Reset)));
+}
