@@ -56,6 +56,8 @@ pub struct Waiter<M: Machine> {
     key: Cell<Key>,
     /// Written by the waiting thread before the waiter is listed, as is `thread`.
     bits: Cell<u32>,
+    /// The [urgency](Thread::urgency) of the thread when the wait began.
+    urgency: Cell<u8>,
     /// Alive while this waiter is listed.
     thread: Cell<Option<NonNull<Thread<M>>>>,
     /// Written under the locks of both the old and the new bucket.
@@ -85,6 +87,7 @@ impl<M: Machine> Waiter<M> {
             behind: UnsafeCell::new(List::new()),
             key: Cell::new((0, 0)),
             bits: Cell::new(0),
+            urgency: Cell::new(0),
             thread: Cell::new(None),
             bucket: AtomicUsize::new(0),
             woken: AtomicBool::new(false),
@@ -128,14 +131,31 @@ impl<M: Machine> Chain<M> {
         self.locks.iter().find(|lock| unsafe { lock.as_ref() }.key() == key)
     }
 
+    /// Lists `waiter` behind those of its key that are at least as urgent. Finding its place takes a step for each more
+    /// urgent one, which are real-time threads.
+    ///
     /// # Safety
     /// `waiter` is listed nowhere, its key is set, and it stays until it is taken off.
     unsafe fn add(&mut self, waiter: NonNull<Waiter<M>>) {
-        // SAFETY: the caller's word; the first of the key is listed, so alive, and guarded by the lock we hold.
+        // SAFETY: the caller's word; the waiters of the key are listed, so alive, and guarded by the lock we hold.
         unsafe {
-            match self.first_of(waiter.as_ref().key.get()) {
-                Some(first) => (*first.as_ref().behind.get()).push_back(waiter),
-                None => self.keys.push_back(waiter),
+            let urgency = waiter.as_ref().urgency.get();
+            let Some(first) = self.first_of(waiter.as_ref().key.get()) else {
+                self.keys.push_back(waiter);
+                return;
+            };
+            let behind = &mut *first.as_ref().behind.get();
+            if urgency == 0 {
+                behind.push_back(waiter);
+            } else if urgency > first.as_ref().urgency.get() {
+                let mut behind = core::mem::take(behind);
+                self.keys.remove(first);
+                behind.push_front(first);
+                *waiter.as_ref().behind.get() = behind;
+                self.keys.push_back(waiter);
+            } else {
+                let after = behind.iter().take_while(|other| other.as_ref().urgency.get() >= urgency).last();
+                behind.insert_after(after, waiter);
             }
         }
     }
@@ -322,7 +342,9 @@ impl<M: Machine> FutexTable<M> {
         let index = self.index_of(key);
         waiter.key.set(key);
         waiter.bits.set(bits);
-        waiter.thread.set(Some(NonNull::from(&*scheduler.current())));
+        let current = scheduler.current();
+        waiter.urgency.set(current.urgency());
+        waiter.thread.set(Some(NonNull::from(&*current)));
         waiter.bucket.store(index, Ordering::Relaxed);
         waiter.woken.store(false, Ordering::Relaxed);
         waiter.moves.set(false);
@@ -403,8 +425,8 @@ impl<M: Machine> FutexTable<M> {
         }
     }
 
-    /// Wakes up to `most` threads that wait on `key` with a bit in common with `bits`, longest waiting first. The
-    /// caller has changed the word before. Returns how many.
+    /// Wakes up to `most` threads that wait on `key` with a bit in common with `bits`: the most urgent first,
+    /// and of those the longest waiting. The caller has changed the word before. Returns how many.
     ///
     /// # Errors
     /// [`Mixed`] if threads wait there for a lock with priority inheritance, or to be moved to one.

@@ -129,6 +129,24 @@ impl<A: Adapter> List<A> {
         self.last = Some(node);
     }
 
+    /// Puts `node` behind `after`; in front (`None`).
+    ///
+    /// # Safety
+    /// As [`push_front`](Self::push_front), and `after` is on this list.
+    #[cfg_attr(recording, track_caller)]
+    pub unsafe fn insert_after(&mut self, after: Option<NonNull<A::Node>>, node: NonNull<A::Node>) {
+        // SAFETY: this function's contract is that of the others. Nodes on a list are alive.
+        unsafe {
+            let Some(after) = after else { return self.push_front(node) };
+            let Some(next) = A::links(after.as_ref()).next.get() else { return self.push_back(node) };
+            let links = A::links(node.as_ref());
+            links.set_prev(Some(after));
+            links.set_next(Some(next));
+            A::links(after.as_ref()).set_next(Some(node));
+            A::links(next.as_ref()).set_prev(Some(node));
+        }
+    }
+
     /// Takes the first node off.
     #[cfg_attr(recording, track_caller)]
     pub fn pop_front(&mut self) -> Option<NonNull<A::Node>> {
@@ -210,7 +228,14 @@ mod tests {
             list.remove(at(3));
             assert_eq!(order(&list), [1]);
             list.push_front(at(4));
-            list.remove(at(1));
+            list.insert_after(Some(at(4)), at(2));
+            list.insert_after(Some(at(1)), at(3));
+            list.insert_after(None, at(0));
+            assert_eq!(order(&list), [0, 4, 2, 1, 3]);
+            for n in [3, 1, 2, 0] {
+                list.remove(at(n));
+            }
+            assert_eq!(order(&list), [4]);
         }
         assert_eq!(list.pop_front(), Some(at(4)));
         assert!(list.is_empty() && list.pop_front().is_none());

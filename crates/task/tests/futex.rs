@@ -5,7 +5,7 @@ mod simulated;
 
 use proptest::prelude::*;
 use quire_task::futex::ANY;
-use quire_task::{FutexTable, FutexWait, Machine, ThreadRef};
+use quire_task::{Class, FutexTable, FutexWait, Machine, ThreadRef};
 use simulated::{Sim, memory};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -69,6 +69,54 @@ fn a_mutex_on_futexes_excludes_and_loses_no_waiter() {
         }
         sim.finish();
         assert_eq!(words.iter().map(|w| w.2.load(SeqCst)).sum::<usize>(), 24 * 300);
+    }
+}
+
+#[test]
+fn urgent_waiters_wake_first_and_equal_ones_in_the_order_of_their_waits() {
+    for moved in [false, true] {
+        let sim = Sim::new(2);
+        let t = table(1);
+        let words: Arc<[Word; 2]> = Arc::new([Word(AtomicU32::new(0)), Word(AtomicU32::new(0))]);
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let urgencies = [0, 7, 0, 99, 7, 1, 0, 99, 50];
+        let (in_order, from) = (order.clone(), words.clone());
+        sim.spawn("waker", move || {
+            let s = sim.scheduler();
+            s.set_class(&s.current(), Class::Fifo(1), false);
+            for (n, urgency) in urgencies.into_iter().enumerate() {
+                let (order, word) = (in_order.clone(), from.clone());
+                let waiter = sim.spawn(&format!("w{n}"), move || {
+                    let s = sim.scheduler();
+                    if urgency > 0 {
+                        s.set_class(&s.current(), Class::Fifo(urgency), false);
+                    }
+                    assert_eq!(word[0].wait(sim, t, 0, ANY, None), FutexWait::Woken);
+                    order.lock().unwrap().push((n, urgency));
+                });
+                while waiter.is_runnable() {
+                    s.park(Some(Machine::now(sim) + 100_000));
+                }
+            }
+            let at = if moved {
+                let mut same = || Ok::<_, Infallible>(true);
+                let done = t.requeue(s, from[0].key(), from[1].key(), 0, usize::MAX, &mut same).unwrap().unwrap();
+                assert_eq!(done, Some((0, urgencies.len())));
+                &from[1]
+            } else {
+                &from[0]
+            };
+            for woken in 1..=urgencies.len() {
+                assert_eq!(t.wake(s, at.key(), 1, ANY), Ok(1));
+                while in_order.lock().unwrap().len() < woken {
+                    s.park(Some(Machine::now(sim) + 100_000));
+                }
+            }
+        });
+        sim.finish();
+        let mut expected: Vec<(usize, u8)> = urgencies.into_iter().enumerate().collect();
+        expected.sort_by_key(|(_, urgency)| core::cmp::Reverse(*urgency));
+        assert_eq!(*order.lock().unwrap(), expected, "moved: {moved}");
     }
 }
 

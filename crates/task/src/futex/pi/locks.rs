@@ -51,7 +51,9 @@ unsafe impl<M: Machine> Adapter for OfLevel<M> {
 impl<M: Machine> PiWaiter<M> {
     pub(super) fn new(scheduler: &Scheduler<M>, state: u8, bucket: usize, target: Key) -> Self {
         let plain = Waiter::new();
-        plain.thread.set(Some(NonNull::from(&*scheduler.current())));
+        let current = scheduler.current();
+        plain.urgency.set(current.urgency());
+        plain.thread.set(Some(NonNull::from(&*current)));
         plain.bucket.store(bucket, Ordering::Relaxed);
         plain.moves.set(true);
         PiWaiter {
