@@ -53,6 +53,9 @@ pub mod which {
     pub const RTTIME: usize = 15;
 }
 
+/// The most pending signals of process 1's limit: as many as a queue holds in the largest block of memory, 4 MiB.
+const PENDING_MOST: u64 = 32_768;
+
 /// All limits of a process. Aligned, because siblings that come and go write the reference count before them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[repr(align(64))]
@@ -68,7 +71,8 @@ impl Limits {
         all[which::NPROC] = Limit { soft: threads / 2, hard: threads / 2 };
         all[which::NOFILE] = Limit { soft: 1024, hard: 4096 };
         all[which::MEMLOCK] = Limit { soft: 8 << 20, hard: 8 << 20 };
-        all[which::SIGPENDING] = Limit { soft: threads / 2, hard: threads / 2 };
+        let pending = (threads / 2).min(PENDING_MOST);
+        all[which::SIGPENDING] = Limit { soft: pending, hard: pending };
         all[which::MSGQUEUE] = Limit { soft: 819_200, hard: 819_200 };
         all[which::NICE] = Limit { soft: 0, hard: 0 };
         all[which::RTPRIO] = Limit { soft: 0, hard: 0 };
