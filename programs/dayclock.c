@@ -176,6 +176,32 @@ static void wait_by_day(void) {
     struct timespec past = {1, 0};
     CHECK(!sleeps(&past), "clock_nanosleep");
 }
+// The sleeper's old deadline passes before it runs again.
+static void a_late_sleeper_does_not_end_early(void) {
+    prepare();
+    cpu_set_t first;
+    CPU_ZERO(&first), CPU_SET(0, &first);
+    CHECK(!sched_setaffinity(0, sizeof first, &first), "sched_setaffinity");
+    uint64_t ahead = 300 * MS;
+    for (int tries = 0; tries < 6; tries++, ahead *= 2) {
+        struct waiter all[KINDS];
+        uint64_t end = now_ns() + ahead;
+        start(all, time_on(CLOCK_REALTIME) + ahead);
+        struct sched_param urgent = {.sched_priority = 10}, usual = {0};
+        CHECK(!sched_setscheduler(0, SCHED_FIFO, &urgent), "SCHED_FIFO");
+        move_clock(-FAR);
+        bool in_time = now_ns() < end;
+        while (now_ns() < end + 50 * MS) {}
+        CHECK(!sched_setscheduler(0, SCHED_OTHER, &usual), "SCHED_OTHER");
+        usleep(300000);
+        if (in_time) none_is_done(all);
+        move_clock(FAR);
+        join(all);
+        if (in_time) return;
+    }
+    CHECK(0, "too slow");
+}
+
 static void *polls(void *epoll) {
     struct epoll_event event;
     wait_by_day();
@@ -269,6 +295,7 @@ int main(int argc, char **argv) {
     static const struct check checks[] = {
         {"forward", a_clock_that_is_set_forward_ends_waits},
         {"back", a_clock_that_is_set_back_makes_waits_longer},
+        {"late", a_late_sleeper_does_not_end_early},
         {"others", other_waits_do_not_notice},
         {"signals", signals_end_waits_as_ever},
         {"often", a_clock_that_is_set_often},

@@ -5,9 +5,10 @@
 //! Calls on this socket that began before compare the number of disconnects.
 
 use crate::address::Address;
+use crate::collect::Flight;
 use crate::endpoint::{Calls, Endpoint, Phase};
 use crate::host::Host;
-use crate::inbox::NO_SENDER;
+use crate::inbox::{NO_SENDER, Queue};
 use crate::listing::Stage;
 use crate::mutant::{Mutant, mutant};
 use core::mem;
@@ -61,6 +62,7 @@ impl<H: Host> Endpoint<H> {
             if phase == Phase::Connecting {
                 state.phase = Phase::Idle;
                 this.fail_anew(FsError::Reset);
+                this.count_disconnect(&this.inbox.queue(), counted);
             }
             (phase, state.peer.clone())
         };
@@ -89,9 +91,8 @@ impl<H: Host> Endpoint<H> {
             if open {
                 this.fail_anew(FsError::Reset);
             }
-            if counted && !mutant(Mutant::DisconnectUncounted) {
-                this.disconnects.fetch_add(1, Ordering::AcqRel);
-            }
+            // Of an attempt it is counted above, because waiting calls look at the phase.
+            this.count_disconnect(&queue, counted && phase != Phase::Connecting);
             (backlog, (messages, link), port)
         };
         drop(removed);
@@ -102,6 +103,12 @@ impl<H: Host> Endpoint<H> {
             peer.readiness.notify();
         }
         this.abort_all(backlog);
+    }
+
+    fn count_disconnect(&self, _queue: &Queue<Flight<H>>, counted: bool) {
+        if counted && !mutant(Mutant::DisconnectUncounted) {
+            self.disconnects.fetch_add(1, Ordering::AcqRel);
+        }
     }
 
     /// Changes the peer of a datagram socket.

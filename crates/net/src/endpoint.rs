@@ -4,8 +4,8 @@
 //! A thread holds the connection of one endpoint at a time (`state`), and below it at most one inbox. Both are released
 //! before a notification, and before messages, files or other endpoints are dropped.
 //!
-//! The calls that start or end connections of a TCP socket are serial by a sleeping lock (`calls`), which is taken
-//! first. A call releases it before it waits. Other sockets' calls do not take it: they look under `state` whether the
+//! The calls that start or end connections of a TCP socket, and those that give a UDP socket a peer or take it away, are
+//! serial by a sleeping lock (`calls`), which is taken first. A call releases it before it waits. Other sockets' calls do not take it: they look under `state` whether the
 //! socket is still their peer.
 
 use crate::address::{Address, Credentials, Family, Kind};
@@ -111,7 +111,7 @@ pub struct Endpoint<H: Host> {
     error: AtomicU8,
     /// This socket sends no more.
     pub(crate) shut: AtomicBool,
-    /// Calls that start or end connections of this TCP socket, one at a time.
+    /// Calls that start or end connections of this TCP socket, or change this UDP socket's peer, one at a time.
     pub(crate) calls: Mutex<Calls>,
     /// Counts the disconnects of a TCP socket. It changes under `state` and the inbox's lock. A call that waits compares
     /// it, because the socket may have another connection already.

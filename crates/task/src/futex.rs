@@ -56,7 +56,7 @@ pub struct Waiter<M: Machine> {
     key: Cell<Key>,
     /// Written by the waiting thread before the waiter is listed, as is `thread`.
     bits: Cell<u32>,
-    /// The [urgency](Thread::urgency) of the thread when the wait began.
+    /// The real-time priority of the thread when the wait began, or 0. One that it inherits does not count.
     urgency: Cell<u8>,
     /// Alive while this waiter is listed.
     thread: Cell<Option<NonNull<Thread<M>>>>,
@@ -131,8 +131,8 @@ impl<M: Machine> Chain<M> {
         self.locks.iter().find(|lock| unsafe { lock.as_ref() }.key() == key)
     }
 
-    /// Lists `waiter` behind those of its key that are at least as urgent. Finding its place takes a step for each more
-    /// urgent one, which are real-time threads.
+    /// Lists `waiter` behind those of its key that are at least as urgent. Where less urgent ones wait too, finding its
+    /// place takes a step for each of the others, which are real-time threads.
     ///
     /// # Safety
     /// `waiter` is listed nowhere, its key is set, and it stays until it is taken off.
@@ -145,14 +145,15 @@ impl<M: Machine> Chain<M> {
                 return;
             };
             let behind = &mut *first.as_ref().behind.get();
-            if urgency == 0 {
-                behind.push_back(waiter);
-            } else if urgency > first.as_ref().urgency.get() {
+            let is_last = |last: NonNull<Waiter<M>>| last.as_ref().urgency.get() >= urgency;
+            if urgency > first.as_ref().urgency.get() {
                 let mut behind = core::mem::take(behind);
                 self.keys.remove(first);
                 behind.push_front(first);
                 *waiter.as_ref().behind.get() = behind;
                 self.keys.push_back(waiter);
+            } else if behind.last().is_none_or(is_last) {
+                behind.push_back(waiter);
             } else {
                 let after = behind.iter().take_while(|other| other.as_ref().urgency.get() >= urgency).last();
                 behind.insert_after(after, waiter);
@@ -343,7 +344,7 @@ impl<M: Machine> FutexTable<M> {
         waiter.key.set(key);
         waiter.bits.set(bits);
         let current = scheduler.current();
-        waiter.urgency.set(current.urgency());
+        waiter.urgency.set(current.own_urgency());
         waiter.thread.set(Some(NonNull::from(&*current)));
         waiter.bucket.store(index, Ordering::Relaxed);
         waiter.woken.store(false, Ordering::Relaxed);

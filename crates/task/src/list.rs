@@ -82,6 +82,11 @@ impl<A: Adapter> List<A> {
         self.first
     }
 
+    /// The last node.
+    pub fn last(&self) -> Option<NonNull<A::Node>> {
+        self.last
+    }
+
     /// The node after `node`.
     ///
     /// # Safety

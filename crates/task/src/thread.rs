@@ -304,6 +304,11 @@ impl<M: Machine> Thread<M> {
         if self.may_be_urgent() { MOST_URGENT.saturating_sub(self.level()) } else { 0 }
     }
 
+    /// Its own real-time priority; 0 where its class is not real-time.
+    pub(crate) fn own_urgency(&self) -> u8 {
+        if self.may_be_urgent() { self.realtime.load(Ordering::Relaxed) & !ROUND } else { 0 }
+    }
+
     /// Whether it is real-time and has no turns.
     fn runs_on(&self) -> bool {
         self.urgency() > 0 && self.realtime.load(Ordering::Relaxed) & ROUND == 0

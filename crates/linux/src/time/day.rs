@@ -2,7 +2,8 @@
 //!
 //! Sleepers know times since boot only. So a call that waits until a time of day translates it, and marks its thread
 //! first. Setting the clock ends the calls of marked threads, as a signal would that no handler takes: each is made
-//! again with its own arguments, and translates them anew.
+//! again with its own arguments, and translates them anew. Only a `FUTEX_WAIT_REQUEUE_PI` that was moved to its lock is
+//! not repeated: it ends with EAGAIN, as by a signal.
 
 use super::on_monotonic;
 use crate::machine::Machine;
@@ -23,6 +24,11 @@ impl<M: Machine> Thread<M> {
     /// Whether its call waits until a time of day.
     pub(crate) fn waits_by_day(&self) -> bool {
         self.work.load(Ordering::Relaxed) & work::BY_DAY != 0
+    }
+
+    /// Whether the clock was set since its call began to wait.
+    pub(super) fn day_was_set(&self) -> bool {
+        self.work.load(Ordering::Acquire) & work::DAY_SET != 0
     }
 
     /// Its call has ended. Returns the flags of its work until then, without the mark.

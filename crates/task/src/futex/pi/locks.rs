@@ -52,7 +52,7 @@ impl<M: Machine> PiWaiter<M> {
     pub(super) fn new(scheduler: &Scheduler<M>, state: u8, bucket: usize, target: Key) -> Self {
         let plain = Waiter::new();
         let current = scheduler.current();
-        plain.urgency.set(current.urgency());
+        plain.urgency.set(current.own_urgency());
         plain.thread.set(Some(NonNull::from(&*current)));
         plain.bucket.store(bucket, Ordering::Relaxed);
         plain.moves.set(true);
