@@ -188,11 +188,11 @@ static void a_late_sleeper_does_not_end_early(void) {
         uint64_t end = now_ns() + ahead;
         start(all, time_on(CLOCK_REALTIME) + ahead);
         struct sched_param urgent = {.sched_priority = 10}, usual = {0};
-        CHECK(!sched_setscheduler(0, SCHED_FIFO, &urgent), "SCHED_FIFO");
+        CHECK(!syscall(SYS_sched_setscheduler, 0, SCHED_FIFO, &urgent), "SCHED_FIFO");
         move_clock(-FAR);
         bool in_time = now_ns() < end;
         while (now_ns() < end + 50 * MS) {}
-        CHECK(!sched_setscheduler(0, SCHED_OTHER, &usual), "SCHED_OTHER");
+        CHECK(!syscall(SYS_sched_setscheduler, 0, SCHED_OTHER, &usual), "SCHED_OTHER");
         usleep(300000);
         if (in_time) none_is_done(all);
         move_clock(FAR);
