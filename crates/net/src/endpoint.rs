@@ -5,8 +5,8 @@
 //! before a notification, and before messages, files or other endpoints are dropped.
 //!
 //! The calls that start or end connections of a TCP socket, and those that give a UDP socket a peer or take it away, are
-//! serial by a sleeping lock (`calls`), which is taken first. A call releases it before it waits. Other sockets' calls do not take it: they look under `state` whether the
-//! socket is still their peer.
+//! serial by a sleeping lock (`calls`), which is taken first. A call releases it before it waits. Other sockets' calls do
+//! not take it: they look under `state` whether the socket is still their peer.
 
 use crate::address::{Address, Credentials, Family, Kind};
 use crate::collect::{Flight, FlightMarks, Flights};

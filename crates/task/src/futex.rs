@@ -56,7 +56,8 @@ pub struct Waiter<M: Machine> {
     key: Cell<Key>,
     /// Written by the waiting thread before the waiter is listed, as is `thread`.
     bits: Cell<u32>,
-    /// The real-time priority of the thread when the wait began, or 0. One that it inherits does not count.
+    /// The waiting thread's own real-time priority when the wait began; 0 where its class is not real-time. A priority
+    /// that the thread inherits does not count.
     urgency: Cell<u8>,
     /// Alive while this waiter is listed.
     thread: Cell<Option<NonNull<Thread<M>>>>,

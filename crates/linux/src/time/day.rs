@@ -71,7 +71,8 @@ fn tell(flags: &AtomicU32) -> bool {
     flags.fetch_update(Ordering::AcqRel, Ordering::Relaxed, set).is_ok()
 }
 
-/// Takes the mark, and what was told.
+/// Clears the mark of a thread whose call has ended, and the flag that a setter of the clock may have set. Returns the
+/// flags from before, without the mark.
 fn end(flags: &AtomicU32) -> u32 {
     flags.fetch_and(!(work::BY_DAY | work::DAY_SET), Ordering::AcqRel) & !work::BY_DAY
 }

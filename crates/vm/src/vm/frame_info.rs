@@ -1,7 +1,8 @@
 //! One frame, for tools that look frames up by their numbers (`kpageflags` and `kpagecount` of Linux).
 //!
-//! Nothing is locked but, by a count of mappings, what a reverse scan locks. A frame may be freed meanwhile and become
-//! another page. A look is repeated some times if the generation has changed, so that the answer is that of a moment.
+//! A reader of a frame's marks takes no lock. A reader of its mappings takes the locks of a reverse scan. Another CPU may
+//! free the frame meanwhile, and it may become another page. The reader then looks again, some times, where the page's
+//! generation has changed. So the answer is that of one moment.
 
 use crate::machine::Machine;
 use crate::object::kept::KeptObject;
