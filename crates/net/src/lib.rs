@@ -15,8 +15,9 @@
 //!
 //! # Where to start reading
 //! A [`Socket`] is an open file. Its [endpoint] is the part that other sockets reach. [`connect`] makes connections,
-//! [`disconnect`] takes peers away, [`stream`] and [`datagram`] move bytes. [`unix`] and [`inet`] give names to endpoints through the tables of a [`Network`]. [`collect`] frees sockets
-//! that only messages in each other's inboxes keep alive. [`listing`] shows all sockets.
+//! [`disconnect`] takes peers away, [`stream`] and [`datagram`] move bytes. [`unix`] and [`inet`] give names to
+//! endpoints through the tables of a [`Network`]. [`collect`] frees sockets that only messages in each other's inboxes
+//! keep alive. [`listing`] shows all sockets.
 #![cfg_attr(not(any(test, loom, shuttle)), no_std)]
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]

@@ -5,8 +5,8 @@
 //! permission bits are checked at its opening.
 //!
 //! A link leads to the name by which the file was made, or by which it was first opened after that name had gone. That
-//! name must exist, or be open somewhere. A mapping alone does not keep the name, so then the link cannot be followed (ENOENT). Shared memory
-//! without a file has a link as on Linux, which cannot be followed either.
+//! name must exist, or be open somewhere. A mapping alone does not keep the name, so then the link cannot be followed
+//! (ENOENT). Shared memory without a file has a link as on Linux, which cannot be followed either.
 
 use super::map_query::is_of_file;
 use super::maps;

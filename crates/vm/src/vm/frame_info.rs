@@ -127,9 +127,9 @@ impl<M: Machine> Vm<M> {
     }
 
     /// The translations of frame `pfn`. A translation that comes or goes meanwhile may count, or not. It may count
-    /// twice only where mappings of its object come and are replaced all the time. A page that stays busy counts as unmapped,
-    /// because it is being read, moved or removed. The frame of zeroes and devices' frames have no reverse mapping, and
-    /// count as unmapped.
+    /// twice only where mappings of its object come and are replaced all the time. A page that stays busy counts as
+    /// unmapped, because it is being read, moved or removed. The frame of zeroes and devices' frames have no reverse
+    /// mapping, and count as unmapped.
     ///
     /// The work follows the mappings that show the page. No lock is held for more than a few of them. May sleep.
     pub fn mappings_of(&self, pfn: Pfn) -> Mappings {
