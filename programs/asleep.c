@@ -286,7 +286,7 @@ static void deadlines(void) {
 
 static void *closes(void *arg) {
     (void)arg;
-    usleep(2000);
+    until_asleep(0);
     CHECK(write(in[1], "x", 1) == 1 && !close(in[0]), "close");
     return NULL;
 }

@@ -253,7 +253,7 @@ static void a_pipe_changes_its_size(void) {
         fcntl(ends[1], F_SETFL, 0);
         _exit(write(ends[1], "x", 1) != 1);
     }
-    short_sleep();
+    until_asleep(writer);
     CHECK(fcntl(ends[0], F_SETPIPE_SZ, 8192) == 8192 && !ended(writer), "a writer that waited");
     // Other files have no such size.
     int pair[2];
@@ -448,7 +448,7 @@ static void packets(void) {
         fcntl(ends[1], F_SETFL, O_DIRECT);
         _exit(write(ends[1], "c", 1) != 1);
     }
-    short_sleep();
+    until_asleep(writer);
     CHECK(read(ends[0], back, 9) == 1 && !ended(writer), "a writer that waited");
     while (read(ends[0], back, 10) > 0);
     // A packet that cannot be read or written as a whole stays as it is, or is not made.

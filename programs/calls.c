@@ -228,7 +228,7 @@ static long wait_for(struct word *all, int count, struct timespec *until) {
 }
 
 static void *wakes(void *unused) {
-    short_sleep();
+    until_asleep(0);
     words[1] = 1;
     while (syscall(SYS_futex, &words[1], 1 | 128, 1, NULL, NULL, 0) != 1) short_sleep();
     return unused;

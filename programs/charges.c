@@ -205,23 +205,6 @@ static void memory_is_told_by_kind(void) {
     CHECK(left < 1500, "Shmem: %ld KiB left", left);
 }
 
-// Until the process sleeps, as `stat` tells. A process that has not run yet has no kernel stack.
-static void await_sleep(pid_t process) {
-    char path[64], line[512], *after = NULL;
-    snprintf(path, sizeof path, "/proc/%d/stat", process);
-    do {
-        sched_yield();
-        int file = open(path, O_RDONLY);
-        CHECK(file >= 0, "open %s", path);
-        ssize_t length = read(file, line, sizeof line - 1);
-        CHECK(length > 0, "read %s", path);
-        close(file);
-        line[length] = 0;
-        after = strrchr(line, ')');
-        CHECK(after && after[1], "%s: %s", path, line);
-    } while (after[2] != 'S');
-}
-
 static void threads_and_tables_are_told(void) {
     long stacks = row("/proc/meminfo", "KernelStack"), tables = row("/proc/meminfo", "PageTables"), slab = row("/proc/meminfo", "Slab");
     int ends[2];
@@ -240,7 +223,7 @@ static void threads_and_tables_are_told(void) {
             _exit(readv(ends[0], &to, 1) != 0);
         }
     }
-    for (int i = 0; i < CHILDREN; i++) await_sleep(children[i]);
+    for (int i = 0; i < CHILDREN; i++) until_asleep(children[i]);
     long more = row("/proc/meminfo", "KernelStack") - stacks;
     // From 4 KiB a stack.
     CHECK(more > (CHILDREN - IDLE) * 3 && more < CHILDREN * 40, "KernelStack: %ld KiB more", more);
@@ -372,7 +355,7 @@ static void sleepers_wake_without_page_tables(void) {
             _exit(wrong);
         }
         for (int i = 0; i < CHILDREN; i++) CHECK(read(ready[0], &byte, 1) == 1, "read");
-        for (int i = 0; i < CHILDREN; i++) await_sleep(children[i]);
+        for (int i = 0; i < CHILDREN; i++) until_asleep(children[i]);
         // A thread that was not asleep yet keeps the tables: then they go the next time.
         long left = CHILDREN;
         for (int tries = 0; left && tries < 20; tries++) {

@@ -3,9 +3,11 @@
 //   --only NAME   only checks whose name starts so
 #pragma once
 #include "report.h"
+#include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 
 #define MS 1000000ull
 
@@ -53,13 +55,59 @@ static inline int in_child(void (*body)(void)) {
 
 static inline void short_sleep(void) { usleep(20000); }
 
-// A child that sends `signal` to its parent after a while, and ends.
+// The state letter in a `stat` file of /proc, or 0 if the thread is gone.
+static inline char state_in(const char *path) {
+    char text[512];
+    int file = open(path, O_RDONLY);
+    if (file < 0) return 0;
+    ssize_t length = read(file, text, sizeof text - 1);
+    close(file);
+    if (length <= 0) return 0;
+    text[length] = 0;
+    const char *name_end = strrchr(text, ')');
+    CHECK(name_end && name_end[1], "%s: %s", path, text);
+    return name_end[2];
+}
+
+// Whether each other thread of the process sleeps.
+static inline int threads_sleep(void) {
+    DIR *tasks = opendir("/proc/self/task");
+    CHECK(tasks, "/proc/self/task");
+    int all = 1;
+    for (struct dirent *task; (task = readdir(tasks));) {
+        char path[300];
+        snprintf(path, sizeof path, "/proc/self/task/%s/stat", task->d_name);
+        if (task->d_name[0] == '.' || atol(task->d_name) == syscall(SYS_gettid)) continue;
+        char state = state_in(path);
+        all &= state == 'S' || !state;
+    }
+    closedir(tasks);
+    return all;
+}
+
+static inline int process_sleeps(pid_t process) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/stat", process);
+    return state_in(path) == 'S';
+}
+
+// Waits until `process` sleeps, or for 0 until each other thread of this process does. It has to be seen so three
+// times in a row, because a lock or a fault on the way to the awaited call may put a thread to sleep for a moment.
+static inline void until_asleep(pid_t process) {
+    uint64_t start = now_ns();
+    for (int looks = 0; looks < 3; usleep(1000)) {
+        looks = (process ? process_sleeps(process) : threads_sleep()) ? looks + 1 : 0;
+        CHECK(now_ns() - start < 20000 * MS, "process %d does not sleep", process);
+    }
+}
+
+// A child that sends `signal` to its parent when that sleeps, and ends.
 static inline pid_t sender(int signal) {
-    pid_t child = fork();
+    pid_t parent = getpid(), child = fork();
     CHECK(child >= 0, "fork");
     if (!child) {
-        short_sleep();
-        kill(getppid(), signal);
+        until_asleep(parent);
+        kill(parent, signal);
         _exit(0);
     }
     return child;

@@ -103,16 +103,9 @@ static void *wait_as_told(void *arg) {
 }
 
 static bool is_asleep(int tid) {
-    char path[64], text[512];
+    char path[64];
     snprintf(path, sizeof path, "/proc/self/task/%d/stat", tid);
-    int file = open(path, O_RDONLY);
-    CHECK(file >= 0, "%s", path);
-    ssize_t length = read(file, text, sizeof text - 1);
-    CHECK(length > 0 && !close(file), "%s", path);
-    text[length] = 0;
-    const char *state = strrchr(text, ')');
-    CHECK(state, "%s: %s", path, text);
-    return state[2] == 'S';
+    return state_in(path) == 'S';
 }
 
 // Starts a thread of each kind, and returns when all sleep.
@@ -180,7 +173,8 @@ static void wait_by_day(void) {
 static void a_late_sleeper_does_not_end_early(void) {
     prepare();
     cpu_set_t first;
-    CPU_ZERO(&first), CPU_SET(0, &first);
+    CPU_ZERO(&first);
+    CPU_SET(0, &first);
     CHECK(!sched_setaffinity(0, sizeof first, &first), "sched_setaffinity");
     uint64_t ahead = 300 * MS;
     for (int tries = 0; tries < 6; tries++, ahead *= 2) {
@@ -252,7 +246,7 @@ static void signals_end_waits_as_ever(void) {
     pid_t child = fork();
     CHECK(child >= 0, "fork");
     if (!child) _exit(waits_for_word(&until) != ETIMEDOUT);
-    short_sleep();
+    until_asleep(child);
     int status;
     CHECK(!kill(child, SIGSTOP) && waitpid(child, &status, WUNTRACED) == child && WIFSTOPPED(status), "a stop");
     move_clock(2 * FAR);

@@ -97,11 +97,11 @@ static void sleepers_at_queues(void) {
     int id = queue();
     struct receive two = {id, 2, 100, -1, 0}, small = {id, 1, 2, -1, 0}, any = {id, 0, 100, -1, 0};
     pthread_t threads[3] = {begin(receives_late, &two)};
-    usleep(30000);
+    until_asleep(0);
     threads[1] = begin(receives_late, &small);
-    usleep(30000);
+    until_asleep(0);
     threads[2] = begin(receives_late, &any);
-    usleep(30000);
+    until_asleep(0);
     // Too long for the first that wants it, which is told; the next gets it.
     send_message(id, 1, "long");
     CHECK(!pthread_join(threads[1], NULL) && small.error == E2BIG, "E2BIG: %d", small.error);
@@ -115,7 +115,7 @@ static void sleepers_at_queues(void) {
     ANSWERS(EAGAIN, msgsnd(id, large, 8192, IPC_NOWAIT));
     struct receive first = {id, 0, 8192, -1, 0};
     threads[0] = begin(sends_late, &first);
-    usleep(30000);
+    until_asleep(0);
     CHECK(first.error == -1 && msgrcv(id, large, 8192, 0, 0) == 8192, "it did not wait");
     CHECK(!pthread_join(threads[0], NULL) && !first.error, "send: %d", first.error);
     CHECK(!msgctl(id, IPC_STAT, &status) && status.msg_qnum == 2 && status.__msg_cbytes == 16192, "status");
@@ -129,7 +129,7 @@ static void sleepers_at_queues(void) {
     // A larger queue lets a sender go on.
     first.error = -1;
     threads[0] = begin(sends_late, &first);
-    usleep(30000);
+    until_asleep(0);
     status.msg_qbytes = 30000;
     write_setting("msgmnb", "30000");
     ANSWERS(0, msgctl(id, IPC_SET, &status));
@@ -139,7 +139,7 @@ static void sleepers_at_queues(void) {
     struct receive never = {id, 77, 100, -1, 0};
     first.error = -1;
     threads[0] = begin(sends_late, &first), threads[1] = begin(receives_late, &never);
-    usleep(30000);
+    until_asleep(0);
     ANSWERS(0, msgctl(id, IPC_RMID, NULL));
     CHECK(!pthread_join(threads[0], NULL) && !pthread_join(threads[1], NULL), "join");
     CHECK(first.error == EIDRM && never.error == EIDRM, "EIDRM: %d %d", first.error, never.error);

@@ -86,7 +86,7 @@ static void waits_end(void) {
     CHECK(poll(&polled, 1, 0) == 1 && polled.revents == POLLIN, "full: %x", polled.revents);
     child = fork();
     if (!child) {
-        short_sleep();
+        until_asleep(getppid());
         _exit(mq_receive(queue, text, 10, NULL) != 1);
     }
     CHECK(!mq_send(queue, "y", 1, 0) && !ended(child), "it waits for room");
@@ -95,7 +95,7 @@ static void waits_end(void) {
     CHECK(poll(&polled, 1, 0) == 1 && polled.revents == POLLOUT, "empty: %x", polled.revents);
     child = fork();
     if (!child) {
-        short_sleep();
+        until_asleep(getppid());
         _exit(!!mq_send(queue, "z", 1, 0));
     }
     polled.events = POLLIN;

@@ -73,7 +73,7 @@ static void arguments_are_checked(void) {
 static int the_file;
 static void *change(void *unused) {
     (void)unused;
-    short_sleep();
+    until_asleep(0);
     sigset_t later = set_of(SIGUSR2, 0);
     CHECK(signalfd(the_file, &later, 0) == the_file, "changed");
     return NULL;
@@ -203,7 +203,7 @@ static void the_end_of_a_process_is_announced(void) {
     ANSWERS(EINVAL, write(file, &byte, 1));
     pid_t killer = fork();
     if (!killer) {
-        short_sleep();
+        until_asleep(getppid());
         ANSWERS(0, send_by(file, SIGKILL, NULL, 0));
         _exit(0);
     }
@@ -251,10 +251,10 @@ static void process_files_are_checked(void) {
     info.si_code = SI_QUEUE;
     ANSWERS(0, send_by(own, SIGUSR1, &info, 0));
     CHECK(caught == SIGUSR1 && caught_code == SI_QUEUE && caught_value == 9, "with a value");
+    CHECK(!kill(child, SIGKILL) && ended(child) == SIGKILL, "killed");
     CHECK(!setuid(1000) || 1, "a user");
     ANSWERS(EPERM, send_by(process_file(1, 0), 0, NULL, 0));
     ANSWERS(EPERM, syscall(SYS_pidfd_getfd, process_file(1, 0), 0, 0));
-    kill(child, SIGKILL);
     // A directory of /proc stands for its process, and no other directory for any.
     int directory = open("/proc/self", O_RDONLY | O_DIRECTORY), tasks = open("/proc/self/task", O_RDONLY | O_DIRECTORY);
     CHECK(directory >= 0 && tasks >= 0, "open");

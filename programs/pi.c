@@ -94,7 +94,7 @@ static void words_and_errors(void) {
     // The owner does not exist.
     word gone;
     pthread_join(begin(ends_at_once, &gone), NULL);
-    usleep(50000);
+    while (!syscall(SYS_tgkill, getpid(), gone, 0)) usleep(1000);
     lock = gone;
     ANSWERS(ESRCH, futex(&lock, FUTEX_LOCK_PI | kind, 0, NULL, NULL, 0));
     CHECK((lock & TID) == gone, "the word %#x", lock);
@@ -134,13 +134,13 @@ static void plain_waiters_are_refused(void) {
     lock = self();
     pthread_t plain = begin(waits_plainly, NULL);
     until(&steps, ~0u, 1);
-    usleep(50000);
+    until_asleep(0);
     ANSWERS(EINVAL, futex(&lock, FUTEX_UNLOCK_PI | kind, 0, NULL, NULL, 0));
     CHECK(futex(&lock, FUTEX_WAKE | kind, 1, NULL, NULL, 0) == 1, "the plain waiter");
     pthread_join(plain, NULL);
     pthread_t waiter = begin(takes_and_leaves, &lock);
     until(&lock, WAITERS, WAITERS);
-    usleep(50000);
+    until_asleep(0);
     ANSWERS(EINVAL, futex(&lock, FUTEX_WAKE | kind, 1, NULL, NULL, 0));
     ANSWERS(EINVAL, futex(&lock, FUTEX_REQUEUE | kind, 1, (void *)1, &other_lock, 0));
     unlock_pi(&lock);
@@ -175,7 +175,7 @@ static void times_are_absolute(void) {
     lock_pi(&lock);
     pthread_t thread = begin(timed, NULL);
     until(&steps, ~0u, 1);
-    usleep(30000);
+    until_asleep(0);
     unlock_pi(&lock);
     pthread_join(thread, NULL);
     CHECK(lock == 0, "the word %#x", lock);
@@ -217,7 +217,7 @@ static void a_release_names_the_next_owner(void) {
     for (long n = 0; n < 3; n++) {
         threads[n] = begin(waits_in_line, (void *)n);
         until(&lock, WAITERS, WAITERS);
-        usleep(60000);
+        until_asleep(0);
     }
     unlock_pi(&lock);
     for (int n = 0; n < 3; n++) pthread_join(threads[n], NULL);
@@ -340,7 +340,7 @@ static void killed_processes_hold_nothing_up(void) {
         pause();
     }
     until(shared, WAITERS, WAITERS);
-    usleep(50000);
+    until_asleep(waiter);
     kill(waiter, SIGKILL);
     CHECK(WTERMSIG(ended(waiter)) == SIGKILL, "the waiter");
     CHECK(*shared == (owner | WAITERS), "the word %#x", *shared);
@@ -349,7 +349,7 @@ static void killed_processes_hold_nothing_up(void) {
         inherits(shared);
         _exit(0);
     }
-    usleep(100000);
+    until_asleep(next);
     kill(owner, SIGKILL);
     CHECK(WTERMSIG(ended(owner)) == SIGKILL, "the owner");
     CHECK(ended(next) == 0, "the next owner");
@@ -427,7 +427,7 @@ static void *waits_for_condition(void *arg) {
 }
 static void wait_for_waiters(uint32_t n) {
     until(&waiting, ~0u, n);
-    usleep(100000);
+    until_asleep(0);
 }
 static void conditions_hand_the_lock_over(void) {
     for (int held = 0; held < 2; held++) {
@@ -471,7 +471,7 @@ static void moved_waits_end_in_time(void) {
     ANSWERS(EINVAL, futex(&condition, FUTEX_WAIT_REQUEUE_PI | kind, 0, &soon, &condition, 0));
     lock_pi(&lock);
     pthread_t thread = begin(waits_in_vain, NULL);
-    usleep(100000);
+    until_asleep(0);
     long moved = futex(&condition, FUTEX_CMP_REQUEUE_PI | kind, 1, (void *)1l, &lock, 0);
     CHECK(moved == 1 || steps, "%ld", moved);
     pthread_join(thread, NULL);

@@ -207,7 +207,7 @@ static void shutting_ends_waits(void) {
     pthread_t reader, writer;
     void *read_result, *write_result;
     CHECK(!pthread_create(&reader, NULL, reads_end, NULL) && !pthread_create(&writer, NULL, writes_end, NULL), "threads");
-    short_sleep();
+    until_asleep(0);
     alarm(20);
     CHECK(!shutdown(ends[0], SHUT_RDWR), "shutdown");
     pthread_join(reader, &read_result);
@@ -377,9 +377,9 @@ static void interrupted_calls(void) {
     handle(SIGUSR1, SA_RESTART);
     child = fork();
     if (!child) {
-        short_sleep();
+        until_asleep(getppid());
         kill(getppid(), SIGUSR1);
-        short_sleep();
+        until_asleep(getppid());
         write(ends[1], "x", 1);
         _exit(0);
     }
@@ -422,13 +422,13 @@ static void job_control(void) {
     handle(SIGCHLD, SA_RESTART);
     pid_t child = fork();
     if (!child) {
-        struct timespec wait = {0, 100 * MS};
+        struct timespec wait = {0, 300 * MS};
         uint64_t before = now_ns();
         while (nanosleep(&wait, &wait)) {}
-        _exit(now_ns() - before >= 100 * MS ? 4 : 1);
+        _exit(now_ns() - before >= 300 * MS ? 4 : 1);
     }
     int status;
-    short_sleep();
+    until_asleep(child);
     caught = 0;
     CHECK(!kill(child, SIGSTOP), "kill");
     CHECK(waitpid(child, &status, WUNTRACED) == child && WIFSTOPPED(status) && WSTOPSIG(status) == SIGSTOP, "stopped");
@@ -606,7 +606,7 @@ static void futexes(void) {
     pthread_t threads[4];
     for (int i = 0; i < 4; i++) CHECK(!pthread_create(&threads[i], NULL, waiter, NULL), "pthread_create");
     while (ready < 4) sched_yield();
-    short_sleep();
+    until_asleep(0);
     static atomic_int other;
     int moved = futex(&word, FUTEX_CMP_REQUEUE_PRIVATE, 1, (void *)2l, &other, 0);
     CHECK(moved == 3, "one is woken and two are moved: %d", moved);
@@ -624,7 +624,7 @@ static void futexes(void) {
         while (atomic_load(shared) == 0) futex(shared, FUTEX_WAIT, 0, NULL, NULL, 0);
         _exit(6);
     }
-    short_sleep();
+    until_asleep(child);
     atomic_store(shared, 1);
     futex(shared, FUTEX_WAKE, 1, NULL, NULL, 0);
     CHECK(WEXITSTATUS(ended(child)) == 6, "a shared futex");

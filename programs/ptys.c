@@ -241,7 +241,7 @@ static void raw_reads(void) {
 }
 
 static void *closer(void *fd) {
-    short_sleep();
+    until_asleep(0);
     close(*(int *)fd);
     return NULL;
 }
@@ -566,7 +566,7 @@ static void waiters_are_woken(void) {
     CHECK(!epoll_ctl(set, EPOLL_CTL_ADD, slave, &event) && epoll_wait(set, &got, 1, 0) == 0, "epoll");
     pid_t child = fork();
     if (!child) {
-        short_sleep();
+        until_asleep(getppid());
         put(master, "a\n");
         _exit(0);
     }
@@ -604,8 +604,7 @@ static void their_number_is_limited(void) {
     close(first);
     ANSWERS(ENOSPC, open("/dev/ptmx", O_RDWR | O_NOCTTY));
     close(slave);
-    usleep(100000);
-    first = open("/dev/ptmx", O_RDWR | O_NOCTTY);
+    for (int i = 0; i < 1000 && (first = open("/dev/ptmx", O_RDWR | O_NOCTTY)) < 0; i++) usleep(1000);
     CHECK(first >= 0, "room again");
     CHECK(pwrite(fd, most, strlen(most), 0) > 0, "the limit is back");
     for (int i = 0; i < 2000; i++) {

@@ -168,7 +168,7 @@ static void woken_by_priority(void) {
         CHECK(!pthread_create(&threads[i], NULL, sleeper, (void *)(long)priorities[i]), "thread");
     }
     for (int i = 0; ready < COUNT && i < 5000; i++) usleep(1000);
-    usleep(50000);
+    until_asleep(0);
     CHECK(ready == COUNT && !taken, "they sleep");
     for (int i = 0; i < COUNT; i++) {
         CHECK(write(pipes[priorities[i]][1], "x", 1) == 1, "write");

@@ -377,7 +377,7 @@ static void calls_that_go_on(void) {
     CHECK(child >= 0, "fork");
     if (!child) sleeps_through_a_stop();
     int status;
-    usleep(50000);
+    until_asleep(child);
     CHECK(!kill(child, SIGSTOP) && waitpid(child, &status, WUNTRACED) == child && WIFSTOPPED(status), "stopped");
     usleep(50000);
     uint64_t before = now_ns();

@@ -170,7 +170,7 @@ static void streams_that_read_no_more(void) {
     int child = fork();
     CHECK(child >= 0, "fork");
     if (!child) {
-        short_sleep();
+        until_asleep(getppid());
         shutdown(ends[0], SHUT_RDWR);
         _exit(0);
     }
@@ -373,7 +373,7 @@ static void low_water_marks(void) {
     int child = fork();
     CHECK(child >= 0, "fork");
     if (!child) {
-        short_sleep();
+        until_asleep(getppid());
         setsockopt(ends[1], SOL_SOCKET, SO_RCVLOWAT, &(int){1}, 4);
         _exit(0);
     }
@@ -598,7 +598,7 @@ static int gives_up(int fd, int shuts) {
     int child = fork();
     CHECK(child >= 0, "fork");
     if (!child) {
-        usleep(50000);
+        until_asleep(getppid());
         _exit(shuts ? shutdown(fd, SHUT_WR) : disconnected(fd));
     }
     alarm(20);

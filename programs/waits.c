@@ -97,7 +97,7 @@ static void an_edge_is_for_one(void) {
     CHECK(the_event >= 0 && !watch(the_set, the_event, EPOLLIN | EPOLLET), "an event");
     pthread_t threads[3];
     for (int i = 0; i < 3; i++) CHECK(!pthread_create(&threads[i], NULL, takes_one, NULL), "a thread");
-    short_sleep();
+    until_asleep(0);
     uint64_t one = 1;
     CHECK(write(the_event, &one, sizeof one) == sizeof one, "write");
     for (int i = 0; i < 3; i++) pthread_join(threads[i], NULL);
@@ -122,7 +122,7 @@ static void sets_in_sets(void) {
     for (int i = 0; i < 3; i++) {
         pid_t child = fork();
         if (!child) {
-            short_sleep();
+            until_asleep(getppid());
             CHECK(write(event, &one, sizeof one) == sizeof one, "write");
             _exit(0);
         }
@@ -158,14 +158,15 @@ static sigset_t nothing;
 
 static const int *signals;
 static pid_t sends;
-// Makes a child that sends `signals` to the caller, 20 ms apart: the wait begins before.
+// Makes a child that sends `signals` to the caller, 20 ms apart, once the caller waits.
 static void go(void) {
     pid_t parent = getpid();
     sends = fork();
     if (sends) return;
+    until_asleep(parent);
     for (; *signals; signals++) {
-        short_sleep();
         kill(parent, *signals);
+        if (signals[1]) short_sleep();
     }
     _exit(0);
 }

@@ -257,7 +257,7 @@ static void reads_and_queues(void) {
     fcntl(notifier, F_SETFL, 0);
     pid_t child = fork();
     if (!child) {
-        short_sleep();
+        until_asleep(getppid());
         close(make("c"));
         _exit(0);
     }
@@ -265,7 +265,7 @@ static void reads_and_queues(void) {
     ended(child);
     child = fork();
     if (!child) {
-        short_sleep();
+        until_asleep(getppid());
         close(make("e"));
         _exit(0);
     }
