@@ -201,7 +201,7 @@ static const struct { const char *name; enum how how; } of_process[] = {
     {"personality", READ}, {"root", LINK}, {"root", ENTER}, {"sessionid", READ}, {"smaps", READ}, {"smaps_rollup", READ},
     {"stat", READ}, {"statm", READ}, {"status", READ}, {"wchan", READ},
     // Of the process alone.
-    {"coredump_filter", READ}, {"map_files", LIST}, {"task", LIST},
+    {"coredump_filter", READ}, {"map_files", LIST}, {"task", LIST}, {"timerslack_ns", READ}, {"timerslack_ns", WRITE},
 };
 static const char *const hows[] = {"read", "write", "readlink", "follow", "list"};
 
@@ -302,7 +302,7 @@ static void of_processes(void) {
                     line(name, actors[a].name, kinds[k].name, use(path, of_process[f].how));
                     snprintf(path, sizeof path, "/proc/%d/task/%d/%s", (int)p, (int)p, of_process[f].name);
                     snprintf(name, sizeof name, "/proc/PID/task/TID/%s:%s", of_process[f].name, hows[of_process[f].how]);
-                    if (strcmp(of_process[f].name, "task") && strcmp(of_process[f].name, "coredump_filter") && strcmp(of_process[f].name, "map_files")) line(name, actors[a].name, kinds[k].name, use(path, of_process[f].how));
+                    if (strcmp(of_process[f].name, "task") && strcmp(of_process[f].name, "coredump_filter") && strcmp(of_process[f].name, "map_files") && strcmp(of_process[f].name, "timerslack_ns")) line(name, actors[a].name, kinds[k].name, use(path, of_process[f].how));
                 }
                 line("/proc/PID/stat:addresses", actors[a].name, kinds[k].name, shows_addresses(p));
                 _exit(0);

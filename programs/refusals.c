@@ -637,6 +637,7 @@ ROW(munlock, , (touched_area(), MUST(mlock(area, 16 * PAGE))), (AREA + 4 * PAGE,
 ROW(mlockall, , NOTHING, (MCL_CURRENT), NOTHING, EACH, .or = {EAGAIN}, MAYBE("the missing pages are brought in later"))
 ROW(munlockall, , MUST(mlockall(MCL_CURRENT)), (0), NOTHING, EACH)
 ROW(prctl, , NOTHING, (16 /* PR_GET_NAME */, fresh), NOTHING, FAULTS)
+ROW(prctl, _slack, NOTHING, (29 /* PR_SET_TIMERSLACK */, 70000), NOTHING, EACH)
 ROW(arch_prctl, , NOTHING, (0x1003 /* ARCH_GET_FS */, fresh), NOTHING, FAULTS)
 ROW(setrlimit, , MUST(getrlimit(RLIMIT_CORE, &core_limit)), (RLIMIT_CORE, &core_limit), NOTHING, EACH)
 ROW(mount, , NOTHING, ("none", "d", "tmpfs", 0, "size=1m"), umount2("d", 2), MAYBE("where there is no room for the swept ones"))

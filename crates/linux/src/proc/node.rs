@@ -27,6 +27,8 @@ pub(super) enum ItemKind<M: Machine, T> {
     Bound(u16, fn(&T) -> Result<Arc<dyn GeneratedFile>, FsError>),
     /// A text that can also be written.
     Writable(fn(&T, &mut Text) -> Result<(), FsError>, fn(&T, &[u8]) -> Result<usize, FsError>),
+    /// The same for all users. The two functions check the caller.
+    Public(fn(&T, &mut Text) -> Result<(), FsError>, fn(&T, &[u8]) -> Result<usize, FsError>),
     /// A text that can only be written.
     WriteOnly(fn(&T, &[u8]) -> Result<usize, FsError>),
     /// A link with its text; the second function, if present, gives its target instead.
@@ -59,6 +61,7 @@ impl<M: Machine, T> Item<M, T> {
             | ItemKind::OwnFile(_)
             | ItemKind::Bound(..)
             | ItemKind::Writable(..)
+            | ItemKind::Public(..)
             | ItemKind::WriteOnly(_) => FileKind::Regular,
             ItemKind::Link(..) => FileKind::Symlink,
             ItemKind::Directory(_) | ItemKind::OwnDirectory(_) => FileKind::Directory,
@@ -78,7 +81,10 @@ impl<M: Machine, T: Send + Sync> GeneratedFile for File<M, T> {
 
     fn text(&self, out: &mut Text) -> Result<(), FsError> {
         match self.1.kind {
-            ItemKind::File(text) | ItemKind::OwnFile(text) | ItemKind::Writable(text, _) => text(&self.0, out),
+            ItemKind::File(text)
+            | ItemKind::OwnFile(text)
+            | ItemKind::Writable(text, _)
+            | ItemKind::Public(text, _) => text(&self.0, out),
             ItemKind::WriteOnly(_) => Err(FsError::Denied),
             _ => Err(FsError::Invalid),
         }
@@ -86,7 +92,9 @@ impl<M: Machine, T: Send + Sync> GeneratedFile for File<M, T> {
 
     fn store(&self, bytes: &[u8]) -> Result<usize, FsError> {
         match self.1.kind {
-            ItemKind::Writable(_, store) | ItemKind::WriteOnly(store) => store(&self.0, bytes),
+            ItemKind::Writable(_, store) | ItemKind::Public(_, store) | ItemKind::WriteOnly(store) => {
+                store(&self.0, bytes)
+            }
             _ => Err(FsError::NotPermitted),
         }
     }
@@ -128,6 +136,7 @@ impl<M: Machine, T: Clone + Send + Sync> Table<M, T> {
             ItemKind::OwnFile(_) => (Generated::File(unsize!(file()?)), 0o400),
             ItemKind::Bound(mode, _) => (Generated::File(unsize!(file()?)), *mode),
             ItemKind::Writable(..) => (Generated::File(unsize!(file()?)), 0o644),
+            ItemKind::Public(..) => (Generated::File(unsize!(file()?)), 0o666),
             ItemKind::WriteOnly(_) => (Generated::File(unsize!(file()?)), 0o200),
             ItemKind::Link(..) => (Generated::Link(unsize!(file()?)), 0o777),
             ItemKind::Directory(make) => (Generated::Directory(make(&self.about)?), 0o555),
