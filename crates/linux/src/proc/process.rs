@@ -174,7 +174,7 @@ impl<M: Machine> GeneratedDirectory<FileHost<M>> for OfProcess<M> {
 
 fn table<M: Machine>(about: About<M>, items: &'static [Item<M, About<M>>], numbers: u64) -> Table<M, About<M>> {
     let (owner, files_owner) = (about.owner(), about.files_owner());
-    Table { about, items, numbers, owner, files_owner }
+    Table { about, items, numbers, owner, files_owner, takes_from_pipes: false }
 }
 
 /// `task`: a directory for each thread.
