@@ -462,6 +462,9 @@ static void a_users_steps(void) {
     STEP("user-setdomainname", setdomainname("x", 1));
     STEP("user-settimeofday", settimeofday(&(struct timeval){1, 0}, NULL));
     STEP("user-clock_settime", clock_settime(CLOCK_REALTIME, &(struct timespec){1, 0}));
+    STEP("user-adjtimex", syscall(SYS_adjtimex, &(int[52]){0}));
+    STEP("user-adjtimex-set", syscall(SYS_adjtimex, &(int[52]){0x4000 /* ADJ_TICK */}));
+    STEP("user-clock_adjtime", syscall(SYS_clock_adjtime, CLOCK_REALTIME, &(int[52]){0x100 /* ADJ_SETOFFSET */}));
     STEP("user-reboot", syscall(SYS_reboot, 0xfee1dead, 672274793, 0, 0));
     STEP("user-mount", mount("none", "/", "tmpfs", 0, NULL));
     STEP("user-mount-bind", mount("/tmp", "/", NULL, MS_BIND, NULL));

@@ -199,6 +199,7 @@ table! {
     152 munlockall => memory::lock::sys_munlockall;
     157 prctl => process::prctl::sys_prctl, flags "PR_SET_NAME, PR_GET_NAME, PR_SET_PDEATHSIG, PR_GET_PDEATHSIG, PR_SET_DUMPABLE, PR_GET_DUMPABLE, PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS, PR_GET_NO_NEW_PRIVS, PR_SET_KEEPCAPS, PR_GET_KEEPCAPS, PR_CAPBSET_READ, PR_CAPBSET_DROP, PR_SET_SECUREBITS, PR_GET_SECUREBITS, PR_CAP_AMBIENT, PR_GET_TID_ADDRESS, PR_GET_THP_DISABLE, PR_SET_TSC, PR_GET_TSC, PR_GET_SECCOMP, PR_SET_TIMERSLACK, PR_GET_TIMERSLACK", "PR_SET_THP_DISABLE and the slack of timers are kept, and do nothing: timers end at their deadlines; others EINVAL, and PR_SET_MM is EPERM without CAP_SYS_RESOURCE";
     158 arch_prctl => process::prctl::sys_arch_prctl, flags "ARCH_SET_FS, ARCH_GET_FS, ARCH_SET_GS, ARCH_GET_GS, ARCH_GET_CPUID", "no ARCH_SET_CPUID: ENODEV; others EINVAL";
+    159 adjtimex => time::adjust::sys_adjtimex, flags "ADJ_SETOFFSET, ADJ_STATUS (STA_UNSYNC), ADJ_MAXERROR, ADJ_ESTERROR, ADJ_TIMECONST, ADJ_NANO, ADJ_MICRO, ADJ_OFFSET_SS_READ", "The clock has one rate. Another frequency, tick, TAI offset or slew is EINVAL, and so are STA_PLL and the other bits of the status.";
     160 setrlimit => process::prlimit::sys_setrlimit, flags "RLIMIT_CPU, RLIMIT_FSIZE, RLIMIT_DATA, RLIMIT_STACK, RLIMIT_CORE, RLIMIT_NPROC, RLIMIT_NOFILE, RLIMIT_MEMLOCK, RLIMIT_AS, RLIMIT_SIGPENDING, RLIMIT_MSGQUEUE, RLIMIT_NICE, RLIMIT_RTPRIO", "as `prlimit64`";
     161 chroot => file::sys_chroot;
     162 sync => file::sys_sync, "does nothing: files are in memory";
@@ -304,6 +305,7 @@ table! {
     302 prlimit64 => process::prlimit::sys_prlimit64, flags "RLIMIT_CPU, RLIMIT_FSIZE, RLIMIT_DATA, RLIMIT_STACK, RLIMIT_CORE, RLIMIT_NPROC, RLIMIT_NOFILE, RLIMIT_MEMLOCK, RLIMIT_AS, RLIMIT_SIGPENDING, RLIMIT_MSGQUEUE, RLIMIT_NICE, RLIMIT_RTPRIO", "RLIMIT_RSS, RLIMIT_LOCKS and RLIMIT_RTTIME are kept and limit nothing";
     303 name_to_handle_at => file::sys_name_to_handle_at, "no handles: EOPNOTSUPP; AT_EMPTY_PATH, AT_SYMLINK_FOLLOW, AT_HANDLE_FID and AT_HANDLE_MNT_ID_UNIQUE are accepted";
     304 open_by_handle_at => file::sys_open_by_handle_at, "no handles: ESTALE";
+    305 clock_adjtime => time::adjust::sys_clock_adjtime, flags "CLOCK_REALTIME; the modes of `adjtimex`", "as `adjtimex`";
     306 syncfs => file::sys_syncfs, "does nothing: files are in memory";
     307 sendmmsg => socket::sys_sendmmsg, flags "MSG_DONTWAIT, MSG_NOSIGNAL; SCM_RIGHTS, SCM_CREDENTIALS", "as `sendmsg`";
     309 getcpu => process::scheduling::sys_getcpu;
