@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
+#include <sys/utsname.h>
 #include <time.h>
 
 // A number that an older C library lacks.
@@ -405,7 +406,90 @@ static void fixed_addresses(void) {
     CHECK(places[0] == places[1], "%#lx %#lx", places[0], places[1]);
 }
 
+enum { SET_SLACK = 29, GET_SLACK = 30 };
+
+static unsigned long slack(void) { return syscall(SYS_prctl, GET_SLACK); }
+
+static void *slack_of_new_thread(void *of) {
+    *(unsigned long *)of = slack();
+    return NULL;
+}
+
+// The error of a write to a file of slack; 0 for success.
+static int write_slack(pid_t of, const char *text) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/timerslack_ns", of);
+    int fd = open(path, O_WRONLY);
+    CHECK(fd >= 0, "%s", path);
+    long n = write(fd, text, strlen(text));
+    int error = n < 0 ? errno : 0;
+    CHECK(error || n == (long)strlen(text), "a part: %ld", n);
+    close(fd);
+    return error;
+}
+
+// The slack that a file shows; the negative error of the read if there is one.
+static long read_slack(pid_t of) {
+    char path[64], text[32] = "";
+    snprintf(path, sizeof path, "/proc/%d/timerslack_ns", of);
+    int fd = open(path, O_RDONLY);
+    CHECK(fd >= 0, "%s", path);
+    long n = read(fd, text, sizeof text - 1);
+    int error = n < 0 ? errno : 0;
+    close(fd);
+    return error ? -error : atol(text);
+}
+
+static void *other_threads_need_a_right(void *none) {
+    (void)none;
+    CHECK(!syscall(SYS_setuid, 4242), "setuid");
+    CHECK(read_slack(getpid()) == -EPERM && write_slack(getpid(), "5") == EPERM, "of the first thread");
+    return NULL;
+}
+
+// A new thread or process has its maker's slack, and 0 sets it back to that. Real-time threads have none.
+static void timer_slack(void) {
+    pthread_t thread;
+    unsigned long usual = slack(), seen = 0;
+    CHECK(usual > 0 && (unsigned long)read_slack(getpid()) == usual, "%lu", usual);
+    CHECK(!syscall(SYS_prctl, SET_SLACK, 70000) && slack() == 70000 && read_slack(getpid()) == 70000, "%lu", slack());
+    CHECK(!pthread_create(&thread, NULL, slack_of_new_thread, &seen) && !pthread_join(thread, NULL) && seen == 70000, "a thread: %lu", seen);
+    pid_t child = fork();
+    CHECK(child >= 0, "fork");
+    if (!child) {
+        CHECK(slack() == 70000 && !syscall(SYS_prctl, SET_SLACK, 5) && slack() == 5 && read_slack(getppid()) == 70000, "a child: %lu", slack());
+        CHECK(!syscall(SYS_prctl, SET_SLACK, 0) && slack() == 70000, "0: %lu", slack());
+        CHECK(!write_slack(getppid(), "81000\n"), "of another process");
+        CHECK(!syscall(SYS_setuid, 4242), "setuid");
+        CHECK(read_slack(getppid()) == -EPERM && write_slack(getppid(), "5") == EPERM && write_slack(getppid(), "x") == EINVAL, "of root");
+        CHECK(!write_slack(getpid(), "+6\n") && slack() == 6, "its own: %lu", slack());
+        execl("/proc/self/exe", "calls", "--only", "slack", NULL);
+        _exit(9);
+    }
+    CHECK(ended(child) == 6 << 8, "after exec");
+    CHECK(slack() == 81000, "written: %lu", slack());
+    CHECK(!write_slack(getpid(), "0") && slack() == usual, "0: %lu", slack());
+    const char *bad[] = {"\n", "-1", " 7", "7 ", "0x7", "seven"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) CHECK(write_slack(getpid(), bad[i]) == EINVAL, "'%s'", bad[i]);
+    CHECK(write_slack(getpid(), "18446744073709551616") == ERANGE && slack() == usual, "out of range");
+    CHECK(!syscall(SYS_prctl, SET_SLACK, -1ul) && slack() == -1ul, "the most: %lu", slack());
+    CHECK(access("/proc/self/task/self/timerslack_ns", F_OK) < 0 && access("/proc/thread-self/timerslack_ns", F_OK) < 0, "of threads");
+    struct stat status;
+    CHECK(!stat("/proc/self/timerslack_ns", &status) && (status.st_mode & 0777) == 0666, "its mode");
+    // Before Linux 6.12 real-time threads had slack too.
+    struct utsname name;
+    int major = 0, minor = 0;
+    CHECK(!uname(&name) && sscanf(name.release, "%d.%d", &major, &minor) == 2, "uname");
+    struct sched_param urgent = {.sched_priority = 1}, none = {0};
+    if (major * 100 + minor >= 612 && !syscall(SYS_sched_setscheduler, 0, SCHED_FIFO, &urgent)) {
+        CHECK(slack() == 0 && !syscall(SYS_prctl, SET_SLACK, 5) && slack() == 0 && !write_slack(getpid(), "5") && slack() == 0, "real-time: %lu", slack());
+        CHECK(!syscall(SYS_sched_setscheduler, 0, SCHED_OTHER, &none) && slack() == usual, "no more: %lu", slack());
+    }
+    CHECK(!pthread_create(&thread, NULL, other_threads_need_a_right, NULL) && !pthread_join(thread, NULL), "pthread_create");
+}
+
 int main(int argc, char **argv) {
+    if (argc == 3 && !strcmp(argv[2], "slack")) return slack();
     if (argc == 3 && !strcmp(argv[2], "place")) {
         unsigned long here = (unsigned long)argv;
         return write(1, &here, sizeof here) != sizeof here;
@@ -421,6 +505,7 @@ int main(int argc, char **argv) {
         {"device_priorities", device_priorities},
         {"controls", controls},
         {"fixed_addresses", fixed_addresses},
+        {"timer_slack", timer_slack},
     };
     run_checks(checks, sizeof checks / sizeof *checks);
     return 0;

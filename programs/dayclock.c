@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 #include <sys/epoll.h>
 #include <sys/syscall.h>
+#include <sys/timex.h>
 #include <time.h>
 
 #define S 1000000000ull
@@ -284,6 +285,99 @@ static void a_clock_that_is_set_often(void) {
     for (int i = 0; i < KINDS; i++) CHECK(!pthread_join(threads[i], NULL), "join");
 }
 
+// ---- adjustments ---------------------------------------------------------------------------------------------------
+
+// Adjusts the clock with `modes`, and returns its state.
+static int adjust(struct timex *t, unsigned modes) {
+    t->modes = modes;
+    int state = syscall(SYS_adjtimex, t);
+    CHECK(state >= 0, "adjtimex %#x: errno %d", modes, errno);
+    return state;
+}
+
+static void look_fails(int error, struct timex t, unsigned modes) {
+    t.modes = modes;
+    ANSWERS(error, syscall(SYS_adjtimex, &t));
+    ANSWERS(error, syscall(SYS_clock_adjtime, CLOCK_REALTIME, &t));
+}
+
+enum { MOST_ERROR = 16000000 };
+
+static void values_of_the_clock(void) {
+    struct timex t = {0};
+    move_clock(0);
+    CHECK(adjust(&t, 0) == TIME_ERROR && t.status & STA_UNSYNC, "state with status %#x", t.status);
+    CHECK(t.maxerror == MOST_ERROR && t.esterror == MOST_ERROR && t.tick == 10000 && t.tolerance == 32768000 && t.precision == 1, "values");
+    CHECK(!t.offset && !t.freq && !t.tai && !t.ppsfreq && !t.stbcnt, "zeroes");
+    uint64_t now = time_on(CLOCK_REALTIME), told = t.time.tv_sec * S + t.time.tv_usec * 1000;
+    CHECK(told <= now && now - told < 60 * S, "%llu, not %llu", (unsigned long long)told, (unsigned long long)now);
+    adjust(&t, ADJ_NANO);
+    CHECK(t.status & STA_NANO, "status %#x", t.status);
+    t.status = 0, t.maxerror = 5000, t.esterror = -3, t.constant = 12;
+    CHECK(adjust(&t, ADJ_STATUS | ADJ_MAXERROR | ADJ_ESTERROR | ADJ_TIMECONST) == TIME_OK, "state with status %#x", t.status);
+    CHECK(t.status == STA_NANO && t.maxerror >= 5000 && t.maxerror < 20000 && !t.esterror && t.constant == 10, "set: %ld %ld %ld", t.maxerror, t.esterror, t.constant);
+    adjust(&t, ADJ_MICRO);
+    t.constant = 1;
+    adjust(&t, ADJ_TIMECONST);
+    CHECK(t.status == 0 && t.constant == 5, "in microseconds: %#x %ld", t.status, t.constant);
+    // The present values are taken.
+    adjust(&t, ADJ_OFFSET | ADJ_FREQUENCY | ADJ_MAXERROR | ADJ_ESTERROR | ADJ_STATUS | ADJ_TICK);
+    // A set clock is not synchronised any more.
+    move_clock(0);
+    CHECK(adjust(&t, 0) == TIME_ERROR && t.status == STA_UNSYNC && t.maxerror == MOST_ERROR && t.esterror == MOST_ERROR && t.constant == 5, "state with status %#x", t.status);
+}
+
+static void adjustments_are_checked(void) {
+    struct timex t = {0};
+    ANSWERS(EFAULT, syscall(SYS_adjtimex, NULL));
+    ANSWERS(EFAULT, syscall(SYS_clock_adjtime, 99, NULL));
+    ANSWERS(EINVAL, syscall(SYS_clock_adjtime, 99, &t));
+    ANSWERS(EINVAL, syscall(SYS_clock_adjtime, 10, &t));
+    ANSWERS(EOPNOTSUPP, syscall(SYS_clock_adjtime, CLOCK_MONOTONIC, &t));
+    ANSWERS(EOPNOTSUPP, syscall(SYS_clock_adjtime, CLOCK_TAI, &t));
+    t.tick = 8999;
+    look_fails(EINVAL, t, ADJ_TICK);
+    t.tick = 11001;
+    look_fails(EINVAL, t, ADJ_TICK);
+    look_fails(EINVAL, t, 0x8000);
+    t.time.tv_usec = 1000000;
+    look_fails(EINVAL, t, ADJ_SETOFFSET);
+    t.time.tv_usec = -1;
+    look_fails(EINVAL, t, ADJ_SETOFFSET | ADJ_NANO);
+    t.time.tv_usec = 0, t.time.tv_sec = -(time_t)(time_on(CLOCK_REALTIME) / S) - 5;
+    look_fails(EINVAL, t, ADJ_SETOFFSET);
+    t.time.tv_sec = 1ll << 62;
+    look_fails(EINVAL, t, ADJ_SETOFFSET);
+    CHECK(!setuid(1000), "setuid");
+    look_fails(EPERM, t, ADJ_STATUS);
+    look_fails(EPERM, t, ADJ_SETOFFSET);
+    look_fails(EPERM, t, ADJ_OFFSET_SINGLESHOT);
+    CHECK(adjust(&t, ADJ_OFFSET_SS_READ) >= 0 && !t.offset && adjust(&t, 0) >= 0, "a look");
+}
+
+// Steps the clock by `seconds` and a fraction on top, and expects that it moved so far.
+static void step(long seconds, long fraction, unsigned modes) {
+    struct timex t = {.time = {seconds, fraction}};
+    long unit = modes & ADJ_NANO ? 1 : 1000;
+    long long before = time_on(CLOCK_REALTIME) - time_on(CLOCK_MONOTONIC);
+    adjust(&t, ADJ_SETOFFSET | modes);
+    long long moved = time_on(CLOCK_REALTIME) - time_on(CLOCK_MONOTONIC) - before, wanted = seconds * (long long)S + fraction * unit;
+    CHECK(llabs(moved - wanted) < (long long)(2 * S), "by %lld, not %lld", moved, wanted);
+}
+
+static void steps_of_the_clock_end_waits(void) {
+    prepare();
+    struct waiter all[KINDS];
+    uint64_t now = time_on(CLOCK_REALTIME);
+    start(all, now + FAR * S);
+    step(-FAR, 500000, ADJ_MICRO);
+    step(FAR / 2, 999999999, ADJ_NANO);
+    CHECK(none_is_done(all), "early");
+    step(2 * FAR, 0, ADJ_MICRO);
+    join(all);
+    move_clock(-3 * FAR / 2);
+}
+
 int main(int argc, char **argv) {
     parse_options(argc, argv, NULL);
     static const struct check checks[] = {
@@ -293,6 +387,9 @@ int main(int argc, char **argv) {
         {"others", other_waits_do_not_notice},
         {"signals", signals_end_waits_as_ever},
         {"often", a_clock_that_is_set_often},
+        {"values", values_of_the_clock},
+        {"adjustments", adjustments_are_checked},
+        {"steps", steps_of_the_clock_end_waits},
     };
     run_checks(checks, sizeof checks / sizeof *checks);
     return 0;

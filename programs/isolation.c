@@ -201,7 +201,7 @@ static const struct { const char *name; enum how how; } of_process[] = {
     {"personality", READ}, {"root", LINK}, {"root", ENTER}, {"sessionid", READ}, {"smaps", READ}, {"smaps_rollup", READ},
     {"stat", READ}, {"statm", READ}, {"status", READ}, {"wchan", READ},
     // Of the process alone.
-    {"coredump_filter", READ}, {"map_files", LIST}, {"task", LIST},
+    {"coredump_filter", READ}, {"map_files", LIST}, {"task", LIST}, {"timerslack_ns", READ}, {"timerslack_ns", WRITE},
 };
 static const char *const hows[] = {"read", "write", "readlink", "follow", "list"};
 
@@ -302,7 +302,7 @@ static void of_processes(void) {
                     line(name, actors[a].name, kinds[k].name, use(path, of_process[f].how));
                     snprintf(path, sizeof path, "/proc/%d/task/%d/%s", (int)p, (int)p, of_process[f].name);
                     snprintf(name, sizeof name, "/proc/PID/task/TID/%s:%s", of_process[f].name, hows[of_process[f].how]);
-                    if (strcmp(of_process[f].name, "task") && strcmp(of_process[f].name, "coredump_filter") && strcmp(of_process[f].name, "map_files")) line(name, actors[a].name, kinds[k].name, use(path, of_process[f].how));
+                    if (strcmp(of_process[f].name, "task") && strcmp(of_process[f].name, "coredump_filter") && strcmp(of_process[f].name, "map_files") && strcmp(of_process[f].name, "timerslack_ns")) line(name, actors[a].name, kinds[k].name, use(path, of_process[f].how));
                 }
                 line("/proc/PID/stat:addresses", actors[a].name, kinds[k].name, shows_addresses(p));
                 _exit(0);
@@ -462,6 +462,9 @@ static void a_users_steps(void) {
     STEP("user-setdomainname", setdomainname("x", 1));
     STEP("user-settimeofday", settimeofday(&(struct timeval){1, 0}, NULL));
     STEP("user-clock_settime", clock_settime(CLOCK_REALTIME, &(struct timespec){1, 0}));
+    STEP("user-adjtimex", syscall(SYS_adjtimex, &(int[52]){0}));
+    STEP("user-adjtimex-set", syscall(SYS_adjtimex, &(int[52]){0x4000 /* ADJ_TICK */}));
+    STEP("user-clock_adjtime", syscall(SYS_clock_adjtime, CLOCK_REALTIME, &(int[52]){0x100 /* ADJ_SETOFFSET */}));
     STEP("user-reboot", syscall(SYS_reboot, 0xfee1dead, 672274793, 0, 0));
     STEP("user-mount", mount("none", "/", "tmpfs", 0, NULL));
     STEP("user-mount-bind", mount("/tmp", "/", NULL, MS_BIND, NULL));

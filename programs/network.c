@@ -414,6 +414,53 @@ static void settings(void) {
     set("ipv4/ip_unprivileged_port_start", "1024\n", 0);
 }
 
+// The requests that change an interface.
+static const int changes[] = {0x8914, 0x8916, 0x8918, 0x891a, 0x891c, 0x891e, 0x8922, 0x8923, 0x8924, 0x8937, 0x8943, 0x8971};
+enum { FLAGS = 0x8914, ADDRESS = 0x8916, NETMASK = 0x891c, METRIC = 0x891e, MTU = 0x8922, HARDWARE = 0x8924, QUEUE = 0x8943, MAP = 0x8971 };
+
+static void changes_are_checked(void) {
+    int fd = socket(AF_INET, SOCK_DGRAM, 0), local = socket(AF_UNIX, SOCK_STREAM, 0);
+    struct ifreq none = {.ifr_name = "eth7"}, one = {.ifr_name = "lo"};
+    none.ifr_addr.sa_family = AF_INET;
+    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
+        ANSWERS(EFAULT, ioctl(fd, changes[i], NULL));
+        ANSWERS(ENODEV, ioctl(fd, changes[i], &none));
+    }
+    // The present value is taken.
+    const int shown[][2] = {{SIOCGIFFLAGS, FLAGS}, {SIOCGIFADDR, ADDRESS}, {SIOCGIFNETMASK, NETMASK}, {SIOCGIFMTU, MTU}, {SIOCGIFHWADDR, HARDWARE}, {SIOCGIFTXQLEN, QUEUE}};
+    for (size_t i = 0; i < sizeof shown / sizeof *shown; i++) {
+        ANSWERS(0, ioctl(fd, shown[i][0], &one));
+        ANSWERS(0, ioctl(fd, shown[i][1], &one));
+    }
+    ANSWERS(0, ioctl(local, SIOCGIFFLAGS, &one));
+    ANSWERS(0, ioctl(local, FLAGS, &one));
+    ANSWERS(EOPNOTSUPP, ioctl(fd, METRIC, &one));
+    ANSWERS(EOPNOTSUPP, ioctl(fd, MAP, &one));
+    memset(&one.ifr_addr, 0, sizeof one.ifr_addr);
+    ANSWERS(EINVAL, ioctl(fd, ADDRESS, &one));
+    ANSWERS(EINVAL, ioctl(fd, HARDWARE, &one));
+    ANSWERS(ENOTTY, ioctl(local, ADDRESS, &one));
+    ANSWERS(ENOTTY, ioctl(open("/dev/null", O_RDONLY), FLAGS, &one));
+    CHECK(!setuid(1000), "setuid");
+    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
+        ANSWERS(EFAULT, ioctl(fd, changes[i], NULL));
+        ANSWERS(EPERM, ioctl(fd, changes[i], &none));
+    }
+}
+
+static void no_data_is_urgent(void) {
+    int mark = 7, tcp = socket(AF_INET, SOCK_STREAM, 0), six = socket(AF_INET6, SOCK_STREAM, 0), pair[2];
+    CHECK(!socketpair(AF_UNIX, SOCK_STREAM, 0, pair) && write(pair[0], "x", 1) == 1, "socketpair");
+    ANSWERS(0, ioctl(tcp, SIOCATMARK, &mark));
+    CHECK(!mark, "%d", mark);
+    if (six >= 0) ANSWERS(0, ioctl(six, SIOCATMARK, &mark));
+    mark = 7;
+    ANSWERS(0, ioctl(pair[1], SIOCATMARK, &mark));
+    CHECK(!mark && sockatmark(pair[1]) == 0, "%d", mark);
+    ANSWERS(EFAULT, ioctl(tcp, SIOCATMARK, NULL));
+    ANSWERS(ENOTTY, ioctl(socket(AF_INET, SOCK_DGRAM, 0), SIOCATMARK, &(struct ifreq){0}));
+}
+
 int main(int argc, char **argv) {
     parse_options(argc, argv, NULL);
     // On Linux, a network with the one interface.
@@ -429,6 +476,8 @@ int main(int argc, char **argv) {
         {"requests", requests},
         {"tables", tables},
         {"settings", settings},
+        {"changes_are_checked", changes_are_checked},
+        {"no_data_is_urgent", no_data_is_urgent},
     };
     run_checks(checks, sizeof checks / sizeof *checks);
 }

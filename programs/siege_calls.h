@@ -37,7 +37,7 @@ static const struct shape {
     {SYS_sethostname, "ps"}, {SYS_readahead, "fos"}, {SYS_setxattr, "nnpsF"}, {SYS_getxattr, "nnps"}, {SYS_tkill, "PS"},
     {SYS_futex, "pFiTpi"}, {SYS_sched_setaffinity, "Psp"}, {SYS_sched_getaffinity, "Psp"}, {SYS_epoll_create, "i"},
     {SYS_getdents64, "fps"}, {SYS_set_tid_address, "p"}, {SYS_restart_syscall, ""}, {SYS_fadvise64, "fosi"},
-    {SYS_clock_gettime, "cp"}, {SYS_clock_getres, "cp"}, {SYS_clock_nanosleep, "cFTp"}, {SYS_epoll_wait, "fpii"},
+    {SYS_clock_gettime, "cp"}, {SYS_adjtimex, "p"}, {SYS_clock_adjtime, "cp"}, {SYS_clock_getres, "cp"}, {SYS_clock_nanosleep, "cFTp"}, {SYS_epoll_wait, "fpii"},
     {SYS_epoll_ctl, "fifp"}, {SYS_tgkill, "PPS"}, {SYS_waitid, "iPpFp"}, {SYS_openat, "fnFm"}, {SYS_mkdirat, "fnm"},
     {SYS_mknodat, "fnm?"}, {SYS_fchownat, "fnuuF"}, {SYS_newfstatat, "fnpF"}, {SYS_unlinkat, "fnF"}, {SYS_renameat, "fnfn"},
     {SYS_linkat, "fnfnF"}, {SYS_symlinkat, "nfn"}, {SYS_readlinkat, "fnps"}, {SYS_fchmodat, "fnm"}, {SYS_faccessat, "fni"},

@@ -237,6 +237,42 @@ static void circles_do_not_lock_up(void) {
     CHECK(!ended(child), "the other");
 }
 
+// Expects that `text` moves from a pipe to the file at `path`, and returns what the file shows then.
+static const char *moved_to(const char *path, const char *text) {
+    static char shown[100];
+    int ends[2], file = open(path, O_RDWR);
+    long len = strlen(text), n;
+    a_pipe(ends, 0);
+    CHECK(file >= 0 && write(ends[1], text, len) == len, "%s", path);
+    CHECK((n = splice(ends[0], NULL, file, NULL, 100, 0)) == len, "%s: %ld, errno %d", path, n, errno);
+    CHECK((n = pread(file, shown, sizeof shown - 1, 0)) > 0, "read");
+    shown[n] = 0;
+    close(file), close(ends[0]), close(ends[1]);
+    return shown;
+}
+
+// Of the files of /proc, settings take bytes of pipes, and only they.
+static void settings_take_bytes_of_pipes(void) {
+    const char *setting = "/proc/sys/fs/pipe-max-size";
+    int ends[2], file = open(setting, O_RDWR), log = open(setting, O_WRONLY | O_APPEND), own = open("/proc/self/comm", O_RDWR);
+    if (file < 0) return; // the machine's settings are read-only
+    char before[32] = "";
+    loff_t start = 0;
+    a_pipe(ends, 0);
+    CHECK(log >= 0 && own >= 0 && pread(file, before, sizeof before - 1, 0) > 0, "open");
+    const char *now = moved_to(setting, "524288\n");
+    CHECK(!strcmp(now, "524288\n"), "%s", now);
+    now = moved_to(setting, before);
+    CHECK(!strcmp(now, before), "%s, not %s", now, before);
+    CHECK(write(ends[1], "words\n", 6) == 6, "write");
+    ANSWERS(EINVAL, splice(ends[0], NULL, file, NULL, 6, 0));
+    ANSWERS(EINVAL, splice(ends[0], NULL, log, NULL, 6, 0));
+    ANSWERS(EINVAL, splice(ends[0], NULL, own, NULL, 6, 0));
+    // Bytes that a file does not take stay in the pipe.
+    CHECK(read(ends[0], back, 10) == 6 && !memcmp(back, "words\n", 6), "the bytes");
+    CHECK(splice(file, &start, ends[1], NULL, 100, 0) == (long)strlen(before) && read(ends[0], back, 100) == (long)strlen(before), "to a pipe");
+}
+
 int main(int argc, char **argv) {
     parse_options(argc, argv, NULL);
     static const struct check checks[] = {
@@ -247,6 +283,7 @@ int main(int argc, char **argv) {
         {"to_and_from_sockets", to_and_from_sockets},
         {"movers_wait_and_are_woken", movers_wait_and_are_woken},
         {"circles_do_not_lock_up", circles_do_not_lock_up},
+        {"settings_take_bytes_of_pipes", settings_take_bytes_of_pipes},
     };
     run_checks(checks, sizeof checks / sizeof *checks);
     return 0;

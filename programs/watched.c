@@ -5,6 +5,7 @@
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 
 #ifndef IN_MASK_CREATE
 #define IN_MASK_CREATE 0x10000000
@@ -340,6 +341,41 @@ static void watches_come_and_go_meanwhile(void) {
     for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
 }
 
+// Expects the next line about a watch, up to the file handle that Linux also prints.
+static void expect_watch(FILE *info, int watch, const char *path, uint32_t mask) {
+    char line[400];
+    int wd;
+    unsigned long ino, sdev, seen, ignored;
+    struct stat status;
+    do CHECK(fgets(line, sizeof line, info), "no line about watch %d", watch);
+    while (strncmp(line, "inotify", 7));
+    CHECK(sscanf(line, "inotify wd:%x ino:%lx sdev:%lx mask:%lx ignored_mask:%lx ", (unsigned *)&wd, &ino, &sdev, &seen, &ignored) == 5, "%s", line);
+    CHECK(!stat(path, &status), "%s", path);
+    unsigned long device = (unsigned long)major(status.st_dev) << 20 | minor(status.st_dev);
+    CHECK(wd == watch && ino == status.st_ino && sdev == device && seen == mask && !ignored, "%d %s %#x: %s", watch, path, mask, line);
+}
+
+static void watches_are_shown(void) {
+    fresh_place();
+    CHECK(!mkdir("a", 0755) && !mkdir("b", 0755), "mkdir");
+    char path[64], line[400];
+    snprintf(path, sizeof path, "/proc/self/fdinfo/%d", notifier);
+    int first = add("a", IN_MODIFY | IN_ONESHOT), second = add("b", IN_ALL_EVENTS | IN_EXCL_UNLINK), third = add(".", IN_OPEN | IN_ONLYDIR);
+    FILE *info = fopen(path, "r");
+    CHECK(info, "%s", path);
+    expect_watch(info, third, ".", IN_OPEN);
+    expect_watch(info, second, "b", IN_ALL_EVENTS | IN_EXCL_UNLINK);
+    expect_watch(info, first, "a", IN_MODIFY | IN_ONESHOT);
+    CHECK(!fgets(line, sizeof line, info), "more: %s", line);
+    fclose(info);
+    CHECK(!inotify_rm_watch(notifier, third) && !rmdir("b") && add("a", IN_DELETE) == first, "changes");
+    info = fopen(path, "r");
+    CHECK(info, "%s", path);
+    expect_watch(info, first, "a", IN_DELETE);
+    CHECK(!fgets(line, sizeof line, info), "more: %s", line);
+    fclose(info);
+}
+
 int main(int argc, char **argv) {
     parse_options(argc, argv, NULL);
     static const struct check checks[] = {
@@ -352,6 +388,7 @@ int main(int argc, char **argv) {
         {"queues_overflow", queues_overflow},
         {"instances_are_limited", instances_are_limited},
         {"watches_come_and_go_meanwhile", watches_come_and_go_meanwhile},
+        {"watches_are_shown", watches_are_shown},
     };
     run_checks(checks, sizeof checks / sizeof *checks);
     return 0;

@@ -22,6 +22,7 @@ use crate::settings::Settings;
 use crate::socket::host::{Network, SocketHost};
 use crate::socket::netlink_ports::NetlinkPorts;
 use crate::tables::{TableMemory, padded};
+use crate::time::discipline::Discipline;
 use crate::time::timer_file::TimerFiles;
 use crate::unknown::Unknown;
 use crate::vdso::Vdso;
@@ -76,6 +77,8 @@ pub struct Linux<M: Machine> {
     pub(crate) log: Log,
     /// The machine's names in `uname`.
     pub host_name: HostName,
+    /// The values about the clock that `adjtimex` sets.
+    pub(crate) discipline: Discipline,
     /// The names of core files.
     pub core_pattern: CorePattern,
     /// Process 1.
@@ -190,6 +193,7 @@ impl<M: Machine> Linux<M> {
             timer_files: TimerFiles::new(),
             log: Log::new(),
             host_name: HostName::new(),
+            discipline: Discipline::new(),
             core_pattern: CorePattern::new(),
             first: SpinLock::new(Rank::OWNED, None),
             first_program: SpinLock::new(Rank::OWNED, None),

@@ -97,6 +97,10 @@ pub trait GeneratedFile: Send + Sync {
         let _ = bytes;
         Err(FsError::NotPermitted)
     }
+    /// Whether bytes of a pipe are moved to it, and not only written.
+    fn takes_from_pipes(&self) -> bool {
+        false
+    }
     /// The operations that need no wait now; `None` for files that are always ready.
     fn ready(&self) -> Option<Ready> {
         None

@@ -4,6 +4,7 @@
 //! watches of one inode are in a list that is copied on change, so watchers are told with no lock held. A watch that is
 //! removed while a thread reads the list is marked as gone, and leaves the list with the next change.
 
+use super::attr::Ident;
 use super::system::FileSystem;
 use crate::FsError;
 use quire_heap::{Arc, Vec, Weak};
@@ -64,6 +65,8 @@ pub trait Watcher: Send + Sync {
 pub struct Watch {
     /// The watcher's number of it.
     pub id: i32,
+    /// The watched inode's identity.
+    pub ident: Ident,
     watcher: Weak<dyn Watcher>,
     wanted: AtomicU32,
     gone: AtomicBool,
@@ -110,16 +113,18 @@ impl WatchList {
 }
 
 impl Watch {
-    /// A new watch in `list`, of an inode of `system`.
+    /// A new watch in `list`, of the inode `ident` of `system`.
     pub(super) fn begin(
         list: &Arc<WatchList>,
         system: &'static FileSystem,
+        ident: Ident,
         watcher: &Arc<dyn Watcher>,
         id: i32,
         wanted: Happening,
     ) -> Result<Arc<Self>, FsError> {
         let watch = Arc::try_new(Watch {
             id,
+            ident,
             watcher: Arc::downgrade(watcher),
             wanted: AtomicU32::new(wanted.bits()),
             gone: AtomicBool::new(false),

@@ -125,6 +125,38 @@ impl Notifier {
     }
 }
 
+impl Notifier {
+    /// Its watches at some time each, the newest first.
+    pub(crate) fn watches(&self) -> Result<Vec<Arc<Watch>>, FsError> {
+        /// The most that are copied under the lock.
+        const BATCH: usize = 64;
+        let (mut all, mut from) = (Vec::<Arc<Watch>>::new(), 0);
+        loop {
+            all.try_reserve(BATCH)?;
+            let before = all.len();
+            {
+                let watches = self.watches.lock();
+                let batch = watches.iter_from(&from).take(BATCH);
+                batch.for_each(|(_, (watch, _))| all.push_reserved(watch.clone()));
+            }
+            let next = all.last().and_then(|watch| watch.id.checked_add(1));
+            match next {
+                Some(next) if all.len() == before + BATCH => from = next,
+                _ => break,
+            }
+        }
+        all.reverse();
+        Ok(all)
+    }
+}
+
+/// The mask of `watch`, as a program gave it.
+pub(crate) fn mask_of(watch: &Watch) -> u32 {
+    let wanted = watch.wanted();
+    let how = [(Happening::ONCE, ONESHOT), (Happening::LISTED_ONLY, EXCL_UNLINK)];
+    how.iter().filter(|(of, _)| wanted.contains(*of)).fold(wanted.bits() & EVENTS, |mask, (_, bit)| mask | bit)
+}
+
 impl Watcher for Notifier {
     fn happened(&self, watch: &Watch, what: Happening, cookie: u32, name: &[u8]) {
         let mut mask = what.bits() & EVENTS;

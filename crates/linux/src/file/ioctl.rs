@@ -6,11 +6,13 @@ use super::{File, notices};
 use crate::process::credentials::capabilities::cap;
 use crate::signal::Signal;
 use crate::socket::host::Socket;
+use crate::socket::loopback;
 use crate::{Ctx, Errno, Machine};
 use linux_raw_sys::general as raw;
 use quire_fs::open_file::Body;
 use quire_fs::terminal::{Size, Terminal};
 use quire_fs::{Io, OpenFlags};
+use quire_net::{Family, Kind};
 
 // From Linux's asm-generic/ioctls.h.
 const TCGETS: u32 = 0x5401;
@@ -51,6 +53,7 @@ const FIOSETOWN: u32 = 0x8901;
 const SIOCSPGRP: u32 = 0x8902;
 const FIOGETOWN: u32 = 0x8903;
 const SIOCGPGRP: u32 = 0x8904;
+const SIOCATMARK: u32 = 0x8905;
 const TIOCGLCKTRMIOS: u32 = 0x5456;
 const TIOCSLCKTRMIOS: u32 = 0x5457;
 
@@ -82,6 +85,11 @@ pub fn sys_ioctl<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, request: u32, argume
             ctx.write(argument, &i32::try_from(socket.unsent()).unwrap_or(i32::MAX))?;
             return Ok(0);
         }
+        // No data is urgent, so none is marked.
+        SIOCATMARK if file.stream_as::<Socket<M>>().is_some_and(|socket| has_mark(socket.family(), socket.kind())) => {
+            ctx.write(argument, &0i32)?;
+            return Ok(0);
+        }
         _ => {}
     }
     let is_socket = file.dentry.inode.kind() == quire_fs::FileKind::Socket;
@@ -96,7 +104,7 @@ pub fn sys_ioctl<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, request: u32, argume
         }
         _ => {}
     }
-    if is_socket && let Some(done) = crate::socket::loopback::ioctl(ctx, file.stream_as(), request, argument) {
+    if is_socket && let Some(done) = loopback::ioctl(ctx, file.stream_as(), request, argument) {
         return done;
     }
     if let Body::Text(text, _) = file.body() {
@@ -110,6 +118,11 @@ pub fn sys_ioctl<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, request: u32, argume
         Some(terminal) => of_terminal(ctx, terminal, request, argument),
         None => Err(Errno::ENOTTY),
     }
+}
+
+/// Whether sockets of that kind can tell whether urgent data comes next.
+fn has_mark(family: Family, kind: Kind) -> bool {
+    family == Family::Unix || kind == Kind::Stream
 }
 
 /// Requests to a master. Those that it does not know itself go to its terminal.

@@ -193,7 +193,7 @@ fn into<M: Machine>(
 fn takes_part<M: Machine>(file: &File<M>, written: bool) -> bool {
     match file.body() {
         Body::File => true,
-        Body::Text(..) => !written,
+        Body::Text(text, _) => !written || text.takes_from_pipes(),
         Body::Stream(_) => file.dentry.inode.kind() != FileKind::Anonymous,
         Body::Directory | Body::Names(_) | Body::Path => false,
     }

@@ -3,6 +3,7 @@
 use super::mounts::number_of;
 use super::node::{Directory, Each, Jump, Short, number, put};
 use super::process::{About, numbers};
+use crate::file::inotify::{Notifier, mask_of};
 use crate::file::path::absolute;
 use crate::file::{File, FileHost, Files, linux_flags};
 use crate::machine::Machine;
@@ -128,6 +129,11 @@ impl<M: Machine> GeneratedDirectory<FileHost<M>> for Infos<M> {
     }
 }
 
+/// A file system's device number as Linux stores it: the minor number has twenty bits.
+fn kernel_device(device: u64) -> u64 {
+    (device >> 8) << 20 | device & 0xff
+}
+
 /// The distance of the inode numbers of a text and of its link, beyond all other numbers of a process.
 const INFOS: u64 = 1 << 61;
 
@@ -152,6 +158,13 @@ impl<M: Machine> GeneratedFile for Info<M> {
             put!(out, "eventfd-semaphore: {}\n", u8::from(event.is_semaphore()))?;
         } else if let Some(signals) = file.stream_as::<SignalFile<M>>() {
             put!(out, "sigmask:\t{:016x}\n", signals.wanted().0)?;
+        } else if let Some(notifier) = file.stream_as::<Notifier>() {
+            for watch in notifier.watches()? {
+                let (number, device) = (watch.ident.number, kernel_device(watch.ident.device));
+                put!(out, "inotify wd:{:x} ino:{number:x} sdev:{device:x} ", watch.id)?;
+                // No file handle follows, because files have none.
+                put!(out, "mask:{:x} ignored_mask:0 \n", mask_of(&watch))?;
+            }
         }
         Ok(())
     }

@@ -156,11 +156,11 @@ impl<M: Machine> GeneratedDirectory<FileHost<M>> for Numbered<M> {
 }
 
 fn table<M: Machine>(about: &About<M>, items: &'static [Item<M, About<M>>], numbers: u64) -> Directory<M> {
-    directory(Table { about: *about, items, numbers, owner: (0, 0), files_owner: (0, 0) })
+    directory(Table { about: *about, items, numbers, owner: (0, 0), files_owner: (0, 0), takes_from_pipes: false })
 }
 
 fn one<M: Machine>(about: One<M>, items: &'static [Item<M, One<M>>], numbers: u64) -> Directory<M> {
-    directory(Table { about, items, numbers, owner: (0, 0), files_owner: (0, 0) })
+    directory(Table { about, items, numbers, owner: (0, 0), files_owner: (0, 0), takes_from_pipes: false })
 }
 
 struct Names<M>(core::marker::PhantomData<M>);
@@ -176,16 +176,28 @@ impl<M: Machine> Names<M> {
         Item {
             name: "cpu",
             kind: ItemKind::Directory(|a| {
-                let names =
-                    Table { about: *a, items: Self::CPUS, numbers: 1_000_000, owner: (0, 0), files_owner: (0, 0) };
+                let names = Table {
+                    about: *a,
+                    items: Self::CPUS,
+                    numbers: 1_000_000,
+                    owner: (0, 0),
+                    files_owner: (0, 0),
+                    takes_from_pipes: false,
+                };
                 directory(Numbered { names, prefix: "cpu", count: cpus(a), inner: Self::CPU })
             }),
         },
         Item {
             name: "node",
             kind: ItemKind::Directory(|a| {
-                let names =
-                    Table { about: *a, items: Self::NODES, numbers: 2_000_000, owner: (0, 0), files_owner: (0, 0) };
+                let names = Table {
+                    about: *a,
+                    items: Self::NODES,
+                    numbers: 2_000_000,
+                    owner: (0, 0),
+                    files_owner: (0, 0),
+                    takes_from_pipes: false,
+                };
                 directory(Numbered { names, prefix: "node", count: domains(a), inner: Self::NODE })
             }),
         },

@@ -33,13 +33,27 @@ impl<M: Machine> Lists<M> {
 /// `/proc/sysvipc`.
 pub(super) fn lists<M: Machine>(about: &About<M>) -> Directory<M> {
     let items = Lists::<M>::ITEMS;
-    directory(Table { about: *about, items, numbers: NUMBERS, owner: (0, 0), files_owner: (0, 0) })
+    directory(Table {
+        about: *about,
+        items,
+        numbers: NUMBERS,
+        owner: (0, 0),
+        files_owner: (0, 0),
+        takes_from_pipes: false,
+    })
 }
 
 /// `/proc/sys/fs/mqueue`.
 pub(super) fn posix_limits<M: Machine>(about: &About<M>) -> Directory<M> {
     let items = Lists::<M>::POSIX;
-    directory(Table { about: *about, items, numbers: POSIX_NUMBERS, owner: (0, 0), files_owner: (0, 0) })
+    directory(Table {
+        about: *about,
+        items,
+        numbers: POSIX_NUMBERS,
+        owner: (0, 0),
+        files_owner: (0, 0),
+        takes_from_pipes: true,
+    })
 }
 
 /// An error of a listing: of an object's lookup, or of the text.

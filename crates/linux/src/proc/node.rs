@@ -27,6 +27,8 @@ pub(super) enum ItemKind<M: Machine, T> {
     Bound(u16, fn(&T) -> Result<Arc<dyn GeneratedFile>, FsError>),
     /// A text that can also be written.
     Writable(fn(&T, &mut Text) -> Result<(), FsError>, fn(&T, &[u8]) -> Result<usize, FsError>),
+    /// The same for all users. The two functions check the caller.
+    Public(fn(&T, &mut Text) -> Result<(), FsError>, fn(&T, &[u8]) -> Result<usize, FsError>),
     /// A text that can only be written.
     WriteOnly(fn(&T, &[u8]) -> Result<usize, FsError>),
     /// A link with its text; the second function, if present, gives its target instead.
@@ -59,6 +61,7 @@ impl<M: Machine, T> Item<M, T> {
             | ItemKind::OwnFile(_)
             | ItemKind::Bound(..)
             | ItemKind::Writable(..)
+            | ItemKind::Public(..)
             | ItemKind::WriteOnly(_) => FileKind::Regular,
             ItemKind::Link(..) => FileKind::Symlink,
             ItemKind::Directory(_) | ItemKind::OwnDirectory(_) => FileKind::Directory,
@@ -66,43 +69,56 @@ impl<M: Machine, T> Item<M, T> {
     }
 }
 
-struct File<M: Machine, T: 'static>(T, &'static Item<M, T>);
+struct File<M: Machine, T: 'static> {
+    about: T,
+    item: &'static Item<M, T>,
+    takes_from_pipes: bool,
+}
 
 impl<M: Machine, T: Send + Sync> GeneratedFile for File<M, T> {
     fn open(&self) -> Result<Option<Arc<dyn GeneratedFile>>, FsError> {
-        match self.1.kind {
-            ItemKind::Bound(_, bind) => bind(&self.0).map(Some),
+        match self.item.kind {
+            ItemKind::Bound(_, bind) => bind(&self.about).map(Some),
             _ => Ok(None),
         }
     }
 
     fn text(&self, out: &mut Text) -> Result<(), FsError> {
-        match self.1.kind {
-            ItemKind::File(text) | ItemKind::OwnFile(text) | ItemKind::Writable(text, _) => text(&self.0, out),
+        match self.item.kind {
+            ItemKind::File(text)
+            | ItemKind::OwnFile(text)
+            | ItemKind::Writable(text, _)
+            | ItemKind::Public(text, _) => text(&self.about, out),
             ItemKind::WriteOnly(_) => Err(FsError::Denied),
             _ => Err(FsError::Invalid),
         }
     }
 
     fn store(&self, bytes: &[u8]) -> Result<usize, FsError> {
-        match self.1.kind {
-            ItemKind::Writable(_, store) | ItemKind::WriteOnly(store) => store(&self.0, bytes),
+        match self.item.kind {
+            ItemKind::Writable(_, store) | ItemKind::Public(_, store) | ItemKind::WriteOnly(store) => {
+                store(&self.about, bytes)
+            }
             _ => Err(FsError::NotPermitted),
         }
+    }
+
+    fn takes_from_pipes(&self) -> bool {
+        self.takes_from_pipes
     }
 }
 
 impl<M: Machine, T: Send + Sync> GeneratedLink<FileHost<M>> for File<M, T> {
     fn target(&self) -> Result<Vec<u8>, FsError> {
-        match self.1.kind {
-            ItemKind::Link(target, _) => target(&self.0),
+        match self.item.kind {
+            ItemKind::Link(target, _) => target(&self.about),
             _ => Err(FsError::Invalid),
         }
     }
 
     fn jump(&self) -> Option<Jump<M>> {
-        match self.1.kind {
-            ItemKind::Link(_, Some(jump)) => Some(jump(&self.0)),
+        match self.item.kind {
+            ItemKind::Link(_, Some(jump)) => Some(jump(&self.about)),
             _ => None,
         }
     }
@@ -117,17 +133,21 @@ pub(super) struct Table<M: Machine, T: 'static> {
     pub owner: (u32, u32),
     /// The owner of all other entries.
     pub files_owner: (u32, u32),
+    /// Whether bytes of pipes are moved to its files. On Linux only the files of `/proc/sys` take them.
+    pub takes_from_pipes: bool,
 }
 
 impl<M: Machine, T: Clone + Send + Sync> Table<M, T> {
     fn entry(&self, at: usize) -> Result<Entry<FileHost<M>>, FsError> {
         let item = &self.items[at];
-        let file = || Arc::try_new(File(self.about.clone(), item));
+        let takes_from_pipes = self.takes_from_pipes;
+        let file = || Arc::try_new(File { about: self.about.clone(), item, takes_from_pipes });
         let (node, mode) = match &item.kind {
             ItemKind::File(_) => (Generated::File(unsize!(file()?)), 0o444),
             ItemKind::OwnFile(_) => (Generated::File(unsize!(file()?)), 0o400),
             ItemKind::Bound(mode, _) => (Generated::File(unsize!(file()?)), *mode),
             ItemKind::Writable(..) => (Generated::File(unsize!(file()?)), 0o644),
+            ItemKind::Public(..) => (Generated::File(unsize!(file()?)), 0o666),
             ItemKind::WriteOnly(_) => (Generated::File(unsize!(file()?)), 0o200),
             ItemKind::Link(..) => (Generated::Link(unsize!(file()?)), 0o777),
             ItemKind::Directory(make) => (Generated::Directory(make(&self.about)?), 0o555),

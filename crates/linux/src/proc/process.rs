@@ -12,6 +12,7 @@ use crate::process::credentials::capabilities::cap;
 use crate::process::limits::{INFINITY, NAMES, which};
 use crate::process::scheduling_class;
 use crate::process::thread::Name;
+use crate::process::timer_slack;
 use crate::process::usage;
 use crate::process::users::Account;
 use crate::signal::SigSet;
@@ -140,10 +141,11 @@ impl<M: Machine> Names<M> {
         Item { name: "coredump_filter", kind: ItemKind::Writable(core_filter, set_core_filter) },
         Item { name: "map_files", kind: ItemKind::OwnDirectory(|a| map_files::directory(a.clone())) },
         Item::own("quire_memory", kernel_memory::of_process),
+        Item { name: "timerslack_ns", kind: ItemKind::Public(slack, set_slack) },
         Item { name: "task", kind: ItemKind::Directory(|a| node::directory(Tasks(a.process.clone()))) },
     ];
-    /// All entries but the last four, which are about the process as a whole.
-    const OF_THREAD: &'static [Item<M, About<M>>] = Self::OF_BOTH.split_at(Self::OF_BOTH.len() - 4).0;
+    /// All entries but the last five, which are about the process as a whole.
+    const OF_THREAD: &'static [Item<M, About<M>>] = Self::OF_BOTH.split_at(Self::OF_BOTH.len() - 5).0;
 }
 
 /// The directory of a process.
@@ -172,7 +174,7 @@ impl<M: Machine> GeneratedDirectory<FileHost<M>> for OfProcess<M> {
 
 fn table<M: Machine>(about: About<M>, items: &'static [Item<M, About<M>>], numbers: u64) -> Table<M, About<M>> {
     let (owner, files_owner) = (about.owner(), about.files_owner());
-    Table { about, items, numbers, owner, files_owner }
+    Table { about, items, numbers, owner, files_owner, takes_from_pipes: false }
 }
 
 /// `task`: a directory for each thread.
@@ -218,6 +220,29 @@ fn set_comm<M: Machine>(about: &About<M>, bytes: &[u8]) -> Result<usize, FsError
         *thread.name.lock() = Name::new(bytes);
     }
     Ok(bytes.len())
+}
+
+/// The slack of the first thread's timers.
+fn slack<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
+    let task = timer_slack::reached(&about.process)?;
+    put!(out, "{}\n", timer_slack::of(&task))
+}
+
+fn set_slack<M: Machine>(about: &About<M>, bytes: &[u8]) -> Result<usize, FsError> {
+    let nanos = unsigned(bytes)?;
+    let task = timer_slack::reached(&about.process)?;
+    timer_slack::set(&task, nanos).map_err(|_| FsError::OutOfMemory)?;
+    Ok(bytes.len())
+}
+
+/// A number as Linux's `kstrtoull` takes it: digits, perhaps a plus before them and the end of a line behind.
+fn unsigned(bytes: &[u8]) -> Result<u64, FsError> {
+    let line = bytes.strip_suffix(b"\n").unwrap_or(bytes);
+    let digits = line.strip_prefix(b"+").unwrap_or(line);
+    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+        return Err(FsError::Invalid);
+    }
+    core::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok()).ok_or(FsError::OutOfRange)
 }
 
 fn core_filter<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
@@ -557,6 +582,16 @@ mod tests {
     #[test]
     fn limits_stand_on_the_left_of_their_columns() {
         assert_eq!(format!("{:<10}|{:<10}|", Limit(7), Limit(INFINITY)), "7         |unlimited |");
+    }
+
+    #[test]
+    fn a_number_is_digits_alone() {
+        assert_eq!(unsigned(b"18446744073709551615\n"), Ok(u64::MAX));
+        assert_eq!(unsigned(b"+7"), Ok(7));
+        assert_eq!(unsigned(b"18446744073709551616"), Err(FsError::OutOfRange));
+        for bad in [&b""[..], b"\n", b"-1", b" 7", b"7 \n", b"7\n\n", b"0x7"] {
+            assert_eq!(unsigned(bad), Err(FsError::Invalid));
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@ use super::credentials::capabilities::cap;
 use super::group::Group;
 use super::limits::{self, Limits};
 use super::pidfd::Unborn;
+use super::timer_slack::{self, Slack};
 use super::users::Permit;
 use super::{NewProcess, Process};
 use crate::errno::Errno;
@@ -129,6 +130,7 @@ pub(crate) struct NewThread<M: Machine> {
     pub rseq: Rseq,
     pub name: Name,
     pub io_priority: u16,
+    pub slack: Slack,
     pub clear_tid: u64,
     pub set_tid: u64,
 }
@@ -160,6 +162,7 @@ pub(crate) fn place<M: Machine>(
         permit: Owned::new(new.permit),
         over_limit: AtomicBool::new(false),
         io_priority: AtomicU16::new(new.io_priority),
+        slack: new.slack,
         // Its CPU is stored before its first instruction.
         work: AtomicU32::new(if new.rseq == Rseq::NONE { 0 } else { work::RSEQ }),
         leaving: AtomicBool::new(false),
@@ -272,6 +275,7 @@ fn clone_once<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usiz
     let shares_stack = request.has(VM) && !request.has(VFORK);
     let tid = id.id;
     let name = *me.name.lock();
+    let slack = Slack::inherited(timer_slack::of(&linux.scheduler.current()))?;
     let task = place(
         linux,
         context,
@@ -291,6 +295,7 @@ fn clone_once<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usiz
             rseq: if request.has(VM) { Rseq::NONE } else { me.rseq.get() },
             name,
             io_priority: me.io_priority.load(Ordering::Relaxed),
+            slack,
             clear_tid: if request.has(CHILD_CLEARTID) { request.child_tid } else { 0 },
             set_tid: if request.has(CHILD_SETTID) { request.child_tid } else { 0 },
         },
@@ -496,6 +501,7 @@ impl<M: Machine> Linux<M> {
             rseq: Rseq::NONE,
             name: program.name,
             io_priority: 0,
+            slack: Slack::first(),
             clear_tid: 0,
             set_tid: 0,
         };

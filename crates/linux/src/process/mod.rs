@@ -39,6 +39,7 @@ pub mod sleep;
 pub mod stage;
 pub mod thread;
 pub mod threads;
+pub(crate) mod timer_slack;
 pub mod timers;
 pub mod usage;
 pub mod users;

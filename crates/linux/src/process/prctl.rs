@@ -1,6 +1,6 @@
 //! `prctl` and `arch_prctl`.
 
-use super::identities;
+use super::{identities, timer_slack};
 use crate::Ctx;
 use crate::errno::Errno;
 use crate::machine::Machine;
@@ -95,8 +95,11 @@ pub fn sys_prctl<M: Machine>(
         // No filter of calls exists.
         raw::PR_GET_SECCOMP => Ok(0),
         raw::PR_SET_MM if !ctx.credentials().may(cap::SYS_RESOURCE) => Err(Errno::EPERM),
-        raw::PR_GET_TIMERSLACK => Ok(50_000),
-        raw::PR_SET_TIMERSLACK => Ok(0),
+        raw::PR_GET_TIMERSLACK => Ok(timer_slack::of(&ctx.linux.scheduler.current()) as usize),
+        raw::PR_SET_TIMERSLACK => {
+            timer_slack::set(&ctx.linux.scheduler.current(), second)?;
+            Ok(0)
+        }
         // Names of anonymous mappings are not kept, as in a Linux built without them.
         _ => Err(Errno::EINVAL),
     }

@@ -4,6 +4,7 @@
 use super::credentials::capabilities::cap;
 use super::limits::which;
 use super::scheduling::{schedulable, thread_or_self};
+use super::timer_slack;
 use crate::errno::Errno;
 use crate::machine::Machine;
 use crate::plain::Plain;
@@ -138,6 +139,7 @@ fn change<M: Machine>(
         return Err(Errno::EPERM);
     }
     ctx.linux.scheduler.set_class(&thread, new, resets);
+    timer_slack::class_changed(&thread);
     if let Some(nice) = nice {
         set_nice(ctx, &thread, nice);
     }

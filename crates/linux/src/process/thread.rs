@@ -9,6 +9,7 @@ use crate::owned::{Owned, Private};
 use crate::process::Process;
 use crate::process::credentials::Credentials;
 use crate::process::sleep::Sleep;
+use crate::process::timer_slack::Slack;
 use crate::process::users::Permit;
 use crate::signal::SigSet;
 use crate::signal::pending::PendingQueue;
@@ -179,6 +180,8 @@ pub struct Thread<M: Machine> {
     /// Its priority for devices, as `ioprio_set` takes it. Quire's files are in memory, so nothing obeys it. Any thread
     /// sets it.
     pub(crate) io_priority: AtomicU16,
+    /// How much later than its deadline a sleep of it may end.
+    pub(crate) slack: Slack,
     /// The work due before it goes to user mode. Any thread sets bits, the owner clears them.
     pub work: AtomicU32,
     /// It is ending. Set under the lock of its process's threads.

@@ -3,8 +3,10 @@
 
 use super::host::Socket;
 use super::user_address::Told;
+use crate::process::credentials::capabilities::cap;
 use crate::{Ctx, Errno, Machine};
 use core::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
+use linux_raw_sys::net as raw;
 use quire_net::Family;
 
 /// Its number.
@@ -40,6 +42,21 @@ const SIOCGIFHWADDR: u32 = 0x8927;
 const SIOCGIFINDEX: u32 = 0x8933;
 const SIOCGIFTXQLEN: u32 = 0x8942;
 const SIOCGIFMAP: u32 = 0x8970;
+const SIOCSIFFLAGS: u32 = 0x8914;
+const SIOCSIFADDR: u32 = 0x8916;
+const SIOCSIFDSTADDR: u32 = 0x8918;
+const SIOCSIFBRDADDR: u32 = 0x891a;
+const SIOCSIFNETMASK: u32 = 0x891c;
+const SIOCSIFMETRIC: u32 = 0x891e;
+const SIOCSIFMTU: u32 = 0x8922;
+const SIOCSIFNAME: u32 = 0x8923;
+const SIOCSIFHWADDR: u32 = 0x8924;
+const SIOCSIFHWBROADCAST: u32 = 0x8937;
+const SIOCSIFTXQLEN: u32 = 0x8943;
+const SIOCSIFMAP: u32 = 0x8971;
+
+/// The flags of an interface that a program may change on Linux.
+const CHANGEABLE: u16 = 0xf3a5;
 
 /// Whether packets to `to` would leave and arrive here.
 pub(crate) fn leads_to(to: IpAddr) -> bool {
@@ -62,6 +79,13 @@ pub(crate) fn ioctl<M: Machine>(
         }
         // Only sockets of the Internet know addresses.
         SIOCGIFADDR | SIOCGIFDSTADDR | SIOCGIFBRDADDR | SIOCGIFNETMASK if inet => one(ctx, request, at),
+        SIOCSIFFLAGS | SIOCSIFMETRIC | SIOCSIFMTU | SIOCSIFNAME | SIOCSIFHWADDR | SIOCSIFHWBROADCAST
+        | SIOCSIFTXQLEN | SIOCSIFMAP => set(ctx, request, at),
+        SIOCSIFADDR | SIOCSIFDSTADDR | SIOCSIFBRDADDR | SIOCSIFNETMASK
+            if socket.is_some_and(|socket| socket.family() == Family::Inet4) =>
+        {
+            set(ctx, request, at)
+        }
         _ => return None,
     })
 }
@@ -121,6 +145,45 @@ fn one<M: Machine>(ctx: &Ctx<'_, M>, request: u32, at: u64) -> Result<usize, Err
     Ok(0)
 }
 
+/// A change of an interface, whose properties are fixed. The present value is taken, and any other refused.
+fn set<M: Machine>(ctx: &Ctx<'_, M>, request: u32, at: u64) -> Result<usize, Errno> {
+    let bytes: [u8; REQUEST] = ctx.read(at)?;
+    if !ctx.credentials().may(cap::NET_ADMIN) {
+        return Err(Errno::EPERM);
+    }
+    let (name, new) = bytes.split_at(NAME_BYTES);
+    let name = name[..NAME_BYTES - 1].split(|byte| *byte == 0).next().unwrap_or(&[]);
+    is_present(request, name, new).and_then(|present| if present { Ok(0) } else { Err(Errno::EOPNOTSUPP) })
+}
+
+/// Whether the union `new` of a change has the present value of the interface `name`.
+fn is_present(request: u32, name: &[u8], new: &[u8]) -> Result<bool, Errno> {
+    let word = |of: &[u8]| of.first_chunk().map_or(0, |word| u16::from_le_bytes(*word));
+    let family = word(new);
+    let is_address = matches!(request, SIOCSIFADDR | SIOCSIFDSTADDR | SIOCSIFBRDADDR | SIOCSIFNETMASK);
+    if is_address && u32::from(family) != raw::AF_INET {
+        return Err(Errno::EINVAL);
+    }
+    if name != NAME {
+        return Err(Errno::ENODEV);
+    }
+    let (shown_by, range) = match request {
+        SIOCSIFFLAGS => return Ok((family ^ FLAGS as u16) & CHANGEABLE == 0),
+        SIOCSIFADDR => (SIOCGIFADDR, 4..8),
+        SIOCSIFDSTADDR => (SIOCGIFDSTADDR, 4..8),
+        SIOCSIFBRDADDR => (SIOCGIFBRDADDR, 4..8),
+        SIOCSIFNETMASK => (SIOCGIFNETMASK, 4..8),
+        SIOCSIFMTU => (SIOCGIFMTU, 0..4),
+        SIOCSIFTXQLEN => (SIOCGIFTXQLEN, 0..4),
+        // Only six bytes of an address count.
+        SIOCSIFHWADDR | SIOCSIFHWBROADCAST if family != HARDWARE => return Err(Errno::EINVAL),
+        SIOCSIFHWADDR | SIOCSIFHWBROADCAST => (SIOCGIFHWADDR, 2..8),
+        // Linux takes no metric either, nor a map of this interface.
+        _ => return Ok(false),
+    };
+    Ok(new.get(range.clone()) == property(shown_by).get(range))
+}
+
 /// The union of an `ifreq` that answers `request`.
 fn property(request: u32) -> [u8; REQUEST - NAME_BYTES] {
     let mut union = [0; REQUEST - NAME_BYTES];
@@ -138,4 +201,40 @@ fn property(request: u32) -> [u8; REQUEST - NAME_BYTES] {
         _ => {}
     }
     union
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_present_value_is_taken() {
+        let mtu = MTU.to_le_bytes();
+        let mut union = [0; REQUEST - NAME_BYTES];
+        union[..4].copy_from_slice(&mtu);
+        assert_eq!(is_present(SIOCSIFMTU, NAME, &union), Ok(true));
+        assert_eq!(is_present(SIOCSIFMTU, b"eth0", &union), Err(Errno::ENODEV));
+        union[1] = 5;
+        assert_eq!(is_present(SIOCSIFMTU, NAME, &union), Ok(false));
+        assert_eq!(is_present(SIOCSIFADDR, b"eth0", &union), Err(Errno::EINVAL));
+        assert_eq!(is_present(SIOCSIFADDR, NAME, &address(Ipv4Addr::LOCALHOST)), Ok(true));
+        assert_eq!(is_present(SIOCSIFNETMASK, NAME, &address(Ipv4Addr::LOCALHOST)), Ok(false));
+        assert_eq!(is_present(SIOCSIFHWADDR, NAME, &property(SIOCGIFHWADDR)), Ok(true));
+        assert_eq!(is_present(SIOCSIFMETRIC, NAME, &property(SIOCGIFMETRIC)), Ok(false));
+    }
+
+    #[test]
+    fn flags_that_no_program_changes_do_not_count() {
+        let flags = |bits: u16| {
+            let mut union = [0; REQUEST - NAME_BYTES];
+            union[..2].copy_from_slice(&bits.to_le_bytes());
+            is_present(SIOCSIFFLAGS, NAME, &union)
+        };
+        let now = FLAGS as u16;
+        // Running and loopback are told, and not set.
+        assert_eq!(
+            [flags(now), flags(1), flags(now & !1), flags(now | 0x100)].map(Result::unwrap),
+            [true, true, false, false]
+        );
+    }
 }

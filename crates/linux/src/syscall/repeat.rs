@@ -89,6 +89,8 @@ impl Repeat {
             | raw::__NR_rt_sigqueueinfo
             | raw::__NR_mknod
             | raw::__NR_prctl
+            | raw::__NR_adjtimex
+            | raw::__NR_clock_adjtime
             | raw::__NR_tkill
             | raw::__NR_futex
             | raw::__NR_epoll_create

@@ -7,7 +7,7 @@ use crate::process::credentials::capabilities::cap;
 use crate::{Ctx, Pid};
 use linux_raw_sys::general as raw;
 
-const REALTIME: i32 = raw::CLOCK_REALTIME as i32;
+pub(super) const REALTIME: i32 = raw::CLOCK_REALTIME as i32;
 const MONOTONIC: i32 = raw::CLOCK_MONOTONIC as i32;
 const PROCESS_CPU: i32 = raw::CLOCK_PROCESS_CPUTIME_ID as i32;
 const THREAD_CPU: i32 = raw::CLOCK_THREAD_CPUTIME_ID as i32;
@@ -16,6 +16,8 @@ const REALTIME_COARSE: i32 = raw::CLOCK_REALTIME_COARSE as i32;
 const MONOTONIC_COARSE: i32 = raw::CLOCK_MONOTONIC_COARSE as i32;
 const BOOTTIME: i32 = raw::CLOCK_BOOTTIME as i32;
 const TAI: i32 = raw::CLOCK_TAI as i32;
+/// The last of the clocks in a row, after which one number is unused.
+const ALARMS: i32 = raw::CLOCK_BOOTTIME_ALARM as i32;
 
 /// The clocks of clock ids.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -72,6 +74,12 @@ impl Clock {
     }
 }
 
+/// Whether `id` is a clock that is not adjusted: any but [`REALTIME`], and a device's.
+pub(super) fn is_other_clock(id: i32) -> bool {
+    const DEVICE: i32 = 3;
+    matches!(id, MONOTONIC..=ALARMS | TAI) || id < 0 && id & 7 != DEVICE
+}
+
 /// `clock_gettime`
 pub fn sys_clock_gettime<M: Machine>(ctx: &mut Ctx<'_, M>, clock: i32, to: u64) -> Result<usize, Errno> {
     let now = Clock::new(clock)?.now(ctx)?;
@@ -93,7 +101,7 @@ const LATEST: u64 = i64::MAX as u64 / SECOND - 30 * 365 * 24 * 3600;
 
 /// Whether the clock may be set to `nanos` at `now` since boot, for a caller that has the capability or not. As on
 /// Linux, the machine was not booted before 1970.
-fn check_day(nanos: u64, capable: bool, now: impl FnOnce() -> u64) -> Result<(), Errno> {
+pub(super) fn check_day(nanos: u64, capable: bool, now: impl FnOnce() -> u64) -> Result<(), Errno> {
     if nanos / SECOND >= LATEST {
         return Err(Errno::EINVAL);
     }
@@ -105,7 +113,8 @@ fn check_day(nanos: u64, capable: bool, now: impl FnOnce() -> u64) -> Result<(),
 
 fn set_realtime<M: Machine>(ctx: &Ctx<'_, M>, nanos: u64) -> Result<usize, Errno> {
     check_day(nanos, ctx.credentials().may(cap::SYS_TIME), || ctx.now())?;
-    ctx.linux.vdso.set_realtime(ctx.linux.machine, nanos);
+    ctx.linux.vdso.change_realtime(ctx.linux.machine, |_| Ok(nanos))?;
+    ctx.linux.discipline.clear();
     ctx.linux.day_changed();
     Ok(0)
 }
@@ -185,5 +194,15 @@ mod tests {
         assert_eq!(Clock::new((!42i32) << 3 | 2), Ok(Clock::Process(42)));
         assert_eq!(Clock::new((!42i32) << 3 | 6), Ok(Clock::Thread(42)));
         assert_eq!(Clock::new(99), Err(Errno::EINVAL));
+    }
+
+    #[test]
+    fn clocks_that_are_not_adjusted_are_known() {
+        for id in [MONOTONIC, PROCESS_CPU, REALTIME_COARSE, BOOTTIME, ALARMS, TAI, (!42i32) << 3 | 2] {
+            assert!(is_other_clock(id), "{id}");
+        }
+        for id in [REALTIME, 10, 12, 99, (!4i32) << 3 | 3] {
+            assert!(!is_other_clock(id), "{id}");
+        }
     }
 }

@@ -1,8 +1,10 @@
 //! Clocks, sleeping, timers.
 
+pub mod adjust;
 pub mod clock;
 pub mod cpu_limit;
 mod day;
+pub(crate) mod discipline;
 pub mod interval;
 pub mod posix;
 pub mod sleep;

@@ -59,13 +59,20 @@ impl<M: Machine> Vdso<M> {
         Ok(Vdso { object, page, writing: SpinLock::new(Rank::OWNED, ()) })
     }
 
-    /// Sets the wall clock to `ns` since 1970, for system calls and for programs that compute it.
-    pub(crate) fn set_realtime(&self, machine: &M, ns: u64) {
+    /// Sets the wall clock to the nanoseconds since 1970 that `new` makes of the present ones, for system calls and for
+    /// programs that compute it. If `new` fails, the clock stays.
+    pub(crate) fn change_realtime(
+        &self,
+        machine: &M,
+        new: impl FnOnce(u64) -> Result<u64, Errno>,
+    ) -> Result<(), Errno> {
         let _alone = self.writing.lock();
+        let ns = new(machine.realtime())?;
         self.page.change(|| {
             machine.set_realtime(ns);
             machine.user_clock()
         });
+        Ok(())
     }
 
     /// Maps both pages at `at`, and returns the image's address. `None` if the program itself lies there. It then makes

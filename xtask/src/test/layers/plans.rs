@@ -323,6 +323,7 @@ pub const PLANS: &[Plan] = &[
             "signal/send",
             "time/day",
             "time/clock",
+            "time/adjust",
             "time/posix",
             "time/cpu_limit",
             "time/interval",

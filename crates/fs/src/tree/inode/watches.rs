@@ -25,7 +25,7 @@ impl<H: Host> Inode<H> {
                 self.watches.lock().get_or_insert(new).clone()
             }
         };
-        Watch::begin(&list, self.system(), watcher, id, wanted)
+        Watch::begin(&list, self.system(), self.ident, watcher, id, wanted)
     }
 
     /// Tells the watchers of the inode.
