@@ -1,6 +1,6 @@
 // Mappings of files while the files change. It covers truncation and growth with private copies and with stores behind
-// the end, punched holes, and /dev/zero. It also covers results of synchronising calls and the list of mappings. Prints
-// the results: the same on Linux.
+// the end, punched holes, and /dev/zero. It also covers results of synchronising calls, the times of files and the list
+// of mappings. Prints the results: the same on Linux.
 #include "report.h"
 
 #include <fcntl.h>
@@ -201,6 +201,82 @@ static void synchronising(void) {
     munmap(shared, 4 * PAGE), close(file), close(pipes[0]), close(pipes[1]);
 }
 
+static struct stat seen;
+
+static int order(struct timespec a, struct timespec b) {
+    return a.tv_sec != b.tv_sec ? (a.tv_sec > b.tv_sec) - (a.tv_sec < b.tv_sec) : (a.tv_nsec > b.tv_nsec) - (a.tv_nsec < b.tv_nsec);
+}
+
+// Prints how the times of modification and of change differ from those at the last call. Then it sleeps, so that the
+// next change has another time even on a coarse clock.
+static void times(const char *what, int file) {
+    static const char *const words[] = {"earlier", "same", "later"};
+    struct stat now;
+    CHECK(!fstat(file, &now), "fstat");
+    printf("times after %s: %s %s\n", what, words[order(now.st_mtim, seen.st_mtim) + 1], words[order(now.st_ctim, seen.st_ctim) + 1]);
+    fflush(stdout);
+    seen = now;
+    usleep(30000);
+}
+
+static void store_there(const char *what, char *a, char *b) {
+    (void)what, (void)b;
+    *a = 1;
+}
+
+// A file system in memory on Linux too: others note more stores.
+static void times_of_stores(void) {
+    int file = memfd_create("times", 0), zero = open("/dev/zero", O_RDONLY);
+    CHECK(file >= 0 && zero >= 0 && !ftruncate(file, 16 * PAGE) && pwrite(file, "x", 1, PAGE) == 1, "files");
+    times("creation", file);
+    char *shared = show(file, MAP_SHARED, 16), *own = show(file, MAP_PRIVATE, 16);
+    times("mmap", file);
+    shared[0] = 1;
+    times("a store into a hole", file);
+    CHECK(!msync(shared, 16 * PAGE, MS_SYNC), "msync");
+    times("msync", file);
+    shared[0] = 2;
+    times("a store into the same page", file);
+    shared[PAGE] = 1;
+    times("a store into a written page", file);
+    own[0] = own[2 * PAGE] = 1;
+    times("private stores", file);
+    CHECK(peek(shared + 3 * PAGE) == 0, "a load");
+    times("a load", file);
+    CHECK(read(zero, shared + 4 * PAGE, 1) == 1, "read");
+    times("a read into the mapping", file);
+    in_child(store_there, "", shared, NULL);
+    times("a child's store", file);
+    char *filled = show(file, MAP_SHARED | MAP_POPULATE, 16);
+    times("MAP_POPULATE", file);
+    shared[5 * PAGE] = 1;
+    CHECK(!fchmod(file, 0600), "fchmod");
+    times("a store and a change of mode", file);
+    for (long when = 0; when < 2; when++) {
+        // Early, then late.
+        struct timespec set[2] = {{.tv_nsec = UTIME_OMIT}, {.tv_sec = when ? seen.st_mtim.tv_sec + 1000 : 1000, .tv_nsec = 7}};
+        shared[(6 + 3 * when) * PAGE] = 1;
+        CHECK(!futimens(file, set), "futimens");
+        times(when ? "a store and a late time" : "a store and an early time", file);
+        CHECK(!order(seen.st_mtim, set[1]), "another time was set");
+        shared[(7 + 3 * when) * PAGE] = 1;
+        // At once again, for clocks that are coarse.
+        CHECK(!futimens(file, set), "futimens");
+        shared[(8 + 3 * when) * PAGE] = 1;
+        times("a time and a store", file);
+    }
+    CHECK(!madvise(shared, 16 * PAGE, MADV_REMOVE), "MADV_REMOVE");
+    times("MADV_REMOVE", file);
+    munmap(filled, 16 * PAGE), munmap(shared, 16 * PAGE), munmap(own, 16 * PAGE), close(file), close(zero);
+    file = memfd_create("times", 0);
+    CHECK(file >= 0 && write(file, "x", 1) == 1, "a file");
+    times("the creation of a file of one page", file);
+    shared = show(file, MAP_SHARED, 1);
+    shared[0] = 1;
+    times("a store", file);
+    munmap(shared, PAGE), close(file);
+}
+
 // Rights of the mapping at `at`, as /proc/self/maps lists them.
 static const char *rights(const char *at) {
     static char text[512], word[8];
@@ -241,5 +317,6 @@ int main(int argc, char **argv) {
     holes();
     zeroes();
     synchronising();
+    times_of_stores();
     listed();
 }

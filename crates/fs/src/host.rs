@@ -91,6 +91,11 @@ pub trait FileObject: Clone + Send + Sync + 'static {
     /// Writes changed pages of `first..end` to the file's storage, and waits for that. Errors are recorded in
     /// [`write_errors`](Self::write_errors). May sleep.
     fn write_back(&self, first: u64, end: u64);
+    /// When a program last stored into the file through a shared mapping, as far as faults show it. `None`: never, or
+    /// the store was [forgotten](Self::forget_stores). Later calls return no earlier time of the same clock.
+    fn stored(&self) -> Option<Timestamp>;
+    /// Forgets such stores up to `until`.
+    fn forget_stores(&self, until: Timestamp);
     /// The failed writes of all callers.
     fn write_errors(&self) -> &WriteErrors;
     /// Makes the bytes `from..to` zeroes; holes stay holes.

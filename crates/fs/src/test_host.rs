@@ -103,6 +103,8 @@ pub struct TestObject(Arc<Mutex<Pages>>, Arc<TestDisk>);
 pub struct TestDisk {
     /// Every write fails.
     pub fails: AtomicBool,
+    /// The last store through a mapping.
+    pub stored: Mutex<Option<Timestamp>>,
     errors: WriteErrors,
 }
 
@@ -286,6 +288,12 @@ impl FileObject for TestObject {
         if self.1.fails.load(Ordering::Relaxed) {
             self.1.errors.raise();
         }
+    }
+    fn stored(&self) -> Option<Timestamp> {
+        *self.1.stored.lock().unwrap()
+    }
+    fn forget_stores(&self, until: Timestamp) {
+        self.1.stored.lock().unwrap().take_if(|at| *at <= until);
     }
     fn write_errors(&self) -> &WriteErrors {
         &self.1.errors

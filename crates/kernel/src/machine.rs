@@ -162,6 +162,9 @@ impl quire_vm::Machine for Machine {
     fn cpus(&self) -> usize {
         cpu::count()
     }
+    fn store_time(&self) -> u64 {
+        cpu::clock::realtime()
+    }
     fn is_ending(&self) -> bool {
         // SAFETY: null or the running thread, which lives while it runs.
         let task = unsafe { current().as_ref() };

@@ -227,7 +227,8 @@ pub trait Machine: UserAccess + quire_vm::Machine + quire_task::Machine<Payload 
     /// Resets the calling thread's state to its value after reset.
     fn fpu_reset(&self);
 
-    /// Nanoseconds since 1970.
+    /// Nanoseconds since 1970. Also the machine's clock of stores
+    /// ([`store_time`](quire_vm::Machine::store_time)), because files show those times.
     fn realtime(&self) -> u64;
     /// Sets the wall clock to `ns` since 1970.
     fn set_realtime(&self, ns: u64);

@@ -17,6 +17,7 @@ mod promises;
 mod reaping;
 mod shards;
 mod store_protection;
+mod store_times;
 
 use crate::Phys;
 use crate::cow::collapse::collapse;

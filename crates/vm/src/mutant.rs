@@ -181,6 +181,8 @@ pub enum Mutant {
     NoFenceAfterPromise,
     /// Space: a handle is taken off the count by a look and a store.
     HandleNotAtomic,
+    /// Times of stores: an explicit time clears a time without a look at it.
+    ForgetsUnlooked,
 }
 
 #[cfg(any(loom, shuttle, test))]

@@ -110,6 +110,8 @@ pub struct TestMachine {
     cpus: usize,
     frames: u64,
     domains: usize,
+    /// The time of stores, as tests set it.
+    pub store_time: core::sync::atomic::AtomicU64,
 }
 // SAFETY: the RAM belongs to no thread, and the kernel's table is made of atomics and locks.
 unsafe impl Send for TestMachine {}
@@ -130,6 +132,9 @@ impl Machine for TestMachine {
     type Pmap = TestPmap;
     fn cpus(&self) -> usize {
         self.cpus
+    }
+    fn store_time(&self) -> u64 {
+        self.store_time.load(core::sync::atomic::Ordering::Relaxed)
     }
     fn domains(&self) -> usize {
         self.domains
@@ -165,10 +170,10 @@ pub fn boot_in_domains(frames: u64, cpus: usize, domains: usize, config: Config)
     // SAFETY: a machine has RAM, so the layout is not of size zero.
     let ram = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }).unwrap();
     let range = PhysRange { start: Pfn(0), end: Pfn(frames) };
+    let store_time = core::sync::atomic::AtomicU64::new(0);
+    let machine = TestMachine { kernel: KernelTable::new(), ram, cpus, frames, domains, store_time };
     // SAFETY: the allocation has all frames of `range`, and tests drop `Boot`, which frees it, after all that uses the system.
-    let vm =
-        unsafe { Vm::new(TestMachine { kernel: KernelTable::new(), ram, cpus, frames, domains }, &[range], config) }
-            .unwrap();
+    let vm = unsafe { Vm::new(machine, &[range], config) }.unwrap();
     Boot { vm, ram, layout }
 }
 

@@ -93,6 +93,15 @@ impl Attr {
         [mode | linkable | links << 32, owners, a, m, c, b, an | mn << 32, cn | bn << 32]
     }
 
+    /// Adds a store through a mapping at `at`. A change of the contents after it has replaced both times.
+    pub(super) fn add_store(&mut self, at: Timestamp) {
+        // An explicit time may lie in the future. A store after it replaces it.
+        if at > self.modified || at > self.changed {
+            self.modified = at;
+            self.changed = self.changed.max(at);
+        }
+    }
+
     pub(super) fn of_words([first, owners, a, m, c, b, an_mn, cn_bn]: [u64; 8]) -> Self {
         let time = |seconds: u64, nanos: u64| Timestamp { seconds: seconds as i64, nanos: nanos as u32 };
         Attr {

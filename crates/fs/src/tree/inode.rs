@@ -1,5 +1,7 @@
 //! Inodes: the files that names lead to.
 
+#[cfg(test)]
+mod tests;
 mod watches;
 mod xattrs;
 
@@ -217,9 +219,19 @@ impl<H: Host> Inode<H> {
         self.kind() == FileKind::Directory
     }
 
-    /// Its attributes now.
+    /// Its attributes now, with the time of the last store through a mapping. The words have the times of other
+    /// changes, and no store writes them.
     pub fn attr(&self) -> Attr {
-        Attr::of_words(self.attr.0.read())
+        // Read first: an explicit time is written before it makes the object forget the stores that it replaces.
+        let stored = self.stored();
+        let mut attr = Attr::of_words(self.attr.0.read());
+        stored.inspect(|at| attr.add_store(*at));
+        attr
+    }
+
+    /// When a program last stored into the file through a mapping.
+    fn stored(&self) -> Option<Timestamp> {
+        self.file().and_then(|file| file.object.stored())
     }
 
     /// Its present permissions.
@@ -238,6 +250,11 @@ impl<H: Host> Inode<H> {
     pub fn change_or<R, E>(&self, now: Timestamp, f: impl FnOnce(&mut Attr) -> Result<R, E>) -> Result<R, E> {
         self.attr.0.update(|words| {
             let mut attr = Attr::of_words(*words);
+            // The explicit time lies in the future. A store after it is added now, because it will be earlier than both
+            // times. Visits all leaves of the file's index, but files from the future are rare.
+            if attr.modified > now {
+                self.stored().inspect(|at| attr.add_store(*at));
+            }
             attr.changed = now;
             let result = f(&mut attr)?;
             let before = [words[0], words[1]];
@@ -252,6 +269,18 @@ impl<H: Host> Inode<H> {
     /// Stores the time of a change of the contents.
     pub fn touch(&self, now: Timestamp) {
         self.change(now, |a| a.modified = now);
+    }
+
+    /// Sets the times of last access and modification, if given. An explicit time of modification replaces earlier
+    /// stores through mappings.
+    pub(crate) fn set_times(&self, now: Timestamp, accessed: Option<Timestamp>, modified: Option<Timestamp>) {
+        self.change(now, |a: &mut Attr| {
+            a.accessed = accessed.unwrap_or(a.accessed);
+            a.modified = modified.unwrap_or(a.modified);
+        });
+        if let (Some(_), Some(file)) = (modified, self.file()) {
+            file.object.forget_stores(now);
+        }
     }
 
     /// Its regular file, if it is one.

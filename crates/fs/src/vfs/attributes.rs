@@ -2,7 +2,7 @@
 
 use crate::host::Host;
 use crate::tree::attr::Timestamp;
-use crate::tree::attr::{Attr, EXECUTE, without_set_ids};
+use crate::tree::attr::{EXECUTE, without_set_ids};
 use crate::tree::inode::Inode;
 use crate::vfs::Vfs;
 use crate::vfs::credentials::{FileCredentials, Powers, Want};
@@ -78,10 +78,7 @@ impl<H: Host> Vfs<H> {
             }
             caller.may(inode, Want::WRITE)?;
         }
-        inode.change(self.host().realtime(), |a: &mut Attr| {
-            a.accessed = accessed.unwrap_or(a.accessed);
-            a.modified = modified.unwrap_or(a.modified);
-        });
+        inode.set_times(self.host().realtime(), accessed, modified);
         Ok(())
     }
 }

@@ -335,6 +335,9 @@ impl quire_vm::Machine for One {
     fn cpus(&self) -> usize {
         1
     }
+    fn store_time(&self) -> u64 {
+        quire_linux::Machine::realtime(self)
+    }
     fn refuses_allocation(&self) -> bool {
         refusal::refuses()
     }

@@ -96,6 +96,11 @@ pub const OPERATIONS: &[Operation] = &[
         let _racing = (object.size(), object.resident(), object.next_page(page), object.next_hole(page));
         object.check(false).map(drop).unwrap_or_else(|broken| panic!("{broken}"));
     }),
+    ("times of stores", |p| {
+        let object = p.object().1;
+        let at = object.stored();
+        object.forget_stores(at);
+    }),
     ("failed writes", |p| {
         let object = p.object().1;
         let errors = object.write_errors();

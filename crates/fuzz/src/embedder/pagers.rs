@@ -82,6 +82,9 @@ impl Pager for Disk {
     fn stores_noted(&self, came: bool) {
         STORES.fetch_add(if came { 1 } else { u64::MAX }, Ordering::Relaxed);
     }
+    fn times_stores(&self) -> bool {
+        true
+    }
     fn discard_begins(&self) -> bool {
         outcome().is_ok()
     }

@@ -8,6 +8,8 @@ use quire_drivers::{local_apic, pit};
 static START: AtomicU64 = AtomicU64::new(0);
 /// Nanoseconds per tick, times 2^32. Until calibration, as if the TSC ran at 2.5 GHz.
 static NS_PER_TICK: AtomicU64 = AtomicU64::new((2 << 32) / 5);
+/// Nanoseconds from 1970 to boot.
+static EPOCH: AtomicU64 = AtomicU64::new(0);
 /// TSC ticks per nanosecond, times 2^32.
 static TICKS_PER_NS: AtomicU64 = AtomicU64::new((5 << 32) / 2);
 
@@ -22,6 +24,21 @@ pub fn ticks() -> u64 {
 #[inline(always)]
 pub fn now() -> u64 {
     ns_of(ticks().wrapping_sub(START.load(Ordering::Relaxed)))
+}
+
+/// Nanoseconds since 1970.
+pub fn realtime() -> u64 {
+    epoch().wrapping_add(now())
+}
+
+/// Nanoseconds from 1970 to boot.
+pub fn epoch() -> u64 {
+    EPOCH.load(Ordering::Relaxed)
+}
+
+/// Sets the wall clock: boot was `ns` after 1970.
+pub fn set_epoch(ns: u64) {
+    EPOCH.store(ns, Ordering::Relaxed);
 }
 
 /// Converts a difference of [`ticks`] to nanoseconds.

@@ -8,15 +8,13 @@ use crate::memory::user;
 use crate::thread::context::{self, Context};
 use core::arch::x86_64::__cpuid;
 use core::fmt;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, Ordering};
 use quire_linux::{BadAddress, End, Fpu, Interrupt, UserClock, UserRegs, WatchSetting};
 use quire_pmap_x86_64::X86Pmap;
 use quire_sync::preempt_off;
 use quire_vm::OutOfMemory;
 
 static VERBOSE: AtomicBool = AtomicBool::new(false);
-/// Nanoseconds from 1970 to boot.
-static EPOCH: AtomicU64 = AtomicU64::new(0);
 
 /// Makes the log more verbose.
 pub fn set_verbose(yes: bool) {
@@ -25,7 +23,7 @@ pub fn set_verbose(yes: bool) {
 
 /// Sets the wall clock from the battery clock.
 pub fn set_epoch(seconds: u64) {
-    EPOCH.store(seconds.saturating_mul(1_000_000_000).saturating_sub(clock::now()), Ordering::Relaxed);
+    clock::set_epoch(seconds.saturating_mul(1_000_000_000).saturating_sub(clock::now()));
 }
 
 fn bad(left: usize) -> BadAddress {
@@ -162,14 +160,14 @@ impl quire_linux::Machine for Machine {
     }
 
     fn realtime(&self) -> u64 {
-        EPOCH.load(Ordering::Relaxed).wrapping_add(clock::now())
+        clock::realtime()
     }
     fn set_realtime(&self, ns: u64) {
-        EPOCH.store(ns.wrapping_sub(clock::now()), Ordering::Relaxed);
+        clock::set_epoch(ns.wrapping_sub(clock::now()));
     }
     fn user_clock(&self) -> Option<UserClock> {
         let (start, ns_per_tick) = clock::scale();
-        Some(UserClock { start, ns_per_tick, epoch: EPOCH.load(Ordering::Relaxed) })
+        Some(UserClock { start, ns_per_tick, epoch: clock::epoch() })
     }
     fn cpu_selector(&self) -> u16 {
         cpu::tables::CPU_NUMBER

@@ -6,6 +6,7 @@ use super::pipes::PipeCharge;
 use crate::process::credentials::capabilities::cap;
 use crate::process::users::{Account, Charge};
 use crate::settings::Setting;
+use crate::time::SECOND;
 use crate::{Errno, Linux, Machine};
 use core::any::Any;
 use core::fmt;
@@ -104,6 +105,10 @@ impl<M: Machine> Pager for FilePager<M> {
         self.origin.note_stores(came);
     }
 
+    fn times_stores(&self) -> bool {
+        true
+    }
+
     fn discard_begins(&self) -> bool {
         self.origin.begin_change()
     }
@@ -171,6 +176,16 @@ impl<M: Machine> FileObject for FileBytes<M> {
 
     fn write_errors(&self) -> &WriteErrors {
         self.0.write_errors()
+    }
+
+    fn stored(&self) -> Option<Timestamp> {
+        // The machine's clock of stores is the wall clock.
+        Some(self.0.stored()).filter(|at| *at != 0).map(timestamp)
+    }
+
+    fn forget_stores(&self, until: Timestamp) {
+        let seconds = u64::try_from(until.seconds).unwrap_or(0);
+        self.0.forget_stores(seconds.saturating_mul(SECOND).saturating_add(until.nanos.into()));
     }
 
     fn allocate(&self, first: u64, end: u64) -> Result<(), FsError> {
@@ -342,7 +357,6 @@ impl<M: Machine> Host for FileHost<M> {
 
 /// Nanoseconds since 1970 as a timestamp.
 pub fn timestamp(ns: u64) -> Timestamp {
-    const SECOND: u64 = 1_000_000_000;
     Timestamp { seconds: (ns / SECOND) as i64, nanos: (ns % SECOND) as u32 }
 }
 

@@ -20,6 +20,8 @@
 //! Outside its own table page and its CPU's own memory, a fault writes only what it changes:
 //! - the slot and the descriptor of a page that it makes,
 //! - the dirty bit of a page that it is the first to store into,
+//! - the time of a store into a file, in the leaf of the file's index, at most once a millisecond
+//!   ([`store_times`](crate::object)),
 //! - the first time after a fork, the mark that the entry may have leaves with stores again.
 //!
 //! An attempt takes no lock of the map, no count on an object, no lock of a queue.
@@ -391,6 +393,9 @@ impl<'e, M: Machine> FaultContext<'e, M> {
             found.page.set_dirty(found.state.generation());
             found.object.index().tag_dirty(found.key, pin);
         }
+        if store && self.entry.shared() {
+            found.object.note_store(found.key, pin);
+        }
         let mut table = self.table(pin)?;
         let now = self.check_page(&found, pin)?;
         let mut prot = self.entry.prot();
@@ -525,6 +530,9 @@ impl<'e, M: Machine> FaultContext<'e, M> {
             new.keep();
             charge.keep();
             return Err(Attempt::Progress);
+        }
+        if self.access == Access::Write {
+            object.note_store(key, pin);
         }
         // A shared mapping has one layer.
         self.install(new, self.entry.front(), None, pin, |_| ())?;

@@ -52,6 +52,12 @@ pub trait Machine: Phys + Sized + Send + Sync + 'static {
         false
     }
 
+    /// The clock of [`Object::stored`](crate::object::Object::stored), in nanoseconds. The layer above chooses it, for
+    /// example the wall clock.
+    fn store_time(&self) -> u64 {
+        quire_sync::hooks::now()
+    }
+
     /// Whether the running thread ends something, so that it may have the frames below the
     /// [floor](crate::phys::frames::Frames::floor). Called only where the kernel's structures are refused.
     fn ends_something(&self) -> bool {

@@ -17,7 +17,7 @@ use crate::error::OutOfMemory;
 use crate::machine::{Machine, Pmap, Table};
 use crate::tlb::flush::Obligation;
 use crate::types::{MemoryType, PAGE_SIZE, Pfn, PhysRange, VirtRange};
-use quire_sync::atomic::{Ordering, fence_full};
+use quire_sync::atomic::{AtomicU64, Ordering, fence_full};
 
 /// The frames of a device object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,11 +28,26 @@ pub struct Device {
     pub memory: MemoryType,
 }
 
+/// A field that devices and other objects use differently.
+pub(super) enum Own {
+    /// The frames of a device.
+    Device(Device),
+    /// Of other objects: a time of a store ([`store_times`](super::store_times)).
+    Stored(AtomicU64),
+}
+
 impl<M: Machine> Object<M> {
     /// Its frames, where it is a device.
     #[inline(always)]
     pub(crate) fn device(&self) -> Option<Device> {
-        if self.flags.load(Ordering::Relaxed) & DEVICE == 0 { None } else { self.device }
+        // First, because the frames are not on the line that each fault reads.
+        if self.flags.load(Ordering::Relaxed) & DEVICE == 0 {
+            return None;
+        }
+        match &self.own {
+            Own::Device(device) => Some(*device),
+            Own::Stored(_) => None,
+        }
     }
 }
 
@@ -54,7 +69,7 @@ impl<M: Machine> ObjectRef<M> {
         let mut object = Object::build(vm, size, DEVICE, None);
         // Code that finds a leaf reads the frame's descriptor.
         vm.describe_device(frames.start.0, frames.end.0);
-        object.device = Some(Device { first: frames.start, memory });
+        object.own = Own::Device(Device { first: frames.start, memory });
         Ok(ObjectRef { object: vm.object_memory().objects.alloc(vm, object)? })
     }
 

@@ -159,13 +159,16 @@ pub struct IndexNode<N: Nodes> {
     dirty: AtomicU64,
     /// 1: a leaf. Fixed.
     height: u32,
+    /// Leaves: a time of a store into a page of theirs. On this line, because a fault that makes a page, or that makes
+    /// it dirty, writes the line anyway.
+    stored: AtomicU64,
     slots: NodeSlots,
 }
 
 #[cfg(test)]
 quire_sync::assert_layout!(IndexNode<&'static crate::object::Objects<crate::testing::TestMachine>> {
     size: 576, align: 64,
-    retired: 0, nodes: 16, present: 24, dirty: 32, height: 40, slots: 64,
+    retired: 0, nodes: 16, present: 24, dirty: 32, height: 40, stored: 48, slots: 64,
 });
 
 /// A node's slots, aligned to a cache line. Eight leaf nodes cover the range of one page-table page, and their slots
@@ -190,6 +193,7 @@ impl<N: Nodes> IndexNode<N> {
             present: AtomicU64::new(0),
             dirty: AtomicU64::new(0),
             height,
+            stored: AtomicU64::new(0),
             slots: NodeSlots(core::array::from_fn(|_| AtomicU64::new(EMPTY))),
         };
         record::wrote(node.as_ptr());
@@ -598,6 +602,14 @@ impl<N: Nodes> Index<N> {
             if leaf.dirty.load(Ordering::Relaxed) & bit == 0 {
                 leaf.dirty.fetch_or(bit, Ordering::AcqRel);
             }
+        }
+    }
+
+    /// The time of a store into a page of the leaf that covers `key`, if there is a leaf.
+    pub(crate) fn stored<'a>(&self, key: u64, pin: &'a Pinned<'_>) -> Option<&'a AtomicU64> {
+        match self.place(key, pin) {
+            SlotPlace::Leaf(leaf) => Some(&leaf.stored),
+            SlotPlace::Root(_) | SlotPlace::Absent => None,
         }
     }
 

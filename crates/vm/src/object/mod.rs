@@ -39,9 +39,11 @@ pub(crate) mod reap_list;
 mod references;
 pub(crate) mod removal;
 mod scan;
+mod store_times;
 
 pub(crate) use charge::{Charge, NoRoom};
 pub use device::Device;
+use device::Own;
 pub use errors::{ErrorCursor, WriteErrors, WritesFailed};
 pub use faint::FaintRef;
 pub(crate) use mapping_list::{MoreShards, OwnShards, Shards};
@@ -136,6 +138,11 @@ const MAPPINGS_COUNTED: u32 = 64;
 /// Its pages stay resident.
 const KEPT_RESIDENT: u32 = 128;
 
+/// Stores through shared mappings are timed.
+const STORES_TIMED: u32 = 256;
+/// Such a store has been timed.
+const STORED: u32 = 512;
+
 /// A thing that has pages; see the module.
 #[repr(C, align(64))]
 pub struct Object<M: Machine> {
@@ -154,8 +161,7 @@ pub struct Object<M: Machine> {
     /// Handles, and shards that are not empty; see [`References`].
     refs: References,
     // Second cache line: the fields that mmap, fork and exit write.
-    /// The frames of a device.
-    device: Option<Device>,
+    own: Own,
     /// Bytes. Private memory has no end: `u64::MAX`. On this line, because appending writes it.
     pub(crate) size: AtomicU64,
     /// The quota that its pages are charged to. Fixed.
@@ -167,7 +173,7 @@ pub struct Object<M: Machine> {
 #[cfg(test)]
 quire_sync::assert_layout!(Object<crate::testing::TestMachine> {
     size: 192, align: 64,
-    retired: 0, index: 16, id: 24, flags: 32, write_errors: 36, vm: 40, pager: 48, shards: 64, refs: 120, size: 144, quota: 152,
+    retired: 0, index: 16, id: 24, flags: 32, write_errors: 36, vm: 40, pager: 48, shards: 64, refs: 120, own: 128, size: 144, quota: 152,
 });
 
 // SAFETY: the pager is `Send + Sync` and outlives the object (`Pager::released`); the rest is made of atomics and
@@ -188,7 +194,7 @@ impl<M: Machine> Object<M> {
             vm,
             shards: Shards::new(ptr::null_mut()),
             pager,
-            device: None,
+            own: Own::Stored(AtomicU64::new(0)),
             quota: None,
             id: AtomicU64::new(0),
             write_errors: WriteErrors::new(),
@@ -576,6 +582,9 @@ impl<M: Machine> ObjectRef<M> {
         }
         if pager.counts_mappings() {
             flags |= MAPPINGS_COUNTED;
+        }
+        if pager.times_stores() {
+            flags |= STORES_TIMED;
         }
         let mut object = Object::build(vm, bytes, flags, Some(NonNull::from(pager)));
         object.quota = quota.filter(|_| pager.in_memory());

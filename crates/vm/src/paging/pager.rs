@@ -83,6 +83,12 @@ pub trait Pager: Send + Sync {
         let _not_counted = came;
     }
 
+    /// Whether [`Object::stored`](crate::object::Object::stored) has the time of stores through shared mappings. Read
+    /// once.
+    fn times_stores(&self) -> bool {
+        false
+    }
+
     /// Whether [`mapping_noted`](Self::mapping_noted) is called for all mappings of the object. Read once.
     fn counts_mappings(&self) -> bool {
         false

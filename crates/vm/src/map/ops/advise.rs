@@ -247,6 +247,7 @@ impl<M: Machine> Space<M> {
                 return Err(MapError::Refused);
             }
             object.discard(pages);
+            object.note_removal();
             object.pager().inspect(|pager| pager.discard_ended());
             at = next;
         }

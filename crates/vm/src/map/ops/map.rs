@@ -82,14 +82,15 @@ impl<M: Machine> Space<M> {
             // An error shows at the later access, as without wiring.
             let _as_far_as_it_goes = self.make_resident(range);
         } else if r.populate {
-            self.populate(range, r.prot);
+            self.populate(range, r.prot, r.shared);
         }
         Ok(range.start)
     }
 
-    /// Makes pages resident as far as possible; errors show at the later access.
-    pub(in crate::map) fn populate(&self, range: VirtRange, prot: Prot) {
-        let access = if prot.contains(Prot::WRITE) {
+    /// Makes pages resident as far as possible; errors show at the later access. A shared mapping gets no stores, which
+    /// would change the times of its file.
+    pub(in crate::map) fn populate(&self, range: VirtRange, prot: Prot, shared: bool) {
+        let access = if prot.contains(Prot::WRITE) && !shared {
             Access::Write
         } else if prot.allows(Access::Read) {
             Access::Read

@@ -21,7 +21,7 @@ impl<M: Machine> Space<M> {
         }
         let prot = self.with_memory(|| self.show_once(range, page))?;
         if populate {
-            self.populate(range, prot);
+            self.populate(range, prot, true);
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::mutant::{Mutant, mutant};
 use core::ops::Range;
-use quire_sync::atomic::Ordering;
+use quire_sync::atomic::{AtomicU64, Ordering};
 use quire_sync::epoch::Pinned;
 
 /// A place in a range of keys, at rest: plain numbers, which may be kept over a sleep. [`Cursor::resume`] continues
@@ -250,6 +250,16 @@ impl<N: Nodes> Index<N> {
             }
         }
         n
+    }
+
+    /// Calls `visit` with the time of each leaf.
+    pub(crate) fn each_stored(&self, pin: &Pinned<'_>, mut visit: impl FnMut(&AtomicU64)) {
+        let mut at = 0;
+        while let Some((base, place)) = self.next_leaf(at, KEYS, pin) {
+            let SlotPlace::Leaf(leaf) = place else { return };
+            visit(&leaf.stored);
+            at = base + SLOTS as u64;
+        }
     }
 
     /// The first leaf, occupied or not, that has a key in `from..end`, with the leaf's first key.

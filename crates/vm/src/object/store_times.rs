@@ -1,0 +1,101 @@
+//! When programs last stored into an object through shared mappings, for the times of files.
+//!
+//! A write fault of a shared mapping notes the time. Stores through leaves that allow them already are not seen. Only
+//! objects have times whose pager wants them ([`Pager::times_stores`](crate::paging::pager::Pager::times_stores)).
+//!
+//! # Where a time is
+//! Each leaf of the index has a time, and [`Object::stored`] returns the latest one. So CPUs that fault in different
+//! leaves share no line because of the times. A fault reads the time first, and writes it only after [`TICK`]. An
+//! object of one page has no leaf; its time is in the object. The object also has the time of removals through
+//! mappings, because a removal may free the leaf.
+//!
+//! # Order
+//! A fault writes the time before it installs the leaf that allows the store. So a thread that sees the store sees the
+//! time. Times are only raised, except by [`Object::forget_stores`], which takes back those that its caller replaces.
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;
+
+use super::device::Own;
+use super::{Object, STORED, STORES_TIMED};
+use crate::machine::Machine;
+use crate::mutant::{Mutant, mutant};
+use quire_sync::atomic::{AtomicU64, Ordering};
+use quire_sync::epoch::Pinned;
+
+/// Nanoseconds for which a time is not written again. Shorter than a tick of Linux's coarse clock, 4 ms on Debian.
+const TICK: u64 = 1 << 20;
+
+impl<M: Machine> Object<M> {
+    /// Notes that a store into page `key` through a shared mapping follows.
+    #[inline(always)]
+    pub(crate) fn note_store(&self, key: u64, pin: &Pinned<'_>) {
+        if self.flags.load(Ordering::Relaxed) & STORES_TIMED != 0 {
+            self.note_store_now(key, pin);
+        }
+    }
+
+    #[inline(never)] // other faults need no room for its stack frame
+    fn note_store_now(&self, key: u64, pin: &Pinned<'_>) {
+        self.note_time(self.index.stored(key, pin));
+    }
+
+    /// Notes that pages are removed through a shared mapping.
+    pub(crate) fn note_removal(&self) {
+        if self.flags.load(Ordering::Relaxed) & STORES_TIMED != 0 {
+            self.note_time(None);
+        }
+    }
+
+    fn note_time(&self, leaf: Option<&AtomicU64>) {
+        let time = match leaf {
+            Some(time) => time,
+            None => match &self.own {
+                Own::Stored(time) => time,
+                Own::Device(_) => return,
+            },
+        };
+        let now = self.vm.machine().store_time();
+        // Wraps, and so is long, after the clock was set back.
+        if now.wrapping_sub(time.load(Ordering::Relaxed)) >= TICK {
+            // A swap, because loom orders a plain store and the exchange of `forget_stores` as it likes.
+            time.swap(now, Ordering::Relaxed);
+        }
+        if self.flags.load(Ordering::Relaxed) & STORED == 0 {
+            self.flags.fetch_or(STORED, Ordering::AcqRel);
+        }
+    }
+
+    fn each_time(&self, mut visit: impl FnMut(&AtomicU64)) {
+        if self.flags.load(Ordering::Acquire) & STORED == 0 {
+            return;
+        }
+        if let Own::Stored(time) = &self.own {
+            visit(time);
+        }
+        self.index.each_stored(&self.vm.epoch().pin(), visit);
+    }
+
+    /// When a program last stored into the object through a shared mapping, on the clock
+    /// [`Machine::store_time`](crate::machine::Machine::store_time). The fault that allowed the store counts, and the
+    /// time may be a millisecond early. 0: there was no such fault. Visits each leaf of the index, if there was one.
+    pub fn stored(&self) -> u64 {
+        let mut latest = 0;
+        self.each_time(|time| latest = latest.max(time.load(Ordering::Relaxed)));
+        latest
+    }
+
+    /// Forgets stores at times up to `until`. The next fault's store gets a time of its own, however soon it comes.
+    pub fn forget_stores(&self, until: u64) {
+        self.each_time(|time| {
+            let there = time.load(Ordering::Relaxed);
+            if there != 0 && there <= until {
+                if mutant(Mutant::ForgetsUnlooked) {
+                    time.store(0, Ordering::Relaxed);
+                }
+                // If it fails, a later store has come.
+                let _kept = time.compare_exchange(there, 0, Ordering::Relaxed, Ordering::Relaxed);
+            }
+        });
+    }
+}

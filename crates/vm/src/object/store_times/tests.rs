@@ -1,0 +1,123 @@
+//! Times of stores, on the test machine.
+
+use super::TICK;
+use crate::map::Advice;
+use crate::object::ObjectRef;
+use crate::paging::pager::Pager;
+use crate::testing::{Boot, TestMachine, page};
+use crate::tests::{load, range, show, store, system};
+use crate::types::PAGE_SIZE;
+use crate::{FaultError, Space};
+use std::boxed::Box;
+use std::sync::atomic::Ordering;
+
+/// A file in memory; whether its stores are timed.
+struct File(bool);
+
+impl Pager for File {
+    fn name(&self, _: &mut dyn std::fmt::Write) -> std::fmt::Result {
+        Ok(())
+    }
+    fn ident(&self) -> (u64, u64) {
+        (1, 1)
+    }
+    fn in_memory(&self) -> bool {
+        true
+    }
+    fn takes_writes(&self) -> bool {
+        false
+    }
+    fn times_stores(&self) -> bool {
+        self.0
+    }
+}
+
+/// The first time of each test.
+const START: u64 = 1 << 40;
+
+fn at(m: &Boot, ticks: u64) -> u64 {
+    let time = START + ticks * TICK;
+    m.vm.machine().store_time.store(time, Ordering::Relaxed);
+    time
+}
+
+fn file(m: &Boot, pages: u64, timed: bool) -> ObjectRef<TestMachine> {
+    at(m, 0);
+    ObjectRef::with_pager(m.vm, Box::leak(Box::new(File(timed))), pages * PAGE_SIZE).unwrap()
+}
+
+#[test]
+fn each_first_store_through_a_shared_mapping_is_timed() {
+    let m = system();
+    for pages in [1, 300] {
+        let file = file(&m, pages, true);
+        let (space, other) = (Space::new(m.vm).unwrap(), Space::new(m.vm).unwrap());
+        show(&space, 0, pages, &file, true);
+        show(&other, 0, pages, &file, true);
+        assert_eq!(file.stored(), 0);
+        // Holes, in several leaves and in any order; then the same pages, which are dirty, through another mapping.
+        let mut ticks = 0;
+        for space in [&space, &other] {
+            for n in [pages - 1, 0, pages / 2, pages / 3] {
+                let there = space.pmap().peek(page(n)).is_some();
+                ticks += 1;
+                let (before, now) = (file.stored(), at(&m, ticks));
+                store(space, page(n), 1);
+                assert_eq!(file.stored(), if there { before } else { now }, "page {n} of {pages}");
+            }
+        }
+    }
+}
+
+#[test]
+fn loads_and_private_stores_have_no_time() {
+    let m = system();
+    let (timed, untimed) = (file(&m, 8, true), file(&m, 8, false));
+    let space = Space::new(m.vm).unwrap();
+    show(&space, 0, 8, &timed, false);
+    show(&space, 8, 8, &timed, true);
+    show(&space, 16, 8, &untimed, true);
+    for n in 0..4 {
+        load(&space, page(8 + n));
+        store(&space, page(n), 1);
+        store(&space, page(16 + n), 1);
+    }
+    assert_eq!(space.fault(page(30), crate::types::Access::Write), Err(FaultError::NotMapped));
+    assert_eq!((timed.stored(), untimed.stored()), (0, 0));
+}
+
+#[test]
+fn a_time_is_written_once_a_tick_or_after_it_was_forgotten() {
+    let m = system();
+    let file = file(&m, 8, true);
+    let space = Space::new(m.vm).unwrap();
+    show(&space, 0, 8, &file, true);
+    // All in one leaf.
+    let first = at(&m, 1);
+    store(&space, page(1), 1);
+    m.vm.machine().store_time.store(first + TICK - 1, Ordering::Relaxed);
+    store(&space, page(2), 1);
+    assert_eq!(file.stored(), first);
+    file.forget_stores(first - 1);
+    assert_eq!(file.stored(), first, "a later store stays");
+    file.forget_stores(first);
+    assert_eq!(file.stored(), 0);
+    store(&space, page(3), 1);
+    assert_eq!(file.stored(), first + TICK - 1);
+    // The clock was set back.
+    let back = at(&m, 0);
+    store(&space, page(4), 1);
+    assert_eq!(file.stored(), back);
+}
+
+#[test]
+fn a_removal_through_a_mapping_is_timed() {
+    let m = system();
+    let file = file(&m, 300, true);
+    let space = Space::new(m.vm).unwrap();
+    show(&space, 0, 300, &file, true);
+    store(&space, page(200), 1);
+    let now = at(&m, 1);
+    space.advise(range(128, 128), Advice::Remove).unwrap();
+    assert_eq!((file.stored(), file.resident()), (now, 0));
+}
