@@ -473,7 +473,9 @@ static void timer_slack(void) {
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) CHECK(write_slack(getpid(), bad[i]) == EINVAL, "'%s'", bad[i]);
     CHECK(write_slack(getpid(), "18446744073709551616") == ERANGE && slack() == usual, "out of range");
     CHECK(!syscall(SYS_prctl, SET_SLACK, -1ul) && slack() == -1ul, "the most: %lu", slack());
-    CHECK(access("/proc/self/task/self/timerslack_ns", F_OK) < 0 && access("/proc/thread-self/timerslack_ns", F_OK) < 0, "of threads");
+    char of_thread[64];
+    snprintf(of_thread, sizeof of_thread, "/proc/self/task/%d/timerslack_ns", getpid());
+    CHECK(access(of_thread, F_OK) < 0 && access("/proc/thread-self/timerslack_ns", F_OK) < 0, "of threads");
     struct stat status;
     CHECK(!stat("/proc/self/timerslack_ns", &status) && (status.st_mode & 0777) == 0666, "its mode");
     // Before Linux 6.12 real-time threads had slack too.

@@ -88,7 +88,9 @@ static inline int threads_sleep(void) {
 static inline int process_sleeps(pid_t process) {
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/stat", process);
-    return state_in(path) == 'S';
+    char state = state_in(path);
+    CHECK(state && state != 'Z', "process %d has ended and does not sleep", process);
+    return state == 'S';
 }
 
 // Waits until `process` sleeps, or for 0 until each other thread of this process does. It has to be seen so three

@@ -87,7 +87,7 @@ static void a_ready_file_is_ready_for_all_threads(void) {
 static void *takes_one(void *arg) {
     (void)arg;
     struct epoll_event event;
-    got += epoll_wait(the_set, &event, 1, 200);
+    got += epoll_wait(the_set, &event, 1, 1000);
     return NULL;
 }
 

@@ -92,7 +92,8 @@ pub trait FileObject: Clone + Send + Sync + 'static {
     /// [`write_errors`](Self::write_errors). May sleep.
     fn write_back(&self, first: u64, end: u64);
     /// When a program last stored into the file through a shared mapping, as far as faults show it. `None`: never, or
-    /// the store was [forgotten](Self::forget_stores). Later calls return no earlier time of the same clock.
+    /// the store was [forgotten](Self::forget_stores). A later call returns an earlier time only if pages were removed
+    /// between, or if the clock was set back.
     fn stored(&self) -> Option<Timestamp>;
     /// Forgets such stores up to `until`.
     fn forget_stores(&self, until: Timestamp);

@@ -123,7 +123,7 @@ struct Attributes(Sequenced<8>);
 
 impl<H: Host> Drop for Inode<H> {
     fn drop(&mut self) {
-        if self.system.is_watched() && self.attr().links == 0 {
+        if self.system.is_watched() && self.fixed_attr().links == 0 {
             self.end_watches();
         }
         self.system.forget();
@@ -229,6 +229,12 @@ impl<H: Host> Inode<H> {
         attr
     }
 
+    /// Its attributes without the time of stores through mappings, which takes a visit of the file's whole index. Its
+    /// owner, its mode and its links are the same.
+    pub fn fixed_attr(&self) -> Attr {
+        Attr::of_words(self.attr.0.read())
+    }
+
     /// When a program last stored into the file through a mapping.
     fn stored(&self) -> Option<Timestamp> {
         self.file().and_then(|file| file.object.stored())
@@ -266,9 +272,13 @@ impl<H: Host> Inode<H> {
         })
     }
 
-    /// Stores the time of a change of the contents.
+    /// Stores the time of a change of the contents. It replaces both times, so no look at earlier stores is needed.
     pub fn touch(&self, now: Timestamp) {
-        self.change(now, |a| a.modified = now);
+        self.attr.0.update(|words| {
+            let mut attr = Attr::of_words(*words);
+            (attr.modified, attr.changed) = (now, now);
+            *words = attr.words();
+        });
     }
 
     /// Sets the times of last access and modification, if given. An explicit time of modification replaces earlier

@@ -71,7 +71,7 @@ impl<H: Host> Vfs<H> {
         explicit: bool,
     ) -> Result<(), FsError> {
         inode.system().changeable()?;
-        let owner = caller.owns(&inode.attr());
+        let owner = caller.owns(&inode.fixed_attr());
         if !owner {
             if explicit {
                 return Err(FsError::NotPermitted);

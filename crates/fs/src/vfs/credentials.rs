@@ -117,8 +117,8 @@ impl FileCredentials {
 
     /// Whether `self` may remove or rename `victim` in `directory`, the sticky bit considered.
     pub(crate) fn may_take<H: Host>(&self, directory: &Inode<H>, victim: &Inode<H>) -> Result<(), FsError> {
-        let attr = directory.attr();
-        if attr.mode & 0o1000 != 0 && self.uid != attr.uid && !self.owns(&victim.attr()) {
+        let attr = directory.fixed_attr();
+        if attr.mode & 0o1000 != 0 && self.uid != attr.uid && !self.owns(&victim.fixed_attr()) {
             return Err(FsError::NotPermitted);
         }
         Ok(())
@@ -130,7 +130,7 @@ impl FileCredentials {
     /// may read and write it also may. (Linux's `fs.protected_hardlinks`, as distributions set it.) A new name of a
     /// set-id program would keep the program after its owner removes it for a fix.
     pub(crate) fn may_link<H: Host>(&self, inode: &Inode<H>) -> Result<(), FsError> {
-        let attr = inode.attr();
+        let attr = inode.fixed_attr();
         let plain = inode.kind() == FileKind::Regular && without_set_ids(attr.mode) == attr.mode;
         let may = self.owns(&attr) || (plain && self.may(inode, Want::READ | Want::WRITE).is_ok());
         if may { Ok(()) } else { Err(FsError::NotPermitted) }

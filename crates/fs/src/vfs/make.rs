@@ -101,7 +101,7 @@ impl<H: Host> Vfs<H> {
             attr.mode = 0o777;
         }
         // A directory with the set-group-id bit passes on its group, and the bit to directories.
-        if let Some(parent) = parent.map(|p| p.attr()).filter(|p| p.mode & 0o2000 != 0) {
+        if let Some(parent) = parent.map(|p| p.fixed_attr()).filter(|p| p.mode & 0o2000 != 0) {
             attr.gid = parent.gid;
             if matches!(content, Create::Directory) {
                 attr.mode |= 0o2000;
@@ -228,7 +228,7 @@ impl<H: Host> Vfs<H> {
         // have the name, and no other name leads to the inode.
         let uses = 2 + usize::from(found.target.is_some());
         let inode = &removed.0.inode;
-        if Arc::strong_count(&removed.0) == uses && Arc::strong_count(inode) == 1 && inode.attr().links == 0 {
+        if Arc::strong_count(&removed.0) == uses && Arc::strong_count(inode) == 1 && inode.fixed_attr().links == 0 {
             inode.end_watches();
         }
         found.parent.name_removed(found.name.bytes(), false);

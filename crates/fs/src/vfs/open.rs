@@ -109,7 +109,7 @@ impl<H: Host> Vfs<H> {
             return Err(FsError::IsDirectory);
         }
         caller.may_at(dentry, want)?;
-        if flags.contains(OpenFlags::NOATIME) && !caller.owns(&dentry.inode.attr()) {
+        if flags.contains(OpenFlags::NOATIME) && !caller.owns(&dentry.inode.fixed_attr()) {
             return Err(FsError::NotPermitted);
         }
         Ok(())

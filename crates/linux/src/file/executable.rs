@@ -30,7 +30,7 @@ impl<M: Machine> Executable<M> {
         if self.dentry.refuses(Restrictions::NO_SET_IDS) {
             return SetIds::default();
         }
-        let attr = self.dentry.inode.attr();
+        let attr = self.dentry.inode.fixed_attr();
         SetIds {
             user: (attr.mode & 0o4000 != 0).then_some(attr.uid),
             group: (attr.mode & GROUP == GROUP).then_some(attr.gid),

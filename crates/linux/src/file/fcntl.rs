@@ -52,7 +52,7 @@ pub fn sys_fcntl<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, command: u32, argume
                 return Err(Errno::EINVAL);
             }
             if (new - file.flags()).contains(OpenFlags::NOATIME)
-                && !ctx.file_credentials().owns(&file.dentry.inode.attr())
+                && !ctx.file_credentials().owns(&file.dentry.inode.fixed_attr())
             {
                 return Err(Errno::EPERM);
             }

@@ -57,7 +57,7 @@ pub(super) fn set<M: Machine>(ctx: &Ctx<'_, M>, file: &Arc<File<M>>, fd: i32, ki
         notices::forget(file);
         return Ok(());
     };
-    let owns = ctx.file_credentials().uid == inode.attr().uid;
+    let owns = ctx.file_credentials().uid == inode.fixed_attr().uid;
     if !owns && !ctx.credentials().may(cap::LEASE) {
         return Err(Errno::EACCES);
     }

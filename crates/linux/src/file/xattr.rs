@@ -57,7 +57,7 @@ fn check<M: Machine>(ctx: &Ctx<'_, M>, (view, dentry): &FoundDentry<M>, name: &[
                 return refused(Errno::EPERM);
             }
             // In a directory of all users only its owner names it.
-            let attr = dentry.inode.attr();
+            let attr = dentry.inode.fixed_attr();
             let shared = kind == FileKind::Directory && attr.mode & 0o1000 != 0;
             if shared && want == Want::WRITE && !view.credentials.owns(&attr) {
                 return Err(Errno::EPERM);

@@ -92,7 +92,7 @@ impl Values {
     /// synchronised any more.
     fn aged(self, now: u64) -> Values {
         let max_error = self.max_error.saturating_add(now.saturating_sub(self.since).saturating_mul(DRIFT));
-        let lost = if max_error > MOST_ERROR && self.max_error < MOST_ERROR { UNSYNCHRONISED } else { 0 };
+        let lost = if max_error > MOST_ERROR { UNSYNCHRONISED } else { 0 };
         Values { status: self.status | lost, max_error: max_error.min(MOST_ERROR), since: now, ..self }
     }
 

@@ -11,7 +11,9 @@
 //!
 //! # Order
 //! A fault writes the time before it installs the leaf that allows the store. So a thread that sees the store sees the
-//! time. Times are only raised, except by [`Object::forget_stores`], which takes back those that its caller replaces.
+//! time. Times are only raised, with two exceptions. [`Object::forget_stores`] takes back those that its caller
+//! replaces. A time that lies in the future, because the clock was set back, becomes the present one when a thread
+//! meets it.
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
@@ -25,6 +27,14 @@ use quire_sync::epoch::Pinned;
 
 /// Nanoseconds for which a time is not written again. Shorter than a tick of Linux's coarse clock, 4 ms on Debian.
 const TICK: u64 = 1 << 20;
+/// Nanoseconds by which the clocks of two CPUs differ at most. A time that is later than the clock by more was noted
+/// before the clock was set back.
+const SKEW: u64 = 1_000_000_000;
+
+/// Whether `time` was noted before the clock was set back to `now`.
+fn is_ahead(time: u64, now: u64) -> bool {
+    time > now.saturating_add(SKEW)
+}
 
 impl<M: Machine> Object<M> {
     /// Notes that a store into page `key` through a shared mapping follows.
@@ -55,25 +65,33 @@ impl<M: Machine> Object<M> {
                 Own::Device(_) => return,
             },
         };
+        // The clock is read after the time, so a later time shows that the clock was set back.
+        let mut there = time.load(Ordering::Relaxed);
         let now = self.vm.machine().store_time();
-        // Wraps, and so is long, after the clock was set back.
-        if now.wrapping_sub(time.load(Ordering::Relaxed)) >= TICK {
-            // A swap, because loom orders a plain store and the exchange of `forget_stores` as it likes.
-            time.swap(now, Ordering::Relaxed);
+        let mut due = is_ahead(there, now);
+        while due || now >= there.saturating_add(TICK) {
+            match time.compare_exchange(there, now, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => break,
+                // Another CPU has noted a store, or a thread has forgotten the time.
+                Err(other) => (there, due) = (other, false),
+            }
         }
         if self.flags.load(Ordering::Relaxed) & STORED == 0 {
             self.flags.fetch_or(STORED, Ordering::AcqRel);
         }
     }
 
-    fn each_time(&self, mut visit: impl FnMut(&AtomicU64)) {
+    /// Calls `visit` with each time, and with the clock's before.
+    fn each_time(&self, mut visit: impl FnMut(&AtomicU64, u64)) {
         if self.flags.load(Ordering::Acquire) & STORED == 0 {
             return;
         }
+        let now = self.vm.machine().store_time();
+        self.index.each_stored(&self.vm.epoch().pin(), |time| visit(time, now));
+        // Last, because a removal notes its time here before it frees leaves.
         if let Own::Stored(time) = &self.own {
-            visit(time);
+            visit(time, now);
         }
-        self.index.each_stored(&self.vm.epoch().pin(), visit);
     }
 
     /// When a program last stored into the object through a shared mapping, on the clock
@@ -81,15 +99,22 @@ impl<M: Machine> Object<M> {
     /// time may be a millisecond early. 0: there was no such fault. Visits each leaf of the index, if there was one.
     pub fn stored(&self) -> u64 {
         let mut latest = 0;
-        self.each_time(|time| latest = latest.max(time.load(Ordering::Relaxed)));
+        self.each_time(|time, now| {
+            let mut there = time.load(Ordering::Relaxed);
+            if is_ahead(there, now) {
+                let changed = time.compare_exchange(there, now, Ordering::Relaxed, Ordering::Relaxed);
+                there = changed.map_or_else(|other| other, |_| now);
+            }
+            latest = latest.max(there);
+        });
         latest
     }
 
-    /// Forgets stores at times up to `until`. The next fault's store gets a time of its own, however soon it comes.
+    /// Forgets stores at times up to `until`, and at those in the future. The next fault's store gets a time of its own, however soon it comes.
     pub fn forget_stores(&self, until: u64) {
-        self.each_time(|time| {
+        self.each_time(|time, now| {
             let there = time.load(Ordering::Relaxed);
-            if there != 0 && there <= until {
+            if there != 0 && (there <= until || is_ahead(there, now)) {
                 if mutant(Mutant::ForgetsUnlooked) {
                     time.store(0, Ordering::Relaxed);
                 }

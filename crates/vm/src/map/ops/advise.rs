@@ -246,6 +246,8 @@ impl<M: Machine> Space<M> {
             if !object.pager().is_none_or(|pager| pager.discard_begins()) {
                 return Err(MapError::Refused);
             }
+            // Before the removal, which may free leaves with their times, and after it.
+            object.note_removal();
             object.discard(pages);
             object.note_removal();
             object.pager().inspect(|pager| pager.discard_ended());

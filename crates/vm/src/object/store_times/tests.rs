@@ -1,6 +1,6 @@
 //! Times of stores, on the test machine.
 
-use super::TICK;
+use super::{SKEW, TICK};
 use crate::map::Advice;
 use crate::object::ObjectRef;
 use crate::paging::pager::Pager;
@@ -104,10 +104,38 @@ fn a_time_is_written_once_a_tick_or_after_it_was_forgotten() {
     assert_eq!(file.stored(), 0);
     store(&space, page(3), 1);
     assert_eq!(file.stored(), first + TICK - 1);
-    // The clock was set back.
-    let back = at(&m, 0);
-    store(&space, page(4), 1);
-    assert_eq!(file.stored(), back);
+}
+
+#[test]
+fn a_time_from_the_future_becomes_the_present_one() {
+    let m = system();
+    let file = file(&m, 300, true);
+    let space = Space::new(m.vm).unwrap();
+    show(&space, 0, 300, &file, true);
+    let set_back = || m.vm.machine().store_time.store(START - SKEW, Ordering::Relaxed);
+    let store_later = |n| {
+        let later = at(&m, 1);
+        store(&space, page(n), 1);
+        assert_eq!(file.stored(), later);
+        set_back();
+    };
+    // By a look.
+    store_later(0);
+    assert_eq!(file.stored(), START - SKEW);
+    // By a store into the same leaf.
+    store_later(1);
+    store(&space, page(2), 1);
+    assert_eq!(file.stored(), START - SKEW);
+    // By an explicit time.
+    store_later(3);
+    file.forget_stores(START - SKEW);
+    assert_eq!(file.stored(), 0);
+    // The clocks of two CPUs differ by less.
+    let later = at(&m, 0);
+    store(&space, page(200), 1);
+    m.vm.machine().store_time.store(START - SKEW, Ordering::Relaxed);
+    store(&space, page(201), 1);
+    assert_eq!(file.stored(), later);
 }
 
 #[test]
