@@ -94,9 +94,9 @@ impl<M: Machine> Object<M> {
         }
     }
 
-    /// When a program last stored into the object through a shared mapping, on the clock
-    /// [`Machine::store_time`](crate::machine::Machine::store_time). The fault that allowed the store counts, and the
-    /// time may be a millisecond early. 0: there was no such fault. Visits each leaf of the index, if there was one.
+    /// When a program last stored into the object through a shared mapping, on the clock [`Machine::store_time`]. The
+    /// fault that allowed the store counts, and the time may be a millisecond early. 0: there was no such fault. Visits
+    /// each leaf of the index, if there was one.
     pub fn stored(&self) -> u64 {
         let mut latest = 0;
         self.each_time(|time, now| {
