@@ -150,7 +150,7 @@ pub(super) fn built(bench: &Bench) -> Result<(), String> {
 
 /// Two processes map three quarters more memory than the guest has. The rest goes to swap, and no page is lost.
 pub(super) fn overcommit(bench: &Bench) -> Result<(), String> {
-    // What the kernel and the files of the root leave for swap is a few MiB more than this.
+    // The kernel and the files of the root leave a few MiB more than this for swap.
     let size = ["run", "--memory", "164M", "--append", "swap=96M", "--"];
     let done = bench.run(&[&size[..], &["overcommit", "--megabytes", "72", "--rounds", "1"]].concat())?;
     ended(&done, 0)?;
