@@ -156,11 +156,11 @@ impl<M: Machine> GeneratedDirectory<FileHost<M>> for Numbered<M> {
 }
 
 fn table<M: Machine>(about: &About<M>, items: &'static [Item<M, About<M>>], numbers: u64) -> Directory<M> {
-    directory(Table { about: *about, items, numbers, owner: (0, 0), files_owner: (0, 0), takes_from_pipes: false })
+    directory(Table::of_root(*about, items, numbers))
 }
 
 fn one<M: Machine>(about: One<M>, items: &'static [Item<M, One<M>>], numbers: u64) -> Directory<M> {
-    directory(Table { about, items, numbers, owner: (0, 0), files_owner: (0, 0), takes_from_pipes: false })
+    directory(Table::of_root(about, items, numbers))
 }
 
 struct Names<M>(core::marker::PhantomData<M>);
@@ -176,28 +176,14 @@ impl<M: Machine> Names<M> {
         Item {
             name: "cpu",
             kind: ItemKind::Directory(|a| {
-                let names = Table {
-                    about: *a,
-                    items: Self::CPUS,
-                    numbers: 1_000_000,
-                    owner: (0, 0),
-                    files_owner: (0, 0),
-                    takes_from_pipes: false,
-                };
+                let names = Table::of_root(*a, Self::CPUS, 1_000_000);
                 directory(Numbered { names, prefix: "cpu", count: cpus(a), inner: Self::CPU })
             }),
         },
         Item {
             name: "node",
             kind: ItemKind::Directory(|a| {
-                let names = Table {
-                    about: *a,
-                    items: Self::NODES,
-                    numbers: 2_000_000,
-                    owner: (0, 0),
-                    files_owner: (0, 0),
-                    takes_from_pipes: false,
-                };
+                let names = Table::of_root(*a, Self::NODES, 2_000_000);
                 directory(Numbered { names, prefix: "node", count: domains(a), inner: Self::NODE })
             }),
         },

@@ -33,27 +33,13 @@ impl<M: Machine> Lists<M> {
 /// `/proc/sysvipc`.
 pub(super) fn lists<M: Machine>(about: &About<M>) -> Directory<M> {
     let items = Lists::<M>::ITEMS;
-    directory(Table {
-        about: *about,
-        items,
-        numbers: NUMBERS,
-        owner: (0, 0),
-        files_owner: (0, 0),
-        takes_from_pipes: false,
-    })
+    directory(Table::of_root(*about, items, NUMBERS))
 }
 
 /// `/proc/sys/fs/mqueue`.
 pub(super) fn posix_limits<M: Machine>(about: &About<M>) -> Directory<M> {
     let items = Lists::<M>::POSIX;
-    directory(Table {
-        about: *about,
-        items,
-        numbers: POSIX_NUMBERS,
-        owner: (0, 0),
-        files_owner: (0, 0),
-        takes_from_pipes: true,
-    })
+    directory(Table { takes_from_pipes: true, ..Table::of_root(*about, items, POSIX_NUMBERS) })
 }
 
 /// An error of a listing: of an object's lookup, or of the text.

@@ -53,14 +53,7 @@ impl<M: Machine> Names<M> {
 
 /// The directory. Its inode numbers start at `numbers`.
 pub(super) fn of<M: Machine>(about: About<M>, numbers: u64) -> Directory<M> {
-    directory(Table {
-        about,
-        items: Names::<M>::ITEMS,
-        numbers,
-        owner: (0, 0),
-        files_owner: (0, 0),
-        takes_from_pipes: false,
-    })
+    directory(Table::of_root(about, Names::<M>::ITEMS, numbers))
 }
 
 /// An address as the tables show it: words of the machine's byte order in hexadecimal.

@@ -137,6 +137,13 @@ pub(super) struct Table<M: Machine, T: 'static> {
     pub takes_from_pipes: bool,
 }
 
+impl<M: Machine, T> Table<M, T> {
+    /// A table whose entries root owns.
+    pub fn of_root(about: T, items: &'static [Item<M, T>], numbers: u64) -> Self {
+        Table { about, items, numbers, owner: (0, 0), files_owner: (0, 0), takes_from_pipes: false }
+    }
+}
+
 impl<M: Machine, T: Clone + Send + Sync> Table<M, T> {
     fn entry(&self, at: usize) -> Result<Entry<FileHost<M>>, FsError> {
         let item = &self.items[at];

@@ -65,14 +65,7 @@ impl<M: Machine> Names<M> {
 
 /// The root directory of `/proc`.
 pub fn root<M: Machine>(linux: &'static Linux<M>) -> Directory<M> {
-    let names = Table {
-        about: About(linux),
-        items: Names::<M>::ITEMS,
-        numbers: NUMBERS,
-        owner: (0, 0),
-        files_owner: (0, 0),
-        takes_from_pipes: false,
-    };
+    let names = Table::of_root(About(linux), Names::<M>::ITEMS, NUMBERS);
     directory(Root { names })
 }
 

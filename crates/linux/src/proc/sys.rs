@@ -16,7 +16,7 @@ use quire_vm::check::Level;
 use quire_vm::frame_census::Use;
 
 pub(super) fn table<M: Machine>(about: &About<M>, items: &'static [Item<M, About<M>>], numbers: u64) -> Directory<M> {
-    node::directory(Table { about: *about, items, numbers, owner: (0, 0), files_owner: (0, 0), takes_from_pipes: true })
+    node::directory(Table { takes_from_pipes: true, ..Table::of_root(*about, items, numbers) })
 }
 
 /// A setting that [`Setting`] keeps.

@@ -8,7 +8,7 @@ use crate::errno::Errno;
 use crate::machine::Machine;
 use crate::process::credentials::capabilities::cap;
 
-/// Does what a request asks, and answers it at `to`.
+/// Applies a request, and writes the answer to the address `to`.
 fn change<M: Machine>(ctx: &Ctx<'_, M>, request: &mut Timex, to: u64) -> Result<usize, Errno> {
     let linux = ctx.linux;
     check(request, ctx.credentials().may(cap::SYS_TIME))?;

@@ -246,10 +246,9 @@ impl<M: Machine> Space<M> {
             if !object.pager().is_none_or(|pager| pager.discard_begins()) {
                 return Err(MapError::Refused);
             }
-            // Before the removal, which may free leaves with their times, and after it.
+            // First, because the removal may free leaves with their times.
             object.note_removal();
             object.discard(pages);
-            object.note_removal();
             object.pager().inspect(|pager| pager.discard_ended());
             at = next;
         }
