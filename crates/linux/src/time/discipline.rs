@@ -299,6 +299,10 @@ mod tests {
         discipline.clear();
         let values = discipline.change(&look, 52);
         assert_eq!((values.status, values.error), (NANOSECONDS | UNSYNCHRONISED, MOST_ERROR));
+        // At the most, a cleared state comes back with the next second.
+        assert_eq!(discipline.change(&request(mode::STATUS, &[]), 60).tell(&mut answer, 0), 0);
+        assert_eq!(discipline.change(&look, 60).tell(&mut answer, 0), 0);
+        assert_eq!(discipline.change(&look, 61).tell(&mut answer, 0), 5);
     }
 
     #[test]
