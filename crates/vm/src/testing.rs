@@ -7,6 +7,7 @@ use crate::error::OutOfMemory;
 use crate::machine::{Enter, KernelPages, Leaf, Machine, Phys, Pmap, Removed, Table};
 use crate::mutant::{Mutant, mutant};
 use crate::paging::memory_store::{FaultPlan, MemoryStore};
+use crate::paging::pager::Pager;
 use crate::phys::{Config, Physical};
 use crate::tlb::flush::{FlushSet, Obligation};
 use crate::types::{Access, MemoryType, PAGE_SHIFT, PAGE_SIZE, Pfn, PhysRange, Prot, VirtRange};
@@ -524,5 +525,29 @@ impl Table<TestMachine> for TestGuard<'_> {
     }
     fn live(&self) -> u32 {
         self.pmap.tables[self.n].leaves.iter().filter(|l| l.load(Ordering::Acquire) & PRESENT != 0).count() as u32
+    }
+}
+
+/// The pager of a file in memory.
+pub struct MemoryFile {
+    /// Its stores are timed.
+    pub timed: bool,
+}
+
+impl Pager for MemoryFile {
+    fn name(&self, _: &mut dyn core::fmt::Write) -> core::fmt::Result {
+        Ok(())
+    }
+    fn ident(&self) -> (u64, u64) {
+        (1, 1)
+    }
+    fn in_memory(&self) -> bool {
+        true
+    }
+    fn takes_writes(&self) -> bool {
+        false
+    }
+    fn times_stores(&self) -> bool {
+        self.timed
     }
 }

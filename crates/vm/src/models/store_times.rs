@@ -1,28 +1,7 @@
 //! Times of stores: an explicit time of a file beside a later store.
 
 use super::*;
-use crate::paging::pager::Pager;
-
-/// A file in memory whose stores are timed.
-struct Timed;
-
-impl Pager for Timed {
-    fn name(&self, _: &mut dyn std::fmt::Write) -> std::fmt::Result {
-        Ok(())
-    }
-    fn ident(&self) -> (u64, u64) {
-        (1, 1)
-    }
-    fn in_memory(&self) -> bool {
-        true
-    }
-    fn takes_writes(&self) -> bool {
-        false
-    }
-    fn times_stores(&self) -> bool {
-        true
-    }
-}
+use crate::testing::MemoryFile;
 
 const EARLY: u64 = 1 << 40;
 const LATE: u64 = 1 << 41;
@@ -30,7 +9,7 @@ const LATE: u64 = 1 << 41;
 /// A fault stores at a later time, beside an explicit time that replaces an earlier store.
 fn store_against_explicit_time() {
     let mut w = World::new();
-    w.file = ObjectRef::with_pager(w.boot.vm, &Timed, PAGE_SIZE).unwrap();
+    w.file = ObjectRef::with_pager(w.boot.vm, &MemoryFile { timed: true }, PAGE_SIZE).unwrap();
     w.show(0, 0, Prot::READ | Prot::WRITE);
     let clock = |time| w.boot.vm.machine().store_time.store(time, core::sync::atomic::Ordering::Relaxed);
     clock(EARLY);

@@ -4,32 +4,13 @@ use crate::content::IoError;
 use crate::map::{Advice, MapRequest, Placement, Wire};
 use crate::object::ObjectRef;
 use crate::paging::memory_store::FaultPlan;
-use crate::paging::pager::Pager;
-use crate::testing::{Boot, TestMachine, page};
+use crate::testing::{Boot, MemoryFile, TestMachine, page};
 use crate::tests::{load, range, settled, show, store, system};
 use crate::types::{Access, PAGE_SIZE};
 use crate::{FaultError, Space};
 use quire_sync::Quota;
 use quire_sync::hooks::threads::set_cpu;
 use std::boxed::Box;
-
-/// A file in memory.
-struct Plain;
-
-impl Pager for Plain {
-    fn name(&self, _: &mut dyn std::fmt::Write) -> std::fmt::Result {
-        Ok(())
-    }
-    fn ident(&self) -> (u64, u64) {
-        (1, 1)
-    }
-    fn in_memory(&self) -> bool {
-        true
-    }
-    fn takes_writes(&self) -> bool {
-        false
-    }
-}
 
 type File = ObjectRef<TestMachine>;
 
@@ -38,7 +19,7 @@ fn quota(limit: u64) -> &'static Quota {
 }
 
 fn file(m: &Boot, bytes: u64, quota: &'static Quota) -> File {
-    ObjectRef::charged(m.vm, &Plain, bytes, Some(quota)).unwrap()
+    ObjectRef::charged(m.vm, &MemoryFile { timed: false }, bytes, Some(quota)).unwrap()
 }
 
 /// Writes `len` bytes of `value`.

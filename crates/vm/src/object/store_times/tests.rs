@@ -3,34 +3,11 @@
 use super::{SKEW, TICK};
 use crate::map::Advice;
 use crate::object::ObjectRef;
-use crate::paging::pager::Pager;
-use crate::testing::{Boot, TestMachine, page};
+use crate::testing::{Boot, MemoryFile, TestMachine, page};
 use crate::tests::{load, range, show, store, system};
 use crate::types::PAGE_SIZE;
 use crate::{FaultError, Space};
-use std::boxed::Box;
 use std::sync::atomic::Ordering;
-
-/// A file in memory; whether its stores are timed.
-struct File(bool);
-
-impl Pager for File {
-    fn name(&self, _: &mut dyn std::fmt::Write) -> std::fmt::Result {
-        Ok(())
-    }
-    fn ident(&self) -> (u64, u64) {
-        (1, 1)
-    }
-    fn in_memory(&self) -> bool {
-        true
-    }
-    fn takes_writes(&self) -> bool {
-        false
-    }
-    fn times_stores(&self) -> bool {
-        self.0
-    }
-}
 
 /// The first time of each test.
 const START: u64 = 1 << 40;
@@ -43,7 +20,8 @@ fn at(m: &Boot, ticks: u64) -> u64 {
 
 fn file(m: &Boot, pages: u64, timed: bool) -> ObjectRef<TestMachine> {
     at(m, 0);
-    ObjectRef::with_pager(m.vm, Box::leak(Box::new(File(timed))), pages * PAGE_SIZE).unwrap()
+    let pager = if timed { &MemoryFile { timed: true } } else { &MemoryFile { timed: false } };
+    ObjectRef::with_pager(m.vm, pager, pages * PAGE_SIZE).unwrap()
 }
 
 #[test]
