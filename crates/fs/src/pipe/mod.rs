@@ -324,15 +324,17 @@ impl<H: Host> Pipe<H> {
             }
         }
         self.read.store(at, Ordering::Release);
-        // Writers and polls wait for room only while less than ATOMIC bytes are free. That is checked now, after the
-        // store of the new position, because writers continued during the copy. A writer that then found the ring full
-        // has read the position after its last write. So either it saw the new position, or its write is seen here.
+        // Writers and polls wait for room only while less than ATOMIC bytes are free, and the read that frees the last
+        // of these wakes them, as on Linux. That is checked now, after the store of the new position, because writers
+        // continued during the copy. A writer that then found the ring full has read the position after its last
+        // write. So either it saw the new position, or its write is seen here.
         fence_full();
-        let free_until_now = self.room(capacity, start, self.written.load(Ordering::Acquire));
+        let written = self.written.load(Ordering::Acquire);
+        let makes_room = self.room(capacity, start, written) < ATOMIC && self.room(capacity, at, written) >= ATOMIC;
         // As in `put`.
         drop(one);
         // A read can fail after skipping only a gap: it took no byte, but made room.
-        if at > start && free_until_now < ATOMIC {
+        if makes_room {
             self.readiness.notify();
         }
         match failed {

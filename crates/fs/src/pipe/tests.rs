@@ -1,6 +1,7 @@
 //! Tests of pipes between threads, and against a queue.
 
 use super::*;
+use crate::stream::readiness::Listener;
 use crate::stream::transfer::{SliceSink, SliceSource};
 use crate::test_host::TestHost;
 use proptest::prelude::*;
@@ -548,6 +549,31 @@ impl Sink for Faults {
     }
     fn room(&self) -> usize {
         PAGE_SIZE
+    }
+}
+
+#[test]
+fn a_read_announces_room_once_and_only_where_a_write_fits() {
+    struct Counts(AtomicUsize);
+    impl Listener for Counts {
+        fn changed(&self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    let (r, w) = pipe();
+    size(&*r).resize(1, 1).unwrap();
+    let listener = quire_heap::Arc::try_new(Counts(AtomicUsize::new(0))).unwrap();
+    w.readiness().unwrap().listen(&quire_heap::unsize!(listener.clone())).unwrap();
+    let announced = || listener.0.swap(0, Ordering::Relaxed);
+    for _ in 0..3 {
+        assert_eq!(write(&*w, &Io::NOW, &[1; PAGE_SIZE]), Ok(PAGE_SIZE));
+        assert_eq!(announced(), 1);
+        assert_eq!(read(&*r, &Io::NOW, PAGE_SIZE / 2).unwrap().len(), PAGE_SIZE / 2);
+        assert_eq!((announced(), w.ready().contains(Ready::WRITE)), (0, false));
+        assert_eq!(read(&*r, &Io::NOW, PAGE_SIZE / 2 - 1).unwrap().len(), PAGE_SIZE / 2 - 1);
+        assert_eq!((announced(), w.ready().contains(Ready::WRITE)), (0, false));
+        assert_eq!(read(&*r, &Io::NOW, 9).unwrap().len(), 1);
+        assert_eq!((announced(), w.ready().contains(Ready::WRITE)), (1, true));
     }
 }
 
