@@ -499,6 +499,69 @@ static void queues(void) {
     end();
 }
 
+// The number of the last mount at `name`, and of the mount that it is on.
+struct numbers {
+    int own, on;
+};
+
+static struct numbers numbers_of(const char *name) {
+    struct numbers found = {0, 0};
+    char line[1024], word[256];
+    snprintf(word, sizeof word, " %s/%s ", place, name);
+    FILE *f = fopen("/proc/self/mountinfo", "r");
+    CHECK(f, "mountinfo");
+    while (fgets(line, sizeof line, f))
+        if (strstr(line, word)) CHECK(sscanf(line, "%d %d", &found.own, &found.on) == 2, "%s", line);
+    fclose(f);
+    return found;
+}
+
+static int number_of_file(const char *name) {
+    char path[64], line[128];
+    int fd = open(name, O_RDONLY | O_CLOEXEC), number = -1;
+    snprintf(path, sizeof path, "/proc/self/fdinfo/%d", fd);
+    FILE *f = fopen(path, "r");
+    CHECK(fd >= 0 && f, "%s", path);
+    while (number < 0 && fgets(line, sizeof line, f)) sscanf(line, "mnt_id: %d", &number);
+    fclose(f);
+    close(fd);
+    return number;
+}
+
+// A mount keeps its number when others end and when it moves, and names the mount that it is on.
+static void numbers(void) {
+    begin();
+    ANSWERS(0, tmpfs("m", 0, NULL));
+    struct numbers first = numbers_of("m");
+    ANSWERS(0, tmpfs("other", 0, NULL));
+    struct numbers other = numbers_of("other");
+    CHECK(other.own != first.own && other.on == first.on, "%d on %d, %d on %d", first.own, first.on, other.own, other.on);
+    ANSWERS(0, umount("m"));
+    CHECK(numbers_of("other").own == other.own && number_of_file("other") == other.own, "it stays %d", other.own);
+    // On the same directory again, on a directory there, and a view of that.
+    ANSWERS(0, tmpfs("other", 0, NULL));
+    struct numbers upper = numbers_of("other");
+    CHECK(upper.on == other.own && number_of_file("other") == upper.own, "%d on %d", upper.own, upper.on);
+    CHECK(!mkdir("other/d", 0755) && !mkdir("other/e", 0755), "mkdir");
+    ANSWERS(0, tmpfs("other/d", 0, NULL));
+    struct numbers below = numbers_of("other/d");
+    CHECK(below.on == upper.own, "%d on %d", below.own, below.on);
+    ANSWERS(0, mount("other/d", "other/e", NULL, MS_BIND, NULL));
+    CHECK(!mkdir("other/e/f", 0755), "mkdir");
+    ANSWERS(0, tmpfs("other/e/f", 0, NULL));
+    CHECK(numbers_of("other/e/f").on == numbers_of("other/e").own, "on the view");
+    CHECK(number_of_file("other/e") == numbers_of("other/e").own, "the view");
+    ANSWERS(0, mount("other/d", "m", NULL, MS_MOVE, NULL));
+    struct numbers moved = numbers_of("m");
+    CHECK(moved.own == below.own && moved.on == first.on, "%d on %d", moved.own, moved.on);
+    ANSWERS(0, umount("m"));
+    ANSWERS(EBUSY, umount("other"));
+    ANSWERS(0, umount2("other", MNT_DETACH));
+    CHECK(numbers_of("other").own == other.own, "the lower one");
+    ANSWERS(0, umount("other"));
+    end();
+}
+
 static short told(struct pollfd *p, int wait) {
     p->revents = 0;
     CHECK(poll(p, 1, wait) >= 0, "poll");
@@ -580,6 +643,7 @@ int main(int argc, char **argv) {
         {"a_moved_mount", a_moved_mount},
         {"terminals", terminals},
         {"queues", queues},
+        {"numbers", numbers},
         {"polled_tables", polled_tables},
         {"again_and_again", again_and_again},
     };

@@ -142,6 +142,11 @@ impl<H: Host> Dentry<H> {
         }
     }
 
+    /// The number of the mount that it is in, which may have ended; 0 for files that are in none.
+    pub(crate) fn mount(&self) -> u64 {
+        self.through.as_ref().map_or_else(|| self.inode.system().mount(), |through| through.bind.id)
+    }
+
     /// Whether both are of one mount.
     pub fn same_mount(&self, other: &Dentry<H>) -> bool {
         core::ptr::eq(self.inode.system(), other.inode.system()) && self.same_bind(other)

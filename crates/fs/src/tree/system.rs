@@ -62,6 +62,10 @@ pub struct FileSystem {
     pub(super) watches: AtomicUsize,
     /// The leases on its inodes.
     leases: AtomicUsize,
+    /// The number of its first mount; 0 without one.
+    mount: AtomicU64,
+    /// The bind mounts that see it. Written under the lock of all changes of mounts.
+    binds: AtomicUsize,
 }
 
 impl FileSystem {
@@ -79,7 +83,30 @@ impl FileSystem {
             by_kernel: kind == "devpts",
             watches: AtomicUsize::new(0),
             leases: AtomicUsize::new(0),
+            mount: AtomicU64::new(0),
+            binds: AtomicUsize::new(0),
         })?)
+    }
+
+    /// The number of its first mount, which may have ended; 0 if it never had one.
+    pub(crate) fn mount(&self) -> u64 {
+        self.mount.load(Ordering::Relaxed)
+    }
+
+    /// Sets the number of its first mount.
+    pub(crate) fn set_mount(&self, id: u64) {
+        self.mount.store(id, Ordering::Relaxed);
+    }
+
+    /// Whether a bind mount sees it.
+    pub(crate) fn is_bound(&self) -> bool {
+        self.binds.load(Ordering::Relaxed) > 0
+    }
+
+    /// Counts a bind mount that begins to see it, or has ended.
+    pub(crate) fn count_bind(&self, begins: bool) {
+        let now = self.binds.load(Ordering::Relaxed);
+        self.binds.store(if begins { now + 1 } else { now - 1 }, Ordering::Relaxed);
     }
 
     /// Sets its limits to its present contents plus `more`.

@@ -11,7 +11,7 @@ use crate::tree::dentry::Dentry;
 use crate::tree::generated::GeneratedDirectory;
 use crate::tree::inode::{Inode, InodeContent};
 use crate::tree::system::Limits;
-use quire_heap::{Arc, Room};
+use quire_heap::{Arc, Room, SpareEntry};
 
 impl<H: Host> Vfs<H> {
     /// Mounts an empty memory file system on the directory `path`, which is made if it is missing.
@@ -49,14 +49,18 @@ impl<H: Host> Vfs<H> {
         let mounted = Dentry::child(&found.parent, name.clone(), inode, true)?;
         let memory = directory.memory()?;
         let source = Arc::try_copy(mounted.inode.system().kind.as_bytes())?;
-        self.mounts.lock().try_reserve(1)?;
+        let listed = SpareEntry::try_new()?;
         let room = Room::try_new()?;
+        let around = self.mount_around(&found.parent).ok_or(FsError::Busy)?;
         let hidden = match &found.target {
             Some(there) => there.clone(),
             None => self.make(&view, &found, Create::Directory, 0o755)?,
         };
-        let mount = room.fill(Mount { root: mounted.clone(), source, hidden: Some(hidden), permanent: true });
-        self.mounts.lock().push_reserved(mount);
+        let id = self.mounts.lock().number();
+        mounted.inode.system().set_mount(id);
+        let mount = room.fill(Mount::new(id, around.id, (mounted.clone(), source), Some(hidden), true));
+        around.carry(true);
+        self.mounts.lock().list(listed, mount);
         let hidden = directory.lock().put(memory, name, mounted.clone());
         drop(hidden);
         Ok(mounted)

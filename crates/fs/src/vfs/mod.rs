@@ -28,7 +28,7 @@ use crate::tree::inode::{Inode, InodeContent};
 use crate::tree::system::{FileSystem, Limits};
 use crate::{FsError, OpenFlags, Stream};
 use credentials::FileCredentials;
-use mounts::{Changes, Mount, MountChanges};
+use mounts::{Changes, Mount, MountChanges, Mounts};
 use quire_heap::{Arc, Vec};
 use quire_sync::atomic::{AtomicU32, AtomicU64};
 use quire_sync::{Mutex, Rank, SpinLock};
@@ -50,7 +50,7 @@ pub struct Vfs<H: Host> {
     /// Held while a name moves between directories. Ancestors change only then.
     pub(crate) moving: Mutex<()>,
     drivers: SpinLock<Vec<(DeviceNumber, Arc<dyn Driver>)>>,
-    mounts: SpinLock<Vec<Arc<Mount<H>>>>,
+    mounts: SpinLock<Mounts<H>>,
     /// Held while a user mounts or unmounts.
     changes: Mutex<Changes<H>>,
     mount_changes: MountChanges,
@@ -68,7 +68,7 @@ impl<H: Host> Vfs<H> {
         let place = StartDirectory::Counted(root.clone());
         Ok(Arc::try_new(Vfs {
             host,
-            mounts: SpinLock::new(Rank::ATTRIBUTES, Vec::try_from_iter([Mount::first(&root)?])?),
+            mounts: SpinLock::new(Rank::ATTRIBUTES, Mounts::new(Mount::first(&root)?)?),
             changes: Mutex::new(Changes::new()),
             mount_changes: MountChanges::default(),
             root,

@@ -7,8 +7,9 @@ use crate::file::{Dentry, FileHost};
 use crate::machine::Machine;
 use core::sync::atomic::{AtomicU64, Ordering};
 use quire_fs::generated::{GeneratedFile, Text};
+use quire_fs::mounts::FIRST_MOUNT;
 use quire_fs::{FileSystem, FsError, Readiness, Ready, Restrictions, Vfs};
-use quire_heap::{Arc, Vec, unsize};
+use quire_heap::{Arc, unsize};
 use quire_vm::PAGE_SIZE;
 
 /// An open table.
@@ -90,27 +91,19 @@ fn lines<M: Machine>(vfs: &Vfs<FileHost<M>>, out: &mut Text) -> Result<(), FsErr
     result
 }
 
-/// The number of the first mount; Linux's are low numbers, too.
-const FIRST: usize = 21;
-
 /// The number of the mount that leads to `dentry`. The table lacks the number for files of the kernel's own mounts.
-pub(super) fn number_of<M: Machine>(vfs: &Vfs<FileHost<M>>, dentry: &Arc<Dentry<M>>) -> usize {
-    vfs.mount_index(dentry).map_or(FIRST - 1, |index| FIRST + index)
+pub(super) fn number_of<M: Machine>(vfs: &Vfs<FileHost<M>>, dentry: &Arc<Dentry<M>>) -> u64 {
+    vfs.mount_id(dentry).unwrap_or(FIRST_MOUNT - 1)
 }
 
 /// `mountinfo`: a line for each mount, with its number and that of the mount that it is on.
 fn numbered_lines<M: Machine>(vfs: &Vfs<FileHost<M>>, out: &mut Text) -> Result<(), FsError> {
     let mut result = Ok(());
-    let mut paths: Vec<(Vec<u8>, usize)> = Vec::new();
     vfs.mounts(|path, mount| {
         let (system, kind) = (mount.system(), mount.system().kind);
         let device = system.device;
-        let id = FIRST + paths.len();
         let mut line = || {
-            // The longest path of an earlier mount that leads to this one.
-            let on = paths.iter().filter(|(above, _)| leads_to(above, path)).max_by_key(|(above, _)| above.len());
-            let parent = on.map_or(1, |(_, id)| *id);
-            put!(out, "{id} {parent} {}:{} ", device >> 8 & 0xfff, device & 0xff)?;
+            put!(out, "{} {} {}:{} ", mount.id, mount.on, device >> 8 & 0xfff, device & 0xff)?;
             escaped(&mount.root_path()?, out)?;
             put!(out, " ")?;
             escaped(path, out)?;
@@ -121,9 +114,7 @@ fn numbered_lines<M: Machine>(vfs: &Vfs<FileHost<M>>, out: &mut Text) -> Result<
             escaped(&mount.source, out)?;
             put!(out, " {mode}")?;
             limits_of(system, out)?;
-            put!(out, "\n")?;
-            paths.try_push((Vec::try_copy(path)?, id))?;
-            Ok(())
+            put!(out, "\n")
         };
         if result.is_ok() {
             result = line();
@@ -139,11 +130,6 @@ fn limits_of(system: &FileSystem, out: &mut Text) -> Result<(), FsError> {
         put!(out, ",size={}k", pages * (PAGE_SIZE / 1024))?;
     }
     limits.inodes.map_or(Ok(()), |inodes| put!(out, ",nr_inodes={inodes}"))
-}
-
-/// Whether the path `to` lies below `above`.
-fn leads_to(above: &[u8], to: &[u8]) -> bool {
-    above == b"/" && to != b"/" || to.strip_prefix(above).is_some_and(|rest| rest.first() == Some(&b'/'))
 }
 
 /// A path in a table of mounts: bytes that would divide its columns are octal numbers.
@@ -162,9 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mount_is_on_the_one_that_leads_to_it() {
-        assert!(leads_to(b"/", b"/dev") && leads_to(b"/dev", b"/dev/pts"));
-        assert!(!leads_to(b"/", b"/") && !leads_to(b"/dev", b"/devices") && !leads_to(b"/dev", b"/dev"));
+    fn bytes_that_divide_columns_are_octal() {
         let mut out = Text::new();
         escaped(b"/a b\\c", &mut out).expect("memory");
         let mut bytes = [0; 16];

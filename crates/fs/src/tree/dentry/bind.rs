@@ -15,6 +15,8 @@ use quire_sync::{Rank, SpinLock};
 
 /// A bind mount.
 pub(crate) struct Bind<H: Host> {
+    /// Its number as a mount.
+    pub id: u64,
     /// The directory or file that is seen at its top; no view.
     pub source: Arc<Dentry<H>>,
     /// The directory that its top is in, and its name there; `None` before it begins and after it ends.
@@ -42,9 +44,10 @@ impl<H: Host> Clone for Through<H> {
 }
 
 impl<H: Host> Bind<H> {
-    /// A bind mount of `source` that has no place yet.
-    pub fn new(source: Arc<Dentry<H>>, restrictions: Restrictions) -> Self {
+    /// Bind mount `id` of `source`, which has no place yet.
+    pub fn new(id: u64, source: Arc<Dentry<H>>, restrictions: Restrictions) -> Self {
         Bind {
+            id,
             source,
             place: SpinLock::new(Rank::PLACE, None),
             restrictions: AtomicU8::new(restrictions.bits()),

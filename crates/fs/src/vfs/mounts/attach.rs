@@ -11,7 +11,7 @@ use crate::tree::dentry::bind::Bind;
 use crate::tree::directory::{Directory, ShownMemory};
 use crate::tree::inode::InodeContent;
 use crate::vfs::Vfs;
-use quire_heap::{Arc, SpareEntry, Vec};
+use quire_heap::{Arc, SpareEntry};
 
 /// The place of a mount, and the memory to leave it.
 enum Leave<H: Host> {
@@ -22,22 +22,24 @@ enum Leave<H: Host> {
 }
 
 impl<H: Host> Vfs<H> {
-    /// Puts the new mount of `root` in the place of `target`, which is `name` in `parent`. [`FsError::NotFound`] if it is
-    /// no longer there.
+    /// Puts mount `id` of `root` in the place of `target`, which is `name` in `parent`. [`FsError::NotFound`] if it is no
+    /// longer there. An earlier mount of this number is not listed any more.
     pub(super) fn attach(
         &self,
         parent: &Arc<Dentry<H>>,
         name: &Arc<[u8]>,
         target: &Arc<Dentry<H>>,
+        id: u64,
         root: Arc<Dentry<H>>,
         source: Arc<[u8]>,
     ) -> Result<Arc<Mount<H>>, FsError> {
         // Nothing is mounted in a tree whose mount has ended.
-        self.mount_around(target).ok_or(FsError::Invalid)?;
+        let around = self.mount_around(target).ok_or(FsError::Invalid)?;
         let InodeContent::Directory(directory) = &parent.inode.node else { return Err(FsError::Busy) };
         let hidden = Some(target.clone());
-        let mount = Arc::try_new(Mount { root: root.clone(), source, hidden, permanent: false })?;
-        self.mounts.lock().try_push(mount.clone())?;
+        let mount = Arc::try_new(Mount::new(id, around.id, (root.clone(), source), hidden, false))?;
+        let memory = SpareEntry::try_new()?;
+        let earlier = self.mounts.lock().list(memory, mount.clone());
         let attached = match parent.through() {
             Some(through) => self.cover(&through.bind, (parent, name), directory, target, root),
             None => directory.shown_memory().map(|memory| {
@@ -51,9 +53,18 @@ impl<H: Host> Vfs<H> {
             }),
         };
         match attached {
-            Ok(true) => Ok(mount),
+            Ok(true) => {
+                around.carry(true);
+                // What is on it stays on it.
+                earlier.inspect(|earlier| mount.take_carried(earlier));
+                Ok(mount)
+            }
             other => {
-                self.mounts.lock().retain(|other| !Arc::ptr_eq(other, &mount));
+                let gone = match earlier {
+                    Some(earlier) => self.mounts.lock().relist(earlier),
+                    None => self.mounts.lock().unlist(id).map(|(_, _, mount)| mount),
+                };
+                drop(gone);
                 Err(other.err().unwrap_or(FsError::NotFound))
             }
         }
@@ -133,8 +144,15 @@ impl<H: Host> Vfs<H> {
                 replaced
             }
         };
-        self.mounts.lock().retain(|other| !Arc::ptr_eq(other, mount));
-        drop(replaced);
+        if let Some(around) = self.mount_numbered(mount.on) {
+            around.carry(false);
+        }
+        let gone = {
+            let mut mounts = self.mounts.lock();
+            // After a move, the mount at its new place has the number.
+            if mounts.lists(mount) { mounts.unlist(mount.id) } else { None }
+        };
+        drop((gone, replaced));
     }
 
     /// Moves the mount whose root is `root` to `target`, with the mounts below it. [`FsError::Invalid`] if `root` is no
@@ -152,25 +170,16 @@ impl<H: Host> Vfs<H> {
             return Err(FsError::Loop);
         }
         let covers = |mount: Arc<Mount<H>>| mount.hidden.as_ref().is_some_and(|hidden| Dentry::same(hidden, root));
-        if old.permanent || self.all_mounts().any(covers) {
+        if old.permanent || old.carries() && self.all_mounts().any(covers) {
             return Err(FsError::Busy);
         }
         let parent = Dentry::parent(target)?.ok_or(FsError::Busy)?;
-        let is_below = |mount: &Arc<Mount<H>>| Dentry::is_below(&mount.root, root) && !Arc::ptr_eq(mount, &old);
-        let below = Vec::try_from_iter(self.all_mounts().filter(is_below))?;
         let leave = self.before_leaving(&old)?;
         let name = target.name();
-        self.attach(&parent, &name, target, old.root.clone(), old.source.clone())?;
+        self.attach(&parent, &name, target, old.id, old.root.clone(), old.source.clone())?;
         let earlier = old.root.move_to(&parent, name);
         self.leave(&old, leave);
         drop(earlier);
-        // A later mount lies below an earlier one, never the other way round.
-        for mount in &below {
-            let mut all = self.mounts.lock();
-            all.retain(|other| !Arc::ptr_eq(other, mount));
-            all.push_reserved(mount.clone());
-        }
-        drop(below);
         drop(moving);
         drop(changes);
         self.mount_changes.announce();

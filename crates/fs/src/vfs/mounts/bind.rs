@@ -10,17 +10,11 @@ use crate::tree::dentry::Dentry;
 use crate::tree::dentry::bind::{Bind, Through};
 use crate::tree::generated::Generated;
 use crate::tree::inode::InodeContent;
-use crate::tree::system::{FileSystem, Restrictions};
+use crate::tree::system::Restrictions;
 use crate::vfs::Vfs;
 use crate::vfs::mounts::Changes;
-use quire_heap::{Arc, Vec};
+use quire_heap::{Arc, Map, SpareEntry, Vec};
 use quire_lookup::names;
-
-/// A bind mount of the root of another mount, or of a place in it.
-struct Copy<H: Host> {
-    of: Arc<Mount<H>>,
-    mount: Arc<Mount<H>>,
-}
 
 impl<H: Host> Vfs<H> {
     /// Shows the directory or file `source` at `target` too. `recursively`: the mounts below `source` also.
@@ -38,22 +32,24 @@ impl<H: Host> Vfs<H> {
             return Err(FsError::NotDirectory);
         }
         self.sweep(&mut changes, in_use)?;
-        let below = match recursively {
-            true => {
-                let is_below = |m: &Arc<Mount<H>>| Dentry::is_below(&m.root, source) && !Dentry::same(&m.root, source);
-                Vec::try_from_iter(self.all_mounts().filter(is_below))?
-            }
-            false => Vec::new(),
+        let family = match recursively {
+            true => self.with_carried(&own, |mount| Dentry::is_below(&mount.root, source))?,
+            false => Vec::try_from_iter([own.clone()])?,
         };
-        let mut copies: Vec<Copy<H>> = Vec::try_with_capacity(1 + below.len())?;
+        let mut copies: Vec<Arc<Mount<H>>> = Vec::try_with_capacity(family.len())?;
         let mount = self.bind_one(&mut changes, target, source, source.restrictions(), own.source.clone())?;
-        copies.push_reserved(Copy { of: own, mount });
-        let result = below.iter().try_for_each(|one| self.copy_below(&mut changes, one, &mut copies));
+        copies.push_reserved(mount);
+        // The mounts and their copies, by the number of the mount.
+        let mut copied = Map::new();
+        let result = (copied.try_insert(own.id, copies[0].clone()).map(drop).map_err(FsError::from)).and_then(|()| {
+            family[1..].iter().try_for_each(|one| self.copy_below(&mut changes, one, &mut copies, &mut copied))
+        });
         if result.is_err() {
             // An earlier copy is below none of the later ones.
-            for copy in copies.iter().rev() {
-                self.detach(&copy.mount)?;
-                copy.mount.root.through().inspect(|through| through.bind.set_place(None));
+            for mount in copies.iter().rev() {
+                self.detach(mount)?;
+                mount.root.through().inspect(|through| through.bind.set_place(None));
+                mount.system().count_bind(false);
             }
         }
         drop(changes);
@@ -92,45 +88,49 @@ impl<H: Host> Vfs<H> {
     ) -> Result<Arc<Mount<H>>, FsError> {
         self.one_more(changes)?;
         let parent = Dentry::parent(target)?.ok_or(FsError::Busy)?;
-        let bind = Arc::try_new(Bind::new(Dentry::seen(source).clone(), restrictions))?;
+        let id = self.mounts.lock().number();
+        let bind = Arc::try_new(Bind::new(id, Dentry::seen(source).clone(), restrictions))?;
         let root = Dentry::view(&bind, bind.source.clone())?;
         let place = target.name();
         bind.set_place(Some((parent.clone(), place.clone())));
-        let attached = self.attach(&parent, &place, target, root, name);
-        attached.inspect_err(|_| bind.set_place(None))
+        match self.attach(&parent, &place, target, id, root, name) {
+            Ok(mount) => {
+                mount.system().count_bind(true);
+                Ok(mount)
+            }
+            Err(e) => {
+                bind.set_place(None);
+                Err(e)
+            }
+        }
     }
 
-    /// Copies `one`, if its mount point is in a copied mount.
+    /// Copies `one`, whose mount point is in a `copied` mount.
     fn copy_below(
         &self,
         changes: &mut Changes<H>,
         one: &Arc<Mount<H>>,
-        copies: &mut Vec<Copy<H>>,
+        copies: &mut Vec<Arc<Mount<H>>>,
+        copied: &mut Map<u64, Arc<Mount<H>>>,
     ) -> Result<(), FsError> {
         let Some(hidden) = &one.hidden else { return Ok(()) };
-        let Some(around) = self.mount_around(hidden) else { return Ok(()) };
-        let copy = copies.iter().find(|copy| Arc::ptr_eq(&copy.of, &around));
-        let Some(Through { bind, .. }) = copy.and_then(|copy| copy.mount.root.through()) else { return Ok(()) };
+        let around = copied.get(&one.on).and_then(|copy| copy.root.through());
+        let Some(Through { bind, .. }) = around else { return Ok(()) };
+        let memory = SpareEntry::try_new()?;
         let target = Dentry::view(bind, Dentry::seen(hidden).clone())?;
         let mount = self.bind_one(changes, &target, &one.root, one.restrictions(), one.source.clone())?;
-        copies.push_reserved(Copy { of: one.clone(), mount });
+        copied.insert(memory, one.id, mount.clone());
+        copies.push_reserved(mount);
         Ok(())
     }
 
     /// The mount that leads to `dentry`.
-    pub(super) fn mount_around(&self, dentry: &Arc<Dentry<H>>) -> Option<Arc<Mount<H>>> {
+    pub(in crate::vfs) fn mount_around(&self, dentry: &Arc<Dentry<H>>) -> Option<Arc<Mount<H>>> {
         let Some(at) = dentry.through() else { return self.mount_of(&Dentry::top(dentry)?) };
         if !Dentry::is_below(&at.dentry, &at.bind.source) {
             return None;
         }
-        let is_it = |mount: &&Arc<Mount<H>>| mount.root.through().is_some_and(|own| Arc::ptr_eq(&own.bind, &at.bind));
-        self.mounts.lock().iter().find(is_it).cloned()
-    }
-
-    /// Whether a bind mount sees `system`.
-    pub(super) fn is_seen(&self, changes: &Changes<H>, system: &FileSystem) -> bool {
-        let sees = |mount: &Arc<Mount<H>>| !mount.is_first() && core::ptr::eq(mount.system(), system);
-        self.mounts.lock().iter().any(sees) || changes.detached.iter().any(sees)
+        self.mount_numbered(at.bind.id)
     }
 
     /// What lies below all mounts at `root`.
@@ -194,16 +194,6 @@ impl<H: Host> Mount<H> {
             path.try_extend_from_slice(b"//deleted")?;
         }
         Ok(path)
-    }
-
-    /// Whether it goes with `other`, wherever its place has moved since: it covers the root of `other`, or has its place on
-    /// a view through `other`, or its root is below that of `other`.
-    pub(super) fn depends_on(&self, other: &Mount<H>) -> bool {
-        let Some(hidden) = &self.hidden else { return false };
-        let shown = hidden.through().zip(other.root.through());
-        Dentry::same(hidden, &other.root)
-            || shown.is_some_and(|(own, others)| Arc::ptr_eq(&own.bind, &others.bind))
-            || Dentry::is_below(&self.root, &other.root)
     }
 
     /// The uses that it refuses.
@@ -310,7 +300,7 @@ mod tests {
         let (target, root) = (at(&vfs, b"/m").unwrap(), at(&vfs, b"/a").unwrap());
         let earlier: Arc<[u8]> = Arc::try_copy(b"earlier").unwrap();
         let parent = vfs.root().clone();
-        let done = vfs.attach(&parent, &earlier, &target, root, earlier.clone());
+        let done = vfs.attach(&parent, &earlier, &target, 99, root, earlier.clone());
         assert_eq!(done.err(), Some(FsError::NotFound));
         assert_eq!(paths(&vfs).len(), 1);
     }

@@ -24,14 +24,23 @@ use crate::tree::dentry::Dentry;
 use crate::tree::generated::{Generated, GeneratedDirectory};
 use crate::tree::inode::{Inode, InodeContent};
 use crate::tree::system::{FileSystem, Limits, Restrictions, Space};
-use quire_heap::{Arc, Vec};
-use quire_sync::atomic::{AtomicU64, Ordering};
+use quire_heap::{Arc, Map, SpareEntry, Vec};
+use quire_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// The most mounts at once, as Linux's `fs.mount-max`.
 pub const MOUNTS_MAX: usize = 100_000;
 
+/// The number of the first mount; Linux's are low numbers, too.
+pub const FIRST_MOUNT: u64 = 21;
+
 /// A mounted file system.
 pub struct Mount<H: Host> {
+    /// Its number, which no other mount gets later. A move keeps it.
+    pub id: u64,
+    /// The number of the mount that its place is in; 1 for the root of the tree.
+    pub on: u64,
+    /// The mounts that have their place in it. Written under the lock of [`Changes`].
+    carried: AtomicUsize,
     /// Its root.
     pub root: Arc<Dentry<H>>,
     /// The name that the mounting program gave to its source.
@@ -44,6 +53,53 @@ pub struct Mount<H: Host> {
 
 /// Whether any process uses a tree: as a working directory, by an open file, or by a mapping.
 pub type InUse<'a, H> = &'a dyn Fn(&Arc<Dentry<H>>) -> Result<bool, FsError>;
+
+/// The mounts by their numbers, so in the order in which they were made.
+pub(super) struct Mounts<H: Host> {
+    all: Map<u64, Arc<Mount<H>>>,
+    next: u64,
+}
+
+/// The memory of a place among the mounts.
+type MountMemory<H> = SpareEntry<u64, Arc<Mount<H>>>;
+
+/// A place among the mounts, taken out.
+type Listed<H> = (MountMemory<H>, u64, Arc<Mount<H>>);
+
+impl<H: Host> Mounts<H> {
+    /// The root of the tree alone.
+    pub fn new(first: Arc<Mount<H>>) -> Result<Self, FsError> {
+        let mut all = Map::new();
+        all.try_insert(first.id, first)?;
+        Ok(Mounts { all, next: FIRST_MOUNT + 1 })
+    }
+
+    /// The number of a new mount.
+    pub fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next - 1
+    }
+
+    /// Whether `mount` is the one of its number.
+    pub fn lists(&self, mount: &Arc<Mount<H>>) -> bool {
+        self.all.get(&mount.id).is_some_and(|listed| Arc::ptr_eq(listed, mount))
+    }
+
+    /// Takes mount `id` off the list. The caller drops it without locks.
+    pub fn unlist(&mut self, id: u64) -> Option<Listed<H>> {
+        self.all.take(&id)
+    }
+
+    /// Lists `mount` in the place of the one that has its number, and returns that.
+    pub fn relist(&mut self, mount: Arc<Mount<H>>) -> Option<Arc<Mount<H>>> {
+        self.all.get_mut(&mount.id).map(|listed| core::mem::replace(listed, mount))
+    }
+
+    /// Lists `mount`. Returns the earlier one of its number.
+    pub fn list(&mut self, memory: MountMemory<H>, mount: Arc<Mount<H>>) -> Option<Arc<Mount<H>>> {
+        self.all.insert(memory, mount.id, mount)
+    }
+}
 
 /// The mounts that users change, under one lock.
 pub(crate) struct Changes<H: Host> {
@@ -159,12 +215,14 @@ impl<H: Host> Vfs<H> {
         system.restrict(restrictions);
         let name = target.name();
         let root = Dentry::child(parent, name.clone(), inode, true)?;
-        self.attach(parent, &name, target, root, source).map(drop)
+        let id = self.mounts.lock().number();
+        system.set_mount(id);
+        self.attach(parent, &name, target, id, root, source).map(drop)
     }
 
     /// Makes room for one more mount, and for its end.
     pub(super) fn one_more(&self, changes: &mut Changes<H>) -> Result<(), FsError> {
-        if self.mounts.lock().len() + changes.detached.len() >= MOUNTS_MAX {
+        if self.mounts.lock().all.len() + changes.detached.len() >= MOUNTS_MAX {
             return Err(FsError::NoSpace);
         }
         changes.detached.try_reserve(1)?;
@@ -176,17 +234,11 @@ impl<H: Host> Vfs<H> {
     /// root of a mount.
     pub fn unmount(&self, root: &Arc<Dentry<H>>, lazily: bool, in_use: InUse<'_, H>) -> Result<(), FsError> {
         let mut changes = self.changes.lock();
-        // A later mount lies below an earlier one, never the other way round.
-        let mut all: Vec<Arc<Mount<H>>> = Vec::new();
-        for mount in self.all_mounts() {
-            if Dentry::is_below(&mount.root, root) || all.iter().any(|other| mount.depends_on(other)) {
-                all.try_push(mount)?;
-            }
-        }
-        let own = all.iter().find(|mount| Dentry::same(&mount.root, root)).ok_or(FsError::Invalid)?;
-        if own.hidden.is_none() || own.permanent || !lazily && (all.len() > 1 || in_use(root)?) {
+        let own = self.mount_of(root).ok_or(FsError::Invalid)?;
+        if own.hidden.is_none() || own.permanent || !lazily && (own.carries() || in_use(root)?) {
             return Err(FsError::Busy);
         }
+        let all = self.with_carried(&own, |_| true)?;
         for mount in all.iter().rev() {
             changes.detached.try_reserve(1)?;
             changes.spare.try_reserve(1)?;
@@ -198,6 +250,31 @@ impl<H: Host> Vfs<H> {
         drop(changes);
         self.mount_changes.announce();
         swept
+    }
+
+    /// `own`, then the mounts on it that are `wanted`, and all mounts on these. Each comes after the mount that it is on.
+    pub(super) fn with_carried(
+        &self,
+        own: &Arc<Mount<H>>,
+        wanted: impl Fn(&Arc<Mount<H>>) -> bool,
+    ) -> Result<Vec<Arc<Mount<H>>>, FsError> {
+        let mut family = Vec::try_from_iter([own.clone()])?;
+        if !own.carries() {
+            return Ok(family);
+        }
+        let mut all = Vec::try_from_iter(self.all_mounts())?;
+        all.sort_unstable_by_key(|mount| (mount.on, mount.id));
+        let mut at = 0;
+        while let Some(mount) = family.get(at).map(|mount| mount.id) {
+            let first = all.partition_point(|other| other.on < mount);
+            for one in all[first..].iter().take_while(|other| other.on == mount) {
+                if at > 0 || wanted(one) {
+                    family.try_push(one.clone())?;
+                }
+            }
+            at += 1;
+        }
+        Ok(family)
     }
 
     /// The announcer of changes of the mounts.
@@ -218,13 +295,16 @@ impl<H: Host> Vfs<H> {
     pub(super) fn sweep(&self, changes: &mut Changes<H>, in_use: InUse<'_, H>) -> Result<(), FsError> {
         let mut at = 0;
         while let Some(mount) = changes.detached.get(at) {
-            if in_use(&mount.root)? || mount.is_first() && self.is_seen(changes, mount.system()) {
+            if in_use(&mount.root)? || mount.is_first() && mount.system().is_bound() {
                 at += 1;
                 continue;
             }
             match mount.root.through() {
                 // The way up from its top ends here.
-                Some(through) => through.bind.set_place(None),
+                Some(through) => {
+                    through.bind.set_place(None);
+                    mount.system().count_bind(false);
+                }
                 None => {
                     self.take_apart(&mount.root);
                     changes.emptying.try_push(mount.root.inode.system())?;
@@ -279,19 +359,23 @@ impl<H: Host> Vfs<H> {
 
     /// The mount whose root is `root`.
     pub fn mount_of(&self, root: &Arc<Dentry<H>>) -> Option<Arc<Mount<H>>> {
-        self.mounts.lock().iter().find(|mount| Dentry::same(&mount.root, root)).cloned()
+        self.mount_numbered(root.mount()).filter(|mount| Dentry::same(&mount.root, root))
     }
 
-    /// The place in the list of mounts of the mount that leads to `dentry`.
-    pub fn mount_index(&self, dentry: &Arc<Dentry<H>>) -> Option<usize> {
-        let mount = self.mount_around(dentry)?;
-        self.mounts.lock().iter().position(|other| Arc::ptr_eq(other, &mount))
+    pub(super) fn mount_numbered(&self, id: u64) -> Option<Arc<Mount<H>>> {
+        self.mounts.lock().all.get(&id).cloned()
+    }
+
+    /// The number of the mount that leads to `dentry`.
+    pub fn mount_id(&self, dentry: &Arc<Dentry<H>>) -> Option<u64> {
+        self.mount_around(dentry).map(|mount| mount.id)
     }
 
     /// The root of the first mounted file system of that kind.
     pub fn mounted(&self, kind: &str) -> Option<Arc<Dentry<H>>> {
         let mounts = self.mounts.lock();
-        mounts.iter().find(|mount| mount.is_first() && mount.system().kind == kind).map(|mount| mount.root.clone())
+        let found = mounts.all.values().find(|mount| mount.is_first() && mount.system().kind == kind);
+        found.map(|mount| mount.root.clone())
     }
 
     /// Sets the limits of each mounted file system to its present contents plus `more`, if it has limits at all.
@@ -303,7 +387,12 @@ impl<H: Host> Vfs<H> {
 
     /// All mounts, one after the other. Mounts that come or go meanwhile may be left out.
     pub(super) fn all_mounts(&self) -> impl Iterator<Item = Arc<Mount<H>>> {
-        (0..).map_while(|n| self.mounts.lock().get(n).cloned())
+        let mut next = 0;
+        core::iter::from_fn(move || {
+            let mount = self.mounts.lock().all.iter_from(&next).next().map(|(_, mount)| mount.clone())?;
+            next = mount.id + 1;
+            Some(mount)
+        })
     }
 
     /// Calls `each` with the path and the mount of each mounted file system.
@@ -330,12 +419,36 @@ impl<H: Host> Vfs<H> {
 impl<H: Host> Mount<H> {
     /// The mount of the root of the tree.
     pub(crate) fn first(root: &Arc<Dentry<H>>) -> Result<Arc<Self>, FsError> {
-        Ok(Arc::try_new(Mount {
-            root: root.clone(),
-            source: Arc::try_copy(b"rootfs")?,
-            hidden: None,
-            permanent: true,
-        })?)
+        root.inode.system().set_mount(FIRST_MOUNT);
+        let shown = (root.clone(), Arc::try_copy(b"rootfs")?);
+        Ok(Arc::try_new(Mount::new(FIRST_MOUNT, 1, shown, None, true))?)
+    }
+
+    /// Mount `id` of a root, with the name of its source, in the place of `hidden` in mount `on`.
+    pub(super) fn new(
+        id: u64,
+        on: u64,
+        (root, source): (Arc<Dentry<H>>, Arc<[u8]>),
+        hidden: Option<Arc<Dentry<H>>>,
+        permanent: bool,
+    ) -> Self {
+        Mount { id, on, carried: AtomicUsize::new(0), root, source, hidden, permanent }
+    }
+
+    /// Whether mounts have their place in it.
+    pub(super) fn carries(&self) -> bool {
+        self.carried.load(Ordering::Relaxed) > 0
+    }
+
+    /// Counts a mount that gets or leaves a place in it.
+    pub(super) fn carry(&self, comes: bool) {
+        let now = self.carried.load(Ordering::Relaxed);
+        self.carried.store(if comes { now + 1 } else { now - 1 }, Ordering::Relaxed);
+    }
+
+    /// Takes over what `earlier` carries.
+    fn take_carried(&self, earlier: &Self) {
+        self.carried.store(earlier.carried.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
     /// Whether it is the first mount of its file system, and no bind mount.
@@ -439,6 +552,65 @@ mod tests {
         mount(&vfs, b"/other", 5, Restrictions::empty()).unwrap();
         assert_eq!(vfs.find(&vfs.view(), &kept, b"below", true).err(), Some(FsError::NotFound));
         unmount(&vfs, b"/other", false, false).unwrap();
+    }
+
+    /// The number of each mount, and of the mount that it is on.
+    fn numbers(vfs: &V) -> std::vec::Vec<(u64, u64)> {
+        let mut all = std::vec::Vec::new();
+        vfs.mounts(|_, mount| all.push((mount.id, mount.on))).unwrap();
+        all
+    }
+
+    #[test]
+    fn a_mount_keeps_its_number_and_knows_the_mount_that_it_is_on() {
+        let vfs = tree();
+        mount(&vfs, b"/other", 5, Restrictions::empty()).unwrap();
+        mount(&vfs, b"/m", 5, Restrictions::empty()).unwrap();
+        // On the same directory again, and below that.
+        mount(&vfs, b"/m", 5, Restrictions::empty()).unwrap();
+        make(&vfs, b"/m/below").unwrap();
+        mount(&vfs, b"/m/below", 5, Restrictions::empty()).unwrap();
+        assert_eq!(numbers(&vfs), [(21, 1), (22, 21), (23, 21), (24, 23), (25, 24)]);
+        assert_eq!(vfs.mount_id(&at(&vfs, b"/m/below").unwrap()), Some(25));
+        unmount(&vfs, b"/other", false, false).unwrap();
+        assert_eq!(numbers(&vfs), [(21, 1), (23, 21), (24, 23), (25, 24)]);
+        // Onto a later one: its number stays, and the mount on it stays there.
+        make(&vfs, b"/late").unwrap();
+        mount(&vfs, b"/late", 5, Restrictions::empty()).unwrap();
+        make(&vfs, b"/late/place").unwrap();
+        let (place, top) = (at(&vfs, b"/late/place").unwrap(), at(&vfs, b"/m").unwrap());
+        vfs.move_on(&place, &top, &|_| Ok(false)).unwrap();
+        assert_eq!(numbers(&vfs), [(21, 1), (23, 21), (24, 26), (25, 24), (26, 21)]);
+        assert_eq!(vfs.mount_id(&at(&vfs, b"/late/place/below").unwrap()), Some(25));
+        drop((place, top));
+        // The lower mount carries none now. The later one does, and takes all with it.
+        unmount(&vfs, b"/m", false, false).unwrap();
+        assert_eq!(unmount(&vfs, b"/late", false, false), Err(FsError::Busy));
+        unmount(&vfs, b"/late", true, false).unwrap();
+        assert_eq!(numbers(&vfs), [(21, 1)]);
+        make(&vfs, b"/late/again").unwrap();
+    }
+
+    /// Each is found by its number, so the time grows with their count, not with its square.
+    #[test]
+    fn all_mounts_that_there_may_be_come_and_go() {
+        let vfs = tree();
+        for n in 1..MOUNTS_MAX {
+            // Some lie on one another, the rest on directories of their own.
+            let path = std::format!("/m{}", n / 4);
+            if n % 4 == 0 || n == 1 {
+                make(&vfs, path.as_bytes()).unwrap();
+            }
+            mount(&vfs, path.as_bytes(), 5, Restrictions::empty()).unwrap();
+        }
+        assert_eq!(mount(&vfs, b"/other", 5, Restrictions::empty()), Err(FsError::NoSpace));
+        let last = std::format!("/m{}", (MOUNTS_MAX - 1) / 4);
+        assert_eq!(vfs.mount_id(&at(&vfs, last.as_bytes()).unwrap()), Some(FIRST_MOUNT + MOUNTS_MAX as u64 - 1));
+        for n in 1..MOUNTS_MAX {
+            unmount(&vfs, std::format!("/m{}", n / 4).as_bytes(), false, false).unwrap();
+        }
+        assert_eq!(numbers(&vfs), [(21, 1)]);
+        unmount(&vfs, b"/m0", false, false).unwrap_err();
     }
 
     #[test]
