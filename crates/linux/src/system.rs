@@ -123,6 +123,47 @@ pub fn sys_reboot<M: Machine>(ctx: &mut Ctx<'_, M>, magic: u32, second: u32, com
     }
 }
 
+/// Bits of entropy in the kernel's pool, which is always full.
+pub const POOL_BITS: i32 = 256;
+
+/// A request to `/dev/random` or `/dev/urandom`. Bytes that a program adds are read and not used: the kernel has its own.
+pub fn random_ioctl<M: Machine>(ctx: &Ctx<'_, M>, request: u32, argument: u64) -> Result<usize, Errno> {
+    // From Linux's random.h.
+    const RNDZAPENTCNT: u32 = 0x5204;
+    const RNDCLEARPOOL: u32 = 0x5206;
+    const RNDRESEEDCRNG: u32 = 0x5207;
+    const RNDADDTOENTCNT: u32 = 0x4004_5201;
+    const RNDADDENTROPY: u32 = 0x4008_5203;
+    const RNDGETENTCNT: u32 = 0x8004_5200;
+    match request {
+        RNDGETENTCNT => {
+            ctx.write(argument, &POOL_BITS)?;
+            return Ok(0);
+        }
+        RNDADDTOENTCNT | RNDADDENTROPY | RNDZAPENTCNT | RNDCLEARPOOL | RNDRESEEDCRNG => {}
+        _ => return Err(Errno::EINVAL),
+    }
+    if !ctx.credentials().may(cap::SYS_ADMIN) {
+        return Err(Errno::EPERM);
+    }
+    if matches!(request, RNDADDTOENTCNT | RNDADDENTROPY) && ctx.read::<i32>(argument)? < 0 {
+        return Err(Errno::EINVAL);
+    }
+    if request == RNDADDENTROPY {
+        let [_, len] = ctx.read::<[i32; 2]>(argument)?;
+        let len = usize::try_from(len).map_err(|_| Errno::EFAULT)?;
+        let from = argument.wrapping_add(8);
+        let mut part = [0; STEP];
+        for done in (0..len).step_by(STEP) {
+            ctx.user().read_bytes(from.wrapping_add(done as u64), &mut part[..STEP.min(len - done)])?;
+            if ctx.interrupted() {
+                return Err(Errno::EFAULT); // as on Linux, where fewer bytes than the length were taken
+            }
+        }
+    }
+    Ok(0)
+}
+
 /// `getrandom`
 pub fn sys_getrandom<M: Machine>(ctx: &mut Ctx<'_, M>, to: u64, len: usize, flags: u32) -> Result<usize, Errno> {
     /// The most bytes of a call, as on Linux.

@@ -30,6 +30,8 @@ pub const TTY: DeviceNumber = DeviceNumber { major: 5, minor: 0 };
 pub const CONSOLE: DeviceNumber = DeviceNumber { major: 5, minor: 1 };
 /// Number of the device whose opening makes a pseudo-terminal.
 pub const PTMX: DeviceNumber = DeviceNumber { major: 5, minor: 2 };
+/// Numbers of the two devices of random bytes, `random` and `urandom`.
+pub const RANDOM: [DeviceNumber; 2] = [DeviceNumber { major: 1, minor: 8 }, DeviceNumber { major: 1, minor: 9 }];
 /// Major number of pseudo-terminals.
 pub const PTS: u32 = 136;
 

@@ -7,11 +7,12 @@ use crate::process::credentials::capabilities::cap;
 use crate::signal::Signal;
 use crate::socket::host::Socket;
 use crate::socket::loopback;
+use crate::system::random_ioctl;
 use crate::{Ctx, Errno, Machine};
 use linux_raw_sys::general as raw;
 use quire_fs::open_file::Body;
 use quire_fs::terminal::{Size, Terminal};
-use quire_fs::{Io, OpenFlags};
+use quire_fs::{InodeContent, Io, OpenFlags, device};
 use quire_net::{Family, Kind};
 
 // From Linux's asm-generic/ioctls.h.
@@ -109,6 +110,9 @@ pub fn sys_ioctl<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, request: u32, argume
     }
     if let Body::Text(text, _) = file.body() {
         return crate::proc::memory::ioctl(ctx, &**text, request, argument).unwrap_or(Err(Errno::ENOTTY));
+    }
+    if matches!(file.dentry.inode.node, InodeContent::CharDevice(number) if device::RANDOM.contains(&number)) {
+        return random_ioctl(ctx, request, argument);
     }
     if let Some(master) = file.stream_as::<Master<M>>() {
         return of_master(ctx, master, request, argument);

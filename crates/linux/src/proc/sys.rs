@@ -8,7 +8,7 @@ use crate::machine::{Machine, WatchSetting};
 use crate::memory::promises;
 use crate::process::scheduling_class;
 use crate::settings::Setting;
-use crate::system::{RELEASE, VERSION};
+use crate::system::{POOL_BITS, RELEASE, VERSION};
 use core::sync::atomic::{AtomicU64, Ordering};
 use quire_fs::FsError;
 use quire_fs::generated::Text;
@@ -117,8 +117,8 @@ impl<M: Machine> Settings<M> {
     ];
     const RANDOM: &'static [Item<M, About<M>>] = &[
         Item::file("boot_id", |a, out| put_uuid(a.0.boot_id, out)),
-        Item::file("entropy_avail", |_, out| put!(out, "256\n")),
-        Item::file("poolsize", |_, out| put!(out, "256\n")),
+        Item::file("entropy_avail", |_, out| put!(out, "{POOL_BITS}\n")),
+        Item::file("poolsize", |_, out| put!(out, "{POOL_BITS}\n")),
         Item::file("urandom_min_reseed_secs", |_, out| put!(out, "60\n")),
         Item::file("uuid", uuid),
         Item::file("write_wakeup_threshold", |_, out| put!(out, "256\n")),
