@@ -56,6 +56,8 @@ struct Watch<M: Machine> {
     gone: AtomicBool,
     /// The file is a set itself.
     is_set: bool,
+    /// Its set was put into another one. That may wait for edges, so each change counts, also of a listed watch.
+    nested: AtomicBool,
     /// The charge to the set's user, as long as it is in the set.
     charge: SpinLock<Option<Charge>>,
 }
@@ -71,6 +73,8 @@ pub struct Epoll<M: Machine> {
     /// Held by a thread that checks the files of changed watches.
     looking: Mutex<()>,
     readiness: Readiness,
+    /// It was put into another set once. Set under the lock of `watches`.
+    nested: AtomicBool,
     /// Sets that it was put into. Some may have removed it since.
     above: Mutex<Vec<Weak<Epoll<M>>>>,
     itself: Weak<Epoll<M>>,
@@ -92,11 +96,15 @@ type ChangedWatches<M> = Deque<Arc<Watch<M>>>;
 
 impl<M: Machine> Listener for Watch<M> {
     fn changed(&self) {
-        if self.gone.load(Ordering::Acquire) || self.listed.load(Ordering::Acquire) {
+        let nested = self.nested.load(Ordering::Relaxed);
+        if self.gone.load(Ordering::Acquire) || self.listed.load(Ordering::Acquire) && !nested {
             return;
         }
-        if let (Some(epoll), Some(watch)) = (self.epoll.upgrade(), self.itself.upgrade()) {
-            epoll.list(watch);
+        if let (Some(epoll), Some(watch)) = (self.epoll.upgrade(), self.itself.upgrade())
+            && !epoll.list(watch)
+            && nested
+        {
+            epoll.readiness.notify();
         }
     }
 
@@ -147,16 +155,20 @@ impl<M: Machine> Epoll<M> {
             left: AtomicUsize::new(0),
             looking: Mutex::new(()),
             readiness: Readiness::new(),
+            nested: AtomicBool::new(false),
             above: Mutex::new(Vec::new()),
             itself: itself.clone(),
         })
     }
 
-    fn list(&self, watch: Arc<Watch<M>>) {
-        if !watch.listed.swap(true, Ordering::AcqRel) {
+    /// Lists a watch that is not listed, and notifies the waiters. Returns whether it did.
+    fn list(&self, watch: Arc<Watch<M>>) -> bool {
+        let lists = !watch.listed.swap(true, Ordering::AcqRel);
+        if lists {
             self.put(watch, false);
             self.readiness.notify();
         }
+        lists
     }
 
     /// Puts a watch on the list. Its `listed` is set already.
@@ -210,6 +222,7 @@ impl<M: Machine> Epoll<M> {
             listed: AtomicBool::new(false),
             gone: AtomicBool::new(false),
             is_set,
+            nested: AtomicBool::new(false),
             charge: SpinLock::new(Rank(Rank::FILE.0 + 6), Some(charge)),
         })?;
         let listener: Arc<dyn Listener> = unsize!(watch.clone());
@@ -219,6 +232,7 @@ impl<M: Machine> Epoll<M> {
                 return Err(Errno::EEXIST);
             }
             make_room(&self.changed, watches.len() + 1, |watch| watch.gone.load(Ordering::Relaxed))?;
+            watch.nested.store(self.nested.load(Ordering::Relaxed), Ordering::Relaxed);
             if let Some(readiness) = file.readiness() {
                 readiness.listen(&listener)?;
             }
@@ -357,12 +371,21 @@ impl<M: Machine> Epoll<M> {
             above.retain(|set| set.strong_count() != 0);
             above.try_reserve(1)?;
         }
+        inner.become_nested();
         self.add(fd, file, new)?;
         let mut above = inner.above.lock();
         if !above.iter().any(|set| set.ptr_eq(&self.itself)) {
             above.push_reserved(self.itself.clone());
         }
         Ok(())
+    }
+
+    /// From now on each change of its watches is announced.
+    fn become_nested(&self) {
+        let watches = self.watches.lock();
+        if !self.nested.swap(true, Ordering::Relaxed) {
+            watches.values().for_each(|watch| watch.nested.store(true, Ordering::Relaxed));
+        }
     }
 
     /// Whether a listed watch is ready. Watches that are not ready leave the list, so that their next change lists them
