@@ -152,6 +152,9 @@ pub fn sys_readv<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, count: u64)
     let file = ctx.file(fd)?;
     readable(&file)?;
     let to = Vectors::many(ctx, at, count)?;
+    if to.is_empty() {
+        return Ok(0);
+    }
     read_with(ctx, &to, |io, sink| file.read(io, sink))
 }
 
@@ -160,6 +163,9 @@ pub fn sys_writev<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, count: u64
     let file = ctx.file(fd)?;
     writable(&file)?;
     let from = Vectors::many(ctx, at, count)?;
+    if from.is_empty() {
+        return Ok(0);
+    }
     write_with(ctx, &file, &from, |io, source| file.write(io, source))
 }
 
@@ -170,6 +176,9 @@ pub fn sys_preadv<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, count: u64
     file.has_positions()?;
     readable(&file)?;
     let to = Vectors::many(ctx, at, count)?;
+    if to.is_empty() {
+        return Ok(0);
+    }
     read_with(ctx, &to, |io, sink| file.read_at(io, from, sink))
 }
 
@@ -180,6 +189,9 @@ pub fn sys_pwritev<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, count: u6
     file.has_positions()?;
     writable(&file)?;
     let from = Vectors::many(ctx, at, count)?;
+    if from.is_empty() {
+        return Ok(0);
+    }
     write_with(ctx, &file, &from, |io, source| file.write_at(io, to, source))
 }
 

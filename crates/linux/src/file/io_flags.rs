@@ -7,9 +7,9 @@ use super::terminals::ptys::Master;
 use super::transfer::Vectors;
 use crate::{Ctx, Errno, Machine};
 use linux_raw_sys::general as raw;
+use quire_fs::Io;
 use quire_fs::open_file::Body;
 use quire_fs::terminal::Terminal;
-use quire_fs::{Io, Source};
 
 /// Linux's RWF_NOAPPEND, which the generated constants leave out.
 const NOAPPEND: u32 = 0x20;
@@ -73,7 +73,7 @@ pub fn sys_preadv2<M: Machine>(
     }
     readable(&file)?;
     let to = Vectors::many(ctx, at, count)?;
-    if to.transfer(ctx).left() == 0 {
+    if to.is_empty() {
         return Ok(0);
     }
     let flags = Flags::check(&file, flags)?;
@@ -100,7 +100,7 @@ pub fn sys_pwritev2<M: Machine>(
     }
     writable(&file)?;
     let from = Vectors::many(ctx, at, count)?;
-    if from.transfer(ctx).left() == 0 {
+    if from.is_empty() {
         return Ok(0);
     }
     let flags = Flags::check(&file, flags)?;

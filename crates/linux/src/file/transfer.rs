@@ -56,6 +56,11 @@ impl Vectors {
         }
     }
 
+    /// Whether it has no bytes. Calls with vectors then end before the file, as on Linux.
+    pub fn is_empty(&self) -> bool {
+        self.all().iter().all(|vector| vector[1] == 0)
+    }
+
     /// User memory as a sink or a source.
     pub fn transfer<M: Machine>(&self, ctx: &Ctx<'_, M>) -> UserTransfer<'_, M> {
         let vectors = self.all();
