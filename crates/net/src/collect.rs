@@ -60,6 +60,7 @@ const RATIO: usize = 16;
 /// The files and credentials of a message that waits.
 pub(crate) struct Flight<H: Host> {
     files: Vec<H::File>,
+    _charge: Option<H::Charge>,
     pub credentials: Option<Credentials>,
     /// The network whose sockets in flight include those of `files`.
     counted: Option<&'static Network<H>>,
@@ -132,14 +133,14 @@ fn socket_of<H: Host>(file: &H::File) -> Option<&Arc<Endpoint<H>>> {
 impl<H: Host> Flight<H> {
     /// Puts files and credentials into a message. `None` if there are none.
     pub(crate) fn launch(network: &'static Network<H>, ancillary: Ancillary<H>) -> Result<Option<Box<Self>>, FsError> {
-        let Ancillary { files, credentials, .. } = ancillary;
+        let Ancillary { files, charge, credentials, .. } = ancillary;
         if files.is_empty() && credentials.is_none() {
             return Ok(None);
         }
         if files.len() > FILES_MAX {
             return Err(FsError::Invalid);
         }
-        let mut flight = Box::try_new(Flight { files, credentials, counted: None })?;
+        let mut flight = Box::try_new(Flight { files, _charge: charge, credentials, counted: None })?;
         let sockets = flight.files.iter().filter_map(socket_of::<H>).count();
         if sockets == 0 {
             return Ok(Some(flight));

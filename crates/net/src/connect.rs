@@ -3,6 +3,7 @@
 use crate::address::{Address, Credentials, Destination, Place};
 use crate::endpoint::{Backlog, Endpoint, Phase};
 use crate::host::Host;
+use crate::listing::Stage;
 use crate::mutant::{Mutant, mutant};
 use crate::options::Flags;
 use core::mem;
@@ -72,6 +73,7 @@ impl<H: Host> Endpoint<H> {
             Some(Ok((server, within.flatten())))
         };
         let (server, within) = self.readiness.wait(&self.reading(io), next)??;
+        server.unaccepted.store(false, Ordering::Relaxed);
         if self.is_unix() {
             if !mutant(Mutant::BacklogUntold) {
                 self.announce_room();
@@ -175,9 +177,11 @@ impl<H: Host> Endpoint<H> {
             self.fail(FsError::Refused);
         }
         (state.phase, state.remote) = (if refused { Phase::Refused } else { Phase::Idle }, None);
+        let port = self.is_tcp().then(|| self.leave_address(&mut state));
         let peer = state.peer.take();
         drop(state);
         drop(peer);
+        port.into_iter().for_each(|port| self.free_port(port));
     }
 
     /// Waits for a place in the backlog. As on Linux, a disconnect since then breaks the pipe.
@@ -215,6 +219,7 @@ impl<H: Host> Endpoint<H> {
         let options = listener.options.inherited(listener.is_unix());
         let server = Arc::try_new(Endpoint::new(this.network, listener.family, listener.kind, options))?;
         Endpoint::list(&server)?;
+        server.unaccepted.store(true, Ordering::Relaxed);
         let fixed = listener.is_tcp() && listener.state().fixed_address;
         {
             let mut state = server.state();
@@ -344,6 +349,7 @@ impl<H: Host> Endpoint<H> {
     }
 
     fn shut_down(&self, phase: Phase, peer: Option<Arc<Self>>, read: bool, write: bool) -> Result<(), FsError> {
+        let over = self.is_tcp() && self.stage_of(phase, peer.as_deref()) == Stage::Closed;
         if write {
             self.shut.store(true, Ordering::Release);
         }
@@ -374,6 +380,7 @@ impl<H: Host> Endpoint<H> {
         }
         match phase {
             Phase::Idle | Phase::Refused if !self.is_unix() => Err(FsError::NotConnected),
+            _ if over => Err(FsError::NotConnected),
             _ => Ok(()),
         }
     }

@@ -14,6 +14,8 @@ use quire_sync::atomic::Ordering;
 
 /// The most bytes of a UDP datagram in IPv4 (65,535, less the headers of IP and UDP), and in IPv6 (less that of UDP).
 const UDP_MAX: [usize; 2] = [65_507, 65_527];
+/// Bytes of a sender's buffer that a message cannot have, as on Linux.
+const RESERVE: usize = 32;
 
 impl<H: Host> Endpoint<H> {
     /// Gives a datagram socket a peer.
@@ -113,7 +115,7 @@ impl<H: Host> Endpoint<H> {
             (None, Some(Address::Inet(to))) => to,
             (None, _) => return Err(FsError::NoDestination),
         };
-        let mut message = this.message(source, UDP_MAX[usize::from(to.is_ipv6())] + OVERHEAD, None)?;
+        let mut message = this.message(source, UDP_MAX[usize::from(to.is_ipv6())] + RESERVE, None)?;
         Endpoint::bind_for(this, None)?;
         let mut from = this.inet_towards(to.ip());
         if let Some(ip) = choice.from {
@@ -212,7 +214,7 @@ impl<H: Host> Endpoint<H> {
         Ok(bytes)
     }
 
-    /// Copies a message into chunks. Its bytes and the overhead must not exceed `most`.
+    /// Copies a message into chunks. Its bytes and [`RESERVE`] must not exceed `most`.
     fn message(
         &self,
         source: &mut dyn Source,
@@ -220,7 +222,7 @@ impl<H: Host> Endpoint<H> {
         cargo: Option<Box<Flight<H>>>,
     ) -> Result<Message<Flight<H>>, FsError> {
         let size = source.left();
-        if size.saturating_add(OVERHEAD) > most {
+        if size.saturating_add(RESERVE) > most {
             return Err(FsError::MessageTooLong);
         }
         let mut message = Message::new(Vec::new(), cargo);
@@ -251,9 +253,8 @@ impl<H: Host> Endpoint<H> {
         flags: ReceiveFlags,
     ) -> Result<Received<H>, FsError> {
         let since = self.is_readable()?;
-        if self.is_datagram()
-            && let Some(error) = self.take_error()
-        {
+        // Before the messages that came before it, as on Linux.
+        if let Some(error) = self.take_error() {
             return Err(error);
         }
         let io = self.reading(io);
@@ -319,7 +320,8 @@ impl<H: Host> Endpoint<H> {
     /// The sender of a message, as this socket sees it.
     fn sender(&self, from: Option<Address>, flags: ReceiveFlags) -> Option<Address> {
         match self.is_datagram() {
-            true => Some(from.unwrap_or(Address::Unnamed).seen_by(self.family)),
+            // A Unix socket without a name is no sender, as on Linux.
+            true => from.filter(|from| !matches!(from, Address::Unnamed)).map(|from| from.seen_by(self.family)),
             false => self.connected_sender(flags),
         }
     }

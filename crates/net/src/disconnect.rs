@@ -6,7 +6,7 @@
 
 use crate::address::Address;
 use crate::collect::Flight;
-use crate::endpoint::{Calls, Endpoint, Phase};
+use crate::endpoint::{Calls, Endpoint, Phase, State};
 use crate::host::Host;
 use crate::inbox::{NO_SENDER, Queue};
 use crate::listing::Stage;
@@ -44,12 +44,24 @@ impl<H: Host> Endpoint<H> {
     }
 
     /// Frees a port that was taken away. Otherwise the entry of the socket's port has no peer any more.
-    fn free_port(&self, taken: Option<u16>) {
+    pub(crate) fn free_port(&self, taken: Option<u16>) {
         match taken {
             Some(port) => self.forget_port(port),
             // An entry that does not listen meets no conflict.
             None => drop(self.change_port(false, None)),
         }
+    }
+
+    /// Takes the parts of its address away that no program chose. The caller frees the returned port, without locks.
+    pub(crate) fn leave_address(&self, state: &mut State<H>) -> Option<u16> {
+        let port = state.take_port();
+        if let Some(at) = state.inet()
+            && !state.fixed_address
+        {
+            // The port stays visible, as on Linux.
+            state.local = Some(Address::Inet(SocketAddr::new(self.wildcard().ip(), at.port())));
+        }
+        port
     }
 
     /// Ends the connection, the attempt to connect or the listening of a TCP socket. `counted`: calls that wait fail,
@@ -75,13 +87,7 @@ impl<H: Host> Endpoint<H> {
         let (backlog, removed, port) = {
             let mut state = this.state();
             (state.phase, state.remote) = (Phase::Idle, None);
-            let port = state.take_port();
-            if let Some(at) = state.inet()
-                && !state.fixed_address
-            {
-                // The port stays visible, as on Linux.
-                state.local = Some(Address::Inet(SocketAddr::new(this.wildcard().ip(), at.port())));
-            }
+            let port = this.leave_address(&mut state);
             let link = state.peer.take();
             let backlog = state.backlog.take();
             let mut queue = this.inbox.queue();

@@ -111,6 +111,8 @@ pub struct Endpoint<H: Host> {
     error: AtomicU8,
     /// This socket sends no more.
     pub(crate) shut: AtomicBool,
+    /// It waits in a listener's queue. Its program may ask for credentials once it has it.
+    pub(crate) unaccepted: AtomicBool,
     /// Calls that start or end connections of this TCP socket, or change this UDP socket's peer, one at a time.
     pub(crate) calls: Mutex<Calls>,
     /// Counts the disconnects of a TCP socket. It changes under `state` and the inbox's lock. A call that waits compares
@@ -154,6 +156,7 @@ impl<H: Host> Endpoint<H> {
             inbox: Inbox::new(),
             error: AtomicU8::new(0),
             shut: AtomicBool::new(false),
+            unaccepted: AtomicBool::new(false),
             calls: Mutex::new(Calls),
             disconnects: AtomicU32::new(0),
             state: SpinLock::new(Rank::SOCKET, state),
@@ -169,6 +172,11 @@ impl<H: Host> Endpoint<H> {
 
     pub(crate) fn is_unix(&self) -> bool {
         self.family == Family::Unix
+    }
+
+    /// Whether it waits to be accepted.
+    pub(crate) fn is_unaccepted(&self) -> bool {
+        self.unaccepted.load(Ordering::Relaxed)
     }
 
     /// Whether it is a stream of the internet.

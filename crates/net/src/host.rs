@@ -11,6 +11,8 @@ pub trait Host: Clone + Send + Sync + 'static {
     type File: Clone + Send + Sync + 'static;
     /// Keeps the inode to which a Unix socket is bound.
     type Node: Send + Sync + 'static;
+    /// What a sender of files is charged for, until the message has arrived or is lost.
+    type Charge: Send + Sync + 'static;
 
     /// The socket that `file` is.
     fn socket_of(file: &Self::File) -> Option<&Socket<Self>>;
@@ -63,6 +65,8 @@ pub struct Choice {
 pub struct Ancillary<H: Host> {
     /// Open files for the receiver.
     pub files: Vec<H::File>,
+    /// The charge to the sender of the files.
+    pub charge: Option<H::Charge>,
     /// The sender.
     pub credentials: Option<Credentials>,
     /// The header of an internet datagram.
@@ -72,7 +76,8 @@ pub struct Ancillary<H: Host> {
 impl<H: Host> Ancillary<H> {
     /// Nothing.
     pub const fn none() -> Self {
-        Ancillary { files: Vec::new(), credentials: None, choice: Choice { hops: None, class: None, from: None } }
+        let choice = Choice { hops: None, class: None, from: None };
+        Ancillary { files: Vec::new(), charge: None, credentials: None, choice }
     }
 }
 

@@ -104,7 +104,7 @@ impl<H: Host> Endpoint<H> {
         self.stage_of(phase, peer.as_deref())
     }
 
-    fn stage_of(&self, phase: Phase, peer: Option<&Self>) -> Stage {
+    pub(crate) fn stage_of(&self, phase: Phase, peer: Option<&Self>) -> Stage {
         match phase {
             Phase::Listening => Stage::Listening,
             Phase::Connecting => Stage::Connecting,

@@ -14,6 +14,7 @@ struct ModelHost;
 impl Host for ModelHost {
     type File = ();
     type Node = ();
+    type Charge = ();
 
     fn socket_of(_file: &()) -> Option<&Socket> {
         None

@@ -54,7 +54,7 @@ pub struct Options {
 }
 
 /// Values of options without effect that a socket keeps for its user.
-pub const KEPT: usize = 26;
+pub const KEPT: usize = 27;
 
 macro_rules! value {
     ($($(#[$doc:meta])* $get:ident $set:ident $type:ty: $least:expr;)*) => {

@@ -155,7 +155,9 @@ impl<H: Host> Socket<H> {
                 Some(to) => self.endpoint.network.find_unix(to).ok(),
                 None => self.endpoint.peer(),
             };
-            if !receiver.is_some_and(|receiver| receiver.options.has(Flags::PASS_CREDENTIALS)) {
+            // As on Linux, an accepted socket may ask later.
+            let asks = |to: &Endpoint<H>| to.options.has(Flags::PASS_CREDENTIALS) || to.is_unaccepted();
+            if !receiver.is_some_and(|receiver| asks(&receiver)) {
                 ancillary.credentials = None;
             }
         }
@@ -197,6 +199,14 @@ impl<H: Host> Socket<H> {
                 Ok(state.remote.clone().unwrap_or(Address::Unnamed).seen_by(self.endpoint.family))
             }
             _ => Err(FsError::NotConnected),
+        }
+    }
+
+    /// Its peer's name, unless its TCP connection is over: then it has none any more.
+    pub fn peer_name(&self) -> Result<Address, FsError> {
+        match self.endpoint.is_tcp() && self.stage() == Stage::Closed {
+            true => Err(FsError::NotConnected),
+            false => self.remote(),
         }
     }
 

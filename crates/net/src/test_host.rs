@@ -47,6 +47,7 @@ pub struct Opened(pub Arc<Socket<TestHost>>);
 impl Host for TestHost {
     type File = TestFile;
     type Node = Arc<u32>;
+    type Charge = Arc<u32>;
 
     fn socket_of(file: &TestFile) -> Option<&Socket<Self>> {
         match file {

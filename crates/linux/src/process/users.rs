@@ -50,11 +50,13 @@ pub(crate) enum Account {
     Notifiers,
     /// Their watches: `fs.inotify.max_user_watches`.
     Notices,
+    /// Files in messages that have not arrived: `RLIMIT_NOFILE`.
+    Flights,
 }
 
 impl Account {
     /// The number of accounts.
-    const COUNT: usize = Account::Notices as usize + 1;
+    const COUNT: usize = Account::Flights as usize + 1;
 }
 
 /// The counts of a user's accounts.

@@ -3,6 +3,7 @@
 use super::host::{Socket, SocketHost};
 use crate::file::{Dentry, File};
 use crate::process::credentials::Credentials as Own;
+use crate::process::users::Charge;
 use crate::{Linux, Machine};
 use quire_fs::Host as _;
 use quire_heap::Arc;
@@ -13,9 +14,21 @@ pub(super) fn told(pid: crate::Pid, own: &Own) -> Credentials {
     Credentials { pid, uid: own.real_user, gid: own.real_group }
 }
 
+/// The charge to a user for files in messages.
+pub struct FlightCharge {
+    _charge: Charge,
+}
+
+impl From<Charge> for FlightCharge {
+    fn from(charge: Charge) -> Self {
+        FlightCharge { _charge: charge }
+    }
+}
+
 impl<M: Machine> Host for SocketHost<M> {
     type File = Arc<File<M>>;
     type Node = Arc<Dentry<M>>;
+    type Charge = FlightCharge;
 
     fn socket_of(file: &Self::File) -> Option<&Socket<M>> {
         file.stream_as()

@@ -8,6 +8,7 @@ use crate::file::{AT_FDCWD, File, find_path, install_two, walk_path};
 use crate::process::credentials::capabilities::cap;
 use crate::settings::Setting;
 use crate::{Ctx, Errno, Machine};
+use core::net::Ipv4Addr;
 use linux_raw_sys::general::{O_CLOEXEC, O_NONBLOCK};
 use quire_fs::{Create, FileKind, Final, FsError, Ident, Io, OpenFlags, Want};
 use quire_heap::{Arc, Vec, unsize};
@@ -154,13 +155,27 @@ pub fn sys_bind<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, len: i32) ->
         return Ok(0);
     }
     let socket = of(&file)?;
-    let given = Given::read(ctx, at, len)?;
+    let mut given = Given::read_for(ctx, at, len, socket)?;
+    if (len as usize) < Given::least(socket.family()) {
+        return Err(Errno::EINVAL);
+    }
+    // An old form of the wildcard of IPv4.
+    if matches!(given, Given::Unspecified) && socket.family() == Family::Inet4 {
+        let [port, ip] = [ctx.read::<[u8; 4]>(at)?, ctx.read::<[u8; 4]>(at.wrapping_add(4))?];
+        if ip == [0; 4] {
+            given = Given::Inet((Ipv4Addr::UNSPECIFIED, u16::from_be_bytes([port[2], port[3]])).into());
+        }
+    }
     same_family(&given, socket.family(), Errno::EINVAL)?;
     let me = ctx.peer_credentials();
     match given {
         Given::Path(path) => bind_in_tree(ctx, socket, &path)?,
         Given::Abstract(name) => socket.bind(Place::Abstract(&name), me)?,
-        Given::Unnamed => socket.bind(Place::Auto, me)?,
+        // As on Linux, a socket with a name keeps it.
+        Given::Unnamed => match socket.bind(Place::Auto, me) {
+            Err(FsError::Invalid) if socket.is_bound() => {}
+            done => done?,
+        },
         Given::Inet(at) => {
             let port = at.port();
             let free = ctx.linux.settings.get(Setting::FirstFreePort);
@@ -176,10 +191,10 @@ pub fn sys_bind<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, len: i32) ->
 
 /// Makes a socket file at `path`, and binds the socket to it.
 fn bind_in_tree<M: Machine>(ctx: &Ctx<'_, M>, socket: &Socket<M>, path: &[u8]) -> Result<(), Errno> {
-    if socket.is_bound() {
-        return Err(Errno::EINVAL);
-    }
     let (view, found) = walk_path(ctx, AT_FDCWD, path, Final::Name)?;
+    if socket.is_bound() {
+        return Err(if found.target.is_some() { Errno::EADDRINUSE } else { Errno::EINVAL });
+    }
     let made = ctx.vfs().make(&view, &found, Create::Socket, 0o777).map_err(|e| match e {
         FsError::Exists => Errno::EADDRINUSE,
         e => e.into(),
@@ -256,7 +271,12 @@ pub fn sys_connect<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, len: i32)
         return Ok(0);
     }
     let socket = of(&file)?;
-    let given = Given::read(ctx, at, len)?;
+    let given = Given::read_for(ctx, at, len, socket)?;
+    // A stream of IPv6 takes no address of IPv4.
+    let short = socket.family() == Family::Inet6 && socket.kind() == Kind::Stream;
+    if short && matches!(given, Given::Inet(_)) && (len as usize) < Given::least(Family::Inet6) {
+        return Err(Errno::EINVAL);
+    }
     if matches!(given, Given::Unspecified) {
         socket.disconnect()?;
         return Ok(0);
@@ -332,7 +352,7 @@ pub fn sys_getpeername<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, len_a
         return Ok(0);
     }
     let socket = of(&file)?;
-    told(&socket.remote()?, socket.family()).store(ctx, at, len_at)?;
+    told(&socket.peer_name()?, socket.family()).store(ctx, at, len_at)?;
     Ok(0)
 }
 

@@ -116,7 +116,12 @@ fn may_tell<M: Machine>(ctx: &Ctx<'_, M>, told: Credentials) -> Result<Credentia
     let pid = told.pid == ctx.pid() || own.may(cap::SYS_ADMIN);
     let uid = [own.real_user, own.effective_user, own.saved_user].contains(&told.uid) || own.may(cap::SETUID);
     let gid = [own.real_group, own.effective_group, own.saved_group].contains(&told.gid) || own.may(cap::SETGID);
-    if pid && uid && gid { Ok(told) } else { Err(Errno::EPERM) }
+    if !(pid && uid && gid) {
+        return Err(Errno::EPERM);
+    }
+    let ids = &ctx.linux.ids;
+    let exists = told.pid == ctx.pid() || ids.process_of_thread(told.pid).is_some() || ids.group(told.pid).is_some();
+    if exists { Ok(told) } else { Err(Errno::ESRCH) }
 }
 
 /// Stores control messages into a receiver's buffer.

@@ -81,7 +81,7 @@ const KEPT: [Kept; quire_net::KEPT] = [
     number(raw::SOL_TCP, raw::TCP_FASTOPEN, 0, 0, i32::MAX),
     switch(raw::SOL_TCP, raw::TCP_QUICKACK, 1),
     number(raw::SOL_IP, raw::IP_TOS, 0, i32::MIN, i32::MAX),
-    number(raw::SOL_IP, raw::IP_TTL, 64, 1, 255),
+    number(raw::SOL_IP, raw::IP_TTL, 64, -1, 255),
     switch(raw::SOL_IP, raw::IP_RECVERR, 0),
     number(raw::SOL_IP, raw::IP_MTU_DISCOVER, 1, 0, 5),
     switch(raw::SOL_IP, raw::IP_BIND_ADDRESS_NO_PORT, 0),
@@ -96,7 +96,15 @@ const KEPT: [Kept; quire_net::KEPT] = [
     switch(raw::SOL_IPV6, raw::IPV6_RECVTCLASS, 0),
     number(raw::SOL_SOCKET, raw::SO_PRIORITY, 0, 0, 6),
     switch(raw::SOL_SOCKET, raw::SO_DONTROUTE, 0),
+    number(raw::SOL_TCP, raw::TCP_CONGESTION, 0, 0, 1),
 ];
+
+/// The bits of a class of traffic that announce congestion.
+const CONGESTION_BITS: i32 = 3;
+
+/// The names of the algorithms against congestion that TCP_CONGESTION takes, by the number that is kept. There are no
+/// segments, so none has an effect.
+const CONGESTION: [&[u8; 16]; 2] = [b"cubic\0\0\0\0\0\0\0\0\0\0\0", b"reno\0\0\0\0\0\0\0\0\0\0\0\0"];
 
 fn kept(level: u32, name: u32) -> Option<(usize, &'static Kept)> {
     KEPT.iter().enumerate().find(|(_, kept)| kept.level == level && kept.name == name)
@@ -165,7 +173,13 @@ pub fn sys_setsockopt<M: Machine>(
         }
         return Ok(done);
     }
-    let value = || if len < 4 { Err(Errno::EINVAL) } else { ctx.read::<i32>(at) };
+    // Options of IP may be shorter.
+    let value = || match len {
+        4.. => ctx.read::<i32>(at),
+        1.. if level == raw::SOL_IP => ctx.read::<u8>(at).map(i32::from),
+        0 if level == raw::SOL_IP && name != raw::IP_TTL => Ok(0),
+        _ => Err(Errno::EINVAL),
+    };
     if let Some(flag) = flag(level, name) {
         let on = value()? != 0;
         if flag == Flags::V6_ONLY && socket.is_bound() {
@@ -174,7 +188,43 @@ pub fn sys_setsockopt<M: Machine>(
         options.set(flag, on);
         return Ok(0);
     }
-    set_kept(options, level, name, value()?)
+    match (level, name) {
+        (raw::SOL_TCP, raw::TCP_CONGESTION) => {
+            let named = short_name(ctx, at, len)?;
+            let chosen = CONGESTION.iter().position(|known| **known == named).ok_or(Errno::ENOENT)?;
+            set_kept(options, level, name, chosen as i32)
+        }
+        // No protocol runs above TCP, as on a Linux without such modules.
+        (raw::SOL_IP, raw::IP_TTL) if value()? == 0 => Err(Errno::EINVAL),
+        (raw::SOL_IP, raw::IP_TOS) | (raw::SOL_IPV6, raw::IPV6_TCLASS) => {
+            // -1 stands for the usual class of IPv6.
+            let class = match value()? {
+                -1 if level == raw::SOL_IPV6 => 0,
+                class => class,
+            };
+            // The two lowest bits of a stream are the kernel's.
+            let own = if socket.kind() == Kind::Stream { CONGESTION_BITS } else { 0 };
+            let class = class & !own | kept_value(options, level, name) & own;
+            set_kept(options, level, name, if level == raw::SOL_IP { class & 0xff } else { class })
+        }
+        (raw::SOL_TCP, raw::TCP_ULP) => short_name(ctx, at, len).and(Err(Errno::ENOENT)),
+        _ => set_kept(options, level, name, value()?),
+    }
+}
+
+/// A name of at most 15 bytes, of which the rest is not read, with zeroes behind it.
+fn short_name<M: Machine>(ctx: &Ctx<'_, M>, at: u64, len: usize) -> Result<[u8; 16], Errno> {
+    let mut name = [0; 16];
+    if len == 0 {
+        return Err(Errno::EINVAL);
+    }
+    for (place, byte) in name[..len.min(15)].iter_mut().enumerate() {
+        match ctx.read::<u8>(at.wrapping_add(place as u64))? {
+            0 => break,
+            read => *byte = read,
+        }
+    }
+    Ok(name)
 }
 
 /// Options whose first value is a setting.
@@ -387,6 +437,13 @@ fn value<M: Machine>(socket: &Socket<M>, level: u32, name: u32) -> Result<Value,
     if let Some(flag) = flag(level, name) {
         return Ok(Value::Number(options.has(flag).into()));
     }
+    if (level, name) == (raw::SOL_TCP, raw::TCP_CONGESTION) {
+        return Ok(Value::Text(CONGESTION[kept_value(options, level, name) as usize % CONGESTION.len()]));
+    }
+    if matches!((level, name), (raw::SOL_IP, raw::IP_TTL) | (raw::SOL_IPV6, raw::IPV6_UNICAST_HOPS)) {
+        let hops = kept_value(options, level, name);
+        return Ok(Value::Number(if hops == -1 { Header::USUAL.hops.into() } else { hops }));
+    }
     if let Some((place, kept)) = kept(level, name) {
         return Ok(Value::Number(kept.first.wrapping_add(options.kept(place) as i32)));
     }
@@ -418,7 +475,7 @@ fn value<M: Machine>(socket: &Socket<M>, level: u32, name: u32) -> Result<Value,
             })
         }
         (raw::SOL_TCP, raw::TCP_MAXSEG) => Value::Number(SEGMENT as i32),
-        (raw::SOL_TCP, raw::TCP_CONGESTION) => Value::Text(b"cubic\0\0\0\0\0\0\0\0\0\0\0"),
+        (raw::SOL_TCP, raw::TCP_ULP) => Value::Text(b""),
         (raw::SOL_TCP, raw::TCP_INFO) => Value::TcpInfo(tcp_state(socket.stage())),
         (raw::SOL_SOCKET, name) => return socket_option(options, name),
         _ => return Err(Errno::ENOPROTOOPT),

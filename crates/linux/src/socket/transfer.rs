@@ -1,5 +1,6 @@
 //! Sending and receiving.
 
+use super::beneath::FlightCharge;
 use super::calls::Target;
 use super::control::{self, Knows, Sent, Writer};
 use super::headers;
@@ -8,11 +9,14 @@ use super::netlink::{self, is_socket};
 use super::user_address::{Given, Told};
 use super::{of, raw};
 use crate::file::{File, Vectors};
+use crate::process::credentials::capabilities::cap;
+use crate::process::limits::which;
+use crate::process::users::Account;
 use crate::signal::Signal;
 use crate::{Ctx, Errno, Machine};
 use quire_fs::{FsError, Io};
 use quire_heap::Arc;
-use quire_net::{Ancillary, Arrival, Family, Flags, Kind, ReceiveFlags};
+use quire_net::{Ancillary, Arrival, Credentials, Family, Flags, Kind, ReceiveFlags};
 
 /// Messages of one `sendmmsg` or `recvmmsg`, as on Linux.
 const MOST_MESSAGES: u32 = 1024;
@@ -79,8 +83,7 @@ fn send<M: Machine>(
     let socket = of(file)?;
     let target = match to {
         None => None,
-        // Linux's streams ignore an address, or refuse it where they are Unix sockets.
-        Some(_) if socket.kind() != Kind::Datagram && socket.family() != Family::Unix => None,
+        // Linux's Unix streams refuse an address.
         Some(_) if socket.kind() != Kind::Datagram => {
             return Err(if socket.remote().is_ok() { Errno::EISCONN } else { Errno::EOPNOTSUPP });
         }
@@ -91,7 +94,8 @@ fn send<M: Machine>(
     let interrupted = || ctx.thread.interrupted();
     let io = waits(file, flags, &interrupted);
     let credentials = (socket.family() == Family::Unix).then(|| sent.credentials.unwrap_or(ctx.told_credentials()));
-    let ancillary = Ancillary { files: sent.files, credentials, choice: sent.choice };
+    let charge = charge_for(ctx, sent.files.len())?;
+    let ancillary = Ancillary { files: sent.files, charge, credentials, choice: sent.choice };
     let destination = target.as_ref().map(Target::destination);
     socket.send(&io, &mut from.transfer(ctx), destination.as_ref(), ancillary).map_err(|e| {
         if e == FsError::BrokenPipe && flags & raw::MSG_NOSIGNAL == 0 && socket.kind() == Kind::Stream {
@@ -101,8 +105,35 @@ fn send<M: Machine>(
     })
 }
 
-fn given<M: Machine>(ctx: &Ctx<'_, M>, at: u64, len: i32) -> Result<Option<Given>, Errno> {
-    if at == 0 || len == 0 { Ok(None) } else { Given::read(ctx, at, len).map(Some) }
+/// Charges the caller's user for files in flight. ETOOMANYREFS if it has more of them than it may open, and no privilege.
+fn charge_for<M: Machine>(ctx: &Ctx<'_, M>, files: usize) -> Result<Option<FlightCharge>, Errno> {
+    if files == 0 {
+        return Ok(None);
+    }
+    let own = ctx.credentials();
+    let most = match own.may(cap::SYS_RESOURCE) || own.may(cap::SYS_ADMIN) {
+        true => u64::MAX,
+        // As on Linux, the last message may exceed it.
+        false => ctx.process().soft_limit(which::NOFILE).saturating_add(files as u64),
+    };
+    // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
+    let permit = unsafe { ctx.thread.permit.get() };
+    let charge = ctx.linux.users.charge(permit, Account::Flights, files as u64, most).ok_or(Errno::ETOOMANYREFS)?;
+    Ok(Some(charge.into()))
+}
+
+fn given<M: Machine>(ctx: &Ctx<'_, M>, file: &Arc<File<M>>, at: u64, len: i32) -> Result<Option<Given>, Errno> {
+    if at == 0 || len == 0 {
+        return Ok(None);
+    }
+    match of(file) {
+        // A stream of TCP ignores any address that is one in length.
+        Ok(socket) if socket.kind() == Kind::Stream && socket.family() != Family::Unix => {
+            Given::check(ctx, at, len).map(|()| None)
+        }
+        Ok(socket) => Given::read_for(ctx, at, len, socket).map(Some),
+        Err(_) => Given::read(ctx, at, len).map(Some),
+    }
 }
 
 /// `sendto`
@@ -118,7 +149,11 @@ pub fn sys_sendto<M: Machine>(
     let file = ctx.file(fd)?;
     is_socket(&file)?;
     let from = Vectors::one(from, len)?;
-    let to = given(ctx, to, to_len)?;
+    let named = of(&file).is_ok_and(|socket| socket.kind() == Kind::Datagram && socket.family() != Family::Unix);
+    if named && to != 0 && to_len == 0 {
+        return Err(Errno::EINVAL);
+    }
+    let to = given(ctx, &file, to, to_len)?;
     send(ctx, &file, &from, to, Sent::nothing(), flags)
 }
 
@@ -130,7 +165,7 @@ fn send_message<M: Machine>(ctx: &Ctx<'_, M>, file: &Arc<File<M>>, at: u64, flag
         _ => Knows::Nothing,
     });
     let header = Header::read(ctx, at)?;
-    let to = given(ctx, header.name, header.name_len)?;
+    let to = given(ctx, file, header.name, header.name_len)?;
     let sent = control::read(ctx, header.control, header.control_len, knows)?;
     send(ctx, file, &header.vectors, to, sent, flags)
 }
@@ -246,15 +281,16 @@ pub fn sys_recvfrom<M: Machine>(
     Ok(got.len)
 }
 
+/// The credentials of a message without any: neither side had asked for them when it was sent.
+const UNTOLD: Credentials = Credentials { pid: 0, uid: 65_534, gid: 65_534 };
+
 fn receive_message<M: Machine>(ctx: &Ctx<'_, M>, file: &Arc<File<M>>, at: u64, flags: u32) -> Result<usize, Errno> {
     is_socket(file)?;
     let header = Header::read(ctx, at)?;
     let mut got = receive(ctx, file, &header.vectors, flags, header.name != 0)?;
     let mut writer = Writer::new(header.control, header.control_len);
-    if of(file).is_ok_and(|socket| socket.options().has(Flags::PASS_CREDENTIALS))
-        && let Some(credentials) = got.ancillary.credentials
-    {
-        writer.credentials(ctx, credentials)?;
+    if of(file).is_ok_and(|socket| socket.family() == Family::Unix && socket.options().has(Flags::PASS_CREDENTIALS)) {
+        writer.credentials(ctx, got.ancillary.credentials.unwrap_or(UNTOLD))?;
     }
     if let (Some(arrival), Ok(socket)) = (got.arrival, of(file)) {
         headers::store(ctx, &mut writer, socket, arrival)?;

@@ -1,9 +1,11 @@
 //! Socket addresses as programs write them: `sockaddr_un`, `sockaddr_in`, `sockaddr_in6` and `sockaddr_nl`.
 
+use super::host::Socket;
 use super::raw;
 use crate::{Ctx, Errno, Machine};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use quire_heap::Vec;
+use quire_net::Family;
 
 /// Bytes of the largest address: Linux's `sockaddr_storage`.
 const MOST: usize = 128;
@@ -37,10 +39,42 @@ pub(super) enum Given {
 impl Given {
     /// The address of `len` bytes at `at`.
     pub(super) fn read<M: Machine>(ctx: &Ctx<'_, M>, at: u64, len: i32) -> Result<Given, Errno> {
-        let len = usize::try_from(len).ok().filter(|len| *len <= MOST).ok_or(Errno::EINVAL)?;
         let mut bytes = [0; MOST];
-        ctx.user().read_bytes(at, &mut bytes[..len])?;
+        let len = Self::copy(ctx, at, len, &mut bytes)?;
         Self::of(&bytes[..len])
+    }
+
+    /// Whether there may be an address of `len` bytes at `at`, whatever it is.
+    pub(super) fn check<M: Machine>(ctx: &Ctx<'_, M>, at: u64, len: i32) -> Result<(), Errno> {
+        Self::copy(ctx, at, len, &mut [0; MOST]).map(drop)
+    }
+
+    fn copy<M: Machine>(ctx: &Ctx<'_, M>, at: u64, len: i32, to: &mut [u8; MOST]) -> Result<usize, Errno> {
+        let len = usize::try_from(len).ok().filter(|len| *len <= MOST).ok_or(Errno::EINVAL)?;
+        ctx.user().read_bytes(at, &mut to[..len])?;
+        Ok(len)
+    }
+
+    /// The same, for a `socket` that is not of netlink. Linux checks an address as the socket's family does.
+    pub(super) fn read_for<M: Machine>(
+        ctx: &Ctx<'_, M>,
+        at: u64,
+        len: i32,
+        socket: &Socket<M>,
+    ) -> Result<Given, Errno> {
+        Self::read(ctx, at, len).map_err(|e| match socket.family() {
+            Family::Unix if e == Errno::EAFNOSUPPORT => Errno::EINVAL,
+            _ => e,
+        })
+    }
+
+    /// The least length of an address that a socket of `family` is bound to.
+    pub(super) fn least(family: Family) -> usize {
+        match family {
+            Family::Unix => 0,
+            Family::Inet4 => INET4,
+            Family::Inet6 => INET6_LEAST,
+        }
     }
 
     /// The address in `bytes`.

@@ -60,6 +60,30 @@ fn messages_carry_files_and_drop_them_when_they_are_not_taken() {
 }
 
 #[test]
+fn a_charge_lasts_until_the_files_arrive_or_are_lost() {
+    let n = network();
+    let (a, b) = pair(&n, Kind::Stream);
+    let charge = Arc::try_new(7).unwrap();
+    let send = |file| {
+        let files = quire_heap::Vec::try_from_iter([number(file)]).unwrap();
+        let ancillary = Ancillary { files, charge: Some(charge.clone()), ..Ancillary::none() };
+        a.send(&Io::NOW, &mut SliceSource::new(b"x"), None, ancillary)
+    };
+    send(1).unwrap();
+    send(2).unwrap();
+    assert_eq!(Arc::strong_count(&charge), 3);
+    // A look leaves the message where it is.
+    let peeked = receive(&b, 9, ReceiveFlags::PEEK).unwrap().1;
+    assert_eq!((peeked.ancillary.files.len(), Arc::strong_count(&charge)), (1, 3));
+    let received = receive(&b, 9, ReceiveFlags::empty()).unwrap().1;
+    assert_eq!((received.ancillary.files.len(), Arc::strong_count(&charge)), (1, 2));
+    drop(b);
+    assert_eq!(Arc::strong_count(&charge), 1);
+    assert!(send(3).is_err());
+    assert_eq!(Arc::strong_count(&charge), 1);
+}
+
+#[test]
 fn credentials_come_to_those_that_ask_and_part_the_bytes() {
     let n = network();
     let (a, b) = pair(&n, Kind::Stream);

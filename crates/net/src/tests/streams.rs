@@ -58,8 +58,14 @@ fn unread_data_at_a_close_resets_the_peer() {
         write(&b, &Io::NOW, b"last").unwrap();
         drop(b);
         assert!(a.ready().contains(Ready::ERROR | Ready::HANGUP));
+        // As on Linux, a reader of packets learns of it first, and a reader of bytes last.
+        if kind == Kind::SeqPacket {
+            assert_eq!(read(&a, &Io::NOW, 10), Err(FsError::Reset));
+        }
         assert_eq!(read(&a, &Io::NOW, 10).unwrap(), b"last", "{family:?}");
-        assert_eq!(read(&a, &Io::NOW, 10), Err(FsError::Reset));
+        if kind == Kind::Stream {
+            assert_eq!(read(&a, &Io::NOW, 10), Err(FsError::Reset));
+        }
         assert_eq!(read(&a, &Io::NOW, 10).unwrap(), b"");
         assert_eq!(write(&a, &Io::NOW, b"x"), Err(FsError::BrokenPipe));
     }
