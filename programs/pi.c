@@ -118,7 +118,7 @@ static void words_and_errors(void) {
 
 static void *waits_plainly(void *arg) {
     (void)arg;
-    struct timespec soon = {5, 0};
+    struct timespec soon = {30, 0};
     steps = 1;
     CHECK(!futex(&lock, FUTEX_WAIT | kind, lock, &soon, NULL, 0), "a plain wait");
     return NULL;
@@ -265,6 +265,14 @@ static struct {
 } head;
 static struct robust entry;
 
+// The owner sleeps in one call until its end, because `until_asleep` looks for threads that stay asleep.
+static void sleep_until_ending(void) {
+    while (steps != 2) futex(&steps, FUTEX_WAIT | kind, 1, NULL, NULL, 0);
+}
+static void let_it_end(void) {
+    steps = 2;
+    futex(&steps, FUTEX_WAKE | kind, 1, NULL, NULL, 0);
+}
 // Ends as the owner of a lock on its robust list; the lowest bit marks priority inheritance.
 static void *ends_as_robust_owner(void *arg) {
     (void)arg;
@@ -274,7 +282,7 @@ static void *ends_as_robust_owner(void *arg) {
     CHECK(!syscall(SYS_set_robust_list, &head, sizeof head), "set_robust_list");
     lock_pi(&entry.lock);
     steps = 1;
-    until(&steps, ~0u, 2);
+    sleep_until_ending();
     syscall(SYS_exit, 0);
     return NULL;
 }
@@ -293,8 +301,8 @@ static void a_dead_owners_lock_goes_on(void) {
         begin(ends_as_robust_owner, NULL);
         until(&steps, ~0u, 1);
         pthread_t waiter = waits ? begin(inherits, &entry.lock) : 0;
-        if (waits) until(&entry.lock, WAITERS, WAITERS), usleep(50000);
-        steps = 2;
+        if (waits) until(&entry.lock, WAITERS, WAITERS), until_asleep(0);
+        let_it_end();
         if (waits) {
             pthread_join(waiter, NULL);
             CHECK(entry.lock == 0, "the word %#x", entry.lock);
@@ -309,7 +317,7 @@ static void *ends_as_owner(void *arg) {
     (void)arg;
     lock_pi(&lock);
     steps = 1;
-    until(&steps, ~0u, 2);
+    sleep_until_ending();
     syscall(SYS_exit, 0);
     return NULL;
 }
@@ -318,8 +326,12 @@ static void an_owner_that_just_ends_hands_on(void) {
     begin(ends_as_owner, NULL);
     until(&steps, ~0u, 1);
     pthread_t waiters[3];
-    for (int i = 0; i < 3; i++) waiters[i] = begin(i ? takes_and_leaves : inherits, &lock), usleep(50000);
-    steps = 2;
+    for (int i = 0; i < 3; i++) {
+        waiters[i] = begin(i ? takes_and_leaves : inherits, &lock);
+        until(&lock, WAITERS, WAITERS);
+        until_asleep(0);
+    }
+    let_it_end();
     for (int i = 0; i < 3; i++) pthread_join(waiters[i], NULL);
     CHECK(lock == 0 && steps == 4, "the word %#x", lock);
 }
