@@ -78,7 +78,7 @@ static void exhaust(const char *kind, long allowed) {
     // Memory that readers may still see is freed within a moment. Each CPU's caches of objects keep a little, besides
     // the stacks.
     long missing = 0, more = 0;
-    for (int i = 0; i < 300; i++) {
+    for (int i = 0; i < 2000; i++) {
         more = memory_info("KernelStack:") - stacks;
         missing = before - memory_info("MemFree:") - more;
         if (missing < allowed && more <= idle_stacks()) break;

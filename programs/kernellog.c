@@ -53,8 +53,9 @@ static void the_reader(void) {
     // A signal ends the wait for more.
     struct sigaction action = {.sa_sigaction = on, .sa_flags = SA_SIGINFO};
     sigaction(SIGALRM, &action, NULL);
-    alarm(1);
+    pid_t child = sender(SIGALRM);
     ANSWERS(EINTR, klogctl(2, last, SIZE));
+    ended(child);
     CHECK(caught == SIGALRM, "caught %d", caught);
     int n = klogctl(4, all, SIZE);
     CHECK(n == unread && klogctl(3, all, SIZE) == 0, "cleared %d", n);

@@ -140,10 +140,10 @@ static void a_timer_sends_its_signal(void) {
     siginfo_t info;
     int id;
     CHECK(!create(CLOCK_REALTIME, NULL, &id), "without an event");
-    uint64_t start = now_ns();
+    ANSWERS(0, set(id, 0, 1000 * S, 0));
+    uint64_t left = rest(id), start = now_ns();
+    CHECK(left > 900 * S && left <= 1000 * S, "what is left: %llu", (unsigned long long)left);
     ANSWERS(0, set(id, 0, 10 * MS, 0));
-    uint64_t left = rest(id);
-    CHECK(left > 0 && left <= 10 * MS, "what is left: %llu", (unsigned long long)left);
     CHECK(await(SIGALRM, 5 * S, &info) && now_ns() - start >= 10 * MS, "it expires, and not early");
     CHECK(info.si_code == SI_TIMER && info.si_value.sival_int == id && info.si_timerid == id && info.si_overrun == 0, "what it tells");
     CHECK(rest(id) == 0 && !await(SIGALRM, 20 * MS, NULL), "once");
@@ -186,11 +186,13 @@ static void periods_and_overruns(void) {
     usleep(115000);
     uint64_t left = rest(id);
     CHECK(left > 0 && left <= 10 * MS, "a period goes on behind a signal that waits: %llu", (unsigned long long)left);
-    uint64_t before = now_ns();
     CHECK(await(SIGRTMIN, 0, &info) == SIGRTMIN, "it is pending");
-    CHECK(info.si_overrun >= 9 && info.si_overrun <= (int)((before - start) / (10 * MS)) + 1, "overruns: %d", info.si_overrun);
+    uint64_t taken = now_ns();
+    CHECK(info.si_overrun >= 9 && info.si_overrun <= (int)((taken - start) / (10 * MS)) + 1, "overruns: %d", info.si_overrun);
     CHECK(overrun(id) == info.si_overrun, "timer_getoverrun agrees");
-    CHECK(await(SIGRTMIN, 5 * S, &info) && info.si_overrun <= 8, "the count begins anew: %d", info.si_overrun);
+    // The host may pause the machine for many periods, but not each time.
+    for (int i = 0; i < 20 && info.si_overrun > 8; i++) CHECK(await(SIGRTMIN, 5 * S, &info), "the next period");
+    CHECK(info.si_overrun <= 8, "the count begins anew: %d", info.si_overrun);
     // A period that no machine keeps up with.
     ANSWERS(0, set(id, 0, 1, 1));
     CHECK(overrun(id) == 0, "a new setting forgets the old count");
@@ -206,8 +208,9 @@ static void a_timer_may_notify_of_nothing(void) {
     struct sigevent none = {.sigev_notify = SIGEV_NONE};
     int id;
     CHECK(!create(CLOCK_MONOTONIC, &none, &id), "SIGEV_NONE");
+    ANSWERS(0, set(id, 0, 1000 * S, 0));
+    CHECK(rest(id) > 900 * S && rest(id) <= 1000 * S, "it runs");
     ANSWERS(0, set(id, 0, 10 * MS, 0));
-    CHECK(rest(id) > 0 && rest(id) <= 10 * MS, "it runs");
     usleep(20000);
     CHECK(rest(id) == 0, "it has run out");
     ANSWERS(0, set(id, 0, 10 * MS, 7 * MS));
@@ -406,10 +409,12 @@ static void timers_race_with_their_end(void) {
     pthread_t threads[3];
     for (intptr_t i = 0; i < 3; i++) CHECK(!pthread_create(&threads[i], NULL, i < 2 ? deletes : sets, (void *)i), "a thread");
     int made = 0;
-    for (uint64_t start = now_ns(); now_ns() - start < 700 * MS; made++) {
+    uint64_t start = now_ns(), passed;
+    // For 700 ms, and longer on a machine that gets little done in that time.
+    for (; (passed = now_ns() - start) < 700 * MS || ((made <= 10 || !handled) && passed < 20 * S); made++) {
         int id = new_timer(clocks[made % 4], made % 3 ? SIGRTMIN : SIGUSR1);
         ANSWERS(0, set(id, 0, 1 + made % 5 * 7000, made % 2 ? 300000 : 0));
-        while (shared_id >= 0 && now_ns() - start < 700 * MS) {}
+        while (shared_id >= 0 && now_ns() - start < 20 * S) {}
         int before = atomic_exchange(&shared_id, id);
         if (before >= 0) ANSWERS(0, delete(before));
     }
@@ -496,13 +501,14 @@ static void timers_on_cpu_time(void) {
     siginfo_t info;
     int id = new_timer(CLOCK_PROCESS_CPUTIME_ID, SIGRTMIN);
     uint64_t start = time_on(CLOCK_PROCESS_CPUTIME_ID);
-    ANSWERS(0, set(id, 0, 30 * MS, 0));
-    CHECK(rest(id) > 0 && rest(id) <= 30 * MS, "CPU time that is left");
-    usleep(60000);
+    // A pause of the host while the program runs is CPU time, so the timer lasts far longer than the few calls.
+    ANSWERS(0, set(id, 0, 300 * MS, 0));
+    CHECK(rest(id) > 0 && rest(id) <= 300 * MS, "CPU time that is left");
+    usleep(400000);
     CHECK(!is_pending(SIGRTMIN), "sleep takes none");
     for (uint64_t since = now_ns(); !is_pending(SIGRTMIN) && now_ns() - since < 20 * S;) {}
     uint64_t used = time_on(CLOCK_PROCESS_CPUTIME_ID) - start;
-    CHECK(used >= 30 * MS && await(SIGRTMIN, 0, &info) && info.si_code == SI_TIMER, "after %llu", (unsigned long long)used);
+    CHECK(used >= 300 * MS && await(SIGRTMIN, 0, &info) && info.si_code == SI_TIMER, "after %llu", (unsigned long long)used);
     CHECK(rest(id) == 0 || rest(id) == 1, "it has expired");
     // Periods, and a time that has passed.
     ANSWERS(0, set(id, TIMER_ABSTIME, 1, 10 * MS));
@@ -513,14 +519,14 @@ static void timers_on_cpu_time(void) {
     await(SIGRTMIN, 0, &info);
     // A thread's own time is not that of another.
     id = new_timer(CLOCK_THREAD_CPUTIME_ID, SIGRTMIN);
-    ANSWERS(0, set(id, 0, 30 * MS, 0));
+    ANSWERS(0, set(id, 0, 300 * MS, 0));
     pthread_t thread;
     leave_now = 0;
     CHECK(!pthread_create(&thread, NULL, burns, NULL), "a thread");
-    usleep(120000);
-    CHECK(!is_pending(SIGRTMIN), "another thread's time does not count");
     clockid_t its;
     CHECK(!pthread_getcpuclockid(thread, &its), "its clock");
+    while (time_on(its) < 400 * MS) usleep(20000);
+    CHECK(!is_pending(SIGRTMIN), "another thread's time does not count");
     int other = new_timer(its, SIGRTMIN);
     ANSWERS(0, set(other, 0, 20 * MS, 0));
     CHECK(await(SIGRTMIN, 20 * S, &info) && info.si_timerid == other, "on its clock");
@@ -543,6 +549,7 @@ static void tick(int signal) { ticks_of[signal]++; }
 static void interval_timers_on_cpu_time(void) {
     signal(SIGVTALRM, tick), signal(SIGPROF, tick);
     struct itimerval bad = {{0, 0}, {0, 1000000}}, every = {{0, 20000}, {0, 20000}}, none = {{0, 0}, {0, 0}}, left;
+    struct itimerval later = {{0, 20000}, {0, 300000}};
     ANSWERS(EINVAL, setitimer(3, &every, NULL));
     ANSWERS(EINVAL, setitimer(-1, &every, NULL));
     ANSWERS(EINVAL, getitimer(3, &left));
@@ -550,11 +557,12 @@ static void interval_timers_on_cpu_time(void) {
     ANSWERS(EFAULT, syscall(SYS_setitimer, ITIMER_PROF, BAD, NULL));
     ANSWERS(EFAULT, syscall(SYS_getitimer, ITIMER_VIRTUAL, BAD));
     CHECK(!getitimer(ITIMER_PROF, &left) && !left.it_value.tv_usec && !left.it_interval.tv_usec, "off at first");
-    CHECK(!setitimer(ITIMER_PROF, &every, NULL) && !setitimer(ITIMER_VIRTUAL, &every, NULL), "setitimer");
+    CHECK(!setitimer(ITIMER_PROF, &later, NULL) && !setitimer(ITIMER_VIRTUAL, &later, NULL), "setitimer");
     CHECK(!getitimer(ITIMER_PROF, &left) && left.it_value.tv_usec > 0 && left.it_interval.tv_usec == 20000, "the time left");
-    usleep(50000);
+    usleep(400000);
     CHECK(!ticks_of[SIGPROF] && !ticks_of[SIGVTALRM], "sleep takes no CPU time");
     uint64_t start = time_on(CLOCK_PROCESS_CPUTIME_ID);
+    CHECK(!setitimer(ITIMER_PROF, &every, NULL) && !setitimer(ITIMER_VIRTUAL, &every, NULL), "setitimer");
     for (uint64_t since = now_ns(); (ticks_of[SIGPROF] < 3 || ticks_of[SIGVTALRM] < 2) && now_ns() - since < 20 * S;) {}
     CHECK(ticks_of[SIGPROF] >= 3 && ticks_of[SIGVTALRM] >= 2, "%d and %d", (int)ticks_of[SIGPROF], (int)ticks_of[SIGVTALRM]);
     CHECK(time_on(CLOCK_PROCESS_CPUTIME_ID) - start >= 35 * MS, "not more often than it should");
@@ -651,8 +659,8 @@ static void readers_of_timer_files(void) {
     int file = new_file(CLOCK_REALTIME, 0);
     // A reader sleeps; the timer is set meanwhile.
     pthread_t thread;
-    CHECK(!pthread_create(&thread, NULL, sets_it, &file), "a thread");
     uint64_t start = now_ns();
+    CHECK(!pthread_create(&thread, NULL, sets_it, &file), "a thread");
     CHECK(expiries(file) == 1 && now_ns() - start >= 25 * MS, "a reader that was asleep");
     pthread_join(thread, NULL);
     // At a time of day, and from a child, which shares it.

@@ -153,14 +153,18 @@ static void exec_fails_for_a_user_with_too_many_processes(void) {
 static void states_are_told(void) {
     enum { BUSY = 9 };
     pid_t busy[BUSY], asleep = sleeper();
+    atomic_int *begun = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(begun != MAP_FAILED, "mmap");
     until_it_sleeps(asleep);
     for (int i = 0; i < BUSY; i++) {
         CHECK((busy[i] = fork()) >= 0, "fork");
         if (!busy[i]) {
-            for (volatile long n = 0;; n++) {}
+            // The first write makes the stack's page its own, before the child counts itself.
+            volatile long n = 0;
+            for (++*begun;; n++) {}
         }
     }
-    usleep(50000);
+    while (*begun < BUSY) usleep(1000);
     // More than there are processors: threads that wait for one are no sleepers.
     for (int round = 0; round < 20; round++) {
         for (int i = 0; i < BUSY; i++) CHECK(state_of(busy[i]) == 'R', "busy, but %c", state_of(busy[i]));

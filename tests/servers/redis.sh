@@ -42,7 +42,7 @@ check "second start" start
 same "a restart keeps the data" "$size hello" sh -c 'echo $(redis-cli dbsize) $(redis-cli get greeting)'
 same "publish to a subscriber" "news" sh -c '
     redis-cli subscribe channel >/tmp/heard & until [ "$(redis-cli publish channel news)" = 1 ]; do sleep 0.1; done
-    sleep 0.3; kill $!; sed -n 6p /tmp/heard'
+    until [ "$(sed -n 6p /tmp/heard)" ]; do sleep 0.1; done; kill $!; sed -n 6p /tmp/heard'
 redis-cli config set appendfsync always >/dev/null
 redis-cli set last word >/dev/null
 kill -9 $server

@@ -23,8 +23,8 @@ same "su" "nobody 65534" su -s /bin/sh nobody -c 'echo $(id -un) $(id -u)'
 same "nice" "5" nice -n 5 nice
 same "timeout" "124" sh -c 'timeout 0.3 sleep 5; echo $?'
 same "taskset" "1" sh -c 'taskset -c 0 nproc'
-same "killall" "143" bash -c 'sleep 77 & killall sleep; wait $! 2>/dev/null; echo $?'
-same "flock" "1" sh -c 'flock /tmp/lock sleep 1 & sleep 0.3; flock -n /tmp/lock true; echo $?'
+same "killall" "143" bash -c 'sleep 77 & until grep -qx sleep /proc/$!/comm; do :; done; killall sleep; wait $! 2>/dev/null; echo $?'
+same "flock" "1" sh -c 'flock -F /tmp/lock sleep 61 & while flock -n /tmp/lock true; do sleep 0.1; done; flock -n /tmp/lock true; echo $?; kill $!'
 same "setsid" "yes" sh -c 'setsid -w sh -c "[ \$(ps -o sid= -p \$\$) -eq \$\$ ] && echo yes"'
 same "script gives a terminal" "/dev/pts/0" sh -c "script -qec tty /dev/null </dev/null | tr -d '\r'"
 same "stty" "24 80" sh -c "script -qec 'stty rows 24 cols 80; stty size' /dev/null </dev/null | tr -d '\r'"
@@ -47,5 +47,5 @@ same "checksum" "dea9193b768319cbb4ff1a137ac03113" sh -c 'seq 1 100000 | md5sum 
 same "find and xargs" "100" sh -c 'mkdir -p /tmp/many; for i in $(seq 100); do echo $i >/tmp/many/$i; done; find /tmp/many -type f -print0 | xargs -0 -n 7 cat | wc -l'
 same "copy with holes" "0" sh -c 'truncate -s 100M /tmp/holes; cp --sparse=always /tmp/holes /tmp/holes2; du /tmp/holes2 | cut -f1'
 same "grep" "10000" sh -c 'seq 1 100000 | grep -c "7$"'
-same "tail follows" "late" sh -c '(sleep 0.5; echo late >>/tmp/follow) & touch /tmp/follow; timeout 5 tail -n 0 -f /tmp/follow | head -1'
+same "tail follows" "late" sh -c 'touch /tmp/follow; while sleep 0.2; do echo late; done >>/tmp/follow & timeout 60 tail -n 0 -f /tmp/follow | head -1; kill $!'
 check "git" sh -c 'cd /tmp && rm -rf g && git init -q g && cd g && git config user.email a@b && git config user.name n && seq 1 1000 >f && git add f && git commit -qm one && seq 1 1001 >f && git commit -qam two && git gc -q && git fsck && [ "$(git rev-list --count HEAD)" = 2 ]'
