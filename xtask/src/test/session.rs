@@ -128,7 +128,7 @@ impl Session {
     pub fn finish(self) -> Result<Report> {
         drop(self.input);
         let start = Instant::now();
-        while !self.relay.is_finished() && start.elapsed() < Duration::from_secs(10) {
+        while !self.relay.is_finished() && start.elapsed() < Duration::from_secs(60) {
             std::thread::sleep(Duration::from_millis(5));
         }
         Self::end(self.stop, self.relay)

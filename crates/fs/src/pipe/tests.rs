@@ -93,7 +93,7 @@ fn a_writer_that_fills_the_pipe_during_a_read_is_woken_by_it() {
             while !copying.load(Ordering::SeqCst) {
                 std::thread::yield_now();
             }
-            write(&*w, &Io { deadline: Some(quire_sync::hooks::now() + 5_000_000_000), ..Io::WAIT }, &[0; CAPACITY])
+            write(&*w, &Io { deadline: Some(quire_sync::hooks::now() + 60_000_000_000), ..Io::WAIT }, &[0; CAPACITY])
         });
         assert_eq!(r.read(&Io::NOW, &mut Slow(&copying, 1)), Ok(1));
         assert_eq!(writer.join().unwrap(), Ok(CAPACITY));
@@ -238,7 +238,7 @@ fn a_writer_that_waits_goes_on_in_a_larger_pipe() {
     assert_eq!(write(&*w, &Io::NOW, &[1; CAPACITY]), Ok(CAPACITY));
     std::thread::scope(|s| {
         let writer = s.spawn(|| {
-            write(&*w, &Io { deadline: Some(quire_sync::hooks::now() + 5_000_000_000), ..Io::WAIT }, &[2; ATOMIC])
+            write(&*w, &Io { deadline: Some(quire_sync::hooks::now() + 60_000_000_000), ..Io::WAIT }, &[2; ATOMIC])
         });
         std::thread::sleep(std::time::Duration::from_millis(20));
         size(&*r).resize(32, 32).unwrap();
@@ -598,7 +598,7 @@ fn a_read_that_passes_a_gap_and_fails_wakes_a_writer() {
     assert_eq!(w.write(&PACKETS, &mut Late(&*r, PAGE_SIZE)), Ok(PAGE_SIZE));
     assert!(!w.ready().contains(Ready::WRITE));
     std::thread::scope(|s| {
-        let deadline = quire_sync::hooks::now() + 5_000_000_000;
+        let deadline = quire_sync::hooks::now() + 60_000_000_000;
         let writer = s.spawn(move || {
             let io = Io { packets: true, deadline: Some(deadline), ..Io::WAIT };
             let done = write(&*w, &io, b"next");

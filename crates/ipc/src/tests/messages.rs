@@ -6,6 +6,7 @@ use crate::msg::{Message, Queue, Queues, Receive, Wanted};
 use crate::owner::Change;
 use quire_heap::Arc as Counted;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
 
 pub type Messages = Counted<Queue<TestHost>>;
 
@@ -94,11 +95,17 @@ fn a_waiting_receiver_gets_the_message_itself() {
     let queue = &queue(&all);
     std::thread::scope(|s| {
         let waits = |wanted, most| {
+            let (waits, waited) = channel();
             let started = s.spawn(move || {
                 let how = Receive { wanted, most, cuts: false, no_wait: false };
-                queue.receive(&ME, how, QUIET).map(|got| (got.kind, got.text.len()))
+                let interrupted = || {
+                    waits.send(()).ok();
+                    false
+                };
+                queue.receive(&ME, how, &interrupted).map(|got| (got.kind, got.text.len()))
             });
-            std::thread::sleep(std::time::Duration::from_millis(50));
+            // A receiver asks for signals once it is listed.
+            waited.recv().expect("the receiver did not wait");
             started
         };
         let small = waits(Wanted::Of(2), 1);

@@ -144,9 +144,17 @@ fn one_process_is_told_once_of_a_message_in_an_empty_queue() {
     receive(queue, &NOW).unwrap();
     receive(queue, &NOW).unwrap();
     queue.set_notify(1, Some(notify())).unwrap();
+    let (waits, waited) = std::sync::mpsc::channel();
     std::thread::scope(|s| {
-        s.spawn(|| receive(queue, &LONG).unwrap());
-        std::thread::sleep(std::time::Duration::from_millis(50));
+        s.spawn(move || {
+            let interrupted = || {
+                waits.send(()).ok();
+                false
+            };
+            receive(queue, &Patience { interrupted: &interrupted, ..LONG }).unwrap()
+        });
+        // A receiver asks for signals once the queue counts it.
+        waited.recv().expect("the receiver did not wait");
         send(queue, 0, 1, &NOW).unwrap();
     });
     assert_eq!(told.load(Ordering::SeqCst), 1);

@@ -103,6 +103,24 @@ fn read(s: &Shared, io: &Io<'_>, most: usize) -> Result<Vec<u8>, FsError> {
     into.truncate(n);
     Ok(into)
 }
+/// Runs `call` on another thread and, while it waits, `then`. Returns the call's result.
+fn during<T: Send>(call: impl FnOnce(&Io<'_>) -> T + Send, then: impl FnOnce()) -> T {
+    let (waits, waited) = std::sync::mpsc::channel();
+    std::thread::scope(|s| {
+        let waiter = s.spawn(move || {
+            // A call asks for signals once it is listed as a waiter and has found nothing.
+            let interrupted = || {
+                waits.send(()).ok();
+                false
+            };
+            call(&Io { interrupted: &interrupted, ..Io::WAIT })
+        });
+        waited.recv().expect("the call did not wait");
+        assert!(!waiter.is_finished());
+        then();
+        waiter.join().unwrap()
+    })
+}
 fn receive(s: &Shared, most: usize, flags: ReceiveFlags) -> Result<(Vec<u8>, Received<TestHost>), FsError> {
     let mut into = std::vec![0; most];
     let mut sink = SliceSink::new(&mut into);

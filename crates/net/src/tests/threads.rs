@@ -68,33 +68,19 @@ fn waiting_readers_and_writers_learn_that_the_peer_closes() {
     for (family, kind) in CONNECTED {
         let n = network();
         let (a, b) = connected(&n, family, kind);
-        std::thread::scope(|s| {
-            let reader = s.spawn(|| read(&a, &Io::WAIT, 9));
-            std::thread::sleep(std::time::Duration::from_millis(10));
-            drop(b);
-            assert_eq!(reader.join().unwrap().unwrap(), b"");
-        });
+        assert_eq!(during(|io| read(&a, io, 9), || drop(b)).unwrap(), b"");
         let (a, b) = connected(&n, family, kind);
-        std::thread::scope(|s| {
-            let writer = s.spawn(|| {
-                loop {
-                    if let Err(e) = write(&a, &Io::WAIT, &[0; 5000]) {
-                        return e;
-                    }
+        let fills = |io: &Io<'_>| {
+            loop {
+                if let Err(e) = write(&a, io, &[0; 5000]) {
+                    return e;
                 }
-            });
-            std::thread::sleep(std::time::Duration::from_millis(10));
-            drop(b);
-            let end = if family == Family::Unix { FsError::BrokenPipe } else { FsError::Reset };
-            assert_eq!(writer.join().unwrap(), end);
-        });
+            }
+        };
+        let end = if family == Family::Unix { FsError::BrokenPipe } else { FsError::Reset };
+        assert_eq!(during(fills, || drop(b)), end);
         let (a, _b) = connected(&n, family, kind);
-        std::thread::scope(|s| {
-            let reader = s.spawn(|| read(&a, &Io::WAIT, 9));
-            std::thread::sleep(std::time::Duration::from_millis(10));
-            a.shutdown(true, true).unwrap();
-            assert_eq!(reader.join().unwrap().unwrap(), b"");
-        });
+        assert_eq!(during(|io| read(&a, io, 9), || a.shutdown(true, true).unwrap()).unwrap(), b"");
     }
 }
 

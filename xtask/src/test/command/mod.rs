@@ -117,18 +117,7 @@ impl Bench {
 
     /// Runs and waits until the program has printed `word`.
     fn until(&self, words: &[&str], word: &str) -> Result<Child, String> {
-        let mut child = self.command(words).spawn().map_err(text)?;
-        let mut seen = Vec::new();
-        let out = child.stdout.as_mut().ok_or("no standard output")?;
-        while !String::from_utf8_lossy(&seen).contains(word) {
-            let mut byte = [0];
-            if out.read(&mut byte).map_err(text)? == 0 {
-                let done = finish(child)?;
-                return Err(format!("ended with {} before it printed {word:?}: {}", done.status, done.stderr));
-            }
-            seen.push(byte[0]);
-        }
-        Ok(child)
+        prints(self.command(words).spawn().map_err(text)?, word)
     }
 
     /// Checks that neither a file nor a process is left.
@@ -144,7 +133,7 @@ impl Bench {
             if left.is_empty() {
                 return Ok(());
             }
-            if start.elapsed() > Duration::from_secs(3) {
+            if start.elapsed() > Duration::from_secs(60) {
                 return Err(format!("still running: {left:?}"));
             }
             std::thread::sleep(Duration::from_millis(20));
@@ -172,6 +161,21 @@ impl Bench {
 
 fn text(e: impl std::fmt::Display) -> String {
     e.to_string()
+}
+
+/// Waits until the program has printed `word`.
+fn prints(mut child: Child, word: &str) -> Result<Child, String> {
+    let mut seen = Vec::new();
+    let out = child.stdout.as_mut().ok_or("no standard output")?;
+    while !String::from_utf8_lossy(&seen).contains(word) {
+        let mut byte = [0];
+        if out.read(&mut byte).map_err(text)? == 0 {
+            let done = finish(child)?;
+            return Err(format!("ended with {} before it printed {word:?}: {}", done.status, done.stderr));
+        }
+        seen.push(byte[0]);
+    }
+    Ok(child)
 }
 
 fn finish(child: Child) -> Result<Done, String> {

@@ -148,7 +148,7 @@ fn a_wait_for_a_held_page_does_not_block_readers_of_records() {
     // The page is held while the content comes from somewhere, which may be memory that is not there.
     let visits = || m.vm.stats().total(Event::RangeVisit);
     let until = |done: &dyn Fn() -> bool| {
-        let end = std::time::Instant::now() + std::time::Duration::from_secs(5);
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
         while !done() && std::time::Instant::now() < end {
             std::thread::yield_now();
         }

@@ -157,7 +157,7 @@ fn beside_daemons(m: &Boot, cpu: usize, f: impl FnOnce()) {
 fn until_the_store_has_kept_up(m: &Boot) {
     let begin = quire_sync::hooks::now();
     while m.vm.frames().is_low() {
-        assert!(quire_sync::hooks::now() - begin < 20_000_000_000, "the daemon was not woken");
+        assert!(quire_sync::hooks::now() - begin < 60_000_000_000, "the daemon was not woken");
         std::thread::yield_now();
     }
 }
@@ -171,23 +171,25 @@ fn an_allocator_at_the_pace_of_the_store_is_rarely_refused() {
         // Several, since a space of this machine is small; all before memory is full, since it takes consecutive
         // frames.
         let spaces: Vec<_> = (0..5).map(|_| Space::new(m.vm).unwrap()).collect();
+        // For a moment frames can be with the daemon, between a magazine and the buddy lists. That lasts long where the
+        // host suspends the daemon's thread just then. So the many tries of one access count once.
+        let mut refused = 0;
+        let mut paced = |access: &dyn Fn()| {
+            let tries = || m.vm.stats().total(Event::AllocStall);
+            let before = tries();
+            access();
+            refused += u64::from(tries() > before);
+            until_the_store_has_kept_up(&m);
+        };
         for (n, space) in spaces.iter().enumerate() {
             anonymous(space, 0, pages);
-            (0..pages).for_each(|p| {
-                store(space, page(p), p as u8 ^ n as u8);
-                until_the_store_has_kept_up(&m);
-            });
+            (0..pages).for_each(|p| paced(&|| store(space, page(p), p as u8 ^ n as u8)));
         }
         for (n, space) in spaces.iter().enumerate() {
-            (0..pages).for_each(|p| {
-                assert_eq!(load(space, page(p)), p as u8 ^ n as u8);
-                until_the_store_has_kept_up(&m);
-            });
+            (0..pages).for_each(|p| paced(&|| assert_eq!(load(space, page(p)), p as u8 ^ n as u8)));
         }
-        assert!(m.vm.stats().total(Event::SwapOut) > 2 * pages);
-        // For a moment frames can be with the daemon, between a magazine and the buddy lists. That lasts long where the
-        // host suspends the daemon's thread just then, and each try of a program counts.
-        let (refused, written) = (m.vm.stats().total(Event::AllocStall), m.vm.stats().total(Event::SwapOut));
+        let written = m.vm.stats().total(Event::SwapOut);
+        assert!(written > 2 * pages);
         assert!(refused * 50 <= written, "{refused} of {written}");
     });
 }
