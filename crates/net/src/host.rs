@@ -11,7 +11,7 @@ pub trait Host: Clone + Send + Sync + 'static {
     type File: Clone + Send + Sync + 'static;
     /// Keeps the inode to which a Unix socket is bound.
     type Node: Send + Sync + 'static;
-    /// What a sender of files is charged for, until the message has arrived or is lost.
+    /// A charge to the sender of files, until the message has arrived or is lost.
     type Charge: Send + Sync + 'static;
 
     /// The socket that `file` is.

@@ -55,7 +55,7 @@ impl<H: Host> Vfs<H> {
         match attached {
             Ok(true) => {
                 around.carry(true);
-                // What is on it stays on it.
+                // It carries the same mounts at its new place.
                 earlier.inspect(|earlier| mount.take_carried(earlier));
                 Ok(mount)
             }

@@ -90,7 +90,7 @@ impl<H: Host> Mounts<H> {
         self.all.take(&id)
     }
 
-    /// Lists `mount` in the place of the one that has its number, and returns that.
+    /// Lists `mount` instead of the earlier one of its number, and returns that.
     pub fn relist(&mut self, mount: Arc<Mount<H>>) -> Option<Arc<Mount<H>>> {
         self.all.get_mut(&mount.id).map(|listed| core::mem::replace(listed, mount))
     }
