@@ -95,7 +95,17 @@ static void late_credentials(void) {
         CHECK(who.pid == 0 && who.uid == 65534 && who.gid == 65534, "%d %u %u", who.pid, who.uid, who.gid);
         CHECK(!told(pair[1], &who, &flags, 0) && (flags & MSG_CTRUNC), "no room");
         CHECK(write(pair[0], "z", 1) == 1 && told(pair[1], &who, &flags, CMSG_SPACE(sizeof who)) && who.pid == getpid(), "asked");
+        // The end of a stream brings zeroes, that of packets nothing.
+        char byte, control[CMSG_SPACE(sizeof who)];
+        struct iovec to = {&byte, 1};
+        struct msghdr message = {.msg_iov = &to, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
         close(pair[0]);
+        if (kinds[i] != SOCK_DGRAM) {
+            ANSWERS(0, recvmsg(pair[1], &message, MSG_DONTWAIT));
+            CHECK(message.msg_controllen == (kinds[i] == SOCK_STREAM ? sizeof control : 0), "%d", (int)message.msg_controllen);
+            memcpy(&who, CMSG_DATA((struct cmsghdr *)control), sizeof who);
+            CHECK(kinds[i] != SOCK_STREAM || (!who.pid && !who.uid && !who.gid), "%d %u %u", who.pid, who.uid, who.gid);
+        }
         close(pair[1]);
     }
     // The program of the accepted socket may ask after the client has sent.
@@ -145,6 +155,17 @@ static void refused_and_again(void) {
     own = loopback(0);
     ANSWERS(0, bind(fd, (void *)&own, sizeof own));
     ANSWERS(0, connect(fd, (void *)&open_at, sizeof open_at));
+    close(fd);
+    // An address without a route does not come so far: the port stays.
+    struct sockaddr_in nowhere = {.sin_family = AF_INET, .sin_port = htons(9), .sin_addr.s_addr = htonl(0xf0000001)}, after;
+    fd = socket(AF_INET, SOCK_STREAM, 0);
+    own = loopback(0);
+    CHECK(!bind(fd, (void *)&own, sizeof own) && !getsockname(fd, (void *)&own, &len), "bind");
+    CHECK(connect(fd, (void *)&nowhere, sizeof nowhere) < 0, "240.0.0.1");
+    CHECK(!listen(fd, 1) && !getsockname(fd, (void *)&after, &len) && after.sin_port == own.sin_port, "another port");
+    int again = socket(AF_INET, SOCK_STREAM, 0);
+    ANSWERS(EADDRINUSE, bind(again, (void *)&own, sizeof own));
+    close(again);
     close(fd);
     close(from);
 }

@@ -156,7 +156,7 @@ pub fn random_ioctl<M: Machine>(ctx: &Ctx<'_, M>, request: u32, argument: u64) -
         let mut part = [0; STEP];
         for done in (0..len).step_by(STEP) {
             ctx.user().read_bytes(from.wrapping_add(done as u64), &mut part[..STEP.min(len - done)])?;
-            if ctx.interrupted() {
+            if done + STEP < len && ctx.interrupted() {
                 return Err(Errno::EFAULT); // as on Linux, where fewer bytes than the length were taken
             }
         }

@@ -160,7 +160,7 @@ impl<H: Host> Endpoint<H> {
             }
             Err(e) => {
                 let later = e == FsError::Refused && !this.is_unix() && io.nonblock;
-                this.unlink(later);
+                this.unlink(e, later);
                 if later {
                     this.readiness.notify();
                     return Err(FsError::InProgress);
@@ -170,14 +170,14 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Undoes the start of a connection. If it was `refused`, a later call says so.
-    fn unlink(&self, refused: bool) {
+    /// Undoes the start of a connection, which ended in `error`. If it is told `later`, a later call says so.
+    fn unlink(&self, error: FsError, later: bool) {
         let mut state = self.state();
-        if refused {
-            self.fail(FsError::Refused);
+        if later {
+            self.fail(error);
         }
-        (state.phase, state.remote) = (if refused { Phase::Refused } else { Phase::Idle }, None);
-        let port = self.is_tcp().then(|| self.leave_address(&mut state));
+        (state.phase, state.remote) = (if later { Phase::Refused } else { Phase::Idle }, None);
+        let port = (error == FsError::Refused && self.is_tcp()).then(|| self.leave_address(&mut state));
         let peer = state.peer.take();
         drop(state);
         drop(peer);

@@ -253,7 +253,7 @@ impl<H: Host> Endpoint<H> {
         flags: ReceiveFlags,
     ) -> Result<Received<H>, FsError> {
         let since = self.is_readable()?;
-        // Before the messages that came before it, as on Linux.
+        // The error comes before the messages that arrived earlier, as on Linux.
         if let Some(error) = self.take_error() {
             return Err(error);
         }
@@ -345,5 +345,5 @@ fn copy<H: Host>(
         copied += n;
     }
     let bytes = if flags.contains(ReceiveFlags::TRUNCATE) { length } else { copied };
-    Ok(Received { bytes, truncated: copied < length, ..Received::nothing() })
+    Ok(Received { bytes, is_message: true, truncated: copied < length, ..Received::nothing() })
 }

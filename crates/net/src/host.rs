@@ -101,6 +101,8 @@ bitflags::bitflags! {
 pub struct Received<H: Host> {
     /// Received bytes, or the real length with [`ReceiveFlags::TRUNCATE`].
     pub bytes: usize,
+    /// A datagram or a packet came, perhaps without bytes. Nothing comes at an end.
+    pub is_message: bool,
     /// The rest of the message did not fit, and is lost.
     pub truncated: bool,
     /// The sender of a datagram, or the peer with [`ReceiveFlags::SENDER`] if it has a name.
@@ -113,7 +115,8 @@ pub struct Received<H: Host> {
 
 impl<H: Host> Received<H> {
     pub(crate) const fn nothing() -> Self {
-        Received { bytes: 0, truncated: false, from: None, arrival: None, ancillary: Ancillary::none() }
+        let (is_message, truncated) = (false, false);
+        Received { bytes: 0, is_message, truncated, from: None, arrival: None, ancillary: Ancillary::none() }
     }
 }
 

@@ -324,8 +324,8 @@ impl<H: Host> Pipe<H> {
             }
         }
         self.read.store(at, Ordering::Release);
-        // Writers and polls wait for room only while less than ATOMIC bytes are free, and the read that frees the last
-        // of these wakes them, as on Linux. That is checked now, after the store of the new position, because writers
+        // Writers and polls wait for room only while less than ATOMIC bytes are free. The read that frees the last of
+        // these wakes them, as on Linux. That is checked now, after the store of the new position, because writers
         // continued during the copy. A writer that then found the ring full has read the position after its last
         // write. So either it saw the new position, or its write is seen here.
         fence_full();

@@ -194,7 +194,6 @@ pub fn sys_setsockopt<M: Machine>(
             let chosen = CONGESTION.iter().position(|known| **known == named).ok_or(Errno::ENOENT)?;
             set_kept(options, level, name, chosen as i32)
         }
-        // No protocol runs above TCP, as on a Linux without such modules.
         (raw::SOL_IP, raw::IP_TTL) if value()? == 0 => Err(Errno::EINVAL),
         (raw::SOL_IP, raw::IP_TOS) | (raw::SOL_IPV6, raw::IPV6_TCLASS) => {
             // -1 stands for the usual class of IPv6.
@@ -207,6 +206,7 @@ pub fn sys_setsockopt<M: Machine>(
             let class = class & !own | kept_value(options, level, name) & own;
             set_kept(options, level, name, if level == raw::SOL_IP { class & 0xff } else { class })
         }
+        // No protocol runs above TCP, as on a Linux without such modules.
         (raw::SOL_TCP, raw::TCP_ULP) => short_name(ctx, at, len).and(Err(Errno::ENOENT)),
         _ => set_kept(options, level, name, value()?),
     }

@@ -127,7 +127,7 @@ fn given<M: Machine>(ctx: &Ctx<'_, M>, file: &Arc<File<M>>, at: u64, len: i32) -
         return Ok(None);
     }
     match of(file) {
-        // A stream of TCP ignores any address that is one in length.
+        // A stream of TCP ignores any address of a valid length.
         Ok(socket) if socket.kind() == Kind::Stream && socket.family() != Family::Unix => {
             Given::check(ctx, at, len).map(|()| None)
         }
@@ -209,6 +209,7 @@ fn each_message(at: u64, count: u32, mut each: impl FnMut(u64, usize) -> Result<
 /// The result of a receive beside the bytes: their number, and flags for the program.
 struct Got<M: Machine> {
     len: usize,
+    is_message: bool,
     flags: u32,
     from: Option<Told>,
     arrival: Option<Arrival>,
@@ -233,7 +234,7 @@ fn receive<M: Machine>(
         let len = if flags & raw::MSG_TRUNC != 0 { whole } else { copied };
         let flags = if copied < whole { raw::MSG_TRUNC } else { 0 };
         let from = Some(Told::netlink(0, 0));
-        return Ok(Got { len, flags, from, arrival: None, ancillary: Ancillary::none() });
+        return Ok(Got { len, is_message: true, flags, from, arrival: None, ancillary: Ancillary::none() });
     }
     let socket: &Socket<M> = of(file)?;
     if flags & raw::MSG_OOB != 0 {
@@ -254,7 +255,8 @@ fn receive<M: Machine>(
     let received = socket.receive(&waits(file, flags, &interrupted), &mut to.transfer(ctx), how)?;
     let flags = if received.truncated { raw::MSG_TRUNC } else { 0 };
     let from = received.from.map(|address| super::told(&address, socket.family()));
-    Ok(Got { len: received.bytes, flags, from, arrival: received.arrival, ancillary: received.ancillary })
+    let (len, is_message) = (received.bytes, received.is_message);
+    Ok(Got { len, is_message, flags, from, arrival: received.arrival, ancillary: received.ancillary })
 }
 
 /// `recvfrom`
@@ -284,13 +286,28 @@ pub fn sys_recvfrom<M: Machine>(
 /// The credentials of a message without any: neither side had asked for them when it was sent.
 const UNTOLD: Credentials = Credentials { pid: 0, uid: 65_534, gid: 65_534 };
 
+/// The credentials that come with what a Unix socket received. As on Linux, those of a stream's end are zeroes, and no
+/// message brings none.
+fn credentials_of<M: Machine>(socket: &Socket<M>, got: &Got<M>) -> Option<Credentials> {
+    match got.ancillary.credentials {
+        Some(credentials) => Some(credentials),
+        None if got.is_message || got.len > 0 => Some(UNTOLD),
+        None if socket.kind() == Kind::Stream => Some(Credentials { pid: 0, uid: 0, gid: 0 }),
+        None => None,
+    }
+}
+
 fn receive_message<M: Machine>(ctx: &Ctx<'_, M>, file: &Arc<File<M>>, at: u64, flags: u32) -> Result<usize, Errno> {
     is_socket(file)?;
     let header = Header::read(ctx, at)?;
     let mut got = receive(ctx, file, &header.vectors, flags, header.name != 0)?;
     let mut writer = Writer::new(header.control, header.control_len);
-    if of(file).is_ok_and(|socket| socket.family() == Family::Unix && socket.options().has(Flags::PASS_CREDENTIALS)) {
-        writer.credentials(ctx, got.ancillary.credentials.unwrap_or(UNTOLD))?;
+    if let Ok(socket) = of(file)
+        && socket.family() == Family::Unix
+        && socket.options().has(Flags::PASS_CREDENTIALS)
+        && let Some(credentials) = credentials_of(socket, &got)
+    {
+        writer.credentials(ctx, credentials)?;
     }
     if let (Some(arrival), Ok(socket)) = (got.arrival, of(file)) {
         headers::store(ctx, &mut writer, socket, arrival)?;

@@ -55,7 +55,7 @@ impl Given {
         Ok(len)
     }
 
-    /// The same, for a `socket` that is not of netlink. Linux checks an address as the socket's family does.
+    /// As `read`, for a `socket` that is not of netlink. Linux checks an address as the socket's family does.
     pub(super) fn read_for<M: Machine>(
         ctx: &Ctx<'_, M>,
         at: u64,

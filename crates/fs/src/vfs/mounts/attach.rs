@@ -38,8 +38,12 @@ impl<H: Host> Vfs<H> {
         let InodeContent::Directory(directory) = &parent.inode.node else { return Err(FsError::Busy) };
         let hidden = Some(target.clone());
         let mount = Arc::try_new(Mount::new(id, around.id, (root.clone(), source), hidden, false))?;
-        let memory = SpareEntry::try_new()?;
-        let earlier = self.mounts.lock().list(memory, mount.clone());
+        // A mount that moves has its place in the list.
+        let earlier = self.mounts.lock().relist(mount.clone());
+        if earlier.is_none() {
+            let memory = SpareEntry::try_new()?;
+            self.mounts.lock().list(memory, mount.clone());
+        }
         let attached = match parent.through() {
             Some(through) => self.cover(&through.bind, (parent, name), directory, target, root),
             None => directory.shown_memory().map(|memory| {
@@ -60,11 +64,12 @@ impl<H: Host> Vfs<H> {
                 Ok(mount)
             }
             other => {
-                let gone = match earlier {
-                    Some(earlier) => self.mounts.lock().relist(earlier),
-                    None => self.mounts.lock().unlist(id).map(|(_, _, mount)| mount),
+                // Neither is dropped under the lock.
+                let (replaced, gone) = match earlier {
+                    Some(earlier) => (self.mounts.lock().relist(earlier), None),
+                    None => (None, self.mounts.lock().unlist(id)),
                 };
-                drop(gone);
+                drop((replaced, gone));
                 Err(other.err().unwrap_or(FsError::NotFound))
             }
         }

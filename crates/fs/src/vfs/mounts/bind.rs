@@ -39,7 +39,7 @@ impl<H: Host> Vfs<H> {
         let mut copies: Vec<Arc<Mount<H>>> = Vec::try_with_capacity(family.len())?;
         let mount = self.bind_one(&mut changes, target, source, source.restrictions(), own.source.clone())?;
         copies.push_reserved(mount);
-        // The mounts and their copies, by the number of the mount.
+        // The copies, by the number of the copied mount.
         let mut copied = Map::new();
         let result = (copied.try_insert(own.id, copies[0].clone()).map(drop).map_err(FsError::from)).and_then(|()| {
             family[1..].iter().try_for_each(|one| self.copy_below(&mut changes, one, &mut copies, &mut copied))

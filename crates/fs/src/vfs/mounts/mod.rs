@@ -95,9 +95,10 @@ impl<H: Host> Mounts<H> {
         self.all.get_mut(&mount.id).map(|listed| core::mem::replace(listed, mount))
     }
 
-    /// Lists `mount`. Returns the earlier one of its number.
-    pub fn list(&mut self, memory: MountMemory<H>, mount: Arc<Mount<H>>) -> Option<Arc<Mount<H>>> {
-        self.all.insert(memory, mount.id, mount)
+    /// Lists `mount`, whose number no other mount has.
+    pub fn list(&mut self, memory: MountMemory<H>, mount: Arc<Mount<H>>) {
+        let earlier = self.all.insert(memory, mount.id, mount);
+        debug_assert!(earlier.is_none());
     }
 }
 
@@ -591,7 +592,6 @@ mod tests {
         make(&vfs, b"/late/again").unwrap();
     }
 
-    /// Each is found by its number, so the time grows with their count, not with its square.
     #[test]
     fn all_mounts_that_there_may_be_come_and_go() {
         let vfs = tree();
