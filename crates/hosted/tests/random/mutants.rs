@@ -38,9 +38,10 @@ pub fn switch_on(mutant: Option<Mutant>) {
     }
 }
 
-/// Operations of each CPU in one attempt, and attempts.
+/// Operations of each CPU in one attempt.
 const STEPS: u64 = 20_000;
-const ATTEMPTS: u64 = 8;
+/// Enough for a step whose absence shows in two of five attempts, and on a loaded machine in fewer.
+const ATTEMPTS: u64 = 64;
 /// Longer than an attempt takes; a run that hangs has detected it too.
 const LIMIT: Duration = Duration::from_secs(60);
 
