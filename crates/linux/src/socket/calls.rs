@@ -273,8 +273,8 @@ pub fn sys_connect<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, len: i32)
     let socket = of(&file)?;
     let given = Given::read_for(ctx, at, len, socket)?;
     // A stream of IPv6 takes no address of IPv4.
-    let short = socket.family() == Family::Inet6 && socket.kind() == Kind::Stream;
-    if short && matches!(given, Given::Inet(_)) && (len as usize) < Given::least(Family::Inet6) {
+    let is_six = socket.family() == Family::Inet6 && socket.kind() == Kind::Stream;
+    if is_six && matches!(given, Given::Inet(_)) && (len as usize) < Given::least(Family::Inet6) {
         return Err(Errno::EINVAL);
     }
     if matches!(given, Given::Unspecified) {

@@ -81,12 +81,12 @@ const KEPT: [Kept; quire_net::KEPT] = [
     number(raw::SOL_TCP, raw::TCP_FASTOPEN, 0, 0, i32::MAX),
     switch(raw::SOL_TCP, raw::TCP_QUICKACK, 1),
     number(raw::SOL_IP, raw::IP_TOS, 0, i32::MIN, i32::MAX),
-    number(raw::SOL_IP, raw::IP_TTL, 64, -1, 255),
+    number(raw::SOL_IP, raw::IP_TTL, 64, 1, 255),
     switch(raw::SOL_IP, raw::IP_RECVERR, 0),
     number(raw::SOL_IP, raw::IP_MTU_DISCOVER, 1, 0, 5),
     switch(raw::SOL_IP, raw::IP_BIND_ADDRESS_NO_PORT, 0),
-    number(raw::SOL_IPV6, raw::IPV6_TCLASS, 0, -1, 255),
-    number(raw::SOL_IPV6, raw::IPV6_UNICAST_HOPS, 64, -1, 255),
+    number(raw::SOL_IPV6, raw::IPV6_TCLASS, 0, 0, 255),
+    number(raw::SOL_IPV6, raw::IPV6_UNICAST_HOPS, 64, 0, 255),
     switch(raw::SOL_IPV6, raw::IPV6_RECVERR, 0),
     switch(raw::SOL_IP, raw::IP_PKTINFO, 0),
     switch(raw::SOL_IP, raw::IP_RECVTTL, 0),
@@ -194,21 +194,32 @@ pub fn sys_setsockopt<M: Machine>(
             let chosen = CONGESTION.iter().position(|known| **known == named).ok_or(Errno::ENOENT)?;
             set_kept(options, level, name, chosen as i32)
         }
-        (raw::SOL_IP, raw::IP_TTL) if value()? == 0 => Err(Errno::EINVAL),
-        (raw::SOL_IP, raw::IP_TOS) | (raw::SOL_IPV6, raw::IPV6_TCLASS) => {
-            // -1 stands for the usual class of IPv6.
-            let class = match value()? {
-                -1 if level == raw::SOL_IPV6 => 0,
-                class => class,
-            };
-            // The two lowest bits of a stream are the kernel's.
-            let own = if socket.kind() == Kind::Stream { CONGESTION_BITS } else { 0 };
-            let class = class & !own | kept_value(options, level, name) & own;
-            set_kept(options, level, name, if level == raw::SOL_IP { class & 0xff } else { class })
-        }
         // No protocol runs above TCP, as on a Linux without such modules.
         (raw::SOL_TCP, raw::TCP_ULP) => short_name(ctx, at, len).and(Err(Errno::ENOENT)),
-        _ => set_kept(options, level, name, value()?),
+        _ => {
+            let value = match (value()?, usual(&ctx.linux.settings, level, name)) {
+                (-1, Some(usual)) => usual,
+                (value, _) => value,
+            };
+            let value = match (level, name) {
+                (raw::SOL_IP, raw::IP_TOS) => value & 0xff,
+                _ => value,
+            };
+            let is_class = matches!((level, name), (raw::SOL_IP, raw::IP_TOS) | (raw::SOL_IPV6, raw::IPV6_TCLASS));
+            // These bits of a stream are the kernel's, and stay 0.
+            let own = if is_class && socket.kind() == Kind::Stream { CONGESTION_BITS } else { 0 };
+            set_kept(options, level, name, value & !own)
+        }
+    }
+}
+
+/// The value for which -1 stands.
+fn usual(settings: &Settings, level: u32, name: u32) -> Option<i32> {
+    match (level, name) {
+        (raw::SOL_IP, raw::IP_TTL) => Some(settings.get(Setting::Hops) as i32),
+        (raw::SOL_IPV6, raw::IPV6_UNICAST_HOPS) => Some(Header::USUAL.hops.into()),
+        (raw::SOL_IPV6, raw::IPV6_TCLASS) => Some(Header::USUAL.class.into()),
+        _ => None,
     }
 }
 
@@ -440,10 +451,6 @@ fn value<M: Machine>(socket: &Socket<M>, level: u32, name: u32) -> Result<Value,
     if (level, name) == (raw::SOL_TCP, raw::TCP_CONGESTION) {
         return Ok(Value::Text(CONGESTION[kept_value(options, level, name) as usize % CONGESTION.len()]));
     }
-    if matches!((level, name), (raw::SOL_IP, raw::IP_TTL) | (raw::SOL_IPV6, raw::IPV6_UNICAST_HOPS)) {
-        let hops = kept_value(options, level, name);
-        return Ok(Value::Number(if hops == -1 { Header::USUAL.hops.into() } else { hops }));
-    }
     if let Some((place, kept)) = kept(level, name) {
         return Ok(Value::Number(kept.first.wrapping_add(options.kept(place) as i32)));
     }
@@ -508,6 +515,16 @@ pub(super) fn socket_option(options: &Options, name: u32) -> Result<Value, Errno
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_usual_time_to_live_is_the_setting() {
+        let settings = Settings::new();
+        assert_eq!(usual(&settings, raw::SOL_IP, raw::IP_TTL), Some(64));
+        settings.set(Setting::Hops, 77).expect("within bounds");
+        assert_eq!(usual(&settings, raw::SOL_IP, raw::IP_TTL), Some(77));
+        assert_eq!(usual(&settings, raw::SOL_IPV6, raw::IPV6_UNICAST_HOPS), Some(64));
+        assert_eq!(usual(&settings, raw::SOL_IP, raw::IP_TOS), None);
+    }
 
     #[test]
     fn buffers_are_twice_as_large_as_asked_for_within_bounds() {

@@ -149,8 +149,8 @@ pub fn sys_sendto<M: Machine>(
     let file = ctx.file(fd)?;
     is_socket(&file)?;
     let from = Vectors::one(from, len)?;
-    let named = of(&file).is_ok_and(|socket| socket.kind() == Kind::Datagram && socket.family() != Family::Unix);
-    if named && to != 0 && to_len == 0 {
+    let is_udp = |socket: &Socket<M>| socket.kind() == Kind::Datagram && socket.family() != Family::Unix;
+    if to != 0 && to_len == 0 && of(&file).is_ok_and(is_udp) {
         return Err(Errno::EINVAL);
     }
     let to = given(ctx, &file, to, to_len)?;
