@@ -1,29 +1,12 @@
 // Sockets at the edges of their states: refused, half closed, reset, full. Each check holds on Linux and on Quire.
 #define _GNU_SOURCE
-#include "checks.h"
-#include <arpa/inet.h>
-#include <netinet/in.h>
+#include "sockets.h"
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <stddef.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/select.h>
-#include <sys/socket.h>
 #include <sys/uio.h>
-#include <sys/un.h>
-
-static struct sockaddr_in loopback(int port) {
-    return (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-}
-
-// An abstract name of this process.
-static struct sockaddr_un named(const char *name, socklen_t *len) {
-    struct sockaddr_un at = {.sun_family = AF_UNIX};
-    int n = snprintf(at.sun_path + 1, sizeof at.sun_path - 1, "edges-%d-%s", getpid(), name);
-    *len = offsetof(struct sockaddr_un, sun_path) + 1 + n;
-    return at;
-}
 
 static int bound(int type, const char *name) {
     socklen_t len;
@@ -37,26 +20,6 @@ static int joined(int fd, const char *name) {
     socklen_t len;
     struct sockaddr_un at = named(name, &len);
     return connect(fd, (void *)&at, len);
-}
-
-// A listening TCP socket at a free port, which it stores.
-static int listener(struct sockaddr_in *at) {
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    socklen_t len = sizeof *at;
-    *at = loopback(0);
-    CHECK(fd >= 0 && !bind(fd, (void *)at, len) && !listen(fd, 4), "listen");
-    CHECK(!getsockname(fd, (void *)at, &len) && at->sin_port, "getsockname");
-    return fd;
-}
-
-static void connected(int ends[2]) {
-    struct sockaddr_in at;
-    int from = listener(&at);
-    ends[0] = socket(AF_INET, SOCK_STREAM, 0);
-    CHECK(!connect(ends[0], (void *)&at, sizeof at), "connect");
-    ends[1] = accept(from, NULL, NULL);
-    CHECK(ends[1] >= 0, "accept");
-    close(from);
 }
 
 static int events_of(int fd) {

@@ -1,48 +1,13 @@
 // Names, credentials, options and errors of sockets, and sets of epoll within sets. Each check holds on Linux and on
 // Quire.
 #define _GNU_SOURCE
-#include "checks.h"
-#include <arpa/inet.h>
-#include <netinet/in.h>
+#include "sockets.h"
 #include <netinet/ip.h>
 #include <netinet/tcp.h>
-#include <stddef.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/uio.h>
-#include <sys/un.h>
-
-static struct sockaddr_in loopback(int port) {
-    return (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-}
-
-static struct sockaddr_un named(const char *name, socklen_t *len) {
-    struct sockaddr_un at = {.sun_family = AF_UNIX};
-    int n = snprintf(at.sun_path + 1, sizeof at.sun_path - 1, "names-%d-%s", getpid(), name);
-    *len = offsetof(struct sockaddr_un, sun_path) + 1 + n;
-    return at;
-}
-
-static int listener(struct sockaddr_in *at) {
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    socklen_t len = sizeof *at;
-    *at = loopback(0);
-    CHECK(fd >= 0 && !bind(fd, (void *)at, len) && !listen(fd, 4), "listen");
-    CHECK(!getsockname(fd, (void *)at, &len) && at->sin_port, "getsockname");
-    return fd;
-}
-
-static void connected(int ends[2]) {
-    struct sockaddr_in at;
-    int from = listener(&at);
-    ends[0] = socket(AF_INET, SOCK_STREAM, 0);
-    CHECK(!connect(ends[0], (void *)&at, sizeof at), "connect");
-    ends[1] = accept(from, NULL, NULL);
-    CHECK(ends[1] >= 0, "accept");
-    close(from);
-}
 
 static int has_peer(int fd) {
     struct sockaddr_storage at;
@@ -91,7 +56,7 @@ static void late_credentials(void) {
     for (int i = 0; i < 3; i++) {
         CHECK(!socketpair(AF_UNIX, kinds[i], 0, pair) && write(pair[0], "x", 1) == 1 && write(pair[0], "y", 1) == 1, "write");
         CHECK(!setsockopt(pair[1], SOL_SOCKET, SO_PASSCRED, &(int){1}, 4), "SO_PASSCRED");
-        CHECK(told(pair[1], &who, &flags, CMSG_SPACE(sizeof who)) && !(flags & MSG_CTRUNC), "credentials of nobody");
+        CHECK(told(pair[1], &who, &flags, CMSG_SPACE(sizeof who)) && !(flags & MSG_CTRUNC), "credentials without a sender");
         CHECK(who.pid == 0 && who.uid == 65534 && who.gid == 65534, "%d %u %u", who.pid, who.uid, who.gid);
         CHECK(!told(pair[1], &who, &flags, 0) && (flags & MSG_CTRUNC), "no room");
         CHECK(write(pair[0], "z", 1) == 1 && told(pair[1], &who, &flags, CMSG_SPACE(sizeof who)) && who.pid == getpid(), "asked");
@@ -221,7 +186,13 @@ static void options_of_ip(void) {
     CHECK(!setsockopt(tcp, SOL_IP, IP_TOS, &(int){0xff}, 4) && option(tcp, SOL_IP, IP_TOS) == 0xfc, "of a stream");
     CHECK(!setsockopt(six, SOL_IPV6, IPV6_TCLASS, &(int){9}, 4) && option(six, SOL_IPV6, IPV6_TCLASS) == 9, "a class");
     CHECK(!setsockopt(six, SOL_IPV6, IPV6_TCLASS, &(int){-1}, 4) && option(six, SOL_IPV6, IPV6_TCLASS) == 0, "the usual one");
-    ANSWERS(EINVAL, setsockopt(six, SOL_IPV6, IPV6_TCLASS, &(int){256}, 4));
+    int stream = socket(AF_INET6, SOCK_STREAM, 0);
+    for (int i = 0; i < 2; i++) {
+        ANSWERS(EINVAL, setsockopt(i ? stream : six, SOL_IPV6, IPV6_TCLASS, &(int){256}, 4));
+        ANSWERS(EINVAL, setsockopt(i ? stream : six, SOL_IPV6, IPV6_TCLASS, &(int){-2}, 4));
+    }
+    CHECK(!setsockopt(stream, SOL_IPV6, IPV6_TCLASS, &(int){0xff}, 4) && option(stream, SOL_IPV6, IPV6_TCLASS) == 0xfc, "of a stream");
+    close(stream);
     CHECK(!setsockopt(six, SOL_IPV6, IPV6_UNICAST_HOPS, &(int){-1}, 4), "hops");
     CHECK(option(six, SOL_IPV6, IPV6_UNICAST_HOPS) == 64, "%d", option(six, SOL_IPV6, IPV6_UNICAST_HOPS));
     close(udp);
@@ -287,7 +258,7 @@ static void errors_of_addresses(void) {
 }
 
 // A privileged sender may name any process that exists.
-static void credentials_of_nobody(void) {
+static void credentials_of_an_ended_process(void) {
     int pair[2];
     CHECK(!socketpair(AF_UNIX, SOCK_STREAM, 0, pair), "socketpair");
     pid_t gone = fork();
@@ -409,7 +380,7 @@ static const struct check checks[] = {
     {"options_of_ip", options_of_ip},
     {"names_of_algorithms", names_of_algorithms},
     {"errors_of_addresses", errors_of_addresses},
-    {"credentials_of_nobody", credentials_of_nobody},
+    {"credentials_of_an_ended_process", credentials_of_an_ended_process},
     {"files_in_flight", files_in_flight},
     {"longest_messages", longest_messages},
     {"edges_of_nested_sets", edges_of_nested_sets},

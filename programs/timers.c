@@ -142,7 +142,7 @@ static void a_timer_sends_its_signal(void) {
     CHECK(!create(CLOCK_REALTIME, NULL, &id), "without an event");
     ANSWERS(0, set(id, 0, 1000 * S, 0));
     uint64_t left = rest(id), start = now_ns();
-    CHECK(left > 900 * S && left <= 1000 * S, "what is left: %llu", (unsigned long long)left);
+    CHECK(left > 900 * S && left <= 1000 * S, "the rest: %llu", (unsigned long long)left);
     ANSWERS(0, set(id, 0, 10 * MS, 0));
     CHECK(await(SIGALRM, 5 * S, &info) && now_ns() - start >= 10 * MS, "it expires, and not early");
     CHECK(info.si_code == SI_TIMER && info.si_value.sival_int == id && info.si_timerid == id && info.si_overrun == 0, "what it tells");
