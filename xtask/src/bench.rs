@@ -103,6 +103,19 @@ fn complaints(mut log: std::fs::File) -> Vec<String> {
     lines
 }
 
+/// The figures of the recording build, which are counts: lines, locks, allocations.
+pub fn counts(places: &Places) -> Result<Vec<(String, f64)>> {
+    let lab = build_recording(places)?;
+    let about = || "cannot run the lab".to_string();
+    let out = Command::new(lab).stdin(Stdio::null()).output().doing(about)?;
+    if !out.status.success() {
+        eprint!("{}", String::from_utf8_lossy(&out.stderr));
+        return Err(Failure::machine(format_args!("the recording benches ended with {}", out.status)));
+    }
+    let lines = compare::parse(&String::from_utf8_lossy(&out.stdout));
+    Ok(lines.into_iter().map(|line| (line.name, line.value)).collect())
+}
+
 /// The lab's program, compiled as for production.
 pub fn build_native(places: &Places) -> Result<PathBuf> {
     build(places, BUILDS[0])

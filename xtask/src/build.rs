@@ -21,6 +21,11 @@ pub fn kernel(places: &Places) -> Result<PathBuf> {
     if let Some(given) = std::env::var_os("QUIRE_KERNEL") {
         return Ok(given.into());
     }
+    compiled(places)
+}
+
+/// The kernel of the tree at `places`, built if it is stale.
+pub fn compiled(places: &Places) -> Result<PathBuf> {
     compile(places, "kernel", &[])
 }
 

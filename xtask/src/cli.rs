@@ -32,6 +32,7 @@ Examples:
   ./quire compare -- ./my-program                   the same program on Quire and on Debian's Linux, side by side
   ./quire bench mapper                              costs of the memory core's parts and of replaced designs
   ./quire lab                                       before, after, Quire and Linux: all claims measured and drawn
+  ./quire counts --against HEAD~20                  instructions of operations, of two builds
   ./quire conflicts                                 the commutative operations that share cache lines
   ./quire profile -- ./my-program                   the kernel's instructions during a program, by function
   ./quire trace -- ./my-program                     the kernel's events during a program, for Perfetto's viewer
@@ -61,6 +62,8 @@ pub enum Command {
     Lab(Lab),
     /// Show which commutative operations share cache lines: the conflict matrix
     Conflicts(Conflicts),
+    /// Count the kernel's instructions of some 160 operations, beside kept values, another commit or Linux
+    Counts(Counts),
     /// Run a program and show how many instructions the kernel executes, by function
     Profile(Profile),
     /// Run a program and show its events by CPU and process: faults, map changes, shootdowns, paging, waits
@@ -476,6 +479,43 @@ pub struct Conflicts {
     /// code that needed the lines
     #[arg(short, long, requires = "counted")]
     pub verbose: bool,
+}
+
+const COUNTS_EXAMPLES: &str = "\
+Each operation of programs/counts.c runs in a guest on a counted clock, so figures repeat.
+./quire test counts fails where a row is more than 2 % above its value in lab/counts.toml.
+
+Examples:
+  ./quire counts                       all operations, beside the kept values
+  ./quire counts protect fork          the operations with `protect` or `fork` in their names
+  ./quire counts --against HEAD~20     beside the kernel of another commit, which is built once
+  ./quire counts --linux               beside Debian's Linux
+  ./quire counts --all                 also requests to servers, and the memory core's lines and locks
+  ./quire counts --keep protect        keeps the new values of these rows";
+
+/// Options of `counts`.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = COUNTS_EXAMPLES)]
+pub struct Counts {
+    /// Parts of the names of the operations to count
+    #[arg(value_name = "NAME")]
+    pub names: Vec<String>,
+
+    /// Build the kernel of this commit, too, and print its counts beside
+    #[arg(long, value_name = "COMMIT", group = "beside")]
+    pub against: Option<String>,
+
+    /// Print the counts of Debian's Linux beside
+    #[arg(long, group = "beside")]
+    pub linux: bool,
+
+    /// Count requests to servers too, and the lines and locks of the memory core on the hosted machine
+    #[arg(long)]
+    pub all: bool,
+
+    /// Write the new values to lab/counts.toml. The reasons beside values stay
+    #[arg(long)]
+    pub keep: bool,
 }
 
 const PROFILE_EXAMPLES: &str = "\

@@ -1,7 +1,7 @@
 //! `./quire`: the one command of the project. It builds Quire, runs programs in it, tests it, debugs it, compares it.
 //!
 //! Each command is a module that reads top-down: [`run`], [`mod@test`], [`doctor`], [`debug`], [`compare`],
-//! [`mod@bench`], [`lab`], [`conflicts`], [`profile`], [`mod@trace`], [`fuzz`], [`build`]. Below them are [`image`]
+//! [`mod@bench`], [`lab`], [`conflicts`], [`counts`], [`profile`], [`mod@trace`], [`fuzz`], [`build`]. Below them are [`image`]
 //! (the guest's files), [`machine`] (QEMU and its ports) and [`setup`] (files that are made or fetched once).
 
 mod bench;
@@ -10,6 +10,7 @@ mod build;
 mod cli;
 mod compare;
 mod conflicts;
+mod counts;
 mod debug;
 mod doctor;
 mod failure;
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
         cli::Command::Bench(options) => bench::command(&places, &options),
         cli::Command::Lab(options) => lab::command(&places, &options),
         cli::Command::Conflicts(options) => conflicts::command(&places, &options),
+        cli::Command::Counts(options) => counts::command(&places, &options),
         cli::Command::Profile(options) => profile::command(&places, &options),
         cli::Command::Trace(options) => trace::command(&places, &options),
         cli::Command::Fuzz(options) => fuzz::command(&places, &options),

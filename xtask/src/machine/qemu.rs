@@ -35,6 +35,10 @@ pub const PANICKED: i32 = 35;
 /// The status after 0x12: the kernel cannot run on this machine, and its log says why.
 pub const REFUSED: i32 = 37;
 
+/// What a machine with a counted clock needs beside it, so that a run depends on the kernel and the image only: the seed
+/// of RDRAND, and a time of day that follows the count. It is later than the files of any image.
+const COUNTED: [&str; 4] = ["-seed", "1", "-rtc", "base=2030-01-01T00:00:00,clock=vm"];
+
 /// A guest of more MiB than this is *large*: its memory may exceed the host's. The host reserves none of it, and
 /// provides small pages. With large pages the first touch of each descriptor, table and bitmap would fill 2 MiB.
 const LARGE: u64 = 2048;
@@ -71,7 +75,8 @@ pub struct Launch<'a> {
     pub accelerator: Accelerator,
     /// The guest's processor in QEMU's words. `None`: all features of the accelerator.
     pub cpu: Option<String>,
-    /// Count instructions (one CPU, repeatable) instead of running as fast as possible.
+    /// Count instructions instead of running as fast as possible. The clock is the count, and random numbers have a
+    /// fixed seed, so that a run repeats.
     pub count: bool,
     /// Translate all CPUs on one thread. A CPU that pauses then gives way to the next at once.
     pub turns: bool,
@@ -208,6 +213,9 @@ impl Launch<'_> {
             Accelerator::Tcg if self.count => add(&["-accel", "tcg,thread=single", "-icount", "shift=3,sleep=off"]),
             Accelerator::Tcg if self.turns => add(&["-accel", "tcg,thread=single"]),
             Accelerator::Tcg => add(&["-accel", "tcg,thread=multi"]),
+        }
+        if self.count {
+            add(&COUNTED);
         }
         // With ERMS and FSRM, Linux and other kernels would clear pages by `rep stosb`, which TCG executes byte by
         // byte.

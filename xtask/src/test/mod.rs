@@ -11,6 +11,7 @@ mod bare_metal;
 mod cargo;
 mod command;
 mod contract;
+mod counts;
 mod cpus;
 mod docs;
 mod doctor;
@@ -144,6 +145,7 @@ const MIRI: Stage = Stage { name: "miri", names: miri::names, run: miri::run };
 /// Stages that boot machines.
 const GUESTS: &[Stage] = &[
     Stage { name: "guest", names: guest::names, run: |context, done| guest::run(context, On::Quire, done) },
+    Stage { name: "counts", names: counts::names, run: counts::run },
     Stage { name: "allocation", names: allocation::names, run: allocation::run },
     Stage { name: "refusals", names: refusals::names, run: refusals::run },
     Stage { name: "checked", names: guest::checked_names, run: guest::run_checked },

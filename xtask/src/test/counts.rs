@@ -1,0 +1,48 @@
+//! What operations cost: instructions of the kernel in a guest, and counts of the memory core on the hosted machine. No
+//! row may rise above its value in `lab/counts.toml` ([`crate::counts`]).
+
+use super::{Context, verdict::Check};
+use crate::{
+    boot::{Kernel, On},
+    counts::{Section, kept},
+    failure::Result,
+};
+
+fn name(section: Section, row: &str) -> String {
+    format!("counts/{}/{row}", section.name())
+}
+
+/// One name a row.
+pub fn names(context: &Context<'_>) -> Result<Vec<String>> {
+    let kept = kept::read(context.places)?;
+    Ok(Section::ALL
+        .into_iter()
+        .flat_map(|section| kept.rows(section).keys().map(move |row| name(section, row)))
+        .collect())
+}
+
+/// Counts each section of which a row is selected.
+pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
+    if context.names_another("counts") {
+        return Ok(());
+    }
+    let kept = kept::read(context.places)?;
+    for section in Section::ALL {
+        let values = kept.rows(section);
+        if !values.keys().any(|row| context.selects(&name(section, row))) {
+            continue;
+        }
+        let kernel = Kernel::with(context.places, On::Quire, || context.kernel())?;
+        let found = section.count(context.places, &kernel, &[], false)?;
+        for row in values.keys().filter(|row| !found.iter().any(|(name, _)| name == *row)) {
+            done(Check::failed(name(section, row), "was not counted; take its row out of lab/counts.toml"));
+        }
+        for (row, value) in &found {
+            let name = name(section, row);
+            if context.selects(&name) {
+                done(Check::of(name, kept::complaint(values.get(row).copied(), *value).map_or(Ok(()), Err)));
+            }
+        }
+    }
+    Ok(())
+}
