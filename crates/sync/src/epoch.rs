@@ -27,9 +27,14 @@
 //! pushed back: a writer whose CPU has retired [`SLACK`] times more than that waits until the epoch advances. It waits
 //! before its change begins, where it may still sleep ([`Domain::push_back`]).
 //!
+//! Values that no reader can hold any more are *ready*. A thread that retires frees twice as many of them as it gives up,
+//! and a step frees twice [`Domain::every`]. So no operation pays for what another gave up, however much that was, and
+//! the values that are ready become fewer. An idle CPU frees all ([`Domain::collect_some`]), as does a shortage of
+//! memory.
+//!
 //! Pins nest on a CPU and keep the thread there; nothing may sleep while pinned (relies on C5).
 
-use crate::atomic::{AtomicU32, AtomicU64, Ordering, fence_full};
+use crate::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence_full};
 use crate::hooks::{PreemptOff, preempt_off, thread_tag};
 use crate::mutant::{Mutant, mutant};
 use crate::per_cpu::{CachePadded, PerCpu};
@@ -76,30 +81,73 @@ pub struct Slot {
     count: AtomicU32,
     /// The value of `count` at which the next step is due. Only this CPU writes it.
     due: AtomicU32,
+    /// Values that no reader can hold any more, which wait to be freed. Written under the lock of `bags`.
+    ready: AtomicPtr<Retired>,
     bags: SpinLock<Bags>,
 }
 
-crate::assert_layout!(Slot { size: 80, align: 8 });
+crate::assert_layout!(Slot { size: 128, align: 8 });
 
 struct Bags {
-    /// Values retired in epoch `stamp[i]`, newest list first in its bag; bag = epoch mod 3.
+    /// Values retired in epoch `stamp[i]`, newest list first in its bag; bag = epoch mod 3. Where the bag is not empty,
+    /// its last value and its weight.
     head: [*mut Retired; 3],
+    tail: [*mut Retired; 3],
     stamp: [u64; 3],
+    weight: [u32; 3],
+    /// The weight of the slot's `ready` values, or more.
+    ready_weight: u32,
 }
 // SAFETY: the lists are reached only under the slot's lock, and hold values that their owners gave up.
 unsafe impl Send for Bags {}
 
-/// Lists of values that no reader can hold any more.
-type Free = [*mut Retired; 3];
-
 impl Bags {
-    /// Takes out the values retired two epochs before `e`, or earlier.
-    fn take_free(&mut self, e: u64) -> Free {
+    const EMPTY: Bags =
+        Bags { head: [ptr::null_mut(); 3], tail: [ptr::null_mut(); 3], stamp: [0; 3], weight: [0; 3], ready_weight: 0 };
+
+    /// The values retired two epochs before `e`, or earlier, join those that are ready to be freed.
+    fn ripen(&mut self, e: u64, ready: &AtomicPtr<Retired>) {
         let after = if mutant(Mutant::FreedTooSoon) { 1 } else { 2 };
-        core::array::from_fn(|i| {
-            let free = self.stamp[i] + after <= e;
-            if free { core::mem::replace(&mut self.head[i], ptr::null_mut()) } else { ptr::null_mut() }
-        })
+        for i in 0..3 {
+            let head = self.head[i];
+            if !head.is_null() && self.stamp[i] + after <= e {
+                self.head[i] = ptr::null_mut();
+                record::wrote(self.tail[i]);
+                // SAFETY: the bag's last value is retired and not freed, as its whole list.
+                unsafe { (*self.tail[i]).next = ready.load(Ordering::Relaxed) };
+                ready.store(head, Ordering::Relaxed);
+                self.ready_weight = self.ready_weight.saturating_add(self.weight[i]);
+            }
+        }
+    }
+
+    /// Takes out values that are ready: `most` of them, or all if they weigh no more.
+    fn take_ready(&mut self, most: u32, ready: &AtomicPtr<Retired>) -> *mut Retired {
+        let all = ready.load(Ordering::Relaxed);
+        if all.is_null() {
+            return all;
+        }
+        if self.ready_weight <= most {
+            ready.store(ptr::null_mut(), Ordering::Relaxed);
+            self.ready_weight = 0;
+            return all;
+        }
+        // Each value weighs one at least, so these weigh `most` at least.
+        let mut last = all;
+        for _ in 1..most {
+            record::read(last);
+            // SAFETY: the list has retired values that are not freed.
+            match unsafe { (*last).next } {
+                next if next.is_null() => break,
+                next => last = next,
+            }
+        }
+        record::wrote(last);
+        // SAFETY: as above. A list that is not empty has a last value.
+        let rest = unsafe { core::mem::replace(&mut (*last).next, ptr::null_mut()) };
+        ready.store(rest, Ordering::Relaxed);
+        self.ready_weight = if rest.is_null() { 0 } else { self.ready_weight - most };
+        all
     }
 }
 
@@ -111,7 +159,8 @@ impl Slot {
             depth: AtomicU64::new(0),
             count: AtomicU32::new(0),
             due: AtomicU32::new(0),
-            bags: SpinLock::new(Rank::EPOCH, Bags { head: [ptr::null_mut(); 3], stamp: [0; 3] }),
+            ready: AtomicPtr::new(ptr::null_mut()),
+            bags: SpinLock::new(Rank::EPOCH, Bags::EMPTY),
         }
     }
 }
@@ -293,28 +342,33 @@ impl Domain {
             let mut bags = slot.bags.lock();
             let e = self.global.load(Ordering::Acquire);
             let i = (e % 3) as usize;
-            let mut old = [ptr::null_mut(); 3];
             let (mut count, mut due) = (slot.count.load(Ordering::Relaxed), slot.due.load(Ordering::Relaxed));
             if bags.stamp[i] != e {
                 // The first in this epoch. The bag's old values are at least three epochs old.
-                old = bags.take_free(e);
+                bags.ripen(e, &slot.ready);
                 bags.stamp[i] = e;
                 (count, due) = (0, self.every);
             }
             record::wrote(last);
             // SAFETY: the caller gave the values up.
             unsafe { (*last).next = bags.head[i] };
+            if bags.head[i].is_null() {
+                bags.tail[i] = last;
+            }
             bags.head[i] = first;
             count = count.saturating_add(weight);
+            bags.weight[i] = count;
             let steps = if count < due { 0 } else { 1 + (count - due) / self.every };
             if steps != 0 {
                 due = count.saturating_add(self.every);
             }
             slot.count.store(count, Ordering::Relaxed);
             slot.due.store(due, Ordering::Relaxed);
+            // More than was given up, so the values that are ready become fewer.
+            let free = bags.take_ready(weight.saturating_mul(2), &slot.ready);
             drop(bags);
-            // SAFETY: the lists are those of an epoch that every reader has left, so no reader can reach their values.
-            unsafe { free_lists(old) };
+            // SAFETY: the values are those of an epoch that every reader has left, so no reader can reach them.
+            unsafe { free_list(free) };
             steps
         };
         for _ in 0..steps {
@@ -328,39 +382,51 @@ impl Domain {
     pub(crate) fn step(&self) -> bool {
         let advanced = self.look(STRIDE);
         if advanced {
-            self.collect_mine();
+            self.collect_mine(self.every.saturating_mul(2));
         }
         advanced
     }
 
-    /// Advances the epoch where no reader holds it back, and frees this CPU's values of two epochs ago. Returns whether
-    /// the epoch advanced.
+    /// Advances the epoch where no reader holds it back, and frees this CPU's values of two epochs ago, all of them.
+    /// Returns whether the epoch advanced.
     pub fn collect(&self) -> bool {
         let advanced = self.look(usize::MAX);
-        self.collect_mine();
+        self.collect_mine(u32::MAX);
         advanced
     }
 
     /// As [`collect`](Self::collect), and frees other CPUs' values of two epochs ago: where memory is short.
     pub fn collect_everywhere(&self) -> bool {
         let advanced = self.look(usize::MAX);
-        self.slots.iter().for_each(|slot| self.collect_slot(slot));
+        self.slots.iter().for_each(|slot| self.collect_slot(slot, u32::MAX));
         advanced
     }
 
-    fn collect_mine(&self) {
-        let cpu = preempt_off();
-        self.collect_slot(self.slots.mine(&cpu));
+    /// Frees some of this CPU's values that are ready, and returns whether there were any: for a CPU with nothing else to
+    /// do. Where there are none, it reads one word of this CPU's.
+    pub fn collect_some(&self) -> bool {
+        let waits = !self.slots.of(crate::hooks::current_cpu()).ready.load(Ordering::Relaxed).is_null();
+        if waits {
+            self.collect_mine(self.every.saturating_mul(2));
+        }
+        waits
     }
 
-    fn collect_slot(&self, slot: &Slot) {
+    fn collect_mine(&self, most: u32) {
+        let cpu = preempt_off();
+        self.collect_slot(self.slots.mine(&cpu), most);
+    }
+
+    /// Frees values of a weight of `most` at most that were retired two epochs ago.
+    fn collect_slot(&self, slot: &Slot, most: u32) {
         let free = {
             let mut bags = slot.bags.lock();
             let e = self.global.load(Ordering::Acquire);
-            bags.take_free(e)
+            bags.ripen(e, &slot.ready);
+            bags.take_ready(most, &slot.ready)
         };
         // SAFETY: retired at least two epochs ago.
-        unsafe { free_lists(free) };
+        unsafe { free_list(free) };
     }
 
     /// Waits until readers let the epoch advance, if this CPU has retired very much since the last advance. A writer
@@ -402,7 +468,7 @@ impl Domain {
                 crate::hooks::relax();
             }
         }
-        self.collect_mine();
+        self.collect_mine(self.every.saturating_mul(2));
     }
 
     /// Advances as often as it takes for everything retired so far to be freed, on all CPUs; spins while readers are
@@ -415,7 +481,7 @@ impl Domain {
                 crate::hooks::relax();
             }
         }
-        self.slots.iter().for_each(|slot| self.collect_slot(slot));
+        self.slots.iter().for_each(|slot| self.collect_slot(slot, u32::MAX));
     }
 
     /// Reads up to `most` slots from where the last call of any CPU ended. Advances the epoch where none is left;
@@ -498,13 +564,8 @@ impl Drop for Pile<'_> {
     }
 }
 
-unsafe fn free_lists(lists: Free) {
-    for list in lists {
-        // SAFETY: the caller hands over lists that no reader can reach, and each is freed once.
-        unsafe { free_list(list) };
-    }
-}
-
+/// # Safety
+/// No reader can reach the values of the list, and each is freed once.
 unsafe fn free_list(mut list: *mut Retired) {
     while !list.is_null() {
         record::read(list);
@@ -710,6 +771,49 @@ mod tests {
             go.wait();
             drop(reader);
         });
+        domain.drain();
+    }
+
+    /// A thousand values that one thread gave up in one epoch are freed by those that come after, a few by each.
+    #[test]
+    fn each_retirement_frees_a_few_of_many_values() {
+        let (domain, freed) = (domain(1), Count::new(0));
+        set_cpu(0);
+        let now = || freed.load(std::sync::atomic::Ordering::SeqCst);
+        let reader = domain.pin();
+        retire(&domain, &freed, STRUCTURE, 1000);
+        drop(reader);
+        assert_eq!(now(), 0);
+        let mut rounds = 0;
+        while now() < 1000 {
+            let before = now();
+            domain.push_back();
+            retire(&domain, &freed, STRUCTURE, 1);
+            // What a step frees, and twice the retired one.
+            assert!(now() - before <= 4 * domain.every as usize + 2, "{} at once", now() - before);
+            rounds += 1;
+            assert!(rounds <= 1000, "{} wait", 1000 - now());
+        }
+        domain.drain();
+        assert_eq!(now(), 1000 + rounds);
+    }
+
+    #[test]
+    fn an_idle_cpu_frees_what_waits_a_part_at_a_time() {
+        let (domain, freed) = (domain(1), Count::new(0));
+        set_cpu(0);
+        assert!(!domain.collect_some());
+        let reader = domain.pin();
+        retire(&domain, &freed, STRUCTURE, 1000);
+        drop(reader);
+        while domain.look(usize::MAX) && domain.global.load(Ordering::Relaxed) < 6 {}
+        retire(&domain, &freed, STRUCTURE, 1);
+        let mut turns = 0;
+        while domain.collect_some() {
+            turns += 1;
+        }
+        assert_eq!(freed.load(std::sync::atomic::Ordering::SeqCst), 1000);
+        assert!(turns >= 1000 / (2 * domain.every as usize), "{turns}");
         domain.drain();
     }
 

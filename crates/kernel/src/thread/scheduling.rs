@@ -46,7 +46,7 @@ unsafe impl quire_task::Machine for Machine {
     fn idle_work(&self) -> bool {
         let vm = vm();
         vm.drain_own_queue_batch();
-        vm.idle_zero(1)
+        vm.epoch().collect_some() || vm.idle_zero(1)
     }
     fn watching(&self) -> Option<quire_task::Watching> {
         watchdog::watching()
