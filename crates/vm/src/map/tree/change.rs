@@ -14,6 +14,11 @@ const fn thin(fan_out: usize) -> usize {
     fan_out / 4
 }
 
+/// Two nodes become one where it holds this many slots or fewer.
+const fn crowded(fan_out: usize) -> usize {
+    fan_out - fan_out / 4
+}
+
 /// A prepared replacement of a range's items: published by [`Tree::commit`], or taken back when dropped.
 #[must_use = "a prepared change does nothing until it is committed"]
 pub struct Change<T, A: NodeAlloc, const F: usize> {
@@ -49,10 +54,12 @@ struct Level<A: NodeAlloc, const F: usize> {
 }
 
 impl<A: NodeAlloc, const F: usize> Level<A, F> {
-    /// Plans for `total` slots. `at_end`: the change lies at their end, as in ascending insertion; then it leaves full
-    /// nodes.
-    fn plan(level: u8, total: usize, at_end: bool) -> Self {
-        let nodes = total.div_ceil(F).max(1);
+    /// Plans for `total` slots of what were `before` nodes. `at_end`: the change lies at their end, as in ascending
+    /// insertion; then it leaves full nodes. Otherwise two nodes do not become one that is nearly full: the next change
+    /// there would split it again.
+    fn plan(level: u8, total: usize, before: usize, at_end: bool) -> Self {
+        let least = if before > 1 && !at_end && total > crowded(F) { 2 } else { 1 };
+        let nodes = total.div_ceil(F).max(least);
         let (share, wide) = if at_end && nodes > 1 { (F, 0) } else { (total / nodes, total % nodes) };
         Level { level, first: ptr::null_mut(), last: ptr::null_mut(), count: 0, share, wide, room: 0 }
     }
@@ -229,7 +236,7 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
         debug_assert!(lo < hi);
         let mut items = items.peekable();
         let root = self.root.load(Ordering::Relaxed);
-        let mut below = Level::<A, F>::plan(0, count, true);
+        let mut below = Level::<A, F>::plan(0, count, 1, true);
         if root.is_null() {
             self.fill(&mut change, &mut below, |row, from| row.take(from, &mut items, count))?;
             return self.crown(change, below);
@@ -245,6 +252,8 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
             left.set(0, starting_before(&*left.node(0), lo));
             right.set(0, starting_before(&*right.node(0), hi));
             change.delta -= distance(&left, &right) as isize;
+            // What grows at its end goes on to grow there, as in ascending insertion. What shrinks does not.
+            let mut appends = change.delta > 0;
             for level in 0..left.height() {
                 let (l, r) = (left.node(level), right.node(level));
                 let (keep, resume) = (left.index(level), right.index(level) + usize::from(level > 0));
@@ -263,8 +272,9 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
                         total += (*after).len();
                     }
                 }
-                let at_end = resume == (*r).len() && after.is_null();
-                let mut row = Level::plan(level as u8, total, at_end);
+                appends &= resume == (*r).len();
+                let at_end = appends && after.is_null();
+                let mut row = Level::plan(level as u8, total, 1 + usize::from(l != r), at_end);
                 self.fill(&mut change, &mut row, |row, from| {
                     if !before.is_null() {
                         row.copy(from, before, 0..(*before).len())?;
@@ -417,7 +427,7 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
                     chain(below.first, &mut change.built);
                     return Err(OutOfMemory);
                 }
-                let mut row = Level::plan(level, below.count, true);
+                let mut row = Level::plan(level, below.count, 1, true);
                 let done = self.fill(&mut change, &mut row, |row, from| row.adopt(from, below.first));
                 chain(below.first, &mut change.built);
                 done?;
