@@ -65,6 +65,7 @@ pub(super) struct Update<'s, M: Machine> {
 
 impl<'s, M: Machine> Row<'s, M> {
     /// An empty row for `range`.
+    #[inline(always)]
     pub fn new(space: &'s Space<M>, range: VirtRange) -> Self {
         Row {
             space,
@@ -205,6 +206,7 @@ impl<'s, M: Machine> Row<'s, M> {
 impl<'s, M: Machine> Update<'s, M> {
     /// A change that replaces the entries in `range`: every entry that overlaps it is marked, its attributes and chain
     /// are frozen. The parts of those entries outside must come back as pieces.
+    #[inline(always)] // it is made where the caller keeps it
     pub fn new(space: &'s Space<M>, writer: Writer<'s, M>, range: VirtRange) -> Self {
         let mut update = Update {
             space,
@@ -216,27 +218,32 @@ impl<'s, M: Machine> Update<'s, M> {
             previous: None,
             row: Row::new(space, range),
         };
+        update.mark_all(writer, range);
+        update
+    }
+
+    /// Marks the entries that overlap `range`.
+    fn mark_all(&mut self, writer: Writer<'s, M>, range: VirtRange) {
         // One descent finds all of them.
         let (previous, mut entries) = writer.around(range.start);
-        update.previous = previous;
+        self.previous = previous;
         loop {
             match entries.next() {
                 Some(entry) if entry.range().start < range.end => {
-                    update.include(entry);
-                    update.first.get_or_insert(entry);
-                    update.last = Some(entry);
+                    self.include(entry);
+                    self.first.get_or_insert(entry);
+                    self.last = Some(entry);
                 }
                 following => {
-                    update.following = following;
+                    self.following = following;
                     break;
                 }
             }
         }
-        update.writer = Some(writer);
-        if update.first.is_some() && !mutant(Mutant::NoFenceAfterMark) {
+        self.writer = Some(writer);
+        if self.first.is_some() && !mutant(Mutant::NoFenceAfterMark) {
             fence_full();
         }
-        update
     }
 
     /// Keeps the part before `range` of the entry that reaches into it from below.
@@ -372,15 +379,17 @@ impl<'s, M: Machine> Update<'s, M> {
 
     /// Ends the plan and does it: `work` on the leaves, then the swap, then the old entries are given up. On an error
     /// nothing has changed.
+    ///
+    /// Called once, at last: an update is large, and a call by value would copy it.
     #[inline]
-    pub fn apply(mut self, work: Work) -> Result<(), MapError> {
+    pub fn apply(&mut self, work: Work) -> Result<(), MapError> {
         self.perform(None, work)
     }
 
     /// As [`Update::apply`], with a second row that fills a hole elsewhere from entries replaced here. It is published
     /// first, so that one of the two places is always mapped.
-    pub fn apply_with(mut self, mut elsewhere: Row<'s, M>, work: Work) -> Result<(), MapError> {
-        self.perform(Some(&mut elsewhere), work)
+    pub fn apply_with(&mut self, elsewhere: &mut Row<'s, M>, work: Work) -> Result<(), MapError> {
+        self.perform(Some(elsewhere), work)
     }
 
     /// Called once: afterwards the update does nothing.

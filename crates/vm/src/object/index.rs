@@ -187,18 +187,21 @@ impl Deref for NodeSlots {
 impl<N: Nodes> IndexNode<N> {
     fn build(nodes: N, height: u32) -> Result<NonNull<Self>, OutOfMemory> {
         let node = nodes.allocate()?;
-        let value = IndexNode {
-            retired: Retired::new(),
-            nodes,
-            present: AtomicU64::new(0),
-            dirty: AtomicU64::new(0),
-            height,
-            stored: AtomicU64::new(0),
-            slots: NodeSlots(core::array::from_fn(|_| AtomicU64::new(EMPTY))),
-        };
         record::wrote(node.as_ptr());
-        // SAFETY: fresh memory for a node, by the contract of `Nodes`.
-        unsafe { node.write(value) };
+        let at = node.as_ptr();
+        // Field by field: a whole node would be made on the stack and copied.
+        // SAFETY: fresh memory for a node, by the contract of `Nodes`; each field is written once.
+        unsafe {
+            (&raw mut (*at).retired).write(Retired::new());
+            (&raw mut (*at).nodes).write(nodes);
+            (&raw mut (*at).present).write(AtomicU64::new(0));
+            (&raw mut (*at).dirty).write(AtomicU64::new(0));
+            (&raw mut (*at).height).write(height);
+            (&raw mut (*at).stored).write(AtomicU64::new(0));
+            for i in 0..SLOTS {
+                (&raw mut (*at).slots.0[i]).write(AtomicU64::new(EMPTY));
+            }
+        }
         Ok(node)
     }
 

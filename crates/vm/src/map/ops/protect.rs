@@ -32,10 +32,15 @@ impl<M: Machine> Space<M> {
         let mut lost = Prot::empty();
         let (most_data, mut data) = (self.limits().data, 0);
         let limited = most_data < M::Pmap::USER.len();
-        for e in writer.overlapping(range.start, range.end) {
-            if e.range().start > end {
+        // One descent finds them, and their neighbours.
+        let (previous, mut entries) = writer.around(range.start);
+        let (mut first, mut following) = (None, None);
+        while let Some(e) = entries.next() {
+            if e.range().start > end || e.range().start >= range.end {
+                following = Some(e);
                 break;
             }
+            first.get_or_insert(e);
             if !e.attributes().max_prot.contains(prot) {
                 error = Some(MapError::Protection);
                 break;
@@ -62,40 +67,31 @@ impl<M: Machine> Space<M> {
             error = Some(MapError::NotMapped);
         }
         let range = VirtRange { start: range.start, end: end.min(range.end) };
-        if changes && !range.is_empty() {
-            self.change_protection(writer, range, prot, lost)?;
+        if !changes || range.is_empty() {
+            return error.map_or(Ok(()), Err);
         }
-        error.map_or(Ok(()), Err)
-    }
-
-    fn change_protection<'s>(
-        &'s self,
-        writer: crate::map::Writer<'s, M>,
-        range: VirtRange,
-        prot: Prot,
-        lost: Prot,
-    ) -> Result<(), MapError> {
         let changed = |e: &Entry<M>| {
             let mut a = e.attributes();
             a.prot = prot;
             a.flags.set(Flags::NEEDS_FRONT, a.flags.contains(Flags::NEEDS_FRONT) && !prot.contains(Prot::WRITE));
             a
         };
-        let (previous, mut entries) = writer.around(range.start);
-        if let Some(e) = entries.next()
-            && e.range() == range
-            && changed(e).flags == e.flags()
-        {
+        let stays_alone = |e: &&Entry<M>| {
             let a = changed(e);
-            let previous = previous.or_else(|| writer.before(range.start)).filter(|p| p.range().end == range.start);
-            let next = entries.next().filter(|n| n.range().start == range.end);
-            if previous.into_iter().chain(next).all(|n| n.attributes() != a) {
-                return self.protect_whole(writer, e, a, lost);
-            }
+            let previous = || previous.or_else(|| writer.before(range.start)).filter(|p| p.range().end == range.start);
+            let next = following.filter(|n| n.range().start == range.end);
+            e.range() == range
+                && a.flags == e.flags()
+                && previous().into_iter().chain(next).all(|n| n.attributes() != a)
+        };
+        if let Some(e) = first.filter(|e| error.is_none() && stays_alone(e)) {
+            self.protect_whole(writer, e, changed(e), lost)?;
+        } else {
+            let mut update = Update::new(self, writer, range);
+            update.change(range, changed)?;
+            update.apply(Work::lose(range, lost, prot))?;
         }
-        let mut update = Update::new(self, writer, range);
-        update.change(range, changed)?;
-        update.apply(Work::lose(range, lost, prot))
+        error.map_or(Ok(()), Err)
     }
 
     /// Gives one whole entry the attributes `a` without joining neighbours: the most common change by far. The new

@@ -227,7 +227,7 @@ impl<M: Machine> Space<M> {
             here.push(Piece::without_private_layers(entry, old))?;
         }
         here.outside_after(gone)?;
-        here.apply_with(there, if twice { Work::None } else { Work::Clear(old) })
+        here.apply_with(&mut there, if twice { Work::None } else { Work::Clear(old) })
     }
 }
 
