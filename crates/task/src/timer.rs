@@ -99,6 +99,8 @@ pub(crate) struct Wheel {
     /// The wheel's time in ticks: every timer that hangs is due at or after it.
     time: u64,
     occupied: [u64; LEVELS],
+    /// Levels with an occupied slot.
+    levels: u32,
     slots: [[List<Hung>; SLOTS]; LEVELS],
 }
 
@@ -108,6 +110,7 @@ impl Wheel {
             cpu,
             time: 0,
             occupied: [0; LEVELS],
+            levels: 0,
             slots: core::array::from_fn(|_| core::array::from_fn(|_| List::new())),
         }
     }
@@ -132,6 +135,7 @@ impl Wheel {
         let slot = (tick >> (level as u32 * DIGIT)) as usize % SLOTS;
         timer.slot.store((level * SLOTS + slot) as u32, Relaxed);
         self.occupied[level] |= 1 << slot;
+        self.levels |= 1 << level;
         record::wrote(&self.slots[level][slot]);
         // SAFETY: not armed, so on no list; the caller keeps it alive.
         unsafe { self.slots[level][slot].push_back(NonNull::from(timer)) };
@@ -146,22 +150,37 @@ impl Wheel {
         // SAFETY: `wheel` says that it hangs on this wheel, and `slot` where.
         unsafe { self.slots[level][slot].remove(NonNull::from(timer)) };
         if self.slots[level][slot].is_empty() {
-            self.occupied[level] &= !(1 << slot);
+            self.vacate(level, slot);
         }
         timer.wheel.store(0, Release);
+    }
+
+    /// No timer hangs in this slot any more.
+    fn vacate(&mut self, level: usize, slot: usize) {
+        self.occupied[level] &= !(1 << slot);
+        if self.occupied[level] == 0 {
+            self.levels &= !(1 << level);
+        }
     }
 
     /// The first occupied slot: level, slot, and the tick at which it is due.
     fn next_slot(&self) -> Option<(usize, usize, u64)> {
         // A slot that an earlier call was emptying comes first; no other timer ever hangs in the slot of the present.
-        for level in (1..LEVELS).rev() {
+        // Most wheels have timers at one or two levels.
+        let mut above = self.levels & !1;
+        while above != 0 {
+            let level = above.ilog2() as usize;
             let here = (self.time >> (level as u32 * DIGIT)) as usize % SLOTS;
             if self.occupied[level] & (1 << here) != 0 {
                 return Some((level, here, self.time));
             }
+            above &= !(1 << level);
         }
         // Of the rest, a timer at a lower level agrees with the present in more digits, so it is due earlier.
-        let level = self.occupied.iter().position(|bits| *bits != 0)?;
+        if self.levels == 0 {
+            return None;
+        }
+        let level = self.levels.trailing_zeros() as usize;
         let shift = level as u32 * DIGIT;
         let here = (self.time >> shift) as usize % SLOTS;
         let slot = (self.occupied[level].rotate_right(here as u32).trailing_zeros() as usize + here) % SLOTS;
@@ -217,7 +236,7 @@ impl Wheel {
                 }
             }
             if self.slots[level][slot].is_empty() {
-                self.occupied[level] &= !(1 << slot);
+                self.vacate(level, slot);
             }
             if handled >= BATCH {
                 return expired;
