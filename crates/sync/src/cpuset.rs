@@ -41,6 +41,11 @@ impl CpuSet {
         self.words.iter().zip(mask.words).for_each(|(word, new)| word.store(new, Ordering::Release));
     }
 
+    /// Whether every CPU that a set can name is in the set, each word read once.
+    pub fn is_full(&self) -> bool {
+        self.words.iter().all(|word| word.load(Ordering::Acquire) == !0)
+    }
+
     /// A copy of the set as it is now, each word read once.
     pub fn snapshot(&self) -> CpuMask {
         CpuMask { words: core::array::from_fn(|i| self.words[i].load(Ordering::Acquire)) }

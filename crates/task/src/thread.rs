@@ -228,6 +228,11 @@ impl<M: Machine> Thread<M> {
         self.affinity.replace(to);
     }
 
+    /// Whether it may not run on all CPUs.
+    pub(crate) fn is_restricted(&self) -> bool {
+        !self.affinity.is_full()
+    }
+
     /// Whether it may run on `cpu`.
     #[inline]
     pub fn may_run_on(&self, cpu: CpuId) -> bool {
@@ -402,6 +407,10 @@ impl<M: Machine> Thread<M> {
             return MOST_URGENT - realtime;
         }
         let stored = self.nice.load(Ordering::Relaxed);
+        // The usual class, without a division.
+        if stored < NICES {
+            return FIRST_NICE + stored;
+        }
         match stored / NICES % RESETS {
             BACKGROUND => NO_LEVEL - 1,
             _ => FIRST_NICE + stored % NICES,

@@ -21,6 +21,11 @@ impl CpuBits {
         self.words[cpu / 64].load(Ordering::Relaxed) & (1 << (cpu % 64)) != 0
     }
 
+    /// Whether no CPU is in the set.
+    pub fn is_empty(&self) -> bool {
+        self.words.iter().all(|word| word.load(Ordering::Relaxed) == 0)
+    }
+
     /// Puts `cpu` in; writes nothing where it is in already.
     pub fn insert(&self, cpu: CpuId) {
         if !self.contains(cpu) {
@@ -74,6 +79,7 @@ mod tests {
     fn a_search_goes_round_once_and_finds_every_bit() {
         let set = CpuBits::new();
         assert_eq!(set.any(5), None);
+        assert!(set.is_empty());
         for cpu in [0, 5, 63, 64, 200, 255] {
             set.insert(cpu);
             for from in 0..MAX_CPUS {
@@ -83,6 +89,7 @@ mod tests {
         }
         set.insert(3);
         set.insert(70);
+        assert!(!set.is_empty());
         assert_eq!((set.any(4), set.any(71), set.any(0)), (Some(70), Some(3), Some(3)));
         assert_eq!(set.any_in(4, &CpuMask::only(3)), Some(3));
         assert_eq!(set.any_in(4, &CpuMask::only(71)), None);

@@ -69,6 +69,12 @@ impl IdleCpus {
         self.contains(cpu) && self.now.of(cpu).swap(false, Ordering::AcqRel)
     }
 
+    /// Whether no CPU is idle or was lately. Then [`take_any`](Self::take_any) finds none.
+    #[inline]
+    pub fn has_none(&self) -> bool {
+        self.lately.is_empty()
+    }
+
     /// Takes one CPU of `mask` out, searched upwards from `from` and round.
     pub fn take_any(&self, from: CpuId, mask: &CpuMask) -> Option<CpuId> {
         let mut left = *mask;

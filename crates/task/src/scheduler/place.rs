@@ -42,6 +42,11 @@ impl<M: Machine> Scheduler<M> {
     /// An idle CPU that `thread` may run on, else `near`, else the least busy one. For a real-time thread, CPUs that run
     /// a less urgent thread come next after the idle ones.
     fn choose(&self, thread: &Thread<M>, near: CpuId) -> CpuId {
+        // The usual case on a busy machine, by a few words.
+        let ordinary = || self.cpus.of(near).urgency.load(Ordering::Relaxed) == 0 && thread.urgency() == 0;
+        if self.idle.has_none() && thread.may_run_on(near) && ordinary() {
+            return near;
+        }
         let allowed = thread.affinity();
         let here = allowed.contains(near);
         if here && allowed.is_single() {
@@ -141,6 +146,9 @@ impl<M: Machine> Scheduler<M> {
         }
         if !mutant(Mutant::OfferNoFence) {
             fence_full();
+        }
+        if self.idle.has_none() {
+            return;
         }
         let mut others = thread.affinity();
         others.remove(id);

@@ -70,7 +70,11 @@ impl<M: Machine> Realtime<M> {
     }
 
     /// The priority of the most urgent thread that waits; 0 without any.
+    #[inline(always)]
     pub fn most_urgent(&self) -> u8 {
+        if self.len == 0 {
+            return 0;
+        }
         127u8.saturating_sub(self.occupied.leading_zeros() as u8)
     }
 

@@ -188,13 +188,10 @@ impl<M: Machine> RunQueue<M> {
     /// read only where another user's thread runs.
     pub fn push(&mut self, thread: &Thread<M>, share: &Share<M>, join: Join, now: impl FnOnce() -> u64) {
         let node = NonNull::from(thread);
-        let allowed = thread.affinity();
-        let reach = if allowed.is_full() {
-            ANYWHERE
-        } else if allowed.is_single() {
-            PINNED
-        } else {
-            SOME
+        let reach = match thread.is_restricted() {
+            false => ANYWHERE,
+            true if thread.affinity().is_single() => PINNED,
+            true => SOME,
         };
         self.reach[reach as usize] += 1;
         self.len += 1;

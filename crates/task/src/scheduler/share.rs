@@ -164,6 +164,10 @@ impl<M: Machine> Share<M> {
     /// list with the greater. Otherwise a single thread of great weight on the back list would take nearly all time.
     /// The weights of a thousand threads on the front list together may exceed its own.
     pub fn pass(&self, ns: u64, weighted: u64) {
+        // No thread waited, so no list was passed over.
+        if self.is_empty() {
+            return;
+        }
         let threads = self.threads_mut();
         if threads.from_back {
             let cost = ns.max(weighted);

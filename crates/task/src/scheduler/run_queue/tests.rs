@@ -109,6 +109,9 @@ impl User {
         self.back.iter().chain(&self.front).copied()
     }
     fn pass(&mut self, ns: u64, weighted: u64) {
+        if self.is_empty() {
+            return;
+        }
         if self.from_back {
             let cost = ns.max(weighted);
             let by_length = cost * self.front.len() as u64 / (self.back.len() as u64 + 1);
